@@ -1,0 +1,16 @@
+// Package ops holds the operations of Native Sparse Attention (arXiv 2502.11089) and of a language model around it as
+// Gorgonia ops: constructors that take and return *gorgonia.Node, with shape rules, symbolic gradients and CPU kernels in
+// float32 and float64. They work with gorgonia.Grad and every gorgonia VM; package graph runs the same ops planned, in
+// memory of its own and on other devices.
+//
+// Layouts are [B,S,H,D] (batch, sequence, head, dim), row-major and contiguous. B is the batch, S the sequence length, Hq
+// and Hkv the numbers of query and key/value heads (Hkv divides Hq; the Hq/Hkv query heads of a group share keys, values
+// and selection), D the key dim, Dv the value dim.
+//
+// Wrong ranks, sizes and types are errors of the constructor, of the form "ops: sliding window: ...". Nothing here panics
+// for bad input.
+//
+// An op is a Spec: a plain struct of its parameters with the shape rule, the gradient and the CPU kernel. Its file holds
+// the forward and the backward side by side. A Spec may have several outputs; Gorgonia's ops have one. The first is the
+// node's value; the others (LSE; dK and dV beside dQ) are nodes whose only input is the first.
+package ops

@@ -1,0 +1,232 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"hash"
+	"hash/fnv"
+
+	"github.com/chewxy/hm"
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// kernelOp makes a Spec a gorgonia.Op. It is built for operands of known types and shapes.
+type kernelOp struct {
+	spec Spec
+	in   []Operand
+	out  []Operand
+	ids  []int64 // the input nodes: two ops that hash alike compute the same
+
+	// values are the outputs of the last Do, for outputOp. Only Do uses them: a planning machine has its own memory.
+	values []gorgonia.Value
+}
+
+// diffOp is a kernelOp whose Spec is Differentiable: a gorgonia.SDOp.
+type diffOp struct {
+	*kernelOp
+	diff Differentiable
+}
+
+var (
+	_ gorgonia.Op   = (*kernelOp)(nil)
+	_ gorgonia.SDOp = diffOp{}
+)
+
+// Apply adds spec to the graph of the inputs and returns the node of its main output. The error names the op and what was
+// got and wanted.
+func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
+	o := &kernelOp{spec: spec}
+	for i, n := range inputs {
+		if n == nil {
+			return nil, opError(spec, fmt.Errorf("input %d is nil", i))
+		}
+		if n.Graph() != inputs[0].Graph() {
+			return nil, opError(spec, fmt.Errorf("input %d (%s) is of another graph", i, n.Name()))
+		}
+		o.in = append(o.in, Operand{n.Dtype(), n.Shape().Clone()})
+		o.ids = append(o.ids, n.ID())
+	}
+	var err error
+	if o.out, err = infer(spec, o.in); err != nil {
+		return nil, err
+	}
+	var op gorgonia.Op = o
+	if d, ok := spec.(Differentiable); ok {
+		op = diffOp{o, d}
+	}
+	node, err := gorgonia.ApplyOp(op, inputs...)
+	if err != nil {
+		return nil, opError(spec, err)
+	}
+	return node, nil
+}
+
+// Output returns the node of a further output of the op behind node, which Apply returned: index 1 is the first after
+// the main one.
+func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
+	if node == nil {
+		return nil, errors.New("ops: output of a nil node")
+	}
+	k, ok := node.Op().(interface{ kernel() *kernelOp })
+	if !ok {
+		return nil, fmt.Errorf("ops: output %d of %v: not an op of this package", index, node)
+	}
+	of := k.kernel()
+	if index < 1 || index >= len(of.out) {
+		return nil, opError(of.spec, fmt.Errorf("no output %d among %d", index, len(of.out)))
+	}
+	n, err := gorgonia.ApplyOp(&outputOp{of, index, node.ID()}, node)
+	if err != nil {
+		return nil, opError(of.spec, err)
+	}
+	return n, nil
+}
+
+// infer applies the shape rule after the checks that all ops share.
+func infer(spec Spec, in []Operand) ([]Operand, error) {
+	for i, o := range in {
+		for _, s := range o.Shape {
+			if s <= 0 {
+				return nil, opError(spec, fmt.Errorf("input %d has a zero size: %v", i, o))
+			}
+		}
+	}
+	out, err := spec.Infer(in)
+	if err != nil {
+		return nil, opError(spec, err)
+	}
+	return out, nil
+}
+
+func opError(spec Spec, err error) error { return fmt.Errorf("ops: %s: %w", spec.Name(), err) }
+
+func (o *kernelOp) kernel() *kernelOp { return o }
+
+func (o *kernelOp) Arity() int           { return len(o.in) }
+func (o *kernelOp) ReturnsPtr() bool     { return true }
+func (o *kernelOp) CallsExtern() bool    { return false }
+func (o *kernelOp) OverwritesInput() int { return -1 }
+func (o *kernelOp) String() string       { return fmt.Sprintf("%s%+v", o.spec.Name(), o.spec) }
+
+func (o *kernelOp) Type() hm.Type {
+	types := make([]hm.Type, 0, len(o.in)+1)
+	for _, in := range o.in {
+		types = append(types, typeOf(in))
+	}
+	return hm.NewFnType(append(types, typeOf(o.out[0]))...)
+}
+
+func typeOf(o Operand) hm.Type {
+	if o.Shape.IsScalar() {
+		return o.Dtype
+	}
+	return gorgonia.TensorType{Dims: o.Shape.Dims(), Of: o.Dtype}
+}
+
+func (o *kernelOp) InferShape(ds ...gorgonia.DimSizer) (tensor.Shape, error) {
+	shapes, err := gorgonia.DimSizersToShapes(ds)
+	if err != nil {
+		return nil, opError(o.spec, err)
+	}
+	if len(shapes) != len(o.in) {
+		return nil, opError(o.spec, fmt.Errorf("%d inputs, want %d", len(shapes), len(o.in)))
+	}
+	for i, s := range shapes {
+		if !s.Eq(o.in[i].Shape) {
+			return nil, opError(o.spec, fmt.Errorf("input %d has shape %v, want %v", i, s, o.in[i].Shape))
+		}
+	}
+	return o.out[0].Shape.Clone(), nil
+}
+
+// WriteHash writes the package, every parameter (floats exactly), the inputs' types and shapes, and the input nodes.
+func (o *kernelOp) WriteHash(h hash.Hash) {
+	fmt.Fprintf(h, "github.com/gorgonia-nsa/nsa/ops %T%x%v%v", o.spec, o.spec, o.in, o.ids)
+}
+
+func (o *kernelOp) Hashcode() uint32 { return hashcode(o) }
+
+func hashcode(op interface{ WriteHash(hash.Hash) }) uint32 {
+	h := fnv.New32a()
+	op.WriteHash(h)
+	return h.Sum32()
+}
+
+// Do runs the CPU kernel in newly allocated memory.
+func (o *kernelOp) Do(inputs ...gorgonia.Value) (gorgonia.Value, error) {
+	o.values = nil
+	if len(inputs) != len(o.in) {
+		return nil, opError(o.spec, fmt.Errorf("%d inputs, want %d", len(inputs), len(o.in)))
+	}
+	in := make([]Arg, len(o.in))
+	for i, v := range inputs {
+		in[i] = Arg{o.in[i], new(cpu.Buf)}
+		if err := HoldValue(in[i].Buf, v, o.in[i]); err != nil {
+			return nil, opError(o.spec, fmt.Errorf("input %d: %w", i, err))
+		}
+	}
+	out := make([]Arg, len(o.out))
+	values := make([]gorgonia.Value, len(o.out))
+	for i, operand := range o.out {
+		values[i] = NewValue(operand)
+		out[i] = Arg{operand, new(cpu.Buf)}
+		if err := HoldValue(out[i].Buf, values[i], operand); err != nil {
+			return nil, opError(o.spec, fmt.Errorf("output %d: %w", i, err))
+		}
+	}
+	var k cpu.Kernel
+	if err := o.spec.Bind(&k, in, out); err != nil {
+		return nil, opError(o.spec, err)
+	}
+	if err := cpu.RunAlone(&k); err != nil {
+		return nil, opError(o.spec, err)
+	}
+	o.values = values
+	return values[0], nil
+}
+
+func (o diffOp) DiffWRT(inputs int) []bool { return o.diff.DiffWRT(inputs) }
+
+func (o diffOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
+	return o.diff.Grad(inputs, output, grad)
+}
+
+// outputOp hands out a further output of the op behind its only input.
+type outputOp struct {
+	of    *kernelOp
+	index int
+	id    int64 // the input node
+}
+
+func (o *outputOp) Arity() int           { return 1 }
+func (o *outputOp) ReturnsPtr() bool     { return true }
+func (o *outputOp) CallsExtern() bool    { return false }
+func (o *outputOp) OverwritesInput() int { return -1 }
+func (o *outputOp) Hashcode() uint32     { return hashcode(o) }
+func (o *outputOp) String() string       { return fmt.Sprintf("output %d of %v", o.index, o.of) }
+
+func (o *outputOp) Type() hm.Type {
+	return hm.NewFnType(typeOf(o.of.out[0]), typeOf(o.of.out[o.index]))
+}
+
+func (o *outputOp) InferShape(...gorgonia.DimSizer) (tensor.Shape, error) {
+	return o.of.out[o.index].Shape.Clone(), nil
+}
+
+func (o *outputOp) WriteHash(h hash.Hash) {
+	fmt.Fprintf(h, "output %d %d ", o.index, o.id)
+	o.of.WriteHash(h)
+}
+
+// Do returns the value that the op behind the input has kept, and lets go of it.
+func (o *outputOp) Do(...gorgonia.Value) (gorgonia.Value, error) {
+	if o.of.values == nil || o.of.values[o.index] == nil {
+		return nil, opError(o.of.spec, fmt.Errorf("output %d is asked for before the op has run", o.index))
+	}
+	v := o.of.values[o.index]
+	o.of.values[o.index] = nil
+	return v, nil
+}

@@ -1,0 +1,69 @@
+package ops
+
+import "fmt"
+
+// Params are the sizes of Native Sparse Attention, with the paper's letters.
+type Params struct {
+	BlockLen    int // l: tokens in a compression block
+	Stride      int // d: tokens between the starts of two compression blocks; divides l and l'
+	SelectBlock int // l': tokens in a selection block
+	TopN        int // n: selection blocks of a query, the forced ones included
+	Window      int // w: tokens of the sliding window, the query's own included
+}
+
+// ForcedBlocks is the number of selection blocks that every query gets: the first one and the two newest.
+const ForcedBlocks = 3
+
+// Validate returns an error that names the sizes that do not fit each other.
+func (p Params) Validate() error {
+	for _, s := range []struct {
+		name string
+		v    int
+	}{
+		{"block length l", p.BlockLen}, {"stride d", p.Stride}, {"selection block l'", p.SelectBlock},
+		{"top n", p.TopN}, {"window w", p.Window},
+	} {
+		if err := positive(s.name, s.v); err != nil {
+			return err
+		}
+	}
+	if err := checkBlocks(p.BlockLen, p.Stride); err != nil {
+		return err
+	}
+	if p.SelectBlock%p.Stride != 0 {
+		return fmt.Errorf("stride d = %d does not divide the selection block l' = %d", p.Stride, p.SelectBlock)
+	}
+	if p.TopN < ForcedBlocks {
+		return fmt.Errorf("top n = %d is smaller than the %d forced blocks", p.TopN, ForcedBlocks)
+	}
+	return nil
+}
+
+// checkBlocks checks the sizes of the compression blocks alone.
+func checkBlocks(l, d int) error {
+	if err := positive("block length l", l); err != nil {
+		return err
+	}
+	if err := positive("stride d", d); err != nil {
+		return err
+	}
+	if l%d != 0 {
+		return fmt.Errorf("stride d = %d does not divide the block length l = %d", d, l)
+	}
+	return nil
+}
+
+// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l).
+func NumCompressed(s, l, d int) int {
+	if s < l {
+		return 0
+	}
+	return (s-l)/d + 1
+}
+
+// NumVisible returns the number of compression blocks that query t, from 0, sees: those that end at or before it.
+func NumVisible(t, l, d int) int { return NumCompressed(t+1, l, d) }
+
+// compressedRows returns the number of rows that compressed keys and values have: NumCompressed, but at least one, since
+// Gorgonia's tensors cannot be empty. That one row is zero and no query sees it.
+func compressedRows(s, l, d int) int { return max(1, NumCompressed(s, l, d)) }

@@ -1,0 +1,64 @@
+package ops
+
+import (
+	"fmt"
+
+	"gorgonia.org/tensor"
+)
+
+// wantInputs checks the number of inputs, and that each has the rank and the type given for it: "f" for a float (float32
+// or float64, the same for all), "i" for int32.
+func wantInputs(in []Operand, want ...input) error {
+	if len(in) != len(want) {
+		return fmt.Errorf("%d inputs, want %d", len(in), len(want))
+	}
+	var float tensor.Dtype
+	for i, w := range want {
+		if got := in[i].Shape.Dims(); w.rank >= 0 && got != w.rank {
+			return fmt.Errorf("%s has rank %d %v, want rank %d", w.name, got, in[i].Shape, w.rank)
+		}
+		if w.index {
+			if in[i].Dtype != tensor.Int32 {
+				return fmt.Errorf("%s is %v, want int32", w.name, in[i].Dtype)
+			}
+			continue
+		}
+		if in[i].Dtype != tensor.Float32 && in[i].Dtype != tensor.Float64 {
+			return fmt.Errorf("%s is %v, want float32 or float64", w.name, in[i].Dtype)
+		}
+		if float == (tensor.Dtype{}) {
+			float = in[i].Dtype
+		}
+		if in[i].Dtype != float {
+			return fmt.Errorf("%s is %v, the inputs before it are %v", w.name, in[i].Dtype, float)
+		}
+	}
+	return nil
+}
+
+// input is what wantInputs asks of one input; a negative rank is any.
+type input struct {
+	name  string
+	rank  int
+	index bool
+}
+
+// float and index are inputs of floats and of int32.
+func float(name string, rank int) input { return input{name, rank, false} }
+func index(name string, rank int) input { return input{name, rank, true} }
+
+// wantShape checks one input's shape.
+func wantShape(name string, got tensor.Shape, want ...int) error {
+	if !got.Eq(tensor.Shape(want)) {
+		return fmt.Errorf("%s has shape %v, want %v", name, got, tensor.Shape(want))
+	}
+	return nil
+}
+
+// positive checks that a parameter is at least 1.
+func positive(name string, v int) error {
+	if v < 1 {
+		return fmt.Errorf("%s is %d, want at least 1", name, v)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package ops
+
+import (
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// Operand describes an input or output of an op: element type and shape. The memory is contiguous and row-major. A scalar
+// has no axes.
+type Operand struct {
+	Dtype tensor.Dtype
+	Shape tensor.Shape
+}
+
+// String returns the operand as in "float32 (2, 100, 4, 8)".
+func (o Operand) String() string { return fmt.Sprintf("%v %v", o.Dtype, o.Shape) }
+
+// Elements returns the number of elements, 1 for a scalar.
+func (o Operand) Elements() int {
+	n := 1
+	for _, s := range o.Shape {
+		n *= s
+	}
+	return n
+}
+
+// Bytes returns the size in memory.
+func (o Operand) Bytes() int { return o.Elements() * int(o.Dtype.Size()) }
+
+// Arg is an operand with the cell that holds its memory when the op runs.
+type Arg struct {
+	Operand
+	*cpu.Buf
+}
+
+// Spec is an op without Gorgonia's plumbing: parameters, shape rule and CPU kernel. Its implementations are small
+// structs of numbers and strings, so that they can be compared, printed and hashed, and so that a backend can choose a
+// kernel of its own by their type and fields.
+type Spec interface {
+	// Name is the op's name in errors and plans, such as "sliding window".
+	Name() string
+	// Infer checks the inputs and returns the outputs, the main one first. Its errors need not name the op.
+	Infer(in []Operand) (out []Operand, err error)
+	// Bind builds the CPU kernel for operands that Infer has accepted.
+	Bind(k *cpu.Kernel, in, out []Arg) error
+}
+
+// Differentiable is a Spec with a gradient.
+type Differentiable interface {
+	Spec
+	// DiffWRT says which of the given number of inputs have a gradient.
+	DiffWRT(inputs int) []bool
+	// Grad returns the gradient node of each input, nil for those without: node is the op's main output, grad the
+	// gradient with respect to it.
+	Grad(inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
+}
+
+// SpecOf returns the Spec behind an op of this package, and whether op is one.
+func SpecOf(op gorgonia.Op) (Spec, bool) {
+	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
+		return k.kernel().spec, true
+	}
+	return nil, false
+}
+
+// OutputsOf returns the outputs of an op of this package that has a Spec, the main one first.
+func OutputsOf(op gorgonia.Op) []Operand {
+	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
+		return k.kernel().out
+	}
+	return nil
+}
+
+// InputsOf returns the inputs that an op of this package was built for.
+func InputsOf(op gorgonia.Op) []Operand {
+	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
+		return k.kernel().in
+	}
+	return nil
+}
+
+// OutputIndex says whether op hands out a further output of the op behind its only input, and which: an index into
+// OutputsOf that op, at least 1.
+func OutputIndex(op gorgonia.Op) (index int, ok bool) {
+	if a, ok := op.(*outputOp); ok {
+		return a.index, true
+	}
+	return 0, false
+}

@@ -1,0 +1,115 @@
+package ops
+
+import (
+	"fmt"
+	"unsafe"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// NewValue returns a zero value in host memory for o: a *tensor.Dense, or a Gorgonia scalar where o has no axes.
+func NewValue(o Operand) gorgonia.Value {
+	if !o.Shape.IsScalar() {
+		return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
+	}
+	switch o.Dtype {
+	case tensor.Float32:
+		return gorgonia.NewF32(0)
+	case tensor.Int32:
+		return gorgonia.NewI32(0)
+	}
+	return gorgonia.NewF64(0)
+}
+
+// HoldValue makes b hold the host memory of v, after checking that v is of want's type and shape. A value that is not
+// contiguous and row-major is copied first; any other is held in place, without allocation.
+func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
+	switch v := v.(type) {
+	case *tensor.Dense:
+		if v.Dtype() != want.Dtype || !v.Shape().Eq(want.Shape) {
+			return fmt.Errorf("got %v %v, want %v", v.Dtype(), v.Shape(), want)
+		}
+		if !rowMajor(v) {
+			v = materialize(v)
+		}
+		switch want.Dtype {
+		case tensor.Float32:
+			cpu.Hold(b, v.Float32s())
+		case tensor.Float64:
+			cpu.Hold(b, v.Float64s())
+		case tensor.Int32:
+			cpu.Hold(b, v.Int32s())
+		default:
+			return fmt.Errorf("type %v is not supported", want.Dtype)
+		}
+		return nil
+	case *gorgonia.F32:
+		return holdScalar(b, (*float32)(v), tensor.Float32, want)
+	case *gorgonia.F64:
+		return holdScalar(b, (*float64)(v), tensor.Float64, want)
+	case *gorgonia.I32:
+		return holdScalar(b, (*int32)(v), tensor.Int32, want)
+	case nil:
+		return fmt.Errorf("no value, want %v", want)
+	}
+	return fmt.Errorf("got a %T, want %v in host memory", v, want)
+}
+
+func holdScalar[T cpu.Elem](b *cpu.Buf, p *T, got tensor.Dtype, want Operand) error {
+	if got != want.Dtype || want.Elements() != 1 {
+		return fmt.Errorf("got a scalar of %v, want %v", got, want)
+	}
+	b.Set(unsafe.Pointer(p), int(got.Size()))
+	return nil
+}
+
+// rowMajor reports whether the elements of d lie in row-major order without gaps.
+func rowMajor(d *tensor.Dense) bool {
+	shape, strides := d.Shape(), d.Strides()
+	if len(strides) != len(shape) {
+		return d.DataSize() == 1 || len(shape) == 0
+	}
+	next := 1
+	for i := len(shape) - 1; i >= 0; i-- {
+		if shape[i] != 1 && strides[i] != next {
+			return false
+		}
+		next *= shape[i]
+	}
+	return true
+}
+
+// materialize returns a row-major copy of d.
+func materialize(d *tensor.Dense) *tensor.Dense {
+	out := tensor.New(tensor.Of(d.Dtype()), tensor.WithShape(d.Shape()...))
+	switch d.Dtype() {
+	case tensor.Float32:
+		gather(out.Float32s(), d.Float32s(), d.Shape(), d.Strides())
+	case tensor.Float64:
+		gather(out.Float64s(), d.Float64s(), d.Shape(), d.Strides())
+	case tensor.Int32:
+		gather(out.Int32s(), d.Int32s(), d.Shape(), d.Strides())
+	}
+	return out
+}
+
+// gather copies a strided array into dst, in row-major order.
+func gather[T any](dst, src []T, shape, strides []int) {
+	at := make([]int, len(shape))
+	pos := 0
+	for i := range dst {
+		dst[i] = src[pos]
+		for a := len(shape) - 1; a >= 0; a-- {
+			at[a]++
+			pos += strides[a]
+			if at[a] < shape[a] {
+				break
+			}
+			pos -= at[a] * strides[a]
+			at[a] = 0
+		}
+	}
+}
