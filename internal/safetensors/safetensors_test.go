@@ -1,0 +1,261 @@
+package safetensors
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sample holds every type, an empty tensor, a scalar and a name that JSON must escape.
+func sample() *File {
+	return &File{
+		Metadata: map[string]string{"config": `{"S": 3}`, "": "quote \" and é"},
+		Tensors: map[string]*Tensor{
+			"f64":       {"F64", []int{2, 2}, []float64{1, math.Inf(-1), -0.5, math.MaxFloat64}},
+			"f32":       {"F32", []int{3}, []float32{1.5, -2, math.SmallestNonzeroFloat32}},
+			"i64":       {"I64", []int{1, 1, 1}, []int64{math.MinInt64}},
+			"i32":       {"I32", []int{2}, []int32{-1, math.MaxInt32}},
+			"empty":     {"F64", []int{1, 0, 8}, []float64{}},
+			"scalar":    {"F32", []int{}, []float32{7}},
+			"<a \"b\">": {"I32", []int{1}, []int32{3}},
+		},
+	}
+}
+
+// raw builds a file of a header and n bytes of data, as any writer might.
+func raw(header string, n int) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	return append(append(b, header...), make([]byte, n)...)
+}
+
+func TestWriteRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	require.NoError(t, Write(path, sample()))
+	got, err := Read(path)
+	require.NoError(t, err)
+	require.Equal(t, sample(), got)
+
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Zero(t, binary.LittleEndian.Uint64(b)%8, "header is not aligned")
+	again := path + "2"
+	require.NoError(t, Write(again, got))
+	c, err := os.ReadFile(again)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(b, c), "the same content gave other bytes")
+}
+
+func TestWriteLarge(t *testing.T) { // more than one piece of reading and of writing
+	x := make([]float32, 70_001)
+	for i := range x {
+		x[i] = float32(i)
+	}
+	path := filepath.Join(t.TempDir(), "x")
+	f := &File{Tensors: map[string]*Tensor{"x": {"F32", []int{70_001}, x}}}
+	require.NoError(t, Write(path, f))
+	got, err := Read(path)
+	require.NoError(t, err)
+	require.Equal(t, f, got)
+}
+
+func TestWriteEmpty(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	require.NoError(t, Write(path, &File{}))
+	got, err := Read(path)
+	require.NoError(t, err)
+	require.Empty(t, got.Tensors)
+	require.Nil(t, got.Metadata)
+}
+
+// TestLayout pins the bytes of a file worked out by hand.
+func TestLayout(t *testing.T) {
+	f := &File{
+		Metadata: map[string]string{"k": "v"},
+		Tensors:  map[string]*Tensor{"b": {"I32", []int{2}, []int32{1, -1}}, "a": {"F32", nil, []float32{1}}},
+	}
+	path := filepath.Join(t.TempDir(), "x")
+	require.NoError(t, Write(path, f))
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	head := `{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},` +
+		`"b":{"dtype":"I32","shape":[2],"data_offsets":[4,12]}}`
+	for len(head)%8 != 0 {
+		head += " "
+	}
+	want := raw(head, 0)
+	want = append(want, 0, 0, 0x80, 0x3f, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff)
+	require.Equal(t, want, got)
+}
+
+func TestWriteRefuses(t *testing.T) {
+	cases := []struct {
+		name   string
+		file   *File
+		reason string
+	}{
+		{"nil file", nil, "nil file"},
+		{"nil tensor", one(nil), `tensor "x": nil tensor`},
+		{"dtype", one(&Tensor{"BF16", []int{1}, []float32{1}}), `dtype "BF16" not supported`},
+		{"no data", one(&Tensor{"F32", []int{1}, nil}), "data of type <nil>"},
+		{"other data", one(&Tensor{"F32", []int{1}, []float64{1}}), "dtype F32 with data of type []float64"},
+		{"length", one(&Tensor{"F32", []int{2, 3}, make([]float32, 5)}), "wants 6 elements, got 5"},
+		{"negative", one(&Tensor{"F32", []int{-1}, []float32{}}), "negative axis"},
+		{"overflow", one(&Tensor{"F32", []int{math.MaxInt, 2}, []float32{}}), "overflows"},
+		{"name", &File{Tensors: map[string]*Tensor{"__metadata__": {"F32", []int{}, []float32{1}}}}, "not a valid name"},
+		{"UTF-8", &File{Tensors: map[string]*Tensor{"\xff": {"F32", []int{}, []float32{1}}}}, "not a valid name"},
+		{"metadata", &File{Metadata: map[string]string{"a": "\xff"}}, "not UTF-8"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "x.safetensors")
+			require.NoError(t, os.WriteFile(path, []byte("before"), 0o644))
+			err := Write(path, c.file)
+			require.ErrorContains(t, err, c.reason)
+			require.ErrorContains(t, err, path)
+			requireOnly(t, dir, "x.safetensors", "before")
+		})
+	}
+}
+
+func one(x *Tensor) *File { return &File{Tensors: map[string]*Tensor{"x": x}} }
+
+// requireOnly checks that dir holds one file of this name and content, and no temporary ones.
+func requireOnly(t *testing.T, dir, name, content string) {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, name, list[0].Name())
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	require.NoError(t, err)
+	require.Equal(t, content, string(b))
+}
+
+// TestWriteLeavesNothingHalfWritten makes the last step fail: a folder that is not empty can not be replaced.
+func TestWriteLeavesNothingHalfWritten(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x")
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "sub"), 0o755))
+	require.ErrorContains(t, Write(path, sample()), path)
+	list, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, list, 1, "a temporary file was left behind")
+
+	require.Error(t, Write(filepath.Join(dir, "missing", "x"), sample()))
+}
+
+func TestReadErrors(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Read(filepath.Join(dir, "missing"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = Read(dir)
+	require.ErrorContains(t, err, "not a regular file")
+	path := filepath.Join(dir, "bad")
+	require.NoError(t, os.WriteFile(path, raw(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 7), 0o644))
+	_, err = Read(path)
+	require.ErrorContains(t, err, path)
+	require.ErrorContains(t, err, `tensor "w"`)
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	x := func(s string) string { return `{"x":` + s + `}` }
+	cases := []struct {
+		name   string
+		data   []byte
+		reason string
+	}{
+		{"no bytes", nil, "truncated"},
+		{"short length", []byte{1, 2, 3}, "truncated"},
+		{"short header", raw(`{}`, 0)[:9], "truncated"},
+		{"huge header", binary.LittleEndian.AppendUint64(nil, 1<<63), "want at most"},
+		{"no header", raw(``, 0), "does not begin with {"},
+		{"no object", raw(`[]`, 0), "does not begin with {"},
+		{"bad JSON", raw(`{"x":`, 0), "header"},
+		{"two objects", raw(`{}{}`, 0), "header"},
+		{"metadata type", raw(`{"__metadata__":{"a":1}}`, 0), "metadata"},
+		{"metadata null", raw(`{"__metadata__":{"a":null}}`, 0), "want a string"},
+		{"null", raw(x(`null`), 0), "no dtype"},
+		{"no dtype", raw(x(`{"shape":[1],"data_offsets":[0,4]}`), 4), "no dtype"},
+		{"no shape", raw(x(`{"dtype":"F32","data_offsets":[0,4]}`), 4), "no shape"},
+		{"no offsets", raw(x(`{"dtype":"F32","shape":[1]}`), 4), "data_offsets"},
+		{"one offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[0]}`), 4), "data_offsets"},
+		{"null offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[null,4]}`), 4), "data_offsets"},
+		{"dtype", raw(x(`{"dtype":"F16","shape":[1],"data_offsets":[0,2]}`), 2), `dtype "F16" not supported`},
+		{"null axis", raw(x(`{"dtype":"F32","shape":[null],"data_offsets":[0,4]}`), 4), "axis 0"},
+		{"negative axis", raw(x(`{"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]}`), 4), "axis 0"},
+		{"fraction", raw(x(`{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}`), 4), `tensor "x"`},
+		{"elements overflow", raw(x(`{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}`), 0), "overflows"},
+		{"bytes overflow", raw(x(`{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,0]}`), 0), "overflows"},
+		{"negative begin", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}`), 4), "not a range"},
+		{"reversed", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[4,0]}`), 4), "not a range"},
+		{"size", raw(x(`{"dtype":"F32","shape":[2],"data_offsets":[0,4]}`), 4), "hold 4 bytes, F32[2] wants 8"},
+		{"past the end", raw(x(`{"dtype":"F32","shape":[2],"data_offsets":[0,8]}`), 7), "7 bytes of data"},
+		{"gap", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[4,8]}`), 8), "leave a gap"},
+		{"bytes left over", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 8), "the tensors end at 4"},
+		{"overlap", raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},`+
+			`"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, 12), `tensor "b": data_offsets [4, 12] overlap`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Decode(c.data)
+			require.ErrorContains(t, err, c.reason)
+			require.ErrorContains(t, err, "safetensors: ")
+		})
+	}
+}
+
+// TestDecodeTruncated cuts a good file at every byte.
+func TestDecodeTruncated(t *testing.T) {
+	b := encoded(t, sample())
+	_, err := Decode(b)
+	require.NoError(t, err)
+	for n := range b {
+		_, err := Decode(b[:n])
+		require.Error(t, err, fmt.Sprint(n))
+	}
+}
+
+// TestDecodeFailingReader checks that an error of the medium surfaces with the tensor's name.
+func TestDecodeFailingReader(t *testing.T) {
+	b := encoded(t, one(&Tensor{"F64", []int{4}, make([]float64, 4)}))
+	_, err := decode(bytes.NewReader(b[:len(b)-3]), int64(len(b)))
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.ErrorContains(t, err, `tensor "x"`)
+}
+
+func encoded(t testing.TB, f *File) []byte {
+	t.Helper()
+	head, names, err := header(f)
+	require.NoError(t, err)
+	var b bytes.Buffer
+	require.NoError(t, encode(&b, head, names, f))
+	return b.Bytes()
+}
+
+// FuzzDecode: no input panics, and what decodes also encodes, to a file that decodes to the same.
+func FuzzDecode(f *testing.F) {
+	good := encoded(f, sample())
+	f.Add(good)
+	f.Add(good[:len(good)-1])
+	f.Add(raw(`{}`, 0))
+	f.Add(raw(`{"x":{"dtype":"F32","shape":[0,9223372036854775807],"data_offsets":[0,0]}}`, 0))
+	f.Add(raw(`{"x":{"dtype":"I32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"a":"b"}}   `, 8))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := Decode(data)
+		if err != nil {
+			return
+		}
+		b := encoded(t, file)
+		again, err := Decode(b)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(b, encoded(t, again)), "changed by a round trip") // bytes: a NaN equals itself
+	})
+}
