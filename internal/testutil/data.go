@@ -1,0 +1,130 @@
+package testutil
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// source returns a generator whose stream depends on seed alone.
+func source(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)) }
+
+// Normal returns n samples of the standard normal distribution; the same for the same seed.
+func Normal(seed uint64, n int) []float64 {
+	r, out := source(seed), make([]float64, n)
+	for i := range out {
+		out[i] = r.NormFloat64()
+	}
+	return out
+}
+
+// Uniform returns n samples of the uniform distribution over [lo, hi); the same for the same seed.
+func Uniform(seed uint64, n int, lo, hi float64) []float64 {
+	r, out := source(seed), make([]float64, n)
+	for i := range out {
+		out[i] = lo + (hi-lo)*r.Float64()
+	}
+	return out
+}
+
+// Tokens returns n token ids, uniform over [0, vocab); the same for the same seed.
+func Tokens(seed uint64, n, vocab int) []int32 {
+	r, out := source(seed), make([]int32, n)
+	for i := range out {
+		out[i] = r.Int32N(int32(vocab))
+	}
+	return out
+}
+
+// Convert returns x rounded to another floating-point type.
+func Convert[To, From float32 | float64](x []From) []To {
+	out := make([]To, len(x))
+	for i, v := range x {
+		out[i] = To(v)
+	}
+	return out
+}
+
+// Elem is an element type that buffers under test hold. uint16 is the storage of half precision.
+type Elem interface {
+	float32 | float64 | int32 | int64 | uint16
+}
+
+// Poison fills x with what no right result holds: NaN, for uint16 a pattern that is NaN both in bfloat16 and in
+// float16, for int32 and int64 a large negative number. A kernel must write every element of its outputs, and read
+// none of them first.
+func Poison[T Elem](x []T) {
+	p := poison[T]()
+	for i := range x {
+		x[i] = p
+	}
+}
+
+// poison is the value of Poison. Its NaNs have a payload that arithmetic does not produce, to be told from others.
+func poison[T Elem]() T {
+	var zero T
+	var v any
+	switch any(zero).(type) {
+	case float64:
+		v = math.Float64frombits(0x7ff8_dead_dead_dead)
+	case float32:
+		v = math.Float32frombits(0x7fc0_dead)
+	case int64:
+		v = int64(-0x5ead_dead_dead_dead)
+	case int32:
+		v = int32(-0x5ead_dead)
+	case uint16:
+		v = uint16(0x7fed)
+	}
+	return v.(T)
+}
+
+// bits returns the bits of v.
+func bits[T Elem](v T) uint64 {
+	switch v := any(v).(type) {
+	case float64:
+		return math.Float64bits(v)
+	case float32:
+		return uint64(math.Float32bits(v))
+	case int64:
+		return uint64(v)
+	case int32:
+		return uint64(uint32(v))
+	case uint16:
+		return uint64(v)
+	}
+	return 0
+}
+
+// Poisoned reports the index of the first element of x that still holds what Poison wrote; -1 for none.
+func Poisoned[T Elem](x []T) int {
+	p := bits(poison[T]())
+	return slices.IndexFunc(x, func(v T) bool { return bits(v) == p })
+}
+
+// guardLen is the number of guard elements on either side of a guarded slice.
+const guardLen = 64
+
+// Guarded returns a slice of n poisoned elements that lies between guard elements, and a function that fails the test
+// when a guard was written to, naming the array as what. Guards hold the poison too, so that a read beyond the slice
+// shows in the results. The slice has no spare capacity.
+func Guarded[T Elem](n int) (x []T, check func(t testing.TB, what string)) {
+	whole := make([]T, n+2*guardLen)
+	Poison(whole)
+	check = func(t testing.TB, what string) {
+		t.Helper()
+		p := bits(poison[T]())
+		for i := range guardLen {
+			if bits(whole[guardLen-1-i]) != p {
+				t.Errorf("%s: wrote %v at %d elements before its begin", what, whole[guardLen-1-i], i+1)
+				return
+			}
+			if bits(whole[guardLen+n+i]) != p {
+				t.Errorf("%s: wrote %v at %d elements past its end", what, whole[guardLen+n+i], i+1)
+				return
+			}
+		}
+	}
+	return whole[guardLen : guardLen+n : guardLen+n], check
+}

@@ -1,0 +1,177 @@
+// Package testutil is what the tests of this module share: the golden cases, comparisons that treat NaN and infinity
+// as they must be treated, numeric derivatives, repeatable random data, and poisoned buffers between guards.
+//
+// It knows of no package of this module but safetensors, so that any of them may use it in its tests.
+package testutil
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gorgonia-nsa/nsa/internal/safetensors"
+)
+
+//go:embed goldens/*.safetensors
+var embedded embed.FS
+
+// EnvGoldens names the environment variable that holds a folder of further golden files.
+const EnvGoldens = "NSA_TEST_GOLDENS"
+
+const goldenExt = ".safetensors"
+
+// Config is the configuration of a golden case. Fields that its kind of case does not have are zero.
+type Config struct {
+	B    int `json:"B"`    // batch
+	S    int `json:"S"`    // sequence length in tokens
+	Hq   int `json:"Hq"`   // query heads
+	Hkv  int `json:"Hkv"`  // key/value heads, the groups
+	D    int `json:"D"`    // dimension of a query and of a key
+	Dv   int `json:"Dv"`   // dimension of a value
+	Seed int `json:"seed"` // seed that the case was drawn from
+
+	BlockLen int `json:"l"`  // l, tokens of a compression block
+	Stride   int `json:"d"`  // d, tokens between the starts of compression blocks
+	SelBlock int `json:"lp"` // l', tokens of a selection block
+	TopN     int `json:"n"`  // n, selected blocks of a query and group
+	Window   int `json:"w"`  // w, keys of the window, the query's own included
+
+	// Of the tinylm cases.
+
+	Vocab      int     `json:"V"`           // V, number of tokens
+	Dim        int     `json:"dim"`         // width of the residual stream
+	Layers     int     `json:"layers"`      // blocks of attention and MLP
+	GateHidden int     `json:"gate_hidden"` // hidden width of the gate's MLP
+	Phi        string  `json:"phi"`         // compression: "mean" or "mlp"
+	PhiHidden  int     `json:"phi_hidden"`  // hidden width of the compression's MLP
+	LR         float64 `json:"lr"`          // highest learning rate
+	Warmup     int     `json:"warmup"`      // steps of warm-up
+	Total      int     `json:"total"`       // steps of the whole schedule
+	Floor      float64 `json:"floor"`       // last learning rate over the highest
+}
+
+// Golden is one case computed by the reference implementation.
+type Golden struct {
+	// Name is the file's name without its extension, such as "ops_small".
+	Name string
+	// Config is the case's configuration, from the file's metadata.
+	Config Config
+	// File holds the inputs, the outputs and the gradients.
+	File *safetensors.File
+}
+
+// Goldens returns the cases whose names begin with prefix ("ops_", "tinylm_"): those built into this package in the
+// order of their names, then those of the folder that NSA_TEST_GOLDENS names, if it is set. The test fails when none
+// is found, when a file can not be read, and when that folder is missing or holds no .safetensors file at all.
+func Goldens(t testing.TB, prefix string) []Golden {
+	t.Helper()
+	sub, err := fs.Sub(embedded, "goldens")
+	if err != nil {
+		t.Fatalf("testutil: goldens: %v", err)
+	}
+	list, err := loadGoldens(sub, prefix)
+	if err != nil {
+		t.Fatalf("testutil: goldens: %v", err)
+	}
+	if dir := os.Getenv(EnvGoldens); dir != "" {
+		more, err := loadGoldens(os.DirFS(dir), prefix)
+		if err != nil {
+			t.Fatalf("testutil: %s=%s: %v", EnvGoldens, dir, err)
+		}
+		list = append(list, more...)
+	}
+	if len(list) == 0 {
+		t.Fatalf("testutil: no golden begins with %q", prefix)
+	}
+	return list
+}
+
+// loadGoldens reads the goldens of one folder whose names begin with prefix; that may be none, but a folder without
+// any golden is an error.
+func loadGoldens(dir fs.FS, prefix string) ([]Golden, error) {
+	entries, err := fs.ReadDir(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	var list []Golden
+	found := false
+	for _, e := range entries {
+		if e.IsDir() || filepath.Ext(e.Name()) != goldenExt {
+			continue
+		}
+		found = true
+		if !strings.HasPrefix(e.Name(), prefix) {
+			continue
+		}
+		g, err := loadGolden(dir, e.Name())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", e.Name(), err)
+		}
+		list = append(list, g)
+	}
+	if !found {
+		return nil, fmt.Errorf("no %s file", goldenExt)
+	}
+	return list, nil
+}
+
+func loadGolden(dir fs.FS, name string) (Golden, error) {
+	b, err := fs.ReadFile(dir, name)
+	if err != nil {
+		return Golden{}, err
+	}
+	f, err := safetensors.Decode(b)
+	if err != nil {
+		return Golden{}, err
+	}
+	g := Golden{Name: strings.TrimSuffix(name, goldenExt), File: f}
+	text, ok := f.Metadata["config"]
+	if !ok {
+		return Golden{}, fmt.Errorf("metadata has no config")
+	}
+	if err := json.Unmarshal([]byte(text), &g.Config); err != nil {
+		return Golden{}, fmt.Errorf("config: %w", err)
+	}
+	return g, nil
+}
+
+// tensor returns the named tensor; the test fails when there is none.
+func (g Golden) tensor(t testing.TB, name string) *safetensors.Tensor {
+	t.Helper()
+	x, ok := g.File.Tensors[name]
+	if !ok {
+		t.Fatalf("testutil: golden %s has no tensor %q", g.Name, name)
+	}
+	return x
+}
+
+// F64 returns the elements of a float64 tensor; the test fails when there is none. The slice is the golden's own.
+func (g Golden) F64(t testing.TB, name string) []float64 {
+	t.Helper()
+	x, ok := g.tensor(t, name).Data.([]float64)
+	if !ok {
+		t.Fatalf("testutil: golden %s: %q is %s, want F64", g.Name, name, g.tensor(t, name).Dtype)
+	}
+	return x
+}
+
+// I32 returns the elements of an int32 tensor; the test fails when there is none. The slice is the golden's own.
+func (g Golden) I32(t testing.TB, name string) []int32 {
+	t.Helper()
+	x, ok := g.tensor(t, name).Data.([]int32)
+	if !ok {
+		t.Fatalf("testutil: golden %s: %q is %s, want I32", g.Name, name, g.tensor(t, name).Dtype)
+	}
+	return x
+}
+
+// Shape returns the axes of a tensor; the test fails when there is none. The slice is the golden's own.
+func (g Golden) Shape(t testing.TB, name string) []int {
+	t.Helper()
+	return g.tensor(t, name).Shape
+}
