@@ -1,0 +1,92 @@
+package ref
+
+import "math"
+
+func sigmoid(x float64) float64 {
+	if x < 0 { // keep the exponential below 1
+		e := math.Exp(x)
+		return e / (1 + e)
+	}
+	return 1 / (1 + math.Exp(-x))
+}
+
+// Sigmoid returns 1 / (1 + exp(-x)), elementwise.
+func Sigmoid(x *Tensor) *Tensor {
+	return zip(x, x, func(x, _ float64) float64 { return sigmoid(x) })
+}
+
+// SigmoidGrad returns dx from dy and from the result y: y (1 - y) dy.
+func SigmoidGrad(y, dy *Tensor) *Tensor {
+	return zip(y, dy, func(y, dy float64) float64 { return y * (1 - y) * dy })
+}
+
+// SiLU returns x sigmoid(x), elementwise.
+func SiLU(x *Tensor) *Tensor {
+	return zip(x, x, func(x, _ float64) float64 { return x * sigmoid(x) })
+}
+
+// SiLUGrad returns dx from dy and from the argument x: s (1 + x (1 - s)) dy with s = sigmoid(x).
+func SiLUGrad(x, dy *Tensor) *Tensor {
+	return zip(x, dy, func(x, dy float64) float64 {
+		s := sigmoid(x)
+		return s * (1 + x*(1-s)) * dy
+	})
+}
+
+// Softmax returns the softmax over the last axis.
+func Softmax(x *Tensor) *Tensor {
+	y := x.Clone()
+	rows(y, y, func(row, _ []float64) { softmax(row) })
+	return y
+}
+
+// SoftmaxGrad returns dx from dy and from the result y: y (dy - sum(y dy)).
+func SoftmaxGrad(y, dy *Tensor) *Tensor {
+	dx := dy.Clone()
+	rows(y, dx, func(y, dx []float64) {
+		sum := dot(y, dx)
+		for i := range dx {
+			dx[i] = y[i] * (dx[i] - sum)
+		}
+	})
+	return dx
+}
+
+// CrossEntropy returns the mean of -log softmax(logits)[target] in nats over the targets that are not negative;
+// negative ones (-1) are ignored. 0 when all are. logits [...,V] has one row for each target.
+func CrossEntropy(logits *Tensor, targets []int32) float64 {
+	var sum float64
+	V, n := logits.Last(), 0
+	for i, y := range targets {
+		if y < 0 {
+			continue
+		}
+		row := append([]float64(nil), logits.Data[i*V:(i+1)*V]...)
+		sum += softmax(row) - logits.Data[i*V+int(y)]
+		n++
+	}
+	return sum / float64(max(1, n))
+}
+
+// CrossEntropyGrad returns the gradient of CrossEntropy by logits: (softmax - onehot(target)) / count in the rows of
+// targets that are not negative, 0 in the others.
+func CrossEntropyGrad(logits *Tensor, targets []int32) *Tensor {
+	n := 0
+	for _, y := range targets {
+		if y >= 0 {
+			n++
+		}
+	}
+	d := like(logits)
+	V := logits.Last()
+	for i, y := range targets {
+		if y < 0 {
+			continue
+		}
+		row := append([]float64(nil), logits.Data[i*V:(i+1)*V]...)
+		softmax(row)
+		row[y]--
+		axpy(1/float64(n), row, d.Data[i*V:(i+1)*V])
+	}
+	return d
+}

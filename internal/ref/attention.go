@@ -1,0 +1,74 @@
+package ref
+
+import "math"
+
+// Attention is softmax attention over the keys that mask shows, scaled by 1/sqrt(D): q [B,S,Hq,D], k [B,T,Hkv,D],
+// v [B,T,Hkv,Dv] -> o [B,S,Hq,Dv] and lse [B,Hq,S], the natural log of the sum of the exponentials of the scaled
+// logits. Query head i belongs to group i / (Hq/Hkv). A row that sees nothing has o = 0 and lse = -Inf.
+func Attention(q, k, v *Tensor, mask Mask) (o, lse *Tensor) {
+	B, S, Hq := q.Shape[0], q.Shape[1], q.Shape[2]
+	o, lse = New(B, S, Hq, v.Shape[3]), New(B, Hq, S)
+	eachRow(q, k, mask, func(b, t, head, g int, keys []int) {
+		p := logits(q, k, b, t, head, g, keys)
+		lse.Row(b, head)[t] = softmax(p)
+		out := o.Row(b, t, head)
+		for i, s := range keys {
+			axpy(p[i], v.Row(b, s, g), out)
+		}
+	})
+	return o, lse
+}
+
+// AttentionGrad returns the gradients of Attention by q, k and v from do [B,S,Hq,Dv], given its results o and lse. With
+// p the softmax, dp = do·v and delta = do·o, the gradient of a scaled logit is p (dp - delta). A row that sees nothing
+// contributes nothing. No gradient flows in through lse.
+func AttentionGrad(q, k, v, o, lse, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
+	dq, dk, dv = like(q), like(k), like(v)
+	scale := 1 / math.Sqrt(float64(q.Shape[3]))
+	eachRow(q, k, mask, func(b, t, head, g int, keys []int) {
+		p := logits(q, k, b, t, head, g, keys)
+		dout, row, drow := do.Row(b, t, head), q.Row(b, t, head), dq.Row(b, t, head)
+		delta, l := dot(dout, o.Row(b, t, head)), lse.At(b, head, t)
+		for i, s := range keys {
+			p := math.Exp(p[i] - l)
+			ds := p * (dot(dout, v.Row(b, s, g)) - delta) * scale
+			axpy(ds, k.Row(b, s, g), drow)
+			axpy(ds, row, dk.Row(b, s, g))
+			axpy(p, dout, dv.Row(b, s, g))
+		}
+	})
+	return dq, dk, dv
+}
+
+// eachRow calls f for every query head with its group and the keys that it sees, ascending; keys is reused.
+func eachRow(q, k *Tensor, mask Mask, f func(b, t, head, g int, keys []int)) {
+	B, S, Hq := q.Shape[0], q.Shape[1], q.Shape[2]
+	T, Hkv := k.Shape[1], k.Shape[2]
+	h := Hq / Hkv
+	keys := make([]int, 0, T)
+	for b := range B {
+		for g := range Hkv {
+			for t := range S {
+				keys = keys[:0]
+				for s := range T {
+					if mask(b, g, t, s) {
+						keys = append(keys, s)
+					}
+				}
+				for head := g * h; head < (g+1)*h; head++ {
+					f(b, t, head, g, keys)
+				}
+			}
+		}
+	}
+}
+
+// logits returns q·k / sqrt(D) of one query head for the given keys.
+func logits(q, k *Tensor, b, t, head, g int, keys []int) []float64 {
+	row, root := q.Row(b, t, head), math.Sqrt(float64(q.Shape[3]))
+	x := make([]float64, len(keys))
+	for i, s := range keys {
+		x[i] = dot(row, k.Row(b, s, g)) / root
+	}
+	return x
+}

@@ -1,0 +1,93 @@
+package ref
+
+// NumCompressed returns Nc, the number of complete compression blocks in S tokens: 0 if S < l, else (S-l)/d + 1. Block i
+// covers the tokens [i*d, i*d + l).
+func NumCompressed(S, l, d int) int {
+	if S < l {
+		return 0
+	}
+	return (S-l)/d + 1
+}
+
+// NumVisible returns the number of compression blocks that query t sees: those that end at or before t, that is blocks
+// 0 to NumVisible-1. It does not depend on the sequence's length.
+func NumVisible(t, l, d int) int { return NumCompressed(t+1, l, d) }
+
+// CompressMean returns the mean of each block: x [B,S,Hkv,D] -> [B,Nc,Hkv,D].
+func CompressMean(x *Tensor, l, d int) *Tensor {
+	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
+	nc := NumCompressed(S, l, d)
+	y := New(B, nc, H, D)
+	for b := range B {
+		for i := range nc {
+			for t := i * d; t < i*d+l; t++ {
+				axpy(1/float64(l), x.Row(b, t), y.Row(b, i))
+			}
+		}
+	}
+	return y
+}
+
+// CompressMeanGrad returns dx [B,S,Hkv,D] from dy [B,Nc,Hkv,D]: a token receives the mean's share of every block that
+// covers it, tokens after the last block receive 0.
+func CompressMeanGrad(dy *Tensor, S, l, d int) *Tensor {
+	B, nc := dy.Shape[0], dy.Shape[1]
+	dx := New(B, S, dy.Shape[2], dy.Shape[3])
+	for b := range B {
+		for i := range nc {
+			for t := i * d; t < i*d+l; t++ {
+				axpy(1/float64(l), dy.Row(b, i), dx.Row(b, t))
+			}
+		}
+	}
+	return dx
+}
+
+// CompressMLP returns W2 silu(W1 vec(block + pe)) of each block and head: x [B,S,Hkv,D] -> [B,Nc,Hkv,D]. pe [l,D] is
+// the intra-block position embedding, w1 [hidden,l*D] and w2 [D,hidden] are shared by the heads; vec is row-major, the
+// position in the block outermost.
+func CompressMLP(x *Tensor, l, d int, pe, w1, w2 *Tensor) *Tensor {
+	return Linear(SiLU(Linear(blocks(x, l, d, pe), w1, nil)), w2, nil)
+}
+
+// CompressMLPGrad returns the gradients of CompressMLP by x, pe, w1 and w2 from dy [B,Nc,Hkv,D].
+func CompressMLPGrad(x *Tensor, l, d int, pe, w1, w2, dy *Tensor) (dx, dpe, dw1, dw2 *Tensor) {
+	in := blocks(x, l, d, pe)
+	hidden := Linear(in, w1, nil)
+	dact, dw2, _ := LinearGrad(SiLU(hidden), w2, dy)
+	din, dw1, _ := LinearGrad(in, w1, SiLUGrad(hidden, dact))
+
+	dx, dpe = like(x), like(pe)
+	D := x.Shape[3]
+	for b := range x.Shape[0] {
+		for i := range din.Shape[1] {
+			for g := range x.Shape[2] {
+				row := din.Row(b, i, g)
+				for j := range l {
+					axpy(1, row[j*D:(j+1)*D], dx.Row(b, i*d+j, g))
+				}
+				axpy(1, row, dpe.Data)
+			}
+		}
+	}
+	return dx, dpe, dw1, dw2
+}
+
+// blocks gathers the blocks of x [B,S,Hkv,D], pe [l,D] added, head by head: [B,Nc,Hkv,l*D].
+func blocks(x *Tensor, l, d int, pe *Tensor) *Tensor {
+	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
+	nc := NumCompressed(S, l, d)
+	y := New(B, nc, H, l*D)
+	for b := range B {
+		for i := range nc {
+			for g := range H {
+				row := y.Row(b, i, g)
+				copy(row, pe.Data)
+				for j := range l {
+					axpy(1, x.Row(b, i*d+j, g), row[j*D:(j+1)*D])
+				}
+			}
+		}
+	}
+	return y
+}

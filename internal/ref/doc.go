@@ -1,0 +1,14 @@
+// Package ref is the oracle of this module: Native Sparse Attention (arXiv 2502.11089) and TinyLM in float64 and plain
+// loops, forward and backward, written to be read and to be right. Every kernel is tested against it, and it is itself
+// held to golden values of an independent implementation whose gradients come from automatic differentiation.
+//
+// It is not fast, takes only valid arguments (a bad shape is a bug of the test that passes it, and may panic), and
+// depends on nothing else in this module. Functions return new tensors and never change their arguments, the optimizer
+// step apart; tensors may share memory only through [Tensor.Reshape], [Tensor.Row] and [From].
+//
+// Notation, in all comments: B batch, S sequence, Hq query heads, Hkv key/value heads (the groups), h = Hq / Hkv query
+// heads of a group, D dimension of queries and keys, Dv of values, l tokens of a compression block, d stride of these
+// blocks, Nc their number, l' tokens of a selection block, Ns their number, n selected blocks, w window. Tokens and
+// blocks count from 0. Layouts are [B,S,H,D]. The gradient of F is FGrad, beside it; dx is the derivative of a scalar
+// loss by x, in the shape of x.
+package ref

@@ -1,0 +1,71 @@
+package ref
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// LearningRate returns the rate of a step, counted from 0: linear warm-up to lr over the first warmup steps, then a
+// half cosine down to lr*floor at step total. Beyond total the cosine goes on, and so rises again.
+func LearningRate(step int, lr float64, warmup, total int, floor float64) float64 {
+	if step < warmup {
+		return lr * float64(step+1) / float64(warmup)
+	}
+	x := float64(step-warmup) / float64(max(1, total-warmup))
+	return lr * (floor + (1-floor)*0.5*(1+math.Cos(math.Pi*x)))
+}
+
+// AdamW holds the constants of the optimizer.
+type AdamW struct {
+	Beta1, Beta2 float64 // decay of the first and of the second moment
+	Eps          float64 // added to the root of the second moment
+	Decay        float64 // decoupled weight decay, of tensors with two or more axes whose name does not end in ".pe"
+	Clip         float64 // largest global norm of the gradients
+}
+
+// DefaultAdamW returns the constants that the golden training runs were made with.
+func DefaultAdamW() AdamW { return AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1} }
+
+// AdamWState is what the optimizer remembers between steps. The zero value is the start.
+type AdamWState struct {
+	T    int                // steps done
+	M, V map[string]*Tensor // moments of each parameter
+}
+
+// AdamWStep changes params and state by one step at learning rate lr and returns the global norm of grads before
+// clipping. Gradients are scaled by min(1, clip / (norm + 1e-6)); the moments are corrected for their start at 0; the
+// update is m / (sqrt(v) + eps) + decay * parameter (arXiv 1711.05101). grads has the names of params.
+func AdamWStep(params, grads map[string]*Tensor, state *AdamWState, lr float64, h AdamW) (norm float64) {
+	if state.M == nil {
+		state.M, state.V = map[string]*Tensor{}, map[string]*Tensor{}
+	}
+	names := slices.Sorted(maps.Keys(params)) // a fixed order of the sum
+	for _, name := range names {
+		norm += dot(grads[name].Data, grads[name].Data)
+	}
+	norm = math.Sqrt(norm)
+	scale := min(1, h.Clip/(norm+1e-6))
+	state.T++
+	c1, c2 := 1-math.Pow(h.Beta1, float64(state.T)), 1-math.Pow(h.Beta2, float64(state.T))
+	for _, name := range names {
+		p, g := params[name], grads[name]
+		if state.M[name] == nil {
+			state.M[name], state.V[name] = like(p), like(p)
+		}
+		m, v := state.M[name].Data, state.V[name].Data
+		decay := 0.0
+		if len(p.Shape) >= 2 && !strings.HasSuffix(name, ".pe") {
+			decay = h.Decay
+		}
+		for i := range p.Data {
+			gi := g.Data[i] * scale
+			m[i] = h.Beta1*m[i] + (1-h.Beta1)*gi
+			v[i] = h.Beta2*v[i] + (1-h.Beta2)*gi*gi
+			update := (m[i] / c1) / (math.Sqrt(v[i]/c2) + h.Eps)
+			p.Data[i] -= lr * (update + decay*p.Data[i])
+		}
+	}
+	return norm
+}

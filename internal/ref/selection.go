@@ -1,0 +1,80 @@
+package ref
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Blocks that every query is given, inside its n: the first InitBlocks of the sequence and the LocalBlocks newest, the
+// query's own included.
+const (
+	InitBlocks  = 1
+	LocalBlocks = 2
+)
+
+// NumSelection returns Ns, the number of selection blocks of S tokens, the last one perhaps cut short: ceil(S/l').
+func NumSelection(S, lp int) int { return (S + lp - 1) / lp }
+
+// FoldWeight returns the weight of compression block i in the score of selection block j: the tokens that they share,
+// over d (equation 9 of the paper, which counts strides).
+func FoldWeight(i, j, l, d, lp int) float64 {
+	lo, hi := max(i*d, j*lp), min(i*d+l, (j+1)*lp)
+	return float64(max(0, hi-lo)) / float64(d)
+}
+
+// FoldMatrix returns the weights of FoldWeight for S tokens: [Nc,Ns].
+func FoldMatrix(S, l, d, lp int) *Tensor {
+	m := New(NumCompressed(S, l, d), NumSelection(S, lp))
+	for i := range m.Shape[0] {
+		for j := range m.Shape[1] {
+			m.Row(i)[j] = FoldWeight(i, j, l, d, lp)
+		}
+	}
+	return m
+}
+
+// SelectBlocks chooses the selection blocks of every query and group: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx [B,S,Hkv,n],
+// ascending and padded with -1, and score [B,S,Hkv,Ns]. The score is each head's softmax over the compression blocks
+// that the query sees, folded onto selection blocks and summed over the heads of the group (equations 8 to 10).
+// Forced blocks come first; the other slots go to the best scores among the remaining blocks up to the query's own,
+// equal scores to the lower index. n is at least InitBlocks + LocalBlocks. No gradient flows through the choice.
+func SelectBlocks(q, kc *Tensor, l, d, lp, n int) (idx []int32, score *Tensor) {
+	B, S, Hkv := q.Shape[0], q.Shape[1], kc.Shape[2]
+	fold := FoldMatrix(S, l, d, lp)
+	score = New(B, S, Hkv, fold.Shape[1])
+	eachRow(q, kc, CompressedMask(l, d), func(b, t, head, g int, keys []int) {
+		p := logits(q, kc, b, t, head, g, keys)
+		softmax(p)
+		for i, s := range keys {
+			axpy(p[i], fold.Row(s), score.Row(b, t, g))
+		}
+	})
+	idx = make([]int32, 0, B*S*Hkv*n)
+	for b := range B {
+		for t := range S {
+			for g := range Hkv {
+				idx = append(idx, choose(score.Row(b, t, g), t/lp, n)...)
+			}
+		}
+	}
+	return idx, score
+}
+
+// choose returns the n blocks of a query in block own, ascending and padded with -1.
+func choose(score []float64, own, n int) []int32 {
+	var chosen, rest []int32
+	for j := range int32(own + 1) {
+		if j < InitBlocks || int(j) > own-LocalBlocks {
+			chosen = append(chosen, j)
+		} else {
+			rest = append(rest, j)
+		}
+	}
+	slices.SortStableFunc(rest, func(a, b int32) int { return cmp.Compare(score[b], score[a]) })
+	chosen = append(chosen, rest[:min(len(rest), n-len(chosen))]...)
+	slices.Sort(chosen)
+	for len(chosen) < n {
+		chosen = append(chosen, -1)
+	}
+	return chosen
+}

@@ -1,0 +1,127 @@
+package ref
+
+import (
+	"fmt"
+	"math"
+)
+
+// Tensor is a dense row-major array of float64.
+type Tensor struct {
+	Shape []int     // axes, outermost first; an axis may be 0
+	Data  []float64 // elements, as many as the product of Shape
+}
+
+// New returns a tensor of zeros.
+func New(shape ...int) *Tensor {
+	return &Tensor{Shape: append([]int(nil), shape...), Data: make([]float64, size(shape))}
+}
+
+// From returns a tensor over data, which it shares. It panics when the lengths differ.
+func From(data []float64, shape ...int) *Tensor {
+	if len(data) != size(shape) {
+		panic(fmt.Sprintf("ref: %d elements for shape %v", len(data), shape))
+	}
+	return &Tensor{Shape: append([]int(nil), shape...), Data: data}
+}
+
+func size(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+// Row returns the elements below the leading indices idx, a slice of the tensor's own memory: of x [B,S,H,D],
+// x.Row(b, t, h) holds D elements.
+func (x *Tensor) Row(idx ...int) []float64 {
+	off := 0
+	for i, v := range idx {
+		off = off*x.Shape[i] + v
+	}
+	n := size(x.Shape[len(idx):])
+	return x.Data[off*n : (off+1)*n]
+}
+
+// At returns one element.
+func (x *Tensor) At(idx ...int) float64 { return x.Row(idx...)[0] }
+
+// Last returns the size of the last axis.
+func (x *Tensor) Last() int { return x.Shape[len(x.Shape)-1] }
+
+// Reshape returns a tensor of another shape over the same memory.
+func (x *Tensor) Reshape(shape ...int) *Tensor { return From(x.Data, shape...) }
+
+// Clone returns a copy.
+func (x *Tensor) Clone() *Tensor { return From(append([]float64(nil), x.Data...), x.Shape...) }
+
+// Add returns the sum of tensors of one shape.
+func Add(x *Tensor, others ...*Tensor) *Tensor {
+	sum := x.Clone()
+	for _, y := range others {
+		axpy(1, y.Data, sum.Data)
+	}
+	return sum
+}
+
+// like returns zeros in the shape of x.
+func like(x *Tensor) *Tensor { return New(x.Shape...) }
+
+// rows calls f for each row along the last axis of tensors of one shape.
+func rows(x, y *Tensor, f func(x, y []float64)) {
+	n := x.Last()
+	for i := 0; i < len(x.Data); i += n {
+		f(x.Data[i:i+n], y.Data[i:i+n])
+	}
+}
+
+// zip returns f of each pair of elements of tensors of one shape.
+func zip(x, y *Tensor, f func(x, y float64) float64) *Tensor {
+	z := like(x)
+	for i := range z.Data {
+		z.Data[i] = f(x.Data[i], y.Data[i])
+	}
+	return z
+}
+
+func dot(x, y []float64) float64 {
+	var sum float64
+	for i, v := range x {
+		sum += v * y[i]
+	}
+	return sum
+}
+
+// axpy adds a*x to y.
+func axpy(a float64, x, y []float64) {
+	for i, v := range x {
+		y[i] += a * v
+	}
+}
+
+// maxOf returns the largest element, -Inf for none.
+func maxOf(x []float64) float64 {
+	m := math.Inf(-1)
+	for _, v := range x {
+		m = max(m, v)
+	}
+	return m
+}
+
+// softmax replaces x by its softmax and returns log(sum(exp(x))), -Inf for an empty x.
+func softmax(x []float64) (lse float64) {
+	m := maxOf(x)
+	if math.IsInf(m, -1) {
+		clear(x)
+		return m
+	}
+	var sum float64
+	for _, v := range x {
+		sum += math.Exp(v - m)
+	}
+	lse = m + math.Log(sum)
+	for i, v := range x {
+		x[i] = math.Exp(v - lse)
+	}
+	return lse
+}
