@@ -1,20 +1,114 @@
 package cpu
 
+import "unsafe"
+
 // Tile computes a small product straight from the operands' memory, on the caller's goroutine:
 //
 //	C[i,j] = sum over p of A[i,p]·B[p,j]        (add: C[i,j] += ...)
 //
 // for i < m, j < n, p < k. Element (i,p) of A is a[i*ars+p*acs]; rows of B and C are contiguous: B[p,j] is b[p*brs+j],
 // C[i,j] is c[i*crs+j]. Only C's m x n elements are written. Any of m, n and k may be 0; k = 0 without add clears C.
-// The sum over p runs in ascending order, so an element of C does not depend on m or n.
+// The sum over p runs in ascending order, so an element of C does not depend on m or n. A stride may be 0, not negative.
 func Tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, add bool) {
-	for i := range m {
-		row := c[i*crs : i*crs+n]
-		if !add {
-			clear(row)
+	tileAt(active, m, n, k, a, ars, acs, b, brs, c, crs, add)
+}
+
+func tileAt[T Float](l level, m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, add bool) {
+	var s []T
+	if add {
+		s = c
+	}
+	tile(l, m, n, k, a, ars, acs, b, brs, c, crs, s, crs)
+}
+
+// tile sets C[i,j] = S[i,j] + sum over p of A[i,p]·B[p,j], as Tile does; S[i,j] is s[i*srs+j], or 0 if s is nil. S may
+// be C.
+func tile[T Float](l level, m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
+	if m <= 0 || n <= 0 {
+		return
+	}
+	_ = c[(m-1)*crs+n-1]
+	if s != nil {
+		_ = s[(m-1)*srs+n-1]
+	}
+	if k <= 0 {
+		for i := range m {
+			if row := c[i*crs : i*crs+n]; s != nil {
+				copy(row, s[i*srs:])
+			} else {
+				clear(row)
+			}
 		}
-		for p := range k {
-			Axpy(a[i*ars+p*acs], b[p*brs:p*brs+n], row)
+		return
+	}
+	_, _ = a[(m-1)*ars+(k-1)*acs], b[(k-1)*brs+n-1]
+	if l == generic {
+		tileGo(m, n, k, a, ars, acs, b, brs, c, crs, s, srs)
+		return
+	}
+	if unsafe.Sizeof(a[0]) == 4 {
+		tile32(l, m, n, k, ptr[float32](a), ars, acs, ptr[float32](b), brs, ptr[float32](c), crs, ptr[float32](s), srs)
+	} else {
+		tile64(l, m, n, k, ptr[float64](a), ars, acs, ptr[float64](b), brs, ptr[float64](c), crs, ptr[float64](s), srs)
+	}
+}
+
+// ptr returns the memory of s as that of elements of type To, whose size is that of From.
+func ptr[To, From Float](s []From) *To { return (*To)(unsafe.Pointer(unsafe.SliceData(s))) }
+
+// tileGo is the twin of the assembly: blocks of 4 x 2 elements whose sums stay in registers, and single elements around.
+func tileGo[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
+	put := func(i, j int, sum T) {
+		if s != nil {
+			sum += s[i*srs+j]
+		}
+		c[i*crs+j] = sum
+	}
+	i := 0
+	for ; i+4 <= m; i += 4 {
+		j := 0
+		for ; j+2 <= n; j += 2 {
+			var c00, c01, c10, c11, c20, c21, c30, c31 T
+			x, y := i*ars, j
+			for range k {
+				y0, y1 := b[y], b[y+1]
+				x0, x1, x2, x3 := a[x], a[x+ars], a[x+2*ars], a[x+3*ars]
+				c00 += x0 * y0
+				c01 += x0 * y1
+				c10 += x1 * y0
+				c11 += x1 * y1
+				c20 += x2 * y0
+				c21 += x2 * y1
+				c30 += x3 * y0
+				c31 += x3 * y1
+				x, y = x+acs, y+brs
+			}
+			put(i, j, c00)
+			put(i, j+1, c01)
+			put(i+1, j, c10)
+			put(i+1, j+1, c11)
+			put(i+2, j, c20)
+			put(i+2, j+1, c21)
+			put(i+3, j, c30)
+			put(i+3, j+1, c31)
+		}
+		for ; j < n; j++ {
+			for q := range 4 {
+				put(i+q, j, tileElement(k, a[(i+q)*ars:], acs, b[j:], brs))
+			}
 		}
 	}
+	for ; i < m; i++ {
+		for j := range n {
+			put(i, j, tileElement(k, a[i*ars:], acs, b[j:], brs))
+		}
+	}
+}
+
+func tileElement[T Float](k int, a []T, acs int, b []T, brs int) T {
+	var sum T
+	for p := range k {
+		sum += a[p*acs] * b[p*brs]
+	}
+	return sum
 }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// lanes is a vector of elements of size bytes in a register of the given number of bits: 512 is AVX-512, 256 is AVX2.
+type lanes struct{ bits, size int }
+
+func (l lanes) wide() bool { return l.bits == 512 }
+
+// bytes and n are the length of a vector.
+func (l lanes) bytes() int { return l.bits / 8 }
+func (l lanes) n() int     { return l.bytes() / l.size }
+
+// goType is the element's name in Go.
+func (l lanes) goType() string { return fmt.Sprintf("float%d", 8*l.size) }
+
+// fn is the name of a kernel for these lanes, such as tile32AVX2.
+func (l lanes) fn(name string) string {
+	level := "AVX2"
+	if l.wide() {
+		level = "AVX512"
+	}
+	return fmt.Sprintf("%s%d%s", name, 8*l.size, level)
+}
+
+func (l lanes) vec() VecVirtual {
+	if l.wide() {
+		return ZMM()
+	}
+	return YMM()
+}
+
+// zero clears v.
+func (l lanes) zero(v VecVirtual) { VXORPS(v, v, v) }
+
+// pick calls the instruction for the element's size.
+func (l lanes) pick(ps, pd func(...Op), ops ...Op) {
+	if l.size == 4 {
+		ps(ops...)
+	} else {
+		pd(ops...)
+	}
+}
+
+func (l lanes) fma(x, y, z Op) { l.pick(VFMADD231PS, VFMADD231PD, x, y, z) }
+func (l lanes) add(x, y, z Op) { l.pick(VADDPS, VADDPD, x, y, z) }
+func (l lanes) mov(x, y Op)    { l.pick(VMOVUPS, VMOVUPD, x, y) }
+
+func (l lanes) broadcast(m, v Op) {
+	if l.size == 4 {
+		VBROADCASTSS(m, v)
+	} else {
+		VBROADCASTSD(m, v)
+	}
+}
+
+// lane masks: an opmask on AVX-512, a register of ones and zeros on AVX2.
+
+func (l lanes) movIn(m, mask, v Op) {
+	switch {
+	case l.wide() && l.size == 4:
+		VMOVUPS_Z(m, mask, v)
+	case l.wide():
+		VMOVUPD_Z(m, mask, v)
+	case l.size == 4:
+		VMASKMOVPS(m, mask, v)
+	default:
+		VMASKMOVPD(m, mask, v)
+	}
+}
+
+func (l lanes) movOut(v, mask, m Op) {
+	switch {
+	case l.wide():
+		l.pick(VMOVUPS, VMOVUPD, v, mask, m)
+	case l.size == 4:
+		VMASKMOVPS(v, mask, m)
+	default:
+		VMASKMOVPD(v, mask, m)
+	}
+}
+
+// maskTable is 32 lanes of ones and then as many of zeros, for AVX2: the mask of the first r lanes begins r before the
+// middle.
+const maskLanes = 32
+
+var tables = map[string]Mem{}
+
+func (l lanes) maskTable() Mem {
+	name := fmt.Sprintf("mask%d", 8*l.size)
+	if m, ok := tables[name]; ok {
+		return m
+	}
+	m := GLOBL(name, 8|16) // RODATA|NOPTR
+	for i := range 2 * maskLanes {
+		if l.size == 4 {
+			DATA(4*i, U32(uint32(0xffffffff)*uint32(1-i/maskLanes)))
+		} else {
+			DATA(8*i, U64(uint64(math.MaxUint64)*uint64(1-i/maskLanes)))
+		}
+	}
+	tables[name] = m
+	return m
+}
+
+// masks returns a function that gives the mask of vector u, for the first r lanes of up to count vectors.
+func (l lanes) masks(r GPVirtual, count int) func(u int) Op {
+	if l.wide() {
+		all := GP64()
+		MOVQ(I32(-1), all)
+		BZHIQ(r, all, all)
+		ks := make([]Op, count)
+		for u := range ks {
+			k := K()
+			if u > 0 {
+				SHRQ(U8(l.n()), all)
+			}
+			KMOVW(all.As32(), k)
+			ks[u] = k
+		}
+		return func(u int) Op { return ks[u] }
+	}
+	base := GP64()
+	LEAQ(l.maskTable(), base)
+	off := GP64()
+	MOVQ(r, off)
+	NEGQ(off)
+	return func(u int) Op {
+		m := YMM()
+		VMOVUPS(Mem{Base: base, Index: off, Scale: uint8(l.size), Disp: maskLanes*l.size + u*l.bytes()}, m)
+		return m
+	}
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// tileRows is the largest number of rows of a register tile of 1, 2, ... vectors a row: as many accumulators as there
+// are registers beside one row of B and an element of A.
+func (l lanes) tileRows() []int {
+	if l.wide() {
+		return []int{12, 12, 8, 6}
+	}
+	return []int{12, 6}
+}
+
+// tile writes the small product. Columns are cut into blocks of the most vectors, rows into register tiles; what is left
+// of either has its own variant, and the last vector of a block of columns is masked.
+func tile(l lanes) {
+	rows := l.tileRows()
+	most := len(rows)
+	T := l.goType()
+	TEXT(l.fn("tile"), 4, fmt.Sprintf("func(m, n, k int, a *%[1]s, ars, acs int, b *%[1]s, brs int, c *%[1]s, crs int, s *%[1]s, srs int)", T))
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s does, for positive m, n and k, with nothing added if s is nil:", l.fn("tile")),
+		"",
+		"\tfor i := range m {",
+		"\t\tfor j := range n {",
+		"\t\t\tvar sum "+T,
+		"\t\t\tfor p := range k {",
+		"\t\t\t\tsum += a[i*ars+p*acs] * b[p*brs+j]",
+		"\t\t\t}",
+		"\t\t\tc[i*crs+j] = sum + s[i*srs+j]",
+		"\t\t}",
+		"\t}")
+
+	left, bcol, ccol, scol := AllocLocal(8), AllocLocal(8), AllocLocal(8), AllocLocal(8)
+	t := GP64()
+	for _, v := range []struct {
+		name string
+		m    Mem
+	}{{"n", left}, {"b", bcol}, {"c", ccol}, {"s", scol}} {
+		Load(Param(v.name), t)
+		MOVQ(t, v.m)
+	}
+
+	Label("columns")
+	cols := GP64()
+	MOVQ(left, cols)
+	block := GP64()
+	MOVQ(U32(most*l.n()), block)
+	CMPQ(cols, block)
+	CMOVQGT(block, cols)
+	for v := 1; v < most; v++ {
+		CMPQ(cols, U32(v*l.n()))
+		JLE(LabelRef(fmt.Sprintf("vectors%d", v)))
+	}
+	for v := most; v >= 1; v-- {
+		Label(fmt.Sprintf("vectors%d", v))
+		if v > 1 {
+			SUBQ(U32((v-1)*l.n()), cols)
+		}
+		tileColumns(l, v, rows[v-1], cols, bcol, ccol, scol)
+	}
+
+	Label("next")
+	step := U32(most * l.bytes())
+	ADDQ(step, bcol)
+	ADDQ(step, ccol)
+	CMPQ(scol, U32(0))
+	JE(LabelRef("cut"))
+	ADDQ(step, scol)
+	Label("cut")
+	SUBQ(U32(most*l.n()), left)
+	JG(LabelRef("columns"))
+	VZEROUPPER()
+	RET()
+}
+
+// tileColumns writes the loop over all rows for a block of v vectors, the last of which has its first last lanes.
+func tileColumns(l lanes, v, rows int, last GPVirtual, bcol, ccol, scol Mem) {
+	mask := l.masks(last, 1)(0)
+	m, a, c, s := GP64(), GP64(), GP64(), GP64()
+	Load(Param("m"), m)
+	Load(Param("a"), a)
+	MOVQ(ccol, c)
+	MOVQ(scol, s)
+	Label(fmt.Sprintf("rows%d", v))
+	for r := rows; r >= 1; r-- {
+		name := fmt.Sprintf("tile%dx%d", r, v)
+		if r == rows {
+			for q := rows - 1; q >= 1; q-- {
+				CMPQ(m, U32(q))
+				JE(LabelRef(fmt.Sprintf("tile%dx%d", q, v)))
+			}
+		} else {
+			Label(name)
+		}
+		tileKernel(l, name, r, v, mask, a, c, s, bcol)
+		if r < rows {
+			JMP(LabelRef("next"))
+			continue
+		}
+		ars := GP64()
+		Load(Param("ars"), ars)
+		IMUL3Q(U32(rows*l.size), ars, ars)
+		ADDQ(ars, a)
+		SUBQ(U32(rows), m)
+		JG(LabelRef(fmt.Sprintf("rows%d", v)))
+		JMP(LabelRef("next"))
+	}
+}
+
+// tileKernel writes one register tile of r rows and v vectors over all of k, and moves c and s down by r rows.
+func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol Mem) {
+	stride := func(param string) GPVirtual {
+		g := GP64()
+		Load(Param(param), g)
+		SHLQ(U8(l.size/4+1), g) // bytes
+		return g
+	}
+	k, b, brs, acs := GP64(), GP64(), stride("brs"), stride("acs")
+	Load(Param("k"), k)
+	MOVQ(bcol, b)
+	// Rows 0 to 5 lie at 0, 1, 2, 3, 4 and 5 strides from a0, the next six from a6.
+	a0, a6, ars, ars3, ars5 := GP64(), GP64(), GPVirtual(nil), GP64(), GP64()
+	MOVQ(a, a0)
+	if r > 1 {
+		ars = stride("ars")
+	}
+	if r > 3 {
+		LEAQ(Mem{Base: ars, Index: ars, Scale: 2}, ars3)
+	}
+	if r > 5 {
+		LEAQ(Mem{Base: ars, Index: ars, Scale: 4}, ars5)
+	}
+	if r > 6 {
+		LEAQ(Mem{Base: a, Index: ars3, Scale: 2}, a6)
+	}
+	element := func(i int) Mem {
+		m := Mem{Base: a0}
+		if i >= 6 {
+			m.Base = a6
+		}
+		switch i % 6 {
+		case 1, 2, 4:
+			m.Index, m.Scale = ars, uint8(i%6)
+		case 3:
+			m.Index, m.Scale = ars3, 1
+		case 5:
+			m.Index, m.Scale = ars5, 1
+		}
+		return m
+	}
+
+	acc := make([][]VecVirtual, r)
+	for i := range acc {
+		acc[i] = make([]VecVirtual, v)
+		for j := range acc[i] {
+			acc[i][j] = l.vec()
+			l.zero(acc[i][j])
+		}
+	}
+	Label(name + "_k")
+	row := make([]VecVirtual, v)
+	for j := range row {
+		row[j] = l.vec()
+		at := Mem{Base: b, Disp: j * l.bytes()}
+		if j == v-1 {
+			l.movIn(at, mask, row[j])
+		} else {
+			l.mov(at, row[j])
+		}
+	}
+	ADDQ(brs, b)
+	for i := range acc {
+		x := l.vec()
+		l.broadcast(element(i), x)
+		for j := range row {
+			l.fma(x, row[j], acc[i][j])
+		}
+	}
+	ADDQ(acs, a0)
+	if r > 6 {
+		ADDQ(acs, a6)
+	}
+	DECQ(k)
+	JNZ(LabelRef(name + "_k"))
+
+	TESTQ(s, s)
+	JZ(LabelRef(name + "_store"))
+	srs := stride("srs")
+	for i := range acc {
+		for j := range acc[i] {
+			x := l.vec()
+			at := Mem{Base: s, Disp: j * l.bytes()}
+			if j == v-1 {
+				l.movIn(at, mask, x)
+				l.add(x, acc[i][j], acc[i][j])
+			} else {
+				l.add(at, acc[i][j], acc[i][j])
+			}
+		}
+		ADDQ(srs, s)
+	}
+	Label(name + "_store")
+	crs := stride("crs")
+	for i := range acc {
+		for j := range acc[i] {
+			at := Mem{Base: c, Disp: j * l.bytes()}
+			if j == v-1 {
+				l.movOut(acc[i][j], mask, at)
+			} else {
+				l.mov(acc[i][j], at)
+			}
+		}
+		ADDQ(crs, c)
+	}
+}

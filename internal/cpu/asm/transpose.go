@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// transpose writes the packing of a transposed operand: blocks of as many rows as a vector has lanes are read a row at a
+// time in parts of four elements, joined so that two shuffles inside the parts finish the job.
+func transpose(l lanes) {
+	n := l.n()
+	TEXT(l.fn("transpose"), 4, "func(rows, cols int, dst *float32, drs int, src *float32, srs int)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s does, for positive rows that are a multiple of %d and positive cols that are a multiple of 4:", l.fn("transpose"), n),
+		"",
+		"\tfor j := range rows {",
+		"\t\tfor p := range cols {",
+		"\t\t\tdst[p*drs+j] = src[j*srs+p]",
+		"\t\t}",
+		"\t}")
+	rows, dst, drs, src, srs := GP64(), GP64(), GP64(), GP64(), GP64()
+	Load(Param("rows"), rows)
+	Load(Param("dst"), dst)
+	Load(Param("drs"), drs)
+	Load(Param("src"), src)
+	Load(Param("srs"), srs)
+	SHLQ(U8(2), drs)
+	SHLQ(U8(2), srs)
+	srs3 := GP64()
+	LEAQ(Mem{Base: srs, Index: srs, Scale: 2}, srs3)
+
+	Label("block")
+	cols, d := GP64(), GP64()
+	Load(Param("cols"), cols)
+	MOVQ(dst, d)
+	at := []GPVirtual{GP64(), GP64(), GP64(), GP64()} // rows 0, 4, 8 and 12 of the block
+	parts := n / 4
+	MOVQ(src, at[0])
+	for q := 1; q < parts; q++ {
+		LEAQ(Mem{Base: at[q-1], Index: srs, Scale: 4}, at[q])
+	}
+	LEAQ(Mem{Base: at[parts-1], Index: srs, Scale: 4}, src)
+	Label("columns")
+	in := make([]VecVirtual, 4)
+	for i := range in {
+		in[i] = l.vec()
+		for q := range parts {
+			m := Mem{Base: at[q]}
+			switch i {
+			case 1, 2:
+				m.Index, m.Scale = srs, uint8(i)
+			case 3:
+				m.Index, m.Scale = srs3, 1
+			}
+			switch {
+			case q == 0:
+				VMOVUPS(m, in[i].AsX())
+			case l.wide():
+				VINSERTF32X4(U8(q), m, in[i], in[i])
+			default:
+				VINSERTF128(U8(q), m, in[i], in[i])
+			}
+		}
+	}
+	t := make([]VecVirtual, 4)
+	for i := range t {
+		t[i] = l.vec()
+	}
+	VUNPCKLPS(in[1], in[0], t[0])
+	VUNPCKHPS(in[1], in[0], t[1])
+	VUNPCKLPS(in[3], in[2], t[2])
+	VUNPCKHPS(in[3], in[2], t[3])
+	for p := range 4 {
+		o := l.vec()
+		if p%2 == 0 {
+			VUNPCKLPD(t[p/2+2], t[p/2], o)
+		} else {
+			VUNPCKHPD(t[p/2+2], t[p/2], o)
+		}
+		VMOVUPS(o, Mem{Base: d})
+		ADDQ(drs, d)
+	}
+	for q := range parts {
+		ADDQ(U8(16), at[q])
+	}
+	SUBQ(U8(4), cols)
+	JG(LabelRef("columns"))
+	ADDQ(U8(l.bytes()), dst)
+	SUBQ(U8(n), rows)
+	JG(LabelRef("block"))
+	VZEROUPPER()
+	RET()
+}
