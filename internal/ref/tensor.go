@@ -108,7 +108,8 @@ func maxOf(x []float64) float64 {
 	return m
 }
 
-// softmax replaces x by its softmax and returns log(sum(exp(x))), -Inf for an empty x.
+// softmax replaces x by its softmax and returns log(sum(exp(x))). Without any element above -Inf the
+// softmax is 0 and the logarithm -Inf.
 func softmax(x []float64) (lse float64) {
 	m := maxOf(x)
 	if math.IsInf(m, -1) {
@@ -116,12 +117,12 @@ func softmax(x []float64) (lse float64) {
 		return m
 	}
 	var sum float64
-	for _, v := range x {
-		sum += math.Exp(v - m)
-	}
-	lse = m + math.Log(sum)
 	for i, v := range x {
-		x[i] = math.Exp(v - lse)
+		x[i] = math.Exp(v - m)
+		sum += x[i]
 	}
-	return lse
+	for i := range x {
+		x[i] /= sum
+	}
+	return m + math.Log(sum)
 }

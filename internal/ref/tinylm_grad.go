@@ -1,7 +1,9 @@
 package ref
 
 // TinyLMGrad returns what TinyLM returns, and the gradient of the loss by every parameter, under its name.
-func TinyLMGrad(c TinyLMConfig, params map[string]*Tensor, ids []int32, B int) (logits *Tensor, loss float64, grads map[string]*Tensor) {
+func TinyLMGrad(c TinyLMConfig, params map[string]*Tensor, ids []int32, B int) (
+	logits *Tensor, loss float64, grads map[string]*Tensor) {
+
 	run := forward(c, params, ids, B)
 	next := NextTokens(ids, B)
 	grads = make(map[string]*Tensor, len(params))

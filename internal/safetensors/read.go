@@ -171,7 +171,8 @@ func (e *entry) check(name string) (span, error) {
 		return span{}, fmt.Errorf("data_offsets [%d, %d] are not a range", begin, end)
 	}
 	if end-begin != int64(want) {
-		return span{}, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", begin, end, end-begin, *e.Dtype, shape, want)
+		return span{}, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d",
+			begin, end, end-begin, *e.Dtype, shape, want)
 	}
 	return span{name, &Tensor{Dtype: *e.Dtype, Shape: shape}, begin, end}, nil
 }

@@ -37,12 +37,17 @@ func TestGoldensEmbedded(t *testing.T) {
 		require.Len(t, g.I32(t, "idx"), c.B*c.S*c.Hkv*c.TopN)
 		require.Len(t, g.F64(t, "o"), c.B*c.S*c.Hq*c.Dv)
 	}
-	require.Equal(t, []string{"ops_full_cover", "ops_group6", "ops_mha_edges", "ops_no_block", "ops_small", "ops_sparse"}, names)
+	require.Equal(t, []string{
+		"ops_full_cover", "ops_group6", "ops_mha_edges", "ops_no_block", "ops_small", "ops_sparse",
+	}, names)
 
 	tiny := Goldens(t, "tinylm_")
 	require.Len(t, tiny, 2)
-	require.Equal(t, Config{B: 2, S: 72, Hq: 6, Hkv: 2, D: 8, Dv: 8, Seed: 12, BlockLen: 8, Stride: 4, SelBlock: 8, TopN: 4, Window: 16,
-		Vocab: 61, Dim: 48, Layers: 2, GateHidden: 8, Phi: "mlp", PhiHidden: 12, LR: 3e-3, Warmup: 3, Total: 10, Floor: 0.1}, tiny[1].Config)
+	require.Equal(t, Config{
+		B: 2, S: 72, Hq: 6, Hkv: 2, D: 8, Dv: 8, Seed: 12,
+		BlockLen: 8, Stride: 4, SelBlock: 8, TopN: 4, Window: 16,
+		Vocab: 61, Dim: 48, Layers: 2, GateHidden: 8, Phi: "mlp", PhiHidden: 12, LR: 3e-3, Warmup: 3, Total: 10, Floor: 0.1,
+	}, tiny[1].Config)
 }
 
 func TestGoldensFolder(t *testing.T) {
@@ -208,7 +213,11 @@ func TestGuardedTells(t *testing.T) {
 	for _, c := range []struct {
 		at      int
 		failure string
-	}{{-1, "x: wrote 1 at 1 elements before its begin"}, {5, "x: wrote 1 at 1 elements past its end"}, {8, "x: wrote 1 at 4 elements past its end"}} {
+	}{
+		{-1, "x: wrote 1 at 1 elements before its begin"},
+		{5, "x: wrote 1 at 1 elements past its end"},
+		{8, "x: wrote 1 at 4 elements past its end"},
+	} {
 		x, check := Guarded[float64](5)
 		beyond(x, c.at)
 		r := &recorder{TB: t}
