@@ -124,7 +124,7 @@ func transpose[T Float](l level, rows, cols int, dst []T, drs int, src []T, srs 
 	}
 	_, _ = dst[(cols-1)*drs+rows-1], src[(rows-1)*srs+cols-1]
 	r, c := 0, 0
-	if unsafe.Sizeof(dst[0]) == 4 {
+	if single[T]() {
 		r, c = transposeBlocks(l, rows, cols, ptr[float32](dst), drs, ptr[float32](src), srs)
 	}
 	for j := range rows {

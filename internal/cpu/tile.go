@@ -1,7 +1,5 @@
 package cpu
 
-import "unsafe"
-
 // Tile computes a small product straight from the operands' memory, on the caller's goroutine:
 //
 //	C[i,j] = sum over p of A[i,p]·B[p,j]        (add: C[i,j] += ...)
@@ -46,15 +44,12 @@ func tile[T Float](l level, m, n, k int, a []T, ars, acs int, b []T, brs int, c 
 		tileGo(m, n, k, a, ars, acs, b, brs, c, crs, s, srs)
 		return
 	}
-	if unsafe.Sizeof(a[0]) == 4 {
+	if single[T]() {
 		tile32(l, m, n, k, ptr[float32](a), ars, acs, ptr[float32](b), brs, ptr[float32](c), crs, ptr[float32](s), srs)
 	} else {
 		tile64(l, m, n, k, ptr[float64](a), ars, acs, ptr[float64](b), brs, ptr[float64](c), crs, ptr[float64](s), srs)
 	}
 }
-
-// ptr returns the memory of s as that of elements of type To, whose size is that of From.
-func ptr[To, From Float](s []From) *To { return (*To)(unsafe.Pointer(unsafe.SliceData(s))) }
 
 // tileGo is the twin of the assembly: blocks of 4 x 2 elements whose sums stay in registers, and single elements around.
 func tileGo[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {

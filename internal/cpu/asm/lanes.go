@@ -110,8 +110,8 @@ func (l lanes) maskTable() Mem {
 	return m
 }
 
-// masks returns a function that gives the mask of vector u, for the first r lanes of up to count vectors.
-func (l lanes) masks(r GPVirtual, count int) func(u int) Op {
+// masks returns a function that gives the mask of part u, for the first r lanes of count parts of size lanes each.
+func (l lanes) masks(r GPVirtual, count, size int) func(u int) Op {
 	if l.wide() {
 		all := GP64()
 		MOVQ(I32(-1), all)
@@ -120,21 +120,26 @@ func (l lanes) masks(r GPVirtual, count int) func(u int) Op {
 		for u := range ks {
 			k := K()
 			if u > 0 {
-				SHRQ(U8(l.n()), all)
+				SHRQ(U8(size), all)
 			}
 			KMOVW(all.As32(), k)
 			ks[u] = k
 		}
 		return func(u int) Op { return ks[u] }
 	}
-	base := GP64()
+	base, off := GP64(), GP64()
 	LEAQ(l.maskTable(), base)
-	off := GP64()
 	MOVQ(r, off)
 	NEGQ(off)
 	return func(u int) Op {
 		m := YMM()
-		VMOVUPS(Mem{Base: base, Index: off, Scale: uint8(l.size), Disp: maskLanes*l.size + u*l.bytes()}, m)
+		at := Mem{Base: base, Index: off, Scale: uint8(l.size), Disp: (maskLanes + u*size) * l.size}
+		if size*l.size == 16 {
+			x := m.AsX()
+			VMOVUPS(at, x)
+			return x
+		}
+		VMOVUPS(at, m)
 		return m
 	}
 }

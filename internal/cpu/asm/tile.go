@@ -82,7 +82,7 @@ func tile(l lanes) {
 
 // tileColumns writes the loop over all rows for a block of v vectors, the last of which has its first last lanes.
 func tileColumns(l lanes, v, rows int, last GPVirtual, bcol, ccol, scol Mem) {
-	mask := l.masks(last, 1)(0)
+	mask := l.masks(last, 1, l.n())(0)
 	m, a, c, s := GP64(), GP64(), GP64(), GP64()
 	Load(Param("m"), m)
 	Load(Param("a"), a)

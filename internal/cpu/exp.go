@@ -1,0 +1,108 @@
+package cpu
+
+import "math"
+
+// ExpSum sets dst[i] = exp(x[i]*scale - shift) and returns the sum of dst, added in a fixed order. An x of -Inf gives 0
+// where scale is positive and shift finite; so does, in float32, any result below the smallest normal number. What
+// overflows is +Inf, NaN stays NaN. float32 is right to 2 units in the last place. dst may be x.
+func ExpSum[T Float](dst, x []T, scale, shift T) T { return expSumAt(active, dst, x, scale, shift) }
+
+func expSumAt[T Float](l level, dst, x []T, scale, shift T) T {
+	dst = dst[:len(x)]
+	if fast[T](l) {
+		return T(expSum32(l, len(x), ptr[float32](dst), ptr[float32](x), float32(scale), float32(shift)))
+	}
+	var sum T
+	for i, v := range x {
+		e := exp(v*scale - shift)
+		dst[i] = e
+		sum += e
+	}
+	return sum
+}
+
+// Sigmoid sets dst[i] = 1/(1+exp(-x[i])). dst may be x.
+func Sigmoid[T Float](dst, x []T) { sigmoidAt(active, dst, x) }
+
+func sigmoidAt[T Float](l level, dst, x []T) {
+	dst = dst[:len(x)]
+	if fast[T](l) {
+		sigmoid32(l, len(x), ptr[float32](dst), ptr[float32](x))
+		return
+	}
+	for i, v := range x {
+		dst[i] = 1 / (1 + exp(-v))
+	}
+}
+
+// SiLU sets dst[i] = x[i]*sigmoid(x[i]). dst may be x.
+func SiLU[T Float](dst, x []T) { siluAt(active, dst, x) }
+
+func siluAt[T Float](l level, dst, x []T) {
+	dst = dst[:len(x)]
+	if fast[T](l) {
+		silu32(l, len(x), ptr[float32](dst), ptr[float32](x))
+		return
+	}
+	for i, v := range x {
+		dst[i] = v * (1 / (1 + exp(-v)))
+	}
+}
+
+// SiLUGrad sets dst[i] = dy[i]*s*(1 + x[i]*(1-s)) with s = sigmoid(x[i]). dst may be x or dy.
+func SiLUGrad[T Float](dst, x, dy []T) { siluGradAt(active, dst, x, dy) }
+
+func siluGradAt[T Float](l level, dst, x, dy []T) {
+	dst, dy = dst[:len(x)], dy[:len(x)]
+	if fast[T](l) {
+		siluGrad32(l, len(x), ptr[float32](dst), ptr[float32](x), ptr[float32](dy))
+		return
+	}
+	for i, v := range x {
+		s := 1 / (1 + exp(-v))
+		dst[i] = dy[i] * s * (1 + v*(1-s))
+	}
+}
+
+func exp[T Float](x T) T {
+	if single[T]() {
+		return T(exp32(float32(x)))
+	}
+	return T(math.Exp(float64(x)))
+}
+
+// exp32 returns exp(x) as the assembly computes it: x = n ln 2 + r with |r| <= ln(2)/2, exp(r) by the polynomial of
+// Cephes' expf, times 2^n. Below the smallest normal number the result is 0.
+func exp32(x float32) float32 {
+	const (
+		low     = -87.33654
+		high    = 89
+		log2e   = 1.44269504088896341
+		ln2High = 0.693359375 // of 9 bits, so that n*ln2High is exact
+		ln2Low  = -2.12194440e-4
+		round   = 3 << 22 // a float32 this large has no fraction
+	)
+	switch {
+	case x != x:
+		return x
+	case x < low:
+		return 0
+	case x > high:
+		x = high
+	}
+	n := float32(x*log2e+round) - round
+	r := float32(x-float32(n*ln2High)) - float32(n*ln2Low)
+	p := float32(1.9875691500e-4)
+	p = p*r + 1.3981999507e-3
+	p = p*r + 8.3334519073e-3
+	p = p*r + 4.1665795894e-2
+	p = p*r + 1.6666665459e-1
+	p = p*r + 5.0000001201e-1
+	p = p*(r*r) + (r + 1)
+	// 2^n in two factors, for n = 128.
+	h := int32(n) >> 1
+	return p * power(h) * power(int32(n)-h)
+}
+
+// power returns 2^n for n in [-126, 127].
+func power(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }
