@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// scaleFloor is the least magnitude that a relative error is taken of. It only keeps 0/0 apart: where zeros are
-// wanted, zeros must come.
-const scaleFloor = 1e-300
+// noise is the magnitude below which a whole wanted array is what rounding leaves of an exact zero (the gradient of a
+// softmax over one key): such an array is compared absolutely, on the scale of 1.
+const noise = 1e-12
 
 // RelErr returns the largest difference over the largest magnitude, max|got-want| / max|want|: one scale for the whole
 // array, since a sum of large terms that cancel has no more relative digits than its terms. -Inf where -Inf is wanted
-// is no difference and no part of the scale. A NaN in either, any other infinity and unequal lengths give +Inf; two
+// is no difference and no part of the scale; an array of zeros, or of what rounding leaves of them, has the scale 1. A NaN in either, any other infinity and unequal lengths give +Inf; two
 // empty arrays give 0.
 func RelErr(got, want []float64) float64 {
 	if len(got) != len(want) {
@@ -32,11 +32,14 @@ type worst struct {
 }
 
 func newWorst(want []float64) worst {
-	w := worst{scale: scaleFloor}
+	w := worst{}
 	for _, x := range want {
 		if a := math.Abs(x); a > w.scale && !math.IsInf(a, 0) {
 			w.scale = a
 		}
+	}
+	if w.scale < noise {
+		w.scale = 1
 	}
 	return w
 }

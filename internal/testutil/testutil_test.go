@@ -94,7 +94,7 @@ func TestRelErr(t *testing.T) {
 		{"empty", nil, []float64{}, 0},
 		{"length", []float64{1}, []float64{1, 2}, inf},
 		{"zeros", []float64{0}, []float64{0}, 0},
-		{"zero wanted", []float64{1e-9}, []float64{0}, 1e291},
+		{"zero wanted", []float64{1e-9}, []float64{0}, 1e-9},
 		{"NaN got", []float64{nan}, []float64{1}, inf},
 		{"NaN wanted", []float64{1}, []float64{nan}, inf},
 		{"NaN both", []float64{nan}, []float64{nan}, inf},
