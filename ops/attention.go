@@ -1,0 +1,162 @@
+package ops
+
+import (
+	"fmt"
+	"math"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// The attention ops share one contract. With q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], query head i of group
+// i/(Hq/Hkv), and the keys that the op's mask shows to a query:
+//
+//	o   [B,S,Hq,Dv]  softmax(q·k/sqrt(D))·v, the main output
+//	lse [B,Hq,S]     log of the sum of exp(q·k/sqrt(D)), the second output, natural
+//
+// A query that sees nothing gets o = 0 and lse = -Inf and passes no gradient on. No gradient flows through lse. The
+// gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and 2307.08691): time is
+// proportional to the visible pairs, memory to S.
+
+// LSE returns the second output of an attention op, [B,Hq,S]: the natural log of the sum of the exponentials of the
+// scaled logits of each query, -Inf where it sees nothing. o is the node of CompressedAttention, SelectedAttention,
+// SlidingWindow or CausalAttention; any other is an error.
+func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
+	if o == nil {
+		return nil, fmt.Errorf("ops: LSE of a nil node")
+	}
+	if spec, ok := SpecOf(o.Op()); ok {
+		if _, ok := spec.(interface{ attention() }); ok {
+			return Output(o, 1)
+		}
+	}
+	return nil, fmt.Errorf("ops: LSE of %v: not an attention op", o)
+}
+
+// dims are the sizes of an attention op.
+type dims struct {
+	b, s, t    int // batch, queries, keys
+	hq, hkv, h int // query heads, groups, query heads of a group
+	d, dv      int // key dim, value dim
+}
+
+// dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which checkAttention has accepted.
+func dimsOf(q, k, v Operand) dims {
+	return dims{
+		b: q.Shape[0], s: q.Shape[1], t: k.Shape[1],
+		hq: q.Shape[2], hkv: k.Shape[2], h: q.Shape[2] / k.Shape[2],
+		d: q.Shape[3], dv: v.Shape[3],
+	}
+}
+
+// row is the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
+func (a dims) row(b, t, g, c int) int { return ((b*a.s+t)*a.hq + g*a.h) * c }
+
+// key is the offset in an array [B,T,Hkv,c] of the row of key s of group g. The next key is hkv*c further.
+func (a dims) key(b, s, g, c int) int { return ((b*a.t+s)*a.hkv + g) * c }
+
+// stat is the offset in an array [B,Hq,S] of query t of the first head of group g. The next head is s further.
+func (a dims) stat(b, g, t int) int { return (b*a.hq+g*a.h)*a.s + t }
+
+// softmaxScale is 1/sqrt(D).
+func softmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
+
+// checkAttention checks the ranks, types and sizes of q, k and v; rows is the number of keys that k must have.
+func checkAttention(q, k Operand, kName string, v Operand, vName string, rows int) error {
+	qs, ks, vs := q.Shape, k.Shape, v.Shape
+	switch {
+	case ks[0] != qs[0]:
+		return fmt.Errorf("%s has batch %d, q has %d", kName, ks[0], qs[0])
+	case qs[2]%ks[2] != 0:
+		return fmt.Errorf("heads %d not a multiple of kv heads %d", qs[2], ks[2])
+	case ks[3] != qs[3]:
+		return fmt.Errorf("%s has dim %d, q has %d", kName, ks[3], qs[3])
+	case ks[1] != rows:
+		return fmt.Errorf("%s has %d rows, want %d for %d queries", kName, ks[1], rows, qs[1])
+	}
+	return wantShape(vName, vs, ks[0], ks[1], ks[2], vs[3])
+}
+
+// attentionOutputs are the outputs o [B,S,Hq,Dv] and lse [B,Hq,S] of an attention op.
+func attentionOutputs(q, v Operand) []Operand {
+	s := q.Shape
+	return []Operand{
+		{q.Dtype, tensor.Shape{s[0], s[1], s[2], v.Shape[3]}},
+		{q.Dtype, tensor.Shape{s[0], s[2], s[1]}},
+	}
+}
+
+// inferTokens is the shape rule of the ops whose keys are the tokens: q, k, v -> o, lse.
+func inferTokens(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("q", 4), float("k", 4), float("v", 4)); err != nil {
+		return nil, err
+	}
+	if err := checkAttention(in[0], in[1], "k", in[2], "v", in[0].Shape[1]); err != nil {
+		return nil, err
+	}
+	return attentionOutputs(in[0], in[2]), nil
+}
+
+// span is the mask of the ops whose queries see a run of keys each. Key i stands for the tokens [i*d, i*d+l) and is seen
+// from its last token on; of those keys a query sees the w newest. Tokens themselves are keys with l = d = 1; a w of S
+// or more hides nothing.
+type span struct{ l, d, w int }
+
+// keys returns the run of keys [lo,hi) that query t sees; lo >= hi where it sees nothing.
+func (m span) keys(t int) (lo, hi int) { return max(0, t+1-m.w), NumVisible(t, m.l, m.d) }
+
+// queries returns a run of queries, of s, that holds all those that see any of the keys [lo,hi).
+func (m span) queries(lo, hi, s int) (from, to int) { return lo*m.d + m.l - 1, min(s, hi-1+m.w) }
+
+// overlap cuts the run [lo,hi) down to [from,to), counted from there. Where nothing is left the two are equal.
+func overlap(lo, hi, from, to int) (int, int) {
+	lo = min(max(lo, from), to)
+	return lo - from, max(lo, min(hi, to)) - from
+}
+
+// tileRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of the 6 rows
+// that the widest register tile of cpu.Tile has.
+const tileRows = 60
+
+// rowTiles cuts the queries of each group into tiles.
+type rowTiles struct {
+	dims
+	tokens int // queries of a tile
+	tiles  int // tiles of a group
+}
+
+func (a dims) rowTiles() rowTiles {
+	n := max(1, tileRows/a.h)
+	return rowTiles{a, n, (a.s + n - 1) / n}
+}
+
+// pieces is the number of tiles of all groups.
+func (r rowTiles) pieces() int { return r.b * r.hkv * r.tiles }
+
+// rows is the largest number of rows of a tile.
+func (r rowTiles) rows() int { return r.tokens * r.h }
+
+// at returns the batch, the group and the queries [t0,t1) of a piece. The newest queries come first: they may see the
+// most.
+func (r rowTiles) at(piece int) (b, g, t0, t1 int) {
+	bg, i := piece/r.tiles, r.tiles-1-piece%r.tiles
+	return bg / r.hkv, bg % r.hkv, i * r.tokens, min(r.s, (i+1)*r.tokens)
+}
+
+// gatherRows copies the rows of group g at the queries [t0,t1) of x [B,S,Hq,c] to dst [(t1-t0)*h,c].
+func gatherRows[T cpu.Float](a dims, dst, x []T, b, g, t0, t1, c int) {
+	n := a.h * c
+	for t := t0; t < t1; t++ {
+		copy(dst[(t-t0)*n:][:n], x[a.row(b, t, g, c):])
+	}
+}
+
+// scatterRows is the inverse of gatherRows.
+func scatterRows[T cpu.Float](a dims, x, src []T, b, g, t0, t1, c int) {
+	n := a.h * c
+	for t := t0; t < t1; t++ {
+		copy(x[a.row(b, t, g, c):][:n], src[(t-t0)*n:])
+	}
+}

@@ -1,0 +1,60 @@
+package ops
+
+import "github.com/gorgonia-nsa/nsa/internal/cpu"
+
+// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees.
+type spanForward[T cpu.Float] struct {
+	rowTiles
+	mask         span
+	q, v, o, lse Arg
+	keys         packed[T]
+
+	// Of each worker: rows of q, rows of o, scores, and the softmax state.
+	rowsQ, rowsO, scores, max, sum cpu.Region[T]
+}
+
+// bindSpan adds the phases of attention under mask: in is q, k, v, out is o, lse.
+func bindSpan[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
+	r := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand).rowTiles()
+	f := &spanForward[T]{
+		rowTiles: r, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
+		keys:   pack[T](k, in[1]),
+		rowsQ:  cpu.Scratch[T](k, r.rows()*r.d),
+		rowsO:  cpu.Scratch[T](k, r.rows()*r.dv),
+		scores: cpu.Scratch[T](k, r.rows()*chunkKeys),
+		max:    cpu.Scratch[T](k, r.rows()),
+		sum:    cpu.Scratch[T](k, r.rows()),
+	}
+	k.Phase(r.pieces(), f.tile)
+}
+
+func (f *spanForward[T]) tile(piece int, w *cpu.Worker) {
+	b, g, t0, t1 := f.at(piece)
+	rows := (t1 - t0) * f.h
+	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.dv], f.scores.Local(w)
+	state := softmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.d)}
+	keys, v := f.keys.group(b, g), cpu.Slice[T](f.v.Buf)
+
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
+	state.start()
+	clear(o)
+	lo, _ := f.mask.keys(t0)
+	_, hi := f.mask.keys(t1 - 1)
+	for from := lo / 16 * 16; from < hi; {
+		to := chunkEnd(from, hi)
+		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
+		for r := range rows {
+			x, y := f.mask.keys(t0 + r/f.h)
+			x, y = overlap(x, y, from, to)
+			state.add(r, s[r*chunkKeys:][:to-from], x, y, o[r*f.dv:][:f.dv])
+		}
+		cpu.Tile(rows, f.dv, to-from, s, chunkKeys, 1, v[f.key(b, from, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
+		from = to
+	}
+
+	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
+	for r := range rows {
+		lse[r%f.h*f.s+t0+r/f.h] = state.finish(r, o[r*f.dv:][:f.dv])
+	}
+	scatterRows(f.dims, cpu.Slice[T](f.o.Buf), o, b, g, t0, t1, f.dv)
+}

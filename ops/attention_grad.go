@@ -1,0 +1,189 @@
+package ops
+
+import (
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// attentionGrad builds the gradient of an attention op: spec is applied to the op's inputs, o, lse and do, and gives dq,
+// dk and dv, the gradients of the first three inputs. The others have none.
+func attentionGrad(spec Spec, inputs gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+	lse, err := LSE(o)
+	if err != nil {
+		return nil, err
+	}
+	grads := make(gorgonia.Nodes, len(inputs))
+	if grads[0], err = Apply(spec, append(append(gorgonia.Nodes{}, inputs...), o, lse, do)...); err != nil {
+		return nil, err
+	}
+	for i := 1; i < 3; i++ {
+		if grads[i], err = Output(grads[0], i); err != nil {
+			return nil, err
+		}
+	}
+	return grads, nil
+}
+
+// inferAttentionGrad is the shape rule of the gradient ops: the inputs of forward, o, lse, do -> dq, dk, dv.
+func inferAttentionGrad(forward Spec, in []Operand) ([]Operand, error) {
+	n := len(in) - 3
+	if n < 3 {
+		return nil, fmt.Errorf("%d inputs, want those of %s and o, lse, do", len(in), forward.Name())
+	}
+	out, err := forward.Infer(in[:n])
+	if err != nil {
+		return nil, err
+	}
+	if err := wantInputs([]Operand{in[0], in[n], in[n+1], in[n+2]}, float("q", 4), float("o", 4), float("lse", 3), float("do", 4)); err != nil {
+		return nil, err
+	}
+	for i, want := range []tensor.Shape{out[0].Shape, out[1].Shape, out[0].Shape} {
+		if err := wantShape([]string{"o", "lse", "do"}[i], in[n+i].Shape, want...); err != nil {
+			return nil, err
+		}
+	}
+	return []Operand{in[0], in[1], in[2]}, nil
+}
+
+// rowStats holds what the backward needs of each row, in the order of the rows of a tile: lse as loadLSE has it, and
+// delta = do·o. Both are [B,Hkv,S,h].
+type rowStats[T cpu.Float] struct {
+	dims
+	lse, delta *cpu.Buf
+}
+
+// bindRowStats adds to k the phase that computes them from lse [B,Hq,S] and o and do [B,S,Hq,Dv].
+func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, o, lse, do Arg) rowStats[T] {
+	n := a.b * a.s * a.hq
+	st := rowStats[T]{a, cpu.Work[T](k, n), cpu.Work[T](k, n)}
+	const tokens = 64
+	cuts := (a.s + tokens - 1) / tokens
+	k.Phase(a.b*a.hkv*cuts, func(piece int, _ *cpu.Worker) {
+		bg, first := piece/cuts, piece%cuts*tokens
+		b, g := bg/a.hkv, bg%a.hkv
+		lses, deltas := st.rows(b, g)
+		O, L, DO := cpu.Slice[T](o.Buf), cpu.Slice[T](lse.Buf)[a.stat(b, g, 0):], cpu.Slice[T](do.Buf)
+		for r := first * a.h; r < min(a.s, first+tokens)*a.h; r++ {
+			t, j := r/a.h, r%a.h
+			at := a.row(b, t, g, a.dv) + j*a.dv
+			lses[r] = loadLSE(L[j*a.s+t])
+			deltas[r] = cpu.Dot(O[at:][:a.dv], DO[at:][:a.dv])
+		}
+	})
+	return st
+}
+
+// rows returns the lse and delta of the rows [S*h] of group g.
+func (st rowStats[T]) rows(b, g int) (lse, delta []T) {
+	n := st.s * st.h
+	at := (b*st.hkv + g) * n
+	return cpu.Slice[T](st.lse)[at:][:n], cpu.Slice[T](st.delta)[at:][:n]
+}
+
+// spanBackward is the gradient of attention under a span. Two owners write each output once, so that no order of
+// execution shows in the bits: a tile of rows its dq, a tile of keys its dk and dv.
+type spanBackward[T cpu.Float] struct {
+	rowTiles
+	mask         span
+	q, k, do     Arg
+	dq, dk, dval Arg
+	keys, vals   packed[T]
+	stats        rowStats[T]
+
+	// Of each worker: rows of q, of do and of dq; scores and do·v; the dk and dv of a tile of keys.
+	rowsQ, rowsDO, rowsDQ, scores, dp, tileK, tileV cpu.Region[T]
+}
+
+// bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o, lse, do, out is dq, dk, dv.
+func bindSpanGrad[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
+	r := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand).rowTiles()
+	f := &spanBackward[T]{
+		rowTiles: r, mask: mask, q: in[0], k: in[1], do: in[5], dq: out[0], dk: out[1], dval: out[2],
+		keys:   pack[T](k, in[1]),
+		vals:   pack[T](k, in[2]),
+		stats:  bindRowStats[T](k, r.dims, in[3], in[4], in[5]),
+		rowsQ:  cpu.Scratch[T](k, r.rows()*r.d),
+		rowsDO: cpu.Scratch[T](k, r.rows()*r.dv),
+		rowsDQ: cpu.Scratch[T](k, r.rows()*r.d),
+		scores: cpu.Scratch[T](k, r.rows()*chunkKeys),
+		dp:     cpu.Scratch[T](k, r.rows()*chunkKeys),
+		tileK:  cpu.Scratch[T](k, keyTile*r.d),
+		tileV:  cpu.Scratch[T](k, keyTile*r.dv),
+	}
+	k.Phase(r.pieces(), f.queryTile)
+	k.Phase(r.b*r.hkv*f.keys.tiles, f.keyTile)
+}
+
+// queryTile computes the dq of a tile of rows.
+func (f *spanBackward[T]) queryTile(piece int, w *cpu.Worker) {
+	b, g, t0, t1 := f.at(piece)
+	rows := (t1 - t0) * f.h
+	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
+	s, dp, scale := f.scores.Local(w), f.dp.Local(w), softmaxScale[T](f.d)
+	keys, vals, k := f.keys.group(b, g), f.vals.group(b, g), cpu.Slice[T](f.k.Buf)
+	lse, delta := f.stats.rows(b, g)
+
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
+	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), b, g, t0, t1, f.dv)
+	clear(dq)
+	lo, _ := f.mask.keys(t0)
+	_, hi := f.mask.keys(t1 - 1)
+	for from := lo / 16 * 16; from < hi; {
+		to := chunkEnd(from, hi)
+		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
+		dots(rows, do, vals, f.dv, from, to, dp, chunkKeys)
+		for r := range rows {
+			x, y := f.mask.keys(t0 + r/f.h)
+			x, y = overlap(x, y, from, to)
+			at := r * chunkKeys
+			softmaxGrad(s[at:][:to-from], dp[at:][:to-from], x, y, lse[t0*f.h+r], delta[t0*f.h+r], scale)
+		}
+		cpu.Tile(rows, f.d, to-from, dp, chunkKeys, 1, k[f.key(b, from, g, f.d):], f.hkv*f.d, dq, f.d, true)
+		from = to
+	}
+	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, b, g, t0, t1, f.d)
+}
+
+// keyTile computes the dk and dv of a tile of keys, from the rows that see any of them.
+func (f *spanBackward[T]) keyTile(piece int, w *cpu.Worker) {
+	bg, from := piece/f.keys.tiles, piece%f.keys.tiles*keyTile
+	b, g, to := bg/f.hkv, bg%f.hkv, min(f.t, from+keyTile)
+	n := to - from
+	q, do, s, dp := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w)
+	dk, dv := f.tileK.Local(w)[:n*f.d], f.tileV.Local(w)[:n*f.dv]
+	keys, vals, scale := f.keys.group(b, g), f.vals.group(b, g), softmaxScale[T](f.d)
+	lse, delta := f.stats.rows(b, g)
+
+	clear(dk)
+	clear(dv)
+	first, end := f.mask.queries(from, to, f.s)
+	for t0 := first; t0 < end; t0 += f.tokens {
+		t1 := min(end, t0+f.tokens)
+		rows := (t1 - t0) * f.h
+		gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
+		gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), b, g, t0, t1, f.dv)
+		dots(rows, q, keys, f.d, from, to, s, keyTile)
+		dots(rows, do, vals, f.dv, from, to, dp, keyTile)
+		for r := range rows {
+			x, y := f.mask.keys(t0 + r/f.h)
+			x, y = overlap(x, y, from, to)
+			at := r * keyTile
+			softmaxGrad(s[at:][:n], dp[at:][:n], x, y, lse[t0*f.h+r], delta[t0*f.h+r], scale)
+		}
+		cpu.Tile(n, f.dv, rows, s, 1, keyTile, do, f.dv, dv, f.dv, true)
+		cpu.Tile(n, f.d, rows, dp, 1, keyTile, q, f.d, dk, f.d, true)
+	}
+	scatterKeys(f.dims, cpu.Slice[T](f.dk.Buf), dk, b, g, from, to, f.d)
+	scatterKeys(f.dims, cpu.Slice[T](f.dval.Buf), dv, b, g, from, to, f.dv)
+}
+
+// scatterKeys copies src [hi-lo,c] to the keys [lo,hi) of group g of x [B,T,Hkv,c].
+func scatterKeys[T cpu.Float](a dims, x, src []T, b, g, lo, hi, c int) {
+	for s := lo; s < hi; s++ {
+		copy(x[a.key(b, s, g, c):][:c], src[(s-lo)*c:])
+	}
+}

@@ -1,0 +1,85 @@
+package ops
+
+import (
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// CompressedAttention returns attention of each query t over the compressed keys and values of the blocks that end at or
+// before it, the first NumVisible(t, blockLen, stride): the first branch of NSA (arXiv 2502.11089, section 3.3.1).
+// q [B,S,Hq,D], kc [B,Nc,Hkv,D], vc [B,Nc,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S]. Nc is
+// NumCompressed(S, blockLen, stride), but at least 1: where S < blockLen that row is seen by nobody. The first blockLen-1
+// queries see nothing: o = 0, lse = -Inf. q, kc and vc have gradients. It is an error if the stride does not divide the
+// block length, if Nc is another number, or if Hkv does not divide Hq.
+func CompressedAttention(q, kc, vc *gorgonia.Node, blockLen, stride int) (*gorgonia.Node, error) {
+	return Apply(CompressedAttentionOp{blockLen, stride}, q, kc, vc)
+}
+
+// CompressedAttentionOp is the Spec of CompressedAttention: q, kc, vc -> o, lse.
+type CompressedAttentionOp struct {
+	BlockLen int // l: tokens in a compression block
+	Stride   int // d: tokens between the starts of two blocks; divides l
+}
+
+func (CompressedAttentionOp) attention() {}
+
+// Name implements Spec.
+func (CompressedAttentionOp) Name() string { return "compressed attention" }
+
+// Infer implements Spec.
+func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
+	if err := checkBlocks(op.BlockLen, op.Stride); err != nil {
+		return nil, err
+	}
+	if err := wantInputs(in, float("q", 4), float("kc", 4), float("vc", 4)); err != nil {
+		return nil, err
+	}
+	rows := compressedRows(in[0].Shape[1], op.BlockLen, op.Stride)
+	if err := checkAttention(in[0], in[1], "kc", in[2], "vc", rows); err != nil {
+		return nil, err
+	}
+	return attentionOutputs(in[0], in[2]), nil
+}
+
+// Bind implements Spec.
+func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if mask := (span{op.BlockLen, op.Stride, in[0].Shape[1]}); in[0].Dtype == tensor.Float32 {
+		bindSpan[float32](k, mask, in, out)
+	} else {
+		bindSpan[float64](k, mask, in, out)
+	}
+	return nil
+}
+
+// DiffWRT implements Differentiable.
+func (CompressedAttentionOp) DiffWRT(int) []bool { return []bool{true, true, true} }
+
+// Grad implements Differentiable.
+func (op CompressedAttentionOp) Grad(in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+	return attentionGrad(CompressedAttentionGradOp(op), in, o, do)
+}
+
+// CompressedAttentionGradOp is the Spec of the gradient of CompressedAttention: q, kc, vc, o, lse, do -> dq, dkc, dvc.
+type CompressedAttentionGradOp struct {
+	BlockLen, Stride int // l and d, as in CompressedAttentionOp
+}
+
+// Name implements Spec.
+func (CompressedAttentionGradOp) Name() string { return "gradient of compressed attention" }
+
+// Infer implements Spec.
+func (op CompressedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
+	return inferAttentionGrad(CompressedAttentionOp(op), in)
+}
+
+// Bind implements Spec.
+func (op CompressedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if mask := (span{op.BlockLen, op.Stride, in[0].Shape[1]}); in[0].Dtype == tensor.Float32 {
+		bindSpanGrad[float32](k, mask, in, out)
+	} else {
+		bindSpanGrad[float64](k, mask, in, out)
+	}
+	return nil
+}

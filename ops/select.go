@@ -1,0 +1,203 @@
+package ops
+
+import (
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// SelectBlocks returns the selection blocks that each query of each group attends to: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and
+// the lse [B,Hq,S] of the compressed attention over them -> int32 [B,S,Hkv,n], ascending, padded with -1.
+//
+// Block 0 and the two blocks up to the query's own are forced and count inside n. The other places go to the best
+// scores among the blocks before, equal scores to the lower index. The score of a block is the probability that the
+// compressed attention gives to the compression blocks, weighted with the tokens they share with it over d, and summed
+// over the heads of the group (arXiv 2502.11089, equations 8 to 12). The probabilities are computed anew from lse; at no
+// time is more than a tile of queries held. No gradient flows through the choice.
+//
+// It is an error if p.Validate is, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
+// does not divide Hq.
+func SelectBlocks(q, kc, lse *gorgonia.Node, p Params) (*gorgonia.Node, error) {
+	return Apply(SelectBlocksOp{p}, q, kc, lse)
+}
+
+// SelectBlocksOp is the Spec of SelectBlocks: q, kc, lse -> idx.
+type SelectBlocksOp struct {
+	Params Params
+}
+
+// Name implements Spec.
+func (SelectBlocksOp) Name() string { return "select blocks" }
+
+// Infer implements Spec.
+func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
+	if err := op.Params.Validate(); err != nil {
+		return nil, err
+	}
+	if err := wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3)); err != nil {
+		return nil, err
+	}
+	q, kc := in[0].Shape, in[1].Shape
+	rows := compressedRows(q[1], op.Params.BlockLen, op.Params.Stride)
+	if err := checkAttention(in[0], in[1], "kc", in[1], "kc", rows); err != nil {
+		return nil, err
+	}
+	if err := wantShape("lse", in[2].Shape, q[0], q[2], q[1]); err != nil {
+		return nil, err
+	}
+	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}}, nil
+}
+
+// Bind implements Spec.
+func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindSelect[float32](k, op.Params, in, out)
+	} else {
+		bindSelect[float64](k, op.Params, in, out)
+	}
+	return nil
+}
+
+// selector chooses the blocks of a tile of queries at a time.
+type selector[T cpu.Float] struct {
+	rowTiles
+	Params
+	mask        span
+	q, lse, idx Arg
+	keys        packed[T]
+	weights     []T // of the compression blocks that share tokens with a selection block, from the first on
+
+	// Of each worker: rows of q, a chunk of scores, the probabilities [tokens,Nc] summed over the heads, and of one query
+	// the best blocks with their scores.
+	rowsQ, scores, probs, best cpu.Region[T]
+	blocks                     cpu.Region[int32]
+}
+
+func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
+	r := dimsOf(in[0].Operand, in[1].Operand, in[1].Operand).rowTiles()
+	f := &selector[T]{
+		rowTiles: r, Params: p, mask: span{p.BlockLen, p.Stride, r.s},
+		q: in[0], lse: in[2], idx: out[0],
+		keys:    pack[T](k, in[1]),
+		weights: foldWeights[T](p),
+		rowsQ:   cpu.Scratch[T](k, r.rows()*r.d),
+		scores:  cpu.Scratch[T](k, r.rows()*chunkKeys),
+		probs:   cpu.Scratch[T](k, r.tokens*r.t),
+		best:    cpu.Scratch[T](k, p.TopN),
+		blocks:  cpu.Scratch[int32](k, p.TopN),
+	}
+	k.Phase(r.pieces(), f.tile)
+}
+
+// foldWeights returns the tokens over d that the compression blocks j*l'/d - l/d + 1, ... share with selection block j:
+// for l, d, l' = 32, 16, 64 they are 1, 2, 2, 2, 1.
+func foldWeights[T cpu.Float](p Params) []T {
+	l, lp := p.BlockLen/p.Stride, p.SelectBlock/p.Stride
+	w := make([]T, l+lp-1)
+	for i := range w {
+		w[i] = T(min(i+1, len(w)-i, l, lp))
+	}
+	return w
+}
+
+func (f *selector[T]) tile(piece int, w *cpu.Worker) {
+	b, g, t0, t1 := f.at(piece)
+	probs := f.probs.Local(w)
+	if (t1-1)/f.SelectBlock+1 > f.TopN { // otherwise all get all blocks there are
+		f.sumProbs(probs, b, g, t0, t1, w)
+	}
+	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
+	for t := t0; t < t1; t++ {
+		row := idx[((b*f.s+t)*f.hkv+g)*f.TopN:][:f.TopN]
+		_, seen := f.mask.keys(t)
+		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:seen], best, blocks)
+	}
+}
+
+// sumProbs sets probs[(t-t0)*Nc + i] to the probability of block i at query t, summed over the heads of the group, for
+// the blocks that t sees.
+func (f *selector[T]) sumProbs(probs []T, b, g, t0, t1 int, w *cpu.Worker) {
+	rows, scale := (t1-t0)*f.h, softmaxScale[T](f.d)
+	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.group(b, g)
+	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
+	_, hi := f.mask.keys(t1 - 1)
+	for from := 0; from < hi; {
+		to := chunkEnd(from, hi)
+		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
+		for r := range rows {
+			t, j := t0+r/f.h, r%f.h
+			_, end := f.mask.keys(t)
+			_, end = overlap(0, end, from, to)
+			if end == 0 {
+				continue
+			}
+			x := s[r*chunkKeys:][:end]
+			cpu.ExpSum(x, x, scale, loadLSE(lse[j*f.s+t]))
+			if sum := probs[(t-t0)*f.t+from:][:end]; j == 0 {
+				copy(sum, x)
+			} else {
+				cpu.Add(sum, sum, x)
+			}
+		}
+		from = to
+	}
+}
+
+// choose sets idx to the blocks of a query in block own, given the summed probabilities of the compression blocks that
+// it sees. best and blocks are room for n elements.
+func (f *selector[T]) choose(idx []int32, own int, probs, best []T, blocks []int32) {
+	if own < len(idx) {
+		for j := range idx {
+			if idx[j] = int32(j); j > own {
+				idx[j] = -1
+			}
+		}
+		return
+	}
+	// best is sorted by falling score and, as candidates come in order, by rising index among equals.
+	n, free := 0, len(idx)-ForcedBlocks
+	for j := 1; j < own-1; j++ {
+		score := f.score(j, probs)
+		if n == free {
+			if n == 0 || !(score > best[n-1]) {
+				continue
+			}
+			n--
+		}
+		i := n
+		for ; i > 0 && score > best[i-1]; i-- {
+			best[i], blocks[i] = best[i-1], blocks[i-1]
+		}
+		best[i], blocks[i] = score, int32(j)
+		n++
+	}
+	idx[0] = 0
+	for i, j := range blocks[:n] { // insertion sort by index
+		at := i + 1
+		for ; idx[at-1] > j; at-- {
+			idx[at] = idx[at-1]
+		}
+		idx[at] = j
+	}
+	idx[n+1], idx[n+2] = int32(own-1), int32(own)
+}
+
+// score folds the probabilities of the compression blocks onto selection block j.
+func (f *selector[T]) score(j int, probs []T) T {
+	first := (j*f.SelectBlock-f.BlockLen)/f.Stride + 1 // d divides both, so that this is exact below 0 too
+	w := f.weights
+	if first < 0 {
+		w, first = w[-first:], 0
+	}
+	if first >= len(probs) {
+		return 0
+	}
+	probs = probs[first:]
+	var sum T
+	for i, p := range probs[:min(len(w), len(probs))] {
+		sum += w[i] * p
+	}
+	return sum
+}

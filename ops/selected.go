@@ -1,0 +1,186 @@
+package ops
+
+import (
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// SelectedAttention returns attention of each query over the tokens, up to its own, of the blocks that idx names: the
+// second branch of NSA (arXiv 2502.11089, section 3.3.2). Block j holds the tokens [j*selectBlock, (j+1)*selectBlock).
+// q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv], idx int32 [B,S,Hkv,n] as SelectBlocks returns it -> o [B,S,Hq,Dv]; LSE(o)
+// is [B,Hq,S]. q, k and v have gradients. It is an error if selectBlock is less than 1 or Hkv does not divide Hq, and an
+// error of the run if the blocks of a query do not ascend, are not followed by -1 alone or do not exist.
+func SelectedAttention(q, k, v, idx *gorgonia.Node, selectBlock int) (*gorgonia.Node, error) {
+	return Apply(SelectedAttentionOp{selectBlock}, q, k, v, idx)
+}
+
+// SelectedAttentionOp is the Spec of SelectedAttention: q, k, v, idx -> o, lse.
+type SelectedAttentionOp struct {
+	SelectBlock int // l': tokens in a selection block
+}
+
+func (SelectedAttentionOp) attention() {}
+
+// Name implements Spec.
+func (SelectedAttentionOp) Name() string { return "selected attention" }
+
+// Infer implements Spec.
+func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
+	if err := positive("selection block l'", op.SelectBlock); err != nil {
+		return nil, err
+	}
+	if err := wantInputs(in, float("q", 4), float("k", 4), float("v", 4), index("idx", 4)); err != nil {
+		return nil, err
+	}
+	q, k, idx := in[0].Shape, in[1].Shape, in[3].Shape
+	if err := checkAttention(in[0], in[1], "k", in[2], "v", q[1]); err != nil {
+		return nil, err
+	}
+	if err := wantShape("idx", idx, q[0], q[1], k[2], idx[3]); err != nil {
+		return nil, err
+	}
+	return attentionOutputs(in[0], in[2]), nil
+}
+
+// Bind implements Spec.
+func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindSelected[float32](k, op.SelectBlock, in, out)
+	} else {
+		bindSelected[float64](k, op.SelectBlock, in, out)
+	}
+	return nil
+}
+
+// DiffWRT implements Differentiable.
+func (SelectedAttentionOp) DiffWRT(int) []bool { return []bool{true, true, true, false} }
+
+// Grad implements Differentiable.
+func (op SelectedAttentionOp) Grad(in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+	return attentionGrad(SelectedAttentionGradOp(op), in, o, do)
+}
+
+// choice reads the blocks that the queries have chosen.
+type choice struct {
+	dims
+	size int // l'
+	n    int // places for blocks of a query
+	idx  Arg // int32 [B,S,Hkv,n]
+}
+
+// blocks is the number of selection blocks, the last one perhaps cut short.
+func (c choice) blocks() int { return (c.s + c.size - 1) / c.size }
+
+// most is the largest number of keys that a query can have chosen.
+func (c choice) most() int { return min(c.n*c.size, c.s) }
+
+// of returns the blocks of query t of group g.
+func (c choice) of(b, g, t int) []int32 {
+	return cpu.Slice[int32](c.idx.Buf)[((b*c.s+t)*c.hkv+g)*c.n:][:c.n]
+}
+
+// next returns the first run of adjoining keys among the blocks idx of query t, and the blocks after it; lo = hi where
+// there are no more keys.
+func (c choice) next(idx []int32, t int) (lo, hi int, rest []int32) {
+	if len(idx) == 0 || idx[0] < 0 || int(idx[0])*c.size > t {
+		return 0, 0, nil
+	}
+	lo = int(idx[0]) * c.size
+	for hi = lo; len(idx) > 0 && int(idx[0])*c.size == hi; idx = idx[1:] {
+		hi += c.size
+	}
+	return lo, min(hi, t+1), idx
+}
+
+// check returns an error that names the first block that is not as it must be.
+func (c choice) check() error {
+	all, blocks := cpu.Slice[int32](c.idx.Buf), int32(c.blocks())
+	for at := 0; at < len(all); at += c.n {
+		last := int32(-1)
+		for _, j := range all[at : at+c.n] {
+			switch {
+			case j < -1 || j >= blocks:
+				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, c.s)
+			case j == -1:
+				last = blocks // nothing but padding may follow
+			case last == blocks:
+				return c.errorAt(at, "block %d comes after padding", j)
+			case j <= last:
+				return c.errorAt(at, "block %d comes after block %d, want ascending blocks", j, last)
+			default:
+				last = j
+			}
+		}
+	}
+	return nil
+}
+
+func (c choice) errorAt(at int, format string, args ...any) error {
+	at /= c.n
+	b, t, g := at/c.hkv/c.s, at/c.hkv%c.s, at%c.hkv
+	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
+}
+
+// selectedForward is attention over chosen blocks: the heads of a group at one query are the rows of a tile, which holds
+// the scores of all its keys.
+type selectedForward[T cpu.Float] struct {
+	choice
+	cuts             int // pieces of a group
+	q, v, o, lse     Arg
+	keys             packed[T]
+	scores, max, sum cpu.Region[T]
+}
+
+// queriesAPiece is the number of adjoining queries in one piece of work.
+const queriesAPiece = 16
+
+// bindSelected adds the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
+func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
+	a := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand)
+	c := choice{a, block, in[3].Shape[3], in[3]}
+	f := &selectedForward[T]{
+		choice: c, cuts: (a.s + queriesAPiece - 1) / queriesAPiece,
+		q: in[0], v: in[2], o: out[0], lse: out[1],
+		keys:   pack[T](k, in[1]),
+		scores: cpu.Scratch[T](k, a.h*c.most()),
+		max:    cpu.Scratch[T](k, a.h),
+		sum:    cpu.Scratch[T](k, a.h),
+	}
+	k.Check = c.check
+	k.Phase(a.b*a.hkv*f.cuts, f.queries)
+}
+
+func (f *selectedForward[T]) queries(piece int, w *cpu.Worker) {
+	bg, first := piece/f.cuts, piece%f.cuts*queriesAPiece
+	b, g := bg/f.hkv, bg%f.hkv
+	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
+	s, ld := f.scores.Local(w), f.most()
+	keys, v := f.keys.group(b, g), cpu.Slice[T](f.v.Buf)
+	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
+	for t := first; t < min(f.s, first+queriesAPiece); t++ {
+		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
+		o := cpu.Slice[T](f.o.Buf)[f.row(b, t, g, f.dv):][:f.h*f.dv]
+		state.start()
+		clear(o)
+		n := 0
+		for lo, hi, rest := f.next(f.of(b, g, t), t); lo < hi; lo, hi, rest = f.next(rest, t) {
+			dots(f.h, q, keys, f.d, lo, hi, s[n:], ld)
+			n += hi - lo
+		}
+		for j := range f.h {
+			state.add(j, s[j*ld:][:n], 0, n, o[j*f.dv:][:f.dv])
+		}
+		n = 0
+		for lo, hi, rest := f.next(f.of(b, g, t), t); lo < hi; lo, hi, rest = f.next(rest, t) {
+			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.key(b, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
+			n += hi - lo
+		}
+		for j := range f.h {
+			lse[j*f.s+t] = state.finish(j, o[j*f.dv:][:f.dv])
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package ops
+
+import (
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// SelectedAttentionGradOp is the Spec of the gradient of SelectedAttention: q, k, v, idx, o, lse, do -> dq, dk, dv.
+type SelectedAttentionGradOp struct {
+	SelectBlock int // l', as in SelectedAttentionOp
+}
+
+// Name implements Spec.
+func (SelectedAttentionGradOp) Name() string { return "gradient of selected attention" }
+
+// Infer implements Spec.
+func (op SelectedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
+	return inferAttentionGrad(SelectedAttentionOp(op), in)
+}
+
+// Bind implements Spec.
+func (op SelectedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindSelectedGrad[float32](k, op.SelectBlock, in, out)
+	} else {
+		bindSelectedGrad[float64](k, op.SelectBlock, in, out)
+	}
+	return nil
+}
+
+// choosers lists for each block of each group the queries that chose it and see some of it, ascending.
+type choosers struct {
+	choice
+	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group one after the other
+	ends    *cpu.Buf // int32 [B,Hkv,blocks]: where they end
+}
+
+// bindChoosers adds to k the phase that inverts c: counts, their running sum, then the lists.
+func bindChoosers(k *cpu.Kernel, c choice) choosers {
+	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*c.blocks())}
+	k.Phase(c.b*c.hkv, func(bg int, _ *cpu.Worker) {
+		b, g := bg/c.hkv, bg%c.hkv
+		queries, ends := x.group(b, g)
+		clear(ends)
+		for t := range c.s {
+			for _, j := range c.seen(b, g, t) {
+				ends[j]++
+			}
+		}
+		var sum int32
+		for j, n := range ends {
+			ends[j], sum = sum, sum+n // the begin, which filling moves to the end
+		}
+		for t := range c.s {
+			for _, j := range c.seen(b, g, t) {
+				queries[ends[j]] = int32(t)
+				ends[j]++
+			}
+		}
+	})
+	return x
+}
+
+// seen returns the blocks of query t that begin at or before it.
+func (c choice) seen(b, g, t int) []int32 {
+	idx := c.of(b, g, t)
+	for i, j := range idx {
+		if j < 0 || int(j)*c.size > t {
+			return idx[:i]
+		}
+	}
+	return idx
+}
+
+func (x choosers) group(b, g int) (queries, ends []int32) {
+	bg, n, blocks := b*x.hkv+g, x.s*x.n, x.blocks()
+	return cpu.Slice[int32](x.queries)[bg*n:][:n], cpu.Slice[int32](x.ends)[bg*blocks:][:blocks]
+}
+
+// of returns the queries that see block j.
+func (x choosers) of(b, g, j int) []int32 {
+	queries, ends := x.group(b, g)
+	first := int32(0)
+	if j > 0 {
+		first = ends[j-1]
+	}
+	return queries[first:ends[j]]
+}
+
+// selectedBackward is the gradient of attention over chosen blocks. Each query owns its dq; each block owns its dk and dv
+// and finds its queries by the inverse of the choice.
+type selectedBackward[T cpu.Float] struct {
+	choice
+	rowTiles     rowTiles
+	cuts         int // pieces of a group in the phase of the queries
+	q, k, do     Arg
+	dq, dk, dval Arg
+	keys, vals   packed[T]
+	stats        rowStats[T]
+	choosers     choosers
+
+	// Of each worker: the scores and do·v of a query with all its keys, or of a tile of rows with a block; rows of q and
+	// do; the dk and dv of a block.
+	scores, dp, rowsQ, rowsDO, blockK, blockV cpu.Region[T]
+}
+
+// bindSelectedGrad adds the phases of the gradient of bindSelected: in is q, k, v, idx, o, lse, do, out is dq, dk, dv.
+func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
+	a := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand)
+	c, r := choice{a, block, in[3].Shape[3], in[3]}, a.rowTiles()
+	width := min(block, a.s)
+	scores := max(a.h*c.most(), r.rows()*width)
+	f := &selectedBackward[T]{
+		choice: c, rowTiles: r, cuts: (a.s + queriesAPiece - 1) / queriesAPiece,
+		q: in[0], k: in[1], do: in[6], dq: out[0], dk: out[1], dval: out[2],
+		keys:     pack[T](k, in[1]),
+		vals:     pack[T](k, in[2]),
+		stats:    bindRowStats[T](k, a, in[4], in[5], in[6]),
+		choosers: bindChoosers(k, c),
+		scores:   cpu.Scratch[T](k, scores),
+		dp:       cpu.Scratch[T](k, scores),
+		rowsQ:    cpu.Scratch[T](k, r.rows()*a.d),
+		rowsDO:   cpu.Scratch[T](k, r.rows()*a.dv),
+		blockK:   cpu.Scratch[T](k, width*a.d),
+		blockV:   cpu.Scratch[T](k, width*a.dv),
+	}
+	k.Check = c.check
+	k.Phase(a.b*a.hkv*f.cuts, f.queries)
+	k.Phase(a.b*a.hkv*c.blocks(), f.block)
+}
+
+// queries computes the dq of adjoining queries.
+func (f *selectedBackward[T]) queries(piece int, w *cpu.Worker) {
+	bg, first := piece/f.cuts, piece%f.cuts*queriesAPiece
+	b, g := bg/f.hkv, bg%f.hkv
+	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.most(), softmaxScale[T](f.d)
+	keys, vals, k := f.keys.group(b, g), f.vals.group(b, g), cpu.Slice[T](f.k.Buf)
+	lse, delta := f.stats.rows(b, g)
+	for t := first; t < min(f.s, first+queriesAPiece); t++ {
+		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
+		do := cpu.Slice[T](f.do.Buf)[f.row(b, t, g, f.dv):]
+		dq := cpu.Slice[T](f.dq.Buf)[f.row(b, t, g, f.d):][:f.h*f.d]
+		clear(dq)
+		n := 0
+		for lo, hi, rest := f.next(f.of(b, g, t), t); lo < hi; lo, hi, rest = f.next(rest, t) {
+			dots(f.h, q, keys, f.d, lo, hi, s[n:], ld)
+			dots(f.h, do, vals, f.dv, lo, hi, dp[n:], ld)
+			n += hi - lo
+		}
+		for j := range f.h {
+			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, lse[t*f.h+j], delta[t*f.h+j], scale)
+		}
+		n = 0
+		for lo, hi, rest := f.next(f.of(b, g, t), t); lo < hi; lo, hi, rest = f.next(rest, t) {
+			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.key(b, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
+			n += hi - lo
+		}
+	}
+}
+
+// block computes the dk and dv of one block from the rows of the queries that chose it, a tile at a time. Block 0, which
+// all queries choose, comes first in every group.
+func (f *selectedBackward[T]) block(piece int, w *cpu.Worker) {
+	groups := f.b * f.hkv
+	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
+	lo, hi := j*f.size, min(f.s, (j+1)*f.size)
+	n := hi - lo
+	q, do, s, dp := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w)
+	dk, dv := f.blockK.Local(w)[:n*f.d], f.blockV.Local(w)[:n*f.dv]
+	keys, vals, scale := f.keys.group(b, g), f.vals.group(b, g), softmaxScale[T](f.d)
+	lse, delta := f.stats.rows(b, g)
+
+	clear(dk)
+	clear(dv)
+	for all := f.choosers.of(b, g, j); len(all) > 0; {
+		tokens := all[:min(len(all), f.rowTiles.tokens)]
+		all = all[len(tokens):]
+		rows := len(tokens) * f.h
+		for i, t := range tokens {
+			copy(q[i*f.h*f.d:][:f.h*f.d], cpu.Slice[T](f.q.Buf)[f.row(b, int(t), g, f.d):])
+			copy(do[i*f.h*f.dv:][:f.h*f.dv], cpu.Slice[T](f.do.Buf)[f.row(b, int(t), g, f.dv):])
+		}
+		dots(rows, q, keys, f.d, lo, hi, s, n)
+		dots(rows, do, vals, f.dv, lo, hi, dp, n)
+		for r := range rows {
+			t := int(tokens[r/f.h])
+			at := t*f.h + r%f.h
+			softmaxGrad(s[r*n:][:n], dp[r*n:][:n], 0, min(n, t+1-lo), lse[at], delta[at], scale)
+		}
+		cpu.Tile(n, f.dv, rows, s, 1, n, do, f.dv, dv, f.dv, true)
+		cpu.Tile(n, f.d, rows, dp, 1, n, q, f.d, dk, f.d, true)
+	}
+	scatterKeys(f.dims, cpu.Slice[T](f.dk.Buf), dk, b, g, lo, hi, f.d)
+	scatterKeys(f.dims, cpu.Slice[T](f.dval.Buf), dv, b, g, lo, hi, f.dv)
+}

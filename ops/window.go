@@ -1,0 +1,74 @@
+package ops
+
+import (
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// SlidingWindow returns attention of each query t over the window newest tokens, [t-window+1, t]: the third branch of NSA
+// (arXiv 2502.11089, section 3.3.3). q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S].
+// q, k and v have gradients. It is an error if the window is less than 1 or Hkv does not divide Hq.
+func SlidingWindow(q, k, v *gorgonia.Node, window int) (*gorgonia.Node, error) {
+	return Apply(SlidingWindowOp{window}, q, k, v)
+}
+
+// SlidingWindowOp is the Spec of SlidingWindow: q, k, v -> o, lse.
+type SlidingWindowOp struct {
+	Window int // w: tokens that a query sees, its own included
+}
+
+func (SlidingWindowOp) attention() {}
+
+// Name implements Spec.
+func (SlidingWindowOp) Name() string { return "sliding window" }
+
+// Infer implements Spec.
+func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
+	if err := positive("window w", op.Window); err != nil {
+		return nil, err
+	}
+	return inferTokens(in)
+}
+
+// Bind implements Spec.
+func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if mask := (span{1, 1, op.Window}); in[0].Dtype == tensor.Float32 {
+		bindSpan[float32](k, mask, in, out)
+	} else {
+		bindSpan[float64](k, mask, in, out)
+	}
+	return nil
+}
+
+// DiffWRT implements Differentiable.
+func (SlidingWindowOp) DiffWRT(int) []bool { return []bool{true, true, true} }
+
+// Grad implements Differentiable.
+func (op SlidingWindowOp) Grad(in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+	return attentionGrad(SlidingWindowGradOp(op), in, o, do)
+}
+
+// SlidingWindowGradOp is the Spec of the gradient of SlidingWindow: q, k, v, o, lse, do -> dq, dk, dv.
+type SlidingWindowGradOp struct {
+	Window int // w, as in SlidingWindowOp
+}
+
+// Name implements Spec.
+func (SlidingWindowGradOp) Name() string { return "gradient of sliding window" }
+
+// Infer implements Spec.
+func (op SlidingWindowGradOp) Infer(in []Operand) ([]Operand, error) {
+	return inferAttentionGrad(SlidingWindowOp(op), in)
+}
+
+// Bind implements Spec.
+func (op SlidingWindowGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if mask := (span{1, 1, op.Window}); in[0].Dtype == tensor.Float32 {
+		bindSpanGrad[float32](k, mask, in, out)
+	} else {
+		bindSpanGrad[float64](k, mask, in, out)
+	}
+	return nil
+}
