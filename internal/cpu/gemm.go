@@ -15,8 +15,8 @@ type GemmShape struct {
 func Gemm[T Float](k *Kernel, s GemmShape, a, b, bias, c *Buf) { gemm[T](active, k, s, a, b, bias, c) }
 
 // The pieces of a product are blocks of C. Each packs its own columns of B, one cut of K at a time, into scratch that
-// stays in the second-level cache, and multiplies all its rows by it: there is nothing to wait for, and B is packed
-// once for every row block, which costs about 8/rows of the product.
+// stays in the second-level cache, and multiplies all its rows by it: there is nothing to wait for, and packing B again
+// for every block of rows costs about 8/rows of the product. A is read in place, or transposed into scratch.
 
 // panelBytes is the width of a packed panel of B: the columns of one register tile of AVX-512.
 const panelBytes = 256
@@ -24,15 +24,15 @@ const panelBytes = 256
 // gemmPlan says how a product is cut: pieces of rows x cols elements, sums of depth products.
 type gemmPlan struct{ rows, cols, depth int }
 
-// planGemm cuts large products for the caches and small ones so that a few dozen workers share them.
+// planGemm cuts large products for the caches and small ones so that a dozen pieces or more share them.
 func planGemm(s GemmShape, panel int) gemmPlan {
-	const depth, pieces, rowTile = 512, 32, 6
+	const pieces, depth, rowTile = 12, 512, 6
 	rows, cols := 512, 4*panel
 	if s.TransA {
 		rows = 256 // the packed A takes its part of the cache
 	}
 	for cut(s.M, rows)*cut(s.N, cols) < pieces && (rows > 96 || cols > panel) {
-		if rows > 96 && (rows >= 256 || cols == panel) && rows/2 >= cols/2 {
+		if rows > 96 && rows >= cols {
 			rows /= 2
 		} else {
 			cols /= 2
@@ -60,7 +60,7 @@ func gemm[T Float](l level, k *Kernel, s GemmShape, a, b, bias, c *Buf) {
 	packed := Scratch[T](k, plan.depth*plan.cols)
 	var packedA Region[T]
 	if s.TransA {
-		packedA = Scratch[T](k, plan.depth*plan.rows)
+		packedA = Scratch[T](k, padded(plan.depth)*plan.rows)
 	}
 	across := cut(s.N, plan.cols)
 	down := cut(s.M, plan.rows)
@@ -77,19 +77,18 @@ func gemm[T Float](l level, k *Kernel, s GemmShape, a, b, bias, c *Buf) {
 		for p := 0; p == 0 || p < s.K; p += plan.depth {
 			depth := min(plan.depth, s.K-p)
 			packB(l, pb, B, s, p, j, depth, n, panel)
-			x, ars, acs := A, s.K, 1
+			x, ars := pa, padded(plan.depth)
 			if s.TransA {
-				packA(pa, A, s, p, i, depth, m)
-				x, ars, acs = pa, 1, m
-			} else if s.K > 0 {
-				x = A[i*s.K+p:]
+				transpose(l, depth, m, x, ars, A[min(len(A), p*s.M+i):], s.M)
+			} else {
+				x, ars = A[min(len(A), i*s.K+p):], s.K
 			}
 			for q := 0; q < n; q += panel {
 				sq := sum
 				if sum != nil {
 					sq = sum[q:]
 				}
-				tile(l, m, min(panel, n-q), depth, x, ars, acs, pb[q*depth:], panel, C[q:], s.N, sq, stride)
+				tile(l, m, min(panel, n-q), depth, x, ars, 1, pb[q*depth:], panel, C[q:], s.N, sq, stride)
 			}
 			sum, stride = C, s.N
 		}
@@ -110,12 +109,9 @@ func packB[T Float](l level, dst, b []T, s GemmShape, p, j, depth, n, panel int)
 	}
 }
 
-// packA copies depth columns from p and m rows from i of the transpose of A to dst: [depth][m].
-func packA[T Float](dst, a []T, s GemmShape, p, i, depth, m int) {
-	for q := range depth {
-		copy(dst[q*m:q*m+m], a[(p+q)*s.M+i:])
-	}
-}
+// padded returns the distance of packed rows of n elements: an odd number of cache lines, so that the rows do not share
+// a few sets of a cache.
+func padded(n int) int { return (n+15)/16*16 | 16 }
 
 // transpose sets dst[p*drs+j] = src[j*srs+p] for j < rows and p < cols.
 func transpose[T Float](l level, rows, cols int, dst []T, drs int, src []T, srs int) {

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 )
 
@@ -18,32 +19,77 @@ type Worker struct {
 }
 
 // Team runs kernels on a fixed number of goroutines. It is used by one goroutine at a time; a run allocates nothing once
-// warm.
+// warm. Between phases a helper looks for the next one for a short while and then ends, so that an idle team has no
+// goroutines and needs no closing.
 type Team struct {
 	workers []Worker
-	helpers []func()
+	helpers []helper
+	spin    time.Duration
 	next    atomic.Int64
 	phase   Phase
+	busy    atomic.Int32 // helpers that have not finished the phase
 	wait    sync.WaitGroup
 	mu      sync.Mutex
 	err     error
 }
+
+// helper is the goroutine of a worker other than the first, which is the caller's.
+type helper struct {
+	state atomic.Int32
+	run   func()
+}
+
+const (
+	gone    = iota // has no goroutine
+	waiting        // has one that looks for work
+	working        // has been given the phase
+)
+
+// spinFor is how long a goroutine looks for what it waits for before it sleeps: somewhat more than it takes to wake a
+// sleeping thread, 50 microseconds and more on virtual machines.
+const spinFor = 200 * time.Microsecond
 
 // NewTeam returns a team of the given number of workers; 0 asks for GOMAXPROCS.
 func NewTeam(workers int) *Team {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	t := &Team{workers: make([]Worker, workers)}
+	t := &Team{workers: make([]Worker, workers), helpers: make([]helper, workers)}
+	if workers <= runtime.GOMAXPROCS(0) {
+		t.spin = spinFor
+	}
 	for i := range t.workers {
-		w := &t.workers[i]
+		w, h := &t.workers[i], &t.helpers[i]
 		w.ID = i
-		t.helpers = append(t.helpers, func() {
-			defer t.wait.Done()
-			t.loop(w)
-		})
+		h.run = func() {
+			for {
+				t.loop(w)
+				h.state.Store(waiting)
+				t.busy.Add(-1)
+				t.wait.Done()
+				if !t.until(func() bool { return h.state.Load() == working }) && h.state.CompareAndSwap(waiting, gone) {
+					return
+				}
+			}
+		}
 	}
 	return t
+}
+
+// until looks for a short while whether done holds, and returns whether it does.
+func (t *Team) until(done func() bool) bool {
+	if done() {
+		return true
+	}
+	if t.spin == 0 {
+		return false
+	}
+	for start := time.Now(); time.Since(start) < t.spin; {
+		if done() {
+			return true
+		}
+	}
+	return false
 }
 
 // Workers returns the number of workers.
@@ -77,10 +123,14 @@ func (t *Team) run(p Phase) error {
 	t.next.Store(0)
 	help := min(p.Pieces, len(t.workers)) - 1
 	t.wait.Add(help)
+	t.busy.Store(int32(help))
 	for i := 1; i <= help; i++ {
-		go t.helpers[i]()
+		if h := &t.helpers[i]; h.state.Swap(working) == gone {
+			go h.run()
+		}
 	}
 	t.loop(&t.workers[0])
+	t.until(func() bool { return t.busy.Load() == 0 })
 	t.wait.Wait()
 	return t.err
 }

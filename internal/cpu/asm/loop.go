@@ -114,6 +114,10 @@ func (k kernel) write(l lanes) {
 	JZ(LabelRef("done"))
 	x.mask = l.masks(n, k.unroll, l.n())
 	for u := range k.unroll {
+		if u > 0 {
+			CMPQ(n, U32(u*l.n()))
+			JLE(LabelRef("done"))
+		}
 		body(x, u)
 	}
 	Label("done")
