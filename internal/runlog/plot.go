@@ -1,0 +1,130 @@
+package runlog
+
+import (
+	"image/color"
+	"io"
+	"math"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// maxPoints is the number of points that a curve is thinned to.
+const maxPoints = 800
+
+// Colours of the curves: the batches' own losses pale, what is to be read strong.
+var (
+	batchColor   = color.RGBA{R: 170, G: 196, B: 224, A: 255}
+	trainColor   = color.RGBA{R: 31, G: 97, B: 161, A: 255}
+	heldOutColor = color.RGBA{R: 206, G: 77, B: 19, A: 255}
+)
+
+// writePlot draws the loss of every batch, its running mean, and the held-out losses.
+func (l *Log) writePlot(w io.Writer) error {
+	p := plot.New()
+	p.Title.Text = l.title
+	p.Title.Padding = vg.Points(6)
+	p.X.Label.Text, p.Y.Label.Text = "step", "loss, nats a byte"
+	p.X.Padding, p.Y.Padding = vg.Points(4), vg.Points(4)
+	p.Legend.Top, p.Legend.Padding = true, vg.Points(2)
+	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
+	for _, s := range []*draw.TextStyle{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.Legend.TextStyle} {
+		s.Font.Size = vg.Points(11)
+	}
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 225}, color.Gray{Y: 240}
+	p.Add(grid)
+
+	losses := finite(l.steps)
+	if err := addLine(p, "train, each batch", thin(losses), batchColor, 0.8); err != nil {
+		return err
+	}
+	if err := addLine(p, "train, running mean", thin(runningMean(losses)), trainColor, 1.8); err != nil {
+		return err
+	}
+	if err := addHeldOut(p, l.heldOut); err != nil {
+		return err
+	}
+	to, err := p.WriterTo(vg.Points(640), vg.Points(400), "png")
+	if err != nil {
+		return err
+	}
+	_, err = to.WriteTo(w)
+	return err
+}
+
+func addLine(p *plot.Plot, label string, xys plotter.XYs, c color.Color, width float64) error {
+	if len(xys) == 0 {
+		return nil
+	}
+	line, err := plotter.NewLine(xys)
+	if err != nil {
+		return err
+	}
+	line.Color, line.Width = c, vg.Points(width)
+	p.Add(line)
+	p.Legend.Add(label, line)
+	return nil
+}
+
+func addHeldOut(p *plot.Plot, list []HeldOut) error {
+	var xys plotter.XYs
+	for _, h := range list {
+		if !math.IsNaN(h.Loss) && !math.IsInf(h.Loss, 0) {
+			xys = append(xys, plotter.XY{X: float64(h.Step), Y: h.Loss})
+		}
+	}
+	if len(xys) == 0 {
+		return nil
+	}
+	line, points, err := plotter.NewLinePoints(xys)
+	if err != nil {
+		return err
+	}
+	line.Color, line.Width = heldOutColor, vg.Points(1.6)
+	points.Shape, points.Color, points.Radius = draw.CircleGlyph{}, heldOutColor, vg.Points(2.6)
+	p.Add(line, points)
+	p.Legend.Add("held out", line, points)
+	return nil
+}
+
+// finite returns the losses that can be drawn.
+func finite(steps []Step) plotter.XYs {
+	var xys plotter.XYs
+	for _, s := range steps {
+		if !math.IsNaN(s.Loss) && !math.IsInf(s.Loss, 0) {
+			xys = append(xys, plotter.XY{X: float64(s.Step), Y: s.Loss})
+		}
+	}
+	return xys
+}
+
+// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side.
+func runningMean(xys plotter.XYs) plotter.XYs {
+	reach := len(xys) / 40
+	sums := make([]float64, len(xys)+1)
+	for i, p := range xys {
+		sums[i+1] = sums[i] + p.Y
+	}
+	out := make(plotter.XYs, len(xys))
+	for i, p := range xys {
+		r := min(reach, i, len(xys)-1-i)
+		out[i] = plotter.XY{X: p.X, Y: (sums[i+r+1] - sums[i-r]) / float64(2*r+1)}
+	}
+	return out
+}
+
+// thin returns every k-th point, the last one included, so that at most about maxPoints are left.
+func thin(xys plotter.XYs) plotter.XYs {
+	k := (len(xys) + maxPoints - 1) / maxPoints
+	if k <= 1 {
+		return xys
+	}
+	var out plotter.XYs
+	for i := (len(xys) - 1) % k; i < len(xys); i += k {
+		out = append(out, xys[i])
+	}
+	return out
+}

@@ -1,0 +1,133 @@
+// Package runlog keeps the record of a training run in a folder: a table of its steps as CSV and a plot of its losses as
+// PNG. A file is written aside and renamed, so that it is either whole or as it was before.
+package runlog
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Names of the files in a run folder.
+const (
+	StepsFile = "steps.csv"
+	PlotFile  = "loss.png"
+)
+
+// Step is one training step.
+type Step struct {
+	Step         int     // from 1
+	Loss         float64 // nats a token, on the step's own batch, before the step
+	LR           float64
+	GradNorm     float64 // global, before clipping
+	TokensPerSec float64
+}
+
+// HeldOut is one evaluation on data that is not trained on.
+type HeldOut struct {
+	Step int // steps taken before it
+	Loss float64
+}
+
+// Log is the record of one run. The zero value is empty and has no folder; Create gives one.
+type Log struct {
+	dir     string
+	title   string
+	steps   []Step
+	heldOut []HeldOut
+}
+
+// Create makes the run folder dir, with its parents, and checks that files can be written there. title is the plot's.
+func Create(dir, title string) (*Log, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("runlog: %w", err)
+	}
+	probe, err := os.CreateTemp(dir, ".probe.*.tmp")
+	if err != nil {
+		return nil, fmt.Errorf("runlog: run folder can not be written: %w", err)
+	}
+	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
+		return nil, fmt.Errorf("runlog: %w", err)
+	}
+	return &Log{dir: dir, title: title}, nil
+}
+
+// Path returns the path of a file in the run folder.
+func (l *Log) Path(name string) string { return filepath.Join(l.dir, name) }
+
+// AddStep adds a row.
+func (l *Log) AddStep(s Step) { l.steps = append(l.steps, s) }
+
+// AddHeldOut adds an evaluation.
+func (l *Log) AddHeldOut(h HeldOut) { l.heldOut = append(l.heldOut, h) }
+
+// Steps returns the rows so far.
+func (l *Log) Steps() []Step { return l.steps }
+
+// Save writes the table and, once there are two steps, the plot.
+func (l *Log) Save() error {
+	if err := WriteFile(l.Path(StepsFile), l.writeCSV); err != nil {
+		return err
+	}
+	if len(l.steps) < 2 {
+		return nil
+	}
+	return WriteFile(l.Path(PlotFile), l.writePlot)
+}
+
+// writeCSV writes one row a step; the held-out loss stands in the row of the step after which it was taken.
+func (l *Log) writeCSV(w io.Writer) error {
+	heldOut := make(map[int]float64, len(l.heldOut))
+	for _, h := range l.heldOut {
+		heldOut[h.Step] = h.Loss
+	}
+	b := bufio.NewWriter(w)
+	fmt.Fprintln(b, "step,loss,lr,grad_norm,tokens_per_second,held_out_loss")
+	for _, s := range l.steps {
+		held := ""
+		if v, ok := heldOut[s.Step]; ok {
+			held = number(v)
+		}
+		fmt.Fprintf(b, "%d,%s,%s,%s,%.0f,%s\n", s.Step, number(s.Loss), number(s.LR), number(s.GradNorm), s.TokensPerSec, held)
+	}
+	return b.Flush()
+}
+
+func number(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
+
+// WriteFile writes the file at path through write: to a temporary file in the same folder, synced, then renamed. On an
+// error path is left as it was.
+func WriteFile(path string, write func(io.Writer) error) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return fmt.Errorf("runlog: %w", err)
+	}
+	open := true
+	defer func() {
+		if err == nil {
+			return
+		}
+		if open {
+			err = errors.Join(err, tmp.Close())
+		}
+		err = fmt.Errorf("runlog: %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
+	}()
+	if err := write(tmp); err != nil {
+		return err
+	}
+	if err := tmp.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := tmp.Sync(); err != nil {
+		return err
+	}
+	open = false
+	if err := tmp.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,79 @@
+package runlog
+
+import (
+	"bytes"
+	"errors"
+	"image/png"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSaveWritesTableAndPlot(t *testing.T) {
+	l, err := Create(filepath.Join(t.TempDir(), "a", "b"), "a run")
+	require.NoError(t, err)
+	for i := 1; i <= 2000; i++ {
+		x := float64(i)
+		l.AddStep(Step{Step: i, Loss: 2 + 3.5*math.Exp(-x/300) + 0.1*math.Sin(x), LR: 1e-3, GradNorm: 0.5, TokensPerSec: 2e4})
+		if i%200 == 0 {
+			l.AddHeldOut(HeldOut{Step: i, Loss: 2.1 + 3.5*math.Exp(-x/300)})
+		}
+	}
+	require.NoError(t, l.Save())
+	require.NoError(t, l.Save(), "again, over what is there")
+
+	table, err := os.ReadFile(l.Path(StepsFile))
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(table)), "\n")
+	require.Len(t, lines, 2001)
+	require.Equal(t, "step,loss,lr,grad_norm,tokens_per_second,held_out_loss", lines[0])
+	require.Regexp(t, `^1,5\.57\d*,0\.001,0\.5,20000,$`, lines[1])
+	require.Regexp(t, `^200,.*,3\.8969\d*$`, lines[200])
+
+	image, err := os.ReadFile(l.Path(PlotFile))
+	require.NoError(t, err)
+	_, err = png.Decode(bytes.NewReader(image))
+	require.NoError(t, err)
+	files, err := os.ReadDir(filepath.Dir(l.Path(PlotFile)))
+	require.NoError(t, err)
+	require.Len(t, files, 2, "no temporary file is left")
+}
+
+func TestCreateRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	_, err := Create(file, "")
+	require.ErrorContains(t, err, "not a directory")
+	_, err = Create(filepath.Join(file, "run"), "")
+	require.ErrorContains(t, err, "not a directory")
+}
+
+func TestWriteFileKeepsWhatWasThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	require.NoError(t, os.WriteFile(path, []byte("before"), 0o644))
+	broken := errors.New("broken")
+	err := WriteFile(path, func(w io.Writer) error {
+		_, _ = w.Write([]byte("half"))
+		return broken
+	})
+	require.ErrorIs(t, err, broken)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "before", string(b))
+	files, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+}
+
+func TestPlotOfNaN(t *testing.T) {
+	l, err := Create(t.TempDir(), "")
+	require.NoError(t, err)
+	l.AddStep(Step{Step: 1, Loss: math.NaN()})
+	l.AddStep(Step{Step: 2, Loss: math.NaN()})
+	require.NoError(t, l.Save())
+}
