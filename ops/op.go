@@ -31,8 +31,9 @@ type diffOp struct {
 }
 
 var (
-	_ gorgonia.Op   = (*kernelOp)(nil)
+	_ gorgonia.SDOp = (*kernelOp)(nil)
 	_ gorgonia.SDOp = diffOp{}
+	_ gorgonia.SDOp = (*outputOp)(nil)
 )
 
 // Apply adds spec to the graph of the inputs and returns the node of its main output. The error names the op and what was
@@ -188,6 +189,22 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (gorgonia.Value, error) {
 	return values[0], nil
 }
 
+// DiffWRT and SymDiff are those of a Spec without a gradient. gorgonia.Grad refuses graphs with an op that is no SDOp even
+// where no gradient comes near it; so they are here, and SymDiff, which is called only where one does, is the error.
+func (o *kernelOp) DiffWRT(inputs int) []bool { return all(inputs) }
+
+func (o *kernelOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorgonia.Nodes, error) {
+	return nil, opError(o.spec, errors.New("has no gradient"))
+}
+
+func all(n int) []bool {
+	b := make([]bool, n)
+	for i := range b {
+		b[i] = true
+	}
+	return b
+}
+
 func (o diffOp) DiffWRT(inputs int) []bool { return o.diff.DiffWRT(inputs) }
 
 func (o diffOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -219,6 +236,13 @@ func (o *outputOp) InferShape(...gorgonia.DimSizer) (tensor.Shape, error) {
 func (o *outputOp) WriteHash(h hash.Hash) {
 	fmt.Fprintf(h, "output %d %d ", o.index, o.id)
 	o.of.WriteHash(h)
+}
+
+// DiffWRT and SymDiff: as those of kernelOp.
+func (o *outputOp) DiffWRT(inputs int) []bool { return all(inputs) }
+
+func (o *outputOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorgonia.Nodes, error) {
+	return nil, opError(o.of.spec, fmt.Errorf("no gradient flows through output %d", o.index))
 }
 
 // Do returns the value that the op behind the input has kept, and lets go of it.

@@ -1,0 +1,137 @@
+package ops_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestSelectBlocksMatchesOracle: the very indices in float64; they are not compared in float32, where scores may tie.
+func TestSelectBlocksMatchesOracle(t *testing.T) {
+	for _, x := range oracleCases() {
+		c, p := x.sizes, x.Params
+		q, _, _ := c.tokens(1)
+		kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+		want := oracleBlocks(c, p, q, kc)
+		t.Run(fmt.Sprintf("%+v %+v", c, p), func(t *testing.T) {
+			require.Equal(t, want.ints, chosen(t, c, p, tensor.Float64, q, kc, vc).ints)
+		})
+	}
+}
+
+// TestSelectBlocksTies: equal scores go to the lower index. The keys are all equal, so that the scores of whole blocks
+// inside the visible part are too.
+func TestSelectBlocksTies(t *testing.T) {
+	c, p := sizes{1, 64, 2, 1, 4, 4}, ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
+	q, _, _ := c.tokens(1)
+	kc, vc := c.compressed(4, 4, 4)
+	clear(kc.floats)
+	for _, dt := range dtypes {
+		idx := chosen(t, c, p, dt, q, kc, vc)
+		require.Equal(t, []int32{0, 1, 2, 3, 14, 15}, idx.ints[63*6:])
+		require.Equal(t, []int32{0, 1, 2, 3, 6, 7}, idx.ints[31*6:32*6])
+		require.Equal(t, []int32{0, 1, 2, -1, -1, -1}, idx.ints[11*6:12*6])
+	}
+}
+
+// TestSelectBlocksOnlyForced: with n = 3 there is no place for a score.
+func TestSelectBlocksOnlyForced(t *testing.T) {
+	c, p := sizes{1, 40, 2, 1, 4, 4}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 1}
+	q, _, _ := c.tokens(1)
+	kc, vc := c.compressed(4, 4, 2)
+	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
+	require.Equal(t, []int32{0, 8, 9}, idx.ints[39*3:])
+}
+
+// TestSelectedMeanKeys: 752.5 keys a query at S = 2048, n = 16, l' = 64, whatever the scores are.
+func TestSelectedMeanKeys(t *testing.T) {
+	c, p := sizes{1, 2048, 2, 2, 4, 4}, nsaParams
+	q, _, _ := c.tokens(1)
+	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	for _, dt := range dtypes {
+		idx := chosen(t, c, p, dt, q, kc, vc)
+		require.Equal(t, 752.5, selectedPairs(c.S, c.Hkv, p.TopN, p.SelectBlock, idx.ints)/float64(c.S*c.Hkv))
+	}
+}
+
+// pipeline builds the compressed and the selected branch of q, k, v, kc, vc and returns the sum of their outputs.
+func pipeline(p ops.Params) build {
+	return func(in []*G.Node) (*G.Node, error) {
+		o, err := ops.CompressedAttention(in[0], in[3], in[4], p.BlockLen, p.Stride)
+		if err != nil {
+			return nil, err
+		}
+		lse, err := ops.LSE(o)
+		if err != nil {
+			return nil, err
+		}
+		idx, err := ops.SelectBlocks(in[0], in[3], lse, p)
+		if err != nil {
+			return nil, err
+		}
+		sel, err := ops.SelectedAttention(in[0], in[1], in[2], idx, p.SelectBlock)
+		if err != nil {
+			return nil, err
+		}
+		return G.Add(o, sel)
+	}
+}
+
+// TestSelectionInGraph: gradients pass by the choice, not through it, and are those of the branches with it frozen.
+func TestSelectionInGraph(t *testing.T) {
+	c, p := sizes{1, 60, 4, 2, 8, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
+	q, k, v := c.tokens(1)
+	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+	list := branches(c, p)
+	cmp, cmpGrads := list[2].run(t, tensor.Float64, do)
+	sel, selGrads := list[3].run(t, tensor.Float64, do)
+	sum := func(x, y []float64) []float64 {
+		z := make([]float64, len(x))
+		cpu.Add(z, x, y)
+		return z
+	}
+	for vm := range vms {
+		res := evaluate(t, vm, tensor.Float64, pipeline(p), do.floats, q, k, v, kc, vc)
+		testutil.Within(t, "o", res.out, sum(cmp[0].floats, sel[0].floats), 1e-14)
+		testutil.Within(t, "dq", res.grads["q"], sum(cmpGrads[0].floats, selGrads[0].floats), 1e-14)
+		testutil.Within(t, "dk", res.grads["k"], selGrads[1].floats, 1e-14)
+		testutil.Within(t, "dv", res.grads["v"], selGrads[2].floats, 1e-14)
+		testutil.Within(t, "dkc", res.grads["kc"], cmpGrads[1].floats, 1e-14)
+		testutil.Within(t, "dvc", res.grads["vc"], cmpGrads[2].floats, 1e-14)
+	}
+}
+
+// TestSelectionAloneInGraph: a graph whose selected branch alone has a gradient, though its choice needs another branch.
+func TestSelectionAloneInGraph(t *testing.T) {
+	c, p := sizes{1, 30, 2, 1, 8, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
+	q, k, v := c.tokens(1)
+	kc, _ := c.compressed(4, p.BlockLen, p.Stride)
+	for vm := range vms {
+		g := G.NewGraph()
+		Q, K, V, KC := q.node(g, tensor.Float64), k.node(g, tensor.Float64), v.node(g, tensor.Float64), kc.node(g, tensor.Float64)
+		o := G.Must(ops.CompressedAttention(Q, KC, KC, p.BlockLen, p.Stride))
+		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(ops.LSE(o)), p))
+		sel := G.Must(ops.SelectedAttention(Q, K, V, idx, p.SelectBlock))
+		_, err := G.Grad(G.Must(G.Sum(sel)), Q, K, V)
+		require.NoError(t, err)
+		m, err := vms[vm](g)
+		require.NoError(t, err)
+		require.NoError(t, m.RunAll())
+		require.NoError(t, m.Close())
+		dv, err := V.Grad()
+		require.NoError(t, err)
+		total := 0.0
+		for _, x := range floats(dv) {
+			total += x
+		}
+		require.InDelta(t, float64(c.S*c.Hq*c.Dv), total, 1e-9, "each row's probabilities sum to 1")
+	}
+}
