@@ -100,3 +100,12 @@ func (s GemmShape) String() string {
 }
 
 func holdBytes(b *Buf, s []byte) { b.Set(unsafe.Pointer(unsafe.SliceData(s)), len(s)) }
+
+// tileAt is Tile at level l.
+func tileAt[T Float](l level, m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, add bool) {
+	var s []T
+	if add {
+		s = c
+	}
+	tile(l, m, n, k, a, ars, acs, b, brs, c, crs, s, crs)
+}

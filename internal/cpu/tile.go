@@ -8,15 +8,11 @@ package cpu
 // C[i,j] is c[i*crs+j]. Only C's m x n elements are written. Any of m, n and k may be 0; k = 0 without add clears C.
 // The sum over p runs in ascending order, so an element of C does not depend on m or n. A stride may be 0, not negative.
 func Tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, add bool) {
-	tileAt(active, m, n, k, a, ars, acs, b, brs, c, crs, add)
-}
-
-func tileAt[T Float](l level, m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, add bool) {
 	var s []T
 	if add {
 		s = c
 	}
-	tile(l, m, n, k, a, ars, acs, b, brs, c, crs, s, crs)
+	tile(active, m, n, k, a, ars, acs, b, brs, c, crs, s, crs)
 }
 
 // tile sets C[i,j] = S[i,j] + sum over p of A[i,p]·B[p,j], as Tile does; S[i,j] is s[i*srs+j], or 0 if s is nil. S may

@@ -6,15 +6,15 @@
 
 // func tile32AVX512(m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, CMOV
-TEXT ·tile32AVX512(SB), NOSPLIT, $32-96
+TEXT ·tile32AVX512(SB), NOSPLIT, $40-96
 	MOVQ n+8(FP), AX
 	MOVQ AX, (SP)
 	MOVQ b+48(FP), AX
-	MOVQ AX, 8(SP)
-	MOVQ c+64(FP), AX
 	MOVQ AX, 16(SP)
-	MOVQ s+80(FP), AX
+	MOVQ c+64(FP), AX
 	MOVQ AX, 24(SP)
+	MOVQ s+80(FP), AX
+	MOVQ AX, 32(SP)
 
 columns:
 	MOVQ    (SP), AX
@@ -31,10 +31,11 @@ columns:
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
+	MOVQ    AX, 8(SP)
 	MOVQ    m+0(FP), AX
 	MOVQ    a+24(FP), CX
-	MOVQ    16(SP), DX
-	MOVQ    24(SP), BX
+	MOVQ    24(SP), DX
+	MOVQ    32(SP), BX
 
 rows4:
 	CMPQ   AX, $0x00000005
@@ -52,7 +53,7 @@ rows4:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x02, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R13
 	SHLQ   $0x02, R13
@@ -209,7 +210,7 @@ tile5x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -339,7 +340,7 @@ tile4x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -449,7 +450,7 @@ tile3x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Z0, Z0, Z0
@@ -538,7 +539,7 @@ tile2x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Z0, Z0, Z0
@@ -607,7 +608,7 @@ tile1x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -653,10 +654,11 @@ vectors3:
 	MOVQ  $-1, CX
 	BZHIQ AX, CX, CX
 	KMOVW CX, K1
+	MOVQ  AX, 8(SP)
 	MOVQ  m+0(FP), AX
 	MOVQ  a+24(FP), CX
-	MOVQ  16(SP), DX
-	MOVQ  24(SP), BX
+	MOVQ  24(SP), DX
+	MOVQ  32(SP), BX
 
 rows3:
 	CMPQ   AX, $0x00000007
@@ -678,7 +680,7 @@ rows3:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x02, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R14
 	SHLQ   $0x02, R14
@@ -844,7 +846,7 @@ tile7x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -989,7 +991,7 @@ tile6x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R11
 	SHLQ   $0x02, R11
 	LEAQ   (R11)(R11*2), R9
@@ -1115,7 +1117,7 @@ tile5x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -1224,7 +1226,7 @@ tile4x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -1317,7 +1319,7 @@ tile3x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Z0, Z0, Z0
@@ -1393,7 +1395,7 @@ tile2x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Z0, Z0, Z0
@@ -1453,7 +1455,7 @@ tile1x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -1494,10 +1496,11 @@ vectors2:
 	MOVQ  $-1, CX
 	BZHIQ AX, CX, CX
 	KMOVW CX, K1
+	MOVQ  AX, 8(SP)
 	MOVQ  m+0(FP), AX
 	MOVQ  a+24(FP), CX
-	MOVQ  16(SP), DX
-	MOVQ  24(SP), BX
+	MOVQ  24(SP), DX
+	MOVQ  32(SP), BX
 
 rows2:
 	CMPQ   AX, $0x0000000b
@@ -1527,7 +1530,7 @@ rows2:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x02, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R14
 	SHLQ   $0x02, R14
@@ -1708,7 +1711,7 @@ tile11x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -1872,7 +1875,7 @@ tile10x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -2024,7 +2027,7 @@ tile9x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -2164,7 +2167,7 @@ tile8x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -2292,7 +2295,7 @@ tile7x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -2408,7 +2411,7 @@ tile6x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R11
 	SHLQ   $0x02, R11
 	LEAQ   (R11)(R11*2), R9
@@ -2509,7 +2512,7 @@ tile5x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -2597,7 +2600,7 @@ tile4x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -2673,7 +2676,7 @@ tile3x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Z0, Z0, Z0
@@ -2736,7 +2739,7 @@ tile2x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Z0, Z0, Z0
@@ -2787,7 +2790,7 @@ tile1x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 
@@ -2822,10 +2825,11 @@ vectors1:
 	MOVQ  $-1, CX
 	BZHIQ AX, CX, CX
 	KMOVW CX, K1
+	MOVQ  AX, 8(SP)
 	MOVQ  m+0(FP), AX
 	MOVQ  a+24(FP), CX
-	MOVQ  16(SP), DX
-	MOVQ  24(SP), BX
+	MOVQ  24(SP), DX
+	MOVQ  32(SP), BX
 
 rows1:
 	CMPQ   AX, $0x0000000b
@@ -2855,7 +2859,7 @@ rows1:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x02, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R14
 	SHLQ   $0x02, R14
@@ -2987,7 +2991,7 @@ tile11x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -3106,7 +3110,7 @@ tile10x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -3217,7 +3221,7 @@ tile9x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -3320,7 +3324,7 @@ tile8x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -3415,7 +3419,7 @@ tile7x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -3502,7 +3506,7 @@ tile6x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R11
 	SHLQ   $0x02, R11
 	LEAQ   (R11)(R11*2), R9
@@ -3578,7 +3582,7 @@ tile5x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -3645,7 +3649,7 @@ tile4x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -3704,7 +3708,7 @@ tile3x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Z0, Z0, Z0
@@ -3754,7 +3758,7 @@ tile2x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Z0, Z0, Z0
@@ -3796,7 +3800,7 @@ tile1x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 
 tile1x1_k:
@@ -3822,11 +3826,11 @@ tile1x1_store:
 	ADDQ    AX, DX
 
 next:
-	ADDQ $0x00000100, 8(SP)
 	ADDQ $0x00000100, 16(SP)
-	CMPQ 24(SP), $0x00000000
-	JE   cut
 	ADDQ $0x00000100, 24(SP)
+	CMPQ 32(SP), $0x00000000
+	JE   cut
+	ADDQ $0x00000100, 32(SP)
 
 cut:
 	SUBQ $0x00000040, (SP)
@@ -3836,15 +3840,15 @@ cut:
 
 // func tile64AVX512(m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, CMOV
-TEXT ·tile64AVX512(SB), NOSPLIT, $32-96
+TEXT ·tile64AVX512(SB), NOSPLIT, $40-96
 	MOVQ n+8(FP), AX
 	MOVQ AX, (SP)
 	MOVQ b+48(FP), AX
-	MOVQ AX, 8(SP)
-	MOVQ c+64(FP), AX
 	MOVQ AX, 16(SP)
-	MOVQ s+80(FP), AX
+	MOVQ c+64(FP), AX
 	MOVQ AX, 24(SP)
+	MOVQ s+80(FP), AX
+	MOVQ AX, 32(SP)
 
 columns:
 	MOVQ    (SP), AX
@@ -3861,10 +3865,11 @@ columns:
 	MOVQ    $-1, CX
 	BZHIQ   AX, CX, CX
 	KMOVW   CX, K1
+	MOVQ    AX, 8(SP)
 	MOVQ    m+0(FP), AX
 	MOVQ    a+24(FP), CX
-	MOVQ    16(SP), DX
-	MOVQ    24(SP), BX
+	MOVQ    24(SP), DX
+	MOVQ    32(SP), BX
 
 rows4:
 	CMPQ   AX, $0x00000005
@@ -3882,7 +3887,7 @@ rows4:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x03, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R13
 	SHLQ   $0x03, R13
@@ -4039,7 +4044,7 @@ tile5x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -4169,7 +4174,7 @@ tile4x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -4279,7 +4284,7 @@ tile3x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Z0, Z0, Z0
@@ -4368,7 +4373,7 @@ tile2x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Z0, Z0, Z0
@@ -4437,7 +4442,7 @@ tile1x4:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -4483,10 +4488,11 @@ vectors3:
 	MOVQ  $-1, CX
 	BZHIQ AX, CX, CX
 	KMOVW CX, K1
+	MOVQ  AX, 8(SP)
 	MOVQ  m+0(FP), AX
 	MOVQ  a+24(FP), CX
-	MOVQ  16(SP), DX
-	MOVQ  24(SP), BX
+	MOVQ  24(SP), DX
+	MOVQ  32(SP), BX
 
 rows3:
 	CMPQ   AX, $0x00000007
@@ -4508,7 +4514,7 @@ rows3:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x03, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R14
 	SHLQ   $0x03, R14
@@ -4674,7 +4680,7 @@ tile7x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -4819,7 +4825,7 @@ tile6x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R11
 	SHLQ   $0x03, R11
 	LEAQ   (R11)(R11*2), R9
@@ -4945,7 +4951,7 @@ tile5x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -5054,7 +5060,7 @@ tile4x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -5147,7 +5153,7 @@ tile3x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Z0, Z0, Z0
@@ -5223,7 +5229,7 @@ tile2x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Z0, Z0, Z0
@@ -5283,7 +5289,7 @@ tile1x3:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -5324,10 +5330,11 @@ vectors2:
 	MOVQ  $-1, CX
 	BZHIQ AX, CX, CX
 	KMOVW CX, K1
+	MOVQ  AX, 8(SP)
 	MOVQ  m+0(FP), AX
 	MOVQ  a+24(FP), CX
-	MOVQ  16(SP), DX
-	MOVQ  24(SP), BX
+	MOVQ  24(SP), DX
+	MOVQ  32(SP), BX
 
 rows2:
 	CMPQ   AX, $0x0000000b
@@ -5357,7 +5364,7 @@ rows2:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x03, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R14
 	SHLQ   $0x03, R14
@@ -5538,7 +5545,7 @@ tile11x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -5702,7 +5709,7 @@ tile10x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -5854,7 +5861,7 @@ tile9x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -5994,7 +6001,7 @@ tile8x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -6122,7 +6129,7 @@ tile7x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -6238,7 +6245,7 @@ tile6x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R11
 	SHLQ   $0x03, R11
 	LEAQ   (R11)(R11*2), R9
@@ -6339,7 +6346,7 @@ tile5x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -6427,7 +6434,7 @@ tile4x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -6503,7 +6510,7 @@ tile3x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Z0, Z0, Z0
@@ -6566,7 +6573,7 @@ tile2x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Z0, Z0, Z0
@@ -6617,7 +6624,7 @@ tile1x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 
@@ -6652,10 +6659,11 @@ vectors1:
 	MOVQ  $-1, CX
 	BZHIQ AX, CX, CX
 	KMOVW CX, K1
+	MOVQ  AX, 8(SP)
 	MOVQ  m+0(FP), AX
 	MOVQ  a+24(FP), CX
-	MOVQ  16(SP), DX
-	MOVQ  24(SP), BX
+	MOVQ  24(SP), DX
+	MOVQ  32(SP), BX
 
 rows1:
 	CMPQ   AX, $0x0000000b
@@ -6685,7 +6693,7 @@ rows1:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x03, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R14
 	SHLQ   $0x03, R14
@@ -6817,7 +6825,7 @@ tile11x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -6936,7 +6944,7 @@ tile10x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -7047,7 +7055,7 @@ tile9x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -7150,7 +7158,7 @@ tile8x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -7245,7 +7253,7 @@ tile7x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -7332,7 +7340,7 @@ tile6x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R11
 	SHLQ   $0x03, R11
 	LEAQ   (R11)(R11*2), R9
@@ -7408,7 +7416,7 @@ tile5x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -7475,7 +7483,7 @@ tile4x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -7534,7 +7542,7 @@ tile3x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Z0, Z0, Z0
@@ -7584,7 +7592,7 @@ tile2x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Z0, Z0, Z0
@@ -7626,7 +7634,7 @@ tile1x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 
 tile1x1_k:
@@ -7652,11 +7660,11 @@ tile1x1_store:
 	ADDQ    AX, DX
 
 next:
-	ADDQ $0x00000100, 8(SP)
 	ADDQ $0x00000100, 16(SP)
-	CMPQ 24(SP), $0x00000000
-	JE   cut
 	ADDQ $0x00000100, 24(SP)
+	CMPQ 32(SP), $0x00000000
+	JE   cut
+	ADDQ $0x00000100, 32(SP)
 
 cut:
 	SUBQ $0x00000020, (SP)
@@ -7666,15 +7674,15 @@ cut:
 
 // func tile32AVX2(m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
 // Requires: AVX, CMOV, FMA3
-TEXT ·tile32AVX2(SB), NOSPLIT, $32-96
+TEXT ·tile32AVX2(SB), NOSPLIT, $40-96
 	MOVQ n+8(FP), AX
 	MOVQ AX, (SP)
 	MOVQ b+48(FP), AX
-	MOVQ AX, 8(SP)
-	MOVQ c+64(FP), AX
 	MOVQ AX, 16(SP)
-	MOVQ s+80(FP), AX
+	MOVQ c+64(FP), AX
 	MOVQ AX, 24(SP)
+	MOVQ s+80(FP), AX
+	MOVQ AX, 32(SP)
 
 columns:
 	MOVQ    (SP), AX
@@ -7685,12 +7693,14 @@ columns:
 	JLE     vectors1
 	SUBQ    $0x00000008, AX
 	LEAQ    mask32<>+0(SB), CX
-	NEGQ    AX
-	VMOVUPS 128(CX)(AX*4), Y0
+	MOVQ    AX, DX
+	NEGQ    DX
+	VMOVUPS 128(CX)(DX*4), Y0
+	MOVQ    AX, 8(SP)
 	MOVQ    m+0(FP), AX
 	MOVQ    a+24(FP), CX
-	MOVQ    16(SP), DX
-	MOVQ    24(SP), BX
+	MOVQ    24(SP), DX
+	MOVQ    32(SP), BX
 
 rows2:
 	CMPQ   AX, $0x00000005
@@ -7708,7 +7718,7 @@ rows2:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x02, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R13
 	SHLQ   $0x02, R13
@@ -7782,8 +7792,31 @@ tile6x2_k:
 	ADDQ         SI, BX
 
 tile6x2_store:
-	MOVQ       crs+72(FP), SI
-	SHLQ       $0x02, SI
+	MOVQ    crs+72(FP), SI
+	SHLQ    $0x02, SI
+	CMPQ    8(SP), $0x00000008
+	JNE     tile6x2_masked
+	VMOVUPS Y1, (DX)
+	VMOVUPS Y2, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPS Y3, (DX)
+	VMOVUPS Y4, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPS Y5, (DX)
+	VMOVUPS Y6, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPS Y7, (DX)
+	VMOVUPS Y8, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPS Y9, (DX)
+	VMOVUPS Y10, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPS Y11, (DX)
+	VMOVUPS Y12, 32(DX)
+	ADDQ    SI, DX
+	JMP     tile6x2_done
+
+tile6x2_masked:
 	VMOVUPS    Y1, (DX)
 	VMASKMOVPS Y2, Y0, 32(DX)
 	ADDQ       SI, DX
@@ -7802,12 +7835,14 @@ tile6x2_store:
 	VMOVUPS    Y11, (DX)
 	VMASKMOVPS Y12, Y0, 32(DX)
 	ADDQ       SI, DX
-	MOVQ       ars+32(FP), SI
-	IMUL3Q     $0x00000018, SI, SI
-	ADDQ       SI, CX
-	SUBQ       $0x00000006, AX
-	JG         rows2
-	JMP        next
+
+tile6x2_done:
+	MOVQ   ars+32(FP), SI
+	IMUL3Q $0x00000018, SI, SI
+	ADDQ   SI, CX
+	SUBQ   $0x00000006, AX
+	JG     rows2
+	JMP    next
 
 tile5x2:
 	MOVQ   brs+56(FP), DI
@@ -7815,7 +7850,7 @@ tile5x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -7878,8 +7913,28 @@ tile5x2_k:
 	ADDQ         AX, BX
 
 tile5x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile5x2_masked
+	VMOVUPS Y1, (DX)
+	VMOVUPS Y2, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	VMOVUPS Y4, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	VMOVUPS Y6, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y7, (DX)
+	VMOVUPS Y8, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y9, (DX)
+	VMOVUPS Y10, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile5x2_done
+
+tile5x2_masked:
 	VMOVUPS    Y1, (DX)
 	VMASKMOVPS Y2, Y0, 32(DX)
 	ADDQ       AX, DX
@@ -7895,7 +7950,9 @@ tile5x2_store:
 	VMOVUPS    Y9, (DX)
 	VMASKMOVPS Y10, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile5x2_done:
+	JMP next
 
 tile4x2:
 	MOVQ   brs+56(FP), DI
@@ -7903,7 +7960,7 @@ tile4x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -7957,8 +8014,25 @@ tile4x2_k:
 	ADDQ         AX, BX
 
 tile4x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile4x2_masked
+	VMOVUPS Y1, (DX)
+	VMOVUPS Y2, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	VMOVUPS Y4, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	VMOVUPS Y6, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y7, (DX)
+	VMOVUPS Y8, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile4x2_done
+
+tile4x2_masked:
 	VMOVUPS    Y1, (DX)
 	VMASKMOVPS Y2, Y0, 32(DX)
 	ADDQ       AX, DX
@@ -7971,7 +8045,9 @@ tile4x2_store:
 	VMOVUPS    Y7, (DX)
 	VMASKMOVPS Y8, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile4x2_done:
+	JMP next
 
 tile3x2:
 	MOVQ   brs+56(FP), DI
@@ -7979,7 +8055,7 @@ tile3x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Y1, Y1, Y1
@@ -8023,8 +8099,22 @@ tile3x2_k:
 	ADDQ         AX, BX
 
 tile3x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile3x2_masked
+	VMOVUPS Y1, (DX)
+	VMOVUPS Y2, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	VMOVUPS Y4, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	VMOVUPS Y6, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile3x2_done
+
+tile3x2_masked:
 	VMOVUPS    Y1, (DX)
 	VMASKMOVPS Y2, Y0, 32(DX)
 	ADDQ       AX, DX
@@ -8034,7 +8124,9 @@ tile3x2_store:
 	VMOVUPS    Y5, (DX)
 	VMASKMOVPS Y6, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile3x2_done:
+	JMP next
 
 tile2x2:
 	MOVQ   brs+56(FP), DI
@@ -8042,7 +8134,7 @@ tile2x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Y1, Y1, Y1
@@ -8077,15 +8169,28 @@ tile2x2_k:
 	ADDQ         AX, BX
 
 tile2x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile2x2_masked
+	VMOVUPS Y1, (DX)
+	VMOVUPS Y2, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	VMOVUPS Y4, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile2x2_done
+
+tile2x2_masked:
 	VMOVUPS    Y1, (DX)
 	VMASKMOVPS Y2, Y0, 32(DX)
 	ADDQ       AX, DX
 	VMOVUPS    Y3, (DX)
 	VMASKMOVPS Y4, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile2x2_done:
+	JMP next
 
 tile1x2:
 	MOVQ   brs+56(FP), DI
@@ -8093,7 +8198,7 @@ tile1x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 
@@ -8117,21 +8222,33 @@ tile1x2_k:
 	ADDQ         AX, BX
 
 tile1x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile1x2_masked
+	VMOVUPS Y1, (DX)
+	VMOVUPS Y2, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile1x2_done
+
+tile1x2_masked:
 	VMOVUPS    Y1, (DX)
 	VMASKMOVPS Y2, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile1x2_done:
+	JMP next
 
 vectors1:
 	LEAQ    mask32<>+0(SB), CX
-	NEGQ    AX
-	VMOVUPS 128(CX)(AX*4), Y0
+	MOVQ    AX, DX
+	NEGQ    DX
+	VMOVUPS 128(CX)(DX*4), Y0
+	MOVQ    AX, 8(SP)
 	MOVQ    m+0(FP), AX
 	MOVQ    a+24(FP), CX
-	MOVQ    16(SP), DX
-	MOVQ    24(SP), BX
+	MOVQ    24(SP), DX
+	MOVQ    32(SP), BX
 
 rows1:
 	CMPQ   AX, $0x0000000b
@@ -8161,7 +8278,7 @@ rows1:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x02, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R14
 	SHLQ   $0x02, R14
@@ -8254,8 +8371,37 @@ tile12x1_k:
 	ADDQ         SI, BX
 
 tile12x1_store:
-	MOVQ       crs+72(FP), SI
-	SHLQ       $0x02, SI
+	MOVQ    crs+72(FP), SI
+	SHLQ    $0x02, SI
+	CMPQ    8(SP), $0x00000008
+	JNE     tile12x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y5, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y6, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y7, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y8, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y9, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y10, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y11, (DX)
+	ADDQ    SI, DX
+	VMOVUPS Y12, (DX)
+	ADDQ    SI, DX
+	JMP     tile12x1_done
+
+tile12x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       SI, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -8280,12 +8426,14 @@ tile12x1_store:
 	ADDQ       SI, DX
 	VMASKMOVPS Y12, Y0, (DX)
 	ADDQ       SI, DX
-	MOVQ       ars+32(FP), SI
-	IMUL3Q     $0x00000030, SI, SI
-	ADDQ       SI, CX
-	SUBQ       $0x0000000c, AX
-	JG         rows1
-	JMP        next
+
+tile12x1_done:
+	MOVQ   ars+32(FP), SI
+	IMUL3Q $0x00000030, SI, SI
+	ADDQ   SI, CX
+	SUBQ   $0x0000000c, AX
+	JG     rows1
+	JMP    next
 
 tile11x1:
 	MOVQ   brs+56(FP), DI
@@ -8293,7 +8441,7 @@ tile11x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -8380,8 +8528,35 @@ tile11x1_k:
 	ADDQ         AX, BX
 
 tile11x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile11x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y7, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y8, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y9, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y10, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y11, (DX)
+	ADDQ    AX, DX
+	JMP     tile11x1_done
+
+tile11x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -8404,7 +8579,9 @@ tile11x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPS Y11, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile11x1_done:
+	JMP next
 
 tile10x1:
 	MOVQ   brs+56(FP), DI
@@ -8412,7 +8589,7 @@ tile10x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -8493,8 +8670,33 @@ tile10x1_k:
 	ADDQ         AX, BX
 
 tile10x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile10x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y7, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y8, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y9, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y10, (DX)
+	ADDQ    AX, DX
+	JMP     tile10x1_done
+
+tile10x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -8515,7 +8717,9 @@ tile10x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPS Y10, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile10x1_done:
+	JMP next
 
 tile9x1:
 	MOVQ   brs+56(FP), DI
@@ -8523,7 +8727,7 @@ tile9x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -8598,8 +8802,31 @@ tile9x1_k:
 	ADDQ         AX, BX
 
 tile9x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile9x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y7, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y8, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y9, (DX)
+	ADDQ    AX, DX
+	JMP     tile9x1_done
+
+tile9x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -8618,7 +8845,9 @@ tile9x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPS Y9, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile9x1_done:
+	JMP next
 
 tile8x1:
 	MOVQ   brs+56(FP), DI
@@ -8626,7 +8855,7 @@ tile8x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -8695,8 +8924,29 @@ tile8x1_k:
 	ADDQ         AX, BX
 
 tile8x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile8x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y7, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y8, (DX)
+	ADDQ    AX, DX
+	JMP     tile8x1_done
+
+tile8x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -8713,7 +8963,9 @@ tile8x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPS Y8, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile8x1_done:
+	JMP next
 
 tile7x1:
 	MOVQ   brs+56(FP), DI
@@ -8721,7 +8973,7 @@ tile7x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x02, R12
@@ -8784,8 +9036,27 @@ tile7x1_k:
 	ADDQ         AX, BX
 
 tile7x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile7x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y7, (DX)
+	ADDQ    AX, DX
+	JMP     tile7x1_done
+
+tile7x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -8800,7 +9071,9 @@ tile7x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPS Y7, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile7x1_done:
+	JMP next
 
 tile6x1:
 	MOVQ   brs+56(FP), DI
@@ -8808,7 +9081,7 @@ tile6x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R11
 	SHLQ   $0x02, R11
 	LEAQ   (R11)(R11*2), R9
@@ -8862,8 +9135,25 @@ tile6x1_k:
 	ADDQ         AX, BX
 
 tile6x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile6x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y6, (DX)
+	ADDQ    AX, DX
+	JMP     tile6x1_done
+
+tile6x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -8876,7 +9166,9 @@ tile6x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPS Y6, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile6x1_done:
+	JMP next
 
 tile5x1:
 	MOVQ   brs+56(FP), DI
@@ -8884,7 +9176,7 @@ tile5x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -8931,8 +9223,23 @@ tile5x1_k:
 	ADDQ         AX, BX
 
 tile5x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile5x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y5, (DX)
+	ADDQ    AX, DX
+	JMP     tile5x1_done
+
+tile5x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -8943,7 +9250,9 @@ tile5x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPS Y5, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile5x1_done:
+	JMP next
 
 tile4x1:
 	MOVQ   brs+56(FP), DI
@@ -8951,7 +9260,7 @@ tile4x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x02, R10
 	LEAQ   (R10)(R10*2), R9
@@ -8992,8 +9301,21 @@ tile4x1_k:
 	ADDQ         AX, BX
 
 tile4x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile4x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y4, (DX)
+	ADDQ    AX, DX
+	JMP     tile4x1_done
+
+tile4x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
@@ -9002,7 +9324,9 @@ tile4x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPS Y4, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile4x1_done:
+	JMP next
 
 tile3x1:
 	MOVQ   brs+56(FP), DI
@@ -9010,7 +9334,7 @@ tile3x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Y1, Y1, Y1
@@ -9044,15 +9368,28 @@ tile3x1_k:
 	ADDQ         AX, BX
 
 tile3x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile3x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y3, (DX)
+	ADDQ    AX, DX
+	JMP     tile3x1_done
+
+tile3x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y3, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile3x1_done:
+	JMP next
 
 tile2x1:
 	MOVQ   brs+56(FP), DI
@@ -9060,7 +9397,7 @@ tile2x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x02, R9
 	VXORPS Y1, Y1, Y1
@@ -9088,13 +9425,24 @@ tile2x1_k:
 	ADDQ         AX, BX
 
 tile2x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile2x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPS Y2, (DX)
+	ADDQ    AX, DX
+	JMP     tile2x1_done
+
+tile2x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPS Y2, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile2x1_done:
+	JMP next
 
 tile1x1:
 	MOVQ   brs+56(FP), DI
@@ -9102,7 +9450,7 @@ tile1x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Y1, Y1, Y1
 
 tile1x1_k:
@@ -9122,17 +9470,25 @@ tile1x1_k:
 	ADDQ         AX, BX
 
 tile1x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x02, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x02, AX
+	CMPQ    8(SP), $0x00000008
+	JNE     tile1x1_masked
+	VMOVUPS Y1, (DX)
+	ADDQ    AX, DX
+	JMP     tile1x1_done
+
+tile1x1_masked:
 	VMASKMOVPS Y1, Y0, (DX)
 	ADDQ       AX, DX
 
+tile1x1_done:
 next:
-	ADDQ $0x00000040, 8(SP)
 	ADDQ $0x00000040, 16(SP)
-	CMPQ 24(SP), $0x00000000
-	JE   cut
 	ADDQ $0x00000040, 24(SP)
+	CMPQ 32(SP), $0x00000000
+	JE   cut
+	ADDQ $0x00000040, 32(SP)
 
 cut:
 	SUBQ $0x00000010, (SP)
@@ -9208,15 +9564,15 @@ GLOBL mask32<>(SB), RODATA|NOPTR, $256
 
 // func tile64AVX2(m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int)
 // Requires: AVX, CMOV, FMA3
-TEXT ·tile64AVX2(SB), NOSPLIT, $32-96
+TEXT ·tile64AVX2(SB), NOSPLIT, $40-96
 	MOVQ n+8(FP), AX
 	MOVQ AX, (SP)
 	MOVQ b+48(FP), AX
-	MOVQ AX, 8(SP)
-	MOVQ c+64(FP), AX
 	MOVQ AX, 16(SP)
-	MOVQ s+80(FP), AX
+	MOVQ c+64(FP), AX
 	MOVQ AX, 24(SP)
+	MOVQ s+80(FP), AX
+	MOVQ AX, 32(SP)
 
 columns:
 	MOVQ    (SP), AX
@@ -9227,12 +9583,14 @@ columns:
 	JLE     vectors1
 	SUBQ    $0x00000004, AX
 	LEAQ    mask64<>+0(SB), CX
-	NEGQ    AX
-	VMOVUPS 256(CX)(AX*8), Y0
+	MOVQ    AX, DX
+	NEGQ    DX
+	VMOVUPS 256(CX)(DX*8), Y0
+	MOVQ    AX, 8(SP)
 	MOVQ    m+0(FP), AX
 	MOVQ    a+24(FP), CX
-	MOVQ    16(SP), DX
-	MOVQ    24(SP), BX
+	MOVQ    24(SP), DX
+	MOVQ    32(SP), BX
 
 rows2:
 	CMPQ   AX, $0x00000005
@@ -9250,7 +9608,7 @@ rows2:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x03, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R13
 	SHLQ   $0x03, R13
@@ -9324,8 +9682,31 @@ tile6x2_k:
 	ADDQ         SI, BX
 
 tile6x2_store:
-	MOVQ       crs+72(FP), SI
-	SHLQ       $0x03, SI
+	MOVQ    crs+72(FP), SI
+	SHLQ    $0x03, SI
+	CMPQ    8(SP), $0x00000004
+	JNE     tile6x2_masked
+	VMOVUPD Y1, (DX)
+	VMOVUPD Y2, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPD Y3, (DX)
+	VMOVUPD Y4, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPD Y5, (DX)
+	VMOVUPD Y6, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPD Y7, (DX)
+	VMOVUPD Y8, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPD Y9, (DX)
+	VMOVUPD Y10, 32(DX)
+	ADDQ    SI, DX
+	VMOVUPD Y11, (DX)
+	VMOVUPD Y12, 32(DX)
+	ADDQ    SI, DX
+	JMP     tile6x2_done
+
+tile6x2_masked:
 	VMOVUPD    Y1, (DX)
 	VMASKMOVPD Y2, Y0, 32(DX)
 	ADDQ       SI, DX
@@ -9344,12 +9725,14 @@ tile6x2_store:
 	VMOVUPD    Y11, (DX)
 	VMASKMOVPD Y12, Y0, 32(DX)
 	ADDQ       SI, DX
-	MOVQ       ars+32(FP), SI
-	IMUL3Q     $0x00000030, SI, SI
-	ADDQ       SI, CX
-	SUBQ       $0x00000006, AX
-	JG         rows2
-	JMP        next
+
+tile6x2_done:
+	MOVQ   ars+32(FP), SI
+	IMUL3Q $0x00000030, SI, SI
+	ADDQ   SI, CX
+	SUBQ   $0x00000006, AX
+	JG     rows2
+	JMP    next
 
 tile5x2:
 	MOVQ   brs+56(FP), DI
@@ -9357,7 +9740,7 @@ tile5x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -9420,8 +9803,28 @@ tile5x2_k:
 	ADDQ         AX, BX
 
 tile5x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile5x2_masked
+	VMOVUPD Y1, (DX)
+	VMOVUPD Y2, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	VMOVUPD Y4, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	VMOVUPD Y6, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y7, (DX)
+	VMOVUPD Y8, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y9, (DX)
+	VMOVUPD Y10, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile5x2_done
+
+tile5x2_masked:
 	VMOVUPD    Y1, (DX)
 	VMASKMOVPD Y2, Y0, 32(DX)
 	ADDQ       AX, DX
@@ -9437,7 +9840,9 @@ tile5x2_store:
 	VMOVUPD    Y9, (DX)
 	VMASKMOVPD Y10, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile5x2_done:
+	JMP next
 
 tile4x2:
 	MOVQ   brs+56(FP), DI
@@ -9445,7 +9850,7 @@ tile4x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -9499,8 +9904,25 @@ tile4x2_k:
 	ADDQ         AX, BX
 
 tile4x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile4x2_masked
+	VMOVUPD Y1, (DX)
+	VMOVUPD Y2, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	VMOVUPD Y4, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	VMOVUPD Y6, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y7, (DX)
+	VMOVUPD Y8, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile4x2_done
+
+tile4x2_masked:
 	VMOVUPD    Y1, (DX)
 	VMASKMOVPD Y2, Y0, 32(DX)
 	ADDQ       AX, DX
@@ -9513,7 +9935,9 @@ tile4x2_store:
 	VMOVUPD    Y7, (DX)
 	VMASKMOVPD Y8, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile4x2_done:
+	JMP next
 
 tile3x2:
 	MOVQ   brs+56(FP), DI
@@ -9521,7 +9945,7 @@ tile3x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Y1, Y1, Y1
@@ -9565,8 +9989,22 @@ tile3x2_k:
 	ADDQ         AX, BX
 
 tile3x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile3x2_masked
+	VMOVUPD Y1, (DX)
+	VMOVUPD Y2, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	VMOVUPD Y4, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	VMOVUPD Y6, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile3x2_done
+
+tile3x2_masked:
 	VMOVUPD    Y1, (DX)
 	VMASKMOVPD Y2, Y0, 32(DX)
 	ADDQ       AX, DX
@@ -9576,7 +10014,9 @@ tile3x2_store:
 	VMOVUPD    Y5, (DX)
 	VMASKMOVPD Y6, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile3x2_done:
+	JMP next
 
 tile2x2:
 	MOVQ   brs+56(FP), DI
@@ -9584,7 +10024,7 @@ tile2x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Y1, Y1, Y1
@@ -9619,15 +10059,28 @@ tile2x2_k:
 	ADDQ         AX, BX
 
 tile2x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile2x2_masked
+	VMOVUPD Y1, (DX)
+	VMOVUPD Y2, 32(DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	VMOVUPD Y4, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile2x2_done
+
+tile2x2_masked:
 	VMOVUPD    Y1, (DX)
 	VMASKMOVPD Y2, Y0, 32(DX)
 	ADDQ       AX, DX
 	VMOVUPD    Y3, (DX)
 	VMASKMOVPD Y4, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile2x2_done:
+	JMP next
 
 tile1x2:
 	MOVQ   brs+56(FP), DI
@@ -9635,7 +10088,7 @@ tile1x2:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 
@@ -9659,21 +10112,33 @@ tile1x2_k:
 	ADDQ         AX, BX
 
 tile1x2_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile1x2_masked
+	VMOVUPD Y1, (DX)
+	VMOVUPD Y2, 32(DX)
+	ADDQ    AX, DX
+	JMP     tile1x2_done
+
+tile1x2_masked:
 	VMOVUPD    Y1, (DX)
 	VMASKMOVPD Y2, Y0, 32(DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile1x2_done:
+	JMP next
 
 vectors1:
 	LEAQ    mask64<>+0(SB), CX
-	NEGQ    AX
-	VMOVUPS 256(CX)(AX*8), Y0
+	MOVQ    AX, DX
+	NEGQ    DX
+	VMOVUPS 256(CX)(DX*8), Y0
+	MOVQ    AX, 8(SP)
 	MOVQ    m+0(FP), AX
 	MOVQ    a+24(FP), CX
-	MOVQ    16(SP), DX
-	MOVQ    24(SP), BX
+	MOVQ    24(SP), DX
+	MOVQ    32(SP), BX
 
 rows1:
 	CMPQ   AX, $0x0000000b
@@ -9703,7 +10168,7 @@ rows1:
 	MOVQ   acs+40(FP), R9
 	SHLQ   $0x03, R9
 	MOVQ   k+16(FP), SI
-	MOVQ   8(SP), DI
+	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+32(FP), R14
 	SHLQ   $0x03, R14
@@ -9796,8 +10261,37 @@ tile12x1_k:
 	ADDQ         SI, BX
 
 tile12x1_store:
-	MOVQ       crs+72(FP), SI
-	SHLQ       $0x03, SI
+	MOVQ    crs+72(FP), SI
+	SHLQ    $0x03, SI
+	CMPQ    8(SP), $0x00000004
+	JNE     tile12x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y5, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y6, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y7, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y8, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y9, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y10, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y11, (DX)
+	ADDQ    SI, DX
+	VMOVUPD Y12, (DX)
+	ADDQ    SI, DX
+	JMP     tile12x1_done
+
+tile12x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       SI, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -9822,12 +10316,14 @@ tile12x1_store:
 	ADDQ       SI, DX
 	VMASKMOVPD Y12, Y0, (DX)
 	ADDQ       SI, DX
-	MOVQ       ars+32(FP), SI
-	IMUL3Q     $0x00000060, SI, SI
-	ADDQ       SI, CX
-	SUBQ       $0x0000000c, AX
-	JG         rows1
-	JMP        next
+
+tile12x1_done:
+	MOVQ   ars+32(FP), SI
+	IMUL3Q $0x00000060, SI, SI
+	ADDQ   SI, CX
+	SUBQ   $0x0000000c, AX
+	JG     rows1
+	JMP    next
 
 tile11x1:
 	MOVQ   brs+56(FP), DI
@@ -9835,7 +10331,7 @@ tile11x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -9922,8 +10418,35 @@ tile11x1_k:
 	ADDQ         AX, BX
 
 tile11x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile11x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y7, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y8, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y9, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y10, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y11, (DX)
+	ADDQ    AX, DX
+	JMP     tile11x1_done
+
+tile11x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -9946,7 +10469,9 @@ tile11x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPD Y11, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile11x1_done:
+	JMP next
 
 tile10x1:
 	MOVQ   brs+56(FP), DI
@@ -9954,7 +10479,7 @@ tile10x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -10035,8 +10560,33 @@ tile10x1_k:
 	ADDQ         AX, BX
 
 tile10x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile10x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y7, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y8, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y9, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y10, (DX)
+	ADDQ    AX, DX
+	JMP     tile10x1_done
+
+tile10x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -10057,7 +10607,9 @@ tile10x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPD Y10, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile10x1_done:
+	JMP next
 
 tile9x1:
 	MOVQ   brs+56(FP), DI
@@ -10065,7 +10617,7 @@ tile9x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -10140,8 +10692,31 @@ tile9x1_k:
 	ADDQ         AX, BX
 
 tile9x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile9x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y7, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y8, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y9, (DX)
+	ADDQ    AX, DX
+	JMP     tile9x1_done
+
+tile9x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -10160,7 +10735,9 @@ tile9x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPD Y9, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile9x1_done:
+	JMP next
 
 tile8x1:
 	MOVQ   brs+56(FP), DI
@@ -10168,7 +10745,7 @@ tile8x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -10237,8 +10814,29 @@ tile8x1_k:
 	ADDQ         AX, BX
 
 tile8x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile8x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y7, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y8, (DX)
+	ADDQ    AX, DX
+	JMP     tile8x1_done
+
+tile8x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -10255,7 +10853,9 @@ tile8x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPD Y8, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile8x1_done:
+	JMP next
 
 tile7x1:
 	MOVQ   brs+56(FP), DI
@@ -10263,7 +10863,7 @@ tile7x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+32(FP), R12
 	SHLQ   $0x03, R12
@@ -10326,8 +10926,27 @@ tile7x1_k:
 	ADDQ         AX, BX
 
 tile7x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile7x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y6, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y7, (DX)
+	ADDQ    AX, DX
+	JMP     tile7x1_done
+
+tile7x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -10342,7 +10961,9 @@ tile7x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPD Y7, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile7x1_done:
+	JMP next
 
 tile6x1:
 	MOVQ   brs+56(FP), DI
@@ -10350,7 +10971,7 @@ tile6x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R11
 	SHLQ   $0x03, R11
 	LEAQ   (R11)(R11*2), R9
@@ -10404,8 +11025,25 @@ tile6x1_k:
 	ADDQ         AX, BX
 
 tile6x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile6x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y6, (DX)
+	ADDQ    AX, DX
+	JMP     tile6x1_done
+
+tile6x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -10418,7 +11056,9 @@ tile6x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPD Y6, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile6x1_done:
+	JMP next
 
 tile5x1:
 	MOVQ   brs+56(FP), DI
@@ -10426,7 +11066,7 @@ tile5x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -10473,8 +11113,23 @@ tile5x1_k:
 	ADDQ         AX, BX
 
 tile5x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile5x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y5, (DX)
+	ADDQ    AX, DX
+	JMP     tile5x1_done
+
+tile5x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -10485,7 +11140,9 @@ tile5x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPD Y5, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile5x1_done:
+	JMP next
 
 tile4x1:
 	MOVQ   brs+56(FP), DI
@@ -10493,7 +11150,7 @@ tile4x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R10
 	SHLQ   $0x03, R10
 	LEAQ   (R10)(R10*2), R9
@@ -10534,8 +11191,21 @@ tile4x1_k:
 	ADDQ         AX, BX
 
 tile4x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile4x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y4, (DX)
+	ADDQ    AX, DX
+	JMP     tile4x1_done
+
+tile4x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
@@ -10544,7 +11214,9 @@ tile4x1_store:
 	ADDQ       AX, DX
 	VMASKMOVPD Y4, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile4x1_done:
+	JMP next
 
 tile3x1:
 	MOVQ   brs+56(FP), DI
@@ -10552,7 +11224,7 @@ tile3x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Y1, Y1, Y1
@@ -10586,15 +11258,28 @@ tile3x1_k:
 	ADDQ         AX, BX
 
 tile3x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile3x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y3, (DX)
+	ADDQ    AX, DX
+	JMP     tile3x1_done
+
+tile3x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y3, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile3x1_done:
+	JMP next
 
 tile2x1:
 	MOVQ   brs+56(FP), DI
@@ -10602,7 +11287,7 @@ tile2x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	MOVQ   ars+32(FP), R9
 	SHLQ   $0x03, R9
 	VXORPS Y1, Y1, Y1
@@ -10630,13 +11315,24 @@ tile2x1_k:
 	ADDQ         AX, BX
 
 tile2x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile2x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	VMOVUPD Y2, (DX)
+	ADDQ    AX, DX
+	JMP     tile2x1_done
+
+tile2x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 	VMASKMOVPD Y2, Y0, (DX)
 	ADDQ       AX, DX
-	JMP        next
+
+tile2x1_done:
+	JMP next
 
 tile1x1:
 	MOVQ   brs+56(FP), DI
@@ -10644,7 +11340,7 @@ tile1x1:
 	MOVQ   acs+40(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   k+16(FP), AX
-	MOVQ   8(SP), SI
+	MOVQ   16(SP), SI
 	VXORPS Y1, Y1, Y1
 
 tile1x1_k:
@@ -10664,17 +11360,25 @@ tile1x1_k:
 	ADDQ         AX, BX
 
 tile1x1_store:
-	MOVQ       crs+72(FP), AX
-	SHLQ       $0x03, AX
+	MOVQ    crs+72(FP), AX
+	SHLQ    $0x03, AX
+	CMPQ    8(SP), $0x00000004
+	JNE     tile1x1_masked
+	VMOVUPD Y1, (DX)
+	ADDQ    AX, DX
+	JMP     tile1x1_done
+
+tile1x1_masked:
 	VMASKMOVPD Y1, Y0, (DX)
 	ADDQ       AX, DX
 
+tile1x1_done:
 next:
-	ADDQ $0x00000040, 8(SP)
 	ADDQ $0x00000040, 16(SP)
-	CMPQ 24(SP), $0x00000000
-	JE   cut
 	ADDQ $0x00000040, 24(SP)
+	CMPQ 32(SP), $0x00000000
+	JE   cut
+	ADDQ $0x00000040, 32(SP)
 
 cut:
 	SUBQ $0x00000008, (SP)

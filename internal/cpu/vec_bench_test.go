@@ -28,7 +28,7 @@ func BenchmarkVec(b *testing.B) {
 }
 
 func BenchmarkTile(b *testing.B) {
-	for _, z := range []struct{ m, n, k int }{{6, 64, 64}, {6, 64, 128}, {12, 64, 64}, {96, 64, 64}, {96, 64, 128}, {64, 64, 64}, {6, 32, 64}, {24, 32, 128}, {96, 16, 64}, {6, 16, 128}, {6, 40, 64}, {1, 64, 64}} {
+	for _, z := range []struct{ m, n, k int }{{6, 64, 64}, {6, 64, 128}, {12, 64, 64}, {96, 64, 64}, {96, 64, 128}, {64, 64, 64}, {6, 32, 64}, {24, 32, 128}, {96, 16, 64}, {6, 16, 128}, {6, 40, 64}, {1, 64, 64}, {6, 16, 6}, {1, 1, 1}} {
 		for _, across := range []bool{false, true} {
 			for _, l := range available() {
 				name := fmt.Sprintf("%dx%dx%d/%v", z.m, z.n, z.k, l)

@@ -37,7 +37,7 @@ func tile(l lanes) {
 		"\t\t}",
 		"\t}")
 
-	left, bcol, ccol, scol := AllocLocal(8), AllocLocal(8), AllocLocal(8), AllocLocal(8)
+	left, last, bcol, ccol, scol := AllocLocal(8), AllocLocal(8), AllocLocal(8), AllocLocal(8), AllocLocal(8)
 	t := GP64()
 	for _, v := range []struct {
 		name string
@@ -63,7 +63,7 @@ func tile(l lanes) {
 		if v > 1 {
 			SUBQ(U32((v-1)*l.n()), cols)
 		}
-		tileColumns(l, v, rows[v-1], cols, bcol, ccol, scol)
+		tileColumns(l, v, rows[v-1], cols, bcol, ccol, scol, last)
 	}
 
 	Label("next")
@@ -81,8 +81,9 @@ func tile(l lanes) {
 }
 
 // tileColumns writes the loop over all rows for a block of v vectors, the last of which has its first last lanes.
-func tileColumns(l lanes, v, rows int, last GPVirtual, bcol, ccol, scol Mem) {
-	mask := l.masks(last, 1, l.n())(0)
+func tileColumns(l lanes, v, rows int, lanesLeft GPVirtual, bcol, ccol, scol, last Mem) {
+	mask := l.masks(lanesLeft, 1, l.n())(0)
+	MOVQ(lanesLeft, last)
 	m, a, c, s := GP64(), GP64(), GP64(), GP64()
 	Load(Param("m"), m)
 	Load(Param("a"), a)
@@ -99,7 +100,7 @@ func tileColumns(l lanes, v, rows int, last GPVirtual, bcol, ccol, scol Mem) {
 		} else {
 			Label(name)
 		}
-		tileKernel(l, name, r, v, mask, a, c, s, bcol)
+		tileKernel(l, name, r, v, mask, a, c, s, bcol, last)
 		if r < rows {
 			JMP(LabelRef("next"))
 			continue
@@ -115,7 +116,7 @@ func tileColumns(l lanes, v, rows int, last GPVirtual, bcol, ccol, scol Mem) {
 }
 
 // tileKernel writes one register tile of r rows and v vectors over all of k, and moves c and s down by r rows.
-func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol Mem) {
+func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol, last Mem) {
 	stride := func(param string) GPVirtual {
 		g := GP64()
 		Load(Param(param), g)
@@ -208,15 +209,29 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 	}
 	Label(name + "_store")
 	crs := stride("crs")
-	for i := range acc {
-		for j := range acc[i] {
-			at := Mem{Base: c, Disp: j * l.bytes()}
-			if j == v-1 {
-				l.movOut(acc[i][j], mask, at)
-			} else {
-				l.mov(acc[i][j], at)
+	store := func(masked bool) {
+		for i := range acc {
+			for j := range acc[i] {
+				at := Mem{Base: c, Disp: j * l.bytes()}
+				if j == v-1 && masked {
+					l.movOut(acc[i][j], mask, at)
+				} else {
+					l.mov(acc[i][j], at)
+				}
 			}
+			ADDQ(crs, c)
 		}
-		ADDQ(crs, c)
 	}
+	if l.wide() {
+		store(true)
+		return
+	}
+	// Masked stores of AVX2 are slow on some processors.
+	CMPQ(last, U32(l.n()))
+	JNE(LabelRef(name + "_masked"))
+	store(false)
+	JMP(LabelRef(name + "_done"))
+	Label(name + "_masked")
+	store(true)
+	Label(name + "_done")
 }

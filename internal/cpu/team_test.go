@@ -1,0 +1,113 @@
+package cpu
+
+import (
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestTeamRunsEachPieceOnce(t *testing.T) {
+	for _, workers := range []int{1, 2, 3, 9} {
+		team, mem := NewTeam(workers), new(Buf)
+		for _, pieces := range []int{0, 1, 2, 7, 100} {
+			counts := make([]atomic.Int32, 2*pieces)
+			var k Kernel
+			cells := Work[float32](&k, 3)
+			local := Scratch[int32](&k, 5)
+			for phase := range 2 {
+				k.Phase(pieces, func(piece int, w *Worker) {
+					if w.ID < 0 || w.ID >= workers || len(local.Local(w)) != 5 || len(Slice[float32](cells)) != 3 {
+						t.Errorf("worker %d of %d has no memory", w.ID, workers)
+					}
+					for i := range local.Local(w) {
+						local.Local(w)[i] = int32(piece)
+					}
+					if phase == 1 && counts[piece].Load() != 1 {
+						t.Error("a phase began before the one before it had ended")
+					}
+					counts[phase*pieces+piece].Add(1)
+					for _, v := range local.Local(w) {
+						if v != int32(piece) {
+							t.Error("scratch is shared")
+						}
+					}
+				})
+			}
+			holdBytes(mem, AlignedBytes(k.WorkBytes(workers)))
+			if err := team.Run(&k, mem); err != nil {
+				t.Fatal(err)
+			}
+			for i := range counts {
+				if n := counts[i].Load(); n != 1 {
+					t.Errorf("%d workers: piece %d of %d ran %d times", workers, i, pieces, n)
+				}
+			}
+		}
+	}
+}
+
+func TestTeamErrors(t *testing.T) {
+	team, mem := NewTeam(2), new(Buf)
+	var k Kernel
+	k.Phase(8, func(piece int, _ *Worker) {
+		if piece == 5 {
+			panic("piece five")
+		}
+	})
+	if err := team.Run(&k, mem); err == nil || !strings.Contains(err.Error(), "piece five") {
+		t.Errorf("a panic in a piece gives %v", err)
+	}
+	var after Kernel
+	ran := false
+	after.Phase(1, func(int, *Worker) { ran = true })
+	if err := team.Run(&after, mem); err != nil || !ran {
+		t.Errorf("a run after a panic gives %v", err)
+	}
+	Work[float64](&after, 1)
+	if err := team.Run(&after, mem); err == nil {
+		t.Error("no error without work memory")
+	}
+}
+
+func TestTeamHelpersEnd(t *testing.T) {
+	before := runtime.NumGoroutine()
+	team, mem := NewTeam(4), new(Buf)
+	var k Kernel
+	k.Phase(64, func(int, *Worker) { time.Sleep(time.Microsecond) })
+	if err := team.Run(&k, mem); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before the run", runtime.NumGoroutine(), before)
+		}
+	}
+}
+
+// A run allocates nothing, nor does a small product or a vector function, on slices of the stack too.
+func TestNoAllocation(t *testing.T) {
+	s := GemmShape{M: 70, N: 70, K: 70, TransB: true}
+	a, b, c := random[float32](4900), random[float32](4900), make([]float32, 4900)
+	var k Kernel
+	Gemm[float32](&k, s, NewBuf(a), NewBuf(b), nil, NewBuf(c))
+	team, mem := NewTeam(2), new(Buf)
+	holdBytes(mem, AlignedBytes(k.WorkBytes(2)))
+	if n := testing.AllocsPerRun(20, func() {
+		if err := team.Run(&k, mem); err != nil {
+			t.Fatal(err)
+		}
+	}); n >= 1 {
+		t.Errorf("a run allocates %v times", n)
+	}
+	if n := testing.AllocsPerRun(20, func() {
+		var x, y, z [48]float32
+		Tile(4, 4, 4, x[:], 4, 1, y[:], 4, z[:], 4, true)
+		ExpSum(z[:], x[:], 1, Max(x[:]))
+		SoftmaxGrad(z[:], x[:], y[:], Dot(x[:], y[:]), 1)
+		AdamW(x[:], y[:], z[:], z[:], AdamWStep[float32]{})
+	}); n != 0 {
+		t.Errorf("functions on slices of the stack allocate %v times", n)
+	}
+}
