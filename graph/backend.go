@@ -1,0 +1,128 @@
+package graph
+
+import (
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Device describes where a Backend runs.
+type Device struct {
+	Name       string // for people, such as "NVIDIA H200"
+	Kind       string // "cpu", "cuda"
+	Units      int    // workers of a CPU, multiprocessors of a GPU
+	Capability int    // compute capability, ten times the major number plus the minor one; 0 on a CPU
+	Memory     int64  // bytes in all; 0 where that is not known
+	Features   string // what else the choice of kernels depends on, such as the SIMD level of a CPU
+	Alignment  int    // of every operand in memory from Alloc, in bytes: a power of two, at least 8
+	Host       bool   // the device's memory is the host's: ops read and write it by their own Do, without copies
+}
+
+// Backend is a device with kernels. It does not know of graphs: a Machine plans, places the operands in the backend's
+// memory, binds kernels to them and launches these in order.
+//
+// A cell (*cpu.Buf, within ops.Arg) holds the device address of an operand. Cells are bound to kernels once and may be
+// pointed elsewhere between runs, so kernels read them anew at each launch.
+//
+// A Backend may be used by several machines at once, from several goroutines; a Stream, and what is bound for it, by one.
+type Backend interface {
+	Device() Device
+
+	// Offers returns the implementations of an op in order of preference, none for an op that the backend does not know.
+	// It may offer what a guard refuses later: then the plan can say why.
+	Offers(Site) []Implementation
+
+	// Alloc returns zeroed memory of the device, aligned to Device().Alignment at least.
+	Alloc(bytes int) (Memory, error)
+
+	// NewStream returns a new queue of the device.
+	NewStream() (Stream, error)
+
+	// Adopt makes dst hold the memory of v where v lives on this device already, row-major and aligned for every kernel
+	// (to 8 bytes at least): no copy, no allocation. ok is false for a value that must be uploaded; a Host backend
+	// uploads none. A value of another type or shape than want, or of another device, is an error.
+	Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (ok bool, err error)
+
+	// Close frees what the backend itself holds. Memory and streams must have been freed before.
+	Close() error
+}
+
+// Site is a place in a graph that wants an implementation.
+type Site struct {
+	Op      G.Op
+	Spec    ops.Spec // nil for an op that is not of package ops
+	In, Out []ops.Operand
+	Policy  Policy
+}
+
+// Implementation is one way to run an op on a device.
+type Implementation interface {
+	// Name identifies the implementation in plans and counters, such as "cpu" or "window wgmma".
+	Name() string
+	// Guard returns nil if the implementation can run the site, or *Unsupported. It depends on the site and the device
+	// alone.
+	Guard(Site) error
+	// Bind returns the kernel for the operands behind in and out, whose cells are not placed yet. An *Unsupported error
+	// selects the next implementation, any other one ends the planning.
+	Bind(site Site, in, out []ops.Arg) (Kernel, error)
+}
+
+// Kernel is an op bound to its operands. It writes every element of its outputs and reads none of them first.
+type Kernel interface {
+	// WorkBytes returns the work memory that a launch needs beside the operands.
+	WorkBytes() int
+	// Launch enqueues the kernel on s, which must be of the same backend; work holds at least WorkBytes, aligned like an
+	// operand and undefined. It allocates nothing once warm. An error of what had been enqueued earlier may come here.
+	Launch(s Stream, work *cpu.Buf) error
+}
+
+// Memory is a block of device memory.
+type Memory interface {
+	Bytes() int
+	// Place makes b hold bytes at offset.
+	Place(b *cpu.Buf, offset, bytes int)
+	// Free gives the memory back. Nothing that uses it may be under way.
+	Free() error
+}
+
+// Stream is a queue of copies and kernels that run in order, possibly after the calls that enqueue them have returned.
+type Stream interface {
+	// Upload copies src, a row-major host value or a View of the same backend, to dst. A host value may change as soon as
+	// Upload returns.
+	Upload(dst ops.Arg, src G.Value) error
+	// Download copies src to the host value dst, whose elements are defined after Synchronize.
+	Download(dst G.Value, src ops.Arg) error
+	// View returns a value over device memory: on a Host backend one that ops can read, elsewhere one that copies to the
+	// host when it is asked for its data, after waiting for s. It holds the address that a has now, and is a pointer.
+	View(a ops.Arg) G.Value
+
+	// BeginCapture makes launches be recorded instead of run, until EndCapture. Copies must not come between.
+	BeginCapture() error
+	// EndCapture returns what was recorded. Where recording failed it returns the error, and the stream goes on as if
+	// there had been no capture.
+	EndCapture() (Replay, error)
+
+	// Synchronize waits until all that was enqueued has ended, and returns its first error.
+	Synchronize() error
+	Close() error
+}
+
+// Replay is a recorded sequence of launches. It may keep the addresses that the cells held when it was recorded: where one
+// has changed, record again.
+type Replay interface {
+	// Launch enqueues the sequence on s. An error that a known kernel has caused is a *LaunchError.
+	Launch(s Stream) error
+	Close() error
+}
+
+// LaunchError is the failure of one kernel of a Replay.
+type LaunchError struct {
+	Kernel Kernel
+	Err    error
+}
+
+func (e *LaunchError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the kernel's own error.
+func (e *LaunchError) Unwrap() error { return e.Err }

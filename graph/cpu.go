@@ -1,0 +1,223 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// cpuAlignment is a cache line, and the widest vector.
+const cpuAlignment = 64
+
+// cpuBackend runs the kernels that every ops.Spec has, in memory of the Go heap.
+type cpuBackend struct{ workers int }
+
+// NewCPU returns the backend of the host's processor. Its kernels run on the given number of goroutines; 0 asks for
+// GOMAXPROCS. Results do not depend on that number.
+func NewCPU(workers int) Backend {
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	return &cpuBackend{workers}
+}
+
+// Device implements Backend.
+func (b *cpuBackend) Device() Device {
+	return Device{
+		Name: runtime.GOARCH, Kind: "cpu", Units: b.workers, Features: cpu.Level(), Alignment: cpuAlignment, Host: true,
+	}
+}
+
+// Offers implements Backend: each Spec's own kernel.
+func (b *cpuBackend) Offers(s Site) []Implementation {
+	if s.Spec == nil {
+		return nil
+	}
+	return []Implementation{cpuImplementation{b.workers}}
+}
+
+// Alloc implements Backend.
+func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
+	if bytes < 0 {
+		return nil, fmt.Errorf("graph: cpu: memory of %d bytes", bytes)
+	}
+	return &cpuMemory{cpu.AlignedBytes(bytes)}, nil
+}
+
+// NewStream implements Backend.
+func (b *cpuBackend) NewStream() (Stream, error) {
+	return &cpuStream{team: cpu.NewTeam(b.workers)}, nil
+}
+
+// Adopt implements Backend: every host value is in place. One that is not row-major is copied by each call.
+func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
+	if err := ops.HoldValue(dst, v, want); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// Close implements Backend.
+func (b *cpuBackend) Close() error { return nil }
+
+type cpuMemory struct{ bytes []byte }
+
+func (m *cpuMemory) Bytes() int { return len(m.bytes) }
+
+func (m *cpuMemory) Place(b *cpu.Buf, offset, bytes int) {
+	b.Set(unsafe.Pointer(unsafe.SliceData(m.bytes[offset:offset+bytes])), bytes)
+}
+
+// Free leaves the memory to the garbage collector, since values may still lie in it.
+func (m *cpuMemory) Free() error { return nil }
+
+// cpuImplementation is the kernel of a Spec itself.
+type cpuImplementation struct{ workers int }
+
+func (cpuImplementation) Name() string { return "cpu" }
+
+func (cpuImplementation) Guard(Site) error { return nil }
+
+func (i cpuImplementation) Bind(s Site, in, out []ops.Arg) (Kernel, error) {
+	k := new(cpuKernel)
+	if err := s.Spec.Bind(&k.kernel, in, out); err != nil {
+		return nil, err
+	}
+	k.work = k.kernel.WorkBytes(i.workers)
+	return k, nil
+}
+
+type cpuKernel struct {
+	kernel cpu.Kernel
+	work   int
+}
+
+func (k *cpuKernel) WorkBytes() int { return k.work }
+
+func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
+	stream, ok := s.(*cpuStream)
+	if !ok {
+		return fmt.Errorf("kernel of the cpu on a stream of type %T", s)
+	}
+	if stream.recording {
+		stream.recorded = append(stream.recorded, cpuLaunch{k, work})
+		return nil
+	}
+	return stream.team.Run(&k.kernel, work)
+}
+
+// cpuStream runs everything at once, in the goroutine of the caller and its team.
+type cpuStream struct {
+	team      *cpu.Team
+	recording bool
+	recorded  []cpuLaunch
+	cell      cpu.Buf // of the host value of a copy
+}
+
+type cpuLaunch struct {
+	kernel *cpuKernel
+	work   *cpu.Buf
+}
+
+func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
+	if err := s.mayCopy(); err != nil {
+		return err
+	}
+	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
+		return err
+	}
+	copy(hostBytes(dst.Buf), hostBytes(&s.cell))
+	return nil
+}
+
+func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
+	if err := s.mayCopy(); err != nil {
+		return err
+	}
+	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
+		return err
+	}
+	copy(hostBytes(&s.cell), hostBytes(src.Buf))
+	return nil
+}
+
+func (s *cpuStream) mayCopy() error {
+	if s.recording {
+		return errors.New("graph: cpu: copy during a capture")
+	}
+	return nil
+}
+
+func (s *cpuStream) View(a ops.Arg) G.Value { return hostView(a) }
+
+func (s *cpuStream) BeginCapture() error {
+	if s.recording {
+		return errors.New("graph: cpu: capture begun twice")
+	}
+	s.recording, s.recorded = true, nil
+	return nil
+}
+
+func (s *cpuStream) EndCapture() (Replay, error) {
+	if !s.recording {
+		return nil, errors.New("graph: cpu: capture ended before it began")
+	}
+	r := cpuReplay(s.recorded)
+	s.recording, s.recorded = false, nil
+	return r, nil
+}
+
+func (s *cpuStream) Synchronize() error { return nil }
+
+func (s *cpuStream) Close() error { return nil }
+
+// cpuReplay runs recorded launches in order. It reads the cells anew.
+type cpuReplay []cpuLaunch
+
+func (r cpuReplay) Launch(s Stream) error {
+	for i := range r {
+		if err := r[i].kernel.Launch(s, r[i].work); err != nil {
+			return &LaunchError{r[i].kernel, err}
+		}
+	}
+	return nil
+}
+
+func (r cpuReplay) Close() error { return nil }
+
+// hostBytes returns the host memory that b holds.
+func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
+
+// hostView returns a value over the host memory of a: a *tensor.Dense, or a Gorgonia scalar where a has no axes.
+func hostView(a ops.Arg) G.Value {
+	if a.Shape.IsScalar() {
+		switch a.Dtype {
+		case tensor.Float32:
+			return (*G.F32)(a.Pointer())
+		case tensor.Float64:
+			return (*G.F64)(a.Pointer())
+		case tensor.Int32:
+			return (*G.I32)(a.Pointer())
+		}
+		return nil
+	}
+	var backing any
+	switch a.Dtype {
+	case tensor.Float32:
+		backing = cpu.Slice[float32](a.Buf)
+	case tensor.Float64:
+		backing = cpu.Slice[float64](a.Buf)
+	case tensor.Int32:
+		backing = cpu.Slice[int32](a.Buf)
+	default:
+		return nil
+	}
+	return tensor.New(tensor.WithShape(a.Shape...), tensor.WithBacking(backing))
+}

@@ -1,0 +1,13 @@
+// Package graph runs Gorgonia graphs of the ops of package ops, and any other, planned and in memory of its own:
+// Machine is a gorgonia.VM, Grad takes gradients, NSA builds a layer of Native Sparse Attention, AdamW and the schedules
+// train it.
+//
+// A Machine plans once: a program in topological order, an implementation for each node, one arena in which memory is
+// used again after its last reader. Then it runs many times without allocating. Where it runs is a Backend: the CPU is
+// one; others live in packages of their own.
+//
+// What it is not: it does not rewrite the graph, fuse nodes or change an input. Ops that the backend does not implement
+// run by their own Do on the host, and the plan says so.
+//
+// Nothing here panics for bad input, and a panic of an op comes back as an error that names the op and the node.
+package graph

@@ -1,0 +1,227 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Grad adds to the graph the gradient of cost, a scalar of float32 or float64, with respect to each of the nodes wrt, and
+// returns their nodes. They become the nodes' Deriv, so that after a run n.Grad returns the value for an input n.
+//
+// Only ops on a path from wrt to cost are differentiated, by their own SymDiff, and the contributions to a node are added
+// at once. It is an error if cost does not depend on one of wrt, or if an op on the path has no gradient.
+//
+// Grad may be called again on a graph, for another cost or the same one: the nodes that it returns are right each time, and
+// the last call decides what n.Grad returns. gorgonia.Grad, called after it for the same input, would add to its result.
+func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
+	grads, err := differentiate(cost, wrt)
+	if err != nil {
+		return nil, fmt.Errorf("graph: grad: %w", err)
+	}
+	for i, n := range wrt {
+		G.SetDerivOf(grads[i], n)
+	}
+	return grads, nil
+}
+
+// backward is the state of one reverse pass over nodes that are in topological order.
+type backward struct {
+	graph *G.ExprGraph
+	nodes G.Nodes
+	at    map[*G.Node]int // index of a node in nodes
+	// depends says which nodes depend on wrt through inputs that have a gradient.
+	depends []bool
+	// stops are ops that depend on wrt and pass no gradient on.
+	stops []*G.Node
+	// terms are the contributions to each node's gradient; once it is visited, their sum alone.
+	terms []G.Nodes
+}
+
+func differentiate(cost *G.Node, wrt G.Nodes) (G.Nodes, error) {
+	if cost == nil || len(wrt) == 0 {
+		return nil, errors.New("no cost, or nothing to differentiate by")
+	}
+	if !cost.IsScalar() {
+		return nil, fmt.Errorf("the cost, %s, is not a scalar", describe(cost))
+	}
+	one, err := oneOf(cost)
+	if err != nil {
+		return nil, err
+	}
+	b := &backward{graph: cost.Graph(), at: map[*G.Node]int{}}
+	b.nodes = append(b.nodes, b.graph.AllNodes()...)
+	for i, n := range b.nodes {
+		b.at[n] = i
+	}
+	b.depends, b.terms = make([]bool, len(b.nodes)), make([]G.Nodes, len(b.nodes))
+	for _, n := range wrt {
+		i, ok := b.at[n]
+		if !ok {
+			return nil, fmt.Errorf("%s is not of the cost's graph", describe(n))
+		}
+		b.depends[i] = true
+	}
+	if err := b.markDependent(); err != nil {
+		return nil, err
+	}
+	end := b.at[cost]
+	b.terms[end] = G.Nodes{b.graph.AddNode(one)}
+	for i := end; i >= 0; i-- {
+		if b.depends[i] && len(b.terms[i]) > 0 {
+			if err := b.visit(i); err != nil {
+				return nil, err
+			}
+		}
+	}
+	grads := make(G.Nodes, len(wrt))
+	for i, n := range wrt {
+		if t := b.terms[b.at[n]]; len(t) > 0 {
+			grads[i] = t[0]
+			continue
+		}
+		return nil, fmt.Errorf("the cost does not depend on %s by ops with a gradient%s", describe(n), b.stopped())
+	}
+	return grads, nil
+}
+
+// oneOf returns a constant one of the cost's type. Gorgonia merges constants by their names.
+func oneOf(cost *G.Node) (*G.Node, error) {
+	const name = "d cost / d cost, of "
+	switch dt := cost.Dtype(); dt {
+	case tensor.Float32:
+		return G.NewConstant(float32(1), G.WithName(name+dt.String())), nil
+	case tensor.Float64:
+		return G.NewConstant(float64(1), G.WithName(name+dt.String())), nil
+	}
+	return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), cost.Dtype())
+}
+
+// markDependent fills depends for all nodes after those of wrt. An op that is no SDOp counts as dependent: it is an error
+// only if a gradient arrives there.
+func (b *backward) markDependent() error {
+	for i, n := range b.nodes {
+		inputs := inputsOf(b.graph, n)
+		if n.Type() == nil || len(inputs) == 0 {
+			continue
+		}
+		diffs, _, err := diffWRT(n, len(inputs))
+		if err != nil {
+			return err
+		}
+		reads := false
+		for j, c := range inputs {
+			at, ok := b.at[c]
+			if !ok || at >= i {
+				return fmt.Errorf("%s comes before its input %s", describe(n), describe(c))
+			}
+			if b.depends[at] {
+				reads = true
+				b.depends[i] = b.depends[i] || diffs == nil || diffs[j]
+			}
+		}
+		if reads && !b.depends[i] {
+			b.stops = append(b.stops, n)
+		}
+	}
+	return nil
+}
+
+// diffWRT returns which inputs of n have a gradient; nil, false if its op is no SDOp.
+func diffWRT(n *G.Node, inputs int) (diffs []bool, ok bool, err error) {
+	op, ok := n.Op().(G.SDOp)
+	if !ok {
+		return nil, false, nil
+	}
+	if diffs = op.DiffWRT(inputs); len(diffs) == inputs {
+		return diffs, true, nil
+	}
+	if len(diffs) == 0 {
+		return make([]bool, inputs), true, nil
+	}
+	return nil, true, fmt.Errorf("%s says of %d inputs whether they have a gradient, and has %d", describe(n), len(diffs), inputs)
+}
+
+// visit adds up the gradient of node i and passes it on to the inputs that depend on wrt.
+func (b *backward) visit(i int) error {
+	n := b.nodes[i]
+	grad, err := sum(b.terms[i])
+	if err != nil {
+		return fmt.Errorf("sum of the gradients of %s: %w", describe(n), err)
+	}
+	b.terms[i] = G.Nodes{grad}
+	inputs := inputsOf(b.graph, n)
+	passes := false
+	for _, c := range inputs {
+		passes = passes || b.depends[b.at[c]]
+	}
+	if !passes {
+		return nil
+	}
+	diffs, ok, err := diffWRT(n, len(inputs))
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("%s has no gradient", describe(n))
+	}
+	grads, err := symDiff(n, inputs, grad)
+	if err != nil {
+		return fmt.Errorf("gradient of %s: %w", describe(n), err)
+	}
+	for j, c := range inputs {
+		at := b.at[c]
+		if !diffs[j] || !b.depends[at] {
+			continue
+		}
+		if j >= len(grads) || grads[j] == nil {
+			return fmt.Errorf("%s returned no gradient for its input %d", describe(n), j)
+		}
+		if elements(grads[j]) != elements(c) {
+			return fmt.Errorf("%s returned a gradient of shape %v for its input %d of shape %v", describe(n), grads[j].Shape(), j, c.Shape())
+		}
+		b.terms[at] = append(b.terms[at], grads[j])
+	}
+	return nil
+}
+
+// symDiff calls the op's SymDiff; a panic there comes back as an error.
+func symDiff(n *G.Node, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	return n.Op().(G.SDOp).SymDiff(inputs, n, grad)
+}
+
+// stopped lists ops that passed no gradient on, for the error of a node that was not reached.
+func (b *backward) stopped() string {
+	var names []string
+	for _, n := range b.stops {
+		names = append(names, describe(n))
+	}
+	if names == nil {
+		return ""
+	}
+	return "; none passes " + strings.Join(names, ", ")
+}
+
+func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }
+
+// sum returns the sum of terms of one type and size.
+func sum(terms G.Nodes) (*G.Node, error) {
+	total := terms[0]
+	for _, t := range terms[1:] {
+		var err error
+		if total, err = G.Add(total, t); err != nil {
+			return nil, err
+		}
+	}
+	return total, nil
+}

@@ -1,0 +1,535 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, as it is when NewMachine is called.
+//
+// Each run reads the values that are bound to the graph's inputs then, which may be other ones than before. After it the
+// graph's roots, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have values, so that
+// node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
+// RunAll or Close, and what must last longer has to be copied. Other nodes have no values. After an error all are
+// undefined; the next RunAll begins anew.
+//
+// A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another.
+type Machine struct {
+	*program
+	opts   options
+	owned  bool // the backend is the machine's own
+	stream Stream
+	memory Memory
+	all    cpu.Buf // the whole of memory
+	work   cpu.Buf
+	kept   []*slot
+	made   []G.Value // what the machine has put into the targets of reads
+	args   []G.Value
+	train  []G.TrainModeOp
+	report Plan
+
+	segments []segment
+	moves    int64 // changes of addresses that kernels read, so far
+	warm     bool  // a run has succeeded
+	run      int64 // number of runs begun
+	at       *step // that runs, nil between steps
+	copies   struct{ uploads, downloads int64 }
+
+	// after, if not nil, is called after each step: for tests.
+	after func(index int)
+}
+
+var _ G.VM = (*Machine)(nil)
+
+// segment is a sequence of steps that are all kernels, or one op on the host.
+type segment struct {
+	from, to int // steps
+	kernels  bool
+	replay   Replay
+	moves    int64 // of the machine when replay was recorded
+}
+
+type options struct {
+	backend Backend
+	keep    G.Nodes
+	policy  Policy
+	capture bool
+	eval    bool
+}
+
+// Option is an option of NewMachine.
+type Option func(*options)
+
+// WithBackend makes the machine run on b, which it leaves open. Without it the machine has a CPU backend of its own.
+func WithBackend(b Backend) Option { return func(o *options) { o.backend = b } }
+
+// WithKeep makes nodes have values after a run that would have none otherwise.
+func WithKeep(nodes ...*G.Node) Option {
+	return func(o *options) { o.keep = append(o.keep, nodes...) }
+}
+
+// WithPolicy sets the policy of the choice of implementations.
+func WithPolicy(p Policy) Option { return func(o *options) { o.policy = p } }
+
+// WithCapture makes the machine record its kernels in the second run, and replay what was recorded from then on. It
+// records again when an input has moved to another address on the device.
+func WithCapture() Option { return func(o *options) { o.capture = true } }
+
+// WithEvalMode puts the ops that tell training from evaluation, such as dropout, into evaluation, as gorgonia.EvalMode
+// does for a TapeMachine; without it they are in training. It holds for the runs of this machine.
+func WithEvalMode() Option { return func(o *options) { o.eval = true } }
+
+// NewMachine plans g. Errors name the node.
+func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
+	if g == nil {
+		return nil, errors.New("graph: machine: nil graph")
+	}
+	m := &Machine{}
+	for _, o := range opts {
+		o(&m.opts)
+	}
+	if m.opts.backend == nil {
+		m.opts.backend, m.owned = NewCPU(0), true
+	}
+	if err := m.plan(g); err != nil {
+		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())
+	}
+	return m, nil
+}
+
+// plan compiles the graph, lays out and allocates memory and places every cell that does not change.
+func (m *Machine) plan(g *G.ExprGraph) (err error) {
+	b := m.opts.backend
+	if m.program, err = compile(g, b, m.opts.policy, m.opts.keep); err != nil {
+		return err
+	}
+	regions := m.live()
+	arena, bound := placeRegions(regions, m.device.Alignment)
+	if m.memory, err = b.Alloc(arena + m.program.work); err != nil {
+		return fmt.Errorf("arena of %d bytes and workspace of %d bytes: %w", arena, m.program.work, err)
+	}
+	if m.stream, err = b.NewStream(); err != nil {
+		return err
+	}
+	m.memory.Place(&m.all, 0, arena+m.program.work)
+	m.memory.Place(&m.work, arena, m.program.work)
+	args := 0
+	for _, s := range m.slots {
+		if err := m.place(s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	for i := range m.steps {
+		args = max(args, len(m.steps[i].in))
+		if t, ok := m.steps[i].node.Op().(G.TrainModeOp); ok {
+			m.train = append(m.train, t)
+		}
+		m.addToSegments(i)
+	}
+	m.args, m.made = make([]G.Value, args), make([]G.Value, len(m.reads))
+	m.report = m.newPlan(arena, bound)
+	return nil
+}
+
+// place points the cell of s into the arena and makes the values that stay the same for all runs.
+func (m *Machine) place(s *slot) error {
+	if s.region != nil {
+		m.memory.Place(s.arg.Buf, s.region.offset, s.region.bytes)
+	}
+	if s.keep && (s.kind == kernelSlot || s.kind == hostSlot) {
+		m.kept = append(m.kept, s)
+	}
+	switch {
+	case s.kind == kernelSlot && m.device.Host:
+		if s.readByHost {
+			s.host = m.stream.View(s.arg)
+		}
+	case s.kind == kernelSlot:
+		s.remote = true
+	case s.kind == constantSlot:
+		s.host = s.node.Value()
+		if s.readByKernel {
+			return m.send(s, s.host)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) addToSegments(i int) {
+	kernels := m.steps[i].kernel != nil
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels {
+		m.segments[n-1].to = i + 1
+		return
+	}
+	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels})
+}
+
+// RunAll runs the graph once; it may be called again without Reset. On a device that works asynchronously it may return
+// before the work has ended: an error of that work is returned by a later run or by Synchronize. Once warm it allocates
+// nothing for graphs of this module's ops.
+func (m *Machine) RunAll() (err error) {
+	if m.stream == nil {
+		return errors.New("graph: machine: closed")
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+		if err != nil {
+			err = m.runError(err)
+		}
+	}()
+	m.at = nil
+	m.run++
+	for _, t := range m.train {
+		if err := t.SetTraining(!m.opts.eval); err != nil {
+			return err
+		}
+	}
+	for _, s := range m.inputs {
+		if err := m.load(s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	for i := range m.segments {
+		if err := m.runSegment(&m.segments[i]); err != nil {
+			return err
+		}
+	}
+	m.at = nil
+	if err := m.bind(); err != nil {
+		return err
+	}
+	if err := m.answerReads(); err != nil {
+		return err
+	}
+	m.warm = true
+	return nil
+}
+
+// runError names the op that was running.
+func (m *Machine) runError(err error) error {
+	if m.at != nil {
+		return fmt.Errorf("graph: machine: %s: %w", describe(m.at.node), err)
+	}
+	return fmt.Errorf("graph: machine: %w", err)
+}
+
+func (m *Machine) runSegment(s *segment) error {
+	if s.kernels && m.opts.capture && m.warm {
+		return m.replaySegment(s)
+	}
+	for i := s.from; i < s.to; i++ {
+		m.at = &m.steps[i]
+		var err error
+		if m.at.kernel != nil {
+			err = m.at.kernel.Launch(m.stream, &m.work)
+		} else {
+			err = m.runOnHost(m.at)
+		}
+		if err != nil {
+			return err
+		}
+		m.counts[m.at.counter]++
+		if m.after != nil {
+			m.after(i)
+		}
+	}
+	return nil
+}
+
+// replaySegment records s where that has not been done for the present addresses, and replays it.
+func (m *Machine) replaySegment(s *segment) error {
+	if s.replay == nil || s.moves != m.moves {
+		if err := m.record(s); err != nil {
+			return err
+		}
+	}
+	m.at = nil
+	if err := s.replay.Launch(m.stream); err != nil {
+		var l *LaunchError
+		if errors.As(err, &l) {
+			for i := s.from; i < s.to; i++ {
+				if m.steps[i].kernel == l.Kernel {
+					m.at = &m.steps[i]
+				}
+			}
+		}
+		return err
+	}
+	for i := s.from; i < s.to; i++ {
+		m.counts[m.steps[i].counter]++
+	}
+	return nil
+}
+
+func (m *Machine) record(s *segment) error {
+	if s.replay != nil {
+		old := s.replay
+		s.replay = nil
+		if err := old.Close(); err != nil {
+			return err
+		}
+	}
+	if err := m.stream.BeginCapture(); err != nil {
+		return err
+	}
+	for i := s.from; i < s.to; i++ {
+		m.at = &m.steps[i]
+		if err := m.at.kernel.Launch(m.stream, &m.work); err != nil {
+			if r, end := m.stream.EndCapture(); end == nil {
+				err = errors.Join(err, r.Close())
+			}
+			return err
+		}
+	}
+	m.at = nil
+	r, err := m.stream.EndCapture()
+	if err != nil {
+		return fmt.Errorf("capture: %w", err)
+	}
+	s.replay, s.moves = r, m.moves
+	return nil
+}
+
+// load reads the value of an input.
+func (m *Machine) load(s *slot) error {
+	v := s.node.Value()
+	if v == nil {
+		return errors.New("no value is bound")
+	}
+	s.host, s.remote = v, false
+	if m.inMemory(v) { // a result of an earlier run, whose memory this run writes
+		if err := m.upload(s, v); err != nil {
+			return err
+		}
+		if s.remote = !m.device.Host; !s.remote {
+			s.host = m.stream.View(s.arg)
+		}
+		return nil
+	}
+	if s.readByKernel {
+		return m.send(s, v)
+	}
+	if m.device.Host {
+		return nil
+	}
+	var err error
+	s.remote, err = m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
+	return err
+}
+
+// send makes v the value of s that kernels read: in place, or copied.
+func (m *Machine) send(s *slot, v G.Value) error {
+	before := s.arg.Pointer()
+	ok, err := m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return m.upload(s, v)
+	}
+	s.remote = !m.device.Host
+	if s.arg.Pointer() != before {
+		m.moves++
+	}
+	return nil
+}
+
+// upload copies v into the arena, or into memory that s has for itself.
+func (m *Machine) upload(s *slot, v G.Value) error {
+	before := s.arg.Pointer()
+	if s.region == nil {
+		if s.own == nil {
+			var err error
+			if s.own, err = m.backend.Alloc(s.arg.Operand.Bytes()); err != nil {
+				return err
+			}
+		}
+		s.own.Place(s.arg.Buf, 0, s.arg.Operand.Bytes())
+	}
+	if s.arg.Pointer() != before {
+		m.moves++
+	}
+	m.copies.uploads++
+	return m.stream.Upload(s.arg, v)
+}
+
+// inMemory reports whether v lies in the machine's arena.
+func (m *Machine) inMemory(v G.Value) bool {
+	p, base := v.Uintptr(), uintptr(m.all.Pointer())
+	return p >= base && p-base < uintptr(m.all.Bytes())
+}
+
+// runOnHost runs an op by its own Do.
+func (m *Machine) runOnHost(st *step) error {
+	args, wait := m.args[:len(st.in)], false
+	for i, s := range st.in {
+		if s.remote && s.copied != m.run {
+			if err := m.download(s); err != nil {
+				return fmt.Errorf("input %d: %w", i, err)
+			}
+			wait = true
+		}
+		args[i] = s.host
+	}
+	if wait {
+		if err := m.stream.Synchronize(); err != nil {
+			return err
+		}
+	}
+	v, err := do(st, args)
+	clear(args)
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		return errors.New("the op returned no value")
+	}
+	if m.inMemory(v) { // an alias of an input whose memory is used again
+		if v, err = G.CloneValue(v); err != nil {
+			return err
+		}
+	}
+	out := st.out[0]
+	out.host = v
+	if out.readByKernel {
+		if err := m.send(out, conform(v, out.arg.Operand)); err != nil {
+			return err
+		}
+		out.remote = false
+	}
+	for _, s := range st.dead {
+		s.host = nil
+	}
+	return nil
+}
+
+// do calls the op as a TapeMachine would, but never in place.
+func do(st *step, args []G.Value) (G.Value, error) {
+	if st.prealloc {
+		pre := tensor.New(tensor.Of(st.node.Dtype()), tensor.WithShape(st.node.Shape()...))
+		return st.node.Op().(G.UsePreallocDoer).UsePreallocDo(pre, args...)
+	}
+	return st.node.Op().Do(args...)
+}
+
+// download copies what lies on the device alone to the host.
+func (m *Machine) download(s *slot) error {
+	if s.staging == nil {
+		s.staging = ops.NewValue(s.arg.Operand)
+	}
+	m.copies.downloads++
+	if err := m.stream.Download(s.staging, s.arg); err != nil {
+		return err
+	}
+	s.host, s.copied = s.staging, m.run
+	return nil
+}
+
+// bind gives the kept nodes their values. A value that is still bound since an earlier run stays.
+func (m *Machine) bind() error {
+	for _, s := range m.kept {
+		var v G.Value
+		if s.kind == kernelSlot {
+			if s.bound != nil && s.node.Value() == s.bound {
+				continue
+			}
+			v = m.stream.View(s.arg)
+		} else {
+			v = conform(s.host, s.arg.Operand)
+		}
+		if err := G.UnsafeLet(s.node, v); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		s.bound = v
+	}
+	return nil
+}
+
+// answerReads puts host values into the targets of gorgonia.Read. A value that it made before is used again.
+func (m *Machine) answerReads() error {
+	if len(m.reads) == 0 {
+		return nil
+	}
+	for i, r := range m.reads {
+		if s := r.from; s.kind == kernelSlot || s.remote {
+			if m.made[i] == nil || *r.into != m.made[i] {
+				m.made[i] = ops.NewValue(s.arg.Operand)
+			}
+			m.copies.downloads++
+			if err := m.stream.Download(m.made[i], s.arg); err != nil {
+				return fmt.Errorf("read of %s: %w", s.name, err)
+			}
+		} else {
+			var err error
+			if m.made[i], err = G.CloneValue(s.host); err != nil {
+				return fmt.Errorf("read of %s: %w", s.name, err)
+			}
+		}
+		*r.into = m.made[i]
+	}
+	return m.stream.Synchronize()
+}
+
+// conform returns v in the shape that its node has, where an op has returned the same elements in another one.
+func conform(v G.Value, want ops.Operand) G.Value {
+	d, ok := v.(*tensor.Dense)
+	if !ok || d.Shape().Eq(want.Shape) || d.Size() != want.Elements() {
+		return v
+	}
+	c := d.ShallowClone()
+	if err := c.Reshape(want.Shape...); err != nil {
+		return v
+	}
+	return c
+}
+
+// Reset does nothing: a run begins anew by itself. It is there for gorgonia.VM.
+func (m *Machine) Reset() {}
+
+// Synchronize waits for the work of all runs so far and returns its first error.
+func (m *Machine) Synchronize() error {
+	if m.stream == nil {
+		return nil
+	}
+	return m.stream.Synchronize()
+}
+
+// Close frees the machine's memory, and its backend if it has one of its own. The values of its nodes end with it.
+func (m *Machine) Close() error {
+	var errs []error
+	if m.stream != nil {
+		errs = append(errs, m.stream.Synchronize())
+		for i := range m.segments {
+			if r := m.segments[i].replay; r != nil {
+				errs = append(errs, r.Close())
+			}
+		}
+		errs = append(errs, m.stream.Close())
+	}
+	m.segments, m.stream = nil, nil
+	if m.program != nil {
+		for _, s := range m.slots {
+			if s.own != nil {
+				errs = append(errs, s.own.Free())
+				s.own = nil
+			}
+		}
+	}
+	if m.memory != nil {
+		errs = append(errs, m.memory.Free())
+		m.memory = nil
+	}
+	if m.owned {
+		m.owned = false
+		errs = append(errs, m.opts.backend.Close())
+	}
+	return errors.Join(errs...)
+}

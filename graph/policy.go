@@ -1,0 +1,35 @@
+package graph
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// Policy is what a user wants of the choice of implementations. The zero value takes the best that the backend has.
+type Policy struct {
+	// Strict makes a fallback an error of NewMachine: an op that would run by other than the first implementation offered
+	// for it, and, where the device's memory is not the host's, one that would run on the host.
+	Strict bool
+}
+
+// PolicyFromEnv returns the policy of the environment: NSA_STRICT, a boolean as strconv.ParseBool reads it. Variables that
+// are empty or not set leave the zero value.
+func PolicyFromEnv() (Policy, error) {
+	var p Policy
+	err := boolFromEnv("NSA_STRICT", &p.Strict)
+	return p, err
+}
+
+func boolFromEnv(name string, to *bool) error {
+	s := os.Getenv(name)
+	if s == "" {
+		return nil
+	}
+	v, err := strconv.ParseBool(s)
+	if err != nil {
+		return fmt.Errorf("graph: %s is %q, want a boolean", name, s)
+	}
+	*to = v
+	return nil
+}

@@ -1,0 +1,355 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// kind says where a slot's value comes from.
+type kind int
+
+const (
+	inputSlot    kind = iota // node.Value() at the start of a run
+	constantSlot             // node.Value() of a constant
+	kernelSlot               // written by a kernel, in the arena
+	hostSlot                 // returned by the Do of an op
+)
+
+// slot is the value of a node, or a further output that no node names.
+type slot struct {
+	node *G.Node // nil for an output that no node names
+	name string
+	kind kind
+	arg  ops.Arg // its cell is the value on the device
+
+	// Who reads it: kernels, ops on the host.
+	readByKernel, readByHost bool
+	// keep says that it lives to the end of a run and is bound to its node then.
+	keep bool
+	// read says that a gorgonia.Read wants it.
+	read bool
+
+	// region is the memory in the arena, nil for values that have none.
+	region *region
+	// own is memory for an input or a constant that does not live on the device, allocated when it is first needed.
+	own Memory
+
+	// host is the value as ops on the host read it. What lies on another device alone, as remote says, is copied to staging
+	// first, in the run that copied counts.
+	host, staging G.Value
+	remote        bool
+	copied        int64
+	// bound is what the machine has bound to node.
+	bound G.Value
+}
+
+// step is one instruction: a kernel, or an op that runs on the host.
+type step struct {
+	node    *G.Node
+	in, out []*slot
+	kernel  Kernel // nil for an op on the host
+	counter int    // index into program.counts
+	chosen  choice
+
+	prealloc bool    // the op on the host wants its result's memory given
+	dead     []*slot // values on the host that nothing reads after the step
+}
+
+// choice is how an op came to its implementation.
+type choice struct {
+	name    string
+	refused []Refusal
+}
+
+// hostName is the name of ops that run by their own Do.
+const hostName = "host"
+
+// read is a gorgonia.Read.
+type read struct {
+	from *slot
+	into *G.Value
+}
+
+// program is a graph as a machine runs it.
+type program struct {
+	graph   *G.ExprGraph
+	backend Backend
+	device  Device
+	policy  Policy
+
+	slots  []*slot
+	of     map[*G.Node]*slot
+	writer map[*slot]int // index of the step that writes a slot's node
+	steps  []step
+	inputs []*slot // that something reads
+	reads  []read
+	work   int // bytes
+
+	names  []string // of implementations
+	counts []int64  // launches, by the index of names
+}
+
+// compile makes the program of g: instructions in the order of its nodes, with an implementation for each.
+func compile(g *G.ExprGraph, b Backend, policy Policy, keep G.Nodes) (*program, error) {
+	p := &program{graph: g, backend: b, device: b.Device(), policy: policy, of: map[*G.Node]*slot{}, writer: map[*slot]int{}}
+	if p.device.Alignment < 8 || p.device.Alignment&(p.device.Alignment-1) != 0 {
+		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", p.device.Alignment)
+	}
+	var problems []string
+	checkStructure(g, func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) })
+	if err := checkError(problems); err != nil {
+		return nil, err
+	}
+	nodes := append(G.Nodes(nil), g.AllNodes()...)
+	for _, n := range nodes {
+		if err := p.add(n); err != nil {
+			return nil, fmt.Errorf("%s: %w", describe(n), err)
+		}
+	}
+	p.keepWanted(nodes)
+	for _, n := range keep {
+		s, ok := p.of[n]
+		if !ok {
+			return nil, fmt.Errorf("%s is to be kept and is not in the graph", describe(n))
+		}
+		s.keep = true
+	}
+	for _, s := range p.slots {
+		if s.kind == inputSlot && (s.readByKernel || s.readByHost || s.read) {
+			p.inputs = append(p.inputs, s)
+		}
+	}
+	return p, nil
+}
+
+// add adds the node's slot and its step, if it has one.
+func (p *program) add(n *G.Node) error {
+	st, ok, err := statementOf(n)
+	if err != nil {
+		return err
+	}
+	var in []*slot
+	for _, c := range inputsOf(p.graph, n) {
+		in = append(in, p.of[c])
+	}
+	if ok {
+		if st.into != nil && len(in) == 1 {
+			in[0].keep, in[0].read = true, true
+			p.reads = append(p.reads, read{in[0], st.into})
+		}
+		return nil
+	}
+	switch {
+	case n.Op() == nil:
+		p.addSlot(n, inputSlot)
+	case isConstant(n):
+		p.addSlot(n, constantSlot)
+	default:
+		if i, ok := ops.OutputIndex(n.Op()); ok && len(in) == 1 && in[0].kind == kernelSlot {
+			return p.addOutput(n, in[0], i)
+		}
+		return p.addStep(n, in)
+	}
+	return nil
+}
+
+// isConstant reports whether n is a constant of Gorgonia, whose ops hold their value.
+func isConstant(n *G.Node) bool {
+	_, ok := n.Op().(interface{ Value() G.Value })
+	return ok && n.Value() != nil
+}
+
+func (p *program) addSlot(n *G.Node, k kind) *slot {
+	s := p.newSlot(k, ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
+	s.node, s.name = n, describe(n)
+	p.of[n] = s
+	return s
+}
+
+func (p *program) newSlot(k kind, o ops.Operand) *slot {
+	s := &slot{kind: k, arg: ops.Arg{Operand: o, Buf: new(cpu.Buf)}}
+	p.slots = append(p.slots, s)
+	return s
+}
+
+// addOutput makes n name a further output of the kernel that wrote main.
+func (p *program) addOutput(n *G.Node, main *slot, index int) error {
+	out := p.steps[p.writer[main]].out
+	if index >= len(out) || out[0] != main {
+		return fmt.Errorf("no output %d of %s", index, main.name)
+	}
+	s := out[index]
+	s.node, s.name = n, describe(n)
+	p.of[n] = s
+	return nil
+}
+
+// addStep adds the instruction of an op.
+func (p *program) addStep(n *G.Node, in []*slot) error {
+	site := Site{Op: n.Op(), Policy: p.policy}
+	site.Spec, _ = ops.SpecOf(n.Op())
+	main := p.addSlot(n, hostSlot)
+	st := step{node: n, in: in, out: []*slot{main}}
+	if outs := ops.OutputsOf(n.Op()); site.Spec != nil {
+		for _, o := range outs[1:] {
+			s := p.newSlot(kernelSlot, o)
+			s.name = fmt.Sprintf("output %d of %s", len(st.out), main.name)
+			st.out = append(st.out, s)
+		}
+	}
+	for _, s := range st.in {
+		site.In = append(site.In, s.arg.Operand)
+	}
+	for _, s := range st.out {
+		site.Out = append(site.Out, s.arg.Operand)
+	}
+	if err := p.dispatch(&st, site); err != nil {
+		return err
+	}
+	if st.kernel == nil {
+		for _, s := range st.in {
+			s.readByHost = true
+		}
+		p.slots = p.slots[:len(p.slots)-len(st.out)+1] // the op keeps its further outputs itself
+		st.out = st.out[:1]
+		_, ok := n.Op().(G.UsePreallocDoer)
+		// Gorgonia's TapeMachine gives such ops their result's memory, and the Do of some is not equivalent.
+		st.prealloc = ok && n.Op().CallsExtern() && n.Op().ReturnsPtr() && !n.IsScalar()
+	} else {
+		for _, s := range st.in {
+			s.readByKernel = true
+		}
+		main.kind = kernelSlot
+		p.work = max(p.work, st.kernel.WorkBytes())
+	}
+	st.counter = p.counter(st.chosen.name)
+	p.writer[main] = len(p.steps)
+	p.steps = append(p.steps, st)
+	return nil
+}
+
+// dispatch binds the first implementation that takes the site, or leaves the op to the host.
+func (p *program) dispatch(st *step, site Site) error {
+	args := func(slots []*slot) []ops.Arg {
+		list := make([]ops.Arg, len(slots))
+		for i, s := range slots {
+			list[i] = s.arg
+		}
+		return list
+	}
+	refuse := func(i Implementation, err error) error {
+		var u *Unsupported
+		if !errors.As(err, &u) {
+			return fmt.Errorf("%s: %w", i.Name(), err)
+		}
+		if p.policy.Strict {
+			return fmt.Errorf("strict: %s: %w", i.Name(), err)
+		}
+		st.chosen.refused = append(st.chosen.refused, Refusal{i.Name(), u})
+		return nil
+	}
+	for _, i := range p.backend.Offers(site) {
+		err := i.Guard(site)
+		if err == nil {
+			if st.kernel, err = i.Bind(site, args(st.in), args(st.out)); err == nil {
+				st.chosen.name = i.Name()
+				return nil
+			}
+		}
+		if err := refuse(i, err); err != nil {
+			return err
+		}
+	}
+	if p.policy.Strict && !p.device.Host {
+		return fmt.Errorf("strict: %s has no kernel for it", p.device.Kind)
+	}
+	st.kernel, st.chosen.name = nil, hostName
+	return nil
+}
+
+// counter returns the index of a name's counter.
+func (p *program) counter(name string) int {
+	for i, n := range p.names {
+		if n == name {
+			return i
+		}
+	}
+	p.names, p.counts = append(p.names, name), append(p.counts, 0)
+	return len(p.names) - 1
+}
+
+// keepWanted marks the values that the graph itself asks for: roots and derivatives of inputs.
+func (p *program) keepWanted(nodes G.Nodes) {
+	isRead := map[*slot]bool{}
+	for i := range p.steps {
+		for _, s := range p.steps[i].in {
+			isRead[s] = true
+		}
+	}
+	for _, n := range nodes {
+		s, ok := p.of[n]
+		if !ok {
+			continue
+		}
+		// The main output of an op is its further outputs' input in the graph: nothing but these may read it.
+		if !isRead[s] && p.graph.To(n.ID()).Len() <= 0 {
+			s.keep = true
+		}
+		if n.Op() == nil && n.Deriv() != nil {
+			if d, ok := p.of[n.Deriv()]; ok {
+				d.keep = true
+			}
+		}
+	}
+}
+
+// live sets the regions of all values that lie in the arena, from their first to their last use, and returns them.
+func (p *program) live() []*region {
+	var regions []*region
+	end := len(p.steps) // after the last step: where kept values are handed out
+	for i := range p.steps {
+		st := &p.steps[i]
+		for _, s := range st.in {
+			if s.region != nil {
+				s.region.last = i
+			}
+		}
+		for _, s := range st.out {
+			onDevice := s.kind == kernelSlot || s.readByKernel && !p.device.Host
+			if !onDevice {
+				continue
+			}
+			s.region = &region{bytes: s.arg.Operand.Bytes(), first: i, last: i}
+			regions = append(regions, s.region)
+		}
+	}
+	for _, s := range p.slots {
+		if s.region != nil && s.keep && s.kind == kernelSlot {
+			s.region.last = end
+		}
+	}
+	p.markDead()
+	return regions
+}
+
+// markDead tells each step which values on the host it is the last to read.
+func (p *program) markDead() {
+	last := map[*slot]int{}
+	for i := range p.steps {
+		for _, list := range [][]*slot{p.steps[i].in, p.steps[i].out} {
+			for _, s := range list {
+				if s.kind == hostSlot && !s.keep {
+					last[s] = i
+				}
+			}
+		}
+	}
+	for s, i := range last {
+		p.steps[i].dead = append(p.steps[i].dead, s)
+	}
+}

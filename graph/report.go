@@ -1,0 +1,142 @@
+package graph
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Plan says how a machine runs its graph.
+type Plan struct {
+	Device Device
+	Steps  []PlanStep // in the order in which they run
+
+	Arena     int // bytes of the memory that kernels write their results to
+	ArenaMin  int // the most bytes of it that are in use at once, which no layout can be below
+	Workspace int // bytes beside it that kernels share
+	Results   int // bytes of all results of kernels: the arena, were no memory used twice
+	Host      int // bytes that ops on the host allocate in each run
+}
+
+// PlanStep is one instruction.
+type PlanStep struct {
+	Node           *G.Node
+	Op             string // the name of the op
+	Implementation string // of the backend, or "host" for an op that runs by its own Do
+	Outputs        []PlanOutput
+	Refused        []Refusal // implementations that were preferred, and why they were not taken
+}
+
+// PlanOutput is a result of a step.
+type PlanOutput struct {
+	ops.Operand
+	Offset int  // in the arena; -1 for a value in host memory
+	Last   int  // index of the last step that reads it; the number of steps for what is kept
+	Kept   bool // whether the node has a value after a run
+}
+
+// Refusal is an implementation that was not taken.
+type Refusal struct {
+	Name string
+	Why  *Unsupported
+}
+
+func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
+
+// Plan returns how the machine runs the graph.
+func (m *Machine) Plan() Plan { return m.report }
+
+// Counts returns how often each implementation has run since the machine was made, by its name; under "host" the ops that
+// ran by their own Do, and under "upload" and "download" the copies between host and device.
+func (m *Machine) Counts() map[string]int64 {
+	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
+	for i, n := range m.names {
+		c[n] = m.counts[i]
+	}
+	return c
+}
+
+func (p *program) newPlan(arena, bound int) Plan {
+	plan := Plan{Device: p.device, Arena: arena, ArenaMin: bound, Workspace: p.work}
+	last := map[*slot]int{}
+	for i := range p.steps {
+		for _, s := range p.steps[i].in {
+			last[s] = i
+		}
+		for _, s := range p.steps[i].out {
+			last[s] = i
+		}
+	}
+	for i := range p.steps {
+		st := &p.steps[i]
+		ps := PlanStep{
+			Node: st.node, Op: opName(st.node.Op()), Implementation: st.chosen.name, Refused: st.chosen.refused,
+		}
+		for _, s := range st.out {
+			o := PlanOutput{Operand: s.arg.Operand, Offset: -1, Last: last[s], Kept: s.keep}
+			if s.keep {
+				o.Last = len(p.steps)
+			}
+			if s.region != nil {
+				o.Offset = s.region.offset
+				plan.Results += alignUp(s.region.bytes, p.device.Alignment)
+			}
+			if s.kind == hostSlot {
+				plan.Host += s.arg.Operand.Bytes()
+			}
+			ps.Outputs = append(ps.Outputs, o)
+		}
+		plan.Steps = append(plan.Steps, ps)
+	}
+	return plan
+}
+
+// String returns a table of the steps, a line for each result, and the totals.
+func (p Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s, %d units", p.Device.Kind, p.Device.Name, p.Device.Units)
+	if p.Device.Features != "" {
+		fmt.Fprintf(&b, ", %s", p.Device.Features)
+	}
+	b.WriteString("\n")
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "step\tnode\top\timplementation\tresult\tbytes\toffset\tlast read\trefused")
+	for i, s := range p.Steps {
+		for j, o := range s.Outputs {
+			step, node, op, impl, refused := "", "", "", "", ""
+			if j == 0 {
+				step, node, op, impl = fmt.Sprint(i), fmt.Sprint(s.Node.ID()), s.Op, s.Implementation
+				for k, r := range s.Refused {
+					if k > 0 {
+						refused += "; "
+					}
+					refused += r.String()
+				}
+			}
+			offset, last := "host", fmt.Sprint(o.Last)
+			if o.Offset >= 0 {
+				offset = fmt.Sprint(o.Offset)
+			}
+			if o.Kept {
+				last = "kept"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%d\t%s\t%s\t%s\n", step, node, op, impl, o.Operand, o.Operand.Bytes(), offset, last, refused)
+		}
+	}
+	w.Flush()
+	fmt.Fprintf(&b, "arena %d bytes (at least %d, results %d), workspace %d bytes, host %d bytes a run\n",
+		p.Arena, p.ArenaMin, p.Results, p.Workspace, p.Host)
+	return b.String()
+}
+
+// opName returns the name of an op: that of its Spec, or how Gorgonia prints it.
+func opName(op G.Op) string {
+	if s, ok := ops.SpecOf(op); ok {
+		return s.Name()
+	}
+	return op.String()
+}
