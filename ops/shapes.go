@@ -62,3 +62,6 @@ func positive(name string, v int) error {
 	}
 	return nil
 }
+
+// numbered names one input of several alike.
+func numbered(name string, i int) string { return fmt.Sprintf("%s %d", name, i) }

@@ -1,0 +1,136 @@
+package ops
+
+import (
+	"fmt"
+	"math"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// AdamWOp is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by the
+// global norm of the gradients. Its inputs are the numbers of the step, float64 [8] as AdamWHyper.Write gives them, and
+// then, for each of the N = len(Decay) tensors, weight, grad, m and v: of one shape each, any rank, all of one type. Its
+// output, float64 [1], is the norm of all gradients before clipping.
+//
+//	g = grad*min(1, clip/(norm+1e-6));  m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g²
+//	weight -= lr*(m*c1/(sqrt(v*c2)+eps) + decay*weight)
+//
+// A norm that is not finite changes nothing but the output, which says so.
+//
+// It writes to its inputs weight, m and v, and so is no op of a graph: a solver binds it to memory of its own.
+type AdamWOp struct {
+	Decay string // one character a tensor: '1' for weight decay, '0' for none
+}
+
+// AdamWHyper holds the numbers of one step.
+type AdamWHyper struct {
+	LR           float64 // learning rate
+	Beta1, Beta2 float64 // decay of the first and of the second moment, in [0,1)
+	Eps          float64 // added to the root of the second moment
+	Decay        float64 // weight decay of the tensors that have it
+	Clip         float64 // largest norm of all gradients together; 0 does not clip
+	Step         int     // number of the step, from 1: it decides the bias corrections
+}
+
+// Write puts the numbers into hyper [8], the first input of AdamWOp: lr, beta1, beta2, eps, decay, clip, and the bias
+// corrections c1 = 1/(1-beta1^step) and c2 = 1/(1-beta2^step).
+func (h AdamWHyper) Write(hyper []float64) {
+	t := float64(h.Step)
+	copy(hyper, []float64{
+		h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, h.Clip, 1 / (1 - math.Pow(h.Beta1, t)), 1 / (1 - math.Pow(h.Beta2, t)),
+	})
+}
+
+// AdamWHyperLen is the number of elements that AdamWHyper.Write writes.
+const AdamWHyperLen = 8
+
+// Name implements Spec.
+func (AdamWOp) Name() string { return "adamw" }
+
+// Infer implements Spec.
+func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
+	n := len(op.Decay)
+	if len(in) != 1+4*n || n == 0 {
+		return nil, fmt.Errorf("%d inputs, want the numbers of the step and 4 for each of %d tensors", len(in), n)
+	}
+	for i, c := range op.Decay {
+		if c != '0' && c != '1' {
+			return nil, fmt.Errorf("decay of tensor %d is %q, want '0' or '1'", i, c)
+		}
+	}
+	if err := wantInputs(in[:1], float("hyper", 1)); err != nil {
+		return nil, err
+	}
+	if in[0].Dtype != tensor.Float64 || in[0].Shape[0] != AdamWHyperLen {
+		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", in[0], AdamWHyperLen)
+	}
+	names := [...]string{"weight", "grad", "m", "v"}
+	want := make([]input, 4*n)
+	for i := range want {
+		want[i] = float(numbered(names[i%4], i/4), -1)
+	}
+	if err := wantInputs(in[1:], want...); err != nil {
+		return nil, err
+	}
+	for i, w := range want {
+		if err := wantShape(w.name, in[1+i].Shape, in[1+i/4*4].Shape...); err != nil {
+			return nil, err
+		}
+	}
+	return []Operand{{tensor.Float64, tensor.Shape{1}}}, nil
+}
+
+// Bind implements Spec.
+func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[1].Dtype == tensor.Float32 {
+		bindAdamW[float32](k, op.Decay, in[0], in[1:], out[0])
+	} else {
+		bindAdamW[float64](k, op.Decay, in[0], in[1:], out[0])
+	}
+	return nil
+}
+
+// run is a run of the elements of one tensor.
+type run struct{ tensor, lo, hi int }
+
+func bindAdamW[T cpu.Float](k *cpu.Kernel, decay string, hyper Arg, state []Arg, norm Arg) {
+	var runs []run // of all tensors, in fixed chunks
+	for i := range decay {
+		n := state[4*i].Elements()
+		for lo := 0; lo < n; lo += chunk {
+			runs = append(runs, run{i, lo, min(n, lo+chunk)})
+		}
+	}
+	sums := cpu.Work[float64](k, len(runs))
+	k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
+		r := runs[piece]
+		cpu.Slice[float64](sums)[piece] = cpu.SumSquares(cpu.Slice[T](state[4*r.tensor+1].Buf)[r.lo:r.hi])
+	})
+	k.Phase(1, func(int, *cpu.Worker) {
+		sum := 0.0
+		for _, s := range cpu.Slice[float64](sums) {
+			sum += s
+		}
+		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum)
+	})
+	k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
+		n, h := cpu.Slice[float64](norm.Buf)[0], cpu.Slice[float64](hyper.Buf)
+		if math.IsNaN(n) || math.IsInf(n, 0) {
+			return
+		}
+		step := cpu.AdamWStep[T]{
+			LR: T(h[0]), Beta1: T(h[1]), Beta2: T(h[2]), Eps: T(h[3]), Decay: T(h[4]), Clip: 1, C1: T(h[6]), C2: T(h[7]),
+		}
+		if h[5] > 0 {
+			step.Clip = T(min(1, h[5]/(n+1e-6)))
+		}
+		r := runs[piece]
+		if decay[r.tensor] == '0' {
+			step.Decay = 0
+		}
+		at := func(i int) []T { return cpu.Slice[T](state[4*r.tensor+i].Buf)[r.lo:r.hi] }
+		cpu.AdamW(at(0), at(1), at(2), at(3), step)
+	})
+}

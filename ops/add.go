@@ -1,0 +1,93 @@
+package ops
+
+import (
+	"errors"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// Add returns the sum of its inputs, one or more of one shape, in one pass and in their order.
+//
+// The gradient of the first input is the node of the sum's gradient itself; the others have copies of their own. With one
+// node for all, Gorgonia's solvers, which zero a gradient after use, and its in-place ops would change one input's
+// gradient when they are done with another's.
+func Add(xs ...*gorgonia.Node) (*gorgonia.Node, error) { return Apply(AddOp{}, xs...) }
+
+// AddOp is the Spec of Add: x0, x1, ... -> y, all of one shape.
+type AddOp struct{}
+
+// Name implements Spec.
+func (AddOp) Name() string { return "add" }
+
+// Infer implements Spec.
+func (AddOp) Infer(in []Operand) ([]Operand, error) {
+	if len(in) == 0 {
+		return nil, errors.New("no inputs")
+	}
+	names := make([]string, len(in))
+	for i := range names {
+		names[i] = numbered("x", i)
+	}
+	return inferElementwise(in, names...)
+}
+
+// Bind implements Spec.
+func (AddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindAdd[float32](k, in, out[0])
+	} else {
+		bindAdd[float64](k, in, out[0])
+	}
+	return nil
+}
+
+func bindAdd[T cpu.Float](k *cpu.Kernel, in []Arg, y Arg) {
+	n := y.Elements()
+	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, chunk, n)
+		sum, first := cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi]
+		if len(in) == 1 {
+			copy(sum, first)
+			return
+		}
+		cpu.Add(sum, first, cpu.Slice[T](in[1].Buf)[lo:hi])
+		for _, x := range in[2:] {
+			cpu.Add(sum, sum, cpu.Slice[T](x.Buf)[lo:hi])
+		}
+	})
+}
+
+// DiffWRT implements Differentiable.
+func (AddOp) DiffWRT(inputs int) []bool { return all(inputs) }
+
+// Grad implements Differentiable.
+func (AddOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	grads := gorgonia.Nodes{dy}
+	for i := 1; i < len(in); i++ {
+		dx, err := Apply(AddGradOp{y.ID(), i}, dy)
+		if err != nil {
+			return nil, err
+		}
+		grads = append(grads, dx)
+	}
+	return grads, nil
+}
+
+// AddGradOp is the Spec of the gradient of Add by one of its inputs: dy -> a copy of dy. Its fields keep the copies
+// apart, which would be merged into one node otherwise. Where nothing changes values in place, a copy is not needed.
+type AddGradOp struct {
+	Sum   int64 // id of the sum's node
+	Input int   // which of its inputs
+}
+
+// Name implements Spec.
+func (AddGradOp) Name() string { return "gradient of add" }
+
+// Infer implements Spec.
+func (AddGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "dy") }
+
+// Bind implements Spec.
+func (AddGradOp) Bind(k *cpu.Kernel, in, out []Arg) error { return AddOp{}.Bind(k, in, out) }

@@ -1,0 +1,161 @@
+package ops
+
+import (
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// CompressMean returns the mean of each compression block of keys or values: x [B,S,Hkv,D] -> [B,Nc,Hkv,D], where block i
+// covers the tokens [i*stride, i*stride+blockLen) and Nc = NumCompressed(S, blockLen, stride). This is the simplest phi of
+// NSA (arXiv 2502.11089, equation 7). Where S < blockLen, which leaves no block, the output has one row of zeros. It is an
+// error if stride does not divide blockLen. x has a gradient.
+func CompressMean(x *gorgonia.Node, blockLen, stride int) (*gorgonia.Node, error) {
+	return Apply(CompressMeanOp{blockLen, stride}, x)
+}
+
+// CompressMeanOp is the Spec of CompressMean: x -> y.
+type CompressMeanOp struct {
+	BlockLen int // l: tokens of a block
+	Stride   int // d: tokens between the starts of two blocks
+}
+
+// Name implements Spec.
+func (CompressMeanOp) Name() string { return "compress mean" }
+
+// Infer implements Spec.
+func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("x", 4)); err != nil {
+		return nil, err
+	}
+	if err := checkBlocks(op.BlockLen, op.Stride); err != nil {
+		return nil, err
+	}
+	s := in[0].Shape
+	return []Operand{{in[0].Dtype, tensor.Shape{s[0], compressedRows(s[1], op.BlockLen, op.Stride), s[2], s[3]}}}, nil
+}
+
+// Bind implements Spec.
+func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
+	if in[0].Dtype == tensor.Float32 {
+		bindCompressMean[float32](k, c, in[0], out[0])
+	} else {
+		bindCompressMean[float64](k, c, in[0], out[0])
+	}
+	return nil
+}
+
+// DiffWRT implements Differentiable.
+func (CompressMeanOp) DiffWRT(int) []bool { return []bool{true} }
+
+// Grad implements Differentiable.
+func (op CompressMeanOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	dx, err := Apply(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, dy)
+	return gorgonia.Nodes{dx}, err
+}
+
+// CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] -> dx [B,S,Hkv,D]. A token receives the
+// share 1/l of every block that covers it, in ascending order; tokens after the last block receive zero.
+type CompressMeanGradOp struct {
+	BlockLen int // l, as in CompressMeanOp
+	Stride   int // d, as in CompressMeanOp
+	Tokens   int // S
+}
+
+// Name implements Spec.
+func (CompressMeanGradOp) Name() string { return "gradient of compress mean" }
+
+// Infer implements Spec.
+func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("dy", 4)); err != nil {
+		return nil, err
+	}
+	if err := positive("tokens S", op.Tokens); err != nil {
+		return nil, err
+	}
+	s := in[0].Shape
+	x := Operand{in[0].Dtype, tensor.Shape{s[0], op.Tokens, s[2], s[3]}}
+	y, err := CompressMeanOp{op.BlockLen, op.Stride}.Infer([]Operand{x})
+	if err != nil {
+		return nil, err
+	}
+	return []Operand{x}, wantShape("dy", s, y[0].Shape...)
+}
+
+// Bind implements Spec.
+func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	c := blocksOf(out[0].Shape, op.BlockLen, op.Stride)
+	if in[0].Dtype == tensor.Float32 {
+		bindCompressMeanGrad[float32](k, c, in[0], out[0])
+	} else {
+		bindCompressMeanGrad[float64](k, c, in[0], out[0])
+	}
+	return nil
+}
+
+// blocks are the sizes of a compression of x [B,S,Hkv,D].
+type blocks struct {
+	b, s, h, d int // batch, tokens, heads, dim
+	l, stride  int
+	n          int // complete blocks of a sequence, perhaps none
+}
+
+func blocksOf(x tensor.Shape, l, stride int) blocks {
+	return blocks{x[0], x[1], x[2], x[3], l, stride, NumCompressed(x[1], l, stride)}
+}
+
+// width is the number of elements of a token, all heads.
+func (c blocks) width() int { return c.h * c.d }
+
+// covering returns the blocks [first,end) that cover token t.
+func (c blocks) covering(t int) (first, end int) {
+	first = max(0, t-c.l+c.stride) / c.stride
+	return first, min(c.n, t/c.stride+1)
+}
+
+// bindClear adds to k the phase that zeroes x.
+func bindClear[T cpu.Float](k *cpu.Kernel, x Arg) {
+	n := x.Elements()
+	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, chunk, n)
+		clear(cpu.Slice[T](x.Buf)[lo:hi])
+	})
+}
+
+func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
+	if c.n == 0 {
+		bindClear[T](k, y)
+		return
+	}
+	width, size := c.width(), rowsAPiece(c.l*c.width())
+	k.Phase(pieces(c.b*c.n, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, c.b*c.n)
+		for p := lo; p < hi; p++ {
+			first := p/c.n*c.s + p%c.n*c.stride
+			sum := cpu.Slice[T](y.Buf)[p*width:][:width]
+			addRows(sum, cpu.Slice[T](x.Buf)[first*width:(first+c.l)*width], width)
+			cpu.Scale(sum, 1/T(c.l))
+		}
+	})
+}
+
+func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c blocks, dy, dx Arg) {
+	if c.n == 0 {
+		bindClear[T](k, dx)
+		return
+	}
+	width, size := c.width(), rowsAPiece(c.width())
+	k.Phase(pieces(c.b*c.s, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, c.b*c.s)
+		for i := lo; i < hi; i++ {
+			row := cpu.Slice[T](dx.Buf)[i*width:][:width]
+			clear(row)
+			first, end := c.covering(i % c.s)
+			for p := i/c.s*c.n + first; p < i/c.s*c.n+end; p++ {
+				cpu.Axpy(1/T(c.l), cpu.Slice[T](dy.Buf)[p*width:][:width], row)
+			}
+		}
+	})
+}

@@ -1,0 +1,265 @@
+package ops
+
+import (
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// CompressMLP returns W2·silu(W1·vec(block+pe)) for each compression block and head of keys or values: x [B,S,Hkv,D] ->
+// [B,Nc,Hkv,D], with the blocks of CompressMean. This is the learned phi of NSA with its intra-block position embedding
+// (arXiv 2502.11089, equation 7): pe [l,D], w1 [hidden,l*D] and w2 [D,hidden] are shared by the heads; vec is row-major,
+// the place in the block outermost. Where S < blockLen, the output has one row of zeros and no gradient passes. x, pe, w1
+// and w2 have gradients.
+func CompressMLP(x, pe, w1, w2 *gorgonia.Node, blockLen, stride int) (*gorgonia.Node, error) {
+	return Apply(CompressMLPOp{blockLen, stride}, x, pe, w1, w2)
+}
+
+// CompressMLPOp is the Spec of CompressMLP: x, pe, w1, w2 -> y, hidden. The second output [B,Nc,Hkv,hidden] is
+// W1·vec(block+pe), saved for the gradient: a product over l*D is worth more than these few numbers, hidden/(d*D) of x.
+type CompressMLPOp struct {
+	BlockLen int // l: tokens of a block
+	Stride   int // d: tokens between the starts of two blocks
+}
+
+// Name implements Spec.
+func (CompressMLPOp) Name() string { return "compress mlp" }
+
+// Infer implements Spec.
+func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("x", 4), float("pe", 2), float("w1", 2), float("w2", 2)); err != nil {
+		return nil, err
+	}
+	y, err := CompressMeanOp(op).Infer(in[:1])
+	if err != nil {
+		return nil, err
+	}
+	d, hidden := in[0].last(), in[2].Shape[0]
+	if err := wantShape("pe", in[1].Shape, op.BlockLen, d); err != nil {
+		return nil, err
+	}
+	if err := wantShape("w1", in[2].Shape, hidden, op.BlockLen*d); err != nil {
+		return nil, err
+	}
+	if err := wantShape("w2", in[3].Shape, d, hidden); err != nil {
+		return nil, err
+	}
+	s := y[0].Shape
+	return append(y, Operand{in[0].Dtype, tensor.Shape{s[0], s[1], s[2], hidden}}), nil
+}
+
+// Bind implements Spec.
+func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
+	if in[0].Dtype == tensor.Float32 {
+		bindCompressMLP[float32](k, c, in, out)
+	} else {
+		bindCompressMLP[float64](k, c, in, out)
+	}
+	return nil
+}
+
+// DiffWRT implements Differentiable.
+func (CompressMLPOp) DiffWRT(inputs int) []bool { return all(inputs) }
+
+// Grad implements Differentiable.
+func (op CompressMLPOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	hidden, err := Output(y, 1)
+	if err != nil {
+		return nil, err
+	}
+	grads := make(gorgonia.Nodes, 4)
+	if grads[0], err = Apply(CompressMLPGradOp(op), in[0], in[1], in[2], in[3], hidden, dy); err != nil {
+		return nil, err
+	}
+	for i := 1; i < len(grads); i++ {
+		if grads[i], err = Output(grads[0], i); err != nil {
+			return nil, err
+		}
+	}
+	return grads, nil
+}
+
+// CompressMLPGradOp is the Spec of the gradient of CompressMLP: x, pe, w1, w2, hidden, dy -> dx, dpe, dw1, dw2.
+type CompressMLPGradOp struct {
+	BlockLen int // l, as in CompressMLPOp
+	Stride   int // d, as in CompressMLPOp
+}
+
+// Name implements Spec.
+func (CompressMLPGradOp) Name() string { return "gradient of compress mlp" }
+
+// Infer implements Spec.
+func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
+	if len(in) != 6 {
+		return nil, fmt.Errorf("%d inputs, want 6", len(in))
+	}
+	out, err := CompressMLPOp(op).Infer(in[:4])
+	if err != nil {
+		return nil, err
+	}
+	if err := wantInputs([]Operand{in[0], in[4], in[5]}, float("x", 4), float("hidden", 4), float("dy", 4)); err != nil {
+		return nil, err
+	}
+	if err := wantShape("hidden", in[4].Shape, out[1].Shape...); err != nil {
+		return nil, err
+	}
+	return in[:4], wantShape("dy", in[5].Shape, out[0].Shape...)
+}
+
+// Bind implements Spec.
+func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
+	if in[0].Dtype == tensor.Float32 {
+		bindCompressMLPGrad[float32](k, c, in, out)
+	} else {
+		bindCompressMLPGrad[float64](k, c, in, out)
+	}
+	return nil
+}
+
+// bindCompressMLP multiplies rows [l*D], one for each block and head, that are gathered into work memory.
+func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
+	x, pe, w1, w2, y, hidden := in[0], in[1], in[2], in[3], out[0], out[1]
+	if c.n == 0 {
+		bindClear[T](k, y)
+		bindClear[T](k, hidden)
+		return
+	}
+	rows, width := c.b*c.n*c.h, w1.Shape[0]
+	from := newBlockRows[T](k, c, x, pe)
+	for _, r := range from.parts() {
+		from.bindGather(r)
+		to := viewOf[T](k, hidden.Buf, r.lo*width, r.hi*width)
+		s := cpu.GemmShape{M: r.hi - r.lo, N: width, K: c.l * c.d, TransB: true}
+		cpu.Gemm[T](k, s, from.rows, w1.Buf, nil, to)
+	}
+	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
+	bindUnary(k, hidden, act, cpu.SiLU[T])
+	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: c.d, K: width, TransB: true}, act.Buf, w2.Buf, nil, y.Buf)
+}
+
+// bindCompressMLPGrad goes back through the second product, the SiLU and the first product. Each token owns its dx.
+func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
+	x, pe, w1, w2, hidden, dy := in[0], in[1], in[2], in[3], in[4], in[5]
+	dx, dpe, dw1, dw2 := out[0], out[1], out[2], out[3]
+	if c.n == 0 {
+		for _, o := range out {
+			bindClear[T](k, o)
+		}
+		return
+	}
+	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
+
+	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
+	bindUnary(k, hidden, act, cpu.SiLU[T])
+	cpu.Gemm[T](k, cpu.GemmShape{M: c.d, N: width, K: rows, TransA: true}, dy.Buf, act.Buf, nil, dw2.Buf)
+	dhidden := act // the SiLU is not needed any more
+	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: width, K: c.d}, dy.Buf, w2.Buf, nil, dhidden.Buf)
+	bindBinary(k, hidden, dhidden, dhidden, cpu.SiLUGrad[T])
+
+	// pe is added to every row, so its gradient is that of the sum of the rows.
+	sum := cpu.Work[T](k, width)
+	bindColumnSums[T](k, dhidden.Buf, rows, width, sum)
+	cpu.Gemm[T](k, cpu.GemmShape{M: 1, N: cols, K: width}, sum, w1.Buf, nil, dpe.Buf)
+
+	from := newBlockRows[T](k, c, x, pe)
+	var more Arg // dw1 of each part but the first
+	if len(from.parts()) > 1 {
+		more = Arg{dw1.Operand, cpu.Work[T](k, dw1.Elements())}
+	}
+	bindClear[T](k, dx)
+	for i, r := range from.parts() {
+		from.bindGather(r)
+		n := r.hi - r.lo
+		dh := viewOf[T](k, dhidden.Buf, r.lo*width, r.hi*width)
+		weights := cpu.GemmShape{M: width, N: cols, K: n, TransA: true}
+		if i == 0 {
+			cpu.Gemm[T](k, weights, dh, from.rows, nil, dw1.Buf)
+		} else {
+			cpu.Gemm[T](k, weights, dh, from.rows, nil, more.Buf)
+			bindBinary(k, dw1, more, dw1, cpu.Add[T])
+		}
+		cpu.Gemm[T](k, cpu.GemmShape{M: n, N: cols, K: width}, dh, w1.Buf, nil, from.rows)
+		from.bindScatter(r, dx)
+	}
+}
+
+// blockRows holds rows [l*D] of blocks with pe added, one for each block and head, a part of them at a time.
+type blockRows[T cpu.Float] struct {
+	blocks
+	k     *cpu.Kernel
+	x, pe Arg
+	each  int      // blocks of a part
+	rows  *cpu.Buf // of one part: [blocks*Hkv,l*D]
+}
+
+// rowRange are rows [lo,hi) of B*Nc*Hkv.
+type rowRange struct{ lo, hi int }
+
+// newBlockRows cuts the rows into parts of about 4 Mi elements, but into 8 parts at most: each needs products of its own.
+func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] {
+	const elements, most = 4 << 20, 8
+	n := c.b * c.n
+	each := min(n, max(1, elements/(c.l*c.width()), pieces(n, most)))
+	return blockRows[T]{c, k, x, pe, each, cpu.Work[T](k, each*c.l*c.width())}
+}
+
+// parts returns the rows of each part, in ascending order.
+func (g blockRows[T]) parts() []rowRange {
+	var list []rowRange
+	for p := 0; p < g.b*g.n; p += g.each {
+		list = append(list, rowRange{p * g.h, min(g.b*g.n, p+g.each) * g.h})
+	}
+	return list
+}
+
+// bindGather adds the phase that gathers a part.
+func (g blockRows[T]) bindGather(r rowRange) {
+	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
+	size := rowsAPiece(g.l * g.width())
+	g.k.Phase(pieces(to-from, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, to-from)
+		x, pe := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf)
+		for i := lo; i < hi; i++ {
+			p := from + i
+			token := p/g.n*g.s + p%g.n*g.stride
+			rows := cpu.Slice[T](g.rows)[i*g.h*cols:]
+			for j := range g.l {
+				for head := range g.h {
+					cpu.Add(rows[head*cols+j*g.d:][:g.d], x[((token+j)*g.h+head)*g.d:][:g.d], pe[j*g.d:][:g.d])
+				}
+			}
+		}
+	})
+}
+
+// bindScatter adds the phase that adds a part's rows, now gradients, to the tokens that they were gathered from.
+func (g blockRows[T]) bindScatter(r rowRange, dx Arg) {
+	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
+	size := rowsAPiece(g.width())
+	g.k.Phase(pieces(g.b*g.s, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, g.b*g.s)
+		for i := lo; i < hi; i++ {
+			t, before := i%g.s, i/g.s*g.n
+			first, end := g.covering(t)
+			for p := max(from, before+first); p < min(to, before+end); p++ {
+				rows := cpu.Slice[T](g.rows)[(p-from)*g.h*cols+(t-(p-before)*g.stride)*g.d:]
+				for head := range g.h {
+					dst := cpu.Slice[T](dx.Buf)[(i*g.h+head)*g.d:][:g.d]
+					cpu.Add(dst, dst, rows[head*cols:][:g.d])
+				}
+			}
+		}
+	})
+}
+
+// viewOf returns a cell for elements [lo,hi) of b, and adds to k the phase that sets it in every run.
+func viewOf[T cpu.Float](k *cpu.Kernel, b *cpu.Buf, lo, hi int) *cpu.Buf {
+	view := new(cpu.Buf)
+	k.Phase(1, func(int, *cpu.Worker) { cpu.Hold(view, cpu.Slice[T](b)[lo:hi]) })
+	return view
+}

@@ -1,0 +1,154 @@
+package ops
+
+import (
+	"math"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// CrossEntropy returns the mean in nats of -log softmax(logits)[target] over the targets that are not -1, as a scalar; 0 if
+// all are -1. logits [B,S,V], targets int32 [B,S]. A target outside [-1,V) is an error of the run that names it, its place
+// and V. logits have a gradient.
+func CrossEntropy(logits, targets *gorgonia.Node) (*gorgonia.Node, error) {
+	return Apply(CrossEntropyOp{}, logits, targets)
+}
+
+// CrossEntropyOp is the Spec of CrossEntropy: logits, targets -> loss, lse. The second output [B,S] is the log of the sum
+// of the exponentials of each row of logits, which the gradient needs.
+type CrossEntropyOp struct{}
+
+// Name implements Spec.
+func (CrossEntropyOp) Name() string { return "cross entropy" }
+
+// Infer implements Spec.
+func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("logits", 3), index("targets", 2)); err != nil {
+		return nil, err
+	}
+	s := in[0].Shape
+	if err := wantShape("targets", in[1].Shape, s[0], s[1]); err != nil {
+		return nil, err
+	}
+	return []Operand{{in[0].Dtype, tensor.Shape{}}, {in[0].Dtype, tensor.Shape{s[0], s[1]}}}, nil
+}
+
+// Bind implements Spec.
+func (CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
+	if in[0].Dtype == tensor.Float32 {
+		bindCrossEntropy[float32](k, in[0], in[1], out[0], out[1])
+	} else {
+		bindCrossEntropy[float64](k, in[0], in[1], out[0], out[1])
+	}
+	return nil
+}
+
+// bindCrossEntropy sums the losses of each piece's rows in float64, then the pieces in ascending order.
+func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse Arg) {
+	vocab, rows := logits.last(), targets.Elements()
+	size := rowsAPiece(vocab)
+	sums := cpu.Work[float64](k, pieces(rows, size))
+	exps := cpu.Scratch[T](k, vocab)
+	k.Phase(pieces(rows, size), func(piece int, w *cpu.Worker) {
+		lo, hi := part(piece, size, rows)
+		sum, exp := 0.0, exps.Local(w)
+		for i := lo; i < hi; i++ {
+			row := cpu.Slice[T](logits.Buf)[i*vocab:][:vocab]
+			top := cpu.Max(row)
+			l := float64(top) + math.Log(float64(cpu.ExpSum(exp, row, 1, top)))
+			cpu.Slice[T](lse.Buf)[i] = T(l)
+			if target := cpu.Slice[int32](targets.Buf)[i]; target >= 0 {
+				sum += l - float64(row[target])
+			}
+		}
+		cpu.Slice[float64](sums)[piece] = sum
+	})
+	k.Phase(1, func(int, *cpu.Worker) {
+		sum := 0.0
+		for _, s := range cpu.Slice[float64](sums) {
+			sum += s
+		}
+		cpu.Slice[T](loss.Buf)[0] = T(sum / float64(max(1, countTargets(targets))))
+	})
+}
+
+// countTargets returns the number of targets that are not ignored.
+func countTargets(targets Arg) int {
+	n := 0
+	for _, t := range cpu.Slice[int32](targets.Buf) {
+		if t >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// DiffWRT implements Differentiable.
+func (CrossEntropyOp) DiffWRT(int) []bool { return []bool{true, false} }
+
+// Grad implements Differentiable.
+func (CrossEntropyOp) Grad(in gorgonia.Nodes, loss, dloss *gorgonia.Node) (gorgonia.Nodes, error) {
+	lse, err := Output(loss, 1)
+	if err != nil {
+		return nil, err
+	}
+	d, err := Apply(CrossEntropyGradOp{}, in[0], in[1], lse, dloss)
+	return gorgonia.Nodes{d, nil}, err
+}
+
+// CrossEntropyGradOp is the Spec of the gradient of CrossEntropy: logits [B,S,V], targets [B,S], lse [B,S], dloss (scalar)
+// -> dlogits [B,S,V] = (exp(logits-lse) - onehot(target))*dloss/count. Rows of the target -1 are zero. The softmax is never
+// in memory beside dlogits.
+type CrossEntropyGradOp struct{}
+
+// Name implements Spec.
+func (CrossEntropyGradOp) Name() string { return "gradient of cross entropy" }
+
+// Infer implements Spec.
+func (CrossEntropyGradOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("logits", 3), index("targets", 2), float("lse", 2), float("dloss", 0)); err != nil {
+		return nil, err
+	}
+	out, err := CrossEntropyOp{}.Infer(in[:2])
+	if err != nil {
+		return nil, err
+	}
+	return in[:1], wantShape("lse", in[2].Shape, out[1].Shape...)
+}
+
+// Bind implements Spec.
+func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
+	if in[0].Dtype == tensor.Float32 {
+		bindCrossEntropyGrad[float32](k, in, out[0])
+	} else {
+		bindCrossEntropyGrad[float64](k, in, out[0])
+	}
+	return nil
+}
+
+func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {
+	logits, targets, lse, dloss := in[0], in[1], in[2], in[3]
+	vocab, rows := logits.last(), targets.Elements()
+	size := rowsAPiece(vocab)
+	scale := cpu.Work[T](k, 1) // dloss/count
+	k.Phase(1, func(int, *cpu.Worker) {
+		cpu.Slice[T](scale)[0] = cpu.Slice[T](dloss.Buf)[0] / T(max(1, countTargets(targets)))
+	})
+	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, rows)
+		for i := lo; i < hi; i++ {
+			dst, target := cpu.Slice[T](dlogits.Buf)[i*vocab:][:vocab], cpu.Slice[int32](targets.Buf)[i]
+			if target < 0 {
+				clear(dst)
+				continue
+			}
+			cpu.ExpSum(dst, cpu.Slice[T](logits.Buf)[i*vocab:][:vocab], 1, cpu.Slice[T](lse.Buf)[i])
+			dst[target]--
+			cpu.Scale(dst, cpu.Slice[T](scale)[0])
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package ops
+
+import (
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// Embedding returns the rows of weight [V,dim] that ids, int32 [B,S], name: [B,S,dim]. An id outside [0,V) is an error of
+// the run that names the id, its place and V. weight has a gradient.
+func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
+	return Apply(EmbeddingOp{}, weight, ids)
+}
+
+// EmbeddingOp is the Spec of Embedding: weight, ids -> y.
+type EmbeddingOp struct{}
+
+// Name implements Spec.
+func (EmbeddingOp) Name() string { return "embedding" }
+
+// Infer implements Spec.
+func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("weight", 2), index("ids", 2)); err != nil {
+		return nil, err
+	}
+	ids := in[1].Shape
+	return []Operand{{in[0].Dtype, tensor.Shape{ids[0], ids[1], in[0].Shape[1]}}}, nil
+}
+
+// Bind implements Spec.
+func (EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	k.Check = func() error { return checkTokens("id", in[1], in[0].Shape[0], 0) }
+	if in[0].Dtype == tensor.Float32 {
+		bindEmbedding[float32](k, in[0], in[1], out[0])
+	} else {
+		bindEmbedding[float64](k, in[0], in[1], out[0])
+	}
+	return nil
+}
+
+func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
+	dim, n := weight.last(), ids.Elements()
+	size := rowsAPiece(dim)
+	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, n)
+		for i, id := range cpu.Slice[int32](ids.Buf)[lo:hi] {
+			copy(cpu.Slice[T](y.Buf)[(lo+i)*dim:][:dim], cpu.Slice[T](weight.Buf)[int(id)*dim:])
+		}
+	})
+}
+
+// checkTokens checks that the tokens [B,S] are in [low,vocab), where low is 0, or -1 if that marks a place to ignore.
+func checkTokens(name string, tokens Arg, vocab int, low int32) error {
+	s := tokens.Shape[1]
+	for i, id := range cpu.Slice[int32](tokens.Buf) {
+		if id < low || int(id) >= vocab {
+			return fmt.Errorf("%s %d at (%d, %d) is outside the vocabulary [0, %d)", name, id, i/s, i%s, vocab)
+		}
+	}
+	return nil
+}
+
+// DiffWRT implements Differentiable.
+func (EmbeddingOp) DiffWRT(int) []bool { return []bool{true, false} }
+
+// Grad implements Differentiable.
+func (EmbeddingOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	dw, err := Apply(EmbeddingGradOp{Vocab: in[0].Shape()[0]}, in[1], dy)
+	return gorgonia.Nodes{dw, nil}, err
+}
+
+// EmbeddingGradOp is the Spec of the gradient of Embedding: ids [B,S], dy [B,S,dim] -> dweight [V,dim]. Each row is the sum
+// over the places of its id, in ascending order; a row that no id names is zero.
+type EmbeddingGradOp struct {
+	Vocab int // V
+}
+
+// Name implements Spec.
+func (EmbeddingGradOp) Name() string { return "gradient of embedding" }
+
+// Infer implements Spec.
+func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, index("ids", 2), float("dy", 3)); err != nil {
+		return nil, err
+	}
+	if err := positive("vocabulary V", op.Vocab); err != nil {
+		return nil, err
+	}
+	ids, dy := in[0].Shape, in[1].Shape
+	if err := wantShape("dy", dy, ids[0], ids[1], dy[2]); err != nil {
+		return nil, err
+	}
+	return []Operand{{in[1].Dtype, tensor.Shape{op.Vocab, dy[2]}}}, nil
+}
+
+// Bind implements Spec.
+func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	k.Check = func() error { return checkTokens("id", in[0], op.Vocab, 0) }
+	if in[1].Dtype == tensor.Float32 {
+		bindEmbeddingGrad[float32](k, in[0], in[1], out[0])
+	} else {
+		bindEmbeddingGrad[float64](k, in[0], in[1], out[0])
+	}
+	return nil
+}
+
+// bindEmbeddingGrad sorts the places by id, so that each row of the weight has one owner that finds its places.
+func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
+	vocab, dim, n := dw.Shape[0], dw.Shape[1], ids.Elements()
+	ends := cpu.Work[int32](k, vocab) // where the places of each id end
+	places := cpu.Work[int32](k, n)   // by id, ascending
+	k.Phase(1, func(int, *cpu.Worker) {
+		sortPlaces(cpu.Slice[int32](ids.Buf), cpu.Slice[int32](ends), cpu.Slice[int32](places))
+	})
+	size := rowsAPiece(4 * dim)
+	k.Phase(pieces(vocab, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, vocab)
+		end := cpu.Slice[int32](ends)
+		for v := lo; v < hi; v++ {
+			row, first := cpu.Slice[T](dw.Buf)[v*dim:][:dim], int32(0)
+			if v > 0 {
+				first = end[v-1]
+			}
+			clear(row)
+			for _, i := range cpu.Slice[int32](places)[first:end[v]] {
+				cpu.Add(row, row, cpu.Slice[T](dy.Buf)[int(i)*dim:][:dim])
+			}
+		}
+	})
+}
+
+// sortPlaces is a counting sort: it sets places to the indices of ids by id, ascending for each, and ends[v] to the end
+// of those of id v.
+func sortPlaces(ids, ends, places []int32) {
+	clear(ends)
+	for _, id := range ids {
+		ends[id]++
+	}
+	sum := int32(0)
+	for v, n := range ends {
+		ends[v] = sum
+		sum += n
+	}
+	for i, id := range ids {
+		places[ends[id]] = int32(i)
+		ends[id]++
+	}
+}

@@ -1,0 +1,144 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// GatedSum returns the sum over the branches of gate times branch (arXiv 2502.11089, equation 5): gates [B,S,Hq,n], already
+// activated, and n branches [B,S,Hq,Dv] in the order of the gates -> [B,S,Hq,Dv]. The gates and the branches have
+// gradients.
+func GatedSum(gates *gorgonia.Node, branches ...*gorgonia.Node) (*gorgonia.Node, error) {
+	return Apply(GatedSumOp{}, append(gorgonia.Nodes{gates}, branches...)...)
+}
+
+// GatedSumOp is the Spec of GatedSum: gates, branch 0, branch 1, ... -> y.
+type GatedSumOp struct{}
+
+// Name implements Spec.
+func (GatedSumOp) Name() string { return "gated sum" }
+
+// Infer implements Spec.
+func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
+	if len(in) < 2 {
+		return nil, errors.New("no branches")
+	}
+	want := []input{float("gates", 4)}
+	for i := range in[1:] {
+		want = append(want, float(numbered("branch", i), 4))
+	}
+	if err := wantInputs(in, want...); err != nil {
+		return nil, err
+	}
+	gates, first := in[0].Shape, in[1].Shape
+	if n := len(in) - 1; gates[3] != n {
+		return nil, fmt.Errorf("gates %v are for %d branches, got %d", gates, gates[3], n)
+	}
+	for i, x := range in[1:] {
+		if err := wantShape(numbered("branch", i), x.Shape, gates[0], gates[1], gates[2], first[3]); err != nil {
+			return nil, err
+		}
+	}
+	return in[1:2], nil
+}
+
+// Bind implements Spec.
+func (GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindGatedSum[float32](k, in[0], in[1:], out[0])
+	} else {
+		bindGatedSum[float64](k, in[0], in[1:], out[0])
+	}
+	return nil
+}
+
+func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) {
+	n, dv := len(branches), y.last()
+	rows, size := y.Elements()/dv, rowsAPiece(dv)
+	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, rows)
+		for i := lo; i < hi; i++ {
+			dst, gate := cpu.Slice[T](y.Buf)[i*dv:][:dv], cpu.Slice[T](gates.Buf)[i*n:][:n]
+			copy(dst, cpu.Slice[T](branches[0].Buf)[i*dv:])
+			cpu.Scale(dst, gate[0])
+			for j := 1; j < n; j++ {
+				cpu.Axpy(gate[j], cpu.Slice[T](branches[j].Buf)[i*dv:][:dv], dst)
+			}
+		}
+	})
+}
+
+// DiffWRT implements Differentiable.
+func (GatedSumOp) DiffWRT(inputs int) []bool { return all(inputs) }
+
+// Grad implements Differentiable.
+func (GatedSumOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	grads := make(gorgonia.Nodes, len(in))
+	var err error
+	if grads[0], err = Apply(GatedSumGradOp{}, append(append(gorgonia.Nodes{}, in...), dy)...); err != nil {
+		return nil, err
+	}
+	for i := 1; i < len(in); i++ {
+		if grads[i], err = Output(grads[0], i); err != nil {
+			return nil, err
+		}
+	}
+	return grads, nil
+}
+
+// GatedSumGradOp is the Spec of the gradient of GatedSum: gates, branch 0, branch 1, ..., dy -> dgates, dbranch 0,
+// dbranch 1, ... with dgate = dy·branch and dbranch = gate*dy.
+type GatedSumGradOp struct{}
+
+// Name implements Spec.
+func (GatedSumGradOp) Name() string { return "gradient of gated sum" }
+
+// Infer implements Spec.
+func (GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
+	if len(in) < 3 {
+		return nil, errors.New("no branches")
+	}
+	n := len(in) - 1
+	y, err := GatedSumOp{}.Infer(in[:n])
+	if err != nil {
+		return nil, err
+	}
+	if err := wantInputs([]Operand{in[0], in[n]}, float("gates", 4), float("dy", 4)); err != nil {
+		return nil, err
+	}
+	return in[:n], wantShape("dy", in[n].Shape, y[0].Shape...)
+}
+
+// Bind implements Spec.
+func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	n := len(in) - 1
+	if in[0].Dtype == tensor.Float32 {
+		bindGatedSumGrad[float32](k, in[0], in[1:n], in[n], out[0], out[1:])
+	} else {
+		bindGatedSumGrad[float64](k, in[0], in[1:n], in[n], out[0], out[1:])
+	}
+	return nil
+}
+
+func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy, dgates Arg, dbranches []Arg) {
+	n, dv := len(branches), dy.last()
+	rows, size := dy.Elements()/dv, rowsAPiece(dv)
+	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, rows)
+		for i := lo; i < hi; i++ {
+			d := cpu.Slice[T](dy.Buf)[i*dv:][:dv]
+			gate, dgate := cpu.Slice[T](gates.Buf)[i*n:][:n], cpu.Slice[T](dgates.Buf)[i*n:][:n]
+			for j := range n {
+				dgate[j] = cpu.Dot(d, cpu.Slice[T](branches[j].Buf)[i*dv:][:dv])
+				dst := cpu.Slice[T](dbranches[j].Buf)[i*dv:][:dv]
+				copy(dst, d)
+				cpu.Scale(dst, gate[j])
+			}
+		}
+	})
+}

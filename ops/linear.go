@@ -1,0 +1,271 @@
+package ops
+
+import (
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// Linear returns x·Wᵀ + bias. w is [out,in], as PyTorch stores it. The trailing axes of x whose product is in are
+// contracted, so that the output [B,S,Hq,Dv] of an attention op goes straight into a projection:
+//
+//	x [...,in] or [...,a,b] with a*b = in (up to four such axes)  ->  [...,out], or [...,h,out/h] with WithHeads(h)
+//
+// At least one leading axis is kept, and two if x has them to spare: where axes of size 1 leave a choice, the most axes are
+// contracted that still leave [B,S]. x, w and the bias have gradients.
+func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
+	var o linearOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	op := LinearOp{Heads: o.heads}
+	if o.headsSet && o.heads < 1 {
+		return nil, opError(op, positive("heads", o.heads))
+	}
+	if o.biasSet {
+		return Apply(op, x, w, o.bias)
+	}
+	return Apply(op, x, w)
+}
+
+// LinearOption is an option of Linear.
+type LinearOption func(*linearOptions)
+
+type linearOptions struct {
+	bias              *gorgonia.Node
+	heads             int
+	biasSet, headsSet bool
+}
+
+// WithBias adds bias [out] to every row of the product.
+func WithBias(bias *gorgonia.Node) LinearOption {
+	return func(o *linearOptions) { o.bias, o.biasSet = bias, true }
+}
+
+// WithHeads splits the last axis of the output into [h, out/h]. h must divide out.
+func WithHeads(h int) LinearOption {
+	return func(o *linearOptions) { o.heads, o.headsSet = h, true }
+}
+
+// Axes are the sizes of up to four axes, with zeros after the last one.
+type Axes [4]int
+
+func axesOf(s tensor.Shape) (a Axes) {
+	copy(a[:], s)
+	return a
+}
+
+// shape returns the axes without the zeros.
+func (a Axes) shape() tensor.Shape {
+	n := 0
+	for n < len(a) && a[n] > 0 {
+		n++
+	}
+	return tensor.Shape(a[:n:n])
+}
+
+// LinearOp is the Spec of Linear: x, w, and a bias or none -> y.
+type LinearOp struct {
+	Heads int // heads that the output's last axis is split into; 0 leaves it whole
+}
+
+// Name implements Spec.
+func (LinearOp) Name() string { return "linear" }
+
+// Infer implements Spec.
+func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
+	want := []input{float("x", -1), float("w", 2)}
+	if len(in) == 3 {
+		want = append(want, float("bias", 1))
+	}
+	if err := wantInputs(in, want...); err != nil {
+		return nil, err
+	}
+	x, w := in[0], in[1]
+	lead, err := leading(x.Shape, w.Shape[1])
+	if err != nil {
+		return nil, err
+	}
+	out := w.Shape[0]
+	if len(in) == 3 {
+		if err := wantShape("bias", in[2].Shape, out); err != nil {
+			return nil, err
+		}
+	}
+	y := append(tensor.Shape{}, x.Shape[:lead]...)
+	if op.Heads == 0 {
+		return []Operand{{x.Dtype, append(y, out)}}, nil
+	}
+	if op.Heads < 0 || out%op.Heads != 0 {
+		return nil, fmt.Errorf("heads %d do not divide the %d outputs of w %v", op.Heads, out, w.Shape)
+	}
+	return []Operand{{x.Dtype, append(y, op.Heads, out/op.Heads)}}, nil
+}
+
+// leading returns the number of axes of x before those that are contracted to in.
+func leading(x tensor.Shape, in int) (int, error) {
+	if x.Dims() < 2 {
+		return 0, fmt.Errorf("x has rank %d %v, want rank 2 or more", x.Dims(), x)
+	}
+	lead, product := 0, 1
+	for i := x.Dims() - 1; i >= min(2, x.Dims()-1) && x.Dims()-i <= len(Axes{}); i-- {
+		if product *= x[i]; product == in {
+			lead = i
+		}
+	}
+	if lead > 0 {
+		return lead, nil
+	}
+	if x.Dims() > 2 && x.Dims()-1 <= len(Axes{}) && x[1]*product == in {
+		return 1, nil
+	}
+	return 0, fmt.Errorf("x %v has no trailing axes of product %d, the inputs of w", x, in)
+}
+
+// Bind implements Spec.
+func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	w := in[1].Shape
+	s := cpu.GemmShape{M: in[0].Elements() / w[1], N: w[0], K: w[1], TransB: true}
+	var bias *cpu.Buf
+	if len(in) == 3 {
+		bias = in[2].Buf
+	}
+	bindGemm(k, s, in[0], in[1], bias, out[0])
+	return nil
+}
+
+// bindGemm adds a matrix product to k.
+func bindGemm(k *cpu.Kernel, s cpu.GemmShape, a, b Arg, bias *cpu.Buf, c Arg) {
+	if a.Dtype == tensor.Float32 {
+		cpu.Gemm[float32](k, s, a.Buf, b.Buf, bias, c.Buf)
+	} else {
+		cpu.Gemm[float64](k, s, a.Buf, b.Buf, bias, c.Buf)
+	}
+}
+
+// DiffWRT implements Differentiable.
+func (LinearOp) DiffWRT(inputs int) []bool { return all(inputs) }
+
+// Grad implements Differentiable.
+func (op LinearOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	x, w := in[0].Shape(), in[1].Shape()
+	lead, err := leading(x, w[1])
+	if err != nil {
+		return nil, opError(op, err)
+	}
+	grads := make(gorgonia.Nodes, len(in))
+	if grads[0], err = Apply(LinearInputGradOp{op.Heads, axesOf(x[lead:])}, dy, in[1]); err != nil {
+		return nil, err
+	}
+	if grads[1], err = Apply(LinearWeightGradOp{w[0], w[1]}, in[0], dy); err != nil {
+		return nil, err
+	}
+	if len(in) == 3 {
+		if grads[2], err = Apply(LinearBiasGradOp{w[0]}, dy); err != nil {
+			return nil, err
+		}
+	}
+	return grads, nil
+}
+
+// LinearInputGradOp is the Spec of the gradient of Linear by x: dy, w [out,in] -> dx = dy·W, in x's shape. dy ends in
+// [out], or in [h,out/h] with heads.
+type LinearInputGradOp struct {
+	Heads int  // as in LinearOp
+	Axes  Axes // trailing axes of x, of product in
+}
+
+// Name implements Spec.
+func (LinearInputGradOp) Name() string { return "input gradient of linear" }
+
+// Infer implements Spec.
+func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("dy", -1), float("w", 2)); err != nil {
+		return nil, err
+	}
+	dy, w := in[0].Shape, in[1].Shape
+	tail := tensor.Shape{w[0]}
+	if op.Heads > 0 {
+		tail = tensor.Shape{op.Heads, w[0] / op.Heads}
+	}
+	lead := dy.Dims() - tail.Dims()
+	if lead < 1 {
+		return nil, fmt.Errorf("dy has rank %d %v, want rank %d or more", dy.Dims(), dy, tail.Dims()+1)
+	}
+	if err := wantShape("end of dy", dy[lead:], tail...); err != nil {
+		return nil, err
+	}
+	axes := op.Axes.shape()
+	if axes.Dims() == 0 || axes.TotalSize() != w[1] {
+		return nil, fmt.Errorf("axes %v of x do not have the product %d, the inputs of w", axes, w[1])
+	}
+	return []Operand{{in[0].Dtype, append(append(tensor.Shape{}, dy[:lead]...), axes...)}}, nil
+}
+
+// Bind implements Spec.
+func (LinearInputGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	w := in[1].Shape
+	bindGemm(k, cpu.GemmShape{M: in[0].Elements() / w[0], N: w[1], K: w[0]}, in[0], in[1], nil, out[0])
+	return nil
+}
+
+// LinearWeightGradOp is the Spec of the gradient of Linear by w: x, dy -> dw [out,in] = dyᵀ·x, with x and dy seen as
+// [rows,in] and [rows,out].
+type LinearWeightGradOp struct {
+	Out, In int // sizes of w
+}
+
+// Name implements Spec.
+func (LinearWeightGradOp) Name() string { return "weight gradient of linear" }
+
+// Infer implements Spec.
+func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("x", -1), float("dy", -1)); err != nil {
+		return nil, err
+	}
+	x, dy := in[0], in[1]
+	if op.In < 1 || op.Out < 1 || x.Elements()%op.In != 0 || dy.Elements() != x.Elements()/op.In*op.Out {
+		return nil, fmt.Errorf("x %v and dy %v are not rows of %d inputs and %d outputs", x.Shape, dy.Shape, op.In, op.Out)
+	}
+	return []Operand{{x.Dtype, tensor.Shape{op.Out, op.In}}}, nil
+}
+
+// Bind implements Spec.
+func (op LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	s := cpu.GemmShape{M: op.Out, N: op.In, K: in[0].Elements() / op.In, TransA: true}
+	bindGemm(k, s, in[1], in[0], nil, out[0])
+	return nil
+}
+
+// LinearBiasGradOp is the Spec of the gradient of Linear by the bias: dy -> db [out], the sum of dy's rows.
+type LinearBiasGradOp struct {
+	Out int // size of the bias
+}
+
+// Name implements Spec.
+func (LinearBiasGradOp) Name() string { return "bias gradient of linear" }
+
+// Infer implements Spec.
+func (op LinearBiasGradOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("dy", -1)); err != nil {
+		return nil, err
+	}
+	if op.Out < 1 || in[0].Elements()%op.Out != 0 {
+		return nil, fmt.Errorf("dy %v is not rows of %d outputs", in[0].Shape, op.Out)
+	}
+	return []Operand{{in[0].Dtype, tensor.Shape{op.Out}}}, nil
+}
+
+// Bind implements Spec.
+func (op LinearBiasGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	rows := in[0].Elements() / op.Out
+	if in[0].Dtype == tensor.Float32 {
+		bindColumnSums[float32](k, in[0].Buf, rows, op.Out, out[0].Buf)
+	} else {
+		bindColumnSums[float64](k, in[0].Buf, rows, op.Out, out[0].Buf)
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package ops
+
+import (
+	"fmt"
+	"math"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// RMSNorm returns x/sqrt(mean(x²) + eps)*weight over the last axis (arXiv 1910.07467): x [...,dim] of rank 2 or more,
+// weight [dim]. eps is positive. x and weight have gradients.
+func RMSNorm(x, weight *gorgonia.Node, eps float64) (*gorgonia.Node, error) {
+	return Apply(RMSNormOp{eps}, x, weight)
+}
+
+// RMSNormOp is the Spec of RMSNorm: x, weight -> y.
+type RMSNormOp struct {
+	Eps float64 // added to the mean square
+}
+
+// Name implements Spec.
+func (RMSNormOp) Name() string { return "rms norm" }
+
+// Infer implements Spec.
+func (op RMSNormOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("x", -1), float("weight", 1)); err != nil {
+		return nil, err
+	}
+	x := in[0]
+	if x.Shape.Dims() < 2 {
+		return nil, fmt.Errorf("x has rank %d %v, want rank 2 or more", x.Shape.Dims(), x.Shape)
+	}
+	if !(op.Eps > 0) || math.IsInf(op.Eps, 1) {
+		return nil, fmt.Errorf("eps is %v, want a positive number", op.Eps)
+	}
+	if err := wantShape("weight", in[1].Shape, x.last()); err != nil {
+		return nil, err
+	}
+	return in[:1], nil
+}
+
+// Bind implements Spec.
+func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindRMSNorm[float32](k, op.Eps, in[0], in[1], out[0])
+	} else {
+		bindRMSNorm[float64](k, op.Eps, in[0], in[1], out[0])
+	}
+	return nil
+}
+
+func bindRMSNorm[T cpu.Float](k *cpu.Kernel, eps float64, x, w, y Arg) {
+	dim := x.last()
+	n, size := x.Elements(), rowsAPiece(dim)*dim
+	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, n)
+		for ; lo < hi; lo += dim {
+			row := cpu.Slice[T](x.Buf)[lo : lo+dim]
+			cpu.MulScale(cpu.Slice[T](y.Buf)[lo:lo+dim], row, cpu.Slice[T](w.Buf), inverseRMS(row, eps))
+		}
+	})
+}
+
+// inverseRMS returns 1/sqrt(mean(x²) + eps).
+func inverseRMS[T cpu.Float](x []T, eps float64) T {
+	return T(1 / math.Sqrt(cpu.SumSquares(x)/float64(len(x))+eps))
+}
+
+// DiffWRT implements Differentiable.
+func (RMSNormOp) DiffWRT(int) []bool { return []bool{true, true} }
+
+// Grad implements Differentiable.
+func (op RMSNormOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	dx, err := Apply(RMSNormGradOp(op), in[0], in[1], dy)
+	if err != nil {
+		return nil, err
+	}
+	dw, err := Output(dx, 1)
+	return gorgonia.Nodes{dx, dw}, err
+}
+
+// RMSNormGradOp is the Spec of the gradient of RMSNorm: x, weight, dy -> dx, dweight. With r = 1/sqrt(mean(x²) + eps) and
+// u = dy*weight:
+//
+//	dx = r*u - x*r³*(u·x)/dim,  dweight = sum over the rows of dy*x*r
+//
+// r is computed anew: the row is read in any case.
+type RMSNormGradOp struct {
+	Eps float64 // as in RMSNormOp
+}
+
+// Name implements Spec.
+func (RMSNormGradOp) Name() string { return "gradient of rms norm" }
+
+// Infer implements Spec.
+func (op RMSNormGradOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("x", -1), float("weight", 1), float("dy", -1)); err != nil {
+		return nil, err
+	}
+	if _, err := RMSNormOp(op).Infer(in[:2]); err != nil {
+		return nil, err
+	}
+	return in[:2], wantShape("dy", in[2].Shape, in[0].Shape...)
+}
+
+// Bind implements Spec.
+func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindRMSNormGrad[float32](k, op.Eps, in, out)
+	} else {
+		bindRMSNormGrad[float64](k, op.Eps, in, out)
+	}
+	return nil
+}
+
+func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
+	x, w, dy, dx, dw := in[0], in[1], in[2], out[0], out[1]
+	dim := x.last()
+	rows := x.Elements() / dim
+	blocks := pieces(rows, rowBlock)
+	partial := cpu.Work[T](k, blocks*dim)
+	terms := cpu.Scratch[T](k, dim)
+	k.Phase(blocks, func(piece int, worker *cpu.Worker) {
+		lo, hi := part(piece, rowBlock, rows)
+		weight, term, sum := cpu.Slice[T](w.Buf), terms.Local(worker), cpu.Slice[T](partial)[piece*dim:][:dim]
+		clear(sum)
+		for at := lo * dim; at < hi*dim; at += dim {
+			row, drow, dst := cpu.Slice[T](x.Buf)[at:][:dim], cpu.Slice[T](dy.Buf)[at:][:dim], cpu.Slice[T](dx.Buf)[at:][:dim]
+			r := inverseRMS(row, eps)
+			cpu.MulScale(term, drow, row, r)
+			cpu.Add(sum, sum, term)
+			cpu.MulScale(dst, drow, weight, r)
+			cpu.Axpy(-r*r*cpu.Dot(dst, row)/T(dim), row, dst)
+		}
+	})
+	bindSumBlocks[T](k, partial, blocks, dim, dw.Buf)
+}

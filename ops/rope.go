@@ -1,0 +1,110 @@
+package ops
+
+import (
+	"fmt"
+	"math"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// RoPE returns the rotary position embedding of x [B,S,H,D] (arXiv 2104.09864): the pair (2i, 2i+1) of each head at token s
+// turns by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token: 0, or the number of
+// tokens before it when a sequence is continued. x has a gradient.
+func RoPE(x *gorgonia.Node, base float64, start int) (*gorgonia.Node, error) {
+	return Apply(RoPEOp{Base: base, Start: start}, x)
+}
+
+// RoPEOp is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] -> y [B,S,H,D].
+type RoPEOp struct {
+	Base    float64 // base of the angles' geometric series
+	Start   int     // position of the first token
+	Inverse bool    // turn back
+}
+
+// Name implements Spec.
+func (op RoPEOp) Name() string {
+	if op.Inverse {
+		return "inverse rope"
+	}
+	return "rope"
+}
+
+// Infer implements Spec.
+func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("x", 4)); err != nil {
+		return nil, err
+	}
+	if d := in[0].last(); d%2 != 0 {
+		return nil, fmt.Errorf("dim %d of x %v is odd, want pairs", d, in[0].Shape)
+	}
+	if !(op.Base > 0) || math.IsInf(op.Base, 1) {
+		return nil, fmt.Errorf("base is %v, want a positive number", op.Base)
+	}
+	if op.Start < 0 {
+		return nil, fmt.Errorf("start is %d, want at least 0", op.Start)
+	}
+	return in, nil
+}
+
+// Bind implements Spec. It computes the table of rotations, S*D numbers, in float64.
+func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindRoPE[float32](k, op, in[0], out[0])
+	} else {
+		bindRoPE[float64](k, op, in[0], out[0])
+	}
+	return nil
+}
+
+func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x, y Arg) {
+	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
+	turns := rotations[T](op, s, d)
+	tokens := rowsAPiece(h * d)
+	k.Phase(pieces(b*s, tokens), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, tokens, b*s)
+		for i := lo; i < hi; i++ {
+			turn := turns[i%s*d:][:d]
+			for at := i * h * d; at < (i+1)*h*d; at += d {
+				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], turn)
+			}
+		}
+	})
+}
+
+// rotations returns cos and sin, in turn, of the angle of each pair at each of s tokens: [s,d].
+func rotations[T cpu.Float](op RoPEOp, s, d int) []T {
+	table := make([]T, s*d)
+	for i := 0; i < d; i += 2 {
+		freq := math.Pow(op.Base, -float64(i)/float64(d))
+		for t := range s {
+			sin, cos := math.Sincos(float64(op.Start+t) * freq)
+			if op.Inverse {
+				sin = -sin
+			}
+			table[t*d+i], table[t*d+i+1] = T(cos), T(sin)
+		}
+	}
+	return table
+}
+
+// rotate turns each pair of x by the angle whose cos and sin are in turn.
+func rotate[T cpu.Float](dst, x, turn []T) {
+	dst, turn = dst[:len(x)], turn[:len(x)]
+	for i := 1; i < len(x); i += 2 {
+		a, b, cos, sin := x[i-1], x[i], turn[i-1], turn[i]
+		dst[i-1], dst[i] = a*cos-b*sin, a*sin+b*cos
+	}
+}
+
+// DiffWRT implements Differentiable.
+func (RoPEOp) DiffWRT(int) []bool { return []bool{true} }
+
+// Grad implements Differentiable.
+func (op RoPEOp) Grad(_ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	op.Inverse = !op.Inverse
+	dx, err := Apply(op, dy)
+	return gorgonia.Nodes{dx}, err
+}

@@ -1,0 +1,54 @@
+package ops
+
+import "github.com/gorgonia-nsa/nsa/internal/cpu"
+
+// chunk is the number of elements in one piece of an elementwise kernel.
+const chunk = 1 << 14
+
+// rowBlock is the number of rows whose sum is one piece of a reduction over rows. It decides the order of the sum.
+const rowBlock = 64
+
+// pieces is the number of parts of at most size that n is cut into.
+func pieces(n, size int) int { return (n + size - 1) / size }
+
+// part returns the bounds of part i of those that pieces counts.
+func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
+
+// rowsAPiece is the number of rows of the given length that make up about one chunk.
+func rowsAPiece(cols int) int { return max(1, chunk/cols) }
+
+// last is the size of the last axis.
+func (o Operand) last() int { return o.Shape[len(o.Shape)-1] }
+
+// bindColumnSums adds to k the phases of dst [cols] = the sum of the rows of x [rows,cols]: each block of rows by itself,
+// then the blocks in ascending order.
+func bindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst *cpu.Buf) {
+	blocks := pieces(rows, rowBlock)
+	partial := cpu.Work[T](k, blocks*cols)
+	k.Phase(blocks, func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, rowBlock, rows)
+		addRows(cpu.Slice[T](partial)[piece*cols:][:cols], cpu.Slice[T](x)[lo*cols:hi*cols], cols)
+	})
+	bindSumBlocks[T](k, partial, blocks, cols, dst)
+}
+
+// bindSumBlocks adds to k the phase of dst [cols] = the sum of the rows of partial [blocks,cols], in ascending order.
+func bindSumBlocks[T cpu.Float](k *cpu.Kernel, partial *cpu.Buf, blocks, cols int, dst *cpu.Buf) {
+	const width = 256
+	k.Phase(pieces(cols, width), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, width, cols)
+		sum, from := cpu.Slice[T](dst)[lo:hi], cpu.Slice[T](partial)
+		copy(sum, from[lo:hi])
+		for i := 1; i < blocks; i++ {
+			cpu.Add(sum, sum, from[i*cols+lo:i*cols+hi])
+		}
+	})
+}
+
+// addRows sets dst to the sum of the rows of x, at least one, in ascending order.
+func addRows[T cpu.Float](dst, x []T, cols int) {
+	copy(dst, x[:cols])
+	for x = x[cols:]; len(x) > 0; x = x[cols:] {
+		cpu.Add(dst, dst, x[:cols])
+	}
+}

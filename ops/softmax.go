@@ -1,0 +1,102 @@
+package ops
+
+import (
+	"fmt"
+	"math"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// Softmax returns exp(x)/sum(exp(x)) over the last axis of x, of any rank from 1 on. A row of -Inf alone gives zeros.
+func Softmax(x *gorgonia.Node) (*gorgonia.Node, error) { return Apply(SoftmaxOp{}, x) }
+
+// SoftmaxOp is the Spec of Softmax: x [...,n] -> y [...,n].
+type SoftmaxOp struct{}
+
+// Name implements Spec.
+func (SoftmaxOp) Name() string { return "softmax" }
+
+// Infer implements Spec.
+func (SoftmaxOp) Infer(in []Operand) ([]Operand, error) {
+	out, err := inferElementwise(in, "x")
+	if err == nil && in[0].Shape.Dims() == 0 {
+		return nil, fmt.Errorf("x is a scalar, want a last axis")
+	}
+	return out, err
+}
+
+// Bind implements Spec.
+func (SoftmaxOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindSoftmax[float32](k, in[0], out[0])
+	} else {
+		bindSoftmax[float64](k, in[0], out[0])
+	}
+	return nil
+}
+
+func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
+	cols := x.last()
+	n, size := x.Elements(), rowsAPiece(cols)*cols
+	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, n)
+		for ; lo < hi; lo += cols {
+			row, dst := cpu.Slice[T](x.Buf)[lo:lo+cols], cpu.Slice[T](y.Buf)[lo:lo+cols]
+			top := cpu.Max(row)
+			if math.IsInf(float64(top), -1) {
+				clear(dst)
+				continue
+			}
+			cpu.Scale(dst, 1/cpu.ExpSum(dst, row, 1, top))
+		}
+	})
+}
+
+// DiffWRT implements Differentiable.
+func (SoftmaxOp) DiffWRT(int) []bool { return []bool{true} }
+
+// Grad implements Differentiable.
+func (SoftmaxOp) Grad(_ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	dx, err := Apply(SoftmaxGradOp{}, y, dy)
+	return gorgonia.Nodes{dx}, err
+}
+
+// SoftmaxGradOp is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)), from the result.
+type SoftmaxGradOp struct{}
+
+// Name implements Spec.
+func (SoftmaxGradOp) Name() string { return "gradient of softmax" }
+
+// Infer implements Spec.
+func (SoftmaxGradOp) Infer(in []Operand) ([]Operand, error) {
+	out, err := inferElementwise(in, "y", "dy")
+	if err == nil && in[0].Shape.Dims() == 0 {
+		return nil, fmt.Errorf("y is a scalar, want a last axis")
+	}
+	return out, err
+}
+
+// Bind implements Spec.
+func (SoftmaxGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if in[0].Dtype == tensor.Float32 {
+		bindSoftmaxGrad[float32](k, in[0], in[1], out[0])
+	} else {
+		bindSoftmaxGrad[float64](k, in[0], in[1], out[0])
+	}
+	return nil
+}
+
+func bindSoftmaxGrad[T cpu.Float](k *cpu.Kernel, y, dy, dx Arg) {
+	cols := y.last()
+	n, size := y.Elements(), rowsAPiece(cols)*cols
+	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece, size, n)
+		for ; lo < hi; lo += cols {
+			p, dp := cpu.Slice[T](y.Buf)[lo:lo+cols], cpu.Slice[T](dy.Buf)[lo:lo+cols]
+			cpu.SoftmaxGrad(cpu.Slice[T](dx.Buf)[lo:lo+cols], p, dp, cpu.Dot(p, dp), 1)
+		}
+	})
+}
