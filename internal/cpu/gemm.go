@@ -26,7 +26,7 @@ type gemmPlan struct{ rows, cols, depth int }
 
 // planGemm cuts large products for the caches and small ones so that a dozen pieces or more share them.
 func planGemm(s GemmShape, panel int) gemmPlan {
-	const pieces, depth, rowTile = 12, 512, 6
+	const pieces, depth, rowTile = 12, 512, 12
 	rows, cols := 512, 4*panel
 	if s.TransA {
 		rows = 256 // the packed A takes its part of the cache
@@ -103,11 +103,18 @@ func packB[T Float](l level, dst, b []T, s GemmShape, p, j, depth, n, panel int)
 			transpose(l, width, depth, dst, panel, b[j*s.K+p:], s.K)
 			continue
 		}
+		if l > generic && width == panel && depth > 0 {
+			_, _ = dst[depth*panel-1], b[(p+depth-1)*s.N+j+panel-1]
+			copyPanel(l, depth, bytes(dst), bytes(b[p*s.N+j:]), s.N*int(unsafe.Sizeof(b[0])))
+			continue
+		}
 		for q := range depth {
 			copy(dst[q*panel:q*panel+width], b[(p+q)*s.N+j:])
 		}
 	}
 }
+
+func bytes[T Float](s []T) *byte { return (*byte)(unsafe.Pointer(unsafe.SliceData(s))) }
 
 // padded returns the distance of packed rows of n elements: an odd number of cache lines, so that the rows do not share
 // a few sets of a cache.

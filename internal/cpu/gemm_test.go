@@ -76,6 +76,29 @@ func testGemm[T Float](t *testing.T, l level, s GemmShape, withBias bool) {
 	}
 }
 
+// A row of C has the same bits whatever is computed with it: joined batches, or one token at a time.
+func TestGemmBitsOfRow(t *testing.T) {
+	const m, n, k = 301, 130, 1100
+	for _, l := range available() {
+		for _, transB := range []bool{false, true} {
+			a, b := random[float32](m*k), random[float32](k*n)
+			product := func(a []float32) []float32 {
+				c := make([]float32, len(a)/k*n)
+				var kern Kernel
+				gemm[float32](l, &kern, GemmShape{M: len(a) / k, N: n, K: k, TransB: transB}, NewBuf(a), NewBuf(b), nil, NewBuf(c))
+				run(t, &kern, 2)
+				return c
+			}
+			all := product(a)
+			for _, i := range []int{0, 7, 299, 300} {
+				if !slices.Equal(product(a[i*k:i*k+k]), all[i*n:i*n+n]) {
+					t.Errorf("%v: row %d of %d is not what it is alone", l, i, m)
+				}
+			}
+		}
+	}
+}
+
 // modelShapes are the products of a layer of TinyLM: forward, gradient of the input, gradient of the weights.
 func modelShapes() []GemmShape {
 	shapes := []GemmShape{{1024, 1024, 1024, false, false}}

@@ -41,8 +41,9 @@ type helper struct {
 
 const (
 	gone    = iota // has no goroutine
-	waiting        // has one that looks for work
-	working        // has been given the phase
+	waiting        // has one that looks for work, or will once it runs
+	offered        // may take part in the phase
+	working        // takes part in the phase
 )
 
 // spinFor is how long a goroutine looks for what it waits for before it sleeps: somewhat more than it takes to wake a
@@ -63,11 +64,14 @@ func NewTeam(workers int) *Team {
 		w.ID = i
 		h.run = func() {
 			for {
-				t.loop(w)
-				h.state.Store(waiting)
-				t.busy.Add(-1)
-				t.wait.Done()
-				if !t.until(func() bool { return h.state.Load() == working }) && h.state.CompareAndSwap(waiting, gone) {
+				t.until(func() bool { return h.state.Load() == offered })
+				switch {
+				case h.state.CompareAndSwap(offered, working):
+					t.loop(w)
+					h.state.Store(waiting)
+					t.busy.Add(-1)
+					t.wait.Done()
+				case h.state.CompareAndSwap(waiting, gone):
 					return
 				}
 			}
@@ -76,20 +80,13 @@ func NewTeam(workers int) *Team {
 	return t
 }
 
-// until looks for a short while whether done holds, and returns whether it does.
-func (t *Team) until(done func() bool) bool {
-	if done() {
-		return true
+// until looks for a short while whether done holds.
+func (t *Team) until(done func() bool) {
+	if done() || t.spin == 0 {
+		return
 	}
-	if t.spin == 0 {
-		return false
+	for start := time.Now(); !done() && time.Since(start) < t.spin; {
 	}
-	for start := time.Now(); time.Since(start) < t.spin; {
-		if done() {
-			return true
-		}
-	}
-	return false
 }
 
 // Workers returns the number of workers.
@@ -121,15 +118,23 @@ func (t *Team) Run(k *Kernel, mem *Buf) error {
 func (t *Team) run(p Phase) error {
 	t.phase, t.err = p, nil
 	t.next.Store(0)
-	help := min(p.Pieces, len(t.workers)) - 1
-	t.wait.Add(help)
-	t.busy.Store(int32(help))
-	for i := 1; i <= help; i++ {
-		if h := &t.helpers[i]; h.state.Swap(working) == gone {
+	helpers := t.helpers[1:min(p.Pieces, len(t.workers))]
+	t.wait.Add(len(helpers))
+	t.busy.Store(int32(len(helpers)))
+	for i := range helpers {
+		if h := &helpers[i]; !h.state.CompareAndSwap(waiting, offered) {
+			h.state.Store(offered) // it was gone
 			go h.run()
 		}
 	}
 	t.loop(&t.workers[0])
+	// Whoever has not begun by now is not waited for.
+	for i := range helpers {
+		if helpers[i].state.CompareAndSwap(offered, waiting) {
+			t.busy.Add(-1)
+			t.wait.Done()
+		}
+	}
 	t.until(func() bool { return t.busy.Load() == 0 })
 	t.wait.Wait()
 	return t.err

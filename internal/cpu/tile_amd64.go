@@ -75,6 +75,15 @@ func tile64AVX2(m int, n int, k int, a *float64, ars int, acs int, b *float64, b
 //go:noescape
 func transpose32AVX512(rows int, cols int, dst *float32, drs int, src *float32, srs int)
 
+// panelAVX512 does, for positive rows:
+//
+//	for i := range rows {
+//		copy(dst[256*i:256*i+256], src[stride*i:])
+//	}
+//
+//go:noescape
+func panelAVX512(rows int, dst *byte, src *byte, stride int)
+
 // transpose32AVX2 does, for positive rows that are a multiple of 8 and positive cols that are a multiple of 4:
 //
 //	for j := range rows {
@@ -85,3 +94,12 @@ func transpose32AVX512(rows int, cols int, dst *float32, drs int, src *float32, 
 //
 //go:noescape
 func transpose32AVX2(rows int, cols int, dst *float32, drs int, src *float32, srs int)
+
+// panelAVX2 does, for positive rows:
+//
+//	for i := range rows {
+//		copy(dst[256*i:256*i+256], src[stride*i:])
+//	}
+//
+//go:noescape
+func panelAVX2(rows int, dst *byte, src *byte, stride int)

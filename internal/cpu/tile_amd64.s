@@ -11518,6 +11518,30 @@ columns:
 	VZEROUPPER
 	RET
 
+// func panelAVX512(rows int, dst *byte, src *byte, stride int)
+// Requires: AVX, AVX512F
+TEXT ·panelAVX512(SB), NOSPLIT, $0-32
+	MOVQ rows+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ stride+24(FP), BX
+
+row:
+	VMOVUPS (DX), Z0
+	VMOVUPS 64(DX), Z1
+	VMOVUPS 128(DX), Z2
+	VMOVUPS 192(DX), Z3
+	VMOVUPS Z0, (CX)
+	VMOVUPS Z1, 64(CX)
+	VMOVUPS Z2, 128(CX)
+	VMOVUPS Z3, 192(CX)
+	ADDQ    BX, DX
+	ADDQ    $0x00000100, CX
+	DECQ    AX
+	JNZ     row
+	VZEROUPPER
+	RET
+
 // func transpose32AVX2(rows int, cols int, dst *float32, drs int, src *float32, srs int)
 // Requires: AVX
 TEXT ·transpose32AVX2(SB), NOSPLIT, $0-48
@@ -11569,5 +11593,37 @@ columns:
 	ADDQ        $0x20, CX
 	SUBQ        $0x08, AX
 	JG          block
+	VZEROUPPER
+	RET
+
+// func panelAVX2(rows int, dst *byte, src *byte, stride int)
+// Requires: AVX
+TEXT ·panelAVX2(SB), NOSPLIT, $0-32
+	MOVQ rows+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ stride+24(FP), BX
+
+row:
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+	VMOVUPS 64(DX), Y2
+	VMOVUPS 96(DX), Y3
+	VMOVUPS 128(DX), Y4
+	VMOVUPS 160(DX), Y5
+	VMOVUPS 192(DX), Y6
+	VMOVUPS 224(DX), Y7
+	VMOVUPS Y0, (CX)
+	VMOVUPS Y1, 32(CX)
+	VMOVUPS Y2, 64(CX)
+	VMOVUPS Y3, 96(CX)
+	VMOVUPS Y4, 128(CX)
+	VMOVUPS Y5, 160(CX)
+	VMOVUPS Y6, 192(CX)
+	VMOVUPS Y7, 224(CX)
+	ADDQ    BX, DX
+	ADDQ    $0x00000100, CX
+	DECQ    AX
+	JNZ     row
 	VZEROUPPER
 	RET

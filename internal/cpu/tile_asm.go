@@ -40,3 +40,12 @@ func transposeBlocks(l level, rows, cols int, dst *float32, drs int, src *float3
 	}
 	return rows, cols
 }
+
+// copyPanel copies rows of panelBytes bytes, the given number of bytes apart, to dst, where they are contiguous.
+func copyPanel(l level, rows int, dst, src *byte, stride int) {
+	if l == avx512 {
+		panelAVX512(rows, dst, src, stride)
+	} else {
+		panelAVX2(rows, dst, src, stride)
+	}
+}

@@ -22,6 +22,7 @@ func main() {
 		}
 		for _, bits := range []int{512, 256} {
 			transpose(lanes{bits, 4})
+			panel(lanes{bits, 4})
 		}
 	case "vec":
 		for _, bits := range []int{512, 256} {

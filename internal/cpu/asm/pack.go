@@ -94,3 +94,39 @@ func transpose(l lanes) {
 	VZEROUPPER()
 	RET()
 }
+
+// panel writes the packing of an operand that is not transposed: rows as wide as a panel, four vectors of AVX-512.
+func panel(l lanes) {
+	const width = 256
+	name := "panelAVX2"
+	if l.wide() {
+		name = "panelAVX512"
+	}
+	TEXT(name, 4, "func(rows int, dst, src *byte, stride int)")
+	Pragma("noescape")
+	Doc(name+" does, for positive rows:",
+		"",
+		"\tfor i := range rows {",
+		fmt.Sprintf("\t\tcopy(dst[%[1]d*i:%[1]d*i+%[1]d], src[stride*i:])", width),
+		"\t}")
+	rows, dst, src, stride := GP64(), GP64(), GP64(), GP64()
+	Load(Param("rows"), rows)
+	Load(Param("dst"), dst)
+	Load(Param("src"), src)
+	Load(Param("stride"), stride)
+	Label("row")
+	vs := make([]VecVirtual, width/l.bytes())
+	for i := range vs {
+		vs[i] = l.vec()
+		VMOVUPS(Mem{Base: src, Disp: i * l.bytes()}, vs[i])
+	}
+	for i := range vs {
+		VMOVUPS(vs[i], Mem{Base: dst, Disp: i * l.bytes()})
+	}
+	ADDQ(stride, src)
+	ADDQ(U32(width), dst)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	VZEROUPPER()
+	RET()
+}
