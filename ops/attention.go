@@ -28,11 +28,17 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 		return nil, fmt.Errorf("ops: LSE of a nil node")
 	}
 	if spec, ok := SpecOf(o.Op()); ok {
-		if _, ok := spec.(interface{ attention() }); ok {
+		if _, ok := spec.(attentionSpec); ok {
 			return Output(o, 1)
 		}
 	}
 	return nil, fmt.Errorf("ops: LSE of %v: not an attention op", o)
+}
+
+// attentionSpec marks the Specs whose outputs are o and lse.
+type attentionSpec interface {
+	Spec
+	attention()
 }
 
 // dims are the sizes of an attention op.

@@ -113,6 +113,19 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 				require.EqualError(t, err, x.err)
 			}
 		}
+		for vm := range vms {
+			g := G.NewGraph()
+			in := []*G.Node{q.node(g, tensor.Float32), k.node(g, tensor.Float32), v.node(g, tensor.Float32), idx.node(g, tensor.Float32)}
+			G.Must(ops.SelectedAttention(in[0], in[1], in[2], in[3], 4))
+			m, err := vms[vm](g)
+			require.NoError(t, err)
+			if err := m.RunAll(); x.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, "ops: selected attention: "+x.err)
+			}
+			require.NoError(t, m.Close())
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -33,7 +34,7 @@ func TestFullCoverageEqualsDense(t *testing.T) {
 		c := sizes{1, S, 6, 2, 16, 24}
 		do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 		for _, dt := range dtypes {
-			for _, w := range []int{S, S + 1, 1 << 62} {
+			for _, w := range []int{S, S + 1, math.MaxInt} {
 				list := branches(c, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 9, Window: w})
 				requireClose(t, "window", byName(list, "window"), byName(list, "dense"), dt, do)
 				requireClose(t, "selected", byName(list, "selected"), byName(list, "dense"), dt, do)

@@ -24,17 +24,15 @@ func tolerance(dt tensor.Dtype) float64 {
 	return 1e-10
 }
 
-// oracleCases have their sizes around every boundary: of blocks, windows, tiles of keys and of rows, and vectors.
-func oracleCases() (list []struct {
+// oracleCase is a case that is compared with the oracle.
+type oracleCase struct {
 	sizes
 	ops.Params
-}) {
-	add := func(c sizes, p ops.Params) {
-		list = append(list, struct {
-			sizes
-			ops.Params
-		}{c, p})
-	}
+}
+
+// oracleCases have their sizes around every boundary: of blocks, windows, tiles of keys and of rows, and vectors.
+func oracleCases() (list []oracleCase) {
+	add := func(c sizes, p ops.Params) { list = append(list, oracleCase{c, p}) }
 	small := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 12}
 	for _, S := range []int{1, 7, 8, 9, 11, 12, 13, 24, 63, 64, 65, 129} { // l, w, 2w, one and two tiles of keys
 		add(sizes{1, S, 4, 2, 16, 16}, small)
@@ -138,6 +136,13 @@ func TestAttentionBitsOfTeams(t *testing.T) {
 			require.Equal(t, forward, outputsOf(t, workers, b.spec, tensor.Float32, b.inputs...), "%s, %d workers", b.name, workers)
 			require.Equal(t, backward, outputsOf(t, workers, b.grad, tensor.Float32, in...), "%s, %d workers", b.name, workers)
 		}
+	}
+	q, _, _ := c.tokens(1)
+	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	lse := outputs(t, ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float32, q, kc, vc)[1]
+	idx := outputs(t, ops.SelectBlocksOp{Params: p}, tensor.Float32, q, kc, lse)
+	for _, workers := range []int{1, 2, 3, 7} {
+		require.Equal(t, idx, outputsOf(t, workers, ops.SelectBlocksOp{Params: p}, tensor.Float32, q, kc, lse), "%d workers", workers)
 	}
 }
 

@@ -56,7 +56,7 @@ func dots[T cpu.Float](rows int, q []T, tiles []T, c, lo, hi int, s []T, ld int)
 }
 
 // chunkKeys is the number of keys whose scores a tile holds at a time, a multiple of keyTile.
-const chunkKeys = 4 * keyTile
+const chunkKeys = 8 * keyTile
 
 // chunkEnd returns the end of the chunk that begins at key at, of the keys up to hi: a whole number of tiles, but the last.
 func chunkEnd(at, hi int) int { return min(hi, (at+chunkKeys)/keyTile*keyTile) }

@@ -66,12 +66,12 @@ type selector[T cpu.Float] struct {
 	mask        span
 	q, lse, idx Arg
 	keys        packed[T]
-	weights     []T // of the compression blocks that share tokens with a selection block, from the first on
+	weights     []T // of the compression blocks that share tokens with a selection block, from the first on; nil if unused
 
 	// Of each worker: rows of q, a chunk of scores, the probabilities [tokens,Nc] summed over the heads, and of one query
-	// the best blocks with their scores.
-	rowsQ, scores, probs, best cpu.Region[T]
-	blocks                     cpu.Region[int32]
+	// the scores of all blocks and the best blocks with theirs.
+	rowsQ, scores, probs, folded, best cpu.Region[T]
+	blocks                             cpu.Region[int32]
 }
 
 func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
@@ -79,16 +79,22 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	f := &selector[T]{
 		rowTiles: r, Params: p, mask: span{p.BlockLen, p.Stride, r.s},
 		q: in[0], lse: in[2], idx: out[0],
-		keys:    pack[T](k, in[1]),
-		weights: foldWeights[T](p),
-		rowsQ:   cpu.Scratch[T](k, r.rows()*r.d),
-		scores:  cpu.Scratch[T](k, r.rows()*chunkKeys),
-		probs:   cpu.Scratch[T](k, r.tokens*r.t),
-		best:    cpu.Scratch[T](k, p.TopN),
-		blocks:  cpu.Scratch[int32](k, p.TopN),
+		keys:   pack[T](k, in[1]),
+		rowsQ:  cpu.Scratch[T](k, r.rows()*r.d),
+		scores: cpu.Scratch[T](k, r.rows()*chunkKeys),
+		probs:  cpu.Scratch[T](k, r.tokens*r.t),
+		folded: cpu.Scratch[T](k, (r.s-1)/p.SelectBlock+1),
+		best:   cpu.Scratch[T](k, p.TopN),
+		blocks: cpu.Scratch[int32](k, p.TopN),
+	}
+	if f.scored(r.s-1) && r.s >= p.BlockLen {
+		f.weights = foldWeights[T](p)
 	}
 	k.Phase(r.pieces(), f.tile)
 }
+
+// scored reports whether query t has more blocks to choose from than it may have: otherwise it gets them all.
+func (f *selector[T]) scored(t int) bool { return t/f.SelectBlock >= f.TopN }
 
 // foldWeights returns the tokens over d that the compression blocks j*l'/d - l/d + 1, ... share with selection block j:
 // for l, d, l' = 32, 16, 64 they are 1, 2, 2, 2, 1.
@@ -104,14 +110,14 @@ func foldWeights[T cpu.Float](p Params) []T {
 func (f *selector[T]) tile(piece int, w *cpu.Worker) {
 	b, g, t0, t1 := f.at(piece)
 	probs := f.probs.Local(w)
-	if (t1-1)/f.SelectBlock+1 > f.TopN { // otherwise all get all blocks there are
+	if f.scored(t1 - 1) {
 		f.sumProbs(probs, b, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
 		row := idx[((b*f.s+t)*f.hkv+g)*f.TopN:][:f.TopN]
 		_, seen := f.mask.keys(t)
-		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:seen], best, blocks)
+		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:seen], f.folded.Local(w), best, blocks)
 	}
 }
 
@@ -146,8 +152,8 @@ func (f *selector[T]) sumProbs(probs []T, b, g, t0, t1 int, w *cpu.Worker) {
 }
 
 // choose sets idx to the blocks of a query in block own, given the summed probabilities of the compression blocks that
-// it sees. best and blocks are room for n elements.
-func (f *selector[T]) choose(idx []int32, own int, probs, best []T, blocks []int32) {
+// it sees. scores is room for all selection blocks, best and blocks for n.
+func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
 	if own < len(idx) {
 		for j := range idx {
 			if idx[j] = int32(j); j > own {
@@ -156,21 +162,21 @@ func (f *selector[T]) choose(idx []int32, own int, probs, best []T, blocks []int
 		}
 		return
 	}
+	f.fold(scores[:own-2], probs)
 	// best is sorted by falling score and, as candidates come in order, by rising index among equals.
 	n, free := 0, len(idx)-ForcedBlocks
-	for j := 1; j < own-1; j++ {
-		score := f.score(j, probs)
+	for i, score := range scores[:own-2] {
 		if n == free {
 			if n == 0 || !(score > best[n-1]) {
 				continue
 			}
 			n--
 		}
-		i := n
-		for ; i > 0 && score > best[i-1]; i-- {
-			best[i], blocks[i] = best[i-1], blocks[i-1]
+		at := n
+		for ; at > 0 && score > best[at-1]; at-- {
+			best[at], blocks[at] = best[at-1], blocks[at-1]
 		}
-		best[i], blocks[i] = score, int32(j)
+		best[at], blocks[at] = score, int32(i+1)
 		n++
 	}
 	idx[0] = 0
@@ -184,20 +190,24 @@ func (f *selector[T]) choose(idx []int32, own int, probs, best []T, blocks []int
 	idx[n+1], idx[n+2] = int32(own-1), int32(own)
 }
 
-// score folds the probabilities of the compression blocks onto selection block j.
-func (f *selector[T]) score(j int, probs []T) T {
-	first := (j*f.SelectBlock-f.BlockLen)/f.Stride + 1 // d divides both, so that this is exact below 0 too
-	w := f.weights
-	if first < 0 {
-		w, first = w[-first:], 0
+// fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of the
+// compression blocks that share tokens with it. probs holds those that the query sees.
+func (f *selector[T]) fold(scores, probs []T) {
+	first := (f.SelectBlock-f.BlockLen)/f.Stride + 1
+	for j := range scores {
+		w, p := f.weights, probs[min(max(first, 0), len(probs)):]
+		if first < 0 {
+			w = w[min(-first, len(w)):]
+		}
+		if len(w) > len(p) {
+			w = w[:len(p)]
+		}
+		p = p[:len(w)]
+		var sum T
+		for i, x := range w {
+			sum += x * p[i]
+		}
+		scores[j] = sum
+		first += f.SelectBlock / f.Stride
 	}
-	if first >= len(probs) {
-		return 0
-	}
-	probs = probs[first:]
-	var sum T
-	for i, p := range probs[:min(len(w), len(probs))] {
-		sum += w[i] * p
-	}
-	return sum
 }

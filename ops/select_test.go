@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +49,20 @@ func TestSelectBlocksOnlyForced(t *testing.T) {
 	kc, vc := c.compressed(4, 4, 2)
 	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
 	require.Equal(t, []int32{0, 8, 9}, idx.ints[39*3:])
+}
+
+// TestHugeBlocks: blocks longer than the sequence are one block, and compression blocks longer than it nobody sees.
+func TestHugeBlocks(t *testing.T) {
+	c, p := sizes{1, 40, 2, 1, 4, 4}, ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
+	q, k, v := c.tokens(1)
+	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
+	require.Equal(t, []int32{0, -1, -1}, idx.ints[39*3:])
+	o := outputs(t, ops.SelectedAttentionOp{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
+	dense := outputs(t, ops.CausalAttentionOp{}, tensor.Float64, q, k, v)
+	testutil.Within(t, "o", o[0].floats, dense[0].floats, 1e-14)
+	p.SelectBlock, p.BlockLen, p.Stride = 4, 1<<60, 4
+	require.Equal(t, []int32{0, 8, 9}, chosen(t, c, p, tensor.Float64, q, kc, vc).ints[39*3:])
 }
 
 // TestSelectedMeanKeys: 752.5 keys a query at S = 2048, n = 16, l' = 64, whatever the scores are.

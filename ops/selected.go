@@ -72,6 +72,9 @@ type choice struct {
 	idx  Arg // int32 [B,S,Hkv,n]
 }
 
+// newChoice reads idx, of blocks of the given size. A block that is longer than the sequence is cut to it.
+func newChoice(a dims, size int, idx Arg) choice { return choice{a, min(size, a.s), idx.Shape[3], idx} }
+
 // blocks is the number of selection blocks, the last one perhaps cut short.
 func (c choice) blocks() int { return (c.s + c.size - 1) / c.size }
 
@@ -141,7 +144,7 @@ const queriesAPiece = 16
 // bindSelected adds the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	a := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand)
-	c := choice{a, block, in[3].Shape[3], in[3]}
+	c := newChoice(a, block, in[3])
 	f := &selectedForward[T]{
 		choice: c, cuts: (a.s + queriesAPiece - 1) / queriesAPiece,
 		q: in[0], v: in[2], o: out[0], lse: out[1],

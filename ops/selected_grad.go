@@ -108,9 +108,8 @@ type selectedBackward[T cpu.Float] struct {
 // bindSelectedGrad adds the phases of the gradient of bindSelected: in is q, k, v, idx, o, lse, do, out is dq, dk, dv.
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	a := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand)
-	c, r := choice{a, block, in[3].Shape[3], in[3]}, a.rowTiles()
-	width := min(block, a.s)
-	scores := max(a.h*c.most(), r.rows()*width)
+	c, r := newChoice(a, block, in[3]), a.rowTiles()
+	scores := max(a.h*c.most(), r.rows()*c.size)
 	f := &selectedBackward[T]{
 		choice: c, rowTiles: r, cuts: (a.s + queriesAPiece - 1) / queriesAPiece,
 		q: in[0], k: in[1], do: in[6], dq: out[0], dk: out[1], dval: out[2],
@@ -122,8 +121,8 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 		dp:       cpu.Scratch[T](k, scores),
 		rowsQ:    cpu.Scratch[T](k, r.rows()*a.d),
 		rowsDO:   cpu.Scratch[T](k, r.rows()*a.dv),
-		blockK:   cpu.Scratch[T](k, width*a.d),
-		blockV:   cpu.Scratch[T](k, width*a.dv),
+		blockK:   cpu.Scratch[T](k, c.size*a.d),
+		blockV:   cpu.Scratch[T](k, c.size*a.dv),
 	}
 	k.Check = c.check
 	k.Phase(a.b*a.hkv*f.cuts, f.queries)

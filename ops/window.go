@@ -21,6 +21,8 @@ type SlidingWindowOp struct {
 
 func (SlidingWindowOp) attention() {}
 
+func (op SlidingWindowOp) mask(s int) span { return span{1, 1, min(op.Window, s)} }
+
 // Name implements Spec.
 func (SlidingWindowOp) Name() string { return "sliding window" }
 
@@ -34,7 +36,7 @@ func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec.
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if mask := (span{1, 1, op.Window}); in[0].Dtype == tensor.Float32 {
+	if mask := op.mask(in[0].Shape[1]); in[0].Dtype == tensor.Float32 {
 		bindSpan[float32](k, mask, in, out)
 	} else {
 		bindSpan[float64](k, mask, in, out)
@@ -65,7 +67,7 @@ func (op SlidingWindowGradOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec.
 func (op SlidingWindowGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if mask := (span{1, 1, op.Window}); in[0].Dtype == tensor.Float32 {
+	if mask := SlidingWindowOp(op).mask(in[0].Shape[1]); in[0].Dtype == tensor.Float32 {
 		bindSpanGrad[float32](k, mask, in, out)
 	} else {
 		bindSpanGrad[float64](k, mask, in, out)
