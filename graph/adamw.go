@@ -1,0 +1,263 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+)
+
+// AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), after the
+// gradients have been scaled down to a bound of their global norm. A step t, from 1, is, for each weight p and gradient g,
+//
+//	g = g * min(1, clip / (norm + 1e-6))     norm over the gradients of all weights
+//	m = beta1 m + (1-beta1) g                v = beta2 v + (1-beta2) g²
+//	p = p - lr (m/(1-beta1^t) / (sqrt(v/(1-beta2^t)) + eps) + decay p)
+//
+// Weights are changed in place; m and v are kept in memory of the solver's backend, in the weights' type. A step
+// allocates nothing once warm. The first step fixes the weights: later ones want the same number, in the same order, of
+// the same types and shapes, though their values may have moved.
+//
+// On a device whose memory is not the host's, a norm that is not finite changes no weight either, but shows in Norm alone.
+//
+// An AdamW is used by one goroutine at a time.
+type AdamW struct {
+	options adamWOptions
+	owned   bool // the backend is the solver's own
+	lr      float64
+	step    int // steps taken
+
+	plan    *adamWPlan  // nil before the first step
+	pending *AdamWState // from SetState before the first step
+}
+
+// AdamWOption is an option of NewAdamW.
+type AdamWOption func(*adamWOptions)
+
+type adamWOptions struct {
+	schedule     Schedule
+	beta1, beta2 float64
+	eps          float64
+	decay        float64
+	decays       func(name string, shape tensor.Shape) bool
+	clip         float64
+	backend      Backend
+}
+
+// WithLR sets a learning rate for all steps, 1e-3 without it.
+func WithLR(lr float64) AdamWOption { return WithSchedule(Constant(lr)) }
+
+// WithSchedule sets the learning rate of each step, the first one 0.
+func WithSchedule(s Schedule) AdamWOption { return func(o *adamWOptions) { o.schedule = s } }
+
+// WithBetas sets the decay rates of the moments, 0.9 and 0.95 without it.
+func WithBetas(beta1, beta2 float64) AdamWOption {
+	return func(o *adamWOptions) { o.beta1, o.beta2 = beta1, beta2 }
+}
+
+// WithEps sets what is added to the square root of the second moment, 1e-8 without it.
+func WithEps(eps float64) AdamWOption { return func(o *adamWOptions) { o.eps = eps } }
+
+// WithDecay sets the weight decay, 0.1 without it.
+func WithDecay(decay float64) AdamWOption { return func(o *adamWOptions) { o.decay = decay } }
+
+// WithDecayRule sets which weights decay, Decays without it.
+func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOption {
+	return func(o *adamWOptions) { o.decays = decays }
+}
+
+// WithClip sets the bound of the gradients' global norm, 1 without it; 0 is none.
+func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip = clip } }
+
+// WithSolverBackend makes the steps run on b, on which the weights and gradients must be; the solver leaves it open.
+// Without it the solver has a CPU backend of its own.
+func WithSolverBackend(b Backend) AdamWOption { return func(o *adamWOptions) { o.backend = b } }
+
+// Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
+// in ".pe".
+func Decays(name string, shape tensor.Shape) bool {
+	return shape.Dims() >= 2 && !strings.HasSuffix(name, ".pe")
+}
+
+// NewAdamW returns a solver that has taken no step.
+func NewAdamW(opts ...AdamWOption) (*AdamW, error) {
+	s := &AdamW{options: adamWOptions{
+		schedule: Constant(1e-3), beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, decays: Decays, clip: 1,
+	}}
+	for _, o := range opts {
+		o(&s.options)
+	}
+	if err := s.options.validate(); err != nil {
+		return nil, fmt.Errorf("graph: adamw: %w", err)
+	}
+	if s.options.backend == nil {
+		s.options.backend, s.owned = NewCPU(0), true
+	}
+	return s, nil
+}
+
+func (o *adamWOptions) validate() error {
+	for _, v := range []struct {
+		name     string
+		value    float64
+		positive bool
+		below    float64
+	}{
+		{"beta1", o.beta1, false, 1}, {"beta2", o.beta2, false, 1}, {"eps", o.eps, true, math.Inf(1)},
+		{"decay", o.decay, false, math.Inf(1)}, {"clip", o.clip, false, math.Inf(1)},
+	} {
+		if !(v.value >= 0 && v.value < v.below) || v.positive && v.value == 0 {
+			return fmt.Errorf("%s is %v", v.name, v.value)
+		}
+	}
+	if o.schedule == nil || o.decays == nil {
+		return errors.New("the schedule or the decay rule is nil")
+	}
+	if w, ok := o.schedule.(WarmupCosine); ok {
+		return w.Validate()
+	}
+	return checkLR(o.schedule.At(0))
+}
+
+func checkLR(lr float64) error {
+	if !(lr >= 0) || math.IsInf(lr, 1) {
+		return fmt.Errorf("learning rate is %v, want a number of at least 0", lr)
+	}
+	return nil
+}
+
+// SetLR sets the learning rate of all steps from now on, in place of a schedule. It allocates nothing.
+func (s *AdamW) SetLR(lr float64) error {
+	if err := checkLR(lr); err != nil {
+		return fmt.Errorf("graph: adamw: %w", err)
+	}
+	s.options.schedule, s.lr = nil, lr
+	return nil
+}
+
+// LR returns the learning rate of the next step.
+func (s *AdamW) LR() float64 {
+	if s.options.schedule == nil {
+		return s.lr
+	}
+	return s.options.schedule.At(s.step)
+}
+
+// Steps returns the number of steps taken.
+func (s *AdamW) Steps() int { return s.step }
+
+// Step implements gorgonia.Solver. Errors name the weight. Where it returns one the weights are as they were before, and
+// the step does not count: a weight without a value or a gradient, one that is not in the backend's memory, or has
+// another shape than before, or gradients whose norm is not finite.
+func (s *AdamW) Step(weights []G.ValueGrad) error {
+	if err := s.takeStep(weights); err != nil {
+		return fmt.Errorf("graph: adamw: %w", err)
+	}
+	return nil
+}
+
+func (s *AdamW) takeStep(weights []G.ValueGrad) error {
+	if s.plan == nil {
+		if err := s.start(weights); err != nil {
+			return err
+		}
+	}
+	if err := s.plan.adopt(weights, s.options.backend); err != nil {
+		return err
+	}
+	lr := s.LR()
+	if err := checkLR(lr); err != nil {
+		return err
+	}
+	if err := s.plan.launch(&s.options, lr, s.step+1); err != nil {
+		return err
+	}
+	s.step++
+	return nil
+}
+
+// start makes the plan for the weights, with the moments of a state that was set before.
+func (s *AdamW) start(weights []G.ValueGrad) error {
+	p, err := newAdamWPlan(weights, &s.options)
+	if err != nil {
+		return err
+	}
+	if s.pending != nil && s.pending.Step > 0 {
+		if err := p.restore(s.pending.Moments); err != nil {
+			return errors.Join(fmt.Errorf("state: %w", err), p.close())
+		}
+	}
+	s.plan, s.pending = p, nil
+	return nil
+}
+
+// Norm returns the global norm of the gradients of the last step, before they were clipped; 0 before the first step. On
+// a device that works asynchronously it waits for the step.
+func (s *AdamW) Norm() (float64, error) {
+	if s.plan == nil {
+		return 0, nil
+	}
+	norm, err := s.plan.norm()
+	if err != nil {
+		return 0, fmt.Errorf("graph: adamw: norm: %w", err)
+	}
+	return norm, nil
+}
+
+// Close frees the solver's memory. Without it the garbage collector frees that of a CPU.
+func (s *AdamW) Close() error {
+	var err error
+	if s.plan != nil {
+		err = s.plan.close()
+		s.plan = nil
+	}
+	if s.owned {
+		s.owned = false
+		err = errors.Join(err, s.options.backend.Close())
+	}
+	return err
+}
+
+// AdamWState is what a solver needs to go on where another one has stopped.
+type AdamWState struct {
+	Step    int                // steps taken
+	Moments map[string]Moments // by the weights' names
+}
+
+// Moments are the moving averages of a weight's gradient and of its square, in the weight's shape and type.
+type Moments struct{ First, Second *tensor.Dense }
+
+// State returns a copy of the solver's state. The options are not part of it.
+func (s *AdamW) State() (AdamWState, error) {
+	if s.plan == nil {
+		if s.pending != nil {
+			return *s.pending, nil
+		}
+		return AdamWState{}, nil
+	}
+	all, err := s.plan.save()
+	if err != nil {
+		return AdamWState{}, fmt.Errorf("graph: adamw: state: %w", err)
+	}
+	return AdamWState{s.step, all}, nil
+}
+
+// SetState makes the solver go on from a state. Before the first step its weights are not known yet: a state that does
+// not fit them is an error of that step. On an error the solver's state is as it was before.
+func (s *AdamW) SetState(st AdamWState) error {
+	switch {
+	case st.Step < 0:
+		return fmt.Errorf("graph: adamw: state: %d steps", st.Step)
+	case s.plan == nil:
+		s.pending = &st
+	default:
+		if err := s.plan.restore(st.Moments); err != nil {
+			return fmt.Errorf("graph: adamw: state: %w", err)
+		}
+	}
+	s.step = st.Step
+	return nil
+}

@@ -1,0 +1,302 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// adamWPlan is the kernel of AdamW bound to the weights of a solver, with its memory.
+type adamWPlan struct {
+	backend Backend
+	stream  Stream
+	memory  Memory // moments, norm and the kernel's work memory
+	kernel  Kernel
+	work    cpu.Buf
+	hyper   ops.Arg
+	numbers *tensor.Dense // hyper on the host
+	result  ops.Arg       // the norm
+	normOut *tensor.Dense // the norm on the host
+	slots   []adamWSlot
+}
+
+// adamWSlot is one weight.
+type adamWSlot struct {
+	name         string
+	weight, grad ops.Arg
+	m, v         ops.Arg
+}
+
+func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
+	if len(weights) == 0 {
+		return nil, errors.New("no weights")
+	}
+	p := &adamWPlan{
+		backend: o.backend,
+		hyper:   ops.Arg{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}, Buf: new(cpu.Buf)},
+		result:  ops.Arg{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}}, Buf: new(cpu.Buf)},
+		numbers: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(ops.AdamWHyperLen)),
+		normOut: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(1)),
+	}
+	site := Site{In: []ops.Operand{p.hyper.Operand}, Out: []ops.Operand{p.result.Operand}}
+	in := []ops.Arg{p.hyper}
+	decay := make([]byte, len(weights))
+	seen := make(map[string]bool, len(weights))
+	for i, w := range weights {
+		name := nameOf(w, i)
+		if seen[name] {
+			return nil, fmt.Errorf("two weights are named %s", name)
+		}
+		seen[name] = true
+		v := w.Value()
+		if v == nil {
+			return nil, fmt.Errorf("%s has no value", name)
+		}
+		of := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}
+		if of.Dtype != weights[0].Value().Dtype() {
+			return nil, fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, weights[0].Value().Dtype())
+		}
+		s := adamWSlot{name: name}
+		for _, a := range []*ops.Arg{&s.weight, &s.grad, &s.m, &s.v} {
+			*a = ops.Arg{Operand: of, Buf: new(cpu.Buf)}
+			in, site.In = append(in, *a), append(site.In, of)
+		}
+		p.slots = append(p.slots, s)
+		decay[i] = '0'
+		if o.decays(name, of.Shape) {
+			decay[i] = '1'
+		}
+	}
+	spec := ops.AdamWOp{Decay: string(decay)}
+	site.Spec = spec
+	if _, err := spec.Infer(site.In); err != nil {
+		return nil, err
+	}
+	if err := p.bind(site, in); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// nameOf returns the name of a weight, or its place where it has none.
+func nameOf(w G.ValueGrad, i int) string {
+	if n, ok := w.(G.Namer); ok && n.Name() != "" {
+		return n.Name()
+	}
+	return fmt.Sprintf("weight %d", i)
+}
+
+// bind takes the first implementation that accepts the site, allocates the memory and places what lies there.
+func (p *adamWPlan) bind(site Site, in []ops.Arg) error {
+	for _, i := range p.backend.Offers(site) {
+		err := i.Guard(site)
+		if err == nil {
+			p.kernel, err = i.Bind(site, in, []ops.Arg{p.result})
+		}
+		if err == nil {
+			break
+		}
+		if u := (*Unsupported)(nil); !errors.As(err, &u) {
+			return fmt.Errorf("%s: %w", i.Name(), err)
+		}
+		p.kernel = nil
+	}
+	if p.kernel == nil {
+		return fmt.Errorf("%s has no kernel for it", p.backend.Device().Kind)
+	}
+	align := p.backend.Device().Alignment
+	end := 0
+	lay := func(bytes int) (offset int) {
+		offset = end
+		end += alignUp(bytes, align)
+		return offset
+	}
+	type place struct {
+		buf           *cpu.Buf
+		offset, bytes int
+	}
+	places := []place{
+		{p.hyper.Buf, lay(p.hyper.Operand.Bytes()), p.hyper.Operand.Bytes()},
+		{p.result.Buf, lay(p.result.Operand.Bytes()), p.result.Operand.Bytes()},
+	}
+	for _, s := range p.slots {
+		bytes := s.m.Operand.Bytes()
+		places = append(places, place{s.m.Buf, lay(bytes), bytes}, place{s.v.Buf, lay(bytes), bytes})
+	}
+	places = append(places, place{&p.work, lay(p.kernel.WorkBytes()), p.kernel.WorkBytes()})
+	var err error
+	if p.memory, err = p.backend.Alloc(end); err != nil {
+		return fmt.Errorf("moments of %d bytes: %w", end, err)
+	}
+	for _, at := range places {
+		p.memory.Place(at.buf, at.offset, at.bytes)
+	}
+	p.stream, err = p.backend.NewStream()
+	return err
+}
+
+// adopt points the cells to the weights and their gradients, and checks that they are what they were.
+func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
+	if len(weights) != len(p.slots) {
+		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
+	}
+	for i, w := range weights {
+		s := &p.slots[i]
+		value := w.Value()
+		if value == nil {
+			return fmt.Errorf("%s has no value", s.name)
+		}
+		if err := adoptInPlace(b, s.weight, value); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		grad, err := w.Grad()
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if grad == nil {
+			return fmt.Errorf("%s has no gradient: the graph has not run, or its VM does not keep it", s.name)
+		}
+		ok, err := b.Adopt(s.grad.Buf, grad, s.grad.Operand)
+		if err == nil && !ok {
+			err = errors.New("not in the memory of the solver's backend")
+		}
+		if err != nil {
+			return fmt.Errorf("gradient of %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// adoptInPlace points a cell to the memory of a value that is written to: a copy will not do.
+func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
+	ok, err := b.Adopt(a.Buf, v, a.Operand)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return errors.New("not in the memory of the solver's backend")
+	}
+	if uintptr(a.Pointer()) != v.Uintptr() {
+		return errors.New("not contiguous and row-major, so it can not be changed in place")
+	}
+	return nil
+}
+
+// launch runs step number t, from 1.
+func (p *adamWPlan) launch(o *adamWOptions, lr float64, t int) error {
+	ops.AdamWHyper{
+		LR: lr, Beta1: o.beta1, Beta2: o.beta2, Eps: o.eps, Decay: o.decay, Clip: o.clip, Step: t,
+	}.Write(p.numbers.Float64s())
+	if err := p.stream.Upload(p.hyper, p.numbers); err != nil {
+		return err
+	}
+	if err := p.kernel.Launch(p.stream, &p.work); err != nil {
+		return err
+	}
+	if !p.backend.Device().Host {
+		return nil
+	}
+	if norm := cpu.Slice[float64](p.result.Buf)[0]; math.IsNaN(norm) || math.IsInf(norm, 0) {
+		return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, p.culprit())
+	}
+	return nil
+}
+
+// culprit names the first weight whose gradient is not finite.
+func (p *adamWPlan) culprit() string {
+	for _, s := range p.slots {
+		bad := false
+		if s.grad.Dtype == tensor.Float32 {
+			bad = notFinite(cpu.Slice[float32](s.grad.Buf))
+		} else {
+			bad = notFinite(cpu.Slice[float64](s.grad.Buf))
+		}
+		if bad {
+			return s.name
+		}
+	}
+	return "their size"
+}
+
+func notFinite[T float32 | float64](x []T) bool {
+	for _, v := range x {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// norm returns the norm of the last launch, after it has ended.
+func (p *adamWPlan) norm() (float64, error) {
+	if err := p.download(p.normOut, p.result); err != nil {
+		return 0, err
+	}
+	return p.normOut.Float64s()[0], nil
+}
+
+func (p *adamWPlan) download(to *tensor.Dense, from ops.Arg) error {
+	if err := p.stream.Download(to, from); err != nil {
+		return err
+	}
+	return p.stream.Synchronize()
+}
+
+// save copies the moments to the host.
+func (p *adamWPlan) save() (map[string]Moments, error) {
+	all := make(map[string]Moments, len(p.slots))
+	for _, s := range p.slots {
+		m := Moments{newHost(s.m.Operand), newHost(s.v.Operand)}
+		if err := errors.Join(p.stream.Download(m.First, s.m), p.stream.Download(m.Second, s.v)); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		all[s.name] = m
+	}
+	return all, p.stream.Synchronize()
+}
+
+func newHost(o ops.Operand) *tensor.Dense {
+	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
+}
+
+// restore copies moments from the host, after it has checked all of them.
+func (p *adamWPlan) restore(all map[string]Moments) error {
+	if len(all) != len(p.slots) {
+		return fmt.Errorf("moments of %d weights, want %d", len(all), len(p.slots))
+	}
+	for _, s := range p.slots {
+		m, ok := all[s.name]
+		if !ok {
+			return fmt.Errorf("no moments of %s", s.name)
+		}
+		for _, v := range []*tensor.Dense{m.First, m.Second} {
+			if v == nil || v.Dtype() != s.m.Dtype || !v.Shape().Eq(s.m.Shape) {
+				return fmt.Errorf("the moments of %s are not %v", s.name, s.m.Operand)
+			}
+		}
+	}
+	for _, s := range p.slots {
+		if err := errors.Join(p.stream.Upload(s.m, all[s.name].First), p.stream.Upload(s.v, all[s.name].Second)); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return p.stream.Synchronize()
+}
+
+// close frees the plan's memory and stream.
+func (p *adamWPlan) close() error {
+	var err error
+	if p.stream != nil {
+		err = errors.Join(p.stream.Synchronize(), p.stream.Close())
+	}
+	if p.memory != nil {
+		err = errors.Join(err, p.memory.Free())
+	}
+	return err
+}

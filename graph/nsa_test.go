@@ -1,0 +1,172 @@
+package graph
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+func nsaConfig() NSAConfig {
+	return NSAConfig{
+		Dim: 6, Heads: 4, KVHeads: 2, KeyDim: 4, ValueDim: 3, GateHidden: 5,
+		Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5},
+	}
+}
+
+func TestNSAConfigRefuses(t *testing.T) {
+	for _, c := range []struct {
+		change  func(*NSAConfig)
+		message string
+	}{
+		{func(c *NSAConfig) { c.Dim = 0 }, "graph: nsa: dim is 0, want at least 1"},
+		{func(c *NSAConfig) { c.ValueDim = -2 }, "graph: nsa: value dim is -2, want at least 1"},
+		{func(c *NSAConfig) { c.KVHeads = 3 }, "graph: nsa: heads 4 not a multiple of kv heads 3"},
+		{func(c *NSAConfig) { c.KeyDim = 5 }, "graph: nsa: key dim 5 is odd, the rotary embedding wants pairs"},
+		{func(c *NSAConfig) { c.Stride = 3 }, "graph: nsa: stride d = 3 does not divide the block length l = 4"},
+		{func(c *NSAConfig) { c.Phi = "max" }, `graph: nsa: phi is "max", want "mean" or "mlp"`},
+		{func(c *NSAConfig) { c.Phi = PhiMLP }, `graph: nsa: phi hidden is 0, want at least 1 with phi "mlp"`},
+		{func(c *NSAConfig) { c.GateActivation = "tanh" }, `graph: nsa: gate activation is "tanh", want "sigmoid" or "softmax"`},
+		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "graph: nsa: rope base is 0.5, want more than 1"},
+	} {
+		config := nsaConfig()
+		require.NoError(t, config.Validate())
+		c.change(&config)
+		require.EqualError(t, config.Validate(), c.message)
+		_, err := NewNSA(G.NewGraph(), "attn.", config, Fresh(tensor.Float64, 1))
+		require.EqualError(t, err, c.message)
+	}
+}
+
+func TestNSARefuses(t *testing.T) {
+	g := G.NewGraph()
+	_, err := NewNSA(nil, "", nsaConfig(), Fresh(tensor.Float64, 1))
+	require.ErrorContains(t, err, "nil graph or source")
+	_, err = NewNSA(g, "a.", nsaConfig(), Values(nil))
+	require.ErrorContains(t, err, "no value for parameter a.wq.weight")
+	wrong := map[string]*tensor.Dense{"a.wq.weight": tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(6, 16))}
+	_, err = NewNSA(g, "a.", nsaConfig(), Values(wrong))
+	require.ErrorContains(t, err, "parameter a.wq.weight: value of shape (6, 16), want (16, 6)")
+	_, err = NewNSA(g, "a.", nsaConfig(), Fresh(tensor.Int32, 1))
+	require.ErrorContains(t, err, "type int32, want float32 or float64")
+
+	l, err := NewNSA(g, "b.", nsaConfig(), Fresh(tensor.Float64, 1))
+	require.NoError(t, err)
+	_, err = l.Apply(nil)
+	require.ErrorContains(t, err, "x is nil")
+	_, err = l.Apply(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, 7), G.WithName("x")))
+	require.ErrorContains(t, err, "x has shape (1, 8, 7), want [B,S,6]")
+	_, err = l.Apply(G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 8, 6), G.WithName("x32")))
+	require.ErrorContains(t, err, "graph: nsa b.: ops: linear")
+}
+
+func TestFreshValues(t *testing.T) {
+	config := nsaConfig()
+	config.Dim, config.GateHidden, config.Phi, config.PhiHidden = 100, 200, PhiMLP, 50
+	g := G.NewGraph()
+	l, err := NewNSA(g, "attn.", config, Fresh(tensor.Float64, 3))
+	require.NoError(t, err)
+	require.Len(t, l.Learnables(), len(config.LayerParams("")))
+	for i, p := range config.LayerParams("attn.") {
+		n := l.Learnables()[i]
+		require.Equal(t, p.Name, n.Name())
+		x := n.Value().Data().([]float64)
+		var least, most, squares float64
+		for _, v := range x {
+			least, most, squares = min(least, v), max(most, v), squares+v*v
+		}
+		switch p.Init.Kind {
+		case InitConstant:
+			require.Zero(t, squares, p.Name)
+		case InitUniform:
+			require.GreaterOrEqual(t, least, -p.Init.Scale)
+			require.LessOrEqual(t, most, p.Init.Scale)
+			require.InEpsilon(t, p.Init.Scale*p.Init.Scale/3, squares/float64(len(x)), 0.15, p.Name)
+		case InitNormal:
+			require.InEpsilon(t, p.Init.Scale*p.Init.Scale, squares/float64(len(x)), 0.35, p.Name)
+		}
+	}
+}
+
+// TestNSAGradients compares the gradient of every parameter and of the input with central differences. The selection has
+// no gradient: it must be the same at every point that is looked at.
+func TestNSAGradients(t *testing.T) {
+	mlp, softmax := nsaConfig(), nsaConfig()
+	mlp.Phi, mlp.PhiHidden = PhiMLP, 3
+	softmax.GateActivation = GateSoftmax
+	for name, config := range map[string]NSAConfig{"mean": nsaConfig(), "mlp": mlp, "softmax": softmax} {
+		t.Run(name, func(t *testing.T) { checkNSAGradients(t, config) })
+	}
+}
+
+func checkNSAGradients(t *testing.T, config NSAConfig) {
+	const batch, seq = 1, 29
+	shape := []int{batch, seq, config.Dim}
+	n := batch * seq * config.Dim
+	g := G.NewGraph()
+	input := func(name string, seed uint64) *G.Node {
+		v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(testutil.Normal(seed, n)))
+		return G.NewTensor(g, tensor.Float64, 3, G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+	}
+	x, r := input("x", 1), input("r", 2)
+	l, err := NewNSA(g, "attn.", config, Fresh(tensor.Float64, 4))
+	require.NoError(t, err)
+	y, err := l.Apply(x)
+	require.NoError(t, err)
+	require.Equal(t, tensor.Shape(shape), y.Shape())
+	cost := G.Must(G.Sum(G.Must(G.HadamardProd(y, r))))
+	wrt := append(G.Nodes{x}, l.Learnables()...)
+	_, err = Grad(cost, wrt...)
+	require.NoError(t, err)
+	require.NoError(t, CheckGraph(g))
+
+	idx := selection(t, g)
+	m, err := NewMachine(g, WithKeep(cost, idx))
+	require.NoError(t, err)
+	defer m.Close()
+	run := func() (float64, string) {
+		require.NoError(t, m.RunAll())
+		m.Reset()
+		return float64(*cost.Value().(*G.F64)), fmt.Sprint(idx.Value().Data())
+	}
+	_, frozen := run()
+	want := map[string][]float64{}
+	for _, p := range wrt {
+		v, err := p.Grad()
+		require.NoError(t, err)
+		want[p.Name()] = append([]float64(nil), v.Data().([]float64)...)
+	}
+	for _, p := range wrt {
+		data := p.Value().Data().([]float64)
+		at := append([]float64(nil), data...)
+		numeric := testutil.CentralDifference(func(x []float64) float64 {
+			copy(data, x)
+			cost, selected := run()
+			require.Equal(t, frozen, selected, "the selection has changed: another seed is needed")
+			return cost
+		}, at, 1e-5)
+		copy(data, at)
+		testutil.Within(t, "gradient of "+p.Name(), want[p.Name()], numeric, 1e-6)
+	}
+}
+
+// selection returns the node of the selected blocks.
+func selection(t *testing.T, g *G.ExprGraph) *G.Node {
+	for _, n := range g.AllNodes() {
+		if n.Op() == nil {
+			continue
+		}
+		if spec, ok := ops.SpecOf(n.Op()); ok {
+			if _, ok := spec.(ops.SelectBlocksOp); ok {
+				return n
+			}
+		}
+	}
+	t.Fatal("no selection in the graph")
+	return nil
+}

@@ -1,0 +1,50 @@
+package graph
+
+import (
+	"fmt"
+	"math"
+)
+
+// Schedule gives the learning rate of a step; the first step is 0.
+type Schedule interface {
+	At(step int) float64
+}
+
+// Constant is a Schedule of one learning rate.
+type Constant float64
+
+// At implements Schedule.
+func (c Constant) At(int) float64 { return float64(c) }
+
+// WarmupCosine is the Schedule that rises linearly to LR over Warmup steps, then follows half a cosine down to LR*Floor
+// at step Total, where it stays.
+type WarmupCosine struct {
+	LR     float64 // highest learning rate
+	Warmup int     // steps of warm-up; step Warmup-1 already has LR
+	Total  int     // steps of the whole schedule
+	Floor  float64 // last learning rate over the highest, in [0, 1]
+}
+
+// Validate returns an error that names the value that is out of its range.
+func (w WarmupCosine) Validate() error {
+	switch {
+	case !(w.LR > 0) || math.IsInf(w.LR, 1):
+		return fmt.Errorf("graph: schedule: learning rate is %v, want a positive number", w.LR)
+	case w.Warmup < 0:
+		return fmt.Errorf("graph: schedule: warm-up of %d steps, want at least 0", w.Warmup)
+	case w.Total < w.Warmup:
+		return fmt.Errorf("graph: schedule: %d steps in all, fewer than the %d of the warm-up", w.Total, w.Warmup)
+	case !(w.Floor >= 0 && w.Floor <= 1):
+		return fmt.Errorf("graph: schedule: floor is %v, want a number in [0, 1]", w.Floor)
+	}
+	return nil
+}
+
+// At implements Schedule.
+func (w WarmupCosine) At(step int) float64 {
+	if step < w.Warmup {
+		return w.LR * float64(step+1) / float64(w.Warmup)
+	}
+	x := min(1, float64(step-w.Warmup)/float64(max(1, w.Total-w.Warmup)))
+	return w.LR * (w.Floor + (1-w.Floor)*0.5*(1+math.Cos(math.Pi*x)))
+}

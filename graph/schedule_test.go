@@ -1,0 +1,34 @@
+package graph
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWarmupCosine(t *testing.T) {
+	s := WarmupCosine{LR: 2, Warmup: 4, Total: 12, Floor: 0.1}
+	require.NoError(t, s.Validate())
+	for step, want := range map[int]float64{
+		0: 0.5, 1: 1, 3: 2, 4: 2, 8: 2 * (0.1 + 0.9*0.5), 12: 0.2, 100: 0.2,
+	} {
+		require.InDelta(t, want, s.At(step), 1e-15, "step %d", step)
+	}
+	require.InDelta(t, 1, WarmupCosine{LR: 1, Total: 10}.At(0), 0, "no warm-up")
+	require.InDelta(t, 3, WarmupCosine{LR: 3, Warmup: 5, Total: 5}.At(5), 0, "nothing but warm-up")
+	require.InDelta(t, 0.25, Constant(0.25).At(7), 0)
+}
+
+func TestWarmupCosineRefuses(t *testing.T) {
+	for message, s := range map[string]WarmupCosine{
+		"learning rate is 0":                   {},
+		"learning rate is NaN":                 {LR: math.NaN()},
+		"warm-up of -1 steps":                  {LR: 1, Warmup: -1},
+		"5 steps in all, fewer than the 10 of": {LR: 1, Warmup: 10, Total: 5},
+		"floor is 1.5":                         {LR: 1, Floor: 1.5},
+		"floor is NaN":                         {LR: 1, Floor: math.NaN()},
+	} {
+		require.ErrorContains(t, s.Validate(), message)
+	}
+}
