@@ -1,0 +1,76 @@
+// Attention adds Native Sparse Attention to a Gorgonia graph beside stock ops, takes gradients, and runs the graph twice:
+// on Gorgonia's TapeMachine and, planned and faster, on graph.Machine. Both give the same loss.
+//
+//	go run ./examples/attention
+package main
+
+import (
+	"fmt"
+	"os"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "attention:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	const batch, seq, dim = 2, 256, 64
+	config := graph.NSAConfig{
+		Dim: dim, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 16, GateHidden: 16,
+		Params: ops.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
+	}
+	g := G.NewGraph()
+	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(batch, seq, dim), G.WithName("x"), G.WithInit(G.Gaussian(0, 1)))
+	target := G.NewTensor(g, tensor.Float32, 3, G.WithShape(batch, seq, dim), G.WithName("target"), G.WithInit(G.Gaussian(0, 1)))
+
+	layer, err := graph.NewNSA(g, "attn.", config, graph.Fresh(tensor.Float32, 1))
+	if err != nil {
+		return err
+	}
+	y, err := layer.Apply(x) // [B,S,dim]
+	if err != nil {
+		return err
+	}
+	loss := G.Must(G.Mean(G.Must(G.Square(G.Must(G.Sub(y, target)))))) // stock ops
+	if _, err := graph.Grad(loss, layer.Learnables()...); err != nil {
+		return err
+	}
+
+	tape := G.NewTapeMachine(g)
+	defer tape.Close()
+	if err := tape.RunAll(); err != nil {
+		return err
+	}
+	fmt.Println("TapeMachine:", loss.Value())
+
+	machine, err := graph.NewMachine(g, graph.WithKeep(loss))
+	if err != nil {
+		return err
+	}
+	defer machine.Close()
+	solver, err := graph.NewAdamW(graph.WithLR(1e-2))
+	if err != nil {
+		return err
+	}
+	for step := range 5 {
+		if err := machine.RunAll(); err != nil {
+			return err
+		}
+		machine.Reset()
+		fmt.Printf("Machine, step %d: %v\n", step, loss.Value())
+		if err := solver.Step(G.NodesToValueGrads(layer.Learnables())); err != nil {
+			return err
+		}
+	}
+	fmt.Println(machine.Plan())
+	return nil
+}

@@ -1,0 +1,108 @@
+// Train trains TinyLM, a byte language model of Native Sparse Attention, on text: by default for two minutes on the Go
+// source of the toolchain that is on the path. It shows its progress, writes a run folder (steps.csv, loss.png,
+// weights.safetensors) and ends with a sample of text and the held-out loss. Ctrl-C ends the training early and keeps it.
+//
+//	go run ./examples/train
+//	go run ./examples/train -data notes.txt -steps 500 -out runs/notes
+//	go run ./examples/train -data random -minutes 1
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// randomBytes is the size of the data of -data random.
+const randomBytes = 32 << 20
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	err := run(ctx, os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "train:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("train", flag.ContinueOnError)
+	preset := flags.String("preset", "tiny", "model and training: tiny or base")
+	source := flags.String("data", "", `file or folder of text, or "random" for random bytes; empty: the Go source of GOROOT`)
+	ext := flags.String("ext", "", "of a folder take only files whose names end so")
+	attention := flags.String("attention", "nsa", "nsa or dense")
+	steps := flags.Int("steps", 0, "steps to train for, in place of -minutes")
+	minutes := flags.Float64("minutes", 0, "minutes to train for; 0: as the preset says")
+	batch := flags.Int("batch", 0, "sequences in a step; 0: as the preset says")
+	lr := flags.Float64("lr", 0, "highest learning rate; 0: as the preset says")
+	seed := flags.Uint64("seed", 1, "seed of weights, batches and sample")
+	out := flags.String("out", filepath.Join("runs", "tinylm"), "run folder")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	config, training, err := tinylm.Preset(*preset)
+	if err != nil {
+		return err
+	}
+	config.Attention = tinylm.Attention(*attention)
+	training.Seed, training.Out, training.Progress = *seed, *out, os.Stderr
+	if *minutes != 0 {
+		training.Duration = time.Duration(*minutes * float64(time.Minute))
+	}
+	if *steps != 0 {
+		if training.Steps = *steps; *minutes == 0 {
+			training.Duration = 0
+		}
+	}
+	if *batch != 0 {
+		training.Batch = *batch
+	}
+	if *lr != 0 {
+		training.LR = *lr
+	}
+	data, err := read(ctx, *source, *ext, *seed)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "%s attention, %.2fM parameters, on %s: %.1f MB to train on, %.1f MB held out\n",
+		config.Attention, float64(config.Parameters())/1e6, data.Name, float64(len(data.Train))/1e6, float64(len(data.HeldOut))/1e6)
+	r, err := tinylm.Train(ctx, config, data, training)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("--- sample\n%s\n--- run folder: %s\n", r.Sample, *out)
+	fmt.Printf("held-out loss %.4f nats/byte after %d tokens in %.1f s\n", r.HeldOut, r.Tokens, r.Elapsed.Seconds())
+	return nil
+}
+
+// read returns the data that -data names.
+func read(ctx context.Context, source, ext string, seed uint64) (*tinylm.Data, error) {
+	switch source {
+	case "random":
+		return tinylm.RandomData(randomBytes, 256, seed)
+	case "":
+		out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+		if err != nil {
+			return nil, fmt.Errorf("go env GOROOT: %w: where the Go source is not to be found, name a file or folder with -data", err)
+		}
+		return tinylm.ReadData(filepath.Join(strings.TrimSpace(string(out)), "src"), ".go")
+	}
+	return tinylm.ReadData(source, ext)
+}

@@ -1,0 +1,153 @@
+// Package tinylm is TinyLM: a byte language model of Native Sparse Attention layers, with its training, its sampling of
+// text and its files. It is written with the ops of this module and Gorgonia's graphs, and runs on any gorgonia.VM.
+//
+// Weights are tensors by name. A Model is a graph for one batch size and one length that uses them; models of other sizes
+// may share the same weights. Train is the whole of a training run.
+package tinylm
+
+import (
+	"fmt"
+	"strings"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Attention is the kind of a model's attention layers.
+type Attention string
+
+// The kinds of Attention.
+const (
+	NSA   Attention = "nsa"   // compressed, selected and window branch with gates
+	Dense Attention = "dense" // one causal branch over all keys, without gates: the baseline
+)
+
+// normEps is added to the mean square in every norm.
+const normEps = 1e-6
+
+// Config are the sizes of a model.
+type Config struct {
+	Vocab   int // tokens; 256 for bytes
+	Context int // tokens of a training window; sampling looks back as far
+	Dim     int // width of the residual stream; the MLPs are four times as wide
+	Layers  int // blocks of attention and MLP
+
+	Attention Attention // "" is NSA
+	Heads     int       // query heads, a multiple of KVHeads
+	KVHeads   int       // key/value heads: the groups that share keys, values and selection
+	KeyDim    int       // of a query and a key of one head; even
+	ValueDim  int       // of a value of one head
+
+	ops.Params // the sizes of the three branches; unused by Dense, as all that follows but RoPEBase
+
+	Phi            graph.Phi            // "" is the block mean
+	PhiHidden      int                  // hidden width of the compression's MLP; only with "mlp"
+	GateHidden     int                  // hidden width of the gates' MLP
+	GateActivation graph.GateActivation // "" is sigmoid
+	RoPEBase       float64              // 0 is 10000
+}
+
+// Validate returns an error that names the sizes that are wrong or do not fit each other.
+func (c Config) Validate() error {
+	for _, s := range []struct {
+		name string
+		v    int
+	}{
+		{"vocab", c.Vocab}, {"context", c.Context}, {"dim", c.Dim}, {"layers", c.Layers}, {"heads", c.Heads},
+		{"kv heads", c.KVHeads}, {"key dim", c.KeyDim}, {"value dim", c.ValueDim},
+	} {
+		if s.v < 1 {
+			return fmt.Errorf("tinylm: %s is %d, want at least 1", s.name, s.v)
+		}
+	}
+	switch c.Attention {
+	case "", NSA:
+		if err := c.nsa().Validate(); err != nil {
+			return fmt.Errorf("tinylm: %w", err)
+		}
+		return nil
+	case Dense:
+	default:
+		return fmt.Errorf("tinylm: attention is %q, want %q or %q", c.Attention, NSA, Dense)
+	}
+	switch {
+	case c.Heads%c.KVHeads != 0:
+		return fmt.Errorf("tinylm: heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
+	case c.KeyDim%2 != 0:
+		return fmt.Errorf("tinylm: key dim %d is odd, the rotary embedding wants pairs", c.KeyDim)
+	case c.RoPEBase != 0 && !(c.RoPEBase > 1):
+		return fmt.Errorf("tinylm: rope base is %v, want more than 1", c.RoPEBase)
+	}
+	return nil
+}
+
+// nsa returns the configuration of one NSA layer.
+func (c Config) nsa() graph.NSAConfig {
+	return graph.NSAConfig{
+		Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Params: c.Params,
+		Phi: c.Phi, PhiHidden: c.PhiHidden, GateHidden: c.GateHidden, GateActivation: c.GateActivation, RoPEBase: c.RoPEBase,
+	}
+}
+
+// withDefaults returns c with the defaults where it says nothing, so that equal models have equal configurations.
+func (c Config) withDefaults() Config {
+	if c.Attention == "" {
+		c.Attention = NSA
+	}
+	if c.Phi == "" {
+		c.Phi = graph.PhiMean
+	}
+	if c.GateActivation == "" {
+		c.GateActivation = graph.GateSigmoid
+	}
+	if c.RoPEBase == 0 {
+		c.RoPEBase = graph.DefaultRoPEBase
+	}
+	return c
+}
+
+// layer returns what the names of a layer's parameters begin with.
+func layer(i int) string { return fmt.Sprintf("layers.%d.", i) }
+
+// LearnableParams returns the parameters of the model in the order of its graph. Weights of linear layers are [out,in].
+// The embedding starts small and the two projections of a block that write to the residual stream are scaled by
+// 1/sqrt(2*Layers), so that a deep model starts with the variance of a shallow one (Radford et al. 2019).
+func (c Config) LearnableParams() []graph.Param {
+	linear := func(name string, out, in int) graph.Param {
+		return graph.Param{Name: name + ".weight", Shape: tensor.Shape{out, in}, Init: graph.LeCunNormal(in)}
+	}
+	norm := func(name string) graph.Param {
+		return graph.Param{Name: name + ".weight", Shape: tensor.Shape{c.Dim}, Init: graph.Ones()}
+	}
+	list := []graph.Param{{Name: "embed.weight", Shape: tensor.Shape{c.Vocab, c.Dim}, Init: graph.Normal(embedStd)}}
+	for i := range c.Layers {
+		a := layer(i)
+		list = append(list, norm(a+"attn_norm"))
+		if c.Attention == Dense {
+			list = append(list,
+				linear(a+"attn.wq", c.Heads*c.KeyDim, c.Dim), linear(a+"attn.wk", c.KVHeads*c.KeyDim, c.Dim),
+				linear(a+"attn.wv", c.KVHeads*c.ValueDim, c.Dim), linear(a+"attn.wo", c.Dim, c.Heads*c.ValueDim))
+		} else {
+			list = append(list, c.nsa().LayerParams(a+"attn.")...)
+		}
+		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", 4*c.Dim, c.Dim), linear(a+"mlp.w2", c.Dim, 4*c.Dim))
+	}
+	list = append(list, norm("norm"), linear("head", c.Vocab, c.Dim))
+	for i := range list {
+		if strings.HasSuffix(list[i].Name, "attn.wo.weight") || strings.HasSuffix(list[i].Name, "mlp.w2.weight") {
+			list[i].Init.Scale /= sqrt(2 * c.Layers)
+		}
+	}
+	return list
+}
+
+// Parameters returns the number of the model's learnable numbers.
+func (c Config) Parameters() int {
+	n := 0
+	for _, p := range c.LearnableParams() {
+		n += p.Shape.TotalSize()
+	}
+	return n
+}

@@ -1,0 +1,71 @@
+package tinylm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// small is a model that trains in moments: every branch has more keys than it looks at.
+func small() Config {
+	return Config{
+		Vocab: 256, Context: 64, Dim: 32, Layers: 2, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8,
+		Params:     ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+		GateHidden: 8,
+	}
+}
+
+func TestConfigRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  func(*Config)
+		message string
+	}{
+		{"vocab", func(c *Config) { c.Vocab = 0 }, "tinylm: vocab is 0"},
+		{"layers", func(c *Config) { c.Layers = -1 }, "tinylm: layers is -1"},
+		{"groups", func(c *Config) { c.KVHeads = 3 }, "heads 4 not a multiple of kv heads 3"},
+		{"groups, dense", func(c *Config) { c.Attention, c.KVHeads = Dense, 3 }, "heads 4 not a multiple of kv heads 3"},
+		{"odd key dim", func(c *Config) { c.KeyDim = 7 }, "key dim 7 is odd"},
+		{"odd key dim, dense", func(c *Config) { c.Attention, c.KeyDim = Dense, 7 }, "key dim 7 is odd"},
+		{"attention", func(c *Config) { c.Attention = "linear" }, `attention is "linear", want "nsa" or "dense"`},
+		{"stride", func(c *Config) { c.Stride = 3 }, "stride d = 3 does not divide the block length l = 8"},
+		{"top n", func(c *Config) { c.TopN = 2 }, "top n = 2 is smaller than the 3 forced blocks"},
+		{"window", func(c *Config) { c.Window = 0 }, "window w is 0"},
+		{"phi", func(c *Config) { c.Phi = "max" }, `phi is "max", want "mean" or "mlp"`},
+		{"phi hidden", func(c *Config) { c.Phi = graph.PhiMLP }, "phi hidden is 0"},
+		{"gate hidden", func(c *Config) { c.GateHidden = 0 }, "gate hidden is 0"},
+		{"gate", func(c *Config) { c.GateActivation = "relu" }, `gate activation is "relu"`},
+		{"rope", func(c *Config) { c.RoPEBase = -1 }, "rope base is -1"},
+		{"rope, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, 1 }, "rope base is 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			config := small()
+			require.NoError(t, config.Validate())
+			c.change(&config)
+			require.ErrorContains(t, config.Validate(), c.message)
+			_, err := NewWeights(config, tensor.Float32, 1)
+			require.ErrorContains(t, err, c.message)
+		})
+	}
+}
+
+func TestPresets(t *testing.T) {
+	for _, p := range []struct {
+		name       string
+		parameters int
+	}{{"tiny", 927_728}, {"base", 78_887_856}} {
+		c, training, err := Preset(p.name)
+		require.NoError(t, err)
+		require.NoError(t, c.Validate())
+		require.NoError(t, training.validate())
+		require.InEpsilon(t, p.parameters, c.Parameters(), 0.02)
+		c.Attention = Dense
+		require.NoError(t, c.Validate())
+	}
+	_, _, err := Preset("huge")
+	require.EqualError(t, err, `tinylm: no preset "huge", want one of: base, tiny`)
+}

@@ -1,0 +1,185 @@
+package tinylm
+
+import (
+	"bytes"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// heldOutPart is one over the part of the data that is not trained on.
+const heldOutPart = 20
+
+// Data is text as tokens, one byte each, cut into a part to train on and a part that is held out.
+type Data struct {
+	Name    string
+	Train   []byte
+	HeldOut []byte
+}
+
+// ReadData reads a file, or every text file below a folder whose name ends in ext ("" is any). Only regular files count,
+// no links and no folders, whatever their names; binary files, those with a zero byte, are left out. Of a folder every
+// twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where that leaves either part
+// empty, the last twentieth.
+func ReadData(path, ext string) (*Data, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("tinylm: data: %w", err)
+	}
+	d := &Data{Name: path}
+	switch {
+	case info.IsDir():
+		err = d.readFolder(path, ext)
+	case info.Mode().IsRegular():
+		d.Train, err = os.ReadFile(path)
+	default:
+		err = fmt.Errorf("%s is neither a file nor a folder", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tinylm: data: %w", err)
+	}
+	if len(d.Train) == 0 || len(d.HeldOut) == 0 {
+		all := append(d.Train, d.HeldOut...)
+		cut := len(all) - len(all)/heldOutPart
+		d.Train, d.HeldOut = all[:cut], all[cut:]
+	}
+	if len(d.Train) == 0 {
+		return nil, fmt.Errorf("tinylm: data: %s is empty", path)
+	}
+	return d, nil
+}
+
+// readFolder appends the files below root to d in the order of their names, a line break after each.
+func (d *Data) readFolder(root, ext string) error {
+	files := 0
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ext) {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if bytes.IndexByte(text, 0) >= 0 {
+			return nil
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		files++
+		h := fnv.New32a()
+		h.Write([]byte(filepath.ToSlash(name)))
+		part := &d.Train
+		if h.Sum32()%heldOutPart == 0 {
+			part = &d.HeldOut
+		}
+		*part = append(append(*part, text...), '\n')
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if files == 0 {
+		return fmt.Errorf("no text file *%s below %s", ext, root)
+	}
+	return nil
+}
+
+// RandomData returns n random tokens below vocab, at most 256. Nothing can be learned from them: no model's held-out loss
+// is below ln(vocab), which shows that no information leaks from a token's future.
+func RandomData(n, vocab int, seed uint64) (*Data, error) {
+	if n < 1 || vocab < 1 || vocab > 256 {
+		return nil, fmt.Errorf("tinylm: data: %d random tokens below %d, want at least 1 below at most 256", n, vocab)
+	}
+	r := rand.New(rand.NewPCG(seed, 1))
+	all := make([]byte, n)
+	for i := range all {
+		all[i] = byte(r.UintN(uint(vocab)))
+	}
+	cut := n - n/heldOutPart
+	return &Data{Name: "random bytes", Train: all[:cut], HeldOut: all[cut:]}, nil
+}
+
+// Check returns an error when a part of d is too short for a window of seq tokens and its last target, or holds a token
+// that is not below vocab.
+func (d *Data) Check(seq, vocab int) error {
+	for _, p := range []struct {
+		name string
+		text []byte
+	}{{"training", d.Train}, {"held-out", d.HeldOut}} {
+		if len(p.text) < seq+1 {
+			return fmt.Errorf("tinylm: data: %s: the %s part has %d bytes, want at least %d for a context of %d",
+				d.Name, p.name, len(p.text), seq+1, seq)
+		}
+		for i, b := range p.text {
+			if int(b) >= vocab {
+				return fmt.Errorf("tinylm: data: %s: byte %d of the %s part is %d, the vocabulary has %d", d.Name, i, p.name, b, vocab)
+			}
+		}
+	}
+	return nil
+}
+
+// window copies the seq tokens of text at offset and the tokens after each of them.
+func window(tokens, targets []int32, text []byte, offset int) {
+	for i := range tokens {
+		tokens[i], targets[i] = int32(text[offset+i]), int32(text[offset+i+1])
+	}
+}
+
+// batches draws random windows of a text.
+type batches struct {
+	text []byte
+	rand *rand.Rand
+}
+
+func newBatches(text []byte, seed uint64) *batches {
+	return &batches{text, rand.New(rand.NewPCG(seed, 2))}
+}
+
+// next fills tokens and targets, windows of seq tokens one after the other.
+func (b *batches) next(tokens, targets []int32, seq int) {
+	for at := 0; at < len(tokens); at += seq {
+		window(tokens[at:at+seq], targets[at:at+seq], b.text, b.rand.IntN(len(b.text)-seq))
+	}
+}
+
+// spread fills the rows of batch number i of n with windows at equal distances over the whole of text, so that every
+// evaluation sees the same ones.
+func spread(tokens, targets []int32, seq int, text []byte, i, n int) {
+	rows := len(tokens) / seq
+	for r := range rows {
+		k := i*rows + r
+		at := r * seq
+		window(tokens[at:at+seq], targets[at:at+seq], text, k*(len(text)-seq-1)/max(1, n*rows-1))
+	}
+}
+
+// Encode returns the tokens of text, one a byte.
+func Encode(text string) []int32 {
+	ids := make([]int32, len(text))
+	for i := range ids {
+		ids[i] = int32(text[i])
+	}
+	return ids
+}
+
+// Decode returns the text of tokens that are bytes.
+func Decode(ids []int32) (string, error) {
+	b := make([]byte, len(ids))
+	for i, id := range ids {
+		if id < 0 || id > 255 {
+			return "", fmt.Errorf("tinylm: token %d at %d is not a byte", id, i)
+		}
+		b[i] = byte(id)
+	}
+	return string(b), nil
+}

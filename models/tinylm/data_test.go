@@ -1,0 +1,104 @@
+package tinylm
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestReadDataFolder(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	var all string
+	for i := range 60 {
+		name := "f" + strings.Repeat("x", i) + ".go"
+		write(filepath.Join("sub", name), name)
+		all += name
+	}
+	write("other.txt", "OTHER")
+	write("binary.go", "BIN\x00ARY")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "folder.go"), 0o755))
+	require.NoError(t, os.Symlink(filepath.Join(dir, "other.txt"), filepath.Join(dir, "link.go")))
+
+	d, err := ReadData(dir, ".go")
+	require.NoError(t, err)
+	text := string(d.Train) + string(d.HeldOut)
+	require.Equal(t, len(all)+60, len(text))
+	require.NotContains(t, text, "OTHER")
+	require.NotContains(t, text, "ARY")
+	require.NotEmpty(t, d.Train)
+	require.NotEmpty(t, d.HeldOut)
+	require.Greater(t, len(d.Train), 5*len(d.HeldOut))
+	again, err := ReadData(dir, ".go")
+	require.NoError(t, err)
+	require.Equal(t, d, again)
+}
+
+func TestReadDataFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("a", 950)+strings.Repeat("b", 50)), 0o644))
+	d, err := ReadData(path, "")
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("a", 950), string(d.Train))
+	require.Equal(t, strings.Repeat("b", 50), string(d.HeldOut))
+	require.NoError(t, d.Check(49, 256))
+	require.ErrorContains(t, d.Check(50, 256), "the held-out part has 50 bytes, want at least 51 for a context of 50")
+	require.ErrorContains(t, d.Check(10, 98), "byte 0 of the held-out part is 98, the vocabulary has 98")
+}
+
+func TestDataRefuses(t *testing.T) {
+	dir := t.TempDir()
+	_, err := ReadData(filepath.Join(dir, "missing"), "")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	empty := filepath.Join(dir, "empty.txt")
+	require.NoError(t, os.WriteFile(empty, nil, 0o644))
+	_, err = ReadData(empty, "")
+	require.ErrorContains(t, err, "is empty")
+	_, err = ReadData(dir, ".go")
+	require.ErrorContains(t, err, "no text file *.go below")
+	_, err = ReadData(os.DevNull, "")
+	require.ErrorContains(t, err, "neither a file nor a folder")
+	_, err = RandomData(100, 257, 1)
+	require.ErrorContains(t, err, "want at least 1 below at most 256")
+}
+
+func TestWindows(t *testing.T) {
+	text := []byte("0123456789")
+	tokens, targets := make([]int32, 4), make([]int32, 4)
+	window(tokens, targets, text, 6-1)
+	require.Equal(t, Encode("5678"), tokens)
+	require.Equal(t, Encode("6789"), targets)
+
+	b := newBatches(text, 1)
+	seen := map[int32]bool{}
+	for range 200 {
+		b.next(tokens, targets, 2)
+		require.Equal(t, tokens[0]+1, targets[0])
+		require.Equal(t, tokens[2]+1, tokens[3])
+		seen[tokens[0]] = true
+	}
+	require.Len(t, seen, 8, "every offset is drawn, the last target is the last byte")
+
+	var first []int32
+	for i := range 2 {
+		spread(tokens, targets, 2, text, i, 2)
+		first = append(first, tokens[0], tokens[2])
+	}
+	require.Equal(t, Encode("0247"), first, "from the begin to the end of the text")
+}
+
+func TestTokenizer(t *testing.T) {
+	text := "Größe\x00\xff\n"
+	got, err := Decode(Encode(text))
+	require.NoError(t, err)
+	require.Equal(t, text, got)
+	_, err = Decode([]int32{65, 256})
+	require.EqualError(t, err, "tinylm: token 256 at 1 is not a byte")
+}

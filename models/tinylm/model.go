@@ -1,0 +1,211 @@
+package tinylm
+
+import (
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. It is used by one
+// goroutine at a time.
+type Model struct {
+	weights    *Weights
+	batch, seq int
+
+	graph      *G.ExprGraph
+	tokens     *tensor.Dense // int32 [B,S]
+	targets    *tensor.Dense // int32 [B,S], -1 is ignored
+	logits     *G.Node       // [B,S,V]
+	loss       *G.Node       // scalar
+	learnables G.Nodes
+	grads      []G.ValueGrad
+	vm         G.VM
+}
+
+// ModelOption is an option of NewModel.
+type ModelOption func(*modelOptions)
+
+type modelOptions struct {
+	grads bool
+	vm    func(*Model) (G.VM, error)
+	graph []graph.Option
+}
+
+// WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
+// needs less memory.
+func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
+
+// WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
+// graph.Machine.
+func WithVM(newVM func(m *Model) (G.VM, error)) ModelOption {
+	return func(o *modelOptions) { o.vm = newVM }
+}
+
+// WithMachine passes options on to graph.NewMachine.
+func WithMachine(opts ...graph.Option) ModelOption {
+	return func(o *modelOptions) { o.graph = append(o.graph, opts...) }
+}
+
+// NewModel builds the graph of a model for a batch of batch sequences of seq tokens with the given weights, which it
+// shares, and the machine that runs it. Close ends it.
+func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (*Model, error) {
+	m, err := newModel(w, batch, seq, opts)
+	if err != nil {
+		return nil, fmt.Errorf("tinylm: model of %d x %d tokens: %w", batch, seq, err)
+	}
+	return m, nil
+}
+
+func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
+	if w == nil {
+		return nil, errors.New("no weights")
+	}
+	if err := w.Config.Validate(); err != nil {
+		return nil, err
+	}
+	if batch < 1 || seq < 1 {
+		return nil, errors.New("batch and length must be at least 1")
+	}
+	var o modelOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
+	m := &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
+	m.tokens = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(batch, seq))
+	m.targets = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(batch, seq))
+	input := func(name string, v *tensor.Dense) *G.Node {
+		return G.NewTensor(m.graph, tensor.Int32, 2, G.WithShape(batch, seq), G.WithName(name), G.WithValue(v))
+	}
+	tokens, targets := input("tokens", m.tokens), input("targets", m.targets)
+
+	b := newBuilder(m.graph, w)
+	m.logits = b.logits(tokens)
+	m.loss = b.do(func() (*G.Node, error) { return ops.CrossEntropy(m.logits, targets) })
+	if b.err != nil {
+		return nil, b.err
+	}
+	m.learnables = b.learnables
+	if o.grads {
+		if _, err := graph.Grad(m.loss, m.learnables...); err != nil {
+			return nil, err
+		}
+		m.grads = G.NodesToValueGrads(m.learnables)
+	}
+	if o.vm == nil {
+		o.vm = func(m *Model) (G.VM, error) {
+			return graph.NewMachine(m.graph, append([]graph.Option{graph.WithKeep(m.logits, m.loss)}, o.graph...)...)
+		}
+	}
+	var err error
+	m.vm, err = o.vm(m)
+	return m, err
+}
+
+// Weights returns the weights that the model shares.
+func (m *Model) Weights() *Weights { return m.weights }
+
+// Graph returns the model's graph.
+func (m *Model) Graph() *G.ExprGraph { return m.graph }
+
+// VM returns the machine that runs the model.
+func (m *Model) VM() G.VM { return m.vm }
+
+// Learnables returns the nodes of the weights in the order of Config.LearnableParams.
+func (m *Model) Learnables() G.Nodes { return m.learnables }
+
+// Tokens returns the model's input, [B,S] row by row, to be filled before a run.
+func (m *Model) Tokens() []int32 { return m.tokens.Int32s() }
+
+// Targets returns the tokens that the model should predict, [B,S] row by row, to be filled before a run; -1 is ignored.
+func (m *Model) Targets() []int32 { return m.targets.Int32s() }
+
+// NextTokens makes the targets the tokens that follow each token in its own row, and ignores the last one of a row.
+func (m *Model) NextTokens() {
+	tokens, targets := m.Tokens(), m.Targets()
+	for i := range targets {
+		if (i+1)%m.seq == 0 {
+			targets[i] = -1
+		} else {
+			targets[i] = tokens[i+1]
+		}
+	}
+}
+
+// Run computes logits, loss and, WithGradients, the gradients for the tokens and targets.
+func (m *Model) Run() error {
+	err := m.vm.RunAll()
+	m.vm.Reset()
+	if err != nil {
+		return fmt.Errorf("tinylm: %w", err)
+	}
+	return nil
+}
+
+// Train runs the model and lets solver take a step. It returns the loss before the step.
+func (m *Model) Train(solver G.Solver) (loss float64, err error) {
+	if m.grads == nil {
+		return 0, errors.New("tinylm: train: the model was built without gradients")
+	}
+	if err := m.Run(); err != nil {
+		return 0, err
+	}
+	if loss, err = m.Loss(); err != nil {
+		return 0, err
+	}
+	if err := solver.Step(m.grads); err != nil {
+		return loss, fmt.Errorf("tinylm: train: %w", err)
+	}
+	return loss, nil
+}
+
+// Loss returns the mean cross entropy of the last run, in nats a token.
+func (m *Model) Loss() (float64, error) {
+	switch v := m.loss.Value().(type) {
+	case *G.F32:
+		return float64(*v), nil
+	case *G.F64:
+		return float64(*v), nil
+	case nil:
+		return 0, errors.New("tinylm: loss: the model has not run")
+	default:
+		return 0, fmt.Errorf("tinylm: loss is a %T, want a scalar", v)
+	}
+}
+
+// Logits returns the logits of the last run, [B,S,V]: *tensor.Dense in host memory. They are the machine's own and last
+// until the next run.
+func (m *Model) Logits() (*tensor.Dense, error) {
+	v, ok := m.logits.Value().(*tensor.Dense)
+	if !ok {
+		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor in host memory", m.logits.Value())
+	}
+	return v, nil
+}
+
+// Evaluate returns the mean loss over n batches of windows spread over text, the same ones at every call.
+func (m *Model) Evaluate(text []byte, n int) (float64, error) {
+	if len(text) < m.seq+1 || n < 1 {
+		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d bytes, want at least 1 of %d", n, len(text), m.seq+1)
+	}
+	sum := 0.0
+	for i := range n {
+		spread(m.Tokens(), m.Targets(), m.seq, text, i, n)
+		if err := m.Run(); err != nil {
+			return 0, err
+		}
+		loss, err := m.Loss()
+		if err != nil {
+			return 0, err
+		}
+		sum += loss
+	}
+	return sum / float64(n), nil
+}
+
+// Close ends the machine.
+func (m *Model) Close() error { return m.vm.Close() }

@@ -1,0 +1,62 @@
+package tinylm
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Tiny returns the model that trains in minutes on a CPU: 0.93M parameters, with blocks so small that the selection has to
+// choose within 256 bytes.
+func Tiny() Config {
+	return Config{
+		Vocab: 256, Context: 256, Dim: 128, Layers: 4, Heads: 4, KVHeads: 2, KeyDim: 32, ValueDim: 32,
+		Params:     ops.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
+		GateHidden: 16,
+	}
+}
+
+// TinyTraining returns the training that goes with Tiny: two minutes.
+func TinyTraining() Training {
+	return Training{
+		Batch: 8, Duration: 2 * time.Minute,
+		LR: 3e-3, Warmup: 100, Floor: 0.05, Decay: 0.1, Clip: 1,
+		Evaluations: 10, EvalTokens: 32 << 10, FinalTokens: 256 << 10,
+		SampleBytes: 400, Sampling: Sampling{Temperature: 0.8, TopK: 40},
+	}
+}
+
+// Base returns the model of 12 layers of width 768 with the sizes of the paper's branches: 79M parameters.
+func Base() Config {
+	return Config{
+		Vocab: 256, Context: 2048, Dim: 768, Layers: 12, Heads: 12, KVHeads: 2, KeyDim: 64, ValueDim: 64,
+		Params:     ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512},
+		GateHidden: 64,
+	}
+}
+
+// BaseTraining returns the training that goes with Base: an hour, with short evaluations.
+func BaseTraining() Training {
+	t := TinyTraining()
+	t.Batch, t.Duration, t.LR = 1, time.Hour, 6e-4
+	t.EvalTokens, t.FinalTokens = 8<<10, 32<<10
+	return t
+}
+
+// Preset returns the model and the training of the given name, "tiny" or "base".
+func Preset(name string) (Config, Training, error) {
+	presets := map[string]func() (Config, Training){
+		"tiny": func() (Config, Training) { return Tiny(), TinyTraining() },
+		"base": func() (Config, Training) { return Base(), BaseTraining() },
+	}
+	if f, ok := presets[name]; ok {
+		c, t := f()
+		return c, t, nil
+	}
+	return Config{}, Training{}, fmt.Errorf("tinylm: no preset %q, want one of: %s", name,
+		strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
+}

@@ -1,0 +1,75 @@
+package tinylm
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// ticks is the length of the bar of a whole run.
+const ticks = 1000
+
+// progress shows how a run goes: a bar on a terminal, elsewhere a line for each evaluation.
+type progress struct {
+	w       io.Writer
+	bar     *progressbar.ProgressBar // nil: lines
+	last    time.Time
+	held    float64 // the last held-out loss
+	hasHeld bool
+}
+
+func newProgress(w io.Writer) *progress {
+	p := &progress{w: w}
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			p.bar = progressbar.NewOptions(ticks, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(24),
+				progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false),
+				progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish())
+		}
+	}
+	return p
+}
+
+// step shows the state after a step, five times a second.
+func (p *progress) step(r *run) {
+	if p.bar == nil || time.Since(p.last) < 200*time.Millisecond {
+		return
+	}
+	p.last = time.Now()
+	p.bar.Describe(p.line(r))
+	// What a bar can not show is no reason to stop the training.
+	_ = p.bar.Set(min(ticks-1, int(ticks*r.done())))
+}
+
+// heldOut shows the state after an evaluation.
+func (p *progress) heldOut(r *run, loss float64) {
+	p.held, p.hasHeld = loss, true
+	if p.w != nil && p.bar == nil {
+		fmt.Fprintln(p.w, p.line(r))
+	}
+}
+
+// line is the state in words.
+func (p *progress) line(r *run) string {
+	elapsed := time.Since(r.start)
+	s := fmt.Sprintf("step %d  loss %.3f", r.steps, r.loss)
+	if p.hasHeld {
+		s += fmt.Sprintf("  held out %.3f", p.held)
+	}
+	s += fmt.Sprintf("  %.0f tok/s", float64(r.tokens())/r.busy.Seconds())
+	if done := r.done(); done > 0 {
+		left := time.Duration(float64(elapsed) * (1 - done) / done)
+		s += fmt.Sprintf("  %v left", left.Round(time.Second))
+	}
+	return s
+}
+
+// end takes the bar away.
+func (p *progress) end() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+	}
+}

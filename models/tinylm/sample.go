@@ -1,0 +1,134 @@
+package tinylm
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"gorgonia.org/tensor"
+)
+
+// Sampling is how the next token is chosen from the logits. The zero value takes the most likely one.
+type Sampling struct {
+	Temperature float64 // divides the logits; 0 takes the most likely token
+	TopK        int     // only the k most likely tokens are drawn from; 0 is all of them
+	Seed        uint64  // of the draws
+}
+
+// Validate returns an error that names the value that is out of its range.
+func (s Sampling) Validate() error {
+	switch {
+	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 1):
+		return fmt.Errorf("tinylm: sample: temperature is %v, want a number of at least 0", s.Temperature)
+	case s.TopK < 0:
+		return fmt.Errorf("tinylm: sample: top k is %d, want at least 0", s.TopK)
+	}
+	return nil
+}
+
+// Sampler continues texts. It runs a graph of one sequence of fixed length: what lies to the right of the text is
+// padding, which causal attention does not look at, and a text longer than the sequence is cut on its left.
+type Sampler struct {
+	model *Model
+	order []int
+	probs []float64
+}
+
+// NewSampler returns a sampler for the weights, which it shares, that looks back over Config.Context tokens. Close ends it.
+func NewSampler(w *Weights, opts ...ModelOption) (*Sampler, error) {
+	if w == nil {
+		return nil, errors.New("tinylm: sampler: no weights")
+	}
+	m, err := NewModel(w, 1, w.Config.Context, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &Sampler{m, make([]int, w.Config.Vocab), make([]float64, w.Config.Vocab)}, nil
+}
+
+// Generate returns n tokens that follow prompt, which must not be empty. The same weights, prompt and Sampling give the
+// same tokens.
+func (s *Sampler) Generate(prompt []int32, n int, how Sampling) ([]int32, error) {
+	if err := how.Validate(); err != nil {
+		return nil, err
+	}
+	if len(prompt) == 0 {
+		return nil, errors.New("tinylm: sample: the prompt is empty")
+	}
+	r := rand.New(rand.NewPCG(how.Seed, 3))
+	text := slices.Clone(prompt)
+	for range n {
+		logits, err := s.last(text)
+		if err != nil {
+			return nil, err
+		}
+		id, err := s.pick(logits, how, r)
+		if err != nil {
+			return nil, err
+		}
+		text = append(text, int32(id))
+	}
+	return text[len(prompt):], nil
+}
+
+// last puts the logits that follow text into s.probs and returns them.
+func (s *Sampler) last(text []int32) ([]float64, error) {
+	text = text[max(0, len(text)-s.model.seq):]
+	tokens := s.model.Tokens()
+	clear(tokens[copy(tokens, text):])
+	if err := s.model.Run(); err != nil {
+		return nil, err
+	}
+	v, err := s.model.Logits()
+	if err != nil {
+		return nil, err
+	}
+	vocab := len(s.probs)
+	row := (len(text) - 1) * vocab
+	if v.Dtype() == tensor.Float32 {
+		for i, x := range v.Float32s()[row : row+vocab] {
+			s.probs[i] = float64(x)
+		}
+	} else {
+		copy(s.probs, v.Float64s()[row:row+vocab])
+	}
+	return s.probs, nil
+}
+
+// pick chooses a token by its logits, which it overwrites.
+func (s *Sampler) pick(logits []float64, how Sampling, r *rand.Rand) (int, error) {
+	for i := range s.order {
+		s.order[i] = i
+		if math.IsNaN(logits[i]) || math.IsInf(logits[i], 1) {
+			return 0, fmt.Errorf("tinylm: sample: logit of token %d is %v", i, logits[i])
+		}
+	}
+	slices.SortFunc(s.order, func(a, b int) int { // equal logits: the lower token first
+		return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b))
+	})
+	if how.Temperature == 0 {
+		return s.order[0], nil
+	}
+	candidates := s.order
+	if how.TopK > 0 && how.TopK < len(candidates) {
+		candidates = candidates[:how.TopK]
+	}
+	top, sum := logits[candidates[0]], 0.0
+	for _, id := range candidates {
+		logits[id] = math.Exp((logits[id] - top) / how.Temperature)
+		sum += logits[id]
+	}
+	at := r.Float64() * sum
+	for _, id := range candidates {
+		if at -= logits[id]; at < 0 {
+			return id, nil
+		}
+	}
+	return candidates[len(candidates)-1], nil
+}
+
+// Close ends the sampler's machine.
+func (s *Sampler) Close() error { return s.model.Close() }

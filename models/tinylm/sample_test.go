@@ -1,0 +1,95 @@
+package tinylm
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+)
+
+func TestGenerateDependsOnTheSeed(t *testing.T) {
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	s, err := NewSampler(w)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	generate := func(how Sampling) []int32 {
+		ids, err := s.Generate(Encode("func "), 80, how) // beyond the context of 64
+		require.NoError(t, err)
+		require.Len(t, ids, 80)
+		return ids
+	}
+	a := generate(Sampling{Temperature: 1, Seed: 1})
+	require.NotEqual(t, a, generate(Sampling{Temperature: 1, Seed: 2}))
+	require.Equal(t, a, generate(Sampling{Temperature: 1, Seed: 1}))
+	require.Equal(t, generate(Sampling{Seed: 1}), generate(Sampling{Seed: 2}), "the most likely token needs no draw")
+	require.Equal(t, generate(Sampling{}), generate(Sampling{Temperature: 1, TopK: 1, Seed: 3}))
+}
+
+// TestPaddingIsNotSeen compares the logits of a padded text with those of a graph of its own length.
+func TestPaddingIsNotSeen(t *testing.T) {
+	w, err := NewWeights(small(), tensor.Float64, 1)
+	require.NoError(t, err)
+	s, err := NewSampler(w)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	ids := Encode("if err != nil { return err }")
+	padded, err := s.last(ids)
+	require.NoError(t, err)
+	m, err := NewModel(w, 1, len(ids))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	copy(m.Tokens(), ids)
+	require.NoError(t, m.Run())
+	logits, err := m.Logits()
+	require.NoError(t, err)
+	require.InDeltaSlice(t, logits.Float64s()[(len(ids)-1)*256:], padded, 1e-12)
+}
+
+func TestPick(t *testing.T) {
+	s := &Sampler{order: make([]int, 4)}
+	r := rand.New(rand.NewPCG(1, 1))
+	logits := func() []float64 { return []float64{math.Log(1), math.Log(4), math.Inf(-1), math.Log(5)} }
+	counts := func(how Sampling) [4]int {
+		var n [4]int
+		for range 10_000 {
+			id, err := s.pick(logits(), how, r)
+			require.NoError(t, err)
+			n[id]++
+		}
+		return n
+	}
+	n := counts(Sampling{Temperature: 1})
+	require.InDelta(t, 1000, n[0], 150)
+	require.InDelta(t, 4000, n[1], 250)
+	require.Zero(t, n[2])
+	n = counts(Sampling{Temperature: 0.5}) // 1 : 16 : 25
+	require.InDelta(t, 10_000*16/42, n[1], 250)
+	n = counts(Sampling{Temperature: 1, TopK: 2})
+	require.Zero(t, n[0])
+	require.InDelta(t, 10_000*4/9, n[1], 250)
+	require.Equal(t, [4]int{3: 10_000}, counts(Sampling{}))
+
+	_, err := s.pick([]float64{0, math.NaN(), 0, 0}, Sampling{}, r)
+	require.EqualError(t, err, "tinylm: sample: logit of token 1 is NaN")
+}
+
+func TestGenerateRefuses(t *testing.T) {
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	s, err := NewSampler(w)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	_, err = s.Generate(nil, 1, Sampling{})
+	require.ErrorContains(t, err, "the prompt is empty")
+	_, err = s.Generate([]int32{1}, 1, Sampling{TopK: -1})
+	require.ErrorContains(t, err, "top k is -1")
+	_, err = s.Generate([]int32{1}, 1, Sampling{Temperature: math.NaN()})
+	require.ErrorContains(t, err, "temperature is NaN")
+	_, err = s.Generate([]int32{256}, 1, Sampling{})
+	require.ErrorContains(t, err, "256")
+	_, err = NewSampler(nil)
+	require.ErrorContains(t, err, "no weights")
+}

@@ -1,0 +1,291 @@
+package tinylm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
+)
+
+// WeightsFile is the name of the weights in a run folder.
+const WeightsFile = "weights.safetensors"
+
+// Training is how a model is trained. Preset has sensible values for all of it.
+type Training struct {
+	Batch    int           // sequences of Config.Context tokens in a step
+	Steps    int           // steps to take; 0 goes by Duration
+	Duration time.Duration // time to train for, evaluations on the way included; without Steps
+
+	LR     float64 // highest learning rate
+	Warmup int     // steps of linear warm-up, at most a tenth of all
+	Floor  float64 // learning rate of the last step over the highest
+	Decay  float64 // weight decay
+	Clip   float64 // bound of the gradients' global norm
+
+	Evaluations int // on held-out data on the way, at equal distances
+	EvalTokens  int // tokens of each of them, rounded down to whole batches
+	FinalTokens int // tokens of the last one
+
+	Seed        uint64 // of the weights, the batches and the sample
+	Out         string // run folder; "" writes nothing
+	SampleBytes int    // length of the text at the end
+	Sampling    Sampling
+
+	Progress io.Writer // where progress is shown: a bar on a terminal, lines elsewhere; nil is nowhere
+	Machine  []graph.Option
+}
+
+// Result is what a training run has come to.
+type Result struct {
+	Weights *Weights
+	Steps   int
+	Tokens  int           // trained on
+	Elapsed time.Duration // of the training, without the last evaluation and the sample
+	HeldOut float64       // loss on held-out data at the end, nats a token
+	Sample  string        // text that the model went on with after a line break
+}
+
+// validate returns an error that names the value that is out of its range.
+func (t Training) validate() error {
+	for _, s := range []struct {
+		name    string
+		v, from int
+	}{
+		{"batch", t.Batch, 1}, {"steps", t.Steps, 0}, {"evaluations", t.Evaluations, 0}, {"tokens of an evaluation", t.EvalTokens, 1},
+		{"tokens of the last evaluation", t.FinalTokens, 1}, {"bytes of the sample", t.SampleBytes, 0},
+	} {
+		if s.v < s.from {
+			return fmt.Errorf("tinylm: train: %s: %d, want at least %d", s.name, s.v, s.from)
+		}
+	}
+	if t.Steps == 0 && t.Duration <= 0 {
+		return errors.New("tinylm: train: neither steps nor a duration is given")
+	}
+	if t.Steps > 0 && t.Duration > 0 {
+		return fmt.Errorf("tinylm: train: both %d steps and a duration of %v are given, want one", t.Steps, t.Duration)
+	}
+	if err := t.schedule(max(t.Warmup, 1)).Validate(); err != nil {
+		return fmt.Errorf("tinylm: train: %w", err)
+	}
+	return t.Sampling.Validate()
+}
+
+// schedule returns the learning rates of a run of total steps.
+func (t Training) schedule(total int) graph.WarmupCosine {
+	return graph.WarmupCosine{LR: t.LR, Warmup: min(t.Warmup, max(1, total/10)), Total: total, Floor: t.Floor}
+}
+
+// Train trains a new model of configuration c on data. When ctx ends it stops after the step that it is in and finishes
+// with what there is: evaluation, sample and files. Everything that can be wrong with its arguments is an error before
+// the first step.
+func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := t.validate(); err != nil {
+		return nil, err
+	}
+	if data == nil {
+		return nil, errors.New("tinylm: train: no data")
+	}
+	if err := data.Check(c.Context, c.Vocab); err != nil {
+		return nil, err
+	}
+	r, err := newRun(c, data, t)
+	if err != nil {
+		return nil, err
+	}
+	result, err := r.run(ctx)
+	return result, errors.Join(err, r.close())
+}
+
+// run is a training run on its way.
+type run struct {
+	Training
+	config  Config
+	data    *Data
+	weights *Weights
+	model   *Model // with gradients
+	eval    *Model
+	solver  *graph.AdamW
+	batches *batches
+	log     *runlog.Log // nil: no run folder
+	show    *progress
+
+	start time.Time
+	busy  time.Duration // in training steps
+	steps int
+	loss  float64 // running mean of the batches' losses
+}
+
+func newRun(c Config, data *Data, t Training) (r *run, err error) {
+	r = &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.close())
+		}
+	}()
+	if t.Out != "" {
+		if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name); err != nil {
+			return r, fmt.Errorf("tinylm: train: %w", err)
+		}
+	}
+	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
+		return r, err
+	}
+	if r.model, err = NewModel(r.weights, t.Batch, c.Context, WithGradients(), WithMachine(t.Machine...)); err != nil {
+		return r, err
+	}
+	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithMachine(t.Machine...)); err != nil {
+		return r, err
+	}
+	r.solver, err = graph.NewAdamW(graph.WithDecay(t.Decay), graph.WithClip(t.Clip))
+	return r, err
+}
+
+func (r *run) close() error {
+	var errs []error
+	for _, m := range []*Model{r.model, r.eval} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	if r.solver != nil {
+		errs = append(errs, r.solver.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (r *run) run(ctx context.Context) (*Result, error) {
+	evaluated := 0
+	r.start = time.Now()
+	for done := 0.0; done < 1 && ctx.Err() == nil; {
+		if err := r.step(done); err != nil {
+			return nil, err
+		}
+		done = r.done()
+		if k := int(done * float64(r.Evaluations)); k > evaluated && done < 1 {
+			evaluated = k
+			if err := r.evaluate(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return r.finish()
+}
+
+// done returns the part of the run that is behind it, in [0, 1].
+func (r *run) done() float64 {
+	if r.Steps > 0 {
+		return float64(r.steps) / float64(r.Steps)
+	}
+	return min(1, float64(time.Since(r.start))/float64(r.Duration))
+}
+
+// total returns the number of steps of the whole run, when done of it has passed: an estimate where it goes by time.
+func (r *run) total(done float64) int {
+	if r.Steps > 0 || r.steps == 0 {
+		return max(r.Steps, r.Warmup, 1)
+	}
+	return max(r.steps+1, int(math.Round(float64(r.steps)/done)))
+}
+
+// step takes a training step and records it.
+func (r *run) step(done float64) error {
+	begin := time.Now()
+	lr := r.schedule(r.total(done)).At(r.steps)
+	if err := r.solver.SetLR(lr); err != nil {
+		return err
+	}
+	r.batches.next(r.model.Tokens(), r.model.Targets(), r.config.Context)
+	loss, err := r.model.Train(r.solver)
+	if err != nil {
+		return fmt.Errorf("step %d: %w", r.steps+1, err)
+	}
+	r.steps++
+	keep := min(0.95, 1-1/float64(r.steps))
+	r.loss = keep*r.loss + (1-keep)*loss
+	took := time.Since(begin)
+	r.busy += took
+	if r.log != nil {
+		norm, err := r.solver.Norm()
+		if err != nil {
+			return err
+		}
+		speed := float64(r.Batch*r.config.Context) / took.Seconds()
+		r.log.AddStep(runlog.Step{Step: r.steps, Loss: loss, LR: lr, GradNorm: norm, TokensPerSec: speed})
+	}
+	r.show.step(r)
+	return nil
+}
+
+// evaluate records the held-out loss on the way, and saves the record so far.
+func (r *run) evaluate() error {
+	loss, err := r.heldOut(r.EvalTokens)
+	if err != nil {
+		return err
+	}
+	r.show.heldOut(r, loss)
+	if r.log == nil {
+		return nil
+	}
+	r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
+	return r.log.Save()
+}
+
+// heldOut returns the held-out loss over about the given number of tokens.
+func (r *run) heldOut(tokens int) (float64, error) {
+	return r.eval.Evaluate(r.data.HeldOut, max(1, tokens/(r.Batch*r.config.Context)))
+}
+
+// finish evaluates the model, samples from it and writes the files.
+func (r *run) finish() (*Result, error) {
+	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.tokens(), Elapsed: time.Since(r.start)}
+	r.show.end()
+	if r.log != nil { // first of all: what has been trained must not be lost to what comes after
+		if err := r.weights.Save(r.log.Path(WeightsFile)); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if res.HeldOut, err = r.heldOut(r.FinalTokens); err != nil {
+		return nil, err
+	}
+	if r.log != nil {
+		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
+		if err := r.log.Save(); err != nil {
+			return nil, err
+		}
+	}
+	if r.SampleBytes == 0 {
+		return res, nil
+	}
+	how := r.Sampling
+	how.Seed = r.Seed
+	res.Sample, err = sampleText(r.weights, r.SampleBytes, how, WithMachine(r.Machine...))
+	return res, err
+}
+
+// tokens returns the number of tokens trained on so far.
+func (r *run) tokens() int { return r.steps * r.Batch * r.config.Context }
+
+// sampleText returns n bytes of text after a line break.
+func sampleText(w *Weights, n int, how Sampling, opts ...ModelOption) (text string, err error) {
+	s, err := NewSampler(w, opts...)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	ids, err := s.Generate([]int32{int32('\n') % int32(w.Config.Vocab)}, n, how)
+	if err != nil {
+		return "", err
+	}
+	return Decode(ids)
+}

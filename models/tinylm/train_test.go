@@ -1,0 +1,179 @@
+package tinylm
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// text is data that a small model learns quickly.
+func text(t testing.TB) *Data {
+	t.Helper()
+	all := []byte(strings.Repeat("The block of a query is clamped to the query; blocks before it are whole. ", 400))
+	cut := len(all) * 9 / 10
+	return &Data{Name: "a text", Train: all[:cut], HeldOut: all[cut:]}
+}
+
+// short is a training of a few steps.
+func short(steps int) Training {
+	t := TinyTraining()
+	t.Batch, t.Steps, t.Duration = 4, steps, 0
+	t.Evaluations, t.EvalTokens, t.FinalTokens = 2, 512, 8192
+	t.SampleBytes = 20
+	return t
+}
+
+func TestTrainLearnsAndWritesTheRunFolder(t *testing.T) {
+	var progress bytes.Buffer
+	training := short(60)
+	training.Progress, training.Out = &progress, filepath.Join(t.TempDir(), "runs", "a")
+	r, err := Train(context.Background(), small(), text(t), training)
+	require.NoError(t, err)
+	require.Less(t, r.HeldOut, 3.2)
+	require.Equal(t, 60, r.Steps)
+	require.Equal(t, 60*4*64, r.Tokens)
+	require.Len(t, r.Sample, 20)
+	require.Contains(t, progress.String(), "held out")
+
+	files, err := os.ReadDir(training.Out)
+	require.NoError(t, err)
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	require.Equal(t, []string{"loss.png", "steps.csv", WeightsFile}, names)
+	w, err := LoadWeights(filepath.Join(training.Out, WeightsFile))
+	require.NoError(t, err)
+	require.Equal(t, bits(t, r.Weights), bits(t, w))
+}
+
+// TestRandomBytesCanNotBeLearned would find any look at a token's future: it would show as a loss below ln 256 = 5.545.
+func TestRandomBytesCanNotBeLearned(t *testing.T) {
+	for _, attention := range []Attention{NSA, Dense} {
+		t.Run(string(attention), func(t *testing.T) {
+			data, err := RandomData(1<<20, 256, 1)
+			require.NoError(t, err)
+			c := small()
+			c.Attention = attention
+			training := short(200)
+			training.FinalTokens = 32 << 10
+			r, err := Train(context.Background(), c, data, training)
+			require.NoError(t, err)
+			require.Greater(t, r.HeldOut, 5.54)
+			require.Less(t, r.HeldOut, 5.8)
+		})
+	}
+}
+
+func TestTrainStopsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	training := short(1 << 30)
+	training.Out = t.TempDir()
+	r, err := Train(ctx, small(), text(t), training)
+	require.NoError(t, err)
+	require.Less(t, r.Steps, 1<<30)
+	require.FileExists(t, filepath.Join(training.Out, WeightsFile))
+	require.FileExists(t, filepath.Join(training.Out, "steps.csv"))
+}
+
+func TestTrainByTime(t *testing.T) {
+	training := short(0)
+	training.Duration = 300 * time.Millisecond
+	r, err := Train(context.Background(), small(), text(t), training)
+	require.NoError(t, err)
+	require.Greater(t, r.Steps, 1)
+	require.GreaterOrEqual(t, r.Elapsed, training.Duration)
+}
+
+func TestTrainRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, []byte("in the way"), 0o644))
+	for _, c := range []struct {
+		name    string
+		change  func(*Config, *Data, *Training)
+		message string
+	}{
+		{"batch", func(_ *Config, _ *Data, t *Training) { t.Batch = 0 }, "batch: 0, want at least 1"},
+		{"no length", func(_ *Config, _ *Data, t *Training) { t.Steps = 0 }, "neither steps nor a duration"},
+		{"two lengths", func(_ *Config, _ *Data, t *Training) { t.Duration = time.Second }, "want one"},
+		{"learning rate", func(_ *Config, _ *Data, t *Training) { t.LR = 0 }, "learning rate is 0"},
+		{"temperature", func(_ *Config, _ *Data, t *Training) { t.Sampling.Temperature = -1 }, "temperature is -1"},
+		{"config", func(c *Config, _ *Data, _ *Training) { c.Heads = 3 }, "heads 3 not a multiple of kv heads 2"},
+		{"data", func(_ *Config, d *Data, _ *Training) { d.HeldOut = d.HeldOut[:64] }, "the held-out part has 64 bytes, want at least 65"},
+		{"folder", func(_ *Config, _ *Data, t *Training) { t.Out = file }, "not a directory"},
+		{"folder below a file", func(_ *Config, _ *Data, t *Training) { t.Out = filepath.Join(file, "run") }, "not a directory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			config, data, training := small(), text(t), short(3)
+			c.change(&config, data, &training)
+			_, err := Train(context.Background(), config, data, training)
+			require.ErrorContains(t, err, c.message)
+		})
+	}
+	_, err := Train(context.Background(), small(), nil, short(3))
+	require.ErrorContains(t, err, "no data")
+}
+
+func TestTrainSameBitsForAnyGOMAXPROCS(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	var runs []map[string][]float64
+	for _, procs := range []int{1, 2} {
+		runtime.GOMAXPROCS(procs)
+		r, err := Train(context.Background(), small(), text(t), short(5))
+		require.NoError(t, err)
+		run := bits(t, r.Weights)
+		run["held out"] = []float64{r.HeldOut}
+		runs = append(runs, run)
+	}
+	require.Equal(t, runs[0], runs[1])
+}
+
+func TestTrainingStepDoesNotAllocate(t *testing.T) {
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	m, err := NewModel(w, 4, w.Config.Context, WithGradients())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	solver, err := graph.NewAdamW()
+	require.NoError(t, err)
+	b := newBatches(text(t).Train, 1)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		b.next(m.Tokens(), m.Targets(), w.Config.Context)
+		if _, err := m.Train(solver); err != nil {
+			t.Error(err)
+		}
+	}))
+}
+
+func TestEvaluateSharesWeights(t *testing.T) {
+	w, err := NewWeights(small(), tensor.Float64, 1)
+	require.NoError(t, err)
+	data := text(t).HeldOut
+	var losses []float64
+	for _, size := range [][2]int{{4, 64}, {2, 64}} {
+		m, err := NewModel(w, size[0], size[1])
+		require.NoError(t, err)
+		loss, err := m.Evaluate(data, 8/size[0])
+		require.NoError(t, err)
+		losses = append(losses, loss)
+		_, err = m.Evaluate(data[:64], 1)
+		require.ErrorContains(t, err, "want at least 1 of 65")
+		_, err = m.Train(nil)
+		require.ErrorContains(t, err, "built without gradients")
+		require.NoError(t, m.Close())
+	}
+	require.InEpsilon(t, losses[0], losses[1], 1e-12, "the same windows in other batches")
+	require.InDelta(t, math.Log(256), losses[0], 1.5)
+}

@@ -1,0 +1,199 @@
+package tinylm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/safetensors"
+)
+
+// embedStd is the standard deviation of a fresh embedding. The first norm makes its scale irrelevant for the output;
+// it sets how fast the embedding moves against its size.
+const embedStd = 0.1
+
+// configKey is the entry of a file's metadata that holds the Config.
+const configKey = "config"
+
+func sqrt(n int) float64 { return math.Sqrt(float64(n)) }
+
+// Weights are the parameters of a model by name. Models built of them hold these very tensors.
+type Weights struct {
+	Config  Config
+	Dtype   tensor.Dtype // float32 or float64
+	Tensors map[string]*tensor.Dense
+}
+
+// NewWeights draws the parameters of a model. The same seed gives the same weights; float32 is float64 rounded.
+func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c = c.withDefaults()
+	w := &Weights{Config: c, Dtype: dt, Tensors: map[string]*tensor.Dense{}}
+	for _, p := range c.LearnableParams() {
+		v, err := p.New(dt, seed)
+		if err != nil {
+			return nil, fmt.Errorf("tinylm: %w", err)
+		}
+		w.Tensors[p.Name] = v
+	}
+	return w, nil
+}
+
+// Save writes w to path as safetensors with the configuration in the metadata. The file is written aside and renamed.
+func (w *Weights) Save(path string) error {
+	config, err := json.Marshal(w.Config)
+	if err != nil {
+		return fmt.Errorf("tinylm: save weights: %w", err)
+	}
+	f := &safetensors.File{Metadata: map[string]string{configKey: string(config)}, Tensors: map[string]*safetensors.Tensor{}}
+	for name, v := range w.Tensors {
+		dtype, err := fileType(v.Dtype())
+		if err != nil {
+			return fmt.Errorf("tinylm: save weights: %s: %w", name, err)
+		}
+		f.Tensors[name] = &safetensors.Tensor{Dtype: dtype, Shape: v.Shape(), Data: v.Data()}
+	}
+	if err := safetensors.Write(path, f); err != nil {
+		return fmt.Errorf("tinylm: save weights: %w", err)
+	}
+	return nil
+}
+
+// LoadWeights reads what Save wrote: the configuration is checked, and every parameter must be there, of its shape and
+// of one type for all, and nothing else.
+func LoadWeights(path string) (*Weights, error) {
+	f, c, err := readWeights(path)
+	if err != nil {
+		return nil, err
+	}
+	w := &Weights{Config: c, Tensors: map[string]*tensor.Dense{}}
+	for _, p := range c.LearnableParams() {
+		t := f.Tensors[p.Name]
+		v := tensor.New(tensor.WithShape(p.Shape...), tensor.WithBacking(t.Data))
+		if w.Dtype != (tensor.Dtype{}) && v.Dtype() != w.Dtype {
+			return nil, fmt.Errorf("tinylm: load weights: %s: %s is %v, the tensors before it are %v", path, p.Name, v.Dtype(), w.Dtype)
+		}
+		w.Dtype, w.Tensors[p.Name] = v.Dtype(), v
+	}
+	return w, nil
+}
+
+// Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
+// has the new values. float32 and float64 are converted into each other. On an error w is as it was before.
+func (w *Weights) Restore(path string) error {
+	f, c, err := readWeights(path)
+	if err != nil {
+		return err
+	}
+	if c != w.Config {
+		return fmt.Errorf("tinylm: load weights: %s: configuration %+v, want %+v", path, c, w.Config)
+	}
+	for name, v := range w.Tensors {
+		if err := setFloats(v, f.Tensors[name].Data); err != nil {
+			return fmt.Errorf("tinylm: load weights: %s: %s: %w", path, name, err) // not reached: readWeights has checked
+		}
+	}
+	return nil
+}
+
+// readWeights reads a file and checks its configuration, names, shapes and types.
+func readWeights(path string) (*safetensors.File, Config, error) {
+	var c Config
+	f, err := safetensors.Read(path)
+	if err == nil {
+		err = checkWeights(f, &c)
+	}
+	if err != nil {
+		return nil, c, fmt.Errorf("tinylm: load weights: %s: %w", path, err)
+	}
+	return f, c, nil
+}
+
+func checkWeights(f *safetensors.File, c *Config) error {
+	text, ok := f.Metadata[configKey]
+	if !ok {
+		return errors.New("no configuration in the metadata: not weights of this model")
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(c); err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	*c = c.withDefaults()
+	if c.Layers > len(f.Tensors) {
+		return fmt.Errorf("%d tensors for %d layers", len(f.Tensors), c.Layers)
+	}
+	params := c.LearnableParams()
+	known := make(map[string]bool, len(params))
+	for _, p := range params {
+		known[p.Name] = true
+		t, ok := f.Tensors[p.Name]
+		if !ok {
+			return fmt.Errorf("no tensor %s", p.Name)
+		}
+		if !p.Shape.Eq(tensor.Shape(t.Shape)) {
+			return fmt.Errorf("%s has shape %v, want %v", p.Name, t.Shape, p.Shape)
+		}
+		if t.Dtype != "F32" && t.Dtype != "F64" {
+			return fmt.Errorf("%s is %s, want F32 or F64", p.Name, t.Dtype)
+		}
+	}
+	for name := range f.Tensors {
+		if !known[name] {
+			return fmt.Errorf("tensor %s is not of this model", name)
+		}
+	}
+	return nil
+}
+
+// source returns the tensors of w as the Source of a graph's parameters.
+func (w *Weights) source() graph.Source { return graph.Values(w.Tensors) }
+
+func fileType(dt tensor.Dtype) (string, error) {
+	switch dt {
+	case tensor.Float32:
+		return "F32", nil
+	case tensor.Float64:
+		return "F64", nil
+	}
+	return "", fmt.Errorf("type %v, want float32 or float64", dt)
+}
+
+// setFloats copies data ([]float32 or []float64, of v's length) into v.
+func setFloats(v *tensor.Dense, data any) error {
+	switch d := data.(type) {
+	case []float32:
+		return setAll(v, d)
+	case []float64:
+		return setAll(v, d)
+	}
+	return fmt.Errorf("data of type %T", data)
+}
+
+func setAll[T float32 | float64](v *tensor.Dense, data []T) error {
+	switch {
+	case v.DataSize() != len(data):
+		return fmt.Errorf("%d elements, want %d", len(data), v.DataSize())
+	case v.Dtype() == tensor.Float32:
+		for i, x := range data {
+			v.Float32s()[i] = float32(x)
+		}
+	case v.Dtype() == tensor.Float64:
+		for i, x := range data {
+			v.Float64s()[i] = float64(x)
+		}
+	default:
+		return fmt.Errorf("type %v, want float32 or float64", v.Dtype())
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package tinylm
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/safetensors"
+)
+
+// bits is every element of w by name.
+func bits(t testing.TB, w *Weights) map[string][]float64 {
+	m := map[string][]float64{}
+	for name, v := range w.Tensors {
+		m[name] = floats(t, v)
+	}
+	return m
+}
+
+func TestWeightsRoundTrip(t *testing.T) {
+	mlp := small()
+	mlp.Phi, mlp.PhiHidden = graph.PhiMLP, 12
+	dense := small()
+	dense.Attention = Dense
+	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense} {
+		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
+			t.Run(name+"/"+dt.Name(), func(t *testing.T) {
+				w, err := NewWeights(c, dt, 7)
+				require.NoError(t, err)
+				path := filepath.Join(t.TempDir(), WeightsFile)
+				require.NoError(t, w.Save(path))
+				got, err := LoadWeights(path)
+				require.NoError(t, err)
+				require.Equal(t, w.Config, got.Config)
+				require.Equal(t, w.Dtype, got.Dtype)
+				require.Equal(t, bits(t, w), bits(t, got))
+
+				other, err := NewWeights(c, dt, 8)
+				require.NoError(t, err)
+				require.NotEqual(t, bits(t, w), bits(t, other))
+				require.NoError(t, other.Restore(path))
+				require.Equal(t, bits(t, w), bits(t, other))
+			})
+		}
+	}
+}
+
+// TestRestoreLosesNothing reads files that are wrong in one way each; the weights stay what they were.
+func TestRestoreLosesNothing(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  func(*safetensors.File)
+		message string
+	}{
+		{"missing", func(f *safetensors.File) { delete(f.Tensors, "head.weight") }, "no tensor head.weight"},
+		{"further", func(f *safetensors.File) { f.Tensors["x"] = f.Tensors["norm.weight"] }, "tensor x is not of this model"},
+		{"shape", func(f *safetensors.File) { f.Tensors["norm.weight"].Shape = []int{4, 8} }, "norm.weight has shape [4 8], want (32)"},
+		{"type", func(f *safetensors.File) {
+			f.Tensors["norm.weight"] = &safetensors.Tensor{Dtype: "I32", Shape: []int{32}, Data: make([]int32, 32)}
+		}, "norm.weight is I32"},
+		{"no config", func(f *safetensors.File) { f.Metadata = nil }, "no configuration in the metadata"},
+		{"broken config", func(f *safetensors.File) { f.Metadata[configKey] = `{"Vocab": "many"}` }, "configuration: json"},
+		{"unknown field", func(f *safetensors.File) { f.Metadata[configKey] = `{"Experts": 8}` }, "unknown field"},
+		{"invalid config", func(f *safetensors.File) { f.Metadata[configKey] = `{"Vocab": 0}` }, "vocab is 0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w, err := NewWeights(small(), tensor.Float32, 1)
+			require.NoError(t, err)
+			before := bits(t, w)
+			path := filepath.Join(t.TempDir(), WeightsFile)
+			other, err := NewWeights(small(), tensor.Float32, 2)
+			require.NoError(t, err)
+			require.NoError(t, other.Save(path))
+			f, err := safetensors.Read(path)
+			require.NoError(t, err)
+			c.change(f)
+			require.NoError(t, safetensors.Write(path, f))
+			require.ErrorContains(t, w.Restore(path), c.message)
+			require.Equal(t, before, bits(t, w))
+			_, err = LoadWeights(path)
+			require.ErrorContains(t, err, c.message)
+		})
+	}
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	require.ErrorIs(t, w.Restore(filepath.Join(t.TempDir(), "missing")), os.ErrNotExist)
+
+	path := filepath.Join(t.TempDir(), WeightsFile)
+	wide := small()
+	wide.Window = 17
+	other, err := NewWeights(wide, tensor.Float32, 2)
+	require.NoError(t, err)
+	require.NoError(t, other.Save(path))
+	require.ErrorContains(t, w.Restore(path), "configuration")
+}
+
+func TestNewWeightsBySeedAndName(t *testing.T) {
+	a, err := NewWeights(small(), tensor.Float64, 1)
+	require.NoError(t, err)
+	b, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	deep := small()
+	deep.Layers = 3
+	c, err := NewWeights(deep, tensor.Float64, 1)
+	require.NoError(t, err)
+	for name, v := range a.Tensors {
+		for i, x := range v.Float64s() {
+			require.Equal(t, float32(x), b.Tensors[name].Float32s()[i], name)
+		}
+	}
+	name := "layers.1.attn.wk_sel.weight"
+	require.Equal(t, a.Tensors[name].Float64s(), c.Tensors[name].Float64s())
+	require.NotEqual(t, a.Tensors[name].Float64s(), a.Tensors["layers.0.attn.wk_sel.weight"].Float64s())
+	_, err = NewWeights(small(), tensor.Int32, 1)
+	require.ErrorContains(t, err, "want float32 or float64")
+}
