@@ -214,8 +214,18 @@ func (b *backward) stopped() string {
 
 func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }
 
-// sum returns the sum of terms of one type and size.
+// sum returns the sum of terms of one size: in one op where they are of one type and shape.
 func sum(terms G.Nodes) (*G.Node, error) {
+	if len(terms) == 1 {
+		return terms[0], nil
+	}
+	same := true
+	for _, t := range terms[1:] {
+		same = same && t.Type().Eq(terms[0].Type()) && t.Shape().Eq(terms[0].Shape())
+	}
+	if same {
+		return ops.Add(terms...)
+	}
 	total := terms[0]
 	for _, t := range terms[1:] {
 		var err error

@@ -213,12 +213,16 @@ func (m *Machine) RunAll() (err error) {
 	return nil
 }
 
-// runError names the op that was running.
+// runError names the op that was running; one of package ops as its own errors do.
 func (m *Machine) runError(err error) error {
-	if m.at != nil {
-		return fmt.Errorf("graph: machine: %s: %w", describe(m.at.node), err)
+	if m.at == nil {
+		return fmt.Errorf("graph: machine: %w", err)
 	}
-	return fmt.Errorf("graph: machine: %w", err)
+	n := m.at.node
+	if s, ok := ops.SpecOf(n.Op()); ok && m.at.kernel != nil {
+		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", n.ID(), n.Shape(), s.Name(), err)
+	}
+	return fmt.Errorf("graph: machine: %s: %w", describe(n), err)
 }
 
 func (m *Machine) runSegment(s *segment) error {

@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
 )
 
 // array is an input of a test graph: floats, or indices where ints is set.
@@ -41,6 +43,7 @@ type build func(in []*G.Node) (*G.Node, error)
 // vms are the machines that every op runs on.
 var vms = map[string]func(*G.ExprGraph) (G.VM, error){
 	"TapeMachine": func(g *G.ExprGraph) (G.VM, error) { return G.NewTapeMachine(g), nil },
+	"Machine":     func(g *G.ExprGraph) (G.VM, error) { return graph.NewMachine(g) },
 }
 
 // result is what a test graph computed: the output and, where weights were given, the gradients of sum(out*weights).

@@ -1,0 +1,338 @@
+package graph_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/chewxy/hm"
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+	"hash"
+	"hash/fnv"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+func TestMachineMatchesTapeMachine(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	tape := G.NewTapeMachine(n.graph)
+	defer tape.Close()
+	want := n.results(t, tape)
+	require.Equal(t, want, n.results(t, newMachine(t, n.graph)), "the same bits")
+	require.Equal(t, want, n.results(t, tape), "after a Machine on the same graph")
+	require.Equal(t, want, n.results(t, newMachine(t, n.graph, graph.WithBackend(graph.NewCPU(1)))), "on one worker")
+}
+
+func TestMachinesOfOneGraph(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	a, b := newMachine(t, n.graph), newMachine(t, n.graph)
+	want := n.results(t, a)
+	require.Equal(t, want, n.results(t, b))
+	n.let(t, 2)
+	other := n.results(t, a)
+	require.NotEqual(t, want, other)
+	require.Equal(t, other, n.results(t, b))
+	n.let(t, 1)
+	require.Equal(t, want, n.results(t, a), "values of a after those of b were bound")
+	n.graph.UnbindAll()
+	n.let(t, 1)
+	require.Equal(t, want, n.results(t, a), "after UnbindAll, which recycles the values")
+}
+
+func TestMachineAllocatesNothing(t *testing.T) {
+	for name, opts := range map[string][]graph.Option{"eager": nil, "captured": {graph.WithCapture()}} {
+		n := newNetwork(t).grad(t)
+		var kept G.Value
+		G.Read(n.cost, &kept)
+		m := newMachine(t, n.graph, append(opts, graph.WithBackend(graph.NewCPU(2)))...)
+		for range 3 {
+			require.NoError(t, m.RunAll())
+		}
+		x := n.in[0].Value().(*tensor.Dense)
+		y := x.Clone().(*tensor.Dense)
+		require.Zero(t, testing.AllocsPerRun(20, func() {
+			if err := m.RunAll(); err != nil {
+				t.Fatal(err)
+			}
+		}), name)
+		if name == "eager" { // a capture allocates when an input has moved
+			require.Zero(t, testing.AllocsPerRun(20, func() {
+				x, y = y, x
+				x.Float64s()[0]++
+				if err := m.RunAll(); err != nil {
+					t.Fatal(err)
+				}
+			}), name)
+		}
+	}
+}
+
+func TestMachineNeverReadsFreedMemory(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	want := n.results(t, newMachine(t, n.graph))
+	m := newMachine(t, n.graph)
+	m.PoisonFreed()
+	require.Equal(t, want, n.results(t, m))
+	p := m.Plan()
+	require.Less(t, p.Arena, p.Results, "memory is used again")
+	require.GreaterOrEqual(t, p.Arena, p.ArenaMin)
+}
+
+// TestRandomGraphs holds random programs, in which values live short and long, to their evaluation in Go.
+func TestRandomGraphs(t *testing.T) {
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		g := G.NewGraph()
+		var nodes G.Nodes
+		var want [][]float64
+		for i := range 3 {
+			x := testutil.Normal(seed*10+uint64(i), 1+int(seed%9))
+			nodes = append(nodes, G.NewVector(g, tensor.Float64, G.WithShape(len(x)), G.WithName(string(rune('a'+i))),
+				G.WithValue(tensor.New(tensor.WithShape(len(x)), tensor.WithBacking(append([]float64(nil), x...))))))
+			want = append(want, x)
+		}
+		for range 40 {
+			spec := scaledSum{r.NormFloat64()}
+			var in G.Nodes
+			y := make([]float64, len(want[0]))
+			for j := range 1 + r.IntN(3) {
+				at := len(nodes) - 1 - min(len(nodes)-1, int(r.ExpFloat64()*5))
+				in = append(in, nodes[at])
+				for i, x := range want[at] {
+					if j == 0 {
+						x *= spec.A
+					}
+					y[i] += x
+				}
+			}
+			n, err := ops.Apply(spec, in...)
+			require.NoError(t, err)
+			if r.IntN(5) == 0 { // an op of gorgonia between, whose result aliases its input
+				n = G.Must(G.Reshape(G.Must(G.Reshape(n, tensor.Shape{1, len(y)})), tensor.Shape{len(y)}))
+			}
+			nodes, want = append(nodes, n), append(want, y)
+		}
+		keep := nodes[3+r.IntN(40)]
+		m := newMachine(t, g, graph.WithKeep(keep))
+		m.PoisonFreed()
+		for range 2 {
+			require.NoError(t, m.RunAll())
+			for i, n := range nodes {
+				if n == keep || g.To(n.ID()).Len() <= 0 {
+					require.Equal(t, want[i], numbers(t, n.Value()), "seed %d, node %d", seed, i)
+				}
+			}
+		}
+	}
+}
+
+func TestCaptureMatchesEager(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	eager, captured := newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture())
+	for seed := range uint64(6) {
+		n.let(t, 1+seed/2)
+		want := n.results(t, eager)
+		require.Equal(t, want, n.results(t, captured))
+	}
+	require.Equal(t, eager.Counts(), captured.Counts())
+}
+
+// TestResultAsInput feeds a result, which lies in the machine's memory, back as an input.
+func TestResultAsInput(t *testing.T) {
+	for _, stock := range []bool{false, true} {
+		g := G.NewGraph()
+		state := G.NewVector(g, tensor.Float64, G.WithShape(4), G.WithName("state"))
+		next := state
+		for i := range 6 {
+			var err error
+			next, err = ops.Apply(scaledSum{1 + float64(i)}, next, state)
+			require.NoError(t, err)
+		}
+		if stock {
+			next = G.Must(G.Add(next, state))
+		}
+		last, err := ops.Apply(scaledSum{1}, next)
+		require.NoError(t, err)
+		require.NoError(t, G.Let(state, tensor.New(tensor.WithBacking([]float64{1, 2, 3, 4}))))
+		m := newMachine(t, g)
+		m.PoisonFreed()
+		require.NoError(t, m.RunAll())
+		first := numbers(t, last.Value())
+		factor := first[0]
+		for range 3 {
+			require.NoError(t, G.Let(state, last.Value()))
+			require.NoError(t, m.RunAll())
+			for i, x := range numbers(t, last.Value()) {
+				require.Equal(t, first[i]*factor, x)
+				first[i] = x
+			}
+		}
+		require.EqualValues(t, 3, m.Counts()["upload"])
+	}
+}
+
+func TestMachineErrors(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x of the test"))
+	y, err := ops.Apply(refuses{}, x)
+	require.NoError(t, err)
+	z, err := ops.Apply(scaledSum{3}, y)
+	require.NoError(t, err)
+	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
+		m := newMachine(t, g, opts...)
+		let := func(a, b float64) {
+			require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{a, b}))))
+		}
+		if x.Value() == nil {
+			err := m.RunAll()
+			require.ErrorContains(t, err, "x of the test")
+			require.ErrorContains(t, err, "no value")
+		}
+		for range 3 {
+			let(1, 2)
+			require.NoError(t, m.RunAll())
+			require.Equal(t, []float64{3, 6}, numbers(t, z.Value()))
+			let(-1, 2)
+			err := m.RunAll()
+			require.ErrorIs(t, err, errNegative)
+			require.ErrorContains(t, err, "node 1, shape (2): ops: refuses: ")
+			let(101, 2)
+			err = m.RunAll()
+			require.ErrorContains(t, err, "node 1, shape (2): ops: refuses: ")
+			require.ErrorContains(t, err, "too large")
+		}
+		require.NoError(t, m.Close())
+		require.NoError(t, m.Close(), "twice")
+		require.ErrorContains(t, m.RunAll(), "closed")
+	}
+	_, err = graph.NewMachine(nil)
+	require.Error(t, err)
+	other := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
+	_, err = graph.NewMachine(g, graph.WithKeep(other))
+	require.ErrorContains(t, err, "elsewhere")
+}
+
+// panics is an op of somebody else's that panics.
+type panics struct{}
+
+func (panics) Arity() int                                       { return 1 }
+func (panics) Type() hm.Type                                    { return hm.NewFnType(hm.TypeVariable('a'), hm.TypeVariable('a')) }
+func (panics) ReturnsPtr() bool                                 { return false }
+func (panics) CallsExtern() bool                                { return false }
+func (panics) OverwritesInput() int                             { return -1 }
+func (panics) String() string                                   { return "panics" }
+func (panics) WriteHash(h hash.Hash)                            { h.Write([]byte("panics")) }
+func (panics) Hashcode() uint32                                 { h := fnv.New32a(); h.Write([]byte("panics")); return h.Sum32() }
+func (panics) Do(...G.Value) (G.Value, error)                   { panic("at the disco") }
+func (panics) InferShape(s ...G.DimSizer) (tensor.Shape, error) { return s[0].(tensor.Shape), nil }
+
+func TestPanicOfAnOp(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewScalar(g, tensor.Float64, G.WithName("x"), G.WithValue(1.0))
+	_, err := G.ApplyOp(panics{}, x)
+	require.NoError(t, err)
+	err = newMachine(t, g).RunAll()
+	require.ErrorContains(t, err, "op panics")
+	require.ErrorContains(t, err, "at the disco")
+}
+
+func TestReads(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
+	var input, kernel, host G.Value
+	y, err := ops.Apply(scaledSum{2}, x)
+	require.NoError(t, err)
+	G.Read(x, &input)
+	G.Read(y, &kernel)
+	h := G.Must(G.Neg(y))
+	G.Read(h, &host)
+	G.Set(x, h)
+	m := newMachine(t, g)
+	for i := range 3 {
+		v := float64(i + 1)
+		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{v, 0}))))
+		require.NoError(t, m.RunAll())
+		require.Equal(t, []float64{v, 0}, numbers(t, input))
+		require.Equal(t, []float64{2 * v, 0}, numbers(t, kernel))
+		require.Equal(t, -2*v, numbers(t, host)[0])
+		require.Equal(t, []float64{2 * v, 0}, numbers(t, y.Value()))
+		require.Equal(t, []float64{v, 0}, numbers(t, x.Value()), "gorgonia.Set changes nothing, as in a TapeMachine")
+	}
+	other := G.NewF64(7)
+	kernel = other
+	require.NoError(t, m.RunAll())
+	require.Equal(t, G.F64(7), *other, "a value that the machine did not make is not written to")
+	require.Equal(t, []float64{6, 0}, numbers(t, kernel))
+}
+
+func TestEvalMode(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(200), G.WithName("x"), G.WithValue(tensor.Ones(tensor.Float64, 200)))
+	y := G.Must(G.Dropout(x, 0.5))
+	train, eval := newMachine(t, g), newMachine(t, g, graph.WithEvalMode())
+	zeros := func(m *graph.Machine) (n int) {
+		require.NoError(t, m.RunAll())
+		for _, v := range numbers(t, y.Value()) {
+			if v == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	for range 2 {
+		require.NotZero(t, zeros(train))
+		require.Zero(t, zeros(eval))
+	}
+}
+
+func TestPlan(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	m := newMachine(t, n.graph)
+	require.NoError(t, m.RunAll())
+	p := m.Plan()
+	require.EqualValues(t, map[string]int64{"cpu": int64(len(p.Steps)), "upload": 0, "download": 0}, m.Counts())
+	require.Zero(t, p.Host)
+	require.Positive(t, p.Workspace)
+	for _, s := range p.Steps {
+		require.Equal(t, "cpu", s.Implementation)
+		for _, o := range s.Outputs {
+			require.Zero(t, o.Offset%64)
+			require.LessOrEqual(t, o.Offset+o.Operand.Bytes(), p.Arena)
+		}
+	}
+	text := p.String()
+	for _, want := range []string{"sliding window", "squares gradient", "float64 (2, 21, 4, 5)", "kept", "arena", "workspace"} {
+		require.Contains(t, text, want)
+	}
+	require.Equal(t, len(p.Steps), strings.Count(text, " cpu "), text)
+}
+
+// BenchmarkMachineStep measures what a node costs beside its work.
+func BenchmarkMachineStep(b *testing.B) {
+	const nodes = 1000
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(1), G.WithName("x"), G.WithValue(tensor.New(tensor.WithShape(1), tensor.WithBacking([]float64{1}))))
+	y := x
+	for range nodes {
+		var err error
+		if y, err = ops.Apply(scaledSum{1}, y); err != nil {
+			b.Fatal(err)
+		}
+	}
+	m, err := graph.NewMachine(g, graph.WithBackend(graph.NewCPU(1)))
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := m.RunAll(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/nodes, "ns/node")
+}
+
+var _ = errors.Is

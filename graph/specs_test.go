@@ -1,0 +1,210 @@
+package graph_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Specs of float64 for graphs under test.
+
+// scaledSum is y = a*x0 + x1 + x2 + ..., all of one shape.
+type scaledSum struct{ A float64 }
+
+func (scaledSum) Name() string { return "scaled sum" }
+
+func (scaledSum) Infer(in []ops.Operand) ([]ops.Operand, error) {
+	for _, o := range in[1:] {
+		if !o.Shape.Eq(in[0].Shape) {
+			return nil, fmt.Errorf("shapes %v and %v", o.Shape, in[0].Shape)
+		}
+	}
+	return in[:1], nil
+}
+
+func (s scaledSum) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
+	work := cpu.Work[float64](k, out[0].Elements())
+	k.Phase(1, func(int, *cpu.Worker) {
+		y, w := cpu.Slice[float64](out[0].Buf), cpu.Slice[float64](work)
+		for i, x := range cpu.Slice[float64](in[0].Buf) {
+			w[i] = s.A * x
+		}
+		copy(y, w)
+		for _, a := range in[1:] {
+			for i, x := range cpu.Slice[float64](a.Buf) {
+				y[i] += x
+			}
+		}
+	})
+	return nil
+}
+
+func (scaledSum) DiffWRT(n int) []bool {
+	all := make([]bool, n)
+	for i := range all {
+		all[i] = true
+	}
+	return all
+}
+
+func (s scaledSum) Grad(in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
+	first, err := ops.Apply(s, grad)
+	grads := G.Nodes{first}
+	for range in[1:] {
+		grads = append(grads, grad)
+	}
+	return grads, err
+}
+
+// squares is the sum of the squares of x, a scalar, and its negative as a further output.
+type squares struct{}
+
+func (squares) Name() string { return "squares" }
+
+func (squares) Infer(in []ops.Operand) ([]ops.Operand, error) {
+	o := ops.Operand{Dtype: in[0].Dtype, Shape: tensor.ScalarShape()}
+	return []ops.Operand{o, o}, nil
+}
+
+func (squares) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
+	k.Phase(1, func(int, *cpu.Worker) {
+		sum := 0.0
+		for _, x := range cpu.Slice[float64](in[0].Buf) {
+			sum += x * x
+		}
+		cpu.Slice[float64](out[0].Buf)[0], cpu.Slice[float64](out[1].Buf)[0] = sum, -sum
+	})
+	return nil
+}
+
+func (squares) DiffWRT(int) []bool { return []bool{true} }
+
+func (squares) Grad(in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
+	dx, err := ops.Apply(squaresGrad{}, in[0], grad)
+	return G.Nodes{dx}, err
+}
+
+type squaresGrad struct{}
+
+func (squaresGrad) Name() string { return "squares gradient" }
+
+func (squaresGrad) Infer(in []ops.Operand) ([]ops.Operand, error) { return in[:1], nil }
+
+func (squaresGrad) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
+	k.Phase(1, func(int, *cpu.Worker) {
+		dx, g := cpu.Slice[float64](out[0].Buf), cpu.Slice[float64](in[1].Buf)[0]
+		for i, x := range cpu.Slice[float64](in[0].Buf) {
+			dx[i] = 2 * g * x
+		}
+	})
+	return nil
+}
+
+// refuses is the identity; a negative first element is an error of the run, one above 100 a panic.
+type refuses struct{}
+
+var errNegative = errors.New("negative")
+
+func (refuses) Name() string { return "refuses" }
+
+func (refuses) Infer(in []ops.Operand) ([]ops.Operand, error) { return in, nil }
+
+func (refuses) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
+	k.Check = func() error {
+		if cpu.Slice[float64](in[0].Buf)[0] < 0 {
+			return errNegative
+		}
+		return nil
+	}
+	k.Phase(1, func(int, *cpu.Worker) {
+		x := cpu.Slice[float64](in[0].Buf)
+		if x[0] > 100 {
+			panic("too large")
+		}
+		copy(cpu.Slice[float64](out[0].Buf), x)
+	})
+	return nil
+}
+
+// network is a graph of this module's ops: the three branches of NSA on queries, keys and values that are inputs, and
+// their gradients.
+type network struct {
+	graph  *G.ExprGraph
+	in     G.Nodes
+	cost   *G.Node
+	shapes [][]int
+}
+
+func newNetwork(t testing.TB) network {
+	t.Helper()
+	const b, s, hq, hkv, dk, dv = 2, 21, 4, 2, 6, 5
+	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5}
+	blocks := ops.NumCompressed(s, p.BlockLen, p.Stride)
+	n := network{graph: G.NewGraph(), shapes: [][]int{
+		{b, s, hq, dk}, {b, blocks, hkv, dk}, {b, blocks, hkv, dv}, {b, s, hkv, dk}, {b, s, hkv, dv},
+	}}
+	for i, name := range []string{"q", "kc", "vc", "k", "v"} {
+		n.in = append(n.in, G.NewTensor(n.graph, tensor.Float64, 4, G.WithShape(n.shapes[i]...), G.WithName(name)))
+	}
+	q, kc, vc, k, v := n.in[0], n.in[1], n.in[2], n.in[3], n.in[4]
+	must := func(x *G.Node, err error) *G.Node {
+		require.NoError(t, err)
+		return x
+	}
+	compressed := must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
+	idx := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), p))
+	selected := must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock))
+	window := must(ops.SlidingWindow(q, k, v, p.Window))
+	sum := must(ops.Apply(scaledSum{0.5}, compressed, selected, window))
+	n.cost = must(ops.Apply(squares{}, must(ops.Apply(scaledSum{2}, sum, window))))
+	n.let(t, 1)
+	return n
+}
+
+// let binds new values to all inputs.
+func (n network) let(t testing.TB, seed uint64) {
+	t.Helper()
+	for i, in := range n.in {
+		v := testutil.Normal(10*seed+uint64(i), in.Shape().TotalSize())
+		require.NoError(t, G.Let(in, tensor.New(tensor.WithShape(n.shapes[i]...), tensor.WithBacking(v))))
+	}
+}
+
+// grad adds the gradients of all inputs.
+func (n network) grad(t testing.TB) network {
+	t.Helper()
+	_, err := graph.Grad(n.cost, n.in...)
+	require.NoError(t, err)
+	return n
+}
+
+// results runs vm and returns copies of the cost and of all gradients.
+func (n network) results(t testing.TB, vm G.VM) [][]float64 {
+	t.Helper()
+	require.NoError(t, vm.RunAll())
+	out := [][]float64{numbers(t, n.cost.Value())}
+	for _, in := range n.in {
+		v, err := in.Grad()
+		require.NoError(t, err)
+		out = append(out, numbers(t, v))
+	}
+	vm.Reset()
+	return out
+}
+
+func newMachine(t testing.TB, g *G.ExprGraph, opts ...graph.Option) *graph.Machine {
+	t.Helper()
+	m, err := graph.NewMachine(g, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m
+}
