@@ -1,0 +1,290 @@
+package graph
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// weight is a ValueGrad of the test's own.
+type weight struct {
+	name        string
+	value, grad G.Value
+	err         error
+}
+
+func (w *weight) Name() string           { return w.name }
+func (w *weight) Value() G.Value         { return w.value }
+func (w *weight) Grad() (G.Value, error) { return w.grad, w.err }
+
+func dense(dt tensor.Dtype, x []float64, shape ...int) *tensor.Dense {
+	if dt == tensor.Float32 {
+		return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(testutil.Convert[float32](x)))
+	}
+	return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(append([]float64(nil), x...)))
+}
+
+func elements64(v G.Value) []float64 {
+	if d, ok := v.Data().([]float32); ok {
+		return testutil.Convert[float64](d)
+	}
+	return append([]float64(nil), v.Data().([]float64)...)
+}
+
+// someWeights are weights of several ranks and sizes, with gradients of the given scale.
+func someWeights(dt tensor.Dtype, seed uint64, scale float64) []G.ValueGrad {
+	var list []G.ValueGrad
+	for i, w := range []struct {
+		name  string
+		shape []int
+	}{{"a.weight", []int{130, 150}}, {"a.bias", []int{150}}, {"phi.pe", []int{4, 8}}, {"b.weight", []int{3, 5, 7}}} {
+		n := tensor.Shape(w.shape).TotalSize()
+		grad := testutil.Normal(seed+uint64(i)+100, n)
+		for j := range grad {
+			grad[j] *= scale
+		}
+		list = append(list, &weight{name: w.name, value: dense(dt, testutil.Normal(seed+uint64(i), n), w.shape...), grad: dense(dt, grad, w.shape...)})
+	}
+	return list
+}
+
+// loopAdamW is the step of the reference: float64, one element after the other.
+type loopAdamW struct {
+	t    int
+	m, v [][]float64
+}
+
+func (l *loopAdamW) step(p, g [][]float64, decay []float64, lr, clip float64) float64 {
+	const beta1, beta2, eps = 0.9, 0.95, 1e-8
+	sum := 0.0
+	for _, x := range g {
+		for _, y := range x {
+			sum += y * y
+		}
+	}
+	norm, scale := math.Sqrt(sum), 1.0
+	if clip > 0 {
+		scale = min(1, clip/(norm+1e-6))
+	}
+	l.t++
+	for i := range p {
+		if l.t == 1 {
+			l.m, l.v = append(l.m, make([]float64, len(p[i]))), append(l.v, make([]float64, len(p[i])))
+		}
+		for j := range p[i] {
+			x := g[i][j] * scale
+			l.m[i][j] = beta1*l.m[i][j] + (1-beta1)*x
+			l.v[i][j] = beta2*l.v[i][j] + (1-beta2)*x*x
+			m, v := l.m[i][j]/(1-math.Pow(beta1, float64(l.t))), l.v[i][j]/(1-math.Pow(beta2, float64(l.t)))
+			p[i][j] -= lr * (m/(math.Sqrt(v)+eps) + decay[i]*p[i][j])
+		}
+	}
+	return norm
+}
+
+func TestAdamWMatchesTheLoop(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		dt    tensor.Dtype
+		scale float64
+		clip  float64
+		tol   float64
+	}{
+		{"clipped", tensor.Float64, 1, 1, 1e-13}, {"not clipped", tensor.Float64, 1e-4, 1, 1e-13},
+		{"without a bound", tensor.Float64, 1, 0, 1e-13}, {"float32", tensor.Float32, 1, 1, 1e-5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			weights := someWeights(c.dt, 1, c.scale)
+			var p, g [][]float64
+			for _, w := range weights {
+				grad, _ := w.Grad()
+				p, g = append(p, elements64(w.Value())), append(g, elements64(grad))
+			}
+			schedule := WarmupCosine{LR: 1e-2, Warmup: 2, Total: 5, Floor: 0.1}
+			s, err := NewAdamW(WithSchedule(schedule), WithClip(c.clip))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, s.Close()) }()
+			var loop loopAdamW
+			for i := range 5 {
+				require.NoError(t, s.Step(weights))
+				want := loop.step(p, g, []float64{0.1, 0, 0, 0.1}, schedule.At(i), c.clip)
+				norm, err := s.Norm()
+				require.NoError(t, err)
+				require.InEpsilon(t, want, norm, c.tol)
+			}
+			require.Equal(t, 5, s.Steps())
+			for i, w := range weights {
+				testutil.Within(t, w.(*weight).name, elements64(w.Value()), p[i], c.tol)
+			}
+		})
+	}
+}
+
+func TestAdamWOptions(t *testing.T) {
+	for message, o := range map[string]AdamWOption{
+		"beta1 is 1":               WithBetas(1, 0.9),
+		"beta2 is -1":              WithBetas(0.9, -1),
+		"eps is 0":                 WithEps(0),
+		"decay is NaN":             WithDecay(math.NaN()),
+		"clip is -1":               WithClip(-1),
+		"learning rate is -1":      WithLR(-1),
+		"learning rate is 0, want": WithSchedule(WarmupCosine{}),
+		"is nil":                   WithSchedule(nil),
+		"rule is nil":              WithDecayRule(nil),
+	} {
+		_, err := NewAdamW(o)
+		require.ErrorContains(t, err, message)
+	}
+	s, err := NewAdamW(WithLR(0.5))
+	require.NoError(t, err)
+	require.InDelta(t, 0.5, s.LR(), 0)
+	require.NoError(t, s.SetLR(0.25))
+	require.InDelta(t, 0.25, s.LR(), 0)
+	require.ErrorContains(t, s.SetLR(math.Inf(1)), "learning rate is +Inf")
+	norm, err := s.Norm()
+	require.NoError(t, err)
+	require.Zero(t, norm)
+
+	// With a learning rate of 1 and no gradients a weight that decays becomes (1-decay) of itself.
+	s, err = NewAdamW(WithLR(1), WithDecay(0.5), WithDecayRule(func(name string, _ tensor.Shape) bool {
+		return strings.HasPrefix(name, "b.")
+	}))
+	require.NoError(t, err)
+	weights := someWeights(tensor.Float64, 1, 0)
+	require.NoError(t, s.Step(weights))
+	require.InDeltaSlice(t, testutil.Normal(1, 130*150), elements64(weights[0].Value()), 0)
+	require.InDelta(t, testutil.Normal(4, 105)[0]/2, elements64(weights[3].Value())[0], 1e-15)
+}
+
+// TestAdamWRefuses makes steps that are wrong in one way; the weights and the number of steps stay as they were.
+func TestAdamWRefuses(t *testing.T) {
+	none := errors.New("no gradient here")
+	for _, c := range []struct {
+		name    string
+		change  func(w []*weight)
+		message string
+	}{
+		{"no value", func(w []*weight) { w[1].value = nil }, "graph: adamw: a.bias has no value"},
+		{"no gradient", func(w []*weight) { w[1].grad = nil }, "a.bias has no gradient"},
+		{"gradient's error", func(w []*weight) { w[1].err = none }, "a.bias: no gradient here"},
+		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias: "},
+		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) }, "gradient of a.bias: "},
+		{"NaN", func(w []*weight) { w[1].grad.(*tensor.Dense).Float64s()[7] = math.NaN() },
+			"the global norm of the gradients is NaN, from a.bias"},
+		{"infinity", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = math.Inf(-1) },
+			"the global norm of the gradients is +Inf, from b.weight"},
+		{"overflow", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = 1e200 },
+			"the global norm of the gradients is +Inf, from their size"},
+		{"shape", func(w []*weight) { w[3].value = dense(tensor.Float64, make([]float64, 105), 105) }, "b.weight: "},
+		{"transposed", func(w []*weight) {
+			d := dense(tensor.Float64, make([]float64, 105), 7, 5, 3)
+			require.NoError(t, d.T(2, 1, 0))
+			w[3].value = d
+		}, "b.weight: not contiguous and row-major, so it can not be changed in place"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			list := someWeights(tensor.Float64, 1, 1)
+			s, err := NewAdamW()
+			require.NoError(t, err)
+			require.NoError(t, s.Step(list))
+			before := elements64(list[0].Value())
+			var w []*weight
+			for _, x := range list {
+				w = append(w, x.(*weight))
+			}
+			c.change(w)
+			require.ErrorContains(t, s.Step(list), c.message)
+			require.Equal(t, before, elements64(list[0].Value()))
+			require.Equal(t, 1, s.Steps())
+		})
+	}
+
+	s, err := NewAdamW()
+	require.NoError(t, err)
+	require.ErrorContains(t, s.Step(nil), "no weights")
+	list := someWeights(tensor.Float64, 1, 1)
+	require.ErrorContains(t, s.Step(append(list, list[0])), "two weights are named a.weight")
+	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})), "c is float32, the weights before it are float64")
+	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c"}}), "c has no value")
+	require.NoError(t, s.Step(list))
+	require.ErrorContains(t, s.Step(list[:3]), "3 weights, the first step had 4")
+}
+
+// TestAdamWState goes on from a saved state, in a new solver and in the old one, to the same bits.
+func TestAdamWState(t *testing.T) {
+	for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
+		weights := someWeights(dt, 1, 1)
+		values := func() (all [][]float64) {
+			for _, w := range weights {
+				all = append(all, elements64(w.Value()))
+			}
+			return all
+		}
+		reset := func(to [][]float64) {
+			for i, w := range weights {
+				w.(*weight).value = dense(dt, to[i], w.Value().Shape()...)
+			}
+		}
+		s, err := NewAdamW()
+		require.NoError(t, err)
+		for range 3 {
+			require.NoError(t, s.Step(weights))
+		}
+		st, err := s.State()
+		require.NoError(t, err)
+		require.Equal(t, 3, st.Step)
+		middle := values()
+		require.NoError(t, s.Step(weights))
+		end := values()
+
+		other, err := NewAdamW()
+		require.NoError(t, err)
+		for _, next := range []*AdamW{other, s} {
+			reset(middle)
+			require.NoError(t, next.SetState(st))
+			require.Equal(t, 3, next.Steps())
+			require.NoError(t, next.Step(weights))
+			require.Equal(t, end, values())
+		}
+
+		before, err := s.State()
+		require.NoError(t, err)
+		missing := AdamWState{Step: 1, Moments: map[string]Moments{}}
+		require.ErrorContains(t, s.SetState(missing), "moments of 0 weights, want 4")
+		for k, v := range st.Moments {
+			missing.Moments[k] = v
+		}
+		missing.Moments["b.weight"] = Moments{First: st.Moments["b.weight"].First}
+		require.ErrorContains(t, s.SetState(missing), "the moments of b.weight are not")
+		after, err := s.State()
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+
+		fresh, err := NewAdamW()
+		require.NoError(t, err)
+		require.NoError(t, fresh.SetState(missing))
+		require.ErrorContains(t, fresh.Step(weights), "graph: adamw: state: the moments of b.weight are not")
+		require.ErrorContains(t, fresh.SetState(AdamWState{Step: -1}), "-1 steps")
+	}
+}
+
+func TestAdamWDoesNotAllocate(t *testing.T) {
+	weights := someWeights(tensor.Float32, 1, 1)
+	s, err := NewAdamW()
+	require.NoError(t, err)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		if err := errors.Join(s.SetLR(1e-3), s.Step(weights)); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Norm(); err != nil {
+			t.Error(err)
+		}
+	}))
+}
