@@ -72,7 +72,7 @@ func checkStructure(g *G.ExprGraph, report func(format string, args ...any)) {
 		switch t := n.Type().(type) {
 		case G.TensorType:
 			switch s := n.Shape(); {
-			case s == nil:
+			case s.Dims() == 0 && t.Dims > 0:
 				report("%s has no shape", describe(n))
 			case s.Dims() != t.Dims && !(t.Dims == 1 && s.IsVector()): // Gorgonia's vectors may be columns or rows
 				report("%s has rank %d in its type and shape %v", describe(n), t.Dims, s)

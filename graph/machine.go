@@ -19,7 +19,8 @@ import (
 // RunAll or Close, and what must last longer has to be copied. Other nodes have no values. After an error all are
 // undefined; the next RunAll begins anew.
 //
-// A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another.
+// A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another; where
+// one reads, on the device, what another has computed there, the other has to Synchronize first.
 type Machine struct {
 	*program
 	opts   options

@@ -1,0 +1,174 @@
+package graph_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestDevice runs the same graph on the CPU and on a device with memory of its own.
+func TestDevice(t *testing.T) {
+	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
+		n := newNetwork(t).grad(t)
+		f := newFake()
+		onCPU, onFake := newMachine(t, n.graph), newMachine(t, n.graph, append(opts, graph.WithBackend(f))...)
+		for seed := range uint64(5) {
+			n.let(t, seed/2)
+			want := n.results(t, onCPU)
+			f.downloads = 0
+			require.Equal(t, want, n.results(t, onFake))
+			require.Equal(t, 1+len(n.in), f.downloads, "only for the values that the test looks at")
+			require.Equal(t, 1+int(seed+1)*len(n.in), f.uploads, "one of a constant, and one an input and run")
+		}
+		steps := int64(len(onFake.Plan().Steps))
+		counts := onFake.Counts()
+		require.Equal(t, 5*steps, counts["plain"])
+		require.Zero(t, counts["host"])
+		if opts == nil {
+			require.EqualValues(t, 5*steps, f.launches)
+			require.Zero(t, f.captures)
+		} else {
+			require.Equal(t, 1, f.captures, "once, since uploaded inputs do not move")
+			require.Equal(t, 4, f.replays)
+		}
+		require.NoError(t, onFake.Close())
+		require.Zero(t, f.memory)
+		require.Zero(t, f.streams)
+		require.Equal(t, 1, f.open, "the machine does not close a backend that is not its own")
+	}
+}
+
+// TestDeviceValues takes inputs that live on the device, as results of another machine do, and records again when one moves.
+func TestDeviceValues(t *testing.T) {
+	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
+		f := newFake()
+		opts = append(opts, graph.WithBackend(f))
+		g := G.NewGraph()
+		x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
+		y, err := ops.Apply(scaledSum{2}, x)
+		require.NoError(t, err)
+		z := G.Must(G.Neg(x)) // on the host
+		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{1, 2, 3}))))
+		a, b := newMachine(t, g, opts...), newMachine(t, g, opts...)
+		require.NoError(t, a.RunAll())
+		require.NoError(t, a.Synchronize())
+		inA := y.Value()
+		require.NoError(t, b.RunAll())
+		inB := y.Value()
+		f.uploads, f.downloads = 0, 0
+		for i, v := range []G.Value{inA, inA, inA} {
+			require.NoError(t, G.Let(x, v))
+			require.NoError(t, b.RunAll())
+			require.Equal(t, []float64{4, 8, 12}, numbers(t, inB))
+			require.Equal(t, []float64{-2, -4, -6}, numbers(t, z.Value()))
+			require.Equal(t, i+1, f.downloads-(i+1), "of x for the host, and the test's own")
+		}
+		require.Zero(t, f.uploads)
+		require.NoError(t, G.Let(x, inB)) // in b's own memory
+		require.NoError(t, b.RunAll())
+		require.Equal(t, []float64{8, 16, 24}, numbers(t, inB))
+		require.Equal(t, []float64{-4, -8, -12}, numbers(t, z.Value()))
+		require.Zero(t, f.uploads)
+	}
+}
+
+// TestDeviceWithHostOps mixes a device's kernels with ops that only the host has, and counts the copies.
+func TestDeviceWithHostOps(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
+	apply := func(s ops.Spec, in ...*G.Node) *G.Node {
+		n, err := ops.Apply(s, in...)
+		require.NoError(t, err)
+		return n
+	}
+	a := apply(scaledSum{2}, x)                   // device
+	b := G.Must(G.Neg(a))                         // host: a comes down
+	c := G.Must(G.HadamardProd(a, b))             // host: a is there already
+	d := apply(scaledSum{1}, c, a)                // device: c goes up
+	e := apply(scaledSum{1}, d, G.Must(G.Neg(x))) // device: -x goes up
+	var read G.Value
+	G.Read(e, &read)
+	f := newFake()
+	m := newMachine(t, g, graph.WithBackend(f))
+	for i := range 3 {
+		v := float64(i)
+		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{v, 1, 2}))))
+		require.NoError(t, m.RunAll())
+		require.Equal(t, -4*v*v+2*v-v, numbers(t, read)[0])
+		require.Equal(t, 3*(i+1), f.uploads)
+		require.Equal(t, 2*(i+1), f.downloads)
+	}
+	require.Equal(t, map[string]int64{"plain": 9, "host": 9, "upload": 9, "download": 6}, m.Counts())
+	require.Equal(t, numbers(t, read), numbers(t, e.Value()))
+}
+
+func TestRefusals(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	plan := newMachine(t, n.graph, graph.WithBackend(newFake())).Plan()
+	seen := map[string]graph.Refusal{}
+	for _, s := range plan.Steps {
+		require.Equal(t, "plain", s.Implementation)
+		for _, r := range s.Refused {
+			seen[s.Op] = r
+		}
+	}
+	require.Len(t, seen, 2)
+	require.Equal(t, graph.Refusal{Name: "narrow", Why: &graph.Unsupported{Reason: graph.ReasonShape, Detail: "key dim 6, want at most 4"}}, seen["sliding window"])
+	require.Equal(t, graph.ReasonMissing, seen["squares"].Why.Reason)
+	require.Contains(t, plan.String(), "narrow: unsupported shape: key dim 6, want at most 4")
+
+	_, err := graph.NewMachine(n.graph, graph.WithBackend(newFake()), graph.WithPolicy(graph.Policy{Strict: true}))
+	require.ErrorContains(t, err, "strict")
+	var u *graph.Unsupported
+	require.ErrorAs(t, err, &u)
+}
+
+func TestHostFallback(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	want := n.results(t, newMachine(t, n.graph))
+	for _, missing := range []string{"sliding window", "compressed attention gradient", "squares", "scaled sum"} {
+		f := newFake()
+		f.missing = missing
+		m := newMachine(t, n.graph, graph.WithBackend(f))
+		for range 2 {
+			require.Equal(t, want, n.results(t, m), missing)
+		}
+	}
+	g := G.NewGraph()
+	x := G.NewScalar(g, tensor.Float64, G.WithName("x"), G.WithValue(1.0))
+	G.Must(G.Neg(x))
+	strict := graph.WithPolicy(graph.Policy{Strict: true})
+	newMachine(t, g, strict) // the CPU is the host
+	_, err := graph.NewMachine(g, strict, graph.WithBackend(newFake()))
+	require.ErrorContains(t, err, "strict: fake has no kernel for it")
+}
+
+func TestBackendErrors(t *testing.T) {
+	n := newNetwork(t)
+	f := newFake()
+	f.broken = errors.New("out of luck")
+	_, err := graph.NewMachine(n.graph, graph.WithBackend(f))
+	require.ErrorIs(t, err, f.broken, "only Unsupported selects the next implementation")
+	f = newFake()
+	f.exhausted = errors.New("out of memory")
+	_, err = graph.NewMachine(n.graph, graph.WithBackend(f))
+	require.ErrorIs(t, err, f.exhausted)
+	require.ErrorContains(t, err, "bytes")
+	require.Zero(t, f.streams)
+	require.Zero(t, f.memory)
+
+	// An error of enqueued work comes when the device gets to it.
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{-1, 0}))))
+	_, err = ops.Apply(refuses{}, x)
+	require.NoError(t, err)
+	m := newMachine(t, g, graph.WithBackend(newFake()))
+	require.NoError(t, m.RunAll())
+	require.ErrorIs(t, m.Synchronize(), errNegative)
+}

@@ -1,0 +1,269 @@
+package graph_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/chewxy/hm"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// fake is a device whose memory the host cannot read: values there are of a type of its own, copies are counted, and
+// everything that is enqueued runs no earlier than it must, at Synchronize. It computes by the CPU's kernels.
+type fake struct {
+	cpu       graph.Backend
+	missing   string // name of a Spec that it has no kernel for
+	broken    error  // of Bind
+	exhausted error  // of Alloc
+
+	open, memory, streams  int // Close not called yet, bytes, streams
+	uploads, downloads     int
+	launches, synchronized int
+	captures, replays      int
+}
+
+func newFake() *fake { return &fake{cpu: graph.NewCPU(1), open: 1} }
+
+func (f *fake) Device() graph.Device {
+	return graph.Device{Name: "fake", Kind: "fake", Units: 1, Capability: 10, Alignment: 256}
+}
+
+func (f *fake) Offers(s graph.Site) []graph.Implementation {
+	if s.Spec == nil || s.Spec.Name() == f.missing {
+		return nil
+	}
+	list := []graph.Implementation{fakeImplementation{f, "plain"}}
+	switch s.Spec.Name() {
+	case "sliding window":
+		list = slices.Insert(list, 0, graph.Implementation(fakeImplementation{f, "narrow"}))
+	case "squares":
+		list = slices.Insert(list, 0, graph.Implementation(fakeImplementation{f, "unbound"}))
+	}
+	return list
+}
+
+func (f *fake) Alloc(bytes int) (graph.Memory, error) {
+	if f.exhausted != nil {
+		return nil, f.exhausted
+	}
+	m, err := f.cpu.Alloc(bytes + 256)
+	f.memory += bytes
+	return &fakeMemory{m, bytes, f}, err
+}
+
+func (f *fake) NewStream() (graph.Stream, error) {
+	s, err := f.cpu.NewStream()
+	f.streams++
+	return &fakeStream{fake: f, cpu: s}, err
+}
+
+func (f *fake) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
+	d, ok := v.(*fakeValue)
+	if !ok {
+		return false, nil
+	}
+	if d.arg.Dtype != want.Dtype || !d.arg.Shape.Eq(want.Shape) {
+		return false, fmt.Errorf("got %v, want %v", d.arg.Operand, want)
+	}
+	*dst = *d.arg.Buf
+	return true, nil
+}
+
+func (f *fake) Close() error { f.open--; return f.cpu.Close() }
+
+type fakeMemory struct {
+	cpu   graph.Memory
+	bytes int
+	fake  *fake
+}
+
+func (m *fakeMemory) Bytes() int { return m.bytes }
+
+func (m *fakeMemory) Place(b *cpu.Buf, offset, bytes int) {
+	m.cpu.Place(b, 0, m.cpu.Bytes())
+	pad := int(-uintptr(b.Pointer()) & 255)
+	m.cpu.Place(b, pad+offset, bytes)
+}
+
+func (m *fakeMemory) Free() error { m.fake.memory -= m.bytes; return nil }
+
+type fakeImplementation struct {
+	fake *fake
+	name string
+}
+
+func (i fakeImplementation) Name() string { return i.name }
+
+func (i fakeImplementation) Guard(s graph.Site) error {
+	if d := s.In[0].Shape; i.name == "narrow" && d[len(d)-1] > 4 {
+		return graph.Refuse(graph.ReasonShape, "key dim %d, want at most 4", d[len(d)-1])
+	}
+	return nil
+}
+
+func (i fakeImplementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+	if i.fake.broken != nil {
+		return nil, i.fake.broken
+	}
+	if i.name == "unbound" {
+		return nil, fmt.Errorf("no library: %w", graph.Refuse(graph.ReasonMissing, "libfake.so"))
+	}
+	k, err := i.fake.cpu.Offers(s)[0].Bind(s, in, out)
+	return &fakeKernel{Kernel: k, args: slices.Concat(in, out)}, err
+}
+
+type fakeKernel struct {
+	graph.Kernel
+	args []ops.Arg
+}
+
+func (k *fakeKernel) Launch(s graph.Stream, work *cpu.Buf) error {
+	stream := s.(*fakeStream)
+	cells := make([]cpu.Buf, len(k.args)) // addresses are read when it is enqueued
+	for i, a := range k.args {
+		cells[i] = *a.Buf
+	}
+	run := func() error {
+		for i, a := range k.args {
+			cells[i], *a.Buf = *a.Buf, cells[i]
+		}
+		err := k.Kernel.Launch(stream.cpu, work)
+		for i, a := range k.args {
+			cells[i], *a.Buf = *a.Buf, cells[i]
+		}
+		return err
+	}
+	stream.fake.launches++
+	stream.enqueue(run)
+	return nil
+}
+
+type fakeStream struct {
+	fake      *fake
+	cpu       graph.Stream
+	queue     []func() error
+	capturing bool
+	captured  []func() error
+}
+
+func (s *fakeStream) enqueue(f func() error) {
+	if s.capturing {
+		s.captured = append(s.captured, f)
+		return
+	}
+	s.queue = append(s.queue, f)
+}
+
+func (s *fakeStream) Upload(dst ops.Arg, src G.Value) error {
+	if s.capturing {
+		return errors.New("upload during a capture")
+	}
+	to := ops.Arg{Operand: dst.Operand, Buf: new(cpu.Buf)}
+	*to.Buf = *dst.Buf
+	from := src
+	if d, ok := src.(*fakeValue); ok {
+		from = s.cpu.View(d.arg)
+	} else {
+		s.fake.uploads++
+		var err error
+		if from, err = G.CloneValue(src); err != nil {
+			return err
+		}
+	}
+	s.enqueue(func() error { return s.cpu.Upload(to, from) })
+	return nil
+}
+
+func (s *fakeStream) Download(dst G.Value, src ops.Arg) error {
+	if s.capturing {
+		return errors.New("download during a capture")
+	}
+	s.fake.downloads++
+	from := ops.Arg{Operand: src.Operand, Buf: new(cpu.Buf)}
+	*from.Buf = *src.Buf
+	s.enqueue(func() error { return s.cpu.Download(dst, from) })
+	return nil
+}
+
+func (s *fakeStream) View(a ops.Arg) G.Value {
+	v := &fakeValue{ops.Arg{Operand: a.Operand, Buf: new(cpu.Buf)}, s}
+	*v.arg.Buf = *a.Buf
+	return v
+}
+
+func (s *fakeStream) BeginCapture() error {
+	s.fake.captures++
+	s.capturing, s.captured = true, nil
+	return nil
+}
+
+func (s *fakeStream) EndCapture() (graph.Replay, error) {
+	s.capturing = false
+	return fakeReplay(s.captured), nil
+}
+
+func (s *fakeStream) Synchronize() error {
+	s.fake.synchronized++
+	queue := s.queue
+	s.queue = nil
+	for _, f := range queue {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *fakeStream) Close() error { s.fake.streams--; return nil }
+
+type fakeReplay []func() error
+
+func (r fakeReplay) Launch(s graph.Stream) error {
+	s.(*fakeStream).fake.replays++
+	s.(*fakeStream).queue = append(s.(*fakeStream).queue, r...)
+	return nil
+}
+
+func (r fakeReplay) Close() error { return nil }
+
+// fakeValue is a value in the fake device's memory.
+type fakeValue struct {
+	arg    ops.Arg
+	stream *fakeStream
+}
+
+func (v *fakeValue) Shape() tensor.Shape { return v.arg.Shape }
+func (v *fakeValue) Size() int           { return v.arg.Elements() }
+func (v *fakeValue) Dtype() tensor.Dtype { return v.arg.Dtype }
+func (v *fakeValue) Uintptr() uintptr    { return uintptr(v.arg.Pointer()) }
+func (v *fakeValue) MemSize() uintptr    { return uintptr(v.arg.Operand.Bytes()) }
+
+func (v *fakeValue) Pointer() unsafe.Pointer { return v.arg.Pointer() }
+func (v *fakeValue) Format(s fmt.State, _ rune) {
+	fmt.Fprintf(s, "%v on the fake device", v.arg.Operand)
+}
+
+func (v *fakeValue) Type() hm.Type {
+	if v.arg.Shape.IsScalar() {
+		return v.arg.Dtype
+	}
+	return G.TensorType{Dims: v.arg.Shape.Dims(), Of: v.arg.Dtype}
+}
+
+func (v *fakeValue) Data() interface{} {
+	host := ops.NewValue(v.arg.Operand)
+	if err := v.stream.Download(host, v.arg); err != nil {
+		return err
+	}
+	if err := v.stream.Synchronize(); err != nil {
+		return err
+	}
+	return host.Data()
+}

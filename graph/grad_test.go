@@ -1,0 +1,119 @@
+package graph_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestGradOfNetwork holds the gradients of a graph of this module's ops to central differences.
+func TestGradOfNetwork(t *testing.T) {
+	n := newNetwork(t)
+	forward := newMachine(t, n.graph)
+	cost := func() float64 {
+		require.NoError(t, forward.RunAll())
+		return numbers(t, n.cost.Value())[0]
+	}
+	const h, every = 1e-5, 17 // elements between two that are tried
+	want := make([][]float64, len(n.in))
+	for i, in := range n.in {
+		x := in.Value().Data().([]float64)
+		for j := 0; j < len(x); j += every {
+			v := x[j]
+			x[j] = v + h
+			up := cost()
+			x[j] = v - h
+			down := cost()
+			x[j] = v
+			want[i] = append(want[i], (up-down)/(2*h))
+		}
+	}
+	n.grad(t)
+	got := n.results(t, newMachine(t, n.graph))
+	for i, in := range n.in {
+		var some []float64
+		for j := 0; j < len(got[1+i]); j += every {
+			some = append(some, got[1+i][j])
+		}
+		testutil.Within(t, in.Name(), some, want[i], 1e-6)
+	}
+}
+
+// TestGradTwice differentiates two costs of one graph by one input.
+func TestGradTwice(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{3, 4}))))
+	first, err := ops.Apply(squares{}, x)
+	require.NoError(t, err)
+	second := G.Must(G.Sum(G.Must(G.Cube(x))))
+	a, err := graph.Grad(first, x)
+	require.NoError(t, err)
+	b, err := graph.Grad(second, x)
+	require.NoError(t, err)
+	again, err := graph.Grad(second, x, x)
+	require.NoError(t, err)
+	m := newMachine(t, g)
+	require.NoError(t, m.RunAll())
+	require.Equal(t, []float64{6, 8}, numbers(t, a[0].Value()))
+	require.Equal(t, []float64{27, 48}, numbers(t, b[0].Value()))
+	require.Len(t, again, 2)
+	require.Equal(t, []float64{27, 48}, numbers(t, again[1].Value()))
+	last, err := x.Grad()
+	require.NoError(t, err)
+	require.Equal(t, []float64{27, 48}, numbers(t, last))
+}
+
+// TestGradOfInnerNode differentiates by a node that is no input.
+func TestGradOfInnerNode(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewScalar(g, tensor.Float32, G.WithName("x"), G.WithValue(float32(3)))
+	y := G.Must(G.Square(x))
+	z := G.Must(G.Square(y))
+	d, err := graph.Grad(z, y, z, x)
+	require.NoError(t, err)
+	m := newMachine(t, g, graph.WithKeep(d...))
+	require.NoError(t, m.RunAll())
+	for i, want := range []float64{18, 1, 108} {
+		require.Equal(t, []float64{want}, numbers(t, d[i].Value()))
+	}
+}
+
+func TestGradErrors(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
+	y := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("y"))
+	count := G.NewScalar(g, tensor.Int, G.WithName("count"))
+	cost := G.Must(G.Sum(x))
+	opaque, err := ops.Apply(refuses{}, x)
+	require.NoError(t, err)
+	behind := G.Must(G.Sum(opaque))
+	foreign, err := G.ApplyOp(panics{}, x)
+	require.NoError(t, err)
+	elsewhere := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
+	for name, c := range map[string]struct {
+		cost *G.Node
+		wrt  G.Nodes
+		want string
+	}{
+		"no cost":            {nil, G.Nodes{x}, "no cost"},
+		"nothing":            {cost, nil, "nothing to differentiate by"},
+		"no scalar":          {x, G.Nodes{x}, `input "x" (node 0, shape (2)), is not a scalar`},
+		"integer":            {count, G.Nodes{x}, "want float32 or float64"},
+		"not reached":        {cost, G.Nodes{x, y}, `does not depend on input "y"`},
+		"nil":                {cost, G.Nodes{nil}, "nil node"},
+		"other graph":        {cost, G.Nodes{elsewhere}, "elsewhere"},
+		"op without a rule":  {behind, G.Nodes{x}, "gradient of op refuses (node 4, shape (2)): ops: refuses: has no gradient"},
+		"foreign op":         {G.Must(G.Sum(foreign)), G.Nodes{x}, "op panics (node 6, shape (2)) has no gradient"},
+		"behind, other node": {behind, G.Nodes{y}, `does not depend on input "y"`},
+	} {
+		_, err := graph.Grad(c.cost, c.wrt...)
+		require.ErrorContains(t, err, c.want, name)
+		require.Nil(t, x.Deriv(), "no gradient is set by a call that fails")
+	}
+}

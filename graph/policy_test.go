@@ -1,0 +1,33 @@
+package graph_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+func TestPolicyFromEnv(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "1": true, "true": true, "0": false} {
+		t.Setenv("NSA_STRICT", value)
+		p, err := graph.PolicyFromEnv()
+		require.NoError(t, err)
+		require.Equal(t, graph.Policy{Strict: want}, p)
+	}
+	t.Setenv("NSA_STRICT", "rather")
+	_, err := graph.PolicyFromEnv()
+	require.ErrorContains(t, err, `NSA_STRICT is "rather"`)
+}
+
+func TestUnsupported(t *testing.T) {
+	err := fmt.Errorf("window: %w", graph.Refuse(graph.ReasonAlignment, "%d bytes, want 16", 8))
+	var u *graph.Unsupported
+	require.True(t, errors.As(err, &u))
+	require.Equal(t, graph.ReasonAlignment, u.Reason)
+	require.EqualError(t, err, "window: unsupported alignment: 8 bytes, want 16")
+	require.Equal(t, "missing", graph.ReasonMissing.String())
+	require.Equal(t, "reason 0", graph.Reason(0).String())
+}
