@@ -41,13 +41,14 @@ var (
 func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	o := &kernelOp{spec: spec}
 	for i, n := range inputs {
-		if n == nil {
-			return nil, opError(spec, fmt.Errorf("input %d is nil", i))
+		operand, err := operandOf(n)
+		if err == nil && n.Graph() != inputs[0].Graph() {
+			err = fmt.Errorf("(%s) is of another graph", n.Name())
 		}
-		if n.Graph() != inputs[0].Graph() {
-			return nil, opError(spec, fmt.Errorf("input %d (%s) is of another graph", i, n.Name()))
+		if err != nil {
+			return nil, opError(spec, fmt.Errorf("input %d %w", i, err))
 		}
-		o.in = append(o.in, Operand{n.Dtype(), n.Shape().Clone()})
+		o.in = append(o.in, operand)
 		o.ids = append(o.ids, n.ID())
 	}
 	var err error
@@ -63,6 +64,26 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		return nil, opError(spec, err)
 	}
 	return node, nil
+}
+
+// operandOf returns the type and shape of a node.
+func operandOf(n *gorgonia.Node) (Operand, error) {
+	if n == nil {
+		return Operand{}, errors.New("is nil")
+	}
+	rank, of := 0, n.Type()
+	if t, ok := of.(gorgonia.TensorType); ok {
+		rank, of = t.Dims, t.Of
+	}
+	dt, ok := of.(tensor.Dtype)
+	if !ok {
+		return Operand{}, fmt.Errorf("(%s) is of type %v, want numbers", n.Name(), n.Type())
+	}
+	shape := n.Shape()
+	if shape.Dims() != rank {
+		return Operand{}, fmt.Errorf("(%s) has the shape %v but rank %d", n.Name(), shape, rank)
+	}
+	return Operand{dt, shape}, nil
 }
 
 // Output returns the node of a further output of the op behind node, which Apply returned: index 1 is the first after
@@ -156,9 +177,15 @@ func hashcode(op interface{ WriteHash(hash.Hash) }) uint32 {
 	return h.Sum32()
 }
 
-// Do runs the CPU kernel in newly allocated memory.
-func (o *kernelOp) Do(inputs ...gorgonia.Value) (gorgonia.Value, error) {
+// Do runs the CPU kernel in newly allocated memory. VMs run ops on goroutines of their own, where a panic would end the
+// process.
+func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	o.values = nil
+	defer func() {
+		if r := recover(); r != nil {
+			err = opError(o.spec, fmt.Errorf("panic: %v", r))
+		}
+	}()
 	if len(inputs) != len(o.in) {
 		return nil, opError(o.spec, fmt.Errorf("%d inputs, want %d", len(inputs), len(o.in)))
 	}

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"slices"
 
 	"gorgonia.org/tensor"
 )
@@ -49,7 +50,7 @@ func index(name string, rank int) input { return input{name, rank, true} }
 
 // wantShape checks one input's shape.
 func wantShape(name string, got tensor.Shape, want ...int) error {
-	if !got.Eq(tensor.Shape(want)) {
+	if !slices.Equal(got, want) { // Shape.Eq takes (n,1) for (n)
 		return fmt.Errorf("%s has shape %v, want %v", name, got, tensor.Shape(want))
 	}
 	return nil

@@ -32,8 +32,13 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 		if v.Dtype() != want.Dtype || !v.Shape().Eq(want.Shape) {
 			return fmt.Errorf("got %v %v, want %v", v.Dtype(), v.Shape(), want)
 		}
-		if !rowMajor(v) {
-			v = materialize(v)
+		if !v.IsNativelyAccessible() {
+			return fmt.Errorf("got a tensor in memory that the host cannot read, want %v", want)
+		}
+		if strides, err := stridesOf(v); err != nil {
+			return err
+		} else if !rowMajor(v.Shape(), strides) {
+			v = materialize(v, strides)
 		}
 		switch want.Dtype {
 		case tensor.Float32:
@@ -66,12 +71,28 @@ func holdScalar[T cpu.Elem](b *cpu.Buf, p *T, got tensor.Dtype, want Operand) er
 	return nil
 }
 
-// rowMajor reports whether the elements of d lie in row-major order without gaps.
-func rowMajor(d *tensor.Dense) bool {
+// stridesOf returns the stride of each axis of d. Package tensor gives some vectors of two axes one stride, and scalars
+// none.
+func stridesOf(d *tensor.Dense) ([]int, error) {
 	shape, strides := d.Shape(), d.Strides()
-	if len(strides) != len(shape) {
-		return d.DataSize() == 1 || len(shape) == 0
+	if len(strides) == len(shape) {
+		return strides, nil
 	}
+	all := make([]int, len(shape))
+	for i, n := range shape {
+		if n == 1 {
+			continue
+		}
+		if len(strides) == 0 {
+			return nil, fmt.Errorf("got a tensor %v with the strides %v", shape, d.Strides())
+		}
+		all[i], strides = strides[0], strides[1:]
+	}
+	return all, nil
+}
+
+// rowMajor reports whether elements of these strides lie in row-major order without gaps.
+func rowMajor(shape, strides []int) bool {
 	next := 1
 	for i := len(shape) - 1; i >= 0; i-- {
 		if shape[i] != 1 && strides[i] != next {
@@ -83,15 +104,15 @@ func rowMajor(d *tensor.Dense) bool {
 }
 
 // materialize returns a row-major copy of d.
-func materialize(d *tensor.Dense) *tensor.Dense {
+func materialize(d *tensor.Dense, strides []int) *tensor.Dense {
 	out := tensor.New(tensor.Of(d.Dtype()), tensor.WithShape(d.Shape()...))
 	switch d.Dtype() {
 	case tensor.Float32:
-		gather(out.Float32s(), d.Float32s(), d.Shape(), d.Strides())
+		gather(out.Float32s(), d.Float32s(), d.Shape(), strides)
 	case tensor.Float64:
-		gather(out.Float64s(), d.Float64s(), d.Shape(), d.Strides())
+		gather(out.Float64s(), d.Float64s(), d.Shape(), strides)
 	case tensor.Int32:
-		gather(out.Int32s(), d.Int32s(), d.Shape(), d.Strides())
+		gather(out.Int32s(), d.Int32s(), d.Shape(), strides)
 	}
 	return out
 }

@@ -1,0 +1,259 @@
+package ops_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestHoldValueLayouts: whatever the layout of a Dense, a kernel sees it row-major; one that is so already is held in place.
+func TestHoldValueLayouts(t *testing.T) {
+	dense := func(shape ...int) *tensor.Dense {
+		x := tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...))
+		for i := range x.Float64s() {
+			x.Float64s()[i] = float64(i)
+		}
+		return x
+	}
+	transposed := dense(2, 3)
+	require.NoError(t, transposed.T())
+	permuted := dense(2, 3, 2)
+	require.NoError(t, permuted.T(2, 0, 1))
+	slice := func(x *tensor.Dense, s ...tensor.Slice) *tensor.Dense {
+		v, err := x.Slice(s...)
+		require.NoError(t, err)
+		return v.(*tensor.Dense)
+	}
+	columnMajor := func(shape ...int) *tensor.Dense {
+		n := tensor.Shape(shape).TotalSize()
+		return tensor.New(tensor.WithShape(shape...), tensor.AsFortran(dense(n).Float64s()))
+	}
+	for _, c := range []struct {
+		name    string
+		value   G.Value
+		want    []float64
+		shape   tensor.Shape
+		inPlace bool
+	}{
+		{"row-major", dense(2, 3), []float64{0, 1, 2, 3, 4, 5}, tensor.Shape{2, 3}, true},
+		{"transposed", transposed, []float64{0, 3, 1, 4, 2, 5}, tensor.Shape{3, 2}, false},
+		{"permuted", permuted, []float64{0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11}, tensor.Shape{2, 2, 3}, false},
+		{"rows", slice(dense(4, 2), G.S(1, 3)), []float64{2, 3, 4, 5}, tensor.Shape{2, 2}, true},
+		{"columns", slice(dense(2, 4), nil, G.S(1, 3)), []float64{1, 2, 5, 6}, tensor.Shape{2, 2}, false},
+		{"one column", slice(dense(3, 2), nil, G.S(1)), []float64{1, 3, 5}, tensor.Shape{3}, false},
+		{"every other row", slice(dense(6, 2), G.S(0, 6, 2)), []float64{0, 1, 4, 5, 8, 9}, tensor.Shape{3, 2}, false},
+		{"column-major", columnMajor(2, 3), []float64{0, 1, 2, 3, 4, 5}, tensor.Shape{2, 3}, false},
+		{"column-major vector", columnMajor(3, 1), []float64{0, 1, 2}, tensor.Shape{3, 1}, true},
+		{"column vector", dense(3, 1), []float64{0, 1, 2}, tensor.Shape{3}, true},
+		{"axes of one", dense(1, 3, 1), []float64{0, 1, 2}, tensor.Shape{1, 3, 1}, true},
+		{"scalar tensor", tensor.New(tensor.FromScalar(2.5)), []float64{2.5}, tensor.Shape{}, false},
+		{"scalar", G.NewF64(2.5), []float64{2.5}, tensor.Shape{}, true},
+		{"scalar for one element", G.NewF64(2.5), []float64{2.5}, tensor.Shape{1}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var b cpu.Buf
+			require.NoError(t, ops.HoldValue(&b, c.value, ops.Operand{Dtype: tensor.Float64, Shape: c.shape}))
+			require.Equal(t, c.want, cpu.Slice[float64](&b))
+			if c.inPlace {
+				cpu.Slice[float64](&b)[0] = -1
+				require.Contains(t, floats(c.value), -1.0)
+			}
+		})
+	}
+}
+
+func TestHoldValueErrors(t *testing.T) {
+	want := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, 3}}
+	for _, c := range []struct {
+		value G.Value
+		err   string
+	}{
+		{nil, "no value, want float32 (2, 3)"},
+		{tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(2, 3)), "got float64 (2, 3), want float32 (2, 3)"},
+		{tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3, 2)), "got float32 (3, 2), want float32 (2, 3)"},
+		{G.NewF32(1), "got a scalar of float32, want float32 (2, 3)"},
+		{G.NewI64(1), "got a *gorgonia.I64, want float32 (2, 3) in host memory"},
+	} {
+		require.EqualError(t, ops.HoldValue(new(cpu.Buf), c.value, want), c.err)
+	}
+	require.ErrorContains(t, ops.HoldValue(new(cpu.Buf), G.NewF32(1), ops.Operand{Dtype: tensor.Float64}), "scalar of float32, want float64 ()")
+}
+
+// TestOpsTakeAnyLayout: a transposed input in a graph.
+func TestOpsTakeAnyLayout(t *testing.T) {
+	x, w := normal("x", 1, 5, 3), normal("w", 2, 4, 5)
+	want := make([]float64, 3*4)
+	for i := range 3 {
+		for j := range 4 {
+			for p := range 5 {
+				want[i*4+j] += x.floats[p*3+i] * w.floats[j*5+p]
+			}
+		}
+	}
+	for vm, machine := range vms {
+		g := G.NewGraph()
+		v := tensor.New(tensor.WithShape(5, 3), tensor.WithBacking(append([]float64{}, x.floats...)))
+		require.NoError(t, v.T())
+		in := G.NewTensor(g, tensor.Float64, 2, G.WithShape(3, 5), G.WithName("x"), G.WithValue(v))
+		y, err := ops.Linear(in, w.node(g, tensor.Float64))
+		require.NoError(t, err)
+		var kept G.Value
+		G.Read(y, &kept)
+		m, err := machine(g)
+		require.NoError(t, err)
+		require.NoError(t, m.RunAll())
+		testutil.Within(t, vm, floats(kept), want, 1e-12)
+		require.NoError(t, m.Close())
+	}
+}
+
+// broken is a Spec that fails in the way that its fields say.
+type broken struct{ bind, phase, check string }
+
+func (broken) Name() string                                  { return "broken" }
+func (broken) Infer(in []ops.Operand) ([]ops.Operand, error) { return in[:1], nil }
+func (op broken) Bind(k *cpu.Kernel, _, _ []ops.Arg) error {
+	switch {
+	case op.bind == "panic":
+		panic("no luck")
+	case op.bind != "":
+		return errors.New(op.bind)
+	case op.check != "":
+		k.Check = func() error { return errors.New(op.check) }
+	case op.phase != "":
+		k.Phase(1, func(int, *cpu.Worker) { panic(op.phase) })
+	}
+	return nil
+}
+
+// TestFailuresOfRuns: errors and panics of kernels are errors of the run that name the op.
+func TestFailuresOfRuns(t *testing.T) {
+	for _, c := range []struct {
+		spec broken
+		err  string
+	}{
+		{broken{bind: "cannot"}, "ops: broken: cannot"}, {broken{bind: "panic"}, "ops: broken: panic: no luck"},
+		{broken{check: "not so"}, "ops: broken: not so"}, {broken{phase: "oh"}, "panic in a kernel: oh"},
+	} {
+		g := G.NewGraph()
+		_, err := ops.Apply(c.spec, normal("x", 1, 2).node(g, tensor.Float64))
+		require.NoError(t, err)
+		require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), c.err)
+	}
+}
+
+// TestSpecsOfNodes: what a planner reads off nodes.
+func TestSpecsOfNodes(t *testing.T) {
+	g := G.NewGraph()
+	x, w := normal("x", 1, 2, 3).node(g, tensor.Float64), normal("w", 2, 3).node(g, tensor.Float64)
+	y, err := ops.RMSNorm(x, w, 1e-6)
+	require.NoError(t, err)
+	grads, err := y.Op().(G.SDOp).SymDiff(G.Nodes{x, w}, y, x)
+	require.NoError(t, err)
+
+	spec, ok := ops.SpecOf(grads[0].Op())
+	require.True(t, ok)
+	require.Equal(t, ops.RMSNormGradOp{Eps: 1e-6}, spec)
+	X := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{2, 3}}
+	W := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{3}}
+	require.Equal(t, []ops.Operand{X, W, X}, ops.InputsOf(grads[0].Op()))
+	require.Equal(t, []ops.Operand{X, W}, ops.OutputsOf(grads[0].Op()))
+	index, ok := ops.OutputIndex(grads[1].Op())
+	require.True(t, ok)
+	require.Equal(t, 1, index)
+	require.Equal(t, "float64 (2, 3)", X.String())
+	require.Equal(t, 48, X.Bytes())
+
+	for _, op := range []G.Op{nil, grads[1].Op(), G.Must(G.Tanh(x)).Op()} {
+		_, ok = ops.SpecOf(op)
+		require.False(t, ok)
+		require.Nil(t, ops.InputsOf(op))
+		require.Nil(t, ops.OutputsOf(op))
+	}
+	_, ok = ops.OutputIndex(y.Op())
+	require.False(t, ok)
+}
+
+func TestApplyErrors(t *testing.T) {
+	g, other := G.NewGraph(), G.NewGraph()
+	x := normal("x", 1, 2, 3).node(g, tensor.Float64)
+	foreign := normal("y", 1, 2, 3).node(other, tensor.Float64)
+	var v G.Value
+	statement := G.Read(x, &v)
+	shapeless := G.NewTensor(g, tensor.Float64, 2, G.WithName("shapeless"))
+	integers := G.NewTensor(g, tensor.Int, 2, G.WithShape(2, 3), G.WithName("integers"))
+	for _, c := range []struct {
+		in  []*G.Node
+		err string
+	}{
+		{nil, "ops: add: no inputs"},
+		{[]*G.Node{nil}, "ops: add: input 0 is nil"},
+		{[]*G.Node{x, nil}, "ops: add: input 1 is nil"},
+		{[]*G.Node{x, foreign}, "ops: add: input 1 (y) is of another graph"},
+		{[]*G.Node{statement}, "ops: add: input 0 (" + statement.Name() + ") is of type <nil>, want numbers"},
+		{[]*G.Node{x, shapeless}, "ops: add: input 1 (shapeless) has the shape () but rank 2"},
+		{[]*G.Node{integers}, "ops: add: x 0 is int, want float32 or float64"},
+	} {
+		n, err := ops.Add(c.in...)
+		require.EqualError(t, err, c.err)
+		require.Nil(t, n)
+	}
+
+	y, err := ops.SiLU(x)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		node  *G.Node
+		index int
+		err   string
+	}{
+		{nil, 1, "ops: output of a nil node"}, {x, 1, "not an op of this package"},
+		{y, 0, "ops: silu: no output 0 among 1"}, {y, 1, "ops: silu: no output 1 among 1"}, {y, -1, "ops: silu: no output -1 among 1"},
+	} {
+		_, err := ops.Output(c.node, c.index)
+		require.ErrorContains(t, err, c.err)
+	}
+}
+
+// TestFurtherOutputsFollowInputs: outputs beside the main one are those of the last run, for new inputs in each.
+func TestFurtherOutputsFollowInputs(t *testing.T) {
+	for vm, machine := range vms {
+		t.Run(vm, func(t *testing.T) {
+			g := G.NewGraph()
+			x, w := normal("x", 1, 4, 3), normal("w", 2, 3)
+			xn, wn := x.node(g, tensor.Float64), w.node(g, tensor.Float64)
+			y, err := ops.RMSNorm(xn, wn, 1e-3)
+			require.NoError(t, err)
+			cost := G.Must(G.Sum(y))
+			grads, err := G.Grad(cost, xn, wn)
+			require.NoError(t, err)
+			var dx, dw G.Value
+			G.Read(grads[0], &dx)
+			G.Read(grads[1], &dw)
+			m, err := machine(g)
+			require.NoError(t, err)
+			defer m.Close()
+			for run := range 3 {
+				x := normal("x", uint64(10+run), 4, 3)
+				require.NoError(t, G.Let(xn, tensor.New(tensor.WithShape(4, 3), tensor.WithBacking(append([]float64{}, x.floats...)))))
+				require.NoError(t, m.RunAll())
+				ones := ref.New(4, 3)
+				for i := range ones.Data {
+					ones.Data[i] = 1
+				}
+				wantX, wantW := ref.RMSNormGrad(tensorOf(x), tensorOf(w), ones, 1e-3)
+				testutil.Within(t, fmt.Sprint("dx of run ", run), floats(dx), wantX.Data, 1e-12)
+				testutil.Within(t, fmt.Sprint("dw of run ", run), floats(dw), wantW.Data, 1e-12)
+				m.Reset()
+			}
+		})
+	}
+}
