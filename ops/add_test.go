@@ -1,0 +1,107 @@
+package ops_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestAddGradientsAreApart: the gradients of nested sums are values of their own, so that a solver that zeroes one after
+// use leaves the others.
+func TestAddGradientsAreApart(t *testing.T) {
+	for vm, machine := range vms {
+		t.Run(vm, func(t *testing.T) {
+			g := G.NewGraph()
+			var in G.Nodes
+			for i, name := range []string{"a", "b", "c", "d"} {
+				in = append(in, normal(name, uint64(i), 2, 3).node(g, tensor.Float64))
+			}
+			weights := normal("weights", 9, 2, 3)
+			inner, err := ops.Add(in[0], in[1])
+			require.NoError(t, err)
+			sum, err := ops.Add(inner, in[2], in[3])
+			require.NoError(t, err)
+			cost := G.Must(G.Sum(G.Must(G.HadamardProd(sum, weights.node(g, tensor.Float64)))))
+			grads, err := G.Grad(cost, in...)
+			require.NoError(t, err)
+			for i, d := range grads {
+				require.NotContains(t, grads[:i], d)
+			}
+			m, err := machine(g)
+			require.NoError(t, err)
+			defer m.Close()
+			for range 2 {
+				before := floats(in[3].Value())
+				require.NoError(t, m.RunAll())
+				solver := G.NewVanillaSolver(G.WithLearnRate(0.5))
+				require.NoError(t, solver.Step(G.NodesToValueGrads(in)))
+				for i, x := range floats(in[3].Value()) {
+					require.InDelta(t, before[i]-0.5*weights.floats[i], x, 1e-12)
+				}
+				m.Reset()
+			}
+			for i, n := range in {
+				x := floats(n.Value())
+				for j, x0 := range normal(n.Name(), uint64(i), 2, 3).floats {
+					require.InDelta(t, x0-weights.floats[j], x[j], 1e-12, n.Name())
+				}
+			}
+		})
+	}
+}
+
+// TestAddBesideInPlaceOps: residual sums whose branches are stock ops that work in place, and inputs given twice.
+func TestAddBesideInPlaceOps(t *testing.T) {
+	x := normal("x", 1, 2, 5)
+	f := func(in []*G.Node) (*G.Node, error) {
+		h := in[0]
+		for range 2 { // h += h² + h², and the sum's square of itself
+			y, err := ops.Add(h, G.Must(G.Square(h)), G.Must(G.HadamardProd(h, h)))
+			if err != nil {
+				return nil, err
+			}
+			if h, err = ops.Add(y, y); err != nil {
+				return nil, err
+			}
+		}
+		return G.HadamardProd(h, h)
+	}
+	// h -> 2h + 4h², twice, then squared.
+	want, grad := make([]float64, 10), make([]float64, 10)
+	weights := normal("weights", 2, 2, 5)
+	for i, x := range x.floats {
+		h, d := x, 1.0
+		for range 2 {
+			h, d = 2*h+4*h*h, d*(2+8*h)
+		}
+		want[i], grad[i] = h*h, 2*h*d*weights.floats[i]
+	}
+	for vm := range vms {
+		res := evaluate(t, vm, tensor.Float64, f, weights.floats, x)
+		testutil.Within(t, vm+", output", res.out, want, 1e-12)
+		testutil.Within(t, vm+", gradient", res.grads["x"], grad, 1e-12)
+	}
+}
+
+// TestGatedSumOfOneBranchTwice: one node given for several inputs gets the sum of their gradients.
+func TestGatedSumOfOneBranchTwice(t *testing.T) {
+	gates, x := normal("gates", 1, 1, 2, 3, 2), normal("x", 2, 1, 2, 3, 4)
+	weights := normal("weights", 3, 1, 2, 3, 4)
+	want, grad := make([]float64, 24), make([]float64, 24)
+	for i := range want {
+		g := gates.floats[i/4*2] + gates.floats[i/4*2+1]
+		want[i], grad[i] = g*x.floats[i], g*weights.floats[i]
+	}
+	for vm := range vms {
+		res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
+			return ops.GatedSum(in[0], in[1], in[1])
+		}, weights.floats, gates, x)
+		testutil.Within(t, vm+", output", res.out, want, 1e-12)
+		testutil.Within(t, vm+", gradient", res.grads["x"], grad, 1e-12)
+	}
+}
