@@ -1,0 +1,191 @@
+package ops_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// adamW is a solver's view of AdamWOp: the tensors' state and a kernel bound to it.
+type adamW[T cpu.Float] struct {
+	spec   ops.AdamWOp
+	shapes [][]int
+	hyper  []float64
+	state  [][]T // weight, grad, m and v of each tensor
+	guards []func(testing.TB, string)
+	norm   []float64
+	kernel cpu.Kernel
+	team   *cpu.Team
+	mem    *cpu.Buf
+}
+
+func newAdamW[T cpu.Float](t testing.TB, decay string, workers int, shapes ...[]int) *adamW[T] {
+	t.Helper()
+	a := &adamW[T]{
+		spec: ops.AdamWOp{Decay: decay}, shapes: shapes, hyper: make([]float64, ops.AdamWHyperLen), norm: []float64{-1}, team: cpu.NewTeam(workers),
+	}
+	dt := tensor.Float32
+	if unsafe.Sizeof(T(0)) == 8 {
+		dt = tensor.Float64
+	}
+	in := []ops.Arg{{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}, Buf: cpu.NewBuf(a.hyper)}}
+	for _, shape := range shapes {
+		for range 4 {
+			x, guard := testutil.Guarded[T](tensor.Shape(shape).TotalSize())
+			clear(x)
+			a.state, a.guards = append(a.state, x), append(a.guards, guard)
+			in = append(in, ops.Arg{Operand: ops.Operand{Dtype: dt, Shape: shape}, Buf: cpu.NewBuf(x)})
+		}
+	}
+	var operands []ops.Operand
+	for _, x := range in {
+		operands = append(operands, x.Operand)
+	}
+	out, err := a.spec.Infer(operands)
+	require.NoError(t, err)
+	require.Equal(t, []ops.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{1}}}, out)
+	require.NoError(t, a.spec.Bind(&a.kernel, in, []ops.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}}))
+	mem := cpu.AlignedBytes(a.kernel.WorkBytes(workers))
+	a.mem = new(cpu.Buf)
+	a.mem.Set(unsafe.Pointer(unsafe.SliceData(mem)), len(mem))
+	return a
+}
+
+// step does one step after poisoning the work memory, and checks the guards.
+func (a *adamW[T]) step(t testing.TB, h ops.AdamWHyper) float64 {
+	t.Helper()
+	h.Write(a.hyper)
+	testutil.Poison(cpu.Slice[float64](a.mem))
+	require.NoError(t, a.team.Run(&a.kernel, a.mem))
+	for i, guard := range a.guards {
+		guard(t, fmt.Sprint("state ", i))
+	}
+	return a.norm[0]
+}
+
+// adamWShapes reach over several chunks, and have the names that the oracle's rule of decay wants.
+var adamWShapes = map[string][]int{"a.pe": {3, 2}, "b": {1}, "c.bias": {19}, "d.weight": {130, 150}, "e.weight": {2, 3, 5}, "f.weight": {16384}}
+
+func adamWNames() (names []string, decay string, shapes [][]int) {
+	for name := range adamWShapes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		shape := adamWShapes[name]
+		shapes = append(shapes, shape)
+		if len(shape) >= 2 && !strings.HasSuffix(name, ".pe") {
+			decay += "1"
+		} else {
+			decay += "0"
+		}
+	}
+	return names, decay, shapes
+}
+
+// fill draws the weights, or the gradients, of all tensors at a scale.
+func (a *adamW[T]) fill(of int, seed uint64, scale float64) {
+	for i := of; i < len(a.state); i += 4 {
+		for j, x := range testutil.Normal(seed+uint64(i), len(a.state[i])) {
+			a.state[i][j] = T(float32(x * scale))
+		}
+	}
+}
+
+func testAdamW[T cpu.Float](t *testing.T, scale, tol float64) {
+	names, decay, shapes := adamWNames()
+	a := newAdamW[T](t, decay, 2, shapes...)
+	a.fill(0, 1, 1)
+	params := map[string]*ref.Tensor{}
+	for i, name := range names {
+		params[name] = ref.From(testutil.Convert[float64](a.state[4*i]), shapes[i]...)
+	}
+	var state ref.AdamWState
+	constants := ref.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}
+	for step := 1; step <= 4; step++ {
+		a.fill(1, uint64(100*step), scale)
+		grads := map[string]*ref.Tensor{}
+		for i, name := range names {
+			grads[name] = ref.From(testutil.Convert[float64](a.state[4*i+1]), shapes[i]...)
+		}
+		want := ref.AdamWStep(params, grads, &state, 0.01, constants)
+		norm := a.step(t, ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: step})
+		require.InEpsilon(t, want, norm, 1e-12)
+		for i, name := range names {
+			testutil.Within(t, "weight "+name, a.state[4*i], params[name].Data, tol)
+			testutil.Within(t, "m "+name, a.state[4*i+2], state.M[name].Data, tol)
+			testutil.Within(t, "v "+name, a.state[4*i+3], state.V[name].Data, tol)
+		}
+	}
+}
+
+// TestAdamWMatchesOracle: four steps, with gradients above the clip norm and below it.
+func TestAdamWMatchesOracle(t *testing.T) {
+	for _, scale := range []float64{1, 1e-4} {
+		t.Run(fmt.Sprint("float64/", scale), func(t *testing.T) { testAdamW[float64](t, scale, 1e-12) })
+		t.Run(fmt.Sprint("float32/", scale), func(t *testing.T) { testAdamW[float32](t, scale, 1e-5) })
+	}
+}
+
+// TestAdamWClipping: 0 does not clip, and the norm is the one before clipping.
+func TestAdamWClipping(t *testing.T) {
+	for _, c := range []struct{ clip, m float64 }{{0, 0.1 * 3}, {6, 0.1 * 3}, {0.5, 0.1 * 3 * 0.5 / (5 + 1e-6)}} {
+		a := newAdamW[float64](t, "00", 1, []int{1}, []int{1})
+		a.state[1][0], a.state[5][0] = 3, -4
+		require.Equal(t, 5.0, a.step(t, ops.AdamWHyper{LR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: c.clip, Step: 1}))
+		require.InDelta(t, c.m, a.state[2][0], 1e-15)
+	}
+}
+
+// TestAdamWNotFinite: a gradient that is not finite changes no state, and the norm says so.
+func TestAdamWNotFinite(t *testing.T) {
+	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
+		for _, clip := range []float64{0, 1} {
+			a := newAdamW[float32](t, "10", 2, []int{3, 5000}, []int{7})
+			a.fill(0, 1, 1)
+			a.fill(1, 2, 1)
+			h := ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: 1}
+			a.step(t, h)
+			var before [][]float32
+			a.state[5][6] = bad
+			for _, x := range a.state {
+				before = append(before, slices.Clone(x))
+			}
+			norm := a.step(t, h)
+			require.True(t, math.IsNaN(norm) || math.IsInf(norm, 1))
+			for i, x := range a.state {
+				if i%4 != 1 { // NaN is not equal to itself
+					require.Equal(t, before[i], x)
+				}
+			}
+		}
+	}
+}
+
+// TestAdamWBitsOfTeams: the same bits from any number of workers.
+func TestAdamWBitsOfTeams(t *testing.T) {
+	_, decay, shapes := adamWNames()
+	var want *adamW[float32]
+	for _, workers := range []int{1, 2, 3, 7} {
+		a := newAdamW[float32](t, decay, workers, shapes...)
+		a.fill(0, 1, 1)
+		a.fill(1, 2, 1)
+		a.step(t, ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: 1})
+		if want == nil {
+			want = a
+		}
+		require.Equal(t, want.norm, a.norm)
+		require.Equal(t, want.state, a.state)
+	}
+}

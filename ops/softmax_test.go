@@ -1,0 +1,63 @@
+package ops_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestSoftmaxExtremes: logits beyond the range of exp, and rows with nothing or little above -Inf.
+func TestSoftmaxExtremes(t *testing.T) {
+	inf := math.Inf(1)
+	for _, dt := range dtypes {
+		for _, c := range []struct{ x, y, dx []float64 }{ // dy = 1, 2, 3
+			{[]float64{1000, 1000, 1000}, []float64{1. / 3, 1. / 3, 1. / 3}, []float64{-1. / 3, 0, 1. / 3}},
+			{[]float64{-1000, -1000, -2000}, []float64{0.5, 0.5, 0}, []float64{-0.25, 0.25, 0}},
+			{[]float64{-inf, 3, -inf}, []float64{0, 1, 0}, []float64{0, 0, 0}},
+			{[]float64{-inf, -inf, -inf}, []float64{0, 0, 0}, []float64{0, 0, 0}},
+		} {
+			x := array{name: "x", shape: []int{1, 3}, floats: c.x}
+			y := outputs(t, ops.SoftmaxOp{}, dt, x)[0]
+			testutil.Within(t, fmt.Sprint("softmax of ", c.x), y.floats, c.y, tolerance(dt))
+			dx := outputs(t, ops.SoftmaxGradOp{}, dt, y, array{name: "dy", shape: []int{1, 3}, floats: []float64{1, 2, 3}})[0]
+			testutil.Within(t, fmt.Sprint("gradient at ", c.x), dx.floats, c.dx, tolerance(dt))
+		}
+	}
+}
+
+// TestCrossEntropyExtremes: large logits do not overflow, a target of no probability costs its whole distance, and the
+// rows that are ignored count neither in the sum nor in the mean.
+func TestCrossEntropyExtremes(t *testing.T) {
+	logits := func(far float64) array {
+		return array{name: "logits", shape: []int{1, 4, 3}, floats: []float64{
+			far, far, -far, // target 0: ln 2
+			0, 0, 0, // ignored
+			-far, 0, -far, // target 2: the whole distance
+			1, 1, 1, // target 1: ln 3
+		}}
+	}
+	targets := array{name: "targets", shape: []int{1, 4}, ints: []int32{0, -1, 2, 1}}
+	for dt, far := range map[tensor.Dtype]float64{tensor.Float32: 100, tensor.Float64: 1000} { // where exp overflows
+		x := logits(far)
+		out := outputs(t, ops.CrossEntropyOp{}, dt, x, targets)
+		testutil.Within(t, "loss", out[0].floats, []float64{(math.Ln2 + far + math.Log(3)) / 3}, tolerance(dt))
+		testutil.Within(t, "lse", out[1].floats, []float64{far + math.Ln2, math.Log(3), 0, 1 + math.Log(3)}, tolerance(dt))
+		d := outputs(t, ops.CrossEntropyGradOp{}, dt, x, targets, out[1], array{name: "dloss", floats: []float64{9}})[0]
+		testutil.Within(t, "gradient", d.floats, []float64{-1.5, 1.5, 0, 0, 0, 0, 0, 3, -3, 1, -2, 1}, tolerance(dt))
+	}
+
+	// All ignored: no loss and no gradient.
+	targets.ints = []int32{-1, -1, -1, -1}
+	for _, dt := range dtypes {
+		out := outputs(t, ops.CrossEntropyOp{}, dt, logits(1), targets)
+		require.Equal(t, []float64{0}, out[0].floats)
+		d := outputs(t, ops.CrossEntropyGradOp{}, dt, logits(1), targets, out[1], array{name: "dloss", floats: []float64{9}})[0]
+		require.Equal(t, make([]float64, 12), d.floats)
+	}
+}
