@@ -1,7 +1,8 @@
 package graph_test
 
 import (
-	"errors"
+	"hash"
+	"hash/fnv"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -10,8 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
-	"hash"
-	"hash/fnv"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -334,5 +333,3 @@ func BenchmarkMachineStep(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/nodes, "ns/node")
 }
-
-var _ = errors.Is

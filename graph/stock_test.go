@@ -148,6 +148,17 @@ var stocks = []stock{
 	}},
 	{name: "softmax", in: []operand{normal("x", 3, 4)}, build: func(n []*G.Node) (*G.Node, error) { return G.SoftMax(n[0]) }},
 	{name: "log softmax", in: []operand{normal("x", 3, 4)}, build: func(n []*G.Node) (*G.Node, error) { return G.LogSoftMax(n[0]) }},
+	axes("sum", G.Sum, []int{1}),
+	axes("sum", G.Sum, []int{3, 1}, 0),
+	axes("mean", G.Mean, []int{1, 1}, 0),
+	axes("max", G.Max, []int{1, 4}, 0),
+	binary("product of one element", G.Mul, normal("a", 1, 1), normal("b", 1, 1)),
+	binary("vectors of one element", G.Mul, normal("a", 1), normal("b", 1)),
+	binary("matrix with one row times vector", G.Mul, normal("a", 1, 3), normal("b", 3)),
+	binary("sum of one element", G.Add, normal("a", 1, 1), normal("b", 1, 1)),
+	{name: "slice of one element", in: []operand{normal("x", 4)}, build: func(n []*G.Node) (*G.Node, error) { return G.Slice(n[0], G.S(2)) }},
+	{name: "slice of one element kept as a vector", in: []operand{normal("x", 4)}, build: func(n []*G.Node) (*G.Node, error) { return G.Slice(n[0], G.S(2, 3)) }},
+	{name: "column", in: []operand{normal("x", 4, 3)}, build: func(n []*G.Node) (*G.Node, error) { return G.Slice(n[0], nil, G.S(1)) }},
 	{name: "residual", in: []operand{normal("x", 2, 3, 4), normal("w", 4, 4)}, build: func(n []*G.Node) (*G.Node, error) {
 		// x + reshape(reshape(x) w): TapeMachine's gradient is silently wrong, since Reshape aliases and Add works in place.
 		y, err := chain(n[0],

@@ -1,0 +1,344 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// RunAll runs the graph once; it may be called again without Reset. On a device that works asynchronously it may return
+// before the work has ended: an error of that work is returned by a later run or by Synchronize. Once warm it allocates
+// nothing for graphs of this module's ops.
+func (m *Machine) RunAll() (err error) {
+	if m.stream == nil {
+		return errors.New("graph: machine: closed")
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+		if err != nil {
+			err = m.runError(err)
+		}
+	}()
+	m.at = nil
+	m.run++
+	for _, t := range m.train {
+		if err := t.SetTraining(!m.opts.eval); err != nil {
+			return err
+		}
+	}
+	for _, s := range m.inputs {
+		if err := m.load(s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	for i := range m.segments {
+		if err := m.runSegment(&m.segments[i]); err != nil {
+			return err
+		}
+	}
+	m.at = nil
+	if err := m.bind(); err != nil {
+		return err
+	}
+	if err := m.answerReads(); err != nil {
+		return err
+	}
+	m.warm = true
+	return nil
+}
+
+// runError names the op that was running; one of package ops as its own errors do.
+func (m *Machine) runError(err error) error {
+	if m.at == nil {
+		return fmt.Errorf("graph: machine: %w", err)
+	}
+	n := m.at.node
+	if s, ok := ops.SpecOf(n.Op()); ok && m.at.kernel != nil {
+		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", n.ID(), n.Shape(), s.Name(), err)
+	}
+	return fmt.Errorf("graph: machine: %s: %w", describe(n), err)
+}
+
+func (m *Machine) runSegment(s *segment) error {
+	if s.kernels && m.opts.capture && m.warm {
+		return m.replaySegment(s)
+	}
+	for i := s.from; i < s.to; i++ {
+		m.at = &m.steps[i]
+		var err error
+		if m.at.kernel != nil {
+			err = m.at.kernel.Launch(m.stream, &m.work)
+		} else {
+			err = m.runOnHost(m.at)
+		}
+		if err != nil {
+			return err
+		}
+		m.counts[m.at.counter]++
+		if m.after != nil {
+			m.after(i)
+		}
+	}
+	return nil
+}
+
+// replaySegment records s where that has not been done for the present addresses, and replays it.
+func (m *Machine) replaySegment(s *segment) error {
+	if s.replay == nil || s.moves != m.moves {
+		if err := m.record(s); err != nil {
+			return err
+		}
+	}
+	m.at = nil
+	if err := s.replay.Launch(m.stream); err != nil {
+		var l *LaunchError
+		if errors.As(err, &l) {
+			for i := s.from; i < s.to; i++ {
+				if m.steps[i].kernel == l.Kernel {
+					m.at = &m.steps[i]
+				}
+			}
+		}
+		return err
+	}
+	for i := s.from; i < s.to; i++ {
+		m.counts[m.steps[i].counter]++
+	}
+	return nil
+}
+
+func (m *Machine) record(s *segment) error {
+	if s.replay != nil {
+		old := s.replay
+		s.replay = nil
+		if err := old.Close(); err != nil {
+			return err
+		}
+	}
+	if err := m.stream.BeginCapture(); err != nil {
+		return err
+	}
+	for i := s.from; i < s.to; i++ {
+		m.at = &m.steps[i]
+		if err := m.at.kernel.Launch(m.stream, &m.work); err != nil {
+			if r, end := m.stream.EndCapture(); end == nil {
+				err = errors.Join(err, r.Close())
+			}
+			return err
+		}
+	}
+	m.at = nil
+	r, err := m.stream.EndCapture()
+	if err != nil {
+		return fmt.Errorf("capture: %w", err)
+	}
+	s.replay, s.moves = r, m.moves
+	return nil
+}
+
+// load reads the value of an input.
+func (m *Machine) load(s *slot) error {
+	v := s.node.Value()
+	if v == nil {
+		return errors.New("no value is bound")
+	}
+	s.host, s.remote = v, false
+	if m.inMemory(v) { // a result of an earlier run, whose memory this run writes
+		if err := m.upload(s, v); err != nil {
+			return err
+		}
+		if s.remote = !m.device.Host; !s.remote {
+			s.host = m.stream.View(s.arg)
+		}
+		return nil
+	}
+	if s.readByKernel {
+		return m.send(s, v)
+	}
+	if m.device.Host {
+		return nil
+	}
+	var err error
+	s.remote, err = m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
+	return err
+}
+
+// send makes v the value of s that kernels read: in place, or copied.
+func (m *Machine) send(s *slot, v G.Value) error {
+	before := s.arg.Pointer()
+	ok, err := m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return m.upload(s, v)
+	}
+	s.remote = !m.device.Host
+	if s.arg.Pointer() != before {
+		m.moves++
+	}
+	return nil
+}
+
+// upload copies v into the arena, or into memory that s has for itself.
+func (m *Machine) upload(s *slot, v G.Value) error {
+	before := s.arg.Pointer()
+	if s.region == nil {
+		if s.own == nil {
+			var err error
+			if s.own, err = m.backend.Alloc(s.arg.Operand.Bytes()); err != nil {
+				return err
+			}
+		}
+		s.own.Place(s.arg.Buf, 0, s.arg.Operand.Bytes())
+	}
+	if s.arg.Pointer() != before {
+		m.moves++
+	}
+	m.copies.uploads++
+	return m.stream.Upload(s.arg, v)
+}
+
+// inMemory reports whether v lies in the machine's arena.
+func (m *Machine) inMemory(v G.Value) bool {
+	p, base := v.Uintptr(), uintptr(m.all.Pointer())
+	return p >= base && p-base < uintptr(m.all.Bytes())
+}
+
+// runOnHost runs an op by its own Do.
+func (m *Machine) runOnHost(st *step) error {
+	args, wait := m.args[:len(st.in)], false
+	for i, s := range st.in {
+		if s.remote && s.copied != m.run {
+			if err := m.download(s); err != nil {
+				return fmt.Errorf("input %d: %w", i, err)
+			}
+			wait = true
+		}
+		args[i] = s.host
+	}
+	if wait {
+		if err := m.stream.Synchronize(); err != nil {
+			return err
+		}
+	}
+	v, err := do(st, args)
+	clear(args)
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		return errors.New("the op returned no value")
+	}
+	if m.inMemory(v) { // an alias of an input whose memory is used again
+		if v, err = G.CloneValue(v); err != nil {
+			return err
+		}
+	}
+	out := st.out[0]
+	out.host = v
+	if out.readByKernel {
+		if err := m.send(out, conform(v, out.arg.Operand)); err != nil {
+			return err
+		}
+		out.remote = false
+	}
+	for _, s := range st.dead {
+		s.host = nil
+	}
+	return nil
+}
+
+// do calls the op as a TapeMachine would, but never in place.
+func do(st *step, args []G.Value) (G.Value, error) {
+	if st.prealloc {
+		pre := tensor.New(tensor.Of(st.node.Dtype()), tensor.WithShape(st.node.Shape()...))
+		return st.node.Op().(G.UsePreallocDoer).UsePreallocDo(pre, args...)
+	}
+	return st.node.Op().Do(args...)
+}
+
+// download copies what lies on the device alone to the host.
+func (m *Machine) download(s *slot) error {
+	if s.staging == nil {
+		s.staging = ops.NewValue(s.arg.Operand)
+	}
+	m.copies.downloads++
+	if err := m.stream.Download(s.staging, s.arg); err != nil {
+		return err
+	}
+	s.host, s.copied = s.staging, m.run
+	return nil
+}
+
+// bind gives the kept nodes their values. A value that is still bound since an earlier run stays.
+func (m *Machine) bind() error {
+	for _, s := range m.kept {
+		var v G.Value
+		if s.kind == kernelSlot {
+			if s.bound != nil && s.node.Value() == s.bound {
+				continue
+			}
+			v = m.stream.View(s.arg)
+		} else {
+			v = conform(s.host, s.arg.Operand)
+		}
+		if err := G.UnsafeLet(s.node, v); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		s.bound = v
+	}
+	return nil
+}
+
+// answerReads puts host values into the targets of gorgonia.Read. A value that it made before is used again.
+func (m *Machine) answerReads() error {
+	if len(m.reads) == 0 {
+		return nil
+	}
+	for i, r := range m.reads {
+		if s := r.from; s.kind == kernelSlot || s.remote {
+			if m.made[i] == nil || *r.into != m.made[i] {
+				m.made[i] = ops.NewValue(s.arg.Operand)
+			}
+			m.copies.downloads++
+			if err := m.stream.Download(m.made[i], s.arg); err != nil {
+				return fmt.Errorf("read of %s: %w", s.name, err)
+			}
+		} else {
+			var err error
+			if m.made[i], err = G.CloneValue(s.host); err != nil {
+				return fmt.Errorf("read of %s: %w", s.name, err)
+			}
+		}
+		*r.into = m.made[i]
+	}
+	return m.stream.Synchronize()
+}
+
+// conform returns v in the shape that its node has, where an op has returned the same elements in another one; v itself
+// where that cannot be done.
+func conform(v G.Value, want ops.Operand) G.Value {
+	if v.Shape().Eq(want.Shape) {
+		return v
+	}
+	var d *tensor.Dense
+	switch v := v.(type) {
+	case *tensor.Dense:
+		d = v.ShallowClone()
+	case G.Scalar:
+		d = tensor.New(tensor.FromScalar(v.Data()))
+	default:
+		return v
+	}
+	if err := d.Reshape(want.Shape...); err != nil {
+		return v
+	}
+	return d
+}
