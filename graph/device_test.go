@@ -87,15 +87,20 @@ func TestDeviceWithHostOps(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	a := apply(scaledSum{2}, x)                   // device
-	b := G.Must(G.Neg(a))                         // host: a comes down
-	c := G.Must(G.HadamardProd(a, b))             // host: a is there already
-	d := apply(scaledSum{1}, c, a)                // device: c goes up
-	e := apply(scaledSum{1}, d, G.Must(G.Neg(x))) // device: -x goes up
+	a := apply(scaledSum{2}, x)        // device
+	b := G.Must(G.Neg(a))              // host: a comes down
+	c := G.Must(G.HadamardProd(a, b))  // host: a is there already
+	d := apply(scaledSum{1}, c, a)     // device: c goes up
+	minus := G.Must(G.Neg(x))          // host
+	e := apply(scaledSum{1}, d, minus) // device: -x goes up
 	var read G.Value
 	G.Read(e, &read)
 	f := newFake()
 	m := newMachine(t, g, graph.WithBackend(f))
+	for _, st := range m.Plan().Steps {
+		up := st.Implementation == "plain" || st.Node == c || st.Node == minus
+		require.Equal(t, up, st.Outputs[0].Offset >= 0, "%s: what kernels read or write lies in the arena", st.Op)
+	}
 	for i := range 3 {
 		v := float64(i)
 		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{v, 1, 2}))))

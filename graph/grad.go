@@ -73,7 +73,7 @@ func differentiate(cost *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	end := b.at[cost]
 	b.terms[end] = G.Nodes{b.graph.AddNode(one)}
 	for i := end; i >= 0; i-- {
-		if b.depends[i] && len(b.terms[i]) > 0 {
+		if len(b.terms[i]) > 0 {
 			if err := b.visit(i); err != nil {
 				return nil, err
 			}
