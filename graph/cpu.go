@@ -51,8 +51,11 @@ func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	return &cpuMemory{cpu.AlignedBytes(bytes)}, nil
 }
 
-// NewStream implements Backend.
+// NewStream implements Backend. A wrong wish for the SIMD level, in the environment variable NSA_CPU, is an error.
 func (b *cpuBackend) NewStream() (Stream, error) {
+	if err := cpu.LevelError(); err != nil {
+		return nil, err
+	}
 	return &cpuStream{team: cpu.NewTeam(b.workers)}, nil
 }
 
