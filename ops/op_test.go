@@ -71,6 +71,25 @@ func TestHoldValueLayouts(t *testing.T) {
 	}
 }
 
+// TestHoldValueTypes: layouts in the other element types.
+func TestHoldValueTypes(t *testing.T) {
+	for dt, backing := range map[tensor.Dtype]any{tensor.Float32: []float32{0, 1, 2, 3, 4, 5}, tensor.Int32: []int32{0, 1, 2, 3, 4, 5}} {
+		x := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking(backing))
+		require.NoError(t, x.T())
+		var b cpu.Buf
+		require.NoError(t, ops.HoldValue(&b, x, ops.Operand{Dtype: dt, Shape: tensor.Shape{3, 2}}))
+		if dt == tensor.Float32 {
+			require.Equal(t, []float32{0, 3, 1, 4, 2, 5}, cpu.Slice[float32](&b))
+		} else {
+			require.Equal(t, []int32{0, 3, 1, 4, 2, 5}, cpu.Slice[int32](&b))
+		}
+	}
+	for dt, v := range map[tensor.Dtype]G.Value{tensor.Float32: G.NewF32(0), tensor.Float64: G.NewF64(0), tensor.Int32: G.NewI32(0)} {
+		require.Equal(t, v, ops.NewValue(ops.Operand{Dtype: dt}))
+		require.NoError(t, ops.HoldValue(new(cpu.Buf), v, ops.Operand{Dtype: dt}))
+	}
+}
+
 func TestHoldValueErrors(t *testing.T) {
 	want := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, 3}}
 	for _, c := range []struct {
@@ -149,6 +168,44 @@ func TestFailuresOfRuns(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), c.err)
 	}
+}
+
+// TestOpsRefuseOtherInputs: an op is for the operands that it was built for.
+func TestOpsRefuseOtherInputs(t *testing.T) {
+	g := G.NewGraph()
+	x, y := normal("x", 1, 2, 3).node(g, tensor.Float64), normal("y", 2, 3, 2).node(g, tensor.Float64)
+	op := G.Must(ops.SiLU(x)).Op()
+	for _, c := range []struct {
+		values []G.Value
+		err    string
+	}{
+		{nil, "ops: silu: 0 inputs, want 1"},
+		{[]G.Value{y.Value()}, "ops: silu: input 0: got float64 (3, 2), want float64 (2, 3)"},
+		{[]G.Value{nil}, "ops: silu: input 0: no value, want float64 (2, 3)"},
+	} {
+		_, err := op.Do(c.values...)
+		require.EqualError(t, err, c.err)
+	}
+	_, err := op.InferShape()
+	require.EqualError(t, err, "ops: silu: 0 inputs, want 1")
+	_, err = op.InferShape(tensor.Shape{3, 2})
+	require.EqualError(t, err, "ops: silu: input 0 has shape (3, 2), want (2, 3)")
+}
+
+// TestNoSecondDerivative: gradients of gradients are refused where they are asked for.
+func TestNoSecondDerivative(t *testing.T) {
+	g := G.NewGraph()
+	x, w := normal("x", 1, 2, 3).node(g, tensor.Float64), normal("w", 2, 3).node(g, tensor.Float64)
+	grads, err := G.Grad(G.Must(G.Sum(G.Must(ops.RMSNorm(x, w, 1)))), x, w)
+	require.NoError(t, err)
+	_, err = G.Grad(G.Must(G.Sum(grads[0])), x)
+	require.ErrorContains(t, err, "gradient of rms norm: has no gradient")
+	_, err = G.Grad(G.Must(G.Sum(grads[1])), w)
+	require.ErrorContains(t, err, "no gradient flows through output 1")
+
+	// A further output is only there after the op has run.
+	_, err = grads[1].Op().Do(nil)
+	require.ErrorContains(t, err, "ops: gradient of rms norm: output 1 is asked for before the op has run")
 }
 
 // TestSpecsOfNodes: what a planner reads off nodes.

@@ -49,7 +49,7 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	return in, nil
 }
 
-// Bind implements Spec. It computes the table of rotations, S*D numbers, in float64.
+// Bind implements Spec. Angles, and their cos and sin, are float64 in both types.
 func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	if in[0].Dtype == tensor.Float32 {
 		bindRoPE[float32](k, op, in[0], out[0])
@@ -59,14 +59,22 @@ func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
+// The rotation of a token is that of the first token of its run, followed by that of its place in the run: two small
+// tables stand for one of S rows, which would be a large part of a layer's memory and of the time to bind it.
+const runTokens = 64
+
 func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x, y Arg) {
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	turns := rotations[T](op, s, d)
+	runs := op.rotations(pieces(s, runTokens), op.Start, runTokens, d)
+	places := op.rotations(runTokens, 0, 1, d)
+	turns := cpu.Scratch[T](k, d)
 	tokens := rowsAPiece(h * d)
-	k.Phase(pieces(b*s, tokens), func(piece int, _ *cpu.Worker) {
+	k.Phase(pieces(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := part(piece, tokens, b*s)
+		turn := turns.Local(w)
 		for i := lo; i < hi; i++ {
-			turn := turns[i%s*d:][:d]
+			t := i % s
+			compose(turn, runs[t/runTokens*d:][:d], places[t%runTokens*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
 				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], turn)
 			}
@@ -74,23 +82,32 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x, y Arg) {
 	})
 }
 
-// rotations returns cos and sin, in turn, of the angle of each pair at each of s tokens: [s,d].
-func rotations[T cpu.Float](op RoPEOp, s, d int) []T {
-	table := make([]T, s*d)
+// rotations returns cos and sin, in turn, of the angle of each pair at n positions from first on: [n,d].
+func (op RoPEOp) rotations(n, first, step, d int) []float64 {
+	table := make([]float64, n*d)
 	for i := 0; i < d; i += 2 {
 		freq := math.Pow(op.Base, -float64(i)/float64(d))
-		for t := range s {
-			sin, cos := math.Sincos(float64(op.Start+t) * freq)
+		for j := range n {
+			sin, cos := math.Sincos(float64(first+j*step) * freq)
 			if op.Inverse {
 				sin = -sin
 			}
-			table[t*d+i], table[t*d+i+1] = T(cos), T(sin)
+			table[j*d+i], table[j*d+i+1] = cos, sin
 		}
 	}
 	return table
 }
 
-// rotate turns each pair of x by the angle whose cos and sin are in turn.
+// compose sets dst to the rotations of p followed by those of q.
+func compose[T cpu.Float](dst []T, p, q []float64) {
+	dst, q = dst[:len(p)], q[:len(p)]
+	for i := 1; i < len(p); i += 2 {
+		a, b, c, s := p[i-1], p[i], q[i-1], q[i]
+		dst[i-1], dst[i] = T(a*c-b*s), T(a*s+b*c)
+	}
+}
+
+// rotate turns each pair of x by the rotation in turn.
 func rotate[T cpu.Float](dst, x, turn []T) {
 	dst, turn = dst[:len(x)], turn[:len(x)]
 	for i := 1; i < len(x); i += 2 {
