@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	G "gorgonia.org/gorgonia"
@@ -156,11 +157,11 @@ func (b *backward) visit(i int) error {
 	}
 	b.terms[i] = G.Nodes{grad}
 	inputs := inputsOf(b.graph, n)
-	passes := false
-	for _, c := range inputs {
-		passes = passes || b.depends[b.at[c]]
+	wanted := make([]bool, len(inputs))
+	for j, c := range inputs {
+		wanted[j] = b.depends[b.at[c]]
 	}
-	if !passes {
+	if !slices.Contains(wanted, true) {
 		return nil
 	}
 	diffs, ok, err := diffWRT(n, len(inputs))
@@ -170,13 +171,12 @@ func (b *backward) visit(i int) error {
 	if !ok {
 		return fmt.Errorf("%s has no gradient", describe(n))
 	}
-	grads, err := symDiff(n, inputs, grad)
+	grads, err := symDiff(n, wanted, inputs, grad)
 	if err != nil {
 		return fmt.Errorf("gradient of %s: %w", describe(n), err)
 	}
 	for j, c := range inputs {
-		at := b.at[c]
-		if !diffs[j] || !b.depends[at] {
+		if !diffs[j] || !wanted[j] {
 			continue
 		}
 		if j >= len(grads) || grads[j] == nil {
@@ -185,18 +185,24 @@ func (b *backward) visit(i int) error {
 		if elements(grads[j]) != elements(c) {
 			return fmt.Errorf("%s returned a gradient of shape %v for its input %d of shape %v", describe(n), grads[j].Shape(), j, c.Shape())
 		}
+		at := b.at[c]
 		b.terms[at] = append(b.terms[at], grads[j])
 	}
 	return nil
 }
 
-// symDiff calls the op's SymDiff; a panic there comes back as an error.
-func symDiff(n *G.Node, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
+// symDiff calls the op's SymDiff, or makes the wanted gradients alone where its Spec can; a panic comes back as an error.
+func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
+	if spec, ok := ops.SpecOf(n.Op()); ok {
+		if s, ok := spec.(ops.Separable); ok {
+			return s.GradOf(wanted, inputs, n, grad)
+		}
+	}
 	return n.Op().(G.SDOp).SymDiff(inputs, n, grad)
 }
 

@@ -150,20 +150,29 @@ func bindGemm(k *cpu.Kernel, s cpu.GemmShape, a, b Arg, bias *cpu.Buf, c Arg) {
 func (LinearOp) DiffWRT(inputs int) []bool { return all(inputs) }
 
 // Grad implements Differentiable.
-func (op LinearOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op LinearOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return op.GradOf(all(len(in)), in, y, dy)
+}
+
+// GradOf implements Separable.
+func (op LinearOp) GradOf(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	x, w := in[0].Shape(), in[1].Shape()
 	lead, err := leading(x, w[1])
 	if err != nil {
 		return nil, opError(op, err)
 	}
 	grads := make(gorgonia.Nodes, len(in))
-	if grads[0], err = Apply(LinearInputGradOp{op.Heads, axesOf(x[lead:])}, dy, in[1]); err != nil {
-		return nil, err
+	if wanted[0] {
+		if grads[0], err = Apply(LinearInputGradOp{op.Heads, axesOf(x[lead:])}, dy, in[1]); err != nil {
+			return nil, err
+		}
 	}
-	if grads[1], err = Apply(LinearWeightGradOp{w[0], w[1]}, in[0], dy); err != nil {
-		return nil, err
+	if wanted[1] {
+		if grads[1], err = Apply(LinearWeightGradOp{w[0], w[1]}, in[0], dy); err != nil {
+			return nil, err
+		}
 	}
-	if len(in) == 3 {
+	if len(in) == 3 && wanted[2] {
 		if grads[2], err = Apply(LinearBiasGradOp{w[0]}, dy); err != nil {
 			return nil, err
 		}

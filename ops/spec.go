@@ -59,6 +59,13 @@ type Differentiable interface {
 	Grad(inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 
+// Separable is a Differentiable whose gradients are ops of their own, so that those which nobody wants need not be there.
+type Separable interface {
+	Differentiable
+	// GradOf is Grad for the inputs that are wanted; the other nodes are nil.
+	GradOf(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
+}
+
 // SpecOf returns the Spec behind an op of this package, and whether op is one.
 func SpecOf(op gorgonia.Op) (Spec, bool) {
 	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
