@@ -51,14 +51,14 @@ func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse Arg
 	vocab, rows := logits.last(), targets.Elements()
 	size := rowsAPiece(vocab)
 	sums := cpu.Work[float64](k, pieces(rows, size))
-	exps := cpu.Scratch[T](k, vocab)
+	exps := cpu.Scratch[T](k, min(vocab, expRun))
 	k.Phase(pieces(rows, size), func(piece int, w *cpu.Worker) {
 		lo, hi := part(piece, size, rows)
 		sum, exp := 0.0, exps.Local(w)
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](logits.Buf)[i*vocab:][:vocab]
 			top := cpu.Max(row)
-			l := float64(top) + math.Log(float64(cpu.ExpSum(exp, row, 1, top)))
+			l := float64(top) + math.Log(expSum(exp, row, top))
 			cpu.Slice[T](lse.Buf)[i] = T(l)
 			if target := cpu.Slice[int32](targets.Buf)[i]; target >= 0 {
 				sum += l - float64(row[target])

@@ -169,7 +169,7 @@ func embeddingCases() (list []layerCase) {
 
 func lossCases() (list []layerCase) {
 	for _, c := range []struct{ B, S, V, ignore int }{
-		{1, 1, 1, 0}, {2, 5, 7, 3}, {1, 33, 61, 5}, {2, 3, 5, 1}, {1, 2, 300, 0}, {2, 300, 97, 4},
+		{1, 1, 1, 0}, {2, 5, 7, 3}, {1, 33, 61, 5}, {2, 3, 5, 1}, {1, 2, 300, 0}, {2, 300, 97, 4}, {1, 5, 5000, 0},
 	} {
 		x := normal("logits", 1, c.B, c.S, c.V)
 		for i := range x.floats {

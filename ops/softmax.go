@@ -50,9 +50,27 @@ func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
 				clear(dst)
 				continue
 			}
-			cpu.Scale(dst, 1/cpu.ExpSum(dst, row, 1, top))
+			cpu.Scale(dst, T(1/expSum(dst, row, top)))
 		}
 	})
+}
+
+// expRun is the number of exponentials that are summed in the type of the row; the sums of runs are added in float64.
+const expRun = 1024
+
+// expSum sets dst[i] = exp(x[i]-shift) and returns the sum, as exact for a large vocabulary as for a small one. A dst that is
+// shorter than x, but not than expRun, is used for one run after the other.
+func expSum[T cpu.Float](dst, x []T, shift T) float64 {
+	sum := 0.0
+	for i := 0; i < len(x); i += expRun {
+		run := x[i:min(len(x), i+expRun)]
+		to := dst
+		if len(dst) >= len(x) {
+			to = dst[i:]
+		}
+		sum += float64(cpu.ExpSum(to[:len(run)], run, 1, shift))
+	}
+	return sum
 }
 
 // DiffWRT implements Differentiable.
