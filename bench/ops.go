@@ -1,0 +1,183 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// The attention shape of Base(): the CPU figures of every suite are for it.
+const (
+	baseDim, baseHeads, baseGroups, baseD = 768, 12, 2, 64
+)
+
+var baseParams = ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
+
+// opCase is one op of the attention layer at sequence length s.
+type opCase struct {
+	name  string
+	build func(in *opInputs) (*G.Node, error)
+	// pairs returns the query-key pairs of one head, 0 for an op that is not attention.
+	pairs func(s int) float64
+	// forwardOnly is set for an op without a gradient.
+	forwardOnly bool
+	longest     int
+}
+
+// opInputs are the graph's inputs that the cases use.
+type opInputs struct {
+	g             *G.ExprGraph
+	s             int
+	x, w, gain    *G.Node // [1,S,dim], [dim,dim], [dim]
+	q, k, v       *G.Node // [1,S,Hq,D], [1,S,Hkv,D]
+	kc, vc, gates *G.Node
+}
+
+func opCases() []opCase {
+	p := baseParams
+	sum := func(f func(t int) int) func(s int) float64 {
+		return func(s int) float64 {
+			n := 0
+			for t := range s {
+				n += f(t)
+			}
+			return float64(n)
+		}
+	}
+	visible := sum(func(t int) int { return ops.NumVisible(t, p.BlockLen, p.Stride) })
+	return []opCase{
+		{name: "linear", build: func(in *opInputs) (*G.Node, error) { return ops.Linear(in.x, in.w) }},
+		{name: "rms norm", build: func(in *opInputs) (*G.Node, error) { return ops.RMSNorm(in.x, in.gain, 1e-6) }},
+		{name: "silu", build: func(in *opInputs) (*G.Node, error) { return ops.SiLU(in.x) }},
+		{name: "rope", build: func(in *opInputs) (*G.Node, error) { return ops.RoPE(in.q, 10000, 0) }},
+		{name: "compress mean", build: func(in *opInputs) (*G.Node, error) {
+			return ops.CompressMean(in.k, p.BlockLen, p.Stride)
+		}},
+		{name: "compressed attention", pairs: visible, build: func(in *opInputs) (*G.Node, error) {
+			return ops.CompressedAttention(in.q, in.kc, in.vc, p.BlockLen, p.Stride)
+		}},
+		{name: "select blocks (with compressed attention)", pairs: visible, forwardOnly: true,
+			build: func(in *opInputs) (*G.Node, error) { return selectBlocks(in) }},
+		{name: "selected attention (with choice)", pairs: sum(selectedKeys),
+			build: func(in *opInputs) (*G.Node, error) {
+				idx, err := selectBlocks(in)
+				if err != nil {
+					return nil, err
+				}
+				return ops.SelectedAttention(in.q, in.k, in.v, idx, p.SelectBlock)
+			}},
+		{name: "sliding window", pairs: sum(func(t int) int { return min(t+1, p.Window) }),
+			build: func(in *opInputs) (*G.Node, error) { return ops.SlidingWindow(in.q, in.k, in.v, p.Window) }},
+		{name: "dense causal", pairs: sum(func(t int) int { return t + 1 }), longest: 2048,
+			build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }},
+		{name: "gated sum", build: func(in *opInputs) (*G.Node, error) { return ops.GatedSum(in.gates, in.q, in.q, in.q) }},
+	}
+}
+
+// selectedKeys is the number of keys that query t attends to when each of its n blocks is complete but its own.
+func selectedKeys(t int) int {
+	p := baseParams
+	blocks := min(p.TopN, t/p.SelectBlock+1)
+	return (blocks-1)*p.SelectBlock + t%p.SelectBlock + 1
+}
+
+func selectBlocks(in *opInputs) (*G.Node, error) {
+	o, err := ops.CompressedAttention(in.q, in.kc, in.vc, baseParams.BlockLen, baseParams.Stride)
+	if err != nil {
+		return nil, err
+	}
+	lse, err := ops.LSE(o)
+	if err != nil {
+		return nil, err
+	}
+	return ops.SelectBlocks(in.q, in.kc, lse, baseParams)
+}
+
+// benchOps times every op alone, forward and forward with backward.
+func benchOps(r *report) error {
+	for _, s := range []int{2048, 8192} {
+		for _, c := range opCases() {
+			if c.longest != 0 && s > c.longest {
+				continue
+			}
+			for _, backward := range []bool{false, true} {
+				if backward && c.forwardOnly {
+					continue
+				}
+				t, err := timeOp(c, s, backward)
+				if err != nil {
+					return fmt.Errorf("%s: %w", c.name, err)
+				}
+				what, flop := c.name+", forward", 4.0
+				if backward {
+					what, flop = c.name+", forward and backward", 4+10
+				}
+				size := fmt.Sprintf("S=%d", s)
+				r.add(what, size, t*1e3, "ms", nil, "", 0)
+				if c.pairs != nil && !c.forwardOnly {
+					r.add(what, size, flop*baseD*baseHeads*c.pairs(s)/t/1e9, "GFLOP/s", nil, "", 0)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func timeOp(c opCase, s int, backward bool) (float64, error) {
+	in := newOpInputs(s)
+	out, err := c.build(in)
+	if err != nil {
+		return 0, err
+	}
+	keep := G.Nodes{out}
+	if backward {
+		grads, err := pullBack(in.g, out)
+		if err != nil {
+			return 0, err
+		}
+		keep = append(keep, grads...)
+	}
+	m, err := graph.NewMachine(in.g, graph.WithKeep(keep...))
+	if err != nil {
+		return 0, err
+	}
+	defer m.Close()
+	return seconds(3, m.RunAll)
+}
+
+// pullBack adds the gradients of out's inputs to the graph, for a gradient of out that is an input of its own.
+func pullBack(g *G.ExprGraph, out *G.Node) (G.Nodes, error) {
+	op, ok := out.Op().(G.SDOp)
+	if !ok {
+		return nil, fmt.Errorf("%v has no gradient", out.Op())
+	}
+	var inputs G.Nodes
+	for it := g.From(out.ID()); it.Next(); {
+		inputs = append(inputs, it.Node().(*G.Node))
+	}
+	grads, err := op.SymDiff(inputs, out, input(g, "gradient of the output", out.Shape()...))
+	return slices.DeleteFunc(grads, func(n *G.Node) bool { return n == nil }), err
+}
+
+func newOpInputs(s int) *opInputs {
+	g := G.NewGraph()
+	nc := ops.NumCompressed(s, baseParams.BlockLen, baseParams.Stride)
+	return &opInputs{
+		g: g, s: s,
+		x: input(g, "x", 1, s, baseDim), w: input(g, "w", baseDim, baseDim), gain: input(g, "gain", baseDim),
+		q: input(g, "q", 1, s, baseHeads, baseD), k: input(g, "k", 1, s, baseGroups, baseD), v: input(g, "v", 1, s, baseGroups, baseD),
+		kc: input(g, "kc", 1, nc, baseGroups, baseD), vc: input(g, "vc", 1, nc, baseGroups, baseD),
+		gates: input(g, "gates", 1, s, baseHeads, 3),
+	}
+}
+
+// input is a float32 input of normal numbers.
+func input(g *G.ExprGraph, name string, shape ...int) *G.Node {
+	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(normal(tensor.Shape(shape).TotalSize())))
+	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bufio"
+	"encoding/csv"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// row is one measured figure.
+type row struct {
+	suite, what, size string
+	value             float64
+	unit              string
+	target            string  // what the project asks of it, "" for none
+	met               string  // "yes", "no" or ""
+	baseline          string  // what it is compared with, and where that figure comes from
+	baseValue         float64 // in the same unit
+}
+
+// report gathers rows and writes them as CSV when the run ends.
+type report struct {
+	dir   string
+	suite string
+	host  map[string]string
+	rows  []row
+}
+
+// columns of the CSV, in order.
+var columns = []string{"date", "commit", "machine", "cores", "simd", "go", "command",
+	"suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio"}
+
+func newReport(dir string) (*report, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	r := &report{dir: dir, host: map[string]string{
+		"date":    time.Now().UTC().Format("2006-01-02"),
+		"commit":  commit(),
+		"machine": processor(),
+		"cores":   strconv.Itoa(runtime.GOMAXPROCS(0)),
+		"simd":    cpu.Level(),
+		"go":      runtime.Version(),
+		"command": "go run ./bench " + strings.Join(os.Args[1:], " "),
+	}}
+	fmt.Printf("%s, %s cores, %s, %s, commit %s\n", r.host["machine"], r.host["cores"], r.host["simd"], r.host["go"], r.host["commit"])
+	return r, nil
+}
+
+// target is a bound on a figure.
+type target struct {
+	value float64
+	least bool // at least value; otherwise at most
+}
+
+func atLeast(v float64) *target { return &target{v, true} }
+func atMost(v float64) *target  { return &target{v, false} }
+
+// add records and prints a figure. goal and baseline may be empty.
+func (r *report) add(what, size string, value float64, unit string, goal *target, baseline string, baseValue float64) {
+	w := row{suite: r.suite, what: what, size: size, value: value, unit: unit, baseline: baseline, baseValue: baseValue}
+	if goal != nil {
+		sign, ok := "<=", value <= goal.value
+		if goal.least {
+			sign, ok = ">=", value >= goal.value
+		}
+		w.target, w.met = fmt.Sprintf("%s %.4g", sign, goal.value), "no"
+		if ok {
+			w.met = "yes"
+		}
+	}
+	r.rows = append(r.rows, w)
+	line := fmt.Sprintf("  %-44s %-22s %10.4g %-10s", what, size, value, unit)
+	if w.target != "" {
+		line += fmt.Sprintf(" target %-9s met: %-3s", w.target, w.met)
+	}
+	if baseline != "" {
+		line += fmt.Sprintf(" [%s: %.4g]", baseline, baseValue)
+	}
+	fmt.Println(strings.TrimRight(line, " "))
+}
+
+// save writes the rows to cpu.csv, in place of the rows of the same suites that it held.
+func (r *report) save() error {
+	path := filepath.Join(r.dir, "cpu.csv")
+	kept, err := otherSuites(path, r.rows)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	w.Write(columns)
+	w.WriteAll(kept)
+	for _, x := range r.rows {
+		ratio, base := "", ""
+		if x.baseValue != 0 {
+			ratio, base = fmt.Sprintf("%.4g", x.value/x.baseValue), fmt.Sprintf("%.4g", x.baseValue)
+		}
+		w.Write([]string{r.host["date"], r.host["commit"], r.host["machine"], r.host["cores"], r.host["simd"], r.host["go"],
+			strings.TrimSpace(r.host["command"]), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit, x.target, x.met,
+			x.baseline, base, ratio})
+	}
+	w.Flush()
+	if err := w.Error(); err != nil {
+		return err
+	}
+	if err := writeAside(path, []byte(b.String())); err != nil {
+		return err
+	}
+	fmt.Println("\nwrote", path)
+	return r.plots()
+}
+
+// otherSuites reads the rows of the CSV at path that belong to suites not among rows.
+func otherSuites(path string, rows []row) ([][]string, error) {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	at := slices.Index(columns, "suite")
+	var kept [][]string
+	for i, rec := range all {
+		same := slices.ContainsFunc(rows, func(x row) bool { return len(rec) > at && rec[at] == x.suite })
+		if i > 0 && !same {
+			kept = append(kept, rec)
+		}
+	}
+	return kept, nil
+}
+
+// writeAside writes a file under another name first, so that a failure leaves the old one.
+func writeAside(path string, data []byte) error {
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// seconds returns the median time of f over at least the given number of runs after one that warms up.
+func seconds(runs int, f func() error) (float64, error) {
+	if err := f(); err != nil {
+		return 0, err
+	}
+	var times []float64
+	for range runs {
+		start := time.Now()
+		if err := f(); err != nil {
+			return 0, err
+		}
+		times = append(times, time.Since(start).Seconds())
+	}
+	slices.Sort(times)
+	return times[len(times)/2], nil
+}
+
+// commit returns the checked-out commit, with a plus sign when files differ from it.
+func commit() string {
+	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	id := strings.TrimSpace(string(out))
+	if status, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", "*.go", "*.s").Output(); err != nil || len(status) > 0 {
+		id += "+"
+	}
+	return id
+}
+
+// processor returns the processor's name.
+func processor() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOOS + "/" + runtime.GOARCH
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if name, value, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOOS + "/" + runtime.GOARCH
+}
