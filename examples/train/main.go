@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string) error {
 	batch := flags.Int("batch", 0, "sequences in a step; 0: as the preset says")
 	lr := flags.Float64("lr", 0, "highest learning rate; 0: as the preset says")
 	seed := flags.Uint64("seed", 1, "seed of weights, batches and sample")
-	out := flags.String("out", filepath.Join("runs", "tinylm"), "run folder")
+	out := flags.String("out", filepath.Join("runs", time.Now().Format("20060102-150405")), "run folder")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -62,6 +62,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	config.Attention = tinylm.Attention(*attention)
+	if err := config.Validate(); err != nil {
+		return err
+	}
 	training.Seed, training.Out, training.Progress = *seed, *out, os.Stderr
 	if *minutes != 0 {
 		training.Duration = time.Duration(*minutes * float64(time.Minute))

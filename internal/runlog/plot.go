@@ -101,7 +101,8 @@ func finite(steps []Step) plotter.XYs {
 	return xys
 }
 
-// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side.
+// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side: as much on both
+// at the begin, where the curve is steep, and what there is at the end.
 func runningMean(xys plotter.XYs) plotter.XYs {
 	reach := len(xys) / 40
 	sums := make([]float64, len(xys)+1)
@@ -110,8 +111,8 @@ func runningMean(xys plotter.XYs) plotter.XYs {
 	}
 	out := make(plotter.XYs, len(xys))
 	for i, p := range xys {
-		r := min(reach, i, len(xys)-1-i)
-		out[i] = plotter.XY{X: p.X, Y: (sums[i+r+1] - sums[i-r]) / float64(2*r+1)}
+		lo, hi := i-min(reach, i), min(i+min(reach, i)+1, len(xys))
+		out[i] = plotter.XY{X: p.X, Y: (sums[hi] - sums[lo]) / float64(hi-lo)}
 	}
 	return out
 }

@@ -85,6 +85,7 @@ func TestModelMatchesGoldens(t *testing.T) {
 			}{{tensor.Float64, 1e-8, 1e-8, 1e-8}, {tensor.Float32, 1e-5, 1e-4, 1e-3}} {
 				t.Run(g.Name+"/"+vm.name+"/"+p.dt.Name(), func(t *testing.T) {
 					m := goldenModel(t, g, p.dt, vm.opts...)
+					require.NoError(t, graph.CheckGraph(m.Graph()))
 					require.NoError(t, m.Run())
 					logits, err := m.Logits()
 					require.NoError(t, err)

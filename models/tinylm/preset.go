@@ -23,9 +23,9 @@ func Tiny() Config {
 // TinyTraining returns the training that goes with Tiny: two minutes.
 func TinyTraining() Training {
 	return Training{
-		Batch: 8, Duration: 2 * time.Minute,
-		LR: 3e-3, Warmup: 100, Floor: 0.05, Decay: 0.1, Clip: 1,
-		Evaluations: 10, EvalTokens: 32 << 10, FinalTokens: 256 << 10,
+		Batch: 4, Duration: 2 * time.Minute,
+		LR: 3e-3, Warmup: 0.03, Floor: 0.05, Decay: 0.1, Clip: 1,
+		Evaluations: 10, EvalTokens: 16 << 10, FinalTokens: 256 << 10,
 		SampleBytes: 400, Sampling: Sampling{Temperature: 0.8, TopK: 40},
 	}
 }
@@ -43,7 +43,8 @@ func Base() Config {
 func BaseTraining() Training {
 	t := TinyTraining()
 	t.Batch, t.Duration, t.LR = 1, time.Hour, 6e-4
-	t.EvalTokens, t.FinalTokens = 8<<10, 32<<10
+	t.Evaluations, t.EvalTokens, t.FinalTokens = 5, 4<<10, 16<<10
+	t.SampleBytes = 100
 	return t
 }
 

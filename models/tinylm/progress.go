@@ -9,8 +9,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// ticks is the length of the bar of a whole run.
-const ticks = 1000
+// barLength is the bar's number for a whole run.
+const barLength = 1000
 
 // progress shows how a run goes: a bar on a terminal, elsewhere a line for each evaluation.
 type progress struct {
@@ -25,7 +25,7 @@ func newProgress(w io.Writer) *progress {
 	p := &progress{w: w}
 	if f, ok := w.(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			p.bar = progressbar.NewOptions(ticks, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(24),
+			p.bar = progressbar.NewOptions(barLength, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(24),
 				progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false),
 				progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish())
 		}
@@ -41,7 +41,7 @@ func (p *progress) step(r *run) {
 	p.last = time.Now()
 	p.bar.Describe(p.line(r))
 	// What a bar can not show is no reason to stop the training.
-	_ = p.bar.Set(min(ticks-1, int(ticks*r.done())))
+	_ = p.bar.Set(min(barLength-1, int(barLength*r.done())))
 }
 
 // heldOut shows the state after an evaluation.

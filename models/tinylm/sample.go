@@ -37,12 +37,10 @@ type Sampler struct {
 	probs []float64
 }
 
-// NewSampler returns a sampler for the weights, which it shares, that looks back over Config.Context tokens. Close ends it.
-func NewSampler(w *Weights, opts ...ModelOption) (*Sampler, error) {
-	if w == nil {
-		return nil, errors.New("tinylm: sampler: no weights")
-	}
-	m, err := NewModel(w, 1, w.Config.Context, opts...)
+// NewSampler returns a sampler for the weights, which it shares. It looks back over length tokens, at most, and should over
+// Config.Context; less is faster, and the same for texts that are no longer. Close ends it.
+func NewSampler(w *Weights, length int, opts ...ModelOption) (*Sampler, error) {
+	m, err := NewModel(w, 1, length, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 func TestGenerateDependsOnTheSeed(t *testing.T) {
 	w, err := NewWeights(small(), tensor.Float32, 1)
 	require.NoError(t, err)
-	s, err := NewSampler(w)
+	s, err := NewSampler(w, w.Config.Context)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	generate := func(how Sampling) []int32 {
@@ -32,7 +32,7 @@ func TestGenerateDependsOnTheSeed(t *testing.T) {
 func TestPaddingIsNotSeen(t *testing.T) {
 	w, err := NewWeights(small(), tensor.Float64, 1)
 	require.NoError(t, err)
-	s, err := NewSampler(w)
+	s, err := NewSampler(w, w.Config.Context)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	ids := Encode("if err != nil { return err }")
@@ -79,7 +79,7 @@ func TestPick(t *testing.T) {
 func TestGenerateRefuses(t *testing.T) {
 	w, err := NewWeights(small(), tensor.Float32, 1)
 	require.NoError(t, err)
-	s, err := NewSampler(w)
+	s, err := NewSampler(w, w.Config.Context)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	_, err = s.Generate(nil, 1, Sampling{})
@@ -90,6 +90,6 @@ func TestGenerateRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "temperature is NaN")
 	_, err = s.Generate([]int32{256}, 1, Sampling{})
 	require.ErrorContains(t, err, "256")
-	_, err = NewSampler(nil)
+	_, err = NewSampler(nil, 8)
 	require.ErrorContains(t, err, "no weights")
 }

@@ -24,7 +24,7 @@ type Training struct {
 	Duration time.Duration // time to train for, evaluations on the way included; without Steps
 
 	LR     float64 // highest learning rate
-	Warmup int     // steps of linear warm-up, at most a tenth of all
+	Warmup float64 // part of the run in which the learning rate rises, in [0, 1]
 	Floor  float64 // learning rate of the last step over the highest
 	Decay  float64 // weight decay
 	Clip   float64 // bound of the gradients' global norm
@@ -65,21 +65,41 @@ func (t Training) validate() error {
 			return fmt.Errorf("tinylm: train: %s: %d, want at least %d", s.name, s.v, s.from)
 		}
 	}
-	if t.Steps == 0 && t.Duration <= 0 {
+	switch {
+	case t.Duration < 0:
+		return fmt.Errorf("tinylm: train: duration is %v, want more than 0", t.Duration)
+	case t.Steps == 0 && t.Duration == 0:
 		return errors.New("tinylm: train: neither steps nor a duration is given")
-	}
-	if t.Steps > 0 && t.Duration > 0 {
+	case t.Steps > 0 && t.Duration > 0:
 		return fmt.Errorf("tinylm: train: both %d steps and a duration of %v are given, want one", t.Steps, t.Duration)
+	case !(t.Warmup >= 0 && t.Warmup <= 1):
+		return fmt.Errorf("tinylm: train: warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
 	}
-	if err := t.schedule(max(t.Warmup, 1)).Validate(); err != nil {
+	if err := t.schedule().Validate(); err != nil {
 		return fmt.Errorf("tinylm: train: %w", err)
 	}
 	return t.Sampling.Validate()
 }
 
-// schedule returns the learning rates of a run of total steps.
-func (t Training) schedule(total int) graph.WarmupCosine {
-	return graph.WarmupCosine{LR: t.LR, Warmup: min(t.Warmup, max(1, total/10)), Total: total, Floor: t.Floor}
+// ticks is the number of steps of the schedule of a run that goes by time.
+const ticks = 1 << 20
+
+// schedule returns the learning rates by step, or by tick where the run goes by time.
+func (t Training) schedule() graph.WarmupCosine {
+	total := t.Steps
+	if total == 0 {
+		total = ticks
+	}
+	return graph.WarmupCosine{LR: t.LR, Warmup: int(math.Round(t.Warmup * float64(total))), Total: total, Floor: t.Floor}
+}
+
+// rate returns the learning rate of the next step, when done of the run is behind it.
+func (r *run) rate(done float64) float64 {
+	at := r.steps
+	if r.Steps == 0 {
+		at = int(done * ticks)
+	}
+	return r.schedule().At(at)
 }
 
 // Train trains a new model of configuration c on data. When ctx ends it stops after the step that it is in and finishes
@@ -189,18 +209,10 @@ func (r *run) done() float64 {
 	return min(1, float64(time.Since(r.start))/float64(r.Duration))
 }
 
-// total returns the number of steps of the whole run, when done of it has passed: an estimate where it goes by time.
-func (r *run) total(done float64) int {
-	if r.Steps > 0 || r.steps == 0 {
-		return max(r.Steps, r.Warmup, 1)
-	}
-	return max(r.steps+1, int(math.Round(float64(r.steps)/done)))
-}
-
 // step takes a training step and records it.
 func (r *run) step(done float64) error {
 	begin := time.Now()
-	lr := r.schedule(r.total(done)).At(r.steps)
+	lr := r.rate(done)
 	if err := r.solver.SetLR(lr); err != nil {
 		return err
 	}
@@ -278,7 +290,7 @@ func (r *run) tokens() int { return r.steps * r.Batch * r.config.Context }
 
 // sampleText returns n bytes of text after a line break.
 func sampleText(w *Weights, n int, how Sampling, opts ...ModelOption) (text string, err error) {
-	s, err := NewSampler(w, opts...)
+	s, err := NewSampler(w, min(w.Config.Context, 1+n), opts...)
 	if err != nil {
 		return "", err
 	}

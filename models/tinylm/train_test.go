@@ -97,6 +97,21 @@ func TestTrainByTime(t *testing.T) {
 	require.GreaterOrEqual(t, r.Elapsed, training.Duration)
 }
 
+func TestLearningRateBySteps(t *testing.T) {
+	r := run{Training: Training{Steps: 100, LR: 1, Warmup: 0.1, Floor: 0.5}}
+	for steps, want := range map[int]float64{0: 0.1, 9: 1, 10: 1, 55: 0.75, 100: 0.5} {
+		r.steps = steps
+		require.InDelta(t, want, r.rate(0), 1e-12)
+	}
+}
+
+func TestLearningRateByTime(t *testing.T) {
+	r := run{Training: Training{Duration: time.Hour, LR: 1, Warmup: 0.1, Floor: 0.5}, steps: 12345}
+	for done, want := range map[float64]float64{0: 0, 0.05: 0.5, 0.1: 1, 0.55: 0.75, 1: 0.5} {
+		require.InDelta(t, want, r.rate(done), 1e-4)
+	}
+}
+
 func TestTrainRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, []byte("in the way"), 0o644))
@@ -108,6 +123,8 @@ func TestTrainRefuses(t *testing.T) {
 		{"batch", func(_ *Config, _ *Data, t *Training) { t.Batch = 0 }, "batch: 0, want at least 1"},
 		{"no length", func(_ *Config, _ *Data, t *Training) { t.Steps = 0 }, "neither steps nor a duration"},
 		{"two lengths", func(_ *Config, _ *Data, t *Training) { t.Duration = time.Second }, "want one"},
+		{"duration", func(_ *Config, _ *Data, t *Training) { t.Duration = -1 }, "duration is -1ns, want more than 0"},
+		{"warm-up", func(_ *Config, _ *Data, t *Training) { t.Warmup = 1.5 }, "warm-up is 1.5 of the run"},
 		{"learning rate", func(_ *Config, _ *Data, t *Training) { t.LR = 0 }, "learning rate is 0"},
 		{"temperature", func(_ *Config, _ *Data, t *Training) { t.Sampling.Temperature = -1 }, "temperature is -1"},
 		{"config", func(c *Config, _ *Data, _ *Training) { c.Heads = 3 }, "heads 3 not a multiple of kv heads 2"},
