@@ -77,3 +77,23 @@ func TestPlotOfNaN(t *testing.T) {
 	l.AddStep(Step{Step: 2, Loss: math.NaN()})
 	require.NoError(t, l.Save())
 }
+
+func TestRoundTicks(t *testing.T) {
+	for _, c := range []struct {
+		lo, hi float64
+		want   []string
+	}{
+		{1, 2490, []string{"200", "400", "600", "800", "1000", "1200", "1400", "1600", "1800", "2000", "2200", "2400"}},
+		{1.42, 5.97, []string{"1.5", "2", "2.5", "3", "3.5", "4", "4.5", "5", "5.5"}},
+		{5.535, 5.605, []string{"5.54", "5.55", "5.56", "5.57", "5.58", "5.59", "5.6"}},
+		{0, 7, []string{"0", "1", "2", "3", "4", "5", "6", "7"}},
+		{3, 3, nil},
+		{0, math.NaN(), nil},
+	} {
+		var labels []string
+		for _, tick := range (roundTicks{}).Ticks(c.lo, c.hi) {
+			labels = append(labels, tick.Label)
+		}
+		require.Equal(t, c.want, labels)
+	}
+}
