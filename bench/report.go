@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/csv"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -96,8 +98,17 @@ func (r *report) save() error {
 	if err != nil {
 		return err
 	}
-	var b strings.Builder
-	w := csv.NewWriter(&b)
+	err = atomicfile.Write(path, func(f io.Writer) error { return r.write(f, kept) })
+	if err != nil {
+		return err
+	}
+	fmt.Println("\nwrote", path)
+	return r.plots()
+}
+
+// write writes the CSV: rows kept from the file, then those of this run.
+func (r *report) write(f io.Writer, kept [][]string) error {
+	w := csv.NewWriter(f)
 	w.Write(columns)
 	w.WriteAll(kept)
 	for _, x := range r.rows {
@@ -110,14 +121,7 @@ func (r *report) save() error {
 			x.baseline, base, ratio})
 	}
 	w.Flush()
-	if err := w.Error(); err != nil {
-		return err
-	}
-	if err := writeAside(path, []byte(b.String())); err != nil {
-		return err
-	}
-	fmt.Println("\nwrote", path)
-	return r.plots()
+	return w.Error()
 }
 
 // otherSuites reads the rows of the CSV at path that belong to suites not among rows.
@@ -142,15 +146,6 @@ func otherSuites(path string, rows []row) ([][]string, error) {
 		}
 	}
 	return kept, nil
-}
-
-// writeAside writes a file under another name first, so that a failure leaves the old one.
-func writeAside(path string, data []byte) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, data, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }
 
 // seconds returns the median time of f over at least the given number of runs after one that warms up.

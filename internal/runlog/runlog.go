@@ -3,13 +3,14 @@
 package runlog
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
 )
 
 // Names of the files in a run folder.
@@ -70,13 +71,20 @@ func (l *Log) Steps() []Step { return l.steps }
 
 // Save writes the table and, once there are two steps, the plot.
 func (l *Log) Save() error {
-	if err := WriteFile(l.Path(StepsFile), l.writeCSV); err != nil {
+	if err := l.write(StepsFile, l.writeCSV); err != nil {
 		return err
 	}
 	if len(l.steps) < 2 {
 		return nil
 	}
-	return WriteFile(l.Path(PlotFile), l.writePlot)
+	return l.write(PlotFile, l.writePlot)
+}
+
+func (l *Log) write(name string, content func(io.Writer) error) error {
+	if err := atomicfile.Write(l.Path(name), content); err != nil {
+		return fmt.Errorf("runlog: %s: %w", l.Path(name), err)
+	}
+	return nil
 }
 
 // writeCSV writes one row a step; the held-out loss stands in the row of the step after which it was taken.
@@ -85,49 +93,15 @@ func (l *Log) writeCSV(w io.Writer) error {
 	for _, h := range l.heldOut {
 		heldOut[h.Step] = h.Loss
 	}
-	b := bufio.NewWriter(w)
-	fmt.Fprintln(b, "step,loss,lr,grad_norm,tokens_per_second,held_out_loss")
+	fmt.Fprintln(w, "step,loss,lr,grad_norm,tokens_per_second,held_out_loss")
 	for _, s := range l.steps {
 		held := ""
 		if v, ok := heldOut[s.Step]; ok {
 			held = number(v)
 		}
-		fmt.Fprintf(b, "%d,%s,%s,%s,%.0f,%s\n", s.Step, number(s.Loss), number(s.LR), number(s.GradNorm), s.TokensPerSec, held)
+		fmt.Fprintf(w, "%d,%s,%s,%s,%.0f,%s\n", s.Step, number(s.Loss), number(s.LR), number(s.GradNorm), s.TokensPerSec, held)
 	}
-	return b.Flush()
+	return nil
 }
 
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
-
-// WriteFile writes the file at path through write: to a temporary file in the same folder, synced, then renamed. On an
-// error path is left as it was.
-func WriteFile(path string, write func(io.Writer) error) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return fmt.Errorf("runlog: %w", err)
-	}
-	open := true
-	defer func() {
-		if err == nil {
-			return
-		}
-		if open {
-			err = errors.Join(err, tmp.Close())
-		}
-		err = fmt.Errorf("runlog: %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
-	}()
-	if err := write(tmp); err != nil {
-		return err
-	}
-	if err := tmp.Chmod(0o644); err != nil {
-		return err
-	}
-	if err := tmp.Sync(); err != nil {
-		return err
-	}
-	open = false
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
-}

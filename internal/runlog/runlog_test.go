@@ -2,9 +2,7 @@ package runlog
 
 import (
 	"bytes"
-	"errors"
 	"image/png"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -51,23 +49,6 @@ func TestCreateRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "not a directory")
 	_, err = Create(filepath.Join(file, "run"), "")
 	require.ErrorContains(t, err, "not a directory")
-}
-
-func TestWriteFileKeepsWhatWasThere(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x")
-	require.NoError(t, os.WriteFile(path, []byte("before"), 0o644))
-	broken := errors.New("broken")
-	err := WriteFile(path, func(w io.Writer) error {
-		_, _ = w.Write([]byte("half"))
-		return broken
-	})
-	require.ErrorIs(t, err, broken)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "before", string(b))
-	files, err := os.ReadDir(filepath.Dir(path))
-	require.NoError(t, err)
-	require.Len(t, files, 1)
 }
 
 func TestPlotOfNaN(t *testing.T) {

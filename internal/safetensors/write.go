@@ -1,7 +1,6 @@
 package safetensors
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
@@ -9,79 +8,23 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
 )
 
-// Write writes f to path: tensors in the order of their names, the data aligned to 8 bytes. It writes a temporary file
-// in the folder of path, syncs it and renames it, so that path holds either what it held before or all of f. The bytes
-// depend on f alone. The error names the path and, where one is at fault, the tensor.
+// Write writes f to path: tensors in the order of their names, the data aligned to 8 bytes. path holds either what it
+// held before or all of f. The bytes depend on f alone. The error names the path and, where one is at fault, the tensor.
 func Write(path string, f *File) error {
-	err := write(path, f)
+	head, names, err := header(f)
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = atomicfile.Write(path, func(w io.Writer) error { return encode(w, head, names, f) })
 	}
 	if err != nil {
 		return fmt.Errorf("safetensors: %s: %w", path, err)
 	}
 	return nil
-}
-
-// write puts f in the place of path, or leaves the folder as it was.
-func write(path string, f *File) (err error) {
-	head, names, err := header(f)
-	if err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ignoreClosed(tmp.Close()), os.Remove(tmp.Name()))
-		}
-	}()
-	w := bufio.NewWriterSize(tmp, 1<<20)
-	if err := encode(w, head, names, f); err != nil {
-		return err
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if err := tmp.Chmod(0o644); err != nil {
-		return err
-	}
-	if err := tmp.Sync(); err != nil {
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
-}
-
-// ignoreClosed drops the error of closing a file that is closed already.
-func ignoreClosed(err error) error {
-	if errors.Is(err, os.ErrClosed) {
-		return nil
-	}
-	return err
-}
-
-// syncDir makes a rename in dir durable. Windows can not sync a folder and does not need to.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and its tensors' names in order.
