@@ -16,8 +16,9 @@ import (
 //	o   [B,S,Hq,Dv]  softmax(q·k/sqrt(D))·v, the main output
 //	lse [B,Hq,S]     log of the sum of exp(q·k/sqrt(D)), the second output, natural
 //
-// A query that sees nothing gets o = 0 and lse = -Inf and passes no gradient on. No gradient flows through lse. The
-// gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and 2307.08691): time is
+// A query that sees nothing gets o = 0 and lse = -Inf and passes no gradient on; so does one whose logits are all -Inf.
+// Keys and values that a query does not see have the weight 0 for it, which hides them unless they are not finite. No
+// gradient flows through lse. The gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and 2307.08691): time is
 // proportional to the visible pairs, memory to S.
 
 // LSE returns the second output of an attention op, [B,Hq,S]: the natural log of the sum of the exponentials of the

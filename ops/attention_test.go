@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -41,10 +42,12 @@ func oracleCases() (list []oracleCase) {
 	for _, S := range []int{31, 32, 69, 71, 140, 257, 330} {
 		add(sizes{1, S, 6, 1, 24, 8}, large)
 	}
-	add(sizes{2, 129, 2, 2, 5, 19}, ops.Params{BlockLen: 6, Stride: 2, SelectBlock: 24, TopN: 3, Window: 1})   // groups of one, odd dims, blocks across tiles
-	add(sizes{2, 65, 12, 2, 64, 64}, ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 32, TopN: 3, Window: 64}) // groups of six
-	add(sizes{1, 130, 70, 1, 3, 2}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 5, TopN: 9, Window: 66})   // more heads than rows in a tile
-	add(sizes{1, 700, 1, 1, 8, 8}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 40, Window: 400})  // several chunks of keys
+	add(sizes{2, 129, 2, 2, 5, 19}, ops.Params{BlockLen: 6, Stride: 2, SelectBlock: 24, TopN: 3, Window: 1})    // groups of one, odd dims, blocks across tiles
+	add(sizes{2, 65, 12, 2, 64, 64}, ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 32, TopN: 3, Window: 64})  // groups of six
+	add(sizes{1, 130, 70, 1, 3, 2}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 5, TopN: 9, Window: 66})    // more heads than rows in a tile
+	add(sizes{4, 97, 5, 1, 2, 33}, ops.Params{BlockLen: 48, Stride: 12, SelectBlock: 24, TopN: 3, Window: 200}) // l > l': selection blocks that start before their first weight
+	add(sizes{1, 150, 80, 2, 3, 2}, ops.Params{BlockLen: 12, Stride: 2, SelectBlock: 4, TopN: 7, Window: 61})   // l > 2l'
+	add(sizes{1, 700, 1, 1, 8, 8}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 40, Window: 400})   // several chunks of keys
 	return list
 }
 
@@ -120,6 +123,62 @@ func TestAttentionEmptyRows(t *testing.T) {
 					require.Equal(t, i%c.S < empty, math.IsInf(l, -1), "lse at %d", i)
 				}
 				require.Equal(t, make([]float64, empty*c.Hq*c.D), backward[0].floats[:empty*c.Hq*c.D], "dq")
+			})
+		}
+	}
+}
+
+// TestAttentionOfOneNode: a node that is query, key and value at once gets the sum of its gradients, while its LSE is read.
+func TestAttentionOfOneNode(t *testing.T) {
+	c, p := sizes{2, 37, 3, 3, 8, 8}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 4, Window: 9}
+	weights := c.normal("weights", 9, c.B, c.S, c.Hq, c.Dv)
+	x, _, _ := c.tokens(1)
+	for _, b := range branches(c, p) {
+		X := tensorOf(x)
+		o, lse := ref.Attention(X, X, X, b.mask)
+		dq, dk, dv := ref.AttentionGrad(X, X, X, o, lse, tensorOf(weights), b.mask)
+		for vm := range vms {
+			var read G.Value
+			res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
+				o, err := b.build(append([]*G.Node{in[0], in[0], in[0]}, in[1:]...))
+				if err == nil {
+					G.Read(G.Must(ops.LSE(o)), &read)
+				}
+				return o, err
+			}, weights.floats, append([]array{x}, b.inputs[3:]...)...)
+			what := vm + ", " + b.name + ": "
+			testutil.Within(t, what+"o", res.out, o.Data, 1e-10)
+			testutil.Within(t, what+"lse", floats(read), lse.Data, 1e-10)
+			testutil.Within(t, what+"gradient", res.grads[x.name], ref.Add(dq, dk, dv).Data, 1e-10)
+		}
+	}
+}
+
+// TestAttentionInfiniteLogits: logits of -Inf weigh nothing, before finite ones too, and a row of nothing else is empty.
+func TestAttentionInfiniteLogits(t *testing.T) {
+	c, p := sizes{1, 1100, 2, 1, 4, 3}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 8, TopN: 4, Window: 600}
+	const far = 700 // beyond the first chunk of keys
+	do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+	for _, b := range branches(c, p) {
+		q, k := b.inputs[0], b.inputs[1]
+		for i, x := range q.floats {
+			q.floats[i] = math.Abs(x)
+		}
+		for i := range k.floats[:far*c.Hkv*c.D] {
+			k.floats[i] = math.Inf(-1)
+		}
+		o, lse := ref.Attention(tensorOf(q), tensorOf(k), tensorOf(b.inputs[2]), b.mask)
+		for _, dt := range dtypes {
+			t.Run(fmt.Sprint(b.name, "/", dt), func(t *testing.T) {
+				forward := outputs(t, b.spec, dt, b.inputs...)
+				testutil.Within(t, "o", forward[0].floats, o.Data, tolerance(dt))
+				testutil.Within(t, "lse", forward[1].floats, lse.Data, tolerance(dt))
+				require.Equal(t, make([]float64, far*c.Hq*c.Dv), forward[0].floats[:far*c.Hq*c.Dv])
+				require.True(t, math.IsInf(forward[1].floats[far-1], -1))
+				require.False(t, math.IsInf(forward[1].floats[far], -1))
+				in := append(append(append([]array{}, b.inputs...), forward...), do)
+				dv := outputs(t, b.grad, dt, in...)[2].floats
+				require.Equal(t, make([]float64, far*c.Hkv*c.Dv), dv[:far*c.Hkv*c.Dv])
 			})
 		}
 	}

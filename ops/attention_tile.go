@@ -76,14 +76,19 @@ func (s softmax[T]) start() {
 }
 
 // add lets row r see the scores x[lo:hi] and replaces x by their exponentials, zero elsewhere. What the row has
-// accumulated before, acc, is scaled to the new maximum.
+// accumulated before, acc, is scaled to the new maximum. Scores of -Inf are as if not seen.
 func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 	clear(x[:lo])
 	clear(x[hi:])
 	if x = x[lo:hi]; len(x) == 0 {
 		return
 	}
-	if m := cpu.Max(x) * s.scale; m > s.max[r] {
+	m := cpu.Max(x) * s.scale
+	if math.IsInf(float64(m), -1) { // there may be no maximum yet to take them from
+		clear(x)
+		return
+	}
+	if m > s.max[r] {
 		if s.sum[r] != 0 {
 			a := T(math.Exp(float64(s.max[r] - m)))
 			s.sum[r] *= a
