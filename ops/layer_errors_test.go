@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,7 @@ func TestLayerErrors(t *testing.T) {
 		{linear(x, f32(4, 5)), "linear: w is float32, the inputs before it are float64"},
 		{linear(x, nil), "linear: input 1 is nil"},
 		{linear(x, w, ops.WithBias(nil)), "linear: input 2 is nil"},
+		{linear(x, w, nil), "linear: option 0 is nil"},
 		{linear(x, w, ops.WithBias(f(5))), "linear: bias has shape (5), want (4)"},
 		{linear(x, w, ops.WithBias(f(1, 4))), "linear: bias has rank 2 (1, 4), want rank 1"},
 		{linear(x, w, ops.WithHeads(3)), "linear: heads 3 do not divide the 4 outputs of w (4, 5)"},
@@ -140,6 +142,22 @@ func TestInferZeroSizes(t *testing.T) {
 	x := G.NewTensor(g, tensor.Float64, 4, G.WithShape(1, 0, 2, 4), G.WithName("x"))
 	_, err := ops.CompressMean(x, 4, 2)
 	require.EqualError(t, err, "ops: compress mean: input 0 has a zero size: float64 (1, 0, 2, 4)")
+}
+
+// TestInferHugeSizes: operands that could not be counted in bytes are refused before anything is computed of their sizes.
+func TestInferHugeSizes(t *testing.T) {
+	g := G.NewGraph()
+	of := func(name string, shape ...int) *G.Node {
+		return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name))
+	}
+	_, err := ops.SiLU(of("x", 1<<31, 1<<31, 1, 1))
+	require.EqualError(t, err, "ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)")
+	// (2^62 + 1)*4 = 4 for an int.
+	_, err = ops.CompressMLP(of("kv", 1, 9, 2, 4), of("pe", 1<<62+1, 4), of("w1", 3, 4), of("w2", 4, 3), 1<<62+1, 1)
+	require.EqualError(t, err, "ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)")
+	q, lse := of("q", 1, 9, 2, 4), of("lse", 1, 2, 9)
+	_, err = ops.SelectBlocks(q, of("kc", 1, 2, 2, 4), lse, ops.Params{BlockLen: 8, Stride: 1, SelectBlock: 8, TopN: math.MaxInt, Window: 1})
+	require.EqualError(t, err, "ops: select blocks: output 0 is too large: int32 (1, 9, 2, 9223372036854775807)")
 }
 
 // TestTokensOutsideTheVocabulary: errors of the run, forward and backward, that say which, where and of how many.

@@ -18,7 +18,10 @@ import (
 // contracted that still leave [B,S]. x, w and the bias have gradients.
 func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
 	var o linearOptions
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, opError(LinearOp{}, fmt.Errorf("option %d is nil", i))
+		}
 		opt(&o)
 	}
 	op := LinearOp{Heads: o.heads}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"math"
+	"slices"
 
 	"github.com/chewxy/hm"
 	"gorgonia.org/gorgonia"
@@ -36,20 +38,31 @@ var (
 	_ gorgonia.SDOp = (*outputOp)(nil)
 )
 
-// Apply adds spec to the graph of the inputs and returns the node of its main output. The error names the op and what was
-// got and wanted.
+// Apply adds spec to the graph of the inputs and returns the node of its main output. Constants join that graph. The error
+// names the op and what was got and wanted.
 func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
+	if spec == nil {
+		return nil, errors.New("ops: no spec")
+	}
 	o := &kernelOp{spec: spec}
+	g := graphOf(inputs)
+	inputs = slices.Clone(inputs)
 	for i, n := range inputs {
 		operand, err := operandOf(n)
-		if err == nil && n.Graph() != inputs[0].Graph() {
+		switch {
+		case err != nil:
+		case g == nil:
+			err = fmt.Errorf("(%s) is of no graph, nor is any other", n.Name())
+		case n.Graph() == nil:
+			inputs[i], err = join(g, n)
+		case n.Graph() != g:
 			err = fmt.Errorf("(%s) is of another graph", n.Name())
 		}
 		if err != nil {
 			return nil, opError(spec, fmt.Errorf("input %d %w", i, err))
 		}
 		o.in = append(o.in, operand)
-		o.ids = append(o.ids, n.ID())
+		o.ids = append(o.ids, inputs[i].ID())
 	}
 	var err error
 	if o.out, err = infer(spec, o.in); err != nil {
@@ -64,6 +77,26 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		return nil, opError(spec, err)
 	}
 	return node, nil
+}
+
+// graphOf returns the graph of the first node that has one.
+func graphOf(nodes []*gorgonia.Node) *gorgonia.ExprGraph {
+	for _, n := range nodes {
+		if n != nil && n.Graph() != nil {
+			return n.Graph()
+		}
+	}
+	return nil
+}
+
+// join returns the node of g that stands for n, a constant of no graph. Gorgonia takes constants of one name for the
+// same, and a large tensor is named by what it prints, which leaves its middle out.
+func join(g *gorgonia.ExprGraph, n *gorgonia.Node) (*gorgonia.Node, error) {
+	c := g.AddNode(n)
+	if c.Value() != n.Value() && !gorgonia.ValueEq(c.Value(), n.Value()) {
+		return nil, errors.New("is a constant of the name of a different one: give it a name of its own")
+	}
+	return c, nil
 }
 
 // operandOf returns the type and shape of a node.
@@ -110,17 +143,34 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 // infer applies the shape rule after the checks that all ops share.
 func infer(spec Spec, in []Operand) ([]Operand, error) {
 	for i, o := range in {
-		for _, s := range o.Shape {
-			if s <= 0 {
-				return nil, opError(spec, fmt.Errorf("input %d has a zero size: %v", i, o))
-			}
+		if err := checkSize(o); err != nil {
+			return nil, opError(spec, fmt.Errorf("input %d %w", i, err))
 		}
 	}
 	out, err := spec.Infer(in)
 	if err != nil {
 		return nil, opError(spec, err)
 	}
+	for i, o := range out {
+		if err := checkSize(o); err != nil {
+			return nil, opError(spec, fmt.Errorf("output %d %w", i, err))
+		}
+	}
 	return out, nil
+}
+
+// checkSize refuses operands without elements, and those whose bytes no int can count.
+func checkSize(o Operand) error {
+	room := math.MaxInt / 8
+	for _, s := range o.Shape {
+		if s <= 0 {
+			return fmt.Errorf("has a zero size: %v", o)
+		}
+		if room /= s; room == 0 {
+			return fmt.Errorf("is too large: %v", o)
+		}
+	}
+	return nil
 }
 
 func opError(spec Spec, err error) error { return fmt.Errorf("ops: %s: %w", spec.Name(), err) }

@@ -265,6 +265,11 @@ func TestApplyErrors(t *testing.T) {
 		require.Nil(t, n)
 	}
 
+	_, err := ops.SiLU(G.NewConstant(2.0))
+	require.EqualError(t, err, "ops: silu: input 0 (2) is of no graph, nor is any other")
+	_, err = ops.Apply(nil, x)
+	require.EqualError(t, err, "ops: no spec")
+
 	y, err := ops.SiLU(x)
 	require.NoError(t, err)
 	for _, c := range []struct {
@@ -278,6 +283,40 @@ func TestApplyErrors(t *testing.T) {
 		_, err := ops.Output(c.node, c.index)
 		require.ErrorContains(t, err, c.err)
 	}
+}
+
+// TestConstantsAsInputs: a constant joins the graph that it is used in, wherever it stands among the inputs.
+func TestConstantsAsInputs(t *testing.T) {
+	constant := func(a array) *G.Node {
+		n := a.node(G.NewGraph(), tensor.Float64)
+		return G.NewConstant(n.Value(), G.WithName("constant "+a.name))
+	}
+	gates, a, b := normal("gates", 1, 1, 2, 3, 2), normal("a", 2, 1, 2, 3, 4), normal("b", 3, 1, 2, 3, 4)
+	weights := normal("weights", 4, 1, 2, 3, 4)
+	want := ref.GatedSum(tensorOf(gates), tensorOf(a), tensorOf(b))
+	_, grads := ref.GatedSumGrad(tensorOf(gates), tensorOf(weights), tensorOf(a), tensorOf(b))
+	for vm := range vms {
+		res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
+			return ops.GatedSum(constant(gates), in[0], constant(b))
+		}, weights.floats, a)
+		testutil.Within(t, vm+", output", res.out, want.Data, 1e-12)
+		testutil.Within(t, vm+", gradient", res.grads["a"], grads[0].Data, 1e-12)
+	}
+
+	// Gorgonia would take the second for the first, which prints the same.
+	g := G.NewGraph()
+	weight := normal("weight", 5, 3, 2).node(g, tensor.Float64)
+	ids := func(at int) *G.Node {
+		x := make([]int32, 200)
+		x[at] = 1
+		return G.NewConstant(tensor.New(tensor.WithShape(2, 100), tensor.WithBacking(x)))
+	}
+	_, err := ops.Embedding(weight, ids(60))
+	require.NoError(t, err)
+	_, err = ops.Embedding(weight, ids(60))
+	require.NoError(t, err)
+	_, err = ops.Embedding(weight, ids(61))
+	require.ErrorContains(t, err, "is a constant of the name of a different one: give it a name of its own")
 }
 
 // TestFurtherOutputsFollowInputs: outputs beside the main one are those of the last run, for new inputs in each.

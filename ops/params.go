@@ -53,7 +53,8 @@ func checkBlocks(l, d int) error {
 	return nil
 }
 
-// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l).
+// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). l and d are
+// positive, as Validate has it.
 func NumCompressed(s, l, d int) int {
 	if s < l {
 		return 0
