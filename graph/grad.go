@@ -13,7 +13,8 @@ import (
 )
 
 // Grad adds to the graph the gradient of cost, a scalar of float32 or float64, with respect to each of the nodes wrt, and
-// returns their nodes. They become the nodes' Deriv, so that after a run n.Grad returns the value for an input n.
+// returns their nodes. They become the nodes' Deriv, so that after a run n.Grad returns the value for an input n. Each
+// input has a gradient node of its own, since Gorgonia's solvers zero a gradient when they are done with it.
 //
 // Only ops on a path from wrt to cost are differentiated, by their own SymDiff, and the contributions to a node are added
 // at once. It is an error if cost does not depend on one of wrt, or if an op on the path has no gradient.
@@ -22,6 +23,9 @@ import (
 // the last call decides what n.Grad returns. gorgonia.Grad, called after it for the same input, would add to its result.
 func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	grads, err := differentiate(cost, wrt)
+	if err == nil {
+		err = separate(grads, wrt)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("graph: grad: %w", err)
 	}
@@ -91,6 +95,26 @@ func differentiate(cost *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	return grads, nil
 }
 
+// separate replaces gradients of inputs by copies where they are constants, inputs or those of another input too.
+func separate(grads, wrt G.Nodes) error {
+	of := map[*G.Node]*G.Node{}
+	for i, n := range wrt {
+		d := grads[i]
+		if n.Op() != nil {
+			continue
+		}
+		if first, ok := of[d]; !ok && d.Op() != nil && !isConstant(d) || ok && first == n {
+			of[d] = n
+			continue
+		}
+		var err error
+		if grads[i], err = ops.Apply(ops.AddGradOp{Sum: n.ID()}, d); err != nil {
+			return fmt.Errorf("gradient of %s: %w", describe(n), err)
+		}
+	}
+	return nil
+}
+
 // oneOf returns a constant one of the cost's type. Gorgonia merges constants by their names.
 func oneOf(cost *G.Node) (*G.Node, error) {
 	const name = "d cost / d cost, of "
@@ -133,8 +157,13 @@ func (b *backward) markDependent() error {
 	return nil
 }
 
-// diffWRT returns which inputs of n have a gradient; nil, false if its op is no SDOp.
+// diffWRT returns which inputs of n have a gradient; nil, false if its op is no SDOp. A panic comes back as an error.
 func diffWRT(n *G.Node, inputs int) (diffs []bool, ok bool, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%s: panic: %v", describe(n), r)
+		}
+	}()
 	op, ok := n.Op().(G.SDOp)
 	if !ok {
 		return nil, false, nil
