@@ -73,7 +73,8 @@ type Kernel interface {
 	// WorkBytes returns the work memory that a launch needs beside the operands.
 	WorkBytes() int
 	// Launch enqueues the kernel on s, which must be of the same backend; work holds at least WorkBytes, aligned like an
-	// operand and undefined. It allocates nothing once warm. An error of what had been enqueued earlier may come here.
+	// operand and undefined. It allocates nothing once warm. An error of what had been enqueued earlier may come here and
+	// in any other call: as a *LaunchError where the kernel is known that has caused it.
 	Launch(s Stream, work *cpu.Buf) error
 }
 
@@ -116,7 +117,7 @@ type Replay interface {
 	Close() error
 }
 
-// LaunchError is the failure of one kernel of a Replay.
+// LaunchError is the failure of one kernel of a Replay, or of one that had been enqueued earlier.
 type LaunchError struct {
 	Kernel Kernel
 	Err    error

@@ -14,8 +14,9 @@ import (
 // Each run reads the values that are bound to the graph's inputs then, which may be other ones than before. After it the
 // graph's roots, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have values, so that
 // node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
-// RunAll or Close, and what must last longer has to be copied. Other nodes have no values. After an error all are
-// undefined; the next RunAll begins anew.
+// RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is written again by
+// the next run unless the Read's target has been set to another value. Other nodes have no values. After an error all
+// are undefined; the next RunAll begins anew.
 //
 // A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another; where
 // one reads, on the device, what another has computed there, the other has to Synchronize first.
@@ -29,6 +30,7 @@ type Machine struct {
 	work   cpu.Buf
 	kept   []*slot
 	made   []G.Value // what the machine has put into the targets of reads
+	spans  []span    // memory of single values
 	args   []G.Value
 	train  []G.TrainModeOp
 	report Plan
@@ -46,6 +48,9 @@ type Machine struct {
 
 var _ G.VM = (*Machine)(nil)
 
+// span is a range of addresses.
+type span struct{ from, to uintptr }
+
 // segment is a sequence of steps that are all kernels, or one op on the host.
 type segment struct {
 	from, to int // steps
@@ -57,7 +62,7 @@ type segment struct {
 type options struct {
 	backend Backend
 	keep    G.Nodes
-	policy  Policy
+	policy  *Policy
 	capture bool
 	eval    bool
 }
@@ -73,8 +78,8 @@ func WithKeep(nodes ...*G.Node) Option {
 	return func(o *options) { o.keep = append(o.keep, nodes...) }
 }
 
-// WithPolicy sets the policy of the choice of implementations.
-func WithPolicy(p Policy) Option { return func(o *options) { o.policy = p } }
+// WithPolicy sets the policy of the choice of implementations, PolicyFromEnv without it.
+func WithPolicy(p Policy) Option { return func(o *options) { o.policy = &p } }
 
 // WithCapture makes the machine record its kernels in the second run, and replay what was recorded from then on. It
 // records again when an input has moved to another address on the device.
@@ -93,6 +98,13 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 	for _, o := range opts {
 		o(&m.opts)
 	}
+	if m.opts.policy == nil {
+		p, err := PolicyFromEnv()
+		if err != nil {
+			return nil, err
+		}
+		m.opts.policy = &p
+	}
 	if m.opts.backend == nil {
 		m.opts.backend, m.owned = NewCPU(0), true
 	}
@@ -105,7 +117,7 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 // plan compiles the graph, lays out and allocates memory and places every cell that does not change.
 func (m *Machine) plan(g *G.ExprGraph) (err error) {
 	b := m.opts.backend
-	if m.program, err = compile(g, b, m.opts.policy, m.opts.keep); err != nil {
+	if m.program, err = compile(g, b, *m.opts.policy, m.opts.keep); err != nil {
 		return err
 	}
 	regions := m.live()
@@ -177,7 +189,11 @@ func (m *Machine) Synchronize() error {
 	if m.stream == nil {
 		return nil
 	}
-	return m.stream.Synchronize()
+	if err := m.stream.Synchronize(); err != nil {
+		m.at = nil
+		return m.runError(err)
+	}
+	return nil
 }
 
 // Close frees the machine's memory, and its backend if it has one of its own. The values of its nodes end with it.

@@ -209,6 +209,12 @@ func TestMachineErrors(t *testing.T) {
 		require.NoError(t, m.Close(), "twice")
 		require.ErrorContains(t, m.RunAll(), "closed")
 	}
+	m := newMachine(t, g) // goes on after a run that failed
+	for _, v := range []float64{1, -1, 2} {
+		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{v, 0}))))
+		require.Equal(t, v < 0, m.RunAll() != nil)
+	}
+	require.Equal(t, []float64{6, 0}, numbers(t, z.Value()))
 	_, err = graph.NewMachine(nil)
 	require.Error(t, err)
 	other := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
@@ -238,6 +244,89 @@ func TestPanicOfAnOp(t *testing.T) {
 	err = newMachine(t, g).RunAll()
 	require.ErrorContains(t, err, "op panics")
 	require.ErrorContains(t, err, "at the disco")
+}
+
+// returns is an op of somebody else's that returns a value of its own.
+type returns struct {
+	panics
+	name  string
+	value G.Value
+}
+
+func (o returns) String() string                 { return o.name }
+func (o returns) WriteHash(h hash.Hash)          { h.Write([]byte(o.name)) }
+func (o returns) Do(...G.Value) (G.Value, error) { return o.value, nil }
+func (o returns) Hashcode() uint32 {
+	h := fnv.New32a()
+	o.WriteHash(h)
+	return h.Sum32()
+}
+
+func TestWrongResultOfAnOp(t *testing.T) {
+	two := tensor.New(tensor.WithBacking([]float64{1, 2}))
+	for name, c := range map[string]struct {
+		value G.Value
+		want  string
+	}{
+		"nothing":    {nil, "the op returned no value"},
+		"other size": {tensor.New(tensor.WithBacking([]float64{1, 2, 3})), "the op returned float64 (3), want float64 (2)"},
+		"other type": {tensor.New(tensor.WithBacking([]float32{1, 2})), "the op returned float32 (2), want float64 (2)"},
+	} {
+		g := G.NewGraph()
+		x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(two))
+		y, err := G.ApplyOp(returns{name: name, value: c.value}, x)
+		require.NoError(t, err)
+		G.Must(G.Neg(y))
+		err = newMachine(t, g).RunAll()
+		require.ErrorContains(t, err, "op "+name+" (node 1, shape (2)): "+c.want)
+	}
+}
+
+func TestPanicWhilePlanning(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
+	_, err := ops.Apply(unbindable{}, x)
+	require.NoError(t, err)
+	_, err = graph.NewMachine(g)
+	require.ErrorContains(t, err, "op unbindable (node 1, shape (2)): panic: at binding")
+}
+
+// TestWrongInputs binds values that gorgonia.Let does not check.
+func TestWrongInputs(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 3), G.WithName("x"))
+	s := G.NewScalar(g, tensor.Float64, G.WithName("s"))
+	G.Must(G.HadamardProd(x, s))
+	m := newMachine(t, g)
+	let := func(n *G.Node, v any) {
+		require.NoError(t, G.Let(n, v))
+	}
+	let(x, 3.0)
+	let(s, 2.0)
+	require.ErrorContains(t, m.RunAll(), `input "x" (node 0, shape (2, 3)): got float64 (), want float64 (2, 3)`)
+	let(x, tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(2, 3)))
+	let(s, float32(2))
+	require.ErrorContains(t, m.RunAll(), `input "s" (node 1, shape ()): got float32 (), want float64 ()`)
+	let(s, 2.0)
+	require.NoError(t, m.RunAll())
+}
+
+// TestAfterDualValues: inputs whose gradients a TapeMachine has added up have the machine's gradient after its run, and
+// not that sum.
+func TestAfterDualValues(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	n.let(t, 2)
+	want := n.results(t, newMachine(t, n.graph))
+	n.let(t, 1)
+	tape := G.NewTapeMachine(n.graph, G.BindDualValues(n.in...))
+	defer tape.Close()
+	first := n.results(t, tape)
+	m := newMachine(t, n.graph)
+	require.Equal(t, first, n.results(t, m))
+	n.let(t, 2)
+	for range 2 {
+		require.Equal(t, want, n.results(t, m))
+	}
 }
 
 func TestReads(t *testing.T) {

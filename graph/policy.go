@@ -13,7 +13,7 @@ type Policy struct {
 	Strict bool
 }
 
-// PolicyFromEnv returns the policy of the environment: NSA_STRICT, a boolean as strconv.ParseBool reads it. Variables that
+// PolicyFromEnv returns the policy of the environment, which machines without WithPolicy have: NSA_STRICT, a boolean as strconv.ParseBool reads it. Variables that
 // are empty or not set leave the zero value.
 func PolicyFromEnv() (Policy, error) {
 	var p Policy

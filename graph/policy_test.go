@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 )
@@ -20,6 +22,20 @@ func TestPolicyFromEnv(t *testing.T) {
 	t.Setenv("NSA_STRICT", "rather")
 	_, err := graph.PolicyFromEnv()
 	require.ErrorContains(t, err, `NSA_STRICT is "rather"`)
+}
+
+// TestPolicyOfMachine: without WithPolicy the environment's holds.
+func TestPolicyOfMachine(t *testing.T) {
+	g := G.NewGraph()
+	G.Must(G.Neg(G.NewScalar(g, tensor.Float64, G.WithName("x"))))
+	device := graph.WithBackend(newFake())
+	t.Setenv("NSA_STRICT", "1")
+	_, err := graph.NewMachine(g, device)
+	require.ErrorContains(t, err, "strict: fake has no kernel for it")
+	newMachine(t, g, device, graph.WithPolicy(graph.Policy{}))
+	t.Setenv("NSA_STRICT", "rather")
+	_, err = graph.NewMachine(g, device)
+	require.ErrorContains(t, err, `graph: NSA_STRICT is "rather"`)
 }
 
 func TestUnsupported(t *testing.T) {

@@ -75,6 +75,9 @@ type read struct {
 	into *G.Value
 }
 
+// deriv is an input and its derivative.
+type deriv struct{ of, by *G.Node }
+
 // program is a graph as a machine runs it.
 type program struct {
 	graph   *G.ExprGraph
@@ -88,6 +91,7 @@ type program struct {
 	steps  []step
 	inputs []*slot // that something reads
 	reads  []read
+	derivs []deriv
 	work   int // bytes
 
 	names  []string // of implementations
@@ -127,8 +131,13 @@ func compile(g *G.ExprGraph, b Backend, policy Policy, keep G.Nodes) (*program, 
 	return p, nil
 }
 
-// add adds the node's slot and its step, if it has one.
-func (p *program) add(n *G.Node) error {
+// add adds the node's slot and its step, if it has one. A panic, of the op or of what binds it, comes back as an error.
+func (p *program) add(n *G.Node) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
 	st, ok, err := statementOf(n)
 	if err != nil {
 		return err
@@ -303,6 +312,7 @@ func (p *program) keepWanted(nodes G.Nodes) {
 		if n.Op() == nil && n.Deriv() != nil {
 			if d, ok := p.of[n.Deriv()]; ok {
 				d.keep = true
+				p.derivs = append(p.derivs, deriv{n, n.Deriv()})
 			}
 		}
 	}

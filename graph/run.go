@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -46,6 +47,9 @@ func (m *Machine) RunAll() (err error) {
 	if err := m.bind(); err != nil {
 		return err
 	}
+	if err := m.bindDuals(); err != nil {
+		return err
+	}
 	if err := m.answerReads(); err != nil {
 		return err
 	}
@@ -53,8 +57,17 @@ func (m *Machine) RunAll() (err error) {
 	return nil
 }
 
-// runError names the op that was running; one of package ops as its own errors do.
+// runError names the op that failed: the one that a *LaunchError tells, or the one that was running. One of package ops is
+// named as its own errors do.
 func (m *Machine) runError(err error) error {
+	if l := (*LaunchError)(nil); errors.As(err, &l) {
+		m.at = nil
+		for i := range m.steps {
+			if m.steps[i].kernel == l.Kernel {
+				m.at = &m.steps[i]
+			}
+		}
+	}
 	if m.at == nil {
 		return fmt.Errorf("graph: machine: %w", err)
 	}
@@ -97,14 +110,6 @@ func (m *Machine) replaySegment(s *segment) error {
 	}
 	m.at = nil
 	if err := s.replay.Launch(m.stream); err != nil {
-		var l *LaunchError
-		if errors.As(err, &l) {
-			for i := s.from; i < s.to; i++ {
-				if m.steps[i].kernel == l.Kernel {
-					m.at = &m.steps[i]
-				}
-			}
-		}
 		return err
 	}
 	for i := s.from; i < s.to; i++ {
@@ -113,7 +118,7 @@ func (m *Machine) replaySegment(s *segment) error {
 	return nil
 }
 
-func (m *Machine) record(s *segment) error {
+func (m *Machine) record(s *segment) (err error) {
 	if s.replay != nil {
 		old := s.replay
 		s.replay = nil
@@ -124,16 +129,22 @@ func (m *Machine) record(s *segment) error {
 	if err := m.stream.BeginCapture(); err != nil {
 		return err
 	}
+	launched := false
+	defer func() {
+		if launched {
+			return
+		}
+		if r, end := m.stream.EndCapture(); end == nil { // after an error or a panic of Launch
+			err = errors.Join(err, r.Close())
+		}
+	}()
 	for i := s.from; i < s.to; i++ {
 		m.at = &m.steps[i]
 		if err := m.at.kernel.Launch(m.stream, &m.work); err != nil {
-			if r, end := m.stream.EndCapture(); end == nil {
-				err = errors.Join(err, r.Close())
-			}
 			return err
 		}
 	}
-	m.at = nil
+	m.at, launched = nil, true
 	r, err := m.stream.EndCapture()
 	if err != nil {
 		return fmt.Errorf("capture: %w", err)
@@ -147,6 +158,10 @@ func (m *Machine) load(s *slot) error {
 	v := s.node.Value()
 	if v == nil {
 		return errors.New("no value is bound")
+	}
+	want := s.arg.Operand
+	if got := v.Shape(); v.Dtype() != want.Dtype || !got.Eq(want.Shape) && !(got.IsScalar() && want.Elements() == 1) {
+		return fmt.Errorf("got %v, want %v", ops.Operand{Dtype: v.Dtype(), Shape: got}, want)
 	}
 	s.host, s.remote = v, false
 	if m.inMemory(v) { // a result of an earlier run, whose memory this run writes
@@ -197,6 +212,7 @@ func (m *Machine) upload(s *slot, v G.Value) error {
 			}
 		}
 		s.own.Place(s.arg.Buf, 0, s.arg.Operand.Bytes())
+		m.addSpan(uintptr(s.arg.Pointer()), s.arg.Operand.Bytes())
 	}
 	if s.arg.Pointer() != before {
 		m.moves++
@@ -209,6 +225,19 @@ func (m *Machine) upload(s *slot, v G.Value) error {
 func (m *Machine) inMemory(v G.Value) bool {
 	p, base := v.Uintptr(), uintptr(m.all.Pointer())
 	return p >= base && p-base < uintptr(m.all.Bytes())
+}
+
+// addSpan notes memory of a single value that each run writes again.
+func (m *Machine) addSpan(from uintptr, bytes int) {
+	if s := (span{from, from + uintptr(bytes)}); !slices.Contains(m.spans, s) {
+		m.spans = append(m.spans, s)
+	}
+}
+
+// inSpans reports whether v lies in memory of a single value of the machine.
+func (m *Machine) inSpans(v G.Value) bool {
+	p := v.Uintptr()
+	return slices.ContainsFunc(m.spans, func(s span) bool { return s.from <= p && p < s.to })
 }
 
 // runOnHost runs an op by its own Do.
@@ -236,15 +265,20 @@ func (m *Machine) runOnHost(st *step) error {
 	if v == nil {
 		return errors.New("the op returned no value")
 	}
-	if m.inMemory(v) { // an alias of an input whose memory is used again
+	out := st.out[0]
+	want := out.arg.Operand
+	if got := (ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
+		return fmt.Errorf("the op returned %v, want %v", got, want)
+	}
+	// An alias of an input whose memory is used again, or is written by the next run.
+	if m.inMemory(v) || out.keep && m.inSpans(v) {
 		if v, err = G.CloneValue(v); err != nil {
 			return err
 		}
 	}
-	out := st.out[0]
 	out.host = v
 	if out.readByKernel {
-		if err := m.send(out, conform(v, out.arg.Operand)); err != nil {
+		if err := m.send(out, conform(v, want)); err != nil {
 			return err
 		}
 		out.remote = false
@@ -268,6 +302,7 @@ func do(st *step, args []G.Value) (G.Value, error) {
 func (m *Machine) download(s *slot) error {
 	if s.staging == nil {
 		s.staging = ops.NewValue(s.arg.Operand)
+		m.addSpan(s.staging.Uintptr(), s.arg.Operand.Bytes())
 	}
 	m.copies.downloads++
 	if err := m.stream.Download(s.staging, s.arg); err != nil {
@@ -282,7 +317,8 @@ func (m *Machine) bind() error {
 	for _, s := range m.kept {
 		var v G.Value
 		if s.kind == kernelSlot {
-			if s.bound != nil && s.node.Value() == s.bound {
+			// A value that has been unbound may come back, with other memory, from the pool of package tensor.
+			if s.bound != nil && s.node.Value() == s.bound && s.bound.Uintptr() == uintptr(s.arg.Pointer()) {
 				continue
 			}
 			v = m.stream.View(s.arg)
@@ -293,6 +329,21 @@ func (m *Machine) bind() error {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		s.bound = v
+	}
+	return nil
+}
+
+// bindDuals copies the derivatives of inputs to where Grad finds them in inputs that a TapeMachine with
+// gorgonia.BindDualValues has run before.
+func (m *Machine) bindDuals() error {
+	for _, d := range m.derivs {
+		grad, err := d.of.Grad()
+		if v := d.by.Value(); err == nil && grad != nil && v != nil && grad != v && d.of.Deriv() == d.by {
+			_, err = G.Copy(grad, v)
+		}
+		if err != nil {
+			return fmt.Errorf("gradient of %s: %w", describe(d.of), err)
+		}
 	}
 	return nil
 }

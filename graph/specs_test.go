@@ -135,6 +135,13 @@ func (refuses) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
 	return nil
 }
 
+// unbindable is the identity, and panics in Bind.
+type unbindable struct{ refuses }
+
+func (unbindable) Name() string { return "unbindable" }
+
+func (unbindable) Bind(*cpu.Kernel, []ops.Arg, []ops.Arg) error { panic("at binding") }
+
 // network is a graph of this module's ops: the three branches of NSA on queries, keys and values that are inputs, and
 // their gradients.
 type network struct {
