@@ -19,7 +19,10 @@ import (
 //
 // Weights are changed in place; m and v are kept in memory of the solver's backend, in the weights' type. A step
 // allocates nothing once warm. The first step fixes the weights: later ones want the same number, in the same order, of
-// the same types and shapes, though their values may have moved.
+// the same names, types and shapes, though their values may have moved.
+//
+// Gradients stay as they are, but for those that a TapeMachine with gorgonia.BindDualValues adds up over its runs: as
+// Gorgonia's solvers do, a step sets these to zero.
 //
 // On a device whose memory is not the host's, a norm that is not finite changes no weight either, but shows in Norm alone.
 //
@@ -27,6 +30,7 @@ import (
 type AdamW struct {
 	options adamWOptions
 	owned   bool // the backend is the solver's own
+	closed  bool
 	lr      float64
 	step    int // steps taken
 
@@ -45,6 +49,7 @@ type adamWOptions struct {
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
 	backend      Backend
+	machine      *Machine
 }
 
 // WithLR sets a learning rate for all steps, 1e-3 without it.
@@ -73,8 +78,15 @@ func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOptio
 func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip = clip } }
 
 // WithSolverBackend makes the steps run on b, on which the weights and gradients must be; the solver leaves it open.
-// Without it the solver has a CPU backend of its own.
+// Without it the solver has a CPU backend of its own. On a device that works asynchronously the steps are not in order
+// with the runs of a Machine: see WithSolverMachine.
 func WithSolverBackend(b Backend) AdamWOption { return func(o *adamWOptions) { o.backend = b } }
+
+// WithSolverMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait
+// for the other. The solver must be closed before m.
+func WithSolverMachine(m *Machine) AdamWOption {
+	return func(o *adamWOptions) { o.machine, o.backend = m, m.opts.backend }
+}
 
 // Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
 // in ".pe".
@@ -116,8 +128,8 @@ func (o *adamWOptions) validate() error {
 	if o.schedule == nil || o.decays == nil {
 		return errors.New("the schedule or the decay rule is nil")
 	}
-	if w, ok := o.schedule.(WarmupCosine); ok {
-		return w.Validate()
+	if v, ok := o.schedule.(interface{ Validate() error }); ok {
+		return v.Validate()
 	}
 	return checkLR(o.schedule.At(0))
 }
@@ -150,8 +162,8 @@ func (s *AdamW) LR() float64 {
 func (s *AdamW) Steps() int { return s.step }
 
 // Step implements gorgonia.Solver. Errors name the weight. Where it returns one the weights are as they were before, and
-// the step does not count: a weight without a value or a gradient, one that is not in the backend's memory, or has
-// another shape than before, or gradients whose norm is not finite.
+// the step does not count: a weight without a value or a gradient, one that is not in the backend's memory, has another
+// shape than before or shares memory with another one, or gradients whose norm is not finite.
 func (s *AdamW) Step(weights []G.ValueGrad) error {
 	if err := s.takeStep(weights); err != nil {
 		return fmt.Errorf("graph: adamw: %w", err)
@@ -159,7 +171,12 @@ func (s *AdamW) Step(weights []G.ValueGrad) error {
 	return nil
 }
 
+var errClosed = errors.New("closed")
+
 func (s *AdamW) takeStep(weights []G.ValueGrad) error {
+	if s.closed {
+		return errClosed
+	}
 	if s.plan == nil {
 		if err := s.start(weights); err != nil {
 			return err
@@ -172,11 +189,36 @@ func (s *AdamW) takeStep(weights []G.ValueGrad) error {
 	if err := checkLR(lr); err != nil {
 		return err
 	}
-	if err := s.plan.launch(&s.options, lr, s.step+1); err != nil {
+	err := s.plan.launch(&s.options, lr, s.step+1)
+	for _, w := range weights {
+		zeroDual(w)
+	}
+	if err != nil {
 		return err
 	}
 	s.step++
 	return nil
+}
+
+// zeroDual sets the gradient of w to zero if it is not what a machine writes anew in each run, but the sum that
+// gorgonia.BindDualValues makes.
+func zeroDual(w G.ValueGrad) {
+	n, ok := w.(*G.Node)
+	if !ok {
+		return
+	}
+	grad, err := n.Grad()
+	if err != nil || n.Deriv() != nil && n.Deriv().Value() == grad {
+		return
+	}
+	switch g := grad.(type) {
+	case *tensor.Dense:
+		g.Zero()
+	case *G.F32:
+		*g = 0
+	case *G.F64:
+		*g = 0
+	}
 }
 
 // start makes the plan for the weights, with the moments of a state that was set before.
@@ -185,8 +227,8 @@ func (s *AdamW) start(weights []G.ValueGrad) error {
 	if err != nil {
 		return err
 	}
-	if s.pending != nil && s.pending.Step > 0 {
-		if err := p.restore(s.pending.Moments); err != nil {
+	if s.pending != nil {
+		if err := p.restore(*s.pending); err != nil {
 			return errors.Join(fmt.Errorf("state: %w", err), p.close())
 		}
 	}
@@ -207,9 +249,10 @@ func (s *AdamW) Norm() (float64, error) {
 	return norm, nil
 }
 
-// Close frees the solver's memory. Without it the garbage collector frees that of a CPU.
+// Close frees the solver's memory and ends its state. Without it the garbage collector frees the memory of a CPU.
 func (s *AdamW) Close() error {
 	var err error
+	s.closed = true
 	if s.plan != nil {
 		err = s.plan.close()
 		s.plan = nil
@@ -230,8 +273,12 @@ type AdamWState struct {
 // Moments are the moving averages of a weight's gradient and of its square, in the weight's shape and type.
 type Moments struct{ First, Second *tensor.Dense }
 
-// State returns a copy of the solver's state. The options are not part of it.
+// State returns a copy of the solver's state; before the first step, the state that was set. The options are not part
+// of it.
 func (s *AdamW) State() (AdamWState, error) {
+	if s.closed {
+		return AdamWState{}, fmt.Errorf("graph: adamw: state: %w", errClosed)
+	}
 	if s.plan == nil {
 		if s.pending != nil {
 			return *s.pending, nil
@@ -245,16 +292,19 @@ func (s *AdamW) State() (AdamWState, error) {
 	return AdamWState{s.step, all}, nil
 }
 
-// SetState makes the solver go on from a state. Before the first step its weights are not known yet: a state that does
-// not fit them is an error of that step. On an error the solver's state is as it was before.
+// SetState makes the solver go on from a state; from the zero value it begins anew. Before the first step its weights are
+// not known yet: the state's tensors are read in that step, and a state that does not fit them is an error of it. On an
+// error the solver's state is as it was before.
 func (s *AdamW) SetState(st AdamWState) error {
 	switch {
+	case s.closed:
+		return fmt.Errorf("graph: adamw: state: %w", errClosed)
 	case st.Step < 0:
 		return fmt.Errorf("graph: adamw: state: %d steps", st.Step)
 	case s.plan == nil:
 		s.pending = &st
 	default:
-		if err := s.plan.restore(st.Moments); err != nil {
+		if err := s.plan.restore(st); err != nil {
 			return fmt.Errorf("graph: adamw: state: %w", err)
 		}
 	}

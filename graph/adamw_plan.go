@@ -1,9 +1,11 @@
 package graph
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -24,6 +26,15 @@ type adamWPlan struct {
 	result  ops.Arg       // the norm
 	normOut *tensor.Dense // the norm on the host
 	slots   []adamWSlot
+	shared  bool // the stream is a machine's
+	spans   []adamWSpan
+}
+
+// adamWSpan is the memory of a weight or of its gradient.
+type adamWSpan struct {
+	span
+	slot   int
+	weight bool
 }
 
 // adamWSlot is one weight.
@@ -43,6 +54,11 @@ func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
 		result:  ops.Arg{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}}, Buf: new(cpu.Buf)},
 		numbers: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(ops.AdamWHyperLen)),
 		normOut: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(1)),
+	}
+	if o.machine != nil {
+		if p.stream, p.shared = o.machine.stream, true; p.stream == nil {
+			return nil, errors.New("the machine is closed")
+		}
 	}
 	site := Site{In: []ops.Operand{p.hyper.Operand}, Out: []ops.Operand{p.result.Operand}}
 	in := []ops.Arg{p.hyper}
@@ -137,6 +153,9 @@ func (p *adamWPlan) bind(site Site, in []ops.Arg) error {
 	for _, at := range places {
 		p.memory.Place(at.buf, at.offset, at.bytes)
 	}
+	if p.shared {
+		return nil
+	}
 	p.stream, err = p.backend.NewStream()
 	return err
 }
@@ -148,6 +167,9 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
 	}
 	for i, w := range weights {
 		s := &p.slots[i]
+		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
+			return fmt.Errorf("weight %d is %s, in the first step it was %s", i, n.Name(), s.name)
+		}
 		value := w.Value()
 		if value == nil {
 			return fmt.Errorf("%s has no value", s.name)
@@ -170,7 +192,42 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
 			return fmt.Errorf("gradient of %s: %w", s.name, err)
 		}
 	}
+	return p.checkApart()
+}
+
+// checkApart returns an error if a weight shares memory with another one or with a gradient: the step would change it
+// twice, or read what it has changed.
+func (p *adamWPlan) checkApart() error {
+	p.spans = p.spans[:0]
+	for i, s := range p.slots {
+		w, g, bytes := uintptr(s.weight.Pointer()), uintptr(s.grad.Pointer()), uintptr(s.weight.Operand.Bytes())
+		p.spans = append(p.spans, adamWSpan{span{w, w + bytes}, i, true}, adamWSpan{span{g, g + bytes}, i, false})
+	}
+	slices.SortFunc(p.spans, func(a, b adamWSpan) int { return cmp.Compare(a.from, b.from) })
+	var last, lastWeight adamWSpan // that reach furthest
+	for _, s := range p.spans {
+		with := lastWeight
+		if s.weight {
+			with = last
+		}
+		if s.from < with.to {
+			return fmt.Errorf("%s and %s share memory", p.describe(with), p.describe(s))
+		}
+		if s.to > last.to {
+			last = s
+		}
+		if s.weight && s.to > lastWeight.to {
+			lastWeight = s
+		}
+	}
 	return nil
+}
+
+func (p *adamWPlan) describe(s adamWSpan) string {
+	if s.weight {
+		return p.slots[s.slot].name
+	}
+	return "the gradient of " + p.slots[s.slot].name
 }
 
 // adoptInPlace points a cell to the memory of a value that is written to: a copy will not do.
@@ -265,8 +322,16 @@ func newHost(o ops.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
 }
 
-// restore copies moments from the host, after it has checked all of them.
-func (p *adamWPlan) restore(all map[string]Moments) error {
+// restore copies moments from the host, after it has checked all of them. Those of the zero value are zeros.
+func (p *adamWPlan) restore(st AdamWState) error {
+	all := st.Moments
+	if st.Step == 0 && len(all) == 0 {
+		all = make(map[string]Moments, len(p.slots))
+		for _, s := range p.slots {
+			zeros := newHost(s.m.Operand)
+			all[s.name] = Moments{zeros, zeros}
+		}
+	}
 	if len(all) != len(p.slots) {
 		return fmt.Errorf("moments of %d weights, want %d", len(all), len(p.slots))
 	}
@@ -293,7 +358,10 @@ func (p *adamWPlan) restore(all map[string]Moments) error {
 func (p *adamWPlan) close() error {
 	var err error
 	if p.stream != nil {
-		err = errors.Join(p.stream.Synchronize(), p.stream.Close())
+		err = p.stream.Synchronize()
+		if !p.shared {
+			err = errors.Join(err, p.stream.Close())
+		}
 	}
 	if p.memory != nil {
 		err = errors.Join(err, p.memory.Free())

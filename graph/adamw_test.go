@@ -215,6 +215,70 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c"}}), "c has no value")
 	require.NoError(t, s.Step(list))
 	require.ErrorContains(t, s.Step(list[:3]), "3 weights, the first step had 4")
+	require.ErrorContains(t, s.Step([]G.ValueGrad{list[1], list[0], list[2], list[3]}), "weight 0 is a.bias, in the first step it was a.weight")
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	require.ErrorContains(t, s.Step(list), "graph: adamw: closed")
+	_, err = s.State()
+	require.ErrorContains(t, err, "closed")
+	require.ErrorContains(t, s.SetState(AdamWState{}), "closed")
+}
+
+// TestAdamWSharedMemory: weights that lie within another one's memory, or within a gradient, are refused.
+func TestAdamWSharedMemory(t *testing.T) {
+	whole := dense(tensor.Float64, make([]float64, 6), 6)
+	part := func(from, to int) G.Value {
+		v, err := whole.Slice(tensor.S(from, to))
+		require.NoError(t, err)
+		return v.(*tensor.Dense)
+	}
+	of := func(name string, value, grad G.Value) *weight { return &weight{name: name, value: value, grad: grad} }
+	other := func() G.Value { return dense(tensor.Float64, []float64{1, 1}, 2) }
+	grad := other()
+	for want, w := range map[string][]G.ValueGrad{
+		"": {of("a", part(0, 2), grad), of("b", part(4, 6), grad), of("c", part(2, 4), other())},
+		"a and b share memory": {
+			of("a", whole, dense(tensor.Float64, make([]float64, 6), 6)), of("c", other(), other()), of("b", part(4, 6), other()),
+		},
+		"a and the gradient of b share memory": {of("a", part(0, 2), other()), of("b", other(), part(1, 3))},
+	} {
+		s, err := NewAdamW()
+		require.NoError(t, err)
+		if err = s.Step(w); want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+	}
+}
+
+// TestAdamWOnGorgoniasMachines trains the same weights on a Machine and on TapeMachines, of which one adds up gradients.
+func TestAdamWOnGorgoniasMachines(t *testing.T) {
+	train := func(newVM func(g *G.ExprGraph, wrt G.Nodes) G.VM) []float64 {
+		g := G.NewGraph()
+		x := G.NewVector(g, tensor.Float64, G.WithShape(5), G.WithName("x"), G.WithValue(dense(tensor.Float64, testutil.Normal(1, 5), 5)))
+		w := G.NewScalar(g, tensor.Float64, G.WithName("w"), G.WithValue(2.0))
+		cost := G.Must(G.Sum(G.Must(G.Square(G.Must(G.HadamardProd(x, w))))))
+		_, err := Grad(cost, x, w)
+		require.NoError(t, err)
+		vm := newVM(g, G.Nodes{x, w})
+		defer vm.Close()
+		s, err := NewAdamW(WithLR(0.1))
+		require.NoError(t, err)
+		for range 4 {
+			require.NoError(t, vm.RunAll())
+			require.NoError(t, s.Step(G.NodesToValueGrads(G.Nodes{x, w})))
+			vm.Reset()
+		}
+		return append(elements64(x.Value()), float64(*w.Value().(*G.F64)))
+	}
+	want := train(func(g *G.ExprGraph, _ G.Nodes) G.VM {
+		m, err := NewMachine(g)
+		require.NoError(t, err)
+		return m
+	})
+	require.Equal(t, want, train(func(g *G.ExprGraph, _ G.Nodes) G.VM { return G.NewTapeMachine(g) }))
+	require.Equal(t, want, train(func(g *G.ExprGraph, wrt G.Nodes) G.VM { return G.NewTapeMachine(g, G.BindDualValues(wrt...)) }))
 }
 
 // TestAdamWState goes on from a saved state, in a new solver and in the old one, to the same bits.
@@ -266,6 +330,18 @@ func TestAdamWState(t *testing.T) {
 		after, err := s.State()
 		require.NoError(t, err)
 		require.Equal(t, before, after)
+
+		require.NoError(t, s.SetState(AdamWState{}))
+		begun, err := s.State()
+		require.NoError(t, err)
+		require.Zero(t, begun.Step)
+		for _, m := range begun.Moments {
+			for _, x := range append(elements64(m.First), elements64(m.Second)...) {
+				if x != 0 {
+					t.Fatalf("moment %v, want 0", x)
+				}
+			}
+		}
 
 		fresh, err := NewAdamW()
 		require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -171,9 +172,78 @@ func TestBackendErrors(t *testing.T) {
 	// An error of enqueued work comes when the device gets to it.
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{-1, 0}))))
-	_, err = ops.Apply(refuses{}, x)
+	y, err := ops.Apply(refuses{}, x)
+	require.NoError(t, err)
+	_, err = ops.Apply(scaledSum{1}, y)
 	require.NoError(t, err)
 	m := newMachine(t, g, graph.WithBackend(newFake()))
 	require.NoError(t, m.RunAll())
-	require.ErrorIs(t, m.Synchronize(), errNegative)
+	err = m.Synchronize()
+	require.ErrorIs(t, err, errNegative)
+	require.ErrorContains(t, err, "graph: machine: node 1, shape (2): ops: refuses: ")
+}
+
+// TestTrainingOnDevice: weights that live on the device are trained by runs and steps of which none waits for another.
+func TestTrainingOnDevice(t *testing.T) {
+	const steps = 4
+	train := func(n network, wrt G.Nodes, solver *graph.AdamW, m *graph.Machine) {
+		for i := range steps {
+			values := make([]G.Value, len(wrt))
+			for j, w := range wrt {
+				values[j] = w.Value()
+			}
+			n.let(t, uint64(i))
+			for j, w := range wrt {
+				require.NoError(t, G.Let(w, values[j]))
+			}
+			require.NoError(t, m.RunAll())
+			require.NoError(t, solver.Step(G.NodesToValueGrads(wrt)))
+		}
+	}
+	n := newNetwork(t).grad(t)
+	wrt := n.in[1:3]
+	m := newMachine(t, n.graph)
+	solver, err := graph.NewAdamW()
+	require.NoError(t, err)
+	train(n, wrt, solver, m)
+	norm, err := solver.Norm()
+	require.NoError(t, err)
+	var want [][]float64
+	for _, w := range wrt {
+		want = append(want, numbers(t, w.Value()))
+	}
+
+	n = newNetwork(t).grad(t)
+	wrt = n.in[1:3]
+	f := newFake()
+	stream, err := f.NewStream()
+	require.NoError(t, err)
+	for _, w := range wrt {
+		at := ops.Arg{Operand: ops.Operand{Dtype: w.Dtype(), Shape: w.Shape()}, Buf: new(cpu.Buf)}
+		memory, err := f.Alloc(at.Operand.Bytes())
+		require.NoError(t, err)
+		memory.Place(at.Buf, 0, at.Operand.Bytes())
+		require.NoError(t, stream.Upload(at, w.Value()))
+		require.NoError(t, stream.Synchronize())
+		require.NoError(t, G.Let(w, stream.View(at)))
+	}
+	m = newMachine(t, n.graph, graph.WithBackend(f), graph.WithCapture())
+	solver, err = graph.NewAdamW(graph.WithSolverMachine(m))
+	require.NoError(t, err)
+	f.synchronized, f.downloads = 0, 0
+	train(n, wrt, solver, m)
+	require.Zero(t, f.synchronized, "nothing waits")
+	require.Zero(t, f.downloads)
+	got, err := solver.Norm()
+	require.NoError(t, err)
+	require.InDelta(t, norm, got, 0)
+	for i, w := range wrt {
+		require.Equal(t, want[i], numbers(t, w.Value()))
+	}
+	require.NoError(t, solver.Close())
+	require.NoError(t, m.Close())
+	closed, err := graph.NewAdamW(graph.WithSolverMachine(m))
+	require.NoError(t, err)
+	require.ErrorContains(t, closed.Step(G.NodesToValueGrads(wrt)), "the machine is closed")
+	require.Equal(t, 1, f.streams, "the test's own")
 }

@@ -138,7 +138,10 @@ func (k *fakeKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 		for i, a := range k.args {
 			cells[i], *a.Buf = *a.Buf, cells[i]
 		}
-		return err
+		if err != nil {
+			return &graph.LaunchError{Kernel: k, Err: err}
+		}
+		return nil
 	}
 	stream.fake.launches++
 	stream.enqueue(run)

@@ -17,7 +17,7 @@ type Constant float64
 func (c Constant) At(int) float64 { return float64(c) }
 
 // WarmupCosine is the Schedule that rises linearly to LR over Warmup steps, then follows half a cosine down to LR*Floor
-// at step Total, where it stays.
+// at step Total (Total+1 where all steps are warm-up), where it stays.
 type WarmupCosine struct {
 	LR     float64 // highest learning rate
 	Warmup int     // steps of warm-up; step Warmup-1 already has LR

@@ -16,7 +16,9 @@ func TestWarmupCosine(t *testing.T) {
 		require.InDelta(t, want, s.At(step), 1e-15, "step %d", step)
 	}
 	require.InDelta(t, 1, WarmupCosine{LR: 1, Total: 10}.At(0), 0, "no warm-up")
-	require.InDelta(t, 3, WarmupCosine{LR: 3, Warmup: 5, Total: 5}.At(5), 0, "nothing but warm-up")
+	for step, want := range map[int]float64{4: 3, 5: 3, 6: 1.5, 100: 1.5} {
+		require.InDelta(t, want, WarmupCosine{LR: 3, Warmup: 5, Total: 5, Floor: 0.5}.At(step), 0, "nothing but warm-up, step %d", step)
+	}
 	require.InDelta(t, 0.25, Constant(0.25).At(7), 0)
 }
 
