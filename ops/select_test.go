@@ -3,6 +3,7 @@ package ops_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,11 +11,13 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestSelectBlocksMatchesOracle: the very indices in float64; they are not compared in float32, where scores may tie.
+// TestSelectBlocksMatchesOracle: the very indices in float64. In float32 scores may tie that do not in float64; see
+// TestSelectBlocksFloat32.
 func TestSelectBlocksMatchesOracle(t *testing.T) {
 	for _, x := range oracleCases() {
 		c, p := x.sizes, x.Params
@@ -24,6 +27,41 @@ func TestSelectBlocksMatchesOracle(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v %+v", c, p), func(t *testing.T) {
 			require.Equal(t, want.ints, chosen(t, c, p, tensor.Float64, q, kc, vc).ints)
 		})
+	}
+}
+
+// TestSelectBlocksFloat32: as many blocks as in float64, the forced ones among them, and none left out whose score in
+// float64 is above that of a chosen one by more than rounding.
+func TestSelectBlocksFloat32(t *testing.T) {
+	for _, x := range oracleCases() {
+		c, p := x.sizes, x.Params
+		q, _, _ := c.tokens(1)
+		kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+		if c.S < p.BlockLen {
+			continue // no scores
+		}
+		_, scores := ref.SelectBlocks(tensorOf(q), tensorOf(kc), p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
+		rounding := 1e-5 * float64(c.Hq/c.Hkv*p.BlockLen/p.Stride) // a row of scores sums to h*l/d
+		idx := chosen(t, c, p, tensor.Float32, q, kc, vc).ints
+		for i := 0; i < len(idx); i += p.TopN {
+			row, at := idx[i:i+p.TopN], i/p.TopN
+			b, tok, g := at/c.Hkv/c.S, at/c.Hkv%c.S, at%c.Hkv
+			own, score := tok/p.SelectBlock, scores.Row(b, tok, g)
+			count := min(own+1, p.TopN)
+			taken := row[:count]
+			require.True(t, slices.IsSorted(taken) && taken[0] == 0 && taken[count-1] == int32(own), "%+v: %v", x, row)
+			require.Contains(t, taken, int32(max(0, own-1)))
+			require.Equal(t, slices.Repeat([]int32{-1}, p.TopN-count), append([]int32{}, row[count:]...))
+			worst := math.Inf(1)
+			for j := 1; j < own-1; j++ {
+				if slices.Contains(taken, int32(j)) {
+					worst = min(worst, score[j])
+				}
+			}
+			for j := 1; j < own-1; j++ {
+				require.True(t, slices.Contains(taken, int32(j)) || score[j] <= worst+rounding, "%+v: query %d, block %d", x, tok, j)
+			}
+		}
 	}
 }
 

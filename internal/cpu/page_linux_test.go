@@ -1,0 +1,97 @@
+package cpu
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+// betweenPages returns memory of at least the given bytes between pages that can not be read or written: an access outside
+// of it ends the test's process, also one whose value is not used.
+func betweenPages(t *testing.T, bytes int) []byte {
+	t.Helper()
+	page := syscall.Getpagesize()
+	n := roundUp(bytes, page)
+	all, err := syscall.Mmap(-1, 0, n+2*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Munmap(all); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, guard := range [][]byte{all[:page], all[page+n:]} {
+		if err := syscall.Mprotect(guard, syscall.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all[page : page+n]
+}
+
+// place copies x to the begin or to the end of mem.
+func place[T Float](mem []byte, x []T, end bool) []T {
+	if len(x) == 0 {
+		return nil
+	}
+	bytes, at := len(x)*int(unsafe.Sizeof(x[0])), 0
+	if end {
+		at = len(mem) - bytes
+	}
+	s := unsafe.Slice((*T)(unsafe.Pointer(&mem[at])), len(x))
+	copy(s, x)
+	return s
+}
+
+// TestNoAccessOutsideOfOperands: kernels touch no byte before or after their operands.
+func TestNoAccessOutsideOfOperands(t *testing.T) {
+	t.Run("float32", testNoAccessOutside[float32])
+	t.Run("float64", testNoAccessOutside[float64])
+}
+
+func testNoAccessOutside[T Float](t *testing.T) {
+	var pages [4][]byte
+	for i := range pages {
+		pages[i] = betweenPages(t, 1<<18)
+	}
+	for _, l := range available() {
+		for _, end := range []bool{false, true} {
+			for _, c := range vecCases[T]() {
+				for n := range 140 {
+					var in [4][]T
+					for i := range in {
+						in[i] = place(pages[i], random[T](n), end)
+					}
+					c.call(l, in, 1.5, 0.75)
+				}
+			}
+			for i, z := range [][3]int{{1, 1, 1}, {13, 131, 3}, {7, 64, 5}, {12, 17, 2}, {6, 32, 1}, {11, 49, 4}, {25, 9, 7}, {4, 8, 16}} {
+				m, n, k := z[0], z[1], z[2]
+				for _, across := range []bool{false, true} {
+					ars, acs := k, 1
+					if across {
+						ars, acs = 1, m
+					}
+					a, b := place(pages[0], random[T](m*k), end), place(pages[1], random[T](k*n), end)
+					tileAt(l, m, n, k, a, ars, acs, b, n, place(pages[2], random[T](m*n), end), n, i%2 == 0)
+				}
+			}
+			for _, z := range [][3]int{{1, 1, 1}, {17, 65, 33}, {64, 128, 16}, {40, 100, 70}, {131, 70, 5}, {3, 130, 140}} {
+				for q := range 4 {
+					s := GemmShape{z[0], z[1], z[2], q&1 != 0, q&2 != 0}
+					a, b, bias := random[T](s.M*s.K), random[T](s.K*s.N), random[T](s.N)
+					want, got := make([]T, s.M*s.N), place(pages[3], make([]T, s.M*s.N), end)
+					var elsewhere, here Kernel
+					gemm[T](l, &elsewhere, s, NewBuf(a), NewBuf(b), NewBuf(bias), NewBuf(want))
+					gemm[T](l, &here, s, NewBuf(place(pages[0], a, end)), NewBuf(place(pages[1], b, end)), NewBuf(place(pages[2], bias, end)), NewBuf(got))
+					run(t, &elsewhere, 1)
+					run(t, &here, 1)
+					if !slices.Equal(got, want) {
+						t.Errorf("%v: %v: not the bits that it has elsewhere in memory", l, s)
+					}
+				}
+			}
+		}
+	}
+}
