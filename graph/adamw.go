@@ -85,7 +85,7 @@ func WithSolverBackend(b Backend) AdamWOption { return func(o *adamWOptions) { o
 // WithSolverMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait
 // for the other. The solver must be closed before m.
 func WithSolverMachine(m *Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine, o.backend = m, m.opts.backend }
+	return func(o *adamWOptions) { o.machine = m }
 }
 
 // Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
@@ -100,7 +100,13 @@ func NewAdamW(opts ...AdamWOption) (*AdamW, error) {
 		schedule: Constant(1e-3), beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, decays: Decays, clip: 1,
 	}}
 	for _, o := range opts {
+		if o == nil {
+			return nil, errors.New("graph: adamw: nil option")
+		}
 		o(&s.options)
+	}
+	if m := s.options.machine; m != nil {
+		s.options.backend = m.opts.backend
 	}
 	if err := s.options.validate(); err != nil {
 		return nil, fmt.Errorf("graph: adamw: %w", err)

@@ -142,6 +142,8 @@ func TestAdamWOptions(t *testing.T) {
 		_, err := NewAdamW(o)
 		require.ErrorContains(t, err, message)
 	}
+	_, err := NewAdamW(nil)
+	require.ErrorContains(t, err, "nil option")
 	s, err := NewAdamW(WithLR(0.5))
 	require.NoError(t, err)
 	require.InDelta(t, 0.5, s.LR(), 0)

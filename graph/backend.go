@@ -39,9 +39,9 @@ type Backend interface {
 	// NewStream returns a new queue of the device.
 	NewStream() (Stream, error)
 
-	// Adopt makes dst hold the memory of v where v lives on this device already, row-major and aligned for every kernel
-	// (to 8 bytes at least): no copy, no allocation. ok is false for a value that must be uploaded; a Host backend
-	// uploads none. A value of another type or shape than want, or of another device, is an error.
+	// Adopt makes dst hold the memory of v where v lives on this device already, row-major and aligned for every kernel:
+	// no copy, no allocation. ok is false for a value that must be uploaded; a Host backend uploads none. A value of
+	// another type or shape than want, or of another device, is an error.
 	Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (ok bool, err error)
 
 	// Close frees what the backend itself holds. Memory and streams must have been freed before.

@@ -169,6 +169,20 @@ func TestBackendErrors(t *testing.T) {
 	require.Zero(t, f.streams)
 	require.Zero(t, f.memory)
 
+	// A panic while a kernel is recorded ends the recording.
+	f = newFake()
+	captured := newMachine(t, n.graph, graph.WithBackend(f), graph.WithCapture())
+	require.NoError(t, captured.RunAll())
+	f.fault = "a fault"
+	err = captured.RunAll()
+	require.ErrorContains(t, err, "a fault")
+	require.ErrorContains(t, err, "ops: compressed attention: ")
+	f.fault = ""
+	require.NoError(t, captured.RunAll())
+	got := numbers(t, n.cost.Value())
+	require.NoError(t, newMachine(t, n.graph).RunAll())
+	require.Equal(t, numbers(t, n.cost.Value()), got)
+
 	// An error of enqueued work comes when the device gets to it.
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{-1, 0}))))

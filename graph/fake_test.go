@@ -22,6 +22,7 @@ type fake struct {
 	missing   string // name of a Spec that it has no kernel for
 	broken    error  // of Bind
 	exhausted error  // of Alloc
+	fault     string // panic of Launch
 
 	open, memory, streams  int // Close not called yet, bytes, streams
 	uploads, downloads     int
@@ -143,6 +144,9 @@ func (k *fakeKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 		}
 		return nil
 	}
+	if stream.fake.fault != "" {
+		panic(stream.fake.fault)
+	}
 	stream.fake.launches++
 	stream.enqueue(run)
 	return nil
@@ -202,6 +206,9 @@ func (s *fakeStream) View(a ops.Arg) G.Value {
 }
 
 func (s *fakeStream) BeginCapture() error {
+	if s.capturing {
+		return errors.New("capture during a capture")
+	}
 	s.fake.captures++
 	s.capturing, s.captured = true, nil
 	return nil

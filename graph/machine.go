@@ -15,8 +15,8 @@ import (
 // graph's roots, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have values, so that
 // node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
 // RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is written again by
-// the next run unless the Read's target has been set to another value. Other nodes have no values. After an error all
-// are undefined; the next RunAll begins anew.
+// the next run unless the Read's target has been set to another value; where there are Reads each run waits for its end.
+// Other nodes have no values. After an error all are undefined; the next RunAll begins anew.
 //
 // A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another; where
 // one reads, on the device, what another has computed there, the other has to Synchronize first.
@@ -96,6 +96,9 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 	}
 	m := &Machine{}
 	for _, o := range opts {
+		if o == nil {
+			return nil, errors.New("graph: machine: nil option")
+		}
 		o(&m.opts)
 	}
 	if m.opts.policy == nil {

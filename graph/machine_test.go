@@ -217,6 +217,8 @@ func TestMachineErrors(t *testing.T) {
 	require.Equal(t, []float64{6, 0}, numbers(t, z.Value()))
 	_, err = graph.NewMachine(nil)
 	require.Error(t, err)
+	_, err = graph.NewMachine(g, nil)
+	require.ErrorContains(t, err, "nil option")
 	other := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
 	_, err = graph.NewMachine(g, graph.WithKeep(other))
 	require.ErrorContains(t, err, "elsewhere")

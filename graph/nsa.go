@@ -141,7 +141,7 @@ type NSA struct {
 }
 
 // NewNSA adds the parameters of a layer to g, with values from src. Their names begin with prefix, which must differ
-// between the layers of a graph: Gorgonia takes inputs of one name, type and shape for one.
+// between the layers of a graph, see NewParam.
 func NewNSA(g *G.ExprGraph, prefix string, c NSAConfig, src Source) (*NSA, error) {
 	if g == nil || src == nil {
 		return nil, errors.New("graph: nsa: nil graph or source")

@@ -57,6 +57,8 @@ func TestNSARefuses(t *testing.T) {
 
 	l, err := NewNSA(g, "b.", nsaConfig(), Fresh(tensor.Float64, 1))
 	require.NoError(t, err)
+	_, err = NewNSA(g, "b.", nsaConfig(), Fresh(tensor.Float64, 2))
+	require.ErrorContains(t, err, "parameter b.wq.weight: the graph has a node of that name")
 	_, err = l.Apply(nil)
 	require.ErrorContains(t, err, "x is nil")
 	_, err = l.Apply(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, 7), G.WithName("x")))

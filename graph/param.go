@@ -93,8 +93,12 @@ func Values(m map[string]*tensor.Dense) Source {
 	}
 }
 
-// NewParam adds the node of a parameter to g, with the value that src gives; a value of another shape is an error.
+// NewParam adds the node of a parameter to g, with the value that src gives. A value of another shape is an error, and so
+// is a name that g has already: Gorgonia takes inputs of one name, type and shape for one.
 func NewParam(g *G.ExprGraph, p Param, src Source) (*G.Node, error) {
+	if len(g.ByName(p.Name)) > 0 {
+		return nil, fmt.Errorf("graph: parameter %s: the graph has a node of that name", p.Name)
+	}
 	v, err := src(p)
 	if err != nil {
 		return nil, err
