@@ -65,6 +65,9 @@ func run(ctx context.Context, args []string) error {
 	if err := config.Validate(); err != nil {
 		return err
 	}
+	if !(*minutes >= 0 && *minutes <= 1e6) {
+		return fmt.Errorf("-minutes %v, want a number from 0 to a million", *minutes)
+	}
 	training.Seed, training.Out, training.Progress = *seed, *out, os.Stderr
 	if *minutes != 0 {
 		training.Duration = time.Duration(*minutes * float64(time.Minute))
@@ -90,7 +93,10 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("--- sample\n%s\n--- run folder: %s\n", r.Sample, *out)
+	fmt.Printf("--- sample\n%s\n", tinylm.Printable(r.Sample))
+	if *out != "" {
+		fmt.Printf("--- run folder: %s\n", *out)
+	}
 	fmt.Printf("held-out loss %.4f nats/byte after %d tokens in %.1f s\n", r.HeldOut, r.Tokens, r.Elapsed.Seconds())
 	return nil
 }

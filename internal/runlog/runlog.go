@@ -69,13 +69,10 @@ func (l *Log) AddHeldOut(h HeldOut) { l.heldOut = append(l.heldOut, h) }
 // Steps returns the rows so far.
 func (l *Log) Steps() []Step { return l.steps }
 
-// Save writes the table and, once there are two steps, the plot.
+// Save writes the table and the plot.
 func (l *Log) Save() error {
 	if err := l.write(StepsFile, l.writeCSV); err != nil {
 		return err
-	}
-	if len(l.steps) < 2 {
-		return nil
 	}
 	return l.write(PlotFile, l.writePlot)
 }

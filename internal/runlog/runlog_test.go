@@ -59,6 +59,19 @@ func TestPlotOfNaN(t *testing.T) {
 	require.NoError(t, l.Save())
 }
 
+func TestPlotOfFewSteps(t *testing.T) {
+	for steps := range 2 {
+		l, err := Create(t.TempDir(), "")
+		require.NoError(t, err)
+		for i := range steps {
+			l.AddStep(Step{Step: i + 1, Loss: 5.5})
+		}
+		l.AddHeldOut(HeldOut{Step: steps, Loss: 5.6})
+		require.NoError(t, l.Save())
+		require.FileExists(t, l.Path(PlotFile))
+	}
+}
+
 func TestRoundTicks(t *testing.T) {
 	for _, c := range []struct {
 		lo, hi float64

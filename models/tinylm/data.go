@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 )
 
 // heldOutPart is one over the part of the data that is not trained on.
@@ -23,8 +24,8 @@ type Data struct {
 
 // ReadData reads a file, or every text file below a folder whose name ends in ext ("" is any). Only regular files count,
 // no links and no folders, whatever their names; binary files, those with a zero byte, are left out. Of a folder every
-// twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where that leaves either part
-// empty, the last twentieth.
+// twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where that is less than a
+// hundredth or more than half of the text, the last twentieth.
 func ReadData(path, ext string) (*Data, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -42,7 +43,7 @@ func ReadData(path, ext string) (*Data, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tinylm: data: %w", err)
 	}
-	if len(d.Train) == 0 || len(d.HeldOut) == 0 {
+	if total := len(d.Train) + len(d.HeldOut); 100*len(d.HeldOut) < total || 2*len(d.HeldOut) > total {
 		all := append(d.Train, d.HeldOut...)
 		cut := len(all) - len(all)/heldOutPart
 		d.Train, d.HeldOut = all[:cut], all[cut:]
@@ -182,4 +183,14 @@ func Decode(ids []int32) (string, error) {
 		b[i] = byte(id)
 	}
 	return string(b), nil
+}
+
+// Printable returns text with control characters and bytes that are not UTF-8 replaced, which could upset a terminal.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
 }

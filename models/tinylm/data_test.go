@@ -1,6 +1,8 @@
 package tinylm
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +69,27 @@ func TestDataRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "neither a file nor a folder")
 	_, err = RandomData(100, 257, 1)
 	require.ErrorContains(t, err, "want at least 1 below at most 256")
+}
+
+func TestReadDataHoldsOutAFairPart(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 200 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte("short"), 0o644))
+	}
+	before, err := ReadData(dir, "")
+	require.NoError(t, err)
+	held := len(before.HeldOut)
+	require.NotZero(t, held)
+	require.Zero(t, held%len("short\n"), "whole files")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "long"), bytes.Repeat([]byte("x"), 200*held), 0o644))
+	d, err := ReadData(dir, "")
+	require.NoError(t, err)
+	all := len(d.Train) + len(d.HeldOut)
+	require.Equal(t, all/heldOutPart, len(d.HeldOut), "the last twentieth, not the few short files")
+}
+
+func TestPrintable(t *testing.T) {
+	require.Equal(t, "Größe\t\uFFFD\n\uFFFD\uFFFD[", Printable("Größe\t\xff\n\x00\x1b["))
 }
 
 func TestWindows(t *testing.T) {

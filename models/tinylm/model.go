@@ -11,6 +11,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// maxTokens bounds the tokens of a run, so that a size out of all proportion is an error and not the end of the process.
+const maxTokens = 1 << 26
+
 // Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. It is used by one
 // goroutine at a time.
 type Model struct {
@@ -70,6 +73,9 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 	}
 	if batch < 1 || seq < 1 {
 		return nil, errors.New("batch and length must be at least 1")
+	}
+	if batch > maxTokens/seq {
+		return nil, fmt.Errorf("a run has at most %d tokens", maxTokens)
 	}
 	var o modelOptions
 	for _, opt := range opts {

@@ -104,7 +104,8 @@ func (r *run) rate(done float64) float64 {
 
 // Train trains a new model of configuration c on data. When ctx ends it stops after the step that it is in and finishes
 // with what there is: evaluation, sample and files. Everything that can be wrong with its arguments is an error before
-// the first step.
+// the first step, and leaves no run folder; a step that fails, as when the training diverges, leaves the record of the
+// steps before it.
 func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -152,11 +153,6 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	if t.Out != "" {
-		if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name); err != nil {
-			return r, fmt.Errorf("tinylm: train: %w", err)
-		}
-	}
 	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
 		return r, err
 	}
@@ -166,8 +162,16 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithMachine(t.Machine...)); err != nil {
 		return r, err
 	}
-	r.solver, err = graph.NewAdamW(graph.WithDecay(t.Decay), graph.WithClip(t.Clip))
-	return r, err
+	if r.solver, err = graph.NewAdamW(graph.WithDecay(t.Decay), graph.WithClip(t.Clip)); err != nil {
+		return r, err
+	}
+	if t.Out == "" {
+		return r, nil
+	}
+	if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name); err != nil { // last: nothing is left of a run that can not begin
+		return r, fmt.Errorf("tinylm: train: %w", err)
+	}
+	return r, nil
 }
 
 func (r *run) close() error {
@@ -188,7 +192,8 @@ func (r *run) run(ctx context.Context) (*Result, error) {
 	r.start = time.Now()
 	for done := 0.0; done < 1 && ctx.Err() == nil; {
 		if err := r.step(done); err != nil {
-			return nil, err
+			r.show.end()
+			return nil, errors.Join(err, r.save())
 		}
 		done = r.done()
 		if k := int(done * float64(r.Evaluations)); k > evaluated && done < 1 {
@@ -245,10 +250,17 @@ func (r *run) evaluate() error {
 		return err
 	}
 	r.show.heldOut(r, loss)
+	if r.log != nil {
+		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
+	}
+	return r.save()
+}
+
+// save writes the record so far, where there is a run folder.
+func (r *run) save() error {
 	if r.log == nil {
 		return nil
 	}
-	r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
 	return r.log.Save()
 }
 
@@ -272,9 +284,9 @@ func (r *run) finish() (*Result, error) {
 	}
 	if r.log != nil {
 		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
-		if err := r.log.Save(); err != nil {
-			return nil, err
-		}
+	}
+	if err := r.save(); err != nil {
+		return nil, err
 	}
 	if r.SampleBytes == 0 {
 		return res, nil

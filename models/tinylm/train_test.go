@@ -129,14 +129,18 @@ func TestTrainRefuses(t *testing.T) {
 		{"temperature", func(_ *Config, _ *Data, t *Training) { t.Sampling.Temperature = -1 }, "temperature is -1"},
 		{"config", func(c *Config, _ *Data, _ *Training) { c.Heads = 3 }, "heads 3 not a multiple of kv heads 2"},
 		{"data", func(_ *Config, d *Data, _ *Training) { d.HeldOut = d.HeldOut[:64] }, "the held-out part has 64 bytes, want at least 65"},
+		{"size", func(_ *Config, _ *Data, t *Training) { t.Batch = 1 << 50 }, "a run has at most 67108864 tokens"},
 		{"folder", func(_ *Config, _ *Data, t *Training) { t.Out = file }, "not a directory"},
 		{"folder below a file", func(_ *Config, _ *Data, t *Training) { t.Out = filepath.Join(file, "run") }, "not a directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			config, data, training := small(), text(t), short(3)
+			out := filepath.Join(t.TempDir(), "run")
+			training.Out = out
 			c.change(&config, data, &training)
 			_, err := Train(context.Background(), config, data, training)
 			require.ErrorContains(t, err, c.message)
+			require.NoDirExists(t, out)
 		})
 	}
 	_, err := Train(context.Background(), small(), nil, short(3))
@@ -193,4 +197,16 @@ func TestEvaluateSharesWeights(t *testing.T) {
 	}
 	require.InEpsilon(t, losses[0], losses[1], 1e-12, "the same windows in other batches")
 	require.InDelta(t, math.Log(256), losses[0], 1.5)
+}
+
+// TestTrainKeepsTheRecordOfAFailedRun: a learning rate that ends in NaN is an error, and the steps before it are on disk.
+func TestTrainKeepsTheRecordOfAFailedRun(t *testing.T) {
+	training := short(10)
+	training.LR, training.Warmup, training.Out = 1e300, 0, t.TempDir()
+	_, err := Train(context.Background(), small(), text(t), training)
+	require.ErrorContains(t, err, "step 2: ")
+	record, err := os.ReadFile(filepath.Join(training.Out, "steps.csv"))
+	require.NoError(t, err)
+	require.Len(t, strings.Split(strings.TrimSpace(string(record)), "\n"), 2)
+	require.NoFileExists(t, filepath.Join(training.Out, WeightsFile))
 }
