@@ -64,7 +64,6 @@ func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, err
 	if err := ops.HoldValue(dst, v, want); err != nil {
 		return false, err
 	}
-	dst.Set(dst.Pointer(), want.Bytes()) // the transpose of a view has more memory than elements
 	return true, nil
 }
 

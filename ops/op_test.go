@@ -33,6 +33,8 @@ func TestHoldValueLayouts(t *testing.T) {
 		require.NoError(t, err)
 		return v.(*tensor.Dense)
 	}
+	transposedView := slice(dense(2, 4), nil, G.S(1, 3))
+	require.NoError(t, transposedView.T())
 	columnMajor := func(shape ...int) *tensor.Dense {
 		n := tensor.Shape(shape).TotalSize()
 		return tensor.New(tensor.WithShape(shape...), tensor.AsFortran(dense(n).Float64s()))
@@ -55,6 +57,8 @@ func TestHoldValueLayouts(t *testing.T) {
 		{"column-major vector", columnMajor(3, 1), []float64{0, 1, 2}, tensor.Shape{3, 1}, true},
 		{"column vector", dense(3, 1), []float64{0, 1, 2}, tensor.Shape{3}, true},
 		{"axes of one", dense(1, 3, 1), []float64{0, 1, 2}, tensor.Shape{1, 3, 1}, true},
+		{"transposed columns", transposedView, []float64{1, 5, 2, 6}, tensor.Shape{2, 2}, false},
+		{"one column of transposed columns", slice(transposedView, nil, G.S(0)), []float64{1, 2}, tensor.Shape{2}, true},
 		{"scalar tensor", tensor.New(tensor.FromScalar(2.5)), []float64{2.5}, tensor.Shape{}, false},
 		{"scalar", G.NewF64(2.5), []float64{2.5}, tensor.Shape{}, true},
 		{"scalar for one element", G.NewF64(2.5), []float64{2.5}, tensor.Shape{1}, true},

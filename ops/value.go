@@ -50,6 +50,10 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 		default:
 			return fmt.Errorf("type %v is not supported", want.Dtype)
 		}
+		if b.Bytes() < want.Bytes() {
+			return fmt.Errorf("got %d bytes of memory, want %v", b.Bytes(), want)
+		}
+		b.Set(b.Pointer(), want.Bytes()) // a view has more memory than elements
 		return nil
 	case *gorgonia.F32:
 		return holdScalar(b, (*float32)(v), tensor.Float32, want)
