@@ -6,7 +6,9 @@
 package tinylm
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"gorgonia.org/tensor"
@@ -62,6 +64,17 @@ func (c Config) Validate() error {
 			return fmt.Errorf("tinylm: %s is %d, want at least 1", s.name, s.v)
 		}
 	}
+	if err := c.checkAttention(); err != nil {
+		return err
+	}
+	if math.IsInf(c.RoPEBase, 1) {
+		return errors.New("tinylm: rope base is infinite")
+	}
+	return c.checkSize()
+}
+
+// checkAttention is the part of Validate that depends on the kind of attention.
+func (c Config) checkAttention() error {
 	switch c.Attention {
 	case "", NSA:
 		if err := c.nsa().Validate(); err != nil {
@@ -79,6 +92,48 @@ func (c Config) Validate() error {
 		return fmt.Errorf("tinylm: key dim %d is odd, the rotary embedding wants pairs", c.KeyDim)
 	case c.RoPEBase != 0 && !(c.RoPEBase > 1):
 		return fmt.Errorf("tinylm: rope base is %v, want more than 1", c.RoPEBase)
+	}
+	return nil
+}
+
+// maxSize bounds each size of a model and maxParameters all of its numbers, so that a size out of all proportion is an
+// error and not the end of the process.
+const (
+	maxSize       = 1 << 24
+	maxParameters = 1 << 34
+)
+
+// checkSize refuses models that no machine holds.
+func (c Config) checkSize() error {
+	for _, s := range []struct {
+		name string
+		v    int
+	}{
+		{"vocab", c.Vocab}, {"context", c.Context}, {"dim", c.Dim}, {"layers", c.Layers}, {"heads", c.Heads}, {"kv heads", c.KVHeads},
+		{"key dim", c.KeyDim}, {"value dim", c.ValueDim}, {"phi hidden", c.PhiHidden}, {"gate hidden", c.GateHidden},
+	} {
+		if s.v > maxSize {
+			return fmt.Errorf("tinylm: %s is %d, want at most %d", s.name, s.v, maxSize)
+		}
+	}
+	if c.Phi == graph.PhiMLP && c.BlockLen > maxSize {
+		return fmt.Errorf("tinylm: block length l is %d, want at most %d with phi %q", c.BlockLen, maxSize, c.Phi)
+	}
+	one := c
+	one.Layers = 1
+	n := 0.0 // no int: it could overflow
+	for _, p := range one.LearnableParams() {
+		size := 1.0
+		for _, axis := range p.Shape {
+			size *= float64(axis)
+		}
+		if strings.HasPrefix(p.Name, layer(0)) {
+			size *= float64(c.Layers)
+		}
+		n += size
+	}
+	if n > maxParameters {
+		return fmt.Errorf("tinylm: a model of %.3g parameters, want at most %d", n, maxParameters)
 	}
 	return nil
 }

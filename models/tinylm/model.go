@@ -108,7 +108,9 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 		}
 	}
 	var err error
-	m.vm, err = o.vm(m)
+	if m.vm, err = o.vm(m); err == nil && m.vm == nil {
+		err = errors.New("no VM")
+	}
 	return m, err
 }
 
@@ -156,6 +158,9 @@ func (m *Model) Run() error {
 func (m *Model) Train(solver G.Solver) (loss float64, err error) {
 	if m.grads == nil {
 		return 0, errors.New("tinylm: train: the model was built without gradients")
+	}
+	if solver == nil {
+		return 0, errors.New("tinylm: train: no solver")
 	}
 	if err := m.Run(); err != nil {
 		return 0, err

@@ -113,6 +113,9 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, erro
 	if err := t.validate(); err != nil {
 		return nil, err
 	}
+	if t.SampleBytes > 0 && c.Vocab > 256 {
+		return nil, fmt.Errorf("tinylm: train: a sample of text from a vocabulary of %d, want at most 256 tokens", c.Vocab)
+	}
 	if data == nil {
 		return nil, errors.New("tinylm: train: no data")
 	}

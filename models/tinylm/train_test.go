@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -129,6 +130,7 @@ func TestTrainRefuses(t *testing.T) {
 		{"temperature", func(_ *Config, _ *Data, t *Training) { t.Sampling.Temperature = -1 }, "temperature is -1"},
 		{"config", func(c *Config, _ *Data, _ *Training) { c.Heads = 3 }, "heads 3 not a multiple of kv heads 2"},
 		{"data", func(_ *Config, d *Data, _ *Training) { d.HeldOut = d.HeldOut[:64] }, "the held-out part has 64 bytes, want at least 65"},
+		{"sample", func(c *Config, _ *Data, _ *Training) { c.Vocab = 257 }, "a sample of text from a vocabulary of 257"},
 		{"size", func(_ *Config, _ *Data, t *Training) { t.Batch = 1 << 50 }, "a run has at most 67108864 tokens"},
 		{"folder", func(_ *Config, _ *Data, t *Training) { t.Out = file }, "not a directory"},
 		{"folder below a file", func(_ *Config, _ *Data, t *Training) { t.Out = filepath.Join(file, "run") }, "not a directory"},
@@ -209,4 +211,20 @@ func TestTrainKeepsTheRecordOfAFailedRun(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, strings.Split(strings.TrimSpace(string(record)), "\n"), 2)
 	require.NoFileExists(t, filepath.Join(training.Out, WeightsFile))
+}
+
+func TestModelRefuses(t *testing.T) {
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	_, err = NewModel(nil, 1, 8)
+	require.ErrorContains(t, err, "no weights")
+	_, err = NewModel(w, 0, 8)
+	require.ErrorContains(t, err, "model of 0 x 8 tokens")
+	_, err = NewModel(w, 1, 8, WithVM(func(*Model) (G.VM, error) { return nil, nil }))
+	require.ErrorContains(t, err, "no VM")
+	m, err := NewModel(w, 1, 8, WithGradients())
+	require.NoError(t, err)
+	_, err = m.Train(nil)
+	require.ErrorContains(t, err, "no solver")
+	require.NoError(t, m.Close())
 }
