@@ -23,8 +23,8 @@ type Data struct {
 }
 
 // ReadData reads a file, or every text file below a folder whose name ends in ext ("" is any). Only regular files count,
-// no links and no folders, whatever their names; binary files, those with a zero byte, are left out. Of a folder every
-// twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where that is less than a
+// no links and no folders, whatever their names, though path itself may be a link; binary files, those with a zero byte, are
+// left out. Of a folder every twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where that is less than a
 // hundredth or more than half of the text, the last twentieth.
 func ReadData(path, ext string) (*Data, error) {
 	info, err := os.Stat(path)
@@ -57,7 +57,11 @@ func ReadData(path, ext string) (*Data, error) {
 // readFolder appends the files below root to d in the order of their names, a line break after each.
 func (d *Data) readFolder(root, ext string) error {
 	files := 0
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	root, err := filepath.EvalSymlinks(root) // WalkDir does not follow one; Debian's GOROOT/src is one
+	if err != nil {
+		return err
+	}
+	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

@@ -88,6 +88,19 @@ func TestReadDataHoldsOutAFairPart(t *testing.T) {
 	require.Equal(t, all/heldOutPart, len(d.HeldOut), "the last twentieth, not the few short files")
 }
 
+func TestReadDataThroughALink(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "real"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "real", "a.txt"), []byte("some text"), 0o644))
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink("real", link); err != nil {
+		t.Skip("no symbolic links here: ", err)
+	}
+	d, err := ReadData(link, ".txt")
+	require.NoError(t, err)
+	require.Equal(t, "some text\n", string(append(d.Train, d.HeldOut...)))
+}
+
 func TestPrintable(t *testing.T) {
 	require.Equal(t, "Größe\t\uFFFD\n\uFFFD\uFFFD[", Printable("Größe\t\xff\n\x00\x1b["))
 }
