@@ -148,21 +148,35 @@ func otherSuites(path string, rows []row) ([][]string, error) {
 	return kept, nil
 }
 
-// seconds returns the median time of f over at least the given number of runs after one that warms up.
+// seconds returns the median time of f over the given number of runs after one that warms up.
 func seconds(runs int, f func() error) (float64, error) {
-	if err := f(); err != nil {
+	m, err := secondsInTurn(runs, f)
+	if err != nil {
 		return 0, err
 	}
-	var times []float64
-	for range runs {
-		start := time.Now()
-		if err := f(); err != nil {
-			return 0, err
+	return m[0], nil
+}
+
+// secondsInTurn returns the median time of each of fs over the given number of rounds after one that warms up.
+func secondsInTurn(rounds int, fs ...func() error) ([]float64, error) {
+	times := make([][]float64, len(fs))
+	for round := range rounds + 1 {
+		for i, f := range fs {
+			start := time.Now()
+			if err := f(); err != nil {
+				return nil, err
+			}
+			if round > 0 {
+				times[i] = append(times[i], time.Since(start).Seconds())
+			}
 		}
-		times = append(times, time.Since(start).Seconds())
 	}
-	slices.Sort(times)
-	return times[len(times)/2], nil
+	medians := make([]float64, len(fs))
+	for i, t := range times {
+		slices.Sort(t)
+		medians[i] = t[len(t)/2]
+	}
+	return medians, nil
 }
 
 // commit returns the checked-out commit, with a plus sign when files differ from it.
