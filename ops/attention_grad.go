@@ -84,8 +84,9 @@ func (st rowStats[T]) rows(b, g int) (lse, delta []T) {
 	return cpu.Slice[T](st.lse)[at:][:n], cpu.Slice[T](st.delta)[at:][:n]
 }
 
-// spanBackward is the gradient of attention under a span. Two owners write each output once, so that no order of
-// execution shows in the bits: a tile of rows its dq, a tile of keys its dk and dv.
+// spanBackward is the gradient of attention under a span. Every output has one owner that writes it, so that no order of
+// execution shows in the bits: a tile of rows its dq, a tile of keys its dk and dv. Both recompute the scores. Where keys are
+// few, see keyParts, the rows go through the keys once instead and add dk and dv up in parts.
 type spanBackward[T cpu.Float] struct {
 	rowTiles
 	mask         span
@@ -93,6 +94,7 @@ type spanBackward[T cpu.Float] struct {
 	dq, dk, dval Arg
 	keys, vals   packed[T]
 	stats        rowStats[T]
+	parts        keyParts
 
 	// Of each worker: rows of q, of do and of dq; scores and do·v; the dk and dv of a tile of keys.
 	rowsQ, rowsDO, rowsDQ, scores, dp, tileK, tileV cpu.Region[T]
@@ -114,6 +116,12 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
 		tileK:  cpu.Scratch[T](k, keyTile*r.d),
 		tileV:  cpu.Scratch[T](k, keyTile*r.dv),
 	}
+	if n := r.s / r.t; n >= fewKeys {
+		f.parts = bindKeyParts[T](k, r.dims, min(n, mostParts))
+		k.Phase(r.b*r.hkv*f.parts.n, f.queryPart)
+		bindSumOfParts[T](k, r.dims, f.parts, f.dk, f.dval)
+		return
+	}
 	k.Phase(r.pieces(), f.queryTile)
 	k.Phase(r.b*r.hkv*f.keys.tiles, f.keyTile)
 }
@@ -121,6 +129,12 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
 // queryTile computes the dq of a tile of rows.
 func (f *spanBackward[T]) queryTile(piece int, w *cpu.Worker) {
 	b, g, t0, t1 := f.at(piece)
+	f.rowGrad(b, g, t0, t1, nil, nil, w)
+}
+
+// rowGrad computes the dq of the rows of the queries [t0,t1) of a group. It adds what they give to dk [T,D] and dv [T,Dv],
+// unless these are nil.
+func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
 	s, dp, scale := f.scores.Local(w), f.dp.Local(w), softmaxScale[T](f.d)
@@ -143,6 +157,10 @@ func (f *spanBackward[T]) queryTile(piece int, w *cpu.Worker) {
 			softmaxGrad(s[at:][:to-from], dp[at:][:to-from], x, y, lse[t0*f.h+r], delta[t0*f.h+r], scale)
 		}
 		cpu.Tile(rows, f.d, to-from, dp, chunkKeys, 1, k[f.key(b, from, g, f.d):], f.hkv*f.d, dq, f.d, true)
+		if dk != nil {
+			cpu.Tile(to-from, f.dv, rows, s, 1, chunkKeys, do, f.dv, dv[from*f.dv:], f.dv, true)
+			cpu.Tile(to-from, f.d, rows, dp, 1, chunkKeys, q, f.d, dk[from*f.d:], f.d, true)
+		}
 		from = to
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, b, g, t0, t1, f.d)
