@@ -123,6 +123,7 @@ type LaunchError struct {
 	Err    error
 }
 
+// Error returns the kernel's own error.
 func (e *LaunchError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the kernel's own error.

@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -48,6 +49,12 @@ type NSAConfig struct {
 // DefaultRoPEBase is the base of the rotary embedding where none is given.
 const DefaultRoPEBase = 10000
 
+// Bounds of what a layer may ask for, so that no product of sizes overflows and no allocation panics.
+const (
+	maxSize     = 1 << 24 // each of the sizes
+	maxElements = 1 << 40 // elements of a parameter
+)
+
 // branches are the names of the three branches in the order of the gates.
 var branches = [...]string{"cmp", "sel", "win"}
 
@@ -67,8 +74,8 @@ func (c NSAConfig) validate() error {
 		{"dim", c.Dim}, {"heads", c.Heads}, {"kv heads", c.KVHeads}, {"key dim", c.KeyDim}, {"value dim", c.ValueDim},
 		{"gate hidden", c.GateHidden},
 	} {
-		if s.v < 1 {
-			return fmt.Errorf("%s is %d, want at least 1", s.name, s.v)
+		if s.v < 1 || s.v > maxSize {
+			return fmt.Errorf("%s is %d, want 1 to %d", s.name, s.v, maxSize)
 		}
 	}
 	if c.Heads%c.KVHeads != 0 {
@@ -83,8 +90,8 @@ func (c NSAConfig) validate() error {
 	switch c.Phi {
 	case "", PhiMean:
 	case PhiMLP:
-		if c.PhiHidden < 1 {
-			return fmt.Errorf("phi hidden is %d, want at least 1 with phi %q", c.PhiHidden, c.Phi)
+		if c.PhiHidden < 1 || c.PhiHidden > maxSize || c.BlockLen > maxSize {
+			return fmt.Errorf("phi hidden is %d and block length l %d, want 1 to %d with phi %q", c.PhiHidden, c.BlockLen, maxSize, c.Phi)
 		}
 	default:
 		return fmt.Errorf("phi is %q, want %q or %q", c.Phi, PhiMean, PhiMLP)
@@ -94,8 +101,13 @@ func (c NSAConfig) validate() error {
 	default:
 		return fmt.Errorf("gate activation is %q, want %q or %q", c.GateActivation, GateSigmoid, GateSoftmax)
 	}
-	if c.RoPEBase != 0 && !(c.RoPEBase > 1) {
-		return fmt.Errorf("rope base is %v, want more than 1", c.RoPEBase)
+	if c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64) {
+		return fmt.Errorf("rope base is %v, want a finite number above 1", c.RoPEBase)
+	}
+	for _, p := range c.LayerParams("") {
+		if rows, cols := p.Shape[0], p.Shape[len(p.Shape)-1]; rows < 1 || cols < 1 || rows > maxElements/cols {
+			return fmt.Errorf("parameter %s of shape %v is too large", p.Name, p.Shape)
+		}
 	}
 	return nil
 }

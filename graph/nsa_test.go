@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,15 +25,18 @@ func TestNSAConfigRefuses(t *testing.T) {
 		change  func(*NSAConfig)
 		message string
 	}{
-		{func(c *NSAConfig) { c.Dim = 0 }, "graph: nsa: dim is 0, want at least 1"},
-		{func(c *NSAConfig) { c.ValueDim = -2 }, "graph: nsa: value dim is -2, want at least 1"},
+		{func(c *NSAConfig) { c.Dim = 0 }, "graph: nsa: dim is 0, want 1 to 16777216"},
+		{func(c *NSAConfig) { c.Dim = 1 << 50 }, "graph: nsa: dim is 1125899906842624, want 1 to 16777216"},
+		{func(c *NSAConfig) { c.KVHeads, c.Heads, c.KeyDim = 1<<20, 1<<20, 1<<22 }, "graph: nsa: parameter wq.weight of shape (4398046511104, 6) is too large"},
+		{func(c *NSAConfig) { c.RoPEBase = math.Inf(1) }, "graph: nsa: rope base is +Inf, want a finite number above 1"},
+		{func(c *NSAConfig) { c.ValueDim = -2 }, "graph: nsa: value dim is -2, want 1 to 16777216"},
 		{func(c *NSAConfig) { c.KVHeads = 3 }, "graph: nsa: heads 4 not a multiple of kv heads 3"},
 		{func(c *NSAConfig) { c.KeyDim = 5 }, "graph: nsa: key dim 5 is odd, the rotary embedding wants pairs"},
 		{func(c *NSAConfig) { c.Stride = 3 }, "graph: nsa: stride d = 3 does not divide the block length l = 4"},
 		{func(c *NSAConfig) { c.Phi = "max" }, `graph: nsa: phi is "max", want "mean" or "mlp"`},
-		{func(c *NSAConfig) { c.Phi = PhiMLP }, `graph: nsa: phi hidden is 0, want at least 1 with phi "mlp"`},
+		{func(c *NSAConfig) { c.Phi = PhiMLP }, `graph: nsa: phi hidden is 0 and block length l 8, want 1 to 16777216 with phi "mlp"`},
 		{func(c *NSAConfig) { c.GateActivation = "tanh" }, `graph: nsa: gate activation is "tanh", want "sigmoid" or "softmax"`},
-		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "graph: nsa: rope base is 0.5, want more than 1"},
+		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "graph: nsa: rope base is 0.5, want a finite number above 1"},
 	} {
 		config := nsaConfig()
 		require.NoError(t, config.Validate())

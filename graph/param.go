@@ -49,7 +49,7 @@ func LeCunNormal(in int) Init { return Init{InitNormal, 1 / math.Sqrt(float64(in
 // parameter's first value does not change when others are added, and float32 is float64 rounded.
 func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("graph: parameter %s: type %v, want float32 or float64", p.Name, dt)
+		return nil, fmt.Errorf("graph: parameter %s: type %s, want float32 or float64", p.Name, typeName(dt))
 	}
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))
@@ -71,6 +71,14 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 		}
 	}
 	return v, nil
+}
+
+// typeName is the name of a type, which may be the zero value.
+func typeName(dt tensor.Dtype) string {
+	if dt.Type == nil {
+		return "none"
+	}
+	return dt.Name()
 }
 
 // Source gives the value of a parameter to the layer that is being built. The layer's node holds that very tensor: two

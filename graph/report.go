@@ -45,6 +45,7 @@ type Refusal struct {
 	Why  *Unsupported
 }
 
+// String returns the implementation and the reason.
 func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
 // Plan returns how the machine runs the graph.

@@ -17,7 +17,7 @@ type Constant float64
 func (c Constant) At(int) float64 { return float64(c) }
 
 // WarmupCosine is the Schedule that rises linearly to LR over Warmup steps, then follows half a cosine down to LR*Floor
-// at step Total (Total+1 where all steps are warm-up), where it stays.
+// at step Total, where it stays. Where all Total steps, or fewer, are warm-up, step Warmup+1 is at LR*Floor.
 type WarmupCosine struct {
 	LR     float64 // highest learning rate
 	Warmup int     // steps of warm-up; step Warmup-1 already has LR
@@ -32,8 +32,8 @@ func (w WarmupCosine) Validate() error {
 		return fmt.Errorf("graph: schedule: learning rate is %v, want a positive number", w.LR)
 	case w.Warmup < 0:
 		return fmt.Errorf("graph: schedule: warm-up of %d steps, want at least 0", w.Warmup)
-	case w.Total < w.Warmup:
-		return fmt.Errorf("graph: schedule: %d steps in all, fewer than the %d of the warm-up", w.Total, w.Warmup)
+	case w.Total < 0:
+		return fmt.Errorf("graph: schedule: %d steps in all, want at least 0", w.Total)
 	case !(w.Floor >= 0 && w.Floor <= 1):
 		return fmt.Errorf("graph: schedule: floor is %v, want a number in [0, 1]", w.Floor)
 	}

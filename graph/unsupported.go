@@ -19,6 +19,7 @@ const (
 
 var reasons = [...]string{"", "shape", "type", "capability", "alignment", "stride", "length", "policy", "missing"}
 
+// String returns the reason in a word.
 func (r Reason) String() string {
 	if r < 1 || int(r) >= len(reasons) {
 		return fmt.Sprintf("reason %d", int(r))
@@ -38,4 +39,5 @@ func Refuse(r Reason, format string, args ...any) error {
 	return &Unsupported{r, fmt.Sprintf(format, args...)}
 }
 
+// Error returns the reason and the detail.
 func (u *Unsupported) Error() string { return fmt.Sprintf("unsupported %v: %s", u.Reason, u.Detail) }

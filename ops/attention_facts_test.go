@@ -2,11 +2,13 @@ package ops_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -65,7 +67,7 @@ func TestCompressedOfTokensEqualsDense(t *testing.T) {
 // TestFutureLeavesThePast: tokens from t on change no bit of what earlier queries get, chosen blocks included.
 func TestFutureLeavesThePast(t *testing.T) {
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
-	for _, S := range []int{17, 20, 21, 40, 41, 130} { // around l', w and 2w
+	for _, S := range []int{7, 8, 9, 15, 16, 17, 19, 20, 21, 39, 40, 41, 130} { // around l, l', w and 2w
 		c := sizes{2, S, 4, 2, 8, 8}
 		for _, t0 := range []int{1, 7, 8, 15, 16, 19, 20, 39, S - 1} {
 			if t0 >= S {
@@ -75,6 +77,34 @@ func TestFutureLeavesThePast(t *testing.T) {
 				a := pastOf(t, c, p, dt, t0, false)
 				b := pastOf(t, c, p, dt, t0, true)
 				require.Equal(t, a, b, "S = %d, t = %d, %v", S, t0, dt)
+			}
+		}
+	}
+}
+
+// TestShiftedPositions: rotary positions count by their differences, so queries and keys that are rotated from position s
+// on attend as those from 0 on.
+func TestShiftedPositions(t *testing.T) {
+	c := sizes{2, 50, 4, 2, 8, 6}
+	q, k, v := c.tokens(1)
+	for _, vm := range slices.Sorted(maps.Keys(vms)) {
+		for _, dt := range dtypes {
+			attend := func(start int) []float64 {
+				return evaluate(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
+					q, err := ops.RoPE(in[0], 10000, start)
+					if err != nil {
+						return nil, err
+					}
+					k, err := ops.RoPE(in[1], 10000, start)
+					if err != nil {
+						return nil, err
+					}
+					return ops.SlidingWindow(q, k, in[2], 20)
+				}, nil, q, k, v).out
+			}
+			tol := map[tensor.Dtype]float64{tensor.Float64: 1e-10, tensor.Float32: 1e-5}[dt]
+			for _, start := range []int{1, 7, 64} {
+				testutil.Within(t, "attention of shifted positions", attend(start), attend(0), tol)
 			}
 		}
 	}

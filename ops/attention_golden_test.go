@@ -79,7 +79,7 @@ func lseOf(b build) build {
 // TestAttentionMatchesGoldens: outputs, LSE and gradients of the three branches in graphs. The golden loss is
 // sum(o*r) of the gated sum, so that a branch's output has the gradient gate*r.
 func TestAttentionMatchesGoldens(t *testing.T) {
-	for _, g := range testutil.Goldens(t, "ops_") {
+	for _, g := range testutil.Goldens(t, testutil.Ops) {
 		for vm := range vms {
 			for _, dt := range dtypes {
 				t.Run(fmt.Sprint(g.Name, "/", vm, "/", dt), func(t *testing.T) {
@@ -122,7 +122,7 @@ func meanGrad(g testutil.Golden, shape []int, grad []float64) []float64 {
 
 // TestSelectBlocksMatchesGoldens: the very indices, in float64.
 func TestSelectBlocksMatchesGoldens(t *testing.T) {
-	for _, g := range testutil.Goldens(t, "ops_") {
+	for _, g := range testutil.Goldens(t, testutil.Ops) {
 		for vm := range vms {
 			t.Run(g.Name+"/"+vm, func(t *testing.T) {
 				c := g.Config

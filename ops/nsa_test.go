@@ -16,7 +16,7 @@ import (
 // its inputs. In float32 the selection is that of the golden: scores that nearly tie may be rounded either way.
 func TestNSAMatchesGoldens(t *testing.T) {
 	names := []string{"q", "k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win", "gates"}
-	for _, g := range testutil.Goldens(t, "ops_") {
+	for _, g := range testutil.Goldens(t, testutil.Ops) {
 		c := g.Config
 		p := ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
 		var inputs []array
@@ -52,7 +52,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 
 // TestCompressMeanMatchesGoldens: the compressed keys and values; zeros where there is no block.
 func TestCompressMeanMatchesGoldens(t *testing.T) {
-	for _, g := range testutil.Goldens(t, "ops_") {
+	for _, g := range testutil.Goldens(t, testutil.Ops) {
 		for _, name := range []string{"k", "v"} {
 			x, want := goldenArray(t, g, name+"_cmp"), goldenCompressed(t, g, name+"_compressed")
 			for _, dt := range dtypes {

@@ -63,37 +63,81 @@ type Golden struct {
 	Config Config
 	// File holds the inputs, the outputs and the gradients.
 	File *safetensors.File
+	// BuiltIn is set for the cases of this package, unlike those of a folder: these may be of any configuration.
+	BuiltIn bool
 }
 
-// Goldens returns the cases whose names begin with prefix ("ops_", "tinylm_"): those built into this package in the
-// order of their names, then those of the folder that NSA_TEST_GOLDENS names, if it is set. The test fails when none
-// is found, when a file can not be read, and when that folder is missing or holds no .safetensors file at all.
-func Goldens(t testing.TB, prefix string) []Golden {
+// Kind is a kind of golden case.
+type Kind int
+
+// The kinds of Golden.
+const (
+	Ops    Kind = iota // the attention of one layer: inputs, intermediates and gradients
+	TinyLM             // a model: weights, logits, gradients and some steps of training
+)
+
+func (k Kind) String() string { return [...]string{"ops", "tinylm"}[k] }
+
+// Kind returns the kind of case that the configuration is of.
+func (c Config) Kind() Kind {
+	if c.Layers > 0 {
+		return TinyLM
+	}
+	return Ops
+}
+
+// Goldens returns the cases of a kind: those built into this package in the order of their names, then those of the folder
+// that NSA_TEST_GOLDENS names, if it is set; a relative one is looked for in the folder of go.mod, then in the current one.
+// The test fails when none is found, when a file can not be read, and when that folder is missing or holds no .safetensors
+// file at all.
+func Goldens(t testing.TB, kind Kind) []Golden {
 	t.Helper()
 	sub, err := fs.Sub(embedded, "goldens")
 	if err != nil {
 		t.Fatalf("testutil: goldens: %v", err)
 	}
-	list, err := loadGoldens(sub, prefix)
+	list, err := loadGoldens(sub, kind)
 	if err != nil {
 		t.Fatalf("testutil: goldens: %v", err)
 	}
+	for i := range list {
+		list[i].BuiltIn = true
+	}
 	if dir := os.Getenv(EnvGoldens); dir != "" {
-		more, err := loadGoldens(os.DirFS(dir), prefix)
+		dir = inModule(dir)
+		more, err := loadGoldens(os.DirFS(dir), kind)
 		if err != nil {
-			t.Fatalf("testutil: %s=%s: %v", EnvGoldens, dir, err)
+			t.Fatalf("testutil: %s: folder %s: %v", EnvGoldens, dir, err)
 		}
 		list = append(list, more...)
 	}
 	if len(list) == 0 {
-		t.Fatalf("testutil: no golden begins with %q", prefix)
+		t.Fatalf("testutil: no golden of kind %v", kind)
 	}
 	return list
 }
 
-// loadGoldens reads the goldens of one folder whose names begin with prefix; that may be none, but a folder without
-// any golden is an error.
-func loadGoldens(dir fs.FS, prefix string) ([]Golden, error) {
+// inModule returns path as seen from the folder of go.mod, if it is relative and there: tests run in the folder of their
+// package, while whoever sets the variable stands at the top.
+func inModule(path string) string {
+	dir, err := os.Getwd()
+	if filepath.IsAbs(path) || err != nil {
+		return path
+	}
+	for top := dir; ; top = filepath.Dir(top) {
+		if _, err := os.Stat(filepath.Join(top, "go.mod")); err == nil {
+			if _, err := os.Stat(filepath.Join(top, path)); err == nil {
+				return filepath.Join(top, path)
+			}
+		}
+		if top == filepath.Dir(top) {
+			return filepath.Join(dir, path)
+		}
+	}
+}
+
+// loadGoldens reads the goldens of one kind in a folder; that may be none, but a folder without any golden is an error.
+func loadGoldens(dir fs.FS, kind Kind) ([]Golden, error) {
 	entries, err := fs.ReadDir(dir, ".")
 	if err != nil {
 		return nil, err
@@ -105,14 +149,13 @@ func loadGoldens(dir fs.FS, prefix string) ([]Golden, error) {
 			continue
 		}
 		found = true
-		if !strings.HasPrefix(e.Name(), prefix) {
-			continue
-		}
 		g, err := loadGolden(dir, e.Name())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", e.Name(), err)
 		}
-		list = append(list, g)
+		if g.Config.Kind() == kind {
+			list = append(list, g)
+		}
 	}
 	if !found {
 		return nil, fmt.Errorf("no %s file", goldenExt)

@@ -29,7 +29,7 @@ func (r *recorder) Errorf(format string, a ...any) {
 func TestGoldensEmbedded(t *testing.T) {
 	t.Setenv(EnvGoldens, "")
 	var names []string
-	for _, g := range Goldens(t, "ops_") {
+	for _, g := range Goldens(t, Ops) {
 		names = append(names, g.Name)
 		c := g.Config
 		require.Equal(t, []int{c.B, c.S, c.Hq, c.D}, g.Shape(t, "q"), g.Name)
@@ -41,7 +41,7 @@ func TestGoldensEmbedded(t *testing.T) {
 		"ops_full_cover", "ops_group6", "ops_mha_edges", "ops_no_block", "ops_small", "ops_sparse",
 	}, names)
 
-	tiny := Goldens(t, "tinylm_")
+	tiny := Goldens(t, TinyLM)
 	require.Len(t, tiny, 2)
 	require.Equal(t, Config{
 		B: 2, S: 72, Hq: 6, Hkv: 2, D: 8, Dv: 8, Seed: 12,
@@ -54,32 +54,47 @@ func TestGoldensFolder(t *testing.T) {
 	dir := t.TempDir()
 	x := &safetensors.Tensor{Dtype: "F64", Shape: []int{1}, Data: []float64{2.5}}
 	f := &safetensors.File{Metadata: map[string]string{"config": `{"S": 9}`}, Tensors: map[string]*safetensors.Tensor{"x": x}}
-	require.NoError(t, safetensors.Write(filepath.Join(dir, "ops_more.safetensors"), f))
+	require.NoError(t, safetensors.Write(filepath.Join(dir, "mine.safetensors"), f), "the kind is in the file, not in its name")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no golden"), 0o644))
 	t.Setenv(EnvGoldens, dir)
 
-	list := Goldens(t, "ops_")
+	list := Goldens(t, Ops)
 	last := list[len(list)-1]
 	require.Len(t, list, 7)
-	require.Equal(t, "ops_more", last.Name)
+	require.Equal(t, "mine", last.Name)
+	require.False(t, last.BuiltIn)
+	require.True(t, list[0].BuiltIn)
 	require.Equal(t, Config{S: 9}, last.Config)
 	require.Equal(t, []float64{2.5}, last.F64(t, "x"))
-	require.Len(t, Goldens(t, "tinylm_"), 2, "the folder need not have goldens of every kind")
+	require.Len(t, Goldens(t, TinyLM), 2, "the folder need not have goldens of every kind")
+}
+
+// TestGoldensRelativeFolder: go test runs in the package's folder, the variable is set at the top.
+func TestGoldensRelativeFolder(t *testing.T) {
+	top := t.TempDir()
+	pkg := filepath.Join(top, "internal", "pkg")
+	require.NoError(t, os.MkdirAll(pkg, 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(top, "cases"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(top, "go.mod"), nil, 0o644))
+	t.Chdir(pkg)
+	real, err := filepath.EvalSymlinks(top)
+	require.NoError(t, err)
+	got, err := filepath.EvalSymlinks(inModule("cases"))
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(real, "cases"), got)
+	require.Equal(t, "pkg", filepath.Base(filepath.Dir(inModule("elsewhere"))), "else as seen from here")
 }
 
 func TestGoldensRefuses(t *testing.T) {
-	_, err := loadGoldens(os.DirFS(filepath.Join(t.TempDir(), "missing")), "ops_")
+	_, err := loadGoldens(os.DirFS(filepath.Join(t.TempDir(), "missing")), Ops)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = loadGoldens(fstest.MapFS{"notes.txt": {}}, "ops_")
+	_, err = loadGoldens(fstest.MapFS{"notes.txt": {}}, Ops)
 	require.ErrorContains(t, err, "no .safetensors file")
-	_, err = loadGoldens(fstest.MapFS{"ops_bad.safetensors": {Data: []byte("xx")}}, "ops_")
+	_, err = loadGoldens(fstest.MapFS{"ops_bad.safetensors": {Data: []byte("xx")}}, Ops)
 	require.ErrorContains(t, err, "ops_bad.safetensors: safetensors: truncated")
 	plain := []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}")
-	_, err = loadGoldens(fstest.MapFS{"ops_bare.safetensors": {Data: plain}}, "ops_")
+	_, err = loadGoldens(fstest.MapFS{"ops_bare.safetensors": {Data: plain}}, Ops)
 	require.ErrorContains(t, err, "no config")
-	none, err := loadGoldens(fstest.MapFS{"ops_bare.safetensors": {Data: plain}}, "tinylm_")
-	require.NoError(t, err)
-	require.Empty(t, none)
 }
 
 func TestRelErr(t *testing.T) {

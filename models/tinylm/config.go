@@ -116,9 +116,6 @@ func (c Config) checkSize() error {
 			return fmt.Errorf("tinylm: %s is %d, want at most %d", s.name, s.v, maxSize)
 		}
 	}
-	if c.Phi == graph.PhiMLP && c.BlockLen > maxSize {
-		return fmt.Errorf("tinylm: block length l is %d, want at most %d with phi %q", c.BlockLen, maxSize, c.Phi)
-	}
 	one := c
 	one.Layers = 1
 	n := 0.0 // no int: it could overflow

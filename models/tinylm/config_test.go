@@ -41,13 +41,14 @@ func TestConfigRefuses(t *testing.T) {
 		{"gate hidden", func(c *Config) { c.GateHidden = 0 }, "gate hidden is 0"},
 		{"gate", func(c *Config) { c.GateActivation = "relu" }, `gate activation is "relu"`},
 		{"rope", func(c *Config) { c.RoPEBase = -1 }, "rope base is -1"},
-		{"rope, infinite", func(c *Config) { c.RoPEBase = math.Inf(1) }, "rope base is infinite"},
-		{"huge dim", func(c *Config) { c.Dim = 1 << 61 }, "tinylm: dim is 2305843009213693952, want at most"},
+		{"rope, infinite", func(c *Config) { c.RoPEBase = math.Inf(1) }, "rope base is +Inf"},
+		{"huge dim", func(c *Config) { c.Dim = 1 << 61 }, "dim is 2305843009213693952, want"},
 		{"huge layers", func(c *Config) { c.Layers = math.MaxInt }, "tinylm: layers is"},
 		{"huge blocks", func(c *Config) {
 			c.Phi, c.PhiHidden, c.BlockLen, c.Stride, c.SelectBlock = graph.PhiMLP, 4, 1<<62, 1<<62, 1<<62
-		}, "tinylm: block length l is"},
+		}, "block length l 4611686018427387904, want"},
 		{"huge model", func(c *Config) { c.Dim, c.Vocab = 1<<20, 1<<20 }, "parameters, want at most 17179869184"},
+		{"rope, infinite, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, math.Inf(1) }, "rope base is infinite"},
 		{"rope, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, 1 }, "rope base is 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
