@@ -43,6 +43,10 @@ func main() {
 	out := flag.String("out", "bench/results", "folder of the CSV and the plots")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "bench: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	if err := run(*pick, *out, *child); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -53,15 +57,15 @@ func run(pick, out, child string) error {
 	if child != "" {
 		return runChild(child)
 	}
-	r, err := newReport(out)
-	if err != nil {
-		return err
-	}
 	wanted := strings.Split(pick, ",")
 	for _, name := range wanted {
 		if name != "all" && !slices.ContainsFunc(suites(), func(s suite) bool { return s.name == name }) {
 			return fmt.Errorf("no suite %q", name)
 		}
+	}
+	r, err := newReport(out)
+	if err != nil {
+		return err
 	}
 	for _, s := range suites() {
 		if pick != "all" && !slices.Contains(wanted, s.name) {
