@@ -34,7 +34,7 @@ func TestNSAConfigRefuses(t *testing.T) {
 		{func(c *NSAConfig) { c.KeyDim = 5 }, "graph: nsa: key dim 5 is odd, the rotary embedding wants pairs"},
 		{func(c *NSAConfig) { c.Stride = 3 }, "graph: nsa: stride d = 3 does not divide the block length l = 4"},
 		{func(c *NSAConfig) { c.Phi = "max" }, `graph: nsa: phi is "max", want "mean" or "mlp"`},
-		{func(c *NSAConfig) { c.Phi = PhiMLP }, `graph: nsa: phi hidden is 0 and block length l 8, want 1 to 16777216 with phi "mlp"`},
+		{func(c *NSAConfig) { c.Phi = PhiMLP }, `graph: nsa: phi hidden is 0 and block length l 4, want 1 to 16777216 with phi "mlp"`},
 		{func(c *NSAConfig) { c.GateActivation = "tanh" }, `graph: nsa: gate activation is "tanh", want "sigmoid" or "softmax"`},
 		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "graph: nsa: rope base is 0.5, want a finite number above 1"},
 	} {
