@@ -102,7 +102,7 @@ func goLayout(v any) (fields []cField, size uintptr) {
 func plain(name string) string {
 	name = strings.ToLower(strings.ReplaceAll(name, "_", ""))
 	switch name {
-	case "", "pad32":
+	case "":
 		return "pad"
 	case "length":
 		return "len"
