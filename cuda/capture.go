@@ -50,9 +50,8 @@ func (s *Stream) EndCapture() (*Replay, error) {
 		err = errors.New("cuStreamEndCapture: no graph")
 	}
 	if err != nil {
-		s.abandoned = true
-		s.drop() // or else in the next call
-		return nil, s.d.failed(what, err)
+		s.abandoned = true // to be dropped now, or else in the next call
+		return nil, s.d.failed(what, errors.Join(err, s.drop()))
 	}
 	p := s.capture
 	s.capture, p.graph = nil, g
@@ -64,7 +63,8 @@ func (s *Stream) EndCapture() (*Replay, error) {
 	return p, nil
 }
 
-// drop ends a capture that nobody wants, with the context current.
+// drop ends a capture that nobody wants, with the context current. After an error it is to be called again if the capture
+// is still there.
 func (s *Stream) drop() error {
 	state, r := s.d.drv.StreamIsCapturing(s.h)
 	if err := s.d.check(s, "cuStreamIsCapturing", r); err != nil {
@@ -77,11 +77,12 @@ func (s *Stream) drop() error {
 		}
 		if g != 0 {
 			p := s.capture
-			p.graph = g
+			s.capture, s.abandoned, p.graph = nil, false, g
 			s.d.adopt(p, kind{"captured graph", 0})
-			if err := p.destroy(); err == nil {
-				s.d.forget(p)
+			if err := p.destroy(); err != nil {
+				return err // Close tries again
 			}
+			s.d.forget(p)
 		}
 	}
 	s.capture, s.abandoned = nil, false

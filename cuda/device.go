@@ -61,7 +61,7 @@ func (d *Device) Driver() Driver { return d.drv }
 // Context returns the device's primary context, for libraries that are called beside this package.
 func (d *Device) Context() Context { return d.ctx }
 
-// Do runs f on a thread of its own for the time of the call, with the device's context current: for libraries that are
+// Do runs f on a thread that it keeps for the time of the call, with the device's context current: for libraries that are
 // called beside this package. f must not call another device.
 func (d *Device) Do(f func() error) error {
 	if err := d.enter(); err != nil {
@@ -89,7 +89,7 @@ func (d *Device) MemoryInfo() (free, total int64, err error) {
 	return int64(f), int64(t), d.failed("memory info", d.check(nil, "cuMemGetInfo", r))
 }
 
-// Synchronize waits until everything that was enqueued in all streams has ended.
+// Synchronize waits until everything that was enqueued in all streams has ended. No capture may be under way.
 func (d *Device) Synchronize() error {
 	if err := d.enter(); err != nil {
 		return d.failed("synchronize", err)
@@ -110,7 +110,7 @@ func (d *Device) Synchronize() error {
 	return nil
 }
 
-// enter makes the context current on a thread that the goroutine keeps until leave. It costs a tenth of a microsecond;
+// enter makes the context current on a thread that the goroutine keeps until leave. It costs one call of the driver;
 // Stream.Pin does it once for many calls.
 func (d *Device) enter() error {
 	if d.closed.Load() {

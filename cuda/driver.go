@@ -62,10 +62,10 @@ type Driver interface {
 	EventQuery(EventHandle) Result                                  // NotReady while it has not come
 	EventElapsedTime(start, end EventHandle) (ms float32, r Result) // NotReady likewise
 	StreamBeginCapture(s StreamHandle, mode int32) Result           // cuStreamBeginCapture_v2
-	StreamIsCapturing(StreamHandle) (CaptureStatus, Result)         //
-	StreamEndCapture(StreamHandle) (GraphHandle, Result)            //
-	GraphInstantiate(GraphHandle) (GraphExecHandle, Result)         // cuGraphInstantiateWithFlags, flags 0
-	GraphLaunch(GraphExecHandle, StreamHandle) Result               // it must not allocate
-	GraphDestroy(GraphHandle) Result                                // the executable graph lives on
-	GraphExecDestroy(GraphExecHandle) Result                        //
+	StreamIsCapturing(StreamHandle) (CaptureStatus, Result)
+	StreamEndCapture(StreamHandle) (GraphHandle, Result)
+	GraphInstantiate(GraphHandle) (GraphExecHandle, Result) // cuGraphInstantiateWithFlags, flags 0
+	GraphLaunch(GraphExecHandle, StreamHandle) Result       // it must not allocate
+	GraphDestroy(GraphHandle) Result                        // the executable graph lives on
+	GraphExecDestroy(GraphExecHandle) Result
 }

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"sync"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -38,6 +39,8 @@ type pureDriver struct {
 	streamCreate, streamDestroy, streamSynchronize, streamWaitEvent, eventCreate, eventDestroy, eventRecord,
 	eventSynchronize, eventQuery, eventElapsedTime, streamBeginCapture, streamIsCapturing, streamEndCapture,
 	graphInstantiate, graphLaunch, graphDestroy, graphExecDestroy uintptr
+
+	frames sync.Pool // *frame
 }
 
 type symbol struct {
@@ -103,6 +106,21 @@ func (d *pureDriver) symbols() []symbol {
 
 func result(r1, _, _ uintptr) Result { return Result(int32(r1)) }
 
+// frame holds the arguments of a call, of which cuLaunchKernel has most.
+type frame [11]uintptr
+
+// call calls fn without allocating, as purego.SyscallN by itself does for its arguments. Callers keep alive what these point
+// to, and point to nothing on the stack.
+func (d *pureDriver) call(fn uintptr, args ...uintptr) Result {
+	f, _ := d.frames.Get().(*frame)
+	if f == nil {
+		f = new(frame)
+	}
+	r := result(purego.SyscallN(fn, f[:copy(f[:], args)]...))
+	d.frames.Put(f)
+	return r
+}
+
 func (d *pureDriver) Init() Result { return result(purego.SyscallN(d.init, 0)) }
 
 func (d *pureDriver) DriverGetVersion() (int, Result) {
@@ -152,7 +170,7 @@ func (d *pureDriver) DevicePrimaryCtxRelease(dev Ordinal) Result {
 }
 
 func (d *pureDriver) CtxSetCurrent(c Context) Result {
-	return result(purego.SyscallN(d.ctxSetCurrent, uintptr(c)))
+	return d.call(d.ctxSetCurrent, uintptr(c))
 }
 
 func (d *pureDriver) CtxSynchronize() Result { return result(purego.SyscallN(d.ctxSynchronize)) }

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"runtime"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -35,23 +36,27 @@ func (d *pureDriver) MemFreeHost(p unsafe.Pointer) Result {
 }
 
 func (d *pureDriver) MemcpyHtoDAsync(dst DevicePtr, src unsafe.Pointer, bytes int, s StreamHandle) Result {
-	return result(purego.SyscallN(d.memcpyHtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s)))
+	r := d.call(d.memcpyHtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
+	runtime.KeepAlive(src)
+	return r
 }
 
 func (d *pureDriver) MemcpyDtoHAsync(dst unsafe.Pointer, src DevicePtr, bytes int, s StreamHandle) Result {
-	return result(purego.SyscallN(d.memcpyDtoH, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s)))
+	r := d.call(d.memcpyDtoH, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
+	runtime.KeepAlive(dst)
+	return r
 }
 
 func (d *pureDriver) MemcpyDtoDAsync(dst, src DevicePtr, bytes int, s StreamHandle) Result {
-	return result(purego.SyscallN(d.memcpyDtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s)))
+	return d.call(d.memcpyDtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 }
 
 func (d *pureDriver) MemsetD8Async(dst DevicePtr, value uint8, count int, s StreamHandle) Result {
-	return result(purego.SyscallN(d.memsetD8, uintptr(dst), uintptr(value), uintptr(count), uintptr(s)))
+	return d.call(d.memsetD8, uintptr(dst), uintptr(value), uintptr(count), uintptr(s))
 }
 
 func (d *pureDriver) MemsetD32Async(dst DevicePtr, value uint32, count int, s StreamHandle) Result {
-	return result(purego.SyscallN(d.memsetD32, uintptr(dst), uintptr(value), uintptr(count), uintptr(s)))
+	return d.call(d.memsetD32, uintptr(dst), uintptr(value), uintptr(count), uintptr(s))
 }
 
 // Options of cuModuleLoadDataEx.
@@ -111,8 +116,10 @@ func (d *pureDriver) FuncGetParamInfo(f FunctionHandle, index int) (int, Result)
 }
 
 func (d *pureDriver) LaunchKernel(f FunctionHandle, g Grid, b Block, shared int, s StreamHandle, params unsafe.Pointer) Result {
-	return result(purego.SyscallN(d.launchKernel, uintptr(f), uintptr(g.X), uintptr(g.Y), uintptr(g.Z),
-		uintptr(b.X), uintptr(b.Y), uintptr(b.Z), uintptr(shared), uintptr(s), uintptr(params), 0))
+	r := d.call(d.launchKernel, uintptr(f), uintptr(g.X), uintptr(g.Y), uintptr(g.Z),
+		uintptr(b.X), uintptr(b.Y), uintptr(b.Z), uintptr(shared), uintptr(s), uintptr(params), 0)
+	runtime.KeepAlive(params)
+	return r
 }
 
 func (d *pureDriver) StreamCreate(flags uint32) (StreamHandle, Result) {
@@ -126,11 +133,11 @@ func (d *pureDriver) StreamDestroy(s StreamHandle) Result {
 }
 
 func (d *pureDriver) StreamSynchronize(s StreamHandle) Result {
-	return result(purego.SyscallN(d.streamSynchronize, uintptr(s)))
+	return d.call(d.streamSynchronize, uintptr(s))
 }
 
 func (d *pureDriver) StreamWaitEvent(s StreamHandle, e EventHandle) Result {
-	return result(purego.SyscallN(d.streamWaitEvent, uintptr(s), uintptr(e), 0))
+	return d.call(d.streamWaitEvent, uintptr(s), uintptr(e), 0)
 }
 
 func (d *pureDriver) EventCreate(flags uint32) (EventHandle, Result) {
@@ -144,15 +151,15 @@ func (d *pureDriver) EventDestroy(e EventHandle) Result {
 }
 
 func (d *pureDriver) EventRecord(e EventHandle, s StreamHandle) Result {
-	return result(purego.SyscallN(d.eventRecord, uintptr(e), uintptr(s)))
+	return d.call(d.eventRecord, uintptr(e), uintptr(s))
 }
 
 func (d *pureDriver) EventSynchronize(e EventHandle) Result {
-	return result(purego.SyscallN(d.eventSynchronize, uintptr(e)))
+	return d.call(d.eventSynchronize, uintptr(e))
 }
 
 func (d *pureDriver) EventQuery(e EventHandle) Result {
-	return result(purego.SyscallN(d.eventQuery, uintptr(e)))
+	return d.call(d.eventQuery, uintptr(e))
 }
 
 func (d *pureDriver) EventElapsedTime(start, end EventHandle) (float32, Result) {
@@ -184,7 +191,7 @@ func (d *pureDriver) GraphInstantiate(g GraphHandle) (GraphExecHandle, Result) {
 }
 
 func (d *pureDriver) GraphLaunch(e GraphExecHandle, s StreamHandle) Result {
-	return result(purego.SyscallN(d.graphLaunch, uintptr(e), uintptr(s)))
+	return d.call(d.graphLaunch, uintptr(e), uintptr(s))
 }
 
 func (d *pureDriver) GraphDestroy(g GraphHandle) Result {

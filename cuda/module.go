@@ -1,7 +1,7 @@
 package cuda
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -39,14 +39,16 @@ type Function struct {
 // LoadModule loads a cubin, a fat binary or PTX. An image without code for the device is an error that says so.
 func (d *Device) LoadModule(image []byte) (*Module, error) {
 	if len(image) == 0 {
-		return nil, d.failed("load module", fmt.Errorf("the image is empty"))
+		return nil, d.failed("load module", errors.New("the image is empty"))
 	}
 	if err := d.enter(); err != nil {
 		return nil, d.failed("load module", err)
 	}
 	defer d.leave()
 	// A copy is aligned, as embedded text need not be, and has the zero byte at the end that PTX needs.
-	h, log, r := d.drv.ModuleLoadData(append(bytes.Clone(image), 0))
+	text := make([]byte, len(image)+1)
+	copy(text, image)
+	h, log, r := d.drv.ModuleLoadData(text)
 	if err := d.check(nil, "cuModuleLoadDataEx", r); err != nil {
 		if r == NoBinary {
 			err = fmt.Errorf("the image has no code for compute capability %d.%d: %w", d.prop.Capability/10,

@@ -81,21 +81,20 @@ type Attribute int32
 
 // The attributes that Properties is made of.
 const (
-	MaxThreadsPerBlock   Attribute = 1
-	MaxSharedPerBlock    Attribute = 8 // without asking for more
-	WarpSize             Attribute = 10
-	RegistersPerBlock    Attribute = 12
-	ClockRate            Attribute = 13 // kHz
-	Multiprocessors      Attribute = 16
-	MemoryClockRate      Attribute = 36 // kHz
-	MemoryBusWidth       Attribute = 37 // bits
-	L2CacheBytes         Attribute = 38
-	MaxThreadsPerSM      Attribute = 39
-	CapabilityMajor      Attribute = 75
-	CapabilityMinor      Attribute = 76
-	MaxSharedPerSM       Attribute = 81
-	MaxSharedBlockOptIn  Attribute = 97 // by FuncMaxDynamicShared
-	defaultDynamicShared           = 48 << 10
+	MaxThreadsPerBlock  Attribute = 1
+	MaxSharedPerBlock   Attribute = 8 // without asking for more
+	WarpSize            Attribute = 10
+	RegistersPerBlock   Attribute = 12
+	ClockRate           Attribute = 13 // kHz
+	Multiprocessors     Attribute = 16
+	MemoryClockRate     Attribute = 36 // kHz
+	MemoryBusWidth      Attribute = 37 // bits
+	L2CacheBytes        Attribute = 38
+	MaxThreadsPerSM     Attribute = 39
+	CapabilityMajor     Attribute = 75
+	CapabilityMinor     Attribute = 76
+	MaxSharedPerSM      Attribute = 81
+	MaxSharedBlockOptIn Attribute = 97 // by FuncMaxDynamicShared
 )
 
 // FunctionAttribute is a CUfunction_attribute.

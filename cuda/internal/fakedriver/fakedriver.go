@@ -56,6 +56,7 @@ type Driver struct {
 	graphs  map[cuda.GraphHandle]*graph
 	execs   map[cuda.GraphExecHandle]*graph
 	clock   float32 // milliseconds
+	launch  Launch  // what runs
 }
 
 type gpu struct {
@@ -80,7 +81,8 @@ func New(gpus ...GPU) *Driver {
 
 // Empty returns a driver without devices.
 func Empty() *Driver {
-	return &Driver{Version: 12040, next: 0x1000, address: 0x6000_0000_0000, kernels: map[string]Kernel{},
+	start := uint64(0x6000_0000_0000) // where no program has memory
+	return &Driver{Version: 12040, next: 0x1000, address: cuda.DevicePtr(start), kernels: map[string]Kernel{},
 		calls: map[string]int{}, failures: map[string]map[int]cuda.Result{}, current: map[int]*gpu{},
 		memory: map[cuda.DevicePtr]*block{}, host: map[unsafe.Pointer]*hostBlock{}, modules: map[cuda.ModuleHandle]*gpu{},
 		funcs: map[cuda.FunctionHandle]*function{}, streams: map[cuda.StreamHandle]*stream{},
@@ -94,7 +96,8 @@ func (d *Driver) Kernel(name string, k Kernel) {
 	d.kernels[name] = k
 }
 
-// Fail makes the nth call from now of a method of cuda.Driver, counted from 1, do nothing and return r.
+// Fail makes the nth call from now of a method of cuda.Driver, counted from 1, do nothing and return r. The context is of no
+// use after a result that work on a GPU causes, such as cuda.IllegalAddress.
 func (d *Driver) Fail(method string, n int, r cuda.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,14 +158,23 @@ func (d *Driver) call(method string) cuda.Result {
 
 // within is call for what needs a current context, which it returns.
 func (d *Driver) within(method string) (*gpu, cuda.Result) {
-	if r := d.call(method); r != cuda.Success {
-		return nil, r
-	}
+	r := d.call(method)
 	g := d.current[thread()]
 	if g == nil || g.refs == 0 {
 		return nil, cuda.InvalidContext
 	}
+	if r != cuda.Success {
+		g.fail(r)
+		return nil, r
+	}
 	return g, g.problem
+}
+
+// fail makes the context useless if r is one of the results after which it is.
+func (g *gpu) fail(r cuda.Result) {
+	if g.problem == cuda.Success && r >= cuda.IllegalAddress && r <= cuda.LaunchFailed && r != cuda.OutOfResources {
+		g.problem = r
+	}
 }
 
 func (d *Driver) handle() uintptr { d.next += 16; return d.next }
@@ -298,13 +310,13 @@ func (d *Driver) DevicePrimaryCtxRelease(n cuda.Ordinal) cuda.Result {
 func (d *Driver) CtxSetCurrent(c cuda.Context) cuda.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r := d.call("CtxSetCurrent"); r != cuda.Success {
-		return r
-	}
+	r := d.call("CtxSetCurrent")
 	for _, g := range d.gpus {
 		if g.refs > 0 && g.ctx == c {
-			d.current[thread()] = g
-			return cuda.Success
+			if g.fail(r); r == cuda.Success {
+				d.current[thread()] = g
+			}
+			return r
 		}
 	}
 	return cuda.InvalidContext

@@ -43,9 +43,7 @@ func (d *Driver) MemAlloc(bytes int) (cuda.DevicePtr, cuda.Result) {
 		return 0, cuda.OutOfMemory
 	}
 	b := &block{g, make([]byte, bytes)}
-	for i := range b.bytes {
-		b.bytes[i] = poison
-	}
+	fill(b.bytes, []byte{poison})
 	p := d.address
 	d.address += (cuda.DevicePtr(bytes) + 2*cuda.Alignment - 1) &^ (cuda.Alignment - 1) // no block touches the next one
 	d.memory[p] = b
@@ -81,10 +79,8 @@ func (d *Driver) MemHostAlloc(bytes int, _ uint32) (unsafe.Pointer, cuda.Result)
 		return nil, r
 	}
 	b := &hostBlock{g, make([]uint64, (bytes+7)/8)}
-	for i := range b.words {
-		b.words[i] = 0x0101010101010101 * poison
-	}
 	p := unsafe.Pointer(&b.words[0])
+	fill(unsafe.Slice((*byte)(p), 8*len(b.words)), []byte{poison})
 	d.host[p] = b
 	return p, r
 }

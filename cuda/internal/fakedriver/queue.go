@@ -108,16 +108,13 @@ func (d *Driver) run(g *gpu, o *op) {
 	case copyOn:
 		copy(d.at(g, o.dst, o.n), d.at(g, o.src, o.n))
 	case set8:
-		for b := d.at(g, o.dst, o.n); len(b) > 0; b = b[1:] {
-			b[0] = byte(o.value)
-		}
+		fill(d.at(g, o.dst, o.n), []byte{byte(o.value)})
 	case set32:
-		for b := d.at(g, o.dst, o.n); len(b) > 0; b = b[4:] {
-			*(*uint32)(unsafe.Pointer(&b[0])) = o.value
-		}
+		fill(d.at(g, o.dst, o.n), unsafe.Slice((*byte)(unsafe.Pointer(&o.value)), 4))
 	case kernel:
 		if o.f.Run != nil {
-			o.f.Run(&Launch{o.grid, o.block, o.n, d, o.f, &o.args})
+			d.launch = Launch{o.grid, o.block, o.n, d, o.f, &o.args}
+			o.f.Run(&d.launch)
 		}
 	case record:
 		o.event.came, o.event.time = o.id, d.clock
@@ -129,6 +126,13 @@ func (d *Driver) run(g *gpu, o *op) {
 		for i := range o.graph.ops {
 			d.run(g, &o.graph.ops[i])
 		}
+	}
+}
+
+// fill repeats pattern.
+func fill(b, pattern []byte) {
+	for n := copy(b, pattern); n > 0 && n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
 
