@@ -113,7 +113,11 @@ func cases(t *testing.T, f func(s *suite)) {
 	g := openGPU(t)
 	for _, typ := range []Type{F32, BF16, F16} {
 		for skew, name := range []string{"aligned", "skewed"} {
-			t.Run(typ.String()+"/"+name, func(t *testing.T) { f(&suite{T: t, g: g, typ: typ, skew: skew}) })
+			t.Run(typ.String()+"/"+name, func(t *testing.T) {
+				s := &suite{T: t, g: g, typ: typ, skew: skew}
+				t.Cleanup(s.reset)
+				f(s)
+			})
 		}
 	}
 }
