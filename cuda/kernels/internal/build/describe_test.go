@@ -13,7 +13,9 @@ const ptxOfTwo = `
 )
 .maxntid 256, 1, 1
 .visible .entry nsa_b(
-	.param .align 8 .b8 nsa_b_param_0[8]
+	.param .u64 .ptr .align 1 nsa_b_param_0,
+	.param .u32 nsa_b_param_1,
+	.param .f32 nsa_b_param_2
 )
 `
 
@@ -39,8 +41,8 @@ func TestDescribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]manifest.Kernel{
-		"nsa_a": {Params: 32, Registers: 255, Stack: 16, Spills: 16},
-		"nsa_b": {Params: 8, Registers: 10},
+		"nsa_a": {Params: []int{32}, Registers: 255, Stack: 16, Spills: 16},
+		"nsa_b": {Params: []int{8, 4, 4}, Registers: 10},
 	}
 	if !reflect.DeepEqual(kernels, want) {
 		t.Errorf("got %+v, want %+v", kernels, want)
@@ -48,7 +50,7 @@ func TestDescribe(t *testing.T) {
 	if len(warnings) != 1 {
 		t.Errorf("warnings %q, want one", warnings)
 	}
-	if _, _, err := describe("", ".entry nsa_c(\n.param .u64 a,\n.param .u64 b\n)"); err == nil {
-		t.Error("no error for a kernel of two arguments")
+	if _, _, err := describe(saidOfTwo, ".entry nsa_a()"); err == nil {
+		t.Error("no error for a kernel that is not in the PTX")
 	}
 }
