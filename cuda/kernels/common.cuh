@@ -1,0 +1,139 @@
+// Storage types, 16-byte accesses and reductions of fixed order, for every kernel of this folder.
+//
+// A kernel has one argument, a struct named <Something>Params whose twin in Go has the same fields. T is the storage
+// type: float, bf16 or f16; all arithmetic is float32, or wider where it is said. Counts and offsets have 64 bits.
+// A kernel writes every element of its outputs with = and reads none of them first, and gives the same bits each time.
+#pragma once
+
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+// NSA_KERNEL makes the entry points nsa_<op>_f32, _bf16 and _f16 of nsa::op<T>(p), for blocks of up to `threads`.
+#define NSA_ENTRY(op, suffix, T, Params, threads)                                                                      \
+  extern "C" __global__ void __launch_bounds__(threads) nsa_##op##_##suffix(const __grid_constant__ Params p) {        \
+    nsa::op<T>(p);                                                                                                     \
+  }
+#define NSA_KERNEL(op, Params, threads)                                                                                \
+  NSA_ENTRY(op, f32, float, nsa::Params, threads)                                                                      \
+  NSA_ENTRY(op, bf16, nsa::bf16, nsa::Params, threads)                                                                 \
+  NSA_ENTRY(op, f16, nsa::f16, nsa::Params, threads)
+
+namespace nsa {
+
+using bf16 = __nv_bfloat16;
+using f16 = __half;
+
+// Codes of storage types, as kernels.Type in Go.
+enum : int32_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
+
+__device__ __forceinline__ float to_float(float v) { return v; }
+__device__ __forceinline__ float to_float(bf16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ float to_float(f16 v) { return __half2float(v); }
+
+template <typename T> __device__ __forceinline__ T from_float(float v);
+template <> __device__ __forceinline__ float from_float<float>(float v) { return v; }
+template <> __device__ __forceinline__ bf16 from_float<bf16>(float v) { return __float2bfloat16_rn(v); }
+template <> __device__ __forceinline__ f16 from_float<f16>(float v) { return __float2half_rn(v); }
+
+// load_as and store_as access element i of an array whose storage type is known at run time only.
+__device__ __forceinline__ float load_as(const void* p, int32_t type, int64_t i) {
+  if (type == kF32) return static_cast<const float*>(p)[i];
+  if (type == kBF16) return to_float(static_cast<const bf16*>(p)[i]);
+  return to_float(static_cast<const f16*>(p)[i]);
+}
+__device__ __forceinline__ void store_as(void* p, int32_t type, int64_t i, float v) {
+  if (type == kF32) static_cast<float*>(p)[i] = v;
+  else if (type == kBF16) static_cast<bf16*>(p)[i] = from_float<bf16>(v);
+  else static_cast<f16*>(p)[i] = from_float<f16>(v);
+}
+
+// kLanes is the number of elements in 16 bytes.
+template <typename T> constexpr int kLanes = 16 / sizeof(T);
+
+template <int W> struct Width { static constexpr int value = W; };
+
+// read and write move W elements: one, or 16 bytes that are aligned.
+template <int W, typename T> __device__ __forceinline__ void read(const T* p, float (&v)[W]) {
+  static_assert(W == 1 || W == kLanes<T>, "one element or 16 bytes");
+  if constexpr (W == 1) {
+    v[0] = to_float(*p);
+  } else {
+    const uint4 raw = *reinterpret_cast<const uint4*>(p);
+    T lane[W];
+    memcpy(lane, &raw, sizeof raw);
+#pragma unroll
+    for (int i = 0; i < W; ++i) v[i] = to_float(lane[i]);
+  }
+}
+template <int W, typename T> __device__ __forceinline__ void write(T* p, const float (&v)[W]) {
+  static_assert(W == 1 || W == kLanes<T>, "one element or 16 bytes");
+  if constexpr (W == 1) {
+    *p = from_float<T>(v[0]);
+  } else {
+    T lane[W];
+#pragma unroll
+    for (int i = 0; i < W; ++i) lane[i] = from_float<T>(v[i]);
+    uint4 raw;
+    memcpy(&raw, lane, sizeof raw);
+    *reinterpret_cast<uint4*>(p) = raw;
+  }
+}
+
+// aligned reports whether 16-byte accesses may start at all of the pointers. Operands are aligned, but for views of a user.
+template <typename... P> __device__ __forceinline__ bool aligned(P... p) {
+  return ((uint64_t(p) | ...) & 15) == 0;
+}
+
+// strided calls body(Width<W>, i) for the elements [i, i+W) of n that thread `first` of `threads` owns: 16 bytes at a time
+// where wide, which wants aligned arrays, then one at a time.
+template <typename T, typename Body>
+__device__ __forceinline__ void strided(int64_t first, int64_t threads, int64_t n, bool wide, Body body) {
+  const int64_t packs = wide ? n / kLanes<T> : 0;
+  for (int64_t i = first; i < packs; i += threads) body(Width<kLanes<T>>{}, i * kLanes<T>);
+  for (int64_t i = packs * kLanes<T> + first; i < n; i += threads) body(Width<1>{}, i);
+}
+
+// elementwise is strided over the whole grid, which is one-dimensional.
+template <typename T, typename Body> __device__ __forceinline__ void elementwise(int64_t n, bool wide, Body body) {
+  strided<T>(blockIdx.x * int64_t(blockDim.x) + threadIdx.x, int64_t(gridDim.x) * blockDim.x, n, wide, body);
+}
+
+// along_row is strided over the threads that share threadIdx.y, for one row.
+template <typename T, typename Body> __device__ __forceinline__ void along_row(int64_t cols, bool wide, Body body) {
+  strided<T>(threadIdx.x, blockDim.x, cols, wide, body);
+}
+
+// each_row calls body(row) for the rows of this thread's group: the threads that share threadIdx.y. A group is a warp
+// (blockDim.x = 32) or the whole block (blockDim.y = 1).
+template <typename Body> __device__ __forceinline__ void each_row(int64_t rows, Body body) {
+  for (int64_t r = blockIdx.x * int64_t(blockDim.y) + threadIdx.y; r < rows; r += int64_t(gridDim.x) * blockDim.y) body(r);
+}
+
+struct Sum {
+  static __device__ __forceinline__ float join(float a, float b) { return a + b; }
+  static __device__ __forceinline__ double join(double a, double b) { return a + b; }
+  static __device__ __forceinline__ int64_t join(int64_t a, int64_t b) { return a + b; }
+};
+// Max keeps a NaN.
+struct Max {
+  static __device__ __forceinline__ float join(float a, float b) { return (a > b || a != a) ? a : b; }
+};
+
+// group_reduce returns the reduction of v over a group as each_row knows it, to all its threads: within each warp by
+// halves, then the warps in ascending order.
+template <typename Op, typename V> __device__ __forceinline__ V group_reduce(V v) {
+#pragma unroll
+  for (int o = 16; o > 0; o >>= 1) v = Op::join(v, V(__shfl_xor_sync(0xffffffffu, v, o)));
+  if (blockDim.x > 32) {
+    __shared__ V parts[32];
+    __syncthreads(); // the parts of the reduction before have been read
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = parts[0];
+    for (int w = 1; w < int(blockDim.x) / 32; ++w) v = Op::join(v, parts[w]);
+  }
+  return v;
+}
+
+} // namespace nsa

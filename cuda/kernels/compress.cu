@@ -1,0 +1,120 @@
+// Compression blocks of x [B,S,H,D]: block i of a sequence covers the tokens [i d, i d + l), i < n = Nc > 0.
+//
+//   compress_mean        x -> y [B,n,H,D], the mean of each block
+//   compress_mean_grad   y -> x, where y is dy and x is dx: 1/l of every block that covers the token, ascending; else 0
+//   compress_gather      x, pe [l,D] -> rows [B,n,H, l*D]: vec(block + pe), the place in the block outermost
+//   compress_scatter     rows -> x, where both are gradients: the sum over the blocks that cover the token, ascending; else 0
+//
+// All outputs =. Nothing is saved. The gradient of pe is the column sum of rows (rows.cu).
+#include "common.cuh"
+
+namespace nsa {
+
+struct CompressParams {
+  const void* x; // what is read: x, dy or rows
+  const void* pe;
+  void* y; // what is written: y, dx or rows
+  int64_t batch;
+  int64_t seq; // S
+  int64_t blocks; // n
+  int64_t heads;
+  int64_t dim;
+  int64_t len; // l
+  int64_t stride; // d
+};
+
+template <typename T> __device__ void compress_mean(const CompressParams& p) {
+  const T* x = static_cast<const T*>(p.x);
+  T* y = static_cast<T*>(p.y);
+  const int64_t token = p.heads * p.dim;
+  const float share = 1.0f / float(p.len);
+  elementwise<T>(p.batch * p.blocks * token, token % kLanes<T> == 0 && aligned(x, y), [&](auto width, int64_t o) {
+    constexpr int W = decltype(width)::value;
+    const int64_t block = o / token, b = block / p.blocks;
+    const T* from = x + (b * p.seq + (block - b * p.blocks) * p.stride) * token + (o - block * token);
+    float sum[W] = {};
+    for (int64_t t = 0; t < p.len; ++t) {
+      float v[W];
+      read<W>(from + t * token, v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) sum[j] += v[j];
+    }
+#pragma unroll
+    for (int j = 0; j < W; ++j) sum[j] *= share;
+    write<W>(y + o, sum);
+  });
+}
+
+// covering sets [first,end) to the blocks that cover token t.
+__device__ __forceinline__ void covering(const CompressParams& p, int64_t t, int64_t& first, int64_t& end) {
+  first = t < p.len ? 0 : (t - p.len) / p.stride + 1;
+  end = min(p.blocks, t / p.stride + 1);
+}
+
+template <typename T> __device__ void compress_mean_grad(const CompressParams& p) {
+  const T* dy = static_cast<const T*>(p.x);
+  T* dx = static_cast<T*>(p.y);
+  const int64_t token = p.heads * p.dim;
+  const float share = 1.0f / float(p.len);
+  elementwise<T>(p.batch * p.seq * token, token % kLanes<T> == 0 && aligned(dy, dx), [&](auto width, int64_t o) {
+    constexpr int W = decltype(width)::value;
+    const int64_t row = o / token, b = row / p.seq;
+    int64_t first, end;
+    covering(p, row - b * p.seq, first, end);
+    float sum[W] = {};
+    for (int64_t i = first; i < end; ++i) {
+      float v[W];
+      read<W>(dy + (b * p.blocks + i) * token + (o - row * token), v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) sum[j] += v[j] * share;
+    }
+    write<W>(dx + o, sum);
+  });
+}
+
+template <typename T> __device__ void compress_gather(const CompressParams& p) {
+  const T* x = static_cast<const T*>(p.x);
+  const T* pe = static_cast<const T*>(p.pe);
+  T* rows = static_cast<T*>(p.y);
+  const int64_t cols = p.len * p.dim;
+  elementwise<T>(p.batch * p.blocks * p.heads * cols, p.dim % kLanes<T> == 0 && aligned(x, pe, rows), [&](auto width, int64_t o) {
+    constexpr int W = decltype(width)::value;
+    const int64_t row = o / cols, at = o - row * cols, t = at / p.dim;
+    const int64_t block = row / p.heads, head = row - block * p.heads, b = block / p.blocks;
+    const int64_t token = b * p.seq + (block - b * p.blocks) * p.stride + t;
+    float v[W], e[W];
+    read<W>(x + (token * p.heads + head) * p.dim + (at - t * p.dim), v);
+    read<W>(pe + at, e);
+#pragma unroll
+    for (int j = 0; j < W; ++j) v[j] += e[j];
+    write<W>(rows + o, v);
+  });
+}
+
+template <typename T> __device__ void compress_scatter(const CompressParams& p) {
+  const T* rows = static_cast<const T*>(p.x);
+  T* dx = static_cast<T*>(p.y);
+  const int64_t cols = p.len * p.dim;
+  elementwise<T>(p.batch * p.seq * p.heads * p.dim, p.dim % kLanes<T> == 0 && aligned(rows, dx), [&](auto width, int64_t o) {
+    constexpr int W = decltype(width)::value;
+    const int64_t row = o / p.dim, token = row / p.heads, head = row - token * p.heads, b = token / p.seq;
+    const int64_t t = token - b * p.seq;
+    int64_t first, end;
+    covering(p, t, first, end);
+    float sum[W] = {};
+    for (int64_t i = first; i < end; ++i) {
+      float v[W];
+      read<W>(rows + ((b * p.blocks + i) * p.heads + head) * cols + (t - i * p.stride) * p.dim + (o - row * p.dim), v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) sum[j] += v[j];
+    }
+    write<W>(dx + o, sum);
+  });
+}
+
+} // namespace nsa
+
+NSA_KERNEL(compress_mean, CompressParams, 256)
+NSA_KERNEL(compress_mean_grad, CompressParams, 256)
+NSA_KERNEL(compress_gather, CompressParams, 256)
+NSA_KERNEL(compress_scatter, CompressParams, 256)

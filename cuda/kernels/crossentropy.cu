@@ -1,0 +1,129 @@
+// Mean cross entropy in nats over the targets that are not -1: logits [rows,V], targets int32 [rows].
+//
+//   cross_entropy        logits, targets -> lse [rows], row_loss [rows] (0 where the target is -1)
+//   cross_entropy_mean   row_loss, targets -> loss [1] = sum(row_loss)/max(1, count)
+//   cross_entropy_scale  targets, dloss [1] -> scale [1] = dloss/max(1, count)
+//   cross_entropy_grad   logits, targets, lse, scale -> dlogits = (exp(logits - lse) - onehot(target)) scale; 0 where it is -1
+//
+// All outputs =; loss, lse, row_loss, dloss and scale are float32 in every storage type. Saved: lse. dlogits may be logits.
+// A target outside [-1,V) makes the loss and its row of dlogits NaN. The mean is summed in float64 by one block, in the order of
+// group_reduce.
+#include "common.cuh"
+
+namespace nsa {
+
+struct CrossEntropyParams {
+  const void* logits;
+  const int32_t* targets;
+  float* lse;
+  float* row_loss;
+  int64_t rows;
+  int64_t vocab;
+};
+
+struct CrossEntropyMeanParams {
+  const float* row_loss;
+  const int32_t* targets;
+  float* loss;
+  int64_t rows;
+};
+
+struct CrossEntropyScaleParams {
+  const int32_t* targets;
+  const float* dloss;
+  float* scale;
+  int64_t rows;
+};
+
+struct CrossEntropyGradParams {
+  const void* logits;
+  const int32_t* targets;
+  const float* lse;
+  const float* scale;
+  void* dlogits;
+  int64_t rows;
+  int64_t vocab;
+};
+
+template <typename T> __device__ void cross_entropy(const CrossEntropyParams& p) {
+  const bool wide = p.vocab % kLanes<T> == 0 && aligned(p.logits);
+  each_row(p.rows, [&](int64_t r) {
+    const T* x = static_cast<const T*>(p.logits) + r * p.vocab;
+    float top = -INFINITY;
+    along_row<T>(p.vocab, wide, [&](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      float v[W];
+      read<W>(x + i, v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) top = Max::join(top, v[j]);
+    });
+    top = group_reduce<Max>(top);
+    float sum = 0;
+    along_row<T>(p.vocab, wide, [&](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      float v[W];
+      read<W>(x + i, v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) sum += expf(v[j] - top);
+    });
+    sum = group_reduce<Sum>(sum);
+    if (threadIdx.x == 0) {
+      const float log_sum = logf(sum);
+      const int32_t target = p.targets[r];
+      p.lse[r] = top + log_sum;
+      float loss = 0;
+      if (target >= 0 && target < p.vocab) loss = (top - to_float(x[target])) + log_sum;
+      else if (target != -1) loss = NAN;
+      p.row_loss[r] = loss;
+    }
+  });
+}
+
+template <typename T> __device__ void cross_entropy_grad(const CrossEntropyGradParams& p) {
+  const bool wide = p.vocab % kLanes<T> == 0 && aligned(p.logits, p.dlogits);
+  const float scale = *p.scale;
+  each_row(p.rows, [&](int64_t r) {
+    const T* x = static_cast<const T*>(p.logits) + r * p.vocab;
+    T* dx = static_cast<T*>(p.dlogits) + r * p.vocab;
+    const int32_t target = p.targets[r];
+    const float lse = p.lse[r];
+    const float by = target == -1 ? 0.0f : (target >= 0 && target < p.vocab) ? scale : NAN;
+    along_row<T>(p.vocab, wide, [&](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      float v[W];
+      read<W>(x + i, v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const float d = expf(v[j] - lse) - (i + j == target ? 1.0f : 0.0f);
+        v[j] = target == -1 ? 0.0f : d * by;
+      }
+      write<W>(dx + i, v);
+    });
+  });
+}
+
+__device__ __forceinline__ int64_t count_targets(const int32_t* targets, int64_t rows) {
+  int64_t count = 0;
+  for (int64_t i = threadIdx.x; i < rows; i += blockDim.x) count += targets[i] >= 0;
+  return group_reduce<Sum>(count);
+}
+
+} // namespace nsa
+
+extern "C" __global__ void __launch_bounds__(1024)
+    nsa_cross_entropy_mean_f32(const __grid_constant__ nsa::CrossEntropyMeanParams p) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < p.rows; i += blockDim.x) sum += double(p.row_loss[i]);
+  sum = nsa::group_reduce<nsa::Sum>(sum);
+  const int64_t count = nsa::count_targets(p.targets, p.rows);
+  if (threadIdx.x == 0) *p.loss = float(sum / double(count > 1 ? count : 1));
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+    nsa_cross_entropy_scale_f32(const __grid_constant__ nsa::CrossEntropyScaleParams p) {
+  const int64_t count = nsa::count_targets(p.targets, p.rows);
+  if (threadIdx.x == 0) *p.scale = *p.dloss / float(count > 1 ? count : 1);
+}
+
+NSA_KERNEL(cross_entropy, CrossEntropyParams, 512)
+NSA_KERNEL(cross_entropy_grad, CrossEntropyGradParams, 512)

@@ -1,0 +1,111 @@
+// Elementwise ops of any shape, n elements.
+//
+//   silu          x -> y = x sigmoid(x)                     silu_grad     x, dy -> dx = dy s (1 + x (1 - s)), s = sigmoid(x)
+//   sigmoid       x -> y = 1/(1 + exp(-x))                  sigmoid_grad  y, dy -> dx = dy y (1 - y)
+//   add           x0 + x1 + ... -> y, 1 to 8 terms, in this order, rounded to T once
+//
+// y = and dx =. An output may be one of the inputs. Nothing is saved.
+#include "common.cuh"
+
+namespace nsa {
+
+struct UnaryParams {
+  const void* x;
+  void* y;
+  int64_t n;
+};
+
+struct BinaryParams {
+  const void* a;
+  const void* b;
+  void* y;
+  int64_t n;
+};
+
+constexpr int kTerms = 8;
+
+struct AddParams {
+  const void* x[8];
+  void* y;
+  int64_t n;
+  int32_t terms;
+  int32_t pad;
+};
+
+__device__ __forceinline__ float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+template <typename T, typename F> __device__ __forceinline__ void unary(const UnaryParams& p, F f) {
+  const T* x = static_cast<const T*>(p.x);
+  T* y = static_cast<T*>(p.y);
+  elementwise<T>(p.n, aligned(x, y), [&](auto width, int64_t i) {
+    constexpr int W = decltype(width)::value;
+    float v[W];
+    read<W>(x + i, v);
+#pragma unroll
+    for (int j = 0; j < W; ++j) v[j] = f(v[j]);
+    write<W>(y + i, v);
+  });
+}
+
+template <typename T, typename F> __device__ __forceinline__ void binary(const BinaryParams& p, F f) {
+  const T* a = static_cast<const T*>(p.a);
+  const T* b = static_cast<const T*>(p.b);
+  T* y = static_cast<T*>(p.y);
+  elementwise<T>(p.n, aligned(a, b, y), [&](auto width, int64_t i) {
+    constexpr int W = decltype(width)::value;
+    float u[W], v[W];
+    read<W>(a + i, u);
+    read<W>(b + i, v);
+#pragma unroll
+    for (int j = 0; j < W; ++j) u[j] = f(u[j], v[j]);
+    write<W>(y + i, u);
+  });
+}
+
+template <typename T> __device__ void silu(const UnaryParams& p) {
+  unary<T>(p, [](float x) { return x * sigmoid_of(x); });
+}
+
+template <typename T> __device__ void sigmoid(const UnaryParams& p) {
+  unary<T>(p, [](float x) { return sigmoid_of(x); });
+}
+
+template <typename T> __device__ void silu_grad(const BinaryParams& p) {
+  binary<T>(p, [](float x, float dy) {
+    const float s = sigmoid_of(x);
+    return dy * s * (1.0f + x * (1.0f - s));
+  });
+}
+
+template <typename T> __device__ void sigmoid_grad(const BinaryParams& p) {
+  binary<T>(p, [](float y, float dy) { return dy * y * (1.0f - y); });
+}
+
+template <typename T> __device__ void add(const AddParams& p) {
+  T* y = static_cast<T*>(p.y);
+  bool wide = aligned(y);
+  for (int k = 0; k < p.terms; ++k) wide = wide && aligned(p.x[k]);
+  elementwise<T>(p.n, wide, [&](auto width, int64_t i) {
+    constexpr int W = decltype(width)::value;
+    float sum[W];
+    read<W>(static_cast<const T*>(p.x[0]) + i, sum);
+#pragma unroll
+    for (int k = 1; k < kTerms; ++k) {
+      if (k < p.terms) {
+        float v[W];
+        read<W>(static_cast<const T*>(p.x[k]) + i, v);
+#pragma unroll
+        for (int j = 0; j < W; ++j) sum[j] += v[j];
+      }
+    }
+    write<W>(y + i, sum);
+  });
+}
+
+} // namespace nsa
+
+NSA_KERNEL(silu, UnaryParams, 256)
+NSA_KERNEL(sigmoid, UnaryParams, 256)
+NSA_KERNEL(silu_grad, BinaryParams, 256)
+NSA_KERNEL(sigmoid_grad, BinaryParams, 256)
+NSA_KERNEL(add, AddParams, 256)

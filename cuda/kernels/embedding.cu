@@ -1,0 +1,126 @@
+// Embedding: weight [V,dim], ids int32 [n] -> y [n,dim], the rows that ids name; a row of NaN for an id outside [0,V).
+//
+// The gradient, dy [n,dim] -> dweight [V,dim], sums for each row the places of its id, which sort.cu lists in ascending order:
+//
+//   embedding_chunks   keys, places, ids, dy -> dweight of the ids whose places lie within one chunk of 64 of the sorted list, and
+//                      partial, float32 [chunks,2,dim]: what a chunk has of the id that began before it, and of the one that
+//                      goes on behind it and began in it
+//   embedding_rows     keys, partial -> dweight of the other rows: the sum of their pieces, ascending, or zeros
+//
+// All outputs =, each row of dweight by one of the two. Ids outside [0,V) add nothing. Nothing is saved.
+#include "common.cuh"
+
+namespace nsa {
+
+constexpr int64_t kChunk = 64;
+
+struct EmbeddingParams {
+  const void* weight;
+  const int32_t* ids;
+  void* y;
+  int64_t n;
+  int64_t vocab;
+  int64_t dim;
+};
+
+struct EmbeddingGradParams {
+  const int32_t* keys;   // sorted
+  const int32_t* places; // sorted
+  const int32_t* ids;    // as they came
+  const void* dy;
+  float* partial;
+  void* dweight;
+  int64_t n;
+  int64_t vocab;
+  int64_t dim;
+  int32_t out_type;
+  int32_t pad;
+};
+
+template <typename T> __device__ void embedding(const EmbeddingParams& p) {
+  const bool wide = p.dim % kLanes<T> == 0 && aligned(p.weight, p.y);
+  each_row(p.n, [&](int64_t r) {
+    const int64_t id = p.ids[r];
+    const bool known = id >= 0 && id < p.vocab;
+    const T* from = static_cast<const T*>(p.weight) + (known ? id : 0) * p.dim;
+    T* to = static_cast<T*>(p.y) + r * p.dim;
+    along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      float v[W];
+      read<W>(from + i, v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) v[j] = known ? v[j] : NAN;
+      write<W>(to + i, v);
+    });
+  });
+}
+
+template <typename T> __device__ void embedding_chunks(const EmbeddingGradParams& p) {
+  const bool wide = p.dim % kLanes<T> == 0 && aligned(p.dy);
+  const T* dy = static_cast<const T*>(p.dy);
+  for (int64_t first = blockIdx.x * kChunk; first < p.n; first += gridDim.x * kChunk) {
+    const int64_t end = min(p.n, first + kChunk);
+    const bool cut_before = first > 0 && p.keys[first - 1] == p.keys[first];
+    const bool cut_behind = end < p.n && p.keys[end - 1] == p.keys[end];
+    float* partial = p.partial + first / kChunk * 2 * p.dim;
+    along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      float sum[W] = {};
+      bool head = cut_before;
+      for (int64_t at = first; at < end; ++at) {
+        const int64_t place = p.places[at];
+        const int32_t key = p.keys[at];
+        if (p.ids[place] == key) {
+          float v[W];
+          read<W>(dy + place * p.dim + i, v);
+#pragma unroll
+          for (int j = 0; j < W; ++j) sum[j] += v[j];
+        }
+        const bool last = at + 1 == end;
+        if (!last && p.keys[at + 1] == key) continue;
+        const bool tail = last && cut_behind;
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          if (head) partial[i + j] = sum[j];
+          else if (tail) partial[p.dim + i + j] = sum[j];
+          else store_as(p.dweight, p.out_type, key * p.dim + i + j, sum[j]);
+          sum[j] = 0;
+        }
+        head = false;
+      }
+    });
+  }
+}
+
+// lower_bound returns the first place of the sorted keys that holds at least key.
+__device__ __forceinline__ int64_t lower_bound(const int32_t* keys, int64_t n, int64_t key) {
+  int64_t lo = 0;
+  while (n > 0) {
+    const int64_t half = n / 2;
+    if (keys[lo + half] < key) lo += half + 1, n -= half + 1;
+    else n = half;
+  }
+  return lo;
+}
+
+} // namespace nsa
+
+extern "C" __global__ void __launch_bounds__(512) nsa_embedding_rows_f32(const __grid_constant__ nsa::EmbeddingGradParams p) {
+  using namespace nsa;
+  each_row(p.vocab, [&](int64_t row) {
+    const int64_t first = lower_bound(p.keys, p.n, row), end = lower_bound(p.keys, p.n, row + 1);
+    const int64_t from = first / kChunk, to = (end - 1) / kChunk;
+    if (first < end && from == to) return;
+    for (int64_t i = threadIdx.x; i < p.dim; i += blockDim.x) {
+      float sum = 0;
+      if (first < end) {
+        sum = p.partial[(from * 2 + 1) * p.dim + i];
+        for (int64_t c = from + 1; c <= to; ++c) sum += p.partial[c * 2 * p.dim + i];
+      }
+      store_as(p.dweight, p.out_type, row * p.dim + i, sum);
+    }
+  });
+}
+
+NSA_KERNEL(embedding, EmbeddingParams, 512)
+NSA_KERNEL(embedding_chunks, EmbeddingGradParams, 512)

@@ -1,0 +1,97 @@
+package kernels
+
+import (
+	"maps"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/gorgonia-nsa/nsa/cuda/kernels/internal/manifest"
+)
+
+// TestBinariesAreCurrent holds the embedded fat binaries to the sources beside this file.
+func TestBinariesAreCurrent(t *testing.T) {
+	sources, err := filepath.Glob("*.cu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sources) == 0 {
+		t.Skip("the sources are not here: the test runs outside of its folder")
+	}
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sources) != len(c.manifest.Units) {
+		t.Errorf("%d sources, %d units in the manifest", len(sources), len(c.manifest.Units))
+	}
+	for _, file := range sources {
+		name := strings.TrimSuffix(file, ".cu")
+		unit, ok := c.manifest.Units[name]
+		if !ok {
+			t.Errorf("%s is not in the manifest: run go generate ./cuda/kernels", file)
+			continue
+		}
+		sums, err := manifest.Sources(".", file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(sums, unit.Sources) {
+			t.Errorf("%s or a header has changed since it was compiled: run go generate ./cuda/kernels", file)
+		}
+		image, err := Image(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if manifest.Sum(image) != unit.Fatbin {
+			t.Errorf("%s.fatbin is not what the manifest names: run go generate ./cuda/kernels", name)
+		}
+	}
+	if files, _ := filepath.Glob("*.fatbin"); len(files) != len(sources) {
+		t.Errorf("%d fat binaries of %d sources", len(files), len(sources))
+	}
+}
+
+// TestKernelsDoNotSpill holds every kernel to its registers.
+func TestKernelsDoNotSpill(t *testing.T) {
+	c, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unit := range c.manifest.Units {
+		for name, k := range unit.Kernels {
+			if k.Spills > 0 {
+				t.Errorf("%s spills %d bytes", name, k.Spills)
+			}
+		}
+	}
+}
+
+// TestNamesAreInTheBinaries looks up every kernel that Go launches.
+func TestNamesAreInTheBinaries(t *testing.T) {
+	v := reflect.ValueOf(names)
+	seen := 0
+	for i := range v.NumField() {
+		f := v.Field(i)
+		if f.Kind() == reflect.String {
+			seen++
+			if _, err := ImageOf(f.String()); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		for s := range f.Len() {
+			if f.Index(s).Len() == 0 {
+				continue
+			}
+			seen++
+			if _, err := ImageOf(f.Index(s).String()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if seen < 50 {
+		t.Errorf("only %d kernels", seen)
+	}
+}

@@ -1,0 +1,52 @@
+package kernels
+
+// byType are the kernels of an op, by storage type.
+type byType [3]string
+
+func typed(op string) byType {
+	var k byType
+	for t := range k {
+		k[t] = "nsa_" + op + suffixes[t]
+	}
+	return k
+}
+
+// halfTyped is typed for ops between float32 and half precision.
+func halfTyped(op string) byType {
+	k := typed(op)
+	k[F32] = ""
+	return k
+}
+
+// names are the kernels that the ops of this package launch, made once: launches allocate no strings.
+var names = struct {
+	silu, siluGrad, sigmoid, sigmoidGrad, add                           byType
+	softmax, softmaxGrad                                                byType
+	rope                                                                byType
+	rmsnorm, rmsnormGrad                                                byType
+	biasAdd, columnSum                                                  byType
+	crossEntropy, crossEntropyGrad                                      byType
+	embedding, embeddingChunks                                          byType
+	compressMean, compressMeanGrad, compressGather, compressScatter     byType
+	gatedSum, gatedSumGrad                                              byType
+	matmul64, matmul128                                                 byType
+	castTo, castFrom                                                    byType // half precision only
+	sumBlocks, crossEntropyMean, crossEntropyScale, embeddingRows       string
+	sortCount, sortScan, sortPlace, fill16, fill32, copying, checkToken string
+	adamWSquares, adamWNorm, adamWUpdate                                string
+}{
+	silu: typed("silu"), siluGrad: typed("silu_grad"), sigmoid: typed("sigmoid"), sigmoidGrad: typed("sigmoid_grad"),
+	add: typed("add"), softmax: typed("softmax"), softmaxGrad: typed("softmax_grad"), rope: typed("rope"),
+	rmsnorm: typed("rmsnorm"), rmsnormGrad: typed("rmsnorm_grad"), biasAdd: typed("bias_add"), columnSum: typed("column_sum"),
+	crossEntropy: typed("cross_entropy"), crossEntropyGrad: typed("cross_entropy_grad"),
+	embedding: typed("embedding"), embeddingChunks: typed("embedding_chunks"),
+	compressMean: typed("compress_mean"), compressMeanGrad: typed("compress_mean_grad"),
+	compressGather: typed("compress_gather"), compressScatter: typed("compress_scatter"),
+	gatedSum: typed("gated_sum"), gatedSumGrad: typed("gated_sum_grad"),
+	matmul64: typed("matmul64"), matmul128: typed("matmul128"), castTo: halfTyped("cast_to"), castFrom: halfTyped("cast_from"),
+	sumBlocks: "nsa_sum_blocks_f32", crossEntropyMean: "nsa_cross_entropy_mean_f32",
+	crossEntropyScale: "nsa_cross_entropy_scale_f32", embeddingRows: "nsa_embedding_rows_f32",
+	sortCount: "nsa_sort_count_i32", sortScan: "nsa_sort_scan_i32", sortPlace: "nsa_sort_place_i32",
+	fill16: "nsa_fill_b16", fill32: "nsa_fill_b32", copying: "nsa_copy", checkToken: "nsa_check_tokens_i32",
+	adamWSquares: "nsa_adamw_squares_f32", adamWNorm: "nsa_adamw_norm_f64", adamWUpdate: "nsa_adamw_update_f32",
+}
