@@ -24,7 +24,7 @@ type addParams struct {
 	y     Ptr
 	n     int64
 	terms int32
-	pad   int32
+	_     int32
 }
 
 // SiLU appends y = x sigmoid(x).

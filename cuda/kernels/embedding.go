@@ -21,7 +21,7 @@ type embeddingParams struct {
 type embeddingGradParams struct {
 	keys, places, ids, dy, partial, dweight Ptr
 	n, vocab, dim                           int64
-	outType, pad                            int32
+	outType, _                              int32
 }
 
 type sortParams struct {

@@ -14,7 +14,7 @@ type gatedSumParams struct {
 	branch    [MaxBranches]Ptr
 	y         Ptr
 	rows, dim int64
-	n, pad    int32
+	n, _      int32
 }
 
 type gatedSumGradParams struct {
@@ -23,7 +23,7 @@ type gatedSumGradParams struct {
 	dy, dgates Ptr
 	dbranch    [MaxBranches]Ptr
 	rows, dim  int64
-	n, pad     int32
+	n, _       int32
 }
 
 // Forward appends y [Rows,Dim].

@@ -3,6 +3,7 @@ package kernels
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -69,8 +70,8 @@ func TestLaunchesMatchTheBinaries(t *testing.T) {
 				continue
 			}
 			k := c.manifest.Units[image].Kernels[l.Kernel]
-			if len(l.Params()) != k.Params {
-				t.Errorf("%s: an argument of %d bytes, the kernel has %d", l.Kernel, len(l.Params()), k.Params)
+			if !slices.Equal(k.Params, []int{len(l.Params())}) {
+				t.Errorf("%s: an argument of %d bytes, the kernel has %v", l.Kernel, len(l.Params()), k.Params)
 			}
 			if n := threadsOf(l.Block); n < 1 || n > 1024 || int64(k.Registers)*n > 65536 {
 				t.Errorf("%s: block %v with %d registers a thread", l.Kernel, l.Block, k.Registers)

@@ -102,7 +102,7 @@ func goLayout(v any) (fields []cField, size uintptr) {
 func plain(name string) string {
 	name = strings.ToLower(strings.ReplaceAll(name, "_", ""))
 	switch name {
-	case "", "pad32":
+	case "":
 		return "pad"
 	case "length":
 		return "len"
@@ -116,7 +116,7 @@ func TestParamsHaveTheLayoutOfC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(sources) == 0 {
+	if _, err := os.Stat("common.cuh"); err != nil {
 		t.Skip("the sources are not here: the test runs outside of its folder")
 	}
 	seen := map[string]bool{}

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -16,7 +17,7 @@ func TestBinariesAreCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(sources) == 0 {
+	if _, err := os.Stat("common.cuh"); err != nil {
 		t.Skip("the sources are not here: the test runs outside of its folder")
 	}
 	c, err := load()

@@ -20,7 +20,7 @@ type matmulParams struct {
 	m, n, k, lda, ldb, ldc                 int64
 	strideA, strideB, strideC, strideSplit int64
 	batch, run                             int64
-	transA, transB, outType, pad           int32
+	transA, transB, outType, _             int32
 }
 
 // matmulPlan is how a product is cut.

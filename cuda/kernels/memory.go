@@ -15,7 +15,7 @@ type fillParams struct {
 	y     Ptr
 	n     int64
 	value uint32
-	pad   int32
+	_     int32
 }
 
 type checkTokensParams struct {

@@ -12,14 +12,14 @@ type rmsNormParams struct {
 	x, weight, y Ptr
 	rows, dim    int64
 	eps          float32
-	pad          int32
+	_            int32
 }
 
 type rmsNormGradParams struct {
 	x, weight, dy, dx, partial Ptr
 	rows, dim, run             int64
 	eps                        float32
-	pad                        int32
+	_                          int32
 }
 
 // maxNormDim is the longest row whose sum of dweight fits the 48 KB of shared memory that every device has.

@@ -14,10 +14,10 @@ type RoPE struct {
 }
 
 type ropeParams struct {
-	x, y                       Ptr
-	tokens, seq, start         int64
-	log2Base                   float64
-	heads, dim, inverse, pad32 int32
+	x, y                   Ptr
+	tokens, seq, start     int64
+	log2Base               float64
+	heads, dim, inverse, _ int32
 }
 
 // Forward appends y = x turned. y may be x.

@@ -15,22 +15,27 @@ var (
 	entry     = regexp.MustCompile(`Compiling entry function '(\w+)' for '(\w+)'`)
 	stack     = regexp.MustCompile(`(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads`)
 	registers = regexp.MustCompile(`Used (\d+) registers`)
-	argument  = regexp.MustCompile(`(?s)\.entry (\w+)\(\s*(?:\.param \.align \d+ \.b8 \w+\[(\d+)\]\s*)?\)`)
+	arguments = regexp.MustCompile(`\.entry (\w+)\(([^)]*)\)`)
+	argument  = regexp.MustCompile(`\.param.* \.[subf](\d+) [^,\[]*(?:\[(\d+)\])?`)
 )
 
 // describe reads what ptxas says of each kernel (-v) and the sizes of their arguments in the PTX. It also returns what else the
 // compiler said.
 func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 	kernels := map[string]manifest.Kernel{}
-	for _, m := range argument.FindAllStringSubmatch(ptx, -1) {
-		k := manifest.Kernel{}
-		if m[2] != "" {
-			k.Params, _ = strconv.Atoi(m[2])
+	for _, m := range arguments.FindAllStringSubmatch(ptx, -1) {
+		k := manifest.Kernel{Params: []int{}}
+		for _, a := range argument.FindAllStringSubmatch(m[2], -1) {
+			bytes := number(a[1]) / 8
+			if a[2] != "" {
+				bytes *= number(a[2])
+			}
+			k.Params = append(k.Params, bytes)
+		}
+		if n := strings.Count(m[2], ".param"); n != len(k.Params) {
+			return nil, nil, fmt.Errorf("%s: got the sizes of %d of %d arguments", m[1], len(k.Params), n)
 		}
 		kernels[m[1]] = k
-	}
-	if n := strings.Count(ptx, ".entry "); n != len(kernels) {
-		return nil, nil, fmt.Errorf("%d of %d kernels have one struct for an argument", len(kernels), n)
 	}
 	var warnings []string
 	name := ""
@@ -40,8 +45,9 @@ func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 		}
 		k, known := kernels[name]
 		if m := entry.FindStringSubmatch(line); m != nil {
-			if name = m[1]; kernels[name] == (manifest.Kernel{}) {
-				return nil, nil, fmt.Errorf("kernel %s has no argument, or is not in the PTX", name)
+			name = m[1]
+			if _, ok := kernels[name]; !ok {
+				return nil, nil, fmt.Errorf("kernel %s is not in the PTX", name)
 			}
 		} else if m := stack.FindStringSubmatch(line); m != nil && known {
 			k.Stack, k.Spills = max(k.Stack, number(m[1])), max(k.Spills, number(m[2])+number(m[3]))

@@ -30,10 +30,10 @@ type Unit struct {
 
 // Kernel is what the compiler says of one entry point; numbers that depend on the architecture are the largest.
 type Kernel struct {
-	Params    int `json:"params"`    // bytes of its argument
-	Registers int `json:"registers"` // of a thread
-	Stack     int `json:"stack"`     // bytes of a thread's stack frame
-	Spills    int `json:"spills"`    // bytes of registers spilled, stores and loads together
+	Params    []int `json:"params"`    // bytes of each argument
+	Registers int   `json:"registers"` // of a thread
+	Stack     int   `json:"stack"`     // bytes of a thread's stack frame
+	Spills    int   `json:"spills"`    // bytes of registers spilled, stores and loads together
 }
 
 // Parse decodes the content of File.

@@ -1,0 +1,332 @@
+package kernels_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	. "github.com/gorgonia-nsa/nsa/cuda/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// gpu is an open device with the modules that tests have asked for.
+type gpu struct {
+	dev     *cuda.Device
+	stream  *cuda.Stream
+	modules map[string]*cuda.Module
+}
+
+// openGPU opens the first GPU until the end of the test, or skips it; with NSA_REQUIRE_GPU=1 it fails instead.
+func openGPU(t *testing.T) *gpu {
+	t.Helper()
+	dev, err := cuda.Open(0)
+	if u := (*cuda.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gpu{dev: dev, modules: map[string]*cuda.Module{}}
+	t.Cleanup(func() {
+		for _, m := range g.modules {
+			check(t, m.Unload())
+		}
+		if g.stream != nil {
+			check(t, g.stream.Close())
+		}
+		check(t, dev.Close())
+	})
+	if g.stream, err = dev.NewStream(); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// launch enqueues launches.
+func (g *gpu) launch(t *testing.T, launches []Launch) {
+	t.Helper()
+	for i := range launches {
+		l := &launches[i]
+		name, err := ImageOf(l.Kernel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.modules[name] == nil {
+			image, err := Image(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if g.modules[name], err = g.dev.LoadModule(image); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f, err := g.modules[name].Function(l.Kernel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := f.Prepare(l.Kernel, cuda.Grid(l.Grid), cuda.Block(l.Block), l.Shared, cuda.Struct(l.Params()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.stream.Launch(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// guard is the number of bytes before and behind an array that must stay as they are.
+const guard = 512
+
+// array is an array on the device between guards.
+type array struct {
+	ptr    Ptr
+	mem    *cuda.Memory
+	before []byte // what lies there before a run, guards included
+	offset int
+	typ    Type
+	values []float64 // of an input, as stored
+	output bool
+}
+
+// suite is one case: arrays and a run.
+type suite struct {
+	*testing.T
+	g      *gpu
+	typ    Type // of what in and out make
+	skew   int  // elements by which arrays lie off their alignment
+	arrays []*array
+}
+
+// cases runs f for each storage type, on aligned arrays and on arrays that are not.
+func cases(t *testing.T, f func(s *suite)) {
+	g := openGPU(t)
+	for _, typ := range []Type{F32, BF16, F16} {
+		for skew, name := range []string{"aligned", "skewed"} {
+			t.Run(typ.String()+"/"+name, func(t *testing.T) {
+				s := &suite{T: t, g: g, typ: typ, skew: skew}
+				t.Cleanup(s.reset)
+				f(s)
+			})
+		}
+	}
+}
+
+// reset frees the arrays of the case before.
+func (s *suite) reset() {
+	for _, a := range s.arrays {
+		check(s.T, a.mem.Free())
+	}
+	s.arrays = nil
+}
+
+func (s *suite) place(typ Type, content []byte, skew int, output bool) *array {
+	s.Helper()
+	a := &array{typ: typ, offset: guard + skew, output: output}
+	var poison [4]byte
+	binary.LittleEndian.PutUint32(poison[:], 0x7fed7fed)
+	a.before = bytes.Repeat(poison[:], (2*guard+skew+len(content)+3)/4)
+	if !output {
+		copy(a.before[a.offset:], content)
+	}
+	a.before = a.before[:2*guard+skew+len(content)]
+	mem, err := s.g.dev.Alloc(len(a.before))
+	if err != nil {
+		s.Fatal(err)
+	}
+	a.mem, a.ptr = mem, Ptr(mem.Ptr())+Ptr(a.offset)
+	s.arrays = append(s.arrays, a)
+	return a
+}
+
+// in stores values in the case's type; in32 as float32.
+func (s *suite) in(values []float64) *array   { return s.input(s.typ, values) }
+func (s *suite) in32(values []float64) *array { return s.input(F32, values) }
+
+func (s *suite) input(typ Type, values []float64) *array {
+	s.Helper()
+	content := encode(typ, values)
+	a := s.place(typ, content, s.skew*typ.Bytes(), false)
+	a.values = decode(typ, content)
+	return a
+}
+
+// ints stores integers.
+func (s *suite) ints(values []int32) *array {
+	s.Helper()
+	content, err := binary.Append(nil, binary.LittleEndian, values)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return s.place(F32, content, 4*s.skew, false)
+}
+
+// raw stores bytes at an aligned place.
+func (s *suite) raw(content []byte) *array { return s.place(F32, content, 0, false) }
+
+// out is an output of n elements in the case's type, outAs in another, room one of bytes.
+func (s *suite) out(n int) *array { return s.outAs(s.typ, n) }
+func (s *suite) outAs(typ Type, n int) *array {
+	return s.place(typ, make([]byte, n*typ.Bytes()), s.skew*typ.Bytes(), true)
+}
+func (s *suite) room(bytes int64) *array { return s.place(F32, make([]byte, bytes), 0, true) }
+func (s *suite) work(bytes int64) Ptr    { return s.room(bytes).ptr }
+
+// run runs what f appends twice, over poison, and holds both runs to the same bits and to the guards. Arrays that are inputs
+// are written back before each run.
+func (s *suite) run(launches []Launch, err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+	var first [][]byte
+	for range 2 {
+		for _, a := range s.arrays {
+			if err := s.g.stream.Upload(a.mem.Ptr(), a.before); err != nil {
+				s.Fatal(err)
+			}
+		}
+		s.g.launch(s.T, launches)
+		var all [][]byte
+		for _, a := range s.arrays {
+			all = append(all, s.download(a))
+		}
+		if first == nil {
+			first = all
+			continue
+		}
+		for i, a := range s.arrays {
+			if !bytes.Equal(first[i], all[i]) {
+				s.Errorf("array %d: two runs differ", i)
+			}
+			end := len(a.before) - guard
+			if !bytes.Equal(all[i][:a.offset], a.before[:a.offset]) || !bytes.Equal(all[i][end:], a.before[end:]) {
+				s.Errorf("array %d: written to outside of its %d bytes", i, end-a.offset)
+			}
+		}
+	}
+}
+
+func (s *suite) download(a *array) []byte {
+	s.Helper()
+	got := make([]byte, len(a.before))
+	if err := s.g.stream.Download(got, a.mem.Ptr()); err != nil {
+		s.Fatal(err)
+	}
+	if err := s.g.stream.Synchronize(); err != nil {
+		s.Fatal(err)
+	}
+	return got
+}
+
+// bytesOf returns the content of an array.
+func (s *suite) bytesOf(a *array) []byte {
+	s.Helper()
+	got := s.download(a)
+	return got[a.offset : len(got)-guard]
+}
+
+// get returns the values of an array.
+func (s *suite) get(a *array) []float64 {
+	s.Helper()
+	return decode(a.typ, s.bytesOf(a))
+}
+
+// tolerance of one result: float32, or two roundings of the type.
+func tolerance(t Type) float64 {
+	return map[Type]float64{F32: 1e-5, BF16: 1. / 256, F16: 1. / 1024}[t]
+}
+
+// want compares an output with what is wanted.
+func (s *suite) want(what string, a *array, want []float64) {
+	s.Helper()
+	testutil.Within(s.T, what, s.get(a), want, tolerance(a.typ))
+}
+
+// encode stores values in a type, rounded to nearest even.
+func encode(typ Type, values []float64) []byte {
+	out := make([]byte, 0, len(values)*typ.Bytes())
+	for _, v := range values {
+		switch typ {
+		case F32:
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
+		case BF16:
+			b := math.Float32bits(float32(v))
+			out = binary.LittleEndian.AppendUint16(out, uint16((b+0x7fff+b>>16&1)>>16))
+		case F16:
+			out = binary.LittleEndian.AppendUint16(out, float16(v))
+		}
+	}
+	return out
+}
+
+func decode(typ Type, data []byte) []float64 {
+	out := make([]float64, len(data)/typ.Bytes())
+	for i := range out {
+		switch at := data[i*typ.Bytes():]; typ {
+		case F32:
+			out[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
+		case BF16:
+			out[i] = float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(at)) << 16))
+		case F16:
+			out[i] = fromFloat16(binary.LittleEndian.Uint16(at))
+		}
+	}
+	return out
+}
+
+// float16 returns the bits of v as IEEE half precision.
+func float16(v float64) uint16 {
+	sign := uint16(math.Float64bits(v) >> 48 & 0x8000)
+	switch v = math.Abs(v); {
+	case math.IsNaN(v):
+		return 0x7e00
+	case v >= 65520:
+		return sign | 0x7c00
+	case v < 0x1p-14:
+		return sign | uint16(math.RoundToEven(v*0x1p24))
+	}
+	frac, exp := math.Frexp(v) // v = frac 2^exp, frac in [0.5,1)
+	return sign | (uint16(exp+14)<<10 + uint16(math.RoundToEven(frac*2048)) - 1024)
+}
+
+func fromFloat16(b uint16) float64 {
+	sign := 1.0
+	if b&0x8000 != 0 {
+		sign = -1
+	}
+	exp, frac := int(b>>10&31), float64(b&1023)
+	switch exp {
+	case 0:
+		return sign * frac * 0x1p-24
+	case 31:
+		if frac != 0 {
+			return math.NaN()
+		}
+		return sign * math.Inf(1)
+	}
+	return sign * math.Ldexp(1+frac/1024, exp-15)
+}
+
+func TestHalfPrecisionOfTheTests(t *testing.T) {
+	for v, want := range map[float64]uint16{0: 0, 1: 0x3c00, -2: 0xc000, 65504: 0x7bff, 65520: 0x7c00, 0x1p-24: 1, 0.1: 0x2e66, 0x1p-14: 0x400} {
+		if got := float16(v); got != want {
+			t.Errorf("%v is %#x, want %#x", v, got, want)
+		}
+	}
+	for b := range uint16(0x7c00) {
+		if got := float16(fromFloat16(b)); got != b {
+			t.Errorf("%#x comes back as %#x", b, got)
+		}
+	}
+}
