@@ -1,9 +1,6 @@
 package kernels
 
-import (
-	"fmt"
-	"math"
-)
+import "math"
 
 // GPU is what the choice of tiles depends on: properties of the device that will run the launches. The same GPU gives the
 // same launches, and so the same bits.
@@ -17,7 +14,7 @@ type GPU struct {
 // Type, and lse [B,Hq,S] float32.
 //
 // The kernels take any sizes whose tiles fit the shared memory of a block, which all dims up to 256 do; groups of any size.
-// Arrays must be aligned to two of their elements. Results are the same bits in each run.
+// Results are the same bits in each run.
 type Attention struct {
 	Type Type
 	GPU  GPU
@@ -94,6 +91,37 @@ var (
 	selectedForwardTiles = []shape{{64, 64}, {32, 64}, {16, 16}}
 	gradientTiles        = []shape{{64, 32}, {32, 32}, {16, 16}}
 )
+
+// byTile are the names of a kernel for the tiles of 64, 32 and 16 rows.
+type byTile [3]byType
+
+func tiled(op string) byTile {
+	return byTile{typed(op + "_64"), typed(op + "_32"), typed(op + "_16")}
+}
+
+// of returns the kernel for a tile.
+func (k *byTile) of(x shape, t Type) string {
+	switch x.m {
+	case 64:
+		return k[0][t]
+	case 32:
+		return k[1][t]
+	}
+	return k[2][t]
+}
+
+// attentionNames are the symbols of the attention kernels.
+var attentionNames = struct {
+	spanForward, spanDQ, spanDKV, selectedForward, selectedDQ, selectedDKV, selectBlocks byTile
+	delta, selectedReduce                                                                byType
+	indexCount, indexRank, indexScan, indexFill                                          string
+}{
+	spanForward: tiled("span_forward"), spanDQ: tiled("span_dq"), spanDKV: tiled("span_dkv"),
+	selectedForward: tiled("selected_forward"), selectedDQ: tiled("selected_dq"), selectedDKV: tiled("selected_dkv"),
+	selectBlocks: tiled("select_blocks"),
+	delta:        typed("attention_delta"), selectedReduce: typed("selected_reduce"),
+	indexCount: "nsa_index_count_i32", indexRank: "nsa_index_rank_i32", indexScan: "nsa_index_scan_i32", indexFill: "nsa_index_fill_i32",
+}
 
 // tileStride is the floats of a row of c columns in shared memory.
 func tileStride(c int64) int64 { return 4 * (pieces(c, 4) | 1) }
@@ -184,20 +212,21 @@ func (a Attention) dkvBytes(x shape) int64 {
 func walkBytes(x shape) int64 { return 4 * (3*x.n + 4) }
 
 // tiled appends the launch of a kernel that is compiled for several tiles.
-func (a Attention) tiled(dst []Launch, op, kernel string, x shape, grid, shared int64, p *attentionParams) ([]Launch, error) {
-	return a.plain(dst, op, fmt.Sprintf("nsa_%s_%d%s", kernel, x.m, suffixes[a.Type]), grid, attentionThreads, shared, p)
+func (a Attention) tiled(to []Launch, op string, kernel *byTile, x shape, grid, shared int64, p *attentionParams) ([]Launch, error) {
+	return a.plain(to, op, kernel.of(x, a.Type), grid, attentionThreads, shared, p)
 }
 
-func (a Attention) plain(dst []Launch, op, kernel string, grid int64, block Dim, shared int64, p *attentionParams) ([]Launch, error) {
+// plain appends the launch of any kernel.
+func (a Attention) plain(to []Launch, op, kernel string, grid int64, block Dim, shared int64, p *attentionParams) ([]Launch, error) {
 	if grid > math.MaxInt32 {
-		return dst, unsupported(op, "%s needs %d blocks, a grid has less than 2^31", kernel, grid)
+		return to, unsupported(op, "%s needs %d blocks, a grid has less than 2^31", kernel, grid)
 	}
-	return append(dst, launch(kernel, Dim{int(grid), 1, 1}, block, int(shared), p)), nil
+	return append(to, launch(kernel, Dim{int(grid), 1, 1}, block, int(shared), p)), nil
 }
 
 // delta appends the launch that sets delta = rowsum(do*o).
-func (a Attention) delta(dst []Launch, op string, p *attentionParams) ([]Launch, error) {
-	return a.plain(dst, op, "nsa_attention_delta"+suffixes[a.Type], pieces(a.B*a.S*a.Hq, attentionWarps), attentionThreads, 0, p)
+func (a Attention) delta(to []Launch, op string, p *attentionParams) ([]Launch, error) {
+	return a.plain(to, op, attentionNames.delta[a.Type], pieces(a.B*a.S*a.Hq, attentionWarps), attentionThreads, 0, p)
 }
 
 func (a Attention) deltaBytes() int64 { return align(4 * a.B * a.S * a.Hq) }
@@ -220,45 +249,45 @@ func (a SpanAttention) params() (attentionParams, error) {
 }
 
 // Forward appends the launches of q, k, v -> o, lse.
-func (a SpanAttention) Forward(dst []Launch, q, k, v, o, lse Ptr) ([]Launch, error) {
+func (a SpanAttention) Forward(to []Launch, q, k, v, o, lse Ptr) ([]Launch, error) {
 	p, err := a.params()
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	grid := func(x shape) int64 { return a.rowTiles(x.m) }
 	x, err := a.GPU.choose(spanOp, spanForwardTiles, a.forwardBytes, grid)
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	p.q, p.k, p.v, p.o, p.lse, p.count = q, k, v, o, lse, int32(x.m)
-	return a.tiled(dst, spanOp, "span_forward", x, grid(x), a.forwardBytes(x), &p)
+	return a.tiled(to, spanOp, &attentionNames.spanForward, x, grid(x), a.forwardBytes(x), &p)
 }
 
 // WorkBytes returns the size of the memory that Backward needs.
 func (a SpanAttention) WorkBytes() int64 { return a.deltaBytes() }
 
 // Backward appends the launches of q, k, v, o, lse, do -> dq, dk, dv.
-func (a SpanAttention) Backward(dst []Launch, q, k, v, o, lse, do, dq, dk, dv, work Ptr) ([]Launch, error) {
+func (a SpanAttention) Backward(to []Launch, q, k, v, o, lse, do, dq, dk, dv, work Ptr) ([]Launch, error) {
 	p, err := a.params()
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	p.q, p.k, p.v, p.o, p.lse, p.dout, p.delta, p.dq, p.dk, p.dv = q, k, v, o, lse, do, work, dq, dk, dv
-	if dst, err = a.delta(dst, spanOp, &p); err != nil {
-		return dst, err
+	if to, err = a.delta(to, spanOp, &p); err != nil {
+		return to, err
 	}
 	grid := func(x shape) int64 { return a.rowTiles(x.m) }
 	x, err := a.GPU.choose(spanOp, gradientTiles, a.dqBytes, grid)
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	p.count = int32(x.m)
-	if dst, err = a.tiled(dst, spanOp, "span_dq", x, grid(x), a.dqBytes(x), &p); err != nil {
-		return dst, err
+	if to, err = a.tiled(to, spanOp, &attentionNames.spanDQ, x, grid(x), a.dqBytes(x), &p); err != nil {
+		return to, err
 	}
 	grid = func(x shape) int64 { return a.groups() * pieces(a.T, x.m) }
 	if x, err = a.GPU.choose(spanOp, gradientTiles, a.dkvBytes, grid); err != nil {
-		return dst, err
+		return to, err
 	}
-	return a.tiled(dst, spanOp, "span_dkv", x, grid(x), a.dkvBytes(x), &p)
+	return a.tiled(to, spanOp, &attentionNames.spanDKV, x, grid(x), a.dkvBytes(x), &p)
 }

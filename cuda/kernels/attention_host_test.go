@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // host runs launches of the attention kernels on the CPU: testdata/host/run.cc, compiled as C++.
@@ -95,4 +96,18 @@ func TestAttentionMatchesOracleOnHost(t *testing.T) {
 			compareAttention(t, dev, c, storages[1+i%2])
 		}
 	}
+}
+
+func TestSelectBlocksMatchesOracleOnHost(t *testing.T) {
+	dev := hostDevice(t)
+	for i, c := range attentionCases {
+		if c.small {
+			compareSelection(t, dev, c, storages[0])
+			compareSelection(t, dev, c, storages[1+i%2])
+		}
+	}
+}
+
+func TestAttentionMatchesGoldensOnHost(t *testing.T) {
+	compareGoldens(t, hostDevice(t), testutil.Goldens(t, "ops_"))
 }

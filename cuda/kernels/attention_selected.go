@@ -68,18 +68,18 @@ func (a SelectedAttention) sharedTiles(tiles []shape) []shape {
 func (a SelectedAttention) rowGrid(x shape) int64 { return a.rowTiles(a.wholeQueries(x.m)) }
 
 // Forward appends the launches of q, k, v, idx -> o, lse.
-func (a SelectedAttention) Forward(dst []Launch, q, k, v, idx, o, lse Ptr) ([]Launch, error) {
+func (a SelectedAttention) Forward(to []Launch, q, k, v, idx, o, lse Ptr) ([]Launch, error) {
 	p, err := a.params()
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	shared := func(x shape) int64 { return a.forwardBytes(x) + walkBytes(x) }
 	x, err := a.GPU.choose(selectedOp, a.sharedTiles(selectedForwardTiles), shared, a.rowGrid)
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	p.q, p.k, p.v, p.idx, p.o, p.lse, p.count = q, k, v, idx, o, lse, int32(a.wholeQueries(x.m))
-	return a.tiled(dst, selectedOp, "selected_forward", x, a.rowGrid(x), shared(x), &p)
+	return a.tiled(to, selectedOp, &attentionNames.selectedForward, x, a.rowGrid(x), shared(x), &p)
 }
 
 // WorkBytes returns the size of the memory that Backward needs, linear in S.
@@ -91,38 +91,38 @@ func (a SelectedAttention) WorkBytes() int64 {
 }
 
 // Backward appends the launches of q, k, v, idx, o, lse, do -> dq, dk, dv.
-func (a SelectedAttention) Backward(dst []Launch, q, k, v, idx, o, lse, do, dq, dk, dv, work Ptr) ([]Launch, error) {
+func (a SelectedAttention) Backward(to []Launch, q, k, v, idx, o, lse, do, dq, dk, dv, work Ptr) ([]Launch, error) {
 	p, err := a.params()
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	at := a.work()
 	p.q, p.k, p.v, p.idx, p.o, p.lse, p.dout, p.dq, p.dk, p.dv = q, k, v, idx, o, lse, do, dq, dk, dv
 	p.delta, p.counts, p.starts = work.plus(at.delta), work.plus(at.counts), work.plus(at.starts)
 	p.queries, p.partial = work.plus(at.queries), work.plus(at.partial)
-	if dst, err = a.delta(dst, selectedOp, &p); err != nil {
-		return dst, err
+	if to, err = a.delta(to, selectedOp, &p); err != nil {
+		return to, err
 	}
 	shared := func(x shape) int64 { return a.dqBytes(x) + walkBytes(x) }
 	x, err := a.GPU.choose(selectedOp, a.sharedTiles(gradientTiles), shared, a.rowGrid)
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	p.count = int32(a.wholeQueries(x.m))
-	if dst, err = a.tiled(dst, selectedOp, "selected_dq", x, a.rowGrid(x), shared(x), &p); err != nil {
-		return dst, err
+	if to, err = a.tiled(to, selectedOp, &attentionNames.selectedDQ, x, a.rowGrid(x), shared(x), &p); err != nil {
+		return to, err
 	}
-	if dst, err = a.invert(dst, &p); err != nil {
-		return dst, err
+	if to, err = a.invert(to, &p); err != nil {
+		return to, err
 	}
 	grid := func(x shape) int64 { return a.groups() * int64(p.index.items) * pieces(a.block(), x.m) }
 	if x, err = a.GPU.choose(selectedOp, a.blockTiles(), a.dkvBytes, grid); err != nil {
-		return dst, err
+		return to, err
 	}
-	if dst, err = a.tiled(dst, selectedOp, "selected_dkv", x, grid(x), a.dkvBytes(x), &p); err != nil || p.index.partials == 0 {
-		return dst, err
+	if to, err = a.tiled(to, selectedOp, &attentionNames.selectedDKV, x, grid(x), a.dkvBytes(x), &p); err != nil || p.index.partials == 0 {
+		return to, err
 	}
-	return a.plain(dst, selectedOp, "nsa_selected_reduce"+suffixes[a.Type], pieces(a.groups()*a.T, attentionWarps), attentionThreads, 0, &p)
+	return a.plain(to, selectedOp, attentionNames.selectedReduce[a.Type], pieces(a.groups()*a.T, attentionWarps), attentionThreads, 0, &p)
 }
 
 // blockTiles are the tiles with keys of one selection block, none more than twice as high as it.
@@ -138,7 +138,7 @@ func (a SelectedAttention) blockTiles() []shape {
 var scanThreads = Dim{256, 1, 1}
 
 // invert appends the launches that build the inverse index.
-func (a SelectedAttention) invert(dst []Launch, p *attentionParams) ([]Launch, error) {
+func (a SelectedAttention) invert(to []Launch, p *attentionParams) ([]Launch, error) {
 	groups := a.groups()
 	segments := groups * int64(p.index.segments)
 	for _, x := range []struct {
@@ -146,15 +146,15 @@ func (a SelectedAttention) invert(dst []Launch, p *attentionParams) ([]Launch, e
 		grid   int64
 		block  Dim
 	}{
-		{"nsa_index_count_i32", segments, attentionThreads},
-		{"nsa_index_rank_i32", pieces(groups*a.blocks(), 128), attentionThreads},
-		{"nsa_index_scan_i32", groups, scanThreads},
-		{"nsa_index_fill_i32", pieces(segments, attentionWarps), attentionThreads},
+		{attentionNames.indexCount, segments, attentionThreads},
+		{attentionNames.indexRank, pieces(groups*a.blocks(), 128), attentionThreads},
+		{attentionNames.indexScan, groups, scanThreads},
+		{attentionNames.indexFill, pieces(segments, attentionWarps), attentionThreads},
 	} {
 		var err error
-		if dst, err = a.plain(dst, selectedOp, x.kernel, x.grid, x.block, 0, p); err != nil {
-			return dst, err
+		if to, err = a.plain(to, selectedOp, x.kernel, x.grid, x.block, 0, p); err != nil {
+			return to, err
 		}
 	}
-	return dst, nil
+	return to, nil
 }

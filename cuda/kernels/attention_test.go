@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -148,24 +149,24 @@ func toInts(b []byte) []int32 {
 // poison returns bytes that are NaN in every type and no index.
 func poison(n int) []byte { return bytes.Repeat([]byte{0xff}, n) }
 
-// buffer is an output between guards.
+// buffer is an output between margins.
 type buffer struct {
 	at kernels.Ptr
 	n  int
 }
 
-const guard = 256
+const margin = 256
 
 func output(t testing.TB, dev device, n int) buffer {
-	return buffer{dev.put(t, poison(n+2*guard)) + guard, n}
+	return buffer{dev.put(t, poison(n+2*margin)) + margin, n}
 }
 
 func (b buffer) bytes(t testing.TB, dev device) []byte {
 	t.Helper()
-	all := dev.get(t, b.at-guard, b.n+2*guard)
-	require.Equal(t, poison(guard), all[:guard], "bytes before an output")
-	require.Equal(t, poison(guard), all[guard+b.n:], "bytes behind an output")
-	return all[guard : guard+b.n]
+	all := dev.get(t, b.at-margin, b.n+2*margin)
+	require.Equal(t, poison(margin), all[:margin], "bytes before an output")
+	require.Equal(t, poison(margin), all[margin+b.n:], "bytes behind an output")
+	return all[margin : margin+b.n]
 }
 
 // problem is a branch with its inputs, and what the oracle makes of them.
@@ -259,6 +260,67 @@ func attend(t testing.TB, dev device, gpu kernels.GPU, s storage, x problem) [5]
 	dev.run(t, launches)
 	work.bytes(t, dev)
 	return [5][]byte{o.bytes(t, dev), lse.bytes(t, dev), out[0].bytes(t, dev), out[1].bytes(t, dev), out[2].bytes(t, dev)}
+}
+
+// selectOn runs the compressed attention of a case and the choice from its lse on dev.
+func selectOn(t testing.TB, dev device, gpu kernels.GPU, c attentionCase, s storage, q, kc *ref.Tensor) []int32 {
+	t.Helper()
+	defer dev.reset()
+	a := kernels.Attention{
+		Type: s.Type, GPU: gpu, B: int64(c.B), S: int64(c.S), T: int64(kc.Shape[1]), Hq: int64(c.Hq), Hkv: int64(c.Hkv), D: int64(c.D), Dv: int64(c.D),
+	}
+	Q, K := dev.put(t, s.encode(q.Data)), dev.put(t, s.encode(kc.Data))
+	o, lse, idx := output(t, dev, len(q.Data)*s.Bytes()), output(t, dev, 4*c.B*c.S*c.Hq), output(t, dev, 4*c.B*c.S*c.Hkv*c.n)
+	launches, err := a.Compressed(int64(c.l), int64(c.d)).Forward(nil, Q, K, K, o.at, lse.at)
+	require.NoError(t, err)
+	op := kernels.SelectBlocks{
+		Type: s.Type, GPU: gpu, B: a.B, S: a.S, Hq: a.Hq, Hkv: a.Hkv, D: a.D,
+		BlockLen: int64(c.l), Stride: int64(c.d), SelectBlock: int64(c.lp), TopN: int64(c.n),
+	}
+	launches, err = op.Forward(launches, Q, K, lse.at, idx.at)
+	require.NoError(t, err)
+	dev.run(t, launches)
+	return toInts(idx.bytes(t, dev))
+}
+
+// compareSelection holds the choice to the oracle's: the same blocks, but where scores tie within rounding.
+func compareSelection(t *testing.T, dev device, c attentionCase, s storage) {
+	nc := 0
+	if c.S >= c.l {
+		nc = (c.S-c.l)/c.d + 1
+	}
+	q, kc := normal(s, 1, c.B, c.S, c.Hq, c.D), normal(s, 5, c.B, max(1, nc), c.Hkv, c.D)
+	real := kc
+	if nc == 0 {
+		real = ref.New(c.B, 0, c.Hkv, c.D)
+	}
+	want, scores := ref.SelectBlocks(q, real, c.l, c.d, c.lp, c.n)
+	rounding := 1e-5 * float64(c.Hq/c.Hkv*c.l/c.d)
+	for i, gpu := range dev.gpus() {
+		t.Run(fmt.Sprintf("select/%v/%v/tiles%d", c, s.Type, i), func(t *testing.T) {
+			got := selectOn(t, dev, gpu, c, s, q, kc)
+			require.Equal(t, got, selectOn(t, dev, gpu, c, s, q, kc), "another run has other blocks")
+			others := 0
+			for at := 0; at < len(want); at += c.n {
+				g, w := got[at:at+c.n], want[at:at+c.n]
+				if slices.Equal(g, w) {
+					continue
+				}
+				others++
+				b, tok, group := at/c.n/c.Hkv/c.S, at/c.n/c.Hkv%c.S, at/c.n%c.Hkv
+				own, score := tok/c.lp, scores.Row(b, tok, group)
+				require.True(t, own >= c.n && slices.IsSorted(g) && g[0] == 0 && int(g[c.n-2]) == own-1 && int(g[c.n-1]) == own, "query %d: %v, want %v", tok, g, w)
+				worst := math.Inf(1)
+				for _, j := range g[1 : c.n-2] {
+					worst = min(worst, score[j])
+				}
+				for j := 1; j < own-1; j++ {
+					require.True(t, slices.Contains(g, int32(j)) || score[j] <= worst+rounding, "query %d: %v without %d, want %v", tok, g, j, w)
+				}
+			}
+			require.LessOrEqual(t, others, len(want)/c.n/100+1, "choices that differ from the oracle's")
+		})
+	}
 }
 
 // naive is the oracle's arithmetic with every intermediate array rounded to the type.

@@ -42,23 +42,28 @@ __device__ inline float2 load_pair(const bf16* p) {
 }
 __device__ inline float2 load_pair(const f16* p) { return __half22float2(*reinterpret_cast<const __half2*>(p)); }
 
-// dst [rows,c] = the rows src + offset(i), zeros where that is negative and in the padding up to quadruples. Arrays with
-// an even c must be aligned to two elements.
+// dst [rows,c] = the rows src + offset(i), zeros where that is negative and in the padding up to quadruples.
 template <typename T, class Offset>
 __device__ void load_rows(float* dst, const T* src, int rows, int c, Offset offset) {
   const int lane = threadIdx.x % 32, ld = stride(c), end = 4 * quads(c);
-#pragma unroll 4
+  const bool pairs = c % 2 == 0 && uint64_t(src) % (2 * sizeof(T)) == 0;
+  if (pairs) {
+#pragma unroll 1
+    for (int j = 2 * lane; j < end; j += 64) {
+#pragma unroll 8
+      for (int i = threadIdx.x / 32; i < rows; i += kWarps) {  // so many loads are under way at once
+        const long long at = offset(i);
+        const float2 x = at >= 0 && j < c ? load_pair(src + at + j) : make_float2(0, 0);
+        *reinterpret_cast<float2*>(dst + i * ld + j) = x;
+      }
+    }
+    return;
+  }
+#pragma unroll 1
   for (int i = threadIdx.x / 32; i < rows; i += kWarps) {
     const long long at = offset(i);
-    float* row = dst + i * ld;
-    if (c % 2 == 0) {
-      for (int j = 2 * lane; j < end; j += 64) {
-        const float2 x = at >= 0 && j < c ? load_pair(src + at + j) : make_float2(0, 0);
-        *reinterpret_cast<float2*>(row + j) = x;
-      }
-    } else {
-      for (int j = lane; j < end; j += 32) row[j] = at >= 0 && j < c ? to_float(src[at + j]) : 0;
-    }
+#pragma unroll 1
+    for (int j = lane; j < end; j += 32) dst[i * ld + j] = at >= 0 && j < c ? to_float(src[at + j]) : 0;
   }
 }
 

@@ -1,9 +1,6 @@
 package kernels
 
-import (
-	"fmt"
-	"math"
-)
+import "math"
 
 // SelectBlocks chooses the selection blocks of each query and group: q [B,S,Hq,D], kc [B,Nc,Hkv,D] of Type and the
 // lse [B,Hq,S] float32 of the compressed attention over them -> idx int32 [B,S,Hkv,TopN], ascending, padded with -1. Nc is
@@ -61,7 +58,7 @@ func (a SelectBlocks) places() int64 {
 	return a.TopN - forcedBlocks
 }
 
-// tile returns the number of selection blocks whose scores a block holds: those whose compression blocks are one tile of
+// tileFor is the number of selection blocks whose scores a block holds: those whose compression blocks are one tile of
 // columns.
 func (p *selectParams) tileFor(x shape) int64 {
 	return min(x.n, max(1, (x.n-int64(p.l)+1)/int64(p.per)))
@@ -77,9 +74,9 @@ func (a SelectBlocks) sharedBytes(p *selectParams, x shape) int64 {
 }
 
 // Forward appends the launches of q, kc, lse -> idx.
-func (a SelectBlocks) Forward(dst []Launch, q, kc, lse, idx Ptr) ([]Launch, error) {
+func (a SelectBlocks) Forward(to []Launch, q, kc, lse, idx Ptr) ([]Launch, error) {
 	if err := a.check(); err != nil {
-		return dst, err
+		return to, err
 	}
 	sizes := Attention{a.Type, a.GPU, a.B, a.S, a.compressed(), a.Hq, a.Hkv, a.D, 1}
 	p := selectParams{
@@ -100,12 +97,11 @@ func (a SelectBlocks) Forward(dst []Launch, q, kc, lse, idx Ptr) ([]Launch, erro
 	grid := func(x shape) int64 { return sizes.groups() * pieces(a.S, a.queries(x)) }
 	x, err := a.GPU.choose(selectOp, selectTiles, shared, grid)
 	if err != nil {
-		return dst, err
+		return to, err
 	}
 	if grid(x) > math.MaxInt32 {
-		return dst, unsupported(selectOp, "%d blocks, a grid has less than 2^31", grid(x))
+		return to, unsupported(selectOp, "%d blocks, a grid has less than 2^31", grid(x))
 	}
 	p.tokens, p.tile = int32(a.queries(x)), int32(p.tileFor(x))
-	kernel := fmt.Sprintf("nsa_select_blocks_%d%s", x.m, suffixes[a.Type])
-	return append(dst, launch(kernel, Dim{int(grid(x)), 1, 1}, attentionThreads, int(shared(x)), &p)), nil
+	return append(to, launch(attentionNames.selectBlocks.of(x, a.Type), Dim{int(grid(x)), 1, 1}, attentionThreads, int(shared(x)), &p)), nil
 }
