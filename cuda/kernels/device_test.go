@@ -250,7 +250,13 @@ func tolerance(t Type) float64 {
 // want compares an output with what is wanted.
 func (s *suite) want(what string, a *array, want []float64) {
 	s.Helper()
-	testutil.Within(s.T, what, s.get(a), want, tolerance(a.typ))
+	s.wantRounded(what, a, want, 1)
+}
+
+// wantRounded is want for an output that was stored, and so rounded, times times on its way.
+func (s *suite) wantRounded(what string, a *array, want []float64, times int) {
+	s.Helper()
+	testutil.Within(s.T, what, s.get(a), want, float64(times)*tolerance(a.typ))
 }
 
 // encode stores values in a type, rounded to nearest even.
