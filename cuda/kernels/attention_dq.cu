@@ -1,0 +1,103 @@
+// Gradient of attention by the queries, and the sums that both gradient passes need.
+//
+//   nsa_attention_delta  o, do [B,S,Hq,Dv] -> delta [B,Hq,S] float32 = rowsum(do*o)
+//   nsa_span_dq          q, k, v, lse, do, delta -> dq [B,S,Hq,D], for a Span
+//   nsa_selected_dq      the same with idx int32 [B,S,Hkv,most], for Blocks
+//
+// lse is what the forward saved. A block owns `count` rows of dq and walks over their keys as the forward does; with
+// p = exp(q·k*scale - lse) the gradient of a logit is ds = p*(do·v - delta)*scale and dq = sum ds*k (arXiv 2307.08691).
+// Every element of an output is written once, with =. A row that sees nothing has dq = 0.
+#include "attention_index.cuh"
+#include "attention_softmax.cuh"
+#include "attention_walk.cuh"
+
+namespace nsa {
+
+// A warp for each row of o; grid x is ceil(B*S*Hq / 4).
+template <typename T>
+__device__ void attention_delta(const AttentionParams& p) {
+  const Sizes& n = p.n;
+  const T *o = static_cast<const T*>(p.o), *dout = static_cast<const T*>(p.dout);
+  const int lane = threadIdx.x % 32;
+  const long long row = (long long)blockIdx.x * kWarps + threadIdx.x / 32;
+  if (row >= (long long)n.batch * n.queries * n.heads) return;
+  float sum = 0;
+  for (int j = lane; j < n.dv; j += 32) sum = fmaf(to_float(o[row * n.dv + j]), to_float(dout[row * n.dv + j]), sum);
+  for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffff, sum, m);
+  const long long head = row % n.heads, t = row / n.heads % n.queries, b = row / n.heads / n.queries;
+  if (lane == 0) p.delta[(b * n.heads + head) * n.queries + t] = sum;
+}
+
+template <typename T, int R, int C, class Walk>
+__device__ void query_gradient(const AttentionParams& p, const typename Walk::Mask& mask) {
+  constexpr int M = R * kDown, N = C * kAcross;
+  const Sizes& n = p.n;
+  const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
+  const T* dout = static_cast<const T*>(p.dout);
+  Carver carve{dynamic_shared()};
+  float* Q = carve.tile(M, n.d);
+  float* DQ = carve.tile(M, n.d);
+  float* DO = carve.tile(M, n.dv);
+  float* K = carve.tile(N, n.d);
+  float* V = carve.tile(N, n.dv);
+  float* DS = carve.tile(M, N);
+
+  const RowTile tile(n, p.count);
+  Walk walk(n, mask, p.idx, tile, carve);
+  load_rows(Q, q, M, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
+  load_rows(DO, dout, M, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });
+  clear_rows(DQ, M, n.d);
+  typename Walk::Row rows[R];
+  float lses[R], deltas[R], one[R];
+  for (int i = 0; i < R; i++) {
+    const int r = down() + kDown * i;
+    const long long at = tile.has(r) ? n.stat(tile.b, tile.g, tile.first + r) : 0;
+    rows[i] = walk.row(n, tile, r);
+    lses[i] = tile.has(r) ? load_lse(p.lse[at]) : INFINITY;
+    deltas[i] = tile.has(r) ? p.delta[at] : 0;
+    one[i] = 1;
+  }
+
+  const float scale = n.scale * kLog2E;
+  while (walk.next()) {
+    __syncthreads();  // K and DS have been read
+    load_rows(K, k, N, n.d, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.d); });
+    load_rows(V, v, N, n.dv, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.dv); });
+    __syncthreads();
+    float s[R][C], dp[R][C];
+    multiply_transposed<R, C>(s, Q, K, n.d);
+    multiply_transposed<R, C>(dp, DO, V, n.dv);
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+      for (int j = 0; j < C; j++) {
+        const bool sees = Walk::sees(rows[i], walk.slot(across() + kAcross * j));
+        s[i][j] = sees ? exp2f(s[i][j] * scale - lses[i]) * (dp[i][j] - deltas[i]) * n.scale : 0;
+      }
+    put<R, C>(DS, s);
+    __syncthreads();
+    multiply_add<R, N>(DQ, DS, K, n.d, one);
+  }
+
+  __syncthreads();  // DQ has been cleared, also where no key is seen
+  store_rows<R>(
+      static_cast<T*>(p.dq), DQ, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; },
+      [](int) { return 1.0f; });
+}
+
+template <typename T, int R, int C> __device__ void span_dq(const AttentionParams& p) {
+  query_gradient<T, R, C, SpanWalk<kAcross * C>>(p, p.span);
+}
+template <typename T, int R, int C> __device__ void selected_dq(const AttentionParams& p) {
+  query_gradient<T, R, C, BlocksWalk<kAcross * C>>(p, p.blocks);
+}
+
+}  // namespace nsa
+
+NSA_KERNEL(attention_delta, AttentionParams, nsa::kThreads)
+NSA_TILES(span_dq, 64, 4)
+NSA_TILES(span_dq, 32, 4)
+NSA_TILES(span_dq, 16, 2)
+NSA_TILES(selected_dq, 64, 4)
+NSA_TILES(selected_dq, 32, 4)
+NSA_TILES(selected_dq, 16, 2)

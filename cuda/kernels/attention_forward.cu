@@ -1,0 +1,98 @@
+// Attention forward, q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv] -> o [B,S,Hq,Dv] of the storage type and
+// lse [B,Hq,S] float32, the natural log of the sum of the exponentials of the scaled logits. A row that sees nothing has
+// o = 0 and lse = -Inf. Every element of o and lse is written once, with =; nothing else is.
+//
+//   nsa_span_forward      window, dense and compressed attention, by a Span
+//   nsa_selected_forward  the blocks of idx int32 [B,S,Hkv,most], by Blocks
+//
+// One block of 128 threads owns `count` <= M rows of one group (several queries times its h heads) and walks over the keys
+// that any of them sees, N at a time, in ascending order: FlashAttention's forward (arXiv 2307.08691). Grid x is
+// B*Hkv*ceil(S*h/count). Shared memory: the tiles named in forward(), (2*M + N rows).
+#include "attention_index.cuh"
+#include "attention_softmax.cuh"
+#include "attention_walk.cuh"
+
+namespace nsa {
+
+template <typename T, int R, int C, class Walk>
+__device__ void forward(const AttentionParams& p, const typename Walk::Mask& mask) {
+  constexpr int M = R * kDown, N = C * kAcross;
+  const Sizes& n = p.n;
+  const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
+  Carver carve{dynamic_shared()};
+  float* Q = carve.tile(M, n.d);
+  float* O = carve.tile(M, n.dv);
+  float* KV = carve.tile(N, max(n.d, n.dv));  // the keys, then the values
+  float* P = carve.tile(M, N);
+
+  const RowTile tile(n, p.count);
+  Walk walk(n, mask, p.idx, tile, carve);
+  load_rows(Q, q, M, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
+  clear_rows(O, M, n.dv);
+  typename Walk::Row rows[R];
+  Softmax state[R];
+  for (int i = 0; i < R; i++) {
+    rows[i] = walk.row(n, tile, down() + kDown * i);
+    state[i].start();
+  }
+
+  const float scale = n.scale * kLog2E;
+  while (walk.next()) {
+    __syncthreads();  // KV and P have been read
+    load_rows(KV, k, N, n.d, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.d); });
+    __syncthreads();
+    float s[R][C], factor[R];
+    multiply_transposed<R, C>(s, Q, KV, n.d);
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+      unsigned seen = 0;
+      float top = -INFINITY, sum = 0;
+#pragma unroll
+      for (int j = 0; j < C; j++) {
+        if (!Walk::sees(rows[i], walk.slot(across() + kAcross * j))) continue;
+        seen |= 1u << j;
+        s[i][j] *= scale;
+        top = fmaxf(top, s[i][j]);
+      }
+      factor[i] = state[i].raise(max_across(top));
+      const float base = state[i].base();
+#pragma unroll
+      for (int j = 0; j < C; j++) {
+        s[i][j] = seen >> j & 1 ? exp2f(s[i][j] - base) : 0;
+        sum += s[i][j];
+      }
+      state[i].sum += sum_across(sum);
+    }
+    put<R, C>(P, s);
+    __syncthreads();
+    load_rows(KV, v, N, n.dv, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.dv); });
+    __syncthreads();
+    multiply_add<R, N>(O, P, KV, n.dv, factor);
+  }
+
+  __syncthreads();  // O has been cleared, also where no key is seen
+  store_rows<R>(
+      static_cast<T*>(p.o), O, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; },
+      [&](int i) { return state[i].norm(); });
+#pragma unroll
+  for (int i = 0; i < R; i++) {
+    const int r = down() + kDown * i;
+    if (across() == 0 && tile.has(r)) p.lse[n.stat(tile.b, tile.g, tile.first + r)] = state[i].lse();
+  }
+}
+
+template <typename T, int R, int C> __device__ void span_forward(const AttentionParams& p) {
+  forward<T, R, C, SpanWalk<kAcross * C>>(p, p.span);
+}
+template <typename T, int R, int C> __device__ void selected_forward(const AttentionParams& p) {
+  forward<T, R, C, BlocksWalk<kAcross * C>>(p, p.blocks);
+}
+
+}  // namespace nsa
+
+NSA_TILES(span_forward, 64, 8)
+NSA_TILES(span_forward, 32, 4)
+NSA_TILES(span_forward, 16, 2)
+NSA_TILES(selected_forward, 64, 8)
+NSA_TILES(selected_forward, 32, 8)
+NSA_TILES(selected_forward, 16, 2)

@@ -1,0 +1,121 @@
+// Inverts idx int32 [B,S,Hkv,most], the choice of blocks, into the layout of attention_index.cuh. Four kernels in this
+// order; each writes its outputs whole. The sequence is cut into `segments` so that lists come out ascending without any
+// order of execution in them:
+//
+//   nsa_index_count_i32   counts = how often a segment chose a block (integer atomics: their order does not show)
+//   nsa_index_rank_i32    counts = where in the block's list a segment begins; lengths of the lists into starts
+//   nsa_index_scan_i32    starts = running sums of lengths, items and partial sums
+//   nsa_index_fill_i32    queries = the lists; counts are used up
+#include "attention_index.cuh"
+
+namespace nsa {
+
+constexpr int kScan = 256;
+
+// Running sum over the threads of a block of kScan, their own value excluded; total for all.
+__device__ inline int exclusive_sum(int x, int* total) {
+  __shared__ int warps[kScan / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int sum = x;
+  for (int m = 1; m < 32; m *= 2) {
+    const int y = __shfl_up_sync(0xffffffff, sum, m);
+    if (lane >= m) sum += y;
+  }
+  __syncthreads();  // the sums of the call before have been read
+  if (lane == 31) warps[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  *total = 0;
+  for (int i = 0; i < kScan / 32; i++) {
+    if (i < warp) before += warps[i];
+    *total += warps[i];
+  }
+  return before + sum - x;
+}
+
+}  // namespace nsa
+
+// Grid x is B*Hkv*segments, blocks of 128.
+extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::AttentionParams p) {
+  const auto& n = p.n;
+  const auto& mask = p.blocks;
+  const auto& index = p.index;
+  const int group = blockIdx.x / index.segments, segment = blockIdx.x % index.segments;
+  const int b = group / n.groups, g = group % n.groups, blocks = mask.count(n);
+  int* mine = p.counts + (long long)blockIdx.x * blocks;
+  for (int j = threadIdx.x; j < blocks; j += blockDim.x) mine[j] = 0;
+  __syncthreads();
+  const long long length = index.segment(n.queries), from = segment * length, to = min((long long)n.queries, from + length);
+  for (long long t = from + threadIdx.x; t < to; t += blockDim.x) {
+    const int* list = p.idx + mask.list(n, b, g, (int)t);
+    for (int i = 0, j; (j = mask.at(list, i, (int)t)) != nsa::Blocks::kNone; i++) atomicAdd(mine + j, 1);
+  }
+}
+
+// A thread for each block of each group; grid x is ceil(B*Hkv*J / 128), blocks of 128.
+extern "C" __global__ void nsa_index_rank_i32(const __grid_constant__ nsa::AttentionParams p) {
+  const auto& mask = p.blocks;
+  const auto& n = p.n;
+  const int blocks = mask.count(n);
+  const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x, group = at / blocks, j = at % blocks;
+  if (group >= (long long)n.batch * n.groups) return;
+  int sum = 0;
+  for (int s = 0; s < p.index.segments; s++) {
+    int* count = p.counts + (group * p.index.segments + s) * blocks + j;
+    const int x = *count;
+    *count = sum;
+    sum += x;
+  }
+  p.starts[group * 3 * (blocks + 1) + j] = sum;
+}
+
+// Grid x is B*Hkv, blocks of kScan.
+extern "C" __global__ void __launch_bounds__(nsa::kScan)
+    nsa_index_scan_i32(const __grid_constant__ nsa::AttentionParams p) {
+  const int blocks = p.blocks.count(p.n);
+  int* list = p.starts + (long long)blockIdx.x * 3 * (blocks + 1);
+  int *item = list + blocks + 1, *partial = item + blocks + 1;
+  int lists = 0, items = 0, partials = 0;
+  for (int from = 0; from <= blocks; from += nsa::kScan) {
+    const int j = from + (int)threadIdx.x, length = j < blocks ? list[j] : 0;
+    const int chunks = j < blocks ? p.index.chunks(length) : 0;
+    int total;
+    const int first = nsa::exclusive_sum(length, &total) + lists;
+    lists += total;
+    const int i = nsa::exclusive_sum(chunks, &total) + items;
+    items += total;
+    const int sum = nsa::exclusive_sum(chunks > 1 ? chunks : 0, &total) + partials;
+    partials += total;
+    if (j <= blocks) list[j] = first, item[j] = i, partial[j] = sum;
+  }
+}
+
+// A warp for each segment of each group, which takes the queries in their order and the blocks of one of them at once;
+// grid x is ceil(B*Hkv*segments / 4), blocks of 128.
+extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
+  const auto& n = p.n;
+  const auto& mask = p.blocks;
+  const auto& index = p.index;
+  const long long warp = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, group = warp / index.segments;
+  if (group >= (long long)n.batch * n.groups) return;
+  const int b = (int)(group / n.groups), g = (int)(group % n.groups), blocks = mask.count(n), lane = threadIdx.x % 32;
+  const nsa::Choosers all(p, (int)group);
+  int* lists = p.queries + group * n.queries * mask.most;
+  int* mine = p.counts + warp * blocks;
+  const long long length = index.segment(n.queries), from = warp % index.segments * length;
+  const long long to = min((long long)n.queries, from + length);
+  for (long long t = from; t < to; t++) {
+    const int* list = p.idx + mask.list(n, b, g, (int)t);
+    for (int first = 0; first < mask.most; first += 32) {
+      const int j = mask.at(list, first + lane, (int)t);
+      const unsigned ended = __ballot_sync(0xffffffff, j == nsa::Blocks::kNone);
+      if (lane < (ended ? __ffs(ended) - 1 : 32)) {
+        const int at = mine[j];
+        lists[all.list[j] + at] = (int)t;
+        mine[j] = at + 1;
+      }
+      if (ended) break;
+    }
+    __syncwarp();
+  }
+}

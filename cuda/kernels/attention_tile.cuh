@@ -1,0 +1,214 @@
+// Tiles in shared memory and their products, in float32 whatever the storage type: what all attention kernels are made of.
+//
+// A block has 128 threads, 16 down and 8 across; a tile of M = 16*R rows and N = 8*C columns gives each thread R*C
+// elements: rows down() + 16*i, columns across() + 8*c. A row of a tile is padded to stride(c) floats, an odd number of
+// quadruples, so that eight adjoining rows lie in different banks.
+#pragma once
+
+#include "common.cuh"
+
+namespace nsa {
+
+constexpr int kThreads = 128, kDown = 16, kAcross = 8, kWarps = kThreads / 32;
+
+// Blocks on a multiprocessor that a kernel with tiles of 16*R rows leaves registers for.
+constexpr int resident(int R) { return R == 4 ? 2 : R == 2 ? 3 : 4; }
+
+__device__ inline int down() { return threadIdx.x / kAcross; }
+__device__ inline int across() { return threadIdx.x % kAcross; }
+
+__device__ inline int quads(int c) { return (c + 3) / 4; }
+__host__ __device__ constexpr int stride(int c) { return 4 * (((c + 3) / 4) | 1); }
+
+__device__ inline float* dynamic_shared() {
+  extern __shared__ float4 nsa_dynamic_shared[];
+  return reinterpret_cast<float*>(nsa_dynamic_shared);
+}
+
+// Carver hands out the dynamic shared memory, 16 bytes aligned.
+struct Carver {
+  float* next;
+  __device__ float* floats(int n) {
+    float* p = next;
+    next += (n + 3) / 4 * 4;
+    return p;
+  }
+  __device__ float* tile(int rows, int c) { return floats(rows * stride(c)); }
+};
+
+__device__ inline float2 load_pair(const float* p) { return *reinterpret_cast<const float2*>(p); }
+__device__ inline float2 load_pair(const bf16* p) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(p));
+}
+__device__ inline float2 load_pair(const f16* p) { return __half22float2(*reinterpret_cast<const __half2*>(p)); }
+
+// dst [rows,c] = the rows src + offset(i), zeros where that is negative and in the padding up to quadruples.
+template <typename T, class Offset>
+__device__ void load_rows(float* dst, const T* src, int rows, int c, Offset offset) {
+  const int lane = threadIdx.x % 32, ld = stride(c), end = 4 * quads(c);
+  const bool pairs = c % 2 == 0 && uint64_t(src) % (2 * sizeof(T)) == 0;
+  if (pairs) {
+#pragma unroll 1
+    for (int j = 2 * lane; j < end; j += 64) {
+#pragma unroll 8
+      for (int i = threadIdx.x / 32; i < rows; i += kWarps) {  // so many loads are under way at once
+        const long long at = offset(i);
+        const float2 x = at >= 0 && j < c ? load_pair(src + at + j) : make_float2(0, 0);
+        *reinterpret_cast<float2*>(dst + i * ld + j) = x;
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x / 32; i < rows; i += kWarps) {
+    const long long at = offset(i);
+#pragma unroll 1
+    for (int j = lane; j < end; j += 32) dst[i * ld + j] = at >= 0 && j < c ? to_float(src[at + j]) : 0;
+  }
+}
+
+__device__ inline void clear_rows(float* dst, int rows, int c) {
+  const int n = rows * stride(c) / 4;
+  for (int i = threadIdx.x; i < n; i += kThreads) reinterpret_cast<float4*>(dst)[i] = make_float4(0, 0, 0, 0);
+}
+
+// Writes the rows of a tile [rows,c], times factor(i), to dst + offset(i); none where that is negative. Each thread
+// writes what multiply_add gave it.
+template <int R, typename T, class Offset, class Factor>
+__device__ void store_rows(T* dst, const float* src, int c, Offset offset, Factor factor) {
+  const int ld = stride(c);
+#pragma unroll
+  for (int i = 0; i < R; i++) {
+    const int r = down() + kDown * i;
+    const long long at = offset(r);
+    if (at < 0) continue;
+    const float f = factor(i);
+    for (int q = across(); q < quads(c); q += kAcross)
+      for (int j = 4 * q; j < min(c, 4 * q + 4); j++) dst[at + j] = from_float<T>(f * src[r * ld + j]);
+  }
+}
+
+__device__ inline void fma4(float& sum, float4 x, float4 y) {
+  sum = fmaf(x.x, y.x, sum), sum = fmaf(x.y, y.y, sum), sum = fmaf(x.z, y.z, sum), sum = fmaf(x.w, y.w, sum);
+}
+
+// out = a·bT for a [M,c] and b [N,c].
+template <int R, int C>
+__device__ void multiply_transposed(float (&out)[R][C], const float* a, const float* b, int c) {
+  const int ld = stride(c), end = 4 * quads(c);
+  a += down() * ld, b += across() * ld;
+#pragma unroll
+  for (int i = 0; i < R; i++)
+#pragma unroll
+    for (int j = 0; j < C; j++) out[i][j] = 0;
+#pragma unroll 2
+  for (int k = 0; k < end; k += 4) {
+    float4 x[R];
+#pragma unroll
+    for (int i = 0; i < R; i++) x[i] = *reinterpret_cast<const float4*>(a + i * kDown * ld + k);
+#pragma unroll
+    for (int j = 0; j < C; j++) {
+      const float4 y = *reinterpret_cast<const float4*>(b + j * kAcross * ld + k);
+#pragma unroll
+      for (int i = 0; i < R; i++) fma4(out[i][j], x[i], y);
+    }
+  }
+}
+
+__device__ inline void axpy4(float4& sum, float a, float4 y) {
+  sum.x = fmaf(a, y.x, sum.x), sum.y = fmaf(a, y.y, sum.y), sum.z = fmaf(a, y.z, sum.z), sum.w = fmaf(a, y.w, sum.w);
+}
+
+// The columns from + 32*u + [0,4), u < W, of multiply_add. A thread whose columns are not its own computes and leaves them.
+template <int R, int N, int W>
+__device__ void multiply_columns(float* out, const float* a, const float* b, int ld, int from, bool mine,
+                                 const float (&factor)[R]) {
+  constexpr int lda = stride(N);
+  out += down() * ld + from, a += down() * lda, b += from;
+  float4 sum[R][W];
+#pragma unroll
+  for (int i = 0; i < R; i++)
+#pragma unroll
+    for (int u = 0; u < W; u++) {
+      float4 x = make_float4(0, 0, 0, 0);
+      if (mine) x = *reinterpret_cast<const float4*>(out + i * kDown * ld + 32 * u);
+      sum[i][u] = make_float4(x.x * factor[i], x.y * factor[i], x.z * factor[i], x.w * factor[i]);
+    }
+#pragma unroll 1
+  for (int k = 0; k < N; k += 4) {
+    float4 x[R];
+#pragma unroll
+    for (int i = 0; i < R; i++) x[i] = *reinterpret_cast<const float4*>(a + i * kDown * lda + k);
+#pragma unroll
+    for (int u = 0; u < W; u++) {
+      float4 y[4];
+#pragma unroll
+      for (int s = 0; s < 4; s++) y[s] = *reinterpret_cast<const float4*>(b + (k + s) * ld + 32 * u);
+#pragma unroll
+      for (int i = 0; i < R; i++) {
+        axpy4(sum[i][u], x[i].x, y[0]), axpy4(sum[i][u], x[i].y, y[1]);
+        axpy4(sum[i][u], x[i].z, y[2]), axpy4(sum[i][u], x[i].w, y[3]);
+      }
+    }
+  }
+  if (!mine) return;
+#pragma unroll
+  for (int i = 0; i < R; i++)
+#pragma unroll
+    for (int u = 0; u < W; u++) *reinterpret_cast<float4*>(out + i * kDown * ld + 32 * u) = sum[i][u];
+}
+
+// out [M,c] = out times factor, by rows, + a·b for a [M,N] and b [N,c]. Every element of out is read and written by one
+// thread, always the same.
+template <int R, int N>
+__device__ void multiply_add(float* out, const float* a, const float* b, int c, const float (&factor)[R]) {
+  const int ld = stride(c), end = 4 * quads(c);
+  int from = 0;
+  for (; from + 32 < end; from += 64) {
+    const int j = from + 4 * across();
+    if (from + 64 <= end) {
+      multiply_columns<R, N, 2>(out, a, b, ld, j, true, factor);
+    } else {
+      multiply_columns<R, N, 1>(out, a, b, ld, j, true, factor);
+      const bool mine = j + 32 < end;
+      multiply_columns<R, N, 1>(out, a, b, ld, mine ? j + 32 : 0, mine, factor);
+    }
+  }
+  if (from < end) {
+    const bool mine = from + 4 * across() < end;
+    multiply_columns<R, N, 1>(out, a, b, ld, mine ? from + 4 * across() : 0, mine, factor);
+  }
+}
+
+// Writes a thread's part of a tile to shared memory [M,N].
+template <int R, int C>
+__device__ void put(float* tile, const float (&x)[R][C]) {
+  constexpr int ld = stride(C * kAcross);
+#pragma unroll
+  for (int i = 0; i < R; i++)
+#pragma unroll
+    for (int j = 0; j < C; j++) tile[(down() + kDown * i) * ld + across() + kAcross * j] = x[i][j];
+}
+
+// The result of one operation over the eight threads that share rows, for all of them.
+__device__ inline float max_across(float x) {
+  for (int m = kAcross / 2; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, m));
+  return x;
+}
+__device__ inline float sum_across(float x) {
+  for (int m = kAcross / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffff, x, m);
+  return x;
+}
+
+}  // namespace nsa
+
+// The entry points nsa_<op>_<M>_<storage> of nsa::op<T, R, C>(p), for tiles of M = 16*R rows and 8*C columns.
+#define NSA_TILE_ENTRY(op, M, suffix, T, C)                                                                            \
+  extern "C" __global__ void __launch_bounds__(nsa::kThreads, nsa::resident(M / nsa::kDown))                           \
+      nsa_##op##_##M##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                      \
+    nsa::op<T, M / nsa::kDown, C>(p);                                                                                  \
+  }
+#define NSA_TILES(op, M, C)                                                                                            \
+  NSA_TILE_ENTRY(op, M, f32, float, C)                                                                                 \
+  NSA_TILE_ENTRY(op, M, bf16, nsa::bf16, C)                                                                            \
+  NSA_TILE_ENTRY(op, M, f16, nsa::f16, C)

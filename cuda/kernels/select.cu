@@ -1,0 +1,160 @@
+// nsa_select_blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
+// -> idx int32 [B,S,Hkv,most], ascending, padded with -1; every element is written once, with =.
+//
+// Block 0 and the two newest are forced and count inside `most`; the other places go to the best scores among the blocks
+// before, equal scores to the lower index (arXiv 2502.11089, equations 8 to 12). p = exp(q·kc*scale - lse) of the visible
+// compression blocks is summed over the heads of a group in their order and folded onto selection blocks: block j gets the
+// tokens that it shares with compression block i, over d, times p.
+//
+// A block of 128 threads owns `tokens` queries of a group and walks over the selection blocks, `tile` at a time; for each
+// it computes the compression blocks that share tokens with them, N at a time, and lets each query's list of the best take
+// the scores. No score leaves the block. Grid x is B*Hkv*ceil(S/tokens). A query with at most `most` blocks takes them all.
+#include "attention_softmax.cuh"
+#include "attention_mask.cuh"
+#include "attention_tile.cuh"
+
+namespace nsa {
+
+constexpr int kForced = 3;  // block 0 and the two newest
+
+struct SelectParams {
+  const void *q, *kc;
+  const float* lse;
+  int32_t* idx;
+  Sizes n;               // keys is Nc, dv is unused
+  Span span;             // l, d of the compression
+  int32_t l, per, size;  // l/d, l'/d and l': strides of a compression block, strides and tokens of a selection block
+  int32_t most, tokens, tile;
+};
+
+// Best is a query's list of the best scores, falling; equal ones in the order in which they came.
+struct Best {
+  float* score;
+  int* block;
+  int n, places;
+  __device__ void take(float x, int j) {
+    if (n == places) {
+      if (n == 0 || !(x > score[n - 1])) return;
+      n--;
+    }
+    int at = n++;
+    for (; at > 0 && x > score[at - 1]; at--) score[at] = score[at - 1], block[at] = block[at - 1];
+    score[at] = x, block[at] = j;
+  }
+};
+
+// Writes the blocks of a query whose own block is `own`: all up to it where they fit, or block 0, the best, sorted, and
+// the two newest.
+__device__ inline void write_blocks(int* idx, int most, int own, const Best& best) {
+  if (own < most) {
+    for (int j = 0; j < most; j++) idx[j] = j <= own ? j : -1;
+    return;
+  }
+  for (int i = 1; i < best.n; i++) {
+    const int j = best.block[i];
+    int at = i;
+    for (; at > 0 && best.block[at - 1] > j; at--) best.block[at] = best.block[at - 1];
+    best.block[at] = j;
+  }
+  idx[0] = 0;
+  for (int i = 0; i < best.n; i++) idx[1 + i] = best.block[i];
+  idx[most - 2] = own - 1, idx[most - 1] = own;
+}
+
+template <typename T, int R, int C> __device__ void select_blocks(const SelectParams& p) {
+  constexpr int M = R * kDown, N = C * kAcross, ld = stride(N);
+  const Sizes& n = p.n;
+  const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
+  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
+  Carver carve{dynamic_shared()};
+  float* Q = carve.tile(M, n.d);
+  float* K = carve.tile(N, n.d);
+  float* P = carve.tile(M, N);
+  float* sums = carve.floats(p.tokens * N);         // p summed over the heads
+  float* scores = carve.floats(p.tokens * p.tile);  // of the selection blocks of a tile
+  float* lists = carve.floats(p.tokens * places);   // of each query: scores, then blocks
+  int* blocks = reinterpret_cast<int*>(carve.floats(p.tokens * places));
+
+  const int tiles = (n.queries - 1) / p.tokens + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
+  const int t0 = (tiles - 1 - blockIdx.x % tiles) * p.tokens, t1 = min(n.queries, t0 + p.tokens);
+  const int first = t0 * n.each, rows = (t1 - t0) * n.each, chunks = (rows - 1) / M + 1;
+  const int newest = (t1 - 1) / p.size, mine = t0 + (int)threadIdx.x;
+  Best best{lists + threadIdx.x * places, blocks + threadIdx.x * places, 0, places};
+
+  const auto load_queries = [&](int from) {
+    load_rows(Q, q, M, n.d, [&](int r) { return from + r < rows ? n.row(b, g, first + from + r, n.d) : -1; });
+  };
+  load_queries(0);
+  const float scale = n.scale * kLog2E;
+  const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+  for (int j0 = 1; j0 < last; j0 += p.tile) {
+    const int j1 = min(last, j0 + p.tile), width = j1 - j0;
+    __syncthreads();  // the scores have been taken
+    for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) scores[i] = 0;
+    const int begin = (int)max(0LL, (long long)j0 * p.per - p.l + 1);
+    const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys, p.span.visible(t1 - 1)));
+    for (int from = begin; from < end; from += N) {
+      __syncthreads();  // K, P and the sums have been read
+      load_rows(K, kc, N, n.d, [&](int c) { return from + c < end ? n.key(b, g, from + c, n.d) : -1; });
+      for (int chunk = 0; chunk < chunks; chunk++) {
+        if (chunks > 1) {
+          __syncthreads();  // Q and P have been read
+          load_queries(chunk * M);
+        }
+        __syncthreads();
+        float s[R][C];
+        multiply_transposed<R, C>(s, Q, K, n.d);
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+          const int r = chunk * M + down() + kDown * i;
+          const int seen = r < rows ? min(end, p.span.visible((first + r) / n.each)) : 0;
+          const float lse = r < rows ? load_lse(p.lse[n.stat(b, g, first + r)]) : INFINITY;
+#pragma unroll
+          for (int c = 0; c < C; c++)
+            s[i][c] = from + across() + kAcross * c < seen ? exp2f(s[i][c] * scale - lse) : 0;
+        }
+        put<R, C>(P, s);
+        __syncthreads();
+        // The rows of a query are adjoining; where its heads fill several chunks the sum goes on.
+        const int stop = min(rows, (chunk + 1) * M);
+        for (int i = threadIdx.x; i < (t1 - t0) * N; i += kThreads) {
+          const int token = i / N, c = i % N, from_row = max(token * n.each, chunk * M);
+          float sum = token * n.each < chunk * M ? sums[i] : 0;
+          for (int r = from_row; r < min((token + 1) * n.each, stop); r++) sum += P[(r - chunk * M) * ld + c];
+          sums[i] = sum;
+        }
+      }
+      __syncthreads();
+      for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) {
+        const long long j = j0 + i % width, lo = j * p.per - p.l + 1, hi = j * p.per + p.per - 1;
+        const int x0 = (int)max(lo, (long long)from), x1 = (int)min(min(hi + 1, (long long)end), (long long)from + N);
+        float score = scores[i];
+        for (int x = x0; x < x1; x++) {
+          const int weight = (int)min(min(x - lo + 1, hi - x + 1), (long long)min(p.l, p.per));
+          score = fmaf((float)weight, sums[i / width * N + x - from], score);
+        }
+        scores[i] = score;
+      }
+    }
+    __syncthreads();
+    if (mine < t1 && mine / p.size >= p.most)
+      for (int j = j0; j < min(j1, mine / p.size - 1); j++) best.take(scores[threadIdx.x * width + j - j0], j);
+  }
+  if (mine < t1) write_blocks(p.idx + (((long long)b * n.queries + mine) * n.groups + g) * p.most, p.most, mine / p.size, best);
+}
+
+}  // namespace nsa
+
+#define NSA_SELECT(M, C, suffix, T)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(nsa::kThreads, nsa::resident(M / nsa::kDown))                           \
+      nsa_select_blocks_##M##_##suffix(const __grid_constant__ nsa::SelectParams p) {                                  \
+    nsa::select_blocks<T, M / nsa::kDown, C>(p);                                                                       \
+  }
+#define NSA_SELECT_TYPES(M, C)                                                                                         \
+  NSA_SELECT(M, C, f32, float)                                                                                         \
+  NSA_SELECT(M, C, bf16, nsa::bf16)                                                                                    \
+  NSA_SELECT(M, C, f16, nsa::f16)
+
+NSA_SELECT_TYPES(64, 8)
+NSA_SELECT_TYPES(32, 4)
+NSA_SELECT_TYPES(16, 2)

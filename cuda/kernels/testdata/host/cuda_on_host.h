@@ -1,0 +1,80 @@
+// What the kernels of this folder use of CUDA C++, for a host compiler: the threads of a block are fibers of one thread of
+// the host, which run in turn and change at barriers and at exchanges within a warp. For tests without a GPU; it knows
+// nothing of timing, and of races only what an order of execution shows (NSA_HOST_REVERSE runs the threads backwards).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <immintrin.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ thread_local
+
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+struct __nv_bfloat16 { uint16_t bits; };
+struct __half { uint16_t bits; };
+struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
+struct alignas(4) __half2 { __half x, y; };
+inline float __bfloat162float(__nv_bfloat16 v) {
+  const uint32_t u = uint32_t(v.bits) << 16;
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+inline __nv_bfloat16 __float2bfloat16_rn(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  if (f != f) return {0x7fff};
+  return {uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
+}
+inline float __half2float(__half v) { return _cvtsh_ss(v.bits); }
+inline __half __float2half_rn(float f) { return {_cvtss_sh(f, 0)}; }
+inline float2 __bfloat1622float2(__nv_bfloat162 v) { return {__bfloat162float(v.x), __bfloat162float(v.y)}; }
+inline float2 __half22float2(__half2 v) { return {__half2float(v.x), __half2float(v.y)}; }
+
+struct Index3 { unsigned x, y, z; };
+extern thread_local Index3 threadIdx, blockIdx, blockDim, gridDim;
+
+void host_sync_block();
+void host_sync_warp();
+uint64_t host_exchange(uint64_t mine, int lane);  // what `lane` of this warp gave
+unsigned host_ballot(bool vote);
+int host_lane();
+
+inline void __syncthreads() { host_sync_block(); }
+inline void __syncwarp() { host_sync_warp(); }
+template <typename V> V host_shuffle(V v, int lane) {
+  uint64_t word = 0;
+  memcpy(&word, &v, sizeof v);
+  word = host_exchange(word, lane);
+  memcpy(&v, &word, sizeof v);
+  return v;
+}
+template <typename V> V __shfl_xor_sync(unsigned, V v, int mask) { return host_shuffle(v, host_lane() ^ mask); }
+template <typename V> V __shfl_up_sync(unsigned, V v, int by) {
+  return host_shuffle(v, host_lane() >= by ? host_lane() - by : host_lane());
+}
+inline unsigned __ballot_sync(unsigned, bool vote) { return host_ballot(vote); }
+inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline int atomicAdd(int* p, int x) {
+  const int old = *p;
+  *p += x;
+  return old;
+}
+
+template <typename A, typename B> auto max(A a, B b) -> decltype(a + b) { return a > b ? a : b; }
+template <typename A, typename B> auto min(A a, B b) -> decltype(a + b) { return a < b ? a : b; }
