@@ -81,5 +81,5 @@ func TestSelectBlocksMatchesOracleOnGPU(t *testing.T) {
 
 // TestAttentionMatchesGoldensOnGPU: outputs, lse and gradients of the branches in float32, and the choice.
 func TestAttentionMatchesGoldensOnGPU(t *testing.T) {
-	compareGoldens(t, &onGPU{gpu: openGPU(t), t: t}, testutil.Goldens(t, "ops_"))
+	compareGoldens(t, &onGPU{gpu: openGPU(t), t: t}, testutil.Goldens(t, testutil.Ops))
 }

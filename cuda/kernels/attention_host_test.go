@@ -112,5 +112,5 @@ func TestSelectBlocksMatchesOracleOnHost(t *testing.T) {
 }
 
 func TestAttentionMatchesGoldensOnHost(t *testing.T) {
-	compareGoldens(t, hostDevice(t), testutil.Goldens(t, "ops_"))
+	compareGoldens(t, hostDevice(t), testutil.Goldens(t, testutil.Ops))
 }
