@@ -110,18 +110,9 @@ func nameOf(w G.ValueGrad, i int) string {
 
 // bind takes the first implementation that accepts the site, allocates the memory and places what lies there.
 func (p *adamWPlan) bind(site Site, in []ops.Arg) error {
-	for _, i := range p.backend.Offers(site) {
-		err := i.Guard(site)
-		if err == nil {
-			p.kernel, err = i.Bind(site, in, []ops.Arg{p.result})
-		}
-		if err == nil {
-			break
-		}
-		if u := (*Unsupported)(nil); !errors.As(err, &u) {
-			return fmt.Errorf("%s: %w", i.Name(), err)
-		}
-		p.kernel = nil
+	var err error
+	if p.kernel, _, err = choose(p.backend, site, in, []ops.Arg{p.result}, nil); err != nil {
+		return err
 	}
 	if p.kernel == nil {
 		return fmt.Errorf("%s has no kernel for it", p.backend.Device().Kind)
@@ -146,7 +137,6 @@ func (p *adamWPlan) bind(site Site, in []ops.Arg) error {
 		places = append(places, place{s.m.Buf, lay(bytes), bytes}, place{s.v.Buf, lay(bytes), bytes})
 	}
 	places = append(places, place{&p.work, lay(p.kernel.WorkBytes()), p.kernel.WorkBytes()})
-	var err error
 	if p.memory, err = p.backend.Alloc(end); err != nil {
 		return fmt.Errorf("moments of %d bytes: %w", end, err)
 	}

@@ -251,34 +251,49 @@ func (p *program) dispatch(st *step, site Site) error {
 		}
 		return list
 	}
-	refuse := func(i Implementation, err error) error {
-		var u *Unsupported
-		if !errors.As(err, &u) {
-			return fmt.Errorf("%s: %w", i.Name(), err)
-		}
+	kernel, name, err := choose(p.backend, site, args(st.in), args(st.out), func(r Refusal) error {
 		if p.policy.Strict {
-			return fmt.Errorf("strict: %s: %w", i.Name(), err)
+			return fmt.Errorf("strict: %s: %w", r.Name, r.Why)
 		}
-		st.chosen.refused = append(st.chosen.refused, Refusal{i.Name(), u})
+		st.chosen.refused = append(st.chosen.refused, r)
 		return nil
+	})
+	if err != nil {
+		return err
 	}
-	for _, i := range p.backend.Offers(site) {
-		err := i.Guard(site)
-		if err == nil {
-			if st.kernel, err = i.Bind(site, args(st.in), args(st.out)); err == nil {
-				st.chosen.name = i.Name()
-				return nil
-			}
-		}
-		if err := refuse(i, err); err != nil {
-			return err
-		}
+	if st.kernel = kernel; kernel != nil {
+		st.chosen.name = name
+		return nil
 	}
 	if p.policy.Strict && !p.device.Host {
 		return fmt.Errorf("strict: %s has no kernel for it", p.device.Kind)
 	}
-	st.kernel, st.chosen.name = nil, hostName
+	st.chosen.name = hostName
 	return nil
+}
+
+// choose binds the first implementation that takes the site and returns it with its name, or nil where there is none.
+// refused, if not nil, is told of each that was preferred; its error ends the search.
+func choose(b Backend, site Site, in, out []ops.Arg, refused func(Refusal) error) (Kernel, string, error) {
+	for _, i := range b.Offers(site) {
+		err := i.Guard(site)
+		if err == nil {
+			var k Kernel
+			if k, err = i.Bind(site, in, out); err == nil {
+				return k, i.Name(), nil
+			}
+		}
+		var u *Unsupported
+		if !errors.As(err, &u) {
+			return nil, "", fmt.Errorf("%s: %w", i.Name(), err)
+		}
+		if refused != nil {
+			if err := refused(Refusal{i.Name(), u}); err != nil {
+				return nil, "", err
+			}
+		}
+	}
+	return nil, "", nil
 }
 
 // counter returns the index of a name's counter.
