@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/cuda/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -14,7 +14,7 @@ import (
 type onGPU struct {
 	*gpu
 	t      *testing.T
-	memory []*cuda.Memory
+	memory []*driver.Memory
 }
 
 // gpus are the device itself, and it as if it had few or many multiprocessors, so that each size of tiles is chosen.
@@ -42,7 +42,7 @@ func (d *onGPU) put(t testing.TB, data []byte) kernels.Ptr {
 func (d *onGPU) get(t testing.TB, p kernels.Ptr, n int) []byte {
 	h, err := d.dev.NewHost(n)
 	require.NoError(t, err)
-	require.NoError(t, d.stream.CopyOut(h, 0, cuda.DevicePtr(p), n))
+	require.NoError(t, d.stream.CopyOut(h, 0, driver.DevicePtr(p), n))
 	require.NoError(t, d.stream.Synchronize())
 	out := append([]byte(nil), h.Bytes()...)
 	require.NoError(t, h.Free())

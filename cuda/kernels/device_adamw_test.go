@@ -6,7 +6,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/cuda/driver"
 	. "github.com/gorgonia-nsa/nsa/cuda/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -166,7 +166,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		g.launch(t, l)
 		for _, from := range []int64{0, 1<<31 - 64, 1 << 31, n - 64} {
 			got := make([]byte, 128)
-			if err := g.stream.Download(got, cuda.DevicePtr(y)+cuda.DevicePtr(2*from)); err != nil {
+			if err := g.stream.Download(got, driver.DevicePtr(y)+driver.DevicePtr(2*from)); err != nil {
 				t.Fatal(err)
 			}
 			if err := g.stream.Synchronize(); err != nil {

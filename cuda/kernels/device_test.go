@@ -8,29 +8,29 @@ import (
 	"os"
 	"testing"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/cuda/driver"
 	. "github.com/gorgonia-nsa/nsa/cuda/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // gpu is an open device with the modules that tests have asked for.
 type gpu struct {
-	dev     *cuda.Device
-	stream  *cuda.Stream
-	modules map[string]*cuda.Module
+	dev     *driver.Device
+	stream  *driver.Stream
+	modules map[string]*driver.Module
 }
 
 // openGPU opens the first GPU until the end of the test, or skips it; with NSA_REQUIRE_GPU=1 it fails instead.
 func openGPU(t *testing.T) *gpu {
 	t.Helper()
-	dev, err := cuda.Open(0)
-	if u := (*cuda.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
+	dev, err := driver.Open(0)
+	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gpu{dev: dev, modules: map[string]*cuda.Module{}}
+	g := &gpu{dev: dev, modules: map[string]*driver.Module{}}
 	t.Cleanup(func() {
 		for _, m := range g.modules {
 			check(t, m.Unload())
@@ -75,7 +75,7 @@ func (g *gpu) launch(t *testing.T, launches []Launch) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := f.Prepare(l.Kernel, cuda.Grid(l.Grid), cuda.Block(l.Block), l.Shared, cuda.Struct(l.Params()))
+		c, err := f.Prepare(l.Kernel, driver.Grid(l.Grid), driver.Block(l.Block), l.Shared, driver.Struct(l.Params()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +91,7 @@ const guard = 512
 // array is an array on the device between guards.
 type array struct {
 	ptr    Ptr
-	mem    *cuda.Memory
+	mem    *driver.Memory
 	before []byte // what lies there before a run, guards included
 	offset int
 	typ    Type

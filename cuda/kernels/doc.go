@@ -16,7 +16,7 @@
 // A kernel writes all of its outputs and reads none of them first. Results may be of another type than operands where a field
 // Out says so.
 //
-// Sizes that the kernels do not take are an *Unsupported error. The package knows no driver: see package cuda.
+// Sizes that the kernels do not take are an *Unsupported error. The package knows no driver: see package driver.
 package kernels
 
 //go:generate go run ./internal/build

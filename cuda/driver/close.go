@@ -1,0 +1,147 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// resource is what a device hands out and wants back. destroy calls the driver, with the context current; a second call
+// goes on where the first one failed.
+type resource interface{ destroy() error }
+
+type kind struct {
+	name  string // as in "stream"
+	bytes int64
+}
+
+// adopt keeps r until release.
+func (d *Device) adopt(r resource, k kind) {
+	d.mu.Lock()
+	d.open[r] = k
+	d.mu.Unlock()
+}
+
+// free destroys r and forgets it; what is gone already is left alone. If that fails r stays known, so that it can be freed again, by Close at the latest; but
+// what a Fault has reached goes with the context.
+func (d *Device) free(r resource, what string) error {
+	d.mu.Lock()
+	_, open := d.open[r]
+	d.mu.Unlock()
+	if !open {
+		return nil
+	}
+	err := d.enter()
+	if err == nil {
+		err = r.destroy()
+		d.leave()
+	}
+	if _, fault := err.(*Fault); err != nil && !fault {
+		return d.failed(what, err)
+	}
+	d.forget(r)
+	return err
+}
+
+func (d *Device) forget(r resource) {
+	d.mu.Lock()
+	delete(d.open, r)
+	if s, ok := r.(*Stream); ok {
+		delete(d.streams, s)
+	}
+	d.mu.Unlock()
+}
+
+// Close frees everything that has not been freed, which is an error, and gives up the context. No other call may be
+// under way. After an error of the driver it may be called again to go on; a device that is closed is left alone.
+func (d *Device) Close() error {
+	if d.released {
+		return nil
+	}
+	var leaks error
+	if !d.closed.Swap(true) {
+		leaks = d.leaks()
+	}
+	known := d.fault.Load()
+	err := d.destroyAll()
+	fault := d.fault.Load()
+	if err != nil && fault == nil {
+		return errors.Join(d.failed("close", err), leaks)
+	}
+	// A Fault has made the driver refuse the rest, which goes with the context.
+	if r := d.drv.DevicePrimaryCtxRelease(d.ordinal); r != Success && !(fault != nil && r.fault()) {
+		return errors.Join(d.failed("close", failure(d.drv, "cuDevicePrimaryCtxRelease", r)), leaks)
+	}
+	d.released = true
+	if known == nil && fault != nil {
+		return errors.Join(fault, leaks)
+	}
+	return leaks
+}
+
+// destroyAll destroys what is open, in an order in which nothing is used after it is gone.
+func (d *Device) destroyAll() error {
+	if err := d.current(); err != nil {
+		return err
+	}
+	defer d.leave()
+	d.mu.Lock()
+	list := make([]resource, 0, len(d.open))
+	for r := range d.open {
+		list = append(list, r)
+	}
+	d.mu.Unlock()
+	slices.SortFunc(list, func(a, b resource) int { return rank(a) - rank(b) })
+	var errs []error
+	for _, r := range list {
+		if err := r.destroy(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		d.forget(r)
+	}
+	return errors.Join(errs...)
+}
+
+// rank is the order in which Close destroys: streams first, which wait for what they run.
+func rank(r resource) int {
+	switch r.(type) {
+	case *Stream:
+		return 0
+	case *Replay:
+		return 1
+	case *Event:
+		return 2
+	case *Module:
+		return 3
+	}
+	return 4
+}
+
+// leaks returns an error that counts what has not been freed.
+func (d *Device) leaks() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	count, bytes := map[string]int{}, map[string]int64{}
+	for r, k := range d.open {
+		if s, ok := r.(*Stream); ok && s == d.fill {
+			continue
+		}
+		count[k.name]++
+		bytes[k.name] += k.bytes
+	}
+	var parts []string
+	for name, n := range count {
+		p := fmt.Sprintf("%d of %s", n, name)
+		if bytes[name] > 0 {
+			p += " (" + size(bytes[name]) + ")"
+		}
+		parts = append(parts, p)
+	}
+	if parts == nil {
+		return nil
+	}
+	slices.Sort(parts)
+	return fmt.Errorf("cuda:%d: close: not freed before: %s", d.prop.Number, strings.Join(parts, ", "))
+}

@@ -1,0 +1,167 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Reason says why there is no GPU to use.
+type Reason int
+
+// The reasons of an Unavailable.
+const (
+	ReasonDriver    Reason = iota + 1 // no driver library, or one that cannot start
+	ReasonNoDevice                    // the driver has no device
+	ReasonOrdinal                     // the device number is out of range
+	ReasonOldDevice                   // its compute capability is below 8.0
+	ReasonOldDriver                   // the driver is older than CUDA 12.0
+)
+
+var reasons = [...]string{"", "no CUDA driver", "no CUDA device", "no such CUDA device", "CUDA device too old", "CUDA driver too old"}
+
+func (r Reason) String() string {
+	if r < 1 || int(r) >= len(reasons) {
+		return fmt.Sprintf("reason %d", int(r))
+	}
+	return reasons[r]
+}
+
+// Unavailable is the error of Open where there is no GPU that this package can use: a program that may run elsewhere
+// looks for it by errors.As. Any other error of Open is the failure of a GPU that is there.
+type Unavailable struct {
+	Reason Reason
+	Detail string // what was got and what is wanted
+}
+
+func (u *Unavailable) Error() string { return fmt.Sprintf("cuda: %v: %s", u.Reason, u.Detail) }
+
+func unavailable(r Reason, format string, args ...any) error {
+	return &Unavailable{r, fmt.Sprintf(format, args...)}
+}
+
+// Error is the failure of one call of the driver.
+type Error struct {
+	Call   string // as in "cuMemAlloc"
+	Result Result
+	Name   string // the driver's name of the result, as in "CUDA_ERROR_INVALID_VALUE"
+	Text   string // the driver's text
+}
+
+func (e *Error) Error() string {
+	switch {
+	case e.Name == "":
+		return fmt.Sprintf("%s: error %d", e.Call, e.Result)
+	case e.Text == "":
+		return fmt.Sprintf("%s: %s", e.Call, e.Name)
+	}
+	return fmt.Sprintf("%s: %s (%s)", e.Call, e.Text, e.Name)
+}
+
+func failure(drv Driver, call string, r Result) error {
+	return &Error{call, r, drv.GetErrorName(r), drv.GetErrorString(r)}
+}
+
+// NoMemory is the error of an allocation on the device, or of pinned memory of the host, that is too large.
+type NoMemory struct {
+	Asked       int64 // bytes
+	Free, Total int64 // bytes of the device, all programs together; 0 where the driver does not tell
+	Host        bool  // pinned memory of the host was asked for
+	Device      string
+}
+
+func (e *NoMemory) Error() string {
+	if e.Host {
+		return fmt.Sprintf("cuda: out of pinned host memory: asked for %s", size(e.Asked))
+	}
+	if e.Total == 0 {
+		return fmt.Sprintf("cuda: %s: out of memory: asked for %s", e.Device, size(e.Asked))
+	}
+	return fmt.Sprintf("cuda: %s: out of memory: asked for %s, %s of %s are free", e.Device, size(e.Asked), size(e.Free),
+		size(e.Total))
+}
+
+// Launched is a launch as it is remembered to name it when the device fails.
+type Launched struct {
+	Op     string // what the kernel was launched for, as given to Prepare
+	Kernel string // its name in the module; empty for a copy, a fill or a captured graph
+	Owner  any    // what the caller keeps in Call.Owner
+	Parts  []*Launched
+}
+
+func (l *Launched) String() string {
+	switch {
+	case len(l.Parts) > 0:
+		return fmt.Sprintf("%s (%s)", l.Op, enumerate(l.Parts, len(l.Parts)))
+	case l.Kernel == "" || l.Kernel == l.Op:
+		return l.Op
+	}
+	return fmt.Sprintf("%s (kernel %s)", l.Op, l.Kernel)
+}
+
+// Fault is the failure of work that had been enqueued earlier. The device cannot be used after it, and neither can another
+// Device of the same GPU in this process.
+type Fault struct {
+	Err *Error // of the call that it came to light in
+	// Suspects are the launches that may have caused it: all that were not known to have ended, newest first, those of the
+	// queue in which it came to light before others. There is one if the device was opened with WithBlockingLaunches.
+	Suspects []*Launched
+	Count    int // of the launches that may have caused it, of which Suspects are the newest
+}
+
+func (f *Fault) Error() string {
+	what := f.Err.Text
+	if what == "" {
+		what = fmt.Sprintf("error %d", f.Err.Result)
+	}
+	if f.Err.Name != "" && f.Err.Text != "" {
+		what += " (" + f.Err.Name + ")"
+	}
+	switch {
+	case f.Count == 0:
+		return fmt.Sprintf("cuda: %s: %s", f.Err.Call, what)
+	case f.Count == 1 && len(f.Suspects) == 1:
+		return fmt.Sprintf("cuda: %v: %s, seen in %s", f.Suspects[0], what, f.Err.Call)
+	}
+	return fmt.Sprintf("cuda: %s in one of %d launches, newest first: %s; seen in %s. WithBlockingLaunches tells which", what,
+		f.Count, enumerate(f.Suspects, f.Count), f.Err.Call)
+}
+
+// Unwrap returns the driver's error.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// enumerate lists what is in l, of which there are n in all, within reason.
+func enumerate(l []*Launched, n int) string {
+	const most = 8
+	var b strings.Builder
+	for i, e := range l[:min(len(l), most)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(e.String())
+	}
+	if rest := n - min(len(l), most); rest > 0 {
+		fmt.Fprintf(&b, " and %d more", rest)
+	}
+	return b.String()
+}
+
+// size prints a number of bytes.
+func size(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// version prints a driver's version as in 12.4.
+func version(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
+
+var (
+	errClosed    = errors.New("closed")
+	errForeign   = errors.New("of another device")
+	errCapturing = errors.New("a capture is under way")
+)
