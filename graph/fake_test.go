@@ -205,6 +205,21 @@ func (s *fakeStream) View(a ops.Arg) G.Value {
 	return v
 }
 
+func (s *fakeStream) NewReadback(o ops.Operand) (graph.Readback, error) {
+	return &fakeReadback{s, ops.NewValue(o)}, nil
+}
+
+type fakeReadback struct {
+	stream *fakeStream
+	value  G.Value
+}
+
+func (r *fakeReadback) Fetch(src ops.Arg) error { return r.stream.Download(r.value, src) }
+func (r *fakeReadback) Value() (G.Value, error) { return r.value, r.stream.Synchronize() }
+func (r *fakeReadback) Close() error            { return nil }
+
+func (s *fakeStream) NewEvent() (graph.Event, error) { return s.cpu.NewEvent() }
+
 func (s *fakeStream) BeginCapture() error {
 	if s.capturing {
 		return errors.New("capture during a capture")
