@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/chewxy/hm"
@@ -230,7 +231,25 @@ func (r *fakeReadback) Fetch(src ops.Arg) error { return r.stream.Download(r.val
 func (r *fakeReadback) Value() (G.Value, error) { return r.value, r.stream.Synchronize() }
 func (r *fakeReadback) Close() error            { return nil }
 
-func (s *fakeStream) NewEvent() (graph.Event, error) { return s.cpu.NewEvent() }
+func (s *fakeStream) NewEvent() (graph.Event, error) {
+	e, err := s.cpu.NewEvent()
+	return &fakeEvent{e, s}, err
+}
+
+type fakeEvent struct {
+	cpu    graph.Event
+	stream *fakeStream
+}
+
+func (e *fakeEvent) Record() error { e.stream.enqueue(e.cpu.Record); return nil }
+func (e *fakeEvent) Close() error  { return nil }
+
+func (e *fakeEvent) Since(start graph.Event) (time.Duration, error) {
+	if err := e.stream.Synchronize(); err != nil {
+		return 0, err
+	}
+	return e.cpu.Since(start.(*fakeEvent).cpu)
+}
 
 func (s *fakeStream) BeginCapture() error {
 	if s.capturing {

@@ -244,6 +244,9 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, capture b
 	for _, v := range host {
 		all = append(all, numbers(t, v)...)
 	}
+	times, err := m.Profile()
+	require.NoError(t, err)
+	require.Len(t, times, len(m.Plan().Steps))
 	require.NoError(t, solver.Close())
 	require.NoError(t, m.Close())
 	require.NoError(t, r.Close())
