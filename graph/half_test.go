@@ -202,12 +202,10 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, capture b
 		v, err := G.CloneValue(w.Value())
 		require.NoError(t, err)
 		host, first = append(host, v), append(first, w.Value())
+		require.NoError(t, G.UnsafeLet(w, v))
 	}
-	r, err := graph.NewResident(b, host)
+	r, err := graph.MoveInputs(b, n.weights...)
 	require.NoError(t, err)
-	for i, v := range r.Values() {
-		require.NoError(t, G.UnsafeLet(n.weights[i], v))
-	}
 	opts := []graph.Option{graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss, n.hidden)}
 	if capture {
 		opts = append(opts, graph.WithCapture())

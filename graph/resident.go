@@ -23,6 +23,7 @@ func HostValue(v G.Value) (G.Value, error) {
 // and solvers need them. On a backend whose memory is the host's the values are those that it was made of.
 type Resident struct {
 	host, device []G.Value
+	nodes        []*G.Node // of MoveInputs
 	args         []ops.Arg
 	memory       Memory
 	stream       Stream
@@ -63,6 +64,41 @@ func (r *Resident) place(b Backend) (err error) {
 		r.device = append(r.device, r.stream.View(a))
 	}
 	return r.upload()
+}
+
+// MoveInputs copies the values of inputs, such as the weights of a layer, to b and binds the copies to the nodes, so that
+// machines on b need not upload them in each run and solvers can change them there. Close of what it returns binds the host
+// values again, as they are then: see Download.
+func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
+	host := make([]G.Value, len(nodes))
+	for i, n := range nodes {
+		if n == nil || n.Value() == nil {
+			return nil, fmt.Errorf("graph: move inputs: %s has no value", describe(n))
+		}
+		host[i] = n.Value()
+	}
+	r, err := NewResident(b, host)
+	if err != nil {
+		return nil, err
+	}
+	r.nodes = nodes
+	if err := r.let(r.device); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// let binds values to the nodes.
+func (r *Resident) let(values []G.Value) error {
+	for i, n := range r.nodes {
+		if n.Value() == values[i] {
+			continue
+		}
+		if err := G.UnsafeLet(n, values[i]); err != nil {
+			return fmt.Errorf("graph: resident values: %s: %w", describe(n), err)
+		}
+	}
+	return nil
 }
 
 // Values returns the values on the device, in the order of those that they were copied from.
@@ -107,7 +143,8 @@ func (r *Resident) Download() error {
 
 // Close frees the memory on the device.
 func (r *Resident) Close() error {
-	var errs []error
+	errs := []error{r.let(r.host)}
+	r.nodes = nil
 	if r.stream != nil {
 		errs = append(errs, r.stream.Synchronize(), r.stream.Close())
 	}
