@@ -23,6 +23,7 @@ type Backend struct {
 	dev      *driver.Device
 	gpu      kernels.GPU
 	products productLibrary // nil where there is none
+	lt       *ltLibrary     // products, if it is cuBLASLt
 
 	mu      sync.Mutex
 	modules map[string]*driver.Module // by image
@@ -37,11 +38,18 @@ func Open(n int, opts ...Option) (*Backend, error) {
 		return nil, err
 	}
 	p := dev.Properties()
-	return &Backend{
+	b := &Backend{
 		dev:     dev,
 		gpu:     kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
 		modules: map[string]*driver.Module{},
-	}, nil
+	}
+	if b.lt, err = openLibrary(dev); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	if b.lt != nil {
+		b.products = b.lt
+	}
+	return b, nil
 }
 
 // Driver returns the device, for libraries that are called beside this package.
@@ -50,9 +58,13 @@ func (b *Backend) Driver() *driver.Device { return b.dev }
 // Device implements graph.Backend.
 func (b *Backend) Device() graph.Device {
 	p := b.dev.Properties()
+	library := "no " + libraryName
+	if b.lt != nil {
+		library = b.lt.version()
+	}
 	return graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
-		Features: fmt.Sprintf("driver %d.%d", p.Driver/1000, p.Driver%1000/10), Alignment: driver.Alignment,
+		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment,
 	}
 }
 
@@ -101,6 +113,10 @@ func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
+	if b.lt != nil {
+		errs = append(errs, b.lt.close())
+		b.lt = nil
+	}
 	for name, m := range b.modules {
 		if err := m.Unload(); err != nil {
 			if err := failure(err); !slices.ContainsFunc(errs, func(e error) bool { return errors.Is(e, err) }) {
