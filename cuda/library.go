@@ -25,6 +25,9 @@ var warnOfMissing sync.Once
 
 // openLibrary returns cuBLASLt, or nil where it is not there: then products run by our kernel, and the reason is logged.
 func openLibrary(d *driver.Device) (*ltLibrary, error) {
+	if _, alone := d.Driver().(interface{ NoLibraries() }); alone {
+		return nil, nil
+	}
 	lib, err := cublaslt.Open(d)
 	if missing := (*cublaslt.Missing)(nil); errors.As(err, &missing) {
 		warnOfMissing.Do(func() {

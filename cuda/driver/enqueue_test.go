@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/driver/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 )
 
 // TestEnqueue lets a fill that is enqueued beside the package run at once, in a captured graph and pinned.
