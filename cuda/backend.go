@@ -26,6 +26,7 @@ type Backend struct {
 
 	mu      sync.Mutex
 	modules map[string]*driver.Module // by image
+	plans   []productPlan             // of bound kernels
 }
 
 var _ graph.HalfBackend = (*Backend)(nil)
@@ -99,6 +100,10 @@ func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
+	for _, p := range b.plans {
+		errs = append(errs, p.close())
+	}
+	b.plans = nil
 	for name, m := range b.modules {
 		// Every module of a device that has failed says so.
 		if err := m.Unload(); err != nil && !errors.Is(errors.Join(errs...), err) {

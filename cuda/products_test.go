@@ -17,7 +17,8 @@ import (
 // fakeLibrary takes products with a bias, or all of them.
 type fakeLibrary struct {
 	withBias bool
-	ran      [][6]kernels.Ptr // a, b, bias, c, work
+	open     int              // plans
+	ran      [][5]kernels.Ptr // a, b, bias, c, work
 }
 
 func (l *fakeLibrary) name() string { return "fakelt" }
@@ -26,6 +27,7 @@ func (l *fakeLibrary) prepare(m kernels.Matmul, bias bool) (productPlan, error) 
 	if bias && !l.withBias {
 		return nil, graph.Refuse(graph.ReasonShape, "bias of %d", m.N)
 	}
+	l.open++
 	return fakePlan{l}, nil
 }
 
@@ -33,8 +35,10 @@ type fakePlan struct{ library *fakeLibrary }
 
 func (fakePlan) workBytes() int64 { return 1000 }
 
+func (p fakePlan) close() error { p.library.open--; return nil }
+
 func (p fakePlan) run(_ *driver.Stream, _ *driver.Launched, a, b, bias, c, work kernels.Ptr) error {
-	p.library.ran = append(p.library.ran, [6]kernels.Ptr{a, b, bias, c, work})
+	p.library.ran = append(p.library.ran, [5]kernels.Ptr{a, b, bias, c, work})
 	return nil
 }
 
@@ -90,7 +94,7 @@ func TestProductsOfALibrary(t *testing.T) {
 	var work cpu.Buf
 	memory.Place(&work, at, k.WorkBytes())
 	require.NoError(t, k.Launch(stream, &work))
-	require.Equal(t, [][6]kernels.Ptr{{ptr(x), ptr(w), ptr(bias), ptr(y), kernels.Ptr(driver.Address(&work))}}, library.ran)
+	require.Equal(t, [][5]kernels.Ptr{{ptr(x), ptr(w), ptr(bias), ptr(y), kernels.Ptr(driver.Address(&work))}}, library.ran)
 	require.Equal(t, 1000, k.WorkBytes())
 
 	library.ran = nil
@@ -106,7 +110,9 @@ func TestProductsOfALibrary(t *testing.T) {
 
 	require.NoError(t, memory.Free())
 	require.NoError(t, stream.Close())
+	require.Equal(t, 3, library.open, "of the products that are bound")
 	require.NoError(t, b.Close())
+	require.Zero(t, library.open)
 	require.Empty(t, drv.Leaks())
 }
 
