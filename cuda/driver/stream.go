@@ -8,13 +8,12 @@ import (
 // Stream is a queue of a device: what is enqueued runs in order, and in no order with what is in other streams. It belongs
 // to one goroutine at a time.
 type Stream struct {
-	d     *Device
-	h     StreamHandle // 0 once closed
-	done  EventHandle  // to sleep until it comes
-	pins  int
-	trail trail
-
-	borrowed bool // h is not ours to destroy
+	d        *Device
+	h        StreamHandle // 0 once closed
+	borrowed bool         // h is not ours to destroy
+	done     EventHandle  // to sleep until it comes
+	pins     int
+	trail    trail
 
 	capture   *Replay // what is being recorded, or nil
 	abandoned bool    // the capture has failed: to be dropped before anything else
