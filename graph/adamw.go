@@ -180,6 +180,14 @@ func (s *AdamW) Step(weights []G.ValueGrad) error {
 var errClosed = errors.New("closed")
 
 func (s *AdamW) takeStep(weights []G.ValueGrad) error {
+	if err := s.begin(weights); err != nil {
+		return err
+	}
+	return s.end(weights, s.plan.launch())
+}
+
+// begin makes everything ready for the kernel of the next step.
+func (s *AdamW) begin(weights []G.ValueGrad) error {
 	if s.closed {
 		return errClosed
 	}
@@ -195,7 +203,14 @@ func (s *AdamW) takeStep(weights []G.ValueGrad) error {
 	if err := checkLR(lr); err != nil {
 		return err
 	}
-	err := s.plan.launch(&s.options, lr, s.step+1)
+	return s.plan.prepare(&s.options, lr, s.step+1)
+}
+
+// end counts a step whose kernel has been launched with the error err.
+func (s *AdamW) end(weights []G.ValueGrad, err error) error {
+	if err == nil {
+		err = s.plan.check()
+	}
 	for _, w := range weights {
 		zeroDual(w)
 	}
@@ -203,6 +218,9 @@ func (s *AdamW) takeStep(weights []G.ValueGrad) error {
 		return err
 	}
 	s.step++
+	if m := s.options.machine; m != nil {
+		m.fresh = s.plan.refreshes(m)
+	}
 	return nil
 }
 

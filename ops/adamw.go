@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -19,9 +20,21 @@ import (
 //
 // A norm that is not finite changes nothing but the output, which says so.
 //
-// It writes to its inputs weight, m and v, and so is no op of a graph: a solver binds it to memory of its own.
+// With Copies there is a fifth input of each tensor, its copy of type Copies in half precision, which the step writes
+// from the new weight; tensors whose copy has no shape, and so no memory, have none. The CPU has no kernel for it.
+//
+// It writes to its inputs weight, m, v and copy, and so is no op of a graph: a solver binds it to memory of its own.
 type AdamWOp struct {
-	Decay string // one character a tensor: '1' for weight decay, '0' for none
+	Decay  string       // one character a tensor: '1' for weight decay, '0' for none
+	Copies tensor.Dtype // BFloat16, Float16, or the zero value for no copies
+}
+
+// Each returns the number of inputs of each tensor.
+func (op AdamWOp) Each() int {
+	if IsHalf(op.Copies) {
+		return 5
+	}
+	return 4
 }
 
 // AdamWHyper holds the numbers of one step.
@@ -51,9 +64,9 @@ func (AdamWOp) Name() string { return "adamw" }
 
 // Infer implements Spec.
 func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
-	n := len(op.Decay)
-	if len(in) != 1+4*n || n == 0 {
-		return nil, fmt.Errorf("%d inputs, want the numbers of the step and 4 for each of %d tensors", len(in), n)
+	n, each := len(op.Decay), op.Each()
+	if len(in) != 1+each*n || n == 0 {
+		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), each, n)
 	}
 	for i, c := range op.Decay {
 		if c != '0' && c != '1' {
@@ -67,15 +80,22 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", in[0], AdamWHyperLen)
 	}
 	names := [...]string{"weight", "grad", "m", "v"}
-	want := make([]input, 4*n)
-	for i := range want {
-		want[i] = float(numbered(names[i%4], i/4), -1)
+	var state []Operand
+	var want []input
+	for i := range n {
+		of := in[1+each*i:][:each]
+		for j, name := range names {
+			state, want = append(state, of[j]), append(want, float(numbered(name, i), -1))
+		}
+		if each == 5 && of[4].Shape != nil && (of[4].Dtype != op.Copies || !of[4].Shape.Eq(of[0].Shape)) {
+			return nil, fmt.Errorf("copy %d is %v, want %v", i, of[4], Operand{op.Copies, of[0].Shape})
+		}
 	}
-	if err := wantInputs(in[1:], want...); err != nil {
+	if err := wantInputs(state, want...); err != nil {
 		return nil, err
 	}
 	for i, w := range want {
-		if err := wantShape(w.name, in[1+i].Shape, in[1+i/4*4].Shape...); err != nil {
+		if err := wantShape(w.name, state[i].Shape, state[i/4*4].Shape...); err != nil {
 			return nil, err
 		}
 	}
@@ -84,6 +104,9 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec.
 func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if IsHalf(op.Copies) {
+		return errors.New("the cpu has no half precision")
+	}
 	if in[1].Dtype == tensor.Float32 {
 		bindAdamW[float32](k, op.Decay, in[0], in[1:], out[0])
 	} else {

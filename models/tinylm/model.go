@@ -28,20 +28,26 @@ type Model struct {
 	learnables G.Nodes
 	grads      []G.ValueGrad
 	vm         G.VM
+	machine    *graph.Machine // vm, if it is one
+	remote     bool           // it runs on a device that can not report a wrong token at once
 }
 
 // ModelOption is an option of NewModel.
 type ModelOption func(*modelOptions)
 
 type modelOptions struct {
-	grads bool
-	vm    func(*Model) (G.VM, error)
-	graph []graph.Option
+	grads    bool
+	noLogits bool
+	vm       func(*Model) (G.VM, error)
+	graph    []graph.Option
 }
 
 // WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
 // needs less memory.
 func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
+
+// WithoutLogits lets the model do without the memory of its logits after a run.
+func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
 
 // WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
 // graph.Machine.
@@ -102,14 +108,28 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 		}
 		m.grads = G.NodesToValueGrads(m.learnables)
 	}
+	for _, n := range m.learnables {
+		if v := w.moved[n.Name()]; v != nil {
+			if err := G.UnsafeLet(n, v); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if o.vm == nil {
 		o.vm = func(m *Model) (G.VM, error) {
-			return graph.NewMachine(m.graph, append([]graph.Option{graph.WithKeep(m.logits, m.loss)}, o.graph...)...)
+			keep := graph.WithKeep(m.logits, m.loss)
+			if o.noLogits {
+				keep = graph.WithKeep(m.loss)
+			}
+			return graph.NewMachine(m.graph, append([]graph.Option{keep}, o.graph...)...)
 		}
 	}
 	var err error
 	if m.vm, err = o.vm(m); err == nil && m.vm == nil {
 		err = errors.New("no VM")
+	}
+	if m.machine, _ = m.vm.(*graph.Machine); m.machine != nil {
+		m.remote = !m.machine.Plan().Device.Host
 	}
 	return m, err
 }
@@ -146,13 +166,65 @@ func (m *Model) NextTokens() {
 
 // Run computes logits, loss and, WithGradients, the gradients for the tokens and targets.
 func (m *Model) Run() error {
-	err := m.vm.RunAll()
-	m.vm.Reset()
+	err := m.checkTokens()
+	if err == nil {
+		err = m.vm.RunAll()
+		m.vm.Reset()
+	}
 	if err != nil {
 		return fmt.Errorf("tinylm: %w", err)
 	}
 	return nil
 }
+
+// checkTokens finds what the kernels of a device would answer with NaN alone.
+func (m *Model) checkTokens() error {
+	if !m.remote {
+		return nil
+	}
+	vocab := int32(m.weights.Config.Vocab)
+	for i, id := range m.Tokens() {
+		if id < 0 || id >= vocab {
+			return fmt.Errorf("token %d is %d, want 0 to %d", i, id, vocab-1)
+		}
+	}
+	for i, id := range m.Targets() {
+		if id < -1 || id >= vocab {
+			return fmt.Errorf("target %d is %d, want -1 to %d", i, id, vocab-1)
+		}
+	}
+	return nil
+}
+
+// Step enqueues a run and a step of solver, whose machine is the model's own: see graph.Machine.Train. It does not wait for
+// them; WatchLoss reads the loss.
+func (m *Model) Step(solver *graph.AdamW) error {
+	switch {
+	case m.grads == nil:
+		return errors.New("tinylm: train: the model was built without gradients")
+	case m.machine == nil:
+		return fmt.Errorf("tinylm: train: the model runs on a %T, want a graph.Machine", m.vm)
+	}
+	err := m.checkTokens()
+	if err == nil {
+		err = m.machine.Train(solver, m.grads)
+	}
+	if err != nil {
+		return fmt.Errorf("tinylm: train: %w", err)
+	}
+	return nil
+}
+
+// WatchLoss returns a graph.Watch of the loss, which ends with the model.
+func (m *Model) WatchLoss() (*graph.Watch, error) {
+	if m.machine == nil {
+		return nil, fmt.Errorf("tinylm: watch of the loss: the model runs on a %T, want a graph.Machine", m.vm)
+	}
+	return m.machine.Watch(m.loss)
+}
+
+// Machine returns the machine that runs the model, nil for another VM.
+func (m *Model) Machine() *graph.Machine { return m.machine }
 
 // Train runs the model and lets solver take a step. It returns the loss before the step.
 func (m *Model) Train(solver G.Solver) (loss float64, err error) {
@@ -174,9 +246,13 @@ func (m *Model) Train(solver G.Solver) (loss float64, err error) {
 	return loss, nil
 }
 
-// Loss returns the mean cross entropy of the last run, in nats a token.
+// Loss returns the mean cross entropy of the last run, in nats a token. On a device it waits for the run.
 func (m *Model) Loss() (float64, error) {
-	switch v := m.loss.Value().(type) {
+	v, err := graph.HostValue(m.loss.Value())
+	if err != nil {
+		return 0, fmt.Errorf("tinylm: loss: %w", err)
+	}
+	switch v := v.(type) {
 	case *G.F32:
 		return float64(*v), nil
 	case *G.F64:
@@ -188,12 +264,19 @@ func (m *Model) Loss() (float64, error) {
 	}
 }
 
-// Logits returns the logits of the last run, [B,S,V]: *tensor.Dense in host memory. They are the machine's own and last
-// until the next run.
+// Logits returns the logits of the last run, [B,S,V], in host memory. They are the machine's own and last until the next
+// run; from a device they are a copy, for which it waits. A model WithoutLogits has none.
 func (m *Model) Logits() (*tensor.Dense, error) {
-	v, ok := m.logits.Value().(*tensor.Dense)
+	if m.logits.Value() == nil {
+		return nil, errors.New("tinylm: logits: the model has not run, or is without them")
+	}
+	value, err := graph.HostValue(m.logits.Value())
+	if err != nil {
+		return nil, fmt.Errorf("tinylm: logits: %w", err)
+	}
+	v, ok := value.(*tensor.Dense)
 	if !ok {
-		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor in host memory", m.logits.Value())
+		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor in host memory", value)
 	}
 	return v, nil
 }

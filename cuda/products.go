@@ -1,0 +1,24 @@
+package cuda
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/kernels"
+)
+
+// productLibrary runs matrix products faster than our own kernel.
+type productLibrary interface {
+	// name is that of the implementations that use it, such as "cublaslt".
+	name() string
+	// prepare returns the plan of a product, with a bias or without. A *graph.Unsupported leaves the op to our kernel.
+	prepare(m kernels.Matmul, bias bool) (productPlan, error)
+}
+
+// productPlan is a product that is ready to run many times.
+type productPlan interface {
+	workBytes() int64
+	// run enqueues the product, which is remembered as l. It allocates nothing once warm.
+	run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work kernels.Ptr) error
+}
+
+// libraryName is the name of implementations where there is no library.
+const libraryName = "cublaslt"
