@@ -144,7 +144,7 @@ func call(t *testing.T, dir string, args ...string) (string, int) {
 func TestScript(t *testing.T) {
 	dir := bundled(t, map[string]string{
 		table: "good\ttest/a/good\tcpu\t./good.test\n" + "bad\ttest/bad\tgpu\t./bad.test\n" + "crash\ttest/bad\tgpu\t./crash.test\n" +
-			"slow\ttest/bad\tcpu\t./slow.test\n" + "examples/e\t.\tprogram\tbin/e -steps 5\n",
+			"slow\ttest/bad\tcpu\t./slow.test\n" + "examples/e\t.\tprogram\tbin/e -device @device\n",
 		"test/a/good/good.test": "#!/bin/sh\ncat data; echo \"    --- PASS: TestA/b (0.00s)\"; echo \"args $*\"\n" +
 			"test \"$NSA_REQUIRE_GPU\" = 1\n",
 		"test/a/good/data": "--- PASS: TestA (0.00s)\n--- SKIP: TestB (0.00s)\n",
@@ -152,7 +152,7 @@ func TestScript(t *testing.T) {
 			"echo '    --- PASS: TestC/e (0.00s)'; echo '--- FAIL: TestF (0.00s)'; exit 1\n",
 		"test/bad/crash.test": "#!/bin/sh\necho panic: no; exit 2\n",
 		"test/bad/slow.test":  "#!/bin/sh\nexec sleep 60\n",
-		"bin/e":               "#!/bin/sh\ntest \"$1 $2 $#\" = '-steps 5 2'\n",
+		"bin/e":               "#!/bin/sh\ntest \"$1 $2 $#\" = '-device cuda:0 2'\n",
 		"tools/compute-sanitizer": "#!/bin/sh\necho \"$*\" >>" + "said\n" +
 			"case $* in *crash*) exit 9;; esac\n",
 		"tools/nvidia-smi": "#!/bin/sh\necho A GPU\n",

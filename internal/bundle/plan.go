@@ -71,10 +71,11 @@ func (i item) device() string {
 	return "cpu"
 }
 
-// runs are the arguments with which the script runs programs, each for a few seconds.
+// runs are the arguments with which the script runs programs, each for a few seconds. It puts cuda:0 in the place of @device,
+// or auto where a GPU is not required.
 var runs = map[string][]string{
-	"examples/attention": {},
-	"examples/train":     {"-data", "random", "-steps", "5", "-out", "logs/train"},
+	"examples/attention": {"-device", "@device"},
+	"examples/train":     {"-device", "@device", "-data", "random", "-steps", "5", "-out", "logs/train"},
 }
 
 // plan says what is built: the tests of every package, bench and the examples.

@@ -57,6 +57,8 @@ if [ -n "$tool" ]; then
 fi
 
 export NSA_REQUIRE_GPU="${NSA_REQUIRE_GPU-1}"
+gpu=auto
+[ "$NSA_REQUIRE_GPU" != 1 ] || gpu=cuda:0
 mkdir -p logs
 logs=$PWD/logs
 summary=$logs/summary.txt
@@ -74,7 +76,7 @@ while IFS=$'\t' read -r name folder device command <&3; do
     [ -z "$tool" ] || [ "$device" = gpu ] || continue
     ran=$((ran + 1))
     log=$logs/${name//\//-}.log
-    read -r -a words <<<"$command"
+    read -r -a words <<<"${command//@device/$gpu}"
     [ "$device" = program ] || words+=(-test.v "-test.timeout=$((limit + 60))s" "$@")
     begin=$SECONDS
     (cd "$folder" && exec timeout -k 10 "$limit" "${under[@]+"${under[@]}"}" "${words[@]}") >"$log" 2>&1 </dev/null
