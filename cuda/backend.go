@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"gorgonia.org/gorgonia"
@@ -21,8 +20,10 @@ type Option = driver.Option
 // Backend is a GPU as a graph.Machine and a graph.AdamW use it.
 type Backend struct {
 	dev      *driver.Device
+	about    graph.Device
 	gpu      kernels.GPU
 	products productLibrary // nil where there is none
+	lt       *ltLibrary     // products, if it is cuBLASLt
 
 	mu      sync.Mutex
 	modules map[string]*driver.Module // by image
@@ -37,24 +38,30 @@ func Open(n int, opts ...Option) (*Backend, error) {
 		return nil, err
 	}
 	p := dev.Properties()
-	return &Backend{
+	b := &Backend{
 		dev:     dev,
 		gpu:     kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
 		modules: map[string]*driver.Module{},
-	}, nil
+	}
+	if b.lt, err = openLibrary(dev); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	library := "no " + libraryName
+	if b.lt != nil {
+		b.products, library = b.lt, b.lt.version()
+	}
+	b.about = graph.Device{
+		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
+		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment,
+	}
+	return b, nil
 }
 
 // Driver returns the device, for libraries that are called beside this package.
 func (b *Backend) Driver() *driver.Device { return b.dev }
 
 // Device implements graph.Backend.
-func (b *Backend) Device() graph.Device {
-	p := b.dev.Properties()
-	return graph.Device{
-		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
-		Features: fmt.Sprintf("driver %d.%d", p.Driver/1000, p.Driver%1000/10), Alignment: driver.Alignment,
-	}
-}
+func (b *Backend) Device() graph.Device { return b.about }
 
 // Alloc implements graph.Backend. A *driver.NoMemory says that there is not enough.
 func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
@@ -101,15 +108,18 @@ func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
+	if b.lt != nil {
+		errs = append(errs, b.lt.close())
+		b.lt = nil
+	}
 	for name, m := range b.modules {
-		if err := m.Unload(); err != nil {
-			if err := failure(err); !slices.ContainsFunc(errs, func(e error) bool { return errors.Is(e, err) }) {
-				errs = append(errs, err)
-			}
+		// Every module of a device that has failed says so.
+		if err := m.Unload(); err != nil && !errors.Is(errors.Join(errs...), err) {
+			errs = append(errs, err)
 		}
 		delete(b.modules, name)
 	}
-	return errors.Join(append(errs, b.dev.Close())...)
+	return failure(errors.Join(append(errs, b.dev.Close())...))
 }
 
 // function returns a kernel. Its image is loaded when it is first needed.

@@ -9,6 +9,9 @@ import (
 
 // failure returns err, as a *graph.LaunchError where it is a fault that one kernel alone can have caused.
 func failure(err error) error {
+	if err == nil {
+		return nil
+	}
 	var f *driver.Fault
 	if !errors.As(err, &f) || f.Count != len(f.Suspects) {
 		return err

@@ -79,7 +79,7 @@ func (i implementation) plan(s graph.Site) ([]stage, error) {
 	for _, p := range c.all() {
 		var st stage
 		if p.product != nil && i.library {
-			if st.plan, err = i.backend.products.prepare(p.product.Matmul, p.product.bias != address{}); err != nil {
+			if st.plan, err = i.backend.products.prepare(p.product.Matmul, p.product.bias != address{}, s.Policy.TF32); err != nil {
 				return nil, err
 			}
 			st.scratch = st.plan.workBytes()

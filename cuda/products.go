@@ -9,8 +9,9 @@ import (
 type productLibrary interface {
 	// name is that of the implementations that use it, such as "cublaslt".
 	name() string
-	// prepare returns the plan of a product, with a bias or without. A *graph.Unsupported leaves the op to our kernel.
-	prepare(m kernels.Matmul, bias bool) (productPlan, error)
+	// prepare returns the plan of a product, with a bias or without. tf32 allows it to round float32 operands to TF32. A
+	// *graph.Unsupported leaves the op to our kernel.
+	prepare(m kernels.Matmul, bias, tf32 bool) (productPlan, error)
 }
 
 // productPlan is a product that is ready to run many times.

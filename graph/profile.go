@@ -6,6 +6,14 @@ import (
 	"time"
 )
 
+// NewEvent returns a mark in the machine's queue, to measure time on the device. It is to be closed before the machine.
+func (m *Machine) NewEvent() (Event, error) {
+	if m.stream == nil {
+		return nil, errors.New("graph: machine: closed")
+	}
+	return m.stream.NewEvent()
+}
+
 // Profile runs the graph once, step by step and not as a recording, and returns the device's time of each of Plan().Steps:
 // from the end of the step before to its own end, which includes what the host needs to enqueue it where the device waits
 // for that.

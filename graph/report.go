@@ -24,9 +24,11 @@ type Plan struct {
 
 // PlanStep is one instruction.
 type PlanStep struct {
-	Node           *G.Node // for a cast, the node whose value it casts
-	Op             string  // the name of the op
-	Implementation string  // of the backend, or "host" for an op that runs by its own Do
+	Node           *G.Node       // for a cast, the node whose value it casts
+	Op             string        // the name of the op
+	Spec           ops.Spec      // of package ops; nil for an op that is not of it
+	Inputs         []ops.Operand // as they lie in memory
+	Implementation string        // of the backend, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
 	Refused        []Refusal // implementations that were preferred, and why they were not taken
 }
@@ -75,7 +77,10 @@ func (p *program) newPlan(arena, bound int) Plan {
 	for i := range p.steps {
 		st := &p.steps[i]
 		ps := PlanStep{
-			Node: st.node, Op: st.opName(), Implementation: st.chosen.name, Refused: st.chosen.refused,
+			Node: st.node, Op: st.opName(), Spec: st.spec, Implementation: st.chosen.name, Refused: st.chosen.refused,
+		}
+		for _, s := range st.in {
+			ps.Inputs = append(ps.Inputs, s.arg.Operand)
 		}
 		for _, s := range st.out {
 			o := PlanOutput{Operand: s.arg.Operand, Offset: -1, Last: last[s], Kept: s.keep}

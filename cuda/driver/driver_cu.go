@@ -31,7 +31,7 @@ func CuDevicePtr(p DevicePtr) cu.DevicePtr { return cu.DevicePtr(p) }
 // FromCuDevicePtr returns memory of package cu as a launch takes it. Who has allocated it frees it.
 func FromCuDevicePtr(p cu.DevicePtr) DevicePtr { return DevicePtr(p) }
 
-// CuStream returns a stream as package cu's. It is not to be destroyed there.
+// CuStream returns a stream as package cu's, within Stream.Enqueue, say. It is not to be destroyed there.
 func CuStream(s StreamHandle) cu.Stream { return wrap[cu.Stream](uintptr(s)) }
 
 // FromCuStream returns a stream of package cu. Device.BorrowStream makes a Stream of it.

@@ -234,6 +234,27 @@ func (s *Stream) enqueue(l *Launched, call string, n int, f func() Result) error
 	return s.d.failed(l.Op, err)
 }
 
+// Enqueue calls f, which enqueues work in the stream by a library that is called beside this package, and remembers that
+// work as l. f runs with the device's context current, on a thread that it keeps for the time of the call; it may be called
+// while a capture is under way. Enqueue allocates nothing by itself. The error is that of f, or the *Fault of earlier work
+// that has made f fail.
+func (s *Stream) Enqueue(l *Launched, f func(StreamHandle) error) error {
+	if l == nil || f == nil {
+		return s.d.failed("enqueue", errors.New("got no launch, or nothing to call"))
+	}
+	err := s.enter()
+	if err != nil {
+		return s.d.failed(l.Op, err)
+	}
+	if err = f(s.h); err == nil {
+		err = s.enqueued(l)
+	} else if r := s.d.drv.EventQuery(s.done); r.fault() { // libraries have error codes of their own
+		err = s.d.check(s, "cuEventQuery", r)
+	}
+	s.leave()
+	return s.d.failed(l.Op, err)
+}
+
 // Close waits for what is under way and frees the stream, or gives back one that is borrowed. A capture under way is dropped.
 func (s *Stream) Close() error { return s.d.free(s, "close stream") }
 

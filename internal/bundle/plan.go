@@ -121,7 +121,7 @@ func plan(pkgs []listed, o options) ([]item, error) {
 	return items, nil
 }
 
-// name gives each test binary the shortest end of its package's path that no other one has, as in driver or build-manifest.
+// name gives each test binary the shortest end of its package's path that no other one has, as in kernels or internal-graph.
 func name(items []item) {
 	ends := map[string]int{}
 	for _, i := range items {

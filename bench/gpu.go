@@ -1,0 +1,229 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// The training step of the GPU's suites.
+const (
+	trainBatch, trainSeq = 16, 2048
+	trainWarm, trainRuns = 4, 10
+)
+
+// Tokens a second of a dense model of the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW, cuDNN
+// attention, batch 16 of 2048 tokens.
+const compiledPyTorch, eagerPyTorch = 644300, 489100
+
+// trainer is a model that trains on fixed tokens.
+type trainer struct {
+	weights *tinylm.Weights
+	model   *tinylm.Model
+	solver  *graph.AdamW
+	loss    *graph.Watch
+}
+
+func newTrainer(r *report, c tinylm.Config, batch, seq int) (t *trainer, err error) {
+	t = new(trainer)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.close())
+		}
+	}()
+	if t.weights, err = tinylm.NewWeights(c, tensor.Float32, 1); err != nil {
+		return t, err
+	}
+	if err = t.weights.MoveTo(r.backend); err != nil {
+		return t, err
+	}
+	machine := tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(r.precision), graph.WithCapture())
+	if t.model, err = tinylm.NewModel(t.weights, batch, seq, tinylm.WithGradients(), tinylm.WithoutLogits(), machine); err != nil {
+		return t, err
+	}
+	for i := range t.model.Tokens() {
+		t.model.Tokens()[i] = int32(i * 7919 % 251 % c.Vocab)
+	}
+	t.model.NextTokens()
+	if t.solver, err = graph.NewAdamW(graph.WithSolverMachine(t.model.Machine())); err != nil {
+		return t, err
+	}
+	t.loss, err = t.model.WatchLoss()
+	return t, err
+}
+
+// step begins a training step and waits for the loss of the one before.
+func (t *trainer) step() error {
+	if err := t.model.Step(t.solver); err != nil {
+		return err
+	}
+	if err := t.loss.Fetch(); err != nil {
+		return err
+	}
+	if t.loss.Waiting() < 2 {
+		return nil
+	}
+	_, err := t.loss.Next()
+	return err
+}
+
+func (t *trainer) steps(n int) error {
+	for range n {
+		if err := t.step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *trainer) close() error {
+	var errs []error
+	if t.solver != nil {
+		errs = append(errs, t.solver.Close())
+	}
+	if t.model != nil {
+		errs = append(errs, t.model.Close())
+	}
+	if t.weights != nil {
+		errs = append(errs, t.weights.Free())
+	}
+	return errors.Join(errs...)
+}
+
+func trainSize(r *report) string { return fmt.Sprintf("%v %dx%d", r.precision, trainBatch, trainSeq) }
+
+// benchTrain times whole training steps as the training loop takes them.
+func benchTrain(r *report) (err error) {
+	t, err := newTrainer(r, tinylm.Base(), trainBatch, trainSeq)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	if err := t.steps(trainWarm); err != nil {
+		return err
+	}
+	m := t.model.Machine()
+	if err := m.Synchronize(); err != nil {
+		return err
+	}
+	first, err := m.NewEvent()
+	if err != nil {
+		return err
+	}
+	last, err := m.NewEvent()
+	if err != nil {
+		return errors.Join(err, first.Close())
+	}
+	defer func() { err = errors.Join(err, first.Close(), last.Close()) }()
+	var before, after runtime.MemStats
+	copies := m.Counts()
+	runtime.ReadMemStats(&before)
+	busy, begin := processTime(), time.Now()
+	if err := errors.Join(first.Record(), t.steps(trainRuns), last.Record(), m.Synchronize()); err != nil {
+		return err
+	}
+	wall, host := time.Since(begin).Seconds(), (processTime() - busy).Seconds()
+	runtime.ReadMemStats(&after)
+	onDevice, err := last.Since(first)
+	if err != nil {
+		return err
+	}
+	size := trainSize(r)
+	rate := trainRuns * trainBatch * trainSeq / wall
+	r.add("Base(), training", size, rate, "tok/s", atLeast(60000), "dense compiled PyTorch, peer figure", compiledPyTorch)
+	r.add("Base(), training", size, rate, "tok/s", nil, "dense eager PyTorch, peer figure", eagerPyTorch)
+	r.add("training step", size, wall/trainRuns*1e3, "ms", nil, "", 0)
+	r.add("queue of the GPU not empty", size, 100*onDevice.Seconds()/wall, "% of the time", atLeast(80), "", 0)
+	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10), "", 0)
+	r.add("allocations of a step", size, float64(after.Mallocs-before.Mallocs)/trainRuns, "", atMost(0.99), "", 0)
+	uploads := m.Counts()["upload"] - copies["upload"]
+	r.add("uploads of a step", size, float64(uploads)/trainRuns, "", nil, "", 0)
+	r.add("memory of the machine", size, float64(m.Plan().Arena)/(1<<30), "GiB", nil, "", 0)
+	return nil
+}
+
+// profiled is an op of the step, all its places together.
+type profiled struct {
+	name  string
+	calls int
+	time  time.Duration
+	cost
+}
+
+// benchProfile prints the share of each op in a training step, and its rate against the ceilings that the same run has
+// measured: of the matrix product for ops of products, of a copy for others.
+func benchProfile(r *report) (err error) {
+	t, err := newTrainer(r, tinylm.Base(), trainBatch, trainSeq)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	if err := t.steps(trainWarm); err != nil {
+		return err
+	}
+	m := t.model.Machine()
+	times, err := m.Profile()
+	if err != nil {
+		return err
+	}
+	if again, err := m.Profile(); err != nil {
+		return err
+	} else {
+		for i, d := range again {
+			times[i] = min(times[i], d)
+		}
+	}
+	ops := map[string]*profiled{}
+	total, outside := time.Duration(0), time.Duration(0)
+	for i, s := range m.Plan().Steps {
+		name := s.Op + ", " + s.Implementation
+		p := ops[name]
+		if p == nil {
+			p = &profiled{name: name}
+			ops[name] = p
+		}
+		c := costOf(s)
+		p.calls, p.time, p.flop, p.bytes = p.calls+1, p.time+times[i], p.flop+c.flop, p.bytes+c.bytes
+		total += times[i]
+		if !inBranch(s.Op) {
+			outside += times[i]
+		}
+	}
+	flops, bytes, err := ceilings(r)
+	if err != nil {
+		return err
+	}
+	size := trainSize(r)
+	r.add("matrix product, measured ceiling", "8192x8192x8192", flops/1e12, "TFLOP/s", nil, "", 0)
+	r.add("copy, measured ceiling", "1 GiB", bytes/1e9, "GB/s", nil, "", 0)
+	order := slices.SortedFunc(maps.Values(ops), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) })
+	for _, p := range order {
+		share := 100 * p.time.Seconds() / total.Seconds()
+		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms", nil, "", 0)
+		if p.flop > 0 {
+			r.add(p.name, size, p.flop/p.time.Seconds()/1e12, "TFLOP/s", nil, "measured ceiling", flops/1e12)
+		} else {
+			r.add(p.name, size, p.bytes/p.time.Seconds()/1e9, "GB/s", nil, "measured ceiling", bytes/1e9)
+		}
+	}
+	tokens := float64(trainBatch * trainSeq)
+	r.add("all ops but the optimizer", size, total.Seconds()*1e3, "ms", nil, "", 0)
+	r.add("outside the attention branches", size, outside.Seconds()/tokens*1e6, "us/token", atMost(2.3), "whole dense step, compiled PyTorch, peer figure", 1.55)
+	return nil
+}
+
+// inBranch reports whether an op is of an attention branch.
+func inBranch(name string) bool {
+	return strings.Contains(name, "attention") || strings.Contains(name, "sliding window") || strings.Contains(name, "select blocks") ||
+		strings.Contains(name, "compress")
+}
