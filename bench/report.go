@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -214,13 +215,11 @@ func secondsInTurn(rounds int, fs ...func() error) ([]float64, error) {
 	return medians, nil
 }
 
-// buildCommit is set by the linker, with -X, where the program runs without its sources.
-var buildCommit string
-
-// commit returns the checked-out commit, with a plus sign when files differ from it.
+// commit returns the commit that the program was built from, or else the one that is checked out, with a plus sign when
+// files differ from it.
 func commit() string {
-	if buildCommit != "" {
-		return buildCommit
+	if id := builtFrom(); id != "" {
+		return id
 	}
 	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {
@@ -231,6 +230,27 @@ func commit() string {
 		id += "+"
 	}
 	return id
+}
+
+// builtFrom returns the commit that go build has noted in the program, as of the bundle for a GPU host.
+func builtFrom() (id string) {
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return ""
+	}
+	modified := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			id = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = "+"
+		}
+	}
+	if id == "" {
+		return ""
+	}
+	return id + modified
 }
 
 // processor returns the processor's name.

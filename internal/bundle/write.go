@@ -86,7 +86,7 @@ func build(root string, i item, to string, o options) error {
 		return err
 	}
 	env := append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+o.arch)
-	args := []string{"build"}
+	args := []string{"build", "-buildvcs=auto"} // bench says which commit it is of
 	if i.test {
 		args = []string{"test", "-c"}
 	}
