@@ -205,7 +205,7 @@ func opCases() []opCase {
 		add(fmt.Sprintf("rope %v", c), func(in G.Nodes) (*G.Node, error) { return ops.RoPE(in[0], 10000, c.start) }, floats("x", c.shape...))
 	}
 	for _, shape := range [][]int{{1, 1}, {2, 3, 7}, {1, 130, 33}, {200, 301}} {
-		add(fmt.Sprintf("rms norm %v", shape), func(in G.Nodes) (*G.Node, error) { return ops.RMSNorm(in[0], in[1], 1e-3) },
+		add(fmt.Sprintf("rms norm %v", shape), func(in G.Nodes) (*G.Node, error) { return ops.RMSNorm(in[0], in[1], 0.3) },
 			floats("x", shape...), floats("weight", shape[len(shape)-1]))
 	}
 	for _, c := range []struct{ V, dim, B, S int }{{1, 1, 1, 1}, {300, 7, 3, 101}, {700, 130, 2, 150}} {
