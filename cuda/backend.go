@@ -27,6 +27,7 @@ type Backend struct {
 
 	mu      sync.Mutex
 	modules map[string]*driver.Module // by image
+	plans   []productPlan             // of bound kernels
 }
 
 var _ graph.HalfBackend = (*Backend)(nil)
@@ -108,6 +109,10 @@ func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
+	for _, p := range b.plans {
+		errs = append(errs, p.close())
+	}
+	b.plans = nil
 	if b.lt != nil {
 		errs = append(errs, b.lt.close())
 		b.lt = nil

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -62,12 +63,15 @@ func (i implementation) Name() string {
 
 // Guard implements graph.Implementation.
 func (i implementation) Guard(s graph.Site) error {
-	_, err := i.plan(s)
-	return err
+	stages, err := i.plan(s)
+	if err != nil {
+		return err
+	}
+	return closePlans(stages)
 }
 
-// plan compiles the op for placeholders, to know its launches and products.
-func (i implementation) plan(s graph.Site) ([]stage, error) {
+// plan compiles the op for placeholders, to know its launches and products. After an error it leaves none.
+func (i implementation) plan(s graph.Site) (stages []stage, err error) {
 	if i.library && i.backend.products == nil {
 		return nil, graph.Refuse(graph.ReasonMissing, "the library is not there")
 	}
@@ -75,12 +79,16 @@ func (i implementation) plan(s graph.Site) ([]stage, error) {
 	if err != nil {
 		return nil, asUnsupported(err)
 	}
-	var stages []stage
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closePlans(stages))
+		}
+	}()
 	for _, p := range c.all() {
 		var st stage
 		if p.product != nil && i.library {
 			if st.plan, err = i.backend.products.prepare(p.product.Matmul, p.product.bias != address{}, s.Policy.TF32); err != nil {
-				return nil, err
+				return stages, err
 			}
 			st.scratch = st.plan.workBytes()
 		} else {
@@ -89,7 +97,7 @@ func (i implementation) plan(s graph.Site) ([]stage, error) {
 				f, st.scratch = p.product.launcher(0), p.product.WorkBytes()
 			}
 			if st.launches, err = f(nil, placeholder); err != nil {
-				return nil, asUnsupported(err)
+				return stages, asUnsupported(err)
 			}
 		}
 		stages = append(stages, st)
@@ -103,9 +111,23 @@ func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, err
 	if err != nil {
 		return nil, err
 	}
+	k, err := i.bind(s, in, out, stages)
+	if err != nil {
+		return nil, errors.Join(asUnsupported(failure(err)), closePlans(stages))
+	}
+	for n := range stages {
+		if p := stages[n].plan; p != nil {
+			i.backend.keep(p)
+		}
+	}
+	return k, nil
+}
+
+// bind makes the kernel of stages.
+func (i implementation) bind(s graph.Site, in, out []ops.Arg, stages []stage) (graph.Kernel, error) {
 	c, err := compile(s, i.backend.gpu, in, out)
 	if err != nil {
-		return nil, asUnsupported(err)
+		return nil, err
 	}
 	k := &kernel{backend: i.backend, stages: stages, scratch: alignUp(c.work)}
 	var owner graph.Kernel = k
@@ -121,7 +143,7 @@ func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, err
 			st.build, st.product = p.product.launcher(k.scratch), p.product
 		}
 		if err := st.bind(i.backend, nameOf(s), owner); err != nil {
-			return nil, failure(err)
+			return nil, err
 		}
 	}
 	if k.work = k.scratch + most; k.work != int64(int(k.work)) {

@@ -94,6 +94,9 @@ type ltPlan struct {
 // workBytes implements productPlan.
 func (p *ltPlan) workBytes() int64 { return int64(p.plan.WorkBytes()) }
 
+// close implements productPlan: the library closes it, since others may have it too.
+func (p *ltPlan) close() error { return nil }
+
 // run implements productPlan.
 func (p *ltPlan) run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work kernels.Ptr) error {
 	p.mu.Lock()

@@ -20,7 +20,7 @@ type adamWTable struct {
 	there             bool
 }
 
-// compileAdamW: hyper [8], and weight, grad, m, v, and a copy or none, of each tensor -> norm [1].
+// compileAdamW: hyper [9], and weight, grad, m, v, and a copy or none, of each tensor -> norm [1].
 func compileAdamW(op ops.AdamWOp, in, out []ops.Arg) (compiled, error) {
 	t := &adamWTable{args: in[1:], each: op.Each(), tensors: make([]kernels.AdamWTensor, len(op.Decay))}
 	sizes := make([]int64, len(t.tensors))

@@ -1,6 +1,8 @@
 package cuda
 
 import (
+	"errors"
+
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/kernels"
 )
@@ -19,6 +21,25 @@ type productPlan interface {
 	workBytes() int64
 	// run enqueues the product, which is remembered as l. It allocates nothing once warm.
 	run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work kernels.Ptr) error
+	close() error
+}
+
+// keep holds a plan until the backend is closed: kernels live no longer.
+func (b *Backend) keep(p productPlan) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.plans = append(b.plans, p)
+}
+
+// closePlans closes the plans of stages that are not needed.
+func closePlans(stages []stage) error {
+	var errs []error
+	for i := range stages {
+		if p := stages[i].plan; p != nil {
+			errs = append(errs, p.close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // libraryName is the name of implementations where there is no library.

@@ -249,9 +249,9 @@ func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
 }
 
 // prepare makes everything ready for the kernel of step number t, from 1.
-func (p *adamWPlan) prepare(o *adamWOptions, lr float64, t int) error {
+func (p *adamWPlan) prepare(o *adamWOptions, lr, scale float64, t int) error {
 	ops.AdamWHyper{
-		LR: lr, Beta1: o.beta1, Beta2: o.beta2, Eps: o.eps, Decay: o.decay, Clip: o.clip, Step: t,
+		LR: lr, Beta1: o.beta1, Beta2: o.beta2, Eps: o.eps, Decay: o.decay, Clip: o.clip, Scale: scale, Step: t,
 	}.Write(p.numbers.Float64s())
 	if err := p.stream.Upload(p.hyper, p.numbers); err != nil {
 		return err

@@ -35,7 +35,7 @@ func (f halfFake) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dty
 		}
 		out = append(out, dt)
 	}
-	if s.Spec != nil && s.Spec.Name() == "cross entropy gradient" {
+	if s.Spec != nil && s.Spec.Name() == "gradient of cross entropy" {
 		in[2], in[3] = tensor.Float32, tensor.Float32 // lse, dloss
 	}
 	return in, out

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -84,21 +85,25 @@ func (w *Watch) Fetch() error {
 // Waiting returns the number of copies that Next has not returned yet.
 func (w *Watch) Waiting() int { return w.length }
 
-// Next waits for the oldest copy not read yet and returns it as a number: the first element of the value.
+// Next waits for the oldest copy not read yet and returns it as a number: the first element of the value. It allocates
+// nothing.
 func (w *Watch) Next() (float64, error) {
 	v, err := w.next()
 	if err != nil {
 		return 0, fmt.Errorf("graph: watch of %s: %w", w.name, err)
 	}
-	switch x := v.Data().(type) {
-	case float32:
-		return float64(x), nil
-	case float64:
-		return x, nil
-	case []float32:
-		return float64(x[0]), nil
-	case []float64:
-		return x[0], nil
+	switch x := v.(type) {
+	case *G.F32:
+		return float64(*x), nil
+	case *G.F64:
+		return float64(*x), nil
+	case *tensor.Dense:
+		switch x.Dtype() {
+		case tensor.Float32:
+			return float64(x.Float32s()[0]), nil
+		case tensor.Float64:
+			return x.Float64s()[0], nil
+		}
 	}
 	return 0, fmt.Errorf("graph: watch of %s: the value is a %T", w.name, v)
 }

@@ -11,11 +11,11 @@ import (
 )
 
 // AdamWOp is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by the
-// global norm of the gradients. Its inputs are the numbers of the step, float64 [8] as AdamWHyper.Write gives them, and
+// global norm of the gradients. Its inputs are the numbers of the step, float64 [9] as AdamWHyper.Write gives them, and
 // then, for each of the N = len(Decay) tensors, weight, grad, m and v: of one shape each, any rank, all of one type. Its
-// output, float64 [1], is the norm of all gradients before clipping.
+// output, float64 [1], is the norm of all gradients, divided by their scale, before clipping.
 //
-//	g = grad*min(1, clip/(norm+1e-6));  m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g²
+//	g = grad/scale*min(1, clip/(norm+1e-6));  m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g²
 //	weight -= lr*(m*c1/(sqrt(v*c2)+eps) + decay*weight)
 //
 // A norm that is not finite changes nothing but the output, which says so.
@@ -44,20 +44,24 @@ type AdamWHyper struct {
 	Eps          float64 // added to the root of the second moment
 	Decay        float64 // weight decay of the tensors that have it
 	Clip         float64 // largest norm of all gradients together; 0 does not clip
+	Scale        float64 // of the gradients: how many times too large they are; 0 is 1
 	Step         int     // number of the step, from 1: it decides the bias corrections
 }
 
-// Write puts the numbers into hyper [8], the first input of AdamWOp: lr, beta1, beta2, eps, decay, clip, and the bias
-// corrections c1 = 1/(1-beta1^step) and c2 = 1/(1-beta2^step).
+// Write puts the numbers into hyper [9], the first input of AdamWOp: lr, beta1, beta2, eps, decay, clip, the bias
+// corrections c1 = 1/(1-beta1^step) and c2 = 1/(1-beta2^step), and 1/scale.
 func (h AdamWHyper) Write(hyper []float64) {
-	t := float64(h.Step)
+	t, unscale := float64(h.Step), 1.0
+	if h.Scale != 0 {
+		unscale = 1 / h.Scale
+	}
 	copy(hyper, []float64{
-		h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, h.Clip, 1 / (1 - math.Pow(h.Beta1, t)), 1 / (1 - math.Pow(h.Beta2, t)),
+		h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, h.Clip, 1 / (1 - math.Pow(h.Beta1, t)), 1 / (1 - math.Pow(h.Beta2, t)), unscale,
 	})
 }
 
 // AdamWHyperLen is the number of elements that AdamWHyper.Write writes.
-const AdamWHyperLen = 8
+const AdamWHyperLen = 9
 
 // Name implements Spec.
 func (AdamWOp) Name() string { return "adamw" }
@@ -136,7 +140,7 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, decay string, hyper Arg, state []Arg,
 		for _, s := range cpu.Slice[float64](sums) {
 			sum += s
 		}
-		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum)
+		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum) * cpu.Slice[float64](hyper.Buf)[8]
 	})
 	k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
 		n, h := cpu.Slice[float64](norm.Buf)[0], cpu.Slice[float64](hyper.Buf)
@@ -144,10 +148,10 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, decay string, hyper Arg, state []Arg,
 			return
 		}
 		step := cpu.AdamWStep[T]{
-			LR: T(h[0]), Beta1: T(h[1]), Beta2: T(h[2]), Eps: T(h[3]), Decay: T(h[4]), Clip: 1, C1: T(h[6]), C2: T(h[7]),
+			LR: T(h[0]), Beta1: T(h[1]), Beta2: T(h[2]), Eps: T(h[3]), Decay: T(h[4]), Clip: T(h[8]), C1: T(h[6]), C2: T(h[7]),
 		}
 		if h[5] > 0 {
-			step.Clip = T(min(1, h[5]/(n+1e-6)))
+			step.Clip = T(h[8] * min(1, h[5]/(n+1e-6)))
 		}
 		r := runs[piece]
 		if decay[r.tensor] == '0' {

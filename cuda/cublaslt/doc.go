@@ -12,5 +12,8 @@
 // without measuring, and partial sums are only ever added in a fixed order and in float32. Two machines agree if they have the
 // same library and the same kind of GPU ("Results reproducibility" in the cuBLAS documentation).
 //
+// The first algorithm that the library proposes is not always its fastest: Tune measures, for those who would rather have speed
+// than the same bits on every run of a program.
+//
 // Constants and layouts are those of cublasLt.h of CUDA 12 and 13, which agree in all that is used here.
 package cublaslt

@@ -11,8 +11,8 @@ import (
 // Matmul is the product c [M,N] = op(a) op(b) + bias, of a batch of matrices or one.
 type Matmul struct {
 	Product kernels.Matmul // types, sizes, transposes, distances; 0 stands for what it stands for there
-	// Bias adds bias [N], of the type Out: the library has no other, where kernels.Matmul takes one of the type Type. All
-	// matrices of a batch have the same.
+	// Bias adds bias [N], of the type Out: the library takes no other, where kernels.Matmul takes one of the type Type. All
+	// matrices of a batch have the same. In half precision some algorithms round before they add it, and again afterwards.
 	Bias bool
 	// TF32 allows float32 operands to be rounded to TF32, 10 bits after the point, which is several times as fast. Without it
 	// their products are exact.

@@ -112,7 +112,7 @@ func (p *Plan) propose() (err error) {
 	defer func() {
 		err = errors.Join(err, p.l.check("cublasLtMatmulPreferenceDestroy", calls.free(prefer, preference), what))
 	}()
-	// Partial sums of one element are added in a step of its own and in float32, or there are none.
+	// The partial sums of an element are kept in float32 and added in a step of its own, or there are none.
 	values := map[attribute]uint64{preferWork: uint64(p.m.WorkLimit), preferReduction: reduceCompute}
 	for _, a := range preferAlignments {
 		values[a] = uint64(p.m.Align)
@@ -152,7 +152,8 @@ func (p *Plan) choose(i int) {
 	p.chosen, p.x.algo, p.x.workBytes = i, c.algo, uintptr(c.work)
 }
 
-// WorkBytes returns the bytes of work memory that Run needs, 0 for none. What is in it does not matter.
+// WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none: many need 4. What is in it
+// does not matter. Products that may run at the same time, in two streams, must not share it.
 func (p *Plan) WorkBytes() int { return int(p.x.workBytes) }
 
 // Run enqueues the product in s as op, the name for errors. It allocates nothing and may be captured. Addresses are aligned

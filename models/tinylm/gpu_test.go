@@ -124,17 +124,19 @@ func sourceText(t testing.TB) *Data {
 func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 	b := cudatest.Open(t)
 	curves := map[graph.Precision][]float64{}
-	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
+	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
 		curves[p] = lossCurve(t, b, p, 300)
 	}
-	worst := 0.0
-	for i, want := range curves[graph.F32] {
-		worst = max(worst, math.Abs(curves[graph.BF16][i]/want-1))
+	exact := curves[graph.F32]
+	require.Less(t, exact[299], 2.5)
+	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
+		worst := 0.0
+		for i, want := range exact {
+			worst = max(worst, math.Abs(curves[p][i]/want-1))
+		}
+		t.Logf("float32 %.4f to %.4f, %v to %.4f, farthest apart %.2f %%", exact[0], exact[299], p, curves[p][299], 100*worst)
+		require.Less(t, worst, 0.02)
 	}
-	t.Logf("float32 %.4f to %.4f, bf16 to %.4f, farthest apart %.2f %%", curves[graph.F32][0], curves[graph.F32][299],
-		curves[graph.BF16][299], 100*worst)
-	require.Less(t, worst, 0.02)
-	require.Less(t, curves[graph.F32][299], 2.5)
 }
 
 // lossCurve returns the losses of the first steps of Tiny() on real text.
@@ -142,9 +144,12 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int) (los
 	w, err := NewWeights(Tiny(), tensor.Float32, 1)
 	require.NoError(t, err)
 	require.NoError(t, w.MoveTo(b))
-	m, err := NewModel(w, 16, 256, WithGradients(), WithoutLogits(),
+	m, err := NewModel(w, 16, 256, WithGradients(), WithoutLogits(), WithLossScale(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
 	require.NoError(t, err)
+	if p == graph.FP16 {
+		require.NoError(t, m.SetLossScale(firstLossScale))
+	}
 	schedule := graph.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}
 	solver, err := graph.NewAdamW(graph.WithSchedule(schedule), graph.WithSolverMachine(m.Machine()))
 	require.NoError(t, err)
@@ -168,7 +173,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int) (los
 // TestTrainOnGPU is a whole run, and the same bits again.
 func TestTrainOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
-	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
+	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
 		var runs []map[string][]float64
 		for range 2 {
 			training := short(40)

@@ -3,6 +3,7 @@ package tinylm
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -30,6 +31,7 @@ type Model struct {
 	vm         G.VM
 	machine    *graph.Machine // vm, if it is one
 	remote     bool           // it runs on a device that can not report a wrong token at once
+	scale      *G.F32         // of the gradients; nil is 1
 }
 
 // ModelOption is an option of NewModel.
@@ -38,6 +40,7 @@ type ModelOption func(*modelOptions)
 type modelOptions struct {
 	grads    bool
 	noLogits bool
+	scaled   bool
 	vm       func(*Model) (G.VM, error)
 	graph    []graph.Option
 }
@@ -45,6 +48,10 @@ type modelOptions struct {
 // WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
 // needs less memory.
 func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
+
+// WithLossScale makes the gradients those of the loss times a scale, which SetLossScale changes: in fp16 those of a loss near
+// 1 are too small to be told from 0. It is for float32 weights, and begins with 1.
+func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
 
 // WithoutLogits lets the model do without the memory of its logits after a run.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
@@ -103,10 +110,9 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 	}
 	m.learnables = b.learnables
 	if o.grads {
-		if _, err := graph.Grad(m.loss, m.learnables...); err != nil {
+		if err := m.addGradients(o.scaled); err != nil {
 			return nil, err
 		}
-		m.grads = G.NodesToValueGrads(m.learnables)
 	}
 	for _, n := range m.learnables {
 		if v := w.moved[n.Name()]; v != nil {
@@ -132,6 +138,32 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 		m.remote = !m.machine.Plan().Device.Host
 	}
 	return m, err
+}
+
+// addGradients adds those of the loss to the graph.
+func (m *Model) addGradients(scaled bool) (err error) {
+	if scaled {
+		m.scale = G.NewF32(1)
+		scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
+		_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
+	} else {
+		_, err = graph.Grad(m.loss, m.learnables...)
+	}
+	m.grads = G.NodesToValueGrads(m.learnables)
+	return err
+}
+
+// SetLossScale sets the scale of the next runs, a number above 0, of a model WithLossScale. Step tells it to its solver; for
+// another solver see graph.AdamW.SetGradScale.
+func (m *Model) SetLossScale(scale float64) error {
+	if m.scale == nil {
+		return errors.New("tinylm: loss scale: the model was built without one")
+	}
+	if !(float32(scale) > 0) || math.IsInf(float64(float32(scale)), 1) {
+		return fmt.Errorf("tinylm: loss scale is %v, want a number above 0", scale)
+	}
+	*m.scale = G.F32(scale)
+	return nil
 }
 
 // Weights returns the weights that the model shares.
@@ -206,6 +238,9 @@ func (m *Model) Step(solver *graph.AdamW) error {
 		return fmt.Errorf("tinylm: train: the model runs on a %T, want a graph.Machine", m.vm)
 	}
 	err := m.checkTokens()
+	if err == nil && m.scale != nil && solver != nil {
+		err = solver.SetGradScale(float64(*m.scale))
+	}
 	if err == nil {
 		err = m.machine.Train(solver, m.grads)
 	}

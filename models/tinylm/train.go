@@ -152,6 +152,7 @@ type run struct {
 	late  []lateStep    // begun and not recorded yet
 	known int           // recorded
 	loss  float64       // running mean of the batches' losses
+	scale *lossScale    // nil: none
 	// What the device has found: nil before the first step.
 	losses, norms *graph.Watch
 }
@@ -179,7 +180,11 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.remote() {
 		options = append(options, graph.WithCapture())
 	}
-	if r.model, err = NewModel(r.weights, t.Batch, c.Context, WithGradients(), WithoutLogits(), WithMachine(options...)); err != nil {
+	of := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(options...)}
+	if t.Precision == graph.FP16 {
+		of, r.scale = append(of, WithLossScale()), newLossScale()
+	}
+	if r.model, err = NewModel(r.weights, t.Batch, c.Context, of...); err != nil {
 		return r, err
 	}
 	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
@@ -281,6 +286,11 @@ func (r *run) step(done float64) error {
 
 // begin enqueues a step and the copies of its loss and norm.
 func (r *run) begin() error {
+	if r.scale != nil {
+		if err := r.model.SetLossScale(r.scale.value); err != nil {
+			return err
+		}
+	}
 	err := r.model.Step(r.solver)
 	if err == nil && r.losses == nil {
 		if r.losses, err = r.model.WatchLoss(); err == nil {
@@ -305,7 +315,7 @@ func (r *run) record() error {
 	if err != nil {
 		return fmt.Errorf("step %d: %w", at.number, err)
 	}
-	if math.IsNaN(norm) || math.IsInf(norm, 0) {
+	if skipped := r.scale != nil && r.scale.adjust(norm); !skipped && (math.IsNaN(norm) || math.IsInf(norm, 0)) {
 		return fmt.Errorf("step %d: the loss is %v and the global norm of the gradients %v", at.number, loss, norm)
 	}
 	r.known = at.number
