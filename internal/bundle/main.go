@@ -2,7 +2,7 @@
 // with the files that the tests read and a script that runs them there.
 //
 //	go run ./internal/bundle -o bin/bundle              everything; -gpu leaves out what has nothing to do with a GPU
-//	go run ./internal/bundle -gpu -targz bundle.tar.gz  the folder as an archive
+//	go run ./internal/bundle -gpu -archive bundle.tar.zst
 //	bin/bundle/run.sh -help                             on the host: runs the tests and prints one table
 //
 // The binaries are for Linux and need no library but, for tests on a GPU, the NVIDIA driver. With -cu there is one more: the
@@ -34,7 +34,7 @@ func main() {
 	log.SetPrefix("bundle: ")
 	var o options
 	flag.StringVar(&o.out, "o", "", "folder to write; what an earlier bundle has left in it goes")
-	flag.StringVar(&o.archive, "targz", "", "archive to write the folder to as well, or alone")
+	flag.StringVar(&o.archive, "archive", "", "archive to write the folder to as well, or alone: .tar.gz, or .tar.zst, which is less than half of that and takes zstd")
 	flag.StringVar(&o.arch, "arch", "amd64", "processor of the host: amd64 or arm64")
 	flag.BoolVar(&o.gpu, "gpu", false, "only tests that depend on the CUDA driver layer, bench and the examples")
 	only := flag.String("only", "", "only what has these names, separated by commas")
@@ -65,6 +65,9 @@ func run(o options, list bool, args []string) error {
 	if err != nil {
 		return err
 	}
+	if o.archive != "" && !strings.HasSuffix(o.archive, ".tar.gz") && !strings.HasSuffix(o.archive, ".tar.zst") {
+		return fmt.Errorf("archive %s: want a name that ends in .tar.gz or .tar.zst", o.archive)
+	}
 	if list {
 		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 		for _, i := range items {
@@ -74,7 +77,7 @@ func run(o options, list bool, args []string) error {
 	}
 	if o.out == "" {
 		if o.archive == "" {
-			return errors.New("want -o FOLDER, -targz FILE or -n")
+			return errors.New("want -o FOLDER, -archive FILE or -n")
 		}
 		if o.out, err = os.MkdirTemp("", "bundle"); err != nil {
 			return err

@@ -142,35 +142,51 @@ func copyFile(to, from string) error {
 	return os.WriteFile(to, data, 0o644)
 }
 
-// pack writes the folder dir to an archive, in which it is named bundle.
+// pack writes the folder dir to an archive, in which it is named bundle. zstd sees what the binaries have in common.
 func pack(archive, dir string) error {
 	return atomicfile.Write(archive, func(w io.Writer) error {
-		z := gzip.NewWriter(w)
-		t := tar.NewWriter(z)
-		err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			info, err := d.Info()
-			if err != nil {
-				return err
-			}
-			name, err := filepath.Rel(dir, file)
-			if err != nil {
-				return err
-			}
-			data, err := os.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			err = t.WriteHeader(&tar.Header{Name: path.Join("bundle", filepath.ToSlash(name)), Mode: int64(info.Mode().Perm()),
-				Size: int64(len(data)), ModTime: info.ModTime(), Typeflag: tar.TypeReg})
-			if err != nil {
-				return err
-			}
-			_, err = t.Write(data)
+		if strings.HasSuffix(archive, ".gz") {
+			z := gzip.NewWriter(w)
+			return errors.Join(tarball(z, dir), z.Close())
+		}
+		z := exec.Command("zstd", "-q", "-9", "--long=27", "-c")
+		z.Stdout, z.Stderr = w, os.Stderr
+		in, err := z.StdinPipe()
+		if err == nil {
+			err = z.Start()
+		}
+		if err != nil {
 			return err
-		})
-		return errors.Join(err, t.Close(), z.Close())
+		}
+		return errors.Join(tarball(in, dir), in.Close(), z.Wait())
 	})
+}
+
+func tarball(w io.Writer, dir string) error {
+	t := tar.NewWriter(w)
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, file)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		err = t.WriteHeader(&tar.Header{Name: path.Join("bundle", filepath.ToSlash(name)), Mode: int64(info.Mode().Perm()),
+			Size: int64(len(data)), ModTime: info.ModTime(), Typeflag: tar.TypeReg})
+		if err != nil {
+			return err
+		}
+		_, err = t.Write(data)
+		return err
+	})
+	return errors.Join(err, t.Close())
 }
