@@ -7,19 +7,21 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// failure returns err, as a *graph.LaunchError where it is a fault that one kernel alone can have caused.
+// failure returns err, as a *graph.LaunchError where it is a fault of what was enqueued earlier: of a kernel that alone can
+// have caused it, or of none.
 func failure(err error) error {
 	if err == nil {
 		return nil
 	}
 	var f *driver.Fault
-	if !errors.As(err, &f) || f.Count != len(f.Suspects) {
+	if !errors.As(err, &f) {
 		return err
 	}
-	if k := ownerOf(f.Suspects); k != nil {
-		return &graph.LaunchError{Kernel: k, Err: err}
+	l := &graph.LaunchError{Err: err}
+	if f.Count == len(f.Suspects) {
+		l.Kernel = ownerOf(f.Suspects)
 	}
-	return err
+	return l
 }
 
 // ownerOf returns the kernel that all launches belong to, or nil.

@@ -87,7 +87,7 @@ type Kernel interface {
 	WorkBytes() int
 	// Launch enqueues the kernel on s, which must be of the same backend; work holds at least WorkBytes, aligned like an
 	// operand and undefined. It allocates nothing once warm. An error of what had been enqueued earlier may come here and
-	// in any other call: as a *LaunchError where the kernel is known that has caused it.
+	// in any other call: as a *LaunchError.
 	Launch(s Stream, work *cpu.Buf) error
 }
 
@@ -156,14 +156,14 @@ type Event interface {
 // Replay is a recorded sequence of launches. It may keep the addresses that the cells held when it was recorded: where one
 // has changed, record again.
 type Replay interface {
-	// Launch enqueues the sequence on s. An error that a known kernel has caused is a *LaunchError.
+	// Launch enqueues the sequence on s. An error that its kernels have caused is a *LaunchError.
 	Launch(s Stream) error
 	Close() error
 }
 
 // LaunchError is the failure of one kernel of a Replay, or of one that had been enqueued earlier.
 type LaunchError struct {
-	Kernel Kernel
+	Kernel Kernel // nil where it is not known which of several it was
 	Err    error
 }
 

@@ -165,6 +165,7 @@ func TestHalfPrecision(t *testing.T) {
 type tiny struct {
 	graph   *G.ExprGraph
 	weights G.Nodes
+	targets *G.Node
 	hidden  *G.Node
 	loss    *G.Node
 }
@@ -186,7 +187,7 @@ func newTiny(t *testing.T) *tiny {
 	x, w1, w2 := input("x", 1, 5, 8), input("w1", 12, 8), input("weight2", 6, 12)
 	targets := G.NewTensor(g, tensor.Int32, 2, G.WithShape(1, 5), G.WithName("targets"),
 		G.WithValue(tensor.New(tensor.WithShape(1, 5), tensor.WithBacking([]int32{0, 5, 2, -1, 3}))))
-	n.weights = G.Nodes{w1, w2}
+	n.weights, n.targets = G.Nodes{w1, w2}, targets
 	n.hidden = do(ops.SiLU(do(ops.Linear(x, w1))))
 	doubled := do(G.Add(n.hidden, n.hidden)) // an op of Gorgonia's, on the host
 	n.loss = do(ops.CrossEntropy(do(ops.Linear(doubled, w2)), targets))
@@ -266,4 +267,20 @@ func errorOf(errs ...error) error {
 // halves returns the memory of an operand in half precision.
 func halves(a ops.Arg) []uint16 {
 	return unsafe.Slice((*uint16)(a.Pointer()), a.Elements())
+}
+
+// TestChecksOfIndices: a device's machine refuses what its kernels could not report, names the op, and goes on.
+func TestChecksOfIndices(t *testing.T) {
+	n := newTiny(t)
+	m, err := graph.NewMachine(n.graph, graph.WithBackend(newFake()), graph.WithKeep(n.loss))
+	require.NoError(t, err)
+	require.NoError(t, m.RunAll())
+	targets := n.targets.Value().(*tensor.Dense).Int32s()
+	targets[2] = 6
+	err = m.RunAll()
+	require.ErrorContains(t, err, "ops: cross entropy: target 6 at (0, 2) is outside the vocabulary [0, 6)")
+	require.ErrorContains(t, err, "graph: machine: node ")
+	targets[2] = 2
+	require.NoError(t, m.RunAll())
+	require.NoError(t, m.Close())
 }

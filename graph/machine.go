@@ -32,6 +32,7 @@ type Machine struct {
 	made   []G.Value // what the machine has put into the targets of reads
 	spans  []span    // memory of single values
 	args   []G.Value
+	cell   cpu.Buf // of a value of the host that is looked at
 	train  []G.TrainModeOp
 	report Plan
 

@@ -37,6 +37,9 @@ type slot struct {
 	// read says that a gorgonia.Read wants it.
 	read bool
 
+	// checks are those of ops that look at the numbers of a value from the host.
+	checks []check
+
 	// casts are the same value in other types.
 	casts map[tensor.Dtype]*slot
 	// permanent says that its memory in the arena is its own in all steps.
@@ -67,6 +70,13 @@ type step struct {
 
 	prealloc bool    // the op on the host wants its result's memory given
 	dead     []*slot // values on the host that nothing reads after the step
+}
+
+// check is an op that looks at the numbers of one of its inputs.
+type check struct {
+	spec ops.Checked
+	in   []ops.Operand
+	node *G.Node
 }
 
 // choice is how an op came to its implementation.
@@ -255,6 +265,10 @@ func (p *program) addStep(n *G.Node, in []*slot) error {
 		p.work = max(p.work, st.kernel.WorkBytes())
 	}
 	st.counter = p.counter(st.chosen.name)
+	if c, ok := st.spec.(ops.Checked); ok && st.kernel != nil && !p.device.Host {
+		s := in[c.CheckedInput()]
+		s.checks = append(s.checks, check{c, ops.InputsOf(n.Op()), n})
+	}
 	p.writer[main] = st.out
 	p.steps = append(p.steps, st)
 	return nil

@@ -129,10 +129,13 @@ func (m *Machine) runSegments(fresh bool, solver *adamWPlan) error {
 // runError names the op that failed: the one that a *LaunchError tells, or the one that was running. One of package ops is
 // named as its own errors do.
 func (m *Machine) runError(err error) error {
+	if c := (*checkFailure)(nil); errors.As(err, &c) {
+		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", c.node.ID(), c.node.Shape(), c.spec.Name(), c.err)
+	}
 	if l := (*LaunchError)(nil); errors.As(err, &l) {
 		m.at = nil
 		for i := range m.steps {
-			if m.steps[i].kernel == l.Kernel {
+			if l.Kernel != nil && m.steps[i].kernel == l.Kernel {
 				m.at = &m.steps[i]
 			}
 		}
@@ -263,6 +266,11 @@ func (m *Machine) load(s *slot) error {
 		return fmt.Errorf("got %v, want %v", ops.Operand{Dtype: v.Dtype(), Shape: got}, want)
 	}
 	s.host, s.remote = v, false
+	if len(s.checks) > 0 {
+		if err := m.check(s, v); err != nil {
+			return err
+		}
+	}
 	if m.inMemory(v) { // a result of an earlier run, whose memory this run writes
 		if err := m.upload(s, v); err != nil {
 			return err
@@ -281,6 +289,30 @@ func (m *Machine) load(s *slot) error {
 	var err error
 	s.remote, err = m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
 	return err
+}
+
+// checkFailure says that an op refuses the numbers of an input.
+type checkFailure struct {
+	check
+	err error
+}
+
+func (c *checkFailure) Error() string { return c.err.Error() }
+
+// check lets the ops that read s look at the numbers of v, where these are on the host.
+func (m *Machine) check(s *slot, v G.Value) error {
+	if _, onDevice := v.(interface{ HostValue() (G.Value, error) }); onDevice {
+		return nil
+	}
+	if err := ops.HoldValue(&m.cell, v, s.arg.Operand); err != nil {
+		return err
+	}
+	for _, c := range s.checks {
+		if err := c.spec.Check(c.in, &m.cell); err != nil {
+			return &checkFailure{c, err}
+		}
+	}
+	return nil
 }
 
 // send makes v the value of s that kernels read: in place, or copied.

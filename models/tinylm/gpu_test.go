@@ -219,7 +219,7 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	require.Equal(t, before["upload"]+2*11, after["upload"], "tokens and targets")
 	require.Zero(t, after["host"])
 	m.Tokens()[3] = 256
-	require.ErrorContains(t, m.Step(solver), "token 3 is 256, want 0 to 255")
+	require.ErrorContains(t, m.Step(solver), "ops: embedding: id 256 at (0, 3) is outside the vocabulary [0, 256)")
 	require.NoError(t, solver.Close())
 	require.NoError(t, m.Close())
 	require.NoError(t, w.Free())
