@@ -28,6 +28,7 @@ type PlanStep struct {
 	Op             string        // the name of the op
 	Spec           ops.Spec      // of package ops; nil for an op that is not of it
 	Inputs         []ops.Operand // as they lie in memory
+	Prologue       bool          // a cast of an input; Machine.Train leaves it out where the solver's step has made it
 	Implementation string        // of the backend, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
 	Refused        []Refusal // implementations that were preferred, and why they were not taken
@@ -77,7 +78,7 @@ func (p *program) newPlan(arena, bound int) Plan {
 	for i := range p.steps {
 		st := &p.steps[i]
 		ps := PlanStep{
-			Node: st.node, Op: st.opName(), Spec: st.spec, Implementation: st.chosen.name, Refused: st.chosen.refused,
+			Node: st.node, Op: st.opName(), Spec: st.spec, Prologue: i < len(p.prologue), Implementation: st.chosen.name, Refused: st.chosen.refused,
 		}
 		for _, s := range st.in {
 			ps.Inputs = append(ps.Inputs, s.arg.Operand)
