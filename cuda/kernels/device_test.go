@@ -53,9 +53,10 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// launch enqueues launches.
-func (g *gpu) launch(t *testing.T, launches []Launch) {
+// prepare returns launches as calls.
+func (g *gpu) prepare(t *testing.T, launches []Launch) []*driver.Call {
 	t.Helper()
+	var calls []*driver.Call
 	for i := range launches {
 		l := &launches[i]
 		name, err := ImageOf(l.Kernel)
@@ -79,6 +80,15 @@ func (g *gpu) launch(t *testing.T, launches []Launch) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		calls = append(calls, c)
+	}
+	return calls
+}
+
+// launch enqueues launches.
+func (g *gpu) launch(t *testing.T, launches []Launch) {
+	t.Helper()
+	for _, c := range g.prepare(t, launches) {
 		if err := g.stream.Launch(c); err != nil {
 			t.Fatal(err)
 		}

@@ -44,6 +44,7 @@ func everyLaunch(to []Launch, t Type) ([]Launch, error) {
 	keep(p.Scatter(to, x, y))
 	keep(GatedSum{t, 10, 64}.Forward(to, x, y, z, w, v))
 	keep(Matmul{Type: t, Out: F32, M: 64, N: 64, K: 4096}.Forward(to, x, y, z, w, v))
+	keep(Matmul{Type: t, Out: t, M: 3000, N: 3000, K: 64, TransA: true, TransB: true}.Forward(to, x, y, z, w, v))
 	keep(Cast{F32, t, 100}.Forward(to, x, y))
 	keep(Cast{t, F32, 100}.Forward(to, x, y))
 	keep(Fill(to, x, 100, 0, 32))
@@ -76,7 +77,7 @@ func TestLaunchesMatchTheBinaries(t *testing.T) {
 			if n := threadsOf(l.Block); n < 1 || n > 1024 || int64(k.Registers)*n > 65536 {
 				t.Errorf("%s: block %v with %d registers a thread", l.Kernel, l.Block, k.Registers)
 			}
-			if l.Shared > 48<<10 {
+			if l.Shared > 99<<10 { // what a block may ask for on sm_89, which has the least
 				t.Errorf("%s: %d bytes of shared memory", l.Kernel, l.Shared)
 			}
 			if g := l.Grid; g.X < 1 || g.X > math.MaxInt32 || g.Y < 1 || g.Y > math.MaxUint16 || g.Z < 1 || g.Z > math.MaxUint16 {
@@ -119,6 +120,9 @@ func TestUnsupported(t *testing.T) {
 		"stride":   func() ([]Launch, error) { return Compress{F32, 1, 64, 1, 1, 32, 15}.Mean(nil, p, p) },
 		"result": func() ([]Launch, error) {
 			return Matmul{Type: BF16, Out: F16, M: 1, N: 1, K: 1}.Forward(nil, p, p, 0, p, p)
+		},
+		"long sums": func() ([]Launch, error) {
+			return Matmul{Type: BF16, Out: BF16, M: 1, N: 1, K: 1 << 31}.Forward(nil, p, p, 0, p, p)
 		},
 		"rows apart": func() ([]Launch, error) {
 			return Matmul{M: 4, N: 4, K: 4, LDA: 3}.Forward(nil, p, p, 0, p, p)

@@ -35,6 +35,8 @@ var twins = map[string]any{
 	"GatedSumParams":          gatedSumParams{},
 	"GatedSumGradParams":      gatedSumGradParams{},
 	"MatmulParams":            matmulParams{},
+	"MatmulTensorParams":      matmulTensorParams{},
+	"MatmulSumParams":         matmulSumParams{},
 	"CastParams":              castParams{},
 	"FillParams":              fillParams{},
 	"CheckTokensParams":       checkTokensParams{},

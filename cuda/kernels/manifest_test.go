@@ -71,27 +71,29 @@ func TestKernelsDoNotSpill(t *testing.T) {
 
 // TestNamesAreInTheBinaries looks up every kernel that Go launches.
 func TestNamesAreInTheBinaries(t *testing.T) {
-	v := reflect.ValueOf(names)
 	seen := 0
-	for i := range v.NumField() {
-		f := v.Field(i)
-		if f.Kind() == reflect.String {
-			seen++
-			if _, err := ImageOf(f.String()); err != nil {
-				t.Error(err)
+	var look func(v reflect.Value)
+	look = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				look(v.Field(i))
 			}
-			continue
-		}
-		for s := range f.Len() {
-			if f.Index(s).Len() == 0 {
-				continue
+		case reflect.Array:
+			for i := range v.Len() {
+				look(v.Index(i))
+			}
+		default:
+			if v.Len() == 0 {
+				return
 			}
 			seen++
-			if _, err := ImageOf(f.Index(s).String()); err != nil {
+			if _, err := ImageOf(v.String()); err != nil {
 				t.Error(err)
 			}
 		}
 	}
+	look(reflect.ValueOf(names))
 	if seen < 50 {
 		t.Errorf("only %d kernels", seen)
 	}

@@ -1,20 +1,21 @@
-// Matrix product c [m,n] = op(a) op(b) + bias, for a batch: op(a) is [m,k], op(b) is [k,n], bias [n] in the type of a or none.
+// Matrix product c [m,n] = op(a) op(b) + bias, for a batch: op(a) is [m,k], op(b) is [k,n], bias [n] or none.
 // Rows are ld elements apart, matrices of the batch a stride. A transposed a lies as [k,m], a transposed b as [n,k].
-// a and b are T; c = in T or in float32, by out_type. Sums are float32, ascending in k.
+// All of them are float32, and so are sums, ascending in k.
 //
 // With splits > 1, split s sums the products of [s run, (s+1) run) alone and writes them to partial s, float32
 // [splits,batch,m,n] in place of c, without the bias; sum_blocks adds these up.
 //
-// This is the product where cuBLASLt is missing, and what it is checked against: shared tiles, no tensor cores.
+// This is the product of float32 where cuBLASLt is missing, and what it is checked against: shared tiles, no tensor cores.
+// matmul_tensor.cu has that of half precision.
 #include "common.cuh"
 
 namespace nsa {
 
 struct MatmulParams {
-  const void* a;
-  const void* b;
-  const void* bias; // or null
-  void* c;
+  const float* a;
+  const float* b;
+  const float* bias; // or null
+  float* c;
   int64_t m;
   int64_t n;
   int64_t k;
@@ -29,8 +30,6 @@ struct MatmulParams {
   int64_t run; // of k, in one split
   int32_t trans_a;
   int32_t trans_b;
-  int32_t out_type;
-  int32_t pad;
 };
 
 // Tile holds the sizes of a block's tile: kSide x kSide of c by 256 threads of kEach x kEach.
@@ -44,16 +43,16 @@ template <int Side> struct Tile {
 
 // Loader moves a thread's share of tiles [kDepth][kSide] from x to shared memory. Element (i, kk) lies at i ld + kk, or at
 // kk ld + i with `across`; neighbours in memory go to neighbouring threads. What is outside is 0.
-template <typename T, typename Z> struct Loader {
+template <typename Z> struct Loader {
   static constexpr int kPitch = Z::kSide + Z::kPad;
-  const T* from;         // first element, of the tile at k = 0
+  const float* from;     // first element, of the tile at k = 0
   int64_t step, by_k;    // from one element of the thread to the next, and from one k to the next
   int i, kk, di, dk;     // place of the first element, steps to the next
   int rows;              // of x, from the tile's first
   int to, to_step;       // place in shared memory
   float v[Z::kLoads];
 
-  __device__ __forceinline__ Loader(const T* x, int64_t ld, bool across, int64_t first, int64_t end) {
+  __device__ __forceinline__ Loader(const float* x, int64_t ld, bool across, int64_t first, int64_t end) {
     i = across ? threadIdx.x % Z::kSide : threadIdx.x / Z::kDepth;
     kk = across ? threadIdx.x / Z::kSide : threadIdx.x % Z::kDepth;
     di = across ? 0 : 256 / Z::kDepth;
@@ -66,11 +65,11 @@ template <typename T, typename Z> struct Loader {
     to_step = across ? 256 / Z::kSide * kPitch : 256 / Z::kDepth;
   }
   __device__ __forceinline__ void fetch(int64_t k, int64_t k_end) {
-    const T* x = from + k * by_k;
+    const float* x = from + k * by_k;
     const int depth = int(min(k_end - k, int64_t(Z::kDepth)));
 #pragma unroll
     for (int l = 0; l < Z::kLoads; ++l) {
-      v[l] = i + l * di < rows && kk + l * dk < depth ? to_float(x[l * step]) : 0.0f;
+      v[l] = i + l * di < rows && kk + l * dk < depth ? x[l * step] : 0.0f;
     }
   }
   __device__ __forceinline__ void put(float* tile) const {
@@ -83,7 +82,7 @@ template <typename T, typename Z> struct Loader {
 __device__ __forceinline__ int place(int t, int i) { return i / 4 * 64 + t * 4 + i % 4; }
 
 // Grid: x over the tiles of c, column fastest; y over the splits; z over the batch.
-template <typename T, typename Z> __device__ __forceinline__ void matmul(const MatmulParams& p) {
+template <typename Z> __device__ __forceinline__ void matmul(const MatmulParams& p) {
   __shared__ alignas(16) float as[Z::kDepth][Z::kSide + Z::kPad];
   __shared__ alignas(16) float bs[Z::kDepth][Z::kSide + Z::kPad];
   const int64_t across = (p.n + Z::kSide - 1) / Z::kSide;
@@ -91,8 +90,8 @@ template <typename T, typename Z> __device__ __forceinline__ void matmul(const M
   const int64_t k0 = blockIdx.y * p.run, k_end = min(p.k, k0 + p.run);
   const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
   for (int64_t z = blockIdx.z; z < p.batch; z += gridDim.z) {
-    Loader<T, Z> a(static_cast<const T*>(p.a) + z * p.stride_a, p.lda, p.trans_a, m0, p.m);
-    Loader<T, Z> b(static_cast<const T*>(p.b) + z * p.stride_b, p.ldb, !p.trans_b, n0, p.n);
+    Loader<Z> a(p.a + z * p.stride_a, p.lda, p.trans_a, m0, p.m);
+    Loader<Z> b(p.b + z * p.stride_b, p.ldb, !p.trans_b, n0, p.n);
     float sum[Z::kEach][Z::kEach] = {};
     a.fetch(k0, k_end);
     b.fetch(k0, k_end);
@@ -128,20 +127,16 @@ template <typename T, typename Z> __device__ __forceinline__ void matmul(const M
       for (int j = 0; j < Z::kEach; ++j) {
         const int64_t col = n0 + place(tx, j);
         if (row >= p.m || col >= p.n) continue;
-        float v = sum[i][j];
-        if (p.bias != nullptr) v += to_float(static_cast<const T*>(p.bias)[col]);
-        const int64_t to = at + row * p.ldc + col;
-        if (p.out_type == kF32) static_cast<float*>(p.c)[to] = v;
-        else static_cast<T*>(p.c)[to] = from_float<T>(v);
+        p.c[at + row * p.ldc + col] = p.bias != nullptr ? sum[i][j] + p.bias[col] : sum[i][j];
       }
     }
   }
 }
 
-template <typename T> __device__ void matmul64(const MatmulParams& p) { matmul<T, Tile<64>>(p); }
-template <typename T> __device__ void matmul128(const MatmulParams& p) { matmul<T, Tile<128>>(p); }
+template <typename T> __device__ void matmul64(const MatmulParams& p) { matmul<Tile<64>>(p); }
+template <typename T> __device__ void matmul128(const MatmulParams& p) { matmul<Tile<128>>(p); }
 
 } // namespace nsa
 
-NSA_KERNEL(matmul64, MatmulParams, 256)
-NSA_KERNEL(matmul128, MatmulParams, 256)
+NSA_ENTRY(matmul64, f32, float, nsa::MatmulParams, 256)
+NSA_ENTRY(matmul128, f32, float, nsa::MatmulParams, 256)

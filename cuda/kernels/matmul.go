@@ -2,8 +2,8 @@ package kernels
 
 import "math"
 
-// Matmul is the product c [M,N] = op(a) op(b) + bias, of a batch of matrices or one: matmul.cu. It serves where cuBLASLt is
-// missing, and to check it.
+// Matmul is the product c [M,N] = op(a) op(b) + bias, of a batch of matrices or one: matmul.cu in float32 and
+// matmul_tensor.cu, on tensor cores, in half precision. It serves where cuBLASLt is missing, and to check it.
 type Matmul struct {
 	Type           Type // of a, b and the bias
 	Out            Type // of c: F32 or Type
@@ -20,7 +20,7 @@ type matmulParams struct {
 	m, n, k, lda, ldb, ldc                 int64
 	strideA, strideB, strideC, strideSplit int64
 	batch, run                             int64
-	transA, transB, outType, _             int32
+	transA, transB                         int32
 }
 
 // matmulPlan is how a product is cut.
@@ -31,15 +31,21 @@ type matmulPlan struct {
 	splits int64
 }
 
+// Bounds of the sums of one split, where there are several, and of the memory of all.
+const (
+	longestRun   = 8192
+	partialBytes = 256 << 20
+)
+
 // plan cuts long sums, where there are few tiles, so that there are about two blocks for each multiprocessor of a large GPU.
 // It depends on the sizes alone, and so do the bits.
 func (op Matmul) plan() matmulPlan {
-	const busy, shortest, longest, partialBytes = 264, 512, 8192, 256 << 20
+	const busy, shortest = 264, 512
 	p := matmulPlan{side: 128, tiles: pieces(op.M, 128) * pieces(op.N, 128)}
 	if p.tiles*op.Batch < busy/2 {
 		p.side, p.tiles = 64, pieces(op.M, 64)*pieces(op.N, 64)
 	}
-	splits := max(pieces(op.K, longest), min(busy/(p.tiles*op.Batch), op.K/shortest), 1)
+	splits := max(pieces(op.K, longestRun), min(busy/(p.tiles*op.Batch), op.K/shortest), 1)
 	if op.LDC != op.N || op.StrideC != op.M*op.N && op.Batch > 1 {
 		splits = 1 // the second stage writes c in one piece
 	}
@@ -77,6 +83,9 @@ func (op Matmul) WorkBytes() int64 {
 	if op.check() != nil {
 		return 0
 	}
+	if op.Type != F32 {
+		return op.tensorPlan().workBytes(op)
+	}
 	if p := op.plan(); p.splits > 1 {
 		return align(4 * p.splits * op.Batch * op.M * op.N)
 	}
@@ -89,15 +98,18 @@ func (op Matmul) Forward(to []Launch, a, b, bias, c, work Ptr) ([]Launch, error)
 	if err := op.check(); err != nil {
 		return to, err
 	}
+	if op.Type != F32 {
+		return op.tensor(to, a, b, bias, c, work), nil
+	}
 	plan := op.plan()
 	p := matmulParams{
 		a: a, b: b, bias: bias, c: c, m: op.M, n: op.N, k: op.K, lda: op.LDA, ldb: op.LDB, ldc: op.LDC,
 		strideA: op.StrideA, strideB: op.StrideB, strideC: op.StrideC, batch: op.Batch, run: plan.run,
-		transA: flag(op.TransA), transB: flag(op.TransB), outType: int32(op.Out),
+		transA: flag(op.TransA), transB: flag(op.TransB),
 	}
 	cut := plan.splits > 1
 	if cut {
-		p.c, p.bias, p.outType = work, 0, int32(F32)
+		p.c, p.bias = work, 0
 		p.strideC, p.strideSplit = op.M*op.N, op.Batch*op.M*op.N
 	}
 	kernel := names.matmul64
@@ -105,7 +117,7 @@ func (op Matmul) Forward(to []Launch, a, b, bias, c, work Ptr) ([]Launch, error)
 		kernel = names.matmul128
 	}
 	grid := Dim{int(plan.tiles), int(plan.splits), int(min(op.Batch, math.MaxUint16))}
-	to = append(to, launch(kernel[op.Type], grid, threads, 0, &p))
+	to = append(to, launch(kernel, grid, threads, 0, &p))
 	if cut {
 		to = sumBlocks{
 			partial: work, bias: bias, y: c, blocks: plan.splits, cols: p.strideSplit,
@@ -128,6 +140,9 @@ func (op Matmul) check() error {
 	}
 	if op.Out != F32 && op.Out != op.Type {
 		return unsupported(name, "type of the result is %v, want %v or %v", op.Out, F32, op.Type)
+	}
+	if op.Type != F32 && op.K > math.MaxInt32 {
+		return unsupported(name, "inner size is %d, want at most %d", op.K, math.MaxInt32)
 	}
 	rowA, rowB := op.K, op.N
 	if op.TransA {

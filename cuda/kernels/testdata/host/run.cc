@@ -3,6 +3,7 @@
 #include "../../attention_dq.cu"
 #include "../../attention_forward.cu"
 #include "../../attention_index.cu"
+#include "../../matmul_tensor.cu"
 #include "../../select.cu"
 
 #include <setjmp.h>
