@@ -1,0 +1,104 @@
+// Softmax along any axis of x [outer,along,inner] float32, and its gradient from the result y. With log, y is its logarithm.
+//
+//   stock_softmax        y = e / sum(e), e = exp(x - max(x))        log: y = x - max(x) - log(sum(e))
+//   stock_softmax_grad   dx = y (dy - sum(y dy))                    log: dx = dy - exp(y) sum(dy)
+//
+// y = and dx =. A line of -Inf alone gives NaN, as Gorgonia's op does. See stock_lines.cuh for the order, and for columns.
+#include "stock_lines.cuh"
+
+namespace nsa {
+
+struct StockSoftmaxParams {
+  const float* x;
+  float* y;
+  int64_t outer;
+  int64_t along;
+  int64_t inner;
+  int32_t log;
+  int32_t columns;
+};
+
+struct StockSoftmaxGradParams {
+  const float* y;
+  const float* dy;
+  float* dx;
+  int64_t outer;
+  int64_t along;
+  int64_t inner;
+  int32_t log;
+  int32_t columns;
+};
+
+__device__ __forceinline__ void stock_softmax(const StockSoftmaxParams& p) {
+  const bool wide = p.inner == 1 && p.along % 4 == 0 && aligned(p.x, p.y);
+  each_stock_line(p.outer, p.inner, p.columns, [&](const StockLine& l) {
+    const int64_t base = l.outer * p.along * p.inner + l.inner;
+    const float* x = p.x + base;
+    float* y = p.y + base;
+    float top = -INFINITY;
+    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+      constexpr int W = decltype(width)::value;
+      float v[W];
+      read<W>(x + j * p.inner, v);
+#pragma unroll
+      for (int k = 0; k < W; ++k) top = Max::join(top, v[k]);
+    });
+    top = stock_join_line<Max>(top, p.columns);
+    float sum = 0;
+    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+      constexpr int W = decltype(width)::value;
+      float v[W];
+      read<W>(x + j * p.inner, v);
+#pragma unroll
+      for (int k = 0; k < W; ++k) sum += expf(v[k] - top);
+    });
+    sum = stock_join_line<Sum>(sum, p.columns);
+    const float scale = 1.0f / sum, less = logf(sum);
+    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+      constexpr int W = decltype(width)::value;
+      float v[W];
+      read<W>(x + j * p.inner, v);
+#pragma unroll
+      for (int k = 0; k < W; ++k) v[k] = p.log ? v[k] - top - less : expf(v[k] - top) * scale;
+      write<W>(y + j * p.inner, v);
+    });
+  });
+}
+
+__device__ __forceinline__ void stock_softmax_grad(const StockSoftmaxGradParams& p) {
+  const bool wide = p.inner == 1 && p.along % 4 == 0 && aligned(p.y, p.dy, p.dx);
+  each_stock_line(p.outer, p.inner, p.columns, [&](const StockLine& l) {
+    const int64_t base = l.outer * p.along * p.inner + l.inner;
+    const float* y = p.y + base;
+    const float* dy = p.dy + base;
+    float* dx = p.dx + base;
+    float sum = 0;
+    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+      constexpr int W = decltype(width)::value;
+      float u[W], v[W];
+      read<W>(y + j * p.inner, u);
+      read<W>(dy + j * p.inner, v);
+#pragma unroll
+      for (int k = 0; k < W; ++k) sum += p.log ? v[k] : u[k] * v[k];
+    });
+    sum = stock_join_line<Sum>(sum, p.columns);
+    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+      constexpr int W = decltype(width)::value;
+      float u[W], v[W];
+      read<W>(y + j * p.inner, u);
+      read<W>(dy + j * p.inner, v);
+#pragma unroll
+      for (int k = 0; k < W; ++k) u[k] = p.log ? v[k] - expf(u[k]) * sum : u[k] * (v[k] - sum);
+      write<W>(dx + j * p.inner, u);
+    });
+  });
+}
+
+} // namespace nsa
+
+extern "C" __global__ void __launch_bounds__(256) nsa_stock_softmax_f32(const __grid_constant__ nsa::StockSoftmaxParams p) {
+  nsa::stock_softmax(p);
+}
+extern "C" __global__ void __launch_bounds__(256) nsa_stock_softmax_grad_f32(const __grid_constant__ nsa::StockSoftmaxGradParams p) {
+  nsa::stock_softmax_grad(p);
+}
