@@ -277,7 +277,7 @@ func (c stockCase) graph(t testing.TB, dt tensor.Dtype) stockGraph {
 	}
 	cost := g.out
 	if !cost.IsScalar() {
-		w := input(normal(g.out.Shape()...), "weights", 99)
+		w := input(positive(g.out.Shape()...), "weights", 99)
 		cost = G.Must(G.Sum(G.Must(G.HadamardProd(g.out, w))))
 	}
 	if _, err := G.Grad(cost, g.in...); err != nil {
