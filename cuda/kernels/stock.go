@@ -117,45 +117,52 @@ type Reduce struct {
 type stockReduceParams struct {
 	x, weights, y                    Ptr
 	outer, along, inner, run, splits int64
-	max, columns                     int32
+	max, share                       int32
 }
 
-// stockColumns is how a block of 256 threads is shared out over lines: see stock_lines.cuh.
-func stockColumns(along, inner int64) int64 {
+// stockBusy is a number of blocks of 256 threads that keeps a large GPU busy.
+const stockBusy = 1056
+
+// stockShare is how blocks of 256 threads are shared out over lines: see stock_lines.cuh.
+func stockShare(outer, along, inner int64) int64 {
 	switch {
-	case inner == 1 && along <= 1024:
-		return 0
+	case inner == 1 && along > 1024:
+		return -256
 	case inner == 1:
-		return 1
+		lanes := int64(1)
+		for lanes < 32 && 8*lanes < along {
+			lanes *= 2
+		}
+		return -lanes
+	case along <= 32 || outer*inner >= stockBusy*256:
+		return -1
 	}
 	columns := int64(4)
-	for columns < inner && (columns < 32 || columns < 256 && 256/columns > along) {
+	for columns < inner && columns < 32 {
 		columns *= 2
+	}
+	for columns > 8 && outer*pieces(inner, columns) < stockBusy { // 8 floats are what memory gives at once
+		columns /= 2
 	}
 	return columns
 }
 
 // stockBlocks is the number of blocks for all lines.
-func stockBlocks(outer, inner, columns int64) int64 {
-	switch columns {
-	case 0:
-		return pieces(outer, 8)
-	case 1:
-		return outer
+func stockBlocks(outer, inner, share int64) int64 {
+	if share < 0 {
+		return pieces(outer*inner, 256/-share)
 	}
-	return outer * pieces(inner, columns)
+	return outer * pieces(inner, share)
 }
 
-// plan cuts long lines, where there are few, so that there are about two blocks for each multiprocessor of a large GPU. It
-// depends on the sizes alone, and so do the bits.
+// plan cuts long lines where there are few. It depends on the sizes alone, and so do the bits.
 func (op Reduce) plan() (run, splits int64) {
-	const busy = 264
-	columns := stockColumns(op.Along, op.Inner)
+	share := stockShare(op.Outer, op.Along, op.Inner)
 	shortest := int64(4096)
-	if columns > 1 {
-		shortest = 16 * 256 / columns
+	if share > 0 {
+		shortest = 16 * 256 / share
 	}
-	splits = max(1, min(busy/stockBlocks(op.Outer, op.Inner, columns), op.Along/shortest))
+	splits = max(1, min(stockBusy/stockBlocks(op.Outer, op.Inner, share), op.Along/shortest))
 	run = pieces(pieces(op.Along, splits), 4) * 4
 	return run, pieces(op.Along, run)
 }
@@ -207,9 +214,9 @@ func (op Reduce) append(to []Launch, x, weights, y, work Ptr) ([]Launch, error) 
 }
 
 func (p *stockReduceParams) append(to []Launch) []Launch {
-	columns := stockColumns(p.run, p.inner)
-	p.columns = int32(columns)
-	return append(to, launch(stockNames.reduce, blocks(stockBlocks(p.outer*p.splits, p.inner, columns)), threads, 0, p))
+	share := stockShare(p.outer*p.splits, p.run, p.inner)
+	p.share = int32(share)
+	return append(to, launch(stockNames.reduce, blocks(stockBlocks(p.outer*p.splits, p.inner, share)), threads, 0, p))
 }
 
 // AxisSoftmax is the softmax of x [Outer,Along,Inner], float32, along its middle axis, or its logarithm, and their gradients:
@@ -222,32 +229,32 @@ type AxisSoftmax struct {
 type stockSoftmaxParams struct {
 	x, y                Ptr
 	outer, along, inner int64
-	log, columns        int32
+	log, share          int32
 }
 
 type stockSoftmaxGradParams struct {
 	y, dy, dx           Ptr
 	outer, along, inner int64
-	log, columns        int32
+	log, share          int32
 }
 
 // Forward appends y.
 func (op AxisSoftmax) Forward(to []Launch, x, y Ptr) ([]Launch, error) {
-	grid, columns, err := op.plan()
+	grid, share, err := op.plan()
 	if err != nil {
 		return to, err
 	}
-	p := stockSoftmaxParams{x, y, op.Outer, op.Along, op.Inner, flag(op.Log), columns}
+	p := stockSoftmaxParams{x, y, op.Outer, op.Along, op.Inner, flag(op.Log), share}
 	return append(to, launch(stockNames.softmax, grid, threads, 0, &p)), nil
 }
 
 // Backward appends dx from the result y and dy.
 func (op AxisSoftmax) Backward(to []Launch, y, dy, dx Ptr) ([]Launch, error) {
-	grid, columns, err := op.plan()
+	grid, share, err := op.plan()
 	if err != nil {
 		return to, err
 	}
-	p := stockSoftmaxGradParams{y, dy, dx, op.Outer, op.Along, op.Inner, flag(op.Log), columns}
+	p := stockSoftmaxGradParams{y, dy, dx, op.Outer, op.Along, op.Inner, flag(op.Log), share}
 	return append(to, launch(stockNames.softmaxGrad, grid, threads, 0, &p)), nil
 }
 
@@ -255,8 +262,8 @@ func (op AxisSoftmax) plan() (Dim, int32, error) {
 	if err := check("softmax", F32, size{"outer", op.Outer}, size{"along", op.Along}, size{"inner", op.Inner}); err != nil {
 		return Dim{}, 0, err
 	}
-	columns := stockColumns(op.Along, op.Inner)
-	return blocks(stockBlocks(op.Outer, op.Inner, columns)), int32(columns), nil
+	share := stockShare(op.Outer, op.Along, op.Inner)
+	return blocks(stockBlocks(op.Outer, op.Inner, share)), int32(share), nil
 }
 
 var unaryNames = [unaryFunctions]string{

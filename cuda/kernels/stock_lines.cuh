@@ -1,11 +1,11 @@
 // Lines: of an array [outer,along,inner], the line (o, i) is the elements [o,:,i]. A kernel over lines runs in blocks of 256
-// threads, shared out by `columns`:
+// threads, shared out by `share`:
 //
-//   0       a line for each warp (inner = 1)
-//   1       a line for the block (inner = 1)
-//   4..256  a power of two: that many neighbouring lines of one o for the block, with 256/columns threads each
+//   -1 .. -32, -256   a power of two: that many threads for each line, lines in the order of memory
+//   4 .. 32           a power of two: that many neighbouring lines of one o for a block, with 256/share threads each
 //
-// The threads of a line take its elements in turn, ascending; join adds up what each has, in an order that the sizes fix.
+// The threads of a line take its elements in turn, ascending; stock_join_line reduces what each has, in an order that the sizes
+// fix.
 #pragma once
 
 #include "common.cuh"
@@ -20,53 +20,59 @@ struct StockLine {
   bool live;            // the line exists; the threads of others take part in join alone
 };
 
-// each_stock_line calls body(line) for the lines of this thread. All threads of a block that may join come to each call.
+// each_stock_line calls body(line) for the lines of this thread. All threads of a block come to each call.
 template <typename Body>
-__device__ __forceinline__ void each_stock_line(int64_t outer, int64_t inner, int columns, Body body) {
+__device__ __forceinline__ void each_stock_line(int64_t outer, int64_t inner, int share, Body body) {
   const int t = threadIdx.x;
-  if (columns == 0) {
-    for (int64_t l = blockIdx.x * int64_t(kStockThreads / 32) + t / 32; l < outer; l += gridDim.x * int64_t(kStockThreads / 32)) {
-      body(StockLine{l, 0, t % 32, 32, true});
+  if (share < 0) {
+    const int64_t lines = outer * inner, tile = kStockThreads / -share;
+    for (int64_t base = blockIdx.x * tile; base < lines; base += gridDim.x * tile) {
+      const int64_t l = base + t / -share, o = inner == 1 ? l : l / inner;
+      body(StockLine{o, l - o * inner, t % -share, -share, l < lines});
     }
-  } else if (columns == 1) {
-    for (int64_t l = blockIdx.x; l < outer; l += gridDim.x) body(StockLine{l, 0, t, kStockThreads, true});
   } else {
-    const int64_t tiles = (inner + columns - 1) / columns;
+    const int64_t tiles = (inner + share - 1) / share;
     for (int64_t w = blockIdx.x; w < outer * tiles; w += gridDim.x) {
-      const int64_t i = w % tiles * columns + t % columns;
-      body(StockLine{w / tiles, i, t / columns, kStockThreads / columns, i < inner});
+      const int64_t i = w % tiles * share + t % share;
+      body(StockLine{w / tiles, i, t / share, kStockThreads / share, i < inner});
     }
   }
 }
 
 // along_stock_line calls body(Width<W>, j) for this thread's elements j of count: packs where wide, which wants inner = 1.
-template <typename Body>
+// Unroll is the number of single elements that are on their way at once.
+template <int Unroll, typename Body>
 __device__ __forceinline__ void along_stock_line(const StockLine& l, int64_t count, bool wide, Body body) {
-  if (l.live) strided<float>(l.first, l.step, count, wide, body);
+  if (!l.live) return;
+  if (wide) {
+    for (int64_t j = l.first * 4ll; j < count; j += l.step * 4ll) body(Width<4>{}, j);
+  } else {
+#pragma unroll Unroll
+    for (int64_t j = l.first; j < count; j += l.step) body(Width<1>{}, j);
+  }
 }
 
 // stock_join_line returns the reduction of v over the threads of a line, to all of them.
-template <typename Op> __device__ __forceinline__ float stock_join_line(float v, int columns) {
-  if (columns <= 1) {
-#pragma unroll
-    for (int o = 16; o > 0; o >>= 1) v = Op::join(v, __shfl_xor_sync(0xffffffffu, v, o));
-    if (columns == 0) return v;
+template <typename Op> __device__ __forceinline__ float stock_join_line(float v, int share) {
+  if (share < 0) {
+    for (int o = min(-share, 32) / 2; o > 0; o >>= 1) v = Op::join(v, __shfl_xor_sync(0xffffffffu, v, o));
+    if (share >= -32) return v;
   }
   __shared__ float cells[kStockThreads];
   const int t = threadIdx.x;
   __syncthreads(); // what was joined before has been read
   cells[t] = v;
   __syncthreads();
-  if (columns == 1) {
+  if (share < 0) {
     v = cells[0];
     for (int w = 32; w < kStockThreads; w += 32) v = Op::join(v, cells[w]);
     return v;
   }
-  for (int o = kStockThreads / 2; o >= columns; o >>= 1) {
+  for (int o = kStockThreads / 2; o >= share; o >>= 1) {
     if (t < o) cells[t] = Op::join(cells[t], cells[t + o]);
     __syncthreads();
   }
-  return cells[t % columns];
+  return cells[t % share];
 }
 
 } // namespace nsa

@@ -3,7 +3,7 @@
 //   stock_softmax        y = e / sum(e), e = exp(x - max(x))        log: y = x - max(x) - log(sum(e))
 //   stock_softmax_grad   dx = y (dy - sum(y dy))                    log: dx = dy - exp(y) sum(dy)
 //
-// y = and dx =. A line of -Inf alone gives NaN, as Gorgonia's op does. See stock_lines.cuh for the order, and for columns.
+// y = and dx =. A line of -Inf alone gives NaN, as Gorgonia's op does. See stock_lines.cuh for the order, and for share.
 #include "stock_lines.cuh"
 
 namespace nsa {
@@ -15,7 +15,7 @@ struct StockSoftmaxParams {
   int64_t along;
   int64_t inner;
   int32_t log;
-  int32_t columns;
+  int32_t share;
 };
 
 struct StockSoftmaxGradParams {
@@ -26,35 +26,35 @@ struct StockSoftmaxGradParams {
   int64_t along;
   int64_t inner;
   int32_t log;
-  int32_t columns;
+  int32_t share;
 };
 
 __device__ __forceinline__ void stock_softmax(const StockSoftmaxParams& p) {
   const bool wide = p.inner == 1 && p.along % 4 == 0 && aligned(p.x, p.y);
-  each_stock_line(p.outer, p.inner, p.columns, [&](const StockLine& l) {
+  each_stock_line(p.outer, p.inner, p.share, [&](const StockLine& l) {
     const int64_t base = l.outer * p.along * p.inner + l.inner;
     const float* x = p.x + base;
     float* y = p.y + base;
     float top = -INFINITY;
-    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
       constexpr int W = decltype(width)::value;
       float v[W];
       read<W>(x + j * p.inner, v);
 #pragma unroll
       for (int k = 0; k < W; ++k) top = Max::join(top, v[k]);
     });
-    top = stock_join_line<Max>(top, p.columns);
+    top = stock_join_line<Max>(top, p.share);
     float sum = 0;
-    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
       constexpr int W = decltype(width)::value;
       float v[W];
       read<W>(x + j * p.inner, v);
 #pragma unroll
       for (int k = 0; k < W; ++k) sum += expf(v[k] - top);
     });
-    sum = stock_join_line<Sum>(sum, p.columns);
+    sum = stock_join_line<Sum>(sum, p.share);
     const float scale = 1.0f / sum, less = logf(sum);
-    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
       constexpr int W = decltype(width)::value;
       float v[W];
       read<W>(x + j * p.inner, v);
@@ -67,13 +67,13 @@ __device__ __forceinline__ void stock_softmax(const StockSoftmaxParams& p) {
 
 __device__ __forceinline__ void stock_softmax_grad(const StockSoftmaxGradParams& p) {
   const bool wide = p.inner == 1 && p.along % 4 == 0 && aligned(p.y, p.dy, p.dx);
-  each_stock_line(p.outer, p.inner, p.columns, [&](const StockLine& l) {
+  each_stock_line(p.outer, p.inner, p.share, [&](const StockLine& l) {
     const int64_t base = l.outer * p.along * p.inner + l.inner;
     const float* y = p.y + base;
     const float* dy = p.dy + base;
     float* dx = p.dx + base;
     float sum = 0;
-    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
       constexpr int W = decltype(width)::value;
       float u[W], v[W];
       read<W>(y + j * p.inner, u);
@@ -81,8 +81,8 @@ __device__ __forceinline__ void stock_softmax_grad(const StockSoftmaxGradParams&
 #pragma unroll
       for (int k = 0; k < W; ++k) sum += p.log ? v[k] : u[k] * v[k];
     });
-    sum = stock_join_line<Sum>(sum, p.columns);
-    along_stock_line(l, p.along, wide, [&](auto width, int64_t j) {
+    sum = stock_join_line<Sum>(sum, p.share);
+    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
       constexpr int W = decltype(width)::value;
       float u[W], v[W];
       read<W>(y + j * p.inner, u);
