@@ -123,8 +123,9 @@ type stockReduceParams struct {
 // stockBusy is a number of blocks of 256 threads that keeps a large GPU busy.
 const stockBusy = 1056
 
-// stockShare is how blocks of 256 threads are shared out over lines: see stock_lines.cuh.
-func stockShare(outer, along, inner int64) int64 {
+// stockShare is how blocks of 256 threads are shared out over lines: see stock_lines.cuh. Lines that cannot be cut get narrow
+// blocks where there are few.
+func stockShare(outer, along, inner int64, cut bool) int64 {
 	switch {
 	case inner == 1 && along > 1024:
 		return -256
@@ -141,7 +142,7 @@ func stockShare(outer, along, inner int64) int64 {
 	for columns < inner && columns < 32 {
 		columns *= 2
 	}
-	for columns > 8 && outer*pieces(inner, columns) < stockBusy { // 8 floats are what memory gives at once
+	for !cut && columns > 8 && outer*pieces(inner, columns) < stockBusy { // 8 floats are what memory gives at once
 		columns /= 2
 	}
 	return columns
@@ -157,7 +158,7 @@ func stockBlocks(outer, inner, share int64) int64 {
 
 // plan cuts long lines where there are few. It depends on the sizes alone, and so do the bits.
 func (op Reduce) plan() (run, splits int64) {
-	share := stockShare(op.Outer, op.Along, op.Inner)
+	share := stockShare(op.Outer, op.Along, op.Inner, true)
 	shortest := int64(4096)
 	if share > 0 {
 		shortest = 16 * 256 / share
@@ -214,7 +215,7 @@ func (op Reduce) append(to []Launch, x, weights, y, work Ptr) ([]Launch, error) 
 }
 
 func (p *stockReduceParams) append(to []Launch) []Launch {
-	share := stockShare(p.outer*p.splits, p.run, p.inner)
+	share := stockShare(p.outer*p.splits, p.run, p.inner, true)
 	p.share = int32(share)
 	return append(to, launch(stockNames.reduce, blocks(stockBlocks(p.outer*p.splits, p.inner, share)), threads, 0, p))
 }
@@ -262,7 +263,7 @@ func (op AxisSoftmax) plan() (Dim, int32, error) {
 	if err := check("softmax", F32, size{"outer", op.Outer}, size{"along", op.Along}, size{"inner", op.Inner}); err != nil {
 		return Dim{}, 0, err
 	}
-	share := stockShare(op.Outer, op.Along, op.Inner)
+	share := stockShare(op.Outer, op.Along, op.Inner, false)
 	return blocks(stockBlocks(op.Outer, op.Inner, share)), int32(share), nil
 }
 

@@ -39,18 +39,35 @@ __device__ __forceinline__ void each_stock_line(int64_t outer, int64_t inner, in
   }
 }
 
-// along_stock_line calls body(Width<W>, j) for this thread's elements j of count: packs where wide, which wants inner = 1.
-// Unroll is the number of single elements that are on their way at once.
-template <int Unroll, typename Body>
-__device__ __forceinline__ void along_stock_line(const StockLine& l, int64_t count, bool wide, Body body) {
-  if (!l.live) return;
-  if (wide) {
-    for (int64_t j = l.first * 4ll; j < count; j += l.step * 4ll) body(Width<4>{}, j);
-  } else {
-#pragma unroll Unroll
-    for (int64_t j = l.first; j < count; j += l.step) body(Width<1>{}, j);
+// along_stock_packs is along_stock_line for the elements first, first + step, ... that are Width wide.
+template <int Width, int Ahead, typename Load, typename Use>
+__device__ __forceinline__ void along_stock_packs(int64_t first, int64_t step, int64_t count, Load load, Use use) {
+  int64_t j = first;
+  for (; j + (Ahead - 1) * step < count; j += Ahead * step) {
+    float v[Ahead][Width];
+#pragma unroll
+    for (int k = 0; k < Ahead; ++k) load(j + k * step, v[k]);
+#pragma unroll
+    for (int k = 0; k < Ahead; ++k) use(j + k * step, v[k]);
+  }
+  for (; j < count; j += step) {
+    float v[Width];
+    load(j, v);
+    use(j, v);
   }
 }
+
+// along_stock_line calls load(j, v) and use(j, v), ascending, for this thread's elements j of count: v is float[4] where wide,
+// which wants inner = 1 and a count that 4 divides, else float[1]. Some are loaded before the first of them is used.
+template <typename Load, typename Use>
+__device__ __forceinline__ void along_stock_line(const StockLine& l, int64_t count, bool wide, Load load, Use use) {
+  if (!l.live) return;
+  if (wide) along_stock_packs<4, 2>(l.first * 4ll, l.step * 4ll, count, load, use);
+  else along_stock_packs<1, 4>(l.first, l.step, count, load, use);
+}
+
+// kStockWidth is the number of elements of v, for the functions of along_stock_line.
+template <typename V> constexpr int kStockWidth = sizeof(V) / sizeof(float);
 
 // stock_join_line returns the reduction of v over the threads of a line, to all of them.
 template <typename Op> __device__ __forceinline__ float stock_join_line(float v, int share) {

@@ -19,27 +19,29 @@ struct StockReduceParams {
   int32_t share;
 };
 
-template <typename Op> __device__ __forceinline__ void stock_reduce(const StockReduceParams& p, float empty) {
-  const bool wide = p.inner == 1 && p.along % 4 == 0 && p.run % 4 == 0 && aligned(p.x) &&
-                    (p.weights == nullptr || aligned(p.weights));
+template <typename Op, bool Weighted> __device__ __forceinline__ void stock_reduce(const StockReduceParams& p, float empty) {
+  const bool wide = p.inner == 1 && p.along % 4 == 0 && p.run % 4 == 0 && aligned(p.x) && (!Weighted || aligned(p.weights));
   each_stock_line(p.outer * p.splits, p.inner, p.share, [&](const StockLine& l) {
     const int64_t o = l.outer / p.splits, first = (l.outer - o * p.splits) * p.run;
     const float* x = p.x + (o * p.along + first) * p.inner + l.inner;
-    const float* weights = p.weights == nullptr ? nullptr : p.weights + first;
+    const float* weights = Weighted ? p.weights + first : nullptr;
     float v = empty;
-    along_stock_line<4>(l, min(p.run, p.along - first), wide, [&](auto width, int64_t j) {
-      constexpr int W = decltype(width)::value;
-      float u[W];
-      read<W>(x + j * p.inner, u);
-      if (weights != nullptr) {
-        float w[W];
-        read<W>(weights + j, w);
+    along_stock_line(
+        l, min(p.run, p.along - first), wide,
+        [&](int64_t j, auto& u) {
+          constexpr int W = kStockWidth<decltype(u)>;
+          read<W>(x + j * p.inner, u);
+          if constexpr (Weighted) {
+            float w[W];
+            read<W>(weights + j, w);
 #pragma unroll
-        for (int k = 0; k < W; ++k) u[k] *= w[k];
-      }
+            for (int k = 0; k < W; ++k) u[k] *= w[k];
+          }
+        },
+        [&](int64_t, auto& u) {
 #pragma unroll
-      for (int k = 0; k < W; ++k) v = Op::join(v, u[k]);
-    });
+          for (float e : u) v = Op::join(v, e);
+        });
     v = stock_join_line<Op>(v, p.share);
     if (l.live && l.first == 0) p.y[l.outer * p.inner + l.inner] = v;
   });
@@ -48,6 +50,7 @@ template <typename Op> __device__ __forceinline__ void stock_reduce(const StockR
 } // namespace nsa
 
 extern "C" __global__ void __launch_bounds__(256) nsa_stock_reduce_f32(const __grid_constant__ nsa::StockReduceParams p) {
-  if (p.max) nsa::stock_reduce<nsa::Max>(p, -INFINITY);
-  else nsa::stock_reduce<nsa::Sum>(p, 0);
+  if (p.max) nsa::stock_reduce<nsa::Max, false>(p, -INFINITY);
+  else if (p.weights == nullptr) nsa::stock_reduce<nsa::Sum, false>(p, 0);
+  else nsa::stock_reduce<nsa::Sum, true>(p, 0);
 }

@@ -35,32 +35,24 @@ __device__ __forceinline__ void stock_softmax(const StockSoftmaxParams& p) {
     const int64_t base = l.outer * p.along * p.inner + l.inner;
     const float* x = p.x + base;
     float* y = p.y + base;
+    auto load = [&](int64_t j, auto& v) { read<kStockWidth<decltype(v)>>(x + j * p.inner, v); };
     float top = -INFINITY;
-    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
-      constexpr int W = decltype(width)::value;
-      float v[W];
-      read<W>(x + j * p.inner, v);
+    along_stock_line(l, p.along, wide, load, [&](int64_t, auto& v) {
 #pragma unroll
-      for (int k = 0; k < W; ++k) top = Max::join(top, v[k]);
+      for (float e : v) top = Max::join(top, e);
     });
     top = stock_join_line<Max>(top, p.share);
     float sum = 0;
-    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
-      constexpr int W = decltype(width)::value;
-      float v[W];
-      read<W>(x + j * p.inner, v);
+    along_stock_line(l, p.along, wide, load, [&](int64_t, auto& v) {
 #pragma unroll
-      for (int k = 0; k < W; ++k) sum += expf(v[k] - top);
+      for (float e : v) sum += expf(e - top);
     });
     sum = stock_join_line<Sum>(sum, p.share);
     const float scale = 1.0f / sum, less = logf(sum);
-    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
-      constexpr int W = decltype(width)::value;
-      float v[W];
-      read<W>(x + j * p.inner, v);
+    along_stock_line(l, p.along, wide, load, [&](int64_t j, auto& v) {
 #pragma unroll
-      for (int k = 0; k < W; ++k) v[k] = p.log ? v[k] - top - less : expf(v[k] - top) * scale;
-      write<W>(y + j * p.inner, v);
+      for (float& e : v) e = p.log ? e - top - less : expf(e - top) * scale;
+      write<kStockWidth<decltype(v)>>(y + j * p.inner, v);
     });
   });
 }
@@ -73,24 +65,33 @@ __device__ __forceinline__ void stock_softmax_grad(const StockSoftmaxGradParams&
     const float* dy = p.dy + base;
     float* dx = p.dx + base;
     float sum = 0;
-    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
-      constexpr int W = decltype(width)::value;
-      float u[W], v[W];
-      read<W>(y + j * p.inner, u);
-      read<W>(dy + j * p.inner, v);
+    along_stock_line(
+        l, p.along, wide,
+        [&](int64_t j, auto& v) {
+          constexpr int W = kStockWidth<decltype(v)>;
+          read<W>(dy + j * p.inner, v);
+          if (p.log) return;
+          float u[W];
+          read<W>(y + j * p.inner, u);
 #pragma unroll
-      for (int k = 0; k < W; ++k) sum += p.log ? v[k] : u[k] * v[k];
-    });
+          for (int k = 0; k < W; ++k) v[k] *= u[k];
+        },
+        [&](int64_t, auto& v) {
+#pragma unroll
+          for (float e : v) sum += e;
+        });
     sum = stock_join_line<Sum>(sum, p.share);
-    along_stock_line<2>(l, p.along, wide, [&](auto width, int64_t j) {
-      constexpr int W = decltype(width)::value;
-      float u[W], v[W];
-      read<W>(y + j * p.inner, u);
-      read<W>(dy + j * p.inner, v);
+    along_stock_line(
+        l, p.along, wide,
+        [&](int64_t j, auto& v) {
+          constexpr int W = kStockWidth<decltype(v)>;
+          float u[W];
+          read<W>(y + j * p.inner, u);
+          read<W>(dy + j * p.inner, v);
 #pragma unroll
-      for (int k = 0; k < W; ++k) u[k] = p.log ? v[k] - expf(u[k]) * sum : u[k] * (v[k] - sum);
-      write<W>(dx + j * p.inner, u);
-    });
+          for (int k = 0; k < W; ++k) v[k] = p.log ? v[k] - expf(u[k]) * sum : u[k] * (v[k] - sum);
+        },
+        [&](int64_t j, auto& v) { write<kStockWidth<decltype(v)>>(dx + j * p.inner, v); });
   });
 }
 
