@@ -19,9 +19,6 @@ type stockSite struct {
 	out ops.Arg
 }
 
-// appender appends launches, as compiled.launch does.
-type appender = func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error)
-
 // stockArity is the number of operands of a kind; of those that are not named it is 1.
 var stockArity = map[stockKind]int{
 	stockBinary: 2, stockMatMul: 2, stockMatVec: 2, stockDot: 2, stockOuter: 2, stockBatched: 2, stockTensordot: 2,
@@ -198,7 +195,8 @@ func (s *stockSite) compileReduction() (compiled, error) {
 			between[i%2] = max(between[i%2], alignWork(4*left))
 		}
 	}
-	return compiled{work: between[0] + between[1] + partial, launch: func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
+	bytes := between[0] + between[1] + partial
+	return compiled{bytes, func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
 		places := [2]kernels.Ptr{work, work + kernels.Ptr(between[0])}
 		from, err := address(x), error(nil)
 		for i, p := range passes {

@@ -130,8 +130,9 @@ func TestStockOpsMatchGorgonia(t *testing.T) {
 	compareStock(t, openStockGPU(t), func(stockCase) bool { return true })
 }
 
-// compareStock runs each op of the cases on dev, once for the same shapes, from the values that Gorgonia computes in float32 before it, and compares the
-// result with that of the same op in float64. The op's own result in float32 must have the same elements.
+// compareStock runs each op of the cases on dev, once for the same shapes, from the values that Gorgonia computes in float32
+// before it, and compares the result with that of the same op in float64. The op's own result in float32 must have the same
+// elements.
 func compareStock(t *testing.T, dev stockDevice, chosen func(stockCase) bool) {
 	ran, seen := map[string]int{}, map[string]bool{}
 	for _, c := range stockCases() {

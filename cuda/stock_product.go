@@ -26,11 +26,14 @@ type product struct {
 	batch          int64
 }
 
+// multiply appends the launches that write c = a b.
+type multiply = func(to []kernels.Launch, a, b, c, work kernels.Ptr) ([]kernels.Launch, error)
+
 // kernel returns what runs the product: a reduction where one of the two is a vector, which reads the other once, else tiles.
-func (p product) kernel() (work int64, run func(to []kernels.Launch, a, b, c, work kernels.Ptr) ([]kernels.Launch, error)) {
+func (p product) kernel() (work int64, run multiply) {
 	if p.batch == 1 && (p.n == 1 || p.m == 1) {
-		matrix, rows, across := p.transA, p.m, false // across: the sum goes over the rows of the matrix as it lies
-		if across = matrix; p.n != 1 {
+		rows, across, swap := p.m, p.transA, p.n != 1 // across: the sum goes over the rows of the matrix as it lies
+		if swap {                                     // the matrix is b
 			rows, across = p.n, !p.transB
 		}
 		op := kernels.Reduce{Outer: rows, Along: p.k, Inner: 1}
@@ -38,7 +41,7 @@ func (p product) kernel() (work int64, run func(to []kernels.Launch, a, b, c, wo
 			op.Outer, op.Inner = 1, rows
 		}
 		return op.WorkBytes(), func(to []kernels.Launch, a, b, c, work kernels.Ptr) ([]kernels.Launch, error) {
-			if p.n != 1 {
+			if swap {
 				a, b = b, a
 			}
 			return op.Product(to, a, b, c, work)
