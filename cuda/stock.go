@@ -79,8 +79,8 @@ func (s *stockSite) compile() (compiled, error) {
 	return s.compileMove()
 }
 
-// address is where a lies now.
-func address(a ops.Arg) kernels.Ptr { return kernels.Ptr(uintptr(a.Pointer())) }
+// stockAddress is where a lies now.
+func stockAddress(a ops.Arg) kernels.Ptr { return kernels.Ptr(uintptr(a.Pointer())) }
 
 // shapes refuses the shapes of the op.
 func (s *stockSite) shapes() error {
@@ -91,8 +91,8 @@ func (s *stockSite) shapes() error {
 	return graph.Refuse(graph.ReasonShape, "%v of %v to %v", s.kind, in, s.out.Shape)
 }
 
-// extent returns the sizes of shape as [outer,along,inner] around an axis.
-func extent(shape tensor.Shape, axis int) (outer, along, inner int64) {
+// stockExtent returns the sizes of shape as [outer,along,inner] around an axis.
+func stockExtent(shape tensor.Shape, axis int) (outer, along, inner int64) {
 	outer, inner = 1, 1
 	for i, n := range shape {
 		switch {
@@ -115,7 +115,7 @@ func (s *stockSite) compileUnary() (compiled, error) {
 		op.Function = kernels.SignBit // Gorgonia has two functions of this name
 	}
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-		return op.Forward(to, address(x), address(y))
+		return op.Forward(to, stockAddress(x), stockAddress(y))
 	}}, nil
 }
 
@@ -127,7 +127,7 @@ func (s *stockSite) compileBinary() (compiled, error) {
 		return compiled{}, s.shapes()
 	}
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-		return op.Forward(to, address(a), address(b), address(y))
+		return op.Forward(to, stockAddress(a), stockAddress(b), stockAddress(y))
 	}}, nil
 }
 
@@ -146,7 +146,7 @@ func (s *stockSite) compileSize() (compiled, error) {
 	}
 	bits := math.Float32bits(float32(size))
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-		return kernels.Fill(to, address(y), 1, bits, 32)
+		return kernels.Fill(to, stockAddress(y), 1, bits, 32)
 	}}, nil
 }
 
@@ -154,10 +154,10 @@ func (s *stockSite) compileSize() (compiled, error) {
 // two places of the work memory in turn.
 func (s *stockSite) compileReduction() (compiled, error) {
 	x, y := s.in[0], s.out
-	if len(s.axes) == 0 || !distinct(s.axes, len(x.Shape)) {
+	if len(s.axes) == 0 || !distinctAxes(s.axes, len(x.Shape)) {
 		return compiled{}, s.shapes()
 	}
-	if !reducesRight(x.Shape, s.axes) {
+	if !tensorReducesRight(x.Shape, s.axes) {
 		return compiled{}, graph.Refuse(graph.ReasonShape, "%v along %v of %v is another number on the host", s.kind, s.axes, x.Shape)
 	}
 	reduced := make([]bool, len(x.Shape))
@@ -192,15 +192,15 @@ func (s *stockSite) compileReduction() (compiled, error) {
 		left /= p.Along
 		partial = max(partial, p.WorkBytes())
 		if i < len(passes)-1 {
-			between[i%2] = max(between[i%2], alignWork(4*left))
+			between[i%2] = max(between[i%2], alignStockWork(4*left))
 		}
 	}
 	bytes := between[0] + between[1] + partial
-	return compiled{bytes, func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
+	return compiled{work: bytes, launch: func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
 		places := [2]kernels.Ptr{work, work + kernels.Ptr(between[0])}
-		from, err := address(x), error(nil)
+		from, err := stockAddress(x), error(nil)
 		for i, p := range passes {
-			into := address(y)
+			into := stockAddress(y)
 			if i < len(passes)-1 {
 				into = places[i%2]
 			}
@@ -213,10 +213,10 @@ func (s *stockSite) compileReduction() (compiled, error) {
 	}}, nil
 }
 
-// reducesRight reports whether package tensor v0.9.24 reduces the axes as it should. It goes through them in ascending order,
-// and for one in the middle it steps wrongly from one block of inner axes to the next within an index of axis 0, unless the axis
-// has 2 elements: then both machines are to give the same number, and the op is left to the host.
-func reducesRight(shape tensor.Shape, axes []int) bool {
+// tensorReducesRight reports whether package tensor v0.9.24 reduces the axes as it should. It goes through them in ascending
+// order, and for one in the middle it steps wrongly from one block of inner axes to the next within an index of axis 0, unless
+// the axis has 2 elements. Such an op is left to the host, so that a graph means the same on each device.
+func tensorReducesRight(shape tensor.Shape, axes []int) bool {
 	all := len(axes) == len(shape) // in one go, but in ascending order alone
 	for i, a := range axes {
 		all = all && a == i
@@ -232,8 +232,8 @@ func reducesRight(shape tensor.Shape, axes []int) bool {
 	return true
 }
 
-// alignWork rounds bytes up to where the next piece of work memory may begin.
-func alignWork(bytes int64) int64 { return (bytes + 255) &^ 255 }
+// alignStockWork rounds bytes up to where the next piece of work memory may begin.
+func alignStockWork(bytes int64) int64 { return (bytes + 255) &^ 255 }
 
 // compileSoftmax chooses the axis as the op and package tensor do: -1 is the last one but for a column in the softmax itself,
 // and any number is taken modulo the number of axes.
@@ -255,15 +255,15 @@ func (s *stockSite) compileSoftmax() (compiled, error) {
 		axis += len(shape)
 	}
 	op := kernels.AxisSoftmax{Log: s.log}
-	op.Outer, op.Along, op.Inner = extent(shape, axis)
+	op.Outer, op.Along, op.Inner = stockExtent(shape, axis)
 	x, y := s.in[0], s.out
 	if s.kind == stockSoftmax {
 		return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-			return op.Forward(to, address(x), address(y))
+			return op.Forward(to, stockAddress(x), stockAddress(y))
 		}}, nil
 	}
 	result, grad := s.in[1], s.in[2]
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-		return op.Backward(to, address(result), address(grad), address(y))
+		return op.Backward(to, stockAddress(result), stockAddress(grad), stockAddress(y))
 	}}, nil
 }

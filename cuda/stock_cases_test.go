@@ -11,16 +11,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// source is an input of a case: standard normal values, or positive ones.
-type source struct {
+// stockInput is an input of a case: standard normal values, or positive ones.
+type stockInput struct {
 	shape    []int
 	positive bool
 }
 
-func normal(shape ...int) source   { return source{shape, false} }
-func positive(shape ...int) source { return source{shape, true} }
+func normal(shape ...int) stockInput   { return stockInput{shape, false} }
+func positive(shape ...int) stockInput { return stockInput{shape, true} }
 
-func (s source) values(seed uint64) []float32 {
+func (s stockInput) values(seed uint64) []float32 {
 	n := tensor.Shape(s.shape).TotalSize()
 	if len(s.shape) == 0 {
 		n = 1
@@ -34,7 +34,7 @@ func (s source) values(seed uint64) []float32 {
 // stockCase is a graph of Gorgonia's own ops. root is what the op of its output is recognised as.
 type stockCase struct {
 	root  string
-	in    []source
+	in    []stockInput
 	build func(in []*G.Node) (*G.Node, error)
 	// noGrad is set where upstream has no gradient, or one that cannot be run.
 	noGrad bool
@@ -56,55 +56,55 @@ func (c stockCase) onDeviceOnly() stockCase {
 	return c
 }
 
-func one(root string, f func(*G.Node) (*G.Node, error), in source) stockCase {
-	return stockCase{root: root, in: []source{in}, build: func(n []*G.Node) (*G.Node, error) { return f(n[0]) }}
+func one(root string, f func(*G.Node) (*G.Node, error), in stockInput) stockCase {
+	return stockCase{root: root, in: []stockInput{in}, build: func(n []*G.Node) (*G.Node, error) { return f(n[0]) }}
 }
 
-func two(root string, f func(a, b *G.Node) (*G.Node, error), a, b source) stockCase {
-	return stockCase{root: root, in: []source{a, b}, build: func(n []*G.Node) (*G.Node, error) { return f(n[0], n[1]) }}
+func two(root string, f func(a, b *G.Node) (*G.Node, error), a, b stockInput) stockCase {
+	return stockCase{root: root, in: []stockInput{a, b}, build: func(n []*G.Node) (*G.Node, error) { return f(n[0], n[1]) }}
 }
 
-func along(root string, f func(*G.Node, ...int) (*G.Node, error), in source, axes ...int) stockCase {
+func along(root string, f func(*G.Node, ...int) (*G.Node, error), in stockInput, axes ...int) stockCase {
 	return one(root, func(x *G.Node) (*G.Node, error) { return f(x, axes...) }, in)
 }
 
-func compare(symbol string, f func(a, b *G.Node, retSame bool) (*G.Node, error), a, b source) stockCase {
+func compare(symbol string, f func(a, b *G.Node, retSame bool) (*G.Node, error), a, b stockInput) stockCase {
 	return two("binary "+symbol, func(a, b *G.Node) (*G.Node, error) { return f(a, b, true) }, a, b).withoutGrad()
 }
 
-func spread(symbol string, f func(a, b *G.Node, l, r []byte) (*G.Node, error), a, b source, l, r []byte) stockCase {
+func spread(symbol string, f func(a, b *G.Node, l, r []byte) (*G.Node, error), a, b stockInput, l, r []byte) stockCase {
 	return two("binary "+symbol, func(a, b *G.Node) (*G.Node, error) { return f(a, b, l, r) }, a, b)
 }
 
-func sliced(root string, in source, slices ...tensor.Slice) stockCase {
+func sliced(root string, in stockInput, slices ...tensor.Slice) stockCase {
 	return one(root, func(x *G.Node) (*G.Node, error) { return G.Slice(x, slices...) }, in)
 }
 
-func shaped(in source, to ...int) stockCase {
+func shaped(in stockInput, to ...int) stockCase {
 	return one("reshape", func(x *G.Node) (*G.Node, error) { return G.Reshape(x, to) }, in)
 }
 
-func joined(axis int, in ...source) stockCase {
+func joined(axis int, in ...stockInput) stockCase {
 	return stockCase{root: fmt.Sprintf("concat [%d]", axis), in: in, build: func(n []*G.Node) (*G.Node, error) { return G.Concat(axis, n...) }}
 }
 
-func batched(root string, a, b source, trans ...bool) stockCase {
+func batched(root string, a, b stockInput, trans ...bool) stockCase {
 	return two("batched matrix product"+root, func(a, b *G.Node) (*G.Node, error) { return G.BatchedMatMul(a, b, trans...) }, a, b)
 }
 
-func dotted(aAxes, bAxes []int, a, b source) stockCase {
+func dotted(aAxes, bAxes []int, a, b stockInput) stockCase {
 	return two(fmt.Sprintf("tensordot %v %v", aAxes, bAxes), func(x, y *G.Node) (*G.Node, error) { return G.Tensordot(aAxes, bAxes, x, y) }, a, b)
 }
 
-// number is a constant of the type of x.
-func number(x *G.Node, v float64) *G.Node {
+// stockNumber is a constant of the type of x.
+func stockNumber(x *G.Node, v float64) *G.Node {
 	if x.Dtype() == tensor.Float32 {
 		return G.NewConstant(float32(v))
 	}
 	return G.NewConstant(v)
 }
 
-func matMul(root string, a, b source) stockCase { return two(root, G.Mul, a, b) }
+func matMul(root string, a, b stockInput) stockCase { return two(root, G.Mul, a, b) }
 
 func stockCases() []stockCase {
 	cases := []stockCase{
@@ -123,7 +123,7 @@ func stockCases() []stockCase {
 		two("binary ÷", G.HadamardDiv, normal(), positive(7)), two("binary ÷", G.Div, normal(), positive()),
 		two("binary ^", G.Pow, positive(3, 3), normal(3, 3)), two("binary ^", G.Pow, positive(5), normal()),
 		two("binary ^", G.Pow, positive(), normal(5)), two("binary ^", G.Pow, positive(), normal()),
-		one("binary ^", func(x *G.Node) (*G.Node, error) { return G.Pow(x, number(x, 3)) }, positive(6)),
+		one("binary ^", func(x *G.Node) (*G.Node, error) { return G.Pow(x, stockNumber(x, 3)) }, positive(6)),
 		two("binary MinBetween", G.MinBetween, normal(3, 5), normal(3, 5)), two("binary MaxBetween", G.MaxBetween, normal(7), normal(7)),
 
 		one("binary ⊙", G.Rectify, normal(3, 7)), one("binary +", func(x *G.Node) (*G.Node, error) { return G.LeakyRelu(x, 0.1) }, normal(5)),
@@ -194,7 +194,7 @@ func stockCases() []stockCase {
 		symbol string
 		build  func(a, b *G.Node, retSame bool) (*G.Node, error)
 	}{{"<", G.Lt}, {">", G.Gt}, {"<=", G.Lte}, {">=", G.Gte}, {"==", G.Eq}, {"!=", G.Ne}} {
-		for _, s := range [][2]source{{normal(3, 5), normal(3, 5)}, {normal(6), normal()}, {normal(), normal(6)}, {normal(), normal()}} {
+		for _, s := range [][2]stockInput{{normal(3, 5), normal(3, 5)}, {normal(6), normal()}, {normal(), normal(6)}, {normal(), normal()}} {
 			cases = append(cases, compare(f.symbol, f.build, s[0], s[1]))
 		}
 	}
@@ -262,7 +262,7 @@ type stockGraph struct {
 func (c stockCase) graph(t testing.TB, dt tensor.Dtype) stockGraph {
 	t.Helper()
 	g := stockGraph{ExprGraph: G.NewGraph()}
-	input := func(s source, name string, seed uint64) *G.Node {
+	input := func(s stockInput, name string, seed uint64) *G.Node {
 		return G.NewTensor(g.ExprGraph, dt, len(s.shape), G.WithShape(s.shape...), G.WithName(name), G.WithValue(stockValue(dt, s.shape, s.values(seed))))
 	}
 	for i, s := range c.in {

@@ -158,7 +158,7 @@ func compareStock(t *testing.T, dev stockDevice, chosen func(stockCase) bool) {
 				for children := g.From(n.ID()); children.Next(); {
 					v := values[children.Node().ID()]
 					in = append(in, v)
-					twin = append(twin, stockValue(tensor.Float64, v.Shape(), floats(t, v)))
+					twin = append(twin, stockValue(tensor.Float64, v.Shape(), stockFloats(t, v)))
 				}
 				want := stockDo(t, twins[i], twin)
 				values[n.ID()] = stockDo(t, n, in)
@@ -212,11 +212,11 @@ func stockDo(t *testing.T, n *G.Node, in []G.Value) G.Value {
 		}
 		return G.NewF64(data)
 	}
-	return stockValue(tensor.Float32, n.Shape(), floats(t, v))
+	return stockValue(tensor.Float32, n.Shape(), stockFloats(t, v))
 }
 
-// floats returns the elements of a float32 value.
-func floats(t testing.TB, v G.Value) []float32 {
+// stockFloats returns the elements of a float32 value.
+func stockFloats(t testing.TB, v G.Value) []float32 {
 	t.Helper()
 	switch data := v.Data().(type) {
 	case []float32:
@@ -242,18 +242,18 @@ func compareStockOp(t *testing.T, dev stockDevice, g *G.ExprGraph, n *G.Node, in
 	}
 	defer dev.reset(t)
 	for i, a := range args {
-		data, err := binary.Append(nil, binary.LittleEndian, floats(t, in[i]))
+		data, err := binary.Append(nil, binary.LittleEndian, stockFloats(t, in[i]))
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := dev.alloc(t, len(data))
 		dev.upload(t, p, data)
-		place(a.Buf, p, len(data))
+		placeStock(a.Buf, p, len(data))
 	}
 	size := out[0].Operand.Bytes()
 	poison := bytes.Repeat([]byte{0xed, 0x7f}, (size+2*stockGuard)/2)
 	base := dev.alloc(t, len(poison))
-	place(out[0].Buf, base+stockGuard, size)
+	placeStock(out[0].Buf, base+stockGuard, size)
 	work := kernels.Ptr(0)
 	if k.work > 0 {
 		work = dev.alloc(t, int(k.work))
@@ -293,7 +293,7 @@ func compareStockOp(t *testing.T, dev stockDevice, g *G.ExprGraph, n *G.Node, in
 	tolerance := 1e-5
 	if op, _ := recogniseStock(n.Op()); op.kind == stockSum && len(wanted) == 1 { // terms may cancel: then they are the scale
 		terms := 0.0
-		for _, v := range floats(t, in[0]) {
+		for _, v := range stockFloats(t, in[0]) {
 			terms += math.Abs(float64(v))
 		}
 		tolerance = max(tolerance, 1e-6*terms/math.Abs(wanted[0]))
@@ -301,8 +301,8 @@ func compareStockOp(t *testing.T, dev stockDevice, g *G.ExprGraph, n *G.Node, in
 	testutil.Within(t, n.Op().String(), got, wanted, tolerance)
 }
 
-// place makes a cell hold device memory.
-func place(b interface {
+// placeStock makes a cell hold device memory.
+func placeStock(b interface {
 	Set(p unsafe.Pointer, bytes int)
 }, p kernels.Ptr, bytes int) {
 	b.Set(*(*unsafe.Pointer)(unsafe.Pointer(&p)), bytes)

@@ -7,19 +7,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// move is a copy of elements from one operand into another, which begin some elements into them.
-type move struct {
+// stockMove is a copy of elements from one operand into another, which begin some elements into them.
+type stockMove struct {
 	copy             kernels.StridedCopy
 	x, y             ops.Arg
 	xOffset, yOffset int64
 }
 
-func (m *move) append(to []kernels.Launch) ([]kernels.Launch, error) {
-	return m.copy.Forward(to, address(m.x)+kernels.Ptr(4*m.xOffset), address(m.y)+kernels.Ptr(4*m.yOffset))
+func (m *stockMove) append(to []kernels.Launch) ([]kernels.Launch, error) {
+	return m.copy.Forward(to, stockAddress(m.x)+kernels.Ptr(4*m.xOffset), stockAddress(m.y)+kernels.Ptr(4*m.yOffset))
 }
 
-// rowMajor returns the strides of a row-major array.
-func rowMajor(sizes []int64) []int64 {
+// stockStrides returns the strides of a row-major array.
+func stockStrides(sizes []int64) []int64 {
 	strides, next := make([]int64, len(sizes)), int64(1)
 	for i := len(sizes) - 1; i >= 0; i-- {
 		strides[i] = next
@@ -28,7 +28,7 @@ func rowMajor(sizes []int64) []int64 {
 	return strides
 }
 
-func sizesOf(shape tensor.Shape) []int64 {
+func stockSizes(shape tensor.Shape) []int64 {
 	sizes := make([]int64, len(shape))
 	for i, n := range shape {
 		sizes[i] = int64(n)
@@ -38,7 +38,7 @@ func sizesOf(shape tensor.Shape) []int64 {
 
 // compileMove is for the ops that move elements and compute nothing.
 func (s *stockSite) compileMove() (compiled, error) {
-	var moves []move
+	var moves []stockMove
 	var err error
 	fill := false // with zeros first
 	switch s.kind {
@@ -66,7 +66,7 @@ func (s *stockSite) compileMove() (compiled, error) {
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
 		var err error
 		if fill {
-			if to, err = kernels.Fill(to, address(y), int64(y.Elements()), 0, 32); err != nil {
+			if to, err = kernels.Fill(to, stockAddress(y), int64(y.Elements()), 0, 32); err != nil {
 				return to, err
 			}
 		}
@@ -80,16 +80,16 @@ func (s *stockSite) compileMove() (compiled, error) {
 }
 
 // place returns the moves that consist of one copy.
-func (s *stockSite) place(x ops.Arg, sizes, xs, ys []int64, xOffset, yOffset int64) ([]move, error) {
+func (s *stockSite) place(x ops.Arg, sizes, xs, ys []int64, xOffset, yOffset int64) ([]stockMove, error) {
 	c, err := kernels.NewStridedCopy(sizes, xs, ys)
 	if err != nil {
-		return nil, refusal(err)
+		return nil, stockRefusal(err)
 	}
-	return []move{{c, x, s.out, xOffset, yOffset}}, nil
+	return []stockMove{{c, x, s.out, xOffset, yOffset}}, nil
 }
 
 // whole fills the result with x in order, or with its one element.
-func (s *stockSite) whole(x ops.Arg) ([]move, error) {
+func (s *stockSite) whole(x ops.Arg) ([]stockMove, error) {
 	n, stride := int64(s.out.Elements()), int64(1)
 	if x.Elements() != s.out.Elements() {
 		if stride = 0; x.Elements() != 1 {
@@ -99,21 +99,21 @@ func (s *stockSite) whole(x ops.Arg) ([]move, error) {
 	return s.place(x, []int64{n}, []int64{stride}, []int64{1}, 0, 0)
 }
 
-func (s *stockSite) transpose() ([]move, error) {
+func (s *stockSite) transpose() ([]stockMove, error) {
 	x := s.in[0]
-	if len(s.axes) != len(x.Shape) || !distinct(s.axes, len(x.Shape)) || x.Elements() != s.out.Elements() {
+	if len(s.axes) != len(x.Shape) || !distinctAxes(s.axes, len(x.Shape)) || x.Elements() != s.out.Elements() {
 		return nil, s.shapes()
 	}
-	from, strides := sizesOf(x.Shape), rowMajor(sizesOf(x.Shape))
+	from, strides := stockSizes(x.Shape), stockStrides(stockSizes(x.Shape))
 	sizes, xs := make([]int64, len(from)), make([]int64, len(from))
 	for i, a := range s.axes {
 		sizes[i], xs[i] = from[a], strides[a]
 	}
-	return s.place(x, sizes, xs, rowMajor(sizes), 0, 0)
+	return s.place(x, sizes, xs, stockStrides(sizes), 0, 0)
 }
 
 // slice copies out of a slice, or into it.
-func (s *stockSite) slice() ([]move, error) {
+func (s *stockSite) slice() ([]stockMove, error) {
 	whole, part := s.in[0], s.out
 	into := s.kind == stockSliceIncr
 	if into {
@@ -131,9 +131,9 @@ func (s *stockSite) slice() ([]move, error) {
 	if axis > 0 && (end-s.start)%s.gap != 0 {
 		return nil, s.shapes()
 	}
-	outer, along, inner := extent(whole.Shape, axis)
+	outer, along, inner := stockExtent(whole.Shape, axis)
 	sizes := []int64{outer, int64(max(1, (end-s.start)/s.gap)), inner}
-	xs, ys := []int64{along * inner, int64(s.gap) * inner, 1}, rowMajor(sizes)
+	xs, ys := []int64{along * inner, int64(s.gap) * inner, 1}, stockStrides(sizes)
 	at := int64(s.start) * inner
 	if n := sizes[0] * sizes[1] * sizes[2]; int64(part.Elements()) != n {
 		if !into || part.Elements() != 1 {
@@ -147,19 +147,19 @@ func (s *stockSite) slice() ([]move, error) {
 	return s.place(whole, sizes, xs, ys, at, 0)
 }
 
-func (s *stockSite) concat() ([]move, error) {
+func (s *stockSite) concat() ([]stockMove, error) {
 	axis := s.axes[0]
 	if axis < 0 || axis >= len(s.out.Shape) {
 		return nil, s.shapes()
 	}
-	outer, along, inner := extent(s.out.Shape, axis)
-	var all []move
+	outer, along, inner := stockExtent(s.out.Shape, axis)
+	var all []stockMove
 	at := int64(0)
 	for _, x := range s.in {
 		if len(x.Shape) != len(s.out.Shape) {
 			return nil, s.shapes()
 		}
-		o, n, i := extent(x.Shape, axis)
+		o, n, i := stockExtent(x.Shape, axis)
 		if o != outer || i != inner {
 			return nil, s.shapes()
 		}
@@ -176,7 +176,7 @@ func (s *stockSite) concat() ([]move, error) {
 }
 
 // repeat takes the number of times from the shapes: the second operand is that number.
-func (s *stockSite) repeat() ([]move, error) {
+func (s *stockSite) repeat() ([]stockMove, error) {
 	x, axis := s.in[0], s.axes[0]
 	shape := x.Shape
 	if x.Elements() == 1 {
@@ -188,17 +188,17 @@ func (s *stockSite) repeat() ([]move, error) {
 	if axis < 0 || axis >= len(shape) || s.out.Elements()%x.Elements() != 0 {
 		return nil, s.shapes()
 	}
-	outer, along, inner := extent(shape, axis)
+	outer, along, inner := stockExtent(shape, axis)
 	sizes := []int64{outer, along, int64(s.out.Elements() / x.Elements()), inner}
-	return s.place(x, sizes, []int64{along * inner, inner, 0, 1}, rowMajor(sizes), 0, 0)
+	return s.place(x, sizes, []int64{along * inner, inner, 0, 1}, stockStrides(sizes), 0, 0)
 }
 
-func (s *stockSite) at() ([]move, error) {
+func (s *stockSite) at() ([]stockMove, error) {
 	x := s.in[0]
 	if len(s.axes) != len(x.Shape) || s.out.Elements() != 1 {
 		return nil, s.shapes()
 	}
-	strides, offset := rowMajor(sizesOf(x.Shape)), int64(0)
+	strides, offset := stockStrides(stockSizes(x.Shape)), int64(0)
 	for i, c := range s.axes {
 		if c < 0 || c >= x.Shape[i] {
 			return nil, s.shapes()

@@ -11,26 +11,26 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// refusal makes an error of package kernels for sizes that it does not take one of a guard.
-func refusal(err error) error {
+// stockRefusal makes an error of package kernels for sizes that it does not take one of a guard.
+func stockRefusal(err error) error {
 	if u := (*kernels.Unsupported)(nil); errors.As(err, &u) {
 		return graph.Refuse(graph.ReasonShape, "%v", err)
 	}
 	return err
 }
 
-// product is op(a) [m,k] times op(b) [k,n], of a batch or one. A transposed a lies as [k,m], a transposed b as [n,k].
-type product struct {
+// stockProduct is op(a) [m,k] times op(b) [k,n], of a batch or one. A transposed a lies as [k,m], a transposed b as [n,k].
+type stockProduct struct {
 	m, n, k        int64
 	transA, transB bool
 	batch          int64
 }
 
-// multiply appends the launches that write c = a b.
-type multiply = func(to []kernels.Launch, a, b, c, work kernels.Ptr) ([]kernels.Launch, error)
+// stockMultiply appends the launches that write c = a b.
+type stockMultiply = func(to []kernels.Launch, a, b, c, work kernels.Ptr) ([]kernels.Launch, error)
 
 // kernel returns what runs the product: a reduction where one of the two is a vector, which reads the other once, else tiles.
-func (p product) kernel() (work int64, run multiply) {
+func (p stockProduct) kernel() (work int64, run stockMultiply) {
 	if p.batch == 1 && (p.n == 1 || p.m == 1) {
 		rows, across, swap := p.m, p.transA, p.n != 1 // across: the sum goes over the rows of the matrix as it lies
 		if swap {                                     // the matrix is b
@@ -61,20 +61,20 @@ func (s *stockSite) compileProduct() (compiled, error) {
 		return s.compileTensordot()
 	}
 	a, b, y := s.in[0], s.in[1], s.out
-	p, ok := s.product()
+	p, ok := s.productSizes()
 	if !ok || p.batch*p.m*p.n != int64(y.Elements()) {
 		return compiled{}, s.shapes()
 	}
 	bytes, run := p.kernel()
-	return compiled{bytes, func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
-		return run(to, address(a), address(b), address(y), work)
+	return compiled{work: bytes, launch: func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
+		return run(to, stockAddress(a), stockAddress(b), stockAddress(y), work)
 	}}, nil
 }
 
-// product returns the sizes of the op; ok is false where they do not fit.
-func (s *stockSite) product() (p product, ok bool) {
+// productSizes returns the sizes of the op; ok is false where they do not fit.
+func (s *stockSite) productSizes() (p stockProduct, ok bool) {
 	a, b := s.in[0], s.in[1]
-	p = product{transA: s.transA, transB: s.transB, batch: 1}
+	p = stockProduct{transA: s.transA, transB: s.transB, batch: 1}
 	switch s.kind {
 	case stockDot:
 		p.m, p.k, p.n = 1, int64(a.Elements()), 1
@@ -88,7 +88,7 @@ func (s *stockSite) product() (p product, ok bool) {
 		if len(a.Shape) != 2 || s.transB {
 			return p, false
 		}
-		p.m, p.k = matrix(a.Shape, s.transA)
+		p.m, p.k = stockMatrix(a.Shape, s.transA)
 		p.n = 1
 		return p, int64(b.Elements()) == p.k
 	}
@@ -99,14 +99,14 @@ func (s *stockSite) product() (p product, ok bool) {
 	for _, n := range a.Shape[:outerA] {
 		p.batch *= int64(n)
 	}
-	p.m, p.k = matrix(a.Shape[outerA:], s.transA)
-	k, n := matrix(b.Shape[outerB:], s.transB)
+	p.m, p.k = stockMatrix(a.Shape[outerA:], s.transA)
+	k, n := stockMatrix(b.Shape[outerB:], s.transB)
 	p.n = n
 	return p, k == p.k
 }
 
-// matrix returns the sizes of a matrix, after its transposition.
-func matrix(shape tensor.Shape, trans bool) (rows, cols int64) {
+// stockMatrix returns the sizes of a matrix, after its transposition.
+func stockMatrix(shape tensor.Shape, trans bool) (rows, cols int64) {
 	if trans {
 		return int64(shape[1]), int64(shape[0])
 	}
@@ -116,8 +116,8 @@ func matrix(shape tensor.Shape, trans bool) (rows, cols int64) {
 // compileTensordot brings the axes of the sum together, in work memory where they do not lie so, and multiplies matrices.
 func (s *stockSite) compileTensordot() (compiled, error) {
 	y := s.out
-	a, okA := newSide(s.in[0], s.axes, false)
-	b, okB := newSide(s.in[1], s.otherAxes, true)
+	a, okA := newStockSide(s.in[0], s.axes, false)
+	b, okB := newStockSide(s.in[1], s.otherAxes, true)
 	if !okA || !okB || a.along != b.along || a.free*b.free != int64(y.Elements()) {
 		return compiled{}, s.shapes()
 	}
@@ -127,10 +127,10 @@ func (s *stockSite) compileTensordot() (compiled, error) {
 		}
 	}
 	if err := errors.Join(a.err, b.err); err != nil {
-		return compiled{}, refusal(err)
+		return compiled{}, stockRefusal(err)
 	}
-	bytes, run := product{a.free, b.free, a.along, a.first, !b.first, 1}.kernel()
-	return compiled{a.work + b.work + bytes, func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
+	bytes, run := stockProduct{m: a.free, n: b.free, k: a.along, transA: a.first, transB: !b.first, batch: 1}.kernel()
+	return compiled{work: a.work + b.work + bytes, launch: func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
 		to, pa, err := a.append(to, work)
 		if err != nil {
 			return to, err
@@ -139,12 +139,12 @@ func (s *stockSite) compileTensordot() (compiled, error) {
 		if err != nil {
 			return to, err
 		}
-		return run(to, pa, pb, address(y), work+kernels.Ptr(a.work+b.work))
+		return run(to, pa, pb, stockAddress(y), work+kernels.Ptr(a.work+b.work))
 	}}, nil
 }
 
-// side is an operand of a tensordot as a matrix [along,free], or [free,along].
-type side struct {
+// stockSide is an operand of a tensordot as a matrix [along,free], or [free,along].
+type stockSide struct {
 	x           ops.Arg
 	free, along int64
 	first       bool  // along comes first
@@ -153,10 +153,10 @@ type side struct {
 	err         error
 }
 
-// newSide arranges x around the axes of the sum, in the order given. first says which order a copy gets.
-func newSide(x ops.Arg, axes []int, first bool) (side, bool) {
-	s := side{x: x, free: 1, along: 1, first: first}
-	if !distinct(axes, len(x.Shape)) {
+// newStockSide arranges x around the axes of the sum, in the order given. first says which order a copy gets.
+func newStockSide(x ops.Arg, axes []int, first bool) (stockSide, bool) {
+	s := stockSide{x: x, free: 1, along: 1, first: first}
+	if !distinctAxes(axes, len(x.Shape)) {
 		return s, false
 	}
 	var free []int
@@ -177,21 +177,21 @@ func newSide(x ops.Arg, axes []int, first bool) (side, bool) {
 	if first {
 		order = alongFirst
 	}
-	from := sizesOf(x.Shape)
-	strides, sizes, xs := rowMajor(from), make([]int64, len(from)), make([]int64, len(from))
+	from := stockSizes(x.Shape)
+	strides, sizes, xs := stockStrides(from), make([]int64, len(from)), make([]int64, len(from))
 	for i, axis := range order {
 		sizes[i], xs[i] = from[axis], strides[axis]
 	}
-	s.copy, s.err = kernels.NewStridedCopy(sizes, xs, rowMajor(sizes))
-	s.work = alignWork(4 * s.free * s.along)
+	s.copy, s.err = kernels.NewStridedCopy(sizes, xs, stockStrides(sizes))
+	s.work = alignStockWork(4 * s.free * s.along)
 	return s, true
 }
 
 // append appends the copy, if there is one, and returns where the matrix lies.
-func (s *side) append(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, kernels.Ptr, error) {
+func (s *stockSide) append(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, kernels.Ptr, error) {
 	if s.work == 0 {
-		return to, address(s.x), nil
+		return to, stockAddress(s.x), nil
 	}
-	to, err := s.copy.Forward(to, address(s.x), work)
+	to, err := s.copy.Forward(to, stockAddress(s.x), work)
 	return to, work, err
 }

@@ -95,8 +95,8 @@ type stockField struct {
 	kind reflect.Kind
 }
 
-// products are the linear products, by their operators as String writes them, without transposes.
-var products = map[string]stockKind{
+// stockProducts are the linear products, by their operators as String writes them, without transposes.
+var stockProducts = map[string]stockKind{
 	"A × B": stockMatMul, "A × b": stockMatVec, "a ⋅ b": stockDot, "a ⊗ b": stockOuter, "A ××× B": stockBatched,
 }
 
@@ -120,36 +120,36 @@ func recogniseStock(op G.Op) (stockOp, bool) {
 		s.kind = stockBinary
 		s.binary, ok = kernels.FindBinary(text)
 	case "linAlgBinOp":
-		s.kind, ok = products[strings.ReplaceAll(text, "ᵀ", "")]
+		s.kind, ok = stockProducts[strings.ReplaceAll(text, "ᵀ", "")]
 		s.transA, s.transB = f["transA"].Bool(), f["transB"].Bool()
 	case "tensordotOp":
-		s.kind, s.axes, s.otherAxes = stockTensordot, ints(f["aAxes"]), ints(f["bAxes"])
+		s.kind, s.axes, s.otherAxes = stockTensordot, stockInts(f["aAxes"]), stockInts(f["bAxes"])
 	case "sumOp":
-		s.kind, s.axes = stockSum, ints(f["along"])
+		s.kind, s.axes = stockSum, stockInts(f["along"])
 	case "maxOp":
-		s.kind, s.axes = stockMax, ints(f["along"])
+		s.kind, s.axes = stockMax, stockInts(f["along"])
 	case "softmaxOp":
-		s.kind, s.axes, s.log = stockSoftmax, ints(f["axis"]), f["isLog"].Bool()
+		s.kind, s.axes, s.log = stockSoftmax, stockInts(f["axis"]), f["isLog"].Bool()
 	case "softmaxDiffOp":
-		s.kind, s.axes, s.log = stockSoftmaxDiff, ints(f["axis"]), f["isLog"].Bool()
+		s.kind, s.axes, s.log = stockSoftmaxDiff, stockInts(f["axis"]), f["isLog"].Bool()
 	case "reshapeOp":
 		s.kind = stockReshape
 	case "transposeOp":
-		s.kind, s.axes = stockTranspose, ints(f["pattern"])
+		s.kind, s.axes = stockTranspose, stockInts(f["pattern"])
 	case "sliceOp":
-		s.kind, s.axes = stockSlice, ints(f["along"])
+		s.kind, s.axes = stockSlice, stockInts(f["along"])
 		ok = s.setSlice(op)
 	case "sliceIncrOp":
-		s.kind, s.axes = stockSliceIncr, ints(f["along"])
+		s.kind, s.axes = stockSliceIncr, stockInts(f["along"])
 		ok = s.setSlice(op)
 	case "concatOp":
-		s.kind, s.axes = stockConcat, ints(f["axis"])
+		s.kind, s.axes = stockConcat, stockInts(f["axis"])
 	case "repeatOp":
-		s.kind, s.axes = stockRepeat, ints(f["along"])
+		s.kind, s.axes = stockRepeat, stockInts(f["along"])
 	case "sizeOp":
-		s.kind, s.axes = stockSize, ints(f["axis"])
+		s.kind, s.axes = stockSize, stockInts(f["axis"])
 	case "atOp":
-		s.kind, s.axes = stockAt, ints(f["coordinates"])
+		s.kind, s.axes = stockAt, stockInts(f["coordinates"])
 	}
 	return s, ok
 }
@@ -186,8 +186,8 @@ func stockFields(op G.Op) (string, map[string]reflect.Value, bool) {
 	return v.Type().Name(), fields, true
 }
 
-// ints copies an int, or a slice of ints.
-func ints(v reflect.Value) []int {
+// stockInts copies an int, or a slice of ints.
+func stockInts(v reflect.Value) []int {
 	if v.Kind() == reflect.Int {
 		return []int{int(v.Int())}
 	}
@@ -216,8 +216,8 @@ func (s *stockOp) setSlice(op G.Op) bool {
 	return s.start >= 0
 }
 
-// distinct reports whether axes are in [0,rank), each one at most once.
-func distinct(axes []int, rank int) bool {
+// distinctAxes reports whether axes are in [0,rank), each one at most once.
+func distinctAxes(axes []int, rank int) bool {
 	for i, a := range axes {
 		if a < 0 || a >= rank || slices.Contains(axes[:i], a) {
 			return false

@@ -255,7 +255,7 @@ func TestStockReductionsOfTensor(t *testing.T) {
 					}
 				}
 				ok := tensorSums(shape, axes)
-				if got := reducesRight(shape, axes); got && !ok {
+				if got := tensorReducesRight(shape, axes); got && !ok {
 					t.Errorf("the sum along %v of %v is taken for right", axes, shape)
 				} else if !got && ok {
 					t.Errorf("the sum along %v of %v is taken for wrong", axes, shape)
