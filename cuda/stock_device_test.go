@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -242,10 +241,8 @@ func compareStockOp(t *testing.T, dev stockDevice, g *G.ExprGraph, n *G.Node, in
 	}
 	defer dev.reset(t)
 	for i, a := range args {
-		data, err := binary.Append(nil, binary.LittleEndian, stockFloats(t, in[i]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := stockFloats(t, in[i])
+		data := unsafe.Slice((*byte)(unsafe.Pointer(&v[0])), 4*len(v))
 		p := dev.alloc(t, len(data))
 		dev.upload(t, p, data)
 		placeStock(a.Buf, p, len(data))
@@ -279,10 +276,7 @@ func compareStockOp(t *testing.T, dev stockDevice, g *G.ExprGraph, n *G.Node, in
 	if !bytes.Equal(runs[1][:stockGuard], poison[:stockGuard]) || !bytes.Equal(runs[1][end:], poison[end:]) {
 		t.Errorf("%v: written to outside of the result", n.Op())
 	}
-	got := make([]float64, size/4)
-	for i := range got {
-		got[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(runs[1][stockGuard+4*i:])))
-	}
+	got := testutil.Convert[float64](unsafe.Slice((*float32)(unsafe.Pointer(&runs[1][stockGuard])), size/4))
 	var wanted []float64
 	switch data := want.Data().(type) {
 	case []float64:
