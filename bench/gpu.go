@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,7 +28,27 @@ const (
 // attention, batch 16 of 2048 tokens.
 const compiledPyTorch, eagerPyTorch = 644300, 489100
 
-// trainer is Base() that trains on fixed tokens.
+//go:embed *.go
+var sources embed.FS
+
+// sourceText is the text that is trained on: what is selected, and so the time of the selected branch, depends on it.
+func sourceText() ([]byte, error) {
+	files, err := sources.ReadDir(".")
+	if err != nil {
+		return nil, err
+	}
+	var all []byte
+	for _, f := range files {
+		b, err := sources.ReadFile(f.Name())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b...)
+	}
+	return all, nil
+}
+
+// trainer is Base() that trains on this program's source.
 type trainer struct {
 	weights *tinylm.Weights
 	model   *tinylm.Model
@@ -52,8 +73,7 @@ func warmTrainer(r *report) (*trainer, error) {
 }
 
 func (t *trainer) start(r *report) (err error) {
-	c := tinylm.Base()
-	if t.weights, err = tinylm.NewWeights(c, tensor.Float32, 1); err != nil {
+	if t.weights, err = tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1); err != nil {
 		return err
 	}
 	if err = t.weights.MoveTo(r.backend); err != nil {
@@ -63,8 +83,12 @@ func (t *trainer) start(r *report) (err error) {
 	if t.model, err = tinylm.NewModel(t.weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(), machine); err != nil {
 		return err
 	}
+	text, err := sourceText()
+	if err != nil {
+		return err
+	}
 	for i := range t.model.Tokens() {
-		t.model.Tokens()[i] = int32(i * 7919 % 251 % c.Vocab)
+		t.model.Tokens()[i] = int32(text[i%len(text)])
 	}
 	t.model.NextTokens()
 	if t.solver, err = graph.NewAdamW(graph.WithSolverMachine(t.model.Machine())); err != nil {
