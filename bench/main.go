@@ -1,7 +1,8 @@
 // Command bench measures the project on the machine it runs on and writes a CSV and plots: one suite for each claim of
 // the README, each row with its baseline and, where there is one, its target.
 //
-//	go run ./bench                      all suites of the CPU
+//	go run ./bench                      all suites of the GPU, or of the CPU where there is none
+//	go run ./bench -device cpu          all suites of the CPU
 //	go run ./bench -suite gemm,model    some of them
 //	go run ./bench -out bench/results   where the CSV and the PNG files go
 //
@@ -9,11 +10,15 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
 )
 
 // suite is one group of measurements.
@@ -21,16 +26,19 @@ type suite struct {
 	name  string
 	about string
 	run   func(*report) error
+	gpu   bool // it runs on a GPU, the others on the CPU
 }
 
 func suites() []suite {
 	return []suite{
-		{"gemm", "matrix product against gonum", benchGemm},
-		{"ops", "each op of the attention layer, forward and backward", benchOps},
-		{"layer", "NSA layer forward and backward: time and memory against S", benchLayer},
-		{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock},
-		{"model", "Base() forward and backward", benchModel},
-		{"machine", "Machine against TapeMachine: memory and allocations", benchMachine},
+		{"gemm", "matrix product against gonum", benchGemm, false},
+		{"ops", "each op of the attention layer, forward and backward", benchOps, false},
+		{"layer", "NSA layer forward and backward: time and memory against S", benchLayer, false},
+		{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock, false},
+		{"model", "Base() forward and backward", benchModel, false},
+		{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, false},
+		{"train", "Base() trains: tokens a second, who waits for whom", benchTrain, true},
+		{"profile", "where the time of a training step of Base() goes", benchProfile, true},
 	}
 }
 
@@ -41,19 +49,21 @@ func main() {
 	}
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+strings.Join(names, ", "))
 	out := flag.String("out", "bench/results", "folder of the CSV and the plots")
+	device := flag.String("device", "auto", "auto, cpu or cuda:N")
+	precision := flag.String("precision", "bf16", "of the activations in the suites of the GPU: f32, bf16 or fp16")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "bench: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)
 	}
-	if err := run(*pick, *out, *child); err != nil {
+	if err := run(*pick, *out, *child, *device, *precision); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(pick, out, child string) error {
+func run(pick, out, child, device, precision string) (err error) {
 	if child != "" {
 		return runChild(child)
 	}
@@ -63,13 +73,25 @@ func run(pick, out, child string) error {
 			return fmt.Errorf("no suite %q", name)
 		}
 	}
-	r, err := newReport(out)
+	b, err := cuda.Select(device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	p, err := graph.ParsePrecision(precision)
+	if err != nil {
+		return err
+	}
+	r, err := newReport(out, b, p)
 	if err != nil {
 		return err
 	}
 	for _, s := range suites() {
-		if pick != "all" && !slices.Contains(wanted, s.name) {
+		if pick == "all" && s.gpu == b.Device().Host || pick != "all" && !slices.Contains(wanted, s.name) {
 			continue
+		}
+		if s.gpu == b.Device().Host {
+			return fmt.Errorf("suite %s does not run on %s: see -device", s.name, b.Device().Kind)
 		}
 		fmt.Printf("\n%s: %s\n", s.name, s.about)
 		r.suite = s.name

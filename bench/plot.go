@@ -62,7 +62,7 @@ func (r *report) plot(file, title, unit string, series map[string]plotter.XYs) e
 		return nil
 	}
 	p := plot.New()
-	p.Title.Text = fmt.Sprintf("%s (%s, %s cores, %s)", title, r.host["machine"], r.host["cores"], r.host["simd"])
+	p.Title.Text = fmt.Sprintf("%s (%s, %s cores, %s)", title, r.of("machine"), r.of("cores"), r.of("simd"))
 	p.X.Label.Text, p.Y.Label.Text = "tokens S", unit
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = powers{}, plot.LogTicks{Prec: -1}

@@ -9,11 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -31,31 +33,59 @@ type row struct {
 
 // report gathers rows and writes them as CSV when the run ends.
 type report struct {
-	dir   string
-	suite string
-	host  map[string]string
-	rows  []row
+	dir       string
+	backend   graph.Backend
+	precision graph.Precision
+	suite     string
+	host      [][2]string // columns that are the same in all rows, with their values
+	rows      []row
 }
 
-// columns of the CSV, in order.
-var columns = []string{"date", "commit", "machine", "cores", "simd", "go", "command",
-	"suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio"}
+// columns of a row, in order, after those of the report's host.
+var columns = []string{"suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio"}
 
-func newReport(dir string) (*report, error) {
+func newReport(dir string, b graph.Backend, p graph.Precision) (*report, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	r := &report{dir: dir, host: map[string]string{
-		"date":    time.Now().UTC().Format("2006-01-02"),
-		"commit":  commit(),
-		"machine": processor(),
-		"cores":   strconv.Itoa(runtime.GOMAXPROCS(0)),
-		"simd":    cpu.Level(),
-		"go":      runtime.Version(),
-		"command": "go run ./bench " + strings.Join(os.Args[1:], " "),
-	}}
-	fmt.Printf("%s, %s cores, %s, %s, commit %s\n", r.host["machine"], r.host["cores"], r.host["simd"], r.host["go"], r.host["commit"])
+	r := &report{dir: dir, backend: b, precision: p}
+	r.host = [][2]string{{"date", time.Now().UTC().Format("2006-01-02")}, {"commit", commit()}}
+	cores := strconv.Itoa(runtime.GOMAXPROCS(0))
+	if d := b.Device(); d.Host {
+		r.host = append(r.host, [][2]string{{"machine", processor()}, {"cores", cores}, {"simd", cpu.Level()}}...)
+	} else {
+		r.host = append(r.host, [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features},
+			{"host", processor()}, {"cores", cores}}...)
+	}
+	command := strings.TrimSpace("go run ./bench " + strings.Join(os.Args[1:], " "))
+	r.host = append(r.host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
+	for i, h := range r.host[1:] {
+		if i > 0 {
+			fmt.Print(", ")
+		}
+		fmt.Print(h[0], " ", h[1])
+	}
+	fmt.Println()
 	return r, nil
+}
+
+// of returns the value of one of the host's columns.
+func (r *report) of(name string) string {
+	for _, h := range r.host {
+		if h[0] == name {
+			return h[1]
+		}
+	}
+	return ""
+}
+
+// header returns the first line of the CSV.
+func (r *report) header() []string {
+	var all []string
+	for _, h := range r.host {
+		all = append(all, h[0])
+	}
+	return append(all, columns...)
 }
 
 // target is a bound on a figure.
@@ -91,10 +121,14 @@ func (r *report) add(what, size string, value float64, unit string, goal *target
 	fmt.Println(strings.TrimRight(line, " "))
 }
 
-// save writes the rows to cpu.csv, in place of the rows of the same suites that it held.
+// save writes the rows to cpu.csv or gpu.csv, in place of the rows of the same suites that it held.
 func (r *report) save() error {
-	path := filepath.Join(r.dir, "cpu.csv")
-	kept, err := otherSuites(path, r.rows)
+	name := "cpu.csv"
+	if !r.backend.Device().Host {
+		name = "gpu.csv"
+	}
+	path := filepath.Join(r.dir, name)
+	kept, err := r.otherSuites(path)
 	if err != nil {
 		return err
 	}
@@ -109,23 +143,25 @@ func (r *report) save() error {
 // write writes the CSV: rows kept from the file, then those of this run.
 func (r *report) write(f io.Writer, kept [][]string) error {
 	w := csv.NewWriter(f)
-	w.Write(columns)
+	w.Write(r.header())
 	w.WriteAll(kept)
 	for _, x := range r.rows {
 		ratio, base := "", ""
 		if x.baseValue != 0 {
 			ratio, base = fmt.Sprintf("%.4g", x.value/x.baseValue), fmt.Sprintf("%.4g", x.baseValue)
 		}
-		w.Write([]string{r.host["date"], r.host["commit"], r.host["machine"], r.host["cores"], r.host["simd"], r.host["go"],
-			strings.TrimSpace(r.host["command"]), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit, x.target, x.met,
-			x.baseline, base, ratio})
+		var all []string
+		for _, h := range r.host {
+			all = append(all, h[1])
+		}
+		w.Write(append(all, x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit, x.target, x.met, x.baseline, base, ratio))
 	}
 	w.Flush()
 	return w.Error()
 }
 
-// otherSuites reads the rows of the CSV at path that belong to suites not among rows.
-func otherSuites(path string, rows []row) ([][]string, error) {
+// otherSuites reads the rows of the CSV at path that belong to suites which have not been measured.
+func (r *report) otherSuites(path string) ([][]string, error) {
 	f, err := os.Open(path)
 	if os.IsNotExist(err) {
 		return nil, nil
@@ -137,10 +173,10 @@ func otherSuites(path string, rows []row) ([][]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	at := slices.Index(columns, "suite")
+	at := slices.Index(r.header(), "suite")
 	var kept [][]string
 	for i, rec := range all {
-		same := slices.ContainsFunc(rows, func(x row) bool { return len(rec) > at && rec[at] == x.suite })
+		same := slices.ContainsFunc(r.rows, func(x row) bool { return len(rec) > at && rec[at] == x.suite })
 		if i > 0 && !same {
 			kept = append(kept, rec)
 		}
@@ -179,8 +215,12 @@ func secondsInTurn(rounds int, fs ...func() error) ([]float64, error) {
 	return medians, nil
 }
 
-// commit returns the checked-out commit, with a plus sign when files differ from it.
+// commit returns the commit that the program was built from, or else the one that is checked out, with a plus sign when
+// files differ from it.
 func commit() string {
+	if id := builtFrom(); id != "" {
+		return id
+	}
 	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {
 		return "unknown"
@@ -190,6 +230,27 @@ func commit() string {
 		id += "+"
 	}
 	return id
+}
+
+// builtFrom returns the commit that go build has noted in the program, as of the bundle for a GPU host.
+func builtFrom() (id string) {
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return ""
+	}
+	modified := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			id = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = "+"
+		}
+	}
+	if id == "" {
+		return ""
+	}
+	return id + modified
 }
 
 // processor returns the processor's name.

@@ -32,7 +32,8 @@ type AdamW struct {
 	owned   bool // the backend is the solver's own
 	closed  bool
 	lr      float64
-	step    int // steps taken
+	scale   float64 // of the gradients; 0 is 1
+	step    int     // steps taken
 
 	plan    *adamWPlan  // nil before the first step
 	pending *AdamWState // from SetState before the first step
@@ -156,6 +157,16 @@ func (s *AdamW) SetLR(lr float64) error {
 	return nil
 }
 
+// SetGradScale says that the gradients of all steps from now on are scale times too large, as those of ScaledGrad: steps
+// and norms are those of the gradients divided by it. It allocates nothing.
+func (s *AdamW) SetGradScale(scale float64) error {
+	if !(scale > 0) || math.IsInf(scale, 1) {
+		return fmt.Errorf("graph: adamw: scale of the gradients is %v, want a number above 0", scale)
+	}
+	s.scale = scale
+	return nil
+}
+
 // LR returns the learning rate of the next step.
 func (s *AdamW) LR() float64 {
 	if s.options.schedule == nil {
@@ -180,6 +191,14 @@ func (s *AdamW) Step(weights []G.ValueGrad) error {
 var errClosed = errors.New("closed")
 
 func (s *AdamW) takeStep(weights []G.ValueGrad) error {
+	if err := s.begin(weights); err != nil {
+		return err
+	}
+	return s.end(weights, s.plan.launch())
+}
+
+// begin makes everything ready for the kernel of the next step.
+func (s *AdamW) begin(weights []G.ValueGrad) error {
 	if s.closed {
 		return errClosed
 	}
@@ -195,7 +214,14 @@ func (s *AdamW) takeStep(weights []G.ValueGrad) error {
 	if err := checkLR(lr); err != nil {
 		return err
 	}
-	err := s.plan.launch(&s.options, lr, s.step+1)
+	return s.plan.prepare(&s.options, lr, s.scale, s.step+1)
+}
+
+// end counts a step whose kernel has been launched with the error err.
+func (s *AdamW) end(weights []G.ValueGrad, err error) error {
+	if err == nil {
+		err = s.plan.check()
+	}
 	for _, w := range weights {
 		zeroDual(w)
 	}
@@ -203,6 +229,9 @@ func (s *AdamW) takeStep(weights []G.ValueGrad) error {
 		return err
 	}
 	s.step++
+	if m := s.options.machine; m != nil {
+		m.fresh = s.plan.refreshes(m)
+	}
 	return nil
 }
 

@@ -28,6 +28,7 @@ type adamWPlan struct {
 	slots   []adamWSlot
 	shared  bool // the stream is a machine's
 	spans   []adamWSpan
+	watches []*Watch
 }
 
 // adamWSpan is the memory of a weight or of its gradient.
@@ -42,6 +43,7 @@ type adamWSlot struct {
 	name         string
 	weight, grad ops.Arg
 	m, v         ops.Arg
+	half         ops.Arg // copy in half precision of the machine that the solver shares; without memory where there is none
 }
 
 func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
@@ -62,6 +64,10 @@ func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
 	}
 	site := Site{In: []ops.Operand{p.hyper.Operand}, Out: []ops.Operand{p.result.Operand}}
 	in := []ops.Arg{p.hyper}
+	copies := tensor.Dtype{}
+	if o.machine != nil {
+		copies = o.machine.half
+	}
 	decay := make([]byte, len(weights))
 	seen := make(map[string]bool, len(weights))
 	for i, w := range weights {
@@ -83,13 +89,20 @@ func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
 			*a = ops.Arg{Operand: of, Buf: new(cpu.Buf)}
 			in, site.In = append(in, *a), append(site.In, of)
 		}
+		if ops.IsHalf(copies) {
+			s.half = ops.Arg{Operand: ops.Operand{Dtype: copies}, Buf: new(cpu.Buf)}
+			if n, ok := w.(*G.Node); ok && o.machine.of[n] != nil && o.machine.of[n].casts[copies] != nil {
+				s.half = o.machine.of[n].casts[copies].arg
+			}
+			in, site.In = append(in, s.half), append(site.In, s.half.Operand)
+		}
 		p.slots = append(p.slots, s)
 		decay[i] = '0'
 		if o.decays(name, of.Shape) {
 			decay[i] = '1'
 		}
 	}
-	spec := ops.AdamWOp{Decay: string(decay)}
+	spec := ops.AdamWOp{Decay: string(decay), Copies: copies}
 	site.Spec = spec
 	if _, err := spec.Infer(site.In); err != nil {
 		return nil, err
@@ -176,7 +189,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
 		}
 		ok, err := b.Adopt(s.grad.Buf, grad, s.grad.Operand)
 		if err == nil && !ok {
-			err = errors.New("not in the memory of the solver's backend")
+			err = errElsewhere
 		}
 		if err != nil {
 			return fmt.Errorf("gradient of %s: %w", s.name, err)
@@ -220,6 +233,8 @@ func (p *adamWPlan) describe(s adamWSpan) string {
 	return "the gradient of " + p.slots[s.slot].name
 }
 
+var errElsewhere = errors.New("not in the memory of the solver's backend: see MoveInputs")
+
 // adoptInPlace points a cell to the memory of a value that is written to: a copy will not do.
 func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
 	ok, err := b.Adopt(a.Buf, v, a.Operand)
@@ -227,7 +242,7 @@ func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
 		return err
 	}
 	if !ok {
-		return errors.New("not in the memory of the solver's backend")
+		return errElsewhere
 	}
 	if uintptr(a.Pointer()) != v.Uintptr() {
 		return errors.New("not contiguous and row-major, so it can not be changed in place")
@@ -235,17 +250,25 @@ func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
 	return nil
 }
 
-// launch runs step number t, from 1.
-func (p *adamWPlan) launch(o *adamWOptions, lr float64, t int) error {
+// prepare makes everything ready for the kernel of step number t, from 1.
+func (p *adamWPlan) prepare(o *adamWOptions, lr, scale float64, t int) error {
 	ops.AdamWHyper{
-		LR: lr, Beta1: o.beta1, Beta2: o.beta2, Eps: o.eps, Decay: o.decay, Clip: o.clip, Step: t,
+		LR: lr, Beta1: o.beta1, Beta2: o.beta2, Eps: o.eps, Decay: o.decay, Clip: o.clip, Scale: scale, Step: t,
 	}.Write(p.numbers.Float64s())
 	if err := p.stream.Upload(p.hyper, p.numbers); err != nil {
 		return err
 	}
-	if err := p.kernel.Launch(p.stream, &p.work); err != nil {
-		return err
+	if k, ok := p.kernel.(Preparer); ok {
+		return k.Prepare(p.stream, &p.work)
 	}
+	return nil
+}
+
+// launch enqueues the kernel.
+func (p *adamWPlan) launch() error { return p.kernel.Launch(p.stream, &p.work) }
+
+// check looks at what the kernel has come to, where that can be seen without waiting.
+func (p *adamWPlan) check() error {
 	if !p.backend.Device().Host {
 		return nil
 	}
@@ -253,6 +276,19 @@ func (p *adamWPlan) launch(o *adamWOptions, lr float64, t int) error {
 		return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, p.culprit())
 	}
 	return nil
+}
+
+// refreshes reports whether a step writes all results of the prologue of m.
+func (p *adamWPlan) refreshes(m *Machine) bool {
+	if len(m.prologue) == 0 {
+		return false
+	}
+	for _, st := range m.prologue {
+		if !slices.ContainsFunc(p.slots, func(s adamWSlot) bool { return s.half.Buf == st.out[0].arg.Buf }) {
+			return false
+		}
+	}
+	return true
 }
 
 // culprit names the first weight whose gradient is not finite.
@@ -349,6 +385,9 @@ func (p *adamWPlan) close() error {
 	var err error
 	if p.stream != nil {
 		err = p.stream.Synchronize()
+		for _, w := range p.watches {
+			err = errors.Join(err, w.close())
+		}
 		if !p.shared {
 			err = errors.Join(err, p.stream.Close())
 		}

@@ -1,7 +1,10 @@
 package graph
 
 import (
+	"time"
+
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -48,9 +51,19 @@ type Backend interface {
 	Close() error
 }
 
+// HalfBackend is a Backend that can also compute in half precision.
+type HalfBackend interface {
+	Backend
+	// Storage returns the types in which the operands of a site should lie where activations are stored in half,
+	// ops.BFloat16 or ops.Float16. The site's In are as they lie so far, its Out as the graph has them. A machine puts an
+	// ops.CastOp before an input that should be of another type, and makes the outputs of the types that it is told: only
+	// float32 and half may take each other's place.
+	Storage(s Site, half tensor.Dtype) (in, out []tensor.Dtype)
+}
+
 // Site is a place in a graph that wants an implementation.
 type Site struct {
-	Op      G.Op
+	Op      G.Op     // nil for a Spec that is no op of the graph
 	Spec    ops.Spec // nil for an op that is not of package ops
 	In, Out []ops.Operand
 	Policy  Policy
@@ -74,8 +87,15 @@ type Kernel interface {
 	WorkBytes() int
 	// Launch enqueues the kernel on s, which must be of the same backend; work holds at least WorkBytes, aligned like an
 	// operand and undefined. It allocates nothing once warm. An error of what had been enqueued earlier may come here and
-	// in any other call: as a *LaunchError where the kernel is known that has caused it.
+	// in any other call: as a *LaunchError.
 	Launch(s Stream, work *cpu.Buf) error
+}
+
+// Preparer is a Kernel with work that a capture cannot hold, such as an upload of addresses.
+type Preparer interface {
+	Kernel
+	// Prepare is called before each launch or replay, with the memory that Launch has: outside of captures.
+	Prepare(s Stream, work *cpu.Buf) error
 }
 
 // Memory is a block of device memory.
@@ -98,6 +118,11 @@ type Stream interface {
 	// host when it is asked for its data, after waiting for s. It holds the address that a has now, and is a pointer.
 	View(a ops.Arg) G.Value
 
+	// NewReadback returns a way to copy operands like o to the host without waiting for other work.
+	NewReadback(o ops.Operand) (Readback, error)
+	// NewEvent returns a mark in this stream, to measure time on the device.
+	NewEvent() (Event, error)
+
 	// BeginCapture makes launches be recorded instead of run, until EndCapture. Copies must not come between.
 	BeginCapture() error
 	// EndCapture returns what was recorded. Where recording failed it returns the error, and the stream goes on as if
@@ -109,17 +134,36 @@ type Stream interface {
 	Close() error
 }
 
+// Readback is a place of the host for copies of one operand at a time.
+type Readback interface {
+	// Fetch enqueues a copy of src behind what has been enqueued in the stream so far. A copy before it is lost.
+	Fetch(src ops.Arg) error
+	// Value waits for the last Fetch, but not for what has been enqueued after it, and returns the value, in host memory:
+	// it holds until the next Fetch.
+	Value() (G.Value, error)
+	Close() error
+}
+
+// Event is a mark in a stream.
+type Event interface {
+	// Record puts the mark behind what has been enqueued so far. It must not be captured.
+	Record() error
+	// Since returns the device's time from start to the mark. It waits for both.
+	Since(start Event) (time.Duration, error)
+	Close() error
+}
+
 // Replay is a recorded sequence of launches. It may keep the addresses that the cells held when it was recorded: where one
 // has changed, record again.
 type Replay interface {
-	// Launch enqueues the sequence on s. An error that a known kernel has caused is a *LaunchError.
+	// Launch enqueues the sequence on s. An error that its kernels have caused is a *LaunchError.
 	Launch(s Stream) error
 	Close() error
 }
 
 // LaunchError is the failure of one kernel of a Replay, or of one that had been enqueued earlier.
 type LaunchError struct {
-	Kernel Kernel
+	Kernel Kernel // nil where it is not known which of several it was
 	Err    error
 }
 

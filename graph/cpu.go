@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 	"unsafe"
 
 	G "gorgonia.org/gorgonia"
@@ -156,6 +157,36 @@ func (s *cpuStream) mayCopy() error {
 		return errors.New("graph: cpu: copy during a capture")
 	}
 	return nil
+}
+
+// NewReadback implements Stream: copies are made at once.
+func (s *cpuStream) NewReadback(o ops.Operand) (Readback, error) {
+	return &cpuReadback{s, ops.NewValue(o)}, nil
+}
+
+type cpuReadback struct {
+	stream *cpuStream
+	value  G.Value
+}
+
+func (r *cpuReadback) Fetch(src ops.Arg) error { return r.stream.Download(r.value, src) }
+func (r *cpuReadback) Value() (G.Value, error) { return r.value, nil }
+func (r *cpuReadback) Close() error            { return nil }
+
+// NewEvent implements Stream: the host's clock is the device's.
+func (s *cpuStream) NewEvent() (Event, error) { return new(cpuEvent), nil }
+
+type cpuEvent struct{ at time.Time }
+
+func (e *cpuEvent) Record() error { e.at = time.Now(); return nil }
+func (e *cpuEvent) Close() error  { return nil }
+
+func (e *cpuEvent) Since(start Event) (time.Duration, error) {
+	from, ok := start.(*cpuEvent)
+	if !ok {
+		return 0, fmt.Errorf("graph: cpu: time since an event of type %T", start)
+	}
+	return e.at.Sub(from.at), nil
 }
 
 func (s *cpuStream) View(a ops.Arg) G.Value { return hostView(a) }

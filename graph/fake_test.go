@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/chewxy/hm"
@@ -116,13 +117,22 @@ func (i fakeImplementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel,
 	if i.name == "unbound" {
 		return nil, fmt.Errorf("no library: %w", graph.Refuse(graph.ReasonMissing, "libfake.so"))
 	}
-	k, err := i.fake.cpu.Offers(s)[0].Bind(s, in, out)
+	k, err := bindHalf(i.fake.cpu, s, in, out)
 	return &fakeKernel{Kernel: k, args: slices.Concat(in, out)}, err
 }
 
 type fakeKernel struct {
 	graph.Kernel
-	args []ops.Arg
+	args  []ops.Arg
+	bound []cpu.Buf // that Prepare saw
+}
+
+func (k *fakeKernel) Prepare(graph.Stream, *cpu.Buf) error {
+	k.bound = k.bound[:0]
+	for _, a := range k.args {
+		k.bound = append(k.bound, *a.Buf)
+	}
+	return nil
 }
 
 func (k *fakeKernel) Launch(s graph.Stream, work *cpu.Buf) error {
@@ -130,6 +140,9 @@ func (k *fakeKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	cells := make([]cpu.Buf, len(k.args)) // addresses are read when it is enqueued
 	for i, a := range k.args {
 		cells[i] = *a.Buf
+	}
+	if p, ok := s.(*fakeStream); ok && p.capturing && k.bound != nil && !slices.Equal(k.bound, cells) {
+		return errors.New("captured without Prepare")
 	}
 	run := func() error {
 		for i, a := range k.args {
@@ -205,6 +218,39 @@ func (s *fakeStream) View(a ops.Arg) G.Value {
 	return v
 }
 
+func (s *fakeStream) NewReadback(o ops.Operand) (graph.Readback, error) {
+	return &fakeReadback{s, ops.NewValue(o)}, nil
+}
+
+type fakeReadback struct {
+	stream *fakeStream
+	value  G.Value
+}
+
+func (r *fakeReadback) Fetch(src ops.Arg) error { return r.stream.Download(r.value, src) }
+func (r *fakeReadback) Value() (G.Value, error) { return r.value, r.stream.Synchronize() }
+func (r *fakeReadback) Close() error            { return nil }
+
+func (s *fakeStream) NewEvent() (graph.Event, error) {
+	e, err := s.cpu.NewEvent()
+	return &fakeEvent{e, s}, err
+}
+
+type fakeEvent struct {
+	cpu    graph.Event
+	stream *fakeStream
+}
+
+func (e *fakeEvent) Record() error { e.stream.enqueue(e.cpu.Record); return nil }
+func (e *fakeEvent) Close() error  { return nil }
+
+func (e *fakeEvent) Since(start graph.Event) (time.Duration, error) {
+	if err := e.stream.Synchronize(); err != nil {
+		return 0, err
+	}
+	return e.cpu.Since(start.(*fakeEvent).cpu)
+}
+
 func (s *fakeStream) BeginCapture() error {
 	if s.capturing {
 		return errors.New("capture during a capture")
@@ -267,12 +313,14 @@ func (v *fakeValue) Type() hm.Type {
 	return G.TensorType{Dims: v.arg.Shape.Dims(), Of: v.arg.Dtype}
 }
 
-func (v *fakeValue) Data() interface{} {
+func (v *fakeValue) HostValue() (G.Value, error) {
 	host := ops.NewValue(v.arg.Operand)
-	if err := v.stream.Download(host, v.arg); err != nil {
-		return err
-	}
-	if err := v.stream.Synchronize(); err != nil {
+	return host, errors.Join(v.stream.Download(host, v.arg), v.stream.Synchronize())
+}
+
+func (v *fakeValue) Data() interface{} {
+	host, err := v.HostValue()
+	if err != nil {
 		return err
 	}
 	return host.Data()

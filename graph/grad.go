@@ -23,7 +23,21 @@ import (
 // Grad may be called again on a graph, for another cost or the same one: the nodes that it returns are right each time, and
 // the last call decides what n.Grad returns. gorgonia.Grad, called after it for the same input, would add to its result.
 func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
-	grads, err := differentiate(cost, wrt)
+	return grad(cost, nil, wrt)
+}
+
+// ScaledGrad is Grad of scale times cost, with scale, a scalar of the cost's type and graph, taken for a constant: with an
+// input for it, gradients in half precision can be kept within its range. See AdamW.SetGradScale.
+func ScaledGrad(cost, scale *G.Node, wrt ...*G.Node) (G.Nodes, error) {
+	if scale == nil || cost == nil || !scale.IsScalar() || scale.Dtype() != cost.Dtype() || scale.Graph() != cost.Graph() {
+		return nil, fmt.Errorf("graph: grad: the scale, %s, is not a scalar of the type and the graph of the cost, %s",
+			describe(scale), describe(cost))
+	}
+	return grad(cost, scale, wrt)
+}
+
+func grad(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
+	grads, err := differentiate(cost, seed, wrt)
 	if err == nil {
 		err = separate(grads, wrt)
 	}
@@ -49,7 +63,8 @@ type backward struct {
 	terms []G.Nodes
 }
 
-func differentiate(cost *G.Node, wrt G.Nodes) (G.Nodes, error) {
+// differentiate begins with seed as the derivative of cost, nil for one.
+func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	if cost == nil || len(wrt) == 0 {
 		return nil, errors.New("no cost, or nothing to differentiate by")
 	}
@@ -59,6 +74,9 @@ func differentiate(cost *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	one, err := oneOf(cost)
 	if err != nil {
 		return nil, err
+	}
+	if seed == nil {
+		seed = cost.Graph().AddNode(one)
 	}
 	b := &backward{graph: cost.Graph(), at: map[*G.Node]int{}}
 	b.nodes = append(b.nodes, b.graph.AllNodes()...)
@@ -77,7 +95,7 @@ func differentiate(cost *G.Node, wrt G.Nodes) (G.Nodes, error) {
 		return nil, err
 	}
 	end := b.at[cost]
-	b.terms[end] = G.Nodes{b.graph.AddNode(one)}
+	b.terms[end] = G.Nodes{seed}
 	for i := end; i >= 0; i-- {
 		if len(b.terms[i]) > 0 {
 			if err := b.visit(i); err != nil {

@@ -32,12 +32,15 @@ type Machine struct {
 	made   []G.Value // what the machine has put into the targets of reads
 	spans  []span    // memory of single values
 	args   []G.Value
+	cell   cpu.Buf // of a value of the host that is looked at
 	train  []G.TrainModeOp
 	report Plan
 
-	segments []segment
-	moves    int64 // changes of addresses that kernels read, so far
-	warm     bool  // a run has succeeded
+	segments []segment // the first is the prologue, if there is one
+	moves    int64     // changes of addresses that kernels read, so far
+	warm     bool      // a run has succeeded
+	fresh    bool      // the prologue's results hold: a solver's step has written them
+	watches  []*Watch
 	run      int64 // number of runs begun
 	at       *step // that runs, nil between steps
 	copies   struct{ uploads, downloads int64 }
@@ -55,8 +58,24 @@ type span struct{ from, to uintptr }
 type segment struct {
 	from, to int // steps
 	kernels  bool
-	replay   Replay
-	moves    int64 // of the machine when replay was recorded
+	alone    recording
+	followed recording // by a solver's step
+}
+
+// recording is a segment as it was captured.
+type recording struct {
+	replay Replay     // nil for none
+	moves  int64      // of the machine then
+	solver *adamWPlan // whose step follows
+}
+
+func (r *recording) close() error {
+	if r.replay == nil {
+		return nil
+	}
+	old := r.replay
+	r.replay = nil
+	return old.Close()
 }
 
 type options struct {
@@ -65,6 +84,8 @@ type options struct {
 	policy  *Policy
 	capture bool
 	eval    bool
+
+	precision Precision
 }
 
 // Option is an option of NewMachine.
@@ -120,7 +141,7 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 // plan compiles the graph, lays out and allocates memory and places every cell that does not change.
 func (m *Machine) plan(g *G.ExprGraph) (err error) {
 	b := m.opts.backend
-	if m.program, err = compile(g, b, *m.opts.policy, m.opts.keep); err != nil {
+	if m.program, err = compile(g, m.opts); err != nil {
 		return err
 	}
 	regions := m.live()
@@ -141,7 +162,7 @@ func (m *Machine) plan(g *G.ExprGraph) (err error) {
 	}
 	for i := range m.steps {
 		args = max(args, len(m.steps[i].in))
-		if t, ok := m.steps[i].node.Op().(G.TrainModeOp); ok {
+		if t, ok := m.steps[i].node.Op().(G.TrainModeOp); ok && m.steps[i].kernel == nil {
 			m.train = append(m.train, t)
 		}
 		m.addToSegments(i)
@@ -177,7 +198,7 @@ func (m *Machine) place(s *slot) error {
 
 func (m *Machine) addToSegments(i int) {
 	kernels := m.steps[i].kernel != nil
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels {
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != len(m.prologue) {
 		m.segments[n-1].to = i + 1
 		return
 	}
@@ -205,9 +226,10 @@ func (m *Machine) Close() error {
 	if m.stream != nil {
 		errs = append(errs, m.stream.Synchronize())
 		for i := range m.segments {
-			if r := m.segments[i].replay; r != nil {
-				errs = append(errs, r.Close())
-			}
+			errs = append(errs, m.segments[i].alone.close(), m.segments[i].followed.close())
+		}
+		for _, w := range m.watches {
+			errs = append(errs, w.close())
 		}
 		errs = append(errs, m.stream.Close())
 	}

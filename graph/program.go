@@ -3,8 +3,10 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -22,10 +24,11 @@ const (
 
 // slot is the value of a node, or a further output that no node names.
 type slot struct {
-	node *G.Node // nil for an output that no node names
-	name string
-	kind kind
-	arg  ops.Arg // its cell is the value on the device
+	node  *G.Node // nil for an output that no node names, and for a cast
+	maker *G.Node // of whose op it is an output, or node
+	name  string
+	kind  kind
+	arg   ops.Arg // its cell is the value on the device
 
 	// Who reads it: kernels, ops on the host.
 	readByKernel, readByHost bool
@@ -33,6 +36,14 @@ type slot struct {
 	keep bool
 	// read says that a gorgonia.Read wants it.
 	read bool
+
+	// checks are those of ops that look at the numbers of a value from the host.
+	checks []check
+
+	// casts are the same value in other types.
+	casts map[tensor.Dtype]*slot
+	// permanent says that its memory in the arena is its own in all steps.
+	permanent bool
 
 	// region is the memory in the arena, nil for values that have none.
 	region *region
@@ -51,6 +62,7 @@ type slot struct {
 // step is one instruction: a kernel, or an op that runs on the host.
 type step struct {
 	node    *G.Node
+	spec    ops.Spec // nil for an op that is not of package ops
 	in, out []*slot
 	kernel  Kernel // nil for an op on the host
 	counter int    // index into program.counts
@@ -58,6 +70,13 @@ type step struct {
 
 	prealloc bool    // the op on the host wants its result's memory given
 	dead     []*slot // values on the host that nothing reads after the step
+}
+
+// check is an op that looks at the numbers of one of its inputs.
+type check struct {
+	spec ops.Checked
+	in   []ops.Operand
+	node *G.Node
 }
 
 // choice is how an op came to its implementation.
@@ -84,23 +103,34 @@ type program struct {
 	backend Backend
 	device  Device
 	policy  Policy
+	half    tensor.Dtype // of activations; the zero value for those of the graph
 
 	slots  []*slot
 	of     map[*G.Node]*slot
-	writer map[*slot]int // index of the step that writes a slot's node
-	steps  []step
-	inputs []*slot // that something reads
+	writer map[*slot][]*slot // outputs of the step that writes a slot's node
+	steps  []step            // first the prologue
+	inputs []*slot           // that something reads
 	reads  []read
 	derivs []deriv
 	work   int // bytes
+
+	prologue []step // casts of inputs and constants
 
 	names  []string // of implementations
 	counts []int64  // launches, by the index of names
 }
 
 // compile makes the program of g: instructions in the order of its nodes, with an implementation for each.
-func compile(g *G.ExprGraph, b Backend, policy Policy, keep G.Nodes) (*program, error) {
-	p := &program{graph: g, backend: b, device: b.Device(), policy: policy, of: map[*G.Node]*slot{}, writer: map[*slot]int{}}
+func compile(g *G.ExprGraph, o options) (*program, error) {
+	b := o.backend
+	p := &program{graph: g, backend: b, device: b.Device(), policy: *o.policy, of: map[*G.Node]*slot{}, writer: map[*slot][]*slot{}}
+	var err error
+	if p.half, err = o.precision.half(); err != nil {
+		return nil, err
+	}
+	if _, ok := b.(HalfBackend); ops.IsHalf(p.half) && !ok {
+		return nil, fmt.Errorf("precision %v: %s computes in float32", o.precision, p.device.Kind)
+	}
 	if p.device.Alignment < 8 || p.device.Alignment&(p.device.Alignment-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", p.device.Alignment)
 	}
@@ -116,13 +146,17 @@ func compile(g *G.ExprGraph, b Backend, policy Policy, keep G.Nodes) (*program, 
 		}
 	}
 	p.keepWanted(nodes)
-	for _, n := range keep {
+	for _, n := range o.keep {
 		s, ok := p.of[n]
 		if !ok {
 			return nil, fmt.Errorf("%s is to be kept and is not in the graph", describe(n))
 		}
 		s.keep = true
 	}
+	if err := p.showInFloat32(); err != nil {
+		return nil, err
+	}
+	p.steps = append(p.prologue, p.steps...)
 	for _, s := range p.slots {
 		if s.kind == inputSlot && (s.readByKernel || s.readByHost || s.read) {
 			p.inputs = append(p.inputs, s)
@@ -175,7 +209,7 @@ func isConstant(n *G.Node) bool {
 
 func (p *program) addSlot(n *G.Node, k kind) *slot {
 	s := p.newSlot(k, ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
-	s.node, s.name = n, describe(n)
+	s.node, s.maker, s.name = n, n, describe(n)
 	p.of[n] = s
 	return s
 }
@@ -188,7 +222,7 @@ func (p *program) newSlot(k kind, o ops.Operand) *slot {
 
 // addOutput makes n name a further output of the kernel that wrote main.
 func (p *program) addOutput(n *G.Node, main *slot, index int) error {
-	out := p.steps[p.writer[main]].out
+	out := p.writer[main]
 	if index >= len(out) || out[0] != main {
 		return fmt.Errorf("no output %d of %s", index, main.name)
 	}
@@ -203,28 +237,22 @@ func (p *program) addStep(n *G.Node, in []*slot) error {
 	site := Site{Op: n.Op(), Policy: p.policy}
 	site.Spec, _ = ops.SpecOf(n.Op())
 	main := p.addSlot(n, hostSlot)
-	st := step{node: n, in: in, out: []*slot{main}}
+	st := step{node: n, spec: site.Spec, in: in, out: []*slot{main}}
 	if outs := ops.OutputsOf(n.Op()); site.Spec != nil {
 		for _, o := range outs[1:] {
 			s := p.newSlot(kernelSlot, o)
-			s.name = fmt.Sprintf("output %d of %s", len(st.out), main.name)
+			s.maker, s.name = n, fmt.Sprintf("output %d of %s", len(st.out), main.name)
 			st.out = append(st.out, s)
 		}
 	}
-	for _, s := range st.in {
-		site.In = append(site.In, s.arg.Operand)
-	}
-	for _, s := range st.out {
-		site.Out = append(site.Out, s.arg.Operand)
-	}
-	if err := p.dispatch(&st, site); err != nil {
+	if err := p.implement(&st, site); err != nil {
 		return err
 	}
 	if st.kernel == nil {
 		for _, s := range st.in {
 			s.readByHost = true
 		}
-		p.slots = p.slots[:len(p.slots)-len(st.out)+1] // the op keeps its further outputs itself
+		p.slots = slices.DeleteFunc(p.slots, func(s *slot) bool { return slices.Contains(st.out[1:], s) }) // the op keeps these itself
 		st.out = st.out[:1]
 		_, ok := n.Op().(G.UsePreallocDoer)
 		// Gorgonia's TapeMachine gives such ops their result's memory, and the Do of some is not equivalent.
@@ -237,9 +265,66 @@ func (p *program) addStep(n *G.Node, in []*slot) error {
 		p.work = max(p.work, st.kernel.WorkBytes())
 	}
 	st.counter = p.counter(st.chosen.name)
-	p.writer[main] = len(p.steps)
+	if c, ok := st.spec.(ops.Checked); ok && st.kernel != nil && !p.device.Host {
+		s := in[c.CheckedInput()]
+		s.checks = append(s.checks, check{c, ops.InputsOf(n.Op()), n})
+	}
+	p.writer[main] = st.out
 	p.steps = append(p.steps, st)
 	return nil
+}
+
+// implement gives the step operands in the types that it computes in, and an implementation: in half precision if that is
+// wanted and there is one, else in the graph's types, else on the host.
+func (p *program) implement(st *step, site Site) error {
+	from := st.in
+	as := func(in, out []tensor.Dtype) (err error) {
+		st.in, site.In, site.Out = make([]*slot, len(from)), nil, nil
+		for i, s := range from {
+			want := graphType(s)
+			if in != nil {
+				want = in[i]
+			}
+			if st.in[i], err = p.stored(s, want); err != nil {
+				return fmt.Errorf("input %d: %w", i, err)
+			}
+			site.In = append(site.In, st.in[i].arg.Operand)
+		}
+		for i, s := range st.out {
+			s.arg.Dtype = graphType(s)
+			if out != nil {
+				s.arg.Dtype = out[i]
+			}
+			site.Out = append(site.Out, s.arg.Operand)
+		}
+		return p.dispatch(st, site)
+	}
+	if ops.IsHalf(p.half) {
+		wish := site
+		for _, s := range from {
+			wish.In = append(wish.In, s.arg.Operand)
+		}
+		for _, s := range st.out {
+			wish.Out = append(wish.Out, s.arg.Operand)
+		}
+		in, out := p.storage(wish)
+		if len(in) != len(from) || len(out) != len(st.out) {
+			return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", p.device.Kind, len(in), len(out), len(from), len(st.out))
+		}
+		if err := as(in, out); err != nil || st.kernel != nil {
+			return err
+		}
+		st.chosen.refused = nil
+	}
+	return as(nil, nil)
+}
+
+// graphType returns the type that the graph has for s.
+func graphType(s *slot) tensor.Dtype {
+	if ops.IsHalf(s.arg.Dtype) {
+		return tensor.Float32
+	}
+	return s.arg.Dtype
 }
 
 // dispatch binds the first implementation that takes the site, or leaves the op to the host.
@@ -354,7 +439,7 @@ func (p *program) live() []*region {
 		}
 	}
 	for _, s := range p.slots {
-		if s.region != nil && s.keep && s.kind == kernelSlot {
+		if s.region != nil && (s.keep && s.kind == kernelSlot || s.permanent) {
 			s.region.last = end
 		}
 	}

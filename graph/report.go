@@ -24,9 +24,12 @@ type Plan struct {
 
 // PlanStep is one instruction.
 type PlanStep struct {
-	Node           *G.Node
-	Op             string // the name of the op
-	Implementation string // of the backend, or "host" for an op that runs by its own Do
+	Node           *G.Node       // for a cast, the node whose value it casts
+	Op             string        // the name of the op
+	Spec           ops.Spec      // of package ops; nil for an op that is not of it
+	Inputs         []ops.Operand // as they lie in memory
+	Prologue       bool          // a cast of an input; Machine.Train leaves it out where the solver's step has made it
+	Implementation string        // of the backend, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
 	Refused        []Refusal // implementations that were preferred, and why they were not taken
 }
@@ -75,7 +78,10 @@ func (p *program) newPlan(arena, bound int) Plan {
 	for i := range p.steps {
 		st := &p.steps[i]
 		ps := PlanStep{
-			Node: st.node, Op: opName(st.node.Op()), Implementation: st.chosen.name, Refused: st.chosen.refused,
+			Node: st.node, Op: st.opName(), Spec: st.spec, Prologue: i < len(p.prologue), Implementation: st.chosen.name, Refused: st.chosen.refused,
+		}
+		for _, s := range st.in {
+			ps.Inputs = append(ps.Inputs, s.arg.Operand)
 		}
 		for _, s := range st.out {
 			o := PlanOutput{Operand: s.arg.Operand, Offset: -1, Last: last[s], Kept: s.keep}
@@ -132,6 +138,14 @@ func (p Plan) String() string {
 	fmt.Fprintf(&b, "arena %d bytes (at least %d, results %d), workspace %d bytes, host %d bytes a run\n",
 		p.Arena, p.ArenaMin, p.Results, p.Workspace, p.Host)
 	return b.String()
+}
+
+// opName returns the name of the step's op: that of its Spec, or how Gorgonia prints it.
+func (st *step) opName() string {
+	if st.spec != nil {
+		return st.spec.Name()
+	}
+	return opName(st.node.Op())
 }
 
 // opName returns the name of an op: that of its Spec, or how Gorgonia prints it.

@@ -14,7 +14,25 @@ import (
 // RunAll runs the graph once; it may be called again without Reset. On a device that works asynchronously it may return
 // before the work has ended: an error of that work is returned by a later run or by Synchronize. Once warm it allocates
 // nothing for graphs of this module's ops.
-func (m *Machine) RunAll() (err error) {
+func (m *Machine) RunAll() error { return m.runWith(nil, nil) }
+
+// Train runs the graph and takes a step of s, whose option WithSolverMachine names this machine: the same as RunAll and
+// s.Step(weights), but with WithCapture both are recorded and replayed as one, and the step refreshes the copies of the
+// weights in half precision in its own pass, so that the next call need not make them.
+//
+// Who changes weights on the device by other means, between two calls, calls RunAll or Refresh.
+func (m *Machine) Train(s *AdamW, weights []G.ValueGrad) error {
+	if s == nil || s.options.machine != m {
+		return errors.New("graph: machine: train: the solver is not of this machine: see WithSolverMachine")
+	}
+	return m.runWith(s, weights)
+}
+
+// Refresh makes the next run read all weights anew.
+func (m *Machine) Refresh() { m.fresh = false }
+
+// runWith runs the graph and, with a solver, its step.
+func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 	if m.stream == nil {
 		return errors.New("graph: machine: closed")
 	}
@@ -23,6 +41,7 @@ func (m *Machine) RunAll() (err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 		if err != nil {
+			m.fresh = false
 			err = m.runError(err)
 		}
 	}()
@@ -33,15 +52,21 @@ func (m *Machine) RunAll() (err error) {
 			return err
 		}
 	}
+	moves := m.moves
 	for _, s := range m.inputs {
 		if err := m.load(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	for i := range m.segments {
-		if err := m.runSegment(&m.segments[i]); err != nil {
-			return err
-		}
+	fresh := m.fresh && solver != nil && moves == m.moves
+	m.fresh = false
+	if solver != nil && m.warm {
+		err = m.runAndStep(solver, weights, fresh)
+	} else {
+		err = m.runSegments(fresh, nil)
+	}
+	if err != nil {
+		return err
 	}
 	m.at = nil
 	if err := m.bind(); err != nil {
@@ -53,17 +78,64 @@ func (m *Machine) RunAll() (err error) {
 	if err := m.answerReads(); err != nil {
 		return err
 	}
+	if solver != nil && !m.warm { // only now have the gradients values that the solver can find
+		if err := solver.takeStep(weights); err != nil {
+			return fmt.Errorf("adamw: %w", err)
+		}
+	}
 	m.warm = true
+	return nil
+}
+
+// runAndStep runs all steps and the solver's one behind them.
+func (m *Machine) runAndStep(s *AdamW, weights []G.ValueGrad, fresh bool) error {
+	if err := m.bind(); err != nil { // where the gradients are going to be
+		return err
+	}
+	err := s.begin(weights)
+	if err != nil {
+		return fmt.Errorf("adamw: %w", err)
+	}
+	if err := m.runSegments(fresh, s.plan); err != nil {
+		return err
+	}
+	if err := s.end(weights, nil); err != nil {
+		return fmt.Errorf("adamw: %w", err)
+	}
+	return nil
+}
+
+// runSegments runs all steps, but for the prologue's where fresh, and then the kernel of solver, if it is not nil.
+func (m *Machine) runSegments(fresh bool, solver *adamWPlan) error {
+	for i := range m.segments {
+		s, after := &m.segments[i], (*adamWPlan)(nil)
+		if fresh && s.to <= len(m.prologue) {
+			continue
+		}
+		if i == len(m.segments)-1 && s.kernels {
+			after, solver = solver, nil
+		}
+		if err := m.runSegment(s, after); err != nil {
+			return err
+		}
+	}
+	m.at = nil
+	if solver != nil {
+		return solver.launch()
+	}
 	return nil
 }
 
 // runError names the op that failed: the one that a *LaunchError tells, or the one that was running. One of package ops is
 // named as its own errors do.
 func (m *Machine) runError(err error) error {
+	if c := (*checkFailure)(nil); errors.As(err, &c) {
+		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", c.node.ID(), c.node.Shape(), c.spec.Name(), c.err)
+	}
 	if l := (*LaunchError)(nil); errors.As(err, &l) {
 		m.at = nil
 		for i := range m.steps {
-			if m.steps[i].kernel == l.Kernel {
+			if l.Kernel != nil && m.steps[i].kernel == l.Kernel {
 				m.at = &m.steps[i]
 			}
 		}
@@ -72,21 +144,22 @@ func (m *Machine) runError(err error) error {
 		return fmt.Errorf("graph: machine: %w", err)
 	}
 	n := m.at.node
-	if s, ok := ops.SpecOf(n.Op()); ok && m.at.kernel != nil {
+	if s := m.at.spec; s != nil && m.at.kernel != nil {
 		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", n.ID(), n.Shape(), s.Name(), err)
 	}
 	return fmt.Errorf("graph: machine: %s: %w", describe(n), err)
 }
 
-func (m *Machine) runSegment(s *segment) error {
+// runSegment runs the steps of s and then the kernel of solver, if it is not nil.
+func (m *Machine) runSegment(s *segment, solver *adamWPlan) error {
 	if s.kernels && m.opts.capture && m.warm {
-		return m.replaySegment(s)
+		return m.replaySegment(s, solver)
 	}
 	for i := s.from; i < s.to; i++ {
 		m.at = &m.steps[i]
 		var err error
 		if m.at.kernel != nil {
-			err = m.at.kernel.Launch(m.stream, &m.work)
+			err = m.launch(m.at.kernel)
 		} else {
 			err = m.runOnHost(m.at)
 		}
@@ -98,18 +171,45 @@ func (m *Machine) runSegment(s *segment) error {
 			m.after(i)
 		}
 	}
+	m.at = nil
+	if solver != nil {
+		return solver.launch()
+	}
 	return nil
 }
 
-// replaySegment records s where that has not been done for the present addresses, and replays it.
-func (m *Machine) replaySegment(s *segment) error {
-	if s.replay == nil || s.moves != m.moves {
-		if err := m.record(s); err != nil {
+// launch enqueues a kernel, outside of captures.
+func (m *Machine) launch(k Kernel) error {
+	if p, ok := k.(Preparer); ok {
+		if err := p.Prepare(m.stream, &m.work); err != nil {
+			return err
+		}
+	}
+	return k.Launch(m.stream, &m.work)
+}
+
+// replaySegment records s, with the kernel of solver, where that has not been done for the present addresses, and replays
+// it.
+func (m *Machine) replaySegment(s *segment, solver *adamWPlan) error {
+	r := &s.alone
+	if solver != nil {
+		r = &s.followed
+	}
+	for i := s.from; i < s.to; i++ {
+		if p, ok := m.steps[i].kernel.(Preparer); ok {
+			m.at = &m.steps[i]
+			if err := p.Prepare(m.stream, &m.work); err != nil {
+				return err
+			}
+		}
+	}
+	if r.replay == nil || r.moves != m.moves || r.solver != solver {
+		if err := m.record(s, r, solver); err != nil {
 			return err
 		}
 	}
 	m.at = nil
-	if err := s.replay.Launch(m.stream); err != nil {
+	if err := r.replay.Launch(m.stream); err != nil {
 		return err
 	}
 	for i := s.from; i < s.to; i++ {
@@ -118,13 +218,9 @@ func (m *Machine) replaySegment(s *segment) error {
 	return nil
 }
 
-func (m *Machine) record(s *segment) (err error) {
-	if s.replay != nil {
-		old := s.replay
-		s.replay = nil
-		if err := old.Close(); err != nil {
-			return err
-		}
+func (m *Machine) record(s *segment, into *recording, solver *adamWPlan) (err error) {
+	if err := into.close(); err != nil {
+		return err
 	}
 	if err := m.stream.BeginCapture(); err != nil {
 		return err
@@ -144,12 +240,18 @@ func (m *Machine) record(s *segment) (err error) {
 			return err
 		}
 	}
-	m.at, launched = nil, true
+	m.at = nil
+	if solver != nil {
+		if err := solver.launch(); err != nil {
+			return err
+		}
+	}
+	launched = true
 	r, err := m.stream.EndCapture()
 	if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	s.replay, s.moves = r, m.moves
+	*into = recording{r, m.moves, solver}
 	return nil
 }
 
@@ -164,6 +266,11 @@ func (m *Machine) load(s *slot) error {
 		return fmt.Errorf("got %v, want %v", ops.Operand{Dtype: v.Dtype(), Shape: got}, want)
 	}
 	s.host, s.remote = v, false
+	if len(s.checks) > 0 {
+		if err := m.check(s, v); err != nil {
+			return err
+		}
+	}
 	if m.inMemory(v) { // a result of an earlier run, whose memory this run writes
 		if err := m.upload(s, v); err != nil {
 			return err
@@ -182,6 +289,30 @@ func (m *Machine) load(s *slot) error {
 	var err error
 	s.remote, err = m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
 	return err
+}
+
+// checkFailure says that an op refuses the numbers of an input.
+type checkFailure struct {
+	check
+	err error
+}
+
+func (c *checkFailure) Error() string { return c.err.Error() }
+
+// check lets the ops that read s look at the numbers of v, where these are on the host.
+func (m *Machine) check(s *slot, v G.Value) error {
+	if _, onDevice := v.(interface{ HostValue() (G.Value, error) }); onDevice {
+		return nil
+	}
+	if err := ops.HoldValue(&m.cell, v, s.arg.Operand); err != nil {
+		return err
+	}
+	for _, c := range s.checks {
+		if err := c.spec.Check(c.in, &m.cell); err != nil {
+			return &checkFailure{c, err}
+		}
+	}
+	return nil
 }
 
 // send makes v the value of s that kernels read: in place, or copied.

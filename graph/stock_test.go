@@ -37,9 +37,14 @@ func (o operand) values(seed uint64) []float64 {
 	return testutil.Normal(seed, n)
 }
 
-func (o operand) value(v []float64) G.Value {
-	if len(o.shape) == 0 {
+func (o operand) value(dt tensor.Dtype, v []float64) G.Value {
+	switch single := dt == tensor.Float32; {
+	case len(o.shape) == 0 && single:
+		return G.NewF32(float32(v[0]))
+	case len(o.shape) == 0:
 		return G.NewF64(v[0])
+	case single:
+		return tensor.New(tensor.WithShape(o.shape...), tensor.WithBacking(testutil.Convert[float32](v)))
 	}
 	return tensor.New(tensor.WithShape(o.shape...), tensor.WithBacking(append([]float64(nil), v...)))
 }
@@ -253,11 +258,13 @@ type built struct {
 	of    stock
 }
 
-func (c stock) graph(t testing.TB) built {
+func (c stock) graph(t testing.TB) built { return c.graphOf(t, tensor.Float64) }
+
+func (c stock) graphOf(t testing.TB, dt tensor.Dtype) built {
 	t.Helper()
 	b := built{graph: G.NewGraph(), of: c}
 	for _, o := range c.in {
-		b.in = append(b.in, G.NewTensor(b.graph, tensor.Float64, len(o.shape), G.WithShape(o.shape...), G.WithName(o.name)))
+		b.in = append(b.in, G.NewTensor(b.graph, dt, len(o.shape), G.WithShape(o.shape...), G.WithName(o.name)))
 	}
 	var err error
 	b.out, err = c.build(b.in)
@@ -265,7 +272,7 @@ func (c stock) graph(t testing.TB) built {
 	b.cost = b.out
 	if !b.out.IsScalar() {
 		w := operand{name: "weights of the test", shape: b.out.Shape()}
-		n := G.NewTensor(b.graph, tensor.Float64, len(w.shape), G.WithShape(w.shape...), G.WithName(w.name), G.WithValue(w.value(w.values(99))))
+		n := G.NewTensor(b.graph, dt, len(w.shape), G.WithShape(w.shape...), G.WithName(w.name), G.WithValue(w.value(dt, w.values(99))))
 		b.cost = G.Must(G.Sum(G.Must(G.HadamardProd(b.out, n))))
 	}
 	return b
@@ -275,7 +282,7 @@ func (c stock) graph(t testing.TB) built {
 func (b built) let(t testing.TB, values [][]float64) {
 	t.Helper()
 	for i, n := range b.in {
-		require.NoError(t, G.Let(n, b.of.in[i].value(values[i])))
+		require.NoError(t, G.Let(n, b.of.in[i].value(n.Dtype(), values[i])))
 	}
 }
 
@@ -290,6 +297,8 @@ func (c stock) inputs(run uint64) (values [][]float64) {
 func numbers(t testing.TB, v G.Value) []float64 {
 	t.Helper()
 	require.NotNil(t, v)
+	v, err := graph.HostValue(v)
+	require.NoError(t, err)
 	if d, ok := v.(*tensor.Dense); ok && d.RequiresIterator() {
 		v = d.Materialize().(*tensor.Dense)
 	}

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -10,18 +11,30 @@ import (
 )
 
 // AdamWOp is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by the
-// global norm of the gradients. Its inputs are the numbers of the step, float64 [8] as AdamWHyper.Write gives them, and
+// global norm of the gradients. Its inputs are the numbers of the step, float64 [9] as AdamWHyper.Write gives them, and
 // then, for each of the N = len(Decay) tensors, weight, grad, m and v: of one shape each, any rank, all of one type. Its
-// output, float64 [1], is the norm of all gradients before clipping.
+// output, float64 [1], is the norm of all gradients, divided by their scale, before clipping.
 //
-//	g = grad*min(1, clip/(norm+1e-6));  m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g²
+//	g = grad/scale*min(1, clip/(norm+1e-6));  m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g²
 //	weight -= lr*(m*c1/(sqrt(v*c2)+eps) + decay*weight)
 //
 // A norm that is not finite changes nothing but the output, which says so.
 //
-// It writes to its inputs weight, m and v, and so is no op of a graph: a solver binds it to memory of its own.
+// With Copies there is a fifth input of each tensor, its copy of type Copies in half precision, which the step writes
+// from the new weight; tensors whose copy has no shape, and so no memory, have none. The CPU has no kernel for it.
+//
+// It writes to its inputs weight, m, v and copy, and so is no op of a graph: a solver binds it to memory of its own.
 type AdamWOp struct {
-	Decay string // one character a tensor: '1' for weight decay, '0' for none
+	Decay  string       // one character a tensor: '1' for weight decay, '0' for none
+	Copies tensor.Dtype // BFloat16, Float16, or the zero value for no copies
+}
+
+// Each returns the number of inputs of each tensor.
+func (op AdamWOp) Each() int {
+	if IsHalf(op.Copies) {
+		return 5
+	}
+	return 4
 }
 
 // AdamWHyper holds the numbers of one step.
@@ -31,29 +44,33 @@ type AdamWHyper struct {
 	Eps          float64 // added to the root of the second moment
 	Decay        float64 // weight decay of the tensors that have it
 	Clip         float64 // largest norm of all gradients together; 0 does not clip
+	Scale        float64 // of the gradients: how many times too large they are; 0 is 1
 	Step         int     // number of the step, from 1: it decides the bias corrections
 }
 
-// Write puts the numbers into hyper [8], the first input of AdamWOp: lr, beta1, beta2, eps, decay, clip, and the bias
-// corrections c1 = 1/(1-beta1^step) and c2 = 1/(1-beta2^step).
+// Write puts the numbers into hyper [9], the first input of AdamWOp: lr, beta1, beta2, eps, decay, clip, the bias
+// corrections c1 = 1/(1-beta1^step) and c2 = 1/(1-beta2^step), and 1/scale.
 func (h AdamWHyper) Write(hyper []float64) {
-	t := float64(h.Step)
+	t, unscale := float64(h.Step), 1.0
+	if h.Scale != 0 {
+		unscale = 1 / h.Scale
+	}
 	copy(hyper, []float64{
-		h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, h.Clip, 1 / (1 - math.Pow(h.Beta1, t)), 1 / (1 - math.Pow(h.Beta2, t)),
+		h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, h.Clip, 1 / (1 - math.Pow(h.Beta1, t)), 1 / (1 - math.Pow(h.Beta2, t)), unscale,
 	})
 }
 
 // AdamWHyperLen is the number of elements that AdamWHyper.Write writes.
-const AdamWHyperLen = 8
+const AdamWHyperLen = 9
 
 // Name implements Spec.
 func (AdamWOp) Name() string { return "adamw" }
 
 // Infer implements Spec.
 func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
-	n := len(op.Decay)
-	if len(in) != 1+4*n || n == 0 {
-		return nil, fmt.Errorf("%d inputs, want the numbers of the step and 4 for each of %d tensors", len(in), n)
+	n, each := len(op.Decay), op.Each()
+	if len(in) != 1+each*n || n == 0 {
+		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), each, n)
 	}
 	for i, c := range op.Decay {
 		if c != '0' && c != '1' {
@@ -67,15 +84,22 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", in[0], AdamWHyperLen)
 	}
 	names := [...]string{"weight", "grad", "m", "v"}
-	want := make([]input, 4*n)
-	for i := range want {
-		want[i] = float(numbered(names[i%4], i/4), -1)
+	var state []Operand
+	var want []input
+	for i := range n {
+		of := in[1+each*i:][:each]
+		for j, name := range names {
+			state, want = append(state, of[j]), append(want, float(numbered(name, i), -1))
+		}
+		if each == 5 && of[4].Shape != nil && (of[4].Dtype != op.Copies || !of[4].Shape.Eq(of[0].Shape)) {
+			return nil, fmt.Errorf("copy %d is %v, want %v", i, of[4], Operand{op.Copies, of[0].Shape})
+		}
 	}
-	if err := wantInputs(in[1:], want...); err != nil {
+	if err := wantInputs(state, want...); err != nil {
 		return nil, err
 	}
 	for i, w := range want {
-		if err := wantShape(w.name, in[1+i].Shape, in[1+i/4*4].Shape...); err != nil {
+		if err := wantShape(w.name, state[i].Shape, state[i/4*4].Shape...); err != nil {
 			return nil, err
 		}
 	}
@@ -84,6 +108,9 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec.
 func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	if IsHalf(op.Copies) {
+		return errors.New("the cpu has no half precision")
+	}
 	if in[1].Dtype == tensor.Float32 {
 		bindAdamW[float32](k, op.Decay, in[0], in[1:], out[0])
 	} else {
@@ -113,7 +140,7 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, decay string, hyper Arg, state []Arg,
 		for _, s := range cpu.Slice[float64](sums) {
 			sum += s
 		}
-		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum)
+		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum) * cpu.Slice[float64](hyper.Buf)[8]
 	})
 	k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
 		n, h := cpu.Slice[float64](norm.Buf)[0], cpu.Slice[float64](hyper.Buf)
@@ -121,10 +148,10 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, decay string, hyper Arg, state []Arg,
 			return
 		}
 		step := cpu.AdamWStep[T]{
-			LR: T(h[0]), Beta1: T(h[1]), Beta2: T(h[2]), Eps: T(h[3]), Decay: T(h[4]), Clip: 1, C1: T(h[6]), C2: T(h[7]),
+			LR: T(h[0]), Beta1: T(h[1]), Beta2: T(h[2]), Eps: T(h[3]), Decay: T(h[4]), Clip: T(h[8]), C1: T(h[6]), C2: T(h[7]),
 		}
 		if h[5] > 0 {
-			step.Clip = T(min(1, h[5]/(n+1e-6)))
+			step.Clip = T(h[8] * min(1, h[5]/(n+1e-6)))
 		}
 		r := runs[piece]
 		if decay[r.tensor] == '0' {

@@ -148,6 +148,28 @@ func TestAdamWClipping(t *testing.T) {
 	}
 }
 
+// TestAdamWScale: gradients and their scale cancel, exactly for powers of two.
+func TestAdamWScale(t *testing.T) {
+	var want *adamW[float32]
+	for _, scale := range []float64{0, 1, 1 << 16} {
+		a := newAdamW[float32](t, "10", 2, []int{30, 50}, []int{7})
+		a.fill(0, 1, 1)
+		for step := 1; step <= 3; step++ {
+			a.fill(1, uint64(step), max(1, scale))
+			a.step(t, ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: scale, Step: step})
+		}
+		if want == nil {
+			want = a
+		}
+		require.Equal(t, want.norm, a.norm)
+		for i, x := range a.state {
+			if i%4 != 1 {
+				require.Equal(t, want.state[i], x)
+			}
+		}
+	}
+}
+
 // TestAdamWNotFinite: a gradient that is not finite changes no state, and the norm says so.
 func TestAdamWNotFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {

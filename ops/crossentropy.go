@@ -36,14 +36,23 @@ func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 // Bind implements Spec.
-func (CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
+func (op CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	checks := []Operand{in[0].Operand, in[1].Operand}
+	k.Check = func() error { return op.Check(checks, in[1].Buf) }
 	if in[0].Dtype == tensor.Float32 {
 		bindCrossEntropy[float32](k, in[0], in[1], out[0], out[1])
 	} else {
 		bindCrossEntropy[float64](k, in[0], in[1], out[0], out[1])
 	}
 	return nil
+}
+
+// CheckedInput implements Checked.
+func (CrossEntropyOp) CheckedInput() int { return 1 }
+
+// Check implements Checked.
+func (CrossEntropyOp) Check(in []Operand, b *cpu.Buf) error {
+	return checkTokens("target", Arg{in[1], b}, in[0].Shape[2], -1)
 }
 
 // bindCrossEntropy sums the losses of each piece's rows in float64, then the pieces in ascending order.

@@ -31,14 +31,23 @@ func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 // Bind implements Spec.
-func (EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	k.Check = func() error { return checkTokens("id", in[1], in[0].Shape[0], 0) }
+func (op EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	checks := []Operand{in[0].Operand, in[1].Operand}
+	k.Check = func() error { return op.Check(checks, in[1].Buf) }
 	if in[0].Dtype == tensor.Float32 {
 		bindEmbedding[float32](k, in[0], in[1], out[0])
 	} else {
 		bindEmbedding[float64](k, in[0], in[1], out[0])
 	}
 	return nil
+}
+
+// CheckedInput implements Checked.
+func (EmbeddingOp) CheckedInput() int { return 1 }
+
+// Check implements Checked.
+func (EmbeddingOp) Check(in []Operand, b *cpu.Buf) error {
+	return checkTokens("id", Arg{in[1], b}, in[0].Shape[0], 0)
 }
 
 func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {

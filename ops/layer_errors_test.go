@@ -124,10 +124,12 @@ func TestLayerErrors(t *testing.T) {
 		{gated(f(1, 2, 3, 1)), "gated sum: no branches"},
 		{gated(nil, kv), "gated sum: input 0 is nil"},
 
-		{apply(ops.AdamWOp{}, f(8)), "adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
-		{apply(ops.AdamWOp{Decay: "2"}, f(8), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
-		{apply(ops.AdamWOp{Decay: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (8)"},
-		{apply(ops.AdamWOp{Decay: "1"}, f(8), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
+		{apply(ops.AdamWOp{}, f(ops.AdamWHyperLen)), "adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
+		{apply(ops.AdamWOp{Decay: "2"}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
+		{apply(ops.AdamWOp{Decay: "1", Copies: ops.BFloat16}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
+		{apply(ops.CastOp{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
+		{apply(ops.AdamWOp{Decay: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (9)"},
+		{apply(ops.AdamWOp{Decay: "1"}, f(ops.AdamWHyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
 	} {
 		n, err := c.build()
 		require.ErrorContains(t, err, c.err)

@@ -64,6 +64,14 @@ func (op SelectedAttentionOp) Grad(in gorgonia.Nodes, o, do *gorgonia.Node) (gor
 	return attentionGrad(SelectedAttentionGradOp(op), in, o, do)
 }
 
+// CheckedInput implements Checked.
+func (SelectedAttentionOp) CheckedInput() int { return 3 }
+
+// Check implements Checked.
+func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
+	return newChoice(dimsOf(in[0], in[1], in[2]), op.SelectBlock, Arg{in[3], b}).check()
+}
+
 // choice reads the blocks that the queries have chosen.
 type choice struct {
 	dims

@@ -66,6 +66,16 @@ type Separable interface {
 	GradOf(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 
+// Checked is a Spec whose CPU kernel looks at the numbers of an int32 input before it runs, such as token numbers. The
+// kernels of a device cannot report a wrong one: there a machine lets Check look at what comes from the host.
+type Checked interface {
+	Spec
+	// CheckedInput returns the index of the input.
+	CheckedInput() int
+	// Check returns the error of the input's numbers in b, for inputs that Infer has accepted.
+	Check(in []Operand, b *cpu.Buf) error
+}
+
 // SpecOf returns the Spec behind an op of this package, and whether op is one.
 func SpecOf(op gorgonia.Op) (Spec, bool) {
 	if k, ok := op.(interface{ kernel() *kernelOp }); ok {

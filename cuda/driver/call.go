@@ -189,6 +189,24 @@ func SetArg[T Scalar](c *Call, index int, v T) error {
 	return nil
 }
 
+// SetStruct changes an argument, given by its index, for the next launches. It must have been a Struct of the same size
+// before. It allocates nothing.
+func (c *Call) SetStruct(index int, v Struct) error {
+	if index < 0 || index >= len(c.sizes) {
+		return c.failed(fmt.Errorf("got argument %d, want 0 to %d", index, len(c.sizes)-1))
+	}
+	if len(v) != c.sizes[index] {
+		return c.failed(fmt.Errorf("argument %d: got %d bytes, want %d", index, len(v), c.sizes[index]))
+	}
+	for _, x := range c.cells {
+		if unsafe.Pointer(x.at) == c.params[index] {
+			return c.failed(fmt.Errorf("argument %d is read from a cell", index))
+		}
+	}
+	copy(unsafe.Slice((*byte)(c.params[index]), len(v)), v)
+	return nil
+}
+
 func (c *Call) failed(err error) error { return c.f.m.d.failed(c.Launched.String(), err) }
 
 // Launch enqueues c. It allocates nothing. An error names what c was prepared for; one of what had been enqueued earlier is

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/driver/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -56,7 +56,9 @@ func TestPrepareErrors(t *testing.T) {
 	c := must(f.Prepare("test", one, b, 0, &cell, int32(1)))(t)
 	for name, err := range map[string]error{
 		"index": driver.SetArg(c, 2, int32(1)), "below": driver.SetArg(c, -1, int32(1)), "size": driver.SetArg(c, 1, int64(1)),
-		"cell": driver.SetArg(c, 0, int64(1)),
+		"cell": driver.SetArg(c, 0, int64(1)), "struct index": c.SetStruct(2, driver.Struct("1234")),
+		"struct below": c.SetStruct(-1, driver.Struct("1234")), "struct size": c.SetStruct(1, driver.Struct("12345")),
+		"struct cell": c.SetStruct(0, driver.Struct("12345678")),
 	} {
 		if err == nil {
 			t.Error(name, "is no error")
@@ -83,7 +85,8 @@ func TestArguments(t *testing.T) {
 			t.Error("a kernel is looked up twice")
 		}
 		c := must(f.Prepare("all", driver.Grid{X: 3, Z: 2}, driver.Block{X: 32, Y: 4}, 96, driver.DevicePtr(0x1234), int32(-5),
-			float32(0.5), uint64(1<<40), driver.Struct("twelve bytes"), float64(1), uint32(7), int64(-9)))(t)
+			float32(0.5), uint64(1<<40), driver.Struct("other struct"), float64(1), uint32(7), int64(-9)))(t)
+		ok(t, c.SetStruct(4, driver.Struct("twelve bytes")))
 		ok(t, s.Launch(c))
 		ok(t, s.Synchronize())
 		if !ran {

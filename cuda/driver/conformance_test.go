@@ -22,6 +22,7 @@ var conformance = []struct {
 	{"staged copies", testStaged},
 	{"pinned copies and fills", testPinned},
 	{"order of streams", testOrder},
+	{"borrowed stream", testBorrowed},
 	{"events", testEvents},
 	{"kernel", testKernel},
 	{"dynamic shared memory", testShared},
@@ -232,6 +233,42 @@ func testOrder(t *testing.T, d *driver.Device) {
 		}
 	}
 	ok(t, errors.Join(e.Close(), f.Close(), x.Free(), y.Free(), a.Close(), b.Close()))
+}
+
+// testBorrowed uses a queue that another library has made, here the driver itself.
+func testBorrowed(t *testing.T, d *driver.Device) {
+	var h driver.StreamHandle
+	ok(t, d.Do(func() error {
+		var r driver.Result
+		if h, r = d.Driver().StreamCreate(driver.StreamNonBlocking); r != driver.Success {
+			t.Fatalf("cuStreamCreate: %d", r)
+		}
+		return nil
+	}))
+	m := alloc(t, d, 64)
+	for round := range 2 { // it outlives what borrows it
+		s := must(d.BorrowStream(h))(t)
+		if s.Handle() != h {
+			t.Error("another queue")
+		}
+		ok(t, s.Fill8(m.Ptr(), byte(round+1), 64))
+		if got := download(t, s, m.Ptr()+63, 1)[0]; got != byte(round+1) {
+			t.Errorf("round %d: got %d", round, got)
+		}
+		ok(t, s.BeginCapture())
+		ok(t, s.Fill8(m.Ptr(), 3, 64))
+		ok(t, errors.Join(s.Close(), s.Close())) // drops the capture
+	}
+	ok(t, d.Do(func() error {
+		if r := d.Driver().StreamDestroy(h); r != driver.Success {
+			t.Errorf("cuStreamDestroy: %d", r)
+		}
+		return nil
+	}))
+	if _, err := d.BorrowStream(0); err == nil {
+		t.Error("the default stream is lent")
+	}
+	ok(t, m.Free())
 }
 
 func testEvents(t *testing.T, d *driver.Device) {

@@ -18,5 +18,6 @@
 // context of their device current on the thread they run on, as the CUDA runtime does, and leave it so.
 //
 // There is no global device, and nothing here panics for bad input. Driver is what the package needs of the library; tests
-// have one of their own that injects failures and counts leaks.
+// have one of their own that injects failures and counts leaks. With -tags cu it makes its calls through gorgonia.org/cu, for
+// programs that use that package too; this one takes cgo and the headers of CUDA: see docs/design.md.
 package driver

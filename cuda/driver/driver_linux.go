@@ -12,9 +12,9 @@ import (
 // library is the name under which the NVIDIA driver installs itself; it comes with the driver, not with the CUDA toolkit.
 const library = "libcuda.so.1"
 
-// NewDriver opens the CUDA driver library of this machine. It is never closed: threads of its own may run in it. The error
+// openLibrary opens the CUDA driver library of this machine. It is never closed: threads of its own may run in it. The error
 // is an *Unavailable.
-func NewDriver() (Driver, error) {
+func openLibrary() (Driver, error) {
 	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, unavailable(ReasonDriver, "%v", err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/driver/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 

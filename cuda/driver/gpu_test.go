@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/driver/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 )
 
 // kernels is what the tests load: vector_add writes a + b, shared_last writes bits through the last word of its dynamic

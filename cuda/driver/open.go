@@ -54,7 +54,7 @@ func Open(n int, opts ...Option) (*Device, error) {
 		return nil, fmt.Errorf("cuda: open device %d: %w", n, failure(d.drv, "cuDevicePrimaryCtxRetain", r))
 	}
 	d.ctx = ctx
-	fill, err := d.newStream("stream of the device")
+	fill, err := d.newStream("stream of the device", 0)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cuda: open device %d: %w", n, err), d.Close())
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/driver/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 )
 
 func TestOpenUnavailable(t *testing.T) {

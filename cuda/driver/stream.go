@@ -8,11 +8,12 @@ import (
 // Stream is a queue of a device: what is enqueued runs in order, and in no order with what is in other streams. It belongs
 // to one goroutine at a time.
 type Stream struct {
-	d     *Device
-	h     StreamHandle // 0 once closed
-	done  EventHandle  // to sleep until it comes
-	pins  int
-	trail trail
+	d        *Device
+	h        StreamHandle // 0 once closed
+	borrowed bool         // h is not ours to destroy
+	done     EventHandle  // to sleep until it comes
+	pins     int
+	trail    trail
 
 	capture   *Replay // what is being recorded, or nil
 	abandoned bool    // the capture has failed: to be dropped before anything else
@@ -23,29 +24,46 @@ type Stream struct {
 
 // NewStream returns a new stream.
 func (d *Device) NewStream() (*Stream, error) {
-	s, err := d.newStream("stream")
+	s, err := d.newStream("stream", 0)
 	return s, d.failed("new stream", err)
 }
 
-func (d *Device) newStream(name string) (*Stream, error) {
+// BorrowStream returns a Stream on a queue that a library beside this package has made in the device's context. Close waits
+// for what is under way and leaves the queue to its owner, who destroys it after that. What the owner enqueues meanwhile
+// runs in order with what is enqueued here; a Fault knows nothing of it.
+func (d *Device) BorrowStream(h StreamHandle) (*Stream, error) {
+	if h == 0 {
+		return nil, d.failed("borrow stream", errors.New("got the default stream, which has no queue of its own"))
+	}
+	s, err := d.newStream("borrowed stream", h)
+	return s, d.failed("borrow stream", err)
+}
+
+// newStream returns a stream on queue h, or on a new one.
+func (d *Device) newStream(name string, h StreamHandle) (*Stream, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
 	defer d.leave()
-	h, r := d.drv.StreamCreate(StreamNonBlocking)
-	if err := d.check(nil, "cuStreamCreate", r); err != nil {
-		return nil, err
+	borrowed := h != 0
+	if !borrowed {
+		var r Result
+		h, r = d.drv.StreamCreate(StreamNonBlocking)
+		if err := d.check(nil, "cuStreamCreate", r); err != nil {
+			return nil, err
+		}
 	}
-	s := &Stream{d: d, h: h, copyIn: &Launched{Op: "copy to the device"}, copyOut: &Launched{Op: "copy to the host"},
+	s := &Stream{d: d, h: h, borrowed: borrowed, copyIn: &Launched{Op: "copy to the device"}, copyOut: &Launched{Op: "copy to the host"},
 		copyOn: &Launched{Op: "copy on the device"}, setting: &Launched{Op: "fill"}}
 	d.adopt(s, kind{name, 0})
 	d.mu.Lock()
 	d.streams[s] = true
 	d.mu.Unlock()
-	if s.done, r = d.drv.EventCreate(EventBlockingSync | EventDisableTiming); r != Success {
-		err := d.check(nil, "cuEventCreate", r)
+	done, r := d.drv.EventCreate(EventBlockingSync | EventDisableTiming)
+	if err := d.check(nil, "cuEventCreate", r); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.done = done
 	return s, nil
 }
 
@@ -216,7 +234,28 @@ func (s *Stream) enqueue(l *Launched, call string, n int, f func() Result) error
 	return s.d.failed(l.Op, err)
 }
 
-// Close waits for what is under way and frees the stream. A capture under way is dropped.
+// Enqueue calls f, which enqueues work in the stream by a library that is called beside this package, and remembers that
+// work as l. f runs with the device's context current, on a thread that it keeps for the time of the call; it may be called
+// while a capture is under way. Enqueue allocates nothing by itself. The error is that of f, or the *Fault of earlier work
+// that has made f fail.
+func (s *Stream) Enqueue(l *Launched, f func(StreamHandle) error) error {
+	if l == nil || f == nil {
+		return s.d.failed("enqueue", errors.New("got no launch, or nothing to call"))
+	}
+	err := s.enter()
+	if err != nil {
+		return s.d.failed(l.Op, err)
+	}
+	if err = f(s.h); err == nil {
+		err = s.enqueued(l)
+	} else if r := s.d.drv.EventQuery(s.done); r.fault() { // libraries have error codes of their own
+		err = s.d.check(s, "cuEventQuery", r)
+	}
+	s.leave()
+	return s.d.failed(l.Op, err)
+}
+
+// Close waits for what is under way and frees the stream, or gives back one that is borrowed. A capture under way is dropped.
 func (s *Stream) Close() error { return s.d.free(s, "close stream") }
 
 func (s *Stream) destroy() error {
@@ -233,8 +272,10 @@ func (s *Stream) destroy() error {
 		}
 		s.trail.end(mark)
 		s.stage.ended()
-		if err := s.d.check(s, "cuStreamDestroy", drv.StreamDestroy(s.h)); err != nil {
-			return err
+		if !s.borrowed {
+			if err := s.d.check(s, "cuStreamDestroy", drv.StreamDestroy(s.h)); err != nil {
+				return err
+			}
 		}
 		s.h = 0
 	}

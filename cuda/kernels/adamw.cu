@@ -1,12 +1,12 @@
 // One step of AdamW (arXiv 1711.05101) over all tensors, after clipping by the global norm of the gradients.
 //
 //   adamw_squares   tensors, runs -> squares, float64 [runs]: the sum of the squares of each run of a gradient
-//   adamw_norm      squares -> norm, float64 [1]
+//   adamw_norm      squares, hyper -> norm, float64 [1], of the gradients divided by their scale
 //   adamw_update    tensors, runs, hyper, norm -> weight, m, v and, where there is one, the copy in half precision, in place:
-//                     g = grad min(1, clip/(norm + 1e-6));  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g²
+//                     g = grad unscale min(1, clip/(norm + 1e-6));  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g²
 //                     weight -= lr (m c1/(sqrt(v c2) + eps) + decay weight)
 //
-// hyper is float64 [8]: lr, beta1, beta2, eps, decay, clip (0: none), c1, c2. A norm that is not finite changes nothing else.
+// hyper is float64 [9]: lr, beta1, beta2, eps, decay, clip (0: none), c1, c2, unscale. A norm that is not finite changes nothing else.
 // Weights and moments are float32, gradients float32 or half precision. A run is up to 16384 elements of one tensor, one block
 // of threads; squares are added in float64: by each thread, ascending, then over the block in the order of group_reduce, then
 // over the runs likewise.
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_adamw_norm_f64(const __gr
   double sum = 0;
   for (int64_t i = threadIdx.x; i < p.count; i += blockDim.x) sum += p.squares[i];
   sum = nsa::group_reduce<nsa::Sum>(sum);
-  if (threadIdx.x == 0) *p.norm = sqrt(sum);
+  if (threadIdx.x == 0) *p.norm = sqrt(sum) * p.hyper[8];
 }
 
 extern "C" __global__ void __launch_bounds__(256) nsa_adamw_update_f32(const __grid_constant__ nsa::AdamWParams p) {
@@ -93,8 +93,8 @@ extern "C" __global__ void __launch_bounds__(256) nsa_adamw_update_f32(const __g
   const double norm = *p.norm;
   if (!isfinite(norm)) return;
   const double* h = p.hyper;
-  AdamWStep step{float(h[0]), float(h[1]), float(h[2]), float(h[3]), 0, 1, float(h[6]), float(h[7])};
-  if (h[5] > 0) step.clip = float(fmin(1.0, h[5] / (norm + 1e-6)));
+  AdamWStep step{float(h[0]), float(h[1]), float(h[2]), float(h[3]), 0, float(h[8]), float(h[6]), float(h[7])};
+  if (h[5] > 0) step.clip = float(h[8] * fmin(1.0, h[5] / (norm + 1e-6)));
   const float decay = float(h[4]);
   for (int64_t r = blockIdx.x; r < p.count; r += gridDim.x) {
     const AdamWRun run = p.runs[r];

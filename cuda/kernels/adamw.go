@@ -40,7 +40,7 @@ func AdamWRuns(sizes ...int64) []AdamWRun {
 }
 
 // AdamW is one step over all tensors. Tensors and Runs are arrays on the device, of AdamWTensor and AdamWRun: Bytes gives
-// their content. hyper and norm are float64 [8] and [1], as ops.AdamWOp has them.
+// their content. hyper and norm are float64 [9] and [1], as ops.AdamWOp has them.
 type AdamW struct {
 	Runs int64 // number of runs
 }

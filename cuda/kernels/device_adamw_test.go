@@ -19,12 +19,15 @@ type adamWCase struct {
 	norm                  *array
 }
 
+// adamWScale is the scale of the gradients.
+const adamWScale = 4
+
 var adamWSizes = []int64{1, 17, 1 << 14, 40001}
 
 // adamW runs one step from moments of steps before, with a bad gradient where poison is not 0.
 func (s *suite) adamW(steps int, clip, poison float64) (c adamWCase, grads []*array) {
 	hyper := make([]float64, ops.AdamWHyperLen)
-	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: steps + 1}.Write(hyper)
+	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: steps + 1}.Write(hyper)
 	var tensors []AdamWTensor
 	for i, n := range adamWSizes {
 		seed, n := uint64(10*i), int(n)
@@ -81,6 +84,9 @@ func TestAdamWMatchesOracle(t *testing.T) {
 			}
 			for i := range grads {
 				params[name(i)], gs[name(i)] = tensorOf(i, c.weights[i].values), tensorOf(i, grads[i].values)
+				for j := range gs[name(i)].Data {
+					gs[name(i)].Data[j] /= adamWScale
+				}
 				state.M[name(i)], state.V[name(i)] = tensorOf(i, c.m[i].values), tensorOf(i, c.v[i].values)
 			}
 			norm := ref.AdamWStep(params, gs, state, 0.01, h)

@@ -115,7 +115,7 @@ func TestCompressMatchesOracle(t *testing.T) {
 
 func TestGatedSumMatchesOracle(t *testing.T) {
 	cases(t, func(s *suite) {
-		for _, c := range [][3]int{{1, 1, 1}, {33, 3, 64}, {1025, 3, 7}, {31, 8, 192}, {5, 2, 2000}} {
+		for _, c := range [][3]int{{1, 1, 1}, {33, 3, 64}, {1025, 3, 7}, {67, 2, 32}, {31, 8, 192}, {5, 2, 2000}} {
 			s.reset()
 			rows, n, dim := c[0], c[1], c[2]
 			gates, dy := s.in(testutil.Normal(20, rows*n)), s.in(testutil.Normal(21, rows*dim))

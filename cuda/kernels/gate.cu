@@ -1,8 +1,10 @@
 // Gated sum of branches (arXiv 2502.11089, equation 5): gates [rows,n], n = 1 to 8 branches [rows,dim] -> y [rows,dim], the sum
 // of gate times branch in the order of the branches.
 //
-// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, dbranch = gate dy. A warp owns a row. All outputs =; nothing is
-// saved; dy may be the dbranch of the last branch.
+// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, dbranch = gate dy. The threads that share
+// threadIdx.y own a row: blockDim.x of them, a power of two up to 32, as many as read it in 16-byte pieces. All outputs =;
+// nothing is saved; dy may be the dbranch of the last branch. dgates: each thread adds its own columns, ascending, then the
+// threads are added by halves.
 #include "common.cuh"
 
 namespace nsa {
@@ -49,6 +51,14 @@ template <typename T> __device__ void gated_sum(const GatedSumParams& p) {
   });
 }
 
+// team_sum returns the sum of v over the threads that share threadIdx.y, a part of a warp, to all of them.
+__device__ __forceinline__ float team_sum(float v) {
+  const unsigned team = blockDim.x, lane = (threadIdx.y * team + threadIdx.x) % 32;
+  const unsigned all = team == 32 ? 0xffffffffu : ((1u << team) - 1) << (lane & ~(team - 1));
+  for (int o = int(team) / 2; o > 0; o >>= 1) v += __shfl_xor_sync(all, v, o);
+  return v;
+}
+
 template <typename T> __device__ void gated_sum_grad(const GatedSumGradParams& p) {
   const T* gates = static_cast<const T*>(p.gates);
   T* dgates = static_cast<T*>(p.dgates);
@@ -73,7 +83,7 @@ template <typename T> __device__ void gated_sum_grad(const GatedSumGradParams& p
         }
         write<W>(dx + i, d);
       });
-      dot = group_reduce<Sum>(dot);
+      dot = team_sum(dot);
       if (threadIdx.x == 0) dgates[r * p.n + k] = from_float<T>(dot);
     }
   });

@@ -48,7 +48,11 @@ func (op GatedSum) Backward(to []Launch, gates, dy, dgates Ptr, branches, dbranc
 	p := gatedSumGradParams{gates: gates, dy: dy, dgates: dgates, rows: op.Rows, dim: op.Dim, n: int32(len(branches))}
 	copy(p.branch[:], branches)
 	copy(p.dbranch[:], dbranches)
-	block := Dim{32, 8, 1}
+	team := 1 // threads of a row
+	for team < 32 && int64(team*16/op.Type.Bytes()) < op.Dim {
+		team *= 2
+	}
+	block := Dim{team, threads.X / team, 1}
 	return append(to, launch(names.gatedSumGrad[op.Type], rowBlocks(op.Rows, block), block, 0, &p)), nil
 }
 

@@ -1,28 +1,35 @@
 // Attention adds Native Sparse Attention to a Gorgonia graph beside stock ops, takes gradients, and runs the graph twice:
-// on Gorgonia's TapeMachine and, planned and faster, on graph.Machine. Both give the same loss.
+// on Gorgonia's TapeMachine and, planned and faster, on graph.Machine, on a GPU where there is one. Both give the same loss.
 //
 //	go run ./examples/attention
+//	go run ./examples/attention -device cpu
 package main
 
 import (
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 func main() {
-	if err := run(); err != nil {
+	device := flag.String("device", "auto", "auto, cpu or cuda:N")
+	precision := flag.String("precision", "f32", "of the activations: f32, bf16 or fp16")
+	flag.Parse()
+	if err := run(*device, *precision); err != nil {
 		fmt.Fprintln(os.Stderr, "attention:", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
+func run(device, precision string) (err error) {
 	const batch, seq, dim = 2, 256, 64
 	config := graph.NSAConfig{
 		Dim: dim, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 16, GateHidden: 16,
@@ -52,21 +59,40 @@ func run() error {
 	}
 	fmt.Println("TapeMachine:", loss.Value())
 
-	machine, err := graph.NewMachine(g, graph.WithKeep(loss))
+	p, err := graph.ParsePrecision(precision)
 	if err != nil {
 		return err
 	}
-	defer machine.Close()
-	solver, err := graph.NewAdamW(graph.WithLR(1e-2))
+	backend, err := cuda.Select(device)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, backend.Close()) }()
+	fmt.Printf("Machine: on %s, %v\n", cuda.Describe(backend), p)
+	weights, err := graph.MoveInputs(backend, layer.Learnables()...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, weights.Close()) }()
+	machine, err := graph.NewMachine(g, graph.WithBackend(backend), graph.WithPrecision(p), graph.WithKeep(loss))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, machine.Close()) }()
+	solver, err := graph.NewAdamW(graph.WithLR(1e-2), graph.WithSolverMachine(machine))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, solver.Close()) }()
 	for step := range 5 {
 		if err := machine.RunAll(); err != nil {
 			return err
 		}
-		machine.Reset()
-		fmt.Printf("Machine, step %d: %v\n", step, loss.Value())
+		v, err := graph.HostValue(loss.Value())
+		if err != nil {
+			return err
+		}
+		fmt.Printf("Machine, step %d: %v\n", step, v)
 		if err := solver.Step(G.NodesToValueGrads(layer.Learnables())); err != nil {
 			return err
 		}

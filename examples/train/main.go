@@ -5,6 +5,7 @@
 //	go run ./examples/train
 //	go run ./examples/train -data notes.txt -steps 500 -out runs/notes
 //	go run ./examples/train -data random -minutes 1
+//	go run ./examples/train -preset base -device cuda:0 -precision bf16 -batch 16
 package main
 
 import (
@@ -13,18 +14,15 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
-
-// randomBytes is the size of the data of -data random.
-const randomBytes = 32 << 20
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -39,7 +37,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string) error {
+func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("train", flag.ContinueOnError)
 	preset := flags.String("preset", "tiny", "model and training: tiny or base")
 	source := flags.String("data", "", `file or folder of text, or "random" for random bytes; empty: the Go source of GOROOT`)
@@ -50,6 +48,8 @@ func run(ctx context.Context, args []string) error {
 	batch := flags.Int("batch", 0, "sequences in a step; 0: as the preset says")
 	lr := flags.Float64("lr", 0, "highest learning rate; 0: as the preset says")
 	seed := flags.Uint64("seed", 1, "seed of weights, batches and sample")
+	device := flags.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the cpu where there is none")
+	precision := flags.String("precision", "f32", "of the activations: f32, bf16 or fp16, the last two on a GPU")
 	out := flags.String("out", filepath.Join("runs", time.Now().Format("20060102-150405")), "run folder")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -83,12 +83,19 @@ func run(ctx context.Context, args []string) error {
 	if *lr != 0 {
 		training.LR = *lr
 	}
+	if training.Precision, err = graph.ParsePrecision(*precision); err != nil {
+		return err
+	}
 	data, err := read(ctx, *source, *ext, *seed)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "%s attention, %.2fM parameters, on %s: %.1f MB to train on, %.1f MB held out\n",
-		config.Attention, float64(config.Parameters())/1e6, data.Name, float64(len(data.Train))/1e6, float64(len(data.HeldOut))/1e6)
+	if training.Backend, err = cuda.Select(*device); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, training.Backend.Close()) }()
+	fmt.Fprintf(os.Stderr, "%s, %v\n%s attention, %.2fM parameters, on %s: %.1f MB to train on, %.1f MB held out\n",
+		cuda.Describe(training.Backend), training.Precision, config.Attention, float64(config.Parameters())/1e6, data.Name, float64(len(data.Train))/1e6, float64(len(data.HeldOut))/1e6)
 	r, err := tinylm.Train(ctx, config, data, training)
 	if err != nil {
 		return err
@@ -99,19 +106,4 @@ func run(ctx context.Context, args []string) error {
 	}
 	fmt.Printf("held-out loss %.4f nats/byte after %d tokens in %.1f s\n", r.HeldOut, r.Tokens, r.Elapsed.Seconds())
 	return nil
-}
-
-// read returns the data that -data names.
-func read(ctx context.Context, source, ext string, seed uint64) (*tinylm.Data, error) {
-	switch source {
-	case "random":
-		return tinylm.RandomData(randomBytes, 256, seed)
-	case "":
-		out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
-		if err != nil {
-			return nil, fmt.Errorf("go env GOROOT: %w: where the Go source is not to be found, name a file or folder with -data", err)
-		}
-		return tinylm.ReadData(filepath.Join(strings.TrimSpace(string(out)), "src"), ".go")
-	}
-	return tinylm.ReadData(source, ext)
 }

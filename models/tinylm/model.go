@@ -3,6 +3,7 @@ package tinylm
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -28,20 +29,31 @@ type Model struct {
 	learnables G.Nodes
 	grads      []G.ValueGrad
 	vm         G.VM
+	machine    *graph.Machine // vm, if it is one
+	scale      *G.F32         // of the gradients; nil is 1
 }
 
 // ModelOption is an option of NewModel.
 type ModelOption func(*modelOptions)
 
 type modelOptions struct {
-	grads bool
-	vm    func(*Model) (G.VM, error)
-	graph []graph.Option
+	grads    bool
+	noLogits bool
+	scaled   bool
+	vm       func(*Model) (G.VM, error)
+	graph    []graph.Option
 }
 
 // WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
 // needs less memory.
 func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
+
+// WithLossScale makes the gradients those of the loss times a scale, which SetLossScale changes: in fp16 those of a loss near
+// 1 are too small to be told from 0. It is for float32 weights, and begins with 1.
+func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
+
+// WithoutLogits lets the model do without the memory of its logits after a run.
+func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
 
 // WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
 // graph.Machine.
@@ -97,21 +109,58 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 	}
 	m.learnables = b.learnables
 	if o.grads {
-		if _, err := graph.Grad(m.loss, m.learnables...); err != nil {
+		if err := m.addGradients(o.scaled); err != nil {
 			return nil, err
 		}
-		m.grads = G.NodesToValueGrads(m.learnables)
+	}
+	for _, n := range m.learnables {
+		if v := w.moved[n.Name()]; v != nil {
+			if err := G.UnsafeLet(n, v); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if o.vm == nil {
 		o.vm = func(m *Model) (G.VM, error) {
-			return graph.NewMachine(m.graph, append([]graph.Option{graph.WithKeep(m.logits, m.loss)}, o.graph...)...)
+			keep := graph.WithKeep(m.logits, m.loss)
+			if o.noLogits {
+				keep = graph.WithKeep(m.loss)
+			}
+			return graph.NewMachine(m.graph, append([]graph.Option{keep}, o.graph...)...)
 		}
 	}
 	var err error
 	if m.vm, err = o.vm(m); err == nil && m.vm == nil {
 		err = errors.New("no VM")
 	}
+	m.machine, _ = m.vm.(*graph.Machine)
 	return m, err
+}
+
+// addGradients adds those of the loss to the graph.
+func (m *Model) addGradients(scaled bool) (err error) {
+	if scaled {
+		m.scale = G.NewF32(1)
+		scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
+		_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
+	} else {
+		_, err = graph.Grad(m.loss, m.learnables...)
+	}
+	m.grads = G.NodesToValueGrads(m.learnables)
+	return err
+}
+
+// SetLossScale sets the scale of the next runs, a number above 0, of a model WithLossScale. Step tells it to its solver; for
+// another solver see graph.AdamW.SetGradScale.
+func (m *Model) SetLossScale(scale float64) error {
+	if m.scale == nil {
+		return errors.New("tinylm: loss scale: the model was built without one")
+	}
+	if !(float32(scale) > 0) || math.IsInf(float64(float32(scale)), 1) {
+		return fmt.Errorf("tinylm: loss scale is %v, want a number above 0", scale)
+	}
+	*m.scale = G.F32(scale)
+	return nil
 }
 
 // Weights returns the weights that the model shares.
@@ -154,6 +203,39 @@ func (m *Model) Run() error {
 	return nil
 }
 
+// Step enqueues a run and a step of solver, whose machine is the model's own: see graph.Machine.Train. It does not wait for
+// them; WatchLoss reads the loss.
+func (m *Model) Step(solver *graph.AdamW) error {
+	switch {
+	case m.grads == nil:
+		return errors.New("tinylm: train: the model was built without gradients")
+	case m.machine == nil:
+		return fmt.Errorf("tinylm: train: the model runs on a %T, want a graph.Machine", m.vm)
+	}
+	var err error
+	if m.scale != nil && solver != nil {
+		err = solver.SetGradScale(float64(*m.scale))
+	}
+	if err == nil {
+		err = m.machine.Train(solver, m.grads)
+	}
+	if err != nil {
+		return fmt.Errorf("tinylm: train: %w", err)
+	}
+	return nil
+}
+
+// WatchLoss returns a graph.Watch of the loss, which ends with the model.
+func (m *Model) WatchLoss() (*graph.Watch, error) {
+	if m.machine == nil {
+		return nil, fmt.Errorf("tinylm: watch of the loss: the model runs on a %T, want a graph.Machine", m.vm)
+	}
+	return m.machine.Watch(m.loss)
+}
+
+// Machine returns the machine that runs the model, nil for another VM.
+func (m *Model) Machine() *graph.Machine { return m.machine }
+
 // Train runs the model and lets solver take a step. It returns the loss before the step.
 func (m *Model) Train(solver G.Solver) (loss float64, err error) {
 	if m.grads == nil {
@@ -174,9 +256,13 @@ func (m *Model) Train(solver G.Solver) (loss float64, err error) {
 	return loss, nil
 }
 
-// Loss returns the mean cross entropy of the last run, in nats a token.
+// Loss returns the mean cross entropy of the last run, in nats a token. On a device it waits for the run.
 func (m *Model) Loss() (float64, error) {
-	switch v := m.loss.Value().(type) {
+	v, err := graph.HostValue(m.loss.Value())
+	if err != nil {
+		return 0, fmt.Errorf("tinylm: loss: %w", err)
+	}
+	switch v := v.(type) {
 	case *G.F32:
 		return float64(*v), nil
 	case *G.F64:
@@ -188,12 +274,19 @@ func (m *Model) Loss() (float64, error) {
 	}
 }
 
-// Logits returns the logits of the last run, [B,S,V]: *tensor.Dense in host memory. They are the machine's own and last
-// until the next run.
+// Logits returns the logits of the last run, [B,S,V], in host memory. They are the machine's own and last until the next
+// run; from a device they are a copy, for which it waits. A model WithoutLogits has none.
 func (m *Model) Logits() (*tensor.Dense, error) {
-	v, ok := m.logits.Value().(*tensor.Dense)
+	if m.logits.Value() == nil {
+		return nil, errors.New("tinylm: logits: the model has not run, or is without them")
+	}
+	value, err := graph.HostValue(m.logits.Value())
+	if err != nil {
+		return nil, fmt.Errorf("tinylm: logits: %w", err)
+	}
+	v, ok := value.(*tensor.Dense)
 	if !ok {
-		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor in host memory", m.logits.Value())
+		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor in host memory", value)
 	}
 	return v, nil
 }

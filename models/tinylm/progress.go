@@ -55,11 +55,11 @@ func (p *progress) heldOut(r *run, loss float64) {
 // line is the state in words.
 func (p *progress) line(r *run) string {
 	elapsed := time.Since(r.start)
-	s := fmt.Sprintf("step %d  loss %.3f", r.steps, r.loss)
+	s := fmt.Sprintf("step %d  loss %.3f", r.known, r.loss)
 	if p.hasHeld {
 		s += fmt.Sprintf("  held out %.3f", p.held)
 	}
-	s += fmt.Sprintf("  %.0f tok/s", float64(r.tokens())/r.busy.Seconds())
+	s += fmt.Sprintf("  %.0f tok/s", float64(r.known*r.Batch*r.config.Context)/r.busy.Seconds())
 	if done := r.done(); done > 0 {
 		left := time.Duration(float64(elapsed) * (1 - done) / done)
 		s += fmt.Sprintf("  %v left", left.Round(time.Second))

@@ -39,7 +39,9 @@ type Training struct {
 	Sampling    Sampling
 
 	Progress io.Writer // where progress is shown: a bar on a terminal, lines elsewhere; nil is nowhere
-	Machine  []graph.Option
+
+	Backend   graph.Backend   // where the models run; nil is the CPU. It is left open
+	Precision graph.Precision // of the activations
 }
 
 // Result is what a training run has come to.
@@ -145,8 +147,20 @@ type run struct {
 
 	start time.Time
 	busy  time.Duration // in training steps
-	steps int
-	loss  float64 // running mean of the batches' losses
+	steps int           // begun
+	last  time.Time     // when the step before was known to have ended, or the first one began
+	late  []lateStep    // begun and not recorded yet
+	known int           // recorded
+	loss  float64       // running mean of the batches' losses
+	scale *lossScale    // nil: none
+	// What the device has found: nil before the first step.
+	losses, norms *graph.Watch
+}
+
+// lateStep is a step whose loss is not known yet.
+type lateStep struct {
+	number int
+	lr     float64
 }
 
 func newRun(c Config, data *Data, t Training) (r *run, err error) {
@@ -159,13 +173,25 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
 		return r, err
 	}
-	if r.model, err = NewModel(r.weights, t.Batch, c.Context, WithGradients(), WithMachine(t.Machine...)); err != nil {
+	if err = r.weights.MoveTo(t.Backend); err != nil {
 		return r, err
 	}
-	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithMachine(t.Machine...)); err != nil {
+	options := t.machine()
+	if r.remote() {
+		options = append(options, graph.WithCapture())
+	}
+	of := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(options...)}
+	if t.Precision == graph.FP16 {
+		of, r.scale = append(of, WithLossScale()), newLossScale()
+	}
+	if r.model, err = NewModel(r.weights, t.Batch, c.Context, of...); err != nil {
 		return r, err
 	}
-	if r.solver, err = graph.NewAdamW(graph.WithDecay(t.Decay), graph.WithClip(t.Clip)); err != nil {
+	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
+		return r, err
+	}
+	solver := []graph.AdamWOption{graph.WithDecay(t.Decay), graph.WithClip(t.Clip), graph.WithSolverMachine(r.model.machine)}
+	if r.solver, err = graph.NewAdamW(solver...); err != nil {
 		return r, err
 	}
 	if t.Out == "" {
@@ -177,15 +203,30 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	return r, nil
 }
 
+// machine returns the options of the machines of t.
+func (t Training) machine() []graph.Option {
+	options := []graph.Option{graph.WithPrecision(t.Precision)}
+	if t.Backend != nil {
+		options = append(options, graph.WithBackend(t.Backend))
+	}
+	return options
+}
+
+// remote reports whether the models run on a device that works while the host goes on.
+func (t Training) remote() bool { return t.Backend != nil && !t.Backend.Device().Host }
+
 func (r *run) close() error {
 	var errs []error
+	if r.solver != nil { // before its machine
+		errs = append(errs, r.solver.Close())
+	}
 	for _, m := range []*Model{r.model, r.eval} {
 		if m != nil {
 			errs = append(errs, m.Close())
 		}
 	}
-	if r.solver != nil {
-		errs = append(errs, r.solver.Close())
+	if r.weights != nil {
+		errs = append(errs, r.weights.Free())
 	}
 	return errors.Join(errs...)
 }
@@ -202,9 +243,13 @@ func (r *run) run(ctx context.Context) (*Result, error) {
 		if k := int(done * float64(r.Evaluations)); k > evaluated && done < 1 {
 			evaluated = k
 			if err := r.evaluate(); err != nil {
-				return nil, err
+				return nil, errors.Join(err, r.save())
 			}
 		}
+	}
+	if err := r.settle(); err != nil {
+		r.show.end()
+		return nil, errors.Join(err, r.save())
 	}
 	return r.finish()
 }
@@ -217,41 +262,97 @@ func (r *run) done() float64 {
 	return min(1, float64(time.Since(r.start))/float64(r.Duration))
 }
 
-// step takes a training step and records it.
+// step begins a training step, and records it, or, where a device computes, the step before: the host does not wait for
+// the step that it has just begun.
 func (r *run) step(done float64) error {
-	begin := time.Now()
+	if r.last.IsZero() {
+		r.last = time.Now()
+	}
 	lr := r.rate(done)
 	if err := r.solver.SetLR(lr); err != nil {
 		return err
 	}
 	r.batches.next(r.model.Tokens(), r.model.Targets(), r.config.Context)
-	loss, err := r.model.Train(r.solver)
-	if err != nil {
+	if err := r.begin(); err != nil {
 		return fmt.Errorf("step %d: %w", r.steps+1, err)
 	}
 	r.steps++
-	keep := min(0.95, 1-1/float64(r.steps))
-	r.loss = keep*r.loss + (1-keep)*loss
-	took := time.Since(begin)
-	r.busy += took
-	if r.log != nil {
-		norm, err := r.solver.Norm()
-		if err != nil {
+	r.late = append(r.late, lateStep{r.steps, lr})
+	if r.remote() && len(r.late) == 1 {
+		return nil
+	}
+	return r.record()
+}
+
+// begin enqueues a step and the copies of its loss and norm.
+func (r *run) begin() error {
+	if r.scale != nil {
+		if err := r.model.SetLossScale(r.scale.value); err != nil {
 			return err
 		}
+	}
+	err := r.model.Step(r.solver)
+	if err == nil && r.losses == nil {
+		if r.losses, err = r.model.WatchLoss(); err == nil {
+			r.norms, err = r.solver.WatchNorm()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.losses.Fetch(), r.norms.Fetch())
+}
+
+// record waits for the oldest step not recorded yet and records it.
+func (r *run) record() error {
+	at := r.late[0]
+	r.late = append(r.late[:0], r.late[1:]...)
+	loss, err := r.losses.Next()
+	if err != nil {
+		return fmt.Errorf("step %d: %w", at.number, err)
+	}
+	norm, err := r.norms.Next()
+	if err != nil {
+		return fmt.Errorf("step %d: %w", at.number, err)
+	}
+	if skipped := r.scale != nil && r.scale.adjust(norm); !skipped && (math.IsNaN(norm) || math.IsInf(norm, 0)) {
+		return fmt.Errorf("step %d: the loss is %v and the global norm of the gradients %v", at.number, loss, norm)
+	}
+	r.known = at.number
+	keep := min(0.95, 1-1/float64(r.known))
+	r.loss = keep*r.loss + (1-keep)*loss
+	now := time.Now()
+	took := now.Sub(r.last)
+	r.last = now
+	r.busy += took
+	if r.log != nil {
 		speed := float64(r.Batch*r.config.Context) / took.Seconds()
-		r.log.AddStep(runlog.Step{Step: r.steps, Loss: loss, LR: lr, GradNorm: norm, TokensPerSec: speed})
+		r.log.AddStep(runlog.Step{Step: at.number, Loss: loss, LR: at.lr, GradNorm: norm, TokensPerSec: speed})
 	}
 	r.show.step(r)
 	return nil
 }
 
+// settle records all steps and waits for them.
+func (r *run) settle() error {
+	for len(r.late) > 0 {
+		if err := r.record(); err != nil {
+			return err
+		}
+	}
+	return r.model.machine.Synchronize()
+}
+
 // evaluate records the held-out loss on the way, and saves the record so far.
 func (r *run) evaluate() error {
+	if err := r.settle(); err != nil {
+		return err
+	}
 	loss, err := r.heldOut(r.EvalTokens)
 	if err != nil {
 		return err
 	}
+	r.last = time.Now()
 	r.show.heldOut(r, loss)
 	if r.log != nil {
 		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
@@ -276,6 +377,9 @@ func (r *run) heldOut(tokens int) (float64, error) {
 func (r *run) finish() (*Result, error) {
 	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.tokens(), Elapsed: time.Since(r.start)}
 	r.show.end()
+	if err := r.weights.Download(); err != nil {
+		return nil, err
+	}
 	if r.log != nil { // first of all: what has been trained must not be lost to what comes after
 		if err := r.weights.Save(r.log.Path(WeightsFile)); err != nil {
 			return nil, err
@@ -296,7 +400,7 @@ func (r *run) finish() (*Result, error) {
 	}
 	how := r.Sampling
 	how.Seed = r.Seed
-	res.Sample, err = sampleText(r.weights, r.SampleBytes, how, WithMachine(r.Machine...))
+	res.Sample, err = sampleText(r.weights, r.SampleBytes, how, WithMachine(r.machine()...))
 	return res, err
 }
 

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -22,11 +25,61 @@ const configKey = "config"
 
 func sqrt(n int) float64 { return math.Sqrt(float64(n)) }
 
-// Weights are the parameters of a model by name. Models built of them hold these very tensors.
+// Weights are the parameters of a model by name. Models built of them hold these very tensors, or, after MoveTo, their
+// copies on a device.
 type Weights struct {
 	Config  Config
 	Dtype   tensor.Dtype // float32 or float64
 	Tensors map[string]*tensor.Dense
+
+	resident *graph.Resident    // nil: in host memory
+	moved    map[string]G.Value // on the device, by name
+}
+
+// MoveTo copies the weights to the memory of b, where the models that are made from now on read and train them; Tensors are
+// what they were then until Download. Nothing happens where the memory of b is the host's. Free ends it.
+func (w *Weights) MoveTo(b graph.Backend) error {
+	if w.resident != nil {
+		return errors.New("tinylm: weights: moved already")
+	}
+	if b == nil || b.Device().Host {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(w.Tensors))
+	host := make([]G.Value, len(names))
+	for i, n := range names {
+		host[i] = w.Tensors[n]
+	}
+	r, err := graph.NewResident(b, host)
+	if err != nil {
+		return fmt.Errorf("tinylm: weights: %w", err)
+	}
+	w.resident, w.moved = r, map[string]G.Value{}
+	for i, n := range names {
+		w.moved[n] = r.Values()[i]
+	}
+	return nil
+}
+
+// Download copies the weights from the device that they have been moved to into Tensors. No training may be under way.
+func (w *Weights) Download() error {
+	if w.resident == nil {
+		return nil
+	}
+	if err := w.resident.Download(); err != nil {
+		return fmt.Errorf("tinylm: weights: %w", err)
+	}
+	return nil
+}
+
+// Free gives up the copies on the device, after a Download if they are wanted. Models that use them must have been closed.
+func (w *Weights) Free() error {
+	if w.resident == nil {
+		return nil
+	}
+	err := w.resident.Close()
+	w.resident, w.moved = nil, nil
+	return err
 }
 
 // NewWeights draws the parameters of a model. The same seed gives the same weights; float32 is float64 rounded.
@@ -46,8 +99,12 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	return w, nil
 }
 
-// Save writes w to path as safetensors with the configuration in the metadata. The file is written aside and renamed.
+// Save writes w to path as safetensors with the configuration in the metadata, after a Download where the weights are on a
+// device. The file is written aside and renamed.
 func (w *Weights) Save(path string) error {
+	if err := w.Download(); err != nil {
+		return err
+	}
 	config, err := json.Marshal(w.Config)
 	if err != nil {
 		return fmt.Errorf("tinylm: save weights: %w", err)
@@ -98,6 +155,11 @@ func (w *Weights) Restore(path string) error {
 	for name, v := range w.Tensors {
 		if err := setFloats(v, f.Tensors[name].Data); err != nil {
 			return fmt.Errorf("tinylm: load weights: %s: %s: %w", path, name, err) // not reached: readWeights has checked
+		}
+	}
+	if w.resident != nil {
+		if err := w.resident.Upload(); err != nil {
+			return fmt.Errorf("tinylm: load weights: %w", err)
 		}
 	}
 	return nil

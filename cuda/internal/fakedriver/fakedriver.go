@@ -67,6 +67,9 @@ type gpu struct {
 	problem driver.Result // sticky
 }
 
+// NoLibraries says that libraries beside the driver would not know its devices: package cuda opens none.
+func (*Driver) NoLibraries() {}
+
 // New returns a driver of CUDA 12.4 with the given devices, one H200 if there are none given.
 func New(gpus ...GPU) *Driver {
 	if gpus == nil {

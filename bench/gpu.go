@@ -1,0 +1,317 @@
+package main
+
+import (
+	"cmp"
+	"embed"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// The training step of the GPU's suites.
+const (
+	trainBatch, trainSeq = 16, 2048
+	trainWarm, trainRuns = 4, 10
+)
+
+// Tokens a second of a dense model of the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW, cuDNN
+// attention, batch 16 of 2048 tokens.
+const compiledPyTorch, eagerPyTorch = 644300, 489100
+
+//go:embed *.go
+var sources embed.FS
+
+// sourceText is the text that is trained on: what is selected, and so the time of the selected branch, depends on it.
+func sourceText() ([]byte, error) {
+	files, err := sources.ReadDir(".")
+	if err != nil {
+		return nil, err
+	}
+	var all []byte
+	for _, f := range files {
+		b, err := sources.ReadFile(f.Name())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b...)
+	}
+	return all, nil
+}
+
+// trainer is Base() that trains on this program's source.
+type trainer struct {
+	weights *tinylm.Weights
+	model   *tinylm.Model
+	solver  *graph.AdamW
+	loss    *graph.Watch
+}
+
+// warmTrainer returns a trainer that has taken some steps, all of which have ended.
+func warmTrainer(r *report) (*trainer, error) {
+	t := new(trainer)
+	err := t.start(r)
+	if err == nil {
+		err = t.steps(trainWarm)
+	}
+	if err == nil {
+		err = t.model.Machine().Synchronize()
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+func (t *trainer) start(r *report) (err error) {
+	if t.weights, err = tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1); err != nil {
+		return err
+	}
+	if err = t.weights.MoveTo(r.backend); err != nil {
+		return err
+	}
+	machine := tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(r.precision), graph.WithCapture())
+	if t.model, err = tinylm.NewModel(t.weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(), machine); err != nil {
+		return err
+	}
+	text, err := sourceText()
+	if err != nil {
+		return err
+	}
+	for i := range t.model.Tokens() {
+		t.model.Tokens()[i] = int32(text[i%len(text)])
+	}
+	t.model.NextTokens()
+	if t.solver, err = graph.NewAdamW(graph.WithSolverMachine(t.model.Machine())); err != nil {
+		return err
+	}
+	t.loss, err = t.model.WatchLoss()
+	return err
+}
+
+// step begins a training step and waits for the loss of the one before.
+func (t *trainer) step() error {
+	if err := t.model.Step(t.solver); err != nil {
+		return err
+	}
+	if err := t.loss.Fetch(); err != nil {
+		return err
+	}
+	if t.loss.Waiting() < 2 {
+		return nil
+	}
+	_, err := t.loss.Next()
+	return err
+}
+
+func (t *trainer) steps(n int) error {
+	for range n {
+		if err := t.step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *trainer) close() error {
+	var errs []error
+	if t.solver != nil {
+		errs = append(errs, t.solver.Close())
+	}
+	if t.model != nil {
+		errs = append(errs, t.model.Close())
+	}
+	if t.weights != nil {
+		errs = append(errs, t.weights.Free())
+	}
+	return errors.Join(errs...)
+}
+
+func trainSize(r *report) string { return fmt.Sprintf("%v %dx%d", r.precision, trainBatch, trainSeq) }
+
+// benchTrain times whole training steps as the training loop takes them.
+func benchTrain(r *report) (err error) {
+	t, err := warmTrainer(r)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	m := t.model.Machine()
+	first, err := m.NewEvent()
+	if err != nil {
+		return err
+	}
+	last, err := m.NewEvent()
+	if err != nil {
+		return errors.Join(err, first.Close())
+	}
+	defer func() { err = errors.Join(err, first.Close(), last.Close()) }()
+	var before, after runtime.MemStats
+	copies := m.Counts()
+	runtime.ReadMemStats(&before)
+	busy, begin := processTime(), time.Now()
+	err = first.Record()
+	if err == nil {
+		err = t.steps(trainRuns)
+	}
+	if err == nil {
+		err = last.Record()
+	}
+	runtime.ReadMemStats(&after)
+	if err == nil {
+		err = m.Synchronize()
+	}
+	if err != nil {
+		return err
+	}
+	wall, host := time.Since(begin).Seconds(), (processTime() - busy).Seconds()
+	onDevice, err := last.Since(first)
+	if err != nil {
+		return err
+	}
+	size := trainSize(r)
+	rate := trainRuns * trainBatch * trainSeq / wall
+	r.add("Base(), training", size, rate, "tok/s", atLeast(60000), "dense compiled PyTorch, peer figure", compiledPyTorch)
+	r.add("Base(), training", size, rate, "tok/s", nil, "dense eager PyTorch, peer figure", eagerPyTorch)
+	r.add("training step", size, wall/trainRuns*1e3, "ms", nil, "", 0)
+	r.add("queue of the GPU not empty", size, 100*onDevice.Seconds()/wall, "% of the time", atLeast(80), "", 0)
+	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10), "", 0)
+	r.add("allocations of a step", size, float64(after.Mallocs-before.Mallocs)/trainRuns, "", atMost(0.99), "", 0)
+	uploads := m.Counts()["upload"] - copies["upload"]
+	r.add("uploads of a step", size, float64(uploads)/trainRuns, "", nil, "", 0)
+	r.add("memory of the machine", size, float64(m.Plan().Arena)/(1<<30), "GiB", nil, "", 0)
+	return nil
+}
+
+// profiled is an op of the step, all its places together.
+type profiled struct {
+	name  string
+	calls int
+	time  time.Duration
+	cost
+}
+
+// benchProfile prints the share of each op in a training step, and its rate against the ceilings that the same run has
+// measured: of the matrix product for ops of products, of a sum of vectors for others.
+func benchProfile(r *report) (err error) {
+	t, err := warmTrainer(r)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	m := t.model.Machine()
+	begin := time.Now()
+	if err := errors.Join(t.steps(trainRuns), m.Synchronize()); err != nil {
+		return err
+	}
+	step := time.Since(begin) / trainRuns
+	all, outside, err := t.profile()
+	if err != nil {
+		return err
+	}
+	flops, bytes, err := ceilings(r)
+	if err != nil {
+		return err
+	}
+	size := trainSize(r)
+	r.add("matrix product, measured ceiling", "8192x8192x8192", flops/1e12, "TFLOP/s", nil, "", 0)
+	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s", nil, "", 0)
+	total := time.Duration(0)
+	for _, p := range all {
+		total += p.time
+	}
+	for _, p := range all {
+		share := 100 * p.time.Seconds() / total.Seconds()
+		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms", nil, "", 0)
+		if p.flop > 0 {
+			r.add(p.name, size, p.flop/p.time.Seconds()/1e12, "TFLOP/s", nil, "measured ceiling", flops/1e12)
+		} else {
+			r.add(p.name, size, p.bytes/p.time.Seconds()/1e9, "GB/s", nil, "measured ceiling", bytes/1e9)
+		}
+	}
+	r.add("all ops", size, total.Seconds()*1e3, "ms", nil, "", 0)
+	r.add("kernels run", size, 100*total.Seconds()/step.Seconds(), "% of a step", atLeast(80), "", 0)
+	r.add("outside the attention branches", size, outside.Seconds()/(trainBatch*trainSeq)*1e6, "us/token", atMost(2.3),
+		"whole dense step, compiled PyTorch, peer figure", 1.55)
+	return nil
+}
+
+// profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
+func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) {
+	m := t.model.Machine()
+	times, err := m.Profile()
+	if err != nil {
+		return nil, 0, err
+	}
+	again, err := m.Profile()
+	if err != nil {
+		return nil, 0, err
+	}
+	adamw, err := t.optimizer()
+	if err != nil {
+		return nil, 0, err
+	}
+	byName := map[string]*profiled{adamw.name: adamw}
+	outside = adamw.time
+	for i, s := range m.Plan().Steps {
+		if s.Prologue {
+			continue // no part of a step, since the optimizer makes them
+		}
+		name := s.Op + ", " + s.Implementation
+		p := byName[name]
+		if p == nil {
+			p = &profiled{name: name}
+			byName[name] = p
+		}
+		c, took := costOf(s), min(times[i], again[i])
+		p.calls, p.time, p.flop, p.bytes = p.calls+1, p.time+took, p.flop+c.flop, p.bytes+c.bytes
+		if !inBranch(s.Op) {
+			outside += took
+		}
+	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside, nil
+}
+
+// optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and the
+// copy in half precision.
+func (t *trainer) optimizer() (*profiled, error) {
+	m := t.model.Machine()
+	p := &profiled{name: "adamw, cuda", calls: 1, cost: cost{bytes: float64(t.weights.Config.Parameters()) * (7*4 + 2)}}
+	for range 3 {
+		first, err := m.NewEvent()
+		if err != nil {
+			return nil, err
+		}
+		last, err := m.NewEvent()
+		if err != nil {
+			return nil, errors.Join(err, first.Close())
+		}
+		err = errors.Join(m.Synchronize(), first.Record(), t.solver.Step(G.NodesToValueGrads(t.model.Learnables())), last.Record())
+		var d time.Duration
+		if err == nil {
+			d, err = last.Since(first)
+		}
+		if err = errors.Join(err, first.Close(), last.Close()); err != nil {
+			return nil, err
+		}
+		if p.time == 0 || d < p.time {
+			p.time = d
+		}
+	}
+	return p, nil
+}
+
+// inBranch reports whether an op is of an attention branch.
+func inBranch(name string) bool {
+	return strings.Contains(name, "attention") || strings.Contains(name, "sliding window") || strings.Contains(name, "select blocks") ||
+		strings.Contains(name, "compress")
+}

@@ -1,0 +1,118 @@
+package cublaslt
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Status is a cublasStatus_t: what a call of the library returns.
+type Status int32
+
+// The statuses that are treated in a way of their own.
+const (
+	Success        Status = 0
+	NotInitialized Status = 1 // the library's CUDA runtime does not start: the driver is too old for it
+	NotSupported   Status = 15
+)
+
+// Error is the failure of one call of the library.
+type Error struct {
+	Call   string // as in "cublasLtMatmul"
+	Status Status
+	Name   string // the library's name of the status, as in "CUBLAS_STATUS_INVALID_VALUE"
+	What   string // the product that the call was for, or empty
+}
+
+func (e *Error) Error() string {
+	what := ""
+	if e.What != "" {
+		what = e.What + ": "
+	}
+	return fmt.Sprintf("cublaslt: %s%s: %s (status %d)", what, e.Call, e.Name, e.Status)
+}
+
+// Values of cudaDataType_t, cublasComputeType_t and cublasOperation_t.
+const (
+	real32   = 0  // CUDA_R_32F
+	real16   = 2  // CUDA_R_16F
+	realBF16 = 14 // CUDA_R_16BF
+
+	compute32     = 68 // CUBLAS_COMPUTE_32F
+	computeTF32   = 77 // CUBLAS_COMPUTE_32F_FAST_TF32
+	opTransposed  = 1  // CUBLAS_OP_T; 0 is none
+	epilogueBias  = 4  // CUBLASLT_EPILOGUE_BIAS
+	reduceCompute = 2  // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; that there is nothing to reduce is always allowed
+)
+
+// object is a kind of descriptor.
+type object int
+
+const (
+	description object = iota // cublasLtMatmulDesc_t
+	layout                    // cublasLtMatrixLayout_t
+	preference                // cublasLtMatmulPreference_t
+	objects
+)
+
+func (o object) String() string {
+	return [...]string{"MatmulDesc", "MatrixLayout", "MatmulPreference"}[o]
+}
+
+// attribute is a property of a descriptor, with the size of its value.
+type attribute struct {
+	of    object
+	id    int32
+	bytes int
+}
+
+// Attributes: cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t.
+var (
+	descTransA       = attribute{description, 3, 4}
+	descTransB       = attribute{description, 4, 4}
+	descEpilogue     = attribute{description, 7, 4}
+	descBiasPointer  = attribute{description, 8, 8}
+	descBiasType     = attribute{description, 26, 4}
+	layoutBatch      = attribute{layout, 5, 4}
+	layoutStride     = attribute{layout, 6, 8}
+	preferWork       = attribute{preference, 1, 8}
+	preferReduction  = attribute{preference, 3, 4}
+	preferAlignments = [4]attribute{{preference, 5, 4}, {preference, 6, 4}, {preference, 7, 4}, {preference, 8, 4}} // A, B, C, D
+)
+
+// algorithm is a cublasLtMatmulAlgo_t.
+type algorithm [8]uint64
+
+// candidate is a cublasLtMatmulHeuristicResult_t.
+type candidate struct {
+	algo  algorithm
+	work  uint64 // bytes
+	state Status
+	waves float32
+	_     [4]int32
+}
+
+// product holds the arguments of cublasLtMatmul, on the heap. Its a and b are those of the library, which is column-major.
+type product struct {
+	lib, desc, layoutA, layoutB, layoutC uintptr // c is also what the library calls D
+	a, b, c, work, stream                uintptr
+	alpha, beta                          float32
+	workBytes                            uintptr
+	algo                                 algorithm
+}
+
+// calls is what the package needs of the library.
+type calls interface {
+	version() int
+	name(s Status) string
+	create() (uintptr, Status)
+	destroy(lib uintptr) Status
+	newDescription(compute, scale int32) (uintptr, Status)
+	newLayout(typ int32, rows, cols, ld int64) (uintptr, Status)
+	newPreference() (uintptr, Status)
+	// set copies the value, in the byte order of the machine, from the heap.
+	set(h uintptr, a attribute, value unsafe.Pointer) Status
+	free(h uintptr, of object) Status
+	// heuristic fills in candidates, best first, and returns how many.
+	heuristic(x *product, preference uintptr, to []candidate) (int, Status)
+	matmul(x *product) Status
+}

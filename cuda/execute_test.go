@@ -1,0 +1,157 @@
+package cuda_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// bench runs ops one by one on a backend, without a machine.
+type bench struct {
+	t       testing.TB
+	backend *cuda.Backend
+	stream  *cuda.Stream
+	memory  []graph.Memory
+}
+
+func newBench(t testing.TB, b *cuda.Backend) *bench {
+	s, err := b.NewStream()
+	require.NoError(t, err)
+	return &bench{t: t, backend: b, stream: s.(*cuda.Stream)}
+}
+
+func (x *bench) close() {
+	require.NoError(x.t, x.stream.Synchronize())
+	for _, m := range x.memory {
+		require.NoError(x.t, m.Free())
+	}
+	require.NoError(x.t, x.stream.Close())
+}
+
+func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
+
+// place gives an operand memory, every bit of which is set: NaN.
+func (x *bench) place(o ops.Operand) ops.Arg {
+	a := newArg(o)
+	x.alloc(a.Buf, o.Bytes())
+	return a
+}
+
+func (x *bench) alloc(b *cpu.Buf, bytes int) {
+	if bytes == 0 {
+		return
+	}
+	m, err := x.backend.Alloc(bytes)
+	require.NoError(x.t, err)
+	x.memory = append(x.memory, m)
+	m.Place(b, 0, bytes)
+	require.NoError(x.t, x.stream.Driver().Fill8(driver.Address(b), 0xFF, bytes))
+}
+
+// upload returns v on the device.
+func (x *bench) upload(v G.Value) ops.Arg {
+	a := x.place(ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()})
+	require.NoError(x.t, x.stream.Upload(a, v))
+	return a
+}
+
+// download returns an operand on the host, half precision as float32.
+func (x *bench) download(a ops.Arg) G.Value {
+	if ops.IsHalf(a.Dtype) {
+		a = x.cast(a, tensor.Float32)
+	}
+	v := ops.NewValue(a.Operand)
+	require.NoError(x.t, x.stream.Download(v, a))
+	require.NoError(x.t, x.stream.Synchronize())
+	return v
+}
+
+func (x *bench) cast(a ops.Arg, to tensor.Dtype) ops.Arg {
+	if a.Dtype == to {
+		return a
+	}
+	y := x.place(ops.Operand{Dtype: to, Shape: a.Shape})
+	x.run(ops.CastOp{To: to}, []ops.Arg{a}, []ops.Arg{y})
+	return y
+}
+
+// run runs an op by the first implementation that takes it, which has the name that is returned.
+func (x *bench) run(spec ops.Spec, in, out []ops.Arg) string {
+	site := graph.Site{Spec: spec, In: operands(in), Out: operands(out)}
+	k, name := x.bind(site, in, out)
+	var work cpu.Buf
+	x.alloc(&work, k.WorkBytes())
+	require.NoError(x.t, k.Launch(x.stream, &work), spec.Name())
+	return name
+}
+
+func (x *bench) bind(site graph.Site, in, out []ops.Arg) (graph.Kernel, string) {
+	x.t.Helper()
+	var why error
+	for _, i := range x.backend.Offers(site) {
+		if why = i.Guard(site); why != nil {
+			continue
+		}
+		k, err := i.Bind(site, in, out)
+		require.NoError(x.t, err)
+		return k, i.Name()
+	}
+	require.NoError(x.t, why, "%s %v -> %v", site.Spec.Name(), site.In, site.Out)
+	return nil, ""
+}
+
+func operands(args []ops.Arg) []ops.Operand {
+	list := make([]ops.Operand, len(args))
+	for i, a := range args {
+		list[i] = a.Operand
+	}
+	return list
+}
+
+// execute runs a graph of ops of package ops, with the operands where the backend wants them for half, and returns the
+// values of its nodes.
+func execute(t testing.TB, b *cuda.Backend, g *G.ExprGraph, half tensor.Dtype) map[int64]G.Value {
+	t.Helper()
+	x := newBench(t, b)
+	defer x.close()
+	results := map[int64][]ops.Arg{} // all outputs of a node's op
+	values := map[int64]G.Value{}
+	for _, n := range g.AllNodes() {
+		spec, isSpec := ops.SpecOf(n.Op())
+		index, isOutput := ops.OutputIndex(n.Op())
+		var of [][]ops.Arg
+		for it := g.From(n.ID()); it.Next(); {
+			of = append(of, results[it.Node().ID()])
+		}
+		switch {
+		case isOutput:
+			results[n.ID()] = of[0][index : index+1]
+		case !isSpec:
+			results[n.ID()] = []ops.Arg{x.upload(n.Value())}
+		default:
+			var in, out []ops.Arg
+			for _, all := range of {
+				in = append(in, all[0])
+			}
+			types, outTypes := b.Storage(graph.Site{Op: n.Op(), Spec: spec, In: operands(in), Out: ops.OutputsOf(n.Op())}, half)
+			for i := range in {
+				in[i] = x.cast(in[i], types[i])
+			}
+			for i, o := range ops.OutputsOf(n.Op()) {
+				out = append(out, x.place(ops.Operand{Dtype: outTypes[i], Shape: o.Shape}))
+			}
+			require.Equal(t, "cuda", x.run(spec, in, out))
+			results[n.ID()] = out
+		}
+		values[n.ID()] = x.download(results[n.ID()][0])
+	}
+	return values
+}

@@ -1,0 +1,164 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// implementation runs ops by our kernels, and their matrix products by a library or by our kernel.
+type implementation struct {
+	backend *Backend
+	library bool
+}
+
+// Offers implements graph.Backend: our kernels, and before them, for ops with matrix products, the library's.
+func (b *Backend) Offers(s graph.Site) []graph.Implementation {
+	own := implementation{b, false}
+	if c, err := compile(s, b.gpu, placeholders(s.In, 0), placeholders(s.Out, len(s.In))); err == nil && c.hasProducts() {
+		return []graph.Implementation{implementation{b, true}, own}
+	}
+	return []graph.Implementation{own}
+}
+
+// compile returns the launches of an op.
+func compile(s graph.Site, gpu kernels.GPU, in, out []ops.Arg) (compiled, error) {
+	if s.Spec == nil {
+		return compileStock(s, gpu, in, out)
+	}
+	return compileOp(s, gpu, in, out)
+}
+
+// placeholder is the address of the work memory that placeholders stand beside.
+const placeholder = kernels.Ptr(1 << 20)
+
+// placeholders returns operands at addresses, apart from each other, that nothing reads: to know the launches of an op
+// before its operands have been placed. All operands are aligned to driver.Alignment, and launches depend on no more.
+func placeholders(list []ops.Operand, from int) []ops.Arg {
+	args := make([]ops.Arg, len(list))
+	for i, o := range list {
+		p := uintptr(placeholder) + uintptr(from+i+1)*driver.Alignment
+		args[i] = ops.Arg{Operand: o, Buf: new(cpu.Buf)}
+		args[i].Set(*(*unsafe.Pointer)(unsafe.Pointer(&p)), driver.Alignment)
+	}
+	return args
+}
+
+// Name implements graph.Implementation.
+func (i implementation) Name() string {
+	switch {
+	case !i.library:
+		return "cuda"
+	case i.backend.products != nil:
+		return i.backend.products.name()
+	}
+	return libraryName
+}
+
+// Guard implements graph.Implementation.
+func (i implementation) Guard(s graph.Site) error {
+	stages, err := i.plan(s)
+	if err != nil {
+		return err
+	}
+	return closePlans(stages)
+}
+
+// plan compiles the op for placeholders, to know its launches and products. After an error it leaves none.
+func (i implementation) plan(s graph.Site) (stages []stage, err error) {
+	if i.library && i.backend.products == nil {
+		return nil, graph.Refuse(graph.ReasonMissing, "the library is not there")
+	}
+	c, err := compile(s, i.backend.gpu, placeholders(s.In, 0), placeholders(s.Out, len(s.In)))
+	if err != nil {
+		return nil, asUnsupported(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closePlans(stages))
+		}
+	}()
+	for _, p := range c.all() {
+		var st stage
+		if p.product != nil && i.library {
+			if st.plan, err = i.backend.products.prepare(p.product.Matmul, p.product.bias != address{}, s.Policy.TF32); err != nil {
+				return stages, err
+			}
+			st.scratch = st.plan.workBytes()
+		} else {
+			f := p.launch
+			if p.product != nil {
+				f, st.scratch = p.product.launcher(0), p.product.WorkBytes()
+			}
+			if st.launches, err = f(nil, placeholder); err != nil {
+				return stages, asUnsupported(err)
+			}
+		}
+		stages = append(stages, st)
+	}
+	return stages, nil
+}
+
+// Bind implements graph.Implementation. It loads the kernels.
+func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+	stages, err := i.plan(s)
+	if err != nil {
+		return nil, err
+	}
+	k, err := i.bind(s, in, out, stages)
+	if err != nil {
+		return nil, errors.Join(asUnsupported(failure(err)), closePlans(stages))
+	}
+	for n := range stages {
+		if p := stages[n].plan; p != nil {
+			i.backend.keep(p)
+		}
+	}
+	return k, nil
+}
+
+// bind makes the kernel of stages.
+func (i implementation) bind(s graph.Site, in, out []ops.Arg, stages []stage) (graph.Kernel, error) {
+	c, err := compile(s, i.backend.gpu, in, out)
+	if err != nil {
+		return nil, err
+	}
+	k := &kernel{backend: i.backend, stages: stages, scratch: alignUp(c.work)}
+	var owner graph.Kernel = k
+	if c.prepare != nil {
+		owner = &preparedKernel{k, c.prepare}
+	}
+	most := int64(0)
+	for n, p := range c.all() {
+		st := &k.stages[n]
+		most = max(most, st.scratch)
+		st.build = p.launch
+		if p.product != nil {
+			st.build, st.product = p.product.launcher(k.scratch), p.product
+		}
+		if err := st.bind(i.backend, nameOf(s), owner); err != nil {
+			return nil, err
+		}
+	}
+	if k.work = k.scratch + most; k.work != int64(int(k.work)) {
+		return nil, graph.Refuse(graph.ReasonShape, "%d bytes of work memory", k.work)
+	}
+	return owner, nil
+}
+
+// nameOf names an op in errors.
+func nameOf(s graph.Site) string {
+	switch {
+	case s.Spec != nil:
+		return s.Spec.Name()
+	case s.Op != nil:
+		return s.Op.String()
+	}
+	return fmt.Sprint(nil)
+}

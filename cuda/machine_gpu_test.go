@@ -1,0 +1,260 @@
+package cuda_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// openGPU opens the first GPU until the end of the test, or skips it; with NSA_REQUIRE_GPU=1 it fails instead.
+func openGPU(t testing.TB) *cuda.Backend {
+	t.Helper()
+	b, err := cuda.Open(0)
+	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+// numbers returns the elements of a value, wherever it is.
+func numbers(t testing.TB, v G.Value) []float64 {
+	t.Helper()
+	if d, ok := v.(*cuda.Value); ok {
+		host, err := d.HostValue()
+		require.NoError(t, err)
+		v = host
+	}
+	switch x := v.Data().(type) {
+	case float32:
+		return []float64{float64(x)}
+	case float64:
+		return []float64{x}
+	case []float32:
+		return testutil.Convert[float64](x)
+	case []float64:
+		return append([]float64(nil), x...)
+	case []int32:
+		list := make([]float64, len(x))
+		for i, n := range x {
+			list[i] = float64(n)
+		}
+		return list
+	case error:
+		t.Fatal(x)
+	default:
+		t.Fatalf("data is a %T", x)
+	}
+	return nil
+}
+
+// run runs m and returns the values of nodes.
+func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
+	t.Helper()
+	require.NoError(t, m.RunAll())
+	require.NoError(t, m.Synchronize())
+	var list [][]float64
+	for _, n := range nodes {
+		list = append(list, numbers(t, n.Value()))
+	}
+	return list
+}
+
+// oracle returns the values of a graph's results on the CPU.
+func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
+	t.Helper()
+	m, err := graph.NewMachine(g, graph.WithKeep(results...))
+	require.NoError(t, err)
+	defer m.Close()
+	return run(t, m, results)
+}
+
+// TestOpsOnGPU compares every op and its gradient with the CPU's in float64, and its bits in eager and captured runs.
+func TestOpsOnGPU(t *testing.T) {
+	b := openGPU(t)
+	for _, c := range opCases() {
+		t.Run(c.name, func(t *testing.T) {
+			g64, results64 := c.graph(t, tensor.Float64)
+			want := oracle(t, g64, results64)
+			g, results := c.graph(t, tensor.Float32)
+			var first [][]float64
+			for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
+				m := machine(t, g, b, append(opts, graph.WithKeep(results...))...)
+				for range 3 {
+					got := run(t, m, results)
+					for i := range got {
+						testutil.Within(t, fmt.Sprint("result ", i), got[i], want[i], 1e-5)
+					}
+					if first == nil {
+						first = got
+					}
+					require.Equal(t, bits(first), bits(got), "the same bits in each run")
+				}
+				require.Zero(t, m.Counts()["host"])
+			}
+		})
+	}
+}
+
+// bits makes NaN equal to itself.
+func bits(list [][]float64) [][]uint64 {
+	var all [][]uint64
+	for _, x := range list {
+		u := make([]uint64, len(x))
+		for i, v := range x {
+			u[i] = math.Float64bits(v)
+		}
+		all = append(all, u)
+	}
+	return all
+}
+
+// TestHalfOpsOnGPU compares every op in half precision with the CPU's in float64: that the operands lie where they should.
+func TestHalfOpsOnGPU(t *testing.T) {
+	b := openGPU(t)
+	for half, tolerance := range map[tensor.Dtype]float64{ops.BFloat16: 4e-2, ops.Float16: 6e-3} {
+		for _, c := range opCases() {
+			if c.chooses {
+				continue
+			}
+			g64, results64 := c.graph(t, tensor.Float64)
+			want := oracle(t, g64, results64)
+			g, results := c.graph(t, tensor.Float32)
+			got := execute(t, b, g, half)
+			for i, n := range results {
+				testutil.Within(t, fmt.Sprintf("%s, result %d, %v", c.name, i, half), numbers(t, got[n.ID()]), want[i], tolerance)
+			}
+		}
+	}
+}
+
+// TestLayerOnGPU compares a layer of NSA and its gradients with the CPU's in float64.
+func TestLayerOnGPU(t *testing.T) {
+	b := openGPU(t)
+	base := graph.NSAConfig{
+		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 12, GateHidden: 5,
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
+	}
+	mlp, softmax := base, base
+	mlp.Phi, mlp.PhiHidden = graph.PhiMLP, 10
+	softmax.GateActivation = graph.GateSoftmax
+	for name, config := range map[string]graph.NSAConfig{"mean": base, "mlp": mlp, "softmax": softmax} {
+		t.Run(name, func(t *testing.T) {
+			build := func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, G.Nodes) {
+				g := G.NewGraph()
+				x, r := floats("x", 2, 131, config.Dim).node(g, dt, 1), floats("r", 2, 131, config.Dim).node(g, dt, 2)
+				l, err := graph.NewNSA(g, "attn.", config, rounded(t, config, dt))
+				require.NoError(t, err)
+				y, err := l.Apply(x)
+				require.NoError(t, err)
+				wrt := append(G.Nodes{x}, l.Learnables()...)
+				_, err = graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...)
+				require.NoError(t, err)
+				results := G.Nodes{y}
+				for _, n := range wrt {
+					results = append(results, n.Deriv())
+				}
+				return g, results, wrt
+			}
+			g64, results64, wrt := build(tensor.Float64)
+			want := oracle(t, g64, results64)
+			g, results, _ := build(tensor.Float32)
+			var first [][]float64
+			for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
+				m := machine(t, g, b, append(opts, graph.WithKeep(results...))...)
+				for range 3 {
+					got := run(t, m, results)
+					testutil.Within(t, "y", got[0], want[0], 1e-5)
+					for i, n := range wrt {
+						testutil.Within(t, "gradient of "+n.Name(), got[1+i], want[1+i], 1e-4)
+					}
+					if first == nil {
+						first = got
+					}
+					require.Equal(t, bits(first), bits(got))
+				}
+			}
+		})
+	}
+}
+
+// rounded returns fresh parameters of a layer whose values are the same in both types.
+func rounded(t testing.TB, config graph.NSAConfig, dt tensor.Dtype) graph.Source {
+	g := G.NewGraph()
+	l, err := graph.NewNSA(g, "attn.", config, graph.Fresh(tensor.Float32, 4))
+	require.NoError(t, err)
+	values := map[string]*tensor.Dense{}
+	for _, n := range l.Learnables() {
+		v := n.Value().(*tensor.Dense)
+		if dt == tensor.Float64 {
+			v = tensor.New(tensor.WithShape(v.Shape()...), tensor.WithBacking(testutil.Convert[float64](v.Float32s())))
+		}
+		values[n.Name()] = v
+	}
+	return graph.Values(values)
+}
+
+// TestModelOnGPU compares logits, loss and gradients of the tiny model with the CPU's in float32, and the bits of eager and
+// captured runs.
+func TestModelOnGPU(t *testing.T) {
+	b := openGPU(t)
+	w, err := tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1)
+	require.NoError(t, err)
+	results := func(opts ...graph.Option) map[string][]float64 {
+		m, err := tinylm.NewModel(w, 2, 256, tinylm.WithGradients(), tinylm.WithMachine(opts...))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, m.Close()) }()
+		copy(m.Tokens(), testutil.Tokens(3, 512, 256))
+		m.NextTokens()
+		for range 3 {
+			require.NoError(t, m.Run())
+		}
+		all := map[string][]float64{}
+		for _, n := range m.Graph().AllNodes() {
+			if spec, ok := ops.SpecOf(n.Op()); ok && spec.Name() == "cross entropy" {
+				all["loss"] = numbers(t, n.Value())
+				all["logits"] = numbers(t, m.Graph().Node(first(m.Graph(), n)).(*G.Node).Value())
+			}
+		}
+		for _, n := range m.Learnables() {
+			grad, err := n.Grad()
+			require.NoError(t, err)
+			all["gradient of "+n.Name()] = numbers(t, grad)
+		}
+		if vm := m.VM().(*graph.Machine); len(opts) > 0 {
+			require.Zero(t, vm.Counts()["host"], "%v", vm.Plan())
+		}
+		return all
+	}
+	want := results()
+	require.Len(t, want, 2+len(w.Tensors))
+	eager := results(graph.WithBackend(b))
+	for name, x := range want {
+		testutil.Within(t, name, eager[name], x, 1e-4)
+	}
+	captured := results(graph.WithBackend(b), graph.WithCapture())
+	for name, x := range eager {
+		require.Equal(t, bits([][]float64{x}), bits([][]float64{captured[name]}), name)
+	}
+}
+
+// first returns the id of an op's first input.
+func first(g *G.ExprGraph, n *G.Node) int64 {
+	it := g.From(n.ID())
+	it.Next()
+	return it.Node().ID()
+}

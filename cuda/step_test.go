@@ -1,0 +1,64 @@
+package cuda_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// TestTrainingStepNeverWaits counts the driver's calls in training steps that are recorded: one replay and one launch of
+// what is not in it, no wait but for the loss of the step before, no memory.
+func TestTrainingStepNeverWaits(t *testing.T) {
+	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
+		b, f := open(t)
+		c := tinylm.Tiny()
+		c.Layers, c.Context = 2, 64
+		w, err := tinylm.NewWeights(c, tensor.Float32, 1)
+		require.NoError(t, err)
+		require.NoError(t, w.MoveTo(b))
+		m, err := tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
+			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
+		require.NoError(t, err)
+		solver, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+		require.NoError(t, err)
+		loss, err := m.WatchLoss()
+		require.NoError(t, err)
+		step := func() {
+			require.NoError(t, m.Step(solver))
+			require.NoError(t, loss.Fetch())
+			if loss.Waiting() == 2 {
+				_, err := loss.Next()
+				require.NoError(t, err)
+			}
+		}
+		for range 3 {
+			step()
+		}
+		methods := []string{"LaunchKernel", "GraphLaunch", "StreamSynchronize", "CtxSynchronize", "EventSynchronize", "MemAlloc", "MemFree",
+			"MemHostAlloc", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync", "StreamBeginCapture", "ModuleLoadData"}
+		before := map[string]int{}
+		for _, name := range methods {
+			before[name] = f.Calls(name)
+		}
+		const steps = 5
+		for range steps {
+			step()
+		}
+		want := map[string]int{
+			"GraphLaunch":      1,
+			"EventSynchronize": 1, // of the loss before
+			"MemcpyHtoDAsync":  3, // tokens, targets, the optimizer's numbers
+			"MemcpyDtoHAsync":  1, // the loss
+		}
+		for _, name := range methods {
+			require.Equal(t, want[name]*steps, f.Calls(name)-before[name], "%v: %s", p, name)
+		}
+		require.NoError(t, solver.Close())
+		require.NoError(t, m.Close())
+		require.NoError(t, w.Free())
+	}
+}

@@ -1,0 +1,116 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Stream implements graph.Stream.
+type Stream struct {
+	backend *Backend
+	queue   *driver.Stream
+	cell    cpu.Buf // of the host value of a copy
+}
+
+var _ graph.Stream = (*Stream)(nil)
+
+var (
+	errCapturing  = errors.New("cuda: copy during a capture")
+	errNotInPlace = errors.New("cuda: got a value that is not contiguous and row-major, so that it cannot be copied to")
+)
+
+// Driver returns the queue, for libraries that are called beside this package.
+func (s *Stream) Driver() *driver.Stream { return s.queue }
+
+// Upload implements graph.Stream. A host value goes through pinned memory.
+func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
+	if s.queue.Capturing() {
+		return errCapturing
+	}
+	if v, ok := src.(*Value); ok {
+		if v.stream.backend != s.backend {
+			return fmt.Errorf("cuda: got a value of another device, %v", v.stream.backend.dev)
+		}
+		if v.operand.Dtype != dst.Dtype || v.operand.Elements() != dst.Elements() {
+			return fmt.Errorf("got %v, want %v", v.operand, dst.Operand)
+		}
+		to, from := driver.Address(dst.Buf), driver.Address(&v.cell)
+		if to == from {
+			return nil
+		}
+		return failure(s.queue.Copy(to, from, dst.Operand.Bytes()))
+	}
+	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
+		return err
+	}
+	err := s.queue.Upload(driver.Address(dst.Buf), bytesOf(&s.cell))
+	s.cell.Set(nil, 0)
+	return failure(err)
+}
+
+// Download implements graph.Stream.
+func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
+	if s.queue.Capturing() {
+		return errCapturing
+	}
+	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
+		return err
+	}
+	defer s.cell.Set(nil, 0)
+	if uintptr(s.cell.Pointer()) != dst.Uintptr() {
+		return errNotInPlace
+	}
+	return failure(s.queue.Download(bytesOf(&s.cell), driver.Address(src.Buf)))
+}
+
+// bytesOf returns the host memory that b holds.
+func bytesOf(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
+
+// View implements graph.Stream: it returns a *Value.
+func (s *Stream) View(a ops.Arg) gorgonia.Value {
+	return &Value{stream: s, operand: a.Operand, cell: *a.Buf}
+}
+
+// BeginCapture implements graph.Stream.
+func (s *Stream) BeginCapture() error { return failure(s.queue.BeginCapture()) }
+
+// EndCapture implements graph.Stream.
+func (s *Stream) EndCapture() (graph.Replay, error) {
+	r, err := s.queue.EndCapture()
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &replay{s.backend, r}, nil
+}
+
+// Synchronize implements graph.Stream.
+func (s *Stream) Synchronize() error { return failure(s.queue.Synchronize()) }
+
+// Close waits for what is under way and frees the stream.
+func (s *Stream) Close() error { return failure(s.queue.Close()) }
+
+// replay is a captured sequence of launches.
+type replay struct {
+	backend *Backend
+	graph   *driver.Replay
+}
+
+// Launch implements graph.Replay.
+func (r *replay) Launch(s graph.Stream) error {
+	stream, ok := s.(*Stream)
+	if !ok || stream.backend != r.backend {
+		return fmt.Errorf("cuda: captured graph of %v on a stream of another backend, %T", r.backend.dev, s)
+	}
+	return failure(stream.queue.Replay(r.graph))
+}
+
+// Close implements graph.Replay.
+func (r *replay) Close() error { return failure(r.graph.Close()) }

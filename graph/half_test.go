@@ -1,0 +1,286 @@
+package graph_test
+
+import (
+	"math"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// halfFake is a fake device that can store bfloat16. It computes in float32.
+type halfFake struct{ *fake }
+
+func (f halfFake) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
+	single := map[string]bool{"weight gradient of linear": true, "cross entropy": true}
+	for _, o := range s.In {
+		dt := o.Dtype
+		if dt == tensor.Float32 && s.Spec != nil {
+			dt = half
+		} else if ops.IsHalf(dt) && s.Spec == nil {
+			dt = tensor.Float32
+		}
+		in = append(in, dt)
+	}
+	for _, o := range s.Out {
+		dt := o.Dtype
+		if dt == tensor.Float32 && s.Spec != nil && !single[s.Spec.Name()] {
+			dt = half
+		}
+		out = append(out, dt)
+	}
+	if s.Spec != nil && s.Spec.Name() == "gradient of cross entropy" {
+		in[2], in[3] = tensor.Float32, tensor.Float32 // lse, dloss
+	}
+	return in, out
+}
+
+// bindHalf binds a CPU kernel to float32 copies of what lies in half precision.
+func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+	k := &halfKernel{in: in, out: out}
+	wide := func(args []ops.Arg) []ops.Arg {
+		var list []ops.Arg
+		for _, a := range args {
+			if ops.IsHalf(a.Dtype) {
+				a = ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: a.Shape}, Buf: cpu.NewBuf(make([]float32, a.Elements()))}
+			}
+			list = append(list, a)
+		}
+		return list
+	}
+	k.wideIn, k.wideOut = wide(in), wide(out)
+	switch op := s.Spec.(type) {
+	case ops.CastOp:
+		return k, nil
+	case ops.AdamWOp:
+		if op.Each() == 5 {
+			s.Spec = ops.AdamWOp{Decay: op.Decay}
+			k.copies = true
+			k.wideIn = k.wideIn[:1:1]
+			for i := range op.Decay {
+				k.wideIn = append(k.wideIn, in[1+5*i:][:4]...)
+			}
+		}
+	}
+	var err error
+	k.Kernel, err = b.Offers(s)[0].Bind(s, k.wideIn, k.wideOut)
+	return k, err
+}
+
+type halfKernel struct {
+	graph.Kernel    // nil for a cast
+	in, out         []ops.Arg
+	wideIn, wideOut []ops.Arg
+	copies          bool // of AdamW
+}
+
+func (k *halfKernel) WorkBytes() int {
+	if k.Kernel == nil {
+		return 0
+	}
+	return k.Kernel.WorkBytes()
+}
+
+func (k *halfKernel) Launch(s graph.Stream, work *cpu.Buf) error {
+	if k.Kernel == nil {
+		move(k.out[0], k.in[0])
+		return nil
+	}
+	if !k.copies {
+		for i, a := range k.in {
+			move(k.wideIn[i], a)
+		}
+	}
+	if err := k.Kernel.Launch(s, work); err != nil {
+		return err
+	}
+	for i, a := range k.out {
+		move(a, k.wideOut[i])
+	}
+	if k.copies {
+		for i := 1; i < len(k.in); i += 5 {
+			if k.in[i+4].Buf.Bytes() > 0 {
+				move(k.in[i+4], k.in[i])
+			}
+		}
+	}
+	return nil
+}
+
+// move copies an operand, and converts between float32 and bfloat16, to nearest even.
+func move(to, from ops.Arg) {
+	switch {
+	case to.Buf == from.Buf:
+	case ops.IsHalf(to.Dtype) && !ops.IsHalf(from.Dtype):
+		dst := halves(to)
+		for i, x := range cpu.Slice[float32](from.Buf) {
+			b := math.Float32bits(x)
+			dst[i] = uint16((b + 0x7fff + b>>16&1) >> 16)
+		}
+	case ops.IsHalf(from.Dtype):
+		dst := cpu.Slice[float32](to.Buf)
+		for i, h := range halves(from) {
+			dst[i] = math.Float32frombits(uint32(h) << 16)
+		}
+	}
+}
+
+// TestHalfPrecision: the machine stores activations in half precision and shows float32.
+func TestHalfPrecision(t *testing.T) {
+	n := newTiny(t)
+	want := n.train(t, graph.NewCPU(1), graph.F32, false)
+	f := halfFake{newFake()}
+	for _, capture := range []bool{false, true} {
+		got := n.train(t, f, graph.BF16, capture)
+		for i := range want {
+			require.InDelta(t, want[i], got[i], 0.02)
+		}
+		require.NotEqual(t, want[:6], got[:6], "losses and norms")
+	}
+	exact := n.train(t, f, graph.F32, true)
+	require.Equal(t, want, exact)
+	require.Zero(t, f.streams)
+	require.Zero(t, f.memory)
+
+	_, err := graph.NewMachine(n.graph, graph.WithPrecision(graph.BF16))
+	require.ErrorContains(t, err, "precision bf16: cpu computes in float32")
+	_, err = graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPrecision(7))
+	require.ErrorContains(t, err, "want f32, bf16 or fp16")
+	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
+		got, err := graph.ParsePrecision(p.String())
+		require.NoError(t, err)
+		require.Equal(t, p, got)
+	}
+	_, err = graph.ParsePrecision("fp8")
+	require.ErrorContains(t, err, `"fp8", want f32, bf16 or fp16`)
+}
+
+// tiny is a network of two layers on fixed data.
+type tiny struct {
+	graph   *G.ExprGraph
+	weights G.Nodes
+	targets *G.Node
+	hidden  *G.Node
+	loss    *G.Node
+}
+
+func newTiny(t *testing.T) *tiny {
+	g := G.NewGraph()
+	input := func(name string, shape ...int) *G.Node {
+		v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(shape...))
+		for i := range v.Float32s() {
+			v.Float32s()[i] = float32(math.Sin(float64(3*i+len(name)))) / 2
+		}
+		return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+	}
+	do := func(n *G.Node, err error) *G.Node {
+		require.NoError(t, err)
+		return n
+	}
+	n := &tiny{graph: g}
+	x, w1, w2 := input("x", 1, 5, 8), input("w1", 12, 8), input("weight2", 6, 12)
+	targets := G.NewTensor(g, tensor.Int32, 2, G.WithShape(1, 5), G.WithName("targets"),
+		G.WithValue(tensor.New(tensor.WithShape(1, 5), tensor.WithBacking([]int32{0, 5, 2, -1, 3}))))
+	n.weights, n.targets = G.Nodes{w1, w2}, targets
+	n.hidden = do(ops.SiLU(do(ops.Linear(x, w1))))
+	doubled := do(G.Add(n.hidden, n.hidden)) // an op of Gorgonia's, on the host
+	n.loss = do(ops.CrossEntropy(do(ops.Linear(doubled, w2)), targets))
+	_, err := graph.Grad(n.loss, n.weights...)
+	require.NoError(t, err)
+	return n
+}
+
+// train takes four steps on b and returns the losses, the norms, the last hidden value and the weights.
+func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, capture bool) (all []float64) {
+	var host, first []G.Value
+	for _, w := range n.weights {
+		v, err := G.CloneValue(w.Value())
+		require.NoError(t, err)
+		host, first = append(host, v), append(first, w.Value())
+		require.NoError(t, G.UnsafeLet(w, v))
+	}
+	r, err := graph.MoveInputs(b, n.weights...)
+	require.NoError(t, err)
+	opts := []graph.Option{graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss, n.hidden)}
+	if capture {
+		opts = append(opts, graph.WithCapture())
+	}
+	m, err := graph.NewMachine(n.graph, opts...)
+	require.NoError(t, err)
+	solver, err := graph.NewAdamW(graph.WithSolverMachine(m), graph.WithLR(0.01))
+	require.NoError(t, err)
+	loss, err := m.Watch(n.loss)
+	require.NoError(t, err)
+	var norm *graph.Watch
+	for i := range 4 {
+		require.NoError(t, m.Train(solver, G.NodesToValueGrads(n.weights)))
+		require.NoError(t, loss.Fetch())
+		if i == 0 {
+			norm, err = solver.WatchNorm()
+			require.NoError(t, err)
+		}
+		require.NoError(t, norm.Fetch())
+		if i > 0 { // one step late
+			for _, w := range []*graph.Watch{loss, norm} {
+				x, err := w.Next()
+				require.NoError(t, err)
+				all = append(all, x)
+			}
+		}
+	}
+	require.Equal(t, 1, loss.Waiting())
+	require.ErrorContains(t, errorOf(loss.Fetch(), loss.Fetch()), "2 copies are not read yet")
+	v, err := graph.HostValue(n.hidden.Value())
+	require.NoError(t, err)
+	all = append(all, numbers(t, v)...)
+	require.NoError(t, r.Download())
+	for _, v := range host {
+		all = append(all, numbers(t, v)...)
+	}
+	times, err := m.Profile()
+	require.NoError(t, err)
+	require.Len(t, times, len(m.Plan().Steps))
+	require.NoError(t, solver.Close())
+	require.NoError(t, m.Close())
+	require.NoError(t, r.Close())
+	for i, w := range n.weights {
+		require.NoError(t, G.UnsafeLet(w, first[i]))
+	}
+	return all
+}
+
+func errorOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// halves returns the memory of an operand in half precision.
+func halves(a ops.Arg) []uint16 {
+	return unsafe.Slice((*uint16)(a.Pointer()), a.Elements())
+}
+
+// TestChecksOfIndices: a device's machine refuses what its kernels could not report, names the op, and goes on.
+func TestChecksOfIndices(t *testing.T) {
+	n := newTiny(t)
+	m, err := graph.NewMachine(n.graph, graph.WithBackend(newFake()), graph.WithKeep(n.loss))
+	require.NoError(t, err)
+	require.NoError(t, m.RunAll())
+	targets := n.targets.Value().(*tensor.Dense).Int32s()
+	targets[2] = 6
+	err = m.RunAll()
+	require.ErrorContains(t, err, "ops: cross entropy: target 6 at (0, 2) is outside the vocabulary [0, 6)")
+	require.ErrorContains(t, err, "graph: machine: node ")
+	targets[2] = 2
+	require.NoError(t, m.RunAll())
+	require.NoError(t, m.Close())
+}

@@ -1,0 +1,156 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// HostValue returns v in host memory: v itself, or a copy of a value of a device, after waiting for the device's queue that
+// it is of.
+func HostValue(v G.Value) (G.Value, error) {
+	if d, ok := v.(interface{ HostValue() (G.Value, error) }); ok {
+		return d.HostValue()
+	}
+	return v, nil
+}
+
+// Resident is a set of values, such as the weights of a model, in the memory of a backend, for as long as several machines
+// and solvers need them. On a backend whose memory is the host's the values are those that it was made of.
+type Resident struct {
+	host, device []G.Value
+	nodes        []*G.Node // of MoveInputs
+	args         []ops.Arg
+	memory       Memory
+	stream       Stream
+}
+
+// NewResident copies host values to b. It must be closed before b is, and after the machines that use it.
+func NewResident(b Backend, host []G.Value) (*Resident, error) {
+	r := &Resident{host: host, device: host}
+	if b == nil || b.Device().Host {
+		return r, nil
+	}
+	if err := r.place(b); err != nil {
+		return nil, errors.Join(fmt.Errorf("graph: resident values: %w", err), r.Close())
+	}
+	return r, nil
+}
+
+func (r *Resident) place(b Backend) (err error) {
+	align, end := b.Device().Alignment, 0
+	for i, v := range r.host {
+		if v == nil {
+			return fmt.Errorf("value %d is nil", i)
+		}
+		a := ops.Arg{Operand: ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
+		r.args = append(r.args, a)
+		end += alignUp(a.Operand.Bytes(), align)
+	}
+	if r.memory, err = b.Alloc(end); err != nil {
+		return fmt.Errorf("memory of %d bytes: %w", end, err)
+	}
+	if r.stream, err = b.NewStream(); err != nil {
+		return err
+	}
+	r.device, end = nil, 0
+	for _, a := range r.args {
+		r.memory.Place(a.Buf, end, a.Operand.Bytes())
+		end += alignUp(a.Operand.Bytes(), align)
+		r.device = append(r.device, r.stream.View(a))
+	}
+	return r.upload()
+}
+
+// MoveInputs copies the values of inputs, such as the weights of a layer, to b and binds the copies to the nodes, so that
+// machines on b need not upload them in each run and solvers can change them there. Close of what it returns binds the host
+// values again, as they are then: see Download.
+func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
+	host := make([]G.Value, len(nodes))
+	for i, n := range nodes {
+		if n == nil || n.Value() == nil {
+			return nil, fmt.Errorf("graph: move inputs: %s has no value", describe(n))
+		}
+		host[i] = n.Value()
+	}
+	r, err := NewResident(b, host)
+	if err != nil {
+		return nil, err
+	}
+	r.nodes = nodes
+	if err := r.let(r.device); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// let binds values to the nodes.
+func (r *Resident) let(values []G.Value) error {
+	for i, n := range r.nodes {
+		if n.Value() == values[i] {
+			continue
+		}
+		if err := G.UnsafeLet(n, values[i]); err != nil {
+			return fmt.Errorf("graph: resident values: %s: %w", describe(n), err)
+		}
+	}
+	return nil
+}
+
+// Values returns the values on the device, in the order of those that they were copied from.
+func (r *Resident) Values() []G.Value { return r.device }
+
+// Upload copies the host values to the device again. Nothing that reads or writes them may be under way: see
+// Machine.Synchronize; a machine with copies in half precision has to Refresh.
+func (r *Resident) Upload() error {
+	if err := r.upload(); err != nil {
+		return fmt.Errorf("graph: resident values: upload: %w", err)
+	}
+	return nil
+}
+
+func (r *Resident) upload() error {
+	if r.stream == nil {
+		return nil
+	}
+	for i, a := range r.args {
+		if err := r.stream.Upload(a, r.host[i]); err != nil {
+			return fmt.Errorf("value %d: %w", i, err)
+		}
+	}
+	return r.stream.Synchronize()
+}
+
+// Download copies the device's values to the host values that they came from. Nothing that writes them may be under way.
+func (r *Resident) Download() error {
+	if r.stream == nil {
+		return nil
+	}
+	for i, a := range r.args {
+		if err := r.stream.Download(r.host[i], a); err != nil {
+			return fmt.Errorf("graph: resident values: download: value %d: %w", i, err)
+		}
+	}
+	if err := r.stream.Synchronize(); err != nil {
+		return fmt.Errorf("graph: resident values: download: %w", err)
+	}
+	return nil
+}
+
+// Close frees the memory on the device.
+func (r *Resident) Close() error {
+	errs := []error{r.let(r.host)}
+	r.nodes = nil
+	if r.stream != nil {
+		errs = append(errs, r.stream.Synchronize(), r.stream.Close())
+	}
+	if r.memory != nil {
+		errs = append(errs, r.memory.Free())
+	}
+	r.stream, r.memory, r.args, r.device = nil, nil, nil, nil
+	return errors.Join(errs...)
+}

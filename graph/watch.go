@@ -1,0 +1,133 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// watchDepth is the number of copies that a Watch holds.
+const watchDepth = 2
+
+// Watch reads a value on the host while the device goes on: what a run has computed is fetched behind it, and looked at
+// when the next run is under way. It belongs to the goroutine of its machine.
+type Watch struct {
+	name   string
+	arg    ops.Arg
+	ring   [watchDepth]Readback
+	first  int // oldest copy not read yet
+	length int // of the copies not read yet
+	closed bool
+}
+
+func newWatch(s Stream, name string, arg ops.Arg) (*Watch, error) {
+	w := &Watch{name: name, arg: arg}
+	for i := range w.ring {
+		var err error
+		if w.ring[i], err = s.NewReadback(arg.Operand); err != nil {
+			return nil, errors.Join(fmt.Errorf("watch of %s: %w", name, err), w.close())
+		}
+	}
+	return w, nil
+}
+
+// Watch returns a Watch of a node that has a value after a run and was computed on the device. It ends with the machine.
+func (m *Machine) Watch(n *G.Node) (*Watch, error) {
+	s, ok := m.of[n]
+	if m.stream == nil {
+		return nil, errors.New("graph: machine: closed")
+	}
+	if !ok || !s.keep || s.kind != kernelSlot {
+		return nil, fmt.Errorf("graph: machine: watch of %s: it has no value on the device after a run: see WithKeep", describe(n))
+	}
+	w, err := newWatch(m.stream, s.name, s.arg)
+	if err != nil {
+		return nil, fmt.Errorf("graph: machine: %w", err)
+	}
+	m.watches = append(m.watches, w)
+	return w, nil
+}
+
+// WatchNorm returns a Watch of the global norm of the gradients, float64 (1), for a solver that has taken a step. It ends
+// with the solver.
+func (s *AdamW) WatchNorm() (*Watch, error) {
+	if s.closed || s.plan == nil {
+		return nil, errors.New("graph: adamw: watch of the norm: no step has been taken, or the solver is closed")
+	}
+	w, err := newWatch(s.plan.stream, "the norm", s.plan.result)
+	if err != nil {
+		return nil, fmt.Errorf("graph: adamw: %w", err)
+	}
+	s.plan.watches = append(s.plan.watches, w)
+	return w, nil
+}
+
+// Fetch enqueues a copy of the value that the last run has computed, or is going to. At most two copies may wait to be read.
+func (w *Watch) Fetch() error {
+	switch {
+	case w.closed:
+		return fmt.Errorf("graph: watch of %s: closed", w.name)
+	case w.length == watchDepth:
+		return fmt.Errorf("graph: watch of %s: %d copies are not read yet", w.name, w.length)
+	}
+	at := (w.first + w.length) % watchDepth
+	if err := w.ring[at].Fetch(w.arg); err != nil {
+		return fmt.Errorf("graph: watch of %s: %w", w.name, err)
+	}
+	w.length++
+	return nil
+}
+
+// Waiting returns the number of copies that Next has not returned yet.
+func (w *Watch) Waiting() int { return w.length }
+
+// Next waits for the oldest copy not read yet and returns it as a number: the first element of the value. It allocates
+// nothing.
+func (w *Watch) Next() (float64, error) {
+	v, err := w.next()
+	if err != nil {
+		return 0, fmt.Errorf("graph: watch of %s: %w", w.name, err)
+	}
+	switch x := v.(type) {
+	case *G.F32:
+		return float64(*x), nil
+	case *G.F64:
+		return float64(*x), nil
+	case *tensor.Dense:
+		switch x.Dtype() {
+		case tensor.Float32:
+			return float64(x.Float32s()[0]), nil
+		case tensor.Float64:
+			return x.Float64s()[0], nil
+		}
+	}
+	return 0, fmt.Errorf("graph: watch of %s: the value is a %T", w.name, v)
+}
+
+func (w *Watch) next() (G.Value, error) {
+	if w.closed {
+		return nil, errClosed
+	}
+	if w.length == 0 {
+		return nil, errors.New("nothing was fetched")
+	}
+	v, err := w.ring[w.first].Value()
+	w.first, w.length = (w.first+1)%watchDepth, w.length-1
+	return v, err
+}
+
+func (w *Watch) close() error {
+	w.closed = true
+	var errs []error
+	for i, r := range w.ring {
+		if r != nil {
+			errs = append(errs, r.Close())
+			w.ring[i] = nil
+		}
+	}
+	return errors.Join(errs...)
+}

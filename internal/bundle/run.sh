@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Runs the tests and examples of this folder and prints one table. NSA_REQUIRE_GPU=0 lets tests skip for want of a GPU.
+set -u
+cd "$(dirname "$0")" || exit 2
+
+usage() {
+    cat <<END
+usage: run.sh [-only NAME,NAME] [-timeout SECONDS] [-sanitizer memcheck|racecheck|initcheck|synccheck] [-list] [-- FLAGS]
+  -only       run these alone; -list prints the names
+  -timeout    for each binary, 600 by default; ten times as much under a sanitizer
+  -sanitizer  run the tests that use a GPU, and no others, under that tool of compute-sanitizer
+  FLAGS       for the test binaries, such as -test.run OnGPU
+Logs go to logs/. The exit status is 1 if anything has failed, 2 for a wrong call.
+END
+}
+
+wrong() {
+    echo "run.sh: $*" >&2
+    usage >&2
+    exit 2
+}
+
+only='' limit=600 tool='' list=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    -only | -timeout | -sanitizer)
+        [ $# -ge 2 ] || wrong "$1 wants a value"
+        case $1 in
+        -only) only=$2 ;;
+        -timeout) limit=$2 ;;
+        -sanitizer) tool=$2 ;;
+        esac
+        shift 2
+        ;;
+    -list) list=1 && shift ;;
+    -help | --help | -h) usage && exit 0 ;;
+    --) shift && break ;;
+    *) wrong "unexpected $1" ;;
+    esac
+done
+case $limit in '' | *[!0-9]*) wrong "-timeout $limit is not a number" ;; esac
+if [ -n "$list" ]; then
+    cut -f 1,3 binaries.tsv
+    exit 0
+fi
+for name in ${only//,/ }; do
+    cut -f 1 binaries.tsv | grep -Fxq -- "$name" || wrong "nothing is named $name; -list prints the names"
+done
+under=()
+if [ -n "$tool" ]; then
+    command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+    command -v compute-sanitizer >/dev/null || wrong "compute-sanitizer is not here"
+    # The test that makes a kernel fail on purpose is left out, and so are errors that calls return: tests ask for some.
+    under=(compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9)
+    set -- -test.skip '^TestFaultOnGPU$' "$@"
+    limit=$((10 * limit))
+fi
+
+export NSA_REQUIRE_GPU="${NSA_REQUIRE_GPU-1}"
+gpu=auto
+[ "$NSA_REQUIRE_GPU" != 1 ] || gpu=cuda:0
+mkdir -p logs
+logs=$PWD/logs
+summary=$logs/summary.txt
+notes=$logs/notes.txt
+: >"$notes"
+{
+    command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+    printf '%-20s %-10s %7s %7s %7s %8s\n' package result tests failed skipped seconds
+} >"$summary"
+cat "$summary"
+
+bad=0 ran=0
+while IFS=$'\t' read -r name folder device command <&3; do
+    case ",$only," in ",,") ;; *",$name,"*) ;; *) continue ;; esac
+    [ -z "$tool" ] || [ "$device" = gpu ] || continue
+    ran=$((ran + 1))
+    log=$logs/${name//\//-}.log
+    read -r -a words <<<"${command//@device/$gpu}"
+    [ "$device" = program ] || words+=(-test.v "-test.timeout=$((limit + 60))s" "$@")
+    begin=$SECONDS
+    (cd "$folder" && exec timeout -k 10 "$limit" "${under[@]+"${under[@]}"}" "${words[@]}") >"$log" 2>&1 </dev/null
+    status=$?
+    took=$((SECONDS - begin))
+    read -r tests failed skipped <<<"$(awk '
+        /^ *--- (PASS|FAIL|SKIP): / { n++; if ($2 == "FAIL:") f++; if ($2 == "SKIP:") s++ }
+        END { print n+0, f+0, s+0 }' "$log")"
+    result=ok
+    case $status in
+    0) ;;
+    124 | 137) result=timeout ;;
+    9) if [ -n "$tool" ]; then result=$tool; else result=FAIL; fi ;;
+    *) result=FAIL ;;
+    esac
+    printf '%-20s %-10s %7s %7s %7s %8s\n' "$name" "$result" "$tests" "$failed" "$skipped" "$took" | tee -a "$summary"
+    awk -v name="$name" '/^ *--- SKIP: / { if (++n <= 5) print "skipped: " name ": " $3 }
+        END { if (n > 5) print "skipped: " name ": " n - 5 " more" }' "$log" >>"$notes"
+    if [ "$result" != ok ]; then
+        bad=$((bad + 1))
+        awk -v name="$name" ' # a test whose subtests have failed goes without saying
+            /^ *--- FAIL: / { test[++n] = $3; for (p = $3; sub("/[^/]*$", "", p); ) parent[p] = 1 }
+            END { for (i = 1; i <= n; i++) if (!(test[i] in parent)) print "FAILED:  " name ": " test[i] }' "$log" >>"$notes"
+        if [ "$failed" = 0 ] || [ "$result" != FAIL ]; then
+            echo "FAILED:  $name: exit status $status; the end of $log:" >>"$notes"
+            tail -n 5 "$log" | sed 's/^/    /' >>"$notes"
+        fi
+    fi
+done 3<binaries.tsv
+
+{
+    cat "$notes"
+    if [ "$ran" = 0 ]; then
+        echo "nothing was run"
+    elif [ "$bad" = 0 ]; then
+        echo "ok: $ran run"
+    else
+        echo "FAILED: $bad of $ran"
+    fi
+} | tee -a "$summary"
+[ "$bad" = 0 ] && [ "$ran" -gt 0 ]

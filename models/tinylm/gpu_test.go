@@ -1,0 +1,226 @@
+package tinylm
+
+import (
+	"context"
+	"embed"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// TestGoldenLadderOnGPU: logits, loss and gradients of the goldens, and the losses of their ten steps, in float32.
+func TestGoldenLadderOnGPU(t *testing.T) {
+	b := cudatest.Open(t)
+	for _, g := range testutil.Goldens(t, testutil.TinyLM) {
+		if !g.BuiltIn {
+			continue // as on the CPU
+		}
+		for _, capture := range []bool{false, true} {
+			name := g.Name + "/eager"
+			options := []graph.Option{graph.WithBackend(b)}
+			if capture {
+				name, options = g.Name+"/captured", append(options, graph.WithCapture())
+			}
+			t.Run(name, func(t *testing.T) {
+				m := goldenModelOn(t, g, b, WithMachine(options...))
+				require.NoError(t, m.Run())
+				logits, err := m.Logits()
+				require.NoError(t, err)
+				testutil.Within(t, "logits", floats(t, logits), g.F64(t, "logits"), 1e-5)
+				loss, err := m.Loss()
+				require.NoError(t, err)
+				testutil.Within(t, "loss", []float64{loss}, g.F64(t, "loss"), 1e-5)
+				for _, n := range m.Learnables() {
+					v, err := n.Grad()
+					require.NoError(t, err)
+					v, err = graph.HostValue(v)
+					require.NoError(t, err)
+					testutil.Within(t, "gradient of "+n.Name(), floats(t, v), g.F64(t, "grad."+n.Name()), 1e-4)
+				}
+				losses, norms := goldenStepsOn(t, m, g)
+				testutil.Within(t, "losses", losses, g.F64(t, "losses"), 1e-4)
+				testutil.Within(t, "gradient norms", norms, g.F64(t, "grad_norms"), 1e-3)
+			})
+		}
+	}
+}
+
+// goldenModelOn is goldenModel with the weights on b.
+func goldenModelOn(t testing.TB, g testutil.Golden, b graph.Backend, opts ...ModelOption) *Model {
+	t.Helper()
+	w, err := NewWeights(goldenConfig(g), tensor.Float32, 0)
+	require.NoError(t, err)
+	for name, v := range w.Tensors {
+		require.NoError(t, setFloats(v, g.F64(t, "param."+name)))
+	}
+	require.NoError(t, w.MoveTo(b))
+	t.Cleanup(func() { require.NoError(t, w.Free()) })
+	m, err := NewModel(w, g.Config.B, g.Config.S, append(opts, WithGradients())...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	setGoldenTokens(t, m, g, 0)
+	return m
+}
+
+// goldenStepsOn is goldenSteps by Step, with losses and norms read one step late.
+func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
+	c := g.Config
+	schedule := graph.WarmupCosine{LR: c.LR, Warmup: c.Warmup, Total: c.Total, Floor: c.Floor}
+	solver, err := graph.NewAdamW(graph.WithSchedule(schedule), graph.WithSolverMachine(m.Machine()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, solver.Close()) })
+	loss, err := m.WatchLoss()
+	require.NoError(t, err)
+	var norm *graph.Watch
+	read := func() {
+		for w, list := range map[*graph.Watch]*[]float64{loss: &losses, norm: &norms} {
+			x, err := w.Next()
+			require.NoError(t, err)
+			*list = append(*list, x)
+		}
+	}
+	for i := range c.Total {
+		setGoldenTokens(t, m, g, i)
+		require.NoError(t, m.Step(solver))
+		if norm == nil {
+			norm, err = solver.WatchNorm()
+			require.NoError(t, err)
+		}
+		require.NoError(t, loss.Fetch())
+		require.NoError(t, norm.Fetch())
+		if i > 0 {
+			read()
+		}
+	}
+	read()
+	return losses, norms
+}
+
+//go:embed *.go
+var sources embed.FS
+
+// sourceText is real text: the source of this package.
+func sourceText(t testing.TB) *Data {
+	t.Helper()
+	files, err := sources.ReadDir(".")
+	require.NoError(t, err)
+	var all []byte
+	for _, f := range files {
+		b, err := sources.ReadFile(f.Name())
+		require.NoError(t, err)
+		all = append(all, b...)
+	}
+	cut := len(all) * 9 / 10
+	return &Data{Name: "the source of package tinylm", Train: all[:cut], HeldOut: all[cut:]}
+}
+
+// TestHalfPrecisionFollowsFloat32: Tiny() learns alike in all precisions.
+func TestHalfPrecisionFollowsFloat32(t *testing.T) {
+	b := cudatest.Open(t)
+	curves := map[graph.Precision][]float64{}
+	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
+		curves[p] = lossCurve(t, b, p, 300)
+	}
+	exact := curves[graph.F32]
+	require.Less(t, exact[299], 2.5)
+	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
+		worst := 0.0
+		for i, want := range exact {
+			worst = max(worst, math.Abs(curves[p][i]/want-1))
+		}
+		t.Logf("float32 %.4f to %.4f, %v to %.4f, farthest apart %.2f %%", exact[0], exact[299], p, curves[p][299], 100*worst)
+		require.Less(t, worst, 0.02)
+	}
+}
+
+// lossCurve returns the losses of the first steps of Tiny() on real text.
+func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int) (losses []float64) {
+	w, err := NewWeights(Tiny(), tensor.Float32, 1)
+	require.NoError(t, err)
+	require.NoError(t, w.MoveTo(b))
+	m, err := NewModel(w, 16, 256, WithGradients(), WithoutLogits(), WithLossScale(),
+		WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
+	require.NoError(t, err)
+	if p == graph.FP16 {
+		require.NoError(t, m.SetLossScale(firstLossScale))
+	}
+	schedule := graph.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}
+	solver, err := graph.NewAdamW(graph.WithSchedule(schedule), graph.WithSolverMachine(m.Machine()))
+	require.NoError(t, err)
+	loss, err := m.WatchLoss()
+	require.NoError(t, err)
+	batches := newBatches(sourceText(t).Train, 1)
+	for range steps {
+		batches.next(m.Tokens(), m.Targets(), 256)
+		require.NoError(t, m.Step(solver))
+		require.NoError(t, loss.Fetch())
+		x, err := loss.Next()
+		require.NoError(t, err)
+		losses = append(losses, x)
+	}
+	require.NoError(t, solver.Close())
+	require.NoError(t, m.Close())
+	require.NoError(t, w.Free())
+	return losses
+}
+
+// TestTrainOnGPU is a whole run, and the same bits again.
+func TestTrainOnGPU(t *testing.T) {
+	b := cudatest.Open(t)
+	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
+		var runs []map[string][]float64
+		for range 2 {
+			training := short(40)
+			training.Backend, training.Precision, training.Out = b, p, t.TempDir()
+			r, err := Train(context.Background(), small(), text(t), training)
+			require.NoError(t, err)
+			require.Equal(t, 40, r.Steps)
+			require.Less(t, r.HeldOut, 3.5)
+			run := bits(t, r.Weights)
+			run["held out"] = []float64{r.HeldOut}
+			runs = append(runs, run)
+			t.Logf("%v: %.3f in %v", p, r.HeldOut, r.Elapsed)
+		}
+		require.Equal(t, runs[0], runs[1])
+	}
+}
+
+// TestStepOnGPUAllocatesNothing: nor does it wait, or copy more than the tokens and the numbers of the optimizer.
+func TestStepOnGPUAllocatesNothing(t *testing.T) {
+	b := cudatest.Open(t)
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	require.NoError(t, w.MoveTo(b))
+	m, err := NewModel(w, 4, w.Config.Context, WithGradients(), WithoutLogits(),
+		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(), graph.WithPolicy(graph.Policy{})))
+	require.NoError(t, err)
+	solver, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+	require.NoError(t, err)
+	batches := newBatches(text(t).Train, 1)
+	step := func() {
+		batches.next(m.Tokens(), m.Targets(), w.Config.Context)
+		if err := m.Step(solver); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 3 {
+		step()
+	}
+	before := m.Machine().Counts()
+	require.Zero(t, testing.AllocsPerRun(10, step))
+	after := m.Machine().Counts()
+	require.Equal(t, before["download"], after["download"])
+	require.Equal(t, before["upload"]+2*11, after["upload"], "tokens and targets")
+	require.Zero(t, after["host"])
+	m.Tokens()[3] = 256
+	require.ErrorContains(t, m.Step(solver), "ops: embedding: id 256 at (0, 3) is outside the vocabulary [0, 256)")
+	require.NoError(t, solver.Close())
+	require.NoError(t, m.Close())
+	require.NoError(t, w.Free())
+}

@@ -1,0 +1,36 @@
+package tinylm
+
+import "math"
+
+// The bounds of a lossScale, and how many good steps let it grow.
+const (
+	firstLossScale = 1 << 16
+	leastLossScale = 1
+	mostLossScale  = 1 << 24
+	goodSteps      = 1000
+)
+
+// lossScale keeps the gradients of fp16 within its range (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2): a step
+// whose gradients overflow changes no weight and halves the scale, and a thousand good steps double it.
+type lossScale struct {
+	value float64
+	good  int // steps since the last change
+}
+
+func newLossScale() *lossScale { return &lossScale{value: firstLossScale} }
+
+// adjust takes note of the norm of a step's gradients. It reports whether they have overflowed where a smaller scale may
+// help.
+func (l *lossScale) adjust(norm float64) (skipped bool) {
+	if math.IsNaN(norm) || math.IsInf(norm, 0) {
+		if l.value <= leastLossScale {
+			return false
+		}
+		l.value, l.good = max(leastLossScale, l.value/2), 0
+		return true
+	}
+	if l.good++; l.good == goodSteps {
+		l.value, l.good = min(mostLossScale, 2*l.value), 0
+	}
+	return false
+}
