@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"math"
 	"slices"
 
@@ -52,11 +51,14 @@ func compileStock(site graph.Site, _ kernels.GPU, in, out []ops.Arg) (compiled, 
 		return compiled{}, err
 	}
 	// Whether kernels take the sizes does not depend on addresses.
-	if _, err := c.launch(nil, 0); err != nil {
-		if u := (*kernels.Unsupported)(nil); errors.As(err, &u) {
-			return compiled{}, graph.Refuse(graph.ReasonShape, "%v", err)
+	for _, p := range c.all() {
+		build := p.launch
+		if p.product != nil {
+			build = p.product.launcher(0)
 		}
-		return compiled{}, err
+		if _, err := build(nil, 0); err != nil {
+			return compiled{}, asUnsupported(err)
+		}
 	}
 	return c, nil
 }
@@ -78,9 +80,6 @@ func (s *stockSite) compile() (compiled, error) {
 	}
 	return s.compileMove()
 }
-
-// stockAddress is where a lies now.
-func stockAddress(a ops.Arg) kernels.Ptr { return kernels.Ptr(uintptr(a.Pointer())) }
 
 // shapes refuses the shapes of the op.
 func (s *stockSite) shapes() error {
@@ -115,7 +114,7 @@ func (s *stockSite) compileUnary() (compiled, error) {
 		op.Function = kernels.SignBit // Gorgonia has two functions of this name
 	}
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-		return op.Forward(to, stockAddress(x), stockAddress(y))
+		return op.Forward(to, ptr(x), ptr(y))
 	}}, nil
 }
 
@@ -127,7 +126,7 @@ func (s *stockSite) compileBinary() (compiled, error) {
 		return compiled{}, s.shapes()
 	}
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-		return op.Forward(to, stockAddress(a), stockAddress(b), stockAddress(y))
+		return op.Forward(to, ptr(a), ptr(b), ptr(y))
 	}}, nil
 }
 
@@ -146,7 +145,7 @@ func (s *stockSite) compileSize() (compiled, error) {
 	}
 	bits := math.Float32bits(float32(size))
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-		return kernels.Fill(to, stockAddress(y), 1, bits, 32)
+		return kernels.Fill(to, ptr(y), 1, bits, 32)
 	}}, nil
 }
 
@@ -192,15 +191,15 @@ func (s *stockSite) compileReduction() (compiled, error) {
 		left /= p.Along
 		partial = max(partial, p.WorkBytes())
 		if i < len(passes)-1 {
-			between[i%2] = max(between[i%2], alignStockWork(4*left))
+			between[i%2] = max(between[i%2], alignUp(4*left))
 		}
 	}
 	bytes := between[0] + between[1] + partial
 	return compiled{work: bytes, launch: func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
 		places := [2]kernels.Ptr{work, work + kernels.Ptr(between[0])}
-		from, err := stockAddress(x), error(nil)
+		from, err := ptr(x), error(nil)
 		for i, p := range passes {
-			into := stockAddress(y)
+			into := ptr(y)
 			if i < len(passes)-1 {
 				into = places[i%2]
 			}
@@ -232,9 +231,6 @@ func tensorReducesRight(shape tensor.Shape, axes []int) bool {
 	return true
 }
 
-// alignStockWork rounds bytes up to where the next piece of work memory may begin.
-func alignStockWork(bytes int64) int64 { return (bytes + 255) &^ 255 }
-
 // compileSoftmax chooses the axis as the op and package tensor do: -1 is the last one but for a column in the softmax itself,
 // and any number is taken modulo the number of axes.
 func (s *stockSite) compileSoftmax() (compiled, error) {
@@ -259,11 +255,11 @@ func (s *stockSite) compileSoftmax() (compiled, error) {
 	x, y := s.in[0], s.out
 	if s.kind == stockSoftmax {
 		return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-			return op.Forward(to, stockAddress(x), stockAddress(y))
+			return op.Forward(to, ptr(x), ptr(y))
 		}}, nil
 	}
 	result, grad := s.in[1], s.in[2]
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
-		return op.Backward(to, stockAddress(result), stockAddress(grad), stockAddress(y))
+		return op.Backward(to, ptr(result), ptr(grad), ptr(y))
 	}}, nil
 }

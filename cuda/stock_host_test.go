@@ -23,7 +23,7 @@ type stockOnHost struct {
 	memory  [][]uint64
 }
 
-// openStockHost compiles the kernels. Tiled matrix products are not among them: the harness has grids of one dimension.
+// openStockHost compiles the kernels.
 func openStockHost(t *testing.T) *stockOnHost {
 	t.Helper()
 	if _, err := exec.LookPath("g++"); err != nil {
@@ -102,9 +102,6 @@ func (h *stockOnHost) run(t testing.TB, launches []kernels.Launch) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.Block.Y > 1 || l.Grid.Y > 1 || l.Grid.Z > 1 {
-			t.Fatalf("%s: grid %v of blocks %v", l.Kernel, l.Grid, l.Block)
-		}
 		p := l.Params()
 		if rc := h.launch(f, int64(l.Grid.X), int64(l.Block.X), int64(l.Shared), unsafe.Pointer(&p[0]), int64(len(p))); rc != 0 {
 			t.Fatalf("%s: %d", l.Kernel, rc)
@@ -112,10 +109,17 @@ func (h *stockOnHost) run(t testing.TB, launches []kernels.Launch) {
 	}
 }
 
+// takes reports whether the harness, which has grids of one dimension, runs all launches: it has no tiled matrix products.
+func (h *stockOnHost) takes(launches []kernels.Launch) bool {
+	for _, l := range launches {
+		if l.Block.Y > 1 || l.Grid.Y > 1 || l.Grid.Z > 1 || strings.HasPrefix(l.Kernel, "nsa_matmul") {
+			return false
+		}
+	}
+	return true
+}
+
 // TestStockOpsMatchGorgoniaOnHost runs the ops of the small cases.
 func TestStockOpsMatchGorgoniaOnHost(t *testing.T) {
-	compareStock(t, openStockHost(t), func(c stockCase) bool {
-		tiled := strings.Contains(c.root, "product") && !strings.Contains(c.root, "dot") || strings.Contains(c.root, "tensordot")
-		return !c.large && !tiled && c.root != "matrix times vector" && c.root != "matrix times vectorᵀ"
-	})
+	compareStock(t, openStockHost(t), func(c stockCase) bool { return !c.large })
 }

@@ -15,7 +15,7 @@ type stockMove struct {
 }
 
 func (m *stockMove) append(to []kernels.Launch) ([]kernels.Launch, error) {
-	return m.copy.Forward(to, stockAddress(m.x)+kernels.Ptr(4*m.xOffset), stockAddress(m.y)+kernels.Ptr(4*m.yOffset))
+	return m.copy.Forward(to, ptr(m.x)+kernels.Ptr(4*m.xOffset), ptr(m.y)+kernels.Ptr(4*m.yOffset))
 }
 
 // stockStrides returns the strides of a row-major array.
@@ -66,7 +66,7 @@ func (s *stockSite) compileMove() (compiled, error) {
 	return compiled{launch: func(to []kernels.Launch, _ kernels.Ptr) ([]kernels.Launch, error) {
 		var err error
 		if fill {
-			if to, err = kernels.Fill(to, stockAddress(y), int64(y.Elements()), 0, 32); err != nil {
+			if to, err = kernels.Fill(to, ptr(y), int64(y.Elements()), 0, 32); err != nil {
 				return to, err
 			}
 		}
@@ -83,7 +83,7 @@ func (s *stockSite) compileMove() (compiled, error) {
 func (s *stockSite) place(x ops.Arg, sizes, xs, ys []int64, xOffset, yOffset int64) ([]stockMove, error) {
 	c, err := kernels.NewStridedCopy(sizes, xs, ys)
 	if err != nil {
-		return nil, stockRefusal(err)
+		return nil, asUnsupported(err)
 	}
 	return []stockMove{{c, x, s.out, xOffset, yOffset}}, nil
 }

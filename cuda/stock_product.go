@@ -1,23 +1,13 @@
 package cuda
 
 import (
-	"errors"
 	"slices"
 
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/kernels"
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// stockRefusal makes an error of package kernels for sizes that it does not take one of a guard.
-func stockRefusal(err error) error {
-	if u := (*kernels.Unsupported)(nil); errors.As(err, &u) {
-		return graph.Refuse(graph.ReasonShape, "%v", err)
-	}
-	return err
-}
 
 // stockProduct is op(a) [m,k] times op(b) [k,n], of a batch or one. A transposed a lies as [k,m], a transposed b as [n,k].
 type stockProduct struct {
@@ -26,49 +16,41 @@ type stockProduct struct {
 	batch          int64
 }
 
-// stockMultiply appends the launches that write c = a b.
-type stockMultiply = func(to []kernels.Launch, a, b, c, work kernels.Ptr) ([]kernels.Launch, error)
-
-// kernel returns what runs the product: a reduction where one of the two is a vector, which reads the other once, else tiles.
-func (p stockProduct) kernel() (work int64, run stockMultiply) {
-	if p.batch == 1 && (p.n == 1 || p.m == 1) {
-		rows, across, swap := p.m, p.transA, p.n != 1 // across: the sum goes over the rows of the matrix as it lies
-		if swap {                                     // the matrix is b
-			rows, across = p.n, !p.transB
-		}
-		op := kernels.Reduce{Outer: rows, Along: p.k, Inner: 1}
-		if across {
-			op.Outer, op.Inner = 1, rows
-		}
-		return op.WorkBytes(), func(to []kernels.Launch, a, b, c, work kernels.Ptr) ([]kernels.Launch, error) {
-			if swap {
-				a, b = b, a
-			}
-			return op.Product(to, a, b, c, work)
-		}
+// add adds what runs the product: a reduction where one of the two is a vector, which reads the other once, else a product that
+// a library may run.
+func (p stockProduct) add(list *composite, a, b, c address) {
+	if p.batch > 1 || p.n > 1 && p.m > 1 {
+		list.multiply(kernels.Matmul{
+			Type: kernels.F32, Out: kernels.F32, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
+			Batch: p.batch, StrideA: p.m * p.k, StrideB: p.k * p.n, StrideC: p.m * p.n,
+		}, a, b, address{}, c)
+		return
 	}
-	op := kernels.Matmul{
-		Type: kernels.F32, Out: kernels.F32, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
-		Batch: p.batch, StrideA: p.m * p.k, StrideB: p.k * p.n, StrideC: p.m * p.n,
+	rows, across := p.m, p.transA // across: the sum goes over the rows of the matrix as it lies
+	if p.n > 1 {                  // the matrix is b
+		a, b, rows, across = b, a, p.n, !p.transB
 	}
-	return op.WorkBytes(), func(to []kernels.Launch, a, b, c, work kernels.Ptr) ([]kernels.Launch, error) {
-		return op.Forward(to, a, b, 0, c, work)
+	op := kernels.Reduce{Outer: rows, Along: p.k, Inner: 1}
+	if across {
+		op.Outer, op.Inner = 1, rows
 	}
+	partial := list.take(op.WorkBytes())
+	list.launches(func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
+		return op.Product(to, a.at(work), b.at(work), c.at(work), partial.at(work))
+	})
 }
 
 func (s *stockSite) compileProduct() (compiled, error) {
 	if s.kind == stockTensordot {
 		return s.compileTensordot()
 	}
-	a, b, y := s.in[0], s.in[1], s.out
 	p, ok := s.productSizes()
-	if !ok || p.batch*p.m*p.n != int64(y.Elements()) {
+	if !ok || p.batch*p.m*p.n != int64(s.out.Elements()) {
 		return compiled{}, s.shapes()
 	}
-	bytes, run := p.kernel()
-	return compiled{work: bytes, launch: func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
-		return run(to, stockAddress(a), stockAddress(b), stockAddress(y), work)
-	}}, nil
+	var list composite
+	p.add(&list, cellOf(s.in[0]), cellOf(s.in[1]), cellOf(s.out))
+	return list.compiled, nil
 }
 
 // productSizes returns the sizes of the op; ok is false where they do not fit.
@@ -115,10 +97,9 @@ func stockMatrix(shape tensor.Shape, trans bool) (rows, cols int64) {
 
 // compileTensordot brings the axes of the sum together, in work memory where they do not lie so, and multiplies matrices.
 func (s *stockSite) compileTensordot() (compiled, error) {
-	y := s.out
-	a, okA := newStockSide(s.in[0], s.axes, false)
-	b, okB := newStockSide(s.in[1], s.otherAxes, true)
-	if !okA || !okB || a.along != b.along || a.free*b.free != int64(y.Elements()) {
+	a, okA := newStockSide(s.in[0], s.axes)
+	b, okB := newStockSide(s.in[1], s.otherAxes)
+	if !okA || !okB || len(s.axes) != len(s.otherAxes) || a.free*b.free != int64(s.out.Elements()) {
 		return compiled{}, s.shapes()
 	}
 	for i := range s.axes {
@@ -126,36 +107,31 @@ func (s *stockSite) compileTensordot() (compiled, error) {
 			return compiled{}, s.shapes()
 		}
 	}
-	if err := errors.Join(a.err, b.err); err != nil {
-		return compiled{}, stockRefusal(err)
+	var list composite
+	matrixA, err := a.add(&list)
+	if err != nil {
+		return compiled{}, err
 	}
-	bytes, run := stockProduct{m: a.free, n: b.free, k: a.along, transA: a.first, transB: !b.first, batch: 1}.kernel()
-	return compiled{work: a.work + b.work + bytes, launch: func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
-		to, pa, err := a.append(to, work)
-		if err != nil {
-			return to, err
-		}
-		to, pb, err := b.append(to, work+kernels.Ptr(a.work))
-		if err != nil {
-			return to, err
-		}
-		return run(to, pa, pb, stockAddress(y), work+kernels.Ptr(a.work+b.work))
-	}}, nil
+	matrixB, err := b.add(&list)
+	if err != nil {
+		return compiled{}, err
+	}
+	p := stockProduct{m: a.free, n: b.free, k: a.along, transA: a.alongFirst, transB: !b.alongFirst, batch: 1}
+	p.add(&list, matrixA, matrixB, cellOf(s.out))
+	return list.compiled, nil
 }
 
-// stockSide is an operand of a tensordot as a matrix [along,free], or [free,along].
+// stockSide is an operand of a tensordot as a matrix.
 type stockSide struct {
 	x           ops.Arg
 	free, along int64
-	first       bool  // along comes first
-	work        int64 // bytes of a copy in that order; 0 where x lies so
-	copy        kernels.StridedCopy
-	err         error
+	alongFirst  bool  // [along,free], not [free,along]
+	order       []int // of the axes, in a copy; nil where x lies as it should
 }
 
-// newStockSide arranges x around the axes of the sum, in the order given. first says which order a copy gets.
-func newStockSide(x ops.Arg, axes []int, first bool) (stockSide, bool) {
-	s := stockSide{x: x, free: 1, along: 1, first: first}
+// newStockSide arranges x around the axes of the sum, in the order given.
+func newStockSide(x ops.Arg, axes []int) (stockSide, bool) {
+	s := stockSide{x: x, free: 1, along: 1}
 	if !distinctAxes(axes, len(x.Shape)) {
 		return s, false
 	}
@@ -168,30 +144,30 @@ func newStockSide(x ops.Arg, axes []int, first bool) (stockSide, bool) {
 			free = append(free, i)
 		}
 	}
-	alongFirst, freeFirst := slices.Concat(axes, free), slices.Concat(free, axes)
-	if slices.IsSorted(alongFirst) || slices.IsSorted(freeFirst) {
-		s.first = slices.IsSorted(alongFirst)
-		return s, true
+	s.alongFirst = slices.IsSorted(slices.Concat(axes, free))
+	if order := slices.Concat(free, axes); !s.alongFirst && !slices.IsSorted(order) {
+		s.order = order
 	}
-	order := freeFirst
-	if first {
-		order = alongFirst
-	}
-	from := stockSizes(x.Shape)
-	strides, sizes, xs := stockStrides(from), make([]int64, len(from)), make([]int64, len(from))
-	for i, axis := range order {
-		sizes[i], xs[i] = from[axis], strides[axis]
-	}
-	s.copy, s.err = kernels.NewStridedCopy(sizes, xs, stockStrides(sizes))
-	s.work = alignStockWork(4 * s.free * s.along)
 	return s, true
 }
 
-// append appends the copy, if there is one, and returns where the matrix lies.
-func (s *stockSide) append(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, kernels.Ptr, error) {
-	if s.work == 0 {
-		return to, stockAddress(s.x), nil
+// add adds the copy, if there is one, and returns where the matrix lies.
+func (s *stockSide) add(list *composite) (address, error) {
+	if s.order == nil {
+		return cellOf(s.x), nil
 	}
-	to, err := s.copy.Forward(to, stockAddress(s.x), work)
-	return to, work, err
+	from := stockSizes(s.x.Shape)
+	strides, sizes, xs := stockStrides(from), make([]int64, len(from)), make([]int64, len(from))
+	for i, axis := range s.order {
+		sizes[i], xs[i] = from[axis], strides[axis]
+	}
+	ordered, err := kernels.NewStridedCopy(sizes, xs, stockStrides(sizes))
+	if err != nil {
+		return address{}, asUnsupported(err)
+	}
+	x, y := cellOf(s.x), list.take(4*s.free*s.along)
+	list.launches(func(to []kernels.Launch, work kernels.Ptr) ([]kernels.Launch, error) {
+		return ordered.Forward(to, x.at(work), y.at(work))
+	})
+	return y, nil
 }
