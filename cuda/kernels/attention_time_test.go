@@ -75,7 +75,7 @@ func timeLayer(t *testing.T, x timeShape, general bool) {
 	p := dev.dev.Properties()
 	nc := (x.S-x.l)/x.d + 1
 	a := kernels.Attention{
-		Type: kernels.BF16, GPU: kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
+		Type: kernels.BF16, GPU: kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, General: general},
 		B: x.B, S: x.S, T: x.S, Hq: x.Hq, Hkv: x.Hkv, D: x.D, Dv: x.Dv,
 	}
 	compressed := a
