@@ -47,7 +47,7 @@ var attentionCases = []attentionCase{
 	{1, 70, 70, 1, 3, 2, 12, 2, 4, 7, 61, true},
 	{1, 300, 1, 1, 8, 8, 2, 1, 3, 40, 150, true},
 	{1, 150, 80, 1, 3, 2, 12, 2, 4, 7, 61, false},
-	{1, 700, 1, 1, 8, 8, 2, 1, 3, 40, 400, true},
+	{1, 700, 1, 1, 8, 8, 2, 1, 3, 40, 400, false},
 	{3, 129, 6, 1, 64, 64, 32, 16, 64, 3, 70, false},
 	{1, 129, 12, 2, 64, 32, 8, 4, 8, 4, 64, true},
 	{3, 129, 16, 1, 96, 64, 32, 16, 64, 3, 64, false},
@@ -445,7 +445,7 @@ func expectAttention(of stored) (list []expected) {
 	return list
 }
 
-// compareAttention runs cases on dev, for all choices of kernels, against the oracle, and twice for the same bits.
+// compareAttention runs cases on dev, for all choices of kernels, against the oracle, and on a GPU twice for the same bits.
 func compareAttention(t *testing.T, dev device, cases []stored) {
 	for of, list := range ahead(cases, expectAttention) {
 		for _, x := range list {
@@ -459,7 +459,9 @@ func compareAttention(t *testing.T, dev device, cases []stored) {
 						}
 						testutil.Within(t, name, s.decode(got[j]), x.want[j].Data, x.tol[j])
 					}
-					require.Equal(t, got, attend(t, dev, gpu, of.storage, x.problem), "another run has other bits")
+					if _, one := dev.(*host); !one { // which has one order of execution
+						require.Equal(t, got, attend(t, dev, gpu, of.storage, x.problem), "another run has other bits")
+					}
 				})
 			}
 		}
