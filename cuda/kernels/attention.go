@@ -271,8 +271,8 @@ func (a SpanAttention) Forward(to []Launch, q, k, v, o, lse Ptr) ([]Launch, erro
 	}
 	p.q, p.k, p.v, p.o, p.lse = q, k, v, o, lse
 	if m := a.matrix(0, q, k, v, o); m.fits(m.forwardBytes()) {
-		p.count = int32(m.rows())
-		return a.plain(to, spanOp, attentionNames.matrixSpanForward.of(m, a.Type), a.rowTiles(m.rows()), m.threads(), m.forwardBytes(), &p)
+		p.count = int32(matrixRows)
+		return a.plain(to, spanOp, attentionNames.matrixSpanForward.of(m, a.Type), a.rowTiles(matrixRows), attentionThreads, m.forwardBytes(), &p)
 	}
 	grid := func(x shape) int64 { return a.rowTiles(x.m) }
 	x, err := a.GPU.choose(spanOp, spanForwardTiles, a.forwardBytes, grid)
@@ -306,8 +306,8 @@ func (a SpanAttention) Backward(to []Launch, q, k, v, o, lse, do, dq, dk, dv, wo
 		return to, err
 	}
 	if m := a.matrix(0, q, k, v, do, dq, dk, dv); m.fits(m.backwardBytes()) {
-		p.count = int32(m.rows())
-		if to, err = a.plain(to, spanOp, attentionNames.matrixSpanDQ.of(m, a.Type), a.rowTiles(m.rows()), m.threads(), m.dqBytes(), &p); err != nil {
+		p.count = int32(matrixRows)
+		if to, err = a.plain(to, spanOp, attentionNames.matrixSpanDQ.of(m, a.Type), a.rowTiles(matrixRows), attentionThreads, m.dqBytes(), &p); err != nil {
 			return to, err
 		}
 		p.index, p.partial = a.chunks(), work.plus(a.deltaBytes())

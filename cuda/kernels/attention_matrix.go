@@ -1,7 +1,10 @@
 package kernels
 
-// matrixKeys is the number of keys of a tile of the kernels on matrix units.
-const matrixKeys = 64
+// The tiles of the kernels on matrix units.
+const (
+	matrixRows = 64 // of a block that owns rows
+	matrixKeys = 64 // of a block that owns keys, and of those that another one walks over
+)
 
 // matrixTiles are the tiles of the kernels on matrix units, for dims up to a width of 64 or 128; none where that is 0.
 type matrixTiles struct {
@@ -41,21 +44,11 @@ func (a Attention) matrix(block int64, at ...Ptr) matrixTiles {
 // fits reports whether there are tiles, of that many bytes.
 func (m matrixTiles) fits(bytes int64) bool { return m.width > 0 && bytes <= m.most }
 
-// rows is the number of rows of a block that owns rows, 16 of each warp.
-func (m matrixTiles) rows() int64 {
-	if m.width == 64 {
-		return 128
-	}
-	return 64
-}
-
-func (m matrixTiles) threads() Dim { return Dim{int(2 * m.rows()), 1, 1} }
-
 // forwardBytes is the shared memory of a forward kernel: rows, and keys and values twice.
-func (m matrixTiles) forwardBytes() int64 { return 2 * m.width * (m.rows() + 4*matrixKeys) }
+func (m matrixTiles) forwardBytes() int64 { return 2 * m.width * (matrixRows + 4*matrixKeys) }
 
 // dqBytes adds the gradient of the rows' outputs.
-func (m matrixTiles) dqBytes() int64 { return 2 * m.width * (2*m.rows() + 4*matrixKeys) }
+func (m matrixTiles) dqBytes() int64 { return 2 * m.width * (2*matrixRows + 4*matrixKeys) }
 
 // dkvBytes is that of a kernel that owns keys: keys and values, rows and their gradients twice, and 24 bytes of each of
 // three tiles of rows.
@@ -74,7 +67,7 @@ func (a SelectedAttention) unionBytes(m matrixTiles) int64 {
 	if m.width == 0 {
 		return 0
 	}
-	queries := min(pieces(a.wholeQueries(m.rows()), a.each())+1, m.rows())
+	queries := min(pieces(a.wholeQueries(matrixRows), a.each())+1, matrixRows)
 	blocks, parts := a.blocks(), pieces(a.block(), matrixKeys)
 	return 16 * (pieces(blocks*pieces(queries, 32), 4) + pieces(blocks*parts+1, 4))
 }

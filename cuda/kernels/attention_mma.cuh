@@ -3,11 +3,12 @@
 // aligned to 16 bytes; columns from the dim up to C are zeros.
 //
 // A tile is rows of C elements; a cell is 8 of them, 16 bytes. The cells of a row are exchanged by its lowest three bits, so
-// that the eight rows that one ldmatrix reads lie in different banks. Fragments are those of mma.m16n8k16: of a result a
+// that the eight rows that one ldmatrix reads lie in different banks. Tiles begin at multiples of their rows' bytes: from the
+// place of a cell, the cells whose numbers differ in some bits, and rows that are a multiple of 8 further, are one operation. Fragments are those of mma.m16n8k16: of a result a
 // thread has the rows lane/4 and lane/4+8 and, in each 8 columns, 2*(lane%4) and the one after it.
 #pragma once
 
-#include "common.cuh"
+#include "attention_tile.cuh"
 
 namespace nsa {
 
@@ -15,6 +16,12 @@ constexpr int kKeys = 64;  // of a tile
 
 __device__ inline int lane() { return threadIdx.x % 32; }
 __device__ inline int warp() { return threadIdx.x / 32; }
+
+// The dynamic shared memory, aligned for tiles.
+__device__ inline float* tiles_shared() {
+  extern __shared__ __align__(1024) float4 nsa_tiles_shared[];
+  return reinterpret_cast<float*>(nsa_tiles_shared);
+}
 
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
@@ -39,11 +46,16 @@ template <int C> __device__ inline uint32_t cell(uint32_t tile, int row, int i) 
   return tile + row * (2 * C) + ((i ^ (row & 7)) << 4);
 }
 
+// The cell whose number differs by the bits of `cells`, of the row that is `rows` further, a multiple of 8.
+template <int C> __device__ inline uint32_t moved(uint32_t place, int cells, int rows) {
+  return (place ^ (cells << 4)) + rows * (2 * C);
+}
+
 // Begins to copy rows src + offset(row) of c elements to a tile; zeros where the offset is negative and beyond c.
-template <int C, int Rows, int Threads, typename T, class Offset>
+template <int C, int Rows, typename T, class Offset>
 __device__ inline void copy_rows(uint32_t tile, const T* src, int c, Offset offset) {
-  constexpr int kCells = C / 8, kStep = Threads / kCells;
-  static_assert(Threads % kCells == 0 && Rows % kStep == 0, "each thread copies the same cell of several rows");
+  constexpr int kCells = C / 8, kStep = kThreads / kCells;
+  static_assert(kThreads % kCells == 0 && Rows % kStep == 0, "each thread copies the same cell of several rows");
   const int i = threadIdx.x % kCells;
 #pragma unroll
   for (int row = threadIdx.x / kCells, u = 0; u < Rows / kStep; u++, row += kStep) {
@@ -51,6 +63,18 @@ __device__ inline void copy_rows(uint32_t tile, const T* src, int c, Offset offs
     const bool in = at >= 0 && 8 * i < c;
     copy_cell(cell<C>(tile, row, i), in ? src + at + 8 * i : src, in);
   }
+}
+
+// The same of the rows [from,from+Rows) of src, which lie `step` elements apart; zeros from `end` on.
+template <int C, int Rows, typename T>
+__device__ inline void copy_run(uint32_t tile, const T* src, long long step, int from, int end, int c) {
+  constexpr int kCells = C / 8, kStep = kThreads / kCells;
+  const int i = threadIdx.x % kCells, first = threadIdx.x / kCells;
+  const T* at = src + (from + first) * step + 8 * i;
+  end = 8 * i < c ? end - from : 0;
+#pragma unroll
+  for (int row = first, u = 0; u < Rows / kStep; u++, row += kStep, at += kStep * step)
+    copy_cell(cell<C>(tile, row, i), at, row < end);  // what is not in is not read
 }
 
 __device__ inline void ldmatrix(unsigned (&x)[4], uint32_t at) {
@@ -95,15 +119,17 @@ __device__ inline float power2(float x) {
 
 // Left is 16 rows of a tile as the left factor of products over its C columns.
 template <int C> struct Left {
-  uint32_t tile;
-  int row;
+  uint32_t place;
 
-  __device__ void get(int k, unsigned (&a)[4]) const { ldmatrix(a, cell<C>(tile, row + lane() % 16, 2 * k + lane() / 16)); }
+  __device__ Left(uint32_t tile, int row) : place(cell<C>(tile, row + lane() % 16, lane() / 16)) {}
+  // The columns 16*k of the rows that are `further` down.
+  __device__ void get(int k, unsigned (&a)[4], int further) const { ldmatrix(a, moved<C>(place, 2 * k, further)); }
 };
 
-// out [16,N] = left [16,C] · the rows [row,row+N) of a tile, transposed.
-template <typename T, int C, int N>
+// out [16,N] = left [16,C], Further rows down, · the rows [row,row+N) of a tile, transposed.
+template <typename T, int C, int N, int Further = 0>
 __device__ inline void multiply_rows(float (&out)[N / 8][4], const Left<C>& left, uint32_t tile, int row) {
+  const uint32_t place = cell<C>(tile, row + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
 #pragma unroll
   for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -111,11 +137,11 @@ __device__ inline void multiply_rows(float (&out)[N / 8][4], const Left<C>& left
 #pragma unroll
   for (int k = 0; k < C / 16; k++) {
     unsigned a[4];
-    left.get(k, a);
+    left.get(k, a, Further);
 #pragma unroll
     for (int j = 0; j < N / 16; j++) {
       unsigned b[4];
-      ldmatrix(b, cell<C>(tile, row + 16 * j + lane() / 16 * 8 + lane() % 8, 2 * k + lane() / 8 % 2));
+      ldmatrix(b, moved<C>(place, 2 * k, 16 * j));
       mma<T>(out[2 * j], a, b[0], b[1]);
       mma<T>(out[2 * j + 1], a, b[2], b[3]);
     }
@@ -125,6 +151,7 @@ __device__ inline void multiply_rows(float (&out)[N / 8][4], const Left<C>& left
 // sum [16,C] += x [16,N], rounded to T, · the rows [row,row+N) of a tile.
 template <typename T, int C, int N>
 __device__ inline void add_rows(float (&sum)[C / 8][4], const float (&x)[N / 8][4], uint32_t tile, int row) {
+  const uint32_t place = cell<C>(tile, row + lane() % 16, lane() / 16);
 #pragma unroll
   for (int k = 0; k < N / 16; k++) {
     const float(&lo)[4] = x[2 * k], (&hi)[4] = x[2 * k + 1];
@@ -132,7 +159,7 @@ __device__ inline void add_rows(float (&sum)[C / 8][4], const float (&x)[N / 8][
 #pragma unroll
     for (int j = 0; j < C / 16; j++) {
       unsigned b[4];
-      ldmatrix_transposed(b, cell<C>(tile, row + 16 * k + lane() % 16, 2 * j + lane() / 16));
+      ldmatrix_transposed(b, moved<C>(place, 2 * j, 16 * k));
       mma<T>(sum[2 * j], a, b[0], b[1]);
       mma<T>(sum[2 * j + 1], a, b[2], b[3]);
     }
@@ -183,12 +210,19 @@ __device__ inline float sum_of_four(float x) {
 
 }  // namespace nsa
 
-// The entry points nsa_<op>_mma<C>_<storage> of nsa::op<T, C, Warps>(p), `blocks` of which fit a multiprocessor.
-#define NSA_MMA_ENTRY(op, C, warps, blocks, suffix, T)                                                                 \
-  extern "C" __global__ void __launch_bounds__(32 * warps, blocks)                                                     \
+// Blocks on a multiprocessor that a kernel leaves registers for: for sm_80 and sm_89 code takes a few more of them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define NSA_MMA_BLOCKS(blocks) ((blocks) > 3 ? 3 : (blocks))
+#else
+#define NSA_MMA_BLOCKS(blocks) (blocks)
+#endif
+
+// The entry points nsa_<op>_mma<C>_<storage> of nsa::op<T, C>(p), for `blocks` of them on a multiprocessor.
+#define NSA_MMA_ENTRY(op, C, blocks, suffix, T)                                                                        \
+  extern "C" __global__ void __launch_bounds__(nsa::kThreads, NSA_MMA_BLOCKS(blocks))                                  \
       nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                   \
-    nsa::op<T, C, warps>(p);                                                                                           \
+    nsa::op<T, C>(p);                                                                                                  \
   }
-#define NSA_MMA(op, C, warps, blocks)                                                                                  \
-  NSA_MMA_ENTRY(op, C, warps, blocks, bf16, nsa::bf16)                                                                 \
-  NSA_MMA_ENTRY(op, C, warps, blocks, f16, nsa::f16)
+#define NSA_MMA(op, C, blocks)                                                                                         \
+  NSA_MMA_ENTRY(op, C, blocks, bf16, nsa::bf16)                                                                        \
+  NSA_MMA_ENTRY(op, C, blocks, f16, nsa::f16)

@@ -5,14 +5,13 @@
 //   nsa_span_reduce          partial sums -> dk, dv of the keys that have them, in the order of the chunks
 //   nsa_selected_dkv_mma<C>  for Blocks and their inverse, with the partial sums of nsa_selected_reduce
 //
-// A block of Warps warps owns 16*Warps keys, 16 a warp, and walks over the rows that may see them, in their order. Keys are
+// A block of 4 warps owns 64 keys, 16 a warp, and walks over the rows that may see them, in their order. Keys are
 // the rows of the products here and queries the columns, so that p and ds are left factors where they are. Both are rounded
-// to the storage type for that, ds before the scale. What is to be known of a row is fetched two tiles ahead, the row itself one. Shared memory: 2 tiles [16*Warps,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
+// to the storage type for that, ds before the scale. What is to be known of a row is fetched two tiles ahead, the row itself one. Shared memory: 2 tiles [64,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
 #include "attention_index.cuh"
 #include "attention_mma.cuh"
 #include "attention_rows.cuh"
 #include "attention_softmax.cuh"
-#include "attention_tile.cuh"
 
 namespace nsa {
 
@@ -33,15 +32,15 @@ template <int N> struct Abouts {
 };
 
 // Adds up dk, without the scale, and dv of the keys [first,end), 16 of each warp.
-template <typename T, int C, int Warps, class Rows>
+template <typename T, int C, class Rows>
 __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows,
                                  float (&dk)[C / 8][4], float (&dv)[C / 8][4]) {
-  constexpr int M = 16 * Warps, N = kRows<C>, kThreads = 32 * Warps, kPart = 32;
+  constexpr int M = 16 * kWarps, N = kRows<C>, kPart = 32;
   static_assert(N <= kThreads, "a thread for each row of a tile");
   const Sizes& n = a.n;
   const T *q = static_cast<const T*>(a.q), *k = static_cast<const T*>(a.k), *v = static_cast<const T*>(a.v);
   const T* dout = static_cast<const T*>(a.dout);
-  Carver carve{dynamic_shared()};
+  Carver carve{tiles_shared()};
   const uint32_t K = shared_address(carve.floats(M * C / 2));
   const uint32_t V = shared_address(carve.floats(M * C / 2));
   const uint32_t QDO = shared_address(carve.floats(4 * N * C / 2));  // rows of q and do, twice
@@ -70,18 +69,18 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   const auto copy = [&](int slot, int stage) {
     const uint32_t to = QDO + 2 * stage * kTile;
     const long long* at = ring.at + slot * N;
-    copy_rows<C, N, kThreads>(to, q, n.d, [&](int i) { return at[i] < 0 ? -1 : at[i] * n.d; });
-    copy_rows<C, N, kThreads>(to + kTile, dout, n.dv, [&](int i) { return at[i] < 0 ? -1 : at[i] * n.dv; });
+    copy_rows<C, N>(to, q, n.d, [&](int i) { return at[i] < 0 ? -1 : at[i] * n.d; });
+    copy_rows<C, N>(to + kTile, dout, n.dv, [&](int i) { return at[i] < 0 ? -1 : at[i] * n.dv; });
   };
-  copy_rows<C, M, kThreads>(K, k, n.d, [&](int i) { return first + i < end ? n.key(b, g, first + i, n.d) : -1; });
-  copy_rows<C, M, kThreads>(V, v, n.dv, [&](int i) { return first + i < end ? n.key(b, g, first + i, n.dv) : -1; });
+  copy_rows<C, M>(K, k, n.d, [&](int i) { return first + i < end ? n.key(b, g, first + i, n.d) : -1; });
+  copy_rows<C, M>(V, v, n.dv, [&](int i) { return first + i < end ? n.key(b, g, first + i, n.dv) : -1; });
   fetch(row_of(0), 0), fetch(row_of(N), 1);
-  int row = row_of(2 * N);
+  int row = rows.kListed ? row_of(2 * N) : -1;
   __syncthreads();
   copy(0, 0);
 
   clear<C>(dk), clear<C>(dv);
-  const Left<C> left_k{K, 16 * warp()}, left_v{V, 16 * warp()};
+  const Left<C> left(K, 16 * warp());  // the values are M rows down
   const float scale = n.scale * kLog2E;
   const int key = first + 16 * warp() + lane() / 4;  // and 8 further
   int slot = 0, stage = 0;
@@ -90,8 +89,8 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
     __syncthreads();  // the rows are here, what is to be known of the next ones too, and those before have been read
     const int soon = slot == 2 ? 0 : slot + 1, later = soon == 2 ? 0 : soon + 1;
     if (from + N < all) copy(soon, stage ^ 1);
-    fetch(row, later);
-    row = row_of(from + 3 * N);
+    fetch(rows.kListed ? row : row_of(from + 2 * N), later);
+    if (rows.kListed) row = row_of(from + 3 * N);  // the list is in memory
 
     const uint32_t Q = QDO + 2 * stage * kTile, DO = Q + kTile;
     const float *lse = ring.lse + slot * N, *delta = ring.delta + slot * N;
@@ -100,8 +99,8 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
 #pragma unroll 1
     for (int part = 0; part < N; part += kPart) {
       float p[kPart / 8][4], ds[kPart / 8][4];
-      multiply_rows<T, C, kPart>(p, left_k, Q, part);
-      multiply_rows<T, C, kPart>(ds, left_v, DO, part);
+      multiply_rows<T, C, kPart>(p, left, Q, part);
+      multiply_rows<T, C, kPart, M>(ds, left, DO, part);
 #pragma unroll
       for (int j = 0; j < kPart / 8; j++) {
         const int c = part + 8 * j + 2 * (lane() % 4);
@@ -170,8 +169,8 @@ __device__ inline SpanRows span_rows(const AttentionParams& p, int first, int en
 }
 
 // Grid x is B*Hkv*ceil(T/M)*items; item i of some keys has the i-th index.chunk of their rows.
-template <typename T, int C, int Warps> __device__ void span_dkv(const AttentionParams& p) {
-  constexpr int M = 16 * Warps;
+template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) {
+  constexpr int M = 16 * kWarps;
   const Sizes& n = p.n;
   const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x % p.index.items, at = blockIdx.x / p.index.items;
   const int group = at / tiles, b = group / n.groups, g = group % n.groups, first = at % tiles * M, end = min(n.keys, first + M);
@@ -179,14 +178,12 @@ template <typename T, int C, int Warps> __device__ void span_dkv(const Attention
   const int chunks = p.index.chunks(rows.all);
   if (item >= chunks) return;
   rows.from += item * p.index.chunk, rows.all = min(rows.all - item * p.index.chunk, p.index.chunk);
-  float dk[C / 8][4], dv[C / 8][4];
-  mma_key_gradient<T, C, Warps>(p, b, g, first, end, rows, dk, dv);
-  if (chunks == 1) {
-    store_gradients<T, C>(p, b, g, first, end, dk, dv);
-    return;
-  }
   const long long row = ((long long)group * p.index.items + item) * n.keys + first;
-  store_partial<C>(p.partial + row * (n.d + n.dv), n, first, end, dk, dv);
+  float* sums = chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv);
+  float dk[C / 8][4], dv[C / 8][4];
+  mma_key_gradient<T, C>(p, b, g, first, end, rows, dk, dv);
+  if (sums) store_partial<C>(sums, n, first, end, dk, dv);
+  else store_gradients<T, C>(p, b, g, first, end, dk, dv);
 }
 
 // A warp for each key of each group; grid x is ceil(B*T*Hkv / 4), blocks of 128.
@@ -208,8 +205,8 @@ template <typename T> __device__ void span_reduce(const AttentionParams& p) {
 }
 
 // Grid x is B*Hkv*items*ceil(size/M).
-template <typename T, int C, int Warps> __device__ void selected_dkv(const AttentionParams& p) {
-  constexpr int M = 16 * Warps;
+template <typename T, int C> __device__ void selected_dkv(const AttentionParams& p) {
+  constexpr int M = 16 * kWarps;
   const Sizes& n = p.n;
   const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
   const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
@@ -225,16 +222,16 @@ template <typename T, int C, int Warps> __device__ void selected_dkv(const Atten
   const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
   float* sums = of.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
   float dk[C / 8][4], dv[C / 8][4];
-  mma_key_gradient<T, C, Warps>(p, b, g, first, end, rows, dk, dv);
+  mma_key_gradient<T, C>(p, b, g, first, end, rows, dk, dv);
   if (sums) store_partial<C>(sums, n, first, end, dk, dv);
   else store_gradients<T, C>(p, b, g, first, end, dk, dv);
 }
 
 }  // namespace nsa
 
-NSA_MMA(span_dkv, 64, 4, 3)
-NSA_MMA(span_dkv, 128, 4, 2)
-NSA_MMA(selected_dkv, 64, 4, 3)
-NSA_MMA(selected_dkv, 128, 4, 2)
+NSA_MMA(span_dkv, 64, 3)
+NSA_MMA(span_dkv, 128, 2)
+NSA_MMA(selected_dkv, 64, 3)
+NSA_MMA(selected_dkv, 128, 2)
 NSA_ENTRY(span_reduce, bf16, nsa::bf16, nsa::AttentionParams, nsa::kThreads)
 NSA_ENTRY(span_reduce, f16, nsa::f16, nsa::AttentionParams, nsa::kThreads)

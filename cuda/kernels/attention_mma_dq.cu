@@ -4,32 +4,33 @@
 //   nsa_selected_dq_mma<C>  with idx int32 [B,S,Hkv,most], for Blocks; size is a multiple of 64, or T
 //
 // Rows, keys and their order are those of attention_mma_forward.cu. Gradients of logits are rounded to the storage type for
-// their product with the keys, before the scale. Shared memory: 2 tiles [16*Warps,C] and 4 of [64,C], and what the walk takes.
+// their product with the keys, before the scale. Shared memory: 2 tiles [64,C] and 4 of [64,C], and what the walk takes.
 #include "attention_index.cuh"
 #include "attention_softmax.cuh"
 #include "attention_mma_walk.cuh"
 
 namespace nsa {
 
-template <typename T, int C, int Warps, class Walk> __device__ void mma_query_gradient(const AttentionParams& p) {
-  constexpr int M = 16 * Warps, kThreads = 32 * Warps, kPart = 32;  // keys whose logits are in registers at once
+template <typename T, int C, class Walk> __device__ void mma_query_gradient(const AttentionParams& p) {
+  constexpr int M = 16 * kWarps, kPart = 32;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
   const T* dout = static_cast<const T*>(p.dout);
-  Carver carve{dynamic_shared()};
+  Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
   const uint32_t DO = shared_address(carve.floats(M * C / 2));
   const uint32_t KV = shared_address(carve.floats(4 * kKeys * C / 2));  // keys and values, twice
   constexpr uint32_t kTile = kKeys * C * 2;
 
   const RowTile tile(n, p.count);
-  copy_rows<C, M, kThreads>(Q, q, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
-  copy_rows<C, M, kThreads>(DO, dout, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });
-  Walk walk(p, tile, carve, kThreads);
+  k += n.key(tile.b, tile.g, 0, n.d), v += n.key(tile.b, tile.g, 0, n.dv);
+  copy_rows<C, M>(Q, q, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
+  copy_rows<C, M>(DO, dout, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });
+  Walk walk(p, tile, carve);
   const auto copy_keys = [&](int from, int stage) {
     const uint32_t to = KV + 2 * stage * kTile;
-    copy_rows<C, kKeys, kThreads>(to, k, n.d, [&](int i) { return from + i < n.keys ? n.key(tile.b, tile.g, from + i, n.d) : -1; });
-    copy_rows<C, kKeys, kThreads>(to + kTile, v, n.dv, [&](int i) { return from + i < n.keys ? n.key(tile.b, tile.g, from + i, n.dv) : -1; });
+    copy_run<C, kKeys>(to, k, (long long)n.groups * n.d, from, n.keys, n.d);
+    copy_run<C, kKeys>(to + kTile, v, (long long)n.groups * n.dv, from, n.keys, n.dv);
   };
   int from = walk.next();
   if (from >= 0) copy_keys(from, 0);
@@ -46,7 +47,7 @@ template <typename T, int C, int Warps, class Walk> __device__ void mma_query_gr
   }
   float dq[C / 8][4];
   clear<C>(dq);
-  const Left<C> left_q{Q, 16 * warp()}, left_do{DO, 16 * warp()};
+  const Left<C> left(Q, 16 * warp());  // the gradients are M rows down
   const float scale = n.scale * kLog2E;
 
   for (int stage = 0; from >= 0; stage ^= 1) {
@@ -61,8 +62,8 @@ template <typename T, int C, int Warps, class Walk> __device__ void mma_query_gr
 #pragma unroll 1
       for (int part = 0; part < kKeys; part += kPart) {
         float s[kPart / 8][4], dp[kPart / 8][4];
-        multiply_rows<T, C, kPart>(s, left_q, K, part);
-        multiply_rows<T, C, kPart>(dp, left_do, K + kTile, part);
+        multiply_rows<T, C, kPart>(s, left, K, part);
+        multiply_rows<T, C, kPart, M>(dp, left, K + kTile, part);
 #pragma unroll
         for (int j = 0; j < kPart / 8; j++)
 #pragma unroll
@@ -83,16 +84,16 @@ template <typename T, int C, int Warps, class Walk> __device__ void mma_query_gr
   });
 }
 
-template <typename T, int C, int Warps> __device__ void span_dq(const AttentionParams& p) {
-  mma_query_gradient<T, C, Warps, KeyRuns>(p);
+template <typename T, int C> __device__ void span_dq(const AttentionParams& p) {
+  mma_query_gradient<T, C, KeyRuns>(p);
 }
-template <typename T, int C, int Warps> __device__ void selected_dq(const AttentionParams& p) {
-  mma_query_gradient<T, C, Warps, BlockUnion>(p);
+template <typename T, int C> __device__ void selected_dq(const AttentionParams& p) {
+  mma_query_gradient<T, C, BlockUnion>(p);
 }
 
 }  // namespace nsa
 
-NSA_MMA(span_dq, 64, 8, 2)
-NSA_MMA(span_dq, 128, 4, 2)
-NSA_MMA(selected_dq, 64, 8, 2)
-NSA_MMA(selected_dq, 128, 4, 2)
+NSA_MMA(span_dq, 64, 4)
+NSA_MMA(span_dq, 128, 2)
+NSA_MMA(selected_dq, 64, 4)
+NSA_MMA(selected_dq, 128, 2)

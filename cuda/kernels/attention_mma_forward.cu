@@ -3,32 +3,33 @@
 //   nsa_span_forward_mma<C>      window, dense and compressed attention, by a Span
 //   nsa_selected_forward_mma<C>  the blocks of idx int32 [B,S,Hkv,most], by Blocks; size is a multiple of 64, or T
 //
-// A block of Warps warps owns `count` <= 16*Warps rows of a group, 16 a warp, and walks over the keys that any of them sees,
+// A block of 4 warps owns `count` <= 64 rows of a group, 16 a warp, and walks over the keys that any of them sees,
 // 64 at a time; while it computes with some the next ones arrive. Probabilities are rounded to the storage type for their
 // product with the values, sums are not. A warp leaves out tiles of which its rows see nothing. Grid x is
-// B*Hkv*ceil(S*h/count). Shared memory: tiles [16*Warps,C] and 4 of [64,C], and what the walk takes.
+// B*Hkv*ceil(S*h/count). Shared memory: tiles [64,C] and 4 of [64,C], and what the walk takes.
 #include "attention_index.cuh"
 #include "attention_softmax.cuh"
 #include "attention_mma_walk.cuh"
 
 namespace nsa {
 
-template <typename T, int C, int Warps, class Walk> __device__ void mma_forward(const AttentionParams& p) {
-  constexpr int M = 16 * Warps, kThreads = 32 * Warps;
+template <typename T, int C, class Walk> __device__ void mma_forward(const AttentionParams& p) {
+  constexpr int M = 16 * kWarps;
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
-  Carver carve{dynamic_shared()};
+  Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
   const uint32_t KV = shared_address(carve.floats(4 * kKeys * C / 2));  // keys and values, twice
   constexpr uint32_t kTile = kKeys * C * 2;
 
   const RowTile tile(n, p.count);
-  copy_rows<C, M, kThreads>(Q, q, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
-  Walk walk(p, tile, carve, kThreads);
+  k += n.key(tile.b, tile.g, 0, n.d), v += n.key(tile.b, tile.g, 0, n.dv);
+  copy_rows<C, M>(Q, q, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
+  Walk walk(p, tile, carve);
   const auto copy_keys = [&](int from, int stage) {
     const uint32_t to = KV + 2 * stage * kTile;
-    copy_rows<C, kKeys, kThreads>(to, k, n.d, [&](int i) { return from + i < n.keys ? n.key(tile.b, tile.g, from + i, n.d) : -1; });
-    copy_rows<C, kKeys, kThreads>(to + kTile, v, n.dv, [&](int i) { return from + i < n.keys ? n.key(tile.b, tile.g, from + i, n.dv) : -1; });
+    copy_run<C, kKeys>(to, k, (long long)n.groups * n.d, from, n.keys, n.d);
+    copy_run<C, kKeys>(to + kTile, v, (long long)n.groups * n.dv, from, n.keys, n.dv);
   };
   int from = walk.next();
   if (from >= 0) copy_keys(from, 0);
@@ -39,7 +40,7 @@ template <typename T, int C, int Warps, class Walk> __device__ void mma_forward(
   float o[C / 8][4];
   state[0].start(), state[1].start();
   clear<C>(o);
-  const Left<C> left{Q, 16 * warp()};
+  const Left<C> left(Q, 16 * warp());
   const float scale = n.scale * kLog2E;
 
   for (int stage = 0; from >= 0; stage ^= 1) {
@@ -93,16 +94,16 @@ template <typename T, int C, int Warps, class Walk> __device__ void mma_forward(
   });
 }
 
-template <typename T, int C, int Warps> __device__ void span_forward(const AttentionParams& p) {
-  mma_forward<T, C, Warps, KeyRuns>(p);
+template <typename T, int C> __device__ void span_forward(const AttentionParams& p) {
+  mma_forward<T, C, KeyRuns>(p);
 }
-template <typename T, int C, int Warps> __device__ void selected_forward(const AttentionParams& p) {
-  mma_forward<T, C, Warps, BlockUnion>(p);
+template <typename T, int C> __device__ void selected_forward(const AttentionParams& p) {
+  mma_forward<T, C, BlockUnion>(p);
 }
 
 }  // namespace nsa
 
-NSA_MMA(span_forward, 64, 8, 2)
-NSA_MMA(span_forward, 128, 4, 2)
-NSA_MMA(selected_forward, 64, 8, 2)
-NSA_MMA(selected_forward, 128, 4, 2)
+NSA_MMA(span_forward, 64, 4)
+NSA_MMA(span_forward, 128, 2)
+NSA_MMA(selected_forward, 64, 4)
+NSA_MMA(selected_forward, 128, 2)

@@ -18,7 +18,7 @@ struct KeyRuns {
   Span mask;
   int from, end, keys;
 
-  __device__ KeyRuns(const AttentionParams& p, const RowTile& tile, Carver&, int) : mask(p.span), keys(p.n.keys) {
+  __device__ KeyRuns(const AttentionParams& p, const RowTile& tile, Carver&) : mask(p.span), keys(p.n.keys) {
     from = mask.keys(tile.first / p.n.each).lo / kKeys * kKeys - kKeys;
     end = min(keys, mask.keys((tile.end - 1) / p.n.each).hi);
   }
@@ -36,23 +36,23 @@ struct KeyRuns {
   __device__ Run seen(const Row& r, int) const { return r.run; }
 };
 
-// BlockUnion walks over the union of the blocks that the queries of a tile, at most 128, have chosen. A bit for each query
+// BlockUnion walks over the union of the blocks that the queries of a tile have chosen. A bit for each query
 // says who chose a block. A block is a multiple of kKeys tokens, or all.
 struct BlockUnion {
   int size, words;  // tokens of a block; words of a block's bits
   uint32_t bits;    // address of the bits [blocks,words]
   uint32_t at;      // address of the first key of the next tile; -1 lies behind the last one
 
-  __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve, int threads) {
+  __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) {
     const Sizes& n = p.n;
     const int first = tile.first / n.each, last = (tile.end - 1) / n.each;
     size = p.blocks.size, words = (last - first) / 32 + 1;
     const int blocks = last / size + 1, all = p.blocks.count(n), parts = (size - 1) / kKeys + 1;
     unsigned* chose = reinterpret_cast<unsigned*>(carve.floats(all * words));
     int* list = reinterpret_cast<int*>(carve.floats(all * parts + 1));
-    for (int i = threadIdx.x; i < blocks * words; i += threads) chose[i] = 0;
+    for (int i = threadIdx.x; i < blocks * words; i += kThreads) chose[i] = 0;
     __syncthreads();
-    for (int t = first + warp(); t <= last; t += threads / 32) {
+    for (int t = first + warp(); t <= last; t += kWarps) {
       const int* chosen = p.idx + p.blocks.list(n, tile.b, tile.g, t);
       for (int from = 0; from < p.blocks.most; from += 32) {
         const int j = p.blocks.at(chosen, from + lane(), t);

@@ -7,6 +7,7 @@ namespace nsa {
 
 // The rows that may see the keys [first,end) of a block under a Span.
 struct SpanRows {
+  static constexpr bool kListed = false;
   Span mask;
   int from, all;
   __device__ int count() const { return all; }
@@ -16,6 +17,7 @@ struct SpanRows {
 
 // The rows of the listed queries, which have chosen the block of the keys.
 struct ListRows {
+  static constexpr bool kListed = true;
   const int* queries;
   int each, all;
   __device__ int count() const { return all; }

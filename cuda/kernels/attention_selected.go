@@ -75,9 +75,9 @@ func (a SelectedAttention) Forward(to []Launch, q, k, v, idx, o, lse Ptr) ([]Lau
 	}
 	p.q, p.k, p.v, p.idx, p.o, p.lse = q, k, v, idx, o, lse
 	if m := a.matrix(a.SelectBlock, q, k, v, o); m.fits(m.forwardBytes() + a.unionBytes(m)) {
-		p.count = int32(a.wholeQueries(m.rows()))
+		p.count = int32(a.wholeQueries(matrixRows))
 		kernel := attentionNames.matrixSelectedForward.of(m, a.Type)
-		return a.plain(to, selectedOp, kernel, a.rowTiles(int64(p.count)), m.threads(), m.forwardBytes()+a.unionBytes(m), &p)
+		return a.plain(to, selectedOp, kernel, a.rowTiles(int64(p.count)), attentionThreads, m.forwardBytes()+a.unionBytes(m), &p)
 	}
 	shared := func(x shape) int64 { return a.forwardBytes(x) + walkBytes(x) }
 	x, err := a.GPU.choose(selectedOp, a.sharedTiles(selectedForwardTiles), shared, a.rowGrid)
@@ -128,9 +128,9 @@ func (a SelectedAttention) Backward(to []Launch, q, k, v, idx, o, lse, do, dq, d
 // queryGradient appends the launch that sets dq, on matrix units where m has a width.
 func (a SelectedAttention) queryGradient(to []Launch, m matrixTiles, p *attentionParams) ([]Launch, error) {
 	if m.width > 0 {
-		p.count = int32(a.wholeQueries(m.rows()))
+		p.count = int32(a.wholeQueries(matrixRows))
 		kernel := attentionNames.matrixSelectedDQ.of(m, a.Type)
-		return a.plain(to, selectedOp, kernel, a.rowTiles(int64(p.count)), m.threads(), m.dqBytes()+a.unionBytes(m), p)
+		return a.plain(to, selectedOp, kernel, a.rowTiles(int64(p.count)), attentionThreads, m.dqBytes()+a.unionBytes(m), p)
 	}
 	shared := func(x shape) int64 { return a.dqBytes(x) + walkBytes(x) }
 	x, err := a.GPU.choose(selectedOp, a.sharedTiles(gradientTiles), shared, a.rowGrid)

@@ -73,15 +73,12 @@ func (a SelectBlocks) sharedBytes(p *selectParams, x shape) int64 {
 	return 4 * (tileFloats(x.m+x.n, a.D) + tileFloats(x.m, x.n) + quads(tokens*x.n) + quads(tokens*p.tileFor(x)) + 2*quads(tokens*a.places()))
 }
 
-// matrixSelectRows is the number of rows of a block of the kernel on matrix units.
-const matrixSelectRows = 64
-
 // matrixBytes is the shared memory of the kernel on matrix units.
 func (a SelectBlocks) matrixBytes(p *selectParams, m matrixTiles) int64 {
 	tokens := int64(p.tokens)
 	quads := func(n int64) int64 { return pieces(n, 4) * 4 }
-	floats := matrixSelectRows*(matrixKeys+4) + quads(tokens*matrixKeys) + quads(tokens*int64(p.tile)) + 2*quads(tokens*a.places())
-	return 2*m.width*(matrixSelectRows+matrixKeys) + 4*floats
+	floats := matrixRows*(matrixKeys+4) + quads(tokens*matrixKeys) + quads(tokens*int64(p.tile)) + 2*quads(tokens*a.places())
+	return 2*m.width*(matrixRows+matrixKeys) + 4*floats
 }
 
 // Forward appends the launches of q, kc, lse -> idx.
@@ -106,8 +103,8 @@ func (a SelectBlocks) Forward(to []Launch, q, kc, lse, idx Ptr) ([]Launch, error
 	}
 	wide := sizes
 	wide.Dv = a.D
-	if m := wide.matrix(0, q, kc); m.width > 0 && a.Hq/a.Hkv <= matrixSelectRows {
-		x := shape{matrixSelectRows, matrixKeys}
+	if m := wide.matrix(0, q, kc); m.width > 0 && a.Hq/a.Hkv <= matrixRows {
+		x := shape{matrixRows, matrixKeys}
 		p.tokens, p.tile = int32(a.queries(x)), int32(p.tileFor(x))
 		if n := a.matrixBytes(&p, m); m.fits(n) {
 			kernel := attentionNames.matrixSelectBlocks.of(m, a.Type)

@@ -5,7 +5,6 @@
 // probabilities [64,kKeys+4], their sums over heads, the scores and the lists.
 #include "attention_softmax.cuh"
 #include "attention_mma.cuh"
-#include "attention_tile.cuh"
 #include "select.cuh"
 
 namespace nsa {
@@ -15,7 +14,7 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
   const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
-  Carver carve{dynamic_shared()};
+  Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2)), K = shared_address(carve.floats(N * C / 2));
   float* P = carve.floats(M * ld);
   float* sums = carve.floats(p.tokens * N);         // p summed over the heads
@@ -32,12 +31,12 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
   const float scale = n.scale * kLog2E;
   const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
 
-  const Left<C> left{Q, 16 * warp()};
+  const Left<C> left(Q, 16 * warp());
   const int row = 16 * warp() + lane() / 4;  // and 8 further
   float lse[2];
   int visible[2];
   if (last > 1) {
-    copy_rows<C, M, kThreads>(Q, q, n.d, [&](int r) { return r < rows ? n.row(b, g, first + r, n.d) : -1; });
+    copy_rows<C, M>(Q, q, n.d, [&](int r) { return r < rows ? n.row(b, g, first + r, n.d) : -1; });
     for (int r = 0; r < 2; r++) {
       const bool in = row + 8 * r < rows;
       lse[r] = in ? load_lse(p.lse[n.stat(b, g, first + row + 8 * r)]) : INFINITY;
@@ -51,7 +50,7 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
     const int begin = (int)max(0LL, fold.lo(j0));
     const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys, p.span.visible(t1 - 1)));
     for (int from = begin; from < end; from += N) {
-      copy_rows<C, N, kThreads>(K, kc, n.d, [&](int c) { return from + c < end ? n.key(b, g, from + c, n.d) : -1; });
+      copy_rows<C, N>(K, kc, n.d, [&](int c) { return from + c < end ? n.key(b, g, from + c, n.d) : -1; });
       copies_arrived();
       __syncthreads();
       float s[N / 8][4];
@@ -91,9 +90,9 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
 }  // namespace nsa
 
 #define NSA_SELECT(C, suffix, T)                                                                                       \
-  extern "C" __global__ void __launch_bounds__(nsa::kThreads, 4)                                                                 \
+  extern "C" __global__ void __launch_bounds__(nsa::kThreads, NSA_MMA_BLOCKS(4))                                       \
       nsa_select_blocks_mma##C##_##suffix(const __grid_constant__ nsa::SelectParams p) {                               \
-    nsa::select_blocks<T, C>(p);                                                                                    \
+    nsa::select_blocks<T, C>(p);                                                                                       \
   }
 NSA_SELECT(64, bf16, nsa::bf16)
 NSA_SELECT(64, f16, nsa::f16)
