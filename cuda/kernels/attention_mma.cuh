@@ -3,9 +3,11 @@
 // aligned to 16 bytes; columns from the dim up to C are zeros.
 //
 // A tile is rows of C elements; a cell is 8 of them, 16 bytes. The cells of a row are exchanged by its lowest three bits, so
-// that the eight rows that one ldmatrix reads lie in different banks. Tiles begin at multiples of their rows' bytes: from the
-// place of a cell, the cells whose numbers differ in some bits, and rows that are a multiple of 8 further, are one operation. Fragments are those of mma.m16n8k16: of a result a
-// thread has the rows lane/4 and lane/4+8 and, in each 8 columns, 2*(lane%4) and the one after it.
+// that the eight rows that one ldmatrix reads lie in different banks. Tiles begin at multiples of 1024 bytes, so that a cell
+// whose number differs in some bits, or whose row is a multiple of 8 further, is one operation away (moved).
+//
+// Fragments are those of mma.m16n8k16: of a result a thread has the rows lane/4 and lane/4+8 and, in each 8 columns,
+// 2*(lane%4) and the one after it.
 #pragma once
 
 #include "attention_tile.cuh"
@@ -169,7 +171,8 @@ __device__ inline void add_rows(float (&sum)[C / 8][4], const float (&x)[N / 8][
 // Writes x [16,C], its rows lane/4 and lane/4+8 times f0 and f1, to dst + offset(row), c elements of each row; none where
 // that is negative. The 16 rows of a tile from `row` on, which no other warp reads, are overwritten.
 template <typename T, int C, class Offset>
-__device__ inline void store_rows16(T* dst, const float (&x)[C / 8][4], float f0, float f1, uint32_t tile, int row, int c, Offset offset) {
+__device__ inline void store_rows16(T* dst, const float (&x)[C / 8][4], float f0, float f1, uint32_t tile, int row, int c,
+                                    Offset offset) {
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < C / 8; j++) {

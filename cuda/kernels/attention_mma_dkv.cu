@@ -5,9 +5,10 @@
 //   nsa_span_reduce          partial sums -> dk, dv of the keys that have them, in the order of the chunks
 //   nsa_selected_dkv_mma<C>  for Blocks and their inverse, with the partial sums of nsa_selected_reduce
 //
-// A block of 4 warps owns 64 keys, 16 a warp, and walks over the rows that may see them, in their order. Keys are
-// the rows of the products here and queries the columns, so that p and ds are left factors where they are. Both are rounded
-// to the storage type for that, ds before the scale. What is to be known of a row is fetched two tiles ahead, the row itself one. Shared memory: 2 tiles [64,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
+// A block of 4 warps owns 64 keys, 16 a warp, and walks over the rows that may see them, in their order. Keys are the rows
+// of the products here and queries the columns, so that p and ds are left factors where they are. Both are rounded to the
+// storage type for that, ds before the scale. What is to be known of a row is fetched two tiles ahead, the row itself one.
+// Shared memory: 2 tiles [64,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
 #include "attention_index.cuh"
 #include "attention_mma.cuh"
 #include "attention_rows.cuh"
@@ -20,9 +21,9 @@ template <int C> constexpr int kRows = C == 64 ? 64 : 32;
 
 // Abouts is what is to be known of the rows of three tiles.
 template <int N> struct Abouts {
-  long long* at;      // of [B,S,Hq], -1 is no row
-  float *lse, *delta; // as they are saved
-  int *lo, *hi;       // the keys that it sees
+  long long* at;       // of [B,S,Hq], -1 is no row
+  float *lse, *delta;  // as they are saved
+  int *lo, *hi;        // the keys that it sees
 
   __device__ explicit Abouts(Carver& carve) {
     at = reinterpret_cast<long long*>(carve.floats(6 * N));
@@ -139,14 +140,16 @@ __device__ void store_keys16(T* dst, const float (&x)[C / 8][4], float f, int ke
 #pragma unroll
     for (int j = 0; j < C / 8; j++)
       if (8 * j < c) {
-        if constexpr (sizeof(T) == 4) *reinterpret_cast<float2*>(row + 8 * j) = make_float2(f * x[j][2 * r], f * x[j][2 * r + 1]);
-        else *reinterpret_cast<unsigned*>(row + 8 * j) = pack<T>(f * x[j][2 * r], f * x[j][2 * r + 1]);
+        const float x0 = f * x[j][2 * r], x1 = f * x[j][2 * r + 1];
+        if constexpr (sizeof(T) == 4) *reinterpret_cast<float2*>(row + 8 * j) = make_float2(x0, x1);
+        else *reinterpret_cast<unsigned*>(row + 8 * j) = pack<T>(x0, x1);
       }
   }
 }
 
 template <typename T, int C>
-__device__ void store_gradients(const AttentionParams& p, int b, int g, int first, int end, const float (&dk)[C / 8][4], const float (&dv)[C / 8][4]) {
+__device__ void store_gradients(const AttentionParams& p, int b, int g, int first, int end, const float (&dk)[C / 8][4],
+                                const float (&dv)[C / 8][4]) {
   const Sizes& n = p.n;
   const int key = first + 16 * warp() + lane() / 4;
   store_keys16<T, C>(static_cast<T*>(p.dk), dk, n.scale, key, end, n.d, [&](int s) { return n.key(b, g, s, n.d); });
@@ -155,7 +158,8 @@ __device__ void store_gradients(const AttentionParams& p, int b, int g, int firs
 
 // Writes the gradients to partial sums, rows of D+Dv numbers from that of the key `first` on.
 template <int C>
-__device__ void store_partial(float* sums, const Sizes& n, int first, int end, const float (&dk)[C / 8][4], const float (&dv)[C / 8][4]) {
+__device__ void store_partial(float* sums, const Sizes& n, int first, int end, const float (&dk)[C / 8][4],
+                              const float (&dv)[C / 8][4]) {
   const int c = n.d + n.dv, key = first + 16 * warp() + lane() / 4;
   const auto offset = [&](int s) { return (long long)(s - first) * c; };
   store_keys16<float, C>(sums, dk, n.scale, key, end, n.d, offset);
@@ -173,7 +177,8 @@ template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) 
   constexpr int M = 16 * kWarps;
   const Sizes& n = p.n;
   const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x % p.index.items, at = blockIdx.x / p.index.items;
-  const int group = at / tiles, b = group / n.groups, g = group % n.groups, first = at % tiles * M, end = min(n.keys, first + M);
+  const int group = at / tiles, b = group / n.groups, g = group % n.groups;
+  const int first = at % tiles * M, end = min(n.keys, first + M);
   SpanRows rows = span_rows(p, first, end);
   const int chunks = p.index.chunks(rows.all);
   if (item >= chunks) return;

@@ -4,7 +4,7 @@
 //   nsa_selected_dq_mma<C>  with idx int32 [B,S,Hkv,most], for Blocks; size is a multiple of 64, or T
 //
 // Rows, keys and their order are those of attention_mma_forward.cu. Gradients of logits are rounded to the storage type for
-// their product with the keys, before the scale. Shared memory: 2 tiles [64,C] and 4 of [64,C], and what the walk takes.
+// their product with the keys, before the scale. Shared memory: 6 tiles [64,C], and what the walk takes.
 #include "attention_index.cuh"
 #include "attention_softmax.cuh"
 #include "attention_mma_walk.cuh"

@@ -3,10 +3,10 @@
 //   nsa_span_forward_mma<C>      window, dense and compressed attention, by a Span
 //   nsa_selected_forward_mma<C>  the blocks of idx int32 [B,S,Hkv,most], by Blocks; size is a multiple of 64, or T
 //
-// A block of 4 warps owns `count` <= 64 rows of a group, 16 a warp, and walks over the keys that any of them sees,
-// 64 at a time; while it computes with some the next ones arrive. Probabilities are rounded to the storage type for their
+// A block of 4 warps owns `count` <= 64 rows of a group, 16 a warp, and walks over the keys that any of them sees, 64 at a
+// time; while it computes with some the next ones arrive. Probabilities are rounded to the storage type for their
 // product with the values, sums are not. A warp leaves out tiles of which its rows see nothing. Grid x is
-// B*Hkv*ceil(S*h/count). Shared memory: tiles [64,C] and 4 of [64,C], and what the walk takes.
+// B*Hkv*ceil(S*h/count). Shared memory: 5 tiles [64,C], and what the walk takes.
 #include "attention_index.cuh"
 #include "attention_softmax.cuh"
 #include "attention_mma_walk.cuh"

@@ -59,7 +59,10 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
       for (int j = 0; j < N / 8; j++) {
         const int c = 8 * j + 2 * (lane() % 4);
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[j][i] = from + c + i % 2 < min(end, visible[i / 2]) ? power2(fmaf(s[j][i], scale, -lse[i / 2])) : 0;
+        for (int i = 0; i < 4; i++) {
+          const bool sees = from + c + i % 2 < min(end, visible[i / 2]);
+          s[j][i] = sees ? power2(fmaf(s[j][i], scale, -lse[i / 2])) : 0;
+        }
 #pragma unroll
         for (int r = 0; r < 2; r++)
           *reinterpret_cast<float2*>(P + (row + 8 * r) * ld + c) = make_float2(s[j][2 * r], s[j][2 * r + 1]);
