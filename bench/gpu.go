@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,7 +28,27 @@ const (
 // attention, batch 16 of 2048 tokens.
 const compiledPyTorch, eagerPyTorch = 644300, 489100
 
-// trainer is a model that trains on fixed tokens.
+//go:embed *.go
+var sources embed.FS
+
+// sourceText is the text that is trained on: what is selected, and so the time of the selected branch, depends on it.
+func sourceText() ([]byte, error) {
+	files, err := sources.ReadDir(".")
+	if err != nil {
+		return nil, err
+	}
+	var all []byte
+	for _, f := range files {
+		b, err := sources.ReadFile(f.Name())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b...)
+	}
+	return all, nil
+}
+
+// trainer is Base() that trains on this program's source.
 type trainer struct {
 	weights *tinylm.Weights
 	model   *tinylm.Model
@@ -35,32 +56,46 @@ type trainer struct {
 	loss    *graph.Watch
 }
 
-func newTrainer(r *report, c tinylm.Config, batch, seq int) (t *trainer, err error) {
-	t = new(trainer)
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.close())
-		}
-	}()
-	if t.weights, err = tinylm.NewWeights(c, tensor.Float32, 1); err != nil {
-		return t, err
+// warmTrainer returns a trainer that has taken some steps, all of which have ended.
+func warmTrainer(r *report) (*trainer, error) {
+	t := new(trainer)
+	err := t.start(r)
+	if err == nil {
+		err = t.steps(trainWarm)
+	}
+	if err == nil {
+		err = t.model.Machine().Synchronize()
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+func (t *trainer) start(r *report) (err error) {
+	if t.weights, err = tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1); err != nil {
+		return err
 	}
 	if err = t.weights.MoveTo(r.backend); err != nil {
-		return t, err
+		return err
 	}
 	machine := tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(r.precision), graph.WithCapture())
-	if t.model, err = tinylm.NewModel(t.weights, batch, seq, tinylm.WithGradients(), tinylm.WithoutLogits(), machine); err != nil {
-		return t, err
+	if t.model, err = tinylm.NewModel(t.weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(), machine); err != nil {
+		return err
+	}
+	text, err := sourceText()
+	if err != nil {
+		return err
 	}
 	for i := range t.model.Tokens() {
-		t.model.Tokens()[i] = int32(i * 7919 % 251 % c.Vocab)
+		t.model.Tokens()[i] = int32(text[i%len(text)])
 	}
 	t.model.NextTokens()
 	if t.solver, err = graph.NewAdamW(graph.WithSolverMachine(t.model.Machine())); err != nil {
-		return t, err
+		return err
 	}
 	t.loss, err = t.model.WatchLoss()
-	return t, err
+	return err
 }
 
 // step begins a training step and waits for the loss of the one before.
@@ -105,18 +140,12 @@ func trainSize(r *report) string { return fmt.Sprintf("%v %dx%d", r.precision, t
 
 // benchTrain times whole training steps as the training loop takes them.
 func benchTrain(r *report) (err error) {
-	t, err := newTrainer(r, tinylm.Base(), trainBatch, trainSeq)
+	t, err := warmTrainer(r)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	if err := t.steps(trainWarm); err != nil {
-		return err
-	}
 	m := t.model.Machine()
-	if err := m.Synchronize(); err != nil {
-		return err
-	}
 	first, err := m.NewEvent()
 	if err != nil {
 		return err
@@ -174,18 +203,12 @@ type profiled struct {
 // benchProfile prints the share of each op in a training step, and its rate against the ceilings that the same run has
 // measured: of the matrix product for ops of products, of a sum of vectors for others.
 func benchProfile(r *report) (err error) {
-	t, err := newTrainer(r, tinylm.Base(), trainBatch, trainSeq)
+	t, err := warmTrainer(r)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	if err := t.steps(trainWarm); err != nil {
-		return err
-	}
 	m := t.model.Machine()
-	if err := m.Synchronize(); err != nil {
-		return err
-	}
 	begin := time.Now()
 	if err := errors.Join(t.steps(trainRuns), m.Synchronize()); err != nil {
 		return err

@@ -98,13 +98,39 @@ func TestEveryOpHasKernels(t *testing.T) {
 
 // TestHalfPrecisionHasKernels binds and launches every op with the operands where Storage wants them.
 func TestHalfPrecisionHasKernels(t *testing.T) {
-	for _, half := range []tensor.Dtype{ops.BFloat16, ops.Float16} {
+	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
 		for _, c := range opCases() {
 			b, _ := open(t)
-			g, _ := c.graph(t, tensor.Float32)
-			execute(t, b, g, half)
+			g, results := c.graph(t, tensor.Float32)
+			m := machine(t, g, b, graph.WithKeep(results...), graph.WithPrecision(p))
+			require.NoError(t, m.RunAll())
+			require.NoError(t, m.Synchronize())
+			require.Zero(t, m.Counts()["host"], "%s: %v", c.name, m.Plan())
+			for _, s := range m.Plan().Steps {
+				for _, o := range append(slices.Clone(s.Inputs), outputs(s)...) {
+					require.True(t, o.Dtype != tensor.Float32 || mayBeSingle(s), "%s: %v of %v", c.name, o, s.Op)
+				}
+			}
 		}
 	}
+}
+
+func outputs(s graph.PlanStep) (list []ops.Operand) {
+	for _, o := range s.Outputs {
+		list = append(list, o.Operand)
+	}
+	return list
+}
+
+// mayBeSingle reports whether an op has operands that are float32 beside half precision: sums, and gradients of weights.
+func mayBeSingle(s graph.PlanStep) bool {
+	switch s.Spec.(type) {
+	case ops.SiLUOp, ops.SiLUGradOp, ops.SigmoidOp, ops.SigmoidGradOp, ops.SoftmaxOp, ops.SoftmaxGradOp, ops.RoPEOp, ops.RMSNormOp,
+		ops.LinearOp, ops.LinearInputGradOp, ops.CompressMeanOp, ops.CompressMeanGradOp, ops.CompressMLPOp, ops.EmbeddingOp,
+		ops.GatedSumOp, ops.GatedSumGradOp:
+		return false
+	}
+	return true
 }
 
 // TestFloat64RunsOnTheHost says why.

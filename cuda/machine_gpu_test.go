@@ -126,7 +126,7 @@ func bits(list [][]float64) [][]uint64 {
 // TestHalfOpsOnGPU compares every op in half precision with the CPU's in float64: that the operands lie where they should.
 func TestHalfOpsOnGPU(t *testing.T) {
 	b := openGPU(t)
-	for half, tolerance := range map[tensor.Dtype]float64{ops.BFloat16: 4e-2, ops.Float16: 6e-3} {
+	for p, tolerance := range map[graph.Precision]float64{graph.BF16: 4e-2, graph.FP16: 6e-3} {
 		for _, c := range opCases() {
 			if c.chooses {
 				continue
@@ -134,9 +134,11 @@ func TestHalfOpsOnGPU(t *testing.T) {
 			g64, results64 := c.graph(t, tensor.Float64)
 			want := oracle(t, g64, results64)
 			g, results := c.graph(t, tensor.Float32)
-			got := execute(t, b, g, half)
+			m := machine(t, g, b, graph.WithKeep(results...), graph.WithPrecision(p))
+			require.NoError(t, m.RunAll())
+			require.Zero(t, m.Counts()["host"])
 			for i, n := range results {
-				testutil.Within(t, fmt.Sprintf("%s, result %d, %v", c.name, i, half), numbers(t, got[n.ID()]), want[i], tolerance)
+				testutil.Within(t, fmt.Sprintf("%s, result %d, %v", c.name, i, p), numbers(t, n.Value()), want[i], tolerance)
 			}
 		}
 	}

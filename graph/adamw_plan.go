@@ -189,7 +189,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
 		}
 		ok, err := b.Adopt(s.grad.Buf, grad, s.grad.Operand)
 		if err == nil && !ok {
-			err = errors.New("not in the memory of the solver's backend")
+			err = errElsewhere
 		}
 		if err != nil {
 			return fmt.Errorf("gradient of %s: %w", s.name, err)
@@ -233,6 +233,8 @@ func (p *adamWPlan) describe(s adamWSpan) string {
 	return "the gradient of " + p.slots[s.slot].name
 }
 
+var errElsewhere = errors.New("not in the memory of the solver's backend: see MoveInputs")
+
 // adoptInPlace points a cell to the memory of a value that is written to: a copy will not do.
 func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
 	ok, err := b.Adopt(a.Buf, v, a.Operand)
@@ -240,7 +242,7 @@ func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
 		return err
 	}
 	if !ok {
-		return errors.New("not in the memory of the solver's backend")
+		return errElsewhere
 	}
 	if uintptr(a.Pointer()) != v.Uintptr() {
 		return errors.New("not contiguous and row-major, so it can not be changed in place")

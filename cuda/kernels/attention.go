@@ -8,13 +8,16 @@ type GPU struct {
 	SharedPerBlock int // bytes of shared memory that a block may have
 	SharedPerSM    int // bytes of shared memory of a multiprocessor
 	SMs            int
+
+	General bool // only the kernels for all types and sizes, without matrix units
 }
 
 // Attention holds the sizes that all attention ops share: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv], o [B,S,Hq,Dv] of
 // Type, and lse [B,Hq,S] float32.
 //
 // The kernels take any sizes whose tiles fit the shared memory of a block, which all dims up to 256 do; groups of any size.
-// Results are the same bits in each run.
+// In half precision, dims that are multiples of 8 and at most 128, in arrays that are aligned to 16 bytes, get kernels on
+// matrix units, as long as selection blocks are multiples of 64 tokens. Results are the same bits in each run.
 type Attention struct {
 	Type Type
 	GPU  GPU
@@ -78,6 +81,7 @@ var attentionThreads = Dim{128, 1, 1}
 
 const (
 	attentionWarps = 4
+	deltaRows      = 16 // of a warp of the kernel that sets delta
 	tileAcross     = 8
 	tileDown       = 16
 )
@@ -113,13 +117,24 @@ func (k *byTile) of(x shape, t Type) string {
 // attentionNames are the symbols of the attention kernels.
 var attentionNames = struct {
 	spanForward, spanDQ, spanDKV, selectedForward, selectedDQ, selectedDKV, selectBlocks byTile
-	delta, selectedReduce                                                                byType
-	indexCount, indexRank, indexScan, indexFill                                          string
+
+	matrixSpanForward, matrixSpanDQ, matrixSpanDKV             byWidth
+	matrixSelectedForward, matrixSelectedDQ, matrixSelectedDKV byWidth
+	matrixSelectBlocks                                         byWidth
+	matrixSpanReduce                                           byType
+
+	delta, selectedReduce                       byType
+	indexCount, indexRank, indexScan, indexFill string
 }{
 	spanForward: tiled("span_forward"), spanDQ: tiled("span_dq"), spanDKV: tiled("span_dkv"),
 	selectedForward: tiled("selected_forward"), selectedDQ: tiled("selected_dq"), selectedDKV: tiled("selected_dkv"),
 	selectBlocks: tiled("select_blocks"),
-	delta:        typed("attention_delta"), selectedReduce: typed("selected_reduce"),
+
+	matrixSpanForward: matrix("span_forward"), matrixSpanDQ: matrix("span_dq"), matrixSpanDKV: matrix("span_dkv"),
+	matrixSelectedForward: matrix("selected_forward"), matrixSelectedDQ: matrix("selected_dq"), matrixSelectedDKV: matrix("selected_dkv"),
+	matrixSelectBlocks: matrix("select_blocks"), matrixSpanReduce: byType{BF16: "nsa_span_reduce_bf16", F16: "nsa_span_reduce_f16"},
+
+	delta: typed("attention_delta"), selectedReduce: typed("selected_reduce"),
 	indexCount: "nsa_index_count_i32", indexRank: "nsa_index_rank_i32", indexScan: "nsa_index_scan_i32", indexFill: "nsa_index_fill_i32",
 }
 
@@ -226,7 +241,7 @@ func (a Attention) plain(to []Launch, op, kernel string, grid int64, block Dim, 
 
 // delta appends the launch that sets delta = rowsum(do*o).
 func (a Attention) delta(to []Launch, op string, p *attentionParams) ([]Launch, error) {
-	return a.plain(to, op, attentionNames.delta[a.Type], pieces(a.B*a.S*a.Hq, attentionWarps), attentionThreads, 0, p)
+	return a.plain(to, op, attentionNames.delta[a.Type], pieces(a.B*a.S*a.Hq, attentionWarps*deltaRows), attentionThreads, 0, p)
 }
 
 func (a Attention) deltaBytes() int64 { return align(4 * a.B * a.S * a.Hq) }
@@ -254,17 +269,31 @@ func (a SpanAttention) Forward(to []Launch, q, k, v, o, lse Ptr) ([]Launch, erro
 	if err != nil {
 		return to, err
 	}
+	p.q, p.k, p.v, p.o, p.lse = q, k, v, o, lse
+	if m := a.matrix(0, q, k, v, o); m.fits(m.forwardBytes()) {
+		p.count = int32(matrixRows)
+		return a.plain(to, spanOp, attentionNames.matrixSpanForward.of(m, a.Type), a.rowTiles(matrixRows), attentionThreads, m.forwardBytes(), &p)
+	}
 	grid := func(x shape) int64 { return a.rowTiles(x.m) }
 	x, err := a.GPU.choose(spanOp, spanForwardTiles, a.forwardBytes, grid)
 	if err != nil {
 		return to, err
 	}
-	p.q, p.k, p.v, p.o, p.lse, p.count = q, k, v, o, lse, int32(x.m)
+	p.count = int32(x.m)
 	return a.tiled(to, spanOp, &attentionNames.spanForward, x, grid(x), a.forwardBytes(x), &p)
 }
 
-// WorkBytes returns the size of the memory that Backward needs.
-func (a SpanAttention) WorkBytes() int64 { return a.deltaBytes() }
+// WorkBytes returns the size of the memory that Backward needs, linear in S.
+func (a SpanAttention) WorkBytes() int64 {
+	if _, err := a.params(); err != nil {
+		return 0
+	}
+	bytes := a.deltaBytes()
+	if x := a.chunks(); x.items > 1 {
+		bytes += 4 * a.groups() * int64(x.items) * a.T * (a.D + a.Dv)
+	}
+	return bytes
+}
 
 // Backward appends the launches of q, k, v, o, lse, do -> dq, dk, dv.
 func (a SpanAttention) Backward(to []Launch, q, k, v, o, lse, do, dq, dk, dv, work Ptr) ([]Launch, error) {
@@ -275,6 +304,19 @@ func (a SpanAttention) Backward(to []Launch, q, k, v, o, lse, do, dq, dk, dv, wo
 	p.q, p.k, p.v, p.o, p.lse, p.dout, p.delta, p.dq, p.dk, p.dv = q, k, v, o, lse, do, work, dq, dk, dv
 	if to, err = a.delta(to, spanOp, &p); err != nil {
 		return to, err
+	}
+	if m := a.matrix(0, q, k, v, do, dq, dk, dv); m.fits(m.backwardBytes()) {
+		p.count = int32(matrixRows)
+		if to, err = a.plain(to, spanOp, attentionNames.matrixSpanDQ.of(m, a.Type), a.rowTiles(matrixRows), attentionThreads, m.dqBytes(), &p); err != nil {
+			return to, err
+		}
+		p.index, p.partial = a.chunks(), work.plus(a.deltaBytes())
+		grid := a.groups() * pieces(a.T, matrixKeys) * int64(p.index.items)
+		to, err = a.plain(to, spanOp, attentionNames.matrixSpanDKV.of(m, a.Type), grid, attentionThreads, m.dkvBytes(), &p)
+		if err != nil || p.index.items == 1 {
+			return to, err
+		}
+		return a.plain(to, spanOp, attentionNames.matrixSpanReduce[a.Type], pieces(a.groups()*a.T, attentionWarps), attentionThreads, 0, &p)
 	}
 	grid := func(x shape) int64 { return a.rowTiles(x.m) }
 	x, err := a.GPU.choose(spanOp, gradientTiles, a.dqBytes, grid)

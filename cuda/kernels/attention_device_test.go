@@ -1,6 +1,9 @@
 package kernels_test
 
 import (
+	"fmt"
+	"os"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,11 +20,16 @@ type onGPU struct {
 	memory []*driver.Memory
 }
 
-// gpus are the device itself, and it as if it had few or many multiprocessors, so that each size of tiles is chosen.
+// gpus are the device itself; and it without its matrix units and as if it had few or many multiprocessors, so that each size
+// of tiles is chosen.
 func (d *onGPU) gpus() []kernels.GPU {
 	p := d.dev.Properties()
-	return []kernels.GPU{{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
-		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: 1 << 20, SMs: 1}, {SharedPerBlock: 99 << 10, SharedPerSM: p.SharedPerSM, SMs: 1 << 30}}
+	return []kernels.GPU{
+		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
+		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, General: true},
+		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: 1 << 20, SMs: 1, General: true},
+		{SharedPerBlock: 99 << 10, SharedPerSM: p.SharedPerSM, SMs: 1 << 30, General: true},
+	}
 }
 
 func (d *onGPU) put(t testing.TB, data []byte) kernels.Ptr {
@@ -61,22 +69,27 @@ func (d *onGPU) run(t testing.TB, launches []kernels.Launch) {
 	require.NoError(t, d.stream.Synchronize())
 }
 
-func TestAttentionMatchesOracleOnGPU(t *testing.T) {
-	dev := &onGPU{gpu: openGPU(t), t: t}
+// all are the cases that NSA_CASES, a regular expression, matches, in all types.
+func all() (list []stored) {
+	want := regexp.MustCompile(os.Getenv("NSA_CASES"))
 	for _, c := range attentionCases {
 		for _, s := range storages {
-			compareAttention(t, dev, c, s)
+			if want.MatchString(fmt.Sprint(c, "/", s.Type)) {
+				list = append(list, stored{c, s})
+			}
 		}
 	}
+	return list
+}
+
+func TestAttentionMatchesOracleOnGPU(t *testing.T) {
+	dev := &onGPU{gpu: openGPU(t), t: t}
+	compareAttention(t, dev, all())
 }
 
 func TestSelectBlocksMatchesOracleOnGPU(t *testing.T) {
 	dev := &onGPU{gpu: openGPU(t), t: t}
-	for _, c := range attentionCases {
-		for _, s := range storages {
-			compareSelection(t, dev, c, s)
-		}
-	}
+	compareSelection(t, dev, all())
 }
 
 // TestAttentionMatchesGoldensOnGPU: outputs, lse and gradients of the branches in float32, and the choice.

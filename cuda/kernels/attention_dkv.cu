@@ -9,28 +9,11 @@
 // N at a time: dv = sum p*do and dk = sum ds*q with p and ds as in attention_dq.cu (arXiv 2307.08691). No atomics; every
 // element of dk and dv is written once, with =, by one of the two kernels. Keys that nobody sees get zeros.
 #include "attention_index.cuh"
+#include "attention_rows.cuh"
 #include "attention_softmax.cuh"
 #include "attention_tile.cuh"
 
 namespace nsa {
-
-// The rows that may see the keys [first,end) of a block under a Span.
-struct SpanRows {
-  Span mask;
-  int from, all;
-  __device__ int count() const { return all; }
-  __device__ int row(int i) const { return from + i; }
-  __device__ Run keys(int t) const { return mask.keys(t); }
-};
-
-// The rows of the listed queries, which have chosen the block of the keys.
-struct ListRows {
-  const int* queries;
-  int each, all;
-  __device__ int count() const { return all; }
-  __device__ int row(int i) const { return queries[i / each] * each + i % each; }
-  __device__ Run keys(int t) const { return {0, t + 1}; }
-};
 
 // Adds up DK and DV of the keys [first,end) and leaves them in shared memory for the caller to write.
 template <typename T, int R, int C, class Rows>

@@ -13,19 +13,42 @@
 
 namespace nsa {
 
-// A warp for each row of o; grid x is ceil(B*S*Hq / 4).
-template <typename T>
-__device__ void attention_delta(const AttentionParams& p) {
+constexpr int kDeltaRows = 16;  // of a warp
+
+// Sets delta of the rows [first,first+kDeltaRows), as many of them at once as there are lanes for W elements a lane.
+template <int W, typename T> __device__ void deltas(const AttentionParams& p, long long first, int lanes) {
   const Sizes& n = p.n;
   const T *o = static_cast<const T*>(p.o), *dout = static_cast<const T*>(p.dout);
-  const int lane = threadIdx.x % 32;
-  const long long row = (long long)blockIdx.x * kWarps + threadIdx.x / 32;
-  if (row >= (long long)n.batch * n.queries * n.heads) return;
-  float sum = 0;
-  for (int j = lane; j < n.dv; j += 32) sum = fmaf(to_float(o[row * n.dv + j]), to_float(dout[row * n.dv + j]), sum);
-  for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffff, sum, m);
-  const long long head = row % n.heads, t = row / n.heads % n.queries, b = row / n.heads / n.queries;
-  if (lane == 0) p.delta[(b * n.heads + head) * n.queries + t] = sum;
+  const int lane = threadIdx.x % 32, step = 32 / lanes;
+  const long long rows = (long long)n.batch * n.queries * n.heads;
+#pragma unroll 4
+  for (int i = lane / lanes; i < kDeltaRows; i += step) {
+    const long long row = first + i;
+    float sum = 0;
+    for (int j = lane % lanes * W; j < n.dv && row < rows; j += lanes * W) {
+      float x[W], y[W];
+      read<W>(o + row * n.dv + j, x);
+      read<W>(dout + row * n.dv + j, y);
+#pragma unroll
+      for (int k = 0; k < W; k++) sum = fmaf(x[k], y[k], sum);
+    }
+    for (int m = lanes / 2; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffff, sum, m);
+    const long long head = row % n.heads, t = row / n.heads % n.queries, b = row / n.heads / n.queries;
+    if (lane % lanes == 0 && row < rows) p.delta[(b * n.heads + head) * n.queries + t] = sum;
+  }
+}
+
+// Grid x is ceil(B*S*Hq / (4*kDeltaRows)).
+template <typename T>
+__device__ void attention_delta(const AttentionParams& p) {
+  const long long first = ((long long)blockIdx.x * kWarps + threadIdx.x / 32) * kDeltaRows;
+  if (p.n.dv % kLanes<T> != 0 || !aligned(p.o, p.dout)) {
+    deltas<1, T>(p, first, 32);
+    return;
+  }
+  int lanes = 1;
+  while (lanes < 32 && lanes * kLanes<T> < p.n.dv) lanes *= 2;
+  deltas<kLanes<T>, T>(p, first, lanes);
 }
 
 template <typename T, int R, int C, class Walk>

@@ -21,6 +21,9 @@ func TestAttentionKernelsAreInTheBinaries(t *testing.T) {
 			}
 			return
 		}
+		if v.Len() == 0 { // of a type that has no such kernel
+			return
+		}
 		seen++
 		image, err := ImageOf(v.String())
 		if err != nil {
@@ -34,7 +37,7 @@ func TestAttentionKernelsAreInTheBinaries(t *testing.T) {
 	v := reflect.ValueOf(attentionNames)
 	for i := range v.NumField() {
 		size := unsafe.Sizeof(attentionParams{})
-		if v.Type().Field(i).Name == "selectBlocks" {
+		if name := v.Type().Field(i).Name; name == "selectBlocks" || name == "matrixSelectBlocks" {
 			size = unsafe.Sizeof(selectParams{})
 		}
 		visit(v.Field(i), size)

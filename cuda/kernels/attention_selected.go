@@ -73,12 +73,18 @@ func (a SelectedAttention) Forward(to []Launch, q, k, v, idx, o, lse Ptr) ([]Lau
 	if err != nil {
 		return to, err
 	}
+	p.q, p.k, p.v, p.idx, p.o, p.lse = q, k, v, idx, o, lse
+	if m := a.matrix(a.SelectBlock, q, k, v, o); m.fits(m.forwardBytes() + a.unionBytes(m)) {
+		p.count = int32(a.wholeQueries(matrixRows))
+		kernel := attentionNames.matrixSelectedForward.of(m, a.Type)
+		return a.plain(to, selectedOp, kernel, a.rowTiles(int64(p.count)), attentionThreads, m.forwardBytes()+a.unionBytes(m), &p)
+	}
 	shared := func(x shape) int64 { return a.forwardBytes(x) + walkBytes(x) }
 	x, err := a.GPU.choose(selectedOp, a.sharedTiles(selectedForwardTiles), shared, a.rowGrid)
 	if err != nil {
 		return to, err
 	}
-	p.q, p.k, p.v, p.idx, p.o, p.lse, p.count = q, k, v, idx, o, lse, int32(a.wholeQueries(x.m))
+	p.count = int32(a.wholeQueries(x.m))
 	return a.tiled(to, selectedOp, &attentionNames.selectedForward, x, a.rowGrid(x), shared(x), &p)
 }
 
@@ -103,26 +109,51 @@ func (a SelectedAttention) Backward(to []Launch, q, k, v, idx, o, lse, do, dq, d
 	if to, err = a.delta(to, selectedOp, &p); err != nil {
 		return to, err
 	}
+	m := a.matrix(a.SelectBlock, q, k, v, do, dq, dk, dv)
+	if !m.fits(m.backwardBytes() + a.unionBytes(m)) {
+		m.width = 0
+	}
+	if to, err = a.queryGradient(to, m, &p); err != nil {
+		return to, err
+	}
+	if to, err = a.invert(to, &p); err != nil {
+		return to, err
+	}
+	if to, err = a.keyGradient(to, m, &p); err != nil || p.index.partials == 0 {
+		return to, err
+	}
+	return a.plain(to, selectedOp, attentionNames.selectedReduce[a.Type], pieces(a.groups()*a.T, attentionWarps), attentionThreads, 0, &p)
+}
+
+// queryGradient appends the launch that sets dq, on matrix units where m has a width.
+func (a SelectedAttention) queryGradient(to []Launch, m matrixTiles, p *attentionParams) ([]Launch, error) {
+	if m.width > 0 {
+		p.count = int32(a.wholeQueries(matrixRows))
+		kernel := attentionNames.matrixSelectedDQ.of(m, a.Type)
+		return a.plain(to, selectedOp, kernel, a.rowTiles(int64(p.count)), attentionThreads, m.dqBytes()+a.unionBytes(m), p)
+	}
 	shared := func(x shape) int64 { return a.dqBytes(x) + walkBytes(x) }
 	x, err := a.GPU.choose(selectedOp, a.sharedTiles(gradientTiles), shared, a.rowGrid)
 	if err != nil {
 		return to, err
 	}
 	p.count = int32(a.wholeQueries(x.m))
-	if to, err = a.tiled(to, selectedOp, &attentionNames.selectedDQ, x, a.rowGrid(x), shared(x), &p); err != nil {
+	return a.tiled(to, selectedOp, &attentionNames.selectedDQ, x, a.rowGrid(x), shared(x), p)
+}
+
+// keyGradient appends the launch that sets dk, dv and the partial sums of both.
+func (a SelectedAttention) keyGradient(to []Launch, m matrixTiles, p *attentionParams) ([]Launch, error) {
+	items := a.groups() * int64(p.index.items)
+	if m.width > 0 {
+		kernel := attentionNames.matrixSelectedDKV.of(m, a.Type)
+		return a.plain(to, selectedOp, kernel, items*pieces(a.block(), matrixKeys), attentionThreads, m.dkvBytes(), p)
+	}
+	grid := func(x shape) int64 { return items * pieces(a.block(), x.m) }
+	x, err := a.GPU.choose(selectedOp, a.blockTiles(), a.dkvBytes, grid)
+	if err != nil {
 		return to, err
 	}
-	if to, err = a.invert(to, &p); err != nil {
-		return to, err
-	}
-	grid := func(x shape) int64 { return a.groups() * int64(p.index.items) * pieces(a.block(), x.m) }
-	if x, err = a.GPU.choose(selectedOp, a.blockTiles(), a.dkvBytes, grid); err != nil {
-		return to, err
-	}
-	if to, err = a.tiled(to, selectedOp, &attentionNames.selectedDKV, x, grid(x), a.dkvBytes(x), &p); err != nil || p.index.partials == 0 {
-		return to, err
-	}
-	return a.plain(to, selectedOp, attentionNames.selectedReduce[a.Type], pieces(a.groups()*a.T, attentionWarps), attentionThreads, 0, &p)
+	return a.tiled(to, selectedOp, &attentionNames.selectedDKV, x, grid(x), a.dkvBytes(x), p)
 }
 
 // blockTiles are the tiles with keys of one selection block, none more than twice as high as it.

@@ -8,7 +8,7 @@
 // All outputs =; loss, lse, row_loss, dloss and scale are float32 in every storage type. Saved: lse. dlogits may be logits.
 // A target outside [-1,V) makes the loss and its row of dlogits NaN. The mean is summed in float64 by one block, in the order of
 // group_reduce.
-#include "common.cuh"
+#include "row_softmax.cuh"
 
 namespace nsa {
 
@@ -49,24 +49,7 @@ template <typename T> __device__ void cross_entropy(const CrossEntropyParams& p)
   const bool wide = p.vocab % kLanes<T> == 0 && aligned(p.logits);
   each_row(p.rows, [&](int64_t r) {
     const T* x = static_cast<const T*>(p.logits) + r * p.vocab;
-    float top = -INFINITY;
-    along_row<T>(p.vocab, wide, [&](auto width, int64_t i) {
-      constexpr int W = decltype(width)::value;
-      float v[W];
-      read<W>(x + i, v);
-#pragma unroll
-      for (int j = 0; j < W; ++j) top = Max::join(top, v[j]);
-    });
-    top = group_reduce<Max>(top);
-    float sum = 0;
-    along_row<T>(p.vocab, wide, [&](auto width, int64_t i) {
-      constexpr int W = decltype(width)::value;
-      float v[W];
-      read<W>(x + i, v);
-#pragma unroll
-      for (int j = 0; j < W; ++j) sum += expf(v[j] - top);
-    });
-    sum = group_reduce<Sum>(sum);
+    const float top = row_max(x, p.vocab, wide), sum = row_exp_sum(x, p.vocab, wide, top);
     if (threadIdx.x == 0) {
       const float log_sum = logf(sum);
       const int32_t target = p.targets[r];

@@ -10,56 +10,10 @@
 // it computes the compression blocks that share tokens with them, N at a time, and lets each query's list of the best take
 // the scores. No score leaves the block. Grid x is B*Hkv*ceil(S/tokens). A query with at most `most` blocks takes them all.
 #include "attention_softmax.cuh"
-#include "attention_mask.cuh"
 #include "attention_tile.cuh"
+#include "select.cuh"
 
 namespace nsa {
-
-constexpr int kForced = 3;  // block 0 and the two newest
-
-struct SelectParams {
-  const void *q, *kc;
-  const float* lse;
-  int32_t* idx;
-  Sizes n;               // keys is Nc, dv is unused
-  Span span;             // l, d of the compression
-  int32_t l, per, size;  // l/d, l'/d and l': strides of a compression block, strides and tokens of a selection block
-  int32_t most, tokens, tile;
-};
-
-// Best is a query's list of the best scores, falling; equal ones in the order in which they came.
-struct Best {
-  float* score;
-  int* block;
-  int n, places;
-  __device__ void take(float x, int j) {
-    if (n == places) {
-      if (n == 0 || !(x > score[n - 1])) return;
-      n--;
-    }
-    int at = n++;
-    for (; at > 0 && x > score[at - 1]; at--) score[at] = score[at - 1], block[at] = block[at - 1];
-    score[at] = x, block[at] = j;
-  }
-};
-
-// Writes the blocks of a query whose own block is `own`: all up to it where they fit, or block 0, the best, sorted, and
-// the two newest.
-__device__ inline void write_blocks(int* idx, int most, int own, const Best& best) {
-  if (own < most) {
-    for (int j = 0; j < most; j++) idx[j] = j <= own ? j : -1;
-    return;
-  }
-  for (int i = 1; i < best.n; i++) {
-    const int j = best.block[i];
-    int at = i;
-    for (; at > 0 && best.block[at - 1] > j; at--) best.block[at] = best.block[at - 1];
-    best.block[at] = j;
-  }
-  idx[0] = 0;
-  for (int i = 0; i < best.n; i++) idx[1 + i] = best.block[i];
-  idx[most - 2] = own - 1, idx[most - 1] = own;
-}
 
 template <typename T, int R, int C> __device__ void select_blocks(const SelectParams& p) {
   constexpr int M = R * kDown, N = C * kAcross, ld = stride(N);
@@ -85,13 +39,14 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
     load_rows(Q, q, M, n.d, [&](int r) { return from + r < rows ? n.row(b, g, first + from + r, n.d) : -1; });
   };
   load_queries(0);
+  const Fold fold{p.l, p.per};
   const float scale = n.scale * kLog2E;
   const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
   for (int j0 = 1; j0 < last; j0 += p.tile) {
     const int j1 = min(last, j0 + p.tile), width = j1 - j0;
     __syncthreads();  // the scores have been taken
     for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) scores[i] = 0;
-    const int begin = (int)max(0LL, (long long)j0 * p.per - p.l + 1);
+    const int begin = (int)max(0LL, fold.lo(j0));
     const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys, p.span.visible(t1 - 1)));
     for (int from = begin; from < end; from += N) {
       __syncthreads();  // K, P and the sums have been read
@@ -126,13 +81,10 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
       }
       __syncthreads();
       for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) {
-        const long long j = j0 + i % width, lo = j * p.per - p.l + 1, hi = j * p.per + p.per - 1;
-        const int x0 = (int)max(lo, (long long)from), x1 = (int)min(min(hi + 1, (long long)end), (long long)from + N);
+        const long long j = j0 + i % width;
+        const int x0 = (int)max(fold.lo(j), (long long)from), x1 = (int)min(min(fold.hi(j) + 1, (long long)end), (long long)from + N);
         float score = scores[i];
-        for (int x = x0; x < x1; x++) {
-          const int weight = (int)min(min(x - lo + 1, hi - x + 1), (long long)min(p.l, p.per));
-          score = fmaf((float)weight, sums[i / width * N + x - from], score);
-        }
+        for (int x = x0; x < x1; x++) score = fmaf((float)fold.weight(x, j), sums[i / width * N + x - from], score);
         scores[i] = score;
       }
     }

@@ -73,6 +73,14 @@ func (a SelectBlocks) sharedBytes(p *selectParams, x shape) int64 {
 	return 4 * (tileFloats(x.m+x.n, a.D) + tileFloats(x.m, x.n) + quads(tokens*x.n) + quads(tokens*p.tileFor(x)) + 2*quads(tokens*a.places()))
 }
 
+// matrixBytes is the shared memory of the kernel on matrix units.
+func (a SelectBlocks) matrixBytes(p *selectParams, m matrixTiles) int64 {
+	tokens := int64(p.tokens)
+	quads := func(n int64) int64 { return pieces(n, 4) * 4 }
+	floats := matrixRows*(matrixKeys+4) + quads(tokens*matrixKeys) + quads(tokens*int64(p.tile)) + 2*quads(tokens*a.places())
+	return 2*m.width*(matrixRows+matrixKeys) + 4*floats
+}
+
 // Forward appends the launches of q, kc, lse -> idx.
 func (a SelectBlocks) Forward(to []Launch, q, kc, lse, idx Ptr) ([]Launch, error) {
 	if err := a.check(); err != nil {
@@ -93,15 +101,29 @@ func (a SelectBlocks) Forward(to []Launch, q, kc, lse, idx Ptr) ([]Launch, error
 	if a.SelectBlock <= a.S {
 		p.per = int32(a.SelectBlock / a.Stride)
 	}
+	wide := sizes
+	wide.Dv = a.D
+	if m := wide.matrix(0, q, kc); m.width > 0 && a.Hq/a.Hkv <= matrixRows {
+		x := shape{matrixRows, matrixKeys}
+		p.tokens, p.tile = int32(a.queries(x)), int32(p.tileFor(x))
+		if n := a.matrixBytes(&p, m); m.fits(n) {
+			kernel := attentionNames.matrixSelectBlocks.of(m, a.Type)
+			return a.launch(to, kernel, sizes.groups()*pieces(a.S, a.queries(x)), n, &p)
+		}
+	}
 	shared := func(x shape) int64 { return a.sharedBytes(&p, x) }
 	grid := func(x shape) int64 { return sizes.groups() * pieces(a.S, a.queries(x)) }
 	x, err := a.GPU.choose(selectOp, selectTiles, shared, grid)
 	if err != nil {
 		return to, err
 	}
-	if grid(x) > math.MaxInt32 {
-		return to, unsupported(selectOp, "%d blocks, a grid has less than 2^31", grid(x))
-	}
 	p.tokens, p.tile = int32(a.queries(x)), int32(p.tileFor(x))
-	return append(to, launch(attentionNames.selectBlocks.of(x, a.Type), Dim{int(grid(x)), 1, 1}, attentionThreads, int(shared(x)), &p)), nil
+	return a.launch(to, attentionNames.selectBlocks.of(x, a.Type), grid(x), shared(x), &p)
+}
+
+func (a SelectBlocks) launch(to []Launch, kernel string, grid, shared int64, p *selectParams) ([]Launch, error) {
+	if grid > math.MaxInt32 {
+		return to, unsupported(selectOp, "%d blocks, a grid has less than 2^31", grid)
+	}
+	return append(to, launch(kernel, Dim{int(grid), 1, 1}, attentionThreads, int(shared), p)), nil
 }

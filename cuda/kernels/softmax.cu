@@ -2,7 +2,7 @@
 //
 // y = and dx =. A row of -Inf alone gives zeros. One group of threads (a warp, or a block for long rows) owns a row; sums run
 // over the thread's own columns, ascending, then over the group in the order of group_reduce.
-#include "common.cuh"
+#include "row_softmax.cuh"
 
 namespace nsa {
 
@@ -26,25 +26,8 @@ template <typename T> __device__ void softmax(const SoftmaxParams& p) {
   each_row(p.rows, [&](int64_t r) {
     const T* x = static_cast<const T*>(p.x) + r * p.cols;
     T* y = static_cast<T*>(p.y) + r * p.cols;
-    float top = -INFINITY;
-    along_row<T>(p.cols, wide, [&](auto width, int64_t i) {
-      constexpr int W = decltype(width)::value;
-      float v[W];
-      read<W>(x + i, v);
-#pragma unroll
-      for (int j = 0; j < W; ++j) top = Max::join(top, v[j]);
-    });
-    top = group_reduce<Max>(top);
+    const float top = row_max(x, p.cols, wide), sum = row_exp_sum(x, p.cols, wide, top);
     const bool empty = top == -INFINITY;
-    float sum = 0;
-    along_row<T>(p.cols, wide, [&](auto width, int64_t i) {
-      constexpr int W = decltype(width)::value;
-      float v[W];
-      read<W>(x + i, v);
-#pragma unroll
-      for (int j = 0; j < W; ++j) sum += expf(v[j] - top);
-    });
-    sum = group_reduce<Sum>(sum);
     const float scale = 1.0f / sum;
     along_row<T>(p.cols, wide, [&](auto width, int64_t i) {
       constexpr int W = decltype(width)::value;

@@ -14,10 +14,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -25,9 +23,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
-
-// randomBytes is the size of the data of -data random.
-const randomBytes = 32 << 20
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -111,19 +106,4 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	fmt.Printf("held-out loss %.4f nats/byte after %d tokens in %.1f s\n", r.HeldOut, r.Tokens, r.Elapsed.Seconds())
 	return nil
-}
-
-// read returns the data that -data names.
-func read(ctx context.Context, source, ext string, seed uint64) (*tinylm.Data, error) {
-	switch source {
-	case "random":
-		return tinylm.RandomData(randomBytes, 256, seed)
-	case "":
-		out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
-		if err != nil {
-			return nil, fmt.Errorf("go env GOROOT: %w: where the Go source is not to be found, name a file or folder with -data", err)
-		}
-		return tinylm.ReadData(filepath.Join(strings.TrimSpace(string(out)), "src"), ".go")
-	}
-	return tinylm.ReadData(source, ext)
 }

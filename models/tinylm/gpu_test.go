@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"math"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -168,6 +169,38 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int) (los
 	require.NoError(t, m.Close())
 	require.NoError(t, w.Free())
 	return losses
+}
+
+// TestRestoreOnGPU: a training goes on from weights that are restored in its midst, its copies in half precision too.
+func TestRestoreOnGPU(t *testing.T) {
+	b := cudatest.Open(t)
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), WeightsFile)
+	require.NoError(t, w.Save(path))
+	require.NoError(t, w.MoveTo(b))
+	m, err := NewModel(w, 4, w.Config.Context, WithGradients(), WithoutLogits(),
+		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture()))
+	require.NoError(t, err)
+	solver, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+	require.NoError(t, err)
+	newBatches(text(t).Train, 1).next(m.Tokens(), m.Targets(), w.Config.Context)
+	step := func() float64 {
+		require.NoError(t, m.Step(solver))
+		loss, err := m.Loss()
+		require.NoError(t, err)
+		return loss
+	}
+	first := step()
+	for range 5 {
+		require.Less(t, step(), first)
+	}
+	require.NoError(t, m.Machine().Synchronize())
+	require.NoError(t, w.Restore(path))
+	require.Equal(t, first, step())
+	require.NoError(t, solver.Close())
+	require.NoError(t, m.Close())
+	require.NoError(t, w.Free())
 }
 
 // TestTrainOnGPU is a whole run, and the same bits again.

@@ -31,6 +31,7 @@ type Model struct {
 	vm         G.VM
 	machine    *graph.Machine // vm, if it is one
 	scale      *G.F32         // of the gradients; nil is 1
+	restored   int            // Weights.restored at the last step
 }
 
 // ModelOption is an option of NewModel.
@@ -211,6 +212,10 @@ func (m *Model) Step(solver *graph.AdamW) error {
 		return errors.New("tinylm: train: the model was built without gradients")
 	case m.machine == nil:
 		return fmt.Errorf("tinylm: train: the model runs on a %T, want a graph.Machine", m.vm)
+	}
+	if m.restored != m.weights.restored { // copies in half precision do not know of it
+		m.machine.Refresh()
+		m.restored = m.weights.restored
 	}
 	var err error
 	if m.scale != nil && solver != nil {

@@ -34,6 +34,7 @@ type Weights struct {
 
 	resident *graph.Resident    // nil: in host memory
 	moved    map[string]G.Value // on the device, by name
+	restored int                // how often Restore has changed the values
 }
 
 // MoveTo copies the weights to the memory of b, where the models that are made from now on read and train them; Tensors are
@@ -157,6 +158,7 @@ func (w *Weights) Restore(path string) error {
 			return fmt.Errorf("tinylm: load weights: %s: %s: %w", path, name, err) // not reached: readWeights has checked
 		}
 	}
+	w.restored++
 	if w.resident != nil {
 		if err := w.resident.Upload(); err != nil {
 			return fmt.Errorf("tinylm: load weights: %w", err)

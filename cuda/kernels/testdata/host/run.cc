@@ -6,6 +6,8 @@
 #include "../../matmul_tensor.cu"
 #include "../../select.cu"
 
+#include <atomic>
+#include <memory>
 #include <setjmp.h>
 #include <thread>
 #include <ucontext.h>
@@ -26,7 +28,7 @@ struct Fiber {
   ucontext_t start;
   jmp_buf at;
   bool begun = false, done = false;
-  std::vector<char> stack;
+  std::unique_ptr<char[]> stack;  // not cleared
 };
 
 constexpr int kStack = 256 << 10;
@@ -73,7 +75,7 @@ void run_block(int threads, bool backwards) {
     Fiber& f = fibers[i];
     f.begun = f.done = false;
     getcontext(&f.start);
-    f.start.uc_stack.ss_sp = f.stack.data(), f.start.uc_stack.ss_size = f.stack.size(), f.start.uc_link = nullptr;
+    f.start.uc_stack.ss_sp = f.stack.get(), f.start.uc_stack.ss_size = kStack, f.start.uc_link = nullptr;
     makecontext(&f.start, body, 0);
   }
   for (volatile int left = threads; left > 0;)
@@ -114,19 +116,23 @@ unsigned host_ballot(bool vote) {
 
 extern "C" int nsa_host_launch(void* f, int64_t grid, int64_t threads, int64_t shared, const void* params, int64_t size) {
   if (shared > int64_t(sizeof nsa::nsa_dynamic_shared) || size > int64_t(sizeof(Argument))) return 1;
-  std::thread([&] {
+  const bool backwards = getenv("NSA_HOST_REVERSE") != nullptr;
+  std::atomic<int64_t> next{0};  // the blocks are shared out among the processors
+  const auto work = [&] {
     kernel = Kernel(f);
     memcpy(&argument, params, size);
-    const bool backwards = getenv("NSA_HOST_REVERSE") != nullptr;
     fibers.resize(threads);
     given.assign((threads + 31) / 32 * 32, 0);
-    for (Fiber& x : fibers) x.stack.resize(kStack);
+    for (Fiber& x : fibers) x.stack.reset(new char[kStack]);
     gridDim = {unsigned(grid), 1, 1}, blockDim = {unsigned(threads), 1, 1};
-    for (int64_t i = 0; i < grid; i++) {
+    for (int64_t i; (i = next++) < grid;) {
       blockIdx = {unsigned(i), 0, 0};
       memset(reinterpret_cast<char*>(nsa::nsa_dynamic_shared), 0xff, shared);  // NaN
       run_block(int(threads), backwards);
     }
-  }).join();
+  };
+  std::vector<std::thread> all;
+  for (int64_t i = 0; i < std::min<int64_t>(grid, std::max(1u, std::thread::hardware_concurrency())); i++) all.emplace_back(work);
+  for (std::thread& x : all) x.join();
   return 0;
 }

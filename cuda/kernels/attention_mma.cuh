@@ -1,0 +1,231 @@
+// Tiles of half precision in shared memory and their products on the matrix units, with float32 sums: what the attention
+// kernels for bf16 and f16 are made of. They take dims that are multiples of 8, up to C = 64 or 128, and arrays that are
+// aligned to 16 bytes; columns from the dim up to C are zeros.
+//
+// A tile is rows of C elements; a cell is 8 of them, 16 bytes. The cells of a row are exchanged by its lowest three bits, so
+// that the eight rows that one ldmatrix reads lie in different banks. Tiles begin at multiples of 1024 bytes, so that a cell
+// whose number differs in some bits, or whose row is a multiple of 8 further, is one operation away (moved).
+//
+// Fragments are those of mma.m16n8k16: of a result a thread has the rows lane/4 and lane/4+8 and, in each 8 columns,
+// 2*(lane%4) and the one after it.
+#pragma once
+
+#include "attention_tile.cuh"
+
+namespace nsa {
+
+constexpr int kKeys = 64;  // of a tile
+
+__device__ inline int lane() { return threadIdx.x % 32; }
+__device__ inline int warp() { return threadIdx.x / 32; }
+
+// The dynamic shared memory, aligned for tiles.
+__device__ inline float* tiles_shared() {
+  extern __shared__ __align__(1024) float4 nsa_tiles_shared[];
+  return reinterpret_cast<float*>(nsa_tiles_shared);
+}
+
+__device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+__device__ inline unsigned shared_word(uint32_t at) {
+  unsigned x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
+
+// Copies 16 bytes to shared memory, or zeros; copies_arrived waits for those of this thread.
+__device__ inline void copy_cell(uint32_t to, const void* from, bool in) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
+}
+// The same of a number, which shared memory has 4 bytes for.
+__device__ inline void copy_number(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ inline void copies_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// The cell of a row of a tile.
+template <int C> __device__ inline uint32_t cell(uint32_t tile, int row, int i) {
+  return tile + row * (2 * C) + ((i ^ (row & 7)) << 4);
+}
+
+// The cell whose number differs by the bits of `cells`, of the row that is `rows` further, a multiple of 8.
+template <int C> __device__ inline uint32_t moved(uint32_t place, int cells, int rows) {
+  return (place ^ (cells << 4)) + rows * (2 * C);
+}
+
+// Begins to copy rows src + offset(row) of c elements to a tile; zeros where the offset is negative and beyond c.
+template <int C, int Rows, typename T, class Offset>
+__device__ inline void copy_rows(uint32_t tile, const T* src, int c, Offset offset) {
+  constexpr int kCells = C / 8, kStep = kThreads / kCells;
+  static_assert(kThreads % kCells == 0 && Rows % kStep == 0, "each thread copies the same cell of several rows");
+  const int i = threadIdx.x % kCells;
+#pragma unroll
+  for (int row = threadIdx.x / kCells, u = 0; u < Rows / kStep; u++, row += kStep) {
+    const long long at = offset(row);
+    const bool in = at >= 0 && 8 * i < c;
+    copy_cell(cell<C>(tile, row, i), in ? src + at + 8 * i : src, in);
+  }
+}
+
+// The same of the rows [from,from+Rows) of src, which lie `step` elements apart; zeros from `end` on.
+template <int C, int Rows, typename T>
+__device__ inline void copy_run(uint32_t tile, const T* src, long long step, int from, int end, int c) {
+  constexpr int kCells = C / 8, kStep = kThreads / kCells;
+  const int i = threadIdx.x % kCells, first = threadIdx.x / kCells;
+  const T* at = src + (from + first) * step + 8 * i;
+  end = 8 * i < c ? end - from : 0;
+#pragma unroll
+  for (int row = first, u = 0; u < Rows / kStep; u++, row += kStep, at += kStep * step)
+    copy_cell(cell<C>(tile, row, i), at, row < end);  // what is not in is not read
+}
+
+__device__ inline void ldmatrix(unsigned (&x)[4], uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
+}
+__device__ inline void ldmatrix_transposed(unsigned (&x)[4], uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
+}
+
+// sum += a·b for a [16,16] and b [16,8].
+template <typename T> __device__ inline void mma(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
+template <> __device__ inline void mma<bf16>(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <> __device__ inline void mma<f16>(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two numbers in one register, the first in the lower half.
+template <typename T> __device__ inline unsigned pack(float x, float y);
+template <> __device__ inline unsigned pack<bf16>(float x, float y) {
+  unsigned u;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
+  return u;
+}
+template <> __device__ inline unsigned pack<f16>(float x, float y) {
+  unsigned u;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
+  return u;
+}
+
+// 2^x to 2^-22 of it; 0 below 2^-126.
+__device__ inline float power2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Left is 16 rows of a tile as the left factor of products over its C columns.
+template <int C> struct Left {
+  uint32_t place;
+
+  __device__ Left(uint32_t tile, int row) : place(cell<C>(tile, row + lane() % 16, lane() / 16)) {}
+  // The columns 16*k of the rows that are `further` down.
+  __device__ void get(int k, unsigned (&a)[4], int further) const { ldmatrix(a, moved<C>(place, 2 * k, further)); }
+};
+
+// out [16,N] = left [16,C], Further rows down, · the rows [row,row+N) of a tile, transposed.
+template <typename T, int C, int N, int Further = 0>
+__device__ inline void multiply_rows(float (&out)[N / 8][4], const Left<C>& left, uint32_t tile, int row) {
+  const uint32_t place = cell<C>(tile, row + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
+#pragma unroll
+  for (int j = 0; j < N / 8; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) out[j][i] = 0;
+#pragma unroll
+  for (int k = 0; k < C / 16; k++) {
+    unsigned a[4];
+    left.get(k, a, Further);
+#pragma unroll
+    for (int j = 0; j < N / 16; j++) {
+      unsigned b[4];
+      ldmatrix(b, moved<C>(place, 2 * k, 16 * j));
+      mma<T>(out[2 * j], a, b[0], b[1]);
+      mma<T>(out[2 * j + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// sum [16,C] += x [16,N], rounded to T, · the rows [row,row+N) of a tile.
+template <typename T, int C, int N>
+__device__ inline void add_rows(float (&sum)[C / 8][4], const float (&x)[N / 8][4], uint32_t tile, int row) {
+  const uint32_t place = cell<C>(tile, row + lane() % 16, lane() / 16);
+#pragma unroll
+  for (int k = 0; k < N / 16; k++) {
+    const float(&lo)[4] = x[2 * k], (&hi)[4] = x[2 * k + 1];
+    const unsigned a[4] = {pack<T>(lo[0], lo[1]), pack<T>(lo[2], lo[3]), pack<T>(hi[0], hi[1]), pack<T>(hi[2], hi[3])};
+#pragma unroll
+    for (int j = 0; j < C / 16; j++) {
+      unsigned b[4];
+      ldmatrix_transposed(b, moved<C>(place, 2 * j, 16 * k));
+      mma<T>(sum[2 * j], a, b[0], b[1]);
+      mma<T>(sum[2 * j + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// Writes x [16,C], its rows lane/4 and lane/4+8 times f0 and f1, to dst + offset(row), c elements of each row; none where
+// that is negative. The 16 rows of a tile from `row` on, which no other warp reads, are overwritten.
+template <typename T, int C, class Offset>
+__device__ inline void store_rows16(T* dst, const float (&x)[C / 8][4], float f0, float f1, uint32_t tile, int row, int c,
+                                    Offset offset) {
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < C / 8; j++) {
+    const uint32_t at = cell<C>(tile, row + lane() / 4, j) + 4 * (lane() % 4);
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack<T>(f0 * x[j][0], f0 * x[j][1])) : "memory");
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + 8 * 2 * C), "r"(pack<T>(f1 * x[j][2], f1 * x[j][3])) : "memory");
+  }
+  __syncwarp();
+  constexpr int kCells = C / 8;
+  const int i = lane() % kCells;
+#pragma unroll
+  for (int r = lane() / kCells; r < 16; r += 32 / kCells) {
+    const long long at = offset(row + r);
+    if (at < 0 || 8 * i >= c) continue;
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(cell<C>(tile, row + r, i)) : "memory");
+    *reinterpret_cast<uint4*>(dst + at + 8 * i) = v;
+  }
+}
+
+template <int C> __device__ inline void clear(float (&x)[C / 8][4]) {
+#pragma unroll
+  for (int j = 0; j < C / 8; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[j][i] = 0;
+}
+
+// The result of one operation over the four threads that share rows.
+__device__ inline float max_of_four(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float sum_of_four(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+}  // namespace nsa
+
+// Blocks on a multiprocessor that a kernel leaves registers for: for sm_80 and sm_89 code takes a few more of them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define NSA_MMA_BLOCKS(blocks) ((blocks) > 3 ? 3 : (blocks))
+#else
+#define NSA_MMA_BLOCKS(blocks) (blocks)
+#endif
+
+// The entry points nsa_<op>_mma<C>_<storage> of nsa::op<T, C>(p), for `blocks` of them on a multiprocessor.
+#define NSA_MMA_ENTRY(op, C, blocks, suffix, T)                                                                        \
+  extern "C" __global__ void __launch_bounds__(nsa::kThreads, NSA_MMA_BLOCKS(blocks))                                  \
+      nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                   \
+    nsa::op<T, C>(p);                                                                                                  \
+  }
+#define NSA_MMA(op, C, blocks)                                                                                         \
+  NSA_MMA_ENTRY(op, C, blocks, bf16, nsa::bf16)                                                                        \
+  NSA_MMA_ENTRY(op, C, blocks, f16, nsa::f16)

@@ -1,0 +1,242 @@
+// attention_dkv.cu on matrix units, for bf16 and f16: q, k, v, lse, do, delta -> dk, dv, the same contract.
+//
+//   nsa_span_dkv_mma<C>      for a Span; rows that are cut into several chunks go to partial sums, float32
+//                            [B*Hkv, chunks, T, D+Dv]
+//   nsa_span_reduce          partial sums -> dk, dv of the keys that have them, in the order of the chunks
+//   nsa_selected_dkv_mma<C>  for Blocks and their inverse, with the partial sums of nsa_selected_reduce
+//
+// A block of 4 warps owns 64 keys, 16 a warp, and walks over the rows that may see them, in their order. Keys are the rows
+// of the products here and queries the columns, so that p and ds are left factors where they are. Both are rounded to the
+// storage type for that, ds before the scale. What is to be known of a row is fetched two tiles ahead, the row itself one.
+// Shared memory: 2 tiles [64,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
+#include "attention_index.cuh"
+#include "attention_mma.cuh"
+#include "attention_rows.cuh"
+#include "attention_softmax.cuh"
+
+namespace nsa {
+
+// Rows of a tile; in all of them lo and hi do not fall.
+template <int C> constexpr int kRows = C == 64 ? 64 : 32;
+
+// Abouts is what is to be known of the rows of three tiles.
+template <int N> struct Abouts {
+  long long* at;       // of [B,S,Hq], -1 is no row
+  float *lse, *delta;  // as they are saved
+  int *lo, *hi;        // the keys that it sees
+
+  __device__ explicit Abouts(Carver& carve) {
+    at = reinterpret_cast<long long*>(carve.floats(6 * N));
+    lse = carve.floats(3 * N), delta = carve.floats(3 * N);
+    lo = reinterpret_cast<int*>(carve.floats(3 * N)), hi = reinterpret_cast<int*>(carve.floats(3 * N));
+  }
+};
+
+// Adds up dk, without the scale, and dv of the keys [first,end), 16 of each warp.
+template <typename T, int C, class Rows>
+__device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows,
+                                 float (&dk)[C / 8][4], float (&dv)[C / 8][4]) {
+  constexpr int M = 16 * kWarps, N = kRows<C>, kPart = 32;
+  static_assert(N <= kThreads, "a thread for each row of a tile");
+  const Sizes& n = a.n;
+  const T *q = static_cast<const T*>(a.q), *k = static_cast<const T*>(a.k), *v = static_cast<const T*>(a.v);
+  const T* dout = static_cast<const T*>(a.dout);
+  Carver carve{tiles_shared()};
+  const uint32_t K = shared_address(carve.floats(M * C / 2));
+  const uint32_t V = shared_address(carve.floats(M * C / 2));
+  const uint32_t QDO = shared_address(carve.floats(4 * N * C / 2));  // rows of q and do, twice
+  constexpr uint32_t kTile = N * C * 2;
+  Abouts<N> ring(carve);
+
+  const int all = rows.count();
+  // This thread's row of the tile from `from` on, -1 for none; and what is to be known of it, which copies_arrived waits for.
+  const auto row_of = [&](int from) {
+    const int i = from + (int)threadIdx.x;
+    return threadIdx.x < N && i < all ? rows.row(i) : -1;
+  };
+  const auto fetch = [&](int row, int slot) {
+    if (threadIdx.x >= N) return;
+    const int i = slot * N + threadIdx.x;
+    if (row < 0) {
+      ring.at[i] = -1, ring.lse[i] = -INFINITY, ring.delta[i] = 0, ring.lo[i] = ring.hi[i] = 0;
+      return;
+    }
+    const long long stat = n.stat(b, g, row);
+    const Run seen = rows.keys(row / n.each);
+    copy_number(ring.lse + i, a.lse + stat);
+    copy_number(ring.delta + i, a.delta + stat);
+    ring.at[i] = n.row(b, g, row, 1), ring.lo[i] = seen.lo, ring.hi[i] = min(seen.hi, end);
+  };
+  const auto copy = [&](int slot, int stage) {
+    const uint32_t to = QDO + 2 * stage * kTile;
+    const long long* at = ring.at + slot * N;
+    copy_rows<C, N>(to, q, n.d, [&](int i) { return at[i] < 0 ? -1 : at[i] * n.d; });
+    copy_rows<C, N>(to + kTile, dout, n.dv, [&](int i) { return at[i] < 0 ? -1 : at[i] * n.dv; });
+  };
+  copy_rows<C, M>(K, k, n.d, [&](int i) { return first + i < end ? n.key(b, g, first + i, n.d) : -1; });
+  copy_rows<C, M>(V, v, n.dv, [&](int i) { return first + i < end ? n.key(b, g, first + i, n.dv) : -1; });
+  fetch(row_of(0), 0), fetch(row_of(N), 1);
+  int row = rows.kListed ? row_of(2 * N) : -1;
+  __syncthreads();
+  copy(0, 0);
+
+  clear<C>(dk), clear<C>(dv);
+  const Left<C> left(K, 16 * warp());  // the values are M rows down
+  const float scale = n.scale * kLog2E;
+  const int key = first + 16 * warp() + lane() / 4;  // and 8 further
+  int slot = 0, stage = 0;
+  for (int from = 0; from < all; from += N) {
+    copies_arrived();
+    __syncthreads();  // the rows are here, what is to be known of the next ones too, and those before have been read
+    const int soon = slot == 2 ? 0 : slot + 1, later = soon == 2 ? 0 : soon + 1;
+    if (from + N < all) copy(soon, stage ^ 1);
+    fetch(rows.kListed ? row : row_of(from + 2 * N), later);
+    if (rows.kListed) row = row_of(from + 3 * N);  // the list is in memory
+
+    const uint32_t Q = QDO + 2 * stage * kTile, DO = Q + kTile;
+    const float *lse = ring.lse + slot * N, *delta = ring.delta + slot * N;
+    const int *lo = ring.lo + slot * N, *hi = ring.hi + slot * N;
+    const bool full = min(hi[0], hi[N - 1]) >= first + M && lo[N - 1] <= first;
+#pragma unroll 1
+    for (int part = 0; part < N; part += kPart) {
+      float p[kPart / 8][4], ds[kPart / 8][4];
+      multiply_rows<T, C, kPart>(p, left, Q, part);
+      multiply_rows<T, C, kPart, M>(ds, left, DO, part);
+#pragma unroll
+      for (int j = 0; j < kPart / 8; j++) {
+        const int c = part + 8 * j + 2 * (lane() % 4);
+        const float2 d = load_pair(delta + c);
+        float2 l = load_pair(lse + c);
+        l.x = load_lse(l.x), l.y = load_lse(l.y);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          p[j][i] = power2(fmaf(p[j][i], scale, -(i % 2 ? l.y : l.x)));
+          ds[j][i] = p[j][i] * (ds[j][i] - (i % 2 ? d.y : d.x));
+        }
+        if (!full) {
+          const int2 l = *reinterpret_cast<const int2*>(lo + c), h = *reinterpret_cast<const int2*>(hi + c);
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const Run seen = i % 2 ? Run{l.y, h.y} : Run{l.x, h.x};
+            if (!seen.has(key + i / 2 * 8)) p[j][i] = ds[j][i] = 0;
+          }
+        }
+      }
+      add_rows<T, C, kPart>(dv, p, DO, part);
+      add_rows<T, C, kPart>(dk, ds, Q, part);
+    }
+    slot = soon, stage ^= 1;
+  }
+  copies_arrived();
+}
+
+// Writes x times f to the keys of a warp, those below end: to dst + offset(key), c elements of each.
+template <typename T, int C, class Offset>
+__device__ void store_keys16(T* dst, const float (&x)[C / 8][4], float f, int key, int end, int c, Offset offset) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    if (key + 8 * r >= end) continue;
+    T* row = dst + offset(key + 8 * r) + 2 * (lane() % 4);
+#pragma unroll
+    for (int j = 0; j < C / 8; j++)
+      if (8 * j < c) {
+        const float x0 = f * x[j][2 * r], x1 = f * x[j][2 * r + 1];
+        if constexpr (sizeof(T) == 4) *reinterpret_cast<float2*>(row + 8 * j) = make_float2(x0, x1);
+        else *reinterpret_cast<unsigned*>(row + 8 * j) = pack<T>(x0, x1);
+      }
+  }
+}
+
+template <typename T, int C>
+__device__ void store_gradients(const AttentionParams& p, int b, int g, int first, int end, const float (&dk)[C / 8][4],
+                                const float (&dv)[C / 8][4]) {
+  const Sizes& n = p.n;
+  const int key = first + 16 * warp() + lane() / 4;
+  store_keys16<T, C>(static_cast<T*>(p.dk), dk, n.scale, key, end, n.d, [&](int s) { return n.key(b, g, s, n.d); });
+  store_keys16<T, C>(static_cast<T*>(p.dv), dv, 1, key, end, n.dv, [&](int s) { return n.key(b, g, s, n.dv); });
+}
+
+// Writes the gradients to partial sums, rows of D+Dv numbers from that of the key `first` on.
+template <int C>
+__device__ void store_partial(float* sums, const Sizes& n, int first, int end, const float (&dk)[C / 8][4],
+                              const float (&dv)[C / 8][4]) {
+  const int c = n.d + n.dv, key = first + 16 * warp() + lane() / 4;
+  const auto offset = [&](int s) { return (long long)(s - first) * c; };
+  store_keys16<float, C>(sums, dk, n.scale, key, end, n.d, offset);
+  store_keys16<float, C>(sums + n.d, dv, 1, key, end, n.dv, offset);
+}
+
+// The rows of all of the chunks for the keys [first,end).
+__device__ inline SpanRows span_rows(const AttentionParams& p, int first, int end) {
+  const Run seen = p.span.queries(first, end, p.n.queries);
+  return {p.span, seen.lo * p.n.each, max(0, seen.hi - seen.lo) * p.n.each};
+}
+
+// Grid x is B*Hkv*ceil(T/M)*items; item i of some keys has the i-th index.chunk of their rows.
+template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) {
+  constexpr int M = 16 * kWarps;
+  const Sizes& n = p.n;
+  const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x % p.index.items, at = blockIdx.x / p.index.items;
+  const int group = at / tiles, b = group / n.groups, g = group % n.groups;
+  const int first = at % tiles * M, end = min(n.keys, first + M);
+  SpanRows rows = span_rows(p, first, end);
+  const int chunks = p.index.chunks(rows.all);
+  if (item >= chunks) return;
+  rows.from += item * p.index.chunk, rows.all = min(rows.all - item * p.index.chunk, p.index.chunk);
+  const long long row = ((long long)group * p.index.items + item) * n.keys + first;
+  float* sums = chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv);
+  float dk[C / 8][4], dv[C / 8][4];
+  mma_key_gradient<T, C>(p, b, g, first, end, rows, dk, dv);
+  if (sums) store_partial<C>(sums, n, first, end, dk, dv);
+  else store_gradients<T, C>(p, b, g, first, end, dk, dv);
+}
+
+// A warp for each key of each group; grid x is ceil(B*T*Hkv / 4), blocks of 128.
+template <typename T> __device__ void span_reduce(const AttentionParams& p) {
+  const Sizes& n = p.n;
+  const long long at = (long long)blockIdx.x * kWarps + warp();
+  if (at >= (long long)n.batch * n.groups * n.keys) return;
+  const int group = (int)(at / n.keys), s = (int)(at % n.keys), first = s / kKeys * kKeys;
+  const int chunks = p.index.chunks(span_rows(p, first, min(n.keys, first + kKeys)).all), c = n.d + n.dv;
+  if (chunks == 1) return;
+  const float* sums = p.partial + ((long long)group * p.index.items * n.keys + s) * c;
+  T* dk = static_cast<T*>(p.dk) + n.key(group / n.groups, group % n.groups, s, n.d);
+  T* dv = static_cast<T*>(p.dv) + n.key(group / n.groups, group % n.groups, s, n.dv) - n.d;
+  for (int i = lane(); i < c; i += 32) {
+    float sum = 0;
+    for (int x = 0; x < chunks; x++) sum += sums[(long long)x * n.keys * c + i];
+    (i < n.d ? dk : dv)[i] = from_float<T>(sum);
+  }
+}
+
+// Grid x is B*Hkv*items*ceil(size/M).
+template <typename T, int C> __device__ void selected_dkv(const AttentionParams& p) {
+  constexpr int M = 16 * kWarps;
+  const Sizes& n = p.n;
+  const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
+  const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
+  const int b = group / n.groups, g = group % n.groups;
+  const Choosers of(p, group);
+  if (item >= of.item[blocks]) return;
+  const int j = of.block(item, blocks), chunk = item - of.item[j];
+  const long long begin = (long long)j * size + part * M, stop = min((long long)(j + 1) * size, (long long)n.keys);
+  if (begin >= stop) return;
+  const int first = (int)begin, end = (int)min(begin + M, stop);
+  const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
+  const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
+  const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
+  float* sums = of.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
+  float dk[C / 8][4], dv[C / 8][4];
+  mma_key_gradient<T, C>(p, b, g, first, end, rows, dk, dv);
+  if (sums) store_partial<C>(sums, n, first, end, dk, dv);
+  else store_gradients<T, C>(p, b, g, first, end, dk, dv);
+}
+
+}  // namespace nsa
+
+NSA_MMA(span_dkv, 64, 3)
+NSA_MMA(span_dkv, 128, 2)
+NSA_MMA(selected_dkv, 64, 3)
+NSA_MMA(selected_dkv, 128, 2)
+NSA_ENTRY(span_reduce, bf16, nsa::bf16, nsa::AttentionParams, nsa::kThreads)
+NSA_ENTRY(span_reduce, f16, nsa::f16, nsa::AttentionParams, nsa::kThreads)

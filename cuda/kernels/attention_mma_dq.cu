@@ -1,0 +1,99 @@
+// attention_dq.cu on matrix units, for bf16 and f16: q, k, v, lse, do, delta -> dq, the same contract.
+//
+//   nsa_span_dq_mma<C>      for a Span
+//   nsa_selected_dq_mma<C>  with idx int32 [B,S,Hkv,most], for Blocks; size is a multiple of 64, or T
+//
+// Rows, keys and their order are those of attention_mma_forward.cu. Gradients of logits are rounded to the storage type for
+// their product with the keys, before the scale. Shared memory: 6 tiles [64,C], and what the walk takes.
+#include "attention_index.cuh"
+#include "attention_softmax.cuh"
+#include "attention_mma_walk.cuh"
+
+namespace nsa {
+
+template <typename T, int C, class Walk> __device__ void mma_query_gradient(const AttentionParams& p) {
+  constexpr int M = 16 * kWarps, kPart = 32;  // keys whose logits are in registers at once
+  const Sizes& n = p.n;
+  const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
+  const T* dout = static_cast<const T*>(p.dout);
+  Carver carve{tiles_shared()};
+  const uint32_t Q = shared_address(carve.floats(M * C / 2));
+  const uint32_t DO = shared_address(carve.floats(M * C / 2));
+  const uint32_t KV = shared_address(carve.floats(4 * kKeys * C / 2));  // keys and values, twice
+  constexpr uint32_t kTile = kKeys * C * 2;
+
+  const RowTile tile(n, p.count);
+  k += n.key(tile.b, tile.g, 0, n.d), v += n.key(tile.b, tile.g, 0, n.dv);
+  copy_rows<C, M>(Q, q, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
+  copy_rows<C, M>(DO, dout, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });
+  Walk walk(p, tile, carve);
+  const auto copy_keys = [&](int from, int stage) {
+    const uint32_t to = KV + 2 * stage * kTile;
+    copy_run<C, kKeys>(to, k, (long long)n.groups * n.d, from, n.keys, n.d);
+    copy_run<C, kKeys>(to + kTile, v, (long long)n.groups * n.dv, from, n.keys, n.dv);
+  };
+  int from = walk.next();
+  if (from >= 0) copy_keys(from, 0);
+
+  const int mine = 16 * warp() + lane() / 4;  // and 8 further
+  const typename Walk::Row rows[2] = {walk.row(n, tile, mine), walk.row(n, tile, mine + 8)};
+  float lse[2], delta[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const bool in = tile.has(mine + 8 * r);
+    const long long at = in ? n.stat(tile.b, tile.g, tile.first + mine + 8 * r) : 0;
+    lse[r] = in ? load_lse(p.lse[at]) : INFINITY;
+    delta[r] = in ? p.delta[at] : 0;
+  }
+  float dq[C / 8][4];
+  clear<C>(dq);
+  const Left<C> left(Q, 16 * warp());  // the gradients are M rows down
+  const float scale = n.scale * kLog2E;
+
+  for (int stage = 0; from >= 0; stage ^= 1) {
+    copies_arrived();
+    __syncthreads();  // the keys are here, and those of the tile before have been read
+    const int next = walk.next();
+    if (next >= 0) copy_keys(next, stage ^ 1);
+    const Run seen[2] = {walk.seen(rows[0], from), walk.seen(rows[1], from)};
+    if (__any_sync(0xffffffff, meets(seen[0], from) || meets(seen[1], from))) {
+      const uint32_t K = KV + 2 * stage * kTile;
+      const bool all = __all_sync(0xffffffff, covers(seen[0], from) && covers(seen[1], from));
+#pragma unroll 1
+      for (int part = 0; part < kKeys; part += kPart) {
+        float s[kPart / 8][4], dp[kPart / 8][4];
+        multiply_rows<T, C, kPart>(s, left, K, part);
+        multiply_rows<T, C, kPart, M>(dp, left, K + kTile, part);
+#pragma unroll
+        for (int j = 0; j < kPart / 8; j++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const float ds = power2(fmaf(s[j][i], scale, -lse[i / 2])) * (dp[j][i] - delta[i / 2]);
+            s[j][i] = all || seen[i / 2].has(from + part + 8 * j + 2 * (lane() % 4) + i % 2) ? ds : 0;
+          }
+        add_rows<T, C, kPart>(dq, s, K, part);
+      }
+    }
+    from = next;
+  }
+
+  copies_arrived();
+  __syncthreads();  // also where no key is seen
+  store_rows16<T, C>(static_cast<T*>(p.dq), dq, n.scale, n.scale, Q, 16 * warp(), n.d, [&](int r) {
+    return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1;
+  });
+}
+
+template <typename T, int C> __device__ void span_dq(const AttentionParams& p) {
+  mma_query_gradient<T, C, KeyRuns>(p);
+}
+template <typename T, int C> __device__ void selected_dq(const AttentionParams& p) {
+  mma_query_gradient<T, C, BlockUnion>(p);
+}
+
+}  // namespace nsa
+
+NSA_MMA(span_dq, 64, 4)
+NSA_MMA(span_dq, 128, 2)
+NSA_MMA(selected_dq, 64, 4)
+NSA_MMA(selected_dq, 128, 2)

@@ -1,0 +1,65 @@
+// What the kernels that choose selection blocks share: their argument, a query's list of the best, and what is written.
+#pragma once
+
+#include "attention_mask.cuh"
+
+namespace nsa {
+
+constexpr int kForced = 3;  // block 0 and the two newest
+
+struct SelectParams {
+  const void *q, *kc;
+  const float* lse;
+  int32_t* idx;
+  Sizes n;               // keys is Nc, dv is unused
+  Span span;             // l, d of the compression
+  int32_t l, per, size;  // l/d, l'/d and l': strides of a compression block, strides and tokens of a selection block
+  int32_t most, tokens, tile;
+};
+
+// What the compression blocks that share tokens with selection blocks give to their scores.
+struct Fold {
+  int l, per;  // strides of a compression block and of a selection block
+  __device__ long long lo(long long j) const { return j * per - l + 1; }   // first compression block that meets block j
+  __device__ long long hi(long long j) const { return j * per + per - 1; }  // and the last one
+  // How many strides compression block x shares with block j, for x from lo(j) to hi(j).
+  __device__ int weight(long long x, long long j) const {
+    return (int)min(min(x - lo(j) + 1, hi(j) - x + 1), (long long)min(l, per));
+  }
+};
+
+// Best is a query's list of the best scores, falling; equal ones in the order in which they came.
+struct Best {
+  float* score;
+  int* block;
+  int n, places;
+  __device__ void take(float x, int j) {
+    if (n == places) {
+      if (n == 0 || !(x > score[n - 1])) return;
+      n--;
+    }
+    int at = n++;
+    for (; at > 0 && x > score[at - 1]; at--) score[at] = score[at - 1], block[at] = block[at - 1];
+    score[at] = x, block[at] = j;
+  }
+};
+
+// Writes the blocks of a query whose own block is `own`: all up to it where they fit, or block 0, the best, sorted, and
+// the two newest.
+__device__ inline void write_blocks(int* idx, int most, int own, const Best& best) {
+  if (own < most) {
+    for (int j = 0; j < most; j++) idx[j] = j <= own ? j : -1;
+    return;
+  }
+  for (int i = 1; i < best.n; i++) {
+    const int j = best.block[i];
+    int at = i;
+    for (; at > 0 && best.block[at - 1] > j; at--) best.block[at] = best.block[at - 1];
+    best.block[at] = j;
+  }
+  idx[0] = 0;
+  for (int i = 0; i < best.n; i++) idx[1 + i] = best.block[i];
+  idx[most - 2] = own - 1, idx[most - 1] = own;
+}
+
+}  // namespace nsa
