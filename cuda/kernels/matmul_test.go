@@ -203,10 +203,13 @@ func TestMatmulOnHost(t *testing.T) {
 			continue
 		}
 		for trans := range 4 {
+			if c.batch > 10 && (trans == 0 || trans == 3) != (i%2 == 0) {
+				continue // slow; two cases together have all transposes
+			}
 			s := storages[1+(i+trans)%2]
 			compareMatmul(t, dev, c, s, s, trans, trans%2 == 0)
-			if c.batch < 10 {
-				compareMatmul(t, dev, c, s, storages[0], trans, trans%2 == 1)
+			if c.batch <= 10 && (i+trans)%2 == 0 {
+				compareMatmul(t, dev, c, s, storages[0], trans, trans >= 2)
 			}
 		}
 	}
