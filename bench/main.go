@@ -50,7 +50,7 @@ func main() {
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+strings.Join(names, ", "))
 	out := flag.String("out", "bench/results", "folder of the CSV and the plots")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N")
-	precision := flag.String("precision", "bf16", "of the activations in the suites of the GPU: f32, bf16 or fp16")
+	precision := flag.String("precision", "", "of the activations in the suites of the GPU: f32, bf16 (the default) or fp16")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -78,21 +78,34 @@ func run(pick, out, child, device, precision string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
+	host := b.Device().Host
+	if precision == "" {
+		if precision = "bf16"; host {
+			precision = "f32"
+		}
+	}
 	p, err := graph.ParsePrecision(precision)
 	if err != nil {
 		return err
+	}
+	if host && p != graph.F32 {
+		return fmt.Errorf("-precision %v: the cpu computes in f32", p)
+	}
+	var chosen []suite
+	for _, s := range suites() {
+		named := slices.Contains(wanted, s.name)
+		if named && s.gpu == host {
+			return fmt.Errorf("suite %s does not run on %s: see -device", s.name, b.Device().Kind)
+		}
+		if named || slices.Contains(wanted, "all") && s.gpu != host {
+			chosen = append(chosen, s)
+		}
 	}
 	r, err := newReport(out, b, p)
 	if err != nil {
 		return err
 	}
-	for _, s := range suites() {
-		if pick == "all" && s.gpu == b.Device().Host || pick != "all" && !slices.Contains(wanted, s.name) {
-			continue
-		}
-		if s.gpu == b.Device().Host {
-			return fmt.Errorf("suite %s does not run on %s: see -device", s.name, b.Device().Kind)
-		}
+	for _, s := range chosen {
 		fmt.Printf("\n%s: %s\n", s.name, s.about)
 		r.suite = s.name
 		if err := s.run(r); err != nil {

@@ -27,6 +27,7 @@ type Backend struct {
 
 	mu      sync.Mutex
 	modules map[string]*driver.Module // by image
+	blocks  []*memory                 // that have not been freed, by address
 	plans   []productPlan             // of bound kernels
 }
 
@@ -70,7 +71,7 @@ func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	if err != nil {
 		return nil, failure(err)
 	}
-	return m, nil
+	return b.track(m), nil
 }
 
 // NewStream implements graph.Backend: it returns a *Stream.
@@ -96,6 +97,9 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool,
 	}
 	if d.stream.backend != b {
 		return false, fmt.Errorf("got a value of another device, %v, want %v of %v", d.stream.backend.dev, want, b.dev)
+	}
+	if d.block == nil || d.block.freed.Load() {
+		return false, fmt.Errorf("got a value whose memory has been freed, %v", d)
 	}
 	if d.Uintptr()%driver.Alignment != 0 {
 		return false, nil

@@ -13,8 +13,8 @@
 // Every op of package ops has kernels, forward and backward, in float32 and in half precision; float64 runs on the host. Same
 // inputs give the same bits in every run, captured or not.
 //
-// An error of enqueued work comes in a later call, as a *graph.LaunchError where one kernel alone can have caused it, and as
-// a *driver.Fault that lists the suspects otherwise; open the backend with driver.WithBlockingLaunches to learn which it is.
-// After it the backend is of no use but for Close. Tokens outside of their vocabulary are no error here, as they are on
-// the CPU: their rows are NaN.
+// An error of enqueued work comes in a later call, as a *graph.LaunchError with the kernel where one alone can have caused it,
+// and a *driver.Fault that lists the suspects; open the backend with driver.WithBlockingLaunches to learn which it is. After it
+// the backend is of no use but for Close. A machine refuses tokens of the host that are outside of their vocabulary, as on the
+// CPU; those that have been computed on the device give rows of NaN.
 package cuda

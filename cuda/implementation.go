@@ -15,16 +15,46 @@ import (
 // implementation runs ops by our kernels, and their matrix products by a library or by our kernel.
 type implementation struct {
 	backend *Backend
-	library bool
+	way     way
 }
 
-// Offers implements graph.Backend: our kernels, and before them, for ops with matrix products, the library's.
+// way is what an implementation prefers.
+type way int
+
+const (
+	general way = iota // kernels for all types and sizes
+	matrix             // attention on matrix units
+	library            // products by a library
+)
+
+// Offers implements graph.Backend: our kernels, and before them, for ops with matrix products, the library's, and for
+// attention in half precision those on matrix units.
 func (b *Backend) Offers(s graph.Site) []graph.Implementation {
-	own := implementation{b, false}
+	own := implementation{b, general}
+	if onMatrixUnits(s) {
+		return []graph.Implementation{implementation{b, matrix}, own}
+	}
 	if c, err := compile(s, b.gpu, placeholders(s.In, 0), placeholders(s.Out, len(s.In))); err == nil && c.hasProducts() {
-		return []graph.Implementation{implementation{b, true}, own}
+		return []graph.Implementation{implementation{b, library}, own}
 	}
 	return []graph.Implementation{own}
+}
+
+// onMatrixUnits reports whether an op has kernels on matrix units, for some sizes.
+func onMatrixUnits(s graph.Site) bool {
+	switch s.Spec.(type) {
+	case ops.SlidingWindowOp, ops.SlidingWindowGradOp, ops.CausalAttentionOp, ops.CausalAttentionGradOp, ops.CompressedAttentionOp,
+		ops.CompressedAttentionGradOp, ops.SelectedAttentionOp, ops.SelectedAttentionGradOp, ops.SelectBlocksOp:
+		return len(s.In) > 0 && ops.IsHalf(s.In[0].Dtype)
+	}
+	return false
+}
+
+// gpu returns what the choice of kernels depends on.
+func (i implementation) gpu() kernels.GPU {
+	g := i.backend.gpu
+	g.Matrix, g.General = i.way == matrix, i.way != matrix
+	return g
 }
 
 // compile returns the launches of an op.
@@ -53,8 +83,10 @@ func placeholders(list []ops.Operand, from int) []ops.Arg {
 // Name implements graph.Implementation.
 func (i implementation) Name() string {
 	switch {
-	case !i.library:
+	case i.way == general:
 		return "cuda"
+	case i.way == matrix:
+		return "cuda mma"
 	case i.backend.products != nil:
 		return i.backend.products.name()
 	}
@@ -72,10 +104,10 @@ func (i implementation) Guard(s graph.Site) error {
 
 // plan compiles the op for placeholders, to know its launches and products. After an error it leaves none.
 func (i implementation) plan(s graph.Site) (stages []stage, err error) {
-	if i.library && i.backend.products == nil {
+	if i.way == library && i.backend.products == nil {
 		return nil, graph.Refuse(graph.ReasonMissing, "the library is not there")
 	}
-	c, err := compile(s, i.backend.gpu, placeholders(s.In, 0), placeholders(s.Out, len(s.In)))
+	c, err := compile(s, i.gpu(), placeholders(s.In, 0), placeholders(s.Out, len(s.In)))
 	if err != nil {
 		return nil, asUnsupported(err)
 	}
@@ -86,7 +118,7 @@ func (i implementation) plan(s graph.Site) (stages []stage, err error) {
 	}()
 	for _, p := range c.all() {
 		var st stage
-		if p.product != nil && i.library {
+		if p.product != nil && i.way == library {
 			if st.plan, err = i.backend.products.prepare(p.product.Matmul, p.product.bias != address{}, s.Policy.TF32); err != nil {
 				return stages, err
 			}
@@ -125,7 +157,7 @@ func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, err
 
 // bind makes the kernel of stages.
 func (i implementation) bind(s graph.Site, in, out []ops.Arg, stages []stage) (graph.Kernel, error) {
-	c, err := compile(s, i.backend.gpu, in, out)
+	c, err := compile(s, i.gpu(), in, out)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 
@@ -16,7 +17,8 @@ import (
 //	cuda:N   GPU N
 //	auto     GPU 0, or the processor where there is no GPU that can be used
 //
-// A GPU that is there and fails is an error for auto too. Describe tells which it has become.
+// Where auto finds a GPU or a driver that is too old, or a driver that does not start, it logs why it takes the processor. A
+// GPU that fails otherwise is an error. Describe tells which it has become.
 func Select(name string, opts ...Option) (graph.Backend, error) {
 	switch number, isGPU := strings.CutPrefix(name, "cuda:"); {
 	case name == "cpu":
@@ -25,6 +27,9 @@ func Select(name string, opts ...Option) (graph.Backend, error) {
 		b, err := Open(0, opts...)
 		var none *driver.Unavailable
 		if errors.As(err, &none) {
+			if none.Reason != driver.ReasonDriver && none.Reason != driver.ReasonNoDevice {
+				slog.Warn("cuda: the GPU is not used", "reason", err)
+			}
 			return graph.NewCPU(0), nil
 		}
 		if err != nil {
@@ -45,7 +50,13 @@ func Select(name string, opts ...Option) (graph.Backend, error) {
 
 // Describe names the device of b in a line, such as "cuda:0 (NVIDIA H200)" or "cpu (amd64, avx512, 2 workers)".
 func Describe(b graph.Backend) string {
-	if b, ok := b.(*Backend); ok {
+	switch b := b.(type) {
+	case nil:
+		return "no device"
+	case *Backend:
+		if b == nil {
+			return "no device"
+		}
 		return b.dev.String()
 	}
 	d := b.Device()

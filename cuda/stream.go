@@ -76,7 +76,7 @@ func bytesOf(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.By
 
 // View implements graph.Stream: it returns a *Value.
 func (s *Stream) View(a ops.Arg) gorgonia.Value {
-	return &Value{stream: s, operand: a.Operand, cell: *a.Buf}
+	return &Value{stream: s, block: s.backend.blockOf(a.Buf), operand: a.Operand, cell: *a.Buf}
 }
 
 // BeginCapture implements graph.Stream.

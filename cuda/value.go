@@ -17,6 +17,7 @@ import (
 // memory does, and belongs to the goroutine of the machine whose stream it reads through.
 type Value struct {
 	stream  *Stream
+	block   *memory // that it lies in
 	operand ops.Operand
 	cell    cpu.Buf
 }
@@ -32,6 +33,9 @@ var (
 // HostValue copies the value to new memory of the host, after waiting for its stream: a *tensor.Dense, or a Gorgonia scalar
 // where it has no axes.
 func (v *Value) HostValue() (gorgonia.Value, error) {
+	if v.block == nil || v.block.freed.Load() {
+		return nil, fmt.Errorf("cuda: the memory of %v has been freed", v)
+	}
 	if ops.IsHalf(v.operand.Dtype) {
 		return nil, fmt.Errorf("cuda: %v on the host, which has no half precision", v.operand)
 	}

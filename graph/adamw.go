@@ -114,6 +114,8 @@ func NewAdamW(opts ...AdamWOption) (*AdamW, error) {
 	}
 	if s.options.backend == nil {
 		s.options.backend, s.owned = NewCPU(0), true
+	} else if noBackend(s.options.backend) {
+		return nil, fmt.Errorf("graph: adamw: the backend is a nil %T", s.options.backend)
 	}
 	return s, nil
 }
@@ -201,6 +203,11 @@ func (s *AdamW) takeStep(weights []G.ValueGrad) error {
 func (s *AdamW) begin(weights []G.ValueGrad) error {
 	if s.closed {
 		return errClosed
+	}
+	for i, w := range weights {
+		if n, ok := w.(*G.Node); w == nil || ok && n == nil {
+			return fmt.Errorf("weight %d is nil", i)
+		}
 	}
 	if s.plan == nil {
 		if err := s.start(weights); err != nil {

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"reflect"
 	"time"
 
 	G "gorgonia.org/gorgonia"
@@ -49,6 +50,12 @@ type Backend interface {
 
 	// Close frees what the backend itself holds. Memory and streams must have been freed before.
 	Close() error
+}
+
+// noBackend reports whether b is nil, or a pointer that is nil, such as what came with an error.
+func noBackend(b Backend) bool {
+	v := reflect.ValueOf(b)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // HalfBackend is a Backend that can also compute in half precision.

@@ -131,6 +131,8 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 	}
 	if m.opts.backend == nil {
 		m.opts.backend, m.owned = NewCPU(0), true
+	} else if noBackend(m.opts.backend) {
+		return nil, fmt.Errorf("graph: machine: the backend is a nil %T", m.opts.backend)
 	}
 	if err := m.plan(g); err != nil {
 		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())

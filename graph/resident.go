@@ -13,10 +13,18 @@ import (
 // HostValue returns v in host memory: v itself, or a copy of a value of a device, after waiting for the device's queue that
 // it is of.
 func HostValue(v G.Value) (G.Value, error) {
-	if d, ok := v.(interface{ HostValue() (G.Value, error) }); ok {
+	if d, ok := v.(remoteValue); ok {
 		return d.HostValue()
 	}
 	return v, nil
+}
+
+// remoteValue is a value that is not on the host.
+type remoteValue interface{ HostValue() (G.Value, error) }
+
+func isRemote(v G.Value) bool {
+	_, ok := v.(remoteValue)
+	return ok
 }
 
 // Resident is a set of values, such as the weights of a model, in the memory of a backend, for as long as several machines
@@ -27,12 +35,16 @@ type Resident struct {
 	args         []ops.Arg
 	memory       Memory
 	stream       Stream
+	closed       bool
 }
 
 // NewResident copies host values to b. It must be closed before b is, and after the machines that use it.
 func NewResident(b Backend, host []G.Value) (*Resident, error) {
 	r := &Resident{host: host, device: host}
-	if b == nil || b.Device().Host {
+	if noBackend(b) {
+		return nil, errors.New("graph: resident values: nil backend")
+	}
+	if b.Device().Host {
 		return r, nil
 	}
 	if err := r.place(b); err != nil {
@@ -46,6 +58,9 @@ func (r *Resident) place(b Backend) (err error) {
 	for i, v := range r.host {
 		if v == nil {
 			return fmt.Errorf("value %d is nil", i)
+		}
+		if isRemote(v) {
+			return fmt.Errorf("value %d, %v, is on a device already", i, v)
 		}
 		a := ops.Arg{Operand: ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
 		r.args = append(r.args, a)
@@ -114,6 +129,9 @@ func (r *Resident) Upload() error {
 }
 
 func (r *Resident) upload() error {
+	if r.closed {
+		return errClosed
+	}
 	if r.stream == nil {
 		return nil
 	}
@@ -127,6 +145,9 @@ func (r *Resident) upload() error {
 
 // Download copies the device's values to the host values that they came from. Nothing that writes them may be under way.
 func (r *Resident) Download() error {
+	if r.closed {
+		return fmt.Errorf("graph: resident values: download: %w", errClosed)
+	}
 	if r.stream == nil {
 		return nil
 	}
@@ -151,6 +172,6 @@ func (r *Resident) Close() error {
 	if r.memory != nil {
 		errs = append(errs, r.memory.Free())
 	}
-	r.stream, r.memory, r.args, r.device = nil, nil, nil, nil
+	r.stream, r.memory, r.args, r.device, r.closed = nil, nil, nil, nil, true
 	return errors.Join(errs...)
 }

@@ -301,7 +301,7 @@ func (c *checkFailure) Error() string { return c.err.Error() }
 
 // check lets the ops that read s look at the numbers of v, where these are on the host.
 func (m *Machine) check(s *slot, v G.Value) error {
-	if _, onDevice := v.(interface{ HostValue() (G.Value, error) }); onDevice {
+	if isRemote(v) {
 		return nil
 	}
 	if err := ops.HoldValue(&m.cell, v, s.arg.Operand); err != nil {

@@ -24,27 +24,32 @@ type Watch struct {
 	closed bool
 }
 
-func newWatch(s Stream, name string, arg ops.Arg) (*Watch, error) {
+func newWatch(name string, arg ops.Arg, readback func() (Readback, error)) (*Watch, error) {
 	w := &Watch{name: name, arg: arg}
 	for i := range w.ring {
 		var err error
-		if w.ring[i], err = s.NewReadback(arg.Operand); err != nil {
+		if w.ring[i], err = readback(); err != nil {
 			return nil, errors.Join(fmt.Errorf("watch of %s: %w", name, err), w.close())
 		}
 	}
 	return w, nil
 }
 
-// Watch returns a Watch of a node that has a value after a run and was computed on the device. It ends with the machine.
+// Watch returns a Watch of a node that is computed and has a value after a run. It ends with the machine.
 func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 	s, ok := m.of[n]
 	if m.stream == nil {
 		return nil, errors.New("graph: machine: closed")
 	}
-	if !ok || !s.keep || s.kind != kernelSlot {
-		return nil, fmt.Errorf("graph: machine: watch of %s: it has no value on the device after a run: see WithKeep", describe(n))
+	if !ok || !s.keep || s.kind != kernelSlot && s.kind != hostSlot {
+		return nil, fmt.Errorf("graph: machine: watch of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
 	}
-	w, err := newWatch(m.stream, s.name, s.arg)
+	w, err := newWatch(s.name, s.arg, func() (Readback, error) {
+		if s.kind == hostSlot {
+			return &hostReadback{slot: s}, nil
+		}
+		return m.stream.NewReadback(s.arg.Operand)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("graph: machine: %w", err)
 	}
@@ -58,7 +63,9 @@ func (s *AdamW) WatchNorm() (*Watch, error) {
 	if s.closed || s.plan == nil {
 		return nil, errors.New("graph: adamw: watch of the norm: no step has been taken, or the solver is closed")
 	}
-	w, err := newWatch(s.plan.stream, "the norm", s.plan.result)
+	w, err := newWatch("the norm", s.plan.result, func() (Readback, error) {
+		return s.plan.stream.NewReadback(s.plan.result.Operand)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("graph: adamw: %w", err)
 	}
@@ -119,6 +126,24 @@ func (w *Watch) next() (G.Value, error) {
 	w.first, w.length = (w.first+1)%watchDepth, w.length-1
 	return v, err
 }
+
+// hostReadback copies the value that an op on the host has returned.
+type hostReadback struct {
+	slot  *slot
+	value G.Value
+}
+
+func (r *hostReadback) Fetch(ops.Arg) (err error) {
+	v := r.slot.bound
+	if v == nil {
+		return errors.New("the machine has not run")
+	}
+	r.value, err = G.CloneValue(v)
+	return err
+}
+
+func (r *hostReadback) Value() (G.Value, error) { return r.value, nil }
+func (r *hostReadback) Close() error            { return nil }
 
 func (w *Watch) close() error {
 	w.closed = true

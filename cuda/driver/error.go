@@ -11,14 +11,16 @@ type Reason int
 
 // The reasons of an Unavailable.
 const (
-	ReasonDriver    Reason = iota + 1 // no driver library, or one that cannot start
+	ReasonDriver    Reason = iota + 1 // no driver library
 	ReasonNoDevice                    // the driver has no device
 	ReasonOrdinal                     // the device number is out of range
 	ReasonOldDevice                   // its compute capability is below 8.0
 	ReasonOldDriver                   // the driver is older than CUDA 12.0
+	ReasonStart                       // the driver does not start
 )
 
-var reasons = [...]string{"", "no CUDA driver", "no CUDA device", "no such CUDA device", "CUDA device too old", "CUDA driver too old"}
+var reasons = [...]string{"", "no CUDA driver", "no CUDA device", "no such CUDA device", "CUDA device too old", "CUDA driver too old",
+	"CUDA driver does not start"}
 
 func (r Reason) String() string {
 	if r < 1 || int(r) >= len(reasons) {

@@ -69,7 +69,7 @@ func (d *Device) find(n int) error {
 	case NoDevice:
 		return unavailable(ReasonNoDevice, "%v", failure(d.drv, "cuInit", r))
 	default:
-		return unavailable(ReasonDriver, "%v", failure(d.drv, "cuInit", r))
+		return unavailable(ReasonStart, "%v", failure(d.drv, "cuInit", r))
 	}
 	check := func(call string, r Result) error {
 		if r == Success {

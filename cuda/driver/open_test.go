@@ -20,8 +20,8 @@ func TestOpenUnavailable(t *testing.T) {
 		reason driver.Reason
 		text   string
 	}{
-		{"init fails", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.Unknown) }, 0, driver.ReasonDriver,
-			"cuda: no CUDA driver: cuInit: "},
+		{"init fails", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.Unknown) }, 0, driver.ReasonStart,
+			"cuda: CUDA driver does not start: cuInit: "},
 		{"init sees none", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.NoDevice) }, 0,
 			driver.ReasonNoDevice, "cuda: no CUDA device: cuInit: "},
 		{"none", fakedriver.Empty(), nil, 0, driver.ReasonNoDevice, "cuda: no CUDA device: the driver sees no device"},

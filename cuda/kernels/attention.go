@@ -10,6 +10,7 @@ type GPU struct {
 	SMs            int
 
 	General bool // only the kernels for all types and sizes, without matrix units
+	Matrix  bool // only those on matrix units: an *Unsupported says why there are none
 }
 
 // Attention holds the sizes that all attention ops share: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv], o [B,S,Hq,Dv] of
@@ -270,7 +271,11 @@ func (a SpanAttention) Forward(to []Launch, q, k, v, o, lse Ptr) ([]Launch, erro
 		return to, err
 	}
 	p.q, p.k, p.v, p.o, p.lse = q, k, v, o, lse
-	if m := a.matrix(0, q, k, v, o); m.fits(m.forwardBytes()) {
+	m := a.matrix(0, q, k, v, o)
+	if err := m.fit(spanOp, a.GPU, m.forwardBytes()); err != nil {
+		return to, err
+	}
+	if m.width > 0 {
 		p.count = int32(matrixRows)
 		return a.plain(to, spanOp, attentionNames.matrixSpanForward.of(m, a.Type), a.rowTiles(matrixRows), attentionThreads, m.forwardBytes(), &p)
 	}
@@ -305,7 +310,11 @@ func (a SpanAttention) Backward(to []Launch, q, k, v, o, lse, do, dq, dk, dv, wo
 	if to, err = a.delta(to, spanOp, &p); err != nil {
 		return to, err
 	}
-	if m := a.matrix(0, q, k, v, do, dq, dk, dv); m.fits(m.backwardBytes()) {
+	m := a.matrix(0, q, k, v, do, dq, dk, dv)
+	if err := m.fit(spanOp, a.GPU, m.backwardBytes()); err != nil {
+		return to, err
+	}
+	if m.width > 0 {
 		p.count = int32(matrixRows)
 		if to, err = a.plain(to, spanOp, attentionNames.matrixSpanDQ.of(m, a.Type), a.rowTiles(matrixRows), attentionThreads, m.dqBytes(), &p); err != nil {
 			return to, err

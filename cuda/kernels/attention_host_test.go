@@ -1,10 +1,11 @@
+//go:build linux && amd64
+
 package kernels_test
 
 import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 	"unsafe"
@@ -45,8 +46,8 @@ var openHost = sync.OnceValues(func() (*host, error) {
 })
 
 func hostDevice(t *testing.T) *host {
-	if _, err := exec.LookPath("g++"); err != nil || runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		t.Skip("kernels on the host want g++ on linux/amd64")
+	if _, err := exec.LookPath("g++"); err != nil {
+		t.Skip("kernels on the host want g++")
 	}
 	if _, err := os.Stat("testdata/host/run.cc"); err != nil {
 		t.Skip("the sources are not here: the test runs outside of its folder")
@@ -61,7 +62,10 @@ func hostDevice(t *testing.T) *host {
 
 // gpus are such that each size of tiles is chosen. The host has no matrix units.
 func (*host) gpus() []kernels.GPU {
-	return []kernels.GPU{{227 << 10, 1 << 20, 1, true}, {99 << 10, 200 << 10, 1 << 30, true}}
+	return []kernels.GPU{
+		{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1, General: true},
+		{SharedPerBlock: 99 << 10, SharedPerSM: 200 << 10, SMs: 1 << 30, General: true},
+	}
 }
 
 func (h *host) put(_ testing.TB, data []byte) kernels.Ptr {

@@ -1,5 +1,10 @@
 package kernels
 
+import (
+	"fmt"
+	"slices"
+)
+
 // The tiles of the kernels on matrix units.
 const (
 	matrixRows = 64 // of a block that owns rows
@@ -8,8 +13,9 @@ const (
 
 // matrixTiles are the tiles of the kernels on matrix units, for dims up to a width of 64 or 128; none where that is 0.
 type matrixTiles struct {
-	width int64
-	most  int64 // bytes of shared memory that a block may have
+	width   int64
+	most    int64  // bytes of shared memory that a block may have
+	refused string // why there are none
 }
 
 // byWidth are the names of a kernel for the widths 64 and 128.
@@ -30,19 +36,35 @@ func (a Attention) matrix(block int64, at ...Ptr) matrixTiles {
 	if max(a.D, a.Dv) > 64 {
 		m.width = 128
 	}
-	for _, p := range at {
-		if p%16 != 0 {
-			m.width = 0
-		}
+	switch {
+	case a.GPU.General:
+		m.refused = "not wanted"
+	case a.Type == F32:
+		m.refused = "of float32"
+	case a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128:
+		m.refused = fmt.Sprintf("of dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
+	case block%matrixKeys != 0:
+		m.refused = fmt.Sprintf("of selection blocks of %d tokens, want a multiple of %d", block, matrixKeys)
+	case slices.ContainsFunc(at, func(p Ptr) bool { return p%16 != 0 }):
+		m.refused = "at addresses that are not aligned to 16 bytes"
 	}
-	if a.Type == F32 || a.GPU.General || a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128 || block%matrixKeys != 0 {
+	if m.refused != "" {
 		m.width = 0
 	}
 	return m
 }
 
-// fits reports whether there are tiles, of that many bytes.
-func (m matrixTiles) fits(bytes int64) bool { return m.width > 0 && bytes <= m.most }
+// fit takes the tiles away where a block of theirs would have more shared memory than it may, for bytes of it. It is an error
+// if there are none, but the GPU wants no others.
+func (m *matrixTiles) fit(op string, gpu GPU, bytes int64) error {
+	if m.width > 0 && bytes > m.most {
+		m.width, m.refused = 0, fmt.Sprintf("with %d bytes of shared memory a block, which has %d", bytes, m.most)
+	}
+	if gpu.Matrix && m.width == 0 {
+		return unsupported(op, "no kernels on matrix units %s", m.refused)
+	}
+	return nil
+}
 
 // forwardBytes is the shared memory of a forward kernel: rows, and keys and values twice.
 func (m matrixTiles) forwardBytes() int64 { return 2 * m.width * (matrixRows + 4*matrixKeys) }

@@ -52,6 +52,16 @@ func TestAttentionChoice(t *testing.T) {
 				}
 				require.Equal(t, 1, n, what)
 			}
+			only := a
+			only.GPU.Matrix = true
+			_, err := only.SlidingWindow(100).Forward(nil, p, p, p, p, p)
+			if c.span == "" {
+				var u *kernels.Unsupported
+				require.ErrorAs(t, err, &u)
+				require.Contains(t, u.Reason, "no kernels on matrix units ")
+			} else {
+				require.NoError(t, err)
+			}
 			window := a.SlidingWindow(100)
 			launches, err := window.Forward(nil, p, p, p, p, p)
 			check(c.span, "span_forward", launches, err)

@@ -74,7 +74,11 @@ func (a SelectedAttention) Forward(to []Launch, q, k, v, idx, o, lse Ptr) ([]Lau
 		return to, err
 	}
 	p.q, p.k, p.v, p.idx, p.o, p.lse = q, k, v, idx, o, lse
-	if m := a.matrix(a.SelectBlock, q, k, v, o); m.fits(m.forwardBytes() + a.unionBytes(m)) {
+	m := a.matrix(a.SelectBlock, q, k, v, o)
+	if err := m.fit(selectedOp, a.GPU, m.forwardBytes()+a.unionBytes(m)); err != nil {
+		return to, err
+	}
+	if m.width > 0 {
 		p.count = int32(a.wholeQueries(matrixRows))
 		kernel := attentionNames.matrixSelectedForward.of(m, a.Type)
 		return a.plain(to, selectedOp, kernel, a.rowTiles(int64(p.count)), attentionThreads, m.forwardBytes()+a.unionBytes(m), &p)
@@ -110,8 +114,8 @@ func (a SelectedAttention) Backward(to []Launch, q, k, v, idx, o, lse, do, dq, d
 		return to, err
 	}
 	m := a.matrix(a.SelectBlock, q, k, v, do, dq, dk, dv)
-	if !m.fits(m.backwardBytes() + a.unionBytes(m)) {
-		m.width = 0
+	if err := m.fit(selectedOp, a.GPU, m.backwardBytes()+a.unionBytes(m)); err != nil {
+		return to, err
 	}
 	if to, err = a.queryGradient(to, m, &p); err != nil {
 		return to, err

@@ -1,6 +1,9 @@
 package kernels
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // SelectBlocks chooses the selection blocks of each query and group: q [B,S,Hq,D], kc [B,Nc,Hkv,D] of Type and the
 // lse [B,Hq,S] float32 of the compressed attention over them -> idx int32 [B,S,Hkv,TopN], ascending, padded with -1. Nc is
@@ -103,13 +106,18 @@ func (a SelectBlocks) Forward(to []Launch, q, kc, lse, idx Ptr) ([]Launch, error
 	}
 	wide := sizes
 	wide.Dv = a.D
-	if m := wide.matrix(0, q, kc); m.width > 0 && a.Hq/a.Hkv <= matrixRows {
-		x := shape{matrixRows, matrixKeys}
-		p.tokens, p.tile = int32(a.queries(x)), int32(p.tileFor(x))
-		if n := a.matrixBytes(&p, m); m.fits(n) {
-			kernel := attentionNames.matrixSelectBlocks.of(m, a.Type)
-			return a.launch(to, kernel, sizes.groups()*pieces(a.S, a.queries(x)), n, &p)
-		}
+	m := wide.matrix(0, q, kc)
+	if group := a.Hq / a.Hkv; m.width > 0 && group > matrixRows {
+		m.width, m.refused = 0, fmt.Sprintf("of groups of %d heads, want at most %d", group, matrixRows)
+	}
+	tiles := shape{matrixRows, matrixKeys}
+	p.tokens, p.tile = int32(a.queries(tiles)), int32(p.tileFor(tiles))
+	bytes := a.matrixBytes(&p, m)
+	if err := m.fit(selectOp, a.GPU, bytes); err != nil {
+		return to, err
+	}
+	if m.width > 0 {
+		return a.launch(to, attentionNames.matrixSelectBlocks.of(m, a.Type), sizes.groups()*pieces(a.S, a.queries(tiles)), bytes, &p)
 	}
 	shared := func(x shape) int64 { return a.sharedBytes(&p, x) }
 	grid := func(x shape) int64 { return sizes.groups() * pieces(a.S, a.queries(x)) }

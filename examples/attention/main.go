@@ -23,6 +23,10 @@ func main() {
 	device := flag.String("device", "auto", "auto, cpu or cuda:N")
 	precision := flag.String("precision", "f32", "of the activations: f32, bf16 or fp16")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "attention: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	if err := run(*device, *precision); err != nil {
 		fmt.Fprintln(os.Stderr, "attention:", err)
 		os.Exit(1)
@@ -30,6 +34,15 @@ func main() {
 }
 
 func run(device, precision string) (err error) {
+	p, err := graph.ParsePrecision(precision)
+	if err != nil {
+		return err
+	}
+	backend, err := cuda.Select(device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, backend.Close()) }()
 	const batch, seq, dim = 2, 256, 64
 	config := graph.NSAConfig{
 		Dim: dim, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 16, GateHidden: 16,
@@ -59,15 +72,6 @@ func run(device, precision string) (err error) {
 	}
 	fmt.Println("TapeMachine:", loss.Value())
 
-	p, err := graph.ParsePrecision(precision)
-	if err != nil {
-		return err
-	}
-	backend, err := cuda.Select(device)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, backend.Close()) }()
 	fmt.Printf("Machine: on %s, %v\n", cuda.Describe(backend), p)
 	weights, err := graph.MoveInputs(backend, layer.Learnables()...)
 	if err != nil {

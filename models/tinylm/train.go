@@ -173,8 +173,10 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
 		return r, err
 	}
-	if err = r.weights.MoveTo(t.Backend); err != nil {
-		return r, err
+	if t.Backend != nil {
+		if err = r.weights.MoveTo(t.Backend); err != nil {
+			return r, err
+		}
 	}
 	options := t.machine()
 	if r.remote() {

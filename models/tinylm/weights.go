@@ -43,7 +43,10 @@ func (w *Weights) MoveTo(b graph.Backend) error {
 	if w.resident != nil {
 		return errors.New("tinylm: weights: moved already")
 	}
-	if b == nil || b.Device().Host {
+	if b == nil {
+		return errors.New("tinylm: weights: no backend")
+	}
+	if b.Device().Host {
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(w.Tensors))
