@@ -74,6 +74,9 @@ func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	return b.track(m), nil
 }
 
+// Synchronize waits until everything that was enqueued in all streams has ended.
+func (b *Backend) Synchronize() error { return failure(b.dev.Synchronize()) }
+
 // NewStream implements graph.Backend: it returns a *Stream.
 func (b *Backend) NewStream() (graph.Stream, error) {
 	s, err := b.dev.NewStream()

@@ -20,19 +20,14 @@ type ltLibrary struct {
 	plans map[cublaslt.Matmul]*ltPlan
 }
 
-// warnOfMissing is for the one warning of a process that there is no cuBLASLt.
-var warnOfMissing sync.Once
-
-// openLibrary returns cuBLASLt, or nil where it is not there: then products run by our kernel, and the reason is logged.
+// openLibrary returns cuBLASLt, or nil where it is not there: then products run by our kernel, and the reason is logged once.
 func openLibrary(d *driver.Device) (*ltLibrary, error) {
 	if _, alone := d.Driver().(interface{ NoLibraries() }); alone {
 		return nil, nil
 	}
 	lib, err := cublaslt.Open(d)
 	if missing := (*cublaslt.Missing)(nil); errors.As(err, &missing) {
-		warnOfMissing.Do(func() {
-			slog.Warn("cuda: matrix products run by a kernel of this module, several times slower than cuBLASLt", "reason", err)
-		})
+		slog.Warn("cuda: matrix products run by a kernel of this module, slower than cuBLASLt", "reason", err)
 		return nil, nil
 	}
 	if err != nil {

@@ -26,6 +26,9 @@ type productPlan interface {
 
 // keep holds a plan until the backend is closed: kernels live no longer.
 func (b *Backend) keep(p productPlan) {
+	if _, shared := p.(*ltPlan); shared {
+		return // the library's
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.plans = append(b.plans, p)

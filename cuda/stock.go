@@ -25,7 +25,8 @@ var stockArity = map[stockKind]int{
 }
 
 // compileStock returns how a stock op of Gorgonia runs on the device, or *graph.Unsupported. Operands and results are float32;
-// a result is what the op's own Do gives, in the shape of the node.
+// a result is what the op's own Do gives, in the shape of the node, but at the edges of float32: a quotient by zero and a
+// softmax with infinities are IEEE's here, which package tensor's are not, and a maximum keeps a NaN.
 func compileStock(site graph.Site, _ kernels.GPU, in, out []ops.Arg) (compiled, error) {
 	op, ok := recogniseStock(site.Op)
 	if !ok {

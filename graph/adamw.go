@@ -24,7 +24,8 @@ import (
 // Gradients stay as they are, but for those that a TapeMachine with gorgonia.BindDualValues adds up over its runs: as
 // Gorgonia's solvers do, a step sets these to zero.
 //
-// On a device whose memory is not the host's, a norm that is not finite changes no weight either, but shows in Norm alone.
+// On a device whose memory is not the host's, a norm that is not finite changes no weight either, but shows in Norm alone, and
+// the step counts until TakeBack.
 //
 // An AdamW is used by one goroutine at a time.
 type AdamW struct {
@@ -176,6 +177,10 @@ func (s *AdamW) LR() float64 {
 	}
 	return s.options.schedule.At(s.step)
 }
+
+// TakeBack says that a step of which the host did not wait has changed nothing, since its norm was not finite: it does not
+// count any more. On the CPU Step itself returns that as an error.
+func (s *AdamW) TakeBack() { s.step = max(0, s.step-1) }
 
 // Steps returns the number of steps taken.
 func (s *AdamW) Steps() int { return s.step }

@@ -43,6 +43,7 @@ type adamWSlot struct {
 	name         string
 	weight, grad ops.Arg
 	m, v         ops.Arg
+	own          Memory  // of the gradient, where an op on the host computes it
 	half         ops.Arg // copy in half precision of the machine that the solver shares; without memory where there is none
 }
 
@@ -189,13 +190,25 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
 		}
 		ok, err := b.Adopt(s.grad.Buf, grad, s.grad.Operand)
 		if err == nil && !ok {
-			err = errElsewhere
+			err = p.upload(s, grad)
 		}
 		if err != nil {
 			return fmt.Errorf("gradient of %s: %w", s.name, err)
 		}
 	}
 	return p.checkApart()
+}
+
+// upload copies a gradient that an op on the host has computed to memory of its own.
+func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
+	if s.own == nil {
+		var err error
+		if s.own, err = p.backend.Alloc(s.grad.Operand.Bytes()); err != nil {
+			return err
+		}
+	}
+	s.own.Place(s.grad.Buf, 0, s.grad.Operand.Bytes())
+	return p.stream.Upload(s.grad, grad)
 }
 
 // checkApart returns an error if a weight shares memory with another one or with a gradient: the step would change it
@@ -278,12 +291,12 @@ func (p *adamWPlan) check() error {
 	return nil
 }
 
-// refreshes reports whether a step writes all results of the prologue of m.
+// refreshes reports whether a step writes all casts of weights in the prologue of m.
 func (p *adamWPlan) refreshes(m *Machine) bool {
-	if len(m.prologue) == 0 {
+	if m.refreshed == 0 {
 		return false
 	}
-	for _, st := range m.prologue {
+	for _, st := range m.prologue[:m.refreshed] {
 		if !slices.ContainsFunc(p.slots, func(s adamWSlot) bool { return s.half.Buf == st.out[0].arg.Buf }) {
 			return false
 		}
@@ -390,6 +403,11 @@ func (p *adamWPlan) close() error {
 		}
 		if !p.shared {
 			err = errors.Join(err, p.stream.Close())
+		}
+	}
+	for i := range p.slots {
+		if own := p.slots[i].own; own != nil {
+			err = errors.Join(err, own.Free())
 		}
 	}
 	if p.memory != nil {

@@ -29,6 +29,8 @@ type Device struct {
 // A cell (*cpu.Buf, within ops.Arg) holds the device address of an operand. Cells are bound to kernels once and may be
 // pointed elsewhere between runs, so kernels read them anew at each launch.
 //
+// A Backend whose streams work while the host goes on has a method Synchronize() error that waits for all of them.
+//
 // A Backend may be used by several machines at once, from several goroutines; a Stream, and what is bound for it, by one.
 type Backend interface {
 	Device() Device

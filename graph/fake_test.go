@@ -29,6 +29,8 @@ type fake struct {
 	uploads, downloads     int
 	launches, synchronized int
 	captures, replays      int
+
+	all []*fakeStream
 }
 
 func newFake() *fake { return &fake{cpu: graph.NewCPU(1), open: 1} }
@@ -63,7 +65,17 @@ func (f *fake) Alloc(bytes int) (graph.Memory, error) {
 func (f *fake) NewStream() (graph.Stream, error) {
 	s, err := f.cpu.NewStream()
 	f.streams++
-	return &fakeStream{fake: f, cpu: s}, err
+	stream := &fakeStream{fake: f, cpu: s}
+	f.all = append(f.all, stream)
+	return stream, err
+}
+
+func (f *fake) Synchronize() error {
+	var errs []error
+	for _, s := range f.all {
+		errs = append(errs, s.Synchronize())
+	}
+	return errors.Join(errs...)
 }
 
 func (f *fake) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {

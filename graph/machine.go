@@ -36,10 +36,10 @@ type Machine struct {
 	train  []G.TrainModeOp
 	report Plan
 
-	segments []segment // the first is the prologue, if there is one
+	segments []segment // the first are the prologue, if there is one
 	moves    int64     // changes of addresses that kernels read, so far
 	warm     bool      // a run has succeeded
-	fresh    bool      // the prologue's results hold: a solver's step has written them
+	fresh    bool      // the casts of weights hold: a solver's step has written them
 	watches  []*Watch
 	run      int64 // number of runs begun
 	at       *step // that runs, nil between steps
@@ -191,6 +191,11 @@ func (m *Machine) place(s *slot) error {
 		s.remote = true
 	case s.kind == constantSlot:
 		s.host = s.node.Value()
+		if len(s.checks) > 0 {
+			if err := m.check(s, s.host); err != nil {
+				return err
+			}
+		}
 		if s.readByKernel {
 			return m.send(s, s.host)
 		}
@@ -200,7 +205,7 @@ func (m *Machine) place(s *slot) error {
 
 func (m *Machine) addToSegments(i int) {
 	kernels := m.steps[i].kernel != nil
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != len(m.prologue) {
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != len(m.prologue) && i != m.refreshed {
 		m.segments[n-1].to = i + 1
 		return
 	}

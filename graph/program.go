@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -114,7 +115,8 @@ type program struct {
 	derivs []deriv
 	work   int // bytes
 
-	prologue []step // casts of inputs and constants
+	prologue  []step // casts of inputs and constants
+	refreshed int    // how many of them, the first ones, are of inputs with a derivative: a solver may write them
 
 	names  []string // of implementations
 	counts []int64  // launches, by the index of names
@@ -155,6 +157,10 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 	}
 	if err := p.showInFloat32(); err != nil {
 		return nil, err
+	}
+	slices.SortStableFunc(p.prologue, func(a, b step) int { return cmp.Compare(b.ofWeight(), a.ofWeight()) })
+	for _, st := range p.prologue {
+		p.refreshed += st.ofWeight()
 	}
 	p.steps = append(p.prologue, p.steps...)
 	for _, s := range p.slots {
@@ -311,12 +317,27 @@ func (p *program) implement(st *step, site Site) error {
 		if len(in) != len(from) || len(out) != len(st.out) {
 			return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", p.device.Kind, len(in), len(out), len(from), len(st.out))
 		}
+		before := *p
 		if err := as(in, out); err != nil || st.kernel != nil {
 			return err
 		}
+		p.forget(&before, from)
 		st.chosen.refused = nil
 	}
 	return as(nil, nil)
+}
+
+// forget takes back the casts of from that have been made since before.
+func (p *program) forget(before *program, from []*slot) {
+	made := p.slots[len(before.slots):]
+	for _, s := range from {
+		for dt, c := range s.casts {
+			if slices.Contains(made, c) {
+				delete(s.casts, dt)
+			}
+		}
+	}
+	p.slots, p.steps, p.prologue = before.slots, before.steps, before.prologue
 }
 
 // graphType returns the type that the graph has for s.
@@ -355,6 +376,14 @@ func (p *program) dispatch(st *step, site Site) error {
 	}
 	st.chosen.name = hostName
 	return nil
+}
+
+// ofWeight is 1 for a cast of an input with a derivative, else 0.
+func (st *step) ofWeight() int {
+	if n := st.node; n != nil && n.Op() == nil && n.Deriv() != nil {
+		return 1
+	}
+	return 0
 }
 
 // choose binds the first implementation that takes the site and returns it with its name, or nil where there is none.

@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 
@@ -33,6 +34,7 @@ type Resident struct {
 	host, device []G.Value
 	nodes        []*G.Node // of MoveInputs
 	args         []ops.Arg
+	backend      Backend
 	memory       Memory
 	stream       Stream
 	closed       bool
@@ -40,7 +42,7 @@ type Resident struct {
 
 // NewResident copies host values to b. It must be closed before b is, and after the machines that use it.
 func NewResident(b Backend, host []G.Value) (*Resident, error) {
-	r := &Resident{host: host, device: host}
+	r := &Resident{host: host, device: host, backend: b}
 	if noBackend(b) {
 		return nil, errors.New("graph: resident values: nil backend")
 	}
@@ -61,6 +63,9 @@ func (r *Resident) place(b Backend) (err error) {
 		}
 		if isRemote(v) {
 			return fmt.Errorf("value %d, %v, is on a device already", i, v)
+		}
+		if j := slices.IndexFunc(r.host[:i], func(o G.Value) bool { return o.Uintptr() == v.Uintptr() }); j >= 0 {
+			return fmt.Errorf("values %d and %d share memory, and would be two on the device", j, i)
 		}
 		a := ops.Arg{Operand: ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
 		r.args = append(r.args, a)
@@ -119,8 +124,16 @@ func (r *Resident) let(values []G.Value) error {
 // Values returns the values on the device, in the order of those that they were copied from.
 func (r *Resident) Values() []G.Value { return r.device }
 
-// Upload copies the host values to the device again. Nothing that reads or writes them may be under way: see
-// Machine.Synchronize; a machine with copies in half precision has to Refresh.
+// settle waits for what is under way on the device, in whichever queue.
+func (r *Resident) settle() error {
+	if b, ok := r.backend.(interface{ Synchronize() error }); ok {
+		return b.Synchronize()
+	}
+	return nil
+}
+
+// Upload copies the host values to the device again, after what is under way there. A machine with copies in half precision
+// has to Refresh.
 func (r *Resident) Upload() error {
 	if err := r.upload(); err != nil {
 		return fmt.Errorf("graph: resident values: upload: %w", err)
@@ -135,6 +148,9 @@ func (r *Resident) upload() error {
 	if r.stream == nil {
 		return nil
 	}
+	if err := r.settle(); err != nil {
+		return err
+	}
 	for i, a := range r.args {
 		if err := r.stream.Upload(a, r.host[i]); err != nil {
 			return fmt.Errorf("value %d: %w", i, err)
@@ -143,13 +159,16 @@ func (r *Resident) upload() error {
 	return r.stream.Synchronize()
 }
 
-// Download copies the device's values to the host values that they came from. Nothing that writes them may be under way.
+// Download copies the device's values to the host values that they came from, after what is under way there.
 func (r *Resident) Download() error {
 	if r.closed {
 		return fmt.Errorf("graph: resident values: download: %w", errClosed)
 	}
 	if r.stream == nil {
 		return nil
+	}
+	if err := r.settle(); err != nil {
+		return fmt.Errorf("graph: resident values: download: %w", err)
 	}
 	for i, a := range r.args {
 		if err := r.stream.Download(r.host[i], a); err != nil {

@@ -60,7 +60,14 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 	}
 	fresh := m.fresh && solver != nil && moves == m.moves
 	m.fresh = false
+	together := false
 	if solver != nil && m.warm {
+		if err := m.bind(); err != nil { // where the gradients are going to be
+			return err
+		}
+		together = m.inPlace(weights)
+	}
+	if together {
 		err = m.runAndStep(solver, weights, fresh)
 	} else {
 		err = m.runSegments(fresh, nil)
@@ -78,7 +85,7 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 	if err := m.answerReads(); err != nil {
 		return err
 	}
-	if solver != nil && !m.warm { // only now have the gradients values that the solver can find
+	if solver != nil && !together { // only now have the gradients values that the solver can find
 		if err := solver.takeStep(weights); err != nil {
 			return fmt.Errorf("adamw: %w", err)
 		}
@@ -87,11 +94,24 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 	return nil
 }
 
+// inPlace reports whether a run writes the gradients where they are bound before it. Those of ops on the host, and what a
+// TapeMachine has left in an input to be added to, are known only after it.
+func (m *Machine) inPlace(weights []G.ValueGrad) bool {
+	for _, w := range weights {
+		n, ok := w.(*G.Node)
+		if !ok || n == nil || n.Deriv() == nil {
+			return false
+		}
+		s := m.of[n.Deriv()]
+		if g, err := n.Grad(); s == nil || s.kind != kernelSlot || err != nil || g != s.bound {
+			return false
+		}
+	}
+	return true
+}
+
 // runAndStep runs all steps and the solver's one behind them.
 func (m *Machine) runAndStep(s *AdamW, weights []G.ValueGrad, fresh bool) error {
-	if err := m.bind(); err != nil { // where the gradients are going to be
-		return err
-	}
 	err := s.begin(weights)
 	if err != nil {
 		return fmt.Errorf("adamw: %w", err)
@@ -109,7 +129,7 @@ func (m *Machine) runAndStep(s *AdamW, weights []G.ValueGrad, fresh bool) error 
 func (m *Machine) runSegments(fresh bool, solver *adamWPlan) error {
 	for i := range m.segments {
 		s, after := &m.segments[i], (*adamWPlan)(nil)
-		if fresh && s.to <= len(m.prologue) {
+		if fresh && s.to <= m.refreshed {
 			continue
 		}
 		if i == len(m.segments)-1 && s.kernels {
@@ -409,7 +429,13 @@ func (m *Machine) runOnHost(st *step) error {
 	}
 	out.host = v
 	if out.readByKernel {
-		if err := m.send(out, conform(v, want)); err != nil {
+		v := conform(v, want)
+		if len(out.checks) > 0 {
+			if err := m.check(out, v); err != nil {
+				return err
+			}
+		}
+		if err := m.send(out, v); err != nil {
 			return err
 		}
 		out.remote = false

@@ -145,6 +145,9 @@ func (r *hostReadback) Fetch(ops.Arg) (err error) {
 func (r *hostReadback) Value() (G.Value, error) { return r.value, nil }
 func (r *hostReadback) Close() error            { return nil }
 
+// Close ends the watch before its machine or solver does.
+func (w *Watch) Close() error { return w.close() }
+
 func (w *Watch) close() error {
 	w.closed = true
 	var errs []error

@@ -13,20 +13,23 @@ const (
 // lossScale keeps the gradients of fp16 within its range (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2): a step
 // whose gradients overflow changes no weight and halves the scale, and a thousand good steps double it.
 type lossScale struct {
-	value float64
-	good  int // steps since the last change
+	value float64 // of the next step
+	used  float64 // of the last step begun
+	good  int     // steps since the last change
 }
 
 func newLossScale() *lossScale { return &lossScale{value: firstLossScale} }
 
-// adjust takes note of the norm of a step's gradients. It reports whether they have overflowed where a smaller scale may
-// help.
-func (l *lossScale) adjust(norm float64) (skipped bool) {
+// adjust takes note of the norm of the gradients of a step with the given scale, which may be the one before the last. It
+// reports whether they have overflowed where a smaller scale may help.
+func (l *lossScale) adjust(norm, scale float64) (skipped bool) {
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		if l.value <= leastLossScale {
+		if scale <= leastLossScale {
 			return false
 		}
-		l.value, l.good = max(leastLossScale, l.value/2), 0
+		if scale <= l.value { // no step before this one has made it smaller already
+			l.value, l.good = max(leastLossScale, scale/2), 0
+		}
 		return true
 	}
 	if l.good++; l.good == goodSteps {

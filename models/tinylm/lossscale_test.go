@@ -12,22 +12,25 @@ import (
 
 func TestLossScale(t *testing.T) {
 	l := newLossScale()
-	require.True(t, l.adjust(math.Inf(1)))
-	require.True(t, l.adjust(math.NaN()))
+	require.True(t, l.adjust(math.Inf(1), firstLossScale))
+	require.True(t, l.adjust(math.NaN(), firstLossScale), "begun before the first was known")
+	require.Equal(t, firstLossScale/2., l.value)
+	require.True(t, l.adjust(math.NaN(), l.value))
 	require.Equal(t, firstLossScale/4., l.value)
 	for range goodSteps {
-		require.False(t, l.adjust(3))
+		require.False(t, l.adjust(3, l.value))
 	}
 	require.Equal(t, firstLossScale/2., l.value)
 	for range 30 * goodSteps {
-		l.adjust(3)
+		l.adjust(3, l.value)
 	}
 	require.Equal(t, float64(mostLossScale), l.value)
 	for range 24 {
-		require.True(t, l.adjust(math.NaN()))
+		require.True(t, l.adjust(math.NaN(), l.value))
 	}
 	require.Equal(t, float64(leastLossScale), l.value)
-	require.False(t, l.adjust(math.NaN()), "no smaller scale would help")
+	require.True(t, l.adjust(math.NaN(), 2), "at 1 it may still go on")
+	require.False(t, l.adjust(math.NaN(), 1), "no smaller scale would help")
 }
 
 // TestLossScaleCancels: the weights after some steps are the same bits at any scale.

@@ -31,7 +31,7 @@ type Model struct {
 	vm         G.VM
 	machine    *graph.Machine // vm, if it is one
 	scale      *G.F32         // of the gradients; nil is 1
-	restored   int            // Weights.restored at the last step
+	version    int            // of the weights after the last step
 }
 
 // ModelOption is an option of NewModel.
@@ -196,8 +196,11 @@ func (m *Model) NextTokens() {
 
 // Run computes logits, loss and, WithGradients, the gradients for the tokens and targets.
 func (m *Model) Run() error {
-	err := m.vm.RunAll()
-	m.vm.Reset()
+	err := m.weights.use(m.machine)
+	if err == nil {
+		err = m.vm.RunAll()
+		m.vm.Reset()
+	}
 	if err != nil {
 		return fmt.Errorf("tinylm: %w", err)
 	}
@@ -213,17 +216,18 @@ func (m *Model) Step(solver *graph.AdamW) error {
 	case m.machine == nil:
 		return fmt.Errorf("tinylm: train: the model runs on a %T, want a graph.Machine", m.vm)
 	}
-	if m.restored != m.weights.restored { // copies in half precision do not know of it
+	err := m.weights.use(m.machine)
+	if m.version != m.weights.version { // copies in half precision do not know of it
 		m.machine.Refresh()
-		m.restored = m.weights.restored
 	}
-	var err error
-	if m.scale != nil && solver != nil {
+	if err == nil && m.scale != nil && solver != nil {
 		err = solver.SetGradScale(float64(*m.scale))
 	}
 	if err == nil {
 		err = m.machine.Train(solver, m.grads)
 	}
+	m.weights.version++
+	m.version = m.weights.version
 	if err != nil {
 		return fmt.Errorf("tinylm: train: %w", err)
 	}
@@ -255,6 +259,12 @@ func (m *Model) Train(solver G.Solver) (loss float64, err error) {
 	if loss, err = m.Loss(); err != nil {
 		return 0, err
 	}
+	if a, ok := solver.(*graph.AdamW); ok && m.scale != nil {
+		if err := a.SetGradScale(float64(*m.scale)); err != nil {
+			return loss, err
+		}
+	}
+	m.weights.version++
 	if err := solver.Step(m.grads); err != nil {
 		return loss, fmt.Errorf("tinylm: train: %w", err)
 	}
@@ -317,4 +327,10 @@ func (m *Model) Evaluate(text []byte, n int) (float64, error) {
 }
 
 // Close ends the machine.
-func (m *Model) Close() error { return m.vm.Close() }
+func (m *Model) Close() error {
+	err := m.vm.Close()
+	if m.machine != nil && m.weights.user == m.machine {
+		m.weights.user = nil // it has waited
+	}
+	return err
+}

@@ -161,6 +161,7 @@ type run struct {
 type lateStep struct {
 	number int
 	lr     float64
+	scale  float64 // of the loss; 0 for none
 }
 
 func newRun(c Config, data *Data, t Training) (r *run, err error) {
@@ -279,7 +280,11 @@ func (r *run) step(done float64) error {
 		return fmt.Errorf("step %d: %w", r.steps+1, err)
 	}
 	r.steps++
-	r.late = append(r.late, lateStep{r.steps, lr})
+	late := lateStep{number: r.steps, lr: lr}
+	if r.scale != nil {
+		late.scale = r.scale.used
+	}
+	r.late = append(r.late, late)
 	if r.remote() && len(r.late) == 1 {
 		return nil
 	}
@@ -289,7 +294,8 @@ func (r *run) step(done float64) error {
 // begin enqueues a step and the copies of its loss and norm.
 func (r *run) begin() error {
 	if r.scale != nil {
-		if err := r.model.SetLossScale(r.scale.value); err != nil {
+		r.scale.used = r.scale.value
+		if err := r.model.SetLossScale(r.scale.used); err != nil {
 			return err
 		}
 	}
@@ -317,12 +323,17 @@ func (r *run) record() error {
 	if err != nil {
 		return fmt.Errorf("step %d: %w", at.number, err)
 	}
-	if skipped := r.scale != nil && r.scale.adjust(norm); !skipped && (math.IsNaN(norm) || math.IsInf(norm, 0)) {
+	skipped := r.scale != nil && r.scale.adjust(norm, at.scale)
+	if skipped {
+		r.solver.TakeBack()
+	} else if math.IsNaN(norm) || math.IsInf(norm, 0) {
 		return fmt.Errorf("step %d: the loss is %v and the global norm of the gradients %v", at.number, loss, norm)
 	}
 	r.known = at.number
-	keep := min(0.95, 1-1/float64(r.known))
-	r.loss = keep*r.loss + (1-keep)*loss
+	if !skipped {
+		keep := min(0.95, 1-1/float64(r.known))
+		r.loss = keep*r.loss + (1-keep)*loss
+	}
 	now := time.Now()
 	took := now.Sub(r.last)
 	r.last = now

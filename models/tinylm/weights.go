@@ -34,7 +34,8 @@ type Weights struct {
 
 	resident *graph.Resident    // nil: in host memory
 	moved    map[string]G.Value // on the device, by name
-	restored int                // how often Restore has changed the values
+	version  int                // how often they have been changed, by Restore and by training
+	user     *graph.Machine     // that has used them on the device last: others have to wait for it
 }
 
 // MoveTo copies the weights to the memory of b, where the models that are made from now on read and train them; Tensors are
@@ -65,7 +66,21 @@ func (w *Weights) MoveTo(b graph.Backend) error {
 	return nil
 }
 
-// Download copies the weights from the device that they have been moved to into Tensors. No training may be under way.
+// use makes m the machine that uses the weights on the device, after what another one has under way.
+func (w *Weights) use(m *graph.Machine) error {
+	if w.resident == nil || m == w.user {
+		return nil
+	}
+	if w.user != nil {
+		if err := w.user.Synchronize(); err != nil {
+			return err
+		}
+	}
+	w.user = m
+	return nil
+}
+
+// Download copies the weights from the device that they have been moved to into Tensors, after the steps that are under way.
 func (w *Weights) Download() error {
 	if w.resident == nil {
 		return nil
@@ -161,7 +176,7 @@ func (w *Weights) Restore(path string) error {
 			return fmt.Errorf("tinylm: load weights: %s: %s: %w", path, name, err) // not reached: readWeights has checked
 		}
 	}
-	w.restored++
+	w.version++
 	if w.resident != nil {
 		if err := w.resident.Upload(); err != nil {
 			return fmt.Errorf("tinylm: load weights: %w", err)

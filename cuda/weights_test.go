@@ -1,0 +1,95 @@
+package cuda_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// ran counts the launches of kernels whose names have a part in common.
+func (f fake) ran(part string) (n int) {
+	for name, times := range f.launches {
+		if strings.Contains(name, part) {
+			n += times
+		}
+	}
+	return n
+}
+
+// TestWeightsOfATrainingUnderWay: weights are saved after all steps, restored ones reach the copies in half precision, and
+// those that are freed are refused.
+func TestWeightsOfATrainingUnderWay(t *testing.T) {
+	b, f := open(t)
+	c := tinylm.Tiny()
+	c.Layers, c.Context, c.Vocab = 1, 64, 32
+	w, err := tinylm.NewWeights(c, tensor.Float32, 1)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), tinylm.WeightsFile)
+	require.NoError(t, w.MoveTo(b))
+	require.ErrorContains(t, w.MoveTo(b), "moved already")
+	machine := tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16))
+	m, err := tinylm.NewModel(w, 1, 64, tinylm.WithGradients(), machine)
+	require.NoError(t, err)
+	eval, err := tinylm.NewModel(w, 2, 64, machine)
+	require.NoError(t, err)
+	s, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+	require.NoError(t, err)
+
+	casts := func(step func() error) int {
+		before := f.ran("cast")
+		require.NoError(t, step())
+		require.NoError(t, m.Machine().Synchronize())
+		return f.ran("cast") - before
+	}
+	train := func() error { return m.Step(s) }
+	all := casts(train)
+	require.Greater(t, all, 5)
+	require.Less(t, casts(train), 3, "the optimizer has made them")
+	require.NoError(t, train())
+	require.NoError(t, w.Save(path))
+	require.Equal(t, 3, f.ran("adamw_update"), "before the weights were read")
+	require.NoError(t, w.Restore(path))
+	require.Equal(t, all, casts(train), "of the restored weights")
+	require.Less(t, casts(train), 3)
+	_, err = m.Train(s)
+	require.NoError(t, err)
+	require.NoError(t, eval.Run())
+	require.Equal(t, 6, f.ran("adamw_update"), "before another model has read the weights")
+
+	require.NoError(t, s.Close())
+	require.NoError(t, eval.Close())
+	require.NoError(t, w.Free()) // too early
+	require.ErrorContains(t, m.Run(), "memory has been freed")
+	require.NoError(t, m.Close())
+}
+
+// TestIndicesOfAnySource: what an op on the host has computed, and constants, are checked like inputs.
+func TestIndicesOfAnySource(t *testing.T) {
+	for _, onHost := range []bool{false, true} {
+		b, _ := open(t)
+		g := G.NewGraph()
+		table := G.NewMatrix(g, tensor.Float32, G.WithShape(4, 8), G.WithName("table"), G.WithInit(G.Gaussian(0, 1)))
+		ids := tensor.New(tensor.WithShape(1, 3), tensor.WithBacking([]int32{1, 99, 2}))
+		n := g.AddNode(G.NewConstant(ids, G.WithName("constant ids")))
+		if onHost {
+			in := G.NewTensor(g, tensor.Int32, 2, G.WithShape(1, 3), G.WithName("ids"), G.WithValue(ids))
+			n = G.Must(G.Add(in, in))
+		}
+		_, err := ops.Embedding(table, n)
+		require.NoError(t, err)
+		m, err := graph.NewMachine(g, graph.WithBackend(b))
+		if err == nil {
+			err = m.RunAll()
+			require.NoError(t, m.Close())
+		}
+		require.ErrorContains(t, err, "is outside the vocabulary [0, 4)", "%v", onHost)
+	}
+}
