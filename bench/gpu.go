@@ -2,19 +2,15 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"embed"
 	"errors"
 	"fmt"
-	"maps"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
@@ -251,128 +247,4 @@ func (t *trainer) busy() (float64, error) {
 		}
 	}()
 	return sum / samples, nil
-}
-
-// profiled is an op of the step, all its places together.
-type profiled struct {
-	name  string
-	calls int
-	time  time.Duration
-	cost
-}
-
-// benchProfile prints the share of each op in a training step, and its rate against the ceilings that the same run has
-// measured: of the matrix product for ops of products, of a sum of vectors for others.
-func benchProfile(r *report) (err error) {
-	t, err := warmTrainer(r)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	m := t.model.Machine()
-	begin := time.Now()
-	if err := errors.Join(t.steps(trainRuns), m.Synchronize()); err != nil {
-		return err
-	}
-	step := time.Since(begin) / trainRuns
-	all, outside, err := t.profile()
-	if err != nil {
-		return err
-	}
-	flops, bytes, err := ceilings(r)
-	if err != nil {
-		return err
-	}
-	size := trainSize(r)
-	r.add("matrix product, measured ceiling", "8192x8192x8192", flops/1e12, "TFLOP/s", nil, "", 0)
-	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s", nil, "", 0)
-	total := time.Duration(0)
-	for _, p := range all {
-		total += p.time
-	}
-	for _, p := range all {
-		share := 100 * p.time.Seconds() / total.Seconds()
-		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms", nil, "", 0)
-		if p.flop > 0 {
-			r.add(p.name, size, p.flop/p.time.Seconds()/1e12, "TFLOP/s", nil, "measured ceiling", flops/1e12)
-		} else {
-			r.add(p.name, size, p.bytes/p.time.Seconds()/1e9, "GB/s", nil, "measured ceiling", bytes/1e9)
-		}
-	}
-	r.add("all ops", size, total.Seconds()*1e3, "ms", nil, "", 0)
-	r.add("all ops, one by one, over a replayed step", size, 100*total.Seconds()/step.Seconds(), "%", nil, "", 0)
-	r.add("outside the attention branches", size, outside.Seconds()/(trainBatch*trainSeq)*1e6, "us/token", atMost(2.3),
-		"whole dense step, compiled PyTorch, peer figure", 1.55)
-	return nil
-}
-
-// profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
-func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) {
-	m := t.model.Machine()
-	times, err := m.Profile()
-	if err != nil {
-		return nil, 0, err
-	}
-	again, err := m.Profile()
-	if err != nil {
-		return nil, 0, err
-	}
-	adamw, err := t.optimizer()
-	if err != nil {
-		return nil, 0, err
-	}
-	byName := map[string]*profiled{adamw.name: adamw}
-	outside = adamw.time
-	for i, s := range m.Plan().Steps {
-		if s.Prologue {
-			continue // no part of a step, since the optimizer makes them
-		}
-		name := s.Op + ", " + s.Implementation
-		p := byName[name]
-		if p == nil {
-			p = &profiled{name: name}
-			byName[name] = p
-		}
-		c, took := costOf(s), min(times[i], again[i])
-		p.calls, p.time, p.flop, p.bytes = p.calls+1, p.time+took, p.flop+c.flop, p.bytes+c.bytes
-		if !inBranch(s.Op) {
-			outside += took
-		}
-	}
-	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside, nil
-}
-
-// optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and the
-// copy in half precision.
-func (t *trainer) optimizer() (*profiled, error) {
-	m := t.model.Machine()
-	p := &profiled{name: "adamw, cuda", calls: 1, cost: cost{bytes: float64(t.weights.Config.Parameters()) * (7*4 + 2)}}
-	for range 3 {
-		first, err := m.NewEvent()
-		if err != nil {
-			return nil, err
-		}
-		last, err := m.NewEvent()
-		if err != nil {
-			return nil, errors.Join(err, first.Close())
-		}
-		err = errors.Join(m.Synchronize(), first.Record(), t.solver.Step(G.NodesToValueGrads(t.model.Learnables())), last.Record())
-		var d time.Duration
-		if err == nil {
-			d, err = last.Since(first)
-		}
-		if err = errors.Join(err, first.Close(), last.Close()); err != nil {
-			return nil, err
-		}
-		if p.time == 0 || d < p.time {
-			p.time = d
-		}
-	}
-	return p, nil
-}
-
-// inBranch reports whether an op is of an attention branch.
-func inBranch(name string) bool {
-	return strings.Contains(name, "attention") || strings.Contains(name, "sliding window") || strings.Contains(name, "select blocks") ||
-		strings.Contains(name, "compress")
 }

@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -29,13 +28,6 @@ type adamWPlan struct {
 	shared  bool // the stream is a machine's
 	spans   []adamWSpan
 	watches []*Watch
-}
-
-// adamWSpan is the memory of a weight or of its gradient.
-type adamWSpan struct {
-	span
-	slot   int
-	weight bool
 }
 
 // adamWSlot is one weight.
@@ -162,105 +154,6 @@ func (p *adamWPlan) bind(site Site, in []ops.Arg) error {
 	}
 	p.stream, err = p.backend.NewStream()
 	return err
-}
-
-// adopt points the cells to the weights and their gradients, and checks that they are what they were.
-func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
-	if len(weights) != len(p.slots) {
-		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
-	}
-	for i, w := range weights {
-		s := &p.slots[i]
-		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
-			return fmt.Errorf("weight %d is %s, in the first step it was %s", i, n.Name(), s.name)
-		}
-		value := w.Value()
-		if value == nil {
-			return fmt.Errorf("%s has no value", s.name)
-		}
-		if err := adoptInPlace(b, s.weight, value); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		grad, err := w.Grad()
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		if grad == nil {
-			return fmt.Errorf("%s has no gradient: the graph has not run, or its VM does not keep it", s.name)
-		}
-		ok, err := b.Adopt(s.grad.Buf, grad, s.grad.Operand)
-		if err == nil && !ok {
-			err = p.upload(s, grad)
-		}
-		if err != nil {
-			return fmt.Errorf("gradient of %s: %w", s.name, err)
-		}
-	}
-	return p.checkApart()
-}
-
-// upload copies a gradient that an op on the host has computed to memory of its own.
-func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
-	if s.own == nil {
-		var err error
-		if s.own, err = p.backend.Alloc(s.grad.Operand.Bytes()); err != nil {
-			return err
-		}
-	}
-	s.own.Place(s.grad.Buf, 0, s.grad.Operand.Bytes())
-	return p.stream.Upload(s.grad, grad)
-}
-
-// checkApart returns an error if a weight shares memory with another one or with a gradient: the step would change it
-// twice, or read what it has changed.
-func (p *adamWPlan) checkApart() error {
-	p.spans = p.spans[:0]
-	for i, s := range p.slots {
-		w, g, bytes := uintptr(s.weight.Pointer()), uintptr(s.grad.Pointer()), uintptr(s.weight.Operand.Bytes())
-		p.spans = append(p.spans, adamWSpan{span{w, w + bytes}, i, true}, adamWSpan{span{g, g + bytes}, i, false})
-	}
-	slices.SortFunc(p.spans, func(a, b adamWSpan) int { return cmp.Compare(a.from, b.from) })
-	var last, lastWeight adamWSpan // that reach furthest
-	for _, s := range p.spans {
-		with := lastWeight
-		if s.weight {
-			with = last
-		}
-		if s.from < with.to {
-			return fmt.Errorf("%s and %s share memory", p.describe(with), p.describe(s))
-		}
-		if s.to > last.to {
-			last = s
-		}
-		if s.weight && s.to > lastWeight.to {
-			lastWeight = s
-		}
-	}
-	return nil
-}
-
-func (p *adamWPlan) describe(s adamWSpan) string {
-	if s.weight {
-		return p.slots[s.slot].name
-	}
-	return "the gradient of " + p.slots[s.slot].name
-}
-
-var errElsewhere = errors.New("not in the memory of the solver's backend: see MoveInputs")
-
-// adoptInPlace points a cell to the memory of a value that is written to: a copy will not do.
-func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
-	ok, err := b.Adopt(a.Buf, v, a.Operand)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return errElsewhere
-	}
-	if uintptr(a.Pointer()) != v.Uintptr() {
-		return errors.New("not contiguous and row-major, so it can not be changed in place")
-	}
-	return nil
 }
 
 // prepare makes everything ready for the kernel of step number t, from 1.

@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"slices"
 
 	"gorgonia.org/tensor"
 
@@ -146,4 +147,72 @@ func (p *program) show(s, c *slot) {
 			p.reads[i].from = c
 		}
 	}
+}
+
+// implement gives the step operands in the types that it computes in, and an implementation: in half precision if that is
+// wanted and there is one, else in the graph's types, else on the host.
+func (p *program) implement(st *step, site Site) error {
+	from := st.in
+	as := func(in, out []tensor.Dtype) (err error) {
+		st.in, site.In, site.Out = make([]*slot, len(from)), nil, nil
+		for i, s := range from {
+			want := graphType(s)
+			if in != nil {
+				want = in[i]
+			}
+			if st.in[i], err = p.stored(s, want); err != nil {
+				return fmt.Errorf("input %d: %w", i, err)
+			}
+			site.In = append(site.In, st.in[i].arg.Operand)
+		}
+		for i, s := range st.out {
+			s.arg.Dtype = graphType(s)
+			if out != nil {
+				s.arg.Dtype = out[i]
+			}
+			site.Out = append(site.Out, s.arg.Operand)
+		}
+		return p.dispatch(st, site)
+	}
+	if ops.IsHalf(p.half) {
+		wish := site
+		for _, s := range from {
+			wish.In = append(wish.In, s.arg.Operand)
+		}
+		for _, s := range st.out {
+			wish.Out = append(wish.Out, s.arg.Operand)
+		}
+		in, out := p.storage(wish)
+		if len(in) != len(from) || len(out) != len(st.out) {
+			return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", p.device.Kind, len(in), len(out), len(from), len(st.out))
+		}
+		before := *p
+		if err := as(in, out); err != nil || st.kernel != nil {
+			return err
+		}
+		p.forget(&before, from)
+		st.chosen.refused = nil
+	}
+	return as(nil, nil)
+}
+
+// forget takes back the casts of from that have been made since before.
+func (p *program) forget(before *program, from []*slot) {
+	made := p.slots[len(before.slots):]
+	for _, s := range from {
+		for dt, c := range s.casts {
+			if slices.Contains(made, c) {
+				delete(s.casts, dt)
+			}
+		}
+	}
+	p.slots, p.steps, p.prologue = before.slots, before.steps, before.prologue
+}
+
+// graphType returns the type that the graph has for s.
+func graphType(s *slot) tensor.Dtype {
+	if ops.IsHalf(s.arg.Dtype) {
+		return tensor.Float32
+	}
+	return s.arg.Dtype
 }

@@ -157,13 +157,6 @@ type run struct {
 	losses, norms *graph.Watch
 }
 
-// lateStep is a step whose loss is not known yet.
-type lateStep struct {
-	number int
-	lr     float64
-	scale  float64 // of the loss; 0 for none
-}
-
 func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	r = &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress)}
 	defer func() {
@@ -263,97 +256,6 @@ func (r *run) done() float64 {
 		return float64(r.steps) / float64(r.Steps)
 	}
 	return min(1, float64(time.Since(r.start))/float64(r.Duration))
-}
-
-// step begins a training step, and records it, or, where a device computes, the step before: the host does not wait for
-// the step that it has just begun.
-func (r *run) step(done float64) error {
-	if r.last.IsZero() {
-		r.last = time.Now()
-	}
-	lr := r.rate(done)
-	if err := r.solver.SetLR(lr); err != nil {
-		return err
-	}
-	r.batches.next(r.model.Tokens(), r.model.Targets(), r.config.Context)
-	if err := r.begin(); err != nil {
-		return fmt.Errorf("step %d: %w", r.steps+1, err)
-	}
-	r.steps++
-	late := lateStep{number: r.steps, lr: lr}
-	if r.scale != nil {
-		late.scale = r.scale.used
-	}
-	r.late = append(r.late, late)
-	if r.remote() && len(r.late) == 1 {
-		return nil
-	}
-	return r.record()
-}
-
-// begin enqueues a step and the copies of its loss and norm.
-func (r *run) begin() error {
-	if r.scale != nil {
-		r.scale.used = r.scale.value
-		if err := r.model.SetLossScale(r.scale.used); err != nil {
-			return err
-		}
-	}
-	err := r.model.Step(r.solver)
-	if err == nil && r.losses == nil {
-		if r.losses, err = r.model.WatchLoss(); err == nil {
-			r.norms, err = r.solver.WatchNorm()
-		}
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(r.losses.Fetch(), r.norms.Fetch())
-}
-
-// record waits for the oldest step not recorded yet and records it.
-func (r *run) record() error {
-	at := r.late[0]
-	r.late = append(r.late[:0], r.late[1:]...)
-	loss, err := r.losses.Next()
-	if err != nil {
-		return fmt.Errorf("step %d: %w", at.number, err)
-	}
-	norm, err := r.norms.Next()
-	if err != nil {
-		return fmt.Errorf("step %d: %w", at.number, err)
-	}
-	skipped := r.scale != nil && r.scale.adjust(norm, at.scale)
-	if skipped {
-		r.solver.TakeBack()
-	} else if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return fmt.Errorf("step %d: the loss is %v and the global norm of the gradients %v", at.number, loss, norm)
-	}
-	r.known = at.number
-	if !skipped {
-		keep := min(0.95, 1-1/float64(r.known))
-		r.loss = keep*r.loss + (1-keep)*loss
-	}
-	now := time.Now()
-	took := now.Sub(r.last)
-	r.last = now
-	r.busy += took
-	if r.log != nil {
-		speed := float64(r.Batch*r.config.Context) / took.Seconds()
-		r.log.AddStep(runlog.Step{Step: at.number, Loss: loss, LR: at.lr, GradNorm: norm, TokensPerSec: speed})
-	}
-	r.show.step(r)
-	return nil
-}
-
-// settle records all steps and waits for them.
-func (r *run) settle() error {
-	for len(r.late) > 0 {
-		if err := r.record(); err != nil {
-			return err
-		}
-	}
-	return r.model.machine.Synchronize()
 }
 
 // evaluate records the held-out loss on the way, and saves the record so far.

@@ -1,0 +1,127 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// load reads the value of an input.
+func (m *Machine) load(s *slot) error {
+	v := s.node.Value()
+	if v == nil {
+		return errors.New("no value is bound")
+	}
+	want := s.arg.Operand
+	if got := v.Shape(); v.Dtype() != want.Dtype || !got.Eq(want.Shape) && !(got.IsScalar() && want.Elements() == 1) {
+		return fmt.Errorf("got %v, want %v", ops.Operand{Dtype: v.Dtype(), Shape: got}, want)
+	}
+	s.host, s.remote = v, false
+	if len(s.checks) > 0 {
+		if err := m.check(s, v); err != nil {
+			return err
+		}
+	}
+	if m.inMemory(v) { // a result of an earlier run, whose memory this run writes
+		if err := m.upload(s, v); err != nil {
+			return err
+		}
+		if s.remote = !m.device.Host; !s.remote {
+			s.host = m.stream.View(s.arg)
+		}
+		return nil
+	}
+	if s.readByKernel {
+		return m.send(s, v)
+	}
+	if m.device.Host {
+		return nil
+	}
+	var err error
+	s.remote, err = m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
+	return err
+}
+
+// checkFailure says that an op refuses the numbers of an input.
+type checkFailure struct {
+	check
+	err error
+}
+
+func (c *checkFailure) Error() string { return c.err.Error() }
+
+// check lets the ops that read s look at the numbers of v, where these are on the host.
+func (m *Machine) check(s *slot, v G.Value) error {
+	if isRemote(v) {
+		return nil
+	}
+	if err := ops.HoldValue(&m.cell, v, s.arg.Operand); err != nil {
+		return err
+	}
+	for _, c := range s.checks {
+		if err := c.spec.Check(c.in, &m.cell); err != nil {
+			return &checkFailure{c, err}
+		}
+	}
+	return nil
+}
+
+// send makes v the value of s that kernels read: in place, or copied.
+func (m *Machine) send(s *slot, v G.Value) error {
+	before := s.arg.Pointer()
+	ok, err := m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return m.upload(s, v)
+	}
+	s.remote = !m.device.Host
+	if s.arg.Pointer() != before {
+		m.moves++
+	}
+	return nil
+}
+
+// upload copies v into the arena, or into memory that s has for itself.
+func (m *Machine) upload(s *slot, v G.Value) error {
+	before := s.arg.Pointer()
+	if s.region == nil {
+		if s.own == nil {
+			var err error
+			if s.own, err = m.backend.Alloc(s.arg.Operand.Bytes()); err != nil {
+				return err
+			}
+		}
+		s.own.Place(s.arg.Buf, 0, s.arg.Operand.Bytes())
+		m.addSpan(uintptr(s.arg.Pointer()), s.arg.Operand.Bytes())
+	}
+	if s.arg.Pointer() != before {
+		m.moves++
+	}
+	m.copies.uploads++
+	return m.stream.Upload(s.arg, v)
+}
+
+// inMemory reports whether v lies in the machine's arena.
+func (m *Machine) inMemory(v G.Value) bool {
+	p, base := v.Uintptr(), uintptr(m.all.Pointer())
+	return p >= base && p-base < uintptr(m.all.Bytes())
+}
+
+// addSpan notes memory of a single value that each run writes again.
+func (m *Machine) addSpan(from uintptr, bytes int) {
+	if s := (span{from, from + uintptr(bytes)}); !slices.Contains(m.spans, s) {
+		m.spans = append(m.spans, s)
+	}
+}
+
+// inSpans reports whether v lies in memory of a single value of the machine.
+func (m *Machine) inSpans(v G.Value) bool {
+	p := v.Uintptr()
+	return slices.ContainsFunc(m.spans, func(s span) bool { return s.from <= p && p < s.to })
+}
