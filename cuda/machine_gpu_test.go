@@ -123,27 +123,6 @@ func bits(list [][]float64) [][]uint64 {
 	return all
 }
 
-// TestHalfOpsOnGPU compares every op in half precision with the CPU's in float64: that the operands lie where they should.
-func TestHalfOpsOnGPU(t *testing.T) {
-	b := openGPU(t)
-	for p, tolerance := range map[graph.Precision]float64{graph.BF16: 4e-2, graph.FP16: 6e-3} {
-		for _, c := range opCases() {
-			if c.chooses {
-				continue
-			}
-			g64, results64 := c.graph(t, tensor.Float64)
-			want := oracle(t, g64, results64)
-			g, results := c.graph(t, tensor.Float32)
-			m := machine(t, g, b, graph.WithKeep(results...), graph.WithPrecision(p))
-			require.NoError(t, m.RunAll())
-			require.Zero(t, m.Counts()["host"])
-			for i, n := range results {
-				testutil.Within(t, fmt.Sprintf("%s, result %d, %v", c.name, i, p), numbers(t, n.Value()), want[i], tolerance)
-			}
-		}
-	}
-}
-
 // TestLayerOnGPU compares a layer of NSA and its gradients with the CPU's in float64.
 func TestLayerOnGPU(t *testing.T) {
 	b := openGPU(t)

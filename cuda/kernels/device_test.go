@@ -252,7 +252,11 @@ func (s *suite) get(a *array) []float64 {
 	return decode(a.typ, s.bytesOf(a))
 }
 
-// tolerance of one result: float32, or two roundings of the type.
+// tolerance of one result, over the largest magnitude M of its array: 1e-5 in float32. In half precision it follows from
+// the rounding of results alone, which no implementation that stores them in the type escapes. With the unit roundoff u,
+// 2^-8 for the 8 significant bits of bfloat16 and 2^-11 for the 11 of float16, half a unit in the last place of M is
+// between uM/2 and uM, so that twice the error of a naive implementation is at least between uM and 2uM. bfloat16 has
+// the lower end u, float16 the upper one 2u: beside its u the error of sums in float32 would count.
 func tolerance(t Type) float64 {
 	return map[Type]float64{F32: 1e-5, BF16: 1. / 256, F16: 1. / 1024}[t]
 }
@@ -277,10 +281,9 @@ func encode(typ Type, values []float64) []byte {
 		case F32:
 			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
 		case BF16:
-			b := math.Float32bits(float32(v))
-			out = binary.LittleEndian.AppendUint16(out, uint16((b+0x7fff+b>>16&1)>>16))
+			out = binary.LittleEndian.AppendUint16(out, testutil.BFloat16(v))
 		case F16:
-			out = binary.LittleEndian.AppendUint16(out, float16(v))
+			out = binary.LittleEndian.AppendUint16(out, testutil.Float16(v))
 		}
 	}
 	return out
@@ -293,56 +296,10 @@ func decode(typ Type, data []byte) []float64 {
 		case F32:
 			out[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
 		case BF16:
-			out[i] = float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(at)) << 16))
+			out[i] = testutil.FromBFloat16(binary.LittleEndian.Uint16(at))
 		case F16:
-			out[i] = fromFloat16(binary.LittleEndian.Uint16(at))
+			out[i] = testutil.FromFloat16(binary.LittleEndian.Uint16(at))
 		}
 	}
 	return out
-}
-
-// float16 returns the bits of v as IEEE half precision.
-func float16(v float64) uint16 {
-	sign := uint16(math.Float64bits(v) >> 48 & 0x8000)
-	switch v = math.Abs(v); {
-	case math.IsNaN(v):
-		return 0x7e00
-	case v >= 65520:
-		return sign | 0x7c00
-	case v < 0x1p-14:
-		return sign | uint16(math.RoundToEven(v*0x1p24))
-	}
-	frac, exp := math.Frexp(v) // v = frac 2^exp, frac in [0.5,1)
-	return sign | (uint16(exp+14)<<10 + uint16(math.RoundToEven(frac*2048)) - 1024)
-}
-
-func fromFloat16(b uint16) float64 {
-	sign := 1.0
-	if b&0x8000 != 0 {
-		sign = -1
-	}
-	exp, frac := int(b>>10&31), float64(b&1023)
-	switch exp {
-	case 0:
-		return sign * frac * 0x1p-24
-	case 31:
-		if frac != 0 {
-			return math.NaN()
-		}
-		return sign * math.Inf(1)
-	}
-	return sign * math.Ldexp(1+frac/1024, exp-15)
-}
-
-func TestHalfPrecisionOfTheTests(t *testing.T) {
-	for v, want := range map[float64]uint16{0: 0, 1: 0x3c00, -2: 0xc000, 65504: 0x7bff, 65520: 0x7c00, 0x1p-24: 1, 0.1: 0x2e66, 0x1p-14: 0x400} {
-		if got := float16(v); got != want {
-			t.Errorf("%v is %#x, want %#x", v, got, want)
-		}
-	}
-	for b := range uint16(0x7c00) {
-		if got := float16(fromFloat16(b)); got != b {
-			t.Errorf("%#x comes back as %#x", b, got)
-		}
-	}
 }

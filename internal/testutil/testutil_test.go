@@ -245,3 +245,22 @@ func TestGuardedTells(t *testing.T) {
 func beyond(x []float64, i int) {
 	*(*float64)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(x)), i*8)) = 1
 }
+
+// TestHalfPrecision goes through every number of both types.
+func TestHalfPrecision(t *testing.T) {
+	for v, want := range map[float64]uint16{0: 0, 1: 0x3c00, -2: 0xc000, 65504: 0x7bff, 65520: 0x7c00, 0x1p-24: 1, 0.1: 0x2e66, 0x1p-14: 0x400} {
+		require.Equal(t, want, Float16(v), "%v", v)
+	}
+	for v, want := range map[float64]uint16{0: 0, 1: 0x3f80, -2: 0xc000, 0.1: 0x3dcd, 1 + 0x1p-8: 0x3f80, 1 + 0x3p-8: 0x3f82, 3.5e38: 0x7f80} {
+		require.Equal(t, want, BFloat16(v), "%v", v)
+	}
+	for b := range uint16(0x7c00) {
+		require.Equal(t, b, Float16(FromFloat16(b)))
+		require.Equal(t, b|0x8000, Float16(-FromFloat16(b)))
+	}
+	for b := range uint16(0x7f80) {
+		require.Equal(t, b, BFloat16(FromBFloat16(b)))
+	}
+	require.True(t, math.IsNaN(FromFloat16(Float16(math.NaN()))))
+	require.True(t, math.IsNaN(FromBFloat16(BFloat16(math.NaN()))))
+}

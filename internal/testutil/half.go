@@ -1,0 +1,46 @@
+package testutil
+
+import "math"
+
+// BFloat16 returns the bits of v as bfloat16, rounded to float32 and then to nearest even.
+func BFloat16(v float64) uint16 {
+	b := math.Float32bits(float32(v))
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// FromBFloat16 returns the number that has the bits b as bfloat16.
+func FromBFloat16(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }
+
+// Float16 returns the bits of v as IEEE half precision, rounded to nearest even.
+func Float16(v float64) uint16 {
+	sign := uint16(math.Float64bits(v) >> 48 & 0x8000)
+	switch v = math.Abs(v); {
+	case math.IsNaN(v):
+		return 0x7e00
+	case v >= 65520:
+		return sign | 0x7c00
+	case v < 0x1p-14:
+		return sign | uint16(math.RoundToEven(v*0x1p24))
+	}
+	frac, exp := math.Frexp(v) // v = frac 2^exp, frac in [0.5,1)
+	return sign | (uint16(exp+14)<<10 + uint16(math.RoundToEven(frac*2048)) - 1024)
+}
+
+// FromFloat16 returns the number that has the bits b as IEEE half precision.
+func FromFloat16(b uint16) float64 {
+	sign := 1.0
+	if b&0x8000 != 0 {
+		sign = -1
+	}
+	exp, frac := int(b>>10&31), float64(b&1023)
+	switch exp {
+	case 0:
+		return sign * frac * 0x1p-24
+	case 31:
+		if frac != 0 {
+			return math.NaN()
+		}
+		return sign * math.Inf(1)
+	}
+	return sign * math.Ldexp(1+frac/1024, exp-15)
+}
