@@ -188,6 +188,7 @@ func benchTrain(r *report) (err error) {
 	r.add("Base(), training", size, rate, "tok/s", nil, "dense eager PyTorch, peer figure", eagerPyTorch)
 	r.add("training step", size, wall/trainRuns*1e3, "ms", nil, "", 0)
 	r.add("the GPU's queue reaches over", size, 100*onDevice.Seconds()/wall, "% of the time", nil, "", 0)
+	uploads := m.Counts()["upload"] - copies["upload"]
 	if busy, err := t.busy(); err == nil {
 		r.add("GPU busy, by nvidia-smi", size, busy, "% of the time", atLeast(80), "", 0)
 	} else {
@@ -195,7 +196,6 @@ func benchTrain(r *report) (err error) {
 	}
 	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10), "", 0)
 	r.add("allocations of a step", size, float64(after.Mallocs-before.Mallocs)/trainRuns, "", atMost(0.99), "", 0)
-	uploads := m.Counts()["upload"] - copies["upload"]
 	r.add("uploads of a step", size, float64(uploads)/trainRuns, "", nil, "", 0)
 	r.add("memory of the machine", size, float64(m.Plan().Arena)/(1<<30), "GiB", nil, "", 0)
 	return nil
