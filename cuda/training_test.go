@@ -121,6 +121,9 @@ func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 				if r == driver.OutOfMemory && !strings.Contains(method, "Alloc") && !strings.Contains(method, "Create") {
 					continue
 				}
+				if strings.HasPrefix(method, "DeviceGet") {
+					continue // of opening, which TestEveryCallFailsOnce has
+				}
 				if (strings.HasPrefix(method, "FuncGet") || method == "ModuleGetFunction") && n > 4 || method == "CtxSetCurrent" && n%16 != 0 {
 					continue // more of the same
 				}
