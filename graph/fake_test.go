@@ -24,6 +24,9 @@ type fake struct {
 	broken    error  // of Bind
 	exhausted error  // of Alloc
 	fault     string // panic of Launch
+	failAt    int    // number of the call, from 1, that does nothing and fails; 0 for none
+	calls     int    // that may fail, so far
+	failed    string // the call that did
 
 	open, memory, streams  int // Close not called yet, bytes, streams
 	uploads, downloads     int
@@ -34,6 +37,15 @@ type fake struct {
 }
 
 func newFake() *fake { return &fake{cpu: graph.NewCPU(1), open: 1} }
+
+// call counts a call and returns the failure that it is to have.
+func (f *fake) call(name string) error {
+	if f.calls++; f.calls == f.failAt {
+		f.failed = name
+		return fmt.Errorf("%s fails", name)
+	}
+	return nil
+}
 
 func (f *fake) Device() graph.Device {
 	return graph.Device{Name: "fake", Kind: "fake", Units: 1, Capability: 10, Alignment: 256}
@@ -57,12 +69,18 @@ func (f *fake) Alloc(bytes int) (graph.Memory, error) {
 	if f.exhausted != nil {
 		return nil, f.exhausted
 	}
+	if err := f.call("alloc"); err != nil {
+		return nil, err
+	}
 	m, err := f.cpu.Alloc(bytes + 256)
 	f.memory += bytes
 	return &fakeMemory{m, bytes, f}, err
 }
 
 func (f *fake) NewStream() (graph.Stream, error) {
+	if err := f.call("new stream"); err != nil {
+		return nil, err
+	}
 	s, err := f.cpu.NewStream()
 	f.streams++
 	stream := &fakeStream{fake: f, cpu: s}
@@ -126,6 +144,9 @@ func (i fakeImplementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel,
 	if i.fake.broken != nil {
 		return nil, i.fake.broken
 	}
+	if err := i.fake.call("bind"); err != nil {
+		return nil, err
+	}
 	if i.name == "unbound" {
 		return nil, fmt.Errorf("no library: %w", graph.Refuse(graph.ReasonMissing, "libfake.so"))
 	}
@@ -139,7 +160,10 @@ type fakeKernel struct {
 	bound []cpu.Buf // that Prepare saw
 }
 
-func (k *fakeKernel) Prepare(graph.Stream, *cpu.Buf) error {
+func (k *fakeKernel) Prepare(s graph.Stream, _ *cpu.Buf) error {
+	if err := s.(*fakeStream).fake.call("prepare"); err != nil {
+		return err
+	}
 	k.bound = k.bound[:0]
 	for _, a := range k.args {
 		k.bound = append(k.bound, *a.Buf)
@@ -172,6 +196,9 @@ func (k *fakeKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	if stream.fake.fault != "" {
 		panic(stream.fake.fault)
 	}
+	if err := stream.fake.call("launch"); err != nil {
+		return err
+	}
 	stream.fake.launches++
 	stream.enqueue(run)
 	return nil
@@ -197,6 +224,9 @@ func (s *fakeStream) Upload(dst ops.Arg, src G.Value) error {
 	if s.capturing {
 		return errors.New("upload during a capture")
 	}
+	if err := s.fake.call("upload"); err != nil {
+		return err
+	}
 	to := ops.Arg{Operand: dst.Operand, Buf: new(cpu.Buf)}
 	*to.Buf = *dst.Buf
 	from := src
@@ -217,6 +247,9 @@ func (s *fakeStream) Download(dst G.Value, src ops.Arg) error {
 	if s.capturing {
 		return errors.New("download during a capture")
 	}
+	if err := s.fake.call("download"); err != nil {
+		return err
+	}
 	s.fake.downloads++
 	from := ops.Arg{Operand: src.Operand, Buf: new(cpu.Buf)}
 	*from.Buf = *src.Buf
@@ -231,6 +264,9 @@ func (s *fakeStream) View(a ops.Arg) G.Value {
 }
 
 func (s *fakeStream) NewReadback(o ops.Operand) (graph.Readback, error) {
+	if err := s.fake.call("new readback"); err != nil {
+		return nil, err
+	}
 	return &fakeReadback{s, ops.NewValue(o)}, nil
 }
 
@@ -267,6 +303,9 @@ func (s *fakeStream) BeginCapture() error {
 	if s.capturing {
 		return errors.New("capture during a capture")
 	}
+	if err := s.fake.call("begin capture"); err != nil {
+		return err
+	}
 	s.fake.captures++
 	s.capturing, s.captured = true, nil
 	return nil
@@ -274,10 +313,16 @@ func (s *fakeStream) BeginCapture() error {
 
 func (s *fakeStream) EndCapture() (graph.Replay, error) {
 	s.capturing = false
+	if err := s.fake.call("end capture"); err != nil {
+		return nil, err
+	}
 	return fakeReplay(s.captured), nil
 }
 
 func (s *fakeStream) Synchronize() error {
+	if err := s.fake.call("synchronize"); err != nil {
+		return err
+	}
 	s.fake.synchronized++
 	queue := s.queue
 	s.queue = nil
@@ -294,6 +339,9 @@ func (s *fakeStream) Close() error { s.fake.streams--; return nil }
 type fakeReplay []func() error
 
 func (r fakeReplay) Launch(s graph.Stream) error {
+	if err := s.(*fakeStream).fake.call("replay"); err != nil {
+		return err
+	}
 	s.(*fakeStream).fake.replays++
 	s.(*fakeStream).queue = append(s.(*fakeStream).queue, r...)
 	return nil

@@ -1,0 +1,85 @@
+package graph_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// trainAgain takes steps on a device, trying again, once, what fails. It returns the losses, the norm, the weights and the
+// failures.
+func (n *tiny) trainAgain(t *testing.T, b graph.Backend, p graph.Precision, opts ...graph.Option) (all []float64, failures []error) {
+	try := func(f func() error) {
+		t.Helper()
+		if err := f(); err != nil {
+			failures = append(failures, err)
+			require.NoError(t, f(), "after %v", err)
+		}
+	}
+	var r *graph.Resident
+	try(func() (err error) { r, err = graph.MoveInputs(b, n.weights...); return err })
+	var m *graph.Machine
+	opts = append(opts, graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss))
+	try(func() (err error) { m, err = graph.NewMachine(n.graph, opts...); return err })
+	solver, err := graph.NewAdamW(graph.WithSolverMachine(m), graph.WithLR(0.01))
+	require.NoError(t, err)
+	var loss *graph.Watch
+	try(func() (err error) { loss, err = m.Watch(n.loss); return err })
+	for range 4 {
+		try(func() error { return m.Train(solver, G.NodesToValueGrads(n.weights)) })
+		try(loss.Fetch)
+		try(m.Synchronize)
+		x, err := loss.Next()
+		if err != nil { // the copy is lost, but not the value
+			failures = append(failures, err)
+			require.NoError(t, loss.Fetch())
+			x, err = loss.Next()
+			require.NoError(t, err)
+		}
+		all = append(all, x)
+	}
+	require.Equal(t, 4, solver.Steps())
+	try(func() error {
+		norm, err := solver.Norm()
+		if err == nil {
+			all = append(all, norm)
+		}
+		return err
+	})
+	try(r.Download)
+	// What fails here has been freed all the same.
+	failures = append(failures, errors.Join(solver.Close(), m.Close(), r.Close()))
+	for _, w := range n.weights {
+		all = append(all, numbers(t, w.Value())...)
+	}
+	return all, failures
+}
+
+// TestTrainingGoesOn makes each call of a device fail in turn. What is tried again then gives the bits that it would have
+// given, and nothing leaks.
+func TestTrainingGoesOn(t *testing.T) {
+	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
+		for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
+			f := halfFake{newFake()}
+			want, failures := newTiny(t).trainAgain(t, f, p, opts...)
+			require.NoError(t, errors.Join(failures...))
+			for at := 1; at <= f.calls; at++ {
+				t.Run(fmt.Sprintf("%v/%d options/%d", p, len(opts), at), func(t *testing.T) {
+					again := halfFake{newFake()}
+					again.failAt = at
+					got, failures := newTiny(t).trainAgain(t, again, p, opts...)
+					require.ErrorContains(t, errors.Join(failures...), again.failed+" fails")
+					require.NotContains(t, errors.Join(failures...).Error(), "panic")
+					require.Equal(t, want, got, "after %v", failures)
+					require.Zero(t, again.streams)
+					require.Zero(t, again.memory)
+				})
+			}
+		}
+	}
+}
