@@ -65,20 +65,29 @@ func (n *tiny) trainAgain(t *testing.T, b graph.Backend, p graph.Precision, opts
 func TestTrainingGoesOn(t *testing.T) {
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
 		for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-			f := halfFake{newFake()}
-			want, failures := newTiny(t).trainAgain(t, f, p, opts...)
-			require.NoError(t, errors.Join(failures...))
-			for at := 1; at <= f.calls; at++ {
-				t.Run(fmt.Sprintf("%v/%d options/%d", p, len(opts), at), func(t *testing.T) {
-					again := halfFake{newFake()}
-					again.failAt = at
-					got, failures := newTiny(t).trainAgain(t, again, p, opts...)
-					require.ErrorContains(t, errors.Join(failures...), again.failed+" fails")
-					require.NotContains(t, errors.Join(failures...).Error(), "panic")
-					require.Equal(t, want, got, "after %v", failures)
-					require.Zero(t, again.streams)
-					require.Zero(t, again.memory)
-				})
+			for _, read := range []bool{false, true} {
+				net := func() *tiny {
+					n := newTiny(t)
+					if read {
+						G.Read(n.loss, new(G.Value))
+					}
+					return n
+				}
+				f := halfFake{newFake()}
+				want, failures := net().trainAgain(t, f, p, opts...)
+				require.NoError(t, errors.Join(failures...))
+				for at := 1; at <= f.calls; at++ {
+					t.Run(fmt.Sprintf("%v/%d options/read %v/%d", p, len(opts), read, at), func(t *testing.T) {
+						again := halfFake{newFake()}
+						again.failAt = at
+						got, failures := net().trainAgain(t, again, p, opts...)
+						require.ErrorContains(t, errors.Join(failures...), again.failed+" fails")
+						require.NotContains(t, errors.Join(failures...).Error(), "panic")
+						require.Equal(t, want, got, "after %v", failures)
+						require.Zero(t, again.streams)
+						require.Zero(t, again.memory)
+					})
+				}
 			}
 		}
 	}

@@ -17,7 +17,8 @@ func (m *Machine) RunAll() error { return m.runWith(nil, nil) }
 
 // Train runs the graph and takes a step of s, whose option WithSolverMachine names this machine: the same as RunAll and
 // s.Step(weights), but with WithCapture both are recorded and replayed as one, and the step refreshes the copies of the
-// weights in half precision in its own pass, so that the next call need not make them.
+// weights in half precision in its own pass, so that the next call need not make them. Where an op on the host computes a
+// gradient, or the graph has a gorgonia.Read, the step comes after the run.
 //
 // Who changes weights on the device by other means, between two calls, calls RunAll or Refresh.
 func (m *Machine) Train(s *AdamW, weights []G.ValueGrad) error {
@@ -64,7 +65,7 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 		if err := m.bind(); err != nil { // where the gradients are going to be
 			return err
 		}
-		together = m.inPlace(weights)
+		together = len(m.reads) == 0 && m.inPlace(weights) // a read that fails must not leave a step behind
 	}
 	if together {
 		err = m.runAndStep(solver, weights, fresh)
