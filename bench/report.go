@@ -57,7 +57,14 @@ func newReport(dir string, b graph.Backend, p graph.Precision) (*report, error) 
 		r.host = append(r.host, [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features},
 			{"host", processor()}, {"cores", cores}}...)
 	}
-	command := strings.TrimSpace("go run ./bench " + strings.Join(os.Args[1:], " "))
+	command := "go run ./bench"
+	for i := 1; i < len(os.Args); i++ {
+		if os.Args[i] == "-out" {
+			i++ // where the files go is no part of what was measured
+			continue
+		}
+		command += " " + os.Args[i]
+	}
 	r.host = append(r.host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
 	for i, h := range r.host[1:] {
 		if i > 0 {
