@@ -429,6 +429,10 @@ type expected struct {
 
 func expectAttention(of stored) (list []expected) {
 	for _, x := range problems(of.attentionCase, of.storage) {
+		if underSanitizer {
+			list = append(list, expected{problem: x})
+			continue
+		}
 		o, lse := ref.Attention(x.q, x.k, x.v, x.mask)
 		dq, dk, dv := ref.AttentionGrad(x.q, x.k, x.v, o, lse, x.do, x.mask)
 		e := expected{x, []*ref.Tensor{o, lse, dq, dk, dv}, []float64{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}}
@@ -452,6 +456,9 @@ func compareAttention(t *testing.T, dev device, cases []stored) {
 			for i, gpu := range dev.gpus() {
 				t.Run(fmt.Sprintf("%s/%v/%v/tiles%d", x.name, of.attentionCase, of.Type, i), func(t *testing.T) {
 					got := attend(t, dev, gpu, of.storage, x.problem)
+					if x.want == nil {
+						return
+					}
 					for j, name := range []string{"o", "lse", "dq", "dk", "dv"} {
 						s := of.storage
 						if name == "lse" {

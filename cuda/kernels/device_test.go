@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
@@ -20,30 +21,51 @@ type gpu struct {
 	modules map[string]*driver.Module
 }
 
+// underSanitizer says that compute-sanitizer looks on, for which NSA_SANITIZER=1 stands: it is slow to open a device and to load
+// kernels, so all tests share one, and what the large attention cases compute is not compared with the oracle.
+var underSanitizer = os.Getenv("NSA_SANITIZER") == "1"
+
+// shared is the device of all tests under a sanitizer, which the end of the process closes.
+var shared = sync.OnceValues(newGPU)
+
 // openGPU opens the first GPU until the end of the test, or skips it; with NSA_REQUIRE_GPU=1 it fails instead.
 func openGPU(t *testing.T) *gpu {
 	t.Helper()
-	dev, err := driver.Open(0)
+	open := newGPU
+	if underSanitizer {
+		open = shared
+	}
+	g, err := open()
 	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gpu{dev: dev, modules: map[string]*driver.Module{}}
-	t.Cleanup(func() {
-		for _, m := range g.modules {
-			check(t, m.Unload())
-		}
-		if g.stream != nil {
-			check(t, g.stream.Close())
-		}
-		check(t, dev.Close())
-	})
-	if g.stream, err = dev.NewStream(); err != nil {
-		t.Fatal(err)
+	if !underSanitizer {
+		t.Cleanup(func() { check(t, g.close()) })
 	}
 	return g
+}
+
+func newGPU() (*gpu, error) {
+	dev, err := driver.Open(0)
+	if err != nil {
+		return nil, err
+	}
+	g := &gpu{dev: dev, modules: map[string]*driver.Module{}}
+	if g.stream, err = dev.NewStream(); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return g, nil
+}
+
+func (g *gpu) close() error {
+	var errs []error
+	for _, m := range g.modules {
+		errs = append(errs, m.Unload())
+	}
+	return errors.Join(append(errs, g.stream.Close(), g.dev.Close())...)
 }
 
 func check(t *testing.T, err error) {

@@ -51,6 +51,7 @@ if [ -n "$tool" ]; then
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || wrong "compute-sanitizer is not here"
     # The test that makes a kernel fail on purpose is left out, and so are errors that calls return: tests ask for some.
+    export NSA_SANITIZER=1
     under=(compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9)
     set -- -test.skip '^TestFaultOnGPU$' "$@"
     limit=$((10 * limit))
