@@ -21,7 +21,10 @@ import (
 type stockOnHost struct {
 	library uintptr
 	launch  func(f uintptr, grid, threads, shared int64, params unsafe.Pointer, size int64) int32
+	order   func(descending int32)
 	memory  [][]uint64
+
+	descending int32
 }
 
 // openStockHost compiles the kernels.
@@ -72,6 +75,7 @@ func openStockHost(t *testing.T) *stockOnHost {
 		t.Fatal(err)
 	}
 	purego.RegisterLibFunc(&h.launch, h.library, "nsa_host_launch")
+	purego.RegisterLibFunc(&h.order, h.library, "nsa_host_order")
 	return h
 }
 
@@ -96,8 +100,11 @@ func (h *stockOnHost) download(_ testing.TB, data []byte, from kernels.Ptr) {
 
 func (h *stockOnHost) reset(testing.TB) { h.memory = nil }
 
+// run runs the launches, with the threads of a block in the other order each time: a race would show.
 func (h *stockOnHost) run(t testing.TB, launches []kernels.Launch) {
 	t.Helper()
+	h.descending = 1 - h.descending
+	h.order(h.descending)
 	for i := range launches {
 		l := &launches[i]
 		f, err := purego.Dlsym(h.library, l.Kernel)

@@ -22,7 +22,10 @@ import (
 type host struct {
 	library uintptr
 	launch  func(f uintptr, grid, threads, shared int64, params unsafe.Pointer, size int64) int32
+	order   func(descending int32)
 	memory  map[kernels.Ptr][]uint64
+
+	descending int32
 }
 
 var openHost = sync.OnceValues(func() (*host, error) {
@@ -44,6 +47,7 @@ var openHost = sync.OnceValues(func() (*host, error) {
 		return nil, err
 	}
 	purego.RegisterLibFunc(&h.launch, h.library, "nsa_host_launch")
+	purego.RegisterLibFunc(&h.order, h.library, "nsa_host_order")
 	return h, nil
 })
 
@@ -62,8 +66,11 @@ func hostDevice(t *testing.T) *host {
 	return h
 }
 
-// oneOrder says that threads run in one order, so that another run proves nothing.
-func (*host) oneOrder() {}
+// otherOrder turns the order round in which the threads of a block run between barriers: a race would show.
+func (h *host) otherOrder() {
+	h.descending = 1 - h.descending
+	h.order(h.descending)
+}
 
 // gpus are such that each size of tiles is chosen. The host has no matrix units.
 func (*host) gpus() []kernels.GPU {

@@ -114,9 +114,15 @@ unsigned host_ballot(bool vote) {
   return votes;
 }
 
+static std::atomic<bool> backwards{false};
+
+// nsa_host_order makes the threads of a block run in descending order, between barriers, or in ascending order again. Kernels
+// without races give the same bits.
+extern "C" void nsa_host_order(int descending) { backwards = descending != 0; }
+
 extern "C" int nsa_host_launch(void* f, int64_t grid, int64_t threads, int64_t shared, const void* params, int64_t size) {
   if (shared > int64_t(sizeof nsa::nsa_dynamic_shared) || size > int64_t(sizeof(Argument))) return 1;
-  const bool backwards = getenv("NSA_HOST_REVERSE") != nullptr;
+  const bool order = backwards;
   std::atomic<int64_t> next{0};  // the blocks are shared out among the processors
   const auto work = [&] {
     kernel = Kernel(f);
@@ -128,7 +134,7 @@ extern "C" int nsa_host_launch(void* f, int64_t grid, int64_t threads, int64_t s
     for (int64_t i; (i = next++) < grid;) {
       blockIdx = {unsigned(i), 0, 0};
       memset(reinterpret_cast<char*>(nsa::nsa_dynamic_shared), 0xff, shared);  // NaN
-      run_block(int(threads), backwards);
+      run_block(int(threads), order);
     }
   };
   std::vector<std::thread> all;
