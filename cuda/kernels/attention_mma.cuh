@@ -12,6 +12,81 @@
 
 #include "attention_tile.cuh"
 
+#ifndef __CUDACC__
+#include <attention_mma_on_host.h>
+#else
+namespace nsa {
+
+__device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+__device__ inline unsigned shared_word(uint32_t at) {
+  unsigned x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
+
+__device__ inline uint4 shared_cell(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline void store_word(uint32_t at, unsigned x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+
+// Copies 16 bytes to shared memory, or zeros; copies_arrived waits for those of this thread.
+__device__ inline void copy_cell(uint32_t to, const void* from, bool in) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
+}
+// The same of a number, which shared memory has 4 bytes for.
+__device__ inline void copy_number(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ inline void copies_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ inline void ldmatrix(unsigned (&x)[4], uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
+}
+__device__ inline void ldmatrix_transposed(unsigned (&x)[4], uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
+}
+
+// sum += a·b for a [16,16] and b [16,8].
+template <typename T> __device__ inline void mma(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
+template <> __device__ inline void mma<bf16>(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <> __device__ inline void mma<f16>(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two numbers in one register, the first in the lower half.
+template <typename T> __device__ inline unsigned pair(float x, float y);
+template <> __device__ inline unsigned pair<bf16>(float x, float y) {
+  unsigned u;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
+  return u;
+}
+template <> __device__ inline unsigned pair<f16>(float x, float y) {
+  unsigned u;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
+  return u;
+}
+
+// 2^x to 2^-22 of it; 0 below 2^-126.
+__device__ inline float power2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace nsa
+#endif
+
 namespace nsa {
 
 constexpr int kKeys = 64;  // of a tile
@@ -24,24 +99,6 @@ __device__ inline float* tiles_shared() {
   extern __shared__ __align__(1024) float4 nsa_tiles_shared[];
   return reinterpret_cast<float*>(nsa_tiles_shared);
 }
-
-__device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ inline unsigned shared_word(uint32_t at) {
-  unsigned x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  return x;
-}
-
-// Copies 16 bytes to shared memory, or zeros; copies_arrived waits for those of this thread.
-__device__ inline void copy_cell(uint32_t to, const void* from, bool in) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
-}
-// The same of a number, which shared memory has 4 bytes for.
-__device__ inline void copy_number(float* to, const float* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-__device__ inline void copies_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // The cell of a row of a tile.
 template <int C> __device__ inline uint32_t cell(uint32_t tile, int row, int i) {
@@ -77,46 +134,6 @@ __device__ inline void copy_run(uint32_t tile, const T* src, long long step, int
 #pragma unroll
   for (int row = first, u = 0; u < Rows / kStep; u++, row += kStep, at += kStep * step)
     copy_cell(cell<C>(tile, row, i), at, row < end);  // what is not in is not read
-}
-
-__device__ inline void ldmatrix(unsigned (&x)[4], uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
-}
-__device__ inline void ldmatrix_transposed(unsigned (&x)[4], uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
-}
-
-// sum += a·b for a [16,16] and b [16,8].
-template <typename T> __device__ inline void mma(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
-template <> __device__ inline void mma<bf16>(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <> __device__ inline void mma<f16>(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Two numbers in one register, the first in the lower half.
-template <typename T> __device__ inline unsigned pack(float x, float y);
-template <> __device__ inline unsigned pack<bf16>(float x, float y) {
-  unsigned u;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
-  return u;
-}
-template <> __device__ inline unsigned pack<f16>(float x, float y) {
-  unsigned u;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
-  return u;
-}
-
-// 2^x to 2^-22 of it; 0 below 2^-126.
-__device__ inline float power2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // Left is 16 rows of a tile as the left factor of products over its C columns.
@@ -157,7 +174,7 @@ __device__ inline void add_rows(float (&sum)[C / 8][4], const float (&x)[N / 8][
 #pragma unroll
   for (int k = 0; k < N / 16; k++) {
     const float(&lo)[4] = x[2 * k], (&hi)[4] = x[2 * k + 1];
-    const unsigned a[4] = {pack<T>(lo[0], lo[1]), pack<T>(lo[2], lo[3]), pack<T>(hi[0], hi[1]), pack<T>(hi[2], hi[3])};
+    const unsigned a[4] = {pair<T>(lo[0], lo[1]), pair<T>(lo[2], lo[3]), pair<T>(hi[0], hi[1]), pair<T>(hi[2], hi[3])};
 #pragma unroll
     for (int j = 0; j < C / 16; j++) {
       unsigned b[4];
@@ -177,8 +194,8 @@ __device__ inline void store_rows16(T* dst, const float (&x)[C / 8][4], float f0
 #pragma unroll
   for (int j = 0; j < C / 8; j++) {
     const uint32_t at = cell<C>(tile, row + lane() / 4, j) + 4 * (lane() % 4);
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack<T>(f0 * x[j][0], f0 * x[j][1])) : "memory");
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + 8 * 2 * C), "r"(pack<T>(f1 * x[j][2], f1 * x[j][3])) : "memory");
+    store_word(at, pair<T>(f0 * x[j][0], f0 * x[j][1]));
+    store_word(at + 8 * 2 * C, pair<T>(f1 * x[j][2], f1 * x[j][3]));
   }
   __syncwarp();
   constexpr int kCells = C / 8;
@@ -187,10 +204,7 @@ __device__ inline void store_rows16(T* dst, const float (&x)[C / 8][4], float f0
   for (int r = lane() / kCells; r < 16; r += 32 / kCells) {
     const long long at = offset(row + r);
     if (at < 0 || 8 * i >= c) continue;
-    uint4 v;
-    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(cell<C>(tile, row + r, i)) : "memory");
-    *reinterpret_cast<uint4*>(dst + at + 8 * i) = v;
+    *reinterpret_cast<uint4*>(dst + at + 8 * i) = shared_cell(cell<C>(tile, row + r, i));
   }
 }
 

@@ -142,7 +142,7 @@ __device__ void store_keys16(T* dst, const float (&x)[C / 8][4], float f, int ke
       if (8 * j < c) {
         const float x0 = f * x[j][2 * r], x1 = f * x[j][2 * r + 1];
         if constexpr (sizeof(T) == 4) *reinterpret_cast<float2*>(row + 8 * j) = make_float2(x0, x1);
-        else *reinterpret_cast<unsigned*>(row + 8 * j) = pack<T>(x0, x1);
+        else *reinterpret_cast<unsigned*>(row + 8 * j) = pair<T>(x0, x1);
       }
   }
 }

@@ -1,6 +1,7 @@
 // What the kernels of this folder use of CUDA C++, for a host compiler: the threads of a block are fibers of one thread of
 // the host, which run in turn and change at barriers and at exchanges within a warp. For tests without a GPU; it knows
-// nothing of timing, and of races only what an order of execution shows (NSA_HOST_REVERSE runs the threads backwards).
+// nothing of timing, and of races only what two orders of execution show (nsa_host_order): one warp after the other from
+// barrier to barrier, and in it one thread after the other.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,9 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __shared__ thread_local
+#define __align__(n) __attribute__((aligned(n)))
 
+struct alignas(8) int2 { int x, y; };
 struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
@@ -54,6 +57,22 @@ void host_sync_warp();
 uint64_t host_exchange(uint64_t mine, int lane);  // what `lane` of this warp gave
 unsigned host_ballot(bool vote);
 int host_lane();
+[[noreturn]] void host_fail(const char* what);
+
+// An operation of a whole warp: what each lane gives, its results among it, goes to `all` when the last lane is here.
+void host_warp(void* mine, void (*all)(void* const* lanes));
+
+// Addresses in the dynamic shared memory are offsets. There `bytes` must be its own, the address a multiple of them, and no
+// other warp may touch them before the next barrier, but that all of them read.
+const void* host_read(uint32_t at, int bytes);
+void* host_write(uint32_t at, int bytes);
+uint32_t host_shared_address(const void* p);
+
+// Asynchronous copies of `bytes` and zeros up to `size` are made when this thread waits for them and no earlier; until then
+// there are NaN, which nothing may overwrite. host_copy_wait waits for all groups of copies but the newest.
+void host_copy(uint32_t to, int size, const void* from, int bytes);
+void host_copy_commit();
+void host_copy_wait(int newest);
 
 inline void __syncthreads() { host_sync_block(); }
 inline void __syncwarp() { host_sync_warp(); }
@@ -69,10 +88,18 @@ template <typename V> V __shfl_up_sync(unsigned, V v, int by) {
   return host_shuffle(v, host_lane() >= by ? host_lane() - by : host_lane());
 }
 inline unsigned __ballot_sync(unsigned, bool vote) { return host_ballot(vote); }
+inline bool __any_sync(unsigned, bool vote) { return host_ballot(vote) != 0; }
+inline bool __all_sync(unsigned, bool vote) { return host_ballot(!vote) == 0; }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int atomicAdd(int* p, int x) {
   const int old = *p;
   *p += x;
+  return old;
+}
+inline unsigned atomicOr(unsigned* p, unsigned x) {
+  const unsigned old = *p;
+  *p |= x;
   return old;
 }
 

@@ -1,12 +1,13 @@
-// nsa_host_launch runs one launch of a kernel of this library: see cuda_on_host.h.
+// nsa_host_launch runs one launch of a kernel of this library: see cuda_on_host.h. Those on tensor cores are units of their own.
 #include "../../attention_dkv.cu"
 #include "../../attention_dq.cu"
 #include "../../attention_forward.cu"
 #include "../../attention_index.cu"
-#include "../../matmul_tensor.cu"
 #include "../../select.cu"
 
 #include <atomic>
+#include <cstdio>
+#include <deque>
 #include <memory>
 #include <setjmp.h>
 #include <thread>
@@ -15,7 +16,7 @@
 
 thread_local Index3 threadIdx, blockIdx, blockDim, gridDim;
 namespace nsa {
-thread_local float4 nsa_dynamic_shared[256 << 10 >> 4];
+thread_local __align__(1024) float4 nsa_dynamic_shared[256 << 10 >> 4];
 }
 
 namespace {
@@ -23,11 +24,21 @@ namespace {
 struct Argument { uint64_t words[40]; };  // by value, on the stack: where any struct of more than two words lies
 using Kernel = void (*)(Argument);
 
-struct Barrier { int alive = 0, here = 0, round = 0; };
+using Operation = void (*)(void* const* lanes);
+struct Barrier {
+  int alive = 0, here = 0, round = 0;
+  Operation then = nullptr;  // of those who are here
+};
+// What has touched a word of shared memory last: before which barrier, and which warps.
+struct Touched { int written = -1, writer, read = -1; unsigned readers; };
+struct Copy { uint32_t to; int size; const void* from; int bytes; };
+struct Copies { std::vector<Copy> open; std::deque<std::vector<Copy>> groups; };
 struct Fiber {
   ucontext_t start;
   jmp_buf at;
   bool begun = false, done = false;
+  Copies copies;
+  void* operand;
   std::unique_ptr<char[]> stack;  // not cleared
 };
 
@@ -41,27 +52,44 @@ thread_local ucontext_t scheduler_context;
 thread_local jmp_buf scheduler;
 thread_local Kernel kernel;
 thread_local Argument argument;
+thread_local int shared_bytes;
+thread_local std::vector<Touched> touched;
+constexpr int kBehind = 4096;  // bytes behind the shared memory that stay as they are
+thread_local long steps;       // barriers that threads have passed, and threads that have ended
 
 void yield() {
   if (!_setjmp(fibers[current].at)) _longjmp(scheduler, 1);
 }
 
-void wait(Barrier& b) {
+void wait(Barrier& b, Operation then = nullptr) {
   const int round = b.round;
+  if (b.here > 0 && b.then != then) host_fail("the lanes of a warp are at different operations");
+  b.then = then;
   if (++b.here == b.alive) {
+    if (then) {
+      void* lanes[32];
+      for (int i = 0; i < 32; i++) lanes[i] = fibers[current / 32 * 32 + i].operand;
+      then(lanes);
+    }
     b.here = 0, b.round++;
-    return;
   }
   while (b.round == round) yield();
+  steps++;
 }
 
 void leave(Barrier& b) {
+  if (b.here > 0 && b.then) host_fail("a thread ends without its warp");
   if (--b.alive == b.here && b.alive > 0) b.here = 0, b.round++;
 }
 
 void body() {
   kernel(argument);
-  fibers[current].done = true;
+  Fiber& f = fibers[current];
+  f.done = true;
+  host_copy_commit();
+  for (const auto& group : f.copies.groups)
+    if (!group.empty()) host_fail("a thread ends before its copies");
+  f.copies.groups.clear();
   leave(block);
   leave(warps[current / 32]);
   _longjmp(scheduler, 1);
@@ -78,19 +106,24 @@ void run_block(int threads, bool backwards) {
     f.start.uc_stack.ss_sp = f.stack.get(), f.start.uc_stack.ss_size = kStack, f.start.uc_link = nullptr;
     makecontext(&f.start, body, 0);
   }
+  // A warp goes on until all of its threads wait for other ones.
   for (volatile int left = threads; left > 0;)
-    for (volatile int i = 0; i < threads; i = i + 1) {
-      current = backwards ? threads - 1 - i : i;
-      Fiber& f = fibers[current];
-      if (f.done) continue;
-      threadIdx = {unsigned(current), 0, 0};
-      if (!_setjmp(scheduler)) {
-        if (f.begun) _longjmp(f.at, 1);
-        f.begun = true;
-        setcontext(&f.start);
+    for (volatile int w = 0; w < int(warps.size()); w = w + 1)
+      for (volatile long before = -1; before != steps;) {
+        before = steps;
+        for (volatile int i = 32 * w; i < min(threads, 32 * w + 32); i = i + 1) {
+          current = backwards ? threads - 1 - i : i;
+          Fiber& f = fibers[current];
+          if (f.done) continue;
+          threadIdx = {unsigned(current), 0, 0};
+          if (!_setjmp(scheduler)) {
+            if (f.begun) _longjmp(f.at, 1);
+            f.begun = true;
+            setcontext(&f.start);
+          }
+          if (fibers[current].done) left = left - 1, steps++;
+        }
       }
-      if (fibers[current].done) left = left - 1;
-    }
 }
 
 }  // namespace
@@ -114,18 +147,80 @@ unsigned host_ballot(bool vote) {
   return votes;
 }
 
+void host_fail(const char* what) {
+  fprintf(stderr, "block %u, thread %u: %s\n", blockIdx.x, threadIdx.x, what);
+  abort();
+}
+void host_warp(void* mine, Operation all) {
+  Barrier& b = warps[current / 32];
+  if (b.alive < 32) host_fail("an operation of a whole warp without some of its lanes");
+  fibers[current].operand = mine;
+  wait(b, all);
+}
+
+uint32_t host_shared_address(const void* p) {
+  return uint32_t(static_cast<const char*>(p) - reinterpret_cast<char*>(nsa::nsa_dynamic_shared));
+}
+static char* shared_at(uint32_t at, int bytes) {
+  if (at % bytes != 0) host_fail("an address in shared memory that is not aligned");
+  if (int64_t(at) + bytes > shared_bytes) host_fail("an address behind the shared memory");
+  return reinterpret_cast<char*>(nsa::nsa_dynamic_shared) + at;
+}
+const void* host_read(uint32_t at, int bytes) {
+  const char* p = shared_at(at, bytes);
+  for (uint32_t i = at / 4; i < (at + bytes) / 4; i++) {
+    Touched& t = touched[i];
+    if (t.written == block.round && t.writer != current / 32) host_fail("a read of what another warp has just written");
+    if (t.read != block.round) t.read = block.round, t.readers = 0;
+    t.readers |= 1u << current / 32;
+  }
+  return p;
+}
+void* host_write(uint32_t at, int bytes) {
+  char* p = shared_at(at, bytes);
+  for (uint32_t i = at / 4; i < (at + bytes) / 4; i++) {
+    Touched& t = touched[i];
+    if (t.written == block.round && t.writer != current / 32) host_fail("a write over what another warp has just written");
+    if (t.read == block.round && t.readers != 1u << current / 32) host_fail("a write over what another warp has just read");
+    t.written = block.round, t.writer = current / 32;
+  }
+  return p;
+}
+void host_copy(uint32_t to, int size, const void* from, int bytes) {
+  if (bytes > 0 && uint64_t(from) % size != 0) host_fail("a copy from an address that is not aligned");
+  memset(host_write(to, size), 0xff, size);
+  fibers[current].copies.open.push_back({to, size, from, bytes});
+}
+void host_copy_commit() {
+  Copies& c = fibers[current].copies;
+  c.groups.push_back(std::move(c.open));
+  c.open.clear();
+}
+void host_copy_wait(int newest) {
+  Copies& c = fibers[current].copies;
+  for (; int(c.groups.size()) > newest; c.groups.pop_front()) {
+    for (const Copy& x : c.groups.front()) {
+      unsigned char* to = static_cast<unsigned char*>(host_write(x.to, x.size));
+      for (int i = 0; i < x.size; i++)
+        if (to[i] != 0xff) host_fail("a write where a copy was under way");
+      memset(to, 0, x.size);
+      memcpy(to, x.from, x.bytes);
+    }
+  }
+}
+
 static std::atomic<bool> backwards{false};
 
-// nsa_host_order makes the threads of a block run in descending order, between barriers, or in ascending order again. Kernels
-// without races give the same bits.
+// nsa_host_order makes the warps of a block, and the threads of a warp, run in descending order, between barriers, or in
+// ascending order again. Kernels without races give the same bits.
 extern "C" void nsa_host_order(int descending) { backwards = descending != 0; }
 
 extern "C" int nsa_host_launch(void* f, int64_t grid, int64_t threads, int64_t shared, const void* params, int64_t size) {
-  if (shared > int64_t(sizeof nsa::nsa_dynamic_shared) || size > int64_t(sizeof(Argument))) return 1;
+  if (shared > int64_t(sizeof nsa::nsa_dynamic_shared) - kBehind || size > int64_t(sizeof(Argument))) return 1;
   const bool order = backwards;
   std::atomic<int64_t> next{0};  // the blocks are shared out among the processors
   const auto work = [&] {
-    kernel = Kernel(f);
+    kernel = Kernel(f), shared_bytes = int(shared);
     memcpy(&argument, params, size);
     fibers.resize(threads);
     given.assign((threads + 31) / 32 * 32, 0);
@@ -133,8 +228,12 @@ extern "C" int nsa_host_launch(void* f, int64_t grid, int64_t threads, int64_t s
     gridDim = {unsigned(grid), 1, 1}, blockDim = {unsigned(threads), 1, 1};
     for (int64_t i; (i = next++) < grid;) {
       blockIdx = {unsigned(i), 0, 0};
-      memset(reinterpret_cast<char*>(nsa::nsa_dynamic_shared), 0xff, shared);  // NaN
+      char* memory = reinterpret_cast<char*>(nsa::nsa_dynamic_shared);
+      memset(memory, 0xff, shared + kBehind);  // NaN
+      touched.assign(shared / 4, {});
       run_block(int(threads), order);
+      for (int64_t j = shared; j < shared + kBehind; j++)
+        if (memory[j] != char(0xff)) host_fail("a write behind the shared memory");
     }
   };
   std::vector<std::thread> all;

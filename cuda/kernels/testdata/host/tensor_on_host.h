@@ -1,0 +1,55 @@
+// What the kernels on tensor cores have in common, for a host compiler: see cuda_on_host.h.
+#pragma once
+
+#include "cuda_on_host.h"
+
+namespace nsa {
+
+inline uint32_t shared_address(const void* p) { return host_shared_address(p); }
+
+struct HostMatrices { uint32_t* v; uint32_t from; };
+
+// ldmatrix.x4: four 8x8 matrices of 2-byte elements, transposed or not.
+template <bool Transposed> void host_read_matrices(uint32_t (&v)[4], uint32_t from) {
+  HostMatrices mine{v, from};
+  host_warp(&mine, [](void* const* lanes) {
+    for (int i = 0; i < 4; i++) {
+      uint16_t x[8][8];
+      for (int r = 0; r < 8; r++) memcpy(x[r], host_read(static_cast<HostMatrices*>(lanes[8 * i + r])->from, 16), 16);
+      for (int l = 0; l < 32; l++) {
+        const int g = l / 4, t = l % 4;
+        const uint16_t two[2] = {Transposed ? x[2 * t][g] : x[g][2 * t], Transposed ? x[2 * t + 1][g] : x[g][2 * t + 1]};
+        memcpy(static_cast<HostMatrices*>(lanes[l])->v + i, two, 4);
+      }
+    }
+  });
+}
+
+struct HostProduct { float* c; const uint32_t* a; uint32_t b[2]; };
+
+// mma.m16n8k16: c [16,8] += a [16,16] b [16,8], one rounding a product, k ascending.
+template <typename T> void host_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  HostProduct mine{c, a, {b0, b1}};
+  host_warp(&mine, [](void* const* lanes) {
+    alignas(32) float x[16][16], y[16][8], z[16][8];  // a, b, c
+    const auto at = [&](int l) { return static_cast<HostProduct*>(lanes[l]); };
+    for (int l = 0; l < 32; l++) {
+      const int g = l / 4, t = l % 4;
+      T a[8], b[4];
+      memcpy(a, at(l)->a, sizeof a), memcpy(b, at(l)->b, sizeof b);
+      for (int e = 0; e < 2; e++) {
+        for (int i = 0; i < 4; i++) x[g + i % 2 * 8][i / 2 * 8 + 2 * t + e] = to_float(a[2 * i + e]);
+        for (int i = 0; i < 2; i++) y[8 * i + 2 * t + e][g] = to_float(b[2 * i + e]), z[g + 8 * i][2 * t + e] = at(l)->c[2 * i + e];
+      }
+    }
+    for (int r = 0; r < 16; r++) {
+      __m256 sum = _mm256_load_ps(z[r]);
+      for (int k = 0; k < 16; k++) sum = _mm256_fmadd_ps(_mm256_set1_ps(x[r][k]), _mm256_load_ps(y[k]), sum);
+      _mm256_store_ps(z[r], sum);
+    }
+    for (int l = 0; l < 32; l++)
+      for (int i = 0; i < 4; i++) at(l)->c[i] = z[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
+  });
+}
+
+}  // namespace nsa
