@@ -40,16 +40,7 @@ type opInputs struct {
 
 func opCases() []opCase {
 	p := baseParams
-	sum := func(f func(t int) int) func(s int) float64 {
-		return func(s int) float64 {
-			n := 0
-			for t := range s {
-				n += f(t)
-			}
-			return float64(n)
-		}
-	}
-	visible := sum(func(t int) int { return ops.NumVisible(t, p.BlockLen, p.Stride) })
+	visible := func(s int) float64 { return compressedPairs(s, p.BlockLen, p.Stride) }
 	return []opCase{
 		{name: "linear", build: func(in *opInputs) (*G.Node, error) { return ops.Linear(in.x, in.w) }},
 		{name: "rms norm", build: func(in *opInputs) (*G.Node, error) { return ops.RMSNorm(in.x, in.gain, 1e-6) }},
@@ -63,7 +54,7 @@ func opCases() []opCase {
 		}},
 		{name: "select blocks (with compressed attention)", pairs: visible, forwardOnly: true,
 			build: func(in *opInputs) (*G.Node, error) { return selectBlocks(in) }},
-		{name: "selected attention (with choice)", pairs: sum(selectedKeys),
+		{name: "selected attention (with choice)", pairs: func(s int) float64 { return selectedPairs(s, p.SelectBlock, p.TopN) },
 			build: func(in *opInputs) (*G.Node, error) {
 				idx, err := selectBlocks(in)
 				if err != nil {
@@ -71,19 +62,12 @@ func opCases() []opCase {
 				}
 				return ops.SelectedAttention(in.q, in.k, in.v, idx, p.SelectBlock)
 			}},
-		{name: "sliding window", pairs: sum(func(t int) int { return min(t+1, p.Window) }),
+		{name: "sliding window", pairs: func(s int) float64 { return windowPairs(s, p.Window) },
 			build: func(in *opInputs) (*G.Node, error) { return ops.SlidingWindow(in.q, in.k, in.v, p.Window) }},
-		{name: "dense causal", pairs: sum(func(t int) int { return t + 1 }), longest: 2048,
+		{name: "dense causal", pairs: func(s int) float64 { return windowPairs(s, s) }, longest: 2048,
 			build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }},
 		{name: "gated sum", build: func(in *opInputs) (*G.Node, error) { return ops.GatedSum(in.gates, in.q, in.q, in.q) }},
 	}
-}
-
-// selectedKeys is the number of keys that query t attends to when each of its n blocks is complete but its own.
-func selectedKeys(t int) int {
-	p := baseParams
-	blocks := min(p.TopN, t/p.SelectBlock+1)
-	return (blocks-1)*p.SelectBlock + t%p.SelectBlock + 1
 }
 
 func selectBlocks(in *opInputs) (*G.Node, error) {

@@ -23,12 +23,10 @@ type Backend struct {
 	about    graph.Device
 	gpu      kernels.GPU
 	products productLibrary // nil where there is none
-	lt       *ltLibrary     // products, if it is cuBLASLt
 
 	mu      sync.Mutex
 	modules map[string]*driver.Module // by image
 	blocks  []*memory                 // that have not been freed, by address
-	plans   []productPlan             // of bound kernels
 }
 
 var _ graph.HalfBackend = (*Backend)(nil)
@@ -45,12 +43,13 @@ func Open(n int, opts ...Option) (*Backend, error) {
 		gpu:     kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
 		modules: map[string]*driver.Module{},
 	}
-	if b.lt, err = openLibrary(dev); err != nil {
+	lt, err := openLibrary(dev)
+	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
 	library := "no " + libraryName
-	if b.lt != nil {
-		b.products, library = b.lt, b.lt.version()
+	if lt != nil {
+		b.products, library = lt, lt.version()
 	}
 	b.about = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
@@ -116,13 +115,9 @@ func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var errs []error
-	for _, p := range b.plans {
-		errs = append(errs, p.close())
-	}
-	b.plans = nil
-	if b.lt != nil {
-		errs = append(errs, b.lt.close())
-		b.lt = nil
+	if b.products != nil {
+		errs = append(errs, b.products.close())
+		b.products = nil
 	}
 	for name, m := range b.modules {
 		// Every module of a device that has failed says so.

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -95,15 +94,12 @@ func (i implementation) Name() string {
 
 // Guard implements graph.Implementation.
 func (i implementation) Guard(s graph.Site) error {
-	stages, err := i.plan(s)
-	if err != nil {
-		return err
-	}
-	return closePlans(stages)
+	_, err := i.plan(s)
+	return err
 }
 
-// plan compiles the op for placeholders, to know its launches and products. After an error it leaves none.
-func (i implementation) plan(s graph.Site) (stages []stage, err error) {
+// plan compiles the op for placeholders, to know its launches and products.
+func (i implementation) plan(s graph.Site) ([]stage, error) {
 	if i.way == library && i.backend.products == nil {
 		return nil, graph.Refuse(graph.ReasonMissing, "the library is not there")
 	}
@@ -111,16 +107,12 @@ func (i implementation) plan(s graph.Site) (stages []stage, err error) {
 	if err != nil {
 		return nil, asUnsupported(err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, closePlans(stages))
-		}
-	}()
+	var stages []stage
 	for _, p := range c.all() {
 		var st stage
 		if p.product != nil && i.way == library {
 			if st.plan, err = i.backend.products.prepare(p.product.Matmul, p.product.bias != address{}, s.Policy.TF32); err != nil {
-				return stages, err
+				return nil, err
 			}
 			st.scratch = st.plan.workBytes()
 		} else {
@@ -129,7 +121,7 @@ func (i implementation) plan(s graph.Site) (stages []stage, err error) {
 				f, st.scratch = p.product.launcher(0), p.product.WorkBytes()
 			}
 			if st.launches, err = f(nil, placeholder); err != nil {
-				return stages, asUnsupported(err)
+				return nil, asUnsupported(err)
 			}
 		}
 		stages = append(stages, st)
@@ -145,12 +137,7 @@ func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, err
 	}
 	k, err := i.bind(s, in, out, stages)
 	if err != nil {
-		return nil, errors.Join(asUnsupported(failure(err)), closePlans(stages))
-	}
-	for n := range stages {
-		if p := stages[n].plan; p != nil {
-			i.backend.keep(p)
-		}
+		return nil, asUnsupported(failure(err))
 	}
 	return k, nil
 }

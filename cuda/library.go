@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// ltLibrary is cuBLASLt as a productLibrary. Equal products share a plan.
+// ltLibrary is cuBLASLt as a productLibrary.
 type ltLibrary struct {
 	lib *cublaslt.Library
 
@@ -68,7 +68,7 @@ func (l *ltLibrary) prepare(m kernels.Matmul, bias, tf32 bool) (productPlan, err
 	return p, nil
 }
 
-// close frees the plans and the library's handle.
+// close implements productLibrary.
 func (l *ltLibrary) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,9 +88,6 @@ type ltPlan struct {
 
 // workBytes implements productPlan.
 func (p *ltPlan) workBytes() int64 { return int64(p.plan.WorkBytes()) }
-
-// close implements productPlan: the library closes it, since others may have it too.
-func (p *ltPlan) close() error { return nil }
 
 // run implements productPlan.
 func (p *ltPlan) run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work kernels.Ptr) error {

@@ -33,9 +33,6 @@ var (
 // HostValue copies the value to new memory of the host, after waiting for its stream: a *tensor.Dense, or a Gorgonia scalar
 // where it has no axes.
 func (v *Value) HostValue() (gorgonia.Value, error) {
-	if v.block == nil || v.block.freed.Load() {
-		return nil, fmt.Errorf("cuda: the memory of %v has been freed", v)
-	}
 	if ops.IsHalf(v.operand.Dtype) {
 		return nil, fmt.Errorf("cuda: %v on the host, which has no half precision", v.operand)
 	}
@@ -48,6 +45,9 @@ func (v *Value) HostValue() (gorgonia.Value, error) {
 
 // CopyTo copies the value to dest, a host value of its type and shape or another *Value of its backend, and waits for it.
 func (v *Value) CopyTo(dest any) error {
+	if v.block == nil || v.block.freed.Load() {
+		return fmt.Errorf("cuda: the memory of %v has been freed", v)
+	}
 	switch d := dest.(type) {
 	case *Value:
 		if err := v.stream.Upload(ops.Arg{Operand: d.operand, Buf: &d.cell}, v); err != nil {

@@ -292,7 +292,7 @@ func (p *adamWPlan) close() error {
 	if p.stream != nil {
 		err = p.stream.Synchronize()
 		for _, w := range p.watches {
-			err = errors.Join(err, w.close())
+			err = errors.Join(err, w.Close())
 		}
 		if !p.shared {
 			err = errors.Join(err, p.stream.Close())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -120,13 +121,12 @@ func move(to, from ops.Arg) {
 	case ops.IsHalf(to.Dtype) && !ops.IsHalf(from.Dtype):
 		dst := halves(to)
 		for i, x := range cpu.Slice[float32](from.Buf) {
-			b := math.Float32bits(x)
-			dst[i] = uint16((b + 0x7fff + b>>16&1) >> 16)
+			dst[i] = testutil.BFloat16(float64(x))
 		}
 	case ops.IsHalf(from.Dtype):
 		dst := cpu.Slice[float32](to.Buf)
 		for i, h := range halves(from) {
-			dst[i] = math.Float32frombits(uint32(h) << 16)
+			dst[i] = float32(testutil.FromBFloat16(h))
 		}
 	}
 }

@@ -88,6 +88,8 @@ type options struct {
 	precision Precision
 }
 
+var errMachineClosed = errors.New("graph: machine: closed")
+
 // Option is an option of NewMachine.
 type Option func(*options)
 
@@ -236,7 +238,7 @@ func (m *Machine) Close() error {
 			errs = append(errs, m.segments[i].alone.close(), m.segments[i].followed.close())
 		}
 		for _, w := range m.watches {
-			errs = append(errs, w.close())
+			errs = append(errs, w.Close())
 		}
 		errs = append(errs, m.stream.Close())
 	}

@@ -64,14 +64,6 @@ func (p Precision) half() (tensor.Dtype, error) {
 // WithPrecision sets the precision, F32 without it. A backend without half precision is an error of NewMachine.
 func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
 
-// storage returns the types in which the operands of a site should lie, as the backend wants them.
-func (p *program) storage(site Site) (in, out []tensor.Dtype) {
-	if h, ok := p.backend.(HalfBackend); ok && ops.IsHalf(p.half) {
-		return h.Storage(site, p.half)
-	}
-	return nil, nil
-}
-
 // stored returns s in the type dt: itself, or what a cast makes of it. Casts of what no step writes come in the prologue,
 // and last as long as the program.
 func (p *program) stored(s *slot, dt tensor.Dtype) (*slot, error) {
@@ -174,7 +166,7 @@ func (p *program) implement(st *step, site Site) error {
 		}
 		return p.dispatch(st, site)
 	}
-	if ops.IsHalf(p.half) {
+	if b, ok := p.backend.(HalfBackend); ok && ops.IsHalf(p.half) {
 		wish := site
 		for _, s := range from {
 			wish.In = append(wish.In, s.arg.Operand)
@@ -182,7 +174,7 @@ func (p *program) implement(st *step, site Site) error {
 		for _, s := range st.out {
 			wish.Out = append(wish.Out, s.arg.Operand)
 		}
-		in, out := p.storage(wish)
+		in, out := b.Storage(wish, p.half)
 		if len(in) != len(from) || len(out) != len(st.out) {
 			return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", p.device.Kind, len(in), len(out), len(from), len(st.out))
 		}

@@ -9,7 +9,7 @@ import (
 // NewEvent returns a mark in the machine's queue, to measure time on the device. It is to be closed before the machine.
 func (m *Machine) NewEvent() (Event, error) {
 	if m.stream == nil {
-		return nil, errors.New("graph: machine: closed")
+		return nil, errMachineClosed
 	}
 	return m.stream.NewEvent()
 }
@@ -19,7 +19,7 @@ func (m *Machine) NewEvent() (Event, error) {
 // for that.
 func (m *Machine) Profile() ([]time.Duration, error) {
 	if m.stream == nil {
-		return nil, errors.New("graph: machine: closed")
+		return nil, errMachineClosed
 	}
 	var events []Event // before the first step and behind each
 	times, err := m.profileWith(&events)

@@ -5,11 +5,8 @@ import (
 	"fmt"
 )
 
-// runSegment runs the steps of s and then the kernel of solver, if it is not nil.
-func (m *Machine) runSegment(s *segment, solver *adamWPlan) error {
-	if s.kernels && m.opts.capture && m.warm {
-		return m.replaySegment(s, solver)
-	}
+// runSegment runs the steps of s.
+func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
 		m.at = &m.steps[i]
 		var err error
@@ -26,10 +23,6 @@ func (m *Machine) runSegment(s *segment, solver *adamWPlan) error {
 			m.after(i)
 		}
 	}
-	m.at = nil
-	if solver != nil {
-		return solver.launch()
-	}
 	return nil
 }
 
@@ -43,7 +36,7 @@ func (m *Machine) launch(k Kernel) error {
 	return k.Launch(m.stream, &m.work)
 }
 
-// replaySegment records s, with the kernel of solver, where that has not been done for the present addresses, and replays
+// replaySegment records s, with the kernel of solver if it is not nil, where that has not been done for the present addresses, and replays
 // it.
 func (m *Machine) replaySegment(s *segment, solver *adamWPlan) error {
 	r := &s.alone

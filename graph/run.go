@@ -34,7 +34,7 @@ func (m *Machine) Refresh() { m.fresh = false }
 // runWith runs the graph and, with a solver, its step.
 func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 	if m.stream == nil {
-		return errors.New("graph: machine: closed")
+		return errMachineClosed
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -128,14 +128,20 @@ func (m *Machine) runAndStep(s *AdamW, weights []G.ValueGrad, fresh bool) error 
 // runSegments runs all steps, but for the prologue's where fresh, and then the kernel of solver, if it is not nil.
 func (m *Machine) runSegments(fresh bool, solver *adamWPlan) error {
 	for i := range m.segments {
-		s, after := &m.segments[i], (*adamWPlan)(nil)
-		if fresh && s.to <= m.refreshed {
-			continue
+		s := &m.segments[i]
+		var err error
+		switch {
+		case fresh && s.to <= m.refreshed:
+		case s.kernels && m.opts.capture && m.warm:
+			var follows *adamWPlan
+			if i == len(m.segments)-1 {
+				follows, solver = solver, nil
+			}
+			err = m.replaySegment(s, follows)
+		default:
+			err = m.runSegment(s)
 		}
-		if i == len(m.segments)-1 && s.kernels {
-			after, solver = solver, nil
-		}
-		if err := m.runSegment(s, after); err != nil {
+		if err != nil {
 			return err
 		}
 	}

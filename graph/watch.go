@@ -29,7 +29,7 @@ func newWatch(name string, arg ops.Arg, readback func() (Readback, error)) (*Wat
 	for i := range w.ring {
 		var err error
 		if w.ring[i], err = readback(); err != nil {
-			return nil, errors.Join(fmt.Errorf("watch of %s: %w", name, err), w.close())
+			return nil, errors.Join(fmt.Errorf("watch of %s: %w", name, err), w.Close())
 		}
 	}
 	return w, nil
@@ -39,7 +39,7 @@ func newWatch(name string, arg ops.Arg, readback func() (Readback, error)) (*Wat
 func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 	s, ok := m.of[n]
 	if m.stream == nil {
-		return nil, errors.New("graph: machine: closed")
+		return nil, errMachineClosed
 	}
 	if !ok || !s.keep || s.kind != kernelSlot && s.kind != hostSlot {
 		return nil, fmt.Errorf("graph: machine: watch of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
@@ -145,10 +145,8 @@ func (r *hostReadback) Fetch(ops.Arg) (err error) {
 func (r *hostReadback) Value() (G.Value, error) { return r.value, nil }
 func (r *hostReadback) Close() error            { return nil }
 
-// Close ends the watch before its machine or solver does.
-func (w *Watch) Close() error { return w.close() }
-
-func (w *Watch) close() error {
+// Close ends the watch. Its machine or solver does so too, when it is closed.
+func (w *Watch) Close() error {
 	w.closed = true
 	var errs []error
 	for i, r := range w.ring {

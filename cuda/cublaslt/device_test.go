@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/products"
 	"github.com/gorgonia-nsa/nsa/cuda/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -220,8 +221,8 @@ func TestRepeatable(t *testing.T) {
 	const tokens = 8192
 	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20), 0), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1), 0)
 	op := &driver.Launched{Op: "product"}
-	for _, r := range roles {
-		m := Matmul{Product: r.of(tokens, 768, 1024)}
+	for _, r := range products.Of(tokens, 768, 1024) {
+		m := Matmul{Product: r.Matmul}
 		p, err := g.lib.Prepare(m)
 		if err != nil {
 			t.Fatal(err)

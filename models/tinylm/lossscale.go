@@ -14,7 +14,6 @@ const (
 // whose gradients overflow changes no weight and halves the scale, and a thousand good steps double it.
 type lossScale struct {
 	value float64 // of the next step
-	used  float64 // of the last step begun
 	good  int     // steps since the last change
 }
 

@@ -22,20 +22,19 @@ func (r *run) step(done float64) error {
 	if r.last.IsZero() {
 		r.last = time.Now()
 	}
-	lr := r.rate(done)
-	if err := r.solver.SetLR(lr); err != nil {
+	next := lateStep{number: r.steps + 1, lr: r.rate(done)}
+	if r.scale != nil {
+		next.scale = r.scale.value
+	}
+	if err := r.solver.SetLR(next.lr); err != nil {
 		return err
 	}
 	r.batches.next(r.model.Tokens(), r.model.Targets(), r.config.Context)
-	if err := r.begin(); err != nil {
-		return fmt.Errorf("step %d: %w", r.steps+1, err)
+	if err := r.begin(next); err != nil {
+		return fmt.Errorf("step %d: %w", next.number, err)
 	}
-	r.steps++
-	late := lateStep{number: r.steps, lr: lr}
-	if r.scale != nil {
-		late.scale = r.scale.used
-	}
-	r.late = append(r.late, late)
+	r.steps = next.number
+	r.late = append(r.late, next)
 	if r.remote() && len(r.late) == 1 {
 		return nil
 	}
@@ -43,10 +42,9 @@ func (r *run) step(done float64) error {
 }
 
 // begin enqueues a step and the copies of its loss and norm.
-func (r *run) begin() error {
-	if r.scale != nil {
-		r.scale.used = r.scale.value
-		if err := r.model.SetLossScale(r.scale.used); err != nil {
+func (r *run) begin(s lateStep) error {
+	if s.scale != 0 {
+		if err := r.model.SetLossScale(s.scale); err != nil {
 			return err
 		}
 	}
