@@ -196,7 +196,7 @@ func benchTrain(r *report) (err error) {
 	}
 	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10), "", 0)
 	r.add("allocations of a step", size, float64(after.Mallocs-before.Mallocs)/trainRuns, "", atMost(0.99), "", 0)
-	r.add("uploads of a step", size, float64(uploads)/trainRuns, "", nil, "", 0)
+	r.add("uploads of inputs in a step", size, float64(uploads)/trainRuns, "", nil, "", 0)
 	r.add("memory of the machine", size, float64(m.Plan().Arena)/(1<<30), "GiB", nil, "", 0)
 	return nil
 }
