@@ -45,10 +45,10 @@ template <typename T> __device__ void compress_mean(const CompressParams& p) {
   });
 }
 
-// covering sets [first,end) to the blocks that cover token t.
-__device__ __forceinline__ void covering(const CompressParams& p, int64_t t, int64_t& first, int64_t& end) {
-  first = t < p.len ? 0 : (t - p.len) / p.stride + 1;
-  end = min(p.blocks, t / p.stride + 1);
+// each_covering calls body(i) for the blocks that cover token t, ascending.
+template <typename Body> __device__ __forceinline__ void each_covering(const CompressParams& p, int64_t t, Body body) {
+  const int64_t first = t < p.len ? 0 : (t - p.len) / p.stride + 1, end = min(p.blocks, t / p.stride + 1);
+  for (int64_t i = first; i < end; ++i) body(i);
 }
 
 template <typename T> __device__ void compress_mean_grad(const CompressParams& p) {
@@ -59,15 +59,13 @@ template <typename T> __device__ void compress_mean_grad(const CompressParams& p
   elementwise<T>(p.batch * p.seq * token, token % kLanes<T> == 0 && aligned(dy, dx), [&](auto width, int64_t o) {
     constexpr int W = decltype(width)::value;
     const int64_t row = o / token, b = row / p.seq;
-    int64_t first, end;
-    covering(p, row - b * p.seq, first, end);
     float sum[W] = {};
-    for (int64_t i = first; i < end; ++i) {
+    each_covering(p, row - b * p.seq, [&](int64_t i) {
       float v[W];
       read<W>(dy + (b * p.blocks + i) * token + (o - row * token), v);
 #pragma unroll
       for (int j = 0; j < W; ++j) sum[j] += v[j] * share;
-    }
+    });
     write<W>(dx + o, sum);
   });
 }
@@ -99,15 +97,13 @@ template <typename T> __device__ void compress_scatter(const CompressParams& p) 
     constexpr int W = decltype(width)::value;
     const int64_t row = o / p.dim, token = row / p.heads, head = row - token * p.heads, b = token / p.seq;
     const int64_t t = token - b * p.seq;
-    int64_t first, end;
-    covering(p, t, first, end);
     float sum[W] = {};
-    for (int64_t i = first; i < end; ++i) {
+    each_covering(p, t, [&](int64_t i) {
       float v[W];
       read<W>(rows + ((b * p.blocks + i) * p.heads + head) * cols + (t - i * p.stride) * p.dim + (o - row * p.dim), v);
 #pragma unroll
       for (int j = 0; j < W; ++j) sum[j] += v[j];
-    }
+    });
     write<W>(dx + o, sum);
   });
 }

@@ -10,7 +10,6 @@
 // it computes the compression blocks that share tokens with them, N at a time, and lets each query's list of the best take
 // the scores. No score leaves the block. Grid x is B*Hkv*ceil(S/tokens). A query with at most `most` blocks takes them all.
 #include "attention_softmax.cuh"
-#include "attention_tile.cuh"
 #include "select.cuh"
 
 namespace nsa {
@@ -80,19 +79,13 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
         }
       }
       __syncthreads();
-      for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) {
-        const long long j = j0 + i % width;
-        const int x0 = (int)max(fold.lo(j), (long long)from), x1 = (int)min(min(fold.hi(j) + 1, (long long)end), (long long)from + N);
-        float score = scores[i];
-        for (int x = x0; x < x1; x++) score = fmaf((float)fold.weight(x, j), sums[i / width * N + x - from], score);
-        scores[i] = score;
-      }
+      fold.add<N>(scores, sums, t1 - t0, {j0, j1}, {from, end});
     }
     __syncthreads();
     if (mine < t1 && mine / p.size >= p.most)
       for (int j = j0; j < min(j1, mine / p.size - 1); j++) best.take(scores[threadIdx.x * width + j - j0], j);
   }
-  if (mine < t1) write_blocks(p.idx + (((long long)b * n.queries + mine) * n.groups + g) * p.most, p.most, mine / p.size, best);
+  if (mine < t1) write_blocks(p, b, g, mine, best);
 }
 
 }  // namespace nsa

@@ -1,7 +1,8 @@
-// What the kernels that choose selection blocks share: their argument, a query's list of the best, and what is written.
+// What the kernels that choose selection blocks share: argument, scores, lists of the best, and what is written.
 #pragma once
 
 #include "attention_mask.cuh"
+#include "attention_tile.cuh"
 
 namespace nsa {
 
@@ -26,6 +27,17 @@ struct Fold {
   __device__ int weight(long long x, long long j) const {
     return (int)min(min(x - lo(j) + 1, hi(j) - x + 1), (long long)min(l, per));
   }
+  // Adds to scores [queries,blocks] what the first N of `keys` give, by their sums [queries,N] over the heads.
+  template <int N> __device__ void add(float* scores, const float* sums, int queries, Run blocks, Run keys) const {
+    const int width = blocks.hi - blocks.lo;
+    for (int i = threadIdx.x; i < queries * width; i += kThreads) {
+      const long long j = blocks.lo + i % width;
+      const int x0 = (int)max(lo(j), (long long)keys.lo), x1 = (int)min(min(hi(j) + 1, (long long)keys.hi), (long long)keys.lo + N);
+      float score = scores[i];
+      for (int x = x0; x < x1; x++) score = fmaf((float)weight(x, j), sums[i / width * N + x - keys.lo], score);
+      scores[i] = score;
+    }
+  }
 };
 
 // Best is a query's list of the best scores, falling; equal ones in the order in which they came.
@@ -44,9 +56,10 @@ struct Best {
   }
 };
 
-// Writes the blocks of a query whose own block is `own`: all up to it where they fit, or block 0, the best, sorted, and
-// the two newest.
-__device__ inline void write_blocks(int* idx, int most, int own, const Best& best) {
+// Writes the blocks of query t: all up to its own where they fit, or block 0, the best, sorted, and the two newest.
+__device__ inline void write_blocks(const SelectParams& p, int b, int g, int t, const Best& best) {
+  int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
+  const int most = p.most, own = t / p.size;
   if (own < most) {
     for (int j = 0; j < most; j++) idx[j] = j <= own ? j : -1;
     return;
