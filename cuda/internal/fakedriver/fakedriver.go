@@ -173,6 +173,34 @@ func (d *Driver) within(method string) (*gpu, driver.Result) {
 	return g, g.problem
 }
 
+// owner returns g, also of what embeds it: handles of its context.
+func (g *gpu) owner() *gpu { return g }
+
+// lookup is within for a call on a handle of the current context, for which it returns what table holds.
+func lookup[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) (T, driver.Result) {
+	var none T
+	g, r := d.within(method)
+	if r != driver.Success {
+		return none, r
+	}
+	x, ok := table[h]
+	if !ok || x.owner() != g {
+		return none, driver.InvalidHandle
+	}
+	return x, r
+}
+
+// destroy is a call that gives a handle back.
+func destroy[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) driver.Result {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, r := lookup(d, method, table, h)
+	if r == driver.Success {
+		delete(table, h)
+	}
+	return r
+}
+
 // fail makes the context useless if r is one of the results after which it is.
 func (g *gpu) fail(r driver.Result) {
 	if g.problem == driver.Success && r >= driver.IllegalAddress && r <= driver.LaunchFailed && r != driver.OutOfResources {
