@@ -9,7 +9,6 @@ package fakedriver
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"unsafe"
 
@@ -99,36 +98,11 @@ func (d *Driver) Kernel(name string, k Kernel) {
 	d.kernels[name] = k
 }
 
-// Fail makes the nth call from now of a method of driver.Driver, counted from 1, do nothing and return r. The context is of no
-// use after a result that work on a GPU causes, such as driver.IllegalAddress.
-func (d *Driver) Fail(method string, n int, r driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.failures[method] == nil {
-		d.failures[method] = map[int]driver.Result{}
-	}
-	d.failures[method][d.calls[method]+n] = r
-}
-
 // Calls returns how often a method has been called.
 func (d *Driver) Calls(method string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.calls[method]
-}
-
-// Record makes Log list the methods that are called from now on.
-func (d *Driver) Record() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.logging = true
-}
-
-// Log returns the methods called since Record, in order.
-func (d *Driver) Log() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.log)
 }
 
 // Leaks returns the number of handles of each kind that have not been given back, and nothing where there are none.
