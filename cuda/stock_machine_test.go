@@ -1,9 +1,7 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -100,13 +98,7 @@ func TestStockGraphsRunOnTheDevice(t *testing.T) {
 
 // TestStockGraphsOnGPU compares the results of every case with those of a machine on the CPU in float64.
 func TestStockGraphsOnGPU(t *testing.T) {
-	b, err := Open(0)
-	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	compareStockGraphs(t, b)
-	require.NoError(t, b.Close())
+	compareStockGraphs(t, openGPU(t))
 }
 
 func compareStockGraphs(t *testing.T, b graph.Backend) {
