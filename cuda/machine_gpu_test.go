@@ -9,7 +9,6 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -20,32 +19,9 @@ import (
 // numbers returns the elements of a value, wherever it is.
 func numbers(t testing.TB, v G.Value) []float64 {
 	t.Helper()
-	if d, ok := v.(*cuda.Value); ok {
-		host, err := d.HostValue()
-		require.NoError(t, err)
-		v = host
-	}
-	switch x := v.Data().(type) {
-	case float32:
-		return []float64{float64(x)}
-	case float64:
-		return []float64{x}
-	case []float32:
-		return testutil.Convert[float64](x)
-	case []float64:
-		return append([]float64(nil), x...)
-	case []int32:
-		list := make([]float64, len(x))
-		for i, n := range x {
-			list[i] = float64(n)
-		}
-		return list
-	case error:
-		t.Fatal(x)
-	default:
-		t.Fatalf("data is a %T", x)
-	}
-	return nil
+	v, err := graph.HostValue(v)
+	require.NoError(t, err)
+	return testutil.Floats(t, v.Data())
 }
 
 // run runs m and returns the values of nodes.

@@ -260,13 +260,7 @@ func compareStockOp(t *testing.T, dev stockDevice, g *G.ExprGraph, n *G.Node, in
 		t.Errorf("%v: written to outside of the result", n.Op())
 	}
 	got := testutil.Convert[float64](unsafe.Slice((*float32)(unsafe.Pointer(&runs[1][stockGuard])), size/4))
-	var wanted []float64
-	switch data := want.Data().(type) {
-	case []float64:
-		wanted = data
-	case float64:
-		wanted = []float64{data}
-	}
+	wanted := testutil.Floats(t, want.Data())
 	tolerance := 1e-5
 	if op, _ := recogniseStock(n.Op()); op.kind == stockSum && len(wanted) == 1 { // terms may cancel: then they are the scale
 		terms := 0.0

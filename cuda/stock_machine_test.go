@@ -40,19 +40,9 @@ func runStock(t *testing.T, c stockCase, dt tensor.Dtype, opts ...graph.Option) 
 	require.NoError(t, m.Synchronize())
 	var all [][]float64
 	for _, n := range nodes {
-		v := n.Value()
-		if on, ok := v.(*Value); ok {
-			v, err = on.HostValue()
-			require.NoError(t, err)
-		}
-		switch data := v.Data().(type) {
-		case []float64:
-			all = append(all, append([]float64(nil), data...))
-		case float64:
-			all = append(all, []float64{data})
-		default:
-			all = append(all, testutil.Convert[float64](stockFloats(t, v)))
-		}
+		v, err := graph.HostValue(n.Value())
+		require.NoError(t, err)
+		all = append(all, testutil.Floats(t, v.Data()))
 	}
 	return all, m.Plan()
 }

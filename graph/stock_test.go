@@ -302,24 +302,7 @@ func numbers(t testing.TB, v G.Value) []float64 {
 	if d, ok := v.(*tensor.Dense); ok && d.RequiresIterator() {
 		v = d.Materialize().(*tensor.Dense)
 	}
-	switch d := v.Data().(type) {
-	case []float64:
-		return append([]float64(nil), d...)
-	case []float32:
-		return testutil.Convert[float64](d)
-	case float64:
-		return []float64{d}
-	case float32:
-		return []float64{float64(d)}
-	case []int32:
-		out := make([]float64, len(d))
-		for i, x := range d {
-			out[i] = float64(x)
-		}
-		return out
-	}
-	t.Fatalf("value of type %T", v)
-	return nil
+	return testutil.Floats(t, v.Data())
 }
 
 var gradients = map[string]func(*G.Node, ...*G.Node) (G.Nodes, error){"Grad": graph.Grad, "gorgonia.Grad": G.Grad}

@@ -182,7 +182,7 @@ func TestSelectionAloneInGraph(t *testing.T) {
 		dv, err := V.Grad()
 		require.NoError(t, err)
 		total := 0.0
-		for _, x := range floats(dv) {
+		for _, x := range testutil.Floats(t, dv.Data()) {
 			total += x
 		}
 		require.InDelta(t, float64(c.S*c.Hq*c.Dv), total, 1e-9, "each row's probabilities sum to 1")
