@@ -61,13 +61,8 @@ func TestAddBesideInPlaceOps(t *testing.T) {
 	f := func(in []*G.Node) (*G.Node, error) {
 		h := in[0]
 		for range 2 { // h += h² + h², and the sum's square of itself
-			y, err := ops.Add(h, G.Must(G.Square(h)), G.Must(G.HadamardProd(h, h)))
-			if err != nil {
-				return nil, err
-			}
-			if h, err = ops.Add(y, y); err != nil {
-				return nil, err
-			}
+			y := G.Must(ops.Add(h, G.Must(G.Square(h)), G.Must(G.HadamardProd(h, h))))
+			h = G.Must(ops.Add(y, y))
 		}
 		return G.HadamardProd(h, h)
 	}
