@@ -226,7 +226,7 @@ func program(t testing.TB, drv driver.Driver) (m *graph.Machine, err error) {
 	}
 	undo = append(undo, gs.Close)
 	s := gs.(*cuda.Stream)
-	from := results[1].Value().(*cuda.Value)
+	from := results[0].Value().(*cuda.Value)
 	o := ops.Operand{Dtype: from.Dtype(), Shape: from.Shape()}
 	memory, err := b.Alloc(o.Bytes())
 	if err != nil {

@@ -37,7 +37,7 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 	}
 	if v, ok := src.(*Value); ok {
 		if v.stream.backend != s.backend {
-			return fmt.Errorf("cuda: got a value of another device, %v", v.stream.backend.dev)
+			return fmt.Errorf("cuda: got a value of another backend, on %v", v.stream.backend.dev)
 		}
 		if v.operand.Dtype != dst.Dtype || v.operand.Elements() != dst.Elements() {
 			return fmt.Errorf("got %v, want %v", v.operand, dst.Operand)

@@ -184,8 +184,8 @@ func TestAdopt(t *testing.T) {
 	defer y.close()
 	v := y.stream.View(y.place(o))
 	_, err = b.Adopt(&cell, v, o)
-	require.ErrorContains(t, err, "another device")
-	require.ErrorContains(t, x.stream.Upload(x.place(o), v), "another device")
+	require.ErrorContains(t, err, "another backend")
+	require.ErrorContains(t, x.stream.Upload(x.place(o), v), "another backend")
 	k, _ := x.bind(graph.Site{Spec: ops.SiLUOp{}, In: []ops.Operand{o}, Out: []ops.Operand{o}}, []ops.Arg{x.place(o)}, []ops.Arg{x.place(o)})
 	require.ErrorContains(t, k.Launch(y.stream, new(cpu.Buf)), "another backend")
 }

@@ -58,6 +58,8 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.Equal(t, 3, f.ran("adamw_update"), "before the weights were read")
 	require.NoError(t, w.Restore(path))
 	require.Equal(t, all, casts(train), "of the restored weights")
+	_, err = m.Train(G.NewAdamSolver())
+	require.ErrorContains(t, err, "a *gorgonia.AdamSolver cannot change them: want a graph.AdamW")
 	require.Less(t, casts(train), 3)
 	_, err = m.Train(s)
 	require.NoError(t, err)

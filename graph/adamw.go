@@ -52,6 +52,7 @@ type adamWOptions struct {
 	clip         float64
 	backend      Backend
 	machine      *Machine
+	on           []string // the options that say where the steps run
 }
 
 // WithLR sets a learning rate for all steps, 1e-3 without it.
@@ -82,12 +83,14 @@ func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip 
 // WithSolverBackend makes the steps run on b, on which the weights and gradients must be; the solver leaves it open.
 // Without it the solver has a CPU backend of its own. On a device that works asynchronously the steps are not in order
 // with the runs of a Machine: see WithSolverMachine.
-func WithSolverBackend(b Backend) AdamWOption { return func(o *adamWOptions) { o.backend = b } }
+func WithSolverBackend(b Backend) AdamWOption {
+	return func(o *adamWOptions) { o.backend, o.on = b, append(o.on, "WithSolverBackend") }
+}
 
 // WithSolverMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait
 // for the other. The solver must be closed before m.
 func WithSolverMachine(m *Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine = m }
+	return func(o *adamWOptions) { o.machine, o.on = m, append(o.on, "WithSolverMachine") }
 }
 
 // Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
@@ -107,32 +110,50 @@ func NewAdamW(opts ...AdamWOption) (*AdamW, error) {
 		}
 		o(&s.options)
 	}
-	if m := s.options.machine; m != nil {
-		s.options.backend = m.opts.backend
-	}
 	if err := s.options.validate(); err != nil {
 		return nil, fmt.Errorf("graph: adamw: %w", err)
 	}
-	if s.options.backend == nil {
-		s.options.backend, s.owned = NewCPU(0), true
-	} else if noBackend(s.options.backend) {
-		return nil, fmt.Errorf("graph: adamw: the backend is a nil %T", s.options.backend)
+	if err := s.settle(); err != nil {
+		return nil, fmt.Errorf("graph: adamw: %w", err)
 	}
 	return s, nil
 }
 
+// settle finds the backend on which the steps run.
+func (s *AdamW) settle() error {
+	o := &s.options
+	switch {
+	case len(o.on) == 0:
+		o.backend, s.owned = NewCPU(0), true
+	case len(o.on) > 1:
+		return fmt.Errorf("%s: want one of them", strings.Join(o.on, " and "))
+	case o.on[0] == "WithSolverBackend":
+		return checkBackend(o.backend)
+	case o.machine == nil:
+		return errors.New("the machine of WithSolverMachine is nil")
+	case o.machine.stream == nil:
+		return errors.New("the machine of WithSolverMachine is closed")
+	default:
+		o.backend = o.machine.opts.backend
+	}
+	return nil
+}
+
 func (o *adamWOptions) validate() error {
 	for _, v := range []struct {
-		name     string
-		value    float64
-		positive bool
-		below    float64
+		name  string
+		value float64
+		ok    bool
+		want  string
 	}{
-		{"beta1", o.beta1, false, 1}, {"beta2", o.beta2, false, 1}, {"eps", o.eps, true, math.Inf(1)},
-		{"decay", o.decay, false, math.Inf(1)}, {"clip", o.clip, false, math.Inf(1)},
+		{"beta1", o.beta1, o.beta1 >= 0 && o.beta1 < 1, "a number of at least 0 and below 1"},
+		{"beta2", o.beta2, o.beta2 >= 0 && o.beta2 < 1, "a number of at least 0 and below 1"},
+		{"eps", o.eps, o.eps > 0 && !math.IsInf(o.eps, 1), "a number above 0"},
+		{"decay", o.decay, o.decay >= 0 && !math.IsInf(o.decay, 1), "a number of at least 0"},
+		{"clip", o.clip, o.clip >= 0 && !math.IsInf(o.clip, 1), "a number of at least 0, which is none"},
 	} {
-		if !(v.value >= 0 && v.value < v.below) || v.positive && v.value == 0 {
-			return fmt.Errorf("%s is %v", v.name, v.value)
+		if !v.ok {
+			return fmt.Errorf("%s is %v, want %s", v.name, v.value, v.want)
 		}
 	}
 	if o.schedule == nil || o.decays == nil {
@@ -214,16 +235,28 @@ func (s *AdamW) begin(weights []G.ValueGrad) error {
 			return fmt.Errorf("weight %d is nil", i)
 		}
 	}
-	if s.plan == nil {
-		if err := s.start(weights); err != nil {
-			return err
-		}
-	}
-	if err := s.plan.adopt(weights, s.options.backend); err != nil {
-		return err
-	}
 	lr := s.LR()
 	if err := checkLR(lr); err != nil {
+		return err
+	}
+	if s.plan != nil {
+		return s.ready(weights, lr)
+	}
+	state := s.pending
+	if err := s.start(weights); err != nil {
+		return err
+	}
+	if err := s.ready(weights, lr); err != nil { // the next step may be of other weights
+		err = errors.Join(err, s.plan.close())
+		s.plan, s.pending = nil, state
+		return err
+	}
+	return nil
+}
+
+// ready makes the plan ready for a step of the weights.
+func (s *AdamW) ready(weights []G.ValueGrad, lr float64) error {
+	if err := s.plan.adopt(weights, s.options.backend); err != nil {
 		return err
 	}
 	return s.plan.prepare(&s.options, lr, s.scale, s.step+1)

@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
 	"time"
 
@@ -58,6 +60,17 @@ type Backend interface {
 func noBackend(b Backend) bool {
 	v := reflect.ValueOf(b)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// checkBackend returns an error for no backend.
+func checkBackend(b Backend) error {
+	switch {
+	case b == nil:
+		return errors.New("the backend is nil")
+	case noBackend(b):
+		return fmt.Errorf("the backend is a nil %T", b)
+	}
+	return nil
 }
 
 // HalfBackend is a Backend that can also compute in half precision.

@@ -214,8 +214,10 @@ func TestTrainingOnDevice(t *testing.T) {
 			require.NoError(t, solver.Step(G.NodesToValueGrads(wrt)))
 		}
 	}
-	n := newNetwork(t).grad(t)
+	n := newNetwork(t)
 	wrt := n.in[1:3]
+	_, err := graph.Grad(n.cost, wrt...)
+	require.NoError(t, err)
 	m := newMachine(t, n.graph)
 	solver, err := graph.NewAdamW()
 	require.NoError(t, err)
@@ -227,8 +229,10 @@ func TestTrainingOnDevice(t *testing.T) {
 		want = append(want, numbers(t, w.Value()))
 	}
 
-	n = newNetwork(t).grad(t)
+	n = newNetwork(t)
 	wrt = n.in[1:3]
+	_, err = graph.Grad(n.cost, wrt...)
+	require.NoError(t, err)
 	f := newFake()
 	stream, err := f.NewStream()
 	require.NoError(t, err)
@@ -256,8 +260,38 @@ func TestTrainingOnDevice(t *testing.T) {
 	}
 	require.NoError(t, solver.Close())
 	require.NoError(t, m.Close())
-	closed, err := graph.NewAdamW(graph.WithSolverMachine(m))
-	require.NoError(t, err)
-	require.ErrorContains(t, closed.Step(G.NodesToValueGrads(wrt)), "the machine is closed")
+	_, err = graph.NewAdamW(graph.WithSolverMachine(m))
+	require.ErrorContains(t, err, "the machine of WithSolverMachine is closed")
 	require.Equal(t, 1, f.streams, "the test's own")
+}
+
+// TestGorgoniasSolversOnDevice: weights of the host that a device reads are trained by Gorgonia's own solvers, as on the CPU.
+func TestGorgoniasSolversOnDevice(t *testing.T) {
+	solvers := map[string]func() G.Solver{
+		"vanilla":  func() G.Solver { return G.NewVanillaSolver(G.WithLearnRate(0.1)) },
+		"momentum": func() G.Solver { return G.NewMomentum(G.WithLearnRate(0.1)) },
+		"adam":     func() G.Solver { return G.NewAdamSolver(G.WithLearnRate(0.1)) },
+		"adagrad":  func() G.Solver { return G.NewAdaGradSolver(G.WithLearnRate(0.1)) },
+		"rmsprop":  func() G.Solver { return G.NewRMSPropSolver(G.WithLearnRate(0.1)) },
+	}
+	for name, solver := range solvers {
+		t.Run(name, func(t *testing.T) {
+			train := func(opts ...graph.Option) (got [][]float64) {
+				n := newNetwork(t).grad(t)
+				m := newMachine(t, n.graph, opts...)
+				s := solver()
+				for range 4 {
+					require.NoError(t, m.RunAll())
+					require.NoError(t, s.Step(G.NodesToValueGrads(n.in)))
+				}
+				for _, w := range n.in {
+					got = append(got, numbers(t, w.Value()))
+				}
+				return got
+			}
+			want := train()
+			require.Equal(t, want, train(graph.WithBackend(newFake())))
+			require.Equal(t, want, train(graph.WithBackend(newFake()), graph.WithCapture()))
+		})
+	}
 }

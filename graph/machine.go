@@ -15,8 +15,12 @@ import (
 // graph's roots, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have values, so that
 // node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
 // RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is written again by
-// the next run unless the Read's target has been set to another value; where there are Reads each run waits for its end.
-// Other nodes have no values. After an error all are undefined; the next RunAll begins anew.
+// the next run unless the Read's target has been set to another value. Other nodes have no values. After an error all are
+// undefined; the next RunAll begins anew.
+//
+// On a device whose memory is not the host's, results are values there, which HostValue copies. The derivative of an input
+// is where the input is: on the host, for Gorgonia's own solvers, unless the input has been moved by MoveInputs, for AdamW.
+// Where a derivative or a Read is to be on the host, each run waits for its end.
 //
 // A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another; where
 // one reads, on the device, what another has computed there, the other has to Synchronize first.
@@ -80,6 +84,7 @@ func (r *recording) close() error {
 
 type options struct {
 	backend Backend
+	on      bool // WithBackend
 	keep    G.Nodes
 	policy  *Policy
 	capture bool
@@ -94,7 +99,7 @@ var errMachineClosed = errors.New("graph: machine: closed")
 type Option func(*options)
 
 // WithBackend makes the machine run on b, which it leaves open. Without it the machine has a CPU backend of its own.
-func WithBackend(b Backend) Option { return func(o *options) { o.backend = b } }
+func WithBackend(b Backend) Option { return func(o *options) { o.backend, o.on = b, true } }
 
 // WithKeep makes nodes have values after a run that would have none otherwise.
 func WithKeep(nodes ...*G.Node) Option {
@@ -131,10 +136,10 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 		}
 		m.opts.policy = &p
 	}
-	if m.opts.backend == nil {
+	if !m.opts.on {
 		m.opts.backend, m.owned = NewCPU(0), true
-	} else if noBackend(m.opts.backend) {
-		return nil, fmt.Errorf("graph: machine: the backend is a nil %T", m.opts.backend)
+	} else if err := checkBackend(m.opts.backend); err != nil {
+		return nil, fmt.Errorf("graph: machine: %w", err)
 	}
 	if err := m.plan(g); err != nil {
 		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())

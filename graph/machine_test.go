@@ -219,6 +219,8 @@ func TestMachineErrors(t *testing.T) {
 	require.Error(t, err)
 	_, err = graph.NewMachine(g, nil)
 	require.ErrorContains(t, err, "nil option")
+	_, err = graph.NewMachine(g, graph.WithBackend(nil))
+	require.ErrorContains(t, err, "graph: machine: the backend is nil")
 	other := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
 	_, err = graph.NewMachine(g, graph.WithKeep(other))
 	require.ErrorContains(t, err, "elsewhere")

@@ -58,6 +58,8 @@ type slot struct {
 	copied        int64
 	// bound is what the machine has bound to node.
 	bound G.Value
+	// gradOf are the inputs whose derivative it is.
+	gradOf []*G.Node
 }
 
 // step is one instruction: a kernel, or an op that runs on the host.
@@ -157,6 +159,11 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 	}
 	if err := p.showInFloat32(); err != nil {
 		return nil, err
+	}
+	for _, d := range p.derivs {
+		if s := p.of[d.by]; s != nil {
+			s.gradOf = append(s.gradOf, d.of)
+		}
 	}
 	slices.SortStableFunc(p.prologue, func(a, b step) int { return cmp.Compare(b.ofWeight(), a.ofWeight()) })
 	for _, st := range p.prologue {

@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -62,7 +63,7 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 	m.fresh = false
 	together := false
 	if solver != nil && m.warm {
-		if err := m.bind(); err != nil { // where the gradients are going to be
+		if err := m.bind(false); err != nil { // where the gradients are going to be
 			return err
 		}
 		together = len(m.reads) == 0 && m.inPlace(weights) // a read that fails must not leave a step behind
@@ -76,7 +77,7 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 		return err
 	}
 	m.at = nil
-	if err := m.bind(); err != nil {
+	if err := m.bind(true); err != nil {
 		return err
 	}
 	if err := m.bindDuals(); err != nil {
@@ -254,11 +255,25 @@ func (m *Machine) download(s *slot) error {
 	return nil
 }
 
-// bind gives the kept nodes their values. A value that is still bound since an earlier run stays.
-func (m *Machine) bind() error {
+// bind gives the kept nodes their values, before a run or after it. A value that is still bound since an earlier run stays.
+func (m *Machine) bind(after bool) error {
+	wait := false
 	for _, s := range m.kept {
 		var v G.Value
-		if s.kind == kernelSlot {
+		if s.remote && s.hasHostInput() {
+			if !after {
+				continue
+			}
+			if s.copied != m.run {
+				if err := m.download(s); err != nil {
+					return fmt.Errorf("%s: %w", s.name, err)
+				}
+				wait = true
+			}
+			if v = s.host; s.node.Value() == v {
+				continue
+			}
+		} else if s.kind == kernelSlot {
 			// A value that has been unbound may come back, with other memory, from the pool of package tensor.
 			if s.bound != nil && s.node.Value() == s.bound && s.bound.Uintptr() == uintptr(s.arg.Pointer()) {
 				continue
@@ -272,7 +287,16 @@ func (m *Machine) bind() error {
 		}
 		s.bound = v
 	}
+	if wait {
+		return m.stream.Synchronize()
+	}
 	return nil
+}
+
+// hasHostInput reports whether s is the derivative of an input whose value is on the host. Gorgonia's solvers change such a
+// value there and read its derivative there, too.
+func (s *slot) hasHostInput() bool {
+	return slices.ContainsFunc(s.gradOf, func(n *G.Node) bool { return !isRemote(n.Value()) })
 }
 
 // bindDuals copies the derivatives of inputs to where Grad finds them in inputs that a TapeMachine with

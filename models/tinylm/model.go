@@ -245,13 +245,17 @@ func (m *Model) WatchLoss() (*graph.Watch, error) {
 // Machine returns the machine that runs the model, nil for another VM.
 func (m *Model) Machine() *graph.Machine { return m.machine }
 
-// Train runs the model and lets solver take a step. It returns the loss before the step.
+// Train runs the model and lets solver take a step. It returns the loss before the step. Weights that have been moved to a
+// device want a graph.AdamW.
 func (m *Model) Train(solver G.Solver) (loss float64, err error) {
 	if m.grads == nil {
 		return 0, errors.New("tinylm: train: the model was built without gradients")
 	}
 	if solver == nil {
 		return 0, errors.New("tinylm: train: no solver")
+	}
+	if _, ok := solver.(*graph.AdamW); !ok && m.weights.resident != nil {
+		return 0, fmt.Errorf("tinylm: train: the weights are on a device, where a %T cannot change them: want a graph.AdamW", solver)
 	}
 	if err := m.Run(); err != nil {
 		return 0, err
