@@ -3,8 +3,9 @@
 // train it.
 //
 // A Machine plans once: a program in topological order, an implementation for each node, one arena in which memory is
-// used again after its last reader. Then it runs many times without allocating. Where it runs is a Backend: the CPU is
-// one; others live in packages of their own.
+// used again after its last reader. Then it runs many times without allocating. Where it runs is a Backend: the CPU, or a
+// GPU by package cuda. A backend is of this module, since its kernels are told of their operands by a type of package
+// internal/cpu; graphs, ops and solvers may be anyone's.
 //
 // What it is not: it does not rewrite the graph, fuse nodes or change an input. Ops that the backend does not implement
 // run by their own Do on the host, and the plan says so.
