@@ -71,7 +71,9 @@ template <int C> struct Left {
 
   __device__ Left(uint32_t tile, int row) : place(cell<C>(tile, row + lane() % 16, lane() / 16)) {}
   // The columns 16*k of the rows that are `further` down.
-  __device__ void get(int k, uint32_t (&a)[4], int further) const { read_fragments<false>(a, moved<C>(place, 2 * k, further)); }
+  __device__ void get(int k, uint32_t (&a)[4], int further) const {
+    read_fragments<false>(a, moved<C>(place, 2 * k, further));
+  }
 };
 
 // out [16,N] = left [16,C], Further rows down, · the rows [row,row+N) of a tile, transposed.
@@ -163,12 +165,13 @@ __device__ inline float sum_of_four(float x) {
 #define NSA_MMA_BLOCKS(blocks) (blocks)
 #endif
 
-// The entry points nsa_<op>_mma<C>_<storage> of nsa::op<T, C>(p), for `blocks` of them on a multiprocessor.
-#define NSA_MMA_ENTRY(op, C, blocks, suffix, T)                                                                        \
+// The entry points nsa_<op>_mma<C>_<storage> of nsa::op<T, C>(p), for `blocks` of them on a multiprocessor; NSA_MMA_ENTRY
+// makes one, of the function that it is given.
+#define NSA_MMA_ENTRY(op, C, blocks, suffix, ...)                                                                      \
   extern "C" __global__ void __launch_bounds__(nsa::kThreads, NSA_MMA_BLOCKS(blocks))                                  \
       nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                   \
-    nsa::op<T, C>(p);                                                                                                  \
+    __VA_ARGS__(p);                                                                                                    \
   }
 #define NSA_MMA(op, C, blocks)                                                                                         \
-  NSA_MMA_ENTRY(op, C, blocks, bf16, nsa::bf16)                                                                        \
-  NSA_MMA_ENTRY(op, C, blocks, f16, nsa::f16)
+  NSA_MMA_ENTRY(op, C, blocks, bf16, nsa::op<nsa::bf16, C>)                                                            \
+  NSA_MMA_ENTRY(op, C, blocks, f16, nsa::op<nsa::f16, C>)
