@@ -98,8 +98,7 @@ template <typename T, int R, int C> __device__ void span_dkv(const AttentionPara
   const Sizes& n = p.n;
   const int tiles = (n.keys - 1) / M + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
   const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
-  const Run seen = p.span.queries(first, end, n.queries);
-  const SpanRows rows{p.span, seen.lo * n.each, max(0, seen.hi - seen.lo) * n.each};
+  const SpanRows rows = span_rows(p, first, end);
   float *DK, *DV;
   key_gradient<T, R, C>(p, b, g, first, end, rows, DK, DV);
   store_keys<R, T>(p.dk, DK, n, b, g, first, end, n.d);

@@ -11,81 +11,7 @@
 #pragma once
 
 #include "attention_tile.cuh"
-
-#ifndef __CUDACC__
-#include <attention_mma_on_host.h>
-#else
-namespace nsa {
-
-__device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ inline unsigned shared_word(uint32_t at) {
-  unsigned x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  return x;
-}
-
-__device__ inline uint4 shared_cell(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-  return v;
-}
-__device__ inline void store_word(uint32_t at, unsigned x) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-
-// Copies 16 bytes to shared memory, or zeros; copies_arrived waits for those of this thread.
-__device__ inline void copy_cell(uint32_t to, const void* from, bool in) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
-}
-// The same of a number, which shared memory has 4 bytes for.
-__device__ inline void copy_number(float* to, const float* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-__device__ inline void copies_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-__device__ inline void ldmatrix(unsigned (&x)[4], uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
-}
-__device__ inline void ldmatrix_transposed(unsigned (&x)[4], uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
-}
-
-// sum += a·b for a [16,16] and b [16,8].
-template <typename T> __device__ inline void mma(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
-template <> __device__ inline void mma<bf16>(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <> __device__ inline void mma<f16>(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Two numbers in one register, the first in the lower half.
-template <typename T> __device__ inline unsigned pair(float x, float y);
-template <> __device__ inline unsigned pair<bf16>(float x, float y) {
-  unsigned u;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
-  return u;
-}
-template <> __device__ inline unsigned pair<f16>(float x, float y) {
-  unsigned u;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(y), "f"(x));
-  return u;
-}
-
-// 2^x to 2^-22 of it; 0 below 2^-126.
-__device__ inline float power2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-}  // namespace nsa
-#endif
+#include "mma.cuh"
 
 namespace nsa {
 
@@ -93,6 +19,9 @@ constexpr int kKeys = 64;  // of a tile
 
 __device__ inline int lane() { return threadIdx.x % 32; }
 __device__ inline int warp() { return threadIdx.x / 32; }
+
+// Waits for the copies of this thread.
+__device__ inline void copies_arrived() { copy_commit(), copy_wait<0>(); }
 
 // The dynamic shared memory, aligned for tiles.
 __device__ inline float* tiles_shared() {
@@ -142,7 +71,9 @@ template <int C> struct Left {
 
   __device__ Left(uint32_t tile, int row) : place(cell<C>(tile, row + lane() % 16, lane() / 16)) {}
   // The columns 16*k of the rows that are `further` down.
-  __device__ void get(int k, unsigned (&a)[4], int further) const { ldmatrix(a, moved<C>(place, 2 * k, further)); }
+  __device__ void get(int k, uint32_t (&a)[4], int further) const {
+    read_fragments<false>(a, moved<C>(place, 2 * k, further));
+  }
 };
 
 // out [16,N] = left [16,C], Further rows down, · the rows [row,row+N) of a tile, transposed.
@@ -155,14 +86,14 @@ __device__ inline void multiply_rows(float (&out)[N / 8][4], const Left<C>& left
     for (int i = 0; i < 4; i++) out[j][i] = 0;
 #pragma unroll
   for (int k = 0; k < C / 16; k++) {
-    unsigned a[4];
+    uint32_t a[4];
     left.get(k, a, Further);
 #pragma unroll
     for (int j = 0; j < N / 16; j++) {
-      unsigned b[4];
-      ldmatrix(b, moved<C>(place, 2 * k, 16 * j));
-      mma<T>(out[2 * j], a, b[0], b[1]);
-      mma<T>(out[2 * j + 1], a, b[2], b[3]);
+      uint32_t b[4];
+      read_fragments<false>(b, moved<C>(place, 2 * k, 16 * j));
+      multiply_fragments<T>(out[2 * j], a, b[0], b[1]);
+      multiply_fragments<T>(out[2 * j + 1], a, b[2], b[3]);
     }
   }
 }
@@ -174,13 +105,13 @@ __device__ inline void add_rows(float (&sum)[C / 8][4], const float (&x)[N / 8][
 #pragma unroll
   for (int k = 0; k < N / 16; k++) {
     const float(&lo)[4] = x[2 * k], (&hi)[4] = x[2 * k + 1];
-    const unsigned a[4] = {pair<T>(lo[0], lo[1]), pair<T>(lo[2], lo[3]), pair<T>(hi[0], hi[1]), pair<T>(hi[2], hi[3])};
+    const uint32_t a[4] = {pair<T>(lo[0], lo[1]), pair<T>(lo[2], lo[3]), pair<T>(hi[0], hi[1]), pair<T>(hi[2], hi[3])};
 #pragma unroll
     for (int j = 0; j < C / 16; j++) {
-      unsigned b[4];
-      ldmatrix_transposed(b, moved<C>(place, 2 * j, 16 * k));
-      mma<T>(sum[2 * j], a, b[0], b[1]);
-      mma<T>(sum[2 * j + 1], a, b[2], b[3]);
+      uint32_t b[4];
+      read_fragments<true>(b, moved<C>(place, 2 * j, 16 * k));
+      multiply_fragments<T>(sum[2 * j], a, b[0], b[1]);
+      multiply_fragments<T>(sum[2 * j + 1], a, b[2], b[3]);
     }
   }
 }
@@ -194,8 +125,8 @@ __device__ inline void store_rows16(T* dst, const float (&x)[C / 8][4], float f0
 #pragma unroll
   for (int j = 0; j < C / 8; j++) {
     const uint32_t at = cell<C>(tile, row + lane() / 4, j) + 4 * (lane() % 4);
-    store_word(at, pair<T>(f0 * x[j][0], f0 * x[j][1]));
-    store_word(at + 8 * 2 * C, pair<T>(f1 * x[j][2], f1 * x[j][3]));
+    store_shared(at, pair<T>(f0 * x[j][0], f0 * x[j][1]));
+    store_shared(at + 8 * 2 * C, pair<T>(f1 * x[j][2], f1 * x[j][3]));
   }
   __syncwarp();
   constexpr int kCells = C / 8;
@@ -234,12 +165,13 @@ __device__ inline float sum_of_four(float x) {
 #define NSA_MMA_BLOCKS(blocks) (blocks)
 #endif
 
-// The entry points nsa_<op>_mma<C>_<storage> of nsa::op<T, C>(p), for `blocks` of them on a multiprocessor.
-#define NSA_MMA_ENTRY(op, C, blocks, suffix, T)                                                                        \
+// The entry points nsa_<op>_mma<C>_<storage> of nsa::op<T, C>(p), for `blocks` of them on a multiprocessor; NSA_MMA_ENTRY
+// makes one, of the function that it is given.
+#define NSA_MMA_ENTRY(op, C, blocks, suffix, ...)                                                                      \
   extern "C" __global__ void __launch_bounds__(nsa::kThreads, NSA_MMA_BLOCKS(blocks))                                  \
       nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                   \
-    nsa::op<T, C>(p);                                                                                                  \
+    __VA_ARGS__(p);                                                                                                    \
   }
 #define NSA_MMA(op, C, blocks)                                                                                         \
-  NSA_MMA_ENTRY(op, C, blocks, bf16, nsa::bf16)                                                                        \
-  NSA_MMA_ENTRY(op, C, blocks, f16, nsa::f16)
+  NSA_MMA_ENTRY(op, C, blocks, bf16, nsa::op<nsa::bf16, C>)                                                            \
+  NSA_MMA_ENTRY(op, C, blocks, f16, nsa::op<nsa::f16, C>)

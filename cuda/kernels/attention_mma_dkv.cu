@@ -166,12 +166,6 @@ __device__ void store_partial(float* sums, const Sizes& n, int first, int end, c
   store_keys16<float, C>(sums + n.d, dv, 1, key, end, n.dv, offset);
 }
 
-// The rows of all of the chunks for the keys [first,end).
-__device__ inline SpanRows span_rows(const AttentionParams& p, int first, int end) {
-  const Run seen = p.span.queries(first, end, p.n.queries);
-  return {p.span, seen.lo * p.n.each, max(0, seen.hi - seen.lo) * p.n.each};
-}
-
 // Grid x is B*Hkv*ceil(T/M)*items; item i of some keys has the i-th index.chunk of their rows.
 template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) {
   constexpr int M = 16 * kWarps;

@@ -11,29 +11,19 @@
 
 namespace nsa {
 
-template <typename T, int C, class Walk> __device__ void mma_query_gradient(const AttentionParams& p) {
+template <typename T, int C, class Walk> __device__ void mma_dq(const AttentionParams& p) {
   constexpr int M = 16 * kWarps, kPart = 32;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
-  const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
-  const T* dout = static_cast<const T*>(p.dout);
+  const T *q = static_cast<const T*>(p.q), *dout = static_cast<const T*>(p.dout);
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
   const uint32_t DO = shared_address(carve.floats(M * C / 2));
-  const uint32_t KV = shared_address(carve.floats(4 * kKeys * C / 2));  // keys and values, twice
-  constexpr uint32_t kTile = kKeys * C * 2;
-
   const RowTile tile(n, p.count);
-  k += n.key(tile.b, tile.g, 0, n.d), v += n.key(tile.b, tile.g, 0, n.dv);
+  const KeyTiles<T, C> keys(p, tile, carve);
   copy_rows<C, M>(Q, q, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
   copy_rows<C, M>(DO, dout, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });
   Walk walk(p, tile, carve);
-  const auto copy_keys = [&](int from, int stage) {
-    const uint32_t to = KV + 2 * stage * kTile;
-    copy_run<C, kKeys>(to, k, (long long)n.groups * n.d, from, n.keys, n.d);
-    copy_run<C, kKeys>(to + kTile, v, (long long)n.groups * n.dv, from, n.keys, n.dv);
-  };
-  int from = walk.next();
-  if (from >= 0) copy_keys(from, 0);
+  int from = keys.next(walk, 1);
 
   const int mine = 16 * warp() + lane() / 4;  // and 8 further
   const typename Walk::Row rows[2] = {walk.row(n, tile, mine), walk.row(n, tile, mine + 8)};
@@ -53,17 +43,16 @@ template <typename T, int C, class Walk> __device__ void mma_query_gradient(cons
   for (int stage = 0; from >= 0; stage ^= 1) {
     copies_arrived();
     __syncthreads();  // the keys are here, and those of the tile before have been read
-    const int next = walk.next();
-    if (next >= 0) copy_keys(next, stage ^ 1);
+    const int next = keys.next(walk, stage);
     const Run seen[2] = {walk.seen(rows[0], from), walk.seen(rows[1], from)};
     if (__any_sync(0xffffffff, meets(seen[0], from) || meets(seen[1], from))) {
-      const uint32_t K = KV + 2 * stage * kTile;
+      const uint32_t K = keys.at(stage);
       const bool all = __all_sync(0xffffffff, covers(seen[0], from) && covers(seen[1], from));
 #pragma unroll 1
       for (int part = 0; part < kKeys; part += kPart) {
         float s[kPart / 8][4], dp[kPart / 8][4];
         multiply_rows<T, C, kPart>(s, left, K, part);
-        multiply_rows<T, C, kPart, M>(dp, left, K + kTile, part);
+        multiply_rows<T, C, kPart, M>(dp, left, K + keys.kBytes, part);
 #pragma unroll
         for (int j = 0; j < kPart / 8; j++)
 #pragma unroll
@@ -84,16 +73,6 @@ template <typename T, int C, class Walk> __device__ void mma_query_gradient(cons
   });
 }
 
-template <typename T, int C> __device__ void span_dq(const AttentionParams& p) {
-  mma_query_gradient<T, C, KeyRuns>(p);
-}
-template <typename T, int C> __device__ void selected_dq(const AttentionParams& p) {
-  mma_query_gradient<T, C, BlockUnion>(p);
-}
-
 }  // namespace nsa
 
-NSA_MMA(span_dq, 64, 4)
-NSA_MMA(span_dq, 128, 2)
-NSA_MMA(selected_dq, 64, 4)
-NSA_MMA(selected_dq, 128, 2)
+NSA_MMA_WALKS(dq)

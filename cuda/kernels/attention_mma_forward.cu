@@ -16,23 +16,14 @@ namespace nsa {
 template <typename T, int C, class Walk> __device__ void mma_forward(const AttentionParams& p) {
   constexpr int M = 16 * kWarps;
   const Sizes& n = p.n;
-  const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
+  const T* q = static_cast<const T*>(p.q);
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
-  const uint32_t KV = shared_address(carve.floats(4 * kKeys * C / 2));  // keys and values, twice
-  constexpr uint32_t kTile = kKeys * C * 2;
-
   const RowTile tile(n, p.count);
-  k += n.key(tile.b, tile.g, 0, n.d), v += n.key(tile.b, tile.g, 0, n.dv);
+  const KeyTiles<T, C> keys(p, tile, carve);
   copy_rows<C, M>(Q, q, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
   Walk walk(p, tile, carve);
-  const auto copy_keys = [&](int from, int stage) {
-    const uint32_t to = KV + 2 * stage * kTile;
-    copy_run<C, kKeys>(to, k, (long long)n.groups * n.d, from, n.keys, n.d);
-    copy_run<C, kKeys>(to + kTile, v, (long long)n.groups * n.dv, from, n.keys, n.dv);
-  };
-  int from = walk.next();
-  if (from >= 0) copy_keys(from, 0);
+  int from = keys.next(walk, 1);
 
   const int mine = 16 * warp() + lane() / 4;  // and 8 further
   const typename Walk::Row rows[2] = {walk.row(n, tile, mine), walk.row(n, tile, mine + 8)};
@@ -46,11 +37,10 @@ template <typename T, int C, class Walk> __device__ void mma_forward(const Atten
   for (int stage = 0; from >= 0; stage ^= 1) {
     copies_arrived();
     __syncthreads();  // the keys are here, and those of the tile before have been read
-    const int next = walk.next();
-    if (next >= 0) copy_keys(next, stage ^ 1);
+    const int next = keys.next(walk, stage);
     const Run seen[2] = {walk.seen(rows[0], from), walk.seen(rows[1], from)};
     if (__any_sync(0xffffffff, meets(seen[0], from) || meets(seen[1], from))) {
-      const uint32_t K = KV + 2 * stage * kTile;
+      const uint32_t K = keys.at(stage);
       float s[kKeys / 8][4];
       multiply_rows<T, C, kKeys>(s, left, K, 0);
       if (!__all_sync(0xffffffff, covers(seen[0], from) && covers(seen[1], from)))
@@ -77,7 +67,7 @@ template <typename T, int C, class Walk> __device__ void mma_forward(const Atten
       if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1))
 #pragma unroll
         for (int j = 0; j < C / 8; j++) o[j][0] *= factor[0], o[j][1] *= factor[0], o[j][2] *= factor[1], o[j][3] *= factor[1];
-      add_rows<T, C, kKeys>(o, s, K + kTile, 0);
+      add_rows<T, C, kKeys>(o, s, K + keys.kBytes, 0);
     }
     from = next;
   }
@@ -94,16 +84,6 @@ template <typename T, int C, class Walk> __device__ void mma_forward(const Atten
   });
 }
 
-template <typename T, int C> __device__ void span_forward(const AttentionParams& p) {
-  mma_forward<T, C, KeyRuns>(p);
-}
-template <typename T, int C> __device__ void selected_forward(const AttentionParams& p) {
-  mma_forward<T, C, BlockUnion>(p);
-}
-
 }  // namespace nsa
 
-NSA_MMA(span_forward, 64, 4)
-NSA_MMA(span_forward, 128, 2)
-NSA_MMA(selected_forward, 64, 4)
-NSA_MMA(selected_forward, 128, 2)
+NSA_MMA_WALKS(forward)

@@ -1,6 +1,6 @@
 // The keys that a tile of rows sees, kKeys adjoining ones at a time, for the kernels on matrix units that own rows (forward,
 // dq). A walk gives the first key of each tile, ascending; what a row sees of it is a Run. next() and seen() give all
-// threads of a block the same order of tiles without a barrier.
+// threads of a block the same order of tiles without a barrier. KeyTiles takes them through shared memory.
 #pragma once
 
 #include "attention_mma.cuh"
@@ -97,4 +97,42 @@ struct BlockUnion {
   }
 };
 
+// KeyTiles are the keys and values of a group in shared memory, a tile [kKeys,C] of each in either of two stages: one is
+// copied while the other one is in use.
+template <typename T, int C> struct KeyTiles {
+  static constexpr uint32_t kBytes = kKeys * C * 2;  // of a tile; the values are so far behind their keys
+
+  const Sizes& n;
+  const T *k, *v;
+  uint32_t tiles;
+
+  __device__ KeyTiles(const AttentionParams& p, const RowTile& tile, Carver& carve)
+      : n(p.n), k(static_cast<const T*>(p.k) + n.key(tile.b, tile.g, 0, n.d)),
+        v(static_cast<const T*>(p.v) + n.key(tile.b, tile.g, 0, n.dv)),
+        tiles(shared_address(carve.floats(4 * kKeys * C / 2))) {}
+
+  __device__ uint32_t at(int stage) const { return tiles + 2 * stage * kBytes; }
+
+  // Begins to copy the next tile of a walk to the stage that is not in use; returns its first key, -1 where there is none.
+  template <class Walk> __device__ int next(Walk& walk, int in_use) const {
+    const int from = walk.next();
+    if (from >= 0) {
+      const uint32_t to = at(in_use ^ 1);
+      copy_run<C, kKeys>(to, k, (long long)n.groups * n.d, from, n.keys, n.d);
+      copy_run<C, kKeys>(to + kBytes, v, (long long)n.groups * n.dv, from, n.keys, n.dv);
+    }
+    return from;
+  }
+};
+
 }  // namespace nsa
+
+// The entry points nsa_span_<op>_mma<C>_<storage> and nsa_selected_<op>_mma<C>_<storage> of nsa::mma_<op><T, C, Walk>(p).
+#define NSA_MMA_WALK(op, C, blocks, branch, Walk)                                                                      \
+  NSA_MMA_ENTRY(branch##_##op, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, nsa::Walk>)                                \
+  NSA_MMA_ENTRY(branch##_##op, C, blocks, f16, nsa::mma_##op<nsa::f16, C, nsa::Walk>)
+#define NSA_MMA_WALKS(op)                                                                                              \
+  NSA_MMA_WALK(op, 64, 4, span, KeyRuns)                                                                               \
+  NSA_MMA_WALK(op, 128, 2, span, KeyRuns)                                                                              \
+  NSA_MMA_WALK(op, 64, 4, selected, BlockUnion)                                                                        \
+  NSA_MMA_WALK(op, 128, 2, selected, BlockUnion)

@@ -1,7 +1,7 @@
 // The rows that may see the keys of a tile, for the kernels that own keys (dk, dv).
 #pragma once
 
-#include "attention_mask.cuh"
+#include "attention_index.cuh"
 
 namespace nsa {
 
@@ -14,6 +14,12 @@ struct SpanRows {
   __device__ int row(int i) const { return from + i; }
   __device__ Run keys(int t) const { return mask.keys(t); }
 };
+
+// All rows that may see the keys [first,end).
+__device__ inline SpanRows span_rows(const AttentionParams& p, int first, int end) {
+  const Run seen = p.span.queries(first, end, p.n.queries);
+  return {p.span, seen.lo * p.n.each, max(0, seen.hi - seen.lo) * p.n.each};
+}
 
 // The rows of the listed queries, which have chosen the block of the keys.
 struct ListRows {

@@ -8,7 +8,7 @@
 //
 // Tiles of a and b pass through a ring of stages in shared memory, 16 bytes a copy. Where addresses or distances are not
 // multiples of 16 bytes the same tiles are filled element by element: the results are the same bits.
-#include "matmul_mma.cuh"
+#include "mma.cuh"
 
 namespace nsa {
 
@@ -138,13 +138,6 @@ template <typename Z> __device__ __forceinline__ Item item_of(const MatmulTensor
   return it;
 }
 
-template <typename T> __device__ __forceinline__ uint32_t pack(float a, float b) {
-  const T both[2] = {from_float<T>(a), from_float<T>(b)};
-  uint32_t v;
-  memcpy(&v, both, sizeof v);
-  return v;
-}
-
 // exchange transposes 4x4 words over the four lanes of a quad: lane t gets word t of lane j in w[j].
 __device__ __forceinline__ void exchange(uint32_t (&w)[4]) {
   const int t = threadIdx.x % 4;
@@ -254,7 +247,7 @@ template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Te
       for (int q = 0; q < kTilesN; q += 4) {
         uint32_t w[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) w[j] = pack<T>(sum[i / 2][q + j][i % 2 * 2], sum[i / 2][q + j][i % 2 * 2 + 1]);
+        for (int j = 0; j < 4; ++j) w[j] = pair<T>(sum[i / 2][q + j][i % 2 * 2], sum[i / 2][q + j][i % 2 * 2 + 1]);
         exchange(w);
         const int64_t col = col0 + 8 * (q + t);
         if (row >= p.m || col >= p.n) continue;
@@ -376,8 +369,8 @@ extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_f32(const __gri
     } else {
       const bool is_bf16 = p.out_type == nsa::kBF16;
       uint2 w;
-      w.x = is_bf16 ? nsa::pack<nsa::bf16>(v[0], v[1]) : nsa::pack<nsa::f16>(v[0], v[1]);
-      w.y = is_bf16 ? nsa::pack<nsa::bf16>(v[2], v[3]) : nsa::pack<nsa::f16>(v[2], v[3]);
+      w.x = is_bf16 ? nsa::pair<nsa::bf16>(v[0], v[1]) : nsa::pair<nsa::f16>(v[0], v[1]);
+      w.y = is_bf16 ? nsa::pair<nsa::bf16>(v[2], v[3]) : nsa::pair<nsa::f16>(v[2], v[3]);
       *reinterpret_cast<uint2*>(static_cast<uint16_t*>(p.c) + to) = w;
     }
   }

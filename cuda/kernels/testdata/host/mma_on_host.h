@@ -1,16 +1,33 @@
-// What the kernels on tensor cores have in common, for a host compiler: see cuda_on_host.h.
+// The instructions of mma.cuh for a host compiler: see cuda_on_host.h.
 #pragma once
 
 #include "cuda_on_host.h"
+
+#define nsa_tiles_shared nsa_dynamic_shared  // which is aligned for tiles
 
 namespace nsa {
 
 inline uint32_t shared_address(const void* p) { return host_shared_address(p); }
 
+inline void copy_async(uint32_t to, const void* from, int bytes) { host_copy(to, 16, from, bytes); }
+inline void copy_cell(uint32_t to, const void* from, bool in) { host_copy(to, 16, from, in ? 16 : 0); }
+inline void copy_number(float* to, const float* from) { host_copy(shared_address(to), 4, from, 4); }
+inline void copy_commit() { host_copy_commit(); }
+template <int N> void copy_wait() { host_copy_wait(N); }
+
+template <typename V> V host_load(uint32_t at) {
+  V v;
+  memcpy(&v, host_read(at, sizeof v), sizeof v);
+  return v;
+}
+inline uint32_t shared_word(uint32_t at) { return host_load<uint32_t>(at); }
+inline uint4 shared_cell(uint32_t at) { return host_load<uint4>(at); }
+template <typename V> void store_shared(uint32_t to, V v) { memcpy(host_write(to, sizeof v), &v, sizeof v); }
+
 struct HostMatrices { uint32_t* v; uint32_t from; };
 
 // ldmatrix.x4: four 8x8 matrices of 2-byte elements, transposed or not.
-template <bool Transposed> void host_read_matrices(uint32_t (&v)[4], uint32_t from) {
+template <bool Transposed> void read_fragments(uint32_t (&v)[4], uint32_t from) {
   HostMatrices mine{v, from};
   host_warp(&mine, [](void* const* lanes) {
     for (int i = 0; i < 4; i++) {
@@ -28,7 +45,7 @@ template <bool Transposed> void host_read_matrices(uint32_t (&v)[4], uint32_t fr
 struct HostProduct { float* c; const uint32_t* a; uint32_t b[2]; };
 
 // mma.m16n8k16: c [16,8] += a [16,16] b [16,8], one rounding a product, k ascending.
-template <typename T> void host_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <typename T> void multiply_fragments(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   HostProduct mine{c, a, {b0, b1}};
   host_warp(&mine, [](void* const* lanes) {
     alignas(32) float x[16][16], y[16][8], z[16][8];  // a, b, c
@@ -51,5 +68,13 @@ template <typename T> void host_multiply(float (&c)[4], const uint32_t (&a)[4], 
       for (int i = 0; i < 4; i++) at(l)->c[i] = z[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
   });
 }
+
+template <typename T> uint32_t pair(float x, float y) {
+  const T both[2] = {from_float<T>(x), from_float<T>(y)};
+  uint32_t v;
+  memcpy(&v, both, sizeof v);
+  return v;
+}
+inline float power2(float x) { return x < -126 ? 0 : exp2f(x); }
 
 }  // namespace nsa

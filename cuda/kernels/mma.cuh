@@ -1,0 +1,97 @@
+// Instructions that kernels on tensor cores are made of, which sm_80 and all later devices have: asynchronous copies to shared
+// memory, reads of fragments, the product of two fragments, and conversions of its results. Addresses in shared memory
+// are 32-bit offsets.
+#pragma once
+
+#include "common.cuh"
+
+#ifndef __CUDACC__
+#include <mma_on_host.h>
+#else
+namespace nsa {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+
+// copy_async begins to copy the first `bytes`, 0 to 16, of 16 aligned bytes to shared memory and sets the rest to 0. Nothing
+// is read where bytes is 0. The 128 bytes in memory that they belong to come to the L2 cache.
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+// copy_cell is copy_async of 16 bytes or of none, and of nothing around them.
+__device__ __forceinline__ void copy_cell(uint32_t to, const void* from, bool in) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
+}
+// copy_number is the same of 4 bytes.
+__device__ __forceinline__ void copy_number(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+// copy_commit closes a group of copies; copy_wait waits until all groups of this thread but the newest N are there.
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+__device__ __forceinline__ uint32_t shared_word(uint32_t at) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 shared_cell(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// read_fragments (ldmatrix) reads four 8x8 matrices of 2-byte elements. Lane l gives the address of row l%8 of matrix l/8 and
+// gets, of matrix i, elements (l/4, 2 (l%4) + {0,1}) in v[i]; with Transposed, those of its transpose.
+template <bool Transposed> __device__ __forceinline__ void read_fragments(uint32_t (&v)[4], uint32_t from) {
+  if constexpr (Transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from) : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from) : "memory");
+  }
+}
+
+// multiply_fragments (mma) adds a [16,16] b [16,8] to c [16,8], float32. Of c, a lane has row l/4 in {0,1} and row l/4 + 8 in
+// {2,3}, columns 2 (l%4) + {0,1}.
+template <typename T>
+__device__ __forceinline__ void multiply_fragments(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void multiply_fragments<bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ __forceinline__ void multiply_fragments<f16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// pair rounds two numbers into one register, the first in the lower half.
+template <typename T> __device__ __forceinline__ uint32_t pair(float x, float y);
+template <> __device__ __forceinline__ uint32_t pair<bf16>(float x, float y) {
+  uint32_t v;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(y), "f"(x));
+  return v;
+}
+template <> __device__ __forceinline__ uint32_t pair<f16>(float x, float y) {
+  uint32_t v;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(y), "f"(x));
+  return v;
+}
+
+// power2 is 2^x to 2^-22 of it; 0 below 2^-126.
+__device__ __forceinline__ float power2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+} // namespace nsa
+#endif
