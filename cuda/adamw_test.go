@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -87,7 +88,7 @@ func TestAdamWStepsAllocateNothing(t *testing.T) {
 
 // TestAdamWOnGPU takes steps on the CPU and on the GPU.
 func TestAdamWOnGPU(t *testing.T) {
-	b := openGPU(t)
+	b := cudatest.Open(t)
 	host, device := newOptimizer(t, nil), newOptimizer(t, b)
 	for range 5 {
 		host.step(t)
@@ -105,7 +106,7 @@ func TestAdamWOnGPU(t *testing.T) {
 
 // TestAdamWCopiesOnGPU checks the copies in half precision, of which one tensor has none, in eager and prepared launches.
 func TestAdamWCopiesOnGPU(t *testing.T) {
-	b := openGPU(t)
+	b := cudatest.Open(t)
 	for _, half := range []tensor.Dtype{ops.BFloat16, ops.Float16} {
 		x := newBench(t, b)
 		host := func(seed uint64, n int) *tensor.Dense {

@@ -137,15 +137,8 @@ func opCases() []opCase {
 			return ops.SelectedAttention(in[0], in[1], in[2], in[3], c.size)
 		}, q, k, v, input{name: "idx", shape: []int{c.B, c.S, c.Hkv, c.n}, ints: chosen(c.B, c.S, c.Hkv, c.n, c.size)})
 		list = append(list, opCase{fmt.Sprintf("select blocks %v", c), []input{q, kc, vc}, func(in G.Nodes) (*G.Node, error) {
-			o, err := ops.CompressedAttention(in[0], in[1], in[2], c.l, c.d)
-			if err != nil {
-				return nil, err
-			}
-			lse, err := ops.LSE(o)
-			if err != nil {
-				return nil, err
-			}
-			return ops.SelectBlocks(in[0], in[1], lse, p)
+			o := G.Must(ops.CompressedAttention(in[0], in[1], in[2], c.l, c.d))
+			return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p)
 		}, true})
 	}
 	for _, c := range []struct{ B, S, H, D, l, d, hidden int }{

@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"errors"
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -276,34 +275,25 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	_, err := program(t, drv)
 	require.NoError(t, err)
 	require.Empty(t, drv.Leaks())
-	log := drv.Log()
-	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
-		seen := map[string]int{}
-		for _, method := range log {
-			seen[method]++
-			n := seen[method]
-			if r == driver.OutOfMemory && !strings.Contains(method, "Alloc") && !strings.Contains(method, "Create") {
-				continue
-			}
-			if strings.HasPrefix(method, "FuncGet") && n > 8 || method == "CtxSetCurrent" && n > 40 && n%16 != 0 {
-				continue // more of the same
-			}
-			t.Run(fmt.Sprintf("%v/%s/%d", r, method, n), func(t *testing.T) {
-				drv := newFake(t)
-				drv.Fail(method, n, r)
-				_, err := program(t, drv)
-				require.Error(t, err)
-				var none *driver.NoMemory
-				if !errors.As(err, &none) {
-					require.ErrorContains(t, err, "cu"+method)
-				}
-				var fault *driver.Fault
-				if got := errors.As(err, &fault); r != driver.IllegalAddress {
-					require.False(t, got, "%v", err)
-				}
-				require.Empty(t, drv.Leaks(), "after %v", err)
-			})
+	for _, f := range drv.Failures() {
+		if strings.HasPrefix(f.Method, "FuncGet") && f.N > 8 || f.Method == "CtxSetCurrent" && f.N > 40 && f.N%16 != 0 {
+			continue // more of the same
 		}
+		t.Run(f.String(), func(t *testing.T) {
+			drv := newFake(t)
+			drv.Fail(f.Method, f.N, f.Result)
+			_, err := program(t, drv)
+			require.Error(t, err)
+			var none *driver.NoMemory
+			if !errors.As(err, &none) {
+				require.ErrorContains(t, err, "cu"+f.Method)
+			}
+			var fault *driver.Fault
+			if got := errors.As(err, &fault); f.Result != driver.IllegalAddress {
+				require.False(t, got, "%v", err)
+			}
+			require.Empty(t, drv.Leaks(), "after %v", err)
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -124,7 +125,7 @@ func compareGoldens(t *testing.T, b graph.Backend) {
 }
 
 // TestGoldensOnGPU: the goldens by the kernels of the GPU.
-func TestGoldensOnGPU(t *testing.T) { compareGoldens(t, openGPU(t)) }
+func TestGoldensOnGPU(t *testing.T) { compareGoldens(t, cudatest.Open(t)) }
 
 // TestGoldensOnHost: the same by those of the CPU.
 func TestGoldensOnHost(t *testing.T) { compareGoldens(t, graph.NewCPU(1)) }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -71,7 +72,7 @@ func compareHalf(t *testing.T, b graph.Backend) {
 }
 
 // TestHalfOpsOnGPU compares every op in half precision with the CPU's in float64.
-func TestHalfOpsOnGPU(t *testing.T) { compareHalf(t, openGPU(t)) }
+func TestHalfOpsOnGPU(t *testing.T) { compareHalf(t, cudatest.Open(t)) }
 
 // TestHalfBounds: the naive implementation chooses as it should and is off by a few roundings only, and in bfloat16, with
 // three bits less, it breaks the bounds of float16: of all results that depend on half precision but for some that are

@@ -1,65 +1,27 @@
 package cuda_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
-	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// openGPU opens the first GPU until the end of the test, or skips it; with NSA_REQUIRE_GPU=1 it fails instead.
-func openGPU(t testing.TB) *cuda.Backend {
-	t.Helper()
-	b, err := cuda.Open(0)
-	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	return b
-}
-
 // numbers returns the elements of a value, wherever it is.
 func numbers(t testing.TB, v G.Value) []float64 {
 	t.Helper()
-	if d, ok := v.(*cuda.Value); ok {
-		host, err := d.HostValue()
-		require.NoError(t, err)
-		v = host
-	}
-	switch x := v.Data().(type) {
-	case float32:
-		return []float64{float64(x)}
-	case float64:
-		return []float64{x}
-	case []float32:
-		return testutil.Convert[float64](x)
-	case []float64:
-		return append([]float64(nil), x...)
-	case []int32:
-		list := make([]float64, len(x))
-		for i, n := range x {
-			list[i] = float64(n)
-		}
-		return list
-	case error:
-		t.Fatal(x)
-	default:
-		t.Fatalf("data is a %T", x)
-	}
-	return nil
+	v, err := graph.HostValue(v)
+	require.NoError(t, err)
+	return testutil.Floats(t, v.Data())
 }
 
 // run runs m and returns the values of nodes.
@@ -85,7 +47,7 @@ func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
 
 // TestOpsOnGPU compares every op and its gradient with the CPU's in float64, and its bits in eager and captured runs.
 func TestOpsOnGPU(t *testing.T) {
-	b := openGPU(t)
+	b := cudatest.Open(t)
 	for _, c := range opCases() {
 		t.Run(c.name, func(t *testing.T) {
 			g64, results64 := c.graph(t, tensor.Float64)
@@ -125,7 +87,7 @@ func bits(list [][]float64) [][]uint64 {
 
 // TestLayerOnGPU compares a layer of NSA and its gradients with the CPU's in float64.
 func TestLayerOnGPU(t *testing.T) {
-	b := openGPU(t)
+	b := cudatest.Open(t)
 	base := graph.NSAConfig{
 		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 12, GateHidden: 5,
 		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
@@ -192,7 +154,7 @@ func rounded(t testing.TB, config graph.NSAConfig, dt tensor.Dtype) graph.Source
 // TestModelOnGPU compares logits, loss and gradients of the tiny model with the CPU's in float32, and the bits of eager and
 // captured runs.
 func TestModelOnGPU(t *testing.T) {
-	b := openGPU(t)
+	b := cudatest.Open(t)
 	w, err := tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1)
 	require.NoError(t, err)
 	results := func(opts ...graph.Option) map[string][]float64 {

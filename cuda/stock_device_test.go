@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -27,38 +28,32 @@ type stockDevice interface {
 	reset(t testing.TB)
 }
 
-// stockGPU is a GPU with the modules that tests have asked for.
-type stockGPU struct {
-	dev     *driver.Device
-	stream  *driver.Stream
-	modules map[string]*driver.Module
-	memory  []*driver.Memory
-}
-
-// openStockGPU opens the first GPU until the end of the test, or skips it; with NSA_REQUIRE_GPU=1 it fails instead.
-func openStockGPU(t *testing.T) *stockGPU {
+// openGPU is cudatest.Open, which tests inside this package cannot import.
+func openGPU(t *testing.T) *Backend {
 	t.Helper()
-	dev, err := driver.Open(0)
+	b, err := Open(0)
 	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &stockGPU{dev: dev, modules: map[string]*driver.Module{}}
-	t.Cleanup(func() {
-		errs := []error{g.stream.Close()}
-		for _, m := range g.modules {
-			errs = append(errs, m.Unload())
-		}
-		if err := errors.Join(append(errs, dev.Close())...); err != nil {
-			t.Error(err)
-		}
-	})
-	if g.stream, err = dev.NewStream(); err != nil {
-		t.Fatal(err)
-	}
-	return g
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+// stockGPU is a GPU with what a case has allocated.
+type stockGPU struct {
+	*Backend
+	stream *driver.Stream
+	memory []*driver.Memory
+}
+
+func openStockGPU(t *testing.T) *stockGPU {
+	t.Helper()
+	b := openGPU(t)
+	s, err := b.dev.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return &stockGPU{Backend: b, stream: s}
 }
 
 func (g *stockGPU) takes([]kernels.Launch) bool { return true }
@@ -98,32 +93,10 @@ func (g *stockGPU) reset(t testing.TB) {
 
 func (g *stockGPU) run(t testing.TB, launches []kernels.Launch) {
 	t.Helper()
-	for i := range launches {
-		l := &launches[i]
-		name, err := kernels.ImageOf(l.Kernel)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if g.modules[name] == nil {
-			image, err := kernels.Image(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if g.modules[name], err = g.dev.LoadModule(image); err != nil {
-				t.Fatal(err)
-			}
-		}
-		f, err := g.modules[name].Function(l.Kernel)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := f.Prepare(l.Kernel, driver.Grid(l.Grid), driver.Block(l.Block), l.Shared, driver.Struct(l.Params()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := g.stream.Launch(c); err != nil {
-			t.Fatal(err)
-		}
+	st := stage{launches: launches}
+	require.NoError(t, st.bind(g.Backend, "case", nil))
+	for _, c := range st.calls {
+		require.NoError(t, g.stream.Launch(c))
 	}
 }
 
@@ -287,13 +260,7 @@ func compareStockOp(t *testing.T, dev stockDevice, g *G.ExprGraph, n *G.Node, in
 		t.Errorf("%v: written to outside of the result", n.Op())
 	}
 	got := testutil.Convert[float64](unsafe.Slice((*float32)(unsafe.Pointer(&runs[1][stockGuard])), size/4))
-	var wanted []float64
-	switch data := want.Data().(type) {
-	case []float64:
-		wanted = data
-	case float64:
-		wanted = []float64{data}
-	}
+	wanted := testutil.Floats(t, want.Data())
 	tolerance := 1e-5
 	if op, _ := recogniseStock(n.Op()); op.kind == stockSum && len(wanted) == 1 { // terms may cancel: then they are the scale
 		terms := 0.0

@@ -1,9 +1,7 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,19 +40,9 @@ func runStock(t *testing.T, c stockCase, dt tensor.Dtype, opts ...graph.Option) 
 	require.NoError(t, m.Synchronize())
 	var all [][]float64
 	for _, n := range nodes {
-		v := n.Value()
-		if on, ok := v.(*Value); ok {
-			v, err = on.HostValue()
-			require.NoError(t, err)
-		}
-		switch data := v.Data().(type) {
-		case []float64:
-			all = append(all, append([]float64(nil), data...))
-		case float64:
-			all = append(all, []float64{data})
-		default:
-			all = append(all, testutil.Convert[float64](stockFloats(t, v)))
-		}
+		v, err := graph.HostValue(n.Value())
+		require.NoError(t, err)
+		all = append(all, testutil.Floats(t, v.Data()))
 	}
 	return all, m.Plan()
 }
@@ -100,13 +88,7 @@ func TestStockGraphsRunOnTheDevice(t *testing.T) {
 
 // TestStockGraphsOnGPU compares the results of every case with those of a machine on the CPU in float64.
 func TestStockGraphsOnGPU(t *testing.T) {
-	b, err := Open(0)
-	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-	compareStockGraphs(t, b)
-	require.NoError(t, b.Close())
+	compareStockGraphs(t, openGPU(t))
 }
 
 func compareStockGraphs(t *testing.T, b graph.Backend) {

@@ -31,13 +31,6 @@ func dense(dt tensor.Dtype, x []float64, shape ...int) *tensor.Dense {
 	return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(append([]float64(nil), x...)))
 }
 
-func elements64(v G.Value) []float64 {
-	if d, ok := v.Data().([]float32); ok {
-		return testutil.Convert[float64](d)
-	}
-	return append([]float64(nil), v.Data().([]float64)...)
-}
-
 // someWeights are weights of several ranks and sizes, with gradients of the given scale.
 func someWeights(dt tensor.Dtype, seed uint64, scale float64) []G.ValueGrad {
 	var list []G.ValueGrad
@@ -105,7 +98,7 @@ func TestAdamWMatchesTheLoop(t *testing.T) {
 			var p, g [][]float64
 			for _, w := range weights {
 				grad, _ := w.Grad()
-				p, g = append(p, elements64(w.Value())), append(g, elements64(grad))
+				p, g = append(p, testutil.Floats(t, w.Value().Data())), append(g, testutil.Floats(t, grad.Data()))
 			}
 			schedule := WarmupCosine{LR: 1e-2, Warmup: 2, Total: 5, Floor: 0.1}
 			s, err := NewAdamW(WithSchedule(schedule), WithClip(c.clip))
@@ -121,7 +114,7 @@ func TestAdamWMatchesTheLoop(t *testing.T) {
 			}
 			require.Equal(t, 5, s.Steps())
 			for i, w := range weights {
-				testutil.Within(t, w.(*weight).name, elements64(w.Value()), p[i], c.tol)
+				testutil.Within(t, w.(*weight).name, testutil.Floats(t, w.Value().Data()), p[i], c.tol)
 			}
 		})
 	}
@@ -161,8 +154,8 @@ func TestAdamWOptions(t *testing.T) {
 	require.NoError(t, err)
 	weights := someWeights(tensor.Float64, 1, 0)
 	require.NoError(t, s.Step(weights))
-	require.InDeltaSlice(t, testutil.Normal(1, 130*150), elements64(weights[0].Value()), 0)
-	require.InDelta(t, testutil.Normal(4, 105)[0]/2, elements64(weights[3].Value())[0], 1e-15)
+	require.InDeltaSlice(t, testutil.Normal(1, 130*150), testutil.Floats(t, weights[0].Value().Data()), 0)
+	require.InDelta(t, testutil.Normal(4, 105)[0]/2, testutil.Floats(t, weights[3].Value().Data())[0], 1e-15)
 }
 
 // TestAdamWRefuses makes steps that are wrong in one way; the weights and the number of steps stay as they were.
@@ -196,14 +189,14 @@ func TestAdamWRefuses(t *testing.T) {
 			s, err := NewAdamW()
 			require.NoError(t, err)
 			require.NoError(t, s.Step(list))
-			before := elements64(list[0].Value())
+			before := testutil.Floats(t, list[0].Value().Data())
 			var w []*weight
 			for _, x := range list {
 				w = append(w, x.(*weight))
 			}
 			c.change(w)
 			require.ErrorContains(t, s.Step(list), c.message)
-			require.Equal(t, before, elements64(list[0].Value()))
+			require.Equal(t, before, testutil.Floats(t, list[0].Value().Data()))
 			require.Equal(t, 1, s.Steps())
 		})
 	}
@@ -272,7 +265,7 @@ func TestAdamWOnGorgoniasMachines(t *testing.T) {
 			require.NoError(t, s.Step(G.NodesToValueGrads(G.Nodes{x, w})))
 			vm.Reset()
 		}
-		return append(elements64(x.Value()), float64(*w.Value().(*G.F64)))
+		return append(testutil.Floats(t, x.Value().Data()), float64(*w.Value().(*G.F64)))
 	}
 	want := train(func(g *G.ExprGraph, _ G.Nodes) G.VM {
 		m, err := NewMachine(g)
@@ -289,7 +282,7 @@ func TestAdamWState(t *testing.T) {
 		weights := someWeights(dt, 1, 1)
 		values := func() (all [][]float64) {
 			for _, w := range weights {
-				all = append(all, elements64(w.Value()))
+				all = append(all, testutil.Floats(t, w.Value().Data()))
 			}
 			return all
 		}
@@ -338,7 +331,7 @@ func TestAdamWState(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, begun.Step)
 		for _, m := range begun.Moments {
-			for _, x := range append(elements64(m.First), elements64(m.Second)...) {
+			for _, x := range append(testutil.Floats(t, m.First.Data()), testutil.Floats(t, m.Second.Data())...) {
 				if x != 0 {
 					t.Fatalf("moment %v, want 0", x)
 				}

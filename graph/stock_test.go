@@ -176,15 +176,8 @@ var stocks = []stock{
 		return G.Add(n[0], y)
 	}},
 	{name: "reused node", in: []operand{normal("x", 2, 3)}, build: func(n []*G.Node) (*G.Node, error) {
-		y, err := G.Tanh(n[0])
-		if err != nil {
-			return nil, err
-		}
-		z, err := G.HadamardProd(y, y)
-		if err != nil {
-			return nil, err
-		}
-		return G.Add(z, y)
+		y := G.Must(G.Tanh(n[0]))
+		return G.Add(G.Must(G.HadamardProd(y, y)), y)
 	}},
 	{name: "mlp with cross entropy", in: []operand{normal("x", 3, 4), normal("w1", 4, 5), normal("b1", 5), normal("w2", 5, 3), positive("y", 3, 3)}, build: mlp},
 	{name: "gru cell", in: []operand{normal("x", 3), normal("h", 4), normal("wz", 4, 3), normal("uz", 4, 4), normal("wr", 4, 3), normal("ur", 4, 4), normal("wh", 4, 3), normal("uh", 4, 4)}, build: gru},
@@ -207,46 +200,11 @@ func mlp(n []*G.Node) (*G.Node, error) {
 // gru returns the next state of a gated recurrent unit.
 func gru(n []*G.Node) (*G.Node, error) {
 	x, h := n[0], n[1]
-	gate := func(w, u, h *G.Node, f func(*G.Node) (*G.Node, error)) (*G.Node, error) {
-		a, err := G.Mul(w, x)
-		if err != nil {
-			return nil, err
-		}
-		b, err := G.Mul(u, h)
-		if err != nil {
-			return nil, err
-		}
-		s, err := G.Add(a, b)
-		if err != nil {
-			return nil, err
-		}
-		return f(s)
-	}
-	z, err := gate(n[2], n[3], h, G.Sigmoid)
-	if err != nil {
-		return nil, err
-	}
-	r, err := gate(n[4], n[5], h, G.Sigmoid)
-	if err != nil {
-		return nil, err
-	}
-	rh, err := G.HadamardProd(r, h)
-	if err != nil {
-		return nil, err
-	}
-	c, err := gate(n[6], n[7], rh, G.Tanh)
-	if err != nil {
-		return nil, err
-	}
-	d, err := G.Sub(c, h)
-	if err != nil {
-		return nil, err
-	}
-	zd, err := G.HadamardProd(z, d)
-	if err != nil {
-		return nil, err
-	}
-	return G.Add(h, zd)
+	gate := func(w, u, h *G.Node) *G.Node { return G.Must(G.Add(G.Must(G.Mul(w, x)), G.Must(G.Mul(u, h)))) }
+	z := G.Must(G.Sigmoid(gate(n[2], n[3], h)))
+	r := G.Must(G.Sigmoid(gate(n[4], n[5], h)))
+	c := G.Must(G.Tanh(gate(n[6], n[7], G.Must(G.HadamardProd(r, h)))))
+	return G.Add(h, G.Must(G.HadamardProd(z, G.Must(G.Sub(c, h)))))
 }
 
 // built is a test graph: the output, and the cost sum(out*weights) with weights that are an input.
@@ -302,24 +260,7 @@ func numbers(t testing.TB, v G.Value) []float64 {
 	if d, ok := v.(*tensor.Dense); ok && d.RequiresIterator() {
 		v = d.Materialize().(*tensor.Dense)
 	}
-	switch d := v.Data().(type) {
-	case []float64:
-		return append([]float64(nil), d...)
-	case []float32:
-		return testutil.Convert[float64](d)
-	case float64:
-		return []float64{d}
-	case float32:
-		return []float64{float64(d)}
-	case []int32:
-		out := make([]float64, len(d))
-		for i, x := range d {
-			out[i] = float64(x)
-		}
-		return out
-	}
-	t.Fatalf("value of type %T", v)
-	return nil
+	return testutil.Floats(t, v.Data())
 }
 
 var gradients = map[string]func(*G.Node, ...*G.Node) (G.Nodes, error){"Grad": graph.Grad, "gorgonia.Grad": G.Grad}

@@ -36,17 +36,17 @@ func TestAddGradientsAreApart(t *testing.T) {
 			require.NoError(t, err)
 			defer m.Close()
 			for range 2 {
-				before := floats(in[3].Value())
+				before := testutil.Floats(t, in[3].Value().Data())
 				require.NoError(t, m.RunAll())
 				solver := G.NewVanillaSolver(G.WithLearnRate(0.5))
 				require.NoError(t, solver.Step(G.NodesToValueGrads(in)))
-				for i, x := range floats(in[3].Value()) {
+				for i, x := range testutil.Floats(t, in[3].Value().Data()) {
 					require.InDelta(t, before[i]-0.5*weights.floats[i], x, 1e-12)
 				}
 				m.Reset()
 			}
 			for i, n := range in {
-				x := floats(n.Value())
+				x := testutil.Floats(t, n.Value().Data())
 				for j, x0 := range normal(n.Name(), uint64(i), 2, 3).floats {
 					require.InDelta(t, x0-weights.floats[j], x[j], 1e-12, n.Name())
 				}
@@ -61,13 +61,8 @@ func TestAddBesideInPlaceOps(t *testing.T) {
 	f := func(in []*G.Node) (*G.Node, error) {
 		h := in[0]
 		for range 2 { // h += h² + h², and the sum's square of itself
-			y, err := ops.Add(h, G.Must(G.Square(h)), G.Must(G.HadamardProd(h, h)))
-			if err != nil {
-				return nil, err
-			}
-			if h, err = ops.Add(y, y); err != nil {
-				return nil, err
-			}
+			y := G.Must(ops.Add(h, G.Must(G.Square(h)), G.Must(G.HadamardProd(h, h))))
+			h = G.Must(ops.Add(y, y))
 		}
 		return G.HadamardProd(h, h)
 	}

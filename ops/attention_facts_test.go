@@ -91,14 +91,7 @@ func TestShiftedPositions(t *testing.T) {
 		for _, dt := range dtypes {
 			attend := func(start int) []float64 {
 				return evaluate(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
-					q, err := ops.RoPE(in[0], 10000, start)
-					if err != nil {
-						return nil, err
-					}
-					k, err := ops.RoPE(in[1], 10000, start)
-					if err != nil {
-						return nil, err
-					}
+					q, k := G.Must(ops.RoPE(in[0], 10000, start)), G.Must(ops.RoPE(in[1], 10000, start))
 					return ops.SlidingWindow(q, k, in[2], 20)
 				}, nil, q, k, v).out
 			}

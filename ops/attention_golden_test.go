@@ -128,15 +128,8 @@ func TestSelectBlocksMatchesGoldens(t *testing.T) {
 				c := g.Config
 				p := ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
 				res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
-					o, err := ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride)
-					if err != nil {
-						return nil, err
-					}
-					lse, err := ops.LSE(o)
-					if err != nil {
-						return nil, err
-					}
-					return ops.SelectBlocks(in[0], in[1], lse, p)
+					o := G.Must(ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride))
+					return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p)
 				}, nil, goldenArray(t, g, "q"), goldenCompressed(t, g, "k_compressed"), goldenCompressed(t, g, "v_compressed"))
 				got := make([]int32, len(res.out))
 				for i, j := range res.out {

@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // array is an input of a test graph: floats, or indices where ints is set.
@@ -84,38 +85,13 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	require.NoError(t, m.RunAll())
 	m.Reset()
 	require.NoError(t, m.RunAll())
-	res := result{out: floats(kept), grads: map[string][]float64{}}
+	res := result{out: testutil.Floats(t, kept.Data()), grads: map[string][]float64{}}
 	if weights != nil {
 		for _, n := range wrt {
 			v, err := n.Grad()
 			require.NoError(t, err)
-			res.grads[n.Name()] = floats(v)
+			res.grads[n.Name()] = testutil.Floats(t, v.Data())
 		}
 	}
 	return res
-}
-
-// floats copies a value into float64.
-func floats(v G.Value) []float64 {
-	switch d := v.Data().(type) {
-	case []float64:
-		return append([]float64(nil), d...)
-	case []float32:
-		out := make([]float64, len(d))
-		for i, x := range d {
-			out[i] = float64(x)
-		}
-		return out
-	case []int32:
-		out := make([]float64, len(d))
-		for i, x := range d {
-			out[i] = float64(x)
-		}
-		return out
-	case float64:
-		return []float64{d}
-	case float32:
-		return []float64{float64(d)}
-	}
-	return nil
 }

@@ -69,7 +69,7 @@ func TestHoldValueLayouts(t *testing.T) {
 			require.Equal(t, c.want, cpu.Slice[float64](&b))
 			if c.inPlace {
 				cpu.Slice[float64](&b)[0] = -1
-				require.Contains(t, floats(c.value), -1.0)
+				require.Contains(t, testutil.Floats(t, c.value.Data()), -1.0)
 			}
 		})
 	}
@@ -134,7 +134,7 @@ func TestOpsTakeAnyLayout(t *testing.T) {
 		m, err := machine(g)
 		require.NoError(t, err)
 		require.NoError(t, m.RunAll())
-		testutil.Within(t, vm, floats(kept), want, 1e-12)
+		testutil.Within(t, vm, testutil.Floats(t, kept.Data()), want, 1e-12)
 		require.NoError(t, m.Close())
 	}
 }
@@ -350,8 +350,8 @@ func TestFurtherOutputsFollowInputs(t *testing.T) {
 					ones.Data[i] = 1
 				}
 				wantX, wantW := ref.RMSNormGrad(tensorOf(x), tensorOf(w), ones, 1e-3)
-				testutil.Within(t, fmt.Sprint("dx of run ", run), floats(dx), wantX.Data, 1e-12)
-				testutil.Within(t, fmt.Sprint("dw of run ", run), floats(dw), wantW.Data, 1e-12)
+				testutil.Within(t, fmt.Sprint("dx of run ", run), testutil.Floats(t, dx.Data()), wantX.Data, 1e-12)
+				testutil.Within(t, fmt.Sprint("dw of run ", run), testutil.Floats(t, dw.Data()), wantW.Data, 1e-12)
 				m.Reset()
 			}
 		})

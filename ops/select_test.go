@@ -117,23 +117,9 @@ func TestSelectedMeanKeys(t *testing.T) {
 // pipeline builds the compressed and the selected branch of q, k, v, kc, vc and returns the sum of their outputs.
 func pipeline(p ops.Params) build {
 	return func(in []*G.Node) (*G.Node, error) {
-		o, err := ops.CompressedAttention(in[0], in[3], in[4], p.BlockLen, p.Stride)
-		if err != nil {
-			return nil, err
-		}
-		lse, err := ops.LSE(o)
-		if err != nil {
-			return nil, err
-		}
-		idx, err := ops.SelectBlocks(in[0], in[3], lse, p)
-		if err != nil {
-			return nil, err
-		}
-		sel, err := ops.SelectedAttention(in[0], in[1], in[2], idx, p.SelectBlock)
-		if err != nil {
-			return nil, err
-		}
-		return G.Add(o, sel)
+		o := G.Must(ops.CompressedAttention(in[0], in[3], in[4], p.BlockLen, p.Stride))
+		idx := G.Must(ops.SelectBlocks(in[0], in[3], G.Must(ops.LSE(o)), p))
+		return G.Add(o, G.Must(ops.SelectedAttention(in[0], in[1], in[2], idx, p.SelectBlock)))
 	}
 }
 
@@ -182,7 +168,7 @@ func TestSelectionAloneInGraph(t *testing.T) {
 		dv, err := V.Grad()
 		require.NoError(t, err)
 		total := 0.0
-		for _, x := range floats(dv) {
+		for _, x := range testutil.Floats(t, dv.Data()) {
 			total += x
 		}
 		require.InDelta(t, float64(c.S*c.Hq*c.Dv), total, 1e-9, "each row's probabilities sum to 1")

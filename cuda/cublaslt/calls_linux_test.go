@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // TestPureCalls makes descriptors with the library itself, of each version that is there, and sets every attribute. That takes
@@ -63,19 +63,19 @@ func TestPureCalls(t *testing.T) {
 
 // TestPureCallsAllocateNothing calls a function of the C library in place of cuBLASLt's.
 func TestPureCallsAllocateNothing(t *testing.T) {
-	lib, err := purego.Dlopen("libc.so.6", purego.RTLD_NOW)
+	lib, err := sharedlib.Open("libc.so.6")
 	if err != nil {
 		t.Skip(err)
 	}
-	fn, err := purego.Dlsym(lib, "getpid")
+	fn, err := lib.Find("getpid")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if file := mapped(fn); file == "" {
 		t.Error("the C library comes from nowhere")
 	}
-	c := &pureCalls{fnMatmul: fn}
-	c.fnSet[description] = fn
+	c := &pureCalls{lib: lib}
+	c.fn.Matmul, c.of[description].SetAttribute = fn, fn
 	var all calls = c
 	x, bias := new(product), new(uint64)
 	if n := testing.AllocsPerRun(1000, func() {
@@ -86,19 +86,8 @@ func TestPureCallsAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestSymbolsAreUnique holds the table of symbols to the struct: each field once, each name once.
-func TestSymbolsAreUnique(t *testing.T) {
-	c := new(pureCalls)
-	fields, names := map[*uintptr]bool{}, map[string]bool{}
-	for _, s := range c.symbols() {
-		if fields[s.at] || names[s.name] {
-			t.Errorf("%s or its field stands twice", s.name)
-		}
-		fields[s.at], names[s.name] = true, true
-	}
-	if want := int(unsafe.Offsetof(c.frames) / unsafe.Sizeof(uintptr(0))); len(fields) != want {
-		t.Errorf("%d symbols for %d fields", len(fields), want)
-	}
+// TestLoadRefusesOthers wants a library, and one with the functions.
+func TestLoadRefusesOthers(t *testing.T) {
 	if _, _, err := load("libcublasLt.so.no-such-version"); err == nil {
 		t.Error("a library that is not there is opened")
 	}

@@ -3,102 +3,50 @@
 package driver
 
 import (
-	"sync"
+	"strings"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // library is the name under which the NVIDIA driver installs itself; it comes with the driver, not with the CUDA toolkit.
 const library = "libcuda.so.1"
 
-// openLibrary opens the CUDA driver library of this machine. It is never closed: threads of its own may run in it. The error
-// is an *Unavailable.
+// openLibrary opens the CUDA driver library of this machine. The error is an *Unavailable.
 func openLibrary() (Driver, error) {
-	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := sharedlib.Open(library)
 	if err != nil {
 		return nil, unavailable(ReasonDriver, "%v", err)
 	}
-	d := new(pureDriver)
-	for _, s := range d.symbols() {
-		*s.at, err = purego.Dlsym(lib, s.name)
-		if err != nil && !s.optional {
-			return nil, unavailable(ReasonOldDriver, "%s has no %s: want CUDA %s or newer", library, s.name, version(minDriver))
-		}
+	d := &pureDriver{lib: lib}
+	if err := lib.FindAll("cu", &d.fn); err != nil {
+		return nil, unavailable(ReasonOldDriver, "%v: want CUDA %s or newer", err, version(minDriver))
 	}
+	d.funcGetParamInfo, _ = lib.Find("cuFuncGetParamInfo") // 0 before CUDA 12.4
 	return d, nil
 }
 
-// pureDriver holds the addresses of the library's functions. Those with a version in their name are what cuda.h of CUDA 12
-// and 13 makes of the plain names.
+// pureDriver calls the library.
 type pureDriver struct {
-	init, driverGetVersion, deviceGetCount, deviceGet, deviceGetName, deviceTotalMem, deviceGetAttribute,
-	primaryCtxRetain, primaryCtxRelease, ctxSetCurrent, ctxSynchronize, getErrorName, getErrorString,
-	memGetInfo, memAlloc, memFree, memHostAlloc, memFreeHost, memcpyHtoD, memcpyDtoH, memcpyDtoD, memsetD8, memsetD32,
-	moduleLoadDataEx, moduleUnload, moduleGetFunction, funcGetAttribute, funcSetAttribute, funcGetParamInfo, launchKernel,
-	streamCreate, streamDestroy, streamSynchronize, streamWaitEvent, eventCreate, eventDestroy, eventRecord,
-	eventSynchronize, eventQuery, eventElapsedTime, streamBeginCapture, streamIsCapturing, streamEndCapture,
-	graphInstantiate, graphLaunch, graphDestroy, graphExecDestroy uintptr
-
-	frames sync.Pool // *frame
+	lib              *sharedlib.Library
+	fn               functions
+	funcGetParamInfo uintptr
 }
 
-type symbol struct {
-	at       *uintptr
-	name     string
-	optional bool
-}
-
-func (d *pureDriver) symbols() []symbol {
-	return []symbol{
-		{&d.init, "cuInit", false},
-		{&d.driverGetVersion, "cuDriverGetVersion", false},
-		{&d.deviceGetCount, "cuDeviceGetCount", false},
-		{&d.deviceGet, "cuDeviceGet", false},
-		{&d.deviceGetName, "cuDeviceGetName", false},
-		{&d.deviceTotalMem, "cuDeviceTotalMem_v2", false},
-		{&d.deviceGetAttribute, "cuDeviceGetAttribute", false},
-		{&d.primaryCtxRetain, "cuDevicePrimaryCtxRetain", false},
-		{&d.primaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", false},
-		{&d.ctxSetCurrent, "cuCtxSetCurrent", false},
-		{&d.ctxSynchronize, "cuCtxSynchronize", false},
-		{&d.getErrorName, "cuGetErrorName", false},
-		{&d.getErrorString, "cuGetErrorString", false},
-		{&d.memGetInfo, "cuMemGetInfo_v2", false},
-		{&d.memAlloc, "cuMemAlloc_v2", false},
-		{&d.memFree, "cuMemFree_v2", false},
-		{&d.memHostAlloc, "cuMemHostAlloc", false},
-		{&d.memFreeHost, "cuMemFreeHost", false},
-		{&d.memcpyHtoD, "cuMemcpyHtoDAsync_v2", false},
-		{&d.memcpyDtoH, "cuMemcpyDtoHAsync_v2", false},
-		{&d.memcpyDtoD, "cuMemcpyDtoDAsync_v2", false},
-		{&d.memsetD8, "cuMemsetD8Async", false},
-		{&d.memsetD32, "cuMemsetD32Async", false},
-		{&d.moduleLoadDataEx, "cuModuleLoadDataEx", false},
-		{&d.moduleUnload, "cuModuleUnload", false},
-		{&d.moduleGetFunction, "cuModuleGetFunction", false},
-		{&d.funcGetAttribute, "cuFuncGetAttribute", false},
-		{&d.funcSetAttribute, "cuFuncSetAttribute", false},
-		{&d.funcGetParamInfo, "cuFuncGetParamInfo", true},
-		{&d.launchKernel, "cuLaunchKernel", false},
-		{&d.streamCreate, "cuStreamCreate", false},
-		{&d.streamDestroy, "cuStreamDestroy_v2", false},
-		{&d.streamSynchronize, "cuStreamSynchronize", false},
-		{&d.streamWaitEvent, "cuStreamWaitEvent", false},
-		{&d.eventCreate, "cuEventCreate", false},
-		{&d.eventDestroy, "cuEventDestroy_v2", false},
-		{&d.eventRecord, "cuEventRecord", false},
-		{&d.eventSynchronize, "cuEventSynchronize", false},
-		{&d.eventQuery, "cuEventQuery", false},
-		{&d.eventElapsedTime, "cuEventElapsedTime", false},
-		{&d.streamBeginCapture, "cuStreamBeginCapture_v2", false},
-		{&d.streamIsCapturing, "cuStreamIsCapturing", false},
-		{&d.streamEndCapture, "cuStreamEndCapture", false},
-		{&d.graphInstantiate, "cuGraphInstantiateWithFlags", false},
-		{&d.graphLaunch, "cuGraphLaunch", false},
-		{&d.graphDestroy, "cuGraphDestroy", false},
-		{&d.graphExecDestroy, "cuGraphExecDestroy", false},
-	}
+// functions are the addresses of those functions of the library whose names follow "cu". Names with a version are what cuda.h of
+// CUDA 12 and 13 makes of the plain ones.
+type functions struct {
+	Init, DriverGetVersion, DeviceGetCount, DeviceGet, DeviceGetName, DeviceTotalMem_v2, DeviceGetAttribute,
+	DevicePrimaryCtxRetain, DevicePrimaryCtxRelease_v2, CtxSetCurrent, CtxSynchronize, GetErrorName, GetErrorString,
+	MemGetInfo_v2, MemAlloc_v2, MemFree_v2, MemHostAlloc, MemFreeHost,
+	MemcpyHtoDAsync_v2, MemcpyDtoHAsync_v2, MemcpyDtoDAsync_v2, MemsetD8Async, MemsetD32Async,
+	ModuleLoadDataEx, ModuleUnload, ModuleGetFunction, FuncGetAttribute, FuncSetAttribute, LaunchKernel,
+	StreamCreate, StreamDestroy_v2, StreamSynchronize, StreamWaitEvent,
+	EventCreate, EventDestroy_v2, EventRecord, EventSynchronize, EventQuery, EventElapsedTime,
+	StreamBeginCapture_v2, StreamIsCapturing, StreamEndCapture,
+	GraphInstantiateWithFlags, GraphLaunch, GraphDestroy, GraphExecDestroy uintptr
 }
 
 // The conversions of addresses to uintptr stand in the argument list of purego.SyscallN itself: there they keep what they
@@ -106,102 +54,79 @@ func (d *pureDriver) symbols() []symbol {
 
 func result(r1, _, _ uintptr) Result { return Result(int32(r1)) }
 
-// frame holds the arguments of a call, of which cuLaunchKernel has most.
-type frame [11]uintptr
-
-// call calls fn without allocating, as purego.SyscallN by itself does for its arguments. Callers keep alive what these point
-// to, and point to nothing on the stack.
+// call is Library.Call for functions that return a CUresult.
 func (d *pureDriver) call(fn uintptr, args ...uintptr) Result {
-	f, _ := d.frames.Get().(*frame)
-	if f == nil {
-		f = new(frame)
-	}
-	r := result(purego.SyscallN(fn, f[:copy(f[:], args)]...))
-	d.frames.Put(f)
-	return r
+	return Result(int32(d.lib.Call(fn, args...)))
 }
 
-func (d *pureDriver) Init() Result { return result(purego.SyscallN(d.init, 0)) }
+func (d *pureDriver) Init() Result { return result(purego.SyscallN(d.fn.Init, 0)) }
 
 func (d *pureDriver) DriverGetVersion() (int, Result) {
 	var v int32
-	r := result(purego.SyscallN(d.driverGetVersion, uintptr(unsafe.Pointer(&v))))
+	r := result(purego.SyscallN(d.fn.DriverGetVersion, uintptr(unsafe.Pointer(&v))))
 	return int(v), r
 }
 
 func (d *pureDriver) DeviceGetCount() (int, Result) {
 	var n int32
-	r := result(purego.SyscallN(d.deviceGetCount, uintptr(unsafe.Pointer(&n))))
+	r := result(purego.SyscallN(d.fn.DeviceGetCount, uintptr(unsafe.Pointer(&n))))
 	return int(n), r
 }
 
 func (d *pureDriver) DeviceGet(n int) (Ordinal, Result) {
 	var dev int32
-	r := result(purego.SyscallN(d.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(n)))
+	r := result(purego.SyscallN(d.fn.DeviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(n)))
 	return Ordinal(dev), r
 }
 
 func (d *pureDriver) DeviceGetName(dev Ordinal) (string, Result) {
 	buf := make([]byte, 256)
-	r := result(purego.SyscallN(d.deviceGetName, uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), uintptr(dev)))
+	r := result(purego.SyscallN(d.fn.DeviceGetName, uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), uintptr(dev)))
 	return terminated(buf), r
 }
 
 func (d *pureDriver) DeviceTotalMem(dev Ordinal) (uint64, Result) {
 	var n uintptr
-	r := result(purego.SyscallN(d.deviceTotalMem, uintptr(unsafe.Pointer(&n)), uintptr(dev)))
+	r := result(purego.SyscallN(d.fn.DeviceTotalMem_v2, uintptr(unsafe.Pointer(&n)), uintptr(dev)))
 	return uint64(n), r
 }
 
 func (d *pureDriver) DeviceGetAttribute(a Attribute, dev Ordinal) (int, Result) {
 	var v int32
-	r := result(purego.SyscallN(d.deviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev)))
+	r := result(purego.SyscallN(d.fn.DeviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev)))
 	return int(v), r
 }
 
 func (d *pureDriver) DevicePrimaryCtxRetain(dev Ordinal) (Context, Result) {
 	var c uintptr
-	r := result(purego.SyscallN(d.primaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev)))
+	r := result(purego.SyscallN(d.fn.DevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev)))
 	return Context(c), r
 }
 
 func (d *pureDriver) DevicePrimaryCtxRelease(dev Ordinal) Result {
-	return result(purego.SyscallN(d.primaryCtxRelease, uintptr(dev)))
+	return result(purego.SyscallN(d.fn.DevicePrimaryCtxRelease_v2, uintptr(dev)))
 }
 
 func (d *pureDriver) CtxSetCurrent(c Context) Result {
-	return d.call(d.ctxSetCurrent, uintptr(c))
+	return d.call(d.fn.CtxSetCurrent, uintptr(c))
 }
 
-func (d *pureDriver) CtxSynchronize() Result { return result(purego.SyscallN(d.ctxSynchronize)) }
+func (d *pureDriver) CtxSynchronize() Result { return result(purego.SyscallN(d.fn.CtxSynchronize)) }
 
-func (d *pureDriver) GetErrorName(r Result) string   { return d.text(d.getErrorName, r) }
-func (d *pureDriver) GetErrorString(r Result) string { return d.text(d.getErrorString, r) }
+func (d *pureDriver) GetErrorName(r Result) string   { return d.text(d.fn.GetErrorName, r) }
+func (d *pureDriver) GetErrorString(r Result) string { return d.text(d.fn.GetErrorString, r) }
 
-// text returns the string, constant in the library, that fn has for a result.
+// text returns the string that fn has for a result.
 func (d *pureDriver) text(fn uintptr, r Result) string {
-	var s *byte
-	if result(purego.SyscallN(fn, uintptr(r), uintptr(unsafe.Pointer(&s)))) != Success || s == nil {
+	var s uintptr
+	if result(purego.SyscallN(fn, uintptr(r), uintptr(unsafe.Pointer(&s)))) != Success {
 		return ""
 	}
-	return terminated(unsafe.Slice(s, length(s)))
-}
-
-// length returns the number of bytes before the zero byte.
-func length(s *byte) int {
-	n := 0
-	for *(*byte)(unsafe.Add(unsafe.Pointer(s), n)) != 0 {
-		n++
-	}
-	return n
+	return sharedlib.Text(s)
 }
 
 // terminated returns what stands before the first zero byte of b.
 func terminated(b []byte) string {
-	for i, c := range b {
-		if c == 0 {
-			return string(b[:i])
-		}
-	}
-	return string(b)
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return s
 }

@@ -2,7 +2,6 @@ package driver_test
 
 import (
 	"errors"
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -123,22 +122,14 @@ func TestEveryCallFailsOnce(t *testing.T) {
 			t.Errorf("%s is not called", m.Name)
 		}
 	}
-	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
-		seen := map[string]int{}
-		for _, method := range log {
-			seen[method]++
-			if r == driver.OutOfMemory && !strings.Contains(method, "Alloc") && !strings.Contains(method, "Create") {
-				continue
-			}
-			name := fmt.Sprintf("%v/%s/%d", r, method, seen[method])
-			t.Run(name, func(t *testing.T) { failOnce(t, method, seen[method], r) })
-		}
+	for _, f := range drv.Failures() {
+		t.Run(f.String(), func(t *testing.T) { failOnce(t, f) })
 	}
 }
 
-func failOnce(t *testing.T, method string, n int, r driver.Result) {
+func failOnce(t *testing.T, f fakedriver.Failure) {
 	drv := withKernels(fakedriver.New())
-	drv.Fail(method, n, r)
+	drv.Fail(f.Method, f.N, f.Result)
 	d, err := program(drv)
 	if d != nil {
 		if err != nil && d.Err() == nil {
@@ -156,11 +147,11 @@ func failOnce(t *testing.T, method string, n int, r driver.Result) {
 		t.Fatal("no error")
 	}
 	var none *driver.NoMemory
-	if !strings.Contains(err.Error(), "cu"+method) && !errors.As(err, &none) {
+	if !strings.Contains(err.Error(), "cu"+f.Method) && !errors.As(err, &none) {
 		t.Errorf("the call is not named: %v", err)
 	}
 	var fault *driver.Fault
-	want := r == driver.IllegalAddress && method != "DevicePrimaryCtxRelease"
+	want := f.Result == driver.IllegalAddress && f.Method != "DevicePrimaryCtxRelease"
 	if got := errors.As(err, &fault); got != want && d != nil {
 		t.Errorf("fault: %v, want %v: %v", got, want, err)
 	}

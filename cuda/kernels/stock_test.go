@@ -3,57 +3,9 @@ package kernels
 import (
 	"errors"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 )
-
-var stockTwins = map[string]any{
-	"StockUnaryParams":       stockUnaryParams{},
-	"StockBinaryParams":      stockBinaryParams{},
-	"StockCopyParams":        stockCopyParams{},
-	"StockReduceParams":      stockReduceParams{},
-	"StockSoftmaxParams":     stockSoftmaxParams{},
-	"StockSoftmaxGradParams": stockSoftmaxGradParams{},
-}
-
-// TestStockParamsHaveTheLayoutOfC compares the arguments of the stock kernels, field by field.
-func TestStockParamsHaveTheLayoutOfC(t *testing.T) {
-	sources, err := filepath.Glob("stock_*.cu")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(sources) == 0 {
-		t.Skip("the sources are not here: the test runs outside of its folder")
-	}
-	seen := 0
-	for _, file := range sources {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range structure.FindAllStringSubmatch(string(text), -1) {
-			twin, ok := stockTwins[m[1]]
-			if !ok {
-				t.Errorf("%s has no twin in Go", m[1])
-				continue
-			}
-			seen++
-			want, wantSize := cLayout(t, m[1], m[2])
-			got, size := goLayout(twin)
-			same := slices.EqualFunc(got, want, func(g, w cField) bool {
-				return plain(g.name) == plain(w.name) && g.offset == w.offset && g.size == w.size && g.float == w.float
-			})
-			if !same || size != wantSize || size > maxParams {
-				t.Errorf("%s: %+v in %d bytes in Go, %+v in %d in C", m[1], got, size, want, wantSize)
-			}
-		}
-	}
-	if seen != len(stockTwins) {
-		t.Errorf("%d of %d structs in the sources", seen, len(stockTwins))
-	}
-}
 
 // everyStockLaunch appends launches of each stock kernel, at sizes that take each of its ways.
 func everyStockLaunch(to []Launch) ([]Launch, error) {

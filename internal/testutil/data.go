@@ -37,8 +37,30 @@ func Tokens(seed uint64, n, vocab int) []int32 {
 	return out
 }
 
-// Convert returns x rounded to another floating-point type.
-func Convert[To, From float32 | float64](x []From) []To {
+// Floats returns a copy, in float64, of the numbers that data is: what a Gorgonia value's Data returns. The test fails where that
+// is anything else.
+func Floats(t testing.TB, data any) []float64 {
+	t.Helper()
+	switch d := data.(type) {
+	case float32:
+		return []float64{float64(d)}
+	case float64:
+		return []float64{d}
+	case []float32:
+		return Convert[float64](d)
+	case []float64:
+		return slices.Clone(d)
+	case []int32:
+		return Convert[float64](d)
+	case error:
+		t.Fatal(d)
+	}
+	t.Fatalf("testutil: no numbers but a %T", data)
+	return nil
+}
+
+// Convert returns x rounded to a floating-point type.
+func Convert[To float32 | float64, From float32 | float64 | int32](x []From) []To {
 	out := make([]To, len(x))
 	for i, v := range x {
 		out[i] = To(v)

@@ -62,19 +62,6 @@ func setGoldenTokens(t testing.TB, m *Model, g testutil.Golden, step int) {
 	m.NextTokens()
 }
 
-// floats returns a copy of a value's elements.
-func floats(t testing.TB, v G.Value) []float64 {
-	t.Helper()
-	switch d := v.Data().(type) {
-	case []float64:
-		return append([]float64(nil), d...)
-	case []float32:
-		return testutil.Convert[float64](d)
-	}
-	t.Fatalf("value of %T", v.Data())
-	return nil
-}
-
 // TestModelMatchesGoldens is the ladder: logits, loss, every gradient, then the losses and gradient norms of ten steps.
 func TestModelMatchesGoldens(t *testing.T) {
 	for _, p := range []struct {
@@ -93,14 +80,14 @@ func TestModelMatchesGoldens(t *testing.T) {
 						require.NoError(t, m.Run())
 						logits, err := m.Logits()
 						require.NoError(t, err)
-						testutil.Within(t, "logits", floats(t, logits), g.F64(t, "logits"), p.loss)
+						testutil.Within(t, "logits", testutil.Floats(t, logits.Data()), g.F64(t, "logits"), p.loss)
 						loss, err := m.Loss()
 						require.NoError(t, err)
 						testutil.Within(t, "loss", []float64{loss}, g.F64(t, "loss"), p.loss)
 						for _, n := range m.Learnables() {
 							v, err := n.Grad()
 							require.NoError(t, err)
-							testutil.Within(t, "gradient of "+n.Name(), floats(t, v), g.F64(t, "grad."+n.Name()), p.grad)
+							testutil.Within(t, "gradient of "+n.Name(), testutil.Floats(t, v.Data()), g.F64(t, "grad."+n.Name()), p.grad)
 						}
 						losses, norms := goldenSteps(t, m, g)
 						testutil.Within(t, "losses", losses, g.F64(t, "losses"), p.step)
@@ -140,7 +127,7 @@ func TestMachinesAgree(t *testing.T) {
 					losses, norms := goldenSteps(t, m, g)
 					run := map[string][]float64{"losses": losses, "norms": norms}
 					for name, v := range m.Weights().Tensors {
-						run[name] = floats(t, v)
+						run[name] = testutil.Floats(t, v.Data())
 					}
 					runs = append(runs, run)
 				}

@@ -36,7 +36,7 @@ func climb(t *testing.T, b graph.Backend) {
 				require.NoError(t, m.Run())
 				logits, err := m.Logits()
 				require.NoError(t, err)
-				testutil.Within(t, "logits", floats(t, logits), g.F64(t, "logits"), 1e-5)
+				testutil.Within(t, "logits", testutil.Floats(t, logits.Data()), g.F64(t, "logits"), 1e-5)
 				loss, err := m.Loss()
 				require.NoError(t, err)
 				testutil.Within(t, "loss", []float64{loss}, g.F64(t, "loss"), 1e-5)
@@ -48,7 +48,7 @@ func climb(t *testing.T, b graph.Backend) {
 					require.NoError(t, err)
 					v, err = graph.HostValue(v)
 					require.NoError(t, err)
-					testutil.Within(t, "gradient of "+n.Name(), floats(t, v), g.F64(t, "grad."+n.Name()), 1e-4)
+					testutil.Within(t, "gradient of "+n.Name(), testutil.Floats(t, v.Data()), g.F64(t, "grad."+n.Name()), 1e-4)
 				}
 				losses, norms := goldenStepsOn(t, m, g)
 				testutil.Within(t, "losses", losses, g.F64(t, "losses"), 1e-4)

@@ -10,13 +10,14 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // bits is every element of w by name.
 func bits(t testing.TB, w *Weights) map[string][]float64 {
 	m := map[string][]float64{}
 	for name, v := range w.Tensors {
-		m[name] = floats(t, v)
+		m[name] = testutil.Floats(t, v.Data())
 	}
 	return m
 }

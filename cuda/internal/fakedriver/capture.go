@@ -20,22 +20,10 @@ func (d *Driver) StreamBeginCapture(h driver.StreamHandle, _ int32) driver.Resul
 	return r
 }
 
-// capturing returns the stream of a call that a broken capture does not refuse.
-func (d *Driver) capturing(method string, h driver.StreamHandle) (*stream, driver.Result) {
-	g, r := d.within(method)
-	if r != driver.Success {
-		return nil, r
-	}
-	if s := d.streams[h]; s != nil && s.gpu == g {
-		return s, r
-	}
-	return nil, driver.InvalidHandle
-}
-
 func (d *Driver) StreamIsCapturing(h driver.StreamHandle) (driver.CaptureStatus, driver.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s, r := d.capturing("StreamIsCapturing", h)
+	s, r := lookup(d, "StreamIsCapturing", d.streams, h)
 	if r != driver.Success {
 		return driver.CaptureNone, r
 	}
@@ -56,7 +44,7 @@ func (d *Driver) BreakCapture() {
 func (d *Driver) StreamEndCapture(h driver.StreamHandle) (driver.GraphHandle, driver.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s, r := d.capturing("StreamEndCapture", h)
+	s, r := lookup(d, "StreamEndCapture", d.streams, h)
 	if r != driver.Success {
 		return 0, r
 	}
@@ -77,16 +65,12 @@ func (d *Driver) StreamEndCapture(h driver.StreamHandle) (driver.GraphHandle, dr
 func (d *Driver) GraphInstantiate(h driver.GraphHandle) (driver.GraphExecHandle, driver.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	g, r := d.within("GraphInstantiate")
+	g, r := lookup(d, "GraphInstantiate", d.graphs, h)
 	if r != driver.Success {
 		return 0, r
 	}
-	x := d.graphs[h]
-	if x == nil || x.gpu != g {
-		return 0, driver.InvalidHandle
-	}
 	e := driver.GraphExecHandle(d.handle())
-	d.execs[e] = &graph{g, slices.Clone(x.ops)}
+	d.execs[e] = &graph{g.gpu, slices.Clone(g.ops)}
 	return e, r
 }
 
@@ -106,27 +90,9 @@ func (d *Driver) GraphLaunch(e driver.GraphExecHandle, h driver.StreamHandle) dr
 }
 
 func (d *Driver) GraphDestroy(h driver.GraphHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, r := d.within("GraphDestroy"); r != driver.Success {
-		return r
-	}
-	if d.graphs[h] == nil {
-		return driver.InvalidHandle
-	}
-	delete(d.graphs, h)
-	return driver.Success
+	return destroy(d, "GraphDestroy", d.graphs, h)
 }
 
 func (d *Driver) GraphExecDestroy(h driver.GraphExecHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, r := d.within("GraphExecDestroy"); r != driver.Success {
-		return r
-	}
-	if d.execs[h] == nil {
-		return driver.InvalidHandle
-	}
-	delete(d.execs, h)
-	return driver.Success
+	return destroy(d, "GraphExecDestroy", d.execs, h)
 }

@@ -9,7 +9,6 @@ package fakedriver
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"unsafe"
 
@@ -99,36 +98,11 @@ func (d *Driver) Kernel(name string, k Kernel) {
 	d.kernels[name] = k
 }
 
-// Fail makes the nth call from now of a method of driver.Driver, counted from 1, do nothing and return r. The context is of no
-// use after a result that work on a GPU causes, such as driver.IllegalAddress.
-func (d *Driver) Fail(method string, n int, r driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.failures[method] == nil {
-		d.failures[method] = map[int]driver.Result{}
-	}
-	d.failures[method][d.calls[method]+n] = r
-}
-
 // Calls returns how often a method has been called.
 func (d *Driver) Calls(method string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.calls[method]
-}
-
-// Record makes Log list the methods that are called from now on.
-func (d *Driver) Record() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.logging = true
-}
-
-// Log returns the methods called since Record, in order.
-func (d *Driver) Log() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.log)
 }
 
 // Leaks returns the number of handles of each kind that have not been given back, and nothing where there are none.
@@ -171,6 +145,34 @@ func (d *Driver) within(method string) (*gpu, driver.Result) {
 		return nil, r
 	}
 	return g, g.problem
+}
+
+// owner returns g, also of what embeds it: handles of its context.
+func (g *gpu) owner() *gpu { return g }
+
+// lookup is within for a call on a handle of the current context, for which it returns what table holds.
+func lookup[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) (T, driver.Result) {
+	var none T
+	g, r := d.within(method)
+	if r != driver.Success {
+		return none, r
+	}
+	x, ok := table[h]
+	if !ok || x.owner() != g {
+		return none, driver.InvalidHandle
+	}
+	return x, r
+}
+
+// destroy is a call that gives a handle back.
+func destroy[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) driver.Result {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, r := lookup(d, method, table, h)
+	if r == driver.Success {
+		delete(table, h)
+	}
+	return r
 }
 
 // fail makes the context useless if r is one of the results after which it is.

@@ -20,8 +20,8 @@ type Kernel struct {
 
 type function struct {
 	Kernel
+	*gpu
 	module  driver.ModuleHandle
-	gpu     *gpu
 	dynamic int
 }
 
@@ -91,12 +91,9 @@ func (d *Driver) ModuleLoadData(image []byte) (driver.ModuleHandle, string, driv
 func (d *Driver) ModuleUnload(m driver.ModuleHandle) driver.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	g, r := d.within("ModuleUnload")
+	g, r := lookup(d, "ModuleUnload", d.modules, m)
 	if r != driver.Success {
 		return r
-	}
-	if d.modules[m] != g {
-		return driver.InvalidHandle
 	}
 	if r := d.drain(g); r != driver.Success {
 		return r
@@ -113,39 +110,23 @@ func (d *Driver) ModuleUnload(m driver.ModuleHandle) driver.Result {
 func (d *Driver) ModuleGetFunction(m driver.ModuleHandle, name string) (driver.FunctionHandle, driver.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	g, r := d.within("ModuleGetFunction")
+	g, r := lookup(d, "ModuleGetFunction", d.modules, m)
 	if r != driver.Success {
 		return 0, r
-	}
-	if d.modules[m] != g {
-		return 0, driver.InvalidHandle
 	}
 	k, ok := d.kernels[name]
 	if !ok {
 		return 0, driver.NotFound
 	}
 	h := driver.FunctionHandle(d.handle())
-	d.funcs[h] = &function{k, m, g, max(0, 48<<10-k.Shared)}
+	d.funcs[h] = &function{k, g, m, max(0, 48<<10-k.Shared)}
 	return h, r
-}
-
-// function returns the kernel of a call.
-func (d *Driver) function(method string, h driver.FunctionHandle) (*function, driver.Result) {
-	g, r := d.within(method)
-	if r != driver.Success {
-		return nil, r
-	}
-	f := d.funcs[h]
-	if f == nil || f.gpu != g {
-		return nil, driver.InvalidHandle
-	}
-	return f, r
 }
 
 func (d *Driver) FuncGetAttribute(a driver.FunctionAttribute, h driver.FunctionHandle) (int, driver.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f, r := d.function("FuncGetAttribute", h)
+	f, r := lookup(d, "FuncGetAttribute", d.funcs, h)
 	if r != driver.Success {
 		return 0, r
 	}
@@ -169,7 +150,7 @@ func (d *Driver) FuncGetAttribute(a driver.FunctionAttribute, h driver.FunctionH
 func (d *Driver) FuncSetAttribute(h driver.FunctionHandle, a driver.FunctionAttribute, value int) driver.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f, r := d.function("FuncSetAttribute", h)
+	f, r := lookup(d, "FuncSetAttribute", d.funcs, h)
 	if r != driver.Success {
 		return r
 	}
@@ -183,7 +164,7 @@ func (d *Driver) FuncSetAttribute(h driver.FunctionHandle, a driver.FunctionAttr
 func (d *Driver) FuncGetParamInfo(h driver.FunctionHandle, index int) (int, driver.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f, r := d.function("FuncGetParamInfo", h)
+	f, r := lookup(d, "FuncGetParamInfo", d.funcs, h)
 	if r != driver.Success {
 		return 0, r
 	}

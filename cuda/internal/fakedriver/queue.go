@@ -37,7 +37,7 @@ type op struct {
 }
 
 type stream struct {
-	gpu       *gpu
+	*gpu
 	queue     []op
 	next      int // the first that has not run
 	capturing driver.CaptureStatus
@@ -45,7 +45,7 @@ type stream struct {
 }
 
 type event struct {
-	gpu      *gpu
+	*gpu
 	timing   bool
 	stream   *stream
 	recorded int // number of the last record, 0 before the first
@@ -54,7 +54,7 @@ type event struct {
 }
 
 type graph struct {
-	gpu *gpu
+	*gpu
 	ops []op
 }
 
@@ -70,15 +70,8 @@ func (s *stream) add(o op) *op {
 
 // queue returns the stream of a call that enqueues.
 func (d *Driver) queue(method string, h driver.StreamHandle) (*stream, driver.Result) {
-	g, r := d.within(method)
-	if r != driver.Success {
-		return nil, r
-	}
-	s := d.streams[h]
-	if s == nil || s.gpu != g {
-		return nil, driver.InvalidHandle
-	}
-	if s.capturing == driver.CaptureBroken {
+	s, r := lookup(d, method, d.streams, h)
+	if r == driver.Success && s.capturing == driver.CaptureBroken {
 		return nil, driver.CaptureInvalidated
 	}
 	return s, r
@@ -228,27 +221,8 @@ func (d *Driver) EventCreate(flags uint32) (driver.EventHandle, driver.Result) {
 	return h, r
 }
 
-// event returns the event of a call.
-func (d *Driver) event(method string, h driver.EventHandle) (*event, driver.Result) {
-	g, r := d.within(method)
-	if r != driver.Success {
-		return nil, r
-	}
-	e := d.events[h]
-	if e == nil || e.gpu != g {
-		return nil, driver.InvalidHandle
-	}
-	return e, r
-}
-
 func (d *Driver) EventDestroy(h driver.EventHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, r := d.event("EventDestroy", h); r != driver.Success {
-		return r
-	}
-	delete(d.events, h)
-	return driver.Success
+	return destroy(d, "EventDestroy", d.events, h)
 }
 
 func (d *Driver) EventRecord(eh driver.EventHandle, h driver.StreamHandle) driver.Result {
@@ -271,7 +245,7 @@ func (d *Driver) EventRecord(eh driver.EventHandle, h driver.StreamHandle) drive
 func (d *Driver) EventSynchronize(h driver.EventHandle) driver.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	e, r := d.event("EventSynchronize", h)
+	e, r := lookup(d, "EventSynchronize", d.events, h)
 	if r != driver.Success {
 		return r
 	}
@@ -285,7 +259,7 @@ func (d *Driver) EventSynchronize(h driver.EventHandle) driver.Result {
 func (d *Driver) EventQuery(h driver.EventHandle) driver.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	e, r := d.event("EventQuery", h)
+	e, r := lookup(d, "EventQuery", d.events, h)
 	if r != driver.Success || e.came == e.recorded {
 		return r
 	}
@@ -299,7 +273,7 @@ func (d *Driver) EventQuery(h driver.EventHandle) driver.Result {
 func (d *Driver) EventElapsedTime(start, end driver.EventHandle) (float32, driver.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a, r := d.event("EventElapsedTime", start)
+	a, r := lookup(d, "EventElapsedTime", d.events, start)
 	if r != driver.Success {
 		return 0, r
 	}

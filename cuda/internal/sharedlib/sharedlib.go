@@ -1,0 +1,80 @@
+//go:build linux && (amd64 || arm64)
+
+// Package sharedlib opens shared libraries of C functions at run time and calls them without cgo.
+package sharedlib
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// Library is an open library. It is never closed: threads of its own may run in it.
+type Library struct {
+	name   string
+	handle uintptr
+	frames sync.Pool // *frame
+}
+
+// frame holds the arguments of a call, of which cublasLtMatmul has most.
+type frame [16]uintptr
+
+// Open opens the library of a file, or of a name that the loader of the system looks for.
+func Open(name string) (*Library, error) {
+	h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, err
+	}
+	return &Library{name: name, handle: h}, nil
+}
+
+// Find returns the address of a function.
+func (l *Library) Find(name string) (uintptr, error) {
+	at, err := purego.Dlsym(l.handle, name)
+	if err != nil {
+		return 0, fmt.Errorf("%s has no %s", l.name, name)
+	}
+	return at, nil
+}
+
+// FindAll sets the fields of a struct, each a uintptr, to the addresses of the functions that are called prefix and the name
+// of the field. The error is that of the first one that is not there.
+func (l *Library) FindAll(prefix string, functions any) error {
+	fields := reflect.ValueOf(functions).Elem()
+	for i := range fields.NumField() {
+		at, err := l.Find(prefix + fields.Type().Field(i).Name)
+		if err != nil {
+			return err
+		}
+		fields.Field(i).SetUint(uint64(at))
+	}
+	return nil
+}
+
+// Call calls a function with up to 16 arguments and returns its result. It does not allocate, as purego.SyscallN by itself does for
+// the arguments. Callers keep alive what these point to, and point to nothing on the stack.
+func (l *Library) Call(fn uintptr, args ...uintptr) uintptr {
+	f, _ := l.frames.Get().(*frame)
+	if f == nil {
+		f = new(frame)
+	}
+	r, _, _ := purego.SyscallN(fn, f[:copy(f[:], args)]...)
+	l.frames.Put(f)
+	return r
+}
+
+// Text returns the C string at an address of the library, or "" for none.
+func Text(address uintptr) string {
+	s := *(**byte)(unsafe.Pointer(&address)) // a conversion would look like arithmetic on addresses
+	if s == nil {
+		return ""
+	}
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(s), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(s, n))
+}
