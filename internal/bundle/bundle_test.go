@@ -103,6 +103,31 @@ func TestPlanOfThisModule(t *testing.T) {
 	}
 }
 
+// TestRunMakesTheArchivesFolder writes an archive to a folder that is not there, and builds nothing where there can be none.
+func TestRunMakesTheArchivesFolder(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip(err)
+	}
+	if _, err := moduleRoot(); err != nil {
+		t.Skip(err) // in a bundle
+	}
+	dir := t.TempDir()
+	o := options{arch: "amd64", only: []string{"atomicfile"}, archive: filepath.Join(dir, "a", "b", "c.tar.gz")}
+	if err := run(o, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(o.archive); err != nil || info.Size() == 0 {
+		t.Error(err)
+	}
+	o.archive, o.out = filepath.Join(o.archive, "d.tar.gz"), filepath.Join(dir, "out")
+	if err := run(o, false, nil); err == nil {
+		t.Error("a file is taken for the archive's folder")
+	}
+	if _, err := os.Stat(o.out); err == nil {
+		t.Error("something was built before the archive's folder")
+	}
+}
+
 // bundled writes a folder like a bundle's, with shell scripts for binaries.
 func bundled(t *testing.T, files map[string]string) string {
 	t.Helper()
