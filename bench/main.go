@@ -42,12 +42,17 @@ func suites() []suite {
 	}
 }
 
-func main() {
+// suiteNames lists the suites for users.
+func suiteNames() string {
 	var names []string
 	for _, s := range suites() {
 		names = append(names, s.name)
 	}
-	pick := flag.String("suite", "all", "suites to run, separated by commas: "+strings.Join(names, ", "))
+	return strings.Join(names, ", ")
+}
+
+func main() {
+	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
 	out := flag.String("out", "bench/results", "folder of the CSV and the plots")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N")
 	precision := flag.String("precision", "", "of the activations in the suites of the GPU: f32, bf16 (the default) or fp16")
@@ -70,7 +75,7 @@ func run(pick, out, child, device, precision string) (err error) {
 	wanted := strings.Split(pick, ",")
 	for _, name := range wanted {
 		if name != "all" && !slices.ContainsFunc(suites(), func(s suite) bool { return s.name == name }) {
-			return fmt.Errorf("no suite %q", name)
+			return fmt.Errorf("no suite %q, want all or some of %s", name, suiteNames())
 		}
 	}
 	b, err := cuda.Select(device)

@@ -11,7 +11,9 @@
 // which copies to the host when it is asked for its data.
 //
 // Every op of package ops has kernels, forward and backward, in float32 and in half precision; float64 runs on the host. Same
-// inputs give the same bits in every run, captured or not.
+// inputs give the same bits in every run, captured or not. Gorgonia's own ops give what they give on the host but at the edges
+// of float32: a quotient by zero and a softmax with infinities are IEEE's, which package tensor's are not, and a maximum keeps
+// a NaN.
 //
 // An error of enqueued work comes in a later call, as a *graph.LaunchError with the kernel where one alone can have caused it,
 // and a *driver.Fault that lists the suspects; open the backend with driver.WithBlockingLaunches to learn which it is. After it

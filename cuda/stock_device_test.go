@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"testing"
 	"unsafe"
 
@@ -32,8 +31,8 @@ type stockDevice interface {
 func openGPU(t *testing.T) *Backend {
 	t.Helper()
 	b, err := Open(0)
-	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
-		t.Skip(err)
+	if u := (*driver.Unavailable)(nil); errors.As(err, &u) {
+		testutil.NoGPU(t, err)
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })

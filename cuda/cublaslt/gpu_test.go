@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"os"
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // gpu is an open device with the library.
@@ -19,16 +19,11 @@ type gpu struct {
 	stream *driver.Stream
 }
 
-// openGPU opens the first GPU and the library until the end of the test, or skips it; with NSA_REQUIRE_GPU=1 it fails instead.
+// openGPU opens the first GPU and the library until the end of the test, or ends it by testutil.NoGPU where one is not there.
 func openGPU(t *testing.T) *gpu {
 	t.Helper()
 	g := new(gpu)
 	var err error
-	absent := func() bool {
-		var gone *driver.Unavailable
-		var missing *Missing
-		return (errors.As(err, &gone) || errors.As(err, &missing)) && os.Getenv("NSA_REQUIRE_GPU") != "1"
-	}
 	if g.dev, err = driver.Open(0); err == nil {
 		t.Cleanup(func() { check(t, g.dev.Close()) })
 		if g.lib, err = Open(g.dev); err == nil {
@@ -36,8 +31,10 @@ func openGPU(t *testing.T) *gpu {
 			g.stream, err = g.dev.NewStream()
 		}
 	}
-	if absent() {
-		t.Skip(err)
+	var gone *driver.Unavailable
+	var missing *Missing
+	if errors.As(err, &gone) || errors.As(err, &missing) {
+		testutil.NoGPU(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
 )
 
-// FoldersVariable names the environment variable that lists folders in which Open looks for the library where the loader of
-// the system finds none, separated as in PATH.
+// FoldersVariable names the environment variable that lists folders, separated as in PATH, in which Open looks for the library
+// before the loader of the system does.
 const FoldersVariable = "NSA_CUDA_LIBS"
 
 // fileNames are the names of the library, those that are preferred first.
@@ -38,9 +38,9 @@ type Library struct {
 	closed  atomic.Bool
 }
 
-// Open opens the library for a device. It is looked for as libcublasLt.so.13 and .so.12 by the loader of the system, then in
-// the folders that FoldersVariable lists. The error is a *Missing where that finds none, or none that works with the driver.
-// The file itself is never closed.
+// Open opens the library for a device. It is looked for as libcublasLt.so.13 and .so.12 in each of the folders that
+// FoldersVariable lists, then by the loader of the system. The error is a *Missing where that finds none, or none that works
+// with the driver. The file itself is never closed.
 func Open(d *driver.Device) (*Library, error) { return open(d, os.Getenv(FoldersVariable), load) }
 
 func open(d *driver.Device, folders string, load func(name string) (calls, string, error)) (*Library, error) {
@@ -71,7 +71,7 @@ func open(d *driver.Device, folders string, load func(name string) (calls, strin
 
 // places lists what is to be tried, in order.
 func places(folders string) []string {
-	list := fileNames[:]
+	var list []string
 	for _, f := range filepath.SplitList(folders) {
 		if f == "" {
 			continue
@@ -83,7 +83,7 @@ func places(folders string) []string {
 			list = append(list, filepath.Join(f, n))
 		}
 	}
-	return list
+	return append(list, fileNames[:]...)
 }
 
 // reason names what was tried, once.

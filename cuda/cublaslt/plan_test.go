@@ -20,13 +20,13 @@ func TestOpenMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
-	want := []string{"libcublasLt.so.13", "libcublasLt.so.12", "/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12",
-		"/c/libcublasLt.so.13", "/c/libcublasLt.so.12"}
+	want := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
+		"libcublasLt.so.13", "libcublasLt.so.12"}
 	old := &fakeCalls{t: t, drv: &stubDriver{current: 77}, fails: map[string]Status{"create": NotInitialized}}
 	var tried []string
 	_, err = open(d, dirs, func(name string) (calls, string, error) {
 		tried = append(tried, name)
-		if name == want[2] {
+		if name == want[0] {
 			return old, name, nil
 		}
 		return nil, "", errors.New(name + ": no such file")
@@ -35,8 +35,8 @@ func TestOpenMissing(t *testing.T) {
 	if !errors.As(err, &missing) || !slices.Equal(tried, want) || len(missing.Tried) != len(want) {
 		t.Fatalf("tried %v: %v", tried, err)
 	}
-	for _, part := range []string{"cublaslt: no library: libcublasLt.so.13: no such file; libcublasLt.so.12: no such file; ",
-		"/a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1)", FoldersVariable} {
+	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
+		"; /c/libcublasLt.so.12: no such file; libcublasLt.so.13: no such file; libcublasLt.so.12: no such file. ", FoldersVariable} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("no %q in %v", part, err)
 		}
@@ -46,8 +46,45 @@ func TestOpenMissing(t *testing.T) {
 	if _, err = open(d, "", func(string) (calls, string, error) { return old, "", nil }); !errors.As(err, &e) || e.Status != 3 {
 		t.Error("another failure is", err)
 	}
-	if p := places("."); !filepath.IsAbs(p[len(p)-1]) {
+	if p := places("."); !filepath.IsAbs(p[0]) {
 		t.Error("a folder is looked for as", p)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOpenOrder opens the library of a folder that the user lists before the system's, and the system's where the folder has
+// none.
+func TestOpenOrder(t *testing.T) {
+	drv := &stubDriver{}
+	d, err := driver.Open(0, driver.WithDriver(drv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		there []string
+		want  string
+	}{
+		{[]string{"libcublasLt.so.13", "/a/libcublasLt.so.12", "/c/libcublasLt.so.13"}, "/a/libcublasLt.so.12"},
+		{[]string{"libcublasLt.so.13", "/c/libcublasLt.so.12", "/c/libcublasLt.so.13"}, "/c/libcublasLt.so.13"},
+		{[]string{"libcublasLt.so.12"}, "libcublasLt.so.12"},
+	} {
+		l, err := open(d, "/a"+string(filepath.ListSeparator)+"/c", func(name string) (calls, string, error) {
+			if !slices.Contains(c.there, name) {
+				return nil, "", errors.New(name + ": no such file")
+			}
+			return &fakeCalls{t: t, drv: drv}, name, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Path() != c.want {
+			t.Errorf("of %v: %s", c.there, l.Path())
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)

@@ -1,4 +1,4 @@
-//go:build cu && linux && (amd64 || arm64)
+//go:build cu && cgo && linux && (amd64 || arm64)
 
 package driver_test
 

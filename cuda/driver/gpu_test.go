@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // kernels is what the tests load: vector_add writes a + b, shared_last writes bits through the last word of its dynamic
@@ -102,13 +103,13 @@ func withKernels(d *fakedriver.Driver) *fakedriver.Driver {
 	return d
 }
 
-// openGPU opens GPU n, or skips the test where there is none; NSA_REQUIRE_GPU=1 makes it fail instead.
+// openGPU opens GPU n, or ends the test by testutil.NoGPU where there is none.
 func openGPU(t *testing.T, n int, opts ...driver.Option) *driver.Device {
 	t.Helper()
 	d, err := driver.Open(n, opts...)
 	var none *driver.Unavailable
-	if errors.As(err, &none) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
-		t.Skip(err)
+	if errors.As(err, &none) {
+		testutil.NoGPU(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -133,7 +133,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		t.Fatal(err)
 	}
 	if free < 10<<30 {
-		t.Skipf("%d bytes of the device's memory are free, want 10 GiB", free)
+		testutil.NoGPU(t, fmt.Sprintf("%d bytes of the device's memory are free, want 10 GiB", free))
 	}
 	var at [2]Ptr
 	for i := range at {

@@ -28,7 +28,7 @@ var underSanitizer = os.Getenv("NSA_SANITIZER") == "1"
 // shared is the device of all tests under a sanitizer, which the end of the process closes.
 var shared = sync.OnceValues(newGPU)
 
-// openGPU opens the first GPU until the end of the test, or skips it; with NSA_REQUIRE_GPU=1 it fails instead.
+// openGPU opens the first GPU until the end of the test, or ends it by testutil.NoGPU where there is none.
 func openGPU(t *testing.T) *gpu {
 	t.Helper()
 	open := newGPU
@@ -36,8 +36,8 @@ func openGPU(t *testing.T) *gpu {
 		open = shared
 	}
 	g, err := open()
-	if u := (*driver.Unavailable)(nil); errors.As(err, &u) && os.Getenv("NSA_REQUIRE_GPU") != "1" {
-		t.Skip(err)
+	if u := (*driver.Unavailable)(nil); errors.As(err, &u) {
+		testutil.NoGPU(t, err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -103,6 +103,31 @@ func TestPlanOfThisModule(t *testing.T) {
 	}
 }
 
+// TestRunMakesTheArchivesFolder writes an archive to a folder that is not there, and builds nothing where there can be none.
+func TestRunMakesTheArchivesFolder(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip(err)
+	}
+	if _, err := moduleRoot(); err != nil {
+		t.Skip(err) // in a bundle
+	}
+	dir := t.TempDir()
+	o := options{arch: "amd64", only: []string{"atomicfile"}, archive: filepath.Join(dir, "a", "b", "c.tar.gz")}
+	if err := run(o, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(o.archive); err != nil || info.Size() == 0 {
+		t.Error(err)
+	}
+	o.archive, o.out = filepath.Join(o.archive, "d.tar.gz"), filepath.Join(dir, "out")
+	if err := run(o, false, nil); err == nil {
+		t.Error("a file is taken for the archive's folder")
+	}
+	if _, err := os.Stat(o.out); err == nil {
+		t.Error("something was built before the archive's folder")
+	}
+}
+
 // bundled writes a folder like a bundle's, with shell scripts for binaries.
 func bundled(t *testing.T, files map[string]string) string {
 	t.Helper()
@@ -142,6 +167,9 @@ func call(t *testing.T, dir string, args ...string) (string, int) {
 }
 
 func TestScript(t *testing.T) {
+	const require = "NSA_REQUIRE_GPU"
+	t.Setenv(require, "")
+	os.Unsetenv(require)
 	dir := bundled(t, map[string]string{
 		table: "good\ttest/a/good\tcpu\t./good.test\n" + "bad\ttest/bad\tgpu\t./bad.test\n" + "crash\ttest/bad\tgpu\t./crash.test\n" +
 			"slow\ttest/bad\tcpu\t./slow.test\n" + "examples/e\t.\tprogram\tbin/e -device @device\n",
@@ -188,6 +216,18 @@ func TestScript(t *testing.T) {
 	if want := "--tool racecheck --report-api-errors no --error-exitcode 9 ./bad.test -test.v -test.timeout=6060s " +
 		"-test.skip ^TestFaultOnGPU$\n"; err != nil || !strings.HasPrefix(string(said), want) {
 		t.Errorf("%v, got %swant %s", err, said, want)
+	}
+
+	for value, want := range map[string]string{"true": "cuda:0", "1": "cuda:0", "0": "auto", "": "auto"} {
+		t.Setenv(require, value)
+		put(t, dir, "bin/e", "#!/bin/sh\ntest \"$2\" = "+want+"\n")
+		if out, status := call(t, dir, "-only", "examples/e"); status != 0 {
+			t.Errorf("%s=%s: status %d, got\n%s", require, value, status, out)
+		}
+	}
+	t.Setenv(require, "yes")
+	if out, status := call(t, dir); status != 2 || !strings.Contains(out, "want a boolean") {
+		t.Errorf("status %d, got\n%s", status, out)
 	}
 
 	for _, args := range [][]string{{"-only", "god"}, {"-only"}, {"-timeout", "x"}, {"-x"}} {

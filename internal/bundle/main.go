@@ -84,6 +84,11 @@ func run(o options, list bool, args []string) error {
 		}
 		defer os.RemoveAll(o.out)
 	}
+	if o.archive != "" {
+		if err := os.MkdirAll(filepath.Dir(o.archive), 0o755); err != nil {
+			return err
+		}
+	}
 	if err := write(root, items, o); err != nil {
 		return err
 	}

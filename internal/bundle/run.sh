@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests and examples of this folder and prints one table. NSA_REQUIRE_GPU=0 lets tests skip for want of a GPU.
+# Runs the tests and examples of this folder and prints one table. With NSA_REQUIRE_GPU=0 tests skip for want of a GPU.
 set -u
 cd "$(dirname "$0")" || exit 2
 
@@ -59,7 +59,11 @@ fi
 
 export NSA_REQUIRE_GPU="${NSA_REQUIRE_GPU-1}"
 gpu=auto
-[ "$NSA_REQUIRE_GPU" != 1 ] || gpu=cuda:0
+case $NSA_REQUIRE_GPU in
+1 | t | T | true | True | TRUE) gpu=cuda:0 ;;
+'' | 0 | f | F | false | False | FALSE) ;;
+*) wrong "NSA_REQUIRE_GPU is '$NSA_REQUIRE_GPU', want a boolean" ;;
+esac
 mkdir -p logs
 logs=$PWD/logs
 summary=$logs/summary.txt

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -24,6 +25,35 @@ type recorder struct {
 func (r *recorder) Helper() {}
 func (r *recorder) Errorf(format string, a ...any) {
 	r.failures = append(r.failures, fmt.Sprintf(format, a...))
+}
+
+// ender is a testing.TB that remembers how it ends.
+type ender struct {
+	testing.TB
+	how string
+}
+
+func (e *ender) Helper()               {}
+func (e *ender) Skip(...any)           { e.end("skipped") }
+func (e *ender) Fatal(...any)          { e.end("failed") }
+func (e *ender) Fatalf(string, ...any) { e.end("no boolean") }
+
+func (e *ender) end(how string) {
+	e.how = how
+	runtime.Goexit()
+}
+
+func TestNoGPU(t *testing.T) {
+	for value, want := range map[string]string{"": "skipped", "0": "skipped", "false": "skipped", "1": "failed", "true": "failed", "yes": "no boolean"} {
+		t.Setenv(EnvRequireGPU, value)
+		e, done := new(ender), make(chan struct{})
+		go func() {
+			defer close(done)
+			NoGPU(e, "no GPU")
+		}()
+		<-done
+		require.Equal(t, want, e.how, "%s=%s", EnvRequireGPU, value)
+	}
 }
 
 func TestGoldensEmbedded(t *testing.T) {
