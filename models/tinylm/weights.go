@@ -13,6 +13,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/safetensors"
 )
 
@@ -105,6 +106,13 @@ func (w *Weights) Free() error {
 func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	size := 4
+	if dt == tensor.Float64 {
+		size = 8
+	}
+	if err := cpu.CheckMemory(c.Parameters() * size); err != nil {
+		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
 	}
 	c = c.withDefaults()
 	w := &Weights{Config: c, Dtype: dt, Tensors: map[string]*tensor.Dense{}}

@@ -1,6 +1,7 @@
 package tinylm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/safetensors"
 )
 
@@ -47,6 +49,30 @@ func TestWeightsRoundTrip(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestHostMemory: weights and data that the host has no memory for are errors, and not the end of the process.
+func TestHostMemory(t *testing.T) {
+	host := cpu.HostMemory()
+	if host == 0 || host > 1<<44 {
+		t.Skip("the host's memory is not known, or more than a file holds")
+	}
+	if host < 1<<36 { // fewer than the bytes of this model, 12.9e9 parameters
+		c := small()
+		c.Dim, c.Vocab = 1<<14, 1<<18
+		_, err := NewWeights(c, tensor.Float64, 1)
+		require.ErrorContains(t, err, "tinylm: weights: ")
+		require.ErrorContains(t, err, fmt.Sprintf(", the host has %d", host))
+	}
+	_, err := RandomData(1<<50, 256, 1)
+	require.ErrorContains(t, err, "tinylm: data: out of memory: asked for 1125899906842624 bytes")
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	if err := os.Truncate(file, host+1); err != nil {
+		t.Skip(err)
+	}
+	_, err = ReadData(file, "")
+	require.ErrorContains(t, err, "file: out of memory: asked for ")
 }
 
 // TestRestoreLosesNothing reads files that are wrong in one way each; the weights stay what they were.
