@@ -75,6 +75,27 @@ func TestHostMemory(t *testing.T) {
 	require.ErrorContains(t, err, "file: out of memory: asked for ")
 }
 
+// device is a backend of which there is only nil.
+type device struct{ graph.Backend }
+
+// TestNoWeights: nil is an error of every method but Free, which has nothing to do then.
+func TestNoWeights(t *testing.T) {
+	var w *Weights
+	path := filepath.Join(t.TempDir(), "file")
+	for _, err := range []error{w.MoveTo(graph.NewCPU(1)), w.Download(), w.Save(path), w.Restore(path)} {
+		require.EqualError(t, err, "tinylm: weights: nil")
+	}
+	require.NoError(t, w.Free())
+	require.NoFileExists(t, path)
+
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	require.NoError(t, w.MoveTo(graph.NewCPU(1)))
+	for _, none := range []graph.Backend{nil, (*device)(nil)} {
+		require.ErrorContains(t, w.MoveTo(none), "tinylm: weights: graph: resident values: nil backend")
+	}
+}
+
 // TestRestoreLosesNothing reads files that are wrong in one way each; the weights stay what they were.
 func TestRestoreLosesNothing(t *testing.T) {
 	for _, c := range []struct {
