@@ -71,7 +71,7 @@ func TestPresets(t *testing.T) {
 		c, training, err := Preset(p.name)
 		require.NoError(t, err)
 		require.NoError(t, c.Validate())
-		require.NoError(t, training.validate())
+		require.NoError(t, training.Validate(c))
 		require.InEpsilon(t, p.parameters, c.Parameters(), 0.02)
 		c.Attention = Dense
 		require.NoError(t, c.Validate())
