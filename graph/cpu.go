@@ -32,7 +32,7 @@ func NewCPU(workers int) Backend {
 // Device implements Backend.
 func (b *cpuBackend) Device() Device {
 	return Device{
-		Name: runtime.GOARCH, Kind: "cpu", Units: b.workers, Features: cpu.Level(), Alignment: cpuAlignment, Host: true,
+		Name: runtime.GOARCH, Kind: "cpu", Units: b.workers, Memory: cpu.HostMemory(), Features: cpu.Level(), Alignment: cpuAlignment, Host: true,
 	}
 }
 
@@ -44,10 +44,13 @@ func (b *cpuBackend) Offers(s Site) []Implementation {
 	return []Implementation{cpuImplementation{b.workers}}
 }
 
-// Alloc implements Backend.
+// Alloc implements Backend. More than the host's physical memory is an error that names both.
 func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("graph: cpu: memory of %d bytes", bytes)
+	}
+	if err := cpu.CheckMemory(bytes); err != nil {
+		return nil, fmt.Errorf("graph: cpu: %w", err)
 	}
 	return &cpuMemory{cpu.AlignedBytes(bytes)}, nil
 }

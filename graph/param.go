@@ -8,6 +8,8 @@ import (
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
 // Param is a learnable parameter of a layer: its name, its shape, and how its first value is drawn.
@@ -54,8 +56,11 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))
 	r := rand.New(rand.NewPCG(seed, h.Sum64()))
-	v := tensor.New(tensor.Of(dt), tensor.WithShape(p.Shape...))
 	n := p.Shape.TotalSize()
+	if err := cpu.CheckMemory(min(n, math.MaxInt/8) * int(dt.Size())); err != nil {
+		return nil, fmt.Errorf("graph: parameter %s: shape %v: %w", p.Name, p.Shape, err)
+	}
+	v := tensor.New(tensor.Of(dt), tensor.WithShape(p.Shape...))
 	for i := range n {
 		x := p.Init.Scale
 		switch p.Init.Kind {

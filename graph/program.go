@@ -258,10 +258,20 @@ func (p *program) addStep(n *G.Node, in []*slot) error {
 			st.out = append(st.out, s)
 		}
 	}
+	if p.device.Host { // before a kernel makes tables for its operands
+		for _, s := range st.out {
+			if err := cpu.CheckMemory(s.arg.Operand.Bytes()); err != nil {
+				return err
+			}
+		}
+	}
 	if err := p.implement(&st, site); err != nil {
 		return err
 	}
 	if st.kernel == nil {
+		if err := cpu.CheckMemory(main.arg.Operand.Bytes()); err != nil {
+			return err
+		}
 		for _, s := range st.in {
 			s.readByHost = true
 		}

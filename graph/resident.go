@@ -92,6 +92,9 @@ func (r *Resident) place(b Backend) (err error) {
 func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
 	host := make([]G.Value, len(nodes))
 	for i, n := range nodes {
+		if n != nil && n.Op() != nil {
+			return nil, fmt.Errorf("graph: move inputs: %s is not an input", describe(n))
+		}
 		if n == nil || n.Value() == nil {
 			return nil, fmt.Errorf("graph: move inputs: %s has no value", describe(n))
 		}

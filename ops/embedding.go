@@ -66,7 +66,7 @@ func checkTokens(name string, tokens Arg, vocab int, low int32) error {
 	s := tokens.Shape[1]
 	for i, id := range cpu.Slice[int32](tokens.Buf) {
 		if id < low || int(id) >= vocab {
-			return fmt.Errorf("%s %d at (%d, %d) is outside the vocabulary [0, %d)", name, id, i/s, i%s, vocab)
+			return fmt.Errorf("%s %d at (%d, %d) is outside the vocabulary [%d, %d)", name, id, i/s, i%s, low, vocab)
 		}
 	}
 	return nil

@@ -249,6 +249,9 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	out := make([]Arg, len(o.out))
 	values := make([]gorgonia.Value, len(o.out))
 	for i, operand := range o.out {
+		if err := cpu.CheckMemory(operand.Bytes()); err != nil {
+			return nil, opError(o.spec, fmt.Errorf("output %d: %w", i, err))
+		}
 		values[i] = NewValue(operand)
 		out[i] = Arg{operand, new(cpu.Buf)}
 		if err := HoldValue(out[i].Buf, values[i], operand); err != nil {

@@ -53,10 +53,10 @@ func checkBlocks(l, d int) error {
 	return nil
 }
 
-// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). l and d are
-// positive, as Validate has it.
+// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 where l
+// or d, which Validate wants to be positive, is not.
 func NumCompressed(s, l, d int) int {
-	if s < l {
+	if l < 1 || d < 1 || s < l {
 		return 0
 	}
 	return (s-l)/d + 1

@@ -62,9 +62,6 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	config.Attention = tinylm.Attention(*attention)
-	if err := config.Validate(); err != nil {
-		return err
-	}
 	if !(*minutes >= 0 && *minutes <= 1e6) {
 		return fmt.Errorf("-minutes %v, want a number from 0 to a million", *minutes)
 	}
@@ -86,14 +83,17 @@ func run(ctx context.Context, args []string) (err error) {
 	if training.Precision, err = graph.ParsePrecision(*precision); err != nil {
 		return err
 	}
-	data, err := read(ctx, *source, *ext, *seed)
-	if err != nil {
-		return err
-	}
 	if training.Backend, err = cuda.Select(*device); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, training.Backend.Close()) }()
+	if err := training.Validate(config); err != nil {
+		return err
+	}
+	data, err := read(ctx, *source, *ext, *seed)
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(os.Stderr, "%s, %v\n%s attention, %.2fM parameters, on %s: %.1f MB to train on, %.1f MB held out\n",
 		cuda.Describe(training.Backend), training.Precision, config.Attention, float64(config.Parameters())/1e6, data.Name, float64(len(data.Train))/1e6, float64(len(data.HeldOut))/1e6)
 	r, err := tinylm.Train(ctx, config, data, training)

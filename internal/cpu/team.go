@@ -169,6 +169,9 @@ func AlignedBytes(n int) []byte {
 // RunAlone runs k in newly allocated work memory on a new team: for callers that run a kernel once.
 func RunAlone(k *Kernel) error {
 	t := NewTeam(0)
+	if err := CheckMemory(k.WorkBytes(t.Workers())); err != nil {
+		return fmt.Errorf("work memory: %w", err)
+	}
 	mem := new(Buf)
 	b := AlignedBytes(k.WorkBytes(t.Workers()))
 	mem.Set(unsafe.Pointer(unsafe.SliceData(b)), len(b))

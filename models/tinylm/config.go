@@ -96,10 +96,11 @@ func (c Config) checkAttention() error {
 	return nil
 }
 
-// maxSize bounds each size of a model and maxParameters all of its numbers, so that a size out of all proportion is an
-// error and not the end of the process.
+// maxSize bounds each size of a model, maxLayers its layers and maxParameters all of its numbers, so that a size out of all
+// proportion is an error and not the end of the process.
 const (
 	maxSize       = 1 << 24
+	maxLayers     = 1 << 16
 	maxParameters = 1 << 34
 )
 
@@ -109,12 +110,15 @@ func (c Config) checkSize() error {
 		name string
 		v    int
 	}{
-		{"vocab", c.Vocab}, {"context", c.Context}, {"dim", c.Dim}, {"layers", c.Layers}, {"heads", c.Heads}, {"kv heads", c.KVHeads},
+		{"vocab", c.Vocab}, {"context", c.Context}, {"dim", c.Dim}, {"heads", c.Heads}, {"kv heads", c.KVHeads},
 		{"key dim", c.KeyDim}, {"value dim", c.ValueDim}, {"phi hidden", c.PhiHidden}, {"gate hidden", c.GateHidden},
 	} {
 		if s.v > maxSize {
 			return fmt.Errorf("tinylm: %s is %d, want at most %d", s.name, s.v, maxSize)
 		}
+	}
+	if c.Layers > maxLayers {
+		return fmt.Errorf("tinylm: layers is %d, want at most %d", c.Layers, maxLayers)
 	}
 	one := c
 	one.Layers = 1

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"unicode"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
 // heldOutPart is one over the part of the data that is not trained on.
@@ -36,7 +38,11 @@ func ReadData(path, ext string) (*Data, error) {
 	case info.IsDir():
 		err = d.readFolder(path, ext)
 	case info.Mode().IsRegular():
-		d.Train, err = os.ReadFile(path)
+		if err = cpu.CheckMemory(int(info.Size())); err == nil {
+			d.Train, err = os.ReadFile(path)
+		} else {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	default:
 		err = fmt.Errorf("%s is neither a file nor a folder", path)
 	}
@@ -103,6 +109,9 @@ func (d *Data) readFolder(root, ext string) error {
 func RandomData(n, vocab int, seed uint64) (*Data, error) {
 	if n < 1 || vocab < 1 || vocab > 256 {
 		return nil, fmt.Errorf("tinylm: data: %d random tokens below %d, want at least 1 below at most 256", n, vocab)
+	}
+	if err := cpu.CheckMemory(n); err != nil {
+		return nil, fmt.Errorf("tinylm: data: %w", err)
 	}
 	r := rand.New(rand.NewPCG(seed, 1))
 	all := make([]byte, n)

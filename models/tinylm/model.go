@@ -15,6 +15,14 @@ import (
 // maxTokens bounds the tokens of a run, so that a size out of all proportion is an error and not the end of the process.
 const maxTokens = 1 << 26
 
+// checkTokens checks the size of a batch of at least one sequence.
+func checkTokens(batch, seq int) error {
+	if batch > maxTokens/seq {
+		return fmt.Errorf("a run has at most %d tokens", maxTokens)
+	}
+	return nil
+}
+
 // Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. It is used by one
 // goroutine at a time.
 type Model struct {
@@ -57,7 +65,7 @@ func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = tru
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
 
 // WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
-// graph.Machine.
+// graph.Machine. WithMachine beside it is an error of NewModel.
 func WithVM(newVM func(m *Model) (G.VM, error)) ModelOption {
 	return func(o *modelOptions) { o.vm = newVM }
 }
@@ -87,12 +95,18 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 	if batch < 1 || seq < 1 {
 		return nil, errors.New("batch and length must be at least 1")
 	}
-	if batch > maxTokens/seq {
-		return nil, fmt.Errorf("a run has at most %d tokens", maxTokens)
+	if err := checkTokens(batch, seq); err != nil {
+		return nil, err
 	}
 	var o modelOptions
 	for _, opt := range opts {
+		if opt == nil {
+			return nil, errors.New("nil option")
+		}
 		opt(&o)
+	}
+	if o.vm != nil && len(o.graph) > 0 {
+		return nil, errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
 	}
 	m := &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
 	m.tokens = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(batch, seq))

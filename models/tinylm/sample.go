@@ -56,6 +56,9 @@ func (s *Sampler) Generate(prompt []int32, n int, how Sampling) ([]int32, error)
 	if len(prompt) == 0 {
 		return nil, errors.New("tinylm: sample: the prompt is empty")
 	}
+	if n < 0 {
+		return nil, fmt.Errorf("tinylm: sample: %d tokens, want at least 0", n)
+	}
 	r := rand.New(rand.NewPCG(how.Seed, 3))
 	text := slices.Clone(prompt)
 	for range n {

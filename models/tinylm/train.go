@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -54,8 +55,13 @@ type Result struct {
 	Sample  string        // text that the model went on with after a line break
 }
 
-// validate returns an error that names the value that is out of its range.
-func (t Training) validate() error {
+// Validate returns an error that names the value that is out of its range or does not fit a model of configuration c, and
+// those of the machines: of a precision that the backend does not have, of variables of the environment. Train begins with
+// it; it takes next to no time and memory.
+func (t Training) Validate(c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
 	for _, s := range []struct {
 		name    string
 		v, from int
@@ -77,10 +83,36 @@ func (t Training) validate() error {
 	case !(t.Warmup >= 0 && t.Warmup <= 1):
 		return fmt.Errorf("tinylm: train: warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
 	}
-	if err := t.schedule().Validate(); err != nil {
+	if t.SampleBytes > 0 && c.Vocab > 256 {
+		return fmt.Errorf("tinylm: train: a sample of text from a vocabulary of %d, want at most 256 tokens", c.Vocab)
+	}
+	if err := t.Sampling.Validate(); err != nil {
+		return err
+	}
+	if err := checkTokens(t.Batch, c.Context); err != nil {
+		return fmt.Errorf("tinylm: train: batch of %d x %d tokens: %w", t.Batch, c.Context, err)
+	}
+	err := t.schedule().Validate()
+	if err == nil {
+		err = t.checkMachines()
+	}
+	if err != nil {
 		return fmt.Errorf("tinylm: train: %w", err)
 	}
-	return t.Sampling.Validate()
+	return nil
+}
+
+// checkMachines makes a machine of an empty graph and a solver of no weights with the options of those that train.
+func (t Training) checkMachines() error {
+	m, err := graph.NewMachine(G.NewGraph(), t.machine()...)
+	if err != nil {
+		return err
+	}
+	s, err := graph.NewAdamW(t.solver(m)...)
+	if err == nil {
+		err = s.Close()
+	}
+	return errors.Join(err, m.Close())
 }
 
 // ticks is the number of steps of the schedule of a run that goes by time.
@@ -109,14 +141,11 @@ func (r *run) rate(done float64) float64 {
 // the first step, and leaves no run folder; a step that fails, as when the training diverges, leaves the record of the
 // steps before it.
 func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
+	if ctx == nil {
+		return nil, errors.New("tinylm: train: no context")
 	}
-	if err := t.validate(); err != nil {
+	if err := t.Validate(c); err != nil {
 		return nil, err
-	}
-	if t.SampleBytes > 0 && c.Vocab > 256 {
-		return nil, fmt.Errorf("tinylm: train: a sample of text from a vocabulary of %d, want at most 256 tokens", c.Vocab)
 	}
 	if data == nil {
 		return nil, errors.New("tinylm: train: no data")
@@ -186,8 +215,7 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
 		return r, err
 	}
-	solver := []graph.AdamWOption{graph.WithDecay(t.Decay), graph.WithClip(t.Clip), graph.WithSolverMachine(r.model.machine)}
-	if r.solver, err = graph.NewAdamW(solver...); err != nil {
+	if r.solver, err = graph.NewAdamW(t.solver(r.model.machine)...); err != nil {
 		return r, err
 	}
 	if t.Out == "" {
@@ -206,6 +234,11 @@ func (t Training) machine() []graph.Option {
 		options = append(options, graph.WithBackend(t.Backend))
 	}
 	return options
+}
+
+// solver returns the options of the solver of t, beside the machine m.
+func (t Training) solver(m *graph.Machine) []graph.AdamWOption {
+	return []graph.AdamWOption{graph.WithDecay(t.Decay), graph.WithClip(t.Clip), graph.WithSolverMachine(m)}
 }
 
 // remote reports whether the models run on a device that works while the host goes on.

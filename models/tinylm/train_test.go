@@ -131,7 +131,16 @@ func TestTrainRefuses(t *testing.T) {
 		{"config", func(c *Config, _ *Data, _ *Training) { c.Heads = 3 }, "heads 3 not a multiple of kv heads 2"},
 		{"data", func(_ *Config, d *Data, _ *Training) { d.HeldOut = d.HeldOut[:64] }, "the held-out part has 64 bytes, want at least 65"},
 		{"sample", func(c *Config, _ *Data, _ *Training) { c.Vocab = 257 }, "a sample of text from a vocabulary of 257"},
-		{"size", func(_ *Config, _ *Data, t *Training) { t.Batch = 1 << 50 }, "a run has at most 67108864 tokens"},
+		{"size", func(_ *Config, _ *Data, t *Training) { t.Batch = 1 << 50 },
+			"tinylm: train: batch of 1125899906842624 x 64 tokens: a run has at most 67108864 tokens"},
+		{"negative batch", func(_ *Config, _ *Data, t *Training) { t.Batch = -3 }, "batch: -3, want at least 1"},
+		{"negative steps", func(_ *Config, _ *Data, t *Training) { t.Steps = -1 }, "steps: -1, want at least 0"},
+		{"learning rate that is no number", func(_ *Config, _ *Data, t *Training) { t.LR = math.NaN() }, "learning rate is NaN"},
+		{"floor", func(_ *Config, _ *Data, t *Training) { t.Floor = 2 }, "floor is 2"},
+		{"decay", func(_ *Config, _ *Data, t *Training) { t.Decay = -1 }, "tinylm: train: graph: adamw: decay is -1"},
+		{"clip", func(_ *Config, _ *Data, t *Training) { t.Clip = math.NaN() }, "clip is NaN"},
+		{"precision", func(_ *Config, _ *Data, t *Training) { t.Precision = graph.BF16 }, "precision bf16: cpu computes in float32"},
+		{"no precision", func(_ *Config, _ *Data, t *Training) { t.Precision = 7 }, "precision 7, want f32, bf16 or fp16"},
 		{"folder", func(_ *Config, _ *Data, t *Training) { t.Out = file }, "not a directory"},
 		{"folder below a file", func(_ *Config, _ *Data, t *Training) { t.Out = filepath.Join(file, "run") }, "not a directory"},
 	} {
@@ -147,6 +156,23 @@ func TestTrainRefuses(t *testing.T) {
 	}
 	_, err := Train(context.Background(), small(), nil, short(3))
 	require.ErrorContains(t, err, "no data")
+	var none context.Context
+	_, err = Train(none, small(), text(t), short(3))
+	require.EqualError(t, err, "tinylm: train: no context")
+}
+
+// TestTrainingValidate: what Train refuses for its options and for the environment, Validate refuses without data.
+func TestTrainingValidate(t *testing.T) {
+	training := short(3)
+	training.Backend = graph.NewCPU(1)
+	require.NoError(t, training.Validate(small()))
+	t.Setenv("NSA_TF32", "perhaps")
+	require.ErrorContains(t, training.Validate(small()), `NSA_TF32 is "perhaps", want a boolean`)
+	_, err := Train(context.Background(), small(), text(t), training)
+	require.EqualError(t, err, training.Validate(small()).Error())
+	t.Setenv("NSA_TF32", "")
+	training.Backend = (*device)(nil)
+	require.ErrorContains(t, training.Validate(small()), "the backend is a nil *tinylm.device")
 }
 
 func TestTrainSameBitsForAnyGOMAXPROCS(t *testing.T) {
@@ -222,6 +248,15 @@ func TestModelRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "model of 0 x 8 tokens")
 	_, err = NewModel(w, 1, 8, WithVM(func(*Model) (G.VM, error) { return nil, nil }))
 	require.ErrorContains(t, err, "no VM")
+	_, err = NewModel(w, 1, 8, nil)
+	require.EqualError(t, err, "tinylm: model of 1 x 8 tokens: nil option")
+	_, err = NewModel(w, 1, 8, WithMachine(nil))
+	require.ErrorContains(t, err, "graph: machine: nil option")
+	_, err = NewModel(w, 1<<40, 8)
+	require.ErrorContains(t, err, "a run has at most 67108864 tokens")
+	machine := WithMachine(graph.WithPrecision(graph.BF16))
+	_, err = NewModel(w, 1, 8, WithVM(func(m *Model) (G.VM, error) { return G.NewTapeMachine(m.Graph()), nil }), machine)
+	require.ErrorContains(t, err, "WithVM and WithMachine exclude each other")
 	m, err := NewModel(w, 1, 8, WithGradients())
 	require.NoError(t, err)
 	_, err = m.Train(nil)

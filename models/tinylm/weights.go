@@ -13,6 +13,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/safetensors"
 )
 
@@ -38,17 +39,16 @@ type Weights struct {
 	user     *graph.Machine     // that has used them on the device last: others have to wait for it
 }
 
+var errNoWeights = errors.New("tinylm: weights: nil")
+
 // MoveTo copies the weights to the memory of b, where the models that are made from now on read and train them; Tensors are
 // what they were then until Download. Nothing happens where the memory of b is the host's. Free ends it.
 func (w *Weights) MoveTo(b graph.Backend) error {
+	if w == nil {
+		return errNoWeights
+	}
 	if w.resident != nil {
 		return errors.New("tinylm: weights: moved already")
-	}
-	if b == nil {
-		return errors.New("tinylm: weights: no backend")
-	}
-	if b.Device().Host {
-		return nil
 	}
 	names := slices.Sorted(maps.Keys(w.Tensors))
 	host := make([]G.Value, len(names))
@@ -58,6 +58,9 @@ func (w *Weights) MoveTo(b graph.Backend) error {
 	r, err := graph.NewResident(b, host)
 	if err != nil {
 		return fmt.Errorf("tinylm: weights: %w", err)
+	}
+	if b.Device().Host { // r holds nothing
+		return nil
 	}
 	w.resident, w.moved = r, map[string]G.Value{}
 	for i, n := range names {
@@ -82,6 +85,9 @@ func (w *Weights) use(m *graph.Machine) error {
 
 // Download copies the weights from the device that they have been moved to into Tensors, after the steps that are under way.
 func (w *Weights) Download() error {
+	if w == nil {
+		return errNoWeights
+	}
 	if w.resident == nil {
 		return nil
 	}
@@ -93,7 +99,7 @@ func (w *Weights) Download() error {
 
 // Free gives up the copies on the device, after a Download if they are wanted. Models that use them must have been closed.
 func (w *Weights) Free() error {
-	if w.resident == nil {
+	if w == nil || w.resident == nil {
 		return nil
 	}
 	err := w.resident.Close()
@@ -105,6 +111,13 @@ func (w *Weights) Free() error {
 func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	size := 4
+	if dt == tensor.Float64 {
+		size = 8
+	}
+	if err := cpu.CheckMemory(c.Parameters() * size); err != nil {
+		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
 	}
 	c = c.withDefaults()
 	w := &Weights{Config: c, Dtype: dt, Tensors: map[string]*tensor.Dense{}}
@@ -164,6 +177,9 @@ func LoadWeights(path string) (*Weights, error) {
 // Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
 // has the new values. float32 and float64 are converted into each other. On an error w is as it was before.
 func (w *Weights) Restore(path string) error {
+	if w == nil {
+		return errNoWeights
+	}
 	f, c, err := readWeights(path)
 	if err != nil {
 		return err

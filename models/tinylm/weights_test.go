@@ -1,6 +1,7 @@
 package tinylm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -47,6 +49,51 @@ func TestWeightsRoundTrip(t *testing.T) {
 				require.Equal(t, bits(t, w), bits(t, other))
 			})
 		}
+	}
+}
+
+// TestHostMemory: weights and data that the host has no memory for are errors, and not the end of the process.
+func TestHostMemory(t *testing.T) {
+	host := cpu.HostMemory()
+	if host == 0 || host > 1<<44 {
+		t.Skip("the host's memory is not known, or more than a file holds")
+	}
+	if host < 1<<36 { // fewer than the bytes of this model, 12.9e9 parameters
+		c := small()
+		c.Dim, c.Vocab = 1<<14, 1<<18
+		_, err := NewWeights(c, tensor.Float64, 1)
+		require.ErrorContains(t, err, "tinylm: weights: ")
+		require.ErrorContains(t, err, fmt.Sprintf(", the host has %d", host))
+	}
+	_, err := RandomData(1<<50, 256, 1)
+	require.ErrorContains(t, err, "tinylm: data: out of memory: asked for 1125899906842624 bytes")
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	if err := os.Truncate(file, host+1); err != nil {
+		t.Skip(err)
+	}
+	_, err = ReadData(file, "")
+	require.ErrorContains(t, err, "file: out of memory: asked for ")
+}
+
+// device is a backend of which there is only nil.
+type device struct{ graph.Backend }
+
+// TestNoWeights: nil is an error of every method but Free, which has nothing to do then.
+func TestNoWeights(t *testing.T) {
+	var w *Weights
+	path := filepath.Join(t.TempDir(), "file")
+	for _, err := range []error{w.MoveTo(graph.NewCPU(1)), w.Download(), w.Save(path), w.Restore(path)} {
+		require.EqualError(t, err, "tinylm: weights: nil")
+	}
+	require.NoError(t, w.Free())
+	require.NoFileExists(t, path)
+
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	require.NoError(t, w.MoveTo(graph.NewCPU(1)))
+	for _, none := range []graph.Backend{nil, (*device)(nil)} {
+		require.ErrorContains(t, w.MoveTo(none), "tinylm: weights: graph: resident values: nil backend")
 	}
 }
 

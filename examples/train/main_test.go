@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestRefusesBeforeReading gives wrong options beside data that are not there: the error is that of the options.
+func TestRefusesBeforeReading(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for options, message := range map[string]string{
+		"-batch -3":         "batch: -3, want at least 1",
+		"-batch 100000000":  "a run has at most 67108864 tokens",
+		"-steps -1":         "steps: -1, want at least 0",
+		"-lr NaN":           "learning rate is NaN",
+		"-minutes -1":       "-minutes -1, want a number from 0",
+		"-precision bf16":   "precision bf16: cpu computes in float32",
+		"-precision f8":     `precision "f8"`,
+		"-attention linear": `attention is "linear"`,
+		"-steps 1":          missing,
+	} {
+		args := append([]string{"-device", "cpu", "-out", "", "-data", missing}, strings.Fields(options)...)
+		require.ErrorContains(t, run(context.Background(), args), message, options)
+	}
+	t.Setenv("NSA_STRICT", "rather")
+	require.ErrorContains(t, run(context.Background(), []string{"-device", "cpu", "-out", "", "-data", missing}), `NSA_STRICT is "rather"`)
+}
