@@ -43,14 +43,6 @@ func run(device, precision string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
-	options := []graph.Option{graph.WithBackend(backend), graph.WithPrecision(p)}
-	empty, err := graph.NewMachine(G.NewGraph(), options...) // refuses at once what the device does not have
-	if err != nil {
-		return err
-	}
-	if err := empty.Close(); err != nil {
-		return err
-	}
 	const batch, seq, dim = 2, 256, 64
 	config := graph.NSAConfig{
 		Dim: dim, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 16, GateHidden: 16,
@@ -73,6 +65,12 @@ func run(device, precision string) (err error) {
 		return err
 	}
 
+	machine, err := graph.NewMachine(g, graph.WithBackend(backend), graph.WithPrecision(p), graph.WithKeep(loss))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, machine.Close()) }()
+
 	tape := G.NewTapeMachine(g)
 	defer tape.Close()
 	if err := tape.RunAll(); err != nil {
@@ -86,11 +84,6 @@ func run(device, precision string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, weights.Close()) }()
-	machine, err := graph.NewMachine(g, append(options, graph.WithKeep(loss))...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, machine.Close()) }()
 	solver, err := graph.NewAdamW(graph.WithLR(1e-2), graph.WithSolverMachine(machine))
 	if err != nil {
 		return err
