@@ -36,14 +36,18 @@ func halfBounds(t testing.TB, c opCase, precision graph.Precision, unit float64)
 	g, nodes := c.graph(t, tensor.Float32)
 	results = run(t, machine(t, g, b, graph.WithKeep(nodes...), graph.WithPrecision(precision)), nodes)
 	for i, n := range nodes {
-		x := halfBound{want: want[i], error: testutil.RelErr(results[i], want[i])}
-		x.bound = 2*x.error + 1e-5
-		if ops.IsHalf(b.storedAs(g, n)) {
-			x.bound = 2*x.error + unit
-		}
-		bounds = append(bounds, x)
+		bounds = append(bounds, newHalfBound(want[i], results[i], b.storedAs(g, n), unit))
 	}
 	return bounds, results
+}
+
+// newHalfBound returns the bound of a result that lies in a type, from what the naive implementation has got.
+func newHalfBound(want, got []float64, stored tensor.Dtype, unit float64) halfBound {
+	if !ops.IsHalf(stored) {
+		unit = 1e-5
+	}
+	e := testutil.RelErr(got, want)
+	return halfBound{want, e, 2*e + unit}
 }
 
 // compareHalf holds the ops on a backend, and their gradients, to the bounds: twice the error of the naive implementation.

@@ -27,7 +27,7 @@ func newNaive() naive { return naive{graph.NewCPU(1), map[G.Op][]tensor.Dtype{}}
 // Storage implements graph.HalfBackend.
 func (n naive) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	in, out = new(cuda.Backend).Storage(s, half)
-	if s.Op != nil {
+	if s.Spec != nil && s.Op != nil { // ops of Gorgonia compute in float32
 		n.stored[s.Op] = out
 	}
 	return in, out
@@ -43,6 +43,9 @@ func (n naive) storedAs(g *G.ExprGraph, node *G.Node) tensor.Dtype {
 		it := g.From(node.ID())
 		it.Next()
 		node = it.Node().(*G.Node)
+	}
+	if _, ok := ops.SpecOf(node.Op()); !ok {
+		return node.Dtype()
 	}
 	return n.stored[node.Op()][i]
 }
