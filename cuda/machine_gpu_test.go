@@ -123,7 +123,7 @@ func TestLayerOnGPU(t *testing.T) {
 					got := run(t, m, results)
 					testutil.Within(t, "y", got[0], want[0], 1e-5)
 					for i, n := range wrt {
-						testutil.Within(t, "gradient of "+n.Name(), got[1+i], want[1+i], 1e-4)
+						testutil.Within(t, "gradient of "+n.Name(), got[1+i], want[1+i], 1e-5)
 					}
 					if first == nil {
 						first = got
@@ -187,7 +187,7 @@ func TestModelOnGPU(t *testing.T) {
 	require.Len(t, want, 2+len(w.Tensors))
 	eager := results(graph.WithBackend(b))
 	for name, x := range want {
-		testutil.Within(t, name, eager[name], x, 1e-4)
+		testutil.Within(t, name, eager[name], x, 1e-5)
 	}
 	captured := results(graph.WithBackend(b), graph.WithCapture())
 	for name, x := range eager {

@@ -48,11 +48,11 @@ func climb(t *testing.T, b graph.Backend) {
 					require.NoError(t, err)
 					v, err = graph.HostValue(v)
 					require.NoError(t, err)
-					testutil.Within(t, "gradient of "+n.Name(), testutil.Floats(t, v.Data()), g.F64(t, "grad."+n.Name()), 1e-4)
+					testutil.Within(t, "gradient of "+n.Name(), testutil.Floats(t, v.Data()), g.F64(t, "grad."+n.Name()), 1e-5)
 				}
 				losses, norms := goldenStepsOn(t, m, g)
 				testutil.Within(t, "losses", losses, g.F64(t, "losses"), 1e-4)
-				testutil.Within(t, "gradient norms", norms, g.F64(t, "grad_norms"), 1e-3)
+				testutil.Within(t, "gradient norms", norms, g.F64(t, "grad_norms"), 1e-4)
 			})
 		}
 	}
@@ -122,25 +122,23 @@ func sourceText() *Data {
 // TestHalfPrecisionFollowsFloat32: Tiny() learns alike in all precisions.
 func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 	b := cudatest.Open(t)
-	curves := map[graph.Precision][]float64{}
-	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
-		curves[p] = lossCurve(t, b, p, 300)
-	}
-	exact := curves[graph.F32]
-	require.Less(t, exact[299], 2.5)
-	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
-		worst := 0.0
-		for i, want := range exact {
-			worst = max(worst, math.Abs(curves[p][i]/want-1))
+	for seed := range uint64(4) {
+		exact := lossCurve(t, b, graph.F32, 300, seed+1)
+		require.Less(t, exact[299], 2.5)
+		for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
+			half, worst := lossCurve(t, b, p, 300, seed+1), 0.0
+			for i, want := range exact {
+				worst = max(worst, math.Abs(half[i]/want-1))
+			}
+			t.Logf("float32 %.4f to %.4f, %v to %.4f, farthest apart %.2f %%", exact[0], exact[299], p, half[299], 100*worst)
+			require.Less(t, worst, 0.02)
 		}
-		t.Logf("float32 %.4f to %.4f, %v to %.4f, farthest apart %.2f %%", exact[0], exact[299], p, curves[p][299], 100*worst)
-		require.Less(t, worst, 0.02)
 	}
 }
 
-// lossCurve returns the losses of the first steps of Tiny() on real text.
-func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int) (losses []float64) {
-	w, err := NewWeights(Tiny(), tensor.Float32, 1)
+// lossCurve returns the losses of the first steps of Tiny() on real text, from weights and in batches of a seed.
+func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed uint64) (losses []float64) {
+	w, err := NewWeights(Tiny(), tensor.Float32, seed)
 	require.NoError(t, err)
 	require.NoError(t, w.MoveTo(b))
 	m, err := NewModel(w, 16, 256, WithGradients(), WithoutLogits(), WithLossScale(),
@@ -154,7 +152,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int) (los
 	require.NoError(t, err)
 	loss, err := m.WatchLoss()
 	require.NoError(t, err)
-	batches := newBatches(sourceText().Train, 1)
+	batches := newBatches(sourceText().Train, seed)
 	for range steps {
 		batches.next(m.Tokens(), m.Targets(), 256)
 		require.NoError(t, m.Step(solver))
