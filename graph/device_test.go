@@ -259,7 +259,10 @@ func TestTrainingOnDevice(t *testing.T) {
 		require.Equal(t, want[i], numbers(t, w.Value()))
 	}
 	require.NoError(t, solver.Close())
+	closed, err := graph.NewAdamW(graph.WithSolverMachine(m))
+	require.NoError(t, err)
 	require.NoError(t, m.Close())
+	require.ErrorContains(t, closed.Step(G.NodesToValueGrads(wrt)), "the machine is closed")
 	_, err = graph.NewAdamW(graph.WithSolverMachine(m))
 	require.ErrorContains(t, err, "the machine of WithSolverMachine is closed")
 	require.Equal(t, 1, f.streams, "the test's own")
