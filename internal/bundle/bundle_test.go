@@ -182,16 +182,18 @@ func TestScript(t *testing.T) {
 		"test/bad/slow.test":  "#!/bin/sh\nexec sleep 60\n",
 		"bin/e":               "#!/bin/sh\ntest \"$1 $2 $#\" = '-device cuda:0 2'\n",
 		"tools/compute-sanitizer": "#!/bin/sh\necho \"$*\" >>" + "said\n" +
-			"case $* in *crash*) exit 9;; esac\n",
+			"case $* in\n*crash*) echo '========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)'; exit 9;;\n" +
+			"*initcheck*) ;;\n*memcheck*) echo ========= ERROR SUMMARY: 3 errors;;\n" +
+			"*) echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)';;\nesac\n",
 		"tools/nvidia-smi": "#!/bin/sh\necho A GPU\n",
 	})
 
-	out, status := call(t, dir, "-only", "good,examples/e", "--", "-test.run", "A")
+	out, status := call(t, dir, "-only", "good,examples/e", "-logs", "a/b", "--", "-test.run", "A")
 	if want := "A GPU\npackage result tests failed skipped seconds\ngood ok 3 0 1 0\nexamples/e ok 0 0 0 0\nskipped: good: TestB\n" +
 		"ok: 2 run\n"; out != want || status != 0 {
 		t.Errorf("status %d, got\n%swant\n%s", status, out, want)
 	}
-	log, err := os.ReadFile(filepath.Join(dir, "logs/good.log"))
+	log, err := os.ReadFile(filepath.Join(dir, "a/b/good.log"))
 	if err != nil || !strings.HasSuffix(string(log), "args -test.v -test.timeout=660s -test.run A\n") {
 		t.Errorf("%v, log %s", err, log)
 	}
@@ -208,14 +210,26 @@ func TestScript(t *testing.T) {
 	}
 
 	out, status = call(t, dir, "-sanitizer", "racecheck")
-	if status != 1 || !strings.Contains(out, "bad ok 0 0 0 ") || !strings.Contains(out, "crash racecheck 0 0 0 ") ||
-		strings.Contains(out, "good") || !strings.Contains(out, "FAILED: 1 of 2") {
+	for _, want := range []string{"bad ok 0 0 0 ", "crash racecheck 0 0 0 ", "\nracecheck: bad: RACECHECK SUMMARY: 0 hazards ",
+		"\nracecheck: crash: RACECHECK SUMMARY: 1 hazard ", "\nFAILED: 1 of 2\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if status != 1 || strings.Contains(out, "good") {
 		t.Errorf("status %d, got\n%s", status, out)
 	}
 	said, err := os.ReadFile(filepath.Join(dir, "test/bad/said"))
 	if want := "--tool racecheck --report-api-errors no --error-exitcode 9 ./bad.test -test.v -test.timeout=6060s " +
 		"-test.skip ^TestFaultOnGPU$\n"; err != nil || !strings.HasPrefix(string(said), want) {
 		t.Errorf("%v, got %swant %s", err, said, want)
+	}
+
+	for tool, want := range map[string]string{"memcheck": "ERROR SUMMARY: 3 errors", "initcheck": "no summary"} {
+		out, status := call(t, dir, "-sanitizer", tool, "-only", "bad")
+		if status != 1 || !strings.Contains(out, "bad "+tool+" 0 0 0 ") || !strings.Contains(out, tool+": bad: "+want+"\n") {
+			t.Errorf("%s: status %d, got\n%s", tool, status, out)
+		}
 	}
 
 	for value, want := range map[string]string{"true": "cuda:0", "1": "cuda:0", "0": "auto", "": "auto"} {

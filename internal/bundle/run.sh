@@ -5,12 +5,14 @@ cd "$(dirname "$0")" || exit 2
 
 usage() {
     cat <<END
-usage: run.sh [-only NAME,NAME] [-timeout SECONDS] [-sanitizer memcheck|racecheck|initcheck|synccheck] [-list] [-- FLAGS]
+usage: run.sh [-only NAME,NAME] [-timeout SECONDS] [-sanitizer memcheck|racecheck|initcheck|synccheck]
+              [-logs FOLDER] [-list] [-- FLAGS]
   -only       run these alone; -list prints the names
   -timeout    for each binary, 600 by default; ten times as much under a sanitizer
   -sanitizer  run the tests that use a GPU, and no others, under that tool of compute-sanitizer
+  -logs       folder for the logs, logs by default; another one for each of several at once
   FLAGS       for the test binaries, such as -test.run OnGPU
-Logs go to logs/. The exit status is 1 if anything has failed, 2 for a wrong call.
+The exit status is 1 if anything has failed, 2 for a wrong call.
 END
 }
 
@@ -20,15 +22,16 @@ wrong() {
     exit 2
 }
 
-only='' limit=600 tool='' list=''
+only='' limit=600 tool='' list='' logs=logs
 while [ $# -gt 0 ]; do
     case $1 in
-    -only | -timeout | -sanitizer)
+    -only | -timeout | -sanitizer | -logs)
         [ $# -ge 2 ] || wrong "$1 wants a value"
         case $1 in
         -only) only=$2 ;;
         -timeout) limit=$2 ;;
         -sanitizer) tool=$2 ;;
+        -logs) logs=$2 ;;
         esac
         shift 2
         ;;
@@ -64,8 +67,8 @@ case $NSA_REQUIRE_GPU in
 '' | 0 | f | F | false | False | FALSE) ;;
 *) wrong "NSA_REQUIRE_GPU is '$NSA_REQUIRE_GPU', want a boolean" ;;
 esac
-mkdir -p logs
-logs=$PWD/logs
+mkdir -p "$logs" || exit 2
+logs=$(cd "$logs" && pwd)
 summary=$logs/summary.txt
 notes=$logs/notes.txt
 : >"$notes"
@@ -97,6 +100,14 @@ while IFS=$'\t' read -r name folder device command <&3; do
     9) if [ -n "$tool" ]; then result=$tool; else result=FAIL; fi ;;
     *) result=FAIL ;;
     esac
+    if [ -n "$tool" ]; then # its word is the summary, not the tests that have passed
+        said=$(sed -n 's/^=* \(.*SUMMARY: .*\)/\1/p' "$log" | tail -n 1)
+        echo "$tool: $name: ${said:-no summary}" >>"$notes"
+        case $result/$said in
+        ok/*SUMMARY:\ 0\ *) ;;
+        ok/*) result=$tool ;;
+        esac
+    fi
     printf '%-20s %-10s %7s %7s %7s %8s\n' "$name" "$result" "$tests" "$failed" "$skipped" "$took" | tee -a "$summary"
     awk -v name="$name" '/^ *--- SKIP: / { if (++n <= 5) print "skipped: " name ": " $3 }
         END { if (n > 5) print "skipped: " name ": " n - 5 " more" }' "$log" >>"$notes"

@@ -16,7 +16,9 @@ import (
 type Library struct {
 	name   string
 	handle uintptr
-	frames sync.Pool // *frame
+
+	mu   sync.Mutex
+	idle []*frame // as many as calls have run at once
 }
 
 // frame holds the arguments of a call, of which cublasLtMatmul has most.
@@ -55,15 +57,29 @@ func (l *Library) FindAll(prefix string, functions any) error {
 }
 
 // Call calls a function with up to 16 arguments and returns its result. It does not allocate, as purego.SyscallN by itself does for
-// the arguments. Callers keep alive what these point to, and point to nothing on the stack.
+// the arguments, beyond one frame for each call that runs beside others. Callers keep alive what the arguments point to, and point to
+// nothing on the stack.
 func (l *Library) Call(fn uintptr, args ...uintptr) uintptr {
-	f, _ := l.frames.Get().(*frame)
-	if f == nil {
-		f = new(frame)
-	}
+	f := l.take()
 	r, _, _ := purego.SyscallN(fn, f[:copy(f[:], args)]...)
-	l.frames.Put(f)
+	l.mu.Lock()
+	l.idle = append(l.idle, f)
+	l.mu.Unlock()
 	return r
+}
+
+// take returns a frame that no call uses. A sync.Pool would have one for each processor, and fill anew after each garbage
+// collection, since a call that waits may go on on another processor.
+func (l *Library) take() *frame {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.idle) - 1
+	if n < 0 {
+		return new(frame)
+	}
+	f := l.idle[n]
+	l.idle = l.idle[:n]
+	return f
 }
 
 // Text returns the C string at an address of the library, or "" for none.
