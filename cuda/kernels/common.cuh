@@ -53,17 +53,21 @@ template <typename T> constexpr int kLanes = 16 / sizeof(T);
 
 template <int W> struct Width { static constexpr int value = W; };
 
+// unpack gives the elements that 16 bytes hold.
+template <typename T> __device__ __forceinline__ void unpack(const uint4 raw, float (&v)[kLanes<T>]) {
+  T lane[kLanes<T>];
+  memcpy(lane, &raw, sizeof raw);
+#pragma unroll
+  for (int i = 0; i < kLanes<T>; ++i) v[i] = to_float(lane[i]);
+}
+
 // read and write move W elements: one, or 16 bytes that are aligned.
 template <int W, typename T> __device__ __forceinline__ void read(const T* p, float (&v)[W]) {
   static_assert(W == 1 || W == kLanes<T>, "one element or 16 bytes");
   if constexpr (W == 1) {
     v[0] = to_float(*p);
   } else {
-    const uint4 raw = *reinterpret_cast<const uint4*>(p);
-    T lane[W];
-    memcpy(lane, &raw, sizeof raw);
-#pragma unroll
-    for (int i = 0; i < W; ++i) v[i] = to_float(lane[i]);
+    unpack<T>(*reinterpret_cast<const uint4*>(p), v);
   }
 }
 template <int W, typename T> __device__ __forceinline__ void write(T* p, const float (&v)[W]) {

@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"testing"
@@ -109,14 +110,17 @@ func TestSoftmaxMatchesOracle(t *testing.T) {
 func TestRoPEMatchesOracle(t *testing.T) {
 	cases(t, func(s *suite) {
 		for _, c := range []struct{ b, seq, h, d, start int }{
-			{1, 1, 1, 2, 0}, {2, 31, 3, 6, 0}, {3, 33, 1, 64, 0}, {1, 70, 6, 96, 65536 - 70}, {1, 33, 2, 128, 65536}, {1, 5, 2, 192, 1 << 20},
+			{1, 1, 1, 2, 0}, {2, 31, 3, 6, 0}, {3, 33, 1, 64, 0}, {1, 70, 6, 96, 65536 - 70}, {2, 33, 7, 64, 3}, {1, 33, 2, 128, 65536}, {1, 5, 2, 192, 1 << 20},
 		} {
 			s.reset()
 			n := c.b * c.seq * c.h * c.d
-			a := s.in(testutil.Normal(5, n))
+			a, inPlace := s.in(testutil.Normal(5, n)), s.in(testutil.Normal(5, n))
 			y, back := s.out(n), s.out(n)
 			op := RoPE{Type: s.typ, Tokens: int64(c.b * c.seq), Seq: int64(c.seq), Heads: int64(c.h), Dim: int64(c.d), Base: 10000, Start: int64(c.start)}
 			l, err := op.Forward(nil, a.ptr, y.ptr)
+			if err == nil {
+				l, err = op.Forward(l, inPlace.ptr, inPlace.ptr)
+			}
 			if err == nil {
 				op.Inverse = true
 				l, err = op.Forward(l, a.ptr, back.ptr)
@@ -124,6 +128,9 @@ func TestRoPEMatchesOracle(t *testing.T) {
 			s.run(l, err)
 			x := ref.From(a.values, c.b, c.seq, c.h, c.d)
 			s.want(fmt.Sprint("rope ", c), y, ref.RoPE(x, 10000, c.start).Data)
+			if !bytes.Equal(s.bytesOf(y), s.bytesOf(inPlace)) {
+				s.Errorf("rope %v in place has other bits", c)
+			}
 			s.want(fmt.Sprint("inverse rope ", c), back, ref.RoPEGrad(x, 10000, c.start).Data)
 		}
 		s.reset()
@@ -132,7 +139,7 @@ func TestRoPEMatchesOracle(t *testing.T) {
 
 func TestRMSNormMatchesOracle(t *testing.T) {
 	cases(t, func(s *suite) {
-		for _, c := range [][2]int{{1, 1}, {31, 7}, {33, 64}, {2049, 96}, {70, 768}, {40, 1000}, {5, 4100}, {3, 12000}} {
+		for _, c := range [][2]int{{1, 1}, {31, 7}, {33, 64}, {9000, 96}, {300, 512}, {70, 768}, {40, 1000}, {65, 1024}, {5, 4100}, {3, 12000}} {
 			for _, out := range []Type{F32, s.typ} {
 				s.reset()
 				rows, dim := c[0], c[1]

@@ -120,3 +120,6 @@ func (op Embedding) check(name string) error {
 	}
 	return check(name, op.Type, size{"vocabulary", op.Vocab}, size{"dim", op.Dim})
 }
+
+// align32 rounds n up to whole warps.
+func align32(n int64) int64 { return pieces(n, 32) * 32 }

@@ -48,9 +48,9 @@ func (op RMSNorm) Backward(to []Launch, x, weight, dy, dx, dweight, work Ptr) ([
 	p := rmsNormGradParams{
 		x: x, weight: weight, dy: dy, dx: dx, partial: work, rows: op.Rows, dim: op.Dim, run: run, eps: float32(op.Eps),
 	}
-	block := Dim{int(min(256, align32(pieces(op.Dim, op.Type.lanes())))), 1, 1}
+	block := rowThreads(op.Dim)
 	grid := Dim{int(pieces(op.Rows, run)), 1, 1}
-	to = append(to, launch(names.rmsnormGrad[op.Type], grid, block, int(op.Dim*4), &p))
+	to = append(to, launch(names.rmsnormGrad[op.Type], grid, block, block.Y*int(op.Dim*4), &p))
 	return sumBlocks{partial: work, y: dweight, out: op.Out, blocks: int64(grid.X), cols: op.Dim}.append(to), nil
 }
 
@@ -66,9 +66,6 @@ func (op RMSNorm) check(name string) error {
 	}
 	return check(name, op.Type, size{"rows", op.Rows}, size{"dim", op.Dim})
 }
-
-// align32 rounds n up to whole warps.
-func align32(n int64) int64 { return pieces(n, 32) * 32 }
 
 // checkOut refuses an unknown type of results.
 func checkOut(name string, t Type) error {

@@ -82,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_sum_blocks_f32(const __gr
     const int64_t col = tile + threadIdx.x;
     float sum = 0;
     if (col < p.cols) {
+#pragma unroll 8
       for (int64_t b = threadIdx.y; b < p.blocks; b += blockDim.y) sum += p.partial[b * p.cols + col];
     }
     lanes[threadIdx.y][threadIdx.x] = sum;

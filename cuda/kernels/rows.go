@@ -52,9 +52,9 @@ func (op ColumnSum) Forward(to []Launch, x, y, work Ptr) ([]Launch, error) {
 // WorkBytes returns the work memory of Forward.
 func (op ColumnSum) WorkBytes() int64 { return align(pieces(op.Rows, runOf(op.Rows)) * op.Cols * 4) }
 
-// runOf returns how many rows of a sum over rows one block adds: at least 32, and so many that there are 1024 blocks at most.
-// It decides the order of the sum.
-func runOf(rows int64) int64 { return max(32, pieces(rows, 1024)) }
+// runOf returns how many rows of a sum over rows one block adds: at least 32, and so many that there are 256 blocks at most,
+// which fill a GPU while the second stage stays short. It decides the order of the sum.
+func runOf(rows int64) int64 { return max(32, pieces(rows, 256)) }
 
 // sumBlocks is the second stage of sums over rows: y [cols] = the sum of partial [blocks,cols], plus a bias or none.
 type sumBlocks struct {
