@@ -33,7 +33,6 @@ template <typename T> __device__ void compress_mean(const CompressParams& p) {
     const int64_t block = o / token, b = block / p.blocks;
     const T* from = x + (b * p.seq + (block - b * p.blocks) * p.stride) * token + (o - block * token);
     float sum[W] = {};
-#pragma unroll 8
     for (int64_t t = 0; t < p.len; ++t) {
       float v[W];
       read<W>(from + t * token, v);

@@ -21,22 +21,6 @@ struct RoPEParams {
   int32_t pad;
 };
 
-// load and store move a pair, or 16 bytes.
-template <typename T, int W> __device__ __forceinline__ void load(const T* p, float (&v)[W]) {
-  if constexpr (W == 2) {
-    v[0] = to_float(p[0]), v[1] = to_float(p[1]);
-  } else {
-    read<W>(p, v);
-  }
-}
-template <typename T, int W> __device__ __forceinline__ void store(T* p, const float (&v)[W]) {
-  if constexpr (W == 2) {
-    p[0] = from_float<T>(v[0]), p[1] = from_float<T>(v[1]);
-  } else {
-    write<W>(p, v);
-  }
-}
-
 // W elements of a head at a time, an even number.
 template <typename T, int W> __device__ __forceinline__ void rope_pairs(const RoPEParams& p, const double* turns) {
   const T* x = static_cast<const T*>(p.x);
@@ -54,31 +38,26 @@ template <typename T, int W> __device__ __forceinline__ void rope_pairs(const Ro
       sincospif(2.0f * float(turn - rint(turn)), &s[j], &c[j]);
       if (p.inverse) s[j] = -s[j];
     }
-    const int64_t first = token * p.heads * p.dim + at;
-    // All of some heads are read before one is written, which the compiler may not decide: y may be x.
-    int h = 0;
-    const auto turn = [&](auto count) {
-      constexpr int N = decltype(count)::value;
-      for (; h + N <= p.heads; h += N) {
-        const int64_t i = first + int64_t(h) * p.dim;
-        float v[N][W];
-#pragma unroll
-        for (int k = 0; k < N; ++k) load(x + i + k * p.dim, v[k]);
-#pragma unroll
-        for (int k = 0; k < N; ++k) {
-#pragma unroll
-          for (int j = 0; j < W; j += 2) {
-            const float a = v[k][j], b = v[k][j + 1];
-            v[k][j] = a * c[j / 2] - b * s[j / 2];
-            v[k][j + 1] = a * s[j / 2] + b * c[j / 2];
-          }
-          store(y + i + k * p.dim, v[k]);
-        }
+    for (int h = 0; h < p.heads; ++h) {
+      const int64_t i = (token * p.heads + h) * p.dim + at;
+      float v[W];
+      if constexpr (W == 2) {
+        v[0] = to_float(x[i]), v[1] = to_float(x[i + 1]);
+      } else {
+        read<W>(x + i, v);
       }
-    };
-    turn(Width<4>{});
-    turn(Width<2>{});
-    turn(Width<1>{});
+#pragma unroll
+      for (int j = 0; j < W; j += 2) {
+        const float a = v[j], b = v[j + 1];
+        v[j] = a * c[j / 2] - b * s[j / 2];
+        v[j + 1] = a * s[j / 2] + b * c[j / 2];
+      }
+      if constexpr (W == 2) {
+        y[i] = from_float<T>(v[0]), y[i + 1] = from_float<T>(v[1]);
+      } else {
+        write<W>(y + i, v);
+      }
+    }
   }
 }
 
