@@ -46,8 +46,9 @@ type slot struct {
 	// permanent says that its memory in the arena is its own in all steps.
 	permanent bool
 
-	// region is the memory in the arena, nil for values that have none.
+	// region is the memory in the arena, nil for values that have none. It is that of the slot same, if there is one.
 	region *region
+	same   *slot
 	// own is memory for an input or a constant that does not live on the device, allocated when it is first needed.
 	own Memory
 
@@ -160,6 +161,7 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 	if err := p.showInFloat32(); err != nil {
 		return nil, err
 	}
+	p.shareCopies()
 	for _, d := range p.derivs {
 		if s := p.of[d.by]; s != nil {
 			s.gradOf = append(s.gradOf, d.of)
@@ -403,8 +405,8 @@ func (p *program) live() []*region {
 	for i := range p.steps {
 		st := &p.steps[i]
 		for _, s := range st.in {
-			if s.region != nil {
-				s.region.last = i
+			if r := s.memory().region; r != nil {
+				r.last = i
 			}
 		}
 		for _, s := range st.out {
@@ -417,6 +419,7 @@ func (p *program) live() []*region {
 		}
 	}
 	for _, s := range p.slots {
+		s.region = s.memory().region
 		if s.region != nil && (s.keep && s.kind == kernelSlot || s.permanent) {
 			s.region.last = end
 		}
