@@ -1,5 +1,5 @@
-// Command bench measures the project on the machine it runs on and writes a CSV and plots: one suite for each claim of
-// the README, each row with its baseline and, where there is one, its target.
+// Command bench measures the project on the machine it runs on and writes a CSV and plots: the suites that the
+// README names. A row has its baseline and its target, where there are any.
 //
 //	go run ./bench                      all suites of the GPU, or of the CPU where there is none
 //	go run ./bench -device cpu          all suites of the CPU

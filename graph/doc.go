@@ -3,7 +3,7 @@
 // train it.
 //
 // A Machine plans once: a program in topological order, an implementation for each node, one arena in which memory is
-// used again after its last reader. Then it runs many times without allocating. Where it runs is a Backend: the CPU, or a
+// used again after its last reader. Then it runs many times without allocating, but for ops that run by their own Do. Where it runs is a Backend: the CPU, or a
 // GPU by package cuda. A backend is of this module, since its kernels are told of their operands by a type of package
 // internal/cpu; graphs, ops and solvers may be anyone's.
 //

@@ -71,6 +71,21 @@ func TestNSARefuses(t *testing.T) {
 	require.ErrorContains(t, err, "graph: nsa b.: ops: linear")
 }
 
+func TestNewParamRefuses(t *testing.T) {
+	p := Param{Name: "w", Shape: tensor.Shape{2}}
+	_, err := NewParam(nil, p, Fresh(tensor.Float32, 1))
+	require.EqualError(t, err, "graph: parameter w: nil graph")
+	_, err = NewParam(G.NewGraph(), p, nil)
+	require.EqualError(t, err, "graph: parameter w: nil source")
+	for _, shape := range []tensor.Shape{{-2}, {0}, {-3, -4}} {
+		_, err = Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)
+		require.ErrorContains(t, err, "want axes of at least 1")
+	}
+	v, err := Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1)
+	require.NoError(t, err)
+	require.Equal(t, float32(1), v.Data())
+}
+
 func TestFreshValues(t *testing.T) {
 	config := nsaConfig()
 	config.Dim, config.GateHidden, config.Phi, config.PhiHidden = 100, 200, PhiMLP, 50

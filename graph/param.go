@@ -53,6 +53,11 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("graph: parameter %s: type %s, want float32 or float64", p.Name, typeName(dt))
 	}
+	for _, d := range p.Shape {
+		if d < 1 {
+			return nil, fmt.Errorf("graph: parameter %s: shape %v, want axes of at least 1", p.Name, p.Shape)
+		}
+	}
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))
 	r := rand.New(rand.NewPCG(seed, h.Sum64()))
@@ -109,7 +114,12 @@ func Values(m map[string]*tensor.Dense) Source {
 // NewParam adds the node of a parameter to g, with the value that src gives. A value of another shape is an error, and so
 // is a name that g has already: Gorgonia takes inputs of one name, type and shape for one.
 func NewParam(g *G.ExprGraph, p Param, src Source) (*G.Node, error) {
-	if len(g.ByName(p.Name)) > 0 {
+	switch {
+	case g == nil:
+		return nil, fmt.Errorf("graph: parameter %s: nil graph", p.Name)
+	case src == nil:
+		return nil, fmt.Errorf("graph: parameter %s: nil source", p.Name)
+	case len(g.ByName(p.Name)) > 0:
 		return nil, fmt.Errorf("graph: parameter %s: the graph has a node of that name", p.Name)
 	}
 	v, err := src(p)

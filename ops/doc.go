@@ -7,8 +7,8 @@
 // and Hkv the numbers of query and key/value heads (Hkv divides Hq; the Hq/Hkv query heads of a group share keys, values
 // and selection), D the key dim, Dv the value dim.
 //
-// Wrong ranks, sizes and types are errors of the constructor, of the form "ops: sliding window: ...". Nothing here panics
-// for bad input.
+// Wrong ranks, sizes and types are errors of the constructor, of the form "ops: sliding window: ...". No constructor
+// panics for bad input.
 //
 // An op is a Spec: a plain struct of its parameters with the shape rule, the gradient and the CPU kernel. Its file holds
 // the forward and the backward side by side. A Spec may have several outputs; Gorgonia's ops have one. The first is the

@@ -6,6 +6,7 @@ import (
 	"hash"
 	"hash/fnv"
 	"math"
+	"reflect"
 	"slices"
 
 	"github.com/chewxy/hm"
@@ -41,7 +42,7 @@ var (
 // Apply adds spec to the graph of the inputs and returns the node of its main output. Constants join that graph. The error
 // names the op and what was got and wanted.
 func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
-	if spec == nil {
+	if v := reflect.ValueOf(spec); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, errors.New("ops: no spec")
 	}
 	o := &kernelOp{spec: spec}

@@ -271,8 +271,10 @@ func TestApplyErrors(t *testing.T) {
 
 	_, err := ops.SiLU(G.NewConstant(2.0))
 	require.EqualError(t, err, "ops: silu: input 0 (2) is of no graph, nor is any other")
-	_, err = ops.Apply(nil, x)
-	require.EqualError(t, err, "ops: no spec")
+	for _, none := range []ops.Spec{nil, (*ops.SiLUOp)(nil)} {
+		_, err = ops.Apply(none, x)
+		require.EqualError(t, err, "ops: no spec")
+	}
 
 	y, err := ops.SiLU(x)
 	require.NoError(t, err)

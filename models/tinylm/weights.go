@@ -175,7 +175,8 @@ func LoadWeights(path string) (*Weights, error) {
 }
 
 // Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
-// has the new values. float32 and float64 are converted into each other. On an error w is as it was before.
+// has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if the copy
+// to the device fails, the tensors have the new values and the device has not.
 func (w *Weights) Restore(path string) error {
 	if w == nil {
 		return errNoWeights
