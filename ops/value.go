@@ -67,6 +67,13 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 	return fmt.Errorf("got a %T, want %v in host memory", v, want)
 }
 
+// IsRowMajor reports whether the elements of d lie in host memory one after the other, the last axis innermost, and nothing
+// beside them.
+func IsRowMajor(d *tensor.Dense) bool {
+	strides, err := stridesOf(d)
+	return err == nil && d.IsNativelyAccessible() && rowMajor(d.Shape(), strides) && d.DataSize() == d.Shape().TotalSize()
+}
+
 func holdScalar[T cpu.Elem](b *cpu.Buf, p *T, got tensor.Dtype, want Operand) error {
 	if got != want.Dtype || want.Elements() != 1 {
 		return fmt.Errorf("got a scalar of %v, want %v", got, want)

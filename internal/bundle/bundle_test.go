@@ -198,6 +198,10 @@ func TestScript(t *testing.T) {
 		t.Errorf("%v, log %s", err, log)
 	}
 
+	if out, status := call(t, dir, "-only", "good", "-timeout", "08"); status != 0 || !strings.Contains(out, "good ok 3 0 1 0\n") {
+		t.Errorf("status %d, got\n%s", status, out)
+	}
+
 	out, status = call(t, dir, "-timeout", "1")
 	for _, want := range []string{"bad FAIL 4 3 0 ", "crash FAIL 0 0 0 ", "slow timeout 0 0 0 ", "\nFAILED: bad: TestC/d\nFAILED: bad: TestF\n",
 		"\nFAILED: crash: exit status 2; the end of ", "crash.log:\npanic: no\n", "\nFAILED: 3 of 5\n"} {
@@ -244,7 +248,8 @@ func TestScript(t *testing.T) {
 		t.Errorf("status %d, got\n%s", status, out)
 	}
 
-	for _, args := range [][]string{{"-only", "god"}, {"-only"}, {"-timeout", "x"}, {"-x"}} {
+	for _, args := range [][]string{{"-only", "god"}, {"-only"}, {"-only", ""}, {"-timeout", "x"}, {"-timeout", "0"},
+		{"-timeout", ""}, {"-timeout", "123456789"}, {"-x"}} {
 		if out, status := call(t, dir, args...); status != 2 || !strings.Contains(out, "usage") {
 			t.Errorf("%v: status %d, got\n%s", args, status, out)
 		}

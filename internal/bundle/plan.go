@@ -75,7 +75,7 @@ func (i item) device() string {
 // or auto where a GPU is not required.
 var runs = map[string][]string{
 	"examples/attention": {"-device", "@device"},
-	"examples/train":     {"-device", "@device", "-data", "random", "-steps", "5", "-out", "logs/train"},
+	"examples/train":     {"-device", "@device", "-data", "random", "-steps", "5"},
 }
 
 // plan says what is built: the tests of every package, bench and the examples.

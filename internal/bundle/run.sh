@@ -22,13 +22,13 @@ wrong() {
     exit 2
 }
 
-only='' limit=600 tool='' list='' logs=logs
+only='' all=1 limit=600 tool='' list='' logs=logs
 while [ $# -gt 0 ]; do
     case $1 in
     -only | -timeout | -sanitizer | -logs)
         [ $# -ge 2 ] || wrong "$1 wants a value"
         case $1 in
-        -only) only=$2 ;;
+        -only) only=$2 all='' ;;
         -timeout) limit=$2 ;;
         -sanitizer) tool=$2 ;;
         -logs) logs=$2 ;;
@@ -41,7 +41,10 @@ while [ $# -gt 0 ]; do
     *) wrong "unexpected $1" ;;
     esac
 done
-case $limit in '' | *[!0-9]*) wrong "-timeout $limit is not a number" ;; esac
+case $limit in '' | *[!0-9]* | ?????????*) wrong "-timeout $limit is not a number of seconds" ;; esac
+limit=$((10#$limit))
+[ "$limit" -gt 0 ] || wrong "-timeout is 0"
+[ -n "$all$only" ] || wrong "-only names nothing"
 if [ -n "$list" ]; then
     cut -f 1,3 binaries.tsv
     exit 0

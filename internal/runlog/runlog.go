@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -42,8 +43,16 @@ type Log struct {
 	heldOut []HeldOut
 }
 
-// Create makes the run folder dir, with its parents, and checks that files can be written there. title is the plot's.
-func Create(dir, title string) (*Log, error) {
+// Create makes the run folder dir, with its parents, and checks that files can be written there and that none of an earlier
+// run would be replaced: its own, and those of the names in others. title is the plot's.
+func Create(dir, title string, others ...string) (*Log, error) {
+	for _, name := range append([]string{StepsFile, PlotFile}, others...) {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return nil, fmt.Errorf("runlog: %s holds %s of an earlier run", dir, name)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("runlog: %w", err)
+		}
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}

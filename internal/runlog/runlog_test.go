@@ -49,6 +49,12 @@ func TestCreateRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "not a directory")
 	_, err = Create(filepath.Join(file, "run"), "")
 	require.ErrorContains(t, err, "not a directory")
+	for _, name := range []string{StepsFile, PlotFile, "weights"} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("mine"), 0o644))
+		_, err = Create(dir, "", "weights")
+		require.EqualError(t, err, "runlog: "+dir+" holds "+name+" of an earlier run")
+	}
 }
 
 func TestPlotOfNaN(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"math"
 	"os"
 	"slices"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
 // Read reads the file at path. Errors name the path and, where one is at fault, the tensor.
@@ -70,6 +72,9 @@ func decode(r io.ReaderAt, size int64) (*File, error) {
 	}
 	start := 8 + int64(len(head))
 	if err := checkCover(spans, size-start); err != nil {
+		return nil, err
+	}
+	if err := cpu.CheckMemory(int(size)); err != nil {
 		return nil, err
 	}
 	file := &File{Metadata: metadata, Tensors: make(map[string]*Tensor, len(spans))}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"math"
+	wide "math/bits"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -73,6 +75,13 @@ func (d *Data) readFolder(root, ext string) error {
 		}
 		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ext) {
 			return nil
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if err := cpu.CheckMemory(int(min(info.Size(), math.MaxInt/4)) + len(d.Train) + len(d.HeldOut)); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -173,7 +182,9 @@ func spread(tokens, targets []int32, seq int, text []byte, i, n int) {
 	for r := range rows {
 		k := i*rows + r
 		at := r * seq
-		window(tokens[at:at+seq], targets[at:at+seq], text, k*(len(text)-seq-1)/max(1, n*rows-1))
+		high, low := wide.Mul64(uint64(k), uint64(len(text)-seq-1))
+		offset, _ := wide.Div64(high, low, uint64(max(1, n*rows-1)))
+		window(tokens[at:at+seq], targets[at:at+seq], text, int(offset))
 	}
 }
 

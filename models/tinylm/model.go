@@ -329,6 +329,9 @@ func (m *Model) Evaluate(text []byte, n int) (float64, error) {
 	if len(text) < m.seq+1 || n < 1 {
 		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d bytes, want at least 1 of %d", n, len(text), m.seq+1)
 	}
+	if rows := len(m.Tokens()) / m.seq; n > math.MaxInt/rows {
+		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d windows are too many", n, rows)
+	}
 	sum := 0.0
 	for i := range n {
 		spread(m.Tokens(), m.Targets(), m.seq, text, i, n)

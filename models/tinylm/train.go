@@ -35,7 +35,7 @@ type Training struct {
 	FinalTokens int // tokens of the last one
 
 	Seed        uint64 // of the weights, the batches and the sample
-	Out         string // run folder; "" writes nothing
+	Out         string // run folder, which holds no earlier run; "" writes nothing
 	SampleBytes int    // length of the text at the end
 	Sampling    Sampling
 
@@ -138,8 +138,8 @@ func (r *run) rate(done float64) float64 {
 
 // Train trains a new model of configuration c on data. When ctx ends it stops after the step that it is in and finishes
 // with what there is: evaluation, sample and files. Everything that can be wrong with its arguments is an error before
-// the first step, and leaves no run folder; a step that fails, as when the training diverges, leaves the record of the
-// steps before it.
+// the first step, and leaves no run folder. An error after that, as when the training diverges or a disk is full, comes
+// with the Result so far, unless the weights cannot be had from their device; what can be written is in the run folder.
 func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, error) {
 	if ctx == nil {
 		return nil, errors.New("tinylm: train: no context")
@@ -221,7 +221,7 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if t.Out == "" {
 		return r, nil
 	}
-	if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name); err != nil { // last: nothing is left of a run that can not begin
+	if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name, WeightsFile); err != nil { // last: nothing is left of a run that can not begin
 		return r, fmt.Errorf("tinylm: train: %w", err)
 	}
 	return r, nil
@@ -261,26 +261,47 @@ func (r *run) close() error {
 }
 
 func (r *run) run(ctx context.Context) (*Result, error) {
+	err := r.train(ctx)
+	r.show.end()
+	res, kept := r.keep()
+	if err = errors.Join(err, kept); err != nil {
+		return res, err
+	}
+	return res, r.finish(res)
+}
+
+// train takes the steps, with the evaluations on the way, and waits for them.
+func (r *run) train(ctx context.Context) error {
 	evaluated := 0
 	r.start = time.Now()
 	for done := 0.0; done < 1 && ctx.Err() == nil; {
 		if err := r.step(done); err != nil {
-			r.show.end()
-			return nil, errors.Join(err, r.save())
+			return err
 		}
 		done = r.done()
 		if k := int(done * float64(r.Evaluations)); k > evaluated && done < 1 {
 			evaluated = k
 			if err := r.evaluate(); err != nil {
-				return nil, errors.Join(err, r.save())
+				return err
 			}
 		}
 	}
-	if err := r.settle(); err != nil {
-		r.show.end()
+	return r.settle()
+}
+
+// keep writes what has been trained, and the record of the steps that have ended, also of those after an error. Nothing that
+// comes later can lose it.
+func (r *run) keep() (*Result, error) {
+	for len(r.late) > 0 && r.record() == nil {
+	}
+	if err := r.weights.Download(); err != nil {
 		return nil, errors.Join(err, r.save())
 	}
-	return r.finish()
+	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.tokens(), Elapsed: time.Since(r.start)}
+	if r.log == nil {
+		return res, nil
+	}
+	return res, errors.Join(r.weights.Save(r.log.Path(WeightsFile)), r.save())
 }
 
 // done returns the part of the run that is behind it, in [0, 1].
@@ -291,7 +312,8 @@ func (r *run) done() float64 {
 	return min(1, float64(time.Since(r.start))/float64(r.Duration))
 }
 
-// evaluate records the held-out loss on the way, and saves the record so far.
+// evaluate records the held-out loss on the way, and saves the record so far. If that fails the training goes on: its end saves
+// all of it again.
 func (r *run) evaluate() error {
 	if err := r.settle(); err != nil {
 		return err
@@ -305,7 +327,8 @@ func (r *run) evaluate() error {
 	if r.log != nil {
 		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
 	}
-	return r.save()
+	_ = r.save()
+	return nil
 }
 
 // save writes the record so far, where there is a run folder.
@@ -321,35 +344,27 @@ func (r *run) heldOut(tokens int) (float64, error) {
 	return r.eval.Evaluate(r.data.HeldOut, max(1, tokens/(r.Batch*r.config.Context)))
 }
 
-// finish evaluates the model, samples from it and writes the files.
-func (r *run) finish() (*Result, error) {
-	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.tokens(), Elapsed: time.Since(r.start)}
-	r.show.end()
-	if err := r.weights.Download(); err != nil {
-		return nil, err
-	}
-	if r.log != nil { // first of all: what has been trained must not be lost to what comes after
-		if err := r.weights.Save(r.log.Path(WeightsFile)); err != nil {
-			return nil, err
-		}
-	}
-	var err error
+// finish evaluates the model and samples from it.
+func (r *run) finish(res *Result) (err error) {
 	if res.HeldOut, err = r.heldOut(r.FinalTokens); err != nil {
-		return nil, err
+		return err
+	}
+	if math.IsNaN(res.HeldOut) || math.IsInf(res.HeldOut, 0) {
+		return fmt.Errorf("tinylm: train: the held-out loss after step %d is %v", r.steps, res.HeldOut)
 	}
 	if r.log != nil {
 		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
 	}
 	if err := r.save(); err != nil {
-		return nil, err
+		return err
 	}
 	if r.SampleBytes == 0 {
-		return res, nil
+		return nil
 	}
 	how := r.Sampling
 	how.Seed = r.Seed
 	res.Sample, err = sampleText(r.weights, r.SampleBytes, how, WithMachine(r.machine()...))
-	return res, err
+	return err
 }
 
 // tokens returns the number of tokens trained on so far.
@@ -357,7 +372,7 @@ func (r *run) tokens() int { return r.steps * r.Batch * r.config.Context }
 
 // sampleText returns n bytes of text after a line break.
 func sampleText(w *Weights, n int, how Sampling, opts ...ModelOption) (text string, err error) {
-	s, err := NewSampler(w, min(w.Config.Context, 1+n), opts...)
+	s, err := NewSampler(w, 1+min(w.Config.Context-1, n), opts...)
 	if err != nil {
 		return "", err
 	}

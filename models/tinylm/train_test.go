@@ -217,6 +217,8 @@ func TestEvaluateSharesWeights(t *testing.T) {
 		loss, err := m.Evaluate(data, 8/size[0])
 		require.NoError(t, err)
 		losses = append(losses, loss)
+		_, err = m.Evaluate(data, math.MaxInt)
+		require.ErrorContains(t, err, "are too many")
 		_, err = m.Evaluate(data[:64], 1)
 		require.ErrorContains(t, err, "want at least 1 of 65")
 		_, err = m.Train(nil)
@@ -227,17 +229,48 @@ func TestEvaluateSharesWeights(t *testing.T) {
 	require.InDelta(t, math.Log(256), losses[0], 1.5)
 }
 
-// TestTrainKeepsTheRecordOfAFailedRun: a learning rate that ends in NaN is an error, and the steps before it are on disk.
-func TestTrainKeepsTheRecordOfAFailedRun(t *testing.T) {
+// TestTrainKeepsWhatAFailedRunHas: a learning rate that ends in NaN is an error, and the steps before it and the weights are on
+// disk.
+func TestTrainKeepsWhatAFailedRunHas(t *testing.T) {
 	training := short(10)
 	training.LR, training.Warmup, training.Out = 1e300, 0, t.TempDir()
-	_, err := Train(context.Background(), small(), text(t), training)
+	r, err := Train(context.Background(), small(), text(t), training)
 	require.ErrorContains(t, err, "step 2: ")
+	require.Equal(t, 1, r.Steps)
 	record, err := os.ReadFile(filepath.Join(training.Out, "steps.csv"))
 	require.NoError(t, err)
 	require.Len(t, strings.Split(strings.TrimSpace(string(record)), "\n"), 2)
-	require.NoFileExists(t, filepath.Join(training.Out, WeightsFile))
+	require.FileExists(t, filepath.Join(training.Out, WeightsFile))
+	_, err = Train(context.Background(), small(), text(t), short(1))
+	require.NoError(t, err)
+	_, err = Train(context.Background(), small(), text(t), training)
+	require.ErrorContains(t, err, "of an earlier run")
+
+	last := short(1) // a step that no later one looks at
+	last.LR, last.Warmup, last.Out = 1e38, 0, t.TempDir()
+	r, err = Train(context.Background(), small(), text(t), last)
+	require.ErrorContains(t, err, "the held-out loss after step 1 is NaN")
+	require.NotNil(t, r.Weights)
 }
+
+// TestTrainWithoutItsFolder: a run folder that goes away in the midst ends no training, and what was trained comes back.
+func TestTrainWithoutItsFolder(t *testing.T) {
+	training := short(20)
+	training.Evaluations, training.Out = 4, filepath.Join(t.TempDir(), "run")
+	training.Progress = writer(func([]byte) { os.RemoveAll(training.Out) })
+	r, err := Train(context.Background(), small(), text(t), training)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Equal(t, 20, r.Steps)
+	training.Out, training.Progress = "", nil
+	same, err := Train(context.Background(), small(), text(t), training)
+	require.NoError(t, err)
+	require.Equal(t, bits(t, same.Weights), bits(t, r.Weights))
+}
+
+// writer is an io.Writer.
+type writer func([]byte)
+
+func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
 func TestModelRefuses(t *testing.T) {
 	w, err := NewWeights(small(), tensor.Float32, 1)

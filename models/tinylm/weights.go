@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/safetensors"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // embedStd is the standard deviation of a fresh embedding. The first norm makes its scale irrelevant for the output;
@@ -44,8 +45,8 @@ var errNoWeights = errors.New("tinylm: weights: nil")
 // MoveTo copies the weights to the memory of b, where the models that are made from now on read and train them; Tensors are
 // what they were then until Download. Nothing happens where the memory of b is the host's. Free ends it.
 func (w *Weights) MoveTo(b graph.Backend) error {
-	if w == nil {
-		return errNoWeights
+	if err := w.check(); err != nil {
+		return err
 	}
 	if w.resident != nil {
 		return errors.New("tinylm: weights: moved already")
@@ -134,6 +135,9 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 // Save writes w to path as safetensors with the configuration in the metadata, after a Download where the weights are on a
 // device. The file is written aside and renamed.
 func (w *Weights) Save(path string) error {
+	if err := w.check(); err != nil {
+		return err
+	}
 	if err := w.Download(); err != nil {
 		return err
 	}
@@ -147,7 +151,11 @@ func (w *Weights) Save(path string) error {
 		if err != nil {
 			return fmt.Errorf("tinylm: save weights: %s: %w", name, err)
 		}
-		f.Tensors[name] = &safetensors.Tensor{Dtype: dtype, Shape: v.Shape(), Data: v.Data()}
+		data, err := floats(v)
+		if err != nil {
+			return fmt.Errorf("tinylm: save weights: %s: %w", name, err)
+		}
+		f.Tensors[name] = &safetensors.Tensor{Dtype: dtype, Shape: v.Shape(), Data: data}
 	}
 	if err := safetensors.Write(path, f); err != nil {
 		return fmt.Errorf("tinylm: save weights: %w", err)
@@ -178,8 +186,13 @@ func LoadWeights(path string) (*Weights, error) {
 // has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if the copy
 // to the device fails, the tensors have the new values and the device has not.
 func (w *Weights) Restore(path string) error {
-	if w == nil {
-		return errNoWeights
+	if err := w.check(); err != nil {
+		return err
+	}
+	for name, v := range w.Tensors {
+		if !ops.IsRowMajor(v) {
+			return fmt.Errorf("tinylm: load weights: %s is a view or not row-major, which cannot be written to", name)
+		}
 	}
 	f, c, err := readWeights(path)
 	if err != nil {
@@ -190,7 +203,7 @@ func (w *Weights) Restore(path string) error {
 	}
 	for name, v := range w.Tensors {
 		if err := setFloats(v, f.Tensors[name].Data); err != nil {
-			return fmt.Errorf("tinylm: load weights: %s: %s: %w", path, name, err) // not reached: readWeights has checked
+			return fmt.Errorf("tinylm: load weights: %s: %s: %w", path, name, err) // not reached: both sides have been checked
 		}
 	}
 	w.version++
@@ -255,6 +268,33 @@ func checkWeights(f *safetensors.File, c *Config) error {
 	return nil
 }
 
+// check returns an error where Tensors are not those of a model of the configuration.
+func (w *Weights) check() error {
+	if w == nil {
+		return errNoWeights
+	}
+	if err := w.Config.Validate(); err != nil {
+		return err
+	}
+	params := w.Config.withDefaults().LearnableParams()
+	for _, p := range params {
+		v := w.Tensors[p.Name]
+		if v == nil {
+			return fmt.Errorf("tinylm: weights: no tensor %s", p.Name)
+		}
+		if !p.Shape.Eq(v.Shape()) {
+			return fmt.Errorf("tinylm: weights: %s has shape %v, want %v", p.Name, v.Shape(), p.Shape)
+		}
+		if _, err := fileType(v.Dtype()); err != nil {
+			return fmt.Errorf("tinylm: weights: %s: %w", p.Name, err)
+		}
+	}
+	if len(w.Tensors) != len(params) {
+		return fmt.Errorf("tinylm: weights: %d tensors, the model has %d parameters", len(w.Tensors), len(params))
+	}
+	return nil
+}
+
 // source returns the tensors of w as the Source of a graph's parameters.
 func (w *Weights) source() graph.Source { return graph.Values(w.Tensors) }
 
@@ -266,6 +306,18 @@ func fileType(dt tensor.Dtype) (string, error) {
 		return "F64", nil
 	}
 	return "", fmt.Errorf("type %v, want float32 or float64", dt)
+}
+
+// floats returns the elements of v, row-major: its own memory unless v is a view.
+func floats(v *tensor.Dense) (any, error) {
+	var b cpu.Buf
+	if err := ops.HoldValue(&b, v, ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); err != nil {
+		return nil, err
+	}
+	if v.Dtype() == tensor.Float32 {
+		return cpu.Slice[float32](&b), nil
+	}
+	return cpu.Slice[float64](&b), nil
 }
 
 // setFloats copies data ([]float32 or []float64, of v's length) into v.

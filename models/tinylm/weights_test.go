@@ -1,6 +1,7 @@
 package tinylm
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -72,7 +73,16 @@ func TestHostMemory(t *testing.T) {
 	if err := os.Truncate(file, host+1); err != nil {
 		t.Skip(err)
 	}
-	_, err = ReadData(file, "")
+	for _, path := range []string{file, filepath.Dir(file)} {
+		_, err = ReadData(path, "")
+		require.ErrorContains(t, err, "file: out of memory: asked for ")
+	}
+	header := fmt.Sprintf(`{"x":{"dtype":"F64","shape":[%d],"data_offsets":[0,%d]}}`, host, 8*host)
+	require.NoError(t, os.WriteFile(file, append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), 0o644))
+	if err := os.Truncate(file, int64(8+len(header))+8*host); err != nil {
+		t.Skip(err)
+	}
+	_, err = LoadWeights(file)
 	require.ErrorContains(t, err, "file: out of memory: asked for ")
 }
 
@@ -144,6 +154,51 @@ func TestRestoreLosesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, other.Save(path))
 	require.ErrorContains(t, w.Restore(path), "configuration")
+}
+
+// TestWeightsOfOtherTensors: Tensors are anyone's to change. A view is saved as what it shows; what is no model's is refused
+// before anything is written.
+func TestWeightsOfOtherTensors(t *testing.T) {
+	w, err := NewWeights(small(), tensor.Float32, 1)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), WeightsFile)
+	require.NoError(t, w.Save(path))
+	before := bits(t, w)
+	const name = "layers.0.mlp.w1.weight"
+	own := w.Tensors[name]
+
+	turned := own.Clone().(*tensor.Dense)
+	require.NoError(t, turned.T())
+	require.NoError(t, turned.Transpose())
+	require.NoError(t, turned.T())
+	w.Tensors[name] = turned
+	require.NoError(t, w.Save(path))
+	got, err := LoadWeights(path)
+	require.NoError(t, err)
+	require.Equal(t, before, bits(t, got))
+	require.ErrorContains(t, w.Restore(path), name+" is a view or not row-major")
+	w.Tensors[name] = own
+
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for message, change := range map[string]func(){
+		"no tensor " + name:           func() { delete(w.Tensors, name) },
+		"tensor " + name:              func() { w.Tensors[name] = nil },
+		name + " has shape (3), want": func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3)) },
+		name + ": type int32":         func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(own.Shape()...)) },
+		"the model has":               func() { w.Tensors["x"] = own },
+	} {
+		change()
+		for what, err := range map[string]error{"save": w.Save(path), "restore": w.Restore(path), "move": w.MoveTo(graph.NewCPU(1))} {
+			require.ErrorContains(t, err, message, what)
+		}
+		delete(w.Tensors, "x")
+		w.Tensors[name] = own
+		require.Equal(t, before, bits(t, w))
+	}
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, file, after)
 }
 
 func TestNewWeightsBySeedAndName(t *testing.T) {

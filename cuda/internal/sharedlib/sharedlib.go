@@ -6,6 +6,7 @@ package sharedlib
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -26,6 +27,8 @@ type frame [16]uintptr
 
 // Open opens the library of a file, or of a name that the loader of the system looks for.
 func Open(name string) (*Library, error) {
+	runtime.LockOSThread() // of which the loader keeps the reason for a second call
+	defer runtime.UnlockOSThread()
 	h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, err
