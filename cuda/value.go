@@ -45,11 +45,14 @@ func (v *Value) HostValue() (gorgonia.Value, error) {
 
 // CopyTo copies the value to dest, a host value of its type and shape or another *Value of its backend, and waits for it.
 func (v *Value) CopyTo(dest any) error {
-	if v.block == nil || v.block.freed.Load() {
-		return fmt.Errorf("cuda: the memory of %v has been freed", v)
+	if err := v.live(); err != nil {
+		return err
 	}
 	switch d := dest.(type) {
 	case *Value:
+		if err := d.live(); err != nil {
+			return err
+		}
 		if err := v.stream.Upload(ops.Arg{Operand: d.operand, Buf: &d.cell}, v); err != nil {
 			return err
 		}
@@ -61,6 +64,14 @@ func (v *Value) CopyTo(dest any) error {
 		return fmt.Errorf("cuda: copy of %v to a %T", v.operand, dest)
 	}
 	return v.stream.Synchronize()
+}
+
+// live returns an error where the memory has been freed.
+func (v *Value) live() error {
+	if v == nil || v.block == nil || v.block.freed.Load() {
+		return fmt.Errorf("cuda: the memory of %v has been freed", v)
+	}
+	return nil
 }
 
 // Clone returns a copy in host memory, as HostValue does.

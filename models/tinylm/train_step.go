@@ -60,8 +60,14 @@ func (r *run) begin(s lateStep) error {
 	return errors.Join(r.losses.Fetch(), r.norms.Fetch())
 }
 
-// record waits for the oldest step not recorded yet and records it.
-func (r *run) record() error {
+// record waits for the oldest step not recorded yet and records it. After an error there is no telling which numbers are of
+// which step, and none is left to be recorded.
+func (r *run) record() (err error) {
+	defer func() {
+		if err != nil {
+			r.late = nil
+		}
+	}()
 	at := r.late[0]
 	r.late = append(r.late[:0], r.late[1:]...)
 	loss, err := r.losses.Next()
