@@ -156,7 +156,7 @@ func (o *adamWOptions) validate() error {
 			return fmt.Errorf("%s is %v, want %s", v.name, v.value, v.want)
 		}
 	}
-	if o.schedule == nil || o.decays == nil {
+	if isNil(o.schedule) || o.decays == nil {
 		return errors.New("the schedule or the decay rule is nil")
 	}
 	if v, ok := o.schedule.(interface{ Validate() error }); ok {
@@ -230,8 +230,11 @@ func (s *AdamW) begin(weights []G.ValueGrad) error {
 	if s.closed {
 		return errClosed
 	}
+	if s.options.backend == nil {
+		return errors.New("the solver is not of NewAdamW")
+	}
 	for i, w := range weights {
-		if n, ok := w.(*G.Node); w == nil || ok && n == nil {
+		if isNil(w) {
 			return fmt.Errorf("weight %d is nil", i)
 		}
 	}
@@ -372,15 +375,18 @@ func (s *AdamW) State() (AdamWState, error) {
 	return AdamWState{s.step, all}, nil
 }
 
-// SetState makes the solver go on from a state; from the zero value it begins anew. Before the first step its weights are
-// not known yet: the state's tensors are read in that step, and a state that does not fit them is an error of it. On an
-// error the solver's state is as it was before.
+// maxSteps is the largest number of steps that a float64 counts exactly.
+const maxSteps = 1 << 53
+
+// SetState makes the solver go on from a state; from the zero value it begins anew. Moments that are not finite, and
+// negative ones of squares, are an error. Before the first step the weights are not known yet: the state's tensors are read
+// in that step, and a state that does not fit them is an error of it. On an error the solver's state is as it was before.
 func (s *AdamW) SetState(st AdamWState) error {
 	switch {
 	case s.closed:
 		return fmt.Errorf("graph: adamw: state: %w", errClosed)
-	case st.Step < 0:
-		return fmt.Errorf("graph: adamw: state: %d steps", st.Step)
+	case st.Step < 0 || int64(st.Step) > maxSteps:
+		return fmt.Errorf("graph: adamw: state: %d steps, want at least 0 and at most %d", st.Step, int64(maxSteps))
 	case s.plan == nil:
 		s.pending = &st
 	default:

@@ -29,7 +29,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
 			return fmt.Errorf("weight %d is %s, in the first step it was %s", i, n.Name(), s.name)
 		}
 		value := w.Value()
-		if value == nil {
+		if isNil(value) {
 			return fmt.Errorf("%s has no value", s.name)
 		}
 		if err := adoptInPlace(b, s.weight, value); err != nil {
@@ -39,7 +39,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		if grad == nil {
+		if isNil(grad) {
 			return fmt.Errorf("%s has no gradient: the graph has not run, or its VM does not keep it", s.name)
 		}
 		ok, err := b.Adopt(s.grad.Buf, grad, s.grad.Operand)

@@ -70,10 +70,13 @@ func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
 		}
 		seen[name] = true
 		v := w.Value()
-		if v == nil {
+		if isNil(v) {
 			return nil, fmt.Errorf("%s has no value", name)
 		}
 		of := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}
+		if of.Elements() == 0 {
+			return nil, fmt.Errorf("%s has no elements: its shape is %v", name, of.Shape)
+		}
 		if of.Dtype != weights[0].Value().Dtype() {
 			return nil, fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, weights[0].Value().Dtype())
 		}
@@ -277,6 +280,9 @@ func (p *adamWPlan) restore(st AdamWState) error {
 				return fmt.Errorf("the moments of %s are not %v", s.name, s.m.Operand)
 			}
 		}
+		if err := checkMoments(m, s.m.Operand); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
 	}
 	for _, s := range p.slots {
 		if err := errors.Join(p.stream.Upload(s.m, all[s.name].First), p.stream.Upload(s.v, all[s.name].Second)); err != nil {
@@ -284,6 +290,28 @@ func (p *adamWPlan) restore(st AdamWState) error {
 		}
 	}
 	return p.stream.Synchronize()
+}
+
+// checkMoments refuses numbers that are no averages of gradients and of their squares: they would wreck the weights.
+func checkMoments(m Moments, want ops.Operand) error {
+	var first, second cpu.Buf
+	if err := errors.Join(ops.HoldValue(&first, m.First, want), ops.HoldValue(&second, m.Second, want)); err != nil {
+		return err
+	}
+	if want.Dtype == tensor.Float32 {
+		return checkNumbers(cpu.Slice[float32](&first), cpu.Slice[float32](&second))
+	}
+	return checkNumbers(cpu.Slice[float64](&first), cpu.Slice[float64](&second))
+}
+
+func checkNumbers[T float32 | float64](first, second []T) error {
+	if notFinite(first) || notFinite(second) {
+		return errors.New("the moments are not finite")
+	}
+	if slices.Min(second) < 0 {
+		return errors.New("the second moment, of squares, is negative")
+	}
+	return nil
 }
 
 // close frees the plan's memory and stream.

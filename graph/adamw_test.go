@@ -2,6 +2,7 @@ package graph
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -130,6 +131,7 @@ func TestAdamWOptions(t *testing.T) {
 		"learning rate is -1":      WithLR(-1),
 		"learning rate is 0, want": WithSchedule(WarmupCosine{}),
 		"is nil":                   WithSchedule(nil),
+		"schedule or the":          WithSchedule((*WarmupCosine)(nil)),
 		"rule is nil":              WithDecayRule(nil),
 	} {
 		_, err := NewAdamW(o)
@@ -173,6 +175,9 @@ func TestAdamWRefuses(t *testing.T) {
 		message string
 	}{
 		{"no value", func(w []*weight) { w[1].value = nil }, "graph: adamw: a.bias has no value"},
+		{"nil tensor", func(w []*weight) { w[1].value = (*tensor.Dense)(nil) }, "graph: adamw: a.bias has no value"},
+		{"no elements", func(w []*weight) { w[1].value = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0)) }, "a.bias: "},
+		{"nil tensor as gradient", func(w []*weight) { w[1].grad = (*tensor.Dense)(nil) }, "a.bias has no gradient"},
 		{"no gradient", func(w []*weight) { w[1].grad = nil }, "a.bias has no gradient"},
 		{"gradient's error", func(w []*weight) { w[1].err = none }, "a.bias: no gradient here"},
 		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias: "},
@@ -214,6 +219,12 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step(append(list, list[0])), "two weights are named a.weight")
 	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})), "c is float32, the weights before it are float64")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c"}}), "c has no value")
+	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}), "c has no value")
+	require.ErrorContains(t, s.Step([]G.ValueGrad{list[0], (*weight)(nil)}), "weight 1 is nil")
+	for _, shape := range []tensor.Shape{{0}, {0, 3}} {
+		empty := &weight{name: "c", value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...)), grad: list[0].Value()}
+		require.EqualError(t, s.Step(append(list[:2:2], empty)), fmt.Sprintf("graph: adamw: c has no elements: its shape is %v", shape))
+	}
 	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})), "d has no gradient")
 	require.NoError(t, s.Step(list), "those of the step that failed are not the weights")
 	require.ErrorContains(t, s.Step(list[:3]), "3 weights, the first step had 4")
@@ -224,6 +235,7 @@ func TestAdamWRefuses(t *testing.T) {
 	_, err = s.State()
 	require.ErrorContains(t, err, "closed")
 	require.ErrorContains(t, s.SetState(AdamWState{}), "closed")
+	require.ErrorContains(t, new(AdamW).Step(list), "graph: adamw: the solver is not of NewAdamW")
 }
 
 // TestAdamWSharedMemory: weights that lie within another one's memory, or within a gradient, are refused.
@@ -350,6 +362,49 @@ func TestAdamWState(t *testing.T) {
 		require.NoError(t, fresh.SetState(missing))
 		require.ErrorContains(t, fresh.Step(weights), "graph: adamw: state: the moments of b.weight are not")
 		require.ErrorContains(t, fresh.SetState(AdamWState{Step: -1}), "-1 steps")
+	}
+}
+
+// TestAdamWRefusesMoments that no step makes, and leaves the solver's state as it is.
+func TestAdamWRefusesMoments(t *testing.T) {
+	for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
+		list := []G.ValueGrad{&weight{name: "w", value: dense(dt, []float64{1, 2}, 2), grad: dense(dt, []float64{3, 4}, 2)}}
+		s, err := NewAdamW()
+		require.NoError(t, err)
+		require.NoError(t, s.Step(list))
+		before, err := s.State()
+		require.NoError(t, err)
+		for _, c := range []struct {
+			step          int
+			first, second float64
+			want          string
+		}{
+			{5, math.NaN(), 1, "w: the moments are not finite"},
+			{5, math.Inf(-1), 1, "w: the moments are not finite"},
+			{5, 1, math.NaN(), "w: the moments are not finite"},
+			{5, 1, math.Inf(1), "w: the moments are not finite"},
+			{5, 1, -1, "w: the second moment, of squares, is negative"},
+			{-1, 1, 1, "-1 steps, want at least 0"},
+			{math.MaxInt, 1, 1, fmt.Sprintf("%d steps, want at least 0 and at most %d", math.MaxInt, 1<<53)},
+		} {
+			st := AdamWState{c.step, map[string]Moments{"w": {dense(dt, []float64{0, c.first}, 2), dense(dt, []float64{0, c.second}, 2)}}}
+			require.ErrorContains(t, s.SetState(st), "graph: adamw: state: "+c.want)
+			after, err := s.State()
+			require.NoError(t, err)
+			require.Equal(t, before, after)
+
+			fresh, err := NewAdamW()
+			require.NoError(t, err)
+			value := testutil.Floats(t, list[0].Value().Data())
+			if err = fresh.SetState(st); err == nil { // its tensors are read in the first step
+				err = fresh.Step(list)
+			}
+			require.ErrorContains(t, err, "graph: adamw: state: "+c.want)
+			require.Equal(t, value, testutil.Floats(t, list[0].Value().Data()))
+		}
+		require.NoError(t, s.SetState(AdamWState{1 << 53, before.Moments}))
+		require.NoError(t, s.Step(list))
+		require.Equal(t, 1<<53+1, s.Steps())
 	}
 }
 

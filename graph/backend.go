@@ -56,10 +56,15 @@ type Backend interface {
 	Close() error
 }
 
-// noBackend reports whether b is nil, or a pointer that is nil, such as what came with an error.
-func noBackend(b Backend) bool {
-	v := reflect.ValueOf(b)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+// isNil reports whether v is nil, or holds a pointer or a function that is nil, such as what came with an error.
+func isNil(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Func:
+		return r.IsNil()
+	}
+	return false
 }
 
 // checkBackend returns an error for no backend.
@@ -67,7 +72,7 @@ func checkBackend(b Backend) error {
 	switch {
 	case b == nil:
 		return errors.New("the backend is nil")
-	case noBackend(b):
+	case isNil(b):
 		return fmt.Errorf("the backend is a nil %T", b)
 	}
 	return nil

@@ -29,11 +29,32 @@ func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 // ScaledGrad is Grad of scale times cost, with scale, a scalar of the cost's type and graph, taken for a constant: with an
 // input for it, gradients in half precision can be kept within its range. See AdamW.SetGradScale.
 func ScaledGrad(cost, scale *G.Node, wrt ...*G.Node) (G.Nodes, error) {
-	if scale == nil || cost == nil || !scale.IsScalar() || scale.Dtype() != cost.Dtype() || scale.Graph() != cost.Graph() {
-		return nil, fmt.Errorf("graph: grad: the scale, %s, is not a scalar of the type and the graph of the cost, %s",
-			describe(scale), describe(cost))
+	err := checkScalar("cost", cost)
+	if err == nil {
+		err = checkScalar("scale", scale)
+	}
+	if err == nil && (scale.Dtype() != cost.Dtype() || scale.Graph() != cost.Graph()) {
+		err = fmt.Errorf("the scale, %s, is not of the type and the graph of the cost, %s", describe(scale), describe(cost))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("graph: grad: %w", err)
 	}
 	return grad(cost, scale, wrt)
+}
+
+// checkScalar returns an error unless n is a scalar of a graph. A statement has no type, and a constant may have no graph.
+func checkScalar(role string, n *G.Node) error {
+	switch {
+	case n == nil:
+		return fmt.Errorf("no %s", role)
+	case n.Type() == nil:
+		return fmt.Errorf("the %s, %s, has no type: statements have none", role, describe(n))
+	case !n.IsScalar():
+		return fmt.Errorf("the %s, %s, is not a scalar", role, describe(n))
+	case n.Graph() == nil:
+		return fmt.Errorf("the %s, %s, is not of a graph", role, describe(n))
+	}
+	return nil
 }
 
 func grad(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
@@ -65,11 +86,11 @@ type backward struct {
 
 // differentiate begins with seed as the derivative of cost, nil for one.
 func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
-	if cost == nil || len(wrt) == 0 {
-		return nil, errors.New("no cost, or nothing to differentiate by")
+	if err := checkScalar("cost", cost); err != nil {
+		return nil, err
 	}
-	if !cost.IsScalar() {
-		return nil, fmt.Errorf("the cost, %s, is not a scalar", describe(cost))
+	if len(wrt) == 0 {
+		return nil, errors.New("nothing to differentiate by")
 	}
 	one, err := oneOf(cost)
 	if err != nil {
@@ -84,6 +105,10 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 		b.at[n] = i
 	}
 	b.depends, b.terms = make([]bool, len(b.nodes)), make([]G.Nodes, len(b.nodes))
+	end, ok := b.at[cost]
+	if !ok {
+		return nil, fmt.Errorf("the cost, %s, is not among the nodes of its graph", describe(cost))
+	}
 	for _, n := range wrt {
 		i, ok := b.at[n]
 		if !ok {
@@ -94,7 +119,6 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	if err := b.markDependent(); err != nil {
 		return nil, err
 	}
-	end := b.at[cost]
 	b.terms[end] = G.Nodes{seed}
 	for i := end; i >= 0; i-- {
 		if len(b.terms[i]) > 0 {

@@ -124,6 +124,8 @@ func TestGradErrors(t *testing.T) {
 	foreign, err := G.ApplyOp(panics{}, x)
 	require.NoError(t, err)
 	elsewhere := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
+	read := G.Read(cost, new(G.Value))
+	loose, absent := G.NewConstant(1.0), G.NewConstant(2.0, G.In(g)) // Gorgonia adds constants when an op reads them
 	for name, c := range map[string]struct {
 		cost *G.Node
 		wrt  G.Nodes
@@ -131,6 +133,9 @@ func TestGradErrors(t *testing.T) {
 	}{
 		"no cost":            {nil, G.Nodes{x}, "no cost"},
 		"nothing":            {cost, nil, "nothing to differentiate by"},
+		"no graph":           {loose, G.Nodes{x}, "graph: grad: the cost, op const 1 (node -1, shape ()), is not of a graph"},
+		"not in its graph":   {absent, G.Nodes{x}, "is not among the nodes of its graph"},
+		"statement":          {read, G.Nodes{x}, "has no type: statements have none"},
 		"no scalar":          {x, G.Nodes{x}, `input "x" (node 0, shape (2)), is not a scalar`},
 		"integer":            {count, G.Nodes{x}, "want float32 or float64"},
 		"not reached":        {cost, G.Nodes{x, y}, `does not depend on input "y"`},
@@ -141,6 +146,34 @@ func TestGradErrors(t *testing.T) {
 		"behind, other node": {behind, G.Nodes{y}, `does not depend on input "y"`},
 	} {
 		_, err := graph.Grad(c.cost, c.wrt...)
+		require.ErrorContains(t, err, c.want, name)
+		require.Nil(t, x.Deriv(), "no gradient is set by a call that fails")
+	}
+}
+
+func TestScaledGradErrors(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
+	scale := G.NewScalar(g, tensor.Float64, G.WithName("scale"))
+	single := G.NewScalar(g, tensor.Float32, G.WithName("single"))
+	elsewhere := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
+	cost := G.Must(G.Sum(x))
+	read, loose := G.Read(cost, new(G.Value)), G.NewConstant(1.0)
+	for name, c := range map[string]struct {
+		cost, scale *G.Node
+		want        string
+	}{
+		"no cost":          {nil, scale, "graph: grad: no cost"},
+		"no scale":         {cost, nil, "graph: grad: no scale"},
+		"cost of no graph": {loose, loose, "graph: grad: the cost, op const 1 (node -1, shape ()), is not of a graph"},
+		"of no graph":      {cost, loose, "graph: grad: the scale, op const 1 (node -1, shape ()), is not of a graph"},
+		"cost a statement": {read, scale, "graph: grad: the cost, op print (node 4, shape ()), has no type: statements have none"},
+		"statement":        {cost, read, "graph: grad: the scale, op print (node 4, shape ()), has no type: statements have none"},
+		"no scalar":        {cost, x, `the scale, input "x" (node 0, shape (2)), is not a scalar`},
+		"other type":       {cost, single, `the scale, input "single" (node 2, shape ()), is not of the type and the graph of the cost`},
+		"other graph":      {cost, elsewhere, "is not of the type and the graph of the cost"},
+	} {
+		_, err := graph.ScaledGrad(c.cost, c.scale, x)
 		require.ErrorContains(t, err, c.want, name)
 		require.Nil(t, x.Deriv(), "no gradient is set by a call that fails")
 	}

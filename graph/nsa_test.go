@@ -81,6 +81,10 @@ func TestNewParamRefuses(t *testing.T) {
 		_, err = Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)
 		require.ErrorContains(t, err, "want axes of at least 1")
 	}
+	for _, shape := range []tensor.Shape{{1 << 40, 1 << 40}, {1 << 32, 1 << 32}, {1 << 62, 4}, {math.MaxInt}} {
+		_, err = Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)
+		require.EqualError(t, err, fmt.Sprintf("graph: parameter w: shape %v is too large", shape))
+	}
 	v, err := Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1)
 	require.NoError(t, err)
 	require.Equal(t, float32(1), v.Data())

@@ -53,16 +53,20 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("graph: parameter %s: type %s, want float32 or float64", p.Name, typeName(dt))
 	}
+	n := 1
 	for _, d := range p.Shape {
 		if d < 1 {
 			return nil, fmt.Errorf("graph: parameter %s: shape %v, want axes of at least 1", p.Name, p.Shape)
 		}
+		if d > math.MaxInt/8/n { // no int counts the bytes
+			return nil, fmt.Errorf("graph: parameter %s: shape %v is too large", p.Name, p.Shape)
+		}
+		n *= d
 	}
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))
 	r := rand.New(rand.NewPCG(seed, h.Sum64()))
-	n := p.Shape.TotalSize()
-	if err := cpu.CheckMemory(min(n, math.MaxInt/8) * int(dt.Size())); err != nil {
+	if err := cpu.CheckMemory(n * int(dt.Size())); err != nil {
 		return nil, fmt.Errorf("graph: parameter %s: shape %v: %w", p.Name, p.Shape, err)
 	}
 	v := tensor.New(tensor.Of(dt), tensor.WithShape(p.Shape...))

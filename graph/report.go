@@ -58,6 +58,9 @@ func (m *Machine) Plan() Plan { return m.report }
 // ran by their own Do, and under "upload" and "download" the copies between host and device.
 func (m *Machine) Counts() map[string]int64 {
 	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
+	if m.program == nil {
+		return c
+	}
 	for i, n := range m.names {
 		c[n] = m.counts[i]
 	}

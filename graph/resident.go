@@ -43,8 +43,13 @@ type Resident struct {
 // NewResident copies host values to b. It must be closed before b is, and after the machines that use it.
 func NewResident(b Backend, host []G.Value) (*Resident, error) {
 	r := &Resident{host: host, device: host, backend: b}
-	if noBackend(b) {
+	if isNil(b) {
 		return nil, errors.New("graph: resident values: nil backend")
+	}
+	for i, v := range host {
+		if isNil(v) {
+			return nil, fmt.Errorf("graph: resident values: value %d is nil", i)
+		}
 	}
 	if b.Device().Host {
 		return r, nil
@@ -58,11 +63,11 @@ func NewResident(b Backend, host []G.Value) (*Resident, error) {
 func (r *Resident) place(b Backend) (err error) {
 	align, end := b.Device().Alignment, 0
 	for i, v := range r.host {
-		if v == nil {
-			return fmt.Errorf("value %d is nil", i)
-		}
 		if isRemote(v) {
 			return fmt.Errorf("value %d, %v, is on a device already", i, v)
+		}
+		if v.Shape().TotalSize() == 0 {
+			return fmt.Errorf("value %d has no elements: its shape is %v", i, v.Shape())
 		}
 		if j := slices.IndexFunc(r.host[:i], func(o G.Value) bool { return o.Uintptr() == v.Uintptr() }); j >= 0 {
 			return fmt.Errorf("values %d and %d share memory, and would be two on the device", j, i)
@@ -95,7 +100,7 @@ func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
 		if n != nil && n.Op() != nil {
 			return nil, fmt.Errorf("graph: move inputs: %s is not an input", describe(n))
 		}
-		if n == nil || n.Value() == nil {
+		if n == nil || isNil(n.Value()) {
 			return nil, fmt.Errorf("graph: move inputs: %s has no value", describe(n))
 		}
 		host[i] = n.Value()

@@ -114,6 +114,13 @@ func TestTrainRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step([]G.ValueGrad{(*G.Node)(nil)}), "weight 0 is nil")
 	_, err = m.Watch(n.weights[0])
 	require.ErrorContains(t, err, "it is not computed")
+	count := G.NewVector(G.NewGraph(), tensor.Int32, G.WithShape(2), G.WithName("count"))
+	twice := G.Must(G.Add(count, count))
+	_, err = newMachine(t, count.Graph()).Watch(twice)
+	require.ErrorContains(t, err, "graph: machine: watch of op + false (node 1, shape (2)): type int32, want float32 or float64")
+	_, err = new(graph.Machine).Watch(n.loss)
+	require.ErrorContains(t, err, "graph: machine: closed")
+	require.Equal(t, map[string]int64{"upload": 0, "download": 0}, new(graph.Machine).Counts())
 	_, err = s.WatchNorm()
 	require.ErrorContains(t, err, "no step has been taken")
 	var none *fake
@@ -129,8 +136,14 @@ func TestResidentRefuses(t *testing.T) {
 	v := tensor.New(tensor.WithBacking([]float32{1, 2}))
 	_, err := graph.NewResident(nil, []G.Value{v})
 	require.ErrorContains(t, err, "nil backend")
-	_, err = graph.NewResident(b, []G.Value{v, nil})
-	require.ErrorContains(t, err, "value 1 is nil")
+	for _, b := range []graph.Backend{graph.NewCPU(1), b} {
+		for _, none := range []G.Value{nil, (*tensor.Dense)(nil), (*G.F32)(nil)} {
+			_, err = graph.NewResident(b, []G.Value{v, none})
+			require.EqualError(t, err, "graph: resident values: value 1 is nil")
+		}
+	}
+	_, err = graph.NewResident(b, []G.Value{v, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(0, 3))})
+	require.ErrorContains(t, err, "value 1 has no elements: its shape is (0, 3)")
 	_, err = graph.NewResident(b, []G.Value{v, v})
 	require.ErrorContains(t, err, "values 0 and 1 share memory")
 	r, err := graph.NewResident(b, []G.Value{v})

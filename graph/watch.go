@@ -35,14 +35,18 @@ func newWatch(name string, arg ops.Arg, readback func() (Readback, error)) (*Wat
 	return w, nil
 }
 
-// Watch returns a Watch of a node that is computed and has a value after a run. It ends with the machine.
+// Watch returns a Watch of a node of float32 or float64 that is computed and has a value after a run. It ends with the
+// machine.
 func (m *Machine) Watch(n *G.Node) (*Watch, error) {
-	s, ok := m.of[n]
 	if m.stream == nil {
 		return nil, errMachineClosed
 	}
+	s, ok := m.of[n]
 	if !ok || !s.keep || s.kind != kernelSlot && s.kind != hostSlot {
 		return nil, fmt.Errorf("graph: machine: watch of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
+	}
+	if dt := s.arg.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
+		return nil, fmt.Errorf("graph: machine: watch of %s: type %s, want float32 or float64", describe(n), typeName(dt))
 	}
 	w, err := newWatch(s.name, s.arg, func() (Readback, error) {
 		if s.kind == hostSlot {
