@@ -83,6 +83,9 @@ func (t Training) Validate(c Config) error {
 	case !(t.Warmup >= 0 && t.Warmup <= 1):
 		return fmt.Errorf("tinylm: train: warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
 	}
+	if t.SampleBytes > maxTokens {
+		return fmt.Errorf("tinylm: train: bytes of the sample: %d, want at most %d", t.SampleBytes, maxTokens)
+	}
 	if t.SampleBytes > 0 && c.Vocab > 256 {
 		return fmt.Errorf("tinylm: train: a sample of text from a vocabulary of %d, want at most 256 tokens", c.Vocab)
 	}

@@ -135,6 +135,7 @@ func TestTrainRefuses(t *testing.T) {
 			"tinylm: train: batch of 1125899906842624 x 64 tokens: a run has at most 67108864 tokens"},
 		{"negative batch", func(_ *Config, _ *Data, t *Training) { t.Batch = -3 }, "batch: -3, want at least 1"},
 		{"negative steps", func(_ *Config, _ *Data, t *Training) { t.Steps = -1 }, "steps: -1, want at least 0"},
+		{"sample", func(_ *Config, _ *Data, t *Training) { t.SampleBytes = math.MaxInt }, "bytes of the sample: 9223372036854775807, want at most 67108864"},
 		{"learning rate that is no number", func(_ *Config, _ *Data, t *Training) { t.LR = math.NaN() }, "learning rate is NaN"},
 		{"floor", func(_ *Config, _ *Data, t *Training) { t.Floor = 2 }, "floor is 2"},
 		{"decay", func(_ *Config, _ *Data, t *Training) { t.Decay = -1 }, "tinylm: train: graph: adamw: decay is -1"},
