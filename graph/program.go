@@ -46,9 +46,8 @@ type slot struct {
 	// permanent says that its memory in the arena is its own in all steps.
 	permanent bool
 
-	// region is the memory in the arena, nil for values that have none. It is that of the slot same, if there is one.
+	// region is the memory in the arena, nil for values that have none.
 	region *region
-	same   *slot
 	// own is memory for an input or a constant that does not live on the device, allocated when it is first needed.
 	own Memory
 
@@ -161,7 +160,6 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 	if err := p.showInFloat32(); err != nil {
 		return nil, err
 	}
-	p.shareCopies()
 	for _, d := range p.derivs {
 		if s := p.of[d.by]; s != nil {
 			s.gradOf = append(s.gradOf, d.of)
@@ -405,8 +403,8 @@ func (p *program) live() []*region {
 	for i := range p.steps {
 		st := &p.steps[i]
 		for _, s := range st.in {
-			if r := s.memory().region; r != nil {
-				r.last = i
+			if s.region != nil {
+				s.region.last = i
 			}
 		}
 		for _, s := range st.out {
@@ -419,7 +417,6 @@ func (p *program) live() []*region {
 		}
 	}
 	for _, s := range p.slots {
-		s.region = s.memory().region
 		if s.region != nil && (s.keep && s.kind == kernelSlot || s.permanent) {
 			s.region.last = end
 		}

@@ -13,7 +13,7 @@ import (
 // Plan says how a machine runs its graph.
 type Plan struct {
 	Device Device
-	Steps  []PlanStep // in the order in which they run; copies that share the memory of what they copy are no steps
+	Steps  []PlanStep // in the order in which they run
 
 	Arena     int // bytes of the memory that kernels write their results to
 	ArenaMin  int // the most bytes of it that are in use at once, which no layout can be below

@@ -77,7 +77,7 @@ func (AddOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, erro
 }
 
 // AddGradOp is the Spec of the gradient of Add by one of its inputs: dy -> a copy of dy. Its fields keep the copies
-// apart, which would be merged into one node otherwise. A graph.Machine, which changes no value in place, makes no copy.
+// apart, which would be merged into one node otherwise. Where nothing changes values in place, a copy is not needed.
 type AddGradOp struct {
 	Sum   int64 // id of the sum's node
 	Input int   // which of its inputs
