@@ -100,7 +100,7 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool,
 	if d.stream.backend != b {
 		return false, fmt.Errorf("got a value of another backend, on %v, want %v of %v", d.stream.backend.dev, want, b.dev)
 	}
-	if d.block == nil || d.block.freed.Load() {
+	if d.freed() {
 		return false, fmt.Errorf("got a value whose memory has been freed, %v", d)
 	}
 	if d.Uintptr()%driver.Alignment != 0 {

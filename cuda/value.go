@@ -45,13 +45,13 @@ func (v *Value) HostValue() (gorgonia.Value, error) {
 
 // CopyTo copies the value to dest, a host value of its type and shape or another *Value of its backend, and waits for it.
 func (v *Value) CopyTo(dest any) error {
-	if err := v.live(); err != nil {
-		return err
+	if v.freed() {
+		return fmt.Errorf("cuda: the memory of %v has been freed", v)
 	}
 	switch d := dest.(type) {
 	case *Value:
-		if err := d.live(); err != nil {
-			return err
+		if d.freed() {
+			return fmt.Errorf("cuda: the memory of %v has been freed", d)
 		}
 		if err := v.stream.Upload(ops.Arg{Operand: d.operand, Buf: &d.cell}, v); err != nil {
 			return err
@@ -66,13 +66,8 @@ func (v *Value) CopyTo(dest any) error {
 	return v.stream.Synchronize()
 }
 
-// live returns an error where the memory has been freed.
-func (v *Value) live() error {
-	if v == nil || v.block == nil || v.block.freed.Load() {
-		return fmt.Errorf("cuda: the memory of %v has been freed", v)
-	}
-	return nil
-}
+// freed reports whether there is no memory, or none any more.
+func (v *Value) freed() bool { return v == nil || v.block == nil || v.block.freed.Load() }
 
 // Clone returns a copy in host memory, as HostValue does.
 func (v *Value) Clone() (any, error) { return v.HostValue() }

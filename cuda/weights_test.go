@@ -73,6 +73,26 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
+// TestCopiesOfFreedValues are errors, from and to them.
+func TestCopiesOfFreedValues(t *testing.T) {
+	b, _ := open(t)
+	var values []G.Value
+	var residents []*graph.Resident
+	for range 2 {
+		r, err := graph.NewResident(b, []G.Value{tensor.New(tensor.WithBacking([]float32{1, 2}))})
+		require.NoError(t, err)
+		residents, values = append(residents, r), append(values, r.Values()[0])
+	}
+	_, err := G.Copy(values[0], values[1])
+	require.NoError(t, err)
+	require.NoError(t, residents[0].Close())
+	for i, to := range values {
+		_, err = G.Copy(to, values[1-i])
+		require.ErrorContains(t, err, "has been freed")
+	}
+	require.NoError(t, residents[1].Close())
+}
+
 // TestIndicesOfAnySource: what an op on the host has computed, and constants, are checked like inputs.
 func TestIndicesOfAnySource(t *testing.T) {
 	for _, onHost := range []bool{false, true} {
