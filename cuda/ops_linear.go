@@ -1,7 +1,7 @@
 package cuda
 
 import (
-	"github.com/gorgonia-nsa/nsa/cuda/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 

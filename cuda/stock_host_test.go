@@ -13,7 +13,7 @@ import (
 
 	"github.com/ebitengine/purego"
 
-	"github.com/gorgonia-nsa/nsa/cuda/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 

@@ -3,7 +3,7 @@ package cuda
 import (
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
-	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 

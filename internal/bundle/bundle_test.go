@@ -42,9 +42,9 @@ func TestPlan(t *testing.T) {
 	}
 	add(".", "x", true)
 	add("bench", "main", true)
-	add("cuda/driver", "driver", true, "fmt", "m/x/cuda/driver [m/x/cuda/driver.test]")
-	add("cuda/kernels", "kernels", true, "m/x/cuda/driver")
-	add("cuda/graph", "graph", true, "m/x/cuda/driver/internal/fake")
+	add("cuda/internal/driver", "driver", true, "fmt", "m/x/cuda/internal/driver [m/x/cuda/internal/driver.test]")
+	add("cuda/internal/kernels", "kernels", true, "m/x/cuda/internal/driver")
+	add("cuda/graph", "graph", true, "m/x/cuda/internal/driver/internal/fake")
 	add("examples/train", "main", false)
 	add("examples/other", "main", false)
 	add("graph", "graph", true)

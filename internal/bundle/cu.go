@@ -34,7 +34,7 @@ func cuFlags(root, cuda string) (env []string, undo func(), err error) {
 		return nil, nil, err
 	}
 	undo = func() { os.RemoveAll(dir) }
-	cflags := []string{"-I" + filepath.Join(root, "cuda/driver/cu13"), "-I" + include}
+	cflags := []string{"-I" + filepath.Join(root, "cuda/internal/driver/cu13"), "-I" + include}
 	if err := stub(cc, cflags, dir); err != nil {
 		undo()
 		return nil, nil, err

@@ -90,7 +90,7 @@ func plan(pkgs []listed, o options) ([]item, error) {
 			gpu := slices.ContainsFunc(pkgs, func(t listed) bool {
 				return t.ImportPath == p.ImportPath+".test" && slices.ContainsFunc(t.Deps, func(dep string) bool {
 					dep, _, _ = strings.Cut(dep, " ") // behind it stands the test that it is compiled for
-					return dep == p.Module.Path+"/cuda/driver"
+					return dep == p.Module.Path+"/cuda/internal/driver"
 				})
 			})
 			if gpu || !o.gpu {
@@ -103,7 +103,7 @@ func plan(pkgs []listed, o options) ([]item, error) {
 	}
 	name(items)
 	for _, i := range items {
-		if o.cuda != "" && i.path == "cuda/driver" {
+		if o.cuda != "" && i.path == "cuda/internal/driver" {
 			i.name, i.tags = i.name+"-cu", "cu"
 			items = append(items, i)
 			break

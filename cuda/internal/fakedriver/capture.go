@@ -3,7 +3,7 @@ package fakedriver
 import (
 	"slices"
 
-	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 )
 
 func (d *Driver) StreamBeginCapture(h driver.StreamHandle, _ int32) driver.Result {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 )
 
 // Fail makes the nth call from now of a method of driver.Driver, counted from 1, do nothing and return r. The context is of no

@@ -4,7 +4,7 @@ import (
 	"math"
 	"unsafe"
 
-	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 )
 
 // maxWords is the room for the arguments of a launch, in words of 8 bytes.

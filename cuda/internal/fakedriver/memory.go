@@ -3,7 +3,7 @@ package fakedriver
 import (
 	"unsafe"
 
-	"github.com/gorgonia-nsa/nsa/cuda/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 )
 
 // poison is what new memory is filled with.

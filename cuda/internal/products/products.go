@@ -4,8 +4,8 @@ package products
 import (
 	"testing"
 
-	"github.com/gorgonia-nsa/nsa/cuda/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 

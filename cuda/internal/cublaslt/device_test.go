@@ -1,0 +1,306 @@
+package cublaslt
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/products"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// tolerance returns how far a result may be from want, relative to its scale: for half precision twice as far as what is rounded
+// once, since algorithms round before they add a bias as well; for float32 sums 1e-5. Tensor cores cut off what does not fit
+// where they add, so that the error of longer sums of half precision grows with their length.
+func tolerance(m Matmul, want []float64) float64 {
+	p := m.Product
+	if m.TF32 {
+		return 1. / 512
+	}
+	if p.Out != kernels.F32 {
+		_, naive := encode(p.Out, want)
+		return 2 * max(testutil.RelErr(naive, want), 1e-5)
+	}
+	if p.Type != kernels.F32 {
+		return 1e-5 * max(1, float64(p.K)/4096)
+	}
+	return 1e-5
+}
+
+// inParallel is rowMajor on all cores.
+func inParallel(m Matmul, a, b, bias, c []float64) {
+	m = m.withDefaults(90)
+	var wg sync.WaitGroup
+	rows := m.Product.M
+	piece := (rows + int64(runtime.GOMAXPROCS(0)) - 1) / int64(runtime.GOMAXPROCS(0))
+	for from := int64(0); from < rows; from += piece {
+		part := m
+		part.Product.M = min(piece, rows-from)
+		step := m.Product.LDA
+		if m.Product.TransA {
+			step = 1
+		}
+		wg.Go(func() { rowMajor(part, a[from*step:], b, bias, c[from*m.Product.LDC:]) })
+	}
+	wg.Wait()
+}
+
+// testProduct holds a product to its meaning, its repetitions to the same bits, and what it writes to its place. Every other
+// one runs in a captured graph before it runs by itself.
+func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
+	t.Helper()
+	p, err := g.lib.Prepare(m)
+	if err != nil {
+		t.Errorf("%v: %v", m, err)
+		return
+	}
+	defer func() { check(t, p.Close()) }()
+	typ, out := m.Product.Type, m.Product.Out
+	na, nb, nc := sizes(m)
+	bytesA, a := encode(typ, testutil.Normal(1, int(na)))
+	bytesB, b := encode(typ, testutil.Normal(2, int(nb)))
+	bytesBias, bias := encode(out, testutil.Normal(3, int(m.Product.N)))
+	start := binary.LittleEndian.AppendUint32(nil, poison)
+	start = bytes.Repeat(start, (int(nc)*out.Bytes()+3)/4)[:int(nc)*out.Bytes()]
+	pa, pb, pbias := g.place(t, bytesA, skew), g.place(t, bytesB, skew), g.place(t, bytesBias, skew)
+	pc, work := g.place(t, start, skew), g.place(t, bytes.Repeat([]byte{0x7f, 0xed}, (p.WorkBytes()+1)/2), 0)
+	at := pbias.ptr
+	if !m.Bias {
+		at, bias = 0, nil
+	}
+	op := &driver.Launched{Op: m.String()}
+	run := func() error { return p.Run(g.stream, op, pa.ptr, pb.ptr, at, pc.ptr, work.ptr) }
+	replay := func() error {
+		if err := g.stream.BeginCapture(); err != nil {
+			return err
+		}
+		err := run()
+		r, e := g.stream.EndCapture()
+		if err = errors.Join(err, e); err != nil {
+			return err
+		}
+		return errors.Join(g.stream.Replay(r), g.stream.Synchronize(), r.Close())
+	}
+	var first []byte
+	ways := []func() error{run, replay, run}
+	if captured {
+		ways = []func() error{replay, run, replay}
+	}
+	for i, f := range ways {
+		check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
+		if err := f(); err != nil {
+			t.Errorf("%v: %v", m, err)
+			return
+		}
+		got := g.read(t, pc)
+		if i > 0 {
+			if !bytes.Equal(got, first) {
+				t.Errorf("%v: run %d differs", m, i)
+			}
+			continue
+		}
+		first = got
+		end := len(got) - guard
+		if !bytes.Equal(got[:pc.at], pc.before[:pc.at]) || !bytes.Equal(got[end:], pc.before[end:]) {
+			t.Errorf("%v: written to outside of c", m)
+		}
+		want := decode(out, start)
+		inParallel(m, a, b, bias, want)
+		values := decode(out, got[pc.at:end])
+		for i, w := range want { // gaps between rows and matrices stay as they were
+			if math.IsNaN(w) != math.IsNaN(values[i]) {
+				t.Errorf("%v: got %v at %d, want %v", m, values[i], i, w)
+				return
+			}
+			if math.IsNaN(w) {
+				want[i], values[i] = 0, 0
+			}
+		}
+		testutil.Within(t, m.String(), values, want, tolerance(m, want))
+	}
+	whole := g.read(t, work)
+	end := len(whole) - guard
+	if !bytes.Equal(whole[:guard], work.before[:guard]) || !bytes.Equal(whole[end:], work.before[end:]) {
+		t.Errorf("%v: written to outside of %d bytes of work memory", m, p.WorkBytes())
+	}
+	again, err := g.lib.Prepare(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.WorkBytes() != p.WorkBytes() {
+		t.Errorf("%v: %d bytes of work memory, and %d the second time", m, p.WorkBytes(), again.WorkBytes())
+	}
+	check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
+	check(t, again.Run(g.stream, op, pa.ptr, pb.ptr, at, pc.ptr, work.ptr))
+	if !bytes.Equal(g.read(t, pc), first) {
+		t.Errorf("%v: a plan that is made again differs", m)
+	}
+	check(t, again.Close())
+}
+
+// kinds are the types of operands and results.
+var kinds = []Matmul{
+	{Product: kernels.Matmul{Type: kernels.F32, Out: kernels.F32}}, {Product: kernels.Matmul{Type: kernels.F32, Out: kernels.F32}, TF32: true},
+	{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.BF16}}, {Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.F32}},
+	{Product: kernels.Matmul{Type: kernels.F16, Out: kernels.F16}}, {Product: kernels.Matmul{Type: kernels.F16, Out: kernels.F32}},
+}
+
+func eachKind(t *testing.T, f func(t *testing.T, g *gpu, kind Matmul)) {
+	g := openGPU(t)
+	for _, k := range kinds {
+		t.Run(fmt.Sprintf("%v to %v, TF32 %v", k.Product.Type, k.Product.Out, k.TF32), func(t *testing.T) { f(t, g, k) })
+	}
+}
+
+// TestProducts runs products of odd and of round sizes, of every transpose.
+func TestProducts(t *testing.T) {
+	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
+		t.Logf("%v, version %d", g.lib.Path(), g.lib.Version())
+		i := 0
+		for _, rows := range []int64{1, 7, 64, 129, 768} {
+			for _, cols := range []int64{1, 7, 64, 129, 768} {
+				for _, inner := range []int64{1, 7, 64, 129, 768} {
+					m := kind
+					m.Product.M, m.Product.N, m.Product.K = rows, cols, inner
+					m.Product.TransA, m.Product.TransB, m.Bias = i&1 != 0, i&2 != 0, i%3 == 0
+					testProduct(t, g, m, 0, i&4 != 0)
+					i++
+				}
+			}
+		}
+	})
+}
+
+// TestProductLayouts runs batches and rows with gaps, at addresses that are aligned well and barely.
+func TestProductLayouts(t *testing.T) {
+	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
+		element := max(kind.Product.Type.Bytes(), kind.Product.Out.Bytes())
+		for _, skew := range []int{0, element} {
+			for i, m := range layouts(kind.Product.Type, kind.Product.Out) {
+				m.TF32 = kind.TF32
+				if skew > 0 {
+					m.Align = element
+				}
+				testProduct(t, g, m, skew, i&1 != 0)
+			}
+		}
+	})
+}
+
+// TestLongSums runs products of few elements and long sums, which the library cuts.
+func TestLongSums(t *testing.T) {
+	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
+		for i, m := range []Matmul{
+			{Product: kernels.Matmul{M: 64, N: 48, K: 20000, TransA: true}},
+			{Product: kernels.Matmul{M: 8, N: 256, K: 32768, TransB: true}, Bias: true},
+			{Product: kernels.Matmul{M: 128, N: 128, K: 8192, TransA: true}, WorkLimit: -1},
+		} {
+			m.Product.Type, m.Product.Out, m.TF32 = kind.Product.Type, kind.Product.Out, kind.TF32
+			testProduct(t, g, m, 0, i&1 != 0)
+		}
+	})
+}
+
+// TestRepeatable runs products of a training step again and again, beside other work that changes the order of their blocks.
+func TestRepeatable(t *testing.T) {
+	g := openGPU(t)
+	other, err := g.dev.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { check(t, other.Close()) }()
+	bytesA, _ := encode(kernels.BF16, testutil.Normal(1, 1<<20))
+	const tokens = 8192
+	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20), 0), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1), 0)
+	op := &driver.Launched{Op: "product"}
+	for _, r := range products.Of(tokens, 768, 1024) {
+		m := Matmul{Product: r.Matmul}
+		p, err := g.lib.Prepare(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, nc := sizes(m)
+		c := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()), 0)
+		work := [2]*array{g.place(t, make([]byte, p.WorkBytes()), 0), g.place(t, make([]byte, p.WorkBytes()), 0)}
+		rest := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()), 0)
+		var first []byte
+		for i := range 12 {
+			check(t, g.stream.Fill8(c.ptr, 0xff, int(nc)*m.Product.Out.Bytes()))
+			check(t, g.stream.Synchronize())
+			for range i % 4 {
+				check(t, p.Run(other, op, a.ptr, b.ptr, 0, rest.ptr, work[1].ptr))
+			}
+			check(t, p.Run(g.stream, op, a.ptr, b.ptr, 0, c.ptr, work[0].ptr))
+			got := g.read(t, c)
+			if first == nil {
+				first = got
+			}
+			if !bytes.Equal(got, first) {
+				t.Errorf("%v: run %d differs", m, i)
+			}
+		}
+		check(t, other.Synchronize())
+		if got := g.read(t, rest); !bytes.Equal(got, first) {
+			t.Errorf("%v: runs of two streams differ", m)
+		}
+		check(t, p.Close())
+	}
+}
+
+// TestRunAllocatesNothing runs a plan with two biases in turn.
+func TestRunAllocatesNothing(t *testing.T) {
+	g := openGPU(t)
+	p, err := g.lib.Prepare(Matmul{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.BF16, M: 64, N: 64, K: 64}, Bias: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { check(t, p.Close()) }()
+	a, work := g.place(t, make([]byte, 8192), 0), g.place(t, make([]byte, p.WorkBytes()), 0)
+	op, i := &driver.Launched{Op: "linear"}, driver.DevicePtr(0)
+	n := testing.AllocsPerRun(100, func() {
+		i ^= 16
+		if err := p.Run(g.stream, op, a.ptr, a.ptr, a.ptr+i, a.ptr+8192, work.ptr); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	check(t, g.stream.Synchronize())
+}
+
+// TestCandidatesOnGPU runs every algorithm that the library proposes, measured and not.
+func TestCandidatesOnGPU(t *testing.T) {
+	g := openGPU(t)
+	m := Matmul{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.F32, M: 256, N: 384, K: 4096, TransA: true}}
+	p, err := g.lib.Prepare(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { check(t, p.Close()) }()
+	bytesA, a := encode(kernels.BF16, testutil.Normal(1, 256*4096))
+	bytesB, b := encode(kernels.BF16, testutil.Normal(2, 384*4096))
+	want := make([]float64, 256*384)
+	inParallel(m, a, b, nil, want)
+	pa, pb, pc, work := g.place(t, bytesA, 0), g.place(t, bytesB, 0), g.place(t, make([]byte, 4*256*384), 0), g.place(t, make([]byte, 32<<20), 0)
+	op := &driver.Launched{Op: "linear"}
+	var works []int
+	for i := range p.Candidates() {
+		check(t, p.Choose(i))
+		works = append(works, p.WorkBytes())
+		check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
+		check(t, p.Run(g.stream, op, pa.ptr, pb.ptr, 0, pc.ptr, work.ptr))
+		got := g.read(t, pc)
+		testutil.Within(t, fmt.Sprintf("algorithm %d", i), decode(kernels.F32, got[pc.at:len(got)-guard]), want, 1e-5)
+	}
+	check(t, p.Tune(g.stream, op, pa.ptr, pb.ptr, 0, pc.ptr, work.ptr, slices.Max(works), 3))
+	t.Logf("algorithm %d of %d, which need %v bytes", p.Chosen(), p.Candidates(), works)
+}

@@ -1,0 +1,310 @@
+package driver_test
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// conformance is what every driver must do. Each case frees what it takes.
+var conformance = []struct {
+	name string
+	run  func(*testing.T, *driver.Device)
+}{
+	{"memory", testMemory},
+	{"out of memory", testOutOfMemory},
+	{"staged copies", testStaged},
+	{"pinned copies and fills", testPinned},
+	{"order of streams", testOrder},
+	{"borrowed stream", testBorrowed},
+	{"events", testEvents},
+	{"kernel", testKernel},
+	{"dynamic shared memory", testShared},
+	{"capture of copies and fills", testCaptureCopies},
+	{"capture of kernels", testCaptureKernels},
+	{"module errors", testModuleErrors},
+	{"goroutines", testGoroutines},
+	{"contexts", testDo},
+}
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// alloc returns memory that the caller frees.
+func alloc(t *testing.T, d *driver.Device, bytes int) *driver.Memory {
+	t.Helper()
+	return must(d.Alloc(bytes))(t)
+}
+
+// download reads memory of the device.
+func download(t *testing.T, s *driver.Stream, p driver.DevicePtr, n int) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	ok(t, s.Download(b, p))
+	ok(t, s.Synchronize())
+	return b
+}
+
+func noise(n int) []byte {
+	r, b := rand.New(rand.NewPCG(1, uint64(n))), make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+func asBytes(f []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(f))), 4*len(f))
+}
+
+func asFloats(b []byte) []float32 {
+	f := make([]float32, len(b)/4)
+	copy(asBytes(f), b)
+	return f
+}
+
+func testMemory(t *testing.T, d *driver.Device) {
+	s := must(d.NewStream())(t)
+	for _, n := range []int{0, 1, 255, 1 << 20} {
+		m := alloc(t, d, n)
+		if m.Bytes() != n || m.Ptr()%driver.Alignment != 0 {
+			t.Errorf("%d bytes: %d at %#x", n, m.Bytes(), m.Ptr())
+		}
+		if got := download(t, s, m.Ptr(), n); !bytes.Equal(got, make([]byte, n)) {
+			t.Errorf("%d bytes: not zero", n)
+		}
+		var b cpu.Buf
+		m.Place(&b, n/2, n-n/2)
+		if driver.Address(&b) != m.Ptr()+driver.DevicePtr(n/2) || b.Bytes() != n-n/2 {
+			t.Errorf("%d bytes: place: %d at %#x", n, b.Bytes(), driver.Address(&b))
+		}
+		for _, bad := range [][2]int{{-1, 1}, {0, n + 1}, {n + 1, 0}, {1, -1}} {
+			if m.Place(&b, bad[0], bad[1]); b.Pointer() != nil || b.Bytes() != 0 {
+				t.Errorf("%d bytes: placed %v", n, bad)
+			}
+		}
+		ok(t, m.Free())
+		ok(t, m.Free())
+	}
+	if _, err := d.Alloc(-1); err == nil {
+		t.Error("memory of -1 bytes")
+	}
+	ok(t, s.Close())
+	ok(t, s.Close())
+	if err := s.Synchronize(); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Error(err)
+	}
+}
+
+func testOutOfMemory(t *testing.T, d *driver.Device) {
+	_, err := d.Alloc(1 << 46)
+	var none *driver.NoMemory
+	if !errors.As(err, &none) || none.Asked != 1<<46 || none.Free <= 0 || none.Total < none.Free {
+		t.Fatal(err)
+	}
+	if want := "asked for 65536.00 GiB"; !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	m := alloc(t, d, 16) // the device goes on
+	ok(t, m.Free())
+	free, total, err := d.MemoryInfo()
+	if err != nil || free <= 0 || free > total {
+		t.Error(free, total, err)
+	}
+}
+
+func testStaged(t *testing.T, d *driver.Device) {
+	s := must(d.NewStream())(t)
+	const half = 4 << 20
+	for _, n := range []int{0, 1, 257, half - 1, half, half + 1, 5*half/2 + 3} {
+		m := alloc(t, d, n+2)
+		src := noise(n)
+		want := bytes.Clone(src)
+		ok(t, s.Upload(m.Ptr()+1, src))
+		clear(src) // it may change
+		got := download(t, s, m.Ptr(), n+2)
+		if !bytes.Equal(got[1:n+1], want) || got[0] != 0 || got[n+1] != 0 {
+			t.Errorf("%d bytes differ", n)
+		}
+		ok(t, m.Free())
+	}
+	m := alloc(t, d, 64<<8)
+	var parts [64][]byte // many small ones, both ways
+	for i := range parts {
+		ok(t, s.Upload(m.Ptr()+driver.DevicePtr(i<<8), bytes.Repeat([]byte{byte(i + 1)}, 200)))
+		parts[i] = make([]byte, 200)
+		ok(t, s.Download(parts[i], m.Ptr()+driver.DevicePtr(i<<8)))
+	}
+	ok(t, s.Synchronize())
+	for i, p := range parts {
+		if !bytes.Equal(p, bytes.Repeat([]byte{byte(i + 1)}, 200)) {
+			t.Fatalf("part %d is %v", i, p[:4])
+		}
+	}
+	last := make([]byte, 8)
+	ok(t, s.Download(last, m.Ptr()))
+	ok(t, s.Close()) // waits
+	if last[0] != 1 {
+		t.Error("a download was lost at Close")
+	}
+	ok(t, m.Free())
+}
+
+func testPinned(t *testing.T, d *driver.Device) {
+	s := must(d.NewStream())(t)
+	h := must(d.NewHost(1000))(t)
+	m := alloc(t, d, 4000)
+	copy(h.Bytes(), noise(1000))
+	want := bytes.Clone(h.Bytes()[100:600])
+	ok(t, s.CopyIn(m.Ptr(), h, 100, 500))
+	ok(t, s.Copy(m.Ptr()+1000, m.Ptr(), 500))
+	ok(t, s.CopyOut(h, 0, m.Ptr()+1000, 500))
+	ok(t, s.Fill8(m.Ptr()+2000, 7, 3))
+	ok(t, s.Fill32(m.Ptr()+3000, 0x01020304, 2))
+	ok(t, s.Fill32(m.Ptr()+3000, 1, 0))
+	ok(t, s.Synchronize())
+	if !bytes.Equal(h.Bytes()[:500], want) {
+		t.Error("copies differ")
+	}
+	got := download(t, s, m.Ptr()+2000, 2000)
+	if !bytes.Equal(got[:4], []byte{7, 7, 7, 0}) || !bytes.Equal(got[1000:1009], []byte{4, 3, 2, 1, 4, 3, 2, 1, 0}) {
+		t.Error("fills:", got[:4], got[1000:1009])
+	}
+	for name, err := range map[string]error{
+		"beyond":   s.CopyIn(m.Ptr(), h, 501, 500),
+		"negative": s.CopyOut(h, -1, m.Ptr(), 2),
+		"length":   s.Copy(m.Ptr(), m.Ptr(), -1),
+	} {
+		if err == nil {
+			t.Error(name, "is no error")
+		}
+	}
+	if _, err := d.NewHost(0); err == nil {
+		t.Error("pinned memory of 0 bytes")
+	}
+	ok(t, h.Free())
+	if h.Bytes() != nil || s.CopyIn(m.Ptr(), h, 0, 1) == nil {
+		t.Error("freed pinned memory is used")
+	}
+	ok(t, m.Free())
+	ok(t, s.Close())
+}
+
+// testOrder lets two streams pass data to each other by events, often.
+func testOrder(t *testing.T, d *driver.Device) {
+	a, b := must(d.NewStream())(t), must(d.NewStream())(t)
+	e, f := must(d.NewEvent(false))(t), must(d.NewEvent(false))(t)
+	const n = 8 << 20
+	x, y := alloc(t, d, n), alloc(t, d, n)
+	var got [20]byte
+	for i := range got {
+		ok(t, a.Wait(f))
+		ok(t, a.Fill8(x.Ptr(), byte(i+1), n))
+		ok(t, a.Record(e))
+		ok(t, b.Wait(e))
+		ok(t, b.Copy(y.Ptr(), x.Ptr(), n))
+		ok(t, b.Download(got[i:i+1], y.Ptr()+n-1))
+		ok(t, b.Record(f))
+	}
+	ok(t, b.Synchronize())
+	for i, v := range got {
+		if v != byte(i+1) {
+			t.Fatalf("step %d got %d", i, v)
+		}
+	}
+	ok(t, errors.Join(e.Close(), f.Close(), x.Free(), y.Free(), a.Close(), b.Close()))
+}
+
+// testBorrowed uses a queue that another library has made, here the driver itself.
+func testBorrowed(t *testing.T, d *driver.Device) {
+	var h driver.StreamHandle
+	ok(t, d.Do(func() error {
+		var r driver.Result
+		if h, r = d.Driver().StreamCreate(driver.StreamNonBlocking); r != driver.Success {
+			t.Fatalf("cuStreamCreate: %d", r)
+		}
+		return nil
+	}))
+	m := alloc(t, d, 64)
+	for round := range 2 { // it outlives what borrows it
+		s := must(d.BorrowStream(h))(t)
+		if s.Handle() != h {
+			t.Error("another queue")
+		}
+		ok(t, s.Fill8(m.Ptr(), byte(round+1), 64))
+		if got := download(t, s, m.Ptr()+63, 1)[0]; got != byte(round+1) {
+			t.Errorf("round %d: got %d", round, got)
+		}
+		ok(t, s.BeginCapture())
+		ok(t, s.Fill8(m.Ptr(), 3, 64))
+		ok(t, errors.Join(s.Close(), s.Close())) // drops the capture
+	}
+	ok(t, d.Do(func() error {
+		if r := d.Driver().StreamDestroy(h); r != driver.Success {
+			t.Errorf("cuStreamDestroy: %d", r)
+		}
+		return nil
+	}))
+	if _, err := d.BorrowStream(0); err == nil {
+		t.Error("the default stream is lent")
+	}
+	ok(t, m.Free())
+}
+
+func testEvents(t *testing.T, d *driver.Device) {
+	s := must(d.NewStream())(t)
+	start, end, plain := must(d.NewEvent(true))(t), must(d.NewEvent(true))(t), must(d.NewEvent(false))(t)
+	if there, err := end.Query(); !there || err != nil {
+		t.Error("before it is recorded:", there, err)
+	}
+	m := alloc(t, d, 16<<20)
+	ok(t, s.Record(start))
+	for range 20 {
+		ok(t, s.Fill8(m.Ptr(), 1, m.Bytes()))
+	}
+	ok(t, s.Record(end))
+	asked := 0
+	for {
+		there, err := end.Query()
+		ok(t, err)
+		if there {
+			break
+		}
+		asked++
+	}
+	ok(t, end.Synchronize())
+	took, err := end.Since(start)
+	ok(t, err)
+	if took <= 0 || took.Seconds() > 1 {
+		t.Errorf("20 fills of 16 MiB took %v", took)
+	}
+	t.Logf("20 fills of 16 MiB took %v; asked %d times", took, asked)
+	if _, err := plain.Since(start); err == nil {
+		t.Error("time of an event without timing")
+	}
+	ok(t, errors.Join(start.Close(), end.Close(), plain.Close(), plain.Close(), m.Free()))
+	if s.Record(plain) == nil || s.Wait(nil) == nil || plain.Synchronize() == nil {
+		t.Error("a closed event is used")
+	}
+	ok(t, s.Close())
+}

@@ -1,0 +1,328 @@
+package driver_test
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// program uses everything that a device has. It stops at the first error, and gives back what it has got in any case.
+func program(drv driver.Driver) (d *driver.Device, err error) {
+	d, err = driver.Open(0, driver.WithDriver(drv))
+	if err != nil {
+		return nil, err
+	}
+	var undo []func() error
+	defer func() {
+		for _, f := range slices.Backward(undo) {
+			err = errors.Join(err, f())
+		}
+	}()
+	m, err := d.Alloc(1024)
+	if err != nil {
+		return d, err
+	}
+	undo = append(undo, m.Free)
+	h, err := d.NewHost(64)
+	if err != nil {
+		return d, err
+	}
+	undo = append(undo, h.Free)
+	s, err := d.NewStream()
+	if err != nil {
+		return d, err
+	}
+	undo = append(undo, s.Close)
+	e, err := d.NewEvent(true)
+	if err != nil {
+		return d, err
+	}
+	undo = append(undo, e.Close)
+	mod, err := d.LoadModule([]byte(kernels))
+	if err != nil {
+		return d, err
+	}
+	undo = append(undo, mod.Unload)
+	f, err := mod.Function("shared_last")
+	if err != nil {
+		return d, err
+	}
+	var cell cpu.Buf
+	m.Place(&cell, 0, 4)
+	c, err := f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, 50<<10, &cell, int32(8), float32(3))
+	if err != nil {
+		return d, err
+	}
+	got := make([]byte, 5<<20)
+	big, err := d.Alloc(len(got))
+	if err != nil {
+		return d, err
+	}
+	undo = append(undo, big.Free)
+	for _, step := range []func() error{
+		func() error { return s.Launch(c) },
+		func() error { return s.CopyIn(m.Ptr(), h, 0, 64) },
+		func() error { return s.CopyOut(h, 0, m.Ptr(), 64) },
+		func() error { return s.Copy(m.Ptr(), m.Ptr()+512, 8) },
+		func() error { return s.Fill32(m.Ptr(), 1, 2) },
+		func() error { return s.Upload(big.Ptr(), got) },
+		func() error { return s.Download(got, big.Ptr()) },
+		func() error { return s.Record(e) },
+		func() error { return s.Wait(e) },
+		func() error { _, err := e.Query(); return err },
+		e.Synchronize,
+		func() error { _, err := e.Since(e); return err },
+		s.Synchronize,
+		d.Synchronize,
+		func() error { _, _, err := d.MemoryInfo(); return err },
+		s.BeginCapture,
+		func() error { return s.Launch(c) },
+		func() error {
+			p, err := s.EndCapture()
+			if err == nil {
+				undo = append(undo, p.Close)
+				err = s.Replay(p)
+			}
+			return err
+		},
+		s.BeginCapture, // dropped by Close
+		func() error { return s.Launch(c) },
+	} {
+		if err := step(); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// TestEveryCallFailsOnce makes each call that the program makes fail, in turn.
+func TestEveryCallFailsOnce(t *testing.T) {
+	drv := withKernels(fakedriver.New())
+	drv.Record()
+	d, err := program(drv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok(t, d.Close())
+	ok(t, d.Close())
+	if l := drv.Leaks(); len(l) > 0 {
+		t.Fatal("leaks:", l)
+	}
+	log := drv.Log()
+	methods := slices.Compact(slices.Sorted(slices.Values(log)))
+	t.Logf("%d calls of %d methods: %v", len(log), len(methods), methods)
+	for m := range reflect.TypeFor[driver.Driver]().Methods() {
+		if !slices.Contains(methods, m.Name) && !strings.HasPrefix(m.Name, "GetError") {
+			t.Errorf("%s is not called", m.Name)
+		}
+	}
+	for _, f := range drv.Failures() {
+		t.Run(f.String(), func(t *testing.T) { failOnce(t, f) })
+	}
+}
+
+func failOnce(t *testing.T, f fakedriver.Failure) {
+	drv := withKernels(fakedriver.New())
+	drv.Fail(f.Method, f.N, f.Result)
+	d, err := program(drv)
+	if d != nil {
+		if err != nil && d.Err() == nil {
+			usable(t, d)
+		}
+		if e := d.Close(); e != nil {
+			err = errors.Join(err, e)
+			ok(t, d.Close())
+		}
+		if _, e := d.Alloc(1); e == nil {
+			t.Error("a closed device gives memory")
+		}
+	}
+	if err == nil {
+		t.Fatal("no error")
+	}
+	var none *driver.NoMemory
+	if !strings.Contains(err.Error(), "cu"+f.Method) && !errors.As(err, &none) {
+		t.Errorf("the call is not named: %v", err)
+	}
+	var fault *driver.Fault
+	want := f.Result == driver.IllegalAddress && f.Method != "DevicePrimaryCtxRelease"
+	if got := errors.As(err, &fault); got != want && d != nil {
+		t.Errorf("fault: %v, want %v: %v", got, want, err)
+	}
+	if l := drv.Leaks(); len(l) > 0 {
+		t.Error("leaks:", l, "after", err)
+	}
+}
+
+// usable runs something on d.
+func usable(t *testing.T, d *driver.Device) {
+	t.Helper()
+	s := must(d.NewStream())(t)
+	m := must(d.Alloc(64))(t)
+	ok(t, s.Fill8(m.Ptr(), 5, 64))
+	if got := download(t, s, m.Ptr()+63, 1); got[0] != 5 {
+		t.Error("the device computes no more")
+	}
+	ok(t, errors.Join(m.Free(), s.Close()))
+}
+
+// TestFailedCapture shows that a stream goes on after a capture that came to nothing.
+func TestFailedCapture(t *testing.T) {
+	for name, spoil := range map[string]func(*fakedriver.Driver){
+		"invalidated": func(drv *fakedriver.Driver) { drv.BreakCapture() },
+		"end fails":   func(drv *fakedriver.Driver) { drv.Fail("StreamEndCapture", 1, driver.Unknown) },
+		"ends fail": func(drv *fakedriver.Driver) {
+			drv.Fail("StreamEndCapture", 1, 999)
+			drv.Fail("StreamEndCapture", 2, 999)
+		},
+		"no context":    func(drv *fakedriver.Driver) { drv.Fail("CtxSetCurrent", 1, driver.Unknown) },
+		"instantiation": func(drv *fakedriver.Driver) { drv.Fail("GraphInstantiate", 1, driver.OutOfMemory) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			drv := fakedriver.New()
+			d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+			s, m := must(d.NewStream())(t), must(d.Alloc(8))(t)
+			ok(t, s.BeginCapture())
+			ok(t, s.Fill8(m.Ptr(), 1, 1))
+			spoil(drv)
+			if _, err := s.EndCapture(); err == nil {
+				t.Fatal("no error")
+			}
+			if s.Capturing() {
+				t.Error("still capturing")
+			}
+			ok(t, s.Fill8(m.Ptr(), 2, 1))
+			if got := download(t, s, m.Ptr(), 1)[0]; got != 2 {
+				t.Errorf("got %d", got)
+			}
+			ok(t, s.BeginCapture())
+			p := must(s.EndCapture())(t)
+			ok(t, errors.Join(p.Close(), m.Free(), s.Close(), d.Close()))
+			if l := drv.Leaks(); len(l) > 0 {
+				t.Error("leaks:", l)
+			}
+		})
+	}
+}
+
+// TestCloseReportsLeaks counts what was not freed, and frees it.
+func TestCloseReportsLeaks(t *testing.T) {
+	drv := withKernels(fakedriver.New())
+	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+	must(d.Alloc(1 << 20))(t)
+	must(d.Alloc(1 << 20))(t)
+	s := must(d.NewStream())(t)
+	ok(t, s.Upload(must(d.Alloc(8))(t).Ptr(), make([]byte, 8)))
+	must(d.LoadModule([]byte(kernels)))(t)
+	must(d.NewEvent(true))(t)
+	must(d.NewHost(100))(t)
+	ok(t, s.BeginCapture())
+	must(s.EndCapture())(t)
+	err := d.Close()
+	want := "cuda:0: close: not freed before: 1 of captured graph, 1 of event, 1 of module, 1 of pinned memory " +
+		"(100 bytes), 1 of stream, 3 of memory (2.0 MiB)"
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if l := drv.Leaks(); len(l) > 0 {
+		t.Error("leaks:", l)
+	}
+	ok(t, d.Close())
+}
+
+// TestFaultNamesLaunches shows which launches a fault is put down to.
+func TestFaultNamesLaunches(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		opts     []driver.Option
+		suspects []string // newest first
+		text     string
+	}{
+		{"queued", nil, []string{"copy on the device", "gone wrong", "sum"},
+			"an illegal memory access was encountered (CUDA_ERROR_700) in one of 3 launches, newest first: copy on the device, " +
+				"gone wrong (kernel poke), sum (kernel vector_add)"},
+		{"blocking", []driver.Option{driver.WithBlockingLaunches()}, []string{"gone wrong"},
+			"cuda: gone wrong (kernel poke): an illegal memory access"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			drv := withKernels(fakedriver.New())
+			d := must(driver.Open(0, append(c.opts, driver.WithDriver(drv))...))(t)
+			s := must(d.NewStream())(t)
+			x := newAdder(t, d, s, 10)
+			for range 100 {
+				ok(t, s.Launch(x.call))
+			}
+			ok(t, s.Synchronize())
+			f := must(x.mod.Function("poke"))(t)
+			bad := must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, driver.DevicePtr(64)))(t)
+			bad.Owner = 42
+			ok(t, s.Launch(x.call))
+			err := s.Launch(bad)
+			if err == nil {
+				ok(t, s.Copy(driver.Address(&x.a), driver.Address(&x.b), 4))
+				err = s.Synchronize()
+			}
+			var fault *driver.Fault
+			if !errors.As(err, &fault) || !strings.Contains(err.Error(), c.text) {
+				t.Fatalf("got  %v\nwant %s", err, c.text)
+			}
+			var got []string
+			for _, l := range fault.Suspects {
+				got = append(got, l.Op)
+				if l.Op == "gone wrong" && l.Owner != 42 {
+					t.Error("the owner is lost")
+				}
+			}
+			if !slices.Equal(got, c.suspects) || fault.Count != len(got) {
+				t.Errorf("got %v, %d in all, want %v", got, fault.Count, c.suspects)
+			}
+			if d.Err() != fault || !errors.Is(s.Launch(x.call), fault) || !errors.Is(x.mem.Free(), fault) {
+				t.Error("the fault is forgotten")
+			}
+			if _, err := d.Alloc(1); !errors.Is(err, fault) {
+				t.Error(err)
+			}
+			if err := d.Close(); err == nil || strings.Contains(err.Error(), "illegal") {
+				t.Error("of the close:", err) // leaks, but not the same fault again
+			}
+			if l := drv.Leaks(); len(l) > 0 {
+				t.Error("leaks:", l)
+			}
+		})
+	}
+}
+
+// TestFaultOfReplay names what was captured, and one of another stream is found too.
+func TestFaultOfReplay(t *testing.T) {
+	drv := withKernels(fakedriver.New())
+	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+	s, other := must(d.NewStream())(t), must(d.NewStream())(t)
+	mod := must(d.LoadModule([]byte(kernels)))(t)
+	f := must(mod.Function("poke"))(t)
+	ok(t, s.BeginCapture())
+	ok(t, s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, driver.DevicePtr(64)))(t)))
+	p := must(s.EndCapture())(t)
+	ok(t, s.Replay(p))
+	for range 100 {
+		ok(t, other.Fill8(must(d.Alloc(1))(t).Ptr(), 0, 1))
+	}
+	err := d.Synchronize()
+	if err == nil || !strings.Contains(err.Error(), "in one of 101 launches") {
+		t.Fatal(err)
+	}
+	var fault *driver.Fault
+	if !errors.As(err, &fault) || !slices.ContainsFunc(fault.Suspects, func(l *driver.Launched) bool {
+		return l.String() == "captured graph (gone wrong (kernel poke))"
+	}) {
+		t.Errorf("%+v", fault.Suspects)
+	}
+	if err := d.Close(); err == nil {
+		t.Error("leaks are not reported")
+	}
+}

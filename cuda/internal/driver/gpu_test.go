@@ -1,0 +1,219 @@
+package driver_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// kernels is what the tests load: vector_add writes a + b, shared_last writes bits through the last word of its dynamic
+// shared memory, and poke writes a word to any address.
+const kernels = `
+.version 7.0
+.target sm_80
+.address_size 64
+
+.extern .shared .align 16 .b8 dynamic[];
+
+.visible .entry vector_add(.param .u64 out, .param .u64 x, .param .u64 y, .param .u32 n)
+{
+	.reg .pred %p;
+	.reg .b32 %i, %n, %block, %threads, %thread;
+	.reg .f32 %a, %b;
+	.reg .b64 %out, %x, %y, %at;
+
+	mov.u32 %block, %ctaid.x;
+	mov.u32 %threads, %ntid.x;
+	mov.u32 %thread, %tid.x;
+	mad.lo.s32 %i, %block, %threads, %thread;
+	ld.param.u32 %n, [n];
+	setp.ge.u32 %p, %i, %n;
+	@%p bra done;
+	ld.param.u64 %out, [out];
+	ld.param.u64 %x, [x];
+	ld.param.u64 %y, [y];
+	cvta.to.global.u64 %out, %out;
+	cvta.to.global.u64 %x, %x;
+	cvta.to.global.u64 %y, %y;
+	mul.wide.u32 %at, %i, 4;
+	add.s64 %out, %out, %at;
+	add.s64 %x, %x, %at;
+	add.s64 %y, %y, %at;
+	ld.global.f32 %a, [%x];
+	ld.global.f32 %b, [%y];
+	add.f32 %a, %a, %b;
+	st.global.f32 [%out], %a;
+done:
+	ret;
+}
+
+.visible .entry shared_last(.param .u64 out, .param .u32 bytes, .param .u32 bits)
+{
+	.reg .b32 %at, %bytes, %bits;
+	.reg .b64 %out;
+
+	ld.param.u64 %out, [out];
+	cvta.to.global.u64 %out, %out;
+	ld.param.u32 %bytes, [bytes];
+	ld.param.u32 %bits, [bits];
+	mov.u32 %at, dynamic;
+	add.u32 %at, %at, %bytes;
+	st.volatile.shared.u32 [%at+-4], %bits;
+	ld.volatile.shared.u32 %bits, [%at+-4];
+	st.global.u32 [%out], %bits;
+	ret;
+}
+
+.visible .entry poke(.param .u64 address)
+{
+	.reg .b32 %v;
+	.reg .b64 %to;
+
+	ld.param.u64 %to, [address];
+	mov.u32 %v, 1;
+	st.global.u32 [%to], %v;
+	ret;
+}
+`
+
+// withKernels gives d the kernels of that name in Go.
+func withKernels(d *fakedriver.Driver) *fakedriver.Driver {
+	d.Kernel("vector_add", fakedriver.Kernel{Params: []int{8, 8, 8, 4}, Registers: 12, Run: func(l *fakedriver.Launch) {
+		n := min(int(l.Int32(3)), l.Grid.X*l.Block.X)
+		out, a, b := l.Floats(l.Ptr(0), n), l.Floats(l.Ptr(1), n), l.Floats(l.Ptr(2), n)
+		for i := range out {
+			out[i] = a[i] + b[i]
+		}
+	}})
+	d.Kernel("shared_last", fakedriver.Kernel{Params: []int{8, 4, 4}, Registers: 8, Run: func(l *fakedriver.Launch) {
+		if l.Int32(1) > int32(l.Shared) {
+			l.Fault(driver.IllegalAddress)
+			return
+		}
+		l.Floats(l.Ptr(0), 1)[0] = l.Float32(2)
+	}})
+	d.Kernel("poke", fakedriver.Kernel{Params: []int{8}, Registers: 8, Run: func(l *fakedriver.Launch) {
+		l.Floats(l.Ptr(0), 1)[0] = 1e-45
+	}})
+	return d
+}
+
+// openGPU opens GPU n, or ends the test by testutil.NoGPU where there is none.
+func openGPU(t *testing.T, n int, opts ...driver.Option) *driver.Device {
+	t.Helper()
+	d, err := driver.Open(n, opts...)
+	var none *driver.Unavailable
+	if errors.As(err, &none) {
+		testutil.NoGPU(t, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestOpenGPU shows what the GPU of this machine is.
+func TestOpenGPU(t *testing.T) {
+	d := openGPU(t, 0)
+	p := d.Properties()
+	t.Logf("%v: %+v", d, p)
+	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.WarpSize != 32 || p.MaxThreads != 1024 ||
+		p.SharedPerBlock < 96<<10 || p.Driver < 12000 {
+		t.Error("implausible properties")
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	var none *driver.Unavailable
+	for _, n := range []int{-1, 1 << 20} {
+		if _, err := driver.Open(n); !errors.As(err, &none) || none.Reason != driver.ReasonOrdinal {
+			t.Errorf("device %d: %v", n, err)
+		}
+	}
+}
+
+// TestConformance runs the same table on the fake driver and on a GPU.
+func TestConformance(t *testing.T) {
+	for _, c := range conformance {
+		t.Run(c.name, func(t *testing.T) {
+			t.Run("fake", func(t *testing.T) {
+				drv := withKernels(fakedriver.New())
+				d, err := driver.Open(0, driver.WithDriver(drv))
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.run(t, d)
+				closeAll(t, d)
+				if l := drv.Leaks(); len(l) > 0 {
+					t.Error("leaks:", l)
+				}
+			})
+			t.Run("gpu", func(t *testing.T) {
+				d := openGPU(t, 0)
+				c.run(t, d)
+				closeAll(t, d)
+			})
+			t.Run("gpu spin", func(t *testing.T) {
+				d := openGPU(t, 0, driver.WithSpinWait(), driver.WithBlockingLaunches())
+				c.run(t, d)
+				closeAll(t, d)
+			})
+		})
+	}
+}
+
+// TestFaultOnGPU lets a kernel write where it must not, in a process of its own, of which CUDA leaves nothing usable.
+func TestFaultOnGPU(t *testing.T) {
+	const child = "NSA_TEST_FAULT"
+	if os.Getenv(child) == "" {
+		closeAll(t, openGPU(t, 0))
+		for _, mode := range []string{"queued", "blocking"} {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestFaultOnGPU$", "-test.v")
+			cmd.Env = append(os.Environ(), child+"="+mode)
+			out, err := cmd.CombinedOutput()
+			t.Logf("%s: %s", mode, out)
+			if err != nil {
+				t.Errorf("%s: %v", mode, err)
+			}
+		}
+		return
+	}
+	var opts []driver.Option
+	if os.Getenv(child) == "blocking" {
+		opts = append(opts, driver.WithBlockingLaunches())
+	}
+	d := openGPU(t, 0, opts...)
+	s := must(d.NewStream())(t)
+	x := newAdder(t, d, s, 10)
+	ok(t, s.Launch(x.call))
+	ok(t, s.Synchronize())
+	f := must(x.mod.Function("poke"))(t)
+	err := s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, driver.DevicePtr(64)))(t))
+	if err == nil {
+		err = s.Synchronize()
+	}
+	t.Log(err)
+	var fault *driver.Fault
+	if !errors.As(err, &fault) || fault.Count != 1 || fault.Suspects[0].Op != "gone wrong" || fault.Err.Result != driver.IllegalAddress {
+		t.Error("the kernel is not blamed")
+	}
+	if !errors.Is(s.Launch(x.call), fault) || !errors.Is(x.mem.Free(), fault) {
+		t.Error("the fault is forgotten")
+	}
+	t.Log(d.Close()) // leaks
+	if err := d.Close(); err != nil {
+		t.Error("the device cannot be closed:", err)
+	}
+}
+
+func closeAll(t *testing.T, d *driver.Device) {
+	t.Helper()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,107 @@
+package driver_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+)
+
+func TestOpenUnavailable(t *testing.T) {
+	old := fakedriver.H200()
+	old.Name, old.Capability = "Tesla T4", 75
+	for _, c := range []struct {
+		name   string
+		drv    *fakedriver.Driver
+		set    func(*fakedriver.Driver)
+		n      int
+		reason driver.Reason
+		text   string
+	}{
+		{"init fails", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.Unknown) }, 0, driver.ReasonStart,
+			"cuda: CUDA driver does not start: cuInit: "},
+		{"init sees none", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.NoDevice) }, 0,
+			driver.ReasonNoDevice, "cuda: no CUDA device: cuInit: "},
+		{"none", fakedriver.Empty(), nil, 0, driver.ReasonNoDevice, "cuda: no CUDA device: the driver sees no device"},
+		{"below", fakedriver.New(), nil, -1, driver.ReasonOrdinal, "cuda: no such CUDA device: got device -1, want 0 to 0"},
+		{"above", fakedriver.New(), nil, 1, driver.ReasonOrdinal, "cuda: no such CUDA device: got device 1, want 0 to 0"},
+		{"old device", fakedriver.New(old), nil, 0, driver.ReasonOldDevice,
+			"cuda: CUDA device too old: Tesla T4 has compute capability 7.5, want 8.0 or newer"},
+		{"old driver", fakedriver.New(), func(d *fakedriver.Driver) { d.Version = 11080 }, 0, driver.ReasonOldDriver,
+			"cuda: CUDA driver too old: the driver is for CUDA 11.8, want 12.0 or newer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.set != nil {
+				c.set(c.drv)
+			}
+			_, err := driver.Open(c.n, driver.WithDriver(c.drv), nil)
+			var got *driver.Unavailable
+			if !errors.As(err, &got) || got.Reason != c.reason || !strings.HasPrefix(err.Error(), c.text) {
+				t.Errorf("got  %v\nwant %s", err, c.text)
+			}
+			if l := c.drv.Leaks(); len(l) > 0 {
+				t.Error("leaks:", l)
+			}
+		})
+	}
+}
+
+// TestOpenWithoutLibrary shows what a machine without the driver says.
+func TestOpenWithoutLibrary(t *testing.T) {
+	_, err := driver.NewDriver()
+	if err == nil {
+		t.Skip("the driver is there")
+	}
+	var got *driver.Unavailable
+	if !errors.As(err, &got) || got.Reason != driver.ReasonDriver && got.Reason != driver.ReasonOldDriver {
+		t.Error(err)
+	}
+	if _, e := driver.Open(0); e == nil || e.Error() != err.Error() {
+		t.Errorf("got %v, want %v", e, err)
+	}
+}
+
+func TestProperties(t *testing.T) {
+	d := must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t)
+	want := driver.Properties{Name: "Fake H200", Capability: 90, Driver: 12040, Memory: 256 << 20, SMs: 132, WarpSize: 32,
+		MaxThreads: 1024, ThreadsPerSM: 2048, Registers: 65536, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, L2: 50 << 20}
+	if got := d.Properties(); got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if d.String() != "cuda:0 (Fake H200)" {
+		t.Error(d)
+	}
+	ok(t, d.Close())
+}
+
+// TestSeveralDevices uses two devices from one goroutine, and one of them twice.
+func TestSeveralDevices(t *testing.T) {
+	drv := withKernels(fakedriver.New(fakedriver.H200(), fakedriver.H200()))
+	var streams []*driver.Stream
+	var adders []*adder
+	for _, n := range []int{0, 1, 1} {
+		d := must(driver.Open(n, driver.WithDriver(drv)))(t)
+		s := must(d.NewStream())(t)
+		streams, adders = append(streams, s), append(adders, newAdder(t, d, s, 10))
+	}
+	for i, s := range streams {
+		ok(t, s.Launch(adders[i].call))
+	}
+	if err := streams[0].Launch(adders[1].call); err == nil || !strings.Contains(err.Error(), "of another device") {
+		t.Error("a kernel of another device:", err)
+	}
+	for i, s := range streams {
+		if got, want := adders[i].ends(t, s), [2]float32{1000, 1009}; got != want {
+			t.Errorf("%d: got %v, want %v", i, got, want)
+		}
+	}
+	for i, s := range streams {
+		adders[i].free(t)
+		ok(t, errors.Join(s.Close(), s.Device().Close()))
+	}
+	if l := drv.Leaks(); len(l) > 0 {
+		t.Error("leaks:", l)
+	}
+}

@@ -1,0 +1,98 @@
+package kernels_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// onGPU is a GPU as the attention tests see it.
+type onGPU struct {
+	*gpu
+	t      *testing.T
+	memory []*driver.Memory
+}
+
+// gpus are the device itself; and it without its matrix units and as if it had few or many multiprocessors, so that each size
+// of tiles is chosen.
+func (d *onGPU) gpus() []kernels.GPU {
+	p := d.dev.Properties()
+	return []kernels.GPU{
+		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
+		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, General: true},
+		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: 1 << 20, SMs: 1, General: true},
+		{SharedPerBlock: 99 << 10, SharedPerSM: p.SharedPerSM, SMs: 1 << 30, General: true},
+	}
+}
+
+func (d *onGPU) put(t testing.TB, data []byte) kernels.Ptr {
+	m, err := d.dev.Alloc(max(1, len(data)))
+	require.NoError(t, err)
+	d.memory = append(d.memory, m)
+	if len(data) > 0 {
+		h, err := d.dev.NewHost(len(data))
+		require.NoError(t, err)
+		copy(h.Bytes(), data)
+		require.NoError(t, d.stream.CopyIn(m.Ptr(), h, 0, len(data)))
+		require.NoError(t, d.stream.Synchronize())
+		require.NoError(t, h.Free())
+	}
+	return kernels.Ptr(m.Ptr())
+}
+
+func (d *onGPU) get(t testing.TB, p kernels.Ptr, n int) []byte {
+	h, err := d.dev.NewHost(n)
+	require.NoError(t, err)
+	require.NoError(t, d.stream.CopyOut(h, 0, driver.DevicePtr(p), n))
+	require.NoError(t, d.stream.Synchronize())
+	out := append([]byte(nil), h.Bytes()...)
+	require.NoError(t, h.Free())
+	return out
+}
+
+func (d *onGPU) reset() {
+	for _, m := range d.memory {
+		check(d.t, m.Free())
+	}
+	d.memory = nil
+}
+
+func (d *onGPU) run(t testing.TB, launches []kernels.Launch) {
+	d.launch(t.(*testing.T), launches)
+	require.NoError(t, d.stream.Synchronize())
+}
+
+// all are the cases that NSA_CASES, a regular expression, matches, in all types.
+func all() (list []stored) {
+	want := regexp.MustCompile(os.Getenv("NSA_CASES"))
+	for _, c := range attentionCases {
+		for _, s := range storages {
+			if want.MatchString(fmt.Sprint(c, "/", s.Type)) {
+				list = append(list, stored{c, s})
+			}
+		}
+	}
+	return list
+}
+
+func TestAttentionMatchesOracleOnGPU(t *testing.T) {
+	dev := &onGPU{gpu: openGPU(t), t: t}
+	compareAttention(t, dev, all())
+}
+
+func TestSelectBlocksMatchesOracleOnGPU(t *testing.T) {
+	dev := &onGPU{gpu: openGPU(t), t: t}
+	compareSelection(t, dev, all())
+}
+
+// TestAttentionMatchesGoldensOnGPU: outputs, lse and gradients of the branches in float32, and the choice.
+func TestAttentionMatchesGoldensOnGPU(t *testing.T) {
+	compareGoldens(t, &onGPU{gpu: openGPU(t), t: t}, testutil.Goldens(t, testutil.Ops))
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
+	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
+)
+
+var (
+	entry     = regexp.MustCompile(`Compiling entry function '(\w+)' for '(\w+)'`)
+	stack     = regexp.MustCompile(`(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads`)
+	registers = regexp.MustCompile(`Used (\d+) registers`)
+	arguments = regexp.MustCompile(`\.entry (\w+)\(([^)]*)\)`)
+	argument  = regexp.MustCompile(`\.param.* \.[subf](\d+) [^,\[]*(?:\[(\d+)\])?`)
+)
+
+// describe reads what ptxas says of each kernel (-v) and the sizes of their arguments in the PTX. It also returns what else the
+// compiler said.
+func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
+	kernels := map[string]manifest.Kernel{}
+	for _, m := range arguments.FindAllStringSubmatch(ptx, -1) {
+		k := manifest.Kernel{Params: []int{}}
+		for _, a := range argument.FindAllStringSubmatch(m[2], -1) {
+			bytes := number(a[1]) / 8
+			if a[2] != "" {
+				bytes *= number(a[2])
+			}
+			k.Params = append(k.Params, bytes)
+		}
+		if n := strings.Count(m[2], ".param"); n != len(k.Params) {
+			return nil, nil, fmt.Errorf("%s: got the sizes of %d of %d arguments", m[1], len(k.Params), n)
+		}
+		kernels[m[1]] = k
+	}
+	var warnings []string
+	name := ""
+	for line := range strings.Lines(said) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		k, known := kernels[name]
+		if m := entry.FindStringSubmatch(line); m != nil {
+			name = m[1]
+			if _, ok := kernels[name]; !ok {
+				return nil, nil, fmt.Errorf("kernel %s is not in the PTX", name)
+			}
+		} else if m := stack.FindStringSubmatch(line); m != nil && known {
+			k.Stack, k.Spills = max(k.Stack, number(m[1])), max(k.Spills, number(m[2])+number(m[3]))
+			kernels[name] = k
+		} else if m := registers.FindStringSubmatch(line); m != nil && known {
+			k.Registers = max(k.Registers, number(m[1]))
+			kernels[name] = k
+		} else if !strings.HasPrefix(line, "ptxas info") {
+			warnings = append(warnings, line)
+		}
+	}
+	return kernels, warnings, nil
+}
+
+// number is the value of digits.
+func number(digits string) int {
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		panic(err) // a match of \d+ that is not a small number
+	}
+	return n
+}
+
+// write writes a file whole.
+func write(path string, data []byte) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}

@@ -1,0 +1,213 @@
+// Command build compiles the CUDA kernels of the current folder: each x.cu becomes x.fatbin, with code for sm_80, sm_89 and
+// sm_90a and PTX of compute_80 for newer devices, and manifest.json says what was made from what. A unit whose sources,
+// compiler and flags are those of the manifest is left as it is.
+//
+// nvcc is installed by pip into the folder .nvcc, which git ignores; it wants Python 3 with pip, a host C++ compiler, and
+// Linux.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
+)
+
+// compiler is the version of nvcc, packages are what it consists of.
+const compiler = "13.0.88"
+
+var packages = []string{
+	"nvidia-cuda-nvcc==13.0.88", "nvidia-cuda-crt==13.0.88", "nvidia-nvvm==13.0.88",
+	"nvidia-cuda-runtime==13.0.96", "nvidia-cuda-cccl==13.0.85",
+}
+
+var flags = []string{
+	"-fatbin", "--std=c++17", "-O3", "-Xptxas=-v", "-compress-mode=size", "-diag-error=177",
+	"-gencode=arch=compute_80,code=[sm_80,compute_80]",
+	"-gencode=arch=compute_89,code=sm_89",
+	"-gencode=arch=compute_90a,code=sm_90a",
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("build: ")
+	jobs := flag.Int("jobs", 2, "units to compile at once")
+	all := flag.Bool("all", false, "compile units that are current, too")
+	flag.Parse()
+	if err := run(*jobs, *all); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(jobs int, all bool) error {
+	sources, err := filepath.Glob("*.cu")
+	if err != nil {
+		return err
+	}
+	if len(sources) == 0 {
+		return errors.New("no .cu files here")
+	}
+	old := &manifest.Manifest{}
+	if data, err := os.ReadFile(manifest.File); err == nil {
+		if old, err = manifest.Parse(data); err != nil {
+			log.Printf("%v: compiling all", err)
+			old = &manifest.Manifest{}
+		}
+	}
+	if old.Compiler != compiler || !slices.Equal(old.Flags, flags) {
+		all = true
+	}
+	made := &manifest.Manifest{Compiler: compiler, Flags: flags, Units: map[string]manifest.Unit{}}
+	var stale []string
+	for _, file := range sources {
+		name := strings.TrimSuffix(file, ".cu")
+		unit := manifest.Unit{}
+		if unit.Sources, err = manifest.Sources(".", file); err != nil {
+			return err
+		}
+		if is := old.Units[name]; !all && maps.Equal(is.Sources, unit.Sources) && hasSum(name+".fatbin", is.Fatbin) {
+			unit = is
+		} else {
+			stale = append(stale, name)
+		}
+		made.Units[name] = unit
+	}
+	if len(stale) > 0 {
+		nvcc, err := install()
+		if err != nil {
+			return err
+		}
+		if err := compileAll(nvcc, stale, jobs, made); err != nil {
+			for _, name := range stale { // what has been compiled is not lost
+				if made.Units[name].Fatbin == "" {
+					made.Units[name] = old.Units[name]
+				}
+			}
+			return errors.Join(err, finish(made))
+		}
+	}
+	return finish(made)
+}
+
+// hasSum reports whether the file is there and has the hash.
+func hasSum(file, sum string) bool {
+	data, err := os.ReadFile(file)
+	return err == nil && manifest.Sum(data) == sum
+}
+
+// install returns the path of nvcc, after it has installed it where it is not there.
+func install() (string, error) {
+	dir, err := filepath.Abs(".nvcc")
+	if err != nil {
+		return "", err
+	}
+	nvcc := filepath.Join(dir, "nvidia", "cu13", "bin", "nvcc")
+	if out, err := exec.Command(nvcc, "--version").Output(); err == nil && strings.Contains(string(out), "V"+compiler) {
+		return nvcc, nil
+	}
+	log.Printf("installing nvcc %s", compiler)
+	pip := exec.Command("python3", append([]string{"-m", "pip", "install", "--quiet", "--upgrade", "--target", dir}, packages...)...)
+	pip.Stdout, pip.Stderr = os.Stderr, os.Stderr
+	if err := pip.Run(); err != nil {
+		return "", fmt.Errorf("install nvcc: %w", err)
+	}
+	return nvcc, nil
+}
+
+// compileAll compiles the named units, some at a time, and fills them in.
+func compileAll(nvcc string, names []string, jobs int, made *manifest.Manifest) error {
+	var (
+		group sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+		slots = make(chan struct{}, max(1, jobs))
+	)
+	for _, name := range names {
+		group.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			fatbin, kernels, err := compile(nvcc, name)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s.cu: %w", name, err))
+				return
+			}
+			unit := made.Units[name]
+			unit.Fatbin, unit.Kernels = manifest.Sum(fatbin), kernels
+			made.Units[name] = unit
+			log.Printf("%s: %d kernels, %d bytes", name, len(kernels), len(fatbin))
+			for _, k := range slices.Sorted(maps.Keys(kernels)) {
+				if s := kernels[k].Spills; s > 0 {
+					log.Printf("%s: %s spills %d bytes of registers", name, k, s)
+				}
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// compile makes one fat binary and writes it. The intermediate files, among them the PTX, lie in a folder of their own.
+func compile(nvcc, name string) ([]byte, map[string]manifest.Kernel, error) {
+	dir, err := os.MkdirTemp("", "nsa-kernels")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.RemoveAll(dir)
+	out := filepath.Join(dir, name+".fatbin")
+	args := append(slices.Clone(flags), "-keep", "-keep-dir", dir, "-o", out, name+".cu")
+	said, err := exec.Command(nvcc, args...).CombinedOutput()
+	if err != nil {
+		return nil, nil, fmt.Errorf("nvcc: %w\n%s", err, said)
+	}
+	ptx, err := os.ReadFile(filepath.Join(dir, name+".compute_80.ptx"))
+	if errors.Is(err, os.ErrNotExist) {
+		ptx, err = os.ReadFile(filepath.Join(dir, name+".ptx"))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	kernels, warnings, err := describe(string(said), string(ptx))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range warnings {
+		log.Printf("%s: %s", name, w)
+	}
+	fatbin, err := os.ReadFile(out)
+	if err != nil {
+		return nil, nil, err
+	}
+	return fatbin, kernels, write(name+".fatbin", fatbin)
+}
+
+// finish removes fat binaries without a source and writes the manifest.
+func finish(made *manifest.Manifest) error {
+	files, err := filepath.Glob("*.fatbin")
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if _, ok := made.Units[strings.TrimSuffix(f, ".fatbin")]; !ok {
+			if err := os.Remove(f); err != nil {
+				return err
+			}
+		}
+	}
+	data, err := json.MarshalIndent(made, "", "\t")
+	if err != nil {
+		return err
+	}
+	return write(manifest.File, append(data, '\n'))
+}

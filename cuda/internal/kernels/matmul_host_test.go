@@ -1,0 +1,65 @@
+//go:build linux && amd64
+
+package kernels_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+func TestMatmulOnHost(t *testing.T) {
+	dev := hostDevice(t)
+	for i, c := range matmulCases {
+		if !c.small {
+			continue
+		}
+		for trans := range 4 {
+			if c.batch > 10 && (trans == 0 || trans == 3) != (i%2 == 0) {
+				continue // slow; two cases together have all transposes
+			}
+			s := storages[1+(i+trans)%2]
+			compareMatmul(t, dev, c, s, s, trans, trans%2 == 0)
+			if c.batch <= 10 && (i+trans)%2 == 0 {
+				compareMatmul(t, dev, c, s, storages[0], trans, trans >= 2)
+			}
+		}
+	}
+}
+
+// TestMatmulGridOnHost holds a product to the same bits whatever the number of blocks that share its tiles.
+func TestMatmulGridOnHost(t *testing.T) {
+	dev := hostDevice(t)
+	t.Cleanup(dev.reset)
+	s := storages[1]
+	const m, n, k, batch = 100, 200, 70, 2
+	op := kernels.Matmul{
+		Type: s.Type, Out: s.Type, M: m, N: n, K: k, Batch: batch, StrideA: m * k, StrideB: k * n, StrideC: m * n,
+	}
+	values := testutil.Normal(1, batch*k*max(m, n))
+	for i := range values {
+		values[i] = s.round(values[i])
+	}
+	x := dev.put(t, s.encode(values))
+	var first []byte
+	for _, grid := range []int{0, 1, 3, 16} {
+		y := dev.put(t, unwritten(2*batch*m*n))
+		launches, err := op.Forward(nil, x, x, 0, y, 0)
+		require.NoError(t, err)
+		require.Len(t, launches, 1)
+		if grid > 0 {
+			launches[0].Grid.X = grid
+		}
+		dev.run(t, launches)
+		got := dev.get(t, y, 2*batch*m*n)
+		if first == nil {
+			first = got
+		}
+		assert.True(t, bytes.Equal(first, got), "%d blocks", grid)
+	}
+}
