@@ -28,7 +28,7 @@ func ceilings(r *report) (flops, bytes float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return product.flop / product.time.Seconds(), sum.bytes / sum.time.Seconds(), nil
+	return product.FLOPs / product.time.Seconds(), sum.Bytes / sum.time.Seconds(), nil
 }
 
 // numbers returns an input of varied numbers.
@@ -63,7 +63,7 @@ func fastest(r *report, name string, build func(*G.ExprGraph) (*G.Node, error)) 
 		}
 		for i, s := range m.Plan().Steps {
 			if s.Op == name && (p.time == 0 || times[i] < p.time) {
-				p = profiled{name: name, calls: 1, time: times[i], cost: costOf(s)}
+				p = profiled{name: name, calls: 1, time: times[i], Cost: s.Cost}
 			}
 		}
 	}

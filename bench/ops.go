@@ -22,8 +22,6 @@ var baseParams = ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16,
 type opCase struct {
 	name  string
 	build func(in *opInputs) (*G.Node, error)
-	// pairs returns the query-key pairs of one head, 0 for an op that is not attention.
-	pairs func(s int) float64
 	// forwardOnly is set for an op without a gradient.
 	forwardOnly bool
 	longest     int
@@ -40,7 +38,6 @@ type opInputs struct {
 
 func opCases() []opCase {
 	p := baseParams
-	visible := func(s int) float64 { return compressedPairs(s, p.BlockLen, p.Stride) }
 	return []opCase{
 		{name: "linear", build: func(in *opInputs) (*G.Node, error) { return ops.Linear(in.x, in.w) }},
 		{name: "rms norm", build: func(in *opInputs) (*G.Node, error) { return ops.RMSNorm(in.x, in.gain, 1e-6) }},
@@ -49,12 +46,12 @@ func opCases() []opCase {
 		{name: "compress mean", build: func(in *opInputs) (*G.Node, error) {
 			return ops.CompressMean(in.k, p.BlockLen, p.Stride)
 		}},
-		{name: "compressed attention", pairs: visible, build: func(in *opInputs) (*G.Node, error) {
+		{name: "compressed attention", build: func(in *opInputs) (*G.Node, error) {
 			return ops.CompressedAttention(in.q, in.kc, in.vc, p.BlockLen, p.Stride)
 		}},
-		{name: "select blocks (with compressed attention)", pairs: visible, forwardOnly: true,
+		{name: "select blocks (with compressed attention)", forwardOnly: true,
 			build: func(in *opInputs) (*G.Node, error) { return selectBlocks(in) }},
-		{name: "selected attention (with choice)", pairs: func(s int) float64 { return selectedPairs(s, p.SelectBlock, p.TopN) },
+		{name: "selected attention (with choice)",
 			build: func(in *opInputs) (*G.Node, error) {
 				idx, err := selectBlocks(in)
 				if err != nil {
@@ -62,9 +59,9 @@ func opCases() []opCase {
 				}
 				return ops.SelectedAttention(in.q, in.k, in.v, idx, p.SelectBlock)
 			}},
-		{name: "sliding window", pairs: func(s int) float64 { return windowPairs(s, p.Window) },
+		{name: "sliding window",
 			build: func(in *opInputs) (*G.Node, error) { return ops.SlidingWindow(in.q, in.k, in.v, p.Window) }},
-		{name: "dense causal", pairs: func(s int) float64 { return windowPairs(s, s) }, longest: 2048,
+		{name: "dense causal", longest: 2048,
 			build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }},
 		{name: "gated sum", build: func(in *opInputs) (*G.Node, error) { return ops.GatedSum(in.gates, in.q, in.q, in.q) }},
 	}
@@ -93,18 +90,18 @@ func benchOps(r *report) error {
 				if backward && c.forwardOnly {
 					continue
 				}
-				t, err := timeOp(c, s, backward)
+				t, flop, err := timeOp(c, s, backward)
 				if err != nil {
 					return fmt.Errorf("%s: %w", c.name, err)
 				}
-				what, flop := c.name+", forward", 4.0
+				what := c.name + ", forward"
 				if backward {
-					what, flop = c.name+", forward and backward", 4+10
+					what = c.name + ", forward and backward"
 				}
 				size := fmt.Sprintf("S=%d", s)
 				r.add(what, size, t*1e3, "ms", nil, "", 0)
-				if c.pairs != nil && !c.forwardOnly {
-					r.add(what, size, flop*baseD*baseHeads*c.pairs(s)/t/1e9, "GFLOP/s", nil, "", 0)
+				if flop > 0 {
+					r.add(what, size, flop/t/1e9, "GFLOP/s", nil, "", 0)
 				}
 			}
 		}
@@ -112,26 +109,31 @@ func benchOps(r *report) error {
 	return nil
 }
 
-func timeOp(c opCase, s int, backward bool) (float64, error) {
+// timeOp returns the seconds of a run and the floating-point operations of its products.
+func timeOp(c opCase, s int, backward bool) (t, flop float64, err error) {
 	in := newOpInputs(s)
 	out, err := c.build(in)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	keep := G.Nodes{out}
 	if backward {
 		grads, err := pullBack(in.g, out)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		keep = append(keep, grads...)
 	}
 	m, err := graph.NewMachine(in.g, graph.WithKeep(keep...))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer m.Close()
-	return seconds(3, m.RunAll)
+	for _, st := range m.Plan().Steps {
+		flop += st.Cost.FLOPs
+	}
+	t, err = seconds(3, m.RunAll)
+	return t, flop, err
 }
 
 // pullBack adds the gradients of out's inputs to the graph, for a gradient of out that is an input of its own.

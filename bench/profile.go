@@ -10,6 +10,8 @@ import (
 	"time"
 
 	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/graph"
 )
 
 // profiled is an op of the step, all its places together.
@@ -17,7 +19,7 @@ type profiled struct {
 	name  string
 	calls int
 	time  time.Duration
-	cost
+	graph.Cost
 }
 
 // benchProfile prints the share of each op in a training step, and its rate against the ceilings that the same run has
@@ -52,10 +54,10 @@ func benchProfile(r *report) (err error) {
 	for _, p := range all {
 		share := 100 * p.time.Seconds() / total.Seconds()
 		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms", nil, "", 0)
-		if p.flop > 0 {
-			r.add(p.name, size, p.flop/p.time.Seconds()/1e12, "TFLOP/s", nil, "measured ceiling", flops/1e12)
+		if p.FLOPs > 0 {
+			r.add(p.name, size, p.FLOPs/p.time.Seconds()/1e12, "TFLOP/s", nil, "measured ceiling", flops/1e12)
 		} else {
-			r.add(p.name, size, p.bytes/p.time.Seconds()/1e9, "GB/s", nil, "measured ceiling", bytes/1e9)
+			r.add(p.name, size, p.Bytes/p.time.Seconds()/1e9, "GB/s", nil, "measured ceiling", bytes/1e9)
 		}
 	}
 	r.add("all ops", size, total.Seconds()*1e3, "ms", nil, "", 0)
@@ -92,8 +94,8 @@ func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) 
 			p = &profiled{name: name}
 			byName[name] = p
 		}
-		c, took := costOf(s), min(times[i], again[i])
-		p.calls, p.time, p.flop, p.bytes = p.calls+1, p.time+took, p.flop+c.flop, p.bytes+c.bytes
+		c, took := s.Cost, min(times[i], again[i])
+		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+took, p.FLOPs+c.FLOPs, p.Bytes+c.Bytes
 		if !inBranch(s.Op) {
 			outside += took
 		}
@@ -105,7 +107,7 @@ func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) 
 // copy in half precision.
 func (t *trainer) optimizer() (*profiled, error) {
 	m := t.model.Machine()
-	p := &profiled{name: "adamw, cuda", calls: 1, cost: cost{bytes: float64(t.weights.Config.Parameters()) * (7*4 + 2)}}
+	p := &profiled{name: "adamw, cuda", calls: 1, Cost: graph.Cost{Bytes: float64(t.weights.Config.Parameters()) * (7*4 + 2)}}
 	for range 3 {
 		first, err := m.NewEvent()
 		if err != nil {

@@ -130,7 +130,7 @@ func TestAdamWCopiesOnGPU(t *testing.T) {
 		k, _ := x.bind(site, in, []ops.Arg{norm})
 		var work cpu.Buf
 		x.alloc(&work, k.WorkBytes())
-		require.NoError(t, k.(graph.Preparer).Prepare(x.stream, &work))
+		require.NoError(t, k.Prepare(x.stream, &work))
 		require.NoError(t, x.stream.BeginCapture())
 		require.NoError(t, k.Launch(x.stream, &work))
 		r, err := x.stream.EndCapture()

@@ -29,7 +29,7 @@ type Backend struct {
 	blocks  []*memory                 // that have not been freed, by address
 }
 
-var _ graph.HalfBackend = (*Backend)(nil)
+var _ graph.Backend = (*Backend)(nil)
 
 // Open opens GPU n, counted from 0. The error is a *driver.Unavailable where there is no such GPU, or none that can be used.
 func Open(n int, opts ...Option) (*Backend, error) {
@@ -53,7 +53,7 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	}
 	b.about = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
-		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment,
+		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment, Half: true,
 	}
 	return b, nil
 }

@@ -92,6 +92,9 @@ func (i implementation) Name() string {
 	return libraryName
 }
 
+// Cost implements graph.Implementation.
+func (i implementation) Cost(s graph.Site) graph.Cost { return graph.CostOf(s) }
+
 // Guard implements graph.Implementation.
 func (i implementation) Guard(s graph.Site) error {
 	_, err := i.plan(s)

@@ -52,6 +52,9 @@ func (st *stage) bind(b *Backend, op string, owner graph.Kernel) error {
 // WorkBytes implements graph.Kernel.
 func (k *kernel) WorkBytes() int { return int(k.work) }
 
+// Prepare implements graph.Kernel.
+func (k *kernel) Prepare(graph.Stream, *cpu.Buf) error { return nil }
+
 // Launch implements graph.Kernel.
 func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	stream, at, err := k.on(s, work)
@@ -115,9 +118,7 @@ type preparedKernel struct {
 	prepare func(s *driver.Stream, work kernels.Ptr) error
 }
 
-var _ graph.Preparer = (*preparedKernel)(nil)
-
-// Prepare implements graph.Preparer.
+// Prepare implements graph.Kernel.
 func (k *preparedKernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	stream, at, err := k.on(s, work)
 	if err != nil {

@@ -22,6 +22,9 @@ type naiveMLP struct {
 // WorkBytes implements graph.Kernel.
 func (*naiveMLP) WorkBytes() int { return 0 }
 
+// Prepare implements graph.Kernel.
+func (*naiveMLP) Prepare(graph.Stream, *cpu.Buf) error { return nil }
+
 // Launch implements graph.Kernel.
 func (m *naiveMLP) Launch(graph.Stream, *cpu.Buf) error {
 	x, pe, w1, w2 := wide(m.in[0]), wide(m.in[1]), wide(m.in[2]), wide(m.in[3])

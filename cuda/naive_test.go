@@ -24,7 +24,14 @@ type naive struct {
 
 func newNaive() naive { return naive{graph.NewCPU(1), map[G.Op][]tensor.Dtype{}} }
 
-// Storage implements graph.HalfBackend.
+// Device implements graph.Backend.
+func (n naive) Device() graph.Device {
+	d := n.Backend.Device()
+	d.Half = true
+	return d
+}
+
+// Storage implements graph.Backend.
 func (n naive) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	in, out = new(cuda.Backend).Storage(s, half)
 	if s.Spec != nil && s.Op != nil { // ops of Gorgonia compute in float32
@@ -59,6 +66,8 @@ func (n naive) Offers(s graph.Site) []graph.Implementation {
 }
 
 type naiveOp struct{ cpu graph.Backend }
+
+func (naiveOp) Cost(s graph.Site) graph.Cost { return graph.CostOf(s) }
 
 func (naiveOp) Name() string           { return "naive" }
 func (naiveOp) Guard(graph.Site) error { return nil }
@@ -122,6 +131,9 @@ func (k *naiveKernel) WorkBytes() int {
 	}
 	return k.Kernel.WorkBytes()
 }
+
+// Prepare implements graph.Kernel.
+func (*naiveKernel) Prepare(graph.Stream, *cpu.Buf) error { return nil }
 
 // Launch implements graph.Kernel.
 func (k *naiveKernel) Launch(s graph.Stream, work *cpu.Buf) error {

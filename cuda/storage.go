@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Storage implements graph.HalfBackend. Activations and weights lie in half precision where an op of package ops reads or
+// Storage implements graph.Backend. Activations and weights lie in half precision where an op of package ops reads or
 // writes them; statistics, losses and the gradients of weights in float32, and so does all that stock ops touch.
 func (b *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	in, out = dtypes(s.In), dtypes(s.Out)

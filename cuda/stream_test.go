@@ -193,7 +193,7 @@ func TestAdopt(t *testing.T) {
 func TestDevice(t *testing.T) {
 	b, _ := open(t)
 	require.Equal(t, graph.Device{
-		Name: "Fake H200", Kind: "cuda", Units: 132, Capability: 90, Memory: 256 << 20, Features: "driver 12.4, no cublaslt", Alignment: 256,
+		Name: "Fake H200", Kind: "cuda", Units: 132, Capability: 90, Memory: 256 << 20, Features: "driver 12.4, no cublaslt", Alignment: 256, Half: true,
 	}, b.Device())
 	require.Equal(t, "cuda:0 (Fake H200)", b.Driver().String())
 }

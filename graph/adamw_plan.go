@@ -167,10 +167,7 @@ func (p *adamWPlan) prepare(o *adamWOptions, lr, scale float64, t int) error {
 	if err := p.stream.Upload(p.hyper, p.numbers); err != nil {
 		return err
 	}
-	if k, ok := p.kernel.(Preparer); ok {
-		return k.Prepare(p.stream, &p.work)
-	}
-	return nil
+	return p.kernel.Prepare(p.stream, &p.work)
 }
 
 // launch enqueues the kernel.

@@ -23,6 +23,7 @@ type Device struct {
 	Features   string // what else the choice of kernels depends on, such as the SIMD level of a CPU
 	Alignment  int    // of every operand in memory from Alloc, in bytes: a power of two, at least 8
 	Host       bool   // the device's memory is the host's: ops read and write it by their own Do, without copies
+	Half       bool   // the device computes in half precision, too: see Backend.Storage
 }
 
 // Backend is a device with kernels. It does not know of graphs: a Machine plans, places the operands in the backend's
@@ -31,8 +32,6 @@ type Device struct {
 // A cell (*cpu.Buf, within ops.Arg) holds the device address of an operand. Cells are bound to kernels once and may be
 // pointed elsewhere between runs, so kernels read them anew at each launch.
 //
-// A Backend whose streams work while the host goes on has a method Synchronize() error that waits for all of them.
-//
 // A Backend may be used by several machines at once, from several goroutines; a Stream, and what is bound for it, by one.
 type Backend interface {
 	Device() Device
@@ -40,6 +39,12 @@ type Backend interface {
 	// Offers returns the implementations of an op in order of preference, none for an op that the backend does not know.
 	// It may offer what a guard refuses later: then the plan can say why.
 	Offers(Site) []Implementation
+
+	// Storage returns the types in which the operands of a site should lie where activations are stored in half,
+	// ops.BFloat16 or ops.Float16. The site's In are as they lie so far, its Out as the graph has them. A machine puts an
+	// ops.CastOp before an input that should be of another type, and makes the outputs of the types that it is told: only
+	// float32 and half may take each other's place. It is called only where Device().Half.
+	Storage(s Site, half tensor.Dtype) (in, out []tensor.Dtype)
 
 	// Alloc returns zeroed memory of the device, aligned to Device().Alignment at least.
 	Alloc(bytes int) (Memory, error)
@@ -51,6 +56,9 @@ type Backend interface {
 	// no copy, no allocation. ok is false for a value that must be uploaded; a Host backend uploads none. A value of
 	// another type or shape than want, or of another device, is an error.
 	Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (ok bool, err error)
+
+	// Synchronize waits until everything that was enqueued in all streams has ended.
+	Synchronize() error
 
 	// Close frees what the backend itself holds. Memory and streams must have been freed before.
 	Close() error
@@ -78,16 +86,6 @@ func checkBackend(b Backend) error {
 	return nil
 }
 
-// HalfBackend is a Backend that can also compute in half precision.
-type HalfBackend interface {
-	Backend
-	// Storage returns the types in which the operands of a site should lie where activations are stored in half,
-	// ops.BFloat16 or ops.Float16. The site's In are as they lie so far, its Out as the graph has them. A machine puts an
-	// ops.CastOp before an input that should be of another type, and makes the outputs of the types that it is told: only
-	// float32 and half may take each other's place.
-	Storage(s Site, half tensor.Dtype) (in, out []tensor.Dtype)
-}
-
 // Site is a place in a graph that wants an implementation.
 type Site struct {
 	Op      G.Op     // nil for a Spec that is no op of the graph
@@ -103,26 +101,44 @@ type Implementation interface {
 	// Guard returns nil if the implementation can run the site, or *Unsupported. It depends on the site and the device
 	// alone.
 	Guard(Site) error
+	// Cost returns what the op has to do at the least.
+	Cost(Site) Cost
 	// Bind returns the kernel for the operands behind in and out, whose cells are not placed yet. An *Unsupported error
 	// selects the next implementation, any other one ends the planning.
 	Bind(site Site, in, out []ops.Arg) (Kernel, error)
+}
+
+// Cost is what an op has to do at the least: the arithmetic of its products, and its operands read or written once.
+type Cost struct {
+	FLOPs float64 // see ops.FLOPs
+	Bytes float64
+}
+
+// CostOf returns the cost of a site as ops.FLOPs counts it.
+func CostOf(s Site) Cost {
+	var c Cost
+	if s.Spec != nil {
+		c.FLOPs = ops.FLOPs(s.Spec, s.In)
+	}
+	for _, list := range [][]ops.Operand{s.In, s.Out} {
+		for _, o := range list {
+			c.Bytes += float64(o.Bytes())
+		}
+	}
+	return c
 }
 
 // Kernel is an op bound to its operands. It writes every element of its outputs and reads none of them first.
 type Kernel interface {
 	// WorkBytes returns the work memory that a launch needs beside the operands.
 	WorkBytes() int
+	// Prepare does what a capture cannot hold, such as an upload of addresses. It is called before each launch or replay,
+	// with the memory that Launch has: outside of captures.
+	Prepare(s Stream, work *cpu.Buf) error
 	// Launch enqueues the kernel on s, which must be of the same backend; work holds at least WorkBytes, aligned like an
 	// operand and undefined. It allocates nothing once warm. An error of what had been enqueued earlier may come here and
 	// in any other call: as a *LaunchError.
 	Launch(s Stream, work *cpu.Buf) error
-}
-
-// Preparer is a Kernel with work that a capture cannot hold, such as an upload of addresses.
-type Preparer interface {
-	Kernel
-	// Prepare is called before each launch or replay, with the memory that Launch has: outside of captures.
-	Prepare(s Stream, work *cpu.Buf) error
 }
 
 // Memory is a block of device memory.

@@ -44,6 +44,17 @@ func (b *cpuBackend) Offers(s Site) []Implementation {
 	return []Implementation{cpuImplementation{b.workers}}
 }
 
+// Storage implements Backend: there is no half precision.
+func (b *cpuBackend) Storage(s Site, _ tensor.Dtype) (in, out []tensor.Dtype) {
+	for _, o := range s.In {
+		in = append(in, o.Dtype)
+	}
+	for _, o := range s.Out {
+		out = append(out, o.Dtype)
+	}
+	return in, out
+}
+
 // Alloc implements Backend. More than the host's physical memory is an error that names both.
 func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	if bytes < 0 {
@@ -71,6 +82,9 @@ func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, err
 	return true, nil
 }
 
+// Synchronize implements Backend: streams of the CPU have nothing under way.
+func (b *cpuBackend) Synchronize() error { return nil }
+
 // Close implements Backend.
 func (b *cpuBackend) Close() error { return nil }
 
@@ -92,6 +106,8 @@ func (cpuImplementation) Name() string { return "cpu" }
 
 func (cpuImplementation) Guard(Site) error { return nil }
 
+func (cpuImplementation) Cost(s Site) Cost { return CostOf(s) }
+
 func (i cpuImplementation) Bind(s Site, in, out []ops.Arg) (Kernel, error) {
 	k := new(cpuKernel)
 	if err := s.Spec.Bind(&k.kernel, in, out); err != nil {
@@ -107,6 +123,8 @@ type cpuKernel struct {
 }
 
 func (k *cpuKernel) WorkBytes() int { return k.work }
+
+func (k *cpuKernel) Prepare(Stream, *cpu.Buf) error { return nil }
 
 func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
 	stream, ok := s.(*cpuStream)

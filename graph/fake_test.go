@@ -65,6 +65,10 @@ func (f *fake) Offers(s graph.Site) []graph.Implementation {
 	return list
 }
 
+func (f *fake) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
+	return f.cpu.Storage(s, half)
+}
+
 func (f *fake) Alloc(bytes int) (graph.Memory, error) {
 	if f.exhausted != nil {
 		return nil, f.exhausted
@@ -139,6 +143,8 @@ func (i fakeImplementation) Guard(s graph.Site) error {
 	}
 	return nil
 }
+
+func (fakeImplementation) Cost(s graph.Site) graph.Cost { return graph.CostOf(s) }
 
 func (i fakeImplementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
 	if i.fake.broken != nil {

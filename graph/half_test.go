@@ -18,6 +18,12 @@ import (
 // halfFake is a fake device that can store bfloat16. It computes in float32.
 type halfFake struct{ *fake }
 
+func (f halfFake) Device() graph.Device {
+	d := f.fake.Device()
+	d.Half = true
+	return d
+}
+
 func (f halfFake) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	single := map[string]bool{"weight gradient of linear": true, "cross entropy": true}
 	for _, o := range s.In {
@@ -87,6 +93,8 @@ func (k *halfKernel) WorkBytes() int {
 	}
 	return k.Kernel.WorkBytes()
 }
+
+func (*halfKernel) Prepare(graph.Stream, *cpu.Buf) error { return nil }
 
 func (k *halfKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	if k.Kernel == nil {

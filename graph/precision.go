@@ -166,7 +166,7 @@ func (p *program) implement(st *step, site Site) error {
 		}
 		return p.dispatch(st, site)
 	}
-	if b, ok := p.backend.(HalfBackend); ok && ops.IsHalf(p.half) {
+	if ops.IsHalf(p.half) {
 		wish := site
 		for _, s := range from {
 			wish.In = append(wish.In, s.arg.Operand)
@@ -174,7 +174,7 @@ func (p *program) implement(st *step, site Site) error {
 		for _, s := range st.out {
 			wish.Out = append(wish.Out, s.arg.Operand)
 		}
-		in, out := b.Storage(wish, p.half)
+		in, out := p.backend.Storage(wish, p.half)
 		if len(in) != len(from) || len(out) != len(st.out) {
 			return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", p.device.Kind, len(in), len(out), len(from), len(st.out))
 		}

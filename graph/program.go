@@ -86,6 +86,7 @@ type check struct {
 type choice struct {
 	name    string
 	refused []Refusal
+	cost    Cost
 }
 
 // hostName is the name of ops that run by their own Do.
@@ -132,7 +133,7 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err
 	}
-	if _, ok := b.(HalfBackend); ops.IsHalf(p.half) && !ok {
+	if ops.IsHalf(p.half) && !p.device.Half {
 		return nil, fmt.Errorf("precision %v: %s computes in float32", o.precision, p.device.Kind)
 	}
 	if p.device.Alignment < 8 || p.device.Alignment&(p.device.Alignment-1) != 0 {
@@ -306,7 +307,7 @@ func (p *program) dispatch(st *step, site Site) error {
 		}
 		return list
 	}
-	kernel, name, err := choose(p.backend, site, args(st.in), args(st.out), func(r Refusal) error {
+	kernel, by, err := choose(p.backend, site, args(st.in), args(st.out), func(r Refusal) error {
 		if p.policy.Strict {
 			return fmt.Errorf("strict: %s: %w", r.Name, r.Why)
 		}
@@ -317,7 +318,7 @@ func (p *program) dispatch(st *step, site Site) error {
 		return err
 	}
 	if st.kernel = kernel; kernel != nil {
-		st.chosen.name = name
+		st.chosen.name, st.chosen.cost = by.Name(), by.Cost(site)
 		return nil
 	}
 	if p.policy.Strict && !p.device.Host {
@@ -335,28 +336,28 @@ func (st *step) ofWeight() int {
 	return 0
 }
 
-// choose binds the first implementation that takes the site and returns it with its name, or nil where there is none.
+// choose binds the first implementation that takes the site and returns both, or nil where there is none.
 // refused, if not nil, is told of each that was preferred; its error ends the search.
-func choose(b Backend, site Site, in, out []ops.Arg, refused func(Refusal) error) (Kernel, string, error) {
+func choose(b Backend, site Site, in, out []ops.Arg, refused func(Refusal) error) (Kernel, Implementation, error) {
 	for _, i := range b.Offers(site) {
 		err := i.Guard(site)
 		if err == nil {
 			var k Kernel
 			if k, err = i.Bind(site, in, out); err == nil {
-				return k, i.Name(), nil
+				return k, i, nil
 			}
 		}
 		var u *Unsupported
 		if !errors.As(err, &u) {
-			return nil, "", fmt.Errorf("%s: %w", i.Name(), err)
+			return nil, nil, fmt.Errorf("%s: %w", i.Name(), err)
 		}
 		if refused != nil {
 			if err := refused(Refusal{i.Name(), u}); err != nil {
-				return nil, "", err
+				return nil, nil, err
 			}
 		}
 	}
-	return nil, "", nil
+	return nil, nil, nil
 }
 
 // counter returns the index of a name's counter.

@@ -28,10 +28,8 @@ func (m *Machine) runSegment(s *segment) error {
 
 // launch enqueues a kernel, outside of captures.
 func (m *Machine) launch(k Kernel) error {
-	if p, ok := k.(Preparer); ok {
-		if err := p.Prepare(m.stream, &m.work); err != nil {
-			return err
-		}
+	if err := k.Prepare(m.stream, &m.work); err != nil {
+		return err
 	}
 	return k.Launch(m.stream, &m.work)
 }
@@ -44,11 +42,9 @@ func (m *Machine) replaySegment(s *segment, solver *adamWPlan) error {
 		r = &s.followed
 	}
 	for i := s.from; i < s.to; i++ {
-		if p, ok := m.steps[i].kernel.(Preparer); ok {
-			m.at = &m.steps[i]
-			if err := p.Prepare(m.stream, &m.work); err != nil {
-				return err
-			}
+		m.at = &m.steps[i]
+		if err := m.at.kernel.Prepare(m.stream, &m.work); err != nil {
+			return err
 		}
 	}
 	if r.replay == nil || r.moves != m.moves || r.solver != solver {

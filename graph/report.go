@@ -31,6 +31,7 @@ type PlanStep struct {
 	Prologue       bool          // a cast of an input; Machine.Train leaves it out where the solver's step has made it
 	Implementation string        // of the backend, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
+	Cost           Cost      // of the implementation; zero for an op on the host
 	Refused        []Refusal // implementations that were preferred, and why they were not taken
 }
 
@@ -81,7 +82,7 @@ func (p *program) newPlan(arena, bound int) Plan {
 	for i := range p.steps {
 		st := &p.steps[i]
 		ps := PlanStep{
-			Node: st.node, Op: st.opName(), Spec: st.spec, Prologue: i < len(p.prologue), Implementation: st.chosen.name, Refused: st.chosen.refused,
+			Node: st.node, Op: st.opName(), Spec: st.spec, Prologue: i < len(p.prologue), Implementation: st.chosen.name, Refused: st.chosen.refused, Cost: st.chosen.cost,
 		}
 		for _, s := range st.in {
 			ps.Inputs = append(ps.Inputs, s.arg.Operand)

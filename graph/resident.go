@@ -132,14 +132,6 @@ func (r *Resident) let(values []G.Value) error {
 // Values returns the values on the device, in the order of those that they were copied from.
 func (r *Resident) Values() []G.Value { return r.device }
 
-// settle waits for what is under way on the device, in whichever queue.
-func (r *Resident) settle() error {
-	if b, ok := r.backend.(interface{ Synchronize() error }); ok {
-		return b.Synchronize()
-	}
-	return nil
-}
-
 // Upload copies the host values to the device again, after what is under way there. A machine with copies in half precision
 // has to Refresh.
 func (r *Resident) Upload() error {
@@ -156,7 +148,7 @@ func (r *Resident) upload() error {
 	if r.stream == nil {
 		return nil
 	}
-	if err := r.settle(); err != nil {
+	if err := r.backend.Synchronize(); err != nil {
 		return err
 	}
 	for i, a := range r.args {
@@ -175,7 +167,7 @@ func (r *Resident) Download() error {
 	if r.stream == nil {
 		return nil
 	}
-	if err := r.settle(); err != nil {
+	if err := r.backend.Synchronize(); err != nil {
 		return fmt.Errorf("graph: resident values: download: %w", err)
 	}
 	for i, a := range r.args {

@@ -28,6 +28,10 @@ func (CompressedAttentionOp) attention() {}
 // Name implements Spec.
 func (CompressedAttentionOp) Name() string { return "compressed attention" }
 
+func (op CompressedAttentionOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[2], 2, 2, compressedPairs(in[0].Shape[1], op.BlockLen, op.Stride))
+}
+
 // Infer implements Spec.
 func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	if err := checkBlocks(op.BlockLen, op.Stride); err != nil {
@@ -68,6 +72,10 @@ type CompressedAttentionGradOp struct {
 
 // Name implements Spec.
 func (CompressedAttentionGradOp) Name() string { return "gradient of compressed attention" }
+
+func (op CompressedAttentionGradOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[2], 6, 4, compressedPairs(in[0].Shape[1], op.BlockLen, op.Stride))
+}
 
 // Infer implements Spec.
 func (op CompressedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {

@@ -22,6 +22,10 @@ func (CausalAttentionOp) attention() {}
 // Name implements Spec.
 func (CausalAttentionOp) Name() string { return "causal attention" }
 
+func (CausalAttentionOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[2], 2, 2, windowPairs(in[0].Shape[1], in[0].Shape[1]))
+}
+
 // Infer implements Spec.
 func (CausalAttentionOp) Infer(in []Operand) ([]Operand, error) { return inferTokens(in) }
 
@@ -48,6 +52,10 @@ type CausalAttentionGradOp struct{}
 
 // Name implements Spec.
 func (CausalAttentionGradOp) Name() string { return "gradient of causal attention" }
+
+func (CausalAttentionGradOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[2], 6, 4, windowPairs(in[0].Shape[1], in[0].Shape[1]))
+}
 
 // Infer implements Spec.
 func (op CausalAttentionGradOp) Infer(in []Operand) ([]Operand, error) {

@@ -78,6 +78,10 @@ type LinearOp struct {
 // Name implements Spec.
 func (LinearOp) Name() string { return "linear" }
 
+func (LinearOp) flops(in []Operand) float64 {
+	return 2 * float64(in[0].Elements()) * float64(in[1].Shape[0])
+}
+
 // Infer implements Spec.
 func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
 	want := []input{float("x", -1), float("w", 2)}
@@ -193,6 +197,10 @@ type LinearInputGradOp struct {
 // Name implements Spec.
 func (LinearInputGradOp) Name() string { return "input gradient of linear" }
 
+func (LinearInputGradOp) flops(in []Operand) float64 {
+	return 2 * float64(in[0].Elements()) * float64(in[1].Shape[1])
+}
+
 // Infer implements Spec.
 func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("dy", -1), float("w", 2)); err != nil {
@@ -232,6 +240,10 @@ type LinearWeightGradOp struct {
 
 // Name implements Spec.
 func (LinearWeightGradOp) Name() string { return "weight gradient of linear" }
+
+func (op LinearWeightGradOp) flops(in []Operand) float64 {
+	return 2 * float64(in[0].Elements()) * float64(op.Out)
+}
 
 // Infer implements Spec.
 func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {

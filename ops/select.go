@@ -30,6 +30,10 @@ type SelectBlocksOp struct {
 // Name implements Spec.
 func (SelectBlocksOp) Name() string { return "select blocks" }
 
+func (op SelectBlocksOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[0], 2, 0, compressedPairs(in[0].Shape[1], op.Params.BlockLen, op.Params.Stride))
+}
+
 // Infer implements Spec.
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 	if err := op.Params.Validate(); err != nil {

@@ -28,6 +28,10 @@ func (SelectedAttentionOp) attention() {}
 // Name implements Spec.
 func (SelectedAttentionOp) Name() string { return "selected attention" }
 
+func (op SelectedAttentionOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[2], 2, 2, selectedPairs(in[0].Shape[1], op.SelectBlock, in[3].Shape[3]))
+}
+
 // Infer implements Spec.
 func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	if err := positive("selection block l'", op.SelectBlock); err != nil {

@@ -14,6 +14,10 @@ type SelectedAttentionGradOp struct {
 // Name implements Spec.
 func (SelectedAttentionGradOp) Name() string { return "gradient of selected attention" }
 
+func (op SelectedAttentionGradOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[2], 6, 4, selectedPairs(in[0].Shape[1], op.SelectBlock, in[3].Shape[3]))
+}
+
 // Infer implements Spec.
 func (op SelectedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferAttentionGrad(SelectedAttentionOp(op), in)

@@ -26,6 +26,10 @@ func (op SlidingWindowOp) mask(s int) span { return span{1, 1, min(op.Window, s)
 // Name implements Spec.
 func (SlidingWindowOp) Name() string { return "sliding window" }
 
+func (op SlidingWindowOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[2], 2, 2, windowPairs(in[0].Shape[1], op.Window))
+}
+
 // Infer implements Spec.
 func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 	if err := positive("window w", op.Window); err != nil {
@@ -59,6 +63,10 @@ type SlidingWindowGradOp struct {
 
 // Name implements Spec.
 func (SlidingWindowGradOp) Name() string { return "gradient of sliding window" }
+
+func (op SlidingWindowGradOp) flops(in []Operand) float64 {
+	return attentionFLOPs(in[0], in[2], 6, 4, windowPairs(in[0].Shape[1], op.Window))
+}
 
 // Infer implements Spec.
 func (op SlidingWindowGradOp) Infer(in []Operand) ([]Operand, error) {
