@@ -84,7 +84,7 @@ func TestEveryOpHasKernels(t *testing.T) {
 		})
 	}
 	for _, s := range []ops.Spec{
-		ops.SlidingWindowOp{}, ops.SlidingWindowGradOp{}, ops.CausalAttentionOp{}, ops.CausalAttentionGradOp{}, ops.CompressedAttentionOp{},
+		ops.SlidingWindowOp{}, ops.SlidingWindowGradOp{}, ops.CompressedAttentionOp{},
 		ops.CompressedAttentionGradOp{}, ops.SelectedAttentionOp{}, ops.SelectedAttentionGradOp{}, ops.SelectBlocksOp{}, ops.CompressMeanOp{},
 		ops.CompressMeanGradOp{}, ops.CompressMLPOp{}, ops.CompressMLPGradOp{}, ops.LinearOp{}, ops.LinearInputGradOp{}, ops.LinearWeightGradOp{},
 		ops.LinearBiasGradOp{}, ops.SiLUOp{}, ops.SiLUGradOp{}, ops.SigmoidOp{}, ops.SigmoidGradOp{}, ops.SoftmaxOp{}, ops.SoftmaxGradOp{},

@@ -42,7 +42,7 @@ func (b *Backend) Offers(s graph.Site) []graph.Implementation {
 // onMatrixUnits reports whether an op has kernels on matrix units, for some sizes.
 func onMatrixUnits(s graph.Site) bool {
 	switch s.Spec.(type) {
-	case ops.SlidingWindowOp, ops.SlidingWindowGradOp, ops.CausalAttentionOp, ops.CausalAttentionGradOp, ops.CompressedAttentionOp,
+	case ops.SlidingWindowOp, ops.SlidingWindowGradOp, ops.CompressedAttentionOp,
 		ops.CompressedAttentionGradOp, ops.SelectedAttentionOp, ops.SelectedAttentionGradOp, ops.SelectBlocksOp:
 		return len(s.In) > 0 && ops.IsHalf(s.In[0].Dtype)
 	}

@@ -13,10 +13,6 @@ func compileOp(site graph.Site, gpu kernels.GPU, in, out []ops.Arg) (compiled, e
 		return compileAttention(gpu, in, out, func(a kernels.Attention) span { return a.SlidingWindow(int64(op.Window)) })
 	case ops.SlidingWindowGradOp:
 		return compileAttentionGrad(gpu, in, out, func(a kernels.Attention) span { return a.SlidingWindow(int64(op.Window)) })
-	case ops.CausalAttentionOp:
-		return compileAttention(gpu, in, out, kernels.Attention.Causal)
-	case ops.CausalAttentionGradOp:
-		return compileAttentionGrad(gpu, in, out, kernels.Attention.Causal)
 	case ops.CompressedAttentionOp:
 		return compileAttention(gpu, in, out, compressedOf(op))
 	case ops.CompressedAttentionGradOp:

@@ -21,9 +21,9 @@ func (b *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dty
 	lowered := true
 	keepIn, keepOut := []int{}, []int{} // places of what stays float32
 	switch s.Spec.(type) {
-	case ops.SlidingWindowOp, ops.CausalAttentionOp, ops.CompressedAttentionOp, ops.SelectedAttentionOp:
+	case ops.SlidingWindowOp, ops.CompressedAttentionOp, ops.SelectedAttentionOp:
 		keepOut = []int{1}
-	case ops.SlidingWindowGradOp, ops.CausalAttentionGradOp, ops.CompressedAttentionGradOp:
+	case ops.SlidingWindowGradOp, ops.CompressedAttentionGradOp:
 		keepIn = []int{4}
 	case ops.SelectedAttentionGradOp:
 		keepIn = []int{5}

@@ -54,7 +54,7 @@ func TestAttentionErrors(t *testing.T) {
 		{window(q, k, of(tensor.Float32, 1, 10, 2, 8), 4), "ops: sliding window: v is float32, the inputs before it are float64"},
 		{window(q, k, of(tensor.Int, 1, 10, 2, 8), 4), "ops: sliding window: v is int, want float32 or float64"},
 		{window(q, k, nil, 4), "ops: sliding window: input 2 is nil"},
-		{func() (*G.Node, error) { return ops.CausalAttention(q, k, f(1, 10, 3, 8)) }, "ops: causal attention: v has shape"},
+		{func() (*G.Node, error) { return ops.CausalAttention(q, k, f(1, 10, 3, 8)) }, "ops: sliding window: v has shape"},
 		{compressed(kc, kc, 4, 3), "ops: compressed attention: stride d = 3 does not divide the block length l = 4"},
 		{compressed(kc, kc, 0, 3), "ops: compressed attention: block length l is 0, want at least 1"},
 		{compressed(kc, kc, 2, 2), "ops: compressed attention: kc has 4 rows, want 5 for 10 queries"},
@@ -137,5 +137,5 @@ func TestAttentionErrorsOfGradients(t *testing.T) {
 	Q := q.node(g, tensor.Float64)
 	o := G.Must(ops.CausalAttention(Q, k.node(g, tensor.Float64), v.node(g, tensor.Float64)))
 	_, err := G.Grad(G.Must(G.Sum(G.Must(ops.LSE(o)))), Q)
-	require.ErrorContains(t, err, "ops: causal attention: no gradient flows through output 1")
+	require.ErrorContains(t, err, "ops: sliding window: no gradient flows through output 1")
 }

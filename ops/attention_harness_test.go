@@ -161,7 +161,7 @@ func branches(c sizes, p ops.Params) []branch {
 			[]array{q, k, v}, ref.WindowMask(p.Window),
 		},
 		{
-			"dense", ops.CausalAttentionOp{}, ops.CausalAttentionGradOp{},
+			"dense", ops.SlidingWindowOp{Window: c.S}, ops.SlidingWindowGradOp{Window: c.S},
 			func(in []*G.Node) (*G.Node, error) { return ops.CausalAttention(in[0], in[1], in[2]) },
 			[]array{q, k, v}, ref.CausalMask(),
 		},

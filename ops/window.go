@@ -14,6 +14,16 @@ func SlidingWindow(q, k, v *gorgonia.Node, window int) (*gorgonia.Node, error) {
 	return Apply(SlidingWindowOp{window}, q, k, v)
 }
 
+// CausalAttention returns dense attention of each query over all tokens up to its own, what NSA is measured against: a
+// SlidingWindow of S.
+func CausalAttention(q, k, v *gorgonia.Node) (*gorgonia.Node, error) {
+	window := 1 // for a q that SlidingWindow refuses
+	if q != nil && q.Shape().Dims() == 4 {
+		window = max(window, q.Shape()[1])
+	}
+	return SlidingWindow(q, k, v, window)
+}
+
 // SlidingWindowOp is the Spec of SlidingWindow: q, k, v -> o, lse.
 type SlidingWindowOp struct {
 	Window int // w: tokens that a query sees, its own included
