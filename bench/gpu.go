@@ -16,6 +16,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -53,7 +54,7 @@ func sourceText() ([]byte, error) {
 type trainer struct {
 	weights *tinylm.Weights
 	model   *tinylm.Model
-	solver  *graph.AdamW
+	solver  *optim.AdamW
 	loss    *graph.Watch
 	gpu     int // its number
 }
@@ -96,7 +97,7 @@ func (t *trainer) start(r *report) (err error) {
 		t.model.Tokens()[i] = int32(text[i%len(text)])
 	}
 	t.model.NextTokens()
-	if t.solver, err = graph.NewAdamW(graph.WithSolverMachine(t.model.Machine())); err != nil {
+	if t.solver, err = optim.NewAdamW(optim.WithMachine(t.model.Machine())); err != nil {
 		return err
 	}
 	t.loss, err = t.model.WatchLoss()
@@ -105,7 +106,7 @@ func (t *trainer) start(r *report) (err error) {
 
 // step begins a training step and waits for the loss of the one before.
 func (t *trainer) step() error {
-	if err := t.model.Step(t.solver); err != nil {
+	if err := t.model.RunAndStep(t.solver); err != nil {
 		return err
 	}
 	if err := t.loss.Fetch(); err != nil {

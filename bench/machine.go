@@ -12,7 +12,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -111,12 +111,12 @@ func (c machineCase) measure(vm string) error {
 		m.Tokens()[i] = int32(i * 7919 % 256)
 	}
 	m.NextTokens()
-	solver, err := graph.NewAdamW()
+	solver, err := optim.NewAdamW()
 	if err != nil {
 		return err
 	}
 	step := func() error {
-		_, err := m.Train(solver)
+		_, err := m.LossAndStep(solver)
 		return err
 	}
 	t, err := seconds(3, step)

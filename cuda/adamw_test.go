@@ -11,6 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -20,7 +21,7 @@ import (
 type optimizer struct {
 	machine *graph.Machine
 	weights G.Nodes
-	solver  *graph.AdamW
+	solver  *optim.AdamW
 	grads   []G.ValueGrad
 }
 
@@ -54,7 +55,7 @@ func newOptimizer(t testing.TB, b *cuda.Backend) *optimizer {
 	o.machine, err = graph.NewMachine(g, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, o.machine.Close()) })
-	o.solver, err = graph.NewAdamW(graph.WithSolverMachine(o.machine), graph.WithClip(0.1))
+	o.solver, err = optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, o.solver.Close()) })
 	o.grads = G.NodesToValueGrads(o.weights)

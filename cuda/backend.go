@@ -17,7 +17,7 @@ import (
 // Option changes how a GPU is opened: see package driver.
 type Option = driver.Option
 
-// Backend is a GPU as a graph.Machine and a graph.AdamW use it.
+// Backend is a GPU as a graph.Machine and its solvers use it.
 type Backend struct {
 	dev      *driver.Device
 	about    graph.Device

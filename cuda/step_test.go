@@ -7,6 +7,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -23,12 +24,12 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 		m, err := tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
 			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
 		require.NoError(t, err)
-		solver, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+		solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
 		require.NoError(t, err)
 		loss, err := m.WatchLoss()
 		require.NoError(t, err)
 		step := func() {
-			require.NoError(t, m.Step(solver))
+			require.NoError(t, m.RunAndStep(solver))
 			require.NoError(t, loss.Fetch())
 			if loss.Waiting() == 2 {
 				_, err := loss.Next()

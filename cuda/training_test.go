@@ -13,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
 
 // trainingSteps are enough for a step without, one with and one after the recording.
@@ -70,7 +71,7 @@ func training(t testing.TB, drv driver.Driver, p graph.Precision) (failures []er
 		return failures
 	}
 	defer func() { try("close of the machine", m.Close) }()
-	solver, err := graph.NewAdamW(graph.WithSolverMachine(m), graph.WithClip(1))
+	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1))
 	require.NoError(t, err)
 	defer func() { try("close of the solver", solver.Close) }()
 	var loss, norm *graph.Watch
@@ -79,7 +80,7 @@ func training(t testing.TB, drv driver.Driver, p graph.Precision) (failures []er
 	}
 	grads := G.NodesToValueGrads(weights)
 	for i := range trainingSteps {
-		if !try("train", func() error { return m.Train(solver, grads) }) {
+		if !try("train", func() error { return m.RunAndStep(solver, grads) }) {
 			return failures
 		}
 		require.Equal(t, i+1, solver.Steps())
@@ -180,7 +181,7 @@ func train(b *cuda.Backend, g *G.ExprGraph, p graph.Precision, results, weights 
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	solver, err := graph.NewAdamW(graph.WithSolverMachine(m))
+	solver, err := optim.NewAdamW(optim.WithMachine(m))
 	if err != nil {
 		return err
 	}
@@ -190,7 +191,7 @@ func train(b *cuda.Backend, g *G.ExprGraph, p graph.Precision, results, weights 
 		return err
 	}
 	for range steps {
-		if err := errors.Join(m.Train(solver, G.NodesToValueGrads(weights)), loss.Fetch()); err != nil {
+		if err := errors.Join(m.RunAndStep(solver, G.NodesToValueGrads(weights)), loss.Fetch()); err != nil {
 			return err
 		}
 		if _, err := loss.Next(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -40,7 +41,7 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.NoError(t, err)
 	eval, err := tinylm.NewModel(w, 2, 64, machine)
 	require.NoError(t, err)
-	s, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+	s, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
 	require.NoError(t, err)
 
 	casts := func(step func() error) int {
@@ -49,7 +50,7 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 		require.NoError(t, m.Machine().Synchronize())
 		return f.ran("cast") - before
 	}
-	train := func() error { return m.Step(s) }
+	train := func() error { return m.RunAndStep(s) }
 	all := casts(train)
 	require.Greater(t, all, 5)
 	require.Less(t, casts(train), 3, "the optimizer has made them")
@@ -58,10 +59,10 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.Equal(t, 3, f.ran("adamw_update"), "before the weights were read")
 	require.NoError(t, w.Restore(path))
 	require.Equal(t, all, casts(train), "of the restored weights")
-	_, err = m.Train(G.NewAdamSolver())
-	require.ErrorContains(t, err, "a *gorgonia.AdamSolver cannot change them: want a graph.AdamW")
+	_, err = m.LossAndStep(G.NewAdamSolver())
+	require.ErrorContains(t, err, "a *gorgonia.AdamSolver cannot change them: want an optim.AdamW")
 	require.Less(t, casts(train), 3)
-	_, err = m.Train(s)
+	_, err = m.LossAndStep(s)
 	require.NoError(t, err)
 	require.NoError(t, eval.Run())
 	require.Equal(t, 6, f.ran("adamw_update"), "before another model has read the weights")

@@ -3,13 +3,13 @@ package graph
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -64,23 +64,12 @@ type Backend interface {
 	Close() error
 }
 
-// isNil reports whether v is nil, or holds a pointer or a function that is nil, such as what came with an error.
-func isNil(v any) bool {
-	switch r := reflect.ValueOf(v); r.Kind() {
-	case reflect.Invalid:
-		return true
-	case reflect.Pointer, reflect.Func:
-		return r.IsNil()
-	}
-	return false
-}
-
-// checkBackend returns an error for no backend.
-func checkBackend(b Backend) error {
+// CheckBackend returns an error for nil and for a nil pointer.
+func CheckBackend(b Backend) error {
 	switch {
 	case b == nil:
 		return errors.New("the backend is nil")
-	case isNil(b):
+	case value.IsNil(b):
 		return fmt.Errorf("the backend is a nil %T", b)
 	}
 	return nil

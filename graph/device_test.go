@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -200,7 +201,7 @@ func TestBackendErrors(t *testing.T) {
 // TestTrainingOnDevice: weights that live on the device are trained by runs and steps of which none waits for another.
 func TestTrainingOnDevice(t *testing.T) {
 	const steps = 4
-	train := func(n network, wrt G.Nodes, solver *graph.AdamW, m *graph.Machine) {
+	train := func(n network, wrt G.Nodes, solver *optim.AdamW, m *graph.Machine) {
 		for i := range steps {
 			values := make([]G.Value, len(wrt))
 			for j, w := range wrt {
@@ -219,7 +220,7 @@ func TestTrainingOnDevice(t *testing.T) {
 	_, err := graph.Grad(n.cost, wrt...)
 	require.NoError(t, err)
 	m := newMachine(t, n.graph)
-	solver, err := graph.NewAdamW()
+	solver, err := optim.NewAdamW()
 	require.NoError(t, err)
 	train(n, wrt, solver, m)
 	norm, err := solver.Norm()
@@ -246,7 +247,7 @@ func TestTrainingOnDevice(t *testing.T) {
 		require.NoError(t, G.Let(w, stream.View(at)))
 	}
 	m = newMachine(t, n.graph, graph.WithBackend(f), graph.WithCapture())
-	solver, err = graph.NewAdamW(graph.WithSolverMachine(m))
+	solver, err = optim.NewAdamW(optim.WithMachine(m))
 	require.NoError(t, err)
 	f.synchronized, f.downloads = 0, 0
 	train(n, wrt, solver, m)
@@ -259,12 +260,12 @@ func TestTrainingOnDevice(t *testing.T) {
 		require.Equal(t, want[i], numbers(t, w.Value()))
 	}
 	require.NoError(t, solver.Close())
-	closed, err := graph.NewAdamW(graph.WithSolverMachine(m))
+	closed, err := optim.NewAdamW(optim.WithMachine(m))
 	require.NoError(t, err)
 	require.NoError(t, m.Close())
 	require.ErrorContains(t, closed.Step(G.NodesToValueGrads(wrt)), "the machine is closed")
-	_, err = graph.NewAdamW(graph.WithSolverMachine(m))
-	require.ErrorContains(t, err, "the machine of WithSolverMachine is closed")
+	_, err = optim.NewAdamW(optim.WithMachine(m))
+	require.ErrorContains(t, err, "the machine of WithMachine is closed")
 	require.Equal(t, 1, f.streams, "the test's own")
 }
 

@@ -9,6 +9,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
 
 // trainAgain takes steps on a device, trying again, once, what fails. It returns the losses, the norm, the weights and the
@@ -26,12 +27,12 @@ func (n *tiny) trainAgain(t *testing.T, b graph.Backend, p graph.Precision, opts
 	var m *graph.Machine
 	opts = append(opts, graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss))
 	try(func() (err error) { m, err = graph.NewMachine(n.graph, opts...); return err })
-	solver, err := graph.NewAdamW(graph.WithSolverMachine(m), graph.WithLR(0.01))
+	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(0.01))
 	require.NoError(t, err)
 	var loss *graph.Watch
 	try(func() (err error) { loss, err = m.Watch(n.loss); return err })
 	for range 4 {
-		try(func() error { return m.Train(solver, G.NodesToValueGrads(n.weights)) })
+		try(func() error { return m.RunAndStep(solver, G.NodesToValueGrads(n.weights)) })
 		try(loss.Fetch)
 		try(m.Synchronize)
 		x, err := loss.Next()

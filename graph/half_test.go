@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -221,13 +222,13 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, capture b
 	}
 	m, err := graph.NewMachine(n.graph, opts...)
 	require.NoError(t, err)
-	solver, err := graph.NewAdamW(graph.WithSolverMachine(m), graph.WithLR(0.01))
+	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(0.01))
 	require.NoError(t, err)
 	loss, err := m.Watch(n.loss)
 	require.NoError(t, err)
 	var norm *graph.Watch
 	for i := range 4 {
-		require.NoError(t, m.Train(solver, G.NodesToValueGrads(n.weights)))
+		require.NoError(t, m.RunAndStep(solver, G.NodesToValueGrads(n.weights)))
 		require.NoError(t, loss.Fetch())
 		if i == 0 {
 			norm, err = solver.WatchNorm()

@@ -43,7 +43,7 @@ type Machine struct {
 	segments []segment // the first are the prologue, if there is one
 	moves    int64     // changes of addresses that kernels read, so far
 	warm     bool      // a run has succeeded
-	fresh    bool      // the casts of weights hold: a solver's step has written them
+	upToDate bool      // the copies of weights in half precision: a solver's step has written them
 	watches  []*Watch
 	run      int64 // number of runs begun
 	at       *step // that runs, nil between steps
@@ -68,9 +68,9 @@ type segment struct {
 
 // recording is a segment as it was captured.
 type recording struct {
-	replay Replay     // nil for none
-	moves  int64      // of the machine then
-	solver *adamWPlan // whose step follows
+	replay Replay // nil for none
+	moves  int64  // of the machine then
+	solver Solver // whose step follows
 }
 
 func (r *recording) close() error {
@@ -138,7 +138,7 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 	}
 	if !m.opts.on {
 		m.opts.backend, m.owned = NewCPU(0), true
-	} else if err := checkBackend(m.opts.backend); err != nil {
+	} else if err := CheckBackend(m.opts.backend); err != nil {
 		return nil, fmt.Errorf("graph: machine: %w", err)
 	}
 	if err := m.plan(g); err != nil {

@@ -34,9 +34,9 @@ func (m *Machine) launch(k Kernel) error {
 	return k.Launch(m.stream, &m.work)
 }
 
-// replaySegment records s, with the kernel of solver if it is not nil, where that has not been done for the present addresses, and replays
+// replaySegment records s, with the kernels of solver if it is not nil, where that has not been done for the present addresses, and replays
 // it.
-func (m *Machine) replaySegment(s *segment, solver *adamWPlan) error {
+func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	r := &s.alone
 	if solver != nil {
 		r = &s.followed
@@ -62,7 +62,7 @@ func (m *Machine) replaySegment(s *segment, solver *adamWPlan) error {
 	return nil
 }
 
-func (m *Machine) record(s *segment, into *recording, solver *adamWPlan) (err error) {
+func (m *Machine) record(s *segment, into *recording, solver Solver) (err error) {
 	if err := into.close(); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (m *Machine) record(s *segment, into *recording, solver *adamWPlan) (err er
 	}
 	m.at = nil
 	if solver != nil {
-		if err := solver.launch(); err != nil {
+		if err := solver.Launch(); err != nil {
 			return err
 		}
 	}

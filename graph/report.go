@@ -28,7 +28,7 @@ type PlanStep struct {
 	Op             string        // the name of the op
 	Spec           ops.Spec      // of package ops; nil for an op that is not of it
 	Inputs         []ops.Operand // as they lie in memory
-	Prologue       bool          // a cast of an input; Machine.Train leaves it out where the solver's step has made it
+	Prologue       bool          // a cast of an input; Machine.RunAndStep leaves it out where the solver's step has made it
 	Implementation string        // of the backend, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
 	Cost           Cost      // of the implementation; zero for an op on the host

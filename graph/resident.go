@@ -8,8 +8,11 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
+
+var errClosed = errors.New("closed")
 
 // HostValue returns v in host memory: v itself, or a copy of a value of a device, after waiting for the device's queue that
 // it is of.
@@ -43,11 +46,11 @@ type Resident struct {
 // NewResident copies host values to b. It must be closed before b is, and after the machines that use it.
 func NewResident(b Backend, host []G.Value) (*Resident, error) {
 	r := &Resident{host: host, device: host, backend: b}
-	if isNil(b) {
+	if value.IsNil(b) {
 		return nil, errors.New("graph: resident values: nil backend")
 	}
 	for i, v := range host {
-		if isNil(v) {
+		if value.IsNil(v) {
 			return nil, fmt.Errorf("graph: resident values: value %d is nil", i)
 		}
 	}
@@ -61,7 +64,6 @@ func NewResident(b Backend, host []G.Value) (*Resident, error) {
 }
 
 func (r *Resident) place(b Backend) (err error) {
-	align, end := b.Device().Alignment, 0
 	for i, v := range r.host {
 		if isRemote(v) {
 			return fmt.Errorf("value %d, %v, is on a device already", i, v)
@@ -74,18 +76,15 @@ func (r *Resident) place(b Backend) (err error) {
 		}
 		a := ops.Arg{Operand: ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
 		r.args = append(r.args, a)
-		end += alignUp(a.Operand.Bytes(), align)
 	}
-	if r.memory, err = b.Alloc(end); err != nil {
-		return fmt.Errorf("memory of %d bytes: %w", end, err)
+	if r.memory, err = AllocArgs(b, r.args); err != nil {
+		return err
 	}
 	if r.stream, err = b.NewStream(); err != nil {
 		return err
 	}
-	r.device, end = nil, 0
+	r.device = nil
 	for _, a := range r.args {
-		r.memory.Place(a.Buf, end, a.Operand.Bytes())
-		end += alignUp(a.Operand.Bytes(), align)
 		r.device = append(r.device, r.stream.View(a))
 	}
 	return r.upload()
@@ -100,7 +99,7 @@ func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
 		if n != nil && n.Op() != nil {
 			return nil, fmt.Errorf("graph: move inputs: %s is not an input", describe(n))
 		}
-		if n == nil || isNil(n.Value()) {
+		if n == nil || value.IsNil(n.Value()) {
 			return nil, fmt.Errorf("graph: move inputs: %s has no value", describe(n))
 		}
 		host[i] = n.Value()

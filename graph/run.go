@@ -16,24 +16,8 @@ import (
 // nothing for graphs of this module's ops.
 func (m *Machine) RunAll() error { return m.runWith(nil, nil) }
 
-// Train runs the graph and takes a step of s, whose option WithSolverMachine names this machine: the same as RunAll and
-// s.Step(weights), but with WithCapture both are recorded and replayed as one, and the step refreshes the copies of the
-// weights in half precision in its own pass, so that the next call need not make them. Where an op on the host computes a
-// gradient, or the graph has a gorgonia.Read, the step comes after the run.
-//
-// Who changes weights on the device by other means, between two calls, calls RunAll or Refresh.
-func (m *Machine) Train(s *AdamW, weights []G.ValueGrad) error {
-	if s == nil || s.options.machine != m {
-		return errors.New("graph: machine: train: the solver is not of this machine: see WithSolverMachine")
-	}
-	return m.runWith(s, weights)
-}
-
-// Refresh makes the next run read all weights anew.
-func (m *Machine) Refresh() { m.fresh = false }
-
 // runWith runs the graph and, with a solver, its step.
-func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
+func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 	if m.stream == nil {
 		return errMachineClosed
 	}
@@ -42,7 +26,7 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 		if err != nil {
-			m.fresh = false
+			m.upToDate = false
 			err = m.runError(err)
 		}
 	}()
@@ -59,8 +43,8 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	fresh := m.fresh && solver != nil && moves == m.moves
-	m.fresh = false
+	upToDate := m.upToDate && solver != nil && moves == m.moves
+	m.upToDate = false
 	together := false
 	if solver != nil && m.warm {
 		if err := m.bind(false); err != nil { // where the gradients are going to be
@@ -69,9 +53,9 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 		together = len(m.reads) == 0 && m.inPlace(weights) // a read that fails must not leave a step behind
 	}
 	if together {
-		err = m.runAndStep(solver, weights, fresh)
+		err = m.runSegmentsAndStep(solver, weights, upToDate)
 	} else {
-		err = m.runSegments(fresh, nil)
+		err = m.runSegments(upToDate, nil)
 	}
 	if err != nil {
 		return err
@@ -87,54 +71,24 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 		return err
 	}
 	if solver != nil && !together { // only now have the gradients values that the solver can find
-		if err := solver.takeStep(weights); err != nil {
-			return fmt.Errorf("adamw: %w", err)
+		if err := solver.Step(weights); err != nil {
+			return err
 		}
 	}
+	m.upToDate = solver != nil && m.writesCopies(weights)
 	m.warm = true
 	return nil
 }
 
-// inPlace reports whether a run writes the gradients where they are bound before it. Those of ops on the host, and what a
-// TapeMachine has left in an input to be added to, are known only after it.
-func (m *Machine) inPlace(weights []G.ValueGrad) bool {
-	for _, w := range weights {
-		n, ok := w.(*G.Node)
-		if !ok || n == nil || n.Deriv() == nil {
-			return false
-		}
-		s := m.of[n.Deriv()]
-		if g, err := n.Grad(); s == nil || s.kind != kernelSlot || err != nil || g != s.bound {
-			return false
-		}
-	}
-	return true
-}
-
-// runAndStep runs all steps and the solver's one behind them.
-func (m *Machine) runAndStep(s *AdamW, weights []G.ValueGrad, fresh bool) error {
-	err := s.begin(weights)
-	if err != nil {
-		return fmt.Errorf("adamw: %w", err)
-	}
-	if err := m.runSegments(fresh, s.plan); err != nil {
-		return err
-	}
-	if err := s.end(weights, nil); err != nil {
-		return fmt.Errorf("adamw: %w", err)
-	}
-	return nil
-}
-
-// runSegments runs all steps, but for the prologue's where fresh, and then the kernel of solver, if it is not nil.
-func (m *Machine) runSegments(fresh bool, solver *adamWPlan) error {
+// runSegments runs all steps, but for the casts of weights that are upToDate, and then the kernels of solver, if it is not nil.
+func (m *Machine) runSegments(upToDate bool, solver Solver) error {
 	for i := range m.segments {
 		s := &m.segments[i]
 		var err error
 		switch {
-		case fresh && s.to <= m.refreshed:
+		case upToDate && s.to <= m.refreshed:
 		case s.kernels && m.opts.capture && m.warm:
-			var follows *adamWPlan
+			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
 			}
@@ -148,7 +102,7 @@ func (m *Machine) runSegments(fresh bool, solver *adamWPlan) error {
 	}
 	m.at = nil
 	if solver != nil {
-		return solver.launch()
+		return solver.Launch()
 	}
 	return nil
 }

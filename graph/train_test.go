@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -27,8 +28,8 @@ func stockCost(t *testing.T) (weights G.Nodes, cost *G.Node, x []float32) {
 	return G.Nodes{w}, cost, x
 }
 
-// TestTrainIsRunAndStep: also where ops on the host compute the gradients, on the CPU and on a device.
-func TestTrainIsRunAndStep(t *testing.T) {
+// TestRunAndStepIsRunAllAndStep: also where ops on the host compute the gradients, on the CPU and on a device.
+func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 	var want []float64
 	for _, onDevice := range []bool{false, true} {
 		for _, together := range []bool{false, true} {
@@ -42,7 +43,7 @@ func TestTrainIsRunAndStep(t *testing.T) {
 			require.NoError(t, err)
 			m, err := graph.NewMachine(cost.Graph(), graph.WithBackend(b), graph.WithCapture())
 			require.NoError(t, err)
-			s, err := graph.NewAdamW(graph.WithLR(0.1), graph.WithClip(0), graph.WithSolverMachine(m))
+			s, err := optim.NewAdamW(optim.WithLR(0.1), optim.WithClip(0), optim.WithMachine(m))
 			require.NoError(t, err)
 			loss, err := m.Watch(cost)
 			require.NoError(t, err)
@@ -51,7 +52,7 @@ func TestTrainIsRunAndStep(t *testing.T) {
 			for i := range 4 {
 				x[0] = float32(i*i+1) * float32(1-2*(i%2))
 				if together {
-					require.NoError(t, m.Train(s, grads))
+					require.NoError(t, m.RunAndStep(s, grads))
 				} else {
 					require.NoError(t, m.RunAll())
 					require.NoError(t, s.Step(grads))
@@ -74,8 +75,8 @@ func TestTrainIsRunAndStep(t *testing.T) {
 	}
 }
 
-// TestTrainAddsToDuals: gradients that a TapeMachine has left in inputs are not taken for those of the run.
-func TestTrainAddsToDuals(t *testing.T) {
+// TestRunAndStepAfterDuals: gradients that a TapeMachine has left in inputs are not taken for those of the run.
+func TestRunAndStepAfterDuals(t *testing.T) {
 	var norms [2][]float64
 	for i := range norms {
 		n := newTiny(t)
@@ -83,11 +84,11 @@ func TestTrainAddsToDuals(t *testing.T) {
 		require.NoError(t, tape.RunAll())
 		require.NoError(t, tape.Close())
 		m := newMachine(t, n.graph)
-		s, err := graph.NewAdamW(graph.WithLR(0.1), graph.WithSolverMachine(m))
+		s, err := optim.NewAdamW(optim.WithLR(0.1), optim.WithMachine(m))
 		require.NoError(t, err)
 		for range 4 {
 			if i == 0 {
-				require.NoError(t, m.Train(s, G.NodesToValueGrads(n.weights)))
+				require.NoError(t, m.RunAndStep(s, G.NodesToValueGrads(n.weights)))
 			} else {
 				require.NoError(t, m.RunAll())
 				require.NoError(t, s.Step(G.NodesToValueGrads(n.weights)))
@@ -101,16 +102,16 @@ func TestTrainAddsToDuals(t *testing.T) {
 	require.Equal(t, norms[1], norms[0])
 }
 
-func TestTrainRefuses(t *testing.T) {
+func TestRunAndStepRefuses(t *testing.T) {
 	n := newTiny(t)
 	m := newMachine(t, n.graph)
-	require.ErrorContains(t, m.Train(nil, nil), "not of this machine")
-	foreign, err := graph.NewAdamW()
+	require.ErrorContains(t, m.RunAndStep(nil, nil), "not of this machine")
+	foreign, err := optim.NewAdamW()
 	require.NoError(t, err)
-	require.ErrorContains(t, m.Train(foreign, nil), "not of this machine")
-	s, err := graph.NewAdamW(graph.WithSolverMachine(m))
+	require.ErrorContains(t, m.RunAndStep(foreign, nil), "not of this machine")
+	s, err := optim.NewAdamW(optim.WithMachine(m))
 	require.NoError(t, err)
-	require.ErrorContains(t, m.Train(s, []G.ValueGrad{nil}), "weight 0 is nil")
+	require.ErrorContains(t, m.RunAndStep(s, []G.ValueGrad{nil}), "weight 0 is nil")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{(*G.Node)(nil)}), "weight 0 is nil")
 	_, err = m.Watch(n.weights[0])
 	require.ErrorContains(t, err, "it is not computed")
@@ -126,7 +127,7 @@ func TestTrainRefuses(t *testing.T) {
 	var none *fake
 	_, err = graph.NewMachine(n.graph, graph.WithBackend(none))
 	require.ErrorContains(t, err, "nil *graph_test.fake")
-	_, err = graph.NewAdamW(graph.WithSolverBackend(none))
+	_, err = optim.NewAdamW(optim.WithBackend(none))
 	require.ErrorContains(t, err, "nil *graph_test.fake")
 	require.NoError(t, s.Close())
 }
@@ -241,7 +242,7 @@ func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts .
 	require.NoError(t, err)
 	m, err := graph.NewMachine(n.graph, append(opts, graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss))...)
 	require.NoError(t, err)
-	s, err := graph.NewAdamW(graph.WithSolverMachine(m), graph.WithLR(0.01))
+	s, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(0.01))
 	require.NoError(t, err)
 	look := func(v G.Value) { all = append(all, numbers(t, v)...) }
 	for i := range 4 {
@@ -249,7 +250,7 @@ func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts .
 			n.ids[j] = (n.ids[j] + int32(i+j)) % 6
 		}
 		if together {
-			require.NoError(t, m.Train(s, G.NodesToValueGrads(n.weights)))
+			require.NoError(t, m.RunAndStep(s, G.NodesToValueGrads(n.weights)))
 		} else {
 			require.NoError(t, m.RunAll())
 			require.NoError(t, s.Step(G.NodesToValueGrads(n.weights)))

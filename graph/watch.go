@@ -7,6 +7,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -35,6 +36,12 @@ func newWatch(name string, arg ops.Arg, readback func() (Readback, error)) (*Wat
 	return w, nil
 }
 
+// NewWatch returns a Watch of an operand that is not of a graph, such as a solver's norm, in the stream s. Its owner
+// closes it before s. The name is for errors.
+func NewWatch(s Stream, name string, a ops.Arg) (*Watch, error) {
+	return newWatch(name, a, func() (Readback, error) { return s.NewReadback(a.Operand) })
+}
+
 // Watch returns a Watch of a node of float32 or float64 that is computed and has a value after a run. It ends with the
 // machine.
 func (m *Machine) Watch(n *G.Node) (*Watch, error) {
@@ -46,7 +53,7 @@ func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 		return nil, fmt.Errorf("graph: machine: watch of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
 	}
 	if dt := s.arg.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("graph: machine: watch of %s: type %s, want float32 or float64", describe(n), typeName(dt))
+		return nil, fmt.Errorf("graph: machine: watch of %s: type %s, want float32 or float64", describe(n), value.TypeName(dt))
 	}
 	w, err := newWatch(s.name, s.arg, func() (Readback, error) {
 		if s.kind == hostSlot {
@@ -58,22 +65,6 @@ func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 		return nil, fmt.Errorf("graph: machine: %w", err)
 	}
 	m.watches = append(m.watches, w)
-	return w, nil
-}
-
-// WatchNorm returns a Watch of the global norm of the gradients, float64 (1), for a solver that has taken a step. It ends
-// with the solver.
-func (s *AdamW) WatchNorm() (*Watch, error) {
-	if s.closed || s.plan == nil {
-		return nil, errors.New("graph: adamw: watch of the norm: no step has been taken, or the solver is closed")
-	}
-	w, err := newWatch("the norm", s.plan.result, func() (Readback, error) {
-		return s.plan.stream.NewReadback(s.plan.result.Operand)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("graph: adamw: %w", err)
-	}
-	s.plan.watches = append(s.plan.watches, w)
 	return w, nil
 }
 

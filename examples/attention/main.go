@@ -16,6 +16,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -84,7 +85,7 @@ func run(device, precision string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, weights.Close()) }()
-	solver, err := graph.NewAdamW(graph.WithLR(1e-2), graph.WithSolverMachine(machine))
+	solver, err := optim.NewAdamW(optim.WithLR(1e-2), optim.WithMachine(machine))
 	if err != nil {
 		return err
 	}

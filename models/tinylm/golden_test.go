@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -102,12 +103,12 @@ func TestModelMatchesGoldens(t *testing.T) {
 // goldenSteps takes the steps of g and returns the loss before and the gradient norm of each.
 func goldenSteps(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
 	c := g.Config
-	schedule := graph.WarmupCosine{LR: c.LR, Warmup: c.Warmup, Total: c.Total, Floor: c.Floor}
-	solver, err := graph.NewAdamW(graph.WithSchedule(schedule))
+	schedule := optim.WarmupCosine{LR: c.LR, Warmup: c.Warmup, Total: c.Total, Floor: c.Floor}
+	solver, err := optim.NewAdamW(optim.WithSchedule(schedule))
 	require.NoError(t, err)
 	for i := range c.Total {
 		setGoldenTokens(t, m, g, i)
-		loss, err := m.Train(solver)
+		loss, err := m.LossAndStep(solver)
 		require.NoError(t, err)
 		norm, err := solver.Norm()
 		require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -78,8 +79,8 @@ func goldenModelOn(t testing.TB, g testutil.Golden, b graph.Backend, opts ...Mod
 // goldenStepsOn is goldenSteps by Step, with losses and norms read one step late.
 func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
 	c := g.Config
-	schedule := graph.WarmupCosine{LR: c.LR, Warmup: c.Warmup, Total: c.Total, Floor: c.Floor}
-	solver, err := graph.NewAdamW(graph.WithSchedule(schedule), graph.WithSolverMachine(m.Machine()))
+	schedule := optim.WarmupCosine{LR: c.LR, Warmup: c.Warmup, Total: c.Total, Floor: c.Floor}
+	solver, err := optim.NewAdamW(optim.WithSchedule(schedule), optim.WithMachine(m.Machine()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, solver.Close()) })
 	loss, err := m.WatchLoss()
@@ -94,7 +95,7 @@ func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []f
 	}
 	for i := range c.Total {
 		setGoldenTokens(t, m, g, i)
-		require.NoError(t, m.Step(solver))
+		require.NoError(t, m.RunAndStep(solver))
 		if norm == nil {
 			norm, err = solver.WatchNorm()
 			require.NoError(t, err)
@@ -145,17 +146,17 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
 	require.NoError(t, err)
 	if p == graph.FP16 {
-		require.NoError(t, m.SetLossScale(firstLossScale))
+		require.NoError(t, m.SetLossScale(optim.NewLossScale().Value()))
 	}
-	schedule := graph.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}
-	solver, err := graph.NewAdamW(graph.WithSchedule(schedule), graph.WithSolverMachine(m.Machine()))
+	schedule := optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}
+	solver, err := optim.NewAdamW(optim.WithSchedule(schedule), optim.WithMachine(m.Machine()))
 	require.NoError(t, err)
 	loss, err := m.WatchLoss()
 	require.NoError(t, err)
 	batches := newBatches(sourceText().Train, seed)
 	for range steps {
 		batches.next(m.Tokens(), m.Targets(), 256)
-		require.NoError(t, m.Step(solver))
+		require.NoError(t, m.RunAndStep(solver))
 		require.NoError(t, loss.Fetch())
 		x, err := loss.Next()
 		require.NoError(t, err)
@@ -178,11 +179,11 @@ func TestRestoreOnGPU(t *testing.T) {
 	m, err := NewModel(w, 4, w.Config.Context, WithGradients(), WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture()))
 	require.NoError(t, err)
-	solver, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+	solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
 	require.NoError(t, err)
 	newBatches(text(t).Train, 1).next(m.Tokens(), m.Targets(), w.Config.Context)
 	step := func() float64 {
-		require.NoError(t, m.Step(solver))
+		require.NoError(t, m.RunAndStep(solver))
 		loss, err := m.Loss()
 		require.NoError(t, err)
 		return loss
@@ -229,12 +230,12 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	m, err := NewModel(w, 4, w.Config.Context, WithGradients(), WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(), graph.WithPolicy(graph.Policy{})))
 	require.NoError(t, err)
-	solver, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+	solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
 	require.NoError(t, err)
 	batches := newBatches(text(t).Train, 1)
 	step := func() {
 		batches.next(m.Tokens(), m.Targets(), w.Config.Context)
-		if err := m.Step(solver); err != nil {
+		if err := m.RunAndStep(solver); err != nil {
 			t.Error(err)
 		}
 	}
@@ -248,7 +249,7 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	require.Equal(t, before["upload"]+2*11, after["upload"], "tokens and targets")
 	require.Zero(t, after["host"])
 	m.Tokens()[3] = 256
-	require.ErrorContains(t, m.Step(solver), "ops: embedding: id 256 at (0, 3) is outside the vocabulary [0, 256)")
+	require.ErrorContains(t, m.RunAndStep(solver), "ops: embedding: id 256 at (0, 3) is outside the vocabulary [0, 256)")
 	require.NoError(t, solver.Close())
 	require.NoError(t, m.Close())
 	require.NoError(t, w.Free())

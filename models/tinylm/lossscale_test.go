@@ -1,37 +1,13 @@
 package tinylm
 
 import (
-	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
-
-func TestLossScale(t *testing.T) {
-	l := newLossScale()
-	require.True(t, l.adjust(math.Inf(1), firstLossScale))
-	require.True(t, l.adjust(math.NaN(), firstLossScale), "begun before the first was known")
-	require.Equal(t, firstLossScale/2., l.value)
-	require.True(t, l.adjust(math.NaN(), l.value))
-	require.Equal(t, firstLossScale/4., l.value)
-	for range goodSteps {
-		require.False(t, l.adjust(3, l.value))
-	}
-	require.Equal(t, firstLossScale/2., l.value)
-	for range 30 * goodSteps {
-		l.adjust(3, l.value)
-	}
-	require.Equal(t, float64(mostLossScale), l.value)
-	for range 24 {
-		require.True(t, l.adjust(math.NaN(), l.value))
-	}
-	require.Equal(t, float64(leastLossScale), l.value)
-	require.True(t, l.adjust(math.NaN(), 2), "at 1 it may still go on")
-	require.False(t, l.adjust(math.NaN(), 1), "no smaller scale would help")
-}
 
 // TestLossScaleCancels: the weights after some steps are the same bits at any scale.
 func TestLossScaleCancels(t *testing.T) {
@@ -51,12 +27,12 @@ func TestLossScaleCancels(t *testing.T) {
 		} else {
 			require.ErrorContains(t, m.SetLossScale(1), "built without one")
 		}
-		solver, err := graph.NewAdamW(graph.WithSolverMachine(m.Machine()))
+		solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
 		require.NoError(t, err)
 		b := newBatches(text(t).Train, 1)
 		for range 3 {
 			b.next(m.Tokens(), m.Targets(), 64)
-			require.NoError(t, m.Step(solver))
+			require.NoError(t, m.RunAndStep(solver))
 		}
 		norm, err := solver.Norm()
 		require.NoError(t, err)

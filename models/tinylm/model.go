@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -165,8 +166,8 @@ func (m *Model) addGradients(scaled bool) (err error) {
 	return err
 }
 
-// SetLossScale sets the scale of the next runs, a number above 0, of a model WithLossScale. Step tells it to its solver; for
-// another solver see graph.AdamW.SetGradScale.
+// SetLossScale sets the scale of the next runs, a number above 0, of a model WithLossScale. RunAndStep and LossAndStep tell
+// it to an optim.AdamW.
 func (m *Model) SetLossScale(scale float64) error {
 	if m.scale == nil {
 		return errors.New("tinylm: loss scale: the model was built without one")
@@ -221,14 +222,14 @@ func (m *Model) Run() error {
 	return nil
 }
 
-// Step enqueues a run and a step of solver, whose machine is the model's own: see graph.Machine.Train. It does not wait for
-// them; WatchLoss reads the loss.
-func (m *Model) Step(solver *graph.AdamW) error {
+// RunAndStep enqueues a run and a step of solver, whose machine is the model's own: see graph.Machine.RunAndStep. It does
+// not wait for them; WatchLoss reads the loss.
+func (m *Model) RunAndStep(solver *optim.AdamW) error {
 	switch {
 	case m.grads == nil:
-		return errors.New("tinylm: train: the model was built without gradients")
+		return errors.New("tinylm: step: the model was built without gradients")
 	case m.machine == nil:
-		return fmt.Errorf("tinylm: train: the model runs on a %T, want a graph.Machine", m.vm)
+		return fmt.Errorf("tinylm: step: the model runs on a %T, want a graph.Machine", m.vm)
 	}
 	err := m.weights.use(m.machine)
 	if m.version != m.weights.version { // copies in half precision do not know of it
@@ -238,12 +239,12 @@ func (m *Model) Step(solver *graph.AdamW) error {
 		err = solver.SetGradScale(float64(*m.scale))
 	}
 	if err == nil {
-		err = m.machine.Train(solver, m.grads)
+		err = m.machine.RunAndStep(solver, m.grads)
 	}
 	m.weights.version++
 	m.version = m.weights.version
 	if err != nil {
-		return fmt.Errorf("tinylm: train: %w", err)
+		return fmt.Errorf("tinylm: step: %w", err)
 	}
 	return nil
 }
@@ -259,17 +260,17 @@ func (m *Model) WatchLoss() (*graph.Watch, error) {
 // Machine returns the machine that runs the model, nil for another VM.
 func (m *Model) Machine() *graph.Machine { return m.machine }
 
-// Train runs the model and lets solver take a step. It returns the loss before the step. Weights that have been moved to a
-// device want a graph.AdamW.
-func (m *Model) Train(solver G.Solver) (loss float64, err error) {
+// LossAndStep runs the model, waits for its loss, lets any solver take a step and returns the loss, which is that before the
+// step. Weights that have been moved to a device want an optim.AdamW.
+func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 	if m.grads == nil {
-		return 0, errors.New("tinylm: train: the model was built without gradients")
+		return 0, errors.New("tinylm: step: the model was built without gradients")
 	}
 	if solver == nil {
-		return 0, errors.New("tinylm: train: no solver")
+		return 0, errors.New("tinylm: step: no solver")
 	}
-	if _, ok := solver.(*graph.AdamW); !ok && m.weights.resident != nil {
-		return 0, fmt.Errorf("tinylm: train: the weights are on a device, where a %T cannot change them: want a graph.AdamW", solver)
+	if _, ok := solver.(*optim.AdamW); !ok && m.weights.resident != nil {
+		return 0, fmt.Errorf("tinylm: step: the weights are on a device, where a %T cannot change them: want an optim.AdamW", solver)
 	}
 	if err := m.Run(); err != nil {
 		return 0, err
@@ -277,14 +278,14 @@ func (m *Model) Train(solver G.Solver) (loss float64, err error) {
 	if loss, err = m.Loss(); err != nil {
 		return 0, err
 	}
-	if a, ok := solver.(*graph.AdamW); ok && m.scale != nil {
+	if a, ok := solver.(*optim.AdamW); ok && m.scale != nil {
 		if err := a.SetGradScale(float64(*m.scale)); err != nil {
 			return loss, err
 		}
 	}
 	m.weights.version++
 	if err := solver.Step(m.grads); err != nil {
-		return loss, fmt.Errorf("tinylm: train: %w", err)
+		return loss, fmt.Errorf("tinylm: step: %w", err)
 	}
 	return loss, nil
 }

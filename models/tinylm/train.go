@@ -12,6 +12,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 )
 
@@ -111,7 +112,7 @@ func (t Training) checkMachines() error {
 	if err != nil {
 		return err
 	}
-	s, err := graph.NewAdamW(t.solver(m)...)
+	s, err := optim.NewAdamW(t.solver(m)...)
 	if err == nil {
 		err = s.Close()
 	}
@@ -122,12 +123,12 @@ func (t Training) checkMachines() error {
 const ticks = 1 << 20
 
 // schedule returns the learning rates by step, or by tick where the run goes by time.
-func (t Training) schedule() graph.WarmupCosine {
+func (t Training) schedule() optim.WarmupCosine {
 	total := t.Steps
 	if total == 0 {
 		total = ticks
 	}
-	return graph.WarmupCosine{LR: t.LR, Warmup: int(math.Round(t.Warmup * float64(total))), Total: total, Floor: t.Floor}
+	return optim.WarmupCosine{LR: t.LR, Warmup: int(math.Round(t.Warmup * float64(total))), Total: total, Floor: t.Floor}
 }
 
 // rate returns the learning rate of the next step, when done of the run is behind it.
@@ -172,19 +173,19 @@ type run struct {
 	weights *Weights
 	model   *Model // with gradients
 	eval    *Model
-	solver  *graph.AdamW
+	solver  *optim.AdamW
 	batches *batches
 	log     *runlog.Log // nil: no run folder
 	show    *progress
 
 	start time.Time
-	busy  time.Duration // in training steps
-	steps int           // begun
-	last  time.Time     // when the step before was known to have ended, or the first one began
-	late  []lateStep    // begun and not recorded yet
-	known int           // recorded
-	loss  float64       // running mean of the batches' losses
-	scale *lossScale    // nil: none
+	busy  time.Duration    // in training steps
+	steps int              // begun
+	last  time.Time        // when the step before was known to have ended, or the first one began
+	late  []lateStep       // begun and not recorded yet
+	known int              // recorded
+	loss  float64          // running mean of the batches' losses
+	scale *optim.LossScale // nil: none
 	// What the device has found: nil before the first step.
 	losses, norms *graph.Watch
 }
@@ -210,7 +211,7 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	}
 	of := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(options...)}
 	if t.Precision == graph.FP16 {
-		of, r.scale = append(of, WithLossScale()), newLossScale()
+		of, r.scale = append(of, WithLossScale()), optim.NewLossScale()
 	}
 	if r.model, err = NewModel(r.weights, t.Batch, c.Context, of...); err != nil {
 		return r, err
@@ -218,7 +219,7 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
 		return r, err
 	}
-	if r.solver, err = graph.NewAdamW(t.solver(r.model.machine)...); err != nil {
+	if r.solver, err = optim.NewAdamW(t.solver(r.model.machine)...); err != nil {
 		return r, err
 	}
 	if t.Out == "" {
@@ -240,8 +241,8 @@ func (t Training) machine() []graph.Option {
 }
 
 // solver returns the options of the solver of t, beside the machine m.
-func (t Training) solver(m *graph.Machine) []graph.AdamWOption {
-	return []graph.AdamWOption{graph.WithDecay(t.Decay), graph.WithClip(t.Clip), graph.WithSolverMachine(m)}
+func (t Training) solver(m *graph.Machine) []optim.AdamWOption {
+	return []optim.AdamWOption{optim.WithDecay(t.Decay), optim.WithClip(t.Clip), optim.WithMachine(m)}
 }
 
 // remote reports whether the models run on a device that works while the host goes on.

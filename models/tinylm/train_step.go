@@ -24,7 +24,7 @@ func (r *run) step(done float64) error {
 	}
 	next := lateStep{number: r.steps + 1, lr: r.rate(done)}
 	if r.scale != nil {
-		next.scale = r.scale.value
+		next.scale = r.scale.Value()
 	}
 	if err := r.solver.SetLR(next.lr); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (r *run) begin(s lateStep) error {
 			return err
 		}
 	}
-	err := r.model.Step(r.solver)
+	err := r.model.RunAndStep(r.solver)
 	if err == nil && r.losses == nil {
 		if r.losses, err = r.model.WatchLoss(); err == nil {
 			r.norms, err = r.solver.WatchNorm()
@@ -78,7 +78,7 @@ func (r *run) record() (err error) {
 	if err != nil {
 		return fmt.Errorf("step %d: %w", at.number, err)
 	}
-	skipped := r.scale != nil && r.scale.adjust(norm, at.scale)
+	skipped := r.scale != nil && r.scale.Adjust(norm, at.scale)
 	if skipped {
 		r.solver.TakeBack()
 	} else if math.IsNaN(norm) || math.IsInf(norm, 0) {

@@ -16,6 +16,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
 
 // text is data that a small model learns quickly.
@@ -138,7 +139,7 @@ func TestTrainRefuses(t *testing.T) {
 		{"sample", func(_ *Config, _ *Data, t *Training) { t.SampleBytes = math.MaxInt }, "bytes of the sample: 9223372036854775807, want at most 67108864"},
 		{"learning rate that is no number", func(_ *Config, _ *Data, t *Training) { t.LR = math.NaN() }, "learning rate is NaN"},
 		{"floor", func(_ *Config, _ *Data, t *Training) { t.Floor = 2 }, "floor is 2"},
-		{"decay", func(_ *Config, _ *Data, t *Training) { t.Decay = -1 }, "tinylm: train: graph: adamw: decay is -1"},
+		{"decay", func(_ *Config, _ *Data, t *Training) { t.Decay = -1 }, "tinylm: train: optim: adamw: decay is -1"},
 		{"clip", func(_ *Config, _ *Data, t *Training) { t.Clip = math.NaN() }, "clip is NaN"},
 		{"precision", func(_ *Config, _ *Data, t *Training) { t.Precision = graph.BF16 }, "precision bf16: cpu computes in float32"},
 		{"no precision", func(_ *Config, _ *Data, t *Training) { t.Precision = 7 }, "precision 7, want f32, bf16 or fp16"},
@@ -196,12 +197,12 @@ func TestTrainingStepDoesNotAllocate(t *testing.T) {
 	m, err := NewModel(w, 4, w.Config.Context, WithGradients())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, m.Close()) }()
-	solver, err := graph.NewAdamW()
+	solver, err := optim.NewAdamW()
 	require.NoError(t, err)
 	b := newBatches(text(t).Train, 1)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
 		b.next(m.Tokens(), m.Targets(), w.Config.Context)
-		if _, err := m.Train(solver); err != nil {
+		if _, err := m.LossAndStep(solver); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -222,7 +223,7 @@ func TestEvaluateSharesWeights(t *testing.T) {
 		require.ErrorContains(t, err, "are too many")
 		_, err = m.Evaluate(data[:64], 1)
 		require.ErrorContains(t, err, "want at least 1 of 65")
-		_, err = m.Train(nil)
+		_, err = m.LossAndStep(nil)
 		require.ErrorContains(t, err, "built without gradients")
 		require.NoError(t, m.Close())
 	}
@@ -293,7 +294,7 @@ func TestModelRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "WithVM and WithMachine exclude each other")
 	m, err := NewModel(w, 1, 8, WithGradients())
 	require.NoError(t, err)
-	_, err = m.Train(nil)
+	_, err = m.LossAndStep(nil)
 	require.ErrorContains(t, err, "no solver")
 	require.NoError(t, m.Close())
 }

@@ -1,4 +1,4 @@
-package graph
+package optim
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -139,12 +140,12 @@ func TestAdamWOptions(t *testing.T) {
 	}
 	_, err := NewAdamW(nil)
 	require.ErrorContains(t, err, "nil option")
-	_, err = NewAdamW(WithSolverBackend(nil))
-	require.ErrorContains(t, err, "graph: adamw: the backend is nil")
-	_, err = NewAdamW(WithSolverMachine(nil))
-	require.ErrorContains(t, err, "the machine of WithSolverMachine is nil")
-	_, err = NewAdamW(WithSolverMachine(nil), WithSolverBackend(NewCPU(1)))
-	require.ErrorContains(t, err, "WithSolverMachine and WithSolverBackend: want one of them")
+	_, err = NewAdamW(WithBackend(nil))
+	require.ErrorContains(t, err, "optim: adamw: the backend is nil")
+	_, err = NewAdamW(WithMachine(nil))
+	require.ErrorContains(t, err, "the machine of WithMachine is nil")
+	_, err = NewAdamW(WithMachine(nil), WithBackend(graph.NewCPU(1)))
+	require.ErrorContains(t, err, "WithMachine and WithBackend: want one of them")
 	s, err := NewAdamW(WithLR(0.5))
 	require.NoError(t, err)
 	require.InDelta(t, 0.5, s.LR(), 0)
@@ -174,8 +175,8 @@ func TestAdamWRefuses(t *testing.T) {
 		change  func(w []*weight)
 		message string
 	}{
-		{"no value", func(w []*weight) { w[1].value = nil }, "graph: adamw: a.bias has no value"},
-		{"nil tensor", func(w []*weight) { w[1].value = (*tensor.Dense)(nil) }, "graph: adamw: a.bias has no value"},
+		{"no value", func(w []*weight) { w[1].value = nil }, "optim: adamw: a.bias has no value"},
+		{"nil tensor", func(w []*weight) { w[1].value = (*tensor.Dense)(nil) }, "optim: adamw: a.bias has no value"},
 		{"no elements", func(w []*weight) { w[1].value = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0)) }, "a.bias: "},
 		{"nil tensor as gradient", func(w []*weight) { w[1].grad = (*tensor.Dense)(nil) }, "a.bias has no gradient"},
 		{"no gradient", func(w []*weight) { w[1].grad = nil }, "a.bias has no gradient"},
@@ -223,7 +224,7 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step([]G.ValueGrad{list[0], (*weight)(nil)}), "weight 1 is nil")
 	for _, shape := range []tensor.Shape{{0}, {0, 3}} {
 		empty := &weight{name: "c", value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...)), grad: list[0].Value()}
-		require.EqualError(t, s.Step(append(list[:2:2], empty)), fmt.Sprintf("graph: adamw: c has no elements: its shape is %v", shape))
+		require.EqualError(t, s.Step(append(list[:2:2], empty)), fmt.Sprintf("optim: adamw: c has no elements: its shape is %v", shape))
 	}
 	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})), "d has no gradient")
 	require.NoError(t, s.Step(list), "those of the step that failed are not the weights")
@@ -231,11 +232,11 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step([]G.ValueGrad{list[1], list[0], list[2], list[3]}), "weight 0 is a.bias, in the first step it was a.weight")
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
-	require.ErrorContains(t, s.Step(list), "graph: adamw: closed")
+	require.ErrorContains(t, s.Step(list), "optim: adamw: closed")
 	_, err = s.State()
 	require.ErrorContains(t, err, "closed")
 	require.ErrorContains(t, s.SetState(AdamWState{}), "closed")
-	require.ErrorContains(t, new(AdamW).Step(list), "graph: adamw: the solver is not of NewAdamW")
+	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: the solver is not of NewAdamW")
 }
 
 // TestAdamWSharedMemory: weights that lie within another one's memory, or within a gradient, are refused.
@@ -273,7 +274,7 @@ func TestAdamWOnGorgoniasMachines(t *testing.T) {
 		x := G.NewVector(g, tensor.Float64, G.WithShape(5), G.WithName("x"), G.WithValue(dense(tensor.Float64, testutil.Normal(1, 5), 5)))
 		w := G.NewScalar(g, tensor.Float64, G.WithName("w"), G.WithValue(2.0))
 		cost := G.Must(G.Sum(G.Must(G.Square(G.Must(G.HadamardProd(x, w))))))
-		_, err := Grad(cost, x, w)
+		_, err := graph.Grad(cost, x, w)
 		require.NoError(t, err)
 		vm := newVM(g, G.Nodes{x, w})
 		defer vm.Close()
@@ -287,7 +288,7 @@ func TestAdamWOnGorgoniasMachines(t *testing.T) {
 		return append(testutil.Floats(t, x.Value().Data()), float64(*w.Value().(*G.F64)))
 	}
 	want := train(func(g *G.ExprGraph, _ G.Nodes) G.VM {
-		m, err := NewMachine(g)
+		m, err := graph.NewMachine(g)
 		require.NoError(t, err)
 		return m
 	})
@@ -360,7 +361,7 @@ func TestAdamWState(t *testing.T) {
 		fresh, err := NewAdamW()
 		require.NoError(t, err)
 		require.NoError(t, fresh.SetState(missing))
-		require.ErrorContains(t, fresh.Step(weights), "graph: adamw: state: the moments of b.weight are not")
+		require.ErrorContains(t, fresh.Step(weights), "optim: adamw: state: the moments of b.weight are not")
 		require.ErrorContains(t, fresh.SetState(AdamWState{Step: -1}), "-1 steps")
 	}
 }
@@ -388,7 +389,7 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			{math.MaxInt, 1, 1, fmt.Sprintf("%d steps, want at least 0 and at most %d", math.MaxInt, 1<<53)},
 		} {
 			st := AdamWState{c.step, map[string]Moments{"w": {dense(dt, []float64{0, c.first}, 2), dense(dt, []float64{0, c.second}, 2)}}}
-			require.ErrorContains(t, s.SetState(st), "graph: adamw: state: "+c.want)
+			require.ErrorContains(t, s.SetState(st), "optim: adamw: state: "+c.want)
 			after, err := s.State()
 			require.NoError(t, err)
 			require.Equal(t, before, after)
@@ -399,7 +400,7 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			if err = fresh.SetState(st); err == nil { // its tensors are read in the first step
 				err = fresh.Step(list)
 			}
-			require.ErrorContains(t, err, "graph: adamw: state: "+c.want)
+			require.ErrorContains(t, err, "optim: adamw: state: "+c.want)
 			require.Equal(t, value, testutil.Floats(t, list[0].Value().Data()))
 		}
 		require.NoError(t, s.SetState(AdamWState{1 << 53, before.Moments}))

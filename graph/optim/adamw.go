@@ -1,4 +1,4 @@
-package graph
+package optim
 
 import (
 	"errors"
@@ -8,6 +8,9 @@ import (
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), after the
@@ -50,8 +53,8 @@ type adamWOptions struct {
 	decay        float64
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
-	backend      Backend
-	machine      *Machine
+	backend      graph.Backend
+	machine      *graph.Machine
 	on           []string // the options that say where the steps run
 }
 
@@ -80,17 +83,17 @@ func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOptio
 // WithClip sets the bound of the gradients' global norm, 1 without it; 0 is none.
 func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip = clip } }
 
-// WithSolverBackend makes the steps run on b, on which the weights and gradients must be; the solver leaves it open.
-// Without it the solver has a CPU backend of its own. On a device that works asynchronously the steps are not in order
-// with the runs of a Machine: see WithSolverMachine.
-func WithSolverBackend(b Backend) AdamWOption {
-	return func(o *adamWOptions) { o.backend, o.on = b, append(o.on, "WithSolverBackend") }
+// WithBackend makes the steps run on b, on which the weights and gradients must be; the solver leaves it open. Without it
+// the solver has a CPU backend of its own. On a device that works asynchronously the steps are not in order with the runs
+// of a Machine: see WithMachine.
+func WithBackend(b graph.Backend) AdamWOption {
+	return func(o *adamWOptions) { o.backend, o.on = b, append(o.on, "WithBackend") }
 }
 
-// WithSolverMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait
-// for the other. The solver must be closed before m.
-func WithSolverMachine(m *Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine, o.on = m, append(o.on, "WithSolverMachine") }
+// WithMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait for the
+// other, and m.RunAndStep takes both at once. The solver must be closed before m.
+func WithMachine(m *graph.Machine) AdamWOption {
+	return func(o *adamWOptions) { o.machine, o.on = m, append(o.on, "WithMachine") }
 }
 
 // Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
@@ -106,35 +109,35 @@ func NewAdamW(opts ...AdamWOption) (*AdamW, error) {
 	}}
 	for _, o := range opts {
 		if o == nil {
-			return nil, errors.New("graph: adamw: nil option")
+			return nil, errors.New("optim: adamw: nil option")
 		}
 		o(&s.options)
 	}
 	if err := s.options.validate(); err != nil {
-		return nil, fmt.Errorf("graph: adamw: %w", err)
+		return nil, fmt.Errorf("optim: adamw: %w", err)
 	}
-	if err := s.settle(); err != nil {
-		return nil, fmt.Errorf("graph: adamw: %w", err)
+	if err := s.chooseBackend(); err != nil {
+		return nil, fmt.Errorf("optim: adamw: %w", err)
 	}
 	return s, nil
 }
 
-// settle finds the backend on which the steps run.
-func (s *AdamW) settle() error {
+// chooseBackend finds the backend on which the steps run.
+func (s *AdamW) chooseBackend() error {
 	o := &s.options
 	switch {
 	case len(o.on) == 0:
-		o.backend, s.owned = NewCPU(0), true
+		o.backend, s.owned = graph.NewCPU(0), true
 	case len(o.on) > 1:
 		return fmt.Errorf("%s: want one of them", strings.Join(o.on, " and "))
-	case o.on[0] == "WithSolverBackend":
-		return checkBackend(o.backend)
+	case o.on[0] == "WithBackend":
+		return graph.CheckBackend(o.backend)
 	case o.machine == nil:
-		return errors.New("the machine of WithSolverMachine is nil")
-	case o.machine.stream == nil:
-		return errors.New("the machine of WithSolverMachine is closed")
+		return errors.New("the machine of WithMachine is nil")
+	case o.machine.Stream() == nil:
+		return errors.New("the machine of WithMachine is closed")
 	default:
-		o.backend = o.machine.opts.backend
+		o.backend = o.machine.Backend()
 	}
 	return nil
 }
@@ -156,7 +159,7 @@ func (o *adamWOptions) validate() error {
 			return fmt.Errorf("%s is %v, want %s", v.name, v.value, v.want)
 		}
 	}
-	if isNil(o.schedule) || o.decays == nil {
+	if value.IsNil(o.schedule) || o.decays == nil {
 		return errors.New("the schedule or the decay rule is nil")
 	}
 	if v, ok := o.schedule.(interface{ Validate() error }); ok {
@@ -175,7 +178,7 @@ func checkLR(lr float64) error {
 // SetLR sets the learning rate of all steps from now on, in place of a schedule. It allocates nothing.
 func (s *AdamW) SetLR(lr float64) error {
 	if err := checkLR(lr); err != nil {
-		return fmt.Errorf("graph: adamw: %w", err)
+		return fmt.Errorf("optim: adamw: %w", err)
 	}
 	s.options.schedule, s.lr = nil, lr
 	return nil
@@ -185,7 +188,7 @@ func (s *AdamW) SetLR(lr float64) error {
 // and norms are those of the gradients divided by it. It allocates nothing.
 func (s *AdamW) SetGradScale(scale float64) error {
 	if !(scale > 0) || math.IsInf(scale, 1) {
-		return fmt.Errorf("graph: adamw: scale of the gradients is %v, want a number above 0", scale)
+		return fmt.Errorf("optim: adamw: scale of the gradients is %v, want a number above 0", scale)
 	}
 	s.scale = scale
 	return nil
@@ -210,20 +213,48 @@ func (s *AdamW) Steps() int { return s.step }
 // the step does not count: a weight without a value or a gradient, one that is not in the backend's memory, has another
 // shape than before or shares memory with another one, or gradients whose norm is not finite.
 func (s *AdamW) Step(weights []G.ValueGrad) error {
-	if err := s.takeStep(weights); err != nil {
-		return fmt.Errorf("graph: adamw: %w", err)
+	err := s.begin(weights)
+	if err == nil {
+		err = s.end(weights, s.plan.launch())
+	}
+	if m := s.options.machine; m != nil {
+		m.Refresh()
+	}
+	return adamWError(err)
+}
+
+var _ graph.Solver = (*AdamW)(nil)
+
+// Machine implements graph.Solver.
+func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
+
+// Begin implements graph.Solver; its errors are those of Step.
+func (s *AdamW) Begin(weights []G.ValueGrad) error { return adamWError(s.begin(weights)) }
+
+// Launch implements graph.Solver.
+func (s *AdamW) Launch() error {
+	if s.plan == nil {
+		return adamWError(errors.New("launch without a step that has begun"))
+	}
+	return adamWError(s.plan.launch())
+}
+
+// End implements graph.Solver.
+func (s *AdamW) End(weights []G.ValueGrad) error {
+	if s.plan == nil {
+		return adamWError(errors.New("end without a step that has begun"))
+	}
+	return adamWError(s.end(weights, nil))
+}
+
+func adamWError(err error) error {
+	if err != nil {
+		return fmt.Errorf("optim: adamw: %w", err)
 	}
 	return nil
 }
 
 var errClosed = errors.New("closed")
-
-func (s *AdamW) takeStep(weights []G.ValueGrad) error {
-	if err := s.begin(weights); err != nil {
-		return err
-	}
-	return s.end(weights, s.plan.launch())
-}
 
 // begin makes everything ready for the kernel of the next step.
 func (s *AdamW) begin(weights []G.ValueGrad) error {
@@ -234,7 +265,7 @@ func (s *AdamW) begin(weights []G.ValueGrad) error {
 		return errors.New("the solver is not of NewAdamW")
 	}
 	for i, w := range weights {
-		if isNil(w) {
+		if value.IsNil(w) {
 			return fmt.Errorf("weight %d is nil", i)
 		}
 	}
@@ -259,7 +290,7 @@ func (s *AdamW) begin(weights []G.ValueGrad) error {
 
 // ready makes the plan ready for a step of the weights.
 func (s *AdamW) ready(weights []G.ValueGrad, lr float64) error {
-	if err := s.plan.adopt(weights, s.options.backend); err != nil {
+	if err := s.plan.adopt(weights, &s.options); err != nil {
 		return err
 	}
 	return s.plan.prepare(&s.options, lr, s.scale, s.step+1)
@@ -277,9 +308,6 @@ func (s *AdamW) end(weights []G.ValueGrad, err error) error {
 		return err
 	}
 	s.step++
-	if m := s.options.machine; m != nil {
-		m.fresh = s.plan.refreshes(m)
-	}
 	return nil
 }
 
@@ -327,9 +355,23 @@ func (s *AdamW) Norm() (float64, error) {
 	}
 	norm, err := s.plan.norm()
 	if err != nil {
-		return 0, fmt.Errorf("graph: adamw: norm: %w", err)
+		return 0, fmt.Errorf("optim: adamw: norm: %w", err)
 	}
 	return norm, nil
+}
+
+// WatchNorm returns a Watch of the global norm of the gradients, float64 (1), for a solver that has taken a step. It ends
+// with the solver.
+func (s *AdamW) WatchNorm() (*graph.Watch, error) {
+	if s.closed || s.plan == nil {
+		return nil, errors.New("optim: adamw: watch of the norm: no step has been taken, or the solver is closed")
+	}
+	w, err := graph.NewWatch(s.plan.stream, "the norm", s.plan.result)
+	if err != nil {
+		return nil, adamWError(err)
+	}
+	s.plan.watches = append(s.plan.watches, w)
+	return w, nil
 }
 
 // Close frees the solver's memory and ends its state. Without it the garbage collector frees the memory of a CPU.
@@ -345,55 +387,4 @@ func (s *AdamW) Close() error {
 		err = errors.Join(err, s.options.backend.Close())
 	}
 	return err
-}
-
-// AdamWState is what a solver needs to go on where another one has stopped.
-type AdamWState struct {
-	Step    int                // steps taken
-	Moments map[string]Moments // by the weights' names
-}
-
-// Moments are the moving averages of a weight's gradient and of its square, in the weight's shape and type.
-type Moments struct{ First, Second *tensor.Dense }
-
-// State returns a copy of the solver's state; before the first step, the state that was set. The options are not part
-// of it.
-func (s *AdamW) State() (AdamWState, error) {
-	if s.closed {
-		return AdamWState{}, fmt.Errorf("graph: adamw: state: %w", errClosed)
-	}
-	if s.plan == nil {
-		if s.pending != nil {
-			return *s.pending, nil
-		}
-		return AdamWState{}, nil
-	}
-	all, err := s.plan.save()
-	if err != nil {
-		return AdamWState{}, fmt.Errorf("graph: adamw: state: %w", err)
-	}
-	return AdamWState{s.step, all}, nil
-}
-
-// maxSteps is the largest number of steps that a float64 counts exactly.
-const maxSteps = 1 << 53
-
-// SetState makes the solver go on from a state; from the zero value it begins anew. Moments that are not finite, and
-// negative ones of squares, are an error. Before the first step the weights are not known yet: the state's tensors are read
-// in that step, and a state that does not fit them is an error of it. On an error the solver's state is as it was before.
-func (s *AdamW) SetState(st AdamWState) error {
-	switch {
-	case s.closed:
-		return fmt.Errorf("graph: adamw: state: %w", errClosed)
-	case st.Step < 0 || int64(st.Step) > maxSteps:
-		return fmt.Errorf("graph: adamw: state: %d steps, want at least 0 and at most %d", st.Step, int64(maxSteps))
-	case s.plan == nil:
-		s.pending = &st
-	default:
-		if err := s.plan.restore(st); err != nil {
-			return fmt.Errorf("graph: adamw: state: %w", err)
-		}
-	}
-	s.step = st.Step
-	return nil
 }

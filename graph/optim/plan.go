@@ -1,4 +1,4 @@
-package graph
+package optim
 
 import (
 	"errors"
@@ -9,16 +9,18 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // adamWPlan is the kernel of AdamW bound to the weights of a solver, with its memory.
 type adamWPlan struct {
-	backend Backend
-	stream  Stream
-	memory  Memory // moments, norm and the kernel's work memory
-	kernel  Kernel
+	backend graph.Backend
+	stream  graph.Stream
+	memory  graph.Memory // moments, norm and the kernel's work memory
+	kernel  graph.Kernel
 	work    cpu.Buf
 	hyper   ops.Arg
 	numbers *tensor.Dense // hyper on the host
@@ -27,7 +29,7 @@ type adamWPlan struct {
 	slots   []adamWSlot
 	shared  bool // the stream is a machine's
 	spans   []adamWSpan
-	watches []*Watch
+	watches []*graph.Watch
 }
 
 // adamWSlot is one weight.
@@ -35,8 +37,8 @@ type adamWSlot struct {
 	name         string
 	weight, grad ops.Arg
 	m, v         ops.Arg
-	own          Memory  // of the gradient, where an op on the host computes it
-	half         ops.Arg // copy in half precision of the machine that the solver shares; without memory where there is none
+	own          graph.Memory // of the gradient, where an op on the host computes it
+	half         ops.Arg      // copy in half precision of the machine that the solver shares; without memory where there is none
 }
 
 func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
@@ -51,15 +53,15 @@ func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
 		normOut: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(1)),
 	}
 	if o.machine != nil {
-		if p.stream, p.shared = o.machine.stream, true; p.stream == nil {
+		if p.stream, p.shared = o.machine.Stream(), true; p.stream == nil {
 			return nil, errors.New("the machine is closed")
 		}
 	}
-	site := Site{In: []ops.Operand{p.hyper.Operand}, Out: []ops.Operand{p.result.Operand}}
+	site := graph.Site{In: []ops.Operand{p.hyper.Operand}, Out: []ops.Operand{p.result.Operand}}
 	in := []ops.Arg{p.hyper}
 	copies := tensor.Dtype{}
 	if o.machine != nil {
-		copies = o.machine.half
+		copies = o.machine.HalfCopy(nil).Dtype
 	}
 	decay := make([]byte, len(weights))
 	seen := make(map[string]bool, len(weights))
@@ -70,7 +72,7 @@ func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
 		}
 		seen[name] = true
 		v := w.Value()
-		if isNil(v) {
+		if value.IsNil(v) {
 			return nil, fmt.Errorf("%s has no value", name)
 		}
 		of := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}
@@ -87,8 +89,8 @@ func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
 		}
 		if ops.IsHalf(copies) {
 			s.half = ops.Arg{Operand: ops.Operand{Dtype: copies}, Buf: new(cpu.Buf)}
-			if n, ok := w.(*G.Node); ok && o.machine.of[n] != nil && o.machine.of[n].casts[copies] != nil {
-				s.half = o.machine.of[n].casts[copies].arg
+			if n, ok := w.(*G.Node); ok && o.machine.HalfCopy(n).Buf != nil {
+				s.half = o.machine.HalfCopy(n)
 			}
 			in, site.In = append(in, s.half), append(site.In, s.half.Operand)
 		}
@@ -117,40 +119,18 @@ func nameOf(w G.ValueGrad, i int) string {
 	return fmt.Sprintf("weight %d", i)
 }
 
-// bind takes the first implementation that accepts the site, allocates the memory and places what lies there.
-func (p *adamWPlan) bind(site Site, in []ops.Arg) error {
-	var err error
-	if p.kernel, _, err = choose(p.backend, site, in, []ops.Arg{p.result}, nil); err != nil {
+// bind binds the kernel, allocates the memory and opens the stream.
+func (p *adamWPlan) bind(site graph.Site, in []ops.Arg) (err error) {
+	if p.kernel, err = graph.Bind(p.backend, site, in, []ops.Arg{p.result}); err != nil {
 		return err
 	}
-	if p.kernel == nil {
-		return fmt.Errorf("%s has no kernel for it", p.backend.Device().Kind)
-	}
-	align := p.backend.Device().Alignment
-	end := 0
-	lay := func(bytes int) (offset int) {
-		offset = end
-		end += alignUp(bytes, align)
-		return offset
-	}
-	type place struct {
-		buf           *cpu.Buf
-		offset, bytes int
-	}
-	places := []place{
-		{p.hyper.Buf, lay(p.hyper.Operand.Bytes()), p.hyper.Operand.Bytes()},
-		{p.result.Buf, lay(p.result.Operand.Bytes()), p.result.Operand.Bytes()},
-	}
+	own := []ops.Arg{p.hyper, p.result}
 	for _, s := range p.slots {
-		bytes := s.m.Operand.Bytes()
-		places = append(places, place{s.m.Buf, lay(bytes), bytes}, place{s.v.Buf, lay(bytes), bytes})
+		own = append(own, s.m, s.v)
 	}
-	places = append(places, place{&p.work, lay(p.kernel.WorkBytes()), p.kernel.WorkBytes()})
-	if p.memory, err = p.backend.Alloc(end); err != nil {
-		return fmt.Errorf("moments of %d bytes: %w", end, err)
-	}
-	for _, at := range places {
-		p.memory.Place(at.buf, at.offset, at.bytes)
+	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{p.kernel.WorkBytes()}}
+	if p.memory, err = graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work})); err != nil {
+		return fmt.Errorf("moments: %w", err)
 	}
 	if p.shared {
 		return nil
@@ -182,19 +162,6 @@ func (p *adamWPlan) check() error {
 		return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, p.culprit())
 	}
 	return nil
-}
-
-// refreshes reports whether a step writes all casts of weights in the prologue of m.
-func (p *adamWPlan) refreshes(m *Machine) bool {
-	if m.refreshed == 0 {
-		return false
-	}
-	for _, st := range m.prologue[:m.refreshed] {
-		if !slices.ContainsFunc(p.slots, func(s adamWSlot) bool { return s.half.Buf == st.out[0].arg.Buf }) {
-			return false
-		}
-	}
-	return true
 }
 
 // culprit names the first weight whose gradient is not finite.

@@ -1,4 +1,4 @@
-package graph
+package optim
 
 import (
 	"fmt"
@@ -29,13 +29,13 @@ type WarmupCosine struct {
 func (w WarmupCosine) Validate() error {
 	switch {
 	case !(w.LR > 0) || math.IsInf(w.LR, 1):
-		return fmt.Errorf("graph: schedule: learning rate is %v, want a positive number", w.LR)
+		return fmt.Errorf("optim: schedule: learning rate is %v, want a positive number", w.LR)
 	case w.Warmup < 0:
-		return fmt.Errorf("graph: schedule: warm-up of %d steps, want at least 0", w.Warmup)
+		return fmt.Errorf("optim: schedule: warm-up of %d steps, want at least 0", w.Warmup)
 	case w.Total < 0:
-		return fmt.Errorf("graph: schedule: %d steps in all, want at least 0", w.Total)
+		return fmt.Errorf("optim: schedule: %d steps in all, want at least 0", w.Total)
 	case !(w.Floor >= 0 && w.Floor <= 1):
-		return fmt.Errorf("graph: schedule: floor is %v, want a number in [0, 1]", w.Floor)
+		return fmt.Errorf("optim: schedule: floor is %v, want a number in [0, 1]", w.Floor)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package graph
+package optim
 
 import (
 	"cmp"
@@ -8,18 +8,20 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // adamWSpan is the memory of a weight or of its gradient.
 type adamWSpan struct {
-	span
-	slot   int
-	weight bool
+	from, to uintptr // addresses
+	slot     int
+	weight   bool
 }
 
 // adopt points the cells to the weights and their gradients, and checks that they are what they were.
-func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
+func (p *adamWPlan) adopt(weights []G.ValueGrad, o *adamWOptions) error {
 	if len(weights) != len(p.slots) {
 		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
 	}
@@ -28,21 +30,26 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, b Backend) error {
 		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
 			return fmt.Errorf("weight %d is %s, in the first step it was %s", i, n.Name(), s.name)
 		}
-		value := w.Value()
-		if isNil(value) {
+		v := w.Value()
+		if value.IsNil(v) {
 			return fmt.Errorf("%s has no value", s.name)
 		}
-		if err := adoptInPlace(b, s.weight, value); err != nil {
+		if n, ok := w.(*G.Node); ok && o.machine != nil {
+			if c := o.machine.HalfCopy(n); c.Buf != nil && c.Buf != s.half.Buf {
+				return fmt.Errorf("%s is another node than in the first step", s.name)
+			}
+		}
+		if err := adoptInPlace(o.backend, s.weight, v); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		grad, err := w.Grad()
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		if isNil(grad) {
+		if value.IsNil(grad) {
 			return fmt.Errorf("%s has no gradient: the graph has not run, or its VM does not keep it", s.name)
 		}
-		ok, err := b.Adopt(s.grad.Buf, grad, s.grad.Operand)
+		ok, err := o.backend.Adopt(s.grad.Buf, grad, s.grad.Operand)
 		if err == nil && !ok {
 			err = p.upload(s, grad)
 		}
@@ -71,7 +78,7 @@ func (p *adamWPlan) checkApart() error {
 	p.spans = p.spans[:0]
 	for i, s := range p.slots {
 		w, g, bytes := uintptr(s.weight.Pointer()), uintptr(s.grad.Pointer()), uintptr(s.weight.Operand.Bytes())
-		p.spans = append(p.spans, adamWSpan{span{w, w + bytes}, i, true}, adamWSpan{span{g, g + bytes}, i, false})
+		p.spans = append(p.spans, adamWSpan{w, w + bytes, i, true}, adamWSpan{g, g + bytes, i, false})
 	}
 	slices.SortFunc(p.spans, func(a, b adamWSpan) int { return cmp.Compare(a.from, b.from) })
 	var last, lastWeight adamWSpan // that reach furthest
@@ -100,10 +107,10 @@ func (p *adamWPlan) describe(s adamWSpan) string {
 	return "the gradient of " + p.slots[s.slot].name
 }
 
-var errElsewhere = errors.New("not in the memory of the solver's backend: see MoveInputs")
+var errElsewhere = errors.New("not in the memory of the solver's backend: see graph.MoveInputs")
 
 // adoptInPlace points a cell to the memory of a value that is written to: a copy will not do.
-func adoptInPlace(b Backend, a ops.Arg, v G.Value) error {
+func adoptInPlace(b graph.Backend, a ops.Arg, v G.Value) error {
 	ok, err := b.Adopt(a.Buf, v, a.Operand)
 	if err != nil {
 		return err
