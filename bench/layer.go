@@ -7,6 +7,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -15,10 +16,10 @@ import (
 // sequences of s tokens.
 func nsaLayer(s int) (*graph.Machine, error) {
 	g := G.NewGraph()
-	l, err := graph.NewNSA(g, "layer.", graph.NSAConfig{
+	l, err := nn.NewNSA(g, "layer.", nn.NSAConfig{
 		Dim: baseDim, Heads: baseHeads, KVHeads: baseGroups, KeyDim: baseD, ValueDim: baseD,
 		Params: baseParams, GateHidden: 64,
-	}, graph.Fresh(tensor.Float32, 1))
+	}, nn.Random(tensor.Float32, 1))
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -88,19 +89,19 @@ func bits(list [][]float64) [][]uint64 {
 // TestLayerOnGPU compares a layer of NSA and its gradients with the CPU's in float64.
 func TestLayerOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
-	base := graph.NSAConfig{
+	base := nn.NSAConfig{
 		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 12, GateHidden: 5,
 		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
 	}
 	mlp, softmax := base, base
-	mlp.Phi, mlp.PhiHidden = graph.PhiMLP, 10
-	softmax.GateActivation = graph.GateSoftmax
-	for name, config := range map[string]graph.NSAConfig{"mean": base, "mlp": mlp, "softmax": softmax} {
+	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 10
+	softmax.GateActivation = nn.GateSoftmax
+	for name, config := range map[string]nn.NSAConfig{"mean": base, "mlp": mlp, "softmax": softmax} {
 		t.Run(name, func(t *testing.T) {
 			build := func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, G.Nodes) {
 				g := G.NewGraph()
 				x, r := floats("x", 2, 131, config.Dim).node(g, dt, 1), floats("r", 2, 131, config.Dim).node(g, dt, 2)
-				l, err := graph.NewNSA(g, "attn.", config, rounded(t, config, dt))
+				l, err := nn.NewNSA(g, "attn.", config, rounded(t, config, dt))
 				require.NoError(t, err)
 				y, err := l.Apply(x)
 				require.NoError(t, err)
@@ -136,9 +137,9 @@ func TestLayerOnGPU(t *testing.T) {
 }
 
 // rounded returns fresh parameters of a layer whose values are the same in both types.
-func rounded(t testing.TB, config graph.NSAConfig, dt tensor.Dtype) graph.Source {
+func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 	g := G.NewGraph()
-	l, err := graph.NewNSA(g, "attn.", config, graph.Fresh(tensor.Float32, 4))
+	l, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 4))
 	require.NoError(t, err)
 	values := map[string]*tensor.Dense{}
 	for _, n := range l.Learnables() {
@@ -148,7 +149,7 @@ func rounded(t testing.TB, config graph.NSAConfig, dt tensor.Dtype) graph.Source
 		}
 		values[n.Name()] = v
 	}
-	return graph.Values(values)
+	return nn.Values(values)
 }
 
 // TestModelOnGPU compares logits, loss and gradients of the tiny model with the CPU's in float32, and the bits of eager and

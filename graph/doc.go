@@ -1,5 +1,5 @@
 // Package graph runs Gorgonia graphs of the ops of package ops, and any other, planned and in memory of its own:
-// Machine is a gorgonia.VM, Grad takes gradients, NSA builds a layer of Native Sparse Attention. Package optim trains it.
+// Machine is a gorgonia.VM, Grad takes gradients. Package nn builds layers, package optim trains them.
 //
 // A Machine plans once: a program in topological order, an implementation for each node, one arena in which memory is
 // used again after its last reader. Then it runs many times without allocating, but for ops that run by their own Do. Where it runs is a Backend: the CPU, or a

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -45,7 +46,7 @@ func run(device, precision string) (err error) {
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
 	const batch, seq, dim = 2, 256, 64
-	config := graph.NSAConfig{
+	config := nn.NSAConfig{
 		Dim: dim, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 16, GateHidden: 16,
 		Params: ops.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
 	}
@@ -53,7 +54,7 @@ func run(device, precision string) (err error) {
 	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(batch, seq, dim), G.WithName("x"), G.WithInit(G.Gaussian(0, 1)))
 	target := G.NewTensor(g, tensor.Float32, 3, G.WithShape(batch, seq, dim), G.WithName("target"), G.WithInit(G.Gaussian(0, 1)))
 
-	layer, err := graph.NewNSA(g, "attn.", config, graph.Fresh(tensor.Float32, 1))
+	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
 	if err != nil {
 		return err
 	}

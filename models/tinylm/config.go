@@ -13,7 +13,7 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -44,11 +44,11 @@ type Config struct {
 
 	ops.Params // the sizes of the three branches; unused by Dense, as all that follows but RoPEBase
 
-	Phi            graph.Phi            // "" is the block mean
-	PhiHidden      int                  // hidden width of the compression's MLP; only with "mlp"
-	GateHidden     int                  // hidden width of the gates' MLP
-	GateActivation graph.GateActivation // "" is sigmoid
-	RoPEBase       float64              // 0 is 10000
+	Phi            nn.Phi            // "" is the block mean
+	PhiHidden      int               // hidden width of the compression's MLP; only with "mlp"
+	GateHidden     int               // hidden width of the gates' MLP
+	GateActivation nn.GateActivation // "" is sigmoid
+	RoPEBase       float64           // 0 is 10000
 }
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
@@ -140,8 +140,8 @@ func (c Config) checkSize() error {
 }
 
 // nsa returns the configuration of one NSA layer.
-func (c Config) nsa() graph.NSAConfig {
-	return graph.NSAConfig{
+func (c Config) nsa() nn.NSAConfig {
+	return nn.NSAConfig{
 		Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Params: c.Params,
 		Phi: c.Phi, PhiHidden: c.PhiHidden, GateHidden: c.GateHidden, GateActivation: c.GateActivation, RoPEBase: c.RoPEBase,
 	}
@@ -153,13 +153,13 @@ func (c Config) withDefaults() Config {
 		c.Attention = NSA
 	}
 	if c.Phi == "" {
-		c.Phi = graph.PhiMean
+		c.Phi = nn.PhiMean
 	}
 	if c.GateActivation == "" {
-		c.GateActivation = graph.GateSigmoid
+		c.GateActivation = nn.GateSigmoid
 	}
 	if c.RoPEBase == 0 {
-		c.RoPEBase = graph.DefaultRoPEBase
+		c.RoPEBase = nn.DefaultRoPEBase
 	}
 	return c
 }
@@ -170,14 +170,14 @@ func layer(i int) string { return fmt.Sprintf("layers.%d.", i) }
 // LearnableParams returns the parameters of the model in the order of its graph. Weights of linear layers are [out,in].
 // The embedding starts small and the two projections of a block that write to the residual stream are scaled by
 // 1/sqrt(2*Layers), so that a deep model starts with the variance of a shallow one (Radford et al. 2019).
-func (c Config) LearnableParams() []graph.Param {
-	linear := func(name string, out, in int) graph.Param {
-		return graph.Param{Name: name + ".weight", Shape: tensor.Shape{out, in}, Init: graph.LeCunNormal(in)}
+func (c Config) LearnableParams() []nn.Param {
+	linear := func(name string, out, in int) nn.Param {
+		return nn.Param{Name: name + ".weight", Shape: tensor.Shape{out, in}, Init: nn.LeCunNormal(in)}
 	}
-	norm := func(name string) graph.Param {
-		return graph.Param{Name: name + ".weight", Shape: tensor.Shape{c.Dim}, Init: graph.Ones()}
+	norm := func(name string) nn.Param {
+		return nn.Param{Name: name + ".weight", Shape: tensor.Shape{c.Dim}, Init: nn.Ones()}
 	}
-	list := []graph.Param{{Name: "embed.weight", Shape: tensor.Shape{c.Vocab, c.Dim}, Init: graph.Normal(embedStd)}}
+	list := []nn.Param{{Name: "embed.weight", Shape: tensor.Shape{c.Vocab, c.Dim}, Init: nn.Normal(embedStd)}}
 	for i := range c.Layers {
 		a := layer(i)
 		list = append(list, norm(a+"attn_norm"))

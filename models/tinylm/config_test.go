@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -37,7 +37,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"top n", func(c *Config) { c.TopN = 2 }, "top n = 2 is smaller than the 3 forced blocks"},
 		{"window", func(c *Config) { c.Window = 0 }, "window w is 0"},
 		{"phi", func(c *Config) { c.Phi = "max" }, `phi is "max", want "mean" or "mlp"`},
-		{"phi hidden", func(c *Config) { c.Phi = graph.PhiMLP }, "phi hidden is 0"},
+		{"phi hidden", func(c *Config) { c.Phi = nn.PhiMLP }, "phi hidden is 0"},
 		{"gate hidden", func(c *Config) { c.GateHidden = 0 }, "gate hidden is 0"},
 		{"gate", func(c *Config) { c.GateActivation = "relu" }, `gate activation is "relu"`},
 		{"rope", func(c *Config) { c.RoPEBase = -1 }, "rope base is -1"},
@@ -46,7 +46,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"huge layers", func(c *Config) { c.Layers = math.MaxInt }, "tinylm: layers is"},
 		{"many layers", func(c *Config) { c.Layers = 1 << 20 }, "tinylm: layers is 1048576, want at most 65536"},
 		{"huge blocks", func(c *Config) {
-			c.Phi, c.PhiHidden, c.BlockLen, c.Stride, c.SelectBlock = graph.PhiMLP, 4, 1<<62, 1<<62, 1<<62
+			c.Phi, c.PhiHidden, c.BlockLen, c.Stride, c.SelectBlock = nn.PhiMLP, 4, 1<<62, 1<<62, 1<<62
 		}, "block length l 4611686018427387904, want"},
 		{"huge model", func(c *Config) { c.Dim, c.Vocab = 1<<20, 1<<20 }, "parameters, want at most 17179869184"},
 		{"rope, infinite, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, math.Inf(1) }, "rope base is infinite"},

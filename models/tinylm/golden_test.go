@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -31,7 +32,7 @@ func goldenConfig(g testutil.Golden) Config {
 	return Config{
 		Vocab: c.Vocab, Context: c.S, Dim: c.Dim, Layers: c.Layers, Heads: c.Hq, KVHeads: c.Hkv, KeyDim: c.D, ValueDim: c.Dv,
 		Params: ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window},
-		Phi:    graph.Phi(c.Phi), PhiHidden: c.PhiHidden, GateHidden: c.GateHidden,
+		Phi:    nn.Phi(c.Phi), PhiHidden: c.PhiHidden, GateHidden: c.GateHidden,
 	}
 }
 

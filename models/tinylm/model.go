@@ -119,11 +119,11 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 
 	b := newBuilder(m.graph, w)
 	m.logits = b.logits(tokens)
-	m.loss = b.do(func() (*G.Node, error) { return ops.CrossEntropy(m.logits, targets) })
-	if b.err != nil {
-		return nil, b.err
+	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
+	if b.Err() != nil {
+		return nil, b.Err()
 	}
-	m.learnables = b.learnables
+	m.learnables = b.Learnables()
 	if o.grads {
 		if err := m.addGradients(o.scaled); err != nil {
 			return nil, err

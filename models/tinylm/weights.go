@@ -295,9 +295,6 @@ func (w *Weights) check() error {
 	return nil
 }
 
-// source returns the tensors of w as the Source of a graph's parameters.
-func (w *Weights) source() graph.Source { return graph.Values(w.Tensors) }
-
 func fileType(dt tensor.Dtype) (string, error) {
 	switch dt {
 	case tensor.Float32:

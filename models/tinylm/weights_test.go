@@ -11,6 +11,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -27,7 +28,7 @@ func bits(t testing.TB, w *Weights) map[string][]float64 {
 
 func TestWeightsRoundTrip(t *testing.T) {
 	mlp := small()
-	mlp.Phi, mlp.PhiHidden = graph.PhiMLP, 12
+	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	dense := small()
 	dense.Attention = Dense
 	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense} {

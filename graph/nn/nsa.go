@@ -1,4 +1,4 @@
-package graph
+package nn
 
 import (
 	"errors"
@@ -61,7 +61,7 @@ var branches = [...]string{"cmp", "sel", "win"}
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
 func (c NSAConfig) Validate() error {
 	if err := c.validate(); err != nil {
-		return fmt.Errorf("graph: nsa: %w", err)
+		return fmt.Errorf("nn: nsa: %w", err)
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 type NSA struct {
 	config     NSAConfig
 	prefix     string
-	params     map[string]*G.Node
+	builder    Builder
 	learnables G.Nodes
 }
 
@@ -156,24 +156,30 @@ type NSA struct {
 // between the layers of a graph, see NewParam.
 func NewNSA(g *G.ExprGraph, prefix string, c NSAConfig, src Source) (*NSA, error) {
 	if g == nil || src == nil {
-		return nil, errors.New("graph: nsa: nil graph or source")
+		return nil, errors.New("nn: nsa: nil graph or source")
 	}
-	if err := c.Validate(); err != nil {
-		return nil, err
+	b := NewBuilder(g, c.LayerParams(prefix), src)
+	return b.NSA(prefix, c), b.err
+}
+
+// NSA adds the parameters of a layer to the graph, which must be among those of b: see NSAConfig.LayerParams. After an
+// error it returns nil, whose Apply is an error.
+func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
+	if b.err == nil {
+		b.err = c.Validate()
 	}
 	if c.RoPEBase == 0 {
 		c.RoPEBase = DefaultRoPEBase
 	}
-	l := &NSA{config: c, prefix: prefix, params: map[string]*G.Node{}}
+	l := &NSA{config: c, prefix: prefix}
 	for _, p := range c.LayerParams(prefix) {
-		n, err := NewParam(g, p, src)
-		if err != nil {
-			return nil, fmt.Errorf("graph: nsa: %w", err)
-		}
-		l.params[p.Name] = n
-		l.learnables = append(l.learnables, n)
+		l.learnables = append(l.learnables, b.Param(p.Name))
 	}
-	return l, nil
+	if b.err != nil {
+		return nil
+	}
+	l.builder = *b
+	return l
 }
 
 // Learnables returns the nodes of the parameters in the order of LayerParams, as gorgonia.Grad and solvers want them.
@@ -182,85 +188,79 @@ func (l *NSA) Learnables() G.Nodes { return l.learnables }
 // Config returns the layer's sizes.
 func (l *NSA) Config() NSAConfig { return l.config }
 
-// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first of S.
-func (l *NSA) Apply(x *G.Node) (*G.Node, error) {
-	y, err := l.apply(x)
-	if err != nil {
-		return nil, fmt.Errorf("graph: nsa %s: %w", l.prefix, err)
-	}
-	return y, nil
+// NSAParts are the nodes of a layer's output and of what leads to it. They have values after a run of a graph.Machine if
+// it was made with graph.WithKeep of them.
+type NSAParts struct {
+	Output     *G.Node // [B,S,Dim]
+	Gates      *G.Node // [B,S,Hq,3], the weights of the compressed, the selected and the window branch
+	Compressed *G.Node // [B,S,Hq,Dv], the branch's output before its gate
+	Selected   *G.Node // [B,S,Hq,Dv]
+	Window     *G.Node // [B,S,Hq,Dv]
+	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, ascending, padded with -1
 }
 
-func (l *NSA) apply(x *G.Node) (*G.Node, error) {
+// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first of S.
+func (l *NSA) Apply(x *G.Node) (*G.Node, error) {
+	p, err := l.ApplyParts(x)
+	return p.Output, err
+}
+
+// ApplyParts is Apply that returns the inner nodes, too.
+func (l *NSA) ApplyParts(x *G.Node) (NSAParts, error) {
+	if l == nil {
+		return NSAParts{}, errors.New("nn: nsa: nil layer")
+	}
+	p, err := l.apply(x)
+	if err != nil {
+		return NSAParts{}, fmt.Errorf("nn: nsa %s: %w", l.prefix, err)
+	}
+	return p, nil
+}
+
+func (l *NSA) apply(x *G.Node) (p NSAParts, err error) {
 	if x == nil {
-		return nil, errors.New("x is nil")
+		return p, errors.New("x is nil")
 	}
 	if s := x.Shape(); s.Dims() != 3 || s[2] != l.config.Dim {
-		return nil, fmt.Errorf("x has shape %v, want [B,S,%d]", s, l.config.Dim)
+		return p, fmt.Errorf("x has shape %v, want [B,S,%d]", s, l.config.Dim)
 	}
-	c := l.config
-	b := builder{}
-	q := b.rope(b.linear(x, l.param("wq.weight"), ops.WithHeads(c.Heads)), c.RoPEBase) // [B,S,Hq,D]
-	var k, v [len(branches)]*G.Node                                                    // [B,S,Hkv,D], [B,S,Hkv,Dv]
+	c, b := l.config, l.builder // the copy's error is of this call alone
+	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
+	q := b.Node(ops.RoPE(heads("wq", c.Heads), c.RoPEBase, 0)) // [B,S,Hq,D]
+	var k, v [len(branches)]*G.Node                            // [B,S,Hkv,D], [B,S,Hkv,Dv]
 	for i, name := range branches {
-		k[i] = b.rope(b.linear(x, l.param("wk_"+name+".weight"), ops.WithHeads(c.KVHeads)), c.RoPEBase)
-		v[i] = b.linear(x, l.param("wv_"+name+".weight"), ops.WithHeads(c.KVHeads))
+		k[i] = b.Node(ops.RoPE(heads("wk_"+name, c.KVHeads), c.RoPEBase, 0))
+		v[i] = heads("wv_"+name, c.KVHeads)
 	}
 
 	kc, vc := l.compress(&b, "phi_k.", k[0]), l.compress(&b, "phi_v.", v[0]) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
-	compressed := b.do(func() (*G.Node, error) { return ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride) })
-	lse := b.do(func() (*G.Node, error) { return ops.LSE(compressed) })
-	idx := b.do(func() (*G.Node, error) { return ops.SelectBlocks(q, kc, lse, c.Params) }) // [B,S,Hkv,n]
-	selected := b.do(func() (*G.Node, error) { return ops.SelectedAttention(q, k[1], v[1], idx, c.SelectBlock) })
-	window := b.do(func() (*G.Node, error) { return ops.SlidingWindow(q, k[2], v[2], c.Window) })
+	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride))
+	lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
+	p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params))
+	p.Selected = b.Node(ops.SelectedAttention(q, k[1], v[1], p.Blocks, c.SelectBlock))
+	p.Window = b.Node(ops.SlidingWindow(q, k[2], v[2], c.Window))
 
-	gates := l.gates(&b, x)
-	o := b.do(func() (*G.Node, error) { return ops.GatedSum(gates, compressed, selected, window) }) // [B,S,Hq,Dv]
-	return b.linear(o, l.param("wo.weight")), b.err
+	p.Gates = l.gates(&b, x)
+	o := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
+	p.Output = b.Linear(o, l.prefix+"wo")
+	return p, b.err
 }
 
 // compress applies the layer's phi to x [B,S,Hkv,D].
-func (l *NSA) compress(b *builder, side string, x *G.Node) *G.Node {
-	c := l.config
-	return b.do(func() (*G.Node, error) {
-		if c.Phi == PhiMLP {
-			return ops.CompressMLP(x, l.param(side+"pe"), l.param(side+"w1.weight"), l.param(side+"w2.weight"), c.BlockLen, c.Stride)
-		}
-		return ops.CompressMean(x, c.BlockLen, c.Stride)
-	})
+func (l *NSA) compress(b *Builder, side string, x *G.Node) *G.Node {
+	c, param := l.config, func(name string) *G.Node { return b.Param(l.prefix + side + name) }
+	if c.Phi == PhiMLP {
+		return b.Node(ops.CompressMLP(x, param("pe"), param("w1.weight"), param("w2.weight"), c.BlockLen, c.Stride))
+	}
+	return b.Node(ops.CompressMean(x, c.BlockLen, c.Stride))
 }
 
 // gates returns the gates [B,S,Hq,3] of the layer's input, in the order of branches.
-func (l *NSA) gates(b *builder, x *G.Node) *G.Node {
-	hidden := b.linear(x, l.param("gate.w1.weight"), ops.WithBias(l.param("gate.w1.bias")))
-	hidden = b.do(func() (*G.Node, error) { return ops.SiLU(hidden) })
-	out := b.linear(hidden, l.param("gate.w2.weight"), ops.WithBias(l.param("gate.w2.bias")), ops.WithHeads(l.config.Heads))
-	return b.do(func() (*G.Node, error) {
-		if l.config.GateActivation == GateSoftmax {
-			return ops.Softmax(out)
-		}
-		return ops.Sigmoid(out)
-	})
-}
-
-func (l *NSA) param(name string) *G.Node { return l.params[l.prefix+name] }
-
-// builder runs constructors until one fails and keeps the first error; later ones return nil.
-type builder struct{ err error }
-
-func (b *builder) do(f func() (*G.Node, error)) *G.Node {
-	if b.err != nil {
-		return nil
+func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
+	hidden := b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1")))
+	out := b.Linear(hidden, l.prefix+"gate.w2", ops.WithHeads(l.config.Heads))
+	if l.config.GateActivation == GateSoftmax {
+		return b.Node(ops.Softmax(out))
 	}
-	var n *G.Node
-	n, b.err = f()
-	return n
-}
-
-func (b *builder) linear(x, w *G.Node, opts ...ops.LinearOption) *G.Node {
-	return b.do(func() (*G.Node, error) { return ops.Linear(x, w, opts...) })
-}
-
-func (b *builder) rope(x *G.Node, base float64) *G.Node {
-	return b.do(func() (*G.Node, error) { return ops.RoPE(x, base, 0) })
+	return b.Node(ops.Sigmoid(out))
 }

@@ -1,4 +1,4 @@
-package graph
+package nn
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -25,76 +26,76 @@ func TestNSAConfigRefuses(t *testing.T) {
 		change  func(*NSAConfig)
 		message string
 	}{
-		{func(c *NSAConfig) { c.Dim = 0 }, "graph: nsa: dim is 0, want 1 to 16777216"},
-		{func(c *NSAConfig) { c.Dim = 1 << 50 }, "graph: nsa: dim is 1125899906842624, want 1 to 16777216"},
-		{func(c *NSAConfig) { c.KVHeads, c.Heads, c.KeyDim = 1<<20, 1<<20, 1<<22 }, "graph: nsa: parameter wq.weight of shape (4398046511104, 6) is too large"},
-		{func(c *NSAConfig) { c.RoPEBase = math.Inf(1) }, "graph: nsa: rope base is +Inf, want a finite number above 1"},
-		{func(c *NSAConfig) { c.ValueDim = -2 }, "graph: nsa: value dim is -2, want 1 to 16777216"},
-		{func(c *NSAConfig) { c.KVHeads = 3 }, "graph: nsa: heads 4 not a multiple of kv heads 3"},
-		{func(c *NSAConfig) { c.KeyDim = 5 }, "graph: nsa: key dim 5 is odd, the rotary embedding wants pairs"},
-		{func(c *NSAConfig) { c.Stride = 3 }, "graph: nsa: stride d = 3 does not divide the block length l = 4"},
-		{func(c *NSAConfig) { c.Phi = "max" }, `graph: nsa: phi is "max", want "mean" or "mlp"`},
-		{func(c *NSAConfig) { c.Phi = PhiMLP }, `graph: nsa: phi hidden is 0 and block length l 4, want 1 to 16777216 with phi "mlp"`},
-		{func(c *NSAConfig) { c.GateActivation = "tanh" }, `graph: nsa: gate activation is "tanh", want "sigmoid" or "softmax"`},
-		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "graph: nsa: rope base is 0.5, want a finite number above 1"},
+		{func(c *NSAConfig) { c.Dim = 0 }, "nn: nsa: dim is 0, want 1 to 16777216"},
+		{func(c *NSAConfig) { c.Dim = 1 << 50 }, "nn: nsa: dim is 1125899906842624, want 1 to 16777216"},
+		{func(c *NSAConfig) { c.KVHeads, c.Heads, c.KeyDim = 1<<20, 1<<20, 1<<22 }, "nn: nsa: parameter wq.weight of shape (4398046511104, 6) is too large"},
+		{func(c *NSAConfig) { c.RoPEBase = math.Inf(1) }, "nn: nsa: rope base is +Inf, want a finite number above 1"},
+		{func(c *NSAConfig) { c.ValueDim = -2 }, "nn: nsa: value dim is -2, want 1 to 16777216"},
+		{func(c *NSAConfig) { c.KVHeads = 3 }, "nn: nsa: heads 4 not a multiple of kv heads 3"},
+		{func(c *NSAConfig) { c.KeyDim = 5 }, "nn: nsa: key dim 5 is odd, the rotary embedding wants pairs"},
+		{func(c *NSAConfig) { c.Stride = 3 }, "nn: nsa: stride d = 3 does not divide the block length l = 4"},
+		{func(c *NSAConfig) { c.Phi = "max" }, `nn: nsa: phi is "max", want "mean" or "mlp"`},
+		{func(c *NSAConfig) { c.Phi = PhiMLP }, `nn: nsa: phi hidden is 0 and block length l 4, want 1 to 16777216 with phi "mlp"`},
+		{func(c *NSAConfig) { c.GateActivation = "tanh" }, `nn: nsa: gate activation is "tanh", want "sigmoid" or "softmax"`},
+		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "nn: nsa: rope base is 0.5, want a finite number above 1"},
 	} {
 		config := nsaConfig()
 		require.NoError(t, config.Validate())
 		c.change(&config)
 		require.EqualError(t, config.Validate(), c.message)
-		_, err := NewNSA(G.NewGraph(), "attn.", config, Fresh(tensor.Float64, 1))
+		_, err := NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))
 		require.EqualError(t, err, c.message)
 	}
 }
 
 func TestNSARefuses(t *testing.T) {
 	g := G.NewGraph()
-	_, err := NewNSA(nil, "", nsaConfig(), Fresh(tensor.Float64, 1))
+	_, err := NewNSA(nil, "", nsaConfig(), Random(tensor.Float64, 1))
 	require.ErrorContains(t, err, "nil graph or source")
 	_, err = NewNSA(g, "a.", nsaConfig(), Values(nil))
 	require.ErrorContains(t, err, "no value for parameter a.wq.weight")
 	wrong := map[string]*tensor.Dense{"a.wq.weight": tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(6, 16))}
 	_, err = NewNSA(g, "a.", nsaConfig(), Values(wrong))
 	require.ErrorContains(t, err, "parameter a.wq.weight: value of shape (6, 16), want (16, 6)")
-	_, err = NewNSA(g, "a.", nsaConfig(), Fresh(tensor.Int32, 1))
+	_, err = NewNSA(g, "a.", nsaConfig(), Random(tensor.Int32, 1))
 	require.ErrorContains(t, err, "type int32, want float32 or float64")
 
-	l, err := NewNSA(g, "b.", nsaConfig(), Fresh(tensor.Float64, 1))
+	l, err := NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 1))
 	require.NoError(t, err)
-	_, err = NewNSA(g, "b.", nsaConfig(), Fresh(tensor.Float64, 2))
+	_, err = NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 2))
 	require.ErrorContains(t, err, "parameter b.wq.weight: the graph has a node of that name")
 	_, err = l.Apply(nil)
 	require.ErrorContains(t, err, "x is nil")
 	_, err = l.Apply(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, 7), G.WithName("x")))
 	require.ErrorContains(t, err, "x has shape (1, 8, 7), want [B,S,6]")
 	_, err = l.Apply(G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 8, 6), G.WithName("x32")))
-	require.ErrorContains(t, err, "graph: nsa b.: ops: linear")
+	require.ErrorContains(t, err, "nn: nsa b.: ops: linear")
 }
 
 func TestNewParamRefuses(t *testing.T) {
 	p := Param{Name: "w", Shape: tensor.Shape{2}}
-	_, err := NewParam(nil, p, Fresh(tensor.Float32, 1))
-	require.EqualError(t, err, "graph: parameter w: nil graph")
+	_, err := NewParam(nil, p, Random(tensor.Float32, 1))
+	require.EqualError(t, err, "nn: parameter w: nil graph")
 	_, err = NewParam(G.NewGraph(), p, nil)
-	require.EqualError(t, err, "graph: parameter w: nil source")
+	require.EqualError(t, err, "nn: parameter w: nil source")
 	for _, shape := range []tensor.Shape{{-2}, {0}, {-3, -4}} {
 		_, err = Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)
 		require.ErrorContains(t, err, "want axes of at least 1")
 	}
 	for _, shape := range []tensor.Shape{{1 << 40, 1 << 40}, {1 << 32, 1 << 32}, {1 << 62, 4}, {math.MaxInt}} {
 		_, err = Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)
-		require.EqualError(t, err, fmt.Sprintf("graph: parameter w: shape %v is too large", shape))
+		require.EqualError(t, err, fmt.Sprintf("nn: parameter w: shape %v is too large", shape))
 	}
 	v, err := Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1)
 	require.NoError(t, err)
 	require.Equal(t, float32(1), v.Data())
 }
 
-func TestFreshValues(t *testing.T) {
+func TestRandomValues(t *testing.T) {
 	config := nsaConfig()
 	config.Dim, config.GateHidden, config.Phi, config.PhiHidden = 100, 200, PhiMLP, 50
 	g := G.NewGraph()
-	l, err := NewNSA(g, "attn.", config, Fresh(tensor.Float64, 3))
+	l, err := NewNSA(g, "attn.", config, Random(tensor.Float64, 3))
 	require.NoError(t, err)
 	require.Len(t, l.Learnables(), len(config.LayerParams("")))
 	for i, p := range config.LayerParams("attn.") {
@@ -139,19 +140,19 @@ func checkNSAGradients(t *testing.T, config NSAConfig) {
 		return G.NewTensor(g, tensor.Float64, 3, G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 	}
 	x, r := input("x", 1), input("r", 2)
-	l, err := NewNSA(g, "attn.", config, Fresh(tensor.Float64, 4))
+	l, err := NewNSA(g, "attn.", config, Random(tensor.Float64, 4))
 	require.NoError(t, err)
-	y, err := l.Apply(x)
+	parts, err := l.ApplyParts(x)
 	require.NoError(t, err)
+	y, idx := parts.Output, parts.Blocks
 	require.Equal(t, tensor.Shape(shape), y.Shape())
 	cost := G.Must(G.Sum(G.Must(G.HadamardProd(y, r))))
 	wrt := append(G.Nodes{x}, l.Learnables()...)
-	_, err = Grad(cost, wrt...)
+	_, err = graph.Grad(cost, wrt...)
 	require.NoError(t, err)
-	require.NoError(t, CheckGraph(g))
+	require.NoError(t, graph.CheckGraph(g))
 
-	idx := selection(t, g)
-	m, err := NewMachine(g, WithKeep(cost, idx))
+	m, err := graph.NewMachine(g, graph.WithKeep(cost, idx))
 	require.NoError(t, err)
 	defer m.Close()
 	run := func() (float64, string) {
@@ -180,18 +181,63 @@ func checkNSAGradients(t *testing.T, config NSAConfig) {
 	}
 }
 
-// selection returns the node of the selected blocks.
-func selection(t *testing.T, g *G.ExprGraph) *G.Node {
-	for _, n := range g.AllNodes() {
-		if n.Op() == nil {
-			continue
+// TestNSAParts computes the layer's output from its gates and branches.
+func TestNSAParts(t *testing.T) {
+	const batch, seq = 2, 17
+	c := nsaConfig()
+	g := G.NewGraph()
+	value := tensor.New(tensor.WithShape(batch, seq, c.Dim), tensor.WithBacking(testutil.Normal(1, batch*seq*c.Dim)))
+	x := G.NewTensor(g, tensor.Float64, 3, G.WithShape(batch, seq, c.Dim), G.WithName("x"), G.WithValue(value))
+	l, err := NewNSA(g, "attn.", c, Random(tensor.Float64, 4))
+	require.NoError(t, err)
+	p, err := l.ApplyParts(x)
+	require.NoError(t, err)
+	m, err := graph.NewMachine(g, graph.WithKeep(p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks))
+	require.NoError(t, err)
+	defer m.Close()
+	require.NoError(t, m.RunAll())
+
+	require.Equal(t, tensor.Shape{batch, seq, c.KVHeads, c.TopN}, p.Blocks.Value().Shape())
+	require.Equal(t, []int32{0, -1, -1, -1}, p.Blocks.Value().Data().([]int32)[:c.TopN])
+	require.Equal(t, tensor.Shape{batch, seq, c.Heads, 3}, p.Gates.Value().Shape())
+	gates := p.Gates.Value().Data().([]float64)
+	var sum []float64 // [B,S,Hq,Dv]
+	for i, branch := range []*G.Node{p.Compressed, p.Selected, p.Window} {
+		require.Equal(t, tensor.Shape{batch, seq, c.Heads, c.ValueDim}, branch.Value().Shape())
+		o := branch.Value().Data().([]float64)
+		if sum == nil {
+			sum = make([]float64, len(o))
 		}
-		if spec, ok := ops.SpecOf(n.Op()); ok {
-			if _, ok := spec.(ops.SelectBlocksOp); ok {
-				return n
-			}
+		for j := range o {
+			sum[j] += gates[j/c.ValueDim*3+i] * o[j]
 		}
 	}
-	t.Fatal("no selection in the graph")
-	return nil
+	width, wo := c.Heads*c.ValueDim, l.Learnables()[len(l.Learnables())-1].Value().Data().([]float64)
+	var want []float64
+	for row := range batch * seq {
+		for out := range c.Dim {
+			y := 0.0
+			for j := range width {
+				y += sum[row*width+j] * wo[out*width+j]
+			}
+			want = append(want, y)
+		}
+	}
+	testutil.Within(t, "output", p.Output.Value().Data().([]float64), want, 1e-12)
+}
+
+func TestBuilderKeepsTheFirstError(t *testing.T) {
+	b := NewBuilder(G.NewGraph(), []Param{{Name: "a.weight", Shape: tensor.Shape{2, 3}}}, Random(tensor.Float32, 1))
+	w := b.Param("a.weight")
+	require.NotNil(t, w)
+	require.Same(t, w, b.Param("a.weight"))
+	require.Equal(t, G.Nodes{w}, b.Learnables())
+	require.NoError(t, b.Err())
+	require.Nil(t, b.Linear(nil, "b"))
+	require.EqualError(t, b.Err(), "nn: no parameter b.weight")
+	require.Nil(t, b.Param("a.weight"))
+	require.Nil(t, b.NSA("attn.", nsaConfig()))
+	_, err := b.NSA("attn.", nsaConfig()).Apply(w)
+	require.EqualError(t, err, "nn: nsa: nil layer")
+	require.EqualError(t, b.Err(), "nn: no parameter b.weight")
 }

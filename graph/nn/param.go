@@ -1,4 +1,4 @@
-package graph
+package nn
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // Param is a learnable parameter of a layer: its name, its shape, and how its first value is drawn.
@@ -51,15 +52,15 @@ func LeCunNormal(in int) Init { return Init{InitNormal, 1 / math.Sqrt(float64(in
 // parameter's first value does not change when others are added, and float32 is float64 rounded.
 func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("graph: parameter %s: type %s, want float32 or float64", p.Name, typeName(dt))
+		return nil, fmt.Errorf("nn: parameter %s: type %s, want float32 or float64", p.Name, value.TypeName(dt))
 	}
 	n := 1
 	for _, d := range p.Shape {
 		if d < 1 {
-			return nil, fmt.Errorf("graph: parameter %s: shape %v, want axes of at least 1", p.Name, p.Shape)
+			return nil, fmt.Errorf("nn: parameter %s: shape %v, want axes of at least 1", p.Name, p.Shape)
 		}
 		if d > math.MaxInt/8/n { // no int counts the bytes
-			return nil, fmt.Errorf("graph: parameter %s: shape %v is too large", p.Name, p.Shape)
+			return nil, fmt.Errorf("nn: parameter %s: shape %v is too large", p.Name, p.Shape)
 		}
 		n *= d
 	}
@@ -67,7 +68,7 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	h.Write([]byte(p.Name))
 	r := rand.New(rand.NewPCG(seed, h.Sum64()))
 	if err := cpu.CheckMemory(n * int(dt.Size())); err != nil {
-		return nil, fmt.Errorf("graph: parameter %s: shape %v: %w", p.Name, p.Shape, err)
+		return nil, fmt.Errorf("nn: parameter %s: shape %v: %w", p.Name, p.Shape, err)
 	}
 	v := tensor.New(tensor.Of(dt), tensor.WithShape(p.Shape...))
 	for i := range n {
@@ -87,20 +88,12 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	return v, nil
 }
 
-// typeName is the name of a type, which may be the zero value.
-func typeName(dt tensor.Dtype) string {
-	if dt.Type == nil {
-		return "none"
-	}
-	return dt.Name()
-}
-
 // Source gives the value of a parameter to the layer that is being built. The layer's node holds that very tensor: two
 // graphs whose layers got the same tensors share their weights.
 type Source func(p Param) (*tensor.Dense, error)
 
-// Fresh is a Source that draws every value from its Init, see Param.New.
-func Fresh(dt tensor.Dtype, seed uint64) Source {
+// Random is a Source that draws every value from its Init, see Param.New.
+func Random(dt tensor.Dtype, seed uint64) Source {
 	return func(p Param) (*tensor.Dense, error) { return p.New(dt, seed) }
 }
 
@@ -109,7 +102,7 @@ func Values(m map[string]*tensor.Dense) Source {
 	return func(p Param) (*tensor.Dense, error) {
 		v, ok := m[p.Name]
 		if !ok || v == nil {
-			return nil, fmt.Errorf("graph: no value for parameter %s", p.Name)
+			return nil, fmt.Errorf("nn: no value for parameter %s", p.Name)
 		}
 		return v, nil
 	}
@@ -120,21 +113,21 @@ func Values(m map[string]*tensor.Dense) Source {
 func NewParam(g *G.ExprGraph, p Param, src Source) (*G.Node, error) {
 	switch {
 	case g == nil:
-		return nil, fmt.Errorf("graph: parameter %s: nil graph", p.Name)
+		return nil, fmt.Errorf("nn: parameter %s: nil graph", p.Name)
 	case src == nil:
-		return nil, fmt.Errorf("graph: parameter %s: nil source", p.Name)
+		return nil, fmt.Errorf("nn: parameter %s: nil source", p.Name)
 	case len(g.ByName(p.Name)) > 0:
-		return nil, fmt.Errorf("graph: parameter %s: the graph has a node of that name", p.Name)
+		return nil, fmt.Errorf("nn: parameter %s: the graph has a node of that name", p.Name)
 	}
 	v, err := src(p)
 	if err != nil {
 		return nil, err
 	}
 	if v == nil || !v.Shape().Eq(p.Shape) {
-		return nil, fmt.Errorf("graph: parameter %s: value of shape %v, want %v", p.Name, shapeOf(v), p.Shape)
+		return nil, fmt.Errorf("nn: parameter %s: value of shape %v, want %v", p.Name, shapeOf(v), p.Shape)
 	}
 	if dt := v.Dtype(); dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("graph: parameter %s: value of type %v, want float32 or float64", p.Name, dt)
+		return nil, fmt.Errorf("nn: parameter %s: value of type %v, want float32 or float64", p.Name, dt)
 	}
 	return G.NewTensor(g, v.Dtype(), p.Shape.Dims(), G.WithShape(p.Shape...), G.WithName(p.Name), G.WithValue(v)), nil
 }

@@ -1,0 +1,80 @@
+package nn
+
+import (
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Builder adds a layer or a model to a graph. It keeps the first error, see Err; after one every node that it returns is
+// nil, so that a model is written without checks in between:
+//
+//	x = b.Node(ops.SiLU(b.Linear(x, "mlp.w1")))
+type Builder struct {
+	graph      *G.ExprGraph
+	params     map[string]Param
+	source     Source
+	nodes      map[string]*G.Node
+	learnables G.Nodes
+	err        error
+}
+
+// NewBuilder returns a builder for g and the given parameters, whose values src gives.
+func NewBuilder(g *G.ExprGraph, params []Param, src Source) *Builder {
+	b := &Builder{graph: g, params: make(map[string]Param, len(params)), source: src, nodes: map[string]*G.Node{}}
+	for _, p := range params {
+		b.params[p.Name] = p
+	}
+	return b
+}
+
+// Err returns the first error of the builder's calls.
+func (b *Builder) Err() error { return b.err }
+
+// Learnables returns the nodes of the parameters in the order in which they came into the graph, as gorgonia.Grad and
+// solvers want them.
+func (b *Builder) Learnables() G.Nodes { return b.learnables }
+
+// Node returns n, which the constructor of an op has returned with err.
+func (b *Builder) Node(n *G.Node, err error) *G.Node {
+	if b.err == nil {
+		b.err = err
+	}
+	if b.err != nil {
+		return nil
+	}
+	return n
+}
+
+// Param returns the node of the parameter of the given name, which the first call adds to the graph.
+func (b *Builder) Param(name string) *G.Node {
+	if n := b.nodes[name]; n != nil || b.err != nil {
+		return b.Node(n, nil)
+	}
+	p, ok := b.params[name]
+	if !ok {
+		return b.Node(nil, fmt.Errorf("nn: no parameter %s", name))
+	}
+	n := b.Node(NewParam(b.graph, p, b.source))
+	if n != nil {
+		b.nodes[name] = n
+		b.learnables = append(b.learnables, n)
+	}
+	return n
+}
+
+// Linear returns ops.Linear of x by the parameter name+".weight", plus name+".bias" if there is one.
+func (b *Builder) Linear(x *G.Node, name string, opts ...ops.LinearOption) *G.Node {
+	w := b.Param(name + ".weight")
+	if bias := name + ".bias"; b.params[bias].Name != "" {
+		opts = append(opts, ops.WithBias(b.Param(bias)))
+	}
+	return b.Node(ops.Linear(x, w, opts...))
+}
+
+// RMSNorm returns ops.RMSNorm of x by the parameter name+".weight".
+func (b *Builder) RMSNorm(x *G.Node, name string, eps float64) *G.Node {
+	return b.Node(ops.RMSNorm(x, b.Param(name+".weight"), eps))
+}
