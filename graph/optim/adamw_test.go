@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -319,6 +321,13 @@ func TestAdamWState(t *testing.T) {
 		st, err := s.State()
 		require.NoError(t, err)
 		require.Equal(t, 3, st.Step)
+		path := filepath.Join(t.TempDir(), "solver.safetensors")
+		require.NoError(t, st.Save(path))
+		loaded, err := LoadAdamWState(path)
+		require.NoError(t, err)
+		require.Equal(t, st.Step, loaded.Step)
+		require.Len(t, loaded.Moments, len(st.Moments))
+		st = loaded
 		middle := values()
 		require.NoError(t, s.Step(weights))
 		end := values()
@@ -364,6 +373,27 @@ func TestAdamWState(t *testing.T) {
 		require.ErrorContains(t, fresh.Step(weights), "optim: adamw: state: the moments of b.weight are not")
 		require.ErrorContains(t, fresh.SetState(AdamWState{Step: -1}), "-1 steps")
 	}
+}
+
+func TestLoadAdamWStateRefuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "solver.safetensors")
+	one := dense(tensor.Float32, []float64{1, 2}, 2)
+	step := map[string]string{"adamw.step": "3"}
+	for message, f := range map[string]nn.File{
+		"no adamw.step in the metadata": {},
+		"adamw.step: strconv.Atoi":      {Metadata: map[string]string{"adamw.step": "three"}},
+		"tensor third.w is not of":      {Metadata: step, Tensors: map[string]*tensor.Dense{"third.w": one}},
+		"w has one moment, want two":    {Metadata: step, Tensors: map[string]*tensor.Dense{"first.w": one}},
+		"first.w has NaN in it": {Metadata: step, Tensors: map[string]*tensor.Dense{
+			"first.w": dense(tensor.Float32, []float64{math.NaN(), 2}, 2), "second.w": one,
+		}},
+	} {
+		require.NoError(t, f.Write(path))
+		_, err := LoadAdamWState(path)
+		require.ErrorContains(t, err, "optim: adamw: load: ")
+		require.ErrorContains(t, err, message)
+	}
+	require.ErrorContains(t, AdamWState{Moments: map[string]Moments{"w": {First: one}}}.Save(path), "second.w is nil")
 }
 
 // TestAdamWRefusesMoments that no step makes, and leaves the solver's state as it is.

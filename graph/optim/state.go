@@ -2,8 +2,12 @@ package optim
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 )
 
 // AdamWState is what a solver needs to go on where another one has stopped.
@@ -55,4 +59,69 @@ func (s *AdamW) SetState(st AdamWState) error {
 	}
 	s.step = st.Step
 	return nil
+}
+
+// What a file of a state is made of: the number of steps in the metadata, and two tensors for each weight.
+const (
+	stepKey      = "adamw.step"
+	firstPrefix  = "first."
+	secondPrefix = "second."
+)
+
+// Save writes the state to path as safetensors: the moments of a weight w are first.w and second.w, the number of steps is
+// adamw.step in the metadata. The file is written aside and renamed.
+func (st AdamWState) Save(path string) error {
+	f := nn.File{Tensors: make(map[string]*tensor.Dense, 2*len(st.Moments)), Metadata: map[string]string{stepKey: strconv.Itoa(st.Step)}}
+	for name, m := range st.Moments {
+		f.Tensors[firstPrefix+name], f.Tensors[secondPrefix+name] = m.First, m.Second
+	}
+	if err := f.Write(path); err != nil {
+		return fmt.Errorf("optim: adamw: save: %w", err)
+	}
+	return nil
+}
+
+// LoadAdamWState reads what AdamWState.Save wrote. Whether it fits the weights SetState or the next step says.
+func LoadAdamWState(path string) (AdamWState, error) {
+	f, err := nn.ReadFile(path)
+	if err != nil {
+		return AdamWState{}, fmt.Errorf("optim: adamw: load: %w", err)
+	}
+	st, err := stateOf(f)
+	if err != nil {
+		return AdamWState{}, fmt.Errorf("optim: adamw: load: %s: %w", path, err)
+	}
+	return st, nil
+}
+
+func stateOf(f nn.File) (st AdamWState, err error) {
+	text, ok := f.Metadata[stepKey]
+	if !ok {
+		return st, fmt.Errorf("no %s in the metadata: not a state of AdamW", stepKey)
+	}
+	if st.Step, err = strconv.Atoi(text); err != nil {
+		return st, fmt.Errorf("%s: %w", stepKey, err)
+	}
+	st.Moments = make(map[string]Moments, len(f.Tensors)/2)
+	for key, d := range f.Tensors {
+		name, first := strings.CutPrefix(key, firstPrefix)
+		if !first {
+			if name, ok = strings.CutPrefix(key, secondPrefix); !ok {
+				return st, fmt.Errorf("tensor %s is not of a state of AdamW", key)
+			}
+		}
+		m := st.Moments[name]
+		if first {
+			m.First = d
+		} else {
+			m.Second = d
+		}
+		st.Moments[name] = m
+	}
+	for name, m := range st.Moments {
+		if m.First == nil || m.Second == nil {
+			return st, fmt.Errorf("%s has one moment, want two", name)
+		}
+	}
+	return st, nil
 }

@@ -43,7 +43,7 @@ func goldenModel(t testing.TB, g testutil.Golden, dt tensor.Dtype, opts ...Model
 	require.NoError(t, err)
 	for name, v := range w.Tensors {
 		require.Equal(t, tensor.Shape(g.Shape(t, "param."+name)), v.Shape(), name)
-		require.NoError(t, setFloats(v, g.F64(t, "param."+name)))
+		require.NoError(t, nn.Assign(v, tensor.New(tensor.WithShape(v.Shape()...), tensor.WithBacking(g.F64(t, "param."+name)))))
 	}
 	for name := range g.File.Tensors {
 		if p, ok := strings.CutPrefix(name, "param."); ok {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -65,7 +66,7 @@ func goldenModelOn(t testing.TB, g testutil.Golden, b graph.Backend, opts ...Mod
 	w, err := NewWeights(goldenConfig(g), tensor.Float32, 0)
 	require.NoError(t, err)
 	for name, v := range w.Tensors {
-		require.NoError(t, setFloats(v, g.F64(t, "param."+name)))
+		require.NoError(t, nn.Assign(v, tensor.New(tensor.WithShape(v.Shape()...), tensor.WithBacking(g.F64(t, "param."+name)))))
 	}
 	require.NoError(t, w.MoveTo(b))
 	t.Cleanup(func() { require.NoError(t, w.Free()) })

@@ -1,20 +1,20 @@
 package tinylm
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/internal/safetensors"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -145,19 +145,8 @@ func (w *Weights) Save(path string) error {
 	if err != nil {
 		return fmt.Errorf("tinylm: save weights: %w", err)
 	}
-	f := &safetensors.File{Metadata: map[string]string{configKey: string(config)}, Tensors: map[string]*safetensors.Tensor{}}
-	for name, v := range w.Tensors {
-		dtype, err := fileType(v.Dtype())
-		if err != nil {
-			return fmt.Errorf("tinylm: save weights: %s: %w", name, err)
-		}
-		data, err := floats(v)
-		if err != nil {
-			return fmt.Errorf("tinylm: save weights: %s: %w", name, err)
-		}
-		f.Tensors[name] = &safetensors.Tensor{Dtype: dtype, Shape: v.Shape(), Data: data}
-	}
-	if err := safetensors.Write(path, f); err != nil {
+	f := nn.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}
+	if err := f.Write(path); err != nil {
 		return fmt.Errorf("tinylm: save weights: %w", err)
 	}
 	return nil
@@ -165,19 +154,16 @@ func (w *Weights) Save(path string) error {
 
 // LoadWeights reads what Save wrote: the configuration is checked, and every parameter must be there, of its shape and
 // of one type for all, and nothing else.
-func LoadWeights(path string) (*Weights, error) {
-	f, c, err := readWeights(path)
+func LoadWeights(path string, opts ...nn.ReadOption) (*Weights, error) {
+	f, c, err := readWeights(path, opts)
 	if err != nil {
 		return nil, err
 	}
-	w := &Weights{Config: c, Tensors: map[string]*tensor.Dense{}}
-	for _, p := range c.LearnableParams() {
-		t := f.Tensors[p.Name]
-		v := tensor.New(tensor.WithShape(p.Shape...), tensor.WithBacking(t.Data))
-		if w.Dtype != (tensor.Dtype{}) && v.Dtype() != w.Dtype {
-			return nil, fmt.Errorf("tinylm: load weights: %s: %s is %v, the tensors before it are %v", path, p.Name, v.Dtype(), w.Dtype)
+	w := &Weights{Config: c, Dtype: f.Tensors["head.weight"].Dtype(), Tensors: f.Tensors}
+	for name, v := range w.Tensors {
+		if v.Dtype() != w.Dtype {
+			return nil, fmt.Errorf("tinylm: load weights: %s: %s is %v, head.weight is %v", path, name, v.Dtype(), w.Dtype)
 		}
-		w.Dtype, w.Tensors[p.Name] = v.Dtype(), v
 	}
 	return w, nil
 }
@@ -185,7 +171,7 @@ func LoadWeights(path string) (*Weights, error) {
 // Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
 // has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if the copy
 // to the device fails, the tensors have the new values and the device has not.
-func (w *Weights) Restore(path string) error {
+func (w *Weights) Restore(path string, opts ...nn.ReadOption) error {
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -194,7 +180,7 @@ func (w *Weights) Restore(path string) error {
 			return fmt.Errorf("tinylm: load weights: %s is a view or not row-major, which cannot be written to", name)
 		}
 	}
-	f, c, err := readWeights(path)
+	f, c, err := readWeights(path, opts)
 	if err != nil {
 		return err
 	}
@@ -202,7 +188,7 @@ func (w *Weights) Restore(path string) error {
 		return fmt.Errorf("tinylm: load weights: %s: configuration %+v, want %+v", path, c, w.Config)
 	}
 	for name, v := range w.Tensors {
-		if err := setFloats(v, f.Tensors[name].Data); err != nil {
+		if err := nn.Assign(v, f.Tensors[name]); err != nil {
 			return fmt.Errorf("tinylm: load weights: %s: %s: %w", path, name, err) // not reached: both sides have been checked
 		}
 	}
@@ -216,56 +202,41 @@ func (w *Weights) Restore(path string) error {
 }
 
 // readWeights reads a file and checks its configuration, names, shapes and types.
-func readWeights(path string) (*safetensors.File, Config, error) {
+func readWeights(path string, opts []nn.ReadOption) (nn.File, Config, error) {
 	var c Config
-	f, err := safetensors.Read(path)
+	f, err := nn.ReadFile(path, opts...)
 	if err == nil {
-		err = checkWeights(f, &c)
+		if c, err = configOf(f); err == nil {
+			err = checkTensors(c, f.Tensors)
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	if err != nil {
-		return nil, c, fmt.Errorf("tinylm: load weights: %s: %w", path, err)
+		return f, c, fmt.Errorf("tinylm: load weights: %w", err)
 	}
 	return f, c, nil
 }
 
-func checkWeights(f *safetensors.File, c *Config) error {
+// configOf returns the configuration in the metadata of a file.
+func configOf(f nn.File) (c Config, err error) {
 	text, ok := f.Metadata[configKey]
 	if !ok {
-		return errors.New("no configuration in the metadata: not weights of this model")
+		return c, errors.New("no configuration in the metadata: not weights of this model")
 	}
-	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(c); err != nil {
-		return fmt.Errorf("configuration: %w", err)
+	if err := d.Decode(&c); err != nil {
+		return c, fmt.Errorf("configuration: %w", err)
 	}
 	if err := c.Validate(); err != nil {
-		return err
+		return c, err
 	}
-	*c = c.withDefaults()
 	if c.Layers > len(f.Tensors) {
-		return fmt.Errorf("%d tensors for %d layers", len(f.Tensors), c.Layers)
+		return c, fmt.Errorf("%d tensors for %d layers", len(f.Tensors), c.Layers)
 	}
-	params := c.LearnableParams()
-	known := make(map[string]bool, len(params))
-	for _, p := range params {
-		known[p.Name] = true
-		t, ok := f.Tensors[p.Name]
-		if !ok {
-			return fmt.Errorf("no tensor %s", p.Name)
-		}
-		if !p.Shape.Eq(tensor.Shape(t.Shape)) {
-			return fmt.Errorf("%s has shape %v, want %v", p.Name, t.Shape, p.Shape)
-		}
-		if t.Dtype != "F32" && t.Dtype != "F64" {
-			return fmt.Errorf("%s is %s, want F32 or F64", p.Name, t.Dtype)
-		}
-	}
-	for name := range f.Tensors {
-		if !known[name] {
-			return fmt.Errorf("tensor %s is not of this model", name)
-		}
-	}
-	return nil
+	return c.withDefaults(), nil
 }
 
 // check returns an error where Tensors are not those of a model of the configuration.
@@ -276,72 +247,32 @@ func (w *Weights) check() error {
 	if err := w.Config.Validate(); err != nil {
 		return err
 	}
-	params := w.Config.withDefaults().LearnableParams()
-	for _, p := range params {
-		v := w.Tensors[p.Name]
-		if v == nil {
-			return fmt.Errorf("tinylm: weights: no tensor %s", p.Name)
-		}
-		if !p.Shape.Eq(v.Shape()) {
-			return fmt.Errorf("tinylm: weights: %s has shape %v, want %v", p.Name, v.Shape(), p.Shape)
-		}
-		if _, err := fileType(v.Dtype()); err != nil {
-			return fmt.Errorf("tinylm: weights: %s: %w", p.Name, err)
-		}
-	}
-	if len(w.Tensors) != len(params) {
-		return fmt.Errorf("tinylm: weights: %d tensors, the model has %d parameters", len(w.Tensors), len(params))
+	if err := checkTensors(w.Config.withDefaults(), w.Tensors); err != nil {
+		return fmt.Errorf("tinylm: weights: %w", err)
 	}
 	return nil
 }
 
-func fileType(dt tensor.Dtype) (string, error) {
-	switch dt {
-	case tensor.Float32:
-		return "F32", nil
-	case tensor.Float64:
-		return "F64", nil
-	}
-	return "", fmt.Errorf("type %v, want float32 or float64", dt)
-}
-
-// floats returns the elements of v, row-major: its own memory unless v is a view.
-func floats(v *tensor.Dense) (any, error) {
-	var b cpu.Buf
-	if err := ops.HoldValue(&b, v, ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); err != nil {
-		return nil, err
-	}
-	if v.Dtype() == tensor.Float32 {
-		return cpu.Slice[float32](&b), nil
-	}
-	return cpu.Slice[float64](&b), nil
-}
-
-// setFloats copies data ([]float32 or []float64, of v's length) into v.
-func setFloats(v *tensor.Dense, data any) error {
-	switch d := data.(type) {
-	case []float32:
-		return setAll(v, d)
-	case []float64:
-		return setAll(v, d)
-	}
-	return fmt.Errorf("data of type %T", data)
-}
-
-func setAll[T float32 | float64](v *tensor.Dense, data []T) error {
-	switch {
-	case v.DataSize() != len(data):
-		return fmt.Errorf("%d elements, want %d", len(data), v.DataSize())
-	case v.Dtype() == tensor.Float32:
-		for i, x := range data {
-			v.Float32s()[i] = float32(x)
+// checkTensors returns an error where tensors are not those of a model of configuration c.
+func checkTensors(c Config, tensors map[string]*tensor.Dense) error {
+	params := c.LearnableParams()
+	known := make(map[string]bool, len(params))
+	for _, p := range params {
+		known[p.Name] = true
+		v := tensors[p.Name]
+		switch {
+		case v == nil:
+			return fmt.Errorf("no tensor %s", p.Name)
+		case !slices.Equal(p.Shape, v.Shape()):
+			return fmt.Errorf("%s has shape %v, want %v", p.Name, v.Shape(), p.Shape)
+		case v.Dtype() != tensor.Float32 && v.Dtype() != tensor.Float64:
+			return fmt.Errorf("%s: type %v, want float32 or float64", p.Name, v.Dtype())
 		}
-	case v.Dtype() == tensor.Float64:
-		for i, x := range data {
-			v.Float64s()[i] = float64(x)
+	}
+	for name := range tensors {
+		if !known[name] {
+			return fmt.Errorf("tensor %s is not of this model", name)
 		}
-	default:
-		return fmt.Errorf("type %v, want float32 or float64", v.Dtype())
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package tinylm
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -117,10 +118,11 @@ func TestRestoreLosesNothing(t *testing.T) {
 	}{
 		{"missing", func(f *safetensors.File) { delete(f.Tensors, "head.weight") }, "no tensor head.weight"},
 		{"further", func(f *safetensors.File) { f.Tensors["x"] = f.Tensors["norm.weight"] }, "tensor x is not of this model"},
-		{"shape", func(f *safetensors.File) { f.Tensors["norm.weight"].Shape = []int{4, 8} }, "norm.weight has shape [4 8], want (32)"},
+		{"shape", func(f *safetensors.File) { f.Tensors["norm.weight"].Shape = []int{4, 8} }, "norm.weight has shape (4, 8), want (32)"},
 		{"type", func(f *safetensors.File) {
 			f.Tensors["norm.weight"] = &safetensors.Tensor{Dtype: "I32", Shape: []int{32}, Data: make([]int32, 32)}
-		}, "norm.weight is I32"},
+		}, "norm.weight: type int32, want float32 or float64"},
+		{"NaN", func(f *safetensors.File) { f.Tensors["norm.weight"].Data.([]float32)[1] = float32(math.NaN()) }, "norm.weight has NaN in it"},
 		{"no config", func(f *safetensors.File) { f.Metadata = nil }, "no configuration in the metadata"},
 		{"broken config", func(f *safetensors.File) { f.Metadata[configKey] = `{"Vocab": "many"}` }, "configuration: json"},
 		{"unknown field", func(f *safetensors.File) { f.Metadata[configKey] = `{"Experts": 8}` }, "unknown field"},
@@ -187,7 +189,7 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 		"tensor " + name:              func() { w.Tensors[name] = nil },
 		name + " has shape (3), want": func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3)) },
 		name + ": type int32":         func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(own.Shape()...)) },
-		"the model has":               func() { w.Tensors["x"] = own },
+		"tensor x is not of this":     func() { w.Tensors["x"] = own },
 	} {
 		change()
 		for what, err := range map[string]error{"save": w.Save(path), "restore": w.Restore(path), "move": w.MoveTo(graph.NewCPU(1))} {

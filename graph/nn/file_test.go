@@ -1,0 +1,153 @@
+package nn
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/safetensors"
+)
+
+// inputs are nodes of all types that a file holds, with the given values or none.
+func inputs(t testing.TB, values ...G.Value) G.Nodes {
+	g := G.NewGraph()
+	nodes := G.Nodes{
+		G.NewMatrix(g, tensor.Float32, G.WithShape(2, 3), G.WithName("single")),
+		G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("double")),
+		G.NewVector(g, tensor.Int32, G.WithShape(3), G.WithName("index")),
+		G.NewScalar(g, tensor.Float32, G.WithName("scalar")),
+	}
+	for i, v := range values {
+		require.NoError(t, G.Let(nodes[i], v))
+	}
+	return nodes
+}
+
+func someValues() []G.Value {
+	return []G.Value{
+		tensor.New(tensor.WithShape(2, 3), tensor.WithBacking([]float32{1, 2, 3, 4, 5, 6})),
+		tensor.New(tensor.WithShape(2), tensor.WithBacking([]float64{math.Pi, -1})),
+		tensor.New(tensor.WithShape(3), tensor.WithBacking([]int32{-1, 0, 7})),
+		G.NewF32(0.5),
+	}
+}
+
+func data(nodes G.Nodes) (all []any) {
+	for _, n := range nodes {
+		all = append(all, n.Value().Data())
+	}
+	return all
+}
+
+func TestSaveAndLoad(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	from := inputs(t, someValues()...)
+	require.NoError(t, Save(path, from))
+	into := inputs(t, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(2, 3)), tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(2)))
+	single := into[0].Value()
+	require.NoError(t, Load(path, into))
+	require.Equal(t, data(from), data(into))
+	require.Same(t, single, into[0].Value(), "others that hold the tensor see the new value")
+	scalar := into[3].Value()
+	require.IsType(t, (*G.F32)(nil), scalar)
+	*scalar.(*G.F32) = 9
+	require.NoError(t, Load(path, into))
+	require.Equal(t, data(from), data(into))
+
+	// The types of floats may differ.
+	g := G.NewGraph()
+	wide := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 3), G.WithName("single"))
+	narrow := G.NewVector(g, tensor.Float32, G.WithShape(2), G.WithName("double"))
+	require.NoError(t, Load(path, G.Nodes{wide, narrow}, AllowExtra()))
+	require.Equal(t, []any{[]float64{1, 2, 3, 4, 5, 6}, []float32{math.Pi, -1}}, data(G.Nodes{wide, narrow}))
+
+	f, err := ReadFile(path)
+	require.NoError(t, err)
+	require.Len(t, f.Tensors, 4)
+	require.True(t, f.Tensors["scalar"].Shape().IsScalar())
+	f.Metadata = map[string]string{"note": "views are saved as what they show"}
+	turned := f.Tensors["single"]
+	require.NoError(t, turned.T())
+	require.NoError(t, f.Write(path))
+	f, err = ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "views are saved as what they show", f.Metadata["note"])
+	require.Equal(t, tensor.Shape{3, 2}, f.Tensors["single"].Shape())
+	require.Equal(t, []float32{1, 4, 2, 5, 3, 6}, f.Tensors["single"].Data())
+}
+
+func TestSaveRefuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	g := G.NewGraph()
+	long := G.NewVector(g, tensor.Int64, G.WithShape(2), G.WithName("long"), G.WithValue(tensor.New(tensor.WithBacking([]int64{1, 2}))))
+	v := someValues()
+	nodes := inputs(t, v...)
+	for message, nodes := range map[string]G.Nodes{
+		"nn: save: nil node":                   {nil},
+		"nn: save: two nodes are named single": {nodes[0], nodes[0]},
+		"nn: save: single has no value":        inputs(t)[:1],
+		"long: type int64 is not supported":    {long},
+	} {
+		require.ErrorContains(t, Save(path, nodes), message)
+	}
+	require.ErrorContains(t, File{Tensors: map[string]*tensor.Dense{"x": nil}}.Write(path), "x is nil")
+	require.NoFileExists(t, path)
+}
+
+// TestLoadRefuses reads files that are wrong in one way; the values stay as they are.
+func TestLoadRefuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	for _, c := range []struct {
+		name    string
+		change  func(f *safetensors.File)
+		message string
+		option  ReadOption // that takes the file
+	}{
+		{"missing", func(f *safetensors.File) { delete(f.Tensors, "scalar") }, "no tensor scalar", nil},
+		{"extra", func(f *safetensors.File) {
+			f.Tensors["more"] = &safetensors.Tensor{Dtype: "I64", Shape: []int{1}, Data: []int64{1}}
+		}, "tensor more is of no node", AllowExtra()},
+		{"shape", func(f *safetensors.File) { f.Tensors["scalar"].Shape = []int{1} }, "scalar: got shape (1), want ()", nil},
+		{"type", func(f *safetensors.File) {
+			f.Tensors["scalar"] = &safetensors.Tensor{Dtype: "I32", Shape: []int{}, Data: []int32{1}}
+		}, "scalar: got type int32, want float32", nil},
+		{"NaN", func(f *safetensors.File) { f.Tensors["double"].Data.([]float64)[1] = math.NaN() }, "double has NaN in it", AllowNaN()},
+		{"NaN in float32", func(f *safetensors.File) { f.Tensors["single"].Data.([]float32)[5] = float32(math.NaN()) }, "single has NaN in it", AllowNaN()},
+		{"empty", func(f *safetensors.File) {
+			f.Tensors["index"] = &safetensors.Tensor{Dtype: "I32", Shape: []int{3, 0}, Data: []int32{}}
+		}, "index has no elements: its shape is [3 0]", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.NoError(t, Save(path, inputs(t, someValues()...)))
+			f, err := safetensors.Read(path)
+			require.NoError(t, err)
+			f.Tensors["index"].Data.([]int32)[0] = 11
+			c.change(f)
+			require.NoError(t, safetensors.Write(path, f))
+			nodes := inputs(t, someValues()...)
+			before := data(inputs(t, someValues()...))
+			require.ErrorContains(t, Load(path, nodes), c.message)
+			require.Equal(t, before, data(nodes))
+			if c.option != nil {
+				require.NoError(t, Load(path, nodes, c.option))
+				require.EqualValues(t, 11, nodes[2].Value().Data().([]int32)[0])
+			}
+		})
+	}
+	require.NoError(t, Save(path, inputs(t, someValues()...)))
+	nodes := inputs(t, someValues()...)
+	require.ErrorContains(t, Load(path, nodes, nil), "nil option")
+	require.ErrorContains(t, Load(path, G.Nodes{G.Must(G.Neg(nodes[0]))}), "is not an input")
+	require.ErrorContains(t, Load(path, G.Nodes{nil}), "is not an input")
+	require.ErrorIs(t, Load(path+"x", nodes), os.ErrNotExist)
+	d := nodes[0].Value().(*tensor.Dense)
+	view, err := d.Slice(nil, tensor.S(0, 2))
+	require.NoError(t, err)
+	require.ErrorContains(t, Assign(view.(*tensor.Dense), d), "is a view or not row-major")
+	require.ErrorContains(t, Assign(nil, d), "nn: assign: nil value")
+}
