@@ -9,7 +9,6 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -53,9 +52,6 @@ func TestHostMemory(t *testing.T) {
 		_, err = graph.NewMachine(x.Graph(), graph.WithBackend(b))
 		require.ErrorContains(t, err, "(node 1, shape (281474976710656)): "+asked(1<<50))
 	}
-
-	_, err = nn.Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)
-	require.EqualError(t, err, "nn: parameter w: shape (16777216, 16777216): "+asked(1<<51))
 }
 
 // alignedUp rounds up to what operands of the CPU are aligned to.

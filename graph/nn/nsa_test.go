@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -85,6 +86,10 @@ func TestNewParamRefuses(t *testing.T) {
 	for _, shape := range []tensor.Shape{{1 << 40, 1 << 40}, {1 << 32, 1 << 32}, {1 << 62, 4}, {math.MaxInt}} {
 		_, err = Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)
 		require.EqualError(t, err, fmt.Sprintf("nn: parameter w: shape %v is too large", shape))
+	}
+	if cpu.HostMemory() > 0 {
+		_, err = Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)
+		require.ErrorContains(t, err, "nn: parameter w: shape (16777216, 16777216): out of memory: asked for 2251799813685248 bytes")
 	}
 	v, err := Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1)
 	require.NoError(t, err)

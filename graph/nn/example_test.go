@@ -1,0 +1,71 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// A layer of sparse attention over 64 tokens, and what it looked at.
+func ExampleNewNSA() {
+	config := nn.NSAConfig{
+		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+	}
+	g := G.NewGraph()
+	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 64, 32), G.WithName("x"), G.WithInit(G.GlorotN(1)))
+	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	parts, err := layer.ApplyParts(x)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	m, err := graph.NewMachine(g, graph.WithKeep(parts.Gates, parts.Blocks))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = m.RunAll()
+	fmt.Println("output", parts.Output.Value().Shape(), "gates", parts.Gates.Value().Shape())
+	fmt.Println("blocks of the first token", parts.Blocks.Value().Data().([]int32)[:4])
+	if err = errors.Join(err, m.Close()); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// output (1, 64, 32) gates (1, 64, 4, 3)
+	// blocks of the first token [0 -1 -1 -1]
+}
+
+// The parameters of a layer, kept in a file.
+func ExampleSave() {
+	weights := func(seed uint64) G.Nodes {
+		b := nn.NewBuilder(G.NewGraph(), []nn.Param{{Name: "w", Shape: tensor.Shape{2, 3}, Init: nn.Normal(1)}}, nn.Random(tensor.Float32, seed))
+		b.Param("w")
+		return b.Learnables()
+	}
+	dir, err := os.MkdirTemp("", "weights")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "weights.safetensors")
+	first, second := weights(1), weights(2)
+	fmt.Println(G.ValueEq(first[0].Value(), second[0].Value()), nn.Save(path, first), nn.Load(path, second))
+	fmt.Println(G.ValueEq(first[0].Value(), second[0].Value()))
+	// Output:
+	// false <nil> <nil>
+	// true
+}
