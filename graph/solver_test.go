@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
 
 // logSolver is a solver that changes nothing and notes what the machine asks of it.
@@ -69,6 +70,28 @@ func TestSolverOfOnesOwn(t *testing.T) {
 	require.Nil(t, half.HalfCopy(n.targets).Buf)
 	require.NoError(t, m.Close())
 	require.Nil(t, m.Stream())
+	require.NoError(t, r.Close())
+}
+
+// TestSolverFollowsTheNode: the step writes the copy of the node that it began with, and refuses another one.
+func TestSolverFollowsTheNode(t *testing.T) {
+	n := newTiny(t)
+	b := halfFake{newFake()}
+	r, err := graph.MoveInputs(b, n.weights...)
+	require.NoError(t, err)
+	m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithPrecision(graph.BF16))
+	s, err := optim.NewAdamW(optim.WithMachine(m))
+	require.NoError(t, err)
+	first := G.NodesToValueGrads(n.weights)
+	first[0] = struct {
+		G.ValueGrad
+		G.Namer
+	}{n.weights[0], n.weights[0]}
+	require.NoError(t, m.RunAndStep(s, first))
+	require.ErrorContains(t, m.RunAndStep(s, G.NodesToValueGrads(n.weights)), "w1 is another node than in the first step")
+	require.NoError(t, m.RunAndStep(s, first))
+	require.NoError(t, s.Close())
+	require.NoError(t, m.Close())
 	require.NoError(t, r.Close())
 }
 

@@ -202,8 +202,8 @@ func (s *AdamW) LR() float64 {
 	return s.options.schedule.At(s.step)
 }
 
-// TakeBack says that a step of which the host did not wait has changed nothing, since its norm was not finite: it does not
-// count any more. On the CPU Step itself returns that as an error.
+// TakeBack uncounts the last step, whose norm was not finite and which therefore has changed nothing. It is for steps on a
+// device, for which the host did not wait: on the CPU Step itself returns the error.
 func (s *AdamW) TakeBack() { s.step = max(0, s.step-1) }
 
 // Steps returns the number of steps taken.
@@ -256,7 +256,7 @@ func adamWError(err error) error {
 
 var errClosed = errors.New("closed")
 
-// begin makes everything ready for the kernel of the next step.
+// begin checks the weights and prepares the kernel of the next step.
 func (s *AdamW) begin(weights []G.ValueGrad) error {
 	if s.closed {
 		return errClosed
@@ -288,7 +288,7 @@ func (s *AdamW) begin(weights []G.ValueGrad) error {
 	return nil
 }
 
-// ready makes the plan ready for a step of the weights.
+// ready prepares the plan for a step of the weights.
 func (s *AdamW) ready(weights []G.ValueGrad, lr float64) error {
 	if err := s.plan.adopt(weights, &s.options); err != nil {
 		return err

@@ -367,11 +367,11 @@ func TestAdamWState(t *testing.T) {
 			}
 		}
 
-		fresh, err := NewAdamW()
+		unused, err := NewAdamW()
 		require.NoError(t, err)
-		require.NoError(t, fresh.SetState(missing))
-		require.ErrorContains(t, fresh.Step(weights), "optim: adamw: state: the moments of b.weight are not")
-		require.ErrorContains(t, fresh.SetState(AdamWState{Step: -1}), "-1 steps")
+		require.NoError(t, unused.SetState(missing))
+		require.ErrorContains(t, unused.Step(weights), "optim: adamw: state: the moments of b.weight are not")
+		require.ErrorContains(t, unused.SetState(AdamWState{Step: -1}), "-1 steps")
 	}
 }
 
@@ -424,11 +424,11 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, before, after)
 
-			fresh, err := NewAdamW()
+			unused, err := NewAdamW()
 			require.NoError(t, err)
 			value := testutil.Floats(t, list[0].Value().Data())
-			if err = fresh.SetState(st); err == nil { // its tensors are read in the first step
-				err = fresh.Step(list)
+			if err = unused.SetState(st); err == nil { // its tensors are read in the first step
+				err = unused.Step(list)
 			}
 			require.ErrorContains(t, err, "optim: adamw: state: "+c.want)
 			require.Equal(t, value, testutil.Floats(t, list[0].Value().Data()))

@@ -20,7 +20,7 @@ type adamWSpan struct {
 	weight   bool
 }
 
-// adopt points the cells to the weights and their gradients, and checks that they are what they were.
+// adopt points the cells to the weights and their gradients, which must be those of the first step.
 func (p *adamWPlan) adopt(weights []G.ValueGrad, o *adamWOptions) error {
 	if len(weights) != len(p.slots) {
 		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
@@ -60,7 +60,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, o *adamWOptions) error {
 	return p.checkApart()
 }
 
-// upload copies a gradient that an op on the host has computed to memory of its own.
+// upload copies a gradient that lies on the host to memory of the solver on the device.
 func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
 	if s.own == nil {
 		var err error
@@ -109,7 +109,7 @@ func (p *adamWPlan) describe(s adamWSpan) string {
 
 var errElsewhere = errors.New("not in the memory of the solver's backend: see graph.MoveInputs")
 
-// adoptInPlace points a cell to the memory of a value that is written to: a copy will not do.
+// adoptInPlace points a cell to the memory of a value that the step changes, which therefore cannot be a copy.
 func adoptInPlace(b graph.Backend, a ops.Arg, v G.Value) error {
 	ok, err := b.Adopt(a.Buf, v, a.Operand)
 	if err != nil {

@@ -38,7 +38,7 @@ type adamWSlot struct {
 	weight, grad ops.Arg
 	m, v         ops.Arg
 	own          graph.Memory // of the gradient, where an op on the host computes it
-	half         ops.Arg      // copy in half precision of the machine that the solver shares; without memory where there is none
+	half         ops.Arg      // the machine's copy in half precision, without memory if there is none
 }
 
 func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
@@ -139,7 +139,7 @@ func (p *adamWPlan) bind(site graph.Site, in []ops.Arg) (err error) {
 	return err
 }
 
-// prepare makes everything ready for the kernel of step number t, from 1.
+// prepare uploads the numbers of step t, from 1, and prepares the kernel.
 func (p *adamWPlan) prepare(o *adamWOptions, lr, scale float64, t int) error {
 	ops.AdamWHyper{
 		LR: lr, Beta1: o.beta1, Beta2: o.beta2, Eps: o.eps, Decay: o.decay, Clip: o.clip, Scale: scale, Step: t,
@@ -153,7 +153,7 @@ func (p *adamWPlan) prepare(o *adamWOptions, lr, scale float64, t int) error {
 // launch enqueues the kernel.
 func (p *adamWPlan) launch() error { return p.kernel.Launch(p.stream, &p.work) }
 
-// check looks at what the kernel has come to, where that can be seen without waiting.
+// check returns the error of a norm that is not finite, if the host can read the norm without waiting.
 func (p *adamWPlan) check() error {
 	if !p.backend.Device().Host {
 		return nil
@@ -256,7 +256,7 @@ func (p *adamWPlan) restore(st AdamWState) error {
 	return p.stream.Synchronize()
 }
 
-// checkMoments refuses numbers that are no averages of gradients and of their squares: they would wreck the weights.
+// checkMoments refuses numbers that cannot be averages of gradients and of their squares.
 func checkMoments(m Moments, want ops.Operand) error {
 	var first, second cpu.Buf
 	if err := errors.Join(ops.HoldValue(&first, m.First, want), ops.HoldValue(&second, m.Second, want)); err != nil {

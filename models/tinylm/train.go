@@ -290,7 +290,7 @@ func (r *run) train(ctx context.Context) error {
 			}
 		}
 	}
-	return r.settle()
+	return r.finishSteps()
 }
 
 // keep writes what has been trained, and the record of the steps that have ended, also of those after an error. Nothing that
@@ -319,7 +319,7 @@ func (r *run) done() float64 {
 // evaluate records the held-out loss on the way, and saves the record so far. If that fails the training goes on: its end saves
 // all of it again.
 func (r *run) evaluate() error {
-	if err := r.settle(); err != nil {
+	if err := r.finishSteps(); err != nil {
 		return err
 	}
 	loss, err := r.heldOut(r.EvalTokens)

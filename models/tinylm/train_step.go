@@ -101,8 +101,8 @@ func (r *run) record() (err error) {
 	return nil
 }
 
-// settle records all steps and waits for them.
-func (r *run) settle() error {
+// finishSteps records all steps and waits for them.
+func (r *run) finishSteps() error {
 	for len(r.late) > 0 {
 		if err := r.record(); err != nil {
 			return err

@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// embedStd is the standard deviation of a fresh embedding. The first norm makes its scale irrelevant for the output;
+// embedStd is the standard deviation of a new embedding. The first norm makes its scale irrelevant for the output;
 // it sets how fast the embedding moves against its size.
 const embedStd = 0.1
 
