@@ -73,9 +73,8 @@ func grad(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 
 // backward is the state of one reverse pass over nodes that are in topological order.
 type backward struct {
-	graph *G.ExprGraph
-	nodes G.Nodes
-	at    map[*G.Node]int // index of a node in nodes
+	*order
+	at map[*G.Node]int // index of a node in nodes
 	// depends says which nodes depend on wrt through inputs that have a gradient.
 	depends []bool
 	// stops are ops that depend on wrt and pass no gradient on.
@@ -96,11 +95,13 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	if err != nil {
 		return nil, err
 	}
+	b := &backward{at: map[*G.Node]int{}}
+	if b.order, err = checkedOrder(cost.Graph()); err != nil {
+		return nil, err
+	}
 	if seed == nil {
 		seed = cost.Graph().AddNode(one)
 	}
-	b := &backward{graph: cost.Graph(), at: map[*G.Node]int{}}
-	b.nodes = append(b.nodes, b.graph.AllNodes()...)
 	for i, n := range b.nodes {
 		b.at[n] = i
 	}
@@ -174,7 +175,7 @@ func oneOf(cost *G.Node) (*G.Node, error) {
 // only if a gradient arrives there.
 func (b *backward) markDependent() error {
 	for i, n := range b.nodes {
-		inputs := inputsOf(b.graph, n)
+		inputs := b.inputs[n]
 		if n.Type() == nil || len(inputs) == 0 {
 			continue
 		}
@@ -184,11 +185,7 @@ func (b *backward) markDependent() error {
 		}
 		reads := false
 		for j, c := range inputs {
-			at, ok := b.at[c]
-			if !ok || at >= i {
-				return fmt.Errorf("%s comes before its input %s", describe(n), describe(c))
-			}
-			if b.depends[at] {
+			if b.depends[b.at[c]] {
 				reads = true
 				b.depends[i] = b.depends[i] || diffs == nil || diffs[j]
 			}
@@ -228,7 +225,7 @@ func (b *backward) visit(i int) error {
 		return fmt.Errorf("sum of the gradients of %s: %w", describe(n), err)
 	}
 	b.terms[i] = G.Nodes{grad}
-	inputs := inputsOf(b.graph, n)
+	inputs := b.inputs[n]
 	wanted := make([]bool, len(inputs))
 	for j, c := range inputs {
 		wanted[j] = b.depends[b.at[c]]

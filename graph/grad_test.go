@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -192,5 +193,23 @@ func TestGradMakesNoUnwantedGradients(t *testing.T) {
 		spec, _ := ops.SpecOf(n.Op())
 		_, unwanted := spec.(ops.LinearInputGradOp)
 		require.False(t, unwanted)
+	}
+}
+
+// TestCostIsKept: a cost has a value after a run where its gradient reads it.
+func TestCostIsKept(t *testing.T) {
+	for name, f := range map[string]func(*G.Node) (*G.Node, error){"exp": G.Exp, "sqrt": G.Sqrt, "cube": G.Cube} {
+		for _, grad := range gradients {
+			g := G.NewGraph()
+			x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{1, 3}))))
+			cost := G.Must(f(G.Must(G.Mean(x))))
+			_, err := grad(cost, x)
+			require.NoError(t, err)
+			for range 2 {
+				require.NoError(t, newMachine(t, g).RunAll())
+				want := map[string]float64{"exp": math.Exp(2), "sqrt": math.Sqrt2, "cube": 8}[name]
+				require.InDelta(t, want, numbers(t, cost.Value())[0], 1e-12, name)
+			}
+		}
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, as it is when NewMachine is called.
+// Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, also a subgraph, as it is when NewMachine is called.
 //
 // Each run reads the values that are bound to the graph's inputs then, which may be other ones than before. After it the
-// graph's roots, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have values, so that
-// node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
+// graph's roots, its scalars, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have
+// values, so that node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
 // RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is written again by
 // the next run unless the Read's target has been set to another value. Other nodes have no values. After an error all are
 // undefined; the next RunAll begins anew.
