@@ -17,12 +17,18 @@ type order struct {
 	roots  G.Nodes             // what a subgraph was made for; nil for a whole graph
 }
 
-// orderOf sorts the nodes of g and those that they read, of which a subgraph may lack some.
-func orderOf(g *G.ExprGraph) (*order, error) {
-	all := slices.Clone(g.AllNodes())
-	o := &order{inputs: make(map[*G.Node]G.Nodes, len(all))}
-	for _, n := range all {
-		o.inputs[n] = nil
+// orderOf sorts the nodes of g, more ones, and what they read: a subgraph may lack some of it.
+func orderOf(g *G.ExprGraph, more ...*G.Node) (*order, error) {
+	var all G.Nodes
+	o := &order{inputs: make(map[*G.Node]G.Nodes, len(g.AllNodes()))}
+	add := func(n *G.Node) {
+		if _, ok := o.inputs[n]; !ok {
+			o.inputs[n] = nil
+			all = append(all, n)
+		}
+	}
+	for _, n := range slices.Concat(g.AllNodes(), more) {
+		add(n)
 	}
 	for from := 0; from < len(all); {
 		const lookups = 128 // a graph finds a node by its id in linear time
@@ -36,10 +42,7 @@ func orderOf(g *G.ExprGraph) (*order, error) {
 			}
 			for it := index.From(n.ID()); it.Next(); {
 				c := it.Node().(*G.Node)
-				if _, ok := o.inputs[c]; !ok {
-					o.inputs[c] = nil
-					all = append(all, c)
-				}
+				add(c)
 				o.inputs[n] = append(o.inputs[n], c)
 			}
 		}
@@ -85,4 +88,11 @@ func hashOf(n *G.Node) uint32 {
 	h := fnv.New32a()
 	n.WriteHash(h)
 	return h.Sum32()
+}
+
+// asError turns a panic into an error. It is to be deferred.
+func asError(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("panic: %v", r)
+	}
 }

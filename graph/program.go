@@ -142,6 +142,9 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 	if p.order, err = checkedOrder(g); err != nil {
 		return nil, err
 	}
+	if err = p.separateDerivs(g); err != nil {
+		return nil, err
+	}
 	for _, n := range p.order.nodes {
 		if err := p.add(n); err != nil {
 			return nil, fmt.Errorf("%s: %w", describe(n), err)
@@ -178,11 +181,7 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 
 // add adds the node's slot and its step, if it has one. A panic, of the op or of what binds it, comes back as an error.
 func (p *program) add(n *G.Node) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
+	defer asError(&err)
 	st, ok, err := statementOf(n)
 	if err != nil {
 		return err
@@ -366,6 +365,35 @@ func (p *program) counter(name string) int {
 	}
 	p.names, p.counts = append(p.names, name), append(p.counts, 0)
 	return len(p.names) - 1
+}
+
+// separateDerivs sets the derivatives of inputs to copies, which it adds to the graph, where gorgonia.Grad has given
+// several inputs one node, or a constant of the whole process.
+func (p *program) separateDerivs(g *G.ExprGraph) (err error) {
+	var wrt, grads, copies G.Nodes
+	for _, n := range p.order.nodes {
+		d := n.Deriv()
+		if n.Op() != nil || d == nil {
+			continue
+		}
+		if _, ok := p.order.inputs[d]; ok || isConstant(d) {
+			wrt, grads = append(wrt, n), append(grads, d)
+		}
+	}
+	own := slices.Clone(grads)
+	if err := separate(own, wrt); err != nil {
+		return err
+	}
+	for i, d := range own {
+		if d != grads[i] {
+			G.SetDerivOf(d, wrt[i])
+			copies = append(copies, d)
+		}
+	}
+	if copies != nil {
+		p.order, err = orderOf(g, copies...)
+	}
+	return err
 }
 
 // keepWanted marks the values that the graph itself asks for: roots, scalars and derivatives of inputs.
