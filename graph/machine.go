@@ -37,7 +37,6 @@ type Machine struct {
 	others   G.Nodes      // computed and not kept
 	othersOf *G.ExprGraph // of others alone
 	made     []G.Value    // what the machine has put into the targets of reads
-	spans    []span       // memory of single values
 	args     []G.Value
 	cell     cpu.Buf // of a value of the host that is looked at
 	train    []G.TrainModeOp

@@ -251,7 +251,6 @@ func do(st *step, args []G.Value) (G.Value, error) {
 func (m *Machine) download(s *slot) error {
 	if s.staging == nil {
 		s.staging = ops.NewValue(s.arg.Operand)
-		m.addSpan(s.staging.Uintptr(), s.arg.Operand.Bytes())
 	}
 	m.copies.downloads++
 	if err := m.stream.Download(s.staging, s.arg); err != nil {
