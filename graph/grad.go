@@ -73,9 +73,8 @@ func grad(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 
 // backward is the state of one reverse pass over nodes that are in topological order.
 type backward struct {
-	graph *G.ExprGraph
-	nodes G.Nodes
-	at    map[*G.Node]int // index of a node in nodes
+	*order
+	at map[*G.Node]int // index of a node in nodes
 	// depends says which nodes depend on wrt through inputs that have a gradient.
 	depends []bool
 	// stops are ops that depend on wrt and pass no gradient on.
@@ -96,11 +95,13 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	if err != nil {
 		return nil, err
 	}
+	b := &backward{at: map[*G.Node]int{}}
+	if b.order, err = checkedOrder(cost.Graph()); err != nil {
+		return nil, err
+	}
 	if seed == nil {
 		seed = cost.Graph().AddNode(one)
 	}
-	b := &backward{graph: cost.Graph(), at: map[*G.Node]int{}}
-	b.nodes = append(b.nodes, b.graph.AllNodes()...)
 	for i, n := range b.nodes {
 		b.at[n] = i
 	}
@@ -138,8 +139,10 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	return grads, nil
 }
 
-// separate replaces gradients of inputs by copies where they are constants, inputs or those of another input too.
-func separate(grads, wrt G.Nodes) error {
+// separate replaces gradients of inputs by copies where they are constants, inputs or those of another input too:
+// Gorgonia's solvers zero a gradient when they are done with it.
+func separate(grads, wrt G.Nodes) (err error) {
+	defer asError(&err)
 	of := map[*G.Node]*G.Node{}
 	for i, n := range wrt {
 		d := grads[i]
@@ -150,7 +153,6 @@ func separate(grads, wrt G.Nodes) error {
 			of[d] = n
 			continue
 		}
-		var err error
 		if grads[i], err = ops.Apply(ops.AddGradOp{Sum: n.ID()}, d); err != nil {
 			return fmt.Errorf("gradient of %s: %w", describe(n), err)
 		}
@@ -174,21 +176,17 @@ func oneOf(cost *G.Node) (*G.Node, error) {
 // only if a gradient arrives there.
 func (b *backward) markDependent() error {
 	for i, n := range b.nodes {
-		inputs := inputsOf(b.graph, n)
+		inputs := b.inputs[n]
 		if n.Type() == nil || len(inputs) == 0 {
 			continue
 		}
 		diffs, _, err := diffWRT(n, len(inputs))
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", describe(n), err)
 		}
 		reads := false
 		for j, c := range inputs {
-			at, ok := b.at[c]
-			if !ok || at >= i {
-				return fmt.Errorf("%s comes before its input %s", describe(n), describe(c))
-			}
-			if b.depends[at] {
+			if b.depends[b.at[c]] {
 				reads = true
 				b.depends[i] = b.depends[i] || diffs == nil || diffs[j]
 			}
@@ -202,11 +200,7 @@ func (b *backward) markDependent() error {
 
 // diffWRT returns which inputs of n have a gradient; nil, false if its op is no SDOp. A panic comes back as an error.
 func diffWRT(n *G.Node, inputs int) (diffs []bool, ok bool, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%s: panic: %v", describe(n), r)
-		}
-	}()
+	defer asError(&err)
 	op, ok := n.Op().(G.SDOp)
 	if !ok {
 		return nil, false, nil
@@ -217,7 +211,7 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, ok bool, err error) {
 	if len(diffs) == 0 {
 		return make([]bool, inputs), true, nil
 	}
-	return nil, true, fmt.Errorf("%s says of %d inputs whether they have a gradient, and has %d", describe(n), len(diffs), inputs)
+	return nil, true, fmt.Errorf("it says of %d inputs whether they have a gradient, and has %d", len(diffs), inputs)
 }
 
 // visit adds up the gradient of node i and passes it on to the inputs that depend on wrt.
@@ -228,7 +222,7 @@ func (b *backward) visit(i int) error {
 		return fmt.Errorf("sum of the gradients of %s: %w", describe(n), err)
 	}
 	b.terms[i] = G.Nodes{grad}
-	inputs := inputsOf(b.graph, n)
+	inputs := b.inputs[n]
 	wanted := make([]bool, len(inputs))
 	for j, c := range inputs {
 		wanted[j] = b.depends[b.at[c]]
@@ -238,7 +232,7 @@ func (b *backward) visit(i int) error {
 	}
 	diffs, ok, err := diffWRT(n, len(inputs))
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", describe(n), err)
 	}
 	if !ok {
 		return fmt.Errorf("%s has no gradient", describe(n))
@@ -257,19 +251,19 @@ func (b *backward) visit(i int) error {
 		if elements(grads[j]) != elements(c) {
 			return fmt.Errorf("%s returned a gradient of shape %v for its input %d of shape %v", describe(n), grads[j].Shape(), j, c.Shape())
 		}
+		term, err := inShapeOf(c, grads[j])
+		if err != nil {
+			return fmt.Errorf("gradient of %s by input %d: %w", describe(n), j, err)
+		}
 		at := b.at[c]
-		b.terms[at] = append(b.terms[at], grads[j])
+		b.terms[at] = append(b.terms[at], term)
 	}
 	return nil
 }
 
 // symDiff calls the op's SymDiff, or makes the wanted gradients alone where its Spec can; a panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
+	defer asError(&err)
 	if spec, ok := ops.SpecOf(n.Op()); ok {
 		if s, ok := spec.(ops.Separable); ok {
 			return s.GradOf(wanted, inputs, n, grad)
@@ -292,8 +286,18 @@ func (b *backward) stopped() string {
 
 func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }
 
+// inShapeOf returns a gradient of n in n's shape. Those of Gorgonia's ops may lack axes of length one.
+func inShapeOf(n, grad *G.Node) (_ *G.Node, err error) {
+	defer asError(&err)
+	if grad.Shape().Eq(n.Shape()) {
+		return grad, nil
+	}
+	return G.Reshape(grad, n.Shape())
+}
+
 // sum returns the sum of terms of one size: in one op where they are of one type and shape.
-func sum(terms G.Nodes) (*G.Node, error) {
+func sum(terms G.Nodes) (_ *G.Node, err error) {
+	defer asError(&err)
 	if len(terms) == 1 {
 		return terms[0], nil
 	}
@@ -306,7 +310,6 @@ func sum(terms G.Nodes) (*G.Node, error) {
 	}
 	total := terms[0]
 	for _, t := range terms[1:] {
-		var err error
 		if total, err = G.Add(total, t); err != nil {
 			return nil, err
 		}

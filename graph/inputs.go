@@ -3,7 +3,6 @@ package graph
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 
@@ -98,7 +97,6 @@ func (m *Machine) upload(s *slot, v G.Value) error {
 			}
 		}
 		s.own.Place(s.arg.Buf, 0, s.arg.Operand.Bytes())
-		m.addSpan(uintptr(s.arg.Pointer()), s.arg.Operand.Bytes())
 	}
 	if s.arg.Pointer() != before {
 		m.moves++
@@ -111,17 +109,4 @@ func (m *Machine) upload(s *slot, v G.Value) error {
 func (m *Machine) inMemory(v G.Value) bool {
 	p, base := v.Uintptr(), uintptr(m.all.Pointer())
 	return p >= base && p-base < uintptr(m.all.Bytes())
-}
-
-// addSpan notes memory of a single value that each run writes again.
-func (m *Machine) addSpan(from uintptr, bytes int) {
-	if s := (span{from, from + uintptr(bytes)}); !slices.Contains(m.spans, s) {
-		m.spans = append(m.spans, s)
-	}
-}
-
-// inSpans reports whether v lies in memory of a single value of the machine.
-func (m *Machine) inSpans(v G.Value) bool {
-	p := v.Uintptr()
-	return slices.ContainsFunc(m.spans, func(s span) bool { return s.from <= p && p < s.to })
 }

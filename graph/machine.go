@@ -3,17 +3,18 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, as it is when NewMachine is called.
+// Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, also a subgraph, as it is when NewMachine is called.
 //
 // Each run reads the values that are bound to the graph's inputs then, which may be other ones than before. After it the
-// graph's roots, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have values, so that
-// node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
+// graph's roots, its scalars, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have
+// values, so that node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
 // RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is written again by
 // the next run unless the Read's target has been set to another value. Other nodes have no values. After an error all are
 // undefined; the next RunAll begins anew.
@@ -26,19 +27,20 @@ import (
 // one reads, on the device, what another has computed there, the other has to Synchronize first.
 type Machine struct {
 	*program
-	opts   options
-	owned  bool // the backend is the machine's own
-	stream Stream
-	memory Memory
-	all    cpu.Buf // the whole of memory
-	work   cpu.Buf
-	kept   []*slot
-	made   []G.Value // what the machine has put into the targets of reads
-	spans  []span    // memory of single values
-	args   []G.Value
-	cell   cpu.Buf // of a value of the host that is looked at
-	train  []G.TrainModeOp
-	report Plan
+	opts     options
+	owned    bool // the backend is the machine's own
+	stream   Stream
+	memory   Memory
+	all      cpu.Buf // the whole of memory
+	work     cpu.Buf
+	kept     []*slot
+	others   G.Nodes      // computed and not kept
+	othersOf *G.ExprGraph // of others alone
+	made     []G.Value    // what the machine has put into the targets of reads
+	args     []G.Value
+	cell     cpu.Buf // of a value of the host that is looked at
+	train    []G.TrainModeOp
+	report   Plan
 
 	segments []segment // the first are the prologue, if there is one
 	moves    int64     // changes of addresses that kernels read, so far
@@ -117,7 +119,8 @@ func WithCapture() Option { return func(o *options) { o.capture = true } }
 // does for a TapeMachine; without it they are in training. It holds for the runs of this machine.
 func WithEvalMode() Option { return func(o *options) { o.eval = true } }
 
-// NewMachine plans g. Errors name the node.
+// NewMachine plans g. Errors name the node. Where gorgonia.Grad has given several inputs one derivative, or a constant, it
+// adds copies to the graph and makes them the inputs' derivatives, since Gorgonia's solvers zero a gradient after use.
 func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 	if g == nil {
 		return nil, errors.New("graph: machine: nil graph")
@@ -176,6 +179,12 @@ func (m *Machine) plan(g *G.ExprGraph) (err error) {
 		}
 		m.addToSegments(i)
 	}
+	for _, n := range m.order.nodes {
+		if s, ok := m.of[n]; ok && !s.keep && (s.kind == kernelSlot || s.kind == hostSlot) {
+			m.others = append(m.others, n)
+		}
+	}
+	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
 	m.args, m.made = make([]G.Value, args), make([]G.Value, len(m.reads))
 	m.report = m.newPlan(arena, bound)
 	return nil

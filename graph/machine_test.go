@@ -43,6 +43,27 @@ func TestMachinesOfOneGraph(t *testing.T) {
 	require.Equal(t, want, n.results(t, a), "after UnbindAll, which recycles the values")
 }
 
+// TestNoStaleValues: a node that an earlier machine has kept has no value after the run of one that does not keep it.
+func TestNoStaleValues(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{1, 2}))))
+	inner := G.Must(G.Neg(x))
+	outer, err := ops.Apply(scaledSum{2}, inner)
+	require.NoError(t, err)
+	keeps, other := newMachine(t, g, graph.WithKeep(inner)), newMachine(t, g)
+	for i := range 3 {
+		v := float64(i)
+		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{v, v}))))
+		require.NoError(t, keeps.RunAll())
+		kept := inner.Value()
+		require.Equal(t, []float64{-v, -v}, numbers(t, kept))
+		require.NoError(t, other.RunAll())
+		require.Nil(t, inner.Value())
+		require.Equal(t, []float64{-v, -v}, numbers(t, kept), "what was handed out")
+		require.Equal(t, []float64{-2 * v, -2 * v}, numbers(t, outer.Value()))
+	}
+}
+
 func TestMachineAllocatesNothing(t *testing.T) {
 	for name, opts := range map[string][]graph.Option{"eager": nil, "captured": {graph.WithCapture()}} {
 		n := newNetwork(t).grad(t)

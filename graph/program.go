@@ -103,7 +103,7 @@ type deriv struct{ of, by *G.Node }
 
 // program is a graph as a machine runs it.
 type program struct {
-	graph   *G.ExprGraph
+	order   *order
 	backend Backend
 	device  Device
 	policy  Policy
@@ -128,7 +128,7 @@ type program struct {
 // compile makes the program of g: instructions in the order of its nodes, with an implementation for each.
 func compile(g *G.ExprGraph, o options) (*program, error) {
 	b := o.backend
-	p := &program{graph: g, backend: b, device: b.Device(), policy: *o.policy, of: map[*G.Node]*slot{}, writer: map[*slot][]*slot{}}
+	p := &program{backend: b, device: b.Device(), policy: *o.policy, of: map[*G.Node]*slot{}, writer: map[*slot][]*slot{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err
@@ -139,18 +139,18 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 	if p.device.Alignment < 8 || p.device.Alignment&(p.device.Alignment-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", p.device.Alignment)
 	}
-	var problems []string
-	checkStructure(g, func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) })
-	if err := checkError(problems); err != nil {
+	if p.order, err = checkedOrder(g); err != nil {
 		return nil, err
 	}
-	nodes := append(G.Nodes(nil), g.AllNodes()...)
-	for _, n := range nodes {
+	if err = p.separateDerivs(g); err != nil {
+		return nil, err
+	}
+	for _, n := range p.order.nodes {
 		if err := p.add(n); err != nil {
 			return nil, fmt.Errorf("%s: %w", describe(n), err)
 		}
 	}
-	p.keepWanted(nodes)
+	p.keepWanted()
 	for _, n := range o.keep {
 		s, ok := p.of[n]
 		if !ok {
@@ -181,17 +181,13 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 
 // add adds the node's slot and its step, if it has one. A panic, of the op or of what binds it, comes back as an error.
 func (p *program) add(n *G.Node) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
+	defer asError(&err)
 	st, ok, err := statementOf(n)
 	if err != nil {
 		return err
 	}
 	var in []*slot
-	for _, c := range inputsOf(p.graph, n) {
+	for _, c := range p.order.inputs[n] {
 		in = append(in, p.of[c])
 	}
 	if ok {
@@ -371,21 +367,49 @@ func (p *program) counter(name string) int {
 	return len(p.names) - 1
 }
 
-// keepWanted marks the values that the graph itself asks for: roots and derivatives of inputs.
-func (p *program) keepWanted(nodes G.Nodes) {
-	isRead := map[*slot]bool{}
-	for i := range p.steps {
-		for _, s := range p.steps[i].in {
-			isRead[s] = true
+// separateDerivs sets the derivatives of inputs to copies, which it adds to the graph, where gorgonia.Grad has given
+// several inputs one node, or a constant of the whole process.
+func (p *program) separateDerivs(g *G.ExprGraph) (err error) {
+	var wrt, grads, copies G.Nodes
+	for _, n := range p.order.nodes {
+		d := n.Deriv()
+		if n.Op() != nil || d == nil {
+			continue
+		}
+		if _, ok := p.order.inputs[d]; ok || isConstant(d) {
+			wrt, grads = append(wrt, n), append(grads, d)
 		}
 	}
-	for _, n := range nodes {
+	own := slices.Clone(grads)
+	if err := separate(own, wrt); err != nil {
+		return err
+	}
+	for i, d := range own {
+		if d != grads[i] {
+			G.SetDerivOf(d, wrt[i])
+			copies = append(copies, d)
+		}
+	}
+	if copies != nil {
+		p.order, err = orderOf(g, copies...)
+	}
+	return err
+}
+
+// keepWanted marks the values that the graph itself asks for: roots, scalars and derivatives of inputs.
+func (p *program) keepWanted() {
+	isRead := map[*G.Node]bool{}
+	for _, inputs := range p.order.inputs {
+		for _, c := range inputs {
+			isRead[c] = true
+		}
+	}
+	for _, n := range p.order.nodes {
 		s, ok := p.of[n]
 		if !ok {
 			continue
 		}
-		// The main output of an op is its further outputs' input in the graph: nothing but these may read it.
-		if !isRead[s] && p.graph.To(n.ID()).Len() <= 0 {
+		if !isRead[n] || n.IsScalar() || slices.Contains(p.order.roots, n) {
 			s.keep = true
 		}
 		if n.Op() == nil && n.Deriv() != nil {

@@ -22,14 +22,12 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 		return errMachineClosed
 	}
 	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
 		if err != nil {
 			m.upToDate = false
 			err = m.runError(err)
 		}
 	}()
+	defer asError(&err)
 	m.at = nil
 	m.run++
 	for _, t := range m.train {
@@ -62,6 +60,9 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 	}
 	m.at = nil
 	if err := m.bind(true); err != nil {
+		return err
+	}
+	if err := m.unbindOthers(); err != nil {
 		return err
 	}
 	if err := m.bindDuals(); err != nil {
@@ -161,15 +162,15 @@ func (m *Machine) runOnHost(st *step) error {
 	if got := (ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
 		return fmt.Errorf("the op returned %v, want %v", got, want)
 	}
-	// An alias of an input whose memory is used again, or is written by the next run.
-	if m.inMemory(v) || out.keep && m.inSpans(v) {
+	// An alias of memory that is used again. What is kept must be its own, since solvers write to gradients and weights.
+	if m.inMemory(v) || out.keep && slices.ContainsFunc(st.in, func(s *slot) bool { return s.host != nil && overlap(s.host, v) }) {
 		if v, err = G.CloneValue(v); err != nil {
 			return err
 		}
 	}
+	v = conform(v, want)
 	out.host = v
 	if out.readByKernel {
-		v := conform(v, want)
 		if len(out.checks) > 0 {
 			if err := m.check(out, v); err != nil {
 				return err
@@ -186,6 +187,11 @@ func (m *Machine) runOnHost(st *step) error {
 	return nil
 }
 
+// overlap reports whether two values of the host share memory.
+func overlap(a, b G.Value) bool {
+	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
+}
+
 // do calls the op as a TapeMachine would, but never in place.
 func do(st *step, args []G.Value) (G.Value, error) {
 	if st.prealloc {
@@ -199,7 +205,6 @@ func do(st *step, args []G.Value) (G.Value, error) {
 func (m *Machine) download(s *slot) error {
 	if s.staging == nil {
 		s.staging = ops.NewValue(s.arg.Operand)
-		m.addSpan(s.staging.Uintptr(), s.arg.Operand.Bytes())
 	}
 	m.copies.downloads++
 	if err := m.stream.Download(s.staging, s.arg); err != nil {
@@ -234,7 +239,7 @@ func (m *Machine) bind(after bool) error {
 			}
 			v = m.stream.View(s.arg)
 		} else {
-			v = conform(s.host, s.arg.Operand)
+			v = s.host
 		}
 		if err := G.UnsafeLet(s.node, v); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -243,6 +248,27 @@ func (m *Machine) bind(after bool) error {
 	}
 	if wait {
 		return m.stream.Synchronize()
+	}
+	return nil
+}
+
+// unbindOthers takes values of earlier machines from nodes that this one computes and does not keep.
+func (m *Machine) unbindOthers() error {
+	bound := false
+	for _, n := range m.others {
+		v := n.Value()
+		if v == nil {
+			continue
+		}
+		bound = true
+		if d, ok := v.(*tensor.Dense); ok { // which UnbindAll would clear for another use
+			if err := G.UnsafeLet(n, d.ShallowClone()); err != nil {
+				return fmt.Errorf("%s: %w", describe(n), err)
+			}
+		}
+	}
+	if bound {
+		m.othersOf.UnbindAll()
 	}
 	return nil
 }
@@ -293,8 +319,8 @@ func (m *Machine) answerReads() error {
 	return m.stream.Synchronize()
 }
 
-// conform returns v in the shape that its node has, where an op has returned the same elements in another one; v itself
-// where that cannot be done.
+// conform returns v in the shape that its node has, where an op has returned the same elements in another one: Gorgonia's
+// ops return one element as a scalar. It returns v itself where that cannot be done.
 func conform(v G.Value, want ops.Operand) G.Value {
 	if v.Shape().Eq(want.Shape) {
 		return v
