@@ -19,8 +19,8 @@ func Regions(n int, first, last, bytes func(i int) int, align int) (offsets []in
 func (m *Machine) PoisonFreed() {
 	poison := func(step int) {
 		live := make([]bool, m.all.Bytes())
-		for _, s := range m.slots {
-			if r := s.region; r != nil && r.first <= step && step < r.last {
+		for _, v := range m.operands {
+			if r := v.region; r != nil && r.first <= step && step < r.last {
 				for i := range r.bytes {
 					live[r.offset+i] = true
 				}

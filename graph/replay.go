@@ -8,7 +8,7 @@ import (
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
-		m.at = &m.steps[i]
+		m.at = m.steps[i]
 		var err error
 		if m.at.kernel != nil {
 			err = m.launch(m.at.kernel)
@@ -42,7 +42,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		r = &s.followed
 	}
 	for i := s.from; i < s.to; i++ {
-		m.at = &m.steps[i]
+		m.at = m.steps[i]
 		if err := m.at.kernel.Prepare(m.stream, &m.work); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (m *Machine) record(s *segment, into *recording, solver Solver) (err error)
 		}
 	}()
 	for i := s.from; i < s.to; i++ {
-		m.at = &m.steps[i]
+		m.at = m.steps[i]
 		if err := m.at.kernel.Launch(m.stream, &m.work); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -14,6 +15,7 @@ import (
 type Plan struct {
 	Device Device
 	Steps  []PlanStep // in the order in which they run
+	Copies G.Nodes    // that are no steps: what reads a copy reads the original
 
 	Arena     int // bytes of the memory that kernels write their results to
 	ArenaMin  int // the most bytes of it that are in use at once, which no layout can be below
@@ -28,6 +30,8 @@ type PlanStep struct {
 	Op             string        // the name of the op
 	Spec           ops.Spec      // of package ops; nil for an op that is not of it
 	Inputs         []ops.Operand // as they lie in memory
+	Rule           string        // of the fuse pass that made the step, "" for none
+	Replaces       G.Nodes       // the nodes whose steps it replaces
 	Prologue       bool          // a cast of an input; Machine.RunAndStep leaves it out where the solver's step has made it
 	Implementation string        // of the backend, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
@@ -53,57 +57,54 @@ type Refusal struct {
 func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
 // Plan returns how the machine runs the graph.
-func (m *Machine) Plan() Plan { return m.report }
+func (m *Machine) Plan() Plan {
+	if m.plan == nil {
+		return Plan{}
+	}
+	return m.report()
+}
 
 // Counts returns how often each implementation has run since the machine was made, by its name; under "host" the ops that
 // ran by their own Do, and under "upload" and "download" the copies between host and device.
 func (m *Machine) Counts() map[string]int64 {
 	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
-	if m.program == nil {
-		return c
-	}
-	for i, n := range m.names {
-		c[n] = m.counts[i]
+	for i, n := range m.counts {
+		c[m.names[i]] = n
 	}
 	return c
 }
 
-func (p *program) newPlan(arena, bound int) Plan {
-	plan := Plan{Device: p.device, Arena: arena, ArenaMin: bound, Workspace: p.work}
-	last := map[*slot]int{}
-	for i := range p.steps {
-		for _, s := range p.steps[i].in {
-			last[s] = i
-		}
-		for _, s := range p.steps[i].out {
-			last[s] = i
+// report returns what the passes made.
+func (p *plan) report() Plan {
+	r := Plan{Device: p.device, Copies: p.copies, Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
+	last := map[*operand]int{}
+	for i, s := range p.steps {
+		for _, v := range slices.Concat(s.in, s.out) {
+			last[v] = i
+			if v.keep {
+				last[v] = len(p.steps)
+			}
 		}
 	}
-	for i := range p.steps {
-		st := &p.steps[i]
-		ps := PlanStep{
-			Node: st.node, Op: st.opName(), Spec: st.spec, Prologue: i < len(p.prologue), Implementation: st.chosen.name, Refused: st.chosen.refused, Cost: st.chosen.cost,
+	for i, s := range p.steps {
+		step := PlanStep{
+			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,
+			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused,
 		}
-		for _, s := range st.in {
-			ps.Inputs = append(ps.Inputs, s.arg.Operand)
+		for _, v := range s.out {
+			o := PlanOutput{Operand: v.arg.Operand, Offset: -1, Last: last[v], Kept: v.keep}
+			if v.region != nil {
+				o.Offset = v.region.offset
+				r.Results += alignUp(v.region.bytes, p.device.Alignment)
+			}
+			if v.kind == fromHost {
+				r.Host += v.arg.Operand.Bytes()
+			}
+			step.Outputs = append(step.Outputs, o)
 		}
-		for _, s := range st.out {
-			o := PlanOutput{Operand: s.arg.Operand, Offset: -1, Last: last[s], Kept: s.keep}
-			if s.keep {
-				o.Last = len(p.steps)
-			}
-			if s.region != nil {
-				o.Offset = s.region.offset
-				plan.Results += alignUp(s.region.bytes, p.device.Alignment)
-			}
-			if s.kind == hostSlot {
-				plan.Host += s.arg.Operand.Bytes()
-			}
-			ps.Outputs = append(ps.Outputs, o)
-		}
-		plan.Steps = append(plan.Steps, ps)
+		r.Steps = append(r.Steps, step)
 	}
-	return plan
+	return r
 }
 
 // String returns a table of the steps, a line for each result, and the totals.
@@ -145,11 +146,11 @@ func (p Plan) String() string {
 }
 
 // opName returns the name of the step's op: that of its Spec, or how Gorgonia prints it.
-func (st *step) opName() string {
-	if st.spec != nil {
-		return st.spec.Name()
+func (s *step) opName() string {
+	if s.spec != nil {
+		return s.spec.Name()
 	}
-	return opName(st.node.Op())
+	return opName(s.op)
 }
 
 // opName returns the name of an op: that of its Spec, or how Gorgonia prints it.

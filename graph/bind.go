@@ -1,0 +1,77 @@
+package graph
+
+import (
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+)
+
+// bind allocates the machine's memory, points the cells of all values in the arena to their places, and makes what stays
+// the same for all runs: constants, views and segments.
+func (m *Machine) bind() (err error) {
+	bytes := m.arena + m.workspace
+	if m.memory, err = m.backend.Alloc(bytes); err != nil {
+		return fmt.Errorf("arena of %d bytes and workspace of %d bytes: %w", m.arena, m.workspace, err)
+	}
+	if m.stream, err = m.backend.NewStream(); err != nil {
+		return err
+	}
+	m.memory.Place(&m.all, 0, bytes)
+	m.memory.Place(&m.work, m.arena, m.workspace)
+	m.state, m.counts, m.made = make([]state, len(m.operands)), make([]int64, len(m.names)), make([]G.Value, len(m.reads))
+	for _, v := range m.operands {
+		if err := m.place(v); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+	}
+	most := 0
+	for i, s := range m.steps {
+		most = max(most, len(s.in))
+		if t, ok := s.op.(G.TrainModeOp); ok && s.kernel == nil {
+			m.train = append(m.train, t)
+		}
+		m.addToSegments(i)
+	}
+	m.args = make([]G.Value, most)
+	return nil
+}
+
+// place points the cell of v into the arena and makes the values that stay the same for all runs.
+func (m *Machine) place(v *operand) error {
+	s := &m.state[v.id]
+	if v.region != nil {
+		m.memory.Place(v.arg.Buf, v.region.offset, v.region.bytes)
+	}
+	if v.keep && (v.kind == fromKernel || v.kind == fromHost) {
+		m.kept = append(m.kept, v)
+	}
+	switch {
+	case v.kind == fromKernel && m.device.Host:
+		if v.hostReads {
+			s.host = m.stream.View(v.arg)
+		}
+	case v.kind == fromKernel:
+		s.remote = true
+	case v.kind == fromConstant:
+		s.host = v.node.Value()
+		if len(v.checks) > 0 {
+			if err := m.check(v, s.host); err != nil {
+				return err
+			}
+		}
+		if v.kernelReads {
+			return m.send(v, s.host)
+		}
+	}
+	return nil
+}
+
+// addToSegments adds step i to the last segment, or begins one with it.
+func (m *Machine) addToSegments(i int) {
+	kernels := m.steps[i].kernel != nil
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.refreshed {
+		m.segments[n-1].to = i + 1
+		return
+	}
+	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels})
+}
