@@ -131,7 +131,7 @@ func multiplyBlock[T Float](l level, b block, panel int, packedA, packedB []T) {
 	if b.Bias != nil {
 		sum = Slice[T](b.Bias)[b.j : b.j+b.n]
 	}
-	for i, t := range b.Terms {
+	for _, t := range b.Terms {
 		s := GemmShape{b.M, b.N, t.K, b.TransA, b.TransB}
 		A, B, most := Slice[T](t.A), Slice[T](t.B), t.depth()
 		for p := 0; p == 0 || p < t.K; p += most {
@@ -143,20 +143,20 @@ func multiplyBlock[T Float](l level, b block, panel int, packedA, packedB []T) {
 			} else {
 				x, ars = A[min(len(A), b.i*t.K+p):], t.K
 			}
-			done := i == len(b.Terms)-1 && p+most >= t.K
 			for q := 0; q < b.n; q += panel {
-				sq, width := sum, min(panel, b.n-q)
+				sq := sum
 				if sum != nil {
 					sq = sum[q:]
 				}
-				tile(l, b.m, width, depth, x, ars, 1, packedB[q*depth:], panel, C[q:], b.N, sq, stride)
-				if done && b.SiLU != nil {
-					for at, y := q, Slice[T](b.SiLU)[b.i*b.N+b.j:]; at < q+b.m*b.N; at += b.N {
-						siluAt(l, y[at:at+width], C[at:at+width])
-					}
-				}
+				tile(l, b.m, min(panel, b.n-q), depth, x, ars, 1, packedB[q*depth:], panel, C[q:], b.N, sq, stride)
 			}
 			sum, stride = C, b.N
+		}
+	}
+	if b.SiLU != nil {
+		y := Slice[T](b.SiLU)[b.i*b.N+b.j:]
+		for at := 0; at < b.m*b.N; at += b.N {
+			siluAt(l, y[at:at+b.n], C[at:at+b.n])
 		}
 	}
 }
