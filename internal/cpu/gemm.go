@@ -34,9 +34,10 @@ type Term struct {
 	A, B *Buf
 }
 
-// Products adds to k one phase that computes all the products, so that narrow ones have company: the workers share the
-// pieces of all of them. The sum over K of one element of C is cut only by K, so the bits depend neither on the number of
-// workers nor on what else the phase computes. No C may overlap an operand or another C.
+// Products adds to k one phase that computes all the products. The workers share the pieces of all of them, so that narrow
+// products leave no worker idle and need not be cut into small pieces. The sum over K of one element of C is cut only by K,
+// so the bits depend neither on the number of workers nor on the other products. No output may overlap an operand or
+// another output.
 func Products[T Float](k *Kernel, products ...Product) { multiply[T](active, k, products) }
 
 // The pieces of a product are blocks of C. Each packs its own columns of B, one cut of K at a time, into scratch that
