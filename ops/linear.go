@@ -134,23 +134,8 @@ func leading(x tensor.Shape, in int) (int, error) {
 
 // Bind implements Spec.
 func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	w := in[1].Shape
-	s := cpu.GemmShape{M: in[0].Elements() / w[1], N: w[0], K: w[1], TransB: true}
-	var bias *cpu.Buf
-	if len(in) == 3 {
-		bias = in[2].Buf
-	}
-	bindGemm(k, s, in[0], in[1], bias, out[0])
+	bindProducts(k, in[0], linearProduct(in, out[0]))
 	return nil
-}
-
-// bindGemm adds a matrix product to k.
-func bindGemm(k *cpu.Kernel, s cpu.GemmShape, a, b Arg, bias *cpu.Buf, c Arg) {
-	if a.Dtype == tensor.Float32 {
-		cpu.Gemm[float32](k, s, a.Buf, b.Buf, bias, c.Buf)
-	} else {
-		cpu.Gemm[float64](k, s, a.Buf, b.Buf, bias, c.Buf)
-	}
 }
 
 // DiffWRT implements Differentiable.
@@ -227,9 +212,7 @@ func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec.
 func (LinearInputGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	w := in[1].Shape
-	bindGemm(k, cpu.GemmShape{M: in[0].Elements() / w[0], N: w[1], K: w[0]}, in[0], in[1], nil, out[0])
-	return nil
+	return LinearsInputGradOp{}.Bind(k, in, out)
 }
 
 // LinearWeightGradOp is the Spec of the gradient of Linear by w: x, dy -> dw [out,in] = dyᵀ·x, with x and dy seen as
@@ -259,9 +242,7 @@ func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec.
 func (op LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	s := cpu.GemmShape{M: op.Out, N: op.In, K: in[0].Elements() / op.In, TransA: true}
-	bindGemm(k, s, in[1], in[0], nil, out[0])
-	return nil
+	return LinearsWeightGradOp{Out: [MaxLinears]int{op.Out}, In: op.In}.Bind(k, in, out)
 }
 
 // LinearBiasGradOp is the Spec of the gradient of Linear by the bias: dy -> db [out], the sum of dy's rows.

@@ -116,6 +116,7 @@ func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
+// bindRMSNormGrad adds the phases of RMSNormGradOp to k, or, with a fourth input, those of RMSNormGradAddOp.
 func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 	x, w, dy, dx, dw := in[0], in[1], in[2], out[0], out[1]
 	dim := x.last()
@@ -134,6 +135,9 @@ func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 			cpu.Add(sum, sum, term)
 			cpu.MulScale(dst, drow, weight, r)
 			cpu.Axpy(-r*r*cpu.Dot(dst, row)/T(dim), row, dst)
+			if len(in) > 3 {
+				cpu.Add(dst, dst, cpu.Slice[T](in[3].Buf)[at:][:dim])
+			}
 		}
 	})
 	bindSumBlocks[T](k, partial, blocks, dim, dw.Buf)
