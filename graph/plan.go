@@ -109,7 +109,7 @@ func newPlan(o options) (*plan, error) {
 	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
 	}
-	return p, nil
+	return p, p.policy.check()
 }
 
 // newOperand adds a value with a cell of its own. The node may be nil.

@@ -185,13 +185,17 @@ func (s *step) ofWeight() int {
 	return 0
 }
 
-// graphTypes replaces half precision by what the graph has in its place.
-func graphTypes(types []tensor.Dtype) []tensor.Dtype {
-	types = slices.Clone(types)
-	for i, dt := range types {
-		if ops.IsHalf(dt) {
-			types[i] = tensor.Float32
-		}
+// graphTypes are the types that the graph has in the place of these.
+func graphTypes(types []tensor.Dtype) (list []tensor.Dtype) {
+	for _, dt := range types {
+		list = append(list, graphType(dt))
 	}
-	return types
+	return list
+}
+
+func graphType(dt tensor.Dtype) tensor.Dtype {
+	if ops.IsHalf(dt) {
+		return tensor.Float32
+	}
+	return dt
 }

@@ -116,18 +116,12 @@ func (p Plan) String() string {
 	}
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "step\tnode\top\timplementation\tresult\tbytes\toffset\tlast read\trefused")
+	fmt.Fprintln(w, "step\tnode\top\timplementation\tresult\tbytes\toffset\tlast read\tnotes")
 	for i, s := range p.Steps {
 		for j, o := range s.Outputs {
-			step, node, op, impl, refused := "", "", "", "", ""
+			step, node, op, impl, notes := "", "", "", "", ""
 			if j == 0 {
-				step, node, op, impl = fmt.Sprint(i), fmt.Sprint(s.Node.ID()), s.Op, s.Implementation
-				for k, r := range s.Refused {
-					if k > 0 {
-						refused += "; "
-					}
-					refused += r.String()
-				}
+				step, node, op, impl, notes = fmt.Sprint(i), fmt.Sprint(s.Node.ID()), s.Op, s.Implementation, s.notes()
 			}
 			offset, last := "host", fmt.Sprint(o.Last)
 			if o.Offset >= 0 {
@@ -136,13 +130,37 @@ func (p Plan) String() string {
 			if o.Kept {
 				last = "kept"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%d\t%s\t%s\t%s\n", step, node, op, impl, o.Operand, o.Operand.Bytes(), offset, last, refused)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%d\t%s\t%s\t%s\n", step, node, op, impl, o.Operand, o.Operand.Bytes(), offset, last, notes)
 		}
 	}
 	w.Flush()
 	fmt.Fprintf(&b, "arena %d bytes (at least %d, results %d), workspace %d bytes, host %d bytes a run\n",
 		p.Arena, p.ArenaMin, p.Results, p.Workspace, p.Host)
+	if len(p.Copies) > 0 {
+		fmt.Fprintf(&b, "no steps, since they are copies: %s\n", ids(p.Copies))
+	}
 	return b.String()
+}
+
+// notes says what the step replaces and which implementations were refused.
+func (s PlanStep) notes() string {
+	var list []string
+	if s.Rule != "" {
+		list = append(list, fmt.Sprintf("%s: nodes %s", s.Rule, ids(s.Replaces)))
+	}
+	for _, r := range s.Refused {
+		list = append(list, r.String())
+	}
+	return strings.Join(list, "; ")
+}
+
+// ids lists the nodes' ids.
+func ids(nodes G.Nodes) string {
+	var list []string
+	for _, n := range nodes {
+		list = append(list, fmt.Sprint(n.ID()))
+	}
+	return strings.Join(list, " ")
 }
 
 // opName returns the name of the step's op: that of its Spec, or how Gorgonia prints it.
