@@ -196,6 +196,11 @@ func (m *Machine) runOnHost(st *step) error {
 		}
 	}
 	v, err := do(st, args)
+	for i, s := range st.in { // some ops reshape what they read, such as YOLOv3
+		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(s.arg.Shape) && len(s.arg.Shape) > 0 {
+			err = errors.Join(err, d.Reshape(s.arg.Shape...))
+		}
+	}
 	clear(args)
 	if err != nil {
 		return err
