@@ -43,12 +43,12 @@ func newBlock(t testing.TB) network {
 	return n.grad(t)
 }
 
-// without returns the policy that switches rules off.
-func without(rules ...string) graph.Option { return graph.WithPolicy(graph.Policy{Unfused: rules}) }
+// unfused returns the policy that switches rules off.
+func unfused(rules ...string) graph.Option { return graph.WithPolicy(graph.Policy{Unfused: rules}) }
 
 // only returns the policy that switches all rules off but one.
 func only(rule string) graph.Option {
-	return without(slices.DeleteFunc(graph.Fusions(), func(r string) bool { return r == rule })...)
+	return unfused(slices.DeleteFunc(graph.Fusions(), func(r string) bool { return r == rule })...)
 }
 
 // fused counts the steps that rules have made, and the copies that are gone.
@@ -69,7 +69,7 @@ func fused(p graph.Plan) map[string]int {
 // roundings of a sum.
 func TestFusions(t *testing.T) {
 	n := newBlock(t)
-	plain := newMachine(t, n.graph, without(graph.UnfusedAll))
+	plain := newMachine(t, n.graph, unfused(graph.UnfusedAll))
 	want := n.results(t, plain)
 	require.Empty(t, fused(plain.Plan()))
 	places := map[string]int{
@@ -127,7 +127,7 @@ func TestFusionsKeep(t *testing.T) {
 			all = append(all, node)
 		}
 	}
-	plain := newMachine(t, n.graph, without(graph.UnfusedAll), graph.WithKeep(all...))
+	plain := newMachine(t, n.graph, unfused(graph.UnfusedAll), graph.WithKeep(all...))
 	require.NoError(t, plain.RunAll())
 	want := map[*G.Node][]float64{}
 	for _, node := range all {
@@ -215,7 +215,7 @@ func TestFusionsInOrder(t *testing.T) {
 	second := must(ops.Linear(x, must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, late, x))))
 	require.NoError(t, G.Let(x, tensor.New(tensor.WithShape(1, 4, 2), tensor.WithBacking([]float64{1, 2, 3, 4, 5, 6, 7, 8}))))
 	require.NoError(t, G.Let(w, tensor.New(tensor.WithShape(2, 2), tensor.WithBacking([]float64{1, 0, 0, 1}))))
-	plain := newMachine(t, g, without(graph.UnfusedAll))
+	plain := newMachine(t, g, unfused(graph.UnfusedAll))
 	require.NoError(t, plain.RunAll())
 	want := numbers(t, second.Value())
 	m := newMachine(t, g)
@@ -265,7 +265,7 @@ func TestRandomNetsFused(t *testing.T) {
 	for seed := range uint64(40) {
 		rules := append(graph.Fusions(), "")
 		rule := rules[int(seed)%len(rules)]
-		opt := without()
+		opt := unfused()
 		if rule != "" {
 			opt = only(rule)
 		}
@@ -274,7 +274,7 @@ func TestRandomNetsFused(t *testing.T) {
 			if p == graph.BF16 {
 				tolerance = 0.1
 			}
-			want := newRandomNet(t, seed).train(t, p, false, without(graph.UnfusedAll))
+			want := newRandomNet(t, seed).train(t, p, false, unfused(graph.UnfusedAll))
 			testutil.Within(t, fmt.Sprintf("seed %d, %v, rule %q", seed, p, rule), newRandomNet(t, seed).train(t, p, true, opt, graph.WithCapture()), want, tolerance)
 		}
 		n := newRandomNet(t, seed)

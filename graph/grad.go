@@ -205,8 +205,8 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, ok bool, err error) {
 	if !ok {
 		return nil, false, nil
 	}
-	if diffs = op.DiffWRT(inputs); len(diffs) == inputs {
-		return diffs, true, nil
+	if diffs = op.DiffWRT(inputs); len(diffs) >= inputs { // CTCLoss counts its output, too
+		return diffs[:inputs], true, nil
 	}
 	if len(diffs) == 0 {
 		return make([]bool, inputs), true, nil
@@ -217,7 +217,7 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, ok bool, err error) {
 // visit adds up the gradient of node i and passes it on to the inputs that depend on wrt.
 func (b *backward) visit(i int) error {
 	n := b.nodes[i]
-	grad, err := sum(b.terms[i])
+	grad, err := sum(n, b.terms[i])
 	if err != nil {
 		return fmt.Errorf("sum of the gradients of %s: %w", describe(n), err)
 	}
@@ -251,12 +251,8 @@ func (b *backward) visit(i int) error {
 		if elements(grads[j]) != elements(c) {
 			return fmt.Errorf("%s returned a gradient of shape %v for its input %d of shape %v", describe(n), grads[j].Shape(), j, c.Shape())
 		}
-		term, err := inShapeOf(c, grads[j])
-		if err != nil {
-			return fmt.Errorf("gradient of %s by input %d: %w", describe(n), j, err)
-		}
 		at := b.at[c]
-		b.terms[at] = append(b.terms[at], term)
+		b.terms[at] = append(b.terms[at], grads[j])
 	}
 	return nil
 }
@@ -286,33 +282,23 @@ func (b *backward) stopped() string {
 
 func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }
 
-// inShapeOf returns a gradient of n in n's shape. Those of Gorgonia's ops may lack axes of length one.
-func inShapeOf(n, grad *G.Node) (_ *G.Node, err error) {
-	defer asError(&err)
-	if grad.Shape().Eq(n.Shape()) {
-		return grad, nil
-	}
-	return G.Reshape(grad, n.Shape())
-}
-
-// sum returns the sum of terms of one size: in one op where they are of one type and shape.
-func sum(terms G.Nodes) (_ *G.Node, err error) {
+// sum returns the sum of the terms of n's gradient. Where they differ, as those of Gorgonia's ops may lack axes of length
+// one, all are brought to n's shape first.
+func sum(n *G.Node, terms G.Nodes) (_ *G.Node, err error) {
 	defer asError(&err)
 	if len(terms) == 1 {
 		return terms[0], nil
 	}
-	same := true
 	for _, t := range terms[1:] {
-		same = same && t.Type().Eq(terms[0].Type()) && t.Shape().Eq(terms[0].Shape())
-	}
-	if same {
-		return ops.Add(terms...)
-	}
-	total := terms[0]
-	for _, t := range terms[1:] {
-		if total, err = G.Add(total, t); err != nil {
-			return nil, err
+		if t.Type().Eq(terms[0].Type()) && t.Shape().Eq(terms[0].Shape()) {
+			continue
 		}
+		for i, t := range terms {
+			if terms[i], err = G.Reshape(t, n.Shape()); err != nil {
+				return nil, err
+			}
+		}
+		break
 	}
-	return total, nil
+	return ops.Add(terms...)
 }

@@ -149,9 +149,14 @@ func (m *Machine) runOnHost(s *step) error {
 			return err
 		}
 	}
+	defer clear(args)
 	result, err := do(s, args)
+	for i, v := range s.in { // some ops reshape what they read, such as YOLOv3
+		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
+			err = errors.Join(err, d.Reshape(v.arg.Shape...))
+		}
+	}
 	if err != nil {
-		clear(args)
 		return err
 	}
 	if result == nil {
@@ -168,7 +173,6 @@ func (m *Machine) runOnHost(s *step) error {
 			return err
 		}
 	}
-	clear(args)
 	out := &m.state[to.id]
 	out.host = conform(result, want)
 	if to.kernelReads {
