@@ -6,7 +6,7 @@ import (
 	G "gorgonia.org/gorgonia"
 )
 
-// bind allocates the machine's memory, points the cells of all values in the arena to their places, and makes what stays
+// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and makes what stays
 // the same for all runs: constants, views and segments.
 func (m *Machine) bind() (err error) {
 	bytes := m.arena + m.workspace
@@ -18,7 +18,7 @@ func (m *Machine) bind() (err error) {
 	}
 	m.memory.Place(&m.all, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
-	m.state, m.counts, m.made = make([]state, len(m.operands)), make([]int64, len(m.names)), make([]G.Value, len(m.reads))
+	m.state, m.counts, m.made = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
 	for _, v := range m.operands {
 		if err := m.place(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
@@ -33,6 +33,11 @@ func (m *Machine) bind() (err error) {
 		m.addToSegments(i)
 	}
 	m.args = make([]G.Value, most)
+	for _, n := range m.order.nodes {
+		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
+			m.others = append(m.others, n)
+		}
+	}
 	return nil
 }
 
@@ -46,6 +51,8 @@ func (m *Machine) place(v *operand) error {
 		m.kept = append(m.kept, v)
 	}
 	switch {
+	case v.kind == fromInput && (v.kernelReads || v.hostReads):
+		m.inputs = append(m.inputs, v)
 	case v.kind == fromKernel && m.device.Host:
 		if v.hostReads {
 			s.host = m.stream.View(v.arg)

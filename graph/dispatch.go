@@ -28,10 +28,6 @@ func (p *plan) dispatch() error {
 			v.kernelReads = v.kernelReads || s.kernel != nil
 			v.hostReads = v.hostReads || s.kernel == nil
 		}
-		name := s.implementation
-		if s.counter = slices.Index(p.names, name); s.counter < 0 {
-			s.counter, p.names = len(p.names), append(p.names, name)
-		}
 	}
 	return nil
 }
@@ -39,17 +35,13 @@ func (p *plan) dispatch() error {
 // implement adds the step with its implementation.
 func (p *plan) implement(s *step) error {
 	site := p.site(s)
-	kernel, by, err := choose(p.backend, site, args(s.in), args(s.out), func(r Refusal) error {
-		if p.policy.Strict {
-			return fmt.Errorf("strict: %s: %w", r.Name, r.Why)
-		}
-		s.refused = append(s.refused, r)
-		return nil
-	})
-	p.steps = append(p.steps, s)
+	kernel, by, refused, err := choose(p.backend, site, args(s.in), args(s.out))
+	p.steps, s.refused = append(p.steps, s), refused
 	switch {
 	case err != nil:
 		return err
+	case p.policy.Strict && len(refused) > 0:
+		return fmt.Errorf("strict: %s: %w", refused[0].Name, refused[0].Why)
 	case kernel == nil:
 		return p.leaveToHost(s)
 	}
@@ -97,40 +89,33 @@ func args(values []*operand) []ops.Arg {
 	return list
 }
 
-// accepts reports whether one of the implementations takes the site, as far as guards tell.
-func accepts(offers []Implementation, site Site) (bool, error) {
+// pick returns the first of the implementations that try takes without an *Unsupported error, nil where there is none, and
+// why the ones before were refused.
+func pick(offers []Implementation, try func(Implementation) error) (by Implementation, refused []Refusal, err error) {
 	for _, i := range offers {
-		err := i.Guard(site)
-		if err == nil {
-			return true, nil
-		}
-		if u := (*Unsupported)(nil); !errors.As(err, &u) {
-			return false, fmt.Errorf("%s: %w", i.Name(), err)
-		}
-	}
-	return false, nil
-}
-
-// choose binds the first implementation that takes the site and returns both, or nil where there is none.
-// refused, if not nil, is told of each that was preferred; its error ends the search.
-func choose(b Backend, site Site, in, out []ops.Arg, refused func(Refusal) error) (Kernel, Implementation, error) {
-	for _, i := range b.Offers(site) {
-		err := i.Guard(site)
-		if err == nil {
-			var k Kernel
-			if k, err = i.Bind(site, in, out); err == nil {
-				return k, i, nil
-			}
-		}
-		var u *Unsupported
-		if !errors.As(err, &u) {
+		err := try(i)
+		u := (*Unsupported)(nil)
+		switch {
+		case err == nil:
+			return i, refused, nil
+		case !errors.As(err, &u):
 			return nil, nil, fmt.Errorf("%s: %w", i.Name(), err)
 		}
-		if refused != nil {
-			if err := refused(Refusal{i.Name(), u}); err != nil {
-				return nil, nil, err
-			}
-		}
+		refused = append(refused, Refusal{i.Name(), u})
 	}
-	return nil, nil, nil
+	return nil, refused, nil
+}
+
+// choose binds the first implementation of b that takes the site. The kernel is nil where there is none.
+func choose(b Backend, site Site, in, out []ops.Arg) (k Kernel, by Implementation, refused []Refusal, err error) {
+	by, refused, err = pick(b.Offers(site), func(i Implementation) (err error) {
+		if err = i.Guard(site); err == nil {
+			k, err = i.Bind(site, in, out)
+		}
+		return err
+	})
+	if by == nil {
+		k = nil
+	}
+	return k, by, refused, err
 }

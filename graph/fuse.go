@@ -73,8 +73,8 @@ func (f *fuser) put(i int, s *step) {
 }
 
 func (f *fuser) addReader(v *operand, s *step) {
-	f.readers[v] = append(f.readers[v], s)
-	slices.SortStableFunc(f.readers[v], func(a, b *step) int { return cmp.Compare(f.at[a], f.at[b]) })
+	at, _ := slices.BinarySearchFunc(f.readers[v], s, func(a, b *step) int { return cmp.Compare(f.at[a], f.at[b]) })
+	f.readers[v] = slices.Insert(f.readers[v], at, s)
 }
 
 // remove takes s out of the plan.
@@ -99,7 +99,7 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	if f.policy.Strict {
 		offers = offers[:min(1, len(offers))]
 	}
-	if ok, err := accepts(offers, site); !ok {
+	if by, _, err := pick(offers, func(i Implementation) error { return i.Guard(site) }); by == nil {
 		return false, err
 	}
 	for _, o := range old {
@@ -122,8 +122,7 @@ func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 	}
 	for _, o := range old {
 		for _, v := range o.out {
-			inner := !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(old, r) })
-			if !inner && !slices.Contains(out, v) {
+			if !slices.Contains(out, v) && !f.inner(v, old...) {
 				return 0, false
 			}
 		}
@@ -141,6 +140,11 @@ func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 		}
 	}
 	return at, ok
+}
+
+// inner reports whether v is neither kept nor read by other steps than these.
+func (f *fuser) inner(v *operand, by ...*step) bool {
+	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
 }
 
 // fits reports whether the Spec of a site takes the shapes of its inputs and returns those of its outputs. Specs know of the

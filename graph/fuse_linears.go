@@ -72,7 +72,7 @@ func (f *fuser) linearsInputGrad(add *step) error {
 		if ok && len(old) > 0 {
 			ok = len(old) < ops.MaxLinears && spec.Axes == op.Axes && sameType(s.in[0], dys[0]) && sameType(s.in[1], ws[0])
 		}
-		if !ok || v.keep || len(f.readers[v]) > 1 || !sameType(v, add.out[0]) {
+		if !ok || len(f.readers[v]) > 1 || !f.inner(v, add) || !sameType(v, add.out[0]) {
 			others = append(others, v)
 			continue
 		}

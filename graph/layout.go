@@ -7,44 +7,29 @@ import (
 )
 
 // layout gives all that kernels write, or read from the host, its place in the arena: from the step that writes it to the
-// last one that reads it.
+// last one that reads it. What is kept, and what the prologue makes, has its place to itself.
 func (p *plan) layout() error {
+	for i, s := range p.steps {
+		for _, v := range slices.Concat(s.in, s.out) {
+			v.last = i
+		}
+	}
 	var regions []*region
 	end := len(p.steps) // after the last step: where kept values are handed out
-	lastOnHost := map[*operand]int{}
-	for i, s := range p.steps {
-		for _, v := range s.in {
-			if v.region != nil {
-				v.region.last = i
-			}
-		}
-		for _, v := range s.out {
-			if v.kind == fromHost && (p.device.Host || !v.kernelReads) {
-				continue
-			}
-			v.region = &region{bytes: v.arg.Operand.Bytes(), first: i, last: i}
-			regions = append(regions, v.region)
-		}
-		for _, v := range slices.Concat(s.in, s.out) {
-			if v.kind == fromHost && !v.keep {
-				lastOnHost[v] = i
-			}
-		}
-	}
 	for i, s := range p.steps {
 		for _, v := range s.out {
-			if i < p.prologue || v.keep && v.kind == fromKernel {
-				v.region.last = end
+			if v.kind == fromKernel || v.kernelReads && !p.device.Host {
+				v.region = &region{bytes: v.arg.Operand.Bytes(), first: i, last: v.last}
+				if i < p.prologue || v.keep && v.kind == fromKernel {
+					v.region.last = end
+				}
+				regions = append(regions, v.region)
 			}
-		}
-	}
-	for v, i := range lastOnHost {
-		p.steps[i].dead = append(p.steps[i].dead, v)
-	}
-	for _, v := range p.operands {
-		isRead := slices.ContainsFunc(p.reads, func(r read) bool { return r.from == v })
-		if v.kind == fromInput && (v.kernelReads || v.hostReads || isRead) {
-			p.inputs = append(p.inputs, v)
+			if v.keep {
+				v.last = end
+			} else if v.kind == fromHost {
+				p.steps[v.last].dead = append(p.steps[v.last].dead, v)
+			}
 		}
 	}
 	p.arena, p.arenaMin = placeRegions(regions, p.device.Alignment)

@@ -47,7 +47,7 @@ func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
 	}
 	if ok {
 		if st.into != nil && len(in) == 1 {
-			in[0].keep = true
+			in[0].keep, in[0].hostReads = true, true
 			p.reads = append(p.reads, read{in[0], st.into})
 		}
 		return nil
@@ -147,7 +147,6 @@ func (p *plan) keepWanted() {
 		if n.Op() == nil && n.Deriv() != nil {
 			if d, ok := p.of[n.Deriv()]; ok {
 				d.keep, d.wrt = true, append(d.wrt, n)
-				p.derivs = append(p.derivs, deriv{n, n.Deriv()})
 			}
 		}
 	}

@@ -27,21 +27,22 @@ import (
 // one reads, on the device, what another has computed there, the other has to Synchronize first.
 type Machine struct {
 	*plan
-	state    []state // of the plan's values, by their id
+	state    []state // of the plan's operands, by their id
 	opts     options
 	owned    bool // the backend is the machine's own
 	stream   Stream
 	memory   Memory
 	all      cpu.Buf // the whole of memory
 	work     cpu.Buf
-	kept     []*operand
+	inputs   []*operand   // that something reads
+	kept     []*operand   // computed
 	others   G.Nodes      // computed and not kept
 	othersOf *G.ExprGraph // of others alone
 	made     []G.Value    // what the machine has put into the targets of reads
 	args     []G.Value
 	cell     cpu.Buf // of a value of the host that is looked at
 	train    []G.TrainModeOp
-	counts   []int64 // launches, by the index of plan.names
+	counts   []int64 // how often each step has run
 
 	segments []segment // the first are the prologue, if there is one
 	moves    int64     // changes of addresses that kernels read, so far
@@ -58,7 +59,7 @@ type Machine struct {
 
 var _ G.VM = (*Machine)(nil)
 
-// state is what a machine knows of a value.
+// state is what a machine knows of an operand.
 type state struct {
 	// host is the value as ops on the host read it. What lies on another device alone, as remote says, is copied to staging
 	// first, in the run that copied counts.
@@ -174,12 +175,6 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 	} {
 		if err := pass(); err != nil {
 			return err
-		}
-	}
-	m.others = nil
-	for _, n := range m.order.nodes {
-		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
-			m.others = append(m.others, n)
 		}
 	}
 	m.othersOf = g.Subgraph(slices.Clone(m.others)...)

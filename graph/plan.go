@@ -22,15 +22,12 @@ type plan struct {
 	operands []*operand
 	of       map[*G.Node]*operand
 	reads    []read
-	derivs   []deriv
 	steps    []*step
 
 	halfCopies map[*G.Node]*operand // by precision: casts of inputs
 	prologue   int                  // by precision: the first steps are casts of inputs and constants, once a run
 	refreshed  int                  // by precision: the first of these are of inputs with a derivative, which a solver may write
 	copies     G.Nodes              // by fuse: copies that are no steps, since their readers read the original
-	names      []string             // by dispatch: of the implementations
-	inputs     []*operand           // by layout: inputs that something reads
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -55,8 +52,9 @@ type operand struct {
 	keep bool    // it lives to the end of a run and is bound to its node then
 	wrt  G.Nodes // inputs whose derivative it is
 
-	kernelReads, hostReads bool    // by dispatch: who reads it
+	kernelReads, hostReads bool    // by dispatch: who reads it; a gorgonia.Read is of the host
 	checks                 []check // by dispatch: ops that look at its numbers where these come from the host
+	last                   int     // by layout: index of the last step that reads it; the number of steps where it is kept
 	region                 *region // by layout: its memory in the arena, nil for none
 }
 
@@ -74,7 +72,6 @@ type step struct {
 	kernel         Kernel // nil for an op on the host
 	cost           Cost
 	refused        []Refusal
-	counter        int  // index into plan.names
 	prealloc       bool // the op on the host wants its result's memory given
 
 	dead []*operand // by layout: values on the host that nothing reads after the step
@@ -92,9 +89,6 @@ type read struct {
 	from *operand
 	into *G.Value
 }
-
-// deriv is an input and its derivative.
-type deriv struct{ of, by *G.Node }
 
 // newPlan returns a plan without steps.
 func newPlan(o options) (*plan, error) {

@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -68,9 +67,15 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 // typed is the precision pass under way.
 type typed struct {
 	*plan
-	casts    map[*operand]map[tensor.Dtype]*operand // by what they cast and to which type
-	prologue []*step                                // casts of inputs and constants, which last as long as the plan
-	steps    []*step
+	casts           map[cast]*operand
+	weights, inputs []*step // the prologue: casts of inputs with a derivative, and of other inputs and constants
+	steps           []*step
+}
+
+// cast is what a cast makes.
+type cast struct {
+	from *operand
+	to   tensor.Dtype
 }
 
 // precision gives each value its type. A step has its operands in half precision where the backend wants that and an
@@ -80,21 +85,18 @@ func (p *plan) precision() error {
 	if !ops.IsHalf(p.half) {
 		return nil
 	}
-	t := &typed{plan: p, casts: map[*operand]map[tensor.Dtype]*operand{}}
+	t := &typed{plan: p, casts: map[cast]*operand{}}
 	for _, s := range p.steps {
 		if err := forNode(s.node, func() error { return t.add(s) }); err != nil {
 			return err
 		}
 	}
-	slices.SortStableFunc(t.prologue, func(a, b *step) int { return cmp.Compare(b.ofWeight(), a.ofWeight()) })
-	for _, s := range t.prologue {
-		p.refreshed += s.ofWeight()
-	}
-	p.prologue, p.steps = len(t.prologue), append(t.prologue, t.steps...)
+	p.refreshed, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
+	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
 	p.halfCopies = map[*G.Node]*operand{}
-	for v, casts := range t.casts {
-		if c := casts[p.half]; c != nil && v.kind == fromInput {
-			p.halfCopies[v.node] = c
+	for c, v := range t.casts {
+		if c.from.kind == fromInput && c.to == p.half {
+			p.halfCopies[c.from.node] = v
 		}
 	}
 	return nil
@@ -113,11 +115,11 @@ func (t *typed) add(s *step) error {
 	for i := range site.Out {
 		site.Out[i].Dtype = out[i]
 	}
-	ok, err := accepts(t.backend.Offers(site), site)
+	by, _, err := pick(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
 	if err != nil {
 		return err
 	}
-	if !ok {
+	if by == nil {
 		in, out = graphTypes(in), graphTypes(out)
 	}
 	for i, v := range s.in {
@@ -143,7 +145,7 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 	if dt == v.arg.Dtype {
 		return v, nil
 	}
-	if c := t.casts[v][dt]; c != nil {
+	if c := t.casts[cast{v, dt}]; c != nil {
 		return c, nil
 	}
 	spec := ops.CastOp{To: dt}
@@ -153,13 +155,13 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 	}
 	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
 	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
-	if t.casts[v] == nil {
-		t.casts[v] = map[tensor.Dtype]*operand{}
-	}
-	t.casts[v][dt] = c
-	if v.kind == fromInput || v.kind == fromConstant {
-		t.prologue = append(t.prologue, s)
-	} else {
+	t.casts[cast{v, dt}] = c
+	switch {
+	case v.kind == fromInput && v.node.Deriv() != nil:
+		t.weights = append(t.weights, s)
+	case v.kind == fromInput || v.kind == fromConstant:
+		t.inputs = append(t.inputs, s)
+	default:
 		t.steps = append(t.steps, s)
 	}
 	return c, nil
@@ -175,14 +177,6 @@ func (t *typed) show(v, c *operand) {
 			t.reads[i].from = c
 		}
 	}
-}
-
-// ofWeight is 1 for a cast of an input with a derivative, else 0.
-func (s *step) ofWeight() int {
-	if s.node.Op() == nil && s.node.Deriv() != nil {
-		return 1
-	}
-	return 0
 }
 
 // graphTypes are the types that the graph has in the place of these.

@@ -18,7 +18,7 @@ func (m *Machine) runSegment(s *segment) error {
 		if err != nil {
 			return err
 		}
-		m.counts[m.at.counter]++
+		m.counts[i]++
 		if m.after != nil {
 			m.after(i)
 		}
@@ -57,7 +57,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		return err
 	}
 	for i := s.from; i < s.to; i++ {
-		m.counts[m.steps[i].counter]++
+		m.counts[i]++
 	}
 	return nil
 }

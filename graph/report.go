@@ -2,7 +2,6 @@ package graph
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -69,7 +68,7 @@ func (m *Machine) Plan() Plan {
 func (m *Machine) Counts() map[string]int64 {
 	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
 	for i, n := range m.counts {
-		c[m.names[i]] = n
+		c[m.steps[i].implementation] += n
 	}
 	return c
 }
@@ -77,22 +76,13 @@ func (m *Machine) Counts() map[string]int64 {
 // report returns what the passes made.
 func (p *plan) report() Plan {
 	r := Plan{Device: p.device, Copies: p.copies, Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
-	last := map[*operand]int{}
-	for i, s := range p.steps {
-		for _, v := range slices.Concat(s.in, s.out) {
-			last[v] = i
-			if v.keep {
-				last[v] = len(p.steps)
-			}
-		}
-	}
 	for i, s := range p.steps {
 		step := PlanStep{
 			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,
 			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused,
 		}
 		for _, v := range s.out {
-			o := PlanOutput{Operand: v.arg.Operand, Offset: -1, Last: last[v], Kept: v.keep}
+			o := PlanOutput{Operand: v.arg.Operand, Offset: -1, Last: v.last, Kept: v.keep}
 			if v.region != nil {
 				o.Offset = v.region.offset
 				r.Results += alignUp(v.region.bytes, p.device.Alignment)

@@ -287,13 +287,15 @@ func (v *operand) hasHostInput() bool {
 // bindDuals copies the derivatives of inputs to where Grad finds them in inputs that a TapeMachine with
 // gorgonia.BindDualValues has run before.
 func (m *Machine) bindDuals() error {
-	for _, d := range m.derivs {
-		grad, err := d.of.Grad()
-		if v := d.by.Value(); err == nil && grad != nil && v != nil && grad != v && d.of.Deriv() == d.by {
-			_, err = G.Copy(grad, v)
-		}
-		if err != nil {
-			return fmt.Errorf("gradient of %s: %w", describe(d.of), err)
+	for _, d := range m.kept {
+		for _, n := range d.wrt {
+			grad, err := n.Grad()
+			if v := d.node.Value(); err == nil && grad != nil && v != nil && grad != v && n.Deriv() == d.node {
+				_, err = G.Copy(grad, v)
+			}
+			if err != nil {
+				return fmt.Errorf("gradient of %s: %w", describe(n), err)
+			}
 		}
 	}
 	return nil

@@ -103,7 +103,7 @@ func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
 // Bind binds the first implementation of the site that b offers and whose guard accepts, for kernels that are not of a
 // graph, such as a solver's. Where there is none it is an error.
 func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
-	k, _, err := choose(b, site, in, out, nil)
+	k, _, _, err := choose(b, site, in, out)
 	if err == nil && k == nil {
 		err = fmt.Errorf("%s has no kernel for it", b.Device().Kind)
 	}
