@@ -36,6 +36,15 @@ var load = sync.OnceValues(func() (*catalog, error) {
 	return c, nil
 })
 
+// Manifest says from which sources each fat binary was made, and what is in it.
+func Manifest() (*manifest.Manifest, error) {
+	c, err := load()
+	if err != nil {
+		return nil, err
+	}
+	return c.manifest, nil
+}
+
 // Images returns the names of the fat binaries, sorted.
 func Images() ([]string, error) {
 	c, err := load()
