@@ -1,0 +1,150 @@
+package kernels_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+)
+
+// layoutPrelude makes a host compiler read all sources as one, and gives P, the argument of a kernel.
+const layoutPrelude = `#include "cuda_on_host.h"
+#include <cstddef>
+#include <type_traits>
+#undef __shared__
+#define __shared__
+using std::isfinite;
+unsigned long long atomicMin(unsigned long long*, unsigned long long);
+unsigned __match_any_sync(unsigned, int);
+void sincospif(float, float*, float*);
+template <typename P> P argument_of(void (*)(P));
+template <typename F> constexpr char kind_of() {
+  using T = std::remove_all_extents_t<std::remove_reference_t<F>>;
+  return std::is_pointer_v<T> ? 'p' : std::is_floating_point_v<T> ? 'f' : std::is_integral_v<T> ? 'i' : 's';
+}
+`
+
+// cName returns the name in CUDA C++ of a field: that of its tag, or its own in snake case.
+func cName(f reflect.StructField) string {
+	if name := f.Tag.Get("c"); name != "" {
+		return name
+	}
+	var b strings.Builder
+	for _, r := range f.Name {
+		if unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// assertLayout writes assertions that the C++ type P has the fields of t, by their names, at their offsets and of their sizes and
+// kinds. path names the struct in P that t stands for, with a dot at its end, and base is its offset.
+func assertLayout(to *strings.Builder, t reflect.Type, path string, base uintptr) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Name == "_" {
+			continue
+		}
+		name := path + cName(f)
+		element := f.Type
+		for element.Kind() == reflect.Array {
+			element = element.Elem()
+		}
+		kind := 'i'
+		switch {
+		case element == reflect.TypeFor[kernels.Ref]():
+			kind = 'p'
+		case element.Kind() == reflect.Struct:
+			kind = 's'
+			assertLayout(to, element, name+".", base+f.Offset)
+		case element.Kind() == reflect.Float32 || element.Kind() == reflect.Float64:
+			kind = 'f'
+		}
+		fmt.Fprintf(to, "static_assert(offsetof(P, %s) == %d && sizeof(((P*)0)->%s) == %d && kind_of<decltype(((P*)0)->%s)>() == '%c');\n",
+			name, base+f.Offset, name, f.Type.Size(), name, kind)
+	}
+}
+
+// layouts returns assertions for the argument of each kernel, and for each struct of arrays, that the plans have.
+func layouts(plans []*kernels.Plan) string {
+	var b strings.Builder
+	seen := map[string]bool{}
+	add := func(what, typ string, t reflect.Type) {
+		if !seen[what] {
+			seen[what] = true
+			fmt.Fprintf(&b, "namespace layout_%s {\nusing P = %s;\nstatic_assert(sizeof(P) == %d);\n", what, typ, t.Size())
+			assertLayout(&b, t, "", 0)
+			b.WriteString("}\n")
+		}
+	}
+	for _, p := range plans {
+		for i := range p.Steps {
+			l := &p.Steps[i].Launch
+			add(l.Kernel, fmt.Sprintf("decltype(argument_of(&%s))", l.Kernel), l.Argument.Type)
+		}
+		for _, a := range p.Arrays {
+			name := a.Content.Type.Name()
+			name = strings.ToUpper(name[:1]) + name[1:]
+			add(name, "nsa::"+name, a.Content.Type)
+		}
+	}
+	return b.String()
+}
+
+// checkLayouts compiles assertions with all sources, and returns what the compiler says.
+func checkLayouts(t *testing.T, assertions string) string {
+	t.Helper()
+	sources, err := filepath.Glob("*.cu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := layoutPrelude
+	for _, s := range sources {
+		text += fmt.Sprintf("#include %q\n", s)
+	}
+	unit := filepath.Join(t.TempDir(), "layout.cc")
+	if err := os.WriteFile(unit, []byte(text+assertions), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("g++", "-std=c++17", "-fpermissive", "-w", "-mavx2", "-mfma", "-mf16c", "-Itestdata/host", "-I.", "-fsyntax-only", unit).CombinedOutput()
+	if err == nil {
+		return ""
+	}
+	return string(out)
+}
+
+// TestArgumentsHaveTheLayoutOfC compares the argument of every launch with the one of its kernel, field by field.
+func TestArgumentsHaveTheLayoutOfC(t *testing.T) {
+	if _, err := exec.LookPath("g++"); err != nil {
+		t.Skip("it wants g++")
+	}
+	if _, err := os.Stat("common.cuh"); err != nil {
+		t.Skip("the sources are not here: the test runs outside of its folder")
+	}
+	assertions := layouts(append(everyPlan(t), stockPlans(t)...))
+	for _, line := range regexp.MustCompile(`(?m)^.*error:.*$`).FindAllString(checkLayouts(t, assertions), 20) {
+		t.Error(line)
+	}
+	// It must not pass by what it does not look at: pointers that change places, another size, another kind.
+	for from, to := range map[string]string{
+		"offsetof(P, dk) ==":         "offsetof(P, dv) ==",
+		"static_assert(sizeof(P) ==": "static_assert(1 + sizeof(P) ==",
+		"n.scale)>() == 'f'":         "n.scale)>() == 'i'",
+	} {
+		wrong := strings.Replace(assertions, from, to, 1)
+		if wrong == assertions {
+			t.Errorf("no assertion has %q", from)
+		} else if checkLayouts(t, wrong) == "" {
+			t.Errorf("%q for %q is not seen", to, from)
+		}
+	}
+}
