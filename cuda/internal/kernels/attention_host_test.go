@@ -71,7 +71,7 @@ func buildHost(dir, library string) error {
 			// Fibers jump between stacks, which a fortified longjmp takes for an error. What a unit takes from another one
 			// has no constructors.
 			errs[i] = run("-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c", "-fpermissive", "-w", "-fPIC",
-				"-Itestdata/host", "-c", "-o", object, unit)
+				"-Itestdata/host", "-I.", "-c", "-o", object, unit)
 		})
 	}
 	group.Wait()

@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
 
-//go:embed *.fatbin manifest.json
+//go:embed */*.fatbin manifest.json
 var files embed.FS
 
 // catalog is the manifest with an index of the kernels.
@@ -45,7 +45,7 @@ func Manifest() (*manifest.Manifest, error) {
 	return c.manifest, nil
 }
 
-// Images returns the names of the fat binaries, sorted.
+// Images returns the names of the fat binaries, sorted: their paths, without the suffix.
 func Images() ([]string, error) {
 	c, err := load()
 	if err != nil {

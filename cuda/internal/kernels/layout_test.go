@@ -103,7 +103,7 @@ func layouts(plans []*kernels.Plan) string {
 // checkLayouts compiles assertions with all sources, and returns what the compiler says.
 func checkLayouts(t *testing.T, assertions string) string {
 	t.Helper()
-	sources, err := filepath.Glob("*.cu")
+	sources, err := filepath.Glob("*/*.cu")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
 
-// TestBinariesAreCurrent holds the embedded fat binaries to the sources beside this file.
+// TestBinariesAreCurrent holds the embedded fat binaries to the sources in the folders here.
 func TestBinariesAreCurrent(t *testing.T) {
-	sources, err := filepath.Glob("*.cu")
+	sources, err := filepath.Glob("*/*.cu")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestBinariesAreCurrent(t *testing.T) {
 			t.Errorf("%s.fatbin is not what the manifest names: run go generate ./cuda/internal/kernels", name)
 		}
 	}
-	if files, _ := filepath.Glob("*.fatbin"); len(files) != len(sources) {
+	if files, _ := filepath.Glob("*/*.fatbin"); len(files) != len(sources) {
 		t.Errorf("%d fat binaries of %d sources", len(files), len(sources))
 	}
 }
