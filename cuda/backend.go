@@ -19,14 +19,14 @@ type Option = driver.Option
 
 // Backend is a GPU as a graph.Machine and its solvers use it.
 type Backend struct {
-	dev      *driver.Device
-	about    graph.Device
-	gpu      kernels.GPU
-	products productLibrary // nil where there is none
+	dev     *driver.Device
+	about   graph.Device
+	gpu     kernels.GPU
+	library kernels.Library // computes matrix products; nil where there is none
+	modules *modules
 
-	mu      sync.Mutex
-	modules map[string]*driver.Module // by image
-	blocks  []*memory                 // that have not been freed, by address
+	mu     sync.Mutex
+	blocks []*memory // that have not been freed, by address
 }
 
 var _ graph.Backend = (*Backend)(nil)
@@ -41,7 +41,7 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	b := &Backend{
 		dev:     dev,
 		gpu:     kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
-		modules: map[string]*driver.Module{},
+		modules: newModules(dev),
 	}
 	lt, err := openLibrary(dev)
 	if err != nil {
@@ -49,7 +49,7 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	}
 	library := "no " + libraryName
 	if lt != nil {
-		b.products, library = lt, lt.version()
+		b.library, library = lt, lt.version()
 	}
 	b.about = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
@@ -112,41 +112,10 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool,
 
 // Close unloads the kernels and gives the device up. What is still open on it is an error, and is freed.
 func (b *Backend) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	var errs []error
-	if b.products != nil {
-		errs = append(errs, b.products.close())
-		b.products = nil
+	if b.library != nil {
+		errs = append(errs, b.library.Close())
+		b.library = nil
 	}
-	for name, m := range b.modules {
-		// Every module of a device that has failed says so.
-		if err := m.Unload(); err != nil && !errors.Is(errors.Join(errs...), err) {
-			errs = append(errs, err)
-		}
-		delete(b.modules, name)
-	}
-	return failure(errors.Join(append(errs, b.dev.Close())...))
-}
-
-// function returns a kernel. Its image is loaded when it is first needed.
-func (b *Backend) function(kernel string) (*driver.Function, error) {
-	name, err := kernels.ImageOf(kernel)
-	if err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	m := b.modules[name]
-	if m == nil {
-		image, err := kernels.Image(name)
-		if err != nil {
-			return nil, err
-		}
-		if m, err = b.dev.LoadModule(image); err != nil {
-			return nil, fmt.Errorf("image %s: %w", name, err)
-		}
-		b.modules[name] = m
-	}
-	return m.Function(kernel)
+	return failure(errors.Join(append(errs, b.modules.unload(), b.dev.Close())...))
 }

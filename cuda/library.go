@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// ltLibrary is cuBLASLt as a productLibrary.
+// ltLibrary is cuBLASLt as a kernels.Library.
 type ltLibrary struct {
 	lib *cublaslt.Library
 
@@ -42,34 +42,28 @@ func (l *ltLibrary) version() string {
 	return fmt.Sprintf("%s %d.%d.%d", libraryName, v/10000, v/100%100, v%100)
 }
 
-// name implements productLibrary.
-func (l *ltLibrary) name() string { return libraryName }
-
-// prepare implements productLibrary.
-func (l *ltLibrary) prepare(m kernels.Matmul, bias, tf32 bool) (productPlan, error) {
-	if bias && m.Type != m.Out {
-		return nil, graph.Refuse(graph.ReasonType, "bias of %v beside a result of %v", m.Type, m.Out)
+// Prepare implements kernels.Library.
+func (l *ltLibrary) Prepare(p kernels.Product, bias, tf32 bool) (kernels.PreparedProduct, error) {
+	if bias && p.Type != p.Out {
+		return nil, graph.Refuse(graph.ReasonType, "bias of %v beside a result of %v", p.Type, p.Out)
 	}
-	want := cublaslt.Matmul{Product: m, Bias: bias, TF32: tf32, Align: driver.Alignment}
+	want := cublaslt.Matmul{Product: p, Bias: bias, TF32: tf32, Align: driver.Alignment}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p := l.plans[want]; p != nil {
-		return p, nil
+	if ready := l.plans[want]; ready != nil {
+		return ready, nil
 	}
 	plan, err := l.lib.Prepare(want)
-	if u := (*cublaslt.Unsupported)(nil); errors.As(err, &u) {
-		return nil, graph.Refuse(graph.ReasonShape, "%v", u)
-	}
 	if err != nil {
 		return nil, err
 	}
-	p := &ltPlan{plan: plan}
-	l.plans[want] = p
-	return p, nil
+	ready := &ltPlan{plan: plan}
+	l.plans[want] = ready
+	return ready, nil
 }
 
-// close implements productLibrary.
-func (l *ltLibrary) close() error {
+// Close implements kernels.Library.
+func (l *ltLibrary) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs []error
@@ -86,15 +80,15 @@ type ltPlan struct {
 	plan *cublaslt.Plan
 }
 
-// workBytes implements productPlan.
-func (p *ltPlan) workBytes() int64 { return int64(p.plan.WorkBytes()) }
+// WorkBytes implements kernels.PreparedProduct.
+func (p *ltPlan) WorkBytes() int64 { return int64(p.plan.WorkBytes()) }
 
-// run implements productPlan.
-func (p *ltPlan) run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work kernels.Ptr) error {
+// Run implements kernels.PreparedProduct.
+func (p *ltPlan) Run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work kernels.Ptr) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.plan.WorkBytes() == 0 {
 		work = 0
 	}
-	return p.plan.Run(s, l, driver.DevicePtr(a), driver.DevicePtr(b), driver.DevicePtr(bias), driver.DevicePtr(c), driver.DevicePtr(work))
+	return p.plan.Run(s, l, a, b, bias, c, work)
 }

@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/products"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -37,7 +35,7 @@ func tolerance(m Matmul, want []float64) float64 {
 
 // inParallel is rowMajor on all cores.
 func inParallel(m Matmul, a, b, bias, c []float64) {
-	m = m.withDefaults(90)
+	m, _ = m.complete(90)
 	var wg sync.WaitGroup
 	rows := m.Product.M
 	piece := (rows + int64(runtime.GOMAXPROCS(0)) - 1) / int64(runtime.GOMAXPROCS(0))
@@ -148,9 +146,9 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 
 // kinds are the types of operands and results.
 var kinds = []Matmul{
-	{Product: kernels.Matmul{Type: kernels.F32, Out: kernels.F32}}, {Product: kernels.Matmul{Type: kernels.F32, Out: kernels.F32}, TF32: true},
-	{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.BF16}}, {Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.F32}},
-	{Product: kernels.Matmul{Type: kernels.F16, Out: kernels.F16}}, {Product: kernels.Matmul{Type: kernels.F16, Out: kernels.F32}},
+	{Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}}, {Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}, TF32: true},
+	{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16}}, {Product: kernels.Product{Type: kernels.BF16, Out: kernels.F32}},
+	{Product: kernels.Product{Type: kernels.F16, Out: kernels.F16}}, {Product: kernels.Product{Type: kernels.F16, Out: kernels.F32}},
 }
 
 func eachKind(t *testing.T, f func(t *testing.T, g *gpu, kind Matmul)) {
@@ -199,9 +197,9 @@ func TestProductLayouts(t *testing.T) {
 func TestLongSums(t *testing.T) {
 	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
 		for i, m := range []Matmul{
-			{Product: kernels.Matmul{M: 64, N: 48, K: 20000, TransA: true}},
-			{Product: kernels.Matmul{M: 8, N: 256, K: 32768, TransB: true}, Bias: true},
-			{Product: kernels.Matmul{M: 128, N: 128, K: 8192, TransA: true}, WorkLimit: -1},
+			{Product: kernels.Product{M: 64, N: 48, K: 20000, TransA: true}},
+			{Product: kernels.Product{M: 8, N: 256, K: 32768, TransB: true}, Bias: true},
+			{Product: kernels.Product{M: 128, N: 128, K: 8192, TransA: true}, WorkLimit: -1},
 		} {
 			m.Product.Type, m.Product.Out, m.TF32 = kind.Product.Type, kind.Product.Out, kind.TF32
 			testProduct(t, g, m, 0, i&1 != 0)
@@ -221,8 +219,12 @@ func TestRepeatable(t *testing.T) {
 	const tokens = 8192
 	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20), 0), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1), 0)
 	op := &driver.Launched{Op: "product"}
-	for _, r := range products.Of(tokens, 768, 1024) {
-		m := Matmul{Product: r.Matmul}
+	for _, product := range []kernels.Product{
+		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 768, K: 1024, TransB: true},
+		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 1024, K: 768},
+		{Type: kernels.BF16, Out: kernels.F32, M: 768, N: 1024, K: tokens, TransA: true},
+	} {
+		m := Matmul{Product: product}
 		p, err := g.lib.Prepare(m)
 		if err != nil {
 			t.Fatal(err)
@@ -258,7 +260,7 @@ func TestRepeatable(t *testing.T) {
 // TestRunAllocatesNothing runs a plan with two biases in turn.
 func TestRunAllocatesNothing(t *testing.T) {
 	g := openGPU(t)
-	p, err := g.lib.Prepare(Matmul{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.BF16, M: 64, N: 64, K: 64}, Bias: true})
+	p, err := g.lib.Prepare(Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 64, N: 64, K: 64}, Bias: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,32 +277,4 @@ func TestRunAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	check(t, g.stream.Synchronize())
-}
-
-// TestCandidatesOnGPU runs every algorithm that the library proposes, measured and not.
-func TestCandidatesOnGPU(t *testing.T) {
-	g := openGPU(t)
-	m := Matmul{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.F32, M: 256, N: 384, K: 4096, TransA: true}}
-	p, err := g.lib.Prepare(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { check(t, p.Close()) }()
-	bytesA, a := encode(kernels.BF16, testutil.Normal(1, 256*4096))
-	bytesB, b := encode(kernels.BF16, testutil.Normal(2, 384*4096))
-	want := make([]float64, 256*384)
-	inParallel(m, a, b, nil, want)
-	pa, pb, pc, work := g.place(t, bytesA, 0), g.place(t, bytesB, 0), g.place(t, make([]byte, 4*256*384), 0), g.place(t, make([]byte, 32<<20), 0)
-	op := &driver.Launched{Op: "linear"}
-	var works []int
-	for i := range p.Candidates() {
-		check(t, p.Choose(i))
-		works = append(works, p.WorkBytes())
-		check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
-		check(t, p.Run(g.stream, op, pa.ptr, pb.ptr, 0, pc.ptr, work.ptr))
-		got := g.read(t, pc)
-		testutil.Within(t, fmt.Sprintf("algorithm %d", i), decode(kernels.F32, got[pc.at:len(got)-guard]), want, 1e-5)
-	}
-	check(t, p.Tune(g.stream, op, pa.ptr, pb.ptr, 0, pc.ptr, work.ptr, slices.Max(works), 3))
-	t.Logf("algorithm %d of %d, which need %v bytes", p.Chosen(), p.Candidates(), works)
 }

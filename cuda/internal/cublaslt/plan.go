@@ -17,26 +17,24 @@ const workAlign = 256
 
 // Plan is a product ready to be run many times. It belongs to one goroutine at a time.
 type Plan struct {
-	l          *Library
-	m          Matmul // with all defaults filled in
-	x          *product
-	bias       *uint64 // the bias that the description names, on the heap
-	candidates []candidate
-	chosen     int
-	enqueue    func(driver.StreamHandle) error // of this plan, made once
-	closed     bool
+	l       *Library
+	m       Matmul // with all defaults filled in
+	x       *product
+	bias    *uint64                         // the bias that the description names, on the heap
+	enqueue func(driver.StreamHandle) error // of this plan, made once
+	closed  bool
 }
 
 // Prepare chooses how m is computed: of the algorithms that the library proposes for its sizes, the first. It measures
-// nothing, and so chooses the same each time. The error is an *Unsupported for what the library does not compute.
+// nothing, and so chooses the same each time. The error is a *graph.Unsupported for what the library does not compute.
 func (l *Library) Prepare(m Matmul) (*Plan, error) {
-	m = m.withDefaults(l.d.Properties().Capability)
-	if err := m.check(); err != nil {
+	m, err := m.complete(l.d.Properties().Capability)
+	if err != nil {
 		return nil, err
 	}
 	p := &Plan{l: l, m: m, bias: new(uint64), x: &product{lib: l.h, alpha: 1}}
 	p.enqueue = p.call
-	err := l.d.Do(func() error {
+	err = l.d.Do(func() error {
 		if l.closed.Load() {
 			return errClosed
 		}
@@ -48,7 +46,6 @@ func (l *Library) Prepare(m Matmul) (*Plan, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.choose(0)
 	return p, nil
 }
 
@@ -102,7 +99,7 @@ func (p *Plan) describe() (err error) {
 	return err
 }
 
-// propose asks the library for algorithms.
+// propose asks the library for algorithms and takes the first that fits.
 func (p *Plan) propose() (err error) {
 	calls, what := p.l.calls, p.m.String()
 	prefer, s := calls.newPreference()
@@ -129,14 +126,12 @@ func (p *Plan) propose() (err error) {
 	}
 	for _, c := range list[:n] {
 		if c.state == Success && c.work <= uint64(p.m.WorkLimit) {
-			p.candidates = append(p.candidates, c)
+			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
+			return nil
 		}
 	}
-	if len(p.candidates) == 0 {
-		return p.m.unsupported("version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
-			p.m.WorkLimit, calls.name(s))
-	}
-	return nil
+	return p.m.unsupported("version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
+		p.m.WorkLimit, calls.name(s))
 }
 
 // set sets an attribute. The value goes through the heap.
@@ -145,11 +140,6 @@ func (l *Library) set(h uintptr, a attribute, value uint64) Status {
 	s := l.calls.set(h, a, unsafe.Pointer(v))
 	runtime.KeepAlive(v)
 	return s
-}
-
-func (p *Plan) choose(i int) {
-	c := &p.candidates[i]
-	p.chosen, p.x.algo, p.x.workBytes = i, c.algo, uintptr(c.work)
 }
 
 // WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none: many need 4. What is in it

@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
 
-//go:embed *.fatbin manifest.json
+//go:embed */*.fatbin manifest.json
 var files embed.FS
 
 // catalog is the manifest with an index of the kernels.
@@ -36,7 +36,16 @@ var load = sync.OnceValues(func() (*catalog, error) {
 	return c, nil
 })
 
-// Images returns the names of the fat binaries, sorted.
+// Manifest says from which sources each fat binary was made, and what is in it.
+func Manifest() (*manifest.Manifest, error) {
+	c, err := load()
+	if err != nil {
+		return nil, err
+	}
+	return c.manifest, nil
+}
+
+// Images returns the names of the fat binaries, sorted: their paths, without the suffix.
 func Images() ([]string, error) {
 	c, err := load()
 	if err != nil {

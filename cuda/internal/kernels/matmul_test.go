@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -92,6 +94,16 @@ func (s storage) spread(l layout, values []float64) []byte {
 	return data
 }
 
+// planProduct builds a product by our own kernels, of matrices at addresses.
+func planProduct(t testing.TB, p kernels.Product, a, b, bias, c kernels.Ptr) *kernels.Plan {
+	t.Helper()
+	to := kernels.NewBuilder(h200, nil, graph.Site{})
+	matmul.Multiply(to, p, kernels.At(a), kernels.At(b), kernels.At(bias), kernels.At(c))
+	plan, err := to.Plan()
+	require.NoError(t, err)
+	return plan
+}
+
 // compareMatmul compares a product with one in float64. The error is at most what sums in float32 may have and, where the
 // result is in half precision, twice that of a plain sum in float32 that is then rounded.
 func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storage, trans int, bias bool) {
@@ -108,7 +120,7 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storag
 		return v
 	}
 	a, b, add := values(1, la.batch*c.m*c.k), values(2, lb.batch*c.k*c.n), values(3, c.n)
-	op := kernels.Matmul{
+	op := kernels.Product{
 		Type: s.Type, Out: out.Type, M: int64(c.m), N: int64(c.n), K: int64(c.k), TransA: trans&2 != 0, TransB: trans&1 != 0,
 		LDA: int64(la.ld), LDB: int64(lb.ld), LDC: int64(lc.ld),
 		Batch: int64(c.batch), StrideA: int64(la.stride), StrideB: int64(lb.stride), StrideC: int64(lc.stride),
@@ -130,10 +142,8 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storag
 	var runs [][]byte
 	for range 2 {
 		y := start(unwritten(size), c.skew, out.Type)
-		work := dev.put(t, unwritten(int(op.WorkBytes())))
-		launches, err := op.Forward(nil, x, w, pa, y, work)
-		require.NoError(t, err)
-		dev.run(t, launches)
+		plan := planProduct(t, op, x, w, pa, y)
+		bindPlan(t, plan, dev.put(t, unwritten(int(plan.WorkBytes())))).run(t, dev, nil)
 		runs = append(runs, dev.get(t, y-kernels.Ptr(c.skew*out.Bytes()), size))
 	}
 	require.True(t, bytes.Equal(runs[0], runs[1]), "%s: two runs differ", what)

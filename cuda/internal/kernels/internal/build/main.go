@@ -1,4 +1,4 @@
-// Command build compiles the CUDA kernels of the current folder: each x.cu becomes x.fatbin, with code for sm_80, sm_89 and
+// Command build compiles the CUDA kernels in the folders of the current one: each x.cu becomes x.fatbin, with code for sm_80, sm_89 and
 // sm_90a and PTX of compute_80 for newer devices, and manifest.json says what was made from what. A unit whose sources,
 // compiler and flags are those of the manifest is left as it is.
 //
@@ -50,7 +50,7 @@ func main() {
 }
 
 func run(jobs int, all bool) error {
-	sources, err := filepath.Glob("*.cu")
+	sources, err := filepath.Glob("*/*.cu")
 	if err != nil {
 		return err
 	}
@@ -70,6 +70,7 @@ func run(jobs int, all bool) error {
 	made := &manifest.Manifest{Compiler: compiler, Flags: flags, Units: map[string]manifest.Unit{}}
 	var stale []string
 	for _, file := range sources {
+		file = filepath.ToSlash(file)
 		name := strings.TrimSuffix(file, ".cu")
 		unit := manifest.Unit{}
 		if unit.Sources, err = manifest.Sources(".", file); err != nil {
@@ -165,15 +166,16 @@ func compile(nvcc, name string) ([]byte, map[string]manifest.Kernel, error) {
 		return nil, nil, err
 	}
 	defer os.RemoveAll(dir)
-	out := filepath.Join(dir, name+".fatbin")
-	args := append(slices.Clone(flags), "-keep", "-keep-dir", dir, "-o", out, name+".cu")
+	base := filepath.Base(name)
+	out := filepath.Join(dir, base+".fatbin")
+	args := append(slices.Clone(flags), "-I.", "-keep", "-keep-dir", dir, "-o", out, name+".cu")
 	said, err := exec.Command(nvcc, args...).CombinedOutput()
 	if err != nil {
 		return nil, nil, fmt.Errorf("nvcc: %w\n%s", err, said)
 	}
-	ptx, err := os.ReadFile(filepath.Join(dir, name+".compute_80.ptx"))
+	ptx, err := os.ReadFile(filepath.Join(dir, base+".compute_80.ptx"))
 	if errors.Is(err, os.ErrNotExist) {
-		ptx, err = os.ReadFile(filepath.Join(dir, name+".ptx"))
+		ptx, err = os.ReadFile(filepath.Join(dir, base+".ptx"))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -194,12 +196,12 @@ func compile(nvcc, name string) ([]byte, map[string]manifest.Kernel, error) {
 
 // finish removes fat binaries without a source and writes the manifest.
 func finish(made *manifest.Manifest) error {
-	files, err := filepath.Glob("*.fatbin")
+	files, err := filepath.Glob("*/*.fatbin")
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		if _, ok := made.Units[strings.TrimSuffix(f, ".fatbin")]; !ok {
+		if _, ok := made.Units[strings.TrimSuffix(filepath.ToSlash(f), ".fatbin")]; !ok {
 			if err := os.Remove(f); err != nil {
 				return err
 			}

@@ -1,0 +1,120 @@
+package attention
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// spanProblem is a problem with a mask whose numbers are cut to what has the same effect.
+type spanProblem struct {
+	problem
+	mask
+}
+
+func spanOf(b *kernels.Builder, m mask) (spanProblem, error) {
+	a, err := problemOf(b, b.In[0], b.In[1], b.In[2])
+	if err == nil && (m.length < 1 || m.stride < 1 || m.window < 1) {
+		err = graph.Refuse(graph.ReasonShape, "blocks of %d tokens, %d apart, in a window of %d, want at least 1", m.length, m.stride, m.window)
+	}
+	return spanProblem{a, mask{min(m.length, a.S+1), min(m.stride, a.S+1), min(m.window, max(a.S, a.T))}}, err
+}
+
+func (a spanProblem) span() span { return span{int32(a.length), int32(a.stride), int32(a.window)} }
+
+// forward adds q, k, v -> o, lse for all types and sizes.
+func forward(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	p := a.forwardParams()
+	p.span = a.span()
+	of := tiled{a.forwardBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
+	return a.launchTiled("span_forward", spanForwardTiles, of, p, sameRows)
+}
+
+func sameRows(rows int64) int64 { return rows }
+
+// backward adds q, k, v, o, lse, do -> dq, dk, dv for all types and sizes.
+func backward(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	p := a.gradParams()
+	p.span = a.span()
+	a.delta(p)
+	rows := tiled{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
+	if err := a.launchTiled("span_dq", gradientTiles, rows, p, sameRows); err != nil {
+		return err
+	}
+	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.Pieces(a.T, x.m) }}
+	return a.launchTiled("span_dkv", gradientTiles, keys, p, nil)
+}
+
+// forwardOnMatrixUnits is forward for half precision and dims up to 128.
+func forwardOnMatrixUnits(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	width, err := a.onMatrixUnits()
+	if err != nil {
+		return err
+	}
+	bytes := matrixForwardBytes(width)
+	if err := a.fits(bytes); err != nil {
+		return err
+	}
+	p := a.forwardParams()
+	p.span, p.count = a.span(), matrixRows
+	a.launchMatrix("span_forward", width, a.rowTiles(matrixRows), bytes, p)
+	return nil
+}
+
+// backwardOnMatrixUnits is backward for half precision and dims up to 128.
+func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	width, err := a.onMatrixUnits()
+	if err != nil {
+		return err
+	}
+	if err := a.fits(matrixBackwardBytes(width)); err != nil {
+		return err
+	}
+	p := a.gradParams()
+	p.span = a.span()
+	a.delta(p)
+	p.count = matrixRows
+	a.launchMatrix("span_dq", width, a.rowTiles(matrixRows), matrixDQBytes(width), p)
+	p.index = a.chunks()
+	parts := int64(p.index.items)
+	if parts > 1 {
+		p.partial = b.Work(4 * a.groups() * parts * a.T * (a.D + a.Dv))
+	}
+	a.launchMatrix("span_dkv", width, a.groups()*kernels.Pieces(a.T, matrixKeys)*parts, matrixDKVBytes(width), p)
+	if parts > 1 {
+		a.launch(a.Type.Name("span_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
+	}
+	return nil
+}
+
+// The work of the kernel that owns keys is cut into chunks of rows until there are enough blocks to fill the GPU, or too few
+// rows for another one.
+const (
+	fullGPU     = 6  // blocks for each multiprocessor
+	mostChunks  = 32 // of the rows of some keys
+	minChunkRow = 256
+)
+
+// chunks returns how the rows of each tile of keys are cut: into at most `items` chunks of `chunk` rows.
+func (a spanProblem) chunks() index {
+	rows := min(a.S, a.window+matrixKeys) * a.headsPerGroup() // the most that see any keys of a tile
+	n := kernels.Pieces(fullGPU*int64(a.GPU.SMs), a.groups()*kernels.Pieces(a.T, matrixKeys))
+	n = max(1, min(n, mostChunks, rows/minChunkRow))
+	chunk := kernels.Pieces(kernels.Pieces(rows, n), matrixKeys) * matrixKeys
+	return index{chunk: int32(chunk), items: int32(kernels.Pieces(rows, chunk))}
+}

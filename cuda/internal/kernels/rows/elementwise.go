@@ -1,0 +1,77 @@
+package rows
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// The arguments of elementwise.cu.
+type (
+	unaryParams struct {
+		x, y kernels.Ref
+		n    int64
+	}
+	binaryParams struct {
+		a, b, y kernels.Ref
+		n       int64
+	}
+	addParams struct {
+		x     [maxTerms]kernels.Ref
+		y     kernels.Ref
+		n     int64
+		terms int32
+		_     int32
+	}
+)
+
+// maxTerms is the number of terms that one launch adds up.
+const maxTerms = 8
+
+// SiLU adds y = x sigmoid(x), and SiLUGrad adds dx from the argument x and dy, of n elements.
+func SiLU(b *kernels.Builder, x, y kernels.Ref, n int64) {
+	elementwise(b, "silu", n, &unaryParams{x, y, n})
+}
+
+// SiLUGrad: see SiLU.
+func SiLUGrad(b *kernels.Builder, x, dy, dx kernels.Ref, n int64) {
+	elementwise(b, "silu_grad", n, &binaryParams{x, dy, dx, n})
+}
+
+func elementwise(b *kernels.Builder, op string, n int64, params any) {
+	b.Launch(b.Type.Name(op), kernels.Elements(b.Type, n), kernels.Threads(), 0, params)
+}
+
+// unary returns the build function of x -> y.
+func unary[S any](op string) func(*kernels.Builder, S) error {
+	return func(b *kernels.Builder, _ S) error {
+		x, y := b.In[0], b.Out[0]
+		elementwise(b, op, y.N(), &unaryParams{x.Ref, y.Ref, y.N()})
+		return nil
+	}
+}
+
+// binary returns the build function of a, b -> y.
+func binary[S any](op string) func(*kernels.Builder, S) error {
+	return func(b *kernels.Builder, _ S) error {
+		y := b.Out[0]
+		elementwise(b, op, y.N(), &binaryParams{b.In[0].Ref, b.In[1].Ref, y.Ref, y.N()})
+		return nil
+	}
+}
+
+// add adds y = the sum of the inputs in their order. Beyond maxTerms of them the sum goes through y, rounded to the storage
+// type every 7 terms.
+func add(b *kernels.Builder, _ ops.AddOp) error {
+	y := b.Out[0]
+	p := addParams{y: y.Ref, n: y.N()}
+	for _, x := range b.In {
+		if p.terms == maxTerms {
+			elementwise(b, "add", p.n, &p)
+			p.x[0], p.terms = y.Ref, 1
+		}
+		p.x[p.terms] = x.Ref
+		p.terms++
+	}
+	elementwise(b, "add", p.n, &p)
+	return nil
+}
