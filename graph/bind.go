@@ -72,13 +72,3 @@ func (m *Machine) place(v *operand) error {
 	}
 	return nil
 }
-
-// addToSegments adds step i to the last segment, or begins one with it.
-func (m *Machine) addToSegments(i int) {
-	kernels := m.steps[i].kernel != nil
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.refreshed {
-		m.segments[n-1].to = i + 1
-		return
-	}
-	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels})
-}

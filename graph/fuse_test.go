@@ -183,7 +183,9 @@ func TestFusionsAndBackend(t *testing.T) {
 	for rule, spec := range specs {
 		f := newFake()
 		f.missing = spec
-		require.Zero(t, fused(newMachine(t, n.graph, graph.WithBackend(f)).Plan())[rule], rule)
+		none := newMachine(t, n.graph, graph.WithBackend(f)).Plan()
+		require.Zero(t, fused(none)[rule], rule)
+		require.Contains(t, none.String(), "times: "+rule+": no implementation\n")
 		picky := graph.WithBackend(pickyFake{newFake(), spec})
 		p := newMachine(t, n.graph, picky, only(rule)).Plan()
 		require.NotZero(t, fused(p)[rule], rule)
@@ -198,6 +200,7 @@ func TestFusionsAndBackend(t *testing.T) {
 	}
 	p := newMachine(t, g, graph.WithBackend(pickyFake{newFake(), "linears"}), graph.WithPolicy(graph.Policy{Strict: true})).Plan()
 	require.Empty(t, fused(p))
+	require.Equal(t, map[string]int{"linears: no implementation; picky: unsupported policy: always": 1}, p.Unfused)
 	require.Len(t, p.Steps, 2)
 }
 

@@ -70,30 +70,6 @@ type state struct {
 	own           Memory  // of an input or a constant that does not live on the device, allocated when it is first needed
 }
 
-// segment is a sequence of steps that are all kernels, or one op on the host.
-type segment struct {
-	from, to int // steps
-	kernels  bool
-	alone    recording
-	followed recording // by a solver's step
-}
-
-// recording is a segment as it was captured.
-type recording struct {
-	replay Replay // nil for none
-	moves  int64  // of the machine then
-	solver Solver // whose step follows
-}
-
-func (r *recording) close() error {
-	if r.replay == nil {
-		return nil
-	}
-	old := r.replay
-	r.replay = nil
-	return old.Close()
-}
-
 type options struct {
 	backend Backend
 	on      bool // WithBackend

@@ -28,6 +28,7 @@ type plan struct {
 	prologue   int                  // by precision: the first steps are casts of inputs and constants, once a run
 	refreshed  int                  // by precision: the first of these are of inputs with a derivative, which a solver may write
 	copies     G.Nodes              // by fuse: copies that are no steps, since their readers read the original
+	unfused    map[string]int       // by fuse: how often the backend has refused, by rule and reason
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -92,7 +93,7 @@ type read struct {
 
 // newPlan returns a plan without steps.
 func newPlan(o options) (*plan, error) {
-	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, of: map[*G.Node]*operand{}}
+	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, of: map[*G.Node]*operand{}, unfused: map[string]int{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err
