@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -92,7 +93,11 @@ type options struct {
 	capture bool
 	eval    bool
 
-	precision Precision
+	precision          Precision
+	watchNaN, watchInf bool
+	logger             *slog.Logger
+	gradSums           bool
+	sums               G.Nodes // inputs whose derivatives add up, nil for all
 }
 
 var errMachineClosed = errors.New("graph: machine: closed")
@@ -187,6 +192,7 @@ func (m *Machine) plan(g *G.ExprGraph) (err error) {
 	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
 	m.args, m.made = make([]G.Value, args), make([]G.Value, len(m.reads))
 	m.report = m.newPlan(arena, bound)
+	m.logPlan()
 	return nil
 }
 

@@ -116,7 +116,8 @@ type program struct {
 	inputs []*slot           // that something reads
 	reads  []read
 	derivs []deriv
-	work   int // bytes
+	totals []*slot // sums of derivatives over runs
+	work   int     // bytes
 
 	prologue  []step // casts of inputs and constants
 	refreshed int    // how many of them, the first ones, are of inputs with a derivative: a solver may write them
@@ -160,6 +161,11 @@ func compile(g *G.ExprGraph, o options) (*program, error) {
 	}
 	if err := p.showInFloat32(); err != nil {
 		return nil, err
+	}
+	if o.gradSums {
+		if err := p.addSums(o.sums); err != nil {
+			return nil, err
+		}
 	}
 	for _, d := range p.derivs {
 		if s := p.of[d.by]; s != nil {
@@ -444,6 +450,9 @@ func (p *program) live() []*region {
 	for _, s := range p.slots {
 		if s.region != nil && (s.keep && s.kind == kernelSlot || s.permanent) {
 			s.region.last = end
+		}
+		if s.region != nil && s.permanent {
+			s.region.first = 0
 		}
 	}
 	p.markDead()

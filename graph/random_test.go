@@ -207,7 +207,7 @@ var smooth = []struct {
 	{"softplus", []func(*G.Node) (*G.Node, error){G.Softplus}}, {"exp of tanh", []func(*G.Node) (*G.Node, error){G.Tanh, G.Exp}}, {"log1p of square", []func(*G.Node) (*G.Node, error){G.Square, G.Log1p}},
 	{"log of sigmoid", []func(*G.Node) (*G.Node, error){G.Sigmoid, G.Log}}, {"rectify", []func(*G.Node) (*G.Node, error){G.Rectify}}, {"cube of sin", []func(*G.Node) (*G.Node, error){G.Sin, G.Cube}},
 	{"SiLU", []func(*G.Node) (*G.Node, error){ops.SiLU}}, {"ops.Sigmoid", []func(*G.Node) (*G.Node, error){ops.Sigmoid}},
-	{"inverse root", []func(*G.Node) (*G.Node, error){G.Square, G.Exp, G.Sqrt, G.Inverse}},
+	{"inverse root", []func(*G.Node) (*G.Node, error){G.Tanh, G.Square, G.Exp, G.Sqrt, G.Inverse}},
 }
 
 // check compares the gradient by each input, along a random direction, with central differences of another machine, which

@@ -7,6 +7,7 @@ import (
 
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
+	logs := m.opts.logs()
 	for i := s.from; i < s.to; i++ {
 		m.at = &m.steps[i]
 		var err error
@@ -15,8 +16,14 @@ func (m *Machine) runSegment(s *segment) error {
 		} else {
 			err = m.runOnHost(m.at)
 		}
+		if err == nil && m.opts.looks() {
+			err = m.look(m.at)
+		}
 		if err != nil {
 			return err
+		}
+		if logs {
+			m.logStep(m.at)
 		}
 		m.counts[m.at.counter]++
 		if m.after != nil {

@@ -134,7 +134,7 @@ func (m *Machine) runSegments(fresh bool, solver *adamWPlan) error {
 		var err error
 		switch {
 		case fresh && s.to <= m.refreshed:
-		case s.kernels && m.opts.capture && m.warm:
+		case s.kernels && m.opts.capture && m.warm && !m.opts.looks():
 			var follows *adamWPlan
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
