@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -78,7 +79,11 @@ type options struct {
 	capture bool
 	eval    bool
 
-	precision Precision
+	precision          Precision
+	watchNaN, watchInf bool
+	logger             *slog.Logger
+	gradSums           bool
+	sums               G.Nodes // inputs whose derivatives add up, nil for all
 }
 
 var errMachineClosed = errors.New("graph: machine: closed")
@@ -143,17 +148,19 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 	}
 	for _, pass := range []func() error{
 		func() error { return m.lower(g, m.opts.keep) }, // the graph's nodes become steps over values
-		m.precision, // each value gets its type, casts are steps
-		m.fuse,      // one step replaces several
-		m.dispatch,  // each step gets an implementation
-		m.layout,    // each value gets its place in the arena
-		m.bind,      // kernels get memory, constants are uploaded
+		m.precision,                            // each value gets its type, casts are steps
+		func() error { return m.sums(m.opts) }, // derivatives add up over runs
+		m.fuse,                                 // one step replaces several
+		m.dispatch,                             // each step gets an implementation
+		m.layout,                               // each value gets its place in the arena
+		m.bind,                                 // kernels get memory, constants are uploaded
 	} {
 		if err := pass(); err != nil {
 			return err
 		}
 	}
 	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
+	m.logPlan()
 	return nil
 }
 

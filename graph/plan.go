@@ -45,13 +45,14 @@ const (
 
 // operand is the value of a node, a further output of an op, or a cast.
 type operand struct {
-	id   int     // index in plan.operands
-	node *G.Node // whose value it is; nil for an output that no node names and for a cast
-	name string  // in errors
-	kind kind
-	arg  ops.Arg // type and shape, and the cell that holds its memory on the device
-	keep bool    // it lives to the end of a run and is bound to its node then
-	wrt  G.Nodes // inputs whose derivative it is
+	id    int     // index in plan.operands
+	node  *G.Node // whose value it is; nil for an output that no node names and for a cast
+	name  string  // in errors
+	kind  kind
+	arg   ops.Arg // type and shape, and the cell that holds its memory on the device
+	keep  bool    // it lives to the end of a run and is bound to its node then
+	lasts bool    // from run to run
+	wrt   G.Nodes // inputs whose derivative it is
 
 	kernelReads, hostReads bool    // by dispatch: who reads it; a gorgonia.Read is of the host
 	checks                 []check // by dispatch: ops that look at its numbers where these come from the host
@@ -103,6 +104,9 @@ func newPlan(o options) (*plan, error) {
 	}
 	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
+	}
+	if o.looks() {
+		p.policy.Unfused = []string{UnfusedAll} // results are looked at one by one
 	}
 	return p, p.policy.check()
 }

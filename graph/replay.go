@@ -41,6 +41,7 @@ func (m *Machine) addToSegments(i int) {
 
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
+	logs := m.opts.logs()
 	for i := s.from; i < s.to; i++ {
 		m.at = m.steps[i]
 		var err error
@@ -49,8 +50,14 @@ func (m *Machine) runSegment(s *segment) error {
 		} else {
 			err = m.runOnHost(m.at)
 		}
+		if err == nil && m.opts.looks() {
+			err = m.look(m.at)
+		}
 		if err != nil {
 			return err
+		}
+		if logs {
+			m.logStep(m.at)
 		}
 		m.counts[i]++
 		if m.after != nil {
