@@ -3,6 +3,8 @@ package graph
 import (
 	"math"
 	"unsafe"
+
+	"gorgonia.org/tensor"
 )
 
 // Regions gives the layout of the arena to tests.
@@ -34,6 +36,13 @@ func (m *Machine) PoisonFreed() {
 		for i, l := range live {
 			if !l {
 				words[i] = math.NaN()
+			}
+		}
+		for _, free := range m.hosts.free {
+			for _, d := range free {
+				if d.Dtype() == tensor.Float64 {
+					_ = d.Memset(math.NaN())
+				}
 			}
 		}
 	}

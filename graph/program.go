@@ -71,8 +71,8 @@ type step struct {
 	counter int    // index into program.counts
 	chosen  choice
 
-	prealloc bool    // the op on the host wants its result's memory given
-	dead     []*slot // values on the host that nothing reads after the step
+	host hostWay // of an op on the host
+	dead []*slot // values on the host that nothing reads after the step
 }
 
 // check is an op that looks at the numbers of one of its inputs.
@@ -280,9 +280,7 @@ func (p *program) addStep(n *G.Node, in []*slot) error {
 		}
 		p.slots = slices.DeleteFunc(p.slots, func(s *slot) bool { return slices.Contains(st.out[1:], s) }) // the op keeps these itself
 		st.out = st.out[:1]
-		_, ok := n.Op().(G.UsePreallocDoer)
-		// Gorgonia's TapeMachine gives such ops their result's memory, and the Do of some is not equivalent.
-		st.prealloc = ok && n.Op().CallsExtern() && n.Op().ReturnsPtr() && !n.IsScalar()
+		st.host = hostWayOf(n, st.in)
 	} else {
 		for _, s := range st.in {
 			s.readByKernel = true

@@ -195,31 +195,33 @@ func (m *Machine) runOnHost(st *step) error {
 			return err
 		}
 	}
-	v, err := do(st, args)
+	result, err := m.hosts.do(st, args)
 	for i, s := range st.in { // some ops reshape what they read, such as YOLOv3
 		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(s.arg.Shape) && len(s.arg.Shape) > 0 {
 			err = errors.Join(err, d.Reshape(s.arg.Shape...))
 		}
 	}
-	clear(args)
+	defer clear(args)
 	if err != nil {
 		return err
 	}
-	if v == nil {
+	if result == nil {
 		return errors.New("the op returned no value")
 	}
+	v := result
 	out := st.out[0]
 	want := out.arg.Operand
 	if got := (ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
 		return fmt.Errorf("the op returned %v, want %v", got, want)
 	}
 	// An alias of memory that is used again. What is kept must be its own, since solvers write to gradients and weights.
-	if m.inMemory(v) || out.keep && slices.ContainsFunc(st.in, func(s *slot) bool { return s.host != nil && overlap(s.host, v) }) {
+	if m.inMemory(v) || out.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hosts.isLast(st, args) {
 		if v, err = G.CloneValue(v); err != nil {
 			return err
 		}
 	}
 	v = conform(v, want)
+	m.hosts.share(st, args, result, v)
 	out.host = v
 	if out.readByKernel {
 		if len(out.checks) > 0 {
@@ -233,6 +235,9 @@ func (m *Machine) runOnHost(st *step) error {
 		out.remote = false
 	}
 	for _, s := range st.dead {
+		if s.host != v {
+			m.hosts.release(s.host)
+		}
 		s.host = nil
 	}
 	return nil
@@ -241,15 +246,6 @@ func (m *Machine) runOnHost(st *step) error {
 // overlap reports whether two values of the host share memory.
 func overlap(a, b G.Value) bool {
 	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
-}
-
-// do calls the op as a TapeMachine would, but never in place.
-func do(st *step, args []G.Value) (G.Value, error) {
-	if st.prealloc {
-		pre := tensor.New(tensor.Of(st.node.Dtype()), tensor.WithShape(st.node.Shape()...))
-		return st.node.Op().(G.UsePreallocDoer).UsePreallocDo(pre, args...)
-	}
-	return st.node.Op().Do(args...)
 }
 
 // download copies what lies on the device alone to the host.
