@@ -25,7 +25,7 @@ type Plan struct {
 	ArenaMin  int // the most bytes of it that are in use at once, which no layout can be below
 	Workspace int // bytes beside it that kernels share
 	Results   int // bytes of all results of kernels: the arena, were no memory used twice
-	Host      int // bytes that ops on the host allocate in each run
+	Host      int // bytes of all results of ops on the host
 }
 
 // PlanStep is one instruction.
