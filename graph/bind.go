@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 )
 
 // bind allocates the machine's memory, points the cells of all operands in the arena to their places, and makes what stays
@@ -33,6 +34,7 @@ func (m *Machine) bind() (err error) {
 		m.addToSegments(i)
 	}
 	m.args = make([]G.Value, most)
+	m.hosts = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
 		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
 			m.others = append(m.others, n)
@@ -71,14 +73,4 @@ func (m *Machine) place(v *operand) error {
 		}
 	}
 	return nil
-}
-
-// addToSegments adds step i to the last segment, or begins one with it.
-func (m *Machine) addToSegments(i int) {
-	kernels := m.steps[i].kernel != nil
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.refreshed {
-		m.segments[n-1].to = i + 1
-		return
-	}
-	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels})
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	G "gorgonia.org/gorgonia"
-
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -74,10 +72,7 @@ func (p *plan) leaveToHost(s *step) error {
 			v.kind = fromHost
 		}
 	}
-	s.out, s.implementation, main.kind = s.out[:1], hostName, fromHost
-	_, ok := s.op.(G.UsePreallocDoer)
-	// Gorgonia's TapeMachine gives such ops their result's memory, and the Do of some is not equivalent.
-	s.prealloc = ok && s.op.CallsExtern() && s.op.ReturnsPtr() && !s.node.IsScalar()
+	s.out, s.implementation, s.host, main.kind = s.out[:1], hostName, hostWayOf(s.node, s.in), fromHost
 	return cpu.CheckMemory(main.arg.Operand.Bytes())
 }
 

@@ -3,6 +3,8 @@ package graph
 import (
 	"math"
 	"unsafe"
+
+	"gorgonia.org/tensor"
 )
 
 // PoisonFreed makes m fill with NaN, before a run and after each step, all memory that holds no value still to be read.
@@ -21,6 +23,13 @@ func (m *Machine) PoisonFreed() {
 		for i, l := range live {
 			if !l {
 				words[i] = math.NaN()
+			}
+		}
+		for _, free := range m.hosts.free {
+			for _, d := range free {
+				if d.Dtype() == tensor.Float64 {
+					_ = d.Memset(math.NaN())
+				}
 			}
 		}
 	}

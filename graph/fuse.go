@@ -99,7 +99,9 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	if f.policy.Strict {
 		offers = offers[:min(1, len(offers))]
 	}
-	if by, _, err := pick(offers, func(i Implementation) error { return i.Guard(site) }); by == nil {
+	by, refused, err := pick(offers, func(i Implementation) error { return i.Guard(site) })
+	if by == nil {
+		f.plan.unfused[f.rule+": "+joined("no implementation", refused)]++
 		return false, err
 	}
 	for _, o := range old {

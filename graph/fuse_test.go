@@ -153,6 +153,33 @@ func TestFusionsKeep(t *testing.T) {
 	}
 }
 
+// TestCopiesAreNoSteps: but for those of inputs and those that are kept, which have memory of their own.
+func TestCopiesAreNoSteps(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
+	ofInput := G.Must(ops.Add(x))
+	twice := G.Must(ops.Apply(scaledSum{1}, ofInput, ofInput))
+	a, b := G.Must(ops.Add(twice)), G.Must(ops.Apply(ops.AddGradOp{Sum: 1}, twice))
+	ofCopy := G.Must(ops.Apply(ops.AddGradOp{Sum: 2}, b))
+	sum := G.Must(ops.Apply(scaledSum{10}, a, ofCopy))
+	for name, c := range map[string]struct {
+		opts  []graph.Option
+		steps int
+	}{
+		"cpu": {nil, 3}, "device": {[]graph.Option{graph.WithBackend(newFake())}, 3}, "kept": {[]graph.Option{graph.WithKeep(b, twice)}, 4},
+	} {
+		m := newMachine(t, g, c.opts...)
+		require.Len(t, m.Plan().Steps, c.steps, name)
+		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{1, 2, 3}))))
+		require.NoError(t, m.RunAll())
+		require.Equal(t, []float64{22, 44, 66}, numbers(t, sum.Value()), name)
+		if name == "kept" {
+			require.Equal(t, []float64{2, 4, 6}, numbers(t, b.Value()))
+			require.NotEqual(t, twice.Value().Uintptr(), b.Value().Uintptr())
+		}
+	}
+}
+
 // pickyFake offers, for one Spec, an implementation that refuses before the one that takes it.
 type pickyFake struct {
 	*fake
@@ -183,7 +210,9 @@ func TestFusionsAndBackend(t *testing.T) {
 	for rule, spec := range specs {
 		f := newFake()
 		f.missing = spec
-		require.Zero(t, fused(newMachine(t, n.graph, graph.WithBackend(f)).Plan())[rule], rule)
+		none := newMachine(t, n.graph, graph.WithBackend(f)).Plan()
+		require.Zero(t, fused(none)[rule], rule)
+		require.Contains(t, none.String(), "times: "+rule+": no implementation\n")
 		picky := graph.WithBackend(pickyFake{newFake(), spec})
 		p := newMachine(t, n.graph, picky, only(rule)).Plan()
 		require.NotZero(t, fused(p)[rule], rule)
@@ -198,6 +227,7 @@ func TestFusionsAndBackend(t *testing.T) {
 	}
 	p := newMachine(t, g, graph.WithBackend(pickyFake{newFake(), "linears"}), graph.WithPolicy(graph.Policy{Strict: true})).Plan()
 	require.Empty(t, fused(p))
+	require.Equal(t, map[string]int{"linears: no implementation; picky: unsupported policy: always": 1}, p.Unfused)
 	require.Len(t, p.Steps, 2)
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // layout gives all that kernels write, or read from the host, its place in the arena: from the step that writes it to the
-// last one that reads it. What is kept, and what the prologue makes, has its place to itself.
+// last one that reads it. What is kept has its place to the end, and what lasts from run to run to itself.
 func (p *plan) layout() error {
 	for i, s := range p.steps {
 		for _, v := range slices.Concat(s.in, s.out) {
@@ -20,7 +20,10 @@ func (p *plan) layout() error {
 		for _, v := range s.out {
 			if v.kind == fromKernel || v.kernelReads && !p.device.Host {
 				v.region = &region{bytes: v.arg.Operand.Bytes(), first: i, last: v.last}
-				if i < p.prologue || v.keep && v.kind == fromKernel {
+				if v.lasts {
+					v.region.first = 0
+				}
+				if v.lasts || v.keep && v.kind == fromKernel {
 					v.region.last = end
 				}
 				regions = append(regions, v.region)

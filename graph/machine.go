@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -40,6 +41,7 @@ type Machine struct {
 	othersOf *G.ExprGraph // of others alone
 	made     []G.Value    // what the machine has put into the targets of reads
 	args     []G.Value
+	hosts    hostMemory
 	cell     cpu.Buf // of a value of the host that is looked at
 	train    []G.TrainModeOp
 	counts   []int64 // how often each step has run
@@ -70,30 +72,6 @@ type state struct {
 	own           Memory  // of an input or a constant that does not live on the device, allocated when it is first needed
 }
 
-// segment is a sequence of steps that are all kernels, or one op on the host.
-type segment struct {
-	from, to int // steps
-	kernels  bool
-	alone    recording
-	followed recording // by a solver's step
-}
-
-// recording is a segment as it was captured.
-type recording struct {
-	replay Replay // nil for none
-	moves  int64  // of the machine then
-	solver Solver // whose step follows
-}
-
-func (r *recording) close() error {
-	if r.replay == nil {
-		return nil
-	}
-	old := r.replay
-	r.replay = nil
-	return old.Close()
-}
-
 type options struct {
 	backend Backend
 	on      bool // WithBackend
@@ -102,7 +80,11 @@ type options struct {
 	capture bool
 	eval    bool
 
-	precision Precision
+	precision          Precision
+	watchNaN, watchInf bool
+	logger             *slog.Logger
+	gradSums           bool
+	sums               G.Nodes // inputs whose derivatives add up, nil for all
 }
 
 var errMachineClosed = errors.New("graph: machine: closed")
@@ -167,17 +149,19 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 	}
 	for _, pass := range []func() error{
 		func() error { return m.lower(g, m.opts.keep) }, // the graph's nodes become steps over values
-		m.precision, // each value gets its type, casts are steps
-		m.fuse,      // one step replaces several
-		m.dispatch,  // each step gets an implementation
-		m.layout,    // each value gets its place in the arena
-		m.bind,      // kernels get memory, constants are uploaded
+		m.precision,                            // each value gets its type, casts are steps
+		func() error { return m.sums(m.opts) }, // derivatives add up over runs
+		m.fuse,                                 // one step replaces several
+		m.dispatch,                             // each step gets an implementation
+		m.layout,                               // each value gets its place in the arena
+		m.bind,                                 // kernels get memory, constants are uploaded
 	} {
 		if err := pass(); err != nil {
 			return err
 		}
 	}
 	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
+	m.logPlan()
 	return nil
 }
 

@@ -28,6 +28,7 @@ type plan struct {
 	prologue   int                  // by precision: the first steps are casts of inputs and constants, once a run
 	refreshed  int                  // by precision: the first of these are of inputs with a derivative, which a solver may write
 	copies     G.Nodes              // by fuse: copies that are no steps, since their readers read the original
+	unfused    map[string]int       // by fuse: how often the backend has refused, by rule and reason
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -44,13 +45,14 @@ const (
 
 // operand is the value of a node, a further output of an op, or a cast.
 type operand struct {
-	id   int     // index in plan.operands
-	node *G.Node // whose value it is; nil for an output that no node names and for a cast
-	name string  // in errors
-	kind kind
-	arg  ops.Arg // type and shape, and the cell that holds its memory on the device
-	keep bool    // it lives to the end of a run and is bound to its node then
-	wrt  G.Nodes // inputs whose derivative it is
+	id    int     // index in plan.operands
+	node  *G.Node // whose value it is; nil for an output that no node names and for a cast
+	name  string  // in errors
+	kind  kind
+	arg   ops.Arg // type and shape, and the cell that holds its memory on the device
+	keep  bool    // it lives to the end of a run and is bound to its node then
+	lasts bool    // from run to run
+	wrt   G.Nodes // inputs whose derivative it is
 
 	kernelReads, hostReads bool    // by dispatch: who reads it; a gorgonia.Read is of the host
 	checks                 []check // by dispatch: ops that look at its numbers where these come from the host
@@ -72,7 +74,7 @@ type step struct {
 	kernel         Kernel // nil for an op on the host
 	cost           Cost
 	refused        []Refusal
-	prealloc       bool // the op on the host wants its result's memory given
+	host           hostWay // of an op on the host
 
 	dead []*operand // by layout: values on the host that nothing reads after the step
 }
@@ -92,7 +94,7 @@ type read struct {
 
 // newPlan returns a plan without steps.
 func newPlan(o options) (*plan, error) {
-	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, of: map[*G.Node]*operand{}}
+	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, of: map[*G.Node]*operand{}, unfused: map[string]int{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err
@@ -102,6 +104,9 @@ func newPlan(o options) (*plan, error) {
 	}
 	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
+	}
+	if o.looks() {
+		p.policy.Unfused = []string{UnfusedAll} // results are looked at one by one
 	}
 	return p, p.policy.check()
 }

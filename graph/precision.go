@@ -154,12 +154,13 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 		return nil, err
 	}
 	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
+	c.lasts = v.kind == fromInput || v.kind == fromConstant
 	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
 	case v.kind == fromInput && v.node.Deriv() != nil:
 		t.weights = append(t.weights, s)
-	case v.kind == fromInput || v.kind == fromConstant:
+	case c.lasts:
 		t.inputs = append(t.inputs, s)
 	default:
 		t.steps = append(t.steps, s)
@@ -168,13 +169,13 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 }
 
 // show makes c, not v, what v's node shows and its Reads read.
-func (t *typed) show(v, c *operand) {
+func (p *plan) show(v, c *operand) {
 	c.node, c.name, c.keep, c.wrt = v.node, v.name, true, v.wrt
 	v.keep, v.wrt = false, nil
-	t.of[v.node] = c
-	for i := range t.reads {
-		if t.reads[i].from == v {
-			t.reads[i].from = c
+	p.of[v.node] = c
+	for i := range p.reads {
+		if p.reads[i].from == v {
+			p.reads[i].from = c
 		}
 	}
 }

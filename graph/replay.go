@@ -5,8 +5,43 @@ import (
 	"fmt"
 )
 
+// segment is a sequence of steps that are all kernels, or one op on the host.
+type segment struct {
+	from, to int // steps
+	kernels  bool
+	alone    recording
+	followed recording // by a solver's step
+}
+
+// recording is a segment as it was captured.
+type recording struct {
+	replay Replay // nil for none
+	moves  int64  // of the machine then
+	solver Solver // whose step follows
+}
+
+func (r *recording) close() error {
+	if r.replay == nil {
+		return nil
+	}
+	old := r.replay
+	r.replay = nil
+	return old.Close()
+}
+
+// addToSegments adds step i to the last segment, or begins one with it.
+func (m *Machine) addToSegments(i int) {
+	kernels := m.steps[i].kernel != nil
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.refreshed {
+		m.segments[n-1].to = i + 1
+		return
+	}
+	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels})
+}
+
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
+	logs := m.opts.logs()
 	for i := s.from; i < s.to; i++ {
 		m.at = m.steps[i]
 		var err error
@@ -15,8 +50,14 @@ func (m *Machine) runSegment(s *segment) error {
 		} else {
 			err = m.runOnHost(m.at)
 		}
+		if err == nil && m.opts.looks() {
+			err = m.look(m.at)
+		}
 		if err != nil {
 			return err
+		}
+		if logs {
+			m.logStep(m.at)
 		}
 		m.counts[i]++
 		if m.after != nil {

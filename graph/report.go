@@ -2,6 +2,8 @@ package graph
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -16,11 +18,14 @@ type Plan struct {
 	Steps  []PlanStep // in the order in which they run
 	Copies G.Nodes    // that are no steps: what reads a copy reads the original
 
+	// Unfused says how often a rule would have applied, had the backend an implementation: by its name and the reasons.
+	Unfused map[string]int
+
 	Arena     int // bytes of the memory that kernels write their results to
 	ArenaMin  int // the most bytes of it that are in use at once, which no layout can be below
 	Workspace int // bytes beside it that kernels share
 	Results   int // bytes of all results of kernels: the arena, were no memory used twice
-	Host      int // bytes that ops on the host allocate in each run
+	Host      int // bytes of all results of ops on the host
 }
 
 // PlanStep is one instruction.
@@ -75,7 +80,7 @@ func (m *Machine) Counts() map[string]int64 {
 
 // report returns what the passes made.
 func (p *plan) report() Plan {
-	r := Plan{Device: p.device, Copies: p.copies, Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
+	r := Plan{Device: p.device, Copies: p.copies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
 	for i, s := range p.steps {
 		step := PlanStep{
 			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,
@@ -129,16 +134,27 @@ func (p Plan) String() string {
 	if len(p.Copies) > 0 {
 		fmt.Fprintf(&b, "no steps, since they are copies: %s\n", ids(p.Copies))
 	}
+	for _, why := range slices.Sorted(maps.Keys(p.Unfused)) {
+		fmt.Fprintf(&b, "not fused, %d times: %s\n", p.Unfused[why], why)
+	}
 	return b.String()
 }
 
 // notes says what the step replaces and which implementations were refused.
 func (s PlanStep) notes() string {
-	var list []string
-	if s.Rule != "" {
-		list = append(list, fmt.Sprintf("%s: nodes %s", s.Rule, ids(s.Replaces)))
+	if s.Rule == "" {
+		return joined("", s.Refused)
 	}
-	for _, r := range s.Refused {
+	return joined(fmt.Sprintf("%s: nodes %s", s.Rule, ids(s.Replaces)), s.Refused)
+}
+
+// joined lists refusals behind what is to be said first.
+func joined(first string, refused []Refusal) string {
+	var list []string
+	if first != "" {
+		list = append(list, first)
+	}
+	for _, r := range refused {
 		list = append(list, r.String())
 	}
 	return strings.Join(list, "; ")

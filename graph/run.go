@@ -88,7 +88,7 @@ func (m *Machine) runSegments(upToDate bool, solver Solver) error {
 		var err error
 		switch {
 		case upToDate && s.to <= m.refreshed:
-		case s.kernels && m.opts.capture && m.warm:
+		case s.kernels && m.opts.capture && m.warm && !m.opts.looks():
 			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
@@ -150,7 +150,7 @@ func (m *Machine) runOnHost(s *step) error {
 		}
 	}
 	defer clear(args)
-	result, err := do(s, args)
+	result, err := m.hosts.do(s, args)
 	for i, v := range s.in { // some ops reshape what they read, such as YOLOv3
 		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
 			err = errors.Join(err, d.Reshape(v.arg.Shape...))
@@ -162,32 +162,38 @@ func (m *Machine) runOnHost(s *step) error {
 	if result == nil {
 		return errors.New("the op returned no value")
 	}
-	to := s.out[0]
+	v, to := result, s.out[0]
 	want := to.arg.Operand
-	if got := (ops.Operand{Dtype: result.Dtype(), Shape: result.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
+	if got := (ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
 		return fmt.Errorf("the op returned %v, want %v", got, want)
 	}
 	// An alias of memory that is used again. What is kept must be its own, since solvers write to gradients and weights.
-	if m.inMemory(result) || to.keep && slices.ContainsFunc(args, func(a G.Value) bool { return a != nil && overlap(a, result) }) {
-		if result, err = G.CloneValue(result); err != nil {
+	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hosts.isLast(s, args) {
+		if v, err = G.CloneValue(v); err != nil {
 			return err
 		}
 	}
+	v = conform(v, want)
+	m.hosts.share(s, args, result, v)
 	out := &m.state[to.id]
-	out.host = conform(result, want)
+	out.host = v
 	if to.kernelReads {
 		if len(to.checks) > 0 {
-			if err := m.check(to, out.host); err != nil {
+			if err := m.check(to, v); err != nil {
 				return err
 			}
 		}
-		if err := m.send(to, out.host); err != nil {
+		if err := m.send(to, v); err != nil {
 			return err
 		}
 		out.remote = false
 	}
-	for _, v := range s.dead {
-		m.state[v.id].host = nil
+	for _, d := range s.dead {
+		dead := &m.state[d.id]
+		if dead.host != v {
+			m.hosts.release(dead.host)
+		}
+		dead.host = nil
 	}
 	return nil
 }
@@ -195,15 +201,6 @@ func (m *Machine) runOnHost(s *step) error {
 // overlap reports whether two values of the host share memory.
 func overlap(a, b G.Value) bool {
 	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
-}
-
-// do calls the op as a TapeMachine would, but never in place.
-func do(s *step, args []G.Value) (G.Value, error) {
-	if s.prealloc {
-		pre := tensor.New(tensor.Of(s.node.Dtype()), tensor.WithShape(s.node.Shape()...))
-		return s.op.(G.UsePreallocDoer).UsePreallocDo(pre, args...)
-	}
-	return s.op.Do(args...)
 }
 
 // download copies what lies on the device alone to the host.

@@ -1,0 +1,148 @@
+package graph
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// hostMemory is the memory of results of Gorgonia's ops, which would allocate it in each run. What no node shows is used
+// again after its last reader, within a run and from run to run, or written in place.
+type hostMemory struct {
+	free  map[string][]*tensor.Dense // by type and shape
+	made  map[string]int             // how many of a type and shape have been allocated
+	owned map[*tensor.Dense]string   // results whose memory no other value has
+}
+
+// hostWay says how an op of Gorgonia is run; the zero value is by its Do.
+type hostWay struct {
+	prealloc    bool // UsePreallocDo, as a TapeMachine calls it: the Do of some is not equivalent
+	elementwise bool // on tensors of one shape: UsePreallocDo or, for one operand, UnsafeDo
+	fresh       bool // the result is always memory of its own
+	memory      string
+}
+
+// hostWayOf returns how to run the op of n, whose operands are in.
+func hostWayOf(n *G.Node, in []*operand) (w hostWay) {
+	op := n.Op()
+	if n.IsScalar() {
+		return w
+	}
+	w.memory = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
+	_, ok := op.(G.UsePreallocDoer)
+	w.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
+	t := reflect.TypeOf(op)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() {
+		return w
+	}
+	switch t.Name() {
+	case "sliceOp", "concatOp":
+		w.fresh = true
+	case "elemBinOp":
+		w.elementwise = strings.HasSuffix(op.String(), " false") && strings.Contains("+-⊙÷", strings.TrimSuffix(op.String(), " false"))
+	case "elemUnaryOp":
+		w.elementwise = true
+	}
+	for _, s := range in {
+		w.elementwise = w.elementwise && s.arg.Dtype == n.Dtype() && s.arg.Shape.Eq(n.Shape()) && s.arg.Elements() > 1
+	}
+	return w
+}
+
+// take returns memory for a result, with anything in it.
+func (h *hostMemory) take(st *step) *tensor.Dense {
+	kind := st.host.memory
+	if free := h.free[kind]; len(free) > 0 {
+		h.free[kind] = free[:len(free)-1]
+		h.owned[free[len(free)-1]] = kind
+		return free[len(free)-1]
+	}
+	d := tensor.New(tensor.Of(st.node.Dtype()), tensor.WithShape(st.node.Shape()...))
+	h.made[kind]++
+	h.owned[d] = kind
+	return d
+}
+
+// do runs an op of Gorgonia.
+func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
+	op := st.node.Op()
+	switch {
+	case st.host.prealloc:
+		d := h.take(st)
+		d.Zero()
+		return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
+	case st.host.elementwise && rowMajor(args):
+		if h.isLast(st, args) {
+			return op.(G.UnsafeDoer).UnsafeDo(args...)
+		}
+		d := h.take(st)
+		if len(args) == 2 {
+			return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
+		}
+		if err := args[0].(*tensor.Dense).CopyTo(d); err != nil {
+			return nil, err
+		}
+		return op.(G.UnsafeDoer).UnsafeDo(d)
+	}
+	v, err := op.Do(args...)
+	if d, ok := v.(*tensor.Dense); ok && err == nil && st.host.fresh {
+		h.owned[d] = st.host.memory
+	}
+	return v, err
+}
+
+// isLast reports whether the first operand's memory is the machine's alone, and st its last reader.
+func (h *hostMemory) isLast(st *step, args []G.Value) bool {
+	d, ok := args[0].(*tensor.Dense)
+	if _, owned := h.owned[d]; !ok || !owned || len(args) == 2 && args[0] == args[1] {
+		return false
+	}
+	return st.host.elementwise && slices.Contains(st.dead, st.in[0])
+}
+
+// rowMajor reports whether all values are tensors without gaps.
+func rowMajor(values []G.Value) bool {
+	for _, v := range values {
+		if d, ok := v.(*tensor.Dense); !ok || !ops.IsRowMajor(d) {
+			return false
+		}
+	}
+	return true
+}
+
+// share notes which operands the result of st shares memory with; v is what its node has.
+func (h *hostMemory) share(st *step, args []G.Value, result, v G.Value) {
+	d, _ := result.(*tensor.Dense)
+	for _, a := range args {
+		if a != result && overlap(a, result) {
+			delete(h.owned, d)
+			if a, ok := a.(*tensor.Dense); ok {
+				delete(h.owned, a)
+			}
+		}
+	}
+	if v != result || st.out[0].keep {
+		delete(h.owned, d)
+	}
+}
+
+// release takes back the memory of a value that nothing reads any more.
+func (h *hostMemory) release(v G.Value) {
+	d, _ := v.(*tensor.Dense)
+	kind, ok := h.owned[d]
+	if !ok {
+		return
+	}
+	delete(h.owned, d)
+	if len(h.free[kind]) < h.made[kind] {
+		h.free[kind] = append(h.free[kind], d)
+	}
+}
