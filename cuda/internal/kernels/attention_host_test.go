@@ -85,9 +85,7 @@ func hostDevice(t *testing.T) *host {
 	if _, err := exec.LookPath("g++"); err != nil || cpu.Level() == "generic" {
 		t.Skip("kernels on the host want g++ and AVX2")
 	}
-	if _, err := os.Stat("testdata/host/run.cc"); err != nil {
-		t.Skip("the sources are not here: the test runs outside of its folder")
-	}
+	sourcesHere(t)
 	if testing.Short() {
 		t.Skip("kernels on the host are slow")
 	}

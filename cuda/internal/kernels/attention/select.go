@@ -9,6 +9,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// selectRows are q, kc, lse -> idx.
+func selectRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhf>i", Build: selectBlocksOnMatrixUnits},
+		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttf>i", Build: selectBlocks},
+	)
+}
+
 // selectParams is SelectParams of select.cuh.
 type selectParams struct {
 	q, kc, lse, idx kernels.Ref

@@ -8,6 +8,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// selectedRows are q, k, v, idx -> o, lse, and q, k, v, idx, o, lse, do -> dq, dk, dv.
+func selectedRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.SelectedAttentionOp]{Name: matrixUnits, Storage: "hhhi>hf", Build: selectedOnMatrixUnits},
+		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "ttti>tf", Build: selected},
+		kernels.Op[ops.SelectedAttentionGradOp]{Name: matrixUnits, Storage: "hhhihfh>hhh", Build: selectedGradOnMatrixUnits},
+		kernels.Op[ops.SelectedAttentionGradOp]{Name: general, Storage: "tttitft>ttt", Build: selectedGrad},
+	)
+}
+
 // selectedProblem is attention over the tokens, up to the query's own, of the blocks that idx int32 [B,S,Hkv,topN] names for a
 // query, ascending and padded with -1. A list ends at its first entry that is not of that kind.
 type selectedProblem struct {

@@ -3,7 +3,43 @@ package attention
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
+
+// spanRows returns the rows of an op whose mask is a span of keys, and of its gradient: q, k, v -> o, lse, and q, k, v, o, lse, do ->
+// dq, dk, dv.
+func spanRows[S, G any](maskOf func(S) mask, maskOfGrad func(G) mask) []kernels.Row {
+	op := func(build func(*kernels.Builder, mask) error) func(*kernels.Builder, S) error {
+		return func(b *kernels.Builder, op S) error { return build(b, maskOf(op)) }
+	}
+	grad := func(build func(*kernels.Builder, mask) error) func(*kernels.Builder, G) error {
+		return func(b *kernels.Builder, op G) error { return build(b, maskOfGrad(op)) }
+	}
+	return kernels.Rows(
+		kernels.Op[S]{Name: matrixUnits, Storage: "hhh>hf", Build: op(forwardOnMatrixUnits)},
+		kernels.Op[S]{Name: general, Storage: "ttt>tf", Build: op(forward)},
+		kernels.Op[G]{Name: matrixUnits, Storage: "hhhhfh>hhh", Build: grad(backwardOnMatrixUnits)},
+		kernels.Op[G]{Name: general, Storage: "ttttft>ttt", Build: grad(backward)},
+	)
+}
+
+// mask is what a query sees in window, dense and compressed attention: key i stands for the tokens [i*stride, i*stride+length)
+// and is seen from its last one on; of those keys a query sees the window newest.
+type mask struct{ length, stride, window int64 }
+
+// everything is a window that hides no key.
+const everything = 1 << 62
+
+func slidingWindow(op ops.SlidingWindowOp) mask         { return mask{1, 1, int64(op.Window)} }
+func slidingWindowGrad(op ops.SlidingWindowGradOp) mask { return mask{1, 1, int64(op.Window)} }
+
+func compressed(op ops.CompressedAttentionOp) mask {
+	return mask{int64(op.BlockLen), int64(op.Stride), everything}
+}
+
+func compressedGrad(op ops.CompressedAttentionGradOp) mask {
+	return mask{int64(op.BlockLen), int64(op.Stride), everything}
+}
 
 // spanProblem is a problem with a mask whose numbers are cut to what has the same effect.
 type spanProblem struct {

@@ -5,6 +5,17 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// elementwiseRows are x -> y, the gradients of that, and sums.
+func elementwiseRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.SiLUOp]{Name: name, Storage: "t>t", Build: unary[ops.SiLUOp]("silu")},
+		kernels.Op[ops.SiLUGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SiLUGradOp]("silu_grad")},
+		kernels.Op[ops.SigmoidOp]{Name: name, Storage: "t>t", Build: unary[ops.SigmoidOp]("sigmoid")},
+		kernels.Op[ops.SigmoidGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SigmoidGradOp]("sigmoid_grad")},
+		kernels.Op[ops.AddOp]{Name: name, Storage: "a*>a", Build: add},
+	)
+}
+
 // The arguments of elementwise.cu.
 type (
 	unaryParams struct {

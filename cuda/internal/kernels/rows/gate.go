@@ -6,6 +6,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// gateRows are gates, branches -> y, and gates, branches, dy -> dgates, dbranches.
+func gateRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.GatedSumOp]{Name: name, Storage: "tt*>t", Build: gatedSum},
+		kernels.Op[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*", Build: gatedSumGrad},
+	)
+}
+
 // maxBranches is the number of branches that a gated sum takes.
 const maxBranches = 8
 

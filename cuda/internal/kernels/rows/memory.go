@@ -6,6 +6,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// memoryRows are x -> y, the same elements.
+func memoryRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.AddGradOp]{Name: name, Storage: "a>a", Build: addGrad},
+		kernels.Op[ops.CastOp]{Name: name, Storage: ".>.", Build: cast},
+	)
+}
+
 // The arguments of memory.cu.
 type (
 	castParams struct {

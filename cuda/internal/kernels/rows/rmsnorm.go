@@ -6,6 +6,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// rmsNormRows are x, weight -> y, and x, weight, dy -> dx, dweight.
+func rmsNormRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.RMSNormOp]{Name: name, Storage: "tt>t", Guard: guardRMSNorm, Build: rmsNorm},
+		kernels.Op[ops.RMSNormGradOp]{Name: name, Storage: "ttt>tw", Guard: guardRMSNormGrad, Build: rmsNormGrad},
+	)
+}
+
 // The arguments of rmsnorm.cu.
 type (
 	rmsNormParams struct {
@@ -25,7 +33,7 @@ type (
 // maxNormDim is the longest row whose sum of dweight fits the 48 KB of shared memory that every device has.
 const maxNormDim = 12288 - 256
 
-func positiveEps(_ *kernels.Builder, op ops.RMSNormOp) error {
+func guardRMSNorm(_ *kernels.Builder, op ops.RMSNormOp) error {
 	if !(op.Eps > 0) {
 		return graph.Refuse(graph.ReasonShape, "eps is %v, want a positive number", op.Eps)
 	}
@@ -36,7 +44,7 @@ func guardRMSNormGrad(b *kernels.Builder, op ops.RMSNormGradOp) error {
 	if _, dim := b.In[0].Rows(); dim > maxNormDim {
 		return graph.Refuse(graph.ReasonShape, "dim is %d, want at most %d", dim, maxNormDim)
 	}
-	return positiveEps(b, ops.RMSNormOp(op))
+	return guardRMSNorm(b, ops.RMSNormOp(op))
 }
 
 // rmsNorm adds x [rows,dim], weight [dim] -> y = x r weight, where r = 1/sqrt(mean(x²) + eps) of a row.

@@ -8,6 +8,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// ropeRows are x -> y, which is its own gradient.
+func ropeRows() []kernels.Row {
+	return kernels.Rows(kernels.Op[ops.RoPEOp]{Name: name, Storage: "t>t", Guard: guardRope, Build: rope})
+}
+
 // ropeParams is RoPEParams of rope.cu.
 type ropeParams struct {
 	x, y                   kernels.Ref
@@ -16,10 +21,8 @@ type ropeParams struct {
 	heads, dim, inverse, _ int32
 }
 
-// rope adds x [B,S,heads,dim] -> y, turned by the positions from op.Start on, or turned back.
-func rope(b *kernels.Builder, op ops.RoPEOp) error {
-	x, y := b.In[0], b.Out[0]
-	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
+func guardRope(b *kernels.Builder, op ops.RoPEOp) error {
+	seq, heads, dim := b.In[0].Dim(1), b.In[0].Dim(2), b.In[0].Dim(3)
 	switch {
 	case dim%2 != 0 || dim > 4096:
 		return graph.Refuse(graph.ReasonShape, "dim is %d, want an even number up to 4096", dim)
@@ -30,6 +33,13 @@ func rope(b *kernels.Builder, op ops.RoPEOp) error {
 	case op.Start < 0 || int64(op.Start) > 1<<52-seq:
 		return graph.Refuse(graph.ReasonShape, "start is %d, want 0 to 2^52", op.Start)
 	}
+	return nil
+}
+
+// rope adds x [B,S,heads,dim] -> y, turned by the positions from op.Start on, or turned back.
+func rope(b *kernels.Builder, op ops.RoPEOp) error {
+	x, y := b.In[0], b.Out[0]
+	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	p := &ropeParams{
 		x: x.Ref, y: y.Ref, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),
 		heads: int32(heads), dim: int32(dim), inverse: kernels.Flag(op.Inverse),

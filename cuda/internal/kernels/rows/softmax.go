@@ -5,6 +5,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// softmaxRows are x -> y, and y, dy -> dx.
+func softmaxRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.SoftmaxOp]{Name: name, Storage: "t>t", Build: softmax},
+		kernels.Op[ops.SoftmaxGradOp]{Name: name, Storage: "tt>t", Build: softmaxGrad},
+	)
+}
+
 // The arguments of softmax.cu.
 type (
 	softmaxParams struct {

@@ -58,6 +58,14 @@ const (
 	binaryFunctions // their number
 )
 
+// elementwiseRows are the elementwise ops.
+func elementwiseRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[Unary]{Name: name, Storage: "f>f", Build: unary},
+		kernels.Op[Binary]{Name: name, Storage: "ff>f", Build: binary},
+	)
+}
+
 // The arguments of stock_elementwise.cu.
 type (
 	unaryParams struct {

@@ -4,6 +4,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 )
 
+// softmaxRows are the softmax along an axis, and its gradient.
+func softmaxRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[Softmax]{Name: name, Storage: "f>f", Build: softmax},
+		kernels.Op[SoftmaxGrad]{Name: name, Storage: "fff>f", Build: softmaxGrad},
+	)
+}
+
 // The arguments of stock_softmax.cu.
 type (
 	softmaxParams struct {

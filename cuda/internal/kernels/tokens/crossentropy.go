@@ -5,6 +5,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// crossEntropyRows are logits, targets -> loss, lse, and logits, targets, lse, dloss -> dlogits.
+func crossEntropyRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.CrossEntropyOp]{Name: name, Storage: "ti>ff", Build: crossEntropy},
+		kernels.Op[ops.CrossEntropyGradOp]{Name: name, Storage: "tiff>t", Build: crossEntropyGrad},
+	)
+}
+
 // The arguments of crossentropy.cu.
 type (
 	crossEntropyParams struct {

@@ -1,4 +1,3 @@
-// Package tokens holds the kernels of embedding and cross entropy.
 package tokens
 
 import (
@@ -10,13 +9,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Rows returns the implementations of the ops.
-func Rows() []kernels.Row {
+// embeddingRows are weight, ids -> y, and ids, dy -> dweight.
+func embeddingRows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.EmbeddingOp]{Name: "cuda", Storage: "ti>t", Build: embedding},
-		kernels.Op[ops.EmbeddingGradOp]{Name: "cuda", Storage: "it>w", Build: embeddingGrad},
-		kernels.Op[ops.CrossEntropyOp]{Name: "cuda", Storage: "ti>ff", Build: crossEntropy},
-		kernels.Op[ops.CrossEntropyGradOp]{Name: "cuda", Storage: "tiff>t", Build: crossEntropyGrad},
+		kernels.Op[ops.EmbeddingOp]{Name: name, Storage: "ti>t", Guard: guardEmbedding, Build: embedding},
+		kernels.Op[ops.EmbeddingGradOp]{Name: name, Storage: "it>w", Guard: guardEmbeddingGrad, Build: embeddingGrad},
 	)
 }
 
@@ -45,6 +42,12 @@ const (
 	sortDigits     = 256
 )
 
+func guardEmbedding(b *kernels.Builder, _ ops.EmbeddingOp) error { return countable(b.In[1], b.In[0]) }
+
+func guardEmbeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
+	return countable(b.In[0], b.Out[0])
+}
+
 // countable refuses more ids, or a larger vocabulary, than int32 counts.
 func countable(ids, weight kernels.Operand) error {
 	if ids.N() > math.MaxInt32 || weight.Dim(0) > math.MaxInt32 {
@@ -56,9 +59,6 @@ func countable(ids, weight kernels.Operand) error {
 // embedding adds weight [V,dim], ids -> y, the rows that the ids name: NaN where an id is outside the vocabulary.
 func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 	weight, ids, y := b.In[0], b.In[1], b.Out[0]
-	if err := countable(ids, weight); err != nil {
-		return err
-	}
 	p := &embeddingParams{weight.Ref, ids.Ref, y.Ref, ids.N(), weight.Dim(0), weight.Dim(1)}
 	block := kernels.RowThreads(p.dim)
 	b.Launch(b.Type.Name("embedding"), kernels.RowBlocks(p.n, block), block, 0, p)
@@ -69,9 +69,6 @@ func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 // are added up in a fixed order.
 func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	ids, dy, dweight := b.In[0], b.In[1], b.Out[0]
-	if err := countable(ids, dweight); err != nil {
-		return err
-	}
 	n, vocab, dim := ids.N(), dweight.Dim(0), dweight.Dim(1)
 	tiles := kernels.Pieces(n, sortTile)
 	var keys, places [2]kernels.Ref // the sort goes from one to the other
