@@ -155,7 +155,13 @@ func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {
 				clear(dst)
 				continue
 			}
-			cpu.ExpSum(dst, cpu.Slice[T](logits.Buf)[i*vocab:][:vocab], 1, cpu.Slice[T](lse.Buf)[i])
+			row, l := cpu.Slice[T](logits.Buf)[i*vocab:][:vocab], cpu.Slice[T](lse.Buf)[i]
+			if isLarge(l) { // too large to hold the log of the sum
+				top := cpu.Max(row)
+				cpu.Scale(dst, T(1/expSum(dst, row, top)))
+			} else {
+				cpu.ExpSum(dst, row, 1, l)
+			}
 			dst[target]--
 			cpu.Scale(dst, cpu.Slice[T](scale)[0])
 		}

@@ -40,27 +40,33 @@ func TestSelectBlocksFloat32(t *testing.T) {
 		if c.S < p.BlockLen {
 			continue // no scores
 		}
-		_, scores := ref.SelectBlocks(tensorOf(q), tensorOf(kc), p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
-		rounding := 1e-5 * float64(c.Hq/c.Hkv*p.BlockLen/p.Stride) // a row of scores sums to h*l/d
-		idx := chosen(t, c, p, tensor.Float32, q, kc, vc).ints
-		for i := 0; i < len(idx); i += p.TopN {
-			row, at := idx[i:i+p.TopN], i/p.TopN
-			b, tok, g := at/c.Hkv/c.S, at/c.Hkv%c.S, at%c.Hkv
-			own, score := tok/p.SelectBlock, scores.Row(b, tok, g)
-			count := min(own+1, p.TopN)
-			taken := row[:count]
-			require.True(t, slices.IsSorted(taken) && taken[0] == 0 && taken[count-1] == int32(own), "%+v: %v", x, row)
-			require.Contains(t, taken, int32(max(0, own-1)))
-			require.Equal(t, slices.Repeat([]int32{-1}, p.TopN-count), append([]int32{}, row[count:]...))
-			worst := math.Inf(1)
-			for j := 1; j < own-1; j++ {
-				if slices.Contains(taken, int32(j)) {
-					worst = min(worst, score[j])
-				}
+		requireChoice(t, c, p, chosen(t, c, p, tensor.Float32, q, kc, vc).ints, q, kc)
+	}
+}
+
+// requireChoice holds chosen blocks to the oracle's scores: of each query the forced ones are there, in all as many as there
+// may be, and none is left out whose score is above that of a chosen one by more than the rounding of float32.
+func requireChoice(t *testing.T, c sizes, p ops.Params, idx []int32, q, kc array) {
+	t.Helper()
+	_, scores := ref.SelectBlocks(tensorOf(q), tensorOf(kc), p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
+	rounding := 1e-5 * float64(c.Hq/c.Hkv*p.BlockLen/p.Stride) // a row of scores sums to h*l/d
+	for i := 0; i < len(idx); i += p.TopN {
+		row, at := idx[i:i+p.TopN], i/p.TopN
+		b, tok, g := at/c.Hkv/c.S, at/c.Hkv%c.S, at%c.Hkv
+		own, score := tok/p.SelectBlock, scores.Row(b, tok, g)
+		count := min(own+1, p.TopN)
+		taken := row[:count]
+		require.True(t, slices.IsSorted(taken) && taken[0] == 0 && taken[count-1] == int32(own), "%+v %+v: %v", c, p, row)
+		require.Contains(t, taken, int32(max(0, own-1)))
+		require.Equal(t, slices.Repeat([]int32{-1}, p.TopN-count), append([]int32{}, row[count:]...))
+		worst := math.Inf(1)
+		for j := 1; j < own-1; j++ {
+			if slices.Contains(taken, int32(j)) {
+				worst = min(worst, score[j])
 			}
-			for j := 1; j < own-1; j++ {
-				require.True(t, slices.Contains(taken, int32(j)) || score[j] <= worst+rounding, "%+v: query %d, block %d", x, tok, j)
-			}
+		}
+		for j := 1; j < own-1; j++ {
+			require.True(t, slices.Contains(taken, int32(j)) || score[j] <= worst+rounding, "%+v %+v: query %d, block %d", c, p, tok, j)
 		}
 	}
 }

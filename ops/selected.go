@@ -111,6 +111,16 @@ func (c choice) next(idx []int32, t int) (lo, hi int, rest []int32) {
 	return lo, min(hi, t+1), idx
 }
 
+// run implements mask.
+func (c choice) run(b, g, t, from int) (lo, hi int) {
+	idx := c.of(b, g, t)
+	for len(idx) > 0 && idx[0] >= 0 && int(idx[0])*c.size < from {
+		idx = idx[1:]
+	}
+	lo, hi, _ = c.next(idx, t)
+	return lo, hi
+}
+
 // check returns an error that names the first block that is not as it must be.
 func (c choice) check() error {
 	all, blocks := cpu.Slice[int32](c.idx.Buf), int32(c.blocks())

@@ -36,7 +36,7 @@ func SiLUGrad(x, dy *Tensor) *Tensor {
 // Softmax returns the softmax over the last axis.
 func Softmax(x *Tensor) *Tensor {
 	y := x.Clone()
-	rows(y, y, func(row, _ []float64) { softmax(row) })
+	rows(y, y, func(row, _ []float64) { softmax(row, 1) })
 	return y
 }
 
@@ -62,7 +62,7 @@ func CrossEntropy(logits *Tensor, targets []int32) float64 {
 			continue
 		}
 		row := append([]float64(nil), logits.Data[i*V:(i+1)*V]...)
-		sum += softmax(row) - logits.Data[i*V+int(y)]
+		sum += softmax(row, 1) - logits.Data[i*V+int(y)]
 		n++
 	}
 	return sum / float64(max(1, n))
@@ -84,7 +84,7 @@ func CrossEntropyGrad(logits *Tensor, targets []int32) *Tensor {
 			continue
 		}
 		row := append([]float64(nil), logits.Data[i*V:(i+1)*V]...)
-		softmax(row)
+		softmax(row, 1)
 		row[y]--
 		axpy(1/float64(n), row, d.Data[i*V:(i+1)*V])
 	}
