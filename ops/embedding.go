@@ -1,17 +1,20 @@
 package ops
 
 import (
-	"fmt"
-
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Embedding returns the rows of weight [V,dim] that ids, int32 [B,S], name: [B,S,dim]. An id outside [0,V) is an error of
-// the run that names the id, its place and V. weight has a gradient.
+// Embedding returns the rows of weight [V,dim] that ids, int32 or int [B,S], name: [B,S,dim]. Ids of type int are converted
+// on the host first; for a device int32 is better. An id outside [0,V) is an error of the run that names the id, its place
+// and V. weight has a gradient.
 func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
+	ids, err := tokens(EmbeddingOp{}, "ids", ids)
+	if err != nil {
+		return nil, err
+	}
 	return Apply(EmbeddingOp{}, weight, ids)
 }
 
@@ -59,17 +62,6 @@ func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
 			copy(cpu.Slice[T](y.Buf)[(lo+i)*dim:][:dim], cpu.Slice[T](weight.Buf)[int(id)*dim:])
 		}
 	})
-}
-
-// checkTokens checks that the tokens [B,S] are in [low,vocab), where low is 0, or -1 if that marks a place to ignore.
-func checkTokens(name string, tokens Arg, vocab int, low int32) error {
-	s := tokens.Shape[1]
-	for i, id := range cpu.Slice[int32](tokens.Buf) {
-		if id < low || int(id) >= vocab {
-			return fmt.Errorf("%s %d at (%d, %d) is outside the vocabulary [%d, %d)", name, id, i/s, i%s, low, vocab)
-		}
-	}
-	return nil
 }
 
 // DiffWRT implements Differentiable.
