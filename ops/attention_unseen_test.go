@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -17,11 +18,11 @@ var poisons = []float64{math.NaN(), math.Inf(1), math.Inf(-1)}
 
 // poisoned returns a with poison in the tokens (the second axis) that are in the list.
 func poisoned(a array, poison float64, tokens []int) array {
-	n := len(a.floats) / a.shape[0] / a.shape[1]
-	a.floats = slices.Clone(a.floats)
-	for i := range a.floats {
-		if slices.Contains(tokens, i/n%a.shape[1]) {
-			a.floats[i] = poison
+	n := len(a.Floats) / a.Shape[0] / a.Shape[1]
+	a.Floats = slices.Clone(a.Floats)
+	for i := range a.Floats {
+		if slices.Contains(tokens, i/n%a.Shape[1]) {
+			a.Floats[i] = poison
 		}
 	}
 	return a
@@ -38,29 +39,29 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 		return list
 	}
 	for _, S := range []int{40, 150} {
-		c := sizes{2, S, 6, 2, 16, 24}
-		do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
-		for _, b := range branches(c, p) {
-			T := b.inputs[1].shape[1]
+		c := newSizes(2, S, 6, 2, 16, 24)
+		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+		for _, b := range opcases.Branches(c, p) {
+			T := b.Inputs[1].Shape[1]
 			for _, hidden := range []struct{ keys, queries []int }{
 				{keys: []int{0}}, {keys: []int{T / 3}}, {keys: []int{T / 2, T - 1}}, {keys: from(T/2, T)}, {keys: from(0, T/2)},
 				{queries: []int{0}}, {queries: []int{S / 3}}, {queries: from(S/2, S)}, {keys: from(T*3/4, T), queries: from(S*3/4, S)},
 			} {
 				for _, dt := range dtypes {
-					forward, backward := b.run(t, dt, do)
+					forward, backward := run(t, b, dt, do)
 					for _, poison := range poisons {
-						t.Run(fmt.Sprintf("%s/S%d/%v/%v/%v", b.name, S, hidden, poison, dt), func(t *testing.T) {
+						t.Run(fmt.Sprintf("%s/S%d/%v/%v/%v", b.Name, S, hidden, poison, dt), func(t *testing.T) {
 							with := b
-							with.inputs = slices.Clone(b.inputs)
-							with.inputs[0] = poisoned(b.inputs[0], poison, hidden.queries)
-							with.inputs[1] = poisoned(b.inputs[1], poison, hidden.keys)
-							with.inputs[2] = poisoned(b.inputs[2], poison, hidden.keys)
-							f, g := with.run(t, dt, poisoned(do, poison, hidden.queries))
-							reached := requireUnseen(t, c, b.mask, hidden.keys, hidden.queries, T, [][2]array{
+							with.Inputs = slices.Clone(b.Inputs)
+							with.Inputs[0] = poisoned(b.Inputs[0], poison, hidden.queries)
+							with.Inputs[1] = poisoned(b.Inputs[1], poison, hidden.keys)
+							with.Inputs[2] = poisoned(b.Inputs[2], poison, hidden.keys)
+							f, g := run(t, with, dt, poisoned(do, poison, hidden.queries))
+							reached := requireUnseen(t, c, b.Mask, hidden.keys, hidden.queries, T, [][2]array{
 								{forward[0], f[0]}, {forward[1], f[1]}, {backward[0], g[0]}, {backward[1], g[1]}, {backward[2], g[2]},
 							})
 							for i, row := range reached { // NaN in k and in v, or in q
-								o := f[0].floats[i*c.Dv]
+								o := f[0].Floats[i*c.Dv]
 								require.False(t, row && !math.IsNaN(o) && math.IsNaN(poison), "query %d: o is %v", i, o)
 							}
 						})
@@ -77,7 +78,7 @@ func requireUnseen(t *testing.T, c sizes, mask ref.Mask, keys, queries []int, T 
 	t.Helper()
 	h, rows := c.Hq/c.Hkv, make([]bool, c.B*c.S*c.Hq)
 	same := func(what string, result [2]array, row, n int) {
-		x, y := result[0].floats[row*n:][:n], result[1].floats[row*n:][:n]
+		x, y := result[0].Floats[row*n:][:n], result[1].Floats[row*n:][:n]
 		require.Equal(t, x, y, "%s of row %d", what, row)
 	}
 	for b := range c.B {
@@ -119,18 +120,18 @@ func requireUnseen(t *testing.T, c sizes, mask ref.Mask, keys, queries []int, T 
 
 // TestSelectBlocksIgnoresUnseen: nor do the blocks that a query chooses depend on compressed keys that it does not see.
 func TestSelectBlocksIgnoresUnseen(t *testing.T) {
-	c, p := sizes{1, 150, 6, 2, 16, 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
-	q, _, _ := c.tokens(1)
-	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	c, p := newSizes(1, 150, 6, 2, 16, 16), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	q, _, _ := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	for _, dt := range dtypes {
-		want := chosen(t, c, p, dt, q, kc, vc).ints
+		want := chosen(t, c, p, dt, q, kc, vc).Ints
 		for _, poison := range poisons {
-			for first := range kc.shape[1] {
+			for first := range kc.Shape[1] {
 				var hidden []int
-				for i := first; i < kc.shape[1]; i++ {
+				for i := first; i < kc.Shape[1]; i++ {
 					hidden = append(hidden, i)
 				}
-				idx := chosen(t, c, p, dt, q, poisoned(kc, poison, hidden), vc).ints
+				idx := chosen(t, c, p, dt, q, poisoned(kc, poison, hidden), vc).Ints
 				n := (first*p.Stride + p.BlockLen - 1) * c.Hkv * p.TopN // of the queries before the end of block first
 				require.Equal(t, want[:n], idx[:n])
 			}
@@ -156,17 +157,17 @@ func TestCompressIgnoresOtherTokens(t *testing.T) {
 		blocks, tokens := run(x, dy)
 		for _, poison := range poisons {
 			var covering []int
-			for i := range dy.shape[1] {
+			for i := range dy.Shape[1] {
 				if i*d <= bad && bad < i*d+l {
 					covering = append(covering, i)
 				}
 			}
 			pb, pt := run(poisoned(x, poison, []int{bad}), poisoned(dy, poison, covering))
 			compare := func(want, got array, touched func(int) bool) {
-				n := len(want.floats) / B / want.shape[1]
-				for i := range B * want.shape[1] {
-					if !touched(i % want.shape[1]) {
-						require.Equal(t, want.floats[i*n:][:n], got.floats[i*n:][:n])
+				n := len(want.Floats) / B / want.Shape[1]
+				for i := range B * want.Shape[1] {
+					if !touched(i % want.Shape[1]) {
+						require.Equal(t, want.Floats[i*n:][:n], got.Floats[i*n:][:n])
 					}
 				}
 			}

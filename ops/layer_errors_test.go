@@ -172,7 +172,7 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	w, dy := normal("weight", 1, 5, 3), normal("dy", 2, 2, 3, 3)
 	logits, lse, one := normal("logits", 3, 2, 3, 5), normal("lse", 4, 2, 3), normal("one", 5)
 	for _, bad := range []int32{5, -1, -2, 1 << 30, -1 << 31} {
-		ids := array{name: "ids", shape: []int{2, 3}, ints: []int32{0, 4, 1, 2, bad, 3}}
+		ids := array{Name: "ids", Shape: []int{2, 3}, Ints: []int32{0, 4, 1, 2, bad, 3}}
 		for _, c := range []struct {
 			spec   ops.Spec
 			inputs []array
@@ -195,9 +195,9 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	}
 
 	g := G.NewGraph()
-	ids := array{name: "ids", shape: []int{1, 2}, ints: testutil.Tokens(1, 2, 5)}
-	ids.ints[1] = 9
-	_, err := ops.Embedding(w.node(g, tensor.Float64), ids.node(g, tensor.Float64))
+	ids := array{Name: "ids", Shape: []int{1, 2}, Ints: testutil.Tokens(1, 2, 5)}
+	ids.Ints[1] = 9
+	_, err := ops.Embedding(w.Node(g, tensor.Float64), ids.Node(g, tensor.Float64))
 	require.NoError(t, err)
 	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), "ops: embedding: id 9 at (0, 1) is outside the vocabulary [0, 5)")
 }

@@ -30,7 +30,7 @@ func TestIntTokens(t *testing.T) {
 			v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(backing))
 			return G.NewTensor(g, of, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 		}
-		w := normal("w", 1, 5, 5).node(g, tensor.Float64)
+		w := normal("w", 1, 5, 5).Node(g, tensor.Float64)
 		x, err := ops.Embedding(w, node("ids", ids, 2, 3))
 		require.NoError(t, err)
 		rows, err := G.Reshape(x, tensor.Shape{6, 5})

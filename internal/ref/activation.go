@@ -52,6 +52,15 @@ func SoftmaxGrad(y, dy *Tensor) *Tensor {
 	return dx
 }
 
+// LogSumExp returns the log of the sum of the exponentials of each row: x [...,V] -> [...].
+func LogSumExp(x *Tensor) *Tensor {
+	y, lse := x.Clone(), New(x.Shape[:len(x.Shape)-1]...)
+	for i := range lse.Data {
+		lse.Data[i] = softmax(y.Data[i*x.Last():(i+1)*x.Last()], 1)
+	}
+	return lse
+}
+
 // CrossEntropy returns the mean of -log softmax(logits)[target] in nats over the targets that are not negative;
 // negative ones (-1) are ignored. 0 when all are. logits [...,V] has one row for each target.
 func CrossEntropy(logits *Tensor, targets []int32) float64 {
