@@ -114,9 +114,9 @@ type mask interface {
 	run(b, g, t, from int) (lo, hi int)
 }
 
-// span is the mask of the ops whose queries see a run of keys each. Key i stands for the tokens [i*d, i*d+l) and is seen
-// from its last token on; of those keys a query sees the w newest. Tokens themselves are keys with l = d = 1; a w of S
-// or more hides nothing.
+// span is the mask of the ops whose queries see one run of keys. Key i is a block of the tokens [i*d, i*d+l), which queries
+// see from its last token on; a query sees the w newest of these keys. Tokens are blocks of l = d = 1. A w of S or more
+// hides nothing.
 type span struct{ l, d, w int }
 
 // keys returns the run of keys [lo,hi) that query t sees; lo >= hi where it sees nothing.
@@ -134,10 +134,10 @@ func (m span) sees(t, key int) bool {
 	return lo <= key && key < hi
 }
 
-// queries returns a run of queries, of s, that holds all those that see any of the keys [lo,hi).
+// queries returns the run of queries, of s, outside of which no query sees any of the keys [lo,hi).
 func (m span) queries(lo, hi, s int) (from, to int) { return lo*m.d + m.l - 1, min(s, hi-1+m.w) }
 
-// overlap cuts the run [lo,hi) down to [from,to), counted from there. Where nothing is left the two are equal.
+// overlap returns the part of the run [lo,hi) that lies in [from,to), relative to from. Both are equal where it is empty.
 func overlap(lo, hi, from, to int) (int, int) {
 	lo = min(max(lo, from), to)
 	return lo - from, max(lo, min(hi, to)) - from

@@ -86,7 +86,7 @@ func BenchmarkCausalAttention(b *testing.B) {
 	forLengths(b, func(b *testing.B, S int) {
 		c := model(S)
 		q, k, v := c.Tokens(1)
-		benchmarkAttention(b, c, windowPairs(S, S), ops.CausalAttentionOp{}, ops.CausalAttentionGradOp{}, q, k, v)
+		benchmarkAttention(b, c, windowPairs(S, S), ops.SlidingWindowOp{Window: S}, ops.SlidingWindowGradOp{Window: S}, q, k, v)
 	})
 }
 

@@ -49,9 +49,9 @@ func inferAttentionGrad(forward Spec, in []Operand) ([]Operand, error) {
 	return []Operand{in[0], in[1], in[2]}, nil
 }
 
-// spanBackward is the gradient of attention under a span. Every output has one owner that writes it, so that no order of
-// execution shows in the bits: a tile of rows its dq, a tile of keys its dk and dv. Both recompute the scores. Where keys are
-// few, see keyParts, the rows go through the keys once instead and add dk and dv up in parts.
+// spanBackward is the gradient of attention under a span. Each output is written by one piece of work, so that the bits do not
+// depend on the order of execution: a tile of rows writes its dq, a tile of keys its dk and dv. Both recompute the scores.
+// Where keys are few (see keyParts), the rows go through the keys once and sum dk and dv in parts.
 type spanBackward[T cpu.Float] struct {
 	rowTiles
 	mask         span

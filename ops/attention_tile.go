@@ -135,8 +135,8 @@ func (s softmax[T]) start() {
 	}
 }
 
-// add lets row r see the scores x[lo:hi] and replaces x by their exponentials, zero elsewhere. What the row has
-// accumulated before, acc, is scaled to the new maximum. Scores of -Inf are as if not seen.
+// add lets row r see the scores x[lo:hi] and replaces x by their exponentials, zero elsewhere. acc, what the
+// row has accumulated so far, is scaled to the new maximum. Scores of -Inf count as not seen.
 func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 	clear(x[:lo])
 	clear(x[hi:])
@@ -144,7 +144,7 @@ func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 		return
 	}
 	m := cpu.Max(x)
-	if math.IsInf(float64(m), -1) { // there may be no maximum yet to take them from
+	if math.IsInf(float64(m), -1) { // -Inf - -Inf is NaN
 		clear(x)
 		return
 	}
@@ -159,7 +159,7 @@ func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 	s.sum[r] += expScores(x, s.max[r], s.scale, 0)
 }
 
-// finish divides what row r has accumulated by its sum and returns its LSE; nothing seen is zeros and -Inf.
+// finish divides acc, what row r has accumulated, by its sum and returns its LSE: zeros and -Inf for a row that sees nothing.
 func (s softmax[T]) finish(r int, acc []T) T {
 	if s.sum[r] == 0 {
 		clear(acc)

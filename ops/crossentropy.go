@@ -67,7 +67,7 @@ func (CrossEntropyOp) Check(in []Operand, b *cpu.Buf) error {
 // bindCrossEntropy sums the losses of each piece's rows in float64, then the pieces in ascending order.
 func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse Arg) {
 	vocab, rows := logits.last(), targets.Elements()
-	size := rowsAPiece(vocab)
+	size := rowsPerPiece(vocab)
 	sums := cpu.Work[float64](k, pieces(rows, size))
 	exps := cpu.Scratch[T](k, min(vocab, expRun))
 	k.Phase(pieces(rows, size), func(piece int, w *cpu.Worker) {
@@ -118,8 +118,8 @@ func (CrossEntropyOp) Grad(in gorgonia.Nodes, loss, dloss *gorgonia.Node) (gorgo
 }
 
 // CrossEntropyGradOp is the Spec of the gradient of CrossEntropy: logits, targets, lse, dloss (scalar) -> dlogits =
-// (exp(logits-lse) - onehot(target))*dloss/count. Rows of the target -1 are zero. The softmax is never
-// in memory beside dlogits.
+// (exp(logits-lse) - onehot(target))*dloss/count. Rows of the target -1 are zero. The softmax is
+// computed in the memory of dlogits.
 type CrossEntropyGradOp struct{}
 
 // Name implements Spec.
@@ -151,7 +151,7 @@ func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {
 	logits, targets, lse, dloss := in[0], in[1], in[2], in[3]
 	vocab, rows := logits.last(), targets.Elements()
-	size := rowsAPiece(vocab)
+	size := rowsPerPiece(vocab)
 	scale := cpu.Work[T](k, 1) // dloss/count
 	k.Phase(1, func(int, *cpu.Worker) {
 		cpu.Slice[T](scale)[0] = cpu.Slice[T](dloss.Buf)[0] / T(max(1, countTargets(targets)))

@@ -55,7 +55,7 @@ func (EmbeddingOp) Check(in []Operand, b *cpu.Buf) error {
 
 func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
 	dim, n := weight.last(), ids.Elements()
-	size := rowsAPiece(dim)
+	size := rowsPerPiece(dim)
 	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, n)
 		for i, id := range cpu.Slice[int32](ids.Buf)[lo:hi] {
@@ -108,7 +108,7 @@ func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
-// bindEmbeddingGrad sorts the places by id, so that each row of the weight has one owner that finds its places.
+// bindEmbeddingGrad sorts the places by id, so that each row of the weight is summed by one piece of work.
 func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	vocab, dim, n := dw.Shape[0], dw.Shape[1], ids.Elements()
 	ends := cpu.Work[int32](k, vocab) // where the places of each id end
@@ -116,7 +116,7 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	k.Phase(1, func(int, *cpu.Worker) {
 		sortPlaces(cpu.Slice[int32](ids.Buf), cpu.Slice[int32](ends), cpu.Slice[int32](places))
 	})
-	size := rowsAPiece(4 * dim)
+	size := rowsPerPiece(4 * dim)
 	k.Phase(pieces(vocab, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, vocab)
 		end := cpu.Slice[int32](ends)
@@ -133,8 +133,8 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	})
 }
 
-// sortPlaces is a counting sort: it sets places to the indices of ids by id, ascending for each, and ends[v] to the end
-// of those of id v.
+// sortPlaces is a counting sort: it sets places to the indices of ids, sorted by id and ascending for one id, and ends[v] to
+// the end of those of id v.
 func sortPlaces(ids, ends, places []int32) {
 	clear(ends)
 	for _, id := range ids {

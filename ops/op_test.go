@@ -209,7 +209,7 @@ func TestNoSecondDerivative(t *testing.T) {
 
 	// A further output is only there after the op has run.
 	_, err = grads[1].Op().Do(nil)
-	require.ErrorContains(t, err, "ops: gradient of rms norm: output 1 is asked for before the op has run")
+	require.ErrorContains(t, err, "ops: gradient of rms norm: output 1 is read before the op has run")
 }
 
 // TestSpecsOfNodes: what a planner reads off nodes.
@@ -259,7 +259,7 @@ func TestApplyErrors(t *testing.T) {
 		{nil, "ops: add: no inputs"},
 		{[]*G.Node{nil}, "ops: add: input 0 is nil"},
 		{[]*G.Node{x, nil}, "ops: add: input 1 is nil"},
-		{[]*G.Node{x, foreign}, "ops: add: input 1 (y) is of another graph"},
+		{[]*G.Node{x, foreign}, "ops: add: input 1 (y) belongs to another graph"},
 		{[]*G.Node{statement}, "ops: add: input 0 (" + statement.Name() + ") is of type <nil>, want numbers"},
 		{[]*G.Node{x, shapeless}, "ops: add: input 1 (shapeless) has the shape () but rank 2"},
 		{[]*G.Node{integers}, "ops: add: x 0 is int, want float32 or float64"},
@@ -270,7 +270,7 @@ func TestApplyErrors(t *testing.T) {
 	}
 
 	_, err := ops.SiLU(G.NewConstant(2.0))
-	require.EqualError(t, err, "ops: silu: input 0 (2) is of no graph, nor is any other")
+	require.EqualError(t, err, "ops: silu: input 0 (2) belongs to no graph, and no other input does")
 	for _, none := range []ops.Spec{nil, (*ops.SiLUOp)(nil)} {
 		_, err = ops.Apply(none, x)
 		require.EqualError(t, err, "ops: no spec")
@@ -322,7 +322,7 @@ func TestConstantsAsInputs(t *testing.T) {
 	_, err = ops.Embedding(weight, ids(60))
 	require.NoError(t, err)
 	_, err = ops.Embedding(weight, ids(61))
-	require.ErrorContains(t, err, "is a constant of the name of a different one: give it a name of its own")
+	require.ErrorContains(t, err, "has the name of another constant of the graph: give it a name of its own")
 }
 
 // TestFurtherOutputsFollowInputs: outputs beside the main one are those of the last run, for new inputs in each.

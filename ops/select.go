@@ -10,13 +10,13 @@ import (
 // SelectBlocks returns the selection blocks that each query of each group attends to: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and
 // the lse [B,Hq,S] of the compressed attention over them -> int32 [B,S,Hkv,n], ascending, padded with -1.
 //
-// Block 0 and the two blocks up to the query's own are forced and count inside n. The other places go to the best
-// scores among the blocks before, equal scores to the lower index. The score of a block is the probability that the
+// Block 0 and the two blocks up to the query's own are forced and count inside n. The other n-3 blocks are those of the best
+// scores among the earlier blocks, the lower index first where scores are equal. The score of a block is the probability that the
 // compressed attention gives to the compression blocks, weighted with the tokens they share with it over d, and summed
-// over the heads of the group (arXiv 2502.11089, equations 8 to 12). The probabilities are computed anew from lse; at no
-// time is more than a tile of queries held. No gradient flows through the choice.
+// over the heads of the group (arXiv 2502.11089, equations 8 to 12). The probabilities are recomputed from lse, a tile of
+// queries at a time. No gradient flows through the choice.
 //
-// It is an error if p.Validate is, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
+// It is an error if p is not valid, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
 // does not divide Hq.
 func SelectBlocks(q, kc, lse *gorgonia.Node, p Params) (*gorgonia.Node, error) {
 	return Apply(SelectBlocksOp{p}, q, kc, lse)

@@ -46,7 +46,7 @@ func TestHugeBlocks(t *testing.T) {
 	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
 	require.Equal(t, []int32{0, -1, -1}, idx.Ints[39*3:])
 	o := outputs(t, ops.SelectedAttentionOp{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
-	dense := outputs(t, ops.CausalAttentionOp{}, tensor.Float64, q, k, v)
+	dense := outputs(t, ops.SlidingWindowOp{Window: c.S}, tensor.Float64, q, k, v)
 	testutil.Within(t, "o", o[0].Floats, dense[0].Floats, 1e-14)
 	p.SelectBlock, p.BlockLen, p.Stride = 4, 1<<60, 4
 	require.Equal(t, []int32{0, 8, 9}, chosen(t, c, p, tensor.Float64, q, kc, vc).Ints[39*3:])

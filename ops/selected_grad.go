@@ -92,8 +92,8 @@ func (x choosers) of(b, g, j int) []int32 {
 	return queries[first:ends[j]]
 }
 
-// selectedBackward is the gradient of attention over chosen blocks. Each query owns its dq; each block owns its dk and dv
-// and finds its queries by the inverse of the choice.
+// selectedBackward is the gradient of attention over chosen blocks. A piece of work writes
+// the dq of adjoining queries, or the dk and dv of one block, whose queries the inverse of the choice lists.
 type selectedBackward[T cpu.Float] struct {
 	choice
 	rowTiles     rowTiles
@@ -115,7 +115,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	c, r := newChoice(a, block, in[3]), a.rowTiles()
 	scores := max(a.h*c.most(), r.rows()*c.size)
 	f := &selectedBackward[T]{
-		choice: c, rowTiles: r, cuts: (a.s + queriesAPiece - 1) / queriesAPiece,
+		choice: c, rowTiles: r, cuts: (a.s + queriesPerPiece - 1) / queriesPerPiece,
 		q: in[0], k: in[1], do: in[6], dq: out[0], dk: out[1], dval: out[2],
 		keys:     pack[T](k, in[1]),
 		vals:     pack[T](k, in[2]),
@@ -137,12 +137,12 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 
 // queries computes the dq of adjoining queries.
 func (f *selectedBackward[T]) queries(piece int, w *cpu.Worker) {
-	bg, first := piece/f.cuts, piece%f.cuts*queriesAPiece
+	bg, first := piece/f.cuts, piece%f.cuts*queriesPerPiece
 	b, g := bg/f.hkv, bg%f.hkv
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.most(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.group(b, g), f.vals.group(b, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(b, g)
-	for t := first; t < min(f.s, first+queriesAPiece); t++ {
+	for t := first; t < min(f.s, first+queriesPerPiece); t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
 		do := cpu.Slice[T](f.do.Buf)[f.row(b, t, g, f.dv):]
 		dq := cpu.Slice[T](f.dq.Buf)[f.row(b, t, g, f.d):][:f.h*f.d]
