@@ -104,7 +104,7 @@ func TestEmptyRows(t *testing.T) {
 	}
 	// No key at all: T = 0.
 	none := ref.New(B, 0, Hkv, D)
-	o, lse = ref.Attention(q, none, ref.New(B, 0, Hkv, Dv), mask)
+	o, _ = ref.Attention(q, none, ref.New(B, 0, Hkv, Dv), mask)
 	require.Equal(t, []int{B, S, Hq, Dv}, o.Shape)
 	require.Equal(t, make([]float64, len(o.Data)), o.Data)
 	dq, dk, dv := ref.AttentionGrad(q, none, ref.New(B, 0, Hkv, Dv), o, o, mask)
