@@ -42,7 +42,7 @@ func (op AddRMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindAddRMSNorm[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 	dim := in[0].last()
-	n, size := in[0].Elements(), rowsAPiece(dim)*dim
+	n, size := in[0].Elements(), rowsPerPiece(dim)*dim
 	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, n)
 		x, y, weight := cpu.Slice[T](in[0].Buf), cpu.Slice[T](in[1].Buf), cpu.Slice[T](in[2].Buf)

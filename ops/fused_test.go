@@ -43,11 +43,11 @@ func TestFusedMatchSeparate(t *testing.T) {
 				}
 				require.Len(t, first, len(separate))
 				for i, a := range separate {
-					require.Equal(t, a.shape, first[i].shape)
+					require.Equal(t, a.Shape, first[i].Shape)
 					if c.want != nil {
-						testutil.Within(t, c.name, first[i].floats, c.want.Data, tolerance(dt))
+						testutil.Within(t, c.name, first[i].Floats, c.want.Data, tolerance(dt))
 					} else {
-						require.Equal(t, a.floats, first[i].floats, "output %d", i)
+						require.Equal(t, a.Floats, first[i].Floats, "output %d", i)
 					}
 				}
 			})
@@ -57,7 +57,7 @@ func TestFusedMatchSeparate(t *testing.T) {
 
 func operandsOf(dt tensor.Dtype, inputs []array) (list []ops.Operand) {
 	for _, a := range inputs {
-		list = append(list, ops.Operand{Dtype: dt, Shape: a.shape})
+		list = append(list, ops.Operand{Dtype: dt, Shape: a.Shape})
 	}
 	return list
 }
@@ -84,7 +84,7 @@ func linearsCases() (list []fusedCase) {
 	} {
 		x := normal("x", 1, append(append([]int{}, c.lead...), c.axes...)...)
 		in := tensor.Shape(c.axes).TotalSize()
-		rows := len(x.floats) / in
+		rows := len(x.Floats) / in
 		linears := ops.LinearsOp{}
 		inputGrad, weightGrad := ops.LinearsInputGradOp{}, ops.LinearsWeightGradOp{In: in}
 		copy(inputGrad.Axes[:], c.axes)
@@ -102,7 +102,7 @@ func linearsCases() (list []fusedCase) {
 			if l.bias {
 				biases = append(biases, normal("bias", seed+2, l.out))
 			}
-			d, _, _ := ref.LinearGrad(tensorOf(x).Reshape(rows, in), tensorOf(ws[i]), tensorOf(dys[i]).Reshape(rows, l.out))
+			d, _, _ := ref.LinearGrad(x.Tensor().Reshape(rows, in), ws[i].Tensor(), dys[i].Tensor().Reshape(rows, l.out))
 			dx = ref.Add(dx, d)
 		}
 		of := func(first array, more ...[]array) []array {
@@ -124,7 +124,7 @@ func linearsCases() (list []fusedCase) {
 			}
 			return one
 		}
-		name := fmt.Sprint(x.shape, c.layers)
+		name := fmt.Sprint(x.Shape, c.layers)
 		list = append(list,
 			fusedCase{name: "linears " + name, spec: linears, inputs: of(x, ws, biases), separate: func(run runSpec) (ys []array) {
 				for i, l := range c.layers {
@@ -149,7 +149,7 @@ func linearsCases() (list []fusedCase) {
 		)
 		for i, l := range c.layers[:min(3, len(c.layers))] {
 			one := inputsOf(i)
-			list = append(list, fusedCase{name: fmt.Sprint("linear with silu ", x.shape, l), spec: ops.LinearSiLUOp{Heads: l.heads}, inputs: one,
+			list = append(list, fusedCase{name: fmt.Sprint("linear with silu ", x.Shape, l), spec: ops.LinearSiLUOp{Heads: l.heads}, inputs: one,
 				separate: func(run runSpec) []array {
 					h := run(ops.LinearOp{Heads: l.heads}, one...)[0]
 					return []array{run(ops.SiLUOp{}, h)[0], h}
@@ -164,12 +164,12 @@ func fusedRowCases() (list []fusedCase) {
 		x, y, residual := normal("x", 1, shape...), normal("y", 2, shape...), normal("residual", 3, shape...)
 		weight := normal("weight", 4, shape[len(shape)-1])
 		list = append(list,
-			fusedCase{name: named("add with rms norm", shape), spec: ops.AddRMSNormOp{Eps: 0.3}, inputs: []array{x, y, weight},
+			fusedCase{name: fmt.Sprint("add with rms norm", " ", shape), spec: ops.AddRMSNormOp{Eps: 0.3}, inputs: []array{x, y, weight},
 				separate: func(run runSpec) []array {
 					sum := run(ops.AddOp{}, x, y)[0]
 					return []array{sum, run(ops.RMSNormOp{Eps: 0.3}, sum, weight)[0]}
 				}},
-			fusedCase{name: named("gradient of rms norm with add", shape), spec: ops.RMSNormGradAddOp{Eps: 0.3}, inputs: []array{x, weight, y, residual},
+			fusedCase{name: fmt.Sprint("gradient of rms norm with add", " ", shape), spec: ops.RMSNormGradAddOp{Eps: 0.3}, inputs: []array{x, weight, y, residual},
 				separate: func(run runSpec) []array {
 					d := run(ops.RMSNormGradOp{Eps: 0.3}, x, weight, y)
 					return []array{run(ops.AddOp{}, residual, d[0])[0], d[1]}
@@ -239,7 +239,7 @@ func TestFusedErrors(t *testing.T) {
 // TestFusedSpecsCompare: Specs of one op with other parameters are other Specs, in Go and in a graph.
 func TestFusedSpecsCompare(t *testing.T) {
 	g := G.NewGraph()
-	x, w, v := normal("x", 1, 2, 5).node(g, tensor.Float64), normal("w", 2, 4, 5).node(g, tensor.Float64), normal("v", 3, 4).node(g, tensor.Float64)
+	x, w, v := normal("x", 1, 2, 5).Node(g, tensor.Float64), normal("w", 2, 4, 5).Node(g, tensor.Float64), normal("v", 3, 4).Node(g, tensor.Float64)
 	a, b := ops.LinearsOp{Heads: [ops.MaxLinears]int{2}, Bias: [ops.MaxLinears]bool{true}}, ops.LinearsOp{Bias: [ops.MaxLinears]bool{true}}
 	require.NotEqual(t, ops.Spec(a), ops.Spec(b))
 	require.Len(t, map[ops.Spec]bool{a: true, b: true, ops.LinearsOp{}: true}, 3)

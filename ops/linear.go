@@ -14,8 +14,8 @@ import (
 //
 //	x [...,in] or [...,a,b] with a*b = in (up to four such axes)  ->  [...,out], or [...,h,out/h] with WithHeads(h)
 //
-// At least one leading axis is kept, and two if x has them to spare: where axes of size 1 leave a choice, the most axes are
-// contracted that still leave [B,S]. x, w and the bias have gradients.
+// The leading axes are kept: two of them ([B,S]) if the others have the product in, otherwise one. Where axes of size 1 leave a
+// choice, as many axes as possible are contracted. x, w and the bias have gradients.
 func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
 	var o linearOptions
 	for i, opt := range opts {

@@ -54,7 +54,7 @@ func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindRMSNorm[T cpu.Float](k *cpu.Kernel, eps float64, x, w, y Arg) {
 	dim := x.last()
-	n, size := x.Elements(), rowsAPiece(dim)*dim
+	n, size := x.Elements(), rowsPerPiece(dim)*dim
 	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, n)
 		for ; lo < hi; lo += dim {
@@ -87,7 +87,7 @@ func (op RMSNormOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Node
 //
 //	dx = r*u - x*r³*(u·x)/dim,  dweight = sum over the rows of dy*x*r
 //
-// r is computed anew: the row is read in any case.
+// r is recomputed, since the row must be read anyway.
 type RMSNormGradOp struct {
 	Eps float64 // as in RMSNormOp
 }
