@@ -102,7 +102,7 @@ func (st *stage) run(s *driver.Stream, work, scratch kernels.Ptr) error {
 		if l.Kernel != c.Kernel {
 			return errors.New("kernels depend on addresses")
 		}
-		if err := c.SetStruct(0, l.Params()); err != nil {
+		if err := c.SetArgs(l.Params()); err != nil {
 			return err
 		}
 		if err := s.Launch(c); err != nil {

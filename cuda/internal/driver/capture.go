@@ -21,7 +21,7 @@ func (s *Stream) BeginCapture() error {
 		if s.capture != nil {
 			return errCapturing
 		}
-		if err := s.d.check(s, "cuStreamBeginCapture", s.d.drv.StreamBeginCapture(s.h, CaptureRelaxed)); err != nil {
+		if err := s.check("cuStreamBeginCapture", s.d.drv.StreamBeginCapture(s.h, CaptureRelaxed)); err != nil {
 			return err
 		}
 		s.capture = &Replay{d: s.d, launched: Launched{Op: "captured graph"}}
@@ -43,9 +43,9 @@ func (s *Stream) EndCapture() (*Replay, error) {
 		s.abandoned = true
 		return nil, s.d.failed(what, err)
 	}
-	defer s.leave()
+	defer s.d.leave()
 	g, r := s.d.drv.StreamEndCapture(s.h)
-	err := s.d.check(s, "cuStreamEndCapture", r)
+	err := s.check("cuStreamEndCapture", r)
 	if err == nil && g == 0 {
 		err = errors.New("cuStreamEndCapture: no graph")
 	}
@@ -57,23 +57,22 @@ func (s *Stream) EndCapture() (*Replay, error) {
 	s.capture, p.graph = nil, g
 	s.d.adopt(p, kind{"captured graph", 0})
 	p.exec, r = s.d.drv.GraphInstantiate(g)
-	if err := s.d.check(s, "cuGraphInstantiate", r); err != nil {
+	if err := s.check("cuGraphInstantiate", r); err != nil {
 		return nil, s.d.failed(what, errors.Join(err, p.Close()))
 	}
 	return p, nil
 }
 
-// drop ends a capture that nobody wants, with the context current. After an error it is to be called again if the capture
-// is still there.
+// drop ends an abandoned capture, with the context current. If it fails, s.abandoned stays set and the next call tries again.
 func (s *Stream) drop() error {
 	state, r := s.d.drv.StreamIsCapturing(s.h)
-	if err := s.d.check(s, "cuStreamIsCapturing", r); err != nil {
+	if err := s.check("cuStreamIsCapturing", r); err != nil {
 		return err
 	}
 	if state != CaptureNone {
 		g, r := s.d.drv.StreamEndCapture(s.h)
 		if r != Success && r != CaptureInvalidated {
-			return s.d.check(s, "cuStreamEndCapture", r)
+			return s.check("cuStreamEndCapture", r)
 		}
 		if g != 0 {
 			p := s.capture
@@ -94,45 +93,26 @@ func (s *Stream) Replay(p *Replay) error {
 	if p == nil || p.d != s.d {
 		return s.d.failed("replay", errForeign)
 	}
-	err := s.enter()
-	if err == nil {
-		err = s.replay(p)
-		s.leave()
-	}
-	return s.d.failed("replay", err)
+	return s.do("replay", func() error {
+		if p.exec == 0 {
+			return fmt.Errorf("the captured graph is %w", errClosed)
+		}
+		if s.capture != nil {
+			return errCapturing
+		}
+		if err := s.check("cuGraphLaunch", s.d.drv.GraphLaunch(p.exec, s.h)); err != nil {
+			return err
+		}
+		return s.enqueued(&p.launched)
+	})
 }
-
-func (s *Stream) replay(p *Replay) error {
-	if p.exec == 0 {
-		return fmt.Errorf("the captured graph is %w", errClosed)
-	}
-	if s.capture != nil {
-		return errCapturing
-	}
-	if err := s.d.check(s, "cuGraphLaunch", s.d.drv.GraphLaunch(p.exec, s.h)); err != nil {
-		return err
-	}
-	return s.enqueued(&p.launched)
-}
-
-// Launches returns what was captured, in order.
-func (p *Replay) Launches() []*Launched { return p.launched.Parts }
 
 // Close frees the captured graph. A run of it that is under way goes on.
 func (p *Replay) Close() error { return p.d.free(p, "close captured graph") }
 
 func (p *Replay) destroy() error {
-	if p.exec != 0 {
-		if err := p.d.check(nil, "cuGraphExecDestroy", p.d.drv.GraphExecDestroy(p.exec)); err != nil {
-			return err
-		}
-		p.exec = 0
+	if err := release(p.d, &p.exec, "cuGraphExecDestroy", p.d.drv.GraphExecDestroy); err != nil {
+		return err
 	}
-	if p.graph != 0 {
-		if err := p.d.check(nil, "cuGraphDestroy", p.d.drv.GraphDestroy(p.graph)); err != nil {
-			return err
-		}
-		p.graph = 0
-	}
-	return nil
+	return release(p.d, &p.graph, "cuGraphDestroy", p.d.drv.GraphDestroy)
 }

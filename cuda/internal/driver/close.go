@@ -11,6 +11,7 @@ import (
 // goes on where the first one failed.
 type resource interface{ destroy() error }
 
+// kind describes a resource that has not been freed.
 type kind struct {
 	name  string // as in "stream"
 	bytes int64
@@ -19,12 +20,28 @@ type kind struct {
 // adopt keeps r until release.
 func (d *Device) adopt(r resource, k kind) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.open[r] = k
-	d.mu.Unlock()
+	if s, ok := r.(*Stream); ok {
+		d.streams[s] = true
+	}
 }
 
-// free destroys r and forgets it; what is gone already is left alone. If that fails r stays known, so that it can be freed again, by Close at the latest; but
-// what a Fault has reached goes with the context.
+// release calls destroy for a handle and sets it to zero. A zero handle is left alone.
+func release[H comparable](d *Device, h *H, call string, destroy func(H) Result) error {
+	var none H
+	if *h == none {
+		return nil
+	}
+	if err := d.check(call, destroy(*h)); err != nil {
+		return err
+	}
+	*h = none
+	return nil
+}
+
+// free destroys r and forgets it; what has been freed already is left alone. If it fails, r stays known, so that it can be
+// freed again, by Close at the latest; after a Fault it is forgotten, since it is freed with the context.
 func (d *Device) free(r resource, what string) error {
 	d.mu.Lock()
 	_, open := d.open[r]
@@ -32,15 +49,10 @@ func (d *Device) free(r resource, what string) error {
 	if !open {
 		return nil
 	}
-	err := d.enter()
-	if err == nil {
-		err = r.destroy()
-		d.leave()
+	err := d.do(what, r.destroy)
+	if _, fault := err.(*Fault); err == nil || fault {
+		d.forget(r)
 	}
-	if _, fault := err.(*Fault); err != nil && !fault {
-		return d.failed(what, err)
-	}
-	d.forget(r)
 	return err
 }
 
@@ -70,7 +82,7 @@ func (d *Device) Close() error {
 		return errors.Join(d.failed("close", err), leaks)
 	}
 	// A Fault has made the driver refuse the rest, which goes with the context.
-	if r := d.drv.DevicePrimaryCtxRelease(d.ordinal); r != Success && !(fault != nil && r.fault()) {
+	if r := d.drv.DevicePrimaryCtxRelease(d.ordinal); r != Success && !(fault != nil && r.Fault()) {
 		return errors.Join(d.failed("close", failure(d.drv, "cuDevicePrimaryCtxRelease", r)), leaks)
 	}
 	d.released = true

@@ -10,7 +10,7 @@ import (
 )
 
 // harmless returns a driver that calls a function of the C library in place of the driver's.
-func harmless(t testing.TB) *pureDriver {
+func harmless(t testing.TB) *library {
 	lib, err := sharedlib.Open("libc.so.6")
 	if err != nil {
 		t.Skip(err)
@@ -19,10 +19,10 @@ func harmless(t testing.TB) *pureDriver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &pureDriver{lib: lib, fn: functions{LaunchKernel: fn, CtxSetCurrent: fn, GraphLaunch: fn, MemcpyHtoDAsync_v2: fn, EventRecord: fn}}
+	return &library{lib: lib, fn: functions{LaunchKernel: fn, CtxSetCurrent: fn, GraphLaunch: fn, MemcpyHtoDAsync_v2: fn, EventRecord: fn}}
 }
 
-func TestPureDriverAllocatesNothing(t *testing.T) {
+func TestLibraryAllocatesNothing(t *testing.T) {
 	params := make([]unsafe.Pointer, 8)
 	var drv Driver = harmless(t)
 	if n := testing.AllocsPerRun(1000, func() {
@@ -36,8 +36,8 @@ func TestPureDriverAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkPureCall is the cost of a call of eleven arguments that does nothing much.
-func BenchmarkPureCall(b *testing.B) {
+// BenchmarkLaunchKernel is the cost of a call of eleven arguments that does nothing much.
+func BenchmarkLaunchKernel(b *testing.B) {
 	d := harmless(b)
 	b.ReportAllocs()
 	for b.Loop() {
