@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"os"
 	"testing"
 	"unsafe"
 
@@ -33,6 +34,30 @@ func TestLibraryAllocatesNothing(t *testing.T) {
 		drv.EventRecord(1, 2)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestGet takes results of functions of the C library, which get the address of the result first, as the driver's do.
+func TestGet(t *testing.T) {
+	lib, err := sharedlib.Open("libc.so.6")
+	if err != nil {
+		t.Skip(err)
+	}
+	for name, check := range map[string]func(fn uintptr) bool{
+		"time": func(fn uintptr) bool { now, _ := get[int64](fn); return now > 1<<30 },
+		"gethostname": func(fn uintptr) bool {
+			name, r := get[[256]byte](fn, 256)
+			want, err := os.Hostname()
+			return r == Success && err == nil && terminated(name[:]) == want
+		},
+	} {
+		fn, err := lib.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !check(fn) {
+			t.Errorf("the result of %s is another", name)
+		}
 	}
 }
 

@@ -35,12 +35,14 @@ func H200() GPU {
 type Driver struct {
 	Version    int  // of CUDA
 	HideParams bool // FuncGetParamInfo is not supported, as before CUDA 12.4
+	AnyKernel  bool // modules hold every kernel: one that Kernel has not registered does nothing
 
 	mu       sync.Mutex
 	unlock   func() // mu.Unlock, made once so that no call allocates
 	gpus     []*gpu
 	started  bool
 	kernels  map[string]Kernel
+	launched map[string]int // by kernel
 	calls    map[string]int
 	log      []string
 	logging  bool
@@ -78,7 +80,7 @@ func New(gpus ...GPU) *Driver {
 		gpus = []GPU{H200()}
 	}
 	start := uint64(0x6000_0000_0000) // where no program has memory
-	d := &Driver{Version: 12040, next: 0x1000, address: driver.DevicePtr(start), kernels: map[string]Kernel{},
+	d := &Driver{Version: 12040, next: 0x1000, address: driver.DevicePtr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
 		calls: map[string]int{}, failures: map[string]map[int]driver.Result{}, current: map[int]*gpu{},
 		memory: map[driver.DevicePtr]*block{}, host: map[unsafe.Pointer]*block{}, modules: map[driver.ModuleHandle]*gpu{},
 		funcs: map[driver.FunctionHandle]*function{}, streams: map[driver.StreamHandle]*stream{},
@@ -96,7 +98,7 @@ func (d *Driver) lock() func() {
 	return d.unlock
 }
 
-// Kernel registers what modules hold under a name.
+// Kernel registers what modules hold under a name. A later Run takes the place of an earlier one, in loaded modules too.
 func (d *Driver) Kernel(name string, k Kernel) {
 	defer d.lock()()
 	d.kernels[name] = k
@@ -106,6 +108,17 @@ func (d *Driver) Kernel(name string, k Kernel) {
 func (d *Driver) Calls(method string) int {
 	defer d.lock()()
 	return d.calls[method]
+}
+
+// Launches returns how often kernels with part in their names have run.
+func (d *Driver) Launches(part string) (n int) {
+	defer d.lock()()
+	for name, times := range d.launched {
+		if strings.Contains(name, part) {
+			n += times
+		}
+	}
+	return n
 }
 
 // Leaks returns the number of handles of each kind that have not been freed. It is empty if there are none.

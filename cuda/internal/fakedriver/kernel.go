@@ -22,6 +22,7 @@ type Kernel struct {
 type function struct {
 	Kernel
 	*gpu
+	name    string
 	module  driver.ModuleHandle
 	dynamic int
 }
@@ -94,12 +95,12 @@ func (d *Driver) ModuleGetFunction(m driver.ModuleHandle, name string) (driver.F
 		return 0, r
 	}
 	k, ok := d.kernels[name]
-	if !ok {
+	if !ok && !d.AnyKernel {
 		return 0, driver.NotFound
 	}
 	d.next += 16
 	h := driver.FunctionHandle(d.next)
-	d.funcs[h] = &function{k, g, m, max(0, 48<<10-k.Shared)}
+	d.funcs[h] = &function{k, g, name, m, max(0, 48<<10-k.Shared)}
 	return h, r
 }
 

@@ -105,9 +105,10 @@ func (d *Driver) run(g *gpu, o *op) {
 			b[i] = o.value
 		}
 	case kernel:
-		if o.f.Run != nil {
+		d.launched[o.f.name]++
+		if run := d.kernels[o.f.name].Run; run != nil {
 			d.launch = Launch{o.grid, o.block, o.n, o.args[:o.f.Args], d, g}
-			o.f.Run(&d.launch)
+			run(&d.launch)
 		}
 	case record:
 		o.event.came, o.event.time = o.id, d.clock
