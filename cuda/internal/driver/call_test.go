@@ -15,7 +15,7 @@ func TestPrepareErrors(t *testing.T) {
 	drv.Kernel("k", fakedriver.Kernel{Args: 16, Registers: 128, Shared: 1 << 10})
 	drv.Kernel("none", fakedriver.Kernel{})
 	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
-	mod := must(d.LoadModule([]byte(kernels)))(t)
+	mod := must(d.LoadModule(kernels))(t)
 	f := must(mod.Function("k"))(t)
 	if again := must(mod.Function("k"))(t); again != f {
 		t.Error("a kernel is looked up twice")
@@ -71,7 +71,7 @@ func TestArguments(t *testing.T) {
 		var args []string
 		drv.Kernel("k", fakedriver.Kernel{Args: 12, Run: func(l *fakedriver.Launch) { got, args = *l, append(args, string(l.Args)) }})
 		d := must(driver.Open(0, driver.WithDriver(drv)))(t)
-		mod, s := must(d.LoadModule([]byte(kernels)))(t), must(d.NewStream())(t)
+		mod, s := must(d.LoadModule(kernels))(t), must(d.NewStream())(t)
 		f := must(mod.Function("k"))(t)
 		mine := driver.Struct("twelve bytes")
 		c := must(f.Prepare("all", driver.Grid{X: 3, Z: 2}, driver.Block{X: 32, Y: 4}, 96, mine))(t)

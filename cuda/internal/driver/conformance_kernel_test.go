@@ -22,7 +22,7 @@ type adder struct {
 
 func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 	t.Helper()
-	x := &adder{mod: must(d.LoadModule([]byte(kernels)))(t), n: n}
+	x := &adder{mod: must(d.LoadModule(kernels))(t), n: n}
 	x.mem = alloc(t, d, 3*4*n)
 	x.mem.Place(&x.out, 0, 4*n)
 	x.mem.Place(&x.a, 4*n, 4*n)
@@ -86,7 +86,7 @@ func testKernel(t *testing.T, d *driver.Device) {
 
 func testShared(t *testing.T, d *driver.Device) {
 	s := must(d.NewStream())(t)
-	mod := must(d.LoadModule([]byte(kernels)))(t)
+	mod := must(d.LoadModule(kernels))(t)
 	m := alloc(t, d, 4)
 	f := must(mod.Function("shared_last"))(t)
 	most := d.Properties().SharedPerBlock
@@ -180,7 +180,7 @@ func testModuleErrors(t *testing.T, d *driver.Device) {
 	if _, err := d.LoadModule(nil); err == nil {
 		t.Error("an empty image")
 	}
-	mod := must(d.LoadModule([]byte(kernels)))(t)
+	mod := must(d.LoadModule(kernels))(t)
 	if _, err := mod.Function("vector_sub"); err == nil || !strings.Contains(err.Error(), "kernel vector_sub: cuModuleGetFunction") {
 		t.Error(err)
 	}

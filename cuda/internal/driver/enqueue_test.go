@@ -69,7 +69,7 @@ func TestEnqueueNamesFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := must(driver.Open(0, driver.WithDriver(withKernels(fakedriver.New()))))(t)
 			s := must(d.NewStream())(t)
-			mod := must(d.LoadModule([]byte(kernels)))(t)
+			mod := must(d.LoadModule(kernels))(t)
 			f := must(mod.Function("poke"))(t)
 			ok(t, s.Synchronize()) // leaves an event behind
 			ok(t, s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)))

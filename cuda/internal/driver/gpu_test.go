@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	_ "embed"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -12,75 +13,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// kernels is what the tests load. vector_add{out, a, b *float; n int32} writes a + b, shared_last{out *float; bytes int32;
-// value float} copies a value by the last word of its dynamic shared memory, and poke{address} writes a word to any address.
-const kernels = `
-.version 7.0
-.target sm_80
-.address_size 64
-
-.extern .shared .align 16 .b8 dynamic[];
-
-.visible .entry vector_add(.param .align 8 .b8 args[32])
-{
-	.reg .pred %p;
-	.reg .b32 %i, %n, %block, %threads, %thread;
-	.reg .f32 %a, %b;
-	.reg .b64 %out, %x, %y, %at;
-
-	mov.u32 %block, %ctaid.x;
-	mov.u32 %threads, %ntid.x;
-	mov.u32 %thread, %tid.x;
-	mad.lo.s32 %i, %block, %threads, %thread;
-	ld.param.u32 %n, [args+24];
-	setp.ge.u32 %p, %i, %n;
-	@%p bra done;
-	ld.param.u64 %out, [args];
-	ld.param.u64 %x, [args+8];
-	ld.param.u64 %y, [args+16];
-	cvta.to.global.u64 %out, %out;
-	cvta.to.global.u64 %x, %x;
-	cvta.to.global.u64 %y, %y;
-	mul.wide.u32 %at, %i, 4;
-	add.s64 %out, %out, %at;
-	add.s64 %x, %x, %at;
-	add.s64 %y, %y, %at;
-	ld.global.f32 %a, [%x];
-	ld.global.f32 %b, [%y];
-	add.f32 %a, %a, %b;
-	st.global.f32 [%out], %a;
-done:
-	ret;
-}
-
-.visible .entry shared_last(.param .align 8 .b8 args[16])
-{
-	.reg .b32 %at, %bytes, %bits;
-	.reg .b64 %out;
-
-	ld.param.u64 %out, [args];
-	cvta.to.global.u64 %out, %out;
-	ld.param.u32 %bytes, [args+8];
-	ld.param.u32 %bits, [args+12];
-	mov.u32 %at, dynamic;
-	add.u32 %at, %at, %bytes;
-	st.volatile.shared.u32 [%at+-4], %bits;
-	ld.volatile.shared.u32 %bits, [%at+-4];
-	st.global.u32 [%out], %bits;
-	ret;
-}
-
-.visible .entry poke(.param .align 8 .b8 args[8])
-{
-	.reg .b32 %v;
-	.reg .b64 %to;
-
-	ld.param.u64 %to, [args];
-	mov.u32 %v, 1;
-	st.global.u32 [%to], %v;
-	ret;
-}
-`
+// kernels is what the tests load.
+//
+//go:embed testdata/kernels.ptx
+var kernels []byte
 
 // withKernels gives d the kernels of that name in Go.
 func withKernels(d *fakedriver.Driver) *fakedriver.Driver {

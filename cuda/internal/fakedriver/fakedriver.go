@@ -9,7 +9,6 @@ package fakedriver
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -143,16 +142,10 @@ func (d *Driver) Fail(method string, n int, r driver.Result) {
 	d.failures[method][d.calls[method]+n] = r
 }
 
-// Record makes Log list the methods that are called from now on.
+// Record makes Failures list the calls from now on.
 func (d *Driver) Record() {
 	defer d.lock()()
 	d.logging = true
-}
-
-// Log returns the methods called since Record, in order.
-func (d *Driver) Log() []string {
-	defer d.lock()()
-	return slices.Clone(d.log)
 }
 
 // Failure is a call that fails: the arguments of Fail.
@@ -164,13 +157,13 @@ type Failure struct {
 
 func (f Failure) String() string { return fmt.Sprintf("%v/%s/%d", f.Result, f.Method, f.N) }
 
-// Failures lists how each of the calls that Log returns may fail: for an unknown reason, by the fault of earlier work, and,
+// Failures lists how each of the calls since Record may fail: for an unknown reason, by the fault of earlier work, and,
 // where it allocates something, for want of memory.
 func (d *Driver) Failures() (list []Failure) {
-	log := d.Log()
+	defer d.lock()()
 	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
 		calls := map[string]int{}
-		for _, method := range log {
+		for _, method := range d.log {
 			calls[method]++
 			if r != driver.OutOfMemory || strings.Contains(method, "Alloc") || strings.Contains(method, "Create") {
 				list = append(list, Failure{method, calls[method], r})
@@ -226,9 +219,14 @@ func create[H ~uintptr, T any](d *Driver, method string, table map[H]T, make fun
 	if r != driver.Success {
 		return 0, r
 	}
+	return put(d, table, make(g)), r
+}
+
+// put returns a new handle, of x.
+func put[H ~uintptr, T any](d *Driver, table map[H]T, x T) H {
 	d.next += 16
-	table[H(d.next)] = make(g)
-	return H(d.next), r
+	table[H(d.next)] = x
+	return H(d.next)
 }
 
 // lookup is within for a call on a handle of the current context, for which it returns what table holds.

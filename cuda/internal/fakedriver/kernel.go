@@ -98,10 +98,7 @@ func (d *Driver) ModuleGetFunction(m driver.ModuleHandle, name string) (driver.F
 	if !ok && !d.AnyKernel {
 		return 0, driver.NotFound
 	}
-	d.next += 16
-	h := driver.FunctionHandle(d.next)
-	d.funcs[h] = &function{k, g, name, m, max(0, 48<<10-k.Shared)}
-	return h, r
+	return put(d, d.funcs, &function{k, g, name, m, max(0, 48<<10-k.Shared)}), r
 }
 
 func (d *Driver) FuncGetAttribute(a driver.FunctionAttribute, h driver.FunctionHandle) (int, driver.Result) {

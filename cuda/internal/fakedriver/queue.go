@@ -282,11 +282,7 @@ func (d *Driver) StreamEndCapture(h driver.StreamHandle) (driver.GraphHandle, dr
 	case driver.CaptureBroken:
 		return 0, driver.CaptureInvalidated
 	}
-	d.next += 16
-	g := driver.GraphHandle(d.next)
-	d.graphs[g] = &graph{s.gpu, s.captured}
-	s.captured = nil
-	return g, r
+	return put(d, d.graphs, &graph{s.gpu, s.captured}), r
 }
 
 func (d *Driver) GraphInstantiate(h driver.GraphHandle) (driver.GraphExecHandle, driver.Result) {
@@ -295,10 +291,7 @@ func (d *Driver) GraphInstantiate(h driver.GraphHandle) (driver.GraphExecHandle,
 	if r != driver.Success {
 		return 0, r
 	}
-	d.next += 16
-	e := driver.GraphExecHandle(d.next)
-	d.execs[e] = &graph{g.gpu, slices.Clone(g.ops)}
-	return e, r
+	return put(d, d.execs, &graph{g.gpu, slices.Clone(g.ops)}), r
 }
 
 func (d *Driver) GraphLaunch(e driver.GraphExecHandle, h driver.StreamHandle) driver.Result {
