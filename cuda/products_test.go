@@ -48,7 +48,10 @@ func (p fakePlan) run(_ *driver.Stream, _ *driver.Launched, a, b, bias, c, work 
 // TestProductsOfALibrary lets a library run the products of ops, between our kernels.
 func TestProductsOfALibrary(t *testing.T) {
 	drv := fakedriver.New()
-	drv.HideParams, drv.AnyKernel = true, true
+	drv.HideParams = true
+	for _, name := range must(kernels.Names())(t) {
+		drv.Kernel(name, fakedriver.Kernel{})
+	}
 	b := must(Open(0, driver.WithDriver(drv)))(t)
 	stream := must(b.NewStream())(t)
 	memory := must(b.Alloc(1 << 20))(t)

@@ -243,14 +243,37 @@ func lookup[H comparable, T interface{ owner() *gpu }](d *Driver, method string,
 	return x, r
 }
 
+// ask is a call that returns something of a handle, of which table holds what f gets.
+func ask[H comparable, T interface{ owner() *gpu }, V any](d *Driver, method string, table map[H]T, h H,
+	f func(T) (V, driver.Result)) (v V, r driver.Result) {
+	defer d.lock()()
+	x, r := lookup(d, method, table, h)
+	if r != driver.Success {
+		return v, r
+	}
+	return f(x)
+}
+
 // destroy is a call that frees a handle.
 func destroy[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) driver.Result {
-	defer d.lock()()
-	_, r := lookup(d, method, table, h)
-	if r == driver.Success {
+	_, r := ask(d, method, table, h, func(T) (any, driver.Result) {
 		delete(table, h)
-	}
+		return nil, driver.Success
+	})
 	return r
+}
+
+// inStream is a call on a stream whose capture, if there is one, is intact.
+func (d *Driver) inStream(method string, h driver.StreamHandle, f func(*stream) driver.Result) driver.Result {
+	defer d.lock()()
+	s, r := lookup(d, method, d.streams, h)
+	if r != driver.Success {
+		return r
+	}
+	if s.capturing == driver.CaptureBroken {
+		return driver.CaptureInvalidated
+	}
+	return f(s)
 }
 
 // forget removes the handles of g's context from table.

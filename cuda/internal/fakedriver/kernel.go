@@ -2,6 +2,7 @@ package fakedriver
 
 import (
 	"encoding/binary"
+	"maps"
 	"math"
 	"unsafe"
 
@@ -72,94 +73,79 @@ func (d *Driver) ModuleLoadData(image []byte) (driver.ModuleHandle, string, driv
 }
 
 func (d *Driver) ModuleUnload(m driver.ModuleHandle) driver.Result {
-	defer d.lock()()
-	g, r := lookup(d, "ModuleUnload", d.modules, m)
-	if r == driver.Success {
-		r = d.drain(g)
-	}
-	if r == driver.Success {
-		delete(d.modules, m)
-		for h, f := range d.funcs {
-			if f.module == m {
-				delete(d.funcs, h)
-			}
+	_, r := ask(d, "ModuleUnload", d.modules, m, func(g *gpu) (any, driver.Result) {
+		r := d.drain(g)
+		if r == driver.Success {
+			delete(d.modules, m)
+			maps.DeleteFunc(d.funcs, func(_ driver.FunctionHandle, f *function) bool { return f.module == m })
 		}
-	}
+		return nil, r
+	})
 	return r
 }
 
 func (d *Driver) ModuleGetFunction(m driver.ModuleHandle, name string) (driver.FunctionHandle, driver.Result) {
-	defer d.lock()()
-	g, r := lookup(d, "ModuleGetFunction", d.modules, m)
-	if r != driver.Success {
-		return 0, r
-	}
-	k, ok := d.kernels[name]
-	if !ok && !d.AnyKernel {
-		return 0, driver.NotFound
-	}
-	return put(d, d.funcs, &function{k, g, name, m, max(0, 48<<10-k.Shared)}), r
+	return ask(d, "ModuleGetFunction", d.modules, m, func(g *gpu) (driver.FunctionHandle, driver.Result) {
+		k, ok := d.kernels[name]
+		if !ok && !d.AnyKernel {
+			return 0, driver.NotFound
+		}
+		return put(d, d.funcs, &function{k, g, name, m, max(0, 48<<10-k.Shared)}), driver.Success
+	})
 }
 
 func (d *Driver) FuncGetAttribute(a driver.FunctionAttribute, h driver.FunctionHandle) (int, driver.Result) {
-	defer d.lock()()
-	f, r := lookup(d, "FuncGetAttribute", d.funcs, h)
-	if r != driver.Success {
-		return 0, r
-	}
-	v, ok := map[driver.FunctionAttribute]int{
-		driver.FuncMaxThreads: min(1024, 65536/max(1, f.Registers)), driver.FuncSharedBytes: f.Shared,
-		driver.FuncRegisters: f.Registers, driver.FuncMaxDynamicShared: f.dynamic,
-	}[a]
-	if !ok {
-		r = driver.InvalidValue
-	}
-	return v, r
+	return ask(d, "FuncGetAttribute", d.funcs, h, func(f *function) (int, driver.Result) {
+		switch a {
+		case driver.FuncMaxThreads:
+			return min(1024, 65536/max(1, f.Registers)), driver.Success
+		case driver.FuncSharedBytes:
+			return f.Shared, driver.Success
+		case driver.FuncRegisters:
+			return f.Registers, driver.Success
+		case driver.FuncMaxDynamicShared:
+			return f.dynamic, driver.Success
+		}
+		return 0, driver.InvalidValue
+	})
 }
 
 func (d *Driver) FuncSetAttribute(h driver.FunctionHandle, a driver.FunctionAttribute, value int) driver.Result {
-	defer d.lock()()
-	f, r := lookup(d, "FuncSetAttribute", d.funcs, h)
-	if r != driver.Success {
-		return r
-	}
-	if a != driver.FuncMaxDynamicShared || value < 0 || value+f.Shared > f.SharedPerBlock {
-		return driver.InvalidValue
-	}
-	f.dynamic = value
+	_, r := ask(d, "FuncSetAttribute", d.funcs, h, func(f *function) (any, driver.Result) {
+		if a != driver.FuncMaxDynamicShared || value < 0 || value+f.Shared > f.SharedPerBlock {
+			return nil, driver.InvalidValue
+		}
+		f.dynamic = value
+		return nil, driver.Success
+	})
 	return r
 }
 
 func (d *Driver) FuncGetParamInfo(h driver.FunctionHandle, index int) (int, driver.Result) {
-	defer d.lock()()
-	f, r := lookup(d, "FuncGetParamInfo", d.funcs, h)
-	switch {
-	case r != driver.Success:
-		return 0, r
-	case d.HideParams:
-		return 0, driver.NotSupported
-	case index != 0 || f.Args == 0:
-		return 0, driver.InvalidValue
-	}
-	return f.Args, r
+	return ask(d, "FuncGetParamInfo", d.funcs, h, func(f *function) (int, driver.Result) {
+		switch {
+		case d.HideParams:
+			return 0, driver.NotSupported
+		case index != 0 || f.Args == 0:
+			return 0, driver.InvalidValue
+		}
+		return f.Args, driver.Success
+	})
 }
 
 func (d *Driver) LaunchKernel(h driver.FunctionHandle, grid driver.Grid, b driver.Block, shared int, sh driver.StreamHandle,
 	params unsafe.Pointer) driver.Result {
-	defer d.lock()()
-	s, r := d.queue("LaunchKernel", sh)
-	if r != driver.Success {
-		return r
-	}
-	f := d.funcs[h]
-	if f == nil || f.gpu != s.gpu {
-		return driver.InvalidHandle
-	}
-	if shared > f.dynamic || grid.X < 1 || grid.Y < 1 || grid.Z < 1 || grid.Y > 65535 || grid.Z > 65535 ||
-		b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024 {
-		return driver.InvalidValue
-	}
-	o := s.add(op{kind: kernel, f: f, grid: grid, block: b, n: shared})
-	copy(o.args[:], unsafe.Slice(*(**byte)(params), f.Args))
-	return r
+	return d.inStream("LaunchKernel", sh, func(s *stream) driver.Result {
+		f := d.funcs[h]
+		if f == nil || f.gpu != s.gpu {
+			return driver.InvalidHandle
+		}
+		if shared > f.dynamic || grid.X < 1 || grid.Y < 1 || grid.Z < 1 || grid.Y > 65535 || grid.Z > 65535 ||
+			b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024 {
+			return driver.InvalidValue
+		}
+		o := s.add(op{kind: kernel, f: f, grid: grid, block: b, n: shared})
+		copy(o.args[:], unsafe.Slice(*(**byte)(params), f.Args))
+		return driver.Success
+	})
 }

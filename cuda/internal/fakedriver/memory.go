@@ -54,15 +54,14 @@ func (d *Driver) MemAlloc(bytes int) (driver.DevicePtr, driver.Result) {
 
 // MemFree waits for all that is enqueued, as the driver does.
 func (d *Driver) MemFree(p driver.DevicePtr) driver.Result {
-	defer d.lock()()
-	b, r := lookup(d, "MemFree", d.memory, p)
-	if r == driver.Success {
-		r = d.drain(b.gpu)
-	}
-	if r == driver.Success {
-		delete(d.memory, p)
-		b.used -= int64(len(b.bytes))
-	}
+	_, r := ask(d, "MemFree", d.memory, p, func(b *block) (any, driver.Result) {
+		r := d.drain(b.gpu)
+		if r == driver.Success {
+			delete(d.memory, p)
+			b.used -= int64(len(b.bytes))
+		}
+		return nil, r
+	})
 	return r
 }
 
@@ -110,15 +109,12 @@ func (d *Driver) MemsetD8Async(dst driver.DevicePtr, value uint8, count int, s d
 
 // copy enqueues a copy or a fill of addresses that must be the device's.
 func (d *Driver) copy(method string, h driver.StreamHandle, o op) driver.Result {
-	defer d.lock()()
-	s, r := d.queue(method, h)
-	if r != driver.Success {
-		return r
-	}
-	reads, writes := o.kind == copyOut || o.kind == copyOn, o.kind != copyOut
-	if writes && d.at(s.gpu, o.dst, o.n) == nil || reads && d.at(s.gpu, o.src, o.n) == nil {
-		return driver.InvalidValue
-	}
-	s.add(o)
-	return r
+	return d.inStream(method, h, func(s *stream) driver.Result {
+		reads, writes := o.kind == copyOut || o.kind == copyOn, o.kind != copyOut
+		if writes && d.at(s.gpu, o.dst, o.n) == nil || reads && d.at(s.gpu, o.src, o.n) == nil {
+			return driver.InvalidValue
+		}
+		s.add(o)
+		return driver.Success
+	})
 }

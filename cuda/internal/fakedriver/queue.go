@@ -1,7 +1,6 @@
 package fakedriver
 
 import (
-	"slices"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -48,7 +47,7 @@ type event struct {
 	timing   bool
 	stream   *stream
 	recorded int // number of the last record, 0 before the first
-	came     int // number of the last record that has run
+	ended    int // number of the last record that has run
 	time     float32
 }
 
@@ -65,15 +64,6 @@ func (s *stream) add(o op) *op {
 	}
 	*q = append(*q, o)
 	return &(*q)[len(*q)-1]
-}
-
-// queue returns the stream of a call that enqueues.
-func (d *Driver) queue(method string, h driver.StreamHandle) (*stream, driver.Result) {
-	s, r := lookup(d, method, d.streams, h)
-	if r == driver.Success && s.capturing == driver.CaptureBroken {
-		return nil, driver.CaptureInvalidated
-	}
-	return s, r
 }
 
 // step runs the first thing in s.
@@ -111,7 +101,7 @@ func (d *Driver) run(g *gpu, o *op) {
 			run(&d.launch)
 		}
 	case record:
-		o.event.came, o.event.time = o.id, d.clock
+		o.event.ended, o.event.time = o.id, d.clock
 	case replay:
 		for i := range o.graph.ops {
 			d.run(g, &o.graph.ops[i])
@@ -151,26 +141,20 @@ func (d *Driver) StreamCreate(uint32) (driver.StreamHandle, driver.Result) {
 }
 
 func (d *Driver) StreamDestroy(h driver.StreamHandle) driver.Result {
-	defer d.lock()()
-	s, r := d.queue("StreamDestroy", h)
-	if r != driver.Success {
-		return r
-	}
-	delete(d.streams, h)
-	return d.finish(s)
+	return d.inStream("StreamDestroy", h, func(s *stream) driver.Result {
+		delete(d.streams, h)
+		return d.finish(s)
+	})
 }
 
 func (d *Driver) StreamSynchronize(h driver.StreamHandle) driver.Result {
-	defer d.lock()()
-	s, r := d.queue("StreamSynchronize", h)
-	if r != driver.Success {
-		return r
-	}
-	if s.capturing != driver.CaptureNone {
-		s.capturing = driver.CaptureBroken
-		return driver.CaptureUnsupported
-	}
-	return d.finish(s)
+	return d.inStream("StreamSynchronize", h, func(s *stream) driver.Result {
+		if s.capturing != driver.CaptureNone {
+			s.capturing = driver.CaptureBroken
+			return driver.CaptureUnsupported
+		}
+		return d.finish(s)
+	})
 }
 
 func (d *Driver) EventCreate(flags uint32) (driver.EventHandle, driver.Result) {
@@ -184,78 +168,65 @@ func (d *Driver) EventDestroy(h driver.EventHandle) driver.Result {
 }
 
 func (d *Driver) EventRecord(eh driver.EventHandle, h driver.StreamHandle) driver.Result {
-	defer d.lock()()
-	s, r := d.queue("EventRecord", h)
-	if r != driver.Success {
-		return r
-	}
-	e := d.events[eh]
-	if e == nil || e.gpu != s.gpu {
-		return driver.InvalidHandle
-	}
-	e.recorded++
-	e.stream = s
-	s.add(op{kind: record, event: e, id: e.recorded})
-	return r
+	return d.inStream("EventRecord", h, func(s *stream) driver.Result {
+		e := d.events[eh]
+		if e == nil || e.gpu != s.gpu {
+			return driver.InvalidHandle
+		}
+		e.recorded++
+		e.stream = s
+		s.add(op{kind: record, event: e, id: e.recorded})
+		return driver.Success
+	})
 }
 
 func (d *Driver) EventSynchronize(h driver.EventHandle) driver.Result {
-	defer d.lock()()
-	e, r := lookup(d, "EventSynchronize", d.events, h)
-	if r != driver.Success {
-		return r
-	}
-	for e.came < e.recorded && len(e.stream.queue) > 0 {
-		d.step(e.stream)
-	}
-	return e.problem
+	_, r := ask(d, "EventSynchronize", d.events, h, func(e *event) (any, driver.Result) {
+		for e.ended < e.recorded && len(e.stream.queue) > 0 {
+			d.step(e.stream)
+		}
+		return nil, e.problem
+	})
+	return r
 }
 
 func (d *Driver) EventQuery(h driver.EventHandle) driver.Result {
-	defer d.lock()()
-	e, r := lookup(d, "EventQuery", d.events, h)
-	if r == driver.Success && e.came < e.recorded {
-		r = driver.NotReady
-	}
+	_, r := ask(d, "EventQuery", d.events, h, func(e *event) (any, driver.Result) {
+		if e.ended < e.recorded {
+			return nil, driver.NotReady
+		}
+		return nil, driver.Success
+	})
 	return r
 }
 
 func (d *Driver) EventElapsedTime(start, end driver.EventHandle) (float32, driver.Result) {
-	defer d.lock()()
-	a, r := lookup(d, "EventElapsedTime", d.events, start)
-	if r != driver.Success {
-		return 0, r
-	}
-	b := d.events[end]
-	switch {
-	case b == nil || !a.timing || !b.timing || a.recorded == 0 || b.recorded == 0:
-		return 0, driver.InvalidHandle
-	case a.came < a.recorded || b.came < b.recorded:
-		return 0, driver.NotReady
-	}
-	return b.time - a.time, r
+	return ask(d, "EventElapsedTime", d.events, start, func(a *event) (float32, driver.Result) {
+		b := d.events[end]
+		switch {
+		case b == nil || !a.timing || !b.timing || a.recorded == 0 || b.recorded == 0:
+			return 0, driver.InvalidHandle
+		case a.ended < a.recorded || b.ended < b.recorded:
+			return 0, driver.NotReady
+		}
+		return b.time - a.time, driver.Success
+	})
 }
 
 func (d *Driver) StreamBeginCapture(h driver.StreamHandle, _ int32) driver.Result {
-	defer d.lock()()
-	s, r := d.queue("StreamBeginCapture", h)
-	if r != driver.Success {
-		return r
-	}
-	if s.capturing != driver.CaptureNone {
-		return driver.InvalidValue
-	}
-	s.capturing, s.captured = driver.CaptureActive, nil
-	return r
+	return d.inStream("StreamBeginCapture", h, func(s *stream) driver.Result {
+		if s.capturing != driver.CaptureNone {
+			return driver.InvalidValue
+		}
+		s.capturing, s.captured = driver.CaptureActive, nil
+		return driver.Success
+	})
 }
 
 func (d *Driver) StreamIsCapturing(h driver.StreamHandle) (driver.CaptureStatus, driver.Result) {
-	defer d.lock()()
-	s, r := lookup(d, "StreamIsCapturing", d.streams, h)
-	if r != driver.Success {
-		return driver.CaptureNone, r
-	}
-	return s.capturing, r
+	return ask(d, "StreamIsCapturing", d.streams, h, func(s *stream) (driver.CaptureStatus, driver.Result) {
+		return s.capturing, driver.Success
+	})
 }
 
 // BreakCapture invalidates all captures under way, as a call that is not allowed in them does.
@@ -269,43 +240,34 @@ func (d *Driver) BreakCapture() {
 }
 
 func (d *Driver) StreamEndCapture(h driver.StreamHandle) (driver.GraphHandle, driver.Result) {
-	defer d.lock()()
-	s, r := lookup(d, "StreamEndCapture", d.streams, h)
-	if r != driver.Success {
-		return 0, r
-	}
-	was := s.capturing
-	s.capturing = driver.CaptureNone
-	switch was {
-	case driver.CaptureNone:
-		return 0, driver.InvalidValue
-	case driver.CaptureBroken:
-		return 0, driver.CaptureInvalidated
-	}
-	return put(d, d.graphs, &graph{s.gpu, s.captured}), r
+	return ask(d, "StreamEndCapture", d.streams, h, func(s *stream) (driver.GraphHandle, driver.Result) {
+		was := s.capturing
+		s.capturing = driver.CaptureNone
+		switch was {
+		case driver.CaptureNone:
+			return 0, driver.InvalidValue
+		case driver.CaptureBroken:
+			return 0, driver.CaptureInvalidated
+		}
+		return put(d, d.graphs, &graph{s.gpu, s.captured}), driver.Success
+	})
 }
 
 func (d *Driver) GraphInstantiate(h driver.GraphHandle) (driver.GraphExecHandle, driver.Result) {
-	defer d.lock()()
-	g, r := lookup(d, "GraphInstantiate", d.graphs, h)
-	if r != driver.Success {
-		return 0, r
-	}
-	return put(d, d.execs, &graph{g.gpu, slices.Clone(g.ops)}), r
+	return ask(d, "GraphInstantiate", d.graphs, h, func(g *graph) (driver.GraphExecHandle, driver.Result) {
+		return put(d, d.execs, &graph{g.gpu, g.ops}), driver.Success
+	})
 }
 
 func (d *Driver) GraphLaunch(e driver.GraphExecHandle, h driver.StreamHandle) driver.Result {
-	defer d.lock()()
-	s, r := d.queue("GraphLaunch", h)
-	if r != driver.Success {
-		return r
-	}
-	x := d.execs[e]
-	if x == nil || x.gpu != s.gpu {
-		return driver.InvalidHandle
-	}
-	s.add(op{kind: replay, graph: x})
-	return r
+	return d.inStream("GraphLaunch", h, func(s *stream) driver.Result {
+		x := d.execs[e]
+		if x == nil || x.gpu != s.gpu {
+			return driver.InvalidHandle
+		}
+		s.add(op{kind: replay, graph: x})
+		return driver.Success
+	})
 }
 
 func (d *Driver) GraphDestroy(h driver.GraphHandle) driver.Result {
