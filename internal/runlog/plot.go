@@ -102,7 +102,7 @@ func finite(steps []Step) plotter.XYs {
 }
 
 // runningMean returns the mean of the points around each one, over a fortieth of the curve on either side: as much on both
-// at the begin, where the curve is steep, and what there is at the end.
+// at the beginning, where the curve is steep, and fewer after it at the end.
 func runningMean(xys plotter.XYs) plotter.XYs {
 	reach := len(xys) / 40
 	sums := make([]float64, len(xys)+1)

@@ -14,7 +14,7 @@ type Replay struct {
 	launched Launched
 }
 
-// BeginCapture makes what is enqueued in s be recorded in place of run, until EndCapture. Uploads, downloads, events and
+// BeginCapture makes the stream record what is enqueued, instead of running it, until EndCapture. Uploads, downloads, events and
 // waiting are errors meanwhile. Other streams and other goroutines go on as usual.
 func (s *Stream) BeginCapture() error {
 	return s.do("begin capture", func() error {
@@ -29,11 +29,10 @@ func (s *Stream) BeginCapture() error {
 	})
 }
 
-// Capturing says whether a capture is under way.
+// Capturing reports whether a capture is under way.
 func (s *Stream) Capturing() bool { return s.capture != nil && !s.abandoned }
 
-// EndCapture returns what was recorded, ready to be replayed. After an error the stream goes on as if there had been no
-// capture.
+// EndCapture returns what was recorded, ready to be replayed. After an error the stream is as before BeginCapture.
 func (s *Stream) EndCapture() (*Replay, error) {
 	const what = "end capture"
 	if !s.Capturing() {
@@ -45,11 +44,7 @@ func (s *Stream) EndCapture() (*Replay, error) {
 	}
 	defer s.d.leave()
 	g, r := s.d.drv.StreamEndCapture(s.h)
-	err := s.check("cuStreamEndCapture", r)
-	if err == nil && g == 0 {
-		err = errors.New("cuStreamEndCapture: no graph")
-	}
-	if err != nil {
+	if err := s.check("cuStreamEndCapture", r); err != nil {
 		s.abandoned = true // to be dropped now, or else in the next call
 		return nil, s.d.failed(what, errors.Join(err, s.drop()))
 	}

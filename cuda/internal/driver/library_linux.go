@@ -22,7 +22,7 @@ type library struct {
 	funcGetParamInfo uintptr // 0 before CUDA 12.4
 }
 
-// functions are the addresses of the library's functions, named as there without "cu". A suffix is the version that cuda.h of
+// functions are the addresses of the library's functions, by their names without "cu". A suffix is the version that cuda.h of
 // CUDA 12 and 13 gives to the plain name.
 type functions struct {
 	Init, DriverGetVersion, DeviceGetCount, DeviceGet, DeviceGetName, DeviceTotalMem_v2, DeviceGetAttribute,

@@ -135,7 +135,7 @@ func (s *Stream) Synchronize() error {
 	})
 }
 
-// CopyOut enqueues a copy of bytes of the device to dst at offset. They are there when the copy has ended.
+// CopyOut enqueues a copy of bytes of the device to dst at offset. dst holds them when the copy has ended.
 func (s *Stream) CopyOut(dst *Host, offset int, src DevicePtr, bytes int) error {
 	if bytes == 0 {
 		return nil
