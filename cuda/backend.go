@@ -14,6 +14,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// Option changes how a GPU is opened.
+type Option = driver.Option
+
 // Backend is a GPU as a graph.Machine and a graph.AdamW use it.
 type Backend struct {
 	dev      *driver.Device
