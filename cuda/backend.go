@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Option changes how a GPU is opened: see package driver.
+// Option changes how a GPU is opened.
 type Option = driver.Option
 
 // Backend is a GPU as a graph.Machine and its solvers use it.
@@ -31,7 +31,7 @@ type Backend struct {
 
 var _ graph.Backend = (*Backend)(nil)
 
-// Open opens GPU n, counted from 0. The error is a *driver.Unavailable where there is no such GPU, or none that can be used.
+// Open opens GPU n, counted from 0. The error is a *Unavailable where there is no such GPU, or none that can be used.
 func Open(n int, opts ...Option) (*Backend, error) {
 	dev, err := driver.Open(n, opts...)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *Backend) Driver() *driver.Device { return b.dev }
 // Device implements graph.Backend.
 func (b *Backend) Device() graph.Device { return b.about }
 
-// Alloc implements graph.Backend. A *driver.NoMemory says that there is not enough.
+// Alloc implements graph.Backend. A *NoMemory says that there is not enough.
 func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	m, err := b.dev.Alloc(bytes)
 	if err != nil {

@@ -147,7 +147,7 @@ func (st *step) place(from *kernels.Step, at kernels.Addresses) error {
 	if err := from.Argument.Place(st.argument, at); err != nil {
 		return err
 	}
-	return st.call.SetStruct(0, st.argument)
+	return st.call.SetArgs(st.argument)
 }
 
 // upload copies the arrays to the work memory, if they have changed.

@@ -17,14 +17,14 @@ import (
 
 // TestMovedOperands launches a kernel whose operands and work memory lie elsewhere each time.
 func TestMovedOperands(t *testing.T) {
-	f := newFake(t)
+	f := newFake()
 	f.HideParams = false
 	var got []uint64
-	f.Kernel("nsa_column_sum_f32", fakedriver.Kernel{Params: []int{40}, Run: func(l *fakedriver.Launch) {
-		got = append(got, binary.LittleEndian.Uint64(l.Bytes(0)), binary.LittleEndian.Uint64(l.Bytes(0)[8:])) // x, partial
+	f.Kernel("nsa_column_sum_f32", fakedriver.Kernel{Args: 40, Run: func(l *fakedriver.Launch) {
+		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[8:])) // x, partial
 	}})
-	f.Kernel("nsa_sum_blocks_f32", fakedriver.Kernel{Params: []int{56}, Run: func(l *fakedriver.Launch) {
-		got = append(got, binary.LittleEndian.Uint64(l.Bytes(0)), binary.LittleEndian.Uint64(l.Bytes(0)[16:])) // partial, y
+	f.Kernel("nsa_sum_blocks_f32", fakedriver.Kernel{Args: 56, Run: func(l *fakedriver.Launch) {
+		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[16:])) // partial, y
 	}})
 	b, err := cuda.Open(0, driver.WithDriver(f))
 	require.NoError(t, err)

@@ -37,12 +37,7 @@ func (d *onGPU) put(t testing.TB, data []byte) kernels.Ptr {
 	require.NoError(t, err)
 	d.memory = append(d.memory, m)
 	if len(data) > 0 {
-		h, err := d.dev.NewHost(len(data))
-		require.NoError(t, err)
-		copy(h.Bytes(), data)
-		require.NoError(t, d.stream.CopyIn(m.Ptr(), h, 0, len(data)))
-		require.NoError(t, d.stream.Synchronize())
-		require.NoError(t, h.Free())
+		require.NoError(t, d.stream.Upload(m.Ptr(), data))
 	}
 	return kernels.Ptr(m.Ptr())
 }

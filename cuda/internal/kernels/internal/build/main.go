@@ -20,6 +20,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moby/sys/atomicwriter"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
 
@@ -191,7 +193,7 @@ func compile(nvcc, name string) ([]byte, map[string]manifest.Kernel, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return fatbin, kernels, write(name+".fatbin", fatbin)
+	return fatbin, kernels, atomicwriter.WriteFile(name+".fatbin", fatbin, 0o644)
 }
 
 // finish removes fat binaries without a source and writes the manifest.
@@ -211,5 +213,5 @@ func finish(made *manifest.Manifest) error {
 	if err != nil {
 		return err
 	}
-	return write(manifest.File, append(data, '\n'))
+	return atomicwriter.WriteFile(manifest.File, append(data, '\n'), 0o644)
 }
