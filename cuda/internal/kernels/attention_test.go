@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"math"
@@ -90,57 +91,13 @@ func (s storage) roundAll(x *ref.Tensor) *ref.Tensor {
 	return y
 }
 
-// encode returns the bytes of values that the type has exactly.
-func (s storage) encode(x []float64) []byte {
-	var b []byte
-	for _, v := range x {
-		u := math.Float32bits(float32(v))
-		switch s.Type {
-		case kernels.F32:
-			b = append(b, byte(u), byte(u>>8), byte(u>>16), byte(u>>24))
-		case kernels.BF16:
-			b = append(b, byte(u>>16), byte(u>>24))
-		default:
-			h := uint16(u >> 16 & 0x8000)
-			if a := math.Abs(v); a < 0x1p-14 {
-				h |= uint16(a * 0x1p24)
-			} else {
-				h |= uint16((u&0x7fffffff - 112<<23) >> 13)
-			}
-			b = append(b, byte(h), byte(h>>8))
-		}
-	}
-	return b
-}
-
-func (s storage) decode(b []byte) []float64 {
-	n := s.Bytes()
-	x := make([]float64, len(b)/n)
-	for i := range x {
-		e := b[i*n:]
-		switch s.Type {
-		case kernels.F32:
-			x[i] = float64(math.Float32frombits(uint32(e[0]) | uint32(e[1])<<8 | uint32(e[2])<<16 | uint32(e[3])<<24))
-		case kernels.BF16:
-			x[i] = float64(math.Float32frombits(uint32(e[0])<<16 | uint32(e[1])<<24))
-		default:
-			h := uint32(e[0]) | uint32(e[1])<<8
-			v := math.Ldexp(float64(h&0x3ff), -24)
-			if exp := int(h >> 10 & 31); exp == 31 {
-				v = math.NaN()
-			} else if exp > 0 {
-				v = math.Ldexp(float64(1024+h&0x3ff|1024), exp-25)
-			}
-			x[i] = math.Copysign(v, 1-2*float64(h>>15))
-		}
-	}
-	return x
-}
+func (s storage) encode(x []float64) []byte { return encode(s.Type, x) }
+func (s storage) decode(b []byte) []float64 { return decode(s.Type, b) }
 
 func ints(x []int32) []byte {
 	var b []byte
 	for _, v := range x {
-		b = append(b, byte(v), byte(v>>8), byte(v>>16), byte(v>>24))
+		b = binary.LittleEndian.AppendUint32(b, uint32(v))
 	}
 	return b
 }
@@ -148,7 +105,7 @@ func ints(x []int32) []byte {
 func toInts(b []byte) []int32 {
 	x := make([]int32, len(b)/4)
 	for i := range x {
-		x[i] = int32(uint32(b[4*i]) | uint32(b[4*i+1])<<8 | uint32(b[4*i+2])<<16 | uint32(b[4*i+3])<<24)
+		x[i] = int32(binary.LittleEndian.Uint32(b[4*i:]))
 	}
 	return x
 }

@@ -200,11 +200,7 @@ func (s *suite) input(typ Type, values []float64) *array {
 // ints stores integers.
 func (s *suite) ints(values []int32) *array {
 	s.Helper()
-	content, err := binary.Append(nil, binary.LittleEndian, values)
-	if err != nil {
-		s.Fatal(err)
-	}
-	a := s.place(F32, content, 4*s.skew, false)
+	a := s.place(F32, ints(values), 4*s.skew, false)
 	a.ints = true
 	return a
 }

@@ -126,6 +126,6 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	if err := a.fits(bytes); err != nil {
 		return err
 	}
-	a.launchMatrix("select_blocks", width, a.grid(cut), bytes, cut)
+	a.launch(a.matrixKernel("select_blocks", width), a.grid(cut), bytes, cut)
 	return nil
 }

@@ -143,7 +143,7 @@ func selectedOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionOp) error
 	}
 	p := a.forwardParams()
 	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(matrixRows))
-	a.launchMatrix("selected_forward", width, a.rowTiles(int64(p.count)), bytes, p)
+	a.launch(a.matrixKernel("selected_forward", width), a.rowTiles(int64(p.count)), bytes, p)
 	return nil
 }
 
@@ -162,9 +162,9 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 	}
 	p := a.beginGrad()
 	p.count = int32(a.wholeQueries(matrixRows))
-	a.launchMatrix("selected_dq", width, a.rowTiles(int64(p.count)), matrixDQBytes(width)+union, p)
+	a.launch(a.matrixKernel("selected_dq", width), a.rowTiles(int64(p.count)), matrixDQBytes(width)+union, p)
 	a.invert(p)
-	a.launchMatrix("selected_dkv", width, a.items(p)*kernels.Pieces(a.block, matrixKeys), matrixDKVBytes(width), p)
+	a.launch(a.matrixKernel("selected_dkv", width), a.items(p)*kernels.Pieces(a.block, matrixKeys), matrixDKVBytes(width), p)
 	a.reduce(p)
 	return nil
 }

@@ -104,7 +104,7 @@ func forwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	}
 	p := a.forwardParams()
 	p.span, p.count = a.span(), matrixRows
-	a.launchMatrix("span_forward", width, a.rowTiles(matrixRows), bytes, p)
+	a.launch(a.matrixKernel("span_forward", width), a.rowTiles(matrixRows), bytes, p)
 	return nil
 }
 
@@ -125,13 +125,13 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	p.span = a.span()
 	a.delta(p)
 	p.count = matrixRows
-	a.launchMatrix("span_dq", width, a.rowTiles(matrixRows), matrixDQBytes(width), p)
+	a.launch(a.matrixKernel("span_dq", width), a.rowTiles(matrixRows), matrixDQBytes(width), p)
 	p.index = a.chunks()
 	parts := int64(p.index.items)
 	if parts > 1 {
 		p.partial = b.Work(4 * a.groups() * parts * a.T * (a.D + a.Dv))
 	}
-	a.launchMatrix("span_dkv", width, a.groups()*kernels.Pieces(a.T, matrixKeys)*parts, matrixDKVBytes(width), p)
+	a.launch(a.matrixKernel("span_dkv", width), a.groups()*kernels.Pieces(a.T, matrixKeys)*parts, matrixDKVBytes(width), p)
 	if parts > 1 {
 		a.launch(a.Type.Name("span_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
 	}

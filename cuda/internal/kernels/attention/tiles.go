@@ -101,9 +101,9 @@ func (a problem) fits(bytes int64) error {
 	return nil
 }
 
-// launchMatrix adds a launch of a kernel that is compiled for the widths 64 and 128.
-func (a problem) launchMatrix(op string, width, grid, shared int64, p any) {
-	a.launch(a.Type.Name(fmt.Sprintf("%s_mma%d", op, width)), grid, shared, p)
+// matrixKernel returns the kernel of an op that is compiled for the widths 64 and 128.
+func (a problem) matrixKernel(op string, width int64) string {
+	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, width))
 }
 
 // matrixForwardBytes is the shared memory of a forward kernel of a width: rows, and keys and values twice.

@@ -40,19 +40,6 @@ func TestStridedCopyMergesAxes(t *testing.T) {
 	}
 }
 
-func TestFunctionNames(t *testing.T) {
-	for f := range unaryFunctions {
-		if got, ok := findUnary(f.String()); !ok || got != f {
-			t.Errorf("%d is called %v", int(f), f)
-		}
-	}
-	for f := range binaryFunctions {
-		if got, ok := findBinary(f.String()); !ok || got != f {
-			t.Errorf("%d is called %v", int(f), f)
-		}
-	}
-}
-
 // TestStockReductionsOfTensor holds what is left to the host to the reductions that package tensor gets wrong.
 func TestStockReductionsOfTensor(t *testing.T) {
 	right, wrong := 0, 0
