@@ -88,6 +88,9 @@ func AttentionSizes() (list []AttentionSize) {
 func Attention() (list []Case) {
 	for _, s := range AttentionSizes() {
 		cases := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))
+		if s.S > 8 {
+			cases = append(cases, invisibleLists(s.Sizes, s.Params))
+		}
 		for i := range cases {
 			cases[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
 			cases[i].Size = s.Size
@@ -117,24 +120,44 @@ func Branches(c Sizes, p ops.Params) []Case {
 				return ops.SelectedAttention(in[0], in[1], in[2], in[3], p.SelectBlock)
 			}},
 	}
-	for i := range list {
-		mask := list[i].Mask
-		list[i].Inputs = slices.Clone(list[i].Inputs)
-		for j, a := range list[i].Inputs {
-			list[i].Inputs[j].Floats = slices.Clone(a.Floats)
-		}
-		list[i].Outputs = func(in []Array) []*ref.Tensor {
-			o, lse := ref.Attention(in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), mask)
-			return []*ref.Tensor{o, lse}
-		}
-		list[i].Gradients = func(in []Array, do *ref.Tensor) []*ref.Tensor {
-			q, k, v := in[0].Tensor(), in[1].Tensor(), in[2].Tensor()
-			o, _ := ref.Attention(q, k, v, mask)
-			dq, dk, dv := ref.AttentionGrad(q, k, v, o, do, mask)
-			return append([]*ref.Tensor{dq, dk, dv}, make([]*ref.Tensor, len(in)-3)...)
-		}
+	for i, c := range list {
+		list[i] = withOracle(c)
 	}
 	return list
+}
+
+// withOracle gives an attention op inputs of its own and, by its mask, what the oracle makes of them.
+func withOracle(c Case) Case {
+	for i, a := range c.Inputs {
+		c.Inputs[i].Floats = slices.Clone(a.Floats)
+	}
+	c.Outputs = func(in []Array) []*ref.Tensor {
+		o, lse := ref.Attention(in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), c.Mask)
+		return []*ref.Tensor{o, lse}
+	}
+	c.Gradients = func(in []Array, do *ref.Tensor) []*ref.Tensor {
+		q, k, v := in[0].Tensor(), in[1].Tensor(), in[2].Tensor()
+		o, _ := ref.Attention(q, k, v, c.Mask)
+		dq, dk, dv := ref.AttentionGrad(q, k, v, o, do, c.Mask)
+		return append([]*ref.Tensor{dq, dk, dv}, make([]*ref.Tensor, len(in)-3)...)
+	}
+	return c
+}
+
+// invisibleLists is the selected branch where query 0 of group 0 has only a block in the future, if there is a second block,
+// and query 1 has no block: neither sees a key.
+func invisibleLists(c Sizes, p ops.Params) Case {
+	x := Branches(c, p)[3]
+	idx := &x.Inputs[3]
+	idx.Ints = slices.Clone(idx.Ints)
+	for i := range p.TopN {
+		idx.Ints[i], idx.Ints[c.Hkv*p.TopN+i] = -1, -1
+	}
+	if c.S > p.SelectBlock {
+		idx.Ints[0] = int32((c.S - 1) / p.SelectBlock)
+	}
+	x.Name, x.Mask = "selected, lists without visible keys", ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock)
+	return withOracle(x)
 }
 
 // Blocks returns the blocks that the oracle selects for q and kc.

@@ -13,7 +13,9 @@
 //		...                               // compare arrays[plan.Out[i]] with c.Outputs(in)[i] and
 //	}                                     // arrays[plan.Grads[i]] with c.Gradients(in, dy)[i]
 //
-// Where the device stores inputs rounded, the rounded ones go to the oracle: Outputs and Gradients take them.
+// Array.Operand gives the type and shape of an input; those of an output follow from Spec.Infer. Where the device stores
+// inputs rounded, the rounded ones go to the oracle: Outputs and Gradients take them. Chosen blocks (Case.Choice) are compared
+// by CheckChoice.
 package opcases
 
 import (
