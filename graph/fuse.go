@@ -19,9 +19,8 @@ func fusions() []fusion {
 	return []fusion{
 		{"copies", (*fuser).copies},
 		{"linears", (*fuser).linears},
-		{"linears-input-grad", (*fuser).linearsInputGrad},
-		{"linears-weight-grad", (*fuser).linearsWeightGrad},
-		{"add-norm", (*fuser).addNorm},
+		{"linears-grad", (*fuser).linearsGrad},
+		{"linear-add", (*fuser).linearAdd},
 		{"norm-grad-add", (*fuser).normGradAdd},
 		{"linear-silu", (*fuser).linearSiLU},
 	}

@@ -24,10 +24,10 @@ func TestPolicyFromEnv(t *testing.T) {
 	require.ErrorContains(t, err, `NSA_STRICT is "rather"`)
 
 	t.Setenv("NSA_STRICT", "")
-	t.Setenv("NSA_UNFUSED", "linears,add-norm")
+	t.Setenv("NSA_UNFUSED", "linears,linear-add")
 	p, err := graph.PolicyFromEnv()
 	require.NoError(t, err)
-	require.Equal(t, graph.Policy{Unfused: []string{"linears", "add-norm"}}, p)
+	require.Equal(t, graph.Policy{Unfused: []string{"linears", "linear-add"}}, p)
 	t.Setenv("NSA_UNFUSED", "linears,norms")
 	_, err = graph.PolicyFromEnv()
 	require.ErrorContains(t, err, `graph: NSA_UNFUSED: policy: no fusion "norms" to be switched off, want "all" or some of ["copies" "linears" `)

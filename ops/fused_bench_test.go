@@ -51,40 +51,35 @@ func BenchmarkFused(b *testing.B) {
 	x, weight := normal("x", 1, 1, benchTokens, benchDim), normal("weight", 2, benchDim)
 	y, dy := normal("y", 3, 1, benchTokens, benchDim), normal("dy", 4, 1, benchTokens, benchDim)
 	outs := []int{768, 128, 128, 128, 128, 128, 128, 64}
-	linears, weightGrad := ops.LinearsOp{}, ops.LinearsWeightGradOp{In: benchDim}
+	linears := ops.LinearsOp{}
 	linears.Bias[len(outs)-1] = true
 	bias := normal("bias", 5, outs[len(outs)-1])
 	axes := ops.Axes{benchDim}
 	var ws, dys, dxs []array
-	var forward, inputs, weights []call
+	var forward, gradients []call
 	for i, out := range outs {
 		w, d := normal("w", uint64(10+i), out, benchDim), normal("dy", uint64(30+i), 1, benchTokens, out)
 		ws, dys, dxs = append(ws, w), append(dys, d), append(dxs, normal("dx", uint64(50+i), 1, benchTokens, benchDim))
-		weightGrad.Out[i] = out
 		one := []array{x, w}
 		if linears.Bias[i] {
 			one = append(one, bias)
 		}
 		forward = append(forward, call{ops.LinearOp{}, one})
-		inputs = append(inputs, call{ops.LinearInputGradOp{Axes: axes}, []array{d, w}})
-		weights = append(weights, call{ops.LinearWeightGradOp{Out: out, In: benchDim}, []array{x, d}})
+		gradients = append(gradients, call{ops.LinearInputGradOp{Axes: axes}, []array{d, w}}, call{ops.LinearWeightGradOp{Out: out, In: benchDim}, []array{x, d}})
 	}
 	b.Run("linears", func(b *testing.B) {
 		benchmarkFused(b, call{linears, append(append([]array{x}, ws...), bias)}, forward...)
 	})
-	b.Run("input gradient of linears", func(b *testing.B) {
-		benchmarkFused(b, call{ops.LinearsInputGradOp{Axes: axes}, append(slices.Clone(dys), ws...)}, append(inputs, call{ops.AddOp{}, dxs})...)
-	})
-	b.Run("weight gradient of linears", func(b *testing.B) {
-		benchmarkFused(b, call{weightGrad, append([]array{x}, dys...)}, weights...)
+	b.Run("gradient of linears", func(b *testing.B) {
+		benchmarkFused(b, call{ops.LinearsGradOp{In: benchDim}, slices.Concat([]array{x}, dys, ws)}, append(gradients, call{ops.AddOp{}, dxs})...)
 	})
 	w1, h := normal("w", 7, 4*benchDim, benchDim), normal("h", 8, 1, benchTokens, 4*benchDim)
 	b.Run("linear with silu", func(b *testing.B) {
 		benchmarkFused(b, call{ops.LinearSiLUOp{}, []array{x, w1}}, call{ops.LinearOp{}, []array{x, w1}}, call{ops.SiLUOp{}, []array{h}})
 	})
-	b.Run("add with rms norm", func(b *testing.B) {
-		benchmarkFused(b, call{ops.AddRMSNormOp{Eps: 1e-6}, []array{x, y, weight}},
-			call{ops.AddOp{}, []array{x, y}}, call{ops.RMSNormOp{Eps: 1e-6}, []array{x, weight}})
+	b.Run("linear with add", func(b *testing.B) {
+		w := normal("w", 9, benchDim, benchDim)
+		benchmarkFused(b, call{ops.LinearAddOp{}, []array{x, w, y}}, call{ops.LinearOp{}, []array{x, w}}, call{ops.AddOp{}, []array{x, y}})
 	})
 	b.Run("gradient of rms norm with add", func(b *testing.B) {
 		benchmarkFused(b, call{ops.RMSNormGradAddOp{Eps: 1e-6}, []array{x, weight, dy, y}},

@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,7 +20,8 @@ type fusedCase struct {
 	spec     ops.Spec
 	inputs   []array
 	separate func(run runSpec) []array // what the several compute
-	want     *ref.Tensor               // the oracle's result, where the bits are not those of separate; else nil
+	// wantFirst is the oracle's first output, where its bits are not those of separate; else nil.
+	wantFirst *ref.Tensor
 }
 
 // runSpec runs a Spec and returns its outputs.
@@ -44,8 +46,8 @@ func TestFusedMatchSeparate(t *testing.T) {
 				require.Len(t, first, len(separate))
 				for i, a := range separate {
 					require.Equal(t, a.Shape, first[i].Shape)
-					if c.want != nil {
-						testutil.Within(t, c.name, first[i].Floats, c.want.Data, tolerance(dt))
+					if i == 0 && c.wantFirst != nil {
+						testutil.Within(t, c.name, first[i].Floats, c.wantFirst.Data, tolerance(dt))
 					} else {
 						require.Equal(t, a.Floats, first[i].Floats, "output %d", i)
 					}
@@ -64,34 +66,37 @@ func operandsOf(dt tensor.Dtype, inputs []array) (list []ops.Operand) {
 
 func linearsCases() (list []fusedCase) {
 	type layer struct {
-		out, heads int
-		bias       bool
+		out, heads   int
+		bias, turned bool
 	}
 	var twelve []layer
 	for i := range ops.MaxLinears {
 		twelve = append(twelve, layer{out: i + 1, bias: i%2 == 0})
 	}
+	rope := ops.RoPEOp{Base: 100, Start: 3}
+	back := rope
+	back.Inverse = true
 	for _, c := range []struct {
 		lead, axes []int // of x
 		layers     []layer
 	}{
 		{[]int{1}, []int{1}, []layer{{out: 1}}},
 		{[]int{7}, []int{13}, []layer{{out: 3, bias: true}, {out: 1}, {out: 17, bias: true}}},
-		{[]int{2, 3}, []int{4, 6}, []layer{{10, 5, false}, {24, 0, true}, {65, 13, true}}},
+		{[]int{2, 3}, []int{4, 6}, []layer{{10, 5, false, true}, {24, 0, true, false}, {26, 13, true, true}, {2, 1, false, false}}},
 		{[]int{1, 65}, []int{17}, twelve},
-		{[]int{2, 150}, []int{33}, []layer{{130, 2, false}, {3, 0, true}, {64, 1, false}}},
-		{[]int{1, 3}, []int{600}, []layer{{600, 0, false}, {65, 5, false}}},
+		{[]int{2, 150}, []int{33}, []layer{{130, 2, false, false}, {3, 0, true, false}, {64, 1, false, true}}},
+		{[]int{1, 3}, []int{600}, []layer{{600, 0, false, false}, {65, 5, false, false}}},
 	} {
 		x := normal("x", 1, append(append([]int{}, c.lead...), c.axes...)...)
 		in := tensor.Shape(c.axes).TotalSize()
 		rows := len(x.Floats) / in
-		linears := ops.LinearsOp{}
-		inputGrad, weightGrad := ops.LinearsInputGradOp{}, ops.LinearsWeightGradOp{In: in}
-		copy(inputGrad.Axes[:], c.axes)
+		linears, grad := ops.LinearsOp{RoPE: rope}, ops.LinearsGradOp{In: in, RoPE: back}
+		var axes ops.Axes
+		copy(axes[:], c.axes)
 		var ws, biases, dys []array
 		dx := ref.New(rows, in)
 		for i, l := range c.layers {
-			linears.Heads[i], inputGrad.Heads[i], weightGrad.Out[i], linears.Bias[i] = l.heads, l.heads, l.out, l.bias
+			linears.Heads[i], linears.Bias[i], linears.Turned[i], grad.Turned[i] = l.heads, l.bias, l.turned, l.turned
 			tail := []int{l.out}
 			if l.heads > 0 {
 				tail = []int{l.heads, l.out / l.heads}
@@ -102,15 +107,12 @@ func linearsCases() (list []fusedCase) {
 			if l.bias {
 				biases = append(biases, normal("bias", seed+2, l.out))
 			}
-			d, _, _ := ref.LinearGrad(x.Tensor().Reshape(rows, in), ws[i].Tensor(), dys[i].Tensor().Reshape(rows, l.out))
-			dx = ref.Add(dx, d)
-		}
-		of := func(first array, more ...[]array) []array {
-			all := []array{first}
-			for _, m := range more {
-				all = append(all, m...)
+			dy := dys[i].Tensor()
+			if l.turned {
+				dy = ref.RoPEGrad(dy, rope.Base, rope.Start)
 			}
-			return all
+			d, _, _ := ref.LinearGrad(x.Tensor().Reshape(rows, in), ws[i].Tensor(), dy.Reshape(rows, l.out))
+			dx = ref.Add(dx, d)
 		}
 		inputsOf := func(i int) []array { // of layer i alone
 			one, bias := []array{x, ws[i]}, 0
@@ -124,35 +126,52 @@ func linearsCases() (list []fusedCase) {
 			}
 			return one
 		}
+		// gradients returns those of the layers one by one: dx of each, if it is wanted, and dw of each.
+		gradients := func(run runSpec, wantX bool) (dxs, dws []array) {
+			for i, l := range c.layers {
+				dy := dys[i]
+				if l.turned {
+					dy = run(back, dy)[0]
+				}
+				dws = append(dws, run(ops.LinearWeightGradOp{Out: l.out, In: in}, x, dy)...)
+				if wantX {
+					dxs = append(dxs, run(ops.LinearInputGradOp{Heads: l.heads, Axes: axes}, dy, ws[i])...)
+				}
+			}
+			return dxs, dws
+		}
 		name := fmt.Sprint(x.Shape, c.layers)
+		weights := grad
+		weights.WeightsOnly = true
 		list = append(list,
-			fusedCase{name: "linears " + name, spec: linears, inputs: of(x, ws, biases), separate: func(run runSpec) (ys []array) {
+			fusedCase{name: "linears " + name, spec: linears, inputs: slices.Concat([]array{x}, ws, biases), separate: func(run runSpec) (ys []array) {
 				for i, l := range c.layers {
 					y := run(ops.LinearOp{Heads: l.heads}, inputsOf(i)...)[0]
+					if l.turned {
+						y = run(rope, y)[0]
+					}
 					ys = append(ys, y)
 				}
 				return ys
 			}},
-			fusedCase{name: "input gradient " + name, spec: inputGrad, inputs: of(dys[0], dys[1:], ws), want: dx, separate: func(run runSpec) []array {
-				var dxs []array
-				for i, l := range c.layers {
-					dxs = append(dxs, run(ops.LinearInputGradOp{Heads: l.heads, Axes: inputGrad.Axes}, dys[i], ws[i])...)
-				}
-				return run(ops.AddOp{}, dxs...)
+			fusedCase{name: "gradient " + name, spec: grad, inputs: slices.Concat([]array{x}, dys, ws), wantFirst: dx, separate: func(run runSpec) []array {
+				dxs, dws := gradients(run, true)
+				return append(run(ops.AddOp{}, dxs...), dws...)
 			}},
-			fusedCase{name: "weight gradient " + name, spec: weightGrad, inputs: of(x, dys), separate: func(run runSpec) (dws []array) {
-				for i, l := range c.layers {
-					dws = append(dws, run(ops.LinearWeightGradOp{Out: l.out, In: in}, x, dys[i])...)
-				}
+			fusedCase{name: "gradient of weights " + name, spec: weights, inputs: slices.Concat([]array{x}, dys), separate: func(run runSpec) []array {
+				_, dws := gradients(run, false)
 				return dws
 			}},
 		)
 		for i, l := range c.layers[:min(3, len(c.layers))] {
-			one := inputsOf(i)
+			one, residual := inputsOf(i), normal("residual", 50, dys[i].Shape...)
 			list = append(list, fusedCase{name: fmt.Sprint("linear with silu ", x.Shape, l), spec: ops.LinearSiLUOp{Heads: l.heads}, inputs: one,
 				separate: func(run runSpec) []array {
 					h := run(ops.LinearOp{Heads: l.heads}, one...)[0]
 					return []array{run(ops.SiLUOp{}, h)[0], h}
+				}}, fusedCase{name: fmt.Sprint("linear with add ", x.Shape, l), spec: ops.LinearAddOp{Heads: l.heads}, inputs: append(slices.Clip(one), residual),
+				separate: func(run runSpec) []array {
+					return run(ops.AddOp{}, residual, run(ops.LinearOp{Heads: l.heads}, one...)[0])
 				}})
 		}
 	}
@@ -164,11 +183,6 @@ func fusedRowCases() (list []fusedCase) {
 		x, y, residual := normal("x", 1, shape...), normal("y", 2, shape...), normal("residual", 3, shape...)
 		weight := normal("weight", 4, shape[len(shape)-1])
 		list = append(list,
-			fusedCase{name: fmt.Sprint("add with rms norm", " ", shape), spec: ops.AddRMSNormOp{Eps: 0.3}, inputs: []array{x, y, weight},
-				separate: func(run runSpec) []array {
-					sum := run(ops.AddOp{}, x, y)[0]
-					return []array{sum, run(ops.RMSNormOp{Eps: 0.3}, sum, weight)[0]}
-				}},
 			fusedCase{name: fmt.Sprint("gradient of rms norm with add", " ", shape), spec: ops.RMSNormGradAddOp{Eps: 0.3}, inputs: []array{x, weight, y, residual},
 				separate: func(run runSpec) []array {
 					d := run(ops.RMSNormGradOp{Eps: 0.3}, x, weight, y)
@@ -191,7 +205,7 @@ func TestFusedErrors(t *testing.T) {
 	x, w, v := f(2, 3, 5), f(4, 5), f(6, 5)
 	type counts = [ops.MaxLinears]int
 	type flags = [ops.MaxLinears]bool
-	axes := ops.Axes{5}
+	rope := ops.RoPEOp{Base: 10}
 	many := []*G.Node{x}
 	for range ops.MaxLinears + 1 {
 		many = append(many, w)
@@ -211,22 +225,23 @@ func TestFusedErrors(t *testing.T) {
 		{ops.LinearsOp{Heads: counts{0, 4}}, []*G.Node{x, w, v}, "linears: layer 1: heads 4 do not divide the 6 outputs"},
 		{ops.LinearsOp{Bias: flags{1: true}}, []*G.Node{x, w, v, f(4)}, "linears: layer 1: bias has shape (4), want (6)"},
 		{ops.LinearsOp{}, []*G.Node{x, w, of(tensor.Float32, 6, 5)}, "linears: layer 1: w is float32"},
-		{ops.LinearsInputGradOp{Axes: axes}, []*G.Node{f(2, 4)}, "input gradient of linears: 1 inputs, want two for each layer"},
-		{ops.LinearsInputGradOp{Axes: axes}, nil, "input gradient of linears: 0 layers, want 1 to 12"},
-		{ops.LinearsInputGradOp{Axes: axes, Heads: counts{1: 2}}, []*G.Node{f(2, 4), w}, "input gradient of linears: heads [0 2 0"},
-		{ops.LinearsInputGradOp{Axes: axes}, []*G.Node{f(2, 4), f(2, 7), w, v}, "layer 1: end of dy has shape (7), want (6)"},
-		{ops.LinearsInputGradOp{Axes: axes}, []*G.Node{f(2, 4), f(3, 6), w, v}, "layer 1: dx would be float64 (3, 5), that of layer 0 is float64 (2, 5)"},
-		{ops.LinearsInputGradOp{Axes: axes}, []*G.Node{f(2, 4), of(tensor.Float32, 2, 4), w, of(tensor.Float32, 4, 5)}, "layer 1: dx would be float32"},
-		{ops.LinearsInputGradOp{Axes: ops.Axes{6}}, []*G.Node{f(2, 4), w}, "layer 0: axes (6) of x do not have the product 5"},
-		{ops.LinearsWeightGradOp{In: 5}, []*G.Node{x}, "weight gradient of linears: 0 layers, want 1 to 12"},
-		{ops.LinearsWeightGradOp{In: 5, Out: counts{4, 6}}, []*G.Node{x, f(2, 3, 4)}, "weight gradient of linears: outputs [4 6"},
-		{ops.LinearsWeightGradOp{In: 5, Out: counts{4, 6}}, []*G.Node{x, f(2, 3, 4), f(2, 3, 5)}, "layer 1: x (2, 3, 5) and dy (2, 3, 5) are not rows"},
+		{ops.LinearsOp{Turned: flags{2: true}}, []*G.Node{x, w, v}, "linears: 3 inputs are those of 2 layers"},
+		{ops.LinearsOp{Turned: flags{true}, RoPE: rope}, []*G.Node{x, w, v}, "linears: layer 0: rope: x has rank 3"},
+		{ops.LinearsOp{Turned: flags{true}, Heads: counts{1}}, []*G.Node{x, w, v}, "linears: layer 0: rope: base is 0"},
+		{ops.LinearsOp{Turned: flags{true, true}, RoPE: rope, Heads: counts{1, 1}}, []*G.Node{x, w, v}, "layer 1: heads of 6 are turned, those of another layer have 4"},
+		{ops.LinearsGradOp{In: 5}, []*G.Node{x, f(2, 3, 4)}, "gradient of linears: 2 inputs, want x and as many w as dy"},
+		{ops.LinearsGradOp{In: 5}, []*G.Node{x}, "gradient of linears: 0 layers, want 1 to 12"},
+		{ops.LinearsGradOp{In: 5, Turned: flags{1: true}}, []*G.Node{x, f(2, 3, 4), w}, "gradient of linears: turned [false true false"},
+		{ops.LinearsGradOp{In: 7}, []*G.Node{x, f(2, 3, 4), w}, "x (2, 3, 5) is not rows of 7 inputs"},
+		{ops.LinearsGradOp{In: 5}, []*G.Node{x, f(2, 3, 4), f(2, 3, 6), w, w}, "w 1 has shape (4, 5), want (6, 5)"},
+		{ops.LinearsGradOp{In: 5}, []*G.Node{x, f(2, 3, 4), of(tensor.Float32, 4, 5)}, "w 0 is float32"},
+		{ops.LinearsGradOp{In: 5, WeightsOnly: true}, []*G.Node{x, f(2, 3, 4), f(7)}, "layer 1: x (2, 3, 5) and dy (7) are not rows"},
+		{ops.LinearsGradOp{In: 5, Turned: flags{true}, RoPE: rope}, []*G.Node{x, f(2, 3, 4), w}, "layer 0: rope: x has rank 3"},
+		{ops.LinearAddOp{}, []*G.Node{x, w}, "linear with add: 2 inputs, want 3"},
+		{ops.LinearAddOp{}, []*G.Node{x, w, f(2, 3, 6)}, "linear with add: residual has shape (2, 3, 6), want (2, 3, 4)"},
+		{ops.LinearAddOp{}, []*G.Node{x, w, f(4), of(tensor.Float32, 2, 3, 4)}, "linear with add: residual is float32"},
 		{ops.LinearSiLUOp{Heads: 3}, []*G.Node{x, w}, "linear with silu: heads 3 do not divide"},
 		{ops.LinearSiLUOp{}, []*G.Node{x, f(4, 7)}, "linear with silu: x (2, 3, 5) has no trailing axes"},
-		{ops.AddRMSNormOp{Eps: 1}, []*G.Node{x, f(2, 3, 4), f(5)}, "add with rms norm: y has shape (2, 3, 4), want (2, 3, 5)"},
-		{ops.AddRMSNormOp{Eps: 1}, []*G.Node{x, f(2, 3, 5), f(4)}, "add with rms norm: weight has shape (4), want (5)"},
-		{ops.AddRMSNormOp{}, []*G.Node{x, f(2, 3, 5), f(5)}, "add with rms norm: eps is 0"},
-		{ops.AddRMSNormOp{Eps: 1}, []*G.Node{x, f(5)}, "add with rms norm: 2 inputs, want 3"},
 		{ops.RMSNormGradAddOp{Eps: 1}, []*G.Node{x, f(5), f(2, 3, 5), f(2, 5)}, "with add: residual has shape (2, 5), want (2, 3, 5)"},
 		{ops.RMSNormGradAddOp{Eps: 1}, []*G.Node{x, f(5), f(2, 5), f(2, 3, 5)}, "with add: dy has shape (2, 5), want (2, 3, 5)"},
 		{ops.RMSNormGradAddOp{}, []*G.Node{x, f(5), f(2, 3, 5), f(2, 3, 5)}, "with add: eps is 0"},

@@ -212,7 +212,10 @@ func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec.
 func (LinearInputGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	return LinearsInputGradOp{}.Bind(k, in, out)
+	dy, w := in[0], in[1]
+	rows, size := dy.Elements()/w.Shape[0], w.Shape[0]
+	bindProducts(k, dy, cpu.Product{M: rows, N: w.Shape[1], Terms: []cpu.Term{{K: size, A: dy.Buf, B: w.Buf}}, C: out[0].Buf})
+	return nil
 }
 
 // LinearWeightGradOp is the Spec of the gradient of Linear by w: x, dy -> dw [out,in] = dyᵀ·x, with x and dy seen as
@@ -241,8 +244,9 @@ func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 // Bind implements Spec.
-func (op LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	return LinearsWeightGradOp{Out: [MaxLinears]int{op.Out}, In: op.In}.Bind(k, in, out)
+func (LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	bindProducts(k, in[0], weightProduct(in[0], in[1], out[0]))
+	return nil
 }
 
 // LinearBiasGradOp is the Spec of the gradient of Linear by the bias: dy -> db [out], the sum of dy's rows.

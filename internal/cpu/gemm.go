@@ -25,6 +25,7 @@ type Product struct {
 	TransA, TransB bool
 	Terms          []Term // at least one
 	Bias, C        *Buf
+	Residual       *Buf // if not nil: is added to C at the end, of C's shape
 	SiLU           *Buf // if not nil: is set to silu(C), of C's shape
 }
 
@@ -152,6 +153,12 @@ func multiplyBlock[T Float](l level, b block, panel int, packedA, packedB []T) {
 				tile(l, b.m, min(panel, b.n-q), depth, x, ars, 1, packedB[q*depth:], panel, C[q:], b.N, sq, stride)
 			}
 			sum, stride = C, b.N
+		}
+	}
+	if b.Residual != nil {
+		r := Slice[T](b.Residual)[b.i*b.N+b.j:]
+		for at := 0; at < b.m*b.N; at += b.N {
+			addAt(l, C[at:at+b.n], C[at:at+b.n], r[at:at+b.n])
 		}
 	}
 	if b.SiLU != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // TestProducts holds products of one phase to each of them alone, and those of several terms to loops: any sizes, with and
-// without bias and SiLU, all layouts.
+// without bias, residual and SiLU, all layouts.
 func TestProducts(t *testing.T) {
 	type size struct {
 		m, n int
@@ -27,8 +27,8 @@ func TestProducts(t *testing.T) {
 					var list32, list64 []Product
 					for i, s := range sizes {
 						p := Product{M: s.m, N: s.n, TransA: q&1 != 0, TransB: q&2 != 0}
-						list32 = append(list32, withOperands[float32](p, s.ks, i%2 == 0, i%3 == 0))
-						list64 = append(list64, withOperands[float64](p, s.ks, i%2 == 1, i%3 == 1))
+						list32 = append(list32, withOperands[float32](p, s.ks, i%2 == 0, i%4 < 2, i%3 == 0))
+						list64 = append(list64, withOperands[float64](p, s.ks, i%2 == 1, i%4 > 1, i%3 == 1))
 					}
 					testProducts[float32](t, l, list32)
 					testProducts[float64](t, l, list64)
@@ -38,13 +38,16 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// withOperands gives p terms of the given K, and a bias and a SiLU where they are wanted.
-func withOperands[T Float](p Product, ks []int, bias, silu bool) Product {
+// withOperands gives p terms of the given K, and a bias, a residual and a SiLU where they are wanted.
+func withOperands[T Float](p Product, ks []int, bias, residual, silu bool) Product {
 	for _, k := range ks {
 		p.Terms = append(p.Terms, Term{k, NewBuf(random[T](p.M * k)), NewBuf(random[T](k * p.N))})
 	}
 	if bias {
 		p.Bias = NewBuf(random[T](p.N))
+	}
+	if residual {
+		p.Residual = NewBuf(random[T](p.M * p.N))
 	}
 	if silu {
 		p.SiLU = new(Buf)
@@ -91,6 +94,9 @@ func testProducts[T Float](t *testing.T, l level, list []Product) {
 			var k Kernel
 			gemm[T](l, &k, GemmShape{p.M, p.N, p.Terms[0].K, p.TransA, p.TransB}, p.Terms[0].A, p.Terms[0].B, p.Bias, NewBuf(c))
 			run(t, &k, 1)
+			if p.Residual != nil {
+				addAt(l, c, c, Slice[T](p.Residual))
+			}
 			if !slices.Equal(got, c) {
 				t.Fatalf("product %d: not the bits that it has alone", i)
 			}
@@ -118,6 +124,11 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 			want[x] = float64(Slice[T](p.Bias)[x%p.N])
 		}
 	}
+	if p.Residual != nil {
+		for x := range want {
+			want[x] += float64(Slice[T](p.Residual)[x])
+		}
+	}
 	for _, term := range p.Terms {
 		tol += float64(term.K)
 		a, b := Slice[T](term.A), Slice[T](term.B)
@@ -140,7 +151,7 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 
 // TestProductsAllocateNothing: nor does a run of any kernel, once warm.
 func TestProductsAllocateNothing(t *testing.T) {
-	p := withOperands[float32](Product{M: 70, N: 70, TransA: true}, []int{65, 3}, true, true)
+	p := withOperands[float32](Product{M: 70, N: 70, TransA: true}, []int{65, 3}, true, true, true)
 	p.C, p.SiLU = NewBuf(make([]float32, 70*70)), NewBuf(make([]float32, 70*70))
 	var k Kernel
 	Products[float32](&k, p, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)), NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})

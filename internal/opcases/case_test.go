@@ -17,7 +17,7 @@ import (
 // which no constructor makes, are held to those that they replace: see package ops, fused_test.go.
 func TestEveryOpHasCases(t *testing.T) {
 	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true}, map[string]bool{}
-	for _, fused := range []string{"AddRMSNormOp", "RMSNormGradAddOp", "LinearsOp", "LinearsInputGradOp", "LinearsWeightGradOp", "LinearSiLUOp"} {
+	for _, fused := range []string{"LinearAddOp", "LinearSiLUOp", "LinearsOp", "LinearsGradOp", "RMSNormGradAddOp"} {
 		called[fused] = true
 	}
 	for _, c := range All() {
