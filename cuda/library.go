@@ -17,7 +17,7 @@ type ltLibrary struct {
 	lib *cublaslt.Library
 
 	mu    sync.Mutex
-	plans map[cublaslt.Matmul]*ltPlan
+	plans map[cublaslt.Matmul]*cublaslt.Plan
 }
 
 // openLibrary returns cuBLASLt, or nil where it is not there: then products run by our kernel, and the reason is logged once.
@@ -33,7 +33,7 @@ func openLibrary(d *driver.Device) (*ltLibrary, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ltLibrary{lib: lib, plans: map[cublaslt.Matmul]*ltPlan{}}, nil
+	return &ltLibrary{lib: lib, plans: map[cublaslt.Matmul]*cublaslt.Plan{}}, nil
 }
 
 // version names the library, as in "cublaslt 13.1.0".
@@ -53,11 +53,10 @@ func (l *ltLibrary) Prepare(p kernels.Product, bias, tf32 bool) (kernels.Prepare
 	if ready := l.plans[want]; ready != nil {
 		return ready, nil
 	}
-	plan, err := l.lib.Prepare(want)
+	ready, err := l.lib.Prepare(want)
 	if err != nil {
 		return nil, err
 	}
-	ready := &ltPlan{plan: plan}
 	l.plans[want] = ready
 	return ready, nil
 }
@@ -68,27 +67,8 @@ func (l *ltLibrary) Close() error {
 	defer l.mu.Unlock()
 	var errs []error
 	for m, p := range l.plans {
-		errs = append(errs, p.plan.Close())
+		errs = append(errs, p.Close())
 		delete(l.plans, m)
 	}
 	return errors.Join(append(errs, l.lib.Close())...)
-}
-
-// ltPlan is a plan that several machines may use at once.
-type ltPlan struct {
-	mu   sync.Mutex
-	plan *cublaslt.Plan
-}
-
-// WorkBytes implements kernels.PreparedProduct.
-func (p *ltPlan) WorkBytes() int64 { return int64(p.plan.WorkBytes()) }
-
-// Run implements kernels.PreparedProduct.
-func (p *ltPlan) Run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work kernels.Ptr) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.plan.WorkBytes() == 0 {
-		work = 0
-	}
-	return p.plan.Run(s, l, a, b, bias, c, work)
 }

@@ -69,7 +69,7 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 	start := binary.LittleEndian.AppendUint32(nil, poison)
 	start = bytes.Repeat(start, (int(nc)*out.Bytes()+3)/4)[:int(nc)*out.Bytes()]
 	pa, pb, pbias := g.place(t, bytesA, skew), g.place(t, bytesB, skew), g.place(t, bytesBias, skew)
-	pc, work := g.place(t, start, skew), g.place(t, bytes.Repeat([]byte{0x7f, 0xed}, (p.WorkBytes()+1)/2), 0)
+	pc, work := g.place(t, start, skew), g.place(t, bytes.Repeat([]byte{0x7f, 0xed}, int(p.WorkBytes()+1)/2), 0)
 	at := pbias.ptr
 	if !m.Bias {
 		at, bias = 0, nil
@@ -231,7 +231,7 @@ func TestRepeatable(t *testing.T) {
 		}
 		_, _, nc := sizes(m)
 		c := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()), 0)
-		work := [2]*array{g.place(t, make([]byte, p.WorkBytes()), 0), g.place(t, make([]byte, p.WorkBytes()), 0)}
+		work := [2]*array{g.place(t, make([]byte, int(p.WorkBytes())), 0), g.place(t, make([]byte, int(p.WorkBytes())), 0)}
 		rest := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()), 0)
 		var first []byte
 		for i := range 12 {
@@ -265,7 +265,7 @@ func TestRunAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { check(t, p.Close()) }()
-	a, work := g.place(t, make([]byte, 8192), 0), g.place(t, make([]byte, p.WorkBytes()), 0)
+	a, work := g.place(t, make([]byte, 8192), 0), g.place(t, make([]byte, int(p.WorkBytes())), 0)
 	op, i := &driver.Launched{Op: "linear"}, driver.DevicePtr(0)
 	n := testing.AllocsPerRun(100, func() {
 		i ^= 16

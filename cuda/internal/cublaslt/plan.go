@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -15,8 +16,9 @@ const maxCandidates = 8
 // workAlign is what the library wants work memory to be aligned to, in bytes.
 const workAlign = 256
 
-// Plan is a product ready to be run many times. It belongs to one goroutine at a time.
+// Plan is a product ready to be run many times, by several goroutines.
 type Plan struct {
+	mu      sync.Mutex
 	l       *Library
 	m       Matmul // with all defaults filled in
 	x       *product
@@ -144,12 +146,14 @@ func (l *Library) set(h uintptr, a attribute, value uint64) Status {
 
 // WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none: many need 4. What is in it
 // does not matter. Products that may run at the same time, in two streams, must not share it.
-func (p *Plan) WorkBytes() int { return int(p.x.workBytes) }
+func (p *Plan) WorkBytes() int64 { return int64(p.x.workBytes) }
 
 // Run enqueues the product in s as op, the name for errors. It allocates nothing and may be captured. Addresses are aligned
-// as Matmul.Align says, and work to 256 bytes; bias is 0 if there is none, and so is work if it needs no bytes. c is written,
+// as Matmul.Align says, and work to 256 bytes; bias is 0 if there is none, and work is not used if it needs no bytes. c is written,
 // not read, and lies apart from the rest.
 func (p *Plan) Run(s *driver.Stream, op *driver.Launched, a, b, bias, c, work driver.DevicePtr) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.closed || p.l.closed.Load() {
 		return errClosed
 	}
@@ -171,7 +175,10 @@ func (p *Plan) place(a, b, bias, c, work driver.DevicePtr) error {
 	if p.x.workBytes > 0 && (work == 0 || work%workAlign != 0) {
 		return fmt.Errorf("cublaslt: %v: %d bytes of work memory at %#x, want a multiple of %d", p.m, p.x.workBytes, work, workAlign)
 	}
-	p.x.a, p.x.b, p.x.c, p.x.work = uintptr(b), uintptr(a), uintptr(c), uintptr(work) // see columnMajor
+	p.x.a, p.x.b, p.x.c, p.x.work = uintptr(b), uintptr(a), uintptr(c), 0 // see columnMajor
+	if p.x.workBytes > 0 {
+		p.x.work = uintptr(work)
+	}
 	if p.m.Bias && *p.bias != uint64(bias) {
 		*p.bias = uint64(bias)
 		if s := p.l.calls.set(p.x.desc, descBiasPointer, unsafe.Pointer(p.bias)); s != Success {

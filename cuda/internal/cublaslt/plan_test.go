@@ -223,7 +223,7 @@ func TestPreferences(t *testing.T) {
 		if x.m.Bias && (desc.values[descBiasType] != uint64(x.out) || desc.values[descBiasPointer] != x.align) {
 			t.Errorf("%v: bias %v", x.m, desc.values)
 		}
-		if p.x.algo[0] != x.algo || p.WorkBytes() != x.work {
+		if p.x.algo[0] != x.algo || p.WorkBytes() != int64(x.work) {
 			t.Errorf("%v: algorithm %d with %d bytes", x.m, p.x.algo[0], p.WorkBytes())
 		}
 		if err := p.Close(); err != nil {

@@ -60,7 +60,7 @@ type Plan struct {
 // WorkBytes returns the bytes of work memory.
 func (p *Plan) WorkBytes() int64 { return p.work + p.scratch }
 
-// Addresses returns where arrays lie, of which the operands number n: all at null.
+// Addresses returns room for the addresses of an op with n operands: null.
 func (p *Plan) Addresses(n int) Addresses { return make(Addresses, firstOperand+n) }
 
 // Set notes where work memory and the operands of cells lie, inputs before outputs, and reports whether something has moved.
@@ -94,6 +94,9 @@ type Builder struct {
 // NewBuilder returns a builder for the operands of a site. Products run by a library where it is not nil.
 func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := &Builder{GPU: gpu, Library: library, TF32: s.Policy.TF32}
+	if n := firstOperand + len(s.In) + len(s.Out); n > mostArrays {
+		b.Fail(graph.Refuse(graph.ReasonLength, "%d operands, want at most %d", n-firstOperand, mostArrays-firstOperand))
+	}
 	place := firstOperand
 	for _, list := range []struct {
 		from []ops.Operand
@@ -136,7 +139,7 @@ func (b *Builder) Work(bytes int64) Ref {
 	return r
 }
 
-// Scratch takes bytes of work memory that the next product or reduction uses and nothing after it.
+// Scratch takes bytes of work memory that the next product uses and nothing after it.
 func (b *Builder) Scratch(bytes int64) Ref {
 	b.plan.scratch = max(b.plan.scratch, bytes)
 	b.fits()

@@ -55,17 +55,18 @@ func TestPackedAddresses(t *testing.T) {
 
 // TestEncodedRelocation: what stands in an argument may be made from an address.
 func TestEncodedRelocation(t *testing.T) {
+	x := kernels.NewBuilder(h200, nil, siteOf([]arg{argOf(tensor.Float32, 0, 1)}, nil)).In[0].Ref
 	packed := kernels.Pack(&struct {
 		x   int64
 		tma [2]int64
 	}{x: 1})
-	packed.Relocations = append(packed.Relocations, kernels.Relocation{Offset: 8, Ref: kernels.At(0x500), Encode: func(to []byte, at kernels.Ptr) error {
+	packed.Relocations = append(packed.Relocations, kernels.Relocation{Offset: 8, Ref: x, Encode: func(to []byte, at kernels.Ptr) error {
 		copy(to, "tensor map of")
 		to[13] = byte(at >> 8)
 		return nil
 	}})
 	to := packed.Copy()
-	require.NoError(t, packed.Place(to, kernels.Addresses{0}))
+	require.NoError(t, packed.Place(to, kernels.Addresses{0, 0, 0, 0x500}))
 	require.Equal(t, "tensor map of\x05", string(to[8:22]))
 }
 
@@ -78,7 +79,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: typ, Out: typ, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
-				plans = append(plans, planProduct(t, p, 0, 0, 0, 0))
+				plans = append(plans, planProduct(t, p, true))
 			}
 		}
 		for _, x := range opSites(dtypes[typ]) {
@@ -231,6 +232,11 @@ func TestUnsupported(t *testing.T) {
 		if !errors.As(err, &u) || u.Reason != x.reason {
 			t.Errorf("%s: error %v, want a refusal for its %v", name, err, x.reason)
 		}
+	}
+	step := graph.Site{Spec: ops.AdamWOp{}, In: make([]ops.Operand, 1<<16), Out: make([]ops.Operand, 1)}
+	_, err := planOf(h200, "", step.Spec, step)
+	if u := (*graph.Unsupported)(nil); !errors.As(err, &u) || u.Reason != graph.ReasonLength {
+		t.Errorf("2^16 operands: %v", err)
 	}
 	for name, p := range map[string]kernels.Product{
 		"result":        {Type: kernels.BF16, Out: kernels.F16, M: 1, N: 1, K: 1},

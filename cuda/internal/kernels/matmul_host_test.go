@@ -49,12 +49,12 @@ func TestMatmulGridOnHost(t *testing.T) {
 	var first []byte
 	for _, grid := range []int{0, 1, 3, 16} {
 		y := dev.put(t, unwritten(2*batch*m*n))
-		plan := planProduct(t, op, x, x, 0, y)
+		plan := planProduct(t, op, false)
 		require.Len(t, plan.Steps, 1)
 		if grid > 0 {
 			plan.Steps[0].Grid.X = grid
 		}
-		bindPlan(t, plan, 0).run(t, dev, nil)
+		bindProduct(t, plan, 0, x, x, 0, y).run(t, dev, nil)
 		got := dev.get(t, y, 2*batch*m*n)
 		if first == nil {
 			first = got

@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // matmulCase holds the sizes of a product, and how its operands lie.
@@ -94,14 +95,29 @@ func (s storage) spread(l layout, values []float64) []byte {
 	return data
 }
 
-// planProduct builds a product by our own kernels, of matrices at addresses.
-func planProduct(t testing.TB, p kernels.Product, a, b, bias, c kernels.Ptr) *kernels.Plan {
+// planProduct builds a product of operands a, b, bias -> c by our own kernels.
+func planProduct(t testing.TB, p kernels.Product, bias bool) *kernels.Plan {
 	t.Helper()
-	to := kernels.NewBuilder(h200, nil, graph.Site{})
-	matmul.Multiply(to, p, kernels.At(a), kernels.At(b), kernels.At(bias), kernels.At(c))
+	o := arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1}}}
+	to := kernels.NewBuilder(h200, nil, siteOf([]arg{o, o, o}, []arg{o}))
+	add := to.In[2].Ref
+	if !bias {
+		add = 0
+	}
+	matmul.Multiply(to, p, to.In[0].Ref, to.In[1].Ref, add, to.Out[0].Ref)
 	plan, err := to.Plan()
 	require.NoError(t, err)
 	return plan
+}
+
+// bindProduct fills in the addresses of a, b, bias and c.
+func bindProduct(t testing.TB, plan *kernels.Plan, work kernels.Ptr, at ...kernels.Ptr) bound {
+	t.Helper()
+	var args []arg
+	for _, p := range at {
+		args = append(args, argOf(tensor.Float32, p, 1))
+	}
+	return bindPlan(t, plan, work, args...)
 }
 
 // compareMatmul compares a product with one in float64. The error is at most what sums in float32 may have and, where the
@@ -142,8 +158,8 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storag
 	var runs [][]byte
 	for range 2 {
 		y := start(unwritten(size), c.skew, out.Type)
-		plan := planProduct(t, op, x, w, pa, y)
-		bindPlan(t, plan, dev.put(t, unwritten(int(plan.WorkBytes())))).run(t, dev, nil)
+		plan := planProduct(t, op, bias)
+		bindProduct(t, plan, dev.put(t, unwritten(int(plan.WorkBytes()))), x, w, pa, y).run(t, dev, nil)
 		runs = append(runs, dev.get(t, y-kernels.Ptr(c.skew*out.Bytes()), size))
 	}
 	require.True(t, bytes.Equal(runs[0], runs[1]), "%s: two runs differ", what)

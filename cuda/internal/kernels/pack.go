@@ -18,23 +18,24 @@ type Ref uint64
 
 // The arrays of an op, as the numbers in a Ref: inputs and outputs come from firstOperand on, in their order.
 const (
-	fixed   = iota // a Ref in no array is an address that is known, or null
+	_       = iota // null
 	work           // the op's own work memory
 	scratch        // the work memory of its products, which they use one after the other
 	firstOperand
 )
 
-const offsetBits = 48
+// A Ref has the number of the array in its upper bits.
+const (
+	offsetBits = 48
+	mostArrays = 1 << (64 - offsetBits)
+)
 
 func refTo(array int, offset int64) Ref { return Ref(array)<<offsetBits | Ref(offset) }
-
-// At returns a Ref to an address.
-func At(p Ptr) Ref { return Ref(p) }
 
 // Plus returns the place bytes further.
 func (r Ref) Plus(bytes int64) Ref { return r + Ref(bytes) }
 
-// Addresses are the addresses of an op's arrays, by their numbers.
+// Addresses are the addresses of an op's arrays, by their numbers; that of null is 0.
 type Addresses []Ptr
 
 // Of returns the address of a place.

@@ -63,9 +63,9 @@ func TestProductTime(t *testing.T) {
 			{Type: kernels.BF16, Out: kernels.F32, M: out, N: in, K: tokens, TransA: true},
 		} {
 			tflops := func(seconds float64) float64 { return 2 * float64(p.M) * float64(p.N) * float64(p.K) / seconds / 1e12 }
-			plan := planProduct(t, p, at[0], at[1], 0, at[2])
+			plan := planProduct(t, p, false)
 			var calls []*driver.Call
-			for i, argument := range bindPlan(t, plan, at[3]).arguments {
+			for i, argument := range bindProduct(t, plan, at[3], at[0], at[1], 0, at[2]).arguments {
 				calls = append(calls, dev.call(t, &plan.Steps[i].Launch, argument))
 			}
 			own := median(func() {

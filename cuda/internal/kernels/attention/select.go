@@ -114,18 +114,17 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	if err != nil {
 		return err
 	}
-	width, err := a.onMatrixUnits()
-	if err != nil {
-		return err
-	}
 	if h := a.headsPerGroup(); h > matrixRows {
 		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, matrixRows)
 	}
 	cut := a.cut(p, tile{matrixRows, matrixKeys})
-	bytes := 2*width*(matrixRows+matrixKeys) + 4*(matrixRows*(matrixKeys+4)+a.listFloats(cut, matrixKeys))
-	if err := a.fits(bytes); err != nil {
+	shared := func(width int64) int64 {
+		return 2*width*(matrixRows+matrixKeys) + 4*(matrixRows*(matrixKeys+4)+a.listFloats(cut, matrixKeys))
+	}
+	width, err := a.onMatrixUnits(shared)
+	if err != nil {
 		return err
 	}
-	a.launch(a.matrixKernel("select_blocks", width), a.grid(cut), bytes, cut)
+	a.launch(a.matrixKernel("select_blocks", width), a.grid(cut), shared(width), cut)
 	return nil
 }

@@ -41,15 +41,19 @@ func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	return a, err
 }
 
-// onMatrixUnits is problem.onMatrixUnits for blocks that are cut into whole tiles. union is what the blocks that the queries of a
-// tile chose add to the shared memory of a kernel that owns rows.
-func (a selectedProblem) onMatrixUnits() (width, union int64, err error) {
-	if width, err = a.problem.onMatrixUnits(); err == nil && a.whole%matrixKeys != 0 {
-		err = graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, matrixKeys)
+// onMatrixUnits is problem.onMatrixUnits for blocks that are cut into whole tiles.
+func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
+	if a.whole%matrixKeys != 0 {
+		return 0, graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, matrixKeys)
 	}
+	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes() })
+}
+
+// unionBytes is what the blocks that the queries of a tile chose add to the shared memory of a kernel that owns rows.
+func (a selectedProblem) unionBytes() int64 {
 	queries := min(kernels.Pieces(a.wholeQueries(matrixRows), a.headsPerGroup())+1, matrixRows)
 	tiles := a.count() * kernels.Pieces(a.block, matrixKeys)
-	return width, 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(tiles+1, 4)), err
+	return 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(tiles+1, 4))
 }
 
 // count is the number of selection blocks of a group.
@@ -133,17 +137,13 @@ func selectedOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionOp) error
 	if err != nil {
 		return err
 	}
-	width, union, err := a.onMatrixUnits()
+	width, err := a.onMatrixUnits(matrixForwardBytes)
 	if err != nil {
-		return err
-	}
-	bytes := matrixForwardBytes(width) + union
-	if err := a.fits(bytes); err != nil {
 		return err
 	}
 	p := a.forwardParams()
 	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(matrixRows))
-	a.launch(a.matrixKernel("selected_forward", width), a.rowTiles(int64(p.count)), bytes, p)
+	a.launch(a.matrixKernel("selected_forward", width), a.rowTiles(int64(p.count)), matrixForwardBytes(width)+a.unionBytes(), p)
 	return nil
 }
 
@@ -153,16 +153,13 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 	if err != nil {
 		return err
 	}
-	width, union, err := a.onMatrixUnits()
+	width, err := a.onMatrixUnits(matrixBackwardBytes)
 	if err != nil {
-		return err
-	}
-	if err := a.fits(matrixBackwardBytes(width) + union); err != nil {
 		return err
 	}
 	p := a.beginGrad()
 	p.count = int32(a.wholeQueries(matrixRows))
-	a.launch(a.matrixKernel("selected_dq", width), a.rowTiles(int64(p.count)), matrixDQBytes(width)+union, p)
+	a.launch(a.matrixKernel("selected_dq", width), a.rowTiles(int64(p.count)), matrixDQBytes(width)+a.unionBytes(), p)
 	a.invert(p)
 	a.launch(a.matrixKernel("selected_dkv", width), a.items(p)*kernels.Pieces(a.block, matrixKeys), matrixDKVBytes(width), p)
 	a.reduce(p)

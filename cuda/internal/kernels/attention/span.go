@@ -94,17 +94,13 @@ func forwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	if err != nil {
 		return err
 	}
-	width, err := a.onMatrixUnits()
+	width, err := a.onMatrixUnits(matrixForwardBytes)
 	if err != nil {
-		return err
-	}
-	bytes := matrixForwardBytes(width)
-	if err := a.fits(bytes); err != nil {
 		return err
 	}
 	p := a.forwardParams()
 	p.span, p.count = a.span(), matrixRows
-	a.launch(a.matrixKernel("span_forward", width), a.rowTiles(matrixRows), bytes, p)
+	a.launch(a.matrixKernel("span_forward", width), a.rowTiles(matrixRows), matrixForwardBytes(width), p)
 	return nil
 }
 
@@ -114,11 +110,8 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	if err != nil {
 		return err
 	}
-	width, err := a.onMatrixUnits()
+	width, err := a.onMatrixUnits(matrixBackwardBytes)
 	if err != nil {
-		return err
-	}
-	if err := a.fits(matrixBackwardBytes(width)); err != nil {
 		return err
 	}
 	p := a.gradParams()

@@ -81,24 +81,20 @@ const (
 	matrixKeys = 64 // of a block that owns keys, and of those that another one walks over
 )
 
-// onMatrixUnits returns the width, 64 or 128, that the kernels on matrix units have for the dims of a, and refuses what
-// they do not take. Their arrays are aligned to 16 bytes, as all of a machine are.
-func (a problem) onMatrixUnits() (width int64, err error) {
+// onMatrixUnits returns the width, 64 or 128, that the kernels on matrix units have for the dims of a, and refuses what they do
+// not take: other dims, and more shared memory than a block may have, for the bytes that a width needs. Their arrays are aligned to 16
+// bytes, as all of a machine are.
+func (a problem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
 	if a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128 {
 		return 0, graph.Refuse(graph.ReasonShape, "matrix units: dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
 	}
-	if max(a.D, a.Dv) > 64 {
-		return 128, nil
+	if width = 64; max(a.D, a.Dv) > 64 {
+		width = 128
 	}
-	return 64, nil
-}
-
-// fits refuses more shared memory than a block may have.
-func (a problem) fits(bytes int64) error {
-	if most := int64(a.GPU.SharedPerBlock); bytes > most {
-		return graph.Refuse(graph.ReasonCapability, "matrix units: %d bytes of shared memory a block, which has %d", bytes, most)
+	if n, most := shared(width), int64(a.GPU.SharedPerBlock); n > most {
+		return 0, graph.Refuse(graph.ReasonCapability, "matrix units: %d bytes of shared memory a block, which has %d", n, most)
 	}
-	return nil
+	return width, nil
 }
 
 // matrixKernel returns the kernel of an op that is compiled for the widths 64 and 128.
