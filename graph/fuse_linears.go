@@ -57,8 +57,7 @@ func group[S ops.Spec](f *fuser, s *step) (group []*step) {
 }
 
 // linearsInputGrad makes one LinearsInputGradOp of gradients of linear layers by their input that are added up there and
-// nowhere else. Other terms of the sum stay: the new one takes the place of the first that it stands for. Terms are added in
-// another order and, in half precision, without being rounded first: the results differ by roundings.
+// nowhere else. Other terms of the sum stay, behind the new one. Terms are added in another order and, in half precision, without being rounded first: the results differ by roundings.
 func (f *fuser) linearsInputGrad(add *step) error {
 	if _, ok := add.spec.(ops.AddOp); !ok {
 		return nil
@@ -66,7 +65,6 @@ func (f *fuser) linearsInputGrad(add *step) error {
 	var op ops.LinearsInputGradOp
 	var old []*step
 	var dys, ws, others []*operand
-	var first int // other terms before it
 	for _, v := range add.in {
 		s, spec, ok := written[ops.LinearInputGradOp](f, v)
 		if ok && len(old) > 0 {
@@ -77,7 +75,7 @@ func (f *fuser) linearsInputGrad(add *step) error {
 			continue
 		}
 		if len(old) == 0 {
-			first, op.Axes = len(others), spec.Axes
+			op.Axes = spec.Axes
 		}
 		op.Heads[len(old)] = spec.Heads
 		old, dys, ws = append(old, s), append(dys, s.in[0]), append(ws, s.in[1])
@@ -93,7 +91,7 @@ func (f *fuser) linearsInputGrad(add *step) error {
 	at, terms := f.at[add], add.in
 	sum := f.newOperand(nil, "sum of gradients of linears", fromKernel, add.out[0].arg.Operand)
 	f.remove(add)
-	add.in = slices.Insert(others, first, sum)
+	add.in = append([]*operand{sum}, others...)
 	f.put(at, add)
 	ok, err := f.replace(old, op, in, []*operand{sum})
 	if !ok {
