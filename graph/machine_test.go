@@ -403,6 +403,19 @@ func TestEvalMode(t *testing.T) {
 	}
 }
 
+// TestRandomNode: an op without inputs gives other numbers in each run, in Gorgonia's TestGt and here.
+func TestRandomNode(t *testing.T) {
+	g := G.NewGraph()
+	x := G.UniformRandomNode(g, tensor.Float64, 0, 1, 20)
+	y := G.Must(G.Gt(G.Must(G.HadamardProd(x, G.NewConstant(2.0))), x, true))
+	m := newMachine(t, g, graph.WithKeep(x))
+	require.NoError(t, m.RunAll())
+	first := numbers(t, x.Value())
+	require.NoError(t, m.RunAll())
+	require.NotEqual(t, first, numbers(t, x.Value()))
+	require.NotContains(t, numbers(t, y.Value()), 0.0)
+}
+
 func TestPlan(t *testing.T) {
 	n := newNetwork(t).grad(t)
 	m := newMachine(t, n.graph)
