@@ -7,8 +7,8 @@
 // GPU by package cuda. A backend is of this module, since its kernels are told of their operands by a type of package
 // internal/cpu; graphs, ops and solvers may be anyone's.
 //
-// What it is not: it does not rewrite the graph, fuse nodes or change an input. Ops that the backend does not implement
-// run by their own Do on the host, and the plan says so.
+// What it is not: it does not rewrite the graph, but for copies of derivatives that gorgonia.Grad lets inputs share, fuse
+// nodes or change an input. Ops that the backend does not implement run by their own Do on the host, and the plan says so.
 //
 // Nothing here panics for bad input, and a panic of an op comes back as an error that names the op and the node.
 package graph
