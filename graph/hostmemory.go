@@ -25,6 +25,8 @@ type hostWay struct {
 	elementwise bool // on tensors of one shape: UsePreallocDo or, for one operand, UnsafeDo
 	fresh       bool // the result is always memory of its own
 	memory      string
+	reduce      func(*tensor.Dense, ...int) (*tensor.Dense, error) // one axis of three
+	along       []int                                              // the axes, ascending
 }
 
 // hostWayOf returns how to run the op of n, whose operands are in.
@@ -50,6 +52,18 @@ func hostWayOf(n *G.Node, in []*operand) (w hostWay) {
 		w.elementwise = strings.HasSuffix(op.String(), " false") && strings.Contains("+-⊙÷", strings.TrimSuffix(op.String(), " false"))
 	case "elemUnaryOp":
 		w.elementwise = true
+	case "sumOp", "maxOp": // package tensor is wrong along an axis in the middle of four
+		along := reflect.Indirect(reflect.ValueOf(op)).FieldByName("along")
+		if along.Kind() != reflect.Slice || in[0].arg.Shape.Dims() < 4 {
+			break
+		}
+		for i := range along.Len() {
+			w.along = append(w.along, int(along.Index(i).Int()))
+		}
+		slices.Sort(w.along)
+		if w.reduce = (*tensor.Dense).Sum; t.Name() == "maxOp" {
+			w.reduce = (*tensor.Dense).Max
+		}
 	}
 	for _, s := range in {
 		w.elementwise = w.elementwise && s.arg.Dtype == n.Dtype() && s.arg.Shape.Eq(n.Shape()) && s.arg.Elements() > 1
@@ -92,11 +106,37 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 		}
 		return op.(G.UnsafeDoer).UnsafeDo(d)
 	}
+	if len(st.host.along) > 0 {
+		if x, ok := args[0].(*tensor.Dense); ok {
+			return st.host.reduceEach(x)
+		}
+	}
 	v, err := op.Do(args...)
 	if d, ok := v.(*tensor.Dense); ok && err == nil && st.host.fresh {
 		h.owned[d] = st.host.memory
 	}
 	return v, err
+}
+
+// reduceEach reduces x axis by axis, as one in the middle of three.
+func (w *hostWay) reduceEach(x *tensor.Dense) (G.Value, error) {
+	if !ops.IsRowMajor(x) {
+		x = x.Clone().(*tensor.Dense).Materialize().(*tensor.Dense)
+	}
+	shape := x.Shape().Clone()
+	for _, k := range slices.Backward(w.along) {
+		x = x.ShallowClone()
+		before, behind := ops.Operand{Shape: shape[:k]}, ops.Operand{Shape: shape[k+1:]}
+		if err := x.Reshape(before.Elements(), shape[k], behind.Elements()); err != nil {
+			return nil, err
+		}
+		var err error
+		if x, err = w.reduce(x, 1); err != nil {
+			return nil, err
+		}
+		shape = slices.Delete(shape, k, k+1)
+	}
+	return x, nil
 }
 
 // isLast reports whether the first operand's memory is the machine's alone, and st its last reader.

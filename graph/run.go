@@ -327,7 +327,7 @@ func (m *Machine) answerReads() error {
 // conform returns v in the shape that its node has, where an op has returned the same elements in another one: Gorgonia's
 // ops return one element as a scalar. It returns v itself where that cannot be done.
 func conform(v G.Value, want ops.Operand) G.Value {
-	if v.Shape().Eq(want.Shape) {
+	if slices.Equal(v.Shape(), want.Shape) { // Shape.Eq takes rows and columns for vectors
 		return v
 	}
 	var d *tensor.Dense
