@@ -7,7 +7,6 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -44,7 +43,7 @@ func (p *program) addSums(inputs G.Nodes) error {
 		delete(wanted, d.of)
 		s := p.of[d.by]
 		total := p.newSlot(kernelSlot, ops.Operand{Dtype: graphType(s), Shape: s.arg.Shape})
-		total.permanent, total.arg.Buf = true, new(cpu.Buf)
+		total.permanent = true
 		st := step{node: d.by, spec: ops.AddOp{}, in: []*slot{total, s}, out: []*slot{total}}
 		site := Site{Spec: st.spec, Policy: p.policy, In: []ops.Operand{total.arg.Operand, s.arg.Operand}, Out: []ops.Operand{total.arg.Operand}}
 		if err := p.dispatch(&st, site); err != nil {

@@ -40,7 +40,7 @@ type Machine struct {
 	othersOf *G.ExprGraph // of others alone
 	made     []G.Value    // what the machine has put into the targets of reads
 	args     []G.Value
-	hosts    hostMemory
+	hostMem  hostMemory
 	cell     cpu.Buf // of a value of the host that is looked at
 	train    []G.TrainModeOp
 	report   Plan
@@ -193,7 +193,7 @@ func (m *Machine) plan(g *G.ExprGraph) (err error) {
 	}
 	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
 	m.args, m.made = make([]G.Value, args), make([]G.Value, len(m.reads))
-	m.hosts = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
+	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	m.report = m.newPlan(arena, bound)
 	m.logPlan()
 	return nil

@@ -71,8 +71,8 @@ type step struct {
 	counter int    // index into program.counts
 	chosen  choice
 
-	host hostWay // of an op on the host
-	dead []*slot // values on the host that nothing reads after the step
+	host hostCall // of an op on the host
+	dead []*slot  // values on the host that nothing reads after the step
 }
 
 // check is an op that looks at the numbers of one of its inputs.
@@ -280,7 +280,7 @@ func (p *program) addStep(n *G.Node, in []*slot) error {
 		}
 		p.slots = slices.DeleteFunc(p.slots, func(s *slot) bool { return slices.Contains(st.out[1:], s) }) // the op keeps these itself
 		st.out = st.out[:1]
-		st.host = hostWayOf(n, st.in)
+		st.host = hostCallOf(n, st.in)
 	} else {
 		for _, s := range st.in {
 			s.readByKernel = true

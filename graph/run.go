@@ -40,6 +40,7 @@ func (m *Machine) runWith(solver *AdamW, weights []G.ValueGrad) (err error) {
 	defer func() {
 		if err != nil {
 			m.fresh = false
+			clear(m.hostMem.owned)
 			err = m.runError(err)
 		}
 	}()
@@ -195,7 +196,7 @@ func (m *Machine) runOnHost(st *step) error {
 			return err
 		}
 	}
-	result, err := m.hosts.do(st, args)
+	result, err := m.hostMem.do(st, args)
 	for i, s := range st.in { // some ops reshape what they read, such as YOLOv3
 		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(s.arg.Shape) && len(s.arg.Shape) > 0 {
 			err = errors.Join(err, d.Reshape(s.arg.Shape...))
@@ -215,13 +216,13 @@ func (m *Machine) runOnHost(st *step) error {
 		return fmt.Errorf("the op returned %v, want %v", got, want)
 	}
 	// An alias of memory that is used again. What is kept must be its own, since solvers write to gradients and weights.
-	if m.inMemory(v) || out.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hosts.isLast(st, args) {
+	if m.inMemory(v) || out.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hostMem.isLast(st, args) {
 		if v, err = G.CloneValue(v); err != nil {
 			return err
 		}
 	}
 	v = conform(v, want)
-	m.hosts.share(st, args, result, v)
+	m.hostMem.share(st, args, result, v)
 	out.host = v
 	if out.readByKernel {
 		if len(out.checks) > 0 {
@@ -236,7 +237,7 @@ func (m *Machine) runOnHost(st *step) error {
 	}
 	for _, s := range st.dead {
 		if s.host != v {
-			m.hosts.release(s.host)
+			m.hostMem.release(s.host)
 		}
 		s.host = nil
 	}
