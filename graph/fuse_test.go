@@ -118,6 +118,20 @@ func TestFusions(t *testing.T) {
 	}
 }
 
+// TestFusionsAllocateNothing, once warm.
+func TestFusionsAllocateNothing(t *testing.T) {
+	n := newBlock(t)
+	m := newMachine(t, n.graph, graph.WithBackend(graph.NewCPU(2)))
+	for range 3 {
+		require.NoError(t, m.RunAll())
+	}
+	require.Zero(t, testing.AllocsPerRun(20, func() {
+		if err := m.RunAll(); err != nil {
+			t.Fatal(err)
+		}
+	}))
+}
+
 // TestFusionsKeep: what is kept has its value, and no rule takes it away.
 func TestFusionsKeep(t *testing.T) {
 	n := newBlock(t)
