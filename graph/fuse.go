@@ -101,7 +101,7 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	}
 	by, refused, err := pick(offers, func(i Implementation) error { return i.Guard(site) })
 	if by == nil {
-		f.plan.unfused[f.rule+": "+joined("no implementation", refused)]++
+		f.plan.unfused[f.rule+": "+cmp.Or(joined("", refused), "no implementation")]++
 		return false, err
 	}
 	for _, o := range old {

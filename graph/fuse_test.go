@@ -243,7 +243,7 @@ func TestFusionsAndBackend(t *testing.T) {
 	}
 	p := newMachine(t, g, graph.WithBackend(pickyFake{newFake(), "linears"}), graph.WithPolicy(graph.Policy{Strict: true})).Plan()
 	require.Empty(t, fused(p))
-	require.Equal(t, map[string]int{"linears: no implementation; picky: unsupported policy: always": 1}, p.Unfused)
+	require.Equal(t, map[string]int{"linears: picky: unsupported policy: always": 1}, p.Unfused)
 	require.Len(t, p.Steps, 2)
 }
 
