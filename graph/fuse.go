@@ -17,13 +17,13 @@ type fusion struct {
 // fusions returns the rules in the order in which they are applied to the whole plan.
 func fusions() []fusion {
 	return []fusion{
-		{"copies", (*fuser).copies},
-		{"linears", (*fuser).linears},
-		{"linears-input-grad", (*fuser).linearsInputGrad},
-		{"linears-weight-grad", (*fuser).linearsWeightGrad},
-		{"add-norm", (*fuser).addNorm},
-		{"norm-grad-add", (*fuser).normGradAdd},
-		{"linear-silu", (*fuser).linearSiLU},
+		{"copies", (*fuser).copies},                         // what reads a copy reads the original
+		{"linears", (*fuser).linears},                       // linear layers of one input: one product
+		{"linears-input-grad", (*fuser).linearsInputGrad},   // the sum of their gradients by the input: one product
+		{"linears-weight-grad", (*fuser).linearsWeightGrad}, // their gradients by the weights: one product
+		{"add-norm", (*fuser).addNorm},                      // residual add with the RMSNorm behind it
+		{"norm-grad-add", (*fuser).normGradAdd},             // gradient of RMSNorm with the add of the residual's gradient
+		{"linear-silu", (*fuser).linearSiLU},                // linear layer with the SiLU behind it
 	}
 }
 
