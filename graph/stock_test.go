@@ -142,6 +142,8 @@ var stocks = []stock{
 		build: func(n []*G.Node) (*G.Node, error) { return G.OuterProd(n[0], n[1]) }},
 	{name: "log2", in: []operand{positive("x", 5)}, wrong: "times ln 2, not over it", corrected: true,
 		build: func(n []*G.Node) (*G.Node, error) { return G.Log2(n[0]) }},
+	{name: "power of a softmax", in: []operand{normal("x", 2, 3), positive("y", 2, 3)}, wrong: "it turns the softmax into its log", corrected: true,
+		build: func(n []*G.Node) (*G.Node, error) { return G.Pow(G.Must(G.SoftMax(n[0])), n[1]) }},
 	{name: "batched product", in: []operand{normal("a", 2, 3, 4), normal("b", 2, 4, 2)},
 		build: func(n []*G.Node) (*G.Node, error) { return G.BatchedMatMul(n[0], n[1]) }},
 	{name: "transpose", in: []operand{normal("x", 2, 3)}, build: func(n []*G.Node) (*G.Node, error) { return G.Transpose(n[0], 1, 0) }},
