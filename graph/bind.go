@@ -34,7 +34,7 @@ func (m *Machine) bind() (err error) {
 		m.addToSegments(i)
 	}
 	m.args = make([]G.Value, most)
-	m.hosts = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
+	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
 		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
 			m.others = append(m.others, n)

@@ -72,7 +72,7 @@ func (p *plan) leaveToHost(s *step) error {
 			v.kind = fromHost
 		}
 	}
-	s.out, s.implementation, s.host, main.kind = s.out[:1], hostName, hostWayOf(s.node, s.in), fromHost
+	s.out, s.implementation, s.host, main.kind = s.out[:1], hostName, hostCallOf(s.node, s.in), fromHost
 	return cpu.CheckMemory(main.arg.Operand.Bytes())
 }
 

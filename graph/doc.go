@@ -6,8 +6,9 @@
 // their own Do. Where it runs is a Backend: the CPU, or a GPU by package cuda. A backend is of this module, since its kernels
 // are told of their operands by a type of package internal/cpu; graphs, ops and solvers may be anyone's.
 //
-// What it is not: it does not rewrite the graph or change an input; what it fuses are steps of its own plan. Ops that the
-// backend does not implement run by their own Do on the host, and the plan says so.
+// What it is not: it does not rewrite the graph, but for copies of derivatives that gorgonia.Grad lets inputs share, or
+// change an input; what it fuses are steps of its own plan. Ops that the backend does not implement run by their own Do on
+// the host, and the plan says so.
 //
 // Nothing here panics for bad input, and a panic of an op comes back as an error that names the op and the node.
 package graph

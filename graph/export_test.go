@@ -25,7 +25,7 @@ func (m *Machine) PoisonFreed() {
 				words[i] = math.NaN()
 			}
 		}
-		for _, free := range m.hosts.free {
+		for _, free := range m.hostMem.free {
 			for _, d := range free {
 				if d.Dtype() == tensor.Float64 {
 					_ = d.Memset(math.NaN())

@@ -17,12 +17,12 @@ type fusion struct {
 // fusions returns the rules in the order in which they are applied to the whole plan.
 func fusions() []fusion {
 	return []fusion{
-		{"copies", (*fuser).copies},
-		{"linears", (*fuser).linears},
-		{"linears-grad", (*fuser).linearsGrad},
-		{"linear-add", (*fuser).linearAdd},
-		{"norm-grad-add", (*fuser).normGradAdd},
-		{"linear-silu", (*fuser).linearSiLU},
+		{"copies", (*fuser).copies},             // what reads a copy reads the original
+		{"linears", (*fuser).linears},           // linear layers of one input, with RoPE behind them: one product
+		{"linears-grad", (*fuser).linearsGrad},  // their gradients by weights and input, with the sum of these: two products
+		{"linear-add", (*fuser).linearAdd},      // linear layer with the residual add behind it
+		{"norm-grad-add", (*fuser).normGradAdd}, // gradient of RMSNorm with the add of the residual's gradient
+		{"linear-silu", (*fuser).linearSiLU},    // linear layer with the SiLU behind it
 	}
 }
 
@@ -100,7 +100,7 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	}
 	by, refused, err := pick(offers, func(i Implementation) error { return i.Guard(site) })
 	if by == nil {
-		f.plan.unfused[f.rule+": "+joined("no implementation", refused)]++
+		f.plan.unfused[f.rule+": "+cmp.Or(joined("", refused), "no implementation")]++
 		return false, err
 	}
 	for _, o := range old {

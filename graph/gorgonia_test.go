@@ -94,7 +94,9 @@ func gorgonias() (rows []stock) {
 		{"Expm1", G.Expm1, x, ""}, {"Softplus", G.Softplus, x, ""}, {"Mish", G.Mish, x, ""}, {"Rectify", G.Rectify, x, ""},
 	} {
 		for _, shape := range [][]int{{}, {1}, {2, 3}} {
-			add(onlyValues(c.why, on(fmt.Sprintf("Unary %s %v", c.name, shape), one(c.f), c.in(shape...))))
+			row := onlyValues(c.why, on(fmt.Sprintf("Unary %s %v", c.name, shape), one(c.f), c.in(shape...)))
+			row.corrected = c.why != "" && c.why != noGradient
+			add(row)
 		}
 	}
 	// operations_test.go: TestGt and its like; operatorPointwise_binary_test.go

@@ -3,6 +3,8 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -16,8 +18,8 @@ import (
 // returns their nodes. They become the nodes' Deriv, so that after a run n.Grad returns the value for an input n. Each
 // input has a gradient node of its own, since Gorgonia's solvers zero a gradient when they are done with it.
 //
-// Only ops on a path from wrt to cost are differentiated, by their own SymDiff, and the contributions to a node are added
-// at once. It is an error if cost does not depend on one of wrt, or if an op on the path has no gradient; nodes that had
+// Only ops on a path from wrt to cost are differentiated, by their own SymDiff but for some of Gorgonia's that are wrong, and
+// the contributions to a node are added at once. It is an error if cost does not depend on one of wrt, or if an op on the path has no gradient; nodes that had
 // been added by then stay in the graph.
 //
 // Grad may be called again on a graph, for another cost or the same one: the nodes that it returns are right each time, and
@@ -265,7 +267,58 @@ func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.No
 			return s.GradOf(wanted, inputs, n, grad)
 		}
 	}
+	if grads, err := corrected(n, inputs, grad); grads != nil || err != nil {
+		return grads, err
+	}
 	return n.Op().(G.SDOp).SymDiff(inputs, n, grad)
+}
+
+// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others.
+func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) (G.Nodes, error) {
+	if reflect.TypeOf(n.Op()).PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() || len(inputs) == 0 {
+		return nil, nil
+	}
+	number := func(v float64) *G.Node {
+		if n.Dtype() == tensor.Float32 {
+			return G.NewConstant(float32(v))
+		}
+		return G.NewConstant(v)
+	}
+	var factor *G.Node
+	var err error
+	switch n.Op().String() {
+	case "log2": // times ln 2, not over it
+		if factor, err = G.HadamardProd(inputs[0], number(math.Ln2)); err == nil {
+			factor, err = G.Inverse(factor)
+		}
+	case "invSqrt": // another power
+		if factor, err = G.Cube(n); err == nil {
+			factor, err = G.HadamardProd(factor, number(-0.5))
+		}
+	case "a ⊗ b": // one for the other
+		var first, second *G.Node
+		if first, err = G.Mul(grad, inputs[1]); err == nil {
+			if second, err = G.Transpose(grad, 1, 0); err == nil {
+				second, err = G.Mul(second, inputs[0])
+			}
+		}
+		return G.Nodes{first, second}, err
+	case "^ false": // takes the log of its input, and Gorgonia turns a softmax whose log is taken into that log
+		if reflect.TypeOf(inputs[0].Op()) == nil || reflect.TypeOf(inputs[0].Op()).String() != "*gorgonia.softmaxOp" {
+			return nil, nil
+		}
+		x, err := ops.Add(inputs[0])
+		if err != nil {
+			return nil, err
+		}
+		return n.Op().(G.SDOp).SymDiff(G.Nodes{x, inputs[1]}, n, grad)
+	default:
+		return nil, nil
+	}
+	if err == nil {
+		factor, err = G.HadamardProd(factor, grad)
+	}
+	return G.Nodes{factor}, err
 }
 
 // stopped lists ops that passed no gradient on, for the error of a node that was not reached.

@@ -86,34 +86,6 @@ func TestGradOfInnerNode(t *testing.T) {
 	}
 }
 
-// TestGradsOfTheirOwn: no input's gradient is another one's, nor a constant, so that solvers may zero them.
-func TestGradsOfTheirOwn(t *testing.T) {
-	g := G.NewGraph()
-	value := func() G.NodeConsOpt { return G.WithValue(tensor.New(tensor.WithBacking([]float64{1, 2}))) }
-	a := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("a"), value())
-	b := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("b"), value())
-	s := G.NewScalar(g, tensor.Float64, G.WithName("s"), G.WithValue(5.0))
-	cost := G.Must(G.Add(G.Must(G.Sum(G.Must(G.Add(a, b)))), s))
-	d, err := graph.Grad(cost, a, b, s, a)
-	require.NoError(t, err)
-	require.Same(t, d[0], d[3])
-	m := newMachine(t, g)
-	solver := G.NewVanillaSolver(G.WithLearnRate(1))
-	for i := range 3 {
-		require.NoError(t, m.RunAll())
-		require.NoError(t, solver.Step([]G.ValueGrad{a, b, s}))
-		step := float64(i + 1)
-		require.Equal(t, []float64{1 - step, 2 - step}, numbers(t, a.Value()))
-		require.Equal(t, []float64{1 - step, 2 - step}, numbers(t, b.Value()))
-		require.Equal(t, []float64{5 - step}, numbers(t, s.Value()))
-	}
-	d, err = graph.Grad(s, s)
-	require.NoError(t, err, "of the cost itself")
-	m = newMachine(t, g)
-	require.NoError(t, m.RunAll())
-	require.Equal(t, []float64{1}, numbers(t, d[0].Value()))
-}
-
 func TestGradErrors(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
@@ -232,6 +204,7 @@ func TestGradientsShareNoMemory(t *testing.T) {
 		"constant one": {stock{in: []operand{one, normal("x", 2, 2)}, build: func(n []*G.Node) (*G.Node, error) {
 			return G.Add(G.Must(G.Sum(n[1])), n[0])
 		}}, [][]float64{{1}, {1, 1, 1, 1}}},
+		"of the cost itself": {stock{in: []operand{one}, build: func(n []*G.Node) (*G.Node, error) { return n[0], nil }}, [][]float64{{1}}},
 		"another input": {stock{in: []operand{one, operand{name: "v", shape: []int{}}}, build: func(n []*G.Node) (*G.Node, error) {
 			return G.HadamardProd(n[0], n[1])
 		}}, nil},
@@ -319,6 +292,25 @@ func TestOneElement(t *testing.T) {
 		for n, want := range map[*G.Node][]float64{y: {e}, sum: {e}, part: {e}, pair: {e, 2}, cost: {3*e + 2}, x.Deriv(): {12*e + 1}} {
 			require.InDeltaSlice(t, want, numbers(t, n.Value()), 1e-12)
 			require.True(t, n.Shape().Eq(n.Value().Shape()))
+		}
+	}
+}
+
+// TestReductionsOfRank4: package tensor reduces along the third of four axes wrongly, or panics.
+func TestReductionsOfRank4(t *testing.T) {
+	for name, f := range map[string]func(*G.Node, ...int) (*G.Node, error){"sum": G.Sum, "mean": G.Mean, "max": G.Max} {
+		for _, c := range []struct{ shape, axes, flat []int }{
+			{[]int{2, 3, 4, 2}, []int{2, 3}, []int{6, 8, 1}}, {[]int{2, 3, 4, 2}, []int{2}, []int{6, 4, 2}}, {[]int{2, 3, 1, 4}, []int{3, 2}, []int{6, 4, 1}},
+			{[]int{2, 3, 4, 2}, []int{0, 1}, []int{1, 6, 8}}, {[]int{2, 1, 3, 2, 2}, []int{2, 3}, []int{2, 6, 2}}, {[]int{1, 6, 2, 3}, []int{2, 1, 0}, []int{1, 12, 3}},
+		} {
+			g := G.NewGraph()
+			o := normal("x", c.shape...)
+			x := G.NewTensor(g, tensor.Float64, len(c.shape), G.WithShape(c.shape...), G.WithName("x"), G.WithValue(o.value(tensor.Float64, o.values(1))))
+			got, want := G.Must(f(x, c.axes...)), G.Must(f(G.Must(G.Reshape(x, tensor.Shape(c.flat))), 1))
+			_, err := graph.Grad(G.Must(G.Sum(G.Must(G.Square(got)))), x)
+			require.NoError(t, err)
+			require.NoError(t, newMachine(t, g, graph.WithKeep(got, want)).RunAll())
+			require.InDeltaSlice(t, numbers(t, want.Value()), numbers(t, got.Value()), 1e-12, "%s %v %v", name, c.shape, c.axes)
 		}
 	}
 }

@@ -19,42 +19,58 @@ type hostMemory struct {
 	owned map[*tensor.Dense]string   // results whose memory no other value has
 }
 
-// hostWay says how an op of Gorgonia is run; the zero value is by its Do.
-type hostWay struct {
-	prealloc    bool // UsePreallocDo, as a TapeMachine calls it: the Do of some is not equivalent
-	elementwise bool // on tensors of one shape: UsePreallocDo or, for one operand, UnsafeDo
-	fresh       bool // the result is always memory of its own
-	memory      string
+// hostCall says how the machine runs an op of Gorgonia. The zero value calls its Do.
+type hostCall struct {
+	memory      string // type and shape of the result
+	prealloc    bool   // call UsePreallocDo, as a TapeMachine does: the Do of some ops does something else
+	elementwise bool   // the operands have the result's type and shape: call UsePreallocDo or, for one operand, UnsafeDo
+	owns        bool   // the result of Do has memory of its own
+
+	// reduce, if not nil, is to be called for each of the axes along, which are ascending.
+	reduce func(*tensor.Dense, ...int) (*tensor.Dense, error)
+	along  []int
 }
 
-// hostWayOf returns how to run the op of n, whose operands are in.
-func hostWayOf(n *G.Node, in []*operand) (w hostWay) {
+// hostCallOf returns how to run the op of n on the operands in.
+func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	op := n.Op()
 	if n.IsScalar() {
-		return w
+		return c
 	}
-	w.memory = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
+	c.memory = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
 	_, ok := op.(G.UsePreallocDoer)
-	w.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
+	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
 	t := reflect.TypeOf(op)
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if t.PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() {
-		return w
+		return c
 	}
 	switch t.Name() {
 	case "sliceOp", "concatOp":
-		w.fresh = true
+		c.owns = true
 	case "elemBinOp":
-		w.elementwise = strings.HasSuffix(op.String(), " false") && strings.Contains("+-⊙÷", strings.TrimSuffix(op.String(), " false"))
+		c.elementwise = strings.HasSuffix(op.String(), " false") && strings.Contains("+-⊙÷", strings.TrimSuffix(op.String(), " false"))
 	case "elemUnaryOp":
-		w.elementwise = true
+		c.elementwise = true
+	case "sumOp", "maxOp": // package tensor is wrong along an axis in the middle of four
+		along := reflect.Indirect(reflect.ValueOf(op)).FieldByName("along")
+		if along.Kind() != reflect.Slice || in[0].arg.Shape.Dims() < 4 {
+			break
+		}
+		for i := range along.Len() {
+			c.along = append(c.along, int(along.Index(i).Int()))
+		}
+		slices.Sort(c.along)
+		if c.reduce = (*tensor.Dense).Sum; t.Name() == "maxOp" {
+			c.reduce = (*tensor.Dense).Max
+		}
 	}
 	for _, s := range in {
-		w.elementwise = w.elementwise && s.arg.Dtype == n.Dtype() && s.arg.Shape.Eq(n.Shape()) && s.arg.Elements() > 1
+		c.elementwise = c.elementwise && s.arg.Dtype == n.Dtype() && s.arg.Shape.Eq(n.Shape()) && s.arg.Elements() > 1
 	}
-	return w
+	return c
 }
 
 // take returns memory for a result, with anything in it.
@@ -92,11 +108,37 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 		}
 		return op.(G.UnsafeDoer).UnsafeDo(d)
 	}
+	if len(st.host.along) > 0 {
+		if x, ok := args[0].(*tensor.Dense); ok {
+			return st.host.reduceAxes(x)
+		}
+	}
 	v, err := op.Do(args...)
-	if d, ok := v.(*tensor.Dense); ok && err == nil && st.host.fresh {
+	if d, ok := v.(*tensor.Dense); ok && err == nil && st.host.owns {
 		h.owned[d] = st.host.memory
 	}
 	return v, err
+}
+
+// reduceAxes reduces x along one axis after the other, seen as the middle one of three.
+func (c *hostCall) reduceAxes(x *tensor.Dense) (G.Value, error) {
+	if !ops.IsRowMajor(x) {
+		x = x.Clone().(*tensor.Dense).Materialize().(*tensor.Dense)
+	}
+	shape := x.Shape().Clone()
+	for _, k := range slices.Backward(c.along) {
+		x = x.ShallowClone()
+		before, behind := ops.Operand{Shape: shape[:k]}, ops.Operand{Shape: shape[k+1:]}
+		if err := x.Reshape(before.Elements(), shape[k], behind.Elements()); err != nil {
+			return nil, err
+		}
+		var err error
+		if x, err = c.reduce(x, 1); err != nil {
+			return nil, err
+		}
+		shape = slices.Delete(shape, k, k+1)
+	}
+	return x, nil
 }
 
 // isLast reports whether the first operand's memory is the machine's alone, and st its last reader.

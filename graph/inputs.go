@@ -3,8 +3,10 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -24,7 +26,8 @@ func (m *Machine) load(in *operand) error {
 			return err
 		}
 	}
-	if m.inMemory(v) { // a result of an earlier run, whose memory this run writes
+	// A result of an earlier run, whose memory this run writes, or a view with gaps, on which ops of Gorgonia are wrong.
+	if m.inMemory(v) || in.hostReads && hasGaps(v) {
 		if err := m.upload(in, v); err != nil {
 			return err
 		}
@@ -108,4 +111,10 @@ func (m *Machine) upload(to *operand, v G.Value) error {
 func (m *Machine) inMemory(v G.Value) bool {
 	p, base := v.Uintptr(), uintptr(m.all.Pointer())
 	return p >= base && p-base < uintptr(m.all.Bytes())
+}
+
+// hasGaps reports whether v is a tensor of numbers that are not row-major without gaps.
+func hasGaps(v G.Value) bool {
+	d, ok := v.(*tensor.Dense)
+	return ok && !ops.IsRowMajor(d) && slices.Contains([]tensor.Dtype{tensor.Float32, tensor.Float64, tensor.Int32}, d.Dtype())
 }

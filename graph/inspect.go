@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"math"
 
-	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -25,7 +25,7 @@ func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
 // the steps of each run, but for those that are replayed. The handler is called in the goroutine of the run.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
-var errLooked = errors.New("found by the watch")
+var errWatch = errors.New("found by the watch")
 
 // looks reports whether m looks at each result.
 func (o *options) looks() bool { return o.watchNaN || o.watchInf }
@@ -43,37 +43,20 @@ func (m *Machine) look(s *step) error {
 			return err
 		}
 	}
-	check := func(i int, x float64) error {
-		if m.opts.watchNaN && math.IsNaN(x) || m.opts.watchInf && math.IsInf(x, 0) {
-			return fmt.Errorf("%w: element %d of the result is %v", errLooked, i, x)
-		}
-		return nil
-	}
-	switch v := v.(type) {
-	case *G.F32:
-		return check(0, float64(*v))
-	case *G.F64:
-		return check(0, float64(*v))
-	case *tensor.Dense:
-		if v.RequiresIterator() {
-			v = v.Materialize().(*tensor.Dense)
-		}
-		var err error
-		switch x := v.Data().(type) {
-		case float32:
-			err = check(0, float64(x))
-		case float64:
-			err = check(0, x)
-		case []float32:
-			for i := 0; i < len(x) && err == nil; i++ {
-				err = check(i, float64(x[i]))
-			}
-		case []float64:
-			for i := 0; i < len(x) && err == nil; i++ {
-				err = check(i, x[i])
-			}
-		}
+	if err := ops.HoldValue(&m.cell, v, result.arg.Operand); err != nil {
 		return err
+	}
+	if result.arg.Dtype == tensor.Float32 {
+		return lookAt(&m.opts, cpu.Slice[float32](&m.cell))
+	}
+	return lookAt(&m.opts, cpu.Slice[float64](&m.cell))
+}
+
+func lookAt[T float32 | float64](o *options, x []T) error {
+	for i, x := range x {
+		if o.watchNaN && math.IsNaN(float64(x)) || o.watchInf && math.IsInf(float64(x), 0) {
+			return fmt.Errorf("%w: element %d of the result is %v", errWatch, i, x)
+		}
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ type Machine struct {
 	othersOf *G.ExprGraph // of others alone
 	made     []G.Value    // what the machine has put into the targets of reads
 	args     []G.Value
-	hosts    hostMemory
+	hostMem  hostMemory
 	cell     cpu.Buf // of a value of the host that is looked at
 	train    []G.TrainModeOp
 	counts   []int64 // how often each step has run

@@ -74,7 +74,7 @@ type step struct {
 	kernel         Kernel // nil for an op on the host
 	cost           Cost
 	refused        []Refusal
-	host           hostWay // of an op on the host
+	host           hostCall // of an op on the host
 
 	dead []*operand // by layout: values on the host that nothing reads after the step
 }

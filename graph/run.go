@@ -24,6 +24,7 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		if err != nil {
 			m.upToDate = false
+			clear(m.hostMem.owned)
 			err = m.runError(err)
 		}
 	}()
@@ -150,7 +151,7 @@ func (m *Machine) runOnHost(s *step) error {
 		}
 	}
 	defer clear(args)
-	result, err := m.hosts.do(s, args)
+	result, err := m.hostMem.do(s, args)
 	for i, v := range s.in { // some ops reshape what they read, such as YOLOv3
 		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
 			err = errors.Join(err, d.Reshape(v.arg.Shape...))
@@ -168,13 +169,13 @@ func (m *Machine) runOnHost(s *step) error {
 		return fmt.Errorf("the op returned %v, want %v", got, want)
 	}
 	// An alias of memory that is used again. What is kept must be its own, since solvers write to gradients and weights.
-	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hosts.isLast(s, args) {
+	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hostMem.isLast(s, args) {
 		if v, err = G.CloneValue(v); err != nil {
 			return err
 		}
 	}
 	v = conform(v, want)
-	m.hosts.share(s, args, result, v)
+	m.hostMem.share(s, args, result, v)
 	out := &m.state[to.id]
 	out.host = v
 	if to.kernelReads {
@@ -191,7 +192,7 @@ func (m *Machine) runOnHost(s *step) error {
 	for _, d := range s.dead {
 		dead := &m.state[d.id]
 		if dead.host != v {
-			m.hosts.release(dead.host)
+			m.hostMem.release(dead.host)
 		}
 		dead.host = nil
 	}
@@ -327,7 +328,7 @@ func (m *Machine) answerReads() error {
 // conform returns v in the shape that its node has, where an op has returned the same elements in another one: Gorgonia's
 // ops return one element as a scalar. It returns v itself where that cannot be done.
 func conform(v G.Value, want ops.Operand) G.Value {
-	if v.Shape().Eq(want.Shape) {
+	if slices.Equal(v.Shape(), want.Shape) { // Shape.Eq takes rows and columns for vectors
 		return v
 	}
 	var d *tensor.Dense
