@@ -130,6 +130,11 @@ func opSites(dt tensor.Dtype) (list []opSite) {
 	add(ops.LinearInputGradOp{}, operands{f(3000, 3000), f(3000, 64)}, operands{f(3000, 64)})
 	add(ops.LinearWeightGradOp{Out: 32, In: 64}, operands{x, f(10, 32)}, operands{f32(32, 64)})
 	add(ops.LinearBiasGradOp{Out: 32}, operands{f(100, 32)}, operands{f32(32)})
+	heads := f(2, 5, 2, 16)
+	turned := [ops.MaxLinears]bool{true}
+	add(ops.LinearsOp{Bias: turned, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, f(32, 64), f(32, 64), f(32)}, operands{heads, f(10, 32)})
+	add(ops.LinearsGradOp{In: 64, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, heads, f(10, 32), f(32, 64), f(32, 64)},
+		operands{x, f32(32, 64), f32(32, 64)})
 	gates := f(10, 3)
 	add(ops.GatedSumOp{}, operands{gates, x, x, x}, operands{x})
 	add(ops.GatedSumGradOp{}, operands{gates, x, x, x, x}, operands{gates, x, x, x})

@@ -11,6 +11,8 @@ func Rows() []kernels.Row {
 		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
 		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
 		kernels.Op[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
+		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
+		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>.*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
 	)
 }
 

@@ -16,9 +16,8 @@ type ropeParams struct {
 	heads, dim, inverse, _ int32
 }
 
-// rope adds x [B,S,heads,dim] -> y, turned by the positions from op.Start on, or turned back.
-func rope(b *kernels.Builder, op ops.RoPEOp) error {
-	x, y := b.In[0], b.Out[0]
+// checkRoPE refuses what the kernels do not turn: x is [B,S,heads,dim].
+func checkRoPE(op ops.RoPEOp, x kernels.Operand) error {
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	switch {
 	case dim%2 != 0 || dim > 4096:
@@ -29,6 +28,16 @@ func rope(b *kernels.Builder, op ops.RoPEOp) error {
 		return graph.Refuse(graph.ReasonShape, "base is %v, want a positive number", op.Base)
 	case op.Start < 0 || int64(op.Start) > 1<<52-seq:
 		return graph.Refuse(graph.ReasonShape, "start is %d, want 0 to 2^52", op.Start)
+	}
+	return nil
+}
+
+// rope adds x [B,S,heads,dim] -> y, turned by the positions from op.Start on, or turned back.
+func rope(b *kernels.Builder, op ops.RoPEOp) error {
+	x, y := b.In[0], b.Out[0]
+	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
+	if err := checkRoPE(op, x); err != nil {
+		return err
 	}
 	p := &ropeParams{
 		x: x.Ref, y: y.Ref, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),
