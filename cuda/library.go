@@ -84,11 +84,11 @@ type ltPlan struct {
 func (p *ltPlan) WorkBytes() int64 { return int64(p.plan.WorkBytes()) }
 
 // Run implements kernels.PreparedProduct.
-func (p *ltPlan) Run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work kernels.Ptr) error {
+func (p *ltPlan) Run(s *driver.Stream, l *driver.Launched, at kernels.ProductAddresses) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.plan.WorkBytes() == 0 {
-		work = 0
+		at.Work = 0
 	}
-	return p.plan.Run(s, l, a, b, bias, c, work)
+	return p.plan.Run(s, l, at)
 }

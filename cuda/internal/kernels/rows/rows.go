@@ -25,6 +25,7 @@ func Rows() []kernels.Row {
 		kernels.Op[ops.RoPEOp]{Name: name, Storage: "t>t", Build: rope},
 		kernels.Op[ops.RMSNormOp]{Name: name, Storage: "tt>t", Guard: positiveEps, Build: rmsNorm},
 		kernels.Op[ops.RMSNormGradOp]{Name: name, Storage: "ttt>tw", Guard: guardRMSNormGrad, Build: rmsNormGrad},
+		kernels.Op[ops.RMSNormGradAddOp]{Name: name, Storage: "tttt>tw", Guard: guardRMSNormGradAdd, Build: rmsNormGradAdd},
 		kernels.Op[ops.LinearBiasGradOp]{Name: name, Storage: "t>w", Build: biasGrad},
 		kernels.Op[ops.GatedSumOp]{Name: name, Storage: "tt*>t", Build: gatedSum},
 		kernels.Op[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*", Build: gatedSumGrad},
