@@ -73,6 +73,7 @@ func TestEveryOpHasKernels(t *testing.T) {
 		ops.LinearBiasGradOp{}, ops.SiLUOp{}, ops.SiLUGradOp{}, ops.SigmoidOp{}, ops.SigmoidGradOp{}, ops.SoftmaxOp{}, ops.SoftmaxGradOp{},
 		ops.AddOp{}, ops.AddGradOp{}, ops.RoPEOp{}, ops.RMSNormOp{}, ops.RMSNormGradOp{}, ops.EmbeddingOp{}, ops.EmbeddingGradOp{},
 		ops.CrossEntropyOp{}, ops.CrossEntropyGradOp{}, ops.GatedSumOp{}, ops.GatedSumGradOp{},
+		ops.LinearsOp{}, ops.LinearsGradOp{}, ops.LinearAddOp{}, ops.RMSNormGradAddOp{},
 	} {
 		require.True(t, seen[reflect.TypeOf(s)], "%s is not among the cases", s.Name())
 	}
@@ -108,7 +109,7 @@ func outputs(s graph.PlanStep) (list []ops.Operand) {
 func mayBeSingle(s graph.PlanStep) bool {
 	switch s.Spec.(type) {
 	case ops.SiLUOp, ops.SiLUGradOp, ops.SigmoidOp, ops.SigmoidGradOp, ops.SoftmaxOp, ops.SoftmaxGradOp, ops.RoPEOp, ops.RMSNormOp,
-		ops.LinearOp, ops.LinearInputGradOp, ops.CompressMeanOp, ops.CompressMeanGradOp, ops.CompressMLPOp, ops.EmbeddingOp,
+		ops.LinearOp, ops.LinearsOp, ops.LinearAddOp, ops.LinearInputGradOp, ops.CompressMeanOp, ops.CompressMeanGradOp, ops.CompressMLPOp, ops.EmbeddingOp,
 		ops.GatedSumOp, ops.GatedSumGradOp:
 		return false
 	}

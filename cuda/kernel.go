@@ -166,7 +166,7 @@ func (k *kernel) upload(s *driver.Stream) error {
 
 func (st *step) launch(s *driver.Stream, at kernels.Addresses) error {
 	if p := st.product; p != nil {
-		return p.Run(s, &st.launched, at.Of(p.A), at.Of(p.B), at.Of(p.Bias), at.Of(p.C), at.Of(p.Work))
+		return p.Run(s, &st.launched, p.Addresses(at))
 	}
 	return s.Launch(st.call)
 }

@@ -18,7 +18,7 @@ import (
 type fakeLibrary struct {
 	withBias bool
 	prepared map[kernels.Product]fakeProduct
-	ran      [][5]kernels.Ptr // a, b, bias, c, work
+	ran      []kernels.ProductAddresses
 }
 
 func (l *fakeLibrary) Prepare(p kernels.Product, bias, _ bool) (kernels.PreparedProduct, error) {
@@ -35,8 +35,8 @@ type fakeProduct struct{ library *fakeLibrary }
 
 func (fakeProduct) WorkBytes() int64 { return 1000 }
 
-func (p fakeProduct) Run(_ *driver.Stream, _ *driver.Launched, a, b, bias, c, work kernels.Ptr) error {
-	p.library.ran = append(p.library.ran, [5]kernels.Ptr{a, b, bias, c, work})
+func (p fakeProduct) Run(_ *driver.Stream, _ *driver.Launched, at kernels.ProductAddresses) error {
+	p.library.ran = append(p.library.ran, at)
 	return nil
 }
 
@@ -92,8 +92,18 @@ func TestProductsOfALibrary(t *testing.T) {
 	var work cpu.Buf
 	memory.Place(&work, at, k.WorkBytes())
 	require.NoError(t, k.Launch(stream, &work))
-	require.Equal(t, [][5]kernels.Ptr{{driver.Address(x.Buf), driver.Address(w.Buf), driver.Address(bias.Buf), driver.Address(y.Buf), driver.Address(&work)}}, library.ran)
+	require.Equal(t, []kernels.ProductAddresses{{
+		A: driver.Address(x.Buf), B: driver.Address(w.Buf), Bias: driver.Address(bias.Buf), C: driver.Address(y.Buf), Work: driver.Address(&work),
+	}}, library.ran)
 	require.Equal(t, 1000, k.WorkBytes())
+
+	library.ran = nil
+	residual := place(7, 3)
+	k, names = bind(ops.LinearAddOp{}, []ops.Arg{x, w, bias, residual}, []ops.Arg{y})
+	require.Equal(t, []string{"cublaslt"}, names)
+	require.NoError(t, k.Launch(stream, &work))
+	require.Equal(t, driver.Address(residual.Buf), library.ran[0].Residual)
+	require.Equal(t, driver.Address(bias.Buf), library.ran[0].Bias)
 
 	library.ran = nil
 	tokens, pe, w1, w2 := place(2, 9, 3, 4), place(4, 4), place(6, 16), place(4, 6)
@@ -102,13 +112,13 @@ func TestProductsOfALibrary(t *testing.T) {
 	require.NoError(t, k.Launch(stream, &work))
 	require.Len(t, library.ran, 2)
 	require.Equal(t, 2, drv.Calls("LaunchKernel"), "the gather and the SiLU")
-	require.Equal(t, library.ran[0][4], library.ran[1][4], "products share their work memory")
-	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0][4]-driver.Address(&work), "which lies behind the op's own")
+	require.Equal(t, library.ran[0].Work, library.ran[1].Work, "products share their work memory")
+	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
 	require.ErrorContains(t, k.Launch(stream, new(cpu.Buf)), "work memory")
 
 	require.NoError(t, memory.Free())
 	require.NoError(t, stream.Close())
-	require.Len(t, library.prepared, 3, "of the products that are bound")
+	require.Len(t, library.prepared, 4, "of the products that are bound")
 	require.NoError(t, b.Close())
 	require.Empty(t, library.prepared)
 	require.Empty(t, drv.Leaks())

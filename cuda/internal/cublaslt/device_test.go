@@ -34,7 +34,7 @@ func tolerance(m Matmul, want []float64) float64 {
 }
 
 // inParallel is rowMajor on all cores.
-func inParallel(m Matmul, a, b, bias, c []float64) {
+func inParallel(m Matmul, a, b, bias, residual, c []float64) {
 	m, _ = m.complete(90)
 	var wg sync.WaitGroup
 	rows := m.Product.M
@@ -46,7 +46,9 @@ func inParallel(m Matmul, a, b, bias, c []float64) {
 		if m.Product.TransA {
 			step = 1
 		}
-		wg.Go(func() { rowMajor(part, a[from*step:], b, bias, c[from*m.Product.LDC:]) })
+		wg.Go(func() {
+			rowMajor(part, a[from*step:], b, bias, residual[from*m.Product.LDC:], c[from*m.Product.LDC:])
+		})
 	}
 	wg.Wait()
 }
@@ -66,16 +68,20 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 	bytesA, a := encode(typ, testutil.Normal(1, int(na)))
 	bytesB, b := encode(typ, testutil.Normal(2, int(nb)))
 	bytesBias, bias := encode(out, testutil.Normal(3, int(m.Product.N)))
+	bytesResidual, residual := encode(out, testutil.Normal(4, int(nc)))
 	start := binary.LittleEndian.AppendUint32(nil, poison)
 	start = bytes.Repeat(start, (int(nc)*out.Bytes()+3)/4)[:int(nc)*out.Bytes()]
 	pa, pb, pbias := g.place(t, bytesA, skew), g.place(t, bytesB, skew), g.place(t, bytesBias, skew)
 	pc, work := g.place(t, start, skew), g.place(t, bytes.Repeat([]byte{0x7f, 0xed}, int(p.WorkBytes()+1)/2), 0)
-	at := pbias.ptr
+	at := addresses(pa.ptr, pb.ptr, pbias.ptr, g.place(t, bytesResidual, skew).ptr, pc.ptr, work.ptr)
 	if !m.Bias {
-		at, bias = 0, nil
+		at.Bias, bias = 0, nil
+	}
+	if !m.Product.Residual {
+		at.Residual = 0
 	}
 	op := &driver.Launched{Op: m.String()}
-	run := func() error { return p.Run(g.stream, op, pa.ptr, pb.ptr, at, pc.ptr, work.ptr) }
+	run := func() error { return p.Run(g.stream, op, at) }
 	replay := func() error {
 		if err := g.stream.BeginCapture(); err != nil {
 			return err
@@ -111,7 +117,7 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 			t.Errorf("%v: written to outside of c", m)
 		}
 		want := decode(out, start)
-		inParallel(m, a, b, bias, want)
+		inParallel(m, a, b, bias, residual, want)
 		values := decode(out, got[pc.at:end])
 		for i, w := range want { // gaps between rows and matrices stay as they were
 			if math.IsNaN(w) != math.IsNaN(values[i]) {
@@ -137,7 +143,7 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 		t.Errorf("%v: %d bytes of work memory, and %d the second time", m, p.WorkBytes(), again.WorkBytes())
 	}
 	check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
-	check(t, again.Run(g.stream, op, pa.ptr, pb.ptr, at, pc.ptr, work.ptr))
+	check(t, again.Run(g.stream, op, at))
 	if !bytes.Equal(g.read(t, pc), first) {
 		t.Errorf("%v: a plan that is made again differs", m)
 	}
@@ -168,7 +174,7 @@ func TestProducts(t *testing.T) {
 				for _, inner := range []int64{1, 7, 64, 129, 768} {
 					m := kind
 					m.Product.M, m.Product.N, m.Product.K = rows, cols, inner
-					m.Product.TransA, m.Product.TransB, m.Bias = i&1 != 0, i&2 != 0, i%3 == 0
+					m.Product.TransA, m.Product.TransB, m.Bias, m.Product.Residual = i&1 != 0, i&2 != 0, i%3 == 0, i%5 < 2
 					testProduct(t, g, m, 0, i&4 != 0)
 					i++
 				}
@@ -238,9 +244,9 @@ func TestRepeatable(t *testing.T) {
 			check(t, g.stream.Fill8(c.ptr, 0xff, int(nc)*m.Product.Out.Bytes()))
 			check(t, g.stream.Synchronize())
 			for range i % 4 {
-				check(t, p.Run(other, op, a.ptr, b.ptr, 0, rest.ptr, work[1].ptr))
+				check(t, p.Run(other, op, addresses(a.ptr, b.ptr, 0, 0, rest.ptr, work[1].ptr)))
 			}
-			check(t, p.Run(g.stream, op, a.ptr, b.ptr, 0, c.ptr, work[0].ptr))
+			check(t, p.Run(g.stream, op, addresses(a.ptr, b.ptr, 0, 0, c.ptr, work[0].ptr)))
 			got := g.read(t, c)
 			if first == nil {
 				first = got
@@ -269,7 +275,7 @@ func TestRunAllocatesNothing(t *testing.T) {
 	op, i := &driver.Launched{Op: "linear"}, driver.DevicePtr(0)
 	n := testing.AllocsPerRun(100, func() {
 		i ^= 16
-		if err := p.Run(g.stream, op, a.ptr, a.ptr, a.ptr+i, a.ptr+8192, work.ptr); err != nil {
+		if err := p.Run(g.stream, op, addresses(a.ptr, a.ptr, a.ptr+i, 0, a.ptr+8192, work.ptr)); err != nil {
 			t.Fatal(err)
 		}
 	})

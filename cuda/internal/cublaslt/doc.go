@@ -3,7 +3,7 @@
 //
 //	lib, err := cublaslt.Open(dev) // *Missing where there is no such library
 //	plan, err := lib.Prepare(cublaslt.Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: m, N: n, K: k, TransB: true}})
-//	err = plan.Run(stream, &driver.Launched{Op: "linear"}, x, weight, 0, y, work) // work has plan.WorkBytes()
+//	err = plan.Run(stream, &driver.Launched{Op: "linear"}, kernels.ProductAddresses{A: x, B: w, C: y, Work: work}) // of plan.WorkBytes()
 //
 // Products mean what they mean in package kernels: row-major, with the transposes, distances and batches of kernels.Product,
 // and float32 sums. Sizes that the library refuses are a *graph.Unsupported error.

@@ -8,7 +8,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// Matmul is the product c [M,N] = op(a) op(b) + bias, of a batch of matrices or one.
+// Matmul is the product c [M,N] = op(a) op(b) + bias + residual, of a batch of matrices or one.
 type Matmul struct {
 	Product kernels.Product // zero fields mean the defaults of kernels.Product
 	// Bias adds bias [N], of the type Out: the library takes no other, where kernels.Product takes one of the type Type. All
@@ -47,6 +47,9 @@ func (m Matmul) String() string {
 	s := fmt.Sprintf("%s [%d,%d] = %s %s", types, p.M, p.N, side(p.M, p.K, p.TransA), side(p.K, p.N, p.TransB))
 	if m.Bias {
 		s += " + bias"
+	}
+	if p.Residual {
+		s += " + residual"
 	}
 	if p.Batch > 1 {
 		s += fmt.Sprintf(", batch of %d", p.Batch)

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 )
 
 // maxCandidates is the number of algorithms that the library is asked for.
@@ -35,6 +36,9 @@ func (l *Library) Prepare(m Matmul) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{l: l, m: m, bias: new(uint64), x: &product{lib: l.h, alpha: 1}}
+	if m.Product.Residual {
+		p.x.beta = 1
+	}
 	p.enqueue = p.call
 	err = l.d.Do(func() error {
 		if l.closed.Load() {
@@ -149,9 +153,9 @@ func (l *Library) set(h uintptr, a attribute, value uint64) Status {
 func (p *Plan) WorkBytes() int64 { return int64(p.x.workBytes) }
 
 // Run enqueues the product in s as op, the name for errors. It allocates nothing and may be captured. Addresses are aligned
-// as Matmul.Align says, and work to 256 bytes; bias is 0 if there is none, and work is not used if it needs no bytes. c is written,
-// not read, and lies apart from the rest.
-func (p *Plan) Run(s *driver.Stream, op *driver.Launched, a, b, bias, c, work driver.DevicePtr) error {
+// as Matmul.Align says, and work to 256 bytes; those of a bias and a residual are 0 if there is none, and work is not used if
+// it needs no bytes. c is written, not read, and lies apart from the rest.
+func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddresses) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.l.closed.Load() {
@@ -160,27 +164,32 @@ func (p *Plan) Run(s *driver.Stream, op *driver.Launched, a, b, bias, c, work dr
 	if s == nil || s.Device() != p.l.d {
 		return fmt.Errorf("cublaslt: %v: the stream is not of the device that the library was opened for", p.m)
 	}
-	if err := p.place(a, b, bias, c, work); err != nil {
+	if err := p.place(at); err != nil {
 		return err
 	}
 	return s.Enqueue(op, p.enqueue)
 }
 
 // place notes the addresses for call.
-func (p *Plan) place(a, b, bias, c, work driver.DevicePtr) error {
-	if a == 0 || b == 0 || c == 0 || (bias != 0) != p.m.Bias || (a|b|c|bias)%driver.DevicePtr(p.m.Align) != 0 {
-		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, c at %#x, want multiples of %d, and a bias only in a product with one",
-			p.m, a, b, bias, c, p.m.Align)
+func (p *Plan) place(at kernels.ProductAddresses) error {
+	together := at.A | at.B | at.C | at.Bias | at.Residual
+	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.m.Bias || (at.Residual != 0) != p.m.Product.Residual ||
+		together%driver.DevicePtr(p.m.Align) != 0 {
+		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, residual at %#x, c at %#x, want multiples of %d, and a bias "+
+			"and a residual only in a product with one", p.m, at.A, at.B, at.Bias, at.Residual, at.C, p.m.Align)
 	}
-	if p.x.workBytes > 0 && (work == 0 || work%workAlign != 0) {
-		return fmt.Errorf("cublaslt: %v: %d bytes of work memory at %#x, want a multiple of %d", p.m, p.x.workBytes, work, workAlign)
+	if p.x.workBytes > 0 && (at.Work == 0 || at.Work%workAlign != 0) {
+		return fmt.Errorf("cublaslt: %v: %d bytes of work memory at %#x, want a multiple of %d", p.m, p.x.workBytes, at.Work, workAlign)
 	}
-	p.x.a, p.x.b, p.x.c, p.x.work = uintptr(b), uintptr(a), uintptr(c), 0 // see columnMajor
-	if p.x.workBytes > 0 {
-		p.x.work = uintptr(work)
+	if at.Residual == 0 {
+		at.Residual = at.C
 	}
-	if p.m.Bias && *p.bias != uint64(bias) {
-		*p.bias = uint64(bias)
+	if p.x.workBytes == 0 {
+		at.Work = 0
+	}
+	p.x.a, p.x.b, p.x.residual, p.x.c, p.x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work) // see columnMajor
+	if p.m.Bias && *p.bias != uint64(at.Bias) {
+		*p.bias = uint64(at.Bias)
 		if s := p.l.calls.set(p.x.desc, descBiasPointer, unsafe.Pointer(p.bias)); s != Success {
 			*p.bias = 0
 			return p.l.check("cublasLtMatmulDescSetAttribute", s, p.m.String())

@@ -101,8 +101,13 @@ func TestLayoutsMatchTheHeader(t *testing.T) {
 	}
 }
 
+// addresses are those of a product.
+func addresses(a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAddresses {
+	return kernels.ProductAddresses{A: a, B: b, Bias: bias, Residual: residual, C: c, Work: work}
+}
+
 // rowMajor is what a product means: c is changed where it is written.
-func rowMajor(m Matmul, a, b, bias, c []float64) {
+func rowMajor(m Matmul, a, b, bias, residual, c []float64) {
 	m, _ = m.complete(90)
 	p := m.Product
 	at := func(x []float64, transposed bool, ld, row, col int64) float64 {
@@ -120,6 +125,9 @@ func rowMajor(m Matmul, a, b, bias, c []float64) {
 				}
 				if bias != nil {
 					sum += bias[j]
+				}
+				if p.Residual {
+					sum += residual[n*p.StrideC+i*p.LDC+j]
 				}
 				c[n*p.StrideC+i*p.LDC+j] = sum
 			}
@@ -146,9 +154,10 @@ func layouts(typ, out kernels.Type) []Matmul {
 		list = append(list,
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 5, N: 3, K: 7, TransA: ta, TransB: tb}},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 24, N: 16, K: 40, TransA: ta, TransB: tb}, Bias: true},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 40, N: 24, K: 16, TransA: ta, TransB: tb, Residual: true}, Bias: ta},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 16, N: 24, K: 8, TransA: ta, TransB: tb, LDA: 48, LDB: 32, LDC: 40}},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 6, N: 9, K: 11, TransA: ta, TransB: tb, LDA: 13, LDB: 14, LDC: 10,
-				Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63}, Bias: true},
+				Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63, Residual: tb}, Bias: true},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 4, StrideB: 512, StrideC: 2048}},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 2, StrideA: 1024, StrideC: 2048}},
 		)
@@ -159,31 +168,35 @@ func layouts(typ, out kernels.Type) []Matmul {
 // TestRowMajor computes through the fake library, which is column-major.
 func TestRowMajor(t *testing.T) {
 	c, l, s := fake(t)
-	const pa, pb, pbias, pc, pwork = 0x1000, 0x2000, 0x3000, 0x4000, 0x5000
+	const pa, pb, pbias, presidual, pc, pwork = 0x1000, 0x2000, 0x3000, 0x6000, 0x4000, 0x5000
 	for _, m := range layouts(kernels.F32, kernels.F32) {
 		na, nb, nc := sizes(m)
 		a, b, bias := testutil.Normal(1, int(na)), testutil.Normal(2, int(nb)), testutil.Normal(3, int(m.Product.N))
-		got, want := testutil.Normal(4, int(nc)), testutil.Normal(4, int(nc))
+		got, want, residual := testutil.Normal(4, int(nc)), testutil.Normal(4, int(nc)), testutil.Normal(5, int(nc))
+		c.memory[presidual] = residual
 		c.memory[pa], c.memory[pb], c.memory[pc], c.memory[pbias] = a, b, got, bias
 		p, err := l.Prepare(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var at driver.DevicePtr
+		at := addresses(pa, pb, 0, 0, pc, pwork)
+		if m.Product.Residual {
+			at.Residual = presidual
+		}
 		if m.Bias {
-			at = pbias
+			at.Bias = pbias
 		} else {
 			bias = nil
 		}
-		if err := p.Run(s, &driver.Launched{Op: "product"}, pa, pb, at, pc, pwork); err != nil {
+		if err := p.Run(s, &driver.Launched{Op: "product"}, at); err != nil {
 			t.Error(err)
 		}
-		rowMajor(m, a, b, bias, want)
+		rowMajor(m, a, b, bias, residual, want)
 		testutil.Within(t, m.String(), got, want, 1e-14)
 		if err := errors.Join(p.Close(), p.Close()); err != nil {
 			t.Error(err)
 		}
-		if p.Run(s, &driver.Launched{Op: "product"}, pa, pb, at, pc, pwork) == nil {
+		if p.Run(s, &driver.Launched{Op: "product"}, at) == nil {
 			t.Error("a closed plan runs")
 		}
 	}
@@ -300,16 +313,17 @@ func TestFailures(t *testing.T) {
 	}
 	op := &driver.Launched{Op: "linear"}
 	for want, run := range map[string]func() error{
-		"no a":         func() error { return p.Run(s, op, 0, 16, 16, 16, 256) },
-		"no b":         func() error { return p.Run(s, op, 16, 0, 16, 16, 256) },
-		"no c":         func() error { return p.Run(s, op, 16, 16, 16, 0, 256) },
-		"no bias":      func() error { return p.Run(s, op, 16, 16, 0, 16, 256) },
-		"no work":      func() error { return p.Run(s, op, 16, 16, 16, 16, 0) },
-		"a aligned":    func() error { return p.Run(s, op, 24, 16, 16, 16, 256) },
-		"bias aligned": func() error { return p.Run(s, op, 16, 16, 24, 16, 256) },
-		"work aligned": func() error { return p.Run(s, op, 16, 16, 16, 16, 128) },
-		"no stream":    func() error { return p.Run(nil, op, 16, 16, 16, 16, 256) },
-		"no launch":    func() error { return p.Run(s, nil, 16, 16, 16, 16, 256) },
+		"no a":         func() error { return p.Run(s, op, addresses(0, 16, 16, 0, 16, 256)) },
+		"no b":         func() error { return p.Run(s, op, addresses(16, 0, 16, 0, 16, 256)) },
+		"no c":         func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 0, 256)) },
+		"a residual":   func() error { return p.Run(s, op, addresses(16, 16, 16, 16, 16, 256)) },
+		"no bias":      func() error { return p.Run(s, op, addresses(16, 16, 0, 0, 16, 256)) },
+		"no work":      func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 16, 0)) },
+		"a aligned":    func() error { return p.Run(s, op, addresses(24, 16, 16, 0, 16, 256)) },
+		"bias aligned": func() error { return p.Run(s, op, addresses(16, 16, 24, 0, 16, 256)) },
+		"work aligned": func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 16, 128)) },
+		"no stream":    func() error { return p.Run(nil, op, addresses(16, 16, 16, 0, 16, 256)) },
+		"no launch":    func() error { return p.Run(s, nil, addresses(16, 16, 16, 0, 16, 256)) },
 	} {
 		if err := run(); err == nil {
 			t.Errorf("%s is no error", want)
@@ -317,13 +331,13 @@ func TestFailures(t *testing.T) {
 	}
 	c.fails["matmul"] = 13
 	want := "cuda:0: linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13 (status 13)"
-	if err := p.Run(s, op, 16, 16, 16, 16, 256); err == nil || err.Error() != want {
+	if err := p.Run(s, op, addresses(16, 16, 16, 0, 16, 256)); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	delete(c.fails, "matmul")
 	c.fails["set"] = 7
 	for range 2 {
-		if p.Run(s, op, 16, 16, 32, 16, 256) == nil {
+		if p.Run(s, op, addresses(16, 16, 32, 0, 16, 256)) == nil {
 			t.Error("the bias is not set")
 		}
 	}
@@ -331,7 +345,7 @@ func TestFailures(t *testing.T) {
 	bias := driver.DevicePtr(16)
 	if n := testing.AllocsPerRun(50, func() {
 		bias ^= 48
-		if err := p.Run(s, op, 16, 16, bias, 16, 256); err != nil {
+		if err := p.Run(s, op, addresses(16, 16, bias, 0, 16, 256)); err != nil {
 			t.Error(err)
 		}
 	}); n != 0 {
@@ -340,7 +354,7 @@ func TestFailures(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	if p.Run(s, op, 16, 16, 16, 16, 256) == nil {
+	if p.Run(s, op, addresses(16, 16, 16, 0, 16, 256)) == nil {
 		t.Error("a closed library runs")
 	}
 	if _, err := l.Prepare(m); err == nil {

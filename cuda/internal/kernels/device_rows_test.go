@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"testing"
@@ -127,6 +128,9 @@ func TestRMSNormMatchesOracle(t *testing.T) {
 				y, dx, dw := s.out(n), s.out(n), s.outAs(out, dim)
 				s.op(ops.RMSNormOp{Eps: 1e-6}, []arg{x.of(rows, dim), w.of(dim)}, []arg{y.of(rows, dim)})
 				s.op(ops.RMSNormGradOp{Eps: 1e-6}, []arg{x.of(rows, dim), w.of(dim), dy.of(rows, dim)}, []arg{dx.of(rows, dim), dw.of(dim)})
+				residual, around, dw2 := s.in(testutil.Normal(9, n)), s.out(n), s.outAs(out, dim)
+				s.op(ops.RMSNormGradAddOp{Eps: 1e-6}, []arg{x.of(rows, dim), w.of(dim), dy.of(rows, dim), residual.of(rows, dim)},
+					[]arg{around.of(rows, dim), dw2.of(dim)})
 				s.run()
 				rx, rw := ref.From(x.values, rows, dim), ref.From(w.values, dim)
 				s.want(fmt.Sprint("rms norm ", c), y, ref.RMSNorm(rx, rw, 1e-6).Data)
@@ -135,6 +139,10 @@ func TestRMSNormMatchesOracle(t *testing.T) {
 					s.want(fmt.Sprint("dx of rms norm ", c), dx, wantX.Data)
 				}
 				s.want(fmt.Sprint("dweight of rms norm ", c), dw, wantW.Data)
+				s.want(fmt.Sprint("dx of rms norm and residual ", c), around, ref.Add(wantX, ref.From(residual.values, rows, dim)).Data)
+				if !bytes.Equal(s.bytesOf(dw), s.bytesOf(dw2)) {
+					t.Errorf("%v: dweight has other bits beside a residual", c)
+				}
 			}
 		}
 		s.reset()

@@ -126,11 +126,18 @@ func opSites(dt tensor.Dtype) (list []opSite) {
 	add(ops.RoPEOp{Base: 1e4}, operands{f(2, 32, 2, 64)}, operands{f(2, 32, 2, 64)})
 	add(ops.RMSNormOp{Eps: 1e-6}, operands{x, w}, operands{x})
 	add(ops.RMSNormGradOp{Eps: 1e-6}, operands{x, w, x}, operands{x, f32(64)})
+	add(ops.RMSNormGradAddOp{Eps: 1e-6}, operands{x, w, x, x}, operands{x, f32(64)})
 	add(ops.LinearOp{}, operands{x, f(32, 64), f(32)}, operands{f(10, 32)})
+	add(ops.LinearAddOp{}, operands{x, f(32, 64), f(32), f(10, 32)}, operands{f(10, 32)})
 	add(ops.LinearOp{}, operands{f(64, 4096), f(64, 4096), f(64)}, operands{f(64, 64)})
 	add(ops.LinearInputGradOp{}, operands{f(3000, 3000), f(3000, 64)}, operands{f(3000, 64)})
 	add(ops.LinearWeightGradOp{Out: 32, In: 64}, operands{x, f(10, 32)}, operands{f32(32, 64)})
 	add(ops.LinearBiasGradOp{Out: 32}, operands{f(100, 32)}, operands{f32(32)})
+	heads := f(2, 5, 2, 16)
+	turned := [ops.MaxLinears]bool{true}
+	add(ops.LinearsOp{Bias: turned, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, f(32, 64), f(32, 64), f(32)}, operands{heads, f(10, 32)})
+	add(ops.LinearsGradOp{In: 64, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, heads, f(10, 32), f(32, 64), f(32, 64)},
+		operands{x, f32(32, 64), f32(32, 64)})
 	gates := f(10, 3)
 	add(ops.GatedSumOp{}, operands{gates, x, x, x}, operands{x})
 	add(ops.GatedSumGradOp{}, operands{gates, x, x, x, x}, operands{gates, x, x, x})

@@ -62,3 +62,10 @@ func TestMatmulGridOnHost(t *testing.T) {
 		assert.True(t, bytes.Equal(first, got), "%d blocks", grid)
 	}
 }
+
+// TestLinearsOnHost runs in the types whose matrix products the host has.
+func TestLinearsOnHost(t *testing.T) {
+	for _, s := range storages[1:] {
+		compareLinears(t, hostDevice(t), h200, s)
+	}
+}

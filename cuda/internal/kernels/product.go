@@ -7,8 +7,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// Product is the matrix product c [M,N] = op(a) op(b) + bias, of a batch of matrices or one, with float32 sums. All matrices
-// are row-major.
+// Product is the matrix product c [M,N] = op(a) op(b) + bias + residual, of a batch of matrices or one, with float32 sums. All
+// matrices are row-major.
 type Product struct {
 	Type           Type // of a, b and the bias
 	Out            Type // of c: F32 or Type
@@ -18,6 +18,9 @@ type Product struct {
 
 	Batch                     int64 // matrices; 0 is one
 	StrideA, StrideB, StrideC int64 // elements from one to the next; 0 repeats a or b
+
+	// Residual says that there is a residual, which lies as c does. It is for a Library.
+	Residual bool
 }
 
 // Rows returns the lengths of the rows of a and b as they lie.
@@ -94,21 +97,30 @@ type Library interface {
 type PreparedProduct interface {
 	WorkBytes() int64
 	// Run enqueues the product, which is remembered as l. It allocates nothing once warm.
-	Run(s *driver.Stream, l *driver.Launched, a, b, bias, c, work Ptr) error
+	Run(s *driver.Stream, l *driver.Launched, at ProductAddresses) error
 }
+
+// ProductAddresses are where the matrices and the work memory of a product lie. Bias and Residual are 0 where there is none.
+type ProductAddresses struct{ A, B, Bias, Residual, C, Work Ptr }
 
 // LibraryProduct is a product of a library and where its operands lie.
 type LibraryProduct struct {
 	PreparedProduct
-	A, B, Bias, C, Work Ref
+	A, B, Bias, Residual, C, Work Ref
 }
 
-// LibraryProduct adds a product that b.Library computes. bias is 0 for none.
-func (b *Builder) LibraryProduct(p Product, x, y, bias, c Ref) {
+// Addresses returns where everything lies.
+func (p *LibraryProduct) Addresses(at Addresses) ProductAddresses {
+	return ProductAddresses{at.Of(p.A), at.Of(p.B), at.Of(p.Bias), at.Of(p.Residual), at.Of(p.C), at.Of(p.Work)}
+}
+
+// LibraryProduct adds a product that b.Library computes. bias and residual are 0 for none.
+func (b *Builder) LibraryProduct(p Product, x, y, bias, residual, c Ref) {
+	p.Residual = residual != 0
 	ready, err := b.Library.Prepare(p, bias != 0, b.TF32)
 	if err != nil {
 		b.Fail(err)
 		return
 	}
-	b.plan.Steps = append(b.plan.Steps, Step{Product: &LibraryProduct{ready, x, y, bias, c, b.Scratch(ready.WorkBytes())}})
+	b.plan.Steps = append(b.plan.Steps, Step{Product: &LibraryProduct{ready, x, y, bias, residual, c, b.Scratch(ready.WorkBytes())}})
 }

@@ -81,7 +81,7 @@ func TestProductTime(t *testing.T) {
 			ready, err := library.Prepare(m)
 			require.NoError(t, err)
 			lt := median(func() {
-				check(t, ready.Run(dev.stream, &driver.Launched{Op: "time"}, at[0], at[1], 0, at[2], at[3]))
+				check(t, ready.Run(dev.stream, &driver.Launched{Op: "time"}, kernels.ProductAddresses{A: at[0], B: at[1], C: at[2], Work: at[3]}))
 			})
 			t.Logf("%-50s %5.0f TFLOP/s, cuBLASLt with %d MB", "", tflops(lt), ready.WorkBytes()>>20)
 			check(t, ready.Close())

@@ -25,7 +25,7 @@ func Multiply(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) 
 	case err != nil:
 		b.Fail(err)
 	case b.Library != nil:
-		b.LibraryProduct(p, x, y, bias, c)
+		b.LibraryProduct(p, x, y, bias, 0, c)
 	case p.Type != kernels.F32:
 		multiplyHalf(b, p, x, y, bias, c)
 	default:

@@ -38,6 +38,11 @@ type (
 // maxTerms is the number of terms that one launch adds up.
 const maxTerms = 8
 
+// Add adds y = x0 + x1, of n elements.
+func Add(b *kernels.Builder, x0, x1, y kernels.Ref, n int64) {
+	elementwise(b, "add", n, &addParams{x: [maxTerms]kernels.Ref{x0, x1}, y: y, n: n, terms: 2})
+}
+
 // SiLU adds y = x sigmoid(x), and SiLUGrad adds dx from the argument x and dy, of n elements.
 func SiLU(b *kernels.Builder, x, y kernels.Ref, n int64) {
 	elementwise(b, "silu", n, &unaryParams{x, y, n})

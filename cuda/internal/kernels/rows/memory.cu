@@ -1,7 +1,7 @@
 // Memory: n elements, or bytes where it is said. All outputs =.
 //
 //   cast_to      x float32 -> y T, rounded to nearest even        cast_from    x T -> y float32
-//   fill_b16, fill_b32   value -> y, words of 16 and 32 bits      copy         x -> y, bytes
+//   fill_b16, fill_b32   value -> y, words of 16 and 32 bits      copy         up to 24 arrays x -> y, bytes; zeros for a null x
 //   check_tokens tokens int32 [n] -> bad [1], int64: the first place whose token is outside [low,high), or -1. One block
 #include "common.cuh"
 
@@ -18,6 +18,13 @@ struct FillParams {
   int64_t n;
   uint32_t value;
   int32_t pad;
+};
+
+struct CopyParams {
+  const void* x[24];
+  void* y[24];
+  int64_t bytes[24];
+  int64_t blocks; // of each array
 };
 
 struct CheckTokensParams {
@@ -83,11 +90,14 @@ NSA_ENTRY(cast_from, f16, nsa::f16, nsa::CastParams, 256)
 NSA_ENTRY(fill, b16, uint16_t, nsa::FillParams, 256)
 NSA_ENTRY(fill, b32, uint32_t, nsa::FillParams, 256)
 
-extern "C" __global__ void __launch_bounds__(256) nsa_copy(const __grid_constant__ nsa::CastParams p) {
-  const int64_t thread = blockIdx.x * int64_t(blockDim.x) + threadIdx.x, step = int64_t(gridDim.x) * blockDim.x;
-  const int64_t packs = nsa::aligned(p.x, p.y) ? p.n / 16 : 0;
-  for (int64_t i = thread; i < packs; i += step) static_cast<uint4*>(p.y)[i] = static_cast<const uint4*>(p.x)[i];
-  for (int64_t i = packs * 16 + thread; i < p.n; i += step) static_cast<char*>(p.y)[i] = static_cast<const char*>(p.x)[i];
+extern "C" __global__ void __launch_bounds__(256) nsa_copy(const __grid_constant__ nsa::CopyParams p) {
+  const int64_t a = blockIdx.x / p.blocks;
+  const int64_t thread = blockIdx.x % p.blocks * blockDim.x + threadIdx.x, step = p.blocks * blockDim.x;
+  const void* x = p.x[a];
+  void* y = p.y[a];
+  const int64_t packs = nsa::aligned(x, y) ? p.bytes[a] / 16 : 0;
+  for (int64_t i = thread; i < packs; i += step) static_cast<uint4*>(y)[i] = x ? static_cast<const uint4*>(x)[i] : uint4{};
+  for (int64_t i = packs * 16 + thread; i < p.bytes[a]; i += step) static_cast<char*>(y)[i] = x ? static_cast<const char*>(x)[i] : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(1024) nsa_check_tokens_i32(const __grid_constant__ nsa::CheckTokensParams p) {

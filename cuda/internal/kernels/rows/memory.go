@@ -20,6 +20,11 @@ type (
 		x, y kernels.Ref
 		n    int64
 	}
+	copyParams struct {
+		x, y   [mostCopies]kernels.Ref
+		bytes  [mostCopies]int64
+		blocks int64
+	}
 	fillParams struct {
 		y     kernels.Ref
 		n     int64
@@ -28,9 +33,24 @@ type (
 	}
 )
 
-// Copy adds a copy of bytes from x to y, which do not overlap.
-func Copy(b *kernels.Builder, x, y kernels.Ref, bytes int64) {
-	b.Launch("nsa_copy", kernels.Looped(kernels.Pieces(bytes, 256*16)), kernels.Threads(), 0, &castParams{x, y, bytes})
+// mostCopies is the number of arrays that one launch copies.
+const mostCopies = 2 * ops.MaxLinears
+
+// Bytes are those of an array that is copied. From is 0 for zeros.
+type Bytes struct {
+	From, To kernels.Ref
+	Count    int64
+}
+
+// Copy adds the copies of up to mostCopies arrays, which do not overlap.
+func Copy(b *kernels.Builder, list ...Bytes) {
+	p, longest := new(copyParams), int64(0)
+	for i, c := range list {
+		p.x[i], p.y[i], p.bytes[i] = c.From, c.To, c.Count
+		longest = max(longest, c.Count)
+	}
+	p.blocks = min(kernels.Pieces(longest, 256*16), 1<<16/int64(len(list)))
+	b.Launch("nsa_copy", kernels.Line(p.blocks*int64(len(list))), kernels.Threads(), 0, p)
 }
 
 // Fill32 adds n words of 32 bits set to value.
@@ -62,7 +82,7 @@ func Zeros(b *kernels.Builder) error {
 // addGrad copies dy to dx.
 func addGrad(b *kernels.Builder, _ ops.AddGradOp) error {
 	x, y := b.In[0], b.Out[0]
-	Copy(b, x.Ref, y.Ref, int64(x.Bytes()))
+	Copy(b, Bytes{x.Ref, y.Ref, int64(x.Bytes())})
 	return nil
 }
 
@@ -73,7 +93,7 @@ func cast(b *kernels.Builder, _ ops.CastOp) error {
 	kernel := ""
 	switch {
 	case from == to:
-		Copy(b, x.Ref, y.Ref, int64(x.Bytes()))
+		Copy(b, Bytes{x.Ref, y.Ref, int64(x.Bytes())})
 		return nil
 	case from == kernels.F32:
 		kernel = to.Name("cast_to")

@@ -1,6 +1,6 @@
 // RMSNorm over the last axis (arXiv 1910.07467): x [rows,dim], weight [dim] -> y = x r weight, r = 1/sqrt(mean(x²) + eps).
 //
-// The gradient, with u = dy weight: dx = r u - x r³ (u·x)/dim, and dweight = the sum over the rows of dy x r. y =, dx =; nothing
+// The gradient, with u = dy weight: dx = r u - x r³ (u·x)/dim + residual, if there is one, and dweight = the sum over the rows of dy x r. y =, dx =; nothing
 // is saved: r is computed anew, since the row is read in any case.
 // dweight is summed in two stages. Group g of the G of block k adds rows g, g+G, ... of the block's `run`, ascending; the groups are
 // added in ascending order to partial[k] (float32 [blocks,dim]). Then sum_blocks adds the blocks in its fixed order.
@@ -22,6 +22,7 @@ struct RMSNormGradParams {
   const void* x;
   const void* weight;
   const void* dy;
+  const void* residual; // what comes around the block that begins with the norm, or null
   void* dx;
   float* partial;
   int64_t rows;
@@ -96,15 +97,19 @@ struct RMSNormRow {
 template <typename T, int E>
 __device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, int64_t first, int64_t end, float* dweight) {
   constexpr int W = kLanes<T>, kPacks = E / W;
+  constexpr bool kEarly = E < 32; // the registers hold the residual as well
   const auto column = [](int i) { return int64_t(i * 32 + threadIdx.x) * W; };
   const auto fetch = [&](const void* row, int64_t at, int i) {
     return column(i) < p.dim ? *reinterpret_cast<const uint4*>(static_cast<const T*>(row) + at + column(i)) : uint4{};
   };
   float sum[kPacks][W] = {};
   for (int64_t r = first + threadIdx.y; r < end; r += blockDim.y) {
-    uint4 x[kPacks], dy[kPacks];
+    uint4 x[kPacks], dy[kPacks], residual[kPacks];
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i) x[i] = fetch(p.x, r * p.dim, i), dy[i] = fetch(p.dy, r * p.dim, i);
+    for (int i = 0; i < kPacks; ++i) {
+      x[i] = fetch(p.x, r * p.dim, i), dy[i] = fetch(p.dy, r * p.dim, i);
+      if (kEarly && p.residual != nullptr) residual[i] = fetch(p.residual, r * p.dim, i);
+    }
     const auto terms = [&](int i) {
       RMSNormTerms<W> t;
       unpack<T>(x[i], t.x);
@@ -120,6 +125,12 @@ __device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, in
     for (int i = 0; i < kPacks; ++i) {
       float dx[W];
       row.gradient(terms(i), sum[i], dx);
+      if (p.residual != nullptr) {
+        float around[W];
+        unpack<T>(kEarly ? residual[i] : fetch(p.residual, r * p.dim, i), around);
+#pragma unroll
+        for (int j = 0; j < W; ++j) dx[j] += around[j];
+      }
       if (column(i) < p.dim) write<W>(static_cast<T*>(p.dx) + r * p.dim + column(i), dx);
     }
   }
@@ -153,6 +164,12 @@ __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, in
     along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
       float dx[decltype(width)::value];
       row.gradient(terms(width, i), dweight + i, dx);
+      if (p.residual != nullptr) {
+        float around[decltype(width)::value];
+        read(static_cast<const T*>(p.residual) + r * p.dim + i, around);
+#pragma unroll
+        for (int j = 0; j < decltype(width)::value; ++j) dx[j] += around[j];
+      }
       write(static_cast<T*>(p.dx) + r * p.dim + i, dx);
     });
   }
@@ -161,7 +178,7 @@ __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, in
 // Dynamic shared memory: float32 [groups,dim], what each group's rows add to dweight.
 template <typename T> __device__ void rmsnorm_grad(const RMSNormGradParams& p) {
   extern __shared__ float sums[];
-  const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.dy, p.dx);
+  const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.dy, p.residual, p.dx);
   const int64_t first = blockIdx.x * p.run, end = min(p.rows, first + p.run);
   float* dweight = sums + threadIdx.y * p.dim;
   constexpr int kHeld = sizeof(T) == 2 ? 1024 : 768; // what the registers hold
@@ -187,4 +204,13 @@ template <typename T> __device__ void rmsnorm_grad(const RMSNormGradParams& p) {
 } // namespace nsa
 
 NSA_KERNEL(rmsnorm, RMSNormParams, 512)
-NSA_KERNEL(rmsnorm_grad, RMSNormGradParams, 256)
+
+// Two blocks share a multiprocessor: rows of 1024 in registers would leave room for one.
+#define NSA_RMSNORM_GRAD(suffix, T)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                                 \
+    nsa_rmsnorm_grad_##suffix(const __grid_constant__ nsa::RMSNormGradParams p) {                                      \
+    nsa::rmsnorm_grad<T>(p);                                                                                           \
+  }
+NSA_RMSNORM_GRAD(f32, float)
+NSA_RMSNORM_GRAD(bf16, nsa::bf16)
+NSA_RMSNORM_GRAD(f16, nsa::f16)

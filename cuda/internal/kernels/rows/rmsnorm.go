@@ -6,11 +6,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// rmsNormRows are x, weight -> y, and x, weight, dy -> dx, dweight.
+// rmsNormRows are x, weight -> y, and x, weight, dy, with a residual or without -> dx, dweight.
 func rmsNormRows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.RMSNormOp]{Name: name, Storage: "tt>t", Guard: guardRMSNorm, Build: rmsNorm},
 		kernels.Op[ops.RMSNormGradOp]{Name: name, Storage: "ttt>tw", Guard: guardRMSNormGrad, Build: rmsNormGrad},
+		kernels.Op[ops.RMSNormGradAddOp]{Name: name, Storage: "tttt>tw", Guard: guardRMSNormGradAdd, Build: rmsNormGradAdd},
 	)
 }
 
@@ -23,10 +24,10 @@ type (
 		_            int32
 	}
 	rmsNormGradParams struct {
-		x, weight, dy, dx, partial kernels.Ref
-		rows, dim, run             int64
-		eps                        float32
-		_                          int32
+		x, weight, dy, residual, dx, partial kernels.Ref
+		rows, dim, run                       int64
+		eps                                  float32
+		_                                    int32
 	}
 )
 
@@ -56,6 +57,15 @@ func rmsNorm(b *kernels.Builder, op ops.RMSNormOp) error {
 	return nil
 }
 
+func guardRMSNormGradAdd(b *kernels.Builder, op ops.RMSNormGradAddOp) error {
+	return guardRMSNormGrad(b, ops.RMSNormGradOp(op))
+}
+
+// rmsNormGradAdd adds x, weight, dy, residual -> dx + residual, dweight.
+func rmsNormGradAdd(b *kernels.Builder, op ops.RMSNormGradAddOp) error {
+	return rmsNormGrad(b, ops.RMSNormGradOp(op))
+}
+
 // rmsNormGrad adds x, weight, dy -> dx, dweight.
 func rmsNormGrad(b *kernels.Builder, op ops.RMSNormGradOp) error {
 	x, weight, dy, dx, dweight := b.In[0], b.In[1], b.In[2], b.Out[0], b.Out[1]
@@ -65,6 +75,9 @@ func rmsNormGrad(b *kernels.Builder, op ops.RMSNormGradOp) error {
 	p := &rmsNormGradParams{
 		x: x.Ref, weight: weight.Ref, dy: dy.Ref, dx: dx.Ref, partial: b.Work(parts * dim * 4),
 		rows: rows, dim: dim, run: run, eps: float32(op.Eps),
+	}
+	if len(b.In) == 4 {
+		p.residual = b.In[3].Ref
 	}
 	block := kernels.RowThreads(dim)
 	b.Launch(b.Type.Name("rmsnorm_grad"), kernels.Line(parts), block, int64(block.Y)*dim*4, p)

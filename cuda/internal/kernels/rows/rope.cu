@@ -1,10 +1,8 @@
 // Rotary position embedding (arXiv 2104.09864): x [tokens,H,D] -> y, where tokens = B*S and token i stands at position
 // start + i mod S. The pair (2j, 2j+1) of each head turns by the angle position * base^(-2j/D); back, for the gradient, with
 // inverse. y =; y may be x. Nothing is saved.
-//
-// The angle is a number of turns in float64, of which only the fraction goes on in float32: at position 2^20 it is as exact as
-// at 0. A thread turns the same pairs in all heads of a token.
-#include "common.cuh"
+// A thread turns the same pairs in all heads of a token.
+#include "rope.cuh"
 
 namespace nsa {
 
@@ -31,13 +29,9 @@ template <typename T, int W> __device__ __forceinline__ void rope_pairs(const Ro
     const int64_t token = u / packs;
     const int at = int(u - token * packs) * W;
     const double position = double(p.start + token % p.seq);
-    float c[W / 2], s[W / 2];
+    float2 rotation[W / 2];
 #pragma unroll
-    for (int j = 0; j < W / 2; ++j) {
-      const double turn = position * turns[at / 2 + j];
-      sincospif(2.0f * float(turn - rint(turn)), &s[j], &c[j]);
-      if (p.inverse) s[j] = -s[j];
-    }
+    for (int j = 0; j < W / 2; ++j) rotation[j] = rotation_at(position, turns[at / 2 + j], p.inverse);
     for (int h = 0; h < p.heads; ++h) {
       const int64_t i = (token * p.heads + h) * p.dim + at;
       float v[W];
@@ -47,11 +41,7 @@ template <typename T, int W> __device__ __forceinline__ void rope_pairs(const Ro
         read<W>(x + i, v);
       }
 #pragma unroll
-      for (int j = 0; j < W; j += 2) {
-        const float a = v[j], b = v[j + 1];
-        v[j] = a * c[j / 2] - b * s[j / 2];
-        v[j + 1] = a * s[j / 2] + b * c[j / 2];
-      }
+      for (int j = 0; j < W; j += 2) turn_pair(v[j], v[j + 1], rotation[j / 2]);
       if constexpr (W == 2) {
         y[i] = from_float<T>(v[0]), y[i + 1] = from_float<T>(v[1]);
       } else {
@@ -64,10 +54,7 @@ template <typename T, int W> __device__ __forceinline__ void rope_pairs(const Ro
 // Dynamic shared memory: float64 [D/2], the turns of each pair from one position to the next.
 template <typename T> __device__ void rope(const RoPEParams& p) {
   extern __shared__ double turns[];
-  for (int j = threadIdx.x; j < p.dim / 2; j += blockDim.x) {
-    turns[j] = exp2(-(2.0 * j / p.dim) * p.log2_base) * 0.15915494309189533577; // 1/(2 pi)
-  }
-  __syncthreads();
+  fill_turns(turns, p.dim, p.log2_base);
   if (p.dim % kLanes<T> == 0 && aligned(p.x, p.y)) {
     rope_pairs<T, kLanes<T>>(p, turns);
   } else {

@@ -10,7 +10,7 @@ import (
 
 // ropeRows are x -> y, which is its own gradient.
 func ropeRows() []kernels.Row {
-	return kernels.Rows(kernels.Op[ops.RoPEOp]{Name: name, Storage: "t>t", Guard: guardRope, Build: rope})
+	return kernels.Rows(kernels.Op[ops.RoPEOp]{Name: name, Storage: "t>t", Guard: guardRoPE, Build: rope})
 }
 
 // ropeParams is RoPEParams of rope.cu.
@@ -21,8 +21,11 @@ type ropeParams struct {
 	heads, dim, inverse, _ int32
 }
 
-func guardRope(b *kernels.Builder, op ops.RoPEOp) error {
-	seq, heads, dim := b.In[0].Dim(1), b.In[0].Dim(2), b.In[0].Dim(3)
+func guardRoPE(b *kernels.Builder, op ops.RoPEOp) error { return checkRoPE(op, b.In[0]) }
+
+// checkRoPE refuses what the kernels do not turn: x is [B,S,heads,dim].
+func checkRoPE(op ops.RoPEOp, x kernels.Operand) error {
+	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	switch {
 	case dim%2 != 0 || dim > 4096:
 		return graph.Refuse(graph.ReasonShape, "dim is %d, want an even number up to 4096", dim)

@@ -96,7 +96,7 @@ func copyElements(b *kernels.Builder, sizes []int64, from, to place) error {
 	p.x, p.y = from.ref.Plus(4*from.offset), to.ref.Plus(4*to.offset)
 	switch {
 	case p.rank == 1 && p.xStrides[0] == 1 && p.yStrides[0] == 1:
-		rows.Copy(b, p.x, p.y, 4*p.n)
+		rows.Copy(b, rows.Bytes{From: p.x, To: p.y, Count: 4 * p.n})
 	case p.transposed():
 		tiles := kernels.Pieces(p.sizes[0], 32) * kernels.Pieces(p.sizes[1], 32) * (p.n / (p.sizes[0] * p.sizes[1]))
 		b.Launch("nsa_stock_transpose_f32", kernels.Looped(tiles), kernels.Threads(), 0, &p)

@@ -21,7 +21,7 @@ thread_local __align__(1024) float4 nsa_dynamic_shared[256 << 10 >> 4];
 
 namespace {
 
-struct Argument { uint64_t words[40]; };  // by value, on the stack: where any struct of more than two words lies
+struct Argument { uint64_t words[80]; };  // by value, on the stack: where any struct of more than two words lies
 using Kernel = void (*)(Argument);
 
 using Operation = void (*)(void* const* lanes);
