@@ -20,7 +20,8 @@ func Regions(n int, first, last, bytes func(i int) int, align int) (offsets []in
 	return offsets, total, bound
 }
 
-// PoisonFreed makes m fill with NaN, before a run and after each step, all memory that holds no value still to be read.
+// PoisonFreed makes m fill with NaN, now and after each step, all memory that holds no value still to be read, and now its
+// workspace.
 func (m *Machine) PoisonFreed() {
 	words := unsafe.Slice((*float64)(m.all.Pointer()), m.all.Bytes()/8)
 	live := make([]bool, len(words))
@@ -33,10 +34,14 @@ func (m *Machine) PoisonFreed() {
 				}
 			}
 		}
+		nan := math.NaN()
 		for i, l := range live {
 			if !l {
-				words[i] = math.NaN()
+				words[i] = nan
 			}
+		}
+		if step < 0 {
+			words, live = words[:len(words)-m.work.Bytes()/8], live[:len(words)-m.work.Bytes()/8]
 		}
 		for _, free := range m.hostMem.free {
 			for _, d := range free {
