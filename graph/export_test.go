@@ -7,7 +7,8 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// PoisonFreed makes m fill with NaN, before a run and after each step, all memory that holds no value still to be read.
+// PoisonFreed makes m fill with NaN, now and after each step, all memory that holds no value still to be read, and now its
+// workspace.
 func (m *Machine) PoisonFreed() {
 	words := unsafe.Slice((*float64)(m.all.Pointer()), m.all.Bytes()/8)
 	live := make([]bool, len(words))
@@ -20,10 +21,14 @@ func (m *Machine) PoisonFreed() {
 				}
 			}
 		}
+		nan := math.NaN()
 		for i, l := range live {
 			if !l {
-				words[i] = math.NaN()
+				words[i] = nan
 			}
+		}
+		if step < 0 {
+			words, live = words[:len(words)-m.work.Bytes()/8], live[:len(words)-m.work.Bytes()/8]
 		}
 		for _, free := range m.hostMem.free {
 			for _, d := range free {
