@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/csv"
 	"fmt"
 	"io"
@@ -15,8 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/atomicwriter"
+
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -139,8 +141,11 @@ func (r *report) save() error {
 	if err != nil {
 		return err
 	}
-	err = atomicfile.Write(path, func(f io.Writer) error { return r.write(f, kept) })
-	if err != nil {
+	var b bytes.Buffer
+	if err := r.write(&b, kept); err != nil {
+		return err
+	}
+	if err := atomicwriter.WriteFile(path, b.Bytes(), 0o644); err != nil {
 		return err
 	}
 	fmt.Println("\nwrote", path)

@@ -14,24 +14,24 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Option changes how a GPU is opened: see package driver.
+// Option changes how a GPU is opened.
 type Option = driver.Option
 
 // Backend is a GPU as a graph.Machine and its solvers use it.
 type Backend struct {
-	dev      *driver.Device
-	about    graph.Device
-	gpu      kernels.GPU
-	products productLibrary // nil where there is none
+	dev     *driver.Device
+	about   graph.Device
+	gpu     kernels.GPU
+	library kernels.Library // computes matrix products; nil where there is none
+	modules *modules
 
-	mu      sync.Mutex
-	modules map[string]*driver.Module // by image
-	blocks  []*memory                 // that have not been freed, by address
+	mu     sync.Mutex
+	blocks []*memory // that have not been freed, by address
 }
 
 var _ graph.Backend = (*Backend)(nil)
 
-// Open opens GPU n, counted from 0. The error is a *driver.Unavailable where there is no such GPU, or none that can be used.
+// Open opens GPU n, counted from 0. The error is a *Unavailable where there is no such GPU, or none that can be used.
 func Open(n int, opts ...Option) (*Backend, error) {
 	dev, err := driver.Open(n, opts...)
 	if err != nil {
@@ -41,7 +41,7 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	b := &Backend{
 		dev:     dev,
 		gpu:     kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
-		modules: map[string]*driver.Module{},
+		modules: newModules(dev),
 	}
 	lt, err := openLibrary(dev)
 	if err != nil {
@@ -49,7 +49,7 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	}
 	library := "no " + libraryName
 	if lt != nil {
-		b.products, library = lt, lt.version()
+		b.library, library = lt, lt.version()
 	}
 	b.about = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
@@ -64,7 +64,7 @@ func (b *Backend) Driver() *driver.Device { return b.dev }
 // Device implements graph.Backend.
 func (b *Backend) Device() graph.Device { return b.about }
 
-// Alloc implements graph.Backend. A *driver.NoMemory says that there is not enough.
+// Alloc implements graph.Backend. A *NoMemory says that there is not enough.
 func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	m, err := b.dev.Alloc(bytes)
 	if err != nil {
@@ -112,41 +112,10 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool,
 
 // Close unloads the kernels and gives the device up. What is still open on it is an error, and is freed.
 func (b *Backend) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	var errs []error
-	if b.products != nil {
-		errs = append(errs, b.products.close())
-		b.products = nil
+	if b.library != nil {
+		errs = append(errs, b.library.Close())
+		b.library = nil
 	}
-	for name, m := range b.modules {
-		// Every module of a device that has failed says so.
-		if err := m.Unload(); err != nil && !errors.Is(errors.Join(errs...), err) {
-			errs = append(errs, err)
-		}
-		delete(b.modules, name)
-	}
-	return failure(errors.Join(append(errs, b.dev.Close())...))
-}
-
-// function returns a kernel. Its image is loaded when it is first needed.
-func (b *Backend) function(kernel string) (*driver.Function, error) {
-	name, err := kernels.ImageOf(kernel)
-	if err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	m := b.modules[name]
-	if m == nil {
-		image, err := kernels.Image(name)
-		if err != nil {
-			return nil, err
-		}
-		if m, err = b.dev.LoadModule(image); err != nil {
-			return nil, fmt.Errorf("image %s: %w", name, err)
-		}
-		b.modules[name] = m
-	}
-	return m.Function(kernel)
+	return failure(errors.Join(append(errs, b.modules.unload(), b.dev.Close())...))
 }

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,7 +59,8 @@ func (a input) node(g *G.ExprGraph, dt tensor.Dtype, seed uint64) *G.Node {
 	return G.NewTensor(g, dt, len(a.shape), G.WithShape(a.shape...), G.WithName(a.name), G.WithValue(v))
 }
 
-// graph builds the op and its gradients by a normal dy. The results are the main output and the gradients there are.
+// graph builds the op and its gradients by a normal dy. The results are the main output and the gradients there are, or all
+// outputs of an op without gradients.
 func (c opCase) graph(t testing.TB, dt tensor.Dtype) (*G.ExprGraph, G.Nodes) {
 	t.Helper()
 	g := G.NewGraph()
@@ -71,6 +73,9 @@ func (c opCase) graph(t testing.TB, dt tensor.Dtype) (*G.ExprGraph, G.Nodes) {
 	results := G.Nodes{y}
 	spec, _ := ops.SpecOf(y.Op())
 	if _, ok := spec.(ops.Differentiable); !ok {
+		for i := 1; i < len(ops.OutputsOf(y.Op())); i++ {
+			results = append(results, G.Must(ops.Output(y, i)))
+		}
 		return g, results
 	}
 	var of G.Nodes // of the op, which may have others before it
@@ -179,6 +184,29 @@ func opCases() []opCase {
 			return ops.Linear(in[0], in[1], opts...)
 		}, inputs...)
 	}
+	apply := func(spec ops.Spec) func(in G.Nodes) (*G.Node, error) {
+		return func(in G.Nodes) (*G.Node, error) { return ops.Apply(spec, in...) }
+	}
+	for _, c := range []struct {
+		B, S, in int
+		layers   [][2]int // heads and their dim, of which those of dims above 1 and below 9 are turned
+	}{{1, 1, 1, [][2]int{{1, 2}}}, {2, 5, 3, [][2]int{{3, 6}, {1, 1}, {2, 6}}}, {2, 150, 40, [][2]int{{4, 8}, {1, 24}, {2, 8}, {1, 16}}}} {
+		forward, backward := ops.LinearsOp{RoPE: ops.RoPEOp{Base: 100, Start: 3}}, ops.LinearsGradOp{In: c.in, RoPE: ops.RoPEOp{Base: 100, Inverse: true}}
+		x := floats("x", c.B, c.S, c.in)
+		var ws, dys []input
+		for i, l := range c.layers {
+			ws = append(ws, floats(fmt.Sprint("w", i), l[0]*l[1], c.in))
+			dys = append(dys, floats(fmt.Sprint("dy", i), c.B, c.S, l[0], l[1]))
+			forward.Heads[i], forward.Turned[i] = l[0], l[1] > 1 && l[1] < 9
+			backward.Turned[i] = forward.Turned[i]
+		}
+		forward.Bias[0] = true
+		add(fmt.Sprintf("linears %v", c), apply(forward), slices.Concat([]input{x}, ws, []input{floats("bias", c.layers[0][0]*c.layers[0][1])})...)
+		add(fmt.Sprintf("gradient of linears %v", c), apply(backward), slices.Concat([]input{x}, dys, ws)...)
+		w, residual := floats("w", 2*c.in, c.in), floats("residual", c.B, c.S, 2*c.in)
+		add(fmt.Sprintf("linear with add %v", c), apply(ops.LinearAddOp{}), x, w, residual)
+		add(fmt.Sprintf("linear with bias and add %v", c), apply(ops.LinearAddOp{}), x, w, floats("bias", 2*c.in), residual)
+	}
 	for _, shape := range [][]int{{1}, {7}, {3, 5, 2}, {3*16384 + 5}} {
 		add(fmt.Sprintf("silu %v", shape), func(in G.Nodes) (*G.Node, error) { return ops.SiLU(in[0]) }, floats("x", shape...))
 		add(fmt.Sprintf("sigmoid %v", shape), func(in G.Nodes) (*G.Node, error) { return ops.Sigmoid(in[0]) }, floats("x", shape...))
@@ -200,6 +228,8 @@ func opCases() []opCase {
 	for _, shape := range [][]int{{1, 1}, {2, 3, 7}, {1, 130, 33}, {200, 301}} {
 		add(fmt.Sprintf("rms norm %v", shape), func(in G.Nodes) (*G.Node, error) { return ops.RMSNorm(in[0], in[1], 0.3) },
 			floats("x", shape...), floats("weight", shape[len(shape)-1]))
+		add(fmt.Sprintf("gradient of rms norm with add %v", shape), apply(ops.RMSNormGradAddOp{Eps: 0.3}),
+			floats("x", shape...), floats("weight", shape[len(shape)-1]), floats("dy", shape...), floats("residual", shape...))
 	}
 	for _, c := range []struct{ V, dim, B, S int }{{1, 1, 1, 1}, {300, 7, 3, 101}, {700, 130, 2, 150}} {
 		add(fmt.Sprintf("embedding %v", c), func(in G.Nodes) (*G.Node, error) { return ops.Embedding(in[0], in[1]) },

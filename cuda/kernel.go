@@ -1,136 +1,172 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// kernel is an op bound to its operands.
+// kernel is the plan of an op bound to its operands.
 type kernel struct {
-	backend *Backend
-	stages  []stage
-	scratch int64 // where the work memory of products begins
-	work    int64 // bytes of it all
+	backend   *Backend
+	plan      *kernels.Plan
+	cells     []*cpu.Buf        // of inputs and outputs
+	addresses kernels.Addresses // where all lay at the last launch
+	steps     []step
+	arrays    [][]byte // of the plan, for these addresses
+	uploaded  bool     // the arrays are on the device
 }
 
-// stage is a part that is ready to run: launches of ours, or a library's product.
-type stage struct {
-	build    launcher
-	launches []kernels.Launch // the last ones; their memory is used again
-	calls    []*driver.Call   // one for each
+// step is a launch, or a product of a library.
+type step struct {
+	call     *driver.Call
+	argument []byte // of the launch, for the addresses of the kernel
 
-	plan     productPlan // nil for launches
-	product  *product
+	product  *kernels.LibraryProduct // nil for a launch
 	launched driver.Launched
-	scratch  int64 // bytes of work memory of the product
 }
 
-// bind makes the calls.
-func (st *stage) bind(b *Backend, op string, owner graph.Kernel) error {
-	st.launched = driver.Launched{Op: op, Kernel: "matrix product", Owner: owner}
-	for i := range st.launches {
-		l := &st.launches[i]
-		f, err := b.function(l.Kernel)
-		if err != nil {
-			return err
+// bind makes the kernel of a plan for the cells of operands. It loads what it launches.
+func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.Kernel, error) {
+	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)), steps: make([]step, len(plan.Steps))}
+	for _, list := range [][]ops.Arg{in, out} {
+		for _, a := range list {
+			k.cells = append(k.cells, a.Buf)
 		}
-		c, err := f.Prepare(op, driver.Grid(l.Grid), driver.Block(l.Block), l.Shared, driver.Struct(l.Params()))
-		if err != nil {
-			return err
-		}
-		c.Owner = owner
-		st.calls = append(st.calls, c)
 	}
+	for i := range plan.Arrays {
+		k.arrays = append(k.arrays, plan.Arrays[i].Content.Copy())
+	}
+	for i := range plan.Steps {
+		if err := k.steps[i].bind(b.modules, op, &plan.Steps[i], k); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+// bind makes a step ready to be launched for op, a name for errors.
+func (st *step) bind(m *modules, op string, from *kernels.Step, owner graph.Kernel) error {
+	if st.product = from.Product; st.product != nil {
+		st.launched = driver.Launched{Op: op, Kernel: "matrix product", Owner: owner}
+		return nil
+	}
+	f, err := m.function(from.Kernel)
+	if err != nil {
+		return err
+	}
+	st.argument = from.Argument.Copy()
+	if st.call, err = f.Prepare(op, driver.Grid(from.Grid), driver.Block(from.Block), from.Shared, driver.Struct(st.argument)); err != nil {
+		return err
+	}
+	st.call.Owner = owner
 	return nil
 }
 
 // WorkBytes implements graph.Kernel.
-func (k *kernel) WorkBytes() int { return int(k.work) }
+func (k *kernel) WorkBytes() int { return int(k.plan.WorkBytes()) }
 
-// Prepare implements graph.Kernel.
-func (k *kernel) Prepare(graph.Stream, *cpu.Buf) error { return nil }
-
-// Launch implements graph.Kernel.
-func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
-	stream, at, err := k.on(s, work)
+// Prepare implements graph.Kernel: it copies the arrays that kernels read to the device, which no capture can hold. Nothing else
+// may write to the work memory between Prepare and the launch.
+func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
+	if len(k.arrays) == 0 {
+		return nil
+	}
+	queue, err := k.place(s, work)
 	if err != nil {
 		return err
 	}
-	for i := range k.stages {
-		if err := k.stages[i].run(stream, at, at+kernels.Ptr(k.scratch)); err != nil {
+	return failure(k.upload(queue))
+}
+
+// Launch implements graph.Kernel. Outside of a capture it prepares what Prepare has not.
+func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
+	queue, err := k.place(s, work)
+	if err != nil {
+		return err
+	}
+	if err := k.upload(queue); err != nil {
+		return failure(err)
+	}
+	for i := range k.steps {
+		if err := k.steps[i].launch(queue, k.addresses); err != nil {
 			return failure(err)
 		}
 	}
 	return nil
 }
 
-// on checks what a launch is given.
-func (k *kernel) on(s graph.Stream, work *cpu.Buf) (*driver.Stream, kernels.Ptr, error) {
+// place returns the queue of s, and fills in addresses if any has changed since the last time.
+func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	stream, ok := s.(*Stream)
 	if !ok || stream.backend != k.backend {
-		return nil, 0, fmt.Errorf("kernel of %v on a stream of another backend, %T", k.backend.dev, s)
+		return nil, fmt.Errorf("kernel of %v on a stream of another backend, %T", k.backend.dev, s)
 	}
-	if k.work == 0 {
-		return stream.queue, 0, nil
+	workAt := kernels.Ptr(0)
+	if need := k.plan.WorkBytes(); need > 0 {
+		if work == nil || int64(work.Bytes()) < need {
+			return nil, fmt.Errorf("kernel without its work memory of %d bytes", need)
+		}
+		workAt = driver.Address(work)
 	}
-	if work == nil || int64(work.Bytes()) < k.work {
-		return nil, 0, fmt.Errorf("kernel without its work memory of %d bytes", k.work)
+	if !k.plan.Set(k.addresses, workAt, k.cells) {
+		return stream.queue, nil
 	}
-	return stream.queue, kernels.Ptr(driver.Address(work)), nil
+	if err := k.fill(); err != nil {
+		clear(k.addresses) // the next launch fills in again
+		return nil, err
+	}
+	return stream.queue, nil
 }
 
-func (st *stage) run(s *driver.Stream, work, scratch kernels.Ptr) error {
-	if p := st.product; st.plan != nil {
-		return st.plan.run(s, &st.launched, p.a.at(work), p.b.at(work), p.bias.at(work), p.c.at(work), scratch)
-	}
-	bound := len(st.calls)
-	list, err := st.build(st.launches[:0], work)
-	if err != nil {
-		return err
-	}
-	if len(list) != bound {
-		return errors.New("launches depend on addresses")
-	}
-	st.launches = list
-	for i := range list {
-		l, c := &list[i], st.calls[i]
-		if l.Kernel != c.Kernel {
-			return errors.New("kernels depend on addresses")
-		}
-		if err := c.SetStruct(0, l.Params()); err != nil {
+// fill fills in k.addresses.
+func (k *kernel) fill() error {
+	k.uploaded = false
+	for i := range k.steps {
+		if err := k.steps[i].place(&k.plan.Steps[i], k.addresses); err != nil {
 			return err
 		}
-		if err := s.Launch(c); err != nil {
+	}
+	for i, a := range k.arrays {
+		if err := k.plan.Arrays[i].Content.Place(a, k.addresses); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// preparedKernel is a kernel with copies to its work memory. Nothing else may write that between Prepare and the launch.
-type preparedKernel struct {
-	*kernel
-	prepare func(s *driver.Stream, work kernels.Ptr) error
-}
-
-// Prepare implements graph.Kernel.
-func (k *preparedKernel) Prepare(s graph.Stream, work *cpu.Buf) error {
-	stream, at, err := k.on(s, work)
-	if err != nil {
+// place fills in the argument of a launch.
+func (st *step) place(from *kernels.Step, at kernels.Addresses) error {
+	if st.product != nil {
+		return nil
+	}
+	if err := from.Argument.Place(st.argument, at); err != nil {
 		return err
 	}
-	return failure(k.prepare(stream, at))
+	return st.call.SetArgs(st.argument)
 }
 
-// Launch implements graph.Kernel. Outside of a capture it prepares what Prepare has not.
-func (k *preparedKernel) Launch(s graph.Stream, work *cpu.Buf) error {
-	if err := k.Prepare(s, work); err != nil {
-		return err
+// upload copies the arrays to the work memory, if they have changed.
+func (k *kernel) upload(s *driver.Stream) error {
+	if k.uploaded {
+		return nil
 	}
-	return k.kernel.Launch(s, work)
+	for i, a := range k.arrays {
+		if err := s.Upload(k.addresses.Of(k.plan.Arrays[i].To), a); err != nil {
+			return err
+		}
+	}
+	k.uploaded = true
+	return nil
+}
+
+func (st *step) launch(s *driver.Stream, at kernels.Addresses) error {
+	if p := st.product; p != nil {
+		return p.Run(s, &st.launched, p.Addresses(at))
+	}
+	return s.Launch(st.call)
 }

@@ -110,7 +110,7 @@ func training(t testing.TB, drv driver.Driver, p graph.Precision) (failures []er
 // the training goes on where the device can, and nothing leaks.
 func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
-		drv := newFake(t)
+		drv := newFake()
 		drv.Record()
 		require.Empty(t, training(t, drv, p))
 		require.Empty(t, drv.Leaks())
@@ -123,7 +123,7 @@ func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 				continue // more of the same
 			}
 			t.Run(fmt.Sprintf("%v/%v", p, f), func(t *testing.T) {
-				drv := newFake(t)
+				drv := newFake()
 				drv.Fail(f.Method, f.N, f.Result)
 				failures := training(t, drv, p)
 				require.NotEmpty(t, failures)

@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,16 +13,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// ran counts the launches of kernels whose names have a part in common.
-func (f fake) ran(part string) (n int) {
-	for name, times := range f.launches {
-		if strings.Contains(name, part) {
-			n += times
-		}
-	}
-	return n
-}
 
 // TestWeightsOfATrainingUnderWay: weights are saved after all steps, restored ones reach the copies in half precision, and
 // those that are freed are refused.
@@ -45,10 +34,10 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.NoError(t, err)
 
 	casts := func(step func() error) int {
-		before := f.ran("cast")
+		before := f.Launches("cast")
 		require.NoError(t, step())
 		require.NoError(t, m.Machine().Synchronize())
-		return f.ran("cast") - before
+		return f.Launches("cast") - before
 	}
 	train := func() error { return m.RunAndStep(s) }
 	all := casts(train)
@@ -56,7 +45,7 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.Less(t, casts(train), 3, "the optimizer has made them")
 	require.NoError(t, train())
 	require.NoError(t, w.Save(path))
-	require.Equal(t, 3, f.ran("adamw_update"), "before the weights were read")
+	require.Equal(t, 3, f.Launches("adamw_update"), "before the weights were read")
 	require.NoError(t, w.Restore(path))
 	require.Equal(t, all, casts(train), "of the restored weights")
 	_, err = m.LossAndStep(G.NewAdamSolver())
@@ -65,7 +54,7 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	_, err = m.LossAndStep(s)
 	require.NoError(t, err)
 	require.NoError(t, eval.Run())
-	require.Equal(t, 6, f.ran("adamw_update"), "before another model has read the weights")
+	require.Equal(t, 6, f.Launches("adamw_update"), "before another model has read the weights")
 
 	require.NoError(t, s.Close())
 	require.NoError(t, eval.Close())

@@ -45,16 +45,14 @@ func newMixed(t *testing.T, r *rand.Rand) *mixed {
 	}
 	for i := range x.values {
 		x.in = append(x.in, G.NewMatrix(x.graph, tensor.Float64, G.WithShape(4, 4), G.WithName(string(rune('a'+i)))))
-		// Ops of gorgonia are wrong for views; so a copy is what they read.
-		n, err := ops.Add(x.in[i])
-		add(n, err, func() square { return x.values[i] })
+		add(x.in[i], nil, func() square { return x.values[i] })
 	}
 	slice := func(n *G.Node, s ...tensor.Slice) *G.Node { return G.Must(G.Slice(n, s...)) }
 	for range 30 {
 		pick := func() int { return len(x.nodes) - 1 - min(len(x.nodes)-1, int(r.ExpFloat64()*4)) }
 		i, j := pick(), pick()
 		a, b, p, q := x.nodes[i], x.nodes[j], x.eval[i], x.eval[j]
-		switch r.IntN(8) {
+		switch r.IntN(9) {
 		case 0, 1:
 			n, err := ops.Apply(scaledSum{0.5}, a, b)
 			add(n, err, func() square {
@@ -90,6 +88,9 @@ func newMixed(t *testing.T, r *rand.Rand) *mixed {
 		case 7:
 			n, err := ops.Apply(scaledSum{1}, G.Must(G.HadamardProd(G.Must(G.Tanh(a)), G.NewConstant(2.0))))
 			add(n, err, func() square { p := p(); return each(func(i, j int) float64 { return 2 * math.Tanh(p[4*i+j]) }) })
+		case 8:
+			n, err := ops.Add(a)
+			add(n, err, p)
 		}
 	}
 	return x

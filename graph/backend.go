@@ -37,7 +37,7 @@ type Backend interface {
 	Device() Device
 
 	// Offers returns the implementations of an op in order of preference, none for an op that the backend does not know.
-	// It may offer what a guard refuses later: then the plan can say why.
+	// It may offer what a guard refuses later: then the plan can say why. What it returns is for this site alone.
 	Offers(Site) []Implementation
 
 	// Storage returns the types in which the operands of a site should lie where activations are stored in half,

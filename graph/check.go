@@ -14,19 +14,22 @@ import (
 //   - distinct nodes of one hash, which gorgonia's TapeMachine takes for one (Machine does not: it tells nodes by identity);
 //   - inputs of one name, which Gorgonia merges where their types and shapes agree too;
 //   - nodes without a shape, or with one of another rank than their type;
-//   - nodes in an order in which one comes before what it reads, or which the graph does not find by their id, as
-//     happens after ExprGraph.RemoveNode.
+//   - nodes that read what Gorgonia has removed, or themselves.
 //
-// NewMachine itself refuses graphs with the last two.
+// NewMachine and Grad themselves refuse graphs with the last two.
 func CheckGraph(g *G.ExprGraph) error {
 	if g == nil {
 		return errors.New("graph: check: nil graph")
 	}
 	var problems []string
 	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	checkStructure(g, report)
+	o, err := orderOf(g)
+	if err != nil {
+		return fmt.Errorf("graph: check: %w", err)
+	}
+	o.check(report)
 	hashes, names := map[uint32]*G.Node{}, map[string]*G.Node{}
-	for _, n := range g.AllNodes() {
+	for _, n := range o.nodes {
 		if n.Type() == nil { // a statement
 			continue
 		}
@@ -52,24 +55,25 @@ func checkError(problems []string) error {
 	return fmt.Errorf("graph: check: %s", strings.Join(problems, "\n\t"))
 }
 
-// checkStructure reports what no machine can run.
-func checkStructure(g *G.ExprGraph, report func(format string, args ...any)) {
-	seen := map[*G.Node]bool{}
-	for _, n := range g.AllNodes() {
-		if g.Node(n.ID()) != n {
-			report("%s is not found by its id", describe(n))
-			continue
-		}
-		for _, c := range inputsOf(g, n) {
-			if !seen[c] {
-				report("%s comes before its input %s", describe(n), describe(c))
-			}
-		}
-		seen[n] = true
-		if n.Type() == nil {
-			continue
-		}
+// checkedOrder sorts g and refuses what no machine can run.
+func checkedOrder(g *G.ExprGraph) (*order, error) {
+	o, err := orderOf(g)
+	if err != nil {
+		return nil, err
+	}
+	var problems []string
+	o.check(func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) })
+	return o, checkError(problems)
+}
+
+// check reports nodes of a type and shape that no machine can run.
+func (o *order) check(report func(format string, args ...any)) {
+	for _, n := range o.nodes {
 		switch t := n.Type().(type) {
+		case nil:
+			if n.Op() == nil {
+				report("%s has no type: Gorgonia's stabilisation has removed the node, and another one still reads it", describe(n))
+			}
 		case G.TensorType:
 			switch s := n.Shape(); {
 			case s.Dims() == 0 && t.Dims > 0:
@@ -85,19 +89,6 @@ func checkStructure(g *G.ExprGraph, report func(format string, args ...any)) {
 			report("%s has the type %v, want a tensor or a scalar", describe(n), t)
 		}
 	}
-}
-
-// inputsOf returns the nodes that n reads, in order and with repetitions.
-func inputsOf(g *G.ExprGraph, n *G.Node) G.Nodes {
-	it := g.From(n.ID())
-	if it == nil || it.Len() <= 0 {
-		return nil
-	}
-	nodes := make(G.Nodes, 0, it.Len())
-	for it.Next() {
-		nodes = append(nodes, it.Node().(*G.Node))
-	}
-	return nodes
 }
 
 // describe names a node in errors: an input by its name, another one by its op, with id and shape.

@@ -3,6 +3,8 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -16,8 +18,8 @@ import (
 // returns their nodes. They become the nodes' Deriv, so that after a run n.Grad returns the value for an input n. Each
 // input has a gradient node of its own, since Gorgonia's solvers zero a gradient when they are done with it.
 //
-// Only ops on a path from wrt to cost are differentiated, by their own SymDiff, and the contributions to a node are added
-// at once. It is an error if cost does not depend on one of wrt, or if an op on the path has no gradient; nodes that had
+// Only ops on a path from wrt to cost are differentiated, by their own SymDiff but for some of Gorgonia's that are wrong, and
+// the contributions to a node are added at once. It is an error if cost does not depend on one of wrt, or if an op on the path has no gradient; nodes that had
 // been added by then stay in the graph.
 //
 // Grad may be called again on a graph, for another cost or the same one: the nodes that it returns are right each time, and
@@ -73,9 +75,8 @@ func grad(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 
 // backward is the state of one reverse pass over nodes that are in topological order.
 type backward struct {
-	graph *G.ExprGraph
-	nodes G.Nodes
-	at    map[*G.Node]int // index of a node in nodes
+	*order
+	at map[*G.Node]int // index of a node in nodes
 	// depends says which nodes depend on wrt through inputs that have a gradient.
 	depends []bool
 	// stops are ops that depend on wrt and pass no gradient on.
@@ -96,11 +97,13 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	if err != nil {
 		return nil, err
 	}
+	b := &backward{at: map[*G.Node]int{}}
+	if b.order, err = checkedOrder(cost.Graph()); err != nil {
+		return nil, err
+	}
 	if seed == nil {
 		seed = cost.Graph().AddNode(one)
 	}
-	b := &backward{graph: cost.Graph(), at: map[*G.Node]int{}}
-	b.nodes = append(b.nodes, b.graph.AllNodes()...)
 	for i, n := range b.nodes {
 		b.at[n] = i
 	}
@@ -138,8 +141,10 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	return grads, nil
 }
 
-// separate replaces gradients of inputs by copies where they are constants, inputs or those of another input too.
-func separate(grads, wrt G.Nodes) error {
+// separate replaces gradients of inputs by copies where they are constants, inputs or those of another input too:
+// Gorgonia's solvers zero a gradient when they are done with it.
+func separate(grads, wrt G.Nodes) (err error) {
+	defer asError(&err)
 	of := map[*G.Node]*G.Node{}
 	for i, n := range wrt {
 		d := grads[i]
@@ -150,7 +155,6 @@ func separate(grads, wrt G.Nodes) error {
 			of[d] = n
 			continue
 		}
-		var err error
 		if grads[i], err = ops.Apply(ops.AddGradOp{Sum: n.ID()}, d); err != nil {
 			return fmt.Errorf("gradient of %s: %w", describe(n), err)
 		}
@@ -174,21 +178,17 @@ func oneOf(cost *G.Node) (*G.Node, error) {
 // only if a gradient arrives there.
 func (b *backward) markDependent() error {
 	for i, n := range b.nodes {
-		inputs := inputsOf(b.graph, n)
+		inputs := b.inputs[n]
 		if n.Type() == nil || len(inputs) == 0 {
 			continue
 		}
 		diffs, _, err := diffWRT(n, len(inputs))
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", describe(n), err)
 		}
 		reads := false
 		for j, c := range inputs {
-			at, ok := b.at[c]
-			if !ok || at >= i {
-				return fmt.Errorf("%s comes before its input %s", describe(n), describe(c))
-			}
-			if b.depends[at] {
+			if b.depends[b.at[c]] {
 				reads = true
 				b.depends[i] = b.depends[i] || diffs == nil || diffs[j]
 			}
@@ -202,33 +202,29 @@ func (b *backward) markDependent() error {
 
 // diffWRT returns which inputs of n have a gradient; nil, false if its op is no SDOp. A panic comes back as an error.
 func diffWRT(n *G.Node, inputs int) (diffs []bool, ok bool, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%s: panic: %v", describe(n), r)
-		}
-	}()
+	defer asError(&err)
 	op, ok := n.Op().(G.SDOp)
 	if !ok {
 		return nil, false, nil
 	}
-	if diffs = op.DiffWRT(inputs); len(diffs) == inputs {
-		return diffs, true, nil
+	if diffs = op.DiffWRT(inputs); len(diffs) >= inputs { // CTCLoss counts its output, too
+		return diffs[:inputs], true, nil
 	}
 	if len(diffs) == 0 {
 		return make([]bool, inputs), true, nil
 	}
-	return nil, true, fmt.Errorf("%s says of %d inputs whether they have a gradient, and has %d", describe(n), len(diffs), inputs)
+	return nil, true, fmt.Errorf("it says of %d inputs whether they have a gradient, and has %d", len(diffs), inputs)
 }
 
 // visit adds up the gradient of node i and passes it on to the inputs that depend on wrt.
 func (b *backward) visit(i int) error {
 	n := b.nodes[i]
-	grad, err := sum(b.terms[i])
+	grad, err := sum(n, b.terms[i])
 	if err != nil {
 		return fmt.Errorf("sum of the gradients of %s: %w", describe(n), err)
 	}
 	b.terms[i] = G.Nodes{grad}
-	inputs := inputsOf(b.graph, n)
+	inputs := b.inputs[n]
 	wanted := make([]bool, len(inputs))
 	for j, c := range inputs {
 		wanted[j] = b.depends[b.at[c]]
@@ -238,7 +234,7 @@ func (b *backward) visit(i int) error {
 	}
 	diffs, ok, err := diffWRT(n, len(inputs))
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", describe(n), err)
 	}
 	if !ok {
 		return fmt.Errorf("%s has no gradient", describe(n))
@@ -265,17 +261,64 @@ func (b *backward) visit(i int) error {
 
 // symDiff calls the op's SymDiff, or makes the wanted gradients alone where its Spec can; a panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
+	defer asError(&err)
 	if spec, ok := ops.SpecOf(n.Op()); ok {
 		if s, ok := spec.(ops.Separable); ok {
 			return s.GradOf(wanted, inputs, n, grad)
 		}
 	}
+	if grads, err := corrected(n, inputs, grad); grads != nil || err != nil {
+		return grads, err
+	}
 	return n.Op().(G.SDOp).SymDiff(inputs, n, grad)
+}
+
+// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others.
+func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) (G.Nodes, error) {
+	if reflect.TypeOf(n.Op()).PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() || len(inputs) == 0 {
+		return nil, nil
+	}
+	number := func(v float64) *G.Node {
+		if n.Dtype() == tensor.Float32 {
+			return G.NewConstant(float32(v))
+		}
+		return G.NewConstant(v)
+	}
+	var factor *G.Node
+	var err error
+	switch n.Op().String() {
+	case "log2": // times ln 2, not over it
+		if factor, err = G.HadamardProd(inputs[0], number(math.Ln2)); err == nil {
+			factor, err = G.Inverse(factor)
+		}
+	case "invSqrt": // another power
+		if factor, err = G.Cube(n); err == nil {
+			factor, err = G.HadamardProd(factor, number(-0.5))
+		}
+	case "a ⊗ b": // one for the other
+		var first, second *G.Node
+		if first, err = G.Mul(grad, inputs[1]); err == nil {
+			if second, err = G.Transpose(grad, 1, 0); err == nil {
+				second, err = G.Mul(second, inputs[0])
+			}
+		}
+		return G.Nodes{first, second}, err
+	case "^ false": // takes the log of its input, and Gorgonia turns a softmax whose log is taken into that log
+		if reflect.TypeOf(inputs[0].Op()) == nil || reflect.TypeOf(inputs[0].Op()).String() != "*gorgonia.softmaxOp" {
+			return nil, nil
+		}
+		x, err := ops.Add(inputs[0])
+		if err != nil {
+			return nil, err
+		}
+		return n.Op().(G.SDOp).SymDiff(G.Nodes{x, inputs[1]}, n, grad)
+	default:
+		return nil, nil
+	}
+	if err == nil {
+		factor, err = G.HadamardProd(factor, grad)
+	}
+	return G.Nodes{factor}, err
 }
 
 // stopped lists ops that passed no gradient on, for the error of a node that was not reached.
@@ -292,24 +335,23 @@ func (b *backward) stopped() string {
 
 func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }
 
-// sum returns the sum of terms of one size: in one op where they are of one type and shape.
-func sum(terms G.Nodes) (*G.Node, error) {
+// sum returns the sum of the terms of n's gradient. Where they differ, as those of Gorgonia's ops may lack axes of length
+// one, all are brought to n's shape first.
+func sum(n *G.Node, terms G.Nodes) (_ *G.Node, err error) {
+	defer asError(&err)
 	if len(terms) == 1 {
 		return terms[0], nil
 	}
-	same := true
 	for _, t := range terms[1:] {
-		same = same && t.Type().Eq(terms[0].Type()) && t.Shape().Eq(terms[0].Shape())
-	}
-	if same {
-		return ops.Add(terms...)
-	}
-	total := terms[0]
-	for _, t := range terms[1:] {
-		var err error
-		if total, err = G.Add(total, t); err != nil {
-			return nil, err
+		if t.Type().Eq(terms[0].Type()) && t.Shape().Eq(terms[0].Shape()) {
+			continue
 		}
+		for i, t := range terms {
+			if terms[i], err = G.Reshape(t, n.Shape()); err != nil {
+				return nil, err
+			}
+		}
+		break
 	}
-	return total, nil
+	return ops.Add(terms...)
 }

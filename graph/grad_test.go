@@ -1,6 +1,8 @@
 package graph_test
 
 import (
+	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -84,34 +86,6 @@ func TestGradOfInnerNode(t *testing.T) {
 	}
 }
 
-// TestGradsOfTheirOwn: no input's gradient is another one's, nor a constant, so that solvers may zero them.
-func TestGradsOfTheirOwn(t *testing.T) {
-	g := G.NewGraph()
-	value := func() G.NodeConsOpt { return G.WithValue(tensor.New(tensor.WithBacking([]float64{1, 2}))) }
-	a := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("a"), value())
-	b := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("b"), value())
-	s := G.NewScalar(g, tensor.Float64, G.WithName("s"), G.WithValue(5.0))
-	cost := G.Must(G.Add(G.Must(G.Sum(G.Must(G.Add(a, b)))), s))
-	d, err := graph.Grad(cost, a, b, s, a)
-	require.NoError(t, err)
-	require.Same(t, d[0], d[3])
-	m := newMachine(t, g)
-	solver := G.NewVanillaSolver(G.WithLearnRate(1))
-	for i := range 3 {
-		require.NoError(t, m.RunAll())
-		require.NoError(t, solver.Step([]G.ValueGrad{a, b, s}))
-		step := float64(i + 1)
-		require.Equal(t, []float64{1 - step, 2 - step}, numbers(t, a.Value()))
-		require.Equal(t, []float64{1 - step, 2 - step}, numbers(t, b.Value()))
-		require.Equal(t, []float64{5 - step}, numbers(t, s.Value()))
-	}
-	d, err = graph.Grad(s, s)
-	require.NoError(t, err, "of the cost itself")
-	m = newMachine(t, g)
-	require.NoError(t, m.RunAll())
-	require.Equal(t, []float64{1}, numbers(t, d[0].Value()))
-}
-
 func TestGradErrors(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
@@ -192,5 +166,151 @@ func TestGradMakesNoUnwantedGradients(t *testing.T) {
 		spec, _ := ops.SpecOf(n.Op())
 		_, unwanted := spec.(ops.LinearInputGradOp)
 		require.False(t, unwanted)
+	}
+}
+
+// TestCostIsKept: a cost has a value after a run where its gradient reads it.
+func TestCostIsKept(t *testing.T) {
+	for name, f := range map[string]func(*G.Node) (*G.Node, error){"exp": G.Exp, "sqrt": G.Sqrt, "cube": G.Cube} {
+		for _, grad := range gradients {
+			g := G.NewGraph()
+			x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{1, 3}))))
+			cost := G.Must(f(G.Must(G.Mean(x))))
+			_, err := grad(cost, x)
+			require.NoError(t, err)
+			for range 2 {
+				require.NoError(t, newMachine(t, g).RunAll())
+				want := map[string]float64{"exp": math.Exp(2), "sqrt": math.Sqrt2, "cube": 8}[name]
+				require.InDelta(t, want, numbers(t, cost.Value())[0], 1e-12, name)
+			}
+		}
+	}
+}
+
+// TestGradientsShareNoMemory trains with Gorgonia's solvers, which zero a gradient after their step: every weight moves by
+// its own gradient in each of two steps.
+func TestGradientsShareNoMemory(t *testing.T) {
+	one := operand{name: "w", shape: []int{}}
+	for name, c := range map[string]struct {
+		stock
+		want [][]float64 // gradients
+	}{
+		"aliases by reshape": {stock{in: []operand{normal("x", 2, 2), normal("a", 1, 4)}, build: func(n []*G.Node) (*G.Node, error) {
+			return G.Add(n[0], G.Must(G.Reshape(n[1], tensor.Shape{2, 2})))
+		}}, nil},
+		"one node": {stock{in: []operand{normal("x", 2, 2), normal("y", 2, 2)}, build: func(n []*G.Node) (*G.Node, error) {
+			return G.Sum(G.Must(G.Add(n[0], n[1])))
+		}}, [][]float64{{1, 1, 1, 1}, {1, 1, 1, 1}}},
+		"constant one": {stock{in: []operand{one, normal("x", 2, 2)}, build: func(n []*G.Node) (*G.Node, error) {
+			return G.Add(G.Must(G.Sum(n[1])), n[0])
+		}}, [][]float64{{1}, {1, 1, 1, 1}}},
+		"of the cost itself": {stock{in: []operand{one}, build: func(n []*G.Node) (*G.Node, error) { return n[0], nil }}, [][]float64{{1}}},
+		"another input": {stock{in: []operand{one, operand{name: "v", shape: []int{}}}, build: func(n []*G.Node) (*G.Node, error) {
+			return G.HadamardProd(n[0], n[1])
+		}}, nil},
+	} {
+		for gname, grad := range gradients {
+			what := name + " by " + gname
+			b := c.graph(t)
+			_, err := grad(b.cost, b.in...)
+			require.NoError(t, err, what)
+			at := c.inputs(1)
+			b.let(t, at)
+			for _, m := range []*graph.Machine{newMachine(t, b.graph), newMachine(t, b.graph)} {
+				want := c.want
+				if want == nil {
+					want = c.differences(t, at)
+				}
+				require.NoError(t, m.RunAll(), what)
+				require.NoError(t, G.NewVanillaSolver(G.WithLearnRate(1)).Step(G.NodesToValueGrads(b.in)), what)
+				for i := range at {
+					for j := range at[i] {
+						at[i][j] -= want[i][j]
+					}
+					testutil.Within(t, what+", "+b.in[i].Name(), numbers(t, b.in[i].Value()), at[i], 1e-8)
+				}
+			}
+		}
+	}
+	require.Equal(t, []float64{2}, func() []float64 { // gorgonia.Grad begins with a constant of its package
+		g := G.NewGraph()
+		x := scalars(g, 1)[0]
+		_, err := G.Grad(G.Must(G.Square(x)), x)
+		require.NoError(t, err)
+		require.NoError(t, newMachine(t, g).RunAll())
+		d, err := x.Grad()
+		require.NoError(t, err)
+		return numbers(t, d)
+	}())
+}
+
+// TestGradNeverPanics: Gorgonia's gradients of broadcasts with axes of length one are of wrong shapes, and adding them up
+// panics. Grad gives the right one or an error.
+func TestGradNeverPanics(t *testing.T) {
+	patterns, right := [][]byte{nil, {0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}}, 0
+	type op = func(a, b *G.Node, left, right []byte) (*G.Node, error)
+	for i, f := range []op{G.BroadcastHadamardDiv, G.BroadcastHadamardProd} {
+		for j, h := range []op{G.BroadcastHadamardDiv, G.BroadcastHadamardProd} {
+			for _, l := range patterns {
+				for _, r := range patterns {
+					c := stock{in: []operand{positive("x", 1, 1, 1), positive("y", 1, 1, 1)}, build: func(n []*G.Node) (*G.Node, error) {
+						a := G.Must(f(n[0], n[1], l, r))
+						return G.Add(a, G.Must(h(a, n[0], l, r)))
+					}}
+					b := c.graph(t)
+					if _, err := graph.Grad(b.cost, b.in...); err != nil {
+						continue
+					}
+					values := c.inputs(1)
+					b.let(t, values)
+					require.NoError(t, newMachine(t, b.graph).RunAll())
+					for k, want := range c.differences(t, values) {
+						d, err := b.in[k].Grad()
+						require.NoError(t, err)
+						within(t, fmt.Sprint(i, j, l, r), numbers(t, d), want)
+					}
+					right++
+				}
+			}
+		}
+	}
+	require.Equal(t, 4*64, right)
+}
+
+// TestOneElement: Gorgonia's ops return one element as a scalar, which those behind them do not take for a tensor.
+func TestOneElement(t *testing.T) {
+	for _, shape := range [][]int{{1}, {1, 1}, {1, 1, 1}} {
+		g := G.NewGraph()
+		x := G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName("x"), G.WithInit(G.ValuesOf(2.0)))
+		y := G.Must(G.Exp(G.Must(G.HadamardProd(x, x))))
+		sum, part, pair := G.Must(G.Sum(y)), G.Must(G.Slice(y, G.S(0, 1))), G.Must(G.Concat(0, y, x))
+		cost := G.Must(G.Add(G.Must(G.Sum(part)), G.Must(G.Add(sum, G.Must(G.Sum(pair))))))
+		_, err := graph.Grad(cost, x)
+		require.NoError(t, err)
+		require.NoError(t, newMachine(t, g, graph.WithKeep(y, part, pair)).RunAll())
+		e := math.Exp(4)
+		for n, want := range map[*G.Node][]float64{y: {e}, sum: {e}, part: {e}, pair: {e, 2}, cost: {3*e + 2}, x.Deriv(): {12*e + 1}} {
+			require.InDeltaSlice(t, want, numbers(t, n.Value()), 1e-12)
+			require.True(t, n.Shape().Eq(n.Value().Shape()))
+		}
+	}
+}
+
+// TestReductionsOfRank4: package tensor reduces along the third of four axes wrongly, or panics.
+func TestReductionsOfRank4(t *testing.T) {
+	for name, f := range map[string]func(*G.Node, ...int) (*G.Node, error){"sum": G.Sum, "mean": G.Mean, "max": G.Max} {
+		for _, c := range []struct{ shape, axes, flat []int }{
+			{[]int{2, 3, 4, 2}, []int{2, 3}, []int{6, 8, 1}}, {[]int{2, 3, 4, 2}, []int{2}, []int{6, 4, 2}}, {[]int{2, 3, 1, 4}, []int{3, 2}, []int{6, 4, 1}},
+			{[]int{2, 3, 4, 2}, []int{0, 1}, []int{1, 6, 8}}, {[]int{2, 1, 3, 2, 2}, []int{2, 3}, []int{2, 6, 2}}, {[]int{1, 6, 2, 3}, []int{2, 1, 0}, []int{1, 12, 3}},
+		} {
+			g := G.NewGraph()
+			o := normal("x", c.shape...)
+			x := G.NewTensor(g, tensor.Float64, len(c.shape), G.WithShape(c.shape...), G.WithName("x"), G.WithValue(o.value(tensor.Float64, o.values(1))))
+			got, want := G.Must(f(x, c.axes...)), G.Must(f(G.Must(G.Reshape(x, tensor.Shape(c.flat))), 1))
+			_, err := graph.Grad(G.Must(G.Sum(G.Must(G.Square(got)))), x)
+			require.NoError(t, err)
+			require.NoError(t, newMachine(t, g, graph.WithKeep(got, want)).RunAll())
+			require.InDeltaSlice(t, numbers(t, want.Value()), numbers(t, got.Value()), 1e-12, "%s %v %v", name, c.shape, c.axes)
+		}
 	}
 }

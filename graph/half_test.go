@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"unsafe"
@@ -168,6 +169,39 @@ func TestHalfPrecision(t *testing.T) {
 	}
 	_, err = graph.ParsePrecision("fp8")
 	require.ErrorContains(t, err, `"fp8", want f32, bf16 or fp16`)
+}
+
+// singleFake has SiLU in float32 alone, though it would store it in half precision.
+type singleFake struct{ halfFake }
+
+func (f singleFake) Offers(s graph.Site) []graph.Implementation {
+	if s.Spec != nil && s.Spec.Name() == "silu" && (ops.IsHalf(s.In[0].Dtype) || ops.IsHalf(s.Out[0].Dtype)) {
+		return []graph.Implementation{pickyImplementation{}}
+	}
+	return f.halfFake.Offers(s)
+}
+
+// TestHalfPrecisionWithoutKernel: an op that no implementation takes in half precision has float32, by casts around it alone.
+func TestHalfPrecisionWithoutKernel(t *testing.T) {
+	n := newTiny(t)
+	plan := func(b graph.Backend) (list []string) {
+		m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithPrecision(graph.BF16), unfused(graph.UnfusedAll))
+		require.NoError(t, m.RunAll())
+		for _, s := range m.Plan().Steps {
+			list = append(list, fmt.Sprint(s.Op, s.Inputs, s.Outputs[0].Operand))
+		}
+		return list
+	}
+	all, single := plan(halfFake{newFake()}), plan(singleFake{halfFake{newFake()}})
+	require.Len(t, single, len(all), "the cast that was behind SiLU is before it")
+	var other [2][]string
+	for i := range all {
+		if all[i] != single[i] {
+			other[0], other[1] = append(other[0], all[i]), append(other[1], single[i])
+		}
+	}
+	cast, half, float := "cast[bfloat16 (1, 5, 12)] float32 (1, 5, 12)", "silu[bfloat16 (1, 5, 12)] bfloat16 (1, 5, 12)", "silu[float32 (1, 5, 12)] float32 (1, 5, 12)"
+	require.Equal(t, [2][]string{{half, cast}, {cast, float}}, other)
 }
 
 // tiny is a network of two layers on fixed data.

@@ -6,43 +6,44 @@ import (
 	"slices"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // load reads the value of an input.
-func (m *Machine) load(s *slot) error {
-	v := s.node.Value()
+func (m *Machine) load(in *operand) error {
+	v, s, want := in.node.Value(), &m.state[in.id], in.arg.Operand
 	if v == nil {
 		return errors.New("no value is bound")
 	}
-	want := s.arg.Operand
 	if got := v.Shape(); v.Dtype() != want.Dtype || !got.Eq(want.Shape) && !(got.IsScalar() && want.Elements() == 1) {
 		return fmt.Errorf("got %v, want %v", ops.Operand{Dtype: v.Dtype(), Shape: got}, want)
 	}
 	s.host, s.remote = v, false
-	if len(s.checks) > 0 {
-		if err := m.check(s, v); err != nil {
+	if len(in.checks) > 0 {
+		if err := m.check(in, v); err != nil {
 			return err
 		}
 	}
-	if m.inMemory(v) { // a result of an earlier run, whose memory this run writes
-		if err := m.upload(s, v); err != nil {
+	// A result of an earlier run, whose memory this run writes, or a view with gaps, on which ops of Gorgonia are wrong.
+	if m.inMemory(v) || in.hostReads && hasGaps(v) {
+		if err := m.upload(in, v); err != nil {
 			return err
 		}
 		if s.remote = !m.device.Host; !s.remote {
-			s.host = m.stream.View(s.arg)
+			s.host = m.stream.View(in.arg)
 		}
 		return nil
 	}
-	if s.readByKernel {
-		return m.send(s, v)
+	if in.kernelReads {
+		return m.send(in, v)
 	}
 	if m.device.Host {
 		return nil
 	}
 	var err error
-	s.remote, err = m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
+	s.remote, err = m.backend.Adopt(in.arg.Buf, v, want)
 	return err
 }
 
@@ -54,15 +55,15 @@ type checkFailure struct {
 
 func (c *checkFailure) Error() string { return c.err.Error() }
 
-// check lets the ops that read s look at the numbers of v, where these are on the host.
-func (m *Machine) check(s *slot, v G.Value) error {
+// check lets the ops that read to look at the numbers of v, where these are on the host.
+func (m *Machine) check(to *operand, v G.Value) error {
 	if isRemote(v) {
 		return nil
 	}
-	if err := ops.HoldValue(&m.cell, v, s.arg.Operand); err != nil {
+	if err := ops.HoldValue(&m.cell, v, to.arg.Operand); err != nil {
 		return err
 	}
-	for _, c := range s.checks {
+	for _, c := range to.checks {
 		if err := c.spec.Check(c.in, &m.cell); err != nil {
 			return &checkFailure{c, err}
 		}
@@ -70,41 +71,40 @@ func (m *Machine) check(s *slot, v G.Value) error {
 	return nil
 }
 
-// send makes v the value of s that kernels read: in place, or copied.
-func (m *Machine) send(s *slot, v G.Value) error {
-	before := s.arg.Pointer()
-	ok, err := m.backend.Adopt(s.arg.Buf, v, s.arg.Operand)
+// send makes v the numbers of to that kernels read: in place, or copied.
+func (m *Machine) send(to *operand, v G.Value) error {
+	before := to.arg.Pointer()
+	ok, err := m.backend.Adopt(to.arg.Buf, v, to.arg.Operand)
 	if err != nil {
 		return err
 	}
 	if !ok {
-		return m.upload(s, v)
+		return m.upload(to, v)
 	}
-	s.remote = !m.device.Host
-	if s.arg.Pointer() != before {
+	m.state[to.id].remote = !m.device.Host
+	if to.arg.Pointer() != before {
 		m.moves++
 	}
 	return nil
 }
 
-// upload copies v into the arena, or into memory that s has for itself.
-func (m *Machine) upload(s *slot, v G.Value) error {
-	before := s.arg.Pointer()
-	if s.region == nil {
+// upload copies v into the arena, or into memory of to alone.
+func (m *Machine) upload(to *operand, v G.Value) error {
+	before, s := to.arg.Pointer(), &m.state[to.id]
+	if to.region == nil {
 		if s.own == nil {
 			var err error
-			if s.own, err = m.backend.Alloc(s.arg.Operand.Bytes()); err != nil {
+			if s.own, err = m.backend.Alloc(to.arg.Operand.Bytes()); err != nil {
 				return err
 			}
 		}
-		s.own.Place(s.arg.Buf, 0, s.arg.Operand.Bytes())
-		m.addSpan(uintptr(s.arg.Pointer()), s.arg.Operand.Bytes())
+		s.own.Place(to.arg.Buf, 0, to.arg.Operand.Bytes())
 	}
-	if s.arg.Pointer() != before {
+	if to.arg.Pointer() != before {
 		m.moves++
 	}
 	m.copies.uploads++
-	return m.stream.Upload(s.arg, v)
+	return m.stream.Upload(to.arg, v)
 }
 
 // inMemory reports whether v lies in the machine's arena.
@@ -113,15 +113,8 @@ func (m *Machine) inMemory(v G.Value) bool {
 	return p >= base && p-base < uintptr(m.all.Bytes())
 }
 
-// addSpan notes memory of a single value that each run writes again.
-func (m *Machine) addSpan(from uintptr, bytes int) {
-	if s := (span{from, from + uintptr(bytes)}); !slices.Contains(m.spans, s) {
-		m.spans = append(m.spans, s)
-	}
-}
-
-// inSpans reports whether v lies in memory of a single value of the machine.
-func (m *Machine) inSpans(v G.Value) bool {
-	p := v.Uintptr()
-	return slices.ContainsFunc(m.spans, func(s span) bool { return s.from <= p && p < s.to })
+// hasGaps reports whether v is a tensor of numbers that are not row-major without gaps.
+func hasGaps(v G.Value) bool {
+	d, ok := v.(*tensor.Dense)
+	return ok && !ops.IsRowMajor(d) && slices.Contains([]tensor.Dtype{tensor.Float32, tensor.Float64, tensor.Int32}, d.Dtype())
 }

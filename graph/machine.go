@@ -3,17 +3,19 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, as it is when NewMachine is called.
+// Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, also a subgraph, as it is when NewMachine is called.
 //
 // Each run reads the values that are bound to the graph's inputs then, which may be other ones than before. After it the
-// graph's roots, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have values, so that
-// node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
+// graph's roots, its scalars, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have
+// values, so that node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
 // RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is written again by
 // the next run unless the Read's target has been set to another value. Other nodes have no values. After an error all are
 // undefined; the next RunAll begins anew.
@@ -25,20 +27,24 @@ import (
 // A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another; where
 // one reads, on the device, what another has computed there, the other has to Synchronize first.
 type Machine struct {
-	*program
-	opts   options
-	owned  bool // the backend is the machine's own
-	stream Stream
-	memory Memory
-	all    cpu.Buf // the whole of memory
-	work   cpu.Buf
-	kept   []*slot
-	made   []G.Value // what the machine has put into the targets of reads
-	spans  []span    // memory of single values
-	args   []G.Value
-	cell   cpu.Buf // of a value of the host that is looked at
-	train  []G.TrainModeOp
-	report Plan
+	*plan
+	state    []state // of the plan's operands, by their id
+	opts     options
+	owned    bool // the backend is the machine's own
+	stream   Stream
+	memory   Memory
+	all      cpu.Buf // the whole of memory
+	work     cpu.Buf
+	inputs   []*operand   // that something reads
+	kept     []*operand   // computed
+	others   G.Nodes      // computed and not kept
+	othersOf *G.ExprGraph // of others alone
+	made     []G.Value    // what the machine has put into the targets of reads
+	args     []G.Value
+	hostMem  hostMemory
+	cell     cpu.Buf // of a value of the host that is looked at
+	train    []G.TrainModeOp
+	counts   []int64 // how often each step has run
 
 	segments []segment // the first are the prologue, if there is one
 	moves    int64     // changes of addresses that kernels read, so far
@@ -55,31 +61,15 @@ type Machine struct {
 
 var _ G.VM = (*Machine)(nil)
 
-// span is a range of addresses.
-type span struct{ from, to uintptr }
-
-// segment is a sequence of steps that are all kernels, or one op on the host.
-type segment struct {
-	from, to int // steps
-	kernels  bool
-	alone    recording
-	followed recording // by a solver's step
-}
-
-// recording is a segment as it was captured.
-type recording struct {
-	replay Replay // nil for none
-	moves  int64  // of the machine then
-	solver Solver // whose step follows
-}
-
-func (r *recording) close() error {
-	if r.replay == nil {
-		return nil
-	}
-	old := r.replay
-	r.replay = nil
-	return old.Close()
+// state is what a machine knows of an operand.
+type state struct {
+	// host is the value as ops on the host read it. What lies on another device alone, as remote says, is copied to staging
+	// first, in the run that copied counts.
+	host, staging G.Value
+	remote        bool
+	copied        int64
+	bound         G.Value // what the machine has bound to the node
+	own           Memory  // of an input or a constant that does not live on the device, allocated when it is first needed
 }
 
 type options struct {
@@ -90,7 +80,11 @@ type options struct {
 	capture bool
 	eval    bool
 
-	precision Precision
+	precision          Precision
+	watchNaN, watchInf bool
+	logger             *slog.Logger
+	gradSums           bool
+	sums               G.Nodes // inputs whose derivatives add up, nil for all
 }
 
 var errMachineClosed = errors.New("graph: machine: closed")
@@ -117,7 +111,8 @@ func WithCapture() Option { return func(o *options) { o.capture = true } }
 // does for a TapeMachine; without it they are in training. It holds for the runs of this machine.
 func WithEvalMode() Option { return func(o *options) { o.eval = true } }
 
-// NewMachine plans g. Errors name the node.
+// NewMachine plans g. Errors name the node. Where gorgonia.Grad has given several inputs one derivative, or a constant, it
+// adds copies to the graph and makes them the inputs' derivatives, since Gorgonia's solvers zero a gradient after use.
 func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 	if g == nil {
 		return nil, errors.New("graph: machine: nil graph")
@@ -141,82 +136,33 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 	} else if err := CheckBackend(m.opts.backend); err != nil {
 		return nil, fmt.Errorf("graph: machine: %w", err)
 	}
-	if err := m.plan(g); err != nil {
+	if err := m.build(g); err != nil {
 		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())
 	}
 	return m, nil
 }
 
-// plan compiles the graph, lays out and allocates memory and places every cell that does not change.
-func (m *Machine) plan(g *G.ExprGraph) (err error) {
-	b := m.opts.backend
-	if m.program, err = compile(g, m.opts); err != nil {
+// build makes the plan, pass by pass, and what the machine needs to run it.
+func (m *Machine) build(g *G.ExprGraph) (err error) {
+	if m.plan, err = newPlan(m.opts); err != nil {
 		return err
 	}
-	regions := m.live()
-	arena, bound := placeRegions(regions, m.device.Alignment)
-	if m.memory, err = b.Alloc(arena + m.program.work); err != nil {
-		return fmt.Errorf("arena of %d bytes and workspace of %d bytes: %w", arena, m.program.work, err)
-	}
-	if m.stream, err = b.NewStream(); err != nil {
-		return err
-	}
-	m.memory.Place(&m.all, 0, arena+m.program.work)
-	m.memory.Place(&m.work, arena, m.program.work)
-	args := 0
-	for _, s := range m.slots {
-		if err := m.place(s); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+	for _, pass := range []func() error{
+		func() error { return m.lower(g, m.opts.keep) }, // the graph's nodes become steps over values
+		m.precision,                            // each value gets its type, casts are steps
+		func() error { return m.sums(m.opts) }, // derivatives add up over runs
+		m.fuse,                                 // one step replaces several
+		m.dispatch,                             // each step gets an implementation
+		m.layout,                               // each value gets its place in the arena
+		m.bind,                                 // kernels get memory, constants are uploaded
+	} {
+		if err := pass(); err != nil {
+			return err
 		}
 	}
-	for i := range m.steps {
-		args = max(args, len(m.steps[i].in))
-		if t, ok := m.steps[i].node.Op().(G.TrainModeOp); ok && m.steps[i].kernel == nil {
-			m.train = append(m.train, t)
-		}
-		m.addToSegments(i)
-	}
-	m.args, m.made = make([]G.Value, args), make([]G.Value, len(m.reads))
-	m.report = m.newPlan(arena, bound)
+	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
+	m.logPlan()
 	return nil
-}
-
-// place points the cell of s into the arena and makes the values that stay the same for all runs.
-func (m *Machine) place(s *slot) error {
-	if s.region != nil {
-		m.memory.Place(s.arg.Buf, s.region.offset, s.region.bytes)
-	}
-	if s.keep && (s.kind == kernelSlot || s.kind == hostSlot) {
-		m.kept = append(m.kept, s)
-	}
-	switch {
-	case s.kind == kernelSlot && m.device.Host:
-		if s.readByHost {
-			s.host = m.stream.View(s.arg)
-		}
-	case s.kind == kernelSlot:
-		s.remote = true
-	case s.kind == constantSlot:
-		s.host = s.node.Value()
-		if len(s.checks) > 0 {
-			if err := m.check(s, s.host); err != nil {
-				return err
-			}
-		}
-		if s.readByKernel {
-			return m.send(s, s.host)
-		}
-	}
-	return nil
-}
-
-func (m *Machine) addToSegments(i int) {
-	kernels := m.steps[i].kernel != nil
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != len(m.prologue) && i != m.refreshed {
-		m.segments[n-1].to = i + 1
-		return
-	}
-	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels})
 }
 
 // Reset does nothing: a run begins anew by itself. It is there for gorgonia.VM.
@@ -248,12 +194,10 @@ func (m *Machine) Close() error {
 		errs = append(errs, m.stream.Close())
 	}
 	m.segments, m.stream = nil, nil
-	if m.program != nil {
-		for _, s := range m.slots {
-			if s.own != nil {
-				errs = append(errs, s.own.Free())
-				s.own = nil
-			}
+	for i := range m.state {
+		if s := &m.state[i]; s.own != nil {
+			errs = append(errs, s.own.Free())
+			s.own = nil
 		}
 	}
 	if m.memory != nil {

@@ -22,6 +22,15 @@ func TestPolicyFromEnv(t *testing.T) {
 	t.Setenv("NSA_STRICT", "rather")
 	_, err := graph.PolicyFromEnv()
 	require.ErrorContains(t, err, `NSA_STRICT is "rather"`)
+
+	t.Setenv("NSA_STRICT", "")
+	t.Setenv("NSA_UNFUSED", "linears,linear-add")
+	p, err := graph.PolicyFromEnv()
+	require.NoError(t, err)
+	require.Equal(t, graph.Policy{Unfused: []string{"linears", "linear-add"}}, p)
+	t.Setenv("NSA_UNFUSED", "linears,norms")
+	_, err = graph.PolicyFromEnv()
+	require.ErrorContains(t, err, `graph: NSA_UNFUSED: policy: no fusion "norms" to be switched off, want "all" or some of ["copies" "linears" `)
 }
 
 // TestPolicyOfMachine: without WithPolicy the environment's holds.
@@ -36,6 +45,8 @@ func TestPolicyOfMachine(t *testing.T) {
 	t.Setenv("NSA_STRICT", "rather")
 	_, err = graph.NewMachine(g, device)
 	require.ErrorContains(t, err, `graph: NSA_STRICT is "rather"`)
+	_, err = graph.NewMachine(g, graph.WithPolicy(graph.Policy{Unfused: []string{""}}))
+	require.ErrorContains(t, err, `graph: machine: policy: no fusion ""`)
 }
 
 func TestUnsupported(t *testing.T) {

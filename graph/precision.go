@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -64,147 +64,133 @@ func (p Precision) half() (tensor.Dtype, error) {
 // WithPrecision sets the precision, F32 without it. A backend without half precision is an error of NewMachine.
 func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
 
-// stored returns s in the type dt: itself, or what a cast makes of it. Casts of what no step writes come in the prologue,
-// and last as long as the program.
-func (p *program) stored(s *slot, dt tensor.Dtype) (*slot, error) {
-	if dt == s.arg.Dtype {
-		return s, nil
+// typed is the precision pass under way.
+type typed struct {
+	*plan
+	casts           map[cast]*operand
+	weights, inputs []*step // the prologue: casts of inputs with a derivative, and of other inputs and constants
+	steps           []*step
+}
+
+// cast is what a cast makes.
+type cast struct {
+	from *operand
+	to   tensor.Dtype
+}
+
+// precision gives each value its type. A step has its operands in half precision where the backend wants that and an
+// implementation takes them, else in the graph's types. Casts are steps: those of inputs and constants come first, once a
+// run, the others before the first step that needs them. What a node shows is cast back behind the step that computes it.
+func (p *plan) precision() error {
+	if !ops.IsHalf(p.half) {
+		return nil
 	}
-	if c := s.casts[dt]; c != nil {
+	t := &typed{plan: p, casts: map[cast]*operand{}}
+	for _, s := range p.steps {
+		if err := forNode(s.node, func() error { return t.add(s) }); err != nil {
+			return err
+		}
+	}
+	p.refreshed, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
+	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
+	p.halfCopies = map[*G.Node]*operand{}
+	for c, v := range t.casts {
+		if c.from.kind == fromInput && c.to == p.half {
+			p.halfCopies[c.from.node] = v
+		}
+	}
+	return nil
+}
+
+// add adds a step of the graph, with casts before it and behind it.
+func (t *typed) add(s *step) error {
+	site := t.site(s)
+	in, out := t.backend.Storage(site, t.half)
+	if len(in) != len(s.in) || len(out) != len(s.out) {
+		return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", t.device.Kind, len(in), len(out), len(s.in), len(s.out))
+	}
+	for i := range site.In {
+		site.In[i].Dtype = in[i]
+	}
+	for i := range site.Out {
+		site.Out[i].Dtype = out[i]
+	}
+	by, _, err := pick(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
+	if err != nil {
+		return err
+	}
+	if by == nil {
+		in, out = graphTypes(in), graphTypes(out)
+	}
+	for i, v := range s.in {
+		if s.in[i], err = t.stored(v, in[i]); err != nil {
+			return fmt.Errorf("input %d: %w", i, err)
+		}
+	}
+	t.steps = append(t.steps, s)
+	for i, v := range s.out {
+		if v.arg.Dtype = out[i]; v.keep && ops.IsHalf(out[i]) {
+			c, err := t.stored(v, tensor.Float32)
+			if err != nil {
+				return err
+			}
+			t.show(v, c)
+		}
+	}
+	return nil
+}
+
+// stored returns v in the type dt: itself, or what a cast makes of it.
+func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
+	if dt == v.arg.Dtype {
+		return v, nil
+	}
+	if c := t.casts[cast{v, dt}]; c != nil {
 		return c, nil
 	}
-	site := Site{Spec: ops.CastOp{To: dt}, Policy: p.policy, In: []ops.Operand{s.arg.Operand}}
-	var err error
-	if site.Out, err = site.Spec.Infer(site.In); err != nil {
+	spec := ops.CastOp{To: dt}
+	out, err := spec.Infer([]ops.Operand{v.arg.Operand})
+	if err != nil {
 		return nil, err
 	}
-	c := &slot{maker: s.maker, name: "cast of " + s.name, kind: kernelSlot, arg: ops.Arg{Operand: site.Out[0], Buf: new(cpu.Buf)}}
-	st := step{node: s.maker, spec: site.Spec, in: []*slot{s}, out: []*slot{c}}
-	if err := p.dispatch(&st, site); err != nil {
-		return nil, err
-	}
-	if st.kernel == nil {
-		return nil, fmt.Errorf("%s: %s has no kernel for it", site.Spec.Name(), p.device.Kind)
-	}
-	p.slots = append(p.slots, c)
-	s.readByKernel = true
-	if s.casts == nil {
-		s.casts = map[tensor.Dtype]*slot{}
-	}
-	s.casts[dt] = c
-	p.work = max(p.work, st.kernel.WorkBytes())
-	st.counter = p.counter(st.chosen.name)
-	if s.kind == inputSlot || s.kind == constantSlot {
-		c.permanent = true
-		p.prologue = append(p.prologue, st)
-	} else {
-		p.steps = append(p.steps, st)
+	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
+	c.lasts = v.kind == fromInput || v.kind == fromConstant
+	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
+	t.casts[cast{v, dt}] = c
+	switch {
+	case v.kind == fromInput && v.node.Deriv() != nil:
+		t.weights = append(t.weights, s)
+	case c.lasts:
+		t.inputs = append(t.inputs, s)
+	default:
+		t.steps = append(t.steps, s)
 	}
 	return c, nil
 }
 
-// showInFloat32 puts casts behind the steps whose results a node shows or a gorgonia.Read reads, but which lie in half
-// precision.
-func (p *program) showInFloat32() error {
-	var all []step
-	steps := p.steps
-	for _, st := range steps {
-		all = append(all, st)
-		for _, s := range st.out {
-			if !s.keep || !ops.IsHalf(s.arg.Dtype) {
-				continue
-			}
-			if s.casts[tensor.Float32] == nil {
-				p.steps = nil
-				if _, err := p.stored(s, tensor.Float32); err != nil {
-					return fmt.Errorf("%s: %w", s.name, err)
-				}
-				all = append(all, p.steps...)
-			}
-			p.show(s, s.casts[tensor.Float32])
-		}
-	}
-	p.steps = all
-	return nil
-}
-
-// show makes c, not s, what the node of s shows.
-func (p *program) show(s, c *slot) {
-	c.node, c.maker, c.name, c.keep, s.keep = s.node, s.maker, s.name, true, false
-	if s.node != nil {
-		p.of[s.node] = c
-	}
+// show makes c, not v, what v's node shows and its Reads read.
+func (p *plan) show(v, c *operand) {
+	c.node, c.name, c.keep, c.wrt = v.node, v.name, true, v.wrt
+	v.keep, v.wrt = false, nil
+	p.of[v.node] = c
 	for i := range p.reads {
-		if p.reads[i].from == s {
+		if p.reads[i].from == v {
 			p.reads[i].from = c
 		}
 	}
 }
 
-// implement gives the step operands in the types that it computes in, and an implementation: in half precision if that is
-// wanted and there is one, else in the graph's types, else on the host.
-func (p *program) implement(st *step, site Site) error {
-	from := st.in
-	as := func(in, out []tensor.Dtype) (err error) {
-		st.in, site.In, site.Out = make([]*slot, len(from)), nil, nil
-		for i, s := range from {
-			want := graphType(s)
-			if in != nil {
-				want = in[i]
-			}
-			if st.in[i], err = p.stored(s, want); err != nil {
-				return fmt.Errorf("input %d: %w", i, err)
-			}
-			site.In = append(site.In, st.in[i].arg.Operand)
-		}
-		for i, s := range st.out {
-			s.arg.Dtype = graphType(s)
-			if out != nil {
-				s.arg.Dtype = out[i]
-			}
-			site.Out = append(site.Out, s.arg.Operand)
-		}
-		return p.dispatch(st, site)
+// graphTypes are the types that the graph has in the place of these.
+func graphTypes(types []tensor.Dtype) (list []tensor.Dtype) {
+	for _, dt := range types {
+		list = append(list, graphType(dt))
 	}
-	if ops.IsHalf(p.half) {
-		wish := site
-		for _, s := range from {
-			wish.In = append(wish.In, s.arg.Operand)
-		}
-		for _, s := range st.out {
-			wish.Out = append(wish.Out, s.arg.Operand)
-		}
-		in, out := p.backend.Storage(wish, p.half)
-		if len(in) != len(from) || len(out) != len(st.out) {
-			return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", p.device.Kind, len(in), len(out), len(from), len(st.out))
-		}
-		before := *p
-		if err := as(in, out); err != nil || st.kernel != nil {
-			return err
-		}
-		p.forget(&before, from)
-		st.chosen.refused = nil
-	}
-	return as(nil, nil)
+	return list
 }
 
-// forget takes back the casts of from that have been made since before.
-func (p *program) forget(before *program, from []*slot) {
-	made := p.slots[len(before.slots):]
-	for _, s := range from {
-		for dt, c := range s.casts {
-			if slices.Contains(made, c) {
-				delete(s.casts, dt)
-			}
-		}
-	}
-	p.slots, p.steps, p.prologue = before.slots, before.steps, before.prologue
-}
-
-// graphType returns the type that the graph has for s.
-func graphType(s *slot) tensor.Dtype {
-	if ops.IsHalf(s.arg.Dtype) {
+func graphType(dt tensor.Dtype) tensor.Dtype {
+	if ops.IsHalf(dt) {
 		return tensor.Float32
 	}
-	return s.arg.Dtype
+	return dt
 }

@@ -5,20 +5,61 @@ import (
 	"fmt"
 )
 
+// segment is a sequence of steps that are all kernels, or one op on the host.
+type segment struct {
+	from, to int // steps
+	kernels  bool
+	alone    recording
+	followed recording // by a solver's step
+}
+
+// recording is a segment as it was captured.
+type recording struct {
+	replay Replay // nil for none
+	moves  int64  // of the machine then
+	solver Solver // whose step follows
+}
+
+func (r *recording) close() error {
+	if r.replay == nil {
+		return nil
+	}
+	old := r.replay
+	r.replay = nil
+	return old.Close()
+}
+
+// addToSegments adds step i to the last segment, or begins one with it.
+func (m *Machine) addToSegments(i int) {
+	kernels := m.steps[i].kernel != nil
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.refreshed {
+		m.segments[n-1].to = i + 1
+		return
+	}
+	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels})
+}
+
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
+	logs := m.opts.logs()
 	for i := s.from; i < s.to; i++ {
-		m.at = &m.steps[i]
+		m.at = m.steps[i]
 		var err error
 		if m.at.kernel != nil {
 			err = m.launch(m.at.kernel)
 		} else {
 			err = m.runOnHost(m.at)
 		}
+		if err == nil && m.opts.looks() {
+			err = m.look(m.at)
+		}
 		if err != nil {
 			return err
 		}
-		m.counts[m.at.counter]++
+		if logs {
+			m.logStep(m.at)
+		}
+		m.counts[i]++
 		if m.after != nil {
 			m.after(i)
 		}
@@ -42,7 +83,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		r = &s.followed
 	}
 	for i := s.from; i < s.to; i++ {
-		m.at = &m.steps[i]
+		m.at = m.steps[i]
 		if err := m.at.kernel.Prepare(m.stream, &m.work); err != nil {
 			return err
 		}
@@ -57,7 +98,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		return err
 	}
 	for i := s.from; i < s.to; i++ {
-		m.counts[m.steps[i].counter]++
+		m.counts[i]++
 	}
 	return nil
 }
@@ -79,7 +120,7 @@ func (m *Machine) record(s *segment, into *recording, solver Solver) (err error)
 		}
 	}()
 	for i := s.from; i < s.to; i++ {
-		m.at = &m.steps[i]
+		m.at = m.steps[i]
 		if err := m.at.kernel.Launch(m.stream, &m.work); err != nil {
 			return err
 		}

@@ -2,6 +2,8 @@ package graph
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -14,12 +16,16 @@ import (
 type Plan struct {
 	Device Device
 	Steps  []PlanStep // in the order in which they run
+	Copies G.Nodes    // that are no steps: what reads a copy reads the original
+
+	// Unfused says how often a rule would have applied, had the backend an implementation: by its name and the reasons.
+	Unfused map[string]int
 
 	Arena     int // bytes of the memory that kernels write their results to
 	ArenaMin  int // the most bytes of it that are in use at once, which no layout can be below
 	Workspace int // bytes beside it that kernels share
 	Results   int // bytes of all results of kernels: the arena, were no memory used twice
-	Host      int // bytes that ops on the host allocate in each run
+	Host      int // bytes of all results of ops on the host
 }
 
 // PlanStep is one instruction.
@@ -28,6 +34,8 @@ type PlanStep struct {
 	Op             string        // the name of the op
 	Spec           ops.Spec      // of package ops; nil for an op that is not of it
 	Inputs         []ops.Operand // as they lie in memory
+	Rule           string        // of the fuse pass that made the step, "" for none
+	Replaces       G.Nodes       // the nodes whose steps it replaces
 	Prologue       bool          // a cast of an input; Machine.RunAndStep leaves it out where the solver's step has made it
 	Implementation string        // of the backend, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
@@ -53,57 +61,45 @@ type Refusal struct {
 func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
 // Plan returns how the machine runs the graph.
-func (m *Machine) Plan() Plan { return m.report }
+func (m *Machine) Plan() Plan {
+	if m.plan == nil {
+		return Plan{}
+	}
+	return m.report()
+}
 
 // Counts returns how often each implementation has run since the machine was made, by its name; under "host" the ops that
 // ran by their own Do, and under "upload" and "download" the copies between host and device.
 func (m *Machine) Counts() map[string]int64 {
 	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
-	if m.program == nil {
-		return c
-	}
-	for i, n := range m.names {
-		c[n] = m.counts[i]
+	for i, n := range m.counts {
+		c[m.steps[i].implementation] += n
 	}
 	return c
 }
 
-func (p *program) newPlan(arena, bound int) Plan {
-	plan := Plan{Device: p.device, Arena: arena, ArenaMin: bound, Workspace: p.work}
-	last := map[*slot]int{}
-	for i := range p.steps {
-		for _, s := range p.steps[i].in {
-			last[s] = i
+// report returns what the passes made.
+func (p *plan) report() Plan {
+	r := Plan{Device: p.device, Copies: p.copies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
+	for i, s := range p.steps {
+		step := PlanStep{
+			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,
+			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused,
 		}
-		for _, s := range p.steps[i].out {
-			last[s] = i
+		for _, v := range s.out {
+			o := PlanOutput{Operand: v.arg.Operand, Offset: -1, Last: v.last, Kept: v.keep}
+			if v.region != nil {
+				o.Offset = v.region.offset
+				r.Results += alignUp(v.region.bytes, p.device.Alignment)
+			}
+			if v.kind == fromHost {
+				r.Host += v.arg.Operand.Bytes()
+			}
+			step.Outputs = append(step.Outputs, o)
 		}
+		r.Steps = append(r.Steps, step)
 	}
-	for i := range p.steps {
-		st := &p.steps[i]
-		ps := PlanStep{
-			Node: st.node, Op: st.opName(), Spec: st.spec, Prologue: i < len(p.prologue), Implementation: st.chosen.name, Refused: st.chosen.refused, Cost: st.chosen.cost,
-		}
-		for _, s := range st.in {
-			ps.Inputs = append(ps.Inputs, s.arg.Operand)
-		}
-		for _, s := range st.out {
-			o := PlanOutput{Operand: s.arg.Operand, Offset: -1, Last: last[s], Kept: s.keep}
-			if s.keep {
-				o.Last = len(p.steps)
-			}
-			if s.region != nil {
-				o.Offset = s.region.offset
-				plan.Results += alignUp(s.region.bytes, p.device.Alignment)
-			}
-			if s.kind == hostSlot {
-				plan.Host += s.arg.Operand.Bytes()
-			}
-			ps.Outputs = append(ps.Outputs, o)
-		}
-		plan.Steps = append(plan.Steps, ps)
-	}
-	return plan
+	return r
 }
 
 // String returns a table of the steps, a line for each result, and the totals.
@@ -115,18 +111,12 @@ func (p Plan) String() string {
 	}
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "step\tnode\top\timplementation\tresult\tbytes\toffset\tlast read\trefused")
+	fmt.Fprintln(w, "step\tnode\top\timplementation\tresult\tbytes\toffset\tlast read\tnotes")
 	for i, s := range p.Steps {
 		for j, o := range s.Outputs {
-			step, node, op, impl, refused := "", "", "", "", ""
+			step, node, op, impl, notes := "", "", "", "", ""
 			if j == 0 {
-				step, node, op, impl = fmt.Sprint(i), fmt.Sprint(s.Node.ID()), s.Op, s.Implementation
-				for k, r := range s.Refused {
-					if k > 0 {
-						refused += "; "
-					}
-					refused += r.String()
-				}
+				step, node, op, impl, notes = fmt.Sprint(i), fmt.Sprint(s.Node.ID()), s.Op, s.Implementation, s.notes()
 			}
 			offset, last := "host", fmt.Sprint(o.Last)
 			if o.Offset >= 0 {
@@ -135,21 +125,56 @@ func (p Plan) String() string {
 			if o.Kept {
 				last = "kept"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%d\t%s\t%s\t%s\n", step, node, op, impl, o.Operand, o.Operand.Bytes(), offset, last, refused)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%d\t%s\t%s\t%s\n", step, node, op, impl, o.Operand, o.Operand.Bytes(), offset, last, notes)
 		}
 	}
 	w.Flush()
 	fmt.Fprintf(&b, "arena %d bytes (at least %d, results %d), workspace %d bytes, host %d bytes a run\n",
 		p.Arena, p.ArenaMin, p.Results, p.Workspace, p.Host)
+	if len(p.Copies) > 0 {
+		fmt.Fprintf(&b, "no steps, since they are copies: %s\n", ids(p.Copies))
+	}
+	for _, why := range slices.Sorted(maps.Keys(p.Unfused)) {
+		fmt.Fprintf(&b, "not fused, %d times: %s\n", p.Unfused[why], why)
+	}
 	return b.String()
 }
 
-// opName returns the name of the step's op: that of its Spec, or how Gorgonia prints it.
-func (st *step) opName() string {
-	if st.spec != nil {
-		return st.spec.Name()
+// notes says what the step replaces and which implementations were refused.
+func (s PlanStep) notes() string {
+	if s.Rule == "" {
+		return joined("", s.Refused)
 	}
-	return opName(st.node.Op())
+	return joined(fmt.Sprintf("%s: nodes %s", s.Rule, ids(s.Replaces)), s.Refused)
+}
+
+// joined lists refusals behind what is to be said first.
+func joined(first string, refused []Refusal) string {
+	var list []string
+	if first != "" {
+		list = append(list, first)
+	}
+	for _, r := range refused {
+		list = append(list, r.String())
+	}
+	return strings.Join(list, "; ")
+}
+
+// ids lists the nodes' ids.
+func ids(nodes G.Nodes) string {
+	var list []string
+	for _, n := range nodes {
+		list = append(list, fmt.Sprint(n.ID()))
+	}
+	return strings.Join(list, " ")
+}
+
+// opName returns the name of the step's op: that of its Spec, or how Gorgonia prints it.
+func (s *step) opName() string {
+	if s.spec != nil {
+		return s.spec.Name()
+	}
+	return opName(s.op)
 }
 
 // opName returns the name of an op: that of its Spec, or how Gorgonia prints it.

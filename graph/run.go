@@ -22,14 +22,13 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 		return errMachineClosed
 	}
 	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
 		if err != nil {
 			m.upToDate = false
+			clear(m.hostMem.owned)
 			err = m.runError(err)
 		}
 	}()
+	defer asError(&err)
 	m.at = nil
 	m.run++
 	for _, t := range m.train {
@@ -38,16 +37,16 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}
 	moves := m.moves
-	for _, s := range m.inputs {
-		if err := m.load(s); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+	for _, v := range m.inputs {
+		if err := m.load(v); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
 	upToDate := m.upToDate && solver != nil && moves == m.moves
 	m.upToDate = false
 	together := false
 	if solver != nil && m.warm {
-		if err := m.bind(false); err != nil { // where the gradients are going to be
+		if err := m.show(false); err != nil { // where the gradients are going to be
 			return err
 		}
 		together = len(m.reads) == 0 && m.inPlace(weights) // a read that fails must not leave a step behind
@@ -61,7 +60,10 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 		return err
 	}
 	m.at = nil
-	if err := m.bind(true); err != nil {
+	if err := m.show(true); err != nil {
+		return err
+	}
+	if err := m.unbindOthers(); err != nil {
 		return err
 	}
 	if err := m.bindDuals(); err != nil {
@@ -87,7 +89,7 @@ func (m *Machine) runSegments(upToDate bool, solver Solver) error {
 		var err error
 		switch {
 		case upToDate && s.to <= m.refreshed:
-		case s.kernels && m.opts.capture && m.warm:
+		case s.kernels && m.opts.capture && m.warm && !m.opts.looks():
 			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
@@ -115,9 +117,9 @@ func (m *Machine) runError(err error) error {
 	}
 	if l := (*LaunchError)(nil); errors.As(err, &l) {
 		m.at = nil
-		for i := range m.steps {
-			if l.Kernel != nil && m.steps[i].kernel == l.Kernel {
-				m.at = &m.steps[i]
+		for _, s := range m.steps {
+			if l.Kernel != nil && s.kernel == l.Kernel {
+				m.at = s
 			}
 		}
 	}
@@ -132,114 +134,120 @@ func (m *Machine) runError(err error) error {
 }
 
 // runOnHost runs an op by its own Do.
-func (m *Machine) runOnHost(st *step) error {
-	args, wait := m.args[:len(st.in)], false
-	for i, s := range st.in {
-		if s.remote && s.copied != m.run {
-			if err := m.download(s); err != nil {
+func (m *Machine) runOnHost(s *step) error {
+	args, wait := m.args[:len(s.in)], false
+	for i, v := range s.in {
+		if in := &m.state[v.id]; in.remote && in.copied != m.run {
+			if err := m.download(v); err != nil {
 				return fmt.Errorf("input %d: %w", i, err)
 			}
 			wait = true
 		}
-		args[i] = s.host
+		args[i] = m.state[v.id].host
 	}
 	if wait {
 		if err := m.stream.Synchronize(); err != nil {
 			return err
 		}
 	}
-	v, err := do(st, args)
-	clear(args)
+	defer clear(args)
+	result, err := m.hostMem.do(s, args)
+	for i, v := range s.in { // some ops reshape what they read, such as YOLOv3
+		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
+			err = errors.Join(err, d.Reshape(v.arg.Shape...))
+		}
+	}
 	if err != nil {
 		return err
 	}
-	if v == nil {
+	if result == nil {
 		return errors.New("the op returned no value")
 	}
-	out := st.out[0]
-	want := out.arg.Operand
+	v, to := result, s.out[0]
+	want := to.arg.Operand
 	if got := (ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
 		return fmt.Errorf("the op returned %v, want %v", got, want)
 	}
-	// An alias of an input whose memory is used again, or is written by the next run.
-	if m.inMemory(v) || out.keep && m.inSpans(v) {
+	// An alias of memory that is used again. What is kept must be its own, since solvers write to gradients and weights.
+	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hostMem.isLast(s, args) {
 		if v, err = G.CloneValue(v); err != nil {
 			return err
 		}
 	}
+	v = conform(v, want)
+	m.hostMem.share(s, args, result, v)
+	out := &m.state[to.id]
 	out.host = v
-	if out.readByKernel {
-		v := conform(v, want)
-		if len(out.checks) > 0 {
-			if err := m.check(out, v); err != nil {
+	if to.kernelReads {
+		if len(to.checks) > 0 {
+			if err := m.check(to, v); err != nil {
 				return err
 			}
 		}
-		if err := m.send(out, v); err != nil {
+		if err := m.send(to, v); err != nil {
 			return err
 		}
 		out.remote = false
 	}
-	for _, s := range st.dead {
-		s.host = nil
+	for _, d := range s.dead {
+		dead := &m.state[d.id]
+		if dead.host != v {
+			m.hostMem.release(dead.host)
+		}
+		dead.host = nil
 	}
 	return nil
 }
 
-// do calls the op as a TapeMachine would, but never in place.
-func do(st *step, args []G.Value) (G.Value, error) {
-	if st.prealloc {
-		pre := tensor.New(tensor.Of(st.node.Dtype()), tensor.WithShape(st.node.Shape()...))
-		return st.node.Op().(G.UsePreallocDoer).UsePreallocDo(pre, args...)
-	}
-	return st.node.Op().Do(args...)
+// overlap reports whether two values of the host share memory.
+func overlap(a, b G.Value) bool {
+	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
 }
 
 // download copies what lies on the device alone to the host.
-func (m *Machine) download(s *slot) error {
+func (m *Machine) download(v *operand) error {
+	s := &m.state[v.id]
 	if s.staging == nil {
-		s.staging = ops.NewValue(s.arg.Operand)
-		m.addSpan(s.staging.Uintptr(), s.arg.Operand.Bytes())
+		s.staging = ops.NewValue(v.arg.Operand)
 	}
 	m.copies.downloads++
-	if err := m.stream.Download(s.staging, s.arg); err != nil {
+	if err := m.stream.Download(s.staging, v.arg); err != nil {
 		return err
 	}
 	s.host, s.copied = s.staging, m.run
 	return nil
 }
 
-// bind gives the kept nodes their values, before a run or after it. A value that is still bound since an earlier run stays.
-func (m *Machine) bind(after bool) error {
+// show gives the kept nodes their values, before a run or after it. A value that is still bound since an earlier run stays.
+func (m *Machine) show(after bool) error {
 	wait := false
-	for _, s := range m.kept {
-		var v G.Value
-		if s.remote && s.hasHostInput() {
+	for _, v := range m.kept {
+		s := &m.state[v.id]
+		shown := s.host
+		if s.remote && v.hasHostInput() {
 			if !after {
 				continue
 			}
 			if s.copied != m.run {
-				if err := m.download(s); err != nil {
-					return fmt.Errorf("%s: %w", s.name, err)
+				if err := m.download(v); err != nil {
+					return fmt.Errorf("%s: %w", v.name, err)
 				}
 				wait = true
 			}
-			if v = s.host; s.node.Value() == v {
+			if shown = s.host; v.node.Value() == shown {
 				continue
 			}
-		} else if s.kind == kernelSlot {
+		} else if v.kind == fromKernel {
 			// A value that has been unbound may come back, with other memory, from the pool of package tensor.
-			if s.bound != nil && s.node.Value() == s.bound && s.bound.Uintptr() == uintptr(s.arg.Pointer()) {
+			if s.bound != nil && v.node.Value() == s.bound && s.bound.Uintptr() == uintptr(v.arg.Pointer()) {
 				continue
 			}
-			v = m.stream.View(s.arg)
-		} else {
-			v = conform(s.host, s.arg.Operand)
+			shown = m.stream.View(v.arg)
 		}
-		if err := G.UnsafeLet(s.node, v); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+		if err := G.UnsafeLet(v.node, shown); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
 		}
-		s.bound = v
+		s.bound = shown
 	}
 	if wait {
 		return m.stream.Synchronize()
@@ -247,22 +255,45 @@ func (m *Machine) bind(after bool) error {
 	return nil
 }
 
-// hasHostInput reports whether s is the derivative of an input whose value is on the host. Gorgonia's solvers change such a
+// unbindOthers takes values of earlier machines from nodes that this one computes and does not keep.
+func (m *Machine) unbindOthers() error {
+	bound := false
+	for _, n := range m.others {
+		v := n.Value()
+		if v == nil {
+			continue
+		}
+		bound = true
+		if d, ok := v.(*tensor.Dense); ok { // which UnbindAll would clear for another use
+			if err := G.UnsafeLet(n, d.ShallowClone()); err != nil {
+				return fmt.Errorf("%s: %w", describe(n), err)
+			}
+		}
+	}
+	if bound {
+		m.othersOf.UnbindAll()
+	}
+	return nil
+}
+
+// hasHostInput reports whether v is the derivative of an input whose value is on the host. Gorgonia's solvers change such a
 // value there and read its derivative there, too.
-func (s *slot) hasHostInput() bool {
-	return slices.ContainsFunc(s.gradOf, func(n *G.Node) bool { return !isRemote(n.Value()) })
+func (v *operand) hasHostInput() bool {
+	return slices.ContainsFunc(v.wrt, func(n *G.Node) bool { return !isRemote(n.Value()) })
 }
 
 // bindDuals copies the derivatives of inputs to where Grad finds them in inputs that a TapeMachine with
 // gorgonia.BindDualValues has run before.
 func (m *Machine) bindDuals() error {
-	for _, d := range m.derivs {
-		grad, err := d.of.Grad()
-		if v := d.by.Value(); err == nil && grad != nil && v != nil && grad != v && d.of.Deriv() == d.by {
-			_, err = G.Copy(grad, v)
-		}
-		if err != nil {
-			return fmt.Errorf("gradient of %s: %w", describe(d.of), err)
+	for _, d := range m.kept {
+		for _, n := range d.wrt {
+			grad, err := n.Grad()
+			if v := d.node.Value(); err == nil && grad != nil && v != nil && grad != v && n.Deriv() == d.node {
+				_, err = G.Copy(grad, v)
+			}
+			if err != nil {
+				return fmt.Errorf("gradient of %s: %w", describe(n), err)
+			}
 		}
 	}
 	return nil
@@ -274,18 +305,19 @@ func (m *Machine) answerReads() error {
 		return nil
 	}
 	for i, r := range m.reads {
-		if s := r.from; s.kind == kernelSlot || s.remote {
+		v, s := r.from, &m.state[r.from.id]
+		if v.kind == fromKernel || s.remote {
 			if m.made[i] == nil || *r.into != m.made[i] {
-				m.made[i] = ops.NewValue(s.arg.Operand)
+				m.made[i] = ops.NewValue(v.arg.Operand)
 			}
 			m.copies.downloads++
-			if err := m.stream.Download(m.made[i], s.arg); err != nil {
-				return fmt.Errorf("read of %s: %w", s.name, err)
+			if err := m.stream.Download(m.made[i], v.arg); err != nil {
+				return fmt.Errorf("read of %s: %w", v.name, err)
 			}
 		} else {
 			var err error
 			if m.made[i], err = G.CloneValue(s.host); err != nil {
-				return fmt.Errorf("read of %s: %w", s.name, err)
+				return fmt.Errorf("read of %s: %w", v.name, err)
 			}
 		}
 		*r.into = m.made[i]
@@ -293,10 +325,10 @@ func (m *Machine) answerReads() error {
 	return m.stream.Synchronize()
 }
 
-// conform returns v in the shape that its node has, where an op has returned the same elements in another one; v itself
-// where that cannot be done.
+// conform returns v in the shape that its node has, where an op has returned the same elements in another one: Gorgonia's
+// ops return one element as a scalar. It returns v itself where that cannot be done.
 func conform(v G.Value, want ops.Operand) G.Value {
-	if v.Shape().Eq(want.Shape) {
+	if slices.Equal(v.Shape(), want.Shape) { // Shape.Eq takes rows and columns for vectors
 		return v
 	}
 	var d *tensor.Dense

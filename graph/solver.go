@@ -54,11 +54,11 @@ func (m *Machine) Stream() Stream { return m.stream }
 // operand without a cell. Its type is that of the machine's activations, the zero value where these are not in half
 // precision.
 func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
-	if m.program == nil {
+	if m.plan == nil {
 		return ops.Arg{}
 	}
-	if s := m.of[n]; s != nil && s.casts[m.half] != nil {
-		return s.casts[m.half].arg
+	if c := m.halfCopies[n]; c != nil {
+		return c.arg
 	}
 	return ops.Arg{Operand: ops.Operand{Dtype: m.half}}
 }
@@ -82,8 +82,8 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 		if !ok || n == nil || n.Deriv() == nil {
 			return false
 		}
-		s := m.of[n.Deriv()]
-		if g, err := n.Grad(); s == nil || s.kind != kernelSlot || err != nil || g != s.bound {
+		v := m.of[n.Deriv()]
+		if g, err := n.Grad(); v == nil || v.kind != fromKernel || err != nil || g != m.state[v.id].bound {
 			return false
 		}
 	}
@@ -92,8 +92,8 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 
 // writesCopies reports whether a step of weights writes the half-precision copies of all weights.
 func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
-	for _, st := range m.prologue[:m.refreshed] {
-		if !slices.Contains(weights, G.ValueGrad(st.node)) {
+	for _, s := range m.steps[:m.refreshed] {
+		if !slices.Contains(weights, G.ValueGrad(s.node)) {
 			return false
 		}
 	}
@@ -103,7 +103,7 @@ func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
 // Bind binds the first implementation of the site that b offers and whose guard accepts, for kernels that are not of a
 // graph, such as a solver's. Where there is none it is an error.
 func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
-	k, _, err := choose(b, site, in, out, nil)
+	k, _, _, err := choose(b, site, in, out)
 	if err == nil && k == nil {
 		err = fmt.Errorf("%s has no kernel for it", b.Device().Kind)
 	}

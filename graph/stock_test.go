@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -54,8 +55,13 @@ type stock struct {
 	name  string
 	in    []operand
 	build func(in []*G.Node) (*G.Node, error)
-	// wrong says what is wrong with upstream's gradient, where it is: then values alone are compared.
-	wrong string
+	// wrong says what is wrong with upstream's gradient, where it is: then values alone are compared, and Grad's gradients
+	// if it corrects them.
+	wrong     string
+	corrected bool
+	// tape says how TapeMachine goes wrong, where it does: then central differences decide alone.
+	tape string
+	eval bool // run in evaluation mode
 }
 
 func unary(name string, f func(*G.Node) (*G.Node, error), in operand) stock {
@@ -132,10 +138,12 @@ var stocks = []stock{
 	binary("matrix times matrix", G.Mul, normal("a", 2, 3), normal("b", 3, 4)),
 	binary("matrix times vector", G.Mul, normal("a", 2, 3), normal("b", 3)),
 	binary("vector times vector", G.Mul, normal("a", 3), normal("b", 3)),
-	{name: "outer product", in: []operand{normal("a", 3), normal("b", 4)}, wrong: "each input gets the other one's",
+	{name: "outer product", in: []operand{normal("a", 3), normal("b", 4)}, wrong: "one for the other", corrected: true,
 		build: func(n []*G.Node) (*G.Node, error) { return G.OuterProd(n[0], n[1]) }},
-	{name: "log2", in: []operand{positive("x", 5)}, wrong: "times ln 2, not over it",
+	{name: "log2", in: []operand{positive("x", 5)}, wrong: "times ln 2, not over it", corrected: true,
 		build: func(n []*G.Node) (*G.Node, error) { return G.Log2(n[0]) }},
+	{name: "power of a softmax", in: []operand{normal("x", 2, 3), positive("y", 2, 3)}, wrong: "it turns the softmax into its log", corrected: true,
+		build: func(n []*G.Node) (*G.Node, error) { return G.Pow(G.Must(G.SoftMax(n[0])), n[1]) }},
 	{name: "batched product", in: []operand{normal("a", 2, 3, 4), normal("b", 2, 4, 2)},
 		build: func(n []*G.Node) (*G.Node, error) { return G.BatchedMatMul(n[0], n[1]) }},
 	{name: "transpose", in: []operand{normal("x", 2, 3)}, build: func(n []*G.Node) (*G.Node, error) { return G.Transpose(n[0], 1, 0) }},
@@ -228,7 +236,7 @@ func (c stock) graphOf(t testing.TB, dt tensor.Dtype) built {
 	b.out, err = c.build(b.in)
 	require.NoError(t, err)
 	b.cost = b.out
-	if !b.out.IsScalar() {
+	if !b.out.IsScalar() && c.wrong != noGradient {
 		w := operand{name: "weights of the test", shape: b.out.Shape()}
 		n := G.NewTensor(b.graph, dt, len(w.shape), G.WithShape(w.shape...), G.WithName(w.name), G.WithValue(w.value(dt, w.values(99))))
 		b.cost = G.Must(G.Sum(G.Must(G.HadamardProd(b.out, n))))
@@ -270,35 +278,51 @@ var gradients = map[string]func(*G.Node, ...*G.Node) (G.Nodes, error){"Grad": gr
 func TestStockGraphs(t *testing.T) {
 	require.GreaterOrEqual(t, len(stocks), 40)
 	for _, c := range stocks {
-		t.Run(c.name, func(t *testing.T) {
-			for name, grad := range gradients {
-				b := c.graph(t)
-				if c.wrong == "" {
-					_, err := grad(b.cost, b.in...)
-					require.NoError(t, err, name)
-				}
-				m, err := graph.NewMachine(b.graph, graph.WithKeep(b.out))
-				require.NoError(t, err)
-				for run := range uint64(2) {
-					values := c.inputs(run)
-					b.let(t, values)
-					require.NoError(t, m.RunAll())
-					counts := m.Counts() // gradients are added up by an op of this module
-					require.EqualValues(t, (run+1)*uint64(len(m.Plan().Steps)), counts["host"]+counts["cpu"])
-					testutil.Within(t, "value", numbers(t, b.out.Value()), c.byTapeMachine(t, values), 1e-12)
-					if c.wrong != "" {
-						continue
-					}
-					for i, want := range c.differences(t, values) {
-						v, err := b.in[i].Grad()
-						require.NoError(t, err)
-						within(t, fmt.Sprintf("%s by %s, run %d", name, c.in[i].name, run), numbers(t, v), want)
-					}
-				}
-				require.NoError(t, m.Close())
-			}
-		})
+		t.Run(c.name, c.test)
 	}
+}
+
+func (c stock) test(t *testing.T) {
+	for name, grad := range gradients {
+		b := c.graph(t)
+		err := errors.New(c.wrong)
+		if c.wrong != noGradient && (name == "Grad" || !c.corrected) {
+			if _, err = grad(b.cost, b.in...); c.wrong == "" || c.corrected {
+				require.NoError(t, err, name)
+			}
+		}
+		m := newMachine(t, b.graph, append(c.options(), graph.WithKeep(b.out))...)
+		for run := range uint64(2) {
+			values := c.inputs(run)
+			b.let(t, values)
+			require.NoError(t, m.RunAll())
+			counts := m.Counts() // gradients are added up by an op of this module
+			require.EqualValues(t, (run+1)*uint64(len(m.Plan().Steps)), counts["host"]+counts["cpu"])
+			if c.tape == "" {
+				testutil.Within(t, "value", numbers(t, b.out.Value()), c.byTapeMachine(t, values, false)[0], 1e-12)
+			}
+			check := func(by string, want [][]float64) {
+				for i, want := range want {
+					v, err := b.in[i].Grad()
+					require.NoError(t, err)
+					within(t, fmt.Sprintf("%s by %s of %s, run %d", name, c.in[i].name, by, run), numbers(t, v), want)
+				}
+			}
+			if c.wrong == "" || c.corrected && name == "Grad" {
+				check("central differences", c.differences(t, values))
+			}
+			if c.tape == "" && err == nil && name == "gorgonia.Grad" {
+				check("TapeMachine", c.byTapeMachine(t, values, true)[1:])
+			}
+		}
+	}
+}
+
+func (c stock) options() []graph.Option {
+	if c.eval {
+		return []graph.Option{graph.WithEvalMode()}
+	}
+	return nil
 }
 
 // within compares gradients; one of zeros has no scale of its own.
@@ -317,24 +341,41 @@ func within(t *testing.T, what string, got, want []float64) {
 	}
 }
 
-// byTapeMachine returns the output of the graph without gradients.
-func (c stock) byTapeMachine(t testing.TB, values [][]float64) []float64 {
+// byTapeMachine returns the output of the graph and, if asked for, the gradients of its inputs by TapeMachine.
+func (c stock) byTapeMachine(t testing.TB, values [][]float64, withGrads bool) (results [][]float64) {
 	t.Helper()
 	b := c.graph(t)
 	b.let(t, values)
+	var opts []G.VMOpt
+	if c.eval {
+		opts = append(opts, G.EvalMode())
+	}
+	if withGrads { // TapeMachine is right only where it has memory of its own for them
+		_, err := G.Grad(b.cost, b.in...)
+		require.NoError(t, err)
+		opts = append(opts, G.BindDualValues(b.in...))
+	}
 	var out G.Value
 	G.Read(b.out, &out)
-	m := G.NewTapeMachine(b.graph)
+	m := G.NewTapeMachine(b.graph, opts...)
 	defer m.Close()
 	require.NoError(t, m.RunAll())
-	return numbers(t, out)
+	results = append(results, numbers(t, out))
+	for _, n := range b.in {
+		if withGrads {
+			d, err := n.Grad()
+			require.NoError(t, err)
+			results = append(results, numbers(t, d))
+		}
+	}
+	return results
 }
 
 // differences returns the gradients of the cost by central differences.
 func (c stock) differences(t testing.TB, values [][]float64) (grads [][]float64) {
 	t.Helper()
 	b := c.graph(t)
-	m, err := graph.NewMachine(b.graph)
+	m, err := graph.NewMachine(b.graph, c.options()...)
 	require.NoError(t, err)
 	defer m.Close()
 	for i := range values {

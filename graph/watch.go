@@ -48,18 +48,18 @@ func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
 	}
-	s, ok := m.of[n]
-	if !ok || !s.keep || s.kind != kernelSlot && s.kind != hostSlot {
+	v, ok := m.of[n]
+	if !ok || !v.keep || v.kind != fromKernel && v.kind != fromHost {
 		return nil, fmt.Errorf("graph: machine: watch of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
 	}
-	if dt := s.arg.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
+	if dt := v.arg.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("graph: machine: watch of %s: type %s, want float32 or float64", describe(n), value.TypeName(dt))
 	}
-	w, err := newWatch(s.name, s.arg, func() (Readback, error) {
-		if s.kind == hostSlot {
-			return &hostReadback{slot: s}, nil
+	w, err := newWatch(v.name, v.arg, func() (Readback, error) {
+		if v.kind == fromHost {
+			return &hostReadback{of: &m.state[v.id]}, nil
 		}
-		return m.stream.NewReadback(s.arg.Operand)
+		return m.stream.NewReadback(v.arg.Operand)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("graph: machine: %w", err)
@@ -124,12 +124,12 @@ func (w *Watch) next() (G.Value, error) {
 
 // hostReadback copies the value that an op on the host has returned.
 type hostReadback struct {
-	slot  *slot
+	of    *state
 	value G.Value
 }
 
 func (r *hostReadback) Fetch(ops.Arg) (err error) {
-	v := r.slot.bound
+	v := r.of.bound
 	if v == nil {
 		return errors.New("the machine has not run")
 	}

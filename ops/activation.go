@@ -41,8 +41,8 @@ func (SiLUOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, err
 	return gorgonia.Nodes{dx}, err
 }
 
-// SiLUGradOp is the Spec of the gradient of SiLU: x, dy -> dx = dy*s*(1 + x*(1-s)) with s = sigmoid(x). It takes the
-// argument, not the result, which does not determine it.
+// SiLUGradOp is the Spec of the gradient of SiLU: x, dy -> dx = dy*s*(1 + x*(1-s)) with s = sigmoid(x). It needs x:
+// y does not determine it.
 type SiLUGradOp struct{}
 
 // Name implements Spec.

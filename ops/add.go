@@ -11,9 +11,9 @@ import (
 
 // Add returns the sum of its inputs, one or more of one shape, in one pass and in their order.
 //
-// The gradient of the first input is the node of the sum's gradient itself; the others have copies of their own. With one
-// node for all, Gorgonia's solvers, which zero a gradient after use, and its in-place ops would change one input's
-// gradient when they are done with another's.
+// The gradient of the first input is the node of the sum's gradient; the other inputs have copies. Were it one node for all,
+// Gorgonia's solvers, which zero a gradient after use, and its in-place ops would change one input's gradient with
+// another's.
 func Add(xs ...*gorgonia.Node) (*gorgonia.Node, error) { return Apply(AddOp{}, xs...) }
 
 // AddOp is the Spec of Add: x0, x1, ... -> y, all of one shape.
@@ -76,8 +76,8 @@ func (AddOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, erro
 	return grads, nil
 }
 
-// AddGradOp is the Spec of the gradient of Add by one of its inputs: dy -> a copy of dy. Its fields keep the copies
-// apart, which would be merged into one node otherwise. Where nothing changes values in place, a copy is not needed.
+// AddGradOp is the Spec of the gradient of Add by one of its inputs: dy -> a copy of dy. Its fields keep
+// Gorgonia from merging the copies into one node. Where nothing changes values in place, a copy is not needed.
 type AddGradOp struct {
 	Sum   int64 // id of the sum's node
 	Input int   // which of its inputs

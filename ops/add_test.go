@@ -19,14 +19,14 @@ func TestAddGradientsAreApart(t *testing.T) {
 			g := G.NewGraph()
 			var in G.Nodes
 			for i, name := range []string{"a", "b", "c", "d"} {
-				in = append(in, normal(name, uint64(i), 2, 3).node(g, tensor.Float64))
+				in = append(in, normal(name, uint64(i), 2, 3).Node(g, tensor.Float64))
 			}
 			weights := normal("weights", 9, 2, 3)
 			inner, err := ops.Add(in[0], in[1])
 			require.NoError(t, err)
 			sum, err := ops.Add(inner, in[2], in[3])
 			require.NoError(t, err)
-			cost := G.Must(G.Sum(G.Must(G.HadamardProd(sum, weights.node(g, tensor.Float64)))))
+			cost := G.Must(G.Sum(G.Must(G.HadamardProd(sum, weights.Node(g, tensor.Float64)))))
 			grads, err := G.Grad(cost, in...)
 			require.NoError(t, err)
 			for i, d := range grads {
@@ -41,14 +41,14 @@ func TestAddGradientsAreApart(t *testing.T) {
 				solver := G.NewVanillaSolver(G.WithLearnRate(0.5))
 				require.NoError(t, solver.Step(G.NodesToValueGrads(in)))
 				for i, x := range testutil.Floats(t, in[3].Value().Data()) {
-					require.InDelta(t, before[i]-0.5*weights.floats[i], x, 1e-12)
+					require.InDelta(t, before[i]-0.5*weights.Floats[i], x, 1e-12)
 				}
 				m.Reset()
 			}
 			for i, n := range in {
 				x := testutil.Floats(t, n.Value().Data())
-				for j, x0 := range normal(n.Name(), uint64(i), 2, 3).floats {
-					require.InDelta(t, x0-weights.floats[j], x[j], 1e-12, n.Name())
+				for j, x0 := range normal(n.Name(), uint64(i), 2, 3).Floats {
+					require.InDelta(t, x0-weights.Floats[j], x[j], 1e-12, n.Name())
 				}
 			}
 		})
@@ -69,15 +69,15 @@ func TestAddBesideInPlaceOps(t *testing.T) {
 	// h -> 2h + 4h², twice, then squared.
 	want, grad := make([]float64, 10), make([]float64, 10)
 	weights := normal("weights", 2, 2, 5)
-	for i, x := range x.floats {
+	for i, x := range x.Floats {
 		h, d := x, 1.0
 		for range 2 {
 			h, d = 2*h+4*h*h, d*(2+8*h)
 		}
-		want[i], grad[i] = h*h, 2*h*d*weights.floats[i]
+		want[i], grad[i] = h*h, 2*h*d*weights.Floats[i]
 	}
 	for vm := range vms {
-		res := evaluate(t, vm, tensor.Float64, f, weights.floats, x)
+		res := evaluate(t, vm, tensor.Float64, f, weights.Floats, x)
 		testutil.Within(t, vm+", output", res.out, want, 1e-12)
 		testutil.Within(t, vm+", gradient", res.grads["x"], grad, 1e-12)
 	}
@@ -89,13 +89,13 @@ func TestGatedSumOfOneBranchTwice(t *testing.T) {
 	weights := normal("weights", 3, 1, 2, 3, 4)
 	want, grad := make([]float64, 24), make([]float64, 24)
 	for i := range want {
-		g := gates.floats[i/4*2] + gates.floats[i/4*2+1]
-		want[i], grad[i] = g*x.floats[i], g*weights.floats[i]
+		g := gates.Floats[i/4*2] + gates.Floats[i/4*2+1]
+		want[i], grad[i] = g*x.Floats[i], g*weights.Floats[i]
 	}
 	for vm := range vms {
 		res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
 			return ops.GatedSum(in[0], in[1], in[1])
-		}, weights.floats, gates, x)
+		}, weights.Floats, gates, x)
 		testutil.Within(t, vm+", output", res.out, want, 1e-12)
 		testutil.Within(t, vm+", gradient", res.grads["x"], grad, 1e-12)
 	}

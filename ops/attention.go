@@ -17,9 +17,10 @@ import (
 //	lse [B,Hq,S]     log of the sum of exp(q·k/sqrt(D)), the second output, natural
 //
 // A query that sees nothing gets o = 0 and lse = -Inf and passes no gradient on; so does one whose logits are all -Inf.
-// Keys and values that a query does not see have the weight 0 for it, which hides them unless they are not finite. No
-// gradient flows through lse. The gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and 2307.08691): time is
-// proportional to the visible pairs, memory to S.
+// Keys and values that a query does not see change no bit of its results, not even if they are NaN or infinite. No gradient
+// flows through lse. The gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and
+// 2307.08691), or from the scores where lse is too large to hold it (see rowStats): time is proportional to the visible
+// pairs, memory to S.
 
 // LSE returns the second output of an attention op, [B,Hq,S]: the natural log of the sum of the exponentials of the
 // scaled logits of each query, -Inf where it sees nothing. o is the node of CompressedAttention, SelectedAttention,
@@ -106,18 +107,37 @@ func inferTokens(in []Operand) ([]Operand, error) {
 	return attentionOutputs(in[0], in[2]), nil
 }
 
-// span is the mask of the ops whose queries see a run of keys each. Key i stands for the tokens [i*d, i*d+l) and is seen
-// from its last token on; of those keys a query sees the w newest. Tokens themselves are keys with l = d = 1; a w of S
-// or more hides nothing.
+// mask lists the keys that a query sees, in runs of adjoining keys.
+type mask interface {
+	// run returns the first run [lo,hi) of keys, from the given one on, that query t of group g sees; lo >= hi if there is
+	// none.
+	run(b, g, t, from int) (lo, hi int)
+}
+
+// span is the mask of the ops whose queries see one run of keys. Key i is a block of the tokens [i*d, i*d+l), which queries
+// see from its last token on; a query sees the w newest of these keys. Tokens are blocks of l = d = 1. A w of S or more
+// hides nothing.
 type span struct{ l, d, w int }
 
 // keys returns the run of keys [lo,hi) that query t sees; lo >= hi where it sees nothing.
 func (m span) keys(t int) (lo, hi int) { return max(0, t+1-m.w), NumVisible(t, m.l, m.d) }
 
-// queries returns a run of queries, of s, that holds all those that see any of the keys [lo,hi).
+// run implements mask.
+func (m span) run(_, _, t, from int) (lo, hi int) {
+	lo, hi = m.keys(t)
+	return max(lo, from), hi
+}
+
+// sees reports whether query t sees the key.
+func (m span) sees(t, key int) bool {
+	lo, hi := m.keys(t)
+	return lo <= key && key < hi
+}
+
+// queries returns the run of queries, of s, outside of which no query sees any of the keys [lo,hi).
 func (m span) queries(lo, hi, s int) (from, to int) { return lo*m.d + m.l - 1, min(s, hi-1+m.w) }
 
-// overlap cuts the run [lo,hi) down to [from,to), counted from there. Where nothing is left the two are equal.
+// overlap returns the part of the run [lo,hi) that lies in [from,to), relative to from. Both are equal where it is empty.
 func overlap(lo, hi, from, to int) (int, int) {
 	lo = min(max(lo, from), to)
 	return lo - from, max(lo, min(hi, to)) - from

@@ -12,7 +12,7 @@ import (
 )
 
 // model is the layer that the benchmarks are about.
-func model(S int) sizes { return sizes{1, S, 12, 2, 64, 64} }
+func model(S int) sizes { return newSizes(1, S, 12, 2, 64, 64) }
 
 var nsaParams = ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
 
@@ -36,7 +36,7 @@ func benchmarkAttention(b *testing.B, c sizes, pairs float64, spec, grad ops.Spe
 	heads := float64(c.B * c.Hq)
 	b.Run("forward", func(b *testing.B) { benchmark(b, spec, 4*float64(c.D)*heads*pairs, inputs...) })
 	b.Run("backward", func(b *testing.B) {
-		do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 		in := append(append([]array{}, inputs...), outputs(b, spec, tensor.Float32, inputs...)...)
 		benchmark(b, grad, 14*float64(c.D)*heads*pairs, append(in, do)...)
 	})
@@ -77,7 +77,7 @@ func selectedPairs(S, groups, n, lp int, idx []int32) (pairs float64) {
 func BenchmarkSlidingWindow(b *testing.B) {
 	forLengths(b, func(b *testing.B, S int) {
 		c, w := model(S), nsaParams.Window
-		q, k, v := c.tokens(1)
+		q, k, v := c.Tokens(1)
 		benchmarkAttention(b, c, windowPairs(S, w), ops.SlidingWindowOp{Window: w}, ops.SlidingWindowGradOp{Window: w}, q, k, v)
 	})
 }
@@ -85,7 +85,7 @@ func BenchmarkSlidingWindow(b *testing.B) {
 func BenchmarkCausalAttention(b *testing.B) {
 	forLengths(b, func(b *testing.B, S int) {
 		c := model(S)
-		q, k, v := c.tokens(1)
+		q, k, v := c.Tokens(1)
 		benchmarkAttention(b, c, windowPairs(S, S), ops.SlidingWindowOp{Window: S}, ops.SlidingWindowGradOp{Window: S}, q, k, v)
 	})
 }
@@ -93,8 +93,8 @@ func BenchmarkCausalAttention(b *testing.B) {
 func BenchmarkCompressedAttention(b *testing.B) {
 	forLengths(b, func(b *testing.B, S int) {
 		c, p := model(S), nsaParams
-		q, _, _ := c.tokens(1)
-		kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+		q, _, _ := c.Tokens(1)
+		kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 		benchmarkAttention(b, c, compressedPairs(S, p), ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride},
 			ops.CompressedAttentionGradOp{BlockLen: p.BlockLen, Stride: p.Stride}, q, kc, vc)
 	})
@@ -103,8 +103,8 @@ func BenchmarkCompressedAttention(b *testing.B) {
 func BenchmarkSelectBlocks(b *testing.B) {
 	forLengths(b, func(b *testing.B, S int) {
 		c, p := model(S), nsaParams
-		q, _, _ := c.tokens(1)
-		kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+		q, _, _ := c.Tokens(1)
+		kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 		o := outputs(b, ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float32, q, kc, vc)
 		benchmark(b, ops.SelectBlocksOp{Params: p}, 2*float64(c.D*c.Hq)*compressedPairs(S, p), q, kc, o[1])
 	})
@@ -113,10 +113,10 @@ func BenchmarkSelectBlocks(b *testing.B) {
 func BenchmarkSelectedAttention(b *testing.B) {
 	forLengths(b, func(b *testing.B, S int) {
 		c, p := model(S), nsaParams
-		q, k, v := c.tokens(1)
-		kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+		q, k, v := c.Tokens(1)
+		kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 		idx := chosen(b, c, p, tensor.Float32, q, kc, vc)
-		pairs := selectedPairs(S, c.Hkv, p.TopN, p.SelectBlock, idx.ints) / float64(c.Hkv)
+		pairs := selectedPairs(S, c.Hkv, p.TopN, p.SelectBlock, idx.Ints) / float64(c.Hkv)
 		benchmarkAttention(b, c, pairs, ops.SelectedAttentionOp{SelectBlock: p.SelectBlock},
 			ops.SelectedAttentionGradOp{SelectBlock: p.SelectBlock}, q, k, v, idx)
 	})

@@ -82,9 +82,9 @@ func TestAttentionErrors(t *testing.T) {
 
 // TestSelectedAttentionRefusesBlocks: blocks that are not as they must be are errors of the run, not reads elsewhere.
 func TestSelectedAttentionRefusesBlocks(t *testing.T) {
-	c := sizes{1, 10, 2, 1, 4, 4} // of l' = 4: three blocks
-	q, k, v := c.tokens(1)
-	o, lse, do := c.normal("o", 5, 1, 10, 2, 4), c.normal("lse", 6, 1, 2, 10), c.normal("do", 7, 1, 10, 2, 4)
+	c := newSizes(1, 10, 2, 1, 4, 4) // of l' = 4: three blocks
+	q, k, v := c.Tokens(1)
+	o, lse, do := normal("o", 5, 1, 10, 2, 4), normal("lse", 6, 1, 2, 10), normal("do", 7, 1, 10, 2, 4)
 	for _, x := range []struct {
 		blocks []int32
 		err    string
@@ -98,11 +98,11 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 		{[]int32{2, 1, -1}, "idx of batch 0, query 7, group 0: block 1 comes after block 2, want ascending blocks"},
 		{[]int32{0, -1, 1}, "idx of batch 0, query 7, group 0: block 1 comes after padding"},
 	} {
-		idx := array{name: "idx", shape: []int{1, 10, 1, 3}, ints: make([]int32, 30)}
-		for i := range idx.ints {
-			idx.ints[i] = int32(i % 3)
+		idx := array{Name: "idx", Shape: []int{1, 10, 1, 3}, Ints: make([]int32, 30)}
+		for i := range idx.Ints {
+			idx.Ints[i] = int32(i % 3)
 		}
-		copy(idx.ints[7*3:], x.blocks)
+		copy(idx.Ints[7*3:], x.blocks)
 		team := cpu.NewTeam(1)
 		forward := bind(t, ops.SelectedAttentionOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx)
 		backward := bind(t, ops.SelectedAttentionGradOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
@@ -115,7 +115,7 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 		}
 		for vm := range vms {
 			g := G.NewGraph()
-			in := []*G.Node{q.node(g, tensor.Float32), k.node(g, tensor.Float32), v.node(g, tensor.Float32), idx.node(g, tensor.Float32)}
+			in := []*G.Node{q.Node(g, tensor.Float32), k.Node(g, tensor.Float32), v.Node(g, tensor.Float32), idx.Node(g, tensor.Float32)}
 			G.Must(ops.SelectedAttention(in[0], in[1], in[2], in[3], 4))
 			m, err := vms[vm](g)
 			require.NoError(t, err)
@@ -131,11 +131,11 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 
 // TestAttentionErrorsOfGradients: what has no gradient says so.
 func TestAttentionErrorsOfGradients(t *testing.T) {
-	c := sizes{1, 10, 2, 1, 4, 4}
-	q, k, v := c.tokens(1)
+	c := newSizes(1, 10, 2, 1, 4, 4)
+	q, k, v := c.Tokens(1)
 	g := G.NewGraph()
-	Q := q.node(g, tensor.Float64)
-	o := G.Must(ops.CausalAttention(Q, k.node(g, tensor.Float64), v.node(g, tensor.Float64)))
+	Q := q.Node(g, tensor.Float64)
+	o := G.Must(ops.CausalAttention(Q, k.Node(g, tensor.Float64), v.Node(g, tensor.Float64)))
 	_, err := G.Grad(G.Must(G.Sum(G.Must(ops.LSE(o)))), Q)
 	require.ErrorContains(t, err, "ops: sliding window: no gradient flows through output 1")
 }

@@ -11,33 +11,34 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // byName returns one of branches.
 func byName(list []branch, name string) branch {
-	return list[slices.IndexFunc(list, func(b branch) bool { return b.name == name })]
+	return list[slices.IndexFunc(list, func(b branch) bool { return b.Name == name })]
 }
 
 // requireClose compares all outputs and gradients of two ops.
 func requireClose(t *testing.T, what string, a, b branch, dt tensor.Dtype, do array) {
 	t.Helper()
-	af, ab := a.run(t, dt, do)
-	bf, bb := b.run(t, dt, do)
+	af, ab := run(t, a, dt, do)
+	bf, bb := run(t, b, dt, do)
 	for i, x := range append(af, ab...) {
-		testutil.Within(t, fmt.Sprint(what, ": output ", i), x.floats, append(bf, bb...)[i].floats, tolerance(dt))
+		testutil.Within(t, fmt.Sprint(what, ": output ", i), x.Floats, append(bf, bb...)[i].Floats, tolerance(dt))
 	}
 }
 
 // TestFullCoverageEqualsDense: a window of S or more, and blocks that cover everything, are dense causal attention.
 func TestFullCoverageEqualsDense(t *testing.T) {
 	for _, S := range []int{1, 63, 64, 130} {
-		c := sizes{1, S, 6, 2, 16, 24}
-		do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+		c := newSizes(1, S, 6, 2, 16, 24)
+		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 		for _, dt := range dtypes {
 			for _, w := range []int{S, S + 1, math.MaxInt} {
-				list := branches(c, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 9, Window: w})
+				list := opcases.Branches(c, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 9, Window: w})
 				requireClose(t, "window", byName(list, "window"), byName(list, "dense"), dt, do)
 				requireClose(t, "selected", byName(list, "selected"), byName(list, "dense"), dt, do)
 			}
@@ -48,17 +49,17 @@ func TestFullCoverageEqualsDense(t *testing.T) {
 // TestCompressedOfTokensEqualsDense: compression blocks of one token are the tokens, l = d = 1.
 func TestCompressedOfTokensEqualsDense(t *testing.T) {
 	for _, S := range []int{1, 65, 130} {
-		c := sizes{2, S, 4, 2, 8, 8}
-		do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+		c := newSizes(2, S, 4, 2, 8, 8)
+		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 		for _, dt := range dtypes {
-			list := branches(c, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 16, TopN: 4, Window: 4})
+			list := opcases.Branches(c, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 16, TopN: 4, Window: 4})
 			cmp := byName(list, "compressed")
 			dense := byName(list, "dense")
-			dense.inputs = cmp.inputs
-			f, b := cmp.run(t, dt, do)
-			df, db := dense.run(t, dt, do)
+			dense.Inputs = cmp.Inputs
+			f, b := run(t, cmp, dt, do)
+			df, db := run(t, dense, dt, do)
 			for i, x := range append(f, b...) {
-				require.Equal(t, append(df, db...)[i].floats, x.floats)
+				require.Equal(t, append(df, db...)[i].Floats, x.Floats)
 			}
 		}
 	}
@@ -68,7 +69,7 @@ func TestCompressedOfTokensEqualsDense(t *testing.T) {
 func TestFutureLeavesThePast(t *testing.T) {
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	for _, S := range []int{7, 8, 9, 15, 16, 17, 19, 20, 21, 39, 40, 41, 130} { // around l, l', w and 2w
-		c := sizes{2, S, 4, 2, 8, 8}
+		c := newSizes(2, S, 4, 2, 8, 8)
 		for _, t0 := range []int{1, 7, 8, 15, 16, 19, 20, 39, S - 1} {
 			if t0 >= S {
 				continue
@@ -85,8 +86,8 @@ func TestFutureLeavesThePast(t *testing.T) {
 // TestShiftedPositions: rotary positions count by their differences, so queries and keys that are rotated from position s
 // on attend as those from 0 on.
 func TestShiftedPositions(t *testing.T) {
-	c := sizes{2, 50, 4, 2, 8, 6}
-	q, k, v := c.tokens(1)
+	c := newSizes(2, 50, 4, 2, 8, 6)
+	q, k, v := c.Tokens(1)
 	for _, vm := range slices.Sorted(maps.Keys(vms)) {
 		for _, dt := range dtypes {
 			attend := func(start int) []float64 {
@@ -106,37 +107,33 @@ func TestShiftedPositions(t *testing.T) {
 // pastOf returns what all branches give to the queries before t0, after perturbing, if asked, everything from t0 on. The
 // compressed keys are perturbed where their block reaches to t0 or further.
 func pastOf(t *testing.T, c sizes, p ops.Params, dt tensor.Dtype, t0 int, perturb bool) (past [][]any) {
-	q, k, v := c.tokens(1)
-	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	q, k, v := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	if perturb {
 		for _, a := range []array{q, k, v, kc, vc} {
 			first := t0
-			if a.name == "kc" || a.name == "vc" {
+			if a.Name == "kc" || a.Name == "vc" {
 				first = ops.NumCompressed(t0, p.BlockLen, p.Stride) // the blocks within the first t0 tokens
 			}
-			n := a.shape[2] * a.shape[3]
-			for i := range a.floats {
-				if i/n%a.shape[1] >= first {
-					a.floats[i] = 100 - 3*a.floats[i]
+			n := a.Shape[2] * a.Shape[3]
+			for i := range a.Floats {
+				if i/n%a.Shape[1] >= first {
+					a.Floats[i] = 100 - 3*a.Floats[i]
 				}
 			}
 		}
 	}
 	idx := chosen(t, c, p, dt, q, kc, vc)
-	list := branches(c, p)
-	byName(list, "window").set(q, k, v)
-	byName(list, "dense").set(q, k, v)
-	byName(list, "compressed").set(q, kc, vc)
-	byName(list, "selected").set(q, k, v, idx)
-	for _, b := range list {
-		out := outputs(t, b.spec, dt, b.inputs...)
+	list := opcases.Branches(c, p)
+	for i, inputs := range [][]array{{q, k, v}, {q, k, v}, {q, kc, vc}, {q, k, v, idx}} {
+		out := outputs(t, specs(t, list[i])[0], dt, inputs...)
 		var seen []any
-		for i, x := range out[0].floats {
+		for i, x := range out[0].Floats {
 			if i/(c.Hq*c.Dv)%c.S < t0 {
 				seen = append(seen, x)
 			}
 		}
-		for i, x := range out[1].floats {
+		for i, x := range out[1].Floats {
 			if i%c.S < t0 {
 				seen = append(seen, x)
 			}
@@ -144,7 +141,7 @@ func pastOf(t *testing.T, c sizes, p ops.Params, dt tensor.Dtype, t0 int, pertur
 		past = append(past, seen)
 	}
 	var blocks []any
-	for i, j := range idx.ints {
+	for i, j := range idx.Ints {
 		if i/(c.Hkv*p.TopN)%c.S < t0 {
 			blocks = append(blocks, j)
 		}
@@ -152,97 +149,94 @@ func pastOf(t *testing.T, c sizes, p ops.Params, dt tensor.Dtype, t0 int, pertur
 	return append(past, blocks)
 }
 
-// set replaces the inputs.
-func (b branch) set(inputs ...array) { copy(b.inputs, inputs) }
-
 // heads returns a with head i taken from head from[i]; the heads are the axis before the last.
 func heads(a array, from []int) array {
-	n, d := len(from), a.shape[len(a.shape)-1]
+	n, d := len(from), a.Shape[len(a.Shape)-1]
 	at := func(i int) int { return i/(n*d)*(n*d) + from[i/d%n]*d + i%d }
-	a.floats, a.ints = slices.Clone(a.floats), slices.Clone(a.ints)
+	a.Floats, a.Ints = slices.Clone(a.Floats), slices.Clone(a.Ints)
 	old := a
-	old.floats, old.ints = slices.Clone(a.floats), slices.Clone(a.ints)
-	for i := range a.floats {
-		a.floats[i] = old.floats[at(i)]
+	old.Floats, old.Ints = slices.Clone(a.Floats), slices.Clone(a.Ints)
+	for i := range a.Floats {
+		a.Floats[i] = old.Floats[at(i)]
 	}
-	for i := range a.ints {
-		a.ints[i] = old.ints[at(i)]
+	for i := range a.Ints {
+		a.Ints[i] = old.Ints[at(i)]
 	}
 	return a
 }
 
 // TestPermutedGroups: groups know nothing of each other, so that permuting them permutes all results bit by bit.
 func TestPermutedGroups(t *testing.T) {
-	c, p := sizes{1, 90, 6, 3, 8, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	c, p := newSizes(1, 90, 6, 3, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	kv, query := []int{2, 0, 1}, []int{4, 5, 0, 1, 2, 3}
-	do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
-	for _, b := range branches(c, p) {
-		f, g := b.run(t, tensor.Float32, do)
+	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+	for _, b := range opcases.Branches(c, p) {
+		f, g := run(t, b, tensor.Float32, do)
 		moved := b
-		moved.inputs = []array{heads(b.inputs[0], query)}
-		for _, a := range b.inputs[1:] {
-			moved.inputs = append(moved.inputs, heads(a, kv))
+		moved.Inputs = []array{heads(b.Inputs[0], query)}
+		for _, a := range b.Inputs[1:] {
+			moved.Inputs = append(moved.Inputs, heads(a, kv))
 		}
-		mf, mg := moved.run(t, tensor.Float32, heads(do, query))
-		require.Equal(t, heads(f[0], query).floats, mf[0].floats, b.name)
-		require.Equal(t, heads(g[0], query).floats, mg[0].floats, b.name)
-		require.Equal(t, heads(g[1], kv).floats, mg[1].floats, b.name)
-		require.Equal(t, heads(g[2], kv).floats, mg[2].floats, b.name)
+		mf, mg := run(t, moved, tensor.Float32, heads(do, query))
+		require.Equal(t, heads(f[0], query).Floats, mf[0].Floats, b.Name)
+		require.Equal(t, heads(g[0], query).Floats, mg[0].Floats, b.Name)
+		require.Equal(t, heads(g[1], kv).Floats, mg[1].Floats, b.Name)
+		require.Equal(t, heads(g[2], kv).Floats, mg[2].Floats, b.Name)
 	}
 }
 
 // TestPermutedHeads: the heads of a group share its keys; permuting them permutes their rows bit by bit, and changes the
 // sums over them only by rounding.
 func TestPermutedHeads(t *testing.T) {
-	c, p := sizes{1, 90, 6, 2, 8, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	c, p := newSizes(1, 90, 6, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	query := []int{1, 2, 0, 5, 3, 4}
-	do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
-	for _, b := range branches(c, p) {
-		f, g := b.run(t, tensor.Float32, do)
+	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+	for _, b := range opcases.Branches(c, p) {
+		f, g := run(t, b, tensor.Float32, do)
 		moved := b
-		moved.inputs = append([]array{heads(b.inputs[0], query)}, b.inputs[1:]...)
-		mf, mg := moved.run(t, tensor.Float32, heads(do, query))
-		require.Equal(t, heads(f[0], query).floats, mf[0].floats, b.name)
-		require.Equal(t, heads(g[0], query).floats, mg[0].floats, b.name)
-		testutil.Within(t, b.name+": dk", mg[1].floats, g[1].floats, 1e-5)
-		testutil.Within(t, b.name+": dv", mg[2].floats, g[2].floats, 1e-5)
+		moved.Inputs = append([]array{heads(b.Inputs[0], query)}, b.Inputs[1:]...)
+		mf, mg := run(t, moved, tensor.Float32, heads(do, query))
+		require.Equal(t, heads(f[0], query).Floats, mf[0].Floats, b.Name)
+		require.Equal(t, heads(g[0], query).Floats, mg[0].Floats, b.Name)
+		testutil.Within(t, b.Name+": dk", mg[1].Floats, g[1].Floats, 1e-5)
+		testutil.Within(t, b.Name+": dv", mg[2].Floats, g[2].Floats, 1e-5)
 	}
 }
 
 // TestJoinedBatches: a batch of two gives the bits of its two members.
 func TestJoinedBatches(t *testing.T) {
-	c, p := sizes{2, 90, 4, 2, 8, 12}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
-	do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
-	for _, b := range branches(c, p) {
-		f, g := b.run(t, tensor.Float32, do)
+	c, p := newSizes(2, 90, 4, 2, 8, 12), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+	for _, b := range opcases.Branches(c, p) {
+		f, g := run(t, b, tensor.Float32, do)
 		for i := range c.B {
 			one := b
-			one.inputs = nil
-			for _, a := range b.inputs {
-				one.inputs = append(one.inputs, member(a, i))
+			one.Inputs = nil
+			for _, a := range b.Inputs {
+				one.Inputs = append(one.Inputs, member(a, i))
 			}
-			of, og := one.run(t, tensor.Float32, member(do, i))
+			of, og := run(t, one, tensor.Float32, member(do, i))
 			for j, x := range append(of, og...) {
-				require.Equal(t, member(append(f, g...)[j], i).floats, x.floats, "%s: output %d of batch %d", b.name, j, i)
+				require.Equal(t, member(append(f, g...)[j], i).Floats, x.Floats, "%s: output %d of batch %d", b.Name, j, i)
 			}
 		}
 	}
-	q, _, _ := c.tokens(1)
-	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	q, _, _ := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := chosen(t, c, p, tensor.Float32, q, kc, vc)
 	for i := range c.B {
-		require.Equal(t, member(idx, i).ints, chosen(t, c, p, tensor.Float32, member(q, i), member(kc, i), member(vc, i)).ints)
+		require.Equal(t, member(idx, i).Ints, chosen(t, c, p, tensor.Float32, member(q, i), member(kc, i), member(vc, i)).Ints)
 	}
 }
 
 // member returns one member of a batch.
 func member(a array, i int) array {
-	n := (len(a.floats) + len(a.ints)) / a.shape[0]
-	a.shape = append([]int{1}, a.shape[1:]...)
-	if a.ints != nil {
-		a.ints = a.ints[i*n : (i+1)*n]
+	n := (len(a.Floats) + len(a.Ints)) / a.Shape[0]
+	a.Shape = append([]int{1}, a.Shape[1:]...)
+	if a.Ints != nil {
+		a.Ints = a.Ints[i*n : (i+1)*n]
 	} else {
-		a.floats = a.floats[i*n : (i+1)*n]
+		a.Floats = a.Floats[i*n : (i+1)*n]
 	}
 	return a
 }

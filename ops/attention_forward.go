@@ -8,9 +8,10 @@ type spanForward[T cpu.Float] struct {
 	mask         span
 	q, v, o, lse Arg
 	keys         packed[T]
+	finiteVals   finiteTiles
 
-	// Of each worker: rows of q, rows of o, scores, and the softmax state.
-	rowsQ, rowsO, scores, max, sum cpu.Region[T]
+	// Of each worker: rows of q, rows of o, scores, the softmax state, and room for weigh.
+	rowsQ, rowsO, scores, max, sum, clean cpu.Region[T]
 }
 
 // bindSpan adds the phases of attention under mask: in is q, k, v, out is o, lse.
@@ -18,12 +19,14 @@ func bindSpan[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
 	r := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand).rowTiles()
 	f := &spanForward[T]{
 		rowTiles: r, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:   pack[T](k, in[1]),
-		rowsQ:  cpu.Scratch[T](k, r.rows()*r.d),
-		rowsO:  cpu.Scratch[T](k, r.rows()*r.dv),
-		scores: cpu.Scratch[T](k, r.rows()*chunkKeys),
-		max:    cpu.Scratch[T](k, r.rows()),
-		sum:    cpu.Scratch[T](k, r.rows()),
+		keys:       pack[T](k, in[1]),
+		finiteVals: bindFinite[T](k, in[2]),
+		rowsQ:      cpu.Scratch[T](k, r.rows()*r.d),
+		rowsO:      cpu.Scratch[T](k, r.rows()*r.dv),
+		scores:     cpu.Scratch[T](k, r.rows()*chunkKeys),
+		max:        cpu.Scratch[T](k, r.rows()),
+		sum:        cpu.Scratch[T](k, r.rows()),
+		clean:      cpu.Scratch[T](k, chunkKeys*r.dv),
 	}
 	k.Phase(r.pieces(), f.tile)
 }
@@ -48,7 +51,8 @@ func (f *spanForward[T]) tile(piece int, w *cpu.Worker) {
 			x, y = overlap(x, y, from, to)
 			state.add(r, s[r*chunkKeys:][:to-from], x, y, o[r*f.dv:][:f.dv])
 		}
-		cpu.Tile(rows, f.dv, to-from, s, chunkKeys, 1, v[f.key(b, from, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
+		sees := func(r, i int) bool { return f.mask.sees(t0+r/f.h, from+i) }
+		weigh(rows, f.dv, to-from, s, chunkKeys, 1, v[f.key(b, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(b, from, to), f.clean.Local(w), sees)
 		from = to
 	}
 

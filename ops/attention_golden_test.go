@@ -16,15 +16,15 @@ import (
 
 // goldenArray is a float tensor of a golden, under a name for the graph.
 func goldenArray(t *testing.T, g testutil.Golden, name string) array {
-	return array{name: name, shape: g.Shape(t, name), floats: g.F64(t, name)}
+	return array{Name: name, Shape: g.Shape(t, name), Floats: g.F64(t, name)}
 }
 
 // goldenCompressed is a compressed tensor of a golden; where the golden has no block, the one row that nobody sees.
 func goldenCompressed(t *testing.T, g testutil.Golden, name string) array {
 	a := goldenArray(t, g, name)
-	if a.shape[1] == 0 {
-		a.shape = []int{a.shape[0], 1, a.shape[2], a.shape[3]}
-		a.floats = make([]float64, a.shape[0]*a.shape[2]*a.shape[3])
+	if a.Shape[1] == 0 {
+		a.Shape = []int{a.Shape[0], 1, a.Shape[2], a.Shape[3]}
+		a.Floats = make([]float64, a.Shape[0]*a.Shape[2]*a.Shape[3])
 	}
 	return a
 }
@@ -54,7 +54,7 @@ func goldenBranches(t *testing.T, g testutil.Golden) []goldenBranch {
 			func(in []*G.Node) (*G.Node, error) {
 				return ops.SelectedAttention(in[0], in[1], in[2], in[3], c.SelBlock)
 			},
-			[]array{q, goldenArray(t, g, "k_sel"), goldenArray(t, g, "v_sel"), {name: "idx", shape: g.Shape(t, "idx"), ints: g.I32(t, "idx")}},
+			[]array{q, goldenArray(t, g, "k_sel"), goldenArray(t, g, "v_sel"), {Name: "idx", Shape: g.Shape(t, "idx"), Ints: g.I32(t, "idx")}},
 			1, "o_sel", "lse_sel", "grad_k_sel", "grad_v_sel", false,
 		},
 		{
@@ -96,9 +96,9 @@ func TestAttentionMatchesGoldens(t *testing.T) {
 						lse := evaluate(t, vm, dt, lseOf(b.build), nil, b.inputs...)
 						testutil.Within(t, b.lse, lse.out, g.F64(t, b.lse), tol)
 
-						dk, dv := res.grads[b.inputs[1].name], res.grads[b.inputs[2].name]
+						dk, dv := res.grads[b.inputs[1].Name], res.grads[b.inputs[2].Name]
 						if b.compressed {
-							dk, dv = meanGrad(g, b.inputs[1].shape, dk), meanGrad(g, b.inputs[2].shape, dv)
+							dk, dv = meanGrad(g, b.inputs[1].Shape, dk), meanGrad(g, b.inputs[2].Shape, dv)
 						}
 						testutil.Within(t, b.gradK, dk, g.F64(t, b.gradK), tol)
 						testutil.Within(t, b.gradV, dv, g.F64(t, b.gradV), tol)

@@ -49,55 +49,21 @@ func inferAttentionGrad(forward Spec, in []Operand) ([]Operand, error) {
 	return []Operand{in[0], in[1], in[2]}, nil
 }
 
-// rowStats holds what the backward needs of each row, in the order of the rows of a tile: lse as loadLSE has it, and
-// delta = do·o. Both are [B,Hkv,S,h].
-type rowStats[T cpu.Float] struct {
-	dims
-	lse, delta *cpu.Buf
-}
-
-// bindRowStats adds to k the phase that computes them from lse [B,Hq,S] and o and do [B,S,Hq,Dv].
-func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, o, lse, do Arg) rowStats[T] {
-	n := a.b * a.s * a.hq
-	st := rowStats[T]{a, cpu.Work[T](k, n), cpu.Work[T](k, n)}
-	const tokens = 64
-	cuts := (a.s + tokens - 1) / tokens
-	k.Phase(a.b*a.hkv*cuts, func(piece int, _ *cpu.Worker) {
-		bg, first := piece/cuts, piece%cuts*tokens
-		b, g := bg/a.hkv, bg%a.hkv
-		lses, deltas := st.rows(b, g)
-		O, L, DO := cpu.Slice[T](o.Buf), cpu.Slice[T](lse.Buf)[a.stat(b, g, 0):], cpu.Slice[T](do.Buf)
-		for r := first * a.h; r < min(a.s, first+tokens)*a.h; r++ {
-			t, j := r/a.h, r%a.h
-			at := a.row(b, t, g, a.dv) + j*a.dv
-			lses[r] = loadLSE(L[j*a.s+t])
-			deltas[r] = cpu.Dot(O[at:][:a.dv], DO[at:][:a.dv])
-		}
-	})
-	return st
-}
-
-// rows returns the lse and delta of the rows [S*h] of group g.
-func (st rowStats[T]) rows(b, g int) (lse, delta []T) {
-	n := st.s * st.h
-	at := (b*st.hkv + g) * n
-	return cpu.Slice[T](st.lse)[at:][:n], cpu.Slice[T](st.delta)[at:][:n]
-}
-
-// spanBackward is the gradient of attention under a span. Every output has one owner that writes it, so that no order of
-// execution shows in the bits: a tile of rows its dq, a tile of keys its dk and dv. Both recompute the scores. Where keys are
-// few, see keyParts, the rows go through the keys once instead and add dk and dv up in parts.
+// spanBackward is the gradient of attention under a span. Each output is written by one piece of work, so that the bits do not
+// depend on the order of execution: a tile of rows writes its dq, a tile of keys its dk and dv. Both recompute the scores.
+// Where keys are few (see keyParts), the rows go through the keys once and sum dk and dv in parts.
 type spanBackward[T cpu.Float] struct {
 	rowTiles
 	mask         span
 	q, k, do     Arg
 	dq, dk, dval Arg
 	keys, vals   packed[T]
+	finiteKeys   finiteTiles
 	stats        rowStats[T]
 	parts        keyParts
 
-	// Of each worker: rows of q, of do and of dq; scores and do·v; the dk and dv of a tile of keys.
-	rowsQ, rowsDO, rowsDQ, scores, dp, tileK, tileV cpu.Region[T]
+	// Of each worker: rows of q, of do and of dq; scores and do·v; the dk and dv of a tile of keys; room for weigh.
+	rowsQ, rowsDO, rowsDQ, scores, dp, tileK, tileV, clean cpu.Region[T]
 }
 
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o, lse, do, out is dq, dk, dv.
@@ -105,17 +71,20 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
 	r := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand).rowTiles()
 	f := &spanBackward[T]{
 		rowTiles: r, mask: mask, q: in[0], k: in[1], do: in[5], dq: out[0], dk: out[1], dval: out[2],
-		keys:   pack[T](k, in[1]),
-		vals:   pack[T](k, in[2]),
-		stats:  bindRowStats[T](k, r.dims, in[3], in[4], in[5]),
-		rowsQ:  cpu.Scratch[T](k, r.rows()*r.d),
-		rowsDO: cpu.Scratch[T](k, r.rows()*r.dv),
-		rowsDQ: cpu.Scratch[T](k, r.rows()*r.d),
-		scores: cpu.Scratch[T](k, r.rows()*chunkKeys),
-		dp:     cpu.Scratch[T](k, r.rows()*chunkKeys),
-		tileK:  cpu.Scratch[T](k, keyTile*r.d),
-		tileV:  cpu.Scratch[T](k, keyTile*r.dv),
+		keys:       pack[T](k, in[1]),
+		vals:       pack[T](k, in[2]),
+		finiteKeys: bindFinite[T](k, in[1]),
+		rowsQ:      cpu.Scratch[T](k, r.rows()*r.d),
+		rowsDO:     cpu.Scratch[T](k, r.rows()*r.dv),
+		rowsDQ:     cpu.Scratch[T](k, r.rows()*r.d),
+		scores:     cpu.Scratch[T](k, r.rows()*chunkKeys),
+		dp:         cpu.Scratch[T](k, r.rows()*chunkKeys),
+		tileK:      cpu.Scratch[T](k, keyTile*r.d),
+		tileV:      cpu.Scratch[T](k, keyTile*r.dv),
+		clean:      cpu.Scratch[T](k, max(chunkKeys, r.rows())*max(r.d, r.dv)),
 	}
+	f.stats = bindRowStats(k, r.dims, mask, in[0], f.keys, in[4])
+	f.stats.bindDelta(k, in[3], in[5])
 	if n := r.s / r.t; n >= fewKeys {
 		f.parts = bindKeyParts[T](k, r.dims, min(n, mostParts))
 		k.Phase(r.b*r.hkv*f.parts.n, f.queryPart)
@@ -137,9 +106,10 @@ func (f *spanBackward[T]) queryTile(piece int, w *cpu.Worker) {
 func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
-	s, dp, scale := f.scores.Local(w), f.dp.Local(w), softmaxScale[T](f.d)
+	s, dp, clean, scale := f.scores.Local(w), f.dp.Local(w), f.clean.Local(w), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.group(b, g), f.vals.group(b, g), cpu.Slice[T](f.k.Buf)
-	lse, delta := f.stats.rows(b, g)
+	stats := f.stats.rows(b, g)
+	rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
 
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
 	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), b, g, t0, t1, f.dv)
@@ -154,12 +124,14 @@ func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
 			at := r * chunkKeys
-			softmaxGrad(s[at:][:to-from], dp[at:][:to-from], x, y, lse[t0*f.h+r], delta[t0*f.h+r], scale)
+			softmaxGrad(s[at:][:to-from], dp[at:][:to-from], x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
 		}
-		cpu.Tile(rows, f.d, to-from, dp, chunkKeys, 1, k[f.key(b, from, g, f.d):], f.hkv*f.d, dq, f.d, true)
+		sees := func(r, i int) bool { return f.mask.sees(t0+r/f.h, from+i) }
+		weigh(rows, f.d, to-from, dp, chunkKeys, 1, k[f.key(b, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(b, from, to), clean, sees)
 		if dk != nil {
-			cpu.Tile(to-from, f.dv, rows, s, 1, chunkKeys, do, f.dv, dv[from*f.dv:], f.dv, true)
-			cpu.Tile(to-from, f.d, rows, dp, 1, chunkKeys, q, f.d, dk[from*f.d:], f.d, true)
+			seen := func(i, r int) bool { return sees(r, i) }
+			weigh(to-from, f.dv, rows, s, 1, chunkKeys, do, f.dv, dv[from*f.dv:], rowsFinite, clean, seen)
+			weigh(to-from, f.d, rows, dp, 1, chunkKeys, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
 		}
 		from = to
 	}
@@ -171,10 +143,10 @@ func (f *spanBackward[T]) keyTile(piece int, w *cpu.Worker) {
 	bg, from := piece/f.keys.tiles, piece%f.keys.tiles*keyTile
 	b, g, to := bg/f.hkv, bg%f.hkv, min(f.t, from+keyTile)
 	n := to - from
-	q, do, s, dp := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w)
+	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
 	dk, dv := f.tileK.Local(w)[:n*f.d], f.tileV.Local(w)[:n*f.dv]
 	keys, vals, scale := f.keys.group(b, g), f.vals.group(b, g), softmaxScale[T](f.d)
-	lse, delta := f.stats.rows(b, g)
+	stats := f.stats.rows(b, g)
 
 	clear(dk)
 	clear(dv)
@@ -190,10 +162,12 @@ func (f *spanBackward[T]) keyTile(piece int, w *cpu.Worker) {
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
 			at := r * keyTile
-			softmaxGrad(s[at:][:n], dp[at:][:n], x, y, lse[t0*f.h+r], delta[t0*f.h+r], scale)
+			softmaxGrad(s[at:][:n], dp[at:][:n], x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
 		}
-		cpu.Tile(n, f.dv, rows, s, 1, keyTile, do, f.dv, dv, f.dv, true)
-		cpu.Tile(n, f.d, rows, dp, 1, keyTile, q, f.d, dk, f.d, true)
+		seen := func(i, r int) bool { return f.mask.sees(t0+r/f.h, from+i) }
+		rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
+		weigh(n, f.dv, rows, s, 1, keyTile, do, f.dv, dv, rowsFinite, clean, seen)
+		weigh(n, f.d, rows, dp, 1, keyTile, q, f.d, dk, rowsFinite, clean, seen)
 	}
 	scatterKeys(f.dims, cpu.Slice[T](f.dk.Buf), dk, b, g, from, to, f.d)
 	scatterKeys(f.dims, cpu.Slice[T](f.dval.Buf), dv, b, g, from, to, f.dv)

@@ -2,10 +2,10 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// Where a group has at least fewKeys times as many queries as keys (compressed attention), the gradient by its keys and
-// values is added up in as many parts, at most mostParts: each part of the queries has a dk and a dv of its own for all
-// keys, which together are no larger than q. So the scores are computed once instead of twice, and there is as much to do
-// in parallel as there are queries, not keys.
+// Where a group has at least fewKeys times as many queries as keys (compressed attention), its queries are cut into as many
+// parts, at most mostParts. Each part has its own dk and dv for all keys, which are summed at the end; together they are no
+// larger than q. The scores are then computed once instead of twice, and the work is parallel over queries instead of the
+// few keys.
 const (
 	fewKeys   = 4
 	mostParts = 32

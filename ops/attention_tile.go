@@ -2,6 +2,7 @@ package ops
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -61,8 +62,67 @@ const chunkKeys = 8 * keyTile
 // chunkEnd returns the end of the chunk that begins at key at, of the keys up to hi: a whole number of tiles, but the last.
 func chunkEnd(at, hi int) int { return min(hi, (at+chunkKeys)/keyTile*keyTile) }
 
+// finiteTiles says of each tile of keys or values, of all groups, whether its numbers are all finite: int32 [B,tiles].
+type finiteTiles struct {
+	buf   *cpu.Buf
+	tiles int
+}
+
+// bindFinite adds to k the phase that looks at x [B,T,Hkv,c].
+func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
+	b, rows, width := x.Shape[0], x.Shape[1], x.Shape[2]*x.Shape[3]
+	f := finiteTiles{cpu.Work[int32](k, b*pieces(rows, keyTile)), pieces(rows, keyTile)}
+	k.Phase(b*f.tiles, func(piece int, _ *cpu.Worker) {
+		lo, hi := part(piece%f.tiles, keyTile, rows)
+		first := piece / f.tiles * rows
+		cpu.Slice[int32](f.buf)[piece] = 0
+		if finite(cpu.Slice[T](x.Buf)[(first+lo)*width : (first+hi)*width]) {
+			cpu.Slice[int32](f.buf)[piece] = 1
+		}
+	})
+	return f
+}
+
+// keys reports whether the keys [lo,hi) of batch b are finite.
+func (f finiteTiles) keys(b, lo, hi int) bool {
+	return !slices.Contains(cpu.Slice[int32](f.buf)[b*f.tiles+lo/keyTile:b*f.tiles+pieces(hi, keyTile)], 0)
+}
+
+// finite reports whether all of x is finite. It may say no where squares overflow float64.
+func finite[T cpu.Float](x []T) bool { return cpu.SumSquares(x) <= math.MaxFloat64 }
+
+// weigh adds weights·rows to dst: weights [m,n], of which element (i,j) is w[i*wrs+j*wcs], rows [n,c], the given number of
+// elements apart, dst [m,c]. A weight is 0 where sees(i,j) is false. 0 times NaN is NaN, so unless the rows are known to be
+// finite, those that are not are taken out of the product, whose other terms keep their bits, and added where they are seen.
+// clean is room for the rows.
+func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, dst []T, areFinite bool, clean []T, sees func(i, j int) bool) {
+	if areFinite {
+		cpu.Tile(m, c, n, w, wrs, wcs, rows, apart, dst, c, true)
+		return
+	}
+	for j := range n {
+		if row := rows[j*apart:][:c]; finite(row) {
+			copy(clean[j*c:], row)
+		} else {
+			clear(clean[j*c:][:c])
+		}
+	}
+	cpu.Tile(m, c, n, w, wrs, wcs, clean, c, dst, c, true)
+	for j := range n {
+		row := rows[j*apart:][:c]
+		if finite(row) {
+			continue
+		}
+		for i := range m {
+			if sees(i, j) {
+				cpu.Axpy(w[i*wrs+j*wcs], row, dst[i*c:][:c])
+			}
+		}
+	}
+}
+
 // softmax is the state of the rows of a tile while they see their keys part by part (online softmax, arXiv 1805.02867):
-// the largest scaled score so far, and the sum of the exponentials below it.
+// the largest score so far, before the scale, and the sum of the exponentials of the scaled scores below it.
 type softmax[T cpu.Float] struct {
 	max, sum []T
 	scale    T
@@ -75,58 +135,66 @@ func (s softmax[T]) start() {
 	}
 }
 
-// add lets row r see the scores x[lo:hi] and replaces x by their exponentials, zero elsewhere. What the row has
-// accumulated before, acc, is scaled to the new maximum. Scores of -Inf are as if not seen.
+// add lets row r see the scores x[lo:hi] and replaces x by their exponentials, zero elsewhere. acc, what the
+// row has accumulated so far, is scaled to the new maximum. Scores of -Inf count as not seen.
 func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 	clear(x[:lo])
 	clear(x[hi:])
 	if x = x[lo:hi]; len(x) == 0 {
 		return
 	}
-	m := cpu.Max(x) * s.scale
-	if math.IsInf(float64(m), -1) { // there may be no maximum yet to take them from
+	m := cpu.Max(x)
+	if math.IsInf(float64(m), -1) { // -Inf - -Inf is NaN
 		clear(x)
 		return
 	}
 	if m > s.max[r] {
 		if s.sum[r] != 0 {
-			a := T(math.Exp(float64(s.max[r] - m)))
+			a := T(math.Exp(float64((s.max[r] - m) * s.scale)))
 			s.sum[r] *= a
 			cpu.Scale(acc, a)
 		}
 		s.max[r] = m
 	}
-	s.sum[r] += cpu.ExpSum(x, x, s.scale, s.max[r])
+	s.sum[r] += expScores(x, s.max[r], s.scale, 0)
 }
 
-// finish divides what row r has accumulated by its sum and returns its LSE; nothing seen is zeros and -Inf.
+// finish divides acc, what row r has accumulated, by its sum and returns its LSE: zeros and -Inf for a row that sees nothing.
 func (s softmax[T]) finish(r int, acc []T) T {
 	if s.sum[r] == 0 {
 		clear(acc)
 		return T(math.Inf(-1))
 	}
 	cpu.Scale(acc, 1/s.sum[r])
-	return s.max[r] + T(math.Log(float64(s.sum[r])))
+	return s.max[r]*s.scale + T(math.Log(float64(s.sum[r])))
+}
+
+// large is the magnitude from which on a scaled score or an LSE is too coarse in float32: subtracting it after the scaling
+// would change probabilities by more than 2e-6, and by any factor for scores of 1e9.
+const large = 64
+
+func isLarge[T cpu.Float](x T) bool { return x > large || x < -large }
+
+// expScores replaces the scores x by exp((x - top)*scale - logSum) and returns their sum.
+func expScores[T cpu.Float](x []T, top, scale, logSum T) T {
+	if isLarge(top * scale) {
+		for i := range x {
+			x[i] -= top
+		}
+		top = 0
+	}
+	return cpu.ExpSum(x, x, scale, top*scale+logSum)
 }
 
 // softmaxGrad replaces the scores s[lo:hi] of one row by its probabilities p and dp = do·v by the gradients of the
-// unscaled scores, p*(dp - delta)*scale; both are zero elsewhere.
-func softmaxGrad[T cpu.Float](s, dp []T, lo, hi int, lse, delta, scale T) {
+// unscaled scores, p*(dp - delta)*scale; both are zero elsewhere. row is that of rowStats.
+func softmaxGrad[T cpu.Float](s, dp []T, lo, hi int, row []T, scale T) {
 	clear(s[:lo])
 	clear(s[hi:])
 	clear(dp[:lo])
 	clear(dp[hi:])
 	if s, dp = s[lo:hi], dp[lo:hi]; len(s) > 0 {
-		cpu.ExpSum(s, s, scale, lse)
-		cpu.SoftmaxGrad(dp, s, dp, delta, scale)
+		expScores(s, row[rowMax], scale, row[rowLogSum])
+		cpu.SoftmaxGrad(dp, s, dp, row[rowDelta], scale)
 	}
-}
-
-// loadLSE is an LSE as the exponent of a probability exp(score - lse) takes it: +Inf, that is p = 0, for a row that sees
-// nothing.
-func loadLSE[T cpu.Float](lse T) T {
-	if math.IsInf(float64(lse), -1) {
-		return T(math.Inf(1))
-	}
-	return lse
 }

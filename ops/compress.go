@@ -129,7 +129,7 @@ func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
 		bindClear[T](k, y)
 		return
 	}
-	width, size := c.width(), rowsAPiece(c.l*c.width())
+	width, size := c.width(), rowsPerPiece(c.l*c.width())
 	k.Phase(pieces(c.b*c.n, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, c.b*c.n)
 		for p := lo; p < hi; p++ {
@@ -146,7 +146,7 @@ func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c blocks, dy, dx Arg) {
 		bindClear[T](k, dx)
 		return
 	}
-	width, size := c.width(), rowsAPiece(c.width())
+	width, size := c.width(), rowsPerPiece(c.width())
 	k.Phase(pieces(c.b*c.s, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, c.b*c.s)
 		for i := lo; i < hi; i++ {

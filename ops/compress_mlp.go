@@ -12,14 +12,14 @@ import (
 // CompressMLP returns W2·silu(W1·vec(block+pe)) for each compression block and head of keys or values: x [B,S,Hkv,D] ->
 // [B,Nc,Hkv,D], with the blocks of CompressMean. This is the learned phi of NSA with its intra-block position embedding
 // (arXiv 2502.11089, equation 7): pe [l,D], w1 [hidden,l*D] and w2 [D,hidden] are shared by the heads; vec is row-major,
-// the place in the block outermost. Where S < blockLen, the output has one row of zeros and no gradient passes. x, pe, w1
+// the position in the block outermost. Where S < blockLen, the output has one row of zeros and no gradient passes. x, pe, w1
 // and w2 have gradients.
 func CompressMLP(x, pe, w1, w2 *gorgonia.Node, blockLen, stride int) (*gorgonia.Node, error) {
 	return Apply(CompressMLPOp{blockLen, stride}, x, pe, w1, w2)
 }
 
 // CompressMLPOp is the Spec of CompressMLP: x, pe, w1, w2 -> y, hidden. The second output [B,Nc,Hkv,hidden] is
-// W1·vec(block+pe), saved for the gradient: a product over l*D is worth more than these few numbers, hidden/(d*D) of x.
+// W1·vec(block+pe), saved for the gradient: it is small, hidden/(d*D) of x, and recomputing it would cost the largest product.
 type CompressMLPOp struct {
 	BlockLen int // l: tokens of a block
 	Stride   int // d: tokens between the starts of two blocks
@@ -157,7 +157,7 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
 	bindUnary(k, hidden, act, cpu.SiLU[T])
 	cpu.Gemm[T](k, cpu.GemmShape{M: c.d, N: width, K: rows, TransA: true}, dy.Buf, act.Buf, nil, dw2.Buf)
-	dhidden := act // the SiLU is not needed any more
+	dhidden := act // in the memory of the SiLU, which is not needed any more
 	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: width, K: c.d}, dy.Buf, w2.Buf, nil, dhidden.Buf)
 	bindBinary(k, hidden, dhidden, dhidden, cpu.SiLUGrad[T])
 
@@ -191,10 +191,10 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 // blockRows holds rows [l*D] of blocks with pe added, one for each block and head, a part of them at a time.
 type blockRows[T cpu.Float] struct {
 	blocks
-	k     *cpu.Kernel
-	x, pe Arg
-	each  int      // blocks of a part
-	rows  *cpu.Buf // of one part: [blocks*Hkv,l*D]
+	k          *cpu.Kernel
+	x, pe      Arg
+	partBlocks int      // blocks of a part
+	rows       *cpu.Buf // of one part: [blocks*Hkv,l*D]
 }
 
 // rowRange are rows [lo,hi) of B*Nc*Hkv.
@@ -204,15 +204,15 @@ type rowRange struct{ lo, hi int }
 func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] {
 	const elements, most = 4 << 20, 8
 	n := c.b * c.n
-	each := min(n, max(1, elements/(c.l*c.width()), pieces(n, most)))
-	return blockRows[T]{c, k, x, pe, each, cpu.Work[T](k, each*c.l*c.width())}
+	partBlocks := min(n, max(1, elements/(c.l*c.width()), pieces(n, most)))
+	return blockRows[T]{c, k, x, pe, partBlocks, cpu.Work[T](k, partBlocks*c.l*c.width())}
 }
 
 // parts returns the rows of each part, in ascending order.
 func (g blockRows[T]) parts() []rowRange {
 	var list []rowRange
-	for p := 0; p < g.b*g.n; p += g.each {
-		list = append(list, rowRange{p * g.h, min(g.b*g.n, p+g.each) * g.h})
+	for p := 0; p < g.b*g.n; p += g.partBlocks {
+		list = append(list, rowRange{p * g.h, min(g.b*g.n, p+g.partBlocks) * g.h})
 	}
 	return list
 }
@@ -220,7 +220,7 @@ func (g blockRows[T]) parts() []rowRange {
 // bindGather adds the phase that gathers a part.
 func (g blockRows[T]) bindGather(r rowRange) {
 	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
-	size := rowsAPiece(g.l * g.width())
+	size := rowsPerPiece(g.l * g.width())
 	g.k.Phase(pieces(to-from, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, to-from)
 		x, pe := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf)
@@ -240,7 +240,7 @@ func (g blockRows[T]) bindGather(r rowRange) {
 // bindScatter adds the phase that adds a part's rows, now gradients, to the tokens that they were gathered from.
 func (g blockRows[T]) bindScatter(r rowRange, dx Arg) {
 	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
-	size := rowsAPiece(g.width())
+	size := rowsPerPiece(g.width())
 	g.k.Phase(pieces(g.b*g.s, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, g.b*g.s)
 		for i := lo; i < hi; i++ {

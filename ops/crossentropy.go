@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"fmt"
 	"math"
 
 	"gorgonia.org/gorgonia"
@@ -10,14 +11,18 @@ import (
 )
 
 // CrossEntropy returns the mean in nats of -log softmax(logits)[target] over the targets that are not -1, as a scalar; 0 if
-// all are -1. logits [B,S,V], targets int32 [B,S]. A target outside [-1,V) is an error of the run that names it, its place
-// and V. logits have a gradient.
+// all are -1. logits [B,S,V] or [N,V], targets [B,S] or [N], int32 or int: int is converted on the host first, as in
+// Embedding. A target outside [-1,V) is an error of the run that names it, its place and V. logits have a gradient.
 func CrossEntropy(logits, targets *gorgonia.Node) (*gorgonia.Node, error) {
+	targets, err := tokens(CrossEntropyOp{}, "targets", targets)
+	if err != nil {
+		return nil, err
+	}
 	return Apply(CrossEntropyOp{}, logits, targets)
 }
 
-// CrossEntropyOp is the Spec of CrossEntropy: logits, targets -> loss, lse. The second output [B,S] is the log of the sum
-// of the exponentials of each row of logits, which the gradient needs.
+// CrossEntropyOp is the Spec of CrossEntropy: logits, targets -> loss, lse. The second output, of the targets' shape, is
+// the log of the sum of the exponentials of each row of logits, which the gradient needs.
 type CrossEntropyOp struct{}
 
 // Name implements Spec.
@@ -25,14 +30,18 @@ func (CrossEntropyOp) Name() string { return "cross entropy" }
 
 // Infer implements Spec.
 func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("logits", 3), index("targets", 2)); err != nil {
+	if err := wantInputs(in, float("logits", -1), index("targets", -1)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape
-	if err := wantShape("targets", in[1].Shape, s[0], s[1]); err != nil {
+	if n := s.Dims(); n != 2 && n != 3 {
+		return nil, fmt.Errorf("logits has rank %d %v, want rank 2 or 3", n, s)
+	}
+	rows := s[:s.Dims()-1].Clone()
+	if err := wantShape("targets", in[1].Shape, rows...); err != nil {
 		return nil, err
 	}
-	return []Operand{{in[0].Dtype, tensor.Shape{}}, {in[0].Dtype, tensor.Shape{s[0], s[1]}}}, nil
+	return []Operand{{in[0].Dtype, tensor.Shape{}}, {in[0].Dtype, rows}}, nil
 }
 
 // Bind implements Spec.
@@ -52,13 +61,13 @@ func (CrossEntropyOp) CheckedInput() int { return 1 }
 
 // Check implements Checked.
 func (CrossEntropyOp) Check(in []Operand, b *cpu.Buf) error {
-	return checkTokens("target", Arg{in[1], b}, in[0].Shape[2], -1)
+	return checkTokens("target", Arg{in[1], b}, in[0].last(), -1)
 }
 
 // bindCrossEntropy sums the losses of each piece's rows in float64, then the pieces in ascending order.
 func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse Arg) {
 	vocab, rows := logits.last(), targets.Elements()
-	size := rowsAPiece(vocab)
+	size := rowsPerPiece(vocab)
 	sums := cpu.Work[float64](k, pieces(rows, size))
 	exps := cpu.Scratch[T](k, min(vocab, expRun))
 	k.Phase(pieces(rows, size), func(piece int, w *cpu.Worker) {
@@ -108,9 +117,9 @@ func (CrossEntropyOp) Grad(in gorgonia.Nodes, loss, dloss *gorgonia.Node) (gorgo
 	return gorgonia.Nodes{d, nil}, err
 }
 
-// CrossEntropyGradOp is the Spec of the gradient of CrossEntropy: logits [B,S,V], targets [B,S], lse [B,S], dloss (scalar)
-// -> dlogits [B,S,V] = (exp(logits-lse) - onehot(target))*dloss/count. Rows of the target -1 are zero. The softmax is never
-// in memory beside dlogits.
+// CrossEntropyGradOp is the Spec of the gradient of CrossEntropy: logits, targets, lse, dloss (scalar) -> dlogits =
+// (exp(logits-lse) - onehot(target))*dloss/count. Rows of the target -1 are zero. The softmax is
+// computed in the memory of dlogits.
 type CrossEntropyGradOp struct{}
 
 // Name implements Spec.
@@ -118,7 +127,7 @@ func (CrossEntropyGradOp) Name() string { return "gradient of cross entropy" }
 
 // Infer implements Spec.
 func (CrossEntropyGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("logits", 3), index("targets", 2), float("lse", 2), float("dloss", 0)); err != nil {
+	if err := wantInputs(in, float("logits", -1), index("targets", -1), float("lse", -1), float("dloss", 0)); err != nil {
 		return nil, err
 	}
 	out, err := CrossEntropyOp{}.Infer(in[:2])
@@ -142,7 +151,7 @@ func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {
 	logits, targets, lse, dloss := in[0], in[1], in[2], in[3]
 	vocab, rows := logits.last(), targets.Elements()
-	size := rowsAPiece(vocab)
+	size := rowsPerPiece(vocab)
 	scale := cpu.Work[T](k, 1) // dloss/count
 	k.Phase(1, func(int, *cpu.Worker) {
 		cpu.Slice[T](scale)[0] = cpu.Slice[T](dloss.Buf)[0] / T(max(1, countTargets(targets)))
@@ -155,7 +164,13 @@ func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {
 				clear(dst)
 				continue
 			}
-			cpu.ExpSum(dst, cpu.Slice[T](logits.Buf)[i*vocab:][:vocab], 1, cpu.Slice[T](lse.Buf)[i])
+			row, l := cpu.Slice[T](logits.Buf)[i*vocab:][:vocab], cpu.Slice[T](lse.Buf)[i]
+			if isLarge(l) { // too large to hold the log of the sum
+				top := cpu.Max(row)
+				cpu.Scale(dst, T(1/expSum(dst, row, top)))
+			} else {
+				cpu.ExpSum(dst, row, 1, l)
+			}
 			dst[target]--
 			cpu.Scale(dst, cpu.Slice[T](scale)[0])
 		}

@@ -1,17 +1,20 @@
 package ops
 
 import (
-	"fmt"
-
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Embedding returns the rows of weight [V,dim] that ids, int32 [B,S], name: [B,S,dim]. An id outside [0,V) is an error of
-// the run that names the id, its place and V. weight has a gradient.
+// Embedding returns the rows of weight [V,dim] that ids, int32 or int [B,S], name: [B,S,dim]. Ids of type int are converted
+// on the host first; for a device int32 is better. An id outside [0,V) is an error of the run that names the id, its place
+// and V. weight has a gradient.
 func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
+	ids, err := tokens(EmbeddingOp{}, "ids", ids)
+	if err != nil {
+		return nil, err
+	}
 	return Apply(EmbeddingOp{}, weight, ids)
 }
 
@@ -52,24 +55,13 @@ func (EmbeddingOp) Check(in []Operand, b *cpu.Buf) error {
 
 func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
 	dim, n := weight.last(), ids.Elements()
-	size := rowsAPiece(dim)
+	size := rowsPerPiece(dim)
 	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, n)
 		for i, id := range cpu.Slice[int32](ids.Buf)[lo:hi] {
 			copy(cpu.Slice[T](y.Buf)[(lo+i)*dim:][:dim], cpu.Slice[T](weight.Buf)[int(id)*dim:])
 		}
 	})
-}
-
-// checkTokens checks that the tokens [B,S] are in [low,vocab), where low is 0, or -1 if that marks a place to ignore.
-func checkTokens(name string, tokens Arg, vocab int, low int32) error {
-	s := tokens.Shape[1]
-	for i, id := range cpu.Slice[int32](tokens.Buf) {
-		if id < low || int(id) >= vocab {
-			return fmt.Errorf("%s %d at (%d, %d) is outside the vocabulary [%d, %d)", name, id, i/s, i%s, low, vocab)
-		}
-	}
-	return nil
 }
 
 // DiffWRT implements Differentiable.
@@ -116,7 +108,7 @@ func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
-// bindEmbeddingGrad sorts the places by id, so that each row of the weight has one owner that finds its places.
+// bindEmbeddingGrad sorts the places by id, so that each row of the weight is summed by one piece of work.
 func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	vocab, dim, n := dw.Shape[0], dw.Shape[1], ids.Elements()
 	ends := cpu.Work[int32](k, vocab) // where the places of each id end
@@ -124,7 +116,7 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	k.Phase(1, func(int, *cpu.Worker) {
 		sortPlaces(cpu.Slice[int32](ids.Buf), cpu.Slice[int32](ends), cpu.Slice[int32](places))
 	})
-	size := rowsAPiece(4 * dim)
+	size := rowsPerPiece(4 * dim)
 	k.Phase(pieces(vocab, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, vocab)
 		end := cpu.Slice[int32](ends)
@@ -141,8 +133,8 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	})
 }
 
-// sortPlaces is a counting sort: it sets places to the indices of ids by id, ascending for each, and ends[v] to the end
-// of those of id v.
+// sortPlaces is a counting sort: it sets places to the indices of ids, sorted by id and ascending for one id, and ends[v] to
+// the end of those of id v.
 func sortPlaces(ids, ends, places []int32) {
 	clear(ends)
 	for _, id := range ids {

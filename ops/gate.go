@@ -59,7 +59,7 @@ func (GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) {
 	n, dv := len(branches), y.last()
-	rows, size := y.Elements()/dv, rowsAPiece(dv)
+	rows, size := y.Elements()/dv, rowsPerPiece(dv)
 	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, rows)
 		for i := lo; i < hi; i++ {
@@ -127,7 +127,7 @@ func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy, dgates Arg, dbranches []Arg) {
 	n, dv := len(branches), dy.last()
-	rows, size := dy.Elements()/dv, rowsAPiece(dv)
+	rows, size := dy.Elements()/dv, rowsPerPiece(dv)
 	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, rows)
 		for i := lo; i < hi; i++ {

@@ -15,8 +15,7 @@ type (
 	float16  uint16
 )
 
-// The storage types of half precision. They are types of memory on a device: no value of the host and no node of a graph
-// has them.
+// The storage types of half precision. Only memory of a device has them: no value on the host, no node of a graph.
 var (
 	BFloat16 = tensor.Dtype{Type: reflect.TypeFor[bfloat16]()} // 8 bits of exponent, 7 of fraction
 	Float16  = tensor.Dtype{Type: reflect.TypeFor[float16]()}  // IEEE 754 binary16

@@ -8,34 +8,24 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// array is an input of a test graph: floats, or indices where ints is set.
-type array struct {
-	name   string
-	shape  []int
-	floats []float64
-	ints   []int32
+// The table's types, by short names.
+type (
+	array  = opcases.Array
+	sizes  = opcases.Sizes
+	branch = opcases.Case
+)
+
+func newSizes(B, S, Hq, Hkv, D, Dv int) sizes {
+	return sizes{B: B, S: S, Hq: Hq, Hkv: Hkv, D: D, Dv: Dv}
 }
 
-// node adds a to g as an input of type dt (int32 for indices).
-func (a array) node(g *G.ExprGraph, dt tensor.Dtype) *G.Node {
-	var backing any
-	switch {
-	case a.ints != nil:
-		dt, backing = tensor.Int32, append([]int32(nil), a.ints...)
-	case dt == tensor.Float32:
-		f := make([]float32, len(a.floats))
-		for i, v := range a.floats {
-			f[i] = float32(v)
-		}
-		backing = f
-	default:
-		backing = append([]float64(nil), a.floats...)
-	}
-	v := tensor.New(tensor.Of(dt), tensor.WithShape(a.shape...), tensor.WithBacking(backing))
-	return G.NewTensor(g, dt, len(a.shape), G.WithShape(a.shape...), G.WithName(a.name), G.WithValue(v))
+func normal(name string, seed uint64, shape ...int) array {
+	return opcases.Normal(name, seed, shape...)
 }
 
 // build makes a node of the inputs; the tests' view of an op.
@@ -60,9 +50,9 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	g := G.NewGraph()
 	var nodes, wrt G.Nodes
 	for _, a := range inputs {
-		n := a.node(g, dt)
+		n := a.Node(g, dt)
 		nodes = append(nodes, n)
-		if a.ints == nil {
+		if a.Ints == nil {
 			wrt = append(wrt, n)
 		}
 	}
@@ -73,7 +63,7 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	if weights != nil {
 		cost := out
 		if !out.IsScalar() {
-			r := array{name: "weights of the test", shape: out.Shape(), floats: weights}.node(g, dt)
+			r := array{Name: "weights of the test", Shape: out.Shape(), Floats: weights}.Node(g, dt)
 			cost = G.Must(G.Sum(G.Must(G.HadamardProd(out, r))))
 		}
 		_, err := G.Grad(cost, wrt...)
@@ -94,4 +84,55 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 		}
 	}
 	return res
+}
+
+// compute runs a case without a VM: every Spec on a team of the given number of workers, in poisoned work memory, to poisoned
+// outputs between guards. It returns the outputs of the op, and the gradient by dy of each input that has one. dy is the
+// plan's, or the one that is given.
+func compute(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
+	t.Helper()
+	plan, err := c.Plan()
+	require.NoError(t, err)
+	arrays := make([]array, plan.Arrays)
+	copy(arrays, plan.Inputs)
+	copy(arrays[len(c.Inputs):len(plan.Inputs)], given)
+	for _, call := range plan.Calls {
+		var in []array
+		for _, i := range call.In {
+			in = append(in, arrays[i])
+		}
+		for i, a := range outputsOf(t, workers, call.Spec, dt, in...) {
+			arrays[call.Out[i]] = a
+		}
+	}
+	for _, i := range plan.Out {
+		out = append(out, arrays[i])
+	}
+	for _, i := range plan.Grads {
+		if i >= 0 {
+			grads = append(grads, arrays[i])
+		}
+	}
+	if c.Gradients != nil {
+		dy = arrays[len(c.Inputs)]
+	}
+	return out, grads, dy
+}
+
+// run returns o and lse, and by do dq, dk and dv of an attention op.
+func run(t testing.TB, b branch, dt tensor.Dtype, do array) (forward, backward []array) {
+	t.Helper()
+	forward, backward, _ = compute(t, b, dt, 0, do)
+	return forward, backward
+}
+
+// specs returns the Specs of a case, forward and backward.
+func specs(t testing.TB, c opcases.Case) (list []ops.Spec) {
+	t.Helper()
+	plan, err := c.Plan()
+	require.NoError(t, err)
+	for _, call := range plan.Calls {
+		list = append(list, call.Spec)
+	}
+	return list
 }

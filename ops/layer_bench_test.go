@@ -68,17 +68,17 @@ func BenchmarkRoPE(b *testing.B) {
 
 func BenchmarkCrossEntropy(b *testing.B) {
 	x := normal("logits", 1, 1, benchTokens, benchVocab)
-	targets := array{name: "targets", shape: []int{1, benchTokens}, ints: testutil.Tokens(2, benchTokens, benchVocab)}
+	targets := array{Name: "targets", Shape: []int{1, benchTokens}, Ints: testutil.Tokens(2, benchTokens, benchVocab)}
 	lse := outputs(b, ops.CrossEntropyOp{}, tensor.Float32, x, targets)[1]
 	b.Run("forward", func(b *testing.B) { benchmarkBytes(b, ops.CrossEntropyOp{}, x, targets) })
 	b.Run("backward", func(b *testing.B) {
-		benchmarkBytes(b, ops.CrossEntropyGradOp{}, x, targets, lse, array{name: "dloss", floats: []float64{1}})
+		benchmarkBytes(b, ops.CrossEntropyGradOp{}, x, targets, lse, array{Name: "dloss", Floats: []float64{1}})
 	})
 }
 
 func BenchmarkEmbedding(b *testing.B) {
 	w, dy := normal("weight", 1, benchVocab, benchDim), normal("dy", 3, 1, benchTokens, benchDim)
-	ids := array{name: "ids", shape: []int{1, benchTokens}, ints: testutil.Tokens(2, benchTokens, benchVocab)}
+	ids := array{Name: "ids", Shape: []int{1, benchTokens}, Ints: testutil.Tokens(2, benchTokens, benchVocab)}
 	b.Run("forward", func(b *testing.B) { benchmarkBytes(b, ops.EmbeddingOp{}, w, ids) })
 	b.Run("backward", func(b *testing.B) { benchmarkBytes(b, ops.EmbeddingGradOp{Vocab: benchVocab}, ids, dy) })
 }

@@ -97,15 +97,20 @@ func TestLayerErrors(t *testing.T) {
 		{norm(x, f32(5), 1), "rms norm: weight is float32, the inputs before it are float64"},
 		{apply(ops.RMSNormGradOp{Eps: 1}, x, f(5), f(2, 3, 4)), "gradient of rms norm: dy has shape (2, 3, 4), want (2, 3, 5)"},
 
-		{embed(w, f(2, 3)), "embedding: ids is float64, want int32"},
+		{embed(w, f(2, 3)), "embedding: ids is float64, want int32 or int"},
 		{embed(w, ids(6)), "embedding: ids has rank 1 (6), want rank 2"},
 		{embed(f(4), ids(2, 3)), "embedding: weight has rank 1 (4), want rank 2"},
 		{apply(ops.EmbeddingGradOp{Vocab: 4}, ids(2, 3), f(3, 2, 5)), "gradient of embedding: dy has shape (3, 2, 5), want (2, 3, 5)"},
 		{apply(ops.EmbeddingGradOp{}, ids(2, 3), x), "gradient of embedding: vocabulary V is 0, want at least 1"},
 
 		{loss(x, ids(2, 4)), "cross entropy: targets has shape (2, 4), want (2, 3)"},
-		{loss(f(6, 5), ids(2, 3)), "cross entropy: logits has rank 2 (6, 5), want rank 3"},
-		{loss(x, f(2, 3)), "cross entropy: targets is float64, want int32"},
+		{loss(f(6, 5), ids(2, 3)), "cross entropy: targets has shape (2, 3), want (6)"},
+		{loss(f(5), ids(1)), "cross entropy: logits has rank 1 (5), want rank 2 or 3"},
+		{loss(f(1, 1, 2, 5), ids(1, 1, 2)), "cross entropy: logits has rank 4 (1, 1, 2, 5), want rank 2 or 3"},
+		{loss(f(6, 5), of(tensor.Int, 5)), "cross entropy: targets has shape (5), want (6)"},
+		{embed(w, of(tensor.Int64, 2, 3)), "embedding: ids is int64, want int32 or int"},
+		{apply(ops.Int32Op{}, ids(3)), "int32: x is int32, want int"},
+		{loss(x, f(2, 3)), "cross entropy: targets is float64, want int32 or int"},
 
 		{mean(kv, 4, 3), "compress mean: stride d = 3 does not divide the block length l = 4"},
 		{mean(kv, 0, 1), "compress mean: block length l is 0, want at least 1"},
@@ -167,7 +172,7 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	w, dy := normal("weight", 1, 5, 3), normal("dy", 2, 2, 3, 3)
 	logits, lse, one := normal("logits", 3, 2, 3, 5), normal("lse", 4, 2, 3), normal("one", 5)
 	for _, bad := range []int32{5, -1, -2, 1 << 30, -1 << 31} {
-		ids := array{name: "ids", shape: []int{2, 3}, ints: []int32{0, 4, 1, 2, bad, 3}}
+		ids := array{Name: "ids", Shape: []int{2, 3}, Ints: []int32{0, 4, 1, 2, bad, 3}}
 		for _, c := range []struct {
 			spec   ops.Spec
 			inputs []array
@@ -190,9 +195,9 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	}
 
 	g := G.NewGraph()
-	ids := array{name: "ids", shape: []int{1, 2}, ints: testutil.Tokens(1, 2, 5)}
-	ids.ints[1] = 9
-	_, err := ops.Embedding(w.node(g, tensor.Float64), ids.node(g, tensor.Float64))
+	ids := array{Name: "ids", Shape: []int{1, 2}, Ints: testutil.Tokens(1, 2, 5)}
+	ids.Ints[1] = 9
+	_, err := ops.Embedding(w.Node(g, tensor.Float64), ids.Node(g, tensor.Float64))
 	require.NoError(t, err)
 	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), "ops: embedding: id 9 at (0, 1) is outside the vocabulary [0, 5)")
 }

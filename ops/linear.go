@@ -14,8 +14,8 @@ import (
 //
 //	x [...,in] or [...,a,b] with a*b = in (up to four such axes)  ->  [...,out], or [...,h,out/h] with WithHeads(h)
 //
-// At least one leading axis is kept, and two if x has them to spare: where axes of size 1 leave a choice, the most axes are
-// contracted that still leave [B,S]. x, w and the bias have gradients.
+// The leading axes are kept: two of them ([B,S]) if the others have the product in, otherwise one. Where axes of size 1 leave a
+// choice, as many axes as possible are contracted. x, w and the bias have gradients.
 func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
 	var o linearOptions
 	for i, opt := range opts {
@@ -134,23 +134,8 @@ func leading(x tensor.Shape, in int) (int, error) {
 
 // Bind implements Spec.
 func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	w := in[1].Shape
-	s := cpu.GemmShape{M: in[0].Elements() / w[1], N: w[0], K: w[1], TransB: true}
-	var bias *cpu.Buf
-	if len(in) == 3 {
-		bias = in[2].Buf
-	}
-	bindGemm(k, s, in[0], in[1], bias, out[0])
+	bindProducts(k, in[0], linearProduct(in, out[0]))
 	return nil
-}
-
-// bindGemm adds a matrix product to k.
-func bindGemm(k *cpu.Kernel, s cpu.GemmShape, a, b Arg, bias *cpu.Buf, c Arg) {
-	if a.Dtype == tensor.Float32 {
-		cpu.Gemm[float32](k, s, a.Buf, b.Buf, bias, c.Buf)
-	} else {
-		cpu.Gemm[float64](k, s, a.Buf, b.Buf, bias, c.Buf)
-	}
 }
 
 // DiffWRT implements Differentiable.
@@ -227,8 +212,9 @@ func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec.
 func (LinearInputGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	w := in[1].Shape
-	bindGemm(k, cpu.GemmShape{M: in[0].Elements() / w[0], N: w[1], K: w[0]}, in[0], in[1], nil, out[0])
+	dy, w := in[0], in[1]
+	rows, size := dy.Elements()/w.Shape[0], w.Shape[0]
+	bindProducts(k, dy, cpu.Product{M: rows, N: w.Shape[1], Terms: []cpu.Term{{K: size, A: dy.Buf, B: w.Buf}}, C: out[0].Buf})
 	return nil
 }
 
@@ -258,9 +244,8 @@ func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 // Bind implements Spec.
-func (op LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	s := cpu.GemmShape{M: op.Out, N: op.In, K: in[0].Elements() / op.In, TransA: true}
-	bindGemm(k, s, in[1], in[0], nil, out[0])
+func (LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	bindProducts(k, in[0], weightProduct(in[0], in[1], out[0]))
 	return nil
 }
 

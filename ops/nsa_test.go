@@ -23,7 +23,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 		for _, name := range names {
 			inputs = append(inputs, goldenArray(t, g, name))
 		}
-		inputs = append(inputs, array{name: "idx", shape: g.Shape(t, "idx"), ints: g.I32(t, "idx")})
+		inputs = append(inputs, array{Name: "idx", Shape: g.Shape(t, "idx"), Ints: g.I32(t, "idx")})
 		for vm := range vms {
 			for _, dt := range dtypes {
 				t.Run(fmt.Sprint(g.Name, "/", vm, "/", dt), func(t *testing.T) {
@@ -57,8 +57,8 @@ func TestCompressMeanMatchesGoldens(t *testing.T) {
 			x, want := goldenArray(t, g, name+"_cmp"), goldenCompressed(t, g, name+"_compressed")
 			for _, dt := range dtypes {
 				y := outputs(t, ops.CompressMeanOp{BlockLen: g.Config.BlockLen, Stride: g.Config.Stride}, dt, x)[0]
-				require.Equal(t, want.shape, []int(y.shape))
-				testutil.Within(t, g.Name, y.floats, want.floats, tolerance(dt))
+				require.Equal(t, want.Shape, []int(y.Shape))
+				testutil.Within(t, g.Name, y.Floats, want.Floats, tolerance(dt))
 			}
 		}
 	}

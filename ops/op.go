@@ -23,7 +23,7 @@ type kernelOp struct {
 	out  []Operand
 	ids  []int64 // the input nodes: two ops that hash alike compute the same
 
-	// values are the outputs of the last Do, for outputOp. Only Do uses them: a planning machine has its own memory.
+	// values are the outputs of the last Do, for outputOp. A graph.Machine does not use them.
 	values []gorgonia.Value
 }
 
@@ -53,11 +53,11 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		switch {
 		case err != nil:
 		case g == nil:
-			err = fmt.Errorf("(%s) is of no graph, nor is any other", n.Name())
+			err = fmt.Errorf("(%s) belongs to no graph, and no other input does", n.Name())
 		case n.Graph() == nil:
 			inputs[i], err = join(g, n)
 		case n.Graph() != g:
-			err = fmt.Errorf("(%s) is of another graph", n.Name())
+			err = fmt.Errorf("(%s) belongs to another graph", n.Name())
 		}
 		if err != nil {
 			return nil, opError(spec, fmt.Errorf("input %d %w", i, err))
@@ -90,12 +90,12 @@ func graphOf(nodes []*gorgonia.Node) *gorgonia.ExprGraph {
 	return nil
 }
 
-// join returns the node of g that stands for n, a constant of no graph. Gorgonia takes constants of one name for the
-// same, and a large tensor is named by what it prints, which leaves its middle out.
+// join adds n, a constant of no graph, to g and returns its node there. Gorgonia merges constants by name, and names a large
+// tensor by its printed form, which leaves out its middle: so two different constants can have one name, which is an error.
 func join(g *gorgonia.ExprGraph, n *gorgonia.Node) (*gorgonia.Node, error) {
 	c := g.AddNode(n)
 	if c.Value() != n.Value() && !gorgonia.ValueEq(c.Value(), n.Value()) {
-		return nil, errors.New("is a constant of the name of a different one: give it a name of its own")
+		return nil, errors.New("has the name of another constant of the graph: give it a name of its own")
 	}
 	return c, nil
 }
@@ -228,8 +228,8 @@ func hashcode(op interface{ WriteHash(hash.Hash) }) uint32 {
 	return h.Sum32()
 }
 
-// Do runs the CPU kernel in newly allocated memory. VMs run ops on goroutines of their own, where a panic would end the
-// process.
+// Do runs the CPU kernel in newly allocated memory. A panic becomes an error: VMs run ops on their own goroutines, where it
+// would end the process.
 func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	o.values = nil
 	defer func() {
@@ -270,8 +270,8 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	return values[0], nil
 }
 
-// DiffWRT and SymDiff are those of a Spec without a gradient. gorgonia.Grad refuses graphs with an op that is no SDOp even
-// where no gradient comes near it; so they are here, and SymDiff, which is called only where one does, is the error.
+// DiffWRT and SymDiff are those of a Spec without a gradient. gorgonia.Grad refuses a graph with any op that is no SDOp, so
+// such an op must be one. SymDiff is called only where a gradient would pass through it, and is an error.
 func (o *kernelOp) DiffWRT(inputs int) []bool { return all(inputs) }
 
 func (o *kernelOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -326,10 +326,10 @@ func (o *outputOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorg
 	return nil, opError(o.of.spec, fmt.Errorf("no gradient flows through output %d", o.index))
 }
 
-// Do returns the value that the op behind the input has kept, and lets go of it.
+// Do returns the value that the op behind the input has kept, and drops it there.
 func (o *outputOp) Do(...gorgonia.Value) (gorgonia.Value, error) {
 	if o.of.values == nil || o.of.values[o.index] == nil {
-		return nil, opError(o.of.spec, fmt.Errorf("output %d is asked for before the op has run", o.index))
+		return nil, opError(o.of.spec, fmt.Errorf("output %d is read before the op has run", o.index))
 	}
 	v := o.of.values[o.index]
 	o.of.values[o.index] = nil

@@ -118,16 +118,16 @@ func TestOpsTakeAnyLayout(t *testing.T) {
 	for i := range 3 {
 		for j := range 4 {
 			for p := range 5 {
-				want[i*4+j] += x.floats[p*3+i] * w.floats[j*5+p]
+				want[i*4+j] += x.Floats[p*3+i] * w.Floats[j*5+p]
 			}
 		}
 	}
 	for vm, machine := range vms {
 		g := G.NewGraph()
-		v := tensor.New(tensor.WithShape(5, 3), tensor.WithBacking(append([]float64{}, x.floats...)))
+		v := tensor.New(tensor.WithShape(5, 3), tensor.WithBacking(append([]float64{}, x.Floats...)))
 		require.NoError(t, v.T())
 		in := G.NewTensor(g, tensor.Float64, 2, G.WithShape(3, 5), G.WithName("x"), G.WithValue(v))
-		y, err := ops.Linear(in, w.node(g, tensor.Float64))
+		y, err := ops.Linear(in, w.Node(g, tensor.Float64))
 		require.NoError(t, err)
 		var kept G.Value
 		G.Read(y, &kept)
@@ -168,7 +168,7 @@ func TestFailuresOfRuns(t *testing.T) {
 		{broken{check: "not so"}, "ops: broken: not so"}, {broken{phase: "oh"}, "panic in a kernel: oh"},
 	} {
 		g := G.NewGraph()
-		_, err := ops.Apply(c.spec, normal("x", 1, 2).node(g, tensor.Float64))
+		_, err := ops.Apply(c.spec, normal("x", 1, 2).Node(g, tensor.Float64))
 		require.NoError(t, err)
 		require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), c.err)
 	}
@@ -177,7 +177,7 @@ func TestFailuresOfRuns(t *testing.T) {
 // TestOpsRefuseOtherInputs: an op is for the operands that it was built for.
 func TestOpsRefuseOtherInputs(t *testing.T) {
 	g := G.NewGraph()
-	x, y := normal("x", 1, 2, 3).node(g, tensor.Float64), normal("y", 2, 3, 2).node(g, tensor.Float64)
+	x, y := normal("x", 1, 2, 3).Node(g, tensor.Float64), normal("y", 2, 3, 2).Node(g, tensor.Float64)
 	op := G.Must(ops.SiLU(x)).Op()
 	for _, c := range []struct {
 		values []G.Value
@@ -199,7 +199,7 @@ func TestOpsRefuseOtherInputs(t *testing.T) {
 // TestNoSecondDerivative: gradients of gradients are refused where they are asked for.
 func TestNoSecondDerivative(t *testing.T) {
 	g := G.NewGraph()
-	x, w := normal("x", 1, 2, 3).node(g, tensor.Float64), normal("w", 2, 3).node(g, tensor.Float64)
+	x, w := normal("x", 1, 2, 3).Node(g, tensor.Float64), normal("w", 2, 3).Node(g, tensor.Float64)
 	grads, err := G.Grad(G.Must(G.Sum(G.Must(ops.RMSNorm(x, w, 1)))), x, w)
 	require.NoError(t, err)
 	_, err = G.Grad(G.Must(G.Sum(grads[0])), x)
@@ -209,13 +209,13 @@ func TestNoSecondDerivative(t *testing.T) {
 
 	// A further output is only there after the op has run.
 	_, err = grads[1].Op().Do(nil)
-	require.ErrorContains(t, err, "ops: gradient of rms norm: output 1 is asked for before the op has run")
+	require.ErrorContains(t, err, "ops: gradient of rms norm: output 1 is read before the op has run")
 }
 
 // TestSpecsOfNodes: what a planner reads off nodes.
 func TestSpecsOfNodes(t *testing.T) {
 	g := G.NewGraph()
-	x, w := normal("x", 1, 2, 3).node(g, tensor.Float64), normal("w", 2, 3).node(g, tensor.Float64)
+	x, w := normal("x", 1, 2, 3).Node(g, tensor.Float64), normal("w", 2, 3).Node(g, tensor.Float64)
 	y, err := ops.RMSNorm(x, w, 1e-6)
 	require.NoError(t, err)
 	grads, err := y.Op().(G.SDOp).SymDiff(G.Nodes{x, w}, y, x)
@@ -246,8 +246,8 @@ func TestSpecsOfNodes(t *testing.T) {
 
 func TestApplyErrors(t *testing.T) {
 	g, other := G.NewGraph(), G.NewGraph()
-	x := normal("x", 1, 2, 3).node(g, tensor.Float64)
-	foreign := normal("y", 1, 2, 3).node(other, tensor.Float64)
+	x := normal("x", 1, 2, 3).Node(g, tensor.Float64)
+	foreign := normal("y", 1, 2, 3).Node(other, tensor.Float64)
 	var v G.Value
 	statement := G.Read(x, &v)
 	shapeless := G.NewTensor(g, tensor.Float64, 2, G.WithName("shapeless"))
@@ -259,7 +259,7 @@ func TestApplyErrors(t *testing.T) {
 		{nil, "ops: add: no inputs"},
 		{[]*G.Node{nil}, "ops: add: input 0 is nil"},
 		{[]*G.Node{x, nil}, "ops: add: input 1 is nil"},
-		{[]*G.Node{x, foreign}, "ops: add: input 1 (y) is of another graph"},
+		{[]*G.Node{x, foreign}, "ops: add: input 1 (y) belongs to another graph"},
 		{[]*G.Node{statement}, "ops: add: input 0 (" + statement.Name() + ") is of type <nil>, want numbers"},
 		{[]*G.Node{x, shapeless}, "ops: add: input 1 (shapeless) has the shape () but rank 2"},
 		{[]*G.Node{integers}, "ops: add: x 0 is int, want float32 or float64"},
@@ -270,7 +270,7 @@ func TestApplyErrors(t *testing.T) {
 	}
 
 	_, err := ops.SiLU(G.NewConstant(2.0))
-	require.EqualError(t, err, "ops: silu: input 0 (2) is of no graph, nor is any other")
+	require.EqualError(t, err, "ops: silu: input 0 (2) belongs to no graph, and no other input does")
 	for _, none := range []ops.Spec{nil, (*ops.SiLUOp)(nil)} {
 		_, err = ops.Apply(none, x)
 		require.EqualError(t, err, "ops: no spec")
@@ -294,24 +294,24 @@ func TestApplyErrors(t *testing.T) {
 // TestConstantsAsInputs: a constant joins the graph that it is used in, wherever it stands among the inputs.
 func TestConstantsAsInputs(t *testing.T) {
 	constant := func(a array) *G.Node {
-		n := a.node(G.NewGraph(), tensor.Float64)
-		return G.NewConstant(n.Value(), G.WithName("constant "+a.name))
+		n := a.Node(G.NewGraph(), tensor.Float64)
+		return G.NewConstant(n.Value(), G.WithName("constant "+a.Name))
 	}
 	gates, a, b := normal("gates", 1, 1, 2, 3, 2), normal("a", 2, 1, 2, 3, 4), normal("b", 3, 1, 2, 3, 4)
 	weights := normal("weights", 4, 1, 2, 3, 4)
-	want := ref.GatedSum(tensorOf(gates), tensorOf(a), tensorOf(b))
-	_, grads := ref.GatedSumGrad(tensorOf(gates), tensorOf(weights), tensorOf(a), tensorOf(b))
+	want := ref.GatedSum(gates.Tensor(), a.Tensor(), b.Tensor())
+	_, grads := ref.GatedSumGrad(gates.Tensor(), weights.Tensor(), a.Tensor(), b.Tensor())
 	for vm := range vms {
 		res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
 			return ops.GatedSum(constant(gates), in[0], constant(b))
-		}, weights.floats, a)
+		}, weights.Floats, a)
 		testutil.Within(t, vm+", output", res.out, want.Data, 1e-12)
 		testutil.Within(t, vm+", gradient", res.grads["a"], grads[0].Data, 1e-12)
 	}
 
 	// Gorgonia would take the second for the first, which prints the same.
 	g := G.NewGraph()
-	weight := normal("weight", 5, 3, 2).node(g, tensor.Float64)
+	weight := normal("weight", 5, 3, 2).Node(g, tensor.Float64)
 	ids := func(at int) *G.Node {
 		x := make([]int32, 200)
 		x[at] = 1
@@ -322,7 +322,7 @@ func TestConstantsAsInputs(t *testing.T) {
 	_, err = ops.Embedding(weight, ids(60))
 	require.NoError(t, err)
 	_, err = ops.Embedding(weight, ids(61))
-	require.ErrorContains(t, err, "is a constant of the name of a different one: give it a name of its own")
+	require.ErrorContains(t, err, "has the name of another constant of the graph: give it a name of its own")
 }
 
 // TestFurtherOutputsFollowInputs: outputs beside the main one are those of the last run, for new inputs in each.
@@ -331,7 +331,7 @@ func TestFurtherOutputsFollowInputs(t *testing.T) {
 		t.Run(vm, func(t *testing.T) {
 			g := G.NewGraph()
 			x, w := normal("x", 1, 4, 3), normal("w", 2, 3)
-			xn, wn := x.node(g, tensor.Float64), w.node(g, tensor.Float64)
+			xn, wn := x.Node(g, tensor.Float64), w.Node(g, tensor.Float64)
 			y, err := ops.RMSNorm(xn, wn, 1e-3)
 			require.NoError(t, err)
 			cost := G.Must(G.Sum(y))
@@ -345,13 +345,13 @@ func TestFurtherOutputsFollowInputs(t *testing.T) {
 			defer m.Close()
 			for run := range 3 {
 				x := normal("x", uint64(10+run), 4, 3)
-				require.NoError(t, G.Let(xn, tensor.New(tensor.WithShape(4, 3), tensor.WithBacking(append([]float64{}, x.floats...)))))
+				require.NoError(t, G.Let(xn, tensor.New(tensor.WithShape(4, 3), tensor.WithBacking(append([]float64{}, x.Floats...)))))
 				require.NoError(t, m.RunAll())
 				ones := ref.New(4, 3)
 				for i := range ones.Data {
 					ones.Data[i] = 1
 				}
-				wantX, wantW := ref.RMSNormGrad(tensorOf(x), tensorOf(w), ones, 1e-3)
+				wantX, wantW := ref.RMSNormGrad(x.Tensor(), w.Tensor(), ones, 1e-3)
 				testutil.Within(t, fmt.Sprint("dx of run ", run), testutil.Floats(t, dx.Data()), wantX.Data, 1e-12)
 				testutil.Within(t, fmt.Sprint("dw of run ", run), testutil.Floats(t, dw.Data()), wantW.Data, 1e-12)
 				m.Reset()

@@ -53,8 +53,8 @@ func checkBlocks(l, d int) error {
 	return nil
 }
 
-// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 where l
-// or d, which Validate wants to be positive, is not.
+// NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 if l
+// or d is not positive.
 func NumCompressed(s, l, d int) int {
 	if l < 1 || d < 1 || s < l {
 		return 0
@@ -66,5 +66,5 @@ func NumCompressed(s, l, d int) int {
 func NumVisible(t, l, d int) int { return NumCompressed(t+1, l, d) }
 
 // compressedRows returns the number of rows that compressed keys and values have: NumCompressed, but at least one, since
-// Gorgonia's tensors cannot be empty. That one row is zero and no query sees it.
+// Gorgonia's tensors cannot be empty. Without a complete block that row is zero and no query sees it.
 func compressedRows(s, l, d int) int { return max(1, NumCompressed(s, l, d)) }

@@ -54,7 +54,7 @@ func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindRMSNorm[T cpu.Float](k *cpu.Kernel, eps float64, x, w, y Arg) {
 	dim := x.last()
-	n, size := x.Elements(), rowsAPiece(dim)*dim
+	n, size := x.Elements(), rowsPerPiece(dim)*dim
 	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, n)
 		for ; lo < hi; lo += dim {
@@ -87,7 +87,7 @@ func (op RMSNormOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Node
 //
 //	dx = r*u - x*r³*(u·x)/dim,  dweight = sum over the rows of dy*x*r
 //
-// r is computed anew: the row is read in any case.
+// r is recomputed, since the row must be read anyway.
 type RMSNormGradOp struct {
 	Eps float64 // as in RMSNormOp
 }
@@ -116,6 +116,7 @@ func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
+// bindRMSNormGrad adds the phases of RMSNormGradOp to k, or, with a fourth input, those of RMSNormGradAddOp.
 func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 	x, w, dy, dx, dw := in[0], in[1], in[2], out[0], out[1]
 	dim := x.last()
@@ -134,6 +135,9 @@ func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 			cpu.Add(sum, sum, term)
 			cpu.MulScale(dst, drow, weight, r)
 			cpu.Axpy(-r*r*cpu.Dot(dst, row)/T(dim), row, dst)
+			if len(in) > 3 {
+				cpu.Add(dst, dst, cpu.Slice[T](in[3].Buf)[at:][:dim])
+			}
 		}
 	})
 	bindSumBlocks[T](k, partial, blocks, dim, dw.Buf)

@@ -59,8 +59,8 @@ func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
-// The rotation of a token is that of the first token of its run, followed by that of its place in the run: two small
-// tables stand for one of S rows, which would be a large part of a layer's memory and of the time to bind it.
+// Tokens are cut into runs. The rotation of a token is that of its run's first token, followed by that of its position in the
+// run. This needs two small tables instead of one with S rows, which would take much of a layer's memory and time to bind.
 const runTokens = 64
 
 func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x, y Arg) {
@@ -68,7 +68,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x, y Arg) {
 	runs := op.rotations(pieces(s, runTokens), op.Start, runTokens, d)
 	places := op.rotations(runTokens, 0, 1, d)
 	turns := cpu.Scratch[T](k, d)
-	tokens := rowsAPiece(h * d)
+	tokens := rowsPerPiece(h * d)
 	k.Phase(pieces(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := part(piece, tokens, b*s)
 		turn := turns.Local(w)

@@ -14,8 +14,8 @@ func pieces(n, size int) int { return (n + size - 1) / size }
 // part returns the bounds of part i of those that pieces counts.
 func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
-// rowsAPiece is the number of rows of the given length that make up about one chunk.
-func rowsAPiece(cols int) int { return max(1, chunk/cols) }
+// rowsPerPiece is the number of rows of the given length in about one chunk.
+func rowsPerPiece(cols int) int { return max(1, chunk/cols) }
 
 // last is the size of the last axis.
 func (o Operand) last() int { return o.Shape[len(o.Shape)-1] }

@@ -10,13 +10,13 @@ import (
 // SelectBlocks returns the selection blocks that each query of each group attends to: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and
 // the lse [B,Hq,S] of the compressed attention over them -> int32 [B,S,Hkv,n], ascending, padded with -1.
 //
-// Block 0 and the two blocks up to the query's own are forced and count inside n. The other places go to the best
-// scores among the blocks before, equal scores to the lower index. The score of a block is the probability that the
+// Block 0 and the two blocks up to the query's own are forced and count inside n. The other n-3 blocks are those of the best
+// scores among the earlier blocks, the lower index first where scores are equal. The score of a block is the probability that the
 // compressed attention gives to the compression blocks, weighted with the tokens they share with it over d, and summed
-// over the heads of the group (arXiv 2502.11089, equations 8 to 12). The probabilities are computed anew from lse; at no
-// time is more than a tile of queries held. No gradient flows through the choice.
+// over the heads of the group (arXiv 2502.11089, equations 8 to 12). The probabilities are recomputed from lse, a tile of
+// queries at a time. No gradient flows through the choice.
 //
-// It is an error if p.Validate is, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
+// It is an error if p is not valid, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
 // does not divide Hq.
 func SelectBlocks(q, kc, lse *gorgonia.Node, p Params) (*gorgonia.Node, error) {
 	return Apply(SelectBlocksOp{p}, q, kc, lse)
@@ -67,10 +67,11 @@ func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 type selector[T cpu.Float] struct {
 	rowTiles
 	Params
-	mask        span
-	q, lse, idx Arg
-	keys        packed[T]
-	weights     []T // of the compression blocks that share tokens with a selection block, from the first on; nil if unused
+	mask    span
+	q, idx  Arg
+	keys    packed[T]
+	stats   rowStats[T]
+	weights []T // of the compression blocks that share tokens with a selection block, from the first on; nil if unused
 
 	// Of each worker: rows of q, a chunk of scores, the probabilities [tokens,Nc] summed over the heads, and of one query
 	// the scores of all blocks and the best blocks with theirs.
@@ -82,7 +83,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	r := dimsOf(in[0].Operand, in[1].Operand, in[1].Operand).rowTiles()
 	f := &selector[T]{
 		rowTiles: r, Params: p, mask: span{p.BlockLen, p.Stride, r.s},
-		q: in[0], lse: in[2], idx: out[0],
+		q: in[0], idx: out[0],
 		keys:   pack[T](k, in[1]),
 		rowsQ:  cpu.Scratch[T](k, r.rows()*r.d),
 		scores: cpu.Scratch[T](k, r.rows()*chunkKeys),
@@ -91,6 +92,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 		best:   cpu.Scratch[T](k, p.TopN),
 		blocks: cpu.Scratch[int32](k, p.TopN),
 	}
+	f.stats = bindRowStats(k, r.dims, f.mask, in[0], f.keys, in[2])
 	if f.scored(r.s-1) && r.s >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
@@ -130,7 +132,7 @@ func (f *selector[T]) tile(piece int, w *cpu.Worker) {
 func (f *selector[T]) sumProbs(probs []T, b, g, t0, t1 int, w *cpu.Worker) {
 	rows, scale := (t1-t0)*f.h, softmaxScale[T](f.d)
 	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.group(b, g)
-	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
+	stats := f.stats.rows(b, g)[t0*f.h*rowNumbers:]
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
 	_, hi := f.mask.keys(t1 - 1)
 	for from := 0; from < hi; {
@@ -143,8 +145,8 @@ func (f *selector[T]) sumProbs(probs []T, b, g, t0, t1 int, w *cpu.Worker) {
 			if end == 0 {
 				continue
 			}
-			x := s[r*chunkKeys:][:end]
-			cpu.ExpSum(x, x, scale, loadLSE(lse[j*f.s+t]))
+			x, row := s[r*chunkKeys:][:end], stats[r*rowNumbers:]
+			expScores(x, row[rowMax], scale, row[rowLogSum])
 			if sum := probs[(t-t0)*f.t+from:][:end]; j == 0 {
 				copy(sum, x)
 			} else {

@@ -1,9 +1,7 @@
 package ops_test
 
 import (
-	"fmt"
 	"math"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,106 +9,57 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestSelectBlocksMatchesOracle: the very indices in float64. In float32 scores may tie that do not in float64; see
-// TestSelectBlocksFloat32.
-func TestSelectBlocksMatchesOracle(t *testing.T) {
-	for _, x := range oracleCases() {
-		c, p := x.sizes, x.Params
-		q, _, _ := c.tokens(1)
-		kc, vc := c.compressed(4, p.BlockLen, p.Stride)
-		want := oracleBlocks(c, p, q, kc)
-		t.Run(fmt.Sprintf("%+v %+v", c, p), func(t *testing.T) {
-			require.Equal(t, want.ints, chosen(t, c, p, tensor.Float64, q, kc, vc).ints)
-		})
-	}
-}
-
-// TestSelectBlocksFloat32: as many blocks as in float64, the forced ones among them, and none left out whose score in
-// float64 is above that of a chosen one by more than rounding.
-func TestSelectBlocksFloat32(t *testing.T) {
-	for _, x := range oracleCases() {
-		c, p := x.sizes, x.Params
-		q, _, _ := c.tokens(1)
-		kc, vc := c.compressed(4, p.BlockLen, p.Stride)
-		if c.S < p.BlockLen {
-			continue // no scores
-		}
-		_, scores := ref.SelectBlocks(tensorOf(q), tensorOf(kc), p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
-		rounding := 1e-5 * float64(c.Hq/c.Hkv*p.BlockLen/p.Stride) // a row of scores sums to h*l/d
-		idx := chosen(t, c, p, tensor.Float32, q, kc, vc).ints
-		for i := 0; i < len(idx); i += p.TopN {
-			row, at := idx[i:i+p.TopN], i/p.TopN
-			b, tok, g := at/c.Hkv/c.S, at/c.Hkv%c.S, at%c.Hkv
-			own, score := tok/p.SelectBlock, scores.Row(b, tok, g)
-			count := min(own+1, p.TopN)
-			taken := row[:count]
-			require.True(t, slices.IsSorted(taken) && taken[0] == 0 && taken[count-1] == int32(own), "%+v: %v", x, row)
-			require.Contains(t, taken, int32(max(0, own-1)))
-			require.Equal(t, slices.Repeat([]int32{-1}, p.TopN-count), append([]int32{}, row[count:]...))
-			worst := math.Inf(1)
-			for j := 1; j < own-1; j++ {
-				if slices.Contains(taken, int32(j)) {
-					worst = min(worst, score[j])
-				}
-			}
-			for j := 1; j < own-1; j++ {
-				require.True(t, slices.Contains(taken, int32(j)) || score[j] <= worst+rounding, "%+v: query %d, block %d", x, tok, j)
-			}
-		}
-	}
-}
-
 // TestSelectBlocksTies: equal scores go to the lower index. The keys are all equal, so that the scores of whole blocks
 // inside the visible part are too.
 func TestSelectBlocksTies(t *testing.T) {
-	c, p := sizes{1, 64, 2, 1, 4, 4}, ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
-	q, _, _ := c.tokens(1)
-	kc, vc := c.compressed(4, 4, 4)
-	clear(kc.floats)
+	c, p := newSizes(1, 64, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
+	q, _, _ := c.Tokens(1)
+	kc, vc := c.Compressed(4, 4, 4)
+	clear(kc.Floats)
 	for _, dt := range dtypes {
 		idx := chosen(t, c, p, dt, q, kc, vc)
-		require.Equal(t, []int32{0, 1, 2, 3, 14, 15}, idx.ints[63*6:])
-		require.Equal(t, []int32{0, 1, 2, 3, 6, 7}, idx.ints[31*6:32*6])
-		require.Equal(t, []int32{0, 1, 2, -1, -1, -1}, idx.ints[11*6:12*6])
+		require.Equal(t, []int32{0, 1, 2, 3, 14, 15}, idx.Ints[63*6:])
+		require.Equal(t, []int32{0, 1, 2, 3, 6, 7}, idx.Ints[31*6:32*6])
+		require.Equal(t, []int32{0, 1, 2, -1, -1, -1}, idx.Ints[11*6:12*6])
 	}
 }
 
 // TestSelectBlocksOnlyForced: with n = 3 there is no place for a score.
 func TestSelectBlocksOnlyForced(t *testing.T) {
-	c, p := sizes{1, 40, 2, 1, 4, 4}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 1}
-	q, _, _ := c.tokens(1)
-	kc, vc := c.compressed(4, 4, 2)
+	c, p := newSizes(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 1}
+	q, _, _ := c.Tokens(1)
+	kc, vc := c.Compressed(4, 4, 2)
 	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
-	require.Equal(t, []int32{0, 8, 9}, idx.ints[39*3:])
+	require.Equal(t, []int32{0, 8, 9}, idx.Ints[39*3:])
 }
 
 // TestHugeBlocks: blocks longer than the sequence are one block, and compression blocks longer than it nobody sees.
 func TestHugeBlocks(t *testing.T) {
-	c, p := sizes{1, 40, 2, 1, 4, 4}, ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
-	q, k, v := c.tokens(1)
-	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	c, p := newSizes(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
+	q, k, v := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
-	require.Equal(t, []int32{0, -1, -1}, idx.ints[39*3:])
+	require.Equal(t, []int32{0, -1, -1}, idx.Ints[39*3:])
 	o := outputs(t, ops.SelectedAttentionOp{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
 	dense := outputs(t, ops.SlidingWindowOp{Window: c.S}, tensor.Float64, q, k, v)
-	testutil.Within(t, "o", o[0].floats, dense[0].floats, 1e-14)
+	testutil.Within(t, "o", o[0].Floats, dense[0].Floats, 1e-14)
 	p.SelectBlock, p.BlockLen, p.Stride = 4, 1<<60, 4
-	require.Equal(t, []int32{0, 8, 9}, chosen(t, c, p, tensor.Float64, q, kc, vc).ints[39*3:])
+	require.Equal(t, []int32{0, 8, 9}, chosen(t, c, p, tensor.Float64, q, kc, vc).Ints[39*3:])
 }
 
 // TestSelectedMeanKeys: 752.5 keys a query at S = 2048, n = 16, l' = 64, whatever the scores are.
 func TestSelectedMeanKeys(t *testing.T) {
-	c, p := sizes{1, 2048, 2, 2, 4, 4}, nsaParams
-	q, _, _ := c.tokens(1)
-	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
+	c, p := newSizes(1, 2048, 2, 2, 4, 4), nsaParams
+	q, _, _ := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	for _, dt := range dtypes {
 		idx := chosen(t, c, p, dt, q, kc, vc)
-		require.Equal(t, 752.5, selectedPairs(c.S, c.Hkv, p.TopN, p.SelectBlock, idx.ints)/float64(c.S*c.Hkv))
+		require.Equal(t, 752.5, selectedPairs(c.S, c.Hkv, p.TopN, p.SelectBlock, idx.Ints)/float64(c.S*c.Hkv))
 	}
 }
 
@@ -125,37 +74,37 @@ func pipeline(p ops.Params) build {
 
 // TestSelectionInGraph: gradients pass by the choice, not through it, and are those of the branches with it frozen.
 func TestSelectionInGraph(t *testing.T) {
-	c, p := sizes{1, 60, 4, 2, 8, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
-	q, k, v := c.tokens(1)
-	kc, vc := c.compressed(4, p.BlockLen, p.Stride)
-	do := c.normal("do", 9, c.B, c.S, c.Hq, c.Dv)
-	list := branches(c, p)
-	cmp, cmpGrads := list[2].run(t, tensor.Float64, do)
-	sel, selGrads := list[3].run(t, tensor.Float64, do)
+	c, p := newSizes(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
+	q, k, v := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+	list := opcases.Branches(c, p)
+	cmp, cmpGrads := run(t, list[2], tensor.Float64, do)
+	sel, selGrads := run(t, list[3], tensor.Float64, do)
 	sum := func(x, y []float64) []float64 {
 		z := make([]float64, len(x))
 		cpu.Add(z, x, y)
 		return z
 	}
 	for vm := range vms {
-		res := evaluate(t, vm, tensor.Float64, pipeline(p), do.floats, q, k, v, kc, vc)
-		testutil.Within(t, "o", res.out, sum(cmp[0].floats, sel[0].floats), 1e-14)
-		testutil.Within(t, "dq", res.grads["q"], sum(cmpGrads[0].floats, selGrads[0].floats), 1e-14)
-		testutil.Within(t, "dk", res.grads["k"], selGrads[1].floats, 1e-14)
-		testutil.Within(t, "dv", res.grads["v"], selGrads[2].floats, 1e-14)
-		testutil.Within(t, "dkc", res.grads["kc"], cmpGrads[1].floats, 1e-14)
-		testutil.Within(t, "dvc", res.grads["vc"], cmpGrads[2].floats, 1e-14)
+		res := evaluate(t, vm, tensor.Float64, pipeline(p), do.Floats, q, k, v, kc, vc)
+		testutil.Within(t, "o", res.out, sum(cmp[0].Floats, sel[0].Floats), 1e-14)
+		testutil.Within(t, "dq", res.grads["q"], sum(cmpGrads[0].Floats, selGrads[0].Floats), 1e-14)
+		testutil.Within(t, "dk", res.grads["k"], selGrads[1].Floats, 1e-14)
+		testutil.Within(t, "dv", res.grads["v"], selGrads[2].Floats, 1e-14)
+		testutil.Within(t, "dkc", res.grads["kc"], cmpGrads[1].Floats, 1e-14)
+		testutil.Within(t, "dvc", res.grads["vc"], cmpGrads[2].Floats, 1e-14)
 	}
 }
 
 // TestSelectionAloneInGraph: a graph whose selected branch alone has a gradient, though its choice needs another branch.
 func TestSelectionAloneInGraph(t *testing.T) {
-	c, p := sizes{1, 30, 2, 1, 8, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
-	q, k, v := c.tokens(1)
-	kc, _ := c.compressed(4, p.BlockLen, p.Stride)
+	c, p := newSizes(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
+	q, k, v := c.Tokens(1)
+	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)
 	for vm := range vms {
 		g := G.NewGraph()
-		Q, K, V, KC := q.node(g, tensor.Float64), k.node(g, tensor.Float64), v.node(g, tensor.Float64), kc.node(g, tensor.Float64)
+		Q, K, V, KC := q.Node(g, tensor.Float64), k.Node(g, tensor.Float64), v.Node(g, tensor.Float64), kc.Node(g, tensor.Float64)
 		o := G.Must(ops.CompressedAttention(Q, KC, KC, p.BlockLen, p.Stride))
 		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(ops.LSE(o)), p))
 		sel := G.Must(ops.SelectedAttention(Q, K, V, idx, p.SelectBlock))

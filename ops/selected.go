@@ -13,7 +13,7 @@ import (
 // second branch of NSA (arXiv 2502.11089, section 3.3.2). Block j holds the tokens [j*selectBlock, (j+1)*selectBlock).
 // q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv], idx int32 [B,S,Hkv,n] as SelectBlocks returns it -> o [B,S,Hq,Dv]; LSE(o)
 // is [B,Hq,S]. q, k and v have gradients. It is an error if selectBlock is less than 1 or Hkv does not divide Hq, and an
-// error of the run if the blocks of a query do not ascend, are not followed by -1 alone or do not exist.
+// error of the run if the blocks of a query do not ascend, do not exist, or come after -1.
 func SelectedAttention(q, k, v, idx *gorgonia.Node, selectBlock int) (*gorgonia.Node, error) {
 	return Apply(SelectedAttentionOp{selectBlock}, q, k, v, idx)
 }
@@ -111,7 +111,17 @@ func (c choice) next(idx []int32, t int) (lo, hi int, rest []int32) {
 	return lo, min(hi, t+1), idx
 }
 
-// check returns an error that names the first block that is not as it must be.
+// run implements mask.
+func (c choice) run(b, g, t, from int) (lo, hi int) {
+	idx := c.of(b, g, t)
+	for len(idx) > 0 && idx[0] >= 0 && int(idx[0])*c.size < from {
+		idx = idx[1:]
+	}
+	lo, hi, _ = c.next(idx, t)
+	return lo, hi
+}
+
+// check returns an error that names the first invalid block.
 func (c choice) check() error {
 	all, blocks := cpu.Slice[int32](c.idx.Buf), int32(c.blocks())
 	for at := 0; at < len(all); at += c.n {
@@ -140,8 +150,8 @@ func (c choice) errorAt(at int, format string, args ...any) error {
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
 }
 
-// selectedForward is attention over chosen blocks: the heads of a group at one query are the rows of a tile, which holds
-// the scores of all its keys.
+// selectedForward is attention over chosen blocks: the heads of a group at one query are the rows of a tile, whose
+// scores of all keys are held at once.
 type selectedForward[T cpu.Float] struct {
 	choice
 	cuts             int // pieces of a group
@@ -150,15 +160,15 @@ type selectedForward[T cpu.Float] struct {
 	scores, max, sum cpu.Region[T]
 }
 
-// queriesAPiece is the number of adjoining queries in one piece of work.
-const queriesAPiece = 16
+// queriesPerPiece is the number of adjoining queries in one piece of work.
+const queriesPerPiece = 16
 
 // bindSelected adds the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	a := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand)
 	c := newChoice(a, block, in[3])
 	f := &selectedForward[T]{
-		choice: c, cuts: (a.s + queriesAPiece - 1) / queriesAPiece,
+		choice: c, cuts: (a.s + queriesPerPiece - 1) / queriesPerPiece,
 		q: in[0], v: in[2], o: out[0], lse: out[1],
 		keys:   pack[T](k, in[1]),
 		scores: cpu.Scratch[T](k, a.h*c.most()),
@@ -170,13 +180,13 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 }
 
 func (f *selectedForward[T]) queries(piece int, w *cpu.Worker) {
-	bg, first := piece/f.cuts, piece%f.cuts*queriesAPiece
+	bg, first := piece/f.cuts, piece%f.cuts*queriesPerPiece
 	b, g := bg/f.hkv, bg%f.hkv
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.most()
 	keys, v := f.keys.group(b, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
-	for t := first; t < min(f.s, first+queriesAPiece); t++ {
+	for t := first; t < min(f.s, first+queriesPerPiece); t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
 		o := cpu.Slice[T](f.o.Buf)[f.row(b, t, g, f.dv):][:f.h*f.dv]
 		state.start()

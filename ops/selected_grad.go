@@ -92,8 +92,8 @@ func (x choosers) of(b, g, j int) []int32 {
 	return queries[first:ends[j]]
 }
 
-// selectedBackward is the gradient of attention over chosen blocks. Each query owns its dq; each block owns its dk and dv
-// and finds its queries by the inverse of the choice.
+// selectedBackward is the gradient of attention over chosen blocks. A piece of work writes
+// the dq of adjoining queries, or the dk and dv of one block, whose queries the inverse of the choice lists.
 type selectedBackward[T cpu.Float] struct {
 	choice
 	rowTiles     rowTiles
@@ -105,8 +105,8 @@ type selectedBackward[T cpu.Float] struct {
 	choosers     choosers
 
 	// Of each worker: the scores and do·v of a query with all its keys, or of a tile of rows with a block; rows of q and
-	// do; the dk and dv of a block.
-	scores, dp, rowsQ, rowsDO, blockK, blockV cpu.Region[T]
+	// do; the dk and dv of a block; room for weigh.
+	scores, dp, rowsQ, rowsDO, blockK, blockV, clean cpu.Region[T]
 }
 
 // bindSelectedGrad adds the phases of the gradient of bindSelected: in is q, k, v, idx, o, lse, do, out is dq, dk, dv.
@@ -115,11 +115,10 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	c, r := newChoice(a, block, in[3]), a.rowTiles()
 	scores := max(a.h*c.most(), r.rows()*c.size)
 	f := &selectedBackward[T]{
-		choice: c, rowTiles: r, cuts: (a.s + queriesAPiece - 1) / queriesAPiece,
+		choice: c, rowTiles: r, cuts: (a.s + queriesPerPiece - 1) / queriesPerPiece,
 		q: in[0], k: in[1], do: in[6], dq: out[0], dk: out[1], dval: out[2],
 		keys:     pack[T](k, in[1]),
 		vals:     pack[T](k, in[2]),
-		stats:    bindRowStats[T](k, a, in[4], in[5], in[6]),
 		choosers: bindChoosers(k, c),
 		scores:   cpu.Scratch[T](k, scores),
 		dp:       cpu.Scratch[T](k, scores),
@@ -127,7 +126,10 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 		rowsDO:   cpu.Scratch[T](k, r.rows()*a.dv),
 		blockK:   cpu.Scratch[T](k, c.size*a.d),
 		blockV:   cpu.Scratch[T](k, c.size*a.dv),
+		clean:    cpu.Scratch[T](k, r.rows()*max(a.d, a.dv)),
 	}
+	f.stats = bindRowStats(k, a, c, in[0], f.keys, in[5])
+	f.stats.bindDelta(k, in[4], in[6])
 	k.Check = c.check
 	k.Phase(a.b*a.hkv*f.cuts, f.queries)
 	k.Phase(a.b*a.hkv*c.blocks(), f.block)
@@ -135,12 +137,12 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 
 // queries computes the dq of adjoining queries.
 func (f *selectedBackward[T]) queries(piece int, w *cpu.Worker) {
-	bg, first := piece/f.cuts, piece%f.cuts*queriesAPiece
+	bg, first := piece/f.cuts, piece%f.cuts*queriesPerPiece
 	b, g := bg/f.hkv, bg%f.hkv
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.most(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.group(b, g), f.vals.group(b, g), cpu.Slice[T](f.k.Buf)
-	lse, delta := f.stats.rows(b, g)
-	for t := first; t < min(f.s, first+queriesAPiece); t++ {
+	stats := f.stats.rows(b, g)
+	for t := first; t < min(f.s, first+queriesPerPiece); t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
 		do := cpu.Slice[T](f.do.Buf)[f.row(b, t, g, f.dv):]
 		dq := cpu.Slice[T](f.dq.Buf)[f.row(b, t, g, f.d):][:f.h*f.d]
@@ -152,7 +154,7 @@ func (f *selectedBackward[T]) queries(piece int, w *cpu.Worker) {
 			n += hi - lo
 		}
 		for j := range f.h {
-			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, lse[t*f.h+j], delta[t*f.h+j], scale)
+			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, stats[(t*f.h+j)*rowNumbers:], scale)
 		}
 		n = 0
 		for lo, hi, rest := f.next(f.of(b, g, t), t); lo < hi; lo, hi, rest = f.next(rest, t) {
@@ -169,30 +171,31 @@ func (f *selectedBackward[T]) block(piece int, w *cpu.Worker) {
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
 	lo, hi := j*f.size, min(f.s, (j+1)*f.size)
 	n := hi - lo
-	q, do, s, dp := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w)
+	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
 	dk, dv := f.blockK.Local(w)[:n*f.d], f.blockV.Local(w)[:n*f.dv]
 	keys, vals, scale := f.keys.group(b, g), f.vals.group(b, g), softmaxScale[T](f.d)
-	lse, delta := f.stats.rows(b, g)
+	stats := f.stats.rows(b, g)
 
 	clear(dk)
 	clear(dv)
 	for all := f.choosers.of(b, g, j); len(all) > 0; {
 		tokens := all[:min(len(all), f.rowTiles.tokens)]
 		all = all[len(tokens):]
-		rows := len(tokens) * f.h
+		rows, rowsFinite := len(tokens)*f.h, true
 		for i, t := range tokens {
 			copy(q[i*f.h*f.d:][:f.h*f.d], cpu.Slice[T](f.q.Buf)[f.row(b, int(t), g, f.d):])
 			copy(do[i*f.h*f.dv:][:f.h*f.dv], cpu.Slice[T](f.do.Buf)[f.row(b, int(t), g, f.dv):])
+			rowsFinite = rowsFinite && f.stats.finite(stats, int(t)*f.h, int(t+1)*f.h)
 		}
 		dots(rows, q, keys, f.d, lo, hi, s, n)
 		dots(rows, do, vals, f.dv, lo, hi, dp, n)
 		for r := range rows {
 			t := int(tokens[r/f.h])
-			at := t*f.h + r%f.h
-			softmaxGrad(s[r*n:][:n], dp[r*n:][:n], 0, min(n, t+1-lo), lse[at], delta[at], scale)
+			softmaxGrad(s[r*n:][:n], dp[r*n:][:n], 0, min(n, t+1-lo), stats[(t*f.h+r%f.h)*rowNumbers:], scale)
 		}
-		cpu.Tile(n, f.dv, rows, s, 1, n, do, f.dv, dv, f.dv, true)
-		cpu.Tile(n, f.d, rows, dp, 1, n, q, f.d, dk, f.d, true)
+		seen := func(i, r int) bool { return lo+i <= int(tokens[r/f.h]) }
+		weigh(n, f.dv, rows, s, 1, n, do, f.dv, dv, rowsFinite, clean, seen)
+		weigh(n, f.d, rows, dp, 1, n, q, f.d, dk, rowsFinite, clean, seen)
 	}
 	scatterKeys(f.dims, cpu.Slice[T](f.dk.Buf), dk, b, g, lo, hi, f.d)
 	scatterKeys(f.dims, cpu.Slice[T](f.dval.Buf), dv, b, g, lo, hi, f.dv)

@@ -40,7 +40,7 @@ func (SoftmaxOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
 	cols := x.last()
-	n, size := x.Elements(), rowsAPiece(cols)*cols
+	n, size := x.Elements(), rowsPerPiece(cols)*cols
 	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, n)
 		for ; lo < hi; lo += cols {
@@ -58,8 +58,8 @@ func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
 // expRun is the number of exponentials that are summed in the type of the row; the sums of runs are added in float64.
 const expRun = 1024
 
-// expSum sets dst[i] = exp(x[i]-shift) and returns the sum, as exact for a large vocabulary as for a small one. A dst that is
-// shorter than x, but not than expRun, is used for one run after the other.
+// expSum sets dst[i] = exp(x[i]-shift) and returns the sum, as exact for a long x as for a short one. A dst that is shorter
+// than x has at least expRun elements and is overwritten by each run.
 func expSum[T cpu.Float](dst, x []T, shift T) float64 {
 	sum := 0.0
 	for i := 0; i < len(x); i += expRun {
@@ -109,7 +109,7 @@ func (SoftmaxGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindSoftmaxGrad[T cpu.Float](k *cpu.Kernel, y, dy, dx Arg) {
 	cols := y.last()
-	n, size := y.Elements(), rowsAPiece(cols)*cols
+	n, size := y.Elements(), rowsPerPiece(cols)*cols
 	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, size, n)
 		for ; lo < hi; lo += cols {

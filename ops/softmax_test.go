@@ -22,11 +22,11 @@ func TestSoftmaxExtremes(t *testing.T) {
 			{[]float64{-inf, 3, -inf}, []float64{0, 1, 0}, []float64{0, 0, 0}},
 			{[]float64{-inf, -inf, -inf}, []float64{0, 0, 0}, []float64{0, 0, 0}},
 		} {
-			x := array{name: "x", shape: []int{1, 3}, floats: c.x}
+			x := array{Name: "x", Shape: []int{1, 3}, Floats: c.x}
 			y := outputs(t, ops.SoftmaxOp{}, dt, x)[0]
-			testutil.Within(t, fmt.Sprint("softmax of ", c.x), y.floats, c.y, tolerance(dt))
-			dx := outputs(t, ops.SoftmaxGradOp{}, dt, y, array{name: "dy", shape: []int{1, 3}, floats: []float64{1, 2, 3}})[0]
-			testutil.Within(t, fmt.Sprint("gradient at ", c.x), dx.floats, c.dx, tolerance(dt))
+			testutil.Within(t, fmt.Sprint("softmax of ", c.x), y.Floats, c.y, tolerance(dt))
+			dx := outputs(t, ops.SoftmaxGradOp{}, dt, y, array{Name: "dy", Shape: []int{1, 3}, Floats: []float64{1, 2, 3}})[0]
+			testutil.Within(t, fmt.Sprint("gradient at ", c.x), dx.Floats, c.dx, tolerance(dt))
 		}
 	}
 }
@@ -35,29 +35,33 @@ func TestSoftmaxExtremes(t *testing.T) {
 // rows that are ignored count neither in the sum nor in the mean.
 func TestCrossEntropyExtremes(t *testing.T) {
 	logits := func(far float64) array {
-		return array{name: "logits", shape: []int{1, 4, 3}, floats: []float64{
+		return array{Name: "logits", Shape: []int{1, 4, 3}, Floats: []float64{
 			far, far, -far, // target 0: ln 2
 			0, 0, 0, // ignored
 			-far, 0, -far, // target 2: the whole distance
 			1, 1, 1, // target 1: ln 3
 		}}
 	}
-	targets := array{name: "targets", shape: []int{1, 4}, ints: []int32{0, -1, 2, 1}}
-	for dt, far := range map[tensor.Dtype]float64{tensor.Float32: 100, tensor.Float64: 1000} { // where exp overflows
+	targets := array{Name: "targets", Shape: []int{1, 4}, Ints: []int32{0, -1, 2, 1}}
+	for _, c := range []struct {
+		dt  tensor.Dtype
+		far float64
+	}{{tensor.Float32, 100}, {tensor.Float64, 1000}, {tensor.Float32, 1e9}, {tensor.Float64, 1e18}} { // where exp overflows
+		dt, far := c.dt, c.far
 		x := logits(far)
 		out := outputs(t, ops.CrossEntropyOp{}, dt, x, targets)
-		testutil.Within(t, "loss", out[0].floats, []float64{(math.Ln2 + far + math.Log(3)) / 3}, tolerance(dt))
-		testutil.Within(t, "lse", out[1].floats, []float64{far + math.Ln2, math.Log(3), 0, 1 + math.Log(3)}, tolerance(dt))
-		d := outputs(t, ops.CrossEntropyGradOp{}, dt, x, targets, out[1], array{name: "dloss", floats: []float64{9}})[0]
-		testutil.Within(t, "gradient", d.floats, []float64{-1.5, 1.5, 0, 0, 0, 0, 0, 3, -3, 1, -2, 1}, tolerance(dt))
+		testutil.Within(t, "loss", out[0].Floats, []float64{(math.Ln2 + far + math.Log(3)) / 3}, tolerance(dt))
+		testutil.Within(t, "lse", out[1].Floats, []float64{far + math.Ln2, math.Log(3), 0, 1 + math.Log(3)}, tolerance(dt))
+		d := outputs(t, ops.CrossEntropyGradOp{}, dt, x, targets, out[1], array{Name: "dloss", Floats: []float64{9}})[0]
+		testutil.Within(t, "gradient", d.Floats, []float64{-1.5, 1.5, 0, 0, 0, 0, 0, 3, -3, 1, -2, 1}, tolerance(dt))
 	}
 
 	// All ignored: no loss and no gradient.
-	targets.ints = []int32{-1, -1, -1, -1}
+	targets.Ints = []int32{-1, -1, -1, -1}
 	for _, dt := range dtypes {
 		out := outputs(t, ops.CrossEntropyOp{}, dt, logits(1), targets)
-		require.Equal(t, []float64{0}, out[0].floats)
-		d := outputs(t, ops.CrossEntropyGradOp{}, dt, logits(1), targets, out[1], array{name: "dloss", floats: []float64{9}})[0]
-		require.Equal(t, make([]float64, 12), d.floats)
+		require.Equal(t, []float64{0}, out[0].Floats)
+		d := outputs(t, ops.CrossEntropyGradOp{}, dt, logits(1), targets, out[1], array{Name: "dloss", Floats: []float64{9}})[0]
+		require.Equal(t, make([]float64, 12), d.Floats)
 	}
 }

@@ -37,9 +37,9 @@ type Arg struct {
 	*cpu.Buf
 }
 
-// Spec is an op without Gorgonia's plumbing: parameters, shape rule and CPU kernel. Its implementations are small
-// structs of numbers and strings, so that they can be compared, printed and hashed, and so that a backend can choose a
-// kernel of its own by their type and fields.
+// Spec is an op without Gorgonia's interfaces: parameters, shape rule and CPU kernel. Specs are small structs of numbers and
+// strings: they are compared, printed and hashed, and a backend chooses its kernel by their type and fields. A Spec may also
+// be Differentiable, Separable or Checked.
 type Spec interface {
 	// Name is the op's name in errors and plans, such as "sliding window".
 	Name() string
@@ -59,20 +59,20 @@ type Differentiable interface {
 	Grad(inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 
-// Separable is a Differentiable whose gradients are ops of their own, so that those which nobody wants need not be there.
+// Separable is a Differentiable whose gradients are separate ops, so that unwanted ones need not be computed.
 type Separable interface {
 	Differentiable
-	// GradOf is Grad for the inputs that are wanted; the other nodes are nil.
+	// GradOf returns the gradient nodes of the wanted inputs; the others are nil.
 	GradOf(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 
-// Checked is a Spec whose CPU kernel looks at the numbers of an int32 input before it runs, such as token numbers. The
-// kernels of a device cannot report a wrong one: there a machine lets Check look at what comes from the host.
+// Checked is a Spec that checks the numbers of an int32 input, such as tokens. Its CPU kernel does so before it runs. The
+// kernels of a device cannot report a wrong number, so a machine calls Check for inputs that come from the host.
 type Checked interface {
 	Spec
 	// CheckedInput returns the index of the input.
 	CheckedInput() int
-	// Check returns the error of the input's numbers in b, for inputs that Infer has accepted.
+	// Check returns an error that names the first wrong number of the input, whose memory is b. Infer has accepted in.
 	Check(in []Operand, b *cpu.Buf) error
 }
 
@@ -100,8 +100,8 @@ func InputsOf(op gorgonia.Op) []Operand {
 	return nil
 }
 
-// OutputIndex says whether op hands out a further output of the op behind its only input, and which: an index into
-// OutputsOf that op, at least 1.
+// OutputIndex reports whether op, made by Output, returns a further output of the op behind its only input, and the index of
+// that output in OutputsOf: at least 1.
 func OutputIndex(op gorgonia.Op) (index int, ok bool) {
 	if a, ok := op.(*outputOp); ok {
 		return a.index, true

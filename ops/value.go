@@ -20,6 +20,8 @@ func NewValue(o Operand) gorgonia.Value {
 		return gorgonia.NewF32(0)
 	case tensor.Int32:
 		return gorgonia.NewI32(0)
+	case tensor.Int:
+		return gorgonia.NewI(0)
 	}
 	return gorgonia.NewF64(0)
 }
@@ -47,6 +49,8 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 			cpu.Hold(b, v.Float64s())
 		case tensor.Int32:
 			cpu.Hold(b, v.Int32s())
+		case tensor.Int:
+			cpu.Hold(b, v.Ints())
 		default:
 			return fmt.Errorf("type %v is not supported", want.Dtype)
 		}
@@ -61,6 +65,8 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 		return holdScalar(b, (*float64)(v), tensor.Float64, want)
 	case *gorgonia.I32:
 		return holdScalar(b, (*int32)(v), tensor.Int32, want)
+	case *gorgonia.I:
+		return holdScalar(b, (*int)(v), tensor.Int, want)
 	case nil:
 		return fmt.Errorf("no value, want %v", want)
 	}
@@ -124,6 +130,8 @@ func materialize(d *tensor.Dense, strides []int) *tensor.Dense {
 		gather(out.Float64s(), d.Float64s(), d.Shape(), strides)
 	case tensor.Int32:
 		gather(out.Int32s(), d.Int32s(), d.Shape(), strides)
+	case tensor.Int:
+		gather(out.Ints(), d.Ints(), d.Shape(), strides)
 	}
 	return out
 }

@@ -9,10 +9,37 @@ type GemmShape struct {
 	TransA, TransB bool
 }
 
-// Gemm adds to k the phases of C = op(A)·op(B) + bias. bias, of N elements, is added to each row; nil is none. The sum
-// over K of one element of C is cut only by K, so the bits do not depend on the number of workers. A zero M or N does
-// nothing; a zero K gives the bias alone. C must not overlap an operand.
+// Gemm adds to k the phase of C = op(A)·op(B) + bias. bias, of N elements, is added to each row; nil is none. A zero M or N
+// does nothing; a zero K gives the bias alone. C must not overlap an operand.
 func Gemm[T Float](k *Kernel, s GemmShape, a, b, bias, c *Buf) { gemm[T](active, k, s, a, b, bias, c) }
+
+func gemm[T Float](l level, k *Kernel, s GemmShape, a, b, bias, c *Buf) {
+	p := Product{M: s.M, N: s.N, TransA: s.TransA, TransB: s.TransB, Terms: []Term{{s.K, a, b}}, Bias: bias, C: c}
+	multiply[T](l, k, []Product{p})
+}
+
+// Product describes C = op(A)·op(B) + bias as Gemm computes it, where op(A)·op(B) may be the sum of several terms of one
+// M and N, which are added in their order.
+type Product struct {
+	M, N           int
+	TransA, TransB bool
+	Terms          []Term // at least one
+	Bias, C        *Buf
+	Residual       *Buf // if not nil: is added to C at the end, of C's shape
+	SiLU           *Buf // if not nil: is set to silu(C), of C's shape
+}
+
+// Term is one summand of a Product.
+type Term struct {
+	K    int
+	A, B *Buf
+}
+
+// Products adds to k one phase that computes all the products. The workers share the pieces of all of them, so that narrow
+// products leave no worker idle and need not be cut into small pieces. The sum over K of one element of C is cut only by K,
+// so the bits depend neither on the number of workers nor on the other products. No output may overlap an operand or
+// another output.
+func Products[T Float](k *Kernel, products ...Product) { multiply[T](active, k, products) }
 
 // The pieces of a product are blocks of C. Each packs its own columns of B, one cut of K at a time, into scratch that
 // stays in the second-level cache, and multiplies all its rows by it: there is nothing to wait for, and packing B again
@@ -21,78 +48,125 @@ func Gemm[T Float](k *Kernel, s GemmShape, a, b, bias, c *Buf) { gemm[T](active,
 // panelBytes is the width of a packed panel of B: the columns of one register tile of AVX-512.
 const panelBytes = 256
 
-// gemmPlan says how a product is cut: pieces of rows x cols elements, sums of depth products.
-type gemmPlan struct{ rows, cols, depth int }
+// block is one piece: the m x n elements of a product's C from row i and column j.
+type block struct {
+	*Product
+	i, j, m, n int
+}
 
-// planGemm cuts large products for the caches and small ones so that a dozen pieces or more share them.
-func planGemm(s GemmShape, panel int) gemmPlan {
-	const pieces, depth, rowTile = 12, 512, 12
+// cutProducts cuts large products for the caches and small ones so that a dozen pieces or more share them. Blocks of the
+// same rows follow each other, for products that share A.
+func cutProducts(products []Product, panel int) (blocks []block) {
+	const pieces, rowTile = 12, 12
 	rows, cols := 512, 4*panel
-	if s.TransA {
-		rows = 256 // the packed A takes its part of the cache
+	for _, p := range products {
+		if p.TransA {
+			rows = 256 // the packed A takes its part of the cache
+		}
 	}
-	for cut(s.M, rows)*cut(s.N, cols) < pieces && (rows > 96 || cols > panel) {
+	count := func() (n int) {
+		for _, p := range products {
+			n += cut(p.M, rows) * cut(p.N, cols)
+		}
+		return n
+	}
+	for count() < pieces && (rows > 96 || cols > panel) {
 		if rows > 96 && rows >= cols {
 			rows /= 2
 		} else {
 			cols /= 2
 		}
 	}
-	p := gemmPlan{depth: 1}
-	p.rows = roundUp(cut(s.M, cut(s.M, rows)), rowTile)
-	p.cols = roundUp(cut(s.N, cut(s.N, cols)), panel)
-	if s.K > 0 {
-		p.depth = roundUp(cut(s.K, cut(s.K, depth)), 16)
+	for down, found := 0, true; found; down++ {
+		found = false
+		for q := range products {
+			p := &products[q]
+			if p.M <= 0 || p.N <= 0 {
+				continue
+			}
+			m, n := roundUp(cut(p.M, cut(p.M, rows)), rowTile), roundUp(cut(p.N, cut(p.N, cols)), panel)
+			i := down * m
+			for j := 0; i < p.M && j < p.N; j += n {
+				blocks, found = append(blocks, block{p, i, j, min(m, p.M-i), min(n, p.N-j)}), true
+			}
+		}
 	}
-	return p
+	return blocks
 }
 
 // cut returns the number of parts of at most size that n is cut into.
 func cut(n, size int) int { return (n + size - 1) / size }
 
-func gemm[T Float](l level, k *Kernel, s GemmShape, a, b, bias, c *Buf) {
-	if s.M <= 0 || s.N <= 0 {
-		return
+// depth returns how many products are summed before the next columns and rows are packed.
+func (t Term) depth() int {
+	const most = 512
+	if t.K <= 0 {
+		return 1
 	}
+	return roundUp(cut(t.K, cut(t.K, most)), 16)
+}
+
+func multiply[T Float](l level, k *Kernel, products []Product) {
 	var z T
 	panel := panelBytes / int(unsafe.Sizeof(z))
-	plan := planGemm(s, panel)
-	packed := Scratch[T](k, plan.depth*plan.cols)
-	var packedA Region[T]
-	if s.TransA {
-		packedA = Scratch[T](k, padded(plan.depth)*plan.rows)
-	}
-	across := cut(s.N, plan.cols)
-	down := cut(s.M, plan.rows)
-	k.Phase(across*down, func(piece int, w *Worker) {
-		i, j := piece/across*plan.rows, piece%across*plan.cols
-		m, n := min(plan.rows, s.M-i), min(plan.cols, s.N-j)
-		A, B, C := Slice[T](a), Slice[T](b), Slice[T](c)[i*s.N+j:]
-		pb, pa := packed.Local(w), packedA.Local(w)
-		var sum []T // what the next cut of K is added to
-		stride := 0
-		if bias != nil {
-			sum = Slice[T](bias)[j : j+n]
-		}
-		for p := 0; p == 0 || p < s.K; p += plan.depth {
-			depth := min(plan.depth, s.K-p)
-			packB(l, pb, B, s, p, j, depth, n, panel)
-			x, ars := pa, padded(plan.depth)
-			if s.TransA {
-				transpose(l, depth, m, x, ars, A[min(len(A), p*s.M+i):], s.M)
-			} else {
-				x, ars = A[min(len(A), i*s.K+p):], s.K
+	blocks := cutProducts(products, panel)
+	sizeA, sizeB := 0, 0
+	for _, b := range blocks {
+		for _, t := range b.Terms {
+			sizeB = max(sizeB, t.depth()*roundUp(b.n, panel))
+			if b.TransA {
+				sizeA = max(sizeA, padded(t.depth())*b.m)
 			}
-			for q := 0; q < n; q += panel {
+		}
+	}
+	packedA, packedB := Scratch[T](k, sizeA), Scratch[T](k, sizeB)
+	k.Phase(len(blocks), func(piece int, w *Worker) {
+		multiplyBlock(l, blocks[piece], panel, packedA.Local(w), packedB.Local(w))
+	})
+}
+
+// multiplyBlock computes one piece, with scratch for the packed parts of A and B.
+func multiplyBlock[T Float](l level, b block, panel int, packedA, packedB []T) {
+	C := Slice[T](b.C)[b.i*b.N+b.j:]
+	var sum []T // what the next cut of K is added to
+	stride := 0
+	if b.Bias != nil {
+		sum = Slice[T](b.Bias)[b.j : b.j+b.n]
+	}
+	for _, t := range b.Terms {
+		s := GemmShape{b.M, b.N, t.K, b.TransA, b.TransB}
+		A, B, most := Slice[T](t.A), Slice[T](t.B), t.depth()
+		for p := 0; p == 0 || p < t.K; p += most {
+			depth := min(most, t.K-p)
+			packB(l, packedB, B, s, p, b.j, depth, b.n, panel)
+			x, ars := packedA, padded(most)
+			if b.TransA {
+				transpose(l, depth, b.m, x, ars, A[min(len(A), p*b.M+b.i):], b.M)
+			} else {
+				x, ars = A[min(len(A), b.i*t.K+p):], t.K
+			}
+			for q := 0; q < b.n; q += panel {
 				sq := sum
 				if sum != nil {
 					sq = sum[q:]
 				}
-				tile(l, m, min(panel, n-q), depth, x, ars, 1, pb[q*depth:], panel, C[q:], s.N, sq, stride)
+				tile(l, b.m, min(panel, b.n-q), depth, x, ars, 1, packedB[q*depth:], panel, C[q:], b.N, sq, stride)
 			}
-			sum, stride = C, s.N
+			sum, stride = C, b.N
 		}
-	})
+	}
+	if b.Residual != nil {
+		r := Slice[T](b.Residual)[b.i*b.N+b.j:]
+		for at := 0; at < b.m*b.N; at += b.N {
+			addAt(l, C[at:at+b.n], C[at:at+b.n], r[at:at+b.n])
+		}
+	}
+	if b.SiLU != nil {
+		y := Slice[T](b.SiLU)[b.i*b.N+b.j:]
+		for at := 0; at < b.m*b.N; at += b.N {
+			siluAt(l, y[at:at+b.n], C[at:at+b.n])
+		}
+	}
 }
 
 // packB copies depth rows from p and n columns from j of op(B) to dst, in panels: [n/panel][depth][panel].

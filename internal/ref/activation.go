@@ -36,7 +36,7 @@ func SiLUGrad(x, dy *Tensor) *Tensor {
 // Softmax returns the softmax over the last axis.
 func Softmax(x *Tensor) *Tensor {
 	y := x.Clone()
-	rows(y, y, func(row, _ []float64) { softmax(row) })
+	rows(y, y, func(row, _ []float64) { softmax(row, 1) })
 	return y
 }
 
@@ -52,6 +52,15 @@ func SoftmaxGrad(y, dy *Tensor) *Tensor {
 	return dx
 }
 
+// LogSumExp returns the log of the sum of the exponentials of each row: x [...,V] -> [...].
+func LogSumExp(x *Tensor) *Tensor {
+	y, lse := x.Clone(), New(x.Shape[:len(x.Shape)-1]...)
+	for i := range lse.Data {
+		lse.Data[i] = softmax(y.Data[i*x.Last():(i+1)*x.Last()], 1)
+	}
+	return lse
+}
+
 // CrossEntropy returns the mean of -log softmax(logits)[target] in nats over the targets that are not negative;
 // negative ones (-1) are ignored. 0 when all are. logits [...,V] has one row for each target.
 func CrossEntropy(logits *Tensor, targets []int32) float64 {
@@ -62,7 +71,7 @@ func CrossEntropy(logits *Tensor, targets []int32) float64 {
 			continue
 		}
 		row := append([]float64(nil), logits.Data[i*V:(i+1)*V]...)
-		sum += softmax(row) - logits.Data[i*V+int(y)]
+		sum += softmax(row, 1) - logits.Data[i*V+int(y)]
 		n++
 	}
 	return sum / float64(max(1, n))
@@ -84,7 +93,7 @@ func CrossEntropyGrad(logits *Tensor, targets []int32) *Tensor {
 			continue
 		}
 		row := append([]float64(nil), logits.Data[i*V:(i+1)*V]...)
-		softmax(row)
+		softmax(row, 1)
 		row[y]--
 		axpy(1/float64(n), row, d.Data[i*V:(i+1)*V])
 	}

@@ -10,7 +10,7 @@ func Attention(q, k, v *Tensor, mask Mask) (o, lse *Tensor) {
 	o, lse = New(B, S, Hq, v.Shape[3]), New(B, Hq, S)
 	eachRow(q, k, mask, func(b, t, head, g int, keys []int) {
 		p := logits(q, k, b, t, head, g, keys)
-		lse.Row(b, head)[t] = softmax(p)
+		lse.Row(b, head)[t] = softmax(p, softmaxScale(q))
 		out := o.Row(b, t, head)
 		for i, s := range keys {
 			axpy(p[i], v.Row(b, s, g), out)
@@ -19,22 +19,22 @@ func Attention(q, k, v *Tensor, mask Mask) (o, lse *Tensor) {
 	return o, lse
 }
 
-// AttentionGrad returns the gradients of Attention by q, k and v from do [B,S,Hq,Dv], given its results o and lse. With
-// p the softmax, dp = do·v and delta = do·o, the gradient of a scaled logit is p (dp - delta). A row that sees nothing
+// AttentionGrad returns the gradients of Attention by q, k and v from do [B,S,Hq,Dv], given its result o. With p the
+// softmax, dp = do·v and delta = do·o, the gradient of a scaled logit is p (dp - delta). A row that sees nothing
 // contributes nothing. No gradient flows in through lse.
-func AttentionGrad(q, k, v, o, lse, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
+func AttentionGrad(q, k, v, o, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
 	dq, dk, dv = like(q), like(k), like(v)
-	scale := 1 / math.Sqrt(float64(q.Shape[3]))
+	scale := softmaxScale(q)
 	eachRow(q, k, mask, func(b, t, head, g int, keys []int) {
 		p := logits(q, k, b, t, head, g, keys)
+		softmax(p, scale) // not exp(logit - lse): a large lse has no room for the log of the sum
 		dout, row, drow := do.Row(b, t, head), q.Row(b, t, head), dq.Row(b, t, head)
-		delta, l := dot(dout, o.Row(b, t, head)), lse.At(b, head, t)
+		delta := dot(dout, o.Row(b, t, head))
 		for i, s := range keys {
-			p := math.Exp(p[i] - l)
-			ds := p * (dot(dout, v.Row(b, s, g)) - delta) * scale
+			ds := p[i] * (dot(dout, v.Row(b, s, g)) - delta) * scale
 			axpy(ds, k.Row(b, s, g), drow)
 			axpy(ds, row, dk.Row(b, s, g))
-			axpy(p, dout, dv.Row(b, s, g))
+			axpy(p[i], dout, dv.Row(b, s, g))
 		}
 	})
 	return dq, dk, dv
@@ -63,12 +63,15 @@ func eachRow(q, k *Tensor, mask Mask, f func(b, t, head, g int, keys []int)) {
 	}
 }
 
-// logits returns q·k / sqrt(D) of one query head for the given keys.
+// logits returns q·k, not yet scaled, of one query head for the given keys.
 func logits(q, k *Tensor, b, t, head, g int, keys []int) []float64 {
-	row, root := q.Row(b, t, head), math.Sqrt(float64(q.Shape[3]))
+	row := q.Row(b, t, head)
 	x := make([]float64, len(keys))
 	for i, s := range keys {
-		x[i] = dot(row, k.Row(b, s, g)) / root
+		x[i] = dot(row, k.Row(b, s, g))
 	}
 	return x
 }
+
+// softmaxScale returns 1/sqrt(D), which the logits of q [B,S,Hq,D] are multiplied with.
+func softmaxScale(q *Tensor) float64 { return 1 / math.Sqrt(float64(q.Shape[3])) }

@@ -91,7 +91,7 @@ func TestEmptyRows(t *testing.T) {
 	kc, vc := ref.CompressMean(k, l, d), ref.CompressMean(v, l, d)
 	mask := ref.CompressedMask(l, d)
 	o, lse := ref.Attention(q, kc, vc, mask)
-	dq, _, _ := ref.AttentionGrad(q, kc, vc, o, lse, random(4, B, S, Hq, Dv), mask)
+	dq, _, _ := ref.AttentionGrad(q, kc, vc, o, random(4, B, S, Hq, Dv), mask)
 	for b := range B {
 		for tok := range S {
 			for h := range Hq {
@@ -104,10 +104,10 @@ func TestEmptyRows(t *testing.T) {
 	}
 	// No key at all: T = 0.
 	none := ref.New(B, 0, Hkv, D)
-	o, lse = ref.Attention(q, none, ref.New(B, 0, Hkv, Dv), mask)
+	o, _ = ref.Attention(q, none, ref.New(B, 0, Hkv, Dv), mask)
 	require.Equal(t, []int{B, S, Hq, Dv}, o.Shape)
 	require.Equal(t, make([]float64, len(o.Data)), o.Data)
-	dq, dk, dv := ref.AttentionGrad(q, none, ref.New(B, 0, Hkv, Dv), o, lse, o, mask)
+	dq, dk, dv := ref.AttentionGrad(q, none, ref.New(B, 0, Hkv, Dv), o, o, mask)
 	require.Equal(t, make([]float64, len(q.Data)), dq.Data)
 	require.Empty(t, dk.Data)
 	require.Empty(t, dv.Data)
@@ -133,7 +133,7 @@ func TestFullCoverageIsDense(t *testing.T) {
 		in.Gates.Data[i] = 1
 	}
 	d := ref.NSAGrad(in, p, ref.NSA(in, p), r)
-	dq, dk, dv := ref.AttentionGrad(in.Q, in.KCmp, in.VCmp, o, lse, r, ref.CausalMask())
+	dq, dk, dv := ref.AttentionGrad(in.Q, in.KCmp, in.VCmp, o, r, ref.CausalMask())
 	for _, k := range []*ref.Tensor{d.KCmp, d.KSel, d.KWin} {
 		require.Equal(t, dk, k)
 	}

@@ -55,13 +55,13 @@ func NSAGrad(in Inputs, p Params, out Outputs, do *Tensor) Inputs {
 	var branch []*Tensor
 	g.Gates, branch = GatedSumGrad(in.Gates, do, out.OCmp, out.OSel, out.OWin)
 
-	dqc, dkc, dvc := AttentionGrad(in.Q, out.KC, out.VC, out.OCmp, out.LSECmp, branch[0], CompressedMask(p.BlockLen, p.Stride))
+	dqc, dkc, dvc := AttentionGrad(in.Q, out.KC, out.VC, out.OCmp, branch[0], CompressedMask(p.BlockLen, p.Stride))
 	g.KCmp, g.PhiK = compressGrad(in.KCmp, in.PhiK, p, dkc)
 	g.VCmp, g.PhiV = compressGrad(in.VCmp, in.PhiV, p, dvc)
 
 	var dqs, dqw *Tensor
-	dqs, g.KSel, g.VSel = AttentionGrad(in.Q, in.KSel, in.VSel, out.OSel, out.LSESel, branch[1], selectedMask(in, out.Idx, p))
-	dqw, g.KWin, g.VWin = AttentionGrad(in.Q, in.KWin, in.VWin, out.OWin, out.LSEWin, branch[2], WindowMask(p.Window))
+	dqs, g.KSel, g.VSel = AttentionGrad(in.Q, in.KSel, in.VSel, out.OSel, branch[1], selectedMask(in, out.Idx, p))
+	dqw, g.KWin, g.VWin = AttentionGrad(in.Q, in.KWin, in.VWin, out.OWin, branch[2], WindowMask(p.Window))
 	g.Q = Add(dqc, dqs, dqw)
 	return g
 }

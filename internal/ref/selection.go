@@ -44,7 +44,7 @@ func SelectBlocks(q, kc *Tensor, l, d, lp, n int) (idx []int32, score *Tensor) {
 	score = New(B, S, Hkv, fold.Shape[1])
 	eachRow(q, kc, CompressedMask(l, d), func(b, t, head, g int, keys []int) {
 		p := logits(q, kc, b, t, head, g, keys)
-		softmax(p)
+		softmax(p, softmaxScale(q))
 		for i, s := range keys {
 			axpy(p[i], fold.Row(s), score.Row(b, t, g))
 		}

@@ -108,9 +108,10 @@ func maxOf(x []float64) float64 {
 	return m
 }
 
-// softmax replaces x by its softmax and returns log(sum(exp(x))). Without any element above -Inf the
-// softmax is 0 and the logarithm -Inf.
-func softmax(x []float64) (lse float64) {
+// softmax replaces x by the softmax of scale*x and returns log(sum(exp(scale*x))), for a positive scale. Without any
+// element above -Inf the softmax is 0 and the logarithm -Inf. The largest element is subtracted before the scaling, which
+// rounds.
+func softmax(x []float64, scale float64) (lse float64) {
 	m := maxOf(x)
 	if math.IsInf(m, -1) {
 		clear(x)
@@ -118,11 +119,11 @@ func softmax(x []float64) (lse float64) {
 	}
 	var sum float64
 	for i, v := range x {
-		x[i] = math.Exp(v - m)
+		x[i] = math.Exp((v - m) * scale)
 		sum += x[i]
 	}
 	for i := range x {
 		x[i] /= sum
 	}
-	return m + math.Log(sum)
+	return m*scale + math.Log(sum)
 }

@@ -4,7 +4,6 @@ import (
 	"image/color"
 	"io"
 	"math"
-	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -28,7 +27,6 @@ func (l *Log) writePlot(w io.Writer) error {
 	p.Title.Text = l.title
 	p.Title.Padding = vg.Points(6)
 	p.X.Label.Text, p.Y.Label.Text = "step", "loss, nats a byte"
-	p.X.Tick.Marker, p.Y.Tick.Marker = roundTicks{}, roundTicks{}
 	p.X.Padding, p.Y.Padding = vg.Points(4), vg.Points(4)
 	p.Legend.Top, p.Legend.Padding = true, vg.Points(2)
 	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
@@ -55,28 +53,6 @@ func (l *Log) writePlot(w io.Writer) error {
 	}
 	_, err = to.WriteTo(w)
 	return err
-}
-
-// roundTicks are at multiples of 1, 2 or 5 times a power of ten, six to twelve of them or so.
-type roundTicks struct{}
-
-// Ticks implements plot.Ticker.
-func (roundTicks) Ticks(lo, hi float64) []plot.Tick {
-	if !(hi > lo) || math.IsInf(hi-lo, 0) {
-		return nil
-	}
-	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/6)))
-	for _, k := range []float64{5, 2} {
-		if (hi-lo)/(k*step) >= 6 {
-			step *= k
-			break
-		}
-	}
-	var ticks []plot.Tick
-	for k := math.Ceil(lo / step); k*step <= hi; k++ {
-		ticks = append(ticks, plot.Tick{Value: k * step, Label: strconv.FormatFloat(k*step, 'g', 6, 64)})
-	}
-	return ticks
 }
 
 func addLine(p *plot.Plot, label string, xys plotter.XYs, c color.Color, width float64) error {
@@ -126,7 +102,7 @@ func finite(steps []Step) plotter.XYs {
 }
 
 // runningMean returns the mean of the points around each one, over a fortieth of the curve on either side: as much on both
-// at the begin, where the curve is steep, and what there is at the end.
+// at the beginning, where the curve is steep, and fewer after it at the end.
 func runningMean(xys plotter.XYs) plotter.XYs {
 	reach := len(xys) / 40
 	sums := make([]float64, len(xys)+1)

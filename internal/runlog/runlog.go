@@ -3,6 +3,7 @@
 package runlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
+	"github.com/moby/sys/atomicwriter"
 )
 
 // Names of the files in a run folder.
@@ -87,7 +88,12 @@ func (l *Log) Save() error {
 }
 
 func (l *Log) write(name string, content func(io.Writer) error) error {
-	if err := atomicfile.Write(l.Path(name), content); err != nil {
+	var b bytes.Buffer
+	err := content(&b)
+	if err == nil {
+		err = atomicwriter.WriteFile(l.Path(name), b.Bytes(), 0o644)
+	}
+	if err != nil {
 		return fmt.Errorf("runlog: %s: %w", l.Path(name), err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -46,17 +47,11 @@ func Decode(data []byte) (*File, error) {
 	return file, nil
 }
 
-// entry is a tensor's line of the header. Pointers and nil slices tell what is missing.
-type entry struct {
-	Dtype   *string  `json:"dtype"`
-	Shape   []*int64 `json:"shape"`
-	Offsets []*int64 `json:"data_offsets"`
-}
-
-// span is a checked entry: the tensor without its data, and its byte range after the header.
+// span is a tensor of the header: what is to be read, and its byte range after the header.
 type span struct {
 	name       string
-	tensor     *Tensor
+	dtype      string // in the file
+	shape      []int
 	begin, end int64
 }
 
@@ -74,16 +69,22 @@ func decode(r io.ReaderAt, size int64) (*File, error) {
 	if err := checkCover(spans, size-start); err != nil {
 		return nil, err
 	}
-	if err := cpu.CheckMemory(int(size)); err != nil {
+	need := size
+	for _, s := range spans {
+		if elementBytes(s.dtype) == 2 {
+			need += s.end - s.begin // as float32
+		}
+	}
+	if err := cpu.CheckMemory(int(need)); err != nil {
 		return nil, err
 	}
 	file := &File{Metadata: metadata, Tensors: make(map[string]*Tensor, len(spans))}
-	buf := make([]byte, 64<<10)
 	for _, s := range spans {
-		if err := readData(io.NewSectionReader(r, start+s.begin, s.end-s.begin), buf, s.tensor); err != nil {
+		t, err := s.read(io.NewSectionReader(r, start+s.begin, s.end-s.begin))
+		if err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", s.name, err)
 		}
-		file.Tensors[s.name] = s.tensor
+		file.Tensors[s.name] = t
 	}
 	return file, nil
 }
@@ -94,7 +95,7 @@ func readHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	if size < int64(len(raw)) {
 		return nil, fmt.Errorf("truncated: %d bytes, want at least %d", size, len(raw))
 	}
-	if _, err := io.ReadFull(io.NewSectionReader(r, 0, 8), raw[:]); err != nil {
+	if _, err := r.ReadAt(raw[:], 0); err != nil {
 		return nil, fmt.Errorf("header length: %w", err)
 	}
 	n := binary.LittleEndian.Uint64(raw[:])
@@ -114,35 +115,30 @@ func readHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	return head, nil
 }
 
-// parseHeader returns the metadata and the tensors of the header in the order of their names, each checked by itself:
-// known type, sane shape, a range that begins at or after 0 and has the bytes of the shape.
-func parseHeader(head []byte) (map[string]string, []span, error) {
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(head, &raw); err != nil {
+// parseHeader returns the metadata and the tensors of the header, each checked by itself: known type, sane shape, a range
+// that begins at or after 0 and has the bytes of the shape.
+func parseHeader(head []byte) (metadata map[string]string, spans []span, err error) {
+	header, err := object(head)
+	if err != nil {
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
-	var metadata map[string]string
-	if m, ok := raw[metadataKey]; ok {
-		var text map[string]*string
-		if err := json.Unmarshal(m, &text); err != nil {
+	if raw, ok := header[metadataKey]; ok {
+		delete(header, metadataKey)
+		text, err := object(raw)
+		if err != nil {
 			return nil, nil, fmt.Errorf("metadata: %w", err)
 		}
 		metadata = make(map[string]string, len(text))
-		for k, v := range text {
-			if v == nil {
-				return nil, nil, fmt.Errorf("metadata: %q is null, want a string", k)
+		for k, raw := range text {
+			var v *string
+			if err := json.Unmarshal(raw, &v); err != nil || v == nil {
+				return nil, nil, fmt.Errorf("metadata: %q is %s, want a string", k, raw)
 			}
 			metadata[k] = *v
 		}
-		delete(raw, metadataKey)
 	}
-	spans := make([]span, 0, len(raw))
-	for _, name := range slices.Sorted(maps.Keys(raw)) {
-		var e entry
-		if err := json.Unmarshal(raw[name], &e); err != nil {
-			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
-		}
-		s, err := e.check(name)
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		s, err := parseEntry(name, header[name])
 		if err != nil {
 			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
 		}
@@ -151,44 +147,91 @@ func parseHeader(head []byte) (map[string]string, []span, error) {
 	return metadata, spans, nil
 }
 
-func (e *entry) check(name string) (span, error) {
-	switch {
-	case e.Dtype == nil:
-		return span{}, errors.New("no dtype")
-	case e.Shape == nil:
-		return span{}, errors.New("no shape")
-	case len(e.Offsets) != 2 || e.Offsets[0] == nil || e.Offsets[1] == nil:
-		return span{}, errors.New("data_offsets is not a pair of numbers")
+// object returns the members of a JSON object. A name that appears twice is an error: package json would keep the last.
+func object(text []byte) (map[string]json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil {
+		return nil, err
+	} else if t != json.Delim('{') {
+		return nil, fmt.Errorf("got %.20s, want an object", text)
 	}
-	shape := make([]int, len(e.Shape))
-	for i, d := range e.Shape {
-		if d == nil || *d < 0 || *d > math.MaxInt {
-			return span{}, fmt.Errorf("axis %d is not a valid size", i)
+	members := map[string]json.RawMessage{}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
 		}
-		shape[i] = int(*d)
+		name := key.(string) // the decoder accepts nothing else here
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
+		}
+		if _, twice := members[name]; twice {
+			return nil, fmt.Errorf("%q appears twice", name)
+		}
+		members[name] = value
 	}
-	want, err := numBytes(*e.Dtype, shape)
+	if _, err := d.Token(); err != nil { // the closing brace
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("more than one JSON value")
+	}
+	return members, nil
+}
+
+// parseEntry reads the entry of a tensor in the header.
+func parseEntry(name string, text []byte) (span, error) {
+	s := span{name: name}
+	entry, err := object(text)
 	if err != nil {
-		return span{}, err
+		return s, err
 	}
-	begin, end := *e.Offsets[0], *e.Offsets[1]
-	if begin < 0 || end < begin {
-		return span{}, fmt.Errorf("data_offsets [%d, %d] are not a range", begin, end)
+	var shape, offsets []*int64 // nil where the file has null
+	for _, field := range []struct {
+		name string
+		to   any
+	}{{"dtype", &s.dtype}, {"shape", &shape}, {"data_offsets", &offsets}} {
+		raw, ok := entry[field.name]
+		if !ok || string(raw) == "null" {
+			return s, fmt.Errorf("no %s", field.name)
+		}
+		if err := json.Unmarshal(raw, field.to); err != nil {
+			return s, fmt.Errorf("%s: %w", field.name, err)
+		}
 	}
-	if end-begin != int64(want) {
-		return span{}, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d",
-			begin, end, end-begin, *e.Dtype, shape, want)
+	size := elementBytes(s.dtype)
+	if size == 0 {
+		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", s.dtype)
 	}
-	return span{name, &Tensor{Dtype: *e.Dtype, Shape: shape}, begin, end}, nil
+	s.shape = make([]int, len(shape))
+	for i, d := range shape {
+		if d == nil || *d < 0 || *d > math.MaxInt {
+			return s, fmt.Errorf("axis %d is not a valid size", i)
+		}
+		s.shape[i] = int(*d)
+	}
+	n, err := elements(s.shape, size)
+	if err != nil {
+		return s, err
+	}
+	if len(offsets) != 2 || offsets[0] == nil || offsets[1] == nil {
+		return s, errors.New("data_offsets is not a pair of numbers")
+	}
+	s.begin, s.end = *offsets[0], *offsets[1]
+	if s.begin < 0 || s.end < s.begin {
+		return s, fmt.Errorf("data_offsets [%d, %d] are not a range", s.begin, s.end)
+	}
+	if got, want := s.end-s.begin, int64(n*size); got != want {
+		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, s.dtype, s.shape, want)
+	}
+	return s, nil
 }
 
 // checkCover sorts spans by their place in the data and checks that they cover its size bytes without gap or overlap.
 func checkCover(spans []span, size int64) error {
 	slices.SortStableFunc(spans, func(a, b span) int {
-		if a.begin != b.begin {
-			return cmp.Compare(a.begin, b.begin)
-		}
-		return cmp.Compare(a.end, b.end)
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
 	})
 	var pos int64
 	for _, s := range spans {
@@ -208,37 +251,56 @@ func checkCover(spans []span, size int64) error {
 	return nil
 }
 
-// readData allocates t.Data and fills it from r, which holds exactly its bytes, through buf.
-func readData(r io.Reader, buf []byte, t *Tensor) error {
-	n, err := numElements(t.Shape)
-	if err != nil {
-		return err
-	}
-	switch t.Dtype {
+// read returns the tensor of s. r holds exactly its bytes.
+func (s *span) read(r io.Reader) (*Tensor, error) {
+	size := elementBytes(s.dtype)
+	n := int(s.end-s.begin) / size
+	t := &Tensor{Dtype: s.dtype, Shape: s.shape}
+	switch s.dtype {
 	case "F64":
-		t.Data, err = readSlice[float64](r, buf, n, 8)
-	case "F32":
-		t.Data, err = readSlice[float32](r, buf, n, 4)
+		t.Data = make([]float64, n)
 	case "I64":
-		t.Data, err = readSlice[int64](r, buf, n, 8)
+		t.Data = make([]int64, n)
 	case "I32":
-		t.Data, err = readSlice[int32](r, buf, n, 4)
+		t.Data = make([]int32, n)
+	default:
+		t.Dtype, t.Data = "F32", make([]float32, n)
 	}
-	return err
-}
-
-func readSlice[T float64 | float32 | int64 | int32](r io.Reader, buf []byte, n, size int) ([]T, error) {
-	out := make([]T, n)
-	for rest := out; len(rest) > 0; {
-		part := rest[:min(len(rest), len(buf)/size)]
-		raw := buf[:len(part)*size]
+	data := reflect.ValueOf(t.Data)
+	buf := make([]byte, min(n, chunk)*size)
+	for i := 0; i < n; i += chunk {
+		part := data.Slice(i, min(i+chunk, n)).Interface()
+		raw := buf[:min(chunk, n-i)*size]
 		if _, err := io.ReadFull(r, raw); err != nil {
 			return nil, err
 		}
-		if _, err := binary.Decode(raw, binary.LittleEndian, part); err != nil {
+		if size == 2 {
+			widen(part.([]float32), raw, s.dtype == "BF16")
+		} else if _, err := binary.Decode(raw, binary.LittleEndian, part); err != nil {
 			return nil, err
 		}
-		rest = rest[len(part):]
 	}
-	return out, nil
+	return t, nil
+}
+
+// widen converts half precision, bfloat16 or float16, to float32. No value is rounded.
+func widen(to []float32, from []byte, bfloat16 bool) {
+	for i := range to {
+		h := uint32(binary.LittleEndian.Uint16(from[2*i:]))
+		if bfloat16 {
+			to[i] = math.Float32frombits(h << 16)
+			continue
+		}
+		sign, exponent, fraction := h>>15<<31, h>>10&31, h&1023
+		var bits uint32
+		switch exponent {
+		case 0: // zero and subnormal numbers
+			bits = math.Float32bits(float32(fraction) * 0x1p-24)
+		case 31: // infinities and NaN
+			bits = 255<<23 | fraction<<13
+		default:
+			bits = (exponent+127-15)<<23 | fraction<<13
+		}
+		to[i] = math.Float32frombits(sign | bits)
+	}
 }

@@ -102,9 +102,9 @@ func TestWriteRefuses(t *testing.T) {
 	}{
 		{"nil file", nil, "nil file"},
 		{"nil tensor", one(nil), `tensor "x": nil tensor`},
-		{"dtype", one(&Tensor{"BF16", []int{1}, []float32{1}}), `dtype "BF16" not supported`},
+		{"dtype", one(&Tensor{"BF16", []int{1}, []float32{1}}), `dtype "BF16" with data of type []float32`},
 		{"no data", one(&Tensor{"F32", []int{1}, nil}), "data of type <nil>"},
-		{"other data", one(&Tensor{"F32", []int{1}, []float64{1}}), "dtype F32 with data of type []float64"},
+		{"other data", one(&Tensor{"F32", []int{1}, []float64{1}}), "dtype \"F32\" with data of type []float64"},
 		{"length", one(&Tensor{"F32", []int{2, 3}, make([]float32, 5)}), "wants 6 elements, got 5"},
 		{"negative", one(&Tensor{"F32", []int{-1}, []float32{}}), "negative axis"},
 		{"overflow", one(&Tensor{"F32", []int{math.MaxInt, 2}, []float32{}}), "overflows"},
@@ -181,14 +181,17 @@ func TestDecodeRefuses(t *testing.T) {
 		{"bad JSON", raw(`{"x":`, 0), "header"},
 		{"two objects", raw(`{}{}`, 0), "header"},
 		{"metadata type", raw(`{"__metadata__":{"a":1}}`, 0), "metadata"},
+		{"metadata array", raw(`{"__metadata__":[]}`, 0), "metadata: got [], want an object"},
 		{"metadata null", raw(`{"__metadata__":{"a":null}}`, 0), "want a string"},
-		{"null", raw(x(`null`), 0), "no dtype"},
+		{"null", raw(x(`null`), 0), "got null, want an object"},
+		{"null dtype", raw(x(`{"dtype":null,"shape":[1],"data_offsets":[0,4]}`), 4), "no dtype"},
+		{"other case", raw(x(`{"DTYPE":"F32","shape":[1],"data_offsets":[0,4]}`), 4), "no dtype"},
 		{"no dtype", raw(x(`{"shape":[1],"data_offsets":[0,4]}`), 4), "no dtype"},
 		{"no shape", raw(x(`{"dtype":"F32","data_offsets":[0,4]}`), 4), "no shape"},
 		{"no offsets", raw(x(`{"dtype":"F32","shape":[1]}`), 4), "data_offsets"},
 		{"one offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[0]}`), 4), "data_offsets"},
 		{"null offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[null,4]}`), 4), "data_offsets"},
-		{"dtype", raw(x(`{"dtype":"F16","shape":[1],"data_offsets":[0,2]}`), 2), `dtype "F16" not supported`},
+		{"dtype", raw(x(`{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}`), 1), `dtype "F8_E4M3" not supported`},
 		{"null axis", raw(x(`{"dtype":"F32","shape":[null],"data_offsets":[0,4]}`), 4), "axis 0"},
 		{"negative axis", raw(x(`{"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]}`), 4), "axis 0"},
 		{"fraction", raw(x(`{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}`), 4), `tensor "x"`},
@@ -200,6 +203,12 @@ func TestDecodeRefuses(t *testing.T) {
 		{"past the end", raw(x(`{"dtype":"F32","shape":[2],"data_offsets":[0,8]}`), 7), "7 bytes of data"},
 		{"gap", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[4,8]}`), 8), "leave a gap"},
 		{"bytes left over", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 8), "the tensors end at 4"},
+		{"name twice", raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},`+
+			`"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8), `header: "a" appears twice`},
+		{"metadata twice", raw(`{"__metadata__":{},"__metadata__":{}}`, 0), `header: "__metadata__" appears twice`},
+		{"key of metadata twice", raw(`{"__metadata__":{"a":"1","a":"1"}}`, 0), `metadata: "a" appears twice`},
+		{"field twice", raw(x(`{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 4), `tensor "x": "dtype" appears twice`},
+		{"size of half", raw(x(`{"dtype":"BF16","shape":[2],"data_offsets":[0,8]}`), 8), "hold 8 bytes, BF16[2] wants 4"},
 		{"overlap", raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},`+
 			`"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, 12), `tensor "b": data_offsets [4, 12] overlap`},
 	}
@@ -209,6 +218,43 @@ func TestDecodeRefuses(t *testing.T) {
 			require.ErrorContains(t, err, c.reason)
 			require.ErrorContains(t, err, "safetensors: ")
 		})
+	}
+}
+
+// TestDecodeHalf reads every number of half precision.
+func TestDecodeHalf(t *testing.T) {
+	const n = 1 << 16
+	for dtype, layout := range map[string]struct{ exponentBits, fractionBits int }{"BF16": {8, 7}, "F16": {5, 10}} {
+		b := raw(fmt.Sprintf(`{"x":{"dtype":%q,"shape":[%d],"data_offsets":[0,%d]}}`, dtype, n, 2*n), 2*n)
+		for i := range n {
+			binary.LittleEndian.PutUint16(b[len(b)-2*n+2*i:], uint16(i))
+		}
+		f, err := Decode(b)
+		require.NoError(t, err)
+		x := f.Tensors["x"]
+		require.Equal(t, "F32", x.Dtype)
+		for i, got := range x.Data.([]float32) { // (-1)^sign (1 + fraction) 2^(exponent - bias), and IEEE 754's special values
+			maxExponent := 1<<layout.exponentBits - 1
+			exponent := i >> layout.fractionBits & maxExponent
+			fraction := float64(i&(1<<layout.fractionBits-1)) / float64(int(1)<<layout.fractionBits)
+			bias := maxExponent / 2
+			want := math.Ldexp(1+fraction, exponent-bias)
+			switch {
+			case exponent == 0:
+				want = math.Ldexp(fraction, 1-bias)
+			case exponent == maxExponent && fraction == 0:
+				want = math.Inf(1)
+			case exponent == maxExponent:
+				want = math.NaN()
+			}
+			if i>>15 == 1 {
+				want = math.Copysign(want, -1)
+			}
+			same := float64(got) == want && math.Signbit(float64(got)) == math.Signbit(want)
+			if !same && !(math.IsNaN(want) && math.IsNaN(float64(got))) {
+				t.Fatalf("%s %#x: got %g, want %g", dtype, i, got, want)
+			}
+		}
 	}
 }
 
@@ -247,6 +293,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(good[:len(good)-1])
 	f.Add(raw(`{}`, 0))
 	f.Add(raw(`{"x":{"dtype":"F32","shape":[0,9223372036854775807],"data_offsets":[0,0]}}`, 0))
+	f.Add(raw(`{"x":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}`, 4))
+	f.Add(raw(`{"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}`, 4))
 	f.Add(raw(`{"x":{"dtype":"I32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"a":"b"}}   `, 8))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := Decode(data)

@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
@@ -8,23 +9,33 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"unicode/utf8"
 
-	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
+	"github.com/moby/sys/atomicwriter"
 )
 
 // Write writes f to path: tensors in the order of their names, the data aligned to 8 bytes. path holds either what it
 // held before or all of f. The bytes depend on f alone. The error names the path and, where one is at fault, the tensor.
 func Write(path string, f *File) error {
-	head, names, err := header(f)
-	if err == nil {
-		err = atomicfile.Write(path, func(w io.Writer) error { return encode(w, head, names, f) })
-	}
-	if err != nil {
+	if err := write(path, f); err != nil {
 		return fmt.Errorf("safetensors: %s: %w", path, err)
 	}
 	return nil
+}
+
+func write(path string, f *File) error {
+	head, names, err := header(f)
+	if err != nil {
+		return err
+	}
+	// Only a failed write can make encode fail, and after a failed write Close leaves the old file in place.
+	w, err := atomicwriter.New(path, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(encode(w, head, names, f), w.Close())
 }
 
 // header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and its tensors' names in order.
@@ -32,46 +43,45 @@ func header(f *File) (head []byte, names []string, err error) {
 	if f == nil {
 		return nil, nil, errors.New("nil file")
 	}
+	for k, v := range f.Metadata {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return nil, nil, fmt.Errorf("metadata %q: not UTF-8", k)
+		}
+	}
 	var b bytes.Buffer
+	member := func(name string, value any) error { // json.Marshal of a map would sort __metadata__ among the tensors
+		key, err := json.Marshal(name)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(value)
+		if b.Len() > 1 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%s:%s", key, text)
+		return err
+	}
 	b.WriteByte('{')
 	if len(f.Metadata) > 0 {
-		for k, v := range f.Metadata {
-			if !utf8.ValidString(k) || !utf8.ValidString(v) {
-				return nil, nil, fmt.Errorf("metadata %q: not UTF-8", k)
-			}
-		}
-		text, err := json.Marshal(f.Metadata)
-		if err != nil {
-			return nil, nil, fmt.Errorf("metadata: %w", err)
-		}
-		fmt.Fprintf(&b, "%q:%s", metadataKey, text)
+		err = member(metadataKey, f.Metadata)
 	}
 	names = slices.Sorted(maps.Keys(f.Tensors))
 	pos := 0
 	for _, name := range names {
 		t := f.Tensors[name]
-		if err := t.check(); err != nil {
-			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
-		}
-		if name == metadataKey || !utf8.ValidString(name) {
+		size, bad := t.check()
+		switch {
+		case bad != nil:
+			return nil, nil, fmt.Errorf("tensor %q: %w", name, bad)
+		case name == metadataKey || !utf8.ValidString(name):
 			return nil, nil, fmt.Errorf("tensor %q: not a valid name", name)
 		}
-		size, err := numBytes(t.Dtype, t.Shape)
-		if err != nil {
-			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
-		}
-		key, err := json.Marshal(name)
-		if err != nil {
-			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
-		}
-		shape, err := json.Marshal(append([]int{}, t.Shape...)) // nil would be null
-		if err != nil {
-			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
-		}
-		if b.Len() > 1 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, `%s:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, key, t.Dtype, shape, pos, pos+size)
+		shape := append([]int{}, t.Shape...) // nil would be null
+		err = errors.Join(err, member(name, struct {
+			Dtype   string `json:"dtype"`
+			Shape   []int  `json:"shape"`
+			Offsets [2]int `json:"data_offsets"`
+		}{t.Dtype, shape, [2]int{pos, pos + size}}))
 		pos += size
 	}
 	b.WriteByte('}')
@@ -81,45 +91,21 @@ func header(f *File) (head []byte, names []string, err error) {
 	if b.Len() > maxHeader {
 		return nil, nil, fmt.Errorf("header of %d bytes, want at most %d", b.Len(), maxHeader)
 	}
-	return b.Bytes(), names, nil
+	return b.Bytes(), names, err
 }
 
-// encode writes the whole file to w.
+// encode writes the whole file to w, in pieces.
 func encode(w io.Writer, head []byte, names []string, f *File) error {
-	if err := binary.Write(w, binary.LittleEndian, uint64(len(head))); err != nil {
-		return err
-	}
-	if _, err := w.Write(head); err != nil {
-		return err
-	}
+	b := bufio.NewWriterSize(w, 1<<18)
+	b.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(head)))) // Flush returns the first error of b
+	b.Write(head)
 	for _, name := range names {
-		if err := writeData(w, f.Tensors[name].Data); err != nil {
-			return fmt.Errorf("tensor %q: %w", name, err)
+		data := reflect.ValueOf(f.Tensors[name].Data)
+		for i := 0; i < data.Len(); i += chunk {
+			if err := binary.Write(b, binary.LittleEndian, data.Slice(i, min(i+chunk, data.Len())).Interface()); err != nil {
+				return fmt.Errorf("tensor %q: %w", name, err)
+			}
 		}
 	}
-	return nil
-}
-
-func writeData(w io.Writer, data any) error {
-	switch d := data.(type) {
-	case []float64:
-		return writeSlice(w, d)
-	case []float32:
-		return writeSlice(w, d)
-	case []int64:
-		return writeSlice(w, d)
-	case []int32:
-		return writeSlice(w, d)
-	}
-	return fmt.Errorf("data of type %T", data)
-}
-
-// writeSlice writes d in pieces: binary.Write copies what it is given.
-func writeSlice[T float64 | float32 | int64 | int32](w io.Writer, d []T) error {
-	for part := range slices.Chunk(d, 8<<10) {
-		if err := binary.Write(w, binary.LittleEndian, part); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.Flush()
 }

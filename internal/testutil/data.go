@@ -52,6 +52,18 @@ func Floats(t testing.TB, data any) []float64 {
 		return slices.Clone(d)
 	case []int32:
 		return Convert[float64](d)
+	case int:
+		return []float64{float64(d)}
+	case bool:
+		return Floats(t, []bool{d})
+	case []bool:
+		out := make([]float64, len(d))
+		for i, v := range d {
+			if v {
+				out[i] = 1
+			}
+		}
+		return out
 	case error:
 		t.Fatal(d)
 	}

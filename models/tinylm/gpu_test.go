@@ -133,7 +133,9 @@ func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 				worst = max(worst, math.Abs(half[i]/want-1))
 			}
 			t.Logf("float32 %.4f to %.4f, %v to %.4f, farthest apart %.2f %%", exact[0], exact[299], p, half[299], 100*worst)
-			require.Less(t, worst, 0.02)
+			if !(worst < 0.02) {
+				t.Errorf("%v, seed %d: losses %.2f %% apart, want less than 2 %%", p, seed+1, 100*worst)
+			}
 		}
 	}
 }

@@ -93,8 +93,8 @@ type candidate struct {
 
 // product holds the arguments of cublasLtMatmul, on the heap. Its a and b are those of the library, which is column-major.
 type product struct {
-	lib, desc, layoutA, layoutB, layoutC uintptr // c is also what the library calls D
-	a, b, c, work, stream                uintptr
+	lib, desc, layoutA, layoutB, layoutC uintptr // c is what the library calls D, the residual its C
+	a, b, residual, c, work, stream      uintptr // the residual is c where there is none
 	alpha, beta                          float32
 	workBytes                            uintptr
 	algo                                 algorithm

@@ -118,7 +118,7 @@ func (c *pureCalls) heuristic(x *product, prefer uintptr, to []candidate) (int, 
 
 func (c *pureCalls) matmul(x *product) Status {
 	s := c.call(c.fn.Matmul, x.lib, x.desc, uintptr(unsafe.Pointer(&x.alpha)), x.a, x.layoutA, x.b, x.layoutB,
-		uintptr(unsafe.Pointer(&x.beta)), x.c, x.layoutC, x.c, x.layoutC, uintptr(unsafe.Pointer(&x.algo)), x.work, x.workBytes, x.stream)
+		uintptr(unsafe.Pointer(&x.beta)), x.residual, x.layoutC, x.c, x.layoutC, uintptr(unsafe.Pointer(&x.algo)), x.work, x.workBytes, x.stream)
 	runtime.KeepAlive(x)
 	return s
 }

@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/products"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -36,8 +34,8 @@ func tolerance(m Matmul, want []float64) float64 {
 }
 
 // inParallel is rowMajor on all cores.
-func inParallel(m Matmul, a, b, bias, c []float64) {
-	m = m.withDefaults(90)
+func inParallel(m Matmul, a, b, bias, residual, c []float64) {
+	m, _ = m.complete(90)
 	var wg sync.WaitGroup
 	rows := m.Product.M
 	piece := (rows + int64(runtime.GOMAXPROCS(0)) - 1) / int64(runtime.GOMAXPROCS(0))
@@ -48,7 +46,9 @@ func inParallel(m Matmul, a, b, bias, c []float64) {
 		if m.Product.TransA {
 			step = 1
 		}
-		wg.Go(func() { rowMajor(part, a[from*step:], b, bias, c[from*m.Product.LDC:]) })
+		wg.Go(func() {
+			rowMajor(part, a[from*step:], b, bias, residual[from*m.Product.LDC:], c[from*m.Product.LDC:])
+		})
 	}
 	wg.Wait()
 }
@@ -68,16 +68,20 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 	bytesA, a := encode(typ, testutil.Normal(1, int(na)))
 	bytesB, b := encode(typ, testutil.Normal(2, int(nb)))
 	bytesBias, bias := encode(out, testutil.Normal(3, int(m.Product.N)))
+	bytesResidual, residual := encode(out, testutil.Normal(4, int(nc)))
 	start := binary.LittleEndian.AppendUint32(nil, poison)
 	start = bytes.Repeat(start, (int(nc)*out.Bytes()+3)/4)[:int(nc)*out.Bytes()]
 	pa, pb, pbias := g.place(t, bytesA, skew), g.place(t, bytesB, skew), g.place(t, bytesBias, skew)
-	pc, work := g.place(t, start, skew), g.place(t, bytes.Repeat([]byte{0x7f, 0xed}, (p.WorkBytes()+1)/2), 0)
-	at := pbias.ptr
+	pc, work := g.place(t, start, skew), g.place(t, bytes.Repeat([]byte{0x7f, 0xed}, int(p.WorkBytes()+1)/2), 0)
+	at := addresses(pa.ptr, pb.ptr, pbias.ptr, g.place(t, bytesResidual, skew).ptr, pc.ptr, work.ptr)
 	if !m.Bias {
-		at, bias = 0, nil
+		at.Bias, bias = 0, nil
+	}
+	if !m.Product.Residual {
+		at.Residual = 0
 	}
 	op := &driver.Launched{Op: m.String()}
-	run := func() error { return p.Run(g.stream, op, pa.ptr, pb.ptr, at, pc.ptr, work.ptr) }
+	run := func() error { return p.Run(g.stream, op, at) }
 	replay := func() error {
 		if err := g.stream.BeginCapture(); err != nil {
 			return err
@@ -113,7 +117,7 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 			t.Errorf("%v: written to outside of c", m)
 		}
 		want := decode(out, start)
-		inParallel(m, a, b, bias, want)
+		inParallel(m, a, b, bias, residual, want)
 		values := decode(out, got[pc.at:end])
 		for i, w := range want { // gaps between rows and matrices stay as they were
 			if math.IsNaN(w) != math.IsNaN(values[i]) {
@@ -139,7 +143,7 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 		t.Errorf("%v: %d bytes of work memory, and %d the second time", m, p.WorkBytes(), again.WorkBytes())
 	}
 	check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
-	check(t, again.Run(g.stream, op, pa.ptr, pb.ptr, at, pc.ptr, work.ptr))
+	check(t, again.Run(g.stream, op, at))
 	if !bytes.Equal(g.read(t, pc), first) {
 		t.Errorf("%v: a plan that is made again differs", m)
 	}
@@ -148,9 +152,9 @@ func testProduct(t *testing.T, g *gpu, m Matmul, skew int, captured bool) {
 
 // kinds are the types of operands and results.
 var kinds = []Matmul{
-	{Product: kernels.Matmul{Type: kernels.F32, Out: kernels.F32}}, {Product: kernels.Matmul{Type: kernels.F32, Out: kernels.F32}, TF32: true},
-	{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.BF16}}, {Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.F32}},
-	{Product: kernels.Matmul{Type: kernels.F16, Out: kernels.F16}}, {Product: kernels.Matmul{Type: kernels.F16, Out: kernels.F32}},
+	{Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}}, {Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}, TF32: true},
+	{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16}}, {Product: kernels.Product{Type: kernels.BF16, Out: kernels.F32}},
+	{Product: kernels.Product{Type: kernels.F16, Out: kernels.F16}}, {Product: kernels.Product{Type: kernels.F16, Out: kernels.F32}},
 }
 
 func eachKind(t *testing.T, f func(t *testing.T, g *gpu, kind Matmul)) {
@@ -170,7 +174,7 @@ func TestProducts(t *testing.T) {
 				for _, inner := range []int64{1, 7, 64, 129, 768} {
 					m := kind
 					m.Product.M, m.Product.N, m.Product.K = rows, cols, inner
-					m.Product.TransA, m.Product.TransB, m.Bias = i&1 != 0, i&2 != 0, i%3 == 0
+					m.Product.TransA, m.Product.TransB, m.Bias, m.Product.Residual = i&1 != 0, i&2 != 0, i%3 == 0, i%5 < 2
 					testProduct(t, g, m, 0, i&4 != 0)
 					i++
 				}
@@ -199,9 +203,9 @@ func TestProductLayouts(t *testing.T) {
 func TestLongSums(t *testing.T) {
 	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
 		for i, m := range []Matmul{
-			{Product: kernels.Matmul{M: 64, N: 48, K: 20000, TransA: true}},
-			{Product: kernels.Matmul{M: 8, N: 256, K: 32768, TransB: true}, Bias: true},
-			{Product: kernels.Matmul{M: 128, N: 128, K: 8192, TransA: true}, WorkLimit: -1},
+			{Product: kernels.Product{M: 64, N: 48, K: 20000, TransA: true}},
+			{Product: kernels.Product{M: 8, N: 256, K: 32768, TransB: true}, Bias: true},
+			{Product: kernels.Product{M: 128, N: 128, K: 8192, TransA: true}, WorkLimit: -1},
 		} {
 			m.Product.Type, m.Product.Out, m.TF32 = kind.Product.Type, kind.Product.Out, kind.TF32
 			testProduct(t, g, m, 0, i&1 != 0)
@@ -221,24 +225,28 @@ func TestRepeatable(t *testing.T) {
 	const tokens = 8192
 	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20), 0), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1), 0)
 	op := &driver.Launched{Op: "product"}
-	for _, r := range products.Of(tokens, 768, 1024) {
-		m := Matmul{Product: r.Matmul}
+	for _, product := range []kernels.Product{
+		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 768, K: 1024, TransB: true},
+		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 1024, K: 768},
+		{Type: kernels.BF16, Out: kernels.F32, M: 768, N: 1024, K: tokens, TransA: true},
+	} {
+		m := Matmul{Product: product}
 		p, err := g.lib.Prepare(m)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, _, nc := sizes(m)
 		c := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()), 0)
-		work := [2]*array{g.place(t, make([]byte, p.WorkBytes()), 0), g.place(t, make([]byte, p.WorkBytes()), 0)}
+		work := [2]*array{g.place(t, make([]byte, int(p.WorkBytes())), 0), g.place(t, make([]byte, int(p.WorkBytes())), 0)}
 		rest := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()), 0)
 		var first []byte
 		for i := range 12 {
 			check(t, g.stream.Fill8(c.ptr, 0xff, int(nc)*m.Product.Out.Bytes()))
 			check(t, g.stream.Synchronize())
 			for range i % 4 {
-				check(t, p.Run(other, op, a.ptr, b.ptr, 0, rest.ptr, work[1].ptr))
+				check(t, p.Run(other, op, addresses(a.ptr, b.ptr, 0, 0, rest.ptr, work[1].ptr)))
 			}
-			check(t, p.Run(g.stream, op, a.ptr, b.ptr, 0, c.ptr, work[0].ptr))
+			check(t, p.Run(g.stream, op, addresses(a.ptr, b.ptr, 0, 0, c.ptr, work[0].ptr)))
 			got := g.read(t, c)
 			if first == nil {
 				first = got
@@ -258,16 +266,16 @@ func TestRepeatable(t *testing.T) {
 // TestRunAllocatesNothing runs a plan with two biases in turn.
 func TestRunAllocatesNothing(t *testing.T) {
 	g := openGPU(t)
-	p, err := g.lib.Prepare(Matmul{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.BF16, M: 64, N: 64, K: 64}, Bias: true})
+	p, err := g.lib.Prepare(Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 64, N: 64, K: 64}, Bias: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { check(t, p.Close()) }()
-	a, work := g.place(t, make([]byte, 8192), 0), g.place(t, make([]byte, p.WorkBytes()), 0)
+	a, work := g.place(t, make([]byte, 8192), 0), g.place(t, make([]byte, int(p.WorkBytes())), 0)
 	op, i := &driver.Launched{Op: "linear"}, driver.DevicePtr(0)
 	n := testing.AllocsPerRun(100, func() {
 		i ^= 16
-		if err := p.Run(g.stream, op, a.ptr, a.ptr, a.ptr+i, a.ptr+8192, work.ptr); err != nil {
+		if err := p.Run(g.stream, op, addresses(a.ptr, a.ptr, a.ptr+i, 0, a.ptr+8192, work.ptr)); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -275,32 +283,4 @@ func TestRunAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	check(t, g.stream.Synchronize())
-}
-
-// TestCandidatesOnGPU runs every algorithm that the library proposes, measured and not.
-func TestCandidatesOnGPU(t *testing.T) {
-	g := openGPU(t)
-	m := Matmul{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.F32, M: 256, N: 384, K: 4096, TransA: true}}
-	p, err := g.lib.Prepare(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { check(t, p.Close()) }()
-	bytesA, a := encode(kernels.BF16, testutil.Normal(1, 256*4096))
-	bytesB, b := encode(kernels.BF16, testutil.Normal(2, 384*4096))
-	want := make([]float64, 256*384)
-	inParallel(m, a, b, nil, want)
-	pa, pb, pc, work := g.place(t, bytesA, 0), g.place(t, bytesB, 0), g.place(t, make([]byte, 4*256*384), 0), g.place(t, make([]byte, 32<<20), 0)
-	op := &driver.Launched{Op: "linear"}
-	var works []int
-	for i := range p.Candidates() {
-		check(t, p.Choose(i))
-		works = append(works, p.WorkBytes())
-		check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
-		check(t, p.Run(g.stream, op, pa.ptr, pb.ptr, 0, pc.ptr, work.ptr))
-		got := g.read(t, pc)
-		testutil.Within(t, fmt.Sprintf("algorithm %d", i), decode(kernels.F32, got[pc.at:len(got)-guard]), want, 1e-5)
-	}
-	check(t, p.Tune(g.stream, op, pa.ptr, pb.ptr, 0, pc.ptr, work.ptr, slices.Max(works), 3))
-	t.Logf("algorithm %d of %d, which need %v bytes", p.Chosen(), p.Candidates(), works)
 }

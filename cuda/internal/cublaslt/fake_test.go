@@ -155,7 +155,7 @@ func (c *fakeCalls) matmul(x *product) Status {
 	if s := c.call("matmul"); s != Success {
 		return s
 	}
-	if x.lib != c.lib || x.stream == 0 || x.alpha != 1 || x.beta != 0 {
+	if x.lib != c.lib || x.stream == 0 || x.alpha != 1 || (x.beta != 0) != (x.residual != x.c) {
 		c.t.Errorf("arguments %+v", x)
 	}
 	c.ran = x.algo
@@ -188,6 +188,9 @@ func (c *fakeCalls) matmul(x *product) Status {
 				}
 				if desc.values[descEpilogue] == epilogueBias {
 					sum += c.memory[uintptr(desc.values[descBiasPointer])][row]
+				}
+				if x.beta != 0 {
+					sum += float64(x.beta) * c.memory[x.residual][n*int64(lc.values[layoutStride])+row+col*lc.l]
 				}
 				c.memory[x.c][n*int64(lc.values[layoutStride])+row+col*lc.l] = sum
 			}

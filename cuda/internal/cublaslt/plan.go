@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 )
 
 // maxCandidates is the number of algorithms that the library is asked for.
@@ -15,28 +17,30 @@ const maxCandidates = 8
 // workAlign is what the library wants work memory to be aligned to, in bytes.
 const workAlign = 256
 
-// Plan is a product ready to be run many times. It belongs to one goroutine at a time.
+// Plan is a product ready to be run many times, by several goroutines.
 type Plan struct {
-	l          *Library
-	m          Matmul // with all defaults filled in
-	x          *product
-	bias       *uint64 // the bias that the description names, on the heap
-	candidates []candidate
-	chosen     int
-	enqueue    func(driver.StreamHandle) error // of this plan, made once
-	closed     bool
+	mu      sync.Mutex
+	l       *Library
+	m       Matmul // with all defaults filled in
+	x       *product
+	bias    *uint64                         // the bias that the description names, on the heap
+	enqueue func(driver.StreamHandle) error // of this plan, made once
+	closed  bool
 }
 
 // Prepare chooses how m is computed: of the algorithms that the library proposes for its sizes, the first. It measures
-// nothing, and so chooses the same each time. The error is an *Unsupported for what the library does not compute.
+// nothing, and so chooses the same each time. The error is a *graph.Unsupported for what the library does not compute.
 func (l *Library) Prepare(m Matmul) (*Plan, error) {
-	m = m.withDefaults(l.d.Properties().Capability)
-	if err := m.check(); err != nil {
+	m, err := m.complete(l.d.Properties().Capability)
+	if err != nil {
 		return nil, err
 	}
 	p := &Plan{l: l, m: m, bias: new(uint64), x: &product{lib: l.h, alpha: 1}}
+	if m.Product.Residual {
+		p.x.beta = 1
+	}
 	p.enqueue = p.call
-	err := l.d.Do(func() error {
+	err = l.d.Do(func() error {
 		if l.closed.Load() {
 			return errClosed
 		}
@@ -48,7 +52,6 @@ func (l *Library) Prepare(m Matmul) (*Plan, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.choose(0)
 	return p, nil
 }
 
@@ -102,7 +105,7 @@ func (p *Plan) describe() (err error) {
 	return err
 }
 
-// propose asks the library for algorithms.
+// propose asks the library for algorithms and takes the first that fits.
 func (p *Plan) propose() (err error) {
 	calls, what := p.l.calls, p.m.String()
 	prefer, s := calls.newPreference()
@@ -129,14 +132,12 @@ func (p *Plan) propose() (err error) {
 	}
 	for _, c := range list[:n] {
 		if c.state == Success && c.work <= uint64(p.m.WorkLimit) {
-			p.candidates = append(p.candidates, c)
+			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
+			return nil
 		}
 	}
-	if len(p.candidates) == 0 {
-		return p.m.unsupported("version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
-			p.m.WorkLimit, calls.name(s))
-	}
-	return nil
+	return p.m.unsupported("version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
+		p.m.WorkLimit, calls.name(s))
 }
 
 // set sets an attribute. The value goes through the heap.
@@ -147,43 +148,48 @@ func (l *Library) set(h uintptr, a attribute, value uint64) Status {
 	return s
 }
 
-func (p *Plan) choose(i int) {
-	c := &p.candidates[i]
-	p.chosen, p.x.algo, p.x.workBytes = i, c.algo, uintptr(c.work)
-}
-
 // WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none: many need 4. What is in it
 // does not matter. Products that may run at the same time, in two streams, must not share it.
-func (p *Plan) WorkBytes() int { return int(p.x.workBytes) }
+func (p *Plan) WorkBytes() int64 { return int64(p.x.workBytes) }
 
 // Run enqueues the product in s as op, the name for errors. It allocates nothing and may be captured. Addresses are aligned
-// as Matmul.Align says, and work to 256 bytes; bias is 0 if there is none, and so is work if it needs no bytes. c is written,
-// not read, and lies apart from the rest.
-func (p *Plan) Run(s *driver.Stream, op *driver.Launched, a, b, bias, c, work driver.DevicePtr) error {
+// as Matmul.Align says, and work to 256 bytes; those of a bias and a residual are 0 if there is none, and work is not used if
+// it needs no bytes. c is written, not read, and lies apart from the rest.
+func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddresses) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.closed || p.l.closed.Load() {
 		return errClosed
 	}
 	if s == nil || s.Device() != p.l.d {
 		return fmt.Errorf("cublaslt: %v: the stream is not of the device that the library was opened for", p.m)
 	}
-	if err := p.place(a, b, bias, c, work); err != nil {
+	if err := p.place(at); err != nil {
 		return err
 	}
 	return s.Enqueue(op, p.enqueue)
 }
 
 // place notes the addresses for call.
-func (p *Plan) place(a, b, bias, c, work driver.DevicePtr) error {
-	if a == 0 || b == 0 || c == 0 || (bias != 0) != p.m.Bias || (a|b|c|bias)%driver.DevicePtr(p.m.Align) != 0 {
-		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, c at %#x, want multiples of %d, and a bias only in a product with one",
-			p.m, a, b, bias, c, p.m.Align)
+func (p *Plan) place(at kernels.ProductAddresses) error {
+	together := at.A | at.B | at.C | at.Bias | at.Residual
+	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.m.Bias || (at.Residual != 0) != p.m.Product.Residual ||
+		together%driver.DevicePtr(p.m.Align) != 0 {
+		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, residual at %#x, c at %#x, want multiples of %d, and a bias "+
+			"and a residual only in a product with one", p.m, at.A, at.B, at.Bias, at.Residual, at.C, p.m.Align)
 	}
-	if p.x.workBytes > 0 && (work == 0 || work%workAlign != 0) {
-		return fmt.Errorf("cublaslt: %v: %d bytes of work memory at %#x, want a multiple of %d", p.m, p.x.workBytes, work, workAlign)
+	if p.x.workBytes > 0 && (at.Work == 0 || at.Work%workAlign != 0) {
+		return fmt.Errorf("cublaslt: %v: %d bytes of work memory at %#x, want a multiple of %d", p.m, p.x.workBytes, at.Work, workAlign)
 	}
-	p.x.a, p.x.b, p.x.c, p.x.work = uintptr(b), uintptr(a), uintptr(c), uintptr(work) // see columnMajor
-	if p.m.Bias && *p.bias != uint64(bias) {
-		*p.bias = uint64(bias)
+	if at.Residual == 0 {
+		at.Residual = at.C
+	}
+	if p.x.workBytes == 0 {
+		at.Work = 0
+	}
+	p.x.a, p.x.b, p.x.residual, p.x.c, p.x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work) // see columnMajor
+	if p.m.Bias && *p.bias != uint64(at.Bias) {
+		*p.bias = uint64(at.Bias)
 		if s := p.l.calls.set(p.x.desc, descBiasPointer, unsafe.Pointer(p.bias)); s != Success {
 			*p.bias = 0
 			return p.l.check("cublasLtMatmulDescSetAttribute", s, p.m.String())

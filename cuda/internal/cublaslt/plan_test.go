@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -100,9 +101,14 @@ func TestLayoutsMatchTheHeader(t *testing.T) {
 	}
 }
 
+// addresses are those of a product.
+func addresses(a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAddresses {
+	return kernels.ProductAddresses{A: a, B: b, Bias: bias, Residual: residual, C: c, Work: work}
+}
+
 // rowMajor is what a product means: c is changed where it is written.
-func rowMajor(m Matmul, a, b, bias, c []float64) {
-	m = m.withDefaults(90)
+func rowMajor(m Matmul, a, b, bias, residual, c []float64) {
+	m, _ = m.complete(90)
 	p := m.Product
 	at := func(x []float64, transposed bool, ld, row, col int64) float64 {
 		if transposed {
@@ -120,6 +126,9 @@ func rowMajor(m Matmul, a, b, bias, c []float64) {
 				if bias != nil {
 					sum += bias[j]
 				}
+				if p.Residual {
+					sum += residual[n*p.StrideC+i*p.LDC+j]
+				}
 				c[n*p.StrideC+i*p.LDC+j] = sum
 			}
 		}
@@ -128,9 +137,9 @@ func rowMajor(m Matmul, a, b, bias, c []float64) {
 
 // sizes returns the number of elements from the first to the last of each operand.
 func sizes(m Matmul) (a, b, c int64) {
-	m = m.withDefaults(90)
+	m, _ = m.complete(90)
 	p := m.Product
-	rowA, rowB := m.rows()
+	rowA, rowB := p.Rows()
 	a = (p.Batch-1)*p.StrideA + (p.M*p.K/rowA-1)*p.LDA + rowA
 	b = (p.Batch-1)*p.StrideB + (p.K*p.N/rowB-1)*p.LDB + rowB
 	c = (p.Batch-1)*p.StrideC + (p.M-1)*p.LDC + p.N
@@ -143,13 +152,14 @@ func layouts(typ, out kernels.Type) []Matmul {
 	for i := range 4 {
 		ta, tb := i&1 != 0, i&2 != 0
 		list = append(list,
-			Matmul{Product: kernels.Matmul{Type: typ, Out: out, M: 5, N: 3, K: 7, TransA: ta, TransB: tb}},
-			Matmul{Product: kernels.Matmul{Type: typ, Out: out, M: 24, N: 16, K: 40, TransA: ta, TransB: tb}, Bias: true},
-			Matmul{Product: kernels.Matmul{Type: typ, Out: out, M: 16, N: 24, K: 8, TransA: ta, TransB: tb, LDA: 48, LDB: 32, LDC: 40}},
-			Matmul{Product: kernels.Matmul{Type: typ, Out: out, M: 6, N: 9, K: 11, TransA: ta, TransB: tb, LDA: 13, LDB: 14, LDC: 10,
-				Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63}, Bias: true},
-			Matmul{Product: kernels.Matmul{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 4, StrideB: 512, StrideC: 2048}},
-			Matmul{Product: kernels.Matmul{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 2, StrideA: 1024, StrideC: 2048}},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 5, N: 3, K: 7, TransA: ta, TransB: tb}},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 24, N: 16, K: 40, TransA: ta, TransB: tb}, Bias: true},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 40, N: 24, K: 16, TransA: ta, TransB: tb, Residual: true}, Bias: ta},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 16, N: 24, K: 8, TransA: ta, TransB: tb, LDA: 48, LDB: 32, LDC: 40}},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 6, N: 9, K: 11, TransA: ta, TransB: tb, LDA: 13, LDB: 14, LDC: 10,
+				Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63, Residual: tb}, Bias: true},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 4, StrideB: 512, StrideC: 2048}},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 2, StrideA: 1024, StrideC: 2048}},
 		)
 	}
 	return list
@@ -158,31 +168,35 @@ func layouts(typ, out kernels.Type) []Matmul {
 // TestRowMajor computes through the fake library, which is column-major.
 func TestRowMajor(t *testing.T) {
 	c, l, s := fake(t)
-	const pa, pb, pbias, pc, pwork = 0x1000, 0x2000, 0x3000, 0x4000, 0x5000
+	const pa, pb, pbias, presidual, pc, pwork = 0x1000, 0x2000, 0x3000, 0x6000, 0x4000, 0x5000
 	for _, m := range layouts(kernels.F32, kernels.F32) {
 		na, nb, nc := sizes(m)
 		a, b, bias := testutil.Normal(1, int(na)), testutil.Normal(2, int(nb)), testutil.Normal(3, int(m.Product.N))
-		got, want := testutil.Normal(4, int(nc)), testutil.Normal(4, int(nc))
+		got, want, residual := testutil.Normal(4, int(nc)), testutil.Normal(4, int(nc)), testutil.Normal(5, int(nc))
+		c.memory[presidual] = residual
 		c.memory[pa], c.memory[pb], c.memory[pc], c.memory[pbias] = a, b, got, bias
 		p, err := l.Prepare(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var at driver.DevicePtr
+		at := addresses(pa, pb, 0, 0, pc, pwork)
+		if m.Product.Residual {
+			at.Residual = presidual
+		}
 		if m.Bias {
-			at = pbias
+			at.Bias = pbias
 		} else {
 			bias = nil
 		}
-		if err := p.Run(s, &driver.Launched{Op: "product"}, pa, pb, at, pc, pwork); err != nil {
+		if err := p.Run(s, &driver.Launched{Op: "product"}, at); err != nil {
 			t.Error(err)
 		}
-		rowMajor(m, a, b, bias, want)
+		rowMajor(m, a, b, bias, residual, want)
 		testutil.Within(t, m.String(), got, want, 1e-14)
 		if err := errors.Join(p.Close(), p.Close()); err != nil {
 			t.Error(err)
 		}
-		if p.Run(s, &driver.Launched{Op: "product"}, pa, pb, at, pc, pwork) == nil {
+		if p.Run(s, &driver.Launched{Op: "product"}, at) == nil {
 			t.Error("a closed plan runs")
 		}
 	}
@@ -193,17 +207,17 @@ func TestPreferences(t *testing.T) {
 	c, l, _ := fake(t)
 	c.works = []uint64{64 << 20, 2 << 20, 0}
 	for _, x := range []struct {
-		m             Matmul
-		compute       int32
-		a, b, out     int32
-		align, limit  uint64
-		algo          uint64
-		work, choices int
+		m            Matmul
+		compute      int32
+		a, b, out    int32
+		align, limit uint64
+		algo         uint64
+		work         int
 	}{
-		{Matmul{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.F32, M: 1, N: 2, K: 3}, Bias: true}, 68, 14, 14, 0, 16, 32 << 20, 1, 2 << 20, 2},
-		{Matmul{Product: kernels.Matmul{Type: kernels.F16, Out: kernels.F16, M: 1, N: 2, K: 3}, Align: 2, WorkLimit: -1}, 68, 2, 2, 2, 2, 0, 2, 0, 1},
-		{Matmul{Product: kernels.Matmul{M: 1, N: 2, K: 3}, Align: 256, WorkLimit: 64 << 20}, 68, 0, 0, 0, 256, 64 << 20, 0, 64 << 20, 3},
-		{Matmul{Product: kernels.Matmul{M: 1, N: 2, K: 3}, TF32: true}, 77, 0, 0, 0, 16, 32 << 20, 1, 2 << 20, 2},
+		{Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.F32, M: 1, N: 2, K: 3}, Bias: true}, 68, 14, 14, 0, 16, 32 << 20, 1, 2 << 20},
+		{Matmul{Product: kernels.Product{Type: kernels.F16, Out: kernels.F16, M: 1, N: 2, K: 3}, Align: 2, WorkLimit: -1}, 68, 2, 2, 2, 2, 0, 2, 0},
+		{Matmul{Product: kernels.Product{M: 1, N: 2, K: 3}, Align: 256, WorkLimit: 64 << 20}, 68, 0, 0, 0, 256, 64 << 20, 0, 64 << 20},
+		{Matmul{Product: kernels.Product{M: 1, N: 2, K: 3}, TF32: true}, 77, 0, 0, 0, 16, 32 << 20, 1, 2 << 20},
 	} {
 		p, err := l.Prepare(x.m)
 		if err != nil {
@@ -222,8 +236,8 @@ func TestPreferences(t *testing.T) {
 		if x.m.Bias && (desc.values[descBiasType] != uint64(x.out) || desc.values[descBiasPointer] != x.align) {
 			t.Errorf("%v: bias %v", x.m, desc.values)
 		}
-		if p.x.algo[0] != x.algo || p.WorkBytes() != x.work || p.Candidates() != x.choices || p.Chosen() != 0 {
-			t.Errorf("%v: algorithm %d of %d with %d bytes", x.m, p.x.algo[0], p.Candidates(), p.WorkBytes())
+		if p.x.algo[0] != x.algo || p.WorkBytes() != int64(x.work) {
+			t.Errorf("%v: algorithm %d with %d bytes", x.m, p.x.algo[0], p.WorkBytes())
 		}
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -234,31 +248,31 @@ func TestPreferences(t *testing.T) {
 // TestUnsupported refuses products before the library sees them.
 func TestUnsupported(t *testing.T) {
 	_, l, _ := fake(t)
-	good := Matmul{Product: kernels.Matmul{Type: kernels.BF16, Out: kernels.BF16, M: 4, N: 6, K: 8, TransB: true}}
+	good := Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 4, N: 6, K: 8, TransB: true}}
 	for want, change := range map[string]func(m *Matmul){
-		"rows: got 0, want 1 to 2147483647":                       func(m *Matmul) { m.Product.M = 0 },
-		"cols: got -1":                                            func(m *Matmul) { m.Product.N = -1 },
-		"inner size: got 2147483648":                              func(m *Matmul) { m.Product.K = 1 << 31 },
-		"batch: got -1":                                           func(m *Matmul) { m.Product.Batch = -1 },
-		"type is Type(3)":                                         func(m *Matmul) { m.Product.Type = 3 },
-		"type of the result is f16, want f32 or bf16":             func(m *Matmul) { m.Product.Out = kernels.F16 },
-		"rows of a have 8 elements and are 7 apart":               func(m *Matmul) { m.Product.LDA = 7 },
-		"rows of b have 8 elements and are 7 apart":               func(m *Matmul) { m.Product.LDB = 7 },
-		"rows of c have 6 elements and are 5 apart":               func(m *Matmul) { m.Product.LDC = 5 },
-		"matrices of c have 4 rows, 6 elements apart, and are 23": func(m *Matmul) { m.Product.Batch, m.Product.StrideC = 2, 23 },
-		"4 rows of a, 1152921504606846976 elements apart":         func(m *Matmul) { m.Product.LDA = 1 << 60 },
-		"matrices of a have 4 rows, 8 elements apart, and are -1": func(m *Matmul) { m.Product.Batch, m.Product.StrideC, m.Product.StrideA = 2, 24, -1 },
-		"aligned to 1 bytes, want a power of two from 2 to 256":   func(m *Matmul) { m.Align = 1 },
-		"aligned to 24 bytes":                                     func(m *Matmul) { m.Align = 24 },
-		"aligned to -16 bytes":                                    func(m *Matmul) { m.Align = -16 },
-		"aligned to 512 bytes":                                    func(m *Matmul) { m.Align = 512 },
-		"TF32":                                                    func(m *Matmul) { m.TF32 = true },
-		"no algorithm for it with 1024 bytes":                     func(m *Matmul) { m.WorkLimit = 1024 },
+		"rows: got 0, want 1 to 2147483647":                     func(m *Matmul) { m.Product.M = 0 },
+		"cols: got -1":                                          func(m *Matmul) { m.Product.N = -1 },
+		"inner size: got 2147483648":                            func(m *Matmul) { m.Product.K = 1 << 31 },
+		"batch: got -1":                                         func(m *Matmul) { m.Product.Batch = -1 },
+		"type is Type(3)":                                       func(m *Matmul) { m.Product.Type = 3 },
+		"type of the result is f16, want f32 or bf16":           func(m *Matmul) { m.Product.Out = kernels.F16 },
+		"rows of a have 8 elements and are 7 apart":             func(m *Matmul) { m.Product.LDA = 7 },
+		"rows of b have 8 elements and are 7 apart":             func(m *Matmul) { m.Product.LDB = 7 },
+		"rows of c have 6 elements and are 5 apart":             func(m *Matmul) { m.Product.LDC = 5 },
+		"matrices of c are 23 elements apart, want 24":          func(m *Matmul) { m.Product.Batch, m.Product.StrideC = 2, 23 },
+		"4 rows of a, 1152921504606846976 elements apart":       func(m *Matmul) { m.Product.LDA = 1 << 60 },
+		"matrices of a are -1 elements apart":                   func(m *Matmul) { m.Product.Batch, m.Product.StrideC, m.Product.StrideA = 2, 24, -1 },
+		"aligned to 1 bytes, want a power of two from 2 to 256": func(m *Matmul) { m.Align = 1 },
+		"aligned to 24 bytes":                                   func(m *Matmul) { m.Align = 24 },
+		"aligned to -16 bytes":                                  func(m *Matmul) { m.Align = -16 },
+		"aligned to 512 bytes":                                  func(m *Matmul) { m.Align = 512 },
+		"TF32":                                                  func(m *Matmul) { m.TF32 = true },
+		"no algorithm for it with 1024 bytes":                   func(m *Matmul) { m.WorkLimit = 1024 },
 	} {
 		m := good
 		change(&m)
 		_, err := l.Prepare(m)
-		var u *Unsupported
+		var u *graph.Unsupported
 		if !errors.As(err, &u) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -273,7 +287,7 @@ func TestUnsupported(t *testing.T) {
 // TestFailures lets every call of the library fail in turn.
 func TestFailures(t *testing.T) {
 	c, l, s := fake(t)
-	m := Matmul{Product: kernels.Matmul{M: 4, N: 6, K: 8}, Bias: true}
+	m := Matmul{Product: kernels.Product{M: 4, N: 6, K: 8}, Bias: true}
 	for _, call := range []string{"newDescription", "newLayout", "newPreference", "set", "heuristic", "free"} {
 		c.fails[call] = 7
 		_, err := l.Prepare(m)
@@ -286,7 +300,7 @@ func TestFailures(t *testing.T) {
 	c.fails["heuristic"] = NotSupported
 	works := c.works
 	c.works = nil
-	var u *Unsupported
+	var u *graph.Unsupported
 	if _, err := l.Prepare(m); !errors.As(err, &u) || !strings.Contains(err.Error(), "FAKE_STATUS_15") {
 		t.Error(err)
 	}
@@ -299,19 +313,17 @@ func TestFailures(t *testing.T) {
 	}
 	op := &driver.Launched{Op: "linear"}
 	for want, run := range map[string]func() error{
-		"no a":            func() error { return p.Run(s, op, 0, 16, 16, 16, 256) },
-		"no b":            func() error { return p.Run(s, op, 16, 0, 16, 16, 256) },
-		"no c":            func() error { return p.Run(s, op, 16, 16, 16, 0, 256) },
-		"no bias":         func() error { return p.Run(s, op, 16, 16, 0, 16, 256) },
-		"no work":         func() error { return p.Run(s, op, 16, 16, 16, 16, 0) },
-		"a aligned":       func() error { return p.Run(s, op, 24, 16, 16, 16, 256) },
-		"bias aligned":    func() error { return p.Run(s, op, 16, 16, 24, 16, 256) },
-		"work aligned":    func() error { return p.Run(s, op, 16, 16, 16, 16, 128) },
-		"no stream":       func() error { return p.Run(nil, op, 16, 16, 16, 16, 256) },
-		"no launch":       func() error { return p.Run(s, nil, 16, 16, 16, 16, 256) },
-		"no such choice":  func() error { return p.Choose(1) },
-		"choice below":    func() error { return p.Choose(-1) },
-		"nothing to tune": func() error { return p.Tune(s, op, 16, 16, 16, 16, 256, 1<<20, 0) },
+		"no a":         func() error { return p.Run(s, op, addresses(0, 16, 16, 0, 16, 256)) },
+		"no b":         func() error { return p.Run(s, op, addresses(16, 0, 16, 0, 16, 256)) },
+		"no c":         func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 0, 256)) },
+		"a residual":   func() error { return p.Run(s, op, addresses(16, 16, 16, 16, 16, 256)) },
+		"no bias":      func() error { return p.Run(s, op, addresses(16, 16, 0, 0, 16, 256)) },
+		"no work":      func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 16, 0)) },
+		"a aligned":    func() error { return p.Run(s, op, addresses(24, 16, 16, 0, 16, 256)) },
+		"bias aligned": func() error { return p.Run(s, op, addresses(16, 16, 24, 0, 16, 256)) },
+		"work aligned": func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 16, 128)) },
+		"no stream":    func() error { return p.Run(nil, op, addresses(16, 16, 16, 0, 16, 256)) },
+		"no launch":    func() error { return p.Run(s, nil, addresses(16, 16, 16, 0, 16, 256)) },
 	} {
 		if err := run(); err == nil {
 			t.Errorf("%s is no error", want)
@@ -319,13 +331,13 @@ func TestFailures(t *testing.T) {
 	}
 	c.fails["matmul"] = 13
 	want := "cuda:0: linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13 (status 13)"
-	if err := p.Run(s, op, 16, 16, 16, 16, 256); err == nil || err.Error() != want {
+	if err := p.Run(s, op, addresses(16, 16, 16, 0, 16, 256)); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	delete(c.fails, "matmul")
 	c.fails["set"] = 7
 	for range 2 {
-		if p.Run(s, op, 16, 16, 32, 16, 256) == nil {
+		if p.Run(s, op, addresses(16, 16, 32, 0, 16, 256)) == nil {
 			t.Error("the bias is not set")
 		}
 	}
@@ -333,7 +345,7 @@ func TestFailures(t *testing.T) {
 	bias := driver.DevicePtr(16)
 	if n := testing.AllocsPerRun(50, func() {
 		bias ^= 48
-		if err := p.Run(s, op, 16, 16, bias, 16, 256); err != nil {
+		if err := p.Run(s, op, addresses(16, 16, bias, 0, 16, 256)); err != nil {
 			t.Error(err)
 		}
 	}); n != 0 {
@@ -342,39 +354,13 @@ func TestFailures(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	if p.Run(s, op, 16, 16, 16, 16, 256) == nil {
+	if p.Run(s, op, addresses(16, 16, 16, 0, 16, 256)) == nil {
 		t.Error("a closed library runs")
 	}
 	if _, err := l.Prepare(m); err == nil {
 		t.Error("a closed library prepares")
 	}
 	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestTune finds the fastest algorithm that fits the memory.
-func TestTune(t *testing.T) {
-	c, l, s := fake(t)
-	c.works, c.costs = []uint64{0, 1 << 20, 0, 2 << 20}, []float32{5, 2, 4, 1}
-	p, err := l.Prepare(Matmul{Product: kernels.Matmul{M: 4, N: 6, K: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	op := &driver.Launched{Op: "linear"}
-	for _, x := range []struct{ work, want int }{{4 << 20, 3}, {1 << 20, 1}, {0, 2}} {
-		if err := p.Tune(s, op, 16, 16, 0, 16, 256, x.work, 3); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Run(s, op, 16, 16, 0, 16, 256); err != nil || p.Chosen() != x.want || c.ran[0] != uint64(x.want) || p.WorkBytes() > x.work {
-			t.Errorf("with %d bytes: algorithm %d, want %d: %v", x.work, p.Chosen(), x.want, err)
-		}
-	}
-	c.fails["matmul"] = 13
-	if err := p.Tune(s, op, 16, 16, 0, 16, 256, 4<<20, 3); err == nil || p.Chosen() != 2 {
-		t.Errorf("algorithm %d after %v", p.Chosen(), err)
-	}
-	if err := errors.Join(p.Choose(1), p.Close()); err != nil || p.WorkBytes() != 1<<20 {
 		t.Error(err)
 	}
 }

@@ -14,14 +14,14 @@ type Replay struct {
 	launched Launched
 }
 
-// BeginCapture makes what is enqueued in s be recorded in place of run, until EndCapture. Uploads, downloads, events and
+// BeginCapture makes the stream record what is enqueued, instead of running it, until EndCapture. Uploads, downloads, events and
 // waiting are errors meanwhile. Other streams and other goroutines go on as usual.
 func (s *Stream) BeginCapture() error {
 	return s.do("begin capture", func() error {
 		if s.capture != nil {
 			return errCapturing
 		}
-		if err := s.d.check(s, "cuStreamBeginCapture", s.d.drv.StreamBeginCapture(s.h, CaptureRelaxed)); err != nil {
+		if err := s.check("cuStreamBeginCapture", s.d.drv.StreamBeginCapture(s.h, CaptureRelaxed)); err != nil {
 			return err
 		}
 		s.capture = &Replay{d: s.d, launched: Launched{Op: "captured graph"}}
@@ -29,11 +29,10 @@ func (s *Stream) BeginCapture() error {
 	})
 }
 
-// Capturing says whether a capture is under way.
+// Capturing reports whether a capture is under way.
 func (s *Stream) Capturing() bool { return s.capture != nil && !s.abandoned }
 
-// EndCapture returns what was recorded, ready to be replayed. After an error the stream goes on as if there had been no
-// capture.
+// EndCapture returns what was recorded, ready to be replayed. After an error the stream is as before BeginCapture.
 func (s *Stream) EndCapture() (*Replay, error) {
 	const what = "end capture"
 	if !s.Capturing() {
@@ -43,13 +42,9 @@ func (s *Stream) EndCapture() (*Replay, error) {
 		s.abandoned = true
 		return nil, s.d.failed(what, err)
 	}
-	defer s.leave()
+	defer s.d.leave()
 	g, r := s.d.drv.StreamEndCapture(s.h)
-	err := s.d.check(s, "cuStreamEndCapture", r)
-	if err == nil && g == 0 {
-		err = errors.New("cuStreamEndCapture: no graph")
-	}
-	if err != nil {
+	if err := s.check("cuStreamEndCapture", r); err != nil {
 		s.abandoned = true // to be dropped now, or else in the next call
 		return nil, s.d.failed(what, errors.Join(err, s.drop()))
 	}
@@ -57,23 +52,22 @@ func (s *Stream) EndCapture() (*Replay, error) {
 	s.capture, p.graph = nil, g
 	s.d.adopt(p, kind{"captured graph", 0})
 	p.exec, r = s.d.drv.GraphInstantiate(g)
-	if err := s.d.check(s, "cuGraphInstantiate", r); err != nil {
+	if err := s.check("cuGraphInstantiate", r); err != nil {
 		return nil, s.d.failed(what, errors.Join(err, p.Close()))
 	}
 	return p, nil
 }
 
-// drop ends a capture that nobody wants, with the context current. After an error it is to be called again if the capture
-// is still there.
+// drop ends an abandoned capture, with the context current. If it fails, s.abandoned stays set and the next call tries again.
 func (s *Stream) drop() error {
 	state, r := s.d.drv.StreamIsCapturing(s.h)
-	if err := s.d.check(s, "cuStreamIsCapturing", r); err != nil {
+	if err := s.check("cuStreamIsCapturing", r); err != nil {
 		return err
 	}
 	if state != CaptureNone {
 		g, r := s.d.drv.StreamEndCapture(s.h)
 		if r != Success && r != CaptureInvalidated {
-			return s.d.check(s, "cuStreamEndCapture", r)
+			return s.check("cuStreamEndCapture", r)
 		}
 		if g != 0 {
 			p := s.capture
@@ -94,45 +88,26 @@ func (s *Stream) Replay(p *Replay) error {
 	if p == nil || p.d != s.d {
 		return s.d.failed("replay", errForeign)
 	}
-	err := s.enter()
-	if err == nil {
-		err = s.replay(p)
-		s.leave()
-	}
-	return s.d.failed("replay", err)
+	return s.do("replay", func() error {
+		if p.exec == 0 {
+			return fmt.Errorf("the captured graph is %w", errClosed)
+		}
+		if s.capture != nil {
+			return errCapturing
+		}
+		if err := s.check("cuGraphLaunch", s.d.drv.GraphLaunch(p.exec, s.h)); err != nil {
+			return err
+		}
+		return s.enqueued(&p.launched)
+	})
 }
-
-func (s *Stream) replay(p *Replay) error {
-	if p.exec == 0 {
-		return fmt.Errorf("the captured graph is %w", errClosed)
-	}
-	if s.capture != nil {
-		return errCapturing
-	}
-	if err := s.d.check(s, "cuGraphLaunch", s.d.drv.GraphLaunch(p.exec, s.h)); err != nil {
-		return err
-	}
-	return s.enqueued(&p.launched)
-}
-
-// Launches returns what was captured, in order.
-func (p *Replay) Launches() []*Launched { return p.launched.Parts }
 
 // Close frees the captured graph. A run of it that is under way goes on.
 func (p *Replay) Close() error { return p.d.free(p, "close captured graph") }
 
 func (p *Replay) destroy() error {
-	if p.exec != 0 {
-		if err := p.d.check(nil, "cuGraphExecDestroy", p.d.drv.GraphExecDestroy(p.exec)); err != nil {
-			return err
-		}
-		p.exec = 0
+	if err := release(p.d, &p.exec, "cuGraphExecDestroy", p.d.drv.GraphExecDestroy); err != nil {
+		return err
 	}
-	if p.graph != 0 {
-		if err := p.d.check(nil, "cuGraphDestroy", p.d.drv.GraphDestroy(p.graph)); err != nil {
-			return err
-		}
-		p.graph = 0
-	}
-	return nil
+	return release(p.d, &p.graph, "cuGraphDestroy", p.d.drv.GraphDestroy)
 }

@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -11,6 +12,7 @@ import (
 // goes on where the first one failed.
 type resource interface{ destroy() error }
 
+// kind describes a resource that has not been freed.
 type kind struct {
 	name  string // as in "stream"
 	bytes int64
@@ -19,12 +21,28 @@ type kind struct {
 // adopt keeps r until release.
 func (d *Device) adopt(r resource, k kind) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.open[r] = k
-	d.mu.Unlock()
+	if s, ok := r.(*Stream); ok {
+		d.streams[s] = true
+	}
 }
 
-// free destroys r and forgets it; what is gone already is left alone. If that fails r stays known, so that it can be freed again, by Close at the latest; but
-// what a Fault has reached goes with the context.
+// release calls destroy for a handle and sets it to zero. A zero handle is left alone.
+func release[H comparable](d *Device, h *H, call string, destroy func(H) Result) error {
+	var none H
+	if *h == none {
+		return nil
+	}
+	if err := d.check(call, destroy(*h)); err != nil {
+		return err
+	}
+	*h = none
+	return nil
+}
+
+// free destroys r and forgets it; what has been freed already is left alone. If it fails, r stays known, so that it can be
+// freed again, by Close at the latest; after a Fault it is forgotten, since it is freed with the context.
 func (d *Device) free(r resource, what string) error {
 	d.mu.Lock()
 	_, open := d.open[r]
@@ -32,15 +50,10 @@ func (d *Device) free(r resource, what string) error {
 	if !open {
 		return nil
 	}
-	err := d.enter()
-	if err == nil {
-		err = r.destroy()
-		d.leave()
+	err := d.do(what, r.destroy)
+	if _, fault := err.(*Fault); err == nil || fault {
+		d.forget(r)
 	}
-	if _, fault := err.(*Fault); err != nil && !fault {
-		return d.failed(what, err)
-	}
-	d.forget(r)
 	return err
 }
 
@@ -53,8 +66,8 @@ func (d *Device) forget(r resource) {
 	d.mu.Unlock()
 }
 
-// Close frees everything that has not been freed, which is an error, and gives up the context. No other call may be
-// under way. After an error of the driver it may be called again to go on; a device that is closed is left alone.
+// Close frees everything that has not been freed, which is an error, and releases the context. No other call may be under
+// way. After an error of the driver it may be called again to free the rest; closing a closed device does nothing.
 func (d *Device) Close() error {
 	if d.released {
 		return nil
@@ -69,8 +82,8 @@ func (d *Device) Close() error {
 	if err != nil && fault == nil {
 		return errors.Join(d.failed("close", err), leaks)
 	}
-	// A Fault has made the driver refuse the rest, which goes with the context.
-	if r := d.drv.DevicePrimaryCtxRelease(d.ordinal); r != Success && !(fault != nil && r.fault()) {
+	// After a Fault the driver frees nothing any more: what is left is freed with the context.
+	if r := d.drv.DevicePrimaryCtxRelease(d.ordinal); r != Success && !(fault != nil && r.Fault()) {
 		return errors.Join(d.failed("close", failure(d.drv, "cuDevicePrimaryCtxRelease", r)), leaks)
 	}
 	d.released = true
@@ -87,12 +100,8 @@ func (d *Device) destroyAll() error {
 	}
 	defer d.leave()
 	d.mu.Lock()
-	list := make([]resource, 0, len(d.open))
-	for r := range d.open {
-		list = append(list, r)
-	}
+	list := slices.SortedFunc(maps.Keys(d.open), func(a, b resource) int { return rank(a) - rank(b) })
 	d.mu.Unlock()
-	slices.SortFunc(list, func(a, b resource) int { return rank(a) - rank(b) })
 	var errs []error
 	for _, r := range list {
 		if err := r.destroy(); err != nil {
@@ -104,19 +113,15 @@ func (d *Device) destroyAll() error {
 	return errors.Join(errs...)
 }
 
-// rank is the order in which Close destroys: streams first, which wait for what they run.
+// rank is the order in which Close destroys: streams, which wait for what they run, then captured graphs, then what these used.
 func rank(r resource) int {
 	switch r.(type) {
 	case *Stream:
 		return 0
 	case *Replay:
 		return 1
-	case *Event:
-		return 2
-	case *Module:
-		return 3
 	}
-	return 4
+	return 2
 }
 
 // leaks returns an error that counts what has not been freed.
@@ -125,11 +130,10 @@ func (d *Device) leaks() error {
 	defer d.mu.Unlock()
 	count, bytes := map[string]int{}, map[string]int64{}
 	for r, k := range d.open {
-		if s, ok := r.(*Stream); ok && s == d.fill {
-			continue
+		if r != d.fill {
+			count[k.name]++
+			bytes[k.name] += k.bytes
 		}
-		count[k.name]++
-		bytes[k.name] += k.bytes
 	}
 	var parts []string
 	for name, n := range count {

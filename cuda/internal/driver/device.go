@@ -3,7 +3,6 @@ package driver
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -16,16 +15,8 @@ type Properties struct {
 	Driver         int    // CUDA version of the driver, 1000 times the major number plus 10 times the minor one
 	Memory         int64  // bytes in all
 	SMs            int    // multiprocessors
-	WarpSize       int
-	MaxThreads     int // of a block
-	ThreadsPerSM   int
-	Registers      int // 32-bit registers that a block may use
-	SharedPerBlock int // bytes of shared memory that a block may have, when it asks for them
-	SharedPerSM    int
-	L2             int // bytes
-	ClockKHz       int // 0 where the driver does not tell
-	MemoryClockKHz int // likewise
-	MemoryBusBits  int
+	SharedPerBlock int    // bytes of shared memory that a block may have, static and dynamic
+	SharedPerSM    int    // bytes of shared memory that all blocks of a multiprocessor may have
 }
 
 // Device is a GPU opened by this process: its primary context.
@@ -35,7 +26,6 @@ type Device struct {
 	ctx      Context
 	prop     Properties
 	blocking bool // wait after each launch
-	spin     bool // wait awake
 
 	closed atomic.Bool
 	fault  atomic.Pointer[Fault]
@@ -71,47 +61,26 @@ func (d *Device) Do(f func() error) error {
 	return f()
 }
 
-// Err returns the *Fault that has made the device useless, or nil.
-func (d *Device) Err() error {
-	if f := d.fault.Load(); f != nil {
-		return f
-	}
-	return nil
-}
-
-// MemoryInfo returns the bytes that are free on the device and those it has, all programs together.
-func (d *Device) MemoryInfo() (free, total int64, err error) {
-	if err := d.enter(); err != nil {
-		return 0, 0, d.failed("memory info", err)
-	}
-	defer d.leave()
-	f, t, r := d.drv.MemGetInfo()
-	return int64(f), int64(t), d.failed("memory info", d.check(nil, "cuMemGetInfo", r))
-}
-
 // Synchronize waits until everything that was enqueued in all streams has ended. No capture may be under way.
 func (d *Device) Synchronize() error {
-	if err := d.enter(); err != nil {
-		return d.failed("synchronize", err)
-	}
-	defer d.leave()
-	d.mu.Lock()
-	marks := make(map[*Stream]uint64, len(d.streams))
-	for s := range d.streams {
-		marks[s] = s.trail.mark()
-	}
-	d.mu.Unlock()
-	if err := d.check(nil, "cuCtxSynchronize", d.drv.CtxSynchronize()); err != nil {
-		return d.failed("synchronize", err)
-	}
-	for s, m := range marks {
-		s.trail.end(m)
-	}
-	return nil
+	return d.do("synchronize", func() error {
+		d.mu.Lock()
+		marks := make(map[*Stream]uint64, len(d.streams))
+		for s := range d.streams {
+			marks[s] = s.trail.mark()
+		}
+		d.mu.Unlock()
+		if err := d.check("cuCtxSynchronize", d.drv.CtxSynchronize()); err != nil {
+			return err
+		}
+		for s, m := range marks {
+			s.trail.end(m)
+		}
+		return nil
+	})
 }
 
-// enter makes the context current on a thread that the goroutine keeps until leave. It costs one call of the driver;
-// Stream.Pin does it once for many calls.
+// enter makes the context current on a thread that the goroutine keeps until leave. It costs one call of the driver.
 func (d *Device) enter() error {
 	if d.closed.Load() {
 		return errClosed
@@ -127,45 +96,55 @@ func (d *Device) current() error {
 	runtime.LockOSThread()
 	if r := d.drv.CtxSetCurrent(d.ctx); r != Success {
 		runtime.UnlockOSThread()
-		return d.check(nil, "cuCtxSetCurrent", r)
+		return d.check("cuCtxSetCurrent", r)
 	}
 	return nil
 }
 
 func (d *Device) leave() { runtime.UnlockOSThread() }
 
-// check returns the error of a call: nil for Success, a *Fault for what the work of a stream, s or another one, has caused.
-func (d *Device) check(s *Stream, call string, r Result) error {
+// do calls f between enter and leave. what names the call in errors.
+func (d *Device) do(what string, f func() error) error {
+	err := d.enter()
+	if err == nil {
+		err = f()
+		d.leave()
+	}
+	return d.failed(what, err)
+}
+
+// check returns the error of a call that belongs to no stream: nil for Success, a *Fault for what work on the device has caused.
+func (d *Device) check(call string, r Result) error { return d.checkIn(nil, call, r) }
+
+// checkIn is check for a call in stream s.
+func (d *Device) checkIn(s *Stream, call string, r Result) error {
 	if r == Success {
 		return nil
 	}
-	err := failure(d.drv, call, r).(*Error)
-	if !r.fault() {
+	err := failure(d.drv, call, r)
+	if !r.Fault() {
 		return err
 	}
 	f := &Fault{Err: err}
+	suspect := func(s *Stream) {
+		l, n := s.trail.pending()
+		f.Suspects, f.Count = append(f.Suspects, l...), f.Count+n
+	}
+	if s != nil {
+		suspect(s)
+	}
 	d.mu.Lock()
-	queues := make([]*Stream, 0, len(d.streams))
 	for q := range d.streams {
 		if q != s {
-			queues = append(queues, q)
+			suspect(q)
 		}
 	}
 	d.mu.Unlock()
-	if s != nil {
-		queues = slices.Insert(queues, 0, s)
-	}
-	for _, q := range queues {
-		l, n := q.trail.pending()
-		f.Suspects, f.Count = append(f.Suspects, l...), f.Count+n
-	}
-	if !d.fault.CompareAndSwap(nil, f) { // the first one knows best
-		f = d.fault.Load()
-	}
-	return f
+	d.fault.CompareAndSwap(nil, f) // keep the first fault: later ones are its consequences
+	return d.fault.Load()
 }
 
-// failed says what the device was doing. A *Fault and a *NoMemory speak for themselves.
+// failed says what the device was doing. A *Fault and a *NoMemory need no more words.
 func (d *Device) failed(what string, err error) error {
 	switch err.(type) {
 	case nil:

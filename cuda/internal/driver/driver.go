@@ -2,9 +2,10 @@ package driver
 
 import "unsafe"
 
-// Driver is what this package needs of the CUDA driver. Each method is the call of the library that its name stands for,
-// Init for cuInit, and does nothing else. Calls below the line need the context current on the calling thread. A Driver
-// may be called from several threads at once and keeps no pointer that it is given, but for asynchronous copies.
+// Driver is what this package needs of the CUDA driver: every call of the library that it makes. Each method is the call that
+// its name stands for, Init for cuInit, and does nothing else; library_linux.go has the calls of the real one. Calls below the
+// first group need the context current on the calling thread. A Driver may be called from several threads at once and keeps
+// no pointer that it is given, except for asynchronous copies.
 type Driver interface {
 	Init() Result
 	DriverGetVersion() (int, Result) // 1000 times the major number plus 10 times the minor one
@@ -19,20 +20,15 @@ type Driver interface {
 	GetErrorName(Result) string   // as in CUDA_ERROR_OUT_OF_MEMORY; empty for a number unknown to the driver
 	GetErrorString(Result) string // as in "out of memory"
 
-	// ---- memory
-
 	MemGetInfo() (free, total uint64, r Result)
 	MemAlloc(bytes int) (DevicePtr, Result)
 	MemFree(DevicePtr) Result
 	MemHostAlloc(bytes int, flags uint32) (unsafe.Pointer, Result)
 	MemFreeHost(unsafe.Pointer) Result
-	MemcpyHtoDAsync(dst DevicePtr, src unsafe.Pointer, bytes int, s StreamHandle) Result
-	MemcpyDtoHAsync(dst unsafe.Pointer, src DevicePtr, bytes int, s StreamHandle) Result
+	MemcpyHtoDAsync(dst DevicePtr, src unsafe.Pointer, bytes int, s StreamHandle) Result // src is pinned
+	MemcpyDtoHAsync(dst unsafe.Pointer, src DevicePtr, bytes int, s StreamHandle) Result // dst is pinned
 	MemcpyDtoDAsync(dst, src DevicePtr, bytes int, s StreamHandle) Result
 	MemsetD8Async(dst DevicePtr, value uint8, count int, s StreamHandle) Result
-	MemsetD32Async(dst DevicePtr, value uint32, count int, s StreamHandle) Result
-
-	// ---- kernels
 
 	// ModuleLoadData loads a cubin, a fat binary or PTX, which must be followed by a zero byte. log is what the compiler of
 	// PTX says of its errors.
@@ -48,18 +44,15 @@ type Driver interface {
 	// before the call returns. It must not allocate.
 	LaunchKernel(f FunctionHandle, g Grid, b Block, shared int, s StreamHandle, params unsafe.Pointer) Result
 
-	// ---- queues
-
 	CtxSynchronize() Result
 	StreamCreate(flags uint32) (StreamHandle, Result)
 	StreamDestroy(StreamHandle) Result
 	StreamSynchronize(StreamHandle) Result
-	StreamWaitEvent(StreamHandle, EventHandle) Result
 	EventCreate(flags uint32) (EventHandle, Result)
 	EventDestroy(EventHandle) Result
 	EventRecord(EventHandle, StreamHandle) Result
 	EventSynchronize(EventHandle) Result
-	EventQuery(EventHandle) Result                                  // NotReady while it has not come
+	EventQuery(EventHandle) Result                                  // NotReady until the work before it has ended
 	EventElapsedTime(start, end EventHandle) (ms float32, r Result) // NotReady likewise
 	StreamBeginCapture(s StreamHandle, mode int32) Result           // cuStreamBeginCapture_v2
 	StreamIsCapturing(StreamHandle) (CaptureStatus, Result)

@@ -7,36 +7,26 @@ import (
 )
 
 // Reason says why there is no GPU to use.
-type Reason int
+type Reason string
 
 // The reasons of an Unavailable.
 const (
-	ReasonDriver    Reason = iota + 1 // no driver library
-	ReasonNoDevice                    // the driver has no device
-	ReasonOrdinal                     // the device number is out of range
-	ReasonOldDevice                   // its compute capability is below 8.0
-	ReasonOldDriver                   // the driver is older than CUDA 12.0
-	ReasonStart                       // the driver does not start
+	ReasonDriver    Reason = "no CUDA driver"
+	ReasonNoDevice  Reason = "no CUDA device"
+	ReasonOrdinal   Reason = "no such CUDA device"
+	ReasonOldDevice Reason = "CUDA device too old" // its compute capability is below 8.0
+	ReasonOldDriver Reason = "CUDA driver too old" // it is older than CUDA 12.0
+	ReasonStart     Reason = "CUDA driver does not start"
 )
 
-var reasons = [...]string{"", "no CUDA driver", "no CUDA device", "no such CUDA device", "CUDA device too old", "CUDA driver too old",
-	"CUDA driver does not start"}
-
-func (r Reason) String() string {
-	if r < 1 || int(r) >= len(reasons) {
-		return fmt.Sprintf("reason %d", int(r))
-	}
-	return reasons[r]
-}
-
 // Unavailable is the error of Open where there is no GPU that this package can use: a program that may run elsewhere
-// looks for it by errors.As. Any other error of Open is the failure of a GPU that is there.
+// looks for it by errors.As. Any other error of Open is the failure of a GPU that is present.
 type Unavailable struct {
 	Reason Reason
 	Detail string // what was got and what is wanted
 }
 
-func (u *Unavailable) Error() string { return fmt.Sprintf("cuda: %v: %s", u.Reason, u.Detail) }
+func (u *Unavailable) Error() string { return fmt.Sprintf("cuda: %s: %s", u.Reason, u.Detail) }
 
 func unavailable(r Reason, format string, args ...any) error {
 	return &Unavailable{r, fmt.Sprintf(format, args...)}
@@ -46,21 +36,24 @@ func unavailable(r Reason, format string, args ...any) error {
 type Error struct {
 	Call   string // as in "cuMemAlloc"
 	Result Result
-	Name   string // the driver's name of the result, as in "CUDA_ERROR_INVALID_VALUE"
+	Name   string // the driver's name of the result, as in "CUDA_ERROR_INVALID_VALUE"; empty if it has none
 	Text   string // the driver's text
 }
 
-func (e *Error) Error() string {
+func (e *Error) Error() string { return e.Call + ": " + e.what() }
+
+// what is the error without the call.
+func (e *Error) what() string {
 	switch {
 	case e.Name == "":
-		return fmt.Sprintf("%s: error %d", e.Call, e.Result)
+		return fmt.Sprintf("error %d", e.Result)
 	case e.Text == "":
-		return fmt.Sprintf("%s: %s", e.Call, e.Name)
+		return e.Name
 	}
-	return fmt.Sprintf("%s: %s (%s)", e.Call, e.Text, e.Name)
+	return fmt.Sprintf("%s (%s)", e.Text, e.Name)
 }
 
-func failure(drv Driver, call string, r Result) error {
+func failure(drv Driver, call string, r Result) *Error {
 	return &Error{call, r, drv.GetErrorName(r), drv.GetErrorString(r)}
 }
 
@@ -73,22 +66,22 @@ type NoMemory struct {
 }
 
 func (e *NoMemory) Error() string {
-	if e.Host {
+	switch {
+	case e.Host:
 		return fmt.Sprintf("cuda: out of pinned host memory: asked for %s", size(e.Asked))
-	}
-	if e.Total == 0 {
+	case e.Total == 0:
 		return fmt.Sprintf("cuda: %s: out of memory: asked for %s", e.Device, size(e.Asked))
 	}
 	return fmt.Sprintf("cuda: %s: out of memory: asked for %s, %s of %s are free", e.Device, size(e.Asked), size(e.Free),
 		size(e.Total))
 }
 
-// Launched is a launch as it is remembered to name it when the device fails.
+// Launched describes a launch, to name it when the device fails.
 type Launched struct {
-	Op     string // what the kernel was launched for, as given to Prepare
-	Kernel string // its name in the module; empty for a copy, a fill or a captured graph
-	Owner  any    // what the caller keeps in Call.Owner
-	Parts  []*Launched
+	Op     string      // what the kernel was launched for, as given to Prepare
+	Kernel string      // its name in the module; empty for a copy, a fill or a captured graph
+	Owner  any         // the caller's; the driver only keeps it
+	Parts  []*Launched // of a captured graph
 }
 
 func (l *Launched) String() string {
@@ -104,48 +97,39 @@ func (l *Launched) String() string {
 // Fault is the failure of work that had been enqueued earlier. The device cannot be used after it, and neither can another
 // Device of the same GPU in this process.
 type Fault struct {
-	Err *Error // of the call that it came to light in
-	// Suspects are the launches that may have caused it: all that were not known to have ended, newest first, those of the
-	// queue in which it came to light before others. There is one if the device was opened with WithBlockingLaunches.
+	Err *Error // of the call that reported it
+	// Suspects are the launches that may have caused it: those not known to have ended, newest first, beginning with the
+	// stream that reported it. It is one launch if the device was opened with WithBlockingLaunches.
 	Suspects []*Launched
 	Count    int // of the launches that may have caused it, of which Suspects are the newest
 }
 
 func (f *Fault) Error() string {
-	what := f.Err.Text
-	if what == "" {
-		what = fmt.Sprintf("error %d", f.Err.Result)
-	}
-	if f.Err.Name != "" && f.Err.Text != "" {
-		what += " (" + f.Err.Name + ")"
-	}
 	switch {
 	case f.Count == 0:
-		return fmt.Sprintf("cuda: %s: %s", f.Err.Call, what)
+		return fmt.Sprintf("cuda: %v", f.Err)
 	case f.Count == 1 && len(f.Suspects) == 1:
-		return fmt.Sprintf("cuda: %v: %s, seen in %s", f.Suspects[0], what, f.Err.Call)
+		return fmt.Sprintf("cuda: %v: %s, seen in %s", f.Suspects[0], f.Err.what(), f.Err.Call)
 	}
-	return fmt.Sprintf("cuda: %s in one of %d launches, newest first: %s; seen in %s. WithBlockingLaunches tells which", what,
-		f.Count, enumerate(f.Suspects, f.Count), f.Err.Call)
+	return fmt.Sprintf("cuda: %s in one of %d launches, newest first: %s; seen in %s. WithBlockingLaunches tells which",
+		f.Err.what(), f.Count, enumerate(f.Suspects, f.Count), f.Err.Call)
 }
 
 // Unwrap returns the driver's error.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// enumerate lists what is in l, of which there are n in all, within reason.
+// enumerate lists the first of n launches, of which l holds some.
 func enumerate(l []*Launched, n int) string {
-	const most = 8
-	var b strings.Builder
-	for i, e := range l[:min(len(l), most)] {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(e.String())
+	l = l[:min(len(l), 8)]
+	var names []string
+	for _, e := range l {
+		names = append(names, e.String())
 	}
-	if rest := n - min(len(l), most); rest > 0 {
-		fmt.Fprintf(&b, " and %d more", rest)
+	text := strings.Join(names, ", ")
+	if n > len(l) {
+		text += fmt.Sprintf(" and %d more", n-len(l))
 	}
-	return b.String()
+	return text
 }
 
 // size prints a number of bytes.

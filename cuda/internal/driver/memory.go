@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -20,39 +21,39 @@ type Memory struct {
 // Alloc returns zeroed memory, aligned to Alignment, that is ready for every stream. Zero bytes are no memory, but may be
 // freed. A *NoMemory says that there is not enough.
 func (d *Device) Alloc(bytes int) (*Memory, error) {
-	what := fmt.Sprintf("memory of %s", size(int64(bytes)))
 	if bytes < 0 {
 		return nil, d.failed("memory", fmt.Errorf("got %d bytes, want 0 or more", bytes))
 	}
-	if err := d.enter(); err != nil {
-		return nil, d.failed(what, err)
-	}
-	defer d.leave()
 	m := &Memory{d: d, bytes: bytes}
-	if bytes == 0 {
-		d.adopt(m, kind{"memory", 0})
-		return m, nil
-	}
-	ptr, r := d.drv.MemAlloc(bytes)
-	if r == OutOfMemory {
-		e := &NoMemory{Asked: int64(bytes), Device: d.String()}
-		if free, total, r := d.drv.MemGetInfo(); r == Success {
-			e.Free, e.Total = int64(free), int64(total)
+	err := d.do("memory of "+size(int64(bytes)), func() error {
+		if bytes > 0 {
+			ptr, r := d.drv.MemAlloc(bytes)
+			if r == OutOfMemory {
+				return d.noMemory(bytes)
+			}
+			if err := d.check("cuMemAlloc", r); err != nil {
+				return err
+			}
+			m.ptr = ptr
 		}
-		return nil, e
-	}
-	if err := d.check(nil, "cuMemAlloc", r); err != nil {
-		return nil, d.failed(what, err)
-	}
-	m.ptr = ptr
-	d.adopt(m, kind{"memory", int64(bytes)})
-	if err := d.zero(m); err != nil {
-		if e := m.Free(); e != nil {
-			return nil, fmt.Errorf("%w; %w", err, e)
+		d.adopt(m, kind{"memory", int64(bytes)})
+		if err := d.zero(m); err != nil {
+			return errors.Join(err, m.Free())
 		}
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+func (d *Device) noMemory(bytes int) error {
+	e := &NoMemory{Asked: int64(bytes), Device: d.String()}
+	if free, total, r := d.drv.MemGetInfo(); r == Success {
+		e.Free, e.Total = int64(free), int64(total)
+	}
+	return e
 }
 
 // zero fills m and waits for it.
@@ -78,11 +79,9 @@ func (m *Memory) Place(b *cpu.Buf, offset, bytes int) {
 		b.Set(nil, 0)
 		return
 	}
-	b.Set((m.ptr + DevicePtr(offset)).pointer(), bytes)
+	p := m.ptr + DevicePtr(offset)
+	b.Set(*(*unsafe.Pointer)(unsafe.Pointer(&p)), bytes) // the garbage collector knows no object at this address
 }
-
-// pointer returns the address as a cell holds it. The garbage collector knows no object there.
-func (p DevicePtr) pointer() unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
 // Address returns the device address that b holds.
 func Address(b *cpu.Buf) DevicePtr { return DevicePtr(uintptr(b.Pointer())) }
@@ -90,50 +89,40 @@ func Address(b *cpu.Buf) DevicePtr { return DevicePtr(uintptr(b.Pointer())) }
 // Free gives the memory back. Nothing that uses it may be under way.
 func (m *Memory) Free() error { return m.d.free(m, "free memory") }
 
-func (m *Memory) destroy() error {
-	if m.ptr == 0 {
-		return nil
-	}
-	if err := m.d.check(nil, "cuMemFree", m.d.drv.MemFree(m.ptr)); err != nil {
-		return err
-	}
-	m.ptr = 0
-	return nil
-}
+func (m *Memory) destroy() error { return release(m.d, &m.ptr, "cuMemFree", m.d.drv.MemFree) }
 
 // Host is pinned memory of the host: copies between it and a device run beside the host's work.
 type Host struct {
 	d     *Device
-	ptr   unsafe.Pointer
+	ptr   unsafe.Pointer // nil once freed
 	bytes int
 }
 
 // NewHost returns pinned memory, of undefined content, for copies with any device.
 func (d *Device) NewHost(bytes int) (*Host, error) {
-	what := fmt.Sprintf("pinned memory of %s", size(int64(bytes)))
 	if bytes < 1 {
 		return nil, d.failed("pinned memory", fmt.Errorf("got %d bytes, want 1 or more", bytes))
 	}
-	if err := d.enter(); err != nil {
-		return nil, d.failed(what, err)
-	}
-	defer d.leave()
-	p, err := d.pin(bytes)
+	h := &Host{d: d, bytes: bytes}
+	err := d.do("pinned memory of "+size(int64(bytes)), func() (err error) {
+		if h.ptr, err = d.pin(bytes); err == nil {
+			d.adopt(h, kind{"pinned memory", int64(bytes)})
+		}
+		return err
+	})
 	if err != nil {
-		return nil, d.failed(what, err)
+		return nil, err
 	}
-	h := &Host{d, p, bytes}
-	d.adopt(h, kind{"pinned memory", int64(bytes)})
 	return h, nil
 }
 
-// pin allocates pinned memory.
+// pin allocates pinned memory, with the context current.
 func (d *Device) pin(bytes int) (unsafe.Pointer, error) {
 	p, r := d.drv.MemHostAlloc(bytes, HostPortable)
 	if r == OutOfMemory {
 		return nil, &NoMemory{Asked: int64(bytes), Host: true, Device: d.String()}
 	}
-	return p, d.check(nil, "cuMemHostAlloc", r)
+	return p, d.check("cuMemHostAlloc", r)
 }
 
 // Bytes returns the memory, nil once it is freed. What a copy under way reads must not be written, and what it writes is
@@ -159,13 +148,4 @@ func (h *Host) at(offset, bytes int) (unsafe.Pointer, error) {
 // Free gives the memory back. No copy that uses it may be under way.
 func (h *Host) Free() error { return h.d.free(h, "free pinned memory") }
 
-func (h *Host) destroy() error {
-	if h.ptr == nil {
-		return nil
-	}
-	if err := h.d.check(nil, "cuMemFreeHost", h.d.drv.MemFreeHost(h.ptr)); err != nil {
-		return err
-	}
-	h.ptr = nil
-	return nil
-}
+func (h *Host) destroy() error { return release(h.d, &h.ptr, "cuMemFreeHost", h.d.drv.MemFreeHost) }

@@ -24,7 +24,7 @@ func TestOpenUnavailable(t *testing.T) {
 			"cuda: CUDA driver does not start: cuInit: "},
 		{"init sees none", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.NoDevice) }, 0,
 			driver.ReasonNoDevice, "cuda: no CUDA device: cuInit: "},
-		{"none", fakedriver.Empty(), nil, 0, driver.ReasonNoDevice, "cuda: no CUDA device: the driver sees no device"},
+		{"none", fakedriver.New([]fakedriver.GPU{}...), nil, 0, driver.ReasonNoDevice, "cuda: no CUDA device: the driver sees no device"},
 		{"below", fakedriver.New(), nil, -1, driver.ReasonOrdinal, "cuda: no such CUDA device: got device -1, want 0 to 0"},
 		{"above", fakedriver.New(), nil, 1, driver.ReasonOrdinal, "cuda: no such CUDA device: got device 1, want 0 to 0"},
 		{"old device", fakedriver.New(old), nil, 0, driver.ReasonOldDevice,
@@ -65,8 +65,8 @@ func TestOpenWithoutLibrary(t *testing.T) {
 
 func TestProperties(t *testing.T) {
 	d := must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t)
-	want := driver.Properties{Name: "Fake H200", Capability: 90, Driver: 12040, Memory: 256 << 20, SMs: 132, WarpSize: 32,
-		MaxThreads: 1024, ThreadsPerSM: 2048, Registers: 65536, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, L2: 50 << 20}
+	want := driver.Properties{Name: "Fake H200", Capability: 90, Driver: 12040, Memory: 256 << 20, SMs: 132,
+		SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10}
 	if got := d.Properties(); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -14,7 +14,7 @@ type stage struct {
 
 type half struct {
 	ptr  unsafe.Pointer
-	left EventHandle // comes when all copies of the half have ended; recorded when the half is left
+	left EventHandle // recorded behind the copies of the half when the other one is taken
 	used int
 	outs []out
 }
@@ -28,18 +28,18 @@ type out struct {
 // Upload enqueues a copy of src to the device. src may change as soon as Upload returns. It waits only while the device is
 // more than two halves of pinned memory behind.
 func (s *Stream) Upload(dst DevicePtr, src []byte) error {
-	return s.staged(s.copyIn, len(src), func(h *half, done, n int) error {
+	return s.staged(&s.copyIn, len(src), func(h *half, done, n int) error {
 		p := unsafe.Add(h.ptr, h.used)
 		copy(unsafe.Slice((*byte)(p), n), src[done:])
-		return s.d.check(s, "cuMemcpyHtoDAsync", s.d.drv.MemcpyHtoDAsync(dst+DevicePtr(done), p, n, s.h))
+		return s.check("cuMemcpyHtoDAsync", s.d.drv.MemcpyHtoDAsync(dst+DevicePtr(done), p, n, s.h))
 	})
 }
 
 // Download enqueues a copy of the device's memory to dst, which holds it after Synchronize and may be written earlier.
 func (s *Stream) Download(dst []byte, src DevicePtr) error {
-	return s.staged(s.copyOut, len(dst), func(h *half, done, n int) error {
+	return s.staged(&s.copyOut, len(dst), func(h *half, done, n int) error {
 		p := unsafe.Add(h.ptr, h.used)
-		err := s.d.check(s, "cuMemcpyDtoHAsync", s.d.drv.MemcpyDtoHAsync(p, src+DevicePtr(done), n, s.h))
+		err := s.check("cuMemcpyDtoHAsync", s.d.drv.MemcpyDtoHAsync(p, src+DevicePtr(done), n, s.h))
 		if err == nil {
 			h.outs = append(h.outs, out{dst[done : done+n], h.used})
 		}
@@ -52,43 +52,42 @@ func (s *Stream) staged(l *Launched, bytes int, move func(h *half, done, n int) 
 	if bytes == 0 {
 		return nil
 	}
-	err := s.enter()
-	if err != nil {
-		return s.d.failed(l.Op, err)
-	}
-	defer s.leave()
-	if s.capture != nil {
-		return s.d.failed(l.Op, errCapturing)
-	}
-	if err := s.stage.make(s.d); err != nil {
-		return s.d.failed(l.Op, err)
-	}
-	for done := 0; done < bytes; {
-		h := &s.stage.halves[s.stage.now]
-		if h.used == stageBytes {
-			if h, err = s.turn(); err != nil {
-				return s.d.failed(l.Op, err)
+	return s.do(l.Op, func() error {
+		if s.capture != nil {
+			return errCapturing
+		}
+		if err := s.stage.make(s.d); err != nil {
+			return err
+		}
+		for done := 0; done < bytes; {
+			h, err := s.half()
+			if err != nil {
+				return err
 			}
+			n := min(bytes-done, stageBytes-h.used)
+			if err := move(h, done, n); err != nil {
+				return err
+			}
+			h.used = min(stageBytes, (h.used+n+Alignment-1)&^(Alignment-1))
+			done += n
 		}
-		n := min(bytes-done, stageBytes-h.used)
-		if err := move(h, done, n); err != nil {
-			return s.d.failed(l.Op, err)
-		}
-		h.used = min(stageBytes, (h.used+n+Alignment-1)&^(Alignment-1))
-		done += n
-	}
-	return s.enqueued(l)
+		return s.enqueued(l)
+	})
 }
 
-// turn leaves the half in use for the other one, as soon as the device has done with that.
-func (s *Stream) turn() (*half, error) {
+// half returns a half with room: when the one in use is full, the other one, as soon as the device has done with it.
+func (s *Stream) half() (*half, error) {
 	drv, st := s.d.drv, &s.stage
-	if err := s.d.check(s, "cuEventRecord", drv.EventRecord(st.halves[st.now].left, s.h)); err != nil {
+	h := &st.halves[st.now]
+	if h.used < stageBytes {
+		return h, nil
+	}
+	if err := s.check("cuEventRecord", drv.EventRecord(h.left, s.h)); err != nil {
 		return nil, err
 	}
-	h := &st.halves[1-st.now]
+	h = &st.halves[1-st.now]
 	if h.used > 0 {
-		if err := s.d.check(s, "cuEventSynchronize", drv.EventSynchronize(h.left)); err != nil {
+		if err := s.check("cuEventSynchronize", drv.EventSynchronize(h.left)); err != nil {
 			return nil, err
 		}
 		h.ended()
@@ -97,23 +96,18 @@ func (s *Stream) turn() (*half, error) {
 	return h, nil
 }
 
-// make allocates what is not there yet.
-func (st *stage) make(d *Device) error {
+// make allocates what is missing.
+func (st *stage) make(d *Device) (err error) {
 	for i := range st.halves {
 		h := &st.halves[i]
 		if h.ptr == nil {
-			p, err := d.pin(stageBytes)
-			if err != nil {
-				return err
-			}
-			h.ptr = p
+			h.ptr, err = d.pin(stageBytes)
 		}
-		if h.left == 0 {
-			e, r := d.drv.EventCreate(EventBlockingSync | EventDisableTiming)
-			if err := d.check(nil, "cuEventCreate", r); err != nil {
-				return err
-			}
-			h.left = e
+		if err == nil && h.left == 0 {
+			h.left, err = d.event(false)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -137,17 +131,11 @@ func (h *half) ended() {
 func (st *stage) destroy(d *Device) error {
 	for i := range st.halves {
 		h := &st.halves[i]
-		if h.left != 0 {
-			if err := d.check(nil, "cuEventDestroy", d.drv.EventDestroy(h.left)); err != nil {
-				return err
-			}
-			h.left = 0
+		if err := release(d, &h.left, "cuEventDestroy", d.drv.EventDestroy); err != nil {
+			return err
 		}
-		if h.ptr != nil {
-			if err := d.check(nil, "cuMemFreeHost", d.drv.MemFreeHost(h.ptr)); err != nil {
-				return err
-			}
-			h.ptr = nil
+		if err := release(d, &h.ptr, "cuMemFreeHost", d.drv.MemFreeHost); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -4,30 +4,21 @@ import "fmt"
 
 // Handles of the driver. They mean nothing outside of the Driver that has returned them. Zero is none.
 type (
-	// Ordinal is a device: CUdevice. Here zero is a device too.
-	Ordinal int32
-	// Context is a CUcontext.
-	Context uintptr
-	// DevicePtr is an address in the memory of a device: CUdeviceptr.
-	DevicePtr uintptr
-	// ModuleHandle is a CUmodule.
-	ModuleHandle uintptr
-	// FunctionHandle is a CUfunction.
-	FunctionHandle uintptr
-	// StreamHandle is a CUstream. Zero is the default stream, which this package does not use.
-	StreamHandle uintptr
-	// EventHandle is a CUevent.
-	EventHandle uintptr
-	// GraphHandle is a CUgraph.
-	GraphHandle uintptr
-	// GraphExecHandle is a CUgraphExec.
+	Ordinal         int32 // CUdevice; zero is a device too
+	Context         uintptr
+	DevicePtr       uintptr // an address in the memory of a device: CUdeviceptr
+	ModuleHandle    uintptr
+	FunctionHandle  uintptr
+	StreamHandle    uintptr // zero is the default stream, which this package does not use
+	EventHandle     uintptr
+	GraphHandle     uintptr
 	GraphExecHandle uintptr
 )
 
-// Grid is the number of blocks of a launch along each axis. Zero along Y or Z stands for one.
+// Grid is the number of blocks of a launch along each axis. Zero along Y or Z means one.
 type Grid struct{ X, Y, Z int }
 
-// Block is the number of threads of a block along each axis. Zero along Y or Z stands for one.
+// Block is the number of threads of a block along each axis. Zero along Y or Z means one.
 type Block struct{ X, Y, Z int }
 
 func (g Grid) String() string  { return fmt.Sprintf("%dx%dx%d", g.X, g.Y, g.Z) }
@@ -36,7 +27,7 @@ func (b Block) String() string { return fmt.Sprintf("%dx%dx%d", b.X, b.Y, b.Z) }
 // Result is a CUresult: what a call of the driver returns.
 type Result int32
 
-// The results that this package, or a Driver, treats in a way of their own.
+// The results that this package or a Driver treats specially.
 const (
 	Success            Result = 0
 	InvalidValue       Result = 1
@@ -44,8 +35,8 @@ const (
 	NotInitialized     Result = 3
 	NoDevice           Result = 100
 	InvalidDevice      Result = 101
-	InvalidContext     Result = 201
 	InvalidImage       Result = 200
+	InvalidContext     Result = 201
 	NoBinary           Result = 209 // the image holds nothing for this GPU
 	ECCUncorrectable   Result = 214
 	NVLinkError        Result = 220
@@ -58,17 +49,17 @@ const (
 	LaunchTimeout      Result = 702
 	ContextDestroyed   Result = 709
 	Assert             Result = 710
-	TensorMemoryLeak   Result = 721
 	hardwareStack      Result = 714
 	LaunchFailed       Result = 719
+	TensorMemoryLeak   Result = 721
 	NotSupported       Result = 801
 	CaptureUnsupported Result = 900
 	CaptureInvalidated Result = 901
 	Unknown            Result = 999
 )
 
-// fault says whether r is what work on the device has caused, after which the context cannot be used.
-func (r Result) fault() bool {
+// Fault reports whether r comes from work on the device, after which the context cannot be used.
+func (r Result) Fault() bool {
 	switch r {
 	case ECCUncorrectable, NVLinkError, Contained, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert, TensorMemoryLeak:
 		return true
@@ -81,33 +72,21 @@ type Attribute int32
 
 // The attributes that Properties is made of.
 const (
-	MaxThreadsPerBlock  Attribute = 1
-	MaxSharedPerBlock   Attribute = 8 // without asking for more
-	WarpSize            Attribute = 10
-	RegistersPerBlock   Attribute = 12
-	ClockRate           Attribute = 13 // kHz
 	Multiprocessors     Attribute = 16
-	MemoryClockRate     Attribute = 36 // kHz
-	MemoryBusWidth      Attribute = 37 // bits
-	L2CacheBytes        Attribute = 38
-	MaxThreadsPerSM     Attribute = 39
 	CapabilityMajor     Attribute = 75
 	CapabilityMinor     Attribute = 76
 	MaxSharedPerSM      Attribute = 81
-	MaxSharedBlockOptIn Attribute = 97 // by FuncMaxDynamicShared
+	MaxSharedBlockOptIn Attribute = 97 // with FuncMaxDynamicShared set
 )
 
 // FunctionAttribute is a CUfunction_attribute.
 type FunctionAttribute int32
 
-// The attributes that FunctionInfo is made of.
+// The attributes of a Function.
 const (
-	FuncMaxThreads       FunctionAttribute = 0
+	FuncMaxThreads       FunctionAttribute = 0 // of a block
 	FuncSharedBytes      FunctionAttribute = 1 // static
-	FuncLocalBytes       FunctionAttribute = 3 // a thread, spilled registers among them
-	FuncRegisters        FunctionAttribute = 4 // a thread
-	FuncPTXVersion       FunctionAttribute = 5
-	FuncBinaryVersion    FunctionAttribute = 6
+	FuncRegisters        FunctionAttribute = 4 // of a thread
 	FuncMaxDynamicShared FunctionAttribute = 8 // may be set
 )
 
@@ -127,5 +106,5 @@ type CaptureStatus int32
 const (
 	CaptureNone CaptureStatus = iota
 	CaptureActive
-	CaptureBroken // to be ended by StreamEndCapture, which fails
+	CaptureBroken // StreamEndCapture, which then fails, ends it
 )

@@ -1,14 +1,15 @@
-// Package fakedriver is a driver.Driver without a GPU, for tests: memory at addresses that nothing else has, queues whose work
-// runs as late as it may, captures, kernels in Go. It counts every handle, checks that the context is current on the
-// calling thread, and makes any call fail when it is told to.
+// Package fakedriver is a driver.Driver without a GPU, for tests: memory at addresses that nothing else has, streams whose work
+// runs as late as possible, captures, kernels in Go. It counts every handle, checks that the context is current on the
+// calling thread, and makes any call fail on request.
 //
-// Work runs when somebody waits for it, at its handle's end, or step by step when an event is queried: a test that forgets
-// to wait sees what was there before. Kernels are what Kernel has registered, whatever the image that is loaded.
+// Work runs when somebody waits for it or when its stream is destroyed: a test that forgets to wait sees old data.
+// Modules hold the kernels that Kernel has registered, whatever the image.
 package fakedriver
 
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -21,10 +22,10 @@ type GPU struct {
 	Capability     int   // ten times the major number plus the minor one
 	Memory         int64 // bytes that may be allocated
 	SMs            int
-	SharedPerBlock int // bytes, when asked for
+	SharedPerBlock int // bytes
 }
 
-// H200 is like the GPU of that name, but for its memory of 256 MiB.
+// H200 is like the GPU of that name, with 256 MiB of memory.
 func H200() GPU {
 	return GPU{Name: "Fake H200", Capability: 90, Memory: 256 << 20, SMs: 132, SharedPerBlock: 227 << 10}
 }
@@ -33,11 +34,14 @@ func H200() GPU {
 type Driver struct {
 	Version    int  // of CUDA
 	HideParams bool // FuncGetParamInfo is not supported, as before CUDA 12.4
+	AnyKernel  bool // modules hold every kernel: one that Kernel has not registered does nothing
 
 	mu       sync.Mutex
+	unlock   func() // mu.Unlock, made once so that no call allocates
 	gpus     []*gpu
 	started  bool
 	kernels  map[string]Kernel
+	launched map[string]int // by kernel
 	calls    map[string]int
 	log      []string
 	logging  bool
@@ -47,7 +51,7 @@ type Driver struct {
 	address  driver.DevicePtr
 
 	memory  map[driver.DevicePtr]*block
-	host    map[unsafe.Pointer]*hostBlock
+	host    map[unsafe.Pointer]*block
 	modules map[driver.ModuleHandle]*gpu
 	funcs   map[driver.FunctionHandle]*function
 	streams map[driver.StreamHandle]*stream
@@ -69,46 +73,56 @@ type gpu struct {
 // NoLibraries says that libraries beside the driver would not know its devices: package cuda opens none.
 func (*Driver) NoLibraries() {}
 
-// New returns a driver of CUDA 12.4 with the given devices, one H200 if there are none given.
+// New returns a driver of CUDA 12.4 with the given devices, one H200 for a nil list.
 func New(gpus ...GPU) *Driver {
 	if gpus == nil {
 		gpus = []GPU{H200()}
 	}
-	d := Empty()
+	start := uint64(0x6000_0000_0000) // where no program has memory
+	d := &Driver{Version: 12040, next: 0x1000, address: driver.DevicePtr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
+		calls: map[string]int{}, failures: map[string]map[int]driver.Result{}, current: map[int]*gpu{},
+		memory: map[driver.DevicePtr]*block{}, host: map[unsafe.Pointer]*block{}, modules: map[driver.ModuleHandle]*gpu{},
+		funcs: map[driver.FunctionHandle]*function{}, streams: map[driver.StreamHandle]*stream{},
+		events: map[driver.EventHandle]*event{}, graphs: map[driver.GraphHandle]*graph{}, execs: map[driver.GraphExecHandle]*graph{}}
+	d.unlock = d.mu.Unlock
 	for _, g := range gpus {
 		d.gpus = append(d.gpus, &gpu{GPU: g})
 	}
 	return d
 }
 
-// Empty returns a driver without devices.
-func Empty() *Driver {
-	start := uint64(0x6000_0000_0000) // where no program has memory
-	return &Driver{Version: 12040, next: 0x1000, address: driver.DevicePtr(start), kernels: map[string]Kernel{},
-		calls: map[string]int{}, failures: map[string]map[int]driver.Result{}, current: map[int]*gpu{},
-		memory: map[driver.DevicePtr]*block{}, host: map[unsafe.Pointer]*hostBlock{}, modules: map[driver.ModuleHandle]*gpu{},
-		funcs: map[driver.FunctionHandle]*function{}, streams: map[driver.StreamHandle]*stream{},
-		events: map[driver.EventHandle]*event{}, graphs: map[driver.GraphHandle]*graph{}, execs: map[driver.GraphExecHandle]*graph{}}
+// lock locks d and returns what unlocks it: every method begins with defer d.lock()().
+func (d *Driver) lock() func() {
+	d.mu.Lock()
+	return d.unlock
 }
 
-// Kernel registers what modules hold under a name.
+// Kernel registers what modules hold under a name. A later Run takes the place of an earlier one, in loaded modules too.
 func (d *Driver) Kernel(name string, k Kernel) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	d.kernels[name] = k
 }
 
 // Calls returns how often a method has been called.
 func (d *Driver) Calls(method string) int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	return d.calls[method]
 }
 
-// Leaks returns the number of handles of each kind that have not been given back, and nothing where there are none.
+// Launches returns how often kernels with part in their names have run.
+func (d *Driver) Launches(part string) (n int) {
+	defer d.lock()()
+	for name, times := range d.launched {
+		if strings.Contains(name, part) {
+			n += times
+		}
+	}
+	return n
+}
+
+// Leaks returns the number of handles of each kind that have not been freed. It is empty if there are none.
 func (d *Driver) Leaks() map[string]int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	n := map[string]int{"memory": len(d.memory), "host memory": len(d.host), "module": len(d.modules),
 		"stream": len(d.streams), "event": len(d.events), "graph": len(d.graphs), "graph exec": len(d.execs)}
 	for _, g := range d.gpus {
@@ -118,7 +132,48 @@ func (d *Driver) Leaks() map[string]int {
 	return n
 }
 
-// call counts a call and returns the failure that it was told to have.
+// Fail makes the nth call from now of a method of driver.Driver, counted from 1, do nothing and return r. The context cannot
+// be used after a result that work on a GPU causes, such as driver.IllegalAddress.
+func (d *Driver) Fail(method string, n int, r driver.Result) {
+	defer d.lock()()
+	if d.failures[method] == nil {
+		d.failures[method] = map[int]driver.Result{}
+	}
+	d.failures[method][d.calls[method]+n] = r
+}
+
+// Record makes Failures list the calls from now on.
+func (d *Driver) Record() {
+	defer d.lock()()
+	d.logging = true
+}
+
+// Failure is a call that fails: the arguments of Fail.
+type Failure struct {
+	Method string
+	N      int
+	Result driver.Result
+}
+
+func (f Failure) String() string { return fmt.Sprintf("%v/%s/%d", f.Result, f.Method, f.N) }
+
+// Failures lists how each of the calls since Record may fail: for an unknown reason, by the fault of earlier work, and,
+// where it allocates something, for want of memory.
+func (d *Driver) Failures() (list []Failure) {
+	defer d.lock()()
+	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
+		calls := map[string]int{}
+		for _, method := range d.log {
+			calls[method]++
+			if r != driver.OutOfMemory || strings.Contains(method, "Alloc") || strings.Contains(method, "Create") {
+				list = append(list, Failure{method, calls[method], r})
+			}
+		}
+	}
+	return list
+}
+
+// call counts a call and returns the failure that Fail has asked for.
 func (d *Driver) call(method string) driver.Result {
 	d.calls[method]++
 	if d.logging {
@@ -133,7 +188,7 @@ func (d *Driver) call(method string) driver.Result {
 	return driver.Success
 }
 
-// within is call for what needs a current context, which it returns.
+// within is call for methods that need a current context, which it returns.
 func (d *Driver) within(method string) (*gpu, driver.Result) {
 	r := d.call(method)
 	g := d.current[thread()]
@@ -150,6 +205,30 @@ func (d *Driver) within(method string) (*gpu, driver.Result) {
 // owner returns g, also of what embeds it: handles of its context.
 func (g *gpu) owner() *gpu { return g }
 
+// fail makes the context useless if r is one of the results after which it is.
+func (g *gpu) fail(r driver.Result) {
+	if g.problem == driver.Success && r.Fault() {
+		g.problem = r
+	}
+}
+
+// create is a call that makes a handle, of what make returns.
+func create[H ~uintptr, T any](d *Driver, method string, table map[H]T, make func(*gpu) T) (H, driver.Result) {
+	defer d.lock()()
+	g, r := d.within(method)
+	if r != driver.Success {
+		return 0, r
+	}
+	return put(d, table, make(g)), r
+}
+
+// put returns a new handle, of x.
+func put[H ~uintptr, T any](d *Driver, table map[H]T, x T) H {
+	d.next += 16
+	table[H(d.next)] = x
+	return H(d.next)
+}
+
 // lookup is within for a call on a handle of the current context, for which it returns what table holds.
 func lookup[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) (T, driver.Result) {
 	var none T
@@ -164,180 +243,40 @@ func lookup[H comparable, T interface{ owner() *gpu }](d *Driver, method string,
 	return x, r
 }
 
-// destroy is a call that gives a handle back.
+// ask is a call that returns something of a handle, of which table holds what f gets.
+func ask[H comparable, T interface{ owner() *gpu }, V any](d *Driver, method string, table map[H]T, h H,
+	f func(T) (V, driver.Result)) (v V, r driver.Result) {
+	defer d.lock()()
+	x, r := lookup(d, method, table, h)
+	if r != driver.Success {
+		return v, r
+	}
+	return f(x)
+}
+
+// destroy is a call that frees a handle.
 func destroy[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, r := lookup(d, method, table, h)
-	if r == driver.Success {
+	_, r := ask(d, method, table, h, func(T) (any, driver.Result) {
 		delete(table, h)
-	}
+		return nil, driver.Success
+	})
 	return r
 }
 
-// fail makes the context useless if r is one of the results after which it is.
-func (g *gpu) fail(r driver.Result) {
-	if g.problem == driver.Success && r >= driver.IllegalAddress && r <= driver.LaunchFailed && r != driver.OutOfResources {
-		g.problem = r
-	}
-}
-
-func (d *Driver) handle() uintptr { d.next += 16; return d.next }
-
-func (d *Driver) Init() driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := d.call("Init")
-	d.started = d.started || r == driver.Success
-	return r
-}
-
-func (d *Driver) DriverGetVersion() (int, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.Version, d.call("DriverGetVersion")
-}
-
-func (d *Driver) DeviceGetCount() (int, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.gpus), d.call("DeviceGetCount")
-}
-
-func (d *Driver) DeviceGet(n int) (driver.Ordinal, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if r := d.call("DeviceGet"); r != driver.Success {
-		return 0, r
-	}
-	if n < 0 || n >= len(d.gpus) {
-		return 0, driver.InvalidDevice
-	}
-	return driver.Ordinal(n), driver.Success
-}
-
-// device returns the device of a call.
-func (d *Driver) device(method string, n driver.Ordinal) (*gpu, driver.Result) {
-	if r := d.call(method); r != driver.Success {
-		return new(gpu), r
-	}
-	if n < 0 || int(n) >= len(d.gpus) {
-		return new(gpu), driver.InvalidDevice
-	}
-	return d.gpus[n], driver.Success
-}
-
-func (d *Driver) DeviceGetName(n driver.Ordinal) (string, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g, r := d.device("DeviceGetName", n)
-	return g.Name, r
-}
-
-func (d *Driver) DeviceTotalMem(n driver.Ordinal) (uint64, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g, r := d.device("DeviceTotalMem", n)
-	return uint64(g.Memory), r
-}
-
-func (d *Driver) DeviceGetAttribute(a driver.Attribute, n driver.Ordinal) (int, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g, r := d.device("DeviceGetAttribute", n)
-	if r != driver.Success {
-		return 0, r
-	}
-	switch a {
-	case driver.CapabilityMajor:
-		return g.Capability / 10, r
-	case driver.CapabilityMinor:
-		return g.Capability % 10, r
-	case driver.Multiprocessors:
-		return g.SMs, r
-	case driver.MaxSharedBlockOptIn:
-		return g.SharedPerBlock, r
-	case driver.MaxSharedPerSM:
-		return g.SharedPerBlock + 1<<10, r
-	case driver.WarpSize:
-		return 32, r
-	case driver.MaxThreadsPerBlock:
-		return 1024, r
-	case driver.MaxThreadsPerSM:
-		return 2048, r
-	case driver.RegistersPerBlock:
-		return 65536, r
-	case driver.L2CacheBytes:
-		return 50 << 20, r
-	}
-	return 0, driver.InvalidValue
-}
-
-func (d *Driver) DevicePrimaryCtxRetain(n driver.Ordinal) (driver.Context, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g, r := d.device("DevicePrimaryCtxRetain", n)
-	if r != driver.Success {
-		return 0, r
-	}
-	if g.refs == 0 {
-		g.ctx, g.problem = driver.Context(d.handle()), driver.Success
-	}
-	g.refs++
-	return g.ctx, r
-}
-
-// DevicePrimaryCtxRelease destroys a context that nobody retains. What is left of it counts as a leak, unless the context has
-// failed: then it could not be given back.
-func (d *Driver) DevicePrimaryCtxRelease(n driver.Ordinal) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g, r := d.device("DevicePrimaryCtxRelease", n)
+// inStream is a call on a stream whose capture, if there is one, is intact.
+func (d *Driver) inStream(method string, h driver.StreamHandle, f func(*stream) driver.Result) driver.Result {
+	defer d.lock()()
+	s, r := lookup(d, method, d.streams, h)
 	if r != driver.Success {
 		return r
 	}
-	if g.refs == 0 {
-		return driver.InvalidContext
+	if s.capturing == driver.CaptureBroken {
+		return driver.CaptureInvalidated
 	}
-	if g.refs--; g.refs == 0 && g.problem != driver.Success {
-		maps.DeleteFunc(d.memory, func(_ driver.DevicePtr, b *block) bool { return b.gpu == g })
-		maps.DeleteFunc(d.host, func(_ unsafe.Pointer, b *hostBlock) bool { return b.gpu == g })
-		maps.DeleteFunc(d.modules, func(_ driver.ModuleHandle, m *gpu) bool { return m == g })
-		maps.DeleteFunc(d.streams, func(_ driver.StreamHandle, s *stream) bool { return s.gpu == g })
-		maps.DeleteFunc(d.events, func(_ driver.EventHandle, e *event) bool { return e.gpu == g })
-		maps.DeleteFunc(d.graphs, func(_ driver.GraphHandle, x *graph) bool { return x.gpu == g })
-		maps.DeleteFunc(d.execs, func(_ driver.GraphExecHandle, x *graph) bool { return x.gpu == g })
-		g.used = 0
-	}
-	return r
+	return f(s)
 }
 
-func (d *Driver) CtxSetCurrent(c driver.Context) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := d.call("CtxSetCurrent")
-	for _, g := range d.gpus {
-		if g.refs > 0 && g.ctx == c {
-			if g.fail(r); r == driver.Success {
-				d.current[thread()] = g
-			}
-			return r
-		}
-	}
-	return driver.InvalidContext
-}
-
-// GetErrorName returns a name for any failure.
-func (d *Driver) GetErrorName(r driver.Result) string { return fmt.Sprintf("CUDA_ERROR_%d", r) }
-
-func (d *Driver) GetErrorString(r driver.Result) string {
-	switch r {
-	case driver.OutOfMemory:
-		return "out of memory"
-	case driver.IllegalAddress:
-		return "an illegal memory access was encountered"
-	case driver.NotFound:
-		return "named symbol not found"
-	}
-	return fmt.Sprintf("fake failure %d", r)
+// forget removes the handles of g's context from table.
+func forget[H comparable, T interface{ owner() *gpu }](g *gpu, table map[H]T) {
+	maps.DeleteFunc(table, func(_ H, x T) bool { return x.owner() == g })
 }

@@ -9,19 +9,24 @@ import (
 // poison is what new memory is filled with.
 const poison = 0xA5
 
+// block is memory of the device or pinned memory of the host.
 type block struct {
-	gpu   *gpu
+	*gpu
 	bytes []byte
 }
 
-type hostBlock struct {
-	gpu   *gpu
-	words []uint64
+// newBlock returns poisoned memory, aligned to 8 bytes.
+func newBlock(g *gpu, bytes int) *block {
+	words := make([]uint64, (bytes+7)/8)
+	b := &block{g, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)}
+	for i := range b.bytes {
+		b.bytes[i] = poison
+	}
+	return b
 }
 
 func (d *Driver) MemGetInfo() (free, total uint64, r driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	g, r := d.within("MemGetInfo")
 	if r != driver.Success {
 		return 0, 0, r
@@ -30,80 +35,56 @@ func (d *Driver) MemGetInfo() (free, total uint64, r driver.Result) {
 }
 
 func (d *Driver) MemAlloc(bytes int) (driver.DevicePtr, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	g, r := d.within("MemAlloc")
-	if r != driver.Success {
+	switch {
+	case r != driver.Success:
 		return 0, r
-	}
-	if bytes <= 0 {
+	case bytes <= 0:
 		return 0, driver.InvalidValue
-	}
-	if int64(bytes) > g.Memory-g.used {
+	case int64(bytes) > g.Memory-g.used:
 		return 0, driver.OutOfMemory
 	}
-	b := &block{g, make([]byte, bytes)}
-	fill(b.bytes, []byte{poison})
 	p := d.address
 	d.address += (driver.DevicePtr(bytes) + 2*driver.Alignment - 1) &^ (driver.Alignment - 1) // no block touches the next one
-	d.memory[p] = b
+	d.memory[p] = newBlock(g, bytes)
 	g.used += int64(bytes)
 	return p, r
 }
 
 // MemFree waits for all that is enqueued, as the driver does.
 func (d *Driver) MemFree(p driver.DevicePtr) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g, r := d.within("MemFree")
-	if r != driver.Success {
-		return r
-	}
-	b := d.memory[p]
-	if b == nil || b.gpu != g {
-		return driver.InvalidValue
-	}
-	if r := d.drain(g); r != driver.Success {
-		return r
-	}
-	delete(d.memory, p)
-	g.used -= int64(len(b.bytes))
+	_, r := ask(d, "MemFree", d.memory, p, func(b *block) (any, driver.Result) {
+		r := d.drain(b.gpu)
+		if r == driver.Success {
+			delete(d.memory, p)
+			b.used -= int64(len(b.bytes))
+		}
+		return nil, r
+	})
 	return r
 }
 
 func (d *Driver) MemHostAlloc(bytes int, _ uint32) (unsafe.Pointer, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	g, r := d.within("MemHostAlloc")
 	if r != driver.Success {
 		return nil, r
 	}
-	b := &hostBlock{g, make([]uint64, (bytes+7)/8)}
-	p := unsafe.Pointer(&b.words[0])
-	fill(unsafe.Slice((*byte)(p), 8*len(b.words)), []byte{poison})
+	b := newBlock(g, bytes)
+	p := unsafe.Pointer(unsafe.SliceData(b.bytes))
 	d.host[p] = b
 	return p, r
 }
 
 func (d *Driver) MemFreeHost(p unsafe.Pointer) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, r := d.within("MemFreeHost")
-	if r != driver.Success {
-		return r
-	}
-	if d.host[p] == nil {
-		return driver.InvalidValue
-	}
-	delete(d.host, p)
-	return r
+	return destroy(d, "MemFreeHost", d.host, p)
 }
 
 // at returns n bytes of device memory at p, or nil.
 func (d *Driver) at(g *gpu, p driver.DevicePtr, n int) []byte {
 	for start, b := range d.memory {
-		if b.gpu == g && p >= start && n >= 0 && p-start <= driver.DevicePtr(len(b.bytes)) &&
-			n <= len(b.bytes)-int(p-start) {
+		if b.gpu == g && p >= start && n >= 0 && p-start <= driver.DevicePtr(len(b.bytes)) && n <= len(b.bytes)-int(p-start) {
 			return b.bytes[p-start:][:n:n]
 		}
 	}
@@ -123,25 +104,17 @@ func (d *Driver) MemcpyDtoDAsync(dst, src driver.DevicePtr, bytes int, s driver.
 }
 
 func (d *Driver) MemsetD8Async(dst driver.DevicePtr, value uint8, count int, s driver.StreamHandle) driver.Result {
-	return d.copy("MemsetD8Async", s, op{kind: set8, dst: dst, value: uint32(value), n: count})
-}
-
-func (d *Driver) MemsetD32Async(dst driver.DevicePtr, value uint32, count int, s driver.StreamHandle) driver.Result {
-	return d.copy("MemsetD32Async", s, op{kind: set32, dst: dst, value: value, n: 4 * count})
+	return d.copy("MemsetD8Async", s, op{kind: set, dst: dst, value: value, n: count})
 }
 
 // copy enqueues a copy or a fill of addresses that must be the device's.
 func (d *Driver) copy(method string, h driver.StreamHandle, o op) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, r := d.queue(method, h)
-	if r != driver.Success {
-		return r
-	}
-	if o.kind != copyOut && d.at(s.gpu, o.dst, o.n) == nil ||
-		(o.kind == copyOut || o.kind == copyOn) && d.at(s.gpu, o.src, o.n) == nil {
-		return driver.InvalidValue
-	}
-	s.add(o)
-	return r
+	return d.inStream(method, h, func(s *stream) driver.Result {
+		reads, writes := o.kind == copyOut || o.kind == copyOn, o.kind != copyOut
+		if writes && d.at(s.gpu, o.dst, o.n) == nil || reads && d.at(s.gpu, o.src, o.n) == nil {
+			return driver.InvalidValue
+		}
+		s.add(o)
+		return driver.Success
+	})
 }

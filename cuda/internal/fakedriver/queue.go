@@ -12,25 +12,23 @@ const (
 	copyIn opKind = iota
 	copyOut
 	copyOn
-	set8
-	set32
+	set
 	kernel
 	record
-	wait
 	replay
 )
 
-// op is what a queue holds.
+// op is what a stream holds.
 type op struct {
 	kind     opKind
 	dst, src driver.DevicePtr
 	host     unsafe.Pointer
 	n        int // bytes; of dynamic shared memory for a kernel
-	value    uint32
+	value    uint8
 	f        *function
 	grid     driver.Grid
 	block    driver.Block
-	args     [maxWords]uint64
+	args     [maxArgs]byte
 	event    *event
 	id       int // of the record
 	graph    *graph
@@ -49,7 +47,7 @@ type event struct {
 	timing   bool
 	stream   *stream
 	recorded int // number of the last record, 0 before the first
-	came     int // likewise, that has run
+	ended    int // number of the last record that has run
 	time     float32
 }
 
@@ -66,15 +64,6 @@ func (s *stream) add(o op) *op {
 	}
 	*q = append(*q, o)
 	return &(*q)[len(*q)-1]
-}
-
-// queue returns the stream of a call that enqueues.
-func (d *Driver) queue(method string, h driver.StreamHandle) (*stream, driver.Result) {
-	s, r := lookup(d, method, d.streams, h)
-	if r == driver.Success && s.capturing == driver.CaptureBroken {
-		return nil, driver.CaptureInvalidated
-	}
-	return s, r
 }
 
 // step runs the first thing in s.
@@ -100,21 +89,19 @@ func (d *Driver) run(g *gpu, o *op) {
 		copy(unsafe.Slice((*byte)(o.host), o.n), d.at(g, o.src, o.n))
 	case copyOn:
 		copy(d.at(g, o.dst, o.n), d.at(g, o.src, o.n))
-	case set8:
-		fill(d.at(g, o.dst, o.n), []byte{byte(o.value)})
-	case set32:
-		fill(d.at(g, o.dst, o.n), unsafe.Slice((*byte)(unsafe.Pointer(&o.value)), 4))
+	case set:
+		b := d.at(g, o.dst, o.n)
+		for i := range b {
+			b[i] = o.value
+		}
 	case kernel:
-		if o.f.Run != nil {
-			d.launch = Launch{o.grid, o.block, o.n, d, o.f, &o.args}
-			o.f.Run(&d.launch)
+		d.launched[o.f.name]++
+		if run := d.kernels[o.f.name].Run; run != nil {
+			d.launch = Launch{o.grid, o.block, o.n, o.args[:o.f.Args], d, g}
+			run(&d.launch)
 		}
 	case record:
-		o.event.came, o.event.time = o.id, d.clock
-	case wait:
-		for o.event.came < o.id && o.event.stream.next < len(o.event.stream.queue) {
-			d.step(o.event.stream)
-		}
+		o.event.ended, o.event.time = o.id, d.clock
 	case replay:
 		for i := range o.graph.ops {
 			d.run(g, &o.graph.ops[i])
@@ -122,19 +109,12 @@ func (d *Driver) run(g *gpu, o *op) {
 	}
 }
 
-// fill repeats pattern.
-func fill(b, pattern []byte) {
-	for n := copy(b, pattern); n > 0 && n < len(b); n *= 2 {
-		copy(b[n:], b[:n])
-	}
-}
-
-// finish runs all of s and returns what the context has become.
+// finish runs all of s and returns the state of the context.
 func (d *Driver) finish(s *stream) driver.Result {
 	for len(s.queue) > 0 {
 		d.step(s)
 	}
-	return s.gpu.problem
+	return s.problem
 }
 
 // drain runs all streams of g.
@@ -148,8 +128,7 @@ func (d *Driver) drain(g *gpu) driver.Result {
 }
 
 func (d *Driver) CtxSynchronize() driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	g, r := d.within("CtxSynchronize")
 	if r != driver.Success {
 		return r
@@ -158,67 +137,30 @@ func (d *Driver) CtxSynchronize() driver.Result {
 }
 
 func (d *Driver) StreamCreate(uint32) (driver.StreamHandle, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g, r := d.within("StreamCreate")
-	if r != driver.Success {
-		return 0, r
-	}
-	h := driver.StreamHandle(d.handle())
-	d.streams[h] = &stream{gpu: g}
-	return h, r
+	return create(d, "StreamCreate", d.streams, func(g *gpu) *stream { return &stream{gpu: g} })
 }
 
 func (d *Driver) StreamDestroy(h driver.StreamHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, r := d.queue("StreamDestroy", h)
-	if r != driver.Success {
-		return r
-	}
-	delete(d.streams, h)
-	return d.finish(s)
+	return d.inStream("StreamDestroy", h, func(s *stream) driver.Result {
+		delete(d.streams, h)
+		return d.finish(s)
+	})
 }
 
 func (d *Driver) StreamSynchronize(h driver.StreamHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, r := d.queue("StreamSynchronize", h)
-	if r != driver.Success {
-		return r
-	}
-	if s.capturing != driver.CaptureNone {
-		s.capturing = driver.CaptureBroken
-		return driver.CaptureUnsupported
-	}
-	return d.finish(s)
-}
-
-func (d *Driver) StreamWaitEvent(h driver.StreamHandle, eh driver.EventHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, r := d.queue("StreamWaitEvent", h)
-	if r != driver.Success {
-		return r
-	}
-	e := d.events[eh]
-	if e == nil {
-		return driver.InvalidHandle
-	}
-	s.add(op{kind: wait, event: e, id: e.recorded})
-	return r
+	return d.inStream("StreamSynchronize", h, func(s *stream) driver.Result {
+		if s.capturing != driver.CaptureNone {
+			s.capturing = driver.CaptureBroken
+			return driver.CaptureUnsupported
+		}
+		return d.finish(s)
+	})
 }
 
 func (d *Driver) EventCreate(flags uint32) (driver.EventHandle, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	g, r := d.within("EventCreate")
-	if r != driver.Success {
-		return 0, r
-	}
-	h := driver.EventHandle(d.handle())
-	d.events[h] = &event{gpu: g, timing: flags&driver.EventDisableTiming == 0}
-	return h, r
+	return create(d, "EventCreate", d.events, func(g *gpu) *event {
+		return &event{gpu: g, timing: flags&driver.EventDisableTiming == 0}
+	})
 }
 
 func (d *Driver) EventDestroy(h driver.EventHandle) driver.Result {
@@ -226,63 +168,112 @@ func (d *Driver) EventDestroy(h driver.EventHandle) driver.Result {
 }
 
 func (d *Driver) EventRecord(eh driver.EventHandle, h driver.StreamHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s, r := d.queue("EventRecord", h)
-	if r != driver.Success {
-		return r
-	}
-	e := d.events[eh]
-	if e == nil || e.gpu != s.gpu {
-		return driver.InvalidHandle
-	}
-	e.recorded++
-	e.stream = s
-	s.add(op{kind: record, event: e, id: e.recorded})
-	return r
+	return d.inStream("EventRecord", h, func(s *stream) driver.Result {
+		e := d.events[eh]
+		if e == nil || e.gpu != s.gpu {
+			return driver.InvalidHandle
+		}
+		e.recorded++
+		e.stream = s
+		s.add(op{kind: record, event: e, id: e.recorded})
+		return driver.Success
+	})
 }
 
 func (d *Driver) EventSynchronize(h driver.EventHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	e, r := lookup(d, "EventSynchronize", d.events, h)
-	if r != driver.Success {
-		return r
-	}
-	for e.came < e.recorded && len(e.stream.queue) > 0 {
-		d.step(e.stream)
-	}
-	return e.gpu.problem
+	_, r := ask(d, "EventSynchronize", d.events, h, func(e *event) (any, driver.Result) {
+		for e.ended < e.recorded && len(e.stream.queue) > 0 {
+			d.step(e.stream)
+		}
+		return nil, e.problem
+	})
+	return r
 }
 
-// EventQuery runs one thing that is before the event.
 func (d *Driver) EventQuery(h driver.EventHandle) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	e, r := lookup(d, "EventQuery", d.events, h)
-	if r != driver.Success || e.came == e.recorded {
-		return r
-	}
-	d.step(e.stream)
-	if e.gpu.problem != driver.Success {
-		return e.gpu.problem
-	}
-	return driver.NotReady
+	_, r := ask(d, "EventQuery", d.events, h, func(e *event) (any, driver.Result) {
+		if e.ended < e.recorded {
+			return nil, driver.NotReady
+		}
+		return nil, driver.Success
+	})
+	return r
 }
 
 func (d *Driver) EventElapsedTime(start, end driver.EventHandle) (float32, driver.Result) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	a, r := lookup(d, "EventElapsedTime", d.events, start)
-	if r != driver.Success {
-		return 0, r
+	return ask(d, "EventElapsedTime", d.events, start, func(a *event) (float32, driver.Result) {
+		b := d.events[end]
+		switch {
+		case b == nil || !a.timing || !b.timing || a.recorded == 0 || b.recorded == 0:
+			return 0, driver.InvalidHandle
+		case a.ended < a.recorded || b.ended < b.recorded:
+			return 0, driver.NotReady
+		}
+		return b.time - a.time, driver.Success
+	})
+}
+
+func (d *Driver) StreamBeginCapture(h driver.StreamHandle, _ int32) driver.Result {
+	return d.inStream("StreamBeginCapture", h, func(s *stream) driver.Result {
+		if s.capturing != driver.CaptureNone {
+			return driver.InvalidValue
+		}
+		s.capturing, s.captured = driver.CaptureActive, nil
+		return driver.Success
+	})
+}
+
+func (d *Driver) StreamIsCapturing(h driver.StreamHandle) (driver.CaptureStatus, driver.Result) {
+	return ask(d, "StreamIsCapturing", d.streams, h, func(s *stream) (driver.CaptureStatus, driver.Result) {
+		return s.capturing, driver.Success
+	})
+}
+
+// BreakCapture invalidates all captures under way, as a call that is not allowed in them does.
+func (d *Driver) BreakCapture() {
+	defer d.lock()()
+	for _, s := range d.streams {
+		if s.capturing != driver.CaptureNone {
+			s.capturing = driver.CaptureBroken
+		}
 	}
-	b := d.events[end]
-	switch {
-	case b == nil || !a.timing || !b.timing || a.recorded == 0 || b.recorded == 0:
-		return 0, driver.InvalidHandle
-	case a.came < a.recorded || b.came < b.recorded:
-		return 0, driver.NotReady
-	}
-	return b.time - a.time, r
+}
+
+func (d *Driver) StreamEndCapture(h driver.StreamHandle) (driver.GraphHandle, driver.Result) {
+	return ask(d, "StreamEndCapture", d.streams, h, func(s *stream) (driver.GraphHandle, driver.Result) {
+		was := s.capturing
+		s.capturing = driver.CaptureNone
+		switch was {
+		case driver.CaptureNone:
+			return 0, driver.InvalidValue
+		case driver.CaptureBroken:
+			return 0, driver.CaptureInvalidated
+		}
+		return put(d, d.graphs, &graph{s.gpu, s.captured}), driver.Success
+	})
+}
+
+func (d *Driver) GraphInstantiate(h driver.GraphHandle) (driver.GraphExecHandle, driver.Result) {
+	return ask(d, "GraphInstantiate", d.graphs, h, func(g *graph) (driver.GraphExecHandle, driver.Result) {
+		return put(d, d.execs, &graph{g.gpu, g.ops}), driver.Success
+	})
+}
+
+func (d *Driver) GraphLaunch(e driver.GraphExecHandle, h driver.StreamHandle) driver.Result {
+	return d.inStream("GraphLaunch", h, func(s *stream) driver.Result {
+		x := d.execs[e]
+		if x == nil || x.gpu != s.gpu {
+			return driver.InvalidHandle
+		}
+		s.add(op{kind: replay, graph: x})
+		return driver.Success
+	})
+}
+
+func (d *Driver) GraphDestroy(h driver.GraphHandle) driver.Result {
+	return destroy(d, "GraphDestroy", d.graphs, h)
+}
+
+func (d *Driver) GraphExecDestroy(h driver.GraphExecHandle) driver.Result {
+	return destroy(d, "GraphExecDestroy", d.execs, h)
 }

@@ -20,15 +20,15 @@ type onGPU struct {
 	memory []*driver.Memory
 }
 
-// gpus are the device itself; and it without its matrix units and as if it had few or many multiprocessors, so that each size
-// of tiles is chosen.
-func (d *onGPU) gpus() []kernels.GPU {
-	p := d.dev.Properties()
-	return []kernels.GPU{
-		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
-		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, General: true},
-		{SharedPerBlock: p.SharedPerBlock, SharedPerSM: 1 << 20, SMs: 1, General: true},
-		{SharedPerBlock: 99 << 10, SharedPerSM: p.SharedPerSM, SMs: 1 << 30, General: true},
+// variants are the row that the device gets; and the general kernels, also as if it had few or many multiprocessors, so that each
+// size of tiles is chosen.
+func (d *onGPU) variants() []variant {
+	p := d.properties()
+	return []variant{
+		{"", p},
+		{"cuda", p},
+		{"cuda", kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: 1 << 20, SMs: 1}},
+		{"cuda", kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: p.SharedPerSM, SMs: 1 << 30}},
 	}
 }
 
@@ -37,12 +37,7 @@ func (d *onGPU) put(t testing.TB, data []byte) kernels.Ptr {
 	require.NoError(t, err)
 	d.memory = append(d.memory, m)
 	if len(data) > 0 {
-		h, err := d.dev.NewHost(len(data))
-		require.NoError(t, err)
-		copy(h.Bytes(), data)
-		require.NoError(t, d.stream.CopyIn(m.Ptr(), h, 0, len(data)))
-		require.NoError(t, d.stream.Synchronize())
-		require.NoError(t, h.Free())
+		require.NoError(t, d.stream.Upload(m.Ptr(), data))
 	}
 	return kernels.Ptr(m.Ptr())
 }
@@ -64,13 +59,8 @@ func (d *onGPU) reset() {
 	d.memory = nil
 }
 
-func (d *onGPU) run(t testing.TB, launches []kernels.Launch) {
-	d.launch(t.(*testing.T), launches)
-	require.NoError(t, d.stream.Synchronize())
-}
-
-// all are the cases that NSA_CASES, a regular expression, matches, in all types.
-func all() (list []stored) {
+// everyCase lists the cases that NSA_CASES, a regular expression, matches, in all types.
+func everyCase() (list []stored) {
 	want := regexp.MustCompile(os.Getenv("NSA_CASES"))
 	for _, c := range attentionCases {
 		for _, s := range storages {
@@ -84,12 +74,12 @@ func all() (list []stored) {
 
 func TestAttentionMatchesOracleOnGPU(t *testing.T) {
 	dev := &onGPU{gpu: openGPU(t), t: t}
-	compareAttention(t, dev, all())
+	compareAttention(t, dev, everyCase())
 }
 
 func TestSelectBlocksMatchesOracleOnGPU(t *testing.T) {
 	dev := &onGPU{gpu: openGPU(t), t: t}
-	compareSelection(t, dev, all())
+	compareSelection(t, dev, everyCase())
 }
 
 // TestAttentionMatchesGoldensOnGPU: outputs, lse and gradients of the branches in float32, and the choice.

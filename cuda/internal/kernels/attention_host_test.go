@@ -24,7 +24,7 @@ import (
 // host runs launches of the kernels for attention and matrix products on the CPU: testdata/host, compiled as C++.
 type host struct {
 	library uintptr
-	launch  func(f uintptr, grid, threads, shared int64, params unsafe.Pointer, size int64) int32
+	run     func(f uintptr, grid, threads, shared int64, params unsafe.Pointer, size int64) int32
 	order   func(descending int32)
 	memory  map[kernels.Ptr][]uint64
 
@@ -45,7 +45,7 @@ var openHost = sync.OnceValues(func() (*host, error) {
 	if h.library, err = purego.Dlopen(file, purego.RTLD_NOW); err != nil {
 		return nil, err
 	}
-	purego.RegisterLibFunc(&h.launch, h.library, "nsa_host_launch")
+	purego.RegisterLibFunc(&h.run, h.library, "nsa_host_launch")
 	purego.RegisterLibFunc(&h.order, h.library, "nsa_host_order")
 	return h, nil
 })
@@ -71,7 +71,7 @@ func buildHost(dir, library string) error {
 			// Fibers jump between stacks, which a fortified longjmp takes for an error. What a unit takes from another one
 			// has no constructors.
 			errs[i] = run("-std=c++17", "-O2", "-U_FORTIFY_SOURCE", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c", "-fpermissive", "-w", "-fPIC",
-				"-Itestdata/host", "-c", "-o", object, unit)
+				"-Itestdata/host", "-I.", "-c", "-o", object, unit)
 		})
 	}
 	group.Wait()
@@ -85,9 +85,7 @@ func hostDevice(t *testing.T) *host {
 	if _, err := exec.LookPath("g++"); err != nil || cpu.Level() == "generic" {
 		t.Skip("kernels on the host want g++ and AVX2")
 	}
-	if _, err := os.Stat("testdata/host/run.cc"); err != nil {
-		t.Skip("the sources are not here: the test runs outside of its folder")
-	}
+	sourcesHere(t)
 	if testing.Short() {
 		t.Skip("kernels on the host are slow")
 	}
@@ -102,11 +100,11 @@ func (h *host) otherOrder() {
 	h.order(h.descending)
 }
 
-// gpus are such that each size of tiles is chosen, of the kernels without matrix units.
-func (*host) gpus() []kernels.GPU {
-	return []kernels.GPU{
-		{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1, General: true},
-		{SharedPerBlock: 99 << 10, SharedPerSM: 200 << 10, SMs: 1 << 30, General: true},
+// variants are such that each size of tiles is chosen, of the general kernels.
+func (*host) variants() []variant {
+	return []variant{
+		{"cuda", kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1}},
+		{"cuda", kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 200 << 10, SMs: 1 << 30}},
 	}
 }
 
@@ -127,23 +125,17 @@ func (h *host) get(_ testing.TB, p kernels.Ptr, n int) []byte {
 
 func (h *host) reset() { clear(h.memory) }
 
-func (h *host) run(t testing.TB, launches []kernels.Launch) {
+func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	t.Helper()
-	for i := range launches {
-		l := &launches[i]
-		f, err := purego.Dlsym(h.library, l.Kernel)
-		require.NoError(t, err)
-		p := l.Params()
-		require.Zero(t, h.launch(f, int64(l.Grid.X), int64(l.Block.X), int64(l.Shared), unsafe.Pointer(&p[0]), int64(len(p))), l.Kernel)
-	}
+	f, err := purego.Dlsym(h.library, l.Kernel)
+	require.NoError(t, err)
+	require.Zero(t, h.run(f, int64(l.Grid.X), int64(l.Block.X), int64(l.Shared), unsafe.Pointer(&argument[0]), int64(len(argument))), l.Kernel)
 }
 
 // matrixHost runs the kernels on matrix units, and no others.
 type matrixHost struct{ *host }
 
-func (matrixHost) gpus() []kernels.GPU {
-	return []kernels.GPU{{SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132, Matrix: true}}
-}
+func (matrixHost) variants() []variant { return []variant{{"cuda mma", h200}} }
 
 // matrixCases are cases of the kernels on matrix units, with dims of each width and between them.
 var matrixCases = []attentionCase{

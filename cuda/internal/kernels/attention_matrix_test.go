@@ -5,93 +5,87 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestAttentionChoice: which sizes, types and addresses get the kernels on matrix units.
+// TestAttentionChoice: which sizes and types get the kernels on matrix units.
 func TestAttentionChoice(t *testing.T) {
-	base := kernels.Attention{
-		Type: kernels.BF16, GPU: kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100},
-		B: 2, S: 300, T: 300, Hq: 12, Hkv: 2, D: 64, Dv: 64,
-	}
+	const B, S, Hq, Hkv = 2, 300, 12, 2
+	large := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
+	little := large
+	little.SharedPerBlock = 39 << 10
 	for _, c := range []struct {
 		name           string
-		change         func(a *kernels.Attention)
-		at             kernels.Ptr // added to all addresses
-		block          int64
+		typ            kernels.Type
+		D, Dv          int
+		gpu            kernels.GPU
+		block          int
 		span, selected string // what the names of the kernels have; "" is none of a matrix unit
+		reason         graph.Reason
 	}{
-		{"base", func(*kernels.Attention) {}, 0, 64, "_mma64_bf16", "_mma64_bf16"},
-		{"float16", func(a *kernels.Attention) { a.Type = kernels.F16 }, 0, 64, "_mma64_f16", "_mma64_f16"},
-		{"float32", func(a *kernels.Attention) { a.Type = kernels.F32 }, 0, 64, "", ""},
-		{"value dim 128", func(a *kernels.Attention) { a.Dv = 128 }, 0, 64, "_mma128_bf16", "_mma128_bf16"},
-		{"dims 72 and 8", func(a *kernels.Attention) { a.D, a.Dv = 72, 8 }, 0, 64, "_mma128_bf16", "_mma128_bf16"},
-		{"dim 136", func(a *kernels.Attention) { a.D = 136 }, 0, 64, "", ""},
-		{"dim 60", func(a *kernels.Attention) { a.D = 60 }, 0, 64, "", ""},
-		{"value dim 1", func(a *kernels.Attention) { a.Dv = 1 }, 0, 64, "", ""},
-		{"addresses off by 8", func(*kernels.Attention) {}, 8, 64, "", ""},
-		{"general", func(a *kernels.Attention) { a.GPU.General = true }, 0, 64, "", ""},
-		{"little shared memory", func(a *kernels.Attention) { a.GPU.SharedPerBlock = 39 << 10 }, 0, 64, "", ""},
-		{"blocks of 32", func(*kernels.Attention) {}, 0, 32, "_mma64_bf16", ""},
-		{"blocks of 192", func(*kernels.Attention) {}, 0, 192, "_mma64_bf16", "_mma64_bf16"},
+		{"base", kernels.BF16, 64, 64, large, 64, "_mma64_bf16", "_mma64_bf16", 0},
+		{"float16", kernels.F16, 64, 64, large, 64, "_mma64_f16", "_mma64_f16", 0},
+		{"float32", kernels.F32, 64, 64, large, 64, "", "", graph.ReasonType},
+		{"value dim 128", kernels.BF16, 64, 128, large, 64, "_mma128_bf16", "_mma128_bf16", 0},
+		{"dims 72 and 8", kernels.BF16, 72, 8, large, 64, "_mma128_bf16", "_mma128_bf16", 0},
+		{"dim 136", kernels.BF16, 136, 64, large, 64, "", "", graph.ReasonShape},
+		{"dim 60", kernels.BF16, 60, 64, large, 64, "", "", graph.ReasonShape},
+		{"value dim 1", kernels.BF16, 64, 1, large, 64, "", "", graph.ReasonShape},
+		{"little shared memory", kernels.BF16, 64, 64, little, 64, "", "", graph.ReasonCapability},
+		{"blocks of 32", kernels.BF16, 64, 64, large, 32, "_mma64_bf16", "", graph.ReasonShape},
+		{"blocks of 192", kernels.BF16, 64, 64, large, 192, "_mma64_bf16", "_mma64_bf16", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := base
-			c.change(&a)
-			p := c.at + 1<<20
-			check := func(want, what string, launches []kernels.Launch, err error) {
-				require.NoError(t, err)
-				n := 0
-				for _, l := range launches {
-					if strings.Contains(l.Kernel, what) {
-						n++
-						require.Equal(t, want != "", strings.Contains(l.Kernel, "_mma"), l.Kernel)
-						require.Contains(t, l.Kernel, want)
-					}
+			idx := ops.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{B, S, Hkv, 4}}
+			check := func(want string, op any, gradient, chosen bool, kernel ...string) {
+				s := attentionSite(c.typ, gradient, B, S, S, Hq, Hkv, c.D, c.Dv)
+				if chosen {
+					s.In = append(append(append([]ops.Operand{}, s.In[:3]...), idx), s.In[3:]...)
 				}
-				require.Equal(t, 1, n, what)
-			}
-			only := a
-			only.GPU.Matrix = true
-			_, err := only.SlidingWindow(100).Forward(nil, p, p, p, p, p)
-			if c.span == "" {
-				var u *kernels.Unsupported
-				require.ErrorAs(t, err, &u)
-				require.Contains(t, u.Reason, "no kernels on matrix units ")
-			} else {
+				p, err := planOf(c.gpu, "", op, s)
 				require.NoError(t, err)
+				for _, k := range kernel {
+					n := 0
+					for _, l := range p.Steps {
+						if strings.Contains(l.Kernel, k) {
+							n++
+							require.Equal(t, want != "", strings.Contains(l.Kernel, "_mma"), l.Kernel)
+							require.Contains(t, l.Kernel, want)
+						}
+					}
+					require.Equal(t, 1, n, k)
+				}
+				if _, err := planOf(c.gpu, "cuda mma", op, s); want == "" {
+					var u *graph.Unsupported
+					require.ErrorAs(t, err, &u)
+					require.Equal(t, c.reason, u.Reason, u.Detail)
+				}
 			}
-			window := a.SlidingWindow(100)
-			launches, err := window.Forward(nil, p, p, p, p, p)
-			check(c.span, "span_forward", launches, err)
-			launches, err = window.Backward(nil, p, p, p, p, p, p, p, p, p, p)
-			check(c.span, "span_dq", launches, err)
-			check(c.span, "span_dkv", launches, err)
-			selected := kernels.SelectedAttention{Attention: a, SelectBlock: c.block, TopN: 4}
-			launches, err = selected.Forward(nil, p, p, p, p, p, p)
-			check(c.selected, "selected_forward", launches, err)
-			launches, err = selected.Backward(nil, p, p, p, p, p, p, p, p, p, p, p)
-			check(c.selected, "selected_dq", launches, err)
-			check(c.selected, "selected_dkv", launches, err)
+			check(c.span, ops.SlidingWindowOp{Window: 100}, false, false, "span_forward")
+			check(c.span, ops.SlidingWindowGradOp{Window: 100}, true, false, "span_dq", "span_dkv")
+			check(c.selected, ops.SelectedAttentionOp{SelectBlock: c.block}, false, true, "selected_forward")
+			check(c.selected, ops.SelectedAttentionGradOp{SelectBlock: c.block}, true, true, "selected_dq", "selected_dkv")
 		})
 	}
 }
 
 // TestSpanWorkIsLinear: the memory for the chunks of the compressed and the window branch does not grow faster than S.
 func TestSpanWorkIsLinear(t *testing.T) {
-	for s := int64(1 << 10); s <= 1<<20; s *= 2 {
-		a := kernels.Attention{
-			Type: kernels.BF16, GPU: kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132},
-			B: 1, S: s, T: s, Hq: 64, Hkv: 4, D: 128, Dv: 128,
-		}
-		compressed := a
-		compressed.T = (s-32)/16 + 1
-		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
-		require.LessOrEqual(t, compressed.Compressed(32, 16).WorkBytes(), 4*s*64+256+4*32*4*(s/16)*256)
-		require.LessOrEqual(t, a.SlidingWindow(512).WorkBytes(), 4*s*64+256+4*32*4*s*256)
-		require.LessOrEqual(t, a.Causal().WorkBytes(), 4*s*64+256+4*32*4*s*256)
+	work := func(op any, S, T, H, Hkv, D int) int64 {
+		p, err := planOf(h200, "cuda mma", op, attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D))
+		require.NoError(t, err)
+		return p.WorkBytes()
 	}
-	large := kernels.Attention{Type: kernels.BF16, B: 1, S: 64, T: 64, Hq: 1, Hkv: 1, D: 8, Dv: 8}
-	require.Positive(t, large.SlidingWindow(1<<62).WorkBytes())
+	for s := 1 << 10; s <= 1<<20; s *= 2 {
+		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
+		most := func(keys int) int64 { return int64(4*s*64 + 512 + 4*32*4*keys*256) }
+		require.LessOrEqual(t, work(ops.CompressedAttentionGradOp{BlockLen: 32, Stride: 16}, s, (s-32)/16+1, 64, 4, 128), most(s/16))
+		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Window: 512}, s, s, 64, 4, 128), most(s))
+		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Window: s}, s, s, 64, 4, 128), most(s))
+	}
+	require.Positive(t, work(ops.SlidingWindowGradOp{Window: 1 << 62}, 64, 64, 1, 1, 8))
 }

@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"math"
@@ -10,19 +11,24 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// device runs launches: a GPU, or the host in its place.
-type device interface {
-	gpus() []kernels.GPU // properties to choose launches by
-	put(t testing.TB, data []byte) kernels.Ptr
-	get(t testing.TB, p kernels.Ptr, n int) []byte
-	run(t testing.TB, launches []kernels.Launch)
-	reset() // frees what put has allocated
+// variant is a choice of kernels: a row, for the properties of a device.
+type variant struct {
+	row string
+	kernels.GPU
+}
+
+// attentionDevice runs launches of several variants.
+type attentionDevice interface {
+	device
+	variants() []variant
 }
 
 // attentionCase holds the sizes of all branches.
@@ -85,57 +91,13 @@ func (s storage) roundAll(x *ref.Tensor) *ref.Tensor {
 	return y
 }
 
-// encode returns the bytes of values that the type has exactly.
-func (s storage) encode(x []float64) []byte {
-	var b []byte
-	for _, v := range x {
-		u := math.Float32bits(float32(v))
-		switch s.Type {
-		case kernels.F32:
-			b = append(b, byte(u), byte(u>>8), byte(u>>16), byte(u>>24))
-		case kernels.BF16:
-			b = append(b, byte(u>>16), byte(u>>24))
-		default:
-			h := uint16(u >> 16 & 0x8000)
-			if a := math.Abs(v); a < 0x1p-14 {
-				h |= uint16(a * 0x1p24)
-			} else {
-				h |= uint16((u&0x7fffffff - 112<<23) >> 13)
-			}
-			b = append(b, byte(h), byte(h>>8))
-		}
-	}
-	return b
-}
-
-func (s storage) decode(b []byte) []float64 {
-	n := s.Bytes()
-	x := make([]float64, len(b)/n)
-	for i := range x {
-		e := b[i*n:]
-		switch s.Type {
-		case kernels.F32:
-			x[i] = float64(math.Float32frombits(uint32(e[0]) | uint32(e[1])<<8 | uint32(e[2])<<16 | uint32(e[3])<<24))
-		case kernels.BF16:
-			x[i] = float64(math.Float32frombits(uint32(e[0])<<16 | uint32(e[1])<<24))
-		default:
-			h := uint32(e[0]) | uint32(e[1])<<8
-			v := math.Ldexp(float64(h&0x3ff), -24)
-			if exp := int(h >> 10 & 31); exp == 31 {
-				v = math.NaN()
-			} else if exp > 0 {
-				v = math.Ldexp(float64(1024+h&0x3ff|1024), exp-25)
-			}
-			x[i] = math.Copysign(v, 1-2*float64(h>>15))
-		}
-	}
-	return x
-}
+func (s storage) encode(x []float64) []byte { return encode(s.Type, x) }
+func (s storage) decode(b []byte) []float64 { return decode(s.Type, b) }
 
 func ints(x []int32) []byte {
 	var b []byte
 	for _, v := range x {
-		b = append(b, byte(v), byte(v>>8), byte(v>>16), byte(v>>24))
+		b = binary.LittleEndian.AppendUint32(b, uint32(v))
 	}
 	return b
 }
@@ -143,7 +105,7 @@ func ints(x []int32) []byte {
 func toInts(b []byte) []int32 {
 	x := make([]int32, len(b)/4)
 	for i := range x {
-		x[i] = int32(uint32(b[4*i]) | uint32(b[4*i+1])<<8 | uint32(b[4*i+2])<<16 | uint32(b[4*i+3])<<24)
+		x[i] = int32(binary.LittleEndian.Uint32(b[4*i:]))
 	}
 	return x
 }
@@ -177,24 +139,23 @@ type problem struct {
 	q, k, v, do       *ref.Tensor
 	idx               []int32
 	mask              ref.Mask
-	forward, backward func(a kernels.Attention, in []kernels.Ptr, out []kernels.Ptr, work kernels.Ptr) ([]kernels.Launch, error)
-	work              func(a kernels.Attention) int64
+	forward, backward any // Specs
 }
 
-func normal(s storage, seed uint64, shape ...int) *ref.Tensor {
+func normalTensor(s storage, seed uint64, shape ...int) *ref.Tensor {
 	x := ref.New(shape...)
 	copy(x.Data, testutil.Normal(seed, len(x.Data)))
 	return s.roundAll(x)
 }
 
 func problems(c attentionCase, s storage) []problem {
-	q, do := normal(s, 1, c.B, c.S, c.Hq, c.D), normal(s, 2, c.B, c.S, c.Hq, c.Dv)
-	k, v := normal(s, 3, c.B, c.S, c.Hkv, c.D), normal(s, 4, c.B, c.S, c.Hkv, c.Dv)
+	q, do := normalTensor(s, 1, c.B, c.S, c.Hq, c.D), normalTensor(s, 2, c.B, c.S, c.Hq, c.Dv)
+	k, v := normalTensor(s, 3, c.B, c.S, c.Hkv, c.D), normalTensor(s, 4, c.B, c.S, c.Hkv, c.Dv)
 	nc := 0
 	if c.S >= c.l {
 		nc = (c.S-c.l)/c.d + 1
 	}
-	kc, vc := normal(s, 5, c.B, max(1, nc), c.Hkv, c.D), normal(s, 6, c.B, max(1, nc), c.Hkv, c.Dv)
+	kc, vc := normalTensor(s, 5, c.B, max(1, nc), c.Hkv, c.D), normalTensor(s, 6, c.B, max(1, nc), c.Hkv, c.Dv)
 	real := kc
 	if nc == 0 {
 		real = ref.New(c.B, 0, c.Hkv, c.D)
@@ -206,82 +167,56 @@ func problems(c attentionCase, s storage) []problem {
 			idx[c.n*c.Hkv+i] = -1
 		}
 	}
-	span := func(name string, k, v *ref.Tensor, mask ref.Mask, of func(a kernels.Attention) kernels.SpanAttention) problem {
-		return problem{name, q, k, v, do, nil, mask,
-			func(a kernels.Attention, in, out []kernels.Ptr, _ kernels.Ptr) ([]kernels.Launch, error) {
-				return of(a).Forward(nil, in[0], in[1], in[2], out[0], out[1])
-			},
-			func(a kernels.Attention, in, out []kernels.Ptr, work kernels.Ptr) ([]kernels.Launch, error) {
-				return of(a).Backward(nil, in[0], in[1], in[2], in[4], in[5], in[6], out[0], out[1], out[2], work)
-			},
-			func(a kernels.Attention) int64 { return of(a).WorkBytes() },
-		}
-	}
-	selected := func(a kernels.Attention) kernels.SelectedAttention {
-		return kernels.SelectedAttention{Attention: a, SelectBlock: int64(c.lp), TopN: int64(c.n)}
-	}
 	return []problem{
-		span("window", k, v, ref.WindowMask(c.w), func(a kernels.Attention) kernels.SpanAttention { return a.SlidingWindow(int64(c.w)) }),
-		span("dense", k, v, ref.CausalMask(), func(a kernels.Attention) kernels.SpanAttention { return a.Causal() }),
-		span("compressed", kc, vc, ref.CompressedMask(c.l, c.d), func(a kernels.Attention) kernels.SpanAttention {
-			return a.Compressed(int64(c.l), int64(c.d))
-		}),
+		{"window", q, k, v, do, nil, ref.WindowMask(c.w), ops.SlidingWindowOp{Window: c.w}, ops.SlidingWindowGradOp{Window: c.w}},
+		{"dense", q, k, v, do, nil, ref.CausalMask(), ops.SlidingWindowOp{Window: c.S}, ops.SlidingWindowGradOp{Window: c.S}},
+		{"compressed", q, kc, vc, do, nil, ref.CompressedMask(c.l, c.d),
+			ops.CompressedAttentionOp{BlockLen: c.l, Stride: c.d}, ops.CompressedAttentionGradOp{BlockLen: c.l, Stride: c.d}},
 		{"selected", q, k, v, do, idx, ref.SelectedMask(idx, c.B, c.S, c.Hkv, c.lp),
-			func(a kernels.Attention, in, out []kernels.Ptr, _ kernels.Ptr) ([]kernels.Launch, error) {
-				return selected(a).Forward(nil, in[0], in[1], in[2], in[3], out[0], out[1])
-			},
-			func(a kernels.Attention, in, out []kernels.Ptr, work kernels.Ptr) ([]kernels.Launch, error) {
-				return selected(a).Backward(nil, in[0], in[1], in[2], in[3], in[4], in[5], in[6], out[0], out[1], out[2], work)
-			},
-			func(a kernels.Attention) int64 { return selected(a).WorkBytes() },
-		},
+			ops.SelectedAttentionOp{SelectBlock: c.lp}, ops.SelectedAttentionGradOp{SelectBlock: c.lp}},
 	}
+}
+
+// like returns memory for an array of the shape and type as an operand.
+func (s storage) like(x *ref.Tensor, at kernels.Ptr) arg {
+	return argOf(dtypes[s.Type], at, x.Shape...)
 }
 
 // attend runs a problem forward and backward on dev and returns the bytes of o, lse, dq, dk and dv.
-func attend(t testing.TB, dev device, gpu kernels.GPU, s storage, x problem) [5][]byte {
+func attend(t testing.TB, dev device, v variant, s storage, x problem) [5][]byte {
 	t.Helper()
 	defer dev.reset()
-	a := kernels.Attention{
-		Type: s.Type, GPU: gpu, B: int64(x.q.Shape[0]), S: int64(x.q.Shape[1]), T: int64(x.k.Shape[1]),
-		Hq: int64(x.q.Shape[2]), Hkv: int64(x.k.Shape[2]), D: int64(x.q.Shape[3]), Dv: int64(x.v.Shape[3]),
+	put := func(x *ref.Tensor) arg { return s.like(x, dev.put(t, s.encode(x.Data))) }
+	room := func(x *ref.Tensor) (buffer, arg) {
+		b := output(t, dev, len(x.Data)*s.Bytes())
+		return b, s.like(x, b.at)
 	}
-	in := []kernels.Ptr{dev.put(t, s.encode(x.q.Data)), dev.put(t, s.encode(x.k.Data)), dev.put(t, s.encode(x.v.Data)), dev.put(t, ints(x.idx))}
-	o, lse := output(t, dev, len(x.do.Data)*s.Bytes()), output(t, dev, 4*len(x.do.Data)/x.do.Shape[3])
-	launches, err := x.forward(a, in, []kernels.Ptr{o.at, lse.at}, 0)
-	require.NoError(t, err)
-	dev.run(t, launches)
-	in = append(in, o.at, lse.at, dev.put(t, s.encode(x.do.Data)))
-	var out [3]buffer
-	for i, y := range []*ref.Tensor{x.q, x.k, x.v} {
-		out[i] = output(t, dev, len(y.Data)*s.Bytes())
+	in := []arg{put(x.q), put(x.k), put(x.v)}
+	if x.idx != nil {
+		B, S, Hkv := x.q.Shape[0], x.q.Shape[1], x.k.Shape[2]
+		in = append(in, argOf(tensor.Int32, dev.put(t, ints(x.idx)), B, S, Hkv, len(x.idx)/B/S/Hkv))
 	}
-	work := output(t, dev, int(x.work(a)))
-	launches, err = x.backward(a, in, []kernels.Ptr{out[0].at, out[1].at, out[2].at}, work.at)
-	require.NoError(t, err)
-	dev.run(t, launches)
-	work.bytes(t, dev)
-	return [5][]byte{o.bytes(t, dev), lse.bytes(t, dev), out[0].bytes(t, dev), out[1].bytes(t, dev), out[2].bytes(t, dev)}
+	o, oArg := room(x.do)
+	lse := output(t, dev, 4*len(x.do.Data)/x.do.Shape[3])
+	out := []arg{oArg, argOf(tensor.Float32, lse.at, x.q.Shape[0], x.q.Shape[2], x.q.Shape[1])}
+	runOp(t, dev, v.GPU, v.row, x.forward, in, out)
+	dq, dqArg := room(x.q)
+	dk, dkArg := room(x.k)
+	dv, dvArg := room(x.v)
+	runOp(t, dev, v.GPU, v.row, x.backward, slices.Concat(in, out, []arg{put(x.do)}), []arg{dqArg, dkArg, dvArg})
+	return [5][]byte{o.bytes(t, dev), lse.bytes(t, dev), dq.bytes(t, dev), dk.bytes(t, dev), dv.bytes(t, dev)}
 }
 
 // selectOn runs the compressed attention of a case and the choice from its lse on dev.
-func selectOn(t testing.TB, dev device, gpu kernels.GPU, c attentionCase, s storage, q, kc *ref.Tensor) []int32 {
+func selectOn(t testing.TB, dev device, v variant, c attentionCase, s storage, q, kc *ref.Tensor) []int32 {
 	t.Helper()
 	defer dev.reset()
-	a := kernels.Attention{
-		Type: s.Type, GPU: gpu, B: int64(c.B), S: int64(c.S), T: int64(kc.Shape[1]), Hq: int64(c.Hq), Hkv: int64(c.Hkv), D: int64(c.D), Dv: int64(c.D),
-	}
-	Q, K := dev.put(t, s.encode(q.Data)), dev.put(t, s.encode(kc.Data))
+	Q, K := s.like(q, dev.put(t, s.encode(q.Data))), s.like(kc, dev.put(t, s.encode(kc.Data)))
 	o, lse, idx := output(t, dev, len(q.Data)*s.Bytes()), output(t, dev, 4*c.B*c.S*c.Hq), output(t, dev, 4*c.B*c.S*c.Hkv*c.n)
-	launches, err := a.Compressed(int64(c.l), int64(c.d)).Forward(nil, Q, K, K, o.at, lse.at)
-	require.NoError(t, err)
-	op := kernels.SelectBlocks{
-		Type: s.Type, GPU: gpu, B: a.B, S: a.S, Hq: a.Hq, Hkv: a.Hkv, D: a.D,
-		BlockLen: int64(c.l), Stride: int64(c.d), SelectBlock: int64(c.lp), TopN: int64(c.n),
-	}
-	launches, err = op.Forward(launches, Q, K, lse.at, idx.at)
-	require.NoError(t, err)
-	dev.run(t, launches)
+	stat := argOf(tensor.Float32, lse.at, c.B, c.Hq, c.S)
+	runOp(t, dev, v.GPU, v.row, ops.CompressedAttentionOp{BlockLen: c.l, Stride: c.d}, []arg{Q, K, K}, []arg{s.like(q, o.at), stat})
+	op := ops.SelectBlocksOp{Params: ops.Params{BlockLen: c.l, Stride: c.d, SelectBlock: c.lp, TopN: c.n}}
+	runOp(t, dev, v.GPU, v.row, op, []arg{Q, K, stat}, []arg{argOf(tensor.Int32, idx.at, c.B, c.S, c.Hkv, c.n)})
 	return toInts(idx.bytes(t, dev))
 }
 
@@ -328,7 +263,7 @@ func expectSelection(x stored) choice {
 	if c.S >= c.l {
 		nc = (c.S-c.l)/c.d + 1
 	}
-	q, kc := normal(x.storage, 1, c.B, c.S, c.Hq, c.D), normal(x.storage, 5, c.B, max(1, nc), c.Hkv, c.D)
+	q, kc := normalTensor(x.storage, 1, c.B, c.S, c.Hq, c.D), normalTensor(x.storage, 5, c.B, max(1, nc), c.Hkv, c.D)
 	real := kc
 	if nc == 0 {
 		real = ref.New(c.B, 0, c.Hkv, c.D)
@@ -338,23 +273,23 @@ func expectSelection(x stored) choice {
 }
 
 // compareSelection holds the choices to the oracle's: the same blocks, but where scores tie within rounding.
-func compareSelection(t *testing.T, dev device, cases []stored) {
+func compareSelection(t *testing.T, dev attentionDevice, cases []stored) {
 	for x, e := range ahead(cases, expectSelection) {
 		compareChoice(t, dev, x.attentionCase, x.storage, e)
 	}
 }
 
-func compareChoice(t *testing.T, dev device, c attentionCase, s storage, e choice) {
+func compareChoice(t *testing.T, dev attentionDevice, c attentionCase, s storage, e choice) {
 	want, scores := e.want, e.scores
 	rounding := 1e-5 * float64(c.Hq/c.Hkv*c.l/c.d)
-	for i, gpu := range dev.gpus() {
+	for i, v := range dev.variants() {
 		t.Run(fmt.Sprintf("select/%v/%v/tiles%d", c, s.Type, i), func(t *testing.T) {
-			got := selectOn(t, dev, gpu, c, s, e.q, e.kc)
+			got := selectOn(t, dev, v, c, s, e.q, e.kc)
 			if h, ok := dev.(interface{ otherOrder() }); ok {
 				h.otherOrder()
 				defer h.otherOrder()
 			}
-			require.Equal(t, got, selectOn(t, dev, gpu, c, s, e.q, e.kc), "another run has other blocks")
+			require.Equal(t, got, selectOn(t, dev, v, c, s, e.q, e.kc), "another run has other blocks")
 			others := 0
 			for at := 0; at < len(want); at += c.n {
 				g, w := got[at:at+c.n], want[at:at+c.n]
@@ -438,7 +373,7 @@ func expectAttention(of stored) (list []expected) {
 			continue
 		}
 		o, lse := ref.Attention(x.q, x.k, x.v, x.mask)
-		dq, dk, dv := ref.AttentionGrad(x.q, x.k, x.v, o, lse, x.do, x.mask)
+		dq, dk, dv := ref.AttentionGrad(x.q, x.k, x.v, o, x.do, x.mask)
 		e := expected{x, []*ref.Tensor{o, lse, dq, dk, dv}, []float64{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}}
 		if of.Type != kernels.F32 {
 			o, _, dq, dk, dv := naive(of.storage, x)
@@ -454,12 +389,12 @@ func expectAttention(of stored) (list []expected) {
 }
 
 // compareAttention runs cases on dev, for all choices of kernels, against the oracle, and on a GPU twice for the same bits.
-func compareAttention(t *testing.T, dev device, cases []stored) {
+func compareAttention(t *testing.T, dev attentionDevice, cases []stored) {
 	for of, list := range ahead(cases, expectAttention) {
 		for _, x := range list {
-			for i, gpu := range dev.gpus() {
+			for i, v := range dev.variants() {
 				t.Run(fmt.Sprintf("%s/%v/%v/tiles%d", x.name, of.attentionCase, of.Type, i), func(t *testing.T) {
-					got := attend(t, dev, gpu, of.storage, x.problem)
+					got := attend(t, dev, v, of.storage, x.problem)
 					if x.want == nil {
 						return
 					}
@@ -474,7 +409,7 @@ func compareAttention(t *testing.T, dev device, cases []stored) {
 						h.otherOrder()
 						defer h.otherOrder()
 					}
-					require.Equal(t, got, attend(t, dev, gpu, of.storage, x.problem), "another run has other bits")
+					require.Equal(t, got, attend(t, dev, v, of.storage, x.problem), "another run has other bits")
 				})
 			}
 		}

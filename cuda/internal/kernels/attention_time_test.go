@@ -8,9 +8,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // timeShape is the attention of one layer, bf16.
@@ -28,10 +30,11 @@ var timeShapes = []timeShape{
 
 // timed is a launch with what it computes: 2 operations for each multiplication and addition of the pairs that are seen.
 type timed struct {
-	branch string
-	kernels.Launch
-	flop float64
-	ms   []float64
+	branch   string
+	launch   *kernels.Launch
+	argument []byte
+	flop     float64
+	ms       []float64
 }
 
 // TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all
@@ -55,7 +58,7 @@ func TestAttentionTime(t *testing.T) {
 // noise fills memory of n bf16 with normal numbers. They repeat with a period that has no factor in common with any size.
 func (d *onGPU) noise(t testing.TB, seed uint64, n int64) kernels.Ptr {
 	const period = 999_983
-	part := storages[1].encode(normal(storages[1], seed, period).Data)
+	part := storages[1].encode(normalTensor(storages[1], seed, period).Data)
 	all := make([]byte, 2*n)
 	for at := 0; at < len(all); at += copy(all[at:], part) {
 	}
@@ -72,14 +75,11 @@ func (d *onGPU) room(t testing.TB, bytes int64) kernels.Ptr {
 func timeLayer(t *testing.T, x timeShape, general bool) {
 	dev := &onGPU{gpu: openGPU(t), t: t}
 	defer dev.reset()
-	p := dev.dev.Properties()
-	nc := (x.S-x.l)/x.d + 1
-	a := kernels.Attention{
-		Type: kernels.BF16, GPU: kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, General: general},
-		B: x.B, S: x.S, T: x.S, Hq: x.Hq, Hkv: x.Hkv, D: x.D, Dv: x.Dv,
+	row := ""
+	if general {
+		row = "cuda"
 	}
-	compressed := a
-	compressed.T = nc
+	nc := (x.S-x.l)/x.d + 1
 	rows := x.B * x.S * x.Hq
 	q, do := dev.noise(t, 1, rows*x.D), dev.noise(t, 2, rows*x.Dv)
 	kc, vc := dev.noise(t, 3, x.B*nc*x.Hkv*x.D), dev.noise(t, 4, x.B*nc*x.Hkv*x.Dv)
@@ -99,10 +99,14 @@ func timeLayer(t *testing.T, x timeShape, general bool) {
 		sel += float64((min(own+1, x.n)-1)*x.lp + i%x.lp + 1)
 	}
 	var list []timed
-	add := func(branch string, launches []kernels.Launch, err error) {
+	bf16 := func(at kernels.Ptr, shape ...int64) arg { return argOf(ops.BFloat16, at, toInt(shape)...) }
+	add := func(branch string, op any, in, out []arg) {
+		plan, err := planOf(dev.properties(), row, op, siteOf(in, out))
 		require.NoError(t, err)
+		b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
 		pairs := map[string]float64{"window": window, "compressed": cmp, "select": cmp, "selected": sel}[branch] * float64(x.B*x.Hq)
-		for _, l := range launches {
+		for i := range plan.Steps {
+			l := &plan.Steps[i].Launch
 			flop := 0.0
 			switch {
 			case strings.Contains(l.Kernel, "forward"):
@@ -114,30 +118,24 @@ func timeLayer(t *testing.T, x timeShape, general bool) {
 			case strings.Contains(l.Kernel, "select_blocks"):
 				flop = 2 * float64(x.D) * pairs
 			}
-			list = append(list, timed{branch: branch, Launch: l, flop: flop})
+			list = append(list, timed{branch: branch, launch: l, argument: b.arguments[i], flop: flop})
 		}
 	}
-	span := func(name string, a kernels.SpanAttention, k, v kernels.Ptr) {
-		launches, err := a.Forward(nil, q, k, v, o, lse)
-		add(name, launches, err)
-		if name == "compressed" {
-			op := kernels.SelectBlocks{
-				Type: a.Type, GPU: a.GPU, B: x.B, S: x.S, Hq: x.Hq, Hkv: x.Hkv, D: x.D,
-				BlockLen: x.l, Stride: x.d, SelectBlock: x.lp, TopN: x.n,
-			}
-			launches, err = op.Forward(nil, q, k, lse, idx)
-			add("select", launches, err)
-		}
-		launches, err = a.Backward(nil, q, k, v, o, lse, do, dq, dk, dv, dev.room(t, a.WorkBytes()))
-		add(name, launches, err)
-	}
-	span("compressed", compressed.Compressed(x.l, x.d), kc, vc)
-	chosen := kernels.SelectedAttention{Attention: a, SelectBlock: x.lp, TopN: x.n}
-	launches, err := chosen.Forward(nil, q, k, v, idx, o, lse)
-	add("selected", launches, err)
-	launches, err = chosen.Backward(nil, q, k, v, idx, o, lse, do, dq, dk, dv, dev.room(t, chosen.WorkBytes()))
-	add("selected", launches, err)
-	span("window", a.SlidingWindow(x.w), k, v)
+	Q, DO, O := bf16(q, x.B, x.S, x.Hq, x.D), bf16(do, x.B, x.S, x.Hq, x.Dv), bf16(o, x.B, x.S, x.Hq, x.Dv)
+	LSE := argOf(tensor.Float32, lse, toInt([]int64{x.B, x.Hq, x.S})...)
+	IDX := argOf(tensor.Int32, idx, toInt([]int64{x.B, x.S, x.Hkv, x.n})...)
+	KC, VC := bf16(kc, x.B, nc, x.Hkv, x.D), bf16(vc, x.B, nc, x.Hkv, x.Dv)
+	K, V := bf16(k, x.B, x.S, x.Hkv, x.D), bf16(v, x.B, x.S, x.Hkv, x.Dv)
+	DQ, DK, DV := bf16(dq, x.B, x.S, x.Hq, x.D), bf16(dk, x.B, x.S, x.Hkv, x.D), bf16(dv, x.B, x.S, x.Hkv, x.Dv)
+	DKC, DVC := bf16(dk, x.B, nc, x.Hkv, x.D), bf16(dv, x.B, nc, x.Hkv, x.Dv)
+	l, d, lp, n, w := int(x.l), int(x.d), int(x.lp), int(x.n), int(x.w)
+	add("compressed", ops.CompressedAttentionOp{BlockLen: l, Stride: d}, []arg{Q, KC, VC}, []arg{O, LSE})
+	add("select", ops.SelectBlocksOp{Params: ops.Params{BlockLen: l, Stride: d, SelectBlock: lp, TopN: n}}, []arg{Q, KC, LSE}, []arg{IDX})
+	add("compressed", ops.CompressedAttentionGradOp{BlockLen: l, Stride: d}, []arg{Q, KC, VC, O, LSE, DO}, []arg{DQ, DKC, DVC})
+	add("selected", ops.SelectedAttentionOp{SelectBlock: lp}, []arg{Q, K, V, IDX}, []arg{O, LSE})
+	add("selected", ops.SelectedAttentionGradOp{SelectBlock: lp}, []arg{Q, K, V, IDX, O, LSE, DO}, []arg{DQ, DK, DV})
+	add("window", ops.SlidingWindowOp{Window: w}, []arg{Q, K, V}, []arg{O, LSE})
+	add("window", ops.SlidingWindowGradOp{Window: w}, []arg{Q, K, V, O, LSE, DO}, []arg{DQ, DK, DV})
 
 	dev.time(t, list)
 	total := 0.0
@@ -148,7 +146,7 @@ func timeLayer(t *testing.T, x timeShape, general bool) {
 	fmt.Printf("%-11s %-34s %9s %9s %9s %6s\n", "branch", "kernel", "ms", "GFLOP", "TFLOP/s", "%")
 	for _, l := range list {
 		ms := median(l.ms)
-		fmt.Printf("%-11s %-34s %9.4f %9.2f %9.1f %6.1f\n", l.branch, l.Kernel, ms, l.flop/1e9, l.flop/ms/1e9, 100*ms/total)
+		fmt.Printf("%-11s %-34s %9.4f %9.2f %9.1f %6.1f\n", l.branch, l.launch.Kernel, ms, l.flop/1e9, l.flop/ms/1e9, 100*ms/total)
 	}
 }
 
@@ -164,7 +162,7 @@ func (d *onGPU) time(t *testing.T, list []timed) {
 	for run := range warm + runs {
 		require.NoError(t, d.stream.Record(events[0]))
 		for i := range list {
-			d.launch(t, []kernels.Launch{list[i].Launch})
+			d.launch(t, list[i].launch, list[i].argument)
 			require.NoError(t, d.stream.Record(events[i+1]))
 		}
 		require.NoError(t, d.stream.Synchronize())
@@ -179,6 +177,14 @@ func (d *onGPU) time(t *testing.T, list []timed) {
 	for _, e := range events {
 		require.NoError(t, e.Close())
 	}
+}
+
+func toInt(list []int64) []int {
+	shape := make([]int, len(list))
+	for i, n := range list {
+		shape[i] = int(n)
+	}
+	return shape
 }
 
 func median(x []float64) float64 {

@@ -2,12 +2,17 @@ package kernels_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"testing"
+
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	. "github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	layers "github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -22,15 +27,19 @@ type adamWCase struct {
 // adamWScale is the scale of the gradients.
 const adamWScale = 4
 
-var adamWSizes = []int64{1, 17, 1 << 14, 40001}
+var adamWSizes = []int{1, 17, 1 << 14, 40001}
 
 // adamW runs one step from moments of steps before, with a bad gradient where poison is not 0.
 func (s *suite) adamW(steps int, clip, poison float64) (c adamWCase, grads []*array) {
 	hyper := make([]float64, ops.AdamWHyperLen)
 	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: steps + 1}.Write(hyper)
-	var tensors []AdamWTensor
+	numbers, err := binary.Append(nil, binary.LittleEndian, hyper)
+	if err != nil {
+		s.Fatal(err)
+	}
+	in, decay := []arg{argOf(tensor.Float64, s.raw(numbers).ptr, ops.AdamWHyperLen)}, ""
 	for i, n := range adamWSizes {
-		seed, n := uint64(10*i), int(n)
+		seed := uint64(10 * i)
 		g := testutil.Normal(seed, n)
 		if i == 2 && poison != 0 {
 			g[n/2] = poison
@@ -38,25 +47,23 @@ func (s *suite) adamW(steps int, clip, poison float64) (c adamWCase, grads []*ar
 		v := testutil.Uniform(seed+3, n, 0.1, 1)
 		grad, weight := s.in(g), s.in32(testutil.Normal(seed+1, n))
 		m, v32 := s.in32(testutil.Normal(seed+2, n)), s.in32(v)
-		t := AdamWTensor{Weight: weight.ptr, Grad: grad.ptr, M: m.ptr, V: v32.ptr, N: int64(n), GradType: s.typ}
-		if i%2 == 1 {
-			t.Decay = 1
-		}
 		half := s.outAs(BF16, n)
+		in = append(in, weight.of(n), grad.of(n), m.of(n), v32.of(n))
 		if s.typ != F32 {
-			half.typ, t.Half, t.HalfType = s.typ, half.ptr, s.typ
+			half.typ = s.typ
+			in = append(in, half.of(n))
 		}
-		tensors, grads = append(tensors, t), append(grads, grad)
+		decay += strconv.Itoa(i % 2)
+		grads = append(grads, grad)
 		c.weights, c.m, c.v, c.halves = append(c.weights, weight), append(c.m, m), append(c.v, v32), append(c.halves, half)
 	}
-	runs := AdamWRuns(adamWSizes...)
-	numbers, err := binary.Append(nil, binary.LittleEndian, hyper)
-	if err != nil {
-		s.Fatal(err)
-	}
 	c.norm = s.room(8)
-	op := AdamW{int64(len(runs))}
-	s.run(op.Step(nil, s.raw(Bytes(tensors)).ptr, s.raw(Bytes(runs)).ptr, s.raw(numbers).ptr, c.norm.ptr, s.work(op.WorkBytes())))
+	op := ops.AdamWOp{Decay: decay}
+	if s.typ != F32 {
+		op.Copies = dtypes[s.typ]
+	}
+	s.op(op, in, []arg{argOf(tensor.Float64, c.norm.ptr, 1)})
+	s.run()
 	return c, grads
 }
 
@@ -128,51 +135,48 @@ func TestMoreThan2To31Elements(t *testing.T) {
 	g := openGPU(t)
 	const rows, cols = 1<<20 + 1, 2056 // more than 2^31 elements, in bf16 more than 2^32 bytes
 	const n = int64(rows) * cols
-	free, _, err := g.dev.MemoryInfo()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if free < 10<<30 {
-		testutil.NoGPU(t, fmt.Sprintf("%d bytes of the device's memory are free, want 10 GiB", free))
-	}
 	var at [2]Ptr
 	for i := range at {
 		m, err := g.dev.Alloc(int(2 * n))
+		if none := (*driver.NoMemory)(nil); errors.As(err, &none) {
+			testutil.NoGPU(t, err)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { check(t, m.Free()) }()
 		at[i] = Ptr(m.Ptr())
 	}
-	x, y := at[0], at[1]
-	one := uint32(binary.LittleEndian.Uint16(encode(BF16, []float64{1})))
+	x, y := argOf(ops.BFloat16, at[0], rows, cols), argOf(ops.BFloat16, at[1], rows, cols)
+	weight := argOf(ops.BFloat16, at[0], cols)
+	one := binary.LittleEndian.Uint16(encode(BF16, []float64{1}))
 	for name, c := range map[string]struct {
-		run  func(l []Launch) ([]Launch, error)
+		op   any
+		in   []arg
 		want float64
 	}{
-		"silu": {func(l []Launch) ([]Launch, error) { return Elementwise{BF16, n}.SiLU(l, x, y) }, 1 / (1 + math.Exp(-1))},
-		"softmax": {func(l []Launch) ([]Launch, error) { return Softmax{BF16, rows, cols}.Forward(l, x, y) },
-			1. / cols},
-		"rms norm": {func(l []Launch) ([]Launch, error) {
-			return RMSNorm{Type: BF16, Rows: rows, Dim: cols, Eps: 1e-6}.Forward(l, x, x, y)
-		}, 1},
-		"bias": {func(l []Launch) ([]Launch, error) { return BiasAdd{BF16, rows, cols}.Forward(l, x, x, y) }, 2},
-		"copy": {func(l []Launch) ([]Launch, error) { return Copy(l, x, y, 2*n) }, 1},
+		"silu":     {ops.SiLUOp{}, []arg{x}, 1 / (1 + math.Exp(-1))},
+		"softmax":  {ops.SoftmaxOp{}, []arg{x}, 1. / cols},
+		"rms norm": {ops.RMSNormOp{Eps: 1e-6}, []arg{x, weight}, 1},
+		"add":      {ops.AddOp{}, []arg{x, x}, 2},
+		"copy":     {ops.AddGradOp{}, []arg{x}, 1},
 	} {
-		l, err := Fill(nil, x, n, one, 16)
-		if err == nil {
-			l, err = Fill(l, y, n, 0x7fed, 16)
-		}
-		if err == nil {
-			l, err = c.run(l)
-		}
+		b := NewBuilder(g.properties(), nil, siteOf([]arg{x}, []arg{y}))
+		layers.Fill16(b, b.In[0].Ref, n, one)
+		layers.Fill16(b, b.Out[0].Ref, n, 0x7fed)
+		fill, err := b.Plan()
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.launch(t, l)
+		p, err := planOf(g.properties(), "", c.op, siteOf(c.in, []arg{y}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bindPlan(t, fill, 0, x, y).run(t, g, nil)
+		bindPlan(t, p, 0, append(c.in, y)...).run(t, g, nil)
 		for _, from := range []int64{0, 1<<31 - 64, 1 << 31, n - 64} {
 			got := make([]byte, 128)
-			if err := g.stream.Download(got, driver.DevicePtr(y)+driver.DevicePtr(2*from)); err != nil {
+			if err := g.stream.Download(got, at[1]+Ptr(2*from)); err != nil {
 				t.Fatal(err)
 			}
 			if err := g.stream.Synchronize(); err != nil {

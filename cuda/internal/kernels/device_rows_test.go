@@ -9,30 +9,24 @@ import (
 	. "github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 func TestElementwiseMatchesOracle(t *testing.T) {
 	cases(t, func(s *suite) {
 		for _, n := range []int{1, 7, 8, 255, 4099, 100003} {
 			s.reset()
-			op := Elementwise{s.typ, int64(n)}
 			x := testutil.Normal(1, n)
 			for i := range x {
 				x[i] *= 3
 			}
 			a, b := s.in(x), s.in(testutil.Normal(2, n))
 			y, dx, z, dz := s.out(n), s.out(n), s.out(n), s.out(n)
-			l, err := op.SiLU(nil, a.ptr, y.ptr)
-			if err == nil {
-				l, err = op.SiLUGrad(l, a.ptr, b.ptr, dx.ptr)
-			}
-			if err == nil {
-				l, err = op.Sigmoid(l, a.ptr, z.ptr)
-			}
-			if err == nil {
-				l, err = op.SigmoidGrad(l, a.ptr, b.ptr, dz.ptr)
-			}
-			s.run(l, err)
+			s.op(ops.SiLUOp{}, []arg{a.of(n)}, []arg{y.of(n)})
+			s.op(ops.SiLUGradOp{}, []arg{a.of(n), b.of(n)}, []arg{dx.of(n)})
+			s.op(ops.SigmoidOp{}, []arg{a.of(n)}, []arg{z.of(n)})
+			s.op(ops.SigmoidGradOp{}, []arg{a.of(n), b.of(n)}, []arg{dz.of(n)})
+			s.run()
 			in, dy := ref.From(a.values, n), ref.From(b.values, n)
 			s.want(fmt.Sprint("silu ", n), y, ref.SiLU(in).Data)
 			s.want("gradient of silu", dx, ref.SiLUGrad(in, dy).Data)
@@ -47,11 +41,9 @@ func TestActivationsOfExtremes(t *testing.T) {
 	cases(t, func(s *suite) {
 		a := s.in([]float64{-1e4, -100, -20, 0, 20, 100, 1e4})
 		y, z := s.out(7), s.out(7)
-		l, err := Elementwise{s.typ, 7}.SiLU(nil, a.ptr, y.ptr)
-		if err == nil {
-			l, err = Elementwise{s.typ, 7}.Sigmoid(l, a.ptr, z.ptr)
-		}
-		s.run(l, err)
+		s.op(ops.SiLUOp{}, []arg{a.of(7)}, []arg{y.of(7)})
+		s.op(ops.SigmoidOp{}, []arg{a.of(7)}, []arg{z.of(7)})
+		s.run()
 		s.want("silu", y, ref.SiLU(ref.From(a.values, 7)).Data)
 		s.want("sigmoid", z, ref.Sigmoid(ref.From(a.values, 7)).Data)
 		s.reset()
@@ -63,16 +55,16 @@ func TestAddMatchesOracle(t *testing.T) {
 		for _, terms := range []int{1, 2, 3, 8, 9, 17} {
 			for _, n := range []int{1, 1000, 1029} {
 				s.reset()
-				var xs []Ptr
+				var xs []arg
 				sum := ref.New(n)
 				for i := range terms {
 					x := s.in(testutil.Normal(uint64(i), n))
-					xs, sum = append(xs, x.ptr), ref.Add(sum, ref.From(x.values, n))
+					xs, sum = append(xs, x.of(n)), ref.Add(sum, ref.From(x.values, n))
 				}
 				y := s.out(n)
-				l, err := Elementwise{s.typ, int64(n)}.Add(nil, y.ptr, xs...)
-				s.run(l, err)
-				s.wantRounded(fmt.Sprint(terms, " terms of ", n), y, sum.Data, len(l))
+				s.op(ops.AddOp{}, xs, []arg{y.of(n)})
+				s.run()
+				s.wantRounded(fmt.Sprint(terms, " terms of ", n), y, sum.Data, len(s.ops[0].Steps))
 			}
 		}
 		s.reset()
@@ -93,12 +85,9 @@ func TestSoftmaxMatchesOracle(t *testing.T) {
 			}
 			a, dy := s.in(x), s.in(testutil.Normal(4, rows*cols))
 			y, dx := s.out(rows*cols), s.out(rows*cols)
-			op := Softmax{s.typ, int64(rows), int64(cols)}
-			l, err := op.Forward(nil, a.ptr, y.ptr)
-			if err == nil {
-				l, err = op.Backward(l, y.ptr, dy.ptr, dx.ptr)
-			}
-			s.run(l, err)
+			s.op(ops.SoftmaxOp{}, []arg{a.of(rows, cols)}, []arg{y.of(rows, cols)})
+			s.op(ops.SoftmaxGradOp{}, []arg{y.of(rows, cols), dy.of(rows, cols)}, []arg{dx.of(rows, cols)})
+			s.run()
 			s.want(fmt.Sprint("softmax ", c), y, ref.Softmax(ref.From(a.values, rows, cols)).Data)
 			p := ref.From(s.get(y), rows, cols)
 			s.want(fmt.Sprint("gradient of softmax ", c), dx, ref.SoftmaxGrad(p, ref.From(dy.values, rows, cols)).Data)
@@ -114,23 +103,14 @@ func TestRoPEMatchesOracle(t *testing.T) {
 		} {
 			s.reset()
 			n := c.b * c.seq * c.h * c.d
-			a, inPlace := s.in(testutil.Normal(5, n)), s.in(testutil.Normal(5, n))
-			y, back := s.out(n), s.out(n)
-			op := RoPE{Type: s.typ, Tokens: int64(c.b * c.seq), Seq: int64(c.seq), Heads: int64(c.h), Dim: int64(c.d), Base: 10000, Start: int64(c.start)}
-			l, err := op.Forward(nil, a.ptr, y.ptr)
-			if err == nil {
-				l, err = op.Forward(l, inPlace.ptr, inPlace.ptr)
-			}
-			if err == nil {
-				op.Inverse = true
-				l, err = op.Forward(l, a.ptr, back.ptr)
-			}
-			s.run(l, err)
+			a, y, back := s.in(testutil.Normal(5, n)), s.out(n), s.out(n)
+			op, shape := ops.RoPEOp{Base: 10000, Start: c.start}, []int{c.b, c.seq, c.h, c.d}
+			s.op(op, []arg{a.of(shape...)}, []arg{y.of(shape...)})
+			op.Inverse = true
+			s.op(op, []arg{a.of(shape...)}, []arg{back.of(shape...)})
+			s.run()
 			x := ref.From(a.values, c.b, c.seq, c.h, c.d)
 			s.want(fmt.Sprint("rope ", c), y, ref.RoPE(x, 10000, c.start).Data)
-			if !bytes.Equal(s.bytesOf(y), s.bytesOf(inPlace)) {
-				s.Errorf("rope %v in place has other bits", c)
-			}
 			s.want(fmt.Sprint("inverse rope ", c), back, ref.RoPEGrad(x, 10000, c.start).Data)
 		}
 		s.reset()
@@ -146,12 +126,12 @@ func TestRMSNormMatchesOracle(t *testing.T) {
 				n := rows * dim
 				x, w, dy := s.in(testutil.Normal(6, n)), s.in(testutil.Normal(7, dim)), s.in(testutil.Normal(8, n))
 				y, dx, dw := s.out(n), s.out(n), s.outAs(out, dim)
-				op := RMSNorm{Type: s.typ, Out: out, Rows: int64(rows), Dim: int64(dim), Eps: 1e-6}
-				l, err := op.Forward(nil, x.ptr, w.ptr, y.ptr)
-				if err == nil {
-					l, err = op.Backward(l, x.ptr, w.ptr, dy.ptr, dx.ptr, dw.ptr, s.work(op.WorkBytes()))
-				}
-				s.run(l, err)
+				s.op(ops.RMSNormOp{Eps: 1e-6}, []arg{x.of(rows, dim), w.of(dim)}, []arg{y.of(rows, dim)})
+				s.op(ops.RMSNormGradOp{Eps: 1e-6}, []arg{x.of(rows, dim), w.of(dim), dy.of(rows, dim)}, []arg{dx.of(rows, dim), dw.of(dim)})
+				residual, around, dw2 := s.in(testutil.Normal(9, n)), s.out(n), s.outAs(out, dim)
+				s.op(ops.RMSNormGradAddOp{Eps: 1e-6}, []arg{x.of(rows, dim), w.of(dim), dy.of(rows, dim), residual.of(rows, dim)},
+					[]arg{around.of(rows, dim), dw2.of(dim)})
+				s.run()
 				rx, rw := ref.From(x.values, rows, dim), ref.From(w.values, dim)
 				s.want(fmt.Sprint("rms norm ", c), y, ref.RMSNorm(rx, rw, 1e-6).Data)
 				wantX, wantW := ref.RMSNormGrad(rx, rw, ref.From(dy.values, rows, dim), 1e-6)
@@ -159,33 +139,30 @@ func TestRMSNormMatchesOracle(t *testing.T) {
 					s.want(fmt.Sprint("dx of rms norm ", c), dx, wantX.Data)
 				}
 				s.want(fmt.Sprint("dweight of rms norm ", c), dw, wantW.Data)
+				s.want(fmt.Sprint("dx of rms norm and residual ", c), around, ref.Add(wantX, ref.From(residual.values, rows, dim)).Data)
+				if !bytes.Equal(s.bytesOf(dw), s.bytesOf(dw2)) {
+					t.Errorf("%v: dweight has other bits beside a residual", c)
+				}
 			}
 		}
 		s.reset()
 	})
 }
 
-func TestBiasAndColumnSumMatchOracle(t *testing.T) {
+func TestColumnSumMatchesOracle(t *testing.T) {
 	cases(t, func(s *suite) {
 		for _, c := range [][2]int{{1, 1}, {33, 7}, {31, 64}, {1025, 33}, {50000, 40}, {3, 3000}} {
 			for _, out := range []Type{F32, s.typ} {
 				s.reset()
 				rows, cols := c[0], c[1]
-				x, b := s.in(testutil.Normal(9, rows*cols)), s.in(testutil.Normal(10, cols))
-				y, sum := s.out(rows*cols), s.outAs(out, cols)
-				op := ColumnSum{Type: s.typ, Out: out, Rows: int64(rows), Cols: int64(cols)}
-				l, err := BiasAdd{s.typ, int64(rows), int64(cols)}.Forward(nil, x.ptr, b.ptr, y.ptr)
-				if err == nil {
-					l, err = op.Forward(l, x.ptr, sum.ptr, s.work(op.WorkBytes()))
-				}
-				s.run(l, err)
-				wantY, wantSum := make([]float64, rows*cols), make([]float64, cols)
+				x, sum := s.in(testutil.Normal(9, rows*cols)), s.outAs(out, cols)
+				s.op(ops.LinearBiasGradOp{Out: cols}, []arg{x.of(rows, cols)}, []arg{sum.of(cols)})
+				s.run()
+				want := make([]float64, cols)
 				for i, v := range x.values {
-					wantY[i] = v + b.values[i%cols]
-					wantSum[i%cols] += v
+					want[i%cols] += v
 				}
-				s.want(fmt.Sprint("bias ", c), y, wantY)
-				s.want(fmt.Sprint("column sum ", c), sum, wantSum)
+				s.want(fmt.Sprint("column sum ", c), sum, want)
 			}
 		}
 		s.reset()
@@ -206,13 +183,9 @@ func TestCrossEntropyMatchesOracle(t *testing.T) {
 				}
 				x, ids, dloss := s.in(testutil.Normal(12, rows*vocab)), s.ints(targets), s.in32([]float64{0.75})
 				loss, lse, dx := s.outAs(F32, 1), s.outAs(F32, rows), s.out(rows*vocab)
-				op := CrossEntropy{s.typ, int64(rows), int64(vocab)}
-				work := s.work(op.WorkBytes())
-				l, err := op.Forward(nil, x.ptr, ids.ptr, loss.ptr, lse.ptr, work)
-				if err == nil {
-					l, err = op.Backward(l, x.ptr, ids.ptr, lse.ptr, dloss.ptr, dx.ptr, work)
-				}
-				s.run(l, err)
+				s.op(ops.CrossEntropyOp{}, []arg{x.of(rows, vocab), ids.of(rows)}, []arg{loss.of(), lse.of(rows)})
+				s.op(ops.CrossEntropyGradOp{}, []arg{x.of(rows, vocab), ids.of(rows), lse.of(rows), dloss.of()}, []arg{dx.of(rows, vocab)})
+				s.run()
 				logits := ref.From(x.values, rows, vocab)
 				s.want(fmt.Sprint("loss ", c), loss, []float64{ref.CrossEntropy(logits, targets)})
 				wantLSE := make([]float64, rows)
@@ -238,8 +211,8 @@ func TestCrossEntropyOfAWrongTargetIsNaN(t *testing.T) {
 	cases(t, func(s *suite) {
 		x, ids := s.in(testutil.Normal(1, 3*5)), s.ints([]int32{1, 5, 2})
 		loss, lse := s.outAs(F32, 1), s.outAs(F32, 3)
-		op := CrossEntropy{s.typ, 3, 5}
-		s.run(op.Forward(nil, x.ptr, ids.ptr, loss.ptr, lse.ptr, s.work(op.WorkBytes())))
+		s.op(ops.CrossEntropyOp{}, []arg{x.of(3, 5), ids.of(3)}, []arg{loss.of(), lse.of(3)})
+		s.run()
 		if got := s.get(loss)[0]; !math.IsNaN(got) {
 			t.Errorf("loss %v, want NaN", got)
 		}

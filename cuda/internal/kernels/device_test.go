@@ -6,8 +6,11 @@ import (
 	"errors"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"testing"
+
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	. "github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
@@ -68,53 +71,52 @@ func (g *gpu) close() error {
 	return errors.Join(append(errs, g.stream.Close(), g.dev.Close())...)
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Error(err)
 	}
 }
 
-// prepare returns launches as calls.
-func (g *gpu) prepare(t *testing.T, launches []Launch) []*driver.Call {
+// call returns a launch ready to be made.
+func (g *gpu) call(t testing.TB, l *Launch, argument []byte) *driver.Call {
 	t.Helper()
-	var calls []*driver.Call
-	for i := range launches {
-		l := &launches[i]
-		name, err := ImageOf(l.Kernel)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if g.modules[name] == nil {
-			image, err := Image(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if g.modules[name], err = g.dev.LoadModule(image); err != nil {
-				t.Fatal(err)
-			}
-		}
-		f, err := g.modules[name].Function(l.Kernel)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := f.Prepare(l.Kernel, driver.Grid(l.Grid), driver.Block(l.Block), l.Shared, driver.Struct(l.Params()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		calls = append(calls, c)
+	name, err := ImageOf(l.Kernel)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return calls
+	if g.modules[name] == nil {
+		image, err := Image(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.modules[name], err = g.dev.LoadModule(image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := g.modules[name].Function(l.Kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := f.Prepare(l.Kernel, driver.Grid(l.Grid), driver.Block(l.Block), l.Shared, driver.Struct(argument))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
-// launch enqueues launches.
-func (g *gpu) launch(t *testing.T, launches []Launch) {
+// launch enqueues a launch.
+func (g *gpu) launch(t testing.TB, l *Launch, argument []byte) {
 	t.Helper()
-	for _, c := range g.prepare(t, launches) {
-		if err := g.stream.Launch(c); err != nil {
-			t.Fatal(err)
-		}
+	if err := g.stream.Launch(g.call(t, l, argument)); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// properties are those of the device.
+func (g *gpu) properties() GPU {
+	p := g.dev.Properties()
+	return GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs}
 }
 
 // guard is the number of bytes before and behind an array that must stay as they are.
@@ -127,6 +129,7 @@ type array struct {
 	before []byte // what lies there before a run, guards included
 	offset int
 	typ    Type
+	ints   bool
 	values []float64 // of an input, as stored
 	output bool
 }
@@ -138,6 +141,7 @@ type suite struct {
 	typ    Type // of what in and out make
 	skew   int  // elements by which arrays lie off their alignment
 	arrays []*array
+	ops    []bound // to run, in this order
 }
 
 // cases runs f for each storage type, on aligned arrays and on arrays that are not.
@@ -159,7 +163,7 @@ func (s *suite) reset() {
 	for _, a := range s.arrays {
 		check(s.T, a.mem.Free())
 	}
-	s.arrays = nil
+	s.arrays, s.ops = nil, nil
 }
 
 func (s *suite) place(typ Type, content []byte, skew int, output bool) *array {
@@ -172,7 +176,7 @@ func (s *suite) place(typ Type, content []byte, skew int, output bool) *array {
 		copy(a.before[a.offset:], content)
 	}
 	a.before = a.before[:2*guard+skew+len(content)]
-	mem, err := s.g.dev.Alloc(len(a.before))
+	mem, err := s.g.dev.Alloc(max(1, len(a.before)))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -196,11 +200,17 @@ func (s *suite) input(typ Type, values []float64) *array {
 // ints stores integers.
 func (s *suite) ints(values []int32) *array {
 	s.Helper()
-	content, err := binary.Append(nil, binary.LittleEndian, values)
-	if err != nil {
-		s.Fatal(err)
+	a := s.place(F32, ints(values), 4*s.skew, false)
+	a.ints = true
+	return a
+}
+
+// of returns the array as an operand.
+func (a *array) of(shape ...int) arg {
+	if a.ints {
+		return argOf(tensor.Int32, a.ptr, shape...)
 	}
-	return s.place(F32, content, 4*s.skew, false)
+	return argOf(dtypes[a.typ], a.ptr, shape...)
 }
 
 // raw stores bytes at an aligned place.
@@ -212,15 +222,36 @@ func (s *suite) outAs(typ Type, n int) *array {
 	return s.place(typ, make([]byte, n*typ.Bytes()), s.skew*typ.Bytes(), true)
 }
 func (s *suite) room(bytes int64) *array { return s.place(F32, make([]byte, bytes), 0, true) }
-func (s *suite) work(bytes int64) Ptr    { return s.room(bytes).ptr }
 
-// run runs what f appends twice, over poison, and holds both runs to the same bits and to the guards. Arrays that are inputs
-// are written back before each run.
-func (s *suite) run(launches []Launch, err error) {
+// op adds an op to what is run, by the first row that takes it.
+func (s *suite) op(op any, in, out []arg) {
+	s.Helper()
+	p, err := planOf(s.g.properties(), "", op, siteOf(in, out))
+	s.add(p, err, slices.Concat(in, out)...)
+}
+
+// build adds the launches that f builds for operands.
+func (s *suite) build(f func(b *Builder) error, in, out []arg) {
+	s.Helper()
+	b := NewBuilder(s.g.properties(), nil, siteOf(in, out))
+	b.Type = s.typ
+	b.Fail(f(b))
+	p, err := b.Plan()
+	s.add(p, err, slices.Concat(in, out)...)
+}
+
+func (s *suite) add(p *Plan, err error, args ...arg) {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
 	}
+	s.ops = append(s.ops, bindPlan(s, p, s.room(p.WorkBytes()).ptr, args...))
+}
+
+// run runs the ops twice, over poison, and holds both runs to the same bits and to the guards. Arrays that are inputs
+// are written back before each run.
+func (s *suite) run() {
+	s.Helper()
 	var first [][]byte
 	for range 2 {
 		for _, a := range s.arrays {
@@ -228,7 +259,9 @@ func (s *suite) run(launches []Launch, err error) {
 				s.Fatal(err)
 			}
 		}
-		s.g.launch(s.T, launches)
+		for _, op := range s.ops {
+			op.run(s, s.g, func(to Ptr, data []byte) { check(s.T, s.g.stream.Upload(to, data)) })
+		}
 		var all [][]byte
 		for _, a := range s.arrays {
 			all = append(all, s.download(a))

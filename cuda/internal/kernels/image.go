@@ -10,42 +10,29 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
 
-//go:embed *.fatbin manifest.json
+//go:embed */*.fatbin manifest.json
 var files embed.FS
 
-// catalog is the manifest with an index of the kernels.
-type catalog struct {
-	manifest *manifest.Manifest
-	images   map[string]string // by kernel
-}
-
-var load = sync.OnceValues(func() (*catalog, error) {
+// images are the fat binaries, by kernel.
+var images = sync.OnceValues(func() (map[string]string, error) {
 	data, err := files.ReadFile(manifest.File)
 	if err != nil {
 		return nil, err
 	}
-	c := &catalog{images: map[string]string{}}
-	if c.manifest, err = manifest.Parse(data); err != nil {
-		return nil, err
-	}
-	for name, unit := range c.manifest.Units {
-		for kernel := range unit.Kernels {
-			c.images[kernel] = name
-		}
-	}
-	return c, nil
-})
-
-// Images returns the names of the fat binaries, sorted.
-func Images() ([]string, error) {
-	c, err := load()
+	m, err := manifest.Parse(data)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Sorted(maps.Keys(c.manifest.Units)), nil
-}
+	list := map[string]string{}
+	for name, unit := range m.Units {
+		for kernel := range unit.Kernels {
+			list[kernel] = name
+		}
+	}
+	return list, nil
+})
 
-// Image returns a fat binary. It is to be loaded by the driver; the bytes are the caller's.
+// Image returns a fat binary, such as "matmul/matmul_tensor". It is to be loaded by the driver; the bytes are the caller's.
 func Image(name string) ([]byte, error) {
 	data, err := files.ReadFile(name + ".fatbin")
 	if err != nil {
@@ -56,11 +43,11 @@ func Image(name string) ([]byte, error) {
 
 // ImageOf returns the name of the fat binary that holds a kernel.
 func ImageOf(kernel string) (string, error) {
-	c, err := load()
+	list, err := images()
 	if err != nil {
 		return "", err
 	}
-	name, ok := c.images[kernel]
+	name, ok := list[kernel]
 	if !ok {
 		return "", fmt.Errorf("kernels: no kernel %s", kernel)
 	}
@@ -69,9 +56,9 @@ func ImageOf(kernel string) (string, error) {
 
 // Names returns the kernels of all images, sorted.
 func Names() ([]string, error) {
-	c, err := load()
+	list, err := images()
 	if err != nil {
 		return nil, err
 	}
-	return slices.Sorted(maps.Keys(c.images)), nil
+	return slices.Sorted(maps.Keys(list)), nil
 }

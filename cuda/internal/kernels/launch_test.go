@@ -1,83 +1,193 @@
-package kernels
+package kernels_test
 
 import (
 	"errors"
 	"math"
-	"slices"
+	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// everyLaunch appends one launch or more of each op, for sizes of a small layer.
-func everyLaunch(to []Launch, t Type) ([]Launch, error) {
-	const x, y, z, w, v = Ptr(0x1000), Ptr(0x2000), Ptr(0x3000), Ptr(0x4000), Ptr(0x5000)
-	var errs [32]error
-	n := 0
-	keep := func(l []Launch, err error) {
-		to, errs[n] = l, err
-		n++
+// TestPackedAddresses packs a struct and places it twice.
+func TestPackedAddresses(t *testing.T) {
+	type inner struct{ p kernels.Ref }
+	type params struct {
+		a    kernels.Ref
+		list [3]kernels.Ref
+		n    int64
+		in   inner
+		f    float32
+		_    int32
 	}
-	e := Elementwise{t, 1000}
-	keep(e.SiLU(to, x, y))
-	keep(e.SiLUGrad(to, x, y, z))
-	keep(e.Sigmoid(to, x, y))
-	keep(e.SigmoidGrad(to, x, y, z))
-	keep(e.Add(to, y, x, z, w))
-	s := Softmax{t, 10, 100}
-	keep(s.Forward(to, x, y))
-	keep(s.Backward(to, x, y, z))
-	keep(RoPE{Type: t, Tokens: 64, Seq: 32, Heads: 2, Dim: 64, Base: 10000}.Forward(to, x, y))
-	r := RMSNorm{Type: t, Rows: 70, Dim: 768, Eps: 1e-6}
-	keep(r.Forward(to, x, y, z))
-	keep(r.Backward(to, x, y, z, w, v, v))
-	keep(BiasAdd{t, 10, 100}.Forward(to, x, y, z))
-	keep(ColumnSum{Type: t, Rows: 100, Cols: 33}.Forward(to, x, y, z))
-	c := CrossEntropy{t, 10, 256}
-	keep(c.Forward(to, x, y, z, w, v))
-	keep(c.Backward(to, x, y, z, w, v, v))
-	m := Embedding{Type: t, N: 100, Vocab: 50000, Dim: 64}
-	keep(m.Forward(to, x, y, z))
-	keep(m.Backward(to, x, y, z, w))
-	p := Compress{t, 2, 100, 2, 64, 32, 16}
-	keep(p.Mean(to, x, y))
-	keep(p.MeanGrad(to, x, y))
-	keep(p.Gather(to, x, y, z))
-	keep(p.Scatter(to, x, y))
-	keep(GatedSum{t, 10, 64}.Forward(to, x, y, z, w, v))
-	keep(Matmul{Type: t, Out: F32, M: 64, N: 64, K: 4096}.Forward(to, x, y, z, w, v))
-	keep(Matmul{Type: t, Out: t, M: 3000, N: 3000, K: 64, TransA: true, TransB: true}.Forward(to, x, y, z, w, v))
-	keep(Cast{F32, t, 100}.Forward(to, x, y))
-	keep(Cast{t, F32, 100}.Forward(to, x, y))
-	keep(Fill(to, x, 100, 0, 32))
-	keep(CheckTokens(to, x, y, 100, -1, 256))
-	keep(AdamW{10}.Step(to, x, y, z, w, v))
-	return to, errors.Join(errs[:n]...)
+	b := kernels.NewBuilder(h200, nil, siteOf([]arg{argOf(tensor.Float32, 0, 7), argOf(tensor.Float32, 0, 7)}, []arg{argOf(tensor.Float32, 0, 7)}))
+	work := b.Work(100)
+	b.Work(10)
+	scratch := b.Scratch(5)
+	p := params{a: b.In[1].Ref.Plus(12), n: -3, in: inner{b.Out[0].Ref}, f: 1.5}
+	p.list[0], p.list[2] = work.Plus(8), scratch
+	b.Launch("nsa_test", kernels.Line(1), kernels.Line(32), 0, &p)
+	plan, err := b.Plan()
+	require.NoError(t, err)
+	require.EqualValues(t, 2*256+5, plan.WorkBytes())
+	want := func(work, x, y, z kernels.Ptr) []byte {
+		w := struct {
+			a    kernels.Ptr
+			list [3]kernels.Ptr
+			n    int64
+			in   kernels.Ptr
+			f    float32
+			_    int32
+		}{y + 12, [3]kernels.Ptr{work + 8, 0, work + 512}, -3, z, 1.5, 0}
+		return kernels.Pack(&w).Bytes
+	}
+	for _, at := range [][4]kernels.Ptr{{0x100, 0x1000, 0x2000, 0x3000}, {1 << 46, 1 << 47, 3 << 45, 0x7000}} {
+		bound := bindPlan(t, plan, at[0], argOf(tensor.Float32, at[1], 7), argOf(tensor.Float32, at[2], 7), argOf(tensor.Float32, at[3], 7))
+		require.Equal(t, want(at[0], at[1], at[2], at[3]), bound.arguments[0])
+	}
+}
+
+// TestEncodedRelocation: what stands in an argument may be made from an address.
+func TestEncodedRelocation(t *testing.T) {
+	x := kernels.NewBuilder(h200, nil, siteOf([]arg{argOf(tensor.Float32, 0, 1)}, nil)).In[0].Ref
+	packed := kernels.Pack(&struct {
+		x   int64
+		tma [2]int64
+	}{x: 1})
+	packed.Relocations = append(packed.Relocations, kernels.Relocation{Offset: 8, Ref: x, Encode: func(to []byte, at kernels.Ptr) error {
+		copy(to, "tensor map of")
+		to[13] = byte(at >> 8)
+		return nil
+	}})
+	to := packed.Copy()
+	require.NoError(t, packed.Place(to, kernels.Addresses{0, 0, 0, 0x500}))
+	require.Equal(t, "tensor map of\x05", string(to[8:22]))
+}
+
+// everyPlan returns the plans of all ops at sizes of a small layer, and at others that take other paths, in all types.
+func everyPlan(t *testing.T) (plans []*kernels.Plan) {
+	large := kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1} // the largest tiles of all attention kernels
+	middle := large
+	middle.SMs = 60
+	for _, typ := range []kernels.Type{kernels.F32, kernels.BF16, kernels.F16} {
+		for _, n := range []int64{64, 3000} {
+			for trans := range 4 {
+				p := kernels.Product{Type: typ, Out: typ, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
+				plans = append(plans, planProduct(t, p, true))
+			}
+		}
+		for _, x := range opSites(dtypes[typ]) {
+			for _, gpu := range []kernels.GPU{h200, {SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle} {
+				for _, row := range []string{"cuda", "cuda mma"} {
+					p, err := planOf(gpu, row, x.op, x.site)
+					if row == "cuda" {
+						require.NoError(t, err, "%T", x.op)
+					}
+					if err == nil {
+						plans = append(plans, p)
+					}
+				}
+			}
+		}
+	}
+	return plans
+}
+
+// opSite is an op at operands.
+type opSite struct {
+	op   any
+	site graph.Site
+}
+
+// opSites lists every op of package ops, in a type.
+func opSites(dt tensor.Dtype) (list []opSite) {
+	f := func(shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
+	f32 := func(shape ...int) ops.Operand { return ops.Operand{Dtype: tensor.Float32, Shape: shape} }
+	i32 := func(shape ...int) ops.Operand { return ops.Operand{Dtype: tensor.Int32, Shape: shape} }
+	type operands = []ops.Operand
+	add := func(op any, in, out []ops.Operand) { list = append(list, opSite{op, graph.Site{In: in, Out: out}}) }
+	x, w := f(10, 64), f(64)
+	add(ops.SiLUOp{}, operands{x}, operands{x})
+	add(ops.SiLUGradOp{}, operands{x, x}, operands{x})
+	add(ops.SigmoidOp{}, operands{x}, operands{x})
+	add(ops.SigmoidGradOp{}, operands{x, x}, operands{x})
+	add(ops.AddOp{}, operands{x, x, x, x, x, x, x, x, x, x}, operands{x})
+	add(ops.AddGradOp{}, operands{x}, operands{x})
+	add(ops.CastOp{}, operands{f32(10)}, operands{f(10)})
+	add(ops.CastOp{}, operands{f(10)}, operands{f32(10)})
+	add(ops.SoftmaxOp{}, operands{x}, operands{x})
+	add(ops.SoftmaxGradOp{}, operands{x, x}, operands{x})
+	add(ops.RoPEOp{Base: 1e4}, operands{f(2, 32, 2, 64)}, operands{f(2, 32, 2, 64)})
+	add(ops.RMSNormOp{Eps: 1e-6}, operands{x, w}, operands{x})
+	add(ops.RMSNormGradOp{Eps: 1e-6}, operands{x, w, x}, operands{x, f32(64)})
+	add(ops.RMSNormGradAddOp{Eps: 1e-6}, operands{x, w, x, x}, operands{x, f32(64)})
+	add(ops.LinearOp{}, operands{x, f(32, 64), f(32)}, operands{f(10, 32)})
+	add(ops.LinearAddOp{}, operands{x, f(32, 64), f(32), f(10, 32)}, operands{f(10, 32)})
+	add(ops.LinearOp{}, operands{f(64, 4096), f(64, 4096), f(64)}, operands{f(64, 64)})
+	add(ops.LinearInputGradOp{}, operands{f(3000, 3000), f(3000, 64)}, operands{f(3000, 64)})
+	add(ops.LinearWeightGradOp{Out: 32, In: 64}, operands{x, f(10, 32)}, operands{f32(32, 64)})
+	add(ops.LinearBiasGradOp{Out: 32}, operands{f(100, 32)}, operands{f32(32)})
+	heads := f(2, 5, 2, 16)
+	turned := [ops.MaxLinears]bool{true}
+	add(ops.LinearsOp{Bias: turned, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, f(32, 64), f(32, 64), f(32)}, operands{heads, f(10, 32)})
+	add(ops.LinearsGradOp{In: 64, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, heads, f(10, 32), f(32, 64), f(32, 64)},
+		operands{x, f32(32, 64), f32(32, 64)})
+	gates := f(10, 3)
+	add(ops.GatedSumOp{}, operands{gates, x, x, x}, operands{x})
+	add(ops.GatedSumGradOp{}, operands{gates, x, x, x, x}, operands{gates, x, x, x})
+	add(ops.EmbeddingOp{}, operands{f(50000, 64), i32(100)}, operands{f(100, 64)})
+	add(ops.EmbeddingGradOp{}, operands{i32(100), f(100, 64)}, operands{f32(50000, 64)})
+	add(ops.CrossEntropyOp{}, operands{f(10, 256), i32(10)}, operands{f32(), f32(10)})
+	add(ops.CrossEntropyGradOp{}, operands{f(10, 256), i32(10), f32(10), f32()}, operands{f(10, 256)})
+	tokens, blocks, pe, w1, w2, hidden := f(2, 100, 2, 64), f(2, 5, 2, 64), f(32, 64), f(96, 32*64), f(64, 96), f(2, 5, 2, 96)
+	add(ops.CompressMeanOp{BlockLen: 32, Stride: 16}, operands{tokens}, operands{blocks})
+	add(ops.CompressMeanGradOp{BlockLen: 32, Stride: 16}, operands{blocks}, operands{tokens})
+	add(ops.CompressMLPOp{BlockLen: 32, Stride: 16}, operands{tokens, pe, w1, w2}, operands{blocks, hidden})
+	add(ops.CompressMLPOp{BlockLen: 128, Stride: 16}, operands{tokens, f(128, 64), f(96, 128*64), w2}, operands{f(2, 1, 2, 64), f(2, 1, 2, 96)})
+	add(ops.CompressMLPGradOp{BlockLen: 32, Stride: 16}, operands{tokens, pe, w1, w2, hidden, blocks}, operands{tokens, f32(32, 64), f32(96, 32*64), f32(64, 96)})
+	for _, dim := range []int{64, 128} {
+		q, k, lse, idx := f(2, 700, 4, dim), f(2, 700, 2, dim), f32(2, 4, 700), i32(2, 700, 2, 4)
+		kc := f(2, 42, 2, dim)
+		add(ops.SlidingWindowOp{Window: 100}, operands{q, k, k}, operands{q, lse})
+		add(ops.SlidingWindowGradOp{Window: 100}, operands{q, k, k, q, lse, q}, operands{q, k, k})
+		add(ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}, operands{q, kc, kc}, operands{q, lse})
+		add(ops.CompressedAttentionGradOp{BlockLen: 32, Stride: 16}, operands{q, kc, kc, q, lse, q}, operands{q, kc, kc})
+		add(ops.SelectedAttentionOp{SelectBlock: 64}, operands{q, k, k, idx}, operands{q, lse})
+		add(ops.SelectedAttentionGradOp{SelectBlock: 64}, operands{q, k, k, idx, q, lse, q}, operands{q, k, k})
+		add(ops.SelectBlocksOp{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4}}, operands{q, kc, lse}, operands{idx})
+	}
+	numbers := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}
+	norm := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}}
+	add(ops.AdamWOp{Decay: "10"}, operands{numbers, f32(5), f(5), f32(5), f32(5), f32(7), f(7), f32(7), f32(7)}, operands{norm})
+	return list
 }
 
 // TestLaunchesMatchTheBinaries holds each launch to the kernel it names: its argument's size, threads and shared memory.
 func TestLaunchesMatchTheBinaries(t *testing.T) {
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, typ := range []Type{F32, BF16, F16} {
-		launches, err := everyLaunch(nil, typ)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range launches {
-			image, err := ImageOf(l.Kernel)
-			if err != nil {
-				t.Error(err)
+	binaries := compiled(t)
+	seen := map[string]bool{}
+	for _, p := range append(everyPlan(t), stockPlans(t)...) {
+		for i := range p.Steps {
+			l := &p.Steps[i].Launch
+			seen[l.Kernel] = true
+			k, ok := binaries[l.Kernel]
+			if !ok {
+				t.Errorf("no kernel %s", l.Kernel)
 				continue
 			}
-			k := c.manifest.Units[image].Kernels[l.Kernel]
-			if !slices.Equal(k.Params, []int{len(l.Params())}) {
-				t.Errorf("%s: an argument of %d bytes, the kernel has %v", l.Kernel, len(l.Params()), k.Params)
+			if n := len(l.Argument.Bytes); len(k.Params) != 1 || n != k.Params[0] {
+				t.Errorf("%s: an argument of %d bytes, the kernel has %v", l.Kernel, n, k.Params)
 			}
-			if n := threadsOf(l.Block); n < 1 || n > 1024 || int64(k.Registers)*n > 65536 {
+			if n := l.Block.Threads(); n < 1 || n > 1024 || int64(k.Registers)*n > 65536 {
 				t.Errorf("%s: block %v with %d registers a thread", l.Kernel, l.Block, k.Registers)
 			}
-			if l.Shared > 99<<10 { // what a block may ask for on sm_89, which has the least
+			if l.Shared > 227<<10 {
 				t.Errorf("%s: %d bytes of shared memory", l.Kernel, l.Shared)
 			}
 			if g := l.Grid; g.X < 1 || g.X > math.MaxInt32 || g.Y < 1 || g.Y > math.MaxUint16 || g.Z < 1 || g.Z > math.MaxUint16 {
@@ -85,57 +195,69 @@ func TestLaunchesMatchTheBinaries(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestLaunchesAllocateNothing(t *testing.T) {
-	room, err := everyLaunch(nil, BF16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := testing.AllocsPerRun(10, func() { room, err = everyLaunch(room[:0], BF16) }); n > 1 { // the joined errors
-		t.Errorf("%v allocations", n)
-	}
-}
-
-func TestUnsupported(t *testing.T) {
-	const p = Ptr(0x1000)
-	for name, f := range map[string]func() ([]Launch, error){
-		"no elements":    func() ([]Launch, error) { return Elementwise{F32, 0}.SiLU(nil, p, p) },
-		"unknown type":   func() ([]Launch, error) { return Elementwise{Type(7), 1}.SiLU(nil, p, p) },
-		"no terms":       func() ([]Launch, error) { return Elementwise{F32, 1}.Add(nil, p) },
-		"result is term": func() ([]Launch, error) { return Elementwise{F32, 1}.Add(nil, p, 0, 0, 0, 0, p, 0, 0, 0, 0) },
-		"overflow":       func() ([]Launch, error) { return Softmax{F32, 1 << 40, 1 << 40}.Forward(nil, p, p) },
-		"odd dim": func() ([]Launch, error) {
-			return RoPE{Tokens: 1, Seq: 1, Heads: 1, Dim: 3, Base: 1e4}.Forward(nil, p, p)
-		},
-		"rows of sequences": func() ([]Launch, error) {
-			return RoPE{Tokens: 3, Seq: 2, Heads: 1, Dim: 2, Base: 1e4}.Forward(nil, p, p)
-		},
-		"eps": func() ([]Launch, error) { return RMSNorm{Rows: 1, Dim: 1}.Forward(nil, p, p, p) },
-		"wide norm": func() ([]Launch, error) {
-			return RMSNorm{Rows: 1, Dim: 20000, Eps: 1}.Backward(nil, p, p, p, p, p, p)
-		},
-		"branches": func() ([]Launch, error) { return GatedSum{F32, 1, 1}.Forward(nil, p, p, make([]Ptr, 9)...) },
-		"no block": func() ([]Launch, error) { return Compress{F32, 1, 31, 1, 1, 32, 16}.Mean(nil, p, p) },
-		"stride":   func() ([]Launch, error) { return Compress{F32, 1, 64, 1, 1, 32, 15}.Mean(nil, p, p) },
-		"result": func() ([]Launch, error) {
-			return Matmul{Type: BF16, Out: F16, M: 1, N: 1, K: 1}.Forward(nil, p, p, 0, p, p)
-		},
-		"long sums": func() ([]Launch, error) {
-			return Matmul{Type: BF16, Out: BF16, M: 1, N: 1, K: 1 << 31}.Forward(nil, p, p, 0, p, p)
-		},
-		"rows apart": func() ([]Launch, error) {
-			return Matmul{M: 4, N: 4, K: 4, LDA: 3}.Forward(nil, p, p, 0, p, p)
-		},
-		"half to half": func() ([]Launch, error) { return Cast{BF16, F16, 1}.Forward(nil, p, p) },
-		"word":         func() ([]Launch, error) { return Fill(nil, p, 1, 0, 8) },
-	} {
-		launches, err := f()
-		if u := (*Unsupported)(nil); !errors.As(err, &u) {
-			t.Errorf("%s: error %v, want an *Unsupported", name, err)
+	for name := range binaries {
+		unused := strings.HasPrefix(name, "nsa_bias_add") || name == "nsa_check_tokens_i32"
+		if seen[name] == unused {
+			t.Errorf("an op launches %s: %v", name, seen[name])
 		}
-		if len(launches) != 0 && name != "result is term" {
-			t.Errorf("%s: %d launches", name, len(launches))
+	}
+}
+
+// TestUnsupported holds what the kernels do not take to its reason.
+func TestUnsupported(t *testing.T) {
+	f := func(shape ...int) ops.Operand { return ops.Operand{Dtype: tensor.Float32, Shape: shape} }
+	list := func(o ...ops.Operand) []ops.Operand { return o }
+	half := ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{3}}
+	f16 := ops.Operand{Dtype: ops.Float16, Shape: tensor.Shape{3}}
+	nine := []ops.Operand{f(1, 9)}
+	for range 9 {
+		nine = append(nine, f(1, 1))
+	}
+	for name, x := range map[string]struct {
+		op      any
+		in, out []ops.Operand
+		reason  graph.Reason
+	}{
+		"no elements":    {ops.SiLUOp{}, list(f(0)), list(f(0)), graph.ReasonShape},
+		"float64":        {ops.SiLUOp{}, list(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}}), list(f(1)), graph.ReasonType},
+		"two types":      {ops.SiLUOp{}, list(half), list(f(3)), graph.ReasonType},
+		"half to half":   {ops.CastOp{}, list(half), list(f16), graph.ReasonType},
+		"float64 ids":    {ops.EmbeddingOp{}, list(f(4, 3), ops.Operand{Dtype: tensor.Int64, Shape: tensor.Shape{2}}), list(f(2, 3)), graph.ReasonType},
+		"overflow":       {ops.SoftmaxOp{}, list(f(1<<40, 1<<40)), list(f(1<<40, 1<<40)), graph.ReasonShape},
+		"inputs":         {ops.SoftmaxOp{}, list(f(1), f(1)), list(f(1)), graph.ReasonShape},
+		"odd dim":        {ops.RoPEOp{Base: 1e4}, list(f(1, 1, 1, 3)), list(f(1, 1, 1, 3)), graph.ReasonShape},
+		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list(f(1, 1, 1, 4098)), list(f(1, 1, 1, 4098)), graph.ReasonShape},
+		"base":           {ops.RoPEOp{Base: -1}, list(f(1, 1, 1, 2)), list(f(1, 1, 1, 2)), graph.ReasonShape},
+		"eps":            {ops.RMSNormOp{}, list(f(1, 1), f(1)), list(f(1, 1)), graph.ReasonShape},
+		"wide norm":      {ops.RMSNormGradOp{Eps: 1}, list(f(1, 20000), f(20000), f(1, 20000)), list(f(1, 20000), f(20000)), graph.ReasonShape},
+		"branches":       {ops.GatedSumOp{}, nine, list(f(1, 1)), graph.ReasonShape},
+		"stride":         {ops.CompressMeanOp{BlockLen: 32, Stride: 15}, list(f(1, 64, 1, 1)), list(f(1, 3, 1, 1)), graph.ReasonShape},
+		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list(half, half, half), list(half, f16), graph.ReasonType},
+	} {
+		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
+		var u *graph.Unsupported
+		if !errors.As(err, &u) || u.Reason != x.reason {
+			t.Errorf("%s: error %v, want a refusal for its %v", name, err, x.reason)
+		}
+	}
+	step := graph.Site{Spec: ops.AdamWOp{}, In: make([]ops.Operand, 1<<16), Out: make([]ops.Operand, 1)}
+	_, err := planOf(h200, "", step.Spec, step)
+	if u := (*graph.Unsupported)(nil); !errors.As(err, &u) || u.Reason != graph.ReasonLength {
+		t.Errorf("2^16 operands: %v", err)
+	}
+	for name, p := range map[string]kernels.Product{
+		"result":        {Type: kernels.BF16, Out: kernels.F16, M: 1, N: 1, K: 1},
+		"long sums":     {Type: kernels.BF16, Out: kernels.BF16, M: 1, N: 1, K: 1 << 31},
+		"rows apart":    {M: 4, N: 4, K: 4, LDA: 3},
+		"batch overlap": {M: 4, N: 4, K: 4, Batch: 2, StrideC: 15},
+		"unknown type":  {Type: 7, M: 1, N: 1, K: 1},
+	} {
+		b := kernels.NewBuilder(h200, nil, graph.Site{})
+		matmul.Multiply(b, p, 0, 0, 0, 0)
+		_, err := b.Plan()
+		var u *graph.Unsupported
+		if !errors.As(err, &u) {
+			t.Errorf("%s: error %v, want a refusal", name, err)
 		}
 	}
 }

@@ -1,162 +1,143 @@
-package kernels
+package kernels_test
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"unsafe"
+	"unicode"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 )
 
-// twins are the arguments of kernels in Go, by the names of the structs in CUDA C++.
-var twins = map[string]any{
-	"UnaryParams":             unaryParams{},
-	"BinaryParams":            binaryParams{},
-	"AddParams":               addParams{},
-	"SoftmaxParams":           softmaxParams{},
-	"SoftmaxGradParams":       softmaxGradParams{},
-	"RoPEParams":              ropeParams{},
-	"RMSNormParams":           rmsNormParams{},
-	"RMSNormGradParams":       rmsNormGradParams{},
-	"BiasAddParams":           biasAddParams{},
-	"ColumnSumParams":         columnSumParams{},
-	"SumBlocksParams":         sumBlocksParams{},
-	"CrossEntropyParams":      crossEntropyParams{},
-	"CrossEntropyMeanParams":  crossEntropyMeanParams{},
-	"CrossEntropyScaleParams": crossEntropyScaleParams{},
-	"CrossEntropyGradParams":  crossEntropyGradParams{},
-	"EmbeddingParams":         embeddingParams{},
-	"EmbeddingGradParams":     embeddingGradParams{},
-	"SortParams":              sortParams{},
-	"CompressParams":          compressParams{},
-	"GatedSumParams":          gatedSumParams{},
-	"GatedSumGradParams":      gatedSumGradParams{},
-	"MatmulParams":            matmulParams{},
-	"MatmulTensorParams":      matmulTensorParams{},
-	"MatmulSumParams":         matmulSumParams{},
-	"CastParams":              castParams{},
-	"FillParams":              fillParams{},
-	"CheckTokensParams":       checkTokensParams{},
-	"AdamWParams":             adamWParams{},
-	"AdamWTensor":             AdamWTensor{},
-	"AdamWRun":                AdamWRun{},
-	"StockUnaryParams":        stockUnaryParams{},
-	"StockBinaryParams":       stockBinaryParams{},
-	"StockCopyParams":         stockCopyParams{},
-	"StockReduceParams":       stockReduceParams{},
-	"StockSoftmaxParams":      stockSoftmaxParams{},
-	"StockSoftmaxGradParams":  stockSoftmaxGradParams{},
+// layoutPrelude makes a host compiler read all sources as one, and gives P, the argument of a kernel.
+const layoutPrelude = `#include "cuda_on_host.h"
+#include <cstddef>
+#include <type_traits>
+#undef __shared__
+#define __shared__
+using std::isfinite;
+unsigned long long atomicMin(unsigned long long*, unsigned long long);
+unsigned __match_any_sync(unsigned, int);
+void sincospif(float, float*, float*);
+template <typename P> P argument_of(void (*)(P));
+template <typename F> constexpr char kind_of() {
+  using T = std::remove_all_extents_t<std::remove_reference_t<F>>;
+  return std::is_pointer_v<T> ? 'p' : std::is_floating_point_v<T> ? 'f' : std::is_integral_v<T> ? 'i' : 's';
+}
+`
+
+// cName returns the name in CUDA C++ of a field: that of its tag, or its own in snake case.
+func cName(f reflect.StructField) string {
+	if name := f.Tag.Get("c"); name != "" {
+		return name
+	}
+	var b strings.Builder
+	for _, r := range f.Name {
+		if unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }
 
-var (
-	structure = regexp.MustCompile(`(?s)struct (\w+(?:Params|Tensor|Run)) \{\n(.*?)\n\};`)
-	field     = regexp.MustCompile(`^\s*((?:const )?\w+)(\*?) (\w+)(?:\[(\d+)\])?;`)
-)
-
-// cField is a field as C lays it out.
-type cField struct {
-	name   string
-	offset uintptr
-	size   uintptr
-	float  bool
-}
-
-// cLayout lays out the fields of a struct. Each field stands on a line of its own.
-func cLayout(t *testing.T, name, body string) (fields []cField, size uintptr) {
-	sizes := map[string]uintptr{"int32_t": 4, "uint32_t": 4, "float": 4, "int64_t": 8, "double": 8}
-	most := uintptr(1)
-	for line := range strings.Lines(body) {
-		m := field.FindStringSubmatch(line)
-		if m == nil {
-			t.Errorf("%s: line %q is no field", name, line)
+// assertLayout writes assertions that the C++ type P has the fields of t, by their names, at their offsets and of their sizes and
+// kinds. path names the struct in P that t stands for, with a dot at its end, and base is its offset.
+func assertLayout(to *strings.Builder, t reflect.Type, path string, base uintptr) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Name == "_" {
 			continue
 		}
-		f := cField{name: m[3], size: 8}
-		if m[2] == "" {
-			if f.size = sizes[m[1]]; f.size == 0 {
-				t.Errorf("%s.%s: type %s is none of this test's", name, m[3], m[1])
-				continue
-			}
-			f.float = m[1] == "float" || m[1] == "double"
+		name := path + cName(f)
+		element := f.Type
+		for element.Kind() == reflect.Array {
+			element = element.Elem()
 		}
-		most = max(most, f.size)
-		size = (size + f.size - 1) / f.size * f.size
-		f.offset = size
-		if m[4] != "" {
-			n, _ := strconv.Atoi(m[4])
-			f.size *= uintptr(n)
+		kind := 'i'
+		switch {
+		case element == reflect.TypeFor[kernels.Ref]():
+			kind = 'p'
+		case element.Kind() == reflect.Struct:
+			kind = 's'
+			assertLayout(to, element, name+".", base+f.Offset)
+		case element.Kind() == reflect.Float32 || element.Kind() == reflect.Float64:
+			kind = 'f'
 		}
-		size += f.size
-		fields = append(fields, f)
+		fmt.Fprintf(to, "static_assert(offsetof(P, %s) == %d && sizeof(((P*)0)->%s) == %d && kind_of<decltype(((P*)0)->%s)>() == '%c');\n",
+			name, base+f.Offset, name, f.Type.Size(), name, kind)
 	}
-	return fields, (size + most - 1) / most * most
 }
 
-// goLayout lists the fields of a Go struct.
-func goLayout(v any) (fields []cField, size uintptr) {
-	typ := reflect.TypeOf(v)
-	for i := range typ.NumField() {
-		f := typ.Field(i)
-		float := f.Type.Kind() == reflect.Float32 || f.Type.Kind() == reflect.Float64
-		fields = append(fields, cField{f.Name, f.Offset, f.Type.Size(), float})
+// layouts returns assertions for the argument of each kernel, and for each struct of arrays, that the plans have.
+func layouts(plans []*kernels.Plan) string {
+	var b strings.Builder
+	seen := map[string]bool{}
+	add := func(what, typ string, t reflect.Type) {
+		if !seen[what] {
+			seen[what] = true
+			fmt.Fprintf(&b, "namespace layout_%s {\nusing P = %s;\nstatic_assert(sizeof(P) == %d);\n", what, typ, t.Size())
+			assertLayout(&b, t, "", 0)
+			b.WriteString("}\n")
+		}
 	}
-	return fields, typ.Size()
+	for _, p := range plans {
+		for i := range p.Steps {
+			l := &p.Steps[i].Launch
+			add(l.Kernel, fmt.Sprintf("decltype(argument_of(&%s))", l.Kernel), l.Argument.Type)
+		}
+		for _, a := range p.Arrays {
+			name := a.Content.Type.Name()
+			name = strings.ToUpper(name[:1]) + name[1:]
+			add(name, "nsa::"+name, a.Content.Type)
+		}
+	}
+	return b.String()
 }
 
-// plain is a field's name without what the two languages do differently.
-func plain(name string) string {
-	name = strings.ToLower(strings.ReplaceAll(name, "_", ""))
-	switch name {
-	case "":
-		return "pad"
-	case "length":
-		return "len"
+// checkLayouts compiles assertions with all sources, and returns what the compiler says.
+func checkLayouts(t *testing.T, assertions string) string {
+	t.Helper()
+	text := layoutPrelude
+	for _, s := range sourcesHere(t) {
+		text += fmt.Sprintf("#include %q\n", s)
 	}
-	return name
-}
-
-// TestParamsHaveTheLayoutOfC compares every struct of arguments in the .cu files with its twin, field by field.
-func TestParamsHaveTheLayoutOfC(t *testing.T) {
-	sources, err := filepath.Glob("*.cu")
-	if err != nil {
+	unit := filepath.Join(t.TempDir(), "layout.cc")
+	if err := os.WriteFile(unit, []byte(text+assertions), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat("common.cuh"); err != nil {
-		t.Skip("the sources are not here: the test runs outside of its folder")
+	out, err := exec.Command("g++", "-std=c++17", "-fpermissive", "-w", "-mavx2", "-mfma", "-mf16c", "-Itestdata/host", "-I.", "-fsyntax-only", unit).CombinedOutput()
+	if err == nil {
+		return ""
 	}
-	seen := map[string]bool{}
-	for _, file := range sources {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range structure.FindAllStringSubmatch(string(text), -1) {
-			twin, ok := twins[m[1]]
-			if !ok {
-				t.Errorf("%s has no twin in Go", m[1])
-				continue
-			}
-			seen[m[1]] = true
-			want, wantSize := cLayout(t, m[1], m[2])
-			got, size := goLayout(twin)
-			same := slices.EqualFunc(got, want, func(g, w cField) bool {
-				return plain(g.name) == plain(w.name) && g.offset == w.offset && g.size == w.size && g.float == w.float
-			})
-			if !same || size != wantSize || size > maxParams {
-				t.Errorf("%s: %+v in %d bytes in Go, %+v in %d in C; a Launch has room for %d", m[1], got, size, want, wantSize, maxParams)
-			}
-		}
+	return string(out)
+}
+
+// TestArgumentsHaveTheLayoutOfC compares the argument of every launch with the one of its kernel, field by field.
+func TestArgumentsHaveTheLayoutOfC(t *testing.T) {
+	if _, err := exec.LookPath("g++"); err != nil {
+		t.Skip("it wants g++")
 	}
-	for name := range twins {
-		if !seen[name] {
-			t.Errorf("no struct %s in the sources", name)
-		}
+	assertions := layouts(append(everyPlan(t), stockPlans(t)...))
+	for _, line := range regexp.MustCompile(`(?m)^.*error:.*$`).FindAllString(checkLayouts(t, assertions), 20) {
+		t.Error(line)
 	}
-	if unsafe.Sizeof(Ptr(0)) != 8 {
-		t.Error("a device address has 8 bytes")
+	// It must not pass by what it does not look at: pointers that change places, another size, another kind.
+	for from, to := range map[string]string{
+		"offsetof(P, dk) ==":         "offsetof(P, dv) ==",
+		"static_assert(sizeof(P) ==": "static_assert(1 + sizeof(P) ==",
+		"n.scale)>() == 'f'":         "n.scale)>() == 'i'",
+	} {
+		wrong := strings.Replace(assertions, from, to, 1)
+		if wrong == assertions {
+			t.Errorf("no assertion has %q", from)
+		} else if checkLayouts(t, wrong) == "" {
+			t.Errorf("%q for %q is not seen", to, from)
+		}
 	}
 }

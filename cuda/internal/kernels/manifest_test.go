@@ -1,35 +1,26 @@
-package kernels
+package kernels_test
 
 import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
 
-// TestBinariesAreCurrent holds the embedded fat binaries to the sources beside this file.
+// TestBinariesAreCurrent holds the embedded fat binaries to the sources in the folders here.
 func TestBinariesAreCurrent(t *testing.T) {
-	sources, err := filepath.Glob("*.cu")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat("common.cuh"); err != nil {
-		t.Skip("the sources are not here: the test runs outside of its folder")
-	}
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(sources) != len(c.manifest.Units) {
-		t.Errorf("%d sources, %d units in the manifest", len(sources), len(c.manifest.Units))
+	sources := sourcesHere(t)
+	m := readManifest(t)
+	if len(sources) != len(m.Units) {
+		t.Errorf("%d sources, %d units in the manifest", len(sources), len(m.Units))
 	}
 	for _, file := range sources {
 		name := strings.TrimSuffix(file, ".cu")
-		unit, ok := c.manifest.Units[name]
+		unit, ok := m.Units[name]
 		if !ok {
 			t.Errorf("%s is not in the manifest: run go generate ./cuda/internal/kernels", file)
 			continue
@@ -41,7 +32,7 @@ func TestBinariesAreCurrent(t *testing.T) {
 		if !maps.Equal(sums, unit.Sources) {
 			t.Errorf("%s or a header has changed since it was compiled: run go generate ./cuda/internal/kernels", file)
 		}
-		image, err := Image(name)
+		image, err := kernels.Image(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,18 +40,15 @@ func TestBinariesAreCurrent(t *testing.T) {
 			t.Errorf("%s.fatbin is not what the manifest names: run go generate ./cuda/internal/kernels", name)
 		}
 	}
-	if files, _ := filepath.Glob("*.fatbin"); len(files) != len(sources) {
+	if files, _ := filepath.Glob("*/*.fatbin"); len(files) != len(sources) {
 		t.Errorf("%d fat binaries of %d sources", len(files), len(sources))
 	}
 }
 
 // TestKernelsDoNotSpill holds every kernel to its registers.
 func TestKernelsDoNotSpill(t *testing.T) {
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, unit := range c.manifest.Units {
+	m := readManifest(t)
+	for _, unit := range m.Units {
 		for name, k := range unit.Kernels {
 			if k.Spills > 0 {
 				t.Errorf("%s spills %d bytes", name, k.Spills)
@@ -69,32 +57,39 @@ func TestKernelsDoNotSpill(t *testing.T) {
 	}
 }
 
-// TestNamesAreInTheBinaries looks up every kernel that Go launches.
-func TestNamesAreInTheBinaries(t *testing.T) {
-	seen := 0
-	var look func(v reflect.Value)
-	look = func(v reflect.Value) {
-		switch v.Kind() {
-		case reflect.Struct:
-			for i := range v.NumField() {
-				look(v.Field(i))
-			}
-		case reflect.Array:
-			for i := range v.Len() {
-				look(v.Index(i))
-			}
-		default:
-			if v.Len() == 0 {
-				return
-			}
-			seen++
-			if _, err := ImageOf(v.String()); err != nil {
-				t.Error(err)
-			}
-		}
+func readManifest(t testing.TB) *manifest.Manifest {
+	t.Helper()
+	data, err := os.ReadFile(manifest.File)
+	if err != nil {
+		t.Fatal(err)
 	}
-	look(reflect.ValueOf(names))
-	if seen < 50 {
-		t.Errorf("only %d kernels", seen)
+	m, err := manifest.Parse(data)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return m
+}
+
+// compiled returns what the manifest says of all kernels.
+func compiled(t testing.TB) map[string]manifest.Kernel {
+	t.Helper()
+	m := readManifest(t)
+	all := map[string]manifest.Kernel{}
+	for _, unit := range m.Units {
+		maps.Copy(all, unit.Kernels)
+	}
+	return all
+}
+
+// sourcesHere returns the .cu files, or skips the test where they are not: outside of the folder of this file.
+func sourcesHere(t testing.TB) []string {
+	t.Helper()
+	list, err := filepath.Glob("*/*.cu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) == 0 {
+		t.Skip("the sources are not here: the test runs outside of its folder")
+	}
+	return list
 }

@@ -38,7 +38,7 @@ func TestMatmulGridOnHost(t *testing.T) {
 	t.Cleanup(dev.reset)
 	s := storages[1]
 	const m, n, k, batch = 100, 200, 70, 2
-	op := kernels.Matmul{
+	op := kernels.Product{
 		Type: s.Type, Out: s.Type, M: m, N: n, K: k, Batch: batch, StrideA: m * k, StrideB: k * n, StrideC: m * n,
 	}
 	values := testutil.Normal(1, batch*k*max(m, n))
@@ -49,17 +49,23 @@ func TestMatmulGridOnHost(t *testing.T) {
 	var first []byte
 	for _, grid := range []int{0, 1, 3, 16} {
 		y := dev.put(t, unwritten(2*batch*m*n))
-		launches, err := op.Forward(nil, x, x, 0, y, 0)
-		require.NoError(t, err)
-		require.Len(t, launches, 1)
+		plan := planProduct(t, op, false)
+		require.Len(t, plan.Steps, 1)
 		if grid > 0 {
-			launches[0].Grid.X = grid
+			plan.Steps[0].Grid.X = grid
 		}
-		dev.run(t, launches)
+		bindProduct(t, plan, 0, x, x, 0, y).run(t, dev, nil)
 		got := dev.get(t, y, 2*batch*m*n)
 		if first == nil {
 			first = got
 		}
 		assert.True(t, bytes.Equal(first, got), "%d blocks", grid)
+	}
+}
+
+// TestLinearsOnHost runs in the types whose matrix products the host has.
+func TestLinearsOnHost(t *testing.T) {
+	for _, s := range storages[1:] {
+		compareLinears(t, hostDevice(t), h200, s)
 	}
 }

@@ -9,9 +9,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // matmulCase holds the sizes of a product, and how its operands lie.
@@ -92,6 +95,31 @@ func (s storage) spread(l layout, values []float64) []byte {
 	return data
 }
 
+// planProduct builds a product of operands a, b, bias -> c by our own kernels.
+func planProduct(t testing.TB, p kernels.Product, bias bool) *kernels.Plan {
+	t.Helper()
+	o := arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1}}}
+	to := kernels.NewBuilder(h200, nil, siteOf([]arg{o, o, o}, []arg{o}))
+	add := to.In[2].Ref
+	if !bias {
+		add = 0
+	}
+	matmul.Multiply(to, p, to.In[0].Ref, to.In[1].Ref, add, to.Out[0].Ref)
+	plan, err := to.Plan()
+	require.NoError(t, err)
+	return plan
+}
+
+// bindProduct fills in the addresses of a, b, bias and c.
+func bindProduct(t testing.TB, plan *kernels.Plan, work kernels.Ptr, at ...kernels.Ptr) bound {
+	t.Helper()
+	var args []arg
+	for _, p := range at {
+		args = append(args, argOf(tensor.Float32, p, 1))
+	}
+	return bindPlan(t, plan, work, args...)
+}
+
 // compareMatmul compares a product with one in float64. The error is at most what sums in float32 may have and, where the
 // result is in half precision, twice that of a plain sum in float32 that is then rounded.
 func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storage, trans int, bias bool) {
@@ -108,7 +136,7 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storag
 		return v
 	}
 	a, b, add := values(1, la.batch*c.m*c.k), values(2, lb.batch*c.k*c.n), values(3, c.n)
-	op := kernels.Matmul{
+	op := kernels.Product{
 		Type: s.Type, Out: out.Type, M: int64(c.m), N: int64(c.n), K: int64(c.k), TransA: trans&2 != 0, TransB: trans&1 != 0,
 		LDA: int64(la.ld), LDB: int64(lb.ld), LDC: int64(lc.ld),
 		Batch: int64(c.batch), StrideA: int64(la.stride), StrideB: int64(lb.stride), StrideC: int64(lc.stride),
@@ -130,10 +158,8 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storag
 	var runs [][]byte
 	for range 2 {
 		y := start(unwritten(size), c.skew, out.Type)
-		work := dev.put(t, unwritten(int(op.WorkBytes())))
-		launches, err := op.Forward(nil, x, w, pa, y, work)
-		require.NoError(t, err)
-		dev.run(t, launches)
+		plan := planProduct(t, op, bias)
+		bindProduct(t, plan, dev.put(t, unwritten(int(plan.WorkBytes()))), x, w, pa, y).run(t, dev, nil)
 		runs = append(runs, dev.get(t, y-kernels.Ptr(c.skew*out.Bytes()), size))
 	}
 	require.True(t, bytes.Equal(runs[0], runs[1]), "%s: two runs differ", what)

@@ -1,132 +1,251 @@
-package kernels
+package kernels_test
 
 import (
 	"errors"
-	"math"
-	"slices"
+	"fmt"
+	"hash"
+	"os"
+	"reflect"
+	"strings"
 	"testing"
+
+	"github.com/chewxy/hm"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/stock"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// everyStockLaunch appends launches of each stock kernel, at sizes that take each of its ways.
-func everyStockLaunch(to []Launch) ([]Launch, error) {
-	const x, y, z, w = Ptr(0x1000), Ptr(0x2000), Ptr(0x3000), Ptr(0x4000)
-	var errs [16]error
-	n := 0
-	keep := func(l []Launch, err error) {
-		to, errs[n] = l, err
-		n++
+// stockText is what an op is recognised as.
+func stockText(op any) string {
+	slice := func(kind string, s stock.Slice) string {
+		text := fmt.Sprintf("%s [%d]", kind, s.Axis)
+		if s.Step > 0 {
+			text += fmt.Sprintf(" %d:%d:%d", s.Start, s.End, s.Step)
+		}
+		return text
 	}
-	keep(Unary{Sigmoid, 1000}.Forward(to, x, y))
-	keep(Binary{Pow, 1000, true, false}.Forward(to, x, y, z))
-	for _, s := range [][3]int64{{10, 100, 1}, {10, 1e6, 1}, {10, 1e6, 3}, {1e7, 3, 1e4}} {
-		r := Reduce{false, s[0], s[1], s[2]}
-		keep(r.Forward(to, x, y, w))
-		keep(r.Product(to, x, z, y, w))
-		keep(AxisSoftmax{true, s[0], s[1], s[2]}.Forward(to, x, y))
+	marked := func(is bool, mark string) string {
+		if is {
+			return mark
+		}
+		return ""
 	}
-	keep(AxisSoftmax{false, 1, 2, 3}.Backward(to, x, y, z))
-	return to, errors.Join(errs[:n]...)
+	switch op := op.(type) {
+	case stock.Unary:
+		return fmt.Sprintf("unary %v", op.Function)
+	case stock.Binary:
+		return fmt.Sprintf("binary %v", op.Function)
+	case stock.Product:
+		kind := [...]string{"matrix product", "matrix times vector", "dot product", "outer product", "batched matrix product"}[op.Kind]
+		return kind + marked(op.TransA, "ᵀ") + marked(op.TransB, " bᵀ")
+	case stock.Tensordot:
+		return fmt.Sprintf("tensordot %v %v", op.A, op.B)
+	case stock.Reduce:
+		return fmt.Sprintf("%s %v", map[bool]string{false: "sum", true: "max"}[op.Max], op.Axes)
+	case stock.Softmax:
+		return fmt.Sprintf("%ssoftmax [%d]", marked(op.Log, "log "), op.Axis)
+	case stock.SoftmaxGrad:
+		return fmt.Sprintf("%sgradient of softmax [%d]", marked(op.Log, "log "), op.Axis)
+	case stock.Reshape:
+		return "reshape"
+	case stock.Transpose:
+		return fmt.Sprintf("transpose %v", op.Axes)
+	case stock.Slice:
+		return slice("slice", op)
+	case stock.SliceGrad:
+		return slice("gradient of slice", stock.Slice(op))
+	case stock.Concat:
+		return fmt.Sprintf("concat [%d]", op.Axis)
+	case stock.Repeat:
+		return fmt.Sprintf("repeat [%d]", op.Axis)
+	case stock.Size:
+		return fmt.Sprintf("size [%d]", op.Axis)
+	case stock.Element:
+		return fmt.Sprintf("element %v", op.At)
+	}
+	return fmt.Sprintf("%T", op)
 }
 
-func TestStockLaunchesMatchTheBinaries(t *testing.T) {
-	c, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	launches, err := everyStockLaunch(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range []struct{ sizes, xs, ys []int64 }{
-		{[]int64{2, 3}, []int64{3, 1}, []int64{3, 1}},
-		{[]int64{100, 200}, []int64{1, 100}, []int64{200, 1}},
-		{[]int64{100, 7, 200}, []int64{200, 0, 1}, []int64{1400, 200, 1}},
-	} {
-		op, err := NewStridedCopy(s.sizes, s.xs, s.ys)
-		if err != nil {
-			t.Fatal(err)
+// gorgoniaPath is the package whose ops are recognised.
+const gorgoniaPath = "gorgonia.org/gorgonia"
+
+// TestStockVersion holds what is read of Gorgonia's ops to the version that is linked in. After an upgrade look at each op that
+// stock.Recognise reads again: its fields, its String, its Do.
+func TestStockVersion(t *testing.T) {
+	if text, err := os.ReadFile("../../../go.mod"); err == nil { // beside the sources
+		for _, want := range []string{gorgoniaPath + " v0.9.18\n", "gorgonia.org/tensor v0.9.24\n"} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("go.mod does not name %s", strings.TrimSpace(want))
+			}
 		}
-		if launches, err = op.Forward(launches, 0x1000, 0x2000); err != nil {
-			t.Fatal(err)
-		}
+	}
+	// All fields of the structs, not only those that are read: a new one may change what the op does.
+	want := map[string]string{
+		"elemUnaryOp": "ʘUnaryOperator argTensor numericResult", "elemBinOp": "ʘBinaryOperator arg0 arg1 retSame",
+		"minBetween": "", "maxBetween": "", "linAlgBinOp": "āBinaryOperator transA transB",
+		"tensordotOp": "aAxes bAxes aDims bDims retDims", "sumOp": "along d inputShape", "maxOp": "along d",
+		"softmaxOp": "shape axis isLog", "softmaxDiffOp": "softmaxOp", "reshapeOp": "from to", "transposeOp": "pattern d",
+		"sliceOp": "Slice along a d", "sliceIncrOp": "sliceOp", "concatOp": "axis d children", "repeatOp": "along inputShape",
+		"sizeOp": "axis d val", "atOp": "coordinates d",
 	}
 	seen := map[string]bool{}
-	for _, l := range launches {
-		image, err := ImageOf(l.Kernel)
-		if err != nil {
-			t.Error(err)
+	for _, c := range stockCases() {
+		if c.large {
 			continue
 		}
-		seen[l.Kernel] = true
-		k := c.manifest.Units[image].Kernels[l.Kernel]
-		if !slices.Equal(k.Params, []int{len(l.Params())}) {
-			t.Errorf("%s: an argument of %d bytes, the kernel has %v", l.Kernel, len(l.Params()), k.Params)
-		}
-		if threadsOf(l.Block) != 256 || k.Registers > 255 || l.Grid.X < 1 || l.Grid.X > math.MaxInt32 || l.Grid.Y != 1 || l.Grid.Z != 1 {
-			t.Errorf("%s: grid %v of blocks %v with %d registers a thread", l.Kernel, l.Grid, l.Block, k.Registers)
+		for _, n := range c.graph(t, tensor.Float32).AllNodes() {
+			if n.Op() == nil {
+				continue
+			}
+			typ := reflect.TypeOf(n.Op())
+			if typ.Kind() == reflect.Pointer {
+				typ = typ.Elem()
+			}
+			fields, ok := want[typ.Name()]
+			if !ok || seen[typ.Name()] {
+				continue
+			}
+			seen[typ.Name()] = true
+			var names []string
+			for i := range typ.NumField() {
+				names = append(names, typ.Field(i).Name)
+			}
+			if got := strings.Join(names, " "); got != fields || typ.PkgPath() != gorgoniaPath {
+				t.Errorf("%v has the fields %q, want %q", typ, got, fields)
+			}
 		}
 	}
-	if len(seen) != 8 { // and nsa_copy, for what is contiguous
-		t.Errorf("launches of %v", seen)
-	}
-	if n := testing.AllocsPerRun(10, func() { launches, err = everyStockLaunch(launches[:0]) }); n > 1 || err != nil { // the joined errors
-		t.Errorf("%v allocations, error %v", n, err)
+	for name := range want {
+		if !seen[name] {
+			t.Errorf("%s is in no case", name)
+		}
 	}
 }
 
-func TestStridedCopyMergesAxes(t *testing.T) {
+// TestStockRecognition builds every case with its gradients and looks at all of its ops.
+func TestStockRecognition(t *testing.T) {
+	kinds := map[reflect.Type]int{}
+	for _, c := range stockCases() {
+		if c.large {
+			continue
+		}
+		t.Run(c.name(), func(t *testing.T) {
+			g := c.graph(t, tensor.Float32)
+			if root := stockText(stock.Recognise(g.out.Op())); root != c.root {
+				t.Errorf("%T %v is recognised as %q", g.out.Op(), g.out.Op(), root)
+			}
+			for _, n := range g.AllNodes() {
+				if !isStock(n) {
+					continue
+				}
+				op := stock.Recognise(n.Op())
+				if op == nil {
+					t.Errorf("%T %v is not recognised", n.Op(), n.Op())
+					continue
+				}
+				kinds[reflect.TypeOf(op)]++
+				if _, err := planOf(h200, "", op, stockSite(g.ExprGraph, n)); err != nil {
+					t.Errorf("%v: %v", n.Op(), err)
+				}
+			}
+		})
+	}
+	if len(kinds) != len(stock.Rows()) {
+		t.Errorf("cases of %v", kinds)
+	}
+}
+
+// stockPlans are the plans of all ops of the cases.
+func stockPlans(t *testing.T) (plans []*kernels.Plan) {
+	for _, c := range stockCases() {
+		g := c.graph(t, tensor.Float32)
+		for _, n := range g.AllNodes() {
+			if isStock(n) {
+				p, err := planOf(h200, "", stock.Recognise(n.Op()), stockSite(g.ExprGraph, n))
+				if err != nil {
+					t.Errorf("%v: %v", n.Op(), err)
+					continue
+				}
+				plans = append(plans, p)
+			}
+		}
+	}
+	return plans
+}
+
+// isStock reports whether n is computed by an op, not given.
+func isStock(n *G.Node) bool {
+	if n.Op() == nil {
+		return false
+	}
+	_, constant := n.Op().(interface{ Value() G.Value })
+	return !constant
+}
+
+// stockSite returns the site of a node.
+func stockSite(g *G.ExprGraph, n *G.Node) graph.Site {
+	of := func(n *G.Node) ops.Operand { return ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()} }
+	site := graph.Site{Op: n.Op(), Out: []ops.Operand{of(n)}}
+	for children := g.From(n.ID()); children.Next(); {
+		site.In = append(site.In, of(children.Node().(*G.Node)))
+	}
+	return site
+}
+
+// elemUnaryOp has a name of Gorgonia's and is none of its ops.
+type elemUnaryOp struct{}
+
+func (elemUnaryOp) Arity() int    { return 1 }
+func (elemUnaryOp) Type() hm.Type { return hm.NewFnType(hm.TypeVariable('a'), hm.TypeVariable('a')) }
+func (elemUnaryOp) InferShape(in ...G.DimSizer) (tensor.Shape, error) {
+	return in[0].(tensor.Shape), nil
+}
+func (elemUnaryOp) Do(in ...G.Value) (G.Value, error) { return in[0], nil }
+func (elemUnaryOp) ReturnsPtr() bool                  { return false }
+func (elemUnaryOp) CallsExtern() bool                 { return false }
+func (elemUnaryOp) OverwritesInput() int              { return -1 }
+func (elemUnaryOp) WriteHash(h hash.Hash)             { h.Write([]byte("cuda test")) }
+func (elemUnaryOp) Hashcode() uint32                  { return 1 }
+func (elemUnaryOp) String() string                    { return "exp" }
+
+// TestStockRefusals holds what has no kernel to its reason.
+func TestStockRefusals(t *testing.T) {
+	vector := func(dt tensor.Dtype, shape ...int) *G.Node {
+		return G.NewTensor(G.NewGraph(), dt, len(shape), G.WithShape(shape...), G.WithName("x"))
+	}
+	x := vector(tensor.Float32, 2, 3)
+	image := vector(tensor.Float32, 1, 2, 4, 4)
 	for _, c := range []struct {
-		sizes, xs, ys []int64
-		rank          int
-		transpose     bool
+		node   *G.Node
+		err    error
+		reason graph.Reason
 	}{
-		{[]int64{2, 3, 4}, []int64{12, 4, 1}, []int64{12, 4, 1}, 1, false},
-		{[]int64{2, 3, 4}, []int64{24, 4, 1}, []int64{12, 4, 1}, 2, false},
-		{[]int64{2, 1, 4}, []int64{4, 99, 1}, []int64{4, 77, 1}, 1, false},
-		{[]int64{20, 30}, []int64{1, 20}, []int64{30, 1}, 2, true},
-		{[]int64{20, 2, 30}, []int64{2, 1, 40}, []int64{60, 30, 1}, 2, true},
-		{[]int64{20, 3}, []int64{1, 20}, []int64{3, 1}, 2, false},
-		{[]int64{1, 1}, []int64{5, 7}, []int64{1, 1}, 1, false},
-		{nil, nil, nil, 1, false},
+		{node: G.Must(G.Exp(vector(tensor.Float64, 2, 3))), reason: graph.ReasonType},
+		{node: G.Must(G.Lt(x, G.NewConstant(float32(0)), false)), reason: graph.ReasonType},
+		{node: G.Must(G.MaxPool2D(image, tensor.Shape{2, 2}, []int{0, 0}, []int{2, 2})), reason: graph.ReasonMissing},
+		{node: G.Must(G.Im2Col(image, tensor.Shape{3, 3}, tensor.Shape{1, 1}, tensor.Shape{1, 1}, tensor.Shape{1, 1})), reason: graph.ReasonMissing},
+		{node: G.Must(G.Sum(vector(tensor.Float32, 2, 3, 4, 5), 2)), reason: graph.ReasonShape},
+		{node: G.Must(G.Dropout(x, 0.5)), reason: graph.ReasonMissing},
+		{node: G.Must(G.ApplyOp(elemUnaryOp{}, x)), reason: graph.ReasonMissing},
 	} {
-		op, err := NewStridedCopy(c.sizes, c.xs, c.ys)
-		if err != nil || op.rank != c.rank || op.transpose != c.transpose {
-			t.Errorf("%v: rank %d, transpose %v, error %v", c, op.rank, op.transpose, err)
+		site := stockSite(c.node.Graph(), c.node)
+		op := stock.Recognise(c.node.Op())
+		if c.reason == graph.ReasonMissing {
+			if op != nil {
+				t.Errorf("%v is recognised as %v", c.node.Op(), stockText(op))
+			}
+			continue
+		}
+		_, err := planOf(h200, "", op, site)
+		if u := (*graph.Unsupported)(nil); !errors.As(err, &u) || u.Reason != c.reason {
+			t.Errorf("%v: %v, want a refusal for its %v", c.node.Op(), err, c.reason)
 		}
 	}
-	sizes, xs, ys := make([]int64, 7), make([]int64, 7), make([]int64, 7)
-	for i := range sizes {
-		sizes[i], xs[i], ys[i] = 2, 1<<i, 64>>i
-	}
-	var u *Unsupported
-	if _, err := NewStridedCopy(sizes, xs, ys); !errors.As(err, &u) {
-		t.Errorf("7 axes: %v", err)
-	}
-	if _, err := NewStridedCopy(sizes, xs, ys[1:]); !errors.As(err, &u) {
-		t.Errorf("a stride too few: %v", err)
-	}
-	for name, f := range map[string]func() ([]Launch, error){
-		"no unary function":  func() ([]Launch, error) { return Unary{unaryFunctions, 1}.Forward(nil, 1, 1) },
-		"no binary function": func() ([]Launch, error) { return Binary{Function: -1, N: 1}.Forward(nil, 1, 1, 1) },
-		"weighted maximum":   func() ([]Launch, error) { return Reduce{true, 1, 1, 1}.Product(nil, 1, 1, 1, 1) },
-		"no lines":           func() ([]Launch, error) { return AxisSoftmax{Along: 1, Inner: 1}.Forward(nil, 1, 1) },
-		"nothing to reduce":  func() ([]Launch, error) { return Reduce{Outer: 1, Inner: 1}.Forward(nil, 1, 1, 1) },
-	} {
-		if _, err := f(); !errors.As(err, &u) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestFunctionNames(t *testing.T) {
-	for f := range unaryFunctions {
-		if got, ok := FindUnary(f.String()); !ok || got != f {
-			t.Errorf("%d is called %v", int(f), f)
-		}
-	}
-	for f := range binaryFunctions {
-		if got, ok := FindBinary(f.String()); !ok || got != f {
-			t.Errorf("%d is called %v", int(f), f)
-		}
+	if stock.Recognise(nil) != nil {
+		t.Error("no op is recognised")
 	}
 }

@@ -27,7 +27,7 @@ type frame [16]uintptr
 
 // Open opens the library of a file, or of a name that the loader of the system looks for.
 func Open(name string) (*Library, error) {
-	runtime.LockOSThread() // of which the loader keeps the reason for a second call
+	runtime.LockOSThread() // dlerror is thread-local: purego asks for it in a second call
 	defer runtime.UnlockOSThread()
 	h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
@@ -59,9 +59,9 @@ func (l *Library) FindAll(prefix string, functions any) error {
 	return nil
 }
 
-// Call calls a function with up to 16 arguments and returns its result. It does not allocate, as purego.SyscallN by itself does for
-// the arguments, beyond one frame for each call that runs beside others. Callers keep alive what the arguments point to, and point to
-// nothing on the stack.
+// Call calls a function with up to 16 arguments and returns its result. It allocates nothing but a frame for each call that
+// runs beside others; purego.SyscallN alone allocates its arguments at each call. Callers keep alive what the arguments point
+// to, which must not be on the stack, since that may move.
 func (l *Library) Call(fn uintptr, args ...uintptr) uintptr {
 	f := l.take()
 	r, _, _ := purego.SyscallN(fn, f[:copy(f[:], args)]...)

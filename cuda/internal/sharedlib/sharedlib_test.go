@@ -15,9 +15,9 @@ func TestLibrary(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	var there struct{ Exit uintptr }
-	if err := lib.FindAll("_", &there); err != nil || there.Exit == 0 {
-		t.Errorf("_Exit is at %#x: %v", there.Exit, err)
+	var found struct{ Exit uintptr }
+	if err := lib.FindAll("_", &found); err != nil || found.Exit == 0 {
+		t.Errorf("_Exit is at %#x: %v", found.Exit, err)
 	}
 	var missing struct{ Exit, NoSuchFunction uintptr }
 	if err := lib.FindAll("_", &missing); err == nil || err.Error() != "libc.so.6 has no _NoSuchFunction" {

@@ -2,13 +2,11 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
-	"github.com/gorgonia-nsa/nsa/internal/atomicfile"
 )
 
 var (
@@ -69,12 +67,4 @@ func number(digits string) int {
 		panic(err) // a match of \d+ that is not a small number
 	}
 	return n
-}
-
-// write writes a file whole.
-func write(path string, data []byte) error {
-	return atomicfile.Write(path, func(w io.Writer) error {
-		_, err := w.Write(data)
-		return err
-	})
 }

@@ -1,4 +1,4 @@
-// Command build compiles the CUDA kernels of the current folder: each x.cu becomes x.fatbin, with code for sm_80, sm_89 and
+// Command build compiles the CUDA kernels in the folders of the current one: each x.cu becomes x.fatbin, with code for sm_80, sm_89 and
 // sm_90a and PTX of compute_80 for newer devices, and manifest.json says what was made from what. A unit whose sources,
 // compiler and flags are those of the manifest is left as it is.
 //
@@ -19,6 +19,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/moby/sys/atomicwriter"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
@@ -50,7 +52,7 @@ func main() {
 }
 
 func run(jobs int, all bool) error {
-	sources, err := filepath.Glob("*.cu")
+	sources, err := filepath.Glob("*/*.cu")
 	if err != nil {
 		return err
 	}
@@ -70,6 +72,7 @@ func run(jobs int, all bool) error {
 	made := &manifest.Manifest{Compiler: compiler, Flags: flags, Units: map[string]manifest.Unit{}}
 	var stale []string
 	for _, file := range sources {
+		file = filepath.ToSlash(file)
 		name := strings.TrimSuffix(file, ".cu")
 		unit := manifest.Unit{}
 		if unit.Sources, err = manifest.Sources(".", file); err != nil {
@@ -165,15 +168,16 @@ func compile(nvcc, name string) ([]byte, map[string]manifest.Kernel, error) {
 		return nil, nil, err
 	}
 	defer os.RemoveAll(dir)
-	out := filepath.Join(dir, name+".fatbin")
-	args := append(slices.Clone(flags), "-keep", "-keep-dir", dir, "-o", out, name+".cu")
+	base := filepath.Base(name)
+	out := filepath.Join(dir, base+".fatbin")
+	args := append(slices.Clone(flags), "-I.", "-keep", "-keep-dir", dir, "-o", out, name+".cu")
 	said, err := exec.Command(nvcc, args...).CombinedOutput()
 	if err != nil {
 		return nil, nil, fmt.Errorf("nvcc: %w\n%s", err, said)
 	}
-	ptx, err := os.ReadFile(filepath.Join(dir, name+".compute_80.ptx"))
+	ptx, err := os.ReadFile(filepath.Join(dir, base+".compute_80.ptx"))
 	if errors.Is(err, os.ErrNotExist) {
-		ptx, err = os.ReadFile(filepath.Join(dir, name+".ptx"))
+		ptx, err = os.ReadFile(filepath.Join(dir, base+".ptx"))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -189,17 +193,17 @@ func compile(nvcc, name string) ([]byte, map[string]manifest.Kernel, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return fatbin, kernels, write(name+".fatbin", fatbin)
+	return fatbin, kernels, atomicwriter.WriteFile(name+".fatbin", fatbin, 0o644)
 }
 
 // finish removes fat binaries without a source and writes the manifest.
 func finish(made *manifest.Manifest) error {
-	files, err := filepath.Glob("*.fatbin")
+	files, err := filepath.Glob("*/*.fatbin")
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		if _, ok := made.Units[strings.TrimSuffix(f, ".fatbin")]; !ok {
+		if _, ok := made.Units[strings.TrimSuffix(filepath.ToSlash(f), ".fatbin")]; !ok {
 			if err := os.Remove(f); err != nil {
 				return err
 			}
@@ -209,5 +213,5 @@ func finish(made *manifest.Manifest) error {
 	if err != nil {
 		return err
 	}
-	return write(manifest.File, append(data, '\n'))
+	return atomicwriter.WriteFile(manifest.File, append(data, '\n'), 0o644)
 }

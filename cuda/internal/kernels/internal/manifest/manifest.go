@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 )
@@ -18,12 +19,12 @@ const File = "manifest.json"
 type Manifest struct {
 	Compiler string          `json:"compiler"` // version of nvcc
 	Flags    []string        `json:"flags"`    // of every unit
-	Units    map[string]Unit `json:"units"`    // by name: unit x is made from x.cu and lies in x.fatbin
+	Units    map[string]Unit `json:"units"`    // by path: unit x is made from x.cu and lies in x.fatbin
 }
 
 // Unit is one fat binary.
 type Unit struct {
-	Sources map[string]string `json:"sources"` // SHA-256 of the .cu file and of each header that it includes, by name
+	Sources map[string]string `json:"sources"` // SHA-256 of the .cu file and of each header that it includes, by path
 	Fatbin  string            `json:"fatbin"`  // SHA-256 of the fat binary
 	Kernels map[string]Kernel `json:"kernels"` // by symbol
 }
@@ -53,7 +54,8 @@ func Sum(data []byte) string {
 
 var include = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
 
-// Sources returns the hashes of file, in dir, and of what it includes by quoted names, directly or not.
+// Sources returns the hashes of file, a path in dir, and of what it includes by quoted names, directly or not: headers that lie
+// beside the file that includes them, or in dir.
 func Sources(dir, file string) (map[string]string, error) {
 	sums := map[string]string{}
 	for todo := []string{file}; len(todo) > 0; todo = todo[1:] {
@@ -67,7 +69,11 @@ func Sources(dir, file string) (map[string]string, error) {
 		}
 		sums[name] = Sum(text)
 		for _, m := range include.FindAllSubmatch(text, -1) {
-			todo = append(todo, string(m[1]))
+			header := path.Join(path.Dir(name), string(m[1]))
+			if _, err := os.Stat(filepath.Join(dir, header)); err != nil {
+				header = string(m[1])
+			}
+			todo = append(todo, header)
 		}
 	}
 	return sums, nil

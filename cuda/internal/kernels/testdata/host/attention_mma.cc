@@ -1,5 +1,5 @@
 // The attention kernels on tensor cores, for run.cc.
-#include "../../attention_mma_dkv.cu"
-#include "../../attention_mma_dq.cu"
-#include "../../attention_mma_forward.cu"
-#include "../../select_mma.cu"
+#include "../../attention/attention_mma_dkv.cu"
+#include "../../attention/attention_mma_dq.cu"
+#include "../../attention/attention_mma_forward.cu"
+#include "../../attention/select_mma.cu"

@@ -1,2 +1,2 @@
 // The matrix product on tensor cores, for run.cc.
-#include "../../matmul_tensor.cu"
+#include "../../matmul/matmul_tensor.cu"

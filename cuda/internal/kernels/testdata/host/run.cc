@@ -1,9 +1,9 @@
 // nsa_host_launch runs one launch of a kernel of this library: see cuda_on_host.h. Those on tensor cores are units of their own.
-#include "../../attention_dkv.cu"
-#include "../../attention_dq.cu"
-#include "../../attention_forward.cu"
-#include "../../attention_index.cu"
-#include "../../select.cu"
+#include "../../attention/attention_dkv.cu"
+#include "../../attention/attention_dq.cu"
+#include "../../attention/attention_forward.cu"
+#include "../../attention/attention_index.cu"
+#include "../../attention/select.cu"
 
 #include <atomic>
 #include <cstdio>
@@ -21,7 +21,7 @@ thread_local __align__(1024) float4 nsa_dynamic_shared[256 << 10 >> 4];
 
 namespace {
 
-struct Argument { uint64_t words[40]; };  // by value, on the stack: where any struct of more than two words lies
+struct Argument { uint64_t words[80]; };  // by value, on the stack: where any struct of more than two words lies
 using Kernel = void (*)(Argument);
 
 using Operation = void (*)(void* const* lanes);

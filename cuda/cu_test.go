@@ -1,0 +1,86 @@
+//go:build cu
+
+package cuda_test
+
+import (
+	"math"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/cu"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestCuSharesTheContext asks package cu what this package has made current, and the other way round.
+func TestCuSharesTheContext(t *testing.T) {
+	b := cudatest.Open(t)
+	require.NoError(t, b.CuDo(func() error {
+		c, err := cu.CurrentContext()
+		require.Equal(t, b.CuContext(), c)
+		return err
+	}))
+	dev, err := cu.GetDevice(0)
+	require.NoError(t, err)
+	c, err := dev.RetainPrimaryCtx()
+	require.NoError(t, err)
+	require.Equal(t, b.CuContext(), c)
+	require.NoError(t, dev.ReleasePrimaryCtx())
+}
+
+// TestStreamOfCu reads back, in a stream of cu's, what cu has enqueued there before.
+func TestStreamOfCu(t *testing.T) {
+	b := cudatest.Open(t)
+	const n = 1000
+	arg := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{n}})
+	memory, err := b.Alloc(4 * n)
+	require.NoError(t, err)
+	memory.Place(arg.Buf, 0, 4*n)
+	require.NoError(t, b.CuDo(func() error {
+		queue, err := cu.MakeStream(cu.NonBlocking)
+		require.NoError(t, err)
+		s, err := b.BorrowStream(queue)
+		require.NoError(t, err)
+		require.Equal(t, queue, s.CuStream())
+		v := s.View(arg).(*cuda.Value)
+		require.NoError(t, cu.MemsetD32Async(v.CuDevicePtr(), uint(math.Float32bits(2.5)), n, queue))
+		got := tensor.New(tensor.WithShape(n), tensor.Of(tensor.Float32))
+		require.NoError(t, s.Download(got, arg))
+		require.NoError(t, s.Synchronize())
+		for _, x := range got.Data().([]float32) {
+			require.EqualValues(t, 2.5, x)
+		}
+		require.NoError(t, s.Close())
+		return queue.Destroy()
+	}))
+	require.NoError(t, memory.Free())
+	_, err = b.BorrowStream(cu.Stream{})
+	require.ErrorContains(t, err, "the default stream")
+}
+
+// TestCuReadsResults copies a result of a machine by cu, in the machine's stream, without waiting before.
+func TestCuReadsResults(t *testing.T) {
+	b := cudatest.Open(t)
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float32, G.WithShape(4), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float32{-1, 0, 1, 2}))))
+	y := G.Must(ops.Sigmoid(x))
+	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(y))
+	require.NoError(t, err)
+	require.NoError(t, m.RunAll())
+	v := y.Value().(*cuda.Value)
+	var got [4]float32
+	require.NoError(t, b.CuDo(func() error {
+		if err := cu.MemcpyDtoHAsync(unsafe.Pointer(&got), v.CuDevicePtr(), 16, v.CuStream()); err != nil {
+			return err
+		}
+		return v.CuStream().Synchronize()
+	}))
+	require.InDeltaSlice(t, []float32{0.2689414, 0.5, 0.7310586, 0.8807971}, got[:], 1e-6)
+	require.NoError(t, m.Close())
+}

@@ -1,0 +1,97 @@
+package cuda_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// TestTrainingIsFused: the plan of a training in half precision has each fusion in each layer, and hardly more memory.
+func TestTrainingIsFused(t *testing.T) {
+	c := tinylm.Tiny()
+	w, err := tinylm.NewWeights(c, tensor.Float32, 1)
+	require.NoError(t, err)
+	plan := func(unfused ...string) (p graph.Plan, counts map[string]int) {
+		b, _ := open(t)
+		m, err := tinylm.NewModel(w, 4, 256, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
+			graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithPolicy(graph.Policy{Unfused: unfused})))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, m.Close()) }()
+		p, counts = m.Machine().Plan(), map[string]int{}
+		for _, s := range p.Steps {
+			counts[s.Op]++
+		}
+		return p, counts
+	}
+	fused, got := plan()
+	plain, was := plan(graph.UnfusedAll)
+	for op, steps := range map[string][2]int{ // before and after
+		"linear":                        {12*c.Layers + 1, 2*c.Layers + 1}, // the second of the gates, the first of the MLP, the head
+		"linears":                       {0, c.Layers},
+		"linear with add":               {0, 2 * c.Layers},
+		"input gradient of linear":      {12*c.Layers + 1, 4*c.Layers + 1},
+		"weight gradient of linear":     {12*c.Layers + 1, 4*c.Layers + 1},
+		"gradient of linears":           {0, c.Layers},
+		"rope":                          {4 * c.Layers, 0},
+		"inverse rope":                  {4 * c.Layers, 0},
+		"add":                           {6 * c.Layers, c.Layers}, // of what the three branches give q
+		"gradient of add":               {2 * c.Layers, 0},
+		"gradient of rms norm":          {2*c.Layers + 1, 1},
+		"gradient of rms norm with add": {0, 2 * c.Layers},
+	} {
+		require.Equal(t, steps, [2]int{was[op], got[op]}, op)
+	}
+	t.Logf("arena and workspace: %d + %d bytes, unfused %d + %d", fused.Arena, fused.Workspace, plain.Arena, plain.Workspace)
+	require.Less(t, float64(fused.Arena+fused.Workspace), 1.1*float64(plain.Arena+plain.Workspace))
+}
+
+// TestFusedTrainingOnGPU compares the loss and the gradients of a fused and of an unfused plan: in float32 with each other, in
+// half precision by how far they are from float32. All blocks are chosen, so that no choice hangs on a rounding.
+func TestFusedTrainingOnGPU(t *testing.T) {
+	b := cudatest.Open(t)
+	c := tinylm.Tiny()
+	const tokens = 96
+	require.Equal(t, tokens, c.TopN*c.SelectBlock)
+	w, err := tinylm.NewWeights(c, tensor.Float32, 1)
+	require.NoError(t, err)
+	results := func(p graph.Precision, unfused ...string) [][]float64 {
+		m, err := tinylm.NewModel(w, 3, tokens, tinylm.WithGradients(), tinylm.WithMachine(
+			graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused})))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, m.Close()) }()
+		copy(m.Tokens(), testutil.Tokens(3, 3*tokens, c.Vocab))
+		m.NextTokens()
+		require.NoError(t, m.Run())
+		loss, err := m.Loss()
+		require.NoError(t, err)
+		list := [][]float64{{loss}}
+		for _, n := range m.Learnables() {
+			grad, err := n.Grad()
+			require.NoError(t, err)
+			list = append(list, numbers(t, grad))
+		}
+		return list
+	}
+	names := []string{"loss"}
+	for _, p := range c.LearnableParams() {
+		names = append(names, "gradient of "+p.Name)
+	}
+	exact := results(graph.F32, graph.UnfusedAll)
+	for i, got := range results(graph.F32) {
+		testutil.Within(t, names[i], got, exact[i], 1e-5)
+	}
+	for _, p := range halfTypes {
+		plain, fused := results(p.precision, graph.UnfusedAll), results(p.precision)
+		for i, want := range exact {
+			e := testutil.RelErr(plain[i], want)
+			testutil.Within(t, fmt.Sprintf("%v, %s (unfused error %.3g)", p.precision, names[i], e), fused[i], want, 2*e+p.unit)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+// Package adamw holds the kernels of the optimizer's step.
+package adamw
+
+import (
+	"math"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Rows returns the implementation of the step.
+func Rows() []kernels.Row {
+	return kernels.Rows(kernels.Op[ops.AdamWOp]{Name: "cuda", Storage: ".*>.", Build: step})
+}
+
+// The structs of adamw.cu.
+type (
+	// adamWTensor is one tensor.
+	adamWTensor struct {
+		weight, grad, m, v kernels.Ref
+		half               kernels.Ref // copy of the weight in half precision, 0 for none
+		n                  int64
+		gradType, halfType int32
+		decay, _           int32 // decay is 1 for the step's decay, 0 for none
+	}
+	// adamWRun is a run of the elements of one tensor. The order of runs decides that of the sum of squares.
+	adamWRun struct {
+		first     int64
+		tensor, n int32
+	}
+	adamWParams struct {
+		tensors, runs, hyper, squares, norm kernels.Ref
+		count                               int64
+	}
+)
+
+// runLen is the length of a run.
+const runLen = 1 << 14
+
+// step adds hyper [9], and weight, grad, m, v, and a copy or none, of each tensor -> norm [1]: the norm of all gradients and,
+// where it is finite, the update of weights, moments and copies.
+func step(b *kernels.Builder, op ops.AdamWOp) error {
+	hyper, norm, perTensor := b.In[0], b.Out[0], op.Each()
+	if len(op.Decay) == 0 || len(b.In) != 1+perTensor*len(op.Decay) {
+		return graph.Refuse(graph.ReasonShape, "%d inputs, want 1 and %d for each of %d tensors", len(b.In), perTensor, len(op.Decay))
+	}
+	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
+		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
+	}
+	var tensors []adamWTensor
+	var runs []adamWRun
+	for i, decay := range op.Decay {
+		t, err := tensorOf(b, b.In[1+i*perTensor:][:perTensor])
+		if err != nil {
+			return err
+		}
+		if decay == '1' {
+			t.decay = 1
+		}
+		for first := int64(0); first < t.n; first += runLen {
+			runs = append(runs, adamWRun{first, int32(i), int32(min(t.n-first, runLen))})
+		}
+		tensors = append(tensors, t)
+	}
+	p := &adamWParams{tensors: kernels.ArrayOf(b, tensors), runs: kernels.ArrayOf(b, runs), hyper: hyper.Ref, norm: norm.Ref, count: int64(len(runs))}
+	p.squares = b.Work(8 * p.count)
+	grid := kernels.Line(min(p.count, math.MaxInt32))
+	b.Launch("nsa_adamw_squares_f32", grid, kernels.Threads(), 0, p)
+	b.Launch("nsa_adamw_norm_f64", kernels.Line(1), kernels.Line(1024), 0, p)
+	b.Launch("nsa_adamw_update_f32", grid, kernels.Threads(), 0, p)
+	return nil
+}
+
+// tensorOf describes weight, grad, m, v and, where there is one, the copy.
+func tensorOf(b *kernels.Builder, o []kernels.Operand) (t adamWTensor, err error) {
+	for _, x := range []kernels.Operand{o[0], o[2], o[3]} {
+		if x.Dtype != tensor.Float32 {
+			return t, graph.Refuse(graph.ReasonType, "a weight or moment is %v, want float32", x.Dtype)
+		}
+	}
+	t = adamWTensor{weight: o[0].Ref, grad: o[1].Ref, m: o[2].Ref, v: o[3].Ref, n: o[0].N(), gradType: int32(b.TypeOf(o[1]))}
+	if len(o) > 4 && o[4].Shape != nil {
+		if !ops.IsHalf(o[4].Dtype) {
+			return t, graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", o[4].Dtype)
+		}
+		t.half, t.halfType = o[4].Ref, int32(b.TypeOf(o[4]))
+	}
+	return t, nil
+}

@@ -1,0 +1,28 @@
+// Package all joins the tables of all kernels.
+package all
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/adamw"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/attention"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/compress"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/stock"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/tokens"
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// Table returns the rows of all ops.
+func Table() kernels.Table {
+	return kernels.NewTable(attention.Rows(), compress.Rows(), matmul.Rows(), rows.Rows(), tokens.Rows(), adamw.Rows(), stock.Rows())
+}
+
+// Describe returns what Table has the rows of a site for: its Spec, or what an op of Gorgonia's is recognised as. It is nil for
+// an op that is not known.
+func Describe(s graph.Site) any {
+	if s.Spec != nil {
+		return s.Spec
+	}
+	return stock.Recognise(s.Op)
+}

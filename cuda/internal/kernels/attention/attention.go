@@ -1,0 +1,26 @@
+// Package attention holds the kernels of window, dense, compressed and selected attention and of the choice of blocks.
+//
+// Each op has kernels for all types and sizes, and in half precision kernels on matrix units, which are preferred: they take
+// dims that are multiples of 8 up to 128. Forward saves o and the log-sum-exp of each row. Backward adds nothing up with atomics:
+// query tiles own dq, key tiles own dk and dv, so that the bits are the same in each run.
+package attention
+
+import (
+	"slices"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+)
+
+// The names of the rows.
+const (
+	general     = "cuda"
+	matrixUnits = "cuda mma"
+)
+
+// Rows returns the implementations of the attention ops.
+func Rows() []kernels.Row {
+	return slices.Concat(
+		spanRows(slidingWindow, slidingWindowGrad), spanRows(compressed, compressedGrad),
+		selectedRows(), selectRows(),
+	)
+}

@@ -1,0 +1,118 @@
+package attention
+
+import (
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// params is AttentionParams of attention_index.cuh.
+type params struct {
+	q, k, v, idx, o, lse, dout, delta, dq, dk, dv, counts, starts, queries, partial kernels.Ref
+
+	n      sizes
+	span   span
+	blocks blocks
+	index  index
+	count  int32
+	_      int32
+}
+
+type sizes struct {
+	batch, queries, keys, heads, groups int32
+	headsPerGroup                       int32 `c:"each"`
+	d, dv                               int32
+	scale                               float32
+}
+
+type span struct{ l, d, w int32 }
+
+type blocks struct{ size, most int32 }
+
+type index struct{ segments, chunk, items, partials int32 }
+
+// problem holds the sizes that all attention ops share: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv], o [B,S,Hq,Dv], and lse
+// [B,Hq,S] float32. Groups are of any size. T is S, or the rows of the compressed keys.
+type problem struct {
+	*kernels.Builder
+	B, S, T, Hq, Hkv, D, Dv int64
+}
+
+// problemOf returns the sizes of q, k and v, or a refusal of what the kernels cannot count.
+func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
+	a := problem{b, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
+	if a.Hq%a.Hkv != 0 {
+		return a, graph.Refuse(graph.ReasonShape, "heads %d not a multiple of kv heads %d", a.Hq, a.Hkv)
+	}
+	for name, n := range map[string]int64{
+		"queries times heads of a group": a.S * a.headsPerGroup(), "keys": a.T, "batch": a.B, "heads": a.Hq, "dim": a.D, "value dim": a.Dv,
+	} {
+		if n >= math.MaxInt32-1024 {
+			return a, graph.Refuse(graph.ReasonShape, "%s: %d, want less than 2^31", name, n)
+		}
+	}
+	return a, nil
+}
+
+func (a problem) sizes() sizes {
+	return sizes{
+		int32(a.B), int32(a.S), int32(a.T), int32(a.Hq), int32(a.Hkv), int32(a.headsPerGroup()), int32(a.D), int32(a.Dv),
+		float32(1 / math.Sqrt(float64(a.D))),
+	}
+}
+
+// groups is the number of groups of the whole batch.
+func (a problem) groups() int64 { return a.B * a.Hkv }
+
+func (a problem) headsPerGroup() int64 { return a.Hq / a.Hkv }
+
+// rowTiles is the number of blocks that own count rows of a group.
+func (a problem) rowTiles(count int64) int64 {
+	return a.groups() * kernels.Pieces(a.S*a.headsPerGroup(), count)
+}
+
+// wholeQueries is the rows of a tile of m that belong to whole queries; m where one query has more.
+func (a problem) wholeQueries(m int64) int64 {
+	if h := a.headsPerGroup(); h <= m {
+		return m / h * h
+	}
+	return m
+}
+
+const (
+	warps     = 4
+	deltaRows = 16 // of a warp of the kernel that sets delta
+)
+
+// launch adds a launch of blocks of 4 warps.
+func (a problem) launch(kernel string, grid, shared int64, p any) {
+	a.Launch(kernel, kernels.Line(grid), kernels.Line(32*warps), shared, p)
+}
+
+// delta adds the launch that sets p.delta [B,Hq,S] = rowsum(do*o).
+func (a problem) delta(p *params) {
+	a.launch(a.Type.Name("attention_delta"), kernels.Pieces(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
+}
+
+// forwardParams returns the argument of q, k, v -> o, lse, and gradParams that of q, k, v, o, lse, do -> dq, dk, dv, with
+// memory for delta. Where there are chosen blocks, idx comes behind v.
+func (a problem) forwardParams() *params {
+	in, out := a.In, a.Out
+	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, o: out[0].Ref, lse: out[1].Ref, n: a.sizes()}
+	if len(in) == 4 {
+		p.idx = in[3].Ref
+	}
+	return p
+}
+
+func (a problem) gradParams() *params {
+	in, out := a.In, a.Out
+	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, n: a.sizes()}
+	if len(in) == 7 {
+		p.idx = in[3].Ref
+	}
+	rest := in[len(in)-3:]
+	p.o, p.lse, p.dout, p.delta = rest[0].Ref, rest[1].Ref, rest[2].Ref, a.Work(4*a.B*a.S*a.Hq)
+	return p
+}

@@ -1,0 +1,130 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// selectRows are q, kc, lse -> idx.
+func selectRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhf>i", Build: selectBlocksOnMatrixUnits},
+		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttf>i", Build: selectBlocks},
+	)
+}
+
+// selectParams is SelectParams of select.cuh.
+type selectParams struct {
+	q, kc, lse, idx kernels.Ref
+
+	n                                sizes
+	span                             span
+	l, per, size, most, tokens, tile int32
+}
+
+// forcedBlocks are block 0 and the two newest, which every query gets.
+const forcedBlocks = 3
+
+// choice is a choice of blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
+// -> idx int32 [B,S,Hkv,topN], ascending, padded with -1.
+type choice struct {
+	problem
+	l, d, block, topN int64
+}
+
+// choiceOf returns the choice and its argument, as far as it does not depend on tiles.
+func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, error) {
+	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
+	x, err := problemOf(b, q, kc, kc)
+	a := choice{x, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
+	switch {
+	case err != nil:
+		return a, selectParams{}, err
+	case a.l < 1 || a.d < 1 || a.block < 1 || a.l%a.d != 0 || a.block%a.d != 0:
+		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "stride d = %d does not divide l = %d and l' = %d", a.d, a.l, a.block)
+	case a.topN < forcedBlocks || a.topN > math.MaxInt32:
+		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "top n is %d, want %d to 2^31-1", a.topN, forcedBlocks)
+	}
+	p := selectParams{
+		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref,
+		n:    a.sizes(),
+		span: span{int32(min(a.l, a.S+1)), int32(min(a.d, a.S+1)), int32(a.S)},
+		l:    1, per: 1, // without a complete block, or with one selection block, they do not matter
+		size: int32(min(a.block, a.S)),
+		most: int32(a.topN),
+	}
+	p.n.dv = 1
+	if a.l <= a.S {
+		p.l = int32(a.l / a.d)
+	}
+	if a.block <= a.S {
+		p.per = int32(a.block / a.d)
+	}
+	return a, p, nil
+}
+
+// cut returns the argument for a tile: its queries are as many as fill its rows, and a block holds the scores of the selection
+// blocks whose compression blocks are one tile of columns.
+func (a choice) cut(p selectParams, x tile) *selectParams {
+	p.tokens = int32(max(1, x.m/a.headsPerGroup()))
+	p.tile = int32(min(x.n, max(1, (x.n-int64(p.l)+1)/int64(p.per))))
+	return &p
+}
+
+func (a choice) grid(p *selectParams) int64 { return a.groups() * kernels.Pieces(a.S, int64(p.tokens)) }
+
+// listFloats is the room of the scores of a tile of n columns and of the lists of the best blocks.
+func (a choice) listFloats(p *selectParams, n int64) int64 {
+	quads := func(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
+	best := a.topN - forcedBlocks // that a query may choose by score
+	if (a.S-1)/a.block < a.topN { // all queries get all their blocks
+		best = 0
+	}
+	tokens := int64(p.tokens)
+	return quads(tokens*n) + quads(tokens*int64(p.tile)) + 2*quads(tokens*best)
+}
+
+// selectBlocks adds q, kc, lse -> idx for all types and sizes.
+func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
+	a, p, err := choiceOf(b, op)
+	if err != nil {
+		return err
+	}
+	of := tiled{
+		func(x tile) int64 {
+			return 4 * (floats(x.m+x.n, a.D) + floats(x.m, x.n) + a.listFloats(a.cut(p, x), x.n))
+		},
+		func(x tile) int64 { return a.grid(a.cut(p, x)) },
+	}
+	x, err := a.choose(selectTiles, of)
+	if err != nil {
+		return err
+	}
+	a.launch(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), of.grid(x), of.shared(x), a.cut(p, x))
+	return nil
+}
+
+// selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128 and groups of at most 64 heads.
+func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error {
+	a, p, err := choiceOf(b, op)
+	if err != nil {
+		return err
+	}
+	if h := a.headsPerGroup(); h > matrixRows {
+		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, matrixRows)
+	}
+	cut := a.cut(p, tile{matrixRows, matrixKeys})
+	shared := func(width int64) int64 {
+		return 2*width*(matrixRows+matrixKeys) + 4*(matrixRows*(matrixKeys+4)+a.listFloats(cut, matrixKeys))
+	}
+	width, err := a.onMatrixUnits(shared)
+	if err != nil {
+		return err
+	}
+	a.launch(a.matrixKernel("select_blocks", width), a.grid(cut), shared(width), cut)
+	return nil
+}

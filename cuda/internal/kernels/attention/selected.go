@@ -1,0 +1,200 @@
+package attention
+
+import (
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// selectedRows are q, k, v, idx -> o, lse, and q, k, v, idx, o, lse, do -> dq, dk, dv.
+func selectedRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.SelectedAttentionOp]{Name: matrixUnits, Storage: "hhhi>hf", Build: selectedOnMatrixUnits},
+		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "ttti>tf", Build: selected},
+		kernels.Op[ops.SelectedAttentionGradOp]{Name: matrixUnits, Storage: "hhhihfh>hhh", Build: selectedGradOnMatrixUnits},
+		kernels.Op[ops.SelectedAttentionGradOp]{Name: general, Storage: "tttitft>ttt", Build: selectedGrad},
+	)
+}
+
+// selectedProblem is attention over the tokens, up to the query's own, of the blocks that idx int32 [B,S,Hkv,topN] names for a
+// query, ascending and padded with -1. A list ends at its first entry that is not of that kind.
+type selectedProblem struct {
+	problem
+	block, topN int64 // tokens of a block, cut to the sequence; entries of a list
+	whole       int64 // tokens of a block
+}
+
+func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
+	p, err := problemOf(b, b.In[0], b.In[1], b.In[2])
+	a := selectedProblem{p, min(int64(size), p.T), b.In[3].Dim(3), int64(size)}
+	switch {
+	case err != nil:
+	case size < 1:
+		err = graph.Refuse(graph.ReasonShape, "selection block l' is %d, want at least 1", size)
+	case a.T != a.S:
+		err = graph.Refuse(graph.ReasonShape, "keys %d, want the %d of the queries", a.T, a.S)
+	case a.topN > math.MaxInt32/2/a.S:
+		err = graph.Refuse(graph.ReasonShape, "queries %d times top n %d, want less than 2^30", a.S, a.topN)
+	}
+	return a, err
+}
+
+// onMatrixUnits is problem.onMatrixUnits for blocks that are cut into whole tiles.
+func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
+	if a.whole%matrixKeys != 0 {
+		return 0, graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, matrixKeys)
+	}
+	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes() })
+}
+
+// unionBytes is what the blocks that the queries of a tile chose add to the shared memory of a kernel that owns rows.
+func (a selectedProblem) unionBytes() int64 {
+	queries := min(kernels.Pieces(a.wholeQueries(matrixRows), a.headsPerGroup())+1, matrixRows)
+	tiles := a.count() * kernels.Pieces(a.block, matrixKeys)
+	return 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(tiles+1, 4))
+}
+
+// count is the number of selection blocks of a group.
+func (a selectedProblem) count() int64 { return kernels.Pieces(a.T, a.block) }
+
+func (a selectedProblem) blocks() blocks { return blocks{int32(a.block), int32(a.topN)} }
+
+const (
+	minChunk    = 256 // queries of an item of work of the kernel that owns keys
+	maxSegments = 256 // of a sequence, for the inverse index
+)
+
+// index returns how the choice is inverted (attention_index.cuh). The counts and the partial sums are linear in S: with
+// chunks of at least topN*l' queries the lists that have several hold at most 2*S/l' blocks' worth of sums.
+func (a selectedProblem) index() index {
+	entries := a.S * a.topN
+	reach := min(a.topN*a.block, a.S)
+	chunk := max(minChunk, reach)
+	x := index{segments: int32(min(maxSegments, reach)), chunk: int32(chunk), items: int32(a.count() + entries/chunk)}
+	if a.S > chunk {
+		x.partials = int32(2 * entries / chunk)
+	}
+	return x
+}
+
+// rowTilesOf are the tiles for rows of several queries, which walk over the union of their blocks: large ones where most
+// blocks are chosen by all.
+func (a selectedProblem) rowTilesOf(tiles []tile) []tile {
+	if a.count() > 4*a.topN {
+		return tiles[1:]
+	}
+	return tiles
+}
+
+// keyTiles are the tiles with keys of one selection block, none more than twice as high as it.
+func (a selectedProblem) keyTiles() []tile {
+	tiles := gradientTiles
+	for len(tiles) > 1 && tiles[1].m >= a.block {
+		tiles = tiles[1:]
+	}
+	return tiles
+}
+
+func (a selectedProblem) rowGrid(x tile) int64 { return a.rowTiles(a.wholeQueries(x.m)) }
+
+// selected adds q, k, v, idx -> o, lse for all types and sizes.
+func selected(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+	a, err := selectedOf(b, op.SelectBlock)
+	if err != nil {
+		return err
+	}
+	p := a.forwardParams()
+	p.blocks, p.index = a.blocks(), a.index()
+	of := tiled{func(x tile) int64 { return a.forwardBytes(x) + walkBytes(x) }, a.rowGrid}
+	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), of, p, a.wholeQueries)
+}
+
+// selectedGrad adds q, k, v, idx, o, lse, do -> dq, dk, dv for all types and sizes.
+func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+	a, err := selectedOf(b, op.SelectBlock)
+	if err != nil {
+		return err
+	}
+	p := a.beginGrad()
+	rows := tiled{func(x tile) int64 { return a.dqBytes(x) + walkBytes(x) }, a.rowGrid}
+	if err := a.launchTiled("selected_dq", a.rowTilesOf(gradientTiles), rows, p, a.wholeQueries); err != nil {
+		return err
+	}
+	a.invert(p)
+	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
+	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
+		return err
+	}
+	a.reduce(p)
+	return nil
+}
+
+// selectedOnMatrixUnits is selected for half precision and dims up to 128.
+func selectedOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+	a, err := selectedOf(b, op.SelectBlock)
+	if err != nil {
+		return err
+	}
+	width, err := a.onMatrixUnits(matrixForwardBytes)
+	if err != nil {
+		return err
+	}
+	p := a.forwardParams()
+	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(matrixRows))
+	a.launch(a.matrixKernel("selected_forward", width), a.rowTiles(int64(p.count)), matrixForwardBytes(width)+a.unionBytes(), p)
+	return nil
+}
+
+// selectedGradOnMatrixUnits is selectedGrad for half precision and dims up to 128.
+func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+	a, err := selectedOf(b, op.SelectBlock)
+	if err != nil {
+		return err
+	}
+	width, err := a.onMatrixUnits(matrixBackwardBytes)
+	if err != nil {
+		return err
+	}
+	p := a.beginGrad()
+	p.count = int32(a.wholeQueries(matrixRows))
+	a.launch(a.matrixKernel("selected_dq", width), a.rowTiles(int64(p.count)), matrixDQBytes(width)+a.unionBytes(), p)
+	a.invert(p)
+	a.launch(a.matrixKernel("selected_dkv", width), a.items(p)*kernels.Pieces(a.block, matrixKeys), matrixDKVBytes(width), p)
+	a.reduce(p)
+	return nil
+}
+
+// beginGrad returns the argument of a gradient, with its work memory, and adds the launch that sets delta.
+func (a selectedProblem) beginGrad() *params {
+	p := a.gradParams()
+	p.blocks, p.index = a.blocks(), a.index()
+	groups, x := a.groups(), p.index
+	p.counts = a.Work(4 * groups * int64(x.segments) * a.count())
+	p.starts = a.Work(4 * groups * 3 * (a.count() + 1))
+	p.queries = a.Work(4 * groups * a.S * a.topN)
+	p.partial = a.Work(4 * groups * int64(x.partials) * a.block * (a.D + a.Dv))
+	a.delta(p)
+	return p
+}
+
+// items is the number of items of work of the kernel that owns keys.
+func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.index.items) }
+
+// invert adds the launches that build the inverse index.
+func (a selectedProblem) invert(p *params) {
+	groups := a.groups()
+	segments := groups * int64(p.index.segments)
+	a.launch("nsa_index_count_i32", segments, 0, p)
+	a.launch("nsa_index_rank_i32", kernels.Pieces(groups*a.count(), 128), 0, p)
+	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
+	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), 0, p)
+}
+
+// reduce adds the launch that sums the partial sums of dk and dv, where there are some.
+func (a selectedProblem) reduce(p *params) {
+	if p.index.partials > 0 {
+		a.launch(a.Type.Name("selected_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
+	}
+}

@@ -1,0 +1,149 @@
+package attention
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// spanRows returns the rows of an op whose mask is a span of keys, and of its gradient: q, k, v -> o, lse, and q, k, v, o, lse, do ->
+// dq, dk, dv.
+func spanRows[S, G any](maskOf func(S) mask, maskOfGrad func(G) mask) []kernels.Row {
+	op := func(build func(*kernels.Builder, mask) error) func(*kernels.Builder, S) error {
+		return func(b *kernels.Builder, op S) error { return build(b, maskOf(op)) }
+	}
+	grad := func(build func(*kernels.Builder, mask) error) func(*kernels.Builder, G) error {
+		return func(b *kernels.Builder, op G) error { return build(b, maskOfGrad(op)) }
+	}
+	return kernels.Rows(
+		kernels.Op[S]{Name: matrixUnits, Storage: "hhh>hf", Build: op(forwardOnMatrixUnits)},
+		kernels.Op[S]{Name: general, Storage: "ttt>tf", Build: op(forward)},
+		kernels.Op[G]{Name: matrixUnits, Storage: "hhhhfh>hhh", Build: grad(backwardOnMatrixUnits)},
+		kernels.Op[G]{Name: general, Storage: "ttttft>ttt", Build: grad(backward)},
+	)
+}
+
+// mask is what a query sees in window, dense and compressed attention: key i stands for the tokens [i*stride, i*stride+length)
+// and is seen from its last one on; of those keys a query sees the window newest.
+type mask struct{ length, stride, window int64 }
+
+// everything is a window that hides no key.
+const everything = 1 << 62
+
+func slidingWindow(op ops.SlidingWindowOp) mask         { return mask{1, 1, int64(op.Window)} }
+func slidingWindowGrad(op ops.SlidingWindowGradOp) mask { return mask{1, 1, int64(op.Window)} }
+
+func compressed(op ops.CompressedAttentionOp) mask {
+	return mask{int64(op.BlockLen), int64(op.Stride), everything}
+}
+
+func compressedGrad(op ops.CompressedAttentionGradOp) mask {
+	return mask{int64(op.BlockLen), int64(op.Stride), everything}
+}
+
+// spanProblem is a problem with a mask whose numbers are cut to what has the same effect.
+type spanProblem struct {
+	problem
+	mask
+}
+
+func spanOf(b *kernels.Builder, m mask) (spanProblem, error) {
+	a, err := problemOf(b, b.In[0], b.In[1], b.In[2])
+	if err == nil && (m.length < 1 || m.stride < 1 || m.window < 1) {
+		err = graph.Refuse(graph.ReasonShape, "blocks of %d tokens, %d apart, in a window of %d, want at least 1", m.length, m.stride, m.window)
+	}
+	return spanProblem{a, mask{min(m.length, a.S+1), min(m.stride, a.S+1), min(m.window, max(a.S, a.T))}}, err
+}
+
+func (a spanProblem) span() span { return span{int32(a.length), int32(a.stride), int32(a.window)} }
+
+// forward adds q, k, v -> o, lse for all types and sizes.
+func forward(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	p := a.forwardParams()
+	p.span = a.span()
+	of := tiled{a.forwardBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
+	return a.launchTiled("span_forward", spanForwardTiles, of, p, sameRows)
+}
+
+func sameRows(rows int64) int64 { return rows }
+
+// backward adds q, k, v, o, lse, do -> dq, dk, dv for all types and sizes.
+func backward(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	p := a.gradParams()
+	p.span = a.span()
+	a.delta(p)
+	rows := tiled{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
+	if err := a.launchTiled("span_dq", gradientTiles, rows, p, sameRows); err != nil {
+		return err
+	}
+	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.Pieces(a.T, x.m) }}
+	return a.launchTiled("span_dkv", gradientTiles, keys, p, nil)
+}
+
+// forwardOnMatrixUnits is forward for half precision and dims up to 128.
+func forwardOnMatrixUnits(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	width, err := a.onMatrixUnits(matrixForwardBytes)
+	if err != nil {
+		return err
+	}
+	p := a.forwardParams()
+	p.span, p.count = a.span(), matrixRows
+	a.launch(a.matrixKernel("span_forward", width), a.rowTiles(matrixRows), matrixForwardBytes(width), p)
+	return nil
+}
+
+// backwardOnMatrixUnits is backward for half precision and dims up to 128.
+func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	width, err := a.onMatrixUnits(matrixBackwardBytes)
+	if err != nil {
+		return err
+	}
+	p := a.gradParams()
+	p.span = a.span()
+	a.delta(p)
+	p.count = matrixRows
+	a.launch(a.matrixKernel("span_dq", width), a.rowTiles(matrixRows), matrixDQBytes(width), p)
+	p.index = a.chunks()
+	parts := int64(p.index.items)
+	if parts > 1 {
+		p.partial = b.Work(4 * a.groups() * parts * a.T * (a.D + a.Dv))
+	}
+	a.launch(a.matrixKernel("span_dkv", width), a.groups()*kernels.Pieces(a.T, matrixKeys)*parts, matrixDKVBytes(width), p)
+	if parts > 1 {
+		a.launch(a.Type.Name("span_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
+	}
+	return nil
+}
+
+// The work of the kernel that owns keys is cut into chunks of rows until there are enough blocks to fill the GPU, or too few
+// rows for another one.
+const (
+	fullGPU     = 6  // blocks for each multiprocessor
+	mostChunks  = 32 // of the rows of some keys
+	minChunkRow = 256
+)
+
+// chunks returns how the rows of each tile of keys are cut: into at most `items` chunks of `chunk` rows.
+func (a spanProblem) chunks() index {
+	rows := min(a.S, a.window+matrixKeys) * a.headsPerGroup() // the most that see any keys of a tile
+	n := kernels.Pieces(fullGPU*int64(a.GPU.SMs), a.groups()*kernels.Pieces(a.T, matrixKeys))
+	n = max(1, min(n, mostChunks, rows/minChunkRow))
+	chunk := kernels.Pieces(kernels.Pieces(rows, n), matrixKeys) * matrixKeys
+	return index{chunk: int32(chunk), items: int32(kernels.Pieces(rows, chunk))}
+}

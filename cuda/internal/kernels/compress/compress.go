@@ -1,0 +1,144 @@
+// Package compress holds the kernels of compressed keys and values: the mean of each block of tokens, and an MLP over it.
+package compress
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Rows returns the implementations of the compression ops.
+func Rows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.CompressMeanOp]{Name: "cuda", Storage: "t>t", Build: mean},
+		kernels.Op[ops.CompressMeanGradOp]{Name: "cuda", Storage: "t>t", Build: meanGrad},
+		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "tttt>tt", Products: hasBlocks, Build: mlp},
+		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "tttttt>twww", Products: gradHasBlocks, Build: mlpGrad},
+	)
+}
+
+// Blocks is CompressParams of compress.cu: the complete blocks of an operand [batch,seq,heads,dim], of len tokens, stride apart.
+type Blocks struct {
+	x, pe, y                                    kernels.Ref
+	batch, seq, blocks, heads, dim, len, stride int64
+}
+
+// BlocksOf returns the blocks of an operand. Where the sequence is shorter than a block there are none, and the one row of the
+// compressed array is zeros.
+func BlocksOf(o kernels.Operand, length, stride int) (Blocks, error) {
+	p := Blocks{batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride)}
+	if length < 1 || stride < 1 || length%stride != 0 {
+		return p, graph.Refuse(graph.ReasonShape, "stride %d does not divide the block length %d", stride, length)
+	}
+	if p.seq >= p.len {
+		p.blocks = (p.seq-p.len)/p.stride + 1
+	}
+	return p, nil
+}
+
+// Rows is the number of rows of the MLP: one for each block and head.
+func (p Blocks) Rows() int64 { return p.batch * p.blocks * p.heads }
+
+// Gather adds rows [Rows,len*dim], the blocks of x with pe [len,dim] added.
+func (p Blocks) Gather(b *kernels.Builder, x, pe, rows kernels.Ref) {
+	p.launch(b, "gather", x, pe, rows, p.Rows()*p.len*p.dim)
+}
+
+// Scatter adds dx from the gradient of Gather's rows.
+func (p Blocks) Scatter(b *kernels.Builder, drows, dx kernels.Ref) {
+	p.launch(b, "scatter", drows, 0, dx, p.batch*p.seq*p.heads*p.dim)
+}
+
+// launch adds the launch of an op over n elements that reads x, and pe where it is not 0, and writes y.
+func (p Blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
+	p.x, p.pe, p.y = x, pe, y
+	b.Launch(b.Type.Name("compress_"+op), kernels.Elements(b.Type, n), kernels.Threads(), 0, &p)
+}
+
+// mean adds x [B,S,Hkv,D] -> y [B,Nc,Hkv,D], the mean of each block.
+func mean(b *kernels.Builder, op ops.CompressMeanOp) error {
+	x, y := b.In[0], b.Out[0]
+	p, err := BlocksOf(x, op.BlockLen, op.Stride)
+	if err != nil || p.blocks == 0 {
+		return orZeros(b, err)
+	}
+	p.launch(b, "mean", x.Ref, 0, y.Ref, y.N())
+	return nil
+}
+
+// meanGrad adds dy -> dx.
+func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
+	dy, dx := b.In[0], b.Out[0]
+	p, err := BlocksOf(dx, op.BlockLen, op.Stride)
+	if err != nil || p.blocks == 0 {
+		return orZeros(b, err)
+	}
+	p.launch(b, "mean_grad", dy.Ref, 0, dx.Ref, dx.N())
+	return nil
+}
+
+func hasBlocks(b *kernels.Builder, op ops.CompressMLPOp) bool {
+	return b.In[0].Dim(1) >= int64(op.BlockLen)
+}
+
+func gradHasBlocks(b *kernels.Builder, op ops.CompressMLPGradOp) bool {
+	return hasBlocks(b, ops.CompressMLPOp(op))
+}
+
+// orZeros returns err, or fills all outputs with zeros.
+func orZeros(b *kernels.Builder, err error) error {
+	if err != nil {
+		return err
+	}
+	return rows.Zeros(b)
+}
+
+// mlp adds x, pe [l,D], w1 [hidden,l*D], w2 [D,hidden] -> y, hidden. The blocks are gathered as rows [rows,l*D], pe added, and
+// multiplied twice.
+func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
+	x, pe, w1, w2, y, hidden := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0], b.Out[1]
+	p, err := BlocksOf(x, op.BlockLen, op.Stride)
+	if err != nil || p.blocks == 0 {
+		return orZeros(b, err)
+	}
+	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
+	gathered, act := b.Work(n*cols*size), b.Work(n*width*size)
+
+	p.Gather(b, x.Ref, pe.Ref, gathered)
+	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: n, N: width, K: cols, TransB: true}, gathered, w1.Ref, 0, hidden.Ref)
+	rows.SiLU(b, hidden.Ref, act, n*width)
+	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: n, N: p.dim, K: width, TransB: true}, act, w2.Ref, 0, y.Ref)
+	return nil
+}
+
+// mlpGrad adds x, pe, w1, w2, hidden, dy -> dx, dpe, dw1, dw2. It goes back through the second product, the SiLU and the first
+// product. The gradients of weights may be float32 beside half precision.
+func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
+	x, pe, w1, w2, hidden, dy := b.In[0], b.In[1], b.In[2], b.In[3], b.In[4], b.In[5]
+	dx, dpe, dw1, dw2 := b.Out[0], b.Out[1], b.Out[2], b.Out[3]
+	p, err := BlocksOf(x, op.BlockLen, op.Stride)
+	if err != nil || p.blocks == 0 {
+		return orZeros(b, err)
+	}
+	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
+	gathered := b.Work(n * cols * size) // later their gradient
+	act, dact, dhidden, sum := b.Work(n*width*size), b.Work(n*width*size), b.Work(n*width*size), b.Work(width*size)
+	multiply := func(out kernels.Type, m kernels.Product, x, y, to kernels.Ref) {
+		m.Type, m.Out = b.Type, out
+		matmul.Multiply(b, m, x, y, 0, to)
+	}
+
+	rows.SiLU(b, hidden.Ref, act, n*width)
+	multiply(b.TypeOf(dw2), kernels.Product{M: p.dim, N: width, K: n, TransA: true}, dy.Ref, act, dw2.Ref)
+	multiply(b.Type, kernels.Product{M: n, N: width, K: p.dim}, dy.Ref, w2.Ref, dact)
+	rows.SiLUGrad(b, hidden.Ref, dact, dhidden, n*width)
+	rows.ColumnSum(b, dhidden, sum, b.Type, n, width) // pe is added to every row, so its gradient is that of the sum of the rows
+	p.Gather(b, x.Ref, pe.Ref, gathered)
+	multiply(b.TypeOf(dpe), kernels.Product{M: 1, N: cols, K: width}, sum, w1.Ref, dpe.Ref)
+	multiply(b.TypeOf(dw1), kernels.Product{M: width, N: cols, K: n, TransA: true}, dhidden, gathered, dw1.Ref)
+	multiply(b.Type, kernels.Product{M: n, N: cols, K: width}, dhidden, w1.Ref, gathered)
+	p.Scatter(b, gathered, dx.Ref)
+	return nil
+}

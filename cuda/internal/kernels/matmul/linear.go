@@ -1,0 +1,67 @@
+package matmul
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Rows returns the implementations of the linear layer.
+func Rows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
+		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
+		kernels.Op[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
+		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "tttt*>t", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
+		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
+		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
+		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // of weights only
+	)
+}
+
+// linear adds x [rows,in], w [out,in], and a bias or none -> y [rows,out].
+func linear(b *kernels.Builder, _ ops.LinearOp) error {
+	p, bias := linearProduct(b, b.In)
+	Multiply(b, p, b.In[0].Ref, b.In[1].Ref, bias, b.Out[0].Ref)
+	return nil
+}
+
+// linearProduct returns the product of x, w, and a bias or none, and where the bias lies.
+func linearProduct(b *kernels.Builder, in []kernels.Operand) (p kernels.Product, bias kernels.Ref) {
+	x, w := in[0], in[1]
+	if len(in) == 3 {
+		bias = in[2].Ref
+	}
+	return kernels.Product{Type: b.Type, Out: b.Type, M: x.N() / w.Dim(1), N: w.Dim(0), K: w.Dim(1), TransB: true}, bias
+}
+
+// linearAdd adds x, w, a bias or none, residual [rows,out] -> y. A library adds the residual where it stores the product, our
+// kernels behind that, when it has been rounded.
+func linearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
+	last := len(b.In) - 1
+	x, w, residual, y := b.In[0], b.In[1], b.In[last], b.Out[0]
+	p, bias := linearProduct(b, b.In[:last])
+	if b.Library != nil {
+		b.LibraryProduct(p, x.Ref, w.Ref, bias, residual.Ref, y.Ref)
+		return nil
+	}
+	Multiply(b, p, x.Ref, w.Ref, bias, y.Ref)
+	rows.Add(b, y.Ref, residual.Ref, y.Ref, y.N())
+	return nil
+}
+
+// inputGrad adds dy [rows,out], w [out,in] -> dx [rows,in].
+func inputGrad(b *kernels.Builder, _ ops.LinearInputGradOp) error {
+	dy, w := b.In[0], b.In[1]
+	p := kernels.Product{Type: b.Type, Out: b.Type, M: dy.N() / w.Dim(0), N: w.Dim(1), K: w.Dim(0)}
+	Multiply(b, p, dy.Ref, w.Ref, 0, b.Out[0].Ref)
+	return nil
+}
+
+// weightGrad adds x [rows,in], dy [rows,out] -> dw [out,in].
+func weightGrad(b *kernels.Builder, op ops.LinearWeightGradOp) error {
+	x, dy, dw := b.In[0], b.In[1], b.Out[0]
+	p := kernels.Product{Type: b.Type, Out: b.TypeOf(dw), M: int64(op.Out), N: int64(op.In), K: x.N() / int64(op.In), TransA: true}
+	Multiply(b, p, dy.Ref, x.Ref, 0, dw.Ref)
+	return nil
+}

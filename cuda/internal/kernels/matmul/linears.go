@@ -1,0 +1,97 @@
+package matmul
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Several linear layers of one input are one product by their joint weights, which are copied one behind the other, and one
+// kernel that splits its columns or joins them. A layer of 128 outputs alone reads all of x for a product that takes less time
+// than that; here x is read once.
+
+// linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
+func linears(b *kernels.Builder, op ops.LinearsOp) error {
+	n := len(b.Out)
+	x, ws, biases := b.In[0], b.In[1:1+n], b.In[1+n:]
+	in, size := ws[0].Dim(1), int64(b.Type.Bytes())
+	y := rows.Columns{Parts: b.Out, Turned: op.Turned, RoPE: op.RoPE}
+	total := int64(0)
+	for _, w := range ws {
+		y.Cols = append(y.Cols, w.Dim(0))
+		total += w.Dim(0)
+	}
+	w, copies := gather(b, ws)
+	bias := kernels.Ref(0)
+	if len(biases) > 0 {
+		bias = b.Work(total * size)
+		at := bias
+		for i, cols := range y.Cols {
+			c := rows.Bytes{To: at, Count: cols * size}
+			if op.Bias[i] {
+				c.From, biases = biases[0].Ref, biases[1:]
+			}
+			copies, at = append(copies, c), at.Plus(c.Count)
+		}
+	}
+	rows.Copy(b, copies...)
+	p := kernels.Product{Type: b.Type, Out: b.Type, M: x.N() / in, N: total, K: in, TransB: true}
+	y.Joint = b.Work(p.M * total * size)
+	Multiply(b, p, x.Ref, w, bias, y.Joint)
+	y.Split(b)
+	return nil
+}
+
+// linearsGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in], or without w_i and dx.
+func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
+	dws, dx := b.Out, b.In[0]
+	if !op.WeightsOnly {
+		dx, dws = b.Out[0], b.Out[1:]
+	}
+	n := len(dws)
+	x, ws := b.In[0], b.In[1+n:]
+	out := b.TypeOf(dws[0])
+	for _, dw := range dws {
+		if b.TypeOf(dw) != out || b.TypeOf(dx) != b.Type {
+			return graph.Refuse(graph.ReasonType, "dx of %v, dw of %v and %v, want %v, and one type", dx.Dtype, dws[0].Dtype, dw.Dtype, b.Type)
+		}
+	}
+	dy := rows.Columns{Parts: b.In[1 : 1+n], Turned: op.Turned, RoPE: op.RoPE}
+	total := int64(0)
+	for _, dw := range dws {
+		dy.Cols = append(dy.Cols, dw.Dim(0))
+		total += dw.Dim(0)
+	}
+	in := int64(op.In)
+	count := x.N() / in
+	dy.Joint = b.Work(count * total * int64(b.Type.Bytes()))
+	dy.Join(b)
+	if !op.WeightsOnly {
+		w, copies := gather(b, ws)
+		rows.Copy(b, copies...)
+		Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: count, N: in, K: total}, dy.Joint, w, 0, dx.Ref)
+	}
+	dw, copies := gather(b, dws)
+	Multiply(b, kernels.Product{Type: b.Type, Out: out, M: total, N: in, K: count, TransA: true}, dy.Joint, x.Ref, 0, dw)
+	for i, c := range copies {
+		copies[i].From, copies[i].To = c.To, c.From
+	}
+	rows.Copy(b, copies...)
+	return nil
+}
+
+// gather takes work memory for arrays one behind the other, and returns the copies of them to it.
+func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []rows.Bytes) {
+	total := int64(0)
+	for _, o := range list {
+		total += int64(o.Bytes())
+	}
+	to = b.Work(total)
+	at := to
+	for _, o := range list {
+		copies = append(copies, rows.Bytes{From: o.Ref, To: at, Count: int64(o.Bytes())})
+		at = at.Plus(int64(o.Bytes()))
+	}
+	return to, copies
+}

@@ -1,0 +1,90 @@
+// Package matmul holds the kernels of matrix products, which serve where there is no library, and the rows of the linear layer.
+package matmul
+
+import (
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+)
+
+// params is MatmulParams of matmul.cu.
+type params struct {
+	a, b, bias, c                          kernels.Ref
+	m, n, k, lda, ldb, ldc                 int64
+	strideA, strideB, strideC, strideSplit int64
+	batch, run                             int64
+	transA, transB                         int32
+}
+
+// Multiply adds c = op(x) op(y) + bias: by b's library where it has one, else by the kernels of this package, in float32 those of
+// matmul.cu and in half precision, on tensor cores, those of matmul_tensor.cu. bias [N] is 0 for none.
+func Multiply(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
+	p, err := p.Complete()
+	switch {
+	case err != nil:
+		b.Fail(err)
+	case b.Library != nil:
+		b.LibraryProduct(p, x, y, bias, 0, c)
+	case p.Type != kernels.F32:
+		multiplyHalf(b, p, x, y, bias, c)
+	default:
+		multiplyFloat(b, p, x, y, bias, c)
+	}
+}
+
+// Bounds of the sums of one split, where there are several, and of the memory of all.
+const (
+	longestRun   = 8192
+	partialBytes = 256 << 20
+)
+
+// floatPlan is how a product in float32 is cut.
+type floatPlan struct {
+	side   int64 // of a tile
+	tiles  int64 // of one matrix
+	run    int64 // of K in one split
+	splits int64
+}
+
+// planFloat cuts long sums, where there are few tiles, so that there are about two blocks for each multiprocessor of a large
+// GPU. It depends on the sizes alone, and so do the bits.
+func planFloat(p kernels.Product) floatPlan {
+	const busy, shortest = 264, 512
+	f := floatPlan{side: 128, tiles: kernels.Pieces(p.M, 128) * kernels.Pieces(p.N, 128)}
+	if f.tiles*p.Batch < busy/2 {
+		f.side, f.tiles = 64, kernels.Pieces(p.M, 64)*kernels.Pieces(p.N, 64)
+	}
+	splits := max(kernels.Pieces(p.K, longestRun), min(busy/(f.tiles*p.Batch), p.K/shortest), 1)
+	if p.LDC != p.N || p.StrideC != p.M*p.N && p.Batch > 1 {
+		splits = 1 // the second stage writes c in one piece
+	}
+	splits = min(splits, max(1, partialBytes/(4*p.Batch*p.M*p.N)), math.MaxUint16)
+	f.run = kernels.Pieces(kernels.Pieces(p.K, splits), 16) * 16
+	f.splits = kernels.Pieces(p.K, f.run)
+	return f
+}
+
+func multiplyFloat(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
+	f := planFloat(p)
+	arg := params{
+		a: x, b: y, bias: bias, c: c, m: p.M, n: p.N, k: p.K, lda: p.LDA, ldb: p.LDB, ldc: p.LDC,
+		strideA: p.StrideA, strideB: p.StrideB, strideC: p.StrideC, batch: p.Batch, run: f.run,
+		transA: kernels.Flag(p.TransA), transB: kernels.Flag(p.TransB),
+	}
+	if f.splits > 1 {
+		arg.strideC, arg.strideSplit = p.M*p.N, p.Batch*p.M*p.N
+		arg.c, arg.bias = b.Scratch(kernels.Align(4*f.splits*arg.strideSplit)), 0
+	}
+	kernel := "nsa_matmul64_f32"
+	if f.side == 128 {
+		kernel = "nsa_matmul128_f32"
+	}
+	grid := kernels.Dim{X: int(f.tiles), Y: int(f.splits), Z: int(min(p.Batch, math.MaxUint16))}
+	b.Launch(kernel, grid, kernels.Threads(), 0, &arg)
+	if f.splits > 1 {
+		rows.SumParts(b, rows.Parts{
+			Partial: arg.c, Bias: bias, Y: c, Count: f.splits, Cols: arg.strideSplit, BiasCols: p.N, Out: p.Out, BiasType: p.Type,
+		})
+	}
+}

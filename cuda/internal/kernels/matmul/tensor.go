@@ -1,0 +1,111 @@
+package matmul
+
+import "github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+
+// The arguments of matmul_tensor.cu.
+type (
+	tensorParams struct {
+		a, b, bias, c                          kernels.Ref
+		m, n, k, lda, ldb, ldc                 int64
+		strideA, strideB, strideC, strideSplit int64
+		batch, splits, run                     int64
+		outType, _                             int32
+	}
+	sumParams struct {
+		partial, bias, c          kernels.Ref
+		m, n, pitch, ldc, strideC int64
+		batch, splits             int64
+		outType, biasType         int32
+	}
+)
+
+// tensorShape is a Shape of matmul_tensor.cu, with what the choice between them rests on. The counts and costs are those of a
+// GPU with 132 multiprocessors.
+type tensorShape struct {
+	name     string
+	side     int64 // of a tile
+	resident int64 // tiles that a large GPU works on at once
+	cost     int64 // of one element along k of a tile, when so many are in work
+}
+
+const (
+	tensorDepth   = 32 // of k, in one stage
+	tensorThreads = 128
+)
+
+// shared is the bytes of 4 stages of two tiles of 2-byte elements.
+func (s tensorShape) shared() int64 { return 4 * 2 * s.side * tensorDepth * 2 }
+
+// tensorPlan is how a product on tensor cores is cut: splits of run each.
+type tensorPlan struct {
+	tensorShape
+	run, splits int64
+}
+
+// planTensor estimates the time of each shape of tiles and each number of splits, on a large GPU, and returns the least: tiles
+// run in waves, each as long as a run and what begins and ends it, and partial sums are written and read. It depends on the
+// sizes alone, and so do the bits.
+func planTensor(p kernels.Product) tensorPlan {
+	const (
+		start     = 96    // of a tile, in elements along k
+		stage     = 600   // cost of a second stage
+		perCost   = 12000 // bytes of partial sums that are written, or read, at the cost of 1
+		mostSplit = 64
+	)
+	elements := p.Batch * p.M * p.N
+	most := min(kernels.Pieces(p.K, 4*tensorDepth), max(1, partialBytes/(4*p.Batch*p.M*pitch(p))))
+	least := min(most, kernels.Pieces(p.K, longestRun))
+	var best tensorPlan
+	lowest := int64(-1)
+	for _, s := range []tensorShape{{"matmul_large", 128, 264, 4}, {"matmul_small", 64, 396, 3}} {
+		tiles := p.Batch * kernels.Pieces(p.M, s.side) * kernels.Pieces(p.N, s.side)
+		for splits := least; splits <= min(most, max(least, mostSplit)); splits++ {
+			run := kernels.Pieces(kernels.Pieces(p.K, splits), tensorDepth) * tensorDepth
+			plan := tensorPlan{s, run, kernels.Pieces(p.K, run)}
+			waves := kernels.Pieces(tiles*plan.splits, s.resident)
+			cost := waves * (run + start) * s.cost
+			if plan.splits > 1 {
+				cost += stage + 8*plan.splits*elements/perCost
+			}
+			if lowest < 0 || cost < lowest {
+				best, lowest = plan, cost
+			}
+			if splits == least && waves > 16 {
+				break // as busy as can be
+			}
+		}
+	}
+	return best
+}
+
+// pitch is the distance of rows of partial sums.
+func pitch(p kernels.Product) int64 { return kernels.Pieces(p.N, 4) * 4 }
+
+// kernelOf returns the kernel of a shape for operands as they are (n) or transposed (t).
+func (s tensorShape) kernelOf(p kernels.Product) string {
+	trans := map[bool]string{false: "n", true: "t"}
+	return p.Type.Name(s.name + "_" + trans[p.TransA] + trans[p.TransB])
+}
+
+func multiplyHalf(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
+	plan := planTensor(p)
+	arg := tensorParams{
+		a: x, b: y, bias: bias, c: c, m: p.M, n: p.N, k: p.K, lda: p.LDA, ldb: p.LDB, ldc: p.LDC,
+		strideA: p.StrideA, strideB: p.StrideB, strideC: p.StrideC, batch: p.Batch,
+		splits: plan.splits, run: plan.run, outType: int32(p.Out),
+	}
+	if plan.splits > 1 {
+		arg.ldc, arg.strideC, arg.strideSplit = pitch(p), p.M*pitch(p), p.Batch*p.M*pitch(p)
+		arg.c, arg.bias, arg.outType = b.Scratch(kernels.Align(4*plan.splits*arg.strideSplit)), 0, int32(kernels.F32)
+	}
+	const mostBlocks = 1 << 30 // they go on with the tiles that are left
+	tiles := plan.splits * p.Batch * kernels.Pieces(p.M, plan.side) * kernels.Pieces(p.N, plan.side)
+	b.Launch(plan.kernelOf(p), kernels.Line(min(tiles, mostBlocks)), kernels.Line(tensorThreads), plan.shared(), &arg)
+	if plan.splits == 1 {
+		return
+	}
+	b.Launch("nsa_matmul_sum_f32", kernels.Looped(kernels.Pieces(arg.strideSplit, 4*256)), kernels.Threads(), 0, &sumParams{
+		partial: arg.c, bias: bias, c: c, m: p.M, n: p.N, pitch: pitch(p), ldc: p.LDC, strideC: p.StrideC,
+		batch: p.Batch, splits: plan.splits, outType: int32(p.Out), biasType: int32(p.Type),
+	})
+}

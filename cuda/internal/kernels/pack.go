@@ -1,0 +1,125 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"reflect"
+	"slices"
+	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+)
+
+// Ptr is an address in the memory of a device.
+type Ptr = driver.DevicePtr
+
+// Ref says where something lies before addresses are known: in which array, and how many bytes into it. The zero value is
+// the null pointer. In a struct of arguments it stands where C has a pointer.
+type Ref uint64
+
+// The arrays of an op, as the numbers in a Ref: inputs and outputs come from firstOperand on, in their order.
+const (
+	_       = iota // null
+	work           // the op's own work memory
+	scratch        // the work memory of its products, which they use one after the other
+	firstOperand
+)
+
+// A Ref has the number of the array in its upper bits.
+const (
+	offsetBits = 48
+	mostArrays = 1 << (64 - offsetBits)
+)
+
+func refTo(array int, offset int64) Ref { return Ref(array)<<offsetBits | Ref(offset) }
+
+// Plus returns the place bytes further.
+func (r Ref) Plus(bytes int64) Ref { return r + Ref(bytes) }
+
+// Addresses are the addresses of an op's arrays, by their numbers; that of null is 0.
+type Addresses []Ptr
+
+// Of returns the address of a place.
+func (a Addresses) Of(r Ref) Ptr { return a[r>>offsetBits] + Ptr(r&(1<<offsetBits-1)) }
+
+// Packed is a struct of C, or an array of them, as the device reads it but for the addresses in it.
+type Packed struct {
+	Bytes       []byte
+	Relocations []Relocation
+	Type        reflect.Type // of the struct in Go
+}
+
+// Relocation is a place in a Packed that depends on an address.
+type Relocation struct {
+	Offset int
+	Ref    Ref
+	// Encode writes what stands at the place for the address, if not nil: such as a tensor map, 128 bytes that a driver makes
+	// from an address. Otherwise the 8 bytes of the address stand there.
+	Encode func(to []byte, address Ptr) error
+}
+
+// Pack packs the struct that v points to, whose fields lie as in C. All its fields of type Ref become relocations.
+func Pack(v any) Packed {
+	p := reflect.ValueOf(v)
+	return pack(p.Type().Elem(), p.UnsafePointer(), 1)
+}
+
+// PackAll packs an array of structs.
+func PackAll[T any](items []T) Packed {
+	return pack(reflect.TypeFor[T](), unsafe.Pointer(unsafe.SliceData(items)), len(items))
+}
+
+// pack packs the n structs of type t at from.
+func pack(t reflect.Type, from unsafe.Pointer, n int) Packed {
+	size := int(t.Size())
+	c := Packed{Bytes: make([]byte, n*size), Type: t}
+	copy(c.Bytes, unsafe.Slice((*byte)(from), n*size))
+	for i := range n {
+		c.relocate(t, i*size)
+	}
+	return c
+}
+
+var refType = reflect.TypeFor[Ref]()
+
+// relocate finds the Refs of a value of type t at an offset.
+func (c *Packed) relocate(t reflect.Type, offset int) {
+	switch {
+	case t == refType:
+		if r := Ref(binary.NativeEndian.Uint64(c.Bytes[offset:])); r != 0 {
+			c.Relocations = append(c.Relocations, Relocation{Offset: offset, Ref: r})
+		}
+	case t.Kind() == reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			c.relocate(f.Type, offset+int(f.Offset))
+		}
+	case t.Kind() == reflect.Array:
+		for i := range t.Len() {
+			c.relocate(t.Elem(), offset+i*int(t.Elem().Size()))
+		}
+	}
+}
+
+// Copy returns a copy of the bytes, with null for all addresses.
+func (c *Packed) Copy() []byte {
+	b := slices.Clone(c.Bytes)
+	for _, r := range c.Relocations {
+		binary.NativeEndian.PutUint64(b[r.Offset:], 0)
+	}
+	return b
+}
+
+// Place writes what depends on addresses to a copy of c.Bytes. It allocates nothing.
+func (c *Packed) Place(to []byte, at Addresses) error {
+	for i := range c.Relocations {
+		r := &c.Relocations[i]
+		if r.Encode != nil {
+			if err := r.Encode(to[r.Offset:], at.Of(r.Ref)); err != nil {
+				return err
+			}
+			continue
+		}
+		binary.NativeEndian.PutUint64(to[r.Offset:], uint64(at.Of(r.Ref)))
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package kernels
+
+import (
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// Product is the matrix product c [M,N] = op(a) op(b) + bias + residual, of a batch of matrices or one, with float32 sums. All
+// matrices are row-major.
+type Product struct {
+	Type           Type // of a, b and the bias
+	Out            Type // of c: F32 or Type
+	M, N, K        int64
+	TransA, TransB bool  // a lies as [K,M], b as [N,K]
+	LDA, LDB, LDC  int64 // elements from one row to the next; 0 for rows that lie close
+
+	Batch                     int64 // matrices; 0 is one
+	StrideA, StrideB, StrideC int64 // elements from one to the next; 0 repeats a or b
+
+	// Residual says that there is a residual, which lies as c does. It is for a Library.
+	Residual bool
+}
+
+// Rows returns the lengths of the rows of a and b as they lie.
+func (p *Product) Rows() (a, b int64) {
+	a, b = p.K, p.N
+	if p.TransA {
+		a = p.M
+	}
+	if p.TransB {
+		b = p.K
+	}
+	return a, b
+}
+
+// Complete returns the product with all defaults filled in, or a refusal of sizes that nothing computes.
+func (p Product) Complete() (Product, error) {
+	rowA, rowB := p.Rows()
+	for _, d := range []struct {
+		at *int64
+		n  int64
+	}{{&p.LDA, rowA}, {&p.LDB, rowB}, {&p.LDC, p.N}, {&p.Batch, 1}} {
+		if *d.at == 0 {
+			*d.at = d.n
+		}
+	}
+	refuse := func(format string, args ...any) (Product, error) {
+		return p, graph.Refuse(graph.ReasonShape, "matrix product: "+format, args...)
+	}
+	if p.Type < F32 || p.Type > F16 {
+		return refuse("type is %v, want %v, %v or %v", p.Type, F32, BF16, F16)
+	}
+	if p.Out != F32 && p.Out != p.Type {
+		return refuse("type of the result is %v, want %v or %v", p.Out, F32, p.Type)
+	}
+	for _, s := range []struct {
+		name string
+		n    int64
+	}{{"rows", p.M}, {"cols", p.N}, {"inner size", p.K}, {"batch", p.Batch}} {
+		if s.n < 1 || s.n > math.MaxInt32 {
+			return refuse("%s: got %d, want 1 to %d", s.name, s.n, math.MaxInt32)
+		}
+	}
+	for _, s := range []struct {
+		name                  string
+		row, ld, rows, stride int64
+	}{{"a", rowA, p.LDA, p.M * p.K / rowA, p.StrideA}, {"b", rowB, p.LDB, p.K * p.N / rowB, p.StrideB}, {"c", p.N, p.LDC, p.M, p.StrideC}} {
+		if s.ld < s.row {
+			return refuse("rows of %s have %d elements and are %d apart", s.name, s.row, s.ld)
+		}
+		if s.ld > maxElements/s.rows/p.Batch {
+			return refuse("%d matrices of %d rows of %s, %d elements apart, are too many", p.Batch, s.rows, s.name, s.ld)
+		}
+		least := int64(0)
+		if s.name == "c" {
+			least = (s.rows-1)*s.ld + s.row
+		}
+		if p.Batch > 1 && (s.stride < least || s.stride > maxElements/p.Batch) {
+			return refuse("matrices of %s are %d elements apart, want %d to 2^56 for all", s.name, s.stride, least)
+		}
+	}
+	return p, nil
+}
+
+// Library runs matrix products faster than our own kernels.
+type Library interface {
+	// Prepare returns a product, with a bias or without, ready to run: the same one for equal products. tf32 allows float32
+	// operands to be rounded to TF32. A *graph.Unsupported leaves the op to our kernels.
+	Prepare(p Product, bias, tf32 bool) (PreparedProduct, error)
+	// Close frees the library and what it has prepared.
+	Close() error
+}
+
+// PreparedProduct is a product of a library, which several machines may run at once.
+type PreparedProduct interface {
+	WorkBytes() int64
+	// Run enqueues the product, which is remembered as l. It allocates nothing once warm.
+	Run(s *driver.Stream, l *driver.Launched, at ProductAddresses) error
+}
+
+// ProductAddresses are where the matrices and the work memory of a product lie. Bias and Residual are 0 where there is none.
+type ProductAddresses struct{ A, B, Bias, Residual, C, Work Ptr }
+
+// LibraryProduct is a product of a library and where its operands lie.
+type LibraryProduct struct {
+	PreparedProduct
+	A, B, Bias, Residual, C, Work Ref
+}
+
+// Addresses returns where everything lies.
+func (p *LibraryProduct) Addresses(at Addresses) ProductAddresses {
+	return ProductAddresses{at.Of(p.A), at.Of(p.B), at.Of(p.Bias), at.Of(p.Residual), at.Of(p.C), at.Of(p.Work)}
+}
+
+// LibraryProduct adds a product that b.Library computes. bias and residual are 0 for none.
+func (b *Builder) LibraryProduct(p Product, x, y, bias, residual, c Ref) {
+	p.Residual = residual != 0
+	ready, err := b.Library.Prepare(p, bias != 0, b.TF32)
+	if err != nil {
+		b.Fail(err)
+		return
+	}
+	b.plan.Steps = append(b.plan.Steps, Step{Product: &LibraryProduct{ready, x, y, bias, residual, c, b.Scratch(ready.WorkBytes())}})
+}

@@ -1,0 +1,235 @@
+package kernels
+
+import (
+	"reflect"
+	"strings"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Op is a row of the table of kernels: one implementation of the op that S describes, a Spec of package ops or a description
+// of one of Gorgonia's ops. Rows of the same S stand in order of preference.
+type Op[S any] struct {
+	Name    string // of the implementation in plans, such as "cuda"
+	Storage Storage
+	// Products, if not nil, reports whether matrix products are a part of the op: then there is another row before this one,
+	// whose products a library computes.
+	Products func(b *Builder, op S) bool
+	// Guard, if not nil, returns nil if the row takes the op, or an *graph.Unsupported.
+	Guard func(b *Builder, op S) error
+	// Build adds the launches. It, too, may refuse what the kernels do not take.
+	Build func(b *Builder, op S) error
+	// Cost, if not nil, counts what the op has to do; without it that is graph.CostOf.
+	Cost func(op S, s graph.Site) graph.Cost
+}
+
+// Storage is the type that each operand has, inputs and outputs apart:
+//
+//	t  float32 or half precision, the same for all t: half precision where activations are stored in it
+//	h  like t, but half precision alone
+//	a  like t, but in half precision only where an input lies so already
+//	f  float32
+//	w  float32 where activations are stored in half precision; half precision is taken as well
+//	i  int32
+//	.  whatever it is
+//
+// "ttt>tf" is attention: q, k and v make o of their type and float32 statistics. A * repeats the letter before it, for any
+// number of operands.
+type Storage string
+
+// Row is an Op with its type erased.
+type Row struct {
+	Name     string
+	Storage  Storage
+	op       reflect.Type
+	products func(b *Builder, op any) bool
+	build    func(b *Builder, op any) error
+	cost     func(op any, s graph.Site) graph.Cost
+}
+
+// Erased is any Op.
+type Erased interface{ row() Row }
+
+func (o Op[S]) row() Row {
+	r := Row{Name: o.Name, Storage: o.Storage, op: reflect.TypeFor[S]()}
+	r.products = func(b *Builder, op any) bool { return o.Products != nil && o.Products(b, op.(S)) }
+	r.build = func(b *Builder, op any) error {
+		if o.Guard != nil {
+			if err := o.Guard(b, op.(S)); err != nil {
+				return err
+			}
+		}
+		return o.Build(b, op.(S))
+	}
+	if o.Cost != nil {
+		r.cost = func(op any, s graph.Site) graph.Cost { return o.Cost(op.(S), s) }
+	}
+	return r
+}
+
+// Rows returns ops as rows.
+func Rows(list ...Erased) []Row {
+	rows := make([]Row, len(list))
+	for i, o := range list {
+		rows[i] = o.row()
+	}
+	return rows
+}
+
+// Table holds rows by the type of what they implement.
+type Table map[reflect.Type][]Row
+
+// NewTable returns the rows of all lists, those of the same op in order.
+func NewTable(lists ...[]Row) Table {
+	t := Table{}
+	for _, list := range lists {
+		for _, r := range list {
+			t[r.op] = append(t[r.op], r)
+		}
+	}
+	return t
+}
+
+// Missing is the row of an op without kernels, which refuses every site.
+func Missing(why string) Row {
+	refuse := func(*Builder, any) error { return graph.Refuse(graph.ReasonMissing, "%s", why) }
+	return Row{Name: "cuda", Storage: ".*>.*", products: func(*Builder, any) bool { return false }, build: refuse}
+}
+
+// Always is the Products column of ops that are matrix products.
+func Always[S any](*Builder, S) bool { return true }
+
+// Of returns the rows of an op, in order of preference.
+func (t Table) Of(op any) []Row { return t[reflect.TypeOf(op)] }
+
+// Takes reports whether a site has the row's types and numbers of operands.
+func (r *Row) Takes(s graph.Site) bool {
+	_, err := r.Storage.check(s)
+	return err == nil
+}
+
+// HasProducts reports whether a library could compute parts of an op at a site that the row takes.
+func (r *Row) HasProducts(op any, s graph.Site) bool {
+	return r.products(NewBuilder(GPU{}, nil, s), op)
+}
+
+// Plan builds the launches of an op at a site, products by a library if it is not nil.
+func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error) {
+	b := NewBuilder(gpu, library, s)
+	var err error
+	if b.Type, err = r.Storage.check(s); err != nil {
+		return nil, err
+	}
+	b.Fail(r.build(b, op))
+	return b.Plan()
+}
+
+// Cost returns what an op has to do.
+func (r *Row) Cost(op any, s graph.Site) graph.Cost {
+	if r.cost != nil {
+		return r.cost(op, s)
+	}
+	return graph.CostOf(s)
+}
+
+// letters returns the letter of each of in inputs and out outputs.
+func (t Storage) letters(in, out int) (string, string, bool) {
+	left, right, _ := strings.Cut(string(t), ">")
+	a, okA := repeat(left, in)
+	b, okB := repeat(right, out)
+	return a, b, okA && okB
+}
+
+// repeat returns a list of n letters.
+func repeat(list string, n int) (string, bool) {
+	if i := strings.IndexByte(list, '*'); i > 0 {
+		more := n - (len(list) - 2)
+		if more < 0 {
+			return "", false
+		}
+		list = list[:i-1] + strings.Repeat(list[i-1:i], more) + list[i+1:]
+	}
+	return list, len(list) == n
+}
+
+// maxElements bounds the elements of an operand, so that offsets in bytes fit 64 bits.
+const maxElements = 1 << 56
+
+// check holds a site to the types, and returns that of the operands with a t.
+func (t Storage) check(s graph.Site) (Type, error) {
+	in, out, ok := t.letters(len(s.In), len(s.Out))
+	if !ok {
+		return 0, graph.Refuse(graph.ReasonShape, "got %d inputs and %d outputs, want %s", len(s.In), len(s.Out), t)
+	}
+	letters, all := in+out, append(s.In[:len(s.In):len(s.In)], s.Out...)
+	common := Type(-1)
+	for i, o := range all {
+		if !strings.ContainsRune("tha", rune(letters[i])) {
+			continue
+		}
+		is, err := TypeOf(o.Dtype)
+		if err != nil {
+			return 0, err
+		}
+		if common >= 0 && is != common {
+			return 0, graph.Refuse(graph.ReasonType, "got operands of %v and %v, want one type", common, is)
+		}
+		if common = is; is == F32 && letters[i] == 'h' {
+			return 0, graph.Refuse(graph.ReasonType, "got %v, want half precision", is)
+		}
+	}
+	for i, o := range all {
+		switch letters[i] {
+		case 'f':
+			ok = o.Dtype == tensor.Float32
+		case 'w':
+			is, err := TypeOf(o.Dtype)
+			ok = err == nil && (is == F32 || is == common || common < 0)
+		case 'i':
+			ok = o.Dtype == tensor.Int32
+		}
+		if !ok {
+			return 0, graph.Refuse(graph.ReasonType, "operand %d is %v, want %s", i, o.Dtype, t)
+		}
+		n := int64(1)
+		for _, size := range o.Shape {
+			if size < 1 || n > maxElements/int64(size) {
+				return 0, graph.Refuse(graph.ReasonShape, "operand %d is %v, want 1 to 2^56 elements", i, o)
+			}
+			n *= int64(size)
+		}
+	}
+	return max(common, 0), nil
+}
+
+// Types returns the types in which the operands of a site should lie where activations are stored in half.
+func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
+	a, b, _ := t.letters(len(s.In), len(s.Out))
+	lies := false
+	for _, o := range s.In {
+		lies = lies || ops.IsHalf(o.Dtype)
+	}
+	types := func(letters string, list []ops.Operand) []tensor.Dtype {
+		types := make([]tensor.Dtype, len(list))
+		for i, o := range list {
+			letter := byte('f')
+			if i < len(letters) {
+				letter = letters[i]
+			}
+			is := o.Dtype
+			switch {
+			case is != tensor.Float32 && !ops.IsHalf(is):
+			case letter == 't' || letter == 'h' || letter == 'a' && lies:
+				is = half
+			case letter != '.':
+				is = tensor.Float32
+			}
+			types[i] = is
+		}
+		return types
+	}
+	return types(a, s.In), types(b, s.Out)
+}

@@ -1,0 +1,65 @@
+package rows
+
+import (
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// columnsParams is ColumnsParams of columns.cu.
+type columnsParams struct {
+	joint                     kernels.Ref
+	part                      [ops.MaxLinears]kernels.Ref
+	rows, seq, start          int64
+	log2Base                  float64
+	end, turned               [ops.MaxLinears]int32
+	parts, dim, inverse, wide int32
+}
+
+// Columns is a matrix in which others lie side by side: Joint [rows, sum of the columns], Parts [rows,...] of Cols each, all of
+// b.Type. RoPE turns the Turned parts [B,S,H,D], of one D, on their way.
+type Columns struct {
+	Joint  kernels.Ref
+	Parts  []kernels.Operand
+	Cols   []int64
+	Turned [ops.MaxLinears]bool
+	RoPE   ops.RoPEOp
+}
+
+// Split adds the copies of the joint matrix to its parts.
+func (c Columns) Split(b *kernels.Builder) { c.launch(b, "split_columns") }
+
+// Join adds the copies of the parts to the joint matrix.
+func (c Columns) Join(b *kernels.Builder) { c.launch(b, "join_columns") }
+
+func (c Columns) launch(b *kernels.Builder, kernel string) {
+	const tileRows, mostBlocks, mostShared = 16, 1024, 48 << 10 // the first is kTileRows
+	lanes := b.Type.Lanes()
+	p := &columnsParams{joint: c.Joint, rows: c.Parts[0].N() / c.Cols[0], seq: 1, parts: int32(len(c.Parts)), wide: 1}
+	end := int64(0)
+	for i, part := range c.Parts {
+		if end += c.Cols[i]; end > math.MaxInt32 {
+			b.Fail(graph.Refuse(graph.ReasonShape, "%d columns, want at most %d", end, math.MaxInt32))
+			return
+		}
+		p.part[i], p.end[i], p.turned[i] = part.Ref, int32(end), kernels.Flag(c.Turned[i])
+		size := c.Cols[i]
+		if c.Turned[i] {
+			b.Fail(checkRoPE(c.RoPE, part))
+			size = part.Dim(3)
+			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(c.RoPE.Start)
+			p.log2Base, p.inverse = math.Log2(c.RoPE.Base), kernels.Flag(c.RoPE.Inverse)
+		}
+		p.wide &= kernels.Flag(size%lanes == 0)
+	}
+	pairs := int64(p.dim / 2)
+	shared := pairs * 8
+	if wide := shared + tileRows*pairs*8 + end/lanes*16; p.wide == 1 && wide <= mostShared {
+		shared = wide
+	} else {
+		p.wide = 0
+	}
+	b.Launch(b.Type.Name(kernel), kernels.Line(min(kernels.Pieces(p.rows, tileRows), mostBlocks)), kernels.Threads(), shared, p)
+}

@@ -1,0 +1,93 @@
+package rows
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// elementwiseRows are x -> y, the gradients of that, and sums.
+func elementwiseRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.SiLUOp]{Name: name, Storage: "t>t", Build: unary[ops.SiLUOp]("silu")},
+		kernels.Op[ops.SiLUGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SiLUGradOp]("silu_grad")},
+		kernels.Op[ops.SigmoidOp]{Name: name, Storage: "t>t", Build: unary[ops.SigmoidOp]("sigmoid")},
+		kernels.Op[ops.SigmoidGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SigmoidGradOp]("sigmoid_grad")},
+		kernels.Op[ops.AddOp]{Name: name, Storage: "a*>a", Build: add},
+	)
+}
+
+// The arguments of elementwise.cu.
+type (
+	unaryParams struct {
+		x, y kernels.Ref
+		n    int64
+	}
+	binaryParams struct {
+		a, b, y kernels.Ref
+		n       int64
+	}
+	addParams struct {
+		x     [maxTerms]kernels.Ref
+		y     kernels.Ref
+		n     int64
+		terms int32
+		_     int32
+	}
+)
+
+// maxTerms is the number of terms that one launch adds up.
+const maxTerms = 8
+
+// Add adds y = x0 + x1, of n elements.
+func Add(b *kernels.Builder, x0, x1, y kernels.Ref, n int64) {
+	elementwise(b, "add", n, &addParams{x: [maxTerms]kernels.Ref{x0, x1}, y: y, n: n, terms: 2})
+}
+
+// SiLU adds y = x sigmoid(x), and SiLUGrad adds dx from the argument x and dy, of n elements.
+func SiLU(b *kernels.Builder, x, y kernels.Ref, n int64) {
+	elementwise(b, "silu", n, &unaryParams{x, y, n})
+}
+
+// SiLUGrad: see SiLU.
+func SiLUGrad(b *kernels.Builder, x, dy, dx kernels.Ref, n int64) {
+	elementwise(b, "silu_grad", n, &binaryParams{x, dy, dx, n})
+}
+
+func elementwise(b *kernels.Builder, op string, n int64, params any) {
+	b.Launch(b.Type.Name(op), kernels.Elements(b.Type, n), kernels.Threads(), 0, params)
+}
+
+// unary returns the build function of x -> y.
+func unary[S any](op string) func(*kernels.Builder, S) error {
+	return func(b *kernels.Builder, _ S) error {
+		x, y := b.In[0], b.Out[0]
+		elementwise(b, op, y.N(), &unaryParams{x.Ref, y.Ref, y.N()})
+		return nil
+	}
+}
+
+// binary returns the build function of a, b -> y.
+func binary[S any](op string) func(*kernels.Builder, S) error {
+	return func(b *kernels.Builder, _ S) error {
+		y := b.Out[0]
+		elementwise(b, op, y.N(), &binaryParams{b.In[0].Ref, b.In[1].Ref, y.Ref, y.N()})
+		return nil
+	}
+}
+
+// add adds y = the sum of the inputs in their order. Beyond maxTerms of them the sum goes through y, rounded to the storage
+// type every 7 terms.
+func add(b *kernels.Builder, _ ops.AddOp) error {
+	y := b.Out[0]
+	p := addParams{y: y.Ref, n: y.N()}
+	for _, x := range b.In {
+		if p.terms == maxTerms {
+			elementwise(b, "add", p.n, &p)
+			p.x[0], p.terms = y.Ref, 1
+		}
+		p.x[p.terms] = x.Ref
+		p.terms++
+	}
+	elementwise(b, "add", p.n, &p)
+	return nil
+}

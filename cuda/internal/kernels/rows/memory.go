@@ -1,0 +1,107 @@
+package rows
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// memoryRows are x -> y, the same elements.
+func memoryRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.AddGradOp]{Name: name, Storage: "a>a", Build: addGrad},
+		kernels.Op[ops.CastOp]{Name: name, Storage: ".>.", Build: cast},
+	)
+}
+
+// The arguments of memory.cu.
+type (
+	castParams struct {
+		x, y kernels.Ref
+		n    int64
+	}
+	copyParams struct {
+		x, y   [mostCopies]kernels.Ref
+		bytes  [mostCopies]int64
+		blocks int64
+	}
+	fillParams struct {
+		y     kernels.Ref
+		n     int64
+		value uint32
+		_     int32
+	}
+)
+
+// mostCopies is the number of arrays that one launch copies.
+const mostCopies = 2 * ops.MaxLinears
+
+// Bytes are those of an array that is copied. From is 0 for zeros.
+type Bytes struct {
+	From, To kernels.Ref
+	Count    int64
+}
+
+// Copy adds the copies of up to mostCopies arrays, which do not overlap.
+func Copy(b *kernels.Builder, list ...Bytes) {
+	p, longest := new(copyParams), int64(0)
+	for i, c := range list {
+		p.x[i], p.y[i], p.bytes[i] = c.From, c.To, c.Count
+		longest = max(longest, c.Count)
+	}
+	p.blocks = min(kernels.Pieces(longest, 256*16), 1<<16/int64(len(list)))
+	b.Launch("nsa_copy", kernels.Line(p.blocks*int64(len(list))), kernels.Threads(), 0, p)
+}
+
+// Fill32 adds n words of 32 bits set to value.
+func Fill32(b *kernels.Builder, y kernels.Ref, n int64, value uint32) {
+	fill(b, "nsa_fill_b32", y, n, value)
+}
+
+// Fill16 adds n words of 16 bits set to value.
+func Fill16(b *kernels.Builder, y kernels.Ref, n int64, value uint16) {
+	fill(b, "nsa_fill_b16", y, n, uint32(value))
+}
+
+func fill(b *kernels.Builder, kernel string, y kernels.Ref, n int64, value uint32) {
+	b.Launch(kernel, kernels.Looped(kernels.Pieces(n, 256)), kernels.Threads(), 0, &fillParams{y: y, n: n, value: value})
+}
+
+// Zeros fills all outputs with zeros.
+func Zeros(b *kernels.Builder) error {
+	for _, y := range b.Out {
+		if y.Dtype.Size() == 2 {
+			Fill16(b, y.Ref, y.N(), 0)
+		} else {
+			Fill32(b, y.Ref, y.N(), 0)
+		}
+	}
+	return nil
+}
+
+// addGrad copies dy to dx.
+func addGrad(b *kernels.Builder, _ ops.AddGradOp) error {
+	x, y := b.In[0], b.Out[0]
+	Copy(b, Bytes{x.Ref, y.Ref, int64(x.Bytes())})
+	return nil
+}
+
+// cast adds y = x in another type, rounded to nearest even.
+func cast(b *kernels.Builder, _ ops.CastOp) error {
+	x, y := b.In[0], b.Out[0]
+	from, to := b.TypeOf(x), b.TypeOf(y)
+	kernel := ""
+	switch {
+	case from == to:
+		Copy(b, Bytes{x.Ref, y.Ref, int64(x.Bytes())})
+		return nil
+	case from == kernels.F32:
+		kernel = to.Name("cast_to")
+	case to == kernels.F32:
+		kernel = from.Name("cast_from")
+	default:
+		return graph.Refuse(graph.ReasonType, "from %v to %v, want %v on one side", from, to, kernels.F32)
+	}
+	b.Launch(kernel, kernels.Elements(kernels.F32, x.N()), kernels.Threads(), 0, &castParams{x.Ref, y.Ref, x.N()})
+	return nil
+}

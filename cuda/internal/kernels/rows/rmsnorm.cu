@@ -1,0 +1,216 @@
+// RMSNorm over the last axis (arXiv 1910.07467): x [rows,dim], weight [dim] -> y = x r weight, r = 1/sqrt(mean(x²) + eps).
+//
+// The gradient, with u = dy weight: dx = r u - x r³ (u·x)/dim + residual, if there is one, and dweight = the sum over the rows of dy x r. y =, dx =; nothing
+// is saved: r is computed anew, since the row is read in any case.
+// dweight is summed in two stages. Group g of the G of block k adds rows g, g+G, ... of the block's `run`, ascending; the groups are
+// added in ascending order to partial[k] (float32 [blocks,dim]). Then sum_blocks adds the blocks in its fixed order.
+#include "common.cuh"
+
+namespace nsa {
+
+struct RMSNormParams {
+  const void* x;
+  const void* weight;
+  void* y;
+  int64_t rows;
+  int64_t dim;
+  float eps;
+  int32_t pad;
+};
+
+struct RMSNormGradParams {
+  const void* x;
+  const void* weight;
+  const void* dy;
+  const void* residual; // what comes around the block that begins with the norm, or null
+  void* dx;
+  float* partial;
+  int64_t rows;
+  int64_t dim;
+  int64_t run; // rows of a block
+  float eps;
+  int32_t pad;
+};
+
+template <typename T> __device__ void rmsnorm(const RMSNormParams& p) {
+  const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.y);
+  const T* weight = static_cast<const T*>(p.weight);
+  each_row(p.rows, [&](int64_t r) {
+    const T* x = static_cast<const T*>(p.x) + r * p.dim;
+    T* y = static_cast<T*>(p.y) + r * p.dim;
+    float squares = 0;
+    along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      float v[W];
+      read<W>(x + i, v);
+#pragma unroll
+      for (int j = 0; j < W; ++j) squares += v[j] * v[j];
+    });
+    squares = group_reduce<Sum>(squares);
+    const float scale = 1.0f / sqrtf(squares / float(p.dim) + p.eps);
+    along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      float v[W], w[W];
+      read<W>(x + i, v);
+      read<W>(weight + i, w);
+#pragma unroll
+      for (int j = 0; j < W; ++j) v[j] *= scale * w[j];
+      write<W>(y + i, v);
+    });
+  });
+}
+
+// Some elements of a row of x, the weight, and of dy. Zeros add nothing.
+template <int W> struct RMSNormTerms {
+  float x[W], weight[W], dy[W];
+
+  __device__ __forceinline__ void add(float& squares, float& dot) const {
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      squares += x[j] * x[j];
+      dot += dy[j] * weight[j] * x[j];
+    }
+  }
+};
+
+// The gradient of a row from its two sums.
+struct RMSNormRow {
+  float scale, slope;
+
+  __device__ __forceinline__ RMSNormRow(const RMSNormGradParams& p, float squares, float dot) {
+    squares = group_reduce<Sum>(squares);
+    dot = group_reduce<Sum>(dot);
+    scale = 1.0f / sqrtf(squares / float(p.dim) + p.eps);
+    slope = scale * scale * (dot / float(p.dim));
+  }
+  // dweight += what the row adds; dx =.
+  template <int W> __device__ __forceinline__ void gradient(const RMSNormTerms<W>& t, float* dweight, float (&dx)[W]) const {
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      dweight[j] += t.dy[j] * t.x[j] * scale;
+      dx[j] = scale * (t.dy[j] * t.weight[j] - t.x[j] * slope);
+    }
+  }
+};
+
+// A warp a row, which it holds: up to E elements a lane, 16 bytes at a time. dweight [dim] is what the warp's rows add.
+template <typename T, int E>
+__device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, int64_t first, int64_t end, float* dweight) {
+  constexpr int W = kLanes<T>, kPacks = E / W;
+  constexpr bool kEarly = E < 32; // the registers hold the residual as well
+  const auto column = [](int i) { return int64_t(i * 32 + threadIdx.x) * W; };
+  const auto fetch = [&](const void* row, int64_t at, int i) {
+    return column(i) < p.dim ? *reinterpret_cast<const uint4*>(static_cast<const T*>(row) + at + column(i)) : uint4{};
+  };
+  float sum[kPacks][W] = {};
+  for (int64_t r = first + threadIdx.y; r < end; r += blockDim.y) {
+    uint4 x[kPacks], dy[kPacks], residual[kPacks];
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      x[i] = fetch(p.x, r * p.dim, i), dy[i] = fetch(p.dy, r * p.dim, i);
+      if (kEarly && p.residual != nullptr) residual[i] = fetch(p.residual, r * p.dim, i);
+    }
+    const auto terms = [&](int i) {
+      RMSNormTerms<W> t;
+      unpack<T>(x[i], t.x);
+      unpack<T>(fetch(p.weight, 0, i), t.weight);
+      unpack<T>(dy[i], t.dy);
+      return t;
+    };
+    float squares = 0, dot = 0;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) terms(i).add(squares, dot);
+    const RMSNormRow row(p, squares, dot);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      float dx[W];
+      row.gradient(terms(i), sum[i], dx);
+      if (p.residual != nullptr) {
+        float around[W];
+        unpack<T>(kEarly ? residual[i] : fetch(p.residual, r * p.dim, i), around);
+#pragma unroll
+        for (int j = 0; j < W; ++j) dx[j] += around[j];
+      }
+      if (column(i) < p.dim) write<W>(static_cast<T*>(p.dx) + r * p.dim + column(i), dx);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    if (column(i) < p.dim) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) dweight[column(i) + j] = sum[i][j];
+    }
+  }
+}
+
+// A group a row, which it reads twice: any dim, any address.
+template <typename T>
+__device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, int64_t first, int64_t end, bool wide, float* dweight) {
+  along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
+#pragma unroll
+    for (int j = 0; j < decltype(width)::value; ++j) dweight[i + j] = 0;
+  });
+  for (int64_t r = first + threadIdx.y; r < end; r += blockDim.y) {
+    const auto terms = [&](auto width, int64_t i) {
+      RMSNormTerms<decltype(width)::value> t;
+      read(static_cast<const T*>(p.x) + r * p.dim + i, t.x);
+      read(static_cast<const T*>(p.weight) + i, t.weight);
+      read(static_cast<const T*>(p.dy) + r * p.dim + i, t.dy);
+      return t;
+    };
+    float squares = 0, dot = 0;
+    along_row<T>(p.dim, wide, [&](auto width, int64_t i) { terms(width, i).add(squares, dot); });
+    const RMSNormRow row(p, squares, dot);
+    along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
+      float dx[decltype(width)::value];
+      row.gradient(terms(width, i), dweight + i, dx);
+      if (p.residual != nullptr) {
+        float around[decltype(width)::value];
+        read(static_cast<const T*>(p.residual) + r * p.dim + i, around);
+#pragma unroll
+        for (int j = 0; j < decltype(width)::value; ++j) dx[j] += around[j];
+      }
+      write(static_cast<T*>(p.dx) + r * p.dim + i, dx);
+    });
+  }
+}
+
+// Dynamic shared memory: float32 [groups,dim], what each group's rows add to dweight.
+template <typename T> __device__ void rmsnorm_grad(const RMSNormGradParams& p) {
+  extern __shared__ float sums[];
+  const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.dy, p.residual, p.dx);
+  const int64_t first = blockIdx.x * p.run, end = min(p.rows, first + p.run);
+  float* dweight = sums + threadIdx.y * p.dim;
+  constexpr int kHeld = sizeof(T) == 2 ? 1024 : 768; // what the registers hold
+  if (!wide || blockDim.x > 32 || p.dim > kHeld) {
+    rmsnorm_grad_read<T>(p, first, end, wide, dweight);
+  } else if (p.dim <= 256) {
+    rmsnorm_grad_held<T, 8>(p, first, end, dweight);
+  } else if (p.dim <= 512) {
+    rmsnorm_grad_held<T, 16>(p, first, end, dweight);
+  } else if (p.dim <= 768) {
+    rmsnorm_grad_held<T, 24>(p, first, end, dweight);
+  } else if constexpr (kHeld > 768) {
+    rmsnorm_grad_held<T, 32>(p, first, end, dweight);
+  }
+  __syncthreads();
+  for (int64_t i = threadIdx.y * blockDim.x + threadIdx.x; i < p.dim; i += blockDim.x * blockDim.y) {
+    float sum = sums[i];
+    for (int64_t g = 1; g < blockDim.y; ++g) sum += sums[g * p.dim + i];
+    p.partial[blockIdx.x * p.dim + i] = sum;
+  }
+}
+
+} // namespace nsa
+
+NSA_KERNEL(rmsnorm, RMSNormParams, 512)
+
+// Two blocks share a multiprocessor: rows of 1024 in registers would leave room for one.
+#define NSA_RMSNORM_GRAD(suffix, T)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                                 \
+    nsa_rmsnorm_grad_##suffix(const __grid_constant__ nsa::RMSNormGradParams p) {                                      \
+    nsa::rmsnorm_grad<T>(p);                                                                                           \
+  }
+NSA_RMSNORM_GRAD(f32, float)
+NSA_RMSNORM_GRAD(bf16, nsa::bf16)
+NSA_RMSNORM_GRAD(f16, nsa::f16)

@@ -1,0 +1,58 @@
+package rows
+
+import (
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// ropeRows are x -> y, which is its own gradient.
+func ropeRows() []kernels.Row {
+	return kernels.Rows(kernels.Op[ops.RoPEOp]{Name: name, Storage: "t>t", Guard: guardRoPE, Build: rope})
+}
+
+// ropeParams is RoPEParams of rope.cu.
+type ropeParams struct {
+	x, y                   kernels.Ref
+	tokens, seq, start     int64
+	log2Base               float64
+	heads, dim, inverse, _ int32
+}
+
+func guardRoPE(b *kernels.Builder, op ops.RoPEOp) error { return checkRoPE(op, b.In[0]) }
+
+// checkRoPE refuses what the kernels do not turn: x is [B,S,heads,dim].
+func checkRoPE(op ops.RoPEOp, x kernels.Operand) error {
+	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
+	switch {
+	case dim%2 != 0 || dim > 4096:
+		return graph.Refuse(graph.ReasonShape, "dim is %d, want an even number up to 4096", dim)
+	case heads > math.MaxInt32:
+		return graph.Refuse(graph.ReasonShape, "heads is %d, want at most 2^31-1", heads)
+	case !(op.Base > 0) || math.IsInf(op.Base, 1):
+		return graph.Refuse(graph.ReasonShape, "base is %v, want a positive number", op.Base)
+	case op.Start < 0 || int64(op.Start) > 1<<52-seq:
+		return graph.Refuse(graph.ReasonShape, "start is %d, want 0 to 2^52", op.Start)
+	}
+	return nil
+}
+
+// rope adds x [B,S,heads,dim] -> y, turned by the positions from op.Start on, or turned back.
+func rope(b *kernels.Builder, op ops.RoPEOp) error {
+	x, y := b.In[0], b.Out[0]
+	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
+	p := &ropeParams{
+		x: x.Ref, y: y.Ref, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),
+		heads: int32(heads), dim: int32(dim), inverse: kernels.Flag(op.Inverse),
+	}
+	perThread := int64(2)
+	if dim%b.Type.Lanes() == 0 {
+		perThread = b.Type.Lanes()
+	}
+	block := kernels.Threads()
+	grid := min(kernels.Pieces(p.tokens*(dim/perThread), block.Threads()), 1<<12)
+	b.Launch(b.Type.Name("rope"), kernels.Line(grid), block, dim/2*8, p)
+	return nil
+}

@@ -1,0 +1,65 @@
+package rows
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// sumRows are dy -> db.
+func sumRows() []kernels.Row {
+	return kernels.Rows(kernels.Op[ops.LinearBiasGradOp]{Name: name, Storage: "t>w", Build: biasGrad})
+}
+
+// The arguments of rows.cu.
+type (
+	columnSumParams struct {
+		x, partial      kernels.Ref
+		rows, cols, run int64
+	}
+	sumBlocksParams struct {
+		partial, bias, y       kernels.Ref
+		blocks, cols, biasCols int64
+		outType, biasType      int32
+	}
+)
+
+// biasGrad adds dy [rows,out] -> db [out].
+func biasGrad(b *kernels.Builder, op ops.LinearBiasGradOp) error {
+	dy, db := b.In[0], b.Out[0]
+	cols := int64(op.Out)
+	ColumnSum(b, dy.Ref, db.Ref, b.TypeOf(db), dy.N()/cols, cols)
+	return nil
+}
+
+// ColumnSum adds y [cols] = the sum of the rows of x [rows,cols], in two stages of fixed order.
+func ColumnSum(b *kernels.Builder, x, y kernels.Ref, out kernels.Type, rows, cols int64) {
+	run := runOf(rows)
+	parts := kernels.Pieces(rows, run)
+	p := &columnSumParams{x, b.Work(parts * cols * 4), rows, cols, run}
+	grid := kernels.Dim{X: kernels.Looped(kernels.Pieces(cols, 32)).X, Y: int(parts), Z: 1}
+	b.Launch(b.Type.Name("column_sum"), grid, kernels.Dim{X: 32, Y: 8, Z: 1}, 0, p)
+	SumParts(b, Parts{Partial: p.partial, Y: y, Count: parts, Cols: cols, Out: out})
+}
+
+// runOf returns how many rows of a sum over rows one block adds: at least 32, and so many that there are 256 blocks at most,
+// which fill a GPU while the second stage stays short. It decides the order of the sum.
+func runOf(rows int64) int64 { return max(32, kernels.Pieces(rows, 256)) }
+
+// Parts is the second stage of a sum: y [Cols] of type Out = the sum of Partial [Count,Cols] float32, plus a bias [BiasCols] of
+// type BiasType, repeated, or none.
+type Parts struct {
+	Partial, Bias, Y      kernels.Ref
+	Count, Cols, BiasCols int64
+	Out, BiasType         kernels.Type
+}
+
+// SumParts adds the second stage of a sum.
+func SumParts(b *kernels.Builder, x Parts) {
+	lanes := int64(1)
+	for lanes < 32 && lanes < x.Count {
+		lanes *= 2
+	}
+	b.Launch("nsa_sum_blocks_f32", kernels.Looped(kernels.Pieces(x.Cols, 32)), kernels.Dim{X: 32, Y: int(lanes), Z: 1}, 0, &sumBlocksParams{
+		x.Partial, x.Bias, x.Y, x.Count, x.Cols, max(1, x.BiasCols), int32(x.Out), int32(x.BiasType),
+	})
+}

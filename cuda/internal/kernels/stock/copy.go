@@ -1,0 +1,112 @@
+package stock
+
+import (
+	"slices"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// maxCopyAxes is the number of axes that a strided copy has once neighbours are merged.
+const maxCopyAxes = 6
+
+// copyParams is StockCopyParams of stock_copy.cu, the innermost axis first.
+type copyParams struct {
+	x, y        kernels.Ref
+	n           int64
+	sizes       [maxCopyAxes]int64
+	xStrides    [maxCopyAxes]int64
+	yStrides    [maxCopyAxes]int64
+	rank, packs int32
+}
+
+// place is where elements lie: some elements behind ref, and strides apart along each axis, the outermost first.
+type place struct {
+	ref     kernels.Ref
+	offset  int64
+	strides []int64
+}
+
+// strides returns the strides of a row-major array.
+func strides(sizes []int64) []int64 {
+	list, next := make([]int64, len(sizes)), int64(1)
+	for i := len(sizes) - 1; i >= 0; i-- {
+		list[i] = next
+		next *= sizes[i]
+	}
+	return list
+}
+
+func sizesOf(shape tensor.Shape) []int64 {
+	sizes := make([]int64, len(shape))
+	for i, n := range shape {
+		sizes[i] = int64(n)
+	}
+	return sizes
+}
+
+// copyParamsOf returns the copy of the elements of an array of the given sizes, the outermost axis first, that lie xs apart in x
+// and ys apart in y. A stride of 0 in x repeats. Axes that lie alike in both are merged; more than 6 that are left are refused.
+func copyParamsOf(sizes, xs, ys []int64) (p copyParams, err error) {
+	p.n = 1
+	rank := 0
+	for i := len(sizes) - 1; i >= 0; i-- {
+		p.n *= sizes[i]
+		if sizes[i] == 1 {
+			continue
+		}
+		if l := rank - 1; l >= 0 && xs[i] == p.xStrides[l]*p.sizes[l] && ys[i] == p.yStrides[l]*p.sizes[l] {
+			p.sizes[l] *= sizes[i]
+			continue
+		}
+		if rank == maxCopyAxes {
+			return p, graph.Refuse(graph.ReasonShape, "more than %d axes that cannot be merged", maxCopyAxes)
+		}
+		p.sizes[rank], p.xStrides[rank], p.yStrides[rank] = sizes[i], xs[i], ys[i]
+		rank++
+	}
+	if rank == 0 {
+		p.sizes[0], p.xStrides[0], p.yStrides[0], rank = 1, 1, 1, 1
+	}
+	p.rank = int32(rank)
+	return p, nil
+}
+
+// transposed reports whether x is contiguous along another axis than y, long enough for tiles of both. That axis comes to be axis 1.
+func (p *copyParams) transposed() bool {
+	i := slices.Index(p.xStrides[1:p.rank], 1) + 1
+	if i == 0 || p.yStrides[0] != 1 || p.xStrides[0] <= 1 || p.sizes[0] < 8 || p.sizes[i] < 8 {
+		return false
+	}
+	for _, of := range []*[maxCopyAxes]int64{&p.sizes, &p.xStrides, &p.yStrides} {
+		of[1], of[i] = of[i], of[1]
+	}
+	return true
+}
+
+// copyElements adds the copy of an array of the given sizes from one place to another. They do not overlap.
+func copyElements(b *kernels.Builder, sizes []int64, from, to place) error {
+	p, err := copyParamsOf(sizes, from.strides, to.strides)
+	if err != nil {
+		return err
+	}
+	p.x, p.y = from.ref.Plus(4*from.offset), to.ref.Plus(4*to.offset)
+	switch {
+	case p.rank == 1 && p.xStrides[0] == 1 && p.yStrides[0] == 1:
+		rows.Copy(b, rows.Bytes{From: p.x, To: p.y, Count: 4 * p.n})
+	case p.transposed():
+		tiles := kernels.Pieces(p.sizes[0], 32) * kernels.Pieces(p.sizes[1], 32) * (p.n / (p.sizes[0] * p.sizes[1]))
+		b.Launch("nsa_stock_transpose_f32", kernels.Looped(tiles), kernels.Threads(), 0, &p)
+	default:
+		packs := p.xStrides[0] == 1 && p.yStrides[0] == 1 && p.sizes[0]%4 == 0
+		for d := 1; d < int(p.rank); d++ {
+			packs = packs && p.xStrides[d]%4 == 0 && p.yStrides[d]%4 == 0
+		}
+		p.packs = kernels.Flag(packs)
+		b.Launch("nsa_stock_copy_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, &p)
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package stock
+
+import (
+	"slices"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+)
+
+// UnaryFunction is an elementwise function of one operand: a place in unaryNames.
+type UnaryFunction int32
+
+// BinaryFunction is an elementwise function of two operands: a place in binaryNames. Comparisons give 1 or 0.
+type BinaryFunction int32
+
+// unaryNames are the names that Gorgonia gives its functions, in the order of stock_unary. The last is the sign of a scalar, where 0
+// has the sign 1 and -0 the sign -1; the sign of a tensor's 0 is 0.
+var unaryNames = [...]string{
+	"abs", "sign", "ceil", "floor", "sin", "cos", "exp", "ln", "log2", "neg", "square", "sqrt", "inv", "invSqrt", "cube", "tanh",
+	"sigmoid", "log1p", "expm1", "softplus", "sign bit",
+}
+
+// binaryNames are the names of the functions of two operands, in the order of stock_binary.
+var binaryNames = [...]string{"+", "-", "⊙", "÷", "^", "<", ">", "<=", ">=", "==", "!=", "MinBetween", "MaxBetween"}
+
+// String returns Gorgonia's name.
+func (f UnaryFunction) String() string { return unaryNames[f] }
+
+// String returns Gorgonia's name.
+func (f BinaryFunction) String() string { return binaryNames[f] }
+
+// findUnary returns the function of that name.
+func findUnary(name string) (UnaryFunction, bool) {
+	i := slices.Index(unaryNames[:], name)
+	return UnaryFunction(i), i >= 0
+}
+
+// findBinary returns the function of that name.
+func findBinary(name string) (BinaryFunction, bool) {
+	i := slices.Index(binaryNames[:], name)
+	return BinaryFunction(i), i >= 0
+}
+
+// elementwiseRows are the elementwise ops.
+func elementwiseRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[Unary]{Name: name, Storage: "f>f", Build: unary},
+		kernels.Op[Binary]{Name: name, Storage: "ff>f", Build: binary},
+	)
+}
+
+// The arguments of stock_elementwise.cu.
+type (
+	unaryParams struct {
+		x, y        kernels.Ref
+		n           int64
+		function, _ int32
+	}
+	binaryParams struct {
+		a, b, y           kernels.Ref
+		n                 int64
+		function, scalars int32 // scalars: 1 where a is one element, 2 where b is
+	}
+)
+
+func unary(b *kernels.Builder, op Unary) error {
+	x, y := b.In[0], b.Out[0]
+	if x.N() != y.N() {
+		return misfit(b)
+	}
+	f := op.Function
+	if f.String() == "sign" && x.Shape.IsScalar() {
+		f, _ = findUnary("sign bit") // Gorgonia has two functions of this name
+	}
+	p := &unaryParams{x: x.Ref, y: y.Ref, n: y.N(), function: int32(f)}
+	b.Launch("nsa_stock_unary_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, p)
+	return nil
+}
+
+func binary(b *kernels.Builder, op Binary) error {
+	x, y, z := b.In[0], b.In[1], b.Out[0]
+	scalarX, scalarY := x.N() == 1, y.N() == 1
+	if !scalarX && x.N() != z.N() || !scalarY && y.N() != z.N() {
+		return misfit(b)
+	}
+	p := &binaryParams{x.Ref, y.Ref, z.Ref, z.N(), int32(op.Function), kernels.Flag(scalarX) | kernels.Flag(scalarY)<<1}
+	b.Launch("nsa_stock_binary_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, p)
+	return nil
+}

@@ -1,0 +1,182 @@
+package stock
+
+import (
+	"slices"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
+)
+
+// ProductKind is what a Product multiplies.
+type ProductKind int
+
+// The kinds of products.
+const (
+	MatrixMatrix ProductKind = iota
+	MatrixVector
+	VectorVector // a number
+	OuterProduct // of vectors, a matrix
+	Batched      // matrices of a batch
+)
+
+// productRows are the products of vectors, matrices and tensors.
+func productRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[Product]{Name: name, Storage: "ff>f", Products: productMultiplies, Build: product},
+		kernels.Op[Tensordot]{Name: name, Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
+	)
+}
+
+// sized is op(a) [m,k] times op(b) [k,n], of a batch or one. A transposed a lies as [k,m], a transposed b as [n,k].
+type sized struct {
+	m, n, k        int64
+	transA, transB bool
+	batch          int64
+}
+
+// multiplies reports whether neither operand is a vector.
+func (p sized) multiplies() bool { return p.batch > 1 || p.n > 1 && p.m > 1 }
+
+// add adds what runs the product: a reduction where one of the two is a vector, which reads the other once, else a product that
+// a library may run.
+func (p sized) add(b *kernels.Builder, x, y, z kernels.Ref) {
+	if p.multiplies() {
+		matmul.Multiply(b, kernels.Product{
+			Type: kernels.F32, Out: kernels.F32, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
+			Batch: p.batch, StrideA: p.m * p.k, StrideB: p.k * p.n, StrideC: p.m * p.n,
+		}, x, y, 0, z)
+		return
+	}
+	rows, across := p.m, p.transA // across: the sum goes over the rows of the matrix as it lies
+	if p.n > 1 {                  // the matrix is the second one
+		x, y, rows, across = y, x, p.n, !p.transB
+	}
+	r := reduction{outer: rows, along: p.k, inner: 1}
+	if across {
+		r.outer, r.inner = 1, rows
+	}
+	r.add(b, x, y, z, b.Work(r.partialBytes()))
+}
+
+func product(b *kernels.Builder, op Product) error {
+	p, ok := op.sizes(b.In[0], b.In[1])
+	if !ok || p.batch*p.m*p.n != b.Out[0].N() {
+		return misfit(b)
+	}
+	p.add(b, b.In[0].Ref, b.In[1].Ref, b.Out[0].Ref)
+	return nil
+}
+
+func productMultiplies(b *kernels.Builder, op Product) bool {
+	p, ok := op.sizes(b.In[0], b.In[1])
+	return ok && p.multiplies()
+}
+
+// sizes returns the sizes of the product; ok is false where they do not fit.
+func (op Product) sizes(a, b kernels.Operand) (p sized, ok bool) {
+	p = sized{transA: op.TransA, transB: op.TransB, batch: 1}
+	switch op.Kind {
+	case VectorVector:
+		return sized{m: 1, k: a.N(), n: 1, batch: 1}, a.N() == b.N()
+	case OuterProduct:
+		return sized{m: a.N(), k: 1, n: b.N(), batch: 1}, true
+	case MatrixVector:
+		if len(a.Shape) != 2 || op.TransB {
+			return p, false
+		}
+		p.m, p.k = matrix(a.Shape, op.TransA)
+		p.n = 1
+		return p, b.N() == p.k
+	}
+	outerA, outerB := len(a.Shape)-2, len(b.Shape)-2
+	if outerA < 0 || outerA != outerB || op.Kind == MatrixMatrix && outerA != 0 || !slices.Equal(a.Shape[:outerA], b.Shape[:outerB]) {
+		return p, false
+	}
+	for _, n := range a.Shape[:outerA] {
+		p.batch *= int64(n)
+	}
+	p.m, p.k = matrix(a.Shape[outerA:], op.TransA)
+	k, n := matrix(b.Shape[outerB:], op.TransB)
+	p.n = n
+	return p, k == p.k
+}
+
+// matrix returns the sizes of a matrix, after its transposition.
+func matrix(shape tensor.Shape, trans bool) (rows, cols int64) {
+	if trans {
+		return int64(shape[1]), int64(shape[0])
+	}
+	return int64(shape[0]), int64(shape[1])
+}
+
+// tensordot brings the axes of the sum together, in work memory where they do not lie so, and multiplies matrices.
+func tensordot(b *kernels.Builder, op Tensordot) error {
+	x, okX := sideOf(b.In[0], op.A)
+	y, okY := sideOf(b.In[1], op.B)
+	if !okX || !okY || len(op.A) != len(op.B) || x.free*y.free != b.Out[0].N() {
+		return misfit(b)
+	}
+	for i := range op.A {
+		if b.In[0].Shape[op.A[i]] != b.In[1].Shape[op.B[i]] {
+			return misfit(b)
+		}
+	}
+	matrixX, err := x.matrix(b)
+	if err != nil {
+		return err
+	}
+	matrixY, err := y.matrix(b)
+	if err != nil {
+		return err
+	}
+	p := sized{m: x.free, n: y.free, k: x.along, transA: x.alongFirst, transB: !y.alongFirst, batch: 1}
+	p.add(b, matrixX, matrixY, b.Out[0].Ref)
+	return nil
+}
+
+func tensordotMultiplies(b *kernels.Builder, op Tensordot) bool {
+	x, okX := sideOf(b.In[0], op.A)
+	y, okY := sideOf(b.In[1], op.B)
+	return okX && okY && x.free > 1 && y.free > 1
+}
+
+// side is an operand of a tensordot as a matrix.
+type side struct {
+	x           kernels.Operand
+	free, along int64
+	alongFirst  bool  // [along,free], not [free,along]
+	order       []int // of the axes, in a copy; nil where x lies as it should
+}
+
+// sideOf arranges x around the axes of the sum, in the order given.
+func sideOf(x kernels.Operand, axes []int) (side, bool) {
+	s := side{x: x, free: 1, along: 1}
+	if !distinct(axes, len(x.Shape)) {
+		return s, false
+	}
+	var free []int
+	for i := range x.Shape {
+		if slices.Contains(axes, i) {
+			s.along *= x.Dim(i)
+		} else {
+			s.free *= x.Dim(i)
+			free = append(free, i)
+		}
+	}
+	s.alongFirst = slices.IsSorted(slices.Concat(axes, free))
+	if order := slices.Concat(free, axes); !s.alongFirst && !slices.IsSorted(order) {
+		s.order = order
+	}
+	return s, true
+}
+
+// matrix returns where the matrix lies, after it has added a copy where it must lie otherwise.
+func (s *side) matrix(b *kernels.Builder) (kernels.Ref, error) {
+	if s.order == nil {
+		return s.x.Ref, nil
+	}
+	to := b.Work(4 * s.x.N())
+	return to, copyOrdered(b, s.x, s.order, to)
+}

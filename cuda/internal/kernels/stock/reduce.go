@@ -1,0 +1,205 @@
+package stock
+
+import (
+	"math"
+	"slices"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// reduceRows are sum and maximum, and the length of an axis.
+func reduceRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[Reduce]{Name: name, Storage: "f>f", Guard: guardReduce, Build: reduce},
+		kernels.Op[Size]{Name: name, Storage: "f>f", Build: size},
+	)
+}
+
+// reduceParams is StockReduceParams of stock_reduce.cu.
+type reduceParams struct {
+	x, weights, y                    kernels.Ref
+	outer, along, inner, run, splits int64
+	max, share                       int32
+}
+
+// busy is a number of blocks of 256 threads that keeps a large GPU busy.
+const busy = 1056
+
+// shareOf is how blocks of 256 threads are shared out over lines: see stock_lines.cuh. Lines that cannot be cut get narrow
+// blocks where there are few.
+func shareOf(outer, along, inner int64, cut bool) int64 {
+	switch {
+	case inner == 1 && along > 1024:
+		return -256
+	case inner == 1:
+		lanes := int64(1)
+		for lanes < 32 && 8*lanes < along {
+			lanes *= 2
+		}
+		return -lanes
+	case along <= 32 || outer*inner >= busy*256:
+		return -1
+	}
+	columns := int64(4)
+	for columns < inner && columns < 32 {
+		columns *= 2
+	}
+	for !cut && columns > 8 && outer*kernels.Pieces(inner, columns) < busy { // 8 floats are what memory gives at once
+		columns /= 2
+	}
+	return columns
+}
+
+// blocksOf is the number of blocks for all lines.
+func blocksOf(outer, inner, share int64) int64 {
+	if share < 0 {
+		return kernels.Pieces(outer*inner, 256/-share)
+	}
+	return outer * kernels.Pieces(inner, share)
+}
+
+// reduction is the sum, or the maximum, of [outer,along,inner] along its middle axis.
+type reduction struct {
+	max                 bool
+	outer, along, inner int64
+}
+
+// plan cuts long lines where there are few. It depends on the sizes alone, and so do the bits.
+func (r reduction) plan() (run, splits int64) {
+	share := shareOf(r.outer, r.along, r.inner, true)
+	shortest := int64(4096)
+	if share > 0 {
+		shortest = 16 * 256 / share
+	}
+	splits = max(1, min(busy/blocksOf(r.outer, r.inner, share), r.along/shortest))
+	run = kernels.Pieces(kernels.Pieces(r.along, splits), 4) * 4
+	return run, kernels.Pieces(r.along, run)
+}
+
+// partialBytes is the size of what lies between the two stages, 0 where there is one.
+func (r reduction) partialBytes() int64 {
+	if _, splits := r.plan(); splits > 1 {
+		return kernels.Align(4 * r.outer * splits * r.inner)
+	}
+	return 0
+}
+
+// add adds y [outer,inner]. Where weights [along] is not 0, x is multiplied by it: the product of a matrix, or its transpose, and a
+// vector. partial is the place of partialBytes.
+func (r reduction) add(b *kernels.Builder, x, weights, y, partial kernels.Ref) {
+	run, splits := r.plan()
+	p := reduceParams{x, weights, y, r.outer, r.along, r.inner, run, splits, kernels.Flag(r.max), 0}
+	if splits > 1 {
+		p.y = partial
+	}
+	p.launch(b)
+	if splits > 1 {
+		p = reduceParams{partial, 0, y, r.outer, splits, r.inner, splits, 1, p.max, 0}
+		p.launch(b)
+	}
+}
+
+func (p *reduceParams) launch(b *kernels.Builder) {
+	share := shareOf(p.outer*p.splits, p.run, p.inner, true)
+	p.share = int32(share)
+	b.Launch("nsa_stock_reduce_f32", kernels.Looped(blocksOf(p.outer*p.splits, p.inner, share)), kernels.Threads(), 0, p)
+}
+
+// guardReduce refuses what package tensor computes wrongly.
+func guardReduce(b *kernels.Builder, op Reduce) error {
+	shape := b.In[0].Shape
+	if len(op.Axes) == 0 || !distinct(op.Axes, len(shape)) {
+		return misfit(b)
+	}
+	if !reducedRight(shape, op.Axes) {
+		return graph.Refuse(graph.ReasonShape, "along %v of %v the host computes another number", op.Axes, shape)
+	}
+	return nil
+}
+
+// reduce reduces one group of neighbouring axes after the other, the innermost first. What lies between goes through two places
+// of the work memory in turn.
+func reduce(b *kernels.Builder, op Reduce) error {
+	x, y := b.In[0], b.Out[0]
+	var passes []reduction
+	next := reduction{max: op.Max, along: 1, inner: 1} // of the axes from i on
+	for i := len(x.Shape) - 1; i >= 0; i-- {
+		if slices.Contains(op.Axes, i) {
+			next.along *= x.Dim(i)
+			continue
+		}
+		if next.along > 1 {
+			passes = append(passes, next)
+			next.along = 1
+		}
+		next.inner *= x.Dim(i)
+	}
+	if next.along > 1 || len(passes) == 0 {
+		passes = append(passes, next)
+	}
+	if next.inner != y.N() {
+		return misfit(b)
+	}
+	left := x.N()
+	var between [2]int64 // bytes of the two places
+	var most int64
+	for i := range passes {
+		p := &passes[i]
+		p.outer = left / (p.along * p.inner)
+		left /= p.along
+		most = max(most, p.partialBytes())
+		if i < len(passes)-1 {
+			between[i%2] = max(between[i%2], 4*left)
+		}
+	}
+	places := [2]kernels.Ref{b.Work(between[0]), b.Work(between[1])}
+	partial, from := b.Work(most), x.Ref
+	for i, p := range passes {
+		to := y.Ref
+		if i < len(passes)-1 {
+			to = places[i%2]
+		}
+		p.add(b, from, 0, to, partial)
+		from = to
+	}
+	return nil
+}
+
+// reducedRight reports whether package tensor v0.9.24 reduces the axes as it should. It goes through them in ascending
+// order, and for one in the middle it steps wrongly from one block of inner axes to the next within an index of axis 0, unless
+// the axis has 2 elements. Such an op is left to the host, so that a graph means the same on each device.
+func reducedRight(shape tensor.Shape, axes []int) bool {
+	all := len(axes) == len(shape) // in one go, but in ascending order alone
+	for i, a := range axes {
+		all = all && a == i
+	}
+	left := slices.Clone(shape)
+	for i, a := range slices.Sorted(slices.Values(axes)) {
+		a -= i
+		if !all && a > 1 && a < len(left)-1 && left[a] != 2 && left[1:a].TotalSize() > 1 {
+			return false
+		}
+		left = slices.Delete(left, a, a+1)
+	}
+	return true
+}
+
+// size writes the length of an axis: it is known before the op runs.
+func size(b *kernels.Builder, op Size) error {
+	x, y, n := b.In[0], b.Out[0], 1
+	if !x.Shape.IsScalar() {
+		if op.Axis < 0 || op.Axis >= len(x.Shape) {
+			return misfit(b)
+		}
+		n = x.Shape[op.Axis]
+	}
+	if y.N() != 1 {
+		return misfit(b)
+	}
+	rows.Fill32(b, y.Ref, 1, math.Float32bits(float32(n)))
+	return nil
+}

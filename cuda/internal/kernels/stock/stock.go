@@ -1,0 +1,102 @@
+// Package stock holds the kernels of Gorgonia's own ops. Recognise reads an op into one of the descriptions below, which is what
+// its row is found by and builds from.
+//
+// Operands and results are float32; a result is what the op's own Do gives, in the shape of the node, but at the edges of float32:
+// a quotient by zero and a softmax with infinities are IEEE's here, which package tensor's are not, and a maximum keeps a NaN.
+package stock
+
+import (
+	"slices"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// The ops of Gorgonia as data.
+type (
+	// Unary is y = Function(x), elementwise.
+	Unary struct{ Function UnaryFunction }
+	// Binary is y = Function(a, b), elementwise; an operand of one element meets every element of the other.
+	Binary struct{ Function BinaryFunction }
+	// Product is one of the products of vectors and matrices.
+	Product struct {
+		Kind           ProductKind
+		TransA, TransB bool
+	}
+	// Tensordot is the sum over axes A of the first operand with axes B of the second.
+	Tensordot struct{ A, B []int }
+	// Reduce is the sum, or the maximum, along axes.
+	Reduce struct {
+		Max  bool
+		Axes []int
+	}
+	// Softmax is the softmax, or its logarithm, along an axis; -1 is the one that the op chooses.
+	Softmax struct {
+		Axis int
+		Log  bool
+	}
+	// SoftmaxGrad is the gradient of Softmax from its argument, its result and the gradient of that.
+	SoftmaxGrad Softmax
+	// Reshape keeps the elements in their order.
+	Reshape struct{}
+	// Transpose makes axis i of the result from axis Axes[i].
+	Transpose struct{ Axes []int }
+	// Slice takes every Step-th index of an axis from Start to before End, or the whole axis.
+	Slice struct {
+		Axis             int
+		Whole            bool
+		Start, End, Step int
+	}
+	// SliceGrad is zeros with the second operand in a slice.
+	SliceGrad Slice
+	// Concat joins its operands along an axis.
+	Concat struct{ Axis int }
+	// Repeat repeats each index of an axis, as often as the shape of the result says.
+	Repeat struct{ Axis int }
+	// Size is the length of an axis.
+	Size struct{ Axis int }
+	// Element is the element at an index.
+	Element struct{ At []int }
+)
+
+const name = "cuda" // of all rows
+
+// Rows returns the implementations of the ops.
+func Rows() []kernels.Row {
+	return slices.Concat(elementwiseRows(), productRows(), reduceRows(), softmaxRows(), moveRows())
+}
+
+// misfit refuses the shapes of an op.
+func misfit(b *kernels.Builder) error {
+	in := make([]tensor.Shape, len(b.In))
+	for i, o := range b.In {
+		in[i] = o.Shape
+	}
+	return graph.Refuse(graph.ReasonShape, "no kernel for %v to %v", in, b.Out[0].Shape)
+}
+
+// distinct reports whether axes are in [0,rank), each one at most once.
+func distinct(axes []int, rank int) bool {
+	for i, a := range axes {
+		if a < 0 || a >= rank || slices.Contains(axes[:i], a) {
+			return false
+		}
+	}
+	return true
+}
+
+// extent returns the sizes of shape as [outer,along,inner] around an axis.
+func extent(shape tensor.Shape, axis int) (outer, along, inner int64) {
+	outer, inner = 1, 1
+	for i, n := range shape {
+		switch {
+		case i < axis:
+			outer *= int64(n)
+		case i > axis:
+			inner *= int64(n)
+		}
+	}
+	return outer, int64(shape[axis]), inner
+}

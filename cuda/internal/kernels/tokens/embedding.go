@@ -1,0 +1,98 @@
+package tokens
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// embeddingRows are weight, ids -> y, and ids, dy -> dweight.
+func embeddingRows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.EmbeddingOp]{Name: name, Storage: "ti>t", Guard: guardEmbedding, Build: embedding},
+		kernels.Op[ops.EmbeddingGradOp]{Name: name, Storage: "it>w", Guard: guardEmbeddingGrad, Build: embeddingGrad},
+	)
+}
+
+// The arguments of embedding.cu and sort.cu.
+type (
+	embeddingParams struct {
+		weight, ids, y kernels.Ref
+		n, vocab, dim  int64
+	}
+	embeddingGradParams struct {
+		keys, places, ids, dy, partial, dweight kernels.Ref
+		n, vocab, dim                           int64
+		outType, _                              int32
+	}
+	sortParams struct {
+		keys, places, counts, keysOut, placesOut kernels.Ref
+		n, tiles                                 int64
+		shift, limit                             int32
+	}
+)
+
+// Sizes of embedding.cu and sort.cu.
+const (
+	embeddingChunk = 64
+	sortTile       = 1024
+	sortDigits     = 256
+)
+
+func guardEmbedding(b *kernels.Builder, _ ops.EmbeddingOp) error { return countable(b.In[1], b.In[0]) }
+
+func guardEmbeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
+	return countable(b.In[0], b.Out[0])
+}
+
+// countable refuses more ids, or a larger vocabulary, than int32 counts.
+func countable(ids, weight kernels.Operand) error {
+	if ids.N() > math.MaxInt32 || weight.Dim(0) > math.MaxInt32 {
+		return graph.Refuse(graph.ReasonShape, "%d ids of a vocabulary of %d, want at most 2^31-1", ids.N(), weight.Dim(0))
+	}
+	return nil
+}
+
+// embedding adds weight [V,dim], ids -> y, the rows that the ids name: NaN where an id is outside the vocabulary.
+func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
+	weight, ids, y := b.In[0], b.In[1], b.Out[0]
+	p := &embeddingParams{weight.Ref, ids.Ref, y.Ref, ids.N(), weight.Dim(0), weight.Dim(1)}
+	block := kernels.RowThreads(p.dim)
+	b.Launch(b.Type.Name("embedding"), kernels.RowBlocks(p.n, block), block, 0, p)
+	return nil
+}
+
+// embeddingGrad adds ids, dy -> dweight [V,dim]. The ids are sorted with the places where they stand, so that the rows of dy
+// are added up in a fixed order.
+func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
+	ids, dy, dweight := b.In[0], b.In[1], b.Out[0]
+	n, vocab, dim := ids.N(), dweight.Dim(0), dweight.Dim(1)
+	tiles := kernels.Pieces(n, sortTile)
+	var keys, places [2]kernels.Ref // the sort goes from one to the other
+	for i := range keys {
+		keys[i], places[i] = b.Work(4*n), b.Work(4*n)
+	}
+	sort := sortParams{keys: ids.Ref, counts: b.Work(4 * sortDigits * tiles), n: n, tiles: tiles, limit: int32(vocab)}
+	warp := kernels.Line(32)
+	last := 0
+	for shift := 0; shift == 0 || shift < bits.Len64(uint64(vocab-1)); shift += 8 {
+		last = shift / 8 % 2
+		sort.shift, sort.keysOut, sort.placesOut = int32(shift), keys[last], places[last]
+		b.Launch("nsa_sort_count_i32", kernels.Looped(tiles), warp, 0, &sort)
+		b.Launch("nsa_sort_scan_i32", kernels.Line(1), kernels.Line(1024), 0, &sort)
+		b.Launch("nsa_sort_place_i32", kernels.Looped(tiles), warp, 0, &sort)
+		sort.keys, sort.places = keys[last], places[last]
+	}
+	p := &embeddingGradParams{
+		keys: keys[last], places: places[last], ids: ids.Ref, dy: dy.Ref, partial: b.Work(4 * 2 * dim * kernels.Pieces(n, embeddingChunk)),
+		dweight: dweight.Ref, n: n, vocab: vocab, dim: dim, outType: int32(b.TypeOf(dweight)),
+	}
+	warps := kernels.Pieces(kernels.Pieces(dim, b.Type.Lanes()), 32)
+	b.Launch(b.Type.Name("embedding_chunks"), kernels.Looped(kernels.Pieces(n, embeddingChunk)), kernels.Line(min(256, 32*warps)), 0, p)
+	block := kernels.RowThreads(dim)
+	b.Launch("nsa_embedding_rows_f32", kernels.RowBlocks(vocab, block), block, 0, p)
+	return nil
+}

@@ -1,0 +1,116 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// hostName is the name of ops that run by their own Do.
+const hostName = "host"
+
+// dispatch gives each step the first implementation that takes it, or leaves its op to the host, and notes who reads a value.
+func (p *plan) dispatch() error {
+	steps := p.steps
+	p.steps = nil
+	for _, s := range steps {
+		if err := forNode(s.node, func() error { return p.implement(s) }); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.steps {
+		for _, v := range s.in {
+			v.kernelReads = v.kernelReads || s.kernel != nil
+			v.hostReads = v.hostReads || s.kernel == nil
+		}
+	}
+	return nil
+}
+
+// implement adds the step with its implementation.
+func (p *plan) implement(s *step) error {
+	site := p.site(s)
+	kernel, by, refused, err := choose(p.backend, site, args(s.in), args(s.out))
+	p.steps, s.refused = append(p.steps, s), refused
+	switch {
+	case err != nil:
+		return err
+	case p.policy.Strict && len(refused) > 0:
+		return fmt.Errorf("strict: %s: %w", refused[0].Name, refused[0].Why)
+	case kernel == nil:
+		return p.leaveToHost(s)
+	}
+	s.kernel, s.implementation, s.cost = kernel, by.Name(), by.Cost(site)
+	p.workspace = max(p.workspace, kernel.WorkBytes())
+	if c, ok := s.spec.(ops.Checked); ok && s.op != nil && !p.device.Host {
+		v := s.in[c.CheckedInput()]
+		v.checks = append(v.checks, check{c, ops.InputsOf(s.op), s.node})
+	}
+	return nil
+}
+
+// leaveToHost makes s the main output's step and adds one for each further output that is a node: there the op keeps them.
+func (p *plan) leaveToHost(s *step) error {
+	if s.op == nil {
+		return fmt.Errorf("%s: %s has no kernel for it", s.spec.Name(), p.device.Kind)
+	}
+	if p.policy.Strict && !p.device.Host {
+		return fmt.Errorf("strict: %s has no kernel for it", p.device.Kind)
+	}
+	for _, v := range slices.Concat(s.in, s.out) {
+		if ops.IsHalf(v.arg.Dtype) {
+			return fmt.Errorf("a guard takes it in %v, and nothing runs it", v.arg.Dtype)
+		}
+	}
+	main := s.out[0]
+	for _, v := range s.out[1:] {
+		if v.node != nil {
+			p.steps = append(p.steps, &step{node: v.node, op: v.node.Op(), in: []*operand{main}, out: []*operand{v}, implementation: hostName})
+			v.kind = fromHost
+		}
+	}
+	s.out, s.implementation, s.host, main.kind = s.out[:1], hostName, hostCallOf(s.node, s.in), fromHost
+	return cpu.CheckMemory(main.arg.Operand.Bytes())
+}
+
+func args(values []*operand) []ops.Arg {
+	list := make([]ops.Arg, len(values))
+	for i, v := range values {
+		list[i] = v.arg
+	}
+	return list
+}
+
+// pick returns the first of the implementations that try takes without an *Unsupported error, nil where there is none, and
+// why the ones before were refused.
+func pick(offers []Implementation, try func(Implementation) error) (by Implementation, refused []Refusal, err error) {
+	for _, i := range offers {
+		err := try(i)
+		u := (*Unsupported)(nil)
+		switch {
+		case err == nil:
+			return i, refused, nil
+		case !errors.As(err, &u):
+			return nil, nil, fmt.Errorf("%s: %w", i.Name(), err)
+		}
+		refused = append(refused, Refusal{i.Name(), u})
+	}
+	return nil, refused, nil
+}
+
+// choose binds the first implementation of b that takes the site. The kernel is nil where there is none.
+func choose(b Backend, site Site, in, out []ops.Arg) (k Kernel, by Implementation, refused []Refusal, err error) {
+	by, refused, err = pick(b.Offers(site), func(i Implementation) (err error) {
+		if err = i.Guard(site); err == nil {
+			k, err = i.Bind(site, in, out)
+		}
+		return err
+	})
+	if by == nil {
+		k = nil
+	}
+	return k, by, refused, err
+}

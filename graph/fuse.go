@@ -1,0 +1,203 @@
+package graph
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// fusion is a rule of the fuse pass.
+type fusion struct {
+	name string // in Policy.Unfused
+	// apply is called with each step that is still there, in their order, and replaces it and others where its pattern fits.
+	apply func(f *fuser, s *step) error
+}
+
+// fusions returns the rules in the order in which they are applied to the whole plan.
+func fusions() []fusion {
+	return []fusion{
+		{"copies", (*fuser).copies},             // what reads a copy reads the original
+		{"linears", (*fuser).linears},           // linear layers of one input, with RoPE behind them: one product
+		{"linears-grad", (*fuser).linearsGrad},  // their gradients by weights and input, with the sum of these: two products
+		{"linear-add", (*fuser).linearAdd},      // linear layer with the residual add behind it
+		{"norm-grad-add", (*fuser).normGradAdd}, // gradient of RMSNorm with the add of the residual's gradient
+		{"linear-silu", (*fuser).linearSiLU},    // linear layer with the SiLU behind it
+	}
+}
+
+// fuser is the plan with what the rules ask about it.
+type fuser struct {
+	*plan
+	rule    string
+	at      map[*step]int        // index in plan.steps
+	writer  map[*operand]*step   // none for inputs and constants
+	readers map[*operand][]*step // by index; a step that reads an operand twice is there twice
+}
+
+// fuse replaces patterns of steps by single ones. Steps that are gone are nil until all rules have been applied, so that
+// indices stay.
+func (p *plan) fuse() error {
+	f := &fuser{plan: p, at: map[*step]int{}, writer: map[*operand]*step{}, readers: map[*operand][]*step{}}
+	for i, s := range p.steps {
+		f.put(i, s)
+	}
+	for _, r := range fusions() {
+		if p.policy.unfused(r.name) {
+			continue
+		}
+		f.rule = r.name
+		for _, s := range p.steps[p.prologue:] {
+			if s == nil {
+				continue
+			}
+			if err := forNode(s.node, func() error { return r.apply(f, s) }); err != nil {
+				return err
+			}
+		}
+	}
+	p.steps = slices.DeleteFunc(p.steps, func(s *step) bool { return s == nil })
+	return nil
+}
+
+// put makes s step i.
+func (f *fuser) put(i int, s *step) {
+	f.steps[i], f.at[s] = s, i
+	for _, v := range s.in {
+		f.addReader(v, s)
+	}
+	for _, v := range s.out {
+		f.writer[v] = s
+	}
+}
+
+func (f *fuser) addReader(v *operand, s *step) {
+	at, _ := slices.BinarySearchFunc(f.readers[v], s, func(a, b *step) int { return cmp.Compare(f.at[a], f.at[b]) })
+	f.readers[v] = slices.Insert(f.readers[v], at, s)
+}
+
+// remove takes s out of the plan.
+func (f *fuser) remove(s *step) {
+	f.steps[f.at[s]] = nil
+	for _, v := range s.in {
+		f.readers[v] = slices.DeleteFunc(f.readers[v], func(r *step) bool { return r == s })
+	}
+}
+
+// replace puts one step of spec in the place of one of the old ones, the last one that comes before all that read its
+// outputs, and removes them. It reports whether it has done so: not where another result of old ones is kept or read, where
+// an input comes too late, or where the backend has no implementation; under a strict policy the first one it offers counts.
+func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, error) {
+	at, ok := f.place(old, in, out)
+	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
+	site := f.site(s)
+	if !ok || !fits(site) {
+		return false, nil
+	}
+	offers := f.backend.Offers(site)
+	if f.policy.Strict {
+		offers = offers[:min(1, len(offers))]
+	}
+	by, refused, err := pick(offers, func(i Implementation) error { return i.Guard(site) })
+	if by == nil {
+		f.plan.unfused[f.rule+": "+cmp.Or(joined("", refused), "no implementation")]++
+		return false, err
+	}
+	for _, o := range old {
+		f.remove(o)
+		s.replaces = append(s.replaces, o.node)
+	}
+	f.put(at, s)
+	return true, nil
+}
+
+// place returns the index of a step that may take the place of the old ones.
+func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
+	from, to := -1, len(f.steps)
+	for _, v := range in {
+		if w := f.writer[v]; slices.Contains(old, w) {
+			return 0, false
+		} else if w != nil {
+			from = max(from, f.at[w])
+		}
+	}
+	for _, o := range old {
+		for _, v := range o.out {
+			if !slices.Contains(out, v) && !f.inner(v, old...) {
+				return 0, false
+			}
+		}
+	}
+	for _, v := range out {
+		for _, r := range f.readers[v] {
+			if !slices.Contains(old, r) {
+				to = min(to, f.at[r])
+			}
+		}
+	}
+	for _, o := range old {
+		if i := f.at[o]; from < i && i < to {
+			at, ok = max(at, i), true
+		}
+	}
+	return at, ok
+}
+
+// inner reports whether v is neither kept nor read by other steps than these.
+func (f *fuser) inner(v *operand, by ...*step) bool {
+	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
+}
+
+// fits reports whether the Spec of a site takes the shapes of its inputs and returns those of its outputs. Specs know of the
+// graph's types alone.
+func fits(s Site) bool {
+	in := slices.Clone(s.In)
+	for i := range in {
+		in[i].Dtype = graphType(in[i].Dtype)
+	}
+	out, err := s.Spec.Infer(in)
+	return err == nil && slices.EqualFunc(out, s.Out, func(a, b ops.Operand) bool { return a.Shape.Eq(b.Shape) })
+}
+
+// sameType reports whether all operands have one type.
+func sameType(list ...*operand) bool {
+	return !slices.ContainsFunc(list, func(v *operand) bool { return v.arg.Dtype != list[0].arg.Dtype })
+}
+
+// written returns the step that writes v if its Spec is an S.
+func written[S ops.Spec](f *fuser, v *operand) (s *step, spec S, ok bool) {
+	if s = f.writer[v]; s != nil {
+		spec, ok = s.spec.(S)
+	}
+	return s, spec, ok
+}
+
+// copies takes out steps that copy a result of this package's ops for other steps: these read the original. Gradients of
+// sums are copies, since Gorgonia's machines work in place; no step of a plan changes what it reads. Copies that are kept
+// stay, and so do copies of what may be a view, of which some of Gorgonia's ops are wrong. The bits are the same.
+func (f *fuser) copies(s *step) error {
+	switch s.spec.(type) {
+	case ops.AddGradOp:
+	case ops.AddOp:
+		if len(s.in) > 1 {
+			return nil
+		}
+	default:
+		return nil
+	}
+	from, to := s.in[0], s.out[0]
+	if w := f.writer[from]; w == nil || w.spec == nil || to.keep || !sameType(from, to) {
+		return nil
+	}
+	f.remove(s)
+	for _, r := range f.readers[to] {
+		f.addReader(from, r)
+		for i, v := range r.in {
+			if v == to {
+				r.in[i] = from
+			}
+		}
+	}
+	f.plan.copies = append(f.plan.copies, s.node)
+	return nil
+}

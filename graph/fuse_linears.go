@@ -1,0 +1,193 @@
+package graph
+
+import (
+	"slices"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// linears makes one LinearsOp of linear layers that read one input, a projection of it to queries, keys, values and gates,
+// say, and of the RoPEs that turn their results. The bits are the same in the graph's types; in half precision a library may
+// add up a wider product in another order.
+func (f *fuser) linears(s *step) error {
+	group := group[ops.LinearOp](f, s)
+	if len(group) < 2 {
+		return nil
+	}
+	var op ops.LinearsOp
+	turns := turns{turned: &op.Turned, rope: &op.RoPE}
+	var ropes []*step
+	var ws, biases, ys []*operand
+	for i, l := range group {
+		op.Heads[i], op.Bias[i] = l.spec.(ops.LinearOp).Heads, len(l.in) == 3
+		y := l.out[0]
+		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && turns.take(i, r[0]) {
+			ropes, y = append(ropes, r[0]), r[0].out[0]
+		}
+		ws, biases, ys = append(ws, l.in[1]), append(biases, l.in[2:]...), append(ys, y)
+	}
+	_, err := f.replace(append(group, ropes...), op, slices.Concat(s.in[:1], ws, biases), ys)
+	return err
+}
+
+// turns are the RoPEs that a fused step stands for.
+type turns struct {
+	turned *[ops.MaxLinears]bool
+	rope   *ops.RoPEOp
+	dim    int // of all heads; 0 as long as there is none
+}
+
+// take adds that of layer i if s is a RoPE like those before.
+func (t *turns) take(i int, s *step) bool {
+	op, ok := s.spec.(ops.RoPEOp)
+	if !ok || !sameType(s.in[0], s.out[0]) {
+		return false
+	}
+	shape := s.in[0].arg.Shape
+	dim := shape[len(shape)-1]
+	if t.dim != 0 && (dim != t.dim || op != *t.rope) {
+		return false
+	}
+	t.turned[i], *t.rope, t.dim = true, op, dim
+	return true
+}
+
+// group returns the steps of an S that read what s reads first, in the same types, if s is the first of them.
+func group[S ops.Spec](f *fuser, s *step) (group []*step) {
+	if _, ok := s.spec.(S); !ok {
+		return nil
+	}
+	for _, r := range f.readers[s.in[0]] {
+		if _, ok := r.spec.(S); ok && r.in[0] == s.in[0] && !slices.Contains(group, r) && sameType(r.in[1], s.in[1]) && sameType(r.out[0], s.out[0]) {
+			group = append(group, r)
+		}
+	}
+	if group[0] != s {
+		return nil
+	}
+	return slices.Clip(group[:min(len(group), ops.MaxLinears)])
+}
+
+// linearsGrad makes one LinearsGradOp of the gradients of linear layers that read one input: those by their weights, those by
+// the input where these are added up and used nowhere else, and the RoPEs that turn the layers' gradients before. Other terms
+// of the sum stay: the new one takes the place of the first that it stands for. Terms are added in another order and, in half
+// precision, without being rounded first: dx differs by roundings, the rest as linears says.
+func (f *fuser) linearsGrad(s *step) error {
+	weights := group[ops.LinearWeightGradOp](f, s)
+	if len(weights) < 2 {
+		return nil
+	}
+	inputs, add := f.inputGrads(weights)
+	op := ops.LinearsGradOp{In: s.spec.(ops.LinearWeightGradOp).In, WeightsOnly: add == nil}
+	turns := turns{turned: &op.Turned, rope: &op.RoPE}
+	old := slices.Concat(weights, inputs)
+	in, ws, out := s.in[:1:1], []*operand{}, []*operand{}
+	for i, w := range weights {
+		dy, by := w.in[1], weights[i:i+1]
+		if add != nil {
+			ws, by = append(ws, inputs[i].in[1]), []*step{w, inputs[i]}
+		}
+		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && turns.take(i, rope) {
+			old, dy = append(old, rope), rope.in[0]
+		}
+		in, out = append(in, dy), append(out, w.out[0])
+	}
+	if add == nil {
+		_, err := f.replace(old, op, in, out)
+		return err
+	}
+	in = append(in, ws...)
+	var others []*operand // further terms of the sum
+	first := -1           // how many of them come before those that go
+	for _, v := range add.in {
+		if !slices.ContainsFunc(inputs, func(s *step) bool { return s.out[0] == v }) {
+			others = append(others, v)
+		} else if first < 0 {
+			first = len(others)
+		}
+	}
+	if len(others) == 0 {
+		_, err := f.replace(append(old, add), op, in, append(add.out[:1:1], out...))
+		return err
+	}
+	terms := add.in
+	sum := f.newOperand(nil, "sum of gradients of linears", fromKernel, add.out[0].arg.Operand)
+	f.reread(add, slices.Insert(others, first, sum))
+	ok, err := f.replace(old, op, in, append([]*operand{sum}, out...))
+	if !ok {
+		f.reread(add, terms)
+	}
+	return err
+}
+
+// inputGrads returns, for the gradients of layers by their weights, those by their input, in the same order, and the step that
+// adds them up; nil where not all are there and in that sum alone.
+func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
+	for _, w := range weights {
+		dy := w.in[1]
+		at := slices.IndexFunc(f.readers[dy], func(r *step) bool {
+			_, ok := r.spec.(ops.LinearInputGradOp)
+			return ok && r.in[0] == dy && !slices.Contains(list, r) && (list == nil || sameType(r.in[1], list[0].in[1])) && f.isTerm(r.out[0], &add)
+		})
+		if at < 0 {
+			return nil, nil
+		}
+		list = append(list, f.readers[dy][at])
+	}
+	return list, add
+}
+
+// isTerm reports whether v is a term of a sum and read nowhere else. The sum is *add, which it sets if it is nil.
+func (f *fuser) isTerm(v *operand, add **step) bool {
+	r := f.readers[v]
+	if len(r) != 1 || !f.inner(v, r...) || *add != nil && r[0] != *add {
+		return false
+	}
+	if _, ok := r[0].spec.(ops.AddOp); !ok || !sameType(v, r[0].out[0]) {
+		return false
+	}
+	*add = r[0]
+	return true
+}
+
+// reread makes s read other operands.
+func (f *fuser) reread(s *step, in []*operand) {
+	at := f.at[s]
+	f.remove(s)
+	s.in = in
+	f.put(at, s)
+}
+
+// linearAdd makes one LinearAddOp of a linear layer and the sum of its result and a residual. The bits are the same in the
+// graph's types; in half precision the result is not rounded before it is added.
+func (f *fuser) linearAdd(add *step) error {
+	if _, ok := add.spec.(ops.AddOp); !ok || len(add.in) != 2 {
+		return nil
+	}
+	for i, v := range add.in {
+		linear, op, ok := written[ops.LinearOp](f, v)
+		residual := add.in[1-i]
+		if !ok || !sameType(v, residual, add.out[0]) {
+			continue
+		}
+		in := append(slices.Clip(linear.in), residual)
+		if done, err := f.replace([]*step{linear, add}, ops.LinearAddOp(op), in, add.out); done || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linearSiLU makes one LinearSiLUOp of a linear layer and the SiLU that reads it. The layer's own result stays, for the
+// gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read it before it is rounded.
+func (f *fuser) linearSiLU(silu *step) error {
+	if _, ok := silu.spec.(ops.SiLUOp); !ok {
+		return nil
+	}
+	linear, op, ok := written[ops.LinearOp](f, silu.in[0])
+	if !ok || !sameType(linear.out[0], silu.out[0]) {
+		return nil
+	}
+	_, err := f.replace([]*step{silu, linear}, ops.LinearSiLUOp(op), linear.in, []*operand{silu.out[0], linear.out[0]})
+	return err
+}

@@ -1,0 +1,347 @@
+package graph_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// newBlock is a block of a transformer without attention: x + f(norm(x)), then the same of an MLP, with the gradients of
+// all inputs. It has a place for each rule of the fuse pass.
+func newBlock(t testing.TB) network {
+	const dim = 8
+	n := network{graph: G.NewGraph()}
+	must := func(x *G.Node, err error) *G.Node {
+		require.NoError(t, err)
+		return x
+	}
+	input := func(name string, shape ...int) *G.Node {
+		n.shapes = append(n.shapes, shape)
+		n.in = append(n.in, G.NewTensor(n.graph, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name)))
+		return n.in[len(n.in)-1]
+	}
+	linear := func(x *G.Node, name string, out int, opts ...ops.LinearOption) *G.Node {
+		return must(ops.Linear(x, input(name, out, dim), opts...))
+	}
+	x := input("x", 2, 5, dim)
+	norm := must(ops.RMSNorm(x, input("gain", dim), 1e-5))
+	gate := must(ops.SiLU(linear(norm, "gate", dim, ops.WithBias(input("bias", dim)))))
+	inner := must(ops.Add(must(ops.RoPE(linear(norm, "a", dim, ops.WithHeads(1)), 100, 0)), must(ops.Apply(ops.AddOp{}, linear(norm, "b", dim, ops.WithHeads(1))))))
+	inner = must(ops.Add(linear(inner, "c", dim), gate, norm))
+	z := must(ops.Add(x, linear(inner, "d", dim)))
+	hidden := must(ops.SiLU(linear(must(ops.RMSNorm(z, input("gain 2", dim), 1e-5)), "up", dim)))
+	n.cost = must(ops.Apply(squares{}, must(ops.Add(z, linear(hidden, "down", dim)))))
+	n.let(t, 1)
+	return n.grad(t)
+}
+
+// unfused returns the policy that switches rules off.
+func unfused(rules ...string) graph.Option { return graph.WithPolicy(graph.Policy{Unfused: rules}) }
+
+// only returns the policy that switches all rules off but one.
+func only(rule string) graph.Option {
+	return unfused(slices.DeleteFunc(graph.Fusions(), func(r string) bool { return r == rule })...)
+}
+
+// fused counts the steps that rules have made, and the copies that are gone.
+func fused(p graph.Plan) map[string]int {
+	counts := map[string]int{}
+	for _, s := range p.Steps {
+		if s.Rule != "" {
+			counts[s.Rule]++
+		}
+	}
+	if len(p.Copies) > 0 {
+		counts["copies"] = len(p.Copies)
+	}
+	return counts
+}
+
+// TestFusions: each rule finds its places in a block, and gives the bits of the plan without it, or the same up to the
+// roundings of a sum.
+func TestFusions(t *testing.T) {
+	n := newBlock(t)
+	plain := newMachine(t, n.graph, unfused(graph.UnfusedAll))
+	want := n.results(t, plain)
+	require.Empty(t, fused(plain.Plan()))
+	places := map[string]int{
+		"copies": 6, "linears": 1, "linears-grad": 1, "linear-add": 2, "norm-grad-add": 2, "linear-silu": 2,
+	}
+	require.Len(t, graph.Fusions(), len(places))
+	tolerance := func(rule string) float64 {
+		if rule == "linears-grad" || rule == "" {
+			return 1e-14
+		}
+		return 0
+	}
+	for _, rule := range append(graph.Fusions(), "") {
+		for _, device := range []func() []graph.Option{
+			func() []graph.Option { return nil },
+			func() []graph.Option { return []graph.Option{graph.WithBackend(newFake()), graph.WithCapture()} },
+		} {
+			opts, expected := append(device(), only(rule)), map[string]int{rule: places[rule]}
+			if rule == "" {
+				opts, expected = device(), map[string]int{}
+				for r, n := range places {
+					expected[r] = n
+				}
+				expected["linear-silu"] = 1 // the other one is in linears
+			}
+			m := newMachine(t, n.graph, opts...)
+			p := m.Plan()
+			require.Equal(t, expected, fused(p))
+			replaced := 0
+			for _, s := range p.Steps {
+				replaced += max(0, len(s.Replaces)-1)
+				if s.Rule != "" {
+					require.Contains(t, p.String(), fmt.Sprintf("%s: nodes %d ", s.Rule, s.Replaces[0].ID()))
+				}
+			}
+			require.Equal(t, len(plain.Plan().Steps), len(p.Steps)+replaced+len(p.Copies))
+			if p.Device.Host {
+				m.PoisonFreed()
+			}
+			for run := range 3 {
+				for i, got := range n.results(t, m) {
+					testutil.Within(t, fmt.Sprintf("rule %q, run %d, result %d", rule, run, i), got, want[i], tolerance(rule))
+				}
+			}
+		}
+	}
+}
+
+// TestFusionsAllocateNothing, once warm.
+func TestFusionsAllocateNothing(t *testing.T) {
+	n := newBlock(t)
+	m := newMachine(t, n.graph, graph.WithBackend(graph.NewCPU(2)))
+	for range 3 {
+		require.NoError(t, m.RunAll())
+	}
+	require.Zero(t, testing.AllocsPerRun(20, func() {
+		if err := m.RunAll(); err != nil {
+			t.Fatal(err)
+		}
+	}))
+}
+
+// TestFusionsKeep: what is kept has its value, and no rule takes it away.
+func TestFusionsKeep(t *testing.T) {
+	n := newBlock(t)
+	var all G.Nodes
+	for _, node := range n.graph.AllNodes() {
+		if node.Op() != nil {
+			all = append(all, node)
+		}
+	}
+	plain := newMachine(t, n.graph, unfused(graph.UnfusedAll), graph.WithKeep(all...))
+	require.NoError(t, plain.RunAll())
+	want := map[*G.Node][]float64{}
+	for _, node := range all {
+		want[node] = numbers(t, node.Value())
+	}
+	every := newMachine(t, n.graph, graph.WithKeep(all...))
+	require.Equal(t, map[string]int{"linears": 1, "linears-grad": 1, "linear-silu": 1}, fused(every.Plan()))
+	for _, s := range plain.Plan().Steps {
+		one := newMachine(t, n.graph, graph.WithKeep(s.Node))
+		counts := fused(one.Plan())
+		switch s.Op {
+		case "gradient of add":
+			require.Equal(t, 5, counts["copies"])
+		case "gradient of rms norm":
+			require.Equal(t, 1, counts["norm-grad-add"])
+		}
+		require.NoError(t, one.RunAll())
+		testutil.Within(t, s.Op, numbers(t, s.Node.Value()), want[s.Node], 1e-14)
+	}
+	require.NoError(t, every.RunAll())
+	for _, node := range all {
+		require.Equal(t, want[node], numbers(t, node.Value()))
+	}
+}
+
+// TestCopiesAreNoSteps: but for those of inputs, of results of Gorgonia's ops and those that are kept, which have memory of their own.
+func TestCopiesAreNoSteps(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
+	ofInput := G.Must(ops.Add(x))
+	twice := G.Must(ops.Apply(scaledSum{1}, ofInput, ofInput))
+	a, b := G.Must(ops.Add(twice)), G.Must(ops.Apply(ops.AddGradOp{Sum: 1}, twice))
+	ofCopy := G.Must(ops.Apply(ops.AddGradOp{Sum: 2}, b))
+	ofView := G.Must(ops.Add(G.Must(G.Reshape(twice, tensor.Shape{3})))) // of Gorgonia's ops some are wrong for views
+	sum := G.Must(ops.Apply(scaledSum{10}, a, G.Must(ops.Apply(scaledSum{0.5}, ofCopy, G.Must(ops.Apply(scaledSum{0.5}, ofView))))))
+	for name, c := range map[string]struct {
+		opts  []graph.Option
+		steps int
+	}{
+		"cpu": {nil, 7}, "device": {[]graph.Option{graph.WithBackend(newFake())}, 7}, "kept": {[]graph.Option{graph.WithKeep(b, twice)}, 8},
+	} {
+		m := newMachine(t, g, c.opts...)
+		require.Len(t, m.Plan().Steps, c.steps, name)
+		require.NotContains(t, m.Plan().Copies, ofView)
+		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{1, 2, 3}))))
+		require.NoError(t, m.RunAll())
+		require.Equal(t, []float64{22, 44, 66}, numbers(t, sum.Value()), name)
+		if name == "kept" {
+			require.Equal(t, []float64{2, 4, 6}, numbers(t, b.Value()))
+			require.NotEqual(t, twice.Value().Uintptr(), b.Value().Uintptr())
+		}
+	}
+}
+
+// pickyFake offers, for one Spec, an implementation that refuses before the one that takes it.
+type pickyFake struct {
+	*fake
+	about string
+}
+
+func (f pickyFake) Offers(s graph.Site) []graph.Implementation {
+	list := f.fake.Offers(s)
+	if s.Spec != nil && s.Spec.Name() == f.about {
+		list = slices.Insert(list, 0, graph.Implementation(pickyImplementation{}))
+	}
+	return list
+}
+
+type pickyImplementation struct{ fakeImplementation }
+
+func (pickyImplementation) Name() string { return "picky" }
+
+func (pickyImplementation) Guard(graph.Site) error { return graph.Refuse(graph.ReasonPolicy, "always") }
+
+// TestFusionsAndBackend: a rule applies only where the backend has an implementation, under a strict policy the first one.
+func TestFusionsAndBackend(t *testing.T) {
+	n := newBlock(t)
+	specs := map[string]string{
+		"linears": "linears", "linears-grad": "gradient of linears", "linear-add": "linear with add", "norm-grad-add": "gradient of rms norm with add", "linear-silu": "linear with silu",
+	}
+	for rule, spec := range specs {
+		f := newFake()
+		f.missing = spec
+		none := newMachine(t, n.graph, graph.WithBackend(f)).Plan()
+		require.Zero(t, fused(none)[rule], rule)
+		require.Contains(t, none.String(), "times: "+rule+": no implementation\n")
+		picky := graph.WithBackend(pickyFake{newFake(), spec})
+		p := newMachine(t, n.graph, picky, only(rule)).Plan()
+		require.NotZero(t, fused(p)[rule], rule)
+		require.Contains(t, p.String(), "picky: unsupported policy: always")
+	}
+	// A strict policy would refuse a second implementation, so that nothing is fused; the steps themselves have one alone.
+	g := G.NewGraph()
+	x := G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 4, 8), G.WithName("x"))
+	for i := range 2 {
+		_, err := ops.Linear(x, G.NewMatrix(g, tensor.Float64, G.WithShape(3, 8), G.WithName(fmt.Sprint("w", i))))
+		require.NoError(t, err)
+	}
+	p := newMachine(t, g, graph.WithBackend(pickyFake{newFake(), "linears"}), graph.WithPolicy(graph.Policy{Strict: true})).Plan()
+	require.Empty(t, fused(p))
+	require.Equal(t, map[string]int{"linears: picky: unsupported policy: always": 1}, p.Unfused)
+	require.Len(t, p.Steps, 2)
+}
+
+// TestFusionsInOrder: a step that replaces several comes behind all that it reads and before all that reads it, or it is none.
+func TestFusionsInOrder(t *testing.T) {
+	g := G.NewGraph()
+	must := func(x *G.Node, err error) *G.Node {
+		require.NoError(t, err)
+		return x
+	}
+	x := G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 4, 2), G.WithName("x"))
+	w := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 2), G.WithName("w"))
+	first := must(ops.Linear(x, w))
+	late := must(ops.Linear(must(ops.Add(x, x)), must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, x, first)))) // w depends on first
+	second := must(ops.Linear(x, must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, late, x))))
+	require.NoError(t, G.Let(x, tensor.New(tensor.WithShape(1, 4, 2), tensor.WithBacking([]float64{1, 2, 3, 4, 5, 6, 7, 8}))))
+	require.NoError(t, G.Let(w, tensor.New(tensor.WithShape(2, 2), tensor.WithBacking([]float64{1, 0, 0, 1}))))
+	plain := newMachine(t, g, unfused(graph.UnfusedAll))
+	require.NoError(t, plain.RunAll())
+	want := numbers(t, second.Value())
+	m := newMachine(t, g)
+	require.Zero(t, fused(m.Plan())["linears"])
+	require.NoError(t, m.RunAll())
+	require.Equal(t, want, numbers(t, second.Value()))
+}
+
+// mixedFake stores the results of linear layers with three outputs in float32.
+type mixedFake struct{ halfFake }
+
+func (f mixedFake) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
+	in, out = f.halfFake.Storage(s, half)
+	if d := s.Out[0].Shape; s.Spec != nil && s.Spec.Name() == "linear" && d[len(d)-1] == 3 {
+		out[0] = tensor.Float32
+	}
+	return in, out
+}
+
+// TestFusionsOfOneType: no step replaces others whose results are of different types.
+func TestFusionsOfOneType(t *testing.T) {
+	g := G.NewGraph()
+	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 4, 8), G.WithName("x"))
+	for i, out := range []int{4, 3, 4, 3, 4} {
+		y, err := ops.Linear(x, G.NewMatrix(g, tensor.Float32, G.WithShape(out, 8), G.WithName(fmt.Sprint("w", i))))
+		require.NoError(t, err)
+		_, err = ops.Softmax(y) // in half precision
+		require.NoError(t, err)
+	}
+	m := newMachine(t, g, graph.WithBackend(mixedFake{halfFake{newFake()}}), graph.WithPrecision(graph.BF16))
+	var layers []int
+	for _, s := range m.Plan().Steps {
+		if s.Rule == "linears" {
+			layers = append(layers, len(s.Outputs))
+			for _, o := range s.Outputs {
+				require.Equal(t, s.Outputs[0].Operand, o.Operand)
+			}
+		}
+	}
+	require.Equal(t, []int{3, 2}, layers)
+}
+
+// TestFusionsOfOneTwice: a gradient that a sum reads twice, once as a copy, is two terms of it.
+func TestFusionsOfOneTwice(t *testing.T) {
+	n := network{graph: G.NewGraph(), shapes: [][]int{{1, 4, 8}, {8}, {3, 8}}}
+	for i, name := range []string{"x", "gain", "w"} {
+		n.in = append(n.in, G.NewTensor(n.graph, tensor.Float64, len(n.shapes[i]), G.WithShape(n.shapes[i]...), G.WithName(name)))
+	}
+	x := G.Must(ops.RMSNorm(G.Must(ops.Add(n.in[0], n.in[0])), n.in[1], 1e-5))
+	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Linear(G.Must(ops.Add(x, x)), n.in[2]))))
+	n.let(t, 1)
+	n.grad(t)
+	want := n.results(t, newMachine(t, n.graph, unfused(graph.UnfusedAll)))
+	m := newMachine(t, n.graph)
+	require.Equal(t, map[string]int{"copies": 2}, fused(m.Plan()))
+	require.Equal(t, want, n.results(t, m))
+}
+
+// TestRandomNetsFused: networks with ops of Gorgonia between train alike with and without each rule, in float32 and in half
+// precision, on a device and recorded.
+func TestRandomNetsFused(t *testing.T) {
+	seen := map[string]int{}
+	for seed := range uint64(40) {
+		rules := append(graph.Fusions(), "")
+		rule := rules[int(seed)%len(rules)]
+		opt := unfused()
+		if rule != "" {
+			opt = only(rule)
+		}
+		for _, p := range []graph.Precision{graph.F32, graph.BF16} {
+			tolerance := 1e-4
+			if p == graph.BF16 {
+				tolerance = 0.1
+			}
+			want := newRandomNet(t, seed).train(t, p, false, unfused(graph.UnfusedAll))
+			testutil.Within(t, fmt.Sprintf("seed %d, %v, rule %q", seed, p, rule), newRandomNet(t, seed).train(t, p, true, opt, graph.WithCapture()), want, tolerance)
+		}
+		n := newRandomNet(t, seed)
+		for r, count := range fused(newMachine(t, n.graph, opt, graph.WithBackend(newFake())).Plan()) {
+			seen[r] += count
+		}
+	}
+	require.Len(t, seen, len(graph.Fusions()), "%v", seen)
+}

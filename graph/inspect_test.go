@@ -1,0 +1,117 @@
+package graph_test
+
+import (
+	"bytes"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// backends are machines' options for the CPU and for another device.
+func backends() map[string][]graph.Option {
+	return map[string][]graph.Option{
+		"cpu": nil, "cpu, captured": {graph.WithCapture()}, "device": {graph.WithBackend(newFake())}, "device, captured": {graph.WithBackend(newFake()), graph.WithCapture()},
+	}
+}
+
+// TestNaNWatch: an op of Gorgonia's and one of this module's make a NaN or an Inf from an input.
+func TestNaNWatch(t *testing.T) {
+	for name, opts := range backends() {
+		g := G.NewGraph()
+		x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
+		root := G.Must(G.Sqrt(x))
+		scaled, err := ops.Apply(scaledSum{1e308}, root, root)
+		require.NoError(t, err)
+		G.Must(G.Neg(scaled))
+		m := newMachine(t, g, append(opts, graph.WithNaNWatch(), graph.WithInfWatch())...)
+		for range 2 {
+			for _, c := range []struct {
+				x    float64
+				want string
+			}{{1, ""}, {-1, "op sqrt (node 1, shape (2)): found by the watch: element 1 of the result is NaN"},
+				{10000, "node 2, shape (2): ops: scaled sum: found by the watch: element 1 of the result is +Inf"}, {0.25, ""}} {
+				require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{0, c.x}))))
+				if err := m.RunAll(); c.want == "" {
+					require.NoError(t, err, name)
+				} else {
+					require.ErrorContains(t, err, c.want, name)
+				}
+			}
+		}
+	}
+}
+
+func TestLogger(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	var text bytes.Buffer
+	for level, lines := range map[slog.Level]int{slog.LevelWarn: 0, slog.LevelInfo: 1, slog.LevelDebug: 1 + 2*len(newMachine(t, n.graph).Plan().Steps)} {
+		text.Reset()
+		m := newMachine(t, n.graph, graph.WithLogger(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}))))
+		require.NoError(t, m.RunAll())
+		require.NoError(t, m.RunAll())
+		require.Equal(t, lines, bytes.Count(text.Bytes(), []byte("\n")), text.String())
+		if level == slog.LevelDebug {
+			require.Contains(t, text.String(), "msg=plan")
+			require.Contains(t, text.String(), `msg=step run=2 node=9 op="sliding window" implementation=cpu`)
+		}
+	}
+}
+
+// TestGradSums holds sums over three runs with other inputs to the gradients of the runs, and to a TapeMachine's.
+func TestGradSums(t *testing.T) {
+	for name, opts := range backends() {
+		n := newNetwork(t).grad(t)
+		single, want := newMachine(t, n.graph), [][]float64(nil)
+		m := newMachine(t, n.graph, append(opts, graph.WithGradSums())...)
+		for round := range 2 {
+			for seed := range uint64(3) {
+				n.let(t, 1+seed)
+				for i, g := range n.results(t, single) {
+					if seed == 0 {
+						want = append(want[:min(i, len(want))], g)
+						continue
+					}
+					for j := range g {
+						if i == 0 { // the cost
+							want[0][j] = g[j]
+						} else {
+							want[i][j] += g[j]
+						}
+					}
+				}
+				require.NoError(t, m.RunAll(), name)
+			}
+			for i, in := range n.in {
+				d, err := in.Grad()
+				require.NoError(t, err)
+				require.InDeltaSlice(t, want[1+i], numbers(t, d), 1e-12, "%s, %s, round %d", name, in.Name(), round)
+			}
+			if round == 0 && name == "cpu" {
+				require.NoError(t, G.NewVanillaSolver().Step(G.NodesToValueGrads(n.in)))
+			} else {
+				require.NoError(t, m.ZeroGrads())
+			}
+		}
+	}
+	g := G.NewGraph()
+	in := scalars(g, 2, 3)
+	_, err := graph.NewMachine(g, graph.WithGradSums())
+	require.ErrorContains(t, err, "no input has one")
+	_, err = graph.Grad(G.Must(G.HadamardProd(in[0], in[1])), in[0])
+	require.NoError(t, err)
+	_, err = graph.NewMachine(g, graph.WithGradSums(in[1]))
+	require.ErrorContains(t, err, `the derivatives of input "b" (node 1, shape ()) are to add up, and it has none in the graph`)
+	m := newMachine(t, g, graph.WithGradSums(in[0])) // of stock ops alone
+	for i := range 3 {
+		require.NoError(t, m.RunAll())
+		d, err := in[0].Grad()
+		require.NoError(t, err)
+		require.Equal(t, []float64{3 * float64(i+1)}, numbers(t, d))
+	}
+}

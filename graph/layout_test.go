@@ -1,0 +1,35 @@
+package graph
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestArena lays out random lifetimes: what lives at the same time lies apart, and little is wasted.
+func TestArena(t *testing.T) {
+	total, bound := 0, 0
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		n := 1 + r.IntN(60)
+		list := make([]*region, n)
+		for i := range list {
+			first := r.IntN(50)
+			list[i] = &region{first: first, last: first + int(r.ExpFloat64()*4), bytes: 1 + r.IntN(1<<(3+r.IntN(10)))}
+		}
+		used, least := placeRegions(list, 64)
+		total, bound = total+used, bound+least
+		require.GreaterOrEqual(t, used, least)
+		for i, a := range list {
+			require.Zero(t, a.offset%64)
+			require.LessOrEqual(t, a.offset+a.bytes, used)
+			for j, b := range list[:i] {
+				if a.first <= b.last && b.first <= a.last {
+					require.True(t, a.offset+a.bytes <= b.offset || b.offset+b.bytes <= a.offset, "seed %d: %d and %d overlap", seed, i, j)
+				}
+			}
+		}
+	}
+	require.Less(t, float64(total), 1.05*float64(bound))
+}

@@ -1,0 +1,153 @@
+package graph
+
+import (
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// lower makes values of the nodes of g and steps of its ops, in topological order, and marks what is kept.
+func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
+	if p.order, err = checkedOrder(g); err != nil {
+		return err
+	}
+	if err = p.separateDerivs(g); err != nil {
+		return err
+	}
+	writers := map[*operand]*step{}
+	for _, n := range p.order.nodes {
+		if err := forNode(n, func() error { return p.add(n, writers) }); err != nil {
+			return err
+		}
+	}
+	p.keepWanted()
+	for _, n := range keep {
+		v, ok := p.of[n]
+		if !ok {
+			return fmt.Errorf("%s is to be kept and is not in the graph", describe(n))
+		}
+		v.keep = true
+	}
+	return nil
+}
+
+// add adds the node's value and its step, if it has one.
+func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
+	st, ok, err := statementOf(n)
+	if err != nil {
+		return err
+	}
+	var in []*operand
+	for _, c := range p.order.inputs[n] {
+		in = append(in, p.of[c])
+	}
+	if ok {
+		if st.into != nil && len(in) == 1 {
+			in[0].keep, in[0].hostReads = true, true
+			p.reads = append(p.reads, read{in[0], st.into})
+		}
+		return nil
+	}
+	k := fromKernel
+	switch {
+	case n.Op() == nil:
+		k = fromInput
+	case isConstant(n):
+		k = fromConstant
+	default:
+		if i, ok := ops.OutputIndex(n.Op()); ok && len(in) == 1 {
+			if w := writers[in[0]]; w != nil && i < len(w.out) {
+				v := w.out[i]
+				v.node, v.name = n, describe(n)
+				p.of[n] = v
+				return nil
+			}
+			return fmt.Errorf("no output %d of %s", i, in[0].name)
+		}
+	}
+	v := p.newOperand(n, describe(n), k, ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
+	p.of[n] = v
+	if k != fromKernel {
+		return nil
+	}
+	s := &step{node: n, op: n.Op(), in: in, out: []*operand{v}}
+	if s.spec, ok = ops.SpecOf(n.Op()); ok {
+		for i, o := range ops.OutputsOf(n.Op())[1:] {
+			s.out = append(s.out, p.newOperand(nil, fmt.Sprintf("output %d of %s", i+1, v.name), fromKernel, o))
+		}
+	}
+	writers[v] = s
+	p.steps = append(p.steps, s)
+	if !p.device.Host {
+		return nil
+	}
+	for _, v := range s.out { // before a kernel makes tables for its operands
+		if err := cpu.CheckMemory(v.arg.Operand.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isConstant reports whether n is a constant of Gorgonia, whose ops hold their value.
+func isConstant(n *G.Node) bool {
+	_, ok := n.Op().(interface{ Value() G.Value })
+	return ok && n.Value() != nil
+}
+
+// separateDerivs sets the derivatives of inputs to copies, which it adds to the graph, where gorgonia.Grad has given
+// several inputs one node, or a constant of the whole process.
+func (p *plan) separateDerivs(g *G.ExprGraph) (err error) {
+	var wrt, grads, copies G.Nodes
+	for _, n := range p.order.nodes {
+		d := n.Deriv()
+		if n.Op() != nil || d == nil {
+			continue
+		}
+		if _, ok := p.order.inputs[d]; ok || isConstant(d) {
+			wrt, grads = append(wrt, n), append(grads, d)
+		}
+	}
+	own := slices.Clone(grads)
+	if err := separate(own, wrt); err != nil {
+		return err
+	}
+	for i, d := range own {
+		if d != grads[i] {
+			G.SetDerivOf(d, wrt[i])
+			copies = append(copies, d)
+		}
+	}
+	if copies != nil {
+		p.order, err = orderOf(g, copies...)
+	}
+	return err
+}
+
+// keepWanted marks the values that the graph itself asks for: roots, scalars and derivatives of inputs.
+func (p *plan) keepWanted() {
+	isRead := map[*G.Node]bool{}
+	for _, inputs := range p.order.inputs {
+		for _, c := range inputs {
+			isRead[c] = true
+		}
+	}
+	for _, n := range p.order.nodes {
+		v, ok := p.of[n]
+		if !ok {
+			continue
+		}
+		if !isRead[n] || n.IsScalar() || slices.Contains(p.order.roots, n) {
+			v.keep = true
+		}
+		if n.Op() == nil && n.Deriv() != nil {
+			if d, ok := p.of[n.Deriv()]; ok {
+				d.keep, d.wrt = true, append(d.wrt, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package graph
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+)
+
+// order is what a graph computes, found without the graph's own order and index: the index by id is wrong after Gorgonia
+// has removed a node, as its stabilisation does, and a subgraph lists its nodes by address.
+type order struct {
+	nodes  G.Nodes             // inputs before their readers, else by id
+	inputs map[*G.Node]G.Nodes // what a node reads, in order and with repetitions
+	roots  G.Nodes             // what a subgraph was made for; nil for a whole graph
+}
+
+// orderOf sorts the nodes of g, more ones, and what they read: a subgraph may lack some of it.
+func orderOf(g *G.ExprGraph, more ...*G.Node) (*order, error) {
+	var all G.Nodes
+	o := &order{inputs: make(map[*G.Node]G.Nodes, len(g.AllNodes()))}
+	add := func(n *G.Node) {
+		if _, ok := o.inputs[n]; !ok {
+			o.inputs[n] = nil
+			all = append(all, n)
+		}
+	}
+	for _, n := range slices.Concat(g.AllNodes(), more) {
+		add(n)
+	}
+	for from := 0; from < len(all); {
+		const lookups = 128 // a graph finds a node by its id in linear time
+		some := all[from:min(from+lookups, len(all))]
+		from += len(some)
+		// Subgraph sorts the list that it is given, and means something else by a single node.
+		index := g.Subgraph(append(slices.Clone(some), some[0])...)
+		for _, n := range some {
+			if index.Node(n.ID()) != n {
+				return nil, fmt.Errorf("%s is not found by its id", describe(n))
+			}
+			for it := index.From(n.ID()); it.Next(); {
+				c := it.Node().(*G.Node)
+				add(c)
+				o.inputs[n] = append(o.inputs[n], c)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *G.Node) int { return cmp.Compare(a.ID(), b.ID()) })
+	visited := make(map[*G.Node]bool, len(all)) // false while its inputs are being visited
+	for _, n := range all {
+		if err := o.visit(n, visited); err != nil {
+			return nil, err
+		}
+	}
+	if len(all) > 0 && all[0].Graph() != g {
+		o.roots = g.Roots()
+	}
+	return o, nil
+}
+
+// visit appends n to the nodes, behind its inputs.
+func (o *order) visit(n *G.Node, visited map[*G.Node]bool) error {
+	if done, ok := visited[n]; ok {
+		if !done {
+			return fmt.Errorf("%s is its own input", describe(n))
+		}
+		return nil
+	}
+	visited[n] = false
+	for _, c := range o.inputs[n] {
+		// Gorgonia uses the memory of a node that its stabilisation has removed for the next one, also where it is read.
+		if c.ID() > n.ID() && hashOf(n) != n.Hashcode() {
+			return fmt.Errorf("an input of %s has been removed by Gorgonia's stabilisation, and %s has taken its place", describe(n), describe(c))
+		}
+		if err := o.visit(c, visited); err != nil {
+			return err
+		}
+	}
+	visited[n] = true
+	o.nodes = append(o.nodes, n)
+	return nil
+}
+
+// hashOf computes the node's hash again, which Gorgonia has computed when the node was made.
+func hashOf(n *G.Node) uint32 {
+	h := fnv.New32a()
+	n.WriteHash(h)
+	return h.Sum32()
+}
+
+// asError turns a panic into an error. It is to be deferred.
+func asError(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("panic: %v", r)
+	}
+}

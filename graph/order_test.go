@@ -1,0 +1,114 @@
+package graph_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// scalars returns inputs of one element with these values, named a, b and so on.
+func scalars(g *G.ExprGraph, values ...float64) (list G.Nodes) {
+	for i, v := range values {
+		list = append(list, G.NewScalar(g, tensor.Float64, G.WithName(string(rune('a'+i))), G.WithValue(v)))
+	}
+	return list
+}
+
+// TestStabilisedGraphs: Gorgonia's stabilisation removes nodes from the graph and leaves its index by id as it was.
+func TestStabilisedGraphs(t *testing.T) {
+	for _, already := range []bool{false, true} {
+		g := G.NewGraph()
+		in := scalars(g, 0.1, 0.5)
+		if already {
+			G.Must(G.Log1p(G.Must(G.Neg(in[0]))))
+		}
+		cost := G.Must(G.BinaryXent(in[0], in[1]))
+		require.NoError(t, graph.CheckGraph(g))
+		_, err := graph.Grad(cost, in[0])
+		require.NoError(t, err)
+		m := newMachine(t, g)
+		require.NoError(t, m.RunAll())
+		d, err := in[0].Grad()
+		require.NoError(t, err)
+		require.InDelta(t, -0.5/0.1+0.5/0.9, numbers(t, d)[0], 1e-12)
+	}
+}
+
+// TestRemovedInput: the second cost's stabilisation removes 1-y, which the first one reads, and recycles the node.
+func TestRemovedInput(t *testing.T) {
+	for later := range 4 {
+		g := G.NewGraph()
+		in := scalars(g, 0.1, 0.5)
+		cost := G.Must(G.BinaryXent(in[0], in[1]))
+		G.Must(G.BinaryXent(in[1], in[0]))
+		for i := range later {
+			G.Must(G.Add(in[0], G.NewConstant(float64(10+i))))
+		}
+		_, err := graph.Grad(cost, in[0])
+		require.ErrorContains(t, err, "stabilisation")
+		require.ErrorContains(t, graph.CheckGraph(g), "stabilisation")
+		_, err = graph.NewMachine(g)
+		require.ErrorContains(t, err, "stabilisation")
+	}
+}
+
+// TestSubgraphs: Gorgonia lists the nodes of a subgraph by their addresses.
+func TestSubgraphs(t *testing.T) {
+	for range 200 {
+		g := G.NewGraph()
+		in := scalars(g, 2, 3)
+		square := G.Must(G.Square(in[0]))
+		product := G.Must(G.HadamardProd(square, in[1]))
+		squares, err := ops.Apply(scaledSum{2}, square, product)
+		require.NoError(t, err)
+		var read G.Value
+		G.Read(product, &read)
+		outside := G.Must(G.Neg(product)) // reads a root of the subgraphs
+		for name, sub := range map[string]*G.ExprGraph{
+			"roots":        g.SubgraphRoots(product, square),
+			"exact roots":  g.ExactSubgraphRoots(product, square),
+			"nodes":        g.Subgraph(in[0], in[1], square, product),
+			"inputs lost":  g.Subgraph(square, product),
+			"whole graph":  g,
+			"another root": g.SubgraphRoots(squares, product),
+		} {
+			g.UnbindAllNonInputs()
+			read = nil
+			m, err := graph.NewMachine(sub)
+			require.NoError(t, err, name)
+			require.NoError(t, m.RunAll(), name)
+			require.Equal(t, name == "whole graph", outside.Value() != nil, name)
+			if name == "whole graph" {
+				require.Equal(t, []float64{-12}, numbers(t, outside.Value()))
+			} else {
+				require.Equal(t, []float64{12}, numbers(t, product.Value()), name)
+			}
+			if name == "roots" || name == "exact roots" {
+				require.Equal(t, []float64{4}, numbers(t, square.Value()), name)
+			}
+			if name != "exact roots" {
+				require.Equal(t, []float64{12}, numbers(t, read), name)
+			}
+			require.NoError(t, m.Close())
+		}
+	}
+}
+
+func TestSubgraphOfLayer(t *testing.T) {
+	n := newNetwork(t)
+	require.NoError(t, newMachine(t, n.graph).RunAll())
+	want := numbers(t, n.cost.Value())
+	n.grad(t)
+	for range 200 {
+		m, err := graph.NewMachine(n.graph.ExactSubgraphRoots(n.cost))
+		require.NoError(t, err)
+		require.NoError(t, m.RunAll())
+		require.Equal(t, want, numbers(t, n.cost.Value()))
+		require.NoError(t, m.Close())
+	}
+}

@@ -1,0 +1,143 @@
+package graph
+
+import (
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// plan is a graph as a machine runs it: a list of steps over values. Passes make it one after another, see Machine.build;
+// nothing changes it after that.
+type plan struct {
+	backend Backend
+	device  Device
+	policy  Policy
+	half    tensor.Dtype // of activations; the zero value for the types of the graph
+
+	order    *order
+	operands []*operand
+	of       map[*G.Node]*operand
+	reads    []read
+	steps    []*step
+
+	halfCopies map[*G.Node]*operand // by precision: casts of inputs
+	prologue   int                  // by precision: the first steps are casts of inputs and constants, once a run
+	refreshed  int                  // by precision: the first of these are of inputs with a derivative, which a solver may write
+	copies     G.Nodes              // by fuse: copies that are no steps, since their readers read the original
+	unfused    map[string]int       // by fuse: how often the backend has refused, by rule and reason
+
+	arena, arenaMin, workspace int // by layout: bytes
+}
+
+// kind says where the numbers of a value come from.
+type kind int
+
+const (
+	fromInput    kind = iota // node.Value() at the start of a run
+	fromConstant             // node.Value() of a constant
+	fromKernel               // a kernel writes it in the arena; before dispatch: any result
+	fromHost                 // the Do of an op returns it
+)
+
+// operand is the value of a node, a further output of an op, or a cast.
+type operand struct {
+	id    int     // index in plan.operands
+	node  *G.Node // whose value it is; nil for an output that no node names and for a cast
+	name  string  // in errors
+	kind  kind
+	arg   ops.Arg // type and shape, and the cell that holds its memory on the device
+	keep  bool    // it lives to the end of a run and is bound to its node then
+	lasts bool    // from run to run
+	wrt   G.Nodes // inputs whose derivative it is
+
+	kernelReads, hostReads bool    // by dispatch: who reads it; a gorgonia.Read is of the host
+	checks                 []check // by dispatch: ops that look at its numbers where these come from the host
+	last                   int     // by layout: index of the last step that reads it; the number of steps where it is kept
+	region                 *region // by layout: its memory in the arena, nil for none
+}
+
+// step is one instruction: a kernel, or an op that runs on the host.
+type step struct {
+	node    *G.Node  // that it computes, the first one of several; for a cast, the node whose value it casts
+	op      G.Op     // of the node; nil for a cast and for a step that replaces several
+	spec    ops.Spec // nil for an op that is not of package ops
+	in, out []*operand
+
+	rule     string  // by fuse: the rule that made it
+	replaces G.Nodes // by fuse: the nodes whose steps it replaces
+
+	implementation string // by dispatch, with what follows
+	kernel         Kernel // nil for an op on the host
+	cost           Cost
+	refused        []Refusal
+	host           hostCall // of an op on the host
+
+	dead []*operand // by layout: values on the host that nothing reads after the step
+}
+
+// check is an op that looks at the numbers of one of its inputs.
+type check struct {
+	spec ops.Checked
+	in   []ops.Operand
+	node *G.Node
+}
+
+// read is a gorgonia.Read.
+type read struct {
+	from *operand
+	into *G.Value
+}
+
+// newPlan returns a plan without steps.
+func newPlan(o options) (*plan, error) {
+	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, of: map[*G.Node]*operand{}, unfused: map[string]int{}}
+	var err error
+	if p.half, err = o.precision.half(); err != nil {
+		return nil, err
+	}
+	if ops.IsHalf(p.half) && !p.device.Half {
+		return nil, fmt.Errorf("precision %v: %s computes in float32", o.precision, p.device.Kind)
+	}
+	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
+		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
+	}
+	if o.looks() {
+		p.policy.Unfused = []string{UnfusedAll} // results are looked at one by one
+	}
+	return p, p.policy.check()
+}
+
+// newOperand adds a value with a cell of its own. The node may be nil.
+func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operand {
+	v := &operand{id: len(p.operands), node: n, name: name, kind: k, arg: ops.Arg{Operand: o, Buf: new(cpu.Buf)}}
+	p.operands = append(p.operands, v)
+	return v
+}
+
+// site returns what a backend is told of a step.
+func (p *plan) site(s *step) Site {
+	return Site{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
+}
+
+func typesOf(values []*operand) []ops.Operand {
+	list := make([]ops.Operand, len(values))
+	for i, v := range values {
+		list[i] = v.arg.Operand
+	}
+	return list
+}
+
+// forNode calls f. An error, or a panic of an op, comes back with the name of the node.
+func forNode(n *G.Node, f func() error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", describe(n), err)
+		}
+	}()
+	defer asError(&err)
+	return f()
+}

@@ -1,0 +1,167 @@
+package cpu
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// TestProducts holds products of one phase to each of them alone, and those of several terms to loops: any sizes, with and
+// without bias, residual and SiLU, all layouts.
+func TestProducts(t *testing.T) {
+	type size struct {
+		m, n int
+		ks   []int
+	}
+	for _, sizes := range [][]size{
+		{},
+		{{0, 3, []int{4}}, {3, 0, []int{4}}},
+		{{1, 1, []int{1}}, {5, 9, []int{0}}, {3, 17, []int{0, 2, 0}}},
+		{{65, 3, []int{17}}, {65, 70, []int{17}}, {65, 129, []int{17}}, {65, 1, []int{17}}},
+		{{130, 65, []int{600}}, {7, 65, []int{600}}, {100, 65, []int{33}}},
+		{{67, 65, []int{33, 1, 520, 64}}, {515, 3, []int{3, 70}}},
+	} {
+		for q := range 4 {
+			for _, l := range available() {
+				t.Run(fmt.Sprintf("%v/%v/transA=%v/transB=%v", sizes, l, q&1 != 0, q&2 != 0), func(t *testing.T) {
+					var list32, list64 []Product
+					for i, s := range sizes {
+						p := Product{M: s.m, N: s.n, TransA: q&1 != 0, TransB: q&2 != 0}
+						list32 = append(list32, withOperands[float32](p, s.ks, i%2 == 0, i%4 < 2, i%3 == 0))
+						list64 = append(list64, withOperands[float64](p, s.ks, i%2 == 1, i%4 > 1, i%3 == 1))
+					}
+					testProducts[float32](t, l, list32)
+					testProducts[float64](t, l, list64)
+				})
+			}
+		}
+	}
+}
+
+// withOperands gives p terms of the given K, and a bias, a residual and a SiLU where they are wanted.
+func withOperands[T Float](p Product, ks []int, bias, residual, silu bool) Product {
+	for _, k := range ks {
+		p.Terms = append(p.Terms, Term{k, NewBuf(random[T](p.M * k)), NewBuf(random[T](k * p.N))})
+	}
+	if bias {
+		p.Bias = NewBuf(random[T](p.N))
+	}
+	if residual {
+		p.Residual = NewBuf(random[T](p.M * p.N))
+	}
+	if silu {
+		p.SiLU = new(Buf)
+	}
+	return p
+}
+
+func testProducts[T Float](t *testing.T, l level, list []Product) {
+	var first [][]T
+	for _, workers := range []int{1, 2, 3, 7} {
+		var outputs []guarded[T]
+		output := func(p Product) *Buf {
+			outputs = append(outputs, newGuarded[T](p.M*p.N))
+			return NewBuf(outputs[len(outputs)-1].s)
+		}
+		list := slices.Clone(list)
+		for i := range list {
+			p := &list[i]
+			if p.C = output(*p); p.SiLU != nil {
+				p.SiLU = output(*p)
+			}
+		}
+		var k Kernel
+		multiply[T](l, &k, list)
+		run(t, &k, workers)
+		var got [][]T
+		for _, o := range outputs {
+			if !o.intact() {
+				t.Fatal("written outside of an output")
+			}
+			got = append(got, o.s)
+		}
+		if first == nil {
+			first = got
+		} else if !slices.EqualFunc(first, got, slices.Equal[[]T]) {
+			t.Fatalf("not the same bits with %d workers", workers)
+		}
+	}
+	for i, p := range list {
+		got := first[0]
+		first = first[1:]
+		if len(p.Terms) == 1 {
+			c := make([]T, p.M*p.N)
+			var k Kernel
+			gemm[T](l, &k, GemmShape{p.M, p.N, p.Terms[0].K, p.TransA, p.TransB}, p.Terms[0].A, p.Terms[0].B, p.Bias, NewBuf(c))
+			run(t, &k, 1)
+			if p.Residual != nil {
+				addAt(l, c, c, Slice[T](p.Residual))
+			}
+			if !slices.Equal(got, c) {
+				t.Fatalf("product %d: not the bits that it has alone", i)
+			}
+		}
+		if want, tol := sumOfTerms[T](p); !slices.EqualFunc(got, want, func(g T, w float64) bool { return near(t, fmt.Sprint("product ", i), g, w, tol) }) {
+			return
+		}
+		if p.SiLU != nil {
+			want := make([]T, len(got))
+			siluAt(l, want, got)
+			if !slices.Equal(first[0], want) {
+				t.Fatalf("product %d: SiLU has not the bits of one of its own", i)
+			}
+			first = first[1:]
+		}
+	}
+}
+
+// sumOfTerms computes p in float64, and the error that T may have.
+func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
+	want = make([]float64, p.M*p.N)
+	tol = 2
+	if p.Bias != nil {
+		for x := range want {
+			want[x] = float64(Slice[T](p.Bias)[x%p.N])
+		}
+	}
+	if p.Residual != nil {
+		for x := range want {
+			want[x] += float64(Slice[T](p.Residual)[x])
+		}
+	}
+	for _, term := range p.Terms {
+		tol += float64(term.K)
+		a, b := Slice[T](term.A), Slice[T](term.B)
+		for x := range want {
+			i, j := x/p.N, x%p.N
+			for k := range term.K {
+				at, bt := i*term.K+k, k*p.N+j
+				if p.TransA {
+					at = k*p.M + i
+				}
+				if p.TransB {
+					bt = j*term.K + k
+				}
+				want[x] += float64(a[at]) * float64(b[bt])
+			}
+		}
+	}
+	return want, tol * eps[T]()
+}
+
+// TestProductsAllocateNothing: nor does a run of any kernel, once warm.
+func TestProductsAllocateNothing(t *testing.T) {
+	p := withOperands[float32](Product{M: 70, N: 70, TransA: true}, []int{65, 3}, true, true, true)
+	p.C, p.SiLU = NewBuf(make([]float32, 70*70)), NewBuf(make([]float32, 70*70))
+	var k Kernel
+	Products[float32](&k, p, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)), NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})
+	team, mem := NewTeam(2), new(Buf)
+	holdBytes(mem, AlignedBytes(k.WorkBytes(2)))
+	if n := testing.AllocsPerRun(20, func() {
+		if err := team.Run(&k, mem); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations a run", n)
+	}
+}

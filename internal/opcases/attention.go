@@ -1,0 +1,192 @@
+package opcases
+
+import (
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Sizes are those of an attention op.
+type Sizes struct{ B, S, Hq, Hkv, D, Dv int }
+
+// Tokens returns q, k and v.
+func (c Sizes) Tokens(seed uint64) (q, k, v Array) {
+	return Normal("q", seed, c.B, c.S, c.Hq, c.D), Normal("k", seed+1, c.B, c.S, c.Hkv, c.D), Normal("v", seed+2, c.B, c.S, c.Hkv, c.Dv)
+}
+
+// Compressed returns kc and vc for blocks of l tokens at a stride of d.
+func (c Sizes) Compressed(seed uint64, l, d int) (kc, vc Array) {
+	n := max(1, ops.NumCompressed(c.S, l, d))
+	return Normal("kc", seed, c.B, n, c.Hkv, c.D), Normal("vc", seed+1, c.B, n, c.Hkv, c.Dv)
+}
+
+// AttentionSize is a size of all branches.
+type AttentionSize struct {
+	Sizes
+	ops.Params
+	Size Size
+}
+
+// AttentionSizes lie around every boundary: of blocks, windows, tiles of keys and of rows, and vectors.
+func AttentionSizes() (list []AttentionSize) {
+	add := func(size Size, c Sizes, p ops.Params) { list = append(list, AttentionSize{c, p, size}) }
+	small := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 12}
+	for _, S := range []int{1, 7, 8, 9, 11, 12, 13, 24, 63, 64, 65, 129} { // l, w, 2w, one and two tiles of keys
+		add(Small, Sizes{1, S, 4, 2, 16, 16}, small)
+	}
+	large := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
+	for _, S := range []int{31, 32, 69, 71, 140, 257, 330} {
+		add(Small, Sizes{1, S, 6, 1, 24, 8}, large)
+	}
+	for _, c := range []struct {
+		Sizes
+		l, d, block, n, w int
+		size              Size
+	}{
+		{Sizes{2, 129, 2, 2, 5, 19}, 6, 2, 24, 3, 1, Small},      // groups of one, odd dims, blocks across tiles
+		{Sizes{2, 65, 12, 2, 64, 64}, 4, 4, 32, 3, 64, Small},    // groups of six
+		{Sizes{1, 130, 70, 1, 3, 2}, 1, 1, 5, 9, 66, Small},      // more heads than rows in a tile
+		{Sizes{4, 97, 5, 1, 2, 33}, 48, 12, 24, 3, 200, Small},   // l > l': selection blocks that start before their first weight
+		{Sizes{1, 150, 80, 2, 3, 2}, 12, 2, 4, 7, 61, Small},     // l > 2l'
+		{Sizes{1, 700, 1, 1, 8, 8}, 2, 1, 3, 40, 400, Small},     // several chunks of keys
+		{Sizes{1, 1, 1, 1, 2, 1}, 1, 1, 1, 3, 1, Small},          // one of everything
+		{Sizes{2, 37, 6, 2, 12, 5}, 4, 2, 4, 4, 7, Small},        // groups of three
+		{Sizes{3, 33, 6, 1, 16, 8}, 32, 16, 16, 3, 20, Small},    // the first compression block ends before the last query
+		{Sizes{2, 64, 2, 2, 5, 3}, 8, 4, 4, 5, 33, Small},        //
+		{Sizes{1, 133, 4, 4, 32, 48}, 32, 16, 16, 5, 300, Small}, // a window longer than the sequence
+		{Sizes{1, 23, 4, 1, 64, 64}, 32, 16, 64, 3, 5, Small},    // no complete compression block
+		{Sizes{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // dims that are multiples of 8, for matrix units: to the end
+		{Sizes{2, 31, 6, 1, 72, 128}, 32, 16, 64, 16, 20, Small},
+		{Sizes{1, 33, 16, 1, 128, 8}, 4, 2, 64, 3, 1, Small},
+		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},
+		{Sizes{1, 97, 12, 2, 64, 72}, 8, 4, 64, 5, 33, Small},
+		{Sizes{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile
+		{Sizes{1, 129, 6, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
+		{Sizes{1, 129, 16, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
+		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},  // the rows of a key are cut into chunks
+		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small}, // blocks of several tiles
+		{Sizes{1, 129, 12, 2, 64, 32}, 8, 4, 8, 4, 64, Small},
+		{Sizes{1, 259, 8, 2, 64, 32}, 16, 8, 16, 6, 64, Large},
+		{Sizes{3, 129, 16, 1, 96, 64}, 32, 16, 64, 3, 64, Huge},
+		{Sizes{2, 257, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
+		{Sizes{3, 257, 16, 1, 128, 128}, 32, 16, 32, 5, 129, Huge},
+		{Sizes{1, 257, 16, 16, 192, 128}, 32, 16, 64, 4, 512, Huge},
+		{Sizes{1, 257, 4, 4, 256, 256}, 16, 16, 16, 6, 31, Huge},
+		{Sizes{2, 129, 4, 1, 72, 200}, 1, 1, 1, 9, 65, Huge},
+		{Sizes{1, 2049, 6, 1, 64, 64}, 32, 16, 64, 16, 512, Huge},
+	} {
+		add(c.size, c.Sizes, ops.Params{BlockLen: c.l, Stride: c.d, SelectBlock: c.block, TopN: c.n, Window: c.w})
+	}
+	return list
+}
+
+// Attention returns the cases of all branches and of the choice of blocks at all sizes.
+func Attention() (list []Case) {
+	for _, s := range AttentionSizes() {
+		cases := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))
+		if s.S > 8 {
+			cases = append(cases, invisibleLists(s.Sizes, s.Params))
+		}
+		for i := range cases {
+			cases[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
+			cases[i].Size = s.Size
+		}
+		list = append(list, cases...)
+	}
+	return list
+}
+
+// Branches returns the attention ops at one size: window, dense, compressed and selected, by these names. The selected one
+// has the oracle's blocks.
+func Branches(c Sizes, p ops.Params) []Case {
+	q, k, v := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+	idx := Blocks(p, q, kc)
+	list := []Case{
+		{Name: "window", Inputs: []Array{q, k, v}, Mask: ref.WindowMask(p.Window),
+			Build: func(in []*G.Node) (*G.Node, error) { return ops.SlidingWindow(in[0], in[1], in[2], p.Window) }},
+		{Name: "dense", Inputs: []Array{q, k, v}, Mask: ref.CausalMask(),
+			Build: func(in []*G.Node) (*G.Node, error) { return ops.CausalAttention(in[0], in[1], in[2]) }},
+		{Name: "compressed", Inputs: []Array{q, kc, vc}, Mask: ref.CompressedMask(p.BlockLen, p.Stride),
+			Build: func(in []*G.Node) (*G.Node, error) {
+				return ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride)
+			}},
+		{Name: "selected", Inputs: []Array{q, k, v, idx}, Mask: ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock),
+			Build: func(in []*G.Node) (*G.Node, error) {
+				return ops.SelectedAttention(in[0], in[1], in[2], in[3], p.SelectBlock)
+			}},
+	}
+	for i, c := range list {
+		list[i] = withOracle(c)
+	}
+	return list
+}
+
+// withOracle gives an attention op inputs of its own and, by its mask, what the oracle makes of them.
+func withOracle(c Case) Case {
+	for i, a := range c.Inputs {
+		c.Inputs[i].Floats = slices.Clone(a.Floats)
+	}
+	c.Outputs = func(in []Array) []*ref.Tensor {
+		o, lse := ref.Attention(in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), c.Mask)
+		return []*ref.Tensor{o, lse}
+	}
+	c.Gradients = func(in []Array, do *ref.Tensor) []*ref.Tensor {
+		q, k, v := in[0].Tensor(), in[1].Tensor(), in[2].Tensor()
+		o, _ := ref.Attention(q, k, v, c.Mask)
+		dq, dk, dv := ref.AttentionGrad(q, k, v, o, do, c.Mask)
+		return append([]*ref.Tensor{dq, dk, dv}, make([]*ref.Tensor, len(in)-3)...)
+	}
+	return c
+}
+
+// invisibleLists is the selected branch where query 0 of group 0 has only a block in the future, if there is a second block,
+// and query 1 has no block: neither sees a key.
+func invisibleLists(c Sizes, p ops.Params) Case {
+	x := Branches(c, p)[3]
+	idx := &x.Inputs[3]
+	idx.Ints = slices.Clone(idx.Ints)
+	for i := range p.TopN {
+		idx.Ints[i], idx.Ints[c.Hkv*p.TopN+i] = -1, -1
+	}
+	if c.S > p.SelectBlock {
+		idx.Ints[0] = int32((c.S - 1) / p.SelectBlock)
+	}
+	x.Name, x.Mask = "selected, lists without visible keys", ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock)
+	return withOracle(x)
+}
+
+// Blocks returns the blocks that the oracle selects for q and kc.
+func Blocks(p ops.Params, q, kc Array) Array {
+	k := kc.Tensor()
+	if q.Shape[1] < p.BlockLen {
+		k = ref.New(kc.Shape[0], 0, kc.Shape[2], kc.Shape[3])
+	}
+	idx, _ := ref.SelectBlocks(q.Tensor(), k, p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
+	return Array{Name: "idx", Shape: []int{q.Shape[0], q.Shape[1], kc.Shape[2], p.TopN}, Ints: idx}
+}
+
+// selectCase is the choice of blocks from the lse of the compressed attention.
+func selectCase(c Sizes, p ops.Params) Case {
+	q, _, _ := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+	return Case{
+		Name: "select", Inputs: []Array{q, kc, vc}, Choice: &p,
+		Build: func(in []*G.Node) (*G.Node, error) {
+			o, err := ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride)
+			if err != nil {
+				return nil, err
+			}
+			lse, err := ops.LSE(o)
+			if err != nil {
+				return nil, err
+			}
+			return ops.SelectBlocks(in[0], in[1], lse, p)
+		},
+		Outputs: func([]Array) []*ref.Tensor { return []*ref.Tensor{nil} },
+	}
+}

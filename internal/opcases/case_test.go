@@ -1,0 +1,71 @@
+package opcases
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestEveryOpHasCases: each Spec of package ops is called by some case of each size's machine, but for those that are no ops of
+// a float graph: AdamW writes its inputs, a cast has kernels on devices alone, and int32 stands before other ops. Fused Specs,
+// which no constructor makes, are held to those that they replace: see package ops, fused_test.go.
+func TestEveryOpHasCases(t *testing.T) {
+	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true}, map[string]bool{}
+	for _, fused := range []string{"LinearAddOp", "LinearSiLUOp", "LinearsOp", "LinearsGradOp", "RMSNormGradAddOp"} {
+		called[fused] = true
+	}
+	for _, c := range All() {
+		require.False(t, names[c.Name], "two cases are called %s", c.Name)
+		names[c.Name] = true
+		plan, err := c.Plan()
+		require.NoError(t, err)
+		for _, call := range plan.Calls {
+			called[reflect.TypeOf(call.Spec).Name()] = true
+		}
+	}
+	files, err := filepath.Glob("../../ops/*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == "Bind" && f.Name.Name == "ops" {
+				spec := fn.Recv.List[0].Type.(*ast.Ident).Name
+				require.True(t, called[spec], "no case for %s", spec)
+			}
+		}
+	}
+}
+
+// TestCheckChoice: what is wrong with a choice is an error, and a near tie is not.
+func TestCheckChoice(t *testing.T) {
+	s := AttentionSizes()[slices.IndexFunc(AttentionSizes(), func(s AttentionSize) bool { return s.S == 330 })]
+	q, _, _ := s.Tokens(1)
+	kc, _ := s.Compressed(4, s.BlockLen, s.Stride)
+	idx := Blocks(s.Params, q, kc).Ints
+	others, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 0)
+	require.NoError(t, err)
+	require.Zero(t, others)
+	last := idx[len(idx)-s.TopN:]
+	for _, bad := range [][]int32{{0, 4, 4, 5}, {1, 2, 4, 5}, {0, 2, 3, 5}, {0, 1, 2, 4}, {0, 3, 1, 5}} {
+		copy(last, bad)
+		_, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 0)
+		require.Error(t, err, "%v", bad)
+	}
+	wrong := 0
+	for j := int32(1); j < 4; j++ { // all free places but the best one
+		copy(last, []int32{0, j, 4, 5})
+		if _, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 1e-9); err != nil {
+			wrong++
+		}
+		_, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 1)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, wrong)
+}

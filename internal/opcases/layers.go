@@ -1,0 +1,315 @@
+package opcases
+
+import (
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Layers returns the cases of the ops beside attention: sizes of one, odd ones, those around the ends of blocks and vectors,
+// and at least one that several workers share.
+func Layers() []Case {
+	return slices.Concat(activations(), adds(), linears(), ropes(), norms(), embeddings(), losses(), compressions(), gatedSums())
+}
+
+func named(name string, a any) string { return fmt.Sprintf("%s %v", name, a) }
+
+// sizeOf is the size of a case by the number of elements of its largest input.
+func sizeOf(elements int) Size {
+	switch {
+	case elements > 1<<20:
+		return Huge
+	case elements > 10000:
+		return Large
+	}
+	return Small
+}
+
+func total(shape []int) int { return tensor.Shape(shape).TotalSize() }
+
+func one(y *ref.Tensor) []*ref.Tensor { return []*ref.Tensor{y} }
+
+func activations() (list []Case) {
+	for _, shape := range [][]int{{1}, {7}, {8}, {255}, {3, 5, 2}, {1, 1, 17}, {4099}, {3*16384 + 5}, {100003}} {
+		list = append(list,
+			Case{Name: named("silu", shape), Inputs: []Array{normalTimes(3, "x", 1, shape...)}, Size: sizeOf(total(shape)),
+				Build:     func(in []*G.Node) (*G.Node, error) { return ops.SiLU(in[0]) },
+				Outputs:   func(in []Array) []*ref.Tensor { return one(ref.SiLU(in[0].Tensor())) },
+				Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor { return one(ref.SiLUGrad(in[0].Tensor(), dy)) }},
+			Case{Name: named("sigmoid", shape), Inputs: []Array{normalTimes(3, "x", 1, shape...)}, Size: sizeOf(total(shape)),
+				Build:   func(in []*G.Node) (*G.Node, error) { return ops.Sigmoid(in[0]) },
+				Outputs: func(in []Array) []*ref.Tensor { return one(ref.Sigmoid(in[0].Tensor())) },
+				Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
+					return one(ref.SigmoidGrad(ref.Sigmoid(in[0].Tensor()), dy))
+				}})
+	}
+	for _, shape := range [][]int{
+		{1}, {5}, {2, 3, 4, 3}, {4, 1}, {3, 1}, {33, 31}, {5, 67}, {257, 64}, {7, 1024}, {3, 1025}, {19000, 3}, {2, 17000}, {2, 20001}, {2, 32768},
+	} {
+		list = append(list, Case{Name: named("softmax", shape), Inputs: []Array{normalTimes(4, "x", 2, shape...)}, Size: sizeOf(total(shape)),
+			Build:   func(in []*G.Node) (*G.Node, error) { return ops.Softmax(in[0]) },
+			Outputs: func(in []Array) []*ref.Tensor { return one(ref.Softmax(in[0].Tensor())) },
+			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
+				return one(ref.SoftmaxGrad(ref.Softmax(in[0].Tensor()), dy))
+			}})
+	}
+	return list
+}
+
+func adds() (list []Case) {
+	for _, c := range []struct {
+		n     int
+		shape []int
+	}{
+		{1, []int{3, 5}}, {2, []int{1}}, {2, []int{2, 3, 5}}, {5, []int{2, 7}}, {8, []int{1000}}, {9, []int{1029}}, {17, []int{29}}, {20, []int{2, 3, 5}},
+		{3, []int{2, 20001}},
+	} {
+		x := Case{Name: named("add", c), Size: sizeOf(total(c.shape)),
+			Build: func(in []*G.Node) (*G.Node, error) { return ops.Add(in...) },
+			Outputs: func(in []Array) []*ref.Tensor {
+				sum := in[0].Tensor()
+				for _, a := range in[1:] {
+					sum = ref.Add(sum, a.Tensor())
+				}
+				return one(sum)
+			},
+			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor { return slices.Repeat(one(dy), len(in)) }}
+		for i := range c.n {
+			x.Inputs = append(x.Inputs, Normal(fmt.Sprint("x", i), uint64(i), c.shape...))
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+func linears() (list []Case) {
+	for _, c := range []struct {
+		x       []int
+		out, in int
+		heads   int
+		want    []int
+		bias    bool
+	}{
+		{x: []int{1, 1}, out: 1, in: 1, want: []int{1, 1}},
+		{x: []int{7, 13}, out: 3, in: 13, want: []int{7, 3}, bias: true},
+		{x: []int{2, 3, 5}, out: 4, in: 5, want: []int{2, 3, 4}},
+		{x: []int{2, 3, 5}, out: 6, in: 5, heads: 2, want: []int{2, 3, 2, 3}, bias: true},
+		{x: []int{2, 3, 5}, out: 6, in: 5, heads: 1, want: []int{2, 3, 1, 6}},
+		{x: []int{2, 3, 4, 6}, out: 10, in: 24, heads: 5, want: []int{2, 3, 5, 2}, bias: true},
+		{x: []int{2, 3, 4, 6}, out: 5, in: 6, want: []int{2, 3, 4, 5}},             // each head by itself
+		{x: []int{2, 3, 1, 6}, out: 5, in: 6, want: []int{2, 3, 5}},                // a single head
+		{x: []int{2, 1, 6}, out: 5, in: 6, want: []int{2, 1, 5}},                   // a single token
+		{x: []int{1, 1, 1}, out: 2, in: 1, want: []int{1, 1, 2}},                   //
+		{x: []int{3, 2, 5}, out: 2, in: 10, want: []int{3, 2}},                     // no axis to spare
+		{x: []int{2, 3, 2, 2, 2, 2}, out: 3, in: 16, want: []int{2, 3, 3}},         // four axes
+		{x: []int{1, 97, 65}, out: 67, in: 65, want: []int{1, 97, 67}},             // around a tile
+		{x: []int{2, 129, 7}, out: 36, in: 7, want: []int{2, 129, 36}, bias: true}, // several blocks of rows
+		{x: []int{2, 300, 5, 31}, out: 130, in: 155, heads: 10, want: []int{2, 300, 10, 13}, bias: true},
+		{x: []int{3, 1100, 8}, out: 16, in: 8, want: []int{3, 1100, 16}, bias: true},
+	} {
+		x := Case{Name: fmt.Sprintf("linear %v [%d,%d] heads %d bias %v", c.x, c.out, c.in, c.heads, c.bias), Size: sizeOf(total(c.x)),
+			Inputs: []Array{Normal("x", 1, c.x...), Normal("w", 2, c.out, c.in)},
+			Build: func(in []*G.Node) (*G.Node, error) {
+				var opts []ops.LinearOption
+				if c.bias {
+					opts = append(opts, ops.WithBias(in[2]))
+				}
+				if c.heads > 0 {
+					opts = append(opts, ops.WithHeads(c.heads))
+				}
+				return ops.Linear(in[0], in[1], opts...)
+			},
+			Outputs: func(in []Array) []*ref.Tensor {
+				var bias *ref.Tensor
+				if c.bias {
+					bias = in[2].Tensor()
+				}
+				return one(ref.Linear(ref.From(in[0].Floats, total(c.x)/c.in, c.in), in[1].Tensor(), bias).Reshape(c.want...))
+			},
+			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
+				rows := total(c.x) / c.in
+				dx, dw, db := ref.LinearGrad(ref.From(in[0].Floats, rows, c.in), in[1].Tensor(), dy.Reshape(rows, c.out))
+				return []*ref.Tensor{dx, dw, db}[:len(in)]
+			}}
+		if c.bias {
+			x.Inputs = append(x.Inputs, Normal("bias", 3, c.out))
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+func ropes() (list []Case) {
+	for _, c := range []struct {
+		shape []int
+		base  float64
+		start int
+	}{
+		{[]int{1, 1, 1, 2}, 10000, 0}, {[]int{2, 5, 3, 4}, 10000, 0}, {[]int{2, 31, 3, 6}, 10000, 0}, {[]int{1, 97, 2, 6}, 100, 7},
+		{[]int{1, 3, 1, 14}, 0.5, 100000}, {[]int{3, 33, 1, 64}, 10000, 0}, {[]int{2, 33, 7, 64}, 10000, 3}, {[]int{1, 33, 2, 128}, 10000, 65536},
+		{[]int{1, 5, 2, 192}, 10000, 1 << 20}, {[]int{2, 300, 4, 18}, 10000, 3}, {[]int{2, 130, 4, 64}, 10000, 1000}, {[]int{1, 70, 6, 96}, 10000, 65536 - 70},
+	} {
+		list = append(list, Case{Name: named("rope", c), Inputs: []Array{Normal("x", 1, c.shape...)}, Size: sizeOf(total(c.shape)),
+			Build:     func(in []*G.Node) (*G.Node, error) { return ops.RoPE(in[0], c.base, c.start) },
+			Outputs:   func(in []Array) []*ref.Tensor { return one(ref.RoPE(in[0].Tensor(), c.base, c.start)) },
+			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor { return one(ref.RoPEGrad(dy, c.base, c.start)) }})
+	}
+	return list
+}
+
+func norms() (list []Case) {
+	const eps = 0.3
+	for _, shape := range [][]int{
+		{1, 1}, {2, 3, 7}, {31, 7}, {63, 2}, {64, 2}, {65, 2}, {33, 64}, {1, 130, 33}, {3, 2, 2, 5}, {200, 301}, {2, 17000}, {300, 512}, {70, 768}, {40, 1000},
+		{65, 1024}, {5, 4100}, {3, 12000}, {9000, 96},
+	} {
+		list = append(list, Case{Name: named("rms norm", shape), Size: sizeOf(total(shape)),
+			Inputs:  []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1])},
+			Build:   func(in []*G.Node) (*G.Node, error) { return ops.RMSNorm(in[0], in[1], eps) },
+			Outputs: func(in []Array) []*ref.Tensor { return one(ref.RMSNorm(in[0].Tensor(), in[1].Tensor(), eps)) },
+			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
+				dx, dw := ref.RMSNormGrad(in[0].Tensor(), in[1].Tensor(), dy, eps)
+				return []*ref.Tensor{dx, dw}
+			}})
+	}
+	return list
+}
+
+func embeddings() (list []Case) {
+	for _, c := range []struct {
+		V, dim, B, S int
+		common       bool // most places hold one id
+	}{
+		{V: 1, dim: 1, B: 1, S: 1}, {V: 5, dim: 3, B: 2, S: 7}, {V: 5, dim: 7, B: 1, S: 31}, {V: 300, dim: 7, B: 3, S: 101}, {V: 31, dim: 17, B: 1, S: 5},
+		{V: 1, dim: 33, B: 2, S: 32}, {V: 700, dim: 130, B: 2, S: 150}, {V: 256, dim: 64, B: 1, S: 2049, common: true}, {V: 257, dim: 40, B: 4, S: 250},
+		{V: 300, dim: 1032, B: 1, S: 128}, {V: 70000, dim: 24, B: 2, S: 2500, common: true},
+	} {
+		ids := Array{Name: "ids", Shape: []int{c.B, c.S}, Ints: testutil.Tokens(2, c.B*c.S, c.V)}
+		for i := range ids.Ints {
+			if c.common && i%8 != 0 {
+				ids.Ints[i] = int32(c.V / 2)
+			}
+		}
+		list = append(list, Case{Name: named("embedding", c), Inputs: []Array{Normal("weight", 1, c.V, c.dim), ids}, Size: sizeOf(c.V * c.dim),
+			Build: func(in []*G.Node) (*G.Node, error) { return ops.Embedding(in[0], in[1]) },
+			Outputs: func(in []Array) []*ref.Tensor {
+				return one(ref.Embedding(in[0].Tensor(), in[1].Ints).Reshape(c.B, c.S, c.dim))
+			},
+			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
+				return []*ref.Tensor{ref.EmbeddingGrad(dy, in[1].Ints, c.V), nil}
+			}})
+	}
+	return list
+}
+
+func losses() (list []Case) {
+	for _, c := range []struct {
+		rows      []int
+		V, ignore int // every how many targets are ignored; 0: none
+	}{
+		{[]int{1, 1}, 1, 0}, {[]int{2, 5}, 7, 3}, {[]int{10}, 7, 3}, {[]int{1}, 5, 0}, {[]int{1, 33}, 61, 5}, {[]int{31}, 5, 1}, {[]int{2, 3}, 5, 1},
+		{[]int{1, 2}, 300, 0}, {[]int{33}, 256, 3}, {[]int{2, 300}, 97, 4}, {[]int{1, 5}, 5000, 0}, {[]int{7}, 5000, 3}, {[]int{2049}, 257, 3}, {[]int{3}, 50257, 0},
+	} {
+		targets := Array{Name: "targets", Shape: c.rows, Ints: testutil.Tokens(2, total(c.rows), c.V)}
+		for i := range targets.Ints {
+			if c.ignore > 0 && i%c.ignore == 0 {
+				targets.Ints[i] = -1
+			}
+		}
+		shape := append(slices.Clone(c.rows), c.V)
+		list = append(list, Case{Name: named("cross entropy", c), Inputs: []Array{normalTimes(8, "logits", 1, shape...), targets}, Size: sizeOf(total(shape)),
+			Build: func(in []*G.Node) (*G.Node, error) { return ops.CrossEntropy(in[0], in[1]) },
+			Outputs: func(in []Array) []*ref.Tensor {
+				loss := ref.From([]float64{ref.CrossEntropy(in[0].Tensor(), in[1].Ints)})
+				return []*ref.Tensor{loss, ref.LogSumExp(in[0].Tensor())}
+			},
+			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
+				d := ref.CrossEntropyGrad(in[0].Tensor(), in[1].Ints)
+				for i := range d.Data {
+					d.Data[i] *= dy.Data[0]
+				}
+				return []*ref.Tensor{d, nil}
+			}})
+	}
+	return list
+}
+
+func compressions() (list []Case) {
+	for _, c := range []struct{ B, S, H, D, l, d, hidden int }{
+		{1, 1, 1, 1, 1, 1, 1}, {2, 13, 3, 5, 4, 2, 3}, {1, 9, 2, 3, 3, 3, 7}, {1, 50, 1, 5, 12, 3, 4}, {1, 64, 2, 16, 8, 8, 3}, {2, 33, 1, 8, 32, 16, 5},
+		{1, 31, 2, 3, 32, 16, 5}, {1, 32, 2, 3, 32, 16, 5}, {2, 33, 1, 3, 32, 16, 5}, {1, 47, 2, 3, 32, 16, 5}, {1, 48, 2, 3, 32, 16, 5},
+		{3, 100, 2, 7, 32, 16, 5}, {2, 7, 1, 2, 6, 1, 4}, {2, 5, 2, 3, 6, 3, 4}, // blocks of many neighbours; no block at all
+		{2, 500, 3, 11, 8, 4, 9}, {1, 257, 4, 64, 32, 16, 8}, {1, 300, 2, 64, 32, 16, 130},
+		{1, 2300, 1, 32, 64, 1, 3}, // rows gathered in two parts
+	} {
+		x, pe := Normal("x", 1, c.B, c.S, c.H, c.D), Normal("pe", 2, c.l, c.D)
+		scale := 1.0
+		if c.D > 32 {
+			scale = 0.05
+		}
+		w1, w2 := normalTimes(scale, "w1", 3, c.hidden, c.l*c.D), Normal("w2", 4, c.D, c.hidden)
+		rows := func(y *ref.Tensor) *ref.Tensor { // at least one, of zeros
+			if y.Shape[1] == 0 {
+				return ref.New(c.B, 1, c.H, c.D)
+			}
+			return y
+		}
+		blocks := func(dy *ref.Tensor) *ref.Tensor {
+			if c.S < c.l {
+				return ref.New(c.B, 0, c.H, c.D)
+			}
+			return dy
+		}
+		list = append(list,
+			Case{Name: named("compress mean", c), Inputs: []Array{x}, Size: sizeOf(len(x.Floats)),
+				Build:   func(in []*G.Node) (*G.Node, error) { return ops.CompressMean(in[0], c.l, c.d) },
+				Outputs: func(in []Array) []*ref.Tensor { return one(rows(ref.CompressMean(in[0].Tensor(), c.l, c.d))) },
+				Gradients: func(_ []Array, dy *ref.Tensor) []*ref.Tensor {
+					return one(ref.CompressMeanGrad(blocks(dy), c.S, c.l, c.d))
+				}},
+			Case{Name: named("compress mlp", c), Inputs: []Array{x, pe, w1, w2}, Size: sizeOf(len(x.Floats)),
+				Build: func(in []*G.Node) (*G.Node, error) { return ops.CompressMLP(in[0], in[1], in[2], in[3], c.l, c.d) },
+				Outputs: func(in []Array) []*ref.Tensor {
+					y := ref.CompressMLP(in[0].Tensor(), c.l, c.d, in[1].Tensor(), in[2].Tensor(), in[3].Tensor())
+					return []*ref.Tensor{rows(y), nil}
+				},
+				Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
+					dx, dpe, dw1, dw2 := ref.CompressMLPGrad(in[0].Tensor(), c.l, c.d, in[1].Tensor(), in[2].Tensor(), in[3].Tensor(), blocks(dy))
+					return []*ref.Tensor{dx, dpe, dw1, dw2}
+				}})
+	}
+	return list
+}
+
+func gatedSums() (list []Case) {
+	for _, c := range []struct{ B, S, H, n, dv int }{
+		{1, 1, 1, 1, 1}, {2, 5, 3, 2, 7}, {1, 7, 4, 3, 17}, {2, 3, 2, 5, 4}, {1, 11, 3, 3, 64}, {1, 31, 1, 8, 192}, {1, 5, 1, 2, 2000}, {1, 67, 1, 2, 32},
+		{2, 200, 3, 3, 33}, {1, 1025, 1, 3, 7},
+	} {
+		x := Case{Name: named("gated sum", c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Size: sizeOf(c.B * c.S * c.H * c.dv),
+			Build:   func(in []*G.Node) (*G.Node, error) { return ops.GatedSum(in[0], in[1:]...) },
+			Outputs: func(in []Array) []*ref.Tensor { return one(ref.GatedSum(in[0].Tensor(), tensors(in[1:])...)) },
+			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
+				dgates, dbranches := ref.GatedSumGrad(in[0].Tensor(), dy, tensors(in[1:])...)
+				return append(one(dgates), dbranches...)
+			}}
+		for i := range c.n {
+			x.Inputs = append(x.Inputs, Normal(fmt.Sprint("branch", i), uint64(2+i), c.B, c.S, c.H, c.dv))
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+func tensors(in []Array) (list []*ref.Tensor) {
+	for _, a := range in {
+		list = append(list, a.Tensor())
+	}
+	return list
+}

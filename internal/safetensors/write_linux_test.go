@@ -1,0 +1,28 @@
+package safetensors
+
+import (
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestWriteFailureLeavesOldFile makes a write fail halfway, as on a full disk, by a limit on the size of files.
+func TestWriteFailureLeavesOldFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x.safetensors")
+	require.NoError(t, os.WriteFile(path, []byte("before"), 0o644))
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var old syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: old.Max}))
+	err := Write(path, one(&Tensor{"F32", []int{1 << 20}, make([]float32, 1<<20)}))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old))
+	require.ErrorIs(t, err, syscall.EFBIG)
+	require.ErrorContains(t, err, path)
+	requireOnly(t, dir, "x.safetensors", "before")
+}

@@ -1,0 +1,60 @@
+package tinylm_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// TestTrainingIsFused: the plan of a training has each fusion in each layer, no larger an arena, and the same results.
+func TestTrainingIsFused(t *testing.T) {
+	c := tinylm.Tiny()
+	w, err := tinylm.NewWeights(c, tensor.Float64, 1)
+	require.NoError(t, err)
+	run := func(p graph.Policy) (graph.Plan, float64, [][]float64) {
+		m, err := tinylm.NewModel(w, 2, 50, tinylm.WithGradients(), tinylm.WithMachine(graph.WithPolicy(p)))
+		require.NoError(t, err)
+		for i := range m.Tokens() {
+			m.Tokens()[i] = int32(i * i % c.Vocab)
+		}
+		m.NextTokens()
+		require.NoError(t, m.Run())
+		loss, err := m.Loss()
+		require.NoError(t, err)
+		var grads [][]float64
+		for _, n := range m.Learnables() {
+			g, err := n.Grad()
+			require.NoError(t, err)
+			grads = append(grads, append([]float64(nil), g.Data().([]float64)...))
+		}
+		plan := m.Machine().Plan()
+		require.NoError(t, m.VM().Close())
+		return plan, loss, grads
+	}
+	plain, want, wantGrads := run(graph.Policy{Unfused: []string{graph.UnfusedAll}})
+	fused, got, grads := run(graph.Policy{})
+	require.Equal(t, want, got)
+	for i, g := range grads {
+		testutil.Within(t, c.LearnableParams()[i].Name, g, wantGrads[i], 1e-12)
+	}
+	rules := map[string]int{"copies": len(fused.Copies)}
+	for _, s := range fused.Steps {
+		if s.Rule != "" {
+			rules[s.Rule]++
+		}
+	}
+	require.Equal(t, map[string]int{
+		"copies": 2 * c.Layers, "linears": c.Layers, "linears-grad": c.Layers, "linear-add": 2 * c.Layers, "norm-grad-add": 2 * c.Layers,
+		"linear-silu": c.Layers,
+	}, rules)
+	for _, s := range fused.Steps {
+		require.NotContains(t, s.Op, "rope", "a part of linears and their gradient")
+	}
+	require.LessOrEqual(t, fused.Arena, plain.Arena)
+	require.Less(t, 3*len(fused.Steps), 2*len(plain.Steps))
+}

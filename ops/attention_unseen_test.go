@@ -1,0 +1,184 @@
+package ops_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// poisons are what 0 times it is not 0.
+var poisons = []float64{math.NaN(), math.Inf(1), math.Inf(-1)}
+
+// poisoned returns a with poison in the tokens (the second axis) that are in the list.
+func poisoned(a array, poison float64, tokens []int) array {
+	n := len(a.Floats) / a.Shape[0] / a.Shape[1]
+	a.Floats = slices.Clone(a.Floats)
+	for i := range a.Floats {
+		if slices.Contains(tokens, i/n%a.Shape[1]) {
+			a.Floats[i] = poison
+		}
+	}
+	return a
+}
+
+// TestAttentionIgnoresUnseen: NaN and infinities in a key and its value reach the queries that see them, and change no bit
+// of any other query's results; in a query and its do they change no bit of the keys that it does not see.
+func TestAttentionIgnoresUnseen(t *testing.T) {
+	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	from := func(lo, hi int) (list []int) {
+		for i := lo; i < hi; i++ {
+			list = append(list, i)
+		}
+		return list
+	}
+	for _, S := range []int{40, 150} {
+		c := newSizes(2, S, 6, 2, 16, 24)
+		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+		for _, b := range opcases.Branches(c, p) {
+			T := b.Inputs[1].Shape[1]
+			for _, hidden := range []struct{ keys, queries []int }{
+				{keys: []int{0}}, {keys: []int{T / 3}}, {keys: []int{T / 2, T - 1}}, {keys: from(T/2, T)}, {keys: from(0, T/2)},
+				{queries: []int{0}}, {queries: []int{S / 3}}, {queries: from(S/2, S)}, {keys: from(T*3/4, T), queries: from(S*3/4, S)},
+			} {
+				for _, dt := range dtypes {
+					forward, backward := run(t, b, dt, do)
+					for _, poison := range poisons {
+						t.Run(fmt.Sprintf("%s/S%d/%v/%v/%v", b.Name, S, hidden, poison, dt), func(t *testing.T) {
+							with := b
+							with.Inputs = slices.Clone(b.Inputs)
+							with.Inputs[0] = poisoned(b.Inputs[0], poison, hidden.queries)
+							with.Inputs[1] = poisoned(b.Inputs[1], poison, hidden.keys)
+							with.Inputs[2] = poisoned(b.Inputs[2], poison, hidden.keys)
+							f, g := run(t, with, dt, poisoned(do, poison, hidden.queries))
+							reached := requireUnseen(t, c, b.Mask, hidden.keys, hidden.queries, T, [][2]array{
+								{forward[0], f[0]}, {forward[1], f[1]}, {backward[0], g[0]}, {backward[1], g[1]}, {backward[2], g[2]},
+							})
+							for i, row := range reached { // NaN in k and in v, or in q
+								o := f[0].Floats[i*c.Dv]
+								require.False(t, row && !math.IsNaN(o) && math.IsNaN(poison), "query %d: o is %v", i, o)
+							}
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// requireUnseen checks that o, lse, dq, dk and dv are the same bits, before and after, in the rows that the poison does not
+// reach. It returns which rows [B,S,Hq] of queries with keys it does reach.
+func requireUnseen(t *testing.T, c sizes, mask ref.Mask, keys, queries []int, T int, results [][2]array) []bool {
+	t.Helper()
+	h, rows := c.Hq/c.Hkv, make([]bool, c.B*c.S*c.Hq)
+	same := func(what string, result [2]array, row, n int) {
+		x, y := result[0].Floats[row*n:][:n], result[1].Floats[row*n:][:n]
+		require.Equal(t, x, y, "%s of row %d", what, row)
+	}
+	for b := range c.B {
+		for g := range c.Hkv {
+			reachedKeys := make([]bool, T)
+			for q := range c.S {
+				var seen []int
+				for k := range T {
+					if mask(b, g, q, k) {
+						seen = append(seen, k)
+					}
+				}
+				if !slices.ContainsFunc(seen, func(k int) bool { return slices.Contains(keys, k) }) && !slices.Contains(queries, q) {
+					for head := g * h; head < (g+1)*h; head++ {
+						row := (b*c.S+q)*c.Hq + head
+						same("o", results[0], row, c.Dv)
+						same("lse", results[1], (b*c.Hq+head)*c.S+q, 1)
+						same("dq", results[2], row, c.D)
+					}
+					continue
+				}
+				for _, k := range seen {
+					reachedKeys[k] = true
+				}
+				for head := g * h; head < (g+1)*h; head++ {
+					rows[(b*c.S+q)*c.Hq+head] = len(seen) > 0
+				}
+			}
+			for k, reached := range reachedKeys {
+				if !reached {
+					same("dk", results[3], (b*T+k)*c.Hkv+g, c.D)
+					same("dv", results[4], (b*T+k)*c.Hkv+g, c.Dv)
+				}
+			}
+		}
+	}
+	return rows
+}
+
+// TestSelectBlocksIgnoresUnseen: nor do the blocks that a query chooses depend on compressed keys that it does not see.
+func TestSelectBlocksIgnoresUnseen(t *testing.T) {
+	c, p := newSizes(1, 150, 6, 2, 16, 16), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	q, _, _ := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+	for _, dt := range dtypes {
+		want := chosen(t, c, p, dt, q, kc, vc).Ints
+		for _, poison := range poisons {
+			for first := range kc.Shape[1] {
+				var hidden []int
+				for i := first; i < kc.Shape[1]; i++ {
+					hidden = append(hidden, i)
+				}
+				idx := chosen(t, c, p, dt, q, poisoned(kc, poison, hidden), vc).Ints
+				n := (first*p.Stride + p.BlockLen - 1) * c.Hkv * p.TopN // of the queries before the end of block first
+				require.Equal(t, want[:n], idx[:n])
+			}
+		}
+	}
+}
+
+// TestCompressIgnoresOtherTokens: NaN and infinities in tokens leave the blocks that do not cover them alone, and in blocks
+// the gradients of the tokens that they do not cover.
+func TestCompressIgnoresOtherTokens(t *testing.T) {
+	const B, S, H, D, l, d, hidden, bad = 2, 45, 2, 5, 8, 4, 7, 20
+	x, pe := normal("x", 1, B, S, H, D), normal("pe", 2, l, D)
+	w1, w2 := normal("w1", 3, hidden, l*D), normal("w2", 4, D, hidden)
+	dy := normal("dy", 5, B, ops.NumCompressed(S, l, d), H, D)
+	for _, dt := range dtypes {
+		run := func(x, dy array) (blocks, tokens []array) {
+			mean := outputs(t, ops.CompressMeanOp{BlockLen: l, Stride: d}, dt, x)
+			mlp := outputs(t, ops.CompressMLPOp{BlockLen: l, Stride: d}, dt, x, pe, w1, w2)
+			dmean := outputs(t, ops.CompressMeanGradOp{BlockLen: l, Stride: d, Tokens: S}, dt, dy)
+			dmlp := outputs(t, ops.CompressMLPGradOp{BlockLen: l, Stride: d}, dt, x, pe, w1, w2, mlp[1], dy)
+			return append(mean, mlp...), append(dmean, dmlp[0])
+		}
+		blocks, tokens := run(x, dy)
+		for _, poison := range poisons {
+			var covering []int
+			for i := range dy.Shape[1] {
+				if i*d <= bad && bad < i*d+l {
+					covering = append(covering, i)
+				}
+			}
+			pb, pt := run(poisoned(x, poison, []int{bad}), poisoned(dy, poison, covering))
+			compare := func(want, got array, touched func(int) bool) {
+				n := len(want.Floats) / B / want.Shape[1]
+				for i := range B * want.Shape[1] {
+					if !touched(i % want.Shape[1]) {
+						require.Equal(t, want.Floats[i*n:][:n], got.Floats[i*n:][:n])
+					}
+				}
+			}
+			for i := range blocks {
+				compare(blocks[i], pb[i], func(block int) bool { return slices.Contains(covering, block) })
+			}
+			for i := range tokens {
+				compare(tokens[i], pt[i], func(tok int) bool {
+					return slices.ContainsFunc(covering, func(i int) bool { return i*d <= tok && tok < i*d+l })
+				})
+			}
+		}
+	}
+}

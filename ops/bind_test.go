@@ -1,0 +1,119 @@
+package ops_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// bound is an op bound to memory of its own, to be run without a graph.
+type bound struct {
+	kernel  cpu.Kernel
+	in, out []ops.Arg
+	mem     *cpu.Buf
+	guards  []func()
+}
+
+// bind binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
+func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
+	t.Helper()
+	var operands []ops.Operand
+	b := new(bound)
+	for _, a := range inputs {
+		o := ops.Operand{Dtype: dt, Shape: a.Shape}
+		buf := new(cpu.Buf)
+		switch {
+		case a.Ints != nil:
+			o.Dtype = tensor.Int32
+			cpu.Hold(buf, slices.Clone(a.Ints))
+		case dt == tensor.Float32:
+			cpu.Hold(buf, testutil.Convert[float32](a.Floats))
+		default:
+			cpu.Hold(buf, slices.Clone(a.Floats))
+		}
+		operands, b.in = append(operands, o), append(b.in, ops.Arg{Operand: o, Buf: buf})
+	}
+	outputs, err := spec.Infer(operands)
+	require.NoError(t, err)
+	for i, o := range outputs {
+		buf := new(cpu.Buf)
+		what := fmt.Sprintf("output %d of %s", i, spec.Name())
+		switch o.Dtype {
+		case tensor.Float32:
+			b.guards = append(b.guards, guarded[float32](t, buf, o, what))
+		case tensor.Float64:
+			b.guards = append(b.guards, guarded[float64](t, buf, o, what))
+		case tensor.Int32:
+			b.guards = append(b.guards, guarded[int32](t, buf, o, what))
+		}
+		b.out = append(b.out, ops.Arg{Operand: o, Buf: buf})
+	}
+	require.NoError(t, spec.Bind(&b.kernel, b.in, b.out))
+	mem := cpu.AlignedBytes(b.kernel.WorkBytes(workers))
+	b.mem = new(cpu.Buf)
+	b.mem.Set(unsafe.Pointer(unsafe.SliceData(mem)), len(mem))
+	if dt == tensor.Float32 {
+		testutil.Poison(cpu.Slice[float32](b.mem))
+	} else {
+		testutil.Poison(cpu.Slice[float64](b.mem))
+	}
+	return b
+}
+
+func guarded[T float32 | float64 | int32](t testing.TB, buf *cpu.Buf, o ops.Operand, what string) func() {
+	x, check := testutil.Guarded[T](o.Elements())
+	cpu.Hold(buf, x)
+	return func() { t.Helper(); check(t, what) }
+}
+
+// outputs runs spec once and returns all its outputs, after checking that every element was written, inside the bounds.
+func outputs(t testing.TB, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
+	t.Helper()
+	return outputsOf(t, 0, spec, dt, inputs...)
+}
+
+// outputsOf is outputs on a team of the given number of workers.
+func outputsOf(t testing.TB, workers int, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
+	t.Helper()
+	team := cpu.NewTeam(workers)
+	x := bind(t, spec, dt, team.Workers(), inputs...)
+	require.NoError(t, team.Run(&x.kernel, x.mem))
+	return x.results(t)
+}
+
+// results checks the outputs' bounds and returns their values.
+func (b *bound) results(t testing.TB) []array {
+	t.Helper()
+	var out []array
+	for i, o := range b.out {
+		b.guards[i]()
+		a := array{Name: fmt.Sprint("output ", i), Shape: o.Shape}
+		switch o.Dtype {
+		case tensor.Float32:
+			a.Floats = testutil.Convert[float64](cpu.Slice[float32](o.Buf))
+			require.Equal(t, -1, testutil.Poisoned(cpu.Slice[float32](o.Buf)), a.Name)
+		case tensor.Float64:
+			a.Floats = append(a.Floats, cpu.Slice[float64](o.Buf)...)
+			require.Equal(t, -1, testutil.Poisoned(cpu.Slice[float64](o.Buf)), a.Name)
+		case tensor.Int32:
+			a.Ints = append(a.Ints, cpu.Slice[int32](o.Buf)...)
+			require.Equal(t, -1, testutil.Poisoned(cpu.Slice[int32](o.Buf)), a.Name)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// chosen returns the blocks that random queries and keys choose.
+func chosen(t testing.TB, c sizes, p ops.Params, dt tensor.Dtype, q, kc, vc array) array {
+	o := outputs(t, ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)
+	return outputs(t, ops.SelectBlocksOp{Params: p}, dt, q, kc, o[1])[0]
+}

@@ -1,0 +1,147 @@
+package ops_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+var dtypes = []tensor.Dtype{tensor.Float64, tensor.Float32}
+
+// tolerance is the relative error allowed against float64.
+func tolerance(dt tensor.Dtype) float64 {
+	if dt == tensor.Float32 {
+		return 1e-5
+	}
+	return 1e-10
+}
+
+// ofSize returns the cases of a size.
+func ofSize(size opcases.Size) (list []opcases.Case) {
+	for _, c := range opcases.All() {
+		if c.Size == size {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// requireOracle compares the outputs of a case and its gradients by dy with the oracle's.
+func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []array, dy array) {
+	t.Helper()
+	if c.Choice != nil {
+		others, err := opcases.CheckChoice(*c.Choice, c.Inputs[0].Tensor(), c.Inputs[1].Tensor(), out[0].Ints, tolerance(dt))
+		require.NoError(t, err)
+		require.False(t, dt == tensor.Float64 && others > 0, "%d rows have other blocks", others)
+		return
+	}
+	for i, want := range c.Outputs(c.Inputs) {
+		if want != nil {
+			require.Equal(t, append([]int{}, want.Shape...), append([]int{}, out[i].Shape...))
+			testutil.Within(t, fmt.Sprint("output ", i), out[i].Floats, want.Data, tolerance(dt))
+		}
+	}
+	for i, want := range c.Gradients(c.Inputs, dy.Tensor()) {
+		if want != nil {
+			testutil.Within(t, "gradient of "+c.Inputs[i].Name, grads[i].Floats, want.Data, tolerance(dt))
+		}
+	}
+}
+
+// TestOpsMatchOracle: outputs and gradients of every op, each Spec in memory of its own.
+func TestOpsMatchOracle(t *testing.T) {
+	for _, c := range ofSize(opcases.Small) {
+		for _, dt := range dtypes {
+			t.Run(fmt.Sprint(c.Name, "/", dt), func(t *testing.T) {
+				out, grads, dy := compute(t, c, dt, 2)
+				requireOracle(t, c, dt, out, grads, dy)
+			})
+		}
+	}
+}
+
+// TestOpsInGraphs: the same in graphs, with gorgonia.Grad.
+func TestOpsInGraphs(t *testing.T) {
+	for _, c := range ofSize(opcases.Small) {
+		if c.Gradients == nil || len(c.Inputs[0].Floats) > 7000 {
+			continue
+		}
+		plan, err := c.Plan()
+		require.NoError(t, err)
+		weights := plan.Inputs[len(c.Inputs)]
+		if len(weights.Shape) == 0 {
+			weights.Floats = []float64{1} // evaluate takes the gradient of the scalar itself
+		}
+		for _, dt := range dtypes {
+			for vm := range vms {
+				t.Run(fmt.Sprint(c.Name, "/", vm, "/", dt), func(t *testing.T) {
+					res := evaluate(t, vm, dt, c.Build, weights.Floats, c.Inputs...)
+					want := c.Outputs(c.Inputs)[0]
+					out, grads := []array{{Shape: want.Shape, Floats: res.out}}, []array{}
+					for _, a := range c.Inputs {
+						grads = append(grads, array{Floats: res.grads[a.Name]})
+					}
+					inGraph := c
+					inGraph.Outputs = func(in []array) []*ref.Tensor { return c.Outputs(in)[:1] }
+					requireOracle(t, inGraph, dt, out, grads, weights)
+				})
+			}
+		}
+	}
+}
+
+// TestOpsOfTeams: large cases match the oracle, and any number of workers gives the same bits.
+func TestOpsOfTeams(t *testing.T) {
+	for _, c := range ofSize(opcases.Large) {
+		t.Run(c.Name, func(t *testing.T) {
+			out, grads, dy := compute(t, c, tensor.Float32, 1)
+			requireOracle(t, c, tensor.Float32, out, grads, dy)
+			for _, workers := range []int{2, 3, 7} {
+				out2, grads2, _ := compute(t, c, tensor.Float32, workers)
+				require.Equal(t, out, out2, "%d workers", workers)
+				require.Equal(t, grads, grads2, "%d workers", workers)
+			}
+		})
+	}
+}
+
+// TestOpsGradients holds the gradients to central differences of the op itself.
+func TestOpsGradients(t *testing.T) {
+	for _, c := range ofSize(opcases.Small) {
+		elements := 0
+		for _, a := range c.Inputs {
+			elements += len(a.Floats)
+		}
+		if c.Gradients == nil || elements > 1500 {
+			continue
+		}
+		t.Run(c.Name, func(t *testing.T) {
+			_, grads, dy := compute(t, c, tensor.Float64, 1)
+			plan, err := c.Plan()
+			require.NoError(t, err)
+			team := cpu.NewTeam(1)
+			for i, a := range c.Inputs {
+				if plan.Grads[i] < 0 {
+					continue
+				}
+				x := bind(t, plan.Calls[0].Spec, tensor.Float64, 1, c.Inputs...)
+				want := testutil.CentralDifference(func(at []float64) (sum float64) {
+					copy(cpu.Slice[float64](x.in[i].Buf), at)
+					require.NoError(t, team.Run(&x.kernel, x.mem))
+					for j, y := range cpu.Slice[float64](x.out[0].Buf) {
+						sum += y * dy.Floats[j]
+					}
+					return sum
+				}, a.Floats, 1e-5)
+				testutil.Within(t, "gradient of "+a.Name, grads[i].Floats, want, 1e-6)
+			}
+		})
+	}
+}
