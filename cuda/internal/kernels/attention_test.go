@@ -44,7 +44,7 @@ var attentionCases = []attentionCase{
 	{1, 65, 6, 3, 5, 19, 6, 2, 24, 3, 1, true},
 	{2, 64, 2, 2, 5, 3, 8, 4, 4, 5, 33, true},
 	{1, 97, 5, 1, 2, 33, 48, 12, 24, 3, 200, true},
-	{1, 70, 70, 1, 3, 2, 12, 2, 4, 7, 61, true},
+	{1, 40, 70, 1, 3, 2, 12, 2, 4, 7, 31, true},
 	{1, 300, 1, 1, 8, 8, 2, 1, 3, 40, 150, true},
 	{1, 150, 80, 1, 3, 2, 12, 2, 4, 7, 61, false},
 	{1, 700, 1, 1, 8, 8, 2, 1, 3, 40, 400, false},
@@ -85,7 +85,7 @@ func (s storage) roundAll(x *ref.Tensor) *ref.Tensor {
 	return y
 }
 
-// encode returns the bytes of values that the type has exactly.
+// encode returns the bytes of values that the type has exactly, NaN and Inf included.
 func (s storage) encode(x []float64) []byte {
 	var b []byte
 	for _, v := range x {
@@ -97,7 +97,9 @@ func (s storage) encode(x []float64) []byte {
 			b = append(b, byte(u>>16), byte(u>>24))
 		default:
 			h := uint16(u >> 16 & 0x8000)
-			if a := math.Abs(v); a < 0x1p-14 {
+			if a := math.Abs(v); math.IsNaN(v) || math.IsInf(v, 0) {
+				h |= 0x7c00 | uint16(u>>13&0x3ff)
+			} else if a < 0x1p-14 {
 				h |= uint16(a * 0x1p24)
 			} else {
 				h |= uint16((u&0x7fffffff - 112<<23) >> 13)
@@ -453,10 +455,20 @@ func expectAttention(of stored) (list []expected) {
 	return list
 }
 
+// sameKernels reports whether a branch runs the kernels of another one, which the slow host then leaves out: dense attention is
+// a window of S. Of both it runs dense attention where the window of the case reaches over S, and the window elsewhere.
+func sameKernels(dev device, c attentionCase, branch string) bool {
+	_, host := dev.(interface{ otherOrder() })
+	return host && (branch == "dense" && c.w < c.S || branch == "window" && c.w >= c.S)
+}
+
 // compareAttention runs cases on dev, for all choices of kernels, against the oracle, and on a GPU twice for the same bits.
 func compareAttention(t *testing.T, dev device, cases []stored) {
 	for of, list := range ahead(cases, expectAttention) {
 		for _, x := range list {
+			if sameKernels(dev, of.attentionCase, x.name) {
+				continue
+			}
 			for i, gpu := range dev.gpus() {
 				t.Run(fmt.Sprintf("%s/%v/%v/tiles%d", x.name, of.attentionCase, of.Type, i), func(t *testing.T) {
 					got := attend(t, dev, gpu, of.storage, x.problem)
