@@ -29,7 +29,6 @@ func everyLaunch(to []Launch, t Type) ([]Launch, error) {
 	r := RMSNorm{Type: t, Rows: 70, Dim: 768, Eps: 1e-6}
 	keep(r.Forward(to, x, y, z))
 	keep(r.Backward(to, x, y, z, w, v, v))
-	keep(BiasAdd{t, 10, 100}.Forward(to, x, y, z))
 	keep(ColumnSum{Type: t, Rows: 100, Cols: 33}.Forward(to, x, y, z))
 	c := CrossEntropy{t, 10, 256}
 	keep(c.Forward(to, x, y, z, w, v))
@@ -48,7 +47,6 @@ func everyLaunch(to []Launch, t Type) ([]Launch, error) {
 	keep(Cast{F32, t, 100}.Forward(to, x, y))
 	keep(Cast{t, F32, 100}.Forward(to, x, y))
 	keep(Fill(to, x, 100, 0, 32))
-	keep(CheckTokens(to, x, y, 100, -1, 256))
 	keep(AdamW{10}.Step(to, x, y, z, w, v))
 	return to, errors.Join(errs[:n]...)
 }
@@ -74,8 +72,10 @@ func TestLaunchesMatchTheBinaries(t *testing.T) {
 			if !slices.Equal(k.Params, []int{len(l.Params())}) {
 				t.Errorf("%s: an argument of %d bytes, the kernel has %v", l.Kernel, len(l.Params()), k.Params)
 			}
-			if n := threadsOf(l.Block); n < 1 || n > 1024 || int64(k.Registers)*n > 65536 {
-				t.Errorf("%s: block %v with %d registers a thread", l.Kernel, l.Block, k.Registers)
+			for arch, registers := range k.Registers {
+				if n := threadsOf(l.Block); n < 1 || n > 1024 || int64(registers)*n > 65536 {
+					t.Errorf("%s: block %v with %d registers a thread on %s", l.Kernel, l.Block, registers, arch)
+				}
 			}
 			if l.Shared > 99<<10 { // what a block may ask for on sm_89, which has the least
 				t.Errorf("%s: %d bytes of shared memory", l.Kernel, l.Shared)

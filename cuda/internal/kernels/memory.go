@@ -18,12 +18,6 @@ type fillParams struct {
 	_     int32
 }
 
-type checkTokensParams struct {
-	tokens, bad Ptr
-	n           int64
-	low, high   int32
-}
-
 // Forward appends y = x in the other type, rounded to nearest even.
 func (op Cast) Forward(to []Launch, x, y Ptr) ([]Launch, error) {
 	const name = "cast"
@@ -69,13 +63,4 @@ func Copy(to []Launch, x, y Ptr, bytes int64) ([]Launch, error) {
 		return to, err
 	}
 	return append(to, launch(names.copying, blocks(pieces(bytes, 256*16)), threads, 0, &castParams{x, y, bytes})), nil
-}
-
-// CheckTokens appends bad, int64 [1] = the first place of tokens, int32 [n], whose token is outside [low,high), or -1.
-func CheckTokens(to []Launch, tokens, bad Ptr, n int64, low, high int32) ([]Launch, error) {
-	if err := check("check tokens", F32, size{"n", n}); err != nil {
-		return to, err
-	}
-	p := checkTokensParams{tokens, bad, n, low, high}
-	return append(to, launch(names.checkToken, Dim{1, 1, 1}, Dim{1024, 1, 1}, 0, &p)), nil
 }

@@ -1,25 +1,5 @@
 package kernels
 
-// BiasAdd is y = x + bias over the rows of x [Rows,Cols]: rows.cu.
-type BiasAdd struct {
-	Type       Type
-	Rows, Cols int64
-}
-
-type biasAddParams struct {
-	x, bias, y Ptr
-	n, cols    int64
-}
-
-// Forward appends y = x + bias. y may be x.
-func (op BiasAdd) Forward(to []Launch, x, bias, y Ptr) ([]Launch, error) {
-	if err := check("bias", op.Type, size{"rows", op.Rows}, size{"cols", op.Cols}); err != nil {
-		return to, err
-	}
-	n := op.Rows * op.Cols
-	return append(to, launch(names.biasAdd[op.Type], elements(op.Type, n), threads, 0, &biasAddParams{x, bias, y, n, op.Cols})), nil
-}
-
 // ColumnSum is the sum of the rows of x [Rows,Cols], the gradient of a bias: rows.cu.
 type ColumnSum struct {
 	Type       Type // of x
