@@ -50,7 +50,7 @@ var attentionCases = []attentionCase{
 	{1, 65, 6, 3, 5, 19, 6, 2, 24, 3, 1, true},
 	{2, 64, 2, 2, 5, 3, 8, 4, 4, 5, 33, true},
 	{1, 97, 5, 1, 2, 33, 48, 12, 24, 3, 200, true},
-	{1, 70, 70, 1, 3, 2, 12, 2, 4, 7, 61, true},
+	{1, 40, 70, 1, 3, 2, 12, 2, 4, 7, 31, true},
 	{1, 300, 1, 1, 8, 8, 2, 1, 3, 40, 150, true},
 	{1, 150, 80, 1, 3, 2, 12, 2, 4, 7, 61, false},
 	{1, 700, 1, 1, 8, 8, 2, 1, 3, 40, 400, false},
@@ -388,10 +388,20 @@ func expectAttention(of stored) (list []expected) {
 	return list
 }
 
+// sameKernels reports whether a branch runs the kernels of another one, which the slow host then leaves out: dense attention is
+// a window of S. Of both it runs dense attention where the window of the case reaches over S, and the window elsewhere.
+func sameKernels(dev device, c attentionCase, branch string) bool {
+	_, host := dev.(interface{ otherOrder() })
+	return host && (branch == "dense" && c.w < c.S || branch == "window" && c.w >= c.S)
+}
+
 // compareAttention runs cases on dev, for all choices of kernels, against the oracle, and on a GPU twice for the same bits.
 func compareAttention(t *testing.T, dev attentionDevice, cases []stored) {
 	for of, list := range ahead(cases, expectAttention) {
 		for _, x := range list {
+			if sameKernels(dev, of.attentionCase, x.name) {
+				continue
+			}
 			for i, v := range dev.variants() {
 				t.Run(fmt.Sprintf("%s/%v/%v/tiles%d", x.name, of.attentionCase, of.Type, i), func(t *testing.T) {
 					got := attend(t, dev, v, of.storage, x.problem)

@@ -86,6 +86,15 @@ template <> __device__ __forceinline__ uint32_t pair<f16>(float x, float y) {
   return v;
 }
 
+// keep_nan adds 0 times both numbers of a pair to those of sum: from the first NaN or Inf on that is NaN, and before 0.
+template <typename T> __device__ __forceinline__ void keep_nan(uint32_t& sum, uint32_t pair);
+template <> __device__ __forceinline__ void keep_nan<bf16>(uint32_t& sum, uint32_t pair) {
+  asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
+}
+template <> __device__ __forceinline__ void keep_nan<f16>(uint32_t& sum, uint32_t pair) {
+  asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
+}
+
 // power2 is 2^x to 2^-22 of it; 0 below 2^-126.
 __device__ __forceinline__ float power2(float x) {
   float y;

@@ -17,8 +17,8 @@ namespace nsa {
 
 // Adds up DK and DV of the keys [first,end) and leaves them in shared memory for the caller to write.
 template <typename T, int R, int C, class Rows>
-__device__ void key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows, float*& DK,
-                             float*& DV) {
+__device__ void key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows, bool careful,
+                             float*& DK, float*& DV) {
   constexpr int M = R * kDown, N = C * kAcross;
   const Sizes& n = a.n;
   const T *q = static_cast<const T*>(a.q), *k = static_cast<const T*>(a.k), *v = static_cast<const T*>(a.v);
@@ -43,7 +43,6 @@ __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, 
   float one[R];
   for (int i = 0; i < R; i++) one[i] = 1;
 
-  const float scale = n.scale * kLog2E;
   const int all = rows.count();
   for (int from = 0; from < all; from += N) {
     __syncthreads();  // the rows of the last tile have been read
@@ -59,6 +58,11 @@ __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, 
       los[c] = seen.lo, his[c] = min(seen.hi, end);
     }
     __syncthreads();
+    if (careful) {
+      const auto spoil = [&](int c) { lses[c] = NAN; };
+      take_out(Q, N, n.d, spoil);
+      take_out(DO, N, n.dv, spoil);
+    }
     float p[R][C], ds[R][C];
     multiply_transposed<R, C>(p, K, Q, n.d);
     multiply_transposed<R, C>(ds, V, DO, n.dv);
@@ -69,7 +73,7 @@ __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, 
 #pragma unroll
       for (int i = 0; i < R; i++) {
         const bool sees = seen.has(first + down() + kDown * i);
-        p[i][j] = sees ? exp2f(p[i][j] * scale - lses[c]) : 0;
+        p[i][j] = sees ? probability(p[i][j], n.scale, lses[c]) : 0;
         ds[i][j] = sees ? p[i][j] * (ds[i][j] - deltas[c]) * n.scale : 0;
       }
     }
@@ -84,55 +88,50 @@ __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, 
   __syncthreads();  // DK and DV have been cleared, also where no row sees a key
 }
 
-// Writes a tile of c columns to the keys [first,end) of an array [B,T,Hkv,c].
+// Writes a tile of c columns to the keys [first,end) of an array [B,T,Hkv,c], as store_rows.
 template <int R, typename T>
-__device__ void store_keys(void* x, const float* tile, const Sizes& n, int b, int g, int first, int end, int c) {
-  store_rows<R>(
+__device__ bool store_keys(void* x, const float* tile, const Sizes& n, int b, int g, int first, int end, int c) {
+  return store_rows<R>(
       static_cast<T*>(x), tile, c, [&](int i) { return first + i < end ? n.key(b, g, first + i, c) : -1; },
       [](int) { return 1.0f; });
 }
 
-// Grid x is B*Hkv*ceil(T/M).
-template <typename T, int R, int C> __device__ void span_dkv(const AttentionParams& p) {
+// Grid x is B*Hkv*ceil(T/M). Passes are as in careful_if_needed.
+template <typename T, int R, int C> __device__ bool span_dkv_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
   const int tiles = (n.keys - 1) / M + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
   const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
   const SpanRows rows = span_rows(p, first, end);
   float *DK, *DV;
-  key_gradient<T, R, C>(p, b, g, first, end, rows, DK, DV);
-  store_keys<R, T>(p.dk, DK, n, b, g, first, end, n.d);
-  store_keys<R, T>(p.dv, DV, n, b, g, first, end, n.dv);
+  key_gradient<T, R, C>(p, b, g, first, end, rows, careful, DK, DV);
+  return store_keys<R, T>(p.dk, DK, n, b, g, first, end, n.d) | store_keys<R, T>(p.dv, DV, n, b, g, first, end, n.dv);
 }
 
 // Grid x is B*Hkv*items*ceil(size/M): an item is a chunk of the list of a block.
-template <typename T, int R, int C> __device__ void selected_dkv(const AttentionParams& p) {
+template <typename T, int R, int C> __device__ bool selected_dkv_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
   const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
   const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
   const int b = group / n.groups, g = group % n.groups;
   const Choosers of(p, group);
-  if (item >= of.item[blocks]) return;
+  if (item >= of.item[blocks]) return false;
   const int j = of.block(item, blocks), chunk = item - of.item[j];
   const long long begin = (long long)j * size + part * M, stop = min((long long)(j + 1) * size, (long long)n.keys);
-  if (begin >= stop) return;
+  if (begin >= stop) return false;
   const int first = (int)begin, end = (int)min(begin + M, stop);
   const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
   const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
   float *DK, *DV;
-  key_gradient<T, R, C>(p, b, g, first, end, rows, DK, DV);
-  if (of.chunks(j) == 1) {
-    store_keys<R, T>(p.dk, DK, n, b, g, first, end, n.d);
-    store_keys<R, T>(p.dv, DV, n, b, g, first, end, n.dv);
-    return;
-  }
+  key_gradient<T, R, C>(p, b, g, first, end, rows, careful, DK, DV);
+  if (of.chunks(j) == 1)
+    return store_keys<R, T>(p.dk, DK, n, b, g, first, end, n.d) | store_keys<R, T>(p.dv, DV, n, b, g, first, end, n.dv);
   const int c = n.d + n.dv;
   float* sums = p.partial + (((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M) * c;
   const auto offset = [&](int i) { return first + i < end ? (long long)i * c : -1; };
   const auto one = [](int) { return 1.0f; };
-  store_rows<R>(sums, DK, n.d, offset, one);
-  store_rows<R>(sums + n.d, DV, n.dv, offset, one);
+  return store_rows<R>(sums, DK, n.d, offset, one) | store_rows<R>(sums + n.d, DV, n.dv, offset, one);
 }
 
 // A warp for each key of each group; grid x is ceil(B*T*Hkv / 4).
@@ -152,6 +151,13 @@ template <typename T> __device__ void selected_reduce(const AttentionParams& p) 
     for (int x = 0; x < chunks; x++) sum += sums[(long long)x * size * c + i];
     (i < n.d ? dk : dv)[i] = from_float<T>(sum);
   }
+}
+
+template <typename T, int R, int C> __device__ void span_dkv(const AttentionParams& p) {
+  careful_if_needed([&](bool careful) { return span_dkv_pass<T, R, C>(p, careful); });
+}
+template <typename T, int R, int C> __device__ void selected_dkv(const AttentionParams& p) {
+  careful_if_needed([&](bool careful) { return selected_dkv_pass<T, R, C>(p, careful); });
 }
 
 }  // namespace nsa

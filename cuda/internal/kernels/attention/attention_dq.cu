@@ -5,7 +5,7 @@
 //   nsa_selected_dq      the same with idx int32 [B,S,Hkv,most], for Blocks
 //
 // lse is what the forward saved. A block owns `count` rows of dq and walks over their keys as the forward does; with
-// p = exp(q·k*scale - lse) the gradient of a logit is ds = p*(do·v - delta)*scale and dq = sum ds*k (arXiv 2307.08691).
+// p = exp(q·k*scale - lse), at most 1, the gradient of a logit is ds = p*(do·v - delta)*scale and dq = sum ds*k (arXiv 2307.08691).
 // Every element of an output is written once, with =. A row that sees nothing has dq = 0.
 #include "attention_index.cuh"
 #include "attention_softmax.cuh"
@@ -51,8 +51,8 @@ __device__ void attention_delta(const AttentionParams& p) {
   deltas<kLanes<T>, T>(p, first, lanes);
 }
 
-template <typename T, int R, int C, class Walk>
-__device__ void query_gradient(const AttentionParams& p, const typename Walk::Mask& mask) {
+// Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
+template <typename T, int R, int C, class Walk> __device__ bool query_gradient_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown, N = C * kAcross;
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
@@ -66,7 +66,7 @@ __device__ void query_gradient(const AttentionParams& p, const typename Walk::Ma
   float* DS = carve.tile(M, N);
 
   const RowTile tile(n, p.count);
-  Walk walk(n, mask, p.idx, tile, carve);
+  Walk walk(p, tile, carve);
   load_rows(Q, q, M, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
   load_rows(DO, dout, M, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });
   clear_rows(DQ, M, n.d);
@@ -81,12 +81,15 @@ __device__ void query_gradient(const AttentionParams& p, const typename Walk::Ma
     one[i] = 1;
   }
 
-  const float scale = n.scale * kLog2E;
   while (walk.next()) {
     __syncthreads();  // K and DS have been read
     load_rows(K, k, N, n.d, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.d); });
     load_rows(V, v, N, n.dv, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.dv); });
     __syncthreads();
+    if (careful)
+      take_out(K, N, n.d, [&](int c) {
+        for (int j = threadIdx.x % 32; j < n.dv; j += 32) V[c * stride(n.dv) + j] = NAN;
+      });
     float s[R][C], dp[R][C];
     multiply_transposed<R, C>(s, Q, K, n.d);
     multiply_transposed<R, C>(dp, DO, V, n.dv);
@@ -95,7 +98,7 @@ __device__ void query_gradient(const AttentionParams& p, const typename Walk::Ma
 #pragma unroll
       for (int j = 0; j < C; j++) {
         const bool sees = Walk::sees(rows[i], walk.slot(across() + kAcross * j));
-        s[i][j] = sees ? exp2f(s[i][j] * scale - lses[i]) * (dp[i][j] - deltas[i]) * n.scale : 0;
+        s[i][j] = sees ? probability(s[i][j], n.scale, lses[i]) * (dp[i][j] - deltas[i]) * n.scale : 0;
       }
     put<R, C>(DS, s);
     __syncthreads();
@@ -103,16 +106,19 @@ __device__ void query_gradient(const AttentionParams& p, const typename Walk::Ma
   }
 
   __syncthreads();  // DQ has been cleared, also where no key is seen
-  store_rows<R>(
+  return store_rows<R>(
       static_cast<T*>(p.dq), DQ, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; },
       [](int) { return 1.0f; });
 }
 
+template <typename T, int R, int C, class Walk> __device__ void query_gradient(const AttentionParams& p) {
+  careful_if_needed([&](bool careful) { return query_gradient_pass<T, R, C, Walk>(p, careful); });
+}
 template <typename T, int R, int C> __device__ void span_dq(const AttentionParams& p) {
-  query_gradient<T, R, C, SpanWalk<kAcross * C>>(p, p.span);
+  query_gradient<T, R, C, SpanWalk<kAcross * C>>(p);
 }
 template <typename T, int R, int C> __device__ void selected_dq(const AttentionParams& p) {
-  query_gradient<T, R, C, BlocksWalk<kAcross * C>>(p, p.blocks);
+  query_gradient<T, R, C, BlocksWalk<kAcross * C>>(p);
 }
 
 }  // namespace nsa

@@ -8,14 +8,17 @@
 // One block of 128 threads owns `count` <= M rows of one group (several queries times its h heads) and walks over the keys
 // that any of them sees, N at a time, in ascending order: FlashAttention's forward (arXiv 2307.08691). Grid x is
 // B*Hkv*ceil(S*h/count). Shared memory: the tiles named in forward(), (2*M + N rows).
+//
+// Contract of all attention kernels for numbers that are not finite: a NaN or an Inf in a row of q, k, v or do may make NaN
+// of all results of the rows and keys with which that row is seen, and does not change a bit of the others.
 #include "attention_index.cuh"
 #include "attention_softmax.cuh"
 #include "attention_walk.cuh"
 
 namespace nsa {
 
-template <typename T, int R, int C, class Walk>
-__device__ void forward(const AttentionParams& p, const typename Walk::Mask& mask) {
+// Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
+template <typename T, int R, int C, class Walk> __device__ bool forward_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown, N = C * kAcross;
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
@@ -26,7 +29,7 @@ __device__ void forward(const AttentionParams& p, const typename Walk::Mask& mas
   float* P = carve.tile(M, N);
 
   const RowTile tile(n, p.count);
-  Walk walk(n, mask, p.idx, tile, carve);
+  Walk walk(p, tile, carve);
   load_rows(Q, q, M, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
   clear_rows(O, M, n.dv);
   typename Walk::Row rows[R];
@@ -51,14 +54,13 @@ __device__ void forward(const AttentionParams& p, const typename Walk::Mask& mas
       for (int j = 0; j < C; j++) {
         if (!Walk::sees(rows[i], walk.slot(across() + kAcross * j))) continue;
         seen |= 1u << j;
-        s[i][j] *= scale;
         top = fmaxf(top, s[i][j]);
       }
-      factor[i] = state[i].raise(max_across(top));
+      factor[i] = state[i].raise(max_across(top), scale);
       const float base = state[i].base();
 #pragma unroll
       for (int j = 0; j < C; j++) {
-        s[i][j] = seen >> j & 1 ? exp2f(s[i][j] - base) : 0;
+        s[i][j] = seen >> j & 1 ? exp2f((s[i][j] - base) * scale) : 0;
         sum += s[i][j];
       }
       state[i].sum += sum_across(sum);
@@ -67,25 +69,34 @@ __device__ void forward(const AttentionParams& p, const typename Walk::Mask& mas
     __syncthreads();
     load_rows(KV, v, N, n.dv, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.dv); });
     __syncthreads();
+    if (careful)
+      take_out(KV, N, n.dv, [&](int c) {
+        for (int r = threadIdx.x % 32; r < M; r += 32)
+          if (P[r * stride(N) + c] != 0) P[r * stride(N) + c] = NAN;
+      });
     multiply_add<R, N>(O, P, KV, n.dv, factor);
   }
 
   __syncthreads();  // O has been cleared, also where no key is seen
-  store_rows<R>(
+  const bool bad = store_rows<R>(
       static_cast<T*>(p.o), O, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; },
       [&](int i) { return state[i].norm(); });
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = down() + kDown * i;
-    if (across() == 0 && tile.has(r)) p.lse[n.stat(tile.b, tile.g, tile.first + r)] = state[i].lse();
+    if (across() == 0 && tile.has(r)) p.lse[n.stat(tile.b, tile.g, tile.first + r)] = state[i].lse(n.scale);
   }
+  return bad;
 }
 
+template <typename T, int R, int C, class Walk> __device__ void forward(const AttentionParams& p) {
+  careful_if_needed([&](bool careful) { return forward_pass<T, R, C, Walk>(p, careful); });
+}
 template <typename T, int R, int C> __device__ void span_forward(const AttentionParams& p) {
-  forward<T, R, C, SpanWalk<kAcross * C>>(p, p.span);
+  forward<T, R, C, SpanWalk<kAcross * C>>(p);
 }
 template <typename T, int R, int C> __device__ void selected_forward(const AttentionParams& p) {
-  forward<T, R, C, BlocksWalk<kAcross * C>>(p, p.blocks);
+  forward<T, R, C, BlocksWalk<kAcross * C>>(p);
 }
 
 }  // namespace nsa

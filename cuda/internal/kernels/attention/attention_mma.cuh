@@ -116,17 +116,53 @@ __device__ inline void add_rows(float (&sum)[C / 8][4], const float (&x)[N / 8][
   }
 }
 
+// The bits of an exponent that only NaN and Inf have all of.
+template <typename T> constexpr uint32_t kExponent = 0;
+template <> constexpr uint32_t kExponent<bf16> = 0x7f80;
+template <> constexpr uint32_t kExponent<f16> = 0x7c00;
+
+template <typename T> __device__ inline bool has_nan_or_inf(uint32_t pair) {
+  return (pair & kExponent<T>) == kExponent<T> || (pair >> 16 & kExponent<T>) == kExponent<T>;
+}
+template <typename T> __device__ inline bool has_nan_or_inf(uint4 cell) {
+  return has_nan_or_inf<T>(cell.x) || has_nan_or_inf<T>(cell.y) || has_nan_or_inf<T>(cell.z) || has_nan_or_inf<T>(cell.w);
+}
+
+// careful_if_needed of attention_tile.cuh for two passes. The careful one is a call, so as to have registers of its own.
+template <auto Careful, class Params> __device__ __attribute__((noinline)) void again(const Params& p) { Careful(p); }
+template <auto Pass, auto Careful, class Params> __device__ __forceinline__ void careful_if_needed(const Params& p) {
+  if (__syncthreads_or(Pass(p))) again<Careful>(p);
+}
+
+constexpr uint4 kNaNs{0x7fff7fff, 0x7fff7fff, 0x7fff7fff, 0x7fff7fff};  // in both types
+
+// take_out of attention_tile.cuh for tiles of half precision. also(row, i) is called for each cell i.
+template <typename T, int C, int Rows, class Also> __device__ inline void take_out(uint32_t tile, Also also) {
+  constexpr int kCells = C / 8, kStep = 32 / kCells;
+  const int i = lane() % kCells, r = lane() / kCells;
+#pragma unroll 1
+  for (int row = warp() * kStep + r; row < Rows; row += kWarps * kStep) {
+    const uint32_t at = cell<C>(tile, row, i);
+    const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(at)));
+    if (votes >> r * kCells & ((1u << kCells) - 1)) store_shared(at, uint4{0, 0, 0, 0}), also(row, i);
+  }
+  __syncthreads();
+}
+
 // Writes x [16,C], its rows lane/4 and lane/4+8 times f0 and f1, to dst + offset(row), c elements of each row; none where
-// that is negative. The 16 rows of a tile from `row` on, which no other warp reads, are overwritten.
+// that is negative. The 16 rows of a tile from `row` on, which no other warp reads, are overwritten. Returns whether one of
+// this thread's numbers is NaN or Inf.
 template <typename T, int C, class Offset>
-__device__ inline void store_rows16(T* dst, const float (&x)[C / 8][4], float f0, float f1, uint32_t tile, int row, int c,
+__device__ inline bool store_rows16(T* dst, const float (&x)[C / 8][4], float f0, float f1, uint32_t tile, int row, int c,
                                     Offset offset) {
   __syncwarp();
+  uint32_t zero = 0;
 #pragma unroll
   for (int j = 0; j < C / 8; j++) {
     const uint32_t at = cell<C>(tile, row + lane() / 4, j) + 4 * (lane() % 4);
-    store_shared(at, pair<T>(f0 * x[j][0], f0 * x[j][1]));
-    store_shared(at + 8 * 2 * C, pair<T>(f1 * x[j][2], f1 * x[j][3]));
+    const uint32_t lo = pair<T>(f0 * x[j][0], f0 * x[j][1]), hi = pair<T>(f1 * x[j][2], f1 * x[j][3]);
+    store_shared(at, lo), store_shared(at + 8 * 2 * C, hi);
+    keep_nan<T>(zero, lo), keep_nan<T>(zero, hi);
   }
   __syncwarp();
   constexpr int kCells = C / 8;
@@ -137,6 +173,7 @@ __device__ inline void store_rows16(T* dst, const float (&x)[C / 8][4], float f0
     if (at < 0 || 8 * i >= c) continue;
     *reinterpret_cast<uint4*>(dst + at + 8 * i) = shared_cell(cell<C>(tile, row + r, i));
   }
+  return zero != 0;
 }
 
 template <int C> __device__ inline void clear(float (&x)[C / 8][4]) {

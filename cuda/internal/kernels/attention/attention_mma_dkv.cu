@@ -33,10 +33,10 @@ template <int N> struct Abouts {
 };
 
 // Adds up dk, without the scale, and dv of the keys [first,end), 16 of each warp.
-template <typename T, int C, class Rows>
+template <bool Careful, typename T, int C, class Rows>
 __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows,
                                  float (&dk)[C / 8][4], float (&dv)[C / 8][4]) {
-  constexpr int M = 16 * kWarps, N = kRows<C>, kPart = 32;
+  constexpr int M = 16 * kWarps, N = kRows<C>, kPart = Careful ? 16 : 32;
   static_assert(N <= kThreads, "a thread for each row of a tile");
   const Sizes& n = a.n;
   const T *q = static_cast<const T*>(a.q), *k = static_cast<const T*>(a.k), *v = static_cast<const T*>(a.v);
@@ -96,6 +96,12 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
     const uint32_t Q = QDO + 2 * stage * kTile, DO = Q + kTile;
     const float *lse = ring.lse + slot * N, *delta = ring.delta + slot * N;
     const int *lo = ring.lo + slot * N, *hi = ring.hi + slot * N;
+    if constexpr (Careful) {
+      const auto spoil = [&](int row, int) { ring.lse[slot * N + row] = NAN; };
+      take_out<T, C, N>(Q, spoil);
+      take_out<T, C, N>(DO, spoil);
+    }
+    const bool any_large = __any_sync(0xffffffff, large(lse[lane()]) || large(lse[lane() + N - 32]));
     const bool full = min(hi[0], hi[N - 1]) >= first + M && lo[N - 1] <= first;
 #pragma unroll 1
     for (int part = 0; part < N; part += kPart) {
@@ -108,6 +114,13 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
         const float2 d = load_pair(delta + c);
         float2 l = load_pair(lse + c);
         l.x = load_lse(l.x), l.y = load_lse(l.y);
+        if (any_large) {
+#pragma unroll
+          for (int i = 0; i < 4; i++)
+            if (large(i % 2 ? l.y : l.x)) p[j][i] = shifted(p[j][i], n.scale, i % 2 ? l.y : l.x);
+          l.x = large(l.x) ? 0 : l.x, l.y = large(l.y) ? 0 : l.y;
+        }
+        l.x *= kLog2E, l.y *= kLog2E;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           p[j][i] = power2(fmaf(p[j][i], scale, -(i % 2 ? l.y : l.x)));
@@ -130,9 +143,12 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   copies_arrived();
 }
 
-// Writes x times f to the keys of a warp, those below end: to dst + offset(key), c elements of each.
+// Writes x times f to the keys of a warp, those below end: to dst + offset(key), c elements of each. Returns whether one of
+// this thread's numbers is NaN or Inf.
 template <typename T, int C, class Offset>
-__device__ void store_keys16(T* dst, const float (&x)[C / 8][4], float f, int key, int end, int c, Offset offset) {
+__device__ bool store_keys16(T* dst, const float (&x)[C / 8][4], float f, int key, int end, int c, Offset offset) {
+  uint32_t zeros = 0;
+  float zero = 0;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     if (key + 8 * r >= end) continue;
@@ -141,33 +157,41 @@ __device__ void store_keys16(T* dst, const float (&x)[C / 8][4], float f, int ke
     for (int j = 0; j < C / 8; j++)
       if (8 * j < c) {
         const float x0 = f * x[j][2 * r], x1 = f * x[j][2 * r + 1];
-        if constexpr (sizeof(T) == 4) *reinterpret_cast<float2*>(row + 8 * j) = make_float2(x0, x1);
-        else *reinterpret_cast<unsigned*>(row + 8 * j) = pair<T>(x0, x1);
+        if constexpr (sizeof(T) == 4) {
+          *reinterpret_cast<float2*>(row + 8 * j) = make_float2(x0, x1);
+          zero = fmaf(x1, 0, fmaf(x0, 0, zero));
+        } else {
+          const uint32_t x = pair<T>(x0, x1);
+          *reinterpret_cast<uint32_t*>(row + 8 * j) = x;
+          keep_nan<T>(zeros, x);
+        }
       }
   }
+  return zeros != 0 || zero != 0;
 }
 
 template <typename T, int C>
-__device__ void store_gradients(const AttentionParams& p, int b, int g, int first, int end, const float (&dk)[C / 8][4],
+__device__ bool store_gradients(const AttentionParams& p, int b, int g, int first, int end, const float (&dk)[C / 8][4],
                                 const float (&dv)[C / 8][4]) {
   const Sizes& n = p.n;
   const int key = first + 16 * warp() + lane() / 4;
-  store_keys16<T, C>(static_cast<T*>(p.dk), dk, n.scale, key, end, n.d, [&](int s) { return n.key(b, g, s, n.d); });
-  store_keys16<T, C>(static_cast<T*>(p.dv), dv, 1, key, end, n.dv, [&](int s) { return n.key(b, g, s, n.dv); });
+  return store_keys16<T, C>(static_cast<T*>(p.dk), dk, n.scale, key, end, n.d, [&](int s) { return n.key(b, g, s, n.d); }) |
+         store_keys16<T, C>(static_cast<T*>(p.dv), dv, 1, key, end, n.dv, [&](int s) { return n.key(b, g, s, n.dv); });
 }
 
 // Writes the gradients to partial sums, rows of D+Dv numbers from that of the key `first` on.
 template <int C>
-__device__ void store_partial(float* sums, const Sizes& n, int first, int end, const float (&dk)[C / 8][4],
+__device__ bool store_partial(float* sums, const Sizes& n, int first, int end, const float (&dk)[C / 8][4],
                               const float (&dv)[C / 8][4]) {
   const int c = n.d + n.dv, key = first + 16 * warp() + lane() / 4;
   const auto offset = [&](int s) { return (long long)(s - first) * c; };
-  store_keys16<float, C>(sums, dk, n.scale, key, end, n.d, offset);
-  store_keys16<float, C>(sums + n.d, dv, 1, key, end, n.dv, offset);
+  return store_keys16<float, C>(sums, dk, n.scale, key, end, n.d, offset) |
+         store_keys16<float, C>(sums + n.d, dv, 1, key, end, n.dv, offset);
 }
 
-// Grid x is B*Hkv*ceil(T/M)*items; item i of some keys has the i-th index.chunk of their rows.
-template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) {
+// Grid x is B*Hkv*ceil(T/M)*items; item i of some keys has the i-th index.chunk of their rows. Passes are as in
+// careful_if_needed.
+template <bool Careful, typename T, int C> __device__ bool span_dkv_pass(const AttentionParams& p) {
   constexpr int M = 16 * kWarps;
   const Sizes& n = p.n;
   const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x % p.index.items, at = blockIdx.x / p.index.items;
@@ -175,14 +199,13 @@ template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) 
   const int first = at % tiles * M, end = min(n.keys, first + M);
   SpanRows rows = span_rows(p, first, end);
   const int chunks = p.index.chunks(rows.all);
-  if (item >= chunks) return;
+  if (item >= chunks) return false;
   rows.from += item * p.index.chunk, rows.all = min(rows.all - item * p.index.chunk, p.index.chunk);
   const long long row = ((long long)group * p.index.items + item) * n.keys + first;
   float* sums = chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv);
   float dk[C / 8][4], dv[C / 8][4];
-  mma_key_gradient<T, C>(p, b, g, first, end, rows, dk, dv);
-  if (sums) store_partial<C>(sums, n, first, end, dk, dv);
-  else store_gradients<T, C>(p, b, g, first, end, dk, dv);
+  mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
+  return sums ? store_partial<C>(sums, n, first, end, dk, dv) : store_gradients<T, C>(p, b, g, first, end, dk, dv);
 }
 
 // A warp for each key of each group; grid x is ceil(B*T*Hkv / 4), blocks of 128.
@@ -204,26 +227,32 @@ template <typename T> __device__ void span_reduce(const AttentionParams& p) {
 }
 
 // Grid x is B*Hkv*items*ceil(size/M).
-template <typename T, int C> __device__ void selected_dkv(const AttentionParams& p) {
+template <bool Careful, typename T, int C> __device__ bool selected_dkv_pass(const AttentionParams& p) {
   constexpr int M = 16 * kWarps;
   const Sizes& n = p.n;
   const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
   const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
   const int b = group / n.groups, g = group % n.groups;
   const Choosers of(p, group);
-  if (item >= of.item[blocks]) return;
+  if (item >= of.item[blocks]) return false;
   const int j = of.block(item, blocks), chunk = item - of.item[j];
   const long long begin = (long long)j * size + part * M, stop = min((long long)(j + 1) * size, (long long)n.keys);
-  if (begin >= stop) return;
+  if (begin >= stop) return false;
   const int first = (int)begin, end = (int)min(begin + M, stop);
   const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
   const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
   const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
   float* sums = of.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
   float dk[C / 8][4], dv[C / 8][4];
-  mma_key_gradient<T, C>(p, b, g, first, end, rows, dk, dv);
-  if (sums) store_partial<C>(sums, n, first, end, dk, dv);
-  else store_gradients<T, C>(p, b, g, first, end, dk, dv);
+  mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
+  return sums ? store_partial<C>(sums, n, first, end, dk, dv) : store_gradients<T, C>(p, b, g, first, end, dk, dv);
+}
+
+template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) {
+  careful_if_needed<span_dkv_pass<false, T, C>, span_dkv_pass<true, T, C>>(p);
+}
+template <typename T, int C> __device__ void selected_dkv(const AttentionParams& p) {
+  careful_if_needed<selected_dkv_pass<false, T, C>, selected_dkv_pass<true, T, C>>(p);
 }
 
 }  // namespace nsa

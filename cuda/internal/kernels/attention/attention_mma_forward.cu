@@ -13,7 +13,8 @@
 
 namespace nsa {
 
-template <typename T, int C, class Walk> __device__ void mma_forward(const AttentionParams& p) {
+// Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
+template <bool Careful, typename T, int C, class Walk> __device__ bool mma_forward_pass(const AttentionParams& p) {
   constexpr int M = 16 * kWarps;
   const Sizes& n = p.n;
   const T* q = static_cast<const T*>(p.q);
@@ -38,9 +39,10 @@ template <typename T, int C, class Walk> __device__ void mma_forward(const Atten
     copies_arrived();
     __syncthreads();  // the keys are here, and those of the tile before have been read
     const int next = keys.next(walk, stage);
+    const uint32_t K = keys.at(stage), V = K + keys.kBytes;
+    if constexpr (Careful) take_out<T, C, kKeys>(V, [&](int row, int i) { store_shared(cell<C>(K, row, i), kNaNs); });
     const Run seen[2] = {walk.seen(rows[0], from), walk.seen(rows[1], from)};
     if (__any_sync(0xffffffff, meets(seen[0], from) || meets(seen[1], from))) {
-      const uint32_t K = keys.at(stage);
       float s[kKeys / 8][4];
       multiply_rows<T, C, kKeys>(s, left, K, 0);
       if (!__all_sync(0xffffffff, covers(seen[0], from) && covers(seen[1], from)))
@@ -55,9 +57,14 @@ template <typename T, int C, class Walk> __device__ void mma_forward(const Atten
         float top = -INFINITY;
 #pragma unroll
         for (int j = 0; j < kKeys / 8; j++) top = fmaxf(top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-        factor[r] = state[r].raise(max_of_four(top) * scale);
-        const float base = state[r].base();
-        float sum = 0;
+        factor[r] = state[r].raise(max_of_four(top), scale);
+        float base = state[r].base() * scale, sum = 0;
+        if (__any_sync(0xffffffff, large(base))) {
+          const float shift = large(base) ? state[r].top : 0;
+#pragma unroll
+          for (int j = 0; j < kKeys / 8; j++) s[j][2 * r] -= shift, s[j][2 * r + 1] -= shift;
+          base = large(base) ? 0 : base;
+        }
 #pragma unroll
         for (int j = 0; j < kKeys / 8; j++)
 #pragma unroll
@@ -67,21 +74,26 @@ template <typename T, int C, class Walk> __device__ void mma_forward(const Atten
       if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1))
 #pragma unroll
         for (int j = 0; j < C / 8; j++) o[j][0] *= factor[0], o[j][1] *= factor[0], o[j][2] *= factor[1], o[j][3] *= factor[1];
-      add_rows<T, C, kKeys>(o, s, K + keys.kBytes, 0);
+      add_rows<T, C, kKeys>(o, s, V, 0);
     }
     from = next;
   }
 
   copies_arrived();
   __syncthreads();  // also where no key is seen
+  const RowTile done(n, p.count);
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     state[r].sum = sum_of_four(state[r].sum);
-    if (lane() % 4 == 0 && tile.has(mine + 8 * r)) p.lse[n.stat(tile.b, tile.g, tile.first + mine + 8 * r)] = state[r].lse();
+    if (lane() % 4 == 0 && done.has(mine + 8 * r)) p.lse[n.stat(done.b, done.g, done.first + mine + 8 * r)] = state[r].lse(n.scale);
   }
-  store_rows16<T, C>(static_cast<T*>(p.o), o, state[0].norm(), state[1].norm(), Q, 16 * warp(), n.dv, [&](int r) {
-    return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1;
+  return store_rows16<T, C>(static_cast<T*>(p.o), o, state[0].norm(), state[1].norm(), Q, 16 * warp(), n.dv, [&](int r) {
+    return done.has(r) ? n.row(done.b, done.g, done.first + r, n.dv) : -1;
   });
+}
+
+template <typename T, int C, class Walk> __device__ void mma_forward(const AttentionParams& p) {
+  careful_if_needed<mma_forward_pass<false, T, C, Walk>, mma_forward_pass<true, T, C, Walk>>(p);
 }
 
 }  // namespace nsa

@@ -72,11 +72,37 @@ __device__ inline void clear_rows(float* dst, int rows, int c) {
   for (int i = threadIdx.x; i < n; i += kThreads) reinterpret_cast<float4*>(dst)[i] = make_float4(0, 0, 0, 0);
 }
 
+// A product takes in whole tiles, so a NaN or an Inf of a key reaches also the rows that do not see the key: as 0*NaN.
+// pass(false) ignores this and returns whether a result of this thread is NaN or Inf. If one of the block is, pass(true)
+// does all of it again: it takes such rows out of their tiles and makes their probabilities NaN where they are seen, so
+// that what does not see them has the same bits as with finite numbers.
+template <class Pass> __device__ __forceinline__ void careful_if_needed(Pass pass) {
+  bool careful = false;
+#pragma unroll 1
+  while (__syncthreads_or(pass(careful)) && !careful) careful = true;
+}
+
+// take_out sets the rows of a tile [rows,c], at most 64, that hold a NaN or an Inf to zeros, and calls also(i) for them, each
+// in one warp. All threads of a block call it, after the barrier that completes the tile.
+template <class Also> __device__ void take_out(float* tile, int rows, int c, Also also) {
+  const int lane = threadIdx.x % 32, ld = stride(c);
+#pragma unroll 1
+  for (int i = threadIdx.x / 32; i < rows; i += kWarps) {
+    bool bad = false;
+    for (int j = lane; j < c; j += 32) bad |= !(fabsf(tile[i * ld + j]) < INFINITY);
+    if (!__any_sync(0xffffffff, bad)) continue;
+    for (int j = lane; j < c; j += 32) tile[i * ld + j] = 0;
+    also(i);
+  }
+  __syncthreads();
+}
+
 // Writes the rows of a tile [rows,c], times factor(i), to dst + offset(i); none where that is negative. Each thread
-// writes what multiply_add gave it.
+// writes what multiply_add gave it. Returns whether it wrote a NaN or an Inf.
 template <int R, typename T, class Offset, class Factor>
-__device__ void store_rows(T* dst, const float* src, int c, Offset offset, Factor factor) {
+__device__ bool store_rows(T* dst, const float* src, int c, Offset offset, Factor factor) {
   const int ld = stride(c);
+  float zero = 0;  // NaN from the first NaN or Inf on
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = down() + kDown * i;
@@ -84,8 +110,13 @@ __device__ void store_rows(T* dst, const float* src, int c, Offset offset, Facto
     if (at < 0) continue;
     const float f = factor(i);
     for (int q = across(); q < quads(c); q += kAcross)
-      for (int j = 4 * q; j < min(c, 4 * q + 4); j++) dst[at + j] = from_float<T>(f * src[r * ld + j]);
+      for (int j = 4 * q; j < min(c, 4 * q + 4); j++) {
+        const float x = f * src[r * ld + j];
+        dst[at + j] = from_float<T>(x);
+        zero = fmaf(x, 0, zero);
+      }
   }
+  return zero != 0;
 }
 
 __device__ inline void fma4(float& sum, float4 x, float4 y) {

@@ -2,7 +2,7 @@
 // key lies in a column of the tile and which rows see it. next() is called by all threads of a block.
 #pragma once
 
-#include "attention_mask.cuh"
+#include "attention_index.cuh"
 #include "attention_tile.cuh"
 
 namespace nsa {
@@ -13,9 +13,11 @@ struct RowTile {
   int b, g, first, end;
   __device__ RowTile(const Sizes& n, int count) {
     const int all = n.queries * n.each, tiles = (all - 1) / count + 1;
-    const int group = blockIdx.x / tiles;
+    int block = blockIdx.x;
+    asm volatile("" : "+r"(block));  // a tile made again is computed again: one that is kept takes registers
+    const int group = block / tiles;
     b = group / n.groups, g = group % n.groups;
-    first = (tiles - 1 - blockIdx.x % tiles) * count;
+    first = (tiles - 1 - block % tiles) * count;
     end = min(all, first + count);
   }
   __device__ bool has(int r) const { return first + r < end; }
@@ -24,7 +26,6 @@ struct RowTile {
 // SpanWalk walks over the run of keys that any row of a tile sees.
 template <int N>
 struct SpanWalk {
-  using Mask = Span;
   struct Row { Run keys; };   // what a thread must know of a row
   struct Slot { int key; };   // and of a column; -1 is no key
   static constexpr int kShared = 0;  // floats of shared memory
@@ -32,7 +33,8 @@ struct SpanWalk {
   Span mask;
   int from, end;
 
-  __device__ SpanWalk(const Sizes& n, const Span& m, const int*, const RowTile& tile, Carver&) : mask(m) {
+  __device__ SpanWalk(const AttentionParams& p, const RowTile& tile, Carver&) : mask(p.span) {
+    const Sizes& n = p.n;
     from = mask.keys(tile.first / n.each).lo / N * N - N;
     end = min(n.keys, mask.keys((tile.end - 1) / n.each).hi);
   }
@@ -49,7 +51,6 @@ struct SpanWalk {
 // merges their lists; a column knows by one bit a query who chose its block.
 template <int N>
 struct BlocksWalk {
-  using Mask = Blocks;
   struct Row { int t, bit; };
   struct Slot { int key; unsigned lo, hi; };
   static constexpr int kShared = 3 * N + 4;
@@ -63,13 +64,13 @@ struct BlocksWalk {
   unsigned chose[2];
   int* slots;          // keys [N], low bits [N], high bits [N], number of slots in use
 
-  __device__ BlocksWalk(const Sizes& n, const Blocks& m, const int* idx, const RowTile& tile, Carver& carve)
-      : mask(m), first(tile.first / n.each), last((tile.end - 1) / n.each), keys(n.keys), here(0), stop(0) {
+  __device__ BlocksWalk(const AttentionParams& p, const RowTile& tile, Carver& carve)
+      : mask(p.blocks), first(tile.first / p.n.each), last((tile.end - 1) / p.n.each), keys(p.n.keys), here(0), stop(0) {
     slots = reinterpret_cast<int*>(carve.floats(kShared));
     for (int i = 0; i < 2; i++) {
       query[i] = first + threadIdx.x % 32 + 32 * i;
       const bool mine = query[i] <= last;
-      list[i] = mine ? idx + mask.list(n, tile.b, tile.g, query[i]) : idx;
+      list[i] = mine ? p.idx + mask.list(p.n, tile.b, tile.g, query[i]) : p.idx;
       at[i] = 0, chose[i] = 0;
       block[i] = mine ? mask.at(list[i], 0, query[i]) : Blocks::kNone;
     }

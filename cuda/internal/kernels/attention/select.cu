@@ -39,7 +39,6 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
   };
   load_queries(0);
   const Fold fold{p.l, p.per};
-  const float scale = n.scale * kLog2E;
   const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
   for (int j0 = 1; j0 < last; j0 += p.tile) {
     const int j1 = min(last, j0 + p.tile), width = j1 - j0;
@@ -65,7 +64,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
           const float lse = r < rows ? load_lse(p.lse[n.stat(b, g, first + r)]) : INFINITY;
 #pragma unroll
           for (int c = 0; c < C; c++)
-            s[i][c] = from + across() + kAcross * c < seen ? exp2f(s[i][c] * scale - lse) : 0;
+            s[i][c] = from + across() + kAcross * c < seen ? probability(s[i][c], n.scale, lse) : 0;
         }
         put<R, C>(P, s);
         __syncthreads();

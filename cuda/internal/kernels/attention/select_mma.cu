@@ -33,16 +33,18 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
 
   const Left<C> left(Q, 16 * warp());
   const int row = 16 * warp() + lane() / 4;  // and 8 further
-  float lse[2];
+  float lse[2], base[2];
   int visible[2];
   if (last > 1) {
     copy_rows<C, M>(Q, q, n.d, [&](int r) { return r < rows ? n.row(b, g, first + r, n.d) : -1; });
     for (int r = 0; r < 2; r++) {
       const bool in = row + 8 * r < rows;
       lse[r] = in ? load_lse(p.lse[n.stat(b, g, first + row + 8 * r)]) : INFINITY;
+      base[r] = large(lse[r]) ? 0 : lse[r] * kLog2E;
       visible[r] = in ? p.span.visible((first + row + 8 * r) / n.each) : 0;
     }
   }
+  const bool any_large = last > 1 && __any_sync(0xffffffff, large(lse[0]) || large(lse[1]));
   for (int j0 = 1; j0 < last; j0 += p.tile) {
     const int j1 = min(last, j0 + p.tile), width = j1 - j0;
     __syncthreads();  // the scores have been taken
@@ -55,13 +57,19 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
       __syncthreads();
       float s[N / 8][4];
       multiply_rows<T, C, N>(s, left, K, 0);
+      if (any_large)
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+          for (int i = 0; i < 4; i++)
+            if (large(lse[i / 2])) s[j][i] = shifted(s[j][i], n.scale, lse[i / 2]);
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
         const int c = 8 * j + 2 * (lane() % 4);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const bool sees = from + c + i % 2 < min(end, visible[i / 2]);
-          s[j][i] = sees ? power2(fmaf(s[j][i], scale, -lse[i / 2])) : 0;
+          s[j][i] = sees ? power2(fmaf(s[j][i], scale, -base[i / 2])) : 0;
         }
 #pragma unroll
         for (int r = 0; r < 2; r++)

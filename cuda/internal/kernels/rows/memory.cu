@@ -2,7 +2,6 @@
 //
 //   cast_to      x float32 -> y T, rounded to nearest even        cast_from    x T -> y float32
 //   fill_b16, fill_b32   value -> y, words of 16 and 32 bits      copy         up to 24 arrays x -> y, bytes; zeros for a null x
-//   check_tokens tokens int32 [n] -> bad [1], int64: the first place whose token is outside [low,high), or -1. One block
 #include "common.cuh"
 
 namespace nsa {
@@ -25,14 +24,6 @@ struct CopyParams {
   void* y[24];
   int64_t bytes[24];
   int64_t blocks; // of each array
-};
-
-struct CheckTokensParams {
-  const int32_t* tokens;
-  int64_t* bad;
-  int64_t n;
-  int32_t low;
-  int32_t high;
 };
 
 // Four elements a thread: 16 bytes of float32 and 8 of T.
@@ -98,19 +89,4 @@ extern "C" __global__ void __launch_bounds__(256) nsa_copy(const __grid_constant
   const int64_t packs = nsa::aligned(x, y) ? p.bytes[a] / 16 : 0;
   for (int64_t i = thread; i < packs; i += step) static_cast<uint4*>(y)[i] = x ? static_cast<const uint4*>(x)[i] : uint4{};
   for (int64_t i = packs * 16 + thread; i < p.bytes[a]; i += step) static_cast<char*>(y)[i] = x ? static_cast<const char*>(x)[i] : 0;
-}
-
-extern "C" __global__ void __launch_bounds__(1024) nsa_check_tokens_i32(const __grid_constant__ nsa::CheckTokensParams p) {
-  __shared__ unsigned long long first;
-  if (threadIdx.x == 0) first = ~0ull;
-  __syncthreads();
-  for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
-    const int32_t t = p.tokens[i];
-    if (t < p.low || t >= p.high) {
-      atomicMin(&first, (unsigned long long)i); // an integer minimum: any order gives the same
-      break;
-    }
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) *p.bad = int64_t(first);
 }

@@ -1,6 +1,5 @@
 // Rows: x [rows,cols].
 //
-//   bias_add     x, bias [cols] -> y = x + bias; y may be x
 //   column_sum   x -> partial, float32 [blocks,cols]: block k is the sum of rows [k run, (k+1) run)
 //   sum_blocks   partial [blocks,cols], and bias [bias_cols] or none -> y [cols] = the sum of the blocks + bias[col % bias_cols]
 //
@@ -9,14 +8,6 @@
 #include "common.cuh"
 
 namespace nsa {
-
-struct BiasAddParams {
-  const void* x;
-  const void* bias;
-  void* y;
-  int64_t n; // rows*cols
-  int64_t cols;
-};
 
 struct ColumnSumParams {
   const void* x;
@@ -36,21 +27,6 @@ struct SumBlocksParams {
   int32_t out_type;
   int32_t bias_type;
 };
-
-template <typename T> __device__ void bias_add(const BiasAddParams& p) {
-  const T* x = static_cast<const T*>(p.x);
-  const T* bias = static_cast<const T*>(p.bias);
-  T* y = static_cast<T*>(p.y);
-  elementwise<T>(p.n, p.cols % kLanes<T> == 0 && aligned(x, bias, y), [&](auto width, int64_t i) {
-    constexpr int W = decltype(width)::value;
-    float v[W], b[W];
-    read<W>(x + i, v);
-    read<W>(bias + i % p.cols, b);
-#pragma unroll
-    for (int j = 0; j < W; ++j) v[j] += b[j];
-    write<W>(y + i, v);
-  });
-}
 
 // Blocks of 32 columns and 8 lanes; grid.x over the columns, grid.y over the runs.
 template <typename T> __device__ void column_sum(const ColumnSumParams& p) {
@@ -96,5 +72,4 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_sum_blocks_f32(const __gr
   }
 }
 
-NSA_KERNEL(bias_add, BiasAddParams, 256)
 NSA_KERNEL(column_sum, ColumnSumParams, 256)

@@ -22,7 +22,7 @@ var (
 func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 	kernels := map[string]manifest.Kernel{}
 	for _, m := range arguments.FindAllStringSubmatch(ptx, -1) {
-		k := manifest.Kernel{Params: []int{}}
+		k := manifest.Kernel{Params: []int{}, Registers: map[string]int{}, Stack: map[string]int{}, Spills: map[string]int{}}
 		for _, a := range argument.FindAllStringSubmatch(m[2], -1) {
 			bytes := number(a[1]) / 8
 			if a[2] != "" {
@@ -36,23 +36,27 @@ func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 		kernels[m[1]] = k
 	}
 	var warnings []string
-	name := ""
+	name, arch := "", ""
+	set := func(m map[string]int, n int) {
+		if n > 0 {
+			m[arch] = max(m[arch], n) // a kernel and what it calls
+		}
+	}
 	for line := range strings.Lines(said) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
 		k, known := kernels[name]
 		if m := entry.FindStringSubmatch(line); m != nil {
-			name = m[1]
+			name, arch = m[1], m[2]
 			if _, ok := kernels[name]; !ok {
 				return nil, nil, fmt.Errorf("kernel %s is not in the PTX", name)
 			}
 		} else if m := stack.FindStringSubmatch(line); m != nil && known {
-			k.Stack, k.Spills = max(k.Stack, number(m[1])), max(k.Spills, number(m[2])+number(m[3]))
-			kernels[name] = k
+			set(k.Stack, number(m[1]))
+			set(k.Spills, number(m[2])+number(m[3]))
 		} else if m := registers.FindStringSubmatch(line); m != nil && known {
-			k.Registers = max(k.Registers, number(m[1]))
-			kernels[name] = k
+			set(k.Registers, number(m[1]))
 		} else if !strings.HasPrefix(line, "ptxas info") {
 			warnings = append(warnings, line)
 		}

@@ -41,8 +41,13 @@ func TestDescribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]manifest.Kernel{
-		"nsa_a": {Params: []int{32}, Registers: 255, Stack: 16, Spills: 16},
-		"nsa_b": {Params: []int{8, 4, 4}, Registers: 10},
+		"nsa_a": {
+			Params:    []int{32},
+			Registers: map[string]int{"sm_80": 255, "sm_90a": 254},
+			Stack:     map[string]int{"sm_80": 16, "sm_90a": 8},
+			Spills:    map[string]int{"sm_80": 16},
+		},
+		"nsa_b": {Params: []int{8, 4, 4}, Registers: map[string]int{"sm_80": 10}, Stack: map[string]int{}, Spills: map[string]int{}},
 	}
 	if !reflect.DeepEqual(kernels, want) {
 		t.Errorf("got %+v, want %+v", kernels, want)

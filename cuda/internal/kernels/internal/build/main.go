@@ -151,8 +151,8 @@ func compileAll(nvcc string, names []string, jobs int, made *manifest.Manifest) 
 			made.Units[name] = unit
 			log.Printf("%s: %d kernels, %d bytes", name, len(kernels), len(fatbin))
 			for _, k := range slices.Sorted(maps.Keys(kernels)) {
-				if s := kernels[k].Spills; s > 0 {
-					log.Printf("%s: %s spills %d bytes of registers", name, k, s)
+				for arch, bytes := range kernels[k].Spills {
+					log.Printf("%s: %s spills %d bytes of registers on %s", name, k, bytes, arch)
 				}
 			}
 		})

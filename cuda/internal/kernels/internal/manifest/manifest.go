@@ -29,12 +29,12 @@ type Unit struct {
 	Kernels map[string]Kernel `json:"kernels"` // by symbol
 }
 
-// Kernel is what the compiler says of one entry point; numbers that depend on the architecture are the largest.
+// Kernel is what the compiler says of one entry point. Maps are by architecture, as in sm_90a; zeros are left out.
 type Kernel struct {
-	Params    []int `json:"params"`    // bytes of each argument
-	Registers int   `json:"registers"` // of a thread
-	Stack     int   `json:"stack"`     // bytes of a thread's stack frame
-	Spills    int   `json:"spills"`    // bytes of registers spilled, stores and loads together
+	Params    []int          `json:"params"`           // bytes of each argument
+	Registers map[string]int `json:"registers"`        // of a thread
+	Stack     map[string]int `json:"stack,omitempty"`  // bytes of a thread's stack frame
+	Spills    map[string]int `json:"spills,omitempty"` // bytes of registers spilled, stores and loads together
 }
 
 // Parse decodes the content of File.

@@ -52,7 +52,7 @@ inline float2 __half22float2(__half2 v) { return {__half2float(v.x), __half2floa
 struct Index3 { unsigned x, y, z; };
 extern thread_local Index3 threadIdx, blockIdx, blockDim, gridDim;
 
-void host_sync_block();
+bool host_sync_block(bool vote);  // whether a thread voted so
 void host_sync_warp();
 uint64_t host_exchange(uint64_t mine, int lane);  // what `lane` of this warp gave
 unsigned host_ballot(bool vote);
@@ -74,7 +74,8 @@ void host_copy(uint32_t to, int size, const void* from, int bytes);
 void host_copy_commit();
 void host_copy_wait(int newest);
 
-inline void __syncthreads() { host_sync_block(); }
+inline void __syncthreads() { host_sync_block(false); }
+inline int __syncthreads_or(int vote) { return host_sync_block(vote != 0); }
 inline void __syncwarp() { host_sync_warp(); }
 template <typename V> V host_shuffle(V v, int lane) {
   uint64_t word = 0;
@@ -90,6 +91,10 @@ template <typename V> V __shfl_up_sync(unsigned, V v, int by) {
 inline unsigned __ballot_sync(unsigned, bool vote) { return host_ballot(vote); }
 inline bool __any_sync(unsigned, bool vote) { return host_ballot(vote) != 0; }
 inline bool __all_sync(unsigned, bool vote) { return host_ballot(!vote) == 0; }
+inline float __fmul_rn(float x, float y) { return x * y; }  // compiled without contraction
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int atomicAdd(int* p, int x) {

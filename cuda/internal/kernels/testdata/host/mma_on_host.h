@@ -75,6 +75,12 @@ template <typename T> uint32_t pair(float x, float y) {
   memcpy(&v, both, sizeof v);
   return v;
 }
+template <typename T> void keep_nan(uint32_t& sum, uint32_t pair) {
+  T s[2], x[2];
+  memcpy(s, &sum, sizeof sum), memcpy(x, &pair, sizeof pair);
+  for (int i = 0; i < 2; i++) s[i] = from_float<T>(fmaf(to_float(x[i]), 0, to_float(s[i])));
+  memcpy(&sum, s, sizeof sum);
+}
 inline float power2(float x) { return x < -126 ? 0 : exp2f(x); }
 
 }  // namespace nsa

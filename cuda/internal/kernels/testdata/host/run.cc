@@ -1,9 +1,5 @@
-// nsa_host_launch runs one launch of a kernel of this library: see cuda_on_host.h. Those on tensor cores are units of their own.
-#include "../../attention/attention_dkv.cu"
-#include "../../attention/attention_dq.cu"
-#include "../../attention/attention_forward.cu"
-#include "../../attention/attention_index.cu"
-#include "../../attention/select.cu"
+// nsa_host_launch runs one launch of a kernel that is linked to this unit: see cuda_on_host.h.
+#include "cuda_on_host.h"
 
 #include <atomic>
 #include <cstdio>
@@ -28,6 +24,7 @@ using Operation = void (*)(void* const* lanes);
 struct Barrier {
   int alive = 0, here = 0, round = 0;
   Operation then = nullptr;  // of those who are here
+  bool vote = false, voted = false;  // of those who are here; of all, the last time
 };
 // What has touched a word of shared memory last: before which barrier, and which warps.
 struct Touched { int written = -1, writer, read = -1; unsigned readers; };
@@ -37,18 +34,19 @@ struct Fiber {
   ucontext_t start;
   jmp_buf at;
   bool begun = false, done = false;
+  const Barrier* waits = nullptr;  // at which barrier this thread waits, and since which round
+  int round;
   Copies copies;
   void* operand;
   std::unique_ptr<char[]> stack;  // not cleared
 };
 
-constexpr int kStack = 256 << 10;
+constexpr int kStack = 64 << 10;
 thread_local std::vector<Fiber> fibers;
 thread_local std::vector<Barrier> warps;
 thread_local std::vector<uint64_t> given;
 thread_local Barrier block;
 thread_local int current;
-thread_local ucontext_t scheduler_context;
 thread_local jmp_buf scheduler;
 thread_local Kernel kernel;
 thread_local Argument argument;
@@ -61,6 +59,8 @@ void yield() {
   if (!_setjmp(fibers[current].at)) _longjmp(scheduler, 1);
 }
 
+void complete(Barrier& b) { b.here = 0, b.round++, b.voted = b.vote, b.vote = false; }
+
 void wait(Barrier& b, Operation then = nullptr) {
   const int round = b.round;
   if (b.here > 0 && b.then != then) host_fail("the lanes of a warp are at different operations");
@@ -71,28 +71,35 @@ void wait(Barrier& b, Operation then = nullptr) {
       for (int i = 0; i < 32; i++) lanes[i] = fibers[current / 32 * 32 + i].operand;
       then(lanes);
     }
-    b.here = 0, b.round++;
+    complete(b);
   }
-  while (b.round == round) yield();
+  if (b.round == round) {
+    fibers[current].waits = &b, fibers[current].round = round;
+    yield();  // until the round is over
+    fibers[current].waits = nullptr;
+  }
   steps++;
 }
 
 void leave(Barrier& b) {
   if (b.here > 0 && b.then) host_fail("a thread ends without its warp");
-  if (--b.alive == b.here && b.alive > 0) b.here = 0, b.round++;
+  if (--b.alive == b.here && b.alive > 0) complete(b);
 }
 
+// A fiber runs its thread of one block after the other.
 void body() {
-  kernel(argument);
-  Fiber& f = fibers[current];
-  f.done = true;
-  host_copy_commit();
-  for (const auto& group : f.copies.groups)
-    if (!group.empty()) host_fail("a thread ends before its copies");
-  f.copies.groups.clear();
-  leave(block);
-  leave(warps[current / 32]);
-  _longjmp(scheduler, 1);
+  for (;;) {
+    kernel(argument);
+    Fiber& f = fibers[current];
+    f.done = true;
+    host_copy_commit();
+    for (const auto& group : f.copies.groups)
+      if (!group.empty()) host_fail("a thread ends before its copies");
+    f.copies.groups.clear();
+    leave(block);
+    leave(warps[current / 32]);
+    yield();
+  }
 }
 
 void run_block(int threads, bool backwards) {
@@ -101,7 +108,8 @@ void run_block(int threads, bool backwards) {
   for (int i = 0; i < threads; i++) {
     warps[i / 32].alive++;
     Fiber& f = fibers[i];
-    f.begun = f.done = false;
+    f.done = false;
+    if (f.begun) continue;
     getcontext(&f.start);
     f.start.uc_stack.ss_sp = f.stack.get(), f.start.uc_stack.ss_size = kStack, f.start.uc_link = nullptr;
     makecontext(&f.start, body, 0);
@@ -114,7 +122,7 @@ void run_block(int threads, bool backwards) {
         for (volatile int i = 32 * w; i < min(threads, 32 * w + 32); i = i + 1) {
           current = backwards ? threads - 1 - i : i;
           Fiber& f = fibers[current];
-          if (f.done) continue;
+          if (f.done || (f.waits && f.waits->round == f.round)) continue;
           threadIdx = {unsigned(current), 0, 0};
           if (!_setjmp(scheduler)) {
             if (f.begun) _longjmp(f.at, 1);
@@ -128,7 +136,11 @@ void run_block(int threads, bool backwards) {
 
 }  // namespace
 
-void host_sync_block() { wait(block); }
+bool host_sync_block(bool vote) {
+  block.vote |= vote;
+  wait(block);
+  return block.voted;
+}
 void host_sync_warp() { wait(warps[current / 32]); }
 int host_lane() { return current % 32; }
 uint64_t host_exchange(uint64_t mine, int lane) {
