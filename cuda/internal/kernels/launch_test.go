@@ -135,7 +135,7 @@ func opSites(dt tensor.Dtype) (list []opSite) {
 	heads := f(2, 5, 2, 16)
 	turned := [ops.MaxLinears]bool{true}
 	add(ops.LinearsOp{Bias: turned, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, f(32, 64), f(32, 64), f(32)}, operands{heads, f(10, 32)})
-	add(ops.LinearsGradOp{In: 64, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, heads, f(10, 32), f(32, 64), f(32, 64)},
+	add(ops.LinearsGradOp{In: 64, Terms: [ops.MaxLinears]int{2}, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, heads, heads, f(10, 32), f(32, 64), f(32, 64)},
 		operands{x, f32(32, 64), f32(32, 64)})
 	gates := f(10, 3)
 	add(ops.GatedSumOp{}, operands{gates, x, x, x}, operands{x})
