@@ -226,6 +226,7 @@ func TestUnsupported(t *testing.T) {
 		"inputs":         {ops.SoftmaxOp{}, list(f(1), f(1)), list(f(1)), graph.ReasonShape},
 		"odd dim":        {ops.RoPEOp{Base: 1e4}, list(f(1, 1, 1, 3)), list(f(1, 1, 1, 3)), graph.ReasonShape},
 		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list(f(1, 1, 1, 4098)), list(f(1, 1, 1, 4098)), graph.ReasonShape},
+		"tokens of rows": {ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}, list(f(1, 2, 3, 4), f(2, 4)), list(f(1, 2, 3, 2)), graph.ReasonShape},
 		"base":           {ops.RoPEOp{Base: -1}, list(f(1, 1, 1, 2)), list(f(1, 1, 1, 2)), graph.ReasonShape},
 		"eps":            {ops.RMSNormOp{}, list(f(1, 1), f(1)), list(f(1, 1)), graph.ReasonShape},
 		"wide norm":      {ops.RMSNormGradOp{Eps: 1}, list(f(1, 20000), f(20000), f(1, 20000)), list(f(1, 20000), f(20000)), graph.ReasonShape},

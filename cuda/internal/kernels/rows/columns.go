@@ -52,7 +52,9 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 		size := c.Cols[i]
 		if c.Turned[i] {
 			b.Fail(checkRoPE(c.RoPE, part))
-			size = part.Dim(3)
+			if size = part.Dim(3); part.Dim(2)*size != c.Cols[i] || p.dim > 0 && p.seq != part.Dim(1) {
+				b.Fail(graph.Refuse(graph.ReasonShape, "%v is turned, want rows of %d columns of a token each, and one length of all sequences", part, c.Cols[i]))
+			}
 			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(c.RoPE.Start)
 			p.log2Base, p.inverse = math.Log2(c.RoPE.Base), kernels.Flag(c.RoPE.Inverse)
 		}
