@@ -196,7 +196,10 @@ func opCases() []opCase {
 		var ws, dys []input
 		for i, l := range c.layers {
 			ws = append(ws, floats(fmt.Sprint("w", i), l[0]*l[1], c.in))
-			dys = append(dys, floats(fmt.Sprint("dy", i), c.B, c.S, l[0], l[1]))
+			backward.Terms[i] = 1 + i%ops.MaxTerms
+			for j := range backward.Terms[i] {
+				dys = append(dys, floats(fmt.Sprint("dy", i, " ", j), c.B, c.S, l[0], l[1]))
+			}
 			forward.Heads[i], forward.Turned[i] = l[0], l[1] > 1 && l[1] < 9
 			backward.Turned[i] = forward.Turned[i]
 		}

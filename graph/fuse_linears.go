@@ -69,9 +69,9 @@ func group[S ops.Spec](f *fuser, s *step) (group []*step) {
 }
 
 // linearsGrad makes one LinearsGradOp of the gradients of linear layers that read one input: those by their weights, those by
-// the input where these are added up and used nowhere else, and the RoPEs that turn the layers' gradients before. Other terms
-// of the sum stay: the new one takes the place of the first that it stands for. Terms are added in another order and, in half
-// precision, without being rounded first: dx differs by roundings, the rest as linears says.
+// the input where these are added up and used nowhere else, and the sums and RoPEs that make the layers' gradients. Other
+// terms of the sum stay: the new one takes the place of the first that it stands for. Terms are added in another order and, in
+// half precision, sums are not rounded first: dx differs by roundings, the rest as linears says.
 func (f *fuser) linearsGrad(s *step) error {
 	weights := group[ops.LinearWeightGradOp](f, s)
 	if len(weights) < 2 {
@@ -88,9 +88,13 @@ func (f *fuser) linearsGrad(s *step) error {
 			ws, by = append(ws, inputs[i].in[1]), []*step{w, inputs[i]}
 		}
 		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && turns.take(i, rope) {
-			old, dy = append(old, rope), rope.in[0]
+			old, by, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
-		in, out = append(in, dy), append(out, w.out[0])
+		terms := []*operand{dy}
+		if sum, _, ok := written[ops.AddOp](f, dy); ok && f.inner(dy, by...) && len(sum.in) <= ops.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
+			old, terms, op.Terms[i] = append(old, sum), sum.in, len(sum.in)
+		}
+		in, out = append(in, terms...), append(out, w.out[0])
 	}
 	if add == nil {
 		_, err := f.replace(old, op, in, out)

@@ -68,6 +68,7 @@ func linearsCases() (list []fusedCase) {
 	type layer struct {
 		out, heads   int
 		bias, turned bool
+		terms        int // of dy, beside the first
 	}
 	var twelve []layer
 	for i := range ops.MaxLinears {
@@ -82,10 +83,10 @@ func linearsCases() (list []fusedCase) {
 	}{
 		{[]int{1}, []int{1}, []layer{{out: 1}}},
 		{[]int{7}, []int{13}, []layer{{out: 3, bias: true}, {out: 1}, {out: 17, bias: true}}},
-		{[]int{2, 3}, []int{4, 6}, []layer{{10, 5, false, true}, {24, 0, true, false}, {26, 13, true, true}, {2, 1, false, false}}},
+		{[]int{2, 3}, []int{4, 6}, []layer{{10, 5, false, true, 2}, {24, 0, true, false, 0}, {26, 13, true, true, 0}, {2, 1, false, false, 1}}},
 		{[]int{1, 65}, []int{17}, twelve},
-		{[]int{2, 150}, []int{33}, []layer{{130, 2, false, false}, {3, 0, true, false}, {64, 1, false, true}}},
-		{[]int{1, 3}, []int{600}, []layer{{600, 0, false, false}, {65, 5, false, false}}},
+		{[]int{2, 150}, []int{33}, []layer{{130, 2, false, false, 0}, {3, 0, true, false, 2}, {64, 1, false, true, 1}}},
+		{[]int{1, 3}, []int{600}, []layer{{600, 0, false, false, 0}, {65, 5, false, false, 0}}},
 	} {
 		x := normal("x", 1, append(append([]int{}, c.lead...), c.axes...)...)
 		in := tensor.Shape(c.axes).TotalSize()
@@ -93,7 +94,8 @@ func linearsCases() (list []fusedCase) {
 		linears, grad := ops.LinearsOp{RoPE: rope}, ops.LinearsGradOp{In: in, RoPE: back}
 		var axes ops.Axes
 		copy(axes[:], c.axes)
-		var ws, biases, dys []array
+		var ws, biases []array
+		var dys [][]array // the terms of each
 		dx := ref.New(rows, in)
 		for i, l := range c.layers {
 			linears.Heads[i], linears.Bias[i], linears.Turned[i], grad.Turned[i] = l.heads, l.bias, l.turned, l.turned
@@ -103,11 +105,19 @@ func linearsCases() (list []fusedCase) {
 			}
 			seed := uint64(10 + 3*i)
 			ws = append(ws, normal("w", seed, l.out, in))
-			dys = append(dys, normal("dy", seed+1, append(append([]int{}, c.lead...), tail...)...))
+			shape := append(append([]int{}, c.lead...), tail...)
+			terms, dy := []array{}, ref.New(shape...)
+			for j := range 1 + l.terms {
+				terms = append(terms, normal("dy", seed+1+100*uint64(j), shape...))
+				dy = ref.Add(dy, terms[j].Tensor())
+			}
+			dys = append(dys, terms)
+			if l.terms > 0 {
+				grad.Terms[i] = 1 + l.terms
+			}
 			if l.bias {
 				biases = append(biases, normal("bias", seed+2, l.out))
 			}
-			dy := dys[i].Tensor()
 			if l.turned {
 				dy = ref.RoPEGrad(dy, rope.Base, rope.Start)
 			}
@@ -129,7 +139,10 @@ func linearsCases() (list []fusedCase) {
 		// gradients returns those of the layers one by one: dx of each, if it is wanted, and dw of each.
 		gradients := func(run runSpec, wantX bool) (dxs, dws []array) {
 			for i, l := range c.layers {
-				dy := dys[i]
+				dy := dys[i][0]
+				if l.terms > 0 {
+					dy = run(ops.AddOp{}, dys[i]...)[0]
+				}
 				if l.turned {
 					dy = run(back, dy)[0]
 				}
@@ -154,17 +167,17 @@ func linearsCases() (list []fusedCase) {
 				}
 				return ys
 			}},
-			fusedCase{name: "gradient " + name, spec: grad, inputs: slices.Concat([]array{x}, dys, ws), wantFirst: dx, separate: func(run runSpec) []array {
+			fusedCase{name: "gradient " + name, spec: grad, inputs: slices.Concat([]array{x}, slices.Concat(dys...), ws), wantFirst: dx, separate: func(run runSpec) []array {
 				dxs, dws := gradients(run, true)
 				return append(run(ops.AddOp{}, dxs...), dws...)
 			}},
-			fusedCase{name: "gradient of weights " + name, spec: weights, inputs: slices.Concat([]array{x}, dys), separate: func(run runSpec) []array {
+			fusedCase{name: "gradient of weights " + name, spec: weights, inputs: slices.Concat([]array{x}, slices.Concat(dys...)), separate: func(run runSpec) []array {
 				_, dws := gradients(run, false)
 				return dws
 			}},
 		)
 		for i, l := range c.layers[:min(3, len(c.layers))] {
-			one, residual := inputsOf(i), normal("residual", 50, dys[i].Shape...)
+			one, residual := inputsOf(i), normal("residual", 50, dys[i][0].Shape...)
 			list = append(list, fusedCase{name: fmt.Sprint("linear with silu ", x.Shape, l), spec: ops.LinearSiLUOp{Heads: l.heads}, inputs: one,
 				separate: func(run runSpec) []array {
 					h := run(ops.LinearOp{Heads: l.heads}, one...)[0]
@@ -229,9 +242,11 @@ func TestFusedErrors(t *testing.T) {
 		{ops.LinearsOp{Turned: flags{true}, RoPE: rope}, []*G.Node{x, w, v}, "linears: layer 0: rope: x has rank 3"},
 		{ops.LinearsOp{Turned: flags{true}, Heads: counts{1}}, []*G.Node{x, w, v}, "linears: layer 0: rope: base is 0"},
 		{ops.LinearsOp{Turned: flags{true, true}, RoPE: rope, Heads: counts{1, 1}}, []*G.Node{x, w, v}, "layer 1: heads of 6 are turned, those of another layer have 4"},
-		{ops.LinearsGradOp{In: 5}, []*G.Node{x, f(2, 3, 4)}, "gradient of linears: 2 inputs, want x and as many w as dy"},
-		{ops.LinearsGradOp{In: 5}, []*G.Node{x}, "gradient of linears: 0 layers, want 1 to 12"},
-		{ops.LinearsGradOp{In: 5, Turned: flags{1: true}}, []*G.Node{x, f(2, 3, 4), w}, "gradient of linears: turned [false true false"},
+		{ops.LinearsGradOp{In: 5}, []*G.Node{x, f(2, 3, 4)}, "gradient of linears: 2 inputs, want those of 1 to 12 layers"},
+		{ops.LinearsGradOp{In: 5}, []*G.Node{x}, "gradient of linears: 1 inputs, want those of 1 to 12 layers"},
+		{ops.LinearsGradOp{In: 5, Turned: flags{1: true}}, []*G.Node{x, f(2, 3, 4), w}, "and are turned [false true false"},
+		{ops.LinearsGradOp{In: 5, Terms: counts{4}}, []*G.Node{x, f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), w}, "dy 0 has 4 terms, want 1 to 3"},
+		{ops.LinearsGradOp{In: 5, Terms: counts{2}}, []*G.Node{x, f(2, 3, 4), f(3, 2, 4), w}, "a term of dy 0 has shape (3, 2, 4), want (2, 3, 4)"},
 		{ops.LinearsGradOp{In: 7}, []*G.Node{x, f(2, 3, 4), w}, "x (2, 3, 5) is not rows of 7 inputs"},
 		{ops.LinearsGradOp{In: 5}, []*G.Node{x, f(2, 3, 4), f(2, 3, 6), w, w}, "w 1 has shape (4, 5), want (6, 5)"},
 		{ops.LinearsGradOp{In: 5}, []*G.Node{x, f(2, 3, 4), of(tensor.Float32, 4, 5)}, "w 0 is float32"},

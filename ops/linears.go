@@ -146,16 +146,20 @@ func bindProducts(k *cpu.Kernel, like Arg, products ...cpu.Product) {
 	}
 }
 
+// MaxTerms is the most arrays that a dy of LinearsGradOp is the sum of.
+const MaxTerms = 3
+
 // LinearsGradOp is the Spec of the gradients of several Linear layers of one input: x, dy_0, ..., dy_n-1, w_0, ..., w_n-1 ->
 // dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are seen as [rows,in]
 // and [rows,out_i]. It stands for a LinearWeightGradOp and a LinearInputGradOp of each layer, the AddOp of what the latter
-// give, and a RoPEOp before them where dy_i is turned. Each dw has the bits that LinearWeightGradOp gives it. The terms of dx
-// are added up in their order, element by element of K, so that its last bits may differ from those of the sum. It has no
-// constructor and no gradient.
+// give, and what makes dy_i: an AddOp where it has several terms, which are inputs one behind the other, then a RoPEOp where
+// it is turned. Each dw has the bits that these give it. The terms of dx are added up in their order, element by element of K,
+// so that its last bits may differ from those of the sum. It has no constructor and no gradient.
 type LinearsGradOp struct {
 	In          int              // inputs of all layers
 	WeightsOnly bool             // there are no inputs w_i and no dx
-	Turned      [MaxLinears]bool // which dy_i RoPE turns first; their heads are of one size
+	Terms       [MaxLinears]int  // of dy_i, up to MaxTerms; 0 is 1
+	Turned      [MaxLinears]bool // which dy_i RoPE turns; their heads are of one size
 	RoPE        RoPEOp
 }
 
@@ -163,9 +167,9 @@ type LinearsGradOp struct {
 func (LinearsGradOp) Name() string { return "gradient of linears" }
 
 func (op LinearsGradOp) flops(in []Operand) (sum float64) {
-	_, dys, _ := op.split(in)
+	_, dys, _ := SplitLinearsGrad(op, in)
 	for _, dy := range dys {
-		sum += 2 * float64(op.In) * float64(dy.Elements())
+		sum += 2 * float64(op.In) * float64(dy[0].Elements())
 	}
 	if !op.WeightsOnly {
 		sum *= 2
@@ -173,30 +177,48 @@ func (op LinearsGradOp) flops(in []Operand) (sum float64) {
 	return sum
 }
 
-// split returns x, the dy_i and the w_i of the inputs, which are at least one.
-func (op LinearsGradOp) split(in []Operand) (x Operand, dys, ws []Operand) {
-	if op.WeightsOnly {
-		return in[0], in[1:], nil
+// SplitLinearsGrad returns what op has of its inputs: x, the terms of each dy_i, and the w_i. There is no dy_i if the inputs are
+// not those of whole layers.
+func SplitLinearsGrad[A any](op LinearsGradOp, in []A) (x A, dys [][]A, ws []A) {
+	if len(in) == 0 {
+		return x, nil, nil
 	}
-	n := (len(in) - 1) / 2
-	return in[0], in[1 : 1+n], in[1+n:]
+	x, in = in[0], in[1:]
+	ends := []int{0} // of the terms
+	for i := 0; i < MaxLinears && ends[i] < len(in); i++ {
+		ends = append(ends, ends[i]+max(1, op.Terms[i]))
+	}
+	for n := 1; n < len(ends); n++ {
+		more := n
+		if op.WeightsOnly {
+			more = 0
+		}
+		if ends[n]+more != len(in) {
+			continue
+		}
+		for i := range n {
+			dys = append(dys, in[ends[i]:ends[i+1]])
+		}
+		ws = in[ends[n]:]
+	}
+	return x, dys, ws
 }
 
 // Infer implements Spec.
 func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
-	if len(in) == 0 || !op.WeightsOnly && len(in)%2 == 0 {
-		return nil, fmt.Errorf("%d inputs, want x and as many w as dy", len(in))
-	}
-	x, dys, ws := op.split(in)
-	if err := wantLayers(len(dys)); err != nil {
-		return nil, err
-	}
-	if slices.Contains(op.Turned[len(dys):], true) {
-		return nil, fmt.Errorf("turned %v are those of more than %d layers", op.Turned, len(dys))
+	x, dys, ws := SplitLinearsGrad(op, in)
+	n := len(dys)
+	if n == 0 || anyPositive(op.Terms[n:]) || slices.Contains(op.Turned[n:], true) {
+		return nil, fmt.Errorf("%d inputs, want those of 1 to %d layers, of which dy have terms %v and are turned %v", len(in), MaxLinears, op.Terms, op.Turned)
 	}
 	want := []input{float("x", -1)}
-	for i := range dys {
-		want = append(want, float(numbered("dy", i), -1))
+	for i, terms := range dys {
+		if len(terms) > MaxTerms {
+			return nil, fmt.Errorf("dy %d has %d terms, want 1 to %d", i, len(terms), MaxTerms)
+		}
+		for range terms {
+			want = append(want, float(numbered("dy", i), -1))
+		}
 	}
 	for i := range ws {
 		want = append(want, float(numbered("w", i), 2))
@@ -207,58 +229,77 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	if op.In < 1 || x.Elements()%op.In != 0 {
 		return nil, fmt.Errorf("x %v is not rows of %d inputs", x.Shape, op.In)
 	}
-	var out []Operand
+	var out, sums []Operand
 	if !op.WeightsOnly {
 		out = append(out, x)
 	}
-	for i, dy := range dys {
+	for i, terms := range dys {
+		dy := terms[0]
 		size := dy.Elements() / (x.Elements() / op.In)
 		dw, err := LinearWeightGradOp{size, op.In}.Infer([]Operand{x, dy})
 		if err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
+		}
+		for _, t := range terms[1:] {
+			if err := wantShape(numbered("a term of dy", i), t.Shape, dy.Shape...); err != nil {
+				return nil, err
+			}
 		}
 		if !op.WeightsOnly {
 			if err := wantShape(numbered("w", i), ws[i].Shape, size, op.In); err != nil {
 				return nil, err
 			}
 		}
-		out = append(out, dw...)
+		out, sums = append(out, dw...), append(sums, dy)
 	}
-	return out, wantTurns(op.RoPE, op.Turned, dys)
+	return out, wantTurns(op.RoPE, op.Turned, sums)
 }
 
 // Bind implements Spec.
 func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	var products []cpu.Product
-	dws := out
-	rows, dx := in[0].Elements()/op.In, cpu.Product{N: op.In}
+	x, dys, ws := SplitLinearsGrad(op, in)
+	dws, dx := out, cpu.Product{M: x.Elements() / op.In, N: op.In}
 	if !op.WeightsOnly {
-		dx.M, dx.C, dws = rows, out[0].Buf, out[1:]
+		dx.C, dws = out[0].Buf, out[1:]
 	}
 	for i, dw := range dws {
-		dy := in[1+i]
-		if op.Turned[i] {
-			turned := Arg{Operand: dy.Operand}
-			if dy.Dtype == tensor.Float32 {
-				turned.Buf = cpu.Work[float32](k, dy.Elements())
-			} else {
-				turned.Buf = cpu.Work[float64](k, dy.Elements())
-			}
-			if err := op.RoPE.Bind(k, []Arg{dy}, []Arg{turned}); err != nil {
-				return err
-			}
-			dy = turned
+		dy, err := op.bindTerms(k, i, dys[i])
+		if err != nil {
+			return err
 		}
 		if !op.WeightsOnly {
-			dx.Terms = append(dx.Terms, cpu.Term{K: dw.Shape[0], A: dy.Buf, B: in[1+len(dws)+i].Buf})
+			dx.Terms = append(dx.Terms, cpu.Term{K: dw.Shape[0], A: dy.Buf, B: ws[i].Buf})
 		}
-		products = append(products, weightProduct(in[0], dy, dw))
+		products = append(products, weightProduct(x, dy, dw))
 	}
 	if !op.WeightsOnly {
 		products = append(products, dx)
 	}
-	bindProducts(k, in[0], products...)
+	bindProducts(k, x, products...)
 	return nil
+}
+
+// bindTerms returns dy_i: its only term, or work memory for the sum, turned or not.
+func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms []Arg) (dy Arg, err error) {
+	if dy = terms[0]; len(terms) == 1 && !op.Turned[i] {
+		return dy, nil
+	}
+	if dy.Dtype == tensor.Float32 {
+		dy.Buf = cpu.Work[float32](k, dy.Elements())
+	} else {
+		dy.Buf = cpu.Work[float64](k, dy.Elements())
+	}
+	if len(terms) > 1 {
+		if err := (AddOp{}).Bind(k, terms, []Arg{dy}); err != nil {
+			return dy, err
+		}
+		terms = []Arg{dy}
+	}
+	if op.Turned[i] {
+		err = op.RoPE.Bind(k, terms, []Arg{dy})
+	}
+	return dy, err
 }
 
 // weightProduct returns the product dw = dyᵀ·x.

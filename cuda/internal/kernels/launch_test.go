@@ -135,7 +135,7 @@ func opSites(dt tensor.Dtype) (list []opSite) {
 	heads := f(2, 5, 2, 16)
 	turned := [ops.MaxLinears]bool{true}
 	add(ops.LinearsOp{Bias: turned, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, f(32, 64), f(32, 64), f(32)}, operands{heads, f(10, 32)})
-	add(ops.LinearsGradOp{In: 64, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, heads, f(10, 32), f(32, 64), f(32, 64)},
+	add(ops.LinearsGradOp{In: 64, Terms: [ops.MaxLinears]int{2}, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, heads, heads, f(10, 32), f(32, 64), f(32, 64)},
 		operands{x, f32(32, 64), f32(32, 64)})
 	gates := f(10, 3)
 	add(ops.GatedSumOp{}, operands{gates, x, x, x}, operands{x})
@@ -227,6 +227,7 @@ func TestUnsupported(t *testing.T) {
 		"inputs":         {ops.SoftmaxOp{}, list(f(1), f(1)), list(f(1)), graph.ReasonShape},
 		"odd dim":        {ops.RoPEOp{Base: 1e4}, list(f(1, 1, 1, 3)), list(f(1, 1, 1, 3)), graph.ReasonShape},
 		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list(f(1, 1, 1, 4098)), list(f(1, 1, 1, 4098)), graph.ReasonShape},
+		"tokens of rows": {ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}, list(f(1, 2, 3, 4), f(2, 4)), list(f(1, 2, 3, 2)), graph.ReasonShape},
 		"base":           {ops.RoPEOp{Base: -1}, list(f(1, 1, 1, 2)), list(f(1, 1, 1, 2)), graph.ReasonShape},
 		"eps":            {ops.RMSNormOp{}, list(f(1, 1), f(1)), list(f(1, 1)), graph.ReasonShape},
 		"wide norm":      {ops.RMSNormGradOp{Eps: 1}, list(f(1, 20000), f(20000), f(1, 20000)), list(f(1, 20000), f(20000)), graph.ReasonShape},

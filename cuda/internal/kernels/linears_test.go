@@ -22,16 +22,17 @@ type linearsCase struct {
 type linearsLayer struct {
 	heads, dim   int
 	bias, turned bool
+	terms        int // of dy
 }
 
 var linearsCases = []linearsCase{
-	{1, 1, 1, []linearsLayer{{1, 1, true, false}, {1, 2, false, true}}, 0},
-	{2, 17, 13, []linearsLayer{{3, 6, true, true}, {1, 7, true, false}, {2, 6, false, true}, {5, 1, false, false}}, 0},
-	{1, 37, 40, []linearsLayer{{4, 16, false, true}, {2, 16, false, true}, {2, 8, false, false}, {1, 24, true, false}}, 0},
-	{1, 37, 40, []linearsLayer{{4, 16, false, true}, {2, 16, true, false}}, 1},
-	{2, 150, 64, []linearsLayer{{12, 64, false, true}, {2, 64, false, true}, {2, 64, false, false}, {1, 64, true, false}}, 0},
-	{3, 33, 24, []linearsLayer{{1, 8, false, false}, {1, 2400, true, false}}, 0},
-	{1, 21, 8, []linearsLayer{{1, 600, false, true}, {2, 600, false, true}}, 0}, // rotations of a tile beyond the shared memory
+	{1, 1, 1, []linearsLayer{{1, 1, true, false, 3}, {1, 2, false, true, 2}}, 0},
+	{2, 17, 13, []linearsLayer{{3, 6, true, true, 1}, {1, 7, true, false, 1}, {2, 6, false, true, 3}, {5, 1, false, false, 2}}, 0},
+	{1, 37, 40, []linearsLayer{{4, 16, false, true, 1}, {2, 16, false, true, 1}, {2, 8, false, false, 3}, {1, 24, true, false, 2}}, 0},
+	{1, 37, 40, []linearsLayer{{4, 16, false, true, 1}, {2, 16, true, false, 1}}, 1},
+	{2, 150, 64, []linearsLayer{{12, 64, false, true, 3}, {2, 64, false, true, 2}, {2, 64, false, false, 1}, {1, 64, true, false, 1}}, 0},
+	{3, 33, 24, []linearsLayer{{1, 8, false, false, 3}, {1, 2400, true, false, 2}}, 0},
+	{1, 21, 8, []linearsLayer{{1, 600, false, true, 1}, {2, 600, false, true, 1}}, 0}, // rotations of a tile beyond the shared memory
 }
 
 // compareLinears runs the layers of all cases and their gradients as one op, in a type.
@@ -72,13 +73,17 @@ func (c linearsCase) compare(t *testing.T, dev device, gpu kernels.GPU, s storag
 	var ws, biases, dys, ys, dws []arg
 	for i, l := range c.layers {
 		seed, size := uint64(10+4*i), l.heads*l.dim
-		w, dy := normalTensor(s, seed, size, c.in), normalTensor(s, seed+1, c.b, c.s, l.heads, l.dim)
+		w, dy := normalTensor(s, seed, size, c.in), ref.New(c.b, c.s, l.heads, l.dim)
+		for j := range l.terms {
+			term := normalTensor(s, seed+1+100*uint64(j), dy.Shape...)
+			dys, dy = append(dys, put(term)), ref.Add(dy, term)
+		}
 		var bias *ref.Tensor
 		if l.bias {
 			bias = normalTensor(s, seed+2, size)
 			biases = append(biases, put(bias))
 		}
-		ws, dys = append(ws, put(w)), append(dys, put(dy))
+		ws, backward.Terms[i] = append(ws, put(w)), l.terms
 		y, back := ref.Linear(x, w, bias).Reshape(c.b, c.s, l.heads, l.dim), dy
 		if l.turned {
 			y, back = ref.RoPE(y, rope.Base, rope.Start), ref.RoPEGrad(dy, rope.Base, rope.Start)

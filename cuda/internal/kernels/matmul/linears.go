@@ -16,9 +16,10 @@ func linears(b *kernels.Builder, op ops.LinearsOp) error {
 	n := len(b.Out)
 	x, ws, biases := b.In[0], b.In[1:1+n], b.In[1+n:]
 	in, size := ws[0].Dim(1), int64(b.Type.Bytes())
-	y := rows.Columns{Parts: b.Out, Turned: op.Turned, RoPE: op.RoPE}
+	y := rows.Columns{Turned: op.Turned, RoPE: op.RoPE}
 	total := int64(0)
-	for _, w := range ws {
+	for i, w := range ws {
+		y.Parts = append(y.Parts, b.Out[i:i+1])
 		y.Cols = append(y.Cols, w.Dim(0))
 		total += w.Dim(0)
 	}
@@ -49,15 +50,14 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	if !op.WeightsOnly {
 		dx, dws = b.Out[0], b.Out[1:]
 	}
-	n := len(dws)
-	x, ws := b.In[0], b.In[1+n:]
+	x, dys, ws := ops.SplitLinearsGrad(op, b.In)
 	out := b.TypeOf(dws[0])
 	for _, dw := range dws {
 		if b.TypeOf(dw) != out || b.TypeOf(dx) != b.Type {
 			return graph.Refuse(graph.ReasonType, "dx of %v, dw of %v and %v, want %v, and one type", dx.Dtype, dws[0].Dtype, dw.Dtype, b.Type)
 		}
 	}
-	dy := rows.Columns{Parts: b.In[1 : 1+n], Turned: op.Turned, RoPE: op.RoPE}
+	dy := rows.Columns{Parts: dys, Turned: op.Turned, RoPE: op.RoPE}
 	total := int64(0)
 	for _, dw := range dws {
 		dy.Cols = append(dy.Cols, dw.Dim(0))

@@ -11,7 +11,7 @@ import (
 // columnsParams is ColumnsParams of columns.cu.
 type columnsParams struct {
 	joint                     kernels.Ref
-	part                      [ops.MaxLinears]kernels.Ref
+	part                      [ops.MaxLinears][ops.MaxTerms]kernels.Ref
 	rows, seq, start          int64
 	log2Base                  float64
 	end, turned               [ops.MaxLinears]int32
@@ -19,10 +19,10 @@ type columnsParams struct {
 }
 
 // Columns is a matrix in which others lie side by side: Joint [rows, sum of the columns], Parts [rows,...] of Cols each, all of
-// b.Type. RoPE turns the Turned parts [B,S,H,D], of one D, on their way.
+// b.Type. A part that is joined is the sum of its terms. RoPE turns the Turned parts [B,S,H,D], of one D, on their way.
 type Columns struct {
 	Joint  kernels.Ref
-	Parts  []kernels.Operand
+	Parts  [][]kernels.Operand
 	Cols   []int64
 	Turned [ops.MaxLinears]bool
 	RoPE   ops.RoPEOp
@@ -37,18 +37,24 @@ func (c Columns) Join(b *kernels.Builder) { c.launch(b, "join_columns") }
 func (c Columns) launch(b *kernels.Builder, kernel string) {
 	const tileRows, mostBlocks, mostShared = 16, 1024, 48 << 10 // the first is kTileRows
 	lanes := b.Type.Lanes()
-	p := &columnsParams{joint: c.Joint, rows: c.Parts[0].N() / c.Cols[0], seq: 1, parts: int32(len(c.Parts)), wide: 1}
+	p := &columnsParams{joint: c.Joint, rows: c.Parts[0][0].N() / c.Cols[0], seq: 1, parts: int32(len(c.Parts)), wide: 1}
 	end := int64(0)
-	for i, part := range c.Parts {
+	for i, terms := range c.Parts {
+		part := terms[0]
 		if end += c.Cols[i]; end > math.MaxInt32 {
 			b.Fail(graph.Refuse(graph.ReasonShape, "%d columns, want at most %d", end, math.MaxInt32))
 			return
 		}
-		p.part[i], p.end[i], p.turned[i] = part.Ref, int32(end), kernels.Flag(c.Turned[i])
+		for t, x := range terms {
+			p.part[i][t] = x.Ref
+		}
+		p.end[i], p.turned[i] = int32(end), kernels.Flag(c.Turned[i])
 		size := c.Cols[i]
 		if c.Turned[i] {
 			b.Fail(checkRoPE(c.RoPE, part))
-			size = part.Dim(3)
+			if size = part.Dim(3); part.Dim(2)*size != c.Cols[i] || p.dim > 0 && p.seq != part.Dim(1) {
+				b.Fail(graph.Refuse(graph.ReasonShape, "%v is turned, want rows of %d columns of a token each, and one length of all sequences", part, c.Cols[i]))
+			}
 			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(c.RoPE.Start)
 			p.log2Base, p.inverse = math.Log2(c.RoPE.Base), kernels.Flag(c.RoPE.Inverse)
 		}
@@ -56,7 +62,7 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 	}
 	pairs := int64(p.dim / 2)
 	shared := pairs * 8
-	if wide := shared + tileRows*pairs*8 + end/lanes*16; p.wide == 1 && wide <= mostShared {
+	if wide := shared + tileRows*pairs*8 + end/lanes*32; p.wide == 1 && wide <= mostShared {
 		shared = wide
 	} else {
 		p.wide = 0

@@ -49,8 +49,12 @@ func Copy(b *kernels.Builder, list ...Bytes) {
 		p.x[i], p.y[i], p.bytes[i] = c.From, c.To, c.Count
 		longest = max(longest, c.Count)
 	}
-	p.blocks = min(kernels.Pieces(longest, 256*16), 1<<16/int64(len(list)))
-	b.Launch("nsa_copy", kernels.Line(p.blocks*int64(len(list))), kernels.Threads(), 0, p)
+	n, most := int64(len(list)), int64(1<<16)
+	if n > 1 {
+		most = 2048 / n // most of the blocks have little to do
+	}
+	p.blocks = min(kernels.Pieces(longest, 256*16), most)
+	b.Launch("nsa_copy", kernels.Line(p.blocks*n), kernels.Threads(), 0, p)
 }
 
 // Fill32 adds n words of 32 bits set to value.

@@ -37,6 +37,7 @@ template <typename T> __device__ void column_sum(const ColumnSumParams& p) {
     const int64_t col = tile + threadIdx.x;
     float sum = 0;
     if (col < p.cols) {
+#pragma unroll 8
       for (int64_t r = first + threadIdx.y; r < end; r += 8) sum += to_float(x[r * p.cols + col]);
     }
     lanes[threadIdx.y][threadIdx.x] = sum;
