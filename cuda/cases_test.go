@@ -208,7 +208,6 @@ func opCases() []opCase {
 		add(fmt.Sprintf("gradient of linears %v", c), apply(backward), slices.Concat([]input{x}, dys, ws)...)
 		w, residual := floats("w", 2*c.in, c.in), floats("residual", c.B, c.S, 2*c.in)
 		add(fmt.Sprintf("linear with add %v", c), apply(ops.LinearAddOp{}), x, w, residual)
-		add(fmt.Sprintf("linear with bias and add %v", c), apply(ops.LinearAddOp{}), x, w, floats("bias", 2*c.in), residual)
 	}
 	for _, shape := range [][]int{{1}, {7}, {3, 5, 2}, {3*16384 + 5}} {
 		add(fmt.Sprintf("silu %v", shape), func(in G.Nodes) (*G.Node, error) { return ops.SiLU(in[0]) }, floats("x", shape...))

@@ -162,7 +162,7 @@ func (f *fuser) reread(s *step, in []*operand) {
 	f.put(at, s)
 }
 
-// linearAdd makes one LinearAddOp of a linear layer and the sum of its result and a residual. The bits are the same in the
+// linearAdd makes one LinearAddOp of a linear layer without a bias and the sum of its result and a residual. The bits are the same in the
 // graph's types; in half precision the result is not rounded before it is added.
 func (f *fuser) linearAdd(add *step) error {
 	if _, ok := add.spec.(ops.AddOp); !ok || len(add.in) != 2 {
@@ -171,7 +171,7 @@ func (f *fuser) linearAdd(add *step) error {
 	for i, v := range add.in {
 		linear, op, ok := written[ops.LinearOp](f, v)
 		residual := add.in[1-i]
-		if !ok || !sameType(v, residual, add.out[0]) {
+		if !ok || len(linear.in) > 2 || !sameType(v, residual, add.out[0]) {
 			continue
 		}
 		in := append(slices.Clip(linear.in), residual)

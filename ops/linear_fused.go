@@ -1,14 +1,10 @@
 package ops
 
-import (
-	"slices"
+import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
-)
-
-// LinearAddOp is the Spec of a Linear layer whose result is added to a residual: x, w, a bias or none, residual -> y =
-// x·Wᵀ + bias + residual, where residual has the shape of y. The bits are those of LinearOp and AddOp. A machine puts it where
-// a plan has the two; it has no constructor and no gradient.
+// LinearAddOp is the Spec of a Linear layer without a bias whose result is added to a residual: x, w, residual -> y = x·Wᵀ +
+// residual, where residual has the shape of y. The bits are those of LinearOp and AddOp. A machine puts it where a plan has
+// the two; it has no constructor and no gradient.
 type LinearAddOp struct {
 	Heads int // as in LinearOp
 }
@@ -20,26 +16,20 @@ func (op LinearAddOp) flops(in []Operand) float64 { return LinearOp(op).flops(in
 
 // Infer implements Spec.
 func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
-	want := []input{float("x", -1), float("w", 2), float("residual", -1)}
-	if len(in) == 4 {
-		want = slices.Insert(want, 2, float("bias", 1))
-	}
-	if err := wantInputs(in, want...); err != nil {
+	if err := wantInputs(in, float("x", -1), float("w", 2), float("residual", -1)); err != nil {
 		return nil, err
 	}
-	last := len(in) - 1
-	y, err := LinearOp(op).Infer(in[:last])
+	y, err := LinearOp(op).Infer(in[:2])
 	if err != nil {
 		return nil, err
 	}
-	return y, wantShape("residual", in[last].Shape, y[0].Shape...)
+	return y, wantShape("residual", in[2].Shape, y[0].Shape...)
 }
 
 // Bind implements Spec.
 func (LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	last := len(in) - 1
-	p := linearProduct(in[:last], out[0])
-	p.Residual = in[last].Buf
+	p := linearProduct(in[:2], out[0])
+	p.Residual = in[2].Buf
 	bindProducts(k, in[0], p)
 	return nil
 }

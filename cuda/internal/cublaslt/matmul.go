@@ -63,6 +63,9 @@ func (m Matmul) complete(capability int) (Matmul, error) {
 	if m.Product, err = m.Product.Complete(); err != nil {
 		return m, err
 	}
+	if m.Bias && m.Product.Residual {
+		return m, m.unsupported("a bias and a residual: in half precision some algorithms round three times")
+	}
 	if m.Align == 0 {
 		m.Align = 16
 	}

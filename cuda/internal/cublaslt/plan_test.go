@@ -154,10 +154,10 @@ func layouts(typ, out kernels.Type) []Matmul {
 		list = append(list,
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 5, N: 3, K: 7, TransA: ta, TransB: tb}},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 24, N: 16, K: 40, TransA: ta, TransB: tb}, Bias: true},
-			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 40, N: 24, K: 16, TransA: ta, TransB: tb, Residual: true}, Bias: ta},
+			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 40, N: 24, K: 16, TransA: ta, TransB: tb, Residual: true}},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 16, N: 24, K: 8, TransA: ta, TransB: tb, LDA: 48, LDB: 32, LDC: 40}},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 6, N: 9, K: 11, TransA: ta, TransB: tb, LDA: 13, LDB: 14, LDC: 10,
-				Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63, Residual: tb}, Bias: true},
+				Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63, Residual: tb}, Bias: !tb},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 4, StrideB: 512, StrideC: 2048}},
 			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 2, StrideA: 1024, StrideC: 2048}},
 		)

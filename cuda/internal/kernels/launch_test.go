@@ -127,7 +127,7 @@ func opSites(dt tensor.Dtype) (list []opSite) {
 	add(ops.RMSNormGradOp{Eps: 1e-6}, operands{x, w, x}, operands{x, f32(64)})
 	add(ops.RMSNormGradAddOp{Eps: 1e-6}, operands{x, w, x, x}, operands{x, f32(64)})
 	add(ops.LinearOp{}, operands{x, f(32, 64), f(32)}, operands{f(10, 32)})
-	add(ops.LinearAddOp{}, operands{x, f(32, 64), f(32), f(10, 32)}, operands{f(10, 32)})
+	add(ops.LinearAddOp{}, operands{x, f(32, 64), f(10, 32)}, operands{f(10, 32)})
 	add(ops.LinearOp{}, operands{f(64, 4096), f(64, 4096), f(64)}, operands{f(64, 64)})
 	add(ops.LinearInputGradOp{}, operands{f(3000, 3000), f(3000, 64)}, operands{f(3000, 64)})
 	add(ops.LinearWeightGradOp{Out: 32, In: 64}, operands{x, f(10, 32)}, operands{f32(32, 64)})

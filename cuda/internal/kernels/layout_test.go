@@ -24,6 +24,7 @@ using std::isfinite;
 unsigned long long atomicMin(unsigned long long*, unsigned long long);
 unsigned __match_any_sync(unsigned, int);
 void sincospif(float, float*, float*);
+float __expf(float), __fdividef(float, float);
 template <typename P> P argument_of(void (*)(P));
 template <typename F> constexpr char kind_of() {
   using T = std::remove_all_extents_t<std::remove_reference_t<F>>;

@@ -12,7 +12,7 @@ func Rows() []kernels.Row {
 		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
 		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
 		kernels.Op[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
-		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "tttt*>t", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
+		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "ttt>t", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
 		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
 		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
 		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // of weights only
@@ -35,17 +35,16 @@ func linearProduct(b *kernels.Builder, in []kernels.Operand) (p kernels.Product,
 	return kernels.Product{Type: b.Type, Out: b.Type, M: x.N() / w.Dim(1), N: w.Dim(0), K: w.Dim(1), TransB: true}, bias
 }
 
-// linearAdd adds x, w, a bias or none, residual [rows,out] -> y. A library adds the residual where it stores the product, our
+// linearAdd adds x, w, residual [rows,out] -> y. A library adds the residual where it stores the product, our
 // kernels behind that, when it has been rounded.
 func linearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
-	last := len(b.In) - 1
-	x, w, residual, y := b.In[0], b.In[1], b.In[last], b.Out[0]
-	p, bias := linearProduct(b, b.In[:last])
+	x, w, residual, y := b.In[0], b.In[1], b.In[2], b.Out[0]
+	p, _ := linearProduct(b, b.In[:2])
 	if b.Library != nil {
-		b.LibraryProduct(p, x.Ref, w.Ref, bias, residual.Ref, y.Ref)
+		b.LibraryProduct(p, x.Ref, w.Ref, 0, residual.Ref, y.Ref)
 		return nil
 	}
-	Multiply(b, p, x.Ref, w.Ref, bias, y.Ref)
+	Multiply(b, p, x.Ref, w.Ref, 0, y.Ref)
 	rows.Add(b, y.Ref, residual.Ref, y.Ref, y.N())
 	return nil
 }
