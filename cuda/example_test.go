@@ -34,13 +34,13 @@ func regression() (g *G.ExprGraph, loss *G.Node, learnables G.Nodes) {
 
 // Training on the first GPU, or on the CPU where there is none. cuda.Open(0) insists on the GPU.
 func ExampleSelect() {
-	g, loss, learnables := regression() // any graph with gradients
+	g, loss, learnables := regression() // any graph with gradients, stock ops included
 
-	b, err := cuda.Select("auto")
+	b, err := cuda.Select("auto") // the first GPU, or the CPU; cuda.Open(0) insists on the GPU
 	check(err)
 	precision := graph.F32
 	if _, gpu := b.(*cuda.Backend); gpu {
-		precision = graph.BF16 // of activations; weights, their gradients and sums stay float32
+		precision = graph.BF16 // activations; weights, their gradients and sums stay float32
 	}
 	weights, err := graph.MoveInputs(b, learnables...) // they stay on the device until Close
 	check(err)
@@ -48,21 +48,15 @@ func ExampleSelect() {
 	check(err)
 	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(1e-2))
 	check(err)
-	var first float32
-	for step := range 100 {
+	for range 200 {
 		check(m.RunAndStep(solver, G.NodesToValueGrads(learnables))) // recorded once, then replayed; does not wait
-		if step == 0 {
-			v, err := graph.HostValue(loss.Value()) // waits; m.Watch(loss) reads it one step late instead
-			check(err)
-			first = v.Data().(float32)
-		}
 	}
-	last, err := graph.HostValue(loss.Value())
+	final, err := graph.HostValue(loss.Value()) // waits; m.Watch(loss) reads losses one step late instead
 	check(err)
 	check(errors.Join(weights.Download(), solver.Close(), m.Close(), weights.Close(), b.Close()))
 
-	fmt.Println("loss below half:", last.Data().(float32) < first/2)
-	// Output: loss below half: true
+	fmt.Println("loss below 0.8:", final.Data().(float32) < 0.8)
+	// Output: loss below 0.8: true
 }
 
 // The reason why there is no GPU to use.
