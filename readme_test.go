@@ -27,8 +27,13 @@ func TestReadmeSnippetsAreExamples(t *testing.T) {
 	}
 }
 
-// TestLinksOfDocuments: what a document links to in this module exists.
-func TestLinksOfDocuments(t *testing.T) {
+// TestDocumentsNameFilesThatExist: links, and file names in backquotes, which may be the end of a path.
+func TestDocumentsNameFilesThatExist(t *testing.T) {
+	var paths strings.Builder
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+		paths.WriteString("/" + filepath.ToSlash(path) + "\n")
+		return err
+	}))
 	docs, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
 	for _, doc := range append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
@@ -36,6 +41,9 @@ func TestLinksOfDocuments(t *testing.T) {
 		require.NoError(t, err)
 		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllSubmatch(text, -1) {
 			require.FileExists(t, filepath.Join(filepath.Dir(doc), string(link[1])), doc)
+		}
+		for _, name := range regexp.MustCompile("`([\\w/]+\\.(go|cuh?|h|sh))`").FindAllSubmatch(text, -1) {
+			require.Contains(t, paths.String(), "/"+string(name[1])+"\n", doc)
 		}
 	}
 }
