@@ -42,7 +42,7 @@ func TestDocumentsNameFilesThatExist(t *testing.T) {
 		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllSubmatch(text, -1) {
 			require.FileExists(t, filepath.Join(filepath.Dir(doc), string(link[1])), doc)
 		}
-		for _, name := range regexp.MustCompile("`([\\w/]+\\.(go|cuh?|h|sh))`").FindAllSubmatch(text, -1) {
+		for _, name := range regexp.MustCompile("`([a-z][\\w/]*\\.(go|cuh?|h|sh))`").FindAllSubmatch(text, -1) {
 			require.Contains(t, paths.String(), "/"+string(name[1])+"\n", doc)
 		}
 	}
