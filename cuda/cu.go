@@ -12,7 +12,7 @@ import (
 
 // With -tags cu this package exchanges contexts, streams and memory with gorgonia.org/cu, for programs that use both. Both sides
 // work in the device's primary context, through the same driver library, so that the handles of one are valid on the other.
-// Package cu is cgo: docs/design.md has the build line. It ends the process at its start where there is no GPU.
+// Package cu is cgo: docs/cu.md has the build line. It ends the process at its start where there is no GPU.
 
 // CuContext returns the context of b, which is that of cu.Device.RetainPrimaryCtx. It is not to be destroyed.
 func (b *Backend) CuContext() cu.CUContext { return wrap[cu.CUContext](uintptr(b.dev.Context())) }

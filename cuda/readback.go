@@ -18,7 +18,7 @@ type readback struct {
 	stream  *Stream
 	operand ops.Operand
 	pinned  *driver.Host
-	there   *driver.Event
+	copied  *driver.Event // behind the last copy
 	value   gorgonia.Value
 	cell    cpu.Buf // of value
 }
@@ -36,7 +36,7 @@ func (s *Stream) NewReadback(o ops.Operand) (graph.Readback, error) {
 	if r.pinned, err = s.backend.dev.NewHost(o.Bytes()); err != nil {
 		return nil, failure(err)
 	}
-	if r.there, err = s.backend.dev.NewEvent(false); err != nil {
+	if r.copied, err = s.backend.dev.NewEvent(false); err != nil {
 		return nil, errors.Join(failure(err), r.pinned.Free())
 	}
 	return r, nil
@@ -53,12 +53,12 @@ func (r *readback) Fetch(src ops.Arg) error {
 	if err := r.stream.queue.CopyOut(r.pinned, 0, driver.Address(src.Buf), r.operand.Bytes()); err != nil {
 		return failure(err)
 	}
-	return failure(r.stream.queue.Record(r.there))
+	return failure(r.stream.queue.Record(r.copied))
 }
 
 // Value implements graph.Readback.
 func (r *readback) Value() (gorgonia.Value, error) {
-	if err := r.there.Synchronize(); err != nil {
+	if err := r.copied.Synchronize(); err != nil {
 		return nil, failure(err)
 	}
 	copy(bytesOf(&r.cell), r.pinned.Bytes())
@@ -67,7 +67,7 @@ func (r *readback) Value() (gorgonia.Value, error) {
 
 // Close waits for the last Fetch and frees the memory.
 func (r *readback) Close() error {
-	return failure(errors.Join(r.there.Synchronize(), r.there.Close(), r.pinned.Free()))
+	return failure(errors.Join(r.copied.Synchronize(), r.copied.Close(), r.pinned.Free()))
 }
 
 // event is a mark with timing.

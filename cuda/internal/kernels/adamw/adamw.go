@@ -26,7 +26,7 @@ type (
 		gradType, halfType int32
 		decay, _           int32 // decay is 1 for the step's decay, 0 for none
 	}
-	// adamWRun is a run of the elements of one tensor. The order of runs decides that of the sum of squares.
+	// adamWRun is a range of elements of one tensor. Squares are summed in the order of the runs.
 	adamWRun struct {
 		first     int64
 		tensor, n int32
@@ -40,8 +40,8 @@ type (
 // runLen is the length of a run.
 const runLen = 1 << 14
 
-// step adds hyper [9], and weight, grad, m, v, and a copy or none, of each tensor -> norm [1]: the norm of all gradients and,
-// where it is finite, the update of weights, moments and copies.
+// step adds hyper [9], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
+// finite, weights, moments and copies are updated in place.
 func step(b *kernels.Builder, op ops.AdamWOp) error {
 	hyper, norm, perTensor := b.In[0], b.Out[0], op.Each()
 	if len(op.Decay) == 0 || len(b.In) != 1+perTensor*len(op.Decay) {
@@ -74,7 +74,7 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 	return nil
 }
 
-// tensorOf describes weight, grad, m, v and, where there is one, the copy.
+// tensorOf describes weight, grad, m, v and the optional copy.
 func tensorOf(b *kernels.Builder, o []kernels.Operand) (t adamWTensor, err error) {
 	for _, x := range []kernels.Operand{o[0], o[2], o[3]} {
 		if x.Dtype != tensor.Float32 {

@@ -25,8 +25,7 @@ type Blocks struct {
 	batch, seq, blocks, heads, dim, len, stride int64
 }
 
-// BlocksOf returns the blocks of an operand. Where the sequence is shorter than a block there are none, and the one row of the
-// compressed array is zeros.
+// BlocksOf returns the blocks of an operand. A sequence shorter than a block has none, and the compressed array one row of zeros.
 func BlocksOf(o kernels.Operand, length, stride int) (Blocks, error) {
 	p := Blocks{batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride)}
 	if length < 1 || stride < 1 || length%stride != 0 {
@@ -51,7 +50,7 @@ func (p Blocks) Scatter(b *kernels.Builder, drows, dx kernels.Ref) {
 	p.launch(b, "scatter", drows, 0, dx, p.batch*p.seq*p.heads*p.dim)
 }
 
-// launch adds the launch of an op over n elements that reads x, and pe where it is not 0, and writes y.
+// launch adds the launch of an op over n elements that reads x, and pe if it is not 0, and writes y.
 func (p Blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
 	p.x, p.pe, p.y = x, pe, y
 	b.Launch(b.Type.Name("compress_"+op), kernels.Elements(b.Type, n), kernels.Threads(), 0, &p)
@@ -113,8 +112,8 @@ func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
 	return nil
 }
 
-// mlpGrad adds x, pe, w1, w2, hidden, dy -> dx, dpe, dw1, dw2. It goes back through the second product, the SiLU and the first
-// product. The gradients of weights may be float32 beside half precision.
+// mlpGrad adds x, pe, w1, w2, hidden, dy -> dx, dpe, dw1, dw2, back through the second product, the SiLU and the first product. The
+// gradients of weights may be float32 while the rest is in half precision.
 func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	x, pe, w1, w2, hidden, dy := b.In[0], b.In[1], b.In[2], b.In[3], b.In[4], b.In[5]
 	dx, dpe, dw1, dw2 := b.Out[0], b.Out[1], b.Out[2], b.Out[3]
@@ -123,7 +122,7 @@ func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 		return orZeros(b, err)
 	}
 	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
-	gathered := b.Work(n * cols * size) // later their gradient
+	gathered := b.Work(n * cols * size) // reused for their gradient
 	act, dact, dhidden, sum := b.Work(n*width*size), b.Work(n*width*size), b.Work(n*width*size), b.Work(width*size)
 	multiply := func(out kernels.Type, m kernels.Product, x, y, to kernels.Ref) {
 		m.Type, m.Out = b.Type, out

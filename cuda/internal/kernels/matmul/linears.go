@@ -7,9 +7,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Several linear layers of one input are one product by their joint weights, which are copied one behind the other, and one
-// kernel that splits its columns or joins them. A layer of 128 outputs alone reads all of x for a product that takes less time
-// than that; here x is read once.
+// Several linear layers of one input are one product: their weights are copied one behind the other, and one kernel splits or joins
+// the columns. So x is read once; for a layer of 128 outputs alone reading x takes longer than the product.
 
 // linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
 func linears(b *kernels.Builder, op ops.LinearsOp) error {
@@ -44,7 +43,7 @@ func linears(b *kernels.Builder, op ops.LinearsOp) error {
 	return nil
 }
 
-// linearsGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in], or without w_i and dx.
+// linearsGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in]. w_i and dx are optional.
 func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	dws, dx := b.Out, b.In[0]
 	if !op.WeightsOnly {
@@ -81,7 +80,7 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	return nil
 }
 
-// gather takes work memory for arrays one behind the other, and returns the copies of them to it.
+// gather takes work memory for arrays one behind the other, and returns the copies that fill it.
 func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []rows.Bytes) {
 	total := int64(0)
 	for _, o := range list {

@@ -1,4 +1,4 @@
-// Package matmul holds the kernels of matrix products, which serve where there is no library, and the rows of the linear layer.
+// Package matmul holds the kernels of matrix products, used without cuBLASLt, and the rows of the linear layer.
 package matmul
 
 import (
@@ -17,8 +17,8 @@ type params struct {
 	transA, transB                         int32
 }
 
-// Multiply adds c = op(x) op(y) + bias: by b's library where it has one, else by the kernels of this package, in float32 those of
-// matmul.cu and in half precision, on tensor cores, those of matmul_tensor.cu. bias [N] is 0 for none.
+// Multiply adds c = op(x) op(y) + bias: by b's library if it has one, else in float32 by matmul.cu and in half precision, on tensor
+// cores, by matmul_tensor.cu. bias [N] is 0 for none.
 func Multiply(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) {
 	p, err := p.Complete()
 	switch {
@@ -33,7 +33,7 @@ func Multiply(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.Ref) 
 	}
 }
 
-// Bounds of the sums of one split, where there are several, and of the memory of all.
+// Bounds of the length of one split, and of the memory of all splits.
 const (
 	longestRun   = 8192
 	partialBytes = 256 << 20
@@ -47,8 +47,8 @@ type floatPlan struct {
 	splits int64
 }
 
-// planFloat cuts long sums, where there are few tiles, so that there are about two blocks for each multiprocessor of a large
-// GPU. It depends on the sizes alone, and so do the bits.
+// planFloat cuts long sums if there are few tiles, to get about two blocks for each multiprocessor of a large GPU. It depends on the
+// sizes alone, and so do the bits.
 func planFloat(p kernels.Product) floatPlan {
 	const busy, shortest = 264, 512
 	f := floatPlan{side: 128, tiles: kernels.Pieces(p.M, 128) * kernels.Pieces(p.N, 128)}

@@ -19,21 +19,20 @@ type (
 	}
 )
 
-// tensorShape is a Shape of matmul_tensor.cu, with what the choice between them rests on. The counts and costs are those of a
-// GPU with 132 multiprocessors.
+// tensorShape is a Shape of matmul_tensor.cu with the numbers by which planTensor chooses, for a GPU with 132 multiprocessors.
 type tensorShape struct {
 	name     string
 	side     int64 // of a tile
 	resident int64 // tiles that a large GPU works on at once
-	cost     int64 // of one element along k of a tile, when so many are in work
+	cost     int64 // of one element along k of a tile, with that many resident
 }
 
 const (
-	tensorDepth   = 32 // of k, in one stage
+	tensorDepth   = 32 // elements of k in one stage
 	tensorThreads = 128
 )
 
-// shared is the bytes of 4 stages of two tiles of 2-byte elements.
+// shared is the size in bytes of 4 stages of two tiles of 2-byte elements.
 func (s tensorShape) shared() int64 { return 4 * 2 * s.side * tensorDepth * 2 }
 
 // tensorPlan is how a product on tensor cores is cut: splits of run each.
@@ -42,14 +41,14 @@ type tensorPlan struct {
 	run, splits int64
 }
 
-// planTensor estimates the time of each shape of tiles and each number of splits, on a large GPU, and returns the least: tiles
-// run in waves, each as long as a run and what begins and ends it, and partial sums are written and read. It depends on the
-// sizes alone, and so do the bits.
+// planTensor estimates the time of each tile shape and number of splits on a large GPU and returns the fastest. Tiles run in waves;
+// a wave takes the time of its run plus a start, and splits add the traffic of partial sums. It depends on the sizes alone, and so
+// do the bits.
 func planTensor(p kernels.Product) tensorPlan {
 	const (
 		start     = 96    // of a tile, in elements along k
 		stage     = 600   // cost of a second stage
-		perCost   = 12000 // bytes of partial sums that are written, or read, at the cost of 1
+		perCost   = 12000 // bytes of partial sums written or read at the cost of 1
 		mostSplit = 64
 	)
 	elements := p.Batch * p.M * p.N
@@ -71,17 +70,17 @@ func planTensor(p kernels.Product) tensorPlan {
 				best, lowest = plan, cost
 			}
 			if splits == least && waves > 16 {
-				break // as busy as can be
+				break // more splits cannot keep the GPU busier
 			}
 		}
 	}
 	return best
 }
 
-// pitch is the distance of rows of partial sums.
+// pitch is the distance between rows of partial sums, in elements.
 func pitch(p kernels.Product) int64 { return kernels.Pieces(p.N, 4) * 4 }
 
-// kernelOf returns the kernel of a shape for operands as they are (n) or transposed (t).
+// kernelOf returns the kernel of a shape for operands that are plain (n) or transposed (t).
 func (s tensorShape) kernelOf(p kernels.Product) string {
 	trans := map[bool]string{false: "n", true: "t"}
 	return p.Type.Name(s.name + "_" + trans[p.TransA] + trans[p.TransB])
@@ -98,7 +97,7 @@ func multiplyHalf(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.R
 		arg.ldc, arg.strideC, arg.strideSplit = pitch(p), p.M*pitch(p), p.Batch*p.M*pitch(p)
 		arg.c, arg.bias, arg.outType = b.Scratch(kernels.Align(4*plan.splits*arg.strideSplit)), 0, int32(kernels.F32)
 	}
-	const mostBlocks = 1 << 30 // they go on with the tiles that are left
+	const mostBlocks = 1 << 30 // blocks loop over the remaining tiles
 	tiles := plan.splits * p.Batch * kernels.Pieces(p.M, plan.side) * kernels.Pieces(p.N, plan.side)
 	b.Launch(plan.kernelOf(p), kernels.Line(min(tiles, mostBlocks)), kernels.Line(tensorThreads), plan.shared(), &arg)
 	if plan.splits == 1 {

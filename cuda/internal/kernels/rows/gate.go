@@ -36,7 +36,7 @@ type (
 	}
 )
 
-// setRefs sets to to the places of operands, which are at most maxBranches.
+// setRefs fills to with the Refs of at most maxBranches operands.
 func setRefs(to *[maxBranches]kernels.Ref, list []kernels.Operand) error {
 	if len(list) < 1 || len(list) > maxBranches {
 		return graph.Refuse(graph.ReasonShape, "%d branches, want 1 to %d", len(list), maxBranches)

@@ -36,7 +36,7 @@ type (
 // mostCopies is the number of arrays that one launch copies.
 const mostCopies = 2 * ops.MaxLinears
 
-// Bytes are those of an array that is copied. From is 0 for zeros.
+// Bytes is an array to be copied. From is 0 for zeros.
 type Bytes struct {
 	From, To kernels.Ref
 	Count    int64

@@ -6,7 +6,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// rmsNormRows are x, weight -> y, and x, weight, dy, with a residual or without -> dx, dweight.
+// rmsNormRows are x, weight -> y, and x, weight, dy and an optional residual -> dx, dweight.
 func rmsNormRows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.RMSNormOp]{Name: name, Storage: "tt>t", Guard: guardRMSNorm, Build: rmsNorm},

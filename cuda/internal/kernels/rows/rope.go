@@ -23,7 +23,7 @@ type ropeParams struct {
 
 func guardRoPE(b *kernels.Builder, op ops.RoPEOp) error { return checkRoPE(op, b.In[0]) }
 
-// checkRoPE refuses what the kernels do not turn: x is [B,S,heads,dim].
+// checkRoPE refuses sizes of x [B,S,heads,dim] that the kernels do not take.
 func checkRoPE(op ops.RoPEOp, x kernels.Operand) error {
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	switch {
@@ -39,7 +39,7 @@ func checkRoPE(op ops.RoPEOp, x kernels.Operand) error {
 	return nil
 }
 
-// rope adds x [B,S,heads,dim] -> y, turned by the positions from op.Start on, or turned back.
+// rope adds x [B,S,heads,dim] -> y, rotated by the positions from op.Start on, or back if op.Inverse.
 func rope(b *kernels.Builder, op ops.RoPEOp) error {
 	x, y := b.In[0], b.Out[0]
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)

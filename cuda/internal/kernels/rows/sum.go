@@ -41,12 +41,12 @@ func ColumnSum(b *kernels.Builder, x, y kernels.Ref, out kernels.Type, rows, col
 	SumParts(b, Parts{Partial: p.partial, Y: y, Count: parts, Cols: cols, Out: out})
 }
 
-// runOf returns how many rows of a sum over rows one block adds: at least 32, and so many that there are 256 blocks at most,
-// which fill a GPU while the second stage stays short. It decides the order of the sum.
+// runOf returns how many rows one block of a sum over rows adds: at least 32, with at most 256 blocks, which fill a GPU and keep the
+// second stage short. It fixes the order of the sum.
 func runOf(rows int64) int64 { return max(32, kernels.Pieces(rows, 256)) }
 
-// Parts is the second stage of a sum: y [Cols] of type Out = the sum of Partial [Count,Cols] float32, plus a bias [BiasCols] of
-// type BiasType, repeated, or none.
+// Parts is the second stage of a sum: y [Cols] of type Out = the sum of Partial [Count,Cols] float32 plus an optional bias [BiasCols]
+// of type BiasType, repeated.
 type Parts struct {
 	Partial, Bias, Y      kernels.Ref
 	Count, Cols, BiasCols int64

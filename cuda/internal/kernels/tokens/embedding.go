@@ -48,7 +48,7 @@ func guardEmbeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	return countable(b.In[0], b.Out[0])
 }
 
-// countable refuses more ids, or a larger vocabulary, than int32 counts.
+// countable refuses more ids, or a larger vocabulary, than fit in int32.
 func countable(ids, weight kernels.Operand) error {
 	if ids.N() > math.MaxInt32 || weight.Dim(0) > math.MaxInt32 {
 		return graph.Refuse(graph.ReasonShape, "%d ids of a vocabulary of %d, want at most 2^31-1", ids.N(), weight.Dim(0))
@@ -56,7 +56,7 @@ func countable(ids, weight kernels.Operand) error {
 	return nil
 }
 
-// embedding adds weight [V,dim], ids -> y, the rows that the ids name: NaN where an id is outside the vocabulary.
+// embedding adds weight [V,dim], ids -> y, the row of each id, NaN for an id outside the vocabulary.
 func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 	weight, ids, y := b.In[0], b.In[1], b.Out[0]
 	p := &embeddingParams{weight.Ref, ids.Ref, y.Ref, ids.N(), weight.Dim(0), weight.Dim(1)}
@@ -65,13 +65,13 @@ func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 	return nil
 }
 
-// embeddingGrad adds ids, dy -> dweight [V,dim]. The ids are sorted with the places where they stand, so that the rows of dy
-// are added up in a fixed order.
+// embeddingGrad adds ids, dy -> dweight [V,dim]. The ids are sorted together with their positions, so that rows of dy are added up
+// in a fixed order.
 func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	ids, dy, dweight := b.In[0], b.In[1], b.Out[0]
 	n, vocab, dim := ids.N(), dweight.Dim(0), dweight.Dim(1)
 	tiles := kernels.Pieces(n, sortTile)
-	var keys, places [2]kernels.Ref // the sort goes from one to the other
+	var keys, places [2]kernels.Ref // the sort alternates between the two
 	for i := range keys {
 		keys[i], places[i] = b.Work(4*n), b.Work(4*n)
 	}

@@ -17,8 +17,8 @@ var (
 	argument  = regexp.MustCompile(`\.param.* \.[subf](\d+) [^,\[]*(?:\[(\d+)\])?`)
 )
 
-// describe reads what ptxas says of each kernel (-v) and the sizes of their arguments in the PTX. It also returns what else the
-// compiler said.
+// describe parses ptxas -v and the PTX: registers, stack and argument sizes of each kernel. It returns the rest of the compiler's
+// output, too.
 func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 	kernels := map[string]manifest.Kernel{}
 	for _, m := range arguments.FindAllStringSubmatch(ptx, -1) {

@@ -1,9 +1,8 @@
 // Command build compiles the CUDA kernels in the folders of the current one: each x.cu becomes x.fatbin, with code for sm_80, sm_89 and
-// sm_90a and PTX of compute_80 for newer devices, and manifest.json says what was made from what. A unit whose sources,
-// compiler and flags are those of the manifest is left as it is.
+// sm_90a and PTX of compute_80 for newer devices. manifest.json records the sources, compiler and flags of each binary; units that
+// have not changed are left alone.
 //
-// nvcc is installed by pip into the folder .nvcc, which git ignores; it wants Python 3 with pip, a host C++ compiler, and
-// Linux.
+// nvcc is installed by pip into the folder .nvcc, which git ignores. This needs Python 3 with pip, a host C++ compiler and Linux.
 package main
 
 import (
@@ -91,7 +90,7 @@ func run(jobs int, all bool) error {
 			return err
 		}
 		if err := compileAll(nvcc, stale, jobs, made); err != nil {
-			for _, name := range stale { // what has been compiled is not lost
+			for _, name := range stale { // keep what has been compiled
 				if made.Units[name].Fatbin == "" {
 					made.Units[name] = old.Units[name]
 				}
@@ -102,13 +101,13 @@ func run(jobs int, all bool) error {
 	return finish(made)
 }
 
-// hasSum reports whether the file is there and has the hash.
+// hasSum reports whether the file exists and has the hash.
 func hasSum(file, sum string) bool {
 	data, err := os.ReadFile(file)
 	return err == nil && manifest.Sum(data) == sum
 }
 
-// install returns the path of nvcc, after it has installed it where it is not there.
+// install returns the path of nvcc, and installs it first if it is missing.
 func install() (string, error) {
 	dir, err := filepath.Abs(".nvcc")
 	if err != nil {
@@ -127,7 +126,7 @@ func install() (string, error) {
 	return nvcc, nil
 }
 
-// compileAll compiles the named units, some at a time, and fills them in.
+// compileAll compiles the named units, several at a time, and fills them in.
 func compileAll(nvcc string, names []string, jobs int, made *manifest.Manifest) error {
 	var (
 		group sync.WaitGroup

@@ -1,0 +1,71 @@
+package tinylm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+func check(err error) {
+	if err != nil {
+		log.Panic(err)
+	}
+}
+
+// smallConfig is Tiny, cut down for examples.
+func smallConfig() tinylm.Config {
+	c := tinylm.Tiny()
+	c.Dim, c.Layers, c.Context = 32, 1, 64
+	return c
+}
+
+// A training run and its files.
+func ExampleTrain() {
+	out, err := os.MkdirTemp("", "run")
+	check(err)
+	defer os.RemoveAll(out)
+	data, err := tinylm.RandomData(1<<14, 256, 1) // or tinylm.ReadData(path, ".go")
+	check(err)
+	t := tinylm.TinyTraining()
+	t.Steps, t.Duration, t.EvalTokens, t.FinalTokens, t.SampleBytes = 5, 0, 1<<10, 1<<10, 16
+	t.Out = out
+	r, err := tinylm.Train(context.Background(), smallConfig(), data, t)
+	check(err)
+	w, err := tinylm.LoadWeights(out + "/" + tinylm.WeightsFile)
+	check(err)
+	fmt.Println(r.Steps, "steps,", r.Tokens, "tokens,", len(r.Sample), "bytes of sample;", len(w.Tensors) == len(r.Weights.Tensors))
+	// Output: 5 steps, 1280 tokens, 16 bytes of sample; true
+}
+
+// A text that a model continues.
+func ExampleNewSampler() {
+	w, err := tinylm.NewWeights(smallConfig(), tensor.Float32, 1) // or tinylm.LoadWeights(path)
+	check(err)
+	s, err := tinylm.NewSampler(w, 64)
+	check(err)
+	ids, err := s.Generate(tinylm.Encode("func main"), 8, tinylm.Sampling{Temperature: 0.8, TopK: 40, Seed: 1})
+	check(errors.Join(err, s.Close()))
+	fmt.Println(len(ids), "tokens")
+	// Output: 8 tokens
+}
+
+// The loss of a model on tokens of one's own.
+func ExampleNewModel() {
+	w, err := tinylm.NewWeights(smallConfig(), tensor.Float32, 1)
+	check(err)
+	m, err := tinylm.NewModel(w, 1, 64) // one sequence of 64 tokens
+	check(err)
+	copy(m.Tokens(), tinylm.Encode("func main() { println(\"hello\") }"))
+	m.NextTokens() // targets are the tokens, one to the left
+	check(m.Run())
+	loss, err := m.Loss()
+	check(errors.Join(err, m.Close()))
+	fmt.Println("near ln 256 = 5.545:", loss > 5 && loss < 6.5)
+	// Output: near ln 256 = 5.545: true
+}

@@ -1,0 +1,95 @@
+package ops_test
+
+import (
+	"errors"
+	"fmt"
+	"log"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+func check(err error) {
+	if err != nil {
+		log.Panic(err)
+	}
+}
+
+// input adds a float32 input of normal random values to g.
+func input(g *G.ExprGraph, name string, shape ...int) *G.Node {
+	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithInit(G.Gaussian(0, 1)))
+}
+
+// Window attention in a graph of stock ops, with gradients, on either machine.
+func ExampleSlidingWindow() {
+	g := G.NewGraph()
+	q := input(g, "q", 1, 128, 4, 16) // [B,S,Hq,D]
+	k := input(g, "k", 1, 128, 2, 16) // [B,S,Hkv,D]
+	v := input(g, "v", 1, 128, 2, 16) // [B,S,Hkv,Dv]
+
+	o := G.Must(ops.SlidingWindow(q, k, v, 32)) // [B,S,Hq,Dv]
+	loss := G.Must(G.Mean(G.Must(G.Square(o)))) // stock ops
+	grads, err := G.Grad(loss, q, k, v)         // Gorgonia's own, or graph.Grad
+	check(err)
+
+	tape := G.NewTapeMachine(g) // Gorgonia's own
+	check(tape.RunAll())
+	onTape := loss.Value().Data()
+
+	m, err := graph.NewMachine(g) // planned: faster, less memory
+	check(err)
+	check(m.RunAll())
+	fmt.Println("same loss:", loss.Value().Data() == onTape, "dq:", grads[0].Value().Shape())
+	check(errors.Join(tape.Close(), m.Close()))
+	// Output: same loss: true dq: (1, 128, 4, 16)
+}
+
+// The three branches of Native Sparse Attention, and their sum weighted by gates. Package graph/nn has them as a layer.
+func ExampleGatedSum() {
+	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}
+	g := G.NewGraph()
+	q, k, v := input(g, "q", 1, 64, 4, 16), input(g, "k", 1, 64, 2, 16), input(g, "v", 1, 64, 2, 16)
+	gates := G.Must(ops.Sigmoid(input(g, "gates", 1, 64, 4, 3))) // [B,S,Hq,3]
+
+	kc, vc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride)), G.Must(ops.CompressMean(v, p.BlockLen, p.Stride)) // [B,Nc,Hkv,D]
+	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
+	blocks := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p)) // [B,S,Hkv,n], -1 for none
+	selected := G.Must(ops.SelectedAttention(q, k, v, blocks, p.SelectBlock))
+	window := G.Must(ops.SlidingWindow(q, k, v, p.Window))
+	o := G.Must(ops.GatedSum(gates, compressed, selected, window))
+
+	m, err := graph.NewMachine(g, graph.WithKeep(kc, blocks))
+	check(err)
+	check(m.RunAll())
+	fmt.Println("compressed keys", kc.Value().Shape(), "blocks", blocks.Value().Shape(), "output", o.Value().Shape())
+	check(m.Close())
+	// Output: compressed keys (1, 15, 2, 16) blocks (1, 64, 2, 4) output (1, 64, 4, 16)
+}
+
+// The loss of a bigram model: embedding, norm, linear layer, cross entropy.
+func ExampleCrossEntropy() {
+	g := G.NewGraph()
+	tokens := func(name string, data ...int) *G.Node { // [B,S]; int32 or int
+		return G.NewMatrix(g, tensor.Int, G.WithName(name), G.WithValue(tensor.New(tensor.WithShape(1, len(data)), tensor.WithBacking(data))))
+	}
+	table := input(g, "table", 5, 8) // [V,D]
+	norm := G.NewVector(g, tensor.Float32, G.WithShape(8), G.WithName("norm"), G.WithInit(G.Ones()))
+	head := G.NewMatrix(g, tensor.Float32, G.WithShape(5, 8), G.WithName("head"), G.WithInit(G.Zeroes())) // [V,D]
+
+	x := G.Must(ops.Embedding(table, tokens("tokens", 0, 1, 2, 3)))         // [B,S,D]
+	logits := G.Must(ops.Linear(G.Must(ops.RMSNorm(x, norm, 1e-6)), head))  // [B,S,V]
+	loss := G.Must(ops.CrossEntropy(logits, tokens("targets", 1, 2, 3, 4))) // the mean, in nats
+	_, err := graph.Grad(loss, table, norm, head)
+	check(err)
+	m, err := graph.NewMachine(g)
+	check(err)
+	check(m.RunAll())
+	grad, err := head.Grad()
+	check(err)
+	fmt.Printf("loss %.4f, that of a guess among 5; gradient of head %v\n", loss.Value().Data(), grad.Shape())
+	check(m.Close())
+	// Output: loss 1.6094, that of a guess among 5; gradient of head (5, 8)
+}
