@@ -52,9 +52,10 @@ __device__ inline float exponent(float x, float scale, float lse) {
 __device__ inline float probability(float x, float scale, float lse) { return exp2f(exponent(x, scale, lse) * kLog2E); }
 
 // The kernels on matrix units take exp2 of one fma, x*scale - base, which is off by the rounding of base: at most 2^-17 of
-// the result below kLarge. Rows from kLarge on take the difference first, and a base of 0.
+// the result below kLarge. Rows from kLarge on take the difference first, and a base of 0; not those with a base of Inf, which see
+// nothing: their exponents are -Inf as they are.
 constexpr float kLarge = 128;
-__device__ inline bool large(float x) { return fabsf(x) >= kLarge; }
+__device__ inline bool large(float x) { return fabsf(x) >= kLarge && fabsf(x) < INFINITY; }
 
 // The logit whose product with the scale is the exponent of x.
 __device__ inline float shifted(float x, float scale, float lse) { return exponent(x, scale, lse) / scale; }

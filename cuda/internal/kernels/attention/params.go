@@ -33,13 +33,13 @@ type blocks struct{ size, most int32 }
 type index struct{ segments, chunk, items, partials int32 }
 
 // problem holds the sizes that all attention ops share: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv], o [B,S,Hq,Dv], and lse
-// [B,Hq,S] float32. Groups are of any size. T is S, or the rows of the compressed keys.
+// [B,Hq,S] float32. Groups may have any size. T is S, or the number of compressed keys.
 type problem struct {
 	*kernels.Builder
 	B, S, T, Hq, Hkv, D, Dv int64
 }
 
-// problemOf returns the sizes of q, k and v, or a refusal of what the kernels cannot count.
+// problemOf returns the sizes of q, k and v. It refuses sizes that the kernels cannot count in 32 bits.
 func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 	a := problem{b, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
 	if a.Hq%a.Hkv != 0 {
@@ -72,7 +72,7 @@ func (a problem) rowTiles(count int64) int64 {
 	return a.groups() * kernels.Pieces(a.S*a.headsPerGroup(), count)
 }
 
-// wholeQueries is the rows of a tile of m that belong to whole queries; m where one query has more.
+// wholeQueries is the number of rows of a tile of m that belong to whole queries, or m if one query has more.
 func (a problem) wholeQueries(m int64) int64 {
 	if h := a.headsPerGroup(); h <= m {
 		return m / h * h
@@ -82,7 +82,7 @@ func (a problem) wholeQueries(m int64) int64 {
 
 const (
 	warps     = 4
-	deltaRows = 16 // of a warp of the kernel that sets delta
+	deltaRows = 16 // rows of one warp of the kernel that sets delta
 )
 
 // launch adds a launch of blocks of 4 warps.
@@ -96,7 +96,7 @@ func (a problem) delta(p *params) {
 }
 
 // forwardParams returns the argument of q, k, v -> o, lse, and gradParams that of q, k, v, o, lse, do -> dq, dk, dv, with
-// memory for delta. Where there are chosen blocks, idx comes behind v.
+// memory for delta. In selected attention idx comes behind v.
 func (a problem) forwardParams() *params {
 	in, out := a.In, a.Out
 	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, o: out[0].Ref, lse: out[1].Ref, n: a.sizes()}

@@ -36,7 +36,7 @@ type choice struct {
 	l, d, block, topN int64
 }
 
-// choiceOf returns the choice and its argument, as far as it does not depend on tiles.
+// choiceOf returns the choice and the part of its argument that does not depend on tiles.
 func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, error) {
 	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
 	x, err := problemOf(b, q, kc, kc)
@@ -53,7 +53,7 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref,
 		n:    a.sizes(),
 		span: span{int32(min(a.l, a.S+1)), int32(min(a.d, a.S+1)), int32(a.S)},
-		l:    1, per: 1, // without a complete block, or with one selection block, they do not matter
+		l:    1, per: 1, // unused without a complete block, or with one selection block
 		size: int32(min(a.block, a.S)),
 		most: int32(a.topN),
 	}
@@ -67,8 +67,8 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 	return a, p, nil
 }
 
-// cut returns the argument for a tile: its queries are as many as fill its rows, and a block holds the scores of the selection
-// blocks whose compression blocks are one tile of columns.
+// cut returns the argument for a tile: as many queries as fill its rows. A thread block holds the scores of the selection blocks
+// whose compression blocks are one tile of columns.
 func (a choice) cut(p selectParams, x tile) *selectParams {
 	p.tokens = int32(max(1, x.m/a.headsPerGroup()))
 	p.tile = int32(min(x.n, max(1, (x.n-int64(p.l)+1)/int64(p.per))))
@@ -77,7 +77,7 @@ func (a choice) cut(p selectParams, x tile) *selectParams {
 
 func (a choice) grid(p *selectParams) int64 { return a.groups() * kernels.Pieces(a.S, int64(p.tokens)) }
 
-// listFloats is the room of the scores of a tile of n columns and of the lists of the best blocks.
+// listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
 func (a choice) listFloats(p *selectParams, n int64) int64 {
 	quads := func(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
 	best := a.topN - forcedBlocks // that a query may choose by score

@@ -19,7 +19,7 @@ func selectedRows() []kernels.Row {
 }
 
 // selectedProblem is attention over the tokens, up to the query's own, of the blocks that idx int32 [B,S,Hkv,topN] names for a
-// query, ascending and padded with -1. A list ends at its first entry that is not of that kind.
+// query, ascending and padded with -1. A list ends at its first entry that breaks this order.
 type selectedProblem struct {
 	problem
 	block, topN int64 // tokens of a block, cut to the sequence; entries of a list
@@ -41,7 +41,7 @@ func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	return a, err
 }
 
-// onMatrixUnits is problem.onMatrixUnits for blocks that are cut into whole tiles.
+// onMatrixUnits is problem.onMatrixUnits, and refuses blocks that are not whole tiles.
 func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
 	if a.whole%matrixKeys != 0 {
 		return 0, graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, matrixKeys)
@@ -49,7 +49,7 @@ func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width in
 	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes() })
 }
 
-// unionBytes is what the blocks that the queries of a tile chose add to the shared memory of a kernel that owns rows.
+// unionBytes is the shared memory, in a kernel that owns rows, for the union of the blocks that the queries of a tile chose.
 func (a selectedProblem) unionBytes() int64 {
 	queries := min(kernels.Pieces(a.wholeQueries(matrixRows), a.headsPerGroup())+1, matrixRows)
 	tiles := a.count() * kernels.Pieces(a.block, matrixKeys)
@@ -62,8 +62,8 @@ func (a selectedProblem) count() int64 { return kernels.Pieces(a.T, a.block) }
 func (a selectedProblem) blocks() blocks { return blocks{int32(a.block), int32(a.topN)} }
 
 const (
-	minChunk    = 256 // queries of an item of work of the kernel that owns keys
-	maxSegments = 256 // of a sequence, for the inverse index
+	minChunk    = 256 // queries in a work item of the kernel that owns keys
+	maxSegments = 256 // segments of a sequence in the inverse index
 )
 
 // index returns how the choice is inverted (attention_index.cuh). The counts and the partial sums are linear in S: with
@@ -79,8 +79,8 @@ func (a selectedProblem) index() index {
 	return x
 }
 
-// rowTilesOf are the tiles for rows of several queries, which walk over the union of their blocks: large ones where most
-// blocks are chosen by all.
+// rowTilesOf are the tiles for rows of several queries, which walk over the union of their blocks: large ones if most blocks are
+// chosen by all queries.
 func (a selectedProblem) rowTilesOf(tiles []tile) []tile {
 	if a.count() > 4*a.topN {
 		return tiles[1:]
@@ -88,7 +88,7 @@ func (a selectedProblem) rowTilesOf(tiles []tile) []tile {
 	return tiles
 }
 
-// keyTiles are the tiles with keys of one selection block, none more than twice as high as it.
+// keyTiles are the tiles with keys of one selection block, at most twice as high as the block.
 func (a selectedProblem) keyTiles() []tile {
 	tiles := gradientTiles
 	for len(tiles) > 1 && tiles[1].m >= a.block {
@@ -179,7 +179,7 @@ func (a selectedProblem) beginGrad() *params {
 	return p
 }
 
-// items is the number of items of work of the kernel that owns keys.
+// items is the number of work items of the kernel that owns keys.
 func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.index.items) }
 
 // invert adds the launches that build the inverse index.
@@ -192,7 +192,7 @@ func (a selectedProblem) invert(p *params) {
 	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), 0, p)
 }
 
-// reduce adds the launch that sums the partial sums of dk and dv, where there are some.
+// reduce adds the launch that sums the partial sums of dk and dv, if there are any.
 func (a selectedProblem) reduce(p *params) {
 	if p.index.partials > 0 {
 		a.launch(a.Type.Name("selected_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)

@@ -23,11 +23,11 @@ func spanRows[S, G any](maskOf func(S) mask, maskOfGrad func(G) mask) []kernels.
 	)
 }
 
-// mask is what a query sees in window, dense and compressed attention: key i stands for the tokens [i*stride, i*stride+length)
-// and is seen from its last one on; of those keys a query sees the window newest.
+// mask says what a query sees in window, dense and compressed attention. Key i covers the tokens [i*stride, i*stride+length) and is
+// visible from the last of them on; a query sees the newest `window` of the visible keys.
 type mask struct{ length, stride, window int64 }
 
-// everything is a window that hides no key.
+// everything is a window without a limit.
 const everything = 1 << 62
 
 func slidingWindow(op ops.SlidingWindowOp) mask         { return mask{1, 1, int64(op.Window)} }
@@ -41,7 +41,7 @@ func compressedGrad(op ops.CompressedAttentionGradOp) mask {
 	return mask{int64(op.BlockLen), int64(op.Stride), everything}
 }
 
-// spanProblem is a problem with a mask whose numbers are cut to what has the same effect.
+// spanProblem is a problem with its mask, whose numbers are reduced to fit int32 with the same effect.
 type spanProblem struct {
 	problem
 	mask
@@ -131,17 +131,16 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	return nil
 }
 
-// The work of the kernel that owns keys is cut into chunks of rows until there are enough blocks to fill the GPU, or too few
-// rows for another one.
+// The work of the kernel that owns keys is cut into chunks of rows until the blocks fill the GPU, or a chunk would get too few rows.
 const (
 	fullGPU     = 6  // blocks for each multiprocessor
-	mostChunks  = 32 // of the rows of some keys
+	mostChunks  = 32 // most chunks of the rows of one tile of keys
 	minChunkRow = 256
 )
 
 // chunks returns how the rows of each tile of keys are cut: into at most `items` chunks of `chunk` rows.
 func (a spanProblem) chunks() index {
-	rows := min(a.S, a.window+matrixKeys) * a.headsPerGroup() // the most that see any keys of a tile
+	rows := min(a.S, a.window+matrixKeys) * a.headsPerGroup() // at most so many rows see keys of one tile
 	n := kernels.Pieces(fullGPU*int64(a.GPU.SMs), a.groups()*kernels.Pieces(a.T, matrixKeys))
 	n = max(1, min(n, mostChunks, rows/minChunkRow))
 	chunk := kernels.Pieces(kernels.Pieces(rows, n), matrixKeys) * matrixKeys

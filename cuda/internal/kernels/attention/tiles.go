@@ -7,10 +7,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// tile is m rows that a block owns and n columns that it walks over.
+// tile is m rows that a thread block owns and n columns that it walks over.
 type tile struct{ m, n int64 }
 
-// The tiles of which there are general kernels, the largest first.
+// The tiles that the general kernels are compiled for, the largest first.
 var (
 	spanForwardTiles     = []tile{{64, 64}, {32, 32}, {16, 16}}
 	selectedForwardTiles = []tile{{64, 64}, {32, 64}, {16, 16}}
@@ -18,18 +18,18 @@ var (
 	selectTiles          = []tile{{64, 64}, {32, 32}, {16, 16}}
 )
 
-// A multiprocessor should have room for minResident blocks, so that one loads while another computes; it sets reservedShared
-// bytes aside for each.
+// A multiprocessor should have room for minResident blocks, so that one loads while another computes. The hardware reserves
+// reservedShared bytes for each block.
 const (
 	minResident    = 2
 	reservedShared = 1024
 )
 
-// tiled is how a kernel is cut: the bytes of shared memory of a block and the number of blocks, for a tile.
+// tiled gives the shared memory of a block in bytes and the number of blocks, for a tile.
 type tiled struct{ shared, grid func(tile) int64 }
 
-// choose returns the largest tile of which minResident blocks fit a multiprocessor and that gives all of them work, or else the
-// smallest.
+// choose returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work, or else
+// the smallest tile.
 func (a problem) choose(tiles []tile, of tiled) (tile, error) {
 	g := a.GPU
 	for _, x := range tiles {
@@ -44,7 +44,7 @@ func (a problem) choose(tiles []tile, of tiled) (tile, error) {
 	return x, nil
 }
 
-// launchTiled adds a launch of a kernel that is compiled for several tiles. If count is not nil it returns what p.count shall be.
+// launchTiled adds a launch of a kernel that is compiled for several tiles. count, if not nil, gives p.count for the rows of a tile.
 func (a problem) launchTiled(op string, tiles []tile, of tiled, p *params, count func(rows int64) int64) error {
 	x, err := a.choose(tiles, of)
 	if err != nil {
@@ -57,7 +57,7 @@ func (a problem) launchTiled(op string, tiles []tile, of tiled, p *params, count
 	return nil
 }
 
-// floats is the room of rows of c columns in shared memory.
+// floats is the number of floats that rows of c columns take in shared memory.
 func floats(rows, c int64) int64 { return rows * 4 * (kernels.Pieces(c, 4) | 1) }
 
 func (a problem) forwardBytes(x tile) int64 {
@@ -72,18 +72,17 @@ func (a problem) dkvBytes(x tile) int64 {
 	return 4 * (floats(2*x.m+x.n, a.D) + floats(2*x.m+x.n, a.Dv) + floats(x.m, x.n) + 4*x.n)
 }
 
-// walkBytes is what the slots of a tile of chosen blocks add to the shared memory of a kernel.
+// walkBytes is the shared memory of the slots of a tile of chosen blocks.
 func walkBytes(x tile) int64 { return 4 * (3*x.n + 4) }
 
 // The tiles of the kernels on matrix units.
 const (
-	matrixRows = 64 // of a block that owns rows
-	matrixKeys = 64 // of a block that owns keys, and of those that another one walks over
+	matrixRows = 64 // rows that a block owns
+	matrixKeys = 64 // keys that a block owns, or reads at a time
 )
 
-// onMatrixUnits returns the width, 64 or 128, that the kernels on matrix units have for the dims of a, and refuses what they do
-// not take: other dims, and more shared memory than a block may have, for the bytes that a width needs. Their arrays are aligned to 16
-// bytes, as all of a machine are.
+// onMatrixUnits returns the width, 64 or 128, of the kernels on matrix units for the dims of a. It refuses other dims, and a width
+// that needs more shared memory than a block may have. These kernels want arrays aligned to 16 bytes, as all of a machine are.
 func (a problem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
 	if a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128 {
 		return 0, graph.Refuse(graph.ReasonShape, "matrix units: dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
@@ -102,14 +101,14 @@ func (a problem) matrixKernel(op string, width int64) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, width))
 }
 
-// matrixForwardBytes is the shared memory of a forward kernel of a width: rows, and keys and values twice.
+// matrixForwardBytes is the shared memory of a forward kernel: the rows once, keys and values twice.
 func matrixForwardBytes(width int64) int64 { return 2 * width * (matrixRows + 4*matrixKeys) }
 
 // matrixDQBytes adds the gradient of the rows' outputs.
 func matrixDQBytes(width int64) int64 { return 2 * width * (2*matrixRows + 4*matrixKeys) }
 
-// matrixDKVBytes is that of a kernel that owns keys: keys and values, rows and their gradients twice, and 24 bytes of each row of
-// three tiles.
+// matrixDKVBytes is that of a kernel that owns keys: keys and values once, rows and their gradients twice, and 24 bytes for each row
+// of three tiles.
 func matrixDKVBytes(width int64) int64 {
 	rows := int64(64)
 	if width == 128 {
