@@ -62,6 +62,10 @@ func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 				require.NoError(t, err)
 				got = append(got, v)
 			}
+			require.NoError(t, loss.Fetch())
+			require.NoError(t, loss.Fetch())
+			require.Equal(t, 2, loss.Waiting())
+			require.ErrorContains(t, loss.Fetch(), "2 copies are not read yet")
 			require.NoError(t, r.Download())
 			got = append(got, numbers(t, host)...)
 			if want == nil {
