@@ -15,14 +15,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// TestMachineMatchesTapeMachine: the same bits, on any number of workers, from a recording and with freed memory poisoned.
 func TestMachineMatchesTapeMachine(t *testing.T) {
 	n := newNetwork(t).grad(t)
-	tape := G.NewTapeMachine(n.graph)
+	tape, eager, captured, poisoned := G.NewTapeMachine(n.graph), newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture()), newMachine(t, n.graph)
 	defer tape.Close()
-	want := n.results(t, tape)
-	require.Equal(t, want, n.results(t, newMachine(t, n.graph)), "the same bits")
-	require.Equal(t, want, n.results(t, tape), "after a Machine on the same graph")
-	require.Equal(t, want, n.results(t, newMachine(t, n.graph, graph.WithBackend(graph.NewCPU(1)))), "on one worker")
+	poisoned.PoisonFreed()
+	for seed := range uint64(6) {
+		n.let(t, 1+seed/2)
+		want := n.results(t, tape)
+		for i, m := range []*graph.Machine{eager, captured, poisoned, newMachine(t, n.graph, graph.WithBackend(graph.NewCPU(1)))} {
+			require.Equal(t, want, n.results(t, m), "machine %d", i)
+		}
+	}
+	require.Equal(t, eager.Counts(), captured.Counts())
 }
 
 func TestMachinesOfOneGraph(t *testing.T) {
@@ -88,28 +94,6 @@ func TestMachineAllocatesNothing(t *testing.T) {
 			}), name)
 		}
 	}
-}
-
-func TestMachineNeverReadsFreedMemory(t *testing.T) {
-	n := newNetwork(t).grad(t)
-	want := n.results(t, newMachine(t, n.graph))
-	m := newMachine(t, n.graph)
-	m.PoisonFreed()
-	require.Equal(t, want, n.results(t, m))
-	p := m.Plan()
-	require.Less(t, p.Arena, p.Results, "memory is used again")
-	require.GreaterOrEqual(t, p.Arena, p.ArenaMin)
-}
-
-func TestCaptureMatchesEager(t *testing.T) {
-	n := newNetwork(t).grad(t)
-	eager, captured := newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture())
-	for seed := range uint64(6) {
-		n.let(t, 1+seed/2)
-		want := n.results(t, eager)
-		require.Equal(t, want, n.results(t, captured))
-	}
-	require.Equal(t, eager.Counts(), captured.Counts())
 }
 
 // TestResultAsInput feeds a result, which lies in the machine's memory, back as an input.
@@ -374,6 +358,8 @@ func TestPlan(t *testing.T) {
 	require.EqualValues(t, map[string]int64{"cpu": int64(len(p.Steps)), "upload": 0, "download": 0}, m.Counts())
 	require.Zero(t, p.Host)
 	require.Positive(t, p.Workspace)
+	require.Less(t, p.Arena, p.Results, "memory is used again")
+	require.GreaterOrEqual(t, p.Arena, p.ArenaMin)
 	for _, s := range p.Steps {
 		require.Equal(t, "cpu", s.Implementation)
 		for _, o := range s.Outputs {

@@ -150,6 +150,7 @@ func (c stock) test(t *testing.T) {
 			values := c.inputs(run)
 			b.let(t, values)
 			require.NoError(t, m.RunAll())
+			require.Equal(t, []int(b.out.Shape()), []int(b.out.Value().Shape()), "shape")
 			counts := m.Counts() // gradients are added up by an op of this module
 			require.EqualValues(t, (run+1)*uint64(len(m.Plan().Steps)), counts["host"]+counts["cpu"])
 			if c.tape == "" {
