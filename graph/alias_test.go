@@ -15,8 +15,7 @@ import (
 func TestTransposedView(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 2), G.WithName("x"))
-	y, err := ops.Apply(scaledSum{1}, G.Must(G.Transpose(x, 1, 0)))
-	require.NoError(t, err)
+	y := G.Must(ops.Apply(scaledSum{1}, G.Must(G.Transpose(x, 1, 0))))
 	view, err := tensor.New(tensor.WithShape(2, 4), tensor.WithBacking([]float64{0, 1, 2, 3, 4, 5, 6, 7})).Slice(nil, tensor.S(1, 3))
 	require.NoError(t, err)
 	require.NoError(t, G.Let(x, view))
@@ -30,10 +29,8 @@ func TestResultsTakeTurns(t *testing.T) {
 	a := G.NewMatrix(g, tensor.Float64, G.WithShape(1, 2), G.WithName("a"))
 	b := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 1), G.WithName("b"))
 	nextA := G.Must(G.Reshape(b, tensor.Shape{1, 2}))
-	twice, err := ops.Apply(scaledSum{2}, a)
-	require.NoError(t, err)
-	nextB, err := ops.Apply(scaledSum{1}, G.Must(G.Reshape(twice, tensor.Shape{2, 1})))
-	require.NoError(t, err)
+	twice := G.Must(ops.Apply(scaledSum{2}, a))
+	nextB := G.Must(ops.Apply(scaledSum{1}, G.Must(G.Reshape(twice, tensor.Shape{2, 1}))))
 	for _, opts := range [][]graph.Option{nil, {graph.WithBackend(newFake())}} {
 		m := newMachine(t, g, opts...)
 		x, y := []float64{1, 2}, []float64{10, 20}

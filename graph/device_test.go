@@ -52,8 +52,7 @@ func TestDeviceValues(t *testing.T) {
 		opts = append(opts, graph.WithBackend(f))
 		g := G.NewGraph()
 		x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
-		y, err := ops.Apply(scaledSum{2}, x)
-		require.NoError(t, err)
+		y := G.Must(ops.Apply(scaledSum{2}, x))
 		z := G.Must(G.Neg(x)) // on the host
 		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{1, 2, 3}))))
 		a, b := newMachine(t, g, opts...), newMachine(t, g, opts...)
@@ -84,8 +83,7 @@ func TestDeviceWithHostOps(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
 	apply := func(s ops.Spec, in ...*G.Node) *G.Node {
-		n, err := ops.Apply(s, in...)
-		require.NoError(t, err)
+		n := G.Must(ops.Apply(s, in...))
 		return n
 	}
 	a := apply(scaledSum{2}, x)        // device
@@ -186,10 +184,8 @@ func TestBackendErrors(t *testing.T) {
 	// An error of enqueued work comes when the device gets to it.
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{-1, 0}))))
-	y, err := ops.Apply(refuses{}, x)
-	require.NoError(t, err)
-	_, err = ops.Apply(scaledSum{1}, y)
-	require.NoError(t, err)
+	y := G.Must(ops.Apply(refuses{}, x))
+	G.Must(ops.Apply(scaledSum{1}, y))
 	m := newMachine(t, g, graph.WithBackend(newFake()))
 	require.NoError(t, m.RunAll())
 	err = m.Synchronize()

@@ -73,9 +73,7 @@ func (c stock) results(t testing.TB, dt tensor.Dtype, values [][]float64, opts .
 	all := map[string][]float64{"value": numbers(t, b.out.Value()), "cost": numbers(t, b.cost.Value())}
 	for i, n := range b.in {
 		if withGrads {
-			v, err := n.Grad()
-			require.NoError(t, err)
-			all["gradient of "+c.in[i].name] = numbers(t, v)
+			all["gradient of "+c.in[i].name] = gradient(t, n)
 		}
 	}
 	return all

@@ -52,8 +52,7 @@ func TestNoStaleValues(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{1, 2}))))
 	inner := G.Must(G.Neg(x))
-	outer, err := ops.Apply(scaledSum{2}, inner)
-	require.NoError(t, err)
+	outer := G.Must(ops.Apply(scaledSum{2}, inner))
 	keeps, other := newMachine(t, g, graph.WithKeep(inner)), newMachine(t, g)
 	for i := range 3 {
 		v := float64(i)
@@ -103,15 +102,12 @@ func TestResultAsInput(t *testing.T) {
 		state := G.NewVector(g, tensor.Float64, G.WithShape(4), G.WithName("state"))
 		next := state
 		for i := range 6 {
-			var err error
-			next, err = ops.Apply(scaledSum{1 + float64(i)}, next, state)
-			require.NoError(t, err)
+			next = G.Must(ops.Apply(scaledSum{1 + float64(i)}, next, state))
 		}
 		if stock {
 			next = G.Must(G.Add(next, state))
 		}
-		last, err := ops.Apply(scaledSum{1}, next)
-		require.NoError(t, err)
+		last := G.Must(ops.Apply(scaledSum{1}, next))
 		require.NoError(t, G.Let(state, tensor.New(tensor.WithBacking([]float64{1, 2, 3, 4}))))
 		m := newMachine(t, g)
 		m.PoisonFreed()
@@ -133,10 +129,8 @@ func TestResultAsInput(t *testing.T) {
 func TestMachineErrors(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x of the test"))
-	y, err := ops.Apply(refuses{}, x)
-	require.NoError(t, err)
-	z, err := ops.Apply(scaledSum{3}, y)
-	require.NoError(t, err)
+	y := G.Must(ops.Apply(refuses{}, x))
+	z := G.Must(ops.Apply(scaledSum{3}, y))
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 		m := newMachine(t, g, opts...)
 		let := func(a, b float64) {
@@ -170,7 +164,7 @@ func TestMachineErrors(t *testing.T) {
 		require.Equal(t, v < 0, m.RunAll() != nil)
 	}
 	require.Equal(t, []float64{6, 0}, numbers(t, z.Value()))
-	_, err = graph.NewMachine(nil)
+	_, err := graph.NewMachine(nil)
 	require.Error(t, err)
 	_, err = graph.NewMachine(g, nil)
 	require.ErrorContains(t, err, "nil option")
@@ -244,9 +238,8 @@ func TestWrongResultOfAnOp(t *testing.T) {
 func TestPanicWhilePlanning(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
-	_, err := ops.Apply(unbindable{}, x)
-	require.NoError(t, err)
-	_, err = graph.NewMachine(g)
+	G.Must(ops.Apply(unbindable{}, x))
+	_, err := graph.NewMachine(g)
 	require.ErrorContains(t, err, "op unbindable (node 1, shape (2)): panic: at binding")
 }
 
@@ -292,8 +285,7 @@ func TestReads(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
 	var input, kernel, host G.Value
-	y, err := ops.Apply(scaledSum{2}, x)
-	require.NoError(t, err)
+	y := G.Must(ops.Apply(scaledSum{2}, x))
 	G.Read(x, &input)
 	G.Read(y, &kernel)
 	h := G.Must(G.Neg(y))

@@ -132,6 +132,14 @@ func numbers(t testing.TB, v G.Value) []float64 {
 	return testutil.Floats(t, v.Data())
 }
 
+// gradient copies the gradient of an input.
+func gradient(t testing.TB, n *G.Node) []float64 {
+	t.Helper()
+	v, err := n.Grad()
+	require.NoError(t, err)
+	return numbers(t, v)
+}
+
 var gradients = map[string]func(*G.Node, ...*G.Node) (G.Nodes, error){"Grad": graph.Grad, "gorgonia.Grad": G.Grad}
 
 // test runs the graph on the machine, twice with other inputs: values are those of TapeMachine without gradients, gradients
@@ -158,9 +166,7 @@ func (c stock) test(t *testing.T) {
 			}
 			check := func(by string, want [][]float64) {
 				for i, want := range want {
-					v, err := b.in[i].Grad()
-					require.NoError(t, err)
-					within(t, fmt.Sprintf("%s by %s of %s, run %d", name, c.in[i].name, by, run), numbers(t, v), want)
+					within(t, fmt.Sprintf("%s by %s of %s, run %d", name, c.in[i].name, by, run), gradient(t, b.in[i]), want)
 				}
 			}
 			if c.wrong == "" || c.corrected && name == "Grad" {
@@ -218,9 +224,7 @@ func (c stock) byTapeMachine(t testing.TB, values [][]float64, withGrads bool) (
 	results = append(results, numbers(t, out))
 	for _, n := range b.in {
 		if withGrads {
-			d, err := n.Grad()
-			require.NoError(t, err)
-			results = append(results, numbers(t, d))
+			results = append(results, gradient(t, n))
 		}
 	}
 	return results
