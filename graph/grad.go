@@ -18,9 +18,9 @@ import (
 // returns their nodes. They become the nodes' Deriv, so that after a run n.Grad returns the value for an input n. Each
 // input has a gradient node of its own, since Gorgonia's solvers zero a gradient when they are done with it.
 //
-// Only ops on a path from wrt to cost are differentiated, by their own SymDiff but for some of Gorgonia's that are wrong, and
-// the contributions to a node are added at once. It is an error if cost does not depend on one of wrt, or if an op on the path has no gradient; nodes that had
-// been added by then stay in the graph.
+// Only ops on a path from wrt to cost are differentiated, by their own SymDiff but for some of Gorgonia's that are wrong,
+// and the contributions to a node are added at once. It is an error if cost does not depend on one of wrt, or if an op on
+// the path has no gradient; nodes that had been added by then stay in the graph.
 //
 // Grad may be called again on a graph, for another cost or the same one: the nodes that it returns are right each time, and
 // the last call decides what n.Grad returns. gorgonia.Grad, called after it for the same input, would add to its result.

@@ -271,7 +271,8 @@ func randomMachines(seed uint64) []graph.Option {
 
 // check compares the gradient by each input, along a random direction, with central differences of another machine, which
 // has no gradients in its graph. In every second run the inputs are halved, and the cost and a kept node alone are compared;
-// inputs are transposed or views in turns, and free memory of the CPU is poisoned. It returns whether the cost is smooth enough to tell.
+// inputs are transposed or views in turns, and free memory of the CPU is poisoned. It returns whether the cost is smooth
+// enough to tell.
 func (r *random) check(seed uint64, length int) (smooth bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
