@@ -21,13 +21,12 @@ func CheckGraph(g *G.ExprGraph) error {
 	if g == nil {
 		return errors.New("graph: check: nil graph")
 	}
-	var problems []string
-	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	o, err := orderOf(g)
 	if err != nil {
 		return fmt.Errorf("graph: check: %w", err)
 	}
-	o.check(report)
+	problems := o.check()
+	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	hashes, names := map[uint32]*G.Node{}, map[string]*G.Node{}
 	for _, n := range o.nodes {
 		if n.Type() == nil { // a statement
@@ -61,13 +60,12 @@ func checkedOrder(g *G.ExprGraph) (*order, error) {
 	if err != nil {
 		return nil, err
 	}
-	var problems []string
-	o.check(func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) })
-	return o, checkError(problems)
+	return o, checkError(o.check())
 }
 
-// check reports nodes of a type and shape that no machine can run.
-func (o *order) check(report func(format string, args ...any)) {
+// check lists nodes of a type and shape that no machine can run.
+func (o *order) check() (problems []string) {
+	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	for _, n := range o.nodes {
 		switch t := n.Type().(type) {
 		case nil:
@@ -89,6 +87,7 @@ func (o *order) check(report func(format string, args ...any)) {
 			report("%s has the type %v, want a tensor or a scalar", describe(n), t)
 		}
 	}
+	return problems
 }
 
 // describe names a node in errors: an input by its name, another one by its op, with id and shape.

@@ -152,10 +152,7 @@ type cpuLaunch struct {
 }
 
 func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
-	if err := s.mayCopy(); err != nil {
-		return err
-	}
-	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
+	if err := s.hold(src, dst.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(dst.Buf), hostBytes(&s.cell))
@@ -163,21 +160,19 @@ func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
 }
 
 func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
-	if err := s.mayCopy(); err != nil {
-		return err
-	}
-	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
+	if err := s.hold(dst, src.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(&s.cell), hostBytes(src.Buf))
 	return nil
 }
 
-func (s *cpuStream) mayCopy() error {
+// hold makes the cell hold the host value of a copy.
+func (s *cpuStream) hold(v G.Value, want ops.Operand) error {
 	if s.recording {
 		return errors.New("graph: cpu: copy during a capture")
 	}
-	return nil
+	return ops.HoldValue(&s.cell, v, want)
 }
 
 // NewReadback implements Stream: copies are made at once.
@@ -252,27 +247,20 @@ func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.
 
 // hostView returns a value over the host memory of a: a *tensor.Dense, or a Gorgonia scalar where a has no axes.
 func hostView(a ops.Arg) G.Value {
-	if a.Shape.IsScalar() {
-		switch a.Dtype {
-		case tensor.Float32:
-			return (*G.F32)(a.Pointer())
-		case tensor.Float64:
-			return (*G.F64)(a.Pointer())
-		case tensor.Int32:
-			return (*G.I32)(a.Pointer())
-		}
-		return nil
-	}
+	var scalar G.Value
 	var backing any
 	switch a.Dtype {
 	case tensor.Float32:
-		backing = cpu.Slice[float32](a.Buf)
+		scalar, backing = (*G.F32)(a.Pointer()), cpu.Slice[float32](a.Buf)
 	case tensor.Float64:
-		backing = cpu.Slice[float64](a.Buf)
+		scalar, backing = (*G.F64)(a.Pointer()), cpu.Slice[float64](a.Buf)
 	case tensor.Int32:
-		backing = cpu.Slice[int32](a.Buf)
+		scalar, backing = (*G.I32)(a.Pointer()), cpu.Slice[int32](a.Buf)
 	default:
 		return nil
+	}
+	if a.Shape.IsScalar() {
+		return scalar
 	}
 	return tensor.New(tensor.WithShape(a.Shape...), tensor.WithBacking(backing))
 }

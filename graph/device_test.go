@@ -10,7 +10,6 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -53,8 +52,7 @@ func TestDeviceValues(t *testing.T) {
 		opts = append(opts, graph.WithBackend(f))
 		g := G.NewGraph()
 		x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
-		y, err := ops.Apply(scaledSum{2}, x)
-		require.NoError(t, err)
+		y := G.Must(ops.Apply(scaledSum{2}, x))
 		z := G.Must(G.Neg(x)) // on the host
 		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{1, 2, 3}))))
 		a, b := newMachine(t, g, opts...), newMachine(t, g, opts...)
@@ -85,8 +83,7 @@ func TestDeviceWithHostOps(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
 	apply := func(s ops.Spec, in ...*G.Node) *G.Node {
-		n, err := ops.Apply(s, in...)
-		require.NoError(t, err)
+		n := G.Must(ops.Apply(s, in...))
 		return n
 	}
 	a := apply(scaledSum{2}, x)        // device
@@ -187,10 +184,8 @@ func TestBackendErrors(t *testing.T) {
 	// An error of enqueued work comes when the device gets to it.
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{-1, 0}))))
-	y, err := ops.Apply(refuses{}, x)
-	require.NoError(t, err)
-	_, err = ops.Apply(scaledSum{1}, y)
-	require.NoError(t, err)
+	y := G.Must(ops.Apply(refuses{}, x))
+	G.Must(ops.Apply(scaledSum{1}, y))
 	m := newMachine(t, g, graph.WithBackend(newFake()))
 	require.NoError(t, m.RunAll())
 	err = m.Synchronize()
@@ -200,73 +195,46 @@ func TestBackendErrors(t *testing.T) {
 
 // TestTrainingOnDevice: weights that live on the device are trained by runs and steps of which none waits for another.
 func TestTrainingOnDevice(t *testing.T) {
-	const steps = 4
-	train := func(n network, wrt G.Nodes, solver *optim.AdamW, m *graph.Machine) {
-		for i := range steps {
-			values := make([]G.Value, len(wrt))
-			for j, w := range wrt {
-				values[j] = w.Value()
-			}
+	f := newFake()
+	train := func(b graph.Backend, opts ...graph.Option) (all [][]float64) {
+		n := newNetwork(t)
+		wrt := n.in[1:3]
+		_, err := graph.Grad(n.cost, wrt...)
+		require.NoError(t, err)
+		r, err := graph.MoveInputs(b, wrt...)
+		require.NoError(t, err)
+		m := newMachine(t, n.graph, append(opts, graph.WithBackend(b))...)
+		solver, err := optim.NewAdamW(optim.WithMachine(m))
+		require.NoError(t, err)
+		f.synchronized, f.downloads = 0, 0
+		for i := range 4 {
 			n.let(t, uint64(i))
 			for j, w := range wrt {
-				require.NoError(t, G.Let(w, values[j]))
+				require.NoError(t, G.Let(w, r.Values()[j]))
 			}
 			require.NoError(t, m.RunAll())
 			require.NoError(t, solver.Step(G.NodesToValueGrads(wrt)))
 		}
-	}
-	n := newNetwork(t)
-	wrt := n.in[1:3]
-	_, err := graph.Grad(n.cost, wrt...)
-	require.NoError(t, err)
-	m := newMachine(t, n.graph)
-	solver, err := optim.NewAdamW()
-	require.NoError(t, err)
-	train(n, wrt, solver, m)
-	norm, err := solver.Norm()
-	require.NoError(t, err)
-	var want [][]float64
-	for _, w := range wrt {
-		want = append(want, numbers(t, w.Value()))
-	}
-
-	n = newNetwork(t)
-	wrt = n.in[1:3]
-	_, err = graph.Grad(n.cost, wrt...)
-	require.NoError(t, err)
-	f := newFake()
-	stream, err := f.NewStream()
-	require.NoError(t, err)
-	for _, w := range wrt {
-		at := ops.Arg{Operand: ops.Operand{Dtype: w.Dtype(), Shape: w.Shape()}, Buf: new(cpu.Buf)}
-		memory, err := f.Alloc(at.Operand.Bytes())
+		require.Zero(t, f.synchronized, "nothing waits")
+		require.Zero(t, f.downloads)
+		norm, err := solver.Norm()
 		require.NoError(t, err)
-		memory.Place(at.Buf, 0, at.Operand.Bytes())
-		require.NoError(t, stream.Upload(at, w.Value()))
-		require.NoError(t, stream.Synchronize())
-		require.NoError(t, G.Let(w, stream.View(at)))
+		for _, w := range wrt {
+			all = append(all, numbers(t, w.Value()))
+		}
+		require.NoError(t, solver.Close())
+		closed, err := optim.NewAdamW(optim.WithMachine(m))
+		require.NoError(t, err)
+		require.NoError(t, m.Close())
+		require.ErrorContains(t, closed.Step(G.NodesToValueGrads(wrt)), "the machine is closed")
+		_, err = optim.NewAdamW(optim.WithMachine(m))
+		require.ErrorContains(t, err, "the machine of WithMachine is closed")
+		require.NoError(t, r.Close())
+		return append(all, []float64{norm})
 	}
-	m = newMachine(t, n.graph, graph.WithBackend(f), graph.WithCapture())
-	solver, err = optim.NewAdamW(optim.WithMachine(m))
-	require.NoError(t, err)
-	f.synchronized, f.downloads = 0, 0
-	train(n, wrt, solver, m)
-	require.Zero(t, f.synchronized, "nothing waits")
-	require.Zero(t, f.downloads)
-	got, err := solver.Norm()
-	require.NoError(t, err)
-	require.InDelta(t, norm, got, 0)
-	for i, w := range wrt {
-		require.Equal(t, want[i], numbers(t, w.Value()))
-	}
-	require.NoError(t, solver.Close())
-	closed, err := optim.NewAdamW(optim.WithMachine(m))
-	require.NoError(t, err)
-	require.NoError(t, m.Close())
-	require.ErrorContains(t, closed.Step(G.NodesToValueGrads(wrt)), "the machine is closed")
-	_, err = optim.NewAdamW(optim.WithMachine(m))
-	require.ErrorContains(t, err, "the machine of WithMachine is closed")
-	require.Equal(t, 1, f.streams, "the test's own")
+	require.Equal(t, train(graph.NewCPU(1)), train(f, graph.WithCapture()))
+	require.Zero(t, f.streams)
+	require.Zero(t, f.memory)
 }
 
 // TestGorgoniasSolversOnDevice: weights of the host that a device reads are trained by Gorgonia's own solvers, as on the CPU.

@@ -7,7 +7,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/chewxy/hm"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -264,7 +263,7 @@ func (s *fakeStream) Download(dst G.Value, src ops.Arg) error {
 }
 
 func (s *fakeStream) View(a ops.Arg) G.Value {
-	v := &fakeValue{ops.Arg{Operand: a.Operand, Buf: new(cpu.Buf)}, s}
+	v := &fakeValue{ops.NewValue(a.Operand), ops.Arg{Operand: a.Operand, Buf: new(cpu.Buf)}, s}
 	*v.arg.Buf = *a.Buf
 	return v
 }
@@ -357,26 +356,15 @@ func (r fakeReplay) Close() error { return nil }
 
 // fakeValue is a value in the fake device's memory.
 type fakeValue struct {
-	arg    ops.Arg
-	stream *fakeStream
+	G.Value // zeros of the same type and shape, on the host
+	arg     ops.Arg
+	stream  *fakeStream
 }
 
-func (v *fakeValue) Shape() tensor.Shape { return v.arg.Shape }
-func (v *fakeValue) Size() int           { return v.arg.Elements() }
-func (v *fakeValue) Dtype() tensor.Dtype { return v.arg.Dtype }
-func (v *fakeValue) Uintptr() uintptr    { return uintptr(v.arg.Pointer()) }
-func (v *fakeValue) MemSize() uintptr    { return uintptr(v.arg.Operand.Bytes()) }
-
+func (v *fakeValue) Uintptr() uintptr        { return uintptr(v.arg.Pointer()) }
 func (v *fakeValue) Pointer() unsafe.Pointer { return v.arg.Pointer() }
 func (v *fakeValue) Format(s fmt.State, _ rune) {
 	fmt.Fprintf(s, "%v on the fake device", v.arg.Operand)
-}
-
-func (v *fakeValue) Type() hm.Type {
-	if v.arg.Shape.IsScalar() {
-		return v.arg.Dtype
-	}
-	return G.TensorType{Dims: v.arg.Shape.Dims(), Of: v.arg.Dtype}
 }
 
 func (v *fakeValue) HostValue() (G.Value, error) {

@@ -12,9 +12,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
 
-// trainAgain takes steps on a device, trying again, once, what fails. It returns the losses, the norm, the weights and the
-// failures.
-func (n *tiny) trainAgain(t *testing.T, b graph.Backend, p graph.Precision, opts ...graph.Option) (all []float64, failures []error) {
+// train takes four steps on b, trying again, once, what fails. It returns the losses and norms, the last hidden value and the
+// weights, and the failures.
+func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...graph.Option) (all []float64, failures []error) {
 	try := func(f func() error) {
 		t.Helper()
 		if err := f(); err != nil {
@@ -25,30 +25,49 @@ func (n *tiny) trainAgain(t *testing.T, b graph.Backend, p graph.Precision, opts
 	var r *graph.Resident
 	try(func() (err error) { r, err = graph.MoveInputs(b, n.weights...); return err })
 	var m *graph.Machine
-	opts = append(opts, graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss))
+	opts = append(opts, graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss, n.hidden))
 	try(func() (err error) { m, err = graph.NewMachine(n.graph, opts...); return err })
 	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(0.01))
 	require.NoError(t, err)
-	var loss *graph.Watch
+	var loss, norm *graph.Watch
 	try(func() (err error) { loss, err = m.Watch(n.loss); return err })
 	for range 4 {
 		try(func() error { return m.RunAndStep(solver, G.NodesToValueGrads(n.weights)) })
-		try(loss.Fetch)
-		try(m.Synchronize)
-		x, err := loss.Next()
-		if err != nil { // the copy is lost, but not the value
-			failures = append(failures, err)
-			require.NoError(t, loss.Fetch())
-			x, err = loss.Next()
-			require.NoError(t, err)
+		if norm == nil {
+			try(func() (err error) { norm, err = solver.WatchNorm(); return err })
 		}
-		all = append(all, x)
+		for _, w := range []*graph.Watch{loss, norm} {
+			try(w.Fetch)
+			try(m.Synchronize)
+			x, err := w.Next()
+			if err != nil { // the copy is lost, but not the value
+				failures = append(failures, err)
+				require.NoError(t, w.Fetch())
+				x, err = w.Next()
+				require.NoError(t, err)
+			}
+			all = append(all, x)
+		}
 	}
 	require.Equal(t, 4, solver.Steps())
 	try(func() error {
-		norm, err := solver.Norm()
+		v, err := solver.Norm()
 		if err == nil {
-			all = append(all, norm)
+			require.Equal(t, all[7], v)
+		}
+		return err
+	})
+	try(func() error {
+		v, err := graph.HostValue(n.hidden.Value())
+		if err == nil {
+			all = append(all, numbers(t, v)...)
+		}
+		return err
+	})
+	try(func() error {
+		times, err := m.Profile()
+		if err == nil {
+			require.Len(t, times, len(m.Plan().Steps))
 		}
 		return err
 	})
@@ -75,13 +94,13 @@ func TestTrainingGoesOn(t *testing.T) {
 					return n
 				}
 				f := halfFake{newFake()}
-				want, failures := net().trainAgain(t, f, p, opts...)
+				want, failures := net().train(t, f, p, opts...)
 				require.NoError(t, errors.Join(failures...))
 				for at := 1; at <= f.calls; at++ {
 					t.Run(fmt.Sprintf("%v/%d options/read %v/%d", p, len(opts), read, at), func(t *testing.T) {
 						again := halfFake{newFake()}
 						again.failAt = at
-						got, failures := net().trainAgain(t, again, p, opts...)
+						got, failures := net().train(t, again, p, opts...)
 						require.ErrorContains(t, errors.Join(failures...), again.failed+" fails")
 						require.NotContains(t, errors.Join(failures...).Error(), "panic")
 						require.Equal(t, want, got, "after %v", failures)

@@ -18,9 +18,9 @@ import (
 // returns their nodes. They become the nodes' Deriv, so that after a run n.Grad returns the value for an input n. Each
 // input has a gradient node of its own, since Gorgonia's solvers zero a gradient when they are done with it.
 //
-// Only ops on a path from wrt to cost are differentiated, by their own SymDiff but for some of Gorgonia's that are wrong, and
-// the contributions to a node are added at once. It is an error if cost does not depend on one of wrt, or if an op on the path has no gradient; nodes that had
-// been added by then stay in the graph.
+// Only ops on a path from wrt to cost are differentiated, by their own SymDiff but for some of Gorgonia's that are wrong,
+// and the contributions to a node are added at once. It is an error if cost does not depend on one of wrt, or if an op on
+// the path has no gradient; nodes that had been added by then stay in the graph.
 //
 // Grad may be called again on a graph, for another cost or the same one: the nodes that it returns are right each time, and
 // the last call decides what n.Grad returns. gorgonia.Grad, called after it for the same input, would add to its result.
@@ -164,14 +164,19 @@ func separate(grads, wrt G.Nodes) (err error) {
 
 // oneOf returns a constant one of the cost's type. Gorgonia merges constants by their names.
 func oneOf(cost *G.Node) (*G.Node, error) {
-	const name = "d cost / d cost, of "
-	switch dt := cost.Dtype(); dt {
-	case tensor.Float32:
-		return G.NewConstant(float32(1), G.WithName(name+dt.String())), nil
-	case tensor.Float64:
-		return G.NewConstant(float64(1), G.WithName(name+dt.String())), nil
+	dt := cost.Dtype()
+	if dt != tensor.Float32 && dt != tensor.Float64 {
+		return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), dt)
 	}
-	return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), cost.Dtype())
+	return constant(cost, 1, G.WithName("d cost / d cost, of "+dt.String())), nil
+}
+
+// constant returns a constant of the type of n, float32 or float64.
+func constant(n *G.Node, v float64, opts ...G.NodeConsOpt) *G.Node {
+	if n.Dtype() == tensor.Float32 {
+		return G.NewConstant(float32(v), opts...)
+	}
+	return G.NewConstant(v, opts...)
 }
 
 // markDependent fills depends for all nodes after those of wrt. An op that is no SDOp counts as dependent: it is an error
@@ -182,7 +187,7 @@ func (b *backward) markDependent() error {
 		if n.Type() == nil || len(inputs) == 0 {
 			continue
 		}
-		diffs, _, err := diffWRT(n, len(inputs))
+		diffs, err := diffWRT(n, len(inputs))
 		if err != nil {
 			return fmt.Errorf("%s: %w", describe(n), err)
 		}
@@ -200,20 +205,20 @@ func (b *backward) markDependent() error {
 	return nil
 }
 
-// diffWRT returns which inputs of n have a gradient; nil, false if its op is no SDOp. A panic comes back as an error.
-func diffWRT(n *G.Node, inputs int) (diffs []bool, ok bool, err error) {
+// diffWRT returns which inputs of n have a gradient; nil if its op is no SDOp. A panic comes back as an error.
+func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
 	defer asError(&err)
 	op, ok := n.Op().(G.SDOp)
 	if !ok {
-		return nil, false, nil
+		return nil, nil
 	}
 	if diffs = op.DiffWRT(inputs); len(diffs) >= inputs { // CTCLoss counts its output, too
-		return diffs[:inputs], true, nil
+		return diffs[:inputs], nil
 	}
 	if len(diffs) == 0 {
-		return make([]bool, inputs), true, nil
+		return make([]bool, inputs), nil
 	}
-	return nil, true, fmt.Errorf("it says of %d inputs whether they have a gradient, and has %d", len(diffs), inputs)
+	return nil, fmt.Errorf("it says of %d inputs whether they have a gradient, and has %d", len(diffs), inputs)
 }
 
 // visit adds up the gradient of node i and passes it on to the inputs that depend on wrt.
@@ -232,11 +237,11 @@ func (b *backward) visit(i int) error {
 	if !slices.Contains(wanted, true) {
 		return nil
 	}
-	diffs, ok, err := diffWRT(n, len(inputs))
+	diffs, err := diffWRT(n, len(inputs))
 	if err != nil {
 		return fmt.Errorf("%s: %w", describe(n), err)
 	}
-	if !ok {
+	if diffs == nil {
 		return fmt.Errorf("%s has no gradient", describe(n))
 	}
 	grads, err := symDiff(n, wanted, inputs, grad)
@@ -278,22 +283,16 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) (G.Nodes, error) {
 	if reflect.TypeOf(n.Op()).PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() || len(inputs) == 0 {
 		return nil, nil
 	}
-	number := func(v float64) *G.Node {
-		if n.Dtype() == tensor.Float32 {
-			return G.NewConstant(float32(v))
-		}
-		return G.NewConstant(v)
-	}
 	var factor *G.Node
 	var err error
 	switch n.Op().String() {
 	case "log2": // times ln 2, not over it
-		if factor, err = G.HadamardProd(inputs[0], number(math.Ln2)); err == nil {
+		if factor, err = G.HadamardProd(inputs[0], constant(n, math.Ln2)); err == nil {
 			factor, err = G.Inverse(factor)
 		}
 	case "invSqrt": // another power
 		if factor, err = G.Cube(n); err == nil {
-			factor, err = G.HadamardProd(factor, number(-0.5))
+			factor, err = G.HadamardProd(factor, constant(n, -0.5))
 		}
 	case "a ⊗ b": // one for the other
 		var first, second *G.Node
@@ -323,12 +322,12 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) (G.Nodes, error) {
 
 // stopped lists ops that passed no gradient on, for the error of a node that was not reached.
 func (b *backward) stopped() string {
+	if len(b.stops) == 0 {
+		return ""
+	}
 	var names []string
 	for _, n := range b.stops {
 		names = append(names, describe(n))
-	}
-	if names == nil {
-		return ""
 	}
 	return "; none passes " + strings.Join(names, ", ")
 }
@@ -342,16 +341,13 @@ func sum(n *G.Node, terms G.Nodes) (_ *G.Node, err error) {
 	if len(terms) == 1 {
 		return terms[0], nil
 	}
-	for _, t := range terms[1:] {
-		if t.Type().Eq(terms[0].Type()) && t.Shape().Eq(terms[0].Shape()) {
-			continue
-		}
+	differs := func(t *G.Node) bool { return !t.Type().Eq(terms[0].Type()) || !t.Shape().Eq(terms[0].Shape()) }
+	if slices.ContainsFunc(terms[1:], differs) {
 		for i, t := range terms {
 			if terms[i], err = G.Reshape(t, n.Shape()); err != nil {
 				return nil, err
 			}
 		}
-		break
 	}
 	return ops.Add(terms...)
 }

@@ -103,7 +103,7 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 		if len(args) == 2 {
 			return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
 		}
-		if err := args[0].(*tensor.Dense).CopyTo(d); err != nil {
+		if err := tensor.Copy(d, args[0].(*tensor.Dense)); err != nil { // CopyTo refuses a part of a vector
 			return nil, err
 		}
 		return op.(G.UnsafeDoer).UnsafeDo(d)

@@ -14,8 +14,9 @@ import (
 )
 
 // WithNaNWatch makes a run end with an error that names the first op whose result holds a NaN, as gorgonia.WithNaNWatch does
-// for a TapeMachine. The results of ops on a device are copied to the host for it, nothing is replayed and no steps are fused, so it is slow.
-// Results in half precision are not looked at, nor are the further outputs of an op, such as the LSE of an attention.
+// for a TapeMachine. The results of ops on a device are copied to the host for it, nothing is replayed and no steps are
+// fused, so it is slow. Results in half precision are not looked at, nor are the further outputs of an op, such as the LSE
+// of an attention.
 func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
 
 // WithInfWatch is WithNaNWatch for infinite results.

@@ -15,10 +15,10 @@ import (
 //
 // Each run reads the values that are bound to the graph's inputs then, which may be other ones than before. After it the
 // graph's roots, its scalars, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have
-// values, so that node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold until the next
-// RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is written again by
-// the next run unless the Read's target has been set to another value. Other nodes have no values. After an error all are
-// undefined; the next RunAll begins anew.
+// values, so that node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold
+// until the next RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is
+// written again by the next run unless the Read's target has been set to another value. Other nodes have no values. After an
+// error all are undefined; the next RunAll begins anew.
 //
 // On a device whose memory is not the host's, results are values there, which HostValue copies. The derivative of an input
 // is where the input is: on the host, for Gorgonia's own solvers, unless the input has been moved by MoveInputs, for AdamW.

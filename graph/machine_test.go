@@ -15,14 +15,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// TestMachineMatchesTapeMachine: the same bits, on any number of workers, from a recording and with freed memory poisoned.
 func TestMachineMatchesTapeMachine(t *testing.T) {
 	n := newNetwork(t).grad(t)
-	tape := G.NewTapeMachine(n.graph)
+	tape, eager, captured, poisoned := G.NewTapeMachine(n.graph), newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture()), newMachine(t, n.graph)
 	defer tape.Close()
-	want := n.results(t, tape)
-	require.Equal(t, want, n.results(t, newMachine(t, n.graph)), "the same bits")
-	require.Equal(t, want, n.results(t, tape), "after a Machine on the same graph")
-	require.Equal(t, want, n.results(t, newMachine(t, n.graph, graph.WithBackend(graph.NewCPU(1)))), "on one worker")
+	poisoned.PoisonFreed()
+	for seed := range uint64(6) {
+		n.let(t, 1+seed/2)
+		want := n.results(t, tape)
+		for i, m := range []*graph.Machine{eager, captured, poisoned, newMachine(t, n.graph, graph.WithBackend(graph.NewCPU(1)))} {
+			require.Equal(t, want, n.results(t, m), "machine %d", i)
+		}
+	}
+	require.Equal(t, eager.Counts(), captured.Counts())
 }
 
 func TestMachinesOfOneGraph(t *testing.T) {
@@ -46,8 +52,7 @@ func TestNoStaleValues(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{1, 2}))))
 	inner := G.Must(G.Neg(x))
-	outer, err := ops.Apply(scaledSum{2}, inner)
-	require.NoError(t, err)
+	outer := G.Must(ops.Apply(scaledSum{2}, inner))
 	keeps, other := newMachine(t, g, graph.WithKeep(inner)), newMachine(t, g)
 	for i := range 3 {
 		v := float64(i)
@@ -90,28 +95,6 @@ func TestMachineAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestMachineNeverReadsFreedMemory(t *testing.T) {
-	n := newNetwork(t).grad(t)
-	want := n.results(t, newMachine(t, n.graph))
-	m := newMachine(t, n.graph)
-	m.PoisonFreed()
-	require.Equal(t, want, n.results(t, m))
-	p := m.Plan()
-	require.Less(t, p.Arena, p.Results, "memory is used again")
-	require.GreaterOrEqual(t, p.Arena, p.ArenaMin)
-}
-
-func TestCaptureMatchesEager(t *testing.T) {
-	n := newNetwork(t).grad(t)
-	eager, captured := newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture())
-	for seed := range uint64(6) {
-		n.let(t, 1+seed/2)
-		want := n.results(t, eager)
-		require.Equal(t, want, n.results(t, captured))
-	}
-	require.Equal(t, eager.Counts(), captured.Counts())
-}
-
 // TestResultAsInput feeds a result, which lies in the machine's memory, back as an input.
 func TestResultAsInput(t *testing.T) {
 	for _, stock := range []bool{false, true} {
@@ -119,15 +102,12 @@ func TestResultAsInput(t *testing.T) {
 		state := G.NewVector(g, tensor.Float64, G.WithShape(4), G.WithName("state"))
 		next := state
 		for i := range 6 {
-			var err error
-			next, err = ops.Apply(scaledSum{1 + float64(i)}, next, state)
-			require.NoError(t, err)
+			next = G.Must(ops.Apply(scaledSum{1 + float64(i)}, next, state))
 		}
 		if stock {
 			next = G.Must(G.Add(next, state))
 		}
-		last, err := ops.Apply(scaledSum{1}, next)
-		require.NoError(t, err)
+		last := G.Must(ops.Apply(scaledSum{1}, next))
 		require.NoError(t, G.Let(state, tensor.New(tensor.WithBacking([]float64{1, 2, 3, 4}))))
 		m := newMachine(t, g)
 		m.PoisonFreed()
@@ -149,10 +129,8 @@ func TestResultAsInput(t *testing.T) {
 func TestMachineErrors(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x of the test"))
-	y, err := ops.Apply(refuses{}, x)
-	require.NoError(t, err)
-	z, err := ops.Apply(scaledSum{3}, y)
-	require.NoError(t, err)
+	y := G.Must(ops.Apply(refuses{}, x))
+	z := G.Must(ops.Apply(scaledSum{3}, y))
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 		m := newMachine(t, g, opts...)
 		let := func(a, b float64) {
@@ -186,7 +164,7 @@ func TestMachineErrors(t *testing.T) {
 		require.Equal(t, v < 0, m.RunAll() != nil)
 	}
 	require.Equal(t, []float64{6, 0}, numbers(t, z.Value()))
-	_, err = graph.NewMachine(nil)
+	_, err := graph.NewMachine(nil)
 	require.Error(t, err)
 	_, err = graph.NewMachine(g, nil)
 	require.ErrorContains(t, err, "nil option")
@@ -260,9 +238,8 @@ func TestWrongResultOfAnOp(t *testing.T) {
 func TestPanicWhilePlanning(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
-	_, err := ops.Apply(unbindable{}, x)
-	require.NoError(t, err)
-	_, err = graph.NewMachine(g)
+	G.Must(ops.Apply(unbindable{}, x))
+	_, err := graph.NewMachine(g)
 	require.ErrorContains(t, err, "op unbindable (node 1, shape (2)): panic: at binding")
 }
 
@@ -308,8 +285,7 @@ func TestReads(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
 	var input, kernel, host G.Value
-	y, err := ops.Apply(scaledSum{2}, x)
-	require.NoError(t, err)
+	y := G.Must(ops.Apply(scaledSum{2}, x))
 	G.Read(x, &input)
 	G.Read(y, &kernel)
 	h := G.Must(G.Neg(y))
@@ -374,6 +350,8 @@ func TestPlan(t *testing.T) {
 	require.EqualValues(t, map[string]int64{"cpu": int64(len(p.Steps)), "upload": 0, "download": 0}, m.Counts())
 	require.Zero(t, p.Host)
 	require.Positive(t, p.Workspace)
+	require.Less(t, p.Arena, p.Results, "memory is used again")
+	require.GreaterOrEqual(t, p.Arena, p.ArenaMin)
 	for _, s := range p.Steps {
 		require.Equal(t, "cpu", s.Implementation)
 		for _, o := range s.Outputs {

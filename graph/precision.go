@@ -25,24 +25,25 @@ const (
 	FP16
 )
 
+// precisions are the names and the storage types; F32 has none.
+var precisions = [...]struct {
+	name string
+	half tensor.Dtype
+}{F32: {name: "f32"}, BF16: {"bf16", ops.BFloat16}, FP16: {"fp16", ops.Float16}}
+
 // String returns f32, bf16 or fp16.
 func (p Precision) String() string {
-	switch p {
-	case F32:
-		return "f32"
-	case BF16:
-		return "bf16"
-	case FP16:
-		return "fp16"
+	if p < F32 || p > FP16 {
+		return fmt.Sprintf("precision %d", int(p))
 	}
-	return fmt.Sprintf("precision %d", int(p))
+	return precisions[p].name
 }
 
 // ParsePrecision is the inverse of Precision.String.
 func ParsePrecision(s string) (Precision, error) {
-	for p := F32; p <= FP16; p++ {
-		if s == p.String() {
-			return p, nil
+	for p, known := range precisions {
+		if s == known.name {
+			return Precision(p), nil
 		}
 	}
 	return F32, fmt.Errorf("graph: precision %q, want f32, bf16 or fp16", s)
@@ -50,15 +51,10 @@ func ParsePrecision(s string) (Precision, error) {
 
 // half returns the storage type, the zero value for none.
 func (p Precision) half() (tensor.Dtype, error) {
-	switch p {
-	case F32:
-		return tensor.Dtype{}, nil
-	case BF16:
-		return ops.BFloat16, nil
-	case FP16:
-		return ops.Float16, nil
+	if p < F32 || p > FP16 {
+		return tensor.Dtype{}, fmt.Errorf("%v, want f32, bf16 or fp16", p)
 	}
-	return tensor.Dtype{}, fmt.Errorf("%v, want f32, bf16 or fp16", p)
+	return precisions[p].half, nil
 }
 
 // WithPrecision sets the precision, F32 without it. A backend without half precision is an error of NewMachine.

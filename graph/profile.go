@@ -17,55 +17,43 @@ func (m *Machine) NewEvent() (Event, error) {
 // Profile runs the graph once, step by step and not as a recording, and returns the device's time of each of Plan().Steps:
 // from the end of the step before to its own end, which includes what the host needs to enqueue it where the device waits
 // for that.
-func (m *Machine) Profile() ([]time.Duration, error) {
+func (m *Machine) Profile() (times []time.Duration, err error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
 	}
-	var events []Event // before the first step and behind each
-	times, err := m.profileWith(&events)
-	for _, e := range events {
-		err = errors.Join(err, e.Close())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("graph: machine: profile: %w", err)
-	}
-	return times, nil
-}
-
-func (m *Machine) profileWith(made *[]Event) ([]time.Duration, error) {
+	events := make([]Event, 0, len(m.steps)+1) // before the first step and behind each
+	defer func(after func(int), capture bool) {
+		m.after, m.opts.capture = after, capture
+		for _, e := range events {
+			err = errors.Join(err, e.Close())
+		}
+		if err != nil {
+			times, err = nil, fmt.Errorf("graph: machine: profile: %w", err)
+		}
+	}(m.after, m.opts.capture)
 	for range len(m.steps) + 1 {
 		e, err := m.stream.NewEvent()
 		if err != nil {
 			return nil, err
 		}
-		*made = append(*made, e)
+		events = append(events, e)
 	}
-	events := *made
-	after, capture, failed := m.after, m.opts.capture, error(nil)
+	if err := errors.Join(m.stream.Synchronize(), events[0].Record()); err != nil {
+		return nil, err
+	}
+	var failed error
 	m.opts.capture = false
-	m.after = func(i int) {
-		failed = errors.Join(failed, events[i+1].Record())
-		if after != nil {
-			after(i)
-		}
-	}
-	err := m.stream.Synchronize()
-	if err == nil {
-		err = events[0].Record()
-	}
-	if err == nil {
-		err = m.RunAll()
-	}
-	m.after, m.opts.capture = after, capture
+	m.after = func(i int) { failed = errors.Join(failed, events[i+1].Record()) }
+	err = m.RunAll()
 	if err = errors.Join(err, failed, m.stream.Synchronize()); err != nil {
 		return nil, err
 	}
-	times := make([]time.Duration, len(m.steps))
-	for i := range times {
-		var err error
-		if times[i], err = events[i+1].Since(events[i]); err != nil {
+	for i, e := range events[1:] {
+		t, err := e.Since(events[i])
+		if err != nil {
 			return nil, err
 		}
+		times = append(times, t)
 	}
 	return times, nil
 }

@@ -1,9 +1,11 @@
 package graph_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -210,15 +212,75 @@ var smooth = []struct {
 	{"inverse root", []func(*G.Node) (*G.Node, error){G.Tanh, G.Square, G.Exp, G.Sqrt, G.Inverse}},
 }
 
+// arranged returns a tensor of the elements v, by variant row-major, transposed or a view with gaps, which are NaN.
+func arranged(shape tensor.Shape, v []float64, variant int) G.Value {
+	dims := len(shape)
+	switch {
+	case variant%3 == 1 && dims == 2:
+		turned := make([]float64, len(v))
+		for i, x := range v {
+			turned[i%shape[1]*shape[0]+i/shape[1]] = x
+		}
+		d := tensor.New(tensor.WithShape(shape[1], shape[0]), tensor.WithBacking(turned))
+		if err := d.T(); err != nil {
+			panic(err)
+		}
+		return d
+	case variant%3 == 2 && dims > 0 && shape[dims-1] > 1:
+		last, wide, by := shape[dims-1], shape.Clone(), make([]tensor.Slice, dims)
+		wide[dims-1], by[dims-1] = last+2, tensor.S(1, 1+last)
+		backing := slices.Repeat([]float64{math.NaN()}, wide.TotalSize())
+		for i, x := range v {
+			backing[i/last*(last+2)+1+i%last] = x
+		}
+		d, err := tensor.New(tensor.WithShape(wide...), tensor.WithBacking(backing)).Slice(by...)
+		if err != nil {
+			panic(err)
+		}
+		return d.(*tensor.Dense)
+	}
+	return operand{shape: shape}.value(tensor.Float64, v)
+}
+
+// let binds the values of all inputs times scale.
+func (r *random) let(scale float64, variant int) error {
+	for i, n := range r.in {
+		v := slices.Clone(r.values[i])
+		for j := range v {
+			v[j] *= scale
+		}
+		if err := G.Let(n, arranged(n.Shape(), v, variant+i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// randomMachines are the options of the machines that random graphs run on, in turns.
+func randomMachines(seed uint64) []graph.Option {
+	switch seed % 6 {
+	case 0:
+		return []graph.Option{graph.WithBackend(newFake()), graph.WithCapture()}
+	case 1:
+		return []graph.Option{graph.WithBackend(newFake())}
+	case 2:
+		return []graph.Option{graph.WithCapture()}
+	}
+	return nil
+}
+
 // check compares the gradient by each input, along a random direction, with central differences of another machine, which
-// has no gradients in its graph: on the CPU with its free memory poisoned, or on another device, recorded. It returns whether the cost is smooth enough to tell.
+// has no gradients in its graph. In every second run the inputs are halved, and the cost and a kept node alone are compared;
+// inputs are transposed or views in turns, and free memory of the CPU is poisoned. It returns whether the cost is smooth
+// enough to tell.
 func (r *random) check(seed uint64, length int) (smooth bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	forward, err := graph.NewMachine(r.graph)
+	kept := r.pick(0, 4)
+	forward, err := graph.NewMachine(r.graph, graph.WithKeep(kept))
 	if err != nil {
 		return false, err
 	}
@@ -266,32 +328,43 @@ func (r *random) check(seed uint64, length int) (smooth bool, err error) {
 	if len(wrt) == 0 {
 		return false, nil
 	}
-	value := r.cost.Value().Data().(float64)
+	var values [2][][]float64 // of the cost and the kept node, from the inputs and from their halves
+	for i, scale := range []float64{1, 0.5} {
+		if err := errors.Join(r.let(scale, 0), forward.RunAll()); err != nil {
+			return false, err
+		}
+		for _, n := range (G.Nodes{r.cost, kept}) {
+			values[i] = append(values[i], slices.Clone(floats(n.Value())))
+		}
+	}
 	if _, err := graph.Grad(r.cost, wrt...); err != nil {
 		return false, err
 	}
-	var opts []graph.Option
-	if seed%4 == 0 {
-		opts = []graph.Option{graph.WithBackend(newFake()), graph.WithCapture()}
-	}
-	m, err := graph.NewMachine(r.graph, opts...)
+	m, err := graph.NewMachine(r.graph, append(randomMachines(seed), graph.WithKeep(kept))...)
 	if err != nil {
 		return false, err
 	}
 	defer m.Close()
-	if opts == nil {
+	if m.Plan().Device.Host {
 		m.PoisonFreed()
 	}
-	for range 3 {
-		if err := m.RunAll(); err != nil {
+	for run := range 4 {
+		if err := errors.Join(r.let([]float64{1, 0.5}[run%2], run), m.RunAll()); err != nil {
 			return false, err
 		}
-		cost, err := graph.HostValue(r.cost.Value())
-		if err != nil {
-			return false, err
+		for i, n := range (G.Nodes{r.cost, kept}) {
+			v, err := graph.HostValue(n.Value())
+			if err != nil {
+				return false, err
+			}
+			for j, got := range floats(v) {
+				if want := values[run%2][i][j]; !(math.Abs(got-want) <= 1e-12*max(1, math.Abs(want))) {
+					return true, fmt.Errorf("run %d: node %d is %v at %d with gradients, %v without", run, n.ID(), got, j, want)
+				}
+			}
 		}
-		if got := cost.Data().(float64); math.Abs(got-value) > 1e-12*max(1, math.Abs(value)) {
-			return true, fmt.Errorf("cost %v with gradients, %v without", got, value)
+		if run%2 == 1 {
+			continue
 		}
 		for i, n := range wrt {
 			d, err := n.Grad()
@@ -303,7 +376,7 @@ func (r *random) check(seed uint64, length int) (smooth bool, err error) {
 				got += g * directions[i][j]
 			}
 			if !(math.Abs(got-want[i]) <= 1e-5*max(1, math.Abs(want[i]))) {
-				return true, fmt.Errorf("slope by %s is %v, want %v", n.Name(), got, want[i])
+				return true, fmt.Errorf("run %d: slope by %s is %v, want %v", run, n.Name(), got, want[i])
 			}
 		}
 	}

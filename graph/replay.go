@@ -75,8 +75,8 @@ func (m *Machine) launch(k Kernel) error {
 	return k.Launch(m.stream, &m.work)
 }
 
-// replaySegment records s, with the kernels of solver if it is not nil, where that has not been done for the present addresses, and replays
-// it.
+// replaySegment records s, with the kernels of solver if it is not nil, where that has not been done for the present
+// addresses, and replays it.
 func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	r := &s.alone
 	if solver != nil {

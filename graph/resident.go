@@ -57,10 +57,13 @@ func NewResident(b Backend, host []G.Value) (*Resident, error) {
 	if b.Device().Host {
 		return r, nil
 	}
-	if err := r.place(b); err != nil {
-		return nil, errors.Join(fmt.Errorf("graph: resident values: %w", err), r.Close())
+	err := r.place(b)
+	if err != nil {
+		err = fmt.Errorf("graph: resident values: %w", err)
+	} else if err = r.Upload(); err == nil {
+		return r, nil
 	}
-	return r, nil
+	return nil, errors.Join(err, r.Close())
 }
 
 func (r *Resident) place(b Backend) (err error) {
@@ -87,7 +90,7 @@ func (r *Resident) place(b Backend) (err error) {
 	for _, a := range r.args {
 		r.device = append(r.device, r.stream.View(a))
 	}
-	return r.upload()
+	return nil
 }
 
 // MoveInputs copies the values of inputs, such as the weights of a layer, to b and binds the copies to the nodes, so that
@@ -134,13 +137,21 @@ func (r *Resident) Values() []G.Value { return r.device }
 // Upload copies the host values to the device again, after what is under way there. A machine with copies in half precision
 // has to Refresh.
 func (r *Resident) Upload() error {
-	if err := r.upload(); err != nil {
-		return fmt.Errorf("graph: resident values: upload: %w", err)
-	}
-	return nil
+	return r.copyAll("upload", func(host G.Value, device ops.Arg) error { return r.stream.Upload(device, host) })
 }
 
-func (r *Resident) upload() error {
+// Download copies the device's values to the host values that they came from, after what is under way there.
+func (r *Resident) Download() error {
+	return r.copyAll("download", func(host G.Value, device ops.Arg) error { return r.stream.Download(host, device) })
+}
+
+// copyAll calls copyOne with each value, and waits for the backend before it and after it.
+func (r *Resident) copyAll(what string, copyOne func(host G.Value, device ops.Arg) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("graph: resident values: %s: %w", what, err)
+		}
+	}()
 	if r.closed {
 		return errClosed
 	}
@@ -151,33 +162,11 @@ func (r *Resident) upload() error {
 		return err
 	}
 	for i, a := range r.args {
-		if err := r.stream.Upload(a, r.host[i]); err != nil {
+		if err := copyOne(r.host[i], a); err != nil {
 			return fmt.Errorf("value %d: %w", i, err)
 		}
 	}
 	return r.stream.Synchronize()
-}
-
-// Download copies the device's values to the host values that they came from, after what is under way there.
-func (r *Resident) Download() error {
-	if r.closed {
-		return fmt.Errorf("graph: resident values: download: %w", errClosed)
-	}
-	if r.stream == nil {
-		return nil
-	}
-	if err := r.backend.Synchronize(); err != nil {
-		return fmt.Errorf("graph: resident values: download: %w", err)
-	}
-	for i, a := range r.args {
-		if err := r.stream.Download(r.host[i], a); err != nil {
-			return fmt.Errorf("graph: resident values: download: value %d: %w", i, err)
-		}
-	}
-	if err := r.stream.Synchronize(); err != nil {
-		return fmt.Errorf("graph: resident values: download: %w", err)
-	}
-	return nil
 }
 
 // Close frees the memory on the device.

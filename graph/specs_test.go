@@ -200,9 +200,7 @@ func (n network) results(t testing.TB, vm G.VM) [][]float64 {
 	require.NoError(t, vm.RunAll())
 	out := [][]float64{numbers(t, n.cost.Value())}
 	for _, in := range n.in {
-		v, err := in.Grad()
-		require.NoError(t, err)
-		out = append(out, numbers(t, v))
+		out = append(out, gradient(t, in))
 	}
 	vm.Reset()
 	return out

@@ -62,6 +62,10 @@ func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 				require.NoError(t, err)
 				got = append(got, v)
 			}
+			require.NoError(t, loss.Fetch())
+			require.NoError(t, loss.Fetch())
+			require.Equal(t, 2, loss.Waiting())
+			require.ErrorContains(t, loss.Fetch(), "2 copies are not read yet")
 			require.NoError(t, r.Download())
 			got = append(got, numbers(t, host)...)
 			if want == nil {
@@ -130,33 +134,6 @@ func TestRunAndStepRefuses(t *testing.T) {
 	_, err = optim.NewAdamW(optim.WithBackend(none))
 	require.ErrorContains(t, err, "nil *graph_test.fake")
 	require.NoError(t, s.Close())
-}
-
-func TestResidentRefuses(t *testing.T) {
-	b := newFake()
-	v := tensor.New(tensor.WithBacking([]float32{1, 2}))
-	_, err := graph.NewResident(nil, []G.Value{v})
-	require.ErrorContains(t, err, "nil backend")
-	for _, b := range []graph.Backend{graph.NewCPU(1), b} {
-		for _, none := range []G.Value{nil, (*tensor.Dense)(nil), (*G.F32)(nil)} {
-			_, err = graph.NewResident(b, []G.Value{v, none})
-			require.EqualError(t, err, "graph: resident values: value 1 is nil")
-		}
-	}
-	_, err = graph.NewResident(b, []G.Value{v, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(0, 3))})
-	require.ErrorContains(t, err, "value 1 has no elements: its shape is (0, 3)")
-	_, err = graph.NewResident(b, []G.Value{v, v})
-	require.ErrorContains(t, err, "values 0 and 1 share memory")
-	r, err := graph.NewResident(b, []G.Value{v})
-	require.NoError(t, err)
-	_, err = graph.NewResident(b, r.Values())
-	require.ErrorContains(t, err, "is on a device already")
-	require.NoError(t, r.Close())
-	require.ErrorContains(t, r.Download(), "closed")
-	require.ErrorContains(t, r.Upload(), "closed")
-	require.NoError(t, r.Close())
-	require.Zero(t, b.memory)
-	require.Zero(t, b.streams)
 }
 
 // randomNet is a small network of ops of this module and of Gorgonia's, drawn by a seed.

@@ -35,21 +35,22 @@ func AllowExtra() ReadOption { return func(o *readOptions) { o.extra = true } }
 // Save writes the values of nodes to path as safetensors, under the names of the nodes, which must differ. Types are
 // float32, float64 and int32. Values on a device are copied to the host, which waits for it. The file is written aside and
 // renamed.
-func Save(path string, nodes G.Nodes) error {
+func Save(path string, nodes G.Nodes) (err error) {
+	defer prefix(&err, "save")
 	f := File{Tensors: make(map[string]*tensor.Dense, len(nodes))}
 	for _, n := range nodes {
 		if n == nil {
-			return errors.New("nn: save: nil node")
+			return errors.New("nil node")
 		}
 		if f.Tensors[n.Name()] != nil {
-			return fmt.Errorf("nn: save: two nodes are named %s", n.Name())
+			return fmt.Errorf("two nodes are named %s", n.Name())
 		}
 		if value.IsNil(n.Value()) {
-			return fmt.Errorf("nn: save: %s has no value", n.Name())
+			return fmt.Errorf("%s has no value", n.Name())
 		}
 		v, err := graph.HostValue(n.Value())
 		if err != nil {
-			return fmt.Errorf("nn: save: %s: %w", n.Name(), err)
+			return fmt.Errorf("%s: %w", n.Name(), err)
 		}
 		d, ok := v.(*tensor.Dense)
 		if !ok {
@@ -57,7 +58,14 @@ func Save(path string, nodes G.Nodes) error {
 		}
 		f.Tensors[n.Name()] = d
 	}
-	return f.Write(path)
+	return f.write(path)
+}
+
+// prefix names what failed in an error. It is to be deferred.
+func prefix(err *error, what string) {
+	if *err != nil {
+		*err = fmt.Errorf("nn: %s: %w", what, *err)
+	}
 }
 
 // Load reads a file of Save, or any other safetensors file, into the values of inputs of its names. An input without a value gets
@@ -123,22 +131,23 @@ func optionsOf(opts []ReadOption) (o readOptions, err error) {
 }
 
 // ReadFile reads a safetensors file. Tensors are float32, float64, int32 or int64; float16 and bfloat16 come as float32.
-func ReadFile(path string, opts ...ReadOption) (File, error) {
+func ReadFile(path string, opts ...ReadOption) (_ File, err error) {
+	defer prefix(&err, "read")
 	o, err := optionsOf(opts)
 	if err != nil {
-		return File{}, fmt.Errorf("nn: read: %w", err)
+		return File{}, err
 	}
 	from, err := safetensors.Read(path)
 	if err != nil {
-		return File{}, fmt.Errorf("nn: read: %w", err)
+		return File{}, err
 	}
 	f := File{Tensors: make(map[string]*tensor.Dense, len(from.Tensors)), Metadata: from.Metadata}
 	for name, t := range from.Tensors {
 		if slices.Contains(t.Shape, 0) {
-			return File{}, fmt.Errorf("nn: read: %s: %s has no elements: its shape is %v", path, name, t.Shape)
+			return File{}, fmt.Errorf("%s: %s has no elements: its shape is %v", path, name, t.Shape)
 		}
 		if !o.nan && hasNaN(t.Data) {
-			return File{}, fmt.Errorf("nn: read: %s: %s has NaN in it: see AllowNaN", path, name)
+			return File{}, fmt.Errorf("%s: %s has NaN in it: see AllowNaN", path, name)
 		}
 		f.Tensors[name] = tensor.New(tensor.WithShape(t.Shape...), tensor.WithBacking(t.Data))
 	}
@@ -147,15 +156,20 @@ func ReadFile(path string, opts ...ReadOption) (File, error) {
 
 // Write writes f to path as safetensors: tensors of float32, float64 and int32, a view as the elements that it shows. The
 // file is written aside and renamed, so that path has all of it or what it had before.
-func (f File) Write(path string) error {
+func (f File) Write(path string) (err error) {
+	defer prefix(&err, "write")
+	return f.write(path)
+}
+
+func (f File) write(path string) error {
 	to := &safetensors.File{Metadata: f.Metadata, Tensors: make(map[string]*safetensors.Tensor, len(f.Tensors))}
 	for name, d := range f.Tensors {
 		if d == nil {
-			return fmt.Errorf("nn: write %s: %s is nil", path, name)
+			return fmt.Errorf("%s: %s is nil", path, name)
 		}
 		var b cpu.Buf
 		if err := ops.HoldValue(&b, d, ops.Operand{Dtype: d.Dtype(), Shape: d.Shape()}); err != nil {
-			return fmt.Errorf("nn: write %s: %s: %w", path, name, err)
+			return fmt.Errorf("%s: %s: %w", path, name, err)
 		}
 		t := &safetensors.Tensor{Shape: d.Shape()}
 		switch d.Dtype() {
@@ -168,10 +182,7 @@ func (f File) Write(path string) error {
 		}
 		to.Tensors[name] = t
 	}
-	if err := safetensors.Write(path, to); err != nil {
-		return fmt.Errorf("nn: write: %w", err)
-	}
-	return nil
+	return safetensors.Write(path, to)
 }
 
 func hasNaN(data any) bool {
@@ -186,13 +197,13 @@ func hasNaN(data any) bool {
 
 // Assign writes the elements of src to dst, which is in host memory, row-major and of the same shape. float32 and float64
 // are converted into each other; other types must be the same. On an error dst is as it was before.
-func Assign(dst G.Value, src *tensor.Dense) error {
+func Assign(dst G.Value, src *tensor.Dense) (err error) {
+	defer prefix(&err, "assign")
 	write, err := assignment(dst, src)
-	if err != nil {
-		return fmt.Errorf("nn: assign: %w", err)
+	if err == nil {
+		write()
 	}
-	write()
-	return nil
+	return err
 }
 
 // assignment returns what Assign does after its checks.

@@ -123,18 +123,14 @@ func NewParam(g *G.ExprGraph, p Param, src Source) (*G.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v == nil || !v.Shape().Eq(p.Shape) {
-		return nil, fmt.Errorf("nn: parameter %s: value of shape %v, want %v", p.Name, shapeOf(v), p.Shape)
+	if v == nil {
+		return nil, fmt.Errorf("nn: parameter %s: the source's value is nil", p.Name)
+	}
+	if !v.Shape().Eq(p.Shape) {
+		return nil, fmt.Errorf("nn: parameter %s: value of shape %v, want %v", p.Name, v.Shape(), p.Shape)
 	}
 	if dt := v.Dtype(); dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("nn: parameter %s: value of type %v, want float32 or float64", p.Name, dt)
 	}
 	return G.NewTensor(g, v.Dtype(), p.Shape.Dims(), G.WithShape(p.Shape...), G.WithName(p.Name), G.WithValue(v)), nil
-}
-
-func shapeOf(v *tensor.Dense) any {
-	if v == nil {
-		return "nothing"
-	}
-	return v.Shape()
 }

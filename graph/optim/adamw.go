@@ -103,21 +103,22 @@ func Decays(name string, shape tensor.Shape) bool {
 }
 
 // NewAdamW returns a solver that has taken no step.
-func NewAdamW(opts ...AdamWOption) (*AdamW, error) {
+func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
+	defer named(&err, "")
 	s := &AdamW{options: adamWOptions{
 		schedule: Constant(1e-3), beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, decays: Decays, clip: 1,
 	}}
 	for _, o := range opts {
 		if o == nil {
-			return nil, errors.New("optim: adamw: nil option")
+			return nil, errors.New("nil option")
 		}
 		o(&s.options)
 	}
-	if err := s.options.validate(); err != nil {
-		return nil, fmt.Errorf("optim: adamw: %w", err)
+	if err = s.options.validate(); err == nil {
+		err = s.chooseBackend()
 	}
-	if err := s.chooseBackend(); err != nil {
-		return nil, fmt.Errorf("optim: adamw: %w", err)
+	if err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -176,9 +177,10 @@ func checkLR(lr float64) error {
 }
 
 // SetLR sets the learning rate of all steps from now on, in place of a schedule. It allocates nothing.
-func (s *AdamW) SetLR(lr float64) error {
+func (s *AdamW) SetLR(lr float64) (err error) {
+	defer named(&err, "")
 	if err := checkLR(lr); err != nil {
-		return fmt.Errorf("optim: adamw: %w", err)
+		return err
 	}
 	s.options.schedule, s.lr = nil, lr
 	return nil
@@ -212,15 +214,15 @@ func (s *AdamW) Steps() int { return s.step }
 // Step implements gorgonia.Solver. Errors name the weight. Where it returns one the weights are as they were before, and
 // the step does not count: a weight without a value or a gradient, one that is not in the backend's memory, has another
 // shape than before or shares memory with another one, or gradients whose norm is not finite.
-func (s *AdamW) Step(weights []G.ValueGrad) error {
-	err := s.begin(weights)
-	if err == nil {
-		err = s.end(weights, s.plan.launch())
-	}
+func (s *AdamW) Step(weights []G.ValueGrad) (err error) {
+	defer named(&err, "")
 	if m := s.options.machine; m != nil {
-		m.Refresh()
+		defer m.Refresh()
 	}
-	return adamWError(err)
+	if err := s.begin(weights); err != nil {
+		return err
+	}
+	return s.end(weights, s.plan.launch())
 }
 
 var _ graph.Solver = (*AdamW)(nil)
@@ -229,29 +231,34 @@ var _ graph.Solver = (*AdamW)(nil)
 func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
 
 // Begin implements graph.Solver; its errors are those of Step.
-func (s *AdamW) Begin(weights []G.ValueGrad) error { return adamWError(s.begin(weights)) }
+func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
+	defer named(&err, "")
+	return s.begin(weights)
+}
 
 // Launch implements graph.Solver.
-func (s *AdamW) Launch() error {
+func (s *AdamW) Launch() (err error) {
+	defer named(&err, "")
 	if s.plan == nil {
-		return adamWError(errors.New("launch without a step that has begun"))
+		return errors.New("launch without a step that has begun")
 	}
-	return adamWError(s.plan.launch())
+	return s.plan.launch()
 }
 
 // End implements graph.Solver.
-func (s *AdamW) End(weights []G.ValueGrad) error {
+func (s *AdamW) End(weights []G.ValueGrad) (err error) {
+	defer named(&err, "")
 	if s.plan == nil {
-		return adamWError(errors.New("end without a step that has begun"))
+		return errors.New("end without a step that has begun")
 	}
-	return adamWError(s.end(weights, nil))
+	return s.end(weights, nil)
 }
 
-func adamWError(err error) error {
-	if err != nil {
-		return fmt.Errorf("optim: adamw: %w", err)
+// named puts the solver's name before an error, and what it was doing. It is to be deferred.
+func named(err *error, doing string) {
+	if *err != nil {
+		*err = fmt.Errorf("optim: adamw: %s%w", doing, *err)
 	}
-	return nil
 }
 
 var errClosed = errors.New("closed")
@@ -349,26 +356,23 @@ func (s *AdamW) start(weights []G.ValueGrad) error {
 
 // Norm returns the global norm of the gradients of the last step, before they were clipped; 0 before the first step. On
 // a device that works asynchronously it waits for the step.
-func (s *AdamW) Norm() (float64, error) {
+func (s *AdamW) Norm() (norm float64, err error) {
+	defer named(&err, "norm: ")
 	if s.plan == nil {
 		return 0, nil
 	}
-	norm, err := s.plan.norm()
-	if err != nil {
-		return 0, fmt.Errorf("optim: adamw: norm: %w", err)
-	}
-	return norm, nil
+	return s.plan.norm()
 }
 
 // WatchNorm returns a Watch of the global norm of the gradients, float64 (1), for a solver that has taken a step. It ends
 // with the solver.
-func (s *AdamW) WatchNorm() (*graph.Watch, error) {
+func (s *AdamW) WatchNorm() (w *graph.Watch, err error) {
+	defer named(&err, "")
 	if s.closed || s.plan == nil {
-		return nil, errors.New("optim: adamw: watch of the norm: no step has been taken, or the solver is closed")
+		return nil, errors.New("watch of the norm: no step has been taken, or the solver is closed")
 	}
-	w, err := graph.NewWatch(s.plan.stream, "the norm", s.plan.result)
-	if err != nil {
-		return nil, adamWError(err)
+	if w, err = graph.NewWatch(s.plan.stream, "the norm", s.plan.result); err != nil {
+		return nil, err
 	}
 	s.plan.watches = append(s.plan.watches, w)
 	return w, nil

@@ -167,13 +167,8 @@ func (p *adamWPlan) check() error {
 // culprit names the first weight whose gradient is not finite.
 func (p *adamWPlan) culprit() string {
 	for _, s := range p.slots {
-		bad := false
-		if s.grad.Dtype == tensor.Float32 {
-			bad = notFinite(cpu.Slice[float32](s.grad.Buf))
-		} else {
-			bad = notFinite(cpu.Slice[float64](s.grad.Buf))
-		}
-		if bad {
+		single := s.grad.Dtype == tensor.Float32
+		if single && notFinite(cpu.Slice[float32](s.grad.Buf)) || !single && notFinite(cpu.Slice[float64](s.grad.Buf)) {
 			return s.name
 		}
 	}
@@ -181,12 +176,7 @@ func (p *adamWPlan) culprit() string {
 }
 
 func notFinite[T float32 | float64](x []T) bool {
-	for _, v := range x {
-		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(x, func(v T) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) })
 }
 
 // norm returns the norm of the last launch, after it has ended.

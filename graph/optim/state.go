@@ -21,19 +21,19 @@ type Moments struct{ First, Second *tensor.Dense }
 
 // State returns a copy of the solver's state; before the first step, the state that was set. The options are not part
 // of it.
-func (s *AdamW) State() (AdamWState, error) {
-	if s.closed {
-		return AdamWState{}, fmt.Errorf("optim: adamw: state: %w", errClosed)
-	}
-	if s.plan == nil {
-		if s.pending != nil {
-			return *s.pending, nil
-		}
-		return AdamWState{}, nil
+func (s *AdamW) State() (st AdamWState, err error) {
+	defer named(&err, "state: ")
+	switch {
+	case s.closed:
+		return st, errClosed
+	case s.pending != nil:
+		return *s.pending, nil
+	case s.plan == nil:
+		return st, nil
 	}
 	all, err := s.plan.save()
 	if err != nil {
-		return AdamWState{}, fmt.Errorf("optim: adamw: state: %w", err)
+		return st, err
 	}
 	return AdamWState{s.step, all}, nil
 }
@@ -44,17 +44,18 @@ const maxSteps = 1 << 53
 // SetState makes the solver go on from a state; from the zero value it begins anew. Moments that are not finite, and
 // negative ones of squares, are an error. Before the first step the weights are not known yet: the state's tensors are read
 // in that step, and a state that does not fit them is an error of it. On an error the solver's state is as it was before.
-func (s *AdamW) SetState(st AdamWState) error {
+func (s *AdamW) SetState(st AdamWState) (err error) {
+	defer named(&err, "state: ")
 	switch {
 	case s.closed:
-		return fmt.Errorf("optim: adamw: state: %w", errClosed)
+		return errClosed
 	case st.Step < 0 || int64(st.Step) > maxSteps:
-		return fmt.Errorf("optim: adamw: state: %d steps, want at least 0 and at most %d", st.Step, int64(maxSteps))
+		return fmt.Errorf("%d steps, want at least 0 and at most %d", st.Step, int64(maxSteps))
 	case s.plan == nil:
 		s.pending = &st
 	default:
 		if err := s.plan.restore(st); err != nil {
-			return fmt.Errorf("optim: adamw: state: %w", err)
+			return err
 		}
 	}
 	s.step = st.Step
@@ -70,26 +71,24 @@ const (
 
 // Save writes the state to path as safetensors: the moments of a weight w are first.w and second.w, the number of steps is
 // adamw.step in the metadata. The file is written aside and renamed.
-func (st AdamWState) Save(path string) error {
+func (st AdamWState) Save(path string) (err error) {
+	defer named(&err, "save: ")
 	f := nn.File{Tensors: make(map[string]*tensor.Dense, 2*len(st.Moments)), Metadata: map[string]string{stepKey: strconv.Itoa(st.Step)}}
 	for name, m := range st.Moments {
 		f.Tensors[firstPrefix+name], f.Tensors[secondPrefix+name] = m.First, m.Second
 	}
-	if err := f.Write(path); err != nil {
-		return fmt.Errorf("optim: adamw: save: %w", err)
-	}
-	return nil
+	return f.Write(path)
 }
 
 // LoadAdamWState reads what AdamWState.Save wrote. Whether it fits the weights SetState or the next step says.
-func LoadAdamWState(path string) (AdamWState, error) {
+func LoadAdamWState(path string) (st AdamWState, err error) {
+	defer named(&err, "load: ")
 	f, err := nn.ReadFile(path)
 	if err != nil {
-		return AdamWState{}, fmt.Errorf("optim: adamw: load: %w", err)
+		return st, err
 	}
-	st, err := stateOf(f)
-	if err != nil {
-		return AdamWState{}, fmt.Errorf("optim: adamw: load: %s: %w", path, err)
+	if st, err = stateOf(f); err != nil {
+		return AdamWState{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return st, nil
 }
