@@ -122,7 +122,6 @@ type span struct{ l, d, w int }
 // keys returns the run of keys [lo,hi) that query t sees; lo >= hi where it sees nothing.
 func (m span) keys(t int) (lo, hi int) { return max(0, t+1-m.w), NumVisible(t, m.l, m.d) }
 
-// run implements mask.
 func (m span) run(_, _, t, from int) (lo, hi int) {
 	lo, hi = m.keys(t)
 	return max(lo, from), hi

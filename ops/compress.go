@@ -21,10 +21,8 @@ type CompressMeanOp struct {
 	Stride   int // d: tokens between the starts of two blocks
 }
 
-// Name implements Spec.
 func (CompressMeanOp) Name() string { return "compress mean" }
 
-// Infer implements Spec.
 func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", 4)); err != nil {
 		return nil, err
@@ -36,22 +34,14 @@ func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{s[0], compressedRows(s[1], op.BlockLen, op.Stride), s[2], s[3]}}}, nil
 }
 
-// Bind implements Spec.
 func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
-	if in[0].Dtype == tensor.Float32 {
-		bindCompressMean[float32](k, c, in[0], out[0])
-	} else {
-		bindCompressMean[float64](k, c, in[0], out[0])
-	}
+	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in[0], out[0])
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (CompressMeanOp) DiffWRT(int) []bool { return []bool{true} }
 
-// Grad implements Differentiable.
-func (op CompressMeanOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	dx, err := Apply(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, dy)
 	return gorgonia.Nodes{dx}, err
 }
@@ -64,10 +54,8 @@ type CompressMeanGradOp struct {
 	Tokens   int // S
 }
 
-// Name implements Spec.
 func (CompressMeanGradOp) Name() string { return "gradient of compress mean" }
 
-// Infer implements Spec.
 func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("dy", 4)); err != nil {
 		return nil, err
@@ -84,14 +72,8 @@ func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{x}, wantShape("dy", s, y[0].Shape...)
 }
 
-// Bind implements Spec.
 func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	c := blocksOf(out[0].Shape, op.BlockLen, op.Stride)
-	if in[0].Dtype == tensor.Float32 {
-		bindCompressMeanGrad[float32](k, c, in[0], out[0])
-	} else {
-		bindCompressMeanGrad[float64](k, c, in[0], out[0])
-	}
+	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, blocksOf(out[0].Shape, op.BlockLen, op.Stride), in[0], out[0])
 	return nil
 }
 

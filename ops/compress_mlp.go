@@ -25,10 +25,8 @@ type CompressMLPOp struct {
 	Stride   int // d: tokens between the starts of two blocks
 }
 
-// Name implements Spec.
 func (CompressMLPOp) Name() string { return "compress mlp" }
 
-// Infer implements Spec.
 func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", 4), float("pe", 2), float("w1", 2), float("w2", 2)); err != nil {
 		return nil, err
@@ -51,36 +49,19 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 	return append(y, Operand{in[0].Dtype, tensor.Shape{s[0], s[1], s[2], hidden}}), nil
 }
 
-// Bind implements Spec.
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
-	if in[0].Dtype == tensor.Float32 {
-		bindCompressMLP[float32](k, c, in, out)
-	} else {
-		bindCompressMLP[float64](k, c, in, out)
-	}
+	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in, out)
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (CompressMLPOp) DiffWRT(inputs int) []bool { return all(inputs) }
 
-// Grad implements Differentiable.
-func (op CompressMLPOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	hidden, err := Output(y, 1)
 	if err != nil {
 		return nil, err
 	}
-	grads := make(gorgonia.Nodes, 4)
-	if grads[0], err = Apply(CompressMLPGradOp(op), in[0], in[1], in[2], in[3], hidden, dy); err != nil {
-		return nil, err
-	}
-	for i := 1; i < len(grads); i++ {
-		if grads[i], err = Output(grads[0], i); err != nil {
-			return nil, err
-		}
-	}
-	return grads, nil
+	return outputs(CompressMLPGradOp(op), 4, in[0], in[1], in[2], in[3], hidden, dy)
 }
 
 // CompressMLPGradOp is the Spec of the gradient of CompressMLP: x, pe, w1, w2, hidden, dy -> dx, dpe, dw1, dw2.
@@ -89,10 +70,8 @@ type CompressMLPGradOp struct {
 	Stride   int // d, as in CompressMLPOp
 }
 
-// Name implements Spec.
 func (CompressMLPGradOp) Name() string { return "gradient of compress mlp" }
 
-// Infer implements Spec.
 func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) != 6 {
 		return nil, fmt.Errorf("%d inputs, want 6", len(in))
@@ -110,14 +89,8 @@ func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:4], wantShape("dy", in[5].Shape, out[0].Shape...)
 }
 
-// Bind implements Spec.
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
-	if in[0].Dtype == tensor.Float32 {
-		bindCompressMLPGrad[float32](k, c, in, out)
-	} else {
-		bindCompressMLPGrad[float64](k, c, in, out)
-	}
+	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in, out)
 	return nil
 }
 
@@ -138,7 +111,7 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		cpu.Gemm[T](k, s, from.rows, w1.Buf, nil, to)
 	}
 	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
-	bindUnary(k, hidden, act, cpu.SiLU[T])
+	bindSiLU[T](k, hidden, act)
 	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: c.d, K: width, TransB: true}, act.Buf, w2.Buf, nil, y.Buf)
 }
 
@@ -155,11 +128,11 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
 
 	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
-	bindUnary(k, hidden, act, cpu.SiLU[T])
+	bindSiLU[T](k, hidden, act)
 	cpu.Gemm[T](k, cpu.GemmShape{M: c.d, N: width, K: rows, TransA: true}, dy.Buf, act.Buf, nil, dw2.Buf)
 	dhidden := act // in the memory of the SiLU, which is not needed any more
 	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: width, K: c.d}, dy.Buf, w2.Buf, nil, dhidden.Buf)
-	bindBinary(k, hidden, dhidden, dhidden, cpu.SiLUGrad[T])
+	bindSiLUGrad[T](k, hidden, dhidden, dhidden)
 
 	// pe is added to every row, so its gradient is that of the sum of the rows.
 	sum := cpu.Work[T](k, width)

@@ -21,10 +21,8 @@ func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
 // EmbeddingOp is the Spec of Embedding: weight, ids -> y.
 type EmbeddingOp struct{}
 
-// Name implements Spec.
 func (EmbeddingOp) Name() string { return "embedding" }
 
-// Infer implements Spec.
 func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("weight", 2), index("ids", 2)); err != nil {
 		return nil, err
@@ -33,22 +31,15 @@ func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{ids[0], ids[1], in[0].Shape[1]}}}, nil
 }
 
-// Bind implements Spec.
 func (op EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	checks := []Operand{in[0].Operand, in[1].Operand}
 	k.Check = func() error { return op.Check(checks, in[1].Buf) }
-	if in[0].Dtype == tensor.Float32 {
-		bindEmbedding[float32](k, in[0], in[1], out[0])
-	} else {
-		bindEmbedding[float64](k, in[0], in[1], out[0])
-	}
+	byType(in[0].Dtype, bindEmbedding[float32], bindEmbedding[float64])(k, in[0], in[1], out[0])
 	return nil
 }
 
-// CheckedInput implements Checked.
 func (EmbeddingOp) CheckedInput() int { return 1 }
 
-// Check implements Checked.
 func (EmbeddingOp) Check(in []Operand, b *cpu.Buf) error {
 	return checkTokens("id", Arg{in[1], b}, in[0].Shape[0], 0)
 }
@@ -64,11 +55,9 @@ func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
 	})
 }
 
-// DiffWRT implements Differentiable.
 func (EmbeddingOp) DiffWRT(int) []bool { return []bool{true, false} }
 
-// Grad implements Differentiable.
-func (EmbeddingOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (EmbeddingOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	dw, err := Apply(EmbeddingGradOp{Vocab: in[0].Shape()[0]}, in[1], dy)
 	return gorgonia.Nodes{dw, nil}, err
 }
@@ -79,10 +68,8 @@ type EmbeddingGradOp struct {
 	Vocab int // V
 }
 
-// Name implements Spec.
 func (EmbeddingGradOp) Name() string { return "gradient of embedding" }
 
-// Infer implements Spec.
 func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, index("ids", 2), float("dy", 3)); err != nil {
 		return nil, err
@@ -97,14 +84,9 @@ func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[1].Dtype, tensor.Shape{op.Vocab, dy[2]}}}, nil
 }
 
-// Bind implements Spec.
 func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	k.Check = func() error { return checkTokens("id", in[0], op.Vocab, 0) }
-	if in[1].Dtype == tensor.Float32 {
-		bindEmbeddingGrad[float32](k, in[0], in[1], out[0])
-	} else {
-		bindEmbeddingGrad[float64](k, in[0], in[1], out[0])
-	}
+	byType(in[1].Dtype, bindEmbeddingGrad[float32], bindEmbeddingGrad[float64])(k, in[0], in[1], out[0])
 	return nil
 }
 

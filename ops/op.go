@@ -289,7 +289,24 @@ func all(n int) []bool {
 func (o diffOp) DiffWRT(inputs int) []bool { return o.diff.DiffWRT(inputs) }
 
 func (o diffOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
-	return o.diff.Grad(inputs, output, grad)
+	return o.diff.Grad(all(len(inputs)), inputs, output, grad)
+}
+
+// outputs applies spec and returns the nodes of its first n outputs.
+func outputs(spec Spec, n int, inputs ...*gorgonia.Node) (gorgonia.Nodes, error) {
+	main, err := Apply(spec, inputs...)
+	if err != nil {
+		return nil, err
+	}
+	nodes := gorgonia.Nodes{main}
+	for i := 1; i < n; i++ {
+		o, err := Output(main, i)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, o)
+	}
+	return nodes, nil
 }
 
 // outputOp hands out a further output of the op behind its only input.

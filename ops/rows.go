@@ -1,6 +1,18 @@
 package ops
 
-import "github.com/gorgonia-nsa/nsa/internal/cpu"
+import (
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// byType returns the instance of a generic function for operands of type dt, which is float32 or float64.
+func byType[F any](dt tensor.Dtype, f32, f64 F) F {
+	if dt == tensor.Float32 {
+		return f32
+	}
+	return f64
+}
 
 // chunk is the number of elements in one piece of an elementwise kernel.
 const chunk = 1 << 14

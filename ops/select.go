@@ -27,14 +27,12 @@ type SelectBlocksOp struct {
 	Params Params
 }
 
-// Name implements Spec.
 func (SelectBlocksOp) Name() string { return "select blocks" }
 
 func (op SelectBlocksOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[0], 2, 0, compressedPairs(in[0].Shape[1], op.Params.BlockLen, op.Params.Stride))
 }
 
-// Infer implements Spec.
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 	if err := op.Params.Validate(); err != nil {
 		return nil, err
@@ -53,13 +51,8 @@ func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}}, nil
 }
 
-// Bind implements Spec.
 func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSelect[float32](k, op.Params, in, out)
-	} else {
-		bindSelect[float64](k, op.Params, in, out)
-	}
+	byType(in[0].Dtype, bindSelect[float32], bindSelect[float64])(k, op.Params, in, out)
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -23,16 +22,13 @@ type SelectedAttentionOp struct {
 	SelectBlock int // l': tokens in a selection block
 }
 
-func (SelectedAttentionOp) attention() {}
-
-// Name implements Spec.
+func (SelectedAttentionOp) attention()   {}
 func (SelectedAttentionOp) Name() string { return "selected attention" }
 
 func (op SelectedAttentionOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[2], 2, 2, selectedPairs(in[0].Shape[1], op.SelectBlock, in[3].Shape[3]))
 }
 
-// Infer implements Spec.
 func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	if err := positive("selection block l'", op.SelectBlock); err != nil {
 		return nil, err
@@ -50,28 +46,19 @@ func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	return attentionOutputs(in[0], in[2]), nil
 }
 
-// Bind implements Spec.
 func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSelected[float32](k, op.SelectBlock, in, out)
-	} else {
-		bindSelected[float64](k, op.SelectBlock, in, out)
-	}
+	byType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (SelectedAttentionOp) DiffWRT(int) []bool { return []bool{true, true, true, false} }
 
-// Grad implements Differentiable.
-func (op SelectedAttentionOp) Grad(in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
 	return attentionGrad(SelectedAttentionGradOp(op), in, o, do)
 }
 
-// CheckedInput implements Checked.
 func (SelectedAttentionOp) CheckedInput() int { return 3 }
 
-// Check implements Checked.
 func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
 	return newChoice(dimsOf(in[0], in[1], in[2]), op.SelectBlock, Arg{in[3], b}).check()
 }
@@ -111,7 +98,6 @@ func (c choice) next(idx []int32, t int) (lo, hi int, rest []int32) {
 	return lo, min(hi, t+1), idx
 }
 
-// run implements mask.
 func (c choice) run(b, g, t, from int) (lo, hi int) {
 	idx := c.of(b, g, t)
 	for len(idx) > 0 && idx[0] >= 0 && int(idx[0])*c.size < from {

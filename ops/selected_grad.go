@@ -1,8 +1,6 @@
 package ops
 
 import (
-	"gorgonia.org/tensor"
-
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -11,25 +9,18 @@ type SelectedAttentionGradOp struct {
 	SelectBlock int // l', as in SelectedAttentionOp
 }
 
-// Name implements Spec.
 func (SelectedAttentionGradOp) Name() string { return "gradient of selected attention" }
 
 func (op SelectedAttentionGradOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[2], 6, 4, selectedPairs(in[0].Shape[1], op.SelectBlock, in[3].Shape[3]))
 }
 
-// Infer implements Spec.
 func (op SelectedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferAttentionGrad(SelectedAttentionOp(op), in)
 }
 
-// Bind implements Spec.
 func (op SelectedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSelectedGrad[float32](k, op.SelectBlock, in, out)
-	} else {
-		bindSelectedGrad[float64](k, op.SelectBlock, in, out)
-	}
+	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -16,10 +15,8 @@ func Softmax(x *gorgonia.Node) (*gorgonia.Node, error) { return Apply(SoftmaxOp{
 // SoftmaxOp is the Spec of Softmax: x [...,n] -> y [...,n].
 type SoftmaxOp struct{}
 
-// Name implements Spec.
 func (SoftmaxOp) Name() string { return "softmax" }
 
-// Infer implements Spec.
 func (SoftmaxOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferElementwise(in, "x")
 	if err == nil && in[0].Shape.Dims() == 0 {
@@ -28,13 +25,8 @@ func (SoftmaxOp) Infer(in []Operand) ([]Operand, error) {
 	return out, err
 }
 
-// Bind implements Spec.
 func (SoftmaxOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSoftmax[float32](k, in[0], out[0])
-	} else {
-		bindSoftmax[float64](k, in[0], out[0])
-	}
+	byType(in[0].Dtype, bindSoftmax[float32], bindSoftmax[float64])(k, in[0], out[0])
 	return nil
 }
 
@@ -73,11 +65,9 @@ func expSum[T cpu.Float](dst, x []T, shift T) float64 {
 	return sum
 }
 
-// DiffWRT implements Differentiable.
 func (SoftmaxOp) DiffWRT(int) []bool { return []bool{true} }
 
-// Grad implements Differentiable.
-func (SoftmaxOp) Grad(_ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (SoftmaxOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	dx, err := Apply(SoftmaxGradOp{}, y, dy)
 	return gorgonia.Nodes{dx}, err
 }
@@ -85,10 +75,8 @@ func (SoftmaxOp) Grad(_ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, e
 // SoftmaxGradOp is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)), from the result.
 type SoftmaxGradOp struct{}
 
-// Name implements Spec.
 func (SoftmaxGradOp) Name() string { return "gradient of softmax" }
 
-// Infer implements Spec.
 func (SoftmaxGradOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferElementwise(in, "y", "dy")
 	if err == nil && in[0].Shape.Dims() == 0 {
@@ -97,13 +85,8 @@ func (SoftmaxGradOp) Infer(in []Operand) ([]Operand, error) {
 	return out, err
 }
 
-// Bind implements Spec.
 func (SoftmaxGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSoftmaxGrad[float32](k, in[0], in[1], out[0])
-	} else {
-		bindSoftmaxGrad[float64](k, in[0], in[1], out[0])
-	}
+	byType(in[0].Dtype, bindSoftmaxGrad[float32], bindSoftmaxGrad[float64])(k, in[0], in[1], out[0])
 	return nil
 }
 
