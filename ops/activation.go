@@ -15,7 +15,7 @@ func Sigmoid(x *gorgonia.Node) (*gorgonia.Node, error) { return Apply(SigmoidOp{
 // SiLUOp is the Spec of SiLU: x -> y of the same shape.
 type SiLUOp struct{}
 
-func (SiLUOp) Name() string { return "silu" }
+func (SiLUOp) Name() string                          { return "silu" }
 func (SiLUOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x") }
 
 func (SiLUOp) Bind(k *cpu.Kernel, in, out []Arg) error {
@@ -45,7 +45,7 @@ func (SiLUGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 // SigmoidOp is the Spec of Sigmoid: x -> y of the same shape.
 type SigmoidOp struct{}
 
-func (SigmoidOp) Name() string { return "sigmoid" }
+func (SigmoidOp) Name() string                          { return "sigmoid" }
 func (SigmoidOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x") }
 
 func (SigmoidOp) Bind(k *cpu.Kernel, in, out []Arg) error {
