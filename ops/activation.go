@@ -105,18 +105,14 @@ func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
 
 // bindUnary cuts an elementwise kernel into fixed chunks.
 func bindUnary[T cpu.Float](k *cpu.Kernel, x, y Arg, f func(dst, x []T)) {
-	n := x.Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, x.Elements(), 1, func(lo, hi int) {
 		f(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](x.Buf)[lo:hi])
 	})
 }
 
 // bindBinary is bindUnary for two operands.
 func bindBinary[T cpu.Float](k *cpu.Kernel, a, b, y Arg, f func(dst, a, b []T)) {
-	n := a.Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, a.Elements(), 1, func(lo, hi int) {
 		f(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](a.Buf)[lo:hi], cpu.Slice[T](b.Buf)[lo:hi])
 	})
 }

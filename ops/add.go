@@ -37,9 +37,7 @@ func (AddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 }
 
 func bindAdd[T cpu.Float](k *cpu.Kernel, in []Arg, y Arg) {
-	n := y.Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, y.Elements(), 1, func(lo, hi int) {
 		sum, first := cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi]
 		if len(in) == 1 {
 			copy(sum, first)

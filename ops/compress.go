@@ -99,9 +99,7 @@ func (c blocks) covering(t int) (first, end int) {
 
 // bindClear adds to k the phase that zeroes x.
 func bindClear[T cpu.Float](k *cpu.Kernel, x Arg) {
-	n := x.Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, x.Elements(), 1, func(lo, hi int) {
 		clear(cpu.Slice[T](x.Buf)[lo:hi])
 	})
 }
@@ -111,9 +109,8 @@ func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
 		bindClear[T](k, y)
 		return
 	}
-	width, size := c.width(), rowsPerPiece(c.l*c.width())
-	k.Phase(pieces(c.b*c.n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, c.b*c.n)
+	width := c.width()
+	bindRows(k, c.b*c.n, c.l*width, func(lo, hi int) {
 		for p := lo; p < hi; p++ {
 			first := p/c.n*c.s + p%c.n*c.stride
 			sum := cpu.Slice[T](y.Buf)[p*width:][:width]
@@ -128,9 +125,8 @@ func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c blocks, dy, dx Arg) {
 		bindClear[T](k, dx)
 		return
 	}
-	width, size := c.width(), rowsPerPiece(c.width())
-	k.Phase(pieces(c.b*c.s, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, c.b*c.s)
+	width := c.width()
+	bindRows(k, c.b*c.s, width, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](dx.Buf)[i*width:][:width]
 			clear(row)

@@ -193,9 +193,7 @@ func (g blockRows[T]) parts() []rowRange {
 // bindGather adds the phase that gathers a part.
 func (g blockRows[T]) bindGather(r rowRange) {
 	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
-	size := rowsPerPiece(g.l * g.width())
-	g.k.Phase(pieces(to-from, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, to-from)
+	bindRows(g.k, to-from, g.l*g.width(), func(lo, hi int) {
 		x, pe := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf)
 		for i := lo; i < hi; i++ {
 			p := from + i
@@ -213,9 +211,7 @@ func (g blockRows[T]) bindGather(r rowRange) {
 // bindScatter adds the phase that adds a part's rows, now gradients, to the tokens that they were gathered from.
 func (g blockRows[T]) bindScatter(r rowRange, dx Arg) {
 	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
-	size := rowsPerPiece(g.width())
-	g.k.Phase(pieces(g.b*g.s, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, g.b*g.s)
+	bindRows(g.k, g.b*g.s, g.width(), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			t, before := i%g.s, i/g.s*g.n
 			first, end := g.covering(t)

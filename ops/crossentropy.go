@@ -133,13 +133,11 @@ func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {
 	logits, targets, lse, dloss := in[0], in[1], in[2], in[3]
 	vocab, rows := logits.last(), targets.Elements()
-	size := rowsPerPiece(vocab)
 	scale := cpu.Work[T](k, 1) // dloss/count
 	k.Phase(1, func(int, *cpu.Worker) {
 		cpu.Slice[T](scale)[0] = cpu.Slice[T](dloss.Buf)[0] / T(max(1, countTargets(targets)))
 	})
-	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, rows)
+	bindRows(k, rows, vocab, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			dst, target := cpu.Slice[T](dlogits.Buf)[i*vocab:][:vocab], cpu.Slice[int32](targets.Buf)[i]
 			if target < 0 {

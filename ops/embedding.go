@@ -46,9 +46,7 @@ func (EmbeddingOp) Check(in []Operand, b *cpu.Buf) error {
 
 func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
 	dim, n := weight.last(), ids.Elements()
-	size := rowsPerPiece(dim)
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, n)
+	bindRows(k, n, dim, func(lo, hi int) {
 		for i, id := range cpu.Slice[int32](ids.Buf)[lo:hi] {
 			copy(cpu.Slice[T](y.Buf)[(lo+i)*dim:][:dim], cpu.Slice[T](weight.Buf)[int(id)*dim:])
 		}
@@ -98,9 +96,7 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	k.Phase(1, func(int, *cpu.Worker) {
 		sortPlaces(cpu.Slice[int32](ids.Buf), cpu.Slice[int32](ends), cpu.Slice[int32](places))
 	})
-	size := rowsPerPiece(4 * dim)
-	k.Phase(pieces(vocab, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, vocab)
+	bindRows(k, vocab, 4*dim, func(lo, hi int) {
 		end := cpu.Slice[int32](ends)
 		for v := lo; v < hi; v++ {
 			row, first := cpu.Slice[T](dw.Buf)[v*dim:][:dim], int32(0)

@@ -52,9 +52,7 @@ func (GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) {
 	n, dv := len(branches), y.last()
-	rows, size := y.Elements()/dv, rowsPerPiece(dv)
-	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, rows)
+	bindRows(k, y.Elements()/dv, dv, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			dst, gate := cpu.Slice[T](y.Buf)[i*dv:][:dv], cpu.Slice[T](gates.Buf)[i*n:][:n]
 			copy(dst, cpu.Slice[T](branches[0].Buf)[i*dv:])
@@ -101,9 +99,7 @@ func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy, dgates Arg, dbranches []Arg) {
 	n, dv := len(branches), dy.last()
-	rows, size := dy.Elements()/dv, rowsPerPiece(dv)
-	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, rows)
+	bindRows(k, dy.Elements()/dv, dv, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			d := cpu.Slice[T](dy.Buf)[i*dv:][:dv]
 			gate, dgate := cpu.Slice[T](gates.Buf)[i*n:][:n], cpu.Slice[T](dgates.Buf)[i*n:][:n]

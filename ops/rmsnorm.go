@@ -46,12 +46,10 @@ func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindRMSNorm[T cpu.Float](k *cpu.Kernel, eps float64, x, w, y Arg) {
 	dim := x.last()
-	n, size := x.Elements(), rowsPerPiece(dim)*dim
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, n)
-		for ; lo < hi; lo += dim {
-			row := cpu.Slice[T](x.Buf)[lo : lo+dim]
-			cpu.MulScale(cpu.Slice[T](y.Buf)[lo:lo+dim], row, cpu.Slice[T](w.Buf), inverseRMS(row, eps))
+	bindRows(k, x.Elements()/dim, dim, func(lo, hi int) {
+		for at := lo * dim; at < hi*dim; at += dim {
+			row := cpu.Slice[T](x.Buf)[at:][:dim]
+			cpu.MulScale(cpu.Slice[T](y.Buf)[at:][:dim], row, cpu.Slice[T](w.Buf), inverseRMS(row, eps))
 		}
 	})
 }

@@ -26,6 +26,13 @@ func pieces(n, size int) int { return (n + size - 1) / size }
 // part returns the bounds of part i of those that pieces counts.
 func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
+// bindRows adds to k the phase that calls f for runs [lo,hi) of n rows. Each run has about chunk elements, where a row has the
+// work of cols elements.
+func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
+	size := rowsPerPiece(cols)
+	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) { f(part(piece, size, n)) })
+}
+
 // rowsPerPiece is the number of rows of the given length in about one chunk.
 func rowsPerPiece(cols int) int { return max(1, chunk/cols) }
 

@@ -32,11 +32,9 @@ func (SoftmaxOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
 	cols := x.last()
-	n, size := x.Elements(), rowsPerPiece(cols)*cols
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, n)
-		for ; lo < hi; lo += cols {
-			row, dst := cpu.Slice[T](x.Buf)[lo:lo+cols], cpu.Slice[T](y.Buf)[lo:lo+cols]
+	bindRows(k, x.Elements()/cols, cols, func(lo, hi int) {
+		for at := lo * cols; at < hi*cols; at += cols {
+			row, dst := cpu.Slice[T](x.Buf)[at:][:cols], cpu.Slice[T](y.Buf)[at:][:cols]
 			top := cpu.Max(row)
 			if math.IsInf(float64(top), -1) {
 				clear(dst)
@@ -92,12 +90,10 @@ func (SoftmaxGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 func bindSoftmaxGrad[T cpu.Float](k *cpu.Kernel, y, dy, dx Arg) {
 	cols := y.last()
-	n, size := y.Elements(), rowsPerPiece(cols)*cols
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, n)
-		for ; lo < hi; lo += cols {
-			p, dp := cpu.Slice[T](y.Buf)[lo:lo+cols], cpu.Slice[T](dy.Buf)[lo:lo+cols]
-			cpu.SoftmaxGrad(cpu.Slice[T](dx.Buf)[lo:lo+cols], p, dp, cpu.Dot(p, dp), 1)
+	bindRows(k, y.Elements()/cols, cols, func(lo, hi int) {
+		for at := lo * cols; at < hi*cols; at += cols {
+			p, dp := cpu.Slice[T](y.Buf)[at:][:cols], cpu.Slice[T](dy.Buf)[at:][:cols]
+			cpu.SoftmaxGrad(cpu.Slice[T](dx.Buf)[at:][:cols], p, dp, cpu.Dot(p, dp), 1)
 		}
 	})
 }

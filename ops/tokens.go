@@ -67,9 +67,7 @@ func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) error {
 		}
 		return nil
 	}
-	n := in[0].Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, in[0].Elements(), 1, func(lo, hi int) {
 		for i, x := range cpu.Slice[int](in[0].Buf)[lo:hi] {
 			cpu.Slice[int32](out[0].Buf)[lo+i] = int32(x)
 		}
