@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"cmp"
+
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -24,10 +26,7 @@ type CompressMeanOp struct {
 func (CompressMeanOp) Name() string { return "compress mean" }
 
 func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("x", 4)); err != nil {
-		return nil, err
-	}
-	if err := checkBlocks(op.BlockLen, op.Stride); err != nil {
+	if err := cmp.Or(wantInputs(in, float("x", 4)), checkBlocks(op.BlockLen, op.Stride)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape
@@ -57,10 +56,7 @@ type CompressMeanGradOp struct {
 func (CompressMeanGradOp) Name() string { return "gradient of compress mean" }
 
 func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("dy", 4)); err != nil {
-		return nil, err
-	}
-	if err := positive("tokens S", op.Tokens); err != nil {
+	if err := cmp.Or(wantInputs(in, float("dy", 4)), positive("tokens S", op.Tokens)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape

@@ -1,7 +1,7 @@
 package ops
 
 import (
-	"fmt"
+	"cmp"
 
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -36,17 +36,12 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, err
 	}
 	d, hidden := in[0].last(), in[2].Shape[0]
-	if err := wantShape("pe", in[1].Shape, op.BlockLen, d); err != nil {
-		return nil, err
-	}
-	if err := wantShape("w1", in[2].Shape, hidden, op.BlockLen*d); err != nil {
-		return nil, err
-	}
-	if err := wantShape("w2", in[3].Shape, d, hidden); err != nil {
-		return nil, err
-	}
 	s := y[0].Shape
-	return append(y, Operand{in[0].Dtype, tensor.Shape{s[0], s[1], s[2], hidden}}), nil
+	return append(y, Operand{in[0].Dtype, tensor.Shape{s[0], s[1], s[2], hidden}}), cmp.Or(
+		wantShape("pe", in[1].Shape, op.BlockLen, d),
+		wantShape("w1", in[2].Shape, hidden, op.BlockLen*d),
+		wantShape("w2", in[3].Shape, d, hidden),
+	)
 }
 
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) error {
@@ -73,20 +68,14 @@ type CompressMLPGradOp struct {
 func (CompressMLPGradOp) Name() string { return "gradient of compress mlp" }
 
 func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
-	if len(in) != 6 {
-		return nil, fmt.Errorf("%d inputs, want 6", len(in))
+	if err := wantInputs(in, float("x", 4), float("pe", 2), float("w1", 2), float("w2", 2), float("hidden", 4), float("dy", 4)); err != nil {
+		return nil, err
 	}
 	out, err := CompressMLPOp(op).Infer(in[:4])
 	if err != nil {
 		return nil, err
 	}
-	if err := wantInputs([]Operand{in[0], in[4], in[5]}, float("x", 4), float("hidden", 4), float("dy", 4)); err != nil {
-		return nil, err
-	}
-	if err := wantShape("hidden", in[4].Shape, out[1].Shape...); err != nil {
-		return nil, err
-	}
-	return in[:4], wantShape("dy", in[5].Shape, out[0].Shape...)
+	return in[:4], cmp.Or(wantShape("hidden", in[4].Shape, out[1].Shape...), wantShape("dy", in[5].Shape, out[0].Shape...))
 }
 
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {

@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"cmp"
+
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -34,18 +36,12 @@ func (op SelectBlocksOp) flops(in []Operand) float64 {
 }
 
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
-	if err := op.Params.Validate(); err != nil {
-		return nil, err
-	}
-	if err := wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3)); err != nil {
+	if err := cmp.Or(op.Params.Validate(), wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3))); err != nil {
 		return nil, err
 	}
 	q, kc := in[0].Shape, in[1].Shape
 	rows := compressedRows(q[1], op.Params.BlockLen, op.Params.Stride)
-	if err := checkAttention(in[0], in[1], "kc", in[1], "kc", rows); err != nil {
-		return nil, err
-	}
-	if err := wantShape("lse", in[2].Shape, q[0], q[2], q[1]); err != nil {
+	if err := cmp.Or(checkAttention(in[0], in[1], "kc", in[1], "kc", rows), wantShape("lse", in[2].Shape, q[0], q[2], q[1])); err != nil {
 		return nil, err
 	}
 	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}}, nil

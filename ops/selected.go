@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 
 	"gorgonia.org/gorgonia"
@@ -30,17 +31,11 @@ func (op SelectedAttentionOp) flops(in []Operand) float64 {
 }
 
 func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
-	if err := positive("selection block l'", op.SelectBlock); err != nil {
-		return nil, err
-	}
-	if err := wantInputs(in, float("q", 4), float("k", 4), float("v", 4), index("idx", 4)); err != nil {
+	if err := cmp.Or(positive("selection block l'", op.SelectBlock), wantInputs(in, float("q", 4), float("k", 4), float("v", 4), index("idx", 4))); err != nil {
 		return nil, err
 	}
 	q, k, idx := in[0].Shape, in[1].Shape, in[3].Shape
-	if err := checkAttention(in[0], in[1], "k", in[2], "v", q[1]); err != nil {
-		return nil, err
-	}
-	if err := wantShape("idx", idx, q[0], q[1], k[2], idx[3]); err != nil {
+	if err := cmp.Or(checkAttention(in[0], in[1], "k", in[2], "v", q[1]), wantShape("idx", idx, q[0], q[1], k[2], idx[3])); err != nil {
 		return nil, err
 	}
 	return attentionOutputs(in[0], in[2]), nil
