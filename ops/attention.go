@@ -96,15 +96,12 @@ func attentionOutputs(q, v Operand) []Operand {
 	}
 }
 
-// inferTokens is the shape rule of the ops whose keys are the tokens: q, k, v -> o, lse.
-func inferTokens(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("q", 4), float("k", 4), float("v", 4)); err != nil {
+// inferAttention is the shape rule q, k, v -> o, lse of the ops that have rows(S) keys for S queries.
+func inferAttention(in []Operand, kName, vName string, rows func(s int) int) ([]Operand, error) {
+	if err := wantInputs(in, float("q", 4), float(kName, 4), float(vName, 4)); err != nil {
 		return nil, err
 	}
-	if err := checkAttention(in[0], in[1], "k", in[2], "v", in[0].Shape[1]); err != nil {
-		return nil, err
-	}
-	return attentionOutputs(in[0], in[2]), nil
+	return attentionOutputs(in[0], in[2]), checkAttention(in[0], in[1], kName, in[2], vName, rows(in[0].Shape[1]))
 }
 
 // mask lists the keys that a query sees, in runs of adjoining keys.

@@ -33,14 +33,7 @@ func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	if err := checkBlocks(op.BlockLen, op.Stride); err != nil {
 		return nil, err
 	}
-	if err := wantInputs(in, float("q", 4), float("kc", 4), float("vc", 4)); err != nil {
-		return nil, err
-	}
-	rows := compressedRows(in[0].Shape[1], op.BlockLen, op.Stride)
-	if err := checkAttention(in[0], in[1], "kc", in[2], "vc", rows); err != nil {
-		return nil, err
-	}
-	return attentionOutputs(in[0], in[2]), nil
+	return inferAttention(in, "kc", "vc", func(s int) int { return compressedRows(s, op.BlockLen, op.Stride) })
 }
 
 func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {

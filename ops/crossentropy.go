@@ -42,9 +42,8 @@ func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{}}, {in[0].Dtype, rows}}, nil
 }
 
-func (op CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	checks := []Operand{in[0].Operand, in[1].Operand}
-	k.Check = func() error { return op.Check(checks, in[1].Buf) }
+func (CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
 	byType(in[0].Dtype, bindCrossEntropy[float32], bindCrossEntropy[float64])(k, in[0], in[1], out[0], out[1])
 	return nil
 }

@@ -71,24 +71,24 @@ type Checked interface {
 
 // SpecOf returns the Spec behind an op of this package, and whether op is one.
 func SpecOf(op gorgonia.Op) (Spec, bool) {
-	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
-		return k.kernel().spec, true
+	if k, ok := op.(*kernelOp); ok {
+		return k.spec, true
 	}
 	return nil, false
 }
 
 // OutputsOf returns the outputs of an op of this package that has a Spec, the main one first.
 func OutputsOf(op gorgonia.Op) []Operand {
-	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
-		return k.kernel().out
+	if k, ok := op.(*kernelOp); ok {
+		return k.out
 	}
 	return nil
 }
 
 // InputsOf returns the inputs that an op of this package was built for.
 func InputsOf(op gorgonia.Op) []Operand {
-	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
-		return k.kernel().in
+	if k, ok := op.(*kernelOp); ok {
+		return k.in
 	}
 	return nil
 }

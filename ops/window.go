@@ -40,7 +40,7 @@ func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 	if err := positive("window w", op.Window); err != nil {
 		return nil, err
 	}
-	return inferTokens(in)
+	return inferAttention(in, "k", "v", func(s int) int { return s })
 }
 
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) error {
