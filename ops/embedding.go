@@ -93,37 +93,16 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	ends := cpu.Work[int32](k, vocab) // where the places of each id end
 	places := cpu.Work[int32](k, n)   // by id, ascending
 	k.Phase(1, func(int, *cpu.Worker) {
-		sortPlaces(cpu.Slice[int32](ids.Buf), cpu.Slice[int32](ends), cpu.Slice[int32](places))
+		all := cpu.Slice[int32](ids.Buf)
+		invert(n, func(i int) []int32 { return all[i : i+1] }, cpu.Slice[int32](places), cpu.Slice[int32](ends))
 	})
 	bindRows(k, vocab, 4*dim, func(lo, hi int) {
-		end := cpu.Slice[int32](ends)
 		for v := lo; v < hi; v++ {
-			row, first := cpu.Slice[T](dw.Buf)[v*dim:][:dim], int32(0)
-			if v > 0 {
-				first = end[v-1]
-			}
+			row := cpu.Slice[T](dw.Buf)[v*dim:][:dim]
 			clear(row)
-			for _, i := range cpu.Slice[int32](places)[first:end[v]] {
+			for _, i := range inverted(cpu.Slice[int32](places), cpu.Slice[int32](ends), v) {
 				cpu.Add(row, row, cpu.Slice[T](dy.Buf)[int(i)*dim:][:dim])
 			}
 		}
 	})
-}
-
-// sortPlaces is a counting sort: it sets places to the indices of ids, sorted by id and ascending for one id, and ends[v] to
-// the end of those of id v.
-func sortPlaces(ids, ends, places []int32) {
-	clear(ends)
-	for _, id := range ids {
-		ends[id]++
-	}
-	sum := int32(0)
-	for v, n := range ends {
-		ends[v] = sum
-		sum += n
-	}
-	for i, id := range ids {
-		places[ends[id]] = int32(i)
-		ends[id]++
-	}
 }

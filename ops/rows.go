@@ -71,3 +71,33 @@ func addRows[T cpu.Float](dst, x []T, cols int) {
 		cpu.Add(dst, dst, x[:cols])
 	}
 }
+
+// invert is a counting sort: for v = 0, 1, ... it lists the i in [0,n) whose of(i) holds v, ascending, one list after the
+// other, and sets ends[v] to the end of the list of v.
+func invert(n int, of func(i int) []int32, lists, ends []int32) {
+	clear(ends)
+	for i := range n {
+		for _, v := range of(i) {
+			ends[v]++
+		}
+	}
+	sum := int32(0)
+	for v, count := range ends {
+		ends[v], sum = sum, sum+count // the begin, which filling moves to the end
+	}
+	for i := range n {
+		for _, v := range of(i) {
+			lists[ends[v]] = int32(i)
+			ends[v]++
+		}
+	}
+}
+
+// inverted returns the list of v that invert has made.
+func inverted(lists, ends []int32, v int) []int32 {
+	first := int32(0)
+	if v > 0 {
+		first = ends[v-1]
+	}
+	return lists[first:ends[v]]
+}

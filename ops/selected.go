@@ -135,7 +135,6 @@ func (c choice) errorAt(at int, format string, args ...any) error {
 // scores of all keys are held at once.
 type selectedForward[T cpu.Float] struct {
 	choice
-	cuts             int // pieces of a group
 	q, v, o, lse     Arg
 	keys             packed[T]
 	scores, max, sum cpu.Region[T]
@@ -149,25 +148,22 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	a := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand)
 	c := newChoice(a, block, in[3])
 	f := &selectedForward[T]{
-		choice: c, cuts: (a.s + queriesPerPiece - 1) / queriesPerPiece,
-		q: in[0], v: in[2], o: out[0], lse: out[1],
+		choice: c, q: in[0], v: in[2], o: out[0], lse: out[1],
 		keys:   pack[T](k, in[1]),
 		scores: cpu.Scratch[T](k, a.h*c.most()),
 		max:    cpu.Scratch[T](k, a.h),
 		sum:    cpu.Scratch[T](k, a.h),
 	}
 	k.Check = c.check
-	k.Phase(a.b*a.hkv*f.cuts, f.queries)
+	bindQueries(k, a, queriesPerPiece, f.queries)
 }
 
-func (f *selectedForward[T]) queries(piece int, w *cpu.Worker) {
-	bg, first := piece/f.cuts, piece%f.cuts*queriesPerPiece
-	b, g := bg/f.hkv, bg%f.hkv
+func (f *selectedForward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.most()
 	keys, v := f.keys.group(b, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
-	for t := first; t < min(f.s, first+queriesPerPiece); t++ {
+	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
 		o := cpu.Slice[T](f.o.Buf)[f.row(b, t, g, f.dv):][:f.h*f.dv]
 		state.start()
