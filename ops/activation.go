@@ -26,8 +26,7 @@ func (SiLUOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 func (SiLUOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (SiLUOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(SiLUGradOp{}, in[0], dy)
-	return gorgonia.Nodes{dx}, err
+	return outputs(SiLUGradOp{}, 1, in[0], dy)
 }
 
 // SiLUGradOp is the Spec of the gradient of SiLU: x, dy -> dx = dy*s*(1 + x*(1-s)) with s = sigmoid(x). It needs x:
@@ -56,8 +55,7 @@ func (SigmoidOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 func (SigmoidOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (SigmoidOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(SigmoidGradOp{}, y, dy)
-	return gorgonia.Nodes{dx}, err
+	return outputs(SigmoidGradOp{}, 1, y, dy)
 }
 
 // SigmoidGradOp is the Spec of the gradient of Sigmoid: y, dy -> dx = dy*y*(1-y), from the result.

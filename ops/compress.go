@@ -41,8 +41,7 @@ func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 func (CompressMeanOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, dy)
-	return gorgonia.Nodes{dx}, err
+	return outputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, dy)
 }
 
 // CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] -> dx [B,S,Hkv,D]. A token receives the

@@ -113,6 +113,5 @@ func (RoPEOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (op RoPEOp) Grad(_ []bool, _ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	op.Inverse = !op.Inverse
-	dx, err := Apply(op, dy)
-	return gorgonia.Nodes{dx}, err
+	return outputs(op, 1, dy)
 }

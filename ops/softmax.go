@@ -66,8 +66,7 @@ func expSum[T cpu.Float](dst, x []T, shift T) float64 {
 func (SoftmaxOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (SoftmaxOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(SoftmaxGradOp{}, y, dy)
-	return gorgonia.Nodes{dx}, err
+	return outputs(SoftmaxGradOp{}, 1, y, dy)
 }
 
 // SoftmaxGradOp is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)), from the result.
