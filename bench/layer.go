@@ -55,7 +55,9 @@ func (given) Bind(k *cpu.Kernel, _, out []ops.Arg) error {
 
 func (given) DiffWRT(int) []bool { return []bool{true, false} }
 
-func (given) Grad(in G.Nodes, _, _ *G.Node) (G.Nodes, error) { return G.Nodes{in[1], nil}, nil }
+func (given) Grad(_ []bool, in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
+	return G.Nodes{in[1], nil}, nil
+}
 
 // benchLayer measures the layer's time and memory, forward and backward, against the sequence length. The lengths take
 // turns, so that a slow spell of the computer hits all of them.

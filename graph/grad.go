@@ -264,12 +264,12 @@ func (b *backward) visit(i int) error {
 	return nil
 }
 
-// symDiff calls the op's SymDiff, or makes the wanted gradients alone where its Spec can; a panic comes back as an error.
+// symDiff calls the op's SymDiff, or makes the wanted gradients alone where it has a Spec; a panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer asError(&err)
 	if spec, ok := ops.SpecOf(n.Op()); ok {
-		if s, ok := spec.(ops.Separable); ok {
-			return s.GradOf(wanted, inputs, n, grad)
+		if d, ok := spec.(ops.Differentiable); ok {
+			return d.Grad(wanted, inputs, n, grad)
 		}
 	}
 	if grads, err := corrected(n, inputs, grad); grads != nil || err != nil {

@@ -68,7 +68,7 @@ func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, e
 	case ops.CastOp:
 		return k, nil
 	case ops.AdamWOp:
-		if op.Each() == 5 {
+		if op.PerTensor() == 5 {
 			s.Spec = ops.AdamWOp{Decay: op.Decay}
 			k.copies = true
 			k.wideIn = k.wideIn[:1:1]

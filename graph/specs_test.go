@@ -56,7 +56,7 @@ func (scaledSum) DiffWRT(n int) []bool {
 	return all
 }
 
-func (s scaledSum) Grad(in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
+func (s scaledSum) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
 	first, err := ops.Apply(s, grad)
 	grads := G.Nodes{first}
 	for range in[1:] {
@@ -88,7 +88,7 @@ func (squares) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
 
 func (squares) DiffWRT(int) []bool { return []bool{true} }
 
-func (squares) Grad(in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
+func (squares) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
 	dx, err := ops.Apply(squaresGrad{}, in[0], grad)
 	return G.Nodes{dx}, err
 }

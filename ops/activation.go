@@ -2,7 +2,6 @@ package ops
 
 import (
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -13,106 +12,76 @@ func SiLU(x *gorgonia.Node) (*gorgonia.Node, error) { return Apply(SiLUOp{}, x) 
 // Sigmoid returns 1/(1+exp(-x)), elementwise, of any shape.
 func Sigmoid(x *gorgonia.Node) (*gorgonia.Node, error) { return Apply(SigmoidOp{}, x) }
 
-// SiLUOp is the Spec of SiLU.
+// SiLUOp is the Spec of SiLU: x -> y of the same shape.
 type SiLUOp struct{}
 
-// Name implements Spec.
-func (SiLUOp) Name() string { return "silu" }
-
-// Infer implements Spec: x -> y of x's shape.
+func (SiLUOp) Name() string                          { return "silu" }
 func (SiLUOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x") }
 
-// Bind implements Spec.
 func (SiLUOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindUnary(k, in[0], out[0], cpu.SiLU[float32])
-	} else {
-		bindUnary(k, in[0], out[0], cpu.SiLU[float64])
-	}
+	byType(in[0].Dtype, bindSiLU[float32], bindSiLU[float64])(k, in[0], out[0])
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (SiLUOp) DiffWRT(int) []bool { return []bool{true} }
 
-// Grad implements Differentiable.
-func (SiLUOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(SiLUGradOp{}, in[0], dy)
-	return gorgonia.Nodes{dx}, err
+func (SiLUOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return outputs(SiLUGradOp{}, 1, in[0], dy)
 }
 
 // SiLUGradOp is the Spec of the gradient of SiLU: x, dy -> dx = dy*s*(1 + x*(1-s)) with s = sigmoid(x). It needs x:
 // y does not determine it.
 type SiLUGradOp struct{}
 
-// Name implements Spec.
-func (SiLUGradOp) Name() string { return "gradient of silu" }
-
-// Infer implements Spec.
+func (SiLUGradOp) Name() string                          { return "gradient of silu" }
 func (SiLUGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x", "dy") }
 
-// Bind implements Spec.
 func (SiLUGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindBinary(k, in[0], in[1], out[0], cpu.SiLUGrad[float32])
-	} else {
-		bindBinary(k, in[0], in[1], out[0], cpu.SiLUGrad[float64])
-	}
+	byType(in[0].Dtype, bindSiLUGrad[float32], bindSiLUGrad[float64])(k, in[0], in[1], out[0])
 	return nil
 }
 
-// SigmoidOp is the Spec of Sigmoid.
+// SigmoidOp is the Spec of Sigmoid: x -> y of the same shape.
 type SigmoidOp struct{}
 
-// Name implements Spec.
-func (SigmoidOp) Name() string { return "sigmoid" }
-
-// Infer implements Spec: x -> y of x's shape.
+func (SigmoidOp) Name() string                          { return "sigmoid" }
 func (SigmoidOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x") }
 
-// Bind implements Spec.
 func (SigmoidOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindUnary(k, in[0], out[0], cpu.Sigmoid[float32])
-	} else {
-		bindUnary(k, in[0], out[0], cpu.Sigmoid[float64])
-	}
+	byType(in[0].Dtype, bindSigmoid[float32], bindSigmoid[float64])(k, in[0], out[0])
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (SigmoidOp) DiffWRT(int) []bool { return []bool{true} }
 
-// Grad implements Differentiable.
-func (SigmoidOp) Grad(_ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(SigmoidGradOp{}, y, dy)
-	return gorgonia.Nodes{dx}, err
+func (SigmoidOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return outputs(SigmoidGradOp{}, 1, y, dy)
 }
 
 // SigmoidGradOp is the Spec of the gradient of Sigmoid: y, dy -> dx = dy*y*(1-y), from the result.
 type SigmoidGradOp struct{}
 
-// Name implements Spec.
-func (SigmoidGradOp) Name() string { return "gradient of sigmoid" }
-
-// Infer implements Spec.
+func (SigmoidGradOp) Name() string                          { return "gradient of sigmoid" }
 func (SigmoidGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "y", "dy") }
 
-// Bind implements Spec.
 func (SigmoidGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindBinary(k, in[0], in[1], out[0], sigmoidGrad[float32])
-	} else {
-		bindBinary(k, in[0], in[1], out[0], sigmoidGrad[float64])
-	}
+	byType(in[0].Dtype, bindSigmoidGrad[float32], bindSigmoidGrad[float64])(k, in[0], in[1], out[0])
 	return nil
 }
 
-func sigmoidGrad[T cpu.Float](dst, y, dy []T) {
-	dst, dy = dst[:len(y)], dy[:len(y)]
-	for i, v := range y {
-		dst[i] = dy[i] * v * (1 - v)
-	}
+func bindSiLU[T cpu.Float](k *cpu.Kernel, x, y Arg) { bindUnary(k, x, y, cpu.SiLU[T]) }
+func bindSiLUGrad[T cpu.Float](k *cpu.Kernel, x, dy, dx Arg) {
+	bindBinary(k, x, dy, dx, cpu.SiLUGrad[T])
+}
+func bindSigmoid[T cpu.Float](k *cpu.Kernel, x, y Arg) { bindUnary(k, x, y, cpu.Sigmoid[T]) }
+
+func bindSigmoidGrad[T cpu.Float](k *cpu.Kernel, y, dy, dx Arg) {
+	bindBinary(k, y, dy, dx, func(dst, y, dy []T) {
+		dst, dy = dst[:len(y)], dy[:len(y)]
+		for i, v := range y {
+			dst[i] = dy[i] * v * (1 - v)
+		}
+	})
 }
 
 // inferElementwise is the shape rule of ops whose inputs and output have one shape.
@@ -134,18 +103,14 @@ func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
 
 // bindUnary cuts an elementwise kernel into fixed chunks.
 func bindUnary[T cpu.Float](k *cpu.Kernel, x, y Arg, f func(dst, x []T)) {
-	n := x.Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, x.Elements(), 1, func(lo, hi int) {
 		f(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](x.Buf)[lo:hi])
 	})
 }
 
 // bindBinary is bindUnary for two operands.
 func bindBinary[T cpu.Float](k *cpu.Kernel, a, b, y Arg, f func(dst, a, b []T)) {
-	n := a.Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, a.Elements(), 1, func(lo, hi int) {
 		f(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](a.Buf)[lo:hi], cpu.Slice[T](b.Buf)[lo:hi])
 	})
 }

@@ -29,8 +29,8 @@ type AdamWOp struct {
 	Copies tensor.Dtype // BFloat16, Float16, or the zero value for no copies
 }
 
-// Each returns the number of inputs of each tensor.
-func (op AdamWOp) Each() int {
+// PerTensor returns the number of inputs of each tensor.
+func (op AdamWOp) PerTensor() int {
 	if IsHalf(op.Copies) {
 		return 5
 	}
@@ -63,14 +63,12 @@ func (h AdamWHyper) Write(hyper []float64) {
 // AdamWHyperLen is the number of elements that AdamWHyper.Write writes.
 const AdamWHyperLen = 9
 
-// Name implements Spec.
 func (AdamWOp) Name() string { return "adamw" }
 
-// Infer implements Spec.
 func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
-	n, each := len(op.Decay), op.Each()
-	if len(in) != 1+each*n || n == 0 {
-		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), each, n)
+	n, perTensor := len(op.Decay), op.PerTensor()
+	if len(in) != 1+perTensor*n || n == 0 {
+		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), perTensor, n)
 	}
 	for i, c := range op.Decay {
 		if c != '0' && c != '1' {
@@ -87,11 +85,11 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	var state []Operand
 	var want []input
 	for i := range n {
-		of := in[1+each*i:][:each]
+		of := in[1+perTensor*i:][:perTensor]
 		for j, name := range names {
 			state, want = append(state, of[j]), append(want, float(numbered(name, i), -1))
 		}
-		if each == 5 && of[4].Shape != nil && (of[4].Dtype != op.Copies || !of[4].Shape.Eq(of[0].Shape)) {
+		if perTensor == 5 && of[4].Shape != nil && (of[4].Dtype != op.Copies || !of[4].Shape.Eq(of[0].Shape)) {
 			return nil, fmt.Errorf("copy %d is %v, want %v", i, of[4], Operand{op.Copies, of[0].Shape})
 		}
 	}
@@ -106,16 +104,11 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{tensor.Float64, tensor.Shape{1}}}, nil
 }
 
-// Bind implements Spec.
 func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	if IsHalf(op.Copies) {
 		return errors.New("the cpu has no half precision")
 	}
-	if in[1].Dtype == tensor.Float32 {
-		bindAdamW[float32](k, op.Decay, in[0], in[1:], out[0])
-	} else {
-		bindAdamW[float64](k, op.Decay, in[0], in[1:], out[0])
-	}
+	byType(in[1].Dtype, bindAdamW[float32], bindAdamW[float64])(k, op.Decay, in[0], in[1:], out[0])
 	return nil
 }
 

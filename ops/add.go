@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -19,10 +18,8 @@ func Add(xs ...*gorgonia.Node) (*gorgonia.Node, error) { return Apply(AddOp{}, x
 // AddOp is the Spec of Add: x0, x1, ... -> y, all of one shape.
 type AddOp struct{}
 
-// Name implements Spec.
 func (AddOp) Name() string { return "add" }
 
-// Infer implements Spec.
 func (AddOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) == 0 {
 		return nil, errors.New("no inputs")
@@ -34,20 +31,13 @@ func (AddOp) Infer(in []Operand) ([]Operand, error) {
 	return inferElementwise(in, names...)
 }
 
-// Bind implements Spec.
 func (AddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindAdd[float32](k, in, out[0])
-	} else {
-		bindAdd[float64](k, in, out[0])
-	}
+	byType(in[0].Dtype, bindAdd[float32], bindAdd[float64])(k, in, out[0])
 	return nil
 }
 
 func bindAdd[T cpu.Float](k *cpu.Kernel, in []Arg, y Arg) {
-	n := y.Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, y.Elements(), 1, func(lo, hi int) {
 		sum, first := cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi]
 		if len(in) == 1 {
 			copy(sum, first)
@@ -60,11 +50,9 @@ func bindAdd[T cpu.Float](k *cpu.Kernel, in []Arg, y Arg) {
 	})
 }
 
-// DiffWRT implements Differentiable.
 func (AddOp) DiffWRT(inputs int) []bool { return all(inputs) }
 
-// Grad implements Differentiable.
-func (AddOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (AddOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	grads := gorgonia.Nodes{dy}
 	for i := 1; i < len(in); i++ {
 		dx, err := Apply(AddGradOp{y.ID(), i}, dy)
@@ -83,11 +71,6 @@ type AddGradOp struct {
 	Input int   // which of its inputs
 }
 
-// Name implements Spec.
-func (AddGradOp) Name() string { return "gradient of add" }
-
-// Infer implements Spec.
-func (AddGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "dy") }
-
-// Bind implements Spec.
+func (AddGradOp) Name() string                            { return "gradient of add" }
+func (AddGradOp) Infer(in []Operand) ([]Operand, error)   { return inferElementwise(in, "dy") }
 func (AddGradOp) Bind(k *cpu.Kernel, in, out []Arg) error { return AddOp{}.Bind(k, in, out) }

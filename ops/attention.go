@@ -96,15 +96,12 @@ func attentionOutputs(q, v Operand) []Operand {
 	}
 }
 
-// inferTokens is the shape rule of the ops whose keys are the tokens: q, k, v -> o, lse.
-func inferTokens(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("q", 4), float("k", 4), float("v", 4)); err != nil {
+// inferAttention is the shape rule q, k, v -> o, lse of the ops that have rows(S) keys for S queries.
+func inferAttention(in []Operand, kName, vName string, rows func(s int) int) ([]Operand, error) {
+	if err := wantInputs(in, float("q", 4), float(kName, 4), float(vName, 4)); err != nil {
 		return nil, err
 	}
-	if err := checkAttention(in[0], in[1], "k", in[2], "v", in[0].Shape[1]); err != nil {
-		return nil, err
-	}
-	return attentionOutputs(in[0], in[2]), nil
+	return attentionOutputs(in[0], in[2]), checkAttention(in[0], in[1], kName, in[2], vName, rows(in[0].Shape[1]))
 }
 
 // mask lists the keys that a query sees, in runs of adjoining keys.
@@ -122,7 +119,6 @@ type span struct{ l, d, w int }
 // keys returns the run of keys [lo,hi) that query t sees; lo >= hi where it sees nothing.
 func (m span) keys(t int) (lo, hi int) { return max(0, t+1-m.w), NumVisible(t, m.l, m.d) }
 
-// run implements mask.
 func (m span) run(_, _, t, from int) (lo, hi int) {
 	lo, hi = m.keys(t)
 	return max(lo, from), hi

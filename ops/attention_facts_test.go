@@ -1,9 +1,7 @@
 package ops_test
 
 import (
-	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"testing"
 
@@ -15,55 +13,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// byName returns one of branches.
-func byName(list []branch, name string) branch {
-	return list[slices.IndexFunc(list, func(b branch) bool { return b.Name == name })]
-}
-
-// requireClose compares all outputs and gradients of two ops.
-func requireClose(t *testing.T, what string, a, b branch, dt tensor.Dtype, do array) {
-	t.Helper()
-	af, ab := run(t, a, dt, do)
-	bf, bb := run(t, b, dt, do)
-	for i, x := range append(af, ab...) {
-		testutil.Within(t, fmt.Sprint(what, ": output ", i), x.Floats, append(bf, bb...)[i].Floats, tolerance(dt))
-	}
-}
-
-// TestFullCoverageEqualsDense: a window of S or more, and blocks that cover everything, are dense causal attention.
-func TestFullCoverageEqualsDense(t *testing.T) {
-	for _, S := range []int{1, 63, 64, 130} {
-		c := newSizes(1, S, 6, 2, 16, 24)
-		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
-		for _, dt := range dtypes {
-			for _, w := range []int{S, S + 1, math.MaxInt} {
-				list := opcases.Branches(c, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 9, Window: w})
-				requireClose(t, "window", byName(list, "window"), byName(list, "dense"), dt, do)
-				requireClose(t, "selected", byName(list, "selected"), byName(list, "dense"), dt, do)
-			}
-		}
-	}
-}
-
-// TestCompressedOfTokensEqualsDense: compression blocks of one token are the tokens, l = d = 1.
-func TestCompressedOfTokensEqualsDense(t *testing.T) {
-	for _, S := range []int{1, 65, 130} {
-		c := newSizes(2, S, 4, 2, 8, 8)
-		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
-		for _, dt := range dtypes {
-			list := opcases.Branches(c, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 16, TopN: 4, Window: 4})
-			cmp := byName(list, "compressed")
-			dense := byName(list, "dense")
-			dense.Inputs = cmp.Inputs
-			f, b := run(t, cmp, dt, do)
-			df, db := run(t, dense, dt, do)
-			for i, x := range append(f, b...) {
-				require.Equal(t, append(df, db...)[i].Floats, x.Floats)
-			}
-		}
-	}
-}
 
 // TestFutureLeavesThePast: tokens from t on change no bit of what earlier queries get, chosen blocks included.
 func TestFutureLeavesThePast(t *testing.T) {

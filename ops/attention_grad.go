@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"slices"
 
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -16,16 +17,8 @@ func attentionGrad(spec Spec, inputs gorgonia.Nodes, o, do *gorgonia.Node) (gorg
 	if err != nil {
 		return nil, err
 	}
-	grads := make(gorgonia.Nodes, len(inputs))
-	if grads[0], err = Apply(spec, append(append(gorgonia.Nodes{}, inputs...), o, lse, do)...); err != nil {
-		return nil, err
-	}
-	for i := 1; i < 3; i++ {
-		if grads[i], err = Output(grads[0], i); err != nil {
-			return nil, err
-		}
-	}
-	return grads, nil
+	grads, err := outputs(spec, 3, append(slices.Clone(inputs), o, lse, do)...)
+	return append(grads, make(gorgonia.Nodes, len(inputs)-3)...), err
 }
 
 // inferAttentionGrad is the shape rule of the gradient ops: the inputs of forward, o, lse, do -> dq, dk, dv.

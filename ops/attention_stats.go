@@ -23,6 +23,9 @@ const (
 	rowNumbers
 )
 
+// statQueries is the number of adjoining queries whose numbers are one piece of work.
+const statQueries = 64
+
 // rows returns the numbers of the rows [S*h,3] of group g.
 func (st rowStats[T]) rows(b, g int) []T {
 	n := st.s * st.h * rowNumbers
@@ -33,7 +36,7 @@ func (st rowStats[T]) rows(b, g int) []T {
 func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed[T], lse Arg) rowStats[T] {
 	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.s*a.hq*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
-	bindQueries(k, a, func(b, g, first, end int, w *cpu.Worker) {
+	bindQueries(k, a, statQueries, func(b, g, first, end int, w *cpu.Worker) {
 		all, lses := st.rows(b, g), cpu.Slice[T](lse.Buf)[a.stat(b, g, 0):]
 		for t := first; t < end; t++ {
 			rows, recompute := all[t*a.h*rowNumbers:][:a.h*rowNumbers], false
@@ -77,7 +80,7 @@ func (s softmax[T]) look(a dims, m mask, q, keys []T, b, g, t int, scores []T) {
 
 // bindDelta adds to k the phase that computes delta from o and do [B,S,Hq,Dv].
 func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
-	bindQueries(k, st.dims, func(b, g, first, end int, _ *cpu.Worker) {
+	bindQueries(k, st.dims, statQueries, func(b, g, first, end int, _ *cpu.Worker) {
 		rows, O, DO := st.rows(b, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
 			at := st.row(b, r/st.h, g, st.dv) + r%st.h*st.dv
@@ -92,13 +95,12 @@ func (st rowStats[T]) finite(rows []T, first, end int) bool {
 	return finite(rows[first*rowNumbers : end*rowNumbers])
 }
 
-// bindQueries adds to k the phase that calls f for runs [first,end) of queries of each group.
-func bindQueries(k *cpu.Kernel, a dims, f func(b, g, first, end int, w *cpu.Worker)) {
-	const tokens = 64
-	cuts := pieces(a.s, tokens)
+// bindQueries adds to k the phase that calls f for runs [first,end) of at most size queries of each group.
+func bindQueries(k *cpu.Kernel, a dims, size int, f func(b, g, first, end int, w *cpu.Worker)) {
+	cuts := pieces(a.s, size)
 	k.Phase(a.b*a.hkv*cuts, func(piece int, w *cpu.Worker) {
 		bg := piece / cuts
-		first, end := part(piece%cuts, tokens, a.s)
+		first, end := part(piece%cuts, size, a.s)
 		f(bg/a.hkv, bg%a.hkv, first, end, w)
 	})
 }

@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"cmp"
+
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -21,39 +23,25 @@ type CompressMeanOp struct {
 	Stride   int // d: tokens between the starts of two blocks
 }
 
-// Name implements Spec.
 func (CompressMeanOp) Name() string { return "compress mean" }
 
-// Infer implements Spec.
 func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("x", 4)); err != nil {
-		return nil, err
-	}
-	if err := checkBlocks(op.BlockLen, op.Stride); err != nil {
+	if err := cmp.Or(wantInputs(in, float("x", 4)), checkBlocks(op.BlockLen, op.Stride)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape
 	return []Operand{{in[0].Dtype, tensor.Shape{s[0], compressedRows(s[1], op.BlockLen, op.Stride), s[2], s[3]}}}, nil
 }
 
-// Bind implements Spec.
 func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
-	if in[0].Dtype == tensor.Float32 {
-		bindCompressMean[float32](k, c, in[0], out[0])
-	} else {
-		bindCompressMean[float64](k, c, in[0], out[0])
-	}
+	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in[0], out[0])
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (CompressMeanOp) DiffWRT(int) []bool { return []bool{true} }
 
-// Grad implements Differentiable.
-func (op CompressMeanOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, dy)
-	return gorgonia.Nodes{dx}, err
+func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return outputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, dy)
 }
 
 // CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] -> dx [B,S,Hkv,D]. A token receives the
@@ -64,15 +52,10 @@ type CompressMeanGradOp struct {
 	Tokens   int // S
 }
 
-// Name implements Spec.
 func (CompressMeanGradOp) Name() string { return "gradient of compress mean" }
 
-// Infer implements Spec.
 func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("dy", 4)); err != nil {
-		return nil, err
-	}
-	if err := positive("tokens S", op.Tokens); err != nil {
+	if err := cmp.Or(wantInputs(in, float("dy", 4)), positive("tokens S", op.Tokens)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape
@@ -84,14 +67,8 @@ func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{x}, wantShape("dy", s, y[0].Shape...)
 }
 
-// Bind implements Spec.
 func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	c := blocksOf(out[0].Shape, op.BlockLen, op.Stride)
-	if in[0].Dtype == tensor.Float32 {
-		bindCompressMeanGrad[float32](k, c, in[0], out[0])
-	} else {
-		bindCompressMeanGrad[float64](k, c, in[0], out[0])
-	}
+	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, blocksOf(out[0].Shape, op.BlockLen, op.Stride), in[0], out[0])
 	return nil
 }
 
@@ -117,9 +94,7 @@ func (c blocks) covering(t int) (first, end int) {
 
 // bindClear adds to k the phase that zeroes x.
 func bindClear[T cpu.Float](k *cpu.Kernel, x Arg) {
-	n := x.Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, x.Elements(), 1, func(lo, hi int) {
 		clear(cpu.Slice[T](x.Buf)[lo:hi])
 	})
 }
@@ -129,9 +104,8 @@ func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
 		bindClear[T](k, y)
 		return
 	}
-	width, size := c.width(), rowsPerPiece(c.l*c.width())
-	k.Phase(pieces(c.b*c.n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, c.b*c.n)
+	width := c.width()
+	bindRows(k, c.b*c.n, c.l*width, func(lo, hi int) {
 		for p := lo; p < hi; p++ {
 			first := p/c.n*c.s + p%c.n*c.stride
 			sum := cpu.Slice[T](y.Buf)[p*width:][:width]
@@ -146,9 +120,8 @@ func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c blocks, dy, dx Arg) {
 		bindClear[T](k, dx)
 		return
 	}
-	width, size := c.width(), rowsPerPiece(c.width())
-	k.Phase(pieces(c.b*c.s, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, c.b*c.s)
+	width := c.width()
+	bindRows(k, c.b*c.s, width, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](dx.Buf)[i*width:][:width]
 			clear(row)

@@ -1,7 +1,7 @@
 package ops
 
 import (
-	"fmt"
+	"cmp"
 
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -25,10 +25,8 @@ type CompressMLPOp struct {
 	Stride   int // d: tokens between the starts of two blocks
 }
 
-// Name implements Spec.
 func (CompressMLPOp) Name() string { return "compress mlp" }
 
-// Infer implements Spec.
 func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", 4), float("pe", 2), float("w1", 2), float("w2", 2)); err != nil {
 		return nil, err
@@ -38,49 +36,27 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, err
 	}
 	d, hidden := in[0].last(), in[2].Shape[0]
-	if err := wantShape("pe", in[1].Shape, op.BlockLen, d); err != nil {
-		return nil, err
-	}
-	if err := wantShape("w1", in[2].Shape, hidden, op.BlockLen*d); err != nil {
-		return nil, err
-	}
-	if err := wantShape("w2", in[3].Shape, d, hidden); err != nil {
-		return nil, err
-	}
 	s := y[0].Shape
-	return append(y, Operand{in[0].Dtype, tensor.Shape{s[0], s[1], s[2], hidden}}), nil
+	return append(y, Operand{in[0].Dtype, tensor.Shape{s[0], s[1], s[2], hidden}}), cmp.Or(
+		wantShape("pe", in[1].Shape, op.BlockLen, d),
+		wantShape("w1", in[2].Shape, hidden, op.BlockLen*d),
+		wantShape("w2", in[3].Shape, d, hidden),
+	)
 }
 
-// Bind implements Spec.
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
-	if in[0].Dtype == tensor.Float32 {
-		bindCompressMLP[float32](k, c, in, out)
-	} else {
-		bindCompressMLP[float64](k, c, in, out)
-	}
+	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in, out)
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (CompressMLPOp) DiffWRT(inputs int) []bool { return all(inputs) }
 
-// Grad implements Differentiable.
-func (op CompressMLPOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	hidden, err := Output(y, 1)
 	if err != nil {
 		return nil, err
 	}
-	grads := make(gorgonia.Nodes, 4)
-	if grads[0], err = Apply(CompressMLPGradOp(op), in[0], in[1], in[2], in[3], hidden, dy); err != nil {
-		return nil, err
-	}
-	for i := 1; i < len(grads); i++ {
-		if grads[i], err = Output(grads[0], i); err != nil {
-			return nil, err
-		}
-	}
-	return grads, nil
+	return outputs(CompressMLPGradOp(op), 4, in[0], in[1], in[2], in[3], hidden, dy)
 }
 
 // CompressMLPGradOp is the Spec of the gradient of CompressMLP: x, pe, w1, w2, hidden, dy -> dx, dpe, dw1, dw2.
@@ -89,35 +65,21 @@ type CompressMLPGradOp struct {
 	Stride   int // d, as in CompressMLPOp
 }
 
-// Name implements Spec.
 func (CompressMLPGradOp) Name() string { return "gradient of compress mlp" }
 
-// Infer implements Spec.
 func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
-	if len(in) != 6 {
-		return nil, fmt.Errorf("%d inputs, want 6", len(in))
+	if err := wantInputs(in, float("x", 4), float("pe", 2), float("w1", 2), float("w2", 2), float("hidden", 4), float("dy", 4)); err != nil {
+		return nil, err
 	}
 	out, err := CompressMLPOp(op).Infer(in[:4])
 	if err != nil {
 		return nil, err
 	}
-	if err := wantInputs([]Operand{in[0], in[4], in[5]}, float("x", 4), float("hidden", 4), float("dy", 4)); err != nil {
-		return nil, err
-	}
-	if err := wantShape("hidden", in[4].Shape, out[1].Shape...); err != nil {
-		return nil, err
-	}
-	return in[:4], wantShape("dy", in[5].Shape, out[0].Shape...)
+	return in[:4], cmp.Or(wantShape("hidden", in[4].Shape, out[1].Shape...), wantShape("dy", in[5].Shape, out[0].Shape...))
 }
 
-// Bind implements Spec.
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	c := blocksOf(in[0].Shape, op.BlockLen, op.Stride)
-	if in[0].Dtype == tensor.Float32 {
-		bindCompressMLPGrad[float32](k, c, in, out)
-	} else {
-		bindCompressMLPGrad[float64](k, c, in, out)
-	}
+	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in, out)
 	return nil
 }
 
@@ -138,7 +100,7 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		cpu.Gemm[T](k, s, from.rows, w1.Buf, nil, to)
 	}
 	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
-	bindUnary(k, hidden, act, cpu.SiLU[T])
+	bindSiLU[T](k, hidden, act)
 	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: c.d, K: width, TransB: true}, act.Buf, w2.Buf, nil, y.Buf)
 }
 
@@ -155,11 +117,11 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
 
 	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
-	bindUnary(k, hidden, act, cpu.SiLU[T])
+	bindSiLU[T](k, hidden, act)
 	cpu.Gemm[T](k, cpu.GemmShape{M: c.d, N: width, K: rows, TransA: true}, dy.Buf, act.Buf, nil, dw2.Buf)
 	dhidden := act // in the memory of the SiLU, which is not needed any more
 	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: width, K: c.d}, dy.Buf, w2.Buf, nil, dhidden.Buf)
-	bindBinary(k, hidden, dhidden, dhidden, cpu.SiLUGrad[T])
+	bindSiLUGrad[T](k, hidden, dhidden, dhidden)
 
 	// pe is added to every row, so its gradient is that of the sum of the rows.
 	sum := cpu.Work[T](k, width)
@@ -220,9 +182,7 @@ func (g blockRows[T]) parts() []rowRange {
 // bindGather adds the phase that gathers a part.
 func (g blockRows[T]) bindGather(r rowRange) {
 	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
-	size := rowsPerPiece(g.l * g.width())
-	g.k.Phase(pieces(to-from, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, to-from)
+	bindRows(g.k, to-from, g.l*g.width(), func(lo, hi int) {
 		x, pe := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf)
 		for i := lo; i < hi; i++ {
 			p := from + i
@@ -240,9 +200,7 @@ func (g blockRows[T]) bindGather(r rowRange) {
 // bindScatter adds the phase that adds a part's rows, now gradients, to the tokens that they were gathered from.
 func (g blockRows[T]) bindScatter(r rowRange, dx Arg) {
 	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
-	size := rowsPerPiece(g.width())
-	g.k.Phase(pieces(g.b*g.s, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, g.b*g.s)
+	bindRows(g.k, g.b*g.s, g.width(), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			t, before := i%g.s, i/g.s*g.n
 			first, end := g.covering(t)

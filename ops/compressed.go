@@ -2,7 +2,6 @@ package ops
 
 import (
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -23,45 +22,28 @@ type CompressedAttentionOp struct {
 	Stride   int // d: tokens between the starts of two blocks; divides l
 }
 
-func (CompressedAttentionOp) attention() {}
-
-// Name implements Spec.
+func (CompressedAttentionOp) attention()   {}
 func (CompressedAttentionOp) Name() string { return "compressed attention" }
 
 func (op CompressedAttentionOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[2], 2, 2, compressedPairs(in[0].Shape[1], op.BlockLen, op.Stride))
 }
 
-// Infer implements Spec.
 func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	if err := checkBlocks(op.BlockLen, op.Stride); err != nil {
 		return nil, err
 	}
-	if err := wantInputs(in, float("q", 4), float("kc", 4), float("vc", 4)); err != nil {
-		return nil, err
-	}
-	rows := compressedRows(in[0].Shape[1], op.BlockLen, op.Stride)
-	if err := checkAttention(in[0], in[1], "kc", in[2], "vc", rows); err != nil {
-		return nil, err
-	}
-	return attentionOutputs(in[0], in[2]), nil
+	return inferAttention(in, "kc", "vc", func(s int) int { return compressedRows(s, op.BlockLen, op.Stride) })
 }
 
-// Bind implements Spec.
 func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if mask := (span{op.BlockLen, op.Stride, in[0].Shape[1]}); in[0].Dtype == tensor.Float32 {
-		bindSpan[float32](k, mask, in, out)
-	} else {
-		bindSpan[float64](k, mask, in, out)
-	}
+	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, span{op.BlockLen, op.Stride, in[0].Shape[1]}, in, out)
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (CompressedAttentionOp) DiffWRT(int) []bool { return []bool{true, true, true} }
 
-// Grad implements Differentiable.
-func (op CompressedAttentionOp) Grad(in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op CompressedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
 	return attentionGrad(CompressedAttentionGradOp(op), in, o, do)
 }
 
@@ -70,24 +52,17 @@ type CompressedAttentionGradOp struct {
 	BlockLen, Stride int // l and d, as in CompressedAttentionOp
 }
 
-// Name implements Spec.
 func (CompressedAttentionGradOp) Name() string { return "gradient of compressed attention" }
 
 func (op CompressedAttentionGradOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[2], 6, 4, compressedPairs(in[0].Shape[1], op.BlockLen, op.Stride))
 }
 
-// Infer implements Spec.
 func (op CompressedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferAttentionGrad(CompressedAttentionOp(op), in)
 }
 
-// Bind implements Spec.
 func (op CompressedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if mask := (span{op.BlockLen, op.Stride, in[0].Shape[1]}); in[0].Dtype == tensor.Float32 {
-		bindSpanGrad[float32](k, mask, in, out)
-	} else {
-		bindSpanGrad[float64](k, mask, in, out)
-	}
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, span{op.BlockLen, op.Stride, in[0].Shape[1]}, in, out)
 	return nil
 }

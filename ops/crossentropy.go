@@ -25,10 +25,8 @@ func CrossEntropy(logits, targets *gorgonia.Node) (*gorgonia.Node, error) {
 // the log of the sum of the exponentials of each row of logits, which the gradient needs.
 type CrossEntropyOp struct{}
 
-// Name implements Spec.
 func (CrossEntropyOp) Name() string { return "cross entropy" }
 
-// Infer implements Spec.
 func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("logits", -1), index("targets", -1)); err != nil {
 		return nil, err
@@ -44,22 +42,14 @@ func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{}}, {in[0].Dtype, rows}}, nil
 }
 
-// Bind implements Spec.
-func (op CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	checks := []Operand{in[0].Operand, in[1].Operand}
-	k.Check = func() error { return op.Check(checks, in[1].Buf) }
-	if in[0].Dtype == tensor.Float32 {
-		bindCrossEntropy[float32](k, in[0], in[1], out[0], out[1])
-	} else {
-		bindCrossEntropy[float64](k, in[0], in[1], out[0], out[1])
-	}
+func (CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
+	byType(in[0].Dtype, bindCrossEntropy[float32], bindCrossEntropy[float64])(k, in[0], in[1], out[0], out[1])
 	return nil
 }
 
-// CheckedInput implements Checked.
 func (CrossEntropyOp) CheckedInput() int { return 1 }
 
-// Check implements Checked.
 func (CrossEntropyOp) Check(in []Operand, b *cpu.Buf) error {
 	return checkTokens("target", Arg{in[1], b}, in[0].last(), -1)
 }
@@ -104,11 +94,9 @@ func countTargets(targets Arg) int {
 	return n
 }
 
-// DiffWRT implements Differentiable.
 func (CrossEntropyOp) DiffWRT(int) []bool { return []bool{true, false} }
 
-// Grad implements Differentiable.
-func (CrossEntropyOp) Grad(in gorgonia.Nodes, loss, dloss *gorgonia.Node) (gorgonia.Nodes, error) {
+func (CrossEntropyOp) Grad(_ []bool, in gorgonia.Nodes, loss, dloss *gorgonia.Node) (gorgonia.Nodes, error) {
 	lse, err := Output(loss, 1)
 	if err != nil {
 		return nil, err
@@ -122,10 +110,8 @@ func (CrossEntropyOp) Grad(in gorgonia.Nodes, loss, dloss *gorgonia.Node) (gorgo
 // computed in the memory of dlogits.
 type CrossEntropyGradOp struct{}
 
-// Name implements Spec.
 func (CrossEntropyGradOp) Name() string { return "gradient of cross entropy" }
 
-// Infer implements Spec.
 func (CrossEntropyGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("logits", -1), index("targets", -1), float("lse", -1), float("dloss", 0)); err != nil {
 		return nil, err
@@ -137,27 +123,20 @@ func (CrossEntropyGradOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:1], wantShape("lse", in[2].Shape, out[1].Shape...)
 }
 
-// Bind implements Spec.
 func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
-	if in[0].Dtype == tensor.Float32 {
-		bindCrossEntropyGrad[float32](k, in, out[0])
-	} else {
-		bindCrossEntropyGrad[float64](k, in, out[0])
-	}
+	byType(in[0].Dtype, bindCrossEntropyGrad[float32], bindCrossEntropyGrad[float64])(k, in, out[0])
 	return nil
 }
 
 func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {
 	logits, targets, lse, dloss := in[0], in[1], in[2], in[3]
 	vocab, rows := logits.last(), targets.Elements()
-	size := rowsPerPiece(vocab)
 	scale := cpu.Work[T](k, 1) // dloss/count
 	k.Phase(1, func(int, *cpu.Worker) {
 		cpu.Slice[T](scale)[0] = cpu.Slice[T](dloss.Buf)[0] / T(max(1, countTargets(targets)))
 	})
-	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, rows)
+	bindRows(k, rows, vocab, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			dst, target := cpu.Slice[T](dlogits.Buf)[i*vocab:][:vocab], cpu.Slice[int32](targets.Buf)[i]
 			if target < 0 {

@@ -21,10 +21,8 @@ func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
 // EmbeddingOp is the Spec of Embedding: weight, ids -> y.
 type EmbeddingOp struct{}
 
-// Name implements Spec.
 func (EmbeddingOp) Name() string { return "embedding" }
 
-// Infer implements Spec.
 func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("weight", 2), index("ids", 2)); err != nil {
 		return nil, err
@@ -33,42 +31,30 @@ func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{ids[0], ids[1], in[0].Shape[1]}}}, nil
 }
 
-// Bind implements Spec.
-func (op EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	checks := []Operand{in[0].Operand, in[1].Operand}
-	k.Check = func() error { return op.Check(checks, in[1].Buf) }
-	if in[0].Dtype == tensor.Float32 {
-		bindEmbedding[float32](k, in[0], in[1], out[0])
-	} else {
-		bindEmbedding[float64](k, in[0], in[1], out[0])
-	}
+func (EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	k.Check = func() error { return checkTokens("id", in[1], in[0].Shape[0], 0) }
+	byType(in[0].Dtype, bindEmbedding[float32], bindEmbedding[float64])(k, in[0], in[1], out[0])
 	return nil
 }
 
-// CheckedInput implements Checked.
 func (EmbeddingOp) CheckedInput() int { return 1 }
 
-// Check implements Checked.
 func (EmbeddingOp) Check(in []Operand, b *cpu.Buf) error {
 	return checkTokens("id", Arg{in[1], b}, in[0].Shape[0], 0)
 }
 
 func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
 	dim, n := weight.last(), ids.Elements()
-	size := rowsPerPiece(dim)
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, n)
+	bindRows(k, n, dim, func(lo, hi int) {
 		for i, id := range cpu.Slice[int32](ids.Buf)[lo:hi] {
 			copy(cpu.Slice[T](y.Buf)[(lo+i)*dim:][:dim], cpu.Slice[T](weight.Buf)[int(id)*dim:])
 		}
 	})
 }
 
-// DiffWRT implements Differentiable.
 func (EmbeddingOp) DiffWRT(int) []bool { return []bool{true, false} }
 
-// Grad implements Differentiable.
-func (EmbeddingOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (EmbeddingOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	dw, err := Apply(EmbeddingGradOp{Vocab: in[0].Shape()[0]}, in[1], dy)
 	return gorgonia.Nodes{dw, nil}, err
 }
@@ -79,10 +65,8 @@ type EmbeddingGradOp struct {
 	Vocab int // V
 }
 
-// Name implements Spec.
 func (EmbeddingGradOp) Name() string { return "gradient of embedding" }
 
-// Infer implements Spec.
 func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, index("ids", 2), float("dy", 3)); err != nil {
 		return nil, err
@@ -97,14 +81,9 @@ func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[1].Dtype, tensor.Shape{op.Vocab, dy[2]}}}, nil
 }
 
-// Bind implements Spec.
 func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	k.Check = func() error { return checkTokens("id", in[0], op.Vocab, 0) }
-	if in[1].Dtype == tensor.Float32 {
-		bindEmbeddingGrad[float32](k, in[0], in[1], out[0])
-	} else {
-		bindEmbeddingGrad[float64](k, in[0], in[1], out[0])
-	}
+	byType(in[1].Dtype, bindEmbeddingGrad[float32], bindEmbeddingGrad[float64])(k, in[0], in[1], out[0])
 	return nil
 }
 
@@ -114,39 +93,16 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	ends := cpu.Work[int32](k, vocab) // where the places of each id end
 	places := cpu.Work[int32](k, n)   // by id, ascending
 	k.Phase(1, func(int, *cpu.Worker) {
-		sortPlaces(cpu.Slice[int32](ids.Buf), cpu.Slice[int32](ends), cpu.Slice[int32](places))
+		all := cpu.Slice[int32](ids.Buf)
+		invert(n, func(i int) []int32 { return all[i : i+1] }, cpu.Slice[int32](places), cpu.Slice[int32](ends))
 	})
-	size := rowsPerPiece(4 * dim)
-	k.Phase(pieces(vocab, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, vocab)
-		end := cpu.Slice[int32](ends)
+	bindRows(k, vocab, 4*dim, func(lo, hi int) {
 		for v := lo; v < hi; v++ {
-			row, first := cpu.Slice[T](dw.Buf)[v*dim:][:dim], int32(0)
-			if v > 0 {
-				first = end[v-1]
-			}
+			row := cpu.Slice[T](dw.Buf)[v*dim:][:dim]
 			clear(row)
-			for _, i := range cpu.Slice[int32](places)[first:end[v]] {
+			for _, i := range inverted(cpu.Slice[int32](places), cpu.Slice[int32](ends), v) {
 				cpu.Add(row, row, cpu.Slice[T](dy.Buf)[int(i)*dim:][:dim])
 			}
 		}
 	})
-}
-
-// sortPlaces is a counting sort: it sets places to the indices of ids, sorted by id and ascending for one id, and ends[v] to
-// the end of those of id v.
-func sortPlaces(ids, ends, places []int32) {
-	clear(ends)
-	for _, id := range ids {
-		ends[id]++
-	}
-	sum := int32(0)
-	for v, n := range ends {
-		ends[v] = sum
-		sum += n
-	}
-	for i, id := range ids {
-		places[ends[id]] = int32(i)
-		ends[id]++
-	}
 }

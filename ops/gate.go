@@ -3,9 +3,9 @@ package ops
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -20,10 +20,8 @@ func GatedSum(gates *gorgonia.Node, branches ...*gorgonia.Node) (*gorgonia.Node,
 // GatedSumOp is the Spec of GatedSum: gates, branch 0, branch 1, ... -> y.
 type GatedSumOp struct{}
 
-// Name implements Spec.
 func (GatedSumOp) Name() string { return "gated sum" }
 
-// Infer implements Spec.
 func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) < 2 {
 		return nil, errors.New("no branches")
@@ -47,21 +45,14 @@ func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
 	return in[1:2], nil
 }
 
-// Bind implements Spec.
 func (GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindGatedSum[float32](k, in[0], in[1:], out[0])
-	} else {
-		bindGatedSum[float64](k, in[0], in[1:], out[0])
-	}
+	byType(in[0].Dtype, bindGatedSum[float32], bindGatedSum[float64])(k, in[0], in[1:], out[0])
 	return nil
 }
 
 func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) {
 	n, dv := len(branches), y.last()
-	rows, size := y.Elements()/dv, rowsPerPiece(dv)
-	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, rows)
+	bindRows(k, y.Elements()/dv, dv, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			dst, gate := cpu.Slice[T](y.Buf)[i*dv:][:dv], cpu.Slice[T](gates.Buf)[i*n:][:n]
 			copy(dst, cpu.Slice[T](branches[0].Buf)[i*dv:])
@@ -73,32 +64,18 @@ func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) 
 	})
 }
 
-// DiffWRT implements Differentiable.
 func (GatedSumOp) DiffWRT(inputs int) []bool { return all(inputs) }
 
-// Grad implements Differentiable.
-func (GatedSumOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	grads := make(gorgonia.Nodes, len(in))
-	var err error
-	if grads[0], err = Apply(GatedSumGradOp{}, append(append(gorgonia.Nodes{}, in...), dy)...); err != nil {
-		return nil, err
-	}
-	for i := 1; i < len(in); i++ {
-		if grads[i], err = Output(grads[0], i); err != nil {
-			return nil, err
-		}
-	}
-	return grads, nil
+func (GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return outputs(GatedSumGradOp{}, len(in), append(slices.Clone(in), dy)...)
 }
 
 // GatedSumGradOp is the Spec of the gradient of GatedSum: gates, branch 0, branch 1, ..., dy -> dgates, dbranch 0,
 // dbranch 1, ... with dgate = dy·branch and dbranch = gate*dy.
 type GatedSumGradOp struct{}
 
-// Name implements Spec.
 func (GatedSumGradOp) Name() string { return "gradient of gated sum" }
 
-// Infer implements Spec.
 func (GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) < 3 {
 		return nil, errors.New("no branches")
@@ -114,22 +91,15 @@ func (GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:n], wantShape("dy", in[n].Shape, y[0].Shape...)
 }
 
-// Bind implements Spec.
 func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	n := len(in) - 1
-	if in[0].Dtype == tensor.Float32 {
-		bindGatedSumGrad[float32](k, in[0], in[1:n], in[n], out[0], out[1:])
-	} else {
-		bindGatedSumGrad[float64](k, in[0], in[1:n], in[n], out[0], out[1:])
-	}
+	byType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, in[0], in[1:n], in[n], out[0], out[1:])
 	return nil
 }
 
 func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy, dgates Arg, dbranches []Arg) {
 	n, dv := len(branches), dy.last()
-	rows, size := dy.Elements()/dv, rowsPerPiece(dv)
-	k.Phase(pieces(rows, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, rows)
+	bindRows(k, dy.Elements()/dv, dv, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			d := cpu.Slice[T](dy.Buf)[i*dv:][:dv]
 			gate, dgate := cpu.Slice[T](gates.Buf)[i*n:][:n], cpu.Slice[T](dgates.Buf)[i*n:][:n]

@@ -31,10 +31,8 @@ type CastOp struct {
 	To tensor.Dtype
 }
 
-// Name implements Spec.
 func (CastOp) Name() string { return "cast" }
 
-// Infer implements Spec.
 func (op CastOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) != 1 {
 		return nil, fmt.Errorf("%d inputs, want 1", len(in))
@@ -45,7 +43,6 @@ func (op CastOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{op.To, in[0].Shape}}, nil
 }
 
-// Bind implements Spec.
 func (CastOp) Bind(*cpu.Kernel, []Arg, []Arg) error {
 	return errors.New("the cpu has no half precision")
 }

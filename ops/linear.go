@@ -75,14 +75,12 @@ type LinearOp struct {
 	Heads int // heads that the output's last axis is split into; 0 leaves it whole
 }
 
-// Name implements Spec.
 func (LinearOp) Name() string { return "linear" }
 
 func (LinearOp) flops(in []Operand) float64 {
 	return 2 * float64(in[0].Elements()) * float64(in[1].Shape[0])
 }
 
-// Infer implements Spec.
 func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
 	want := []input{float("x", -1), float("w", 2)}
 	if len(in) == 3 {
@@ -132,22 +130,14 @@ func leading(x tensor.Shape, in int) (int, error) {
 	return 0, fmt.Errorf("x %v has no trailing axes of product %d, the inputs of w", x, in)
 }
 
-// Bind implements Spec.
 func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	bindProducts(k, in[0], linearProduct(in, out[0]))
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (LinearOp) DiffWRT(inputs int) []bool { return all(inputs) }
 
-// Grad implements Differentiable.
-func (op LinearOp) Grad(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return op.GradOf(all(len(in)), in, y, dy)
-}
-
-// GradOf implements Separable.
-func (op LinearOp) GradOf(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op LinearOp) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	x, w := in[0].Shape(), in[1].Shape()
 	lead, err := leading(x, w[1])
 	if err != nil {
@@ -179,14 +169,12 @@ type LinearInputGradOp struct {
 	Axes  Axes // trailing axes of x, of product in
 }
 
-// Name implements Spec.
 func (LinearInputGradOp) Name() string { return "input gradient of linear" }
 
 func (LinearInputGradOp) flops(in []Operand) float64 {
 	return 2 * float64(in[0].Elements()) * float64(in[1].Shape[1])
 }
 
-// Infer implements Spec.
 func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("dy", -1), float("w", 2)); err != nil {
 		return nil, err
@@ -210,7 +198,6 @@ func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, append(append(tensor.Shape{}, dy[:lead]...), axes...)}}, nil
 }
 
-// Bind implements Spec.
 func (LinearInputGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	dy, w := in[0], in[1]
 	rows, size := dy.Elements()/w.Shape[0], w.Shape[0]
@@ -224,14 +211,12 @@ type LinearWeightGradOp struct {
 	Out, In int // sizes of w
 }
 
-// Name implements Spec.
 func (LinearWeightGradOp) Name() string { return "weight gradient of linear" }
 
 func (op LinearWeightGradOp) flops(in []Operand) float64 {
 	return 2 * float64(in[0].Elements()) * float64(op.Out)
 }
 
-// Infer implements Spec.
 func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", -1), float("dy", -1)); err != nil {
 		return nil, err
@@ -243,7 +228,6 @@ func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{x.Dtype, tensor.Shape{op.Out, op.In}}}, nil
 }
 
-// Bind implements Spec.
 func (LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	bindProducts(k, in[0], weightProduct(in[0], in[1], out[0]))
 	return nil
@@ -254,10 +238,8 @@ type LinearBiasGradOp struct {
 	Out int // size of the bias
 }
 
-// Name implements Spec.
 func (LinearBiasGradOp) Name() string { return "bias gradient of linear" }
 
-// Infer implements Spec.
 func (op LinearBiasGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("dy", -1)); err != nil {
 		return nil, err
@@ -268,13 +250,8 @@ func (op LinearBiasGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{op.Out}}}, nil
 }
 
-// Bind implements Spec.
 func (op LinearBiasGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	rows := in[0].Elements() / op.Out
-	if in[0].Dtype == tensor.Float32 {
-		bindColumnSums[float32](k, in[0].Buf, rows, op.Out, out[0].Buf)
-	} else {
-		bindColumnSums[float64](k, in[0].Buf, rows, op.Out, out[0].Buf)
-	}
+	byType(in[0].Dtype, bindColumnSums[float32], bindColumnSums[float64])(k, in[0].Buf, rows, op.Out, out[0].Buf)
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// kernelOp makes a Spec a gorgonia.Op. It is built for operands of known types and shapes.
+// kernelOp makes a Spec a gorgonia.SDOp. It is built for operands of known types and shapes.
 type kernelOp struct {
 	spec Spec
 	in   []Operand
@@ -27,15 +27,8 @@ type kernelOp struct {
 	values []gorgonia.Value
 }
 
-// diffOp is a kernelOp whose Spec is Differentiable: a gorgonia.SDOp.
-type diffOp struct {
-	*kernelOp
-	diff Differentiable
-}
-
 var (
 	_ gorgonia.SDOp = (*kernelOp)(nil)
-	_ gorgonia.SDOp = diffOp{}
 	_ gorgonia.SDOp = (*outputOp)(nil)
 )
 
@@ -69,11 +62,7 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	if o.out, err = infer(spec, o.in); err != nil {
 		return nil, err
 	}
-	var op gorgonia.Op = o
-	if d, ok := spec.(Differentiable); ok {
-		op = diffOp{o, d}
-	}
-	node, err := gorgonia.ApplyOp(op, inputs...)
+	node, err := gorgonia.ApplyOp(o, inputs...)
 	if err != nil {
 		return nil, opError(spec, err)
 	}
@@ -126,11 +115,10 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 	if node == nil {
 		return nil, errors.New("ops: output of a nil node")
 	}
-	k, ok := node.Op().(interface{ kernel() *kernelOp })
+	of, ok := node.Op().(*kernelOp)
 	if !ok {
 		return nil, fmt.Errorf("ops: output %d of %v: not an op of this package", index, node)
 	}
-	of := k.kernel()
 	if index < 1 || index >= len(of.out) {
 		return nil, opError(of.spec, fmt.Errorf("no output %d among %d", index, len(of.out)))
 	}
@@ -175,8 +163,6 @@ func checkSize(o Operand) error {
 }
 
 func opError(spec Spec, err error) error { return fmt.Errorf("ops: %s: %w", spec.Name(), err) }
-
-func (o *kernelOp) kernel() *kernelOp { return o }
 
 func (o *kernelOp) Arity() int           { return len(o.in) }
 func (o *kernelOp) ReturnsPtr() bool     { return true }
@@ -270,11 +256,19 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	return values[0], nil
 }
 
-// DiffWRT and SymDiff are those of a Spec without a gradient. gorgonia.Grad refuses a graph with any op that is no SDOp, so
-// such an op must be one. SymDiff is called only where a gradient would pass through it, and is an error.
-func (o *kernelOp) DiffWRT(inputs int) []bool { return all(inputs) }
+// DiffWRT and SymDiff of a Spec without a gradient: gorgonia.Grad refuses a graph with any op that is no SDOp, so such an op
+// must be one. SymDiff is called only where a gradient would pass through it, and is an error.
+func (o *kernelOp) DiffWRT(inputs int) []bool {
+	if d, ok := o.spec.(Differentiable); ok {
+		return d.DiffWRT(inputs)
+	}
+	return all(inputs)
+}
 
-func (o *kernelOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorgonia.Nodes, error) {
+func (o *kernelOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
+	if d, ok := o.spec.(Differentiable); ok {
+		return d.Grad(all(len(inputs)), inputs, output, grad)
+	}
 	return nil, opError(o.spec, errors.New("has no gradient"))
 }
 
@@ -286,10 +280,21 @@ func all(n int) []bool {
 	return b
 }
 
-func (o diffOp) DiffWRT(inputs int) []bool { return o.diff.DiffWRT(inputs) }
-
-func (o diffOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
-	return o.diff.Grad(inputs, output, grad)
+// outputs applies spec and returns the nodes of its first n outputs.
+func outputs(spec Spec, n int, inputs ...*gorgonia.Node) (gorgonia.Nodes, error) {
+	main, err := Apply(spec, inputs...)
+	if err != nil {
+		return nil, err
+	}
+	nodes := gorgonia.Nodes{main}
+	for i := 1; i < n; i++ {
+		o, err := Output(main, i)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, o)
+	}
+	return nodes, nil
 }
 
 // outputOp hands out a further output of the op behind its only input.

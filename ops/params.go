@@ -1,6 +1,9 @@
 package ops
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Params are the sizes of Native Sparse Attention, with the paper's letters.
 type Params struct {
@@ -16,24 +19,14 @@ const ForcedBlocks = 3
 
 // Validate returns an error that names the sizes that do not fit each other.
 func (p Params) Validate() error {
-	for _, s := range []struct {
-		name string
-		v    int
-	}{
-		{"block length l", p.BlockLen}, {"stride d", p.Stride}, {"selection block l'", p.SelectBlock},
-		{"top n", p.TopN}, {"window w", p.Window},
-	} {
-		if err := positive(s.name, s.v); err != nil {
-			return err
-		}
-	}
-	if err := checkBlocks(p.BlockLen, p.Stride); err != nil {
+	err := cmp.Or(checkBlocks(p.BlockLen, p.Stride),
+		positive("selection block l'", p.SelectBlock), positive("top n", p.TopN), positive("window w", p.Window))
+	switch {
+	case err != nil:
 		return err
-	}
-	if p.SelectBlock%p.Stride != 0 {
+	case p.SelectBlock%p.Stride != 0:
 		return fmt.Errorf("stride d = %d does not divide the selection block l' = %d", p.Stride, p.SelectBlock)
-	}
-	if p.TopN < ForcedBlocks {
+	case p.TopN < ForcedBlocks:
 		return fmt.Errorf("top n = %d is smaller than the %d forced blocks", p.TopN, ForcedBlocks)
 	}
 	return nil
@@ -41,10 +34,7 @@ func (p Params) Validate() error {
 
 // checkBlocks checks the sizes of the compression blocks alone.
 func checkBlocks(l, d int) error {
-	if err := positive("block length l", l); err != nil {
-		return err
-	}
-	if err := positive("stride d", d); err != nil {
+	if err := cmp.Or(positive("block length l", l), positive("stride d", d)); err != nil {
 		return err
 	}
 	if l%d != 0 {

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -21,10 +20,8 @@ type RMSNormOp struct {
 	Eps float64 // added to the mean square
 }
 
-// Name implements Spec.
 func (RMSNormOp) Name() string { return "rms norm" }
 
-// Infer implements Spec.
 func (op RMSNormOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", -1), float("weight", 1)); err != nil {
 		return nil, err
@@ -42,24 +39,17 @@ func (op RMSNormOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:1], nil
 }
 
-// Bind implements Spec.
 func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindRMSNorm[float32](k, op.Eps, in[0], in[1], out[0])
-	} else {
-		bindRMSNorm[float64](k, op.Eps, in[0], in[1], out[0])
-	}
+	byType(in[0].Dtype, bindRMSNorm[float32], bindRMSNorm[float64])(k, op.Eps, in[0], in[1], out[0])
 	return nil
 }
 
 func bindRMSNorm[T cpu.Float](k *cpu.Kernel, eps float64, x, w, y Arg) {
 	dim := x.last()
-	n, size := x.Elements(), rowsPerPiece(dim)*dim
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, n)
-		for ; lo < hi; lo += dim {
-			row := cpu.Slice[T](x.Buf)[lo : lo+dim]
-			cpu.MulScale(cpu.Slice[T](y.Buf)[lo:lo+dim], row, cpu.Slice[T](w.Buf), inverseRMS(row, eps))
+	bindRows(k, x.Elements()/dim, dim, func(lo, hi int) {
+		for at := lo * dim; at < hi*dim; at += dim {
+			row := cpu.Slice[T](x.Buf)[at:][:dim]
+			cpu.MulScale(cpu.Slice[T](y.Buf)[at:][:dim], row, cpu.Slice[T](w.Buf), inverseRMS(row, eps))
 		}
 	})
 }
@@ -69,17 +59,10 @@ func inverseRMS[T cpu.Float](x []T, eps float64) T {
 	return T(1 / math.Sqrt(cpu.SumSquares(x)/float64(len(x))+eps))
 }
 
-// DiffWRT implements Differentiable.
 func (RMSNormOp) DiffWRT(int) []bool { return []bool{true, true} }
 
-// Grad implements Differentiable.
-func (op RMSNormOp) Grad(in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(RMSNormGradOp(op), in[0], in[1], dy)
-	if err != nil {
-		return nil, err
-	}
-	dw, err := Output(dx, 1)
-	return gorgonia.Nodes{dx, dw}, err
+func (op RMSNormOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return outputs(RMSNormGradOp(op), 2, in[0], in[1], dy)
 }
 
 // RMSNormGradOp is the Spec of the gradient of RMSNorm: x, weight, dy -> dx, dweight. With r = 1/sqrt(mean(x²) + eps) and
@@ -92,10 +75,8 @@ type RMSNormGradOp struct {
 	Eps float64 // as in RMSNormOp
 }
 
-// Name implements Spec.
 func (RMSNormGradOp) Name() string { return "gradient of rms norm" }
 
-// Infer implements Spec.
 func (op RMSNormGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", -1), float("weight", 1), float("dy", -1)); err != nil {
 		return nil, err
@@ -106,13 +87,8 @@ func (op RMSNormGradOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:2], wantShape("dy", in[2].Shape, in[0].Shape...)
 }
 
-// Bind implements Spec.
 func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindRMSNormGrad[float32](k, op.Eps, in, out)
-	} else {
-		bindRMSNormGrad[float64](k, op.Eps, in, out)
-	}
+	byType(in[0].Dtype, bindRMSNormGrad[float32], bindRMSNormGrad[float64])(k, op.Eps, in, out)
 	return nil
 }
 

@@ -10,10 +10,8 @@ type RMSNormGradAddOp struct {
 	Eps float64 // as in RMSNormOp
 }
 
-// Name implements Spec.
 func (RMSNormGradAddOp) Name() string { return "gradient of rms norm with add" }
 
-// Infer implements Spec.
 func (op RMSNormGradAddOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", -1), float("weight", 1), float("dy", -1), float("residual", -1)); err != nil {
 		return nil, err
@@ -24,7 +22,6 @@ func (op RMSNormGradAddOp) Infer(in []Operand) ([]Operand, error) {
 	return RMSNormGradOp(op).Infer(in[:3])
 }
 
-// Bind implements Spec.
 func (op RMSNormGradAddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return RMSNormGradOp(op).Bind(k, in, out)
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -24,7 +23,6 @@ type RoPEOp struct {
 	Inverse bool    // turn back
 }
 
-// Name implements Spec.
 func (op RoPEOp) Name() string {
 	if op.Inverse {
 		return "inverse rope"
@@ -32,7 +30,6 @@ func (op RoPEOp) Name() string {
 	return "rope"
 }
 
-// Infer implements Spec.
 func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", 4)); err != nil {
 		return nil, err
@@ -51,11 +48,7 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 
 // Bind implements Spec. Angles, and their cos and sin, are float64 in both types.
 func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindRoPE[float32](k, op, in[0], out[0])
-	} else {
-		bindRoPE[float64](k, op, in[0], out[0])
-	}
+	byType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], out[0])
 	return nil
 }
 
@@ -116,12 +109,9 @@ func rotate[T cpu.Float](dst, x, turn []T) {
 	}
 }
 
-// DiffWRT implements Differentiable.
 func (RoPEOp) DiffWRT(int) []bool { return []bool{true} }
 
-// Grad implements Differentiable.
-func (op RoPEOp) Grad(_ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op RoPEOp) Grad(_ []bool, _ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	op.Inverse = !op.Inverse
-	dx, err := Apply(op, dy)
-	return gorgonia.Nodes{dx}, err
+	return outputs(op, 1, dy)
 }

@@ -1,6 +1,18 @@
 package ops
 
-import "github.com/gorgonia-nsa/nsa/internal/cpu"
+import (
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// byType returns the instance of a generic function for operands of type dt, which is float32 or float64.
+func byType[F any](dt tensor.Dtype, f32, f64 F) F {
+	if dt == tensor.Float32 {
+		return f32
+	}
+	return f64
+}
 
 // chunk is the number of elements in one piece of an elementwise kernel.
 const chunk = 1 << 14
@@ -13,6 +25,13 @@ func pieces(n, size int) int { return (n + size - 1) / size }
 
 // part returns the bounds of part i of those that pieces counts.
 func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
+
+// bindRows adds to k the phase that calls f for runs [lo,hi) of n rows. Each run has about chunk elements, where a row has the
+// work of cols elements.
+func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
+	size := rowsPerPiece(cols)
+	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) { f(part(piece, size, n)) })
+}
 
 // rowsPerPiece is the number of rows of the given length in about one chunk.
 func rowsPerPiece(cols int) int { return max(1, chunk/cols) }
@@ -51,4 +70,34 @@ func addRows[T cpu.Float](dst, x []T, cols int) {
 	for x = x[cols:]; len(x) > 0; x = x[cols:] {
 		cpu.Add(dst, dst, x[:cols])
 	}
+}
+
+// invert is a counting sort: for v = 0, 1, ... it lists the i in [0,n) whose of(i) holds v, ascending, one list after the
+// other, and sets ends[v] to the end of the list of v.
+func invert(n int, of func(i int) []int32, lists, ends []int32) {
+	clear(ends)
+	for i := range n {
+		for _, v := range of(i) {
+			ends[v]++
+		}
+	}
+	sum := int32(0)
+	for v, count := range ends {
+		ends[v], sum = sum, sum+count // the begin, which filling moves to the end
+	}
+	for i := range n {
+		for _, v := range of(i) {
+			lists[ends[v]] = int32(i)
+			ends[v]++
+		}
+	}
+}
+
+// inverted returns the list of v that invert has made.
+func inverted(lists, ends []int32, v int) []int32 {
+	first := int32(0)
+	if v > 0 {
+		first = ends[v-1]
+	}
+	return lists[first:ends[v]]
 }

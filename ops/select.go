@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"cmp"
+
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -27,39 +29,26 @@ type SelectBlocksOp struct {
 	Params Params
 }
 
-// Name implements Spec.
 func (SelectBlocksOp) Name() string { return "select blocks" }
 
 func (op SelectBlocksOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[0], 2, 0, compressedPairs(in[0].Shape[1], op.Params.BlockLen, op.Params.Stride))
 }
 
-// Infer implements Spec.
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
-	if err := op.Params.Validate(); err != nil {
-		return nil, err
-	}
-	if err := wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3)); err != nil {
+	if err := cmp.Or(op.Params.Validate(), wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3))); err != nil {
 		return nil, err
 	}
 	q, kc := in[0].Shape, in[1].Shape
 	rows := compressedRows(q[1], op.Params.BlockLen, op.Params.Stride)
-	if err := checkAttention(in[0], in[1], "kc", in[1], "kc", rows); err != nil {
-		return nil, err
-	}
-	if err := wantShape("lse", in[2].Shape, q[0], q[2], q[1]); err != nil {
+	if err := cmp.Or(checkAttention(in[0], in[1], "kc", in[1], "kc", rows), wantShape("lse", in[2].Shape, q[0], q[2], q[1])); err != nil {
 		return nil, err
 	}
 	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}}, nil
 }
 
-// Bind implements Spec.
 func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSelect[float32](k, op.Params, in, out)
-	} else {
-		bindSelect[float64](k, op.Params, in, out)
-	}
+	byType(in[0].Dtype, bindSelect[float32], bindSelect[float64])(k, op.Params, in, out)
 	return nil
 }
 

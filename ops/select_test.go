@@ -29,16 +29,7 @@ func TestSelectBlocksTies(t *testing.T) {
 	}
 }
 
-// TestSelectBlocksOnlyForced: with n = 3 there is no place for a score.
-func TestSelectBlocksOnlyForced(t *testing.T) {
-	c, p := newSizes(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 1}
-	q, _, _ := c.Tokens(1)
-	kc, vc := c.Compressed(4, 4, 2)
-	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
-	require.Equal(t, []int32{0, 8, 9}, idx.Ints[39*3:])
-}
-
-// TestHugeBlocks: blocks longer than the sequence are one block, and compression blocks longer than it nobody sees.
+// TestHugeBlocks: blocks longer than the sequence are one block, windows longer than it show all of it, and compression blocks longer than it nobody sees.
 func TestHugeBlocks(t *testing.T) {
 	c, p := newSizes(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
@@ -48,19 +39,9 @@ func TestHugeBlocks(t *testing.T) {
 	o := outputs(t, ops.SelectedAttentionOp{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
 	dense := outputs(t, ops.SlidingWindowOp{Window: c.S}, tensor.Float64, q, k, v)
 	testutil.Within(t, "o", o[0].Floats, dense[0].Floats, 1e-14)
+	require.Equal(t, dense, outputs(t, ops.SlidingWindowOp{Window: math.MaxInt}, tensor.Float64, q, k, v))
 	p.SelectBlock, p.BlockLen, p.Stride = 4, 1<<60, 4
 	require.Equal(t, []int32{0, 8, 9}, chosen(t, c, p, tensor.Float64, q, kc, vc).Ints[39*3:])
-}
-
-// TestSelectedMeanKeys: 752.5 keys a query at S = 2048, n = 16, l' = 64, whatever the scores are.
-func TestSelectedMeanKeys(t *testing.T) {
-	c, p := newSizes(1, 2048, 2, 2, 4, 4), nsaParams
-	q, _, _ := c.Tokens(1)
-	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
-	for _, dt := range dtypes {
-		idx := chosen(t, c, p, dt, q, kc, vc)
-		require.Equal(t, 752.5, selectedPairs(c.S, c.Hkv, p.TopN, p.SelectBlock, idx.Ints)/float64(c.S*c.Hkv))
-	}
 }
 
 // pipeline builds the compressed and the selected branch of q, k, v, kc, vc and returns the sum of their outputs.

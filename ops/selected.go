@@ -1,10 +1,10 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -23,55 +23,37 @@ type SelectedAttentionOp struct {
 	SelectBlock int // l': tokens in a selection block
 }
 
-func (SelectedAttentionOp) attention() {}
-
-// Name implements Spec.
+func (SelectedAttentionOp) attention()   {}
 func (SelectedAttentionOp) Name() string { return "selected attention" }
 
 func (op SelectedAttentionOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[2], 2, 2, selectedPairs(in[0].Shape[1], op.SelectBlock, in[3].Shape[3]))
 }
 
-// Infer implements Spec.
 func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
-	if err := positive("selection block l'", op.SelectBlock); err != nil {
-		return nil, err
-	}
-	if err := wantInputs(in, float("q", 4), float("k", 4), float("v", 4), index("idx", 4)); err != nil {
+	if err := cmp.Or(positive("selection block l'", op.SelectBlock), wantInputs(in, float("q", 4), float("k", 4), float("v", 4), index("idx", 4))); err != nil {
 		return nil, err
 	}
 	q, k, idx := in[0].Shape, in[1].Shape, in[3].Shape
-	if err := checkAttention(in[0], in[1], "k", in[2], "v", q[1]); err != nil {
-		return nil, err
-	}
-	if err := wantShape("idx", idx, q[0], q[1], k[2], idx[3]); err != nil {
+	if err := cmp.Or(checkAttention(in[0], in[1], "k", in[2], "v", q[1]), wantShape("idx", idx, q[0], q[1], k[2], idx[3])); err != nil {
 		return nil, err
 	}
 	return attentionOutputs(in[0], in[2]), nil
 }
 
-// Bind implements Spec.
 func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSelected[float32](k, op.SelectBlock, in, out)
-	} else {
-		bindSelected[float64](k, op.SelectBlock, in, out)
-	}
+	byType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (SelectedAttentionOp) DiffWRT(int) []bool { return []bool{true, true, true, false} }
 
-// Grad implements Differentiable.
-func (op SelectedAttentionOp) Grad(in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
 	return attentionGrad(SelectedAttentionGradOp(op), in, o, do)
 }
 
-// CheckedInput implements Checked.
 func (SelectedAttentionOp) CheckedInput() int { return 3 }
 
-// Check implements Checked.
 func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
 	return newChoice(dimsOf(in[0], in[1], in[2]), op.SelectBlock, Arg{in[3], b}).check()
 }
@@ -111,7 +93,6 @@ func (c choice) next(idx []int32, t int) (lo, hi int, rest []int32) {
 	return lo, min(hi, t+1), idx
 }
 
-// run implements mask.
 func (c choice) run(b, g, t, from int) (lo, hi int) {
 	idx := c.of(b, g, t)
 	for len(idx) > 0 && idx[0] >= 0 && int(idx[0])*c.size < from {
@@ -154,7 +135,6 @@ func (c choice) errorAt(at int, format string, args ...any) error {
 // scores of all keys are held at once.
 type selectedForward[T cpu.Float] struct {
 	choice
-	cuts             int // pieces of a group
 	q, v, o, lse     Arg
 	keys             packed[T]
 	scores, max, sum cpu.Region[T]
@@ -168,25 +148,22 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	a := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand)
 	c := newChoice(a, block, in[3])
 	f := &selectedForward[T]{
-		choice: c, cuts: (a.s + queriesPerPiece - 1) / queriesPerPiece,
-		q: in[0], v: in[2], o: out[0], lse: out[1],
+		choice: c, q: in[0], v: in[2], o: out[0], lse: out[1],
 		keys:   pack[T](k, in[1]),
 		scores: cpu.Scratch[T](k, a.h*c.most()),
 		max:    cpu.Scratch[T](k, a.h),
 		sum:    cpu.Scratch[T](k, a.h),
 	}
 	k.Check = c.check
-	k.Phase(a.b*a.hkv*f.cuts, f.queries)
+	bindQueries(k, a, queriesPerPiece, f.queries)
 }
 
-func (f *selectedForward[T]) queries(piece int, w *cpu.Worker) {
-	bg, first := piece/f.cuts, piece%f.cuts*queriesPerPiece
-	b, g := bg/f.hkv, bg%f.hkv
+func (f *selectedForward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.most()
 	keys, v := f.keys.group(b, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
-	for t := first; t < min(f.s, first+queriesPerPiece); t++ {
+	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
 		o := cpu.Slice[T](f.o.Buf)[f.row(b, t, g, f.dv):][:f.h*f.dv]
 		state.start()

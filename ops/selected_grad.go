@@ -1,8 +1,6 @@
 package ops
 
 import (
-	"gorgonia.org/tensor"
-
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -11,25 +9,18 @@ type SelectedAttentionGradOp struct {
 	SelectBlock int // l', as in SelectedAttentionOp
 }
 
-// Name implements Spec.
 func (SelectedAttentionGradOp) Name() string { return "gradient of selected attention" }
 
 func (op SelectedAttentionGradOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[2], 6, 4, selectedPairs(in[0].Shape[1], op.SelectBlock, in[3].Shape[3]))
 }
 
-// Infer implements Spec.
 func (op SelectedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferAttentionGrad(SelectedAttentionOp(op), in)
 }
 
-// Bind implements Spec.
 func (op SelectedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSelectedGrad[float32](k, op.SelectBlock, in, out)
-	} else {
-		bindSelectedGrad[float64](k, op.SelectBlock, in, out)
-	}
+	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
 	return nil
 }
 
@@ -40,28 +31,13 @@ type choosers struct {
 	ends    *cpu.Buf // int32 [B,Hkv,blocks]: where they end
 }
 
-// bindChoosers adds to k the phase that inverts c: counts, their running sum, then the lists.
+// bindChoosers adds to k the phase that inverts c.
 func bindChoosers(k *cpu.Kernel, c choice) choosers {
 	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*c.blocks())}
 	k.Phase(c.b*c.hkv, func(bg int, _ *cpu.Worker) {
 		b, g := bg/c.hkv, bg%c.hkv
 		queries, ends := x.group(b, g)
-		clear(ends)
-		for t := range c.s {
-			for _, j := range c.seen(b, g, t) {
-				ends[j]++
-			}
-		}
-		var sum int32
-		for j, n := range ends {
-			ends[j], sum = sum, sum+n // the begin, which filling moves to the end
-		}
-		for t := range c.s {
-			for _, j := range c.seen(b, g, t) {
-				queries[ends[j]] = int32(t)
-				ends[j]++
-			}
-		}
+		invert(c.s, func(t int) []int32 { return c.seen(b, g, t) }, queries, ends)
 	})
 	return x
 }
@@ -85,11 +61,7 @@ func (x choosers) group(b, g int) (queries, ends []int32) {
 // of returns the queries that see block j.
 func (x choosers) of(b, g, j int) []int32 {
 	queries, ends := x.group(b, g)
-	first := int32(0)
-	if j > 0 {
-		first = ends[j-1]
-	}
-	return queries[first:ends[j]]
+	return inverted(queries, ends, j)
 }
 
 // selectedBackward is the gradient of attention over chosen blocks. A piece of work writes
@@ -97,7 +69,6 @@ func (x choosers) of(b, g, j int) []int32 {
 type selectedBackward[T cpu.Float] struct {
 	choice
 	rowTiles     rowTiles
-	cuts         int // pieces of a group in the phase of the queries
 	q, k, do     Arg
 	dq, dk, dval Arg
 	keys, vals   packed[T]
@@ -115,7 +86,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	c, r := newChoice(a, block, in[3]), a.rowTiles()
 	scores := max(a.h*c.most(), r.rows()*c.size)
 	f := &selectedBackward[T]{
-		choice: c, rowTiles: r, cuts: (a.s + queriesPerPiece - 1) / queriesPerPiece,
+		choice: c, rowTiles: r,
 		q: in[0], k: in[1], do: in[6], dq: out[0], dk: out[1], dval: out[2],
 		keys:     pack[T](k, in[1]),
 		vals:     pack[T](k, in[2]),
@@ -131,18 +102,16 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	f.stats = bindRowStats(k, a, c, in[0], f.keys, in[5])
 	f.stats.bindDelta(k, in[4], in[6])
 	k.Check = c.check
-	k.Phase(a.b*a.hkv*f.cuts, f.queries)
+	bindQueries(k, a, queriesPerPiece, f.queries)
 	k.Phase(a.b*a.hkv*c.blocks(), f.block)
 }
 
 // queries computes the dq of adjoining queries.
-func (f *selectedBackward[T]) queries(piece int, w *cpu.Worker) {
-	bg, first := piece/f.cuts, piece%f.cuts*queriesPerPiece
-	b, g := bg/f.hkv, bg%f.hkv
+func (f *selectedBackward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.most(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.group(b, g), f.vals.group(b, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(b, g)
-	for t := first; t < min(f.s, first+queriesPerPiece); t++ {
+	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
 		do := cpu.Slice[T](f.do.Buf)[f.row(b, t, g, f.dv):]
 		dq := cpu.Slice[T](f.dq.Buf)[f.row(b, t, g, f.d):][:f.h*f.d]

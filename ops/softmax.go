@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -16,10 +15,8 @@ func Softmax(x *gorgonia.Node) (*gorgonia.Node, error) { return Apply(SoftmaxOp{
 // SoftmaxOp is the Spec of Softmax: x [...,n] -> y [...,n].
 type SoftmaxOp struct{}
 
-// Name implements Spec.
 func (SoftmaxOp) Name() string { return "softmax" }
 
-// Infer implements Spec.
 func (SoftmaxOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferElementwise(in, "x")
 	if err == nil && in[0].Shape.Dims() == 0 {
@@ -28,23 +25,16 @@ func (SoftmaxOp) Infer(in []Operand) ([]Operand, error) {
 	return out, err
 }
 
-// Bind implements Spec.
 func (SoftmaxOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSoftmax[float32](k, in[0], out[0])
-	} else {
-		bindSoftmax[float64](k, in[0], out[0])
-	}
+	byType(in[0].Dtype, bindSoftmax[float32], bindSoftmax[float64])(k, in[0], out[0])
 	return nil
 }
 
 func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
 	cols := x.last()
-	n, size := x.Elements(), rowsPerPiece(cols)*cols
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, n)
-		for ; lo < hi; lo += cols {
-			row, dst := cpu.Slice[T](x.Buf)[lo:lo+cols], cpu.Slice[T](y.Buf)[lo:lo+cols]
+	bindRows(k, x.Elements()/cols, cols, func(lo, hi int) {
+		for at := lo * cols; at < hi*cols; at += cols {
+			row, dst := cpu.Slice[T](x.Buf)[at:][:cols], cpu.Slice[T](y.Buf)[at:][:cols]
 			top := cpu.Max(row)
 			if math.IsInf(float64(top), -1) {
 				clear(dst)
@@ -73,22 +63,17 @@ func expSum[T cpu.Float](dst, x []T, shift T) float64 {
 	return sum
 }
 
-// DiffWRT implements Differentiable.
 func (SoftmaxOp) DiffWRT(int) []bool { return []bool{true} }
 
-// Grad implements Differentiable.
-func (SoftmaxOp) Grad(_ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	dx, err := Apply(SoftmaxGradOp{}, y, dy)
-	return gorgonia.Nodes{dx}, err
+func (SoftmaxOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return outputs(SoftmaxGradOp{}, 1, y, dy)
 }
 
 // SoftmaxGradOp is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)), from the result.
 type SoftmaxGradOp struct{}
 
-// Name implements Spec.
 func (SoftmaxGradOp) Name() string { return "gradient of softmax" }
 
-// Infer implements Spec.
 func (SoftmaxGradOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferElementwise(in, "y", "dy")
 	if err == nil && in[0].Shape.Dims() == 0 {
@@ -97,24 +82,17 @@ func (SoftmaxGradOp) Infer(in []Operand) ([]Operand, error) {
 	return out, err
 }
 
-// Bind implements Spec.
 func (SoftmaxGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if in[0].Dtype == tensor.Float32 {
-		bindSoftmaxGrad[float32](k, in[0], in[1], out[0])
-	} else {
-		bindSoftmaxGrad[float64](k, in[0], in[1], out[0])
-	}
+	byType(in[0].Dtype, bindSoftmaxGrad[float32], bindSoftmaxGrad[float64])(k, in[0], in[1], out[0])
 	return nil
 }
 
 func bindSoftmaxGrad[T cpu.Float](k *cpu.Kernel, y, dy, dx Arg) {
 	cols := y.last()
-	n, size := y.Elements(), rowsPerPiece(cols)*cols
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, size, n)
-		for ; lo < hi; lo += cols {
-			p, dp := cpu.Slice[T](y.Buf)[lo:lo+cols], cpu.Slice[T](dy.Buf)[lo:lo+cols]
-			cpu.SoftmaxGrad(cpu.Slice[T](dx.Buf)[lo:lo+cols], p, dp, cpu.Dot(p, dp), 1)
+	bindRows(k, y.Elements()/cols, cols, func(lo, hi int) {
+		for at := lo * cols; at < hi*cols; at += cols {
+			p, dp := cpu.Slice[T](y.Buf)[at:][:cols], cpu.Slice[T](dy.Buf)[at:][:cols]
+			cpu.SoftmaxGrad(cpu.Slice[T](dx.Buf)[at:][:cols], p, dp, cpu.Dot(p, dp), 1)
 		}
 	})
 }

@@ -39,7 +39,7 @@ type Arg struct {
 
 // Spec is an op without Gorgonia's interfaces: parameters, shape rule and CPU kernel. Specs are small structs of numbers and
 // strings: they are compared, printed and hashed, and a backend chooses its kernel by their type and fields. A Spec may also
-// be Differentiable, Separable or Checked.
+// be Differentiable or Checked.
 type Spec interface {
 	// Name is the op's name in errors and plans, such as "sliding window".
 	Name() string
@@ -54,16 +54,9 @@ type Differentiable interface {
 	Spec
 	// DiffWRT says which of the given number of inputs have a gradient.
 	DiffWRT(inputs int) []bool
-	// Grad returns the gradient node of each input, nil for those without: node is the op's main output, grad the
-	// gradient with respect to it.
-	Grad(inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
-}
-
-// Separable is a Differentiable whose gradients are separate ops, so that unwanted ones need not be computed.
-type Separable interface {
-	Differentiable
-	// GradOf returns the gradient nodes of the wanted inputs; the others are nil.
-	GradOf(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
+	// Grad returns the gradient node of each wanted input, nil for those without a gradient: node is the op's main output,
+	// grad the gradient with respect to it. The gradients of the other inputs may be nil, which saves their ops.
+	Grad(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 
 // Checked is a Spec that checks the numbers of an int32 input, such as tokens. Its CPU kernel does so before it runs. The
@@ -78,24 +71,24 @@ type Checked interface {
 
 // SpecOf returns the Spec behind an op of this package, and whether op is one.
 func SpecOf(op gorgonia.Op) (Spec, bool) {
-	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
-		return k.kernel().spec, true
+	if k, ok := op.(*kernelOp); ok {
+		return k.spec, true
 	}
 	return nil, false
 }
 
 // OutputsOf returns the outputs of an op of this package that has a Spec, the main one first.
 func OutputsOf(op gorgonia.Op) []Operand {
-	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
-		return k.kernel().out
+	if k, ok := op.(*kernelOp); ok {
+		return k.out
 	}
 	return nil
 }
 
 // InputsOf returns the inputs that an op of this package was built for.
 func InputsOf(op gorgonia.Op) []Operand {
-	if k, ok := op.(interface{ kernel() *kernelOp }); ok {
-		return k.kernel().in
+	if k, ok := op.(*kernelOp); ok {
+		return k.in
 	}
 	return nil
 }

@@ -46,10 +46,8 @@ func (o Operand) place(i int) tensor.Shape {
 // of the run.
 type Int32Op struct{}
 
-// Name implements Spec.
 func (Int32Op) Name() string { return "int32" }
 
-// Infer implements Spec.
 func (Int32Op) Infer(in []Operand) ([]Operand, error) {
 	if len(in) != 1 {
 		return nil, fmt.Errorf("%d inputs, want 1", len(in))
@@ -60,7 +58,6 @@ func (Int32Op) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{tensor.Int32, in[0].Shape}}, nil
 }
 
-// Bind implements Spec.
 func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) error {
 	k.Check = func() error {
 		for i, x := range cpu.Slice[int](in[0].Buf) {
@@ -70,9 +67,7 @@ func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) error {
 		}
 		return nil
 	}
-	n := in[0].Elements()
-	k.Phase(pieces(n, chunk), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, chunk, n)
+	bindRows(k, in[0].Elements(), 1, func(lo, hi int) {
 		for i, x := range cpu.Slice[int](in[0].Buf)[lo:hi] {
 			cpu.Slice[int32](out[0].Buf)[lo+i] = int32(x)
 		}

@@ -37,20 +37,19 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 		if !v.IsNativelyAccessible() {
 			return fmt.Errorf("got a tensor in memory that the host cannot read, want %v", want)
 		}
-		if strides, err := stridesOf(v); err != nil {
+		strides, err := stridesOf(v)
+		if err != nil {
 			return err
-		} else if !rowMajor(v.Shape(), strides) {
-			v = materialize(v, strides)
 		}
 		switch want.Dtype {
 		case tensor.Float32:
-			cpu.Hold(b, v.Float32s())
+			hold(b, v.Float32s(), v.Shape(), strides)
 		case tensor.Float64:
-			cpu.Hold(b, v.Float64s())
+			hold(b, v.Float64s(), v.Shape(), strides)
 		case tensor.Int32:
-			cpu.Hold(b, v.Int32s())
+			hold(b, v.Int32s(), v.Shape(), strides)
 		case tensor.Int:
-			cpu.Hold(b, v.Ints())
+			hold(b, v.Ints(), v.Shape(), strides)
 		default:
 			return fmt.Errorf("type %v is not supported", want.Dtype)
 		}
@@ -120,20 +119,14 @@ func rowMajor(shape, strides []int) bool {
 	return true
 }
 
-// materialize returns a row-major copy of d.
-func materialize(d *tensor.Dense, strides []int) *tensor.Dense {
-	out := tensor.New(tensor.Of(d.Dtype()), tensor.WithShape(d.Shape()...))
-	switch d.Dtype() {
-	case tensor.Float32:
-		gather(out.Float32s(), d.Float32s(), d.Shape(), strides)
-	case tensor.Float64:
-		gather(out.Float64s(), d.Float64s(), d.Shape(), strides)
-	case tensor.Int32:
-		gather(out.Int32s(), d.Int32s(), d.Shape(), strides)
-	case tensor.Int:
-		gather(out.Ints(), d.Ints(), d.Shape(), strides)
+// hold makes b hold x, an array of the given shape and strides, or its row-major copy.
+func hold[T cpu.Elem](b *cpu.Buf, x []T, shape tensor.Shape, strides []int) {
+	if !rowMajor(shape, strides) {
+		dst := make([]T, shape.TotalSize())
+		gather(dst, x, shape, strides)
+		x = dst
 	}
-	return out
+	cpu.Hold(b, x)
 }
 
 // gather copies a strided array into dst, in row-major order.

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -29,40 +28,29 @@ type SlidingWindowOp struct {
 	Window int // w: tokens that a query sees, its own included
 }
 
-func (SlidingWindowOp) attention() {}
-
+func (SlidingWindowOp) attention()         {}
 func (op SlidingWindowOp) mask(s int) span { return span{1, 1, min(op.Window, s)} }
-
-// Name implements Spec.
-func (SlidingWindowOp) Name() string { return "sliding window" }
+func (SlidingWindowOp) Name() string       { return "sliding window" }
 
 func (op SlidingWindowOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[2], 2, 2, windowPairs(in[0].Shape[1], op.Window))
 }
 
-// Infer implements Spec.
 func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 	if err := positive("window w", op.Window); err != nil {
 		return nil, err
 	}
-	return inferTokens(in)
+	return inferAttention(in, "k", "v", func(s int) int { return s })
 }
 
-// Bind implements Spec.
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if mask := op.mask(in[0].Shape[1]); in[0].Dtype == tensor.Float32 {
-		bindSpan[float32](k, mask, in, out)
-	} else {
-		bindSpan[float64](k, mask, in, out)
-	}
+	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, op.mask(in[0].Shape[1]), in, out)
 	return nil
 }
 
-// DiffWRT implements Differentiable.
 func (SlidingWindowOp) DiffWRT(int) []bool { return []bool{true, true, true} }
 
-// Grad implements Differentiable.
-func (op SlidingWindowOp) Grad(in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op SlidingWindowOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
 	return attentionGrad(SlidingWindowGradOp(op), in, o, do)
 }
 
@@ -71,24 +59,17 @@ type SlidingWindowGradOp struct {
 	Window int // w, as in SlidingWindowOp
 }
 
-// Name implements Spec.
 func (SlidingWindowGradOp) Name() string { return "gradient of sliding window" }
 
 func (op SlidingWindowGradOp) flops(in []Operand) float64 {
 	return attentionFLOPs(in[0], in[2], 6, 4, windowPairs(in[0].Shape[1], op.Window))
 }
 
-// Infer implements Spec.
 func (op SlidingWindowGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferAttentionGrad(SlidingWindowOp(op), in)
 }
 
-// Bind implements Spec.
 func (op SlidingWindowGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	if mask := SlidingWindowOp(op).mask(in[0].Shape[1]); in[0].Dtype == tensor.Float32 {
-		bindSpanGrad[float32](k, mask, in, out)
-	} else {
-		bindSpanGrad[float64](k, mask, in, out)
-	}
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, SlidingWindowOp(op).mask(in[0].Shape[1]), in, out)
 	return nil
 }

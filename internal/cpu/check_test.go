@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"fmt"
 	"math"
 	"math/rand"
 	"testing"
@@ -86,17 +85,6 @@ func run(t testing.TB, k *Kernel, workers int) {
 	if err := team.Run(k, mem); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func (s GemmShape) String() string {
-	name := fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K)
-	if s.TransA {
-		name += "tA"
-	}
-	if s.TransB {
-		name += "tB"
-	}
-	return name
 }
 
 func holdBytes(b *Buf, s []byte) { b.Set(unsafe.Pointer(unsafe.SliceData(s)), len(s)) }

@@ -20,6 +20,9 @@ func TestProducts(t *testing.T) {
 		{{65, 3, []int{17}}, {65, 70, []int{17}}, {65, 129, []int{17}}, {65, 1, []int{17}}},
 		{{130, 65, []int{600}}, {7, 65, []int{600}}, {100, 65, []int{33}}},
 		{{67, 65, []int{33, 1, 520, 64}}, {515, 3, []int{3, 70}}},
+		{{1, 100, []int{40}}, {1, 100, []int{40}}, {16, 3, []int{2}}, {16, 3, []int{2}}, {5, 70, []int{600}}, {5, 70, []int{600}}},
+		{{63, 65, []int{33}}, {63, 65, []int{33}}, {130, 129, []int{50}}, {130, 129, []int{50}}},
+		{{100, 300, []int{520}}, {100, 300, []int{520}}, {515, 258, []int{7}}, {515, 258, []int{7}}},
 	} {
 		for q := range 4 {
 			for _, l := range available() {
@@ -149,19 +152,25 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 	return want, tol * eps[T]()
 }
 
-// TestProductsAllocateNothing: nor does a run of any kernel, once warm.
-func TestProductsAllocateNothing(t *testing.T) {
-	p := withOperands[float32](Product{M: 70, N: 70, TransA: true}, []int{65, 3}, true, true, true)
-	p.C, p.SiLU = NewBuf(make([]float32, 70*70)), NewBuf(make([]float32, 70*70))
-	var k Kernel
-	Products[float32](&k, p, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)), NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})
-	team, mem := NewTeam(2), new(Buf)
-	holdBytes(mem, AlignedBytes(k.WorkBytes(2)))
-	if n := testing.AllocsPerRun(20, func() {
-		if err := team.Run(&k, mem); err != nil {
-			t.Fatal(err)
+// A row of C has the same bits whatever is computed with it: joined batches, or one token at a time.
+func TestGemmBitsOfRow(t *testing.T) {
+	const m, n, k = 301, 130, 1100
+	for _, l := range available() {
+		for _, transB := range []bool{false, true} {
+			a, b := random[float32](m*k), random[float32](k*n)
+			product := func(a []float32) []float32 {
+				c := make([]float32, len(a)/k*n)
+				var kern Kernel
+				gemm[float32](l, &kern, GemmShape{M: len(a) / k, N: n, K: k, TransB: transB}, NewBuf(a), NewBuf(b), nil, NewBuf(c))
+				run(t, &kern, 2)
+				return c
+			}
+			all := product(a)
+			for _, i := range []int{0, 7, 299, 300} {
+				if !slices.Equal(product(a[i*k:i*k+k]), all[i*n:i*n+n]) {
+					t.Errorf("%v: row %d of %d is not what it is alone", l, i, m)
+				}
+			}
 		}
-	}); n > 0 {
-		t.Errorf("%v allocations a run", n)
 	}
 }

@@ -35,29 +35,28 @@ func total(shape []int) int { return tensor.Shape(shape).TotalSize() }
 
 func one(y *ref.Tensor) []*ref.Tensor { return []*ref.Tensor{y} }
 
+// unary is a case of an op of one input: y = f(x), dx = grad(x, dy).
+func unary(name string, x Array, build func(x *G.Node) (*G.Node, error), f func(x *ref.Tensor) *ref.Tensor, grad func(x, dy *ref.Tensor) *ref.Tensor) Case {
+	return Case{Name: name, Inputs: []Array{x}, Size: sizeOf(len(x.Floats)),
+		Build:     func(in []*G.Node) (*G.Node, error) { return build(in[0]) },
+		Outputs:   func(in []Array) []*ref.Tensor { return one(f(in[0].Tensor())) },
+		Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor { return one(grad(in[0].Tensor(), dy)) }}
+}
+
 func activations() (list []Case) {
+	ofResult := func(f func(x *ref.Tensor) *ref.Tensor, grad func(y, dy *ref.Tensor) *ref.Tensor) func(x, dy *ref.Tensor) *ref.Tensor {
+		return func(x, dy *ref.Tensor) *ref.Tensor { return grad(f(x), dy) }
+	}
 	for _, shape := range [][]int{{1}, {7}, {8}, {255}, {3, 5, 2}, {1, 1, 17}, {4099}, {3*16384 + 5}, {100003}} {
-		list = append(list,
-			Case{Name: named("silu", shape), Inputs: []Array{normalTimes(3, "x", 1, shape...)}, Size: sizeOf(total(shape)),
-				Build:     func(in []*G.Node) (*G.Node, error) { return ops.SiLU(in[0]) },
-				Outputs:   func(in []Array) []*ref.Tensor { return one(ref.SiLU(in[0].Tensor())) },
-				Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor { return one(ref.SiLUGrad(in[0].Tensor(), dy)) }},
-			Case{Name: named("sigmoid", shape), Inputs: []Array{normalTimes(3, "x", 1, shape...)}, Size: sizeOf(total(shape)),
-				Build:   func(in []*G.Node) (*G.Node, error) { return ops.Sigmoid(in[0]) },
-				Outputs: func(in []Array) []*ref.Tensor { return one(ref.Sigmoid(in[0].Tensor())) },
-				Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
-					return one(ref.SigmoidGrad(ref.Sigmoid(in[0].Tensor()), dy))
-				}})
+		x := normalTimes(3, "x", 1, shape...)
+		list = append(list, unary(named("silu", shape), x, ops.SiLU, ref.SiLU, ref.SiLUGrad),
+			unary(named("sigmoid", shape), x, ops.Sigmoid, ref.Sigmoid, ofResult(ref.Sigmoid, ref.SigmoidGrad)))
 	}
 	for _, shape := range [][]int{
 		{1}, {5}, {2, 3, 4, 3}, {4, 1}, {3, 1}, {33, 31}, {5, 67}, {257, 64}, {7, 1024}, {3, 1025}, {19000, 3}, {2, 17000}, {2, 20001}, {2, 32768},
 	} {
-		list = append(list, Case{Name: named("softmax", shape), Inputs: []Array{normalTimes(4, "x", 2, shape...)}, Size: sizeOf(total(shape)),
-			Build:   func(in []*G.Node) (*G.Node, error) { return ops.Softmax(in[0]) },
-			Outputs: func(in []Array) []*ref.Tensor { return one(ref.Softmax(in[0].Tensor())) },
-			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
-				return one(ref.SoftmaxGrad(ref.Softmax(in[0].Tensor()), dy))
-			}})
+		x := normalTimes(4, "x", 2, shape...)
+		list = append(list, unary(named("softmax", shape), x, ops.Softmax, ref.Softmax, ofResult(ref.Softmax, ref.SoftmaxGrad)))
 	}
 	return list
 }
@@ -155,10 +154,10 @@ func ropes() (list []Case) {
 		{[]int{1, 3, 1, 14}, 0.5, 100000}, {[]int{3, 33, 1, 64}, 10000, 0}, {[]int{2, 33, 7, 64}, 10000, 3}, {[]int{1, 33, 2, 128}, 10000, 65536},
 		{[]int{1, 5, 2, 192}, 10000, 1 << 20}, {[]int{2, 300, 4, 18}, 10000, 3}, {[]int{2, 130, 4, 64}, 10000, 1000}, {[]int{1, 70, 6, 96}, 10000, 65536 - 70},
 	} {
-		list = append(list, Case{Name: named("rope", c), Inputs: []Array{Normal("x", 1, c.shape...)}, Size: sizeOf(total(c.shape)),
-			Build:     func(in []*G.Node) (*G.Node, error) { return ops.RoPE(in[0], c.base, c.start) },
-			Outputs:   func(in []Array) []*ref.Tensor { return one(ref.RoPE(in[0].Tensor(), c.base, c.start)) },
-			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor { return one(ref.RoPEGrad(dy, c.base, c.start)) }})
+		list = append(list, unary(named("rope", c), Normal("x", 1, c.shape...),
+			func(x *G.Node) (*G.Node, error) { return ops.RoPE(x, c.base, c.start) },
+			func(x *ref.Tensor) *ref.Tensor { return ref.RoPE(x, c.base, c.start) },
+			func(_, dy *ref.Tensor) *ref.Tensor { return ref.RoPEGrad(dy, c.base, c.start) }))
 	}
 	return list
 }
@@ -267,12 +266,10 @@ func compressions() (list []Case) {
 			return dy
 		}
 		list = append(list,
-			Case{Name: named("compress mean", c), Inputs: []Array{x}, Size: sizeOf(len(x.Floats)),
-				Build:   func(in []*G.Node) (*G.Node, error) { return ops.CompressMean(in[0], c.l, c.d) },
-				Outputs: func(in []Array) []*ref.Tensor { return one(rows(ref.CompressMean(in[0].Tensor(), c.l, c.d))) },
-				Gradients: func(_ []Array, dy *ref.Tensor) []*ref.Tensor {
-					return one(ref.CompressMeanGrad(blocks(dy), c.S, c.l, c.d))
-				}},
+			unary(named("compress mean", c), x,
+				func(x *G.Node) (*G.Node, error) { return ops.CompressMean(x, c.l, c.d) },
+				func(x *ref.Tensor) *ref.Tensor { return rows(ref.CompressMean(x, c.l, c.d)) },
+				func(_, dy *ref.Tensor) *ref.Tensor { return ref.CompressMeanGrad(blocks(dy), c.S, c.l, c.d) }),
 			Case{Name: named("compress mlp", c), Inputs: []Array{x, pe, w1, w2}, Size: sizeOf(len(x.Floats)),
 				Build: func(in []*G.Node) (*G.Node, error) { return ops.CompressMLP(in[0], in[1], in[2], in[3], c.l, c.d) },
 				Outputs: func(in []Array) []*ref.Tensor {

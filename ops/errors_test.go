@@ -9,12 +9,13 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestLayerErrors: what is wrong with an op is an error of its constructor that names the op, what was got and wanted.
-func TestLayerErrors(t *testing.T) {
+// TestOpErrors: what is wrong with an op is an error of its constructor that names the op, what was got and wanted.
+func TestOpErrors(t *testing.T) {
 	g := G.NewGraph()
 	names := 0
 	of := func(dt tensor.Dtype, shape ...int) *G.Node {
@@ -28,39 +29,40 @@ func TestLayerErrors(t *testing.T) {
 	f32 := func(shape ...int) *G.Node { return of(tensor.Float32, shape...) }
 	ids := func(shape ...int) *G.Node { return of(tensor.Int32, shape...) }
 	type node = *G.Node
-	linear := func(x, w node, opts ...ops.LinearOption) func() (node, error) {
+	type build = func() (node, error)
+	apply := func(spec ops.Spec, in ...node) build { return func() (node, error) { return ops.Apply(spec, in...) } }
+	linear := func(x, w node, opts ...ops.LinearOption) build {
 		return func() (node, error) { return ops.Linear(x, w, opts...) }
 	}
-	mean := func(x node, l, d int) func() (node, error) {
-		return func() (node, error) { return ops.CompressMean(x, l, d) }
+	embed := func(w, ids node) build { return func() (node, error) { return ops.Embedding(w, ids) } }
+	loss := func(x, y node) build { return func() (node, error) { return ops.CrossEntropy(x, y) } }
+	lse := func(o node) build { return func() (node, error) { return ops.LSE(o) } }
+	mean := func(x node, l, d int) build { return apply(ops.CompressMeanOp{BlockLen: l, Stride: d}, x) }
+	mlp := func(l, d int, in ...node) build { return apply(ops.CompressMLPOp{BlockLen: l, Stride: d}, in...) }
+	rope := func(x node, base float64, start int) build { return apply(ops.RoPEOp{Base: base, Start: start}, x) }
+	norm := func(x, w node, eps float64) build { return apply(ops.RMSNormOp{Eps: eps}, x, w) }
+	gated := func(in ...node) build { return apply(ops.GatedSumOp{}, in...) }
+	add := func(in ...node) build { return apply(ops.AddOp{}, in...) }
+	window := func(q, k, v node, w int) build { return apply(ops.SlidingWindowOp{Window: w}, q, k, v) }
+	q, k, kc, idx, lses := f(1, 10, 4, 8), f(1, 10, 2, 8), f(1, 4, 2, 8), ids(1, 10, 2, 3), f(1, 4, 10)
+	compressed := func(kc, vc node, l, d int) build {
+		return apply(ops.CompressedAttentionOp{BlockLen: l, Stride: d}, q, kc, vc)
 	}
-	mlp := func(x, pe, w1, w2 node, l, d int) func() (node, error) {
-		return func() (node, error) { return ops.CompressMLP(x, pe, w1, w2, l, d) }
+	selected := func(idx node, block int) build {
+		return apply(ops.SelectedAttentionOp{SelectBlock: block}, q, k, k, idx)
 	}
-	rope := func(x node, base float64, start int) func() (node, error) {
-		return func() (node, error) { return ops.RoPE(x, base, start) }
-	}
-	norm := func(x, w node, eps float64) func() (node, error) {
-		return func() (node, error) { return ops.RMSNorm(x, w, eps) }
-	}
-	embed := func(w, ids node) func() (node, error) { return func() (node, error) { return ops.Embedding(w, ids) } }
-	loss := func(x, y node) func() (node, error) { return func() (node, error) { return ops.CrossEntropy(x, y) } }
-	gated := func(x node, b ...node) func() (node, error) {
-		return func() (node, error) { return ops.GatedSum(x, b...) }
-	}
-	add := func(x ...node) func() (node, error) { return func() (node, error) { return ops.Add(x...) } }
-	apply := func(spec ops.Spec, in ...node) func() (node, error) {
-		return func() (node, error) { return ops.Apply(spec, in...) }
+	choose := func(kc, lse node, block, n int) build {
+		return apply(ops.SelectBlocksOp{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n, Window: 4}}, q, kc, lse)
 	}
 	x, w, kv := f(2, 3, 5), f(4, 5), f(1, 9, 2, 6)
 	for _, c := range []struct {
-		build func() (*G.Node, error)
+		build build
 		err   string
 	}{
-		{func() (node, error) { return ops.SiLU(nil) }, "silu: input 0 is nil"},
-		{func() (node, error) { return ops.SiLU(ids(3)) }, "silu: x is int32, want float32 or float64"},
-		{func() (node, error) { return ops.Sigmoid(ids(3)) }, "sigmoid: x is int32, want float32 or float64"},
-		{func() (node, error) { return ops.Softmax(f()) }, "softmax: x is a scalar, want a last axis"},
+		{apply(ops.SiLUOp{}, nil), "silu: input 0 is nil"},
+		{apply(ops.SiLUOp{}, ids(3)), "silu: x is int32, want float32 or float64"},
+		{apply(ops.SigmoidOp{}, ids(3)), "sigmoid: x is int32, want float32 or float64"},
+		{apply(ops.SoftmaxOp{}, f()), "softmax: x is a scalar, want a last axis"},
 
 		{add(f(2, 3), f(3, 2)), "add: x 1 has shape (3, 2), want (2, 3)"},
 		{add(f(3), f(3, 1)), "add: x 1 has shape (3, 1), want (3)"},
@@ -117,11 +119,11 @@ func TestLayerErrors(t *testing.T) {
 		{mean(kv, 4, 0), "compress mean: stride d is 0, want at least 1"},
 		{mean(x, 4, 2), "compress mean: x has rank 3 (2, 3, 5), want rank 4"},
 		{apply(ops.CompressMeanGradOp{BlockLen: 4, Stride: 2, Tokens: 9}, f(1, 4, 2, 6)), "dy has shape (1, 4, 2, 6), want (1, 3, 2, 6)"},
-		{mlp(kv, f(4, 5), f(3, 24), f(6, 3), 4, 2), "compress mlp: pe has shape (4, 5), want (4, 6)"},
-		{mlp(kv, f(4, 6), f(3, 23), f(6, 3), 4, 2), "compress mlp: w1 has shape (3, 23), want (3, 24)"},
-		{mlp(kv, f(4, 6), f(3, 24), f(6, 4), 4, 2), "compress mlp: w2 has shape (6, 4), want (6, 3)"},
-		{mlp(kv, f(4, 6), f(3, 24), f32(6, 3), 4, 2), "compress mlp: w2 is float32, the inputs before it are float64"},
-		{mlp(kv, f(4, 6), f(3, 24), f(6, 3), 4, 8), "compress mlp: stride d = 8 does not divide the block length l = 4"},
+		{mlp(4, 2, kv, f(4, 5), f(3, 24), f(6, 3)), "compress mlp: pe has shape (4, 5), want (4, 6)"},
+		{mlp(4, 2, kv, f(4, 6), f(3, 23), f(6, 3)), "compress mlp: w1 has shape (3, 23), want (3, 24)"},
+		{mlp(4, 2, kv, f(4, 6), f(3, 24), f(6, 4)), "compress mlp: w2 has shape (6, 4), want (6, 3)"},
+		{mlp(4, 2, kv, f(4, 6), f(3, 24), f32(6, 3)), "compress mlp: w2 is float32, the inputs before it are float64"},
+		{mlp(4, 8, kv, f(4, 6), f(3, 24), f(6, 3)), "compress mlp: stride d = 8 does not divide the block length l = 4"},
 
 		{gated(f(1, 2, 3, 2), f(1, 2, 3, 4)), "gated sum: gates (1, 2, 3, 2) are for 2 branches, got 1"},
 		{gated(f(1, 2, 3, 2), f(1, 2, 3, 4), f(1, 2, 3, 5)), "gated sum: branch 1 has shape (1, 2, 3, 5), want (1, 2, 3, 4)"},
@@ -135,6 +137,37 @@ func TestLayerErrors(t *testing.T) {
 		{apply(ops.CastOp{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
 		{apply(ops.AdamWOp{Decay: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (9)"},
 		{apply(ops.AdamWOp{Decay: "1"}, f(ops.AdamWHyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
+
+		{window(f(1, 10, 12, 8), f(1, 10, 5, 8), f(1, 10, 5, 8), 4), "ops: sliding window: heads 12 not a multiple of kv heads 5"},
+		{window(q, k, k, 0), "ops: sliding window: window w is 0, want at least 1"},
+		{window(q, f(1, 10, 2, 7), k, 4), "ops: sliding window: k has dim 7, q has 8"},
+		{window(q, f(2, 10, 2, 8), k, 4), "ops: sliding window: k has batch 2, q has 1"},
+		{window(q, f(1, 9, 2, 8), k, 4), "ops: sliding window: k has 9 rows, want 10 for 10 queries"},
+		{window(q, k, f(1, 9, 2, 8), 4), "ops: sliding window: v has shape (1, 9, 2, 8), want (1, 10, 2, 8)"},
+		{window(q, k, f(1, 10, 4, 8), 4), "ops: sliding window: v has shape (1, 10, 4, 8), want (1, 10, 2, 8)"},
+		{window(q, k, f(10, 2, 8), 4), "ops: sliding window: v has rank 3 (10, 2, 8), want rank 4"},
+		{window(q, k, f32(1, 10, 2, 8), 4), "ops: sliding window: v is float32, the inputs before it are float64"},
+		{window(q, k, of(tensor.Int, 1, 10, 2, 8), 4), "ops: sliding window: v is int, want float32 or float64"},
+		{window(q, k, nil, 4), "ops: sliding window: input 2 is nil"},
+		{func() (node, error) { return ops.CausalAttention(q, k, f(1, 10, 3, 8)) }, "ops: sliding window: v has shape"},
+		{compressed(kc, kc, 4, 3), "ops: compressed attention: stride d = 3 does not divide the block length l = 4"},
+		{compressed(kc, kc, 0, 3), "ops: compressed attention: block length l is 0, want at least 1"},
+		{compressed(kc, kc, 2, 2), "ops: compressed attention: kc has 4 rows, want 5 for 10 queries"},
+		{compressed(kc, kc, 16, 2), "ops: compressed attention: kc has 4 rows, want 1 for 10 queries"},
+		{compressed(kc, k, 4, 2), "ops: compressed attention: vc has shape (1, 10, 2, 8), want (1, 4, 2, 8)"},
+		{selected(idx, 0), "ops: selected attention: selection block l' is 0, want at least 1"},
+		{selected(f(1, 10, 2, 3), 4), "ops: selected attention: idx is float64, want int32"},
+		{selected(ids(1, 10, 4, 3), 4), "ops: selected attention: idx has shape (1, 10, 4, 3), want (1, 10, 2, 3)"},
+		{choose(kc, lses, 4, 2), "ops: select blocks: top n = 2 is smaller than the 3 forced blocks"},
+		{choose(kc, lses, 5, 3), "ops: select blocks: stride d = 2 does not divide the selection block l' = 5"},
+		{choose(k, lses, 4, 3), "ops: select blocks: kc has 10 rows, want 4 for 10 queries"},
+		{choose(kc, f(1, 10, 4), 4, 3), "ops: select blocks: lse has shape (1, 10, 4), want (1, 4, 10)"},
+		{lse(nil), "ops: LSE of a nil node"},
+		{lse(q), "not an attention op"},
+		{lse(G.Must(ops.SiLU(q))), "not an attention op"},
+		{lse(G.Must(choose(kc, lses, 4, 3)())), "not an attention op"},
+		{apply(ops.SlidingWindowGradOp{Window: 4}, q, k, k, q, lses), "5 inputs, want those of sliding window and o, lse, do"},
+		{apply(ops.SlidingWindowGradOp{Window: 4}, q, k, k, q, lses, k), "ops: gradient of sliding window: do has shape"},
 	} {
 		n, err := c.build()
 		require.ErrorContains(t, err, c.err)
@@ -200,4 +233,64 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	_, err := ops.Embedding(w.Node(g, tensor.Float64), ids.Node(g, tensor.Float64))
 	require.NoError(t, err)
 	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), "ops: embedding: id 9 at (0, 1) is outside the vocabulary [0, 5)")
+}
+
+// TestSelectedAttentionRefusesBlocks: blocks that are not as they must be are errors of the run, not reads elsewhere.
+func TestSelectedAttentionRefusesBlocks(t *testing.T) {
+	c := newSizes(1, 10, 2, 1, 4, 4) // of l' = 4: three blocks
+	q, k, v := c.Tokens(1)
+	o, lse, do := normal("o", 5, 1, 10, 2, 4), normal("lse", 6, 1, 2, 10), normal("do", 7, 1, 10, 2, 4)
+	for _, x := range []struct {
+		blocks []int32
+		err    string
+	}{
+		{[]int32{0, 1, 2}, ""},
+		{[]int32{1, -1, -1}, ""},
+		{[]int32{-1, -1, -1}, ""},
+		{[]int32{0, 1, 3}, "idx of batch 0, query 7, group 0: block 3 is not one of the 3 blocks of 10 tokens"},
+		{[]int32{0, -2, -1}, "idx of batch 0, query 7, group 0: block -2 is not one of the 3 blocks of 10 tokens"},
+		{[]int32{0, 1, 1}, "idx of batch 0, query 7, group 0: block 1 comes after block 1, want ascending blocks"},
+		{[]int32{2, 1, -1}, "idx of batch 0, query 7, group 0: block 1 comes after block 2, want ascending blocks"},
+		{[]int32{0, -1, 1}, "idx of batch 0, query 7, group 0: block 1 comes after padding"},
+	} {
+		idx := array{Name: "idx", Shape: []int{1, 10, 1, 3}, Ints: make([]int32, 30)}
+		for i := range idx.Ints {
+			idx.Ints[i] = int32(i % 3)
+		}
+		copy(idx.Ints[7*3:], x.blocks)
+		team := cpu.NewTeam(1)
+		forward := bind(t, ops.SelectedAttentionOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx)
+		backward := bind(t, ops.SelectedAttentionGradOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
+		for _, b := range []*bound{forward, backward} {
+			if err := team.Run(&b.kernel, b.mem); x.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.EqualError(t, err, x.err)
+			}
+		}
+		for vm := range vms {
+			g := G.NewGraph()
+			in := []*G.Node{q.Node(g, tensor.Float32), k.Node(g, tensor.Float32), v.Node(g, tensor.Float32), idx.Node(g, tensor.Float32)}
+			G.Must(ops.SelectedAttention(in[0], in[1], in[2], in[3], 4))
+			m, err := vms[vm](g)
+			require.NoError(t, err)
+			if err := m.RunAll(); x.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, "ops: selected attention: "+x.err)
+			}
+			require.NoError(t, m.Close())
+		}
+	}
+}
+
+// TestAttentionErrorsOfGradients: what has no gradient says so.
+func TestAttentionErrorsOfGradients(t *testing.T) {
+	c := newSizes(1, 10, 2, 1, 4, 4)
+	q, k, v := c.Tokens(1)
+	g := G.NewGraph()
+	Q := q.Node(g, tensor.Float64)
+	o := G.Must(ops.CausalAttention(Q, k.Node(g, tensor.Float64), v.Node(g, tensor.Float64)))
+	_, err := G.Grad(G.Must(G.Sum(G.Must(ops.LSE(o)))), Q)
+	require.ErrorContains(t, err, "ops: sliding window: no gradient flows through output 1")
 }
