@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -67,7 +66,7 @@ func fastest(r *report, name string, build func(*G.ExprGraph) (*G.Node, error)) 
 			}
 		}
 	}
-	if p.time <= time.Duration(0) {
+	if p.time == 0 {
 		return p, fmt.Errorf("no time of op %s", name)
 	}
 	return p, nil
