@@ -99,16 +99,13 @@ func TestTrainByTime(t *testing.T) {
 	require.GreaterOrEqual(t, r.Elapsed, training.Duration)
 }
 
-func TestLearningRateBySteps(t *testing.T) {
+func TestLearningRate(t *testing.T) {
 	r := run{Training: Training{Steps: 100, LR: 1, Warmup: 0.1, Floor: 0.5}}
 	for steps, want := range map[int]float64{0: 0.1, 9: 1, 10: 1, 55: 0.75, 100: 0.5} {
 		r.steps = steps
 		require.InDelta(t, want, r.rate(0), 1e-12)
 	}
-}
-
-func TestLearningRateByTime(t *testing.T) {
-	r := run{Training: Training{Duration: time.Hour, LR: 1, Warmup: 0.1, Floor: 0.5}, steps: 12345}
+	r.Steps, r.Duration = 0, time.Hour
 	for done, want := range map[float64]float64{0: 0, 0.05: 0.5, 0.1: 1, 0.55: 0.75, 1: 0.5} {
 		require.InDelta(t, want, r.rate(done), 1e-4)
 	}
@@ -122,7 +119,6 @@ func TestTrainRefuses(t *testing.T) {
 		change  func(*Config, *Data, *Training)
 		message string
 	}{
-		{"batch", func(_ *Config, _ *Data, t *Training) { t.Batch = 0 }, "batch: 0, want at least 1"},
 		{"no length", func(_ *Config, _ *Data, t *Training) { t.Steps = 0 }, "neither steps nor a duration"},
 		{"two lengths", func(_ *Config, _ *Data, t *Training) { t.Duration = time.Second }, "want one"},
 		{"duration", func(_ *Config, _ *Data, t *Training) { t.Duration = -1 }, "duration is -1ns, want more than 0"},
@@ -194,9 +190,7 @@ func TestTrainSameBitsForAnyGOMAXPROCS(t *testing.T) {
 func TestTrainingStepDoesNotAllocate(t *testing.T) {
 	w, err := NewWeights(small(), tensor.Float32, 1)
 	require.NoError(t, err)
-	m, err := NewModel(w, 4, w.Config.Context, WithGradients())
-	require.NoError(t, err)
-	defer func() { require.NoError(t, m.Close()) }()
+	m := newTestModel(t, w, nil, 4, w.Config.Context)
 	solver, err := optim.NewAdamW()
 	require.NoError(t, err)
 	b := newBatches(text(t).Train, 1)
