@@ -36,7 +36,7 @@ type HeldOut struct {
 	Loss float64
 }
 
-// Log is the record of one run. The zero value is empty and has no folder; Create gives one.
+// Log is the record of one run. The zero value is empty and has no folder: Save writes nothing. Create gives one.
 type Log struct {
 	dir     string
 	title   string
@@ -76,8 +76,11 @@ func (l *Log) AddStep(s Step) { l.steps = append(l.steps, s) }
 // AddHeldOut adds an evaluation.
 func (l *Log) AddHeldOut(h HeldOut) { l.heldOut = append(l.heldOut, h) }
 
-// Save writes the table and the plot.
+// Save writes the table and the plot, where there is a folder.
 func (l *Log) Save() error {
+	if l.dir == "" {
+		return nil
+	}
 	for _, f := range []struct {
 		name    string
 		content func(io.Writer) error

@@ -60,9 +60,20 @@ type Result struct {
 // those of the machines: of a precision that the backend does not have, of variables of the environment. Train begins with
 // it; it takes next to no time and memory.
 func (t Training) Validate(c Config) error {
-	if err := c.Validate(); err != nil {
+	err := c.Validate()
+	if err == nil {
+		err = t.Sampling.Validate()
+	}
+	if err != nil {
 		return err
 	}
+	if err := t.check(c); err != nil {
+		return fmt.Errorf("tinylm: train: %w", err)
+	}
+	return nil
+}
+
+func (t Training) check(c Config) error {
 	for _, s := range []struct {
 		name    string
 		v, from int
@@ -71,43 +82,30 @@ func (t Training) Validate(c Config) error {
 		{"tokens of the last evaluation", t.FinalTokens, 1}, {"bytes of the sample", t.SampleBytes, 0},
 	} {
 		if s.v < s.from {
-			return fmt.Errorf("tinylm: train: %s: %d, want at least %d", s.name, s.v, s.from)
+			return fmt.Errorf("%s: %d, want at least %d", s.name, s.v, s.from)
 		}
 	}
 	switch {
 	case t.Duration < 0:
-		return fmt.Errorf("tinylm: train: duration is %v, want more than 0", t.Duration)
+		return fmt.Errorf("duration is %v, want more than 0", t.Duration)
 	case t.Steps == 0 && t.Duration == 0:
-		return errors.New("tinylm: train: neither steps nor a duration is given")
+		return errors.New("neither steps nor a duration is given")
 	case t.Steps > 0 && t.Duration > 0:
-		return fmt.Errorf("tinylm: train: both %d steps and a duration of %v are given, want one", t.Steps, t.Duration)
+		return fmt.Errorf("both %d steps and a duration of %v are given, want one", t.Steps, t.Duration)
 	case !(t.Warmup >= 0 && t.Warmup <= 1):
-		return fmt.Errorf("tinylm: train: warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
-	}
-	if t.SampleBytes > maxTokens {
-		return fmt.Errorf("tinylm: train: bytes of the sample: %d, want at most %d", t.SampleBytes, maxTokens)
-	}
-	if t.SampleBytes > 0 && c.Vocab > 256 {
-		return fmt.Errorf("tinylm: train: a sample of text from a vocabulary of %d, want at most 256 tokens", c.Vocab)
-	}
-	if err := t.Sampling.Validate(); err != nil {
-		return err
+		return fmt.Errorf("warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
+	case t.SampleBytes > maxTokens:
+		return fmt.Errorf("bytes of the sample: %d, want at most %d", t.SampleBytes, maxTokens)
+	case t.SampleBytes > 0 && c.Vocab > 256:
+		return fmt.Errorf("a sample of text from a vocabulary of %d, want at most 256 tokens", c.Vocab)
 	}
 	if err := checkTokens(t.Batch, c.Context); err != nil {
-		return fmt.Errorf("tinylm: train: batch of %d x %d tokens: %w", t.Batch, c.Context, err)
+		return fmt.Errorf("batch of %d x %d tokens: %w", t.Batch, c.Context, err)
 	}
-	err := t.schedule().Validate()
-	if err == nil {
-		err = t.checkMachines()
+	if err := t.schedule().Validate(); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("tinylm: train: %w", err)
-	}
-	return nil
-}
-
-// checkMachines makes a machine of an empty graph and a solver of no weights with the options of those that train.
-func (t Training) checkMachines() error {
+	// The rest is checked by a machine of an empty graph and a solver of no weights.
 	m, err := graph.NewMachine(G.NewGraph(), t.machine()...)
 	if err != nil {
 		return err
@@ -175,7 +173,7 @@ type run struct {
 	eval    *Model
 	solver  *optim.AdamW
 	batches *batches
-	log     *runlog.Log // nil: no run folder
+	log     *runlog.Log
 	show    *progress
 
 	start time.Time
@@ -191,7 +189,8 @@ type run struct {
 }
 
 func newRun(c Config, data *Data, t Training) (r *run, err error) {
-	r = &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress)}
+	r = &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress),
+		log: new(runlog.Log)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -299,13 +298,13 @@ func (r *run) keep() (*Result, error) {
 	for len(r.late) > 0 && r.record() == nil {
 	}
 	if err := r.weights.Download(); err != nil {
-		return nil, errors.Join(err, r.save())
+		return nil, errors.Join(err, r.log.Save())
 	}
 	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.tokens(), Elapsed: time.Since(r.start)}
-	if r.log == nil {
+	if r.Out == "" {
 		return res, nil
 	}
-	return res, errors.Join(r.weights.Save(r.log.Path(WeightsFile)), r.save())
+	return res, errors.Join(r.weights.Save(r.log.Path(WeightsFile)), r.log.Save())
 }
 
 // done returns the part of the run that is behind it, in [0, 1].
@@ -328,19 +327,9 @@ func (r *run) evaluate() error {
 	}
 	r.last = time.Now()
 	r.show.heldOut(r, loss)
-	if r.log != nil {
-		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
-	}
-	_ = r.save()
+	r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
+	_ = r.log.Save()
 	return nil
-}
-
-// save writes the record so far, where there is a run folder.
-func (r *run) save() error {
-	if r.log == nil {
-		return nil
-	}
-	return r.log.Save()
 }
 
 // heldOut returns the held-out loss over about the given number of tokens.
@@ -356,14 +345,9 @@ func (r *run) finish(res *Result) (err error) {
 	if math.IsNaN(res.HeldOut) || math.IsInf(res.HeldOut, 0) {
 		return fmt.Errorf("tinylm: train: the held-out loss after step %d is %v", r.steps, res.HeldOut)
 	}
-	if r.log != nil {
-		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
-	}
-	if err := r.save(); err != nil {
+	r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
+	if err := r.log.Save(); err != nil || r.SampleBytes == 0 {
 		return err
-	}
-	if r.SampleBytes == 0 {
-		return nil
 	}
 	how := r.Sampling
 	how.Seed = r.Seed

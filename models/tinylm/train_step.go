@@ -93,10 +93,8 @@ func (r *run) record() (err error) {
 	took := now.Sub(r.last)
 	r.last = now
 	r.busy += took
-	if r.log != nil {
-		speed := float64(r.Batch*r.config.Context) / took.Seconds()
-		r.log.AddStep(runlog.Step{Step: at.number, Loss: loss, LR: at.lr, GradNorm: norm, TokensPerSec: speed})
-	}
+	speed := float64(r.Batch*r.config.Context) / took.Seconds()
+	r.log.AddStep(runlog.Step{Step: at.number, Loss: loss, LR: at.lr, GradNorm: norm, TokensPerSec: speed})
 	r.show.step(r)
 	return nil
 }
