@@ -39,8 +39,7 @@ func goldenConfig(g testutil.Golden) Config {
 // goldenModel returns a model with the weights of g in type dt, on b unless that is nil, and its first tokens.
 func goldenModel(t testing.TB, g testutil.Golden, dt tensor.Dtype, b graph.Backend, opts ...ModelOption) *Model {
 	t.Helper()
-	w, err := NewWeights(goldenConfig(g), dt, 0)
-	require.NoError(t, err)
+	w := newTestWeights(t, goldenConfig(g), dt, 0)
 	for name, v := range w.Tensors {
 		require.Equal(t, tensor.Shape(g.Shape(t, "param."+name)), v.Shape(), name)
 		require.NoError(t, nn.Assign(v, tensor.New(tensor.WithShape(v.Shape()...), tensor.WithBacking(g.F64(t, "param."+name)))))
@@ -53,6 +52,13 @@ func goldenModel(t testing.TB, g testutil.Golden, dt tensor.Dtype, b graph.Backe
 	m := newTestModel(t, w, b, g.Config.B, g.Config.S, opts...)
 	setGoldenTokens(t, m, g, 0)
 	return m
+}
+
+func newTestWeights(t testing.TB, c Config, dt tensor.Dtype, seed uint64) *Weights {
+	t.Helper()
+	w, err := NewWeights(c, dt, seed)
+	require.NoError(t, err)
+	return w
 }
 
 // newTestModel returns a model with gradients, its weights on b unless that is nil. The end of the test closes it.

@@ -94,8 +94,7 @@ func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 
 // lossCurve returns the losses of the first steps of Tiny() on real text, from weights and in batches of a seed.
 func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed uint64) (losses []float64) {
-	w, err := NewWeights(Tiny(), tensor.Float32, seed)
-	require.NoError(t, err)
+	w := newTestWeights(t, Tiny(), tensor.Float32, seed)
 	m := newTestModel(t, w, b, 16, 256, WithoutLogits(), WithLossScale(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
 	if p == graph.FP16 {
@@ -119,13 +118,11 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 // TestRestoreOnGPU: a training goes on from weights that are restored in its midst, its copies in half precision too.
 func TestRestoreOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
+	w := newTestWeights(t, small(), tensor.Float32, 1)
 	path := filepath.Join(t.TempDir(), WeightsFile)
 	require.NoError(t, w.Save(path))
 	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture()))
-	require.NoError(t, err)
 	solver := newTestSolver(t, m)
 	newBatches(text(t).Train, 1).next(m.Tokens(), m.Targets(), w.Config.Context)
 	step := func() float64 {
@@ -167,11 +164,9 @@ func TestTrainOnGPU(t *testing.T) {
 // TestStepOnGPUAllocatesNothing: nor does it wait, or copy more than the tokens and the numbers of the optimizer.
 func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	b := cudatest.Open(t)
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
+	w := newTestWeights(t, small(), tensor.Float32, 1)
 	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(), graph.WithPolicy(graph.Policy{})))
-	require.NoError(t, err)
 	solver := newTestSolver(t, m)
 	batches := newBatches(text(t).Train, 1)
 	step := func() {

@@ -11,8 +11,7 @@ import (
 func TestLossScaleCancels(t *testing.T) {
 	var want map[string][]float64
 	for _, scale := range []float64{0, 1, 1 << 16} {
-		w, err := NewWeights(small(), tensor.Float32, 1)
-		require.NoError(t, err)
+		w := newTestWeights(t, small(), tensor.Float32, 1)
 		var opts []ModelOption
 		if scale > 0 {
 			opts = append(opts, WithLossScale())
