@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/csv"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -77,13 +78,11 @@ func newReport(dir string, b graph.Backend, p graph.Precision) (*report, error) 
 			{"host", processor()}, {"cores", cores}}...)
 	}
 	command := "go run ./bench"
-	for i := 1; i < len(os.Args); i++ {
-		if os.Args[i] == "-out" {
-			i++ // where the files go is no part of what was measured
-			continue
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name != "out" { // where the files go is no part of what was measured
+			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
 		}
-		command += " " + os.Args[i]
-	}
+	})
 	r.host = append(r.host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
 	var about []string
 	for _, h := range r.host[1:] {
