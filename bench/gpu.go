@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,6 +51,7 @@ type trainer struct {
 	solver  *optim.AdamW
 	loss    *graph.Watch
 	gpu     int // its number
+	closers []func() error
 }
 
 // warmTrainer returns a trainer that has taken some steps, all of which have ended.
@@ -74,6 +76,7 @@ func (t *trainer) start(r *report) (err error) {
 	if t.weights, err = tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1); err != nil {
 		return err
 	}
+	t.closers = append(t.closers, t.weights.Free)
 	if err = t.weights.MoveTo(r.backend); err != nil {
 		return err
 	}
@@ -81,6 +84,7 @@ func (t *trainer) start(r *report) (err error) {
 	if t.model, err = tinylm.NewModel(t.weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(), machine); err != nil {
 		return err
 	}
+	t.closers = append(t.closers, t.model.Close)
 	text, err := sourceText()
 	if err != nil {
 		return err
@@ -92,6 +96,7 @@ func (t *trainer) start(r *report) (err error) {
 	if t.solver, err = optim.NewAdamW(optim.WithMachine(t.model.Machine())); err != nil {
 		return err
 	}
+	t.closers = append(t.closers, t.solver.Close)
 	t.loss, err = t.model.WatchLoss()
 	return err
 }
@@ -120,18 +125,11 @@ func (t *trainer) steps(n int) error {
 	return nil
 }
 
-func (t *trainer) close() error {
-	var errs []error
-	if t.solver != nil {
-		errs = append(errs, t.solver.Close())
+func (t *trainer) close() (err error) {
+	for _, f := range slices.Backward(t.closers) {
+		err = errors.Join(err, f())
 	}
-	if t.model != nil {
-		errs = append(errs, t.model.Close())
-	}
-	if t.weights != nil {
-		errs = append(errs, t.weights.Free())
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 func trainSize(r *report) string { return fmt.Sprintf("%v %dx%d", r.precision, trainBatch, trainSeq) }

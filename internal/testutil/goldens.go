@@ -111,23 +111,21 @@ func Goldens(t testing.TB, kind Kind) []Golden {
 	return list
 }
 
-// inModule returns path as seen from the folder of go.mod, if it is relative and there: tests run in the folder of their
+// inModule returns path as seen from the folder of go.mod, if it is relative and exists there: tests run in the folder of their
 // package, while whoever sets the variable stands at the top.
 func inModule(path string) string {
 	dir, err := os.Getwd()
 	if filepath.IsAbs(path) || err != nil {
 		return path
 	}
-	for top := dir; ; top = filepath.Dir(top) {
-		if _, err := os.Stat(filepath.Join(top, "go.mod")); err == nil {
-			if _, err := os.Stat(filepath.Join(top, path)); err == nil {
-				return filepath.Join(top, path)
-			}
-		}
-		if top == filepath.Dir(top) {
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		_, noModule := os.Stat(filepath.Join(dir, "go.mod"))
+		_, missing := os.Stat(filepath.Join(dir, path))
+		if noModule == nil && missing == nil {
 			return filepath.Join(dir, path)
 		}
 	}
+	return path
 }
 
 // loadGoldens reads the goldens of one kind in a folder; that may be none, but a folder without any golden is an error.

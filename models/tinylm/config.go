@@ -42,7 +42,7 @@ type Config struct {
 	KeyDim    int       // of a query and a key of one head; even
 	ValueDim  int       // of a value of one head
 
-	ops.Params // the sizes of the three branches; unused by Dense, as all that follows but RoPEBase
+	ops.Params // the sizes of the three branches; of these and the fields below, Dense uses RoPEBase alone
 
 	Phi            nn.Phi            // "" is the block mean
 	PhiHidden      int               // hidden width of the compression's MLP; only with "mlp"

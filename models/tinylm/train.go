@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	G "gorgonia.org/gorgonia"
@@ -46,7 +47,7 @@ type Training struct {
 	Precision graph.Precision // of the activations
 }
 
-// Result is what a training run has come to.
+// Result is the outcome of a training run.
 type Result struct {
 	Weights *Weights
 	Steps   int
@@ -141,7 +142,7 @@ func (r *run) rate(done float64) float64 {
 // Train trains a new model of configuration c on data. When ctx ends it stops after the step that it is in and finishes
 // with what there is: evaluation, sample and files. Everything that can be wrong with its arguments is an error before
 // the first step, and leaves no run folder. An error after that, as when the training diverges or a disk is full, comes
-// with the Result so far, unless the weights cannot be had from their device; what can be written is in the run folder.
+// with the Result so far, unless the weights cannot be copied from their device; what could be written is in the run folder.
 func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, error) {
 	if ctx == nil {
 		return nil, errors.New("tinylm: train: no context")
@@ -163,7 +164,7 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, erro
 	return result, errors.Join(err, r.close())
 }
 
-// run is a training run on its way.
+// run is the state of a training run.
 type run struct {
 	Training
 	config  Config
@@ -174,18 +175,18 @@ type run struct {
 	solver  *optim.AdamW
 	batches *batches
 	log     *runlog.Log
+	closers []func() error
 	show    *progress
 
-	start time.Time
-	busy  time.Duration    // in training steps
-	steps int              // begun
-	last  time.Time        // when the step before was known to have ended, or the first one began
-	late  []lateStep       // begun and not recorded yet
-	known int              // recorded
-	loss  float64          // running mean of the batches' losses
-	scale *optim.LossScale // nil: none
-	// What the device has found: nil before the first step.
-	losses, norms *graph.Watch
+	start         time.Time
+	busy          time.Duration    // in training steps
+	steps         int              // begun
+	last          time.Time        // when the step before was known to have ended, or the first one began
+	late          []lateStep       // begun and not recorded yet
+	known         int              // recorded
+	loss          float64          // running mean of the batches' losses
+	scale         *optim.LossScale // nil: none
+	losses, norms *graph.Watch     // results of the steps; nil before the first one
 }
 
 func newRun(c Config, data *Data, t Training) (r *run, err error) {
@@ -199,6 +200,7 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
 		return r, err
 	}
+	r.closers = append(r.closers, r.weights.Free)
 	if t.Backend != nil {
 		if err = r.weights.MoveTo(t.Backend); err != nil {
 			return r, err
@@ -215,16 +217,19 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.model, err = NewModel(r.weights, t.Batch, c.Context, of...); err != nil {
 		return r, err
 	}
+	r.closers = append(r.closers, r.model.Close)
 	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
 		return r, err
 	}
+	r.closers = append(r.closers, r.eval.Close)
 	if r.solver, err = optim.NewAdamW(t.solver(r.model.machine)...); err != nil {
 		return r, err
 	}
+	r.closers = append(r.closers, r.solver.Close)
 	if t.Out == "" {
 		return r, nil
 	}
-	if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name, WeightsFile); err != nil { // last: nothing is left of a run that can not begin
+	if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name, WeightsFile); err != nil { // last, so that a run that cannot begin leaves no folder
 		return r, fmt.Errorf("tinylm: train: %w", err)
 	}
 	return r, nil
@@ -247,20 +252,11 @@ func (t Training) solver(m *graph.Machine) []optim.AdamWOption {
 // remote reports whether the models run on a device that works while the host goes on.
 func (t Training) remote() bool { return t.Backend != nil && !t.Backend.Device().Host }
 
-func (r *run) close() error {
-	var errs []error
-	if r.solver != nil { // before its machine
-		errs = append(errs, r.solver.Close())
+func (r *run) close() (err error) {
+	for _, f := range slices.Backward(r.closers) {
+		err = errors.Join(err, f())
 	}
-	for _, m := range []*Model{r.model, r.eval} {
-		if m != nil {
-			errs = append(errs, m.Close())
-		}
-	}
-	if r.weights != nil {
-		errs = append(errs, r.weights.Free())
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 func (r *run) run(ctx context.Context) (*Result, error) {
@@ -292,8 +288,7 @@ func (r *run) train(ctx context.Context) error {
 	return r.finishSteps()
 }
 
-// keep writes what has been trained, and the record of the steps that have ended, also of those after an error. Nothing that
-// comes later can lose it.
+// keep writes the weights and the record of the steps that have ended, also after an error, so that no later error loses them.
 func (r *run) keep() (*Result, error) {
 	for len(r.late) > 0 && r.record() == nil {
 	}
@@ -315,8 +310,8 @@ func (r *run) done() float64 {
 	return min(1, float64(time.Since(r.start))/float64(r.Duration))
 }
 
-// evaluate records the held-out loss on the way, and saves the record so far. If that fails the training goes on: its end saves
-// all of it again.
+// evaluate records the held-out loss and saves the record so far. The training goes on if saving fails: its end saves all of it
+// again.
 func (r *run) evaluate() error {
 	if err := r.finishSteps(); err != nil {
 		return err

@@ -33,14 +33,14 @@ type Weights struct {
 
 	resident *graph.Resident    // nil: in host memory
 	moved    map[string]G.Value // on the device, by name
-	version  int                // how often they have been changed, by Restore and by training
-	user     *graph.Machine     // that has used them on the device last: others have to wait for it
+	version  int                // number of changes, by Restore and by training
+	user     *graph.Machine     // that used them last on the device: another one waits for it first
 }
 
 var errNoWeights = errors.New("tinylm: weights: nil")
 
-// MoveTo copies the weights to the memory of b, where the models that are made from now on read and train them; Tensors are
-// what they were then until Download. Nothing happens where the memory of b is the host's. Free ends it.
+// MoveTo copies the weights to the memory of b, where models made from now on read and train them. Tensors keep their values
+// until Download. Nothing happens where the memory of b is the host's. Free gives the copies up.
 func (w *Weights) MoveTo(b graph.Backend) error {
 	if err := w.check(); err != nil {
 		return err
