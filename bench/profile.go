@@ -70,11 +70,7 @@ func benchProfile(r *report) (err error) {
 // profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
 func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) {
 	m := t.model.Machine()
-	times, err := m.Profile()
-	if err != nil {
-		return nil, 0, err
-	}
-	again, err := m.Profile()
+	times, err := profileSteps(m, 2)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -94,10 +90,9 @@ func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) 
 			p = &profiled{name: name}
 			byName[name] = p
 		}
-		c, took := s.Cost, min(times[i], again[i])
-		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+took, p.FLOPs+c.FLOPs, p.Bytes+c.Bytes
+		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+times[i], p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
 		if !inBranch(s.Op) {
-			outside += took
+			outside += times[i]
 		}
 	}
 	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside, nil
