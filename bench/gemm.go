@@ -28,10 +28,11 @@ func benchGemm(r *report) error {
 	if err != nil {
 		return err
 	}
-	r.add("matrix product float32", "1024x1024x1024", rate, "GFLOP/s", nil, "gonum Sgemm, same run", gonumRate)
-	r.add("matrix product float32", "1024x1024x1024", rate, "GFLOP/s", nil, "OpenBLAS, peer figure", 231)
-	r.add("matrix product float32", "1024x1024x1024", rate, "GFLOP/s", nil, "PyTorch (MKL), peer figure", 187)
-	r.add("matrix product float32 over gonum", "1024x1024x1024", rate/gonumRate, "times", atLeast(10), "", 0)
+	for _, peer := range []note{against("gonum Sgemm, same run", gonumRate), against("OpenBLAS, peer figure", 231),
+		against("PyTorch (MKL), peer figure", 187)} {
+		r.add("matrix product float32", "1024x1024x1024", rate, "GFLOP/s", peer)
+	}
+	r.add("matrix product float32 over gonum", "1024x1024x1024", rate/gonumRate, "times", atLeast(10))
 
 	for _, s := range []struct {
 		what  string
@@ -50,7 +51,7 @@ func benchGemm(r *report) error {
 		if err != nil {
 			return err
 		}
-		r.add(s.what, fmt.Sprintf("%dx%dx%d", s.shape.M, s.shape.N, s.shape.K), rate, "GFLOP/s", nil, "", 0)
+		r.add(s.what, fmt.Sprintf("%dx%dx%d", s.shape.M, s.shape.N, s.shape.K), rate, "GFLOP/s")
 	}
 	return nil
 }

@@ -1,12 +1,13 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"embed"
 	"errors"
 	"fmt"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,20 +35,13 @@ const compiledPyTorch, eagerPyTorch = 644300, 489100
 var sources embed.FS
 
 // sourceText is the text that is trained on: what is selected, and so the time of the selected branch, depends on it.
-func sourceText() ([]byte, error) {
+func sourceText() (all []byte, err error) {
 	files, err := sources.ReadDir(".")
-	if err != nil {
-		return nil, err
-	}
-	var all []byte
 	for _, f := range files {
-		b, err := sources.ReadFile(f.Name())
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, b...)
+		b, readErr := sources.ReadFile(f.Name())
+		all, err = append(all, b...), errors.Join(err, readErr)
 	}
-	return all, nil
+	return all, err
 }
 
 // trainer is Base() that trains on this program's source.
@@ -57,20 +51,20 @@ type trainer struct {
 	solver  *optim.AdamW
 	loss    *graph.Watch
 	gpu     int // its number
+	closers []func() error
 }
 
 // warmTrainer returns a trainer that has taken some steps, all of which have ended.
 func warmTrainer(r *report) (*trainer, error) {
 	t := new(trainer)
-	err := t.start(r)
-	if err == nil {
-		err = t.steps(trainWarm)
-	}
-	if err == nil {
-		err = t.model.Machine().Synchronize()
-	}
-	if err != nil {
-		return nil, errors.Join(err, t.close())
+	for _, f := range []func() error{
+		func() error { return t.start(r) },
+		func() error { return t.steps(trainWarm) },
+		func() error { return t.model.Machine().Synchronize() },
+	} {
+		if err := f(); err != nil {
+			return nil, errors.Join(err, t.close())
+		}
 	}
 	return t, nil
 }
@@ -82,6 +76,7 @@ func (t *trainer) start(r *report) (err error) {
 	if t.weights, err = tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1); err != nil {
 		return err
 	}
+	t.closers = append(t.closers, t.weights.Free)
 	if err = t.weights.MoveTo(r.backend); err != nil {
 		return err
 	}
@@ -89,6 +84,7 @@ func (t *trainer) start(r *report) (err error) {
 	if t.model, err = tinylm.NewModel(t.weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(), machine); err != nil {
 		return err
 	}
+	t.closers = append(t.closers, t.model.Close)
 	text, err := sourceText()
 	if err != nil {
 		return err
@@ -100,6 +96,7 @@ func (t *trainer) start(r *report) (err error) {
 	if t.solver, err = optim.NewAdamW(optim.WithMachine(t.model.Machine())); err != nil {
 		return err
 	}
+	t.closers = append(t.closers, t.solver.Close)
 	t.loss, err = t.model.WatchLoss()
 	return err
 }
@@ -128,18 +125,11 @@ func (t *trainer) steps(n int) error {
 	return nil
 }
 
-func (t *trainer) close() error {
-	var errs []error
-	if t.solver != nil {
-		errs = append(errs, t.solver.Close())
+func (t *trainer) close() (err error) {
+	for _, f := range slices.Backward(t.closers) {
+		err = errors.Join(err, f())
 	}
-	if t.model != nil {
-		errs = append(errs, t.model.Close())
-	}
-	if t.weights != nil {
-		errs = append(errs, t.weights.Free())
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 func trainSize(r *report) string { return fmt.Sprintf("%v %dx%d", r.precision, trainBatch, trainSeq) }
@@ -152,62 +142,64 @@ func benchTrain(r *report) (err error) {
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	m := t.model.Machine()
-	first, err := m.NewEvent()
-	if err != nil {
-		return err
-	}
-	last, err := m.NewEvent()
-	if err != nil {
-		return errors.Join(err, first.Close())
-	}
-	defer func() { err = errors.Join(err, first.Close(), last.Close()) }()
 	var before, after runtime.MemStats
-	copies := m.Counts()
-	runtime.ReadMemStats(&before)
-	busy, begin := processTime(), time.Now()
-	err = first.Record()
-	if err == nil {
-		err = t.steps(trainRuns)
-	}
-	if err == nil {
-		err = last.Record()
-	}
-	runtime.ReadMemStats(&after)
-	if err == nil {
-		err = m.Synchronize()
-	}
+	var busy time.Duration
+	var begin time.Time
+	uploads := m.Counts()["upload"]
+	onDevice, err := deviceTime(m, func() error {
+		runtime.ReadMemStats(&before)
+		busy, begin = processTime(), time.Now()
+		err := t.steps(trainRuns)
+		runtime.ReadMemStats(&after)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	wall, host := time.Since(begin).Seconds(), (processTime() - busy).Seconds()
-	onDevice, err := last.Since(first)
-	if err != nil {
-		return err
-	}
-	size := trainSize(r)
-	rate := trainRuns * trainBatch * trainSeq / wall
-	r.add("Base(), training", size, rate, "tok/s", atLeast(60000), "dense compiled PyTorch, peer figure", compiledPyTorch)
-	r.add("Base(), training", size, rate, "tok/s", nil, "dense eager PyTorch, peer figure", eagerPyTorch)
-	r.add("training step", size, wall/trainRuns*1e3, "ms", nil, "", 0)
-	r.add("the GPU's queue reaches over", size, 100*onDevice.Seconds()/wall, "% of the time", nil, "", 0)
-	uploads := m.Counts()["upload"] - copies["upload"]
+	uploads = m.Counts()["upload"] - uploads
 	allocations, err := t.allocations()
 	if err != nil {
 		return err
 	}
+	size, plan := trainSize(r), m.Plan()
+	rate := trainRuns * trainBatch * trainSeq / wall
+	r.add("Base(), training", size, rate, "tok/s", atLeast(60000), against("dense compiled PyTorch, peer figure", compiledPyTorch))
+	r.add("Base(), training", size, rate, "tok/s", against("dense eager PyTorch, peer figure", eagerPyTorch))
+	r.add("training step", size, wall/trainRuns*1e3, "ms")
+	r.add("the GPU's queue reaches over", size, 100*onDevice.Seconds()/wall, "% of the time")
 	if busy, err := t.busy(); err == nil {
-		r.add("GPU busy, by nvidia-smi", size, busy, "% of the time", atLeast(80), "", 0)
+		r.add("GPU busy, by nvidia-smi", size, busy, "% of the time", atLeast(80))
 	} else {
 		fmt.Println("  GPU busy: not measured:", err)
 	}
-	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10), "", 0)
+	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10))
 	r.add("allocations of a step, those of purego's pools for each processor with them", size,
-		float64(after.Mallocs-before.Mallocs)/trainRuns, "", nil, "", 0)
-	r.add("allocations of a step on one processor, rounded down", size, allocations, "", atMost(0), "", 0)
-	r.add("uploads of inputs in a step", size, float64(uploads)/trainRuns, "", nil, "", 0)
-	plan := m.Plan()
-	r.add("memory of the machine: arena and workspace", size, float64(plan.Arena+plan.Workspace)/(1<<30), "GiB", nil, "", 0)
+		float64(after.Mallocs-before.Mallocs)/trainRuns, "")
+	r.add("allocations of a step on one processor, rounded down", size, allocations, "", atMost(0))
+	r.add("uploads of inputs in a step", size, float64(uploads)/trainRuns, "")
+	r.add("memory of the machine: arena and workspace", size, float64(plan.Arena+plan.Workspace)/(1<<30), "GiB")
 	return nil
+}
+
+// deviceTime returns the time that the device takes for what f enqueues, and waits for it.
+func deviceTime(m *graph.Machine, f func() error) (d time.Duration, err error) {
+	first, err := m.NewEvent()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, first.Close()) }()
+	last, err := m.NewEvent()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, last.Close()) }()
+	for _, call := range []func() error{first.Record, f, last.Record, m.Synchronize} {
+		if err := call(); err != nil {
+			return 0, err
+		}
+	}
+	return last.Since(first)
 }
 
 // allocations returns what a warm step allocates while one processor of the Go runtime runs, a mean rounded down, as
@@ -224,48 +216,31 @@ func (t *trainer) allocations() (float64, error) {
 
 // busy trains for some seconds and returns the part of them in which the driver has seen kernels run, in percent.
 func (t *trainer) busy() (float64, error) {
-	const samples = 20
+	const stale = 5 // samples that still know of the time before
+	var out bytes.Buffer
 	smi := exec.Command("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200",
 		fmt.Sprintf("--id=%d", t.gpu))
-	out, err := smi.StdoutPipe()
-	if err != nil {
-		return 0, err
-	}
+	smi.Stdout = &out
 	if err := smi.Start(); err != nil {
 		return 0, err
 	}
-	defer smi.Wait()
-	defer smi.Process.Kill()
-	lines := make(chan string)
-	go func() {
-		defer close(lines)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			lines <- s.Text()
-		}
-	}()
+	var err error
+	for begin := time.Now(); err == nil && time.Since(begin) < 6*time.Second; {
+		err = t.step()
+	}
+	err = errors.Join(err, smi.Process.Kill())
+	_ = smi.Wait() // its error is the kill
+	samples := strings.Fields(out.String())
+	if err != nil || len(samples) <= stale {
+		return 0, errors.Join(err, fmt.Errorf("nvidia-smi gave %d samples, want more than %d", len(samples), stale))
+	}
 	sum := 0.0
-	for n := -5; n < samples; { // the first ones still know of the time before
-		if err := t.step(); err != nil {
+	for _, s := range samples[stale:] {
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil {
 			return 0, err
 		}
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				return 0, errors.New("nvidia-smi has ended")
-			}
-			v, err := strconv.ParseFloat(strings.TrimSpace(line), 64)
-			if err != nil {
-				return 0, err
-			}
-			if n++; n > 0 {
-				sum += v
-			}
-		default:
-		}
+		sum += v
 	}
-	go func() { // so that the reader ends
-		for range lines {
-		}
-	}()
-	return sum / samples, nil
+	return sum / float64(len(samples)-stale), nil
 }

@@ -1,11 +1,12 @@
 package main
 
 import (
-	"bufio"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -35,68 +36,69 @@ var machineCases = []machineCase{
 // down.
 const allocationRuns = 10
 
+// figures are those of one VM, as a child process prints them.
+type figures struct{ Seconds, Peak, Allocations float64 }
+
 // benchMachine compares Machine with TapeMachine on TinyLM's training step: peak memory of the whole process, seconds,
 // and what a run allocates once warm.
 func benchMachine(r *report) error {
 	for _, c := range machineCases {
-		var got [2]map[string]float64
-		for i, vm := range []string{"machine", "tape"} {
-			var err error
-			if got[i], err = measureChild(c.name + "/" + vm); err != nil {
-				return err
-			}
+		ours, err := measureChild(c.name + "/machine")
+		if err != nil {
+			return err
+		}
+		tape, err := measureChild(c.name + "/tape")
+		if err != nil {
+			return err
 		}
 		size := fmt.Sprintf("%s %dx%d", c.name, c.batch, c.seq)
-		ours, tape := got[0], got[1]
-		r.add("Machine, peak memory of a training step", size, ours["peak"]/(1<<20), "MiB", nil, "TapeMachine", tape["peak"]/(1<<20))
-		r.add("Machine, peak memory over TapeMachine's", size, ours["peak"]/tape["peak"], "times", atMost(0.5), "", 0)
-		r.add("Machine, training step", size, ours["seconds"], "s", nil, "TapeMachine", tape["seconds"])
+		r.add("Machine, peak memory of a training step", size, ours.Peak/(1<<20), "MiB", against("TapeMachine", tape.Peak/(1<<20)))
+		r.add("Machine, peak memory over TapeMachine's", size, ours.Peak/tape.Peak, "times", atMost(0.5))
+		r.add("Machine, training step", size, ours.Seconds, "s", against("TapeMachine", tape.Seconds))
 		if c.warm > 0 {
-			r.add("Machine, allocations of a training step", size, ours["allocations"], "", atMost(0), "TapeMachine", tape["allocations"])
+			r.add("Machine, allocations of a training step", size, ours.Allocations, "", atMost(0), against("TapeMachine", tape.Allocations))
 		}
 	}
 	return nil
 }
 
 // measureChild runs this program again for one measurement and returns the figures that it prints.
-func measureChild(name string) (map[string]float64, error) {
+func measureChild(name string) (f figures, err error) {
 	exe, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	cmd := exec.Command(exe, "-child", name)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &f)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("measurement %s: %w", name, err)
+		return f, fmt.Errorf("measurement %s: %w", name, err)
 	}
-	figures := map[string]float64{}
-	for line := range strings.Lines(string(out)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-			if figures[name], err = strconv.ParseFloat(value, 64); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return figures, nil
+	return f, nil
 }
 
 // runChild is the other side of measureChild: name is a machineCase and "machine" or "tape".
 func runChild(name string) error {
 	model, vm, _ := strings.Cut(name, "/")
-	for _, c := range machineCases {
-		if c.name == model {
-			return c.measure(vm)
-		}
+	i := slices.IndexFunc(machineCases, func(c machineCase) bool { return c.name == model })
+	if i < 0 {
+		return fmt.Errorf("no measurement %q", name)
 	}
-	return fmt.Errorf("no measurement %q", name)
-}
-
-// measure takes training steps and prints their figures, a line each.
-func (c machineCase) measure(vm string) error {
-	w, err := tinylm.NewWeights(c.config(), tensor.Float32, 1)
+	f, err := machineCases[i].measure(vm)
 	if err != nil {
 		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(f)
+}
+
+// measure takes training steps and returns their figures.
+func (c machineCase) measure(vm string) (f figures, err error) {
+	w, err := tinylm.NewWeights(c.config(), tensor.Float32, 1)
+	if err != nil {
+		return f, err
 	}
 	opts := []tinylm.ModelOption{tinylm.WithGradients()}
 	if vm == "tape" {
@@ -104,61 +106,47 @@ func (c machineCase) measure(vm string) error {
 	}
 	m, err := tinylm.NewModel(w, c.batch, c.seq, opts...)
 	if err != nil {
-		return err
+		return f, err
 	}
 	defer m.Close()
-	for i := range m.Tokens() {
-		m.Tokens()[i] = int32(i * 7919 % 256)
-	}
-	m.NextTokens()
+	fillTokens(m)
 	solver, err := optim.NewAdamW()
 	if err != nil {
-		return err
+		return f, err
 	}
 	step := func() error {
 		_, err := m.LossAndStep(solver)
 		return err
 	}
-	t, err := seconds(3, step)
-	if err != nil {
-		return err
+	if f.Seconds, err = seconds(3, step); err != nil {
+		return f, err
 	}
-	peak, err := peakMemory()
-	if err != nil {
-		return err
-	}
-	if fmt.Printf("seconds %g\npeak %g\n", t, peak); c.warm == 0 {
-		return nil
+	if f.Peak, err = peakMemory(); err != nil || c.warm == 0 {
+		return f, err
 	}
 	for range c.warm {
 		if err := step(); err != nil {
-			return err
+			return f, err
 		}
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range allocationRuns {
 		if err := step(); err != nil {
-			return err
+			return f, err
 		}
 	}
 	runtime.ReadMemStats(&after)
-	fmt.Printf("allocations %d\n", (after.Mallocs-before.Mallocs)/allocationRuns)
-	return nil
+	f.Allocations = float64((after.Mallocs - before.Mallocs) / allocationRuns)
+	return f, nil
 }
 
-// peakMemory returns the largest resident set of this process so far, in bytes.
+// peakMemory returns the largest resident set of this process so far, in bytes. It is read on Linux only.
 func peakMemory() (float64, error) {
-	f, err := os.Open("/proc/self/status")
+	text, err := procField("/proc/self/status", "VmHWM")
 	if err != nil {
-		return 0, fmt.Errorf("the peak memory is read on Linux only: %w", err)
+		return 0, fmt.Errorf("peak memory: %w", err)
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if rest, ok := strings.CutPrefix(s.Text(), "VmHWM:"); ok {
-			kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 64)
-			return kib * 1024, err
-		}
-	}
-	return 0, fmt.Errorf("no VmHWM in /proc/self/status")
+	kib, err := strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)
+	return kib * 1024, err
 }

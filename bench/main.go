@@ -4,7 +4,8 @@
 //	go run ./bench                      all suites of the GPU, or of the CPU where there is none
 //	go run ./bench -device cpu          all suites of the CPU
 //	go run ./bench -suite gemm,model    some of them
-//	go run ./bench -out bench/results   where the CSV and the PNG files go
+//	go run ./bench -out DIR             where the CSV and the PNG files go: bench/results if that folder is here, or else
+//	                                    results
 //
 // It is not a test: nothing fails when a target is missed, the table says so.
 package main
@@ -53,7 +54,7 @@ func suiteNames() string {
 
 func main() {
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
-	out := flag.String("out", "bench/results", "folder of the CSV and the plots")
+	out := flag.String("out", resultFolder(), "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N")
 	precision := flag.String("precision", "", "of the activations in the suites of the GPU: f32, bf16 (the default) or fp16")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
@@ -66,6 +67,14 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// resultFolder returns the default of -out: bench/results at the top of this module, elsewhere a folder results.
+func resultFolder() string {
+	if info, err := os.Stat("bench/results"); err == nil && info.IsDir() {
+		return "bench/results"
+	}
+	return "results"
 }
 
 func run(pick, out, child, device, precision string) (err error) {

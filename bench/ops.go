@@ -18,22 +18,20 @@ const (
 
 var baseParams = ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
 
-// opCase is one op of the attention layer at sequence length s.
+// opCase is one op of the attention layer.
 type opCase struct {
-	name  string
-	build func(in *opInputs) (*G.Node, error)
-	// forwardOnly is set for an op without a gradient.
-	forwardOnly bool
-	longest     int
+	name        string
+	build       func(in *opInputs) (*G.Node, error)
+	forwardOnly bool // it has no gradient
+	longest     int  // S at which it is measured last; 0 for no limit
 }
 
 // opInputs are the graph's inputs that the cases use.
 type opInputs struct {
 	g             *G.ExprGraph
-	s             int
 	x, w, gain    *G.Node // [1,S,dim], [dim,dim], [dim]
 	q, k, v       *G.Node // [1,S,Hq,D], [1,S,Hkv,D]
-	kc, vc, gates *G.Node
+	kc, vc, gates *G.Node // [1,Nc,Hkv,D], [1,S,Hq,3]
 }
 
 func opCases() []opCase {
@@ -43,40 +41,24 @@ func opCases() []opCase {
 		{name: "rms norm", build: func(in *opInputs) (*G.Node, error) { return ops.RMSNorm(in.x, in.gain, 1e-6) }},
 		{name: "silu", build: func(in *opInputs) (*G.Node, error) { return ops.SiLU(in.x) }},
 		{name: "rope", build: func(in *opInputs) (*G.Node, error) { return ops.RoPE(in.q, 10000, 0) }},
-		{name: "compress mean", build: func(in *opInputs) (*G.Node, error) {
-			return ops.CompressMean(in.k, p.BlockLen, p.Stride)
+		{name: "compress mean", build: func(in *opInputs) (*G.Node, error) { return ops.CompressMean(in.k, p.BlockLen, p.Stride) }},
+		{name: "compressed attention", build: compressedAttention},
+		{name: "select blocks (with compressed attention)", build: selectBlocks, forwardOnly: true},
+		{name: "selected attention (with choice)", build: func(in *opInputs) (*G.Node, error) {
+			return ops.SelectedAttention(in.q, in.k, in.v, G.Must(selectBlocks(in)), p.SelectBlock)
 		}},
-		{name: "compressed attention", build: func(in *opInputs) (*G.Node, error) {
-			return ops.CompressedAttention(in.q, in.kc, in.vc, p.BlockLen, p.Stride)
-		}},
-		{name: "select blocks (with compressed attention)", forwardOnly: true,
-			build: func(in *opInputs) (*G.Node, error) { return selectBlocks(in) }},
-		{name: "selected attention (with choice)",
-			build: func(in *opInputs) (*G.Node, error) {
-				idx, err := selectBlocks(in)
-				if err != nil {
-					return nil, err
-				}
-				return ops.SelectedAttention(in.q, in.k, in.v, idx, p.SelectBlock)
-			}},
-		{name: "sliding window",
-			build: func(in *opInputs) (*G.Node, error) { return ops.SlidingWindow(in.q, in.k, in.v, p.Window) }},
-		{name: "dense causal", longest: 2048,
-			build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }},
+		{name: "sliding window", build: func(in *opInputs) (*G.Node, error) { return ops.SlidingWindow(in.q, in.k, in.v, p.Window) }},
+		{name: "dense causal", build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }, longest: 2048},
 		{name: "gated sum", build: func(in *opInputs) (*G.Node, error) { return ops.GatedSum(in.gates, in.q, in.q, in.q) }},
 	}
 }
 
+func compressedAttention(in *opInputs) (*G.Node, error) {
+	return ops.CompressedAttention(in.q, in.kc, in.vc, baseParams.BlockLen, baseParams.Stride)
+}
+
 func selectBlocks(in *opInputs) (*G.Node, error) {
-	o, err := ops.CompressedAttention(in.q, in.kc, in.vc, baseParams.BlockLen, baseParams.Stride)
-	if err != nil {
-		return nil, err
-	}
-	lse, err := ops.LSE(o)
-	if err != nil {
-		return nil, err
-	}
-	return ops.SelectBlocks(in.q, in.kc, lse, baseParams)
+	return ops.SelectBlocks(in.q, in.kc, G.Must(ops.LSE(G.Must(compressedAttention(in)))), baseParams)
 }
 
 // benchOps times every op alone, forward and forward with backward.
@@ -86,7 +68,8 @@ func benchOps(r *report) error {
 			if c.longest != 0 && s > c.longest {
 				continue
 			}
-			for _, backward := range []bool{false, true} {
+			for _, pass := range []string{"forward", "forward and backward"} {
+				backward := pass != "forward"
 				if backward && c.forwardOnly {
 					continue
 				}
@@ -94,14 +77,10 @@ func benchOps(r *report) error {
 				if err != nil {
 					return fmt.Errorf("%s: %w", c.name, err)
 				}
-				what := c.name + ", forward"
-				if backward {
-					what = c.name + ", forward and backward"
-				}
 				size := fmt.Sprintf("S=%d", s)
-				r.add(what, size, t*1e3, "ms", nil, "", 0)
+				r.add(c.name+", "+pass, size, t*1e3, "ms")
 				if flop > 0 {
-					r.add(what, size, flop/t/1e9, "GFLOP/s", nil, "", 0)
+					r.add(c.name+", "+pass, size, flop/t/1e9, "GFLOP/s")
 				}
 			}
 		}
@@ -154,7 +133,7 @@ func newOpInputs(s int) *opInputs {
 	g := G.NewGraph()
 	nc := ops.NumCompressed(s, baseParams.BlockLen, baseParams.Stride)
 	return &opInputs{
-		g: g, s: s,
+		g: g,
 		x: input(g, "x", 1, s, baseDim), w: input(g, "w", baseDim, baseDim), gain: input(g, "gain", baseDim),
 		q: input(g, "q", 1, s, baseHeads, baseD), k: input(g, "k", 1, s, baseGroups, baseD), v: input(g, "v", 1, s, baseGroups, baseD),
 		kc: input(g, "kc", 1, nc, baseGroups, baseD), vc: input(g, "vc", 1, nc, baseGroups, baseD),

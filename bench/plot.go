@@ -16,56 +16,39 @@ import (
 
 // plots draws the suites that were measured against the sequence length.
 func (r *report) plots() error {
-	model := map[string]plotter.XYs{}
-	for _, x := range r.rows {
-		if s, ok := length(x.size); ok && x.suite == "model" {
-			model[x.what] = appendOnce(model[x.what], s, x.value)
-			if strings.HasPrefix(x.baseline, "dense PyTorch") && x.baseValue > 0 {
-				name := strings.Replace(x.what, "Base()", "dense PyTorch (peer)", 1)
-				model[name] = appendOnce(model[name], s, x.baseValue)
-			}
-		}
-	}
-	if err := r.plot("model.png", "Base() on the CPU, batch 1, float32", "seconds", model); err != nil {
+	if err := r.plot("model", "Base() on the CPU, batch 1, float32"); err != nil {
 		return err
 	}
-	layer := map[string]plotter.XYs{}
-	for _, x := range r.rows {
-		if s, ok := length(x.size); ok && x.suite == "layer" && x.unit == "s" {
-			layer[x.what] = appendOnce(layer[x.what], s, x.value)
+	return r.plot("layer", "One NSA layer on the CPU, float32")
+}
+
+// plot draws the seconds of a suite against S, a line for each figure, on logarithmic axes. Without points it draws none.
+func (r *report) plot(suite, title string) error {
+	series := map[string]plotter.XYs{}
+	add := func(name string, s, value float64) {
+		if p := series[name]; len(p) == 0 || p[len(p)-1].X != s { // a figure has a row for each baseline
+			series[name] = append(p, plotter.XY{X: s, Y: value})
 		}
 	}
-	return r.plot("layer.png", "One NSA layer on the CPU, float32", "seconds", layer)
-}
-
-// appendOnce appends a point unless the last one is at the same x.
-func appendOnce(p plotter.XYs, x, y float64) plotter.XYs {
-	if len(p) > 0 && p[len(p)-1].X == x {
-		return p
+	for _, x := range r.rows {
+		tokens, ok := strings.CutPrefix(x.size, "S=")
+		s, err := strconv.ParseFloat(tokens, 64)
+		if !ok || err != nil || x.suite != suite || x.unit != "s" {
+			continue
+		}
+		add(x.what, s, x.value)
+		if strings.HasPrefix(x.baseline, "dense PyTorch") {
+			add(strings.Replace(x.what, "Base()", "dense PyTorch (peer)", 1), s, x.baseValue)
+		}
 	}
-	return append(p, plotter.XY{X: x, Y: y})
-}
-
-// length parses "S=2048".
-func length(size string) (float64, bool) {
-	s, ok := strings.CutPrefix(size, "S=")
-	if !ok {
-		return 0, false
-	}
-	v, err := strconv.ParseFloat(s, 64)
-	return v, err == nil
-}
-
-// plot writes one figure with a line for each series, on logarithmic axes. Without points it writes none.
-func (r *report) plot(file, title, unit string, series map[string]plotter.XYs) error {
 	if len(series) == 0 {
 		return nil
 	}
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("%s (%s, %s cores, %s)", title, r.of("machine"), r.of("cores"), r.of("simd"))
-	p.X.Label.Text, p.Y.Label.Text = "tokens S", unit
+	p.X.Label.Text, p.Y.Label.Text = "tokens S", "seconds"
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = powers{}, plot.LogTicks{Prec: -1}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(powersOfTwo), plot.LogTicks{Prec: -1}
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Add(plotter.NewGrid())
 	var args []any
@@ -75,7 +58,7 @@ func (r *report) plot(file, title, unit string, series map[string]plotter.XYs) e
 	if err := plotutil.AddLinePoints(p, args...); err != nil {
 		return err
 	}
-	path := filepath.Join(r.dir, file)
+	path := filepath.Join(r.dir, suite+".png")
 	if err := p.Save(7*vg.Inch, 4.5*vg.Inch, path); err != nil {
 		return err
 	}
@@ -83,12 +66,8 @@ func (r *report) plot(file, title, unit string, series map[string]plotter.XYs) e
 	return nil
 }
 
-// powers puts a tick at each power of two.
-type powers struct{}
-
-// Ticks implements plot.Ticker.
-func (powers) Ticks(lo, hi float64) []plot.Tick {
-	var ticks []plot.Tick
+// powersOfTwo returns a tick for each power of two in [lo, hi].
+func powersOfTwo(lo, hi float64) (ticks []plot.Tick) {
 	for v := 1.0; v <= hi; v *= 2 {
 		if v >= lo {
 			ticks = append(ticks, plot.Tick{Value: v, Label: strconv.Itoa(int(v))})

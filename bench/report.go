@@ -1,11 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/csv"
+	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,10 +26,32 @@ type row struct {
 	suite, what, size string
 	value             float64
 	unit              string
-	target            string  // what the project asks of it, "" for none
-	met               string  // "yes", "no" or ""
-	baseline          string  // what it is compared with, and where that figure comes from
+	target, met       string  // bound that the project sets, and "yes" or "no"; "" for none
+	baseline          string  // what the value is compared with, and where that figure comes from
 	baseValue         float64 // in the same unit
+}
+
+// note adds a target or a baseline to a row.
+type note func(*row)
+
+func atLeast(bound float64) note {
+	return target(">=", bound, func(v float64) bool { return v >= bound })
+}
+func atMost(bound float64) note {
+	return target("<=", bound, func(v float64) bool { return v <= bound })
+}
+
+func target(sign string, bound float64, ok func(float64) bool) note {
+	return func(x *row) {
+		x.target, x.met = fmt.Sprintf("%s %.4g", sign, bound), "no"
+		if ok(x.value) {
+			x.met = "yes"
+		}
+	}
+}
+
+func against(baseline string, value float64) note {
+	return func(x *row) { x.baseline, x.baseValue = baseline, value }
 }
 
 // report gathers rows and writes them as CSV when the run ends.
@@ -39,16 +60,13 @@ type report struct {
 	backend   graph.Backend
 	precision graph.Precision
 	suite     string
-	host      [][2]string // columns that are the same in all rows, with their values
+	host      [][2]string // name and value of the columns that are the same in all rows
 	rows      []row
 }
 
-// columns of a row, in order, after those of the report's host.
-var columns = []string{"suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio"}
-
 func newReport(dir string, b graph.Backend, p graph.Precision) (*report, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("-out: %w", err)
 	}
 	r := &report{dir: dir, backend: b, precision: p}
 	r.host = [][2]string{{"date", time.Now().UTC().Format("2006-01-02")}, {"commit", commit()}}
@@ -60,89 +78,79 @@ func newReport(dir string, b graph.Backend, p graph.Precision) (*report, error) 
 			{"host", processor()}, {"cores", cores}}...)
 	}
 	command := "go run ./bench"
-	for i := 1; i < len(os.Args); i++ {
-		if os.Args[i] == "-out" {
-			i++ // where the files go is no part of what was measured
-			continue
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name != "out" { // where the files go is no part of what was measured
+			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
 		}
-		command += " " + os.Args[i]
-	}
+	})
 	r.host = append(r.host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
-	for i, h := range r.host[1:] {
-		if i > 0 {
-			fmt.Print(", ")
-		}
-		fmt.Print(h[0], " ", h[1])
+	var about []string
+	for _, h := range r.host[1:] {
+		about = append(about, h[0]+" "+h[1])
 	}
-	fmt.Println()
+	fmt.Println(strings.Join(about, ", "))
 	return r, nil
 }
 
 // of returns the value of one of the host's columns.
 func (r *report) of(name string) string {
-	for _, h := range r.host {
-		if h[0] == name {
-			return h[1]
-		}
-	}
-	return ""
+	return r.host[slices.IndexFunc(r.host, func(h [2]string) bool { return h[0] == name })][1]
 }
 
-// header returns the first line of the CSV.
-func (r *report) header() []string {
-	var all []string
-	for _, h := range r.host {
-		all = append(all, h[0])
+// add records and prints a figure.
+func (r *report) add(what, size string, value float64, unit string, notes ...note) {
+	x := row{suite: r.suite, what: what, size: size, value: value, unit: unit}
+	for _, n := range notes {
+		n(&x)
 	}
-	return append(all, columns...)
-}
-
-// target is a bound on a figure.
-type target struct {
-	value float64
-	least bool // at least value; otherwise at most
-}
-
-func atLeast(v float64) *target { return &target{v, true} }
-func atMost(v float64) *target  { return &target{v, false} }
-
-// add records and prints a figure. goal and baseline may be empty.
-func (r *report) add(what, size string, value float64, unit string, goal *target, baseline string, baseValue float64) {
-	w := row{suite: r.suite, what: what, size: size, value: value, unit: unit, baseline: baseline, baseValue: baseValue}
-	if goal != nil {
-		sign, ok := "<=", value <= goal.value
-		if goal.least {
-			sign, ok = ">=", value >= goal.value
-		}
-		w.target, w.met = fmt.Sprintf("%s %.4g", sign, goal.value), "no"
-		if ok {
-			w.met = "yes"
-		}
-	}
-	r.rows = append(r.rows, w)
+	r.rows = append(r.rows, x)
 	line := fmt.Sprintf("  %-44s %-22s %10.4g %-10s", what, size, value, unit)
-	if w.target != "" {
-		line += fmt.Sprintf(" target %-9s met: %-3s", w.target, w.met)
+	if x.target != "" {
+		line += fmt.Sprintf(" target %-9s met: %-3s", x.target, x.met)
 	}
-	if baseline != "" {
-		line += fmt.Sprintf(" [%s: %.4g]", baseline, baseValue)
+	if x.baseline != "" {
+		line += fmt.Sprintf(" [%s: %.4g]", x.baseline, x.baseValue)
 	}
 	fmt.Println(strings.TrimRight(line, " "))
 }
 
-// save writes the rows to cpu.csv or gpu.csv, in place of the rows of the same suites that it held.
+// save writes cpu.csv or gpu.csv: the rows of this run after those that the file holds of other suites.
 func (r *report) save() error {
-	name := "cpu.csv"
-	if !r.backend.Device().Host {
-		name = "gpu.csv"
+	path := filepath.Join(r.dir, "gpu.csv")
+	if r.backend.Device().Host {
+		path = filepath.Join(r.dir, "cpu.csv")
 	}
-	path := filepath.Join(r.dir, name)
-	kept, err := r.otherSuites(path)
-	if err != nil {
+	var header, host []string
+	for _, h := range r.host {
+		header, host = append(header, h[0]), append(host, h[1])
+	}
+	suite := len(header) // index of the column
+	header = append(header, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
+	lines := [][]string{header}
+	old, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
 		return err
 	}
+	all, err := csv.NewReader(bytes.NewReader(old)).ReadAll()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for i, record := range all {
+		again := slices.ContainsFunc(r.rows, func(x row) bool { return len(record) > suite && record[suite] == x.suite })
+		if i > 0 && !again {
+			lines = append(lines, record)
+		}
+	}
+	for _, x := range r.rows {
+		base, ratio := "", ""
+		if x.baseValue != 0 {
+			base, ratio = fmt.Sprintf("%.4g", x.baseValue), fmt.Sprintf("%.4g", x.value/x.baseValue)
+		}
+		lines = append(lines, append(slices.Clone(host), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit,
+			x.target, x.met, x.baseline, base, ratio))
+	}
 	var b bytes.Buffer
-	if err := r.write(&b, kept); err != nil {
+	if err := csv.NewWriter(&b).WriteAll(lines); err != nil {
 		return err
 	}
 	if err := atomicwriter.WriteFile(path, b.Bytes(), 0o644); err != nil {
@@ -152,130 +160,77 @@ func (r *report) save() error {
 	return r.plots()
 }
 
-// write writes the CSV: rows kept from the file, then those of this run.
-func (r *report) write(f io.Writer, kept [][]string) error {
-	w := csv.NewWriter(f)
-	w.Write(r.header())
-	w.WriteAll(kept)
-	for _, x := range r.rows {
-		ratio, base := "", ""
-		if x.baseValue != 0 {
-			ratio, base = fmt.Sprintf("%.4g", x.value/x.baseValue), fmt.Sprintf("%.4g", x.baseValue)
-		}
-		var all []string
-		for _, h := range r.host {
-			all = append(all, h[1])
-		}
-		w.Write(append(all, x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit, x.target, x.met, x.baseline, base, ratio))
-	}
-	w.Flush()
-	return w.Error()
-}
-
-// otherSuites reads the rows of the CSV at path that belong to suites which have not been measured.
-func (r *report) otherSuites(path string) ([][]string, error) {
-	f, err := os.Open(path)
-	if os.IsNotExist(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	all, err := csv.NewReader(f).ReadAll()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	at := slices.Index(r.header(), "suite")
-	var kept [][]string
-	for i, rec := range all {
-		same := slices.ContainsFunc(r.rows, func(x row) bool { return len(rec) > at && rec[at] == x.suite })
-		if i > 0 && !same {
-			kept = append(kept, rec)
-		}
-	}
-	return kept, nil
-}
-
 // seconds returns the median time of f over the given number of runs after one that warms up.
 func seconds(runs int, f func() error) (float64, error) {
 	m, err := secondsInTurn(runs, f)
-	if err != nil {
-		return 0, err
-	}
-	return m[0], nil
+	return m[0], err
 }
 
 // secondsInTurn returns the median time of each of fs over the given number of rounds after one that warms up.
 func secondsInTurn(rounds int, fs ...func() error) ([]float64, error) {
+	medians := make([]float64, len(fs))
 	times := make([][]float64, len(fs))
-	for round := range rounds + 1 {
+	for range rounds + 1 {
 		for i, f := range fs {
 			start := time.Now()
 			if err := f(); err != nil {
-				return nil, err
+				return medians, err
 			}
-			if round > 0 {
-				times[i] = append(times[i], time.Since(start).Seconds())
-			}
+			times[i] = append(times[i], time.Since(start).Seconds())
 		}
 	}
-	medians := make([]float64, len(fs))
 	for i, t := range times {
+		t = t[1:]
 		slices.Sort(t)
 		medians[i] = t[len(t)/2]
 	}
 	return medians, nil
 }
 
-// commit returns the commit that the program was built from, or else the one that is checked out, with a plus sign when
-// files differ from it.
+// commit returns the commit that go build noted in the program, or else the one that is checked out, with a plus sign
+// where files differ from it.
 func commit() string {
-	if id := builtFrom(); id != "" {
-		return id
+	settings := map[string]string{}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			settings[s.Key] = s.Value
+		}
 	}
-	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
-	if err != nil {
-		return "unknown"
+	id, changed := settings["vcs.revision"], settings["vcs.modified"] == "true"
+	if id == "" {
+		out, err := exec.Command("git", "rev-parse", "HEAD").Output()
+		if err != nil {
+			return "unknown"
+		}
+		id = strings.TrimSpace(string(out))
+		status, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", "*.go", "*.s").Output()
+		changed = err != nil || len(status) > 0
 	}
-	id := strings.TrimSpace(string(out))
-	if status, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", "*.go", "*.s").Output(); err != nil || len(status) > 0 {
+	id = id[:min(12, len(id))]
+	if changed {
 		id += "+"
 	}
 	return id
 }
 
-// builtFrom returns the commit that go build has noted in the program, as of the bundle for a GPU host.
-func builtFrom() (id string) {
-	info, _ := debug.ReadBuildInfo()
-	if info == nil {
-		return ""
-	}
-	modified := ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			id = s.Value[:min(12, len(s.Value))]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			modified = "+"
-		}
-	}
-	if id == "" {
-		return ""
-	}
-	return id + modified
-}
-
 // processor returns the processor's name.
 func processor() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOOS + "/" + runtime.GOARCH
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if name, value, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
+	if name, err := procField("/proc/cpuinfo", "model name"); err == nil {
+		return name
 	}
 	return runtime.GOOS + "/" + runtime.GOARCH
+}
+
+// procField returns the value of a "name: value" line of a file of Linux's /proc.
+func procField(path, name string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value), nil
+		}
+	}
+	return "", fmt.Errorf("no %s in %s", name, path)
 }

@@ -8,102 +8,46 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// stockAttention is dense causal attention as a Gorgonia user writes it today, of stock ops alone: projections, scores
-// with a mask, softmax, product with the values and the output projection, head by head. It is the baseline of the NSA
-// layer: same input, same numbers of heads, groups and dims.
-type stockAttention struct {
-	x, mask        *G.Node
-	wq, wo, wk, wv G.Nodes // one for each head; keys and values: one for each group
-	out            *G.Node // [S,dim]
-}
-
-// newStockAttention builds the layer in g for one sequence of s tokens with all weights drawn from a normal distribution.
-func newStockAttention(g *G.ExprGraph, s, dim, heads, groups, d int) (*stockAttention, error) {
-	mask := make([]float32, s*s)
-	for i := range s {
-		for j := i + 1; j < s; j++ {
-			mask[i*s+j] = float32(math.Inf(-1))
-		}
-	}
-	a := &stockAttention{
-		x:    matrix(g, "x", s, dim, normal(s*dim)),
-		mask: matrix(g, "mask", s, s, mask),
-	}
+// stockAttention adds dense causal attention for s tokens to g as a Gorgonia user writes it today, of stock ops alone:
+// projections, scores with a mask, softmax, product with the values and the output projection, head by head. It is the
+// baseline of the NSA layer, with the same numbers of heads, groups and dims. inputs are the weights, drawn from a normal
+// distribution, and x; out is [S,dim].
+func stockAttention(g *G.ExprGraph, s, dim, heads, groups, d int) (inputs G.Nodes, out *G.Node) {
+	mul := func(a, b *G.Node) *G.Node { return G.Must(G.Mul(a, b)) }
 	weight := func(name string, i, rows, cols int) *G.Node {
 		w := normal(rows * cols)
 		for k := range w {
 			w[k] /= float32(math.Sqrt(float64(rows)))
 		}
-		return matrix(g, fmt.Sprintf("%s %d", name, i), rows, cols, w)
+		n := matrix(g, fmt.Sprintf("%s %d", name, i), rows, cols, w)
+		inputs = append(inputs, n)
+		return n
 	}
+	future := make([]float32, s*s)
+	for i := range s {
+		for j := i + 1; j < s; j++ {
+			future[i*s+j] = float32(math.Inf(-1))
+		}
+	}
+	x, mask := matrix(g, "x", s, dim, normal(s*dim)), matrix(g, "mask", s, s, future)
+	scale := G.NewConstant(float32(1/math.Sqrt(float64(d))), G.WithName("scale"))
 	var keys, values G.Nodes
 	for j := range groups {
-		a.wk = append(a.wk, weight("wk", j, dim, d))
-		a.wv = append(a.wv, weight("wv", j, dim, d))
-		k, err := G.Mul(a.x, a.wk[j])
-		if err != nil {
-			return nil, err
-		}
-		if k, err = G.Transpose(k, 1, 0); err != nil {
-			return nil, err
-		}
-		v, err := G.Mul(a.x, a.wv[j])
-		if err != nil {
-			return nil, err
-		}
-		keys, values = append(keys, k), append(values, v)
+		keys = append(keys, G.Must(G.Transpose(mul(x, weight("wk", j, dim, d)), 1, 0)))
+		values = append(values, mul(x, weight("wv", j, dim, d)))
 	}
-	scale := G.NewConstant(float32(1/math.Sqrt(float64(d))), G.WithName("scale"))
 	for h := range heads {
-		a.wq = append(a.wq, weight("wq", h, dim, d))
-		a.wo = append(a.wo, weight("wo", h, d, dim))
-		o, err := a.head(h, keys[h*groups/heads], values[h*groups/heads], scale)
-		if err != nil {
-			return nil, err
-		}
-		if a.out == nil {
-			a.out = o
-		} else if a.out, err = G.Add(a.out, o); err != nil {
-			return nil, err
+		group := h * groups / heads
+		scores := mul(mul(mul(x, weight("wq", h, dim, d)), keys[group]), scale)
+		p := G.Must(G.SoftMax(G.Must(G.Add(scores, mask)), 1))
+		o := mul(mul(p, values[group]), weight("wo", h, d, dim))
+		if out == nil {
+			out = o
+		} else {
+			out = G.Must(G.Add(out, o))
 		}
 	}
-	return a, nil
-}
-
-// head returns one head's part of the output, [S,dim].
-func (a *stockAttention) head(h int, k, v, scale *G.Node) (*G.Node, error) {
-	q, err := G.Mul(a.x, a.wq[h])
-	if err != nil {
-		return nil, err
-	}
-	s, err := G.Mul(q, k)
-	if err != nil {
-		return nil, err
-	}
-	if s, err = G.Mul(s, scale); err != nil {
-		return nil, err
-	}
-	if s, err = G.Add(s, a.mask); err != nil {
-		return nil, err
-	}
-	p, err := G.SoftMax(s, 1)
-	if err != nil {
-		return nil, err
-	}
-	o, err := G.Mul(p, v)
-	if err != nil {
-		return nil, err
-	}
-	return G.Mul(o, a.wo[h])
-}
-
-// learnables returns the weights.
-func (a *stockAttention) learnables() G.Nodes {
-	var all G.Nodes
-	for _, w := range []G.Nodes{a.wq, a.wk, a.wv, a.wo} {
-		all = append(all, w...)
-	}
-	return all
+	return append(inputs, x), out
 }
 
 // matrix is an input of float32.

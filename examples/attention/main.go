@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 
 	G "gorgonia.org/gorgonia"
@@ -29,13 +30,14 @@ func main() {
 		fmt.Fprintf(os.Stderr, "attention: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)
 	}
-	if err := run(*device, *precision); err != nil {
+	if err := run(os.Stdout, *device, *precision); err != nil {
 		fmt.Fprintln(os.Stderr, "attention:", err)
 		os.Exit(1)
 	}
 }
 
-func run(device, precision string) (err error) {
+// run prints to w what it does.
+func run(w io.Writer, device, precision string) (err error) {
 	p, err := graph.ParsePrecision(precision)
 	if err != nil {
 		return err
@@ -78,9 +80,9 @@ func run(device, precision string) (err error) {
 	if err := tape.RunAll(); err != nil {
 		return err
 	}
-	fmt.Println("TapeMachine:", loss.Value())
+	fmt.Fprintln(w, "TapeMachine:", loss.Value())
 
-	fmt.Printf("Machine: on %s, %v\n", cuda.Describe(backend), p)
+	fmt.Fprintf(w, "Machine: on %s, %v\n", cuda.Describe(backend), p)
 	weights, err := graph.MoveInputs(backend, layer.Learnables()...)
 	if err != nil {
 		return err
@@ -99,11 +101,11 @@ func run(device, precision string) (err error) {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("Machine, step %d: %v\n", step, v)
+		fmt.Fprintf(w, "Machine, step %d: %v\n", step, v)
 		if err := solver.Step(G.NodesToValueGrads(layer.Learnables())); err != nil {
 			return err
 		}
 	}
-	fmt.Println(machine.Plan())
+	fmt.Fprintln(w, machine.Plan())
 	return nil
 }

@@ -14,8 +14,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -95,7 +97,8 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "%s, %v\n%s attention, %.2fM parameters, on %s: %.1f MB to train on, %.1f MB held out\n",
-		cuda.Describe(training.Backend), training.Precision, config.Attention, float64(config.Parameters())/1e6, data.Name, float64(len(data.Train))/1e6, float64(len(data.HeldOut))/1e6)
+		cuda.Describe(training.Backend), training.Precision, config.Attention, float64(config.Parameters())/1e6,
+		data.Name, float64(len(data.Train))/1e6, float64(len(data.HeldOut))/1e6)
 	r, err := tinylm.Train(ctx, config, data, training)
 	if err != nil {
 		return err
@@ -106,4 +109,22 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	fmt.Printf("held-out loss %.4f nats/byte after %d tokens in %.1f s\n", r.HeldOut, r.Tokens, r.Elapsed.Seconds())
 	return nil
+}
+
+// randomBytes is the size of the data of -data random.
+const randomBytes = 32 << 20
+
+// read returns the data that -data names.
+func read(ctx context.Context, source, ext string, seed uint64) (*tinylm.Data, error) {
+	switch source {
+	case "random":
+		return tinylm.RandomData(randomBytes, 256, seed)
+	case "":
+		out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+		if err != nil {
+			return nil, fmt.Errorf("go env GOROOT: %w: where the Go source is not to be found, name a file or folder with -data", err)
+		}
+		return tinylm.ReadData(filepath.Join(strings.TrimSpace(string(out)), "src"), ".go")
+	}
+	return tinylm.ReadData(source, ext)
 }

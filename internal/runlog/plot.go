@@ -37,15 +37,40 @@ func (l *Log) writePlot(w io.Writer) error {
 	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 225}, color.Gray{Y: 240}
 	p.Add(grid)
 
-	losses := finite(l.steps)
-	if err := addLine(p, "train, each batch", thin(losses), batchColor, 0.8); err != nil {
-		return err
+	var losses, heldOut plotter.XYs
+	for _, s := range l.steps {
+		losses = addFinite(losses, s.Step, s.Loss)
 	}
-	if err := addLine(p, "train, running mean", thin(runningMean(losses)), trainColor, 1.8); err != nil {
-		return err
+	for _, h := range l.heldOut {
+		heldOut = addFinite(heldOut, h.Step, h.Loss)
 	}
-	if err := addHeldOut(p, l.heldOut); err != nil {
-		return err
+	for _, c := range []struct {
+		label  string
+		points plotter.XYs
+		color  color.Color
+		width  float64
+		circle float64 // radius; 0 for none
+	}{
+		{"train, each batch", thin(losses), batchColor, 0.8, 0},
+		{"train, running mean", thin(runningMean(losses)), trainColor, 1.8, 0},
+		{"held out", heldOut, heldOutColor, 1.6, 2.6},
+	} {
+		if len(c.points) == 0 {
+			continue
+		}
+		line, circles, err := plotter.NewLinePoints(c.points)
+		if err != nil {
+			return err
+		}
+		line.Color, line.Width = c.color, vg.Points(c.width)
+		circles.Shape, circles.Color, circles.Radius = draw.CircleGlyph{}, c.color, vg.Points(c.circle)
+		if c.circle == 0 {
+			p.Add(line)
+			p.Legend.Add(c.label, line)
+		} else {
+			p.Add(line, circles)
+			p.Legend.Add(c.label, line, circles)
+		}
 	}
 	to, err := p.WriterTo(vg.Points(640), vg.Points(400), "png")
 	if err != nil {
@@ -55,50 +80,12 @@ func (l *Log) writePlot(w io.Writer) error {
 	return err
 }
 
-func addLine(p *plot.Plot, label string, xys plotter.XYs, c color.Color, width float64) error {
-	if len(xys) == 0 {
-		return nil
+// addFinite appends a loss, if it can be drawn.
+func addFinite(to plotter.XYs, step int, loss float64) plotter.XYs {
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return to
 	}
-	line, err := plotter.NewLine(xys)
-	if err != nil {
-		return err
-	}
-	line.Color, line.Width = c, vg.Points(width)
-	p.Add(line)
-	p.Legend.Add(label, line)
-	return nil
-}
-
-func addHeldOut(p *plot.Plot, list []HeldOut) error {
-	var xys plotter.XYs
-	for _, h := range list {
-		if !math.IsNaN(h.Loss) && !math.IsInf(h.Loss, 0) {
-			xys = append(xys, plotter.XY{X: float64(h.Step), Y: h.Loss})
-		}
-	}
-	if len(xys) == 0 {
-		return nil
-	}
-	line, points, err := plotter.NewLinePoints(xys)
-	if err != nil {
-		return err
-	}
-	line.Color, line.Width = heldOutColor, vg.Points(1.6)
-	points.Shape, points.Color, points.Radius = draw.CircleGlyph{}, heldOutColor, vg.Points(2.6)
-	p.Add(line, points)
-	p.Legend.Add("held out", line, points)
-	return nil
-}
-
-// finite returns the losses that can be drawn.
-func finite(steps []Step) plotter.XYs {
-	var xys plotter.XYs
-	for _, s := range steps {
-		if !math.IsNaN(s.Loss) && !math.IsInf(s.Loss, 0) {
-			xys = append(xys, plotter.XY{X: float64(s.Step), Y: s.Loss})
-		}
-	}
-	return xys
+	return append(to, plotter.XY{X: float64(step), Y: loss})
 }
 
 // runningMean returns the mean of the points around each one, over a fortieth of the curve on either side: as much on both

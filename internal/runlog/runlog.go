@@ -36,7 +36,7 @@ type HeldOut struct {
 	Loss float64
 }
 
-// Log is the record of one run. The zero value is empty and has no folder; Create gives one.
+// Log is the record of one run. The zero value is empty and has no folder: Save writes nothing. Create gives one.
 type Log struct {
 	dir     string
 	title   string
@@ -76,25 +76,23 @@ func (l *Log) AddStep(s Step) { l.steps = append(l.steps, s) }
 // AddHeldOut adds an evaluation.
 func (l *Log) AddHeldOut(h HeldOut) { l.heldOut = append(l.heldOut, h) }
 
-// Steps returns the rows so far.
-func (l *Log) Steps() []Step { return l.steps }
-
-// Save writes the table and the plot.
+// Save writes the table and the plot, where there is a folder.
 func (l *Log) Save() error {
-	if err := l.write(StepsFile, l.writeCSV); err != nil {
-		return err
+	if l.dir == "" {
+		return nil
 	}
-	return l.write(PlotFile, l.writePlot)
-}
-
-func (l *Log) write(name string, content func(io.Writer) error) error {
-	var b bytes.Buffer
-	err := content(&b)
-	if err == nil {
-		err = atomicwriter.WriteFile(l.Path(name), b.Bytes(), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("runlog: %s: %w", l.Path(name), err)
+	for _, f := range []struct {
+		name    string
+		content func(io.Writer) error
+	}{{StepsFile, l.writeCSV}, {PlotFile, l.writePlot}} {
+		var b bytes.Buffer
+		err := f.content(&b)
+		if err == nil {
+			err = atomicwriter.WriteFile(l.Path(f.name), b.Bytes(), 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("runlog: %s: %w", l.Path(f.name), err)
+		}
 	}
 	return nil
 }

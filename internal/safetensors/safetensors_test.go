@@ -36,42 +36,22 @@ func raw(header string, n int) []byte {
 }
 
 func TestWriteRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x.safetensors")
-	require.NoError(t, Write(path, sample()))
-	got, err := Read(path)
-	require.NoError(t, err)
-	require.Equal(t, sample(), got)
-
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Zero(t, binary.LittleEndian.Uint64(b)%8, "header is not aligned")
-	again := path + "2"
-	require.NoError(t, Write(again, got))
-	c, err := os.ReadFile(again)
-	require.NoError(t, err)
-	require.True(t, bytes.Equal(b, c), "the same content gave other bytes")
-}
-
-func TestWriteLarge(t *testing.T) { // more than one piece of reading and of writing
-	x := make([]float32, 70_001)
-	for i := range x {
-		x[i] = float32(i)
+	large := make([]float32, 70_001) // more than one piece of reading and of writing
+	for i := range large {
+		large[i] = float32(i)
 	}
-	path := filepath.Join(t.TempDir(), "x")
-	f := &File{Tensors: map[string]*Tensor{"x": {"F32", []int{70_001}, x}}}
-	require.NoError(t, Write(path, f))
-	got, err := Read(path)
-	require.NoError(t, err)
-	require.Equal(t, f, got)
-}
+	for _, f := range []*File{sample(), one(&Tensor{"F32", []int{70_001}, large}), {Tensors: map[string]*Tensor{}}} {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		require.NoError(t, Write(path, f))
+		got, err := Read(path)
+		require.NoError(t, err)
+		require.Equal(t, f, got)
 
-func TestWriteEmpty(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x")
-	require.NoError(t, Write(path, &File{}))
-	got, err := Read(path)
-	require.NoError(t, err)
-	require.Empty(t, got.Tensors)
-	require.Nil(t, got.Metadata)
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Zero(t, binary.LittleEndian.Uint64(b)%8, "header is not aligned")
+		require.Equal(t, b, encoded(t, got), "the same content gave other bytes")
+	}
 }
 
 // TestLayout pins the bytes of a file worked out by hand.
@@ -139,25 +119,13 @@ func requireOnly(t *testing.T, dir, name, content string) {
 	require.Equal(t, content, string(b))
 }
 
-// TestWriteLeavesNothingHalfWritten makes the last step fail: a folder that is not empty can not be replaced.
-func TestWriteLeavesNothingHalfWritten(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "x")
-	require.NoError(t, os.MkdirAll(filepath.Join(path, "sub"), 0o755))
-	require.ErrorContains(t, Write(path, sample()), path)
-	list, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, list, 1, "a temporary file was left behind")
-
-	require.Error(t, Write(filepath.Join(dir, "missing", "x"), sample()))
-}
-
 func TestReadErrors(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Read(filepath.Join(dir, "missing"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = Read(dir)
 	require.ErrorContains(t, err, "not a regular file")
+	require.ErrorIs(t, Write(filepath.Join(dir, "missing", "x"), sample()), os.ErrNotExist)
 	path := filepath.Join(dir, "bad")
 	require.NoError(t, os.WriteFile(path, raw(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 7), 0o644))
 	_, err = Read(path)
@@ -192,8 +160,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"one offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[0]}`), 4), "data_offsets"},
 		{"null offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[null,4]}`), 4), "data_offsets"},
 		{"dtype", raw(x(`{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}`), 1), `dtype "F8_E4M3" not supported`},
-		{"null axis", raw(x(`{"dtype":"F32","shape":[null],"data_offsets":[0,4]}`), 4), "axis 0"},
-		{"negative axis", raw(x(`{"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]}`), 4), "axis 0"},
+		{"null axis", raw(x(`{"dtype":"F32","shape":[null],"data_offsets":[0,4]}`), 4), "no shape"},
+		{"negative axis", raw(x(`{"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]}`), 4), "negative axis"},
 		{"fraction", raw(x(`{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}`), 4), `tensor "x"`},
 		{"elements overflow", raw(x(`{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}`), 0), "overflows"},
 		{"bytes overflow", raw(x(`{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,0]}`), 0), "overflows"},

@@ -11,54 +11,39 @@ const noise = 1e-12
 
 // RelErr returns the largest difference over the largest magnitude, max|got-want| / max|want|: one scale for the whole
 // array, since a sum of large terms that cancel has no more relative digits than its terms. -Inf where -Inf is wanted
-// is no difference and no part of the scale; an array of zeros, or of what rounding leaves of them, has the scale 1. A NaN in either, any other infinity and unequal lengths give +Inf; two
-// empty arrays give 0.
+// is no difference and no part of the scale; an array of zeros, or of what rounding leaves of them, has the scale 1. A NaN
+// in either, any other infinity and unequal lengths give +Inf; two empty arrays give 0.
 func RelErr(got, want []float64) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
 	}
-	w := newWorst(want)
-	for i := range want {
-		w.see(i, got[i], want[i])
-	}
-	return w.err
+	err, _, _ := worst(got, want)
+	return err
 }
 
-// worst finds the worst element of a comparison.
-type worst struct {
-	scale float64 // of the wanted array
-	err   float64 // largest relative error so far
-	at    int     // its index
-}
-
-func newWorst(want []float64) worst {
-	w := worst{}
+// worst returns the largest relative error, its index and the scale that it is relative to.
+func worst[T float32 | float64](got []T, want []float64) (err float64, at int, scale float64) {
 	for _, x := range want {
-		if a := math.Abs(x); a > w.scale && !math.IsInf(a, 0) {
-			w.scale = a
+		if a := math.Abs(x); !math.IsInf(a, 0) && a > scale {
+			scale = a
 		}
 	}
-	if w.scale < noise {
-		w.scale = 1
+	if scale < noise {
+		scale = 1
 	}
-	return w
-}
-
-func (w *worst) see(i int, got, want float64) {
-	if e := difference(got, want) / w.scale; e > w.err {
-		w.err, w.at = e, i
+	for i, w := range want {
+		g := float64(got[i])
+		e := math.Abs(g-w) / scale
+		if math.IsInf(g, -1) && math.IsInf(w, -1) {
+			e = 0
+		} else if math.IsNaN(e) || math.IsInf(g, 0) || math.IsInf(w, 0) {
+			e = math.Inf(1)
+		}
+		if e > err {
+			err, at = e, i
+		}
 	}
-}
-
-// difference is |got-want|, with the rules of RelErr for what is not finite.
-func difference(got, want float64) float64 {
-	switch {
-	case math.IsInf(got, -1) && math.IsInf(want, -1):
-		return 0
-	case math.IsInf(got, 0) || math.IsInf(want, 0) || math.IsNaN(got) || math.IsNaN(want):
-		return math.Inf(1)
-	}
-	return math.Abs(got - want)
+	return err, at, scale
 }
 
 // Within checks that RelErr of got and want is at most tol, and marks the test as failed if it is not: with the first
@@ -70,19 +55,16 @@ func Within[T float32 | float64](t testing.TB, what string, got []T, want []floa
 		t.Errorf("%s: %d elements, want %d", what, len(got), len(want))
 		return false
 	}
-	for i := range want {
-		if g := float64(got[i]); math.IsNaN(g) || math.IsNaN(want[i]) {
-			t.Errorf("%s: NaN at %d of %d: got %v, want %v", what, i, len(want), g, want[i])
+	for i, w := range want {
+		if g := float64(got[i]); math.IsNaN(g) || math.IsNaN(w) {
+			t.Errorf("%s: NaN at %d of %d: got %v, want %v", what, i, len(want), g, w)
 			return false
 		}
 	}
-	w := newWorst(want)
-	for i := range want {
-		w.see(i, float64(got[i]), want[i])
-	}
-	if !(w.err <= tol) {
+	err, at, scale := worst(got, want)
+	if !(err <= tol) {
 		t.Errorf("%s: relative error %.3g > %.3g, worst at %d of %d: got %v, want %v (largest wanted magnitude %.3g)",
-			what, w.err, tol, w.at, len(want), got[w.at], want[w.at], w.scale)
+			what, err, tol, at, len(want), got[at], want[at], scale)
 		return false
 	}
 	return true

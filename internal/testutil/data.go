@@ -1,10 +1,10 @@
 package testutil
 
 import (
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 )
 
 // source returns a generator whose stream depends on seed alone.
@@ -80,61 +80,35 @@ func Convert[To float32 | float64, From float32 | float64 | int32](x []From) []T
 	return out
 }
 
-// Elem is an element type that buffers under test hold. uint16 is the storage of half precision.
-type Elem interface {
-	float32 | float64 | int32 | int64 | uint16
+// Elem is an element type that buffers under test hold.
+type Elem interface{ float32 | float64 | int32 }
+
+// poison is the pattern of Poison: a NaN of float32 and, twice, of float64, with a payload that arithmetic does not produce,
+// and a large int32.
+const poison = 0x7ffd_ead1
+
+// words returns the memory of x.
+func words[T Elem](x []T) []uint32 {
+	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(*new(T)))/4)
 }
 
-// Poison fills x with what no right result holds: NaN, for uint16 a pattern that is NaN both in bfloat16 and in
-// float16, for int32 and int64 a large negative number. A kernel must write every element of its outputs, and read
-// none of them first.
+// Poison fills x with what no right result holds: NaN, for int32 a large number. A kernel must write every element of its
+// outputs, and read none of them first.
 func Poison[T Elem](x []T) {
-	p := poison[T]()
-	for i := range x {
-		x[i] = p
+	w := words(x)
+	for i := range w {
+		w[i] = poison
 	}
 }
 
-// poison is the value of Poison. Its NaNs have a payload that arithmetic does not produce, to be told from others.
-func poison[T Elem]() T {
-	var zero T
-	var v any
-	switch any(zero).(type) {
-	case float64:
-		v = math.Float64frombits(0x7ff8_dead_dead_dead)
-	case float32:
-		v = math.Float32frombits(0x7fc0_dead)
-	case int64:
-		v = int64(-0x5ead_dead_dead_dead)
-	case int32:
-		v = int32(-0x5ead_dead)
-	case uint16:
-		v = uint16(0x7fed)
-	}
-	return v.(T)
-}
-
-// bits returns the bits of v.
-func bits[T Elem](v T) uint64 {
-	switch v := any(v).(type) {
-	case float64:
-		return math.Float64bits(v)
-	case float32:
-		return uint64(math.Float32bits(v))
-	case int64:
-		return uint64(v)
-	case int32:
-		return uint64(uint32(v))
-	case uint16:
-		return uint64(v)
-	}
-	return 0
-}
-
-// Poisoned reports the index of the first element of x that still holds what Poison wrote; -1 for none.
+// Poisoned returns the index of the first element of x that still holds what Poison wrote; -1 for none.
 func Poisoned[T Elem](x []T) int {
-	p := bits(poison[T]())
-	return slices.IndexFunc(x, func(v T) bool { return bits(v) == p })
+	for i := range x {
+		if words(x[i : i+1])[0] == poison {
+			return i
+		}
+	}
+	return -1
 }
 
 // guardLen is the number of guard elements on either side of a guarded slice.
@@ -148,14 +122,9 @@ func Guarded[T Elem](n int) (x []T, check func(t testing.TB, what string)) {
 	Poison(whole)
 	check = func(t testing.TB, what string) {
 		t.Helper()
-		p := bits(poison[T]())
-		for i := range guardLen {
-			if bits(whole[guardLen-1-i]) != p {
-				t.Errorf("%s: wrote %v at %d elements before its begin", what, whole[guardLen-1-i], i+1)
-				return
-			}
-			if bits(whole[guardLen+n+i]) != p {
-				t.Errorf("%s: wrote %v at %d elements past its end", what, whole[guardLen+n+i], i+1)
+		for i, v := range whole {
+			if inside := i >= guardLen && i < guardLen+n; !inside && Poisoned(whole[i:i+1]) < 0 {
+				t.Errorf("%s: wrote %v at index %d of %d", what, v, i-guardLen, n)
 				return
 			}
 		}

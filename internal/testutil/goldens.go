@@ -68,15 +68,13 @@ type Golden struct {
 }
 
 // Kind is a kind of golden case.
-type Kind int
+type Kind string
 
 // The kinds of Golden.
 const (
-	Ops    Kind = iota // the attention of one layer: inputs, intermediates and gradients
-	TinyLM             // a model: weights, logits, gradients and some steps of training
+	Ops    Kind = "ops"    // the attention of one layer: inputs, intermediates and gradients
+	TinyLM Kind = "tinylm" // a model: weights, logits, gradients and some steps of training
 )
-
-func (k Kind) String() string { return [...]string{"ops", "tinylm"}[k] }
 
 // Kind returns the kind of case that the configuration is of.
 func (c Config) Kind() Kind {
@@ -88,8 +86,7 @@ func (c Config) Kind() Kind {
 
 // Goldens returns the cases of a kind: those built into this package in the order of their names, then those of the folder
 // that NSA_TEST_GOLDENS names, if it is set; a relative one is looked for in the folder of go.mod, then in the current one.
-// The test fails when none is found, when a file can not be read, and when that folder is missing or holds no .safetensors
-// file at all.
+// The test fails when a file can not be read, and when that folder is missing or holds no .safetensors file at all.
 func Goldens(t testing.TB, kind Kind) []Golden {
 	t.Helper()
 	sub, err := fs.Sub(embedded, "goldens")
@@ -111,76 +108,63 @@ func Goldens(t testing.TB, kind Kind) []Golden {
 		}
 		list = append(list, more...)
 	}
-	if len(list) == 0 {
-		t.Fatalf("testutil: no golden of kind %v", kind)
-	}
 	return list
 }
 
-// inModule returns path as seen from the folder of go.mod, if it is relative and there: tests run in the folder of their
+// inModule returns path as seen from the folder of go.mod, if it is relative and exists there: tests run in the folder of their
 // package, while whoever sets the variable stands at the top.
 func inModule(path string) string {
 	dir, err := os.Getwd()
 	if filepath.IsAbs(path) || err != nil {
 		return path
 	}
-	for top := dir; ; top = filepath.Dir(top) {
-		if _, err := os.Stat(filepath.Join(top, "go.mod")); err == nil {
-			if _, err := os.Stat(filepath.Join(top, path)); err == nil {
-				return filepath.Join(top, path)
-			}
-		}
-		if top == filepath.Dir(top) {
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		_, noModule := os.Stat(filepath.Join(dir, "go.mod"))
+		_, missing := os.Stat(filepath.Join(dir, path))
+		if noModule == nil && missing == nil {
 			return filepath.Join(dir, path)
 		}
 	}
+	return path
 }
 
 // loadGoldens reads the goldens of one kind in a folder; that may be none, but a folder without any golden is an error.
-func loadGoldens(dir fs.FS, kind Kind) ([]Golden, error) {
-	entries, err := fs.ReadDir(dir, ".")
-	if err != nil {
-		return nil, err
-	}
-	var list []Golden
-	found := false
-	for _, e := range entries {
-		if e.IsDir() || filepath.Ext(e.Name()) != goldenExt {
-			continue
+func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
+	names, err := fs.Glob(dir, "*"+goldenExt)
+	if err == nil && len(names) == 0 {
+		if _, err = fs.Stat(dir, "."); err == nil {
+			err = fmt.Errorf("no %s file", goldenExt)
 		}
-		found = true
-		g, err := loadGolden(dir, e.Name())
+	}
+	for _, name := range names {
+		g := Golden{Name: strings.TrimSuffix(name, goldenExt)}
+		b, err := fs.ReadFile(dir, name)
+		if err == nil {
+			g.File, err = safetensors.Decode(b)
+		}
+		if err == nil {
+			if err = json.Unmarshal([]byte(g.File.Metadata["config"]), &g.Config); err != nil {
+				err = fmt.Errorf("config in the metadata: %w", err)
+			}
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", e.Name(), err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		if g.Config.Kind() == kind {
 			list = append(list, g)
 		}
 	}
-	if !found {
-		return nil, fmt.Errorf("no %s file", goldenExt)
-	}
-	return list, nil
+	return list, err
 }
 
-func loadGolden(dir fs.FS, name string) (Golden, error) {
-	b, err := fs.ReadFile(dir, name)
-	if err != nil {
-		return Golden{}, err
-	}
-	f, err := safetensors.Decode(b)
-	if err != nil {
-		return Golden{}, err
-	}
-	g := Golden{Name: strings.TrimSuffix(name, goldenExt), File: f}
-	text, ok := f.Metadata["config"]
+// elements returns the elements of a tensor; the test fails when there is none of this name and type.
+func elements[T int32 | float64](t testing.TB, g Golden, name string) []T {
+	t.Helper()
+	x, ok := g.tensor(t, name).Data.([]T)
 	if !ok {
-		return Golden{}, fmt.Errorf("metadata has no config")
+		t.Fatalf("testutil: golden %s: %q is %s, want %T", g.Name, name, g.tensor(t, name).Dtype, x)
 	}
-	if err := json.Unmarshal([]byte(text), &g.Config); err != nil {
-		return Golden{}, fmt.Errorf("config: %w", err)
-	}
-	return g, nil
+	return x
 }
 
 // tensor returns the named tensor; the test fails when there is none.
@@ -196,25 +180,14 @@ func (g Golden) tensor(t testing.TB, name string) *safetensors.Tensor {
 // F64 returns the elements of a float64 tensor; the test fails when there is none. The slice is the golden's own.
 func (g Golden) F64(t testing.TB, name string) []float64 {
 	t.Helper()
-	x, ok := g.tensor(t, name).Data.([]float64)
-	if !ok {
-		t.Fatalf("testutil: golden %s: %q is %s, want F64", g.Name, name, g.tensor(t, name).Dtype)
-	}
-	return x
+	return elements[float64](t, g, name)
 }
 
 // I32 returns the elements of an int32 tensor; the test fails when there is none. The slice is the golden's own.
 func (g Golden) I32(t testing.TB, name string) []int32 {
 	t.Helper()
-	x, ok := g.tensor(t, name).Data.([]int32)
-	if !ok {
-		t.Fatalf("testutil: golden %s: %q is %s, want I32", g.Name, name, g.tensor(t, name).Dtype)
-	}
-	return x
+	return elements[int32](t, g, name)
 }
 
 // Shape returns the axes of a tensor; the test fails when there is none. The slice is the golden's own.
-func (g Golden) Shape(t testing.TB, name string) []int {
-	t.Helper()
-	return g.tensor(t, name).Shape
-}
+func (g Golden) Shape(t testing.TB, name string) []int { t.Helper(); return g.tensor(t, name).Shape }

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"unsafe"
@@ -112,7 +112,7 @@ func TestGoldensRelativeFolder(t *testing.T) {
 	got, err := filepath.EvalSymlinks(inModule("cases"))
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(real, "cases"), got)
-	require.Equal(t, "pkg", filepath.Base(filepath.Dir(inModule("elsewhere"))), "else as seen from here")
+	require.Equal(t, "elsewhere", inModule("elsewhere"), "else as seen from here")
 }
 
 func TestGoldensRefuses(t *testing.T) {
@@ -124,7 +124,7 @@ func TestGoldensRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "ops_bad.safetensors: safetensors: truncated")
 	plain := []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}")
 	_, err = loadGoldens(fstest.MapFS{"ops_bare.safetensors": {Data: plain}}, Ops)
-	require.ErrorContains(t, err, "no config")
+	require.ErrorContains(t, err, "ops_bare.safetensors: config in the metadata: unexpected end of JSON input")
 }
 
 func TestRelErr(t *testing.T) {
@@ -188,36 +188,6 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-func TestCentralDifference(t *testing.T) {
-	x := []float64{1, 2, -3}
-	f := func(x []float64) float64 { return x[0]*x[0] + 3*x[1]*x[2] } // gradient (2 x0, 3 x2, 3 x1)
-	Within(t, "gradient", CentralDifference(f, x, 1e-4), []float64{2, -9, 6}, 1e-10)
-	require.Equal(t, []float64{1, 2, -3}, x)
-}
-
-func TestRandomData(t *testing.T) {
-	const n = 20_000
-	x := Normal(1, n)
-	require.Equal(t, x, Normal(1, n))
-	require.NotEqual(t, x, Normal(2, n))
-	var sum, squares float64
-	for _, v := range x {
-		sum += v
-		squares += v * v
-	}
-	require.InDelta(t, 0, sum/n, 0.03)
-	require.InDelta(t, 1, squares/n, 0.05)
-
-	u := Uniform(1, n, -2, 4)
-	require.GreaterOrEqual(t, slices.Min(u), -2.0)
-	require.Less(t, slices.Max(u), 4.0)
-	require.InDelta(t, 1, (slices.Min(u)+slices.Max(u))/2, 0.01)
-	ids := Tokens(1, n, 7)
-	require.Equal(t, int32(0), slices.Min(ids))
-	require.Equal(t, int32(6), slices.Max(ids))
-	require.Equal(t, []float32{1.5, -2}, Convert[float32]([]float64{1.5, -2}))
-}
-
 func TestPoison(t *testing.T) {
 	x := make([]float32, 3)
 	Poison(x)
@@ -227,30 +197,11 @@ func TestPoison(t *testing.T) {
 	require.Equal(t, 2, Poisoned(x))
 	x[2] = 0
 	require.Equal(t, -1, Poisoned(x))
-	h := make([]uint16, 1)
-	Poison(h)
-	require.True(t, math.IsNaN(float64(math.Float32frombits(uint32(h[0])<<16))), "bfloat16")
-	require.True(t, h[0]&0x7c00 == 0x7c00 && h[0]&0x3ff != 0, "float16")
-}
-
-func TestGuarded(t *testing.T) {
-	testGuarded[float32](t)
-	testGuarded[float64](t)
-	testGuarded[int32](t)
-	testGuarded[int64](t)
-	testGuarded[uint16](t)
-}
-
-func testGuarded[T Elem](t *testing.T) {
-	x, check := Guarded[T](5)
-	require.Len(t, x, 5)
-	require.Equal(t, 5, cap(x))
-	require.Equal(t, 0, Poisoned(x))
-	clear(x)
-	r := &recorder{TB: t}
-	check(r, "x")
-	require.Empty(t, r.failures)
-	require.Equal(t, -1, Poisoned(x))
+	y := make([]float64, 2)
+	Poison(y)
+	require.True(t, math.IsNaN(y[1]))
+	y[0] = 1
+	require.Equal(t, 1, Poisoned(y))
 }
 
 // TestGuardedTells writes past the end and before the begin, as a kernel with a wrong bound would.
@@ -259,21 +210,19 @@ func TestGuardedTells(t *testing.T) {
 		at      int
 		failure string
 	}{
-		{-1, "x: wrote 1 at 1 elements before its begin"},
-		{5, "x: wrote 1 at 1 elements past its end"},
-		{8, "x: wrote 1 at 4 elements past its end"},
+		{-1, "x: wrote 1 at index -1 of 5"},
+		{4, ""},
+		{5, "x: wrote 1 at index 5 of 5"},
+		{8, "x: wrote 1 at index 8 of 5"},
 	} {
 		x, check := Guarded[float64](5)
-		beyond(x, c.at)
+		require.Equal(t, 5, cap(x))
+		require.Equal(t, 0, Poisoned(x))
+		*(*float64)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(x)), c.at*8)) = 1
 		r := &recorder{TB: t}
 		check(r, "x")
-		require.Equal(t, []string{c.failure}, r.failures)
+		require.Equal(t, c.failure, strings.Join(r.failures, ""))
 	}
-}
-
-// beyond writes 1 at an index outside of x.
-func beyond(x []float64, i int) {
-	*(*float64)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(x)), i*8)) = 1
 }
 
 // TestHalfPrecision goes through every number of both types.

@@ -6,7 +6,7 @@
 package tinylm
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -42,7 +42,7 @@ type Config struct {
 	KeyDim    int       // of a query and a key of one head; even
 	ValueDim  int       // of a value of one head
 
-	ops.Params // the sizes of the three branches; unused by Dense, as all that follows but RoPEBase
+	ops.Params // the sizes of the three branches; of these and the fields below, Dense uses RoPEBase alone
 
 	Phi            nn.Phi            // "" is the block mean
 	PhiHidden      int               // hidden width of the compression's MLP; only with "mlp"
@@ -51,78 +51,51 @@ type Config struct {
 	RoPEBase       float64           // 0 is 10000
 }
 
-// Validate returns an error that names the sizes that are wrong or do not fit each other.
-func (c Config) Validate() error {
-	for _, s := range []struct {
-		name string
-		v    int
-	}{
-		{"vocab", c.Vocab}, {"context", c.Context}, {"dim", c.Dim}, {"layers", c.Layers}, {"heads", c.Heads},
-		{"kv heads", c.KVHeads}, {"key dim", c.KeyDim}, {"value dim", c.ValueDim},
-	} {
-		if s.v < 1 {
-			return fmt.Errorf("tinylm: %s is %d, want at least 1", s.name, s.v)
-		}
-	}
-	if err := c.checkAttention(); err != nil {
-		return err
-	}
-	if math.IsInf(c.RoPEBase, 1) {
-		return errors.New("tinylm: rope base is infinite")
-	}
-	return c.checkSize()
-}
-
-// checkAttention is the part of Validate that depends on the kind of attention.
-func (c Config) checkAttention() error {
-	switch c.Attention {
-	case "", NSA:
-		if err := c.nsa().Validate(); err != nil {
-			return fmt.Errorf("tinylm: %w", err)
-		}
-		return nil
-	case Dense:
-	default:
-		return fmt.Errorf("tinylm: attention is %q, want %q or %q", c.Attention, NSA, Dense)
-	}
-	switch {
-	case c.Heads%c.KVHeads != 0:
-		return fmt.Errorf("tinylm: heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
-	case c.KeyDim%2 != 0:
-		return fmt.Errorf("tinylm: key dim %d is odd, the rotary embedding wants pairs", c.KeyDim)
-	case c.RoPEBase != 0 && !(c.RoPEBase > 1):
-		return fmt.Errorf("tinylm: rope base is %v, want more than 1", c.RoPEBase)
-	}
-	return nil
-}
-
-// maxSize bounds each size of a model, maxLayers its layers and maxParameters all of its numbers, so that a size out of all
-// proportion is an error and not the end of the process.
+// Bounds of a model, so that a size out of all proportion is an error and not the end of the process.
 const (
 	maxSize       = 1 << 24
 	maxLayers     = 1 << 16
 	maxParameters = 1 << 34
 )
 
-// checkSize refuses models that no machine holds.
-func (c Config) checkSize() error {
+// Validate returns an error that names the sizes that are wrong or do not fit each other.
+func (c Config) Validate() error {
 	for _, s := range []struct {
-		name string
-		v    int
+		name     string
+		v        int
+		from, to int
 	}{
-		{"vocab", c.Vocab}, {"context", c.Context}, {"dim", c.Dim}, {"heads", c.Heads}, {"kv heads", c.KVHeads},
-		{"key dim", c.KeyDim}, {"value dim", c.ValueDim}, {"phi hidden", c.PhiHidden}, {"gate hidden", c.GateHidden},
+		{"vocab", c.Vocab, 1, maxSize}, {"context", c.Context, 1, maxSize}, {"dim", c.Dim, 1, maxSize}, {"layers", c.Layers, 1, maxLayers},
+		{"heads", c.Heads, 1, maxSize}, {"kv heads", c.KVHeads, 1, maxSize}, {"key dim", c.KeyDim, 1, maxSize},
+		{"value dim", c.ValueDim, 1, maxSize}, {"phi hidden", c.PhiHidden, math.MinInt, maxSize}, // nn has the lower bounds of these two
+		{"gate hidden", c.GateHidden, math.MinInt, maxSize},
 	} {
-		if s.v > maxSize {
-			return fmt.Errorf("tinylm: %s is %d, want at most %d", s.name, s.v, maxSize)
+		if s.v < s.from {
+			return fmt.Errorf("tinylm: %s is %d, want at least %d", s.name, s.v, s.from)
+		}
+		if s.v > s.to {
+			return fmt.Errorf("tinylm: %s is %d, want at most %d", s.name, s.v, s.to)
 		}
 	}
-	if c.Layers > maxLayers {
-		return fmt.Errorf("tinylm: layers is %d, want at most %d", c.Layers, maxLayers)
+	switch c.Attention {
+	case "", NSA:
+		if err := c.nsa().Validate(); err != nil {
+			return fmt.Errorf("tinylm: %w", err)
+		}
+	case Dense:
+		switch {
+		case c.Heads%c.KVHeads != 0:
+			return fmt.Errorf("tinylm: heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
+		case c.KeyDim%2 != 0:
+			return fmt.Errorf("tinylm: key dim %d is odd, the rotary embedding wants pairs", c.KeyDim)
+		case c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64):
+			return fmt.Errorf("tinylm: rope base is %v, want a finite number above 1", c.RoPEBase)
+		}
+	default:
+		return fmt.Errorf("tinylm: attention is %q, want %q or %q", c.Attention, NSA, Dense)
 	}
-	one := c
+	one, n := c, 0.0 // no int: it could overflow
 	one.Layers = 1
-	n := 0.0 // no int: it could overflow
 	for _, p := range one.LearnableParams() {
 		size := 1.0
 		for _, axis := range p.Shape {
@@ -149,18 +122,10 @@ func (c Config) nsa() nn.NSAConfig {
 
 // withDefaults returns c with the defaults where it says nothing, so that equal models have equal configurations.
 func (c Config) withDefaults() Config {
-	if c.Attention == "" {
-		c.Attention = NSA
-	}
-	if c.Phi == "" {
-		c.Phi = nn.PhiMean
-	}
-	if c.GateActivation == "" {
-		c.GateActivation = nn.GateSigmoid
-	}
-	if c.RoPEBase == 0 {
-		c.RoPEBase = nn.DefaultRoPEBase
-	}
+	c.Attention = cmp.Or(c.Attention, NSA)
+	c.Phi = cmp.Or(c.Phi, nn.PhiMean)
+	c.GateActivation = cmp.Or(c.GateActivation, nn.GateSigmoid)
+	c.RoPEBase = cmp.Or(c.RoPEBase, nn.DefaultRoPEBase)
 	return c
 }
 
@@ -193,7 +158,7 @@ func (c Config) LearnableParams() []nn.Param {
 	list = append(list, norm("norm"), linear("head", c.Vocab, c.Dim))
 	for i := range list {
 		if strings.HasSuffix(list[i].Name, "attn.wo.weight") || strings.HasSuffix(list[i].Name, "mlp.w2.weight") {
-			list[i].Init.Scale /= sqrt(2 * c.Layers)
+			list[i].Init.Scale /= math.Sqrt(float64(2 * c.Layers))
 		}
 	}
 	return list

@@ -49,7 +49,7 @@ func TestConfigRefuses(t *testing.T) {
 			c.Phi, c.PhiHidden, c.BlockLen, c.Stride, c.SelectBlock = nn.PhiMLP, 4, 1<<62, 1<<62, 1<<62
 		}, "block length l 4611686018427387904, want"},
 		{"huge model", func(c *Config) { c.Dim, c.Vocab = 1<<20, 1<<20 }, "parameters, want at most 17179869184"},
-		{"rope, infinite, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, math.Inf(1) }, "rope base is infinite"},
+		{"rope, infinite, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, math.Inf(1) }, "rope base is +Inf"},
 		{"rope, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, 1 }, "rope base is 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

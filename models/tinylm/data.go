@@ -28,38 +28,48 @@ type Data struct {
 
 // ReadData reads a file, or every text file below a folder whose name ends in ext ("" is any). Only regular files count,
 // no links and no folders, whatever their names, though path itself may be a link; binary files, those with a zero byte, are
-// left out. Of a folder every twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where that is less than a
-// hundredth or more than half of the text, the last twentieth.
+// left out. Of a folder every twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where
+// that is less than a hundredth or more than half of the text, the last twentieth.
 func ReadData(path, ext string) (*Data, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("tinylm: data: %w", err)
-	}
 	d := &Data{Name: path}
-	switch {
-	case info.IsDir():
-		err = d.readFolder(path, ext)
-	case info.Mode().IsRegular():
-		if err = cpu.CheckMemory(int(info.Size())); err == nil {
-			d.Train, err = os.ReadFile(path)
-		} else {
-			err = fmt.Errorf("%s: %w", path, err)
-		}
-	default:
-		err = fmt.Errorf("%s is neither a file nor a folder", path)
-	}
-	if err != nil {
+	if err := d.read(path, ext); err != nil {
 		return nil, fmt.Errorf("tinylm: data: %w", err)
 	}
 	if total := len(d.Train) + len(d.HeldOut); 100*len(d.HeldOut) < total || 2*len(d.HeldOut) > total {
-		all := append(d.Train, d.HeldOut...)
-		cut := len(all) - len(all)/heldOutPart
-		d.Train, d.HeldOut = all[:cut], all[cut:]
+		d.split(append(d.Train, d.HeldOut...))
 	}
 	if len(d.Train) == 0 {
 		return nil, fmt.Errorf("tinylm: data: %s is empty", path)
 	}
 	return d, nil
+}
+
+// split holds the last twentieth of a text out.
+func (d *Data) split(all []byte) {
+	cut := len(all) - len(all)/heldOutPart
+	d.Train, d.HeldOut = all[:cut], all[cut:]
+}
+
+func (d *Data) read(path, ext string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return d.readFolder(path, ext)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is neither a file nor a folder", path)
+	}
+	d.Train, err = d.readFile(path, info)
+	return err
+}
+
+// readFile reads a file, if the host has the memory for it beside d.
+func (d *Data) readFile(path string, info fs.FileInfo) ([]byte, error) {
+	if err := cpu.CheckMemory(int(min(info.Size(), math.MaxInt/4)) + len(d.Train) + len(d.HeldOut)); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return os.ReadFile(path)
 }
 
 // readFolder appends the files below root to d in the order of their names, a line break after each.
@@ -70,25 +80,16 @@ func (d *Data) readFolder(root, ext string) error {
 		return err
 	}
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
+		if err != nil || !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ext) {
 			return err
-		}
-		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ext) {
-			return nil
 		}
 		info, err := e.Info()
 		if err != nil {
 			return err
 		}
-		if err := cpu.CheckMemory(int(min(info.Size(), math.MaxInt/4)) + len(d.Train) + len(d.HeldOut)); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
+		text, err := d.readFile(path, info)
+		if err != nil || bytes.IndexByte(text, 0) >= 0 {
 			return err
-		}
-		if bytes.IndexByte(text, 0) >= 0 {
-			return nil
 		}
 		name, err := filepath.Rel(root, path)
 		if err != nil {
@@ -104,13 +105,10 @@ func (d *Data) readFolder(root, ext string) error {
 		*part = append(append(*part, text...), '\n')
 		return nil
 	})
-	if err != nil {
-		return err
+	if err == nil && files == 0 {
+		err = fmt.Errorf("no text file *%s below %s", ext, root)
 	}
-	if files == 0 {
-		return fmt.Errorf("no text file *%s below %s", ext, root)
-	}
-	return nil
+	return err
 }
 
 // RandomData returns n random tokens below vocab, at most 256. Nothing can be learned from them: no model's held-out loss
@@ -127,8 +125,9 @@ func RandomData(n, vocab int, seed uint64) (*Data, error) {
 	for i := range all {
 		all[i] = byte(r.UintN(uint(vocab)))
 	}
-	cut := n - n/heldOutPart
-	return &Data{Name: "random bytes", Train: all[:cut], HeldOut: all[cut:]}, nil
+	d := &Data{Name: "random bytes"}
+	d.split(all)
+	return d, nil
 }
 
 // Check returns an error when a part of d is too short for a window of seq tokens and its last target, or holds a token

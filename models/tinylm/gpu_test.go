@@ -12,78 +12,30 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // TestGoldenLadderOnGPU: logits, loss and gradients of the goldens, and the losses of their ten steps, in float32.
-func TestGoldenLadderOnGPU(t *testing.T) { climb(t, cudatest.Open(t)) }
+func TestGoldenLadderOnGPU(t *testing.T) { climbOn(t, cudatest.Open(t)) }
 
 // TestGoldenLadderOnHost is the same on a backend whose memory is the host's.
-func TestGoldenLadderOnHost(t *testing.T) { climb(t, graph.NewCPU(1)) }
+func TestGoldenLadderOnHost(t *testing.T) { climbOn(t, graph.NewCPU(1)) }
 
-// climb holds a backend to every rung. Of a golden that is not built in these are the logits and the loss of the first
-// run: no bound holds for what comes after, where a norm is over one number or two scores nearly tie.
-func climb(t *testing.T, b graph.Backend) {
+func climbOn(t *testing.T, b graph.Backend) {
 	for _, g := range testutil.Goldens(t, testutil.TinyLM) {
-		for _, capture := range []bool{false, true} {
-			name := g.Name + "/eager"
-			options := []graph.Option{graph.WithBackend(b)}
-			if capture {
-				name, options = g.Name+"/captured", append(options, graph.WithCapture())
-			}
-			t.Run(name, func(t *testing.T) {
-				m := goldenModelOn(t, g, b, WithMachine(options...))
-				require.NoError(t, m.Run())
-				logits, err := m.Logits()
-				require.NoError(t, err)
-				testutil.Within(t, "logits", testutil.Floats(t, logits.Data()), g.F64(t, "logits"), 1e-5)
-				loss, err := m.Loss()
-				require.NoError(t, err)
-				testutil.Within(t, "loss", []float64{loss}, g.F64(t, "loss"), 1e-5)
-				if !g.BuiltIn {
-					return
-				}
-				for _, n := range m.Learnables() {
-					v, err := n.Grad()
-					require.NoError(t, err)
-					v, err = graph.HostValue(v)
-					require.NoError(t, err)
-					testutil.Within(t, "gradient of "+n.Name(), testutil.Floats(t, v.Data()), g.F64(t, "grad."+n.Name()), 1e-5)
-				}
-				losses, norms := goldenStepsOn(t, m, g)
-				testutil.Within(t, "losses", losses, g.F64(t, "losses"), 1e-4)
-				testutil.Within(t, "gradient norms", norms, g.F64(t, "grad_norms"), 1e-4)
+		for name, opts := range map[string][]graph.Option{"eager": nil, "captured": {graph.WithCapture()}} {
+			t.Run(g.Name+"/"+name, func(t *testing.T) {
+				m := goldenModel(t, g, tensor.Float32, b, WithMachine(append(opts, graph.WithBackend(b))...))
+				climb(t, m, g, bounds{1e-5, 1e-5, 1e-4}, goldenStepsOn)
 			})
 		}
 	}
 }
 
-// goldenModelOn is goldenModel with the weights on b.
-func goldenModelOn(t testing.TB, g testutil.Golden, b graph.Backend, opts ...ModelOption) *Model {
-	t.Helper()
-	w, err := NewWeights(goldenConfig(g), tensor.Float32, 0)
-	require.NoError(t, err)
-	for name, v := range w.Tensors {
-		require.NoError(t, nn.Assign(v, tensor.New(tensor.WithShape(v.Shape()...), tensor.WithBacking(g.F64(t, "param."+name)))))
-	}
-	require.NoError(t, w.MoveTo(b))
-	t.Cleanup(func() { require.NoError(t, w.Free()) })
-	m, err := NewModel(w, g.Config.B, g.Config.S, append(opts, WithGradients())...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	setGoldenTokens(t, m, g, 0)
-	return m
-}
-
-// goldenStepsOn is goldenSteps by Step, with losses and norms read one step late.
+// goldenStepsOn is goldenSteps by RunAndStep, with losses and norms read one step late.
 func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
-	c := g.Config
-	schedule := optim.WarmupCosine{LR: c.LR, Warmup: c.Warmup, Total: c.Total, Floor: c.Floor}
-	solver, err := optim.NewAdamW(optim.WithSchedule(schedule), optim.WithMachine(m.Machine()))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, solver.Close()) })
+	solver := newTestSolver(t, m, goldenSchedule(g))
 	loss, err := m.WatchLoss()
 	require.NoError(t, err)
 	var norm *graph.Watch
@@ -94,7 +46,7 @@ func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []f
 			*list = append(*list, x)
 		}
 	}
-	for i := range c.Total {
+	for i := range g.Config.Total {
 		setGoldenTokens(t, m, g, i)
 		require.NoError(t, m.RunAndStep(solver))
 		if norm == nil {
@@ -145,18 +97,13 @@ func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 
 // lossCurve returns the losses of the first steps of Tiny() on real text, from weights and in batches of a seed.
 func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed uint64) (losses []float64) {
-	w, err := NewWeights(Tiny(), tensor.Float32, seed)
-	require.NoError(t, err)
-	require.NoError(t, w.MoveTo(b))
-	m, err := NewModel(w, 16, 256, WithGradients(), WithoutLogits(), WithLossScale(),
+	w := newTestWeights(t, Tiny(), tensor.Float32, seed)
+	m := newTestModel(t, w, b, 16, 256, WithoutLogits(), WithLossScale(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
-	require.NoError(t, err)
 	if p == graph.FP16 {
 		require.NoError(t, m.SetLossScale(optim.NewLossScale().Value()))
 	}
-	schedule := optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}
-	solver, err := optim.NewAdamW(optim.WithSchedule(schedule), optim.WithMachine(m.Machine()))
-	require.NoError(t, err)
+	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}))
 	loss, err := m.WatchLoss()
 	require.NoError(t, err)
 	batches := newBatches(sourceText().Train, seed)
@@ -168,25 +115,18 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 		require.NoError(t, err)
 		losses = append(losses, x)
 	}
-	require.NoError(t, solver.Close())
-	require.NoError(t, m.Close())
-	require.NoError(t, w.Free())
 	return losses
 }
 
 // TestRestoreOnGPU: a training goes on from weights that are restored in its midst, its copies in half precision too.
 func TestRestoreOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
+	w := newTestWeights(t, small(), tensor.Float32, 1)
 	path := filepath.Join(t.TempDir(), WeightsFile)
 	require.NoError(t, w.Save(path))
-	require.NoError(t, w.MoveTo(b))
-	m, err := NewModel(w, 4, w.Config.Context, WithGradients(), WithoutLogits(),
+	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture()))
-	require.NoError(t, err)
-	solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
-	require.NoError(t, err)
+	solver := newTestSolver(t, m)
 	newBatches(text(t).Train, 1).next(m.Tokens(), m.Targets(), w.Config.Context)
 	step := func() float64 {
 		require.NoError(t, m.RunAndStep(solver))
@@ -201,9 +141,6 @@ func TestRestoreOnGPU(t *testing.T) {
 	require.NoError(t, m.Machine().Synchronize())
 	require.NoError(t, w.Restore(path))
 	require.Equal(t, first, step())
-	require.NoError(t, solver.Close())
-	require.NoError(t, m.Close())
-	require.NoError(t, w.Free())
 }
 
 // TestTrainOnGPU is a whole run, and the same bits again.
@@ -230,14 +167,10 @@ func TestTrainOnGPU(t *testing.T) {
 // TestStepOnGPUAllocatesNothing: nor does it wait, or copy more than the tokens and the numbers of the optimizer.
 func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	b := cudatest.Open(t)
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
-	require.NoError(t, w.MoveTo(b))
-	m, err := NewModel(w, 4, w.Config.Context, WithGradients(), WithoutLogits(),
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(), graph.WithPolicy(graph.Policy{})))
-	require.NoError(t, err)
-	solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
-	require.NoError(t, err)
+	solver := newTestSolver(t, m)
 	batches := newBatches(text(t).Train, 1)
 	step := func() {
 		batches.next(m.Tokens(), m.Targets(), w.Config.Context)
@@ -256,7 +189,4 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	require.Zero(t, after["host"])
 	m.Tokens()[3] = 256
 	require.ErrorContains(t, m.RunAndStep(solver), "ops: embedding: id 256 at (0, 3) is outside the vocabulary [0, 256)")
-	require.NoError(t, solver.Close())
-	require.NoError(t, m.Close())
-	require.NoError(t, w.Free())
 }

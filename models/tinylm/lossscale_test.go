@@ -5,30 +5,25 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
-
-	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
 
 // TestLossScaleCancels: the weights after some steps are the same bits at any scale.
 func TestLossScaleCancels(t *testing.T) {
 	var want map[string][]float64
 	for _, scale := range []float64{0, 1, 1 << 16} {
-		w, err := NewWeights(small(), tensor.Float32, 1)
-		require.NoError(t, err)
-		opts := []ModelOption{WithGradients()}
+		w := newTestWeights(t, small(), tensor.Float32, 1)
+		var opts []ModelOption
 		if scale > 0 {
 			opts = append(opts, WithLossScale())
 		}
-		m, err := NewModel(w, 2, 64, opts...)
-		require.NoError(t, err)
+		m := newTestModel(t, w, nil, 2, 64, opts...)
 		if scale > 0 {
 			require.NoError(t, m.SetLossScale(scale))
 			require.ErrorContains(t, m.SetLossScale(0), "want a number above 0")
 		} else {
 			require.ErrorContains(t, m.SetLossScale(1), "built without one")
 		}
-		solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
-		require.NoError(t, err)
+		solver := newTestSolver(t, m)
 		b := newBatches(text(t).Train, 1)
 		for range 3 {
 			b.next(m.Tokens(), m.Targets(), 64)
@@ -42,7 +37,5 @@ func TestLossScaleCancels(t *testing.T) {
 			want = got
 		}
 		require.Equal(t, want, got)
-		require.NoError(t, solver.Close())
-		require.NoError(t, m.Close())
 	}
 }

@@ -58,8 +58,8 @@ type modelOptions struct {
 // needs less memory.
 func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
 
-// WithLossScale makes the gradients those of the loss times a scale, which SetLossScale changes: in fp16 those of a loss near
-// 1 are too small to be told from 0. It is for float32 weights, and begins with 1.
+// WithLossScale takes the gradients of the loss times a scale, so that they do not underflow in fp16; Loss stays as it is. It
+// is for float32 weights. The scale begins with 1, and SetLossScale changes it.
 func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
 
 // WithoutLogits lets the model do without the memory of its logits after a run.
@@ -232,7 +232,7 @@ func (m *Model) RunAndStep(solver *optim.AdamW) error {
 		return fmt.Errorf("tinylm: step: the model runs on a %T, want a graph.Machine", m.vm)
 	}
 	err := m.weights.use(m.machine)
-	if m.version != m.weights.version { // copies in half precision do not know of it
+	if m.version != m.weights.version { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
 	if err == nil && m.scale != nil && solver != nil {
@@ -325,7 +325,7 @@ func (m *Model) Logits() (*tensor.Dense, error) {
 	return v, nil
 }
 
-// Evaluate returns the mean loss over n batches of windows spread over text, the same ones at every call.
+// Evaluate returns the mean loss over n batches of windows spread over text, the same windows at every call.
 func (m *Model) Evaluate(text []byte, n int) (float64, error) {
 	if len(text) < m.seq+1 || n < 1 {
 		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d bytes, want at least 1 of %d", n, len(text), m.seq+1)
@@ -352,7 +352,7 @@ func (m *Model) Evaluate(text []byte, n int) (float64, error) {
 func (m *Model) Close() error {
 	err := m.vm.Close()
 	if m.machine != nil && m.weights.user == m.machine {
-		m.weights.user = nil // it has waited
+		m.weights.user = nil // Close has waited for the device
 	}
 	return err
 }

@@ -2,9 +2,6 @@ package tinylm
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -50,14 +47,11 @@ func BaseTraining() Training {
 
 // Preset returns the model and the training of the given name, "tiny" or "base".
 func Preset(name string) (Config, Training, error) {
-	presets := map[string]func() (Config, Training){
-		"tiny": func() (Config, Training) { return Tiny(), TinyTraining() },
-		"base": func() (Config, Training) { return Base(), BaseTraining() },
+	switch name {
+	case "tiny":
+		return Tiny(), TinyTraining(), nil
+	case "base":
+		return Base(), BaseTraining(), nil
 	}
-	if f, ok := presets[name]; ok {
-		c, t := f()
-		return c, t, nil
-	}
-	return Config{}, Training{}, fmt.Errorf("tinylm: no preset %q, want one of: %s", name,
-		strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
+	return Config{}, Training{}, fmt.Errorf("tinylm: no preset %q, want one of: base, tiny", name)
 }

@@ -40,7 +40,7 @@ func (p *progress) step(r *run) {
 	}
 	p.last = time.Now()
 	p.bar.Describe(p.line(r))
-	// What a bar can not show is no reason to stop the training.
+	// A bar that cannot be drawn does not stop the training.
 	_ = p.bar.Set(min(barLength-1, int(barLength*r.done())))
 }
 
@@ -52,7 +52,7 @@ func (p *progress) heldOut(r *run, loss float64) {
 	}
 }
 
-// line is the state in words.
+// line describes the state.
 func (p *progress) line(r *run) string {
 	elapsed := time.Since(r.start)
 	s := fmt.Sprintf("step %d  loss %.3f", r.known, r.loss)
@@ -67,7 +67,7 @@ func (p *progress) line(r *run) string {
 	return s
 }
 
-// end takes the bar away.
+// end removes the bar.
 func (p *progress) end() {
 	if p.bar != nil {
 		_ = p.bar.Finish()

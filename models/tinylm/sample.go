@@ -37,8 +37,8 @@ type Sampler struct {
 	probs []float64
 }
 
-// NewSampler returns a sampler for the weights, which it shares. It looks back over length tokens, at most, and should over
-// Config.Context; less is faster, and the same for texts that are no longer. Close ends it.
+// NewSampler returns a sampler for the weights, which it shares. It looks back over at most length
+// tokens, which should be Config.Context. A smaller length is faster and gives the same for texts that fit it. Close ends it.
 func NewSampler(w *Weights, length int, opts ...ModelOption) (*Sampler, error) {
 	m, err := NewModel(w, 1, length, opts...)
 	if err != nil {

@@ -9,12 +9,18 @@ import (
 	"gorgonia.org/tensor"
 )
 
-func TestGenerateDependsOnTheSeed(t *testing.T) {
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
+// newTestSampler returns a sampler for small weights. The end of the test closes it.
+func newTestSampler(t testing.TB, w *Weights) *Sampler {
+	t.Helper()
 	s, err := NewSampler(w, w.Config.Context)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()) }()
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func TestGenerateDependsOnTheSeed(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	s := newTestSampler(t, w)
 	generate := func(how Sampling) []int32 {
 		ids, err := s.Generate(Encode("func "), 80, how) // beyond the context of 64
 		require.NoError(t, err)
@@ -30,11 +36,8 @@ func TestGenerateDependsOnTheSeed(t *testing.T) {
 
 // TestPaddingIsNotSeen compares the logits of a padded text with those of a graph of its own length.
 func TestPaddingIsNotSeen(t *testing.T) {
-	w, err := NewWeights(small(), tensor.Float64, 1)
-	require.NoError(t, err)
-	s, err := NewSampler(w, w.Config.Context)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()) }()
+	w := newTestWeights(t, small(), tensor.Float64, 1)
+	s := newTestSampler(t, w)
 	ids := Encode("if err != nil { return err }")
 	padded, err := s.last(ids)
 	require.NoError(t, err)
@@ -77,24 +80,25 @@ func TestPick(t *testing.T) {
 }
 
 func TestGenerateRefuses(t *testing.T) {
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
-	s, err := NewSampler(w, w.Config.Context)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, s.Close()) }()
-	_, err = s.Generate(nil, 1, Sampling{})
-	require.ErrorContains(t, err, "the prompt is empty")
-	_, err = s.Generate([]int32{1}, -1, Sampling{})
-	require.EqualError(t, err, "tinylm: sample: -1 tokens, want at least 0")
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	s := newTestSampler(t, w)
+	for message, c := range map[string]struct {
+		prompt []int32
+		n      int
+		how    Sampling
+	}{
+		"the prompt is empty":                              {nil, 1, Sampling{}},
+		"tinylm: sample: -1 tokens, want at least 0":       {[]int32{1}, -1, Sampling{}},
+		"top k is -1":                                      {[]int32{1}, 1, Sampling{TopK: -1}},
+		"temperature is NaN":                               {[]int32{1}, 1, Sampling{Temperature: math.NaN()}},
+		"id 256 at (0, 0) is outside the vocabulary [0, 2": {[]int32{256}, 1, Sampling{}},
+	} {
+		_, err := s.Generate(c.prompt, c.n, c.how)
+		require.ErrorContains(t, err, message)
+	}
 	none, err := s.Generate([]int32{1}, 0, Sampling{})
 	require.NoError(t, err)
 	require.Empty(t, none)
-	_, err = s.Generate([]int32{1}, 1, Sampling{TopK: -1})
-	require.ErrorContains(t, err, "top k is -1")
-	_, err = s.Generate([]int32{1}, 1, Sampling{Temperature: math.NaN()})
-	require.ErrorContains(t, err, "temperature is NaN")
-	_, err = s.Generate([]int32{256}, 1, Sampling{})
-	require.ErrorContains(t, err, "256")
 	_, err = NewSampler(nil, 8)
 	require.ErrorContains(t, err, "no weights")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	G "gorgonia.org/gorgonia"
@@ -46,7 +47,7 @@ type Training struct {
 	Precision graph.Precision // of the activations
 }
 
-// Result is what a training run has come to.
+// Result is the outcome of a training run.
 type Result struct {
 	Weights *Weights
 	Steps   int
@@ -60,9 +61,20 @@ type Result struct {
 // those of the machines: of a precision that the backend does not have, of variables of the environment. Train begins with
 // it; it takes next to no time and memory.
 func (t Training) Validate(c Config) error {
-	if err := c.Validate(); err != nil {
+	err := c.Validate()
+	if err == nil {
+		err = t.Sampling.Validate()
+	}
+	if err != nil {
 		return err
 	}
+	if err := t.check(c); err != nil {
+		return fmt.Errorf("tinylm: train: %w", err)
+	}
+	return nil
+}
+
+func (t Training) check(c Config) error {
 	for _, s := range []struct {
 		name    string
 		v, from int
@@ -71,43 +83,30 @@ func (t Training) Validate(c Config) error {
 		{"tokens of the last evaluation", t.FinalTokens, 1}, {"bytes of the sample", t.SampleBytes, 0},
 	} {
 		if s.v < s.from {
-			return fmt.Errorf("tinylm: train: %s: %d, want at least %d", s.name, s.v, s.from)
+			return fmt.Errorf("%s: %d, want at least %d", s.name, s.v, s.from)
 		}
 	}
 	switch {
 	case t.Duration < 0:
-		return fmt.Errorf("tinylm: train: duration is %v, want more than 0", t.Duration)
+		return fmt.Errorf("duration is %v, want more than 0", t.Duration)
 	case t.Steps == 0 && t.Duration == 0:
-		return errors.New("tinylm: train: neither steps nor a duration is given")
+		return errors.New("neither steps nor a duration is given")
 	case t.Steps > 0 && t.Duration > 0:
-		return fmt.Errorf("tinylm: train: both %d steps and a duration of %v are given, want one", t.Steps, t.Duration)
+		return fmt.Errorf("both %d steps and a duration of %v are given, want one", t.Steps, t.Duration)
 	case !(t.Warmup >= 0 && t.Warmup <= 1):
-		return fmt.Errorf("tinylm: train: warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
-	}
-	if t.SampleBytes > maxTokens {
-		return fmt.Errorf("tinylm: train: bytes of the sample: %d, want at most %d", t.SampleBytes, maxTokens)
-	}
-	if t.SampleBytes > 0 && c.Vocab > 256 {
-		return fmt.Errorf("tinylm: train: a sample of text from a vocabulary of %d, want at most 256 tokens", c.Vocab)
-	}
-	if err := t.Sampling.Validate(); err != nil {
-		return err
+		return fmt.Errorf("warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
+	case t.SampleBytes > maxTokens:
+		return fmt.Errorf("bytes of the sample: %d, want at most %d", t.SampleBytes, maxTokens)
+	case t.SampleBytes > 0 && c.Vocab > 256:
+		return fmt.Errorf("a sample of text from a vocabulary of %d, want at most 256 tokens", c.Vocab)
 	}
 	if err := checkTokens(t.Batch, c.Context); err != nil {
-		return fmt.Errorf("tinylm: train: batch of %d x %d tokens: %w", t.Batch, c.Context, err)
+		return fmt.Errorf("batch of %d x %d tokens: %w", t.Batch, c.Context, err)
 	}
-	err := t.schedule().Validate()
-	if err == nil {
-		err = t.checkMachines()
+	if err := t.schedule().Validate(); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("tinylm: train: %w", err)
-	}
-	return nil
-}
-
-// checkMachines makes a machine of an empty graph and a solver of no weights with the options of those that train.
-func (t Training) checkMachines() error {
+	// The rest is checked by a machine of an empty graph and a solver of no weights.
 	m, err := graph.NewMachine(G.NewGraph(), t.machine()...)
 	if err != nil {
 		return err
@@ -143,7 +142,7 @@ func (r *run) rate(done float64) float64 {
 // Train trains a new model of configuration c on data. When ctx ends it stops after the step that it is in and finishes
 // with what there is: evaluation, sample and files. Everything that can be wrong with its arguments is an error before
 // the first step, and leaves no run folder. An error after that, as when the training diverges or a disk is full, comes
-// with the Result so far, unless the weights cannot be had from their device; what can be written is in the run folder.
+// with the Result so far, unless the weights cannot be copied from their device; what could be written is in the run folder.
 func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, error) {
 	if ctx == nil {
 		return nil, errors.New("tinylm: train: no context")
@@ -165,7 +164,7 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, erro
 	return result, errors.Join(err, r.close())
 }
 
-// run is a training run on its way.
+// run is the state of a training run.
 type run struct {
 	Training
 	config  Config
@@ -175,23 +174,24 @@ type run struct {
 	eval    *Model
 	solver  *optim.AdamW
 	batches *batches
-	log     *runlog.Log // nil: no run folder
+	log     *runlog.Log
+	closers []func() error
 	show    *progress
 
-	start time.Time
-	busy  time.Duration    // in training steps
-	steps int              // begun
-	last  time.Time        // when the step before was known to have ended, or the first one began
-	late  []lateStep       // begun and not recorded yet
-	known int              // recorded
-	loss  float64          // running mean of the batches' losses
-	scale *optim.LossScale // nil: none
-	// What the device has found: nil before the first step.
-	losses, norms *graph.Watch
+	start         time.Time
+	busy          time.Duration    // in training steps
+	steps         int              // begun
+	last          time.Time        // when the step before was known to have ended, or the first one began
+	late          []lateStep       // begun and not recorded yet
+	known         int              // recorded
+	loss          float64          // running mean of the batches' losses
+	scale         *optim.LossScale // nil: none
+	losses, norms *graph.Watch     // results of the steps; nil before the first one
 }
 
 func newRun(c Config, data *Data, t Training) (r *run, err error) {
-	r = &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress)}
+	r = &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress),
+		log: new(runlog.Log)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.close())
@@ -200,6 +200,7 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
 		return r, err
 	}
+	r.closers = append(r.closers, r.weights.Free)
 	if t.Backend != nil {
 		if err = r.weights.MoveTo(t.Backend); err != nil {
 			return r, err
@@ -216,16 +217,19 @@ func newRun(c Config, data *Data, t Training) (r *run, err error) {
 	if r.model, err = NewModel(r.weights, t.Batch, c.Context, of...); err != nil {
 		return r, err
 	}
+	r.closers = append(r.closers, r.model.Close)
 	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
 		return r, err
 	}
+	r.closers = append(r.closers, r.eval.Close)
 	if r.solver, err = optim.NewAdamW(t.solver(r.model.machine)...); err != nil {
 		return r, err
 	}
+	r.closers = append(r.closers, r.solver.Close)
 	if t.Out == "" {
 		return r, nil
 	}
-	if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name, WeightsFile); err != nil { // last: nothing is left of a run that can not begin
+	if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name, WeightsFile); err != nil { // last, so that a run that cannot begin leaves no folder
 		return r, fmt.Errorf("tinylm: train: %w", err)
 	}
 	return r, nil
@@ -248,20 +252,11 @@ func (t Training) solver(m *graph.Machine) []optim.AdamWOption {
 // remote reports whether the models run on a device that works while the host goes on.
 func (t Training) remote() bool { return t.Backend != nil && !t.Backend.Device().Host }
 
-func (r *run) close() error {
-	var errs []error
-	if r.solver != nil { // before its machine
-		errs = append(errs, r.solver.Close())
+func (r *run) close() (err error) {
+	for _, f := range slices.Backward(r.closers) {
+		err = errors.Join(err, f())
 	}
-	for _, m := range []*Model{r.model, r.eval} {
-		if m != nil {
-			errs = append(errs, m.Close())
-		}
-	}
-	if r.weights != nil {
-		errs = append(errs, r.weights.Free())
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 func (r *run) run(ctx context.Context) (*Result, error) {
@@ -293,19 +288,18 @@ func (r *run) train(ctx context.Context) error {
 	return r.finishSteps()
 }
 
-// keep writes what has been trained, and the record of the steps that have ended, also of those after an error. Nothing that
-// comes later can lose it.
+// keep writes the weights and the record of the steps that have ended, also after an error, so that no later error loses them.
 func (r *run) keep() (*Result, error) {
 	for len(r.late) > 0 && r.record() == nil {
 	}
 	if err := r.weights.Download(); err != nil {
-		return nil, errors.Join(err, r.save())
+		return nil, errors.Join(err, r.log.Save())
 	}
 	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.tokens(), Elapsed: time.Since(r.start)}
-	if r.log == nil {
+	if r.Out == "" {
 		return res, nil
 	}
-	return res, errors.Join(r.weights.Save(r.log.Path(WeightsFile)), r.save())
+	return res, errors.Join(r.weights.Save(r.log.Path(WeightsFile)), r.log.Save())
 }
 
 // done returns the part of the run that is behind it, in [0, 1].
@@ -316,8 +310,8 @@ func (r *run) done() float64 {
 	return min(1, float64(time.Since(r.start))/float64(r.Duration))
 }
 
-// evaluate records the held-out loss on the way, and saves the record so far. If that fails the training goes on: its end saves
-// all of it again.
+// evaluate records the held-out loss and saves the record so far. The training goes on if saving fails: its end saves all of it
+// again.
 func (r *run) evaluate() error {
 	if err := r.finishSteps(); err != nil {
 		return err
@@ -328,19 +322,9 @@ func (r *run) evaluate() error {
 	}
 	r.last = time.Now()
 	r.show.heldOut(r, loss)
-	if r.log != nil {
-		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
-	}
-	_ = r.save()
+	r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
+	_ = r.log.Save()
 	return nil
-}
-
-// save writes the record so far, where there is a run folder.
-func (r *run) save() error {
-	if r.log == nil {
-		return nil
-	}
-	return r.log.Save()
 }
 
 // heldOut returns the held-out loss over about the given number of tokens.
@@ -356,14 +340,9 @@ func (r *run) finish(res *Result) (err error) {
 	if math.IsNaN(res.HeldOut) || math.IsInf(res.HeldOut, 0) {
 		return fmt.Errorf("tinylm: train: the held-out loss after step %d is %v", r.steps, res.HeldOut)
 	}
-	if r.log != nil {
-		r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
-	}
-	if err := r.save(); err != nil {
+	r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
+	if err := r.log.Save(); err != nil || r.SampleBytes == 0 {
 		return err
-	}
-	if r.SampleBytes == 0 {
-		return nil
 	}
 	how := r.Sampling
 	how.Seed = r.Seed

@@ -60,8 +60,8 @@ func (r *run) begin(s lateStep) error {
 	return errors.Join(r.losses.Fetch(), r.norms.Fetch())
 }
 
-// record waits for the oldest step not recorded yet and records it. After an error there is no telling which numbers are of
-// which step, and none is left to be recorded.
+// record waits for the oldest step not recorded yet and records it. After an error the numbers cannot be
+// matched to steps, so none of the others is recorded.
 func (r *run) record() (err error) {
 	defer func() {
 		if err != nil {
@@ -93,10 +93,8 @@ func (r *run) record() (err error) {
 	took := now.Sub(r.last)
 	r.last = now
 	r.busy += took
-	if r.log != nil {
-		speed := float64(r.Batch*r.config.Context) / took.Seconds()
-		r.log.AddStep(runlog.Step{Step: at.number, Loss: loss, LR: at.lr, GradNorm: norm, TokensPerSec: speed})
-	}
+	speed := float64(r.Batch*r.config.Context) / took.Seconds()
+	r.log.AddStep(runlog.Step{Step: at.number, Loss: loss, LR: at.lr, GradNorm: norm, TokensPerSec: speed})
 	r.show.step(r)
 	return nil
 }

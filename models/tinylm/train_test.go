@@ -99,16 +99,13 @@ func TestTrainByTime(t *testing.T) {
 	require.GreaterOrEqual(t, r.Elapsed, training.Duration)
 }
 
-func TestLearningRateBySteps(t *testing.T) {
+func TestLearningRate(t *testing.T) {
 	r := run{Training: Training{Steps: 100, LR: 1, Warmup: 0.1, Floor: 0.5}}
 	for steps, want := range map[int]float64{0: 0.1, 9: 1, 10: 1, 55: 0.75, 100: 0.5} {
 		r.steps = steps
 		require.InDelta(t, want, r.rate(0), 1e-12)
 	}
-}
-
-func TestLearningRateByTime(t *testing.T) {
-	r := run{Training: Training{Duration: time.Hour, LR: 1, Warmup: 0.1, Floor: 0.5}, steps: 12345}
+	r.Steps, r.Duration = 0, time.Hour
 	for done, want := range map[float64]float64{0: 0, 0.05: 0.5, 0.1: 1, 0.55: 0.75, 1: 0.5} {
 		require.InDelta(t, want, r.rate(done), 1e-4)
 	}
@@ -122,7 +119,6 @@ func TestTrainRefuses(t *testing.T) {
 		change  func(*Config, *Data, *Training)
 		message string
 	}{
-		{"batch", func(_ *Config, _ *Data, t *Training) { t.Batch = 0 }, "batch: 0, want at least 1"},
 		{"no length", func(_ *Config, _ *Data, t *Training) { t.Steps = 0 }, "neither steps nor a duration"},
 		{"two lengths", func(_ *Config, _ *Data, t *Training) { t.Duration = time.Second }, "want one"},
 		{"duration", func(_ *Config, _ *Data, t *Training) { t.Duration = -1 }, "duration is -1ns, want more than 0"},
@@ -192,11 +188,8 @@ func TestTrainSameBitsForAnyGOMAXPROCS(t *testing.T) {
 }
 
 func TestTrainingStepDoesNotAllocate(t *testing.T) {
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
-	m, err := NewModel(w, 4, w.Config.Context, WithGradients())
-	require.NoError(t, err)
-	defer func() { require.NoError(t, m.Close()) }()
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	m := newTestModel(t, w, nil, 4, w.Config.Context)
 	solver, err := optim.NewAdamW()
 	require.NoError(t, err)
 	b := newBatches(text(t).Train, 1)
@@ -209,8 +202,7 @@ func TestTrainingStepDoesNotAllocate(t *testing.T) {
 }
 
 func TestEvaluateSharesWeights(t *testing.T) {
-	w, err := NewWeights(small(), tensor.Float64, 1)
-	require.NoError(t, err)
+	w := newTestWeights(t, small(), tensor.Float64, 1)
 	data := text(t).HeldOut
 	var losses []float64
 	for _, size := range [][2]int{{4, 64}, {2, 64}} {
@@ -275,26 +267,24 @@ type writer func([]byte)
 func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
 func TestModelRefuses(t *testing.T) {
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
-	_, err = NewModel(nil, 1, 8)
-	require.ErrorContains(t, err, "no weights")
-	_, err = NewModel(w, 0, 8)
-	require.ErrorContains(t, err, "model of 0 x 8 tokens")
-	_, err = NewModel(w, 1, 8, WithVM(func(*Model) (G.VM, error) { return nil, nil }))
-	require.ErrorContains(t, err, "no VM")
-	_, err = NewModel(w, 1, 8, nil)
-	require.EqualError(t, err, "tinylm: model of 1 x 8 tokens: nil option")
-	_, err = NewModel(w, 1, 8, WithMachine(nil))
-	require.ErrorContains(t, err, "graph: machine: nil option")
-	_, err = NewModel(w, 1<<40, 8)
-	require.ErrorContains(t, err, "a run has at most 67108864 tokens")
-	machine := WithMachine(graph.WithPrecision(graph.BF16))
-	_, err = NewModel(w, 1, 8, WithVM(func(m *Model) (G.VM, error) { return G.NewTapeMachine(m.Graph()), nil }), machine)
-	require.ErrorContains(t, err, "WithVM and WithMachine exclude each other")
-	m, err := NewModel(w, 1, 8, WithGradients())
-	require.NoError(t, err)
-	_, err = m.LossAndStep(nil)
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	for _, c := range []struct {
+		w          *Weights
+		batch, seq int
+		opts       []ModelOption
+		message    string
+	}{
+		{nil, 1, 8, nil, "no weights"},
+		{w, 0, 8, nil, "model of 0 x 8 tokens"},
+		{w, 1, 8, []ModelOption{WithVM(func(*Model) (G.VM, error) { return nil, nil })}, "no VM"},
+		{w, 1, 8, []ModelOption{nil}, "tinylm: model of 1 x 8 tokens: nil option"},
+		{w, 1, 8, []ModelOption{WithMachine(nil)}, "graph: machine: nil option"},
+		{w, 1 << 40, 8, nil, "a run has at most 67108864 tokens"},
+		{w, 1, 8, []ModelOption{WithVM(tape), WithMachine(graph.WithCapture())}, "WithVM and WithMachine exclude each other"},
+	} {
+		_, err := NewModel(c.w, c.batch, c.seq, c.opts...)
+		require.ErrorContains(t, err, c.message)
+	}
+	_, err := newTestModel(t, w, nil, 1, 8).LossAndStep(nil)
 	require.ErrorContains(t, err, "no solver")
-	require.NoError(t, m.Close())
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -25,8 +24,6 @@ const embedStd = 0.1
 // configKey is the entry of a file's metadata that holds the Config.
 const configKey = "config"
 
-func sqrt(n int) float64 { return math.Sqrt(float64(n)) }
-
 // Weights are the parameters of a model by name. Models built of them hold these very tensors, or, after MoveTo, their
 // copies on a device.
 type Weights struct {
@@ -36,14 +33,14 @@ type Weights struct {
 
 	resident *graph.Resident    // nil: in host memory
 	moved    map[string]G.Value // on the device, by name
-	version  int                // how often they have been changed, by Restore and by training
-	user     *graph.Machine     // that has used them on the device last: others have to wait for it
+	version  int                // number of changes, by Restore and by training
+	user     *graph.Machine     // that used them last on the device: another one waits for it first
 }
 
 var errNoWeights = errors.New("tinylm: weights: nil")
 
-// MoveTo copies the weights to the memory of b, where the models that are made from now on read and train them; Tensors are
-// what they were then until Download. Nothing happens where the memory of b is the host's. Free ends it.
+// MoveTo copies the weights to the memory of b, where models made from now on read and train them. Tensors keep their values
+// until Download. Nothing happens where the memory of b is the host's. Free gives the copies up.
 func (w *Weights) MoveTo(b graph.Backend) error {
 	if err := w.check(); err != nil {
 		return err
@@ -113,11 +110,7 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	size := 4
-	if dt == tensor.Float64 {
-		size = 8
-	}
-	if err := cpu.CheckMemory(c.Parameters() * size); err != nil {
+	if err := cpu.CheckMemory(c.Parameters() * int(dt.Size())); err != nil {
 		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
 	}
 	c = c.withDefaults()
@@ -142,11 +135,10 @@ func (w *Weights) Save(path string) error {
 		return err
 	}
 	config, err := json.Marshal(w.Config)
-	if err != nil {
-		return fmt.Errorf("tinylm: save weights: %w", err)
+	if err == nil {
+		err = nn.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}.Write(path)
 	}
-	f := nn.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}
-	if err := f.Write(path); err != nil {
+	if err != nil {
 		return fmt.Errorf("tinylm: save weights: %w", err)
 	}
 	return nil
@@ -157,7 +149,7 @@ func (w *Weights) Save(path string) error {
 func LoadWeights(path string, opts ...nn.ReadOption) (*Weights, error) {
 	f, c, err := readWeights(path, opts)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("tinylm: load weights: %w", err)
 	}
 	w := &Weights{Config: c, Dtype: f.Tensors["head.weight"].Dtype(), Tensors: f.Tensors}
 	for name, v := range w.Tensors {
@@ -175,9 +167,16 @@ func (w *Weights) Restore(path string, opts ...nn.ReadOption) error {
 	if err := w.check(); err != nil {
 		return err
 	}
+	if err := w.restore(path, opts); err != nil {
+		return fmt.Errorf("tinylm: load weights: %w", err)
+	}
+	return nil
+}
+
+func (w *Weights) restore(path string, opts []nn.ReadOption) error {
 	for name, v := range w.Tensors {
 		if !ops.IsRowMajor(v) {
-			return fmt.Errorf("tinylm: load weights: %s is a view or not row-major, which cannot be written to", name)
+			return fmt.Errorf("%s is a view or not row-major, which cannot be written to", name)
 		}
 	}
 	f, c, err := readWeights(path, opts)
@@ -185,38 +184,34 @@ func (w *Weights) Restore(path string, opts ...nn.ReadOption) error {
 		return err
 	}
 	if c != w.Config {
-		return fmt.Errorf("tinylm: load weights: %s: configuration %+v, want %+v", path, c, w.Config)
+		return fmt.Errorf("%s: configuration %+v, want %+v", path, c, w.Config)
 	}
 	for name, v := range w.Tensors {
 		if err := nn.Assign(v, f.Tensors[name]); err != nil {
-			return fmt.Errorf("tinylm: load weights: %s: %s: %w", path, name, err) // not reached: both sides have been checked
+			return fmt.Errorf("%s: %s: %w", path, name, err) // not reached: both sides have been checked
 		}
 	}
 	w.version++
 	if w.resident != nil {
-		if err := w.resident.Upload(); err != nil {
-			return fmt.Errorf("tinylm: load weights: %w", err)
-		}
+		return w.resident.Upload()
 	}
 	return nil
 }
 
 // readWeights reads a file and checks its configuration, names, shapes and types.
 func readWeights(path string, opts []nn.ReadOption) (nn.File, Config, error) {
-	var c Config
 	f, err := nn.ReadFile(path, opts...)
+	if err != nil {
+		return f, Config{}, err
+	}
+	c, err := configOf(f)
 	if err == nil {
-		if c, err = configOf(f); err == nil {
-			err = checkTensors(c, f.Tensors)
-		}
-		if err != nil {
-			err = fmt.Errorf("%s: %w", path, err)
-		}
+		err = checkTensors(c, f.Tensors)
 	}
 	if err != nil {
-		return f, c, fmt.Errorf("tinylm: load weights: %w", err)
+		err = fmt.Errorf("%s: %w", path, err)
 	}
-	return f, c, nil
+	return f, c, err
 }
 
 // configOf returns the configuration in the metadata of a file.
@@ -255,9 +250,8 @@ func (w *Weights) check() error {
 
 // checkTensors returns an error where tensors are not those of a model of configuration c.
 func checkTensors(c Config, tensors map[string]*tensor.Dense) error {
-	params := c.LearnableParams()
-	known := make(map[string]bool, len(params))
-	for _, p := range params {
+	known := make(map[string]bool, len(tensors))
+	for _, p := range c.LearnableParams() {
 		known[p.Name] = true
 		v := tensors[p.Name]
 		switch {

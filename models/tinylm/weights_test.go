@@ -35,8 +35,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense} {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 			t.Run(name+"/"+dt.Name(), func(t *testing.T) {
-				w, err := NewWeights(c, dt, 7)
-				require.NoError(t, err)
+				w := newTestWeights(t, c, dt, 7)
 				path := filepath.Join(t.TempDir(), WeightsFile)
 				require.NoError(t, w.Save(path))
 				got, err := LoadWeights(path)
@@ -45,8 +44,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 				require.Equal(t, w.Dtype, got.Dtype)
 				require.Equal(t, bits(t, w), bits(t, got))
 
-				other, err := NewWeights(c, dt, 8)
-				require.NoError(t, err)
+				other := newTestWeights(t, c, dt, 8)
 				require.NotEqual(t, bits(t, w), bits(t, other))
 				require.NoError(t, other.Restore(path))
 				require.Equal(t, bits(t, w), bits(t, other))
@@ -101,8 +99,7 @@ func TestNoWeights(t *testing.T) {
 	require.NoError(t, w.Free())
 	require.NoFileExists(t, path)
 
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
+	w = newTestWeights(t, small(), tensor.Float32, 1)
 	require.NoError(t, w.MoveTo(graph.NewCPU(1)))
 	for _, none := range []graph.Backend{nil, (*device)(nil)} {
 		require.ErrorContains(t, w.MoveTo(none), "tinylm: weights: graph: resident values: nil backend")
@@ -129,12 +126,10 @@ func TestRestoreLosesNothing(t *testing.T) {
 		{"invalid config", func(f *safetensors.File) { f.Metadata[configKey] = `{"Vocab": 0}` }, "vocab is 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w, err := NewWeights(small(), tensor.Float32, 1)
-			require.NoError(t, err)
+			w := newTestWeights(t, small(), tensor.Float32, 1)
 			before := bits(t, w)
 			path := filepath.Join(t.TempDir(), WeightsFile)
-			other, err := NewWeights(small(), tensor.Float32, 2)
-			require.NoError(t, err)
+			other := newTestWeights(t, small(), tensor.Float32, 2)
 			require.NoError(t, other.Save(path))
 			f, err := safetensors.Read(path)
 			require.NoError(t, err)
@@ -146,15 +141,13 @@ func TestRestoreLosesNothing(t *testing.T) {
 			require.ErrorContains(t, err, c.message)
 		})
 	}
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
+	w := newTestWeights(t, small(), tensor.Float32, 1)
 	require.ErrorIs(t, w.Restore(filepath.Join(t.TempDir(), "missing")), os.ErrNotExist)
 
 	path := filepath.Join(t.TempDir(), WeightsFile)
 	wide := small()
 	wide.Window = 17
-	other, err := NewWeights(wide, tensor.Float32, 2)
-	require.NoError(t, err)
+	other := newTestWeights(t, wide, tensor.Float32, 2)
 	require.NoError(t, other.Save(path))
 	require.ErrorContains(t, w.Restore(path), "configuration")
 }
@@ -162,8 +155,7 @@ func TestRestoreLosesNothing(t *testing.T) {
 // TestWeightsOfOtherTensors: Tensors are anyone's to change. A view is saved as what it shows; what is no model's is refused
 // before anything is written.
 func TestWeightsOfOtherTensors(t *testing.T) {
-	w, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
+	w := newTestWeights(t, small(), tensor.Float32, 1)
 	path := filepath.Join(t.TempDir(), WeightsFile)
 	require.NoError(t, w.Save(path))
 	before := bits(t, w)
@@ -205,14 +197,11 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 }
 
 func TestNewWeightsBySeedAndName(t *testing.T) {
-	a, err := NewWeights(small(), tensor.Float64, 1)
-	require.NoError(t, err)
-	b, err := NewWeights(small(), tensor.Float32, 1)
-	require.NoError(t, err)
+	a := newTestWeights(t, small(), tensor.Float64, 1)
+	b := newTestWeights(t, small(), tensor.Float32, 1)
 	deep := small()
 	deep.Layers = 3
-	c, err := NewWeights(deep, tensor.Float64, 1)
-	require.NoError(t, err)
+	c := newTestWeights(t, deep, tensor.Float64, 1)
 	for name, v := range a.Tensors {
 		for i, x := range v.Float64s() {
 			require.Equal(t, float32(x), b.Tensors[name].Float32s()[i], name)
@@ -221,6 +210,6 @@ func TestNewWeightsBySeedAndName(t *testing.T) {
 	name := "layers.1.attn.wk_sel.weight"
 	require.Equal(t, a.Tensors[name].Float64s(), c.Tensors[name].Float64s())
 	require.NotEqual(t, a.Tensors[name].Float64s(), a.Tensors["layers.0.attn.wk_sel.weight"].Float64s())
-	_, err = NewWeights(small(), tensor.Int32, 1)
+	_, err := NewWeights(small(), tensor.Int32, 1)
 	require.ErrorContains(t, err, "want float32 or float64")
 }
