@@ -3,10 +3,12 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"gorgonia.org/gorgonia"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/cublaslt"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -49,13 +51,26 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	}
 	library := "no " + libraryName
 	if lt != nil {
-		b.library, library = lt, lt.version()
+		b.library, library = lt, libraryName+" "+lt.Version()
 	}
 	b.about = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
 		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment, Half: true,
 	}
 	return b, nil
+}
+
+// openLibrary returns cuBLASLt, or nil where it is not there: then products run by our kernel, and the reason is logged once.
+func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
+	if _, alone := d.Driver().(interface{ NoLibraries() }); alone {
+		return nil, nil
+	}
+	lib, err := cublaslt.Open(d)
+	if missing := (*cublaslt.Missing)(nil); errors.As(err, &missing) {
+		slog.Warn("cuda: matrix products run by a kernel of this module, slower than cuBLASLt", "reason", err)
+		return nil, nil
+	}
+	return lib, err
 }
 
 // Driver returns the device, for libraries that are called beside this package.

@@ -58,23 +58,22 @@ type array struct {
 	mem    *driver.Memory
 	ptr    driver.DevicePtr
 	before []byte
-	at     int // offset of the content
 }
 
 const guard = 512
 
-// place puts content on the device, skew bytes beyond an aligned address.
-func (g *gpu) place(t *testing.T, content []byte, skew int) *array {
+// place puts content on the device.
+func (g *gpu) place(t *testing.T, content []byte) *array {
 	t.Helper()
-	a := &array{at: guard + skew, before: binary.LittleEndian.AppendUint32(nil, poison)}
-	a.before = bytes.Repeat(a.before, (2*guard+skew+len(content)+3)/4)[:2*guard+skew+len(content)]
-	copy(a.before[a.at:], content)
+	a := &array{before: binary.LittleEndian.AppendUint32(nil, poison)}
+	a.before = bytes.Repeat(a.before, (2*guard+len(content)+3)/4)[:2*guard+len(content)]
+	copy(a.before[guard:], content)
 	var err error
 	if a.mem, err = g.dev.Alloc(len(a.before)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { check(t, a.mem.Free()) })
-	a.ptr = a.mem.Ptr() + driver.DevicePtr(a.at)
+	a.ptr = a.mem.Ptr() + driver.DevicePtr(guard)
 	check(t, g.stream.Upload(a.mem.Ptr(), a.before))
 	return a
 }
