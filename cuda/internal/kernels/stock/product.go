@@ -21,14 +21,6 @@ const (
 	Batched      // matrices of a batch
 )
 
-// productRows are the products of vectors, matrices and tensors.
-func productRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[Product]{Name: name, Storage: "ff>f", Products: productMultiplies, Build: product},
-		kernels.Op[Tensordot]{Name: name, Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
-	)
-}
-
 // sized is op(a) [m,k] times op(b) [k,n], of a batch or one. A transposed a lies as [k,m], a transposed b as [n,k].
 type sized struct {
 	m, n, k        int64
