@@ -17,6 +17,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// must returns v, or ends the test that it is then called with.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
 // newFake returns a driver whose kernels compute nothing.
 func newFake() *fakedriver.Driver {
 	f := fakedriver.New()
@@ -27,8 +36,7 @@ func newFake() *fakedriver.Driver {
 // open returns a backend on a fake driver, which is closed without leaks at the end.
 func open(t testing.TB) (*cuda.Backend, *fakedriver.Driver) {
 	f := newFake()
-	b, err := cuda.Open(0, driver.WithDriver(f))
-	require.NoError(t, err)
+	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
 	t.Cleanup(func() {
 		require.NoError(t, b.Close())
 		require.Empty(t, f.Leaks())
@@ -37,8 +45,7 @@ func open(t testing.TB) (*cuda.Backend, *fakedriver.Driver) {
 }
 
 func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option) *graph.Machine {
-	m, err := graph.NewMachine(g, append(opts, graph.WithBackend(b))...)
-	require.NoError(t, err)
+	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
@@ -164,8 +171,7 @@ func network(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	targets := input{name: "targets", shape: []int{2, 7}, ints: make([]int32, 14)}.node(g, tensor.Int32, 0)
 	y := G.Must(ops.SiLU(G.Must(ops.Linear(G.Must(ops.RMSNorm(x, scale, 1e-5)), w))))
 	loss := G.Must(ops.CrossEntropy(y, targets))
-	_, err := graph.Grad(loss, w, scale)
-	require.NoError(t, err)
+	must(graph.Grad(loss, w, scale))(t)
 	return g, G.Nodes{loss, w.Deriv(), scale.Deriv()}
 }
 
@@ -179,15 +185,13 @@ func TestFaultNamesTheOp(t *testing.T) {
 			opts = append(opts, driver.WithBlockingLaunches())
 			want = "ops: silu: cuda: silu (kernel nsa_silu_f32): an illegal memory access"
 		}
-		b, err := cuda.Open(0, opts...)
-		require.NoError(t, err)
+		b := must(cuda.Open(0, opts...))(t)
 		g, results := network(t)
-		m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...))
-		require.NoError(t, err)
+		m := must(graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...)))(t)
 		require.NoError(t, m.RunAll())
 		require.NoError(t, m.Synchronize())
 		f.Kernel("nsa_silu_f32", fakedriver.Kernel{Run: func(l *fakedriver.Launch) { l.Fault(driver.IllegalAddress) }})
-		err = m.RunAll()
+		err := m.RunAll()
 		if err == nil {
 			err = m.Synchronize()
 		}

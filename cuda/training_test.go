@@ -74,8 +74,7 @@ func training(t testing.TB, drv driver.Driver, p graph.Precision) (failures []er
 		return failures
 	}
 	defer func() { try("close of the machine", m.Close) }()
-	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1))
-	require.NoError(t, err)
+	solver := must(optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1)))(t)
 	defer func() { try("close of the solver", solver.Close) }()
 	var loss, norm *graph.Watch
 	if !try("watch", func() (err error) { loss, err = m.Watch(results[0]); return err }) {
