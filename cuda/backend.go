@@ -19,16 +19,20 @@ import (
 // Option changes how a GPU is opened.
 type Option = driver.Option
 
+// WithBlockingLaunches makes every launch wait until it has ended, so that a Fault names the launch that has caused it. It is
+// slow, and for finding errors. A captured graph counts as one launch.
+func WithBlockingLaunches() Option { return driver.WithBlockingLaunches() }
+
 // Backend is a GPU as a graph.Machine and its solvers use it.
 type Backend struct {
 	dev     *driver.Device
 	about   graph.Device
 	gpu     kernels.GPU
 	library kernels.Library // computes matrix products; nil where there is none
-	modules *modules
 
-	mu     sync.Mutex
-	blocks []*memory // that have not been freed, by address
+	mu      sync.Mutex
+	blocks  []*memory                 // that have not been freed, by address
+	modules map[string]*driver.Module // that have been loaded, by image
 }
 
 var _ graph.Backend = (*Backend)(nil)
@@ -40,11 +44,8 @@ func Open(n int, opts ...Option) (*Backend, error) {
 		return nil, err
 	}
 	p := dev.Properties()
-	b := &Backend{
-		dev:     dev,
-		gpu:     kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
-		modules: newModules(dev),
-	}
+	gpu := kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs}
+	b := &Backend{dev: dev, gpu: gpu, modules: map[string]*driver.Module{}}
 	lt, err := openLibrary(dev)
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
@@ -132,5 +133,5 @@ func (b *Backend) Close() error {
 		errs = append(errs, b.library.Close())
 		b.library = nil
 	}
-	return failure(errors.Join(append(errs, b.modules.unload(), b.dev.Close())...))
+	return failure(errors.Join(append(errs, b.unload(), b.dev.Close())...))
 }
