@@ -31,7 +31,7 @@ type Backend struct {
 	library kernels.Library // computes matrix products; nil where there is none
 
 	mu      sync.Mutex
-	blocks  []*memory                 // that have not been freed, by address
+	blocks  []*memory                 // that have not been freed
 	modules map[string]*driver.Module // that have been loaded, by image
 }
 
