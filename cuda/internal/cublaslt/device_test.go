@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -136,12 +138,8 @@ func testProduct(t *testing.T, g *gpu, m Matmul, captured bool) {
 		t.Errorf("%v: written to outside of %d bytes of work memory", m, p.WorkBytes())
 	}
 	again, err := g.lib.prepare(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again.WorkBytes() != p.WorkBytes() {
-		t.Errorf("%v: %d bytes of work memory, and %d the second time", m, p.WorkBytes(), again.WorkBytes())
-	}
+	require.NoError(t, err)
+	require.Equal(t, p.WorkBytes(), again.WorkBytes(), "%v: work memory the second time", m)
 	check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
 	check(t, again.Run(g.stream, op, at))
 	if !bytes.Equal(g.read(t, pc), first) {
@@ -211,9 +209,7 @@ func TestLongSums(t *testing.T) {
 func TestRepeatable(t *testing.T) {
 	g := openGPU(t)
 	other, err := g.dev.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { check(t, other.Close()) }()
 	bytesA, _ := encode(kernels.BF16, testutil.Normal(1, 1<<20))
 	const tokens = 8192
@@ -226,9 +222,7 @@ func TestRepeatable(t *testing.T) {
 	} {
 		m := Matmul{Product: product}
 		p, err := g.lib.prepare(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, _, nc := sizes(m)
 		c := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()))
 		work := [2]*array{g.place(t, make([]byte, int(p.WorkBytes()))), g.place(t, make([]byte, int(p.WorkBytes())))}
@@ -261,19 +255,14 @@ func TestRepeatable(t *testing.T) {
 func TestRunAllocatesNothing(t *testing.T) {
 	g := openGPU(t)
 	p, err := g.lib.Prepare(kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 64, N: 64, K: 64}, true, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a, work := g.place(t, make([]byte, 16384)), g.place(t, make([]byte, int(p.WorkBytes())))
 	op, i := &driver.Launched{Op: "linear"}, driver.DevicePtr(0)
-	n := testing.AllocsPerRun(100, func() {
+	require.Zero(t, testing.AllocsPerRun(100, func() {
 		i ^= 256
 		if err := p.Run(g.stream, op, addresses(a.ptr, a.ptr, a.ptr+i, 0, a.ptr+8192, work.ptr)); err != nil {
 			t.Fatal(err)
 		}
-	})
-	if n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	}))
 	check(t, g.stream.Synchronize())
 }
