@@ -34,8 +34,7 @@ func newOptimizer(t testing.TB, b *cuda.Backend) *optimizer {
 	targets := input{name: "targets", shape: []int{3, 50}, ints: testutil.Tokens(5, 150, 70)}.node(g, tensor.Int32, 0)
 	loss := G.Must(ops.CrossEntropy(y, targets))
 	o := &optimizer{weights: G.Nodes{w, bias, scale}}
-	_, err := graph.Grad(loss, o.weights...)
-	require.NoError(t, err)
+	must(graph.Grad(loss, o.weights...))(t)
 	var opts []graph.Option
 	if b != nil {
 		opts = append(opts, graph.WithBackend(b))
@@ -52,11 +51,9 @@ func newOptimizer(t testing.TB, b *cuda.Backend) *optimizer {
 			require.NoError(t, G.Let(n, moved[i].Value()))
 		}
 	}
-	o.machine, err = graph.NewMachine(g, opts...)
-	require.NoError(t, err)
+	o.machine = must(graph.NewMachine(g, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, o.machine.Close()) })
-	o.solver, err = optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1))
-	require.NoError(t, err)
+	o.solver = must(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1)))(t)
 	t.Cleanup(func() { require.NoError(t, o.solver.Close()) })
 	o.grads = G.NodesToValueGrads(o.weights)
 	return o
@@ -94,10 +91,8 @@ func TestAdamWOnGPU(t *testing.T) {
 	for range 5 {
 		host.step(t)
 		device.step(t)
-		want, err := host.solver.Norm()
-		require.NoError(t, err)
-		got, err := device.solver.Norm()
-		require.NoError(t, err)
+		want := must(host.solver.Norm())(t)
+		got := must(device.solver.Norm())(t)
 		require.InEpsilon(t, want, got, 1e-5)
 		for i, n := range host.weights {
 			testutil.Within(t, n.Name(), numbers(t, device.weights[i].Value()), numbers(t, n.Value()), 1e-4)
@@ -134,8 +129,7 @@ func TestAdamWCopiesOnGPU(t *testing.T) {
 		require.NoError(t, k.Prepare(x.stream, &work))
 		require.NoError(t, x.stream.BeginCapture())
 		require.NoError(t, k.Launch(x.stream, &work))
-		r, err := x.stream.EndCapture()
-		require.NoError(t, err)
+		r := must(x.stream.EndCapture())(t)
 		require.NoError(t, r.Launch(x.stream))
 		weight, grad := numbers(t, x.download(in[1])), numbers(t, host(3, 40000))
 		nearest := make([]float64, len(weight))

@@ -3,10 +3,12 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"gorgonia.org/gorgonia"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/cublaslt"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -17,16 +19,20 @@ import (
 // Option changes how a GPU is opened.
 type Option = driver.Option
 
+// WithBlockingLaunches makes every launch wait until it has ended, so that a Fault names the launch that has caused it. It is
+// slow, and for finding errors. A captured graph counts as one launch.
+func WithBlockingLaunches() Option { return driver.WithBlockingLaunches() }
+
 // Backend is a GPU as a graph.Machine and its solvers use it.
 type Backend struct {
 	dev     *driver.Device
 	about   graph.Device
 	gpu     kernels.GPU
 	library kernels.Library // computes matrix products; nil where there is none
-	modules *modules
 
-	mu     sync.Mutex
-	blocks []*memory // that have not been freed, by address
+	mu      sync.Mutex
+	blocks  []*memory                 // that have not been freed
+	modules map[string]*driver.Module // that have been loaded, by image
 }
 
 var _ graph.Backend = (*Backend)(nil)
@@ -38,24 +44,34 @@ func Open(n int, opts ...Option) (*Backend, error) {
 		return nil, err
 	}
 	p := dev.Properties()
-	b := &Backend{
-		dev:     dev,
-		gpu:     kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs},
-		modules: newModules(dev),
-	}
+	gpu := kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs}
+	b := &Backend{dev: dev, gpu: gpu, modules: map[string]*driver.Module{}}
 	lt, err := openLibrary(dev)
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
 	library := "no " + libraryName
 	if lt != nil {
-		b.library, library = lt, lt.version()
+		b.library, library = lt, libraryName+" "+lt.Version()
 	}
 	b.about = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
 		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment, Half: true,
 	}
 	return b, nil
+}
+
+// openLibrary returns cuBLASLt, or nil where it is not there: then products run by our kernel, and the reason is logged once.
+func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
+	if _, alone := d.Driver().(interface{ NoLibraries() }); alone {
+		return nil, nil
+	}
+	lib, err := cublaslt.Open(d)
+	if missing := (*cublaslt.Missing)(nil); errors.As(err, &missing) {
+		slog.Warn("cuda: matrix products run by a kernel of this module, slower than cuBLASLt", "reason", err)
+		return nil, nil
+	}
+	return lib, err
 }
 
 // Driver returns the device, for libraries that are called beside this package.
@@ -117,5 +133,5 @@ func (b *Backend) Close() error {
 		errs = append(errs, b.library.Close())
 		b.library = nil
 	}
-	return failure(errors.Join(append(errs, b.modules.unload(), b.dev.Close())...))
+	return failure(errors.Join(append(errs, b.unload(), b.dev.Close())...))
 }

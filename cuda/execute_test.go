@@ -23,8 +23,7 @@ type bench struct {
 }
 
 func newBench(t testing.TB, b *cuda.Backend) *bench {
-	s, err := b.NewStream()
-	require.NoError(t, err)
+	s := must(b.NewStream())(t)
 	return &bench{t: t, backend: b, stream: s.(*cuda.Stream)}
 }
 
@@ -49,8 +48,7 @@ func (x *bench) alloc(b *cpu.Buf, bytes int) {
 	if bytes == 0 {
 		return
 	}
-	m, err := x.backend.Alloc(bytes)
-	require.NoError(x.t, err)
+	m := must(x.backend.Alloc(bytes))(x.t)
 	x.memory = append(x.memory, m)
 	m.Place(b, 0, bytes)
 	require.NoError(x.t, x.stream.Driver().Fill8(driver.Address(b), 0xFF, bytes))
@@ -100,8 +98,7 @@ func (x *bench) bind(site graph.Site, in, out []ops.Arg) (graph.Kernel, string) 
 		if why = i.Guard(site); why != nil {
 			continue
 		}
-		k, err := i.Bind(site, in, out)
-		require.NoError(x.t, err)
+		k := must(i.Bind(site, in, out))(x.t)
 		return k, i.Name()
 	}
 	require.NoError(x.t, why, "%s %v -> %v", site.Spec.Name(), site.In, site.Out)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +17,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// must returns v, or ends the test that it is then called with.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
 // newFake returns a driver whose kernels compute nothing.
 func newFake() *fakedriver.Driver {
 	f := fakedriver.New()
@@ -28,8 +36,7 @@ func newFake() *fakedriver.Driver {
 // open returns a backend on a fake driver, which is closed without leaks at the end.
 func open(t testing.TB) (*cuda.Backend, *fakedriver.Driver) {
 	f := newFake()
-	b, err := cuda.Open(0, driver.WithDriver(f))
-	require.NoError(t, err)
+	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
 	t.Cleanup(func() {
 		require.NoError(t, b.Close())
 		require.Empty(t, f.Leaks())
@@ -38,8 +45,7 @@ func open(t testing.TB) (*cuda.Backend, *fakedriver.Driver) {
 }
 
 func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option) *graph.Machine {
-	m, err := graph.NewMachine(g, append(opts, graph.WithBackend(b))...)
-	require.NoError(t, err)
+	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
@@ -165,136 +171,8 @@ func network(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	targets := input{name: "targets", shape: []int{2, 7}, ints: make([]int32, 14)}.node(g, tensor.Int32, 0)
 	y := G.Must(ops.SiLU(G.Must(ops.Linear(G.Must(ops.RMSNorm(x, scale, 1e-5)), w))))
 	loss := G.Must(ops.CrossEntropy(y, targets))
-	_, err := graph.Grad(loss, w, scale)
-	require.NoError(t, err)
+	must(graph.Grad(loss, w, scale))(t)
 	return g, G.Nodes{loss, w.Deriv(), scale.Deriv()}
-}
-
-// program opens a backend and uses everything that it has, in a machine and beside it. It gives back what it has got.
-func program(t testing.TB, drv driver.Driver) (m *graph.Machine, err error) {
-	b, err := cuda.Open(0, driver.WithDriver(drv))
-	if err != nil {
-		return nil, err
-	}
-	undo := []func() error{func() error {
-		err := b.Close()
-		if err != nil {
-			require.NoError(t, b.Close(), "goes on where it failed")
-		}
-		return err
-	}}
-	defer func() {
-		for _, f := range slices.Backward(undo) {
-			err = errors.Join(err, f())
-		}
-	}()
-	g, results := network(t)
-	if m, err = graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithKeep(results...)); err != nil {
-		return m, err
-	}
-	undo = append(undo, m.Close)
-	for range 3 {
-		if err := m.RunAll(); err != nil {
-			return m, err
-		}
-	}
-	if err := m.Synchronize(); err != nil {
-		return m, err
-	}
-	if err, ok := results[0].Value().Data().(error); ok {
-		return m, err
-	}
-	gs, err := b.NewStream()
-	if err != nil {
-		return m, err
-	}
-	undo = append(undo, gs.Close)
-	s := gs.(*cuda.Stream)
-	from := results[0].Value().(*cuda.Value)
-	o := ops.Operand{Dtype: from.Dtype(), Shape: from.Shape()}
-	memory, err := b.Alloc(o.Bytes())
-	if err != nil {
-		return m, err
-	}
-	undo = append(undo, memory.Free)
-	arg := newArg(o)
-	memory.Place(arg.Buf, 0, o.Bytes())
-	if err := s.Upload(arg, from); err != nil {
-		return m, err
-	}
-	back, err := s.NewReadback(o)
-	if err != nil {
-		return m, err
-	}
-	undo = append(undo, back.Close)
-	first, err := s.NewEvent()
-	if err != nil {
-		return m, err
-	}
-	undo = append(undo, first.Close)
-	last, err := s.NewEvent()
-	if err != nil {
-		return m, err
-	}
-	undo = append(undo, last.Close)
-	for _, step := range []func() error{
-		first.Record,
-		func() error { return back.Fetch(arg) },
-		last.Record,
-		func() error { _, err := back.Value(); return err },
-		func() error { _, err := last.Since(first); return err },
-		s.Synchronize,
-	} {
-		if err := step(); err != nil {
-			return m, err
-		}
-	}
-	return m, nil
-}
-
-// TestEveryCallFailsOnce makes each call of the driver fail in turn: the error names it, and nothing leaks.
-func TestEveryCallFailsOnce(t *testing.T) {
-	drv := newFake()
-	drv.Record()
-	_, err := program(t, drv)
-	require.NoError(t, err)
-	require.Empty(t, drv.Leaks())
-	for _, f := range drv.Failures() {
-		if strings.HasPrefix(f.Method, "FuncGet") && f.N > 8 || f.Method == "CtxSetCurrent" && f.N > 40 && f.N%16 != 0 {
-			continue // more of the same
-		}
-		t.Run(f.String(), func(t *testing.T) {
-			drv := newFake()
-			drv.Fail(f.Method, f.N, f.Result)
-			_, err := program(t, drv)
-			require.Error(t, err)
-			var none *driver.NoMemory
-			if !errors.As(err, &none) {
-				require.ErrorContains(t, err, "cu"+f.Method)
-			}
-			var fault *driver.Fault
-			if got := errors.As(err, &fault); f.Result != driver.IllegalAddress {
-				require.False(t, got, "%v", err)
-			}
-			require.Empty(t, drv.Leaks(), "after %v", err)
-		})
-	}
-}
-
-// TestMachineGoesOn runs again after an error that has not hurt the device.
-func TestMachineGoesOn(t *testing.T) {
-	for _, method := range []string{"LaunchKernel", "MemcpyHtoDAsync", "StreamBeginCapture", "StreamEndCapture", "GraphInstantiate", "GraphLaunch"} {
-		b, f := open(t)
-		g, results := network(t)
-		m := machine(t, g, b, graph.WithCapture(), graph.WithKeep(results...))
-		require.NoError(t, m.RunAll())
-		f.Fail(method, 1, driver.Unknown)
-		require.ErrorContains(t, m.RunAll(), "cu"+method)
-		for range 3 {
-			require.NoError(t, m.RunAll(), method)
-		}
-		require.NoError(t, m.Synchronize())
-	}
 }
 
 // TestFaultNamesTheOp puts a fault down to the op that alone can have caused it, and lists the suspects otherwise.
@@ -307,15 +185,13 @@ func TestFaultNamesTheOp(t *testing.T) {
 			opts = append(opts, driver.WithBlockingLaunches())
 			want = "ops: silu: cuda: silu (kernel nsa_silu_f32): an illegal memory access"
 		}
-		b, err := cuda.Open(0, opts...)
-		require.NoError(t, err)
+		b := must(cuda.Open(0, opts...))(t)
 		g, results := network(t)
-		m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...))
-		require.NoError(t, err)
+		m := must(graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...)))(t)
 		require.NoError(t, m.RunAll())
 		require.NoError(t, m.Synchronize())
 		f.Kernel("nsa_silu_f32", fakedriver.Kernel{Run: func(l *fakedriver.Launch) { l.Fault(driver.IllegalAddress) }})
-		err = m.RunAll()
+		err := m.RunAll()
 		if err == nil {
 			err = m.Synchronize()
 		}

@@ -16,8 +16,7 @@ import (
 // TestTrainingIsFused: the plan of a training in half precision has each fusion in each layer, and hardly more memory.
 func TestTrainingIsFused(t *testing.T) {
 	c := tinylm.Tiny()
-	w, err := tinylm.NewWeights(c, tensor.Float32, 1)
-	require.NoError(t, err)
+	w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	plan := func(unfused ...string) (p graph.Plan, counts map[string]int) {
 		b, _ := open(t)
 		m, err := tinylm.NewModel(w, 4, 256, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
@@ -59,8 +58,7 @@ func TestFusedTrainingOnGPU(t *testing.T) {
 	c := tinylm.Tiny()
 	const tokens = 96
 	require.Equal(t, tokens, c.TopN*c.SelectBlock)
-	w, err := tinylm.NewWeights(c, tensor.Float32, 1)
-	require.NoError(t, err)
+	w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	results := func(p graph.Precision, unfused ...string) [][]float64 {
 		m, err := tinylm.NewModel(w, 3, tokens, tinylm.WithGradients(), tinylm.WithMachine(
 			graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused})))
@@ -69,12 +67,10 @@ func TestFusedTrainingOnGPU(t *testing.T) {
 		copy(m.Tokens(), testutil.Tokens(3, 3*tokens, c.Vocab))
 		m.NextTokens()
 		require.NoError(t, m.Run())
-		loss, err := m.Loss()
-		require.NoError(t, err)
+		loss := must(m.Loss())(t)
 		list := [][]float64{{loss}}
 		for _, n := range m.Learnables() {
-			grad, err := n.Grad()
-			require.NoError(t, err)
+			grad := must(n.Grad())(t)
 			list = append(list, numbers(t, grad))
 		}
 		return list

@@ -42,7 +42,7 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.K
 		k.arrays = append(k.arrays, plan.Arrays[i].Content.Copy())
 	}
 	for i := range plan.Steps {
-		if err := k.steps[i].bind(b.modules, op, &plan.Steps[i], k); err != nil {
+		if err := k.steps[i].bind(b, op, &plan.Steps[i], k); err != nil {
 			return nil, err
 		}
 	}
@@ -50,12 +50,12 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.K
 }
 
 // bind makes a step ready to be launched for op, a name for errors.
-func (st *step) bind(m *modules, op string, from *kernels.Step, owner graph.Kernel) error {
+func (st *step) bind(b *Backend, op string, from *kernels.Step, owner graph.Kernel) error {
 	if st.product = from.Product; st.product != nil {
 		st.launched = driver.Launched{Op: op, Kernel: "matrix product", Owner: owner}
 		return nil
 	}
-	f, err := m.function(from.Kernel)
+	f, err := b.function(from.Kernel)
 	if err != nil {
 		return err
 	}

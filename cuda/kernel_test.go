@@ -26,8 +26,7 @@ func TestMovedOperands(t *testing.T) {
 	f.Kernel("nsa_sum_blocks_f32", fakedriver.Kernel{Args: 56, Run: func(l *fakedriver.Launch) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[16:])) // partial, y
 	}})
-	b, err := cuda.Open(0, driver.WithDriver(f))
-	require.NoError(t, err)
+	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
 	x := newBench(t, b)
 	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}), newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
 	in, out := []ops.Arg{dy}, []ops.Arg{db}

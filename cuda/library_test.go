@@ -1,4 +1,4 @@
-package cuda
+package cuda_test
 
 import (
 	"testing"
@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -42,92 +42,57 @@ func (p fakeProduct) Run(_ *driver.Stream, _ *driver.Launched, at kernels.Produc
 
 // TestProductsOfALibrary lets a library run the products of ops, between our kernels.
 func TestProductsOfALibrary(t *testing.T) {
-	drv := fakedriver.New()
-	drv.HideParams = true
-	for _, name := range must(kernels.Names())(t) {
-		drv.Kernel(name, fakedriver.Kernel{})
-	}
-	b := must(Open(0, driver.WithDriver(drv)))(t)
-	stream := must(b.NewStream())(t)
-	memory := must(b.Alloc(1 << 20))(t)
-	at := 0
-	place := func(shape ...int) ops.Arg {
-		a := ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: shape}, Buf: new(cpu.Buf)}
-		memory.Place(a.Buf, at, a.Operand.Bytes())
-		at += int(kernels.Align(int64(a.Operand.Bytes())))
-		return a
-	}
-	bind := func(spec ops.Spec, in, out []ops.Arg) (graph.Kernel, []string) {
-		site := graph.Site{Spec: spec}
-		for _, a := range in {
-			site.In = append(site.In, a.Operand)
-		}
-		for _, a := range out {
-			site.Out = append(site.Out, a.Operand)
-		}
-		var names []string
+	f := newFake()
+	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
+	bench := newBench(t, b)
+	place := func(shape ...int) ops.Arg { return bench.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
+	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
+	bind := func(want string, spec ops.Spec, out ops.Arg, in ...ops.Arg) graph.Kernel { // want is what is offered until one takes it
+		site := graph.Site{Spec: spec, In: operands(in), Out: operands([]ops.Arg{out})}
+		names := ""
 		for _, i := range b.Offers(site) {
-			names = append(names, i.Name())
+			names += i.Name() + " "
 			if i.Guard(site) == nil {
-				return must(i.Bind(site, in, out))(t), names
+				require.Equal(t, want+" ", names)
+				return must(i.Bind(site, in, []ops.Arg{out}))(t)
 			}
 		}
 		t.Fatal("no implementation")
-		return nil, nil
+		return nil
 	}
-	x, w, bias, y := place(7, 5), place(3, 5), place(3), place(7, 3)
-	linear := ops.LinearOp{}
-	_, names := bind(linear, []ops.Arg{x, w}, []ops.Arg{y})
-	require.Equal(t, []string{"cublaslt", "cuda"}, names, "there is no library")
-	_, names = bind(ops.SiLUOp{}, []ops.Arg{x}, []ops.Arg{x})
-	require.Equal(t, []string{"cuda"}, names)
-
+	x, w, bias, residual, y := place(7, 5), place(3, 5), place(3), place(7, 3), place(7, 3)
+	bind("cublaslt cuda", ops.LinearOp{}, y, x, w) // there is no library
+	bind("cuda", ops.SiLUOp{}, x, x)
 	library := &fakeLibrary{prepared: map[kernels.Product]fakeProduct{}}
-	b.library = library
-	_, names = bind(linear, []ops.Arg{x, w, bias}, []ops.Arg{y})
-	require.Equal(t, []string{"cublaslt", "cuda"}, names, "the library refuses the bias")
+	b.SetLibrary(library)
+	bind("cublaslt cuda", ops.LinearOp{}, y, x, w, bias) // it refuses the bias
 	library.withBias = true
-	k, names := bind(linear, []ops.Arg{x, w, bias}, []ops.Arg{y})
-	require.Equal(t, []string{"cublaslt"}, names)
 	var work cpu.Buf
-	memory.Place(&work, at, k.WorkBytes())
-	require.NoError(t, k.Launch(stream, &work))
-	require.Equal(t, []kernels.ProductAddresses{{
-		A: driver.Address(x.Buf), B: driver.Address(w.Buf), Bias: driver.Address(bias.Buf), C: driver.Address(y.Buf), Work: driver.Address(&work),
-	}}, library.ran)
-	require.Equal(t, 1000, k.WorkBytes())
-
-	library.ran = nil
-	residual := place(7, 3)
-	k, names = bind(ops.LinearAddOp{}, []ops.Arg{x, w, residual}, []ops.Arg{y})
-	require.Equal(t, []string{"cublaslt"}, names)
-	require.NoError(t, k.Launch(stream, &work))
-	require.Equal(t, driver.Address(residual.Buf), library.ran[0].Residual)
-	require.Zero(t, library.ran[0].Bias)
+	bench.alloc(&work, 1000)
+	for _, k := range []graph.Kernel{bind("cublaslt", ops.LinearOp{}, y, x, w, bias), bind("cublaslt", ops.LinearAddOp{}, y, x, w, residual)} {
+		require.Equal(t, 1000, k.WorkBytes())
+		require.NoError(t, k.Launch(bench.stream, &work))
+	}
+	want := kernels.ProductAddresses{A: at(x), B: at(w), Bias: at(bias), C: at(y), Work: driver.Address(&work)}
+	added := want
+	added.Bias, added.Residual = 0, at(residual)
+	require.Equal(t, []kernels.ProductAddresses{want, added}, library.ran)
 
 	library.ran = nil
 	tokens, pe, w1, w2 := place(2, 9, 3, 4), place(4, 4), place(6, 16), place(4, 6)
-	k, _ = bind(ops.CompressMLPOp{BlockLen: 4, Stride: 2}, []ops.Arg{tokens, pe, w1, w2}, []ops.Arg{place(2, 3, 3, 4), place(2, 3, 3, 6)})
-	memory.Place(&work, at, k.WorkBytes())
-	require.NoError(t, k.Launch(stream, &work))
+	in, out := []ops.Arg{tokens, pe, w1, w2}, []ops.Arg{place(2, 3, 3, 4), place(2, 3, 3, 6)}
+	k, _ := bench.bind(graph.Site{Spec: ops.CompressMLPOp{BlockLen: 4, Stride: 2}, In: operands(in), Out: operands(out)}, in, out)
+	bench.alloc(&work, k.WorkBytes())
+	require.NoError(t, k.Launch(bench.stream, &work))
 	require.Len(t, library.ran, 2)
-	require.Equal(t, 2, drv.Calls("LaunchKernel"), "the gather and the SiLU")
+	require.Equal(t, 2, f.Calls("LaunchKernel"), "the gather and the SiLU")
 	require.Equal(t, library.ran[0].Work, library.ran[1].Work, "products share their work memory")
 	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
-	require.ErrorContains(t, k.Launch(stream, new(cpu.Buf)), "work memory")
+	require.ErrorContains(t, k.Launch(bench.stream, new(cpu.Buf)), "work memory")
 
-	require.NoError(t, memory.Free())
-	require.NoError(t, stream.Close())
+	bench.close()
 	require.Len(t, library.prepared, 4, "of the products that are bound")
 	require.NoError(t, b.Close())
 	require.Empty(t, library.prepared)
-	require.Empty(t, drv.Leaks())
-}
-
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
+	require.Empty(t, f.Leaks())
 }

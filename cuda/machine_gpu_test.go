@@ -9,6 +9,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
@@ -51,25 +52,38 @@ func TestOpsOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	for _, c := range opCases() {
 		t.Run(c.name, func(t *testing.T) {
-			g64, results64 := c.graph(t, tensor.Float64)
-			want := oracle(t, g64, results64)
-			g, results := c.graph(t, tensor.Float32)
-			var first [][]float64
-			for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-				m := machine(t, g, b, append(opts, graph.WithKeep(results...))...)
-				for range 3 {
-					got := run(t, m, results)
-					for i := range got {
-						testutil.Within(t, fmt.Sprint("result ", i), got[i], want[i], 1e-5)
-					}
-					if first == nil {
-						first = got
-					}
-					require.Equal(t, bits(first), bits(got), "the same bits in each run")
-				}
-				require.Zero(t, m.Counts()["host"])
-			}
+			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
+				g, results := c.graph(t, dt)
+				return g, results, nil
+			})
 		})
+	}
+}
+
+// compareOnGPU holds the results of a graph in float32 to those of the CPU in float64, and to the same bits in eager and captured
+// runs. No op runs on the host. build returns the names of results, or nil for numbers.
+func compareOnGPU(t *testing.T, b *cuda.Backend, build func(tensor.Dtype) (*G.ExprGraph, G.Nodes, []string)) {
+	g64, results64, names := build(tensor.Float64)
+	want := oracle(t, g64, results64)
+	g, results, _ := build(tensor.Float32)
+	var first [][]float64
+	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
+		m := machine(t, g, b, append(opts, graph.WithKeep(results...))...)
+		for range 3 {
+			got := run(t, m, results)
+			for i := range got {
+				name := fmt.Sprint("result ", i)
+				if names != nil {
+					name = names[i]
+				}
+				testutil.Within(t, name, got[i], want[i], 1e-5)
+			}
+			if first == nil {
+				first = got
+			}
+			require.Equal(t, bits(first), bits(got), "the same bits in each run")
+		}
+		require.Zero(t, m.Counts()["host"])
 	}
 }
 
@@ -98,7 +112,7 @@ func TestLayerOnGPU(t *testing.T) {
 	softmax.GateActivation = nn.GateSoftmax
 	for name, config := range map[string]nn.NSAConfig{"mean": base, "mlp": mlp, "softmax": softmax} {
 		t.Run(name, func(t *testing.T) {
-			build := func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, G.Nodes) {
+			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
 				g := G.NewGraph()
 				x, r := floats("x", 2, 131, config.Dim).node(g, dt, 1), floats("r", 2, 131, config.Dim).node(g, dt, 2)
 				l, err := nn.NewNSA(g, "attn.", config, rounded(t, config, dt))
@@ -108,30 +122,12 @@ func TestLayerOnGPU(t *testing.T) {
 				wrt := append(G.Nodes{x}, l.Learnables()...)
 				_, err = graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...)
 				require.NoError(t, err)
-				results := G.Nodes{y}
+				results, names := G.Nodes{y}, []string{"y"}
 				for _, n := range wrt {
-					results = append(results, n.Deriv())
+					results, names = append(results, n.Deriv()), append(names, "gradient of "+n.Name())
 				}
-				return g, results, wrt
-			}
-			g64, results64, wrt := build(tensor.Float64)
-			want := oracle(t, g64, results64)
-			g, results, _ := build(tensor.Float32)
-			var first [][]float64
-			for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-				m := machine(t, g, b, append(opts, graph.WithKeep(results...))...)
-				for range 3 {
-					got := run(t, m, results)
-					testutil.Within(t, "y", got[0], want[0], 1e-5)
-					for i, n := range wrt {
-						testutil.Within(t, "gradient of "+n.Name(), got[1+i], want[1+i], 1e-5)
-					}
-					if first == nil {
-						first = got
-					}
-					require.Equal(t, bits(first), bits(got))
-				}
-			}
+				return g, results, names
+			})
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"cmp"
 	"slices"
 	"sync/atomic"
 
@@ -14,7 +13,7 @@ import (
 type memory struct {
 	*driver.Memory
 	backend *Backend
-	from    uintptr
+	from    uintptr // the address of the first byte
 	freed   atomic.Bool
 }
 
@@ -23,16 +22,8 @@ func (b *Backend) track(m *driver.Memory) *memory {
 	t := &memory{Memory: m, backend: b, from: uintptr(m.Ptr())}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if m.Bytes() > 0 {
-		at, _ := b.find(t.from)
-		b.blocks = slices.Insert(b.blocks, at, t)
-	}
+	b.blocks = append(b.blocks, t)
 	return t
-}
-
-// find returns the place of the block that begins at an address, or where it would be.
-func (b *Backend) find(from uintptr) (int, bool) {
-	return slices.BinarySearchFunc(b.blocks, from, func(m *memory, p uintptr) int { return cmp.Compare(m.from, p) })
 }
 
 // blockOf returns the block that c lies in, nil for none.
@@ -40,23 +31,19 @@ func (b *Backend) blockOf(c *cpu.Buf) *memory {
 	p := uintptr(c.Pointer())
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at, begins := b.find(p)
-	if !begins {
-		at--
+	for _, m := range b.blocks {
+		if p-m.from < uintptr(m.Bytes()) {
+			return m
+		}
 	}
-	if at < 0 || at >= len(b.blocks) || p-b.blocks[at].from >= uintptr(b.blocks[at].Bytes()) {
-		return nil
-	}
-	return b.blocks[at]
+	return nil
 }
 
 // Free implements graph.Memory.
 func (m *memory) Free() error {
 	if !m.freed.Swap(true) {
 		m.backend.mu.Lock()
-		if at, ok := m.backend.find(m.from); ok && m.backend.blocks[at] == m {
-			m.backend.blocks = slices.Delete(m.backend.blocks, at, at+1)
-		}
+		m.backend.blocks = slices.DeleteFunc(m.backend.blocks, func(o *memory) bool { return o == m })
 		m.backend.mu.Unlock()
 	}
 	return failure(m.Memory.Free())

@@ -18,22 +18,18 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 		b, f := open(t)
 		c := tinylm.Tiny()
 		c.Layers, c.Context = 2, 64
-		w, err := tinylm.NewWeights(c, tensor.Float32, 1)
-		require.NoError(t, err)
+		w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 		require.NoError(t, w.MoveTo(b))
 		m, err := tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
 			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
 		require.NoError(t, err)
-		solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
-		require.NoError(t, err)
-		loss, err := m.WatchLoss()
-		require.NoError(t, err)
+		solver := must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
+		loss := must(m.WatchLoss())(t)
 		step := func() {
 			require.NoError(t, m.RunAndStep(solver))
 			require.NoError(t, loss.Fetch())
 			if loss.Waiting() == 2 {
-				_, err := loss.Next()
-				require.NoError(t, err)
+				must(loss.Next())(t)
 			}
 		}
 		step()

@@ -20,18 +20,14 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	b, f := open(t)
 	c := tinylm.Tiny()
 	c.Layers, c.Context, c.Vocab = 1, 64, 32
-	w, err := tinylm.NewWeights(c, tensor.Float32, 1)
-	require.NoError(t, err)
+	w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	path := filepath.Join(t.TempDir(), tinylm.WeightsFile)
 	require.NoError(t, w.MoveTo(b))
 	require.ErrorContains(t, w.MoveTo(b), "moved already")
 	machine := tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16))
-	m, err := tinylm.NewModel(w, 1, 64, tinylm.WithGradients(), machine)
-	require.NoError(t, err)
-	eval, err := tinylm.NewModel(w, 2, 64, machine)
-	require.NoError(t, err)
-	s, err := optim.NewAdamW(optim.WithMachine(m.Machine()))
-	require.NoError(t, err)
+	m := must(tinylm.NewModel(w, 1, 64, tinylm.WithGradients(), machine))(t)
+	eval := must(tinylm.NewModel(w, 2, 64, machine))(t)
+	s := must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
 
 	casts := func(step func() error) int {
 		before := f.Launches("cast")
@@ -48,11 +44,10 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.Equal(t, 3, f.Launches("adamw_update"), "before the weights were read")
 	require.NoError(t, w.Restore(path))
 	require.Equal(t, all, casts(train), "of the restored weights")
-	_, err = m.LossAndStep(G.NewAdamSolver())
+	_, err := m.LossAndStep(G.NewAdamSolver())
 	require.ErrorContains(t, err, "a *gorgonia.AdamSolver cannot change them: want an optim.AdamW")
 	require.Less(t, casts(train), 3)
-	_, err = m.LossAndStep(s)
-	require.NoError(t, err)
+	must(m.LossAndStep(s))(t)
 	require.NoError(t, eval.Run())
 	require.Equal(t, 6, f.Launches("adamw_update"), "before another model has read the weights")
 
@@ -69,15 +64,13 @@ func TestCopiesOfFreedValues(t *testing.T) {
 	var values []G.Value
 	var residents []*graph.Resident
 	for range 2 {
-		r, err := graph.NewResident(b, []G.Value{tensor.New(tensor.WithBacking([]float32{1, 2}))})
-		require.NoError(t, err)
+		r := must(graph.NewResident(b, []G.Value{tensor.New(tensor.WithBacking([]float32{1, 2}))}))(t)
 		residents, values = append(residents, r), append(values, r.Values()[0])
 	}
-	_, err := G.Copy(values[0], values[1])
-	require.NoError(t, err)
+	must(G.Copy(values[0], values[1]))(t)
 	require.NoError(t, residents[0].Close())
 	for i, to := range values {
-		_, err = G.Copy(to, values[1-i])
+		_, err := G.Copy(to, values[1-i])
 		require.ErrorContains(t, err, "has been freed")
 	}
 	require.NoError(t, residents[1].Close())
@@ -95,8 +88,7 @@ func TestIndicesOfAnySource(t *testing.T) {
 			in := G.NewTensor(g, tensor.Int32, 2, G.WithShape(1, 3), G.WithName("ids"), G.WithValue(ids))
 			n = G.Must(G.Add(in, in))
 		}
-		_, err := ops.Embedding(table, n)
-		require.NoError(t, err)
+		must(ops.Embedding(table, n))(t)
 		m, err := graph.NewMachine(g, graph.WithBackend(b))
 		if err == nil {
 			err = m.RunAll()

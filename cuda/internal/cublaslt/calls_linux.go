@@ -75,31 +75,25 @@ func (c *pureCalls) name(s Status) string {
 	return sharedlib.Text(c.lib.Call(c.fn.GetStatusName, uintptr(s)))
 }
 
-func (c *pureCalls) create() (uintptr, Status) {
-	var h uintptr
-	r, _, _ := purego.SyscallN(c.fn.Create, uintptr(unsafe.Pointer(&h)))
+// handle is sharedlib.Get for functions that make a handle.
+func handle(fn uintptr, args ...uintptr) (uintptr, Status) {
+	h, r := sharedlib.Get[uintptr](fn, args...)
 	return h, Status(int32(r))
 }
+
+func (c *pureCalls) create() (uintptr, Status) { return handle(c.fn.Create) }
 
 func (c *pureCalls) destroy(lib uintptr) Status { return c.call(c.fn.Destroy, lib) }
 
 func (c *pureCalls) newDescription(compute, scale int32) (uintptr, Status) {
-	var h uintptr
-	r, _, _ := purego.SyscallN(c.of[description].Create, uintptr(unsafe.Pointer(&h)), uintptr(compute), uintptr(scale))
-	return h, Status(int32(r))
+	return handle(c.of[description].Create, uintptr(compute), uintptr(scale))
 }
 
 func (c *pureCalls) newLayout(typ int32, rows, cols, ld int64) (uintptr, Status) {
-	var h uintptr
-	r, _, _ := purego.SyscallN(c.of[layout].Create, uintptr(unsafe.Pointer(&h)), uintptr(typ), uintptr(rows), uintptr(cols), uintptr(ld))
-	return h, Status(int32(r))
+	return handle(c.of[layout].Create, uintptr(typ), uintptr(rows), uintptr(cols), uintptr(ld))
 }
 
-func (c *pureCalls) newPreference() (uintptr, Status) {
-	var h uintptr
-	r, _, _ := purego.SyscallN(c.of[preference].Create, uintptr(unsafe.Pointer(&h)))
-	return h, Status(int32(r))
-}
+func (c *pureCalls) newPreference() (uintptr, Status) { return handle(c.of[preference].Create) }
 
 func (c *pureCalls) set(h uintptr, a attribute, value unsafe.Pointer) Status {
 	s := c.call(c.of[a.of].SetAttribute, h, uintptr(a.id), uintptr(value), uintptr(a.bytes))

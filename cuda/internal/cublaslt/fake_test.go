@@ -6,57 +6,11 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 )
-
-// stubDriver is a driver of one device on which nothing runs: what the tests enqueue is done at once, by fakeCalls.
-type stubDriver struct {
-	driver.Driver
-	current driver.Context
-	handles uintptr
-	clock   float32
-	marks   map[driver.EventHandle]float32
-}
-
-func (d *stubDriver) next() uintptr { d.handles++; return d.handles }
-
-func (d *stubDriver) Init() driver.Result                                   { return 0 }
-func (d *stubDriver) DriverGetVersion() (int, driver.Result)                { return 13000, 0 }
-func (d *stubDriver) DeviceGetCount() (int, driver.Result)                  { return 1, 0 }
-func (d *stubDriver) DeviceGet(int) (driver.Ordinal, driver.Result)         { return 0, 0 }
-func (d *stubDriver) DeviceGetName(driver.Ordinal) (string, driver.Result)  { return "stub", 0 }
-func (d *stubDriver) DeviceTotalMem(driver.Ordinal) (uint64, driver.Result) { return 1 << 30, 0 }
-func (d *stubDriver) GetErrorName(driver.Result) string                     { return "" }
-func (d *stubDriver) GetErrorString(driver.Result) string                   { return "" }
-func (d *stubDriver) DevicePrimaryCtxRelease(driver.Ordinal) driver.Result  { return 0 }
-func (d *stubDriver) StreamDestroy(driver.StreamHandle) driver.Result       { return 0 }
-func (d *stubDriver) StreamSynchronize(driver.StreamHandle) driver.Result   { return 0 }
-func (d *stubDriver) EventDestroy(driver.EventHandle) driver.Result         { return 0 }
-func (d *stubDriver) EventSynchronize(driver.EventHandle) driver.Result     { return 0 }
-func (d *stubDriver) EventQuery(driver.EventHandle) driver.Result           { return 0 }
-func (d *stubDriver) CtxSetCurrent(c driver.Context) driver.Result          { d.current = c; return 0 }
-func (d *stubDriver) EventCreate(uint32) (driver.EventHandle, driver.Result) {
-	return driver.EventHandle(d.next()), 0
-}
-func (d *stubDriver) StreamCreate(uint32) (driver.StreamHandle, driver.Result) {
-	return driver.StreamHandle(d.next()), 0
-}
-func (d *stubDriver) DevicePrimaryCtxRetain(driver.Ordinal) (driver.Context, driver.Result) {
-	return 77, 0
-}
-func (d *stubDriver) DeviceGetAttribute(a driver.Attribute, _ driver.Ordinal) (int, driver.Result) {
-	if a == driver.CapabilityMajor {
-		return 9, 0
-	}
-	return 0, 0
-}
-func (d *stubDriver) EventRecord(e driver.EventHandle, _ driver.StreamHandle) driver.Result {
-	d.marks[e] = d.clock
-	return 0
-}
-func (d *stubDriver) EventElapsedTime(start, end driver.EventHandle) (float32, driver.Result) {
-	return d.marks[end] - d.marks[start], 0
-}
 
 // descriptor is what a handle of the library stands for.
 type descriptor struct {
@@ -66,22 +20,27 @@ type descriptor struct {
 	values        map[attribute]uint64
 }
 
-// fakeCalls is a library that computes column-major products of float64, in memory of its own.
+// fakeCalls is a library that computes column-major products of float64 at once, in memory of its own.
 type fakeCalls struct {
-	t      *testing.T
-	drv    *stubDriver
-	open   map[uintptr]*descriptor
-	lib    uintptr
-	fails  map[string]Status     // by call
-	memory map[uintptr][]float64 // by address
-	works  []uint64              // of the algorithms that it proposes; theirs is their index
-	asked  descriptor            // the preference of the last heuristic
-	ran    algorithm             // of the last product
-	costs  []float32             // milliseconds of each algorithm
+	t       *testing.T
+	drv     *fakedriver.Driver
+	handles uintptr
+	open    map[uintptr]*descriptor
+	lib     uintptr
+	fails   map[string]Status     // by call
+	memory  map[uintptr][]float64 // by address
+	works   []uint64              // of the algorithms that it proposes; theirs is their index
+	asked   descriptor            // the preference of the last heuristic
 }
 
+func newFakeCalls(t *testing.T, drv *fakedriver.Driver) *fakeCalls {
+	return &fakeCalls{t: t, drv: drv, open: map[uintptr]*descriptor{}, fails: map[string]Status{}, memory: map[uintptr][]float64{}, works: []uint64{1 << 20}}
+}
+
+func (c *fakeCalls) next() uintptr { c.handles++; return c.handles }
+
 func (c *fakeCalls) call(name string) Status {
-	if c.drv.current != 77 {
+	if _, _, r := c.drv.MemGetInfo(); r != driver.Success {
 		c.t.Errorf("%s without the context", name)
 	}
 	return c.fails[name]
@@ -91,7 +50,7 @@ func (c *fakeCalls) make(call string, d *descriptor) (uintptr, Status) {
 	if s := c.call(call); s != Success {
 		return 0, s
 	}
-	h := c.drv.next()
+	h := c.next()
 	d.values = map[attribute]uint64{}
 	c.open[h] = d
 	return h, Success
@@ -100,7 +59,7 @@ func (c *fakeCalls) make(call string, d *descriptor) (uintptr, Status) {
 func (c *fakeCalls) version() int         { return 130100 }
 func (c *fakeCalls) name(s Status) string { return fmt.Sprintf("FAKE_STATUS_%d", s) }
 func (c *fakeCalls) create() (uintptr, Status) {
-	c.lib = c.drv.next()
+	c.lib = c.next()
 	return c.lib, c.call("create")
 }
 func (c *fakeCalls) destroy(lib uintptr) Status {
@@ -158,10 +117,6 @@ func (c *fakeCalls) matmul(x *product) Status {
 	if x.lib != c.lib || x.stream == 0 || x.alpha != 1 || (x.beta != 0) != (x.residual != x.c) {
 		c.t.Errorf("arguments %+v", x)
 	}
-	c.ran = x.algo
-	if c.costs != nil {
-		c.drv.clock += c.costs[x.algo[0]]
-	}
 	desc, la, lb, lc := c.open[x.desc], c.open[x.layoutA], c.open[x.layoutB], c.open[x.layoutC]
 	if c.memory[x.c] == nil {
 		return Success
@@ -199,30 +154,22 @@ func (c *fakeCalls) matmul(x *product) Status {
 	return Success
 }
 
-// fake opens a fake library on a stub device, both until the end of the test.
+// fake opens a fake library on a fake driver, both until the end of the test.
 func fake(t *testing.T) (*fakeCalls, *Library, *driver.Stream) {
 	t.Helper()
-	drv := &stubDriver{marks: map[driver.EventHandle]float32{}}
-	c := &fakeCalls{t: t, drv: drv, open: map[uintptr]*descriptor{}, fails: map[string]Status{}, memory: map[uintptr][]float64{}, works: []uint64{1 << 20}}
+	drv := fakedriver.New()
+	c := newFakeCalls(t, drv)
 	d, err := driver.Open(0, driver.WithDriver(drv))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l, err := open(d, "", func(name string) (calls, string, error) { return c, "/fake/" + name, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s, err := d.NewStream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := errors.Join(l.Close(), l.Close(), s.Close(), d.Close()); err != nil {
-			t.Error(err)
-		}
-		if len(c.open) > 0 || c.lib != 0 {
-			t.Errorf("%d descriptors and handle %d are left", len(c.open), c.lib)
-		}
+		require.NoError(t, errors.Join(l.Close(), l.Close(), s.Close(), d.Close()))
+		require.Empty(t, c.open, "descriptors")
+		require.Zero(t, c.lib)
+		require.Empty(t, drv.Leaks())
 	})
 	return c, l, s
 }

@@ -7,6 +7,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -36,9 +38,7 @@ func openGPU(t *testing.T) *gpu {
 	if errors.As(err, &gone) || errors.As(err, &missing) {
 		testutil.NoGPU(t, err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { check(t, g.stream.Close()) })
 	return g
 }
@@ -58,23 +58,21 @@ type array struct {
 	mem    *driver.Memory
 	ptr    driver.DevicePtr
 	before []byte
-	at     int // offset of the content
 }
 
 const guard = 512
 
-// place puts content on the device, skew bytes beyond an aligned address.
-func (g *gpu) place(t *testing.T, content []byte, skew int) *array {
+// place puts content on the device.
+func (g *gpu) place(t *testing.T, content []byte) *array {
 	t.Helper()
-	a := &array{at: guard + skew, before: binary.LittleEndian.AppendUint32(nil, poison)}
-	a.before = bytes.Repeat(a.before, (2*guard+skew+len(content)+3)/4)[:2*guard+skew+len(content)]
-	copy(a.before[a.at:], content)
+	a := &array{before: binary.LittleEndian.AppendUint32(nil, poison)}
+	a.before = bytes.Repeat(a.before, (2*guard+len(content)+3)/4)[:2*guard+len(content)]
+	copy(a.before[guard:], content)
 	var err error
-	if a.mem, err = g.dev.Alloc(len(a.before)); err != nil {
-		t.Fatal(err)
-	}
+	a.mem, err = g.dev.Alloc(len(a.before))
+	require.NoError(t, err)
 	t.Cleanup(func() { check(t, a.mem.Free()) })
-	a.ptr = a.mem.Ptr() + driver.DevicePtr(a.at)
+	a.ptr = a.mem.Ptr() + driver.DevicePtr(guard)
 	check(t, g.stream.Upload(a.mem.Ptr(), a.before))
 	return a
 }

@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
 )
 
 // FoldersVariable names the environment variable that lists folders, separated as in PATH, in which Open looks for the library
@@ -28,15 +30,21 @@ func (m *Missing) Error() string {
 	return fmt.Sprintf("cublaslt: no library: %s. %s may list folders to look in", strings.Join(m.Tried, "; "), FoldersVariable)
 }
 
-// Library is cuBLASLt, opened for one device. It may be used by several goroutines.
+// Library is cuBLASLt, opened for one device: a kernels.Library. It may be used by several goroutines.
 type Library struct {
-	d       *driver.Device
-	calls   calls
-	h       uintptr
-	version int
-	path    string
-	closed  atomic.Bool
+	d         *driver.Device
+	calls     calls
+	h         uintptr
+	version   int
+	path      string
+	workLimit int64 // bytes that a product may take: as much as cuBLAS itself takes
+
+	mu     sync.Mutex
+	plans  map[Matmul]*Plan
+	closed bool
 }
+
+var _ kernels.Library = (*Library)(nil)
 
 // Open opens the library for a device. It is looked for as libcublasLt.so.13 and .so.12 in each of the folders that
 // FoldersVariable lists, then by the loader of the system. The error is a *Missing where that finds none, or none that works
@@ -51,7 +59,10 @@ func open(d *driver.Device, folders string, load func(name string) (calls, strin
 			missing.Tried = append(missing.Tried, reason(name, err))
 			continue
 		}
-		l := &Library{d: d, calls: c, version: c.version(), path: path}
+		l := &Library{d: d, calls: c, version: c.version(), path: path, workLimit: 32 << 20, plans: map[Matmul]*Plan{}}
+		if d.Properties().Capability < 90 {
+			l.workLimit = 4 << 20
+		}
 		err = d.Do(func() error {
 			h, s := c.create()
 			l.h = h
@@ -94,18 +105,46 @@ func reason(name string, err error) string {
 	return name + ": " + err.Error()
 }
 
-// Version returns the version of the library: 10000 times the major number, plus 100 times the minor one, plus the patch.
-func (l *Library) Version() int { return l.version }
+// Version returns the version of the library, as in "13.1.0".
+func (l *Library) Version() string {
+	return fmt.Sprintf("%d.%d.%d", l.version/10000, l.version/100%100, l.version%100)
+}
 
-// Path returns the file that the library was opened from.
-func (l *Library) Path() string { return l.path }
+// Prepare implements kernels.Library. The product is a *Plan of the library, the same one for equal products.
+func (l *Library) Prepare(p kernels.Product, bias, tf32 bool) (kernels.PreparedProduct, error) {
+	if bias && p.Type != p.Out {
+		return nil, graph.Refuse(graph.ReasonType, "bias of %v beside a result of %v", p.Type, p.Out)
+	}
+	m := Matmul{p, bias, tf32}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, errClosed
+	}
+	if ready := l.plans[m]; ready != nil {
+		return ready, nil
+	}
+	ready, err := l.prepare(m)
+	if err != nil {
+		return nil, err
+	}
+	l.plans[m] = ready
+	return ready, nil
+}
 
-// Close gives up the library's handle, once. Plans are of no use afterwards, but are still to be closed.
+// Close frees the plans and gives up the library's handle, once. What has been enqueued goes on.
 func (l *Library) Close() error {
-	if l.closed.Swap(true) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
 		return nil
 	}
-	return l.d.Do(func() error { return l.check("cublasLtDestroy", l.calls.destroy(l.h), "") })
+	l.closed = true
+	var errs []error
+	for _, p := range l.plans {
+		errs = append(errs, p.close())
+	}
+	return errors.Join(append(errs, l.d.Do(func() error { return l.check("cublasLtDestroy", l.calls.destroy(l.h), "") }))...)
 }
 
 // check returns the error of a call, made for a product or for none.

@@ -2,7 +2,6 @@ package cublaslt
 
 import (
 	"fmt"
-	"math/bits"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -17,13 +16,6 @@ type Matmul struct {
 	// TF32 allows float32 operands to be rounded to TF32, 10 bits after the point, which is several times as fast. Without it
 	// their products are exact.
 	TF32 bool
-	// Align is the number of bytes of which the addresses of a, b, bias and c are multiples: a power of two, from the size of
-	// an element to 256. 0 is 16, which is all that the fast algorithms need. Distances between rows may be any; those of
-	// multiples of 16 bytes are fast.
-	Align int
-	// WorkLimit is the most work memory that the product may take, in bytes. 0 is what cuBLAS itself takes: 32 MiB from
-	// compute capability 9.0 on and 4 MiB before. A negative limit allows none.
-	WorkLimit int64
 }
 
 // unsupported refuses a product that the library does not compute.
@@ -57,34 +49,16 @@ func (m Matmul) String() string {
 	return s
 }
 
-// complete fills in all defaults, for a device of a compute capability, and refuses what no library computes.
-func (m Matmul) complete(capability int) (Matmul, error) {
+// complete fills in all defaults and refuses what no library computes.
+func (m Matmul) complete() (Matmul, error) {
 	var err error
-	if m.Product, err = m.Product.Complete(); err != nil {
-		return m, err
+	if m.Product, err = m.Product.Complete(); err == nil && m.TF32 && m.Product.Type != kernels.F32 {
+		err = m.unsupported("TF32 of operands that are no float32")
 	}
-	if m.Bias && m.Product.Residual {
-		return m, m.unsupported("a bias and a residual: in half precision some algorithms round three times")
+	if err == nil && m.Bias && m.Product.Residual {
+		err = m.unsupported("a bias and a residual: in half precision some algorithms round three times")
 	}
-	if m.Align == 0 {
-		m.Align = 16
-	}
-	switch {
-	case m.WorkLimit < 0:
-		m.WorkLimit = 0
-	case m.WorkLimit == 0 && capability >= 90:
-		m.WorkLimit = 32 << 20
-	case m.WorkLimit == 0:
-		m.WorkLimit = 4 << 20
-	}
-	p := &m.Product
-	if least := max(p.Type.Bytes(), p.Out.Bytes()); m.Align < least || m.Align > 256 || bits.OnesCount(uint(m.Align)) != 1 {
-		return m, m.unsupported("addresses are aligned to %d bytes, want a power of two from %d to 256", m.Align, least)
-	}
-	if m.TF32 && p.Type != kernels.F32 {
-		return m, m.unsupported("TF32 of operands that are no float32")
-	}
-	return m, nil
+	return m, err
 }
 
 // matrix is a matrix as the library sees it: column-major.

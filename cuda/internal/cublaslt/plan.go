@@ -14,10 +14,7 @@ import (
 // maxCandidates is the number of algorithms that the library is asked for.
 const maxCandidates = 8
 
-// workAlign is what the library wants work memory to be aligned to, in bytes.
-const workAlign = 256
-
-// Plan is a product ready to be run many times, by several goroutines.
+// Plan is a product ready to be run many times, by several goroutines: a kernels.PreparedProduct.
 type Plan struct {
 	mu      sync.Mutex
 	l       *Library
@@ -28,10 +25,10 @@ type Plan struct {
 	closed  bool
 }
 
-// Prepare chooses how m is computed: of the algorithms that the library proposes for its sizes, the first. It measures
+// prepare chooses how m is computed: of the algorithms that the library proposes for its sizes, the first. It measures
 // nothing, and so chooses the same each time. The error is a *graph.Unsupported for what the library does not compute.
-func (l *Library) Prepare(m Matmul) (*Plan, error) {
-	m, err := m.complete(l.d.Properties().Capability)
+func (l *Library) prepare(m Matmul) (*Plan, error) {
+	m, err := m.complete()
 	if err != nil {
 		return nil, err
 	}
@@ -41,21 +38,18 @@ func (l *Library) Prepare(m Matmul) (*Plan, error) {
 	}
 	p.enqueue = p.call
 	err = l.d.Do(func() error {
-		if l.closed.Load() {
-			return errClosed
-		}
 		if err := p.describe(); err != nil {
 			return err
 		}
 		return p.propose()
 	})
 	if err != nil {
-		return nil, errors.Join(err, p.Close())
+		return nil, errors.Join(err, p.close())
 	}
 	return p, nil
 }
 
-var errClosed = errors.New("cublaslt: the library or the plan is closed")
+var errClosed = errors.New("cublaslt: the library is closed")
 
 // describe makes the descriptors.
 func (p *Plan) describe() (err error) {
@@ -99,7 +93,7 @@ func (p *Plan) describe() (err error) {
 	if p.m.Bias {
 		set(p.x.desc, descEpilogue, epilogueBias)
 		set(p.x.desc, descBiasType, int64(c.typ))
-		*p.bias = uint64(p.m.Align) // nothing reads there: its alignment is what counts when algorithms are proposed
+		*p.bias = driver.Alignment // nothing reads there: its alignment is what counts when algorithms are proposed
 		set(p.x.desc, descBiasPointer, int64(*p.bias))
 	}
 	return err
@@ -116,9 +110,9 @@ func (p *Plan) propose() (err error) {
 		err = errors.Join(err, p.l.check("cublasLtMatmulPreferenceDestroy", calls.free(prefer, preference), what))
 	}()
 	// The partial sums of an element are kept in float32 and added in a step of its own, or there are none.
-	values := map[attribute]uint64{preferWork: uint64(p.m.WorkLimit), preferReduction: reduceCompute}
+	values := map[attribute]uint64{preferWork: uint64(p.l.workLimit), preferReduction: reduceCompute}
 	for _, a := range preferAlignments {
-		values[a] = uint64(p.m.Align)
+		values[a] = driver.Alignment
 	}
 	for a, v := range values {
 		if err := p.l.check("cublasLtMatmulPreferenceSetAttribute", p.l.set(prefer, a, v), what); err != nil {
@@ -131,13 +125,13 @@ func (p *Plan) propose() (err error) {
 		return p.l.check("cublasLtMatmulAlgoGetHeuristic", s, what)
 	}
 	for _, c := range list[:n] {
-		if c.state == Success && c.work <= uint64(p.m.WorkLimit) {
+		if c.state == Success && c.work <= uint64(p.l.workLimit) {
 			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
 			return nil
 		}
 	}
 	return p.m.unsupported("version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
-		p.m.WorkLimit, calls.name(s))
+		p.l.workLimit, calls.name(s))
 }
 
 // set sets an attribute. The value goes through the heap.
@@ -153,12 +147,12 @@ func (l *Library) set(h uintptr, a attribute, value uint64) Status {
 func (p *Plan) WorkBytes() int64 { return int64(p.x.workBytes) }
 
 // Run enqueues the product in s as op, the name for errors. It allocates nothing and may be captured. Addresses are aligned
-// as Matmul.Align says, and work to 256 bytes; those of a bias and a residual are 0 if there is none, and work is not used if
-// it needs no bytes. c is written, not read, and lies apart from the rest.
+// to driver.Alignment; those of a bias and a residual are 0 if there is none, and work is not used if it needs no bytes. c is
+// written, not read, and lies apart from the rest.
 func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddresses) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.l.closed.Load() {
+	if p.closed {
 		return errClosed
 	}
 	if s == nil || s.Device() != p.l.d {
@@ -172,20 +166,18 @@ func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddr
 
 // place notes the addresses for call.
 func (p *Plan) place(at kernels.ProductAddresses) error {
-	together := at.A | at.B | at.C | at.Bias | at.Residual
-	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.m.Bias || (at.Residual != 0) != p.m.Product.Residual ||
-		together%driver.DevicePtr(p.m.Align) != 0 {
-		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, residual at %#x, c at %#x, want multiples of %d, and a bias "+
-			"and a residual only in a product with one", p.m, at.A, at.B, at.Bias, at.Residual, at.C, p.m.Align)
+	if p.x.workBytes == 0 {
+		at.Work = 0
 	}
-	if p.x.workBytes > 0 && (at.Work == 0 || at.Work%workAlign != 0) {
-		return fmt.Errorf("cublaslt: %v: %d bytes of work memory at %#x, want a multiple of %d", p.m, p.x.workBytes, at.Work, workAlign)
+	together := at.A | at.B | at.C | at.Bias | at.Residual | at.Work
+	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.m.Bias || (at.Residual != 0) != p.m.Product.Residual ||
+		(at.Work != 0) != (p.x.workBytes > 0) || together%driver.Alignment != 0 {
+		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, residual at %#x, c at %#x, %d bytes of work memory at %#x: want "+
+			"multiples of %d, and a bias and a residual only in a product with one", p.m, at.A, at.B, at.Bias, at.Residual, at.C,
+			p.x.workBytes, at.Work, driver.Alignment)
 	}
 	if at.Residual == 0 {
 		at.Residual = at.C
-	}
-	if p.x.workBytes == 0 {
-		at.Work = 0
 	}
 	p.x.a, p.x.b, p.x.residual, p.x.c, p.x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work) // see columnMajor
 	if p.m.Bias && *p.bias != uint64(at.Bias) {
@@ -207,11 +199,10 @@ func (p *Plan) call(s driver.StreamHandle) error {
 	return nil
 }
 
-// Close frees the plan. What it has enqueued goes on.
-func (p *Plan) Close() error {
-	if p.closed {
-		return nil
-	}
+// close frees the plan. What it has enqueued goes on.
+func (p *Plan) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.closed = true
 	var errs []error
 	for _, x := range []struct {

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -16,14 +18,14 @@ import (
 
 // TestOpenMissing lists what was looked for, and where.
 func TestOpenMissing(t *testing.T) {
-	d, err := driver.Open(0, driver.WithDriver(&stubDriver{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	drv := fakedriver.New()
+	d, err := driver.Open(0, driver.WithDriver(drv))
+	require.NoError(t, err)
 	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
 	want := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
 		"libcublasLt.so.13", "libcublasLt.so.12"}
-	old := &fakeCalls{t: t, drv: &stubDriver{current: 77}, fails: map[string]Status{"create": NotInitialized}}
+	old := newFakeCalls(t, drv)
+	old.fails["create"] = NotInitialized
 	var tried []string
 	_, err = open(d, dirs, func(name string) (calls, string, error) {
 		tried = append(tried, name)
@@ -33,36 +35,28 @@ func TestOpenMissing(t *testing.T) {
 		return nil, "", errors.New(name + ": no such file")
 	})
 	var missing *Missing
-	if !errors.As(err, &missing) || !slices.Equal(tried, want) || len(missing.Tried) != len(want) {
-		t.Fatalf("tried %v: %v", tried, err)
-	}
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, want, tried)
+	require.Len(t, missing.Tried, len(want))
 	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
 		"; /c/libcublasLt.so.12: no such file; libcublasLt.so.13: no such file; libcublasLt.so.12: no such file. ", FoldersVariable} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("no %q in %v", part, err)
-		}
+		require.ErrorContains(t, err, part)
 	}
 	old.fails["create"] = 3
 	var e *Error
-	if _, err = open(d, "", func(string) (calls, string, error) { return old, "", nil }); !errors.As(err, &e) || e.Status != 3 {
-		t.Error("another failure is", err)
-	}
-	if p := places("."); !filepath.IsAbs(p[0]) {
-		t.Error("a folder is looked for as", p)
-	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	_, err = open(d, "", func(string) (calls, string, error) { return old, "", nil })
+	require.ErrorAs(t, err, &e)
+	require.EqualValues(t, 3, e.Status)
+	require.True(t, filepath.IsAbs(places(".")[0]))
+	require.NoError(t, d.Close())
 }
 
 // TestOpenOrder opens the library of a folder that the user lists before the system's, and the system's where the folder has
 // none.
 func TestOpenOrder(t *testing.T) {
-	drv := &stubDriver{}
+	drv := fakedriver.New()
 	d, err := driver.Open(0, driver.WithDriver(drv))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range []struct {
 		there []string
 		want  string
@@ -75,21 +69,13 @@ func TestOpenOrder(t *testing.T) {
 			if !slices.Contains(c.there, name) {
 				return nil, "", errors.New(name + ": no such file")
 			}
-			return &fakeCalls{t: t, drv: drv}, name, nil
+			return newFakeCalls(t, drv), name, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if l.Path() != c.want {
-			t.Errorf("of %v: %s", c.there, l.Path())
-		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, err)
+		require.Equal(t, c.want, l.path)
+		require.NoError(t, l.Close())
 	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, d.Close())
 }
 
 // TestLayoutsMatchTheHeader holds the structs to the sizes of cublasLt.h.
@@ -108,7 +94,7 @@ func addresses(a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAd
 
 // rowMajor is what a product means: c is changed where it is written.
 func rowMajor(m Matmul, a, b, bias, residual, c []float64) {
-	m, _ = m.complete(90)
+	m, _ = m.complete()
 	p := m.Product
 	at := func(x []float64, transposed bool, ld, row, col int64) float64 {
 		if transposed {
@@ -137,7 +123,7 @@ func rowMajor(m Matmul, a, b, bias, residual, c []float64) {
 
 // sizes returns the number of elements from the first to the last of each operand.
 func sizes(m Matmul) (a, b, c int64) {
-	m, _ = m.complete(90)
+	m, _ = m.complete()
 	p := m.Product
 	rowA, rowB := p.Rows()
 	a = (p.Batch-1)*p.StrideA + (p.M*p.K/rowA-1)*p.LDA + rowA
@@ -175,10 +161,8 @@ func TestRowMajor(t *testing.T) {
 		got, want, residual := testutil.Normal(4, int(nc)), testutil.Normal(4, int(nc)), testutil.Normal(5, int(nc))
 		c.memory[presidual] = residual
 		c.memory[pa], c.memory[pb], c.memory[pc], c.memory[pbias] = a, b, got, bias
-		p, err := l.Prepare(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p, err := l.prepare(m)
+		require.NoError(t, err)
 		at := addresses(pa, pb, 0, 0, pc, pwork)
 		if m.Product.Residual {
 			at.Residual = presidual
@@ -188,17 +172,11 @@ func TestRowMajor(t *testing.T) {
 		} else {
 			bias = nil
 		}
-		if err := p.Run(s, &driver.Launched{Op: "product"}, at); err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, p.Run(s, &driver.Launched{Op: "product"}, at))
 		rowMajor(m, a, b, bias, residual, want)
 		testutil.Within(t, m.String(), got, want, 1e-14)
-		if err := errors.Join(p.Close(), p.Close()); err != nil {
-			t.Error(err)
-		}
-		if p.Run(s, &driver.Launched{Op: "product"}, at) == nil {
-			t.Error("a closed plan runs")
-		}
+		require.NoError(t, p.close())
+		require.Error(t, p.Run(s, &driver.Launched{Op: "product"}, at), "a closed plan runs")
 	}
 }
 
@@ -207,160 +185,126 @@ func TestPreferences(t *testing.T) {
 	c, l, _ := fake(t)
 	c.works = []uint64{64 << 20, 2 << 20, 0}
 	for _, x := range []struct {
-		m            Matmul
-		compute      int32
-		a, b, out    int32
-		align, limit uint64
-		algo         uint64
-		work         int
+		typ, out         kernels.Type
+		bias, tf32       bool
+		compute, in, res int32
 	}{
-		{Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.F32, M: 1, N: 2, K: 3}, Bias: true}, 68, 14, 14, 0, 16, 32 << 20, 1, 2 << 20},
-		{Matmul{Product: kernels.Product{Type: kernels.F16, Out: kernels.F16, M: 1, N: 2, K: 3}, Align: 2, WorkLimit: -1}, 68, 2, 2, 2, 2, 0, 2, 0},
-		{Matmul{Product: kernels.Product{M: 1, N: 2, K: 3}, Align: 256, WorkLimit: 64 << 20}, 68, 0, 0, 0, 256, 64 << 20, 0, 64 << 20},
-		{Matmul{Product: kernels.Product{M: 1, N: 2, K: 3}, TF32: true}, 77, 0, 0, 0, 16, 32 << 20, 1, 2 << 20},
+		{kernels.BF16, kernels.F32, true, false, 68, 14, 0}, {kernels.F16, kernels.F16, true, false, 68, 2, 2},
+		{kernels.F32, kernels.F32, false, false, 68, 0, 0}, {kernels.F32, kernels.F32, false, true, 77, 0, 0},
 	} {
-		p, err := l.Prepare(x.m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		desc, a, out := c.open[p.x.desc], c.open[p.x.layoutA], c.open[p.x.layoutC]
-		v := c.asked.values
-		if desc.compute != x.compute || a.typ != x.a || out.typ != x.out || v[preferWork] != x.limit || v[preferReduction] != 2 {
-			t.Errorf("%v: %+v %+v %+v %v", x.m, desc, a, out, v)
-		}
+		p, err := l.prepare(Matmul{kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3}, x.bias, x.tf32})
+		require.NoError(t, err)
+		desc, v := c.open[p.x.desc], c.asked.values
+		require.Equal(t, [3]int32{x.compute, x.in, x.res}, [3]int32{desc.compute, c.open[p.x.layoutA].typ, c.open[p.x.layoutC].typ}, "%v", p.m)
+		require.EqualValues(t, 32<<20, v[preferWork])
+		require.EqualValues(t, 2, v[preferReduction])
 		for _, at := range preferAlignments {
-			if v[at] != x.align {
-				t.Errorf("%v: aligned to %d", x.m, v[at])
-			}
+			require.EqualValues(t, 256, v[at])
 		}
-		if x.m.Bias && (desc.values[descBiasType] != uint64(x.out) || desc.values[descBiasPointer] != x.align) {
-			t.Errorf("%v: bias %v", x.m, desc.values)
+		if x.bias {
+			require.EqualValues(t, x.res, desc.values[descBiasType])
+			require.EqualValues(t, 256, desc.values[descBiasPointer])
 		}
-		if p.x.algo[0] != x.algo || p.WorkBytes() != int64(x.work) {
-			t.Errorf("%v: algorithm %d with %d bytes", x.m, p.x.algo[0], p.WorkBytes())
-		}
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		require.EqualValues(t, 1, p.x.algo[0], "the first that fits")
+		require.EqualValues(t, 2<<20, p.WorkBytes())
+		require.NoError(t, p.close())
 	}
 }
 
 // TestUnsupported refuses products before the library sees them.
 func TestUnsupported(t *testing.T) {
-	_, l, _ := fake(t)
+	c, l, _ := fake(t)
 	good := Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 4, N: 6, K: 8, TransB: true}}
 	for want, change := range map[string]func(m *Matmul){
-		"rows: got 0, want 1 to 2147483647":                     func(m *Matmul) { m.Product.M = 0 },
-		"cols: got -1":                                          func(m *Matmul) { m.Product.N = -1 },
-		"inner size: got 2147483648":                            func(m *Matmul) { m.Product.K = 1 << 31 },
-		"batch: got -1":                                         func(m *Matmul) { m.Product.Batch = -1 },
-		"type is Type(3)":                                       func(m *Matmul) { m.Product.Type = 3 },
-		"type of the result is f16, want f32 or bf16":           func(m *Matmul) { m.Product.Out = kernels.F16 },
-		"rows of a have 8 elements and are 7 apart":             func(m *Matmul) { m.Product.LDA = 7 },
-		"rows of b have 8 elements and are 7 apart":             func(m *Matmul) { m.Product.LDB = 7 },
-		"rows of c have 6 elements and are 5 apart":             func(m *Matmul) { m.Product.LDC = 5 },
-		"matrices of c are 23 elements apart, want 24":          func(m *Matmul) { m.Product.Batch, m.Product.StrideC = 2, 23 },
-		"4 rows of a, 1152921504606846976 elements apart":       func(m *Matmul) { m.Product.LDA = 1 << 60 },
-		"matrices of a are -1 elements apart":                   func(m *Matmul) { m.Product.Batch, m.Product.StrideC, m.Product.StrideA = 2, 24, -1 },
-		"aligned to 1 bytes, want a power of two from 2 to 256": func(m *Matmul) { m.Align = 1 },
-		"aligned to 24 bytes":                                   func(m *Matmul) { m.Align = 24 },
-		"aligned to -16 bytes":                                  func(m *Matmul) { m.Align = -16 },
-		"aligned to 512 bytes":                                  func(m *Matmul) { m.Align = 512 },
-		"TF32":                                                  func(m *Matmul) { m.TF32 = true },
-		"no algorithm for it with 1024 bytes":                   func(m *Matmul) { m.WorkLimit = 1024 },
+		"rows: got 0, want 1 to 2147483647":               func(m *Matmul) { m.Product.M = 0 },
+		"cols: got -1":                                    func(m *Matmul) { m.Product.N = -1 },
+		"inner size: got 2147483648":                      func(m *Matmul) { m.Product.K = 1 << 31 },
+		"batch: got -1":                                   func(m *Matmul) { m.Product.Batch = -1 },
+		"type is Type(3)":                                 func(m *Matmul) { m.Product.Type = 3 },
+		"type of the result is f16, want f32 or bf16":     func(m *Matmul) { m.Product.Out = kernels.F16 },
+		"rows of a have 8 elements and are 7 apart":       func(m *Matmul) { m.Product.LDA = 7 },
+		"rows of b have 8 elements and are 7 apart":       func(m *Matmul) { m.Product.LDB = 7 },
+		"rows of c have 6 elements and are 5 apart":       func(m *Matmul) { m.Product.LDC = 5 },
+		"matrices of c are 23 elements apart, want 24":    func(m *Matmul) { m.Product.Batch, m.Product.StrideC = 2, 23 },
+		"4 rows of a, 1152921504606846976 elements apart": func(m *Matmul) { m.Product.LDA = 1 << 60 },
+		"matrices of a are -1 elements apart":             func(m *Matmul) { m.Product.Batch, m.Product.StrideC, m.Product.StrideA = 2, 24, -1 },
+		"TF32":                                            func(m *Matmul) { m.TF32 = true },
+		"no algorithm for it with 33554432 bytes":         func(m *Matmul) { c.works = []uint64{64 << 20} },
 	} {
 		m := good
 		change(&m)
-		_, err := l.Prepare(m)
-		var u *graph.Unsupported
-		if !errors.As(err, &u) || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		_, err := l.Prepare(m.Product, m.Bias, m.TF32)
+		require.ErrorAs(t, err, new(*graph.Unsupported), want)
+		require.ErrorContains(t, err, want)
 	}
 	m := good
 	m.Product.Batch, m.Bias, m.Product.Out, m.Product.TransA = 3, true, kernels.F32, true
-	if got, want := m.String(), "bf16 to f32 [4,6] = [8,4]ᵀ [6,8]ᵀ + bias, batch of 3"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	require.Equal(t, "bf16 to f32 [4,6] = [8,4]ᵀ [6,8]ᵀ + bias, batch of 3", m.String())
+	_, err := l.Prepare(m.Product, true, false)
+	require.Equal(t, graph.Refuse(graph.ReasonType, "bias of bf16 beside a result of f32"), err)
 }
 
 // TestFailures lets every call of the library fail in turn.
 func TestFailures(t *testing.T) {
 	c, l, s := fake(t)
-	m := Matmul{Product: kernels.Product{M: 4, N: 6, K: 8}, Bias: true}
+	x := kernels.Product{M: 4, N: 6, K: 8}
 	for _, call := range []string{"newDescription", "newLayout", "newPreference", "set", "heuristic", "free"} {
 		c.fails[call] = 7
-		_, err := l.Prepare(m)
+		_, err := l.Prepare(x, true, false)
 		var e *Error
-		if !errors.As(err, &e) || e.Status != 7 || !strings.HasPrefix(err.Error(), "cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMat") {
-			t.Errorf("%s: %v", call, err)
-		}
+		require.ErrorAs(t, err, &e, call)
+		require.EqualValues(t, 7, e.Status)
+		require.ErrorContains(t, err, "cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMat")
 		delete(c.fails, call)
 	}
 	c.fails["heuristic"] = NotSupported
 	works := c.works
 	c.works = nil
-	var u *graph.Unsupported
-	if _, err := l.Prepare(m); !errors.As(err, &u) || !strings.Contains(err.Error(), "FAKE_STATUS_15") {
-		t.Error(err)
-	}
+	_, err := l.Prepare(x, true, false)
+	require.ErrorAs(t, err, new(*graph.Unsupported))
+	require.ErrorContains(t, err, "FAKE_STATUS_15")
 	c.works = works
 	delete(c.fails, "heuristic")
 
-	p, err := l.Prepare(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, err := l.Prepare(x, true, false)
+	require.NoError(t, err)
+	again, err := l.Prepare(x, true, false)
+	require.NoError(t, err)
+	require.Same(t, p, again)
 	op := &driver.Launched{Op: "linear"}
-	for want, run := range map[string]func() error{
-		"no a":         func() error { return p.Run(s, op, addresses(0, 16, 16, 0, 16, 256)) },
-		"no b":         func() error { return p.Run(s, op, addresses(16, 0, 16, 0, 16, 256)) },
-		"no c":         func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 0, 256)) },
-		"a residual":   func() error { return p.Run(s, op, addresses(16, 16, 16, 16, 16, 256)) },
-		"no bias":      func() error { return p.Run(s, op, addresses(16, 16, 0, 0, 16, 256)) },
-		"no work":      func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 16, 0)) },
-		"a aligned":    func() error { return p.Run(s, op, addresses(24, 16, 16, 0, 16, 256)) },
-		"bias aligned": func() error { return p.Run(s, op, addresses(16, 16, 24, 0, 16, 256)) },
-		"work aligned": func() error { return p.Run(s, op, addresses(16, 16, 16, 0, 16, 128)) },
-		"no stream":    func() error { return p.Run(nil, op, addresses(16, 16, 16, 0, 16, 256)) },
-		"no launch":    func() error { return p.Run(s, nil, addresses(16, 16, 16, 0, 16, 256)) },
+	good := addresses(256, 256, 256, 0, 256, 256)
+	for want, at := range map[string]kernels.ProductAddresses{
+		"no a":         addresses(0, 256, 256, 0, 256, 256),
+		"no b":         addresses(256, 0, 256, 0, 256, 256),
+		"no c":         addresses(256, 256, 256, 0, 0, 256),
+		"a residual":   addresses(256, 256, 256, 256, 256, 256),
+		"no bias":      addresses(256, 256, 0, 0, 256, 256),
+		"no work":      addresses(256, 256, 256, 0, 256, 0),
+		"a aligned":    addresses(264, 256, 256, 0, 256, 256),
+		"bias aligned": addresses(256, 256, 264, 0, 256, 256),
+		"work aligned": addresses(256, 256, 256, 0, 256, 128),
 	} {
-		if err := run(); err == nil {
-			t.Errorf("%s is no error", want)
-		}
+		require.ErrorContains(t, p.Run(s, op, at), "want multiples of 256, and a bias and a residual only in a product with one", want)
 	}
+	require.ErrorContains(t, p.Run(nil, op, good), "the stream is not of the device")
+	require.Error(t, p.Run(s, nil, good), "no launch")
 	c.fails["matmul"] = 13
-	want := "cuda:0: linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13 (status 13)"
-	if err := p.Run(s, op, addresses(16, 16, 16, 0, 16, 256)); err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
+	require.EqualError(t, p.Run(s, op, good), "cuda:0: linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13 (status 13)")
 	delete(c.fails, "matmul")
 	c.fails["set"] = 7
+	other := addresses(256, 256, 512, 0, 256, 256)
 	for range 2 {
-		if p.Run(s, op, addresses(16, 16, 32, 0, 16, 256)) == nil {
-			t.Error("the bias is not set")
-		}
+		require.Error(t, p.Run(s, op, other), "the bias is not set")
 	}
 	delete(c.fails, "set")
-	bias := driver.DevicePtr(16)
-	if n := testing.AllocsPerRun(50, func() {
-		bias ^= 48
-		if err := p.Run(s, op, addresses(16, 16, bias, 0, 16, 256)); err != nil {
+	require.Zero(t, testing.AllocsPerRun(50, func() {
+		other.Bias ^= 256 ^ 512
+		if err := p.Run(s, op, other); err != nil {
 			t.Error(err)
 		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-	if p.Run(s, op, addresses(16, 16, 16, 0, 16, 256)) == nil {
-		t.Error("a closed library runs")
-	}
-	if _, err := l.Prepare(m); err == nil {
-		t.Error("a closed library prepares")
-	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	}))
+	require.NoError(t, l.Close())
+	require.Error(t, p.Run(s, op, good), "a closed library runs")
+	_, err = l.Prepare(x, true, false)
+	require.Error(t, err, "a closed library prepares")
 }

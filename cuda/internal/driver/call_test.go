@@ -2,27 +2,24 @@ package driver_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 )
 
 func TestPrepareErrors(t *testing.T) {
-	drv := fakedriver.New()
+	d, drv := openFake(t)
 	drv.Kernel("k", fakedriver.Kernel{Args: 16, Registers: 128, Shared: 1 << 10})
 	drv.Kernel("none", fakedriver.Kernel{})
-	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
 	mod := must(d.LoadModule(kernels))(t)
 	f := must(mod.Function("k"))(t)
-	if again := must(mod.Function("k"))(t); again != f {
-		t.Error("a kernel is looked up twice")
-	}
-	if _, err := mod.Function("none"); err == nil || err.Error() != "cuda:0: kernel none: want a kernel with one parameter" {
-		t.Error("a kernel without parameters:", err)
-	}
+	require.Same(t, f, must(mod.Function("k"))(t), "a kernel is looked up once")
+	_, err := mod.Function("none")
+	require.EqualError(t, err, "cuda:0: kernel none: want a kernel with one parameter")
 	one, b, args := driver.Grid{X: 1}, driver.Block{X: 1}, make(driver.Struct, 16)
 	for _, c := range []struct {
 		name   string
@@ -48,29 +45,27 @@ func TestPrepareErrors(t *testing.T) {
 		{"none", one, b, 0, nil, "got an argument of 0 bytes, want 16"},
 	} {
 		_, err := f.Prepare("test", c.grid, c.block, c.shared, c.args)
-		switch {
-		case c.want == "" && err == nil:
-		case c.want == "" || err == nil || !strings.HasPrefix(err.Error(), "cuda:0: test (kernel k): "+c.want):
-			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
+		if c.want == "" {
+			ok(t, err)
+			continue
 		}
+		require.Error(t, err, c.name)
+		require.True(t, strings.HasPrefix(err.Error(), "cuda:0: test (kernel k): "+c.want), "%s: %v", c.name, err)
 	}
 	c := must(f.Prepare("test", one, b, 0, args))(t)
-	if err := c.SetArgs(args[:8]); err == nil || err.Error() != "cuda:0: test (kernel k): got an argument of 8 bytes, want 16" {
-		t.Error(err)
-	}
-	ok(t, errors.Join(mod.Unload(), d.Close()))
+	require.EqualError(t, c.SetArgs(args[:8]), "cuda:0: test (kernel k): got an argument of 8 bytes, want 16")
+	ok(t, mod.Unload())
 }
 
 // TestArguments passes grid, block, shared memory and arguments, whether the driver tells their size or not. What the caller
 // does with its copy of the arguments does not matter.
 func TestArguments(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
-		drv := fakedriver.New()
+		d, drv := openFake(t)
 		drv.HideParams = hidden
 		var got fakedriver.Launch
 		var args []string
 		drv.Kernel("k", fakedriver.Kernel{Args: 12, Run: func(l *fakedriver.Launch) { got, args = *l, append(args, string(l.Args)) }})
-		d := must(driver.Open(0, driver.WithDriver(drv)))(t)
 		mod, s := must(d.LoadModule(kernels))(t), must(d.NewStream())(t)
 		f := must(mod.Function("k"))(t)
 		mine := driver.Struct("twelve bytes")
@@ -80,40 +75,35 @@ func TestArguments(t *testing.T) {
 		ok(t, c.SetArgs(driver.Struct("other values")))
 		ok(t, s.Launch(c))
 		ok(t, s.Synchronize())
-		if !slices.Equal(args, []string{"twelve bytes", "other values"}) || got.Grid != (driver.Grid{X: 3, Y: 1, Z: 2}) ||
-			got.Block != (driver.Block{X: 32, Y: 4, Z: 1}) || got.Shared != 96 {
-			t.Errorf("got %q, %+v", args, got)
-		}
-		ok(t, errors.Join(s.Close(), mod.Unload(), d.Close()))
+		require.Equal(t, []string{"twelve bytes", "other values"}, args)
+		require.Equal(t, driver.Grid{X: 3, Y: 1, Z: 2}, got.Grid)
+		require.Equal(t, driver.Block{X: 32, Y: 4, Z: 1}, got.Block)
+		require.Equal(t, 96, got.Shared)
+		ok(t, errors.Join(s.Close(), mod.Unload()))
 	}
 }
 
 // TestLaunchError names the op and what was launched.
 func TestLaunchError(t *testing.T) {
-	drv := withKernels(fakedriver.New())
-	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+	d, drv := openFake(t)
 	s := must(d.NewStream())(t)
 	x := newAdder(t, d, s, 500)
 	drv.Fail("LaunchKernel", 1, driver.OutOfResources)
 	err := s.Launch(x.call)
-	want := "cuda:0: sum (kernel vector_add): grid 4x1x1 of blocks 128x1x1 with 0 bytes of shared memory: " +
-		"cuLaunchKernel: fake failure 701 (CUDA_ERROR_701)"
+	require.EqualError(t, err, "cuda:0: sum (kernel vector_add): grid 4x1x1 of blocks 128x1x1 with 0 bytes of shared memory: "+
+		"cuLaunchKernel: fake failure 701 (CUDA_ERROR_701)")
 	var e *driver.Error
-	if err == nil || err.Error() != want || !errors.As(err, &e) || e.Result != driver.OutOfResources {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-	if s.Launch(nil) == nil {
-		t.Error("nothing is launched")
-	}
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, driver.OutOfResources, e.Result)
+	require.Error(t, s.Launch(nil))
 	ok(t, s.Launch(x.call))
 	x.free(t)
-	ok(t, errors.Join(s.Close(), d.Close()))
+	ok(t, s.Close())
 }
 
 // TestLaunchesAllocateNothing covers what a training step does, on the fake driver.
 func TestLaunchesAllocateNothing(t *testing.T) {
-	drv := withKernels(fakedriver.New())
-	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+	d, _ := openFake(t)
 	s := must(d.NewStream())(t)
 	e := must(d.NewEvent(false))(t)
 	h := must(d.NewHost(64))(t)
@@ -140,10 +130,8 @@ func TestLaunchesAllocateNothing(t *testing.T) {
 				t.Fatal(name, err)
 			}
 		})
-		if n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
-		}
+		require.Zero(t, n, name)
 	}
 	x.free(t)
-	ok(t, errors.Join(p.Close(), h.Free(), e.Close(), s.Close(), d.Close()))
+	ok(t, errors.Join(p.Close(), h.Free(), e.Close(), s.Close()))
 }

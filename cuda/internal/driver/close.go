@@ -23,9 +23,6 @@ func (d *Device) adopt(r resource, k kind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open[r] = k
-	if s, ok := r.(*Stream); ok {
-		d.streams[s] = true
-	}
 }
 
 // release calls destroy for a handle and sets it to zero. A zero handle is left alone.
@@ -60,10 +57,19 @@ func (d *Device) free(r resource, what string) error {
 func (d *Device) forget(r resource) {
 	d.mu.Lock()
 	delete(d.open, r)
-	if s, ok := r.(*Stream); ok {
-		delete(d.streams, s)
-	}
 	d.mu.Unlock()
+}
+
+// streams returns the streams that have not been freed.
+func (d *Device) streams() (list []*Stream) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for r := range d.open {
+		if s, ok := r.(*Stream); ok {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // Close frees everything that has not been freed, which is an error, and releases the context. No other call may be under

@@ -3,9 +3,10 @@ package driver_test
 import (
 	"bytes"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -62,25 +63,17 @@ func testKernel(t *testing.T, d *driver.Device) {
 	s := must(d.NewStream())(t)
 	x := newAdder(t, d, s, 1000)
 	ok(t, s.Launch(x.call))
-	if got, want := x.ends(t, s), [2]float32{1000, 1999}; got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	require.Equal(t, [2]float32{1000, 1999}, x.ends(t, s))
 	x.a, x.b, x.out = x.out, x.a, x.b
 	ok(t, x.call.SetArgs(x.args(x.n)))
 	ok(t, s.Launch(x.call))
-	if got, want := x.ends(t, s), [2]float32{1000, 2998}; got != want {
-		t.Errorf("other operands: got %v, want %v", got, want)
-	}
+	require.Equal(t, [2]float32{1000, 2998}, x.ends(t, s), "other operands")
 	ok(t, x.call.SetArgs(x.args(999)))
 	ok(t, s.Fill8(driver.Address(&x.out), 0, 4*x.n))
 	ok(t, s.Launch(x.call))
-	if got, want := x.ends(t, s), [2]float32{1000, 0}; got != want {
-		t.Errorf("one sum less: got %v, want %v", got, want)
-	}
+	require.Equal(t, [2]float32{1000, 0}, x.ends(t, s), "one sum less")
 	x.free(t)
-	if err := s.Launch(x.call); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Error("kernel of an unloaded module:", err)
-	}
+	require.ErrorContains(t, s.Launch(x.call), "closed", "kernel of an unloaded module")
 	ok(t, s.Close())
 }
 
@@ -93,15 +86,11 @@ func testShared(t *testing.T, d *driver.Device) {
 	for _, n := range []int{4, 48 << 10, 48<<10 + 4, most, 8} {
 		c := must(f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n))))(t)
 		ok(t, s.Launch(c))
-		if got := asFloats(download(t, s, m.Ptr(), 4))[0]; got != float32(n) {
-			t.Errorf("%d bytes of shared memory: got %g", n, got)
-		}
+		require.Equal(t, float32(n), asFloats(download(t, s, m.Ptr(), 4))[0])
 	}
 	for _, n := range []int{-1, most + 1} {
 		_, err := f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n)))
-		if err == nil || !strings.Contains(err.Error(), "last word (kernel shared_last): ") {
-			t.Errorf("%d bytes of shared memory: %v", n, err)
-		}
+		require.ErrorContains(t, err, "last word (kernel shared_last): ", n)
 	}
 	ok(t, errors.Join(m.Free(), mod.Unload(), s.Close()))
 }
@@ -119,9 +108,7 @@ func testCaptureCopies(t *testing.T, d *driver.Device) {
 		"upload": s.Upload(m.Ptr(), []byte{1}), "download": s.Download([]byte{1}, m.Ptr()), "synchronize": s.Synchronize(),
 		"capture": s.BeginCapture(), "record": s.Record(e),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "a capture is under way") {
-			t.Errorf("%s within a capture: %v", what, err)
-		}
+		require.ErrorContains(t, err, "a capture is under way", what)
 	}
 	p := must(s.EndCapture())(t)
 	for round := range 3 {
@@ -131,17 +118,14 @@ func testCaptureCopies(t *testing.T, d *driver.Device) {
 		ok(t, s.Upload(m.Ptr(), h.Bytes()[:32]))
 		ok(t, s.Replay(p))
 		ok(t, s.Synchronize())
-		if got := h.Bytes()[32:]; got[0] != 9 || got[1] != byte(10*round+1) || got[31] != byte(10*round+31) {
-			t.Errorf("round %d: %v", round, got)
-		}
+		got := h.Bytes()[32:]
+		require.Equal(t, []byte{9, byte(10*round + 1), byte(10*round + 31)}, []byte{got[0], got[1], got[31]}, round)
 	}
 	ok(t, errors.Join(p.Close(), p.Close(), e.Close()))
-	if s.Replay(p) == nil || s.Replay(nil) == nil {
-		t.Error("a closed graph is replayed")
-	}
-	if _, err := s.EndCapture(); err == nil {
-		t.Error("the end of no capture")
-	}
+	require.Error(t, s.Replay(p), "a closed graph")
+	require.Error(t, s.Replay(nil))
+	_, err := s.EndCapture()
+	require.Error(t, err, "no capture")
 	ok(t, s.BeginCapture())
 	ok(t, s.Fill8(m.Ptr(), 1, 1))
 	ok(t, s.Close()) // drops the capture
@@ -160,16 +144,11 @@ func testCaptureKernels(t *testing.T, d *driver.Device) {
 	m := alloc(t, d, 100) // others may go on meanwhile
 	ok(t, m.Free())
 	p := must(s.EndCapture())(t)
-	if got := x.ends(t, s); got != [2]float32{} {
-		t.Errorf("a capture has run: %v", got)
-	}
+	require.Zero(t, x.ends(t, s), "a capture has run")
 	for round := 1; round <= 2; round++ {
 		ok(t, other.Replay(p))
 		ok(t, other.Synchronize())
-		want := [2]float32{float32(3000 * round), float32(3000*round + 299)}
-		if got := x.ends(t, s); got != want {
-			t.Errorf("round %d: got %v, want %v", round, got, want)
-		}
+		require.Equal(t, [2]float32{float32(3000 * round), float32(3000*round + 299)}, x.ends(t, s))
 	}
 	ok(t, p.Close())
 	x.free(t)
@@ -177,17 +156,14 @@ func testCaptureKernels(t *testing.T, d *driver.Device) {
 }
 
 func testModuleErrors(t *testing.T, d *driver.Device) {
-	if _, err := d.LoadModule(nil); err == nil {
-		t.Error("an empty image")
-	}
+	_, err := d.LoadModule(nil)
+	require.Error(t, err, "an empty image")
 	mod := must(d.LoadModule(kernels))(t)
-	if _, err := mod.Function("vector_sub"); err == nil || !strings.Contains(err.Error(), "kernel vector_sub: cuModuleGetFunction") {
-		t.Error(err)
-	}
+	_, err = mod.Function("vector_sub")
+	require.ErrorContains(t, err, "kernel vector_sub: cuModuleGetFunction")
 	ok(t, mod.Unload())
-	if _, err := mod.Function("vector_add"); err == nil {
-		t.Error("a kernel of an unloaded module")
-	}
+	_, err = mod.Function("vector_add")
+	require.Error(t, err, "a kernel of an unloaded module")
 }
 
 // testGoroutines uses a device from many goroutines, each with a stream.
@@ -223,13 +199,10 @@ func testGoroutines(t *testing.T, d *driver.Device) {
 
 func testDo(t *testing.T, d *driver.Device) {
 	ran := errors.New("ran")
-	err := d.Do(func() error {
-		if _, _, r := d.Driver().MemGetInfo(); r != driver.Success || d.Context() == 0 {
-			t.Error("no context is current")
-		}
+	require.Equal(t, ran, d.Do(func() error {
+		_, _, r := d.Driver().MemGetInfo()
+		require.Equal(t, driver.Success, r, "no context is current")
+		require.NotZero(t, d.Context())
 		return ran
-	})
-	if err != ran {
-		t.Error(err)
-	}
+	}))
 }

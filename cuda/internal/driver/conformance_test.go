@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
-	"strings"
 	"testing"
+	"time"
 	"unsafe"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -35,18 +37,14 @@ var conformance = []struct {
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		return v
 	}
 }
 
 func ok(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // alloc returns memory that the caller frees.
@@ -86,44 +84,34 @@ func testMemory(t *testing.T, d *driver.Device) {
 	s := must(d.NewStream())(t)
 	for _, n := range []int{0, 1, 255, 1 << 20} {
 		m := alloc(t, d, n)
-		if m.Bytes() != n || m.Ptr()%driver.Alignment != 0 {
-			t.Errorf("%d bytes: %d at %#x", n, m.Bytes(), m.Ptr())
-		}
-		if got := download(t, s, m.Ptr(), n); !bytes.Equal(got, make([]byte, n)) {
-			t.Errorf("%d bytes: not zero", n)
-		}
+		require.Equal(t, n, m.Bytes())
+		require.Zero(t, m.Ptr()%driver.Alignment)
+		require.True(t, bytes.Equal(download(t, s, m.Ptr(), n), make([]byte, n)), "%d bytes: not zero", n)
 		var b cpu.Buf
 		m.Place(&b, n/2, n-n/2)
-		if driver.Address(&b) != m.Ptr()+driver.DevicePtr(n/2) || b.Bytes() != n-n/2 {
-			t.Errorf("%d bytes: place: %d at %#x", n, b.Bytes(), driver.Address(&b))
-		}
+		require.Equal(t, m.Ptr()+driver.DevicePtr(n/2), driver.Address(&b))
+		require.Equal(t, n-n/2, b.Bytes())
 		for _, bad := range [][2]int{{-1, 1}, {0, n + 1}, {n + 1, 0}, {1, -1}} {
-			if m.Place(&b, bad[0], bad[1]); b.Pointer() != nil || b.Bytes() != 0 {
-				t.Errorf("%d bytes: placed %v", n, bad)
-			}
+			m.Place(&b, bad[0], bad[1])
+			require.Zero(t, b, "%d bytes: placed %v", n, bad)
 		}
 		ok(t, m.Free())
 		ok(t, m.Free())
 	}
-	if _, err := d.Alloc(-1); err == nil {
-		t.Error("memory of -1 bytes")
-	}
-	ok(t, s.Close())
-	ok(t, s.Close())
-	if err := s.Synchronize(); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Error(err)
-	}
+	_, err := d.Alloc(-1)
+	require.Error(t, err, "memory of -1 bytes")
+	ok(t, errors.Join(s.Close(), s.Close()))
+	require.ErrorContains(t, s.Synchronize(), "closed")
 }
 
 func testOutOfMemory(t *testing.T, d *driver.Device) {
 	_, err := d.Alloc(1 << 46)
 	var none *driver.NoMemory
-	if !errors.As(err, &none) || none.Asked != 1<<46 || none.Free <= 0 || none.Total < none.Free {
-		t.Fatal(err)
-	}
-	if want := "asked for 65536.00 GiB"; !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	require.ErrorAs(t, err, &none)
+	require.EqualValues(t, 1<<46, none.Asked)
+	require.Positive(t, none.Free)
+	require.GreaterOrEqual(t, none.Total, none.Free)
+	require.ErrorContains(t, err, "asked for 65536.00 GiB")
 	m := alloc(t, d, 16) // the device goes on
 	ok(t, m.Free())
 }
@@ -138,9 +126,7 @@ func testStaged(t *testing.T, d *driver.Device) {
 		ok(t, s.Upload(m.Ptr()+1, src))
 		clear(src) // it may change
 		got := download(t, s, m.Ptr(), n+2)
-		if !bytes.Equal(got[1:n+1], want) || got[0] != 0 || got[n+1] != 0 {
-			t.Errorf("%d bytes differ", n)
-		}
+		require.True(t, bytes.Equal(got[1:n+1], want) && got[0] == 0 && got[n+1] == 0, "%d bytes differ", n)
 		ok(t, m.Free())
 	}
 	m := alloc(t, d, 64<<8)
@@ -152,16 +138,12 @@ func testStaged(t *testing.T, d *driver.Device) {
 	}
 	ok(t, s.Synchronize())
 	for i, p := range parts {
-		if !bytes.Equal(p, bytes.Repeat([]byte{byte(i + 1)}, 200)) {
-			t.Fatalf("part %d is %v", i, p[:4])
-		}
+		require.Equal(t, bytes.Repeat([]byte{byte(i + 1)}, 200), p)
 	}
 	last := make([]byte, 8)
 	ok(t, s.Download(last, m.Ptr()))
 	ok(t, s.Close()) // waits
-	if last[0] != 1 {
-		t.Error("a download was lost at Close")
-	}
+	require.EqualValues(t, 1, last[0], "a download was lost at Close")
 	ok(t, m.Free())
 }
 
@@ -177,31 +159,23 @@ func testPinned(t *testing.T, d *driver.Device) {
 	ok(t, s.Fill8(m.Ptr()+2000, 7, 3))
 	ok(t, s.Fill8(m.Ptr()+3000, 1, 0))
 	ok(t, s.Synchronize())
-	if !bytes.Equal(h.Bytes()[:500], want) {
-		t.Error("copies differ")
-	}
+	require.Equal(t, want, h.Bytes()[:500])
 	got := download(t, s, m.Ptr()+2000, 2000)
-	if !bytes.Equal(got[:4], []byte{7, 7, 7, 0}) || got[1000] != 0 {
-		t.Error("fills:", got[:4], got[1000])
-	}
+	require.Equal(t, []byte{7, 7, 7, 0}, got[:4])
+	require.Zero(t, got[1000])
 	for name, err := range map[string]error{
 		"beyond":   s.CopyOut(h, 501, m.Ptr(), 500),
 		"negative": s.CopyOut(h, -1, m.Ptr(), 2),
 		"length":   s.Copy(m.Ptr(), m.Ptr(), -1),
 	} {
-		if err == nil {
-			t.Error(name, "is no error")
-		}
+		require.Error(t, err, name)
 	}
-	if _, err := d.NewHost(0); err == nil {
-		t.Error("pinned memory of 0 bytes")
-	}
+	_, err := d.NewHost(0)
+	require.Error(t, err, "pinned memory of 0 bytes")
 	ok(t, h.Free())
-	if h.Bytes() != nil || s.CopyOut(h, 0, m.Ptr(), 1) == nil {
-		t.Error("freed pinned memory is used")
-	}
-	ok(t, m.Free())
-	ok(t, s.Close())
+	require.Nil(t, h.Bytes())
+	require.Error(t, s.CopyOut(h, 0, m.Ptr(), 1), "freed pinned memory")
+	ok(t, errors.Join(m.Free(), s.Close()))
 }
 
 // testBorrowed uses a queue that another library has made, here the driver itself.
@@ -209,34 +183,26 @@ func testBorrowed(t *testing.T, d *driver.Device) {
 	var h driver.StreamHandle
 	ok(t, d.Do(func() error {
 		var r driver.Result
-		if h, r = d.Driver().StreamCreate(driver.StreamNonBlocking); r != driver.Success {
-			t.Fatalf("cuStreamCreate: %d", r)
-		}
+		h, r = d.Driver().StreamCreate(driver.StreamNonBlocking)
+		require.Equal(t, driver.Success, r)
 		return nil
 	}))
 	m := alloc(t, d, 64)
 	for round := range 2 { // it outlives what borrows it
 		s := must(d.BorrowStream(h))(t)
-		if s.Handle() != h {
-			t.Error("another queue")
-		}
+		require.Equal(t, h, s.Handle())
 		ok(t, s.Fill8(m.Ptr(), byte(round+1), 64))
-		if got := download(t, s, m.Ptr()+63, 1)[0]; got != byte(round+1) {
-			t.Errorf("round %d: got %d", round, got)
-		}
+		require.EqualValues(t, round+1, download(t, s, m.Ptr()+63, 1)[0])
 		ok(t, s.BeginCapture())
 		ok(t, s.Fill8(m.Ptr(), 3, 64))
 		ok(t, errors.Join(s.Close(), s.Close())) // drops the capture
 	}
 	ok(t, d.Do(func() error {
-		if r := d.Driver().StreamDestroy(h); r != driver.Success {
-			t.Errorf("cuStreamDestroy: %d", r)
-		}
+		require.Equal(t, driver.Success, d.Driver().StreamDestroy(h))
 		return nil
 	}))
-	if _, err := d.BorrowStream(0); err == nil {
-		t.Error("the default stream is lent")
-	}
+	_, err := d.BorrowStream(0)
+	require.Error(t, err, "the default stream")
 	ok(t, m.Free())
 }
 
@@ -251,18 +217,15 @@ func testEvents(t *testing.T, d *driver.Device) {
 	}
 	ok(t, s.Record(end))
 	ok(t, end.Synchronize())
-	took, err := end.Since(start)
-	ok(t, err)
-	if took <= 0 || took.Seconds() > 1 {
-		t.Errorf("20 fills of 16 MiB took %v", took)
-	}
+	took := must(end.Since(start))(t)
 	t.Logf("20 fills of 16 MiB took %v", took)
-	if _, err := plain.Since(start); err == nil {
-		t.Error("time of an event without timing")
-	}
+	require.Positive(t, took)
+	require.LessOrEqual(t, took, time.Second)
+	_, err := plain.Since(start)
+	require.Error(t, err, "time of an event without timing")
 	ok(t, errors.Join(start.Close(), end.Close(), plain.Close(), plain.Close(), m.Free()))
-	if s.Record(plain) == nil || s.Record(nil) == nil || plain.Synchronize() == nil {
-		t.Error("a closed event is used")
+	for _, err := range []error{s.Record(plain), s.Record(nil), plain.Synchronize()} {
+		require.Error(t, err, "a closed event")
 	}
 	ok(t, s.Close())
 }

@@ -33,7 +33,6 @@ type Device struct {
 	mu       sync.Mutex
 	released bool              // the context
 	open     map[resource]kind // everything that has not been freed
-	streams  map[*Stream]bool  // those among it that can have work under way
 
 	fillMu sync.Mutex // guards fill
 	fill   *Stream    // zeroes new memory
@@ -64,12 +63,10 @@ func (d *Device) Do(f func() error) error {
 // Synchronize waits until everything that was enqueued in all streams has ended. No capture may be under way.
 func (d *Device) Synchronize() error {
 	return d.do("synchronize", func() error {
-		d.mu.Lock()
-		marks := make(map[*Stream]uint64, len(d.streams))
-		for s := range d.streams {
+		marks := map[*Stream]uint64{}
+		for _, s := range d.streams() {
 			marks[s] = s.trail.mark()
 		}
-		d.mu.Unlock()
 		if err := d.check("cuCtxSynchronize", d.drv.CtxSynchronize()); err != nil {
 			return err
 		}
@@ -126,20 +123,14 @@ func (d *Device) checkIn(s *Stream, call string, r Result) error {
 		return err
 	}
 	f := &Fault{Err: err}
-	suspect := func(s *Stream) {
-		l, n := s.trail.pending()
-		f.Suspects, f.Count = append(f.Suspects, l...), f.Count+n
-	}
-	if s != nil {
-		suspect(s)
-	}
-	d.mu.Lock()
-	for q := range d.streams {
-		if q != s {
-			suspect(q)
+	for _, q := range d.streams() {
+		l, n := q.trail.pending()
+		if f.Count += n; q == s { // its launches come first
+			f.Suspects = append(l, f.Suspects...)
+		} else {
+			f.Suspects = append(f.Suspects, l...)
 		}
 	}
-	d.mu.Unlock()
 	d.fault.CompareAndSwap(nil, f) // keep the first fault: later ones are its consequences
 	return d.fault.Load()
 }

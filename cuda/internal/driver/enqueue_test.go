@@ -2,17 +2,16 @@ package driver_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 )
 
 // TestEnqueue lets a fill that is enqueued beside the package run at once, and in a captured graph.
 func TestEnqueue(t *testing.T) {
-	drv := fakedriver.New()
-	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+	d, drv := openFake(t)
 	s, m := must(d.NewStream())(t), must(d.Alloc(8))(t)
 	value := uint8(0)
 	library := func(h driver.StreamHandle) error {
@@ -24,9 +23,7 @@ func TestEnqueue(t *testing.T) {
 	l := &driver.Launched{Op: "product"}
 	holds := func(want uint8) {
 		t.Helper()
-		if got := download(t, s, m.Ptr()+7, 1)[0]; got != want {
-			t.Errorf("got %d, want %d", got, want)
-		}
+		require.Equal(t, want, download(t, s, m.Ptr()+7, 1)[0])
 	}
 	value = 1
 	ok(t, s.Enqueue(l, library))
@@ -38,22 +35,14 @@ func TestEnqueue(t *testing.T) {
 	holds(1)
 	ok(t, s.Replay(p))
 	holds(3)
-	if n := testing.AllocsPerRun(50, func() { ok(t, errors.Join(s.Enqueue(l, library), s.Synchronize())) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	require.Zero(t, testing.AllocsPerRun(50, func() { ok(t, errors.Join(s.Enqueue(l, library), s.Synchronize())) }))
 	drv.Fail("MemsetD8Async", 1, driver.InvalidValue)
-	if err := s.Enqueue(l, library); err == nil || err.Error() != "cuda:0: product: the library fails" {
-		t.Error(err)
-	}
-	if s.Enqueue(nil, library) == nil || s.Enqueue(l, nil) == nil {
-		t.Error("nothing is enqueued")
-	}
+	require.EqualError(t, s.Enqueue(l, library), "cuda:0: product: the library fails")
+	require.Error(t, s.Enqueue(nil, library))
+	require.Error(t, s.Enqueue(l, nil))
 	ok(t, s.Enqueue(l, library))
 	ok(t, errors.Join(p.Close(), m.Free(), s.Close()))
-	if err := s.Enqueue(l, library); err == nil || !strings.Contains(err.Error(), "product: the stream is closed") {
-		t.Error(err)
-	}
-	ok(t, d.Close())
+	require.ErrorContains(t, s.Enqueue(l, library), "product: the stream is closed")
 }
 
 // TestEnqueueNamesFaults puts a fault down to what a library has enqueued, and sees one that makes a library fail.
@@ -67,7 +56,7 @@ func TestEnqueueNamesFaults(t *testing.T) {
 		"library fails": {func(driver.StreamHandle) error { return errors.New("status 13") }, "gone wrong (kernel poke): an illegal memory access was encountered (CUDA_ERROR_700), seen in cuEventQuery"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := must(driver.Open(0, driver.WithDriver(withKernels(fakedriver.New()))))(t)
+			d, _ := openFake(t)
 			s := must(d.NewStream())(t)
 			mod := must(d.LoadModule(kernels))(t)
 			f := must(mod.Function("poke"))(t)
@@ -81,12 +70,9 @@ func TestEnqueueNamesFaults(t *testing.T) {
 				err = s.Synchronize()
 			}
 			var fault *driver.Fault
-			if !errors.As(err, &fault) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got  %v\nwant %s", err, c.want)
-			}
-			if !errors.Is(s.Enqueue(&driver.Launched{Op: "product"}, fine), fault) {
-				t.Error("the fault is forgotten")
-			}
+			require.ErrorAs(t, err, &fault)
+			require.ErrorContains(t, err, c.want)
+			require.ErrorIs(t, s.Enqueue(&driver.Launched{Op: "product"}, fine), fault)
 			_ = d.Close() // reports what the fault has reached
 		})
 	}

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
@@ -40,14 +41,11 @@ func program(drv driver.Driver) (d *driver.Device, err error) {
 	got := make([]byte, 5<<20)
 	launch := func() error { return s.Launch(c) }
 	for _, step := range []func() error{
-		func() (err error) { m, err = d.Alloc(1024); return own(func() error { return m.Free() }, err) },
-		func() (err error) { h, err = d.NewHost(64); return own(func() error { return h.Free() }, err) },
-		func() (err error) { s, err = d.NewStream(); return own(func() error { return s.Close() }, err) },
-		func() (err error) { e, err = d.NewEvent(true); return own(func() error { return e.Close() }, err) },
-		func() (err error) {
-			mod, err = d.LoadModule(kernels)
-			return own(func() error { return mod.Unload() }, err)
-		},
+		func() (err error) { m, err = d.Alloc(1024); return own(m.Free, err) },
+		func() (err error) { h, err = d.NewHost(64); return own(h.Free, err) },
+		func() (err error) { s, err = d.NewStream(); return own(s.Close, err) },
+		func() (err error) { e, err = d.NewEvent(true); return own(e.Close, err) },
+		func() (err error) { mod, err = d.LoadModule(kernels); return own(mod.Unload, err) },
 		func() error {
 			f, err := mod.Function("shared_last")
 			if err == nil {
@@ -55,7 +53,7 @@ func program(drv driver.Driver) (d *driver.Device, err error) {
 			}
 			return err
 		},
-		func() (err error) { big, err = d.Alloc(len(got)); return own(func() error { return big.Free() }, err) },
+		func() (err error) { big, err = d.Alloc(len(got)); return own(big.Free, err) },
 		launch,
 		func() error { return s.CopyOut(h, 0, m.Ptr(), 64) },
 		func() error { return s.Copy(m.Ptr(), m.Ptr()+512, 8) },
@@ -68,7 +66,7 @@ func program(drv driver.Driver) (d *driver.Device, err error) {
 		d.Synchronize,
 		func() error { return s.BeginCapture() },
 		launch,
-		func() (err error) { p, err = s.EndCapture(); return own(func() error { return p.Close() }, err) },
+		func() (err error) { p, err = s.EndCapture(); return own(p.Close, err) },
 		func() error { return s.Replay(p) },
 		func() error { return s.BeginCapture() }, // dropped by Close
 		launch,
@@ -84,15 +82,10 @@ func program(drv driver.Driver) (d *driver.Device, err error) {
 func TestEveryCallFailsOnce(t *testing.T) {
 	drv := withKernels(fakedriver.New())
 	drv.Record()
-	d, err := program(drv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must(program(drv))(t)
 	ok(t, d.Close())
 	ok(t, d.Close())
-	if l := drv.Leaks(); len(l) > 0 {
-		t.Fatal("leaks:", l)
-	}
+	require.Empty(t, drv.Leaks())
 	onlyAfterErrors := []string{"GetErrorName", "GetErrorString", "MemGetInfo", "EventQuery"}
 	for m := range reflect.TypeFor[driver.Driver]().Methods() {
 		if drv.Calls(m.Name) == 0 && !slices.Contains(onlyAfterErrors, m.Name) {
@@ -116,25 +109,15 @@ func failOnce(t *testing.T, f fakedriver.Failure) {
 			err = errors.Join(err, e)
 			ok(t, d.Close())
 		}
-		if _, e := d.Alloc(1); e == nil {
-			t.Error("a closed device gives memory")
-		}
+		_, e := d.Alloc(1)
+		require.Error(t, e, "a closed device gives memory")
+		var fault *driver.Fault
+		require.Equal(t, f.Result == driver.IllegalAddress && f.Method != "DevicePrimaryCtxRelease", errors.As(err, &fault), "%v", err)
 	}
-	if err == nil {
-		t.Fatal("no error")
+	if none := (*driver.NoMemory)(nil); !errors.As(err, &none) {
+		require.ErrorContains(t, err, "cu"+f.Method)
 	}
-	var none *driver.NoMemory
-	if !strings.Contains(err.Error(), "cu"+f.Method) && !errors.As(err, &none) {
-		t.Errorf("the call is not named: %v", err)
-	}
-	var fault *driver.Fault
-	want := f.Result == driver.IllegalAddress && f.Method != "DevicePrimaryCtxRelease"
-	if got := errors.As(err, &fault); got != want && d != nil {
-		t.Errorf("fault: %v, want %v: %v", got, want, err)
-	}
-	if l := drv.Leaks(); len(l) > 0 {
-		t.Error("leaks:", l, "after", err)
-	}
+	require.Empty(t, drv.Leaks(), "after %v", err)
 }
 
 // usable runs something on d.
@@ -143,9 +126,7 @@ func usable(t *testing.T, d *driver.Device) {
 	s := must(d.NewStream())(t)
 	m := must(d.Alloc(64))(t)
 	ok(t, s.Fill8(m.Ptr(), 5, 64))
-	if got := download(t, s, m.Ptr()+63, 1); got[0] != 5 {
-		t.Error("the device computes no more")
-	}
+	require.EqualValues(t, 5, download(t, s, m.Ptr()+63, 1)[0])
 	ok(t, errors.Join(m.Free(), s.Close()))
 }
 
@@ -155,17 +136,13 @@ func TestOutOfMemory(t *testing.T) {
 		driver.Success: "cuda: cuda:0 (Fake H200): out of memory: asked for 1.00 GiB, 256.0 MiB of 256.0 MiB are free",
 		driver.Unknown: "cuda: cuda:0 (Fake H200): out of memory: asked for 1.00 GiB",
 	} {
-		drv := fakedriver.New()
-		d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+		d, drv := openFake(t)
 		drv.Fail("MemGetInfo", 1, result)
-		if _, err := d.Alloc(1 << 30); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		_, err := d.Alloc(1 << 30)
+		require.EqualError(t, err, want)
 		drv.Fail("MemHostAlloc", 1, driver.OutOfMemory)
-		if _, err := d.NewHost(1 << 30); err == nil || err.Error() != "cuda: out of pinned host memory: asked for 1.00 GiB" {
-			t.Error(err)
-		}
-		ok(t, d.Close())
+		_, err = d.NewHost(1 << 30)
+		require.EqualError(t, err, "cuda: out of pinned host memory: asked for 1.00 GiB")
 	}
 }
 
@@ -182,36 +159,26 @@ func TestFailedCapture(t *testing.T) {
 		"instantiation": func(drv *fakedriver.Driver) { drv.Fail("GraphInstantiate", 1, driver.OutOfMemory) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			drv := fakedriver.New()
-			d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+			d, drv := openFake(t)
 			s, m := must(d.NewStream())(t), must(d.Alloc(8))(t)
 			ok(t, s.BeginCapture())
 			ok(t, s.Fill8(m.Ptr(), 1, 1))
 			spoil(drv)
-			if _, err := s.EndCapture(); err == nil {
-				t.Fatal("no error")
-			}
-			if s.Capturing() {
-				t.Error("still capturing")
-			}
+			_, err := s.EndCapture()
+			require.Error(t, err)
+			require.False(t, s.Capturing())
 			ok(t, s.Fill8(m.Ptr(), 2, 1))
-			if got := download(t, s, m.Ptr(), 1)[0]; got != 2 {
-				t.Errorf("got %d", got)
-			}
+			require.EqualValues(t, 2, download(t, s, m.Ptr(), 1)[0])
 			ok(t, s.BeginCapture())
 			p := must(s.EndCapture())(t)
-			ok(t, errors.Join(p.Close(), m.Free(), s.Close(), d.Close()))
-			if l := drv.Leaks(); len(l) > 0 {
-				t.Error("leaks:", l)
-			}
+			ok(t, errors.Join(p.Close(), m.Free(), s.Close()))
 		})
 	}
 }
 
 // TestCloseReportsLeaks counts what was not freed, and frees it.
 func TestCloseReportsLeaks(t *testing.T) {
-	drv := withKernels(fakedriver.New())
-	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+	d, drv := openFake(t)
 	must(d.Alloc(1 << 20))(t)
 	must(d.Alloc(1 << 20))(t)
 	s := must(d.NewStream())(t)
@@ -221,16 +188,9 @@ func TestCloseReportsLeaks(t *testing.T) {
 	must(d.NewHost(100))(t)
 	ok(t, s.BeginCapture())
 	must(s.EndCapture())(t)
-	err := d.Close()
-	want := "cuda:0: close: not freed before: 1 of captured graph, 1 of event, 1 of module, 1 of pinned memory " +
-		"(100 bytes), 1 of stream, 3 of memory (2.0 MiB)"
-	if err == nil || err.Error() != want {
-		t.Errorf("got  %v\nwant %s", err, want)
-	}
-	if l := drv.Leaks(); len(l) > 0 {
-		t.Error("leaks:", l)
-	}
-	ok(t, d.Close())
+	require.EqualError(t, d.Close(), "cuda:0: close: not freed before: 1 of captured graph, 1 of event, 1 of module, 1 of pinned memory "+
+		"(100 bytes), 1 of stream, 3 of memory (2.0 MiB)")
+	require.Empty(t, drv.Leaks())
 }
 
 // TestFaultNamesLaunches shows which launches a fault is put down to.
@@ -248,8 +208,7 @@ func TestFaultNamesLaunches(t *testing.T) {
 			"cuda: gone wrong (kernel poke): an illegal memory access"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			drv := withKernels(fakedriver.New())
-			d := must(driver.Open(0, append(c.opts, driver.WithDriver(drv))...))(t)
+			d, drv := openFake(t, c.opts...)
 			s := must(d.NewStream())(t)
 			x := newAdder(t, d, s, 10)
 			for range 100 {
@@ -266,9 +225,8 @@ func TestFaultNamesLaunches(t *testing.T) {
 				err = s.Synchronize()
 			}
 			var fault *driver.Fault
-			if !errors.As(err, &fault) || !strings.Contains(err.Error(), c.text) {
-				t.Fatalf("got  %v\nwant %s", err, c.text)
-			}
+			require.ErrorAs(t, err, &fault)
+			require.ErrorContains(t, err, c.text)
 			var got []string
 			for _, l := range fault.Suspects {
 				got = append(got, l.Op)
@@ -276,29 +234,23 @@ func TestFaultNamesLaunches(t *testing.T) {
 					t.Error("the owner is lost")
 				}
 			}
-			if !slices.Equal(got, c.suspects) || fault.Count != len(got) {
-				t.Errorf("got %v, %d in all, want %v", got, fault.Count, c.suspects)
+			require.Equal(t, c.suspects, got)
+			require.Equal(t, len(got), fault.Count)
+			_, err = d.Alloc(1)
+			for _, later := range []error{err, d.Synchronize(), s.Launch(x.call), x.mem.Free()} {
+				require.ErrorIs(t, later, fault)
 			}
-			if !errors.Is(d.Synchronize(), fault) || !errors.Is(s.Launch(x.call), fault) || !errors.Is(x.mem.Free(), fault) {
-				t.Error("the fault is forgotten")
-			}
-			if _, err := d.Alloc(1); !errors.Is(err, fault) {
-				t.Error(err)
-			}
-			if err := d.Close(); err == nil || strings.Contains(err.Error(), "illegal") {
-				t.Error("of the close:", err) // leaks, but not the same fault again
-			}
-			if l := drv.Leaks(); len(l) > 0 {
-				t.Error("leaks:", l)
-			}
+			err = d.Close()
+			require.ErrorContains(t, err, "not freed before")
+			require.NotContains(t, err.Error(), "illegal", "the same fault again")
+			require.Empty(t, drv.Leaks())
 		})
 	}
 }
 
 // TestFaultOfReplay names what was captured, and one of another stream is found too.
 func TestFaultOfReplay(t *testing.T) {
-	drv := withKernels(fakedriver.New())
-	d := must(driver.Open(0, driver.WithDriver(drv)))(t)
+	d, _ := openFake(t)
 	s, other := must(d.NewStream())(t), must(d.NewStream())(t)
 	mod := must(d.LoadModule(kernels))(t)
 	f := must(mod.Function("poke"))(t)
@@ -310,16 +262,11 @@ func TestFaultOfReplay(t *testing.T) {
 		ok(t, other.Fill8(must(d.Alloc(1))(t).Ptr(), 0, 1))
 	}
 	err := d.Synchronize()
-	if err == nil || !strings.Contains(err.Error(), "in one of 101 launches") {
-		t.Fatal(err)
-	}
+	require.ErrorContains(t, err, "in one of 101 launches")
 	var fault *driver.Fault
-	if !errors.As(err, &fault) || !slices.ContainsFunc(fault.Suspects, func(l *driver.Launched) bool {
+	require.ErrorAs(t, err, &fault)
+	require.True(t, slices.ContainsFunc(fault.Suspects, func(l *driver.Launched) bool {
 		return l.String() == "captured graph (gone wrong (kernel poke))"
-	}) {
-		t.Errorf("%+v", fault.Suspects)
-	}
-	if err := d.Close(); err == nil {
-		t.Error("leaks are not reported")
-	}
+	}), "%+v", fault.Suspects)
+	require.Error(t, d.Close(), "leaks are not reported")
 }

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -40,6 +42,18 @@ func withKernels(d *fakedriver.Driver) *fakedriver.Driver {
 	return d
 }
 
+// openFake opens a device of a fake driver with the kernels of the tests. It is closed at the end, without leaks.
+func openFake(t testing.TB, opts ...driver.Option) (*driver.Device, *fakedriver.Driver) {
+	t.Helper()
+	drv := withKernels(fakedriver.New())
+	d := must(driver.Open(0, append(opts, driver.WithDriver(drv))...))(t)
+	t.Cleanup(func() {
+		ok(t, d.Close())
+		require.Empty(t, drv.Leaks())
+	})
+	return d, drv
+}
+
 // pack lays the members of a struct out as a kernel's compiler does, if none of them needs padding before it.
 func pack(members ...any) driver.Struct {
 	var b []byte
@@ -55,31 +69,27 @@ func pack(members ...any) driver.Struct {
 	return append(b, make([]byte, -len(b)&7)...)
 }
 
-// openGPU opens GPU n, or ends the test by testutil.NoGPU where there is none.
-func openGPU(t *testing.T, n int, opts ...driver.Option) *driver.Device {
+// openGPU opens GPU 0, or ends the test by testutil.NoGPU where there is none.
+func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 	t.Helper()
-	d, err := driver.Open(n, opts...)
+	d, err := driver.Open(0, opts...)
 	var none *driver.Unavailable
 	if errors.As(err, &none) {
 		testutil.NoGPU(t, err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return d
 }
 
 // TestOpenGPU shows what the GPU of this machine is.
 func TestOpenGPU(t *testing.T) {
-	d := openGPU(t, 0)
+	d := openGPU(t)
 	p := d.Properties()
 	t.Logf("%v: %+v", d, p)
 	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.SharedPerBlock < 96<<10 || p.Driver < 12000 {
 		t.Error("implausible properties")
 	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	ok(t, d.Close())
 	var none *driver.Unavailable
 	for _, n := range []int{-1, 1 << 20} {
 		if _, err := driver.Open(n); !errors.As(err, &none) || none.Reason != driver.ReasonOrdinal {
@@ -93,26 +103,18 @@ func TestConformance(t *testing.T) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) {
 			t.Run("fake", func(t *testing.T) {
-				drv := withKernels(fakedriver.New())
-				d, err := driver.Open(0, driver.WithDriver(drv))
-				if err != nil {
-					t.Fatal(err)
-				}
+				d, _ := openFake(t)
 				c.run(t, d)
-				closeAll(t, d)
-				if l := drv.Leaks(); len(l) > 0 {
-					t.Error("leaks:", l)
-				}
 			})
 			t.Run("gpu", func(t *testing.T) {
-				d := openGPU(t, 0)
+				d := openGPU(t)
 				c.run(t, d)
-				closeAll(t, d)
+				ok(t, d.Close())
 			})
 			t.Run("gpu blocking", func(t *testing.T) {
-				d := openGPU(t, 0, driver.WithBlockingLaunches())
+				d := openGPU(t, driver.WithBlockingLaunches())
 				c.run(t, d)
-				closeAll(t, d)
+				ok(t, d.Close())
 			})
 		})
 	}
@@ -122,7 +124,7 @@ func TestConformance(t *testing.T) {
 func TestFaultOnGPU(t *testing.T) {
 	const child = "NSA_TEST_FAULT"
 	if os.Getenv(child) == "" {
-		closeAll(t, openGPU(t, 0))
+		ok(t, openGPU(t).Close())
 		for _, mode := range []string{"queued", "blocking"} {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestFaultOnGPU$", "-test.v")
 			cmd.Env = append(os.Environ(), child+"="+mode)
@@ -138,7 +140,7 @@ func TestFaultOnGPU(t *testing.T) {
 	if os.Getenv(child) == "blocking" {
 		opts = append(opts, driver.WithBlockingLaunches())
 	}
-	d := openGPU(t, 0, opts...)
+	d := openGPU(t, opts...)
 	s := must(d.NewStream())(t)
 	x := newAdder(t, d, s, 10)
 	ok(t, s.Launch(x.call))
@@ -157,14 +159,5 @@ func TestFaultOnGPU(t *testing.T) {
 		t.Error("the fault is forgotten")
 	}
 	t.Log(d.Close()) // leaks
-	if err := d.Close(); err != nil {
-		t.Error("the device cannot be closed:", err)
-	}
-}
-
-func closeAll(t *testing.T, d *driver.Device) {
-	t.Helper()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	ok(t, d.Close())
 }

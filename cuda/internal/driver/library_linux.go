@@ -55,13 +55,9 @@ func (d *library) call(fn uintptr, args ...uintptr) Result {
 	return Result(int32(d.lib.Call(fn, args...)))
 }
 
-// get calls a function whose first argument is the address of its result, with up to three further arguments. purego.SyscallN
-// moves what is converted to uintptr in its argument list to the heap and keeps it alive.
+// get is sharedlib.Get for functions that return a CUresult.
 func get[T any](fn uintptr, args ...uintptr) (T, Result) {
-	var v T
-	var a [3]uintptr
-	copy(a[:], args)
-	r, _, _ := purego.SyscallN(fn, uintptr(unsafe.Pointer(&v)), a[0], a[1], a[2])
+	v, r := sharedlib.Get[T](fn, args...)
 	return v, Result(int32(r))
 }
 

@@ -23,7 +23,7 @@ func WithBlockingLaunches() Option { return func(d *Device) { d.blocking = true 
 // Open opens GPU n, counted from 0 in the order of the driver (see CUDA_VISIBLE_DEVICES). The error is an *Unavailable
 // where there is no such GPU, or none that can be used.
 func Open(n int, opts ...Option) (*Device, error) {
-	d := &Device{open: map[resource]kind{}, streams: map[*Stream]bool{}}
+	d := &Device{open: map[resource]kind{}}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(d)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 )
@@ -38,12 +40,10 @@ func TestOpenUnavailable(t *testing.T) {
 			}
 			_, err := driver.Open(c.n, driver.WithDriver(c.drv), nil)
 			var got *driver.Unavailable
-			if !errors.As(err, &got) || got.Reason != c.reason || !strings.HasPrefix(err.Error(), c.text) {
-				t.Errorf("got  %v\nwant %s", err, c.text)
-			}
-			if l := c.drv.Leaks(); len(l) > 0 {
-				t.Error("leaks:", l)
-			}
+			require.ErrorAs(t, err, &got)
+			require.Equal(t, c.reason, got.Reason)
+			require.True(t, strings.HasPrefix(err.Error(), c.text), "%v", err)
+			require.Empty(t, c.drv.Leaks())
 		})
 	}
 }
@@ -64,16 +64,10 @@ func TestOpenWithoutLibrary(t *testing.T) {
 }
 
 func TestProperties(t *testing.T) {
-	d := must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t)
-	want := driver.Properties{Name: "Fake H200", Capability: 90, Driver: 12040, Memory: 256 << 20, SMs: 132,
-		SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10}
-	if got := d.Properties(); got != want {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
-	if d.String() != "cuda:0 (Fake H200)" {
-		t.Error(d)
-	}
-	ok(t, d.Close())
+	d, _ := openFake(t)
+	require.Equal(t, driver.Properties{Name: "Fake H200", Capability: 90, Driver: 12040, Memory: 256 << 20, SMs: 132,
+		SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10}, d.Properties())
+	require.Equal(t, "cuda:0 (Fake H200)", d.String())
 }
 
 // TestSeveralDevices uses two devices from one goroutine, and one of them twice.
@@ -89,19 +83,13 @@ func TestSeveralDevices(t *testing.T) {
 	for i, s := range streams {
 		ok(t, s.Launch(adders[i].call))
 	}
-	if err := streams[0].Launch(adders[1].call); err == nil || !strings.Contains(err.Error(), "of another device") {
-		t.Error("a kernel of another device:", err)
-	}
+	require.ErrorContains(t, streams[0].Launch(adders[1].call), "of another device")
 	for i, s := range streams {
-		if got, want := adders[i].ends(t, s), [2]float32{1000, 1009}; got != want {
-			t.Errorf("%d: got %v, want %v", i, got, want)
-		}
+		require.Equal(t, [2]float32{1000, 1009}, adders[i].ends(t, s), i)
 	}
 	for i, s := range streams {
 		adders[i].free(t)
 		ok(t, errors.Join(s.Close(), s.Device().Close()))
 	}
-	if l := drv.Leaks(); len(l) > 0 {
-		t.Error("leaks:", l)
-	}
+	require.Empty(t, drv.Leaks())
 }

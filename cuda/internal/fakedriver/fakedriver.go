@@ -254,26 +254,25 @@ func ask[H comparable, T interface{ owner() *gpu }, V any](d *Driver, method str
 	return f(x)
 }
 
+// use is ask for a call that returns nothing else.
+func use[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H, f func(T) driver.Result) driver.Result {
+	_, r := ask(d, method, table, h, func(x T) (any, driver.Result) { return nil, f(x) })
+	return r
+}
+
 // destroy is a call that frees a handle.
 func destroy[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) driver.Result {
-	_, r := ask(d, method, table, h, func(T) (any, driver.Result) {
-		delete(table, h)
-		return nil, driver.Success
-	})
-	return r
+	return use(d, method, table, h, func(T) driver.Result { delete(table, h); return driver.Success })
 }
 
 // inStream is a call on a stream whose capture, if there is one, is intact.
 func (d *Driver) inStream(method string, h driver.StreamHandle, f func(*stream) driver.Result) driver.Result {
-	defer d.lock()()
-	s, r := lookup(d, method, d.streams, h)
-	if r != driver.Success {
-		return r
-	}
-	if s.capturing == driver.CaptureBroken {
-		return driver.CaptureInvalidated
-	}
-	return f(s)
+	return use(d, method, d.streams, h, func(s *stream) driver.Result {
+		if s.capturing == driver.CaptureBroken {
+			return driver.CaptureInvalidated
+		}
+		return f(s)
+	})
 }
 
 // forget removes the handles of g's context from table.

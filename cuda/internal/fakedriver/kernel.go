@@ -73,15 +73,14 @@ func (d *Driver) ModuleLoadData(image []byte) (driver.ModuleHandle, string, driv
 }
 
 func (d *Driver) ModuleUnload(m driver.ModuleHandle) driver.Result {
-	_, r := ask(d, "ModuleUnload", d.modules, m, func(g *gpu) (any, driver.Result) {
+	return use(d, "ModuleUnload", d.modules, m, func(g *gpu) driver.Result {
 		r := d.drain(g)
 		if r == driver.Success {
 			delete(d.modules, m)
 			maps.DeleteFunc(d.funcs, func(_ driver.FunctionHandle, f *function) bool { return f.module == m })
 		}
-		return nil, r
+		return r
 	})
-	return r
 }
 
 func (d *Driver) ModuleGetFunction(m driver.ModuleHandle, name string) (driver.FunctionHandle, driver.Result) {
@@ -111,14 +110,13 @@ func (d *Driver) FuncGetAttribute(a driver.FunctionAttribute, h driver.FunctionH
 }
 
 func (d *Driver) FuncSetAttribute(h driver.FunctionHandle, a driver.FunctionAttribute, value int) driver.Result {
-	_, r := ask(d, "FuncSetAttribute", d.funcs, h, func(f *function) (any, driver.Result) {
+	return use(d, "FuncSetAttribute", d.funcs, h, func(f *function) driver.Result {
 		if a != driver.FuncMaxDynamicShared || value < 0 || value+f.Shared > f.SharedPerBlock {
-			return nil, driver.InvalidValue
+			return driver.InvalidValue
 		}
 		f.dynamic = value
-		return nil, driver.Success
+		return driver.Success
 	})
-	return r
 }
 
 func (d *Driver) FuncGetParamInfo(h driver.FunctionHandle, index int) (int, driver.Result) {

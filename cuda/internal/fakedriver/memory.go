@@ -54,15 +54,14 @@ func (d *Driver) MemAlloc(bytes int) (driver.DevicePtr, driver.Result) {
 
 // MemFree waits for all that is enqueued, as the driver does.
 func (d *Driver) MemFree(p driver.DevicePtr) driver.Result {
-	_, r := ask(d, "MemFree", d.memory, p, func(b *block) (any, driver.Result) {
+	return use(d, "MemFree", d.memory, p, func(b *block) driver.Result {
 		r := d.drain(b.gpu)
 		if r == driver.Success {
 			delete(d.memory, p)
 			b.used -= int64(len(b.bytes))
 		}
-		return nil, r
+		return r
 	})
-	return r
 }
 
 func (d *Driver) MemHostAlloc(bytes int, _ uint32) (unsafe.Pointer, driver.Result) {

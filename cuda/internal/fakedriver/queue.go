@@ -181,23 +181,21 @@ func (d *Driver) EventRecord(eh driver.EventHandle, h driver.StreamHandle) drive
 }
 
 func (d *Driver) EventSynchronize(h driver.EventHandle) driver.Result {
-	_, r := ask(d, "EventSynchronize", d.events, h, func(e *event) (any, driver.Result) {
+	return use(d, "EventSynchronize", d.events, h, func(e *event) driver.Result {
 		for e.ended < e.recorded && len(e.stream.queue) > 0 {
 			d.step(e.stream)
 		}
-		return nil, e.problem
+		return e.problem
 	})
-	return r
 }
 
 func (d *Driver) EventQuery(h driver.EventHandle) driver.Result {
-	_, r := ask(d, "EventQuery", d.events, h, func(e *event) (any, driver.Result) {
+	return use(d, "EventQuery", d.events, h, func(e *event) driver.Result {
 		if e.ended < e.recorded {
-			return nil, driver.NotReady
+			return driver.NotReady
 		}
-		return nil, driver.Success
+		return driver.Success
 	})
-	return r
 }
 
 func (d *Driver) EventElapsedTime(start, end driver.EventHandle) (float32, driver.Result) {

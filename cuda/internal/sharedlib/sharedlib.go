@@ -71,6 +71,16 @@ func (l *Library) Call(fn uintptr, args ...uintptr) uintptr {
 	return r
 }
 
+// Get calls a function whose first argument is the address of its result, with up to four further arguments, and returns that and
+// the function's own result. purego.SyscallN moves what is converted to uintptr in its argument list to the heap and keeps it alive.
+func Get[T any](fn uintptr, args ...uintptr) (T, uintptr) {
+	var v T
+	var a [4]uintptr
+	copy(a[:], args)
+	r, _, _ := purego.SyscallN(fn, uintptr(unsafe.Pointer(&v)), a[0], a[1], a[2], a[3])
+	return v, r
+}
+
 // take returns a frame that no call uses. A sync.Pool would have one for each processor, and fill anew after each garbage
 // collection, since a call that waits may go on on another processor.
 func (l *Library) take() *frame {

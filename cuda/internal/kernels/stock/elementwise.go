@@ -28,26 +28,6 @@ func (f UnaryFunction) String() string { return unaryNames[f] }
 // String returns Gorgonia's name.
 func (f BinaryFunction) String() string { return binaryNames[f] }
 
-// findUnary returns the function of that name.
-func findUnary(name string) (UnaryFunction, bool) {
-	i := slices.Index(unaryNames[:], name)
-	return UnaryFunction(i), i >= 0
-}
-
-// findBinary returns the function of that name.
-func findBinary(name string) (BinaryFunction, bool) {
-	i := slices.Index(binaryNames[:], name)
-	return BinaryFunction(i), i >= 0
-}
-
-// elementwiseRows are the elementwise ops.
-func elementwiseRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[Unary]{Name: name, Storage: "f>f", Build: unary},
-		kernels.Op[Binary]{Name: name, Storage: "ff>f", Build: binary},
-	)
-}
-
 // The arguments of stock_elementwise.cu.
 type (
 	unaryParams struct {
@@ -69,7 +49,7 @@ func unary(b *kernels.Builder, op Unary) error {
 	}
 	f := op.Function
 	if f.String() == "sign" && x.Shape.IsScalar() {
-		f, _ = findUnary("sign bit") // Gorgonia has two functions of this name
+		f = UnaryFunction(slices.Index(unaryNames[:], "sign bit")) // Gorgonia has two functions of this name
 	}
 	p := &unaryParams{x: x.Ref, y: y.Ref, n: y.N(), function: int32(f)}
 	b.Launch("nsa_stock_unary_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, p)

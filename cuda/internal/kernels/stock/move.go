@@ -7,19 +7,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 )
 
-// moveRows are the ops that move elements and compute nothing.
-func moveRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[Reshape]{Name: name, Storage: "f>f", Build: reshape},
-		kernels.Op[Transpose]{Name: name, Storage: "f>f", Build: transpose},
-		kernels.Op[Slice]{Name: name, Storage: "f>f", Build: slice},
-		kernels.Op[SliceGrad]{Name: name, Storage: "ff>f", Build: sliceGrad},
-		kernels.Op[Concat]{Name: name, Storage: "ff*>f", Build: concat},
-		kernels.Op[Repeat]{Name: name, Storage: "ff>f", Build: repeat},
-		kernels.Op[Element]{Name: name, Storage: "f>f", Build: element},
-	)
-}
-
 func reshape(b *kernels.Builder, _ Reshape) error { return whole(b, b.In[0]) }
 
 // whole fills the result with x in order, or with its one element.

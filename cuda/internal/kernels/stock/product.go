@@ -21,39 +21,22 @@ const (
 	Batched      // matrices of a batch
 )
 
-// productRows are the products of vectors, matrices and tensors.
-func productRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[Product]{Name: name, Storage: "ff>f", Products: productMultiplies, Build: product},
-		kernels.Op[Tensordot]{Name: name, Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
-	)
-}
-
-// sized is op(a) [m,k] times op(b) [k,n], of a batch or one. A transposed a lies as [k,m], a transposed b as [n,k].
-type sized struct {
-	m, n, k        int64
-	transA, transB bool
-	batch          int64
-}
-
 // multiplies reports whether neither operand is a vector.
-func (p sized) multiplies() bool { return p.batch > 1 || p.n > 1 && p.m > 1 }
+func multiplies(p kernels.Product) bool { return p.Batch > 1 || p.N > 1 && p.M > 1 }
 
-// add adds what runs the product: a reduction where one of the two is a vector, which reads the other once, else a product that
-// a library may run.
-func (p sized) add(b *kernels.Builder, x, y, z kernels.Ref) {
-	if p.multiplies() {
-		matmul.Multiply(b, kernels.Product{
-			Type: kernels.F32, Out: kernels.F32, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
-			Batch: p.batch, StrideA: p.m * p.k, StrideB: p.k * p.n, StrideC: p.m * p.n,
-		}, x, y, 0, z)
+// addProduct adds what runs a product of float32: a reduction where one of the two is a vector, which reads the other once, else a
+// product that a library may run.
+func addProduct(b *kernels.Builder, p kernels.Product, x, y, z kernels.Ref) {
+	if multiplies(p) {
+		p.StrideA, p.StrideB, p.StrideC = p.M*p.K, p.K*p.N, p.M*p.N
+		matmul.Multiply(b, p, x, y, 0, z)
 		return
 	}
-	rows, across := p.m, p.transA // across: the sum goes over the rows of the matrix as it lies
-	if p.n > 1 {                  // the matrix is the second one
-		x, y, rows, across = y, x, p.n, !p.transB
+	rows, across := p.M, p.TransA // across: the sum goes over the rows of the matrix as it lies
+	if p.N > 1 {                  // the matrix is the second one
+		x, y, rows, across = y, x, p.N, !p.TransB
 	}
-	r := reduction{outer: rows, along: p.k, inner: 1}
+	r := reduction{outer: rows, along: p.K, inner: 1}
 	if across {
 		r.outer, r.inner = 1, rows
 	}
@@ -62,45 +45,45 @@ func (p sized) add(b *kernels.Builder, x, y, z kernels.Ref) {
 
 func product(b *kernels.Builder, op Product) error {
 	p, ok := op.sizes(b.In[0], b.In[1])
-	if !ok || p.batch*p.m*p.n != b.Out[0].N() {
+	if !ok || p.Batch*p.M*p.N != b.Out[0].N() {
 		return misfit(b)
 	}
-	p.add(b, b.In[0].Ref, b.In[1].Ref, b.Out[0].Ref)
+	addProduct(b, p, b.In[0].Ref, b.In[1].Ref, b.Out[0].Ref)
 	return nil
 }
 
 func productMultiplies(b *kernels.Builder, op Product) bool {
 	p, ok := op.sizes(b.In[0], b.In[1])
-	return ok && p.multiplies()
+	return ok && multiplies(p)
 }
 
 // sizes returns the sizes of the product; ok is false where they do not fit.
-func (op Product) sizes(a, b kernels.Operand) (p sized, ok bool) {
-	p = sized{transA: op.TransA, transB: op.TransB, batch: 1}
+func (op Product) sizes(a, b kernels.Operand) (p kernels.Product, ok bool) {
+	p = kernels.Product{TransA: op.TransA, TransB: op.TransB, Batch: 1}
 	switch op.Kind {
 	case VectorVector:
-		return sized{m: 1, k: a.N(), n: 1, batch: 1}, a.N() == b.N()
+		return kernels.Product{M: 1, K: a.N(), N: 1, Batch: 1}, a.N() == b.N()
 	case OuterProduct:
-		return sized{m: a.N(), k: 1, n: b.N(), batch: 1}, true
+		return kernels.Product{M: a.N(), K: 1, N: b.N(), Batch: 1}, true
 	case MatrixVector:
 		if len(a.Shape) != 2 || op.TransB {
 			return p, false
 		}
-		p.m, p.k = matrix(a.Shape, op.TransA)
-		p.n = 1
-		return p, b.N() == p.k
+		p.M, p.K = matrix(a.Shape, op.TransA)
+		p.N = 1
+		return p, b.N() == p.K
 	}
 	outerA, outerB := len(a.Shape)-2, len(b.Shape)-2
 	if outerA < 0 || outerA != outerB || op.Kind == MatrixMatrix && outerA != 0 || !slices.Equal(a.Shape[:outerA], b.Shape[:outerB]) {
 		return p, false
 	}
 	for _, n := range a.Shape[:outerA] {
-		p.batch *= int64(n)
+		p.Batch *= int64(n)
 	}
-	p.m, p.k = matrix(a.Shape[outerA:], op.TransA)
+	p.M, p.K = matrix(a.Shape[outerA:], op.TransA)
 	k, n := matrix(b.Shape[outerB:], op.TransB)
-	p.n = n
-	return p, k == p.k
+	p.N = n
+	return p, k == p.K
 }
 
 // matrix returns the sizes of a matrix, after its transposition.
@@ -131,8 +114,8 @@ func tensordot(b *kernels.Builder, op Tensordot) error {
 	if err != nil {
 		return err
 	}
-	p := sized{m: x.free, n: y.free, k: x.along, transA: x.alongFirst, transB: !y.alongFirst, batch: 1}
-	p.add(b, matrixX, matrixY, b.Out[0].Ref)
+	p := kernels.Product{M: x.free, N: y.free, K: x.along, TransA: x.alongFirst, TransB: !y.alongFirst, Batch: 1}
+	addProduct(b, p, matrixX, matrixY, b.Out[0].Ref)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package stock
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	G "gorgonia.org/gorgonia"
@@ -11,152 +12,125 @@ import (
 // gorgoniaPath is the package whose ops are recognised.
 const gorgoniaPath = "gorgonia.org/gorgonia"
 
-// knownTypes are the op types of Gorgonia v0.9.18 that are recognised, with the fields that are read of each: they are not
-// exported, and what they mean is not promised. A test holds them to the version that is linked in.
-var knownTypes = map[string][]field{
-	"elemUnaryOp":   nil,
-	"elemBinOp":     {{"retSame", reflect.Bool}},
-	"minBetween":    nil,
-	"maxBetween":    nil,
-	"linAlgBinOp":   {{"transA", reflect.Bool}, {"transB", reflect.Bool}},
-	"tensordotOp":   {{"aAxes", reflect.Slice}, {"bAxes", reflect.Slice}},
-	"sumOp":         {{"along", reflect.Slice}},
-	"maxOp":         {{"along", reflect.Slice}},
-	"softmaxOp":     {{"axis", reflect.Int}, {"isLog", reflect.Bool}},
-	"softmaxDiffOp": {{"axis", reflect.Int}, {"isLog", reflect.Bool}},
-	"reshapeOp":     nil,
-	"transposeOp":   {{"pattern", reflect.Slice}},
-	"sliceOp":       {{"along", reflect.Int}},
-	"sliceIncrOp":   {{"along", reflect.Int}},
-	"concatOp":      {{"axis", reflect.Int}},
-	"repeatOp":      {{"along", reflect.Int}},
-	"sizeOp":        {{"axis", reflect.Int}},
-	"atOp":          {{"coordinates", reflect.Slice}},
-}
-
-type field struct {
-	name string
-	kind reflect.Kind
-}
-
 // productKinds are the products, by their operators as String writes them, without transposes.
 var productKinds = map[string]ProductKind{
 	"A × B": MatrixMatrix, "A × b": MatrixVector, "a ⋅ b": VectorVector, "a ⊗ b": OuterProduct, "A ××× B": Batched,
 }
 
-// Recognise returns the description of one of Gorgonia's own ops, or nil for one that is not known here. It never panics.
+// Recognise returns the description of one of Gorgonia's own ops, or nil for one that is not known here. It never panics. The
+// types of the ops and their fields are not exported, and what they mean is not promised: a test holds them to v0.9.18.
 func Recognise(op G.Op) any {
-	name, f, ok := fieldsOf(op)
-	if !ok {
+	r := readerOf(op)
+	if !r.ok {
 		return nil
 	}
-	text := op.String()
 	var d any
-	switch name {
+	switch r.v.Type().Name() {
 	case "elemUnaryOp":
-		var u Unary
-		u.Function, ok = findUnary(text)
-		d = u
+		d = Unary{UnaryFunction(r.function(unaryNames[:], op.String()))}
 	case "elemBinOp", "minBetween", "maxBetween": // such as "+ false", the second word being retSame
-		symbol, _, _ := strings.Cut(text, " ")
-		var u Binary
-		u.Function, ok = findBinary(symbol)
-		d = u
+		symbol, _, _ := strings.Cut(op.String(), " ")
+		d = Binary{BinaryFunction(r.function(binaryNames[:], symbol))}
 	case "linAlgBinOp":
-		p := Product{TransA: f["transA"].Bool(), TransB: f["transB"].Bool()}
-		p.Kind, ok = productKinds[strings.ReplaceAll(text, "ᵀ", "")]
-		d = p
+		kind, ok := productKinds[strings.ReplaceAll(op.String(), "ᵀ", "")]
+		r.ok = ok
+		d = Product{kind, r.bool("transA"), r.bool("transB")}
 	case "tensordotOp":
-		d = Tensordot{ints(f["aAxes"]), ints(f["bAxes"])}
+		d = Tensordot{r.ints("aAxes"), r.ints("bAxes")}
 	case "sumOp":
-		d = Reduce{Axes: ints(f["along"])}
+		d = Reduce{Axes: r.ints("along")}
 	case "maxOp":
-		d = Reduce{Max: true, Axes: ints(f["along"])}
+		d = Reduce{Max: true, Axes: r.ints("along")}
 	case "softmaxOp":
-		d = Softmax{int(f["axis"].Int()), f["isLog"].Bool()}
+		d = Softmax{r.int("axis"), r.bool("isLog")}
 	case "softmaxDiffOp":
-		d = SoftmaxGrad{int(f["axis"].Int()), f["isLog"].Bool()}
+		d = SoftmaxGrad{r.int("axis"), r.bool("isLog")}
 	case "reshapeOp":
 		d = Reshape{}
 	case "transposeOp":
-		d = Transpose{ints(f["pattern"])}
+		d = Transpose{r.ints("pattern")}
 	case "sliceOp":
-		d, ok = sliceOf(op, int(f["along"].Int()))
+		d = r.slice(op)
 	case "sliceIncrOp":
-		var s Slice
-		s, ok = sliceOf(op, int(f["along"].Int()))
-		d = SliceGrad(s)
+		d = SliceGrad(r.slice(op))
 	case "concatOp":
-		d = Concat{int(f["axis"].Int())}
+		d = Concat{r.int("axis")}
 	case "repeatOp":
-		d = Repeat{int(f["along"].Int())}
+		d = Repeat{r.int("along")}
 	case "sizeOp":
-		d = Size{int(f["axis"].Int())}
+		d = Size{r.int("axis")}
 	case "atOp":
-		d = Element{ints(f["coordinates"])}
+		d = Element{r.ints("coordinates")}
 	}
-	if !ok {
+	if !r.ok {
 		return nil
 	}
 	return d
 }
 
-// fieldsOf returns the type's name and the fields of an op, if it is of Gorgonia, has a name of knownTypes and all the fields
-// that are listed there. A field may lie in an embedded struct.
-func fieldsOf(op G.Op) (string, map[string]reflect.Value, bool) {
-	v := reflect.ValueOf(op)
-	if !v.IsValid() {
-		return "", nil, false
-	}
-	if v.Kind() == reflect.Pointer {
-		if v.IsNil() {
-			return "", nil, false
-		}
-		v = v.Elem()
-	}
-	want, ok := knownTypes[v.Type().Name()]
-	if !ok || v.Type().PkgPath() != gorgoniaPath || v.Kind() != reflect.Struct {
-		return "", nil, false
-	}
-	fields := make(map[string]reflect.Value, len(want))
-	for _, w := range want {
-		at, ok := v.Type().FieldByName(w.name)
-		if !ok || at.Type.Kind() != w.kind {
-			return "", nil, false
-		}
-		f, err := v.FieldByIndexErr(at.Index)
-		if err != nil {
-			return "", nil, false
-		}
-		fields[w.name] = f
-	}
-	return v.Type().Name(), fields, true
+// reader reads the fields of a struct by name, which may lie in embedded structs. ok is false once something was not as expected.
+type reader struct {
+	v  reflect.Value
+	ok bool
 }
+
+// readerOf returns the reader of an op of Gorgonia, or one that is not ok.
+func readerOf(op G.Op) *reader {
+	v := reflect.Indirect(reflect.ValueOf(op))
+	return &reader{v, v.Kind() == reflect.Struct && v.Type().PkgPath() == gorgoniaPath}
+}
+
+// field returns a field of a kind, or else the zero value of T.
+func field[T any](r *reader, name string, kind reflect.Kind, get func(reflect.Value) T) (value T) {
+	at, ok := r.v.Type().FieldByName(name)
+	if r.ok = r.ok && ok && at.Type.Kind() == kind; r.ok {
+		if f, err := r.v.FieldByIndexErr(at.Index); err == nil {
+			return get(f)
+		}
+		r.ok = false
+	}
+	return value
+}
+
+func (r *reader) bool(name string) bool { return field(r, name, reflect.Bool, reflect.Value.Bool) }
+
+func (r *reader) int(name string) int { return int(field(r, name, reflect.Int, reflect.Value.Int)) }
 
 // ints copies a slice of ints.
-func ints(v reflect.Value) []int {
-	out := make([]int, v.Len())
-	for i := range out {
-		if v.Index(i).Kind() != reflect.Int {
-			return nil
+func (r *reader) ints(name string) []int {
+	return field(r, name, reflect.Slice, func(v reflect.Value) []int {
+		out := make([]int, v.Len())
+		for i := range out {
+			if v.Index(i).Kind() != reflect.Int {
+				r.ok = false
+				return nil
+			}
+			out[i] = int(v.Index(i).Int())
 		}
-		out[i] = int(v.Index(i).Int())
-	}
-	return out
+		return out
+	})
 }
 
-// sliceOf reads the slice of an op. An empty range stands for the whole axis.
-func sliceOf(op G.Op, axis int) (s Slice, ok bool) {
+// function returns the place of a name.
+func (r *reader) function(names []string, name string) int {
+	i := slices.Index(names, name)
+	r.ok = r.ok && i >= 0
+	return i
+}
+
+// slice reads the slice of an op. An empty range stands for the whole axis.
+func (r *reader) slice(op G.Op) (s Slice) {
 	of, ok := op.(interface{ IsSlice() tensor.Slice })
-	if !ok {
-		return s, false
+	s.Axis = r.int("along")
+	if r.ok = r.ok && ok; !r.ok {
+		return s
 	}
-	s.Axis = axis
 	slice := of.IsSlice()
 	if slice == nil || slice.End() <= slice.Start() {
 		s.Whole = true
-		return s, true
+		return s
 	}
 	s.Start, s.End, s.Step = slice.Start(), slice.End(), max(1, slice.Step())
-	return s, s.Start >= 0
+	r.ok = s.Start >= 0
+	return s
 }

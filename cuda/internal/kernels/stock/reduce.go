@@ -11,14 +11,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// reduceRows are sum and maximum, and the length of an axis.
-func reduceRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[Reduce]{Name: name, Storage: "f>f", Guard: guardReduce, Build: reduce},
-		kernels.Op[Size]{Name: name, Storage: "f>f", Build: size},
-	)
-}
-
 // reduceParams is StockReduceParams of stock_reduce.cu.
 type reduceParams struct {
 	x, weights, y                    kernels.Ref

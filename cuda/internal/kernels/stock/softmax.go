@@ -1,16 +1,10 @@
 package stock
 
 import (
+	"slices"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 )
-
-// softmaxRows are the softmax along an axis, and its gradient.
-func softmaxRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[Softmax]{Name: name, Storage: "f>f", Build: softmax},
-		kernels.Op[SoftmaxGrad]{Name: name, Storage: "fff>f", Build: softmaxGrad},
-	)
-}
 
 // The arguments of stock_softmax.cu.
 type (
@@ -27,50 +21,36 @@ type (
 )
 
 func softmax(b *kernels.Builder, op Softmax) error {
-	x, y := b.In[0], b.Out[0]
-	axis := op.Axis
-	if axis == -1 && x.Shape.IsColVec() {
-		axis = 0
+	if op.Axis == -1 && b.In[0].Shape.IsColVec() {
+		op.Axis = 0
 	}
-	p := &softmaxParams{x: x.Ref, y: y.Ref, log: kernels.Flag(op.Log)}
-	var err error
-	if p.outer, p.along, p.inner, err = around(b, axis); err != nil {
+	outer, along, inner, share, err := softmaxLines(b, op.Axis)
+	if err != nil {
 		return err
 	}
-	share := shareOf(p.outer, p.along, p.inner, false)
-	p.share = int32(share)
-	b.Launch("nsa_stock_softmax_f32", kernels.Looped(blocksOf(p.outer, p.inner, share)), kernels.Threads(), 0, p)
+	b.Launch("nsa_stock_softmax_f32", kernels.Looped(blocksOf(outer, inner, share)), kernels.Threads(), 0,
+		&softmaxParams{b.In[0].Ref, b.Out[0].Ref, outer, along, inner, kernels.Flag(op.Log), int32(share)})
 	return nil
 }
 
 func softmaxGrad(b *kernels.Builder, op SoftmaxGrad) error {
-	result, dy, dx := b.In[1], b.In[2], b.Out[0]
-	p := &softmaxGradParams{y: result.Ref, dy: dy.Ref, dx: dx.Ref, log: kernels.Flag(op.Log)}
-	var err error
-	if p.outer, p.along, p.inner, err = around(b, op.Axis); err != nil {
+	outer, along, inner, share, err := softmaxLines(b, op.Axis)
+	if err != nil {
 		return err
 	}
-	share := shareOf(p.outer, p.along, p.inner, false)
-	p.share = int32(share)
-	b.Launch("nsa_stock_softmax_grad_f32", kernels.Looped(blocksOf(p.outer, p.inner, share)), kernels.Threads(), 0, p)
+	b.Launch("nsa_stock_softmax_grad_f32", kernels.Looped(blocksOf(outer, inner, share)), kernels.Threads(), 0,
+		&softmaxGradParams{b.In[1].Ref, b.In[2].Ref, b.Out[0].Ref, outer, along, inner, kernels.Flag(op.Log), int32(share)})
 	return nil
 }
 
-// around returns the extent of the operands, all of one size, around an axis. It is chosen as the op and package tensor do: -1 is
-// the last one but for a column in the softmax itself, and any number is taken modulo the number of axes.
-func around(b *kernels.Builder, axis int) (outer, along, inner int64, err error) {
+// softmaxLines returns the extent of the operands, all of one size, around an axis, and its shareOf. The axis is chosen as the op
+// and package tensor do: -1 is the last one but for a column in the softmax itself, and any number is taken modulo the number of
+// axes.
+func softmaxLines(b *kernels.Builder, axis int) (outer, along, inner, share int64, err error) {
 	shape, n := b.In[0].Shape, b.Out[0].N()
-	if shape.IsScalar() {
-		return 0, 0, 0, misfit(b)
+	if shape.IsScalar() || slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return o.N() != n }) {
+		return 0, 0, 0, 0, misfit(b)
 	}
-	for _, o := range b.In {
-		if o.N() != n {
-			return 0, 0, 0, misfit(b)
-		}
-	}
-	if axis %= len(shape); axis < 0 {
-		axis += len(shape)
-	}
-	outer, along, inner = extent(shape, axis)
-	return outer, along, inner, nil
+	outer, along, inner = extent(shape, (axis%len(shape)+len(shape))%len(shape))
+	return outer, along, inner, shareOf(outer, along, inner, false), nil
 }

@@ -1,0 +1,6 @@
+package cuda
+
+import "github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+
+// SetLibrary makes l compute matrix products. Close closes it.
+func (b *Backend) SetLibrary(l kernels.Library) { b.library = l }
