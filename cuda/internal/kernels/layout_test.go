@@ -124,6 +124,7 @@ func TestArgumentsHaveTheLayoutOfC(t *testing.T) {
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("it wants g++")
 	}
+	sourcesHere(t)
 	assertions := layouts(append(everyPlan(t), stockPlans(t)...))
 	for _, line := range regexp.MustCompile(`(?m)^.*error:.*$`).FindAllString(checkLayouts(t, assertions), 20) {
 		t.Error(line)

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,7 +89,7 @@ func sourcesHere(t testing.TB) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list) == 0 {
+	if !slices.Contains(list, "attention/select.cu") { // a host with test binaries may have those of another package's folder
 		t.Skip("the sources are not here: the test runs outside of its folder")
 	}
 	return list
