@@ -3,8 +3,6 @@ package kernels
 import (
 	"embed"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
@@ -52,13 +50,4 @@ func ImageOf(kernel string) (string, error) {
 		return "", fmt.Errorf("kernels: no kernel %s", kernel)
 	}
 	return name, nil
-}
-
-// Names returns the kernels of all images, sorted.
-func Names() ([]string, error) {
-	list, err := images()
-	if err != nil {
-		return nil, err
-	}
-	return slices.Sorted(maps.Keys(list)), nil
 }
