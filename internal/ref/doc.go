@@ -1,6 +1,7 @@
-// Package ref is the oracle of this module: Native Sparse Attention (arXiv 2502.11089) and TinyLM in float64 and plain
-// loops, forward and backward, written to be read and to be right. Every kernel is tested against it, and it is itself
-// held to golden values of an independent implementation whose gradients come from automatic differentiation.
+// Package ref is the oracle of this module: the ops of Native Sparse Attention (arXiv 2502.11089) and of a language model
+// around it, and AdamW, in float64 and plain loops, forward and backward, written to be read and to be right. Every kernel is
+// tested against it. It is itself held to examples worked out by hand, to central differences, and in attention to golden
+// values of an independent implementation whose gradients come from automatic differentiation.
 //
 // It is not fast, takes only valid arguments (a bad shape is a bug of the test that passes it, and may panic), and
 // depends on nothing else in this module. Functions return new tensors and never change their arguments, the optimizer

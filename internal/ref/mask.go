@@ -29,20 +29,3 @@ func SelectedMask(idx []int32, B, S, Hkv, lp int) Mask {
 	}
 	return func(b, g, t, s int) bool { return s <= t && hit[((b*S+t)*Hkv+g)*ns+s/lp] }
 }
-
-// MeanVisible returns the mean number of keys, of T, that a query sees, over the batch, the groups and the S queries.
-func MeanVisible(mask Mask, B, Hkv, S, T int) float64 {
-	count := 0
-	for b := range B {
-		for g := range Hkv {
-			for t := range S {
-				for s := range T {
-					if mask(b, g, t, s) {
-						count++
-					}
-				}
-			}
-		}
-	}
-	return float64(count) / float64(B*Hkv*S)
-}

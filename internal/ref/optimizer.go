@@ -7,16 +7,6 @@ import (
 	"strings"
 )
 
-// LearningRate returns the rate of a step, counted from 0: linear warm-up to lr over the first warmup steps, then a
-// half cosine down to lr*floor at step total. Beyond total the cosine goes on, and so rises again.
-func LearningRate(step int, lr float64, warmup, total int, floor float64) float64 {
-	if step < warmup {
-		return lr * float64(step+1) / float64(warmup)
-	}
-	x := float64(step-warmup) / float64(max(1, total-warmup))
-	return lr * (floor + (1-floor)*0.5*(1+math.Cos(math.Pi*x)))
-}
-
 // AdamW holds the constants of the optimizer.
 type AdamW struct {
 	Beta1, Beta2 float64 // decay of the first and of the second moment

@@ -15,19 +15,14 @@ const (
 // NumSelection returns Ns, the number of selection blocks of S tokens, the last one perhaps cut short: ceil(S/l').
 func NumSelection(S, lp int) int { return (S + lp - 1) / lp }
 
-// FoldWeight returns the weight of compression block i in the score of selection block j: the tokens that they share,
-// over d (equation 9 of the paper, which counts strides).
-func FoldWeight(i, j, l, d, lp int) float64 {
-	lo, hi := max(i*d, j*lp), min(i*d+l, (j+1)*lp)
-	return float64(max(0, hi-lo)) / float64(d)
-}
-
-// FoldMatrix returns the weights of FoldWeight for S tokens: [Nc,Ns].
+// FoldMatrix returns the weights of compression blocks in the scores of selection blocks, [Nc,Ns] for S tokens: the tokens
+// that two blocks share, over d (equation 9 of the paper, which counts strides).
 func FoldMatrix(S, l, d, lp int) *Tensor {
 	m := New(NumCompressed(S, l, d), NumSelection(S, lp))
 	for i := range m.Shape[0] {
 		for j := range m.Shape[1] {
-			m.Row(i)[j] = FoldWeight(i, j, l, d, lp)
+			lo, hi := max(i*d, j*lp), min(i*d+l, (j+1)*lp)
+			m.Row(i)[j] = float64(max(0, hi-lo)) / float64(d)
 		}
 	}
 	return m
