@@ -53,8 +53,6 @@ func (given) Bind(k *cpu.Kernel, _, out []ops.Arg) error {
 	return nil
 }
 
-func (given) DiffWRT(int) []bool { return []bool{true, false} }
-
 func (given) Grad(_ []bool, in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
 	return G.Nodes{in[1], nil}, nil
 }

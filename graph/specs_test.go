@@ -48,14 +48,6 @@ func (s scaledSum) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
 	return nil
 }
 
-func (scaledSum) DiffWRT(n int) []bool {
-	all := make([]bool, n)
-	for i := range all {
-		all[i] = true
-	}
-	return all
-}
-
 func (s scaledSum) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
 	first, err := ops.Apply(s, grad)
 	grads := G.Nodes{first}
@@ -85,8 +77,6 @@ func (squares) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
 	})
 	return nil
 }
-
-func (squares) DiffWRT(int) []bool { return []bool{true} }
 
 func (squares) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
 	dx, err := ops.Apply(squaresGrad{}, in[0], grad)

@@ -23,8 +23,6 @@ func (SiLUOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
-func (SiLUOp) DiffWRT(int) []bool { return []bool{true} }
-
 func (SiLUOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	return outputs(SiLUGradOp{}, 1, in[0], dy)
 }
@@ -51,8 +49,6 @@ func (SigmoidOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	byType(in[0].Dtype, bindSigmoid[float32], bindSigmoid[float64])(k, in[0], out[0])
 	return nil
 }
-
-func (SigmoidOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (SigmoidOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	return outputs(SigmoidGradOp{}, 1, y, dy)

@@ -50,8 +50,6 @@ func bindAdd[T cpu.Float](k *cpu.Kernel, in []Arg, y Arg) {
 	})
 }
 
-func (AddOp) DiffWRT(inputs int) []bool { return all(inputs) }
-
 func (AddOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	grads := gorgonia.Nodes{dy}
 	for i := 1; i < len(in); i++ {

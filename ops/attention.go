@@ -37,10 +37,11 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 	return nil, fmt.Errorf("ops: LSE of %v: not an attention op", o)
 }
 
-// attentionSpec marks the Specs whose outputs are o and lse.
+// attentionSpec is a Spec whose inputs begin with q, k and v, and whose outputs are o and lse.
 type attentionSpec interface {
 	Spec
-	attention()
+	// pairs counts the pairs of a query and a key that it sees, of one head.
+	pairs(in []Operand) float64
 }
 
 // dims are the sizes of an attention op.
@@ -48,15 +49,17 @@ type dims struct {
 	b, s, t    int // batch, queries, keys
 	hq, hkv, h int // query heads, groups, query heads of a group
 	d, dv      int // key dim, value dim
+	tokens     int // queries of a tile of rows
 }
 
-// dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which checkAttention has accepted.
-func dimsOf(q, k, v Operand) dims {
-	return dims{
-		b: q.Shape[0], s: q.Shape[1], t: k.Shape[1],
-		hq: q.Shape[2], hkv: k.Shape[2], h: q.Shape[2] / k.Shape[2],
-		d: q.Shape[3], dv: v.Shape[3],
-	}
+// mostRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of the 6 rows
+// that the widest register tile of cpu.Tile has.
+const mostRows = 60
+
+// dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which inferAttention has accepted.
+func dimsOf(q, k, v tensor.Shape) dims {
+	h := q[2] / k[2]
+	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tokens: max(1, mostRows/h)}
 }
 
 // row is the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
@@ -71,37 +74,25 @@ func (a dims) stat(b, g, t int) int { return (b*a.hq+g*a.h)*a.s + t }
 // softmaxScale is 1/sqrt(D).
 func softmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
 
-// checkAttention checks the ranks, types and sizes of q, k and v; rows is the number of keys that k must have.
-func checkAttention(q, k Operand, kName string, v Operand, vName string, rows int) error {
-	qs, ks, vs := q.Shape, k.Shape, v.Shape
-	switch {
-	case ks[0] != qs[0]:
-		return fmt.Errorf("%s has batch %d, q has %d", kName, ks[0], qs[0])
-	case qs[2]%ks[2] != 0:
-		return fmt.Errorf("heads %d not a multiple of kv heads %d", qs[2], ks[2])
-	case ks[3] != qs[3]:
-		return fmt.Errorf("%s has dim %d, q has %d", kName, ks[3], qs[3])
-	case ks[1] != rows:
-		return fmt.Errorf("%s has %d rows, want %d for %d queries", kName, ks[1], rows, qs[1])
-	}
-	return wantShape(vName, vs, ks[0], ks[1], ks[2], vs[3])
-}
-
-// attentionOutputs are the outputs o [B,S,Hq,Dv] and lse [B,Hq,S] of an attention op.
-func attentionOutputs(q, v Operand) []Operand {
-	s := q.Shape
-	return []Operand{
-		{q.Dtype, tensor.Shape{s[0], s[1], s[2], v.Shape[3]}},
-		{q.Dtype, tensor.Shape{s[0], s[2], s[1]}},
-	}
-}
-
-// inferAttention is the shape rule q, k, v -> o, lse of the ops that have rows(S) keys for S queries.
-func inferAttention(in []Operand, kName, vName string, rows func(s int) int) ([]Operand, error) {
-	if err := wantInputs(in, float("q", 4), float(kName, 4), float(vName, 4)); err != nil {
+// inferAttention is the shape rule q, k, v, ... -> o, lse of the ops that have rows(S) keys for S queries; more are inputs
+// behind v, whose shapes it leaves to the op.
+func inferAttention(in []Operand, kName, vName string, rows func(s int) int, more ...input) ([]Operand, error) {
+	if err := wantInputs(in, append([]input{float("q", 4), float(kName, 4), float(vName, 4)}, more...)...); err != nil {
 		return nil, err
 	}
-	return attentionOutputs(in[0], in[2]), checkAttention(in[0], in[1], kName, in[2], vName, rows(in[0].Shape[1]))
+	q, k, v, dt := in[0].Shape, in[1].Shape, in[2].Shape, in[0].Dtype
+	switch want := rows(q[1]); {
+	case k[0] != q[0]:
+		return nil, fmt.Errorf("%s has batch %d, q has %d", kName, k[0], q[0])
+	case q[2]%k[2] != 0:
+		return nil, fmt.Errorf("heads %d not a multiple of kv heads %d", q[2], k[2])
+	case k[3] != q[3]:
+		return nil, fmt.Errorf("%s has dim %d, q has %d", kName, k[3], q[3])
+	case k[1] != want:
+		return nil, fmt.Errorf("%s has %d rows, want %d for %d queries", kName, k[1], want, q[1])
+	}
+	return []Operand{{dt, tensor.Shape{q[0], q[1], q[2], v[3]}}, {dt, tensor.Shape{q[0], q[2], q[1]}}},
+		wantShape(vName, v, k[0], k[1], k[2], v[3])
 }
 
 // mask lists the keys that a query sees, in runs of adjoining keys.
@@ -124,6 +115,16 @@ func (m span) run(_, _, t, from int) (lo, hi int) {
 	return max(lo, from), hi
 }
 
+// pairs counts the keys that the queries 0 to s-1 see.
+func (m span) pairs(s int) float64 {
+	n := 0
+	for t := range s {
+		lo, hi := m.keys(t)
+		n += max(0, hi-lo)
+	}
+	return float64(n)
+}
+
 // sees reports whether query t sees the key.
 func (m span) sees(t, key int) bool {
 	lo, hi := m.keys(t)
@@ -139,33 +140,19 @@ func overlap(lo, hi, from, to int) (int, int) {
 	return lo - from, max(lo, min(hi, to)) - from
 }
 
-// tileRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of the 6 rows
-// that the widest register tile of cpu.Tile has.
-const tileRows = 60
+// groupTiles is the number of tiles of rows of a group, and tiles that of all groups.
+func (a dims) groupTiles() int { return pieces(a.s, a.tokens) }
+func (a dims) tiles() int      { return a.b * a.hkv * a.groupTiles() }
 
-// rowTiles cuts the queries of each group into tiles.
-type rowTiles struct {
-	dims
-	tokens int // queries of a tile
-	tiles  int // tiles of a group
-}
+// tileRows is the largest number of rows of a tile.
+func (a dims) tileRows() int { return a.tokens * a.h }
 
-func (a dims) rowTiles() rowTiles {
-	n := max(1, tileRows/a.h)
-	return rowTiles{a, n, (a.s + n - 1) / n}
-}
-
-// pieces is the number of tiles of all groups.
-func (r rowTiles) pieces() int { return r.b * r.hkv * r.tiles }
-
-// rows is the largest number of rows of a tile.
-func (r rowTiles) rows() int { return r.tokens * r.h }
-
-// at returns the batch, the group and the queries [t0,t1) of a piece. The newest queries come first: they may see the
+// tileAt returns the batch, the group and the queries [t0,t1) of a tile. The newest queries come first: they may see the
 // most.
-func (r rowTiles) at(piece int) (b, g, t0, t1 int) {
-	bg, i := piece/r.tiles, r.tiles-1-piece%r.tiles
-	return bg / r.hkv, bg % r.hkv, i * r.tokens, min(r.s, (i+1)*r.tokens)
+func (a dims) tileAt(i int) (b, g, t0, t1 int) {
+	n := a.groupTiles()
+	t0, t1 = part(n-1-i%n, a.tokens, a.s)
+	return i / n / a.hkv, i / n % a.hkv, t0, t1
 }
 
 // gatherRows copies the rows of group g at the queries [t0,t1) of x [B,S,Hq,c] to dst [(t1-t0)*h,c].

@@ -4,7 +4,7 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
 // spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees.
 type spanForward[T cpu.Float] struct {
-	rowTiles
+	dims
 	mask         span
 	q, v, o, lse Arg
 	keys         packed[T]
@@ -16,23 +16,23 @@ type spanForward[T cpu.Float] struct {
 
 // bindSpan adds the phases of attention under mask: in is q, k, v, out is o, lse.
 func bindSpan[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
-	r := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand).rowTiles()
+	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
 	f := &spanForward[T]{
-		rowTiles: r, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
+		dims: a, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
 		keys:       pack[T](k, in[1]),
 		finiteVals: bindFinite[T](k, in[2]),
-		rowsQ:      cpu.Scratch[T](k, r.rows()*r.d),
-		rowsO:      cpu.Scratch[T](k, r.rows()*r.dv),
-		scores:     cpu.Scratch[T](k, r.rows()*chunkKeys),
-		max:        cpu.Scratch[T](k, r.rows()),
-		sum:        cpu.Scratch[T](k, r.rows()),
-		clean:      cpu.Scratch[T](k, chunkKeys*r.dv),
+		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
+		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),
+		scores:     cpu.Scratch[T](k, a.tileRows()*chunkKeys),
+		max:        cpu.Scratch[T](k, a.tileRows()),
+		sum:        cpu.Scratch[T](k, a.tileRows()),
+		clean:      cpu.Scratch[T](k, chunkKeys*a.dv),
 	}
-	k.Phase(r.pieces(), f.tile)
+	k.Phase(a.tiles(), f.tile)
 }
 
 func (f *spanForward[T]) tile(piece int, w *cpu.Worker) {
-	b, g, t0, t1 := f.at(piece)
+	b, g, t0, t1 := f.tileAt(piece)
 	rows := (t1 - t0) * f.h
 	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.dv], f.scores.Local(w)
 	state := softmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.d)}

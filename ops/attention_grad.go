@@ -1,11 +1,9 @@
 package ops
 
 import (
-	"fmt"
 	"slices"
 
 	"gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -21,77 +19,170 @@ func attentionGrad(spec Spec, inputs gorgonia.Nodes, o, do *gorgonia.Node) (gorg
 	return append(grads, make(gorgonia.Nodes, len(inputs)-3)...), err
 }
 
-// inferAttentionGrad is the shape rule of the gradient ops: the inputs of forward, o, lse, do -> dq, dk, dv.
-func inferAttentionGrad(forward Spec, in []Operand) ([]Operand, error) {
-	n := len(in) - 3
-	if n < 3 {
-		return nil, fmt.Errorf("%d inputs, want those of %s and o, lse, do", len(in), forward.Name())
-	}
-	out, err := forward.Infer(in[:n])
+// inferAttentionGrad is the shape rule of the gradient ops: the n inputs of forward, o, lse, do -> dq, dk, dv.
+func inferAttentionGrad(forward Spec, n int, in []Operand) ([]Operand, error) {
+	in, err := inferGrad(forward, n, in, saved{"o", 0}, saved{"lse", 1}, saved{"do", 0})
 	if err != nil {
 		return nil, err
 	}
-	if err := wantInputs([]Operand{in[0], in[n], in[n+1], in[n+2]}, float("q", 4), float("o", 4), float("lse", 3), float("do", 4)); err != nil {
-		return nil, err
-	}
-	for i, want := range []tensor.Shape{out[0].Shape, out[1].Shape, out[0].Shape} {
-		if err := wantShape([]string{"o", "lse", "do"}[i], in[n+i].Shape, want...); err != nil {
-			return nil, err
-		}
-	}
-	return []Operand{in[0], in[1], in[2]}, nil
+	return in[:3], nil
 }
 
-// spanBackward is the gradient of attention under a span. Each output is written by one piece of work, so that the bits do not
-// depend on the order of execution: a tile of rows writes its dq, a tile of keys its dk and dv. Both recompute the scores.
-// Where keys are few (see keyParts), the rows go through the keys once and sum dk and dv in parts.
-type spanBackward[T cpu.Float] struct {
-	rowTiles
-	mask         span
+// backward is what the gradients of all attention ops share. Each output is written by one piece of work, so that the bits do
+// not depend on the order of execution: a piece writes the dq of some queries, or the dk and dv of some keys. Both recompute
+// the scores.
+type backward[T cpu.Float] struct {
+	dims
 	q, k, do     Arg
 	dq, dk, dval Arg
 	keys, vals   packed[T]
-	finiteKeys   finiteTiles
 	stats        rowStats[T]
-	parts        keyParts
 
-	// Of each worker: rows of q, of do and of dq; scores and do·v; the dk and dv of a tile of keys; room for weigh.
-	rowsQ, rowsDO, rowsDQ, scores, dp, tileK, tileV, clean cpu.Region[T]
+	// Of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; room for weigh.
+	rowsQ, rowsDO, scores, dp, tileK, tileV, clean cpu.Region[T]
 }
+
+// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o, lse, do, out is dq, dk, dv. A worker has
+// at most the given number of scores at a time, and keys in keyGrad.
+func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, in, out []Arg) backward[T] {
+	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1]
+	f := backward[T]{
+		dims: a, q: in[0], k: in[1], do: do, dq: out[0], dk: out[1], dval: out[2],
+		keys:   pack[T](k, in[1]),
+		vals:   pack[T](k, in[2]),
+		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
+		rowsDO: cpu.Scratch[T](k, a.tileRows()*a.dv),
+		scores: cpu.Scratch[T](k, scores),
+		dp:     cpu.Scratch[T](k, scores),
+		tileK:  cpu.Scratch[T](k, keys*a.d),
+		tileV:  cpu.Scratch[T](k, keys*a.dv),
+		clean:  cpu.Scratch[T](k, max(chunkKeys, a.tileRows())*max(a.d, a.dv)),
+	}
+	f.stats = bindRowStats(k, a, m, in[0], f.keys, lse)
+	f.stats.bindDelta(k, o, do)
+	return f
+}
+
+// keyGrad writes the dk and dv of the keys [lo,hi) of a group, from the rows of n queries, ascending, that may see any of them:
+// query returns the i-th, and visible the keys that a query sees.
+func (f *backward[T]) keyGrad(b, g, lo, hi, n int, query func(i int) int, visible func(t int) (lo, hi int), w *cpu.Worker) {
+	keys := hi - lo
+	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
+	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
+	packedK, packedV, stats := f.keys.group(b, g), f.vals.group(b, g), f.stats.rows(b, g)
+	clear(dk)
+	clear(dv)
+	for first := 0; first < n; first += f.tokens {
+		end := min(n, first+f.tokens)
+		rows, areFinite := (end-first)*f.h, true
+		for i := first; i < end; i++ {
+			t, at := query(i), (i-first)*f.h
+			gatherRows(f.dims, q[at*f.d:], cpu.Slice[T](f.q.Buf), b, g, t, t+1, f.d)
+			gatherRows(f.dims, do[at*f.dv:], cpu.Slice[T](f.do.Buf), b, g, t, t+1, f.dv)
+			areFinite = areFinite && f.stats.finite(stats, t*f.h, (t+1)*f.h)
+		}
+		dots(rows, q, packedK, f.d, lo, hi, s, keys)
+		dots(rows, do, packedV, f.dv, lo, hi, dp, keys)
+		for r := range rows {
+			t := query(first + r/f.h)
+			from, to := visible(t)
+			from, to = overlap(from, to, lo, hi)
+			softmaxGrad(s[r*keys:][:keys], dp[r*keys:][:keys], from, to, stats[(t*f.h+r%f.h)*rowNumbers:], softmaxScale[T](f.d))
+		}
+		seen := func(i, r int) bool {
+			from, to := visible(query(first + r/f.h))
+			return from <= lo+i && lo+i < to
+		}
+		weigh(keys, f.dv, rows, s, 1, keys, do, f.dv, dv, areFinite, clean, seen)
+		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, seen)
+	}
+	for i := range keys {
+		copy(cpu.Slice[T](f.dk.Buf)[f.key(b, lo+i, g, f.d):][:f.d], dk[i*f.d:])
+		copy(cpu.Slice[T](f.dval.Buf)[f.key(b, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
+	}
+}
+
+// spanBackward is the gradient of attention under a span: a tile of rows writes its dq, a tile of keys its dk and dv.
+//
+// If a group has at least fewKeys times as many queries as keys (compressed attention), its queries are cut into as many parts
+// instead, at most mostParts. Each part has its own dk and dv for all keys, which are summed at the end; together they are no
+// larger than q. The scores are then computed once instead of twice, and the work is parallel over queries instead of the few
+// keys.
+type spanBackward[T cpu.Float] struct {
+	backward[T]
+	mask           span
+	finiteKeys     finiteTiles
+	rowsDQ         cpu.Region[T] // of each worker
+	parts          int
+	partsK, partsV *cpu.Buf // [B,Hkv,parts,T,D] and [B,Hkv,parts,T,Dv]
+}
+
+const (
+	fewKeys   = 4
+	mostParts = 32
+)
 
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
-	r := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand).rowTiles()
+	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
 	f := &spanBackward[T]{
-		rowTiles: r, mask: mask, q: in[0], k: in[1], do: in[5], dq: out[0], dk: out[1], dval: out[2],
-		keys:       pack[T](k, in[1]),
-		vals:       pack[T](k, in[2]),
+		backward:   newBackward[T](k, a, mask, a.tileRows()*chunkKeys, keyTile, in, out),
+		mask:       mask,
 		finiteKeys: bindFinite[T](k, in[1]),
-		rowsQ:      cpu.Scratch[T](k, r.rows()*r.d),
-		rowsDO:     cpu.Scratch[T](k, r.rows()*r.dv),
-		rowsDQ:     cpu.Scratch[T](k, r.rows()*r.d),
-		scores:     cpu.Scratch[T](k, r.rows()*chunkKeys),
-		dp:         cpu.Scratch[T](k, r.rows()*chunkKeys),
-		tileK:      cpu.Scratch[T](k, keyTile*r.d),
-		tileV:      cpu.Scratch[T](k, keyTile*r.dv),
-		clean:      cpu.Scratch[T](k, max(chunkKeys, r.rows())*max(r.d, r.dv)),
+		rowsDQ:     cpu.Scratch[T](k, a.tileRows()*a.d),
+		parts:      min(a.s/a.t, mostParts),
 	}
-	f.stats = bindRowStats(k, r.dims, mask, in[0], f.keys, in[4])
-	f.stats.bindDelta(k, in[3], in[5])
-	if n := r.s / r.t; n >= fewKeys {
-		f.parts = bindKeyParts[T](k, r.dims, min(n, mostParts))
-		k.Phase(r.b*r.hkv*f.parts.n, f.queryPart)
-		bindSumOfParts[T](k, r.dims, f.parts, f.dk, f.dval)
+	if f.parts < fewKeys {
+		k.Phase(a.tiles(), func(piece int, w *cpu.Worker) {
+			b, g, t0, t1 := f.tileAt(piece)
+			f.rowGrad(b, g, t0, t1, nil, nil, w)
+		})
+		f.keyTiles(k, func(b, g, from, to int, w *cpu.Worker) {
+			first, end := f.mask.queries(from, to, f.s)
+			f.keyGrad(b, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
+		})
 		return
 	}
-	k.Phase(r.pieces(), f.queryTile)
-	k.Phase(r.b*r.hkv*f.keys.tiles, f.keyTile)
+	groups := a.b * a.hkv
+	f.partsK, f.partsV = cpu.Work[T](k, groups*f.parts*a.t*a.d), cpu.Work[T](k, groups*f.parts*a.t*a.dv)
+	k.Phase(groups*f.parts, f.queryPart)
+	f.keyTiles(k, func(b, g, from, to int, _ *cpu.Worker) {
+		for key := from; key < to; key++ {
+			f.sumOfParts(f.dk, f.partsK, b, g, key, f.d)
+			f.sumOfParts(f.dval, f.partsV, b, g, key, f.dv)
+		}
+	})
 }
 
-// queryTile computes the dq of a tile of rows.
-func (f *spanBackward[T]) queryTile(piece int, w *cpu.Worker) {
-	b, g, t0, t1 := f.at(piece)
-	f.rowGrad(b, g, t0, t1, nil, nil, w)
+// keyTiles adds to k the phase that calls body for each tile of keys [from,to) of each group.
+func (f *spanBackward[T]) keyTiles(k *cpu.Kernel, body func(b, g, from, to int, w *cpu.Worker)) {
+	k.Phase(f.b*f.hkv*f.keys.tiles, func(piece int, w *cpu.Worker) {
+		bg := piece / f.keys.tiles
+		from, to := part(piece%f.keys.tiles, keyTile, f.t)
+		body(bg/f.hkv, bg%f.hkv, from, to, w)
+	})
+}
+
+// queryPart computes the dq of every parts-th tile of rows of a group, and what these give to dk and dv.
+func (f *spanBackward[T]) queryPart(piece int, w *cpu.Worker) {
+	bg, first := piece/f.parts, piece%f.parts*f.tokens
+	dk := cpu.Slice[T](f.partsK)[piece*f.t*f.d:][:f.t*f.d]
+	dv := cpu.Slice[T](f.partsV)[piece*f.t*f.dv:][:f.t*f.dv]
+	clear(dk)
+	clear(dv)
+	for t0 := first; t0 < f.s; t0 += f.parts * f.tokens {
+		f.rowGrad(bg/f.hkv, bg%f.hkv, t0, min(f.s, t0+f.tokens), dk, dv, w)
+	}
+}
+
+// sumOfParts sums the parts of one key, in their order, to its row of x [B,T,Hkv,c].
+func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, b, g, key, c int) {
+	row, all := cpu.Slice[T](x.Buf)[f.key(b, key, g, c):][:c], cpu.Slice[T](parts)
+	at := (b*f.hkv+g)*f.parts*f.t + key
+	copy(row, all[at*c:])
+	for i := 1; i < f.parts; i++ {
+		cpu.Add(row, row, all[(at+i*f.t)*c:][:c])
+	}
 }
 
 // rowGrad computes the dq of the rows of the queries [t0,t1) of a group. It adds what they give to dk [T,D] and dv [T,Dv],
@@ -129,46 +220,4 @@ func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 		from = to
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, b, g, t0, t1, f.d)
-}
-
-// keyTile computes the dk and dv of a tile of keys, from the rows that see any of them.
-func (f *spanBackward[T]) keyTile(piece int, w *cpu.Worker) {
-	bg, from := piece/f.keys.tiles, piece%f.keys.tiles*keyTile
-	b, g, to := bg/f.hkv, bg%f.hkv, min(f.t, from+keyTile)
-	n := to - from
-	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
-	dk, dv := f.tileK.Local(w)[:n*f.d], f.tileV.Local(w)[:n*f.dv]
-	keys, vals, scale := f.keys.group(b, g), f.vals.group(b, g), softmaxScale[T](f.d)
-	stats := f.stats.rows(b, g)
-
-	clear(dk)
-	clear(dv)
-	first, end := f.mask.queries(from, to, f.s)
-	for t0 := first; t0 < end; t0 += f.tokens {
-		t1 := min(end, t0+f.tokens)
-		rows := (t1 - t0) * f.h
-		gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
-		gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), b, g, t0, t1, f.dv)
-		dots(rows, q, keys, f.d, from, to, s, keyTile)
-		dots(rows, do, vals, f.dv, from, to, dp, keyTile)
-		for r := range rows {
-			x, y := f.mask.keys(t0 + r/f.h)
-			x, y = overlap(x, y, from, to)
-			at := r * keyTile
-			softmaxGrad(s[at:][:n], dp[at:][:n], x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
-		}
-		seen := func(i, r int) bool { return f.mask.sees(t0+r/f.h, from+i) }
-		rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
-		weigh(n, f.dv, rows, s, 1, keyTile, do, f.dv, dv, rowsFinite, clean, seen)
-		weigh(n, f.d, rows, dp, 1, keyTile, q, f.d, dk, rowsFinite, clean, seen)
-	}
-	scatterKeys(f.dims, cpu.Slice[T](f.dk.Buf), dk, b, g, from, to, f.d)
-	scatterKeys(f.dims, cpu.Slice[T](f.dval.Buf), dv, b, g, from, to, f.dv)
-}
-
-// scatterKeys copies src [hi-lo,c] to the keys [lo,hi) of group g of x [B,T,Hkv,c].
-func scatterKeys[T cpu.Float](a dims, x, src []T, b, g, lo, hi, c int) {
-	for s := lo; s < hi; s++ {
-		copy(x[a.key(b, s, g, c):][:c], src[(s-lo)*c:])
-	}
 }

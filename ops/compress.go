@@ -38,8 +38,6 @@ func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
-func (CompressMeanOp) DiffWRT(int) []bool { return []bool{true} }
-
 func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	return outputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, dy)
 }

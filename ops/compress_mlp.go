@@ -49,8 +49,6 @@ func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
-func (CompressMLPOp) DiffWRT(inputs int) []bool { return all(inputs) }
-
 func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	hidden, err := Output(y, 1)
 	if err != nil {
@@ -68,14 +66,7 @@ type CompressMLPGradOp struct {
 func (CompressMLPGradOp) Name() string { return "gradient of compress mlp" }
 
 func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("x", 4), float("pe", 2), float("w1", 2), float("w2", 2), float("hidden", 4), float("dy", 4)); err != nil {
-		return nil, err
-	}
-	out, err := CompressMLPOp(op).Infer(in[:4])
-	if err != nil {
-		return nil, err
-	}
-	return in[:4], cmp.Or(wantShape("hidden", in[4].Shape, out[1].Shape...), wantShape("dy", in[5].Shape, out[0].Shape...))
+	return inferGrad(CompressMLPOp(op), 4, in, saved{"hidden", 1}, saved{"dy", 0})
 }
 
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {

@@ -22,11 +22,12 @@ type CompressedAttentionOp struct {
 	Stride   int // d: tokens between the starts of two blocks; divides l
 }
 
-func (CompressedAttentionOp) attention()   {}
-func (CompressedAttentionOp) Name() string { return "compressed attention" }
+func (CompressedAttentionOp) Name() string                  { return "compressed attention" }
+func (op CompressedAttentionOp) mask(s int) span            { return span{op.BlockLen, op.Stride, s} }
+func (op CompressedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
-func (op CompressedAttentionOp) flops(in []Operand) float64 {
-	return attentionFLOPs(in[0], in[2], 2, 2, compressedPairs(in[0].Shape[1], op.BlockLen, op.Stride))
+func (op CompressedAttentionOp) pairs(in []Operand) float64 {
+	return op.mask(in[0].Shape[1]).pairs(in[0].Shape[1])
 }
 
 func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
@@ -37,11 +38,9 @@ func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, span{op.BlockLen, op.Stride, in[0].Shape[1]}, in, out)
+	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, op.mask(in[0].Shape[1]), in, out)
 	return nil
 }
-
-func (CompressedAttentionOp) DiffWRT(int) []bool { return []bool{true, true, true} }
 
 func (op CompressedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
 	return attentionGrad(CompressedAttentionGradOp(op), in, o, do)
@@ -55,14 +54,14 @@ type CompressedAttentionGradOp struct {
 func (CompressedAttentionGradOp) Name() string { return "gradient of compressed attention" }
 
 func (op CompressedAttentionGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(in[0], in[2], 6, 4, compressedPairs(in[0].Shape[1], op.BlockLen, op.Stride))
+	return attentionFLOPs(CompressedAttentionOp(op), in, 6, 4)
 }
 
 func (op CompressedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(CompressedAttentionOp(op), in)
+	return inferAttentionGrad(CompressedAttentionOp(op), 3, in)
 }
 
 func (op CompressedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, span{op.BlockLen, op.Stride, in[0].Shape[1]}, in, out)
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, CompressedAttentionOp(op).mask(in[0].Shape[1]), in, out)
 	return nil
 }

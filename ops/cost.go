@@ -14,28 +14,7 @@ func FLOPs(s Spec, in []Operand) float64 {
 
 // attentionFLOPs counts perKey operations for each element of a key and perValue for each of a value, for each pair of a
 // query and a key in each head of q [B,S,Hq,D]. Forward these are 2 and 2, in the gradient 6 and 4.
-func attentionFLOPs(q, v Operand, perKey, perValue, pairs float64) float64 {
-	return float64(q.Shape[0]*q.Shape[2]) * pairs * (perKey*float64(q.Shape[3]) + perValue*float64(v.Shape[3]))
-}
-
-// sumOverQueries adds up the keys that the queries 0 to s-1 see.
-func sumOverQueries(s int, keys func(t int) int) float64 {
-	n := 0
-	for t := range s {
-		n += keys(t)
-	}
-	return float64(n)
-}
-
-func windowPairs(s, window int) float64 {
-	return sumOverQueries(s, func(t int) int { return min(t+1, window) })
-}
-
-func compressedPairs(s, length, stride int) float64 {
-	return sumOverQueries(s, func(t int) int { return NumVisible(t, length, stride) })
-}
-
-// selectedPairs counts the keys of n blocks, of which the newest ends at the query.
-func selectedPairs(s, block, n int) float64 {
-	return sumOverQueries(s, func(t int) int { return min(t+1, (n-1)*block+t%block+1) })
+func attentionFLOPs(a attentionSpec, in []Operand, perKey, perValue float64) float64 {
+	q, v := in[0].Shape, in[2].Shape
+	return float64(q[0]*q[2]) * a.pairs(in) * (perKey*float64(q[3]) + perValue*float64(v[3]))
 }

@@ -94,8 +94,6 @@ func countTargets(targets Arg) int {
 	return n
 }
 
-func (CrossEntropyOp) DiffWRT(int) []bool { return []bool{true, false} }
-
 func (CrossEntropyOp) Grad(_ []bool, in gorgonia.Nodes, loss, dloss *gorgonia.Node) (gorgonia.Nodes, error) {
 	lse, err := Output(loss, 1)
 	if err != nil {
@@ -113,14 +111,11 @@ type CrossEntropyGradOp struct{}
 func (CrossEntropyGradOp) Name() string { return "gradient of cross entropy" }
 
 func (CrossEntropyGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("logits", -1), index("targets", -1), float("lse", -1), float("dloss", 0)); err != nil {
-		return nil, err
-	}
-	out, err := CrossEntropyOp{}.Infer(in[:2])
+	in, err := inferGrad(CrossEntropyOp{}, 2, in, saved{"lse", 1}, saved{"dloss", 0})
 	if err != nil {
 		return nil, err
 	}
-	return in[:1], wantShape("lse", in[2].Shape, out[1].Shape...)
+	return in[:1], nil
 }
 
 func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {

@@ -52,8 +52,6 @@ func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
 	})
 }
 
-func (EmbeddingOp) DiffWRT(int) []bool { return []bool{true, false} }
-
 func (EmbeddingOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	dw, err := Apply(EmbeddingGradOp{Vocab: in[0].Shape()[0]}, in[1], dy)
 	return gorgonia.Nodes{dw, nil}, err

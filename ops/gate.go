@@ -64,8 +64,6 @@ func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) 
 	})
 }
 
-func (GatedSumOp) DiffWRT(inputs int) []bool { return all(inputs) }
-
 func (GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	return outputs(GatedSumGradOp{}, len(in), append(slices.Clone(in), dy)...)
 }
@@ -77,18 +75,7 @@ type GatedSumGradOp struct{}
 func (GatedSumGradOp) Name() string { return "gradient of gated sum" }
 
 func (GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
-	if len(in) < 3 {
-		return nil, errors.New("no branches")
-	}
-	n := len(in) - 1
-	y, err := GatedSumOp{}.Infer(in[:n])
-	if err != nil {
-		return nil, err
-	}
-	if err := wantInputs([]Operand{in[0], in[n]}, float("gates", 4), float("dy", 4)); err != nil {
-		return nil, err
-	}
-	return in[:n], wantShape("dy", in[n].Shape, y[0].Shape...)
+	return inferGrad(GatedSumOp{}, max(0, len(in)-1), in, saved{"dy", 0})
 }
 
 func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {

@@ -135,8 +135,6 @@ func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
-func (LinearOp) DiffWRT(inputs int) []bool { return all(inputs) }
-
 func (op LinearOp) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	x, w := in[0].Shape(), in[1].Shape()
 	lead, err := leading(x, w[1])

@@ -9,12 +9,10 @@ type LinearAddOp struct {
 	Heads int // as in LinearOp
 }
 
-// Name implements Spec.
 func (LinearAddOp) Name() string { return "linear with add" }
 
 func (op LinearAddOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
 
-// Infer implements Spec.
 func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, float("x", -1), float("w", 2), float("residual", -1)); err != nil {
 		return nil, err
@@ -26,7 +24,6 @@ func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
 	return y, wantShape("residual", in[2].Shape, y[0].Shape...)
 }
 
-// Bind implements Spec.
 func (LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	p := linearProduct(in[:2], out[0])
 	p.Residual = in[2].Buf
@@ -41,12 +38,10 @@ type LinearSiLUOp struct {
 	Heads int // as in LinearOp
 }
 
-// Name implements Spec.
 func (LinearSiLUOp) Name() string { return "linear with silu" }
 
 func (op LinearSiLUOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
 
-// Infer implements Spec.
 func (op LinearSiLUOp) Infer(in []Operand) ([]Operand, error) {
 	h, err := LinearOp(op).Infer(in)
 	if err != nil {
@@ -55,7 +50,6 @@ func (op LinearSiLUOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{h[0], h[0]}, nil
 }
 
-// Bind implements Spec.
 func (LinearSiLUOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	p := linearProduct(in, out[1])
 	p.SiLU = out[0].Buf

@@ -22,7 +22,6 @@ type LinearsOp struct {
 	RoPE   RoPEOp
 }
 
-// Name implements Spec.
 func (LinearsOp) Name() string { return "linears" }
 
 func (op LinearsOp) flops(in []Operand) (sum float64) {
@@ -57,7 +56,6 @@ func layer[A any](op LinearsOp, in []A, n, i int) []A {
 	return append(one, in[at])
 }
 
-// Infer implements Spec.
 func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 	n := op.layers(len(in))
 	if err := wantLayers(n); err != nil {
@@ -110,7 +108,6 @@ func wantLayers(n int) error {
 
 func anyPositive(x []int) bool { return slices.ContainsFunc(x, func(v int) bool { return v != 0 }) }
 
-// Bind implements Spec.
 func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	var products []cpu.Product
 	for i := range out {
@@ -163,7 +160,6 @@ type LinearsGradOp struct {
 	RoPE        RoPEOp
 }
 
-// Name implements Spec.
 func (LinearsGradOp) Name() string { return "gradient of linears" }
 
 func (op LinearsGradOp) flops(in []Operand) (sum float64) {
@@ -204,7 +200,6 @@ func SplitLinearsGrad[A any](op LinearsGradOp, in []A) (x A, dys [][]A, ws []A) 
 	return x, dys, ws
 }
 
-// Infer implements Spec.
 func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	x, dys, ws := SplitLinearsGrad(op, in)
 	n := len(dys)
@@ -255,7 +250,6 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	return out, wantTurns(op.RoPE, op.Turned, sums)
 }
 
-// Bind implements Spec.
 func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	var products []cpu.Product
 	x, dys, ws := SplitLinearsGrad(op, in)

@@ -256,28 +256,21 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	return values[0], nil
 }
 
-// DiffWRT and SymDiff of a Spec without a gradient: gorgonia.Grad refuses a graph with any op that is no SDOp, so such an op
-// must be one. SymDiff is called only where a gradient would pass through it, and is an error.
-func (o *kernelOp) DiffWRT(inputs int) []bool {
-	if d, ok := o.spec.(Differentiable); ok {
-		return d.DiffWRT(inputs)
+// DiffWRT says yes for inputs of floats, and even if the Spec has no gradient: gorgonia.Grad refuses a graph with any op that
+// is no SDOp. SymDiff is then called only where a gradient would pass through the op, and is an error.
+func (o *kernelOp) DiffWRT(int) []bool {
+	b := make([]bool, len(o.in))
+	for i, in := range o.in {
+		b[i] = in.Dtype == tensor.Float32 || in.Dtype == tensor.Float64
 	}
-	return all(inputs)
+	return b
 }
 
 func (o *kernelOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
 	if d, ok := o.spec.(Differentiable); ok {
-		return d.Grad(all(len(inputs)), inputs, output, grad)
+		return d.Grad(slices.Repeat([]bool{true}, len(inputs)), inputs, output, grad)
 	}
 	return nil, opError(o.spec, errors.New("has no gradient"))
-}
-
-func all(n int) []bool {
-	b := make([]bool, n)
-	for i := range b {
-		b[i] = true
-	}
-	return b
 }
 
 // outputs applies spec and returns the nodes of its first n outputs.
@@ -325,7 +318,7 @@ func (o *outputOp) WriteHash(h hash.Hash) {
 }
 
 // DiffWRT and SymDiff: as those of kernelOp.
-func (o *outputOp) DiffWRT(inputs int) []bool { return all(inputs) }
+func (o *outputOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (o *outputOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorgonia.Nodes, error) {
 	return nil, opError(o.of.spec, fmt.Errorf("no gradient flows through output %d", o.index))

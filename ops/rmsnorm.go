@@ -59,8 +59,6 @@ func inverseRMS[T cpu.Float](x []T, eps float64) T {
 	return T(1 / math.Sqrt(cpu.SumSquares(x)/float64(len(x))+eps))
 }
 
-func (RMSNormOp) DiffWRT(int) []bool { return []bool{true, true} }
-
 func (op RMSNormOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	return outputs(RMSNormGradOp(op), 2, in[0], in[1], dy)
 }
@@ -78,13 +76,7 @@ type RMSNormGradOp struct {
 func (RMSNormGradOp) Name() string { return "gradient of rms norm" }
 
 func (op RMSNormGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("x", -1), float("weight", 1), float("dy", -1)); err != nil {
-		return nil, err
-	}
-	if _, err := RMSNormOp(op).Infer(in[:2]); err != nil {
-		return nil, err
-	}
-	return in[:2], wantShape("dy", in[2].Shape, in[0].Shape...)
+	return inferGrad(RMSNormOp(op), 2, in, saved{"dy", 0})
 }
 
 func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {

@@ -13,13 +13,7 @@ type RMSNormGradAddOp struct {
 func (RMSNormGradAddOp) Name() string { return "gradient of rms norm with add" }
 
 func (op RMSNormGradAddOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("x", -1), float("weight", 1), float("dy", -1), float("residual", -1)); err != nil {
-		return nil, err
-	}
-	if err := wantShape("residual", in[3].Shape, in[0].Shape...); err != nil {
-		return nil, err
-	}
-	return RMSNormGradOp(op).Infer(in[:3])
+	return inferGrad(RMSNormOp(op), 2, in, saved{"dy", 0}, saved{"residual", 0})
 }
 
 func (op RMSNormGradAddOp) Bind(k *cpu.Kernel, in, out []Arg) error {

@@ -109,8 +109,6 @@ func rotate[T cpu.Float](dst, x, turn []T) {
 	}
 }
 
-func (RoPEOp) DiffWRT(int) []bool { return []bool{true} }
-
 func (op RoPEOp) Grad(_ []bool, _ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	op.Inverse = !op.Inverse
 	return outputs(op, 1, dy)

@@ -31,20 +31,25 @@ type SelectBlocksOp struct {
 
 func (SelectBlocksOp) Name() string { return "select blocks" }
 
+// scores is the attention whose probabilities score the blocks.
+func (op SelectBlocksOp) scores() CompressedAttentionOp {
+	return CompressedAttentionOp{op.Params.BlockLen, op.Params.Stride}
+}
+
 func (op SelectBlocksOp) flops(in []Operand) float64 {
-	return attentionFLOPs(in[0], in[0], 2, 0, compressedPairs(in[0].Shape[1], op.Params.BlockLen, op.Params.Stride))
+	return attentionFLOPs(op.scores(), []Operand{in[0], in[1], in[1]}, 2, 0)
 }
 
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 	if err := cmp.Or(op.Params.Validate(), wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3))); err != nil {
 		return nil, err
 	}
-	q, kc := in[0].Shape, in[1].Shape
-	rows := compressedRows(q[1], op.Params.BlockLen, op.Params.Stride)
-	if err := cmp.Or(checkAttention(in[0], in[1], "kc", in[1], "kc", rows), wantShape("lse", in[2].Shape, q[0], q[2], q[1])); err != nil {
+	scored, err := op.scores().Infer([]Operand{in[0], in[1], in[1]})
+	if err != nil {
 		return nil, err
 	}
-	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}}, nil
+	q, kc := in[0].Shape, in[1].Shape
+	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}}, wantShape("lse", in[2].Shape, scored[1].Shape...)
 }
 
 func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) error {
@@ -54,7 +59,7 @@ func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 
 // selector chooses the blocks of a tile of queries at a time.
 type selector[T cpu.Float] struct {
-	rowTiles
+	dims
 	Params
 	mask    span
 	q, idx  Arg
@@ -69,23 +74,23 @@ type selector[T cpu.Float] struct {
 }
 
 func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
-	r := dimsOf(in[0].Operand, in[1].Operand, in[1].Operand).rowTiles()
+	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
 	f := &selector[T]{
-		rowTiles: r, Params: p, mask: span{p.BlockLen, p.Stride, r.s},
+		dims: a, Params: p, mask: span{p.BlockLen, p.Stride, a.s},
 		q: in[0], idx: out[0],
 		keys:   pack[T](k, in[1]),
-		rowsQ:  cpu.Scratch[T](k, r.rows()*r.d),
-		scores: cpu.Scratch[T](k, r.rows()*chunkKeys),
-		probs:  cpu.Scratch[T](k, r.tokens*r.t),
-		folded: cpu.Scratch[T](k, (r.s-1)/p.SelectBlock+1),
+		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
+		scores: cpu.Scratch[T](k, a.tileRows()*chunkKeys),
+		probs:  cpu.Scratch[T](k, a.tokens*a.t),
+		folded: cpu.Scratch[T](k, (a.s-1)/p.SelectBlock+1),
 		best:   cpu.Scratch[T](k, p.TopN),
 		blocks: cpu.Scratch[int32](k, p.TopN),
 	}
-	f.stats = bindRowStats(k, r.dims, f.mask, in[0], f.keys, in[2])
-	if f.scored(r.s-1) && r.s >= p.BlockLen {
+	f.stats = bindRowStats(k, a, f.mask, in[0], f.keys, in[2])
+	if f.scored(a.s-1) && a.s >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
-	k.Phase(r.pieces(), f.tile)
+	k.Phase(a.tiles(), f.tile)
 }
 
 // scored reports whether query t has more blocks to choose from than it may have: otherwise it gets them all.
@@ -103,7 +108,7 @@ func foldWeights[T cpu.Float](p Params) []T {
 }
 
 func (f *selector[T]) tile(piece int, w *cpu.Worker) {
-	b, g, t0, t1 := f.at(piece)
+	b, g, t0, t1 := f.tileAt(piece)
 	probs := f.probs.Local(w)
 	if f.scored(t1 - 1) {
 		f.sumProbs(probs, b, g, t0, t1, w)

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"cmp"
 	"fmt"
 
 	"gorgonia.org/gorgonia"
@@ -23,30 +22,34 @@ type SelectedAttentionOp struct {
 	SelectBlock int // l': tokens in a selection block
 }
 
-func (SelectedAttentionOp) attention()   {}
-func (SelectedAttentionOp) Name() string { return "selected attention" }
+func (SelectedAttentionOp) Name() string                  { return "selected attention" }
+func (op SelectedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
-func (op SelectedAttentionOp) flops(in []Operand) float64 {
-	return attentionFLOPs(in[0], in[2], 2, 2, selectedPairs(in[0].Shape[1], op.SelectBlock, in[3].Shape[3]))
+// pairs takes n different blocks for each query, of which the newest ends at the query.
+func (op SelectedAttentionOp) pairs(in []Operand) float64 {
+	sum, n := 0, in[3].Shape[3]
+	for t := range in[0].Shape[1] {
+		sum += min(t+1, (n-1)*op.SelectBlock+t%op.SelectBlock+1)
+	}
+	return float64(sum)
 }
 
 func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
-	if err := cmp.Or(positive("selection block l'", op.SelectBlock), wantInputs(in, float("q", 4), float("k", 4), float("v", 4), index("idx", 4))); err != nil {
+	if err := positive("selection block l'", op.SelectBlock); err != nil {
+		return nil, err
+	}
+	out, err := inferAttention(in, "k", "v", func(s int) int { return s }, index("idx", 4))
+	if err != nil {
 		return nil, err
 	}
 	q, k, idx := in[0].Shape, in[1].Shape, in[3].Shape
-	if err := cmp.Or(checkAttention(in[0], in[1], "k", in[2], "v", q[1]), wantShape("idx", idx, q[0], q[1], k[2], idx[3])); err != nil {
-		return nil, err
-	}
-	return attentionOutputs(in[0], in[2]), nil
+	return out, wantShape("idx", idx, q[0], q[1], k[2], idx[3])
 }
 
 func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	byType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
 	return nil
 }
-
-func (SelectedAttentionOp) DiffWRT(int) []bool { return []bool{true, true, true, false} }
 
 func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
 	return attentionGrad(SelectedAttentionGradOp(op), in, o, do)
@@ -55,7 +58,7 @@ func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.
 func (SelectedAttentionOp) CheckedInput() int { return 3 }
 
 func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
-	return newChoice(dimsOf(in[0], in[1], in[2]), op.SelectBlock, Arg{in[3], b}).check()
+	return newChoice(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
 }
 
 // choice reads the blocks that the queries have chosen.
@@ -145,7 +148,7 @@ const queriesPerPiece = 16
 
 // bindSelected adds the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
-	a := dimsOf(in[0].Operand, in[1].Operand, in[2].Operand)
+	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
 	c := newChoice(a, block, in[3])
 	f := &selectedForward[T]{
 		choice: c, q: in[0], v: in[2], o: out[0], lse: out[1],

@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"gorgonia.org/tensor"
 )
@@ -54,6 +55,36 @@ func wantShape(name string, got tensor.Shape, want ...int) error {
 		return fmt.Errorf("%s has shape %v, want %v", name, got, tensor.Shape(want))
 	}
 	return nil
+}
+
+// saved is an input of a gradient op beside those of the forward: an output of it that was saved, or the gradient by one.
+type saved struct {
+	name   string
+	output int // whose shape it has
+}
+
+// inferGrad checks the inputs of a gradient op: the first n are those of forward, then come more. It returns those n.
+func inferGrad(forward Spec, n int, in []Operand, more ...saved) ([]Operand, error) {
+	if len(in) != n+len(more) {
+		names := make([]string, len(more))
+		for i, m := range more {
+			names[i] = m.name
+		}
+		return nil, fmt.Errorf("%d inputs, want those of %s and %s", len(in), forward.Name(), strings.Join(names, ", "))
+	}
+	out, err := forward.Infer(in[:n])
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range more {
+		if got := in[n+i]; got.Dtype != in[0].Dtype {
+			return nil, fmt.Errorf("%s is %v, the inputs before it are %v", m.name, got.Dtype, in[0].Dtype)
+		}
+		if err := wantShape(m.name, in[n+i].Shape, out[m.output].Shape...); err != nil {
+			return nil, err
+		}
+	}
+	return in[:n], nil
 }
 
 // positive checks that a parameter is at least 1.

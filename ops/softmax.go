@@ -63,8 +63,6 @@ func expSum[T cpu.Float](dst, x []T, shift T) float64 {
 	return sum
 }
 
-func (SoftmaxOp) DiffWRT(int) []bool { return []bool{true} }
-
 func (SoftmaxOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	return outputs(SoftmaxGradOp{}, 1, y, dy)
 }

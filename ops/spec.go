@@ -49,13 +49,11 @@ type Spec interface {
 	Bind(k *cpu.Kernel, in, out []Arg) error
 }
 
-// Differentiable is a Spec with a gradient.
+// Differentiable is a Spec with a gradient by each input of floats.
 type Differentiable interface {
 	Spec
-	// DiffWRT says which of the given number of inputs have a gradient.
-	DiffWRT(inputs int) []bool
-	// Grad returns the gradient node of each wanted input, nil for those without a gradient: node is the op's main output,
-	// grad the gradient with respect to it. The gradients of the other inputs may be nil, which saves their ops.
+	// Grad returns the gradient node of each wanted input, nil for one of integers: node is the op's main output, grad the
+	// gradient with respect to it. The gradients of the other inputs may be nil, which saves their ops.
 	Grad(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 

@@ -28,12 +28,12 @@ type SlidingWindowOp struct {
 	Window int // w: tokens that a query sees, its own included
 }
 
-func (SlidingWindowOp) attention()         {}
-func (op SlidingWindowOp) mask(s int) span { return span{1, 1, min(op.Window, s)} }
-func (SlidingWindowOp) Name() string       { return "sliding window" }
+func (SlidingWindowOp) Name() string                  { return "sliding window" }
+func (op SlidingWindowOp) mask(s int) span            { return span{1, 1, min(op.Window, s)} }
+func (op SlidingWindowOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
-func (op SlidingWindowOp) flops(in []Operand) float64 {
-	return attentionFLOPs(in[0], in[2], 2, 2, windowPairs(in[0].Shape[1], op.Window))
+func (op SlidingWindowOp) pairs(in []Operand) float64 {
+	return op.mask(in[0].Shape[1]).pairs(in[0].Shape[1])
 }
 
 func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
@@ -48,8 +48,6 @@ func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	return nil
 }
 
-func (SlidingWindowOp) DiffWRT(int) []bool { return []bool{true, true, true} }
-
 func (op SlidingWindowOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
 	return attentionGrad(SlidingWindowGradOp(op), in, o, do)
 }
@@ -62,11 +60,11 @@ type SlidingWindowGradOp struct {
 func (SlidingWindowGradOp) Name() string { return "gradient of sliding window" }
 
 func (op SlidingWindowGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(in[0], in[2], 6, 4, windowPairs(in[0].Shape[1], op.Window))
+	return attentionFLOPs(SlidingWindowOp(op), in, 6, 4)
 }
 
 func (op SlidingWindowGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(SlidingWindowOp(op), in)
+	return inferAttentionGrad(SlidingWindowOp(op), 3, in)
 }
 
 func (op SlidingWindowGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
