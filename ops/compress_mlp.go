@@ -84,13 +84,12 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	}
 	rows, width := c.b*c.n*c.h, w1.Shape[0]
 	from := newBlockRows[T](k, c, x, pe)
-	for _, r := range from.parts() {
-		from.bindGather(r)
-		to := viewOf[T](k, hidden.Buf, r.lo*width, r.hi*width)
-		s := cpu.GemmShape{M: r.hi - r.lo, N: width, K: c.l * c.d, TransB: true}
-		cpu.Gemm[T](k, s, from.rows, w1.Buf, nil, to)
+	for i := range from.parts() {
+		n := from.bindGather(i)
+		to := from.viewOf(i, hidden.Buf, width)
+		cpu.Gemm[T](k, cpu.GemmShape{M: n, N: width, K: c.l * c.d, TransB: true}, from.rows, w1.Buf, nil, to)
 	}
-	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
+	act := workLike(k, hidden)
 	bindSiLU[T](k, hidden, act)
 	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: c.d, K: width, TransB: true}, act.Buf, w2.Buf, nil, y.Buf)
 }
@@ -107,7 +106,7 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	}
 	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
 
-	act := Arg{hidden.Operand, cpu.Work[T](k, rows*width)}
+	act := workLike(k, hidden)
 	bindSiLU[T](k, hidden, act)
 	cpu.Gemm[T](k, cpu.GemmShape{M: c.d, N: width, K: rows, TransA: true}, dy.Buf, act.Buf, nil, dw2.Buf)
 	dhidden := act // in the memory of the SiLU, which is not needed any more
@@ -120,59 +119,49 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	cpu.Gemm[T](k, cpu.GemmShape{M: 1, N: cols, K: width}, sum, w1.Buf, nil, dpe.Buf)
 
 	from := newBlockRows[T](k, c, x, pe)
-	var more Arg // dw1 of each part but the first
-	if len(from.parts()) > 1 {
-		more = Arg{dw1.Operand, cpu.Work[T](k, dw1.Elements())}
-	}
+	dw := dw1 // of a part
 	bindClear[T](k, dx)
-	for i, r := range from.parts() {
-		from.bindGather(r)
-		n := r.hi - r.lo
-		dh := viewOf[T](k, dhidden.Buf, r.lo*width, r.hi*width)
-		weights := cpu.GemmShape{M: width, N: cols, K: n, TransA: true}
-		if i == 0 {
-			cpu.Gemm[T](k, weights, dh, from.rows, nil, dw1.Buf)
-		} else {
-			cpu.Gemm[T](k, weights, dh, from.rows, nil, more.Buf)
-			bindBinary(k, dw1, more, dw1, cpu.Add[T])
+	for i := range from.parts() {
+		n := from.bindGather(i)
+		dh := from.viewOf(i, dhidden.Buf, width)
+		if i == 1 {
+			dw = workLike(k, dw1)
+		}
+		cpu.Gemm[T](k, cpu.GemmShape{M: width, N: cols, K: n, TransA: true}, dh, from.rows, nil, dw.Buf)
+		if i > 0 {
+			bindBinary(k, dw1, dw, dw1, cpu.Add[T])
 		}
 		cpu.Gemm[T](k, cpu.GemmShape{M: n, N: cols, K: width}, dh, w1.Buf, nil, from.rows)
-		from.bindScatter(r, dx)
+		from.bindScatter(i, dx)
 	}
 }
 
-// blockRows holds rows [l*D] of blocks with pe added, one for each block and head, a part of them at a time.
+// blockRows holds rows [l*D] of blocks with pe added, one for each block and head, a part of the blocks at a time.
 type blockRows[T cpu.Float] struct {
 	blocks
-	k          *cpu.Kernel
-	x, pe      Arg
-	partBlocks int      // blocks of a part
-	rows       *cpu.Buf // of one part: [blocks*Hkv,l*D]
+	k     *cpu.Kernel
+	x, pe Arg
+	size  int      // blocks of a part
+	rows  *cpu.Buf // of one part: [size*Hkv,l*D]
 }
 
-// rowRange are rows [lo,hi) of B*Nc*Hkv.
-type rowRange struct{ lo, hi int }
-
-// newBlockRows cuts the rows into parts of about 4 Mi elements, but into 8 parts at most: each needs products of its own.
+// newBlockRows cuts the blocks into parts of about 4 Mi elements, but into 8 parts at most: each needs products of its own.
 func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] {
 	const elements, most = 4 << 20, 8
 	n := c.b * c.n
-	partBlocks := min(n, max(1, elements/(c.l*c.width()), pieces(n, most)))
-	return blockRows[T]{c, k, x, pe, partBlocks, cpu.Work[T](k, partBlocks*c.l*c.width())}
+	size := min(n, max(1, elements/(c.l*c.width()), pieces(n, most)))
+	return blockRows[T]{c, k, x, pe, size, cpu.Work[T](k, size*c.l*c.width())}
 }
 
-// parts returns the rows of each part, in ascending order.
-func (g blockRows[T]) parts() []rowRange {
-	var list []rowRange
-	for p := 0; p < g.b*g.n; p += g.partBlocks {
-		list = append(list, rowRange{p * g.h, min(g.b*g.n, p+g.partBlocks) * g.h})
-	}
-	return list
-}
+func (g blockRows[T]) parts() int { return pieces(g.b*g.n, g.size) }
 
-// bindGather adds the phase that gathers a part.
-func (g blockRows[T]) bindGather(r rowRange) {
-	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
+// part returns the blocks [from,to), of those of all sequences, of a part.
+func (g blockRows[T]) part(i int) (from, to int) { return part(i, g.size, g.b*g.n) }
+
+// bindGather adds the phase that gathers a part, and returns its number of rows.
+func (g blockRows[T]) bindGather(i int) int {
+	from, to := g.part(i)
+	cols := g.l * g.d
 	bindRows(g.k, to-from, g.l*g.width(), func(lo, hi int) {
 		x, pe := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf)
 		for i := lo; i < hi; i++ {
@@ -186,11 +175,13 @@ func (g blockRows[T]) bindGather(r rowRange) {
 			}
 		}
 	})
+	return (to - from) * g.h
 }
 
 // bindScatter adds the phase that adds a part's rows, now gradients, to the tokens that they were gathered from.
-func (g blockRows[T]) bindScatter(r rowRange, dx Arg) {
-	from, to, cols := r.lo/g.h, r.hi/g.h, g.l*g.d
+func (g blockRows[T]) bindScatter(i int, dx Arg) {
+	from, to := g.part(i)
+	cols := g.l * g.d
 	bindRows(g.k, g.b*g.s, g.width(), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			t, before := i%g.s, i/g.s*g.n
@@ -206,9 +197,10 @@ func (g blockRows[T]) bindScatter(r rowRange, dx Arg) {
 	})
 }
 
-// viewOf returns a cell for elements [lo,hi) of b, and adds to k the phase that sets it in every run.
-func viewOf[T cpu.Float](k *cpu.Kernel, b *cpu.Buf, lo, hi int) *cpu.Buf {
+// viewOf returns a cell for the rows of a part in b [B*Nc*Hkv,width], and adds the phase that sets it in every run.
+func (g blockRows[T]) viewOf(i int, b *cpu.Buf, width int) *cpu.Buf {
+	from, to := g.part(i)
 	view := new(cpu.Buf)
-	k.Phase(1, func(int, *cpu.Worker) { cpu.Hold(view, cpu.Slice[T](b)[lo:hi]) })
+	g.k.Phase(1, func(int, *cpu.Worker) { cpu.Hold(view, cpu.Slice[T](b)[from*g.h*width:to*g.h*width]) })
 	return view
 }

@@ -17,40 +17,41 @@ import (
 // The leading axes are kept: two of them ([B,S]) if the others have the product in, otherwise one. Where axes of size 1 leave a
 // choice, as many axes as possible are contracted. x, w and the bias have gradients.
 func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
-	var o linearOptions
+	l := linear{inputs: gorgonia.Nodes{x, w}}
 	for i, opt := range opts {
 		if opt == nil {
-			return nil, opError(LinearOp{}, fmt.Errorf("option %d is nil", i))
+			return nil, opError(l.op, fmt.Errorf("option %d is nil", i))
 		}
-		opt(&o)
+		if err := opt(&l); err != nil {
+			return nil, opError(l.op, err)
+		}
 	}
-	op := LinearOp{Heads: o.heads}
-	if o.headsSet && o.heads < 1 {
-		return nil, opError(op, positive("heads", o.heads))
-	}
-	if o.biasSet {
-		return Apply(op, x, w, o.bias)
-	}
-	return Apply(op, x, w)
+	return Apply(l.op, l.inputs...)
 }
 
 // LinearOption is an option of Linear.
-type LinearOption func(*linearOptions)
+type LinearOption func(*linear) error
 
-type linearOptions struct {
-	bias              *gorgonia.Node
-	heads             int
-	biasSet, headsSet bool
+// linear is what the options of Linear change.
+type linear struct {
+	op     LinearOp
+	inputs gorgonia.Nodes
 }
 
 // WithBias adds bias [out] to every row of the product.
 func WithBias(bias *gorgonia.Node) LinearOption {
-	return func(o *linearOptions) { o.bias, o.biasSet = bias, true }
+	return func(l *linear) error {
+		l.inputs = append(l.inputs[:2], bias)
+		return nil
+	}
 }
 
 // WithHeads splits the last axis of the output into [h, out/h]. h must divide out.
 func WithHeads(h int) LinearOption {
-	return func(o *linearOptions) { o.heads, o.headsSet = h, true }
+	return func(l *linear) error {
+		l.op.Heads = h
+		return positive("heads", h)
+	}
 }
 
 // Axes are the sizes of up to four axes, with zeros after the last one.
@@ -251,5 +252,60 @@ func (op LinearBiasGradOp) Infer(in []Operand) ([]Operand, error) {
 func (op LinearBiasGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	rows := in[0].Elements() / op.Out
 	byType(in[0].Dtype, bindColumnSums[float32], bindColumnSums[float64])(k, in[0].Buf, rows, op.Out, out[0].Buf)
+	return nil
+}
+
+// LinearAddOp is the Spec of a Linear layer without a bias whose result is added to a residual: x, w, residual -> y = x·Wᵀ +
+// residual, where residual has the shape of y. The bits are those of LinearOp and AddOp. A machine puts it where a plan has
+// the two; it has no constructor and no gradient.
+type LinearAddOp struct {
+	Heads int // as in LinearOp
+}
+
+func (LinearAddOp) Name() string { return "linear with add" }
+
+func (op LinearAddOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
+
+func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
+	if err := wantInputs(in, float("x", -1), float("w", 2), float("residual", -1)); err != nil {
+		return nil, err
+	}
+	y, err := LinearOp(op).Infer(in[:2])
+	if err != nil {
+		return nil, err
+	}
+	return y, wantShape("residual", in[2].Shape, y[0].Shape...)
+}
+
+func (LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	p := linearProduct(in[:2], out[0])
+	p.Residual = in[2].Buf
+	bindProducts(k, in[0], p)
+	return nil
+}
+
+// LinearSiLUOp is the Spec of a Linear layer and the SiLU behind it: x, w, and a bias or none -> y = silu(h), h = x·Wᵀ +
+// bias. The gradient of SiLU reads h. Shapes and bits are those of LinearOp and SiLUOp. A machine puts it where a plan
+// has the two; it has no constructor and no gradient.
+type LinearSiLUOp struct {
+	Heads int // as in LinearOp
+}
+
+func (LinearSiLUOp) Name() string { return "linear with silu" }
+
+func (op LinearSiLUOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
+
+func (op LinearSiLUOp) Infer(in []Operand) ([]Operand, error) {
+	h, err := LinearOp(op).Infer(in)
+	if err != nil {
+		return nil, err
+	}
+	return []Operand{h[0], h[0]}, nil
+}
+
+func (LinearSiLUOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+	p := linearProduct(in, out[1])
+	p.SiLU = out[0].Buf
+	bindProducts(k, in[0], p)
 	return nil
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"gorgonia.org/tensor"
-
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -58,10 +56,10 @@ func layer[A any](op LinearsOp, in []A, n, i int) []A {
 
 func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 	n := op.layers(len(in))
-	if err := wantLayers(n); err != nil {
-		return nil, err
+	if n < 1 || n > MaxLinears {
+		return nil, fmt.Errorf("%d layers, want 1 to %d", n, MaxLinears)
 	}
-	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Turned[n:], true) || anyPositive(op.Heads[n:]) {
+	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Turned[n:], true) || anySet(op.Heads[n:]) {
 		return nil, fmt.Errorf("%d inputs are those of %d layers, want heads %v, biases %v and turned outputs %v of no others",
 			len(in), n, op.Heads, op.Bias, op.Turned)
 	}
@@ -98,15 +96,7 @@ func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list []Operand) error {
 	return nil
 }
 
-// wantLayers checks a number of layers.
-func wantLayers(n int) error {
-	if n < 1 || n > MaxLinears {
-		return fmt.Errorf("%d layers, want 1 to %d", n, MaxLinears)
-	}
-	return nil
-}
-
-func anyPositive(x []int) bool { return slices.ContainsFunc(x, func(v int) bool { return v != 0 }) }
+func anySet(x []int) bool { return slices.ContainsFunc(x, func(v int) bool { return v != 0 }) }
 
 func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	var products []cpu.Product
@@ -136,11 +126,7 @@ func linearProduct(in []Arg, y Arg) cpu.Product {
 
 // bindProducts adds matrix products of the type of like to k.
 func bindProducts(k *cpu.Kernel, like Arg, products ...cpu.Product) {
-	if like.Dtype == tensor.Float32 {
-		cpu.Products[float32](k, products...)
-	} else {
-		cpu.Products[float64](k, products...)
-	}
+	byType(like.Dtype, cpu.Products[float32], cpu.Products[float64])(k, products...)
 }
 
 // MaxTerms is the most arrays that a dy of LinearsGradOp is the sum of.
@@ -203,7 +189,7 @@ func SplitLinearsGrad[A any](op LinearsGradOp, in []A) (x A, dys [][]A, ws []A) 
 func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	x, dys, ws := SplitLinearsGrad(op, in)
 	n := len(dys)
-	if n == 0 || anyPositive(op.Terms[n:]) || slices.Contains(op.Turned[n:], true) {
+	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Turned[n:], true) {
 		return nil, fmt.Errorf("%d inputs, want those of 1 to %d layers, of which dy have terms %v and are turned %v", len(in), MaxLinears, op.Terms, op.Turned)
 	}
 	want := []input{float("x", -1)}
@@ -279,11 +265,7 @@ func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms []Arg) (dy Arg, er
 	if dy = terms[0]; len(terms) == 1 && !op.Turned[i] {
 		return dy, nil
 	}
-	if dy.Dtype == tensor.Float32 {
-		dy.Buf = cpu.Work[float32](k, dy.Elements())
-	} else {
-		dy.Buf = cpu.Work[float64](k, dy.Elements())
-	}
+	dy = workLike(k, dy)
 	if len(terms) > 1 {
 		if err := (AddOp{}).Bind(k, terms, []Arg{dy}); err != nil {
 			return dy, err

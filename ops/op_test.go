@@ -104,7 +104,8 @@ func TestHoldValueErrors(t *testing.T) {
 		{tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(2, 3)), "got float64 (2, 3), want float32 (2, 3)"},
 		{tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3, 2)), "got float32 (3, 2), want float32 (2, 3)"},
 		{G.NewF32(1), "got a scalar of float32, want float32 (2, 3)"},
-		{G.NewI64(1), "got a *gorgonia.I64, want float32 (2, 3) in host memory"},
+		{G.NewI64(1), "got a scalar of int64, want float32 (2, 3)"},
+		{struct{ G.Value }{}, "got a struct { gorgonia.Value }, want float32 (2, 3) in host memory"},
 	} {
 		require.EqualError(t, ops.HoldValue(new(cpu.Buf), c.value, want), c.err)
 	}

@@ -14,6 +14,11 @@ func byType[F any](dt tensor.Dtype, f32, f64 F) F {
 	return f64
 }
 
+// workLike returns work memory for an operand like o.
+func workLike(k *cpu.Kernel, o Arg) Arg {
+	return Arg{o.Operand, byType(o.Dtype, cpu.Work[float32], cpu.Work[float64])(k, o.Elements())}
+}
+
 // chunk is the number of elements in one piece of an elementwise kernel.
 const chunk = 1 << 14
 

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"cmp"
+	"slices"
 
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -154,7 +155,7 @@ func (f *selector[T]) sumProbs(probs []T, b, g, t0, t1 int, w *cpu.Worker) {
 // choose sets idx to the blocks of a query in block own, given the summed probabilities of the compression blocks that
 // it sees. scores is room for all selection blocks, best and blocks for n.
 func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
-	if own < len(idx) {
+	if own < len(idx) { // all blocks
 		for j := range idx {
 			if idx[j] = int32(j); j > own {
 				idx[j] = -1
@@ -179,15 +180,9 @@ func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, bloc
 		best[at], blocks[at] = score, int32(i+1)
 		n++
 	}
-	idx[0] = 0
-	for i, j := range blocks[:n] { // insertion sort by index
-		at := i + 1
-		for ; idx[at-1] > j; at-- {
-			idx[at] = idx[at-1]
-		}
-		idx[at] = j
-	}
-	idx[n+1], idx[n+2] = int32(own-1), int32(own)
+	idx[0], idx[n+1], idx[n+2] = 0, int32(own-1), int32(own)
+	copy(idx[1:], blocks[:n])
+	slices.Sort(idx[1 : n+1])
 }
 
 // fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of the

@@ -15,12 +15,14 @@ func Softmax(x *gorgonia.Node) (*gorgonia.Node, error) { return Apply(SoftmaxOp{
 // SoftmaxOp is the Spec of Softmax: x [...,n] -> y [...,n].
 type SoftmaxOp struct{}
 
-func (SoftmaxOp) Name() string { return "softmax" }
+func (SoftmaxOp) Name() string                          { return "softmax" }
+func (SoftmaxOp) Infer(in []Operand) ([]Operand, error) { return inferRows(in, "x") }
 
-func (SoftmaxOp) Infer(in []Operand) ([]Operand, error) {
-	out, err := inferElementwise(in, "x")
+// inferRows is inferElementwise for ops that need a last axis.
+func inferRows(in []Operand, names ...string) ([]Operand, error) {
+	out, err := inferElementwise(in, names...)
 	if err == nil && in[0].Shape.Dims() == 0 {
-		return nil, fmt.Errorf("x is a scalar, want a last axis")
+		return nil, fmt.Errorf("%s is a scalar, want a last axis", names[0])
 	}
 	return out, err
 }
@@ -70,15 +72,8 @@ func (SoftmaxOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgoni
 // SoftmaxGradOp is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)), from the result.
 type SoftmaxGradOp struct{}
 
-func (SoftmaxGradOp) Name() string { return "gradient of softmax" }
-
-func (SoftmaxGradOp) Infer(in []Operand) ([]Operand, error) {
-	out, err := inferElementwise(in, "y", "dy")
-	if err == nil && in[0].Shape.Dims() == 0 {
-		return nil, fmt.Errorf("y is a scalar, want a last axis")
-	}
-	return out, err
-}
+func (SoftmaxGradOp) Name() string                          { return "gradient of softmax" }
+func (SoftmaxGradOp) Infer(in []Operand) ([]Operand, error) { return inferRows(in, "y", "dy") }
 
 func (SoftmaxGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	byType(in[0].Dtype, bindSoftmaxGrad[float32], bindSoftmaxGrad[float64])(k, in[0], in[1], out[0])

@@ -34,10 +34,7 @@ func checkTokens(name string, tokens Arg, vocab int, low int32) error {
 
 // place returns the indices of element i.
 func (o Operand) place(i int) tensor.Shape {
-	at := o.Shape.Clone()
-	for axis := len(at) - 1; axis >= 0; axis-- {
-		at[axis], i = i%o.Shape[axis], i/o.Shape[axis]
-	}
+	at, _ := tensor.Itol(i, o.Shape, o.Shape.CalcStrides()) // no element is outside the shape
 	return at
 }
 

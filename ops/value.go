@@ -58,14 +58,15 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 		}
 		b.Set(b.Pointer(), want.Bytes()) // a view has more memory than elements
 		return nil
-	case *gorgonia.F32:
-		return holdScalar(b, (*float32)(v), tensor.Float32, want)
-	case *gorgonia.F64:
-		return holdScalar(b, (*float64)(v), tensor.Float64, want)
-	case *gorgonia.I32:
-		return holdScalar(b, (*int32)(v), tensor.Int32, want)
-	case *gorgonia.I:
-		return holdScalar(b, (*int)(v), tensor.Int, want)
+	case interface {
+		gorgonia.Scalar
+		Pointer() unsafe.Pointer
+	}:
+		if v.Dtype() != want.Dtype || want.Elements() != 1 {
+			return fmt.Errorf("got a scalar of %v, want %v", v.Dtype(), want)
+		}
+		b.Set(v.Pointer(), want.Bytes())
+		return nil
 	case nil:
 		return fmt.Errorf("no value, want %v", want)
 	}
@@ -77,14 +78,6 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 func IsRowMajor(d *tensor.Dense) bool {
 	strides, err := stridesOf(d)
 	return err == nil && d.IsNativelyAccessible() && rowMajor(d.Shape(), strides) && d.DataSize() == d.Shape().TotalSize()
-}
-
-func holdScalar[T cpu.Elem](b *cpu.Buf, p *T, got tensor.Dtype, want Operand) error {
-	if got != want.Dtype || want.Elements() != 1 {
-		return fmt.Errorf("got a scalar of %v, want %v", got, want)
-	}
-	b.Set(unsafe.Pointer(p), int(got.Size()))
-	return nil
 }
 
 // stridesOf returns the stride of each axis of d. Package tensor gives some vectors of two axes one stride, and scalars
