@@ -82,21 +82,3 @@ func TestAddBesideInPlaceOps(t *testing.T) {
 		testutil.Within(t, vm+", gradient", res.grads["x"], grad, 1e-12)
 	}
 }
-
-// TestGatedSumOfOneBranchTwice: one node given for several inputs gets the sum of their gradients.
-func TestGatedSumOfOneBranchTwice(t *testing.T) {
-	gates, x := normal("gates", 1, 1, 2, 3, 2), normal("x", 2, 1, 2, 3, 4)
-	weights := normal("weights", 3, 1, 2, 3, 4)
-	want, grad := make([]float64, 24), make([]float64, 24)
-	for i := range want {
-		g := gates.Floats[i/4*2] + gates.Floats[i/4*2+1]
-		want[i], grad[i] = g*x.Floats[i], g*weights.Floats[i]
-	}
-	for vm := range vms {
-		res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
-			return ops.GatedSum(in[0], in[1], in[1])
-		}, weights.Floats, gates, x)
-		testutil.Within(t, vm+", output", res.out, want, 1e-12)
-		testutil.Within(t, vm+", gradient", res.grads["x"], grad, 1e-12)
-	}
-}

@@ -13,8 +13,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// poisons are what 0 times it is not 0.
-var poisons = []float64{math.NaN(), math.Inf(1), math.Inf(-1)}
+// poisons are what 0 times it is not 0, and a number that is far from the others.
+var poisons = []float64{math.Inf(1), math.Inf(-1), math.NaN(), 1000}
+
+// from returns lo, lo+1, ..., hi-1.
+func from(lo, hi int) (list []int) {
+	for i := lo; i < hi; i++ {
+		list = append(list, i)
+	}
+	return list
+}
 
 // poisoned returns a with poison in the tokens (the second axis) that are in the list.
 func poisoned(a array, poison float64, tokens []int) array {
@@ -28,43 +36,51 @@ func poisoned(a array, poison float64, tokens []int) array {
 	return a
 }
 
-// TestAttentionIgnoresUnseen: NaN and infinities in a key and its value reach the queries that see them, and change no bit
-// of any other query's results; in a query and its do they change no bit of the keys that it does not see.
+// TestAttentionIgnoresUnseen: NaN, infinities and other numbers in a key and its value reach the queries that see them, and
+// change no bit of any other query's results; in a query and its do they change no bit of the keys that it does not see. So
+// tokens leave the past alone.
 func TestAttentionIgnoresUnseen(t *testing.T) {
+	type list struct{ keys, queries []int }
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
-	from := func(lo, hi int) (list []int) {
-		for i := lo; i < hi; i++ {
-			list = append(list, i)
-		}
-		return list
-	}
-	for _, S := range []int{40, 150} {
+	for _, S := range []int{7, 8, 9, 15, 16, 17, 19, 20, 21, 39, 40, 41, 130, 150} { // around l, l', w and 2w
 		c := newSizes(2, S, 6, 2, 16, 24)
 		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 		for _, b := range opcases.Branches(c, p) {
 			T := b.Inputs[1].Shape[1]
-			for _, hidden := range []struct{ keys, queries []int }{
+			lists, values := []list{
 				{keys: []int{0}}, {keys: []int{T / 3}}, {keys: []int{T / 2, T - 1}}, {keys: from(T/2, T)}, {keys: from(0, T/2)},
 				{queries: []int{0}}, {queries: []int{S / 3}}, {queries: from(S/2, S)}, {keys: from(T*3/4, T), queries: from(S*3/4, S)},
-			} {
-				for _, dt := range dtypes {
-					forward, backward := run(t, b, dt, do)
-					for _, poison := range poisons {
-						t.Run(fmt.Sprintf("%s/S%d/%v/%v/%v", b.Name, S, hidden, poison, dt), func(t *testing.T) {
-							with := b
-							with.Inputs = slices.Clone(b.Inputs)
-							with.Inputs[0] = poisoned(b.Inputs[0], poison, hidden.queries)
-							with.Inputs[1] = poisoned(b.Inputs[1], poison, hidden.keys)
-							with.Inputs[2] = poisoned(b.Inputs[2], poison, hidden.keys)
-							f, g := run(t, with, dt, poisoned(do, poison, hidden.queries))
-							reached := requireUnseen(t, c, b.Mask, hidden.keys, hidden.queries, T, [][2]array{
-								{forward[0], f[0]}, {forward[1], f[1]}, {backward[0], g[0]}, {backward[1], g[1]}, {backward[2], g[2]},
-							})
-							for i, row := range reached { // NaN in k and in v, or in q
-								o := f[0].Floats[i*c.Dv]
-								require.False(t, row && !math.IsNaN(o) && math.IsNaN(poison), "query %d: o is %v", i, o)
-							}
+			}, poisons
+			if S != 40 && S != 150 {
+				lists, values = nil, poisons[2:]
+			}
+			for _, t0 := range []int{1, 7, 8, 15, 16, 19, 20, 39, S - 1} {
+				first := t0
+				if b.Name == "compressed" {
+					first = ops.NumCompressed(t0, p.BlockLen, p.Stride)
+				}
+				if t0 < S && S != 150 {
+					lists = append(lists, list{from(first, T), from(t0, S)})
+				}
+			}
+			for _, dt := range dtypes {
+				forward, backward := run(t, b, dt, do)
+				for _, hidden := range lists {
+					for _, poison := range values {
+						with := b
+						with.Inputs = slices.Clone(b.Inputs)
+						with.Inputs[0] = poisoned(b.Inputs[0], poison, hidden.queries)
+						with.Inputs[1] = poisoned(b.Inputs[1], poison, hidden.keys)
+						with.Inputs[2] = poisoned(b.Inputs[2], poison, hidden.keys)
+						f, g := run(t, with, dt, poisoned(do, poison, hidden.queries))
+						what := fmt.Sprintf("%s, S = %d, %v, %v in %v", b.Name, S, dt, poison, hidden)
+						reached := requireUnseen(t, what, c, b.Mask, hidden.keys, hidden.queries, T, [][2]array{
+							{forward[0], f[0]}, {forward[1], f[1]}, {backward[0], g[0]}, {backward[1], g[1]}, {backward[2], g[2]},
 						})
+						for i, row := range reached { // NaN in k and in v, or in q
+							o := f[0].Floats[i*c.Dv]
+							require.False(t, row && !math.IsNaN(o) && math.IsNaN(poison), "%s: o of query %d is %v", what, i, o)
+						}
 					}
 				}
 			}
@@ -74,12 +90,12 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 
 // requireUnseen checks that o, lse, dq, dk and dv are the same bits, before and after, in the rows that the poison does not
 // reach. It returns which rows [B,S,Hq] of queries with keys it does reach.
-func requireUnseen(t *testing.T, c sizes, mask ref.Mask, keys, queries []int, T int, results [][2]array) []bool {
+func requireUnseen(t *testing.T, where string, c sizes, mask ref.Mask, keys, queries []int, T int, results [][2]array) []bool {
 	t.Helper()
 	h, rows := c.Hq/c.Hkv, make([]bool, c.B*c.S*c.Hq)
 	same := func(what string, result [2]array, row, n int) {
 		x, y := result[0].Floats[row*n:][:n], result[1].Floats[row*n:][:n]
-		require.Equal(t, x, y, "%s of row %d", what, row)
+		require.Equal(t, x, y, "%s: %s of row %d", where, what, row)
 	}
 	for b := range c.B {
 		for g := range c.Hkv {
@@ -118,22 +134,23 @@ func requireUnseen(t *testing.T, c sizes, mask ref.Mask, keys, queries []int, T 
 	return rows
 }
 
-// TestSelectBlocksIgnoresUnseen: nor do the blocks that a query chooses depend on compressed keys that it does not see.
+// TestSelectBlocksIgnoresUnseen: nor do the blocks that a query chooses depend on compressed keys that it does not see, or on
+// later queries.
 func TestSelectBlocksIgnoresUnseen(t *testing.T) {
-	c, p := newSizes(1, 150, 6, 2, 16, 16), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
-	q, _, _ := c.Tokens(1)
-	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
-	for _, dt := range dtypes {
-		want := chosen(t, c, p, dt, q, kc, vc).Ints
-		for _, poison := range poisons {
-			for first := range kc.Shape[1] {
-				var hidden []int
-				for i := first; i < kc.Shape[1]; i++ {
-					hidden = append(hidden, i)
+	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	for _, S := range []int{8, 15, 16, 17, 40, 130, 150} {
+		c := newSizes(1, S, 6, 2, 16, 16)
+		q, _, _ := c.Tokens(1)
+		kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+		for _, dt := range dtypes {
+			want := chosen(t, c, p, dt, q, kc, vc).Ints
+			for _, poison := range poisons {
+				for first := range kc.Shape[1] {
+					end := first*p.Stride + p.BlockLen - 1 // of the queries that do not see block first
+					idx := chosen(t, c, p, dt, poisoned(q, poison, from(end, S)), poisoned(kc, poison, from(first, kc.Shape[1])), vc).Ints
+					n := end * c.Hkv * p.TopN
+					require.Equal(t, want[:n], idx[:n])
 				}
-				idx := chosen(t, c, p, dt, q, poisoned(kc, poison, hidden), vc).Ints
-				n := (first*p.Stride + p.BlockLen - 1) * c.Hkv * p.TopN // of the queries before the end of block first
-				require.Equal(t, want[:n], idx[:n])
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package ops_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -15,19 +14,10 @@ import (
 // the operands, each read or written once. Model sizes are measured by go run ./bench -suite ops.
 func BenchmarkOps(b *testing.B) {
 	for _, c := range ofSize(opcases.Large) {
-		plan, err := c.Plan()
-		require.NoError(b, err)
-		arrays := append(plan.Inputs, make([]array, plan.Arrays-len(plan.Inputs))...)
-		for _, call := range plan.Calls {
-			var in []array
-			for _, i := range call.In {
-				in = append(in, arrays[i])
-			}
-			for i, a := range outputs(b, call.Spec, tensor.Float32, in...) {
-				arrays[call.Out[i]] = a
-			}
-			b.Run(c.Name+"/"+call.Spec.Name(), func(b *testing.B) { benchmark(b, call.Spec, in...) })
-		}
+		calls(b, c, nil, func(spec ops.Spec, in []array) []array {
+			b.Run(c.Name+"/"+spec.Name(), func(b *testing.B) { benchmark(b, spec, in...) })
+			return outputs(b, spec, tensor.Float32, in...)
+		})
 	}
 }
 

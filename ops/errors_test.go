@@ -3,6 +3,7 @@ package ops_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,7 +55,12 @@ func TestOpErrors(t *testing.T) {
 	choose := func(kc, lse node, block, n int) build {
 		return apply(ops.SelectBlocksOp{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n, Window: 4}}, q, kc, lse)
 	}
-	x, w, kv := f(2, 3, 5), f(4, 5), f(1, 9, 2, 6)
+	x, w, v, kv := f(2, 3, 5), f(4, 5), f(6, 5), f(1, 9, 2, 6)
+	many := slices.Repeat([]node{w}, ops.MaxLinears+2)
+	many[0] = x
+	type counts = [ops.MaxLinears]int
+	type flags = [ops.MaxLinears]bool
+	turn := ops.RoPEOp{Base: 10}
 	for _, c := range []struct {
 		build build
 		err   string
@@ -87,6 +93,39 @@ func TestOpErrors(t *testing.T) {
 		{apply(ops.LinearInputGradOp{Heads: 2, Axes: ops.Axes{5}}, f(2, 2), w), "dy has rank 2 (2, 2), want rank 3 or more"},
 		{apply(ops.LinearWeightGradOp{Out: 4, In: 5}, x, f(2, 2, 4)), "x (2, 3, 5) and dy (2, 2, 4) are not rows of 5 inputs and 4 outputs"},
 		{apply(ops.LinearBiasGradOp{Out: 4}, x), "dy (2, 3, 5) is not rows of 4 outputs"},
+
+		{apply(ops.LinearsOp{}, x), "linears: 0 layers, want 1 to 12"},
+		{apply(ops.LinearsOp{}, many...), "linears: 13 layers, want 1 to 12"},
+		{apply(ops.LinearsOp{Bias: flags{true, true}}, x, w), "linears: -1 layers, want 1 to 12"},
+		{apply(ops.LinearsOp{Bias: flags{2: true}}, x, w, v, f(6)), "linears: 4 inputs are those of 2 layers"},
+		{apply(ops.LinearsOp{Heads: counts{2: 1}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
+		{apply(ops.LinearsOp{}, x, w, f(4, 6)), "linears: layer 1: x (2, 3, 5) has no trailing axes of product 6"},
+		{apply(ops.LinearsOp{}, x, w, f(4, 15)), "linears: w 1 has shape (4, 15), want the 5 inputs of w 0"},
+		{apply(ops.LinearsOp{Heads: counts{0, 4}}, x, w, v), "linears: layer 1: heads 4 do not divide the 6 outputs"},
+		{apply(ops.LinearsOp{Bias: flags{1: true}}, x, w, v, f(4)), "linears: layer 1: bias has shape (4), want (6)"},
+		{apply(ops.LinearsOp{}, x, w, f32(6, 5)), "linears: layer 1: w is float32"},
+		{apply(ops.LinearsOp{Turned: flags{2: true}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
+		{apply(ops.LinearsOp{Turned: flags{true}, RoPE: turn}, x, w, v), "linears: layer 0: rope: x has rank 3"},
+		{apply(ops.LinearsOp{Turned: flags{true}, Heads: counts{1}}, x, w, v), "linears: layer 0: rope: base is 0"},
+		{apply(ops.LinearsOp{Turned: flags{true, true}, RoPE: turn, Heads: counts{1, 1}}, x, w, v), "layer 1: heads of 6 are turned, those of another layer have 4"},
+		{apply(ops.LinearsGradOp{In: 5}, x, f(2, 3, 4)), "gradient of linears: 2 inputs, want those of 1 to 12 layers"},
+		{apply(ops.LinearsGradOp{In: 5}, x), "gradient of linears: 1 inputs, want those of 1 to 12 layers"},
+		{apply(ops.LinearsGradOp{In: 5, Turned: flags{1: true}}, x, f(2, 3, 4), w), "and are turned [false true false"},
+		{apply(ops.LinearsGradOp{In: 5, Terms: counts{4}}, x, f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), w), "dy 0 has 4 terms, want 1 to 3"},
+		{apply(ops.LinearsGradOp{In: 5, Terms: counts{2}}, x, f(2, 3, 4), f(3, 2, 4), w), "a term of dy 0 has shape (3, 2, 4), want (2, 3, 4)"},
+		{apply(ops.LinearsGradOp{In: 7}, x, f(2, 3, 4), w), "x (2, 3, 5) is not rows of 7 inputs"},
+		{apply(ops.LinearsGradOp{In: 5}, x, f(2, 3, 4), f(2, 3, 6), w, w), "w 1 has shape (4, 5), want (6, 5)"},
+		{apply(ops.LinearsGradOp{In: 5}, x, f(2, 3, 4), f32(4, 5)), "w 0 is float32"},
+		{apply(ops.LinearsGradOp{In: 5, WeightsOnly: true}, x, f(2, 3, 4), f(7)), "layer 1: x (2, 3, 5) and dy (7) are not rows"},
+		{apply(ops.LinearsGradOp{In: 5, Turned: flags{true}, RoPE: turn}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
+		{apply(ops.LinearAddOp{}, x, w), "linear with add: 2 inputs, want 3"},
+		{apply(ops.LinearAddOp{}, x, w, f(2, 3, 6)), "linear with add: residual has shape (2, 3, 6), want (2, 3, 4)"},
+		{apply(ops.LinearAddOp{}, x, w, f32(2, 3, 4)), "linear with add: residual is float32"},
+		{apply(ops.LinearSiLUOp{Heads: 3}, x, w), "linear with silu: heads 3 do not divide"},
+		{apply(ops.LinearSiLUOp{}, x, f(4, 7)), "linear with silu: x (2, 3, 5) has no trailing axes"},
+		{apply(ops.RMSNormGradAddOp{Eps: 1}, x, f(5), f(2, 3, 5), f(2, 5)), "with add: residual has shape (2, 5), want (2, 3, 5)"},
+		{apply(ops.RMSNormGradAddOp{Eps: 1}, x, f(5), f(2, 5), f(2, 3, 5)), "with add: dy has shape (2, 5), want (2, 3, 5)"},
+		{apply(ops.RMSNormGradAddOp{}, x, f(5), f(2, 3, 5), f(2, 3, 5)), "with add: eps is 0"},
 
 		{rope(f(1, 2, 3, 5), 1e4, 0), "rope: dim 5 of x (1, 2, 3, 5) is odd, want pairs"},
 		{rope(f(2, 3, 4), 1e4, 0), "rope: x has rank 3 (2, 3, 4), want rank 4"},
@@ -162,6 +201,11 @@ func TestOpErrors(t *testing.T) {
 		{choose(kc, lses, 5, 3), "ops: select blocks: stride d = 2 does not divide the selection block l' = 5"},
 		{choose(k, lses, 4, 3), "ops: select blocks: kc has 10 rows, want 4 for 10 queries"},
 		{choose(kc, f(1, 10, 4), 4, 3), "ops: select blocks: lse has shape (1, 10, 4), want (1, 4, 10)"},
+		{apply(ops.SiLUOp{}, f(3, 0)), "ops: silu: input 0 has a zero size: float64 (3, 0)"},
+		{apply(ops.SiLUOp{}, f(1<<31, 1<<31, 1, 1)), "ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)"},
+		// (2^62 + 1)*4 = 4 for an int: sizes are refused before anything is computed of them.
+		{mlp(1<<62+1, 1, f(1, 9, 2, 4), f(1<<62+1, 4), f(3, 4), f(4, 3)), "ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)"},
+		{choose(kc, lses, 4, math.MaxInt), "ops: select blocks: output 0 is too large: int32 (1, 10, 2, 9223372036854775807)"},
 		{lse(nil), "ops: LSE of a nil node"},
 		{lse(q), "not an attention op"},
 		{lse(G.Must(ops.SiLU(q))), "not an attention op"},
@@ -174,30 +218,6 @@ func TestOpErrors(t *testing.T) {
 		require.ErrorContains(t, err, "ops: ")
 		require.Nil(t, n)
 	}
-}
-
-// TestInferZeroSizes: no op accepts an operand without elements.
-func TestInferZeroSizes(t *testing.T) {
-	g := G.NewGraph()
-	x := G.NewTensor(g, tensor.Float64, 4, G.WithShape(1, 0, 2, 4), G.WithName("x"))
-	_, err := ops.CompressMean(x, 4, 2)
-	require.EqualError(t, err, "ops: compress mean: input 0 has a zero size: float64 (1, 0, 2, 4)")
-}
-
-// TestInferHugeSizes: operands that could not be counted in bytes are refused before anything is computed of their sizes.
-func TestInferHugeSizes(t *testing.T) {
-	g := G.NewGraph()
-	of := func(name string, shape ...int) *G.Node {
-		return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name))
-	}
-	_, err := ops.SiLU(of("x", 1<<31, 1<<31, 1, 1))
-	require.EqualError(t, err, "ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)")
-	// (2^62 + 1)*4 = 4 for an int.
-	_, err = ops.CompressMLP(of("kv", 1, 9, 2, 4), of("pe", 1<<62+1, 4), of("w1", 3, 4), of("w2", 4, 3), 1<<62+1, 1)
-	require.EqualError(t, err, "ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)")
-	q, lse := of("q", 1, 9, 2, 4), of("lse", 1, 2, 9)
-	_, err = ops.SelectBlocks(q, of("kc", 1, 2, 2, 4), lse, ops.Params{BlockLen: 8, Stride: 1, SelectBlock: 8, TopN: math.MaxInt, Window: 1})
-	require.EqualError(t, err, "ops: select blocks: output 0 is too large: int32 (1, 9, 2, 9223372036854775807)")
 }
 
 // TestTokensOutsideTheVocabulary: errors of the run, forward and backward, that say which, where and of how many.
@@ -282,15 +302,4 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 			require.NoError(t, m.Close())
 		}
 	}
-}
-
-// TestAttentionErrorsOfGradients: what has no gradient says so.
-func TestAttentionErrorsOfGradients(t *testing.T) {
-	c := newSizes(1, 10, 2, 1, 4, 4)
-	q, k, v := c.Tokens(1)
-	g := G.NewGraph()
-	Q := q.Node(g, tensor.Float64)
-	o := G.Must(ops.CausalAttention(Q, k.Node(g, tensor.Float64), v.Node(g, tensor.Float64)))
-	_, err := G.Grad(G.Must(G.Sum(G.Must(ops.LSE(o)))), Q)
-	require.ErrorContains(t, err, "ops: sliding window: no gradient flows through output 1")
 }

@@ -86,10 +86,9 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	return res
 }
 
-// compute runs a case without a VM: every Spec on a team of the given number of workers, in poisoned work memory, to poisoned
-// outputs between guards. It returns the outputs of the op, and the gradient by dy of each input that has one. dy is the
-// plan's, or the one that is given.
-func compute(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
+// calls runs the Specs of a case by run, which returns the outputs, and returns its plan and all arrays. The dy is the plan's, or
+// the one that is given.
+func calls(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec, in []array) []array) (*opcases.Plan, []array) {
 	t.Helper()
 	plan, err := c.Plan()
 	require.NoError(t, err)
@@ -101,10 +100,20 @@ func compute(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given .
 		for _, i := range call.In {
 			in = append(in, arrays[i])
 		}
-		for i, a := range outputsOf(t, workers, call.Spec, dt, in...) {
+		for i, a := range run(call.Spec, in) {
 			arrays[call.Out[i]] = a
 		}
 	}
+	return plan, arrays
+}
+
+// compute runs a case without a VM: every Spec on a team of the given number of workers, in poisoned work memory, to poisoned
+// outputs between guards. It returns the outputs of the op, the gradient by dy of each input that has one, and dy.
+func compute(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
+	t.Helper()
+	plan, arrays := calls(t, c, given, func(spec ops.Spec, in []array) []array {
+		return outputsOf(t, workers, spec, dt, in...)
+	})
 	for _, i := range plan.Out {
 		out = append(out, arrays[i])
 	}
@@ -124,15 +133,4 @@ func run(t testing.TB, b branch, dt tensor.Dtype, do array) (forward, backward [
 	t.Helper()
 	forward, backward, _ = compute(t, b, dt, 0, do)
 	return forward, backward
-}
-
-// specs returns the Specs of a case, forward and backward.
-func specs(t testing.TB, c opcases.Case) (list []ops.Spec) {
-	t.Helper()
-	plan, err := c.Plan()
-	require.NoError(t, err)
-	for _, call := range plan.Calls {
-		list = append(list, call.Spec)
-	}
-	return list
 }
