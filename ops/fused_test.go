@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
@@ -174,15 +173,4 @@ func TestFusedRMSNormGrad(t *testing.T) {
 			f.require(ops.RMSNormGradAddOp{Eps: 0.3}, []array{x, weight, dy, residual}, renamed(sum, d[1]), nil)
 		}
 	}
-}
-
-// TestFusedSpecsCompare: Specs of one op with other parameters are other Specs, in Go and in a graph.
-func TestFusedSpecsCompare(t *testing.T) {
-	g := G.NewGraph()
-	x, w, v := normal("x", 1, 2, 5).Node(g, tensor.Float64), normal("w", 2, 4, 5).Node(g, tensor.Float64), normal("v", 3, 4).Node(g, tensor.Float64)
-	a, b := ops.LinearsOp{Heads: [ops.MaxLinears]int{2}, Bias: [ops.MaxLinears]bool{true}}, ops.LinearsOp{Bias: [ops.MaxLinears]bool{true}}
-	require.NotEqual(t, ops.Spec(a), ops.Spec(b))
-	require.Len(t, map[ops.Spec]bool{a: true, b: true, ops.LinearsOp{}: true}, 3)
-	require.Same(t, G.Must(ops.Apply(a, x, w, v)), G.Must(ops.Apply(a, x, w, v)))
-	require.NotSame(t, G.Must(ops.Apply(a, x, w, v)), G.Must(ops.Apply(b, x, w, v)))
 }

@@ -31,6 +31,8 @@ func TestOpsMergeInGraphs(t *testing.T) {
 		func() (*G.Node, error) { return ops.Linear(x, w) },
 		func() (*G.Node, error) { return ops.Linear(x, w, ops.WithHeads(1)) },
 		func() (*G.Node, error) { return ops.Linear(x, w, ops.WithHeads(2)) },
+		func() (*G.Node, error) { return ops.Apply(ops.LinearsOp{}, x, w) },
+		func() (*G.Node, error) { return ops.Apply(ops.LinearsOp{Heads: [ops.MaxLinears]int{2}}, x, w) },
 		func() (*G.Node, error) { return ops.RoPE(x, 10000, 0) },
 		func() (*G.Node, error) { return ops.RoPE(x, 10000, 1) },
 		func() (*G.Node, error) { return ops.RoPE(x, 10000.000000000002, 0) },
