@@ -114,10 +114,6 @@ func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
 }
 
 func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c blocks, dy, dx Arg) {
-	if c.n == 0 {
-		bindClear[T](k, dx)
-		return
-	}
 	width := c.width()
 	bindRows(k, c.b*c.s, width, func(lo, hi int) {
 		for i := lo; i < hi; i++ {

@@ -131,32 +131,31 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 
 // infer applies the shape rule after the checks that all ops share.
 func infer(spec Spec, in []Operand) ([]Operand, error) {
-	for i, o := range in {
-		if err := checkSize(o); err != nil {
-			return nil, opError(spec, fmt.Errorf("input %d %w", i, err))
-		}
+	err := checkSizes("input", in)
+	var out []Operand
+	if err == nil {
+		out, err = spec.Infer(in)
 	}
-	out, err := spec.Infer(in)
+	if err == nil {
+		err = checkSizes("output", out)
+	}
 	if err != nil {
 		return nil, opError(spec, err)
-	}
-	for i, o := range out {
-		if err := checkSize(o); err != nil {
-			return nil, opError(spec, fmt.Errorf("output %d %w", i, err))
-		}
 	}
 	return out, nil
 }
 
-// checkSize refuses operands without elements, and those whose bytes no int can count.
-func checkSize(o Operand) error {
-	room := math.MaxInt / 8
-	for _, s := range o.Shape {
-		if s <= 0 {
-			return fmt.Errorf("has a zero size: %v", o)
-		}
-		if room /= s; room == 0 {
-			return fmt.Errorf("is too large: %v", o)
+// checkSizes refuses operands without elements, and those whose bytes no int can count.
+func checkSizes(what string, list []Operand) error {
+	for i, o := range list {
+		room := math.MaxInt / 8
+		for _, s := range o.Shape {
+			if s <= 0 {
+				return fmt.Errorf("%s %d has a zero size: %v", what, i, o)
+			}
+			if room /= s; room == 0 {
+				return fmt.Errorf("%s %d is too large: %v", what, i, o)
+			}
 		}
 	}
 	return nil
@@ -226,34 +225,42 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	if len(inputs) != len(o.in) {
 		return nil, opError(o.spec, fmt.Errorf("%d inputs, want %d", len(inputs), len(o.in)))
 	}
-	in := make([]Arg, len(o.in))
-	for i, v := range inputs {
-		in[i] = Arg{o.in[i], new(cpu.Buf)}
-		if err := HoldValue(in[i].Buf, v, o.in[i]); err != nil {
-			return nil, opError(o.spec, fmt.Errorf("input %d: %w", i, err))
-		}
+	in, err := holdAll("input", o.in, inputs)
+	if err != nil {
+		return nil, opError(o.spec, err)
 	}
-	out := make([]Arg, len(o.out))
-	values := make([]gorgonia.Value, len(o.out))
+	var values []gorgonia.Value
 	for i, operand := range o.out {
 		if err := cpu.CheckMemory(operand.Bytes()); err != nil {
 			return nil, opError(o.spec, fmt.Errorf("output %d: %w", i, err))
 		}
-		values[i] = NewValue(operand)
-		out[i] = Arg{operand, new(cpu.Buf)}
-		if err := HoldValue(out[i].Buf, values[i], operand); err != nil {
-			return nil, opError(o.spec, fmt.Errorf("output %d: %w", i, err))
-		}
+		values = append(values, NewValue(operand))
 	}
+	out, err := holdAll("output", o.out, values)
 	var k cpu.Kernel
-	if err := o.spec.Bind(&k, in, out); err != nil {
-		return nil, opError(o.spec, err)
+	if err == nil {
+		err = o.spec.Bind(&k, in, out)
 	}
-	if err := cpu.RunAlone(&k); err != nil {
+	if err == nil {
+		err = cpu.RunAlone(&k)
+	}
+	if err != nil {
 		return nil, opError(o.spec, err)
 	}
 	o.values = values
 	return values[0], nil
+}
+
+// holdAll returns cells that hold values.
+func holdAll(what string, operands []Operand, values []gorgonia.Value) ([]Arg, error) {
+	args := make([]Arg, len(operands))
+	for i, o := range operands {
+		args[i] = Arg{o, new(cpu.Buf)}
+		if err := HoldValue(args[i].Buf, values[i], o); err != nil {
+			return nil, fmt.Errorf("%s %d: %w", what, i, err)
+		}
+	}
+	return args, nil
 }
 
 // DiffWRT says yes for inputs of floats, and even if the Spec has no gradient: gorgonia.Grad refuses a graph with any op that

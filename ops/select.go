@@ -188,21 +188,12 @@ func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, bloc
 // fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of the
 // compression blocks that share tokens with it. probs holds those that the query sees.
 func (f *selector[T]) fold(scores, probs []T) {
-	first := (f.SelectBlock-f.BlockLen)/f.Stride + 1
 	for j := range scores {
-		w, p := f.weights, probs[min(max(first, 0), len(probs)):]
-		if first < 0 {
-			w = w[min(-first, len(w)):]
-		}
-		if len(w) > len(p) {
-			w = w[:len(p)]
-		}
-		p = p[:len(w)]
 		var sum T
-		for i, x := range w {
-			sum += x * p[i]
+		first := ((j+1)*f.SelectBlock-f.BlockLen)/f.Stride + 1
+		for i := max(first, 0); i < min(first+len(f.weights), len(probs)); i++ {
+			sum += f.weights[i-first] * probs[i]
 		}
 		scores[j] = sum
-		first += f.SelectBlock / f.Stride
 	}
 }

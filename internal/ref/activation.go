@@ -65,37 +65,34 @@ func LogSumExp(x *Tensor) *Tensor {
 // negative ones (-1) are ignored. 0 when all are. logits [...,V] has one row for each target.
 func CrossEntropy(logits *Tensor, targets []int32) float64 {
 	var sum float64
-	V, n := logits.Last(), 0
+	lse := LogSumExp(logits)
 	for i, y := range targets {
-		if y < 0 {
-			continue
+		if y >= 0 {
+			sum += lse.Data[i] - logits.Data[i*logits.Last()+int(y)]
 		}
-		row := append([]float64(nil), logits.Data[i*V:(i+1)*V]...)
-		sum += softmax(row, 1) - logits.Data[i*V+int(y)]
-		n++
 	}
-	return sum / float64(max(1, n))
+	return sum / float64(max(1, count(targets)))
 }
 
 // CrossEntropyGrad returns the gradient of CrossEntropy by logits: (softmax - onehot(target)) / count in the rows of
 // targets that are not negative, 0 in the others.
 func CrossEntropyGrad(logits *Tensor, targets []int32) *Tensor {
-	n := 0
+	p, d, V, n := Softmax(logits), like(logits), logits.Last(), count(targets)
+	for i, y := range targets {
+		if y >= 0 {
+			p.Data[i*V+int(y)]--
+			axpy(1/float64(n), p.Data[i*V:(i+1)*V], d.Data[i*V:(i+1)*V])
+		}
+	}
+	return d
+}
+
+// count returns the number of targets that are not negative.
+func count(targets []int32) (n int) {
 	for _, y := range targets {
 		if y >= 0 {
 			n++
 		}
 	}
-	d := like(logits)
-	V := logits.Last()
-	for i, y := range targets {
-		if y < 0 {
-			continue
-		}
-		row := append([]float64(nil), logits.Data[i*V:(i+1)*V]...)
-		softmax(row, 1)
-		row[y]--
-		axpy(1/float64(n), row, d.Data[i*V:(i+1)*V])
-	}
-	return d
+	return n
 }
