@@ -140,19 +140,25 @@ func overlap(lo, hi, from, to int) (int, int) {
 	return lo - from, max(lo, min(hi, to)) - from
 }
 
-// groupTiles is the number of tiles of rows of a group, and tiles that of all groups.
-func (a dims) groupTiles() int { return pieces(a.s, a.tokens) }
-func (a dims) tiles() int      { return a.b * a.hkv * a.groupTiles() }
-
 // tileRows is the largest number of rows of a tile.
 func (a dims) tileRows() int { return a.tokens * a.h }
 
-// tileAt returns the batch, the group and the queries [t0,t1) of a tile. The newest queries come first: they may see the
-// most.
-func (a dims) tileAt(i int) (b, g, t0, t1 int) {
-	n := a.groupTiles()
-	t0, t1 = part(n-1-i%n, a.tokens, a.s)
-	return i / n / a.hkv, i / n % a.hkv, t0, t1
+// bindGroups adds to k the phase that calls f for the pieces 0 to n-1 of each group.
+func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Worker)) {
+	k.Phase(a.b*a.hkv*n, func(piece int, w *cpu.Worker) {
+		bg := piece / n
+		f(bg/a.hkv, bg%a.hkv, piece%n, w)
+	})
+}
+
+// bindQueries adds to k the phase that calls f for runs [t0,t1) of at most size queries of each group. The newest come first:
+// they may see the most.
+func bindQueries(k *cpu.Kernel, a dims, size int, f func(b, g, t0, t1 int, w *cpu.Worker)) {
+	n := pieces(a.s, size)
+	bindGroups(k, a, n, func(b, g, piece int, w *cpu.Worker) {
+		t0, t1 := part(n-1-piece, size, a.s)
+		f(b, g, t0, t1, w)
+	})
 }
 
 // gatherRows copies the rows of group g at the queries [t0,t1) of x [B,S,Hq,c] to dst [(t1-t0)*h,c].

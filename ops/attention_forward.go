@@ -28,11 +28,10 @@ func bindSpan[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
 		sum:        cpu.Scratch[T](k, a.tileRows()),
 		clean:      cpu.Scratch[T](k, chunkKeys*a.dv),
 	}
-	k.Phase(a.tiles(), f.tile)
+	bindQueries(k, a, a.tokens, f.tile)
 }
 
-func (f *spanForward[T]) tile(piece int, w *cpu.Worker) {
-	b, g, t0, t1 := f.tileAt(piece)
+func (f *spanForward[T]) tile(b, g, t0, t1 int, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.dv], f.scores.Local(w)
 	state := softmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.d)}

@@ -133,20 +133,19 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
 		parts:      min(a.s/a.t, mostParts),
 	}
 	if f.parts < fewKeys {
-		k.Phase(a.tiles(), func(piece int, w *cpu.Worker) {
-			b, g, t0, t1 := f.tileAt(piece)
-			f.rowGrad(b, g, t0, t1, nil, nil, w)
-		})
-		f.keyTiles(k, func(b, g, from, to int, w *cpu.Worker) {
+		bindQueries(k, a, a.tokens, func(b, g, t0, t1 int, w *cpu.Worker) { f.rowGrad(b, g, t0, t1, nil, nil, w) })
+		bindGroups(k, a, f.keys.tiles, func(b, g, tile int, w *cpu.Worker) {
+			from, to := part(tile, keyTile, f.t)
 			first, end := f.mask.queries(from, to, f.s)
 			f.keyGrad(b, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
 		})
 		return
 	}
-	groups := a.b * a.hkv
-	f.partsK, f.partsV = cpu.Work[T](k, groups*f.parts*a.t*a.d), cpu.Work[T](k, groups*f.parts*a.t*a.dv)
-	k.Phase(groups*f.parts, f.queryPart)
-	f.keyTiles(k, func(b, g, from, to int, _ *cpu.Worker) {
+	keys := a.b * a.hkv * f.parts * a.t
+	f.partsK, f.partsV = cpu.Work[T](k, keys*a.d), cpu.Work[T](k, keys*a.dv)
+	bindGroups(k, a, f.parts, f.queryPart)
+	bindGroups(k, a, f.keys.tiles, func(b, g, tile int, _ *cpu.Worker) {
+		from, to := part(tile, keyTile, f.t)
 		for key := from; key < to; key++ {
 			f.sumOfParts(f.dk, f.partsK, b, g, key, f.d)
 			f.sumOfParts(f.dval, f.partsV, b, g, key, f.dv)
@@ -154,24 +153,15 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
 	})
 }
 
-// keyTiles adds to k the phase that calls body for each tile of keys [from,to) of each group.
-func (f *spanBackward[T]) keyTiles(k *cpu.Kernel, body func(b, g, from, to int, w *cpu.Worker)) {
-	k.Phase(f.b*f.hkv*f.keys.tiles, func(piece int, w *cpu.Worker) {
-		bg := piece / f.keys.tiles
-		from, to := part(piece%f.keys.tiles, keyTile, f.t)
-		body(bg/f.hkv, bg%f.hkv, from, to, w)
-	})
-}
-
 // queryPart computes the dq of every parts-th tile of rows of a group, and what these give to dk and dv.
-func (f *spanBackward[T]) queryPart(piece int, w *cpu.Worker) {
-	bg, first := piece/f.parts, piece%f.parts*f.tokens
-	dk := cpu.Slice[T](f.partsK)[piece*f.t*f.d:][:f.t*f.d]
-	dv := cpu.Slice[T](f.partsV)[piece*f.t*f.dv:][:f.t*f.dv]
+func (f *spanBackward[T]) queryPart(b, g, i int, w *cpu.Worker) {
+	at := ((b*f.hkv+g)*f.parts + i) * f.t
+	dk := cpu.Slice[T](f.partsK)[at*f.d:][:f.t*f.d]
+	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:f.t*f.dv]
 	clear(dk)
 	clear(dv)
-	for t0 := first; t0 < f.s; t0 += f.parts * f.tokens {
-		f.rowGrad(bg/f.hkv, bg%f.hkv, t0, min(f.s, t0+f.tokens), dk, dv, w)
+	for t0 := i * f.tokens; t0 < f.s; t0 += f.parts * f.tokens {
+		f.rowGrad(b, g, t0, min(f.s, t0+f.tokens), dk, dv, w)
 	}
 }
 

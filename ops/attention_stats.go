@@ -94,13 +94,3 @@ func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
 func (st rowStats[T]) finite(rows []T, first, end int) bool {
 	return finite(rows[first*rowNumbers : end*rowNumbers])
 }
-
-// bindQueries adds to k the phase that calls f for runs [first,end) of at most size queries of each group.
-func bindQueries(k *cpu.Kernel, a dims, size int, f func(b, g, first, end int, w *cpu.Worker)) {
-	cuts := pieces(a.s, size)
-	k.Phase(a.b*a.hkv*cuts, func(piece int, w *cpu.Worker) {
-		bg := piece / cuts
-		first, end := part(piece%cuts, size, a.s)
-		f(bg/a.hkv, bg%a.hkv, first, end, w)
-	})
-}

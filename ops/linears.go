@@ -39,19 +39,16 @@ func (op LinearsOp) layers(inputs int) int {
 	return inputs - 1
 }
 
-// layer returns what layer i of n has of the inputs: x, w_i and its bias or none.
-func layer[A any](op LinearsOp, in []A, n, i int) []A {
-	one := []A{in[0], in[1+i]}
-	if !op.Bias[i] {
-		return one
-	}
-	at := 1 + n
-	for _, b := range op.Bias[:i] {
-		if b {
-			at++
+// splitLinears returns what each of n layers has of the inputs: x, w_i and its bias or none.
+func splitLinears[A any](op LinearsOp, n int, in []A) (layers [][]A) {
+	biases := in[1+n:]
+	for i := range n {
+		layers = append(layers, []A{in[0], in[1+i]})
+		if op.Bias[i] {
+			layers[i], biases = append(layers[i], biases[0]), biases[1:]
 		}
 	}
-	return append(one, in[at])
+	return layers
 }
 
 func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
@@ -64,8 +61,8 @@ func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 			len(in), n, op.Heads, op.Bias, op.Turned)
 	}
 	var out []Operand
-	for i := range n {
-		y, err := LinearOp{op.Heads[i]}.Infer(layer(op, in, n, i))
+	for i, layer := range splitLinears(op, n, in) {
+		y, err := LinearOp{op.Heads[i]}.Infer(layer)
 		if err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
@@ -100,8 +97,8 @@ func anySet(x []int) bool { return slices.ContainsFunc(x, func(v int) bool { ret
 
 func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	var products []cpu.Product
-	for i := range out {
-		products = append(products, linearProduct(layer(op, in, len(out), i), out[i]))
+	for i, layer := range splitLinears(op, len(out), in) {
+		products = append(products, linearProduct(layer, out[i]))
 	}
 	bindProducts(k, in[0], products...)
 	for i, y := range out {

@@ -91,7 +91,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	if f.scored(a.s-1) && a.s >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
-	k.Phase(a.tiles(), f.tile)
+	bindQueries(k, a, a.tokens, f.tile)
 }
 
 // scored reports whether query t has more blocks to choose from than it may have: otherwise it gets them all.
@@ -108,8 +108,7 @@ func foldWeights[T cpu.Float](p Params) []T {
 	return w
 }
 
-func (f *selector[T]) tile(piece int, w *cpu.Worker) {
-	b, g, t0, t1 := f.tileAt(piece)
+func (f *selector[T]) tile(b, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
 	if f.scored(t1 - 1) {
 		f.sumProbs(probs, b, g, t0, t1, w)

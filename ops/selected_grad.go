@@ -32,8 +32,7 @@ type choosers struct {
 // bindChoosers adds to k the phase that inverts c.
 func bindChoosers(k *cpu.Kernel, c choice) choosers {
 	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*c.blocks())}
-	k.Phase(c.b*c.hkv, func(bg int, _ *cpu.Worker) {
-		b, g := bg/c.hkv, bg%c.hkv
+	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
 		queries, ends := x.group(b, g)
 		invert(c.s, func(t int) []int32 { return c.seen(b, g, t) }, queries, ends)
 	})
