@@ -84,7 +84,7 @@ func bindSigmoidGrad[T cpu.Float](k *cpu.Kernel, y, dy, dx Arg) {
 func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
 	want := make([]input, len(names))
 	for i, name := range names {
-		want[i] = float(name, -1)
+		want[i] = floats(name, 0)
 	}
 	if err := wantInputs(in, want...); err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	for i := range n {
 		of := in[1+perTensor*i:][:perTensor]
 		for j, name := range names {
-			state, want = append(state, of[j]), append(want, float(numbered(name, i), -1))
+			state, want = append(state, of[j]), append(want, floats(numbered(name, i), 0))
 		}
 		if perTensor == 5 && of[4].Shape != nil && (of[4].Dtype != op.Copies || !of[4].Shape.Eq(of[0].Shape)) {
 			return nil, fmt.Errorf("copy %d is %v, want %v", i, of[4], Operand{op.Copies, of[0].Shape})

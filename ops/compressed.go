@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"cmp"
+
 	"gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -31,10 +33,8 @@ func (op CompressedAttentionOp) pairs(in []Operand) float64 {
 }
 
 func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
-	if err := checkBlocks(op.BlockLen, op.Stride); err != nil {
-		return nil, err
-	}
-	return inferAttention(in, "kc", "vc", func(s int) int { return compressedRows(s, op.BlockLen, op.Stride) })
+	out, err := inferAttention(in, "kc", "vc", func(s int) int { return compressedRows(s, op.BlockLen, op.Stride) })
+	return out, cmp.Or(checkBlocks(op.BlockLen, op.Stride), err)
 }
 
 func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {

@@ -28,7 +28,7 @@ type CrossEntropyOp struct{}
 func (CrossEntropyOp) Name() string { return "cross entropy" }
 
 func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("logits", -1), index("targets", -1)); err != nil {
+	if err := wantInputs(in, floats("logits", 0), input{"targets", 0, true, true}); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape
@@ -36,10 +36,7 @@ func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, fmt.Errorf("logits has rank %d %v, want rank 2 or 3", n, s)
 	}
 	rows := s[:s.Dims()-1].Clone()
-	if err := wantShape("targets", in[1].Shape, rows...); err != nil {
-		return nil, err
-	}
-	return []Operand{{in[0].Dtype, tensor.Shape{}}, {in[0].Dtype, rows}}, nil
+	return []Operand{{in[0].Dtype, tensor.Shape{}}, {in[0].Dtype, rows}}, wantShape("targets", in[1].Shape, rows...)
 }
 
 func (CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {

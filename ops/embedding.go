@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"cmp"
+
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -66,17 +68,11 @@ type EmbeddingGradOp struct {
 func (EmbeddingGradOp) Name() string { return "gradient of embedding" }
 
 func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, index("ids", 2), float("dy", 3)); err != nil {
-		return nil, err
-	}
-	if err := positive("vocabulary V", op.Vocab); err != nil {
+	if err := cmp.Or(wantInputs(in, index("ids", 2), float("dy", 3)), positive("vocabulary V", op.Vocab)); err != nil {
 		return nil, err
 	}
 	ids, dy := in[0].Shape, in[1].Shape
-	if err := wantShape("dy", dy, ids[0], ids[1], dy[2]); err != nil {
-		return nil, err
-	}
-	return []Operand{{in[1].Dtype, tensor.Shape{op.Vocab, dy[2]}}}, nil
+	return []Operand{{in[1].Dtype, tensor.Shape{op.Vocab, dy[2]}}}, wantShape("dy", dy, ids[0], ids[1], dy[2])
 }
 
 func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {

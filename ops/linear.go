@@ -83,7 +83,7 @@ func (LinearOp) flops(in []Operand) float64 {
 }
 
 func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
-	want := []input{float("x", -1), float("w", 2)}
+	want := []input{floats("x", 2), float("w", 2)}
 	if len(in) == 3 {
 		want = append(want, float("bias", 1))
 	}
@@ -113,9 +113,6 @@ func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
 
 // leading returns the number of axes of x before those that are contracted to in.
 func leading(x tensor.Shape, in int) (int, error) {
-	if x.Dims() < 2 {
-		return 0, fmt.Errorf("x has rank %d %v, want rank 2 or more", x.Dims(), x)
-	}
 	lead, product := 0, 1
 	for i := x.Dims() - 1; i >= min(2, x.Dims()-1) && x.Dims()-i <= len(Axes{}); i-- {
 		if product *= x[i]; product == in {
@@ -175,7 +172,11 @@ func (LinearInputGradOp) flops(in []Operand) float64 {
 }
 
 func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("dy", -1), float("w", 2)); err != nil {
+	least := 2
+	if op.Heads > 0 {
+		least = 3
+	}
+	if err := wantInputs(in, floats("dy", least), float("w", 2)); err != nil {
 		return nil, err
 	}
 	dy, w := in[0].Shape, in[1].Shape
@@ -184,9 +185,6 @@ func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 		tail = tensor.Shape{op.Heads, w[0] / op.Heads}
 	}
 	lead := dy.Dims() - tail.Dims()
-	if lead < 1 {
-		return nil, fmt.Errorf("dy has rank %d %v, want rank %d or more", dy.Dims(), dy, tail.Dims()+1)
-	}
 	if err := wantShape("end of dy", dy[lead:], tail...); err != nil {
 		return nil, err
 	}
@@ -217,7 +215,7 @@ func (op LinearWeightGradOp) flops(in []Operand) float64 {
 }
 
 func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("x", -1), float("dy", -1)); err != nil {
+	if err := wantInputs(in, floats("x", 0), floats("dy", 0)); err != nil {
 		return nil, err
 	}
 	x, dy := in[0], in[1]
@@ -240,7 +238,7 @@ type LinearBiasGradOp struct {
 func (LinearBiasGradOp) Name() string { return "bias gradient of linear" }
 
 func (op LinearBiasGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("dy", -1)); err != nil {
+	if err := wantInputs(in, floats("dy", 0)); err != nil {
 		return nil, err
 	}
 	if op.Out < 1 || in[0].Elements()%op.Out != 0 {
@@ -267,7 +265,7 @@ func (LinearAddOp) Name() string { return "linear with add" }
 func (op LinearAddOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
 
 func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("x", -1), float("w", 2), float("residual", -1)); err != nil {
+	if err := wantInputs(in, floats("x", 2), float("w", 2), floats("residual", 2)); err != nil {
 		return nil, err
 	}
 	y, err := LinearOp(op).Infer(in[:2])

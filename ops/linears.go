@@ -189,13 +189,13 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Turned[n:], true) {
 		return nil, fmt.Errorf("%d inputs, want those of 1 to %d layers, of which dy have terms %v and are turned %v", len(in), MaxLinears, op.Terms, op.Turned)
 	}
-	want := []input{float("x", -1)}
+	want := []input{floats("x", 0)}
 	for i, terms := range dys {
 		if len(terms) > MaxTerms {
 			return nil, fmt.Errorf("dy %d has %d terms, want 1 to %d", i, len(terms), MaxTerms)
 		}
 		for range terms {
-			want = append(want, float(numbered("dy", i), -1))
+			want = append(want, floats(numbered("dy", i), 0))
 		}
 	}
 	for i := range ws {

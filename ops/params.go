@@ -34,13 +34,11 @@ func (p Params) Validate() error {
 
 // checkBlocks checks the sizes of the compression blocks alone.
 func checkBlocks(l, d int) error {
-	if err := cmp.Or(positive("block length l", l), positive("stride d", d)); err != nil {
-		return err
+	err := cmp.Or(positive("block length l", l), positive("stride d", d))
+	if err == nil && l%d != 0 {
+		err = fmt.Errorf("stride d = %d does not divide the block length l = %d", d, l)
 	}
-	if l%d != 0 {
-		return fmt.Errorf("stride d = %d does not divide the block length l = %d", d, l)
-	}
-	return nil
+	return err
 }
 
 // NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 if l

@@ -1,7 +1,7 @@
 package ops
 
 import (
-	"fmt"
+	"cmp"
 	"math"
 
 	"gorgonia.org/gorgonia"
@@ -23,20 +23,10 @@ type RMSNormOp struct {
 func (RMSNormOp) Name() string { return "rms norm" }
 
 func (op RMSNormOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("x", -1), float("weight", 1)); err != nil {
+	if err := wantInputs(in, floats("x", 2), float("weight", 1)); err != nil {
 		return nil, err
 	}
-	x := in[0]
-	if x.Shape.Dims() < 2 {
-		return nil, fmt.Errorf("x has rank %d %v, want rank 2 or more", x.Shape.Dims(), x.Shape)
-	}
-	if !(op.Eps > 0) || math.IsInf(op.Eps, 1) {
-		return nil, fmt.Errorf("eps is %v, want a positive number", op.Eps)
-	}
-	if err := wantShape("weight", in[1].Shape, x.last()); err != nil {
-		return nil, err
-	}
-	return in[:1], nil
+	return in[:1], cmp.Or(positiveNumber("eps", op.Eps), wantShape("weight", in[1].Shape, in[0].last()))
 }
 
 func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) error {

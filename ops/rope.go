@@ -37,13 +37,10 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	if d := in[0].last(); d%2 != 0 {
 		return nil, fmt.Errorf("dim %d of x %v is odd, want pairs", d, in[0].Shape)
 	}
-	if !(op.Base > 0) || math.IsInf(op.Base, 1) {
-		return nil, fmt.Errorf("base is %v, want a positive number", op.Base)
-	}
 	if op.Start < 0 {
 		return nil, fmt.Errorf("start is %d, want at least 0", op.Start)
 	}
-	return in, nil
+	return in, positiveNumber("base", op.Base)
 }
 
 // Bind implements Spec. Angles, and their cos and sin, are float64 in both types.

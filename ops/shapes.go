@@ -2,22 +2,24 @@ package ops
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"gorgonia.org/tensor"
 )
 
-// wantInputs checks the number of inputs, and that each has the rank and the type given for it: "f" for a float (float32
-// or float64, the same for all), "i" for int32.
+// wantInputs checks the number of inputs, and that each has the rank and the type given for it: int32, or float32 or float64,
+// the same for all.
 func wantInputs(in []Operand, want ...input) error {
 	if len(in) != len(want) {
 		return fmt.Errorf("%d inputs, want %d", len(in), len(want))
 	}
 	var float tensor.Dtype
 	for i, w := range want {
-		if got := in[i].Shape.Dims(); w.rank >= 0 && got != w.rank {
-			return fmt.Errorf("%s has rank %d %v, want rank %d", w.name, got, in[i].Shape, w.rank)
+		if got := in[i].Shape.Dims(); got < w.rank || got > w.rank && !w.orMore {
+			more := map[bool]string{true: " or more"}[w.orMore]
+			return fmt.Errorf("%s has rank %d %v, want rank %d%s", w.name, got, in[i].Shape, w.rank, more)
 		}
 		if w.index {
 			if in[i].Dtype != tensor.Int32 {
@@ -38,16 +40,18 @@ func wantInputs(in []Operand, want ...input) error {
 	return nil
 }
 
-// input is what wantInputs asks of one input; a negative rank is any.
+// input is what wantInputs asks of one input.
 type input struct {
-	name  string
-	rank  int
-	index bool
+	name   string
+	rank   int
+	orMore bool // axes
+	index  bool // int32
 }
 
-// float and index are inputs of floats and of int32.
-func float(name string, rank int) input { return input{name, rank, false} }
-func index(name string, rank int) input { return input{name, rank, true} }
+// float is an input of floats of one rank, floats of that rank or more, and index one of int32.
+func float(name string, rank int) input  { return input{name, rank, false, false} }
+func floats(name string, rank int) input { return input{name, rank, true, false} }
+func index(name string, rank int) input  { return input{name, rank, false, true} }
 
 // wantShape checks one input's shape.
 func wantShape(name string, got tensor.Shape, want ...int) error {
@@ -91,6 +95,14 @@ func inferGrad(forward Spec, n int, in []Operand, more ...saved) ([]Operand, err
 func positive(name string, v int) error {
 	if v < 1 {
 		return fmt.Errorf("%s is %d, want at least 1", name, v)
+	}
+	return nil
+}
+
+// positiveNumber checks that a parameter is a finite number above 0.
+func positiveNumber(name string, v float64) error {
+	if !(v > 0) || math.IsInf(v, 1) {
+		return fmt.Errorf("%s is %v, want a positive number", name, v)
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"cmp"
+
 	"gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -37,10 +39,8 @@ func (op SlidingWindowOp) pairs(in []Operand) float64 {
 }
 
 func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
-	if err := positive("window w", op.Window); err != nil {
-		return nil, err
-	}
-	return inferAttention(in, "k", "v", func(s int) int { return s })
+	out, err := inferAttention(in, "k", "v", func(s int) int { return s })
+	return out, cmp.Or(positive("window w", op.Window), err)
 }
 
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) error {
