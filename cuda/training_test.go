@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -24,7 +25,7 @@ const trainingSteps = 4
 // training trains the weights of a network on the device, recorded, with loss and norm read one step late, and copies the loss in
 // another stream. What fails is tried again, once: it goes on unless the failure is one of the device's that stays. It returns
 // the failures.
-func training(t testing.TB, drv driver.Driver, p graph.Precision) (failures []error) {
+func training(t testing.TB, drv *fakedriver.Driver, p graph.Precision) (failures []error) {
 	// try calls f, and again where it has failed. It reports whether it is worth while to go on.
 	try := func(what string, f func() error) bool {
 		err := f()
@@ -160,19 +161,19 @@ func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 		require.Empty(t, training(t, drv, p))
 		require.Empty(t, drv.Leaks())
 		for _, f := range drv.Failures() {
-			if p != graph.F32 && strings.HasPrefix(f.Method, "DeviceGet") ||
-				(strings.HasPrefix(f.Method, "FuncGet") || f.Method == "ModuleGetFunction") && f.N > 4 ||
-				f.Method == "CtxSetCurrent" && f.N%16 != 0 {
+			if p != graph.F32 && strings.HasPrefix(f.Function, "DeviceGet") ||
+				(strings.HasPrefix(f.Function, "FuncGet") || f.Function == "ModuleGetFunction") && f.N > 4 ||
+				f.Function == "CtxSetCurrent" && f.N%16 != 0 {
 				continue // more of the same
 			}
 			t.Run(fmt.Sprintf("%v/%v", p, f), func(t *testing.T) {
 				drv := newFake()
-				drv.Fail(f.Method, f.N, f.Result)
+				drv.Fail(f.Function, f.N, f.Result)
 				failures := training(t, drv, p)
 				require.NotEmpty(t, failures)
 				var none *driver.NoMemory
 				if err := failures[0]; !errors.As(err, &none) {
-					require.ErrorContains(t, err, "cu"+f.Method)
+					require.ErrorContains(t, err, "cu"+f.Function)
 				}
 				all := errors.Join(failures...)
 				require.NotContains(t, all.Error(), "panic")

@@ -180,13 +180,15 @@ func testPinned(t *testing.T, d *driver.Device) {
 
 // testBorrowed uses a queue that another library has made, here the driver itself.
 func testBorrowed(t *testing.T, d *driver.Device) {
-	var h driver.StreamHandle
-	ok(t, d.Do(func() error {
-		var r driver.Result
-		h, r = d.Driver().StreamCreate(driver.StreamNonBlocking)
-		require.Equal(t, driver.Success, r)
-		return nil
-	}))
+	queue := make([]driver.Handle, 1000) // on the heap
+	call := func(function string, args ...uintptr) {
+		ok(t, d.Do(func() error {
+			require.Zero(t, must(d.Driver().Find(function))(t)(args))
+			return nil
+		}))
+	}
+	call("cuStreamCreate", uintptr(unsafe.Pointer(&queue[0])), 1)
+	h := queue[0]
 	m := alloc(t, d, 64)
 	for round := range 2 { // it outlives what borrows it
 		s := must(d.BorrowStream(h))(t)
@@ -197,10 +199,7 @@ func testBorrowed(t *testing.T, d *driver.Device) {
 		ok(t, s.Fill8(m.Ptr(), 3, 64))
 		ok(t, errors.Join(s.Close(), s.Close())) // drops the capture
 	}
-	ok(t, d.Do(func() error {
-		require.Equal(t, driver.Success, d.Driver().StreamDestroy(h))
-		return nil
-	}))
+	call("cuStreamDestroy_v2", h)
 	_, err := d.BorrowStream(0)
 	require.Error(t, err, "the default stream")
 	ok(t, m.Free())

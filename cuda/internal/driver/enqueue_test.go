@@ -14,8 +14,10 @@ func TestEnqueue(t *testing.T) {
 	d, drv := openFake(t)
 	s, m := must(d.NewStream())(t), must(d.Alloc(8))(t)
 	value := uint8(0)
-	library := func(h driver.StreamHandle) error {
-		if r := drv.MemsetD8Async(m.Ptr(), value, 8, h); r != driver.Success {
+	memset, args := must(drv.Find("cuMemsetD8Async"))(t), make([]uintptr, 4)
+	library := func(h driver.Handle) error {
+		copy(args, []uintptr{uintptr(m.Ptr()), uintptr(value), 8, h})
+		if memset(args) != 0 {
 			return errors.New("the library fails")
 		}
 		return nil
@@ -47,13 +49,13 @@ func TestEnqueue(t *testing.T) {
 
 // TestEnqueueNamesFaults puts a fault down to what a library has enqueued, and sees one that makes a library fail.
 func TestEnqueueNamesFaults(t *testing.T) {
-	fine := func(driver.StreamHandle) error { return nil }
+	fine := func(driver.Handle) error { return nil }
 	for name, c := range map[string]struct {
-		last func(driver.StreamHandle) error
+		last func(driver.Handle) error
 		want string
 	}{
 		"later":         {fine, "in one of 2 launches, newest first: product, gone wrong (kernel poke); seen in cuEventSynchronize"},
-		"library fails": {func(driver.StreamHandle) error { return errors.New("status 13") }, "gone wrong (kernel poke): an illegal memory access was encountered (CUDA_ERROR_700), seen in cuEventQuery"},
+		"library fails": {func(driver.Handle) error { return errors.New("status 13") }, "gone wrong (kernel poke): an illegal memory access was encountered (CUDA_ERROR_700), seen in cuEventQuery"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := openFake(t)
@@ -63,7 +65,7 @@ func TestEnqueueNamesFaults(t *testing.T) {
 			ok(t, s.Synchronize()) // leaves an event behind
 			ok(t, s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)))
 			if name == "library fails" { // the work has run, and nobody has been told
-				_ = d.Driver().StreamSynchronize(s.Handle())
+				must(d.Driver().Find("cuStreamSynchronize"))(t)([]uintptr{s.Handle()})
 			}
 			err := s.Enqueue(&driver.Launched{Op: "product"}, c.last)
 			if err == nil {

@@ -46,16 +46,15 @@ func (e *Error) Error() string { return e.Call + ": " + e.what() }
 func (e *Error) what() string {
 	switch {
 	case e.Name == "":
-		return fmt.Sprintf("error %d", e.Result)
+		return e.Result.Error()
 	case e.Text == "":
 		return e.Name
 	}
 	return fmt.Sprintf("%s (%s)", e.Text, e.Name)
 }
 
-func failure(drv Driver, call string, r Result) *Error {
-	return &Error{call, r, drv.GetErrorName(r), drv.GetErrorString(r)}
-}
+// Unwrap returns the result.
+func (e *Error) Unwrap() error { return e.Result }
 
 // NoMemory is the error of an allocation on the device, or of pinned memory of the host, that is too large.
 type NoMemory struct {

@@ -13,7 +13,7 @@ import (
 )
 
 // program uses everything that a device has. It stops at the first error, and frees what it has got in any case.
-func program(drv driver.Driver) (d *driver.Device, err error) {
+func program(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	if d, err = driver.Open(0, driver.WithDriver(drv)); err != nil {
 		return nil, err
 	}
@@ -87,9 +87,9 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	ok(t, d.Close())
 	require.Empty(t, drv.Leaks())
 	onlyAfterErrors := []string{"GetErrorName", "GetErrorString", "MemGetInfo", "EventQuery"}
-	for m := range reflect.TypeFor[driver.Driver]().Methods() {
-		if drv.Calls(m.Name) == 0 && !slices.Contains(onlyAfterErrors, m.Name) {
-			t.Errorf("%s is not called", m.Name)
+	for f := range reflect.TypeFor[driver.Functions]().Fields() {
+		if drv.Calls(f.Name) == 0 && !slices.Contains(onlyAfterErrors, f.Name) {
+			t.Errorf("%s is not called", f.Name)
 		}
 	}
 	for _, f := range drv.Failures() {
@@ -99,7 +99,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 
 func failOnce(t *testing.T, f fakedriver.Failure) {
 	drv := withKernels(fakedriver.New())
-	drv.Fail(f.Method, f.N, f.Result)
+	drv.Fail(f.Function, f.N, f.Result)
 	d, err := program(drv)
 	if d != nil {
 		if fault := (*driver.Fault)(nil); err != nil && !errors.As(err, &fault) {
@@ -112,10 +112,10 @@ func failOnce(t *testing.T, f fakedriver.Failure) {
 		_, e := d.Alloc(1)
 		require.Error(t, e, "a closed device gives memory")
 		var fault *driver.Fault
-		require.Equal(t, f.Result == driver.IllegalAddress && f.Method != "DevicePrimaryCtxRelease", errors.As(err, &fault), "%v", err)
+		require.Equal(t, f.Result == driver.IllegalAddress && f.Function != "DevicePrimaryCtxRelease", errors.As(err, &fault), "%v", err)
 	}
 	if none := (*driver.NoMemory)(nil); !errors.As(err, &none) {
-		require.ErrorContains(t, err, "cu"+f.Method)
+		require.ErrorContains(t, err, "cu"+f.Function)
 	}
 	require.Empty(t, drv.Leaks(), "after %v", err)
 }
@@ -156,7 +156,7 @@ func TestFailedCapture(t *testing.T) {
 			drv.Fail("StreamEndCapture", 2, 999)
 		},
 		"no context":    func(drv *fakedriver.Driver) { drv.Fail("CtxSetCurrent", 1, driver.Unknown) },
-		"instantiation": func(drv *fakedriver.Driver) { drv.Fail("GraphInstantiate", 1, driver.OutOfMemory) },
+		"instantiation": func(drv *fakedriver.Driver) { drv.Fail("GraphInstantiateWithFlags", 1, driver.OutOfMemory) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, drv := openFake(t)
