@@ -19,7 +19,7 @@ func (b *Backend) CuContext() cu.CUContext { return wrap[cu.CUContext](b.dev.Con
 
 // CuDo calls f, with the context of b current on a thread that it keeps for the time of the call: calls of package cu that
 // take no context belong there. f must not use another backend.
-func (b *Backend) CuDo(f func() error) error { return failure(b.dev.Do(f)) }
+func (b *Backend) CuDo(f func() error) error { return b.dev.Do(f) }
 
 // BorrowStream returns a Stream on a stream of package cu that was made in the context of b. What cu enqueues runs in order with
 // what is enqueued here. Close waits for the work and leaves the stream to cu, which destroys it after that. The default
@@ -27,7 +27,7 @@ func (b *Backend) CuDo(f func() error) error { return failure(b.dev.Do(f)) }
 func (b *Backend) BorrowStream(s cu.Stream) (*Stream, error) {
 	q, err := b.dev.BorrowStream(unwrap(s))
 	if err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
 	return &Stream{backend: b, queue: q}, nil
 }

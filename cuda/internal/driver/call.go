@@ -92,9 +92,6 @@ func (s *Stream) Launch(c *Call) error {
 	if c == nil || c.f.m.d != s.d {
 		return s.d.failed("launch", errForeign)
 	}
-	if !c.f.loaded() {
-		return c.failed(fmt.Errorf("the module is %w", errClosed))
-	}
 	if err := s.enter(); err != nil {
 		return c.failed(err)
 	}

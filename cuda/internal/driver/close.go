@@ -31,8 +31,8 @@ func (d *Device) adopt(r resource, k kind) {
 // names the call in errors.
 func create[R resource](d *Device, r R, k kind, what string, make func() error) (R, error) {
 	err := d.do(what, func() error {
-		d.adopt(r, k)
 		err := make()
+		d.adopt(r, k)
 		if err != nil {
 			if e := d.settle(r, r.destroy()); e != nil {
 				err = errors.Join(err, e)
@@ -47,11 +47,11 @@ func create[R resource](d *Device, r R, k kind, what string, make func() error) 
 }
 
 // release calls f, which frees a handle, and sets that to zero. A zero handle is left alone.
-func release[H ~uintptr](d *Device, h *H, f *sharedlib.Func) error {
+func release(d *Device, h *Handle, f *sharedlib.Func) error {
 	if *h == 0 {
 		return nil
 	}
-	err := d.call(f, uintptr(*h))
+	err := d.call(f, *h)
 	if err == nil {
 		*h = 0
 	}
@@ -92,7 +92,7 @@ func (d *Device) streams() (list []*Stream) {
 	return list
 }
 
-// Close frees everything that has not been freed, which is an error, and releases the context. No other call may be under
+// Close unloads the modules, frees everything that has not been freed, which is an error, and releases the context. No other call may be under
 // way. After an error of the driver it may be called again to free the rest; closing a closed device does nothing.
 func (d *Device) Close() error {
 	if d.released {
@@ -153,7 +153,7 @@ func (d *Device) leaks() error {
 	defer d.mu.Unlock()
 	count, bytes := map[string]int{}, map[string]int64{}
 	for r, k := range d.open {
-		if r != d.fill {
+		if _, module := r.(*Module); !module && r != d.fill {
 			count[k.name]++
 			bytes[k.name] += k.bytes
 		}

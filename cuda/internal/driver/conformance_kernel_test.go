@@ -56,7 +56,7 @@ func (x *adder) ends(t *testing.T, s *driver.Stream) [2]float32 {
 
 func (x *adder) free(t *testing.T) {
 	t.Helper()
-	ok(t, errors.Join(x.mem.Free(), x.mod.Unload(), x.mod.Unload()))
+	ok(t, x.mem.Free())
 }
 
 func testKernel(t *testing.T, d *driver.Device) {
@@ -73,7 +73,6 @@ func testKernel(t *testing.T, d *driver.Device) {
 	ok(t, s.Launch(x.call))
 	require.Equal(t, [2]float32{1000, 0}, x.ends(t, s), "one sum less")
 	x.free(t)
-	require.ErrorContains(t, s.Launch(x.call), "closed", "kernel of an unloaded module")
 	ok(t, s.Close())
 }
 
@@ -92,7 +91,7 @@ func testShared(t *testing.T, d *driver.Device) {
 		_, err := f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n)))
 		require.ErrorContains(t, err, "last word (kernel shared_last): ", n)
 	}
-	ok(t, errors.Join(m.Free(), mod.Unload(), s.Close()))
+	ok(t, errors.Join(m.Free(), s.Close()))
 }
 
 func testCaptureCopies(t *testing.T, d *driver.Device) {
@@ -161,9 +160,6 @@ func testModuleErrors(t *testing.T, d *driver.Device) {
 	mod := must(d.LoadModule(kernels))(t)
 	_, err = mod.Function("vector_sub")
 	require.ErrorContains(t, err, "kernel vector_sub: cuModuleGetFunction")
-	ok(t, mod.Unload())
-	_, err = mod.Function("vector_add")
-	require.Error(t, err, "a kernel of an unloaded module")
 }
 
 // testGoroutines uses a device from many goroutines, each with a stream.

@@ -28,7 +28,8 @@ type Device struct {
 	ordinal  uintptr // a CUdevice
 	ctx      Handle
 	prop     Properties
-	blocking bool // wait after each launch
+	blocking bool               // wait after each launch
+	cause    func(*Fault) error // or nil
 
 	closed atomic.Bool
 	fault  atomic.Pointer[Fault]

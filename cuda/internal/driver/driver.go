@@ -71,6 +71,9 @@ func (d *Device) checkIn(s *Stream, f *sharedlib.Func, result uintptr) error {
 			fault.Suspects = append(fault.Suspects, l...)
 		}
 	}
+	if d.cause != nil {
+		fault.Cause = d.cause(fault)
+	}
 	d.fault.CompareAndSwap(nil, fault) // keep the first fault: later ones are its consequences
 	return d.fault.Load()
 }

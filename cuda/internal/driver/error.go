@@ -100,7 +100,8 @@ type Fault struct {
 	// Suspects are the launches that may have caused it: those not known to have ended, newest first, beginning with the
 	// stream that reported it. It is one launch if the device was opened with WithBlockingLaunches.
 	Suspects []*Launched
-	Count    int // of the launches that may have caused it, of which Suspects are the newest
+	Count    int   // of the launches that may have caused it, of which Suspects are the newest
+	Cause    error // the caller's, by WithCause
 }
 
 func (f *Fault) Error() string {
@@ -114,8 +115,8 @@ func (f *Fault) Error() string {
 		f.Err.what(), f.Count, enumerate(f.Suspects, f.Count), f.Err.Call)
 }
 
-// Unwrap returns the driver's error.
-func (f *Fault) Unwrap() error { return f.Err }
+// Unwrap returns the driver's error and the cause.
+func (f *Fault) Unwrap() []error { return []error{f.Err, f.Cause} }
 
 // enumerate lists the first of n launches, of which l holds some.
 func enumerate(l []*Launched, n int) string {

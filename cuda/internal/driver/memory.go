@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
@@ -15,8 +16,9 @@ const Alignment = 256
 // Memory is a block of a device's memory.
 type Memory struct {
 	d     *Device
-	ptr   DevicePtr // 0 for no bytes, and once freed
+	ptr   DevicePtr // 0 for no bytes
 	bytes int
+	freed atomic.Bool
 }
 
 // Alloc returns zeroed memory, aligned to Alignment, that is ready for every stream. Zero bytes are no memory, but may be
@@ -80,10 +82,33 @@ func (m *Memory) Place(b *cpu.Buf, offset, bytes int) {
 // Address returns the device address that b holds.
 func Address(b *cpu.Buf) DevicePtr { return DevicePtr(uintptr(b.Pointer())) }
 
-// Free gives the memory back. Nothing that uses it may be under way.
-func (m *Memory) Free() error { return m.d.free(m, "free memory") }
+// MemoryAt returns the memory that an address lies in, or nil.
+func (d *Device) MemoryAt(p DevicePtr) *Memory {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for r := range d.open {
+		if m, ok := r.(*Memory); ok && p-m.ptr < DevicePtr(m.bytes) {
+			return m
+		}
+	}
+	return nil
+}
 
-func (m *Memory) destroy() error { return release(m.d, &m.ptr, m.d.fn.MemFree) }
+// Freed reports whether Free has been called.
+func (m *Memory) Freed() bool { return m.freed.Load() }
+
+// Free gives the memory back. Nothing that uses it may be under way.
+func (m *Memory) Free() error {
+	m.freed.Store(true)
+	return m.d.free(m, "free memory")
+}
+
+func (m *Memory) destroy() error {
+	if m.ptr == 0 {
+		return nil
+	}
+	return m.d.call(m.d.fn.MemFree, uintptr(m.ptr))
+}
 
 // Host is pinned memory of the host: copies between it and a device run beside the host's work.
 type Host struct {

@@ -14,12 +14,12 @@ const (
 	jitErrorLogBytes = 6 // CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: its value is a number in place of an address
 )
 
-// Module is a loaded image of kernels.
+// Module is a loaded image of kernels. It stays until the device is closed.
 type Module struct {
 	d *Device
+	h Handle
 
 	mu        sync.Mutex
-	h         Handle // 0 once unloaded
 	functions map[string]*Function
 }
 
@@ -87,9 +87,6 @@ func (m *Module) Function(name string) (*Function, error) {
 
 // lookUp asks the driver for the kernel and what it is like.
 func (f *Function) lookUp() error {
-	if f.m.h == 0 {
-		return fmt.Errorf("the module is %w", errClosed)
-	}
 	d, name := f.m.d, append([]byte(f.name), 0)
 	get := d.fn.ModuleGetFunction
 	err := d.check(get, get.Ask(uintptr(unsafe.Pointer(&f.h)), f.m.h, uintptr(unsafe.Pointer(&name[0]))))
@@ -145,18 +142,4 @@ func (f *Function) allow(bytes int) error {
 	})
 }
 
-// loaded reports whether the kernel's module has not been unloaded.
-func (f *Function) loaded() bool {
-	f.m.mu.Lock()
-	defer f.m.mu.Unlock()
-	return f.m.h != 0
-}
-
-// Unload frees the module with its kernels. No launch of them may be under way.
-func (m *Module) Unload() error { return m.d.free(m, "unload module") }
-
-func (m *Module) destroy() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return release(m.d, &m.h, m.d.fn.ModuleUnload)
-}
+func (m *Module) destroy() error { return release(m.d, &m.h, m.d.fn.ModuleUnload) }

@@ -23,6 +23,9 @@ func WithDriver(lib sharedlib.Library) Option { return func(d *Device) { d.lib =
 // slow. A captured graph counts as one launch.
 func WithBlockingLaunches() Option { return func(d *Device) { d.blocking = true } }
 
+// WithCause makes every Fault hold what cause returns for it, for errors.As.
+func WithCause(cause func(*Fault) error) Option { return func(d *Device) { d.cause = cause } }
+
 // Open opens GPU n, counted from 0 in the order of the driver (see CUDA_VISIBLE_DEVICES). The error is an *Unavailable
 // where there is no such GPU, or none that can be used.
 func Open(n int, opts ...Option) (*Device, error) {
