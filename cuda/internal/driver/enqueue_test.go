@@ -12,7 +12,7 @@ import (
 // TestEnqueue lets a fill that is enqueued beside the package run at once, and in a captured graph.
 func TestEnqueue(t *testing.T) {
 	d, drv := openFake(t)
-	s, m := must(d.NewStream())(t), must(d.Alloc(8))(t)
+	s, m := stream(t, d), alloc(t, d, 8)
 	value := uint8(0)
 	memset, args := must(drv.Find("cuMemsetD8Async"))(t), make([]uintptr, 4)
 	library := func(h driver.Handle) error {
@@ -31,9 +31,7 @@ func TestEnqueue(t *testing.T) {
 	ok(t, s.Enqueue(l, library))
 	holds(1)
 	value = 3
-	ok(t, s.BeginCapture())
-	ok(t, s.Enqueue(l, library))
-	p := must(s.EndCapture())(t)
+	p := captured(t, s, func() { ok(t, s.Enqueue(l, library)) })
 	holds(1)
 	ok(t, s.Replay(p))
 	holds(3)
@@ -43,7 +41,7 @@ func TestEnqueue(t *testing.T) {
 	require.Error(t, s.Enqueue(nil, library))
 	require.Error(t, s.Enqueue(l, nil))
 	ok(t, s.Enqueue(l, library))
-	ok(t, errors.Join(p.Close(), m.Free(), s.Close()))
+	ok(t, s.Close())
 	require.ErrorContains(t, s.Enqueue(l, library), "product: the stream is closed")
 }
 

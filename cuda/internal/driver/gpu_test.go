@@ -69,7 +69,7 @@ func pack(members ...any) driver.Struct {
 	return append(b, make([]byte, -len(b)&7)...)
 }
 
-// openGPU opens GPU 0, or ends the test by testutil.NoGPU where there is none.
+// openGPU opens GPU 0 until the end of the test, or ends the test by testutil.NoGPU where there is none.
 func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 	t.Helper()
 	d, err := driver.Open(0, opts...)
@@ -78,7 +78,7 @@ func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 		testutil.NoGPU(t, err)
 	}
 	ok(t, err)
-	return d
+	return freed(t, d, (*driver.Device).Close)
 }
 
 // TestOpenGPU shows what the GPU of this machine is.
@@ -89,7 +89,6 @@ func TestOpenGPU(t *testing.T) {
 	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.SharedPerBlock < 96<<10 || p.Driver < 12000 {
 		t.Error("implausible properties")
 	}
-	ok(t, d.Close())
 	var none *driver.Unavailable
 	for _, n := range []int{-1, 1 << 20} {
 		if _, err := driver.Open(n); !errors.As(err, &none) || none.Reason != driver.ReasonOrdinal {
@@ -106,16 +105,8 @@ func TestConformance(t *testing.T) {
 				d, _ := openFake(t)
 				c.run(t, d)
 			})
-			t.Run("gpu", func(t *testing.T) {
-				d := openGPU(t)
-				c.run(t, d)
-				ok(t, d.Close())
-			})
-			t.Run("gpu blocking", func(t *testing.T) {
-				d := openGPU(t, driver.WithBlockingLaunches())
-				c.run(t, d)
-				ok(t, d.Close())
-			})
+			t.Run("gpu", func(t *testing.T) { c.run(t, openGPU(t)) })
+			t.Run("gpu blocking", func(t *testing.T) { c.run(t, openGPU(t, driver.WithBlockingLaunches())) })
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package driver_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -71,11 +70,13 @@ func TestProperties(t *testing.T) {
 // TestSeveralDevices uses two devices from one goroutine, and one of them twice.
 func TestSeveralDevices(t *testing.T) {
 	drv := withKernels(fakedriver.New(fakedriver.H200(), fakedriver.H200()))
+	t.Cleanup(func() { require.Empty(t, drv.Leaks()) })
 	var streams []*driver.Stream
 	var adders []*adder
 	for _, n := range []int{0, 1, 1} {
 		d := must(driver.Open(n, driver.WithDriver(drv)))(t)
-		s := must(d.NewStream())(t)
+		freed(t, d, (*driver.Device).Close)
+		s := stream(t, d)
 		streams, adders = append(streams, s), append(adders, newAdder(t, d, s, 10))
 	}
 	for i, s := range streams {
@@ -85,9 +86,4 @@ func TestSeveralDevices(t *testing.T) {
 	for i, s := range streams {
 		require.Equal(t, [2]float32{1000, 1009}, adders[i].ends(t, s), i)
 	}
-	for i, s := range streams {
-		adders[i].free(t)
-		ok(t, errors.Join(s.Close(), s.Device().Close()))
-	}
-	require.Empty(t, drv.Leaks())
 }
