@@ -1,7 +1,10 @@
 package cublaslt
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -12,6 +15,54 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
+
+// TestOpen looks in the folders that the user lists before the system's, takes the first library that works, and lists what
+// it has tried.
+func TestOpen(t *testing.T) {
+	drv := fakedriver.New()
+	d, err := driver.Open(0, driver.WithDriver(drv))
+	require.NoError(t, err)
+	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
+	places := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
+		"libcublasLt.so.13", "libcublasLt.so.12"}
+	fake := newFake(t, drv)
+	var tried []string
+	there := func(names ...string) func(string) (sharedlib.Library, error) {
+		tried = nil
+		return func(name string) (sharedlib.Library, error) {
+			tried = append(tried, name)
+			if slices.Contains(names, name) {
+				return fake, nil
+			}
+			return nil, errors.New(name + ": no such file")
+		}
+	}
+	for i := range places {
+		l, err := open(d, dirs, there(places[i:]...))
+		require.NoError(t, err)
+		require.Equal(t, places[:i+1], tried)
+		require.NoError(t, l.Close())
+	}
+	fake.fails["Create"] = NotInitialized
+	_, err = open(d, dirs, there(places[0]))
+	var missing *Missing
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, places, tried)
+	require.Len(t, missing.Tried, len(places))
+	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
+		"; /c/libcublasLt.so.12: no such file; libcublasLt.so.13: no such file; libcublasLt.so.12: no such file. ", FoldersVariable} {
+		require.ErrorContains(t, err, part)
+	}
+	fake.fails["Create"] = 3
+	var e *Error
+	_, err = open(d, "", there(places...))
+	require.ErrorAs(t, err, &e)
+	require.EqualValues(t, 3, e.Status)
+	require.NoError(t, d.Close())
+}
+
+// TestRelativeFolders: the loader looks for names without a slash elsewhere.
+func TestRelativeFolders(t *testing.T) { require.True(t, filepath.IsAbs(places(".")[0])) }
 
 // TestAttributes makes descriptors with the library itself, of each version that is there, and sets every attribute. That
 // takes no GPU.

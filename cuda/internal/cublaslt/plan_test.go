@@ -1,85 +1,16 @@
 package cublaslt
 
 import (
-	"errors"
-	"path/filepath"
-	"slices"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
-
-// TestOpenMissing lists what was looked for, and where.
-func TestOpenMissing(t *testing.T) {
-	drv := fakedriver.New()
-	d, err := driver.Open(0, driver.WithDriver(drv))
-	require.NoError(t, err)
-	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
-	want := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
-		"libcublasLt.so.13", "libcublasLt.so.12"}
-	old := newFake(t, drv)
-	old.fails["Create"] = NotInitialized
-	var tried []string
-	_, err = open(d, dirs, func(name string) (sharedlib.Library, error) {
-		tried = append(tried, name)
-		if name == want[0] {
-			return old, nil
-		}
-		return nil, errors.New(name + ": no such file")
-	})
-	var missing *Missing
-	require.ErrorAs(t, err, &missing)
-	require.Equal(t, want, tried)
-	require.Len(t, missing.Tried, len(want))
-	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
-		"; /c/libcublasLt.so.12: no such file; libcublasLt.so.13: no such file; libcublasLt.so.12: no such file. ", FoldersVariable} {
-		require.ErrorContains(t, err, part)
-	}
-	old.fails["Create"] = 3
-	var e *Error
-	_, err = open(d, "", func(string) (sharedlib.Library, error) { return old, nil })
-	require.ErrorAs(t, err, &e)
-	require.EqualValues(t, 3, e.Status)
-	require.True(t, filepath.IsAbs(places(".")[0]))
-	require.NoError(t, d.Close())
-}
-
-// TestOpenOrder opens the library of a folder that the user lists before the system's, and the system's where the folder has
-// none.
-func TestOpenOrder(t *testing.T) {
-	drv := fakedriver.New()
-	d, err := driver.Open(0, driver.WithDriver(drv))
-	require.NoError(t, err)
-	for _, c := range []struct {
-		there []string
-		want  string
-	}{
-		{[]string{"libcublasLt.so.13", "/a/libcublasLt.so.12", "/c/libcublasLt.so.13"}, "/a/libcublasLt.so.12"},
-		{[]string{"libcublasLt.so.13", "/c/libcublasLt.so.12", "/c/libcublasLt.so.13"}, "/c/libcublasLt.so.13"},
-		{[]string{"libcublasLt.so.12"}, "libcublasLt.so.12"},
-	} {
-		opened := ""
-		l, err := open(d, "/a"+string(filepath.ListSeparator)+"/c", func(name string) (sharedlib.Library, error) {
-			if !slices.Contains(c.there, name) {
-				return nil, errors.New(name + ": no such file")
-			}
-			opened = name
-			return newFake(t, drv), nil
-		})
-		require.NoError(t, err)
-		require.Equal(t, c.want, opened)
-		require.NoError(t, l.Close())
-	}
-	require.NoError(t, d.Close())
-}
 
 // TestLayoutsMatchTheHeader holds the structs to the sizes of cublasLt.h.
 func TestLayoutsMatchTheHeader(t *testing.T) {
