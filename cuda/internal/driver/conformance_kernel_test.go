@@ -15,7 +15,6 @@ import (
 
 // adder is vector_add with operands: out = a + b.
 type adder struct {
-	mod       *driver.Module // of x.call and other kernels
 	mem       *driver.Memory
 	out, a, b cpu.Buf
 	n         int
@@ -24,12 +23,12 @@ type adder struct {
 
 func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 	t.Helper()
-	x := &adder{mod: must(d.LoadModule(kernels))(t), n: n}
+	x := &adder{n: n}
 	x.mem = alloc(t, d, 3*4*n)
 	x.mem.Place(&x.out, 0, 4*n)
 	x.mem.Place(&x.a, 4*n, 4*n)
 	x.mem.Place(&x.b, 8*n, 4*n)
-	f := must(x.mod.Function("vector_add"))(t)
+	f := must(must(d.LoadModule(kernels))(t).Function("vector_add"))(t)
 	x.call = must(f.Prepare("sum", driver.Grid{X: (n + 127) / 128}, driver.Block{X: 128}, 0, x.args(n)))(t)
 	v := make([]float32, n)
 	for i := range v {

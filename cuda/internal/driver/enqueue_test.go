@@ -58,10 +58,8 @@ func TestEnqueueNamesFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, _ := openFake(t)
 			s := must(d.NewStream())(t)
-			mod := must(d.LoadModule(kernels))(t)
-			f := must(mod.Function("poke"))(t)
 			ok(t, s.Synchronize()) // leaves an event behind
-			ok(t, s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)))
+			ok(t, s.Launch(poke(t, d)))
 			if name == "library fails" { // the work has run, and nobody has been told
 				must(d.Driver().Find("cuStreamSynchronize"))(t)([]uintptr{s.Handle()})
 			}

@@ -213,8 +213,7 @@ func TestFaultNamesLaunches(t *testing.T) {
 				ok(t, s.Launch(x.call))
 			}
 			ok(t, s.Synchronize())
-			f := must(x.mod.Function("poke"))(t)
-			bad := must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)
+			bad := poke(t, d)
 			bad.Owner = 42
 			ok(t, s.Launch(x.call))
 			err := s.Launch(bad)
@@ -250,10 +249,8 @@ func TestFaultNamesLaunches(t *testing.T) {
 func TestFaultOfReplay(t *testing.T) {
 	d, _ := openFake(t)
 	s, other := must(d.NewStream())(t), must(d.NewStream())(t)
-	mod := must(d.LoadModule(kernels))(t)
-	f := must(mod.Function("poke"))(t)
 	ok(t, s.BeginCapture())
-	ok(t, s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)))
+	ok(t, s.Launch(poke(t, d)))
 	p := must(s.EndCapture())(t)
 	ok(t, s.Replay(p))
 	for range 100 {

@@ -54,6 +54,13 @@ func openFake(t testing.TB, opts ...driver.Option) (*driver.Device, *fakedriver.
 	return d, drv
 }
 
+// poke returns a launch that writes where there is no memory.
+func poke(t testing.TB, d *driver.Device) *driver.Call {
+	t.Helper()
+	f := must(must(d.LoadModule(kernels))(t).Function("poke"))(t)
+	return must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)
+}
+
 // pack lays the members of a struct out as a kernel's compiler does, if none of them needs padding before it.
 func pack(members ...any) driver.Struct {
 	var b []byte
@@ -136,8 +143,7 @@ func TestFaultOnGPU(t *testing.T) {
 	x := newAdder(t, d, s, 10)
 	ok(t, s.Launch(x.call))
 	ok(t, s.Synchronize())
-	f := must(x.mod.Function("poke"))(t)
-	err := s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t))
+	err := s.Launch(poke(t, d))
 	if err == nil {
 		err = s.Synchronize()
 	}

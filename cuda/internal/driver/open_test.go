@@ -26,7 +26,7 @@ func TestOpenUnavailable(t *testing.T) {
 			"cuda: CUDA driver does not start: cuInit: "},
 		{"init sees none", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.NoDevice) }, 0,
 			driver.ReasonNoDevice, "cuda: no CUDA device: cuInit: "},
-		{"none", fakedriver.New([]fakedriver.GPU{}...), nil, 0, driver.ReasonNoDevice, "cuda: no CUDA device: the driver sees no device"},
+		{"none", fakedriver.New([]driver.Properties{}...), nil, 0, driver.ReasonNoDevice, "cuda: no CUDA device: the driver sees no device"},
 		{"below", fakedriver.New(), nil, -1, driver.ReasonOrdinal, "cuda: no such CUDA device: got device -1, want 0 to 0"},
 		{"above", fakedriver.New(), nil, 1, driver.ReasonOrdinal, "cuda: no such CUDA device: got device 1, want 0 to 0"},
 		{"old device", fakedriver.New(old), nil, 0, driver.ReasonOldDevice,

@@ -26,7 +26,7 @@ var plain = map[string]func(*Driver, []uintptr) driver.Result{
 	"DeviceGetAttribute": of(2, func(_ *Driver, g *gpu, a []uintptr) driver.Result {
 		v, ok := map[uintptr]int{
 			driver.CapabilityMajor: g.Capability / 10, driver.CapabilityMinor: g.Capability % 10, driver.Multiprocessors: g.SMs,
-			driver.MaxSharedBlockOptIn: g.SharedPerBlock, driver.MaxSharedPerSM: g.SharedPerBlock + 1<<10,
+			driver.MaxSharedBlockOptIn: g.SharedPerBlock, driver.MaxSharedPerSM: g.SharedPerSM,
 		}[a[1]]
 		if !ok {
 			return driver.InvalidValue

@@ -16,18 +16,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// GPU describes one device.
-type GPU struct {
-	Name           string
-	Capability     int   // ten times the major number plus the minor one
-	Memory         int64 // bytes that may be allocated
-	SMs            int
-	SharedPerBlock int // bytes
-}
-
 // H200 is like the GPU of that name, with 256 MiB of memory.
-func H200() GPU {
-	return GPU{Name: "Fake H200", Capability: 90, Memory: 256 << 20, SMs: 132, SharedPerBlock: 227 << 10}
+func H200() driver.Properties {
+	return driver.Properties{Name: "Fake H200", Capability: 90, Memory: 256 << 20, SMs: 132, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10}
 }
 
 // Driver is a sharedlib.Library for driver.WithDriver. Its exported fields are set before use.
@@ -57,7 +48,7 @@ type Driver struct {
 }
 
 type gpu struct {
-	GPU
+	driver.Properties
 	ctx     driver.Handle
 	refs    int
 	used    int64
@@ -70,16 +61,16 @@ type object interface{ owner() *gpu }
 func (g *gpu) owner() *gpu { return g }
 
 // New returns a driver of CUDA 12.4 with the given devices, one H200 for a nil list.
-func New(gpus ...GPU) *Driver {
+func New(gpus ...driver.Properties) *Driver {
 	if gpus == nil {
-		gpus = []GPU{H200()}
+		gpus = []driver.Properties{H200()}
 	}
 	start := uint64(0x6000_0000_0000) // where no program has memory
 	d := &Driver{Version: 12040, next: 0x1000, address: uintptr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
 		calls: map[string]int{}, failures: map[string]map[int]driver.Result{}, current: map[int]*gpu{},
 		objects: map[driver.Handle]object{}, memory: map[uintptr]*block{}}
 	for _, g := range gpus {
-		d.gpus = append(d.gpus, &gpu{GPU: g})
+		d.gpus = append(d.gpus, &gpu{Properties: g})
 	}
 	return d
 }
