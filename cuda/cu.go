@@ -6,8 +6,6 @@ import (
 	"unsafe"
 
 	"gorgonia.org/cu"
-
-	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 )
 
 // With -tags cu this package exchanges contexts, streams and memory with gorgonia.org/cu, for programs that use both. Both sides

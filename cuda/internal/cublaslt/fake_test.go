@@ -84,8 +84,9 @@ func (c *fakeLibrary) Find(name string) (sharedlib.Code, error) {
 	if f == nil {
 		return nil, fmt.Errorf("the fake library has no %s", name)
 	}
+	anywhere := strings.HasSuffix(name, "SetAttribute") || strings.HasSuffix(name, "Destroy") && name != "Destroy"
 	return func(a []uintptr) uintptr {
-		if !c.drv.Current() {
+		if !anywhere && !c.drv.Current() {
 			c.t.Errorf("%s without the context", name)
 		}
 		if c.fails[name] == Success || strings.HasSuffix(name, "Destroy") {

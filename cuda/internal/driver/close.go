@@ -20,7 +20,7 @@ type kind struct {
 	bytes int64
 }
 
-// adopt keeps r until release.
+// adopt keeps r until settle.
 func (d *Device) adopt(r resource, k kind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -92,8 +92,9 @@ func (d *Device) streams() (list []*Stream) {
 	return list
 }
 
-// Close unloads the modules, frees everything that has not been freed, which is an error, and releases the context. No other call may be under
-// way. After an error of the driver it may be called again to free the rest; closing a closed device does nothing.
+// Close unloads the modules, frees everything that has not been freed, which is an error, and releases the context. No other
+// call may be under way. After an error of the driver it may be called again to free the rest; closing a closed device does
+// nothing.
 func (d *Device) Close() error {
 	if d.released {
 		return nil

@@ -72,7 +72,7 @@ func (d *Device) checkIn(s *Stream, f *sharedlib.Func, result uintptr) error {
 		}
 	}
 	if d.cause != nil {
-		fault.Cause = d.cause(fault)
+		fault.cause = d.cause(fault)
 	}
 	d.fault.CompareAndSwap(nil, fault) // keep the first fault: later ones are its consequences
 	return d.fault.Load()

@@ -100,8 +100,9 @@ type Fault struct {
 	// Suspects are the launches that may have caused it: those not known to have ended, newest first, beginning with the
 	// stream that reported it. It is one launch if the device was opened with WithBlockingLaunches.
 	Suspects []*Launched
-	Count    int   // of the launches that may have caused it, of which Suspects are the newest
-	Cause    error // the caller's, by WithCause
+	Count    int // of the launches that may have caused it, of which Suspects are the newest
+
+	cause error // as WithCause has it
 }
 
 func (f *Fault) Error() string {
@@ -116,7 +117,7 @@ func (f *Fault) Error() string {
 }
 
 // Unwrap returns the driver's error and the cause.
-func (f *Fault) Unwrap() []error { return []error{f.Err, f.Cause} }
+func (f *Fault) Unwrap() []error { return []error{f.Err, f.cause} }
 
 // enumerate lists the first of n launches, of which l holds some.
 func enumerate(l []*Launched, n int) string {

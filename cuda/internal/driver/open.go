@@ -23,7 +23,7 @@ func WithDriver(lib sharedlib.Library) Option { return func(d *Device) { d.lib =
 // slow. A captured graph counts as one launch.
 func WithBlockingLaunches() Option { return func(d *Device) { d.blocking = true } }
 
-// WithCause makes every Fault hold what cause returns for it, for errors.As.
+// WithCause makes errors.As find what cause returns for a Fault in that.
 func WithCause(cause func(*Fault) error) Option { return func(d *Device) { d.cause = cause } }
 
 // Open opens GPU n, counted from 0 in the order of the driver (see CUDA_VISIBLE_DEVICES). The error is an *Unavailable

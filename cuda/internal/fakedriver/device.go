@@ -9,14 +9,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// plain are the functions that need no context.
-var plain = map[string]func(*Driver, []uintptr) driver.Result{
-	"Init": func(d *Driver, _ []uintptr) driver.Result {
+// plainCalls need no context.
+var plainCalls = map[string]handler{
+	"Init": func(d *Driver, _ *gpu, _ []uintptr) driver.Result {
 		d.started = true
 		return driver.Success
 	},
-	"DriverGetVersion": func(d *Driver, a []uintptr) driver.Result { return set(a[0], int32(d.Version)) },
-	"DeviceGetCount":   func(d *Driver, a []uintptr) driver.Result { return set(a[0], int32(len(d.gpus))) },
+	"DriverGetVersion": func(d *Driver, _ *gpu, a []uintptr) driver.Result { return set(a[0], int32(d.Version)) },
+	"DeviceGetCount":   func(d *Driver, _ *gpu, a []uintptr) driver.Result { return set(a[0], int32(len(d.gpus))) },
 	"DeviceGet":        of(1, func(_ *Driver, _ *gpu, a []uintptr) driver.Result { return set(a[0], int32(a[1])) }),
 	"DeviceGetName": of(2, func(_ *Driver, g *gpu, a []uintptr) driver.Result {
 		copy(unsafe.Slice(sharedlib.At[byte](a[0]), a[1]), g.Name)
@@ -54,7 +54,7 @@ var plain = map[string]func(*Driver, []uintptr) driver.Result{
 		}
 		return driver.Success
 	}),
-	"CtxSetCurrent": func(d *Driver, a []uintptr) driver.Result {
+	"CtxSetCurrent": func(d *Driver, _ *gpu, a []uintptr) driver.Result {
 		g := d.retained(a[0])
 		if g == nil {
 			return driver.InvalidContext
@@ -62,8 +62,8 @@ var plain = map[string]func(*Driver, []uintptr) driver.Result{
 		d.current[thread()] = g
 		return driver.Success
 	},
-	"GetErrorName": func(d *Driver, a []uintptr) driver.Result { return d.text(a[1], "CUDA_ERROR_%d", a[0]) },
-	"GetErrorString": func(d *Driver, a []uintptr) driver.Result {
+	"GetErrorName": func(d *Driver, _ *gpu, a []uintptr) driver.Result { return d.text(a[1], "CUDA_ERROR_%d", a[0]) },
+	"GetErrorString": func(d *Driver, _ *gpu, a []uintptr) driver.Result {
 		if driver.Result(a[0]) == driver.IllegalAddress {
 			return d.text(a[1], "an illegal memory access was encountered")
 		}
@@ -81,9 +81,9 @@ func (d *Driver) retained(ctx driver.Handle) *gpu {
 	return nil
 }
 
-// of is a function of which argument i is a device.
-func of(i int, f handler) func(*Driver, []uintptr) driver.Result {
-	return func(d *Driver, a []uintptr) driver.Result {
+// of is the handler of a call whose argument i is the device g.
+func of(i int, f handler) handler {
+	return func(d *Driver, _ *gpu, a []uintptr) driver.Result {
 		if n := int32(a[i]); n < 0 || int(n) >= len(d.gpus) {
 			return driver.InvalidDevice
 		}

@@ -93,7 +93,15 @@ func (d *Driver) Kernel(name string, k Kernel) {
 // Calls returns how often a function has been called. Functions go by their names in package driver: "Init" is cuInit.
 func (d *Driver) Calls(function string) int {
 	defer d.lock()()
+	mustKnow(function)
 	return d.calls[function]
+}
+
+// mustKnow panics for a name that no function has: a test with it would prove nothing.
+func mustKnow(function string) {
+	if handlerOf(function) == nil {
+		panic("fakedriver: no function " + function)
+	}
 }
 
 // Launches returns how often kernels with part in their names have run.
@@ -127,6 +135,7 @@ func (d *Driver) Leaks() map[string]int {
 // result that work on a GPU causes, such as driver.IllegalAddress.
 func (d *Driver) Fail(function string, n int, r driver.Result) {
 	defer d.lock()()
+	mustKnow(function)
 	if d.failures[function] == nil {
 		d.failures[function] = map[int]driver.Result{}
 	}
@@ -182,22 +191,28 @@ func (d *Driver) gpu() *gpu {
 // Find implements sharedlib.Library.
 func (d *Driver) Find(name string) (sharedlib.Code, error) {
 	function := strings.TrimSuffix(strings.TrimPrefix(name, "cu"), "_v2")
-	if h, ok := plain[function]; ok {
-		return func(a []uintptr) uintptr { return uintptr(d.call(function, a, h, nil)) }, nil
+	h := handlerOf(function)
+	if h == nil || d.HideParams && function == "FuncGetParamInfo" {
+		return nil, fmt.Errorf("the fake driver has no %s", name)
 	}
-	for _, table := range []map[string]handler{memoryCalls, moduleCalls, queueCalls} {
-		if h, ok := table[function]; ok && !(d.HideParams && function == "FuncGetParamInfo") {
-			return func(a []uintptr) uintptr { return uintptr(d.call(function, a, nil, h)) }, nil
-		}
-	}
-	return nil, fmt.Errorf("the fake driver has no %s", name)
+	return func(a []uintptr) uintptr { return uintptr(d.call(function, h, a)) }, nil
 }
 
-// handler is a function of the driver that needs a current context, g's. It takes the arguments of C.
+// handler is a function of the driver, which takes the arguments of C. g is the GPU of the current context.
 type handler func(d *Driver, g *gpu, a []uintptr) driver.Result
 
-// call makes a call of a function that needs no context, f, or one that does, h.
-func (d *Driver) call(function string, a []uintptr, f func(*Driver, []uintptr) driver.Result, h handler) driver.Result {
+// handlerOf returns the handler of a function, or nil.
+func handlerOf(function string) handler {
+	for _, table := range []map[string]handler{plainCalls, memoryCalls, moduleCalls, queueCalls} {
+		if h := table[function]; h != nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// call makes a call, unless it is to fail or wants a context.
+func (d *Driver) call(function string, h handler, a []uintptr) driver.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls[function]++
@@ -217,8 +232,7 @@ func (d *Driver) call(function string, a []uintptr, f func(*Driver, []uintptr) d
 	switch {
 	case !d.started && function != "Init":
 		return driver.NotInitialized
-	case f != nil:
-		return f(d, a)
+	case plainCalls[function] != nil:
 	case g == nil:
 		return driver.InvalidContext
 	case g.problem != driver.Success:
