@@ -147,6 +147,5 @@ func TestAdamWCopiesOnGPU(t *testing.T) {
 		}
 		require.InEpsilon(t, math.Sqrt(sum), numbers(t, x.download(norm))[0], 1e-6)
 		require.NoError(t, r.Close())
-		x.close()
 	}
 }

@@ -31,7 +31,6 @@ type Backend struct {
 	library kernels.Library // computes matrix products; nil where there is none
 
 	mu      sync.Mutex
-	blocks  []*memory                 // that have not been freed
 	modules map[string]*driver.Module // that have been loaded, by image
 }
 
@@ -39,7 +38,7 @@ var _ graph.Backend = (*Backend)(nil)
 
 // Open opens GPU n, counted from 0. The error is a *Unavailable where there is no such GPU, or none that can be used.
 func Open(n int, opts ...Option) (*Backend, error) {
-	dev, err := driver.Open(n, opts...)
+	dev, err := driver.Open(n, append(opts, driver.WithCause(launchError))...)
 	if err != nil {
 		return nil, err
 	}
@@ -84,19 +83,19 @@ func (b *Backend) Device() graph.Device { return b.about }
 func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	m, err := b.dev.Alloc(bytes)
 	if err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
-	return b.track(m), nil
+	return m, nil
 }
 
 // Synchronize waits until everything that was enqueued in all streams has ended.
-func (b *Backend) Synchronize() error { return failure(b.dev.Synchronize()) }
+func (b *Backend) Synchronize() error { return b.dev.Synchronize() }
 
 // NewStream implements graph.Backend: it returns a *Stream.
 func (b *Backend) NewStream() (graph.Stream, error) {
 	s, err := b.dev.NewStream()
 	if err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
 	return &Stream{backend: b, queue: s}, nil
 }
@@ -126,12 +125,12 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool,
 	return true, nil
 }
 
-// Close unloads the kernels and gives the device up. What is still open on it is an error, and is freed.
+// Close gives the device up. What is still open on it is an error, and is freed.
 func (b *Backend) Close() error {
 	var errs []error
 	if b.library != nil {
 		errs = append(errs, b.library.Close())
 		b.library = nil
 	}
-	return failure(errors.Join(append(errs, b.unload(), b.dev.Close())...))
+	return errors.Join(append(errs, b.dev.Close())...)
 }

@@ -6,8 +6,6 @@ import (
 	"unsafe"
 
 	"gorgonia.org/cu"
-
-	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 )
 
 // With -tags cu this package exchanges contexts, streams and memory with gorgonia.org/cu, for programs that use both. Both sides
@@ -15,25 +13,25 @@ import (
 // Package cu is cgo: docs/cu.md has the build line. It ends the process at its start where there is no GPU.
 
 // CuContext returns the context of b, which is that of cu.Device.RetainPrimaryCtx. It is not to be destroyed.
-func (b *Backend) CuContext() cu.CUContext { return wrap[cu.CUContext](uintptr(b.dev.Context())) }
+func (b *Backend) CuContext() cu.CUContext { return wrap[cu.CUContext](b.dev.Context()) }
 
 // CuDo calls f, with the context of b current on a thread that it keeps for the time of the call: calls of package cu that
 // take no context belong there. f must not use another backend.
-func (b *Backend) CuDo(f func() error) error { return failure(b.dev.Do(f)) }
+func (b *Backend) CuDo(f func() error) error { return b.dev.Do(f) }
 
 // BorrowStream returns a Stream on a stream of package cu that was made in the context of b. What cu enqueues runs in order with
 // what is enqueued here. Close waits for the work and leaves the stream to cu, which destroys it after that. The default
 // stream is an error.
 func (b *Backend) BorrowStream(s cu.Stream) (*Stream, error) {
-	q, err := b.dev.BorrowStream(driver.StreamHandle(unwrap(s)))
+	q, err := b.dev.BorrowStream(unwrap(s))
 	if err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
 	return &Stream{backend: b, queue: q}, nil
 }
 
 // CuStream returns s as package cu's. It is not to be destroyed there.
-func (s *Stream) CuStream() cu.Stream { return wrap[cu.Stream](uintptr(s.queue.Handle())) }
+func (s *Stream) CuStream() cu.Stream { return wrap[cu.Stream](s.queue.Handle()) }
 
 // CuStream returns the stream in which v is computed: work of package cu that is enqueued there runs behind it.
 func (v *Value) CuStream() cu.Stream { return v.stream.CuStream() }

@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,25 +15,17 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// bench runs ops one by one on a backend, without a machine.
+// bench runs ops one by one on a backend, without a machine, until the end of the test.
 type bench struct {
 	t       testing.TB
 	backend *cuda.Backend
 	stream  *cuda.Stream
-	memory  []graph.Memory
 }
 
 func newBench(t testing.TB, b *cuda.Backend) *bench {
 	s := must(b.NewStream())(t)
-	return &bench{t: t, backend: b, stream: s.(*cuda.Stream)}
-}
-
-func (x *bench) close() {
-	require.NoError(x.t, x.stream.Synchronize())
-	for _, m := range x.memory {
-		require.NoError(x.t, m.Free())
-	}
-	require.NoError(x.t, x.stream.Close())
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return &bench{t, b, s.(*cuda.Stream)}
 }
 
 func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
@@ -49,7 +42,7 @@ func (x *bench) alloc(b *cpu.Buf, bytes int) {
 		return
 	}
 	m := must(x.backend.Alloc(bytes))(x.t)
-	x.memory = append(x.memory, m)
+	x.t.Cleanup(func() { require.NoError(x.t, errors.Join(x.stream.Synchronize(), m.Free())) })
 	m.Place(b, 0, bytes)
 	require.NoError(x.t, x.stream.Driver().Fill8(driver.Address(b), 0xFF, bytes))
 }

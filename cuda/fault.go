@@ -1,23 +1,13 @@
 package cuda
 
 import (
-	"errors"
-
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// failure returns err, as a *graph.LaunchError where it is a fault of what was enqueued earlier: of a kernel that alone can
-// have caused it, or of none.
-func failure(err error) error {
-	if err == nil {
-		return nil
-	}
-	var f *driver.Fault
-	if !errors.As(err, &f) {
-		return err
-	}
-	l := &graph.LaunchError{Err: err}
+// launchError is the cause of a fault: a kernel that alone can have caused it, or none.
+func launchError(f *driver.Fault) error {
+	l := &graph.LaunchError{Err: f.Err}
 	if f.Count == len(f.Suspects) {
 		l.Kernel = ownerOf(f.Suspects)
 	}

@@ -100,6 +100,5 @@ func (i *implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, er
 			return nil, err
 		}
 	}
-	k, err := bind(i.backend, nameOf(s), i.plan, in, out)
-	return k, failure(err)
+	return bind(i.backend, nameOf(s), i.plan, in, out)
 }

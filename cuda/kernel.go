@@ -80,7 +80,7 @@ func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	if err != nil {
 		return err
 	}
-	return failure(k.upload(queue))
+	return k.upload(queue)
 }
 
 // Launch implements graph.Kernel. Outside of a capture it prepares what Prepare has not.
@@ -90,11 +90,11 @@ func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 		return err
 	}
 	if err := k.upload(queue); err != nil {
-		return failure(err)
+		return err
 	}
 	for i := range k.steps {
 		if err := k.steps[i].launch(queue, k.addresses); err != nil {
-			return failure(err)
+			return err
 		}
 	}
 	return nil

@@ -27,6 +27,7 @@ func TestMovedOperands(t *testing.T) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[16:])) // partial, y
 	}})
 	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	x := newBench(t, b)
 	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}), newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
 	in, out := []ops.Arg{dy}, []ops.Arg{db}
@@ -46,8 +47,6 @@ func TestMovedOperands(t *testing.T) {
 		at := func(b *cpu.Buf) uint64 { return uint64(driver.Address(b)) }
 		require.Equal(t, []uint64{at(dy.Buf), at(&work), at(&work), at(db.Buf)}, got, "move %d", i)
 	}
-	x.close()
-	require.NoError(t, b.Close())
 }
 
 // TestPlanSaysWhyNotMatrixUnits: a plan has the reason why attention has not got the kernels that come first.

@@ -44,6 +44,12 @@ func (p fakeProduct) Run(_ *driver.Stream, _ *driver.Launched, at kernels.Produc
 func TestProductsOfALibrary(t *testing.T) {
 	f := newFake()
 	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
+	library := &fakeLibrary{prepared: map[kernels.Product]fakeProduct{}}
+	t.Cleanup(func() {
+		require.NoError(t, b.Close())
+		require.Empty(t, library.prepared)
+		require.Empty(t, f.Leaks())
+	})
 	bench := newBench(t, b)
 	place := func(shape ...int) ops.Arg { return bench.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
 	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
@@ -63,7 +69,6 @@ func TestProductsOfALibrary(t *testing.T) {
 	x, w, bias, residual, y := place(7, 5), place(3, 5), place(3), place(7, 3), place(7, 3)
 	bind("cublaslt cuda", ops.LinearOp{}, y, x, w) // there is no library
 	bind("cuda", ops.SiLUOp{}, x, x)
-	library := &fakeLibrary{prepared: map[kernels.Product]fakeProduct{}}
 	b.SetLibrary(library)
 	bind("cublaslt cuda", ops.LinearOp{}, y, x, w, bias) // it refuses the bias
 	library.withBias = true
@@ -89,10 +94,5 @@ func TestProductsOfALibrary(t *testing.T) {
 	require.Equal(t, library.ran[0].Work, library.ran[1].Work, "products share their work memory")
 	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
 	require.ErrorContains(t, k.Launch(bench.stream, new(cpu.Buf)), "work memory")
-
-	bench.close()
 	require.Len(t, library.prepared, 4, "of the products that are bound")
-	require.NoError(t, b.Close())
-	require.Empty(t, library.prepared)
-	require.Empty(t, f.Leaks())
 }

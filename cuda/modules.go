@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -28,18 +27,4 @@ func (b *Backend) function(kernel string) (*driver.Function, error) {
 		b.modules[name] = of
 	}
 	return of.Function(kernel)
-}
-
-// unload unloads all. Every module of a device that has failed has the same error, which comes once.
-func (b *Backend) unload() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var errs []error
-	for name, of := range b.modules {
-		if err := of.Unload(); err != nil && !errors.Is(errors.Join(errs...), err) {
-			errs = append(errs, err)
-		}
-		delete(b.modules, name)
-	}
-	return errors.Join(errs...)
 }

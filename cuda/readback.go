@@ -34,10 +34,10 @@ func (s *Stream) NewReadback(o ops.Operand) (graph.Readback, error) {
 		return nil, err
 	}
 	if r.pinned, err = s.backend.dev.NewHost(o.Bytes()); err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
 	if r.copied, err = s.backend.dev.NewEvent(false); err != nil {
-		return nil, errors.Join(failure(err), r.pinned.Free())
+		return nil, errors.Join(err, r.pinned.Free())
 	}
 	return r, nil
 }
@@ -51,15 +51,15 @@ func (r *readback) Fetch(src ops.Arg) error {
 		return fmt.Errorf("cuda: readback: got %v, want %v", src.Operand, r.operand)
 	}
 	if err := r.stream.queue.CopyOut(r.pinned, 0, driver.Address(src.Buf), r.operand.Bytes()); err != nil {
-		return failure(err)
+		return err
 	}
-	return failure(r.stream.queue.Record(r.copied))
+	return r.stream.queue.Record(r.copied)
 }
 
 // Value implements graph.Readback.
 func (r *readback) Value() (gorgonia.Value, error) {
 	if err := r.copied.Synchronize(); err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
 	copy(bytesOf(&r.cell), r.pinned.Bytes())
 	return r.value, nil
@@ -67,26 +67,26 @@ func (r *readback) Value() (gorgonia.Value, error) {
 
 // Close waits for the last Fetch and frees the memory.
 func (r *readback) Close() error {
-	return failure(errors.Join(r.copied.Synchronize(), r.copied.Close(), r.pinned.Free()))
+	return errors.Join(r.copied.Synchronize(), r.copied.Close(), r.pinned.Free())
 }
 
 // event is a mark with timing.
 type event struct {
+	*driver.Event
 	stream *Stream
-	mark   *driver.Event
 }
 
 // NewEvent implements graph.Stream.
 func (s *Stream) NewEvent() (graph.Event, error) {
 	e, err := s.backend.dev.NewEvent(true)
 	if err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
-	return &event{s, e}, nil
+	return &event{e, s}, nil
 }
 
 // Record implements graph.Event.
-func (e *event) Record() error { return failure(e.stream.queue.Record(e.mark)) }
+func (e *event) Record() error { return e.stream.queue.Record(e.Event) }
 
 // Since implements graph.Event.
 func (e *event) Since(start graph.Event) (time.Duration, error) {
@@ -94,12 +94,8 @@ func (e *event) Since(start graph.Event) (time.Duration, error) {
 	if !ok {
 		return 0, fmt.Errorf("cuda: time since an event of another backend, %T", start)
 	}
-	if err := errors.Join(from.mark.Synchronize(), e.mark.Synchronize()); err != nil {
-		return 0, failure(err)
+	if err := errors.Join(from.Synchronize(), e.Synchronize()); err != nil {
+		return 0, err
 	}
-	d, err := e.mark.Since(from.mark)
-	return d, failure(err)
+	return e.Event.Since(from.Event)
 }
-
-// Close implements graph.Event.
-func (e *event) Close() error { return failure(e.mark.Close()) }

@@ -46,14 +46,14 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 		if to == from {
 			return nil
 		}
-		return failure(s.queue.Copy(to, from, dst.Operand.Bytes()))
+		return s.queue.Copy(to, from, dst.Operand.Bytes())
 	}
 	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	err := s.queue.Upload(driver.Address(dst.Buf), bytesOf(&s.cell))
 	s.cell.Set(nil, 0)
-	return failure(err)
+	return err
 }
 
 // Download implements graph.Stream.
@@ -68,7 +68,7 @@ func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
 	if uintptr(s.cell.Pointer()) != dst.Uintptr() {
 		return errNotInPlace
 	}
-	return failure(s.queue.Download(bytesOf(&s.cell), driver.Address(src.Buf)))
+	return s.queue.Download(bytesOf(&s.cell), driver.Address(src.Buf))
 }
 
 // bytesOf returns the host memory that b holds.
@@ -76,31 +76,31 @@ func bytesOf(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.By
 
 // View implements graph.Stream: it returns a *Value.
 func (s *Stream) View(a ops.Arg) gorgonia.Value {
-	return &Value{stream: s, block: s.backend.blockOf(a.Buf), operand: a.Operand, cell: *a.Buf}
+	return &Value{stream: s, block: s.backend.dev.MemoryAt(driver.Address(a.Buf)), operand: a.Operand, cell: *a.Buf}
 }
 
 // BeginCapture implements graph.Stream.
-func (s *Stream) BeginCapture() error { return failure(s.queue.BeginCapture()) }
+func (s *Stream) BeginCapture() error { return s.queue.BeginCapture() }
 
 // EndCapture implements graph.Stream.
 func (s *Stream) EndCapture() (graph.Replay, error) {
 	r, err := s.queue.EndCapture()
 	if err != nil {
-		return nil, failure(err)
+		return nil, err
 	}
-	return &replay{s.backend, r}, nil
+	return &replay{r, s.backend}, nil
 }
 
 // Synchronize implements graph.Stream.
-func (s *Stream) Synchronize() error { return failure(s.queue.Synchronize()) }
+func (s *Stream) Synchronize() error { return s.queue.Synchronize() }
 
 // Close waits for what is under way and frees the stream.
-func (s *Stream) Close() error { return failure(s.queue.Close()) }
+func (s *Stream) Close() error { return s.queue.Close() }
 
 // replay is a captured sequence of launches.
 type replay struct {
+	*driver.Replay
 	backend *Backend
-	graph   *driver.Replay
 }
 
 // Launch implements graph.Replay.
@@ -109,8 +109,5 @@ func (r *replay) Launch(s graph.Stream) error {
 	if !ok || stream.backend != r.backend {
 		return fmt.Errorf("cuda: captured graph of %v on a stream of another backend, %T", r.backend.dev, s)
 	}
-	return failure(stream.queue.Replay(r.graph))
+	return stream.queue.Replay(r.Replay)
 }
-
-// Close implements graph.Replay.
-func (r *replay) Close() error { return failure(r.graph.Close()) }

@@ -28,7 +28,6 @@ func hostValues() []G.Value {
 func TestCopies(t *testing.T) {
 	b, _ := open(t)
 	x := newBench(t, b)
-	defer x.close()
 	for _, v := range hostValues() {
 		a := x.upload(v)
 		require.Equal(t, v.Data(), x.download(a).Data())
@@ -85,7 +84,6 @@ func TestCopies(t *testing.T) {
 func TestReadbackIsNotOverwritten(t *testing.T) {
 	b, _ := open(t)
 	x := newBench(t, b)
-	defer x.close()
 	v := tensor.New(tensor.WithShape(2), tensor.WithBacking([]float32{1, 2}))
 	a := x.upload(v)
 	back := must(x.stream.NewReadback(a.Operand))(t)
@@ -111,7 +109,6 @@ func TestReadbackIsNotOverwritten(t *testing.T) {
 func TestEvents(t *testing.T) {
 	b, _ := open(t)
 	x := newBench(t, b)
-	defer x.close()
 	first := must(x.stream.NewEvent())(t)
 	last := must(x.stream.NewEvent())(t)
 	require.NoError(t, first.Record())
@@ -130,7 +127,6 @@ func TestEvents(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	b, _ := open(t)
 	x := newBench(t, b)
-	defer x.close()
 	for _, v := range hostValues() {
 		want := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}
 		var cell cpu.Buf
@@ -160,7 +156,6 @@ func TestAdopt(t *testing.T) {
 
 	elsewhere, _ := open(t)
 	y := newBench(t, elsewhere)
-	defer y.close()
 	v := y.stream.View(y.place(o))
 	_, err = b.Adopt(&cell, v, o)
 	require.ErrorContains(t, err, "another backend")

@@ -8,106 +8,115 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// trainingSteps are enough for a step without, one with and one after the recording.
-const trainingSteps = 4
+// trial is a training in which calls of the driver may fail. What fails is tried again, once: it goes on unless the failure is
+// one of the device's that stays.
+type trial struct {
+	t        testing.TB
+	failures []error
+	undo     []func()
+}
 
-// training trains the weights of a network on the device, recorded, with loss and norm read one step late, and copies the loss in
-// another stream. What fails is tried again, once: it goes on unless the failure is one of the device's that stays. It returns
-// the failures.
-func training(t testing.TB, drv driver.Driver, p graph.Precision) (failures []error) {
-	// try calls f, and again where it has failed. It reports whether it is worth while to go on.
-	try := func(what string, f func() error) bool {
-		err := f()
-		if err == nil {
-			return true
-		}
-		failures = append(failures, fmt.Errorf("%s: %w", what, err))
-		if fault := (*driver.Fault)(nil); errors.As(err, &fault) {
-			return false
-		}
-		if err := f(); err != nil {
-			if len(failures) == 1 {
-				t.Errorf("%s fails again: %v", what, err)
-			}
-			return false
-		}
+// try calls f, and again where it has failed. It reports whether it is worth while to go on.
+func (x *trial) try(what string, f func() error) bool {
+	err := f()
+	if err == nil {
 		return true
 	}
-	var b *cuda.Backend
-	if !try("open", func() (err error) { b, err = cuda.Open(0, driver.WithDriver(drv)); return err }) {
-		return failures
+	x.failures = append(x.failures, fmt.Errorf("%s: %w", what, err))
+	if fault := (*driver.Fault)(nil); errors.As(err, &fault) {
+		return false
 	}
-	defer func() { try("close of the backend", b.Close) }()
-	g, results := network(t)
+	if err := f(); err != nil {
+		if len(x.failures) == 1 {
+			x.t.Errorf("%s fails again: %v", what, err)
+		}
+		return false
+	}
+	return true
+}
+
+// own tries to open something, which is closed at the end.
+func own[T interface{ Close() error }](x *trial, what string, open func() (T, error)) (v T, ok bool) {
+	ok = x.try(what, func() (err error) { v, err = open(); return err })
+	if ok {
+		x.undo = append(x.undo, func() { x.try("close of "+what, v.Close) })
+	}
+	return v, ok
+}
+
+// end closes what is open and returns the failures.
+func (x *trial) end() []error {
+	for _, f := range slices.Backward(x.undo) {
+		f()
+	}
+	return x.failures
+}
+
+// train trains the weights of a network on the device, recorded, with loss and norm read one step late, and copies the loss in
+// another stream.
+func (x *trial) train(b *cuda.Backend, p graph.Precision, steps int) {
+	g, results := network(x.t)
 	weights := G.Nodes{g.ByName("w")[0], g.ByName("scale")[0]}
 	before := []G.Value{weights[0].Value(), weights[1].Value()}
-	var own *graph.Resident
-	if !try("resident values", func() (err error) { own, err = graph.NewResident(b, before); return err }) {
-		return failures
+	if _, ok := own(x, "the resident values", func() (*graph.Resident, error) { return graph.NewResident(b, before) }); !ok {
+		return
 	}
-	defer func() { try("close of the resident values", own.Close) }()
-	var r *graph.Resident
-	if !try("move", func() (err error) { r, err = graph.MoveInputs(b, weights...); return err }) {
-		return failures
+	r, ok := own(x, "the moved inputs", func() (*graph.Resident, error) { return graph.MoveInputs(b, weights...) })
+	if !ok {
+		return
 	}
-	defer func() {
-		try("close of the moved inputs", r.Close)
+	x.undo = slices.Insert(x.undo, len(x.undo)-1, func() {
 		for i, w := range weights {
-			require.Equal(t, fmt.Sprintf("%p", before[i]), fmt.Sprintf("%p", w.Value()), "the values of the host are back")
+			require.Equal(x.t, fmt.Sprintf("%p", before[i]), fmt.Sprintf("%p", w.Value()), "the values of the host are back")
 		}
-	}()
-	var m *graph.Machine
-	if !try("machine", func() (err error) {
-		m, err = graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithPrecision(p), graph.WithKeep(results...))
-		return err
-	}) {
-		return failures
+	})
+	m, ok := own(x, "the machine", func() (*graph.Machine, error) {
+		return graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithPrecision(p), graph.WithKeep(results...))
+	})
+	if !ok {
+		return
 	}
-	defer func() { try("close of the machine", m.Close) }()
-	solver := must(optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1)))(t)
-	defer func() { try("close of the solver", solver.Close) }()
+	solver, _ := own(x, "the solver", func() (*optim.AdamW, error) { return optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1)) })
 	var loss, norm *graph.Watch
-	if !try("watch", func() (err error) { loss, err = m.Watch(results[0]); return err }) {
-		return failures
+	if !x.try("watch", func() (err error) { loss, err = m.Watch(results[0]); return err }) {
+		return
 	}
-	grads := G.NodesToValueGrads(weights)
-	for i := range trainingSteps {
-		if !try("train", func() error { return m.RunAndStep(solver, grads) }) {
-			return failures
+	for i := range steps {
+		if !x.try("train", func() error { return m.RunAndStep(solver, G.NodesToValueGrads(weights)) }) {
+			return
 		}
-		require.Equal(t, i+1, solver.Steps())
-		if norm == nil && !try("watch of the norm", func() (err error) { norm, err = solver.WatchNorm(); return err }) {
-			return failures
+		require.Equal(x.t, i+1, solver.Steps())
+		if norm == nil && !x.try("watch of the norm", func() (err error) { norm, err = solver.WatchNorm(); return err }) {
+			return
 		}
 		for _, w := range []*graph.Watch{loss, norm} {
-			if !try("fetch", w.Fetch) {
-				return failures
-			}
 			// A copy that cannot be read is lost: then there is none to wait for.
-			if w.Waiting() == 2 && !try("next", func() (err error) {
+			next := func() (err error) {
 				if w.Waiting() == 2 {
 					_, err = w.Next()
 				}
 				return err
-			}) {
-				return failures
+			}
+			if !x.try("fetch", w.Fetch) || !x.try("next", next) {
+				return
 			}
 		}
 	}
-	if try("download", r.Download) {
-		try("copy and close of a stream", func() error { return copyBeside(b, results[0].Value().(*cuda.Value)) })
+	if x.try("download", r.Download) {
+		x.try("copy and close of a stream", func() error { return copyBeside(b, results[0].Value().(*cuda.Value)) })
 	}
-	return failures
 }
 
 // copyBeside copies a value on the device in a stream of its own, between two events, and then to the host.
@@ -151,6 +160,15 @@ func copyBeside(b *cuda.Backend, v *cuda.Value) (err error) {
 	return nil
 }
 
+// training opens a device and trains on it, long enough for a step without, one with and one after the recording.
+func training(t testing.TB, drv *fakedriver.Driver, p graph.Precision) []error {
+	x := &trial{t: t}
+	if b, ok := own(x, "the backend", func() (*cuda.Backend, error) { return cuda.Open(0, driver.WithDriver(drv)) }); ok {
+		x.train(b, p, 4)
+	}
+	return x.end()
+}
+
 // TestEveryCallOfTrainingFailsOnce makes each call of the driver fail in turn while a network is trained: the error names it,
 // the training goes on where the device can, and nothing leaks.
 func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
@@ -160,19 +178,19 @@ func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 		require.Empty(t, training(t, drv, p))
 		require.Empty(t, drv.Leaks())
 		for _, f := range drv.Failures() {
-			if p != graph.F32 && strings.HasPrefix(f.Method, "DeviceGet") ||
-				(strings.HasPrefix(f.Method, "FuncGet") || f.Method == "ModuleGetFunction") && f.N > 4 ||
-				f.Method == "CtxSetCurrent" && f.N%16 != 0 {
+			if p != graph.F32 && strings.HasPrefix(f.Function, "DeviceGet") ||
+				(strings.HasPrefix(f.Function, "FuncGet") || f.Function == "ModuleGetFunction") && f.N > 4 ||
+				f.Function == "CtxSetCurrent" && f.N%16 != 0 {
 				continue // more of the same
 			}
 			t.Run(fmt.Sprintf("%v/%v", p, f), func(t *testing.T) {
 				drv := newFake()
-				drv.Fail(f.Method, f.N, f.Result)
+				drv.Fail(f.Function, f.N, f.Result)
 				failures := training(t, drv, p)
 				require.NotEmpty(t, failures)
 				var none *driver.NoMemory
 				if err := failures[0]; !errors.As(err, &none) {
-					require.ErrorContains(t, err, "cu"+f.Method)
+					require.ErrorContains(t, err, "cu"+f.Function)
 				}
 				all := errors.Join(failures...)
 				require.NotContains(t, all.Error(), "panic")
@@ -193,53 +211,18 @@ func TestTwoMachinesAtOnce(t *testing.T) {
 	for p, recordings := range map[graph.Precision]int{graph.F32: 1, graph.BF16: 2} {
 		b, f := open(t)
 		const goroutines, steps = 2, 20
-		errs := make(chan error, goroutines)
-		var together sync.WaitGroup
+		var together, done sync.WaitGroup
 		together.Add(goroutines)
 		for range goroutines {
-			g, results := network(t)
-			weights := G.Nodes{g.ByName("w")[0], g.ByName("scale")[0]}
-			go func() {
+			done.Go(func() {
 				together.Done()
 				together.Wait()
-				errs <- train(b, g, p, results, weights, steps)
-			}()
+				x := &trial{t: t}
+				x.train(b, p, steps)
+				assert.Empty(t, x.end())
+			})
 		}
-		for range goroutines {
-			require.NoError(t, <-errs)
-		}
+		done.Wait()
 		require.Equal(t, recordings*goroutines*(steps-1), f.Calls("GraphLaunch"), "%v", p)
 	}
-}
-
-// train makes a machine and trains the weights of a network on it.
-func train(b *cuda.Backend, g *G.ExprGraph, p graph.Precision, results, weights G.Nodes, steps int) (err error) {
-	r, err := graph.MoveInputs(b, weights...)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithPrecision(p), graph.WithKeep(results...))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	solver, err := optim.NewAdamW(optim.WithMachine(m))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, solver.Close()) }()
-	loss, err := m.Watch(results[0])
-	if err != nil {
-		return err
-	}
-	for range steps {
-		if err := errors.Join(m.RunAndStep(solver, G.NodesToValueGrads(weights)), loss.Fetch()); err != nil {
-			return err
-		}
-		if _, err := loss.Next(); err != nil {
-			return err
-		}
-	}
-	return r.Download()
 }

@@ -17,7 +17,7 @@ import (
 // memory does, and belongs to the goroutine of the machine whose stream it reads through.
 type Value struct {
 	stream  *Stream
-	block   *memory // that it lies in
+	block   *driver.Memory // that it lies in
 	operand ops.Operand
 	cell    cpu.Buf
 }
@@ -67,7 +67,7 @@ func (v *Value) CopyTo(dest any) error {
 }
 
 // freed reports whether there is no memory, or none any more.
-func (v *Value) freed() bool { return v == nil || v.block == nil || v.block.freed.Load() }
+func (v *Value) freed() bool { return v == nil || v.block == nil || v.block.Freed() }
 
 // Clone returns a copy in host memory, as HostValue does.
 func (v *Value) Clone() (any, error) { return v.HostValue() }

@@ -2,7 +2,8 @@ package cublaslt
 
 import (
 	"fmt"
-	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // Status is a cublasStatus_t: what a call of the library returns.
@@ -91,28 +92,21 @@ type candidate struct {
 	_     [4]int32
 }
 
-// product holds the arguments of cublasLtMatmul, on the heap. Its a and b are those of the library, which is column-major.
+// product holds the arguments of cublasLtMatmul and what else the library is given addresses of, on the heap. Its a and b are
+// those of the library, which is column-major.
 type product struct {
-	lib, desc, layoutA, layoutB, layoutC uintptr // c is what the library calls D, the residual its C
-	a, b, residual, c, work, stream      uintptr // the residual is c where there is none
-	alpha, beta                          float32
-	workBytes                            uintptr
-	algo                                 algorithm
+	desc, layoutA, layoutB, layoutC, preference uintptr // c is what the library calls D, the residual its C
+	a, b, residual, c, work                     uintptr // the residual is c where there is none
+	alpha, beta                                 float32
+	workBytes                                   uintptr
+	algo                                        algorithm
+	value                                       uint64 // of the attribute that is being set
 }
 
-// calls is what the package needs of the library.
-type calls interface {
-	version() int
-	name(s Status) string
-	create() (uintptr, Status)
-	destroy(lib uintptr) Status
-	newDescription(compute, scale int32) (uintptr, Status)
-	newLayout(typ int32, rows, cols, ld int64) (uintptr, Status)
-	newPreference() (uintptr, Status)
-	// set copies the value, in the byte order of the machine, from the heap.
-	set(h uintptr, a attribute, value unsafe.Pointer) Status
-	free(h uintptr, of object) Status
-	// heuristic fills in candidates, best first, and returns how many.
-	heuristic(x *product, preference uintptr, to []candidate) (int, Status)
-	matmul(x *product) Status
+// functions are those of the library, by their names without "cublasLt".
+type functions struct {
+	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, Matmul *sharedlib.Func
 }
+
+// objectFunctions are those of a kind of descriptor, by their names without "cublasLt" and the kind.
+type objectFunctions struct{ Create, SetAttribute, Destroy *sharedlib.Func }

@@ -17,6 +17,115 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
+// gpu is an open device with the library.
+type gpu struct {
+	dev    *driver.Device
+	lib    *Library
+	stream *driver.Stream
+}
+
+// openGPU opens the first GPU and the library until the end of the test, or ends it by testutil.NoGPU where one is not there.
+func openGPU(t *testing.T) *gpu {
+	t.Helper()
+	g := new(gpu)
+	var err error
+	if g.dev, err = driver.Open(0); err == nil {
+		t.Cleanup(func() { require.NoError(t, g.dev.Close()) })
+		if g.lib, err = Open(g.dev); err == nil {
+			t.Cleanup(func() { require.NoError(t, g.lib.Close()) })
+			g.stream = g.newStream(t)
+		}
+	}
+	var gone *driver.Unavailable
+	var missing *Missing
+	if errors.As(err, &gone) || errors.As(err, &missing) {
+		testutil.NoGPU(t, err)
+	}
+	require.NoError(t, err)
+	return g
+}
+
+func (g *gpu) newStream(t *testing.T) *driver.Stream {
+	t.Helper()
+	s, err := g.dev.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// array is memory of the device between guards.
+type array struct {
+	g      *gpu
+	mem    *driver.Memory
+	ptr    driver.DevicePtr
+	before []byte // guards included
+}
+
+const guard = 512 // bytes
+
+// poison returns bytes that are NaN in every type.
+func poison(n int) []byte { return bytes.Repeat([]byte{0xed, 0x7f}, (n+1)/2)[:n] }
+
+// place puts content on the device until the end of the test.
+func (g *gpu) place(t *testing.T, content []byte) *array {
+	t.Helper()
+	a := &array{g: g, before: poison(2*guard + len(content))}
+	copy(a.before[guard:], content)
+	var err error
+	a.mem, err = g.dev.Alloc(len(a.before))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.mem.Free()) })
+	a.ptr = a.mem.Ptr() + guard
+	a.reset(t)
+	return a
+}
+
+// reset puts the content there again.
+func (a *array) reset(t *testing.T) { require.NoError(t, a.g.stream.Upload(a.mem.Ptr(), a.before)) }
+
+// read returns the content. The guards are as they were.
+func (a *array) read(t *testing.T, what any) []byte {
+	t.Helper()
+	got := make([]byte, len(a.before))
+	require.NoError(t, errors.Join(a.g.stream.Download(got, a.mem.Ptr()), a.g.stream.Synchronize()))
+	end := len(got) - guard
+	if !bytes.Equal(got[:guard], a.before[:guard]) || !bytes.Equal(got[end:], a.before[end:]) {
+		t.Errorf("%v: written to outside of %d bytes", what, end-guard)
+	}
+	return got[guard:end]
+}
+
+// encode stores values in a type, rounded to nearest even, and returns what is stored too.
+func encode(typ kernels.Type, values []float64) ([]byte, []float64) {
+	var out []byte
+	for _, v := range values {
+		switch typ {
+		case kernels.F32:
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
+		case kernels.BF16:
+			out = binary.LittleEndian.AppendUint16(out, testutil.BFloat16(v))
+		case kernels.F16:
+			out = binary.LittleEndian.AppendUint16(out, testutil.Float16(v))
+		}
+	}
+	return out, decode(typ, out)
+}
+
+func decode(typ kernels.Type, data []byte) []float64 {
+	out := make([]float64, len(data)/typ.Bytes())
+	for i := range out {
+		switch at := data[i*typ.Bytes():]; typ {
+		case kernels.F32:
+			out[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
+		case kernels.BF16:
+			out[i] = testutil.FromBFloat16(binary.LittleEndian.Uint16(at))
+		case kernels.F16:
+			out[i] = testutil.FromFloat16(binary.LittleEndian.Uint16(at))
+		}
+	}
+	return out
+}
+
 // tolerance returns how far a result may be from want, relative to its scale: for half precision twice as far as what is rounded
 // once, since algorithms round before they add a bias as well; for float32 sums 1e-5. Tensor cores cut off what does not fit
 // where they add, so that the error of longer sums of half precision grows with their length.
@@ -55,76 +164,49 @@ func inParallel(m Matmul, a, b, bias, residual, c []float64) {
 	wg.Wait()
 }
 
-// testProduct holds a product to its meaning, its repetitions to the same bits, and what it writes to its place. Every other
-// one runs in a captured graph before it runs by itself.
+// testProduct holds a product to its meaning and what it writes to its place. A plan has the same bits by itself, in a captured
+// graph, and when it is made again.
 func testProduct(t *testing.T, g *gpu, m Matmul, captured bool) {
 	t.Helper()
-	p, err := g.lib.prepare(m)
-	if err != nil {
-		t.Errorf("%v: %v", m, err)
-		return
-	}
-	defer func() { check(t, p.close()) }()
 	typ, out := m.Product.Type, m.Product.Out
 	na, nb, nc := sizes(m)
 	bytesA, a := encode(typ, testutil.Normal(1, int(na)))
 	bytesB, b := encode(typ, testutil.Normal(2, int(nb)))
 	bytesBias, bias := encode(out, testutil.Normal(3, int(m.Product.N)))
 	bytesResidual, residual := encode(out, testutil.Normal(4, int(nc)))
-	start := binary.LittleEndian.AppendUint32(nil, poison)
-	start = bytes.Repeat(start, (int(nc)*out.Bytes()+3)/4)[:int(nc)*out.Bytes()]
-	pa, pb, pbias := g.place(t, bytesA), g.place(t, bytesB), g.place(t, bytesBias)
-	pc, work := g.place(t, start), g.place(t, bytes.Repeat([]byte{0x7f, 0xed}, int(p.WorkBytes()+1)/2))
-	at := addresses(pa.ptr, pb.ptr, pbias.ptr, g.place(t, bytesResidual).ptr, pc.ptr, work.ptr)
+	plan, err := g.lib.prepare(m)
+	require.NoError(t, err)
+	again, err := g.lib.prepare(m)
+	require.NoError(t, err)
+	require.Equal(t, plan.WorkBytes(), again.WorkBytes(), "%v: work memory the second time", m)
+	c, work := g.place(t, poison(int(nc)*out.Bytes())), g.place(t, poison(int(plan.WorkBytes())))
+	at := addresses(g.place(t, bytesA).ptr, g.place(t, bytesB).ptr, g.place(t, bytesBias).ptr, g.place(t, bytesResidual).ptr, c.ptr, work.ptr)
 	if !m.Bias {
 		at.Bias, bias = 0, nil
 	}
 	if !m.Product.Residual {
 		at.Residual = 0
 	}
-	op := &driver.Launched{Op: m.String()}
-	run := func() error { return p.Run(g.stream, op, at) }
-	replay := func() error {
-		if err := g.stream.BeginCapture(); err != nil {
-			return err
-		}
-		err := run()
-		r, e := g.stream.EndCapture()
-		if err = errors.Join(err, e); err != nil {
-			return err
-		}
-		return errors.Join(g.stream.Replay(r), g.stream.Synchronize(), r.Close())
-	}
+	want := decode(out, poison(int(nc)*out.Bytes()))
+	inParallel(m, a, b, bias, residual, want)
 	var first []byte
-	ways := []func() error{run, replay, run}
-	if captured {
-		ways = []func() error{replay, run, replay}
-	}
-	for i, f := range ways {
-		check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
-		if err := f(); err != nil {
-			t.Errorf("%v: %v", m, err)
-			return
+	for i, p := range []*Plan{plan, plan, plan, again} {
+		c.reset(t)
+		run := func() error { return p.Run(g.stream, &driver.Launched{Op: m.String()}, at) }
+		if captured == (i%2 == 0) {
+			run = func() error { return replay(g.stream, run) }
 		}
-		got := g.read(t, pc)
+		require.NoError(t, run(), "%v", m)
+		got := c.read(t, m)
 		if i > 0 {
-			if !bytes.Equal(got, first) {
-				t.Errorf("%v: run %d differs", m, i)
-			}
+			require.True(t, bytes.Equal(got, first), "%v: run %d differs", m, i)
 			continue
 		}
 		first = got
-		end := len(got) - guard
-		if !bytes.Equal(got[:guard], pc.before[:guard]) || !bytes.Equal(got[end:], pc.before[end:]) {
-			t.Errorf("%v: written to outside of c", m)
-		}
-		want := decode(out, start)
-		inParallel(m, a, b, bias, residual, want)
-		values := decode(out, got[guard:end])
+		values := decode(out, got)
 		for i, w := range want { // gaps between rows and matrices stay as they were
 			if math.IsNaN(w) != math.IsNaN(values[i]) {
-				t.Errorf("%v: got %v at %d, want %v", m, values[i], i, w)
-				return
+				t.Fatalf("%v: got %v at %d, want %v", m, values[i], i, w)
 			}
 			if math.IsNaN(w) {
 				want[i], values[i] = 0, 0
@@ -132,75 +214,58 @@ func testProduct(t *testing.T, g *gpu, m Matmul, captured bool) {
 		}
 		testutil.Within(t, m.String(), values, want, tolerance(m, want))
 	}
-	whole := g.read(t, work)
-	end := len(whole) - guard
-	if !bytes.Equal(whole[:guard], work.before[:guard]) || !bytes.Equal(whole[end:], work.before[end:]) {
-		t.Errorf("%v: written to outside of %d bytes of work memory", m, p.WorkBytes())
-	}
-	again, err := g.lib.prepare(m)
-	require.NoError(t, err)
-	require.Equal(t, p.WorkBytes(), again.WorkBytes(), "%v: work memory the second time", m)
-	check(t, g.stream.Upload(pc.mem.Ptr(), pc.before))
-	check(t, again.Run(g.stream, op, at))
-	if !bytes.Equal(g.read(t, pc), first) {
-		t.Errorf("%v: a plan that is made again differs", m)
-	}
-	check(t, again.close())
+	work.read(t, m)
+	require.NoError(t, errors.Join(plan.close(), again.close()))
 }
 
-// kinds are the types of operands and results.
-var kinds = []Matmul{
-	{Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}}, {Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}, TF32: true},
-	{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16}}, {Product: kernels.Product{Type: kernels.BF16, Out: kernels.F32}},
-	{Product: kernels.Product{Type: kernels.F16, Out: kernels.F16}}, {Product: kernels.Product{Type: kernels.F16, Out: kernels.F32}},
+// replay captures what run enqueues and runs it.
+func replay(s *driver.Stream, run func() error) error {
+	if err := s.BeginCapture(); err != nil {
+		return err
+	}
+	err := run()
+	r, e := s.EndCapture()
+	if err = errors.Join(err, e); err != nil {
+		return err
+	}
+	return errors.Join(s.Replay(r), s.Synchronize(), r.Close())
 }
 
 func eachKind(t *testing.T, f func(t *testing.T, g *gpu, kind Matmul)) {
 	g := openGPU(t)
-	for _, k := range kinds {
+	for _, k := range []Matmul{ // types of operands and results
+		{Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}}, {Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}, TF32: true},
+		{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16}}, {Product: kernels.Product{Type: kernels.BF16, Out: kernels.F32}},
+		{Product: kernels.Product{Type: kernels.F16, Out: kernels.F16}}, {Product: kernels.Product{Type: kernels.F16, Out: kernels.F32}},
+	} {
 		t.Run(fmt.Sprintf("%v to %v, TF32 %v", k.Product.Type, k.Product.Out, k.TF32), func(t *testing.T) { f(t, g, k) })
 	}
 }
 
-// TestProducts runs products of odd and of round sizes, of every transpose.
+// TestProducts runs products of odd and of round sizes and of every transpose; batches and rows with gaps; and few elements of
+// long sums, which the library cuts.
 func TestProducts(t *testing.T) {
 	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
 		t.Logf("%v, version %s", g.lib.path, g.lib.Version())
-		i := 0
-		for _, rows := range []int64{1, 7, 64, 129, 768} {
-			for _, cols := range []int64{1, 7, 64, 129, 768} {
-				for _, inner := range []int64{1, 7, 64, 129, 768} {
-					m := kind
-					m.Product.M, m.Product.N, m.Product.K = rows, cols, inner
-					m.Product.TransA, m.Product.TransB, m.Bias, m.Product.Residual = i&1 != 0, i&2 != 0, i%3 == 0, i%3 == 1
-					testProduct(t, g, m, i&4 != 0)
+		list := layouts(kernels.F32, kernels.F32)
+		lengths, i := []int64{1, 7, 64, 129, 768}, 0
+		for _, rows := range lengths {
+			for _, cols := range lengths {
+				for _, inner := range lengths {
+					p := kernels.Product{M: rows, N: cols, K: inner, TransA: i&1 != 0, TransB: i&2 != 0, Residual: i%3 == 1}
+					list = append(list, Matmul{Product: p, Bias: i%3 == 0})
 					i++
 				}
 			}
 		}
-	})
-}
-
-// TestProductLayouts runs batches and rows with gaps.
-func TestProductLayouts(t *testing.T) {
-	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
-		for i, m := range layouts(kind.Product.Type, kind.Product.Out) {
-			m.TF32 = kind.TF32
-			testProduct(t, g, m, i&1 != 0)
-		}
-	})
-}
-
-// TestLongSums runs products of few elements and long sums, which the library cuts.
-func TestLongSums(t *testing.T) {
-	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
-		for i, m := range []Matmul{
-			{Product: kernels.Product{M: 64, N: 48, K: 20000, TransA: true}},
-			{Product: kernels.Product{M: 8, N: 256, K: 32768, TransB: true}, Bias: true},
-			{Product: kernels.Product{M: 128, N: 128, K: 8192, TransA: true}},
-		} {
+		list = append(list,
+			Matmul{Product: kernels.Product{M: 64, N: 48, K: 20000, TransA: true}},
+			Matmul{Product: kernels.Product{M: 8, N: 256, K: 32768, TransB: true}, Bias: true},
+			Matmul{Product: kernels.Product{M: 128, N: 128, K: 8192, TransA: true}},
+		)
+		for i, m := range list {
 			m.Product.Type, m.Product.Out, m.TF32 = kind.Product.Type, kind.Product.Out, kind.TF32
-			testProduct(t, g, m, i&1 != 0)
+			testProduct(t, g, m, i&4 != 0)
 		}
 	})
 }
@@ -208,9 +273,7 @@ func TestLongSums(t *testing.T) {
 // TestRepeatable runs products of a training step again and again, beside other work that changes the order of their blocks.
 func TestRepeatable(t *testing.T) {
 	g := openGPU(t)
-	other, err := g.dev.NewStream()
-	require.NoError(t, err)
-	defer func() { check(t, other.Close()) }()
+	other := g.newStream(t)
 	bytesA, _ := encode(kernels.BF16, testutil.Normal(1, 1<<20))
 	const tokens = 8192
 	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20)), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1))
@@ -224,45 +287,24 @@ func TestRepeatable(t *testing.T) {
 		p, err := g.lib.prepare(m)
 		require.NoError(t, err)
 		_, _, nc := sizes(m)
-		c := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()))
+		bytesC := int(nc) * product.Out.Bytes()
+		c, rest := g.place(t, make([]byte, bytesC)), g.place(t, make([]byte, bytesC))
 		work := [2]*array{g.place(t, make([]byte, int(p.WorkBytes()))), g.place(t, make([]byte, int(p.WorkBytes())))}
-		rest := g.place(t, make([]byte, int(nc)*m.Product.Out.Bytes()))
 		var first []byte
 		for i := range 12 {
-			check(t, g.stream.Fill8(c.ptr, 0xff, int(nc)*m.Product.Out.Bytes()))
-			check(t, g.stream.Synchronize())
+			require.NoError(t, errors.Join(g.stream.Fill8(c.ptr, 0xff, bytesC), g.stream.Synchronize()))
 			for range i % 4 {
-				check(t, p.Run(other, op, addresses(a.ptr, b.ptr, 0, 0, rest.ptr, work[1].ptr)))
+				require.NoError(t, p.Run(other, op, addresses(a.ptr, b.ptr, 0, 0, rest.ptr, work[1].ptr)))
 			}
-			check(t, p.Run(g.stream, op, addresses(a.ptr, b.ptr, 0, 0, c.ptr, work[0].ptr)))
-			got := g.read(t, c)
+			require.NoError(t, p.Run(g.stream, op, addresses(a.ptr, b.ptr, 0, 0, c.ptr, work[0].ptr)))
+			got := c.read(t, m)
 			if first == nil {
 				first = got
 			}
-			if !bytes.Equal(got, first) {
-				t.Errorf("%v: run %d differs", m, i)
-			}
+			require.True(t, bytes.Equal(got, first), "%v: run %d differs", m, i)
 		}
-		check(t, other.Synchronize())
-		if got := g.read(t, rest); !bytes.Equal(got, first) {
-			t.Errorf("%v: runs of two streams differ", m)
-		}
-		check(t, p.close())
+		require.NoError(t, other.Synchronize())
+		require.True(t, bytes.Equal(rest.read(t, m), first), "%v: runs of two streams differ", m)
+		require.NoError(t, p.close())
 	}
-}
-
-// TestRunAllocatesNothing runs a plan with two biases in turn.
-func TestRunAllocatesNothing(t *testing.T) {
-	g := openGPU(t)
-	p, err := g.lib.Prepare(kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 64, N: 64, K: 64}, true, false)
-	require.NoError(t, err)
-	a, work := g.place(t, make([]byte, 16384)), g.place(t, make([]byte, int(p.WorkBytes())))
-	op, i := &driver.Launched{Op: "linear"}, driver.DevicePtr(0)
-	require.Zero(t, testing.AllocsPerRun(100, func() {
-		i ^= 256
-		if err := p.Run(g.stream, op, addresses(a.ptr, a.ptr, a.ptr+i, 0, a.ptr+8192, work.ptr)); err != nil {
-			t.Fatal(err)
-		}
-	}))
-	check(t, g.stream.Synchronize())
 }

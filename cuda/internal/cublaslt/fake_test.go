@@ -3,6 +3,8 @@ package cublaslt
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -10,158 +12,159 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // descriptor is what a handle of the library stands for.
 type descriptor struct {
-	of            object
-	compute, typ  int32
-	rows, cols, l int64
-	values        map[attribute]uint64
+	of     object
+	args   []uintptr // that it was made with
+	values map[attribute]uint64
 }
 
-// fakeCalls is a library that computes column-major products of float64 at once, in memory of its own.
-type fakeCalls struct {
+// fakeLibrary computes column-major products of float64 at once, in memory of its own.
+type fakeLibrary struct {
 	t       *testing.T
 	drv     *fakedriver.Driver
 	handles uintptr
 	open    map[uintptr]*descriptor
 	lib     uintptr
-	fails   map[string]Status     // by call
+	fails   map[string]Status     // by function
 	memory  map[uintptr][]float64 // by address
 	works   []uint64              // of the algorithms that it proposes; theirs is their index
 	asked   descriptor            // the preference of the last heuristic
+	texts   [][]byte              // that have been returned
 }
 
-func newFakeCalls(t *testing.T, drv *fakedriver.Driver) *fakeCalls {
-	return &fakeCalls{t: t, drv: drv, open: map[uintptr]*descriptor{}, fails: map[string]Status{}, memory: map[uintptr][]float64{}, works: []uint64{1 << 20}}
+func newFake(t *testing.T, drv *fakedriver.Driver) *fakeLibrary {
+	return &fakeLibrary{t: t, drv: drv, open: map[uintptr]*descriptor{}, fails: map[string]Status{}, memory: map[uintptr][]float64{}, works: []uint64{1 << 20}}
 }
 
-func (c *fakeCalls) next() uintptr { c.handles++; return c.handles }
+// Find implements sharedlib.Library.
+func (c *fakeLibrary) Find(name string) (sharedlib.Code, error) {
+	name = strings.TrimPrefix(name, "cublasLt")
+	f := map[string]func(a []uintptr){
+		"Create": func(a []uintptr) { c.lib = c.next(a) },
+		"Destroy": func(a []uintptr) {
+			require.Equal(c.t, c.lib, a[0], "another handle is destroyed")
+			c.lib = 0
+		},
+		"MatmulAlgoGetHeuristic": func(a []uintptr) {
+			c.asked = *c.open[a[6]]
+			for i, w := range c.works {
+				sharedlib.At[[maxCandidates]candidate](a[8])[i] = candidate{algo: algorithm{uint64(i)}, work: w}
+			}
+			*sharedlib.At[int32](a[9]) = int32(len(c.works))
+		},
+		"Matmul": c.matmul,
+	}[name]
+	switch name {
+	case "GetVersion":
+		return func([]uintptr) uintptr { return 130100 }, nil
+	case "GetStatusName":
+		return func(a []uintptr) uintptr {
+			text := fmt.Appendf(nil, "FAKE_STATUS_%d\x00", a[0])
+			c.texts = append(c.texts, text)
+			return uintptr(unsafe.Pointer(&text[0]))
+		}, nil
+	}
+	for o := range objects {
+		switch name {
+		case o.String() + "Create":
+			f = func(a []uintptr) { c.open[c.next(a)] = &descriptor{o, slices.Clone(a[1:]), map[attribute]uint64{}} }
+		case o.String() + "SetAttribute":
+			f = func(a []uintptr) { c.set(o, a) }
+		case o.String() + "Destroy":
+			f = func(a []uintptr) {
+				require.Equal(c.t, o, c.open[a[0]].of)
+				delete(c.open, a[0])
+			}
+		}
+	}
+	if f == nil {
+		return nil, fmt.Errorf("the fake library has no %s", name)
+	}
+	anywhere := strings.HasSuffix(name, "SetAttribute") || strings.HasSuffix(name, "Destroy") && name != "Destroy"
+	return func(a []uintptr) uintptr {
+		if !anywhere && !c.drv.Current() {
+			c.t.Errorf("%s without the context", name)
+		}
+		if c.fails[name] == Success || strings.HasSuffix(name, "Destroy") {
+			f(a)
+		}
+		return uintptr(c.fails[name])
+	}, nil
+}
 
-func (c *fakeCalls) call(name string) Status {
-	if _, _, r := c.drv.MemGetInfo(); r != driver.Success {
-		c.t.Errorf("%s without the context", name)
-	}
-	return c.fails[name]
+// next returns a new handle, and stores it where the first argument says.
+func (c *fakeLibrary) next(a []uintptr) uintptr {
+	c.handles++
+	*sharedlib.At[uintptr](a[0]) = c.handles
+	return c.handles
 }
 
-func (c *fakeCalls) make(call string, d *descriptor) (uintptr, Status) {
-	if s := c.call(call); s != Success {
-		return 0, s
-	}
-	h := c.next()
-	d.values = map[attribute]uint64{}
-	c.open[h] = d
-	return h, Success
-}
-
-func (c *fakeCalls) version() int         { return 130100 }
-func (c *fakeCalls) name(s Status) string { return fmt.Sprintf("FAKE_STATUS_%d", s) }
-func (c *fakeCalls) create() (uintptr, Status) {
-	c.lib = c.next()
-	return c.lib, c.call("create")
-}
-func (c *fakeCalls) destroy(lib uintptr) Status {
-	if lib != c.lib {
-		c.t.Error("another handle is destroyed")
-	}
-	c.lib = 0
-	return c.call("destroy")
-}
-func (c *fakeCalls) newDescription(compute, scale int32) (uintptr, Status) {
-	if scale != real32 {
-		c.t.Error("the scale type is", scale)
-	}
-	return c.make("newDescription", &descriptor{of: description, compute: compute})
-}
-func (c *fakeCalls) newLayout(typ int32, rows, cols, ld int64) (uintptr, Status) {
-	return c.make("newLayout", &descriptor{of: layout, typ: typ, rows: rows, cols: cols, l: ld})
-}
-func (c *fakeCalls) newPreference() (uintptr, Status) {
-	return c.make("newPreference", &descriptor{of: preference})
-}
-func (c *fakeCalls) set(h uintptr, a attribute, value unsafe.Pointer) Status {
-	d := c.open[h]
-	if d == nil || d.of != a.of {
-		c.t.Fatalf("attribute %v of %v", a, d)
-	}
-	if a.bytes == 4 {
-		d.values[a] = uint64(*(*uint32)(value))
+func (c *fakeLibrary) set(of object, a []uintptr) {
+	d, id := c.open[a[0]], attribute{of, int32(a[1]), int(a[3])}
+	require.Equal(c.t, of, d.of)
+	if id.bytes == 4 {
+		d.values[id] = uint64(*sharedlib.At[uint32](a[2]))
 	} else {
-		d.values[a] = *(*uint64)(value)
+		d.values[id] = *sharedlib.At[uint64](a[2])
 	}
-	return c.fails["set"]
-}
-func (c *fakeCalls) free(h uintptr, of object) Status {
-	if d := c.open[h]; d == nil || d.of != of {
-		c.t.Fatalf("%v is freed as %v", d, of)
-	}
-	delete(c.open, h)
-	return c.fails["free"]
-}
-func (c *fakeCalls) heuristic(x *product, prefer uintptr, to []candidate) (int, Status) {
-	c.asked = *c.open[prefer]
-	n := 0
-	for i, w := range c.works {
-		to[n] = candidate{algo: algorithm{uint64(i)}, work: w}
-		n++
-	}
-	return n, c.call("heuristic")
 }
 
-func (c *fakeCalls) matmul(x *product) Status {
-	if s := c.call("matmul"); s != Success {
-		return s
+func (c *fakeLibrary) matmul(a []uintptr) {
+	desc, la, lb, lc := c.open[a[1]], c.open[a[4]], c.open[a[6]], c.open[a[11]]
+	alpha, beta, residual, out := *sharedlib.At[float32](a[2]), *sharedlib.At[float32](a[7]), c.memory[a[8]], c.memory[a[10]]
+	if a[0] != c.lib || a[15] == 0 || alpha != 1 || (beta != 0) != (a[8] != a[10]) || a[9] != a[11] || desc.args[1] != real32 {
+		c.t.Errorf("arguments %x", a)
 	}
-	if x.lib != c.lib || x.stream == 0 || x.alpha != 1 || (x.beta != 0) != (x.residual != x.c) {
-		c.t.Errorf("arguments %+v", x)
+	if out == nil {
+		return
 	}
-	desc, la, lb, lc := c.open[x.desc], c.open[x.layoutA], c.open[x.layoutB], c.open[x.layoutC]
-	if c.memory[x.c] == nil {
-		return Success
+	index := func(d *descriptor, batch, row, col int) int {
+		if row >= int(d.args[1]) || col >= int(d.args[2]) {
+			c.t.Fatalf("element %d,%d of %v", row, col, d.args)
+		}
+		return batch*int(d.values[layoutStride]) + row + col*int(d.args[3])
 	}
-	at := func(base uintptr, d *descriptor, op attribute, batch, row, col int64) float64 {
+	at := func(base uintptr, d *descriptor, op attribute, batch, row, col int) float64 {
 		if desc.values[op] == opTransposed {
 			row, col = col, row
 		}
-		if row >= d.rows || col >= d.cols {
-			c.t.Fatalf("element %d,%d of %d x %d", row, col, d.rows, d.cols)
-		}
-		return c.memory[base][batch*int64(d.values[layoutStride])+row+col*d.l]
+		return c.memory[base][index(d, batch, row, col)]
 	}
-	k := la.cols
+	k := la.args[2]
 	if desc.values[descTransA] == opTransposed {
-		k = la.rows
+		k = la.args[1]
 	}
-	for n := range max(1, int64(lc.values[layoutBatch])) {
-		for row := range lc.rows {
-			for col := range lc.cols {
+	for n := range max(1, int(lc.values[layoutBatch])) {
+		for row := range int(lc.args[1]) {
+			for col := range int(lc.args[2]) {
 				sum := 0.0
-				for i := range k {
-					sum += at(x.a, la, descTransA, n, row, i) * at(x.b, lb, descTransB, n, i, col)
+				for i := range int(k) {
+					sum += at(a[3], la, descTransA, n, row, i) * at(a[5], lb, descTransB, n, i, col)
 				}
 				if desc.values[descEpilogue] == epilogueBias {
 					sum += c.memory[uintptr(desc.values[descBiasPointer])][row]
 				}
-				if x.beta != 0 {
-					sum += float64(x.beta) * c.memory[x.residual][n*int64(lc.values[layoutStride])+row+col*lc.l]
+				if beta != 0 {
+					sum += float64(beta) * residual[index(lc, n, row, col)]
 				}
-				c.memory[x.c][n*int64(lc.values[layoutStride])+row+col*lc.l] = sum
+				out[index(lc, n, row, col)] = sum
 			}
 		}
 	}
-	return Success
 }
 
-// fake opens a fake library on a fake driver, both until the end of the test.
-func fake(t *testing.T) (*fakeCalls, *Library, *driver.Stream) {
+// openFake opens a library on a device, both until the end of the test.
+func openFake(t *testing.T) (*fakeLibrary, *Library, *driver.Stream) {
 	t.Helper()
 	drv := fakedriver.New()
-	c := newFakeCalls(t, drv)
+	c := newFake(t, drv)
 	d, err := driver.Open(0, driver.WithDriver(drv))
 	require.NoError(t, err)
-	l, err := open(d, "", func(name string) (calls, string, error) { return c, "/fake/" + name, nil })
+	l, err := open(d, "", func(string) (sharedlib.Library, error) { return c, nil })
 	require.NoError(t, err)
 	s, err := d.NewStream()
 	require.NoError(t, err)

@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
@@ -33,7 +35,8 @@ func (m *Missing) Error() string {
 // Library is cuBLASLt, opened for one device: a kernels.Library. It may be used by several goroutines.
 type Library struct {
 	d         *driver.Device
-	calls     calls
+	fn        functions
+	of        [objects]objectFunctions
 	h         uintptr
 	version   int
 	path      string
@@ -49,27 +52,29 @@ var _ kernels.Library = (*Library)(nil)
 // Open opens the library for a device. It is looked for as libcublasLt.so.13 and .so.12 in each of the folders that
 // FoldersVariable lists, then by the loader of the system. The error is a *Missing where that finds none, or none that works
 // with the driver. The file itself is never closed.
-func Open(d *driver.Device) (*Library, error) { return open(d, os.Getenv(FoldersVariable), load) }
+func Open(d *driver.Device) (*Library, error) {
+	return open(d, os.Getenv(FoldersVariable), sharedlib.Open)
+}
 
-func open(d *driver.Device, folders string, load func(name string) (calls, string, error)) (*Library, error) {
+func open(d *driver.Device, folders string, load func(name string) (sharedlib.Library, error)) (*Library, error) {
 	missing := new(Missing)
 	for _, name := range places(folders) {
-		c, path, err := load(name)
+		l := &Library{d: d, workLimit: 32 << 20, plans: map[Matmul]*Plan{}}
+		if d.Properties().Capability < 90 {
+			l.workLimit = 4 << 20
+		}
+		lib, err := load(name)
+		if err == nil {
+			err = l.bind(lib)
+		}
 		if err != nil {
 			missing.Tried = append(missing.Tried, reason(name, err))
 			continue
 		}
-		l := &Library{d: d, calls: c, version: c.version(), path: path, workLimit: 32 << 20, plans: map[Matmul]*Plan{}}
-		if d.Properties().Capability < 90 {
-			l.workLimit = 4 << 20
-		}
-		err = d.Do(func() error {
-			h, s := c.create()
-			l.h = h
-			return l.check("cublasLtCreate", s, "")
-		})
+		l.path, l.version = file(name), int(l.fn.GetVersion.Call())
+		err = d.Do(func() error { return l.check(l.fn.Create, nil, l.fn.Create.Ask(uintptr(unsafe.Pointer(&l.h)))) })
 		if e := (*Error)(nil); errors.As(err, &e) && e.Status == NotInitialized {
-			missing.Tried = append(missing.Tried, reason(path, err))
+			missing.Tried = append(missing.Tried, reason(l.path, err))
 			continue
 		}
 		if err != nil {
@@ -78,6 +83,28 @@ func open(d *driver.Device, folders string, load func(name string) (calls, strin
 		return l, nil
 	}
 	return nil, missing
+}
+
+// bind finds the functions.
+func (l *Library) bind(lib sharedlib.Library) error {
+	err := sharedlib.Bind(lib, "cublasLt", &l.fn)
+	for o := range objects {
+		if err == nil {
+			err = sharedlib.Bind(lib, "cublasLt"+o.String(), &l.of[o])
+		}
+	}
+	return err
+}
+
+// file returns the file that the loader has found for a name without a folder. Other names are files.
+func file(name string) string {
+	maps, _ := os.ReadFile("/proc/self/maps") // other systems have none
+	for line := range strings.Lines(string(maps)) {
+		if i := strings.IndexByte(line, '/'); i >= 0 && strings.HasPrefix(filepath.Base(line[i:]), name) {
+			return strings.TrimSpace(line[i:])
+		}
+	}
+	return name
 }
 
 // places lists what is to be tried, in order.
@@ -144,13 +171,21 @@ func (l *Library) Close() error {
 	for _, p := range l.plans {
 		errs = append(errs, p.close())
 	}
-	return errors.Join(append(errs, l.d.Do(func() error { return l.check("cublasLtDestroy", l.calls.destroy(l.h), "") }))...)
+	return errors.Join(append(errs, l.d.Do(func() error { return l.check(l.fn.Destroy, nil, l.fn.Destroy.Call(l.h)) }))...)
 }
 
-// check returns the error of a call, made for a product or for none.
-func (l *Library) check(call string, s Status, what string) error {
+// check returns the error of what a function has returned that was called for a product, or for none.
+func (l *Library) check(f *sharedlib.Func, m *Matmul, result uintptr) error {
+	s := Status(int32(result))
 	if s == Success {
 		return nil
 	}
-	return &Error{call, s, l.calls.name(s), what}
+	e := &Error{Call: f.Name, Status: s, Name: l.name(s)}
+	if m != nil {
+		e.What = m.String()
+	}
+	return e
 }
+
+// name returns the library's name of a status.
+func (l *Library) name(s Status) string { return sharedlib.Text(l.fn.GetStatusName.Call(uintptr(s))) }

@@ -3,12 +3,12 @@ package cublaslt
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // maxCandidates is the number of algorithms that the library is asked for.
@@ -20,8 +20,8 @@ type Plan struct {
 	l       *Library
 	m       Matmul // with all defaults filled in
 	x       *product
-	bias    *uint64                         // the bias that the description names, on the heap
-	enqueue func(driver.StreamHandle) error // of this plan, made once
+	bias    uintptr                          // that the description names
+	enqueue func(stream driver.Handle) error // of this plan, made once
 	closed  bool
 }
 
@@ -32,11 +32,11 @@ func (l *Library) prepare(m Matmul) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{l: l, m: m, bias: new(uint64), x: &product{lib: l.h, alpha: 1}}
+	p := &Plan{l: l, m: m, x: &product{alpha: 1}}
 	if m.Product.Residual {
 		p.x.beta = 1
 	}
-	p.enqueue = p.call
+	p.enqueue = p.matmul
 	err = l.d.Do(func() error {
 		if err := p.describe(); err != nil {
 			return err
@@ -51,37 +51,41 @@ func (l *Library) prepare(m Matmul) (*Plan, error) {
 
 var errClosed = errors.New("cublaslt: the library is closed")
 
+// call calls a function. What its arguments point to is in p.x.
+func (p *Plan) call(f *sharedlib.Func, args ...uintptr) error {
+	return p.l.check(f, &p.m, f.Call(args...))
+}
+
+// set sets an attribute.
+func (p *Plan) set(h uintptr, a attribute, value uint64) error {
+	p.x.value = value
+	return p.call(p.l.of[a.of].SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.x.value)), uintptr(a.bytes))
+}
+
 // describe makes the descriptors.
 func (p *Plan) describe() (err error) {
-	calls, what := p.l.calls, p.m.String()
-	check := func(call string, s Status) bool {
+	call := func(f *sharedlib.Func, args ...uintptr) {
 		if err == nil {
-			err = p.l.check(call, s, what)
+			err = p.call(f, args...)
 		}
-		return err == nil
-	}
-	compute := int32(compute32)
-	if p.m.TF32 {
-		compute = computeTF32
-	}
-	var s Status
-	if p.x.desc, s = calls.newDescription(compute, real32); !check("cublasLtMatmulDescCreate", s) {
-		return err
 	}
 	set := func(h uintptr, a attribute, value int64) {
 		if err == nil {
-			check("cublasLt"+a.of.String()+"SetAttribute", p.l.set(h, a, uint64(value)))
+			err = p.set(h, a, uint64(value))
 		}
 	}
+	compute := uintptr(compute32)
+	if p.m.TF32 {
+		compute = computeTF32
+	}
+	call(p.l.of[description].Create, uintptr(unsafe.Pointer(&p.x.desc)), compute, real32)
 	a, b, c := p.m.columnMajor()
 	for _, x := range []struct {
 		at *uintptr
 		matrix
 		op attribute
 	}{{&p.x.layoutA, a, descTransA}, {&p.x.layoutB, b, descTransB}, {&p.x.layoutC, c, attribute{}}} {
-		if *x.at, s = calls.newLayout(x.typ, x.rows, x.cols, x.ld); !check("cublasLtMatrixLayoutCreate", s) {
-			return err
-		}
+		call(p.l.of[layout].Create, uintptr(unsafe.Pointer(x.at)), uintptr(x.typ), uintptr(x.rows), uintptr(x.cols), uintptr(x.ld))
 		if p.m.Product.Batch > 1 {
 			set(*x.at, layoutBatch, p.m.Product.Batch)
 			set(*x.at, layoutStride, x.stride)
@@ -93,53 +97,45 @@ func (p *Plan) describe() (err error) {
 	if p.m.Bias {
 		set(p.x.desc, descEpilogue, epilogueBias)
 		set(p.x.desc, descBiasType, int64(c.typ))
-		*p.bias = driver.Alignment // nothing reads there: its alignment is what counts when algorithms are proposed
-		set(p.x.desc, descBiasPointer, int64(*p.bias))
+		set(p.x.desc, descBiasPointer, driver.Alignment) // nothing reads there: its alignment counts when algorithms are proposed
 	}
 	return err
 }
 
 // propose asks the library for algorithms and takes the first that fits.
 func (p *Plan) propose() (err error) {
-	calls, what := p.l.calls, p.m.String()
-	prefer, s := calls.newPreference()
-	if err := p.l.check("cublasLtMatmulPreferenceCreate", s, what); err != nil {
+	x, limit := p.x, uint64(p.l.workLimit)
+	if err := p.call(p.l.of[preference].Create, uintptr(unsafe.Pointer(&x.preference))); err != nil {
 		return err
 	}
-	defer func() {
-		err = errors.Join(err, p.l.check("cublasLtMatmulPreferenceDestroy", calls.free(prefer, preference), what))
-	}()
+	defer func() { err = errors.Join(err, p.call(p.l.of[preference].Destroy, x.preference)) }()
 	// The partial sums of an element are kept in float32 and added in a step of its own, or there are none.
-	values := map[attribute]uint64{preferWork: uint64(p.l.workLimit), preferReduction: reduceCompute}
+	values := map[attribute]uint64{preferWork: limit, preferReduction: reduceCompute}
 	for _, a := range preferAlignments {
 		values[a] = driver.Alignment
 	}
 	for a, v := range values {
-		if err := p.l.check("cublasLtMatmulPreferenceSetAttribute", p.l.set(prefer, a, v), what); err != nil {
+		if err := p.set(x.preference, a, v); err != nil {
 			return err
 		}
 	}
-	list := make([]candidate, maxCandidates)
-	n, s := calls.heuristic(p.x, prefer, list)
+	var list [maxCandidates]candidate
+	var n int32
+	f := p.l.fn.MatmulAlgoGetHeuristic
+	r := f.Ask(p.l.h, x.desc, x.layoutA, x.layoutB, x.layoutC, x.layoutC, x.preference, maxCandidates,
+		uintptr(unsafe.Pointer(&list)), uintptr(unsafe.Pointer(&n)))
+	s := Status(int32(r))
 	if s != Success && s != NotSupported {
-		return p.l.check("cublasLtMatmulAlgoGetHeuristic", s, what)
+		return p.l.check(f, &p.m, r)
 	}
 	for _, c := range list[:n] {
-		if c.state == Success && c.work <= uint64(p.l.workLimit) {
-			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
+		if c.state == Success && c.work <= limit {
+			x.algo, x.workBytes = c.algo, uintptr(c.work)
 			return nil
 		}
 	}
 	return p.m.unsupported("version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
-		p.l.workLimit, calls.name(s))
-}
-
-// set sets an attribute. The value goes through the heap.
-func (l *Library) set(h uintptr, a attribute, value uint64) Status {
-	v := &value
-	s := l.calls.set(h, a, unsafe.Pointer(v))
-	runtime.KeepAlive(v)
-	return s
+		limit, p.l.name(s))
 }
 
 // WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none: many need 4. What is in it
@@ -179,24 +175,23 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 	if at.Residual == 0 {
 		at.Residual = at.C
 	}
-	p.x.a, p.x.b, p.x.residual, p.x.c, p.x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work) // see columnMajor
-	if p.m.Bias && *p.bias != uint64(at.Bias) {
-		*p.bias = uint64(at.Bias)
-		if s := p.l.calls.set(p.x.desc, descBiasPointer, unsafe.Pointer(p.bias)); s != Success {
-			*p.bias = 0
-			return p.l.check("cublasLtMatmulDescSetAttribute", s, p.m.String())
+	x := p.x
+	x.a, x.b, x.residual, x.c, x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work) // see columnMajor
+	if bias := uintptr(at.Bias); p.bias != bias {
+		p.bias = 0
+		if err := p.set(x.desc, descBiasPointer, uint64(bias)); err != nil {
+			return err
 		}
+		p.bias = bias
 	}
 	return nil
 }
 
-// call calls the library in a stream, with the context current.
-func (p *Plan) call(s driver.StreamHandle) error {
-	p.x.stream = uintptr(s)
-	if s := p.l.calls.matmul(p.x); s != Success {
-		return p.l.check("cublasLtMatmul", s, p.m.String())
-	}
-	return nil
+// matmul calls the library in a stream, with the context current.
+func (p *Plan) matmul(stream driver.Handle) error {
+	x := p.x
+	return p.call(p.l.fn.Matmul, p.l.h, x.desc, uintptr(unsafe.Pointer(&x.alpha)), x.a, x.layoutA, x.b, x.layoutB,
+		uintptr(unsafe.Pointer(&x.beta)), x.residual, x.layoutC, x.c, x.layoutC, uintptr(unsafe.Pointer(&x.algo)), x.work, x.workBytes, stream)
 }
 
 // close frees the plan. What it has enqueued goes on.
@@ -210,7 +205,7 @@ func (p *Plan) close() error {
 		of object
 	}{{p.x.layoutA, layout}, {p.x.layoutB, layout}, {p.x.layoutC, layout}, {p.x.desc, description}} {
 		if x.h != 0 {
-			errs = append(errs, p.l.check("cublasLt"+x.of.String()+"Destroy", p.l.calls.free(x.h, x.of), p.m.String()))
+			errs = append(errs, p.call(p.l.of[x.of].Destroy, x.h))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,82 +1,16 @@
 package cublaslt
 
 import (
-	"errors"
-	"path/filepath"
-	"slices"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
-
-// TestOpenMissing lists what was looked for, and where.
-func TestOpenMissing(t *testing.T) {
-	drv := fakedriver.New()
-	d, err := driver.Open(0, driver.WithDriver(drv))
-	require.NoError(t, err)
-	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
-	want := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
-		"libcublasLt.so.13", "libcublasLt.so.12"}
-	old := newFakeCalls(t, drv)
-	old.fails["create"] = NotInitialized
-	var tried []string
-	_, err = open(d, dirs, func(name string) (calls, string, error) {
-		tried = append(tried, name)
-		if name == want[0] {
-			return old, name, nil
-		}
-		return nil, "", errors.New(name + ": no such file")
-	})
-	var missing *Missing
-	require.ErrorAs(t, err, &missing)
-	require.Equal(t, want, tried)
-	require.Len(t, missing.Tried, len(want))
-	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
-		"; /c/libcublasLt.so.12: no such file; libcublasLt.so.13: no such file; libcublasLt.so.12: no such file. ", FoldersVariable} {
-		require.ErrorContains(t, err, part)
-	}
-	old.fails["create"] = 3
-	var e *Error
-	_, err = open(d, "", func(string) (calls, string, error) { return old, "", nil })
-	require.ErrorAs(t, err, &e)
-	require.EqualValues(t, 3, e.Status)
-	require.True(t, filepath.IsAbs(places(".")[0]))
-	require.NoError(t, d.Close())
-}
-
-// TestOpenOrder opens the library of a folder that the user lists before the system's, and the system's where the folder has
-// none.
-func TestOpenOrder(t *testing.T) {
-	drv := fakedriver.New()
-	d, err := driver.Open(0, driver.WithDriver(drv))
-	require.NoError(t, err)
-	for _, c := range []struct {
-		there []string
-		want  string
-	}{
-		{[]string{"libcublasLt.so.13", "/a/libcublasLt.so.12", "/c/libcublasLt.so.13"}, "/a/libcublasLt.so.12"},
-		{[]string{"libcublasLt.so.13", "/c/libcublasLt.so.12", "/c/libcublasLt.so.13"}, "/c/libcublasLt.so.13"},
-		{[]string{"libcublasLt.so.12"}, "libcublasLt.so.12"},
-	} {
-		l, err := open(d, "/a"+string(filepath.ListSeparator)+"/c", func(name string) (calls, string, error) {
-			if !slices.Contains(c.there, name) {
-				return nil, "", errors.New(name + ": no such file")
-			}
-			return newFakeCalls(t, drv), name, nil
-		})
-		require.NoError(t, err)
-		require.Equal(t, c.want, l.path)
-		require.NoError(t, l.Close())
-	}
-	require.NoError(t, d.Close())
-}
 
 // TestLayoutsMatchTheHeader holds the structs to the sizes of cublasLt.h.
 func TestLayoutsMatchTheHeader(t *testing.T) {
@@ -153,7 +87,7 @@ func layouts(typ, out kernels.Type) []Matmul {
 
 // TestRowMajor computes through the fake library, which is column-major.
 func TestRowMajor(t *testing.T) {
-	c, l, s := fake(t)
+	c, l, s := openFake(t)
 	const pa, pb, pbias, presidual, pc, pwork = 0x1000, 0x2000, 0x3000, 0x6000, 0x4000, 0x5000
 	for _, m := range layouts(kernels.F32, kernels.F32) {
 		na, nb, nc := sizes(m)
@@ -182,12 +116,12 @@ func TestRowMajor(t *testing.T) {
 
 // TestPreferences holds what the library is told to what is promised.
 func TestPreferences(t *testing.T) {
-	c, l, _ := fake(t)
+	c, l, _ := openFake(t)
 	c.works = []uint64{64 << 20, 2 << 20, 0}
 	for _, x := range []struct {
 		typ, out         kernels.Type
 		bias, tf32       bool
-		compute, in, res int32
+		compute, in, res uintptr
 	}{
 		{kernels.BF16, kernels.F32, true, false, 68, 14, 0}, {kernels.F16, kernels.F16, true, false, 68, 2, 2},
 		{kernels.F32, kernels.F32, false, false, 68, 0, 0}, {kernels.F32, kernels.F32, false, true, 77, 0, 0},
@@ -195,7 +129,7 @@ func TestPreferences(t *testing.T) {
 		p, err := l.prepare(Matmul{kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3}, x.bias, x.tf32})
 		require.NoError(t, err)
 		desc, v := c.open[p.x.desc], c.asked.values
-		require.Equal(t, [3]int32{x.compute, x.in, x.res}, [3]int32{desc.compute, c.open[p.x.layoutA].typ, c.open[p.x.layoutC].typ}, "%v", p.m)
+		require.Equal(t, [3]uintptr{x.compute, x.in, x.res}, [3]uintptr{desc.args[0], c.open[p.x.layoutA].args[0], c.open[p.x.layoutC].args[0]}, "%v", p.m)
 		require.EqualValues(t, 32<<20, v[preferWork])
 		require.EqualValues(t, 2, v[preferReduction])
 		for _, at := range preferAlignments {
@@ -213,7 +147,7 @@ func TestPreferences(t *testing.T) {
 
 // TestUnsupported refuses products before the library sees them.
 func TestUnsupported(t *testing.T) {
-	c, l, _ := fake(t)
+	c, l, _ := openFake(t)
 	good := Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 4, N: 6, K: 8, TransB: true}}
 	for want, change := range map[string]func(m *Matmul){
 		"rows: got 0, want 1 to 2147483647":               func(m *Matmul) { m.Product.M = 0 },
@@ -246,25 +180,26 @@ func TestUnsupported(t *testing.T) {
 
 // TestFailures lets every call of the library fail in turn.
 func TestFailures(t *testing.T) {
-	c, l, s := fake(t)
+	c, l, s := openFake(t)
 	x := kernels.Product{M: 4, N: 6, K: 8}
-	for _, call := range []string{"newDescription", "newLayout", "newPreference", "set", "heuristic", "free"} {
+	for _, call := range []string{"MatmulDescCreate", "MatmulDescSetAttribute", "MatrixLayoutCreate", "MatmulPreferenceCreate",
+		"MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "MatmulPreferenceDestroy"} {
 		c.fails[call] = 7
 		_, err := l.Prepare(x, true, false)
 		var e *Error
 		require.ErrorAs(t, err, &e, call)
 		require.EqualValues(t, 7, e.Status)
-		require.ErrorContains(t, err, "cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMat")
+		require.ErrorContains(t, err, "cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLt"+call)
 		delete(c.fails, call)
 	}
-	c.fails["heuristic"] = NotSupported
+	c.fails["MatmulAlgoGetHeuristic"] = NotSupported
 	works := c.works
 	c.works = nil
 	_, err := l.Prepare(x, true, false)
 	require.ErrorAs(t, err, new(*graph.Unsupported))
 	require.ErrorContains(t, err, "FAKE_STATUS_15")
 	c.works = works
-	delete(c.fails, "heuristic")
+	delete(c.fails, "MatmulAlgoGetHeuristic")
 
 	p, err := l.Prepare(x, true, false)
 	require.NoError(t, err)
@@ -288,15 +223,15 @@ func TestFailures(t *testing.T) {
 	}
 	require.ErrorContains(t, p.Run(nil, op, good), "the stream is not of the device")
 	require.Error(t, p.Run(s, nil, good), "no launch")
-	c.fails["matmul"] = 13
+	c.fails["Matmul"] = 13
 	require.EqualError(t, p.Run(s, op, good), "cuda:0: linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13 (status 13)")
-	delete(c.fails, "matmul")
-	c.fails["set"] = 7
+	delete(c.fails, "Matmul")
+	c.fails["MatmulDescSetAttribute"] = 7
 	other := addresses(256, 256, 512, 0, 256, 256)
 	for range 2 {
 		require.Error(t, p.Run(s, op, other), "the bias is not set")
 	}
-	delete(c.fails, "set")
+	delete(c.fails, "MatmulDescSetAttribute")
 	require.Zero(t, testing.AllocsPerRun(50, func() {
 		other.Bias ^= 256 ^ 512
 		if err := p.Run(s, op, other); err != nil {

@@ -92,19 +92,18 @@ func (s *Stream) Launch(c *Call) error {
 	if c == nil || c.f.m.d != s.d {
 		return s.d.failed("launch", errForeign)
 	}
-	if !c.f.loaded() {
-		return c.failed(fmt.Errorf("the module is %w", errClosed))
-	}
 	if err := s.enter(); err != nil {
 		return c.failed(err)
 	}
 	defer s.d.leave()
-	if r := s.d.drv.LaunchKernel(c.f.h, c.grid, c.block, c.shared, s.h, unsafe.Pointer(&c.param)); r != Success {
-		err := s.check("cuLaunchKernel", r)
-		if r.Fault() {
-			return err
-		}
-		return c.failed(fmt.Errorf("grid %v of blocks %v with %d bytes of shared memory: %w", c.grid, c.block, c.shared, err))
+	g, b := c.grid, c.block
+	err := s.call(s.d.fn.LaunchKernel, c.f.h, uintptr(g.X), uintptr(g.Y), uintptr(g.Z), uintptr(b.X), uintptr(b.Y), uintptr(b.Z),
+		uintptr(c.shared), s.h, uintptr(unsafe.Pointer(&c.param)), 0)
+	switch err.(type) {
+	case nil:
+		return s.enqueued(&c.Launched)
+	case *Fault:
+		return err
 	}
-	return s.enqueued(&c.Launched)
+	return c.failed(fmt.Errorf("grid %v of blocks %v with %d bytes of shared memory: %w", g, b, c.shared, err))
 }

@@ -54,7 +54,6 @@ func TestPrepareErrors(t *testing.T) {
 	}
 	c := must(f.Prepare("test", one, b, 0, args))(t)
 	require.EqualError(t, c.SetArgs(args[:8]), "cuda:0: test (kernel k): got an argument of 8 bytes, want 16")
-	ok(t, mod.Unload())
 }
 
 // TestArguments passes grid, block, shared memory and arguments, whether the driver tells their size or not. What the caller
@@ -66,7 +65,7 @@ func TestArguments(t *testing.T) {
 		var got fakedriver.Launch
 		var args []string
 		drv.Kernel("k", fakedriver.Kernel{Args: 12, Run: func(l *fakedriver.Launch) { got, args = *l, append(args, string(l.Args)) }})
-		mod, s := must(d.LoadModule(kernels))(t), must(d.NewStream())(t)
+		mod, s := must(d.LoadModule(kernels))(t), stream(t, d)
 		f := must(mod.Function("k"))(t)
 		mine := driver.Struct("twelve bytes")
 		c := must(f.Prepare("all", driver.Grid{X: 3, Z: 2}, driver.Block{X: 32, Y: 4}, 96, mine))(t)
@@ -79,14 +78,13 @@ func TestArguments(t *testing.T) {
 		require.Equal(t, driver.Grid{X: 3, Y: 1, Z: 2}, got.Grid)
 		require.Equal(t, driver.Block{X: 32, Y: 4, Z: 1}, got.Block)
 		require.Equal(t, 96, got.Shared)
-		ok(t, errors.Join(s.Close(), mod.Unload()))
 	}
 }
 
 // TestLaunchError names the op and what was launched.
 func TestLaunchError(t *testing.T) {
 	d, drv := openFake(t)
-	s := must(d.NewStream())(t)
+	s := stream(t, d)
 	x := newAdder(t, d, s, 500)
 	drv.Fail("LaunchKernel", 1, driver.OutOfResources)
 	err := s.Launch(x.call)
@@ -97,20 +95,14 @@ func TestLaunchError(t *testing.T) {
 	require.Equal(t, driver.OutOfResources, e.Result)
 	require.Error(t, s.Launch(nil))
 	ok(t, s.Launch(x.call))
-	x.free(t)
-	ok(t, s.Close())
 }
 
 // TestLaunchesAllocateNothing covers what a training step does, on the fake driver.
 func TestLaunchesAllocateNothing(t *testing.T) {
 	d, _ := openFake(t)
-	s := must(d.NewStream())(t)
-	e := must(d.NewEvent(false))(t)
-	h := must(d.NewHost(64))(t)
-	x := newAdder(t, d, s, 100)
-	ok(t, s.BeginCapture())
-	ok(t, s.Launch(x.call))
-	p := must(s.EndCapture())(t)
+	s := stream(t, d)
+	e, h, x := event(t, d, false), host(t, d, 64), newAdder(t, d, s, 100)
+	p := captured(t, s, func() { ok(t, s.Launch(x.call)) })
 	data, args := make([]byte, 40), x.args(99)
 	out := driver.Address(&x.out)
 	for name, f := range map[string]func() error{
@@ -132,6 +124,4 @@ func TestLaunchesAllocateNothing(t *testing.T) {
 		})
 		require.Zero(t, n, name)
 	}
-	x.free(t)
-	ok(t, errors.Join(p.Close(), h.Free(), e.Close(), s.Close()))
 }

@@ -3,14 +3,15 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 )
 
 // Replay is a captured sequence of launches, copies from and to pinned memory, and fills, with the addresses and values that
 // they had when they were captured. It may be replayed in any stream of its device, and its runs do not overlap.
 type Replay struct {
 	d        *Device
-	graph    GraphHandle
-	exec     GraphExecHandle // 0 once closed
+	graph    Handle
+	exec     Handle // the executable graph, 0 once closed
 	launched Launched
 }
 
@@ -21,7 +22,7 @@ func (s *Stream) BeginCapture() error {
 		if s.capture != nil {
 			return errCapturing
 		}
-		if err := s.check("cuStreamBeginCapture", s.d.drv.StreamBeginCapture(s.h, CaptureRelaxed)); err != nil {
+		if err := s.call(s.d.fn.StreamBeginCapture, s.h, captureRelaxed); err != nil {
 			return err
 		}
 		s.capture = &Replay{d: s.d, launched: Launched{Op: "captured graph"}}
@@ -43,16 +44,12 @@ func (s *Stream) EndCapture() (*Replay, error) {
 		return nil, s.d.failed(what, err)
 	}
 	defer s.d.leave()
-	g, r := s.d.drv.StreamEndCapture(s.h)
-	if err := s.check("cuStreamEndCapture", r); err != nil {
+	p := s.capture
+	if err := s.endCapture(); err != nil {
 		s.abandoned = true // to be dropped now, or else in the next call
 		return nil, s.d.failed(what, errors.Join(err, s.drop()))
 	}
-	p := s.capture
-	s.capture, p.graph = nil, g
-	s.d.adopt(p, kind{"captured graph", 0})
-	p.exec, r = s.d.drv.GraphInstantiate(g)
-	if err := s.check("cuGraphInstantiate", r); err != nil {
+	if err := get(s.d, s.d.fn.GraphInstantiateWithFlags, &p.exec, p.graph, 0); err != nil {
 		return nil, s.d.failed(what, errors.Join(err, p.Close()))
 	}
 	return p, nil
@@ -60,25 +57,32 @@ func (s *Stream) EndCapture() (*Replay, error) {
 
 // drop ends an abandoned capture, with the context current. If it fails, s.abandoned stays set and the next call tries again.
 func (s *Stream) drop() error {
-	state, r := s.d.drv.StreamIsCapturing(s.h)
-	if err := s.check("cuStreamIsCapturing", r); err != nil {
+	var state int32
+	if err := s.check(s.d.fn.StreamIsCapturing, s.d.fn.StreamIsCapturing.Ask(s.h, uintptr(unsafe.Pointer(&state)))); err != nil {
 		return err
 	}
 	if state != CaptureNone {
-		g, r := s.d.drv.StreamEndCapture(s.h)
-		if r != Success && r != CaptureInvalidated {
-			return s.check("cuStreamEndCapture", r)
+		p := s.capture
+		err := s.endCapture()
+		if err == nil {
+			return s.d.settle(p, p.destroy())
 		}
-		if g != 0 {
-			p := s.capture
-			s.capture, s.abandoned, p.graph = nil, false, g
-			s.d.adopt(p, kind{"captured graph", 0})
-			if err := p.destroy(); err != nil {
-				return err // Close tries again
-			}
-			s.d.forget(p)
+		if !errors.Is(err, CaptureInvalidated) {
+			return err
 		}
 	}
+	s.capture, s.abandoned = nil, false
+	return nil
+}
+
+// endCapture takes what was captured over into the Replay, which is then the device's to free.
+func (s *Stream) endCapture() error {
+	var graph Handle
+	if err := s.check(s.d.fn.StreamEndCapture, s.d.fn.StreamEndCapture.Ask(s.h, uintptr(unsafe.Pointer(&graph)))); err != nil {
+		return err
+	}
+	s.capture.graph = graph
+	s.d.adopt(s.capture, kind{"captured graph", 0})
 	s.capture, s.abandoned = nil, false
 	return nil
 }
@@ -95,7 +99,7 @@ func (s *Stream) Replay(p *Replay) error {
 		if s.capture != nil {
 			return errCapturing
 		}
-		if err := s.check("cuGraphLaunch", s.d.drv.GraphLaunch(p.exec, s.h)); err != nil {
+		if err := s.call(s.d.fn.GraphLaunch, p.exec, s.h); err != nil {
 			return err
 		}
 		return s.enqueued(&p.launched)
@@ -106,8 +110,8 @@ func (s *Stream) Replay(p *Replay) error {
 func (p *Replay) Close() error { return p.d.free(p, "close captured graph") }
 
 func (p *Replay) destroy() error {
-	if err := release(p.d, &p.exec, "cuGraphExecDestroy", p.d.drv.GraphExecDestroy); err != nil {
+	if err := release(p.d, &p.exec, p.d.fn.GraphExecDestroy); err != nil {
 		return err
 	}
-	return release(p.d, &p.graph, "cuGraphDestroy", p.d.drv.GraphDestroy)
+	return release(p.d, &p.graph, p.d.fn.GraphDestroy)
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // resource is what a device hands out and wants back. destroy calls the driver, with the context current; a second call
@@ -18,28 +20,45 @@ type kind struct {
 	bytes int64
 }
 
-// adopt keeps r until release.
+// adopt keeps r until settle.
 func (d *Device) adopt(r resource, k kind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open[r] = k
 }
 
-// release calls destroy for a handle and sets it to zero. A zero handle is left alone.
-func release[H comparable](d *Device, h *H, call string, destroy func(H) Result) error {
-	var none H
-	if *h == none {
-		return nil
-	}
-	if err := d.check(call, destroy(*h)); err != nil {
+// create calls make, which makes r, with the context current, and keeps r until it is freed: at once if make fails. what
+// names the call in errors.
+func create[R resource](d *Device, r R, k kind, what string, make func() error) (R, error) {
+	err := d.do(what, func() error {
+		err := make()
+		d.adopt(r, k)
+		if err != nil {
+			if e := d.settle(r, r.destroy()); e != nil {
+				err = errors.Join(err, e)
+			}
+		}
 		return err
+	})
+	if err != nil {
+		return *new(R), err
 	}
-	*h = none
-	return nil
+	return r, nil
 }
 
-// free destroys r and forgets it; what has been freed already is left alone. If it fails, r stays known, so that it can be
-// freed again, by Close at the latest; after a Fault it is forgotten, since it is freed with the context.
+// release calls f, which frees a handle, and sets that to zero. A zero handle is left alone.
+func release(d *Device, h *Handle, f *sharedlib.Func) error {
+	if *h == 0 {
+		return nil
+	}
+	err := d.call(f, *h)
+	if err == nil {
+		*h = 0
+	}
+	return err
+}
+
+// free destroys r and forgets it; what has been freed already is left alone.
 func (d *Device) free(r resource, what string) error {
 	d.mu.Lock()
 	_, open := d.open[r]
@@ -47,17 +66,18 @@ func (d *Device) free(r resource, what string) error {
 	if !open {
 		return nil
 	}
-	err := d.do(what, r.destroy)
-	if _, fault := err.(*Fault); err == nil || fault {
-		d.forget(r)
-	}
-	return err
+	return d.settle(r, d.do(what, r.destroy))
 }
 
-func (d *Device) forget(r resource) {
-	d.mu.Lock()
-	delete(d.open, r)
-	d.mu.Unlock()
+// settle forgets r, which has been destroyed. If that has failed, r stays known, so that it can be freed again, by Close at the
+// latest; after a Fault it is forgotten, since it is freed with the context.
+func (d *Device) settle(r resource, err error) error {
+	if _, fault := err.(*Fault); err == nil || fault {
+		d.mu.Lock()
+		delete(d.open, r)
+		d.mu.Unlock()
+	}
+	return err
 }
 
 // streams returns the streams that have not been freed.
@@ -72,8 +92,9 @@ func (d *Device) streams() (list []*Stream) {
 	return list
 }
 
-// Close frees everything that has not been freed, which is an error, and releases the context. No other call may be under
-// way. After an error of the driver it may be called again to free the rest; closing a closed device does nothing.
+// Close unloads the modules, frees everything that has not been freed, which is an error, and releases the context. No other
+// call may be under way. After an error of the driver it may be called again to free the rest; closing a closed device does
+// nothing.
 func (d *Device) Close() error {
 	if d.released {
 		return nil
@@ -89,8 +110,9 @@ func (d *Device) Close() error {
 		return errors.Join(d.failed("close", err), leaks)
 	}
 	// After a Fault the driver frees nothing any more: what is left is freed with the context.
-	if r := d.drv.DevicePrimaryCtxRelease(d.ordinal); r != Success && !(fault != nil && r.Fault()) {
-		return errors.Join(d.failed("close", failure(d.drv, "cuDevicePrimaryCtxRelease", r)), leaks)
+	f := d.fn.DevicePrimaryCtxRelease
+	if r := Result(int32(f.Call(d.ordinal))); r != Success && !(fault != nil && r.Fault()) {
+		return errors.Join(d.failed("close", d.failure(f, r)), leaks)
 	}
 	d.released = true
 	if known == nil && fault != nil {
@@ -110,11 +132,7 @@ func (d *Device) destroyAll() error {
 	d.mu.Unlock()
 	var errs []error
 	for _, r := range list {
-		if err := r.destroy(); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		d.forget(r)
+		errs = append(errs, d.settle(r, r.destroy()))
 	}
 	return errors.Join(errs...)
 }
@@ -136,7 +154,7 @@ func (d *Device) leaks() error {
 	defer d.mu.Unlock()
 	count, bytes := map[string]int{}, map[string]int64{}
 	for r, k := range d.open {
-		if r != d.fill {
+		if _, module := r.(*Module); !module && r != d.fill {
 			count[k.name]++
 			bytes[k.name] += k.bytes
 		}

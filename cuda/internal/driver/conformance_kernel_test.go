@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -14,7 +15,6 @@ import (
 
 // adder is vector_add with operands: out = a + b.
 type adder struct {
-	mod       *driver.Module
 	mem       *driver.Memory
 	out, a, b cpu.Buf
 	n         int
@@ -23,12 +23,12 @@ type adder struct {
 
 func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 	t.Helper()
-	x := &adder{mod: must(d.LoadModule(kernels))(t), n: n}
+	x := &adder{n: n}
 	x.mem = alloc(t, d, 3*4*n)
 	x.mem.Place(&x.out, 0, 4*n)
 	x.mem.Place(&x.a, 4*n, 4*n)
 	x.mem.Place(&x.b, 8*n, 4*n)
-	f := must(x.mod.Function("vector_add"))(t)
+	f := must(must(d.LoadModule(kernels))(t).Function("vector_add"))(t)
 	x.call = must(f.Prepare("sum", driver.Grid{X: (n + 127) / 128}, driver.Block{X: 128}, 0, x.args(n)))(t)
 	v := make([]float32, n)
 	for i := range v {
@@ -54,13 +54,8 @@ func (x *adder) ends(t *testing.T, s *driver.Stream) [2]float32 {
 	return [2]float32{v[0], v[x.n-1]}
 }
 
-func (x *adder) free(t *testing.T) {
-	t.Helper()
-	ok(t, errors.Join(x.mem.Free(), x.mod.Unload(), x.mod.Unload()))
-}
-
 func testKernel(t *testing.T, d *driver.Device) {
-	s := must(d.NewStream())(t)
+	s := stream(t, d)
 	x := newAdder(t, d, s, 1000)
 	ok(t, s.Launch(x.call))
 	require.Equal(t, [2]float32{1000, 1999}, x.ends(t, s))
@@ -72,13 +67,10 @@ func testKernel(t *testing.T, d *driver.Device) {
 	ok(t, s.Fill8(driver.Address(&x.out), 0, 4*x.n))
 	ok(t, s.Launch(x.call))
 	require.Equal(t, [2]float32{1000, 0}, x.ends(t, s), "one sum less")
-	x.free(t)
-	require.ErrorContains(t, s.Launch(x.call), "closed", "kernel of an unloaded module")
-	ok(t, s.Close())
 }
 
 func testShared(t *testing.T, d *driver.Device) {
-	s := must(d.NewStream())(t)
+	s := stream(t, d)
 	mod := must(d.LoadModule(kernels))(t)
 	m := alloc(t, d, 4)
 	f := must(mod.Function("shared_last"))(t)
@@ -92,25 +84,23 @@ func testShared(t *testing.T, d *driver.Device) {
 		_, err := f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n)))
 		require.ErrorContains(t, err, "last word (kernel shared_last): ", n)
 	}
-	ok(t, errors.Join(m.Free(), mod.Unload(), s.Close()))
 }
 
 func testCaptureCopies(t *testing.T, d *driver.Device) {
-	s := must(d.NewStream())(t)
-	h := must(d.NewHost(64))(t)
+	s := stream(t, d)
+	h := host(t, d, 64)
 	m := alloc(t, d, 128)
-	ok(t, s.BeginCapture())
-	ok(t, s.Copy(m.Ptr()+64, m.Ptr(), 32))
-	ok(t, s.Fill8(m.Ptr()+64, 9, 1))
-	ok(t, s.CopyOut(h, 32, m.Ptr()+64, 32))
-	e := must(d.NewEvent(false))(t)
-	for what, err := range map[string]error{
-		"upload": s.Upload(m.Ptr(), []byte{1}), "download": s.Download([]byte{1}, m.Ptr()), "synchronize": s.Synchronize(),
-		"capture": s.BeginCapture(), "record": s.Record(e),
-	} {
-		require.ErrorContains(t, err, "a capture is under way", what)
-	}
-	p := must(s.EndCapture())(t)
+	p := captured(t, s, func() {
+		ok(t, s.Copy(m.Ptr()+64, m.Ptr(), 32))
+		ok(t, s.Fill8(m.Ptr()+64, 9, 1))
+		ok(t, s.CopyOut(h, 32, m.Ptr()+64, 32))
+		for what, err := range map[string]error{
+			"upload": s.Upload(m.Ptr(), []byte{1}), "download": s.Download([]byte{1}, m.Ptr()), "synchronize": s.Synchronize(),
+			"capture": s.BeginCapture(), "record": s.Record(event(t, d, false)),
+		} {
+			require.ErrorContains(t, err, "a capture is under way", what)
+		}
+	})
 	for round := range 3 {
 		for i := range 32 {
 			h.Bytes()[i] = byte(10*round + i)
@@ -121,7 +111,7 @@ func testCaptureCopies(t *testing.T, d *driver.Device) {
 		got := h.Bytes()[32:]
 		require.Equal(t, []byte{9, byte(10*round + 1), byte(10*round + 31)}, []byte{got[0], got[1], got[31]}, round)
 	}
-	ok(t, errors.Join(p.Close(), p.Close(), e.Close()))
+	ok(t, p.Close())
 	require.Error(t, s.Replay(p), "a closed graph")
 	require.Error(t, s.Replay(nil))
 	_, err := s.EndCapture()
@@ -129,30 +119,25 @@ func testCaptureCopies(t *testing.T, d *driver.Device) {
 	ok(t, s.BeginCapture())
 	ok(t, s.Fill8(m.Ptr(), 1, 1))
 	ok(t, s.Close()) // drops the capture
-	ok(t, errors.Join(h.Free(), m.Free()))
 }
 
 func testCaptureKernels(t *testing.T, d *driver.Device) {
-	s, other := must(d.NewStream())(t), must(d.NewStream())(t)
+	s, other := stream(t, d), stream(t, d)
 	x := newAdder(t, d, s, 300)
 	ok(t, s.Synchronize())
-	ok(t, s.BeginCapture())
-	for range 3 { // out = a + b; a = out
-		ok(t, s.Launch(x.call))
-		ok(t, s.Copy(driver.Address(&x.a), driver.Address(&x.out), 4*x.n))
-	}
-	m := alloc(t, d, 100) // others may go on meanwhile
-	ok(t, m.Free())
-	p := must(s.EndCapture())(t)
+	p := captured(t, s, func() {
+		for range 3 { // out = a + b; a = out
+			ok(t, s.Launch(x.call))
+			ok(t, s.Copy(driver.Address(&x.a), driver.Address(&x.out), 4*x.n))
+		}
+		ok(t, alloc(t, d, 100).Free()) // others may go on meanwhile
+	})
 	require.Zero(t, x.ends(t, s), "a capture has run")
 	for round := 1; round <= 2; round++ {
 		ok(t, other.Replay(p))
 		ok(t, other.Synchronize())
 		require.Equal(t, [2]float32{float32(3000 * round), float32(3000*round + 299)}, x.ends(t, s))
 	}
-	ok(t, p.Close())
-	x.free(t)
-	ok(t, errors.Join(s.Close(), other.Close()))
 }
 
 func testModuleErrors(t *testing.T, d *driver.Device) {
@@ -161,9 +146,6 @@ func testModuleErrors(t *testing.T, d *driver.Device) {
 	mod := must(d.LoadModule(kernels))(t)
 	_, err = mod.Function("vector_sub")
 	require.ErrorContains(t, err, "kernel vector_sub: cuModuleGetFunction")
-	ok(t, mod.Unload())
-	_, err = mod.Function("vector_add")
-	require.Error(t, err, "a kernel of an unloaded module")
 }
 
 // testGoroutines uses a device from many goroutines, each with a stream.
@@ -172,24 +154,16 @@ func testGoroutines(t *testing.T, d *driver.Device) {
 	for range 8 {
 		wg.Go(func() {
 			s, err := d.NewStream()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for i := range 10 {
-				m, err := d.Alloc(1000 + i)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				got := make([]byte, 3)
-				err = errors.Join(s.Fill8(m.Ptr(), byte(i), 1000), s.Download(got, m.Ptr()+997), s.Synchronize(), m.Free())
-				if err != nil || !bytes.Equal(got, bytes.Repeat([]byte{byte(i)}, 3)) {
-					t.Error(got, err)
+			for i := 0; i < 10 && err == nil; i++ {
+				var m *driver.Memory
+				if m, err = d.Alloc(1000 + i); err == nil {
+					got := make([]byte, 3)
+					err = errors.Join(s.Fill8(m.Ptr(), byte(i), 1000), s.Download(got, m.Ptr()+997), s.Synchronize(), m.Free())
+					assert.Equal(t, bytes.Repeat([]byte{byte(i)}, 3), got)
 				}
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
+			if assert.NoError(t, err) {
+				assert.NoError(t, s.Close())
 			}
 		})
 	}
@@ -200,8 +174,7 @@ func testGoroutines(t *testing.T, d *driver.Device) {
 func testDo(t *testing.T, d *driver.Device) {
 	ran := errors.New("ran")
 	require.Equal(t, ran, d.Do(func() error {
-		_, _, r := d.Driver().MemGetInfo()
-		require.Equal(t, driver.Success, r, "no context is current")
+		require.Zero(t, must(d.Driver().Find("cuCtxSynchronize"))(t)(nil), "no context is current")
 		require.NotZero(t, d.Context())
 		return ran
 	}))

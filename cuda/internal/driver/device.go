@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // Properties describes a GPU.
@@ -21,11 +23,13 @@ type Properties struct {
 
 // Device is a GPU opened by this process: its primary context.
 type Device struct {
-	drv      Driver
-	ordinal  Ordinal
-	ctx      Context
+	lib      sharedlib.Library
+	fn       functions
+	ordinal  uintptr // a CUdevice
+	ctx      Handle
 	prop     Properties
-	blocking bool // wait after each launch
+	blocking bool               // wait after each launch
+	cause    func(*Fault) error // or nil
 
 	closed atomic.Bool
 	fault  atomic.Pointer[Fault]
@@ -44,11 +48,11 @@ func (d *Device) Properties() Properties { return d.prop }
 // String returns the device as in "cuda:0 (NVIDIA H200)".
 func (d *Device) String() string { return fmt.Sprintf("cuda:%d (%s)", d.prop.Number, d.prop.Name) }
 
-// Driver returns the driver that the device was opened with.
-func (d *Device) Driver() Driver { return d.drv }
+// Driver returns the driver library that the device was opened with.
+func (d *Device) Driver() sharedlib.Library { return d.lib }
 
 // Context returns the device's primary context, for libraries that are called beside this package.
-func (d *Device) Context() Context { return d.ctx }
+func (d *Device) Context() Handle { return d.ctx }
 
 // Do runs f on a thread that it keeps for the time of the call, with the device's context current: for libraries that are
 // called beside this package. f must not call another device.
@@ -67,7 +71,7 @@ func (d *Device) Synchronize() error {
 		for _, s := range d.streams() {
 			marks[s] = s.trail.mark()
 		}
-		if err := d.check("cuCtxSynchronize", d.drv.CtxSynchronize()); err != nil {
+		if err := d.call(d.fn.CtxSynchronize); err != nil {
 			return err
 		}
 		for s, m := range marks {
@@ -91,11 +95,11 @@ func (d *Device) enter() error {
 // current is enter for a device that is closed or has failed.
 func (d *Device) current() error {
 	runtime.LockOSThread()
-	if r := d.drv.CtxSetCurrent(d.ctx); r != Success {
+	err := d.call(d.fn.CtxSetCurrent, d.ctx)
+	if err != nil {
 		runtime.UnlockOSThread()
-		return d.check("cuCtxSetCurrent", r)
 	}
-	return nil
+	return err
 }
 
 func (d *Device) leave() { runtime.UnlockOSThread() }
@@ -108,31 +112,6 @@ func (d *Device) do(what string, f func() error) error {
 		d.leave()
 	}
 	return d.failed(what, err)
-}
-
-// check returns the error of a call that belongs to no stream: nil for Success, a *Fault for what work on the device has caused.
-func (d *Device) check(call string, r Result) error { return d.checkIn(nil, call, r) }
-
-// checkIn is check for a call in stream s.
-func (d *Device) checkIn(s *Stream, call string, r Result) error {
-	if r == Success {
-		return nil
-	}
-	err := failure(d.drv, call, r)
-	if !r.Fault() {
-		return err
-	}
-	f := &Fault{Err: err}
-	for _, q := range d.streams() {
-		l, n := q.trail.pending()
-		if f.Count += n; q == s { // its launches come first
-			f.Suspects = append(l, f.Suspects...)
-		} else {
-			f.Suspects = append(f.Suspects, l...)
-		}
-	}
-	d.fault.CompareAndSwap(nil, f) // keep the first fault: later ones are its consequences
-	return d.fault.Load()
 }
 
 // failed says what the device was doing. A *Fault and a *NoMemory need no more words.

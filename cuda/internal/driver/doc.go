@@ -17,6 +17,6 @@
 // captures belong to one goroutine at a time, which may move between operating system threads. Calls make the primary
 // context of their device current on the thread they run on, as the CUDA runtime does, and leave it so.
 //
-// There is no global device, and nothing here panics for bad input. Driver lists the calls of the library; package
-// fakedriver has one for tests, which injects failures and counts leaks.
+// There is no global device, and nothing here panics for bad input. Package fakedriver is a library for tests, which injects
+// failures and counts leaks.
 package driver

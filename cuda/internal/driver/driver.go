@@ -1,64 +1,91 @@
 package driver
 
-import "unsafe"
+import (
+	"unsafe"
 
-// Driver is what this package needs of the CUDA driver: every call of the library that it makes. Each method is the call that
-// its name stands for, Init for cuInit, and does nothing else; library_linux.go has the calls of the real one. Calls below the
-// first group need the context current on the calling thread. A Driver may be called from several threads at once and keeps
-// no pointer that it is given, except for asynchronous copies.
-type Driver interface {
-	Init() Result
-	DriverGetVersion() (int, Result) // 1000 times the major number plus 10 times the minor one
-	DeviceGetCount() (int, Result)
-	DeviceGet(n int) (Ordinal, Result)
-	DeviceGetName(Ordinal) (string, Result)
-	DeviceTotalMem(Ordinal) (uint64, Result)
-	DeviceGetAttribute(Attribute, Ordinal) (int, Result)
-	DevicePrimaryCtxRetain(Ordinal) (Context, Result)
-	DevicePrimaryCtxRelease(Ordinal) Result
-	CtxSetCurrent(Context) Result
-	GetErrorName(Result) string   // as in CUDA_ERROR_OUT_OF_MEMORY; empty for a number unknown to the driver
-	GetErrorString(Result) string // as in "out of memory"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
+)
 
-	MemGetInfo() (free, total uint64, r Result)
-	MemAlloc(bytes int) (DevicePtr, Result)
-	MemFree(DevicePtr) Result
-	MemHostAlloc(bytes int, flags uint32) (unsafe.Pointer, Result)
-	MemFreeHost(unsafe.Pointer) Result
-	MemcpyHtoDAsync(dst DevicePtr, src unsafe.Pointer, bytes int, s StreamHandle) Result // src is pinned
-	MemcpyDtoHAsync(dst unsafe.Pointer, src DevicePtr, bytes int, s StreamHandle) Result // dst is pinned
-	MemcpyDtoDAsync(dst, src DevicePtr, bytes int, s StreamHandle) Result
-	MemsetD8Async(dst DevicePtr, value uint8, count int, s StreamHandle) Result
+// libraryFile is the name under which the NVIDIA driver installs itself. It comes with the driver, not with the CUDA toolkit.
+const libraryFile = "libcuda.so.1"
 
-	// ModuleLoadData loads a cubin, a fat binary or PTX, which must be followed by a zero byte. log is what the compiler of
-	// PTX says of its errors.
-	ModuleLoadData(image []byte) (m ModuleHandle, log string, r Result)
-	ModuleUnload(ModuleHandle) Result
-	ModuleGetFunction(m ModuleHandle, name string) (FunctionHandle, Result)
-	FuncGetAttribute(FunctionAttribute, FunctionHandle) (int, Result)
-	FuncSetAttribute(f FunctionHandle, a FunctionAttribute, value int) Result
-	// FuncGetParamInfo returns the size of a parameter, InvalidValue behind the last one, and NotSupported where the
-	// driver, older than CUDA 12.4, does not tell.
-	FuncGetParamInfo(f FunctionHandle, index int) (bytes int, r Result)
-	// LaunchKernel enqueues a kernel. params is the address of an array of the addresses of its arguments, which are read
-	// before the call returns. It must not allocate.
-	LaunchKernel(f FunctionHandle, g Grid, b Block, shared int, s StreamHandle, params unsafe.Pointer) Result
+// functions are those of the CUDA driver library that this package calls, by their names without "cu". Their arguments are
+// those of cuda.h. Most need the context current on the calling thread.
+type functions struct {
+	Init, DriverGetVersion, DeviceGetCount, DeviceGet, DeviceGetName, DeviceGetAttribute, DevicePrimaryCtxRetain,
+	CtxSetCurrent, CtxSynchronize, GetErrorName, GetErrorString, MemHostAlloc, MemFreeHost, MemsetD8Async,
+	ModuleLoadDataEx, ModuleUnload, ModuleGetFunction, FuncGetAttribute, FuncSetAttribute, LaunchKernel,
+	StreamCreate, StreamSynchronize, StreamIsCapturing, StreamEndCapture,
+	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime,
+	GraphInstantiateWithFlags, GraphLaunch, GraphDestroy, GraphExecDestroy *sharedlib.Func
 
-	CtxSynchronize() Result
-	StreamCreate(flags uint32) (StreamHandle, Result)
-	StreamDestroy(StreamHandle) Result
-	StreamSynchronize(StreamHandle) Result
-	EventCreate(flags uint32) (EventHandle, Result)
-	EventDestroy(EventHandle) Result
-	EventRecord(EventHandle, StreamHandle) Result
-	EventSynchronize(EventHandle) Result
-	EventQuery(EventHandle) Result                                  // NotReady until the work before it has ended
-	EventElapsedTime(start, end EventHandle) (ms float32, r Result) // NotReady likewise
-	StreamBeginCapture(s StreamHandle, mode int32) Result           // cuStreamBeginCapture_v2
-	StreamIsCapturing(StreamHandle) (CaptureStatus, Result)
-	StreamEndCapture(StreamHandle) (GraphHandle, Result)
-	GraphInstantiate(GraphHandle) (GraphExecHandle, Result) // cuGraphInstantiateWithFlags, flags 0
-	GraphLaunch(GraphExecHandle, StreamHandle) Result       // it must not allocate
-	GraphDestroy(GraphHandle) Result                        // the executable graph lives on
-	GraphExecDestroy(GraphExecHandle) Result
+	// Those of which cuda.h of CUDA 12 and 13 gives the plain name to a second version.
+	DeviceTotalMem, DevicePrimaryCtxRelease, MemGetInfo, MemAlloc, MemFree, MemcpyHtoDAsync, MemcpyDtoHAsync, MemcpyDtoDAsync,
+	StreamDestroy, StreamBeginCapture, EventDestroy *sharedlib.Func `suffix:"_v2"`
+
+	FuncGetParamInfo *sharedlib.Func `since:"CUDA 12.4"`
+}
+
+// call calls f and returns the error of a call that belongs to no stream. It allocates nothing unless it fails. See
+// sharedlib.Func.Call for arguments that are addresses.
+func (d *Device) call(f *sharedlib.Func, args ...uintptr) error { return d.check(f, f.Call(args...)) }
+
+// get calls a function whose first argument is the address of its result, followed by up to three others. The result is zero
+// if it fails.
+func get[T any](d *Device, f *sharedlib.Func, result *T, args ...uintptr) error {
+	var a [3]uintptr
+	copy(a[:], args)
+	err := d.check(f, f.Ask(uintptr(unsafe.Pointer(result)), a[0], a[1], a[2]))
+	if err != nil {
+		*result = *new(T)
+	}
+	return err
+}
+
+// number is get for a C int.
+func (d *Device) number(f *sharedlib.Func, args ...uintptr) (int, error) {
+	var n int32
+	err := get(d, f, &n, args...)
+	return int(n), err
+}
+
+// check returns the error of what a function has returned: nil for Success, a *Fault for what work on the device has caused.
+func (d *Device) check(f *sharedlib.Func, result uintptr) error { return d.checkIn(nil, f, result) }
+
+// checkIn is check for a call in stream s.
+func (d *Device) checkIn(s *Stream, f *sharedlib.Func, result uintptr) error {
+	r := Result(int32(result))
+	if r == Success {
+		return nil
+	}
+	err := d.failure(f, r)
+	if !r.Fault() {
+		return err
+	}
+	fault := &Fault{Err: err}
+	for _, q := range d.streams() {
+		l, n := q.trail.pending()
+		if fault.Count += n; q == s { // its launches come first
+			fault.Suspects = append(l, fault.Suspects...)
+		} else {
+			fault.Suspects = append(fault.Suspects, l...)
+		}
+	}
+	if d.cause != nil {
+		fault.cause = d.cause(fault)
+	}
+	d.fault.CompareAndSwap(nil, fault) // keep the first fault: later ones are its consequences
+	return d.fault.Load()
+}
+
+// failure describes a result by the driver's texts.
+func (d *Device) failure(f *sharedlib.Func, r Result) *Error {
+	text := func(f *sharedlib.Func) string {
+		var s uintptr
+		if f.Ask(uintptr(r), uintptr(unsafe.Pointer(&s))) != 0 {
+			return ""
+		}
+		return sharedlib.Text(s)
+	}
+	return &Error{f.Name, r, text(d.fn.GetErrorName), text(d.fn.GetErrorString)}
 }

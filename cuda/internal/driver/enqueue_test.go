@@ -12,10 +12,12 @@ import (
 // TestEnqueue lets a fill that is enqueued beside the package run at once, and in a captured graph.
 func TestEnqueue(t *testing.T) {
 	d, drv := openFake(t)
-	s, m := must(d.NewStream())(t), must(d.Alloc(8))(t)
+	s, m := stream(t, d), alloc(t, d, 8)
 	value := uint8(0)
-	library := func(h driver.StreamHandle) error {
-		if r := drv.MemsetD8Async(m.Ptr(), value, 8, h); r != driver.Success {
+	memset, args := must(drv.Find("cuMemsetD8Async"))(t), make([]uintptr, 4)
+	library := func(h driver.Handle) error {
+		copy(args, []uintptr{uintptr(m.Ptr()), uintptr(value), 8, h})
+		if memset(args) != 0 {
 			return errors.New("the library fails")
 		}
 		return nil
@@ -29,9 +31,7 @@ func TestEnqueue(t *testing.T) {
 	ok(t, s.Enqueue(l, library))
 	holds(1)
 	value = 3
-	ok(t, s.BeginCapture())
-	ok(t, s.Enqueue(l, library))
-	p := must(s.EndCapture())(t)
+	p := captured(t, s, func() { ok(t, s.Enqueue(l, library)) })
 	holds(1)
 	ok(t, s.Replay(p))
 	holds(3)
@@ -41,29 +41,27 @@ func TestEnqueue(t *testing.T) {
 	require.Error(t, s.Enqueue(nil, library))
 	require.Error(t, s.Enqueue(l, nil))
 	ok(t, s.Enqueue(l, library))
-	ok(t, errors.Join(p.Close(), m.Free(), s.Close()))
+	ok(t, s.Close())
 	require.ErrorContains(t, s.Enqueue(l, library), "product: the stream is closed")
 }
 
 // TestEnqueueNamesFaults puts a fault down to what a library has enqueued, and sees one that makes a library fail.
 func TestEnqueueNamesFaults(t *testing.T) {
-	fine := func(driver.StreamHandle) error { return nil }
+	fine := func(driver.Handle) error { return nil }
 	for name, c := range map[string]struct {
-		last func(driver.StreamHandle) error
+		last func(driver.Handle) error
 		want string
 	}{
 		"later":         {fine, "in one of 2 launches, newest first: product, gone wrong (kernel poke); seen in cuEventSynchronize"},
-		"library fails": {func(driver.StreamHandle) error { return errors.New("status 13") }, "gone wrong (kernel poke): an illegal memory access was encountered (CUDA_ERROR_700), seen in cuEventQuery"},
+		"library fails": {func(driver.Handle) error { return errors.New("status 13") }, "gone wrong (kernel poke): an illegal memory access was encountered (CUDA_ERROR_700), seen in cuEventQuery"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := openFake(t)
 			s := must(d.NewStream())(t)
-			mod := must(d.LoadModule(kernels))(t)
-			f := must(mod.Function("poke"))(t)
 			ok(t, s.Synchronize()) // leaves an event behind
-			ok(t, s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)))
+			ok(t, s.Launch(poke(t, d)))
 			if name == "library fails" { // the work has run, and nobody has been told
-				_ = d.Driver().StreamSynchronize(s.Handle())
+				must(d.Driver().Find("cuStreamSynchronize"))(t)([]uintptr{s.Handle()})
 			}
 			err := s.Enqueue(&driver.Launched{Op: "product"}, c.last)
 			if err == nil {

@@ -46,16 +46,15 @@ func (e *Error) Error() string { return e.Call + ": " + e.what() }
 func (e *Error) what() string {
 	switch {
 	case e.Name == "":
-		return fmt.Sprintf("error %d", e.Result)
+		return e.Result.Error()
 	case e.Text == "":
 		return e.Name
 	}
 	return fmt.Sprintf("%s (%s)", e.Text, e.Name)
 }
 
-func failure(drv Driver, call string, r Result) *Error {
-	return &Error{call, r, drv.GetErrorName(r), drv.GetErrorString(r)}
-}
+// Unwrap returns the result.
+func (e *Error) Unwrap() error { return e.Result }
 
 // NoMemory is the error of an allocation on the device, or of pinned memory of the host, that is too large.
 type NoMemory struct {
@@ -102,6 +101,8 @@ type Fault struct {
 	// stream that reported it. It is one launch if the device was opened with WithBlockingLaunches.
 	Suspects []*Launched
 	Count    int // of the launches that may have caused it, of which Suspects are the newest
+
+	cause error // as WithCause has it
 }
 
 func (f *Fault) Error() string {
@@ -115,8 +116,8 @@ func (f *Fault) Error() string {
 		f.Err.what(), f.Count, enumerate(f.Suspects, f.Count), f.Err.Call)
 }
 
-// Unwrap returns the driver's error.
-func (f *Fault) Unwrap() error { return f.Err }
+// Unwrap returns the driver's error and the cause.
+func (f *Fault) Unwrap() []error { return []error{f.Err, f.cause} }
 
 // enumerate lists the first of n launches, of which l holds some.
 func enumerate(l []*Launched, n int) string {

@@ -3,12 +3,13 @@ package driver
 import (
 	"errors"
 	"time"
+	"unsafe"
 )
 
 // Event is a mark in a stream. It belongs to one goroutine at a time.
 type Event struct {
 	d      *Device
-	h      EventHandle // 0 once closed
+	h      Handle // 0 once closed
 	timing bool
 
 	stream *Stream // that it was recorded in, or nil
@@ -18,26 +19,16 @@ type Event struct {
 // NewEvent returns an event. With timing, the time between two events can be measured; it costs a little more.
 func (d *Device) NewEvent(timing bool) (*Event, error) {
 	e := &Event{d: d, timing: timing}
-	err := d.do("new event", func() (err error) {
-		if e.h, err = d.event(timing); err == nil {
-			d.adopt(e, kind{"event", 0})
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return e, nil
+	return create(d, e, kind{"event", 0}, "new event", func() error { return d.event(&e.h, timing) })
 }
 
 // event makes an event for which waiting threads sleep, with the context current.
-func (d *Device) event(timing bool) (EventHandle, error) {
-	flags := EventBlockingSync
+func (d *Device) event(h *Handle, timing bool) error {
+	flags := uintptr(eventBlockingSync)
 	if !timing {
 		flags |= EventDisableTiming
 	}
-	h, r := d.drv.EventCreate(flags)
-	return h, d.check("cuEventCreate", r)
+	return get(d, d.fn.EventCreate, h, flags)
 }
 
 // Record puts e behind what has been enqueued in s. It cannot be captured.
@@ -52,7 +43,7 @@ func (s *Stream) Record(e *Event) error {
 			return errCapturing
 		}
 		mark := s.trail.mark()
-		if err := s.check("cuEventRecord", s.d.drv.EventRecord(e.h, s.h)); err != nil {
+		if err := s.call(s.d.fn.EventRecord, e.h, s.h); err != nil {
 			return err
 		}
 		e.stream, e.mark = s, mark
@@ -66,7 +57,8 @@ func (e *Event) Synchronize() error {
 		if e.h == 0 {
 			return errClosed
 		}
-		if err := e.d.checkIn(e.stream, "cuEventSynchronize", e.d.drv.EventSynchronize(e.h)); err != nil {
+		f := e.d.fn.EventSynchronize
+		if err := e.d.checkIn(e.stream, f, f.Call(e.h)); err != nil {
 			return err
 		}
 		if e.stream != nil {
@@ -88,9 +80,11 @@ func (e *Event) Since(start *Event) (t time.Duration, err error) {
 		case !e.timing || !start.timing:
 			return errors.New("the event has no timing")
 		}
-		ms, r := e.d.drv.EventElapsedTime(start.h, e.h)
+		var ms float32
+		f := e.d.fn.EventElapsedTime
+		r := f.Ask(uintptr(unsafe.Pointer(&ms)), start.h, e.h)
 		t = time.Duration(float64(ms) * float64(time.Millisecond))
-		return e.d.checkIn(e.stream, "cuEventElapsedTime", r)
+		return e.d.checkIn(e.stream, f, r)
 	})
 	return t, err
 }
@@ -98,4 +92,4 @@ func (e *Event) Since(start *Event) (t time.Duration, err error) {
 // Close frees the event.
 func (e *Event) Close() error { return e.d.free(e, "close event") }
 
-func (e *Event) destroy() error { return release(e.d, &e.h, "cuEventDestroy", e.d.drv.EventDestroy) }
+func (e *Event) destroy() error { return release(e.d, &e.h, e.d.fn.EventDestroy) }

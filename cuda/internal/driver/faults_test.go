@@ -13,7 +13,7 @@ import (
 )
 
 // program uses everything that a device has. It stops at the first error, and frees what it has got in any case.
-func program(drv driver.Driver) (d *driver.Device, err error) {
+func program(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	if d, err = driver.Open(0, driver.WithDriver(drv)); err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func program(drv driver.Driver) (d *driver.Device, err error) {
 		func() (err error) { h, err = d.NewHost(64); return own(h.Free, err) },
 		func() (err error) { s, err = d.NewStream(); return own(s.Close, err) },
 		func() (err error) { e, err = d.NewEvent(true); return own(e.Close, err) },
-		func() (err error) { mod, err = d.LoadModule(kernels); return own(mod.Unload, err) },
+		func() (err error) { mod, err = d.LoadModule(kernels); return err },
 		func() error {
 			f, err := mod.Function("shared_last")
 			if err == nil {
@@ -87,9 +87,9 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	ok(t, d.Close())
 	require.Empty(t, drv.Leaks())
 	onlyAfterErrors := []string{"GetErrorName", "GetErrorString", "MemGetInfo", "EventQuery"}
-	for m := range reflect.TypeFor[driver.Driver]().Methods() {
-		if drv.Calls(m.Name) == 0 && !slices.Contains(onlyAfterErrors, m.Name) {
-			t.Errorf("%s is not called", m.Name)
+	for f := range reflect.TypeFor[driver.Functions]().Fields() {
+		if drv.Calls(f.Name) == 0 && !slices.Contains(onlyAfterErrors, f.Name) {
+			t.Errorf("%s is not called", f.Name)
 		}
 	}
 	for _, f := range drv.Failures() {
@@ -99,7 +99,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 
 func failOnce(t *testing.T, f fakedriver.Failure) {
 	drv := withKernels(fakedriver.New())
-	drv.Fail(f.Method, f.N, f.Result)
+	drv.Fail(f.Function, f.N, f.Result)
 	d, err := program(drv)
 	if d != nil {
 		if fault := (*driver.Fault)(nil); err != nil && !errors.As(err, &fault) {
@@ -112,10 +112,10 @@ func failOnce(t *testing.T, f fakedriver.Failure) {
 		_, e := d.Alloc(1)
 		require.Error(t, e, "a closed device gives memory")
 		var fault *driver.Fault
-		require.Equal(t, f.Result == driver.IllegalAddress && f.Method != "DevicePrimaryCtxRelease", errors.As(err, &fault), "%v", err)
+		require.Equal(t, f.Result == driver.IllegalAddress && f.Function != "DevicePrimaryCtxRelease", errors.As(err, &fault), "%v", err)
 	}
 	if none := (*driver.NoMemory)(nil); !errors.As(err, &none) {
-		require.ErrorContains(t, err, "cu"+f.Method)
+		require.ErrorContains(t, err, "cu"+f.Function)
 	}
 	require.Empty(t, drv.Leaks(), "after %v", err)
 }
@@ -156,11 +156,11 @@ func TestFailedCapture(t *testing.T) {
 			drv.Fail("StreamEndCapture", 2, 999)
 		},
 		"no context":    func(drv *fakedriver.Driver) { drv.Fail("CtxSetCurrent", 1, driver.Unknown) },
-		"instantiation": func(drv *fakedriver.Driver) { drv.Fail("GraphInstantiate", 1, driver.OutOfMemory) },
+		"instantiation": func(drv *fakedriver.Driver) { drv.Fail("GraphInstantiateWithFlags", 1, driver.OutOfMemory) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, drv := openFake(t)
-			s, m := must(d.NewStream())(t), must(d.Alloc(8))(t)
+			s, m := stream(t, d), alloc(t, d, 8)
 			ok(t, s.BeginCapture())
 			ok(t, s.Fill8(m.Ptr(), 1, 1))
 			spoil(drv)
@@ -169,9 +169,7 @@ func TestFailedCapture(t *testing.T) {
 			require.False(t, s.Capturing())
 			ok(t, s.Fill8(m.Ptr(), 2, 1))
 			require.EqualValues(t, 2, download(t, s, m.Ptr(), 1)[0])
-			ok(t, s.BeginCapture())
-			p := must(s.EndCapture())(t)
-			ok(t, errors.Join(p.Close(), m.Free(), s.Close()))
+			captured(t, s, func() {})
 		})
 	}
 }
@@ -188,7 +186,7 @@ func TestCloseReportsLeaks(t *testing.T) {
 	must(d.NewHost(100))(t)
 	ok(t, s.BeginCapture())
 	must(s.EndCapture())(t)
-	require.EqualError(t, d.Close(), "cuda:0: close: not freed before: 1 of captured graph, 1 of event, 1 of module, 1 of pinned memory "+
+	require.EqualError(t, d.Close(), "cuda:0: close: not freed before: 1 of captured graph, 1 of event, 1 of pinned memory "+
 		"(100 bytes), 1 of stream, 3 of memory (2.0 MiB)")
 	require.Empty(t, drv.Leaks())
 }
@@ -215,8 +213,7 @@ func TestFaultNamesLaunches(t *testing.T) {
 				ok(t, s.Launch(x.call))
 			}
 			ok(t, s.Synchronize())
-			f := must(x.mod.Function("poke"))(t)
-			bad := must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)
+			bad := poke(t, d)
 			bad.Owner = 42
 			ok(t, s.Launch(x.call))
 			err := s.Launch(bad)
@@ -252,10 +249,8 @@ func TestFaultNamesLaunches(t *testing.T) {
 func TestFaultOfReplay(t *testing.T) {
 	d, _ := openFake(t)
 	s, other := must(d.NewStream())(t), must(d.NewStream())(t)
-	mod := must(d.LoadModule(kernels))(t)
-	f := must(mod.Function("poke"))(t)
 	ok(t, s.BeginCapture())
-	ok(t, s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)))
+	ok(t, s.Launch(poke(t, d)))
 	p := must(s.EndCapture())(t)
 	ok(t, s.Replay(p))
 	for range 100 {

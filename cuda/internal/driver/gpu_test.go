@@ -54,6 +54,13 @@ func openFake(t testing.TB, opts ...driver.Option) (*driver.Device, *fakedriver.
 	return d, drv
 }
 
+// poke returns a launch that writes where there is no memory.
+func poke(t testing.TB, d *driver.Device) *driver.Call {
+	t.Helper()
+	f := must(must(d.LoadModule(kernels))(t).Function("poke"))(t)
+	return must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)
+}
+
 // pack lays the members of a struct out as a kernel's compiler does, if none of them needs padding before it.
 func pack(members ...any) driver.Struct {
 	var b []byte
@@ -69,7 +76,7 @@ func pack(members ...any) driver.Struct {
 	return append(b, make([]byte, -len(b)&7)...)
 }
 
-// openGPU opens GPU 0, or ends the test by testutil.NoGPU where there is none.
+// openGPU opens GPU 0 until the end of the test, or ends the test by testutil.NoGPU where there is none.
 func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 	t.Helper()
 	d, err := driver.Open(0, opts...)
@@ -78,7 +85,7 @@ func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 		testutil.NoGPU(t, err)
 	}
 	ok(t, err)
-	return d
+	return freed(t, d, (*driver.Device).Close)
 }
 
 // TestOpenGPU shows what the GPU of this machine is.
@@ -89,7 +96,6 @@ func TestOpenGPU(t *testing.T) {
 	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.SharedPerBlock < 96<<10 || p.Driver < 12000 {
 		t.Error("implausible properties")
 	}
-	ok(t, d.Close())
 	var none *driver.Unavailable
 	for _, n := range []int{-1, 1 << 20} {
 		if _, err := driver.Open(n); !errors.As(err, &none) || none.Reason != driver.ReasonOrdinal {
@@ -106,16 +112,8 @@ func TestConformance(t *testing.T) {
 				d, _ := openFake(t)
 				c.run(t, d)
 			})
-			t.Run("gpu", func(t *testing.T) {
-				d := openGPU(t)
-				c.run(t, d)
-				ok(t, d.Close())
-			})
-			t.Run("gpu blocking", func(t *testing.T) {
-				d := openGPU(t, driver.WithBlockingLaunches())
-				c.run(t, d)
-				ok(t, d.Close())
-			})
+			t.Run("gpu", func(t *testing.T) { c.run(t, openGPU(t)) })
+			t.Run("gpu blocking", func(t *testing.T) { c.run(t, openGPU(t, driver.WithBlockingLaunches())) })
 		})
 	}
 }
@@ -145,8 +143,7 @@ func TestFaultOnGPU(t *testing.T) {
 	x := newAdder(t, d, s, 10)
 	ok(t, s.Launch(x.call))
 	ok(t, s.Synchronize())
-	f := must(x.mod.Function("poke"))(t)
-	err := s.Launch(must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t))
+	err := s.Launch(poke(t, d))
 	if err == nil {
 		err = s.Synchronize()
 	}

@@ -3,8 +3,10 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -14,8 +16,9 @@ const Alignment = 256
 // Memory is a block of a device's memory.
 type Memory struct {
 	d     *Device
-	ptr   DevicePtr // 0 for no bytes, and once freed
+	ptr   DevicePtr // 0 for no bytes
 	bytes int
+	freed atomic.Bool
 }
 
 // Alloc returns zeroed memory, aligned to Alignment, that is ready for every stream. Zero bytes are no memory, but may be
@@ -25,33 +28,26 @@ func (d *Device) Alloc(bytes int) (*Memory, error) {
 		return nil, d.failed("memory", fmt.Errorf("got %d bytes, want 0 or more", bytes))
 	}
 	m := &Memory{d: d, bytes: bytes}
-	err := d.do("memory of "+size(int64(bytes)), func() error {
-		if bytes > 0 {
-			ptr, r := d.drv.MemAlloc(bytes)
-			if r == OutOfMemory {
-				return d.noMemory(bytes)
-			}
-			if err := d.check("cuMemAlloc", r); err != nil {
-				return err
-			}
-			m.ptr = ptr
+	return create(d, m, kind{"memory", int64(bytes)}, "memory of "+size(int64(bytes)), func() error {
+		if bytes == 0 {
+			return nil
 		}
-		d.adopt(m, kind{"memory", int64(bytes)})
-		if err := d.zero(m); err != nil {
-			return errors.Join(err, m.Free())
+		err := get(d, d.fn.MemAlloc, &m.ptr, uintptr(bytes))
+		if errors.Is(err, OutOfMemory) {
+			return d.noMemory(bytes)
 		}
-		return nil
+		if err != nil {
+			return err
+		}
+		return d.zero(m)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
 }
 
 func (d *Device) noMemory(bytes int) error {
 	e := &NoMemory{Asked: int64(bytes), Device: d.String()}
-	if free, total, r := d.drv.MemGetInfo(); r == Success {
-		e.Free, e.Total = int64(free), int64(total)
+	var free, total int64
+	if d.fn.MemGetInfo.Ask(uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total))) == 0 {
+		e.Free, e.Total = free, total
 	}
 	return e
 }
@@ -79,23 +75,45 @@ func (m *Memory) Place(b *cpu.Buf, offset, bytes int) {
 		b.Set(nil, 0)
 		return
 	}
-	p := m.ptr + DevicePtr(offset)
-	b.Set(*(*unsafe.Pointer)(unsafe.Pointer(&p)), bytes) // the garbage collector knows no object at this address
+	at := uintptr(m.ptr) + uintptr(offset)
+	b.Set(unsafe.Pointer(sharedlib.At[byte](at)), bytes) // the garbage collector knows no object at this address
 }
 
 // Address returns the device address that b holds.
 func Address(b *cpu.Buf) DevicePtr { return DevicePtr(uintptr(b.Pointer())) }
 
-// Free gives the memory back. Nothing that uses it may be under way.
-func (m *Memory) Free() error { return m.d.free(m, "free memory") }
+// MemoryAt returns the memory that an address lies in, or nil.
+func (d *Device) MemoryAt(p DevicePtr) *Memory {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for r := range d.open {
+		if m, ok := r.(*Memory); ok && p-m.ptr < DevicePtr(m.bytes) {
+			return m
+		}
+	}
+	return nil
+}
 
-func (m *Memory) destroy() error { return release(m.d, &m.ptr, "cuMemFree", m.d.drv.MemFree) }
+// Freed reports whether Free has been called.
+func (m *Memory) Freed() bool { return m.freed.Load() }
+
+// Free gives the memory back. Nothing that uses it may be under way.
+func (m *Memory) Free() error {
+	m.freed.Store(true)
+	return m.d.free(m, "free memory")
+}
+
+func (m *Memory) destroy() error {
+	if m.ptr == 0 {
+		return nil
+	}
+	return m.d.call(m.d.fn.MemFree, uintptr(m.ptr))
+}
 
 // Host is pinned memory of the host: copies between it and a device run beside the host's work.
 type Host struct {
-	d     *Device
-	ptr   unsafe.Pointer // nil once freed
-	bytes int
+	d   *Device
+	mem []byte // nil once freed
 }
 
 // NewHost returns pinned memory, of undefined content, for copies with any device.
@@ -103,49 +121,44 @@ func (d *Device) NewHost(bytes int) (*Host, error) {
 	if bytes < 1 {
 		return nil, d.failed("pinned memory", fmt.Errorf("got %d bytes, want 1 or more", bytes))
 	}
-	h := &Host{d: d, bytes: bytes}
-	err := d.do("pinned memory of "+size(int64(bytes)), func() (err error) {
-		if h.ptr, err = d.pin(bytes); err == nil {
-			d.adopt(h, kind{"pinned memory", int64(bytes)})
-		}
+	h := &Host{d: d}
+	return create(d, h, kind{"pinned memory", int64(bytes)}, "pinned memory of "+size(int64(bytes)), func() (err error) {
+		h.mem, err = d.pin(bytes)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return h, nil
 }
 
 // pin allocates pinned memory, with the context current.
-func (d *Device) pin(bytes int) (unsafe.Pointer, error) {
-	p, r := d.drv.MemHostAlloc(bytes, HostPortable)
-	if r == OutOfMemory {
+func (d *Device) pin(bytes int) ([]byte, error) {
+	var p *byte
+	err := get(d, d.fn.MemHostAlloc, &p, uintptr(bytes), hostPortable)
+	if errors.Is(err, OutOfMemory) {
 		return nil, &NoMemory{Asked: int64(bytes), Host: true, Device: d.String()}
 	}
-	return p, d.check("cuMemHostAlloc", r)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice(p, bytes), nil
 }
+
+// unpin frees pinned memory and sets it to nil.
+func (d *Device) unpin(mem *[]byte) error {
+	p := address(*mem)
+	err := release(d, &p, d.fn.MemFreeHost)
+	if err == nil {
+		*mem = nil
+	}
+	return err
+}
+
+// address returns where pinned memory lies.
+func address(mem []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(mem))) }
 
 // Bytes returns the memory, nil once it is freed. What a copy under way reads must not be written, and what it writes is
 // defined when it has ended.
-func (h *Host) Bytes() []byte {
-	if h.ptr == nil {
-		return nil
-	}
-	return unsafe.Slice((*byte)(h.ptr), h.bytes)
-}
-
-// at returns the address of bytes at offset.
-func (h *Host) at(offset, bytes int) (unsafe.Pointer, error) {
-	if h == nil || h.ptr == nil {
-		return nil, errClosed
-	}
-	if offset < 0 || bytes < 0 || offset > h.bytes-bytes {
-		return nil, fmt.Errorf("got bytes %d to %d of pinned memory, want 0 to %d", offset, offset+bytes, h.bytes)
-	}
-	return unsafe.Add(h.ptr, offset), nil
-}
+func (h *Host) Bytes() []byte { return h.mem }
 
 // Free gives the memory back. No copy that uses it may be under way.
 func (h *Host) Free() error { return h.d.free(h, "free pinned memory") }
 
-func (h *Host) destroy() error { return release(h.d, &h.ptr, "cuMemFreeHost", h.d.drv.MemFreeHost) }
+func (h *Host) destroy() error { return h.d.unpin(&h.mem) }

@@ -1,24 +1,32 @@
 package driver
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync"
+	"unsafe"
 )
 
-// Module is a loaded image of kernels.
+// Options of cuModuleLoadDataEx.
+const (
+	jitErrorLog      = 5 // CU_JIT_ERROR_LOG_BUFFER: its value is an address
+	jitErrorLogBytes = 6 // CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: its value is a number in place of an address
+)
+
+// Module is a loaded image of kernels. It stays until the device is closed.
 type Module struct {
 	d *Device
+	h Handle
 
 	mu        sync.Mutex
-	h         ModuleHandle // 0 once unloaded
 	functions map[string]*Function
 }
 
 // Function is a kernel of a module. Launches of it are made by Prepare.
 type Function struct {
 	m    *Module
-	h    FunctionHandle
+	h    Handle
 	name string
 
 	maxThreads int // of a block, with the registers that the kernel uses
@@ -36,28 +44,29 @@ func (d *Device) LoadModule(image []byte) (*Module, error) {
 		return nil, d.failed("load module", errors.New("the image is empty"))
 	}
 	m := &Module{d: d, functions: map[string]*Function{}}
-	err := d.do("load module", func() error {
+	return create(d, m, kind{"module", 0}, "load module", func() error {
 		// A copy is aligned, as embedded text need not be, and has the zero byte at the end that PTX needs.
 		text := make([]byte, len(image)+1)
 		copy(text, image)
-		h, log, r := d.drv.ModuleLoadData(text)
-		err := d.check("cuModuleLoadDataEx", r)
-		if r == NoBinary {
+		x := new(struct { // on the heap, since values holds an address within it
+			options [2]int32
+			values  [2]uintptr
+			log     [4096]byte
+		})
+		x.options = [2]int32{jitErrorLog, jitErrorLogBytes}
+		x.values = [2]uintptr{uintptr(unsafe.Pointer(&x.log)), uintptr(len(x.log))}
+		f := d.fn.ModuleLoadDataEx
+		err := d.check(f, f.Ask(uintptr(unsafe.Pointer(&m.h)), uintptr(unsafe.Pointer(&text[0])), uintptr(len(x.options)),
+			uintptr(unsafe.Pointer(&x.options)), uintptr(unsafe.Pointer(&x.values))))
+		if errors.Is(err, NoBinary) {
 			c := d.prop.Capability
 			err = fmt.Errorf("the image has no code for compute capability %d.%d: %w", c/10, c%10, err)
 		}
-		if err == nil {
-			m.h = h
-			d.adopt(m, kind{"module", 0})
-		} else if log != "" {
+		if log := bytes.TrimRight(x.log[:], "\x00"); err != nil && len(log) > 0 {
 			err = fmt.Errorf("%w: %s", err, log)
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
 }
 
 // Function returns the kernel of the given name, which is the mangled one unless it is declared extern "C". A kernel takes
@@ -78,38 +87,42 @@ func (m *Module) Function(name string) (*Function, error) {
 
 // lookUp asks the driver for the kernel and what it is like.
 func (f *Function) lookUp() error {
-	if f.m.h == 0 {
-		return fmt.Errorf("the module is %w", errClosed)
-	}
-	d, r := f.m.d, Success
-	f.h, r = d.drv.ModuleGetFunction(f.m.h, f.name)
-	if err := d.check("cuModuleGetFunction", r); err != nil {
+	d, name := f.m.d, append([]byte(f.name), 0)
+	get := d.fn.ModuleGetFunction
+	err := d.check(get, get.Ask(uintptr(unsafe.Pointer(&f.h)), f.m.h, uintptr(unsafe.Pointer(&name[0]))))
+	if err != nil {
 		return err
 	}
 	for _, a := range []struct {
-		of FunctionAttribute
+		of uintptr
 		to *int
 	}{{FuncMaxThreads, &f.maxThreads}, {FuncSharedBytes, &f.static}, {FuncRegisters, &f.registers}, {FuncMaxDynamicShared, &f.dynamic}} {
-		if *a.to, r = d.drv.FuncGetAttribute(a.of, f.h); r != Success {
-			return d.check("cuFuncGetAttribute", r)
+		if *a.to, err = d.number(d.fn.FuncGetAttribute, a.of, f.h); err != nil {
+			return err
 		}
 	}
-	first, r := d.drv.FuncGetParamInfo(f.h, 0)
-	if r == NotSupported {
+	if d.fn.FuncGetParamInfo == nil {
 		f.params = -1
 		return nil
 	}
-	if r == Success {
-		f.params = first
-		_, r = d.drv.FuncGetParamInfo(f.h, 1) // InvalidValue, since there is no second one
+	if f.params, err = f.parameter(0); err == nil {
+		_, err = f.parameter(1) // InvalidValue, since there is no second one
 	}
-	if r == Success || r == InvalidValue && f.params == 0 {
+	if err == nil || errors.Is(err, InvalidValue) && f.params == 0 {
 		return errors.New("want a kernel with one parameter")
 	}
-	if r == InvalidValue {
+	if errors.Is(err, InvalidValue) {
 		return nil
 	}
-	return d.check("cuFuncGetParamInfo", r)
+	return err
+}
+
+// parameter returns the size of a parameter.
+func (f *Function) parameter(index uintptr) (int, error) {
+	var offset, size int
+	info := f.m.d.fn.FuncGetParamInfo
+	r := info.Ask(f.h, index, uintptr(unsafe.Pointer(&offset)), uintptr(unsafe.Pointer(&size)))
+	return size, f.m.d.check(info, r)
 }
 
 // allow lets launches have that much dynamic shared memory. A kernel has 48 KB at most until the driver is asked for more.
@@ -121,7 +134,7 @@ func (f *Function) allow(bytes int) error {
 	}
 	d := f.m.d
 	return d.Do(func() error {
-		err := d.check("cuFuncSetAttribute", d.drv.FuncSetAttribute(f.h, FuncMaxDynamicShared, bytes))
+		err := d.call(d.fn.FuncSetAttribute, f.h, FuncMaxDynamicShared, uintptr(bytes))
 		if err == nil {
 			f.dynamic = bytes
 		}
@@ -129,18 +142,4 @@ func (f *Function) allow(bytes int) error {
 	})
 }
 
-// loaded reports whether the kernel's module has not been unloaded.
-func (f *Function) loaded() bool {
-	f.m.mu.Lock()
-	defer f.m.mu.Unlock()
-	return f.m.h != 0
-}
-
-// Unload frees the module with its kernels. No launch of them may be under way.
-func (m *Module) Unload() error { return m.d.free(m, "unload module") }
-
-func (m *Module) destroy() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return release(m.d, &m.h, "cuModuleUnload", m.d.drv.ModuleUnload)
-}
+func (m *Module) destroy() error { return release(m.d, &m.h, m.d.fn.ModuleUnload) }

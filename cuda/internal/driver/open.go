@@ -1,8 +1,11 @@
 package driver
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 const (
@@ -13,12 +16,15 @@ const (
 // Option changes how a device is opened.
 type Option func(*Device)
 
-// WithDriver opens the device through drv in place of the library that NewDriver opens.
-func WithDriver(drv Driver) Option { return func(d *Device) { d.drv = drv } }
+// WithDriver opens the device through lib in place of the CUDA driver library of this machine.
+func WithDriver(lib sharedlib.Library) Option { return func(d *Device) { d.lib = lib } }
 
 // WithBlockingLaunches makes every launch wait until it has ended, so that a Fault names the one that has caused it. It is
 // slow. A captured graph counts as one launch.
 func WithBlockingLaunches() Option { return func(d *Device) { d.blocking = true } }
+
+// WithCause makes errors.As find what cause returns for a Fault in that.
+func WithCause(cause func(*Fault) error) Option { return func(d *Device) { d.cause = cause } }
 
 // Open opens GPU n, counted from 0 in the order of the driver (see CUDA_VISIBLE_DEVICES). The error is an *Unavailable
 // where there is no such GPU, or none that can be used.
@@ -40,17 +46,18 @@ func Open(n int, opts ...Option) (*Device, error) {
 }
 
 func (d *Device) start(n int) (err error) {
-	if d.drv == nil {
-		if d.drv, err = NewDriver(); err != nil {
-			return err
+	if d.lib == nil {
+		if d.lib, err = sharedlib.Open(libraryFile); err != nil {
+			return unavailable(ReasonDriver, "%v", err)
 		}
+	}
+	if err := sharedlib.Bind(d.lib, "cu", &d.fn); err != nil {
+		return unavailable(ReasonOldDriver, "%v: want CUDA %s or newer", err, version(minDriver))
 	}
 	if err := d.find(n); err != nil {
 		return err
 	}
-	var r Result
-	d.ctx, r = d.drv.DevicePrimaryCtxRetain(d.ordinal)
-	if err := d.check("cuDevicePrimaryCtxRetain", r); err != nil {
+	if err := get(d, d.fn.DevicePrimaryCtxRetain, &d.ctx, d.ordinal); err != nil {
 		return err
 	}
 	if d.fill, err = d.newStream("stream of the device", 0); err != nil {
@@ -61,47 +68,52 @@ func (d *Device) start(n int) (err error) {
 
 // find starts the driver and looks up device n.
 func (d *Device) find(n int) error {
-	switch r := d.drv.Init(); r {
-	case Success:
-	case NoDevice:
-		return unavailable(ReasonNoDevice, "%v", failure(d.drv, "cuInit", r))
-	default:
-		return unavailable(ReasonStart, "%v", failure(d.drv, "cuInit", r))
+	if r := Result(int32(d.fn.Init.Call(0))); r != Success {
+		reason := ReasonStart
+		if r == NoDevice {
+			reason = ReasonNoDevice
+		}
+		return unavailable(reason, "%v", d.failure(d.fn.Init, r))
 	}
-	v, r := d.drv.DriverGetVersion()
-	count, r2 := d.drv.DeviceGetCount()
-	if err := errors.Join(d.check("cuDriverGetVersion", r), d.check("cuDeviceGetCount", r2)); err != nil {
+	p := &d.prop
+	var count int
+	var err, err2 error
+	p.Driver, err = d.number(d.fn.DriverGetVersion)
+	count, err2 = d.number(d.fn.DeviceGetCount)
+	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
 	switch {
-	case v < minDriver:
-		return unavailable(ReasonOldDriver, "the driver is for CUDA %s, want %s or newer", version(v), version(minDriver))
+	case p.Driver < minDriver:
+		return unavailable(ReasonOldDriver, "the driver is for CUDA %s, want %s or newer", version(p.Driver), version(minDriver))
 	case count == 0:
 		return unavailable(ReasonNoDevice, "the driver sees no device")
 	case n < 0 || n >= count:
 		return unavailable(ReasonOrdinal, "got device %d, want 0 to %d", n, count-1)
 	}
-	d.ordinal, r = d.drv.DeviceGet(n)
-	if err := d.check("cuDeviceGet", r); err != nil {
+	ordinal, err := d.number(d.fn.DeviceGet, uintptr(n))
+	if err != nil {
 		return err
 	}
-	name, r := d.drv.DeviceGetName(d.ordinal)
-	total, r2 := d.drv.DeviceTotalMem(d.ordinal)
-	if err := errors.Join(d.check("cuDeviceGetName", r), d.check("cuDeviceTotalMem", r2)); err != nil {
+	d.ordinal = uintptr(ordinal)
+	var name [256]byte
+	if err := get(d, d.fn.DeviceGetName, &name, uintptr(len(name)), d.ordinal); err != nil {
 		return err
 	}
-	p := &d.prop
-	p.Name, p.Number, p.Driver, p.Memory = name, n, v, int64(total)
+	if err := get(d, d.fn.DeviceTotalMem, &p.Memory, d.ordinal); err != nil {
+		return err
+	}
+	p.Name, p.Number = string(bytes.TrimRight(name[:], "\x00")), n
 	var major, minor int
 	for _, a := range []struct {
-		of Attribute
+		of uintptr
 		to *int
 	}{
 		{CapabilityMajor, &major}, {CapabilityMinor, &minor}, {Multiprocessors, &p.SMs},
 		{MaxSharedBlockOptIn, &p.SharedPerBlock}, {MaxSharedPerSM, &p.SharedPerSM},
 	} {
-		if *a.to, r = d.drv.DeviceGetAttribute(a.of, d.ordinal); r != Success {
-			return fmt.Errorf("attribute %d: %w", a.of, d.check("cuDeviceGetAttribute", r))
+		if *a.to, err = d.number(d.fn.DeviceGetAttribute, a.of, d.ordinal); err != nil {
+			return fmt.Errorf("attribute %d: %w", a.of, err)
 		}
 	}
 	p.Capability = 10*major + minor

@@ -1,7 +1,5 @@
 package driver
 
-import "unsafe"
-
 // stageBytes is the size of each half of a stream's pinned memory.
 const stageBytes = 4 << 20
 
@@ -13,35 +11,32 @@ type stage struct {
 }
 
 type half struct {
-	ptr  unsafe.Pointer
-	left EventHandle // recorded behind the copies of the half when the other one is taken
+	mem  []byte // pinned
+	left Handle // of an event, recorded behind the copies of the half when the other one is taken
 	used int
 	outs []out
 }
 
-// out is a download: its bytes lie in the half when its copy has ended.
-type out struct {
-	dst []byte
-	at  int
-}
+// out is a download: its bytes are pinned memory, in the half, until its copy has ended.
+type out struct{ dst, pinned []byte }
 
 // Upload enqueues a copy of src to the device. src may change as soon as Upload returns. It waits only while the device is
 // more than two halves of pinned memory behind.
 func (s *Stream) Upload(dst DevicePtr, src []byte) error {
 	return s.staged(&s.copyIn, len(src), func(h *half, done, n int) error {
-		p := unsafe.Add(h.ptr, h.used)
-		copy(unsafe.Slice((*byte)(p), n), src[done:])
-		return s.check("cuMemcpyHtoDAsync", s.d.drv.MemcpyHtoDAsync(dst+DevicePtr(done), p, n, s.h))
+		to := h.mem[h.used:][:n]
+		copy(to, src[done:])
+		return s.call(s.d.fn.MemcpyHtoDAsync, uintptr(dst)+uintptr(done), address(to), uintptr(n), s.h)
 	})
 }
 
 // Download enqueues a copy of the device's memory to dst, which holds it after Synchronize and may be written earlier.
 func (s *Stream) Download(dst []byte, src DevicePtr) error {
 	return s.staged(&s.copyOut, len(dst), func(h *half, done, n int) error {
-		p := unsafe.Add(h.ptr, h.used)
-		err := s.check("cuMemcpyDtoHAsync", s.d.drv.MemcpyDtoHAsync(p, src+DevicePtr(done), n, s.h))
+		from := h.mem[h.used:][:n]
+		err := s.call(s.d.fn.MemcpyDtoHAsync, address(from), uintptr(src)+uintptr(done), uintptr(n), s.h)
 		if err == nil {
-			h.outs = append(h.outs, out{dst[done : done+n], h.used})
+			h.outs = append(h.outs, out{dst[done:], from})
 		}
 		return err
 	})
@@ -77,17 +72,17 @@ func (s *Stream) staged(l *Launched, bytes int, move func(h *half, done, n int) 
 
 // half returns a half with room: when the one in use is full, the other one, as soon as the device has done with it.
 func (s *Stream) half() (*half, error) {
-	drv, st := s.d.drv, &s.stage
+	st := &s.stage
 	h := &st.halves[st.now]
 	if h.used < stageBytes {
 		return h, nil
 	}
-	if err := s.check("cuEventRecord", drv.EventRecord(h.left, s.h)); err != nil {
+	if err := s.call(s.d.fn.EventRecord, h.left, s.h); err != nil {
 		return nil, err
 	}
 	h = &st.halves[1-st.now]
 	if h.used > 0 {
-		if err := s.check("cuEventSynchronize", drv.EventSynchronize(h.left)); err != nil {
+		if err := s.call(s.d.fn.EventSynchronize, h.left); err != nil {
 			return nil, err
 		}
 		h.ended()
@@ -100,11 +95,11 @@ func (s *Stream) half() (*half, error) {
 func (st *stage) make(d *Device) (err error) {
 	for i := range st.halves {
 		h := &st.halves[i]
-		if h.ptr == nil {
-			h.ptr, err = d.pin(stageBytes)
+		if h.mem == nil {
+			h.mem, err = d.pin(stageBytes)
 		}
 		if err == nil && h.left == 0 {
-			h.left, err = d.event(false)
+			err = d.event(&h.left, false)
 		}
 		if err != nil {
 			return err
@@ -122,7 +117,7 @@ func (st *stage) ended() {
 
 func (h *half) ended() {
 	for _, o := range h.outs {
-		copy(o.dst, unsafe.Slice((*byte)(unsafe.Add(h.ptr, o.at)), len(o.dst)))
+		copy(o.dst, o.pinned)
 	}
 	clear(h.outs) // the destinations are the caller's
 	h.outs, h.used = h.outs[:0], 0
@@ -131,10 +126,10 @@ func (h *half) ended() {
 func (st *stage) destroy(d *Device) error {
 	for i := range st.halves {
 		h := &st.halves[i]
-		if err := release(d, &h.left, "cuEventDestroy", d.drv.EventDestroy); err != nil {
+		if err := release(d, &h.left, d.fn.EventDestroy); err != nil {
 			return err
 		}
-		if err := release(d, &h.ptr, "cuMemFreeHost", d.drv.MemFreeHost); err != nil {
+		if err := d.unpin(&h.mem); err != nil {
 			return err
 		}
 	}

@@ -3,15 +3,17 @@ package driver
 import (
 	"errors"
 	"fmt"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // Stream is a queue of a device: what is enqueued runs in order, and in no order with what is in other streams. It belongs
 // to one goroutine at a time.
 type Stream struct {
 	d        *Device
-	h        StreamHandle // 0 once closed
-	borrowed bool         // h is not ours to destroy
-	done     EventHandle  // to wait for the end of what is enqueued
+	h        Handle // 0 once closed
+	borrowed bool   // h is not ours to destroy
+	done     Handle // an event, to wait for the end of what is enqueued
 	trail    trail
 
 	capture   *Replay // what is being recorded, or nil
@@ -27,7 +29,7 @@ func (d *Device) NewStream() (*Stream, error) { return d.newStream("stream", 0) 
 // BorrowStream returns a Stream on a queue that a library beside this package has made in the device's context. Close waits
 // for what is under way and leaves the queue to its owner, who destroys it after that. What the owner enqueues meanwhile
 // runs in order with what is enqueued here; a Fault knows nothing of it.
-func (d *Device) BorrowStream(h StreamHandle) (*Stream, error) {
+func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 	if h == 0 {
 		return nil, d.failed("borrow stream", errors.New("got the default stream, which has no queue of its own"))
 	}
@@ -35,34 +37,24 @@ func (d *Device) BorrowStream(h StreamHandle) (*Stream, error) {
 }
 
 // newStream returns a stream on queue h, or on a new one if that is 0. Its kind is named name.
-func (d *Device) newStream(name string, h StreamHandle) (*Stream, error) {
+func (d *Device) newStream(name string, h Handle) (*Stream, error) {
 	s := &Stream{d: d, h: h, borrowed: h != 0, copyIn: Launched{Op: "copy to the device"}, copyOut: Launched{Op: "copy to the host"},
 		copyOn: Launched{Op: "copy on the device"}, fill: Launched{Op: "fill"}}
-	err := d.do(name, func() (err error) {
+	return create(d, s, kind{name, 0}, name, func() error {
 		if !s.borrowed {
-			var r Result
-			s.h, r = d.drv.StreamCreate(StreamNonBlocking)
-			if err := d.check("cuStreamCreate", r); err != nil {
+			if err := get(d, d.fn.StreamCreate, &s.h, streamNonBlocking); err != nil {
 				return err
 			}
 		}
-		d.adopt(s, kind{name, 0})
-		if s.done, err = d.event(false); err != nil {
-			return errors.Join(err, s.Close())
-		}
-		return nil
+		return d.event(&s.done, false)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
 }
 
 // Device returns the stream's device.
 func (s *Stream) Device() *Device { return s.d }
 
 // Handle returns the driver's stream, for libraries that are called beside this package.
-func (s *Stream) Handle() StreamHandle { return s.h }
+func (s *Stream) Handle() Handle { return s.h }
 
 // enter is Device.enter for the calls of a stream.
 func (s *Stream) enter() error {
@@ -91,8 +83,11 @@ func (s *Stream) do(what string, f func() error) error {
 	return s.d.failed(what, err)
 }
 
+// call is Device.call for a call in the stream.
+func (s *Stream) call(f *sharedlib.Func, args ...uintptr) error { return s.check(f, f.Call(args...)) }
+
 // check is Device.check for a call in the stream.
-func (s *Stream) check(call string, r Result) error { return s.d.checkIn(s, call, r) }
+func (s *Stream) check(f *sharedlib.Func, result uintptr) error { return s.d.checkIn(s, f, result) }
 
 // enqueued remembers l, in the trail or in the capture under way.
 func (s *Stream) enqueued(l *Launched) error {
@@ -109,11 +104,11 @@ func (s *Stream) enqueued(l *Launched) error {
 
 // wait waits until all that was enqueued has ended. The thread sleeps: cuStreamSynchronize would spin.
 func (s *Stream) wait() error {
-	mark, drv := s.trail.mark(), s.d.drv
-	if err := s.check("cuEventRecord", drv.EventRecord(s.done, s.h)); err != nil {
+	mark := s.trail.mark()
+	if err := s.call(s.d.fn.EventRecord, s.done, s.h); err != nil {
 		return err
 	}
-	if err := s.check("cuEventSynchronize", drv.EventSynchronize(s.done)); err != nil {
+	if err := s.call(s.d.fn.EventSynchronize, s.done); err != nil {
 		return err
 	}
 	s.trail.end(mark)
@@ -140,25 +135,27 @@ func (s *Stream) CopyOut(dst *Host, offset int, src DevicePtr, bytes int) error 
 	if bytes == 0 {
 		return nil
 	}
-	p, err := dst.at(offset, bytes)
-	if err != nil {
-		return s.d.failed(s.copyOut.Op, err)
+	if dst == nil || dst.mem == nil {
+		return s.d.failed(s.copyOut.Op, errClosed)
 	}
-	return s.enqueue(&s.copyOut, "cuMemcpyDtoHAsync", bytes, func() Result { return s.d.drv.MemcpyDtoHAsync(p, src, bytes, s.h) })
+	if offset < 0 || bytes < 0 || offset > len(dst.mem)-bytes {
+		return s.d.failed(s.copyOut.Op, fmt.Errorf("got bytes %d to %d of pinned memory, want 0 to %d", offset, offset+bytes, len(dst.mem)))
+	}
+	return s.enqueue(&s.copyOut, s.d.fn.MemcpyDtoHAsync, address(dst.mem[offset:]), uintptr(src), bytes)
 }
 
 // Copy enqueues a copy within the device.
 func (s *Stream) Copy(dst, src DevicePtr, bytes int) error {
-	return s.enqueue(&s.copyOn, "cuMemcpyDtoDAsync", bytes, func() Result { return s.d.drv.MemcpyDtoDAsync(dst, src, bytes, s.h) })
+	return s.enqueue(&s.copyOn, s.d.fn.MemcpyDtoDAsync, uintptr(dst), uintptr(src), bytes)
 }
 
 // Fill8 enqueues setting bytes to value.
 func (s *Stream) Fill8(dst DevicePtr, value uint8, bytes int) error {
-	return s.enqueue(&s.fill, "cuMemsetD8Async", bytes, func() Result { return s.d.drv.MemsetD8Async(dst, value, bytes, s.h) })
+	return s.enqueue(&s.fill, s.d.fn.MemsetD8Async, uintptr(dst), uintptr(value), bytes)
 }
 
-// enqueue makes a call of the driver that is remembered as l. No bytes are no work.
-func (s *Stream) enqueue(l *Launched, call string, bytes int, f func() Result) error {
+// enqueue calls a copy or a fill, from or with a value, which is remembered as l. No bytes are no work.
+func (s *Stream) enqueue(l *Launched, f *sharedlib.Func, dst, from uintptr, bytes int) error {
 	if bytes == 0 {
 		return nil
 	}
@@ -166,7 +163,7 @@ func (s *Stream) enqueue(l *Launched, call string, bytes int, f func() Result) e
 		if bytes < 0 {
 			return fmt.Errorf("got a length of %d, want 0 or more", bytes)
 		}
-		if err := s.check(call, f()); err != nil {
+		if err := s.call(f, dst, from, uintptr(bytes), s.h); err != nil {
 			return err
 		}
 		return s.enqueued(l)
@@ -177,7 +174,7 @@ func (s *Stream) enqueue(l *Launched, call string, bytes int, f func() Result) e
 // work as l. f runs with the device's context current, on a thread that it keeps for the time of the call; it may be called
 // while a capture is under way. Enqueue allocates nothing by itself. The error is that of f, or the *Fault of earlier work
 // that has made f fail.
-func (s *Stream) Enqueue(l *Launched, f func(StreamHandle) error) error {
+func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 	if l == nil || f == nil {
 		return s.d.failed("enqueue", errors.New("got no launch, or nothing to call"))
 	}
@@ -186,8 +183,8 @@ func (s *Stream) Enqueue(l *Launched, f func(StreamHandle) error) error {
 		if err == nil {
 			return s.enqueued(l)
 		}
-		if r := s.d.drv.EventQuery(s.done); r.Fault() { // libraries have error codes of their own
-			return s.check("cuEventQuery", r)
+		if fault, ok := s.call(s.d.fn.EventQuery, s.done).(*Fault); ok { // libraries have error codes of their own
+			return fault
 		}
 		return err
 	})
@@ -204,7 +201,7 @@ func (s *Stream) destroy() error {
 	}
 	if s.h != 0 {
 		mark := s.trail.mark()
-		if err := s.check("cuStreamSynchronize", s.d.drv.StreamSynchronize(s.h)); err != nil {
+		if err := s.call(s.d.fn.StreamSynchronize, s.h); err != nil {
 			return err
 		}
 		s.trail.end(mark)
@@ -212,11 +209,11 @@ func (s *Stream) destroy() error {
 		if s.borrowed {
 			s.h = 0
 		}
-		if err := release(s.d, &s.h, "cuStreamDestroy", s.d.drv.StreamDestroy); err != nil {
+		if err := release(s.d, &s.h, s.d.fn.StreamDestroy); err != nil {
 			return err
 		}
 	}
-	if err := release(s.d, &s.done, "cuEventDestroy", s.d.drv.EventDestroy); err != nil {
+	if err := release(s.d, &s.done, s.d.fn.EventDestroy); err != nil {
 		return err
 	}
 	return s.stage.destroy(s.d)

@@ -2,18 +2,11 @@ package driver
 
 import "fmt"
 
-// Handles of the driver. They mean nothing outside of the Driver that has returned them. Zero is none.
-type (
-	Ordinal         int32 // CUdevice; zero is a device too
-	Context         uintptr
-	DevicePtr       uintptr // an address in the memory of a device: CUdeviceptr
-	ModuleHandle    uintptr
-	FunctionHandle  uintptr
-	StreamHandle    uintptr // zero is the default stream, which this package does not use
-	EventHandle     uintptr
-	GraphHandle     uintptr
-	GraphExecHandle uintptr
-)
+// Handle is the driver's handle of a context, module, function, stream, event or graph. Zero is none.
+type Handle = uintptr
+
+// DevicePtr is an address in the memory of a device.
+type DevicePtr uintptr
 
 // Grid is the number of blocks of a launch along each axis. Zero along Y or Z means one.
 type Grid struct{ X, Y, Z int }
@@ -24,10 +17,10 @@ type Block struct{ X, Y, Z int }
 func (g Grid) String() string  { return fmt.Sprintf("%dx%dx%d", g.X, g.Y, g.Z) }
 func (b Block) String() string { return fmt.Sprintf("%dx%dx%d", b.X, b.Y, b.Z) }
 
-// Result is a CUresult: what a call of the driver returns.
+// Result is a CUresult: what a function of the driver returns. errors.Is finds it in an error of this package.
 type Result int32
 
-// The results that this package or a Driver treats specially.
+// The results that this package or a driver in Go treats specially.
 const (
 	Success            Result = 0
 	InvalidValue       Result = 1
@@ -35,7 +28,6 @@ const (
 	NotInitialized     Result = 3
 	NoDevice           Result = 100
 	InvalidDevice      Result = 101
-	InvalidImage       Result = 200
 	InvalidContext     Result = 201
 	NoBinary           Result = 209 // the image holds nothing for this GPU
 	ECCUncorrectable   Result = 214
@@ -52,11 +44,12 @@ const (
 	hardwareStack      Result = 714
 	LaunchFailed       Result = 719
 	TensorMemoryLeak   Result = 721
-	NotSupported       Result = 801
 	CaptureUnsupported Result = 900
 	CaptureInvalidated Result = 901
 	Unknown            Result = 999
 )
+
+func (r Result) Error() string { return fmt.Sprintf("error %d", int32(r)) }
 
 // Fault reports whether r comes from work on the device, after which the context cannot be used.
 func (r Result) Fault() bool {
@@ -67,44 +60,35 @@ func (r Result) Fault() bool {
 	return r >= hardwareStack && r <= LaunchFailed
 }
 
-// Attribute is a CUdevice_attribute.
-type Attribute int32
-
-// The attributes that Properties is made of.
+// Attributes of a device, which Properties is made of: values of CUdevice_attribute.
 const (
-	Multiprocessors     Attribute = 16
-	CapabilityMajor     Attribute = 75
-	CapabilityMinor     Attribute = 76
-	MaxSharedPerSM      Attribute = 81
-	MaxSharedBlockOptIn Attribute = 97 // with FuncMaxDynamicShared set
+	Multiprocessors     = 16
+	CapabilityMajor     = 75
+	CapabilityMinor     = 76
+	MaxSharedPerSM      = 81
+	MaxSharedBlockOptIn = 97 // with FuncMaxDynamicShared set
 )
 
-// FunctionAttribute is a CUfunction_attribute.
-type FunctionAttribute int32
-
-// The attributes of a Function.
+// Attributes of a kernel: values of CUfunction_attribute.
 const (
-	FuncMaxThreads       FunctionAttribute = 0 // of a block
-	FuncSharedBytes      FunctionAttribute = 1 // static
-	FuncRegisters        FunctionAttribute = 4 // of a thread
-	FuncMaxDynamicShared FunctionAttribute = 8 // may be set
+	FuncMaxThreads       = 0 // of a block
+	FuncSharedBytes      = 1 // static
+	FuncRegisters        = 4 // of a thread
+	FuncMaxDynamicShared = 8 // may be set
 )
 
-// Flags of the driver's calls.
+// Flags of the driver's functions.
 const (
-	HostPortable       uint32 = 1 // CU_MEMHOSTALLOC_PORTABLE: pinned for every context
-	StreamNonBlocking  uint32 = 1 // CU_STREAM_NON_BLOCKING: no order with the default stream
-	EventBlockingSync  uint32 = 1 // CU_EVENT_BLOCKING_SYNC: a thread that waits sleeps
-	EventDisableTiming uint32 = 2 // CU_EVENT_DISABLE_TIMING
-	CaptureRelaxed     int32  = 2 // CU_STREAM_CAPTURE_MODE_RELAXED: capture from any thread, unaffected by others
+	hostPortable       = 1 // CU_MEMHOSTALLOC_PORTABLE: pinned for every context
+	streamNonBlocking  = 1 // CU_STREAM_NON_BLOCKING: no order with the default stream
+	eventBlockingSync  = 1 // CU_EVENT_BLOCKING_SYNC: a thread that waits sleeps
+	EventDisableTiming = 2 // CU_EVENT_DISABLE_TIMING
+	captureRelaxed     = 2 // CU_STREAM_CAPTURE_MODE_RELAXED: capture from any thread, unaffected by others
 )
 
-// CaptureStatus is a CUstreamCaptureStatus.
-type CaptureStatus int32
-
-// Capture states of a stream.
+// Capture states of a stream: values of CUstreamCaptureStatus.
 const (
-	CaptureNone CaptureStatus = iota
+	CaptureNone int32 = iota
 	CaptureActive
-	CaptureBroken // StreamEndCapture, which then fails, ends it
+	CaptureBroken // cuStreamEndCapture, which then fails, ends it
 )

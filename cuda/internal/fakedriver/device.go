@@ -2,127 +2,104 @@ package fakedriver
 
 import (
 	"fmt"
+	"maps"
+	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-func (d *Driver) Init() driver.Result {
-	defer d.lock()()
-	r := d.call("Init")
-	d.started = d.started || r == driver.Success
-	return r
+// plainCalls need no context.
+var plainCalls = map[string]handler{
+	"Init": func(d *Driver, _ *gpu, _ []uintptr) driver.Result {
+		d.started = true
+		return driver.Success
+	},
+	"DriverGetVersion": func(d *Driver, _ *gpu, a []uintptr) driver.Result { return set(a[0], int32(d.Version)) },
+	"DeviceGetCount":   func(d *Driver, _ *gpu, a []uintptr) driver.Result { return set(a[0], int32(len(d.gpus))) },
+	"DeviceGet":        of(1, func(_ *Driver, _ *gpu, a []uintptr) driver.Result { return set(a[0], int32(a[1])) }),
+	"DeviceGetName": of(2, func(_ *Driver, g *gpu, a []uintptr) driver.Result {
+		copy(unsafe.Slice(sharedlib.At[byte](a[0]), a[1]), g.Name)
+		return driver.Success
+	}),
+	"DeviceTotalMem": of(1, func(_ *Driver, g *gpu, a []uintptr) driver.Result { return set(a[0], g.Memory) }),
+	"DeviceGetAttribute": of(2, func(_ *Driver, g *gpu, a []uintptr) driver.Result {
+		v, ok := map[uintptr]int{
+			driver.CapabilityMajor: g.Capability / 10, driver.CapabilityMinor: g.Capability % 10, driver.Multiprocessors: g.SMs,
+			driver.MaxSharedBlockOptIn: g.SharedPerBlock, driver.MaxSharedPerSM: g.SharedPerSM,
+		}[a[1]]
+		if !ok {
+			return driver.InvalidValue
+		}
+		return set(a[0], int32(v))
+	}),
+	"DevicePrimaryCtxRetain": of(1, func(d *Driver, g *gpu, a []uintptr) driver.Result {
+		if g.refs == 0 {
+			d.next += 16
+			g.ctx, g.problem = d.next, driver.Success
+		}
+		g.refs++
+		return set(a[0], g.ctx)
+	}),
+	// It destroys a context that nobody retains. What is left of it counts as a leak, unless the context has failed: then it could
+	// not be freed.
+	"DevicePrimaryCtxRelease": of(0, func(d *Driver, g *gpu, a []uintptr) driver.Result {
+		if g.refs == 0 {
+			return driver.InvalidContext
+		}
+		if g.refs--; g.refs == 0 && g.problem != driver.Success {
+			maps.DeleteFunc(d.memory, func(_ uintptr, b *block) bool { return b.gpu == g })
+			maps.DeleteFunc(d.objects, func(_ driver.Handle, x object) bool { return x.owner() == g })
+			g.used = 0
+		}
+		return driver.Success
+	}),
+	"CtxSetCurrent": func(d *Driver, _ *gpu, a []uintptr) driver.Result {
+		g := d.retained(a[0])
+		if g == nil {
+			return driver.InvalidContext
+		}
+		d.current[thread()] = g
+		return driver.Success
+	},
+	"GetErrorName": func(d *Driver, _ *gpu, a []uintptr) driver.Result { return d.text(a[1], "CUDA_ERROR_%d", a[0]) },
+	"GetErrorString": func(d *Driver, _ *gpu, a []uintptr) driver.Result {
+		if driver.Result(a[0]) == driver.IllegalAddress {
+			return d.text(a[1], "an illegal memory access was encountered")
+		}
+		return d.text(a[1], "fake failure %d", a[0])
+	},
 }
 
-func (d *Driver) DriverGetVersion() (int, driver.Result) {
-	defer d.lock()()
-	return d.Version, d.call("DriverGetVersion")
-}
-
-func (d *Driver) DeviceGetCount() (int, driver.Result) {
-	defer d.lock()()
-	return len(d.gpus), d.call("DeviceGetCount")
-}
-
-func (d *Driver) DeviceGet(n int) (driver.Ordinal, driver.Result) {
-	defer d.lock()()
-	_, r := d.device("DeviceGet", driver.Ordinal(n))
-	return driver.Ordinal(n), r
-}
-
-// device returns the device of a call, and an empty one if it fails.
-func (d *Driver) device(method string, n driver.Ordinal) (*gpu, driver.Result) {
-	if r := d.call(method); r != driver.Success {
-		return new(gpu), r
-	}
-	if n < 0 || int(n) >= len(d.gpus) {
-		return new(gpu), driver.InvalidDevice
-	}
-	return d.gpus[n], driver.Success
-}
-
-func (d *Driver) DeviceGetName(n driver.Ordinal) (string, driver.Result) {
-	defer d.lock()()
-	g, r := d.device("DeviceGetName", n)
-	return g.Name, r
-}
-
-func (d *Driver) DeviceTotalMem(n driver.Ordinal) (uint64, driver.Result) {
-	defer d.lock()()
-	g, r := d.device("DeviceTotalMem", n)
-	return uint64(g.Memory), r
-}
-
-func (d *Driver) DeviceGetAttribute(a driver.Attribute, n driver.Ordinal) (int, driver.Result) {
-	defer d.lock()()
-	g, r := d.device("DeviceGetAttribute", n)
-	v, ok := map[driver.Attribute]int{
-		driver.CapabilityMajor: g.Capability / 10, driver.CapabilityMinor: g.Capability % 10, driver.Multiprocessors: g.SMs,
-		driver.MaxSharedBlockOptIn: g.SharedPerBlock, driver.MaxSharedPerSM: g.SharedPerBlock + 1<<10,
-	}[a]
-	if r == driver.Success && !ok {
-		r = driver.InvalidValue
-	}
-	return v, r
-}
-
-func (d *Driver) DevicePrimaryCtxRetain(n driver.Ordinal) (driver.Context, driver.Result) {
-	defer d.lock()()
-	g, r := d.device("DevicePrimaryCtxRetain", n)
-	if r != driver.Success {
-		return 0, r
-	}
-	if g.refs == 0 {
-		d.next += 16
-		g.ctx, g.problem = driver.Context(d.next), driver.Success
-	}
-	g.refs++
-	return g.ctx, r
-}
-
-// DevicePrimaryCtxRelease destroys a context that nobody retains. What is left of it counts as a leak, unless the context has
-// failed: then it could not be freed.
-func (d *Driver) DevicePrimaryCtxRelease(n driver.Ordinal) driver.Result {
-	defer d.lock()()
-	g, r := d.device("DevicePrimaryCtxRelease", n)
-	if r != driver.Success {
-		return r
-	}
-	if g.refs == 0 {
-		return driver.InvalidContext
-	}
-	if g.refs--; g.refs == 0 && g.problem != driver.Success {
-		forget(g, d.memory)
-		forget(g, d.host)
-		forget(g, d.modules)
-		forget(g, d.streams)
-		forget(g, d.events)
-		forget(g, d.graphs)
-		forget(g, d.execs)
-		g.used = 0
-	}
-	return r
-}
-
-func (d *Driver) CtxSetCurrent(c driver.Context) driver.Result {
-	defer d.lock()()
-	r := d.call("CtxSetCurrent")
+// retained returns the device of a context, or nil.
+func (d *Driver) retained(ctx driver.Handle) *gpu {
 	for _, g := range d.gpus {
-		if g.refs > 0 && g.ctx == c {
-			if g.fail(r); r == driver.Success {
-				d.current[thread()] = g
-			}
-			return r
+		if g.refs > 0 && g.ctx == ctx {
+			return g
 		}
 	}
-	return driver.InvalidContext
+	return nil
 }
 
-// GetErrorName returns a name for any failure.
-func (d *Driver) GetErrorName(r driver.Result) string { return fmt.Sprintf("CUDA_ERROR_%d", r) }
-
-func (d *Driver) GetErrorString(r driver.Result) string {
-	if r == driver.IllegalAddress {
-		return "an illegal memory access was encountered"
+// of is the handler of a call whose argument i is the device g.
+func of(i int, f handler) handler {
+	return func(d *Driver, _ *gpu, a []uintptr) driver.Result {
+		if n := int32(a[i]); n < 0 || int(n) >= len(d.gpus) {
+			return driver.InvalidDevice
+		}
+		return f(d, d.gpus[a[i]], a)
 	}
-	return fmt.Sprintf("fake failure %d", r)
+}
+
+// set stores a result of a call at an address.
+func set[T any](at uintptr, v T) driver.Result {
+	*sharedlib.At[T](at) = v
+	return driver.Success
+}
+
+// text stores the address of a C string at an address.
+func (d *Driver) text(at uintptr, format string, args ...any) driver.Result {
+	s := append(fmt.Appendf(nil, format, args...), 0)
+	d.texts = append(d.texts, s)
+	return set(at, &s[0])
 }

@@ -1,6 +1,6 @@
-// Package fakedriver is a driver.Driver without a GPU, for tests: memory at addresses that nothing else has, streams whose work
-// runs as late as possible, captures, kernels in Go. It counts every handle, checks that the context is current on the
-// calling thread, and makes any call fail on request.
+// Package fakedriver is a CUDA driver library without a GPU, for tests: memory at addresses that nothing else has, streams
+// whose work runs as late as possible, captures, kernels in Go. It counts every handle, checks that the context is current on
+// the calling thread, and makes any call fail on request.
 //
 // Work runs when somebody waits for it or when its stream is destroyed: a test that forgets to wait sees old data.
 // Modules hold the kernels that Kernel has registered, whatever the image.
@@ -11,33 +11,23 @@ import (
 	"maps"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// GPU describes one device.
-type GPU struct {
-	Name           string
-	Capability     int   // ten times the major number plus the minor one
-	Memory         int64 // bytes that may be allocated
-	SMs            int
-	SharedPerBlock int // bytes
-}
-
 // H200 is like the GPU of that name, with 256 MiB of memory.
-func H200() GPU {
-	return GPU{Name: "Fake H200", Capability: 90, Memory: 256 << 20, SMs: 132, SharedPerBlock: 227 << 10}
+func H200() driver.Properties {
+	return driver.Properties{Name: "Fake H200", Capability: 90, Memory: 256 << 20, SMs: 132, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10}
 }
 
-// Driver implements driver.Driver. Its exported fields are set before use.
+// Driver is a sharedlib.Library for driver.WithDriver. Its exported fields are set before use.
 type Driver struct {
 	Version    int  // of CUDA
-	HideParams bool // FuncGetParamInfo is not supported, as before CUDA 12.4
+	HideParams bool // there is no cuFuncGetParamInfo, as before CUDA 12.4
 	AnyKernel  bool // modules hold every kernel: one that Kernel has not registered does nothing
 
 	mu       sync.Mutex
-	unlock   func() // mu.Unlock, made once so that no call allocates
 	gpus     []*gpu
 	started  bool
 	kernels  map[string]Kernel
@@ -47,54 +37,51 @@ type Driver struct {
 	logging  bool
 	failures map[string]map[int]driver.Result
 	current  map[int]*gpu // by thread
-	next     uintptr      // handle
-	address  driver.DevicePtr
+	texts    [][]byte     // that have been returned
 
-	memory  map[driver.DevicePtr]*block
-	host    map[unsafe.Pointer]*block
-	modules map[driver.ModuleHandle]*gpu
-	funcs   map[driver.FunctionHandle]*function
-	streams map[driver.StreamHandle]*stream
-	events  map[driver.EventHandle]*event
-	graphs  map[driver.GraphHandle]*graph
-	execs   map[driver.GraphExecHandle]*graph
-	clock   float32 // milliseconds
-	launch  Launch  // what runs
+	next    driver.Handle
+	objects map[driver.Handle]object // by handle or address in the host's memory
+	address uintptr                  // of the next block
+	memory  map[uintptr]*block       // of the devices, by address
+	clock   float32                  // milliseconds
+	launch  Launch                   // what runs
 }
 
 type gpu struct {
-	GPU
-	ctx     driver.Context
+	driver.Properties
+	ctx     driver.Handle
 	refs    int
 	used    int64
 	problem driver.Result // sticky
 }
 
-// NoLibraries says that libraries beside the driver would not know its devices: package cuda opens none.
-func (*Driver) NoLibraries() {}
+// object is what a handle of a context stands for.
+type object interface{ owner() *gpu }
+
+func (g *gpu) owner() *gpu { return g }
 
 // New returns a driver of CUDA 12.4 with the given devices, one H200 for a nil list.
-func New(gpus ...GPU) *Driver {
+func New(gpus ...driver.Properties) *Driver {
 	if gpus == nil {
-		gpus = []GPU{H200()}
+		gpus = []driver.Properties{H200()}
 	}
 	start := uint64(0x6000_0000_0000) // where no program has memory
-	d := &Driver{Version: 12040, next: 0x1000, address: driver.DevicePtr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
+	d := &Driver{Version: 12040, next: 0x1000, address: uintptr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
 		calls: map[string]int{}, failures: map[string]map[int]driver.Result{}, current: map[int]*gpu{},
-		memory: map[driver.DevicePtr]*block{}, host: map[unsafe.Pointer]*block{}, modules: map[driver.ModuleHandle]*gpu{},
-		funcs: map[driver.FunctionHandle]*function{}, streams: map[driver.StreamHandle]*stream{},
-		events: map[driver.EventHandle]*event{}, graphs: map[driver.GraphHandle]*graph{}, execs: map[driver.GraphExecHandle]*graph{}}
-	d.unlock = d.mu.Unlock
+		objects: map[driver.Handle]object{}, memory: map[uintptr]*block{}}
 	for _, g := range gpus {
-		d.gpus = append(d.gpus, &gpu{GPU: g})
+		d.gpus = append(d.gpus, &gpu{Properties: g})
 	}
 	return d
 }
 
-// lock locks d and returns what unlocks it: every method begins with defer d.lock()().
+// NoLibraries says that libraries beside the driver would not know its devices: package cuda opens none.
+func (*Driver) NoLibraries() {}
+
+// lock locks d and returns what unlocks it.
 func (d *Driver) lock() func() {
 	d.mu.Lock()
-	return d.unlock
+	return d.mu.Unlock
 }
 
 // Kernel registers what modules hold under a name. A later Run takes the place of an earlier one, in loaded modules too.
@@ -103,10 +90,18 @@ func (d *Driver) Kernel(name string, k Kernel) {
 	d.kernels[name] = k
 }
 
-// Calls returns how often a method has been called.
-func (d *Driver) Calls(method string) int {
+// Calls returns how often a function has been called. Functions go by their names in package driver: "Init" is cuInit.
+func (d *Driver) Calls(function string) int {
 	defer d.lock()()
-	return d.calls[method]
+	mustKnow(function)
+	return d.calls[function]
+}
+
+// mustKnow panics for a name that no function has: a test with it would prove nothing.
+func mustKnow(function string) {
+	if handlerOf(function) == nil {
+		panic("fakedriver: no function " + function)
+	}
 }
 
 // Launches returns how often kernels with part in their names have run.
@@ -120,11 +115,15 @@ func (d *Driver) Launches(part string) (n int) {
 	return n
 }
 
-// Leaks returns the number of handles of each kind that have not been freed. It is empty if there are none.
+// Leaks returns the number of objects of each kind that have not been freed. It is empty if there are none.
 func (d *Driver) Leaks() map[string]int {
 	defer d.lock()()
-	n := map[string]int{"memory": len(d.memory), "host memory": len(d.host), "module": len(d.modules),
-		"stream": len(d.streams), "event": len(d.events), "graph": len(d.graphs), "graph exec": len(d.execs)}
+	n := map[string]int{"memory": len(d.memory)}
+	for _, x := range d.objects {
+		if _, ok := x.(*function); !ok { // of a module
+			n[fmt.Sprintf("%T", x)]++
+		}
+	}
 	for _, g := range d.gpus {
 		n["context"] += g.refs
 	}
@@ -132,17 +131,18 @@ func (d *Driver) Leaks() map[string]int {
 	return n
 }
 
-// Fail makes the nth call from now of a method of driver.Driver, counted from 1, do nothing and return r. The context cannot
-// be used after a result that work on a GPU causes, such as driver.IllegalAddress.
-func (d *Driver) Fail(method string, n int, r driver.Result) {
+// Fail makes the nth call of a function from now, counted from 1, do nothing and return r. The context cannot be used after a
+// result that work on a GPU causes, such as driver.IllegalAddress.
+func (d *Driver) Fail(function string, n int, r driver.Result) {
 	defer d.lock()()
-	if d.failures[method] == nil {
-		d.failures[method] = map[int]driver.Result{}
+	mustKnow(function)
+	if d.failures[function] == nil {
+		d.failures[function] = map[int]driver.Result{}
 	}
-	d.failures[method][d.calls[method]+n] = r
+	d.failures[function][d.calls[function]+n] = r
 }
 
-// Record makes Failures list the calls from now on.
+// Record makes Failures list the calls from now on, but for those that describe errors.
 func (d *Driver) Record() {
 	defer d.lock()()
 	d.logging = true
@@ -150,12 +150,12 @@ func (d *Driver) Record() {
 
 // Failure is a call that fails: the arguments of Fail.
 type Failure struct {
-	Method string
-	N      int
-	Result driver.Result
+	Function string
+	N        int
+	Result   driver.Result
 }
 
-func (f Failure) String() string { return fmt.Sprintf("%v/%s/%d", f.Result, f.Method, f.N) }
+func (f Failure) String() string { return fmt.Sprintf("%d/%s/%d", f.Result, f.Function, f.N) }
 
 // Failures lists how each of the calls since Record may fail: for an unknown reason, by the fault of earlier work, and,
 // where it allocates something, for want of memory.
@@ -163,119 +163,116 @@ func (d *Driver) Failures() (list []Failure) {
 	defer d.lock()()
 	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
 		calls := map[string]int{}
-		for _, method := range d.log {
-			calls[method]++
-			if r != driver.OutOfMemory || strings.Contains(method, "Alloc") || strings.Contains(method, "Create") {
-				list = append(list, Failure{method, calls[method], r})
+		for _, f := range d.log {
+			calls[f]++
+			if r != driver.OutOfMemory || strings.Contains(f, "Alloc") || strings.Contains(f, "Create") {
+				list = append(list, Failure{f, calls[f], r})
 			}
 		}
 	}
 	return list
 }
 
-// call counts a call and returns the failure that Fail has asked for.
-func (d *Driver) call(method string) driver.Result {
-	d.calls[method]++
-	if d.logging {
-		d.log = append(d.log, method)
-	}
-	if f := d.failures[method]; f != nil {
-		return f[d.calls[method]]
-	}
-	if !d.started && method != "Init" {
-		return driver.NotInitialized
-	}
-	return driver.Success
+// Current reports whether a context is current on the calling thread.
+func (d *Driver) Current() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.gpu() != nil
 }
 
-// within is call for methods that need a current context, which it returns.
-func (d *Driver) within(method string) (*gpu, driver.Result) {
-	r := d.call(method)
-	g := d.current[thread()]
-	if g == nil || g.refs == 0 {
-		return nil, driver.InvalidContext
+// gpu returns the device whose context is current on the calling thread, or nil.
+func (d *Driver) gpu() *gpu {
+	if g := d.current[thread()]; g != nil && g.refs > 0 {
+		return g
 	}
-	if r != driver.Success {
-		g.fail(r)
-		return nil, r
+	return nil
+}
+
+// Find implements sharedlib.Library.
+func (d *Driver) Find(name string) (sharedlib.Code, error) {
+	function := strings.TrimSuffix(strings.TrimPrefix(name, "cu"), "_v2")
+	h := handlerOf(function)
+	if h == nil || d.HideParams && function == "FuncGetParamInfo" {
+		return nil, fmt.Errorf("the fake driver has no %s", name)
 	}
-	return g, g.problem
+	return func(a []uintptr) uintptr { return uintptr(d.call(function, h, a)) }, nil
 }
 
-// owner returns g, also of what embeds it: handles of its context.
-func (g *gpu) owner() *gpu { return g }
+// handler is a function of the driver, which takes the arguments of C. g is the GPU of the current context.
+type handler func(d *Driver, g *gpu, a []uintptr) driver.Result
 
-// fail makes the context useless if r is one of the results after which it is.
-func (g *gpu) fail(r driver.Result) {
-	if g.problem == driver.Success && r.Fault() {
-		g.problem = r
-	}
-}
-
-// create is a call that makes a handle, of what make returns.
-func create[H ~uintptr, T any](d *Driver, method string, table map[H]T, make func(*gpu) T) (H, driver.Result) {
-	defer d.lock()()
-	g, r := d.within(method)
-	if r != driver.Success {
-		return 0, r
-	}
-	return put(d, table, make(g)), r
-}
-
-// put returns a new handle, of x.
-func put[H ~uintptr, T any](d *Driver, table map[H]T, x T) H {
-	d.next += 16
-	table[H(d.next)] = x
-	return H(d.next)
-}
-
-// lookup is within for a call on a handle of the current context, for which it returns what table holds.
-func lookup[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) (T, driver.Result) {
-	var none T
-	g, r := d.within(method)
-	if r != driver.Success {
-		return none, r
-	}
-	x, ok := table[h]
-	if !ok || x.owner() != g {
-		return none, driver.InvalidHandle
-	}
-	return x, r
-}
-
-// ask is a call that returns something of a handle, of which table holds what f gets.
-func ask[H comparable, T interface{ owner() *gpu }, V any](d *Driver, method string, table map[H]T, h H,
-	f func(T) (V, driver.Result)) (v V, r driver.Result) {
-	defer d.lock()()
-	x, r := lookup(d, method, table, h)
-	if r != driver.Success {
-		return v, r
-	}
-	return f(x)
-}
-
-// use is ask for a call that returns nothing else.
-func use[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H, f func(T) driver.Result) driver.Result {
-	_, r := ask(d, method, table, h, func(x T) (any, driver.Result) { return nil, f(x) })
-	return r
-}
-
-// destroy is a call that frees a handle.
-func destroy[H comparable, T interface{ owner() *gpu }](d *Driver, method string, table map[H]T, h H) driver.Result {
-	return use(d, method, table, h, func(T) driver.Result { delete(table, h); return driver.Success })
-}
-
-// inStream is a call on a stream whose capture, if there is one, is intact.
-func (d *Driver) inStream(method string, h driver.StreamHandle, f func(*stream) driver.Result) driver.Result {
-	return use(d, method, d.streams, h, func(s *stream) driver.Result {
-		if s.capturing == driver.CaptureBroken {
-			return driver.CaptureInvalidated
+// handlerOf returns the handler of a function, or nil.
+func handlerOf(function string) handler {
+	for _, table := range []map[string]handler{plainCalls, memoryCalls, moduleCalls, queueCalls} {
+		if h := table[function]; h != nil {
+			return h
 		}
-		return f(s)
+	}
+	return nil
+}
+
+// call makes a call, unless it is to fail or wants a context.
+func (d *Driver) call(function string, h handler, a []uintptr) driver.Result {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls[function]++
+	if d.logging && !strings.HasPrefix(function, "GetError") {
+		d.log = append(d.log, function)
+	}
+	g := d.gpu()
+	if r := d.failures[function][d.calls[function]]; r != driver.Success {
+		if function == "CtxSetCurrent" {
+			g = d.retained(a[0])
+		}
+		if g != nil && g.problem == driver.Success && r.Fault() {
+			g.problem = r
+		}
+		return r
+	}
+	switch {
+	case !d.started && function != "Init":
+		return driver.NotInitialized
+	case plainCalls[function] != nil:
+	case g == nil:
+		return driver.InvalidContext
+	case g.problem != driver.Success:
+		return g.problem
+	}
+	return h(d, g, a)
+}
+
+// put stores a new handle, of x, at an address.
+func (d *Driver) put(at uintptr, x object) driver.Result {
+	d.next += 16
+	d.objects[d.next] = x
+	return set(at, d.next)
+}
+
+// on is the handler of a call whose argument i is the handle of a T.
+func on[T object](i int, f func(d *Driver, x T, a []uintptr) driver.Result) handler {
+	return func(d *Driver, g *gpu, a []uintptr) driver.Result {
+		x, ok := d.objects[a[i]].(T)
+		if !ok || x.owner() != g {
+			return driver.InvalidHandle
+		}
+		return f(d, x, a)
+	}
+}
+
+// destroy is the handler of a call that frees a T.
+func destroy[T object]() handler {
+	return on(0, func(d *Driver, _ T, a []uintptr) driver.Result {
+		delete(d.objects, a[0])
+		return driver.Success
 	})
 }
 
-// forget removes the handles of g's context from table.
-func forget[H comparable, T interface{ owner() *gpu }](g *gpu, table map[H]T) {
-	maps.DeleteFunc(table, func(_ H, x T) bool { return x.owner() == g })
+// inStream is the handler of a call whose argument i is a stream, of which the capture, if there is one, is intact.
+func inStream(i int, f func(d *Driver, s *stream, a []uintptr) driver.Result) handler {
+	return on(i, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		if s.capturing == driver.CaptureBroken {
+			return driver.CaptureInvalidated
+		}
+		return f(d, s, a)
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // maxArgs is the room for the argument of a launch, in bytes.
@@ -20,11 +21,13 @@ type Kernel struct {
 	Run       func(*Launch) // the whole grid; it may not call the driver
 }
 
+type module struct{ *gpu }
+
 type function struct {
 	Kernel
 	*gpu
 	name    string
-	module  driver.ModuleHandle
+	module  *module
 	dynamic int
 }
 
@@ -53,7 +56,7 @@ func (l *Launch) Float32(at int) float32 { return math.Float32frombits(uint32(l.
 // Floats returns n elements of device memory. Where there is none, the launch fails as by an illegal address, and the
 // elements belong to nobody.
 func (l *Launch) Floats(p driver.DevicePtr, n int) []float32 {
-	b := l.d.at(l.g, p, 4*n)
+	b := l.d.at(l.g, uintptr(p), 4*n)
 	if b == nil {
 		l.Fault(driver.IllegalAddress)
 		return make([]float32, n)
@@ -64,86 +67,63 @@ func (l *Launch) Floats(p driver.DevicePtr, n int) []float32 {
 // Fault makes the launch fail, and the context with it.
 func (l *Launch) Fault(r driver.Result) { l.g.problem = r }
 
-func (d *Driver) ModuleLoadData(image []byte) (driver.ModuleHandle, string, driver.Result) {
-	if len(image) == 0 || image[len(image)-1] != 0 {
-		return 0, "the image does not end with a zero byte", driver.InvalidImage
-	}
-	m, r := create(d, "ModuleLoadData", d.modules, (*gpu).owner)
-	return m, "", r
-}
-
-func (d *Driver) ModuleUnload(m driver.ModuleHandle) driver.Result {
-	return use(d, "ModuleUnload", d.modules, m, func(g *gpu) driver.Result {
-		r := d.drain(g)
+var moduleCalls = map[string]handler{
+	"ModuleLoadDataEx": func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &module{g}) },
+	"ModuleUnload": on(0, func(d *Driver, m *module, a []uintptr) driver.Result {
+		r := d.drain(m.gpu)
 		if r == driver.Success {
-			delete(d.modules, m)
-			maps.DeleteFunc(d.funcs, func(_ driver.FunctionHandle, f *function) bool { return f.module == m })
+			maps.DeleteFunc(d.objects, func(_ driver.Handle, x object) bool {
+				f, ok := x.(*function)
+				return x == m || ok && f.module == m
+			})
 		}
 		return r
-	})
-}
-
-func (d *Driver) ModuleGetFunction(m driver.ModuleHandle, name string) (driver.FunctionHandle, driver.Result) {
-	return ask(d, "ModuleGetFunction", d.modules, m, func(g *gpu) (driver.FunctionHandle, driver.Result) {
+	}),
+	"ModuleGetFunction": on(1, func(d *Driver, m *module, a []uintptr) driver.Result {
+		name := sharedlib.Text(a[2])
 		k, ok := d.kernels[name]
 		if !ok && !d.AnyKernel {
-			return 0, driver.NotFound
+			return driver.NotFound
 		}
-		return put(d, d.funcs, &function{k, g, name, m, max(0, 48<<10-k.Shared)}), driver.Success
-	})
-}
-
-func (d *Driver) FuncGetAttribute(a driver.FunctionAttribute, h driver.FunctionHandle) (int, driver.Result) {
-	return ask(d, "FuncGetAttribute", d.funcs, h, func(f *function) (int, driver.Result) {
-		switch a {
-		case driver.FuncMaxThreads:
-			return min(1024, 65536/max(1, f.Registers)), driver.Success
-		case driver.FuncSharedBytes:
-			return f.Shared, driver.Success
-		case driver.FuncRegisters:
-			return f.Registers, driver.Success
-		case driver.FuncMaxDynamicShared:
-			return f.dynamic, driver.Success
+		return d.put(a[0], &function{k, m.gpu, name, m, max(0, 48<<10-k.Shared)})
+	}),
+	"FuncGetAttribute": on(2, func(_ *Driver, f *function, a []uintptr) driver.Result {
+		v, ok := map[uintptr]int{
+			driver.FuncMaxThreads: min(1024, 65536/max(1, f.Registers)), driver.FuncSharedBytes: f.Shared,
+			driver.FuncRegisters: f.Registers, driver.FuncMaxDynamicShared: f.dynamic,
+		}[a[1]]
+		if !ok {
+			return driver.InvalidValue
 		}
-		return 0, driver.InvalidValue
-	})
-}
-
-func (d *Driver) FuncSetAttribute(h driver.FunctionHandle, a driver.FunctionAttribute, value int) driver.Result {
-	return use(d, "FuncSetAttribute", d.funcs, h, func(f *function) driver.Result {
-		if a != driver.FuncMaxDynamicShared || value < 0 || value+f.Shared > f.SharedPerBlock {
+		return set(a[0], int32(v))
+	}),
+	"FuncSetAttribute": on(0, func(_ *Driver, f *function, a []uintptr) driver.Result {
+		value := int(int32(a[2]))
+		if a[1] != driver.FuncMaxDynamicShared || value < 0 || value+f.Shared > f.SharedPerBlock {
 			return driver.InvalidValue
 		}
 		f.dynamic = value
 		return driver.Success
-	})
-}
-
-func (d *Driver) FuncGetParamInfo(h driver.FunctionHandle, index int) (int, driver.Result) {
-	return ask(d, "FuncGetParamInfo", d.funcs, h, func(f *function) (int, driver.Result) {
-		switch {
-		case d.HideParams:
-			return 0, driver.NotSupported
-		case index != 0 || f.Args == 0:
-			return 0, driver.InvalidValue
+	}),
+	"FuncGetParamInfo": on(0, func(_ *Driver, f *function, a []uintptr) driver.Result {
+		if a[1] != 0 || f.Args == 0 {
+			return driver.InvalidValue
 		}
-		return f.Args, driver.Success
-	})
-}
-
-func (d *Driver) LaunchKernel(h driver.FunctionHandle, grid driver.Grid, b driver.Block, shared int, sh driver.StreamHandle,
-	params unsafe.Pointer) driver.Result {
-	return d.inStream("LaunchKernel", sh, func(s *stream) driver.Result {
-		f := d.funcs[h]
-		if f == nil || f.gpu != s.gpu {
+		return set(a[3], f.Args)
+	}),
+	"LaunchKernel": inStream(8, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		f, ok := d.objects[a[0]].(*function)
+		if !ok || f.gpu != s.gpu {
 			return driver.InvalidHandle
 		}
-		if shared > f.dynamic || grid.X < 1 || grid.Y < 1 || grid.Z < 1 || grid.Y > 65535 || grid.Z > 65535 ||
+		g, b := driver.Grid{X: int(a[1]), Y: int(a[2]), Z: int(a[3])}, driver.Block{X: int(a[4]), Y: int(a[5]), Z: int(a[6])}
+		shared := int(a[7])
+		if shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 || g.Y > 65535 || g.Z > 65535 ||
 			b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024 {
 			return driver.InvalidValue
 		}
-		o := s.add(op{kind: kernel, f: f, grid: grid, block: b, n: shared})
-		copy(o.args[:], unsafe.Slice(*(**byte)(params), f.Args))
+		o := s.add(op{kind: kernel, f: f, grid: g, block: b, n: shared})
+		copy(o.args[:], unsafe.Slice(*sharedlib.At[*byte](a[9]), f.Args))
 		return driver.Success
-	})
+	}),
 }

@@ -25,92 +25,66 @@ func newBlock(g *gpu, bytes int) *block {
 	return b
 }
 
-func (d *Driver) MemGetInfo() (free, total uint64, r driver.Result) {
-	defer d.lock()()
-	g, r := d.within("MemGetInfo")
-	if r != driver.Success {
-		return 0, 0, r
-	}
-	return uint64(g.Memory - g.used), uint64(g.Memory), r
-}
-
-func (d *Driver) MemAlloc(bytes int) (driver.DevicePtr, driver.Result) {
-	defer d.lock()()
-	g, r := d.within("MemAlloc")
-	switch {
-	case r != driver.Success:
-		return 0, r
-	case bytes <= 0:
-		return 0, driver.InvalidValue
-	case int64(bytes) > g.Memory-g.used:
-		return 0, driver.OutOfMemory
-	}
-	p := d.address
-	d.address += (driver.DevicePtr(bytes) + 2*driver.Alignment - 1) &^ (driver.Alignment - 1) // no block touches the next one
-	d.memory[p] = newBlock(g, bytes)
-	g.used += int64(bytes)
-	return p, r
-}
-
-// MemFree waits for all that is enqueued, as the driver does.
-func (d *Driver) MemFree(p driver.DevicePtr) driver.Result {
-	return use(d, "MemFree", d.memory, p, func(b *block) driver.Result {
-		r := d.drain(b.gpu)
-		if r == driver.Success {
-			delete(d.memory, p)
-			b.used -= int64(len(b.bytes))
-		}
-		return r
-	})
-}
-
-func (d *Driver) MemHostAlloc(bytes int, _ uint32) (unsafe.Pointer, driver.Result) {
-	defer d.lock()()
-	g, r := d.within("MemHostAlloc")
-	if r != driver.Success {
-		return nil, r
-	}
-	b := newBlock(g, bytes)
-	p := unsafe.Pointer(unsafe.SliceData(b.bytes))
-	d.host[p] = b
-	return p, r
-}
-
-func (d *Driver) MemFreeHost(p unsafe.Pointer) driver.Result {
-	return destroy(d, "MemFreeHost", d.host, p)
-}
-
 // at returns n bytes of device memory at p, or nil.
-func (d *Driver) at(g *gpu, p driver.DevicePtr, n int) []byte {
+func (d *Driver) at(g *gpu, p uintptr, n int) []byte {
 	for start, b := range d.memory {
-		if b.gpu == g && p >= start && n >= 0 && p-start <= driver.DevicePtr(len(b.bytes)) && n <= len(b.bytes)-int(p-start) {
+		if b.gpu == g && p >= start && n >= 0 && p-start <= uintptr(len(b.bytes)) && n <= len(b.bytes)-int(p-start) {
 			return b.bytes[p-start:][:n:n]
 		}
 	}
 	return nil
 }
 
-func (d *Driver) MemcpyHtoDAsync(dst driver.DevicePtr, src unsafe.Pointer, bytes int, s driver.StreamHandle) driver.Result {
-	return d.copy("MemcpyHtoDAsync", s, op{kind: copyIn, dst: dst, host: src, n: bytes})
+var memoryCalls = map[string]handler{
+	"MemGetInfo": func(_ *Driver, g *gpu, a []uintptr) driver.Result {
+		set(a[0], g.Memory-g.used)
+		return set(a[1], g.Memory)
+	},
+	"MemAlloc": func(d *Driver, g *gpu, a []uintptr) driver.Result {
+		bytes := int(a[1])
+		if bytes <= 0 {
+			return driver.InvalidValue
+		}
+		if int64(bytes) > g.Memory-g.used {
+			return driver.OutOfMemory
+		}
+		p := d.address
+		d.address += uintptr(bytes+2*driver.Alignment-1) &^ (driver.Alignment - 1) // no block touches the next one
+		d.memory[p] = newBlock(g, bytes)
+		g.used += int64(bytes)
+		return set(a[0], p)
+	},
+	"MemFree": func(d *Driver, g *gpu, a []uintptr) driver.Result {
+		b := d.memory[a[0]]
+		if b == nil || b.gpu != g {
+			return driver.InvalidHandle
+		}
+		r := d.drain(g) // the driver waits for all that is enqueued
+		if r == driver.Success {
+			delete(d.memory, a[0])
+			g.used -= int64(len(b.bytes))
+		}
+		return r
+	},
+	"MemHostAlloc": func(d *Driver, g *gpu, a []uintptr) driver.Result {
+		b := newBlock(g, int(a[1]))
+		p := unsafe.SliceData(b.bytes)
+		d.objects[uintptr(unsafe.Pointer(p))] = b
+		return set(a[0], p)
+	},
+	"MemFreeHost":     destroy[*block](),
+	"MemcpyHtoDAsync": move(copyIn),
+	"MemcpyDtoHAsync": move(copyOut),
+	"MemcpyDtoDAsync": move(copyOn),
+	"MemsetD8Async":   move(fill),
 }
 
-func (d *Driver) MemcpyDtoHAsync(dst unsafe.Pointer, src driver.DevicePtr, bytes int, s driver.StreamHandle) driver.Result {
-	return d.copy("MemcpyDtoHAsync", s, op{kind: copyOut, src: src, host: dst, n: bytes})
-}
-
-func (d *Driver) MemcpyDtoDAsync(dst, src driver.DevicePtr, bytes int, s driver.StreamHandle) driver.Result {
-	return d.copy("MemcpyDtoDAsync", s, op{kind: copyOn, dst: dst, src: src, n: bytes})
-}
-
-func (d *Driver) MemsetD8Async(dst driver.DevicePtr, value uint8, count int, s driver.StreamHandle) driver.Result {
-	return d.copy("MemsetD8Async", s, op{kind: set, dst: dst, value: value, n: count})
-}
-
-// copy enqueues a copy or a fill of addresses that must be the device's.
-func (d *Driver) copy(method string, h driver.StreamHandle, o op) driver.Result {
-	return d.inStream(method, h, func(s *stream) driver.Result {
-		reads, writes := o.kind == copyOut || o.kind == copyOn, o.kind != copyOut
-		if writes && d.at(s.gpu, o.dst, o.n) == nil || reads && d.at(s.gpu, o.src, o.n) == nil {
+// move enqueues a copy or a fill of addresses that must be the device's. Its arguments are where to, from where or what, how
+// many bytes, and the stream.
+func move(kind opKind) handler {
+	return inStream(3, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		o := op{kind: kind, to: a[0], from: a[1], n: int(a[2])}
+		if kind != copyOut && d.at(s.gpu, o.to, o.n) == nil || (kind == copyOut || kind == copyOn) && d.at(s.gpu, o.from, o.n) == nil {
 			return driver.InvalidValue
 		}
 		s.add(o)

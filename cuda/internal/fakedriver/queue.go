@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 type opKind int
@@ -12,7 +13,7 @@ const (
 	copyIn opKind = iota
 	copyOut
 	copyOn
-	set
+	fill
 	kernel
 	record
 	replay
@@ -21,24 +22,22 @@ const (
 // op is what a stream holds.
 type op struct {
 	kind     opKind
-	dst, src driver.DevicePtr
-	host     unsafe.Pointer
-	n        int // bytes; of dynamic shared memory for a kernel
-	value    uint8
+	to, from uintptr // addresses; from is the value of a fill
+	n        int     // bytes; of dynamic shared memory for a kernel
 	f        *function
 	grid     driver.Grid
 	block    driver.Block
 	args     [maxArgs]byte
 	event    *event
 	id       int // of the record
-	graph    *graph
+	graph    *executable
 }
 
 type stream struct {
 	*gpu
 	queue     []op
-	next      int // the first that has not run
-	capturing driver.CaptureStatus
+	next      int   // the first that has not run
+	capturing int32 // state
 	captured  []op
 }
 
@@ -55,6 +54,8 @@ type graph struct {
 	*gpu
 	ops []op
 }
+
+type executable struct{ graph }
 
 // add enqueues o, or records it.
 func (s *stream) add(o op) *op {
@@ -84,15 +85,15 @@ func (d *Driver) run(g *gpu, o *op) {
 	d.clock += 0.01
 	switch o.kind {
 	case copyIn:
-		copy(d.at(g, o.dst, o.n), unsafe.Slice((*byte)(o.host), o.n))
+		copy(d.at(g, o.to, o.n), unsafe.Slice(sharedlib.At[byte](o.from), o.n))
 	case copyOut:
-		copy(unsafe.Slice((*byte)(o.host), o.n), d.at(g, o.src, o.n))
+		copy(unsafe.Slice(sharedlib.At[byte](o.to), o.n), d.at(g, o.from, o.n))
 	case copyOn:
-		copy(d.at(g, o.dst, o.n), d.at(g, o.src, o.n))
-	case set:
-		b := d.at(g, o.dst, o.n)
+		copy(d.at(g, o.to, o.n), d.at(g, o.from, o.n))
+	case fill:
+		b := d.at(g, o.to, o.n)
 		for i := range b {
-			b[i] = o.value
+			b[i] = byte(o.from)
 		}
 	case kernel:
 		d.launched[o.f.name]++
@@ -119,159 +120,104 @@ func (d *Driver) finish(s *stream) driver.Result {
 
 // drain runs all streams of g.
 func (d *Driver) drain(g *gpu) driver.Result {
-	for _, s := range d.streams {
-		if s.gpu == g {
+	for _, x := range d.objects {
+		if s, ok := x.(*stream); ok && s.gpu == g {
 			d.finish(s)
 		}
 	}
 	return g.problem
 }
 
-func (d *Driver) CtxSynchronize() driver.Result {
+// BreakCapture invalidates all captures under way, as a call that is not allowed in them does.
+func (d *Driver) BreakCapture() {
 	defer d.lock()()
-	g, r := d.within("CtxSynchronize")
-	if r != driver.Success {
-		return r
+	for _, x := range d.objects {
+		if s, ok := x.(*stream); ok && s.capturing != driver.CaptureNone {
+			s.capturing = driver.CaptureBroken
+		}
 	}
-	return d.drain(g)
 }
 
-func (d *Driver) StreamCreate(uint32) (driver.StreamHandle, driver.Result) {
-	return create(d, "StreamCreate", d.streams, func(g *gpu) *stream { return &stream{gpu: g} })
-}
-
-func (d *Driver) StreamDestroy(h driver.StreamHandle) driver.Result {
-	return d.inStream("StreamDestroy", h, func(s *stream) driver.Result {
-		delete(d.streams, h)
+var queueCalls = map[string]handler{
+	"CtxSynchronize": func(d *Driver, g *gpu, _ []uintptr) driver.Result { return d.drain(g) },
+	"StreamCreate":   func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &stream{gpu: g}) },
+	"StreamDestroy": inStream(0, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		delete(d.objects, a[0])
 		return d.finish(s)
-	})
-}
-
-func (d *Driver) StreamSynchronize(h driver.StreamHandle) driver.Result {
-	return d.inStream("StreamSynchronize", h, func(s *stream) driver.Result {
+	}),
+	"StreamSynchronize": inStream(0, func(d *Driver, s *stream, _ []uintptr) driver.Result {
 		if s.capturing != driver.CaptureNone {
 			s.capturing = driver.CaptureBroken
 			return driver.CaptureUnsupported
 		}
 		return d.finish(s)
-	})
-}
-
-func (d *Driver) EventCreate(flags uint32) (driver.EventHandle, driver.Result) {
-	return create(d, "EventCreate", d.events, func(g *gpu) *event {
-		return &event{gpu: g, timing: flags&driver.EventDisableTiming == 0}
-	})
-}
-
-func (d *Driver) EventDestroy(h driver.EventHandle) driver.Result {
-	return destroy(d, "EventDestroy", d.events, h)
-}
-
-func (d *Driver) EventRecord(eh driver.EventHandle, h driver.StreamHandle) driver.Result {
-	return d.inStream("EventRecord", h, func(s *stream) driver.Result {
-		e := d.events[eh]
-		if e == nil || e.gpu != s.gpu {
+	}),
+	"EventCreate": func(d *Driver, g *gpu, a []uintptr) driver.Result {
+		return d.put(a[0], &event{gpu: g, timing: a[1]&driver.EventDisableTiming == 0})
+	},
+	"EventDestroy": destroy[*event](),
+	"EventRecord": inStream(1, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		e, ok := d.objects[a[0]].(*event)
+		if !ok || e.gpu != s.gpu {
 			return driver.InvalidHandle
 		}
 		e.recorded++
 		e.stream = s
 		s.add(op{kind: record, event: e, id: e.recorded})
 		return driver.Success
-	})
-}
-
-func (d *Driver) EventSynchronize(h driver.EventHandle) driver.Result {
-	return use(d, "EventSynchronize", d.events, h, func(e *event) driver.Result {
+	}),
+	"EventSynchronize": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result {
 		for e.ended < e.recorded && len(e.stream.queue) > 0 {
 			d.step(e.stream)
 		}
 		return e.problem
-	})
-}
-
-func (d *Driver) EventQuery(h driver.EventHandle) driver.Result {
-	return use(d, "EventQuery", d.events, h, func(e *event) driver.Result {
+	}),
+	"EventQuery": on(0, func(_ *Driver, e *event, _ []uintptr) driver.Result {
 		if e.ended < e.recorded {
 			return driver.NotReady
 		}
 		return driver.Success
-	})
-}
-
-func (d *Driver) EventElapsedTime(start, end driver.EventHandle) (float32, driver.Result) {
-	return ask(d, "EventElapsedTime", d.events, start, func(a *event) (float32, driver.Result) {
-		b := d.events[end]
+	}),
+	"EventElapsedTime": on(1, func(d *Driver, start *event, a []uintptr) driver.Result {
+		end, ok := d.objects[a[2]].(*event)
 		switch {
-		case b == nil || !a.timing || !b.timing || a.recorded == 0 || b.recorded == 0:
-			return 0, driver.InvalidHandle
-		case a.ended < a.recorded || b.ended < b.recorded:
-			return 0, driver.NotReady
+		case !ok || !start.timing || !end.timing || start.recorded == 0 || end.recorded == 0:
+			return driver.InvalidHandle
+		case start.ended < start.recorded || end.ended < end.recorded:
+			return driver.NotReady
 		}
-		return b.time - a.time, driver.Success
-	})
-}
-
-func (d *Driver) StreamBeginCapture(h driver.StreamHandle, _ int32) driver.Result {
-	return d.inStream("StreamBeginCapture", h, func(s *stream) driver.Result {
+		return set(a[0], end.time-start.time)
+	}),
+	"StreamBeginCapture": inStream(0, func(_ *Driver, s *stream, _ []uintptr) driver.Result {
 		if s.capturing != driver.CaptureNone {
 			return driver.InvalidValue
 		}
 		s.capturing, s.captured = driver.CaptureActive, nil
 		return driver.Success
-	})
-}
-
-func (d *Driver) StreamIsCapturing(h driver.StreamHandle) (driver.CaptureStatus, driver.Result) {
-	return ask(d, "StreamIsCapturing", d.streams, h, func(s *stream) (driver.CaptureStatus, driver.Result) {
-		return s.capturing, driver.Success
-	})
-}
-
-// BreakCapture invalidates all captures under way, as a call that is not allowed in them does.
-func (d *Driver) BreakCapture() {
-	defer d.lock()()
-	for _, s := range d.streams {
-		if s.capturing != driver.CaptureNone {
-			s.capturing = driver.CaptureBroken
-		}
-	}
-}
-
-func (d *Driver) StreamEndCapture(h driver.StreamHandle) (driver.GraphHandle, driver.Result) {
-	return ask(d, "StreamEndCapture", d.streams, h, func(s *stream) (driver.GraphHandle, driver.Result) {
+	}),
+	"StreamIsCapturing": on(0, func(_ *Driver, s *stream, a []uintptr) driver.Result { return set(a[1], s.capturing) }),
+	"StreamEndCapture": on(0, func(d *Driver, s *stream, a []uintptr) driver.Result {
 		was := s.capturing
 		s.capturing = driver.CaptureNone
 		switch was {
 		case driver.CaptureNone:
-			return 0, driver.InvalidValue
+			return driver.InvalidValue
 		case driver.CaptureBroken:
-			return 0, driver.CaptureInvalidated
+			return driver.CaptureInvalidated
 		}
-		return put(d, d.graphs, &graph{s.gpu, s.captured}), driver.Success
-	})
-}
-
-func (d *Driver) GraphInstantiate(h driver.GraphHandle) (driver.GraphExecHandle, driver.Result) {
-	return ask(d, "GraphInstantiate", d.graphs, h, func(g *graph) (driver.GraphExecHandle, driver.Result) {
-		return put(d, d.execs, &graph{g.gpu, g.ops}), driver.Success
-	})
-}
-
-func (d *Driver) GraphLaunch(e driver.GraphExecHandle, h driver.StreamHandle) driver.Result {
-	return d.inStream("GraphLaunch", h, func(s *stream) driver.Result {
-		x := d.execs[e]
-		if x == nil || x.gpu != s.gpu {
+		return d.put(a[1], &graph{s.gpu, s.captured})
+	}),
+	"GraphInstantiateWithFlags": on(1, func(d *Driver, g *graph, a []uintptr) driver.Result {
+		return d.put(a[0], &executable{*g})
+	}),
+	"GraphLaunch": inStream(1, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		x, ok := d.objects[a[0]].(*executable)
+		if !ok || x.gpu != s.gpu {
 			return driver.InvalidHandle
 		}
 		s.add(op{kind: replay, graph: x})
 		return driver.Success
-	})
-}
-
-func (d *Driver) GraphDestroy(h driver.GraphHandle) driver.Result {
-	return destroy(d, "GraphDestroy", d.graphs, h)
-}
-
-func (d *Driver) GraphExecDestroy(h driver.GraphExecHandle) driver.Result {
-	return destroy(d, "GraphExecDestroy", d.execs, h)
+	}),
+	"GraphDestroy":     destroy[*graph](),
+	"GraphExecDestroy": destroy[*executable](),
 }

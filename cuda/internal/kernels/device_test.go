@@ -64,11 +64,7 @@ func newGPU() (*gpu, error) {
 }
 
 func (g *gpu) close() error {
-	var errs []error
-	for _, m := range g.modules {
-		errs = append(errs, m.Unload())
-	}
-	return errors.Join(append(errs, g.stream.Close(), g.dev.Close())...)
+	return errors.Join(g.stream.Close(), g.dev.Close())
 }
 
 func check(t testing.TB, err error) {

@@ -1,22 +1,24 @@
-//go:build linux && (amd64 || arm64)
-
-// Package sharedlib opens shared libraries of C functions at run time and calls them without cgo.
+// Package sharedlib calls functions of shared libraries of C without cgo.
 package sharedlib
 
 import (
-	"fmt"
 	"reflect"
-	"runtime"
 	"sync"
 	"unsafe"
-
-	"github.com/ebitengine/purego"
 )
 
-// Library is an open library. It is never closed: threads of its own may run in it.
-type Library struct {
-	name   string
-	handle uintptr
+// Library finds functions by name. Open returns one of the system; tests have libraries in Go.
+type Library interface {
+	Find(name string) (Code, error)
+}
+
+// Code is a function that takes and returns integers and addresses. It keeps no part of args.
+type Code func(args []uintptr) uintptr
+
+// Func is a function of a library. It may be called from several threads at once.
+type Func struct {
+	Name string // as in Bind, without the suffix
+	code Code
 
 	mu   sync.Mutex
 	idle []*frame // as many as calls have run at once
@@ -25,79 +27,61 @@ type Library struct {
 // frame holds the arguments of a call, of which cublasLtMatmul has most.
 type frame [16]uintptr
 
-// Open opens the library of a file, or of a name that the loader of the system looks for.
-func Open(name string) (*Library, error) {
-	runtime.LockOSThread() // dlerror is thread-local: purego asks for it in a second call
-	defer runtime.UnlockOSThread()
-	h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
-	if err != nil {
-		return nil, err
-	}
-	return &Library{name: name, handle: h}, nil
-}
-
-// Find returns the address of a function.
-func (l *Library) Find(name string) (uintptr, error) {
-	at, err := purego.Dlsym(l.handle, name)
-	if err != nil {
-		return 0, fmt.Errorf("%s has no %s", l.name, name)
-	}
-	return at, nil
-}
-
-// FindAll sets the fields of a struct, each a uintptr, to the addresses of the functions that are called prefix and the name
-// of the field. The error is that of the first one that is not there.
-func (l *Library) FindAll(prefix string, functions any) error {
+// Bind sets the fields of a struct, each a *Func, to the functions of lib that are called prefix, the name of the field and its
+// tag `suffix`. The error is that of the first one that is not there; a field with a tag `since` is then left nil.
+func Bind(lib Library, prefix string, functions any) error {
 	fields := reflect.ValueOf(functions).Elem()
-	for i := range fields.NumField() {
-		at, err := l.Find(prefix + fields.Type().Field(i).Name)
-		if err != nil {
+	for f, v := range fields.Fields() {
+		name := prefix + f.Name
+		code, err := lib.Find(name + f.Tag.Get("suffix"))
+		if err == nil {
+			v.Set(reflect.ValueOf(&Func{Name: name, code: code}))
+		} else if f.Tag.Get("since") == "" {
 			return err
 		}
-		fields.Field(i).SetUint(uint64(at))
 	}
 	return nil
 }
 
-// Call calls a function with up to 16 arguments and returns its result. It allocates nothing but a frame for each call that
-// runs beside others; purego.SyscallN alone allocates its arguments at each call. Callers keep alive what the arguments point
-// to, which must not be on the stack, since that may move.
-func (l *Library) Call(fn uintptr, args ...uintptr) uintptr {
-	f := l.take()
-	r, _, _ := purego.SyscallN(fn, f[:copy(f[:], args)]...)
-	l.mu.Lock()
-	l.idle = append(l.idle, f)
-	l.mu.Unlock()
+// Call calls the function with up to 16 arguments and returns its result. It allocates nothing but a frame for each call that
+// runs beside others. Callers keep alive what the arguments point to, which must not be on the stack, since that may move.
+func (f *Func) Call(args ...uintptr) uintptr {
+	a := f.take()
+	r := f.code(a[:copy(a[:], args)])
+	f.mu.Lock()
+	f.idle = append(f.idle, a)
+	f.mu.Unlock()
 	return r
 }
 
-// Get calls a function whose first argument is the address of its result, with up to four further arguments, and returns that and
-// the function's own result. purego.SyscallN moves what is converted to uintptr in its argument list to the heap and keeps it alive.
-func Get[T any](fn uintptr, args ...uintptr) (T, uintptr) {
-	var v T
-	var a [4]uintptr
-	copy(a[:], args)
-	r, _, _ := purego.SyscallN(fn, uintptr(unsafe.Pointer(&v)), a[0], a[1], a[2], a[3])
-	return v, r
-}
+// Ask is Call for arguments that are addresses of variables, converted in the list of arguments: these are moved to the heap and
+// kept alive.
+//
+//go:uintptrescapes
+func (f *Func) Ask(args ...uintptr) uintptr { return f.code(args) }
 
 // take returns a frame that no call uses. A sync.Pool would have one for each processor, and fill anew after each garbage
 // collection, since a call that waits may go on on another processor.
-func (l *Library) take() *frame {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := len(l.idle) - 1
+func (f *Func) take() *frame {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := len(f.idle) - 1
 	if n < 0 {
 		return new(frame)
 	}
-	f := l.idle[n]
-	l.idle = l.idle[:n]
-	return f
+	a := f.idle[n]
+	f.idle = f.idle[:n]
+	return a
 }
 
-// Text returns the C string at an address of the library, or "" for none.
+// At returns what lies at an address that C has given or been given.
+func At[T any](address uintptr) *T {
+	return *(**T)(unsafe.Pointer(&address)) // a conversion would look like arithmetic on addresses
+}
+
+// Text returns the C string at an address, or "" for none.
 func Text(address uintptr) string {
-	s := *(**byte)(unsafe.Pointer(&address)) // a conversion would look like arithmetic on addresses
+	s := At[byte](address)
 	if s == nil {
 		return ""
 	}

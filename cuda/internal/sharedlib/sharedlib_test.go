@@ -3,45 +3,75 @@
 package sharedlib
 
 import (
+	"os"
 	"testing"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
 )
 
-// TestLibrary finds and calls functions of the C library.
-func TestLibrary(t *testing.T) {
+// open returns functions of the C library.
+func open(t testing.TB) func(name string) *Func {
 	lib, err := Open("libc.so.6")
 	if err != nil {
 		t.Skip(err)
 	}
-	var found struct{ Exit uintptr }
-	if err := lib.FindAll("_", &found); err != nil || found.Exit == 0 {
-		t.Errorf("_Exit is at %#x: %v", found.Exit, err)
+	return func(name string) *Func {
+		code, err := lib.Find(name)
+		require.NoError(t, err)
+		return &Func{Name: name, code: code}
 	}
-	var missing struct{ Exit, NoSuchFunction uintptr }
-	if err := lib.FindAll("_", &missing); err == nil || err.Error() != "libc.so.6 has no _NoSuchFunction" {
-		t.Errorf("a function that is not there: %v", err)
-	}
-	if _, err := Open("lib-that-is-not-there.so"); err == nil {
-		t.Error("a library that is not there is opened")
-	}
-	labs, err := lib.Find("labs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := lib.Call(labs, ^uintptr(41)); got != 42 {
-		t.Errorf("labs(-42) is %d", got)
-	}
-	strchr, err := lib.Find("strchr")
-	if err != nil {
-		t.Fatal(err)
-	}
+}
+
+// TestCalls calls functions with numbers, addresses of variables and results that are addresses.
+func TestCalls(t *testing.T) {
+	c := open(t)
+	require.EqualValues(t, 42, c("labs").Call(^uintptr(41)))
+	var now int64
+	require.EqualValues(t, c("time").Ask(uintptr(unsafe.Pointer(&now))), now)
+	require.Greater(t, now, int64(1<<30))
+	var host [256]byte
+	require.Zero(t, c("gethostname").Ask(uintptr(unsafe.Pointer(&host)), uintptr(len(host))))
+	want, err := os.Hostname()
+	require.NoError(t, err)
+	require.Equal(t, want, Text(uintptr(unsafe.Pointer(&host))))
 	text := []byte("key=value\x00more")
 	for char, want := range map[byte]string{'=': "=value", 'm': ""} {
-		r, _, _ := purego.SyscallN(strchr, uintptr(unsafe.Pointer(&text[0])), uintptr(char))
-		if got := Text(r); got != want {
-			t.Errorf("strchr of %c: got %q, want %q", char, got, want)
-		}
+		require.Equal(t, want, Text(c("strchr").Ask(uintptr(unsafe.Pointer(&text[0])), uintptr(char))), "strchr of %c", char)
+	}
+}
+
+func TestBind(t *testing.T) {
+	lib, err := Open("libc.so.6")
+	if err != nil {
+		t.Skip(err)
+	}
+	_, err = Open("lib-that-is-not-there.so")
+	require.Error(t, err)
+	var found struct {
+		Ex    *Func `suffix:"it"`
+		Newer *Func `since:"tomorrow"`
+	}
+	require.NoError(t, Bind(lib, "_", &found))
+	require.Equal(t, "_Ex", found.Ex.Name)
+	require.Nil(t, found.Newer)
+	var missing struct{ Exit, NoSuchFunction *Func }
+	require.EqualError(t, Bind(lib, "_", &missing), "libc.so.6 has no _NoSuchFunction")
+}
+
+// TestCallsAllocateNothing makes a call of as many arguments as cublasLtMatmul has.
+func TestCallsAllocateNothing(t *testing.T) {
+	f, x := open(t)("getppid"), new(uint64)
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		f.Call(uintptr(unsafe.Pointer(x)), 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
+	}))
+}
+
+// BenchmarkCall is the cost of a call of eleven arguments that does nothing much.
+func BenchmarkCall(b *testing.B) {
+	f := open(b)("getppid")
+	b.ReportAllocs()
+	for b.Loop() {
+		f.Call(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 	}
 }

@@ -1,0 +1,121 @@
+package cublaslt
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// TestOpen looks in the folders that the user lists before the system's, takes the first library that works, and lists what
+// it has tried.
+func TestOpen(t *testing.T) {
+	drv := fakedriver.New()
+	d, err := driver.Open(0, driver.WithDriver(drv))
+	require.NoError(t, err)
+	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
+	places := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
+		"libcublasLt.so.13", "libcublasLt.so.12"}
+	fake := newFake(t, drv)
+	var tried []string
+	there := func(names ...string) func(string) (sharedlib.Library, error) {
+		tried = nil
+		return func(name string) (sharedlib.Library, error) {
+			tried = append(tried, name)
+			if slices.Contains(names, name) {
+				return fake, nil
+			}
+			return nil, errors.New(name + ": no such file")
+		}
+	}
+	for i := range places {
+		l, err := open(d, dirs, there(places[i:]...))
+		require.NoError(t, err)
+		require.Equal(t, places[:i+1], tried)
+		require.NoError(t, l.Close())
+	}
+	fake.fails["Create"] = NotInitialized
+	_, err = open(d, dirs, there(places[0]))
+	var missing *Missing
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, places, tried)
+	require.Len(t, missing.Tried, len(places))
+	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
+		"; /c/libcublasLt.so.12: no such file; libcublasLt.so.13: no such file; libcublasLt.so.12: no such file. ", FoldersVariable} {
+		require.ErrorContains(t, err, part)
+	}
+	fake.fails["Create"] = 3
+	var e *Error
+	_, err = open(d, "", there(places...))
+	require.ErrorAs(t, err, &e)
+	require.EqualValues(t, 3, e.Status)
+	require.NoError(t, d.Close())
+}
+
+// TestRelativeFolders: the loader looks for names without a slash elsewhere.
+func TestRelativeFolders(t *testing.T) { require.True(t, filepath.IsAbs(places(".")[0])) }
+
+// TestAttributes makes descriptors with the library itself, of each version that is there, and sets every attribute. That
+// takes no GPU.
+func TestAttributes(t *testing.T) {
+	found := false
+	for _, name := range places(os.Getenv(FoldersVariable)) {
+		lib, err := sharedlib.Open(name)
+		if err != nil {
+			t.Log(err)
+			continue
+		}
+		found = true
+		l := new(Library)
+		require.NoError(t, l.bind(lib))
+		version := l.fn.GetVersion.Call()
+		t.Logf("%s: version %d", file(name), version)
+		require.True(t, version >= 120000 && version < 150000, "%s: version %d", name, version)
+		require.Equal(t, "CUBLAS_STATUS_NOT_SUPPORTED", l.name(NotSupported))
+		p := &Plan{l: l, x: new(product)}
+		require.NoError(t, p.call(l.of[description].Create, uintptr(unsafe.Pointer(&p.x.desc)), compute32, real32))
+		require.NoError(t, p.call(l.of[layout].Create, uintptr(unsafe.Pointer(&p.x.layoutA)), realBF16, 24, 16, 32))
+		require.NoError(t, p.call(l.of[preference].Create, uintptr(unsafe.Pointer(&p.x.preference))))
+		handles := [objects]uintptr{p.x.desc, p.x.layoutA, p.x.preference}
+		for _, a := range append([]attribute{descTransA, descTransB, descEpilogue, descBiasPointer, descBiasType, layoutBatch, layoutStride,
+			preferWork, preferReduction}, preferAlignments[:]...) {
+			value := uint64(1)
+			if a == preferAlignments[0] {
+				value = 16
+			}
+			require.NoError(t, p.set(handles[a.of], a, value), "%v", a)
+			a.bytes++ // the library knows the size of each
+			require.Error(t, p.set(handles[a.of], a, value), "%v", a)
+		}
+		for o, h := range handles {
+			require.NoError(t, p.call(l.of[o].Destroy, h))
+		}
+	}
+	if !found {
+		testutil.NoGPU(t, "no library")
+	}
+}
+
+// TestOpenRefusesOthers wants a library with the functions.
+func TestOpenRefusesOthers(t *testing.T) {
+	c, err := sharedlib.Open("libc.so.6")
+	if err != nil {
+		t.Skip(err)
+	}
+	require.FileExists(t, file("libc.so.6"))
+	d, err := driver.Open(0, driver.WithDriver(fakedriver.New()))
+	require.NoError(t, err)
+	_, err = open(d, "", func(string) (sharedlib.Library, error) { return c, nil })
+	require.ErrorAs(t, err, new(*Missing))
+	require.ErrorContains(t, err, "libc.so.6 has no cublasLtGetVersion; ")
+	require.NoError(t, d.Close())
+}

@@ -1,0 +1,13 @@
+//go:build !(linux && (amd64 || arm64))
+
+package sharedlib
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// Open opens nothing: NVIDIA's libraries are called on Linux only, on amd64 and arm64.
+func Open(name string) (Library, error) {
+	return nil, fmt.Errorf("%s: no CUDA on %s/%s: want linux/amd64 or linux/arm64", name, runtime.GOOS, runtime.GOARCH)
+}
