@@ -174,11 +174,11 @@ func (f File) write(path string) error {
 		t := &safetensors.Tensor{Shape: d.Shape()}
 		switch d.Dtype() {
 		case tensor.Float32:
-			t.Dtype, t.Data = "F32", cpu.Slice[float32](&b)
+			t.Data = cpu.Slice[float32](&b)
 		case tensor.Float64:
-			t.Dtype, t.Data = "F64", cpu.Slice[float64](&b)
+			t.Data = cpu.Slice[float64](&b)
 		case tensor.Int32:
-			t.Dtype, t.Data = "I32", cpu.Slice[int32](&b)
+			t.Data = cpu.Slice[int32](&b)
 		}
 		to.Tensors[name] = t
 	}

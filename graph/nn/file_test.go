@@ -113,16 +113,16 @@ func TestLoadRefuses(t *testing.T) {
 	}{
 		{"missing", func(f *safetensors.File) { delete(f.Tensors, "scalar") }, "no tensor scalar", nil},
 		{"extra", func(f *safetensors.File) {
-			f.Tensors["more"] = &safetensors.Tensor{Dtype: "I64", Shape: []int{1}, Data: []int64{1}}
+			f.Tensors["more"] = &safetensors.Tensor{Shape: []int{1}, Data: []int64{1}}
 		}, "tensor more is of no node", AllowExtra()},
 		{"shape", func(f *safetensors.File) { f.Tensors["scalar"].Shape = []int{1} }, "scalar: got shape (1), want ()", nil},
 		{"type", func(f *safetensors.File) {
-			f.Tensors["scalar"] = &safetensors.Tensor{Dtype: "I32", Shape: []int{}, Data: []int32{1}}
+			f.Tensors["scalar"] = &safetensors.Tensor{Shape: []int{}, Data: []int32{1}}
 		}, "scalar: got type int32, want float32", nil},
 		{"NaN", func(f *safetensors.File) { f.Tensors["double"].Data.([]float64)[1] = math.NaN() }, "double has NaN in it", AllowNaN()},
 		{"NaN in float32", func(f *safetensors.File) { f.Tensors["single"].Data.([]float32)[5] = float32(math.NaN()) }, "single has NaN in it", AllowNaN()},
 		{"empty", func(f *safetensors.File) {
-			f.Tensors["index"] = &safetensors.Tensor{Dtype: "I32", Shape: []int{3, 0}, Data: []int32{}}
+			f.Tensors["index"] = &safetensors.Tensor{Shape: []int{3, 0}, Data: []int32{}}
 		}, "index has no elements: its shape is [3 0]", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
