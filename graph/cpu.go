@@ -131,28 +131,17 @@ func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
 	if !ok {
 		return fmt.Errorf("kernel of the cpu on a stream of type %T", s)
 	}
-	if stream.recording {
-		stream.recorded = append(stream.recorded, cpuLaunch{k, work})
-		return nil
-	}
 	return stream.team.Run(&k.kernel, work)
 }
 
 // cpuStream runs everything at once, in the goroutine of the caller and its team.
 type cpuStream struct {
-	team      *cpu.Team
-	recording bool
-	recorded  []cpuLaunch
-	cell      cpu.Buf // of the host value of a copy
-}
-
-type cpuLaunch struct {
-	kernel *cpuKernel
-	work   *cpu.Buf
+	team *cpu.Team
+	cell cpu.Buf // of the host value of a copy
 }
 
 func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
-	if err := s.hold(src, dst.Operand); err != nil {
+	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(dst.Buf), hostBytes(&s.cell))
@@ -160,19 +149,11 @@ func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
 }
 
 func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
-	if err := s.hold(dst, src.Operand); err != nil {
+	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(&s.cell), hostBytes(src.Buf))
 	return nil
-}
-
-// hold makes the cell hold the host value of a copy.
-func (s *cpuStream) hold(v G.Value, want ops.Operand) error {
-	if s.recording {
-		return errors.New("graph: cpu: copy during a capture")
-	}
-	return ops.HoldValue(&s.cell, v, want)
 }
 
 // NewReadback implements Stream: copies are made at once.
@@ -207,40 +188,15 @@ func (e *cpuEvent) Since(start Event) (time.Duration, error) {
 
 func (s *cpuStream) View(a ops.Arg) G.Value { return hostView(a) }
 
-func (s *cpuStream) BeginCapture() error {
-	if s.recording {
-		return errors.New("graph: cpu: capture begun twice")
-	}
-	s.recording, s.recorded = true, nil
-	return nil
-}
+var errNoCapture = errors.New("graph: cpu: nothing is captured")
 
-func (s *cpuStream) EndCapture() (Replay, error) {
-	if !s.recording {
-		return nil, errors.New("graph: cpu: capture ended before it began")
-	}
-	r := cpuReplay(s.recorded)
-	s.recording, s.recorded = false, nil
-	return r, nil
-}
+func (s *cpuStream) BeginCapture() error { return errNoCapture }
+
+func (s *cpuStream) EndCapture() (Replay, error) { return nil, errNoCapture }
 
 func (s *cpuStream) Synchronize() error { return nil }
 
 func (s *cpuStream) Close() error { return nil }
-
-// cpuReplay runs recorded launches in order. It reads the cells anew.
-type cpuReplay []cpuLaunch
-
-func (r cpuReplay) Launch(s Stream) error {
-	for i := range r {
-		if err := r[i].kernel.Launch(s, r[i].work); err != nil {
-			return &LaunchError{r[i].kernel, err}
-		}
-	}
-	return nil
-}
-
-func (r cpuReplay) Close() error { return nil }
 
 // hostBytes returns the host memory that b holds.
 func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }

@@ -82,10 +82,7 @@ func (m *Machine) logPlan() {
 
 // logStep logs a step that has run.
 func (m *Machine) logStep(s *step) {
-	m.opts.logger.Debug("step", "run", m.run, "node", s.node.ID(), "op", s.opName(), "implementation", s.implementation, "result", s.out[0].arg.Operand.String())
-}
-
-// logs reports whether steps are logged.
-func (o *options) logs() bool {
-	return o.logger != nil && o.logger.Enabled(context.Background(), slog.LevelDebug)
+	if l := m.opts.logger; l != nil && l.Enabled(context.Background(), slog.LevelDebug) {
+		l.Debug("step", "run", m.run, "node", s.node.ID(), "op", s.opName(), "implementation", s.implementation, "result", s.out[0].arg.Operand.String())
+	}
 }

@@ -89,7 +89,7 @@ func (m *Machine) runSegments(upToDate bool, solver Solver) error {
 		var err error
 		switch {
 		case upToDate && s.to <= m.refreshed:
-		case s.kernels && m.opts.capture && m.warm && !m.opts.looks():
+		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.looks():
 			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil

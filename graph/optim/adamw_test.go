@@ -142,12 +142,8 @@ func TestAdamWOptions(t *testing.T) {
 	}
 	_, err := NewAdamW(nil)
 	require.ErrorContains(t, err, "nil option")
-	_, err = NewAdamW(WithBackend(nil))
-	require.ErrorContains(t, err, "optim: adamw: the backend is nil")
 	_, err = NewAdamW(WithMachine(nil))
 	require.ErrorContains(t, err, "the machine of WithMachine is nil")
-	_, err = NewAdamW(WithMachine(nil), WithBackend(graph.NewCPU(1)))
-	require.ErrorContains(t, err, "WithMachine and WithBackend: want one of them")
 	s, err := NewAdamW(WithLR(0.5))
 	require.NoError(t, err)
 	require.InDelta(t, 0.5, s.LR(), 0)

@@ -1,7 +1,5 @@
 package optim
 
-import "math"
-
 // The bounds of a LossScale, and how many good steps let it grow.
 const (
 	firstLossScale = 1 << 16
@@ -26,7 +24,7 @@ func (l *LossScale) Value() float64 { return l.value }
 // Adjust takes note of the norm of the gradients of a step with the given scale, which may be the one before the last. It
 // reports whether they have overflowed where a smaller scale may help: the step has changed nothing, see AdamW.TakeBack.
 func (l *LossScale) Adjust(norm, scale float64) (skipped bool) {
-	if math.IsNaN(norm) || math.IsInf(norm, 0) {
+	if notFinite(norm) {
 		if scale <= leastLossScale {
 			return false
 		}
