@@ -307,6 +307,9 @@ func TestReads(t *testing.T) {
 	require.NoError(t, m.RunAll())
 	require.Equal(t, G.F64(7), *other, "a value that the machine did not make is not written to")
 	require.Equal(t, []float64{6, 0}, numbers(t, kernel))
+	G.NewUniqueNode(G.WithOp(h.Op()), G.WithChildren(G.Nodes{x}), G.WithName("other"), G.In(g)) // has no type
+	_, err := graph.NewMachine(g)
+	require.ErrorContains(t, err, "is not known")
 }
 
 func TestEvalMode(t *testing.T) {

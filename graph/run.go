@@ -306,19 +306,18 @@ func (m *Machine) answerReads() error {
 	}
 	for i, r := range m.reads {
 		v, s := r.from, &m.state[r.from.id]
+		var err error
 		if v.kind == fromKernel || s.remote {
 			if m.made[i] == nil || *r.into != m.made[i] {
 				m.made[i] = ops.NewValue(v.arg.Operand)
 			}
 			m.copies.downloads++
-			if err := m.stream.Download(m.made[i], v.arg); err != nil {
-				return fmt.Errorf("read of %s: %w", v.name, err)
-			}
+			err = m.stream.Download(m.made[i], v.arg)
 		} else {
-			var err error
-			if m.made[i], err = G.CloneValue(s.host); err != nil {
-				return fmt.Errorf("read of %s: %w", v.name, err)
-			}
+			m.made[i], err = G.CloneValue(s.host)
+		}
+		if err != nil {
+			return fmt.Errorf("read of %s: %w", v.name, err)
 		}
 		*r.into = m.made[i]
 	}
