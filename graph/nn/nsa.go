@@ -185,9 +185,6 @@ func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
 // Learnables returns the nodes of the parameters in the order of LayerParams, as gorgonia.Grad and solvers want them.
 func (l *NSA) Learnables() G.Nodes { return l.learnables }
 
-// Config returns the layer's sizes.
-func (l *NSA) Config() NSAConfig { return l.config }
-
 // NSAParts are the nodes of a layer's output and of what leads to it. They have values after a run of a graph.Machine if
 // it was made with graph.WithKeep of them.
 type NSAParts struct {
