@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // TestMoveInputsRefuses what is no input with a value, on any backend, and leaves the nodes as they are.
@@ -28,8 +29,7 @@ func TestMoveInputsRefuses(t *testing.T) {
 			{empty, `graph: move inputs: input "empty" (node 0, shape (3)) has no value`},
 			{nil, "graph: move inputs: nil node has no value"},
 		} {
-			_, err := graph.MoveInputs(b, x, c.node)
-			require.EqualError(t, err, c.message)
+			require.EqualError(t, testutil.Err(graph.MoveInputs(b, x, c.node)), c.message)
 			require.Same(t, value, x.Value())
 		}
 	}
@@ -38,22 +38,22 @@ func TestMoveInputsRefuses(t *testing.T) {
 func TestResidentRefuses(t *testing.T) {
 	b := newFake()
 	v := tensor.New(tensor.WithBacking([]float32{1, 2}))
-	_, err := graph.NewResident(nil, []G.Value{v})
-	require.ErrorContains(t, err, "nil backend")
-	for _, b := range []graph.Backend{graph.NewCPU(1), b} {
-		for _, none := range []G.Value{nil, (*tensor.Dense)(nil), (*G.F32)(nil)} {
-			_, err = graph.NewResident(b, []G.Value{v, none})
-			require.EqualError(t, err, "graph: resident values: value 1 is nil")
-		}
+	r := testutil.Must(graph.NewResident(b, []G.Value{v}))(t)
+	for _, c := range []struct {
+		b      graph.Backend
+		values []G.Value
+		want   string
+	}{
+		{nil, []G.Value{v}, "nil backend"},
+		{b, []G.Value{v, nil}, "value 1 is nil"},
+		{b, []G.Value{v, (*tensor.Dense)(nil)}, "value 1 is nil"},
+		{graph.NewCPU(1), []G.Value{v, (*G.F32)(nil)}, "value 1 is nil"},
+		{b, []G.Value{v, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(0, 3))}, "value 1 has no elements: its shape is (0, 3)"},
+		{b, []G.Value{v, v}, "values 0 and 1 share memory, and would be two on the device"},
+		{b, r.Values(), "value 0, float32 (2) on the fake device, is on a device already"},
+	} {
+		require.EqualError(t, testutil.Err(graph.NewResident(c.b, c.values)), "graph: resident values: "+c.want)
 	}
-	_, err = graph.NewResident(b, []G.Value{v, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(0, 3))})
-	require.ErrorContains(t, err, "value 1 has no elements: its shape is (0, 3)")
-	_, err = graph.NewResident(b, []G.Value{v, v})
-	require.ErrorContains(t, err, "values 0 and 1 share memory")
-	r, err := graph.NewResident(b, []G.Value{v})
-	require.NoError(t, err)
-	_, err = graph.NewResident(b, r.Values())
-	require.ErrorContains(t, err, "is on a device already")
 	require.NoError(t, r.Close())
 	require.ErrorContains(t, r.Download(), "closed")
 	require.ErrorContains(t, r.Upload(), "closed")

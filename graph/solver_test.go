@@ -9,7 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
-	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // logSolver is a solver that changes nothing and notes what the machine asks of it.
@@ -41,8 +41,7 @@ func (s *logSolver) fail(name string) *logSolver { s.failing = name; return s }
 func TestSolverOfOnesOwn(t *testing.T) {
 	n := newTiny(t)
 	b := newFake()
-	r, err := graph.MoveInputs(b, n.weights...)
-	require.NoError(t, err)
+	r := testutil.Must(graph.MoveInputs(b, n.weights...))(t)
 	m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture())
 	weights := G.NodesToValueGrads(n.weights)
 	s := &logSolver{machine: m}
@@ -65,7 +64,7 @@ func TestSolverOfOnesOwn(t *testing.T) {
 	require.Equal(t, graph.Backend(b), m.Backend())
 	require.NotNil(t, m.Stream())
 	require.Nil(t, m.HalfCopy(n.weights[0]).Buf)
-	half := newMachine(t, n.graph, graph.WithBackend(halfFake{newFake()}), graph.WithPrecision(graph.BF16))
+	half := newMachine(t, n.graph, graph.WithBackend(newHalfFake()), graph.WithPrecision(graph.BF16))
 	require.Equal(t, n.weights[0].Shape(), half.HalfCopy(n.weights[0]).Shape)
 	require.Nil(t, half.HalfCopy(n.targets).Buf)
 	require.NoError(t, m.Close())
@@ -76,23 +75,15 @@ func TestSolverOfOnesOwn(t *testing.T) {
 // TestSolverFollowsTheNode: the step writes the copy of the node that it began with, and refuses another one.
 func TestSolverFollowsTheNode(t *testing.T) {
 	n := newTiny(t)
-	b := halfFake{newFake()}
-	r, err := graph.MoveInputs(b, n.weights...)
-	require.NoError(t, err)
-	m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithPrecision(graph.BF16))
-	s, err := optim.NewAdamW(optim.WithMachine(m))
-	require.NoError(t, err)
-	first := G.NodesToValueGrads(n.weights)
-	first[0] = struct {
+	x := newTrainer(t, newHalfFake(), n.weights, graph.WithPrecision(graph.BF16))
+	x.weights[0] = struct {
 		G.ValueGrad
 		G.Namer
 	}{n.weights[0], n.weights[0]}
-	require.NoError(t, m.RunAndStep(s, first))
-	require.ErrorContains(t, m.RunAndStep(s, G.NodesToValueGrads(n.weights)), "w1 is another node than in the first step")
-	require.NoError(t, m.RunAndStep(s, first))
-	require.NoError(t, s.Close())
-	require.NoError(t, m.Close())
-	require.NoError(t, r.Close())
+	x.step(t, true)
+	require.ErrorContains(t, x.RunAndStep(x.solver, G.NodesToValueGrads(n.weights)), "w1 is another node than in the first step")
+	x.step(t, true)
+	x.close(t)
 }
 
 // TestSaveFromDevice: values on a device are saved, and are not written to.
@@ -100,8 +91,7 @@ func TestSaveFromDevice(t *testing.T) {
 	n := newTiny(t)
 	path := t.TempDir() + "/weights.safetensors"
 	want := numbers(t, n.weights[0].Value())
-	r, err := graph.MoveInputs(newFake(), n.weights...)
-	require.NoError(t, err)
+	r := testutil.Must(graph.MoveInputs(newFake(), n.weights...))(t)
 	require.NoError(t, nn.Save(path, n.weights))
 	require.ErrorContains(t, nn.Load(path, n.weights), "in host memory")
 	require.NoError(t, r.Close())

@@ -189,8 +189,7 @@ func (n network) let(t testing.TB, seed uint64) {
 // grad adds the gradients of all inputs.
 func (n network) grad(t testing.TB) network {
 	t.Helper()
-	_, err := graph.Grad(n.cost, n.in...)
-	require.NoError(t, err)
+	testutil.Must(graph.Grad(n.cost, n.in...))(t)
 	return n
 }
 
@@ -206,10 +205,22 @@ func (n network) results(t testing.TB, vm G.VM) [][]float64 {
 	return out
 }
 
+// vector adds a vector to g, with these values.
+func vector(g *G.ExprGraph, name string, values ...float64) *G.Node {
+	return G.NewVector(g, tensor.Float64, G.WithShape(len(values)), G.WithName(name), G.WithValue(dense(values...)))
+}
+
+func dense(values ...float64) *tensor.Dense { return tensor.New(tensor.WithBacking(values)) }
+
+// let binds a vector of these values to n.
+func let(t testing.TB, n *G.Node, values ...float64) {
+	t.Helper()
+	require.NoError(t, G.Let(n, dense(values...)))
+}
+
 func newMachine(t testing.TB, g *G.ExprGraph, opts ...graph.Option) *graph.Machine {
 	t.Helper()
-	m, err := graph.NewMachine(g, opts...)
-	require.NoError(t, err)
+	m := testutil.Must(graph.NewMachine(g, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }

@@ -93,9 +93,7 @@ func (c stock) graphOf(t testing.TB, dt tensor.Dtype) built {
 	for _, o := range c.in {
 		b.in = append(b.in, G.NewTensor(b.graph, dt, len(o.shape), G.WithShape(o.shape...), G.WithName(o.name)))
 	}
-	var err error
-	b.out, err = c.build(b.in)
-	require.NoError(t, err)
+	b.out = testutil.Must(c.build(b.in))(t)
 	b.cost = b.out
 	if !b.out.IsScalar() && c.wrong != noGradient {
 		w := operand{name: "weights of the test", shape: b.out.Shape()}
@@ -124,8 +122,7 @@ func (c stock) inputs(run uint64) (values [][]float64) {
 func numbers(t testing.TB, v G.Value) []float64 {
 	t.Helper()
 	require.NotNil(t, v)
-	v, err := graph.HostValue(v)
-	require.NoError(t, err)
+	v = testutil.Must(graph.HostValue(v))(t)
 	if d, ok := v.(*tensor.Dense); ok && d.RequiresIterator() {
 		v = d.Materialize().(*tensor.Dense)
 	}
@@ -135,9 +132,7 @@ func numbers(t testing.TB, v G.Value) []float64 {
 // gradient copies the gradient of an input.
 func gradient(t testing.TB, n *G.Node) []float64 {
 	t.Helper()
-	v, err := n.Grad()
-	require.NoError(t, err)
-	return numbers(t, v)
+	return numbers(t, testutil.Must(n.Grad())(t))
 }
 
 var gradients = map[string]func(*G.Node, ...*G.Node) (G.Nodes, error){"Grad": graph.Grad, "gorgonia.Grad": G.Grad}
@@ -212,8 +207,7 @@ func (c stock) byTapeMachine(t testing.TB, values [][]float64, withGrads bool) (
 		opts = append(opts, G.EvalMode())
 	}
 	if withGrads { // TapeMachine is right only where it has memory of its own for them
-		_, err := G.Grad(b.cost, b.in...)
-		require.NoError(t, err)
+		testutil.Must(G.Grad(b.cost, b.in...))(t)
 		opts = append(opts, G.BindDualValues(b.in...))
 	}
 	var out G.Value
@@ -234,8 +228,7 @@ func (c stock) byTapeMachine(t testing.TB, values [][]float64, withGrads bool) (
 func (c stock) differences(t testing.TB, values [][]float64) (grads [][]float64) {
 	t.Helper()
 	b := c.graph(t)
-	m, err := graph.NewMachine(b.graph, c.options()...)
-	require.NoError(t, err)
+	m := testutil.Must(graph.NewMachine(b.graph, c.options()...))(t)
 	defer m.Close()
 	for i := range values {
 		at := append([][]float64(nil), values...)

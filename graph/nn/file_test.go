@@ -69,16 +69,14 @@ func TestSaveAndLoad(t *testing.T) {
 	require.NoError(t, Load(path, G.Nodes{wide, narrow}, AllowExtra()))
 	require.Equal(t, []any{[]float64{1, 2, 3, 4, 5, 6}, []float32{math.Pi, -1}}, data(G.Nodes{wide, narrow}))
 
-	f, err := ReadFile(path)
-	require.NoError(t, err)
+	f := testutil.Must(ReadFile(path))(t)
 	require.Len(t, f.Tensors, 4)
 	require.True(t, f.Tensors["scalar"].Shape().IsScalar())
 	f.Metadata = map[string]string{"note": "views are saved as what they show"}
 	turned := f.Tensors["single"]
 	require.NoError(t, turned.T())
 	require.NoError(t, f.Write(path))
-	f, err = ReadFile(path)
-	require.NoError(t, err)
+	f = testutil.Must(ReadFile(path))(t)
 	require.Equal(t, "views are saved as what they show", f.Metadata["note"])
 	require.Equal(t, tensor.Shape{3, 2}, f.Tensors["single"].Shape())
 	require.Equal(t, []float32{1, 4, 2, 5, 3, 6}, f.Tensors["single"].Data())
@@ -127,8 +125,7 @@ func TestLoadRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.NoError(t, Save(path, inputs(t, someValues()...)))
-			f, err := safetensors.Read(path)
-			require.NoError(t, err)
+			f := testutil.Must(safetensors.Read(path))(t)
 			f.Tensors["index"].Data.([]int32)[0] = 11
 			c.change(f)
 			require.NoError(t, safetensors.Write(path, f))
@@ -149,8 +146,7 @@ func TestLoadRefuses(t *testing.T) {
 	require.ErrorContains(t, Load(path, G.Nodes{nil}), "is not an input")
 	require.ErrorIs(t, Load(path+"x", nodes), os.ErrNotExist)
 	d := nodes[0].Value().(*tensor.Dense)
-	view, err := d.Slice(nil, tensor.S(0, 2))
-	require.NoError(t, err)
+	view := testutil.Must(d.Slice(nil, tensor.S(0, 2)))(t)
 	require.ErrorContains(t, Assign(view.(*tensor.Dense), d), "is a view or not row-major")
 	require.ErrorContains(t, Assign(nil, d), "nn: assign: nil value")
 }
@@ -161,13 +157,11 @@ func TestAssignHalf(t *testing.T) {
 	write := func(dtype string, bits ...uint16) {
 		header := fmt.Sprintf(`{"w":{"dtype":%q,"shape":[%d],"data_offsets":[0,%d]}}`, dtype, len(bits), 2*len(bits))
 		file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
-		file, err := binary.Append(file, binary.LittleEndian, bits)
-		require.NoError(t, err)
+		file = testutil.Must(binary.Append(file, binary.LittleEndian, bits))(t)
 		require.NoError(t, os.WriteFile(path, file, 0o644))
 	}
 	read := func(opts ...ReadOption) (all []float64) {
-		f, err := ReadFile(path, opts...)
-		require.NoError(t, err)
+		f := testutil.Must(ReadFile(path, opts...))(t)
 		single := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(f.Tensors["w"].Shape()...))
 		double := tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(f.Tensors["w"].Shape()...))
 		require.NoError(t, Assign(single, f.Tensors["w"]))
@@ -183,8 +177,7 @@ func TestAssignHalf(t *testing.T) {
 		write(c.dtype, c.bits...)
 		require.Equal(t, []float64{1.5, -2, c.least, 1.5, -2, c.least}, read(), c.dtype)
 		write(c.dtype, c.nan)
-		_, err := ReadFile(path)
-		require.ErrorContains(t, err, "w has NaN in it: see AllowNaN", c.dtype)
+		require.ErrorContains(t, testutil.Err(ReadFile(path)), "w has NaN in it: see AllowNaN", c.dtype)
 		for _, x := range read(AllowNaN()) {
 			require.True(t, math.IsNaN(x), c.dtype)
 		}
