@@ -18,14 +18,6 @@ func ranged(g *G.ExprGraph, name string, from int, shape ...int) *G.Node {
 	return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name), G.WithInit(G.RangedFrom(from)))
 }
 
-// must is G.Must for several nodes.
-func must(nodes G.Nodes, err error) G.Nodes {
-	if err != nil {
-		panic(err)
-	}
-	return nodes
-}
-
 // examples are the graphs of Gorgonia v0.9.18's runnable examples, by their names, with the nodes that they print. Those
 // that train are TestGorgoniaTraining's.
 var examples = map[string]func(g *G.ExprGraph) G.Nodes{
