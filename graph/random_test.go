@@ -211,7 +211,7 @@ func arranged(shape tensor.Shape, v []float64, variant int) G.Value {
 			turned[i%shape[1]*shape[0]+i/shape[1]] = x
 		}
 		d := tensor.New(tensor.WithShape(shape[1], shape[0]), tensor.WithBacking(turned))
-		mustDo(d.T())
+		check(d.T())
 		return d
 	case variant%3 == 2 && dims > 0 && shape[dims-1] > 1:
 		last, wide, by := shape[dims-1], shape.Clone(), make([]tensor.Slice, dims)
@@ -232,12 +232,9 @@ func (r *random) let(scale float64, variant int) {
 		for j := range v {
 			v[j] *= scale
 		}
-		mustDo(G.Let(n, arranged(n.Shape(), v, variant+i)))
+		check(G.Let(n, arranged(n.Shape(), v, variant+i)))
 	}
 }
-
-// mustDo is must of a call without a value.
-func mustDo(err error) { must(0, err) }
 
 // randomMachines are the options of the machines that random graphs run on, in turns.
 func randomMachines(seed uint64) []graph.Option {
@@ -268,8 +265,8 @@ func (r *random) check(seed uint64) (smooth bool, err error) {
 		for j := range v {
 			v[j] += step * direction[j]
 		}
-		mustDo(G.Let(r.in[i], operand{shape: r.in[i].Shape()}.value(tensor.Float64, v)))
-		mustDo(forward.RunAll())
+		check(G.Let(r.in[i], operand{shape: r.in[i].Shape()}.value(tensor.Float64, v)))
+		check(forward.RunAll())
 		return r.cost.Value().Data().(float64)
 	}
 	var wrt G.Nodes
@@ -294,7 +291,7 @@ func (r *random) check(seed uint64) (smooth bool, err error) {
 	}
 	results := func(m *graph.Machine, scale float64, variant int) (values [2][]float64) { // of the cost and the kept node
 		r.let(scale, variant)
-		mustDo(m.RunAll())
+		check(m.RunAll())
 		for i, n := range []*G.Node{r.cost, kept} {
 			values[i] = numbers(r.t, n.Value())
 		}
