@@ -2,6 +2,7 @@ package graph_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -16,29 +17,20 @@ import (
 
 // newBlock is a block of a transformer without attention: x + f(norm(x)), then the same of an MLP, with the gradients of
 // all inputs. It has a place for each rule of the fuse pass.
-func newBlock(t testing.TB) network {
+func newBlock(t testing.TB) *network {
 	const dim = 8
-	n := network{graph: G.NewGraph()}
-	must := func(x *G.Node, err error) *G.Node {
-		require.NoError(t, err)
-		return x
-	}
-	input := func(name string, shape ...int) *G.Node {
-		n.shapes = append(n.shapes, shape)
-		n.in = append(n.in, G.NewTensor(n.graph, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name)))
-		return n.in[len(n.in)-1]
-	}
+	n := &network{graph: G.NewGraph()}
 	linear := func(x *G.Node, name string, out int, opts ...ops.LinearOption) *G.Node {
-		return must(ops.Linear(x, input(name, out, dim), opts...))
+		return G.Must(ops.Linear(x, n.input(name, out, dim), opts...))
 	}
-	x := input("x", 2, 5, dim)
-	norm := must(ops.RMSNorm(x, input("gain", dim), 1e-5))
-	gate := must(ops.SiLU(linear(norm, "gate", dim, ops.WithBias(input("bias", dim)))))
-	inner := must(ops.Add(must(ops.RoPE(linear(norm, "a", dim, ops.WithHeads(1)), 100, 0)), must(ops.Apply(ops.AddOp{}, linear(norm, "b", dim, ops.WithHeads(1))))))
-	inner = must(ops.Add(linear(inner, "c", dim), gate, norm))
-	z := must(ops.Add(x, linear(inner, "d", dim)))
-	hidden := must(ops.SiLU(linear(must(ops.RMSNorm(z, input("gain 2", dim), 1e-5)), "up", dim)))
-	n.cost = must(ops.Apply(squares{}, must(ops.Add(z, linear(hidden, "down", dim)))))
+	x := n.input("x", 2, 5, dim)
+	norm := G.Must(ops.RMSNorm(x, n.input("gain", dim), 1e-5))
+	gate := G.Must(ops.SiLU(linear(norm, "gate", dim, ops.WithBias(n.input("bias", dim)))))
+	inner := G.Must(ops.Add(G.Must(ops.RoPE(linear(norm, "a", dim, ops.WithHeads(1)), 100, 0)), G.Must(ops.Apply(ops.AddOp{}, linear(norm, "b", dim, ops.WithHeads(1))))))
+	inner = G.Must(ops.Add(linear(inner, "c", dim), gate, norm))
+	z := G.Must(ops.Add(x, linear(inner, "d", dim)))
+	hidden := G.Must(ops.SiLU(linear(G.Must(ops.RMSNorm(z, n.input("gain 2", dim), 1e-5)), "up", dim)))
+	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Add(z, linear(hidden, "down", dim)))))
 	n.let(t, 1)
 	return n.grad(t)
 }
@@ -76,26 +68,18 @@ func TestFusions(t *testing.T) {
 		"copies": 6, "linears": 1, "linears-grad": 1, "linear-add": 2, "norm-grad-add": 2, "linear-silu": 2,
 	}
 	require.Len(t, graph.Fusions(), len(places))
-	tolerance := func(rule string) float64 {
-		if rule == "linears-grad" || rule == "" {
-			return 1e-14
-		}
-		return 0
-	}
 	for _, rule := range append(graph.Fusions(), "") {
-		for _, device := range []func() []graph.Option{
-			func() []graph.Option { return nil },
-			func() []graph.Option { return []graph.Option{graph.WithBackend(newFake()), graph.WithCapture()} },
-		} {
-			opts, expected := append(device(), only(rule)), map[string]int{rule: places[rule]}
-			if rule == "" {
-				opts, expected = device(), map[string]int{}
-				for r, n := range places {
-					expected[r] = n
-				}
-				expected["linear-silu"] = 1 // the other one is in linears
-			}
-			m := newMachine(t, n.graph, opts...)
+		tolerance := 0.0
+		if rule == "linears-grad" || rule == "" {
+			tolerance = 1e-14
+		}
+		expected, rules := map[string]int{rule: places[rule]}, only(rule)
+		if rule == "" {
+			expected, rules = maps.Clone(places), unfused()
+			expected["linear-silu"] = 1 // the other one is in linears
+		}
+		for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
+			m := newMachine(t, n.graph, rules, graph.WithBackend(b), graph.WithCapture())
 			p := m.Plan()
 			require.Equal(t, expected, fused(p))
 			replaced := 0
@@ -111,7 +95,7 @@ func TestFusions(t *testing.T) {
 			}
 			for run := range 3 {
 				for i, got := range n.results(t, m) {
-					testutil.Within(t, fmt.Sprintf("rule %q, run %d, result %d", rule, run, i), got, want[i], tolerance(rule))
+					testutil.Within(t, fmt.Sprintf("rule %q, run %d, result %d", rule, run, i), got, want[i], tolerance)
 				}
 			}
 		}
@@ -226,17 +210,10 @@ func TestFusionsAndBackend(t *testing.T) {
 // TestFusionsInOrder: a step that replaces several comes behind all that it reads and before all that reads it, or it is none.
 func TestFusionsInOrder(t *testing.T) {
 	g := G.NewGraph()
-	must := func(x *G.Node, err error) *G.Node {
-		require.NoError(t, err)
-		return x
-	}
-	x := G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 4, 2), G.WithName("x"))
-	w := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 2), G.WithName("w"))
-	first := must(ops.Linear(x, w))
-	late := must(ops.Linear(must(ops.Add(x, x)), must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, x, first)))) // w depends on first
-	second := must(ops.Linear(x, must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, late, x))))
-	require.NoError(t, G.Let(x, tensor.New(tensor.WithShape(1, 4, 2), tensor.WithBacking([]float64{1, 2, 3, 4, 5, 6, 7, 8}))))
-	require.NoError(t, G.Let(w, tensor.New(tensor.WithShape(2, 2), tensor.WithBacking([]float64{1, 0, 0, 1}))))
+	x, w := ranged(g, "x", 1, 1, 4, 2), ranged(g, "w", 0, 2, 2)
+	first := G.Must(ops.Linear(x, w))
+	late := G.Must(ops.Linear(G.Must(ops.Add(x, x)), G.Must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, x, first)))) // w depends on first
+	second := G.Must(ops.Linear(x, G.Must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, late, x))))
 	plain := newMachine(t, g, unfused(graph.UnfusedAll))
 	require.NoError(t, plain.RunAll())
 	want := numbers(t, second.Value())
@@ -275,12 +252,10 @@ func TestFusionsOfOneType(t *testing.T) {
 
 // TestFusionsOfOneTwice: a gradient that a sum reads twice, once as a copy, is two terms of it.
 func TestFusionsOfOneTwice(t *testing.T) {
-	n := network{graph: G.NewGraph(), shapes: [][]int{{1, 4, 8}, {8}, {3, 8}}}
-	for i, name := range []string{"x", "gain", "w"} {
-		n.in = append(n.in, G.NewTensor(n.graph, tensor.Float64, len(n.shapes[i]), G.WithShape(n.shapes[i]...), G.WithName(name)))
-	}
-	x := G.Must(ops.RMSNorm(G.Must(ops.Add(n.in[0], n.in[0])), n.in[1], 1e-5))
-	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Linear(G.Must(ops.Add(x, x)), n.in[2]))))
+	n := &network{graph: G.NewGraph()}
+	x := n.input("x", 1, 4, 8)
+	x = G.Must(ops.RMSNorm(G.Must(ops.Add(x, x)), n.input("gain", 8), 1e-5))
+	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Linear(G.Must(ops.Add(x, x)), n.input("w", 3, 8)))))
 	n.let(t, 1)
 	n.grad(t)
 	want := n.results(t, newMachine(t, n.graph, unfused(graph.UnfusedAll)))

@@ -161,8 +161,7 @@ func TestHalfPrecision(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithPrecision(graph.BF16))), "precision bf16: cpu computes in float32")
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPrecision(7))), "want f32, bf16 or fp16")
 	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
-		got := testutil.Must(graph.ParsePrecision(p.String()))(t)
-		require.Equal(t, p, got)
+		require.Equal(t, p, testutil.Must(graph.ParsePrecision(p.String()))(t))
 	}
 	require.ErrorContains(t, testutil.Err(graph.ParsePrecision("fp8")), `"fp8", want f32, bf16 or fp16`)
 }
@@ -215,18 +214,12 @@ func newTiny(t *testing.T) *tiny {
 		}
 		return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 	}
-	do := func(n *G.Node, err error) *G.Node {
-		require.NoError(t, err)
-		return n
-	}
 	n := &tiny{graph: g}
 	x, w1, w2 := input("x", 1, 5, 8), input("w1", 12, 8), input("weight2", 6, 12)
-	targets := G.NewTensor(g, tensor.Int32, 2, G.WithShape(1, 5), G.WithName("targets"),
-		G.WithValue(tensor.New(tensor.WithShape(1, 5), tensor.WithBacking([]int32{0, 5, 2, -1, 3}))))
-	n.weights, n.targets = G.Nodes{w1, w2}, targets
-	n.hidden = do(ops.SiLU(do(ops.Linear(x, w1))))
-	doubled := do(G.Add(n.hidden, n.hidden)) // an op of Gorgonia's, on the host
-	n.loss = do(ops.CrossEntropy(do(ops.Linear(doubled, w2)), targets))
+	n.weights, n.targets = G.Nodes{w1, w2}, fixed(x, "targets", []int32{0, 5, 2, -1, 3}, 1, 5)
+	n.hidden = G.Must(ops.SiLU(G.Must(ops.Linear(x, w1))))
+	doubled := G.Must(G.Add(n.hidden, n.hidden)) // an op of Gorgonia's, on the host
+	n.loss = G.Must(ops.CrossEntropy(G.Must(ops.Linear(doubled, w2)), n.targets))
 	testutil.Must(graph.Grad(n.loss, n.weights...))(t)
 	return n
 }

@@ -2,7 +2,6 @@ package graph_test
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -152,19 +151,11 @@ func newRandomNet(t *testing.T, seed uint64) *randomNet {
 		}
 		return G.NewTensor(n.graph, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 	}
-	tokens := func(name string, v ...int32) *G.Node {
-		value := tensor.New(tensor.WithShape(1, len(v)), tensor.WithBacking(v))
-		return G.NewTensor(n.graph, tensor.Int32, 2, G.WithShape(1, len(v)), G.WithName(name), G.WithValue(value))
-	}
 	n.ids = []int32{1, 2, 3, 0, 5}
 	table, gain := input("table", 6, width), input("gain", width)
-	n.weights = G.Nodes{table, gain}
-	var w G.Nodes
-	for i := range 3 {
-		w = append(w, input(fmt.Sprint("w", i), width, width))
-	}
-	n.weights = append(n.weights, w...)
-	pool := G.Nodes{G.Must(ops.Embedding(table, tokens("ids", n.ids...)))}
+	w := G.Nodes{input("w0", width, width), input("w1", width, width), input("w2", width, width)}
+	n.weights = append(G.Nodes{table, gain}, w...)
+	pool := G.Nodes{G.Must(ops.Embedding(table, fixed(table, "ids", n.ids, 1, 5)))}
 	if seed%3 == 0 {
 		pool = append(pool, input("x", 1, 5, width))
 	}
@@ -199,7 +190,7 @@ func newRandomNet(t *testing.T, seed uint64) *randomNet {
 	n.inner = pool[1:]
 	y := G.Must(ops.Linear(G.Must(ops.RMSNorm(G.Must(ops.Linear(pool[len(pool)-1], w[2])), gain, 1e-5)), w[0]))
 	y = G.Must(ops.Add(G.Must(ops.Linear(y, w[1])), G.Must(ops.Linear(pool[0], w[0]))))
-	n.loss = G.Must(ops.CrossEntropy(y, tokens("targets", 0, 5, 2, -1, 3)))
+	n.loss = G.Must(ops.CrossEntropy(y, fixed(table, "targets", []int32{0, 5, 2, -1, 3}, 1, 5)))
 	n.grads = testutil.Must(graph.Grad(n.loss, n.weights...))(t)
 	return n
 }
