@@ -113,11 +113,8 @@ func (p Plan) String() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "step\tnode\top\timplementation\tresult\tbytes\toffset\tlast read\tnotes")
 	for i, s := range p.Steps {
-		for j, o := range s.Outputs {
-			step, node, op, impl, notes := "", "", "", "", ""
-			if j == 0 {
-				step, node, op, impl, notes = fmt.Sprint(i), fmt.Sprint(s.Node.ID()), s.Op, s.Implementation, s.notes()
-			}
+		step, notes := fmt.Sprintf("%d\t%d\t%s\t%s", i, s.Node.ID(), s.Op, s.Implementation), s.notes()
+		for _, o := range s.Outputs {
 			offset, last := "host", fmt.Sprint(o.Last)
 			if o.Offset >= 0 {
 				offset = fmt.Sprint(o.Offset)
@@ -125,7 +122,8 @@ func (p Plan) String() string {
 			if o.Kept {
 				last = "kept"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%d\t%s\t%s\t%s\n", step, node, op, impl, o.Operand, o.Operand.Bytes(), offset, last, notes)
+			fmt.Fprintf(w, "%s\t%v\t%d\t%s\t%s\t%s\n", step, o.Operand, o.Operand.Bytes(), offset, last, notes)
+			step, notes = "\t\t\t", ""
 		}
 	}
 	w.Flush()

@@ -51,13 +51,20 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 		together = len(m.reads) == 0 && m.inPlace(weights) // a read that fails must not leave a step behind
 	}
+	var follows Solver
 	if together {
-		err = m.runSegmentsAndStep(solver, weights, upToDate)
-	} else {
-		err = m.runSegments(upToDate, nil)
+		if err := solver.Begin(weights); err != nil {
+			return err
+		}
+		follows = solver
 	}
-	if err != nil {
+	if err := m.runSegments(upToDate, follows); err != nil {
 		return err
+	}
+	if together {
+		if err := solver.End(weights); err != nil {
+			return err
+		}
 	}
 	m.at = nil
 	if err := m.show(true); err != nil {
