@@ -135,37 +135,25 @@ func TestCostIsKept(t *testing.T) {
 // TestGradientsShareNoMemory trains with Gorgonia's solvers, which zero a gradient after their step: every weight moves by
 // its own gradient in each of two steps.
 func TestGradientsShareNoMemory(t *testing.T) {
-	one := operand{name: "w", shape: []int{}}
-	for name, c := range map[string]struct {
-		stock
-		want [][]float64 // gradients
-	}{
-		"aliases by reshape": {stock{in: []operand{normal("x", 2, 2), normal("a", 1, 4)}, build: func(n []*G.Node) (*G.Node, error) {
-			return G.Add(n[0], G.Must(G.Reshape(n[1], tensor.Shape{2, 2})))
-		}}, nil},
-		"one node": {stock{in: []operand{normal("x", 2, 2), normal("y", 2, 2)}, build: func(n []*G.Node) (*G.Node, error) {
-			return G.Sum(G.Must(G.Add(n[0], n[1])))
-		}}, [][]float64{{1, 1, 1, 1}, {1, 1, 1, 1}}},
-		"constant one": {stock{in: []operand{one, normal("x", 2, 2)}, build: func(n []*G.Node) (*G.Node, error) {
-			return G.Add(G.Must(G.Sum(n[1])), n[0])
-		}}, [][]float64{{1}, {1, 1, 1, 1}}},
-		"of the cost itself": {stock{in: []operand{one}, build: func(n []*G.Node) (*G.Node, error) { return n[0], nil }}, [][]float64{{1}}},
-		"another input": {stock{in: []operand{one, operand{name: "v", shape: []int{}}}, build: func(n []*G.Node) (*G.Node, error) {
-			return G.HadamardProd(n[0], n[1])
-		}}, nil},
+	scalar, matrix := normal(""), normal("", 2, 2)
+	for _, c := range []stock{
+		on("aliases by reshape", two(func(x, a *G.Node) (*G.Node, error) {
+			return G.Add(x, G.Must(G.Reshape(a, tensor.Shape{2, 2})))
+		}), matrix, normal("", 1, 4)),
+		on("one node", two(func(x, y *G.Node) (*G.Node, error) { return G.Sum(G.Must(G.Add(x, y))) }), matrix, matrix),
+		on("constant one", two(func(w, x *G.Node) (*G.Node, error) { return G.Add(G.Must(G.Sum(x)), w) }), scalar, matrix),
+		on("of the cost itself", one(func(w *G.Node) (*G.Node, error) { return w, nil }), scalar),
+		on("another input", two(G.HadamardProd), scalar, scalar),
 	} {
 		for gname, grad := range gradients {
-			what := name + " by " + gname
+			what := c.name + " by " + gname
 			b := c.graph(t)
 			_, err := grad(b.cost, b.in...)
 			require.NoError(t, err, what)
 			at := c.inputs(1)
 			b.let(t, at)
 			for _, m := range []*graph.Machine{newMachine(t, b.graph), newMachine(t, b.graph)} {
-				want := c.want
-				if want == nil {
-					want = c.differences(t, at)
-				}
+				want := c.differences(t, at)
 				require.NoError(t, m.RunAll(), what)
 				require.NoError(t, G.NewVanillaSolver(G.WithLearnRate(1)).Step(G.NodesToValueGrads(b.in)), what)
 				for i := range at {
@@ -177,13 +165,11 @@ func TestGradientsShareNoMemory(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, []float64{2}, func() []float64 { // gorgonia.Grad begins with a constant of its package
-		g := G.NewGraph()
-		x := scalars(g, 1)[0]
-		testutil.Must(G.Grad(G.Must(G.Square(x)), x))(t)
-		require.NoError(t, newMachine(t, g).RunAll())
-		return gradient(t, x)
-	}())
+	g := G.NewGraph()
+	x := scalars(g, 1)[0]
+	testutil.Must(G.Grad(G.Must(G.Square(x)), x))(t) // begins with a constant of Gorgonia's package
+	require.NoError(t, newMachine(t, g).RunAll())
+	require.Equal(t, []float64{2}, gradient(t, x))
 }
 
 // TestGradNeverPanics: Gorgonia's gradients of broadcasts with axes of length one are of wrong shapes, and adding them up
