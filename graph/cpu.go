@@ -76,10 +76,8 @@ func (b *cpuBackend) NewStream() (Stream, error) {
 
 // Adopt implements Backend: every host value is in place. One that is not row-major is copied by each call.
 func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
-	if err := ops.HoldValue(dst, v, want); err != nil {
-		return false, err
-	}
-	return true, nil
+	err := ops.HoldValue(dst, v, want)
+	return err == nil, err
 }
 
 // Synchronize implements Backend: streams of the CPU have nothing under way.
@@ -102,10 +100,8 @@ func (m *cpuMemory) Free() error { return nil }
 // cpuImplementation is the kernel of a Spec itself.
 type cpuImplementation struct{ workers int }
 
-func (cpuImplementation) Name() string { return "cpu" }
-
+func (cpuImplementation) Name() string     { return "cpu" }
 func (cpuImplementation) Guard(Site) error { return nil }
-
 func (cpuImplementation) Cost(s Site) Cost { return CostOf(s) }
 
 func (i cpuImplementation) Bind(s Site, in, out []ops.Arg) (Kernel, error) {
@@ -122,8 +118,7 @@ type cpuKernel struct {
 	work   int
 }
 
-func (k *cpuKernel) WorkBytes() int { return k.work }
-
+func (k *cpuKernel) WorkBytes() int                 { return k.work }
 func (k *cpuKernel) Prepare(Stream, *cpu.Buf) error { return nil }
 
 func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
@@ -186,17 +181,13 @@ func (e *cpuEvent) Since(start Event) (time.Duration, error) {
 	return e.at.Sub(from.at), nil
 }
 
-func (s *cpuStream) View(a ops.Arg) G.Value { return hostView(a) }
-
 var errNoCapture = errors.New("graph: cpu: nothing is captured")
 
-func (s *cpuStream) BeginCapture() error { return errNoCapture }
-
+func (s *cpuStream) BeginCapture() error         { return errNoCapture }
 func (s *cpuStream) EndCapture() (Replay, error) { return nil, errNoCapture }
-
-func (s *cpuStream) Synchronize() error { return nil }
-
-func (s *cpuStream) Close() error { return nil }
+func (s *cpuStream) View(a ops.Arg) G.Value      { return hostView(a) }
+func (s *cpuStream) Synchronize() error          { return nil }
+func (s *cpuStream) Close() error                { return nil }
 
 // hostBytes returns the host memory that b holds.
 func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }

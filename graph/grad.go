@@ -88,16 +88,17 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	if len(wrt) == 0 {
 		return nil, errors.New("nothing to differentiate by")
 	}
-	one, err := oneOf(cost)
-	if err != nil {
-		return nil, err
+	dt := cost.Dtype()
+	if dt != tensor.Float32 && dt != tensor.Float64 {
+		return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), dt)
 	}
+	var err error
 	b := &backward{depends: map[*G.Node]bool{}, terms: map[*G.Node]G.Nodes{}}
 	if b.order, err = checkedOrder(cost.Graph()); err != nil {
 		return nil, err
 	}
-	if seed == nil {
-		seed = cost.Graph().AddNode(one)
+	if seed == nil { // Gorgonia merges constants by their names
+		seed = cost.Graph().AddNode(constant(cost, 1, G.WithName("d cost / d cost, of "+dt.String())))
 	}
 	if _, ok := b.inputs[cost]; !ok {
 		return nil, fmt.Errorf("the cost, %s, is not among the nodes of its graph", describe(cost))
@@ -148,15 +149,6 @@ func separate(grads, wrt G.Nodes) (err error) {
 		}
 	}
 	return nil
-}
-
-// oneOf returns a constant one of the cost's type. Gorgonia merges constants by their names.
-func oneOf(cost *G.Node) (*G.Node, error) {
-	dt := cost.Dtype()
-	if dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), dt)
-	}
-	return constant(cost, 1, G.WithName("d cost / d cost, of "+dt.String())), nil
 }
 
 // constant returns a constant of the type of n, float32 or float64.
