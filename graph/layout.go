@@ -59,10 +59,7 @@ func (r *region) overlaps(o *region) bool { return r.first <= o.last && o.first 
 func placeRegions(regions []*region, align int) (bytes, bound int) {
 	order := slices.Clone(regions)
 	slices.SortStableFunc(order, func(a, b *region) int {
-		if c := cmp.Compare(b.bytes, a.bytes); c != 0 {
-			return c
-		}
-		return cmp.Compare(b.last-b.first, a.last-a.first)
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(b.last-b.first, a.last-a.first))
 	})
 	placed := make([]*region, 0, len(order)) // by offset
 	for _, r := range order {
@@ -88,21 +85,15 @@ func placeRegions(regions []*region, align int) (bytes, bound int) {
 	return bytes, maxLive(regions, align)
 }
 
-// maxLive returns the largest sum of the bytes that live at one step.
-func maxLive(regions []*region, align int) int {
-	change := map[int]int{}
+// maxLive returns the largest sum of the bytes that live at one step, which is one at which a region begins.
+func maxLive(regions []*region, align int) (most int) {
 	for _, r := range regions {
-		change[r.first] += alignUp(r.bytes, align)
-		change[r.last+1] -= alignUp(r.bytes, align)
-	}
-	steps := make([]int, 0, len(change))
-	for s := range change {
-		steps = append(steps, s)
-	}
-	slices.Sort(steps)
-	live, most := 0, 0
-	for _, s := range steps {
-		live += change[s]
+		live := 0
+		for _, o := range regions {
+			if o.first <= r.first && r.first <= o.last {
+				live += alignUp(o.bytes, align)
+			}
+		}
 		most = max(most, live)
 	}
 	return most
@@ -167,10 +158,8 @@ func (m *Machine) place(v *operand) error {
 		s.remote = true
 	case v.kind == fromConstant:
 		s.host = v.node.Value()
-		if len(v.checks) > 0 {
-			if err := m.check(v, s.host); err != nil {
-				return err
-			}
+		if err := m.check(v, s.host); err != nil {
+			return err
 		}
 		if v.kernelReads {
 			return m.send(v, s.host)

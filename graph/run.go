@@ -186,10 +186,8 @@ func (m *Machine) runOnHost(s *step) error {
 	out := &m.state[to.id]
 	out.host = v
 	if to.kernelReads {
-		if len(to.checks) > 0 {
-			if err := m.check(to, v); err != nil {
-				return err
-			}
+		if err := m.check(to, v); err != nil {
+			return err
 		}
 		if err := m.send(to, v); err != nil {
 			return err
