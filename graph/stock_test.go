@@ -241,3 +241,41 @@ func (c stock) differences(t testing.TB, values [][]float64) (grads [][]float64)
 	}
 	return grads
 }
+
+// BenchmarkStock runs graphs of stock ops with gradients on a Machine and on a TapeMachine: 20 steps of a recurrent network,
+// and 16 slices of a matrix, joined again.
+func BenchmarkStock(b *testing.B) {
+	rnn := on("rnn", func(n []*G.Node) (*G.Node, error) {
+		h := n[1]
+		for range 20 {
+			sum := G.Must(G.Add(G.Must(G.Mul(n[0], n[2])), G.Must(G.Mul(h, n[3]))))
+			h = G.Must(G.Tanh(G.Must(G.BroadcastAdd(sum, n[4], nil, []byte{0}))))
+		}
+		return h, nil
+	}, normal("", 8, 16), normal("", 8, 32), normal("", 16, 32), normal("", 32, 32), normal("", 1, 32))
+	slices := on("slices", one(func(x *G.Node) (*G.Node, error) {
+		var parts G.Nodes
+		for i := range 16 {
+			parts = append(parts, G.Must(G.Tanh(G.Must(G.Slice(x, G.S(4*i, 4*i+4))))))
+		}
+		return G.Concat(0, parts...)
+	}), normal("", 64, 32))
+	for _, c := range []stock{rnn, slices} {
+		for name, newVM := range map[string]func(g *G.ExprGraph) G.VM{
+			"Machine":     func(g *G.ExprGraph) G.VM { return newMachine(b, g) },
+			"TapeMachine": func(g *G.ExprGraph) G.VM { return G.NewTapeMachine(g) },
+		} {
+			b.Run(c.name+" "+name, func(b *testing.B) {
+				net := c.graphOf(b, tensor.Float32)
+				testutil.Must(G.Grad(net.cost, net.in...))(b)
+				net.let(b, c.inputs(1))
+				vm := newVM(net.graph)
+				b.ReportAllocs()
+				for b.Loop() {
+					require.NoError(b, vm.RunAll())
+					vm.Reset()
+				}
+			})
+		}
+	}
+}

@@ -1,8 +1,6 @@
 package nn
 
 import (
-	"encoding/binary"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -149,37 +147,4 @@ func TestLoadRefuses(t *testing.T) {
 	view := testutil.Must(d.Slice(nil, tensor.S(0, 2)))(t)
 	require.ErrorContains(t, Assign(view.(*tensor.Dense), d), "is a view or not row-major")
 	require.ErrorContains(t, Assign(nil, d), "nn: assign: nil value")
-}
-
-// TestAssignHalf: weights in half precision are read exactly into float32 and float64, and NaN among them is refused.
-func TestAssignHalf(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x.safetensors")
-	write := func(dtype string, bits ...uint16) {
-		header := fmt.Sprintf(`{"w":{"dtype":%q,"shape":[%d],"data_offsets":[0,%d]}}`, dtype, len(bits), 2*len(bits))
-		file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
-		file = testutil.Must(binary.Append(file, binary.LittleEndian, bits))(t)
-		require.NoError(t, os.WriteFile(path, file, 0o644))
-	}
-	read := func(opts ...ReadOption) (all []float64) {
-		f := testutil.Must(ReadFile(path, opts...))(t)
-		single := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(f.Tensors["w"].Shape()...))
-		double := tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(f.Tensors["w"].Shape()...))
-		require.NoError(t, Assign(single, f.Tensors["w"]))
-		require.NoError(t, Assign(double, f.Tensors["w"]))
-		return append(testutil.Convert[float64](single.Float32s()), double.Float64s()...)
-	}
-	for _, c := range []struct {
-		dtype string
-		bits  []uint16 // 1.5, -2 and the least number above 0
-		least float64
-		nan   uint16
-	}{{"BF16", []uint16{0x3fc0, 0xc000, 1}, 0x1p-133, 0x7fc0}, {"F16", []uint16{0x3e00, 0xc000, 1}, 0x1p-24, 0x7e00}} {
-		write(c.dtype, c.bits...)
-		require.Equal(t, []float64{1.5, -2, c.least, 1.5, -2, c.least}, read(), c.dtype)
-		write(c.dtype, c.nan)
-		require.ErrorContains(t, testutil.Err(ReadFile(path)), "w has NaN in it: see AllowNaN", c.dtype)
-		for _, x := range read(AllowNaN()) {
-			require.True(t, math.IsNaN(x), c.dtype)
-		}
-	}
 }
