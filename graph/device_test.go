@@ -1,7 +1,6 @@
 package graph_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -148,25 +147,15 @@ func TestHostFallback(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(newFake()))), "strict: fake has no kernel for it")
 }
 
-func TestBackendErrors(t *testing.T) {
+// TestLaunchErrors: TestTrainingGoesOn has the other errors of a backend.
+func TestLaunchErrors(t *testing.T) {
+	// A panic while a kernel is recorded ends the recording.
 	n := newNetwork(t)
 	f := newFake()
-	f.broken = errors.New("out of luck")
-	require.ErrorIs(t, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f))), f.broken, "only Unsupported selects the next implementation")
-	f = newFake()
-	f.exhausted = errors.New("out of memory")
-	_, err := graph.NewMachine(n.graph, graph.WithBackend(f))
-	require.ErrorIs(t, err, f.exhausted)
-	require.ErrorContains(t, err, "bytes")
-	require.Zero(t, f.streams)
-	require.Zero(t, f.memory)
-
-	// A panic while a kernel is recorded ends the recording.
-	f = newFake()
 	captured := newMachine(t, n.graph, graph.WithBackend(f), graph.WithCapture())
 	require.NoError(t, captured.RunAll())
 	f.fault = "a fault"
-	err = captured.RunAll()
+	err := captured.RunAll()
 	require.ErrorContains(t, err, "a fault")
 	require.ErrorContains(t, err, "ops: compressed attention: ")
 	f.fault = ""

@@ -18,15 +18,13 @@ import (
 // fake is a device whose memory the host cannot read: values there are of a type of its own, copies are counted, and
 // everything that is enqueued runs no earlier than it must, at Synchronize. It computes by the CPU's kernels.
 type fake struct {
-	cpu       graph.Backend
-	missing   string // name of a Spec that it has no kernel for
-	broken    error  // of Bind
-	exhausted error  // of Alloc
-	fault     string // panic of Launch
-	half      bool   // it can store bfloat16, and computes in float32
-	failAt    int    // number of the call, from 1, that does nothing and fails; 0 for none
-	calls     int    // that may fail, so far
-	failed    string // the call that did
+	cpu     graph.Backend
+	missing string // name of a Spec that it has no kernel for
+	fault   string // panic of Launch
+	half    bool   // it can store bfloat16, and computes in float32
+	failAt  int    // number of the call, from 1, that does nothing and fails; 0 for none
+	calls   int    // that may fail, so far
+	failed  string // the call that did
 
 	open, memory, streams  int // Close not called yet, bytes, streams
 	uploads, downloads     int
@@ -74,9 +72,6 @@ func (f *fake) Offers(s graph.Site) []graph.Implementation {
 }
 
 func (f *fake) Alloc(bytes int) (graph.Memory, error) {
-	if f.exhausted != nil {
-		return nil, f.exhausted
-	}
 	if err := f.call("alloc"); err != nil {
 		return nil, err
 	}
@@ -147,9 +142,6 @@ func (i fakeImplementation) Guard(s graph.Site) error {
 func (fakeImplementation) Cost(s graph.Site) graph.Cost { return graph.CostOf(s) }
 
 func (i fakeImplementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
-	if i.fake.broken != nil {
-		return nil, i.fake.broken
-	}
 	if err := i.fake.call("bind"); err != nil {
 		return nil, err
 	}

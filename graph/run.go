@@ -44,42 +44,36 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 	}
 	upToDate := m.upToDate && solver != nil && moves == m.moves
 	m.upToDate = false
-	together := false
+	var follows Solver // whose step is part of the run
 	if solver != nil && m.warm {
 		if err := m.show(false); err != nil { // where the gradients are going to be
 			return err
 		}
-		together = len(m.reads) == 0 && m.inPlace(weights) // a read that fails must not leave a step behind
+		if len(m.reads) == 0 && m.inPlace(weights) { // a read that fails must not leave a step behind
+			follows = solver
+		}
 	}
-	var follows Solver
-	if together {
-		if err := solver.Begin(weights); err != nil {
+	if follows != nil {
+		if err := follows.Begin(weights); err != nil {
 			return err
 		}
-		follows = solver
 	}
 	if err := m.runSegments(upToDate, follows); err != nil {
 		return err
 	}
-	if together {
-		if err := solver.End(weights); err != nil {
+	if follows != nil {
+		if err := follows.End(weights); err != nil {
 			return err
 		}
 	}
 	m.at = nil
-	if err := m.show(true); err != nil {
-		return err
+	show := func(m *Machine) error { return m.show(true) }
+	for _, f := range [...]func(*Machine) error{show, (*Machine).unbindOthers, (*Machine).bindDuals, (*Machine).answerReads} {
+		if err := f(m); err != nil {
+			return err
+		}
 	}
-	if err := m.unbindOthers(); err != nil {
-		return err
-	}
-	if err := m.bindDuals(); err != nil {
-		return err
-	}
-	if err := m.answerReads(); err != nil {
-		return err
-	}
-	if solver != nil && !together { // only now have the gradients values that the solver can find
+	if solver != nil && follows == nil { // only now have the gradients values that the solver can find
 		if err := solver.Step(weights); err != nil {
 			return err
 		}
