@@ -17,7 +17,7 @@ import (
 // backends are machines' options for the CPU and for another device.
 func backends() map[string][]graph.Option {
 	return map[string][]graph.Option{
-		"cpu": nil, "cpu, captured": {graph.WithCapture()}, "device": {graph.WithBackend(newFake())}, "device, captured": {graph.WithBackend(newFake()), graph.WithCapture()},
+		"cpu": nil, "device": {graph.WithBackend(newFake())}, "device, captured": {graph.WithBackend(newFake()), graph.WithCapture()},
 	}
 }
 

@@ -265,21 +265,21 @@ func (s *AdamW) begin(weights []G.ValueGrad) (err error) {
 	}
 	if p == nil {
 		p = &adamWPlan{adamWOptions: o}
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, p.close())
-				return
-			}
-			s.plan, s.pending = p, nil
-		}()
-		if err := p.start(weights, s.pending); err != nil {
-			return err
-		}
+		err = p.start(weights, s.pending)
 	}
-	if err := p.adopt(weights); err != nil {
-		return err
+	if err == nil {
+		err = p.adopt(weights)
 	}
-	return p.prepare(lr, s.scale, s.step+1)
+	if err == nil {
+		err = p.prepare(lr, s.scale, s.step+1)
+	}
+	if err != nil && s.plan == nil {
+		return errors.Join(err, p.close())
+	}
+	if err == nil {
+		s.plan, s.pending = p, nil
+	}
+	return err
 }
 
 // end counts a step whose kernel has been launched with the error err.
