@@ -62,24 +62,10 @@ func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
 // Plan returns how the machine runs the graph.
 func (m *Machine) Plan() Plan {
-	if m.plan == nil {
+	p := m.plan
+	if p == nil {
 		return Plan{}
 	}
-	return m.report()
-}
-
-// Counts returns how often each implementation has run since the machine was made, by its name; under "host" the ops that
-// ran by their own Do, and under "upload" and "download" the copies between host and device.
-func (m *Machine) Counts() map[string]int64 {
-	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
-	for i, n := range m.counts {
-		c[m.steps[i].implementation] += n
-	}
-	return c
-}
-
-// report returns what the passes made.
-func (p *plan) report() Plan {
 	r := Plan{Device: p.device, Copies: p.copies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
 	for i, s := range p.steps {
 		step := PlanStep{
@@ -100,6 +86,16 @@ func (p *plan) report() Plan {
 		r.Steps = append(r.Steps, step)
 	}
 	return r
+}
+
+// Counts returns how often each implementation has run since the machine was made, by its name; under "host" the ops that
+// ran by their own Do, and under "upload" and "download" the copies between host and device.
+func (m *Machine) Counts() map[string]int64 {
+	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
+	for i, n := range m.counts {
+		c[m.steps[i].implementation] += n
+	}
+	return c
 }
 
 // String returns a table of the steps, a line for each result, and the totals.
