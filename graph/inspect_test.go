@@ -101,7 +101,8 @@ func TestGradSums(t *testing.T) {
 	in := scalars(g, 2, 3)
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums())), "no input has one")
 	testutil.Must(graph.Grad(G.Must(G.HadamardProd(in[0], in[1])), in[0]))(t)
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums(in[1]))), `the derivatives of input "b" (node 1, shape ()) are to add up, and it has none in the graph`)
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums(in[1]))),
+		`the derivatives of input "b" (node 1, shape ()) are to add up, and it has none in the graph`)
 	m := newMachine(t, g, graph.WithGradSums(in[0])) // of stock ops alone
 	for i := range 3 {
 		require.NoError(t, m.RunAll())

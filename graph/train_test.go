@@ -123,7 +123,8 @@ func TestRunAndStepRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(m.Watch(n.weights[0])), "it is not computed")
 	count := G.NewVector(G.NewGraph(), tensor.Int32, G.WithShape(2), G.WithName("count"))
 	twice := G.Must(G.Add(count, count))
-	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).Watch(twice)), "graph: machine: watch of op + false (node 1, shape (2)): type int32, want float32 or float64")
+	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).Watch(twice)),
+		"graph: machine: watch of op + false (node 1, shape (2)): type int32, want float32 or float64")
 	require.ErrorContains(t, testutil.Err(new(graph.Machine).Watch(n.loss)), "graph: machine: closed")
 	require.Equal(t, map[string]int64{"upload": 0, "download": 0}, new(graph.Machine).Counts())
 	require.ErrorContains(t, testutil.Err(s.WatchNorm()), "no step has been taken")

@@ -74,7 +74,8 @@ func TestNewParamRefuses(t *testing.T) {
 		require.EqualError(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), fmt.Sprintf("nn: parameter w: shape %v is too large", shape))
 	}
 	if cpu.HostMemory() > 0 {
-		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)), "nn: parameter w: shape (16777216, 16777216): out of memory: asked for 2251799813685248 bytes")
+		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)),
+			"nn: parameter w: shape (16777216, 16777216): out of memory: asked for 2251799813685248 bytes")
 	}
 	v := testutil.Must(Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1))(t)
 	require.Equal(t, float32(1), v.Data())
