@@ -1,15 +1,12 @@
 package graph
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -62,17 +59,6 @@ type Backend interface {
 
 	// Close frees what the backend itself holds. Memory and streams must have been freed before.
 	Close() error
-}
-
-// CheckBackend returns an error for nil and for a nil pointer.
-func CheckBackend(b Backend) error {
-	switch {
-	case b == nil:
-		return errors.New("the backend is nil")
-	case value.IsNil(b):
-		return fmt.Errorf("the backend is a nil %T", b)
-	}
-	return nil
 }
 
 // Site is a place in a graph that wants an implementation.
@@ -155,7 +141,8 @@ type Stream interface {
 	// NewEvent returns a mark in this stream, to measure time on the device.
 	NewEvent() (Event, error)
 
-	// BeginCapture makes launches be recorded instead of run, until EndCapture. Copies must not come between.
+	// BeginCapture makes launches be recorded instead of run, until EndCapture. Copies must not come between. On a Host
+	// backend it is not called.
 	BeginCapture() error
 	// EndCapture returns what was recorded. Where recording failed it returns the error, and the stream goes on as if
 	// there had been no capture.

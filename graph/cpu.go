@@ -76,10 +76,8 @@ func (b *cpuBackend) NewStream() (Stream, error) {
 
 // Adopt implements Backend: every host value is in place. One that is not row-major is copied by each call.
 func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
-	if err := ops.HoldValue(dst, v, want); err != nil {
-		return false, err
-	}
-	return true, nil
+	err := ops.HoldValue(dst, v, want)
+	return err == nil, err
 }
 
 // Synchronize implements Backend: streams of the CPU have nothing under way.
@@ -102,10 +100,8 @@ func (m *cpuMemory) Free() error { return nil }
 // cpuImplementation is the kernel of a Spec itself.
 type cpuImplementation struct{ workers int }
 
-func (cpuImplementation) Name() string { return "cpu" }
-
+func (cpuImplementation) Name() string     { return "cpu" }
 func (cpuImplementation) Guard(Site) error { return nil }
-
 func (cpuImplementation) Cost(s Site) Cost { return CostOf(s) }
 
 func (i cpuImplementation) Bind(s Site, in, out []ops.Arg) (Kernel, error) {
@@ -122,8 +118,7 @@ type cpuKernel struct {
 	work   int
 }
 
-func (k *cpuKernel) WorkBytes() int { return k.work }
-
+func (k *cpuKernel) WorkBytes() int                 { return k.work }
 func (k *cpuKernel) Prepare(Stream, *cpu.Buf) error { return nil }
 
 func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
@@ -131,28 +126,17 @@ func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
 	if !ok {
 		return fmt.Errorf("kernel of the cpu on a stream of type %T", s)
 	}
-	if stream.recording {
-		stream.recorded = append(stream.recorded, cpuLaunch{k, work})
-		return nil
-	}
 	return stream.team.Run(&k.kernel, work)
 }
 
 // cpuStream runs everything at once, in the goroutine of the caller and its team.
 type cpuStream struct {
-	team      *cpu.Team
-	recording bool
-	recorded  []cpuLaunch
-	cell      cpu.Buf // of the host value of a copy
-}
-
-type cpuLaunch struct {
-	kernel *cpuKernel
-	work   *cpu.Buf
+	team *cpu.Team
+	cell cpu.Buf // of the host value of a copy
 }
 
 func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
-	if err := s.hold(src, dst.Operand); err != nil {
+	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(dst.Buf), hostBytes(&s.cell))
@@ -160,19 +144,11 @@ func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
 }
 
 func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
-	if err := s.hold(dst, src.Operand); err != nil {
+	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(&s.cell), hostBytes(src.Buf))
 	return nil
-}
-
-// hold makes the cell hold the host value of a copy.
-func (s *cpuStream) hold(v G.Value, want ops.Operand) error {
-	if s.recording {
-		return errors.New("graph: cpu: copy during a capture")
-	}
-	return ops.HoldValue(&s.cell, v, want)
 }
 
 // NewReadback implements Stream: copies are made at once.
@@ -205,42 +181,13 @@ func (e *cpuEvent) Since(start Event) (time.Duration, error) {
 	return e.at.Sub(from.at), nil
 }
 
-func (s *cpuStream) View(a ops.Arg) G.Value { return hostView(a) }
+var errNoCapture = errors.New("graph: cpu: nothing is captured")
 
-func (s *cpuStream) BeginCapture() error {
-	if s.recording {
-		return errors.New("graph: cpu: capture begun twice")
-	}
-	s.recording, s.recorded = true, nil
-	return nil
-}
-
-func (s *cpuStream) EndCapture() (Replay, error) {
-	if !s.recording {
-		return nil, errors.New("graph: cpu: capture ended before it began")
-	}
-	r := cpuReplay(s.recorded)
-	s.recording, s.recorded = false, nil
-	return r, nil
-}
-
-func (s *cpuStream) Synchronize() error { return nil }
-
-func (s *cpuStream) Close() error { return nil }
-
-// cpuReplay runs recorded launches in order. It reads the cells anew.
-type cpuReplay []cpuLaunch
-
-func (r cpuReplay) Launch(s Stream) error {
-	for i := range r {
-		if err := r[i].kernel.Launch(s, r[i].work); err != nil {
-			return &LaunchError{r[i].kernel, err}
-		}
-	}
-	return nil
-}
-
-func (r cpuReplay) Close() error { return nil }
+func (s *cpuStream) BeginCapture() error         { return errNoCapture }
+func (s *cpuStream) EndCapture() (Replay, error) { return nil, errNoCapture }
+func (s *cpuStream) View(a ops.Arg) G.Value      { return hostView(a) }
+func (s *cpuStream) Synchronize() error          { return nil }
+func (s *cpuStream) Close() error                { return nil }
 
 // hostBytes returns the host memory that b holds.
 func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }

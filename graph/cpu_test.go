@@ -1,25 +1,60 @@
 package graph_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // TestWrongLevel runs itself with a SIMD level that does not exist, which is read when a program starts.
 func TestWrongLevel(t *testing.T) {
 	if os.Getenv("NSA_CPU") == "abacus" {
-		_, err := graph.NewMachine(G.NewGraph())
-		require.ErrorContains(t, err, `NSA_CPU="abacus"`)
+		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph())), `NSA_CPU="abacus"`)
 		return
 	}
 	c := exec.Command(os.Args[0], "-test.run", "^TestWrongLevel$")
 	c.Env = append(os.Environ(), "NSA_CPU=abacus")
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "%s", out)
+}
+
+// TestHostMemory: what the host does not have is an error that says how much, where the runtime would end the process.
+func TestHostMemory(t *testing.T) {
+	host := int(graph.NewCPU(1).Device().Memory)
+	if host == 0 {
+		t.Skip("the host's memory is not known")
+	}
+	vector := func(n int) *G.Node {
+		return G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(n), G.WithName("x"))
+	}
+	asked := func(bytes int) string {
+		return fmt.Sprintf("out of memory: asked for %d bytes, the host has %d", bytes, host)
+	}
+
+	require.EqualError(t, testutil.Err(graph.NewCPU(1).Alloc(host+1)), "graph: cpu: "+asked(host+1))
+
+	x := vector(host / 4) // each of two results fits, but not both
+	G.Must(ops.SiLU(G.Must(ops.SiLU(x))))
+	_, err := graph.NewMachine(x.Graph())
+	require.ErrorContains(t, err, "graph: machine: arena of ")
+	require.ErrorContains(t, err, "graph: cpu: "+asked(2*((host/4*4+63)/64*64)))
+
+	x = vector(1 << 48)
+	G.Must(ops.SiLU(x))
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(x.Graph())), "graph: machine: op silu (node 1, shape (281474976710656)): "+asked(1<<50))
+
+	x = vector(1 << 48)
+	G.Must(G.Neg(x)) // on the host, whatever the backend
+	for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
+		require.ErrorContains(t, testutil.Err(graph.NewMachine(x.Graph(), graph.WithBackend(b))), "(node 1, shape (281474976710656)): "+asked(1<<50))
+	}
 }

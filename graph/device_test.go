@@ -1,7 +1,6 @@
 package graph_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -54,7 +54,7 @@ func TestDeviceValues(t *testing.T) {
 		x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
 		y := G.Must(ops.Apply(scaledSum{2}, x))
 		z := G.Must(G.Neg(x)) // on the host
-		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{1, 2, 3}))))
+		let(t, x, 1, 2, 3)
 		a, b := newMachine(t, g, opts...), newMachine(t, g, opts...)
 		require.NoError(t, a.RunAll())
 		require.NoError(t, a.Synchronize())
@@ -82,16 +82,12 @@ func TestDeviceValues(t *testing.T) {
 func TestDeviceWithHostOps(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
-	apply := func(s ops.Spec, in ...*G.Node) *G.Node {
-		n := G.Must(ops.Apply(s, in...))
-		return n
-	}
-	a := apply(scaledSum{2}, x)        // device
-	b := G.Must(G.Neg(a))              // host: a comes down
-	c := G.Must(G.HadamardProd(a, b))  // host: a is there already
-	d := apply(scaledSum{1}, c, a)     // device: c goes up
-	minus := G.Must(G.Neg(x))          // host
-	e := apply(scaledSum{1}, d, minus) // device: -x goes up
+	a := G.Must(ops.Apply(scaledSum{2}, x))        // device
+	b := G.Must(G.Neg(a))                          // host: a comes down
+	c := G.Must(G.HadamardProd(a, b))              // host: a is there already
+	d := G.Must(ops.Apply(scaledSum{1}, c, a))     // device: c goes up
+	minus := G.Must(G.Neg(x))                      // host
+	e := G.Must(ops.Apply(scaledSum{1}, d, minus)) // device: -x goes up
 	var read G.Value
 	G.Read(e, &read)
 	f := newFake()
@@ -102,7 +98,7 @@ func TestDeviceWithHostOps(t *testing.T) {
 	}
 	for i := range 3 {
 		v := float64(i)
-		require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{v, 1, 2}))))
+		let(t, x, v, 1, 2)
 		require.NoError(t, m.RunAll())
 		require.Equal(t, -4*v*v+2*v-v, numbers(t, read)[0])
 		require.Equal(t, 3*(i+1), f.uploads)
@@ -129,8 +125,7 @@ func TestRefusals(t *testing.T) {
 
 	_, err := graph.NewMachine(n.graph, graph.WithBackend(newFake()), graph.WithPolicy(graph.Policy{Strict: true}))
 	require.ErrorContains(t, err, "strict")
-	var u *graph.Unsupported
-	require.ErrorAs(t, err, &u)
+	require.ErrorAs(t, err, new(*graph.Unsupported))
 }
 
 func TestHostFallback(t *testing.T) {
@@ -149,30 +144,18 @@ func TestHostFallback(t *testing.T) {
 	G.Must(G.Neg(x))
 	strict := graph.WithPolicy(graph.Policy{Strict: true})
 	newMachine(t, g, strict) // the CPU is the host
-	_, err := graph.NewMachine(g, strict, graph.WithBackend(newFake()))
-	require.ErrorContains(t, err, "strict: fake has no kernel for it")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(newFake()))), "strict: fake has no kernel for it")
 }
 
-func TestBackendErrors(t *testing.T) {
+// TestLaunchErrors: TestTrainingGoesOn has the other errors of a backend.
+func TestLaunchErrors(t *testing.T) {
+	// A panic while a kernel is recorded ends the recording.
 	n := newNetwork(t)
 	f := newFake()
-	f.broken = errors.New("out of luck")
-	_, err := graph.NewMachine(n.graph, graph.WithBackend(f))
-	require.ErrorIs(t, err, f.broken, "only Unsupported selects the next implementation")
-	f = newFake()
-	f.exhausted = errors.New("out of memory")
-	_, err = graph.NewMachine(n.graph, graph.WithBackend(f))
-	require.ErrorIs(t, err, f.exhausted)
-	require.ErrorContains(t, err, "bytes")
-	require.Zero(t, f.streams)
-	require.Zero(t, f.memory)
-
-	// A panic while a kernel is recorded ends the recording.
-	f = newFake()
 	captured := newMachine(t, n.graph, graph.WithBackend(f), graph.WithCapture())
 	require.NoError(t, captured.RunAll())
 	f.fault = "a fault"
-	err = captured.RunAll()
+	err := captured.RunAll()
 	require.ErrorContains(t, err, "a fault")
 	require.ErrorContains(t, err, "ops: compressed attention: ")
 	f.fault = ""
@@ -183,7 +166,7 @@ func TestBackendErrors(t *testing.T) {
 
 	// An error of enqueued work comes when the device gets to it.
 	g := G.NewGraph()
-	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float64{-1, 0}))))
+	x := vector(g, "x", -1, 0)
 	y := G.Must(ops.Apply(refuses{}, x))
 	G.Must(ops.Apply(scaledSum{1}, y))
 	m := newMachine(t, g, graph.WithBackend(newFake()))
@@ -199,38 +182,27 @@ func TestTrainingOnDevice(t *testing.T) {
 	train := func(b graph.Backend, opts ...graph.Option) (all [][]float64) {
 		n := newNetwork(t)
 		wrt := n.in[1:3]
-		_, err := graph.Grad(n.cost, wrt...)
-		require.NoError(t, err)
-		r, err := graph.MoveInputs(b, wrt...)
-		require.NoError(t, err)
-		m := newMachine(t, n.graph, append(opts, graph.WithBackend(b))...)
-		solver, err := optim.NewAdamW(optim.WithMachine(m))
-		require.NoError(t, err)
+		testutil.Must(graph.Grad(n.cost, wrt...))(t)
+		x := newTrainer(t, b, wrt, opts...)
 		f.synchronized, f.downloads = 0, 0
 		for i := range 4 {
 			n.let(t, uint64(i))
 			for j, w := range wrt {
-				require.NoError(t, G.Let(w, r.Values()[j]))
+				require.NoError(t, G.Let(w, x.moved.Values()[j]))
 			}
-			require.NoError(t, m.RunAll())
-			require.NoError(t, solver.Step(G.NodesToValueGrads(wrt)))
+			x.step(t, false)
 		}
 		require.Zero(t, f.synchronized, "nothing waits")
 		require.Zero(t, f.downloads)
-		norm, err := solver.Norm()
-		require.NoError(t, err)
+		all = append(all, []float64{testutil.Must(x.solver.Norm())(t)})
 		for _, w := range wrt {
 			all = append(all, numbers(t, w.Value()))
 		}
-		require.NoError(t, solver.Close())
-		closed, err := optim.NewAdamW(optim.WithMachine(m))
-		require.NoError(t, err)
-		require.NoError(t, m.Close())
-		require.ErrorContains(t, closed.Step(G.NodesToValueGrads(wrt)), "the machine is closed")
-		_, err = optim.NewAdamW(optim.WithMachine(m))
-		require.ErrorContains(t, err, "the machine of WithMachine is closed")
-		require.NoError(t, r.Close())
-		return append(all, []float64{norm})
+		unused := testutil.Must(optim.NewAdamW(optim.WithMachine(x.Machine)))(t)
+		x.close(t)
+		require.ErrorContains(t, unused.Step(x.weights), "the machine is closed")
+		require.ErrorContains(t, testutil.Err(optim.NewAdamW(optim.WithMachine(x.Machine))), "the machine of WithMachine is closed")
+		return all
 	}
 	require.Equal(t, train(graph.NewCPU(1)), train(f, graph.WithCapture()))
 	require.Zero(t, f.streams)
@@ -239,14 +211,13 @@ func TestTrainingOnDevice(t *testing.T) {
 
 // TestGorgoniasSolversOnDevice: weights of the host that a device reads are trained by Gorgonia's own solvers, as on the CPU.
 func TestGorgoniasSolversOnDevice(t *testing.T) {
-	solvers := map[string]func() G.Solver{
+	for name, solver := range map[string]func() G.Solver{
 		"vanilla":  func() G.Solver { return G.NewVanillaSolver(G.WithLearnRate(0.1)) },
 		"momentum": func() G.Solver { return G.NewMomentum(G.WithLearnRate(0.1)) },
 		"adam":     func() G.Solver { return G.NewAdamSolver(G.WithLearnRate(0.1)) },
 		"adagrad":  func() G.Solver { return G.NewAdaGradSolver(G.WithLearnRate(0.1)) },
 		"rmsprop":  func() G.Solver { return G.NewRMSPropSolver(G.WithLearnRate(0.1)) },
-	}
-	for name, solver := range solvers {
+	} {
 		t.Run(name, func(t *testing.T) {
 			train := func(opts ...graph.Option) (got [][]float64) {
 				n := newNetwork(t).grad(t)
@@ -266,4 +237,89 @@ func TestGorgoniasSolversOnDevice(t *testing.T) {
 			require.Equal(t, want, train(graph.WithBackend(newFake()), graph.WithCapture()))
 		})
 	}
+}
+
+// TestChecksOfIndices: a device's machine refuses what its kernels could not report, names the op, and goes on.
+func TestChecksOfIndices(t *testing.T) {
+	n := newTiny(t)
+	m := newMachine(t, n.graph, graph.WithBackend(newFake()))
+	require.NoError(t, m.RunAll())
+	targets := n.targets.Value().(*tensor.Dense).Int32s()
+	targets[2] = 6
+	err := m.RunAll()
+	require.ErrorContains(t, err, "ops: cross entropy: target 6 at (0, 2) is outside the vocabulary [-1, 6)")
+	require.ErrorContains(t, err, "graph: machine: node ")
+	targets[2] = 2
+	require.NoError(t, m.RunAll())
+}
+
+// TestIntTokensOnDevice: tokens of type int are converted on the host, and the converted ones are checked there and uploaded.
+func TestIntTokensOnDevice(t *testing.T) {
+	g := G.NewGraph()
+	tokens := tensor.New(tensor.WithShape(1, 3), tensor.WithBacking([]int{2, 0, 2}))
+	ids := G.NewTensor(g, tensor.Int, 2, G.WithShape(1, 3), G.WithName("ids"), G.WithValue(tokens))
+	w := G.NewTensor(g, tensor.Float32, 2, G.WithShape(3, 2), G.WithName("w"), G.WithInit(G.RangedFrom(0)))
+	x := testutil.Must(ops.Embedding(w, ids))(t)
+	var y G.Value
+	G.Read(x, &y)
+	testutil.Must(G.Grad(G.Must(G.Sum(x)), w))(t)
+	device := newFake()
+	device.missing = "int32" // as on a GPU
+	m := newMachine(t, g, graph.WithBackend(device))
+	require.NoError(t, m.RunAll())
+	require.Equal(t, []float64{4, 5, 0, 1, 4, 5}, numbers(t, y))
+	require.Equal(t, []float64{1, 1, 0, 0, 2, 2}, gradient(t, w))
+	tokens.Ints()[1] = 3
+	require.ErrorContains(t, m.RunAll(), "id 3 at (0, 1) is outside the vocabulary [0, 3)")
+}
+
+// TestMoveInputsRefuses what is no input with a value, on any backend, and leaves the nodes as they are.
+func TestMoveInputsRefuses(t *testing.T) {
+	for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
+		x := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(3), G.WithName("x"), G.WithInit(G.Ones()))
+		empty := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(3), G.WithName("empty"))
+		y := G.Must(G.Neg(x))
+		require.NoError(t, G.NewTapeMachine(x.Graph()).RunAll())
+		require.NotNil(t, y.Value())
+		value := x.Value()
+		for _, c := range []struct {
+			node    *G.Node
+			message string
+		}{
+			{y, "graph: move inputs: op neg (node 1, shape (3)) is not an input"},
+			{G.Must(G.Neg(empty)), "graph: move inputs: op neg (node 1, shape (3)) is not an input"},
+			{empty, `graph: move inputs: input "empty" (node 0, shape (3)) has no value`},
+			{nil, "graph: move inputs: nil node has no value"},
+		} {
+			require.EqualError(t, testutil.Err(graph.MoveInputs(b, x, c.node)), c.message)
+			require.Same(t, value, x.Value())
+		}
+	}
+}
+
+func TestResidentRefuses(t *testing.T) {
+	b := newFake()
+	v := tensor.New(tensor.WithBacking([]float32{1, 2}))
+	r := testutil.Must(graph.NewResident(b, []G.Value{v}))(t)
+	for _, c := range []struct {
+		b      graph.Backend
+		values []G.Value
+		want   string
+	}{
+		{nil, []G.Value{v}, "nil backend"},
+		{b, []G.Value{v, nil}, "value 1 is nil"},
+		{b, []G.Value{v, (*tensor.Dense)(nil)}, "value 1 is nil"},
+		{graph.NewCPU(1), []G.Value{v, (*G.F32)(nil)}, "value 1 is nil"},
+		{b, []G.Value{v, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(0, 3))}, "value 1 has no elements: its shape is (0, 3)"},
+		{b, []G.Value{v, v}, "values 0 and 1 share memory, and would be two on the device"},
+		{b, r.Values(), "value 0, float32 (2) on the fake device, is on a device already"},
+	} {
+		require.EqualError(t, testutil.Err(graph.NewResident(c.b, c.values)), "graph: resident values: "+c.want)
+	}
+	require.NoError(t, r.Close())
+	require.ErrorContains(t, r.Download(), "closed")
+	require.ErrorContains(t, r.Upload(), "closed")
+	require.NoError(t, r.Close())
+	require.Zero(t, b.memory)
+	require.Zero(t, b.streams)
 }

@@ -3,6 +3,7 @@ package graph_test
 import (
 	"errors"
 	"fmt"
+	"log"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -11,6 +12,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
+
+// check ends an example that has failed.
+func check(err error) {
+	if err != nil {
+		log.Panic(err)
+	}
+}
 
 // Attention over the newest 16 tokens, stock ops behind it, and gradients.
 func ExampleNewMachine() {
@@ -21,21 +29,15 @@ func ExampleNewMachine() {
 	q, k, v := heads("q", 4), heads("k", 2), heads("v", 2)
 	o := G.Must(ops.SlidingWindow(q, k, v, 16))
 	loss := G.Must(G.Mean(G.Must(G.Square(o))))
-	if _, err := graph.Grad(loss, q, k, v); err != nil {
-		fmt.Println(err)
-		return
-	}
+	_, err := graph.Grad(loss, q, k, v)
+	check(err)
 	m, err := graph.NewMachine(g, graph.WithKeep(o))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	err = m.RunAll()
-	dk, noGrad := k.Grad()
+	check(err)
+	check(m.RunAll())
+	dk, err := k.Grad()
+	check(err)
 	fmt.Println("output", o.Value().Shape(), "gradient of k", dk.Shape())
-	if err = errors.Join(err, noGrad, m.Close()); err != nil {
-		fmt.Println(err)
-	}
+	check(m.Close())
 	// Output: output (1, 64, 4, 8) gradient of k (1, 64, 2, 8)
 }
 
@@ -44,20 +46,12 @@ func ExampleGrad() {
 	g := G.NewGraph()
 	x := G.NewScalar(g, tensor.Float64, G.WithName("x"), G.WithValue(2.0))
 	grads, err := graph.Grad(G.Must(G.Cube(x)), x)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	m, err := graph.NewMachine(g)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	err = m.RunAll()
+	check(err)
+	check(m.RunAll())
 	fmt.Println(grads[0].Value())
-	if err = errors.Join(err, m.Close()); err != nil {
-		fmt.Println(err)
-	}
+	check(m.Close())
 	// Output: 12
 }
 
@@ -68,37 +62,26 @@ func ExampleMoveInputs() {
 	w := G.NewVector(g, tensor.Float32, G.WithShape(2), G.WithName("w"), G.WithInit(G.Zeroes()))
 	loss := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Sub(w, G.NewConstant(tensor.New(tensor.WithBacking([]float32{3, 3}))))))))) // (w-3)²
 	_, err := graph.Grad(loss, w)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	b := graph.NewCPU(0)
 	weights, err := graph.MoveInputs(b, w)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithKeep(loss))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	solver, noSolver := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(1), optim.WithDecay(0))
-	watch, noWatch := m.Watch(loss)
-	err = errors.Join(noSolver, noWatch)
+	check(err)
+	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(1), optim.WithDecay(0))
+	check(err)
+	watch, err := m.Watch(loss)
+	check(err)
 	for range 4 {
-		if err == nil {
-			err = errors.Join(m.RunAndStep(solver, []G.ValueGrad{w}), watch.Fetch())
-		}
-		if err == nil && watch.Waiting() == 2 {
-			var number float64
-			number, err = watch.Next() // the loss of the step before
+		check(m.RunAndStep(solver, []G.ValueGrad{w}))
+		check(watch.Fetch())
+		if watch.Waiting() == 2 {
+			number, err := watch.Next() // the loss of the step before
+			check(err)
 			fmt.Printf("%.1f ", number)
 		}
 	}
-	if err = errors.Join(err, weights.Download(), solver.Close(), m.Close(), weights.Close(), b.Close()); err != nil {
-		fmt.Println(err)
-	}
+	check(errors.Join(weights.Download(), solver.Close(), m.Close(), weights.Close(), b.Close()))
 	// Output: 18.0 8.0 2.0
 }
 
@@ -108,16 +91,11 @@ func ExampleMachine_Plan() {
 	x := G.NewMatrix(g, tensor.Float32, G.WithShape(2, 3), G.WithName("x"))
 	G.Must(G.Tanh(G.Must(ops.SiLU(x))))
 	m, err := graph.NewMachine(g)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	for _, s := range m.Plan().Steps {
 		fmt.Println(s.Op, s.Implementation)
 	}
-	if err = m.Close(); err != nil {
-		fmt.Println(err)
-	}
+	check(m.Close())
 	// Output:
 	// silu cpu
 	// tanh host

@@ -18,24 +18,28 @@ import (
 // fake is a device whose memory the host cannot read: values there are of a type of its own, copies are counted, and
 // everything that is enqueued runs no earlier than it must, at Synchronize. It computes by the CPU's kernels.
 type fake struct {
-	cpu       graph.Backend
-	missing   string // name of a Spec that it has no kernel for
-	broken    error  // of Bind
-	exhausted error  // of Alloc
-	fault     string // panic of Launch
-	failAt    int    // number of the call, from 1, that does nothing and fails; 0 for none
-	calls     int    // that may fail, so far
-	failed    string // the call that did
+	cpu     graph.Backend
+	missing string // name of a Spec that it has no kernel for
+	fault   string // panic of Launch
+	half    bool   // it can store bfloat16, and computes in float32
+	failAt  int    // number of the call, from 1, that does nothing and fails; 0 for none
+	calls   int    // that may fail, so far
+	failed  string // the call that did
 
 	open, memory, streams  int // Close not called yet, bytes, streams
 	uploads, downloads     int
 	launches, synchronized int
 	captures, replays      int
 
+	// offers and storage, if not nil, change what Offers and Storage return.
+	offers  func(s graph.Site, list []graph.Implementation) []graph.Implementation
+	storage func(s graph.Site, in, out []tensor.Dtype)
+
 	all []*fakeStream
 }
 
-func newFake() *fake { return &fake{cpu: graph.NewCPU(1), open: 1} }
+func newFake() *fake     { return &fake{cpu: graph.NewCPU(1), open: 1} }
+func newHalfFake() *fake { return &fake{cpu: graph.NewCPU(1), open: 1, half: true} }
 
 // call counts a call and returns the failure that it is to have.
 func (f *fake) call(name string) error {
@@ -47,7 +51,7 @@ func (f *fake) call(name string) error {
 }
 
 func (f *fake) Device() graph.Device {
-	return graph.Device{Name: "fake", Kind: "fake", Units: 1, Capability: 10, Alignment: 256}
+	return graph.Device{Name: "fake", Kind: "fake", Units: 1, Capability: 10, Alignment: 256, Half: f.half}
 }
 
 func (f *fake) Offers(s graph.Site) []graph.Implementation {
@@ -57,27 +61,23 @@ func (f *fake) Offers(s graph.Site) []graph.Implementation {
 	list := []graph.Implementation{fakeImplementation{f, "plain"}}
 	switch s.Spec.Name() {
 	case "sliding window":
-		list = slices.Insert(list, 0, graph.Implementation(fakeImplementation{f, "narrow"}))
+		list = []graph.Implementation{fakeImplementation{f, "narrow"}, list[0]}
 	case "squares":
-		list = slices.Insert(list, 0, graph.Implementation(fakeImplementation{f, "unbound"}))
+		list = []graph.Implementation{fakeImplementation{f, "unbound"}, list[0]}
+	}
+	if f.offers != nil {
+		list = f.offers(s, list)
 	}
 	return list
 }
 
-func (f *fake) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
-	return f.cpu.Storage(s, half)
-}
-
 func (f *fake) Alloc(bytes int) (graph.Memory, error) {
-	if f.exhausted != nil {
-		return nil, f.exhausted
-	}
 	if err := f.call("alloc"); err != nil {
 		return nil, err
 	}
-	m, err := f.cpu.Alloc(bytes + 256)
+	m, err := f.cpu.Alloc(bytes)
 	f.memory += bytes
-	return &fakeMemory{m, bytes, f}, err
+	return fakeMemory{m, f}, err
 }
 
 func (f *fake) NewStream() (graph.Stream, error) {
@@ -114,21 +114,14 @@ func (f *fake) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
 func (f *fake) Close() error { f.open--; return f.cpu.Close() }
 
 type fakeMemory struct {
-	cpu   graph.Memory
-	bytes int
-	fake  *fake
+	graph.Memory
+	fake *fake
 }
 
-func (m *fakeMemory) Bytes() int { return m.bytes }
+func (m fakeMemory) Free() error { m.fake.memory -= m.Bytes(); return nil }
 
-func (m *fakeMemory) Place(b *cpu.Buf, offset, bytes int) {
-	m.cpu.Place(b, 0, m.cpu.Bytes())
-	pad := int(-uintptr(b.Pointer()) & 255)
-	m.cpu.Place(b, pad+offset, bytes)
-}
-
-func (m *fakeMemory) Free() error { m.fake.memory -= m.bytes; return nil }
-
+// fakeImplementation is the CPU's kernel. One that is narrow takes four columns, a picky one nothing, and one that is unbound
+// fails to bind.
 type fakeImplementation struct {
 	fake *fake
 	name string
@@ -137,7 +130,10 @@ type fakeImplementation struct {
 func (i fakeImplementation) Name() string { return i.name }
 
 func (i fakeImplementation) Guard(s graph.Site) error {
-	if d := s.In[0].Shape; i.name == "narrow" && d[len(d)-1] > 4 {
+	switch d := s.In[0].Shape; {
+	case i.name == "picky":
+		return graph.Refuse(graph.ReasonPolicy, "always")
+	case i.name == "narrow" && d[len(d)-1] > 4:
 		return graph.Refuse(graph.ReasonShape, "key dim %d, want at most 4", d[len(d)-1])
 	}
 	return nil
@@ -146,9 +142,6 @@ func (i fakeImplementation) Guard(s graph.Site) error {
 func (fakeImplementation) Cost(s graph.Site) graph.Cost { return graph.CostOf(s) }
 
 func (i fakeImplementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
-	if i.fake.broken != nil {
-		return nil, i.fake.broken
-	}
 	if err := i.fake.call("bind"); err != nil {
 		return nil, err
 	}
@@ -182,18 +175,18 @@ func (k *fakeKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	for i, a := range k.args {
 		cells[i] = *a.Buf
 	}
-	if p, ok := s.(*fakeStream); ok && p.capturing && k.bound != nil && !slices.Equal(k.bound, cells) {
+	if stream.capturing && k.bound != nil && !slices.Equal(k.bound, cells) {
 		return errors.New("captured without Prepare")
 	}
+	swap := func() {
+		for i, a := range k.args {
+			cells[i], *a.Buf = *a.Buf, cells[i]
+		}
+	}
 	run := func() error {
-		for i, a := range k.args {
-			cells[i], *a.Buf = *a.Buf, cells[i]
-		}
-		err := k.Kernel.Launch(stream.cpu, work)
-		for i, a := range k.args {
-			cells[i], *a.Buf = *a.Buf, cells[i]
-		}
-		if err != nil {
+		swap()
+		defer swap()
+		if err := k.Kernel.Launch(stream.cpu, work); err != nil {
 			return &graph.LaunchError{Kernel: k, Err: err}
 		}
 		return nil
@@ -232,9 +225,7 @@ func (s *fakeStream) Upload(dst ops.Arg, src G.Value) error {
 	if err := s.fake.call("upload"); err != nil {
 		return err
 	}
-	to := ops.Arg{Operand: dst.Operand, Buf: new(cpu.Buf)}
-	*to.Buf = *dst.Buf
-	from := src
+	to, from := copyOf(dst), src
 	if d, ok := src.(*fakeValue); ok {
 		from = s.cpu.View(d.arg)
 	} else {
@@ -256,16 +247,19 @@ func (s *fakeStream) Download(dst G.Value, src ops.Arg) error {
 		return err
 	}
 	s.fake.downloads++
-	from := ops.Arg{Operand: src.Operand, Buf: new(cpu.Buf)}
-	*from.Buf = *src.Buf
+	from := copyOf(src)
 	s.enqueue(func() error { return s.cpu.Download(dst, from) })
 	return nil
 }
 
 func (s *fakeStream) View(a ops.Arg) G.Value {
-	v := &fakeValue{ops.NewValue(a.Operand), ops.Arg{Operand: a.Operand, Buf: new(cpu.Buf)}, s}
-	*v.arg.Buf = *a.Buf
-	return v
+	return &fakeValue{ops.NewValue(a.Operand), copyOf(a), s}
+}
+
+// copyOf returns an operand that stays where a is now.
+func copyOf(a ops.Arg) ops.Arg {
+	b := *a.Buf
+	return ops.Arg{Operand: a.Operand, Buf: &b}
 }
 
 func (s *fakeStream) NewReadback(o ops.Operand) (graph.Readback, error) {
@@ -344,11 +338,12 @@ func (s *fakeStream) Close() error { s.fake.streams--; return nil }
 type fakeReplay []func() error
 
 func (r fakeReplay) Launch(s graph.Stream) error {
-	if err := s.(*fakeStream).fake.call("replay"); err != nil {
+	stream := s.(*fakeStream)
+	if err := stream.fake.call("replay"); err != nil {
 		return err
 	}
-	s.(*fakeStream).fake.replays++
-	s.(*fakeStream).queue = append(s.(*fakeStream).queue, r...)
+	stream.fake.replays++
+	stream.queue = append(stream.queue, r...)
 	return nil
 }
 

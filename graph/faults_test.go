@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // train takes four steps on b, trying again, once, what fails. It returns the losses and norms, the last hidden value and the
@@ -27,8 +28,7 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...g
 	var m *graph.Machine
 	opts = append(opts, graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss, n.hidden))
 	try(func() (err error) { m, err = graph.NewMachine(n.graph, opts...); return err })
-	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(0.01))
-	require.NoError(t, err)
+	solver := testutil.Must(optim.NewAdamW(optim.WithMachine(m), optim.WithLR(0.01)))(t)
 	var loss, norm *graph.Watch
 	try(func() (err error) { loss, err = m.Watch(n.loss); return err })
 	for range 4 {
@@ -43,8 +43,7 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...g
 			if err != nil { // the copy is lost, but not the value
 				failures = append(failures, err)
 				require.NoError(t, w.Fetch())
-				x, err = w.Next()
-				require.NoError(t, err)
+				x = testutil.Must(w.Next())(t)
 			}
 			all = append(all, x)
 		}
@@ -93,12 +92,12 @@ func TestTrainingGoesOn(t *testing.T) {
 					}
 					return n
 				}
-				f := halfFake{newFake()}
+				f := newHalfFake()
 				want, failures := net().train(t, f, p, opts...)
 				require.NoError(t, errors.Join(failures...))
 				for at := 1; at <= f.calls; at++ {
 					t.Run(fmt.Sprintf("%v/%d options/read %v/%d", p, len(opts), read, at), func(t *testing.T) {
-						again := halfFake{newFake()}
+						again := newHalfFake()
 						again.failAt = at
 						got, failures := net().train(t, again, p, opts...)
 						require.ErrorContains(t, errors.Join(failures...), again.failed+" fails")

@@ -2,12 +2,9 @@ package graph_test
 
 import (
 	"fmt"
-	"hash"
-	"hash/fnv"
 	"sync"
 	"testing"
 
-	"github.com/chewxy/hm"
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -27,11 +24,7 @@ var examples = map[string]func(g *G.ExprGraph) G.Nodes{
 	"autodiff, basic, symbolicDiff": func(g *G.ExprGraph) G.Nodes {
 		in := scalars(g, 2, 2.5)
 		z := G.Must(G.Add(in[0], in[1]))
-		grads, err := G.Grad(z, in...)
-		if err != nil {
-			panic(err)
-		}
-		return append(grads, z)
+		return append(must(G.Grad(z, in...)), z)
 	},
 	"BroadcastAdd": func(g *G.ExprGraph) G.Nodes {
 		a, b := ranged(g, "a", 100, 2), ranged(g, "b", 1, 2, 2)
@@ -62,10 +55,8 @@ var examples = map[string]func(g *G.ExprGraph) G.Nodes{
 	},
 	"iop": func(g *G.ExprGraph) G.Nodes {
 		x, y := ranged(g, "x", 0, 2, 1, 2, 3), ranged(g, "y", 0, 2, 1, 2, 3)
-		_, err := G.Grad(G.Must(G.Sum(G.Must(G.ApplyOp(newOp{}, x, y)))), x, y)
-		if err != nil {
-			panic(err)
-		}
+		sum := &newOp{foreign{"new op", 2, func(v ...G.Value) (G.Value, error) { return tensor.Add(v[0], v[1]) }}}
+		must(G.Grad(G.Must(G.Sum(G.Must(G.ApplyOp(sum, x, y)))), x, y))
 		return G.Nodes{y.Deriv()}
 	},
 	"BatchedMatMul": func(g *G.ExprGraph) G.Nodes {
@@ -78,11 +69,7 @@ var examples = map[string]func(g *G.ExprGraph) G.Nodes{
 	"BatchedMatMul_withBackprop": func(g *G.ExprGraph) G.Nodes {
 		a, b := ranged(g, "a", 1, 2, 4, 3, 9), ranged(g, "b", 13, 2, 4, 3, 9)
 		c := G.Must(G.BatchedMatMul(a, b, false, true))
-		grads, err := G.Grad(G.Must(G.Sum(c)), a, b)
-		if err != nil {
-			panic(err)
-		}
-		return append(grads, c)
+		return append(must(G.Grad(G.Must(G.Sum(c)), a, b)), c)
 	},
 	"SoftMax": func(g *G.ExprGraph) G.Nodes {
 		return G.Nodes{G.Must(G.SoftMax(ranged(g, "a", 1, 2, 3))), G.Must(G.SoftMax(ranged(g, "b", 2, 2, 3), 0)), G.Must(G.SoftMax(ranged(g, "c", 3, 2, 2, 3)))}
@@ -91,11 +78,7 @@ var examples = map[string]func(g *G.ExprGraph) G.Nodes{
 		return G.Nodes{G.Must(G.Concat(2, ranged(g, "x", 0, 2, 3, 4, 5), ranged(g, "y", 120, 2, 3, 4, 5)))}
 	},
 	"Unconcat": func(g *G.ExprGraph) G.Nodes {
-		parts, err := G.Unconcat(G.Must(G.Concat(2, ranged(g, "x", 0, 2, 3, 4, 5), ranged(g, "y", 120, 2, 3, 4, 5))), 2, 2)
-		if err != nil {
-			panic(err)
-		}
-		return parts
+		return must(G.Unconcat(G.Must(G.Concat(2, ranged(g, "x", 0, 2, 3, 4, 5), ranged(g, "y", 120, 2, 3, 4, 5))), 2, 2))
 	},
 	"Tensordot_vectors": func(g *G.ExprGraph) G.Nodes {
 		return G.Nodes{G.Must(G.Tensordot([]int{0}, []int{0}, ranged(g, "a", 2, 2), ranged(g, "b", 21, 2)))}
@@ -136,45 +119,19 @@ func TestGorgoniaExamples(t *testing.T) {
 }
 
 // newOp is the op of Example_iop: the op of its first input's gradient writes the second one's.
-type newOp struct{ panics }
+type newOp struct{ foreign }
 
-func (newOp) Arity() int                       { return 2 }
-func (newOp) DiffWRT(int) []bool               { return []bool{true, true, true} }
-func (newOp) String() string                   { return "new op" }
-func (newOp) WriteHash(h hash.Hash)            { h.Write([]byte("new op")) }
-func (newOp) Do(v ...G.Value) (G.Value, error) { return tensor.Add(v[0], v[1]) }
-func (newOp) Hashcode() uint32                 { h := fnv.New32a(); h.Write([]byte("new op")); return h.Sum32() }
-func (newOp) Type() hm.Type {
-	tt := G.TensorType{Dims: 4, Of: hm.TypeVariable('a')}
-	return hm.NewFnType(tt, tt, tt)
-}
+func (*newOp) DiffWRT(int) []bool { return []bool{true, true, true} }
 
-func (newOp) SymDiff(in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
+func (*newOp) SymDiff(in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
 	second := G.NewUniqueNode(G.WithType(in[1].Type()), G.WithShape(in[1].Shape()...), G.WithChildren(G.Nodes{in[1]}), G.In(in[0].Graph()), G.WithOp(G.Iop{}))
-	first, err := G.ApplyOp(newDiffOp{}, in[0], in[1], second)
+	first, err := G.ApplyOp(&foreign{"new diff op", 3, func(v ...G.Value) (G.Value, error) {
+		if err := v[2].(tensor.Tensor).Memset(1000.0); err != nil {
+			return nil, err
+		}
+		return G.CloneValue(v[1])
+	}}, in[0], in[1], second)
 	return G.Nodes{first, second}, err
-}
-
-type newDiffOp struct{ newOp }
-
-func (newDiffOp) Arity() int            { return 3 }
-func (newDiffOp) String() string        { return "new diff op" }
-func (newDiffOp) WriteHash(h hash.Hash) { h.Write([]byte("new diff op")) }
-func (newDiffOp) Hashcode() uint32 {
-	h := fnv.New32a()
-	h.Write([]byte("new diff op"))
-	return h.Sum32()
-}
-func (newDiffOp) Type() hm.Type {
-	tt := G.TensorType{Dims: 4, Of: hm.TypeVariable('a')}
-	return hm.NewFnType(tt, tt, tt, tt)
-}
-
-func (newDiffOp) Do(v ...G.Value) (G.Value, error) {
-	if err := v[2].(tensor.Tensor).Memset(1000.0); err != nil {
-		return nil, err
-	}
-	return G.CloneValue(v[1])
 }
 
 // TestGorgoniaTraining trains what the examples linearRegression, nonConcurrentTraining and concurrentTraining do, the
@@ -200,8 +157,7 @@ func TestGorgoniaTraining(t *testing.T) {
 			x, y := G.NewVector(g, dt, G.WithShape(100), G.WithName("x"), value(1, 100)), G.NewVector(g, dt, G.WithShape(100), G.WithName("y"), value(2, 100))
 			m, c := G.NewScalar(g, dt, G.WithName("m"), value(3)), G.NewScalar(g, dt, G.WithName("c"), value(4))
 			cost := G.Must(G.Mean(G.Must(G.Square(G.Must(G.Sub(G.Must(G.Add(G.Must(G.Mul(x, m)), c)), y))))))
-			_, err := G.Grad(cost, m, c)
-			require.NoError(t, err)
+			testutil.Must(G.Grad(cost, m, c))(t)
 			vm, solver := on(t, g, m, c), G.NewVanillaSolver(G.WithLearnRate(0.01), G.WithClip(5))
 			for range 100 {
 				train(t, vm, solver, m, c)
@@ -217,12 +173,10 @@ func TestGorgoniaTraining(t *testing.T) {
 			for from := 0; from < rows; from += batch {
 				g := G.NewGraph()
 				x, y := G.NewMatrix(g, tensor.Float64, G.WithShape(batch, 5), G.WithName("x")), G.NewVector(g, tensor.Float64, G.WithShape(batch), G.WithName("y"))
-				_, err := G.Grad(G.Must(G.Sum(G.Must(G.Mul(G.Must(G.Transpose(x)), y)))), x, y)
-				require.NoError(t, err)
+				testutil.Must(G.Grad(G.Must(G.Sum(G.Must(G.Mul(G.Must(G.Transpose(x)), y)))), x, y))(t)
 				vm, solver := on(t, g, x, y), G.NewVanillaSolver(G.WithLearnRate(0.01), G.WithBatchSize(float64(batch)))
 				for n, of := range map[*G.Node]*tensor.Dense{x: xs, y: ys} {
-					v, err := of.Slice(G.S(from, from+batch))
-					require.NoError(t, err)
+					v := testutil.Must(of.Slice(G.S(from, from+batch)))(t)
 					require.NoError(t, G.Let(n, v))
 				}
 				wait.Go(func() {

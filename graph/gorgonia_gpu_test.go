@@ -55,11 +55,9 @@ func (c stock) results(t testing.TB, dt tensor.Dtype, values [][]float64, opts .
 		withGrads = false
 	}
 	if withGrads {
-		_, err := graph.Grad(b.cost, b.in...)
-		require.NoError(t, err)
+		testutil.Must(graph.Grad(b.cost, b.in...))(t)
 	}
-	m, err := graph.NewMachine(b.graph, slices.Concat(c.options(), opts, []graph.Option{graph.WithKeep(b.out, b.cost)})...)
-	require.NoError(t, err)
+	m := testutil.Must(graph.NewMachine(b.graph, slices.Concat(c.options(), opts, []graph.Option{graph.WithKeep(b.out, b.cost)})...))(t)
 	defer func() { require.NoError(t, m.Close()) }()
 	b.let(t, values)
 	for range 3 {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -73,16 +72,12 @@ func grad(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	return grads, nil
 }
 
-// backward is the state of one reverse pass over nodes that are in topological order.
+// backward is the state of one reverse pass.
 type backward struct {
 	*order
-	at map[*G.Node]int // index of a node in nodes
-	// depends says which nodes depend on wrt through inputs that have a gradient.
-	depends []bool
-	// stops are ops that depend on wrt and pass no gradient on.
-	stops []*G.Node
-	// terms are the contributions to each node's gradient; once it is visited, their sum alone.
-	terms []G.Nodes
+	depends map[*G.Node]bool    // on wrt, through inputs that have a gradient
+	stops   []*G.Node           // ops that depend on wrt and pass no gradient on
+	terms   map[*G.Node]G.Nodes // contributions to a node's gradient; once it is visited, their sum alone
 }
 
 // differentiate begins with seed as the derivative of cost, nil for one.
@@ -93,50 +88,44 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	if len(wrt) == 0 {
 		return nil, errors.New("nothing to differentiate by")
 	}
-	one, err := oneOf(cost)
-	if err != nil {
-		return nil, err
+	dt := cost.Dtype()
+	if dt != tensor.Float32 && dt != tensor.Float64 {
+		return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), dt)
 	}
-	b := &backward{at: map[*G.Node]int{}}
+	var err error
+	b := &backward{depends: map[*G.Node]bool{}, terms: map[*G.Node]G.Nodes{}}
 	if b.order, err = checkedOrder(cost.Graph()); err != nil {
 		return nil, err
 	}
-	if seed == nil {
-		seed = cost.Graph().AddNode(one)
+	if seed == nil { // Gorgonia merges constants by their names
+		seed = cost.Graph().AddNode(constant(cost, 1, G.WithName("d cost / d cost, of "+dt.String())))
 	}
-	for i, n := range b.nodes {
-		b.at[n] = i
-	}
-	b.depends, b.terms = make([]bool, len(b.nodes)), make([]G.Nodes, len(b.nodes))
-	end, ok := b.at[cost]
-	if !ok {
+	if _, ok := b.inputs[cost]; !ok {
 		return nil, fmt.Errorf("the cost, %s, is not among the nodes of its graph", describe(cost))
 	}
 	for _, n := range wrt {
-		i, ok := b.at[n]
-		if !ok {
+		if _, ok := b.inputs[n]; !ok {
 			return nil, fmt.Errorf("%s is not of the cost's graph", describe(n))
 		}
-		b.depends[i] = true
+		b.depends[n] = true
 	}
 	if err := b.markDependent(); err != nil {
 		return nil, err
 	}
-	b.terms[end] = G.Nodes{seed}
-	for i := end; i >= 0; i-- {
-		if len(b.terms[i]) > 0 {
-			if err := b.visit(i); err != nil {
+	b.terms[cost] = G.Nodes{seed}
+	for _, n := range slices.Backward(b.nodes) {
+		if len(b.terms[n]) > 0 {
+			if err := b.visit(n); err != nil {
 				return nil, err
 			}
 		}
 	}
 	grads := make(G.Nodes, len(wrt))
 	for i, n := range wrt {
-		if t := b.terms[b.at[n]]; len(t) > 0 {
-			grads[i] = t[0]
-			continue
+		if len(b.terms[n]) == 0 {
+			return nil, fmt.Errorf("the cost does not depend on %s by ops with a gradient%s", describe(n), b.stopped())
 		}
-		return nil, fmt.Errorf("the cost does not depend on %s by ops with a gradient%s", describe(n), b.stopped())
+		grads[i] = b.terms[n][0]
 	}
 	return grads, nil
 }
@@ -162,15 +151,6 @@ func separate(grads, wrt G.Nodes) (err error) {
 	return nil
 }
 
-// oneOf returns a constant one of the cost's type. Gorgonia merges constants by their names.
-func oneOf(cost *G.Node) (*G.Node, error) {
-	dt := cost.Dtype()
-	if dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), dt)
-	}
-	return constant(cost, 1, G.WithName("d cost / d cost, of "+dt.String())), nil
-}
-
 // constant returns a constant of the type of n, float32 or float64.
 func constant(n *G.Node, v float64, opts ...G.NodeConsOpt) *G.Node {
 	if n.Dtype() == tensor.Float32 {
@@ -182,7 +162,7 @@ func constant(n *G.Node, v float64, opts ...G.NodeConsOpt) *G.Node {
 // markDependent fills depends for all nodes after those of wrt. An op that is no SDOp counts as dependent: it is an error
 // only if a gradient arrives there.
 func (b *backward) markDependent() error {
-	for i, n := range b.nodes {
+	for _, n := range b.nodes {
 		inputs := b.inputs[n]
 		if n.Type() == nil || len(inputs) == 0 {
 			continue
@@ -193,12 +173,12 @@ func (b *backward) markDependent() error {
 		}
 		reads := false
 		for j, c := range inputs {
-			if b.depends[b.at[c]] {
+			if b.depends[c] {
 				reads = true
-				b.depends[i] = b.depends[i] || diffs == nil || diffs[j]
+				b.depends[n] = b.depends[n] || diffs == nil || diffs[j]
 			}
 		}
-		if reads && !b.depends[i] {
+		if reads && !b.depends[n] {
 			b.stops = append(b.stops, n)
 		}
 	}
@@ -221,18 +201,17 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
 	return nil, fmt.Errorf("it says of %d inputs whether they have a gradient, and has %d", len(diffs), inputs)
 }
 
-// visit adds up the gradient of node i and passes it on to the inputs that depend on wrt.
-func (b *backward) visit(i int) error {
-	n := b.nodes[i]
-	grad, err := sum(n, b.terms[i])
+// visit adds up the gradient of n and passes it on to the inputs that depend on wrt.
+func (b *backward) visit(n *G.Node) error {
+	grad, err := sum(n, b.terms[n])
 	if err != nil {
 		return fmt.Errorf("sum of the gradients of %s: %w", describe(n), err)
 	}
-	b.terms[i] = G.Nodes{grad}
+	b.terms[n] = G.Nodes{grad}
 	inputs := b.inputs[n]
 	wanted := make([]bool, len(inputs))
 	for j, c := range inputs {
-		wanted[j] = b.depends[b.at[c]]
+		wanted[j] = b.depends[c]
 	}
 	if !slices.Contains(wanted, true) {
 		return nil
@@ -258,8 +237,7 @@ func (b *backward) visit(i int) error {
 		if elements(grads[j]) != elements(c) {
 			return fmt.Errorf("%s returned a gradient of shape %v for its input %d of shape %v", describe(n), grads[j].Shape(), j, c.Shape())
 		}
-		at := b.at[c]
-		b.terms[at] = append(b.terms[at], grads[j])
+		b.terms[c] = append(b.terms[c], grads[j])
 	}
 	return nil
 }
@@ -280,7 +258,7 @@ func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.No
 
 // corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others.
 func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) (G.Nodes, error) {
-	if reflect.TypeOf(n.Op()).PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() || len(inputs) == 0 {
+	if gorgonias(n.Op()) == "" || len(inputs) == 0 {
 		return nil, nil
 	}
 	var factor *G.Node
@@ -303,7 +281,7 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) (G.Nodes, error) {
 		}
 		return G.Nodes{first, second}, err
 	case "^ false": // takes the log of its input, and Gorgonia turns a softmax whose log is taken into that log
-		if reflect.TypeOf(inputs[0].Op()) == nil || reflect.TypeOf(inputs[0].Op()).String() != "*gorgonia.softmaxOp" {
+		if gorgonias(inputs[0].Op()) != "softmaxOp" {
 			return nil, nil
 		}
 		x, err := ops.Add(inputs[0])

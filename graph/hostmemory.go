@@ -40,14 +40,8 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	c.memory = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
 	_, ok := op.(G.UsePreallocDoer)
 	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
-	t := reflect.TypeOf(op)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t.PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() {
-		return c
-	}
-	switch t.Name() {
+	name := gorgonias(op)
+	switch name {
 	case "sliceOp", "concatOp":
 		c.owns = true
 	case "elemBinOp":
@@ -63,7 +57,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 			c.along = append(c.along, int(along.Index(i).Int()))
 		}
 		slices.Sort(c.along)
-		if c.reduce = (*tensor.Dense).Sum; t.Name() == "maxOp" {
+		if c.reduce = (*tensor.Dense).Sum; name == "maxOp" {
 			c.reduce = (*tensor.Dense).Max
 		}
 	}

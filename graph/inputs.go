@@ -21,10 +21,8 @@ func (m *Machine) load(in *operand) error {
 		return fmt.Errorf("got %v, want %v", ops.Operand{Dtype: v.Dtype(), Shape: got}, want)
 	}
 	s.host, s.remote = v, false
-	if len(in.checks) > 0 {
-		if err := m.check(in, v); err != nil {
-			return err
-		}
+	if err := m.check(in, v); err != nil {
+		return err
 	}
 	// A result of an earlier run, whose memory this run writes, or a view with gaps, on which ops of Gorgonia are wrong.
 	if m.inMemory(v) || in.hostReads && hasGaps(v) {
@@ -57,7 +55,7 @@ func (c *checkFailure) Error() string { return c.err.Error() }
 
 // check lets the ops that read to look at the numbers of v, where these are on the host.
 func (m *Machine) check(to *operand, v G.Value) error {
-	if isRemote(v) {
+	if len(to.checks) == 0 || isRemote(v) {
 		return nil
 	}
 	if err := ops.HoldValue(&m.cell, v, to.arg.Operand); err != nil {

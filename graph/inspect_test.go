@@ -10,13 +10,14 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // backends are machines' options for the CPU and for another device.
 func backends() map[string][]graph.Option {
 	return map[string][]graph.Option{
-		"cpu": nil, "cpu, captured": {graph.WithCapture()}, "device": {graph.WithBackend(newFake())}, "device, captured": {graph.WithBackend(newFake()), graph.WithCapture()},
+		"cpu": nil, "device": {graph.WithBackend(newFake())}, "device, captured": {graph.WithBackend(newFake()), graph.WithCapture()},
 	}
 }
 
@@ -35,7 +36,7 @@ func TestNaNWatch(t *testing.T) {
 				want string
 			}{{1, ""}, {-1, "op sqrt (node 1, shape (2)): found by the watch: element 1 of the result is NaN"},
 				{10000, "node 2, shape (2): ops: scaled sum: found by the watch: element 1 of the result is +Inf"}, {0.25, ""}} {
-				require.NoError(t, G.Let(x, tensor.New(tensor.WithBacking([]float64{0, c.x}))))
+				let(t, x, 0, c.x)
 				if err := m.RunAll(); c.want == "" {
 					require.NoError(t, err, name)
 				} else {
@@ -98,12 +99,10 @@ func TestGradSums(t *testing.T) {
 	}
 	g := G.NewGraph()
 	in := scalars(g, 2, 3)
-	_, err := graph.NewMachine(g, graph.WithGradSums())
-	require.ErrorContains(t, err, "no input has one")
-	_, err = graph.Grad(G.Must(G.HadamardProd(in[0], in[1])), in[0])
-	require.NoError(t, err)
-	_, err = graph.NewMachine(g, graph.WithGradSums(in[1]))
-	require.ErrorContains(t, err, `the derivatives of input "b" (node 1, shape ()) are to add up, and it has none in the graph`)
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums())), "no input has one")
+	testutil.Must(graph.Grad(G.Must(G.HadamardProd(in[0], in[1])), in[0]))(t)
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums(in[1]))),
+		`the derivatives of input "b" (node 1, shape ()) are to add up, and it has none in the graph`)
 	m := newMachine(t, g, graph.WithGradSums(in[0])) // of stock ops alone
 	for i := range 3 {
 		require.NoError(t, m.RunAll())

@@ -2,8 +2,12 @@ package graph
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 )
 
 // layout gives all that kernels write, or read from the host, its place in the arena: from the step that writes it to the
@@ -55,10 +59,7 @@ func (r *region) overlaps(o *region) bool { return r.first <= o.last && o.first 
 func placeRegions(regions []*region, align int) (bytes, bound int) {
 	order := slices.Clone(regions)
 	slices.SortStableFunc(order, func(a, b *region) int {
-		if c := cmp.Compare(b.bytes, a.bytes); c != 0 {
-			return c
-		}
-		return cmp.Compare(b.last-b.first, a.last-a.first)
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(b.last-b.first, a.last-a.first))
 	})
 	placed := make([]*region, 0, len(order)) // by offset
 	for _, r := range order {
@@ -84,21 +85,15 @@ func placeRegions(regions []*region, align int) (bytes, bound int) {
 	return bytes, maxLive(regions, align)
 }
 
-// maxLive returns the largest sum of the bytes that live at one step.
-func maxLive(regions []*region, align int) int {
-	change := map[int]int{}
+// maxLive returns the largest sum of the bytes that live at one step, which is one at which a region begins.
+func maxLive(regions []*region, align int) (most int) {
 	for _, r := range regions {
-		change[r.first] += alignUp(r.bytes, align)
-		change[r.last+1] -= alignUp(r.bytes, align)
-	}
-	steps := make([]int, 0, len(change))
-	for s := range change {
-		steps = append(steps, s)
-	}
-	slices.Sort(steps)
-	live, most := 0, 0
-	for _, s := range steps {
-		live += change[s]
+		live := 0
+		for _, o := range regions {
+			if o.first <= r.first && r.first <= o.last {
+				live += alignUp(o.bytes, align)
+			}
+		}
 		most = max(most, live)
 	}
 	return most
@@ -106,3 +101,69 @@ func maxLive(regions []*region, align int) int {
 
 // alignUp rounds n up to a multiple of align, a power of two.
 func alignUp(n, align int) int { return (n + align - 1) &^ (align - 1) }
+
+// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and makes what stays
+// the same for all runs: constants, views and segments.
+func (m *Machine) bind() (err error) {
+	bytes := m.arena + m.workspace
+	if m.memory, err = m.backend.Alloc(bytes); err != nil {
+		return fmt.Errorf("arena of %d bytes and workspace of %d bytes: %w", m.arena, m.workspace, err)
+	}
+	if m.stream, err = m.backend.NewStream(); err != nil {
+		return err
+	}
+	m.memory.Place(&m.all, 0, bytes)
+	m.memory.Place(&m.work, m.arena, m.workspace)
+	m.state, m.counts, m.made = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
+	for _, v := range m.operands {
+		if err := m.place(v); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+	}
+	most := 0
+	for i, s := range m.steps {
+		most = max(most, len(s.in))
+		if t, ok := s.op.(G.TrainModeOp); ok && s.kernel == nil {
+			m.train = append(m.train, t)
+		}
+		m.addToSegments(i)
+	}
+	m.args = make([]G.Value, most)
+	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
+	for _, n := range m.order.nodes {
+		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
+			m.others = append(m.others, n)
+		}
+	}
+	return nil
+}
+
+// place points the cell of v into the arena and makes the values that stay the same for all runs.
+func (m *Machine) place(v *operand) error {
+	s := &m.state[v.id]
+	if v.region != nil {
+		m.memory.Place(v.arg.Buf, v.region.offset, v.region.bytes)
+	}
+	if v.keep && (v.kind == fromKernel || v.kind == fromHost) {
+		m.kept = append(m.kept, v)
+	}
+	switch {
+	case v.kind == fromInput && (v.kernelReads || v.hostReads):
+		m.inputs = append(m.inputs, v)
+	case v.kind == fromKernel && m.device.Host:
+		if v.hostReads {
+			s.host = m.stream.View(v.arg)
+		}
+	case v.kind == fromKernel:
+		s.remote = true
+	case v.kind == fromConstant:
+		s.host = v.node.Value()
+		if err := m.check(v, s.host); err != nil {
+			return err
+		}
+		if v.kernelReads {
+			return m.send(v, s.host)
+		}
+	}
+	return nil
+}

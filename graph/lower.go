@@ -2,7 +2,9 @@ package graph
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
+	"unsafe"
 
 	G "gorgonia.org/gorgonia"
 
@@ -37,20 +39,12 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 
 // add adds the node's value and its step, if it has one.
 func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
-	st, ok, err := statementOf(n)
-	if err != nil {
-		return err
-	}
 	var in []*operand
 	for _, c := range p.order.inputs[n] {
 		in = append(in, p.of[c])
 	}
-	if ok {
-		if st.into != nil && len(in) == 1 {
-			in[0].keep, in[0].hostReads = true, true
-			p.reads = append(p.reads, read{in[0], st.into})
-		}
-		return nil
+	if n.Type() == nil && n.Op() != nil {
+		return p.addStatement(n.Op(), in)
 	}
 	k := fromKernel
 	switch {
@@ -75,6 +69,7 @@ func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
 		return nil
 	}
 	s := &step{node: n, op: n.Op(), in: in, out: []*operand{v}}
+	var ok bool
 	if s.spec, ok = ops.SpecOf(n.Op()); ok {
 		for i, o := range ops.OutputsOf(n.Op())[1:] {
 			s.out = append(s.out, p.newOperand(nil, fmt.Sprintf("output %d of %s", i+1, v.name), fromKernel, o))
@@ -91,6 +86,36 @@ func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
 		}
 	}
 	return nil
+}
+
+// addStatement adds what a node without a value asks for. Gorgonia does not export the ops of its statements: that of
+// gorgonia.Read has its target as the only field. On gorgonia.Set no gorgonia VM acts.
+func (p *plan) addStatement(op G.Op, in []*operand) error {
+	v := reflect.ValueOf(op)
+	switch name := gorgonias(op); {
+	case name == "letOp":
+		return nil
+	case name == "readOp" && len(in) == 1 && v.NumField() == 1 && v.Field(0).Type() == reflect.TypeFor[*G.Value]():
+		in[0].keep, in[0].hostReads = true, true
+		p.reads = append(p.reads, read{in[0], (*G.Value)(unsafe.Pointer(v.Field(0).Pointer()))})
+		return nil
+	}
+	return fmt.Errorf("statement of type %T is not known", op)
+}
+
+// gorgonias returns the name of the type of an op of Gorgonia's, "" for another one or none.
+func gorgonias(op G.Op) string {
+	if op == nil {
+		return ""
+	}
+	t := reflect.TypeOf(op)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.PkgPath() != reflect.TypeFor[G.ExprGraph]().PkgPath() {
+		return ""
+	}
+	return t.Name()
 }
 
 // isConstant reports whether n is a constant of Gorgonia, whose ops hold their value.

@@ -9,6 +9,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, also a subgraph, as it is when NewMachine is called.
@@ -104,7 +105,7 @@ func WithKeep(nodes ...*G.Node) Option {
 func WithPolicy(p Policy) Option { return func(o *options) { o.policy = &p } }
 
 // WithCapture makes the machine record its kernels in the second run, and replay what was recorded from then on. It
-// records again when an input has moved to another address on the device.
+// records again when an input has moved to another address on the device. On a CPU it changes nothing.
 func WithCapture() Option { return func(o *options) { o.capture = true } }
 
 // WithEvalMode puts the ops that tell training from evaluation, such as dropout, into evaluation, as gorgonia.EvalMode
@@ -131,10 +132,13 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 		}
 		m.opts.policy = &p
 	}
-	if !m.opts.on {
+	switch b := m.opts.backend; {
+	case !m.opts.on:
 		m.opts.backend, m.owned = NewCPU(0), true
-	} else if err := CheckBackend(m.opts.backend); err != nil {
-		return nil, fmt.Errorf("graph: machine: %w", err)
+	case b == nil:
+		return nil, errors.New("graph: machine: the backend is nil")
+	case value.IsNil(b):
+		return nil, fmt.Errorf("graph: machine: the backend is a nil %T", b)
 	}
 	if err := m.build(g); err != nil {
 		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())
@@ -186,7 +190,7 @@ func (m *Machine) Close() error {
 	if m.stream != nil {
 		errs = append(errs, m.stream.Synchronize())
 		for i := range m.segments {
-			errs = append(errs, m.segments[i].alone.close(), m.segments[i].followed.close())
+			errs = append(errs, m.segments[i].drop())
 		}
 		for _, w := range m.watches {
 			errs = append(errs, w.Close())

@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -29,8 +30,7 @@ func TestStabilisedGraphs(t *testing.T) {
 		}
 		cost := G.Must(G.BinaryXent(in[0], in[1]))
 		require.NoError(t, graph.CheckGraph(g))
-		_, err := graph.Grad(cost, in[0])
-		require.NoError(t, err)
+		testutil.Must(graph.Grad(cost, in[0]))(t)
 		m := newMachine(t, g)
 		require.NoError(t, m.RunAll())
 		require.InDelta(t, -0.5/0.1+0.5/0.9, gradient(t, in[0])[0], 1e-12)
@@ -47,11 +47,9 @@ func TestRemovedInput(t *testing.T) {
 		for i := range later {
 			G.Must(G.Add(in[0], G.NewConstant(float64(10+i))))
 		}
-		_, err := graph.Grad(cost, in[0])
-		require.ErrorContains(t, err, "stabilisation")
+		require.ErrorContains(t, testutil.Err(graph.Grad(cost, in[0])), "stabilisation")
 		require.ErrorContains(t, graph.CheckGraph(g), "stabilisation")
-		_, err = graph.NewMachine(g)
-		require.ErrorContains(t, err, "stabilisation")
+		require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "stabilisation")
 	}
 }
 
@@ -102,10 +100,57 @@ func TestSubgraphOfLayer(t *testing.T) {
 	want := numbers(t, n.cost.Value())
 	n.grad(t)
 	for range 200 {
-		m, err := graph.NewMachine(n.graph.ExactSubgraphRoots(n.cost))
-		require.NoError(t, err)
+		m := testutil.Must(graph.NewMachine(n.graph.ExactSubgraphRoots(n.cost)))(t)
 		require.NoError(t, m.RunAll())
 		require.Equal(t, want, numbers(t, n.cost.Value()))
 		require.NoError(t, m.Close())
 	}
+}
+
+func TestCheckGraph(t *testing.T) {
+	vector := func(g *G.ExprGraph, name string, n int) *G.Node {
+		return G.NewVector(g, tensor.Float64, G.WithShape(n), G.WithName(name))
+	}
+	for name, c := range map[string]struct {
+		build   func(g *G.ExprGraph)
+		want    []string // in the error; none for a graph that is right
+		refused bool     // by NewMachine too
+	}{
+		"right": {build: func(g *G.ExprGraph) {
+			x := vector(g, "x", 2)
+			var v G.Value
+			G.Read(G.Must(G.Add(x, vector(g, "y", 2))), &v)
+			G.NewVector(g, tensor.Float64, G.WithShape(2, 1), G.WithName("column"))
+		}},
+		"equal names": {build: func(g *G.ExprGraph) { vector(g, "x", 2); vector(g, "x", 3) },
+			want: []string{`input "x" (node 0, shape (2)) and input "x" (node 1, shape (3)) have one name`}},
+		"equal hashes": {build: func(g *G.ExprGraph) { vector(g, "xksxlu", 2); vector(g, "yycfoo", 2) },
+			want: []string{`"xksxlu"`, `"yycfoo"`, "one hash"}},
+		"no shape": {build: func(g *G.ExprGraph) { G.NewVector(g, tensor.Float64, G.WithName("x")) },
+			want: []string{`input "x"`, "no shape"}, refused: true},
+		"rank": {build: func(g *G.ExprGraph) {
+			G.NewUniqueNode(G.WithShape(6), G.WithType(G.TensorType{Dims: 2, Of: tensor.Float64}), G.In(g), G.WithName("x"))
+		}, want: []string{`input "x"`, "rank 2", "(6)"}, refused: true},
+		"removed node": {build: func(g *G.ExprGraph) {
+			x, y := vector(g, "x", 2), vector(g, "y", 2)
+			G.Must(G.Add(y, y))
+			g.RemoveNode(x)
+		}},
+	} {
+		g := G.NewGraph()
+		c.build(g)
+		err := graph.CheckGraph(g)
+		if c.want == nil {
+			require.NoError(t, err, name)
+		}
+		for _, w := range c.want {
+			require.ErrorContains(t, err, w, name)
+		}
+		m, err := graph.NewMachine(g)
+		require.Equal(t, c.refused, err != nil, "%s: %v", name, err)
+		if err == nil {
+			require.NoError(t, m.Close())
+		}
+	}
+	require.Error(t, graph.CheckGraph(nil))
 }

@@ -10,27 +10,29 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 func TestPolicyFromEnv(t *testing.T) {
-	for value, want := range map[string]bool{"": false, "1": true, "true": true, "0": false} {
-		t.Setenv("NSA_STRICT", value)
-		p, err := graph.PolicyFromEnv()
-		require.NoError(t, err)
-		require.Equal(t, graph.Policy{Strict: want}, p)
+	for _, c := range []struct {
+		strict, unfused string
+		want            graph.Policy
+		fails           string
+	}{
+		{}, {strict: "0"}, {strict: "1", want: graph.Policy{Strict: true}}, {strict: "true", want: graph.Policy{Strict: true}},
+		{strict: "rather", fails: `NSA_STRICT is "rather"`},
+		{unfused: "linears,linear-add", want: graph.Policy{Unfused: []string{"linears", "linear-add"}}},
+		{unfused: "linears,norms", fails: `graph: NSA_UNFUSED: policy: no fusion "norms" to be switched off, want "all" or some of ["copies" "linears" `},
+	} {
+		t.Setenv("NSA_STRICT", c.strict)
+		t.Setenv("NSA_UNFUSED", c.unfused)
+		if p, err := graph.PolicyFromEnv(); c.fails != "" {
+			require.ErrorContains(t, err, c.fails)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, c.want, p)
+		}
 	}
-	t.Setenv("NSA_STRICT", "rather")
-	_, err := graph.PolicyFromEnv()
-	require.ErrorContains(t, err, `NSA_STRICT is "rather"`)
-
-	t.Setenv("NSA_STRICT", "")
-	t.Setenv("NSA_UNFUSED", "linears,linear-add")
-	p, err := graph.PolicyFromEnv()
-	require.NoError(t, err)
-	require.Equal(t, graph.Policy{Unfused: []string{"linears", "linear-add"}}, p)
-	t.Setenv("NSA_UNFUSED", "linears,norms")
-	_, err = graph.PolicyFromEnv()
-	require.ErrorContains(t, err, `graph: NSA_UNFUSED: policy: no fusion "norms" to be switched off, want "all" or some of ["copies" "linears" `)
 }
 
 // TestPolicyOfMachine: without WithPolicy the environment's holds.
@@ -39,14 +41,10 @@ func TestPolicyOfMachine(t *testing.T) {
 	G.Must(G.Neg(G.NewScalar(g, tensor.Float64, G.WithName("x"))))
 	device := graph.WithBackend(newFake())
 	t.Setenv("NSA_STRICT", "1")
-	_, err := graph.NewMachine(g, device)
-	require.ErrorContains(t, err, "strict: fake has no kernel for it")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), "strict: fake has no kernel for it")
 	newMachine(t, g, device, graph.WithPolicy(graph.Policy{}))
 	t.Setenv("NSA_STRICT", "rather")
-	_, err = graph.NewMachine(g, device)
-	require.ErrorContains(t, err, `graph: NSA_STRICT is "rather"`)
-	_, err = graph.NewMachine(g, graph.WithPolicy(graph.Policy{Unfused: []string{""}}))
-	require.ErrorContains(t, err, `graph: machine: policy: no fusion ""`)
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), `graph: NSA_STRICT is "rather"`)
 }
 
 func TestUnsupported(t *testing.T) {

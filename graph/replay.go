@@ -9,23 +9,19 @@ import (
 type segment struct {
 	from, to int // steps
 	kernels  bool
-	alone    recording
-	followed recording // by a solver's step
-}
 
-// recording is a segment as it was captured.
-type recording struct {
-	replay Replay // nil for none
+	replay Replay // of the segment as it was captured, nil for none
 	moves  int64  // of the machine then
-	solver Solver // whose step follows
+	solver Solver // whose step is captured behind it, nil for none
 }
 
-func (r *recording) close() error {
-	if r.replay == nil {
+// drop closes what was captured.
+func (s *segment) drop() error {
+	if s.replay == nil {
 		return nil
 	}
-	old := r.replay
-	r.replay = nil
+	old := s.replay
+	s.replay = nil
 	return old.Close()
 }
 
@@ -41,7 +37,6 @@ func (m *Machine) addToSegments(i int) {
 
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
-	logs := m.opts.logs()
 	for i := s.from; i < s.to; i++ {
 		m.at = m.steps[i]
 		var err error
@@ -56,9 +51,7 @@ func (m *Machine) runSegment(s *segment) error {
 		if err != nil {
 			return err
 		}
-		if logs {
-			m.logStep(m.at)
-		}
+		m.logStep(m.at)
 		m.counts[i]++
 		if m.after != nil {
 			m.after(i)
@@ -78,33 +71,29 @@ func (m *Machine) launch(k Kernel) error {
 // replaySegment records s, with the kernels of solver if it is not nil, where that has not been done for the present
 // addresses, and replays it.
 func (m *Machine) replaySegment(s *segment, solver Solver) error {
-	r := &s.alone
-	if solver != nil {
-		r = &s.followed
-	}
-	for i := s.from; i < s.to; i++ {
-		m.at = m.steps[i]
+	steps := m.steps[s.from:s.to]
+	for _, m.at = range steps {
 		if err := m.at.kernel.Prepare(m.stream, &m.work); err != nil {
 			return err
 		}
 	}
-	if r.replay == nil || r.moves != m.moves || r.solver != solver {
-		if err := m.record(s, r, solver); err != nil {
+	if s.replay == nil || s.moves != m.moves || s.solver != solver {
+		if err := m.record(s, solver); err != nil {
 			return err
 		}
 	}
 	m.at = nil
-	if err := r.replay.Launch(m.stream); err != nil {
+	if err := s.replay.Launch(m.stream); err != nil {
 		return err
 	}
-	for i := s.from; i < s.to; i++ {
-		m.counts[i]++
+	for i := range steps {
+		m.counts[s.from+i]++
 	}
 	return nil
 }
 
-func (m *Machine) record(s *segment, into *recording, solver Solver) (err error) {
-	if err := into.close(); err != nil {
+func (m *Machine) record(s *segment, solver Solver) (err error) {
+	if err := s.drop(); err != nil {
 		return err
 	}
 	if err := m.stream.BeginCapture(); err != nil {
@@ -119,8 +108,7 @@ func (m *Machine) record(s *segment, into *recording, solver Solver) (err error)
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	for i := s.from; i < s.to; i++ {
-		m.at = m.steps[i]
+	for _, m.at = range m.steps[s.from:s.to] {
 		if err := m.at.kernel.Launch(m.stream, &m.work); err != nil {
 			return err
 		}
@@ -136,6 +124,6 @@ func (m *Machine) record(s *segment, into *recording, solver Solver) (err error)
 	if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	*into = recording{r, m.moves, solver}
+	s.replay, s.moves, s.solver = r, m.moves, solver
 	return nil
 }

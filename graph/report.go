@@ -62,24 +62,10 @@ func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
 // Plan returns how the machine runs the graph.
 func (m *Machine) Plan() Plan {
-	if m.plan == nil {
+	p := m.plan
+	if p == nil {
 		return Plan{}
 	}
-	return m.report()
-}
-
-// Counts returns how often each implementation has run since the machine was made, by its name; under "host" the ops that
-// ran by their own Do, and under "upload" and "download" the copies between host and device.
-func (m *Machine) Counts() map[string]int64 {
-	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
-	for i, n := range m.counts {
-		c[m.steps[i].implementation] += n
-	}
-	return c
-}
-
-// report returns what the passes made.
-func (p *plan) report() Plan {
 	r := Plan{Device: p.device, Copies: p.copies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
 	for i, s := range p.steps {
 		step := PlanStep{
@@ -102,6 +88,16 @@ func (p *plan) report() Plan {
 	return r
 }
 
+// Counts returns how often each implementation has run since the machine was made, by its name; under "host" the ops that
+// ran by their own Do, and under "upload" and "download" the copies between host and device.
+func (m *Machine) Counts() map[string]int64 {
+	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
+	for i, n := range m.counts {
+		c[m.steps[i].implementation] += n
+	}
+	return c
+}
+
 // String returns a table of the steps, a line for each result, and the totals.
 func (p Plan) String() string {
 	var b strings.Builder
@@ -113,11 +109,8 @@ func (p Plan) String() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "step\tnode\top\timplementation\tresult\tbytes\toffset\tlast read\tnotes")
 	for i, s := range p.Steps {
-		for j, o := range s.Outputs {
-			step, node, op, impl, notes := "", "", "", "", ""
-			if j == 0 {
-				step, node, op, impl, notes = fmt.Sprint(i), fmt.Sprint(s.Node.ID()), s.Op, s.Implementation, s.notes()
-			}
+		step, notes := fmt.Sprintf("%d\t%d\t%s\t%s", i, s.Node.ID(), s.Op, s.Implementation), s.notes()
+		for _, o := range s.Outputs {
 			offset, last := "host", fmt.Sprint(o.Last)
 			if o.Offset >= 0 {
 				offset = fmt.Sprint(o.Offset)
@@ -125,7 +118,8 @@ func (p Plan) String() string {
 			if o.Kept {
 				last = "kept"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%v\t%d\t%s\t%s\t%s\n", step, node, op, impl, o.Operand, o.Operand.Bytes(), offset, last, notes)
+			fmt.Fprintf(w, "%s\t%v\t%d\t%s\t%s\t%s\n", step, o.Operand, o.Operand.Bytes(), offset, last, notes)
+			step, notes = "\t\t\t", ""
 		}
 	}
 	w.Flush()

@@ -137,16 +137,16 @@ func (r *Resident) Values() []G.Value { return r.device }
 // Upload copies the host values to the device again, after what is under way there. A machine with copies in half precision
 // has to Refresh.
 func (r *Resident) Upload() error {
-	return r.copyAll("upload", func(host G.Value, device ops.Arg) error { return r.stream.Upload(device, host) })
+	return r.copyAll("upload", Stream.Upload)
 }
 
 // Download copies the device's values to the host values that they came from, after what is under way there.
 func (r *Resident) Download() error {
-	return r.copyAll("download", func(host G.Value, device ops.Arg) error { return r.stream.Download(host, device) })
+	return r.copyAll("download", func(s Stream, device ops.Arg, host G.Value) error { return s.Download(host, device) })
 }
 
 // copyAll calls copyOne with each value, and waits for the backend before it and after it.
-func (r *Resident) copyAll(what string, copyOne func(host G.Value, device ops.Arg) error) (err error) {
+func (r *Resident) copyAll(what string, copyOne func(s Stream, device ops.Arg, host G.Value) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("graph: resident values: %s: %w", what, err)
@@ -162,7 +162,7 @@ func (r *Resident) copyAll(what string, copyOne func(host G.Value, device ops.Ar
 		return err
 	}
 	for i, a := range r.args {
-		if err := copyOne(r.host[i], a); err != nil {
+		if err := copyOne(r.stream, a, r.host[i]); err != nil {
 			return fmt.Errorf("value %d: %w", i, err)
 		}
 	}

@@ -44,35 +44,36 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 	}
 	upToDate := m.upToDate && solver != nil && moves == m.moves
 	m.upToDate = false
-	together := false
+	var follows Solver // whose step is part of the run
 	if solver != nil && m.warm {
 		if err := m.show(false); err != nil { // where the gradients are going to be
 			return err
 		}
-		together = len(m.reads) == 0 && m.inPlace(weights) // a read that fails must not leave a step behind
+		if len(m.reads) == 0 && m.inPlace(weights) { // a read that fails must not leave a step behind
+			follows = solver
+		}
 	}
-	if together {
-		err = m.runSegmentsAndStep(solver, weights, upToDate)
-	} else {
-		err = m.runSegments(upToDate, nil)
+	if follows != nil {
+		if err := follows.Begin(weights); err != nil {
+			return err
+		}
 	}
-	if err != nil {
+	if err := m.runSegments(upToDate, follows); err != nil {
 		return err
+	}
+	if follows != nil {
+		if err := follows.End(weights); err != nil {
+			return err
+		}
 	}
 	m.at = nil
-	if err := m.show(true); err != nil {
-		return err
+	show := func(m *Machine) error { return m.show(true) }
+	for _, f := range [...]func(*Machine) error{show, (*Machine).unbindOthers, (*Machine).bindDuals, (*Machine).answerReads} {
+		if err := f(m); err != nil {
+			return err
+		}
 	}
-	if err := m.unbindOthers(); err != nil {
-		return err
-	}
-	if err := m.bindDuals(); err != nil {
-		return err
-	}
-	if err := m.answerReads(); err != nil {
-		return err
-	}
-	if solver != nil && !together { // only now have the gradients values that the solver can find
+	if solver != nil && follows == nil { // only now have the gradients values that the solver can find
 		if err := solver.Step(weights); err != nil {
 			return err
 		}
@@ -89,7 +90,7 @@ func (m *Machine) runSegments(upToDate bool, solver Solver) error {
 		var err error
 		switch {
 		case upToDate && s.to <= m.refreshed:
-		case s.kernels && m.opts.capture && m.warm && !m.opts.looks():
+		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.looks():
 			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
@@ -179,10 +180,8 @@ func (m *Machine) runOnHost(s *step) error {
 	out := &m.state[to.id]
 	out.host = v
 	if to.kernelReads {
-		if len(to.checks) > 0 {
-			if err := m.check(to, v); err != nil {
-				return err
-			}
+		if err := m.check(to, v); err != nil {
+			return err
 		}
 		if err := m.send(to, v); err != nil {
 			return err
@@ -306,19 +305,18 @@ func (m *Machine) answerReads() error {
 	}
 	for i, r := range m.reads {
 		v, s := r.from, &m.state[r.from.id]
+		var err error
 		if v.kind == fromKernel || s.remote {
 			if m.made[i] == nil || *r.into != m.made[i] {
 				m.made[i] = ops.NewValue(v.arg.Operand)
 			}
 			m.copies.downloads++
-			if err := m.stream.Download(m.made[i], v.arg); err != nil {
-				return fmt.Errorf("read of %s: %w", v.name, err)
-			}
+			err = m.stream.Download(m.made[i], v.arg)
 		} else {
-			var err error
-			if m.made[i], err = G.CloneValue(s.host); err != nil {
-				return fmt.Errorf("read of %s: %w", v.name, err)
-			}
+			m.made[i], err = G.CloneValue(s.host)
+		}
+		if err != nil {
+			return fmt.Errorf("read of %s: %w", v.name, err)
 		}
 		*r.into = m.made[i]
 	}

@@ -63,17 +63,6 @@ func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
 	return ops.Arg{Operand: ops.Operand{Dtype: m.half}}
 }
 
-// runSegmentsAndStep runs all steps of the graph and the solver's one behind them.
-func (m *Machine) runSegmentsAndStep(s Solver, weights []G.ValueGrad, upToDate bool) error {
-	if err := s.Begin(weights); err != nil {
-		return err
-	}
-	if err := m.runSegments(upToDate, s); err != nil {
-		return err
-	}
-	return s.End(weights)
-}
-
 // inPlace reports whether a run writes the gradients where they are bound before it. Those of ops on the host, and what a
 // TapeMachine has left in an input to be added to, are known only after it.
 func (m *Machine) inPlace(weights []G.ValueGrad) bool {

@@ -135,57 +135,54 @@ func (unbindable) Bind(*cpu.Kernel, []ops.Arg, []ops.Arg) error { panic("at bind
 // network is a graph of this module's ops: the three branches of NSA on queries, keys and values that are inputs, and
 // their gradients.
 type network struct {
-	graph  *G.ExprGraph
-	in     G.Nodes
-	cost   *G.Node
-	shapes [][]int
+	graph *G.ExprGraph
+	in    G.Nodes
+	cost  *G.Node
 }
 
-func newNetwork(t testing.TB) network {
+// input adds an input.
+func (n *network) input(name string, shape ...int) *G.Node {
+	x := G.NewTensor(n.graph, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name))
+	n.in = append(n.in, x)
+	return x
+}
+
+func newNetwork(t testing.TB) *network {
 	t.Helper()
 	const b, s, hq, hkv, dk, dv = 2, 21, 4, 2, 6, 5
 	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5}
 	blocks := ops.NumCompressed(s, p.BlockLen, p.Stride)
-	n := network{graph: G.NewGraph(), shapes: [][]int{
-		{b, s, hq, dk}, {b, blocks, hkv, dk}, {b, blocks, hkv, dv}, {b, s, hkv, dk}, {b, s, hkv, dv},
-	}}
-	for i, name := range []string{"q", "kc", "vc", "k", "v"} {
-		n.in = append(n.in, G.NewTensor(n.graph, tensor.Float64, 4, G.WithShape(n.shapes[i]...), G.WithName(name)))
-	}
-	q, kc, vc, k, v := n.in[0], n.in[1], n.in[2], n.in[3], n.in[4]
-	must := func(x *G.Node, err error) *G.Node {
-		require.NoError(t, err)
-		return x
-	}
-	compressed := must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
-	idx := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), p))
-	selected := must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock))
-	window := must(ops.SlidingWindow(q, k, v, p.Window))
-	sum := must(ops.Apply(scaledSum{0.5}, compressed, selected, window))
-	n.cost = must(ops.Apply(squares{}, must(ops.Apply(scaledSum{2}, sum, window))))
+	n := &network{graph: G.NewGraph()}
+	q, kc, vc := n.input("q", b, s, hq, dk), n.input("kc", b, blocks, hkv, dk), n.input("vc", b, blocks, hkv, dv)
+	k, v := n.input("k", b, s, hkv, dk), n.input("v", b, s, hkv, dv)
+	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
+	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
+	selected := G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock))
+	window := G.Must(ops.SlidingWindow(q, k, v, p.Window))
+	sum := G.Must(ops.Apply(scaledSum{0.5}, compressed, selected, window))
+	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Apply(scaledSum{2}, sum, window))))
 	n.let(t, 1)
 	return n
 }
 
 // let binds new values to all inputs.
-func (n network) let(t testing.TB, seed uint64) {
+func (n *network) let(t testing.TB, seed uint64) {
 	t.Helper()
 	for i, in := range n.in {
 		v := testutil.Normal(10*seed+uint64(i), in.Shape().TotalSize())
-		require.NoError(t, G.Let(in, tensor.New(tensor.WithShape(n.shapes[i]...), tensor.WithBacking(v))))
+		require.NoError(t, G.Let(in, tensor.New(tensor.WithShape(in.Shape()...), tensor.WithBacking(v))))
 	}
 }
 
 // grad adds the gradients of all inputs.
-func (n network) grad(t testing.TB) network {
+func (n *network) grad(t testing.TB) *network {
 	t.Helper()
-	_, err := graph.Grad(n.cost, n.in...)
-	require.NoError(t, err)
+	testutil.Must(graph.Grad(n.cost, n.in...))(t)
 	return n
 }
 
 // results runs vm and returns copies of the cost and of all gradients.
-func (n network) results(t testing.TB, vm G.VM) [][]float64 {
+func (n *network) results(t testing.TB, vm G.VM) [][]float64 {
 	t.Helper()
 	require.NoError(t, vm.RunAll())
 	out := [][]float64{numbers(t, n.cost.Value())}
@@ -196,10 +193,22 @@ func (n network) results(t testing.TB, vm G.VM) [][]float64 {
 	return out
 }
 
+// vector adds a vector to g, with these values.
+func vector(g *G.ExprGraph, name string, values ...float64) *G.Node {
+	return G.NewVector(g, tensor.Float64, G.WithShape(len(values)), G.WithName(name), G.WithValue(dense(values...)))
+}
+
+func dense(values ...float64) *tensor.Dense { return tensor.New(tensor.WithBacking(values)) }
+
+// let binds a vector of these values to n.
+func let(t testing.TB, n *G.Node, values ...float64) {
+	t.Helper()
+	require.NoError(t, G.Let(n, dense(values...)))
+}
+
 func newMachine(t testing.TB, g *G.ExprGraph, opts ...graph.Option) *graph.Machine {
 	t.Helper()
-	m, err := graph.NewMachine(g, opts...)
-	require.NoError(t, err)
+	m := testutil.Must(graph.NewMachine(g, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }

@@ -1,7 +1,7 @@
 package graph_test
 
 import (
-	"fmt"
+	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -10,129 +10,124 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// stockCost is a graph of Gorgonia's ops alone, with its weights and an input that changes from step to step.
-func stockCost(t *testing.T) (weights G.Nodes, cost *G.Node, x []float32) {
-	g := G.NewGraph()
-	vector := func(name string, v ...float32) *G.Node {
-		return G.NewVector(g, tensor.Float32, G.WithShape(len(v)), G.WithName(name), G.WithValue(tensor.New(tensor.WithBacking(v))))
+// trainer is a machine whose weights live on its backend, and a solver for them.
+type trainer struct {
+	*graph.Machine
+	solver  *optim.AdamW
+	moved   *graph.Resident
+	weights []G.ValueGrad
+}
+
+func newTrainer(t *testing.T, b graph.Backend, weights G.Nodes, opts ...graph.Option) *trainer {
+	t.Helper()
+	x := &trainer{moved: testutil.Must(graph.MoveInputs(b, weights...))(t), weights: G.NodesToValueGrads(weights)}
+	x.Machine = testutil.Must(graph.NewMachine(weights[0].Graph(), append(opts, graph.WithBackend(b))...))(t)
+	x.solver = testutil.Must(optim.NewAdamW(optim.WithMachine(x.Machine), optim.WithLR(0.01)))(t)
+	return x
+}
+
+// step runs the graph and takes a step, together or one after the other.
+func (x *trainer) step(t *testing.T, together bool) {
+	t.Helper()
+	if together {
+		require.NoError(t, x.RunAndStep(x.solver, x.weights))
+		return
 	}
-	x = []float32{1, 1}
-	w := vector("w", 1, -2)
-	cost = G.Must(G.Sum(G.Must(G.Square(G.Must(G.HadamardProd(w, vector("x", x...)))))))
-	_, err := graph.Grad(cost, w)
-	require.NoError(t, err)
-	return G.Nodes{w}, cost, x
+	require.NoError(t, x.RunAll())
+	require.NoError(t, x.solver.Step(x.weights))
+}
+
+func (x *trainer) close(t *testing.T) {
+	t.Helper()
+	require.NoError(t, errors.Join(x.solver.Close(), x.Machine.Close(), x.moved.Close()))
 }
 
 // TestRunAndStepIsRunAllAndStep: also where ops on the host compute the gradients, on the CPU and on a device.
 func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 	var want []float64
-	for _, onDevice := range []bool{false, true} {
+	for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
 		for _, together := range []bool{false, true} {
-			weights, cost, x := stockCost(t)
-			var b graph.Backend = graph.NewCPU(1)
-			if onDevice {
-				b = newFake()
-			}
-			host := weights[0].Value()
-			r, err := graph.MoveInputs(b, weights...)
-			require.NoError(t, err)
-			m, err := graph.NewMachine(cost.Graph(), graph.WithBackend(b), graph.WithCapture())
-			require.NoError(t, err)
-			s, err := optim.NewAdamW(optim.WithLR(0.1), optim.WithClip(0), optim.WithMachine(m))
-			require.NoError(t, err)
-			loss, err := m.Watch(cost)
-			require.NoError(t, err)
-			grads := G.NodesToValueGrads(weights)
+			g := G.NewGraph()
+			x, w := vector(g, "x", 1, 1), vector(g, "w", 1, -2)
+			cost := G.Must(G.Sum(G.Must(G.Square(G.Must(G.HadamardProd(w, x))))))
+			testutil.Must(graph.Grad(cost, w))(t)
+			host := w.Value()
+			net := newTrainer(t, b, G.Nodes{w}, graph.WithCapture())
+			loss := testutil.Must(net.Watch(cost))(t)
 			var got []float64
 			for i := range 4 {
-				x[0] = float32(i*i+1) * float32(1-2*(i%2))
-				if together {
-					require.NoError(t, m.RunAndStep(s, grads))
-				} else {
-					require.NoError(t, m.RunAll())
-					require.NoError(t, s.Step(grads))
-				}
+				x.Value().Data().([]float64)[0] = float64((i*i + 1) * (1 - 2*(i%2)))
+				net.step(t, together)
 				require.NoError(t, loss.Fetch())
-				v, err := loss.Next()
-				require.NoError(t, err)
-				got = append(got, v)
+				got = append(got, testutil.Must(loss.Next())(t))
 			}
 			require.NoError(t, loss.Fetch())
 			require.NoError(t, loss.Fetch())
 			require.Equal(t, 2, loss.Waiting())
 			require.ErrorContains(t, loss.Fetch(), "2 copies are not read yet")
-			require.NoError(t, r.Download())
+			require.NoError(t, net.moved.Download())
 			got = append(got, numbers(t, host)...)
 			if want == nil {
 				want = got
 			}
-			require.Equal(t, want, got, "on a device %v, together %v", onDevice, together)
-			require.NoError(t, s.Close())
-			require.NoError(t, m.Close())
-			require.NoError(t, r.Close())
+			require.Equal(t, want, got, "on %T, together %v", b, together)
+			net.close(t)
 		}
 	}
 }
 
-// TestRunAndStepAfterDuals: gradients that a TapeMachine has left in inputs are not taken for those of the run.
-func TestRunAndStepAfterDuals(t *testing.T) {
-	var norms [2][]float64
-	for i := range norms {
+// TestAfterDualValues: gradients that a TapeMachine has added up in inputs are not taken for those of the run, which replace
+// them.
+func TestAfterDualValues(t *testing.T) {
+	train := func(duals, together bool) (all []float64) {
 		n := newTiny(t)
-		tape := G.NewTapeMachine(n.graph, G.BindDualValues(n.weights...))
-		require.NoError(t, tape.RunAll())
-		require.NoError(t, tape.Close())
-		m := newMachine(t, n.graph)
-		s, err := optim.NewAdamW(optim.WithLR(0.1), optim.WithMachine(m))
-		require.NoError(t, err)
-		for range 4 {
-			if i == 0 {
-				require.NoError(t, m.RunAndStep(s, G.NodesToValueGrads(n.weights)))
-			} else {
-				require.NoError(t, m.RunAll())
-				require.NoError(t, s.Step(G.NodesToValueGrads(n.weights)))
-			}
-			norm, err := s.Norm()
-			require.NoError(t, err)
-			norms[i] = append(norms[i], norm)
+		if duals {
+			tape := G.NewTapeMachine(n.graph, G.BindDualValues(n.weights...))
+			require.NoError(t, tape.RunAll())
+			require.NoError(t, tape.Close())
 		}
-		require.NoError(t, s.Close())
+		x := newTrainer(t, graph.NewCPU(1), n.weights)
+		for range 4 {
+			x.step(t, together)
+			all = append(all, testutil.Must(x.solver.Norm())(t))
+		}
+		for range 2 {
+			require.NoError(t, x.RunAll())
+			for _, w := range n.weights {
+				all = append(all, gradient(t, w)...)
+			}
+		}
+		x.close(t)
+		return all
 	}
-	require.Equal(t, norms[1], norms[0])
+	want := train(false, false)
+	require.Equal(t, want, train(true, false))
+	require.Equal(t, want, train(true, true))
 }
 
 func TestRunAndStepRefuses(t *testing.T) {
 	n := newTiny(t)
 	m := newMachine(t, n.graph)
 	require.ErrorContains(t, m.RunAndStep(nil, nil), "not of this machine")
-	foreign, err := optim.NewAdamW()
-	require.NoError(t, err)
+	foreign := testutil.Must(optim.NewAdamW())(t)
 	require.ErrorContains(t, m.RunAndStep(foreign, nil), "not of this machine")
-	s, err := optim.NewAdamW(optim.WithMachine(m))
-	require.NoError(t, err)
+	s := testutil.Must(optim.NewAdamW(optim.WithMachine(m)))(t)
 	require.ErrorContains(t, m.RunAndStep(s, []G.ValueGrad{nil}), "weight 0 is nil")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{(*G.Node)(nil)}), "weight 0 is nil")
-	_, err = m.Watch(n.weights[0])
-	require.ErrorContains(t, err, "it is not computed")
+	require.ErrorContains(t, testutil.Err(m.Watch(n.weights[0])), "it is not computed")
 	count := G.NewVector(G.NewGraph(), tensor.Int32, G.WithShape(2), G.WithName("count"))
 	twice := G.Must(G.Add(count, count))
-	_, err = newMachine(t, count.Graph()).Watch(twice)
-	require.ErrorContains(t, err, "graph: machine: watch of op + false (node 1, shape (2)): type int32, want float32 or float64")
-	_, err = new(graph.Machine).Watch(n.loss)
-	require.ErrorContains(t, err, "graph: machine: closed")
+	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).Watch(twice)),
+		"graph: machine: watch of op + false (node 1, shape (2)): type int32, want float32 or float64")
+	require.ErrorContains(t, testutil.Err(new(graph.Machine).Watch(n.loss)), "graph: machine: closed")
 	require.Equal(t, map[string]int64{"upload": 0, "download": 0}, new(graph.Machine).Counts())
-	_, err = s.WatchNorm()
-	require.ErrorContains(t, err, "no step has been taken")
-	var none *fake
-	_, err = graph.NewMachine(n.graph, graph.WithBackend(none))
-	require.ErrorContains(t, err, "nil *graph_test.fake")
-	_, err = optim.NewAdamW(optim.WithBackend(none))
-	require.ErrorContains(t, err, "nil *graph_test.fake")
+	require.ErrorContains(t, testutil.Err(s.WatchNorm()), "no step has been taken")
 	require.NoError(t, s.Close())
 }
 
@@ -158,19 +153,11 @@ func newRandomNet(t *testing.T, seed uint64) *randomNet {
 		}
 		return G.NewTensor(n.graph, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 	}
-	tokens := func(name string, v ...int32) *G.Node {
-		value := tensor.New(tensor.WithShape(1, len(v)), tensor.WithBacking(v))
-		return G.NewTensor(n.graph, tensor.Int32, 2, G.WithShape(1, len(v)), G.WithName(name), G.WithValue(value))
-	}
 	n.ids = []int32{1, 2, 3, 0, 5}
 	table, gain := input("table", 6, width), input("gain", width)
-	n.weights = G.Nodes{table, gain}
-	var w G.Nodes
-	for i := range 3 {
-		w = append(w, input(fmt.Sprint("w", i), width, width))
-	}
-	n.weights = append(n.weights, w...)
-	pool := G.Nodes{G.Must(ops.Embedding(table, tokens("ids", n.ids...)))}
+	w := G.Nodes{input("w0", width, width), input("w1", width, width), input("w2", width, width)}
+	n.weights = append(G.Nodes{table, gain}, w...)
+	pool := G.Nodes{G.Must(ops.Embedding(table, fixed(table, "ids", n.ids, 1, 5)))}
 	if seed%3 == 0 {
 		pool = append(pool, input("x", 1, 5, width))
 	}
@@ -205,33 +192,20 @@ func newRandomNet(t *testing.T, seed uint64) *randomNet {
 	n.inner = pool[1:]
 	y := G.Must(ops.Linear(G.Must(ops.RMSNorm(G.Must(ops.Linear(pool[len(pool)-1], w[2])), gain, 1e-5)), w[0]))
 	y = G.Must(ops.Add(G.Must(ops.Linear(y, w[1])), G.Must(ops.Linear(pool[0], w[0]))))
-	n.loss = G.Must(ops.CrossEntropy(y, tokens("targets", 0, 5, 2, -1, 3)))
-	var err error
-	n.grads, err = graph.Grad(n.loss, n.weights...)
-	require.NoError(t, err)
+	n.loss = G.Must(ops.CrossEntropy(y, fixed(table, "targets", []int32{0, 5, 2, -1, 3}, 1, 5)))
+	n.grads = testutil.Must(graph.Grad(n.loss, n.weights...))(t)
 	return n
 }
 
 // train takes four steps and returns the bits of all that there is to see.
 func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts ...graph.Option) (all []float64) {
-	b := halfFake{newFake()}
-	r, err := graph.MoveInputs(b, n.weights...)
-	require.NoError(t, err)
-	m, err := graph.NewMachine(n.graph, append(opts, graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss))...)
-	require.NoError(t, err)
-	s, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(0.01))
-	require.NoError(t, err)
+	x := newTrainer(t, newHalfFake(), n.weights, append(opts, graph.WithPrecision(p), graph.WithKeep(n.loss))...)
 	look := func(v G.Value) { all = append(all, numbers(t, v)...) }
 	for i := range 4 {
 		for j := range n.ids {
 			n.ids[j] = (n.ids[j] + int32(i+j)) % 6
 		}
-		if together {
-			require.NoError(t, m.RunAndStep(s, G.NodesToValueGrads(n.weights)))
-		} else {
-			require.NoError(t, m.RunAll())
-			require.NoError(t, s.Step(G.NodesToValueGrads(n.weights)))
-		}
+		x.step(t, together)
 		look(n.loss.Value())
 		for _, d := range n.grads {
 			look(d.Value())
@@ -243,9 +217,7 @@ func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts .
 	for _, w := range n.weights {
 		look(w.Value())
 	}
-	require.NoError(t, s.Close())
-	require.NoError(t, m.Close())
-	require.NoError(t, r.Close())
+	x.close(t)
 	return all
 }
 
@@ -262,4 +234,92 @@ func TestRandomNetsTrainAlike(t *testing.T) {
 			}
 		}
 	}
+}
+
+// logSolver is a solver that changes nothing and notes what the machine asks of it.
+type logSolver struct {
+	machine *graph.Machine
+	calls   []string
+	failing string // call that fails
+}
+
+var errSolver = errors.New("no step today")
+
+func (s *logSolver) call(name string) error {
+	s.calls = append(s.calls, name)
+	if name == s.failing {
+		return errSolver
+	}
+	return nil
+}
+
+func (s *logSolver) Machine() *graph.Machine     { return s.machine }
+func (s *logSolver) Step([]G.ValueGrad) error    { return s.call("step") }
+func (s *logSolver) Begin([]G.ValueGrad) error   { return s.call("begin") }
+func (s *logSolver) Launch() error               { return s.call("launch") }
+func (s *logSolver) End(w []G.ValueGrad) error   { return s.call("end") }
+func (s *logSolver) taken() (calls []string)     { calls, s.calls = s.calls, nil; return calls }
+func (s *logSolver) fail(name string) *logSolver { s.failing = name; return s }
+
+// TestSolverOfOnesOwn: a Machine asks of a solver no more than the interface says, and records its Launch once.
+func TestSolverOfOnesOwn(t *testing.T) {
+	n := newTiny(t)
+	b := newFake()
+	r := testutil.Must(graph.MoveInputs(b, n.weights...))(t)
+	m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture())
+	weights := G.NodesToValueGrads(n.weights)
+	s := &logSolver{machine: m}
+	for _, want := range [][]string{{"step"}, {"begin", "launch", "end"}, {"begin", "end"}, {"begin", "end"}} {
+		require.NoError(t, m.RunAndStep(s, weights))
+		require.Equal(t, want, s.taken())
+	}
+	other := &logSolver{machine: m}
+	require.NoError(t, m.RunAndStep(other, weights))
+	require.Equal(t, []string{"begin", "launch", "end"}, other.taken(), "the recording is of the first solver")
+	for _, name := range []string{"begin", "launch", "end"} {
+		err := m.RunAndStep((&logSolver{machine: m}).fail(name), weights)
+		require.ErrorIs(t, err, errSolver, name)
+		require.ErrorContains(t, err, "graph: machine: ")
+	}
+	require.NoError(t, m.RunAndStep(s, weights))
+	require.ErrorContains(t, m.RunAndStep((*logSolver)(nil), weights), "not of this machine")
+	require.ErrorContains(t, m.RunAndStep(&logSolver{}, weights), "not of this machine")
+
+	require.Equal(t, graph.Backend(b), m.Backend())
+	require.NotNil(t, m.Stream())
+	require.Nil(t, m.HalfCopy(n.weights[0]).Buf)
+	half := newMachine(t, n.graph, graph.WithBackend(newHalfFake()), graph.WithPrecision(graph.BF16))
+	require.Equal(t, n.weights[0].Shape(), half.HalfCopy(n.weights[0]).Shape)
+	require.Nil(t, half.HalfCopy(n.targets).Buf)
+	require.NoError(t, m.Close())
+	require.Nil(t, m.Stream())
+	require.NoError(t, r.Close())
+}
+
+// TestSolverFollowsTheNode: the step writes the copy of the node that it began with, and refuses another one.
+func TestSolverFollowsTheNode(t *testing.T) {
+	n := newTiny(t)
+	x := newTrainer(t, newHalfFake(), n.weights, graph.WithPrecision(graph.BF16))
+	x.weights[0] = struct {
+		G.ValueGrad
+		G.Namer
+	}{n.weights[0], n.weights[0]}
+	x.step(t, true)
+	require.ErrorContains(t, x.RunAndStep(x.solver, G.NodesToValueGrads(n.weights)), "w1 is another node than in the first step")
+	x.step(t, true)
+	x.close(t)
+}
+
+// TestSaveFromDevice: values on a device are saved, and are not written to.
+func TestSaveFromDevice(t *testing.T) {
+	n := newTiny(t)
+	path := t.TempDir() + "/weights.safetensors"
+	want := numbers(t, n.weights[0].Value())
+	r := testutil.Must(graph.MoveInputs(newFake(), n.weights...))(t)
+	require.NoError(t, nn.Save(path, n.weights))
+	require.ErrorContains(t, nn.Load(path, n.weights), "in host memory")
+	require.NoError(t, r.Close())
+	clear(n.weights[0].Value().Data().([]float32))
+	require.NoError(t, nn.Load(path, n.weights))
+	require.Equal(t, want, numbers(t, n.weights[0].Value()))
 }

@@ -7,6 +7,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -19,27 +20,32 @@ const watchDepth = 2
 type Watch struct {
 	name   string
 	arg    ops.Arg
+	cell   cpu.Buf // of a copy that is read
 	ring   [watchDepth]Readback
 	first  int // oldest copy not read yet
 	length int // of the copies not read yet
 	closed bool
 }
 
-func newWatch(name string, arg ops.Arg, readback func() (Readback, error)) (*Watch, error) {
-	w := &Watch{name: name, arg: arg}
+// newWatch returns a Watch with readbacks by what of makes.
+func newWatch(name string, a ops.Arg, of func(ops.Operand) (Readback, error)) (*Watch, error) {
+	if dt := a.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
+		return nil, fmt.Errorf("watch of %s: type %s, want float32 or float64", name, value.TypeName(dt))
+	}
+	w := &Watch{name: name, arg: a}
 	for i := range w.ring {
 		var err error
-		if w.ring[i], err = readback(); err != nil {
+		if w.ring[i], err = of(a.Operand); err != nil {
 			return nil, errors.Join(fmt.Errorf("watch of %s: %w", name, err), w.Close())
 		}
 	}
 	return w, nil
 }
 
-// NewWatch returns a Watch of an operand that is not of a graph, such as a solver's norm, in the stream s. Its owner
-// closes it before s. The name is for errors.
+// NewWatch returns a Watch of an operand of float32 or float64 that is not of a graph, such as a solver's norm, in the stream
+// s. Its owner closes it before s. The name is for errors.
 func NewWatch(s Stream, name string, a ops.Arg) (*Watch, error) {
-	return newWatch(name, a, func() (Readback, error) { return s.NewReadback(a.Operand) })
+	return newWatch(name, a, s.NewReadback)
 }
 
 // Watch returns a Watch of a node of float32 or float64 that is computed and has a value after a run. It ends with the
@@ -52,15 +58,11 @@ func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 	if !ok || !v.keep || v.kind != fromKernel && v.kind != fromHost {
 		return nil, fmt.Errorf("graph: machine: watch of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
 	}
-	if dt := v.arg.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("graph: machine: watch of %s: type %s, want float32 or float64", describe(n), value.TypeName(dt))
+	readback := m.stream.NewReadback
+	if v.kind == fromHost {
+		readback = func(ops.Operand) (Readback, error) { return &hostReadback{of: &m.state[v.id]}, nil }
 	}
-	w, err := newWatch(v.name, v.arg, func() (Readback, error) {
-		if v.kind == fromHost {
-			return &hostReadback{of: &m.state[v.id]}, nil
-		}
-		return m.stream.NewReadback(v.arg.Operand)
-	})
+	w, err := newWatch(v.name, v.arg, readback)
 	if err != nil {
 		return nil, fmt.Errorf("graph: machine: %w", err)
 	}
@@ -68,20 +70,26 @@ func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 	return w, nil
 }
 
+// named puts the name of what is watched before an error. It is to be deferred.
+func (w *Watch) named(err *error) {
+	if *err != nil {
+		*err = fmt.Errorf("graph: watch of %s: %w", w.name, *err)
+	}
+}
+
 // Fetch enqueues a copy of the value that the last run has computed, or is going to. At most two copies may wait to be read.
-func (w *Watch) Fetch() error {
+func (w *Watch) Fetch() (err error) {
+	defer w.named(&err)
 	switch {
 	case w.closed:
-		return fmt.Errorf("graph: watch of %s: closed", w.name)
+		return errClosed
 	case w.length == watchDepth:
-		return fmt.Errorf("graph: watch of %s: %d copies are not read yet", w.name, w.length)
+		return fmt.Errorf("%d copies are not read yet", w.length)
 	}
-	at := (w.first + w.length) % watchDepth
-	if err := w.ring[at].Fetch(w.arg); err != nil {
-		return fmt.Errorf("graph: watch of %s: %w", w.name, err)
+	if err = w.ring[(w.first+w.length)%watchDepth].Fetch(w.arg); err == nil {
+		w.length++
 	}
-	w.length++
-	return nil
+	return err
 }
 
 // Waiting returns the number of copies that Next has not returned yet.
@@ -89,37 +97,26 @@ func (w *Watch) Waiting() int { return w.length }
 
 // Next waits for the oldest copy not read yet and returns it as a number: the first element of the value. It allocates
 // nothing.
-func (w *Watch) Next() (float64, error) {
-	v, err := w.next()
-	if err != nil {
-		return 0, fmt.Errorf("graph: watch of %s: %w", w.name, err)
-	}
-	switch x := v.(type) {
-	case *G.F32:
-		return float64(*x), nil
-	case *G.F64:
-		return float64(*x), nil
-	case *tensor.Dense:
-		switch x.Dtype() {
-		case tensor.Float32:
-			return float64(x.Float32s()[0]), nil
-		case tensor.Float64:
-			return x.Float64s()[0], nil
-		}
-	}
-	return 0, fmt.Errorf("graph: watch of %s: the value is a %T", w.name, v)
-}
-
-func (w *Watch) next() (G.Value, error) {
-	if w.closed {
-		return nil, errClosed
-	}
-	if w.length == 0 {
-		return nil, errors.New("nothing was fetched")
+func (w *Watch) Next() (x float64, err error) {
+	defer w.named(&err)
+	switch {
+	case w.closed:
+		return 0, errClosed
+	case w.length == 0:
+		return 0, errors.New("nothing was fetched")
 	}
 	v, err := w.ring[w.first].Value()
 	w.first, w.length = (w.first+1)%watchDepth, w.length-1
-	return v, err
+	if err == nil {
+		err = ops.HoldValue(&w.cell, v, w.arg.Operand)
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case w.arg.Dtype == tensor.Float32:
+		return float64(cpu.Slice[float32](&w.cell)[0]), nil
+	}
+	return cpu.Slice[float64](&w.cell)[0], nil
 }
 
 // hostReadback copies the value that an op on the host has returned.

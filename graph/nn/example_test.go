@@ -1,8 +1,8 @@
 package nn_test
 
 import (
-	"errors"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 
@@ -14,6 +14,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+// check ends an example that has failed.
+func check(err error) {
+	if err != nil {
+		log.Panic(err)
+	}
+}
+
 // A layer of sparse attention over 64 tokens, and what it looked at.
 func ExampleNewNSA() {
 	config := nn.NSAConfig{
@@ -23,26 +30,15 @@ func ExampleNewNSA() {
 	g := G.NewGraph()
 	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 64, 32), G.WithName("x"), G.WithInit(G.GlorotN(1)))
 	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	parts, err := layer.ApplyParts(x)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	m, err := graph.NewMachine(g, graph.WithKeep(parts.Gates, parts.Blocks))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	err = m.RunAll()
+	check(err)
+	check(m.RunAll())
 	fmt.Println("output", parts.Output.Value().Shape(), "gates", parts.Gates.Value().Shape())
 	fmt.Println("blocks of the first token", parts.Blocks.Value().Data().([]int32)[:4])
-	if err = errors.Join(err, m.Close()); err != nil {
-		fmt.Println(err)
-	}
+	check(m.Close())
 	// Output:
 	// output (1, 64, 32) gates (1, 64, 4, 3)
 	// blocks of the first token [0 -1 -1 -1]
@@ -56,10 +52,7 @@ func ExampleSave() {
 		return b.Learnables()
 	}
 	dir, err := os.MkdirTemp("", "weights")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "weights.safetensors")
 	first, second := weights(1), weights(2)

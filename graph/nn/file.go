@@ -73,17 +73,17 @@ func prefix(err *error, what string) {
 // value on a device is an error: load before graph.MoveInputs, or call Resident.Upload afterwards. On an error all values
 // are as they were before.
 func Load(path string, nodes G.Nodes, opts ...ReadOption) error {
-	f, err := ReadFile(path, opts...)
+	f, o, err := read(path, opts)
 	if err != nil {
 		return err
 	}
-	if err := f.assign(nodes, opts); err != nil {
+	if err := f.assign(nodes, o); err != nil {
 		return fmt.Errorf("nn: load: %s: %w", path, err)
 	}
 	return nil
 }
 
-func (f File) assign(nodes G.Nodes, opts []ReadOption) error {
+func (f File) assign(nodes G.Nodes, o readOptions) error {
 	var writes []func() error
 	used := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
@@ -106,7 +106,6 @@ func (f File) assign(nodes G.Nodes, opts []ReadOption) error {
 		}
 		writes, used[name] = append(writes, func() error { write(); return nil }), true
 	}
-	o, _ := optionsOf(opts)
 	for name := range f.Tensors {
 		if !used[name] && !o.extra {
 			return fmt.Errorf("tensor %s is of no node", name)
@@ -120,38 +119,35 @@ func (f File) assign(nodes G.Nodes, opts []ReadOption) error {
 	return nil
 }
 
-func optionsOf(opts []ReadOption) (o readOptions, err error) {
+// ReadFile reads a safetensors file. Tensors are float32, float64, int32 or int64; float16 and bfloat16 come as float32.
+func ReadFile(path string, opts ...ReadOption) (File, error) {
+	f, _, err := read(path, opts)
+	return f, err
+}
+
+func read(path string, opts []ReadOption) (f File, o readOptions, err error) {
+	defer prefix(&err, "read")
 	for _, opt := range opts {
 		if opt == nil {
-			return o, errors.New("nil option")
+			return f, o, errors.New("nil option")
 		}
 		opt(&o)
 	}
-	return o, nil
-}
-
-// ReadFile reads a safetensors file. Tensors are float32, float64, int32 or int64; float16 and bfloat16 come as float32.
-func ReadFile(path string, opts ...ReadOption) (_ File, err error) {
-	defer prefix(&err, "read")
-	o, err := optionsOf(opts)
-	if err != nil {
-		return File{}, err
-	}
 	from, err := safetensors.Read(path)
 	if err != nil {
-		return File{}, err
+		return f, o, err
 	}
-	f := File{Tensors: make(map[string]*tensor.Dense, len(from.Tensors)), Metadata: from.Metadata}
+	tensors := make(map[string]*tensor.Dense, len(from.Tensors))
 	for name, t := range from.Tensors {
 		if slices.Contains(t.Shape, 0) {
-			return File{}, fmt.Errorf("%s: %s has no elements: its shape is %v", path, name, t.Shape)
+			return f, o, fmt.Errorf("%s: %s has no elements: its shape is %v", path, name, t.Shape)
 		}
 		if !o.nan && hasNaN(t.Data) {
-			return File{}, fmt.Errorf("%s: %s has NaN in it: see AllowNaN", path, name)
+			return f, o, fmt.Errorf("%s: %s has NaN in it: see AllowNaN", path, name)
 		}
-		f.Tensors[name] = tensor.New(tensor.WithShape(t.Shape...), tensor.WithBacking(t.Data))
+		tensors[name] = tensor.New(tensor.WithShape(t.Shape...), tensor.WithBacking(t.Data))
 	}
-	return f, nil
+	return File{tensors, from.Metadata}, o, nil
 }
 
 // Write writes f to path as safetensors: tensors of float32, float64 and int32, a view as the elements that it shows. The
@@ -174,11 +170,11 @@ func (f File) write(path string) error {
 		t := &safetensors.Tensor{Shape: d.Shape()}
 		switch d.Dtype() {
 		case tensor.Float32:
-			t.Dtype, t.Data = "F32", cpu.Slice[float32](&b)
+			t.Data = cpu.Slice[float32](&b)
 		case tensor.Float64:
-			t.Dtype, t.Data = "F64", cpu.Slice[float64](&b)
+			t.Data = cpu.Slice[float64](&b)
 		case tensor.Int32:
-			t.Dtype, t.Data = "I32", cpu.Slice[int32](&b)
+			t.Data = cpu.Slice[int32](&b)
 		}
 		to.Tensors[name] = t
 	}

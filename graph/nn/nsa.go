@@ -59,14 +59,8 @@ const (
 var branches = [...]string{"cmp", "sel", "win"}
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
-func (c NSAConfig) Validate() error {
-	if err := c.validate(); err != nil {
-		return fmt.Errorf("nn: nsa: %w", err)
-	}
-	return nil
-}
-
-func (c NSAConfig) validate() error {
+func (c NSAConfig) Validate() (err error) {
+	defer prefix(&err, "nsa")
 	for _, s := range []struct {
 		name string
 		v    int
@@ -185,9 +179,6 @@ func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
 // Learnables returns the nodes of the parameters in the order of LayerParams, as gorgonia.Grad and solvers want them.
 func (l *NSA) Learnables() G.Nodes { return l.learnables }
 
-// Config returns the layer's sizes.
-func (l *NSA) Config() NSAConfig { return l.config }
-
 // NSAParts are the nodes of a layer's output and of what leads to it. They have values after a run of a graph.Machine if
 // it was made with graph.WithKeep of them.
 type NSAParts struct {
@@ -206,18 +197,11 @@ func (l *NSA) Apply(x *G.Node) (*G.Node, error) {
 }
 
 // ApplyParts is Apply that returns the inner nodes, too.
-func (l *NSA) ApplyParts(x *G.Node) (NSAParts, error) {
+func (l *NSA) ApplyParts(x *G.Node) (p NSAParts, err error) {
 	if l == nil {
-		return NSAParts{}, errors.New("nn: nsa: nil layer")
+		return p, errors.New("nn: nsa: nil layer")
 	}
-	p, err := l.apply(x)
-	if err != nil {
-		return NSAParts{}, fmt.Errorf("nn: nsa %s: %w", l.prefix, err)
-	}
-	return p, nil
-}
-
-func (l *NSA) apply(x *G.Node) (p NSAParts, err error) {
+	defer prefix(&err, "nsa "+l.prefix)
 	if x == nil {
 		return p, errors.New("x is nil")
 	}
@@ -243,7 +227,10 @@ func (l *NSA) apply(x *G.Node) (p NSAParts, err error) {
 	p.Gates = l.gates(&b, x)
 	o := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
 	p.Output = b.Linear(o, l.prefix+"wo")
-	return p, b.err
+	if b.err != nil {
+		return NSAParts{}, b.err
+	}
+	return p, nil
 }
 
 // compress applies the layer's phi to x [B,S,Hkv,D].

@@ -44,55 +44,40 @@ func TestNSAConfigRefuses(t *testing.T) {
 		require.NoError(t, config.Validate())
 		c.change(&config)
 		require.EqualError(t, config.Validate(), c.message)
-		_, err := NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))
-		require.EqualError(t, err, c.message)
+		require.EqualError(t, testutil.Err(NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))), c.message)
 	}
 }
 
 func TestNSARefuses(t *testing.T) {
 	g := G.NewGraph()
-	_, err := NewNSA(nil, "", nsaConfig(), Random(tensor.Float64, 1))
-	require.ErrorContains(t, err, "nil graph or source")
-	_, err = NewNSA(g, "a.", nsaConfig(), Values(nil))
-	require.ErrorContains(t, err, "no value for parameter a.wq.weight")
+	require.ErrorContains(t, testutil.Err(NewNSA(nil, "", nsaConfig(), Random(tensor.Float64, 1))), "nil graph or source")
+	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(nil))), "no value for parameter a.wq.weight")
 	wrong := map[string]*tensor.Dense{"a.wq.weight": tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(6, 16))}
-	_, err = NewNSA(g, "a.", nsaConfig(), Values(wrong))
-	require.ErrorContains(t, err, "parameter a.wq.weight: value of shape (6, 16), want (16, 6)")
-	_, err = NewNSA(g, "a.", nsaConfig(), Random(tensor.Int32, 1))
-	require.ErrorContains(t, err, "type int32, want float32 or float64")
+	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(wrong))), "parameter a.wq.weight: value of shape (6, 16), want (16, 6)")
+	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Random(tensor.Int32, 1))), "type int32, want float32 or float64")
 
-	l, err := NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 1))
-	require.NoError(t, err)
-	_, err = NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 2))
-	require.ErrorContains(t, err, "parameter b.wq.weight: the graph has a node of that name")
-	_, err = l.Apply(nil)
-	require.ErrorContains(t, err, "x is nil")
-	_, err = l.Apply(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, 7), G.WithName("x")))
-	require.ErrorContains(t, err, "x has shape (1, 8, 7), want [B,S,6]")
-	_, err = l.Apply(G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 8, 6), G.WithName("x32")))
-	require.ErrorContains(t, err, "nn: nsa b.: ops: linear")
+	l := testutil.Must(NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 1)))(t)
+	require.ErrorContains(t, testutil.Err(NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 2))), "parameter b.wq.weight: the graph has a node of that name")
+	require.ErrorContains(t, testutil.Err(l.Apply(nil)), "x is nil")
+	require.ErrorContains(t, testutil.Err(l.Apply(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, 7), G.WithName("x")))), "x has shape (1, 8, 7), want [B,S,6]")
+	require.ErrorContains(t, testutil.Err(l.Apply(G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 8, 6), G.WithName("x32")))), "nn: nsa b.: ops: linear")
 }
 
 func TestNewParamRefuses(t *testing.T) {
 	p := Param{Name: "w", Shape: tensor.Shape{2}}
-	_, err := NewParam(nil, p, Random(tensor.Float32, 1))
-	require.EqualError(t, err, "nn: parameter w: nil graph")
-	_, err = NewParam(G.NewGraph(), p, nil)
-	require.EqualError(t, err, "nn: parameter w: nil source")
+	require.EqualError(t, testutil.Err(NewParam(nil, p, Random(tensor.Float32, 1))), "nn: parameter w: nil graph")
+	require.EqualError(t, testutil.Err(NewParam(G.NewGraph(), p, nil)), "nn: parameter w: nil source")
 	for _, shape := range []tensor.Shape{{-2}, {0}, {-3, -4}} {
-		_, err = Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)
-		require.ErrorContains(t, err, "want axes of at least 1")
+		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "want axes of at least 1")
 	}
 	for _, shape := range []tensor.Shape{{1 << 40, 1 << 40}, {1 << 32, 1 << 32}, {1 << 62, 4}, {math.MaxInt}} {
-		_, err = Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)
-		require.EqualError(t, err, fmt.Sprintf("nn: parameter w: shape %v is too large", shape))
+		require.EqualError(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), fmt.Sprintf("nn: parameter w: shape %v is too large", shape))
 	}
 	if cpu.HostMemory() > 0 {
-		_, err = Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)
-		require.ErrorContains(t, err, "nn: parameter w: shape (16777216, 16777216): out of memory: asked for 2251799813685248 bytes")
+		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)),
+			"nn: parameter w: shape (16777216, 16777216): out of memory: asked for 2251799813685248 bytes")
 	}
-	v, err := Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1)
-	require.NoError(t, err)
+	v := testutil.Must(Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1))(t)
 	require.Equal(t, float32(1), v.Data())
 }
 
@@ -100,8 +85,7 @@ func TestRandomValues(t *testing.T) {
 	config := nsaConfig()
 	config.Dim, config.GateHidden, config.Phi, config.PhiHidden = 100, 200, PhiMLP, 50
 	g := G.NewGraph()
-	l, err := NewNSA(g, "attn.", config, Random(tensor.Float64, 3))
-	require.NoError(t, err)
+	l := testutil.Must(NewNSA(g, "attn.", config, Random(tensor.Float64, 3)))(t)
 	require.Len(t, l.Learnables(), len(config.LayerParams("")))
 	for i, p := range config.LayerParams("attn.") {
 		n := l.Learnables()[i]
@@ -145,20 +129,16 @@ func checkNSAGradients(t *testing.T, config NSAConfig) {
 		return G.NewTensor(g, tensor.Float64, 3, G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 	}
 	x, r := input("x", 1), input("r", 2)
-	l, err := NewNSA(g, "attn.", config, Random(tensor.Float64, 4))
-	require.NoError(t, err)
-	parts, err := l.ApplyParts(x)
-	require.NoError(t, err)
+	l := testutil.Must(NewNSA(g, "attn.", config, Random(tensor.Float64, 4)))(t)
+	parts := testutil.Must(l.ApplyParts(x))(t)
 	y, idx := parts.Output, parts.Blocks
 	require.Equal(t, tensor.Shape(shape), y.Shape())
 	cost := G.Must(G.Sum(G.Must(G.HadamardProd(y, r))))
 	wrt := append(G.Nodes{x}, l.Learnables()...)
-	_, err = graph.Grad(cost, wrt...)
-	require.NoError(t, err)
+	testutil.Must(graph.Grad(cost, wrt...))(t)
 	require.NoError(t, graph.CheckGraph(g))
 
-	m, err := graph.NewMachine(g, graph.WithKeep(cost, idx))
-	require.NoError(t, err)
+	m := testutil.Must(graph.NewMachine(g, graph.WithKeep(cost, idx)))(t)
 	defer m.Close()
 	run := func() (float64, string) {
 		require.NoError(t, m.RunAll())
@@ -168,8 +148,7 @@ func checkNSAGradients(t *testing.T, config NSAConfig) {
 	_, frozen := run()
 	want := map[string][]float64{}
 	for _, p := range wrt {
-		v, err := p.Grad()
-		require.NoError(t, err)
+		v := testutil.Must(p.Grad())(t)
 		want[p.Name()] = append([]float64(nil), v.Data().([]float64)...)
 	}
 	for _, p := range wrt {
@@ -193,12 +172,9 @@ func TestNSAParts(t *testing.T) {
 	g := G.NewGraph()
 	value := tensor.New(tensor.WithShape(batch, seq, c.Dim), tensor.WithBacking(testutil.Normal(1, batch*seq*c.Dim)))
 	x := G.NewTensor(g, tensor.Float64, 3, G.WithShape(batch, seq, c.Dim), G.WithName("x"), G.WithValue(value))
-	l, err := NewNSA(g, "attn.", c, Random(tensor.Float64, 4))
-	require.NoError(t, err)
-	p, err := l.ApplyParts(x)
-	require.NoError(t, err)
-	m, err := graph.NewMachine(g, graph.WithKeep(p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks))
-	require.NoError(t, err)
+	l := testutil.Must(NewNSA(g, "attn.", c, Random(tensor.Float64, 4)))(t)
+	p := testutil.Must(l.ApplyParts(x))(t)
+	m := testutil.Must(graph.NewMachine(g, graph.WithKeep(p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks)))(t)
 	defer m.Close()
 	require.NoError(t, m.RunAll())
 
@@ -242,7 +218,6 @@ func TestBuilderKeepsTheFirstError(t *testing.T) {
 	require.EqualError(t, b.Err(), "nn: no parameter b.weight")
 	require.Nil(t, b.Param("a.weight"))
 	require.Nil(t, b.NSA("attn.", nsaConfig()))
-	_, err := b.NSA("attn.", nsaConfig()).Apply(w)
-	require.EqualError(t, err, "nn: nsa: nil layer")
+	require.EqualError(t, testutil.Err(b.NSA("attn.", nsaConfig()).Apply(w)), "nn: nsa: nil layer")
 	require.EqualError(t, b.Err(), "nn: no parameter b.weight")
 }

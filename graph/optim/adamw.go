@@ -33,9 +33,8 @@ import (
 // An AdamW is used by one goroutine at a time.
 type AdamW struct {
 	options adamWOptions
-	owned   bool // the backend is the solver's own
 	closed  bool
-	lr      float64
+	lr      float64 // of SetLR
 	scale   float64 // of the gradients; 0 is 1
 	step    int     // steps taken
 
@@ -53,9 +52,9 @@ type adamWOptions struct {
 	decay        float64
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
-	backend      graph.Backend
 	machine      *graph.Machine
-	on           []string // the options that say where the steps run
+	onMachine    bool          // WithMachine
+	backend      graph.Backend // the machine's; without one the solver's own
 }
 
 // WithLR sets a learning rate for all steps, 1e-3 without it.
@@ -83,17 +82,11 @@ func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOptio
 // WithClip sets the bound of the gradients' global norm, 1 without it; 0 is none.
 func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip = clip } }
 
-// WithBackend makes the steps run on b, on which the weights and gradients must be; the solver leaves it open. Without it
-// the solver has a CPU backend of its own. On a device that works asynchronously the steps are not in order with the runs
-// of a Machine: see WithMachine.
-func WithBackend(b graph.Backend) AdamWOption {
-	return func(o *adamWOptions) { o.backend, o.on = b, append(o.on, "WithBackend") }
-}
-
 // WithMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait for the
-// other, and m.RunAndStep takes both at once. The solver must be closed before m.
+// other, and m.RunAndStep takes both at once. The solver must be closed before m. Without it the solver has a CPU backend of
+// its own.
 func WithMachine(m *graph.Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine, o.on = m, append(o.on, "WithMachine") }
+	return func(o *adamWOptions) { o.machine, o.onMachine = m, true }
 }
 
 // Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
@@ -108,39 +101,27 @@ func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 	s := &AdamW{options: adamWOptions{
 		schedule: Constant(1e-3), beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, decays: Decays, clip: 1,
 	}}
-	for _, o := range opts {
-		if o == nil {
+	for _, opt := range opts {
+		if opt == nil {
 			return nil, errors.New("nil option")
 		}
-		o(&s.options)
+		opt(&s.options)
 	}
-	if err = s.options.validate(); err == nil {
-		err = s.chooseBackend()
-	}
-	if err != nil {
+	o := &s.options
+	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	return s, nil
-}
-
-// chooseBackend finds the backend on which the steps run.
-func (s *AdamW) chooseBackend() error {
-	o := &s.options
 	switch {
-	case len(o.on) == 0:
-		o.backend, s.owned = graph.NewCPU(0), true
-	case len(o.on) > 1:
-		return fmt.Errorf("%s: want one of them", strings.Join(o.on, " and "))
-	case o.on[0] == "WithBackend":
-		return graph.CheckBackend(o.backend)
+	case !o.onMachine:
+		o.backend = graph.NewCPU(0)
 	case o.machine == nil:
-		return errors.New("the machine of WithMachine is nil")
+		return nil, errors.New("the machine of WithMachine is nil")
 	case o.machine.Stream() == nil:
-		return errors.New("the machine of WithMachine is closed")
+		return nil, errors.New("the machine of WithMachine is closed")
 	default:
 		o.backend = o.machine.Backend()
 	}
-	return nil
+	return s, nil
 }
 
 func (o *adamWOptions) validate() error {
@@ -263,12 +244,14 @@ func named(err *error, doing string) {
 
 var errClosed = errors.New("closed")
 
-// begin checks the weights and prepares the kernel of the next step.
-func (s *AdamW) begin(weights []G.ValueGrad) error {
+// begin checks the weights and prepares the kernel of the next step. The first step makes the plan; where it fails, the next
+// one may be of other weights.
+func (s *AdamW) begin(weights []G.ValueGrad) (err error) {
+	o, p := &s.options, s.plan
 	if s.closed {
 		return errClosed
 	}
-	if s.options.backend == nil {
+	if o.backend == nil {
 		return errors.New("the solver is not of NewAdamW")
 	}
 	for i, w := range weights {
@@ -280,27 +263,23 @@ func (s *AdamW) begin(weights []G.ValueGrad) error {
 	if err := checkLR(lr); err != nil {
 		return err
 	}
-	if s.plan != nil {
-		return s.ready(weights, lr)
+	if p == nil {
+		p = &adamWPlan{adamWOptions: o}
+		err = p.start(weights, s.pending)
 	}
-	state := s.pending
-	if err := s.start(weights); err != nil {
-		return err
+	if err == nil {
+		err = p.adopt(weights)
 	}
-	if err := s.ready(weights, lr); err != nil { // the next step may be of other weights
-		err = errors.Join(err, s.plan.close())
-		s.plan, s.pending = nil, state
-		return err
+	if err == nil {
+		err = p.prepare(lr, s.scale, s.step+1)
 	}
-	return nil
-}
-
-// ready prepares the plan for a step of the weights.
-func (s *AdamW) ready(weights []G.ValueGrad, lr float64) error {
-	if err := s.plan.adopt(weights, &s.options); err != nil {
-		return err
+	if err != nil && s.plan == nil {
+		return errors.Join(err, p.close())
 	}
-	return s.plan.prepare(&s.options, lr, s.scale, s.step+1)
+	if err == nil {
+		s.plan, s.pending = p, nil
+	}
+	return err
 }
 
 // end counts a step whose kernel has been launched with the error err.
@@ -339,21 +318,6 @@ func zeroDual(w G.ValueGrad) {
 	}
 }
 
-// start makes the plan for the weights, with the moments of a state that was set before.
-func (s *AdamW) start(weights []G.ValueGrad) error {
-	p, err := newAdamWPlan(weights, &s.options)
-	if err != nil {
-		return err
-	}
-	if s.pending != nil {
-		if err := p.restore(*s.pending); err != nil {
-			return errors.Join(fmt.Errorf("state: %w", err), p.close())
-		}
-	}
-	s.plan, s.pending = p, nil
-	return nil
-}
-
 // Norm returns the global norm of the gradients of the last step, before they were clipped; 0 before the first step. On
 // a device that works asynchronously it waits for the step.
 func (s *AdamW) Norm() (norm float64, err error) {
@@ -386,9 +350,9 @@ func (s *AdamW) Close() error {
 		err = s.plan.close()
 		s.plan = nil
 	}
-	if s.owned {
-		s.owned = false
-		err = errors.Join(err, s.options.backend.Close())
+	if o := &s.options; !o.onMachine && o.backend != nil {
+		err = errors.Join(err, o.backend.Close())
+		o.backend = nil
 	}
 	return err
 }

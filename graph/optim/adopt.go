@@ -8,7 +8,6 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -21,7 +20,7 @@ type adamWSpan struct {
 }
 
 // adopt points the cells to the weights and their gradients, which must be those of the first step.
-func (p *adamWPlan) adopt(weights []G.ValueGrad, o *adamWOptions) error {
+func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 	if len(weights) != len(p.slots) {
 		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
 	}
@@ -34,12 +33,12 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, o *adamWOptions) error {
 		if value.IsNil(v) {
 			return fmt.Errorf("%s has no value", s.name)
 		}
-		if n, ok := w.(*G.Node); ok && o.machine != nil {
-			if c := o.machine.HalfCopy(n); c.Buf != nil && c.Buf != s.half.Buf {
+		if n, ok := w.(*G.Node); ok && p.machine != nil {
+			if c := p.machine.HalfCopy(n); c.Buf != nil && c.Buf != s.half.Buf {
 				return fmt.Errorf("%s is another node than in the first step", s.name)
 			}
 		}
-		if err := adoptInPlace(o.backend, s.weight, v); err != nil {
+		if err := p.adoptInPlace(s.weight, v); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		grad, err := w.Grad()
@@ -49,7 +48,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad, o *adamWOptions) error {
 		if value.IsNil(grad) {
 			return fmt.Errorf("%s has no gradient: the graph has not run, or its VM does not keep it", s.name)
 		}
-		ok, err := o.backend.Adopt(s.grad.Buf, grad, s.grad.Operand)
+		ok, err := p.backend.Adopt(s.grad.Buf, grad, s.grad.Operand)
 		if err == nil && !ok {
 			err = p.upload(s, grad)
 		}
@@ -107,18 +106,15 @@ func (p *adamWPlan) describe(s adamWSpan) string {
 	return "the gradient of " + p.slots[s.slot].name
 }
 
-var errElsewhere = errors.New("not in the memory of the solver's backend: see graph.MoveInputs")
-
 // adoptInPlace points a cell to the memory of a value that the step changes, which therefore cannot be a copy.
-func adoptInPlace(b graph.Backend, a ops.Arg, v G.Value) error {
-	ok, err := b.Adopt(a.Buf, v, a.Operand)
-	if err != nil {
+func (p *adamWPlan) adoptInPlace(a ops.Arg, v G.Value) error {
+	ok, err := p.backend.Adopt(a.Buf, v, a.Operand)
+	switch {
+	case err != nil:
 		return err
-	}
-	if !ok {
-		return errElsewhere
-	}
-	if uintptr(a.Pointer()) != v.Uintptr() {
+	case !ok:
+		return errors.New("not in the memory of the solver's backend: see graph.MoveInputs")
+	case uintptr(a.Pointer()) != v.Uintptr():
 		return errors.New("not contiguous and row-major, so it can not be changed in place")
 	}
 	return nil

@@ -3,6 +3,7 @@ package optim_test
 import (
 	"errors"
 	"fmt"
+	"log"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -11,6 +12,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 )
 
+// check ends an example that has failed.
+func check(err error) {
+	if err != nil {
+		log.Panic(err)
+	}
+}
+
 // Weights that run towards 3, at a learning rate that falls to a tenth.
 func ExampleAdamW() {
 	g := G.NewGraph()
@@ -18,25 +26,16 @@ func ExampleAdamW() {
 	target := G.NewConstant(tensor.New(tensor.WithBacking([]float64{3, 3})))
 	loss := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Sub(w, target))))))
 	_, err := graph.Grad(loss, w)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	m, err := graph.NewMachine(g)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
 	schedule := optim.WarmupCosine{LR: 0.1, Warmup: 5, Total: 100, Floor: 0.1}
 	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithSchedule(schedule))
+	check(err)
 	for range 100 {
-		if err == nil {
-			err = m.RunAndStep(solver, []G.ValueGrad{w})
-		}
+		check(m.RunAndStep(solver, []G.ValueGrad{w}))
 	}
 	fmt.Printf("%d steps: %.1f\n", solver.Steps(), w.Value().Data())
-	if err = errors.Join(err, solver.Close(), m.Close()); err != nil {
-		fmt.Println(err)
-	}
+	check(errors.Join(solver.Close(), m.Close()))
 	// Output: 100 steps: [3.0 3.0]
 }

@@ -17,8 +17,8 @@ import (
 
 // adamWPlan is the kernel of AdamW bound to the weights of a solver, with its memory.
 type adamWPlan struct {
-	backend graph.Backend
-	stream  graph.Stream
+	*adamWOptions
+	stream  graph.Stream // of the machine, if there is one
 	memory  graph.Memory // moments, norm and the kernel's work memory
 	kernel  graph.Kernel
 	work    cpu.Buf
@@ -27,7 +27,6 @@ type adamWPlan struct {
 	result  ops.Arg       // the norm
 	normOut *tensor.Dense // the norm on the host
 	slots   []adamWSlot
-	shared  bool // the stream is a machine's
 	spans   []adamWSpan
 	watches []*graph.Watch
 }
@@ -41,74 +40,62 @@ type adamWSlot struct {
 	half         ops.Arg      // the machine's copy in half precision, without memory if there is none
 }
 
-func newAdamWPlan(weights []G.ValueGrad, o *adamWOptions) (*adamWPlan, error) {
+// start makes a slot for each weight, binds the kernel, and takes the moments of a state, zeros if it is nil.
+func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
 	if len(weights) == 0 {
-		return nil, errors.New("no weights")
+		return errors.New("no weights")
 	}
-	p := &adamWPlan{
-		backend: o.backend,
-		hyper:   ops.Arg{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}, Buf: new(cpu.Buf)},
-		result:  ops.Arg{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}}, Buf: new(cpu.Buf)},
-		numbers: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(ops.AdamWHyperLen)),
-		normOut: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(1)),
-	}
-	if o.machine != nil {
-		if p.stream, p.shared = o.machine.Stream(), true; p.stream == nil {
-			return nil, errors.New("the machine is closed")
-		}
-	}
-	site := graph.Site{In: []ops.Operand{p.hyper.Operand}, Out: []ops.Operand{p.result.Operand}}
-	in := []ops.Arg{p.hyper}
 	copies := tensor.Dtype{}
-	if o.machine != nil {
-		copies = o.machine.HalfCopy(nil).Dtype
+	if p.machine != nil {
+		if p.stream = p.machine.Stream(); p.stream == nil {
+			return errors.New("the machine is closed")
+		}
+		copies = p.machine.HalfCopy(nil).Dtype
 	}
+	newArg := func(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
+	p.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
+	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
+	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)
+	in := []ops.Arg{p.hyper}
 	decay := make([]byte, len(weights))
-	seen := make(map[string]bool, len(weights))
 	for i, w := range weights {
 		name := nameOf(w, i)
-		if seen[name] {
-			return nil, fmt.Errorf("two weights are named %s", name)
+		if slices.ContainsFunc(p.slots, func(s adamWSlot) bool { return s.name == name }) {
+			return fmt.Errorf("two weights are named %s", name)
 		}
-		seen[name] = true
 		v := w.Value()
 		if value.IsNil(v) {
-			return nil, fmt.Errorf("%s has no value", name)
+			return fmt.Errorf("%s has no value", name)
 		}
 		of := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}
 		if of.Elements() == 0 {
-			return nil, fmt.Errorf("%s has no elements: its shape is %v", name, of.Shape)
+			return fmt.Errorf("%s has no elements: its shape is %v", name, of.Shape)
 		}
-		if of.Dtype != weights[0].Value().Dtype() {
-			return nil, fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, weights[0].Value().Dtype())
+		if i > 0 && of.Dtype != p.slots[0].weight.Dtype {
+			return fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, p.slots[0].weight.Dtype)
 		}
-		s := adamWSlot{name: name}
-		for _, a := range []*ops.Arg{&s.weight, &s.grad, &s.m, &s.v} {
-			*a = ops.Arg{Operand: of, Buf: new(cpu.Buf)}
-			in, site.In = append(in, *a), append(site.In, of)
-		}
+		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of), m: newArg(of), v: newArg(of)}
+		in = append(in, s.weight, s.grad, s.m, s.v)
 		if ops.IsHalf(copies) {
-			s.half = ops.Arg{Operand: ops.Operand{Dtype: copies}, Buf: new(cpu.Buf)}
-			if n, ok := w.(*G.Node); ok && o.machine.HalfCopy(n).Buf != nil {
-				s.half = o.machine.HalfCopy(n)
+			s.half = newArg(ops.Operand{Dtype: copies})
+			if n, ok := w.(*G.Node); ok && p.machine.HalfCopy(n).Buf != nil {
+				s.half = p.machine.HalfCopy(n)
 			}
-			in, site.In = append(in, s.half), append(site.In, s.half.Operand)
+			in = append(in, s.half)
 		}
 		p.slots = append(p.slots, s)
 		decay[i] = '0'
-		if o.decays(name, of.Shape) {
+		if p.decays(name, of.Shape) {
 			decay[i] = '1'
 		}
 	}
-	spec := ops.AdamWOp{Decay: string(decay), Copies: copies}
-	site.Spec = spec
-	if _, err := spec.Infer(site.In); err != nil {
-		return nil, err
+	if err := p.bind(ops.AdamWOp{Decay: string(decay), Copies: copies}, in); err != nil || state == nil {
+		return err
 	}
-	if err := p.bind(site, in); err != nil {
-		return nil, errors.Join(err, p.close())
+	if err := p.restore(*state); err != nil {
+		return fmt.Errorf("state: %w", err)
 	}
-	return p, nil
+	return nil
 }
 
 // nameOf returns the name of a weight, or its place where it has none.
@@ -120,7 +107,14 @@ func nameOf(w G.ValueGrad, i int) string {
 }
 
 // bind binds the kernel, allocates the memory and opens the stream.
-func (p *adamWPlan) bind(site graph.Site, in []ops.Arg) (err error) {
+func (p *adamWPlan) bind(spec ops.AdamWOp, in []ops.Arg) (err error) {
+	site := graph.Site{Spec: spec, Out: []ops.Operand{p.result.Operand}}
+	for _, a := range in {
+		site.In = append(site.In, a.Operand)
+	}
+	if _, err := spec.Infer(site.In); err != nil {
+		return err
+	}
 	if p.kernel, err = graph.Bind(p.backend, site, in, []ops.Arg{p.result}); err != nil {
 		return err
 	}
@@ -132,17 +126,16 @@ func (p *adamWPlan) bind(site graph.Site, in []ops.Arg) (err error) {
 	if p.memory, err = graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work})); err != nil {
 		return fmt.Errorf("moments: %w", err)
 	}
-	if p.shared {
-		return nil
+	if p.machine == nil {
+		p.stream, err = p.backend.NewStream()
 	}
-	p.stream, err = p.backend.NewStream()
 	return err
 }
 
 // prepare uploads the numbers of step t, from 1, and prepares the kernel.
-func (p *adamWPlan) prepare(o *adamWOptions, lr, scale float64, t int) error {
+func (p *adamWPlan) prepare(lr, scale float64, t int) error {
 	ops.AdamWHyper{
-		LR: lr, Beta1: o.beta1, Beta2: o.beta2, Eps: o.eps, Decay: o.decay, Clip: o.clip, Scale: scale, Step: t,
+		LR: lr, Beta1: p.beta1, Beta2: p.beta2, Eps: p.eps, Decay: p.decay, Clip: p.clip, Scale: scale, Step: t,
 	}.Write(p.numbers.Float64s())
 	if err := p.stream.Upload(p.hyper, p.numbers); err != nil {
 		return err
@@ -158,7 +151,7 @@ func (p *adamWPlan) check() error {
 	if !p.backend.Device().Host {
 		return nil
 	}
-	if norm := cpu.Slice[float64](p.result.Buf)[0]; math.IsNaN(norm) || math.IsInf(norm, 0) {
+	if norm := cpu.Slice[float64](p.result.Buf)[0]; notFinite(norm) {
 		return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, p.culprit())
 	}
 	return nil
@@ -167,31 +160,29 @@ func (p *adamWPlan) check() error {
 // culprit names the first weight whose gradient is not finite.
 func (p *adamWPlan) culprit() string {
 	for _, s := range p.slots {
-		single := s.grad.Dtype == tensor.Float32
-		if single && notFinite(cpu.Slice[float32](s.grad.Buf)) || !single && notFinite(cpu.Slice[float64](s.grad.Buf)) {
+		if has(s.grad, notFinite) {
 			return s.name
 		}
 	}
 	return "their size"
 }
 
-func notFinite[T float32 | float64](x []T) bool {
-	return slices.ContainsFunc(x, func(v T) bool { return math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) })
+// has reports whether an element of an operand of floats in host memory is bad.
+func has(a ops.Arg, bad func(float64) bool) bool {
+	if a.Dtype == tensor.Float32 {
+		return slices.ContainsFunc(cpu.Slice[float32](a.Buf), func(x float32) bool { return bad(float64(x)) })
+	}
+	return slices.ContainsFunc(cpu.Slice[float64](a.Buf), bad)
 }
+
+func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
 // norm returns the norm of the last launch, after it has ended.
 func (p *adamWPlan) norm() (float64, error) {
-	if err := p.download(p.normOut, p.result); err != nil {
+	if err := errors.Join(p.stream.Download(p.normOut, p.result), p.stream.Synchronize()); err != nil {
 		return 0, err
 	}
 	return p.normOut.Float64s()[0], nil
-}
-
-func (p *adamWPlan) download(to *tensor.Dense, from ops.Arg) error {
-	if err := p.stream.Download(to, from); err != nil {
-		return err
-	}
-	return p.stream.Synchronize()
 }
 
 // save copies the moments to the host.
@@ -248,21 +239,14 @@ func (p *adamWPlan) restore(st AdamWState) error {
 
 // checkMoments refuses numbers that cannot be averages of gradients and of their squares.
 func checkMoments(m Moments, want ops.Operand) error {
-	var first, second cpu.Buf
-	if err := errors.Join(ops.HoldValue(&first, m.First, want), ops.HoldValue(&second, m.Second, want)); err != nil {
+	first, second := ops.Arg{Operand: want, Buf: new(cpu.Buf)}, ops.Arg{Operand: want, Buf: new(cpu.Buf)}
+	err := errors.Join(ops.HoldValue(first.Buf, m.First, want), ops.HoldValue(second.Buf, m.Second, want))
+	switch {
+	case err != nil:
 		return err
-	}
-	if want.Dtype == tensor.Float32 {
-		return checkNumbers(cpu.Slice[float32](&first), cpu.Slice[float32](&second))
-	}
-	return checkNumbers(cpu.Slice[float64](&first), cpu.Slice[float64](&second))
-}
-
-func checkNumbers[T float32 | float64](first, second []T) error {
-	if notFinite(first) || notFinite(second) {
+	case has(first, notFinite) || has(second, notFinite):
 		return errors.New("the moments are not finite")
-	}
-	if slices.Min(second) < 0 {
+	case has(second, func(x float64) bool { return x < 0 }):
 		return errors.New("the second moment, of squares, is negative")
 	}
 	return nil
@@ -276,7 +260,7 @@ func (p *adamWPlan) close() error {
 		for _, w := range p.watches {
 			err = errors.Join(err, w.Close())
 		}
-		if !p.shared {
+		if p.machine == nil {
 			err = errors.Join(err, p.stream.Close())
 		}
 	}

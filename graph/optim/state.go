@@ -103,19 +103,13 @@ func stateOf(f nn.File) (st AdamWState, err error) {
 	}
 	st.Moments = make(map[string]Moments, len(f.Tensors)/2)
 	for key, d := range f.Tensors {
-		name, first := strings.CutPrefix(key, firstPrefix)
-		if !first {
-			if name, ok = strings.CutPrefix(key, secondPrefix); !ok {
-				return st, fmt.Errorf("tensor %s is not of a state of AdamW", key)
-			}
-		}
-		m := st.Moments[name]
-		if first {
-			m.First = d
+		if name, ok := strings.CutPrefix(key, firstPrefix); ok {
+			st.Moments[name] = Moments{d, f.Tensors[secondPrefix+name]}
+		} else if name, ok := strings.CutPrefix(key, secondPrefix); ok {
+			st.Moments[name] = Moments{f.Tensors[firstPrefix+name], d}
 		} else {
-			m.Second = d
+			return st, fmt.Errorf("tensor %s is not of a state of AdamW", key)
 		}
-		st.Moments[name] = m
 	}
 	for name, m := range st.Moments {
 		if m.First == nil || m.Second == nil {

@@ -25,13 +25,13 @@ func Read(path string) (*File, error) {
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("safetensors: %w", err)
+	if err == nil && !st.Mode().IsRegular() {
+		err = errors.New("not a regular file")
 	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("safetensors: %s: not a regular file", path)
+	var file *File
+	if err == nil {
+		file, err = decode(f, st.Size())
 	}
-	file, err := decode(f, st.Size())
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
 	}
@@ -50,7 +50,7 @@ func Decode(data []byte) (*File, error) {
 // span is a tensor of the header: what is to be read, and its byte range after the header.
 type span struct {
 	name       string
-	dtype      string // in the file
+	dtype      dtype
 	shape      []int
 	begin, end int64
 }
@@ -71,7 +71,7 @@ func decode(r io.ReaderAt, size int64) (*File, error) {
 	}
 	need := size
 	for _, s := range spans {
-		if elementBytes(s.dtype) == 2 {
+		if s.dtype.size == 2 {
 			need += s.end - s.begin // as float32
 		}
 	}
@@ -91,14 +91,13 @@ func decode(r io.ReaderAt, size int64) (*File, error) {
 
 // readHeader returns the JSON bytes of the header.
 func readHeader(r io.ReaderAt, size int64) ([]byte, error) {
-	var raw [8]byte
-	if size < int64(len(raw)) {
-		return nil, fmt.Errorf("truncated: %d bytes, want at least %d", size, len(raw))
+	if size < 8 {
+		return nil, fmt.Errorf("truncated: %d bytes, want at least 8", size)
 	}
-	if _, err := r.ReadAt(raw[:], 0); err != nil {
+	var n uint64
+	if err := binary.Read(io.NewSectionReader(r, 0, 8), binary.LittleEndian, &n); err != nil {
 		return nil, fmt.Errorf("header length: %w", err)
 	}
-	n := binary.LittleEndian.Uint64(raw[:])
 	if n > maxHeader {
 		return nil, fmt.Errorf("header of %d bytes, want at most %d", n, maxHeader)
 	}
@@ -187,11 +186,12 @@ func parseEntry(name string, text []byte) (span, error) {
 	if err != nil {
 		return s, err
 	}
+	var dtypeName string
 	var offsets []int64
 	for _, field := range []struct {
 		name string
 		to   any
-	}{{"dtype", &s.dtype}, {"shape", &s.shape}, {"data_offsets", &offsets}} {
+	}{{"dtype", &dtypeName}, {"shape", &s.shape}, {"data_offsets", &offsets}} {
 		raw, ok := entry[field.name]
 		if !ok || bytes.Contains(raw, []byte("null")) { // package json would leave a zero for null
 			return s, fmt.Errorf("no %s", field.name)
@@ -200,11 +200,12 @@ func parseEntry(name string, text []byte) (span, error) {
 			return s, fmt.Errorf("%s: %w", field.name, err)
 		}
 	}
-	size := elementBytes(s.dtype)
-	if size == 0 {
-		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", s.dtype)
+	i := slices.IndexFunc(dtypes, func(d dtype) bool { return d.name == dtypeName })
+	if i < 0 {
+		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", dtypeName)
 	}
-	n, err := elements(s.shape, size)
+	s.dtype = dtypes[i]
+	n, err := elements(s.shape, s.dtype.size)
 	if err != nil {
 		return s, err
 	}
@@ -212,8 +213,8 @@ func parseEntry(name string, text []byte) (span, error) {
 		return s, fmt.Errorf("data_offsets %d are not a range", offsets)
 	}
 	s.begin, s.end = offsets[0], offsets[1]
-	if got, want := s.end-s.begin, int64(n*size); got != want {
-		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, s.dtype, s.shape, want)
+	if got, want := s.end-s.begin, int64(n*s.dtype.size); got != want {
+		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, dtypeName, s.shape, want)
 	}
 	return s, nil
 }
@@ -243,40 +244,28 @@ func checkCover(spans []span, size int64) error {
 
 // read returns the tensor of s. r holds exactly its bytes.
 func (s *span) read(r io.Reader) (*Tensor, error) {
-	size := elementBytes(s.dtype)
-	n := int(s.end-s.begin) / size
-	t := &Tensor{Dtype: s.dtype, Shape: s.shape}
-	switch s.dtype {
-	case "F64":
-		t.Data = make([]float64, n)
-	case "I64":
-		t.Data = make([]int64, n)
-	case "I32":
-		t.Data = make([]int32, n)
-	default:
-		t.Dtype, t.Data = "F32", make([]float32, n)
-	}
-	data := reflect.ValueOf(t.Data)
-	buf := make([]byte, min(n, chunk)*size)
+	n := int(s.end-s.begin) / s.dtype.size
+	data := reflect.MakeSlice(s.dtype.slice, n, n)
 	for i := 0; i < n; i += chunk {
 		part := data.Slice(i, min(i+chunk, n)).Interface()
-		raw := buf[:min(chunk, n-i)*size]
-		if _, err := io.ReadFull(r, raw); err != nil {
+		raw := part
+		if s.dtype.size == 2 {
+			raw = make([]uint16, min(chunk, n-i))
+		}
+		if err := binary.Read(r, binary.LittleEndian, raw); err != nil {
 			return nil, err
 		}
-		if size == 2 {
-			widen(part.([]float32), raw, s.dtype == "BF16")
-		} else if _, err := binary.Decode(raw, binary.LittleEndian, part); err != nil {
-			return nil, err
+		if half, ok := raw.([]uint16); ok {
+			widen(part.([]float32), half, s.dtype.name == "BF16")
 		}
 	}
-	return t, nil
+	return &Tensor{s.shape, data.Interface()}, nil
 }
 
 // widen converts half precision, bfloat16 or float16, to float32. No value is rounded.
-func widen(to []float32, from []byte, bfloat16 bool) {
-	for i := range to {
-		h := uint32(binary.LittleEndian.Uint16(from[2*i:]))
+func widen(to []float32, from []uint16, bfloat16 bool) {
+	for i, h := range from {
+		h := uint32(h)
 		if bfloat16 {
 			to[i] = math.Float32frombits(h << 16)
 			continue

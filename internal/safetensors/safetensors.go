@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 )
 
 // metadataKey is the entry of the header that holds the metadata and is no tensor.
@@ -34,82 +35,61 @@ type File struct {
 
 // Tensor is one named array of a File.
 type Tensor struct {
-	// Dtype is the type of Data: "F64", "F32", "I64" or "I32".
-	Dtype string
 	// Shape holds the axes, outermost first. No axes: a scalar of one element. An axis of 0: no elements.
 	Shape []int
-	// Data holds the elements, row-major: []float64, []float32, []int64 or []int32, as Dtype says.
+	// Data holds the elements, row-major: []float64, []float32, []int64 or []int32.
 	Data any
 }
 
-// dtypeOf returns the type of data, "" for a slice that a Tensor cannot hold.
-func dtypeOf(data any) string {
-	switch data.(type) {
-	case []float64:
-		return "F64"
-	case []float32:
-		return "F32"
-	case []int64:
-		return "I64"
-	case []int32:
-		return "I32"
-	}
-	return ""
+// dtype is an element type of the format.
+type dtype struct {
+	name  string
+	size  int          // bytes of an element in a file
+	slice reflect.Type // of Tensor.Data
 }
 
-// elementBytes returns the size of one element in a file, 0 for a type that is not supported.
-func elementBytes(dtype string) int {
-	switch dtype {
-	case "F64", "I64":
-		return 8
-	case "F32", "I32":
-		return 4
-	case "BF16", "F16":
-		return 2
-	}
-	return 0
+// dtypes are the element types that are read; the first one of a slice is the one that it is written as.
+var dtypes = []dtype{
+	{"F64", 8, reflect.TypeFor[[]float64]()},
+	{"F32", 4, reflect.TypeFor[[]float32]()},
+	{"BF16", 2, reflect.TypeFor[[]float32]()},
+	{"F16", 2, reflect.TypeFor[[]float32]()},
+	{"I64", 8, reflect.TypeFor[[]int64]()},
+	{"I32", 4, reflect.TypeFor[[]int32]()},
 }
 
 // elements returns the number of elements of a tensor, each of size bytes.
 func elements(shape []int, size int) (int, error) {
-	n, empty := size, false
+	n := size
 	for _, d := range shape {
 		switch {
 		case d < 0:
 			return 0, fmt.Errorf("shape %v: negative axis", shape)
-		case d == 0:
-			empty = true
-		case n > math.MaxInt/d:
+		case d > 0 && n > math.MaxInt/d:
 			return 0, fmt.Errorf("shape %v: number of bytes overflows", shape)
-		default:
+		case d > 0:
 			n *= d
 		}
 	}
-	if empty {
+	if slices.Contains(shape, 0) {
 		return 0, nil
 	}
 	return n / size, nil
 }
 
-// check checks a tensor that is to be written and returns its number of bytes.
-func (t *Tensor) check() (int, error) {
+// check checks a tensor that is to be written and returns its type and its number of bytes.
+func (t *Tensor) check() (d dtype, size int, err error) {
 	if t == nil {
-		return 0, errors.New("nil tensor")
+		return d, 0, errors.New("nil tensor")
 	}
-	switch dtypeOf(t.Data) {
-	case "":
-		return 0, fmt.Errorf("data of type %T, want []float64, []float32, []int64 or []int32", t.Data)
-	case t.Dtype:
-	default:
-		return 0, fmt.Errorf("dtype %q with data of type %T", t.Dtype, t.Data)
+	i := slices.IndexFunc(dtypes, func(d dtype) bool { return d.slice == reflect.TypeOf(t.Data) })
+	if i < 0 {
+		return d, 0, fmt.Errorf("data of type %T, want []float64, []float32, []int64 or []int32", t.Data)
 	}
-	size := elementBytes(t.Dtype)
-	want, err := elements(t.Shape, size)
-	if err != nil {
-		return 0, err
+	d = dtypes[i]
+	want, err := elements(t.Shape, d.size)
+	if got := reflect.ValueOf(t.Data).Len(); err == nil && got != want {
+		err = fmt.Errorf("shape %v wants %d elements, got %d", t.Shape, want, got)
 	}
-	if got := reflect.ValueOf(t.Data).Len(); got != want {
-		return 0, fmt.Errorf("shape %v wants %d elements, got %d", t.Shape, want, got)
-	}
-	return want * size, nil
+	return d, want * d.size, err
 }

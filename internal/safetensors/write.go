@@ -69,7 +69,7 @@ func header(f *File) (head []byte, names []string, err error) {
 	pos := 0
 	for _, name := range names {
 		t := f.Tensors[name]
-		size, bad := t.check()
+		dtype, size, bad := t.check()
 		switch {
 		case bad != nil:
 			return nil, nil, fmt.Errorf("tensor %q: %w", name, bad)
@@ -81,7 +81,7 @@ func header(f *File) (head []byte, names []string, err error) {
 			Dtype   string `json:"dtype"`
 			Shape   []int  `json:"shape"`
 			Offsets [2]int `json:"data_offsets"`
-		}{t.Dtype, shape, [2]int{pos, pos + size}}))
+		}{dtype.name, shape, [2]int{pos, pos + size}}))
 		pos += size
 	}
 	b.WriteByte('}')

@@ -5,6 +5,20 @@ import (
 	"testing"
 )
 
+// Must returns the value of a call, and ends the test where the call has failed: Must(f(x))(t).
+func Must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// Err returns the error of a call that returns a value, too.
+func Err[T any](_ T, err error) error { return err }
+
 // noise is the magnitude below which a whole wanted array is what rounding leaves of an exact zero (the gradient of a
 // softmax over one key): such an array is compared absolutely, on the scale of 1.
 const noise = 1e-12

@@ -162,7 +162,7 @@ func elements[T int32 | float64](t testing.TB, g Golden, name string) []T {
 	t.Helper()
 	x, ok := g.tensor(t, name).Data.([]T)
 	if !ok {
-		t.Fatalf("testutil: golden %s: %q is %s, want %T", g.Name, name, g.tensor(t, name).Dtype, x)
+		t.Fatalf("testutil: golden %s: %q is %T, want %T", g.Name, name, g.tensor(t, name).Data, x)
 	}
 	return x
 }

@@ -82,7 +82,7 @@ func TestGoldensEmbedded(t *testing.T) {
 
 func TestGoldensFolder(t *testing.T) {
 	dir := t.TempDir()
-	x := &safetensors.Tensor{Dtype: "F64", Shape: []int{1}, Data: []float64{2.5}}
+	x := &safetensors.Tensor{Shape: []int{1}, Data: []float64{2.5}}
 	f := &safetensors.File{Metadata: map[string]string{"config": `{"S": 9}`}, Tensors: map[string]*safetensors.Tensor{"x": x}}
 	require.NoError(t, safetensors.Write(filepath.Join(dir, "mine.safetensors"), f), "the kind is in the file, not in its name")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no golden"), 0o644))

@@ -117,7 +117,7 @@ func TestRestoreLosesNothing(t *testing.T) {
 		{"further", func(f *safetensors.File) { f.Tensors["x"] = f.Tensors["norm.weight"] }, "tensor x is not of this model"},
 		{"shape", func(f *safetensors.File) { f.Tensors["norm.weight"].Shape = []int{4, 8} }, "norm.weight has shape (4, 8), want (32)"},
 		{"type", func(f *safetensors.File) {
-			f.Tensors["norm.weight"] = &safetensors.Tensor{Dtype: "I32", Shape: []int{32}, Data: make([]int32, 32)}
+			f.Tensors["norm.weight"] = &safetensors.Tensor{Shape: []int{32}, Data: make([]int32, 32)}
 		}, "norm.weight: type int32, want float32 or float64"},
 		{"NaN", func(f *safetensors.File) { f.Tensors["norm.weight"].Data.([]float32)[1] = float32(math.NaN()) }, "norm.weight has NaN in it"},
 		{"no config", func(f *safetensors.File) { f.Metadata = nil }, "no configuration in the metadata"},
