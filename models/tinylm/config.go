@@ -51,7 +51,7 @@ type Config struct {
 	RoPEBase       float64           // 0 is 10000
 }
 
-// Bounds of a model, so that a size out of all proportion is an error and not the end of the process.
+// Bounds of a model: within them no product of sizes overflows.
 const (
 	maxSize       = 1 << 24
 	maxLayers     = 1 << 16
@@ -61,20 +61,14 @@ const (
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
 func (c Config) Validate() error {
 	for _, s := range []struct {
-		name     string
-		v        int
-		from, to int
+		name   string
+		v, max int
 	}{
-		{"vocab", c.Vocab, 1, maxSize}, {"context", c.Context, 1, maxSize}, {"dim", c.Dim, 1, maxSize}, {"layers", c.Layers, 1, maxLayers},
-		{"heads", c.Heads, 1, maxSize}, {"kv heads", c.KVHeads, 1, maxSize}, {"key dim", c.KeyDim, 1, maxSize},
-		{"value dim", c.ValueDim, 1, maxSize}, {"phi hidden", c.PhiHidden, math.MinInt, maxSize}, // nn has the lower bounds of these two
-		{"gate hidden", c.GateHidden, math.MinInt, maxSize},
+		{"vocab", c.Vocab, maxSize}, {"context", c.Context, maxSize}, {"dim", c.Dim, maxSize}, {"layers", c.Layers, maxLayers},
+		{"heads", c.Heads, maxSize}, {"kv heads", c.KVHeads, maxSize}, {"key dim", c.KeyDim, maxSize}, {"value dim", c.ValueDim, maxSize},
 	} {
-		if s.v < s.from {
-			return fmt.Errorf("tinylm: %s is %d, want at least %d", s.name, s.v, s.from)
-		}
-		if s.v > s.to {
-			return fmt.Errorf("tinylm: %s is %d, want at most %d", s.name, s.v, s.to)
+		if s.v < 1 || s.v > s.max {
+			return fmt.Errorf("tinylm: %s is %d, want 1 to %d", s.name, s.v, s.max)
 		}
 	}
 	switch c.Attention {
@@ -94,7 +88,7 @@ func (c Config) Validate() error {
 	default:
 		return fmt.Errorf("tinylm: attention is %q, want %q or %q", c.Attention, NSA, Dense)
 	}
-	one, n := c, 0.0 // no int: it could overflow
+	one, n := c, 0.0 // an int could overflow
 	one.Layers = 1
 	for _, p := range one.LearnableParams() {
 		size := 1.0

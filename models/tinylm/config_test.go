@@ -44,7 +44,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"rope, infinite", func(c *Config) { c.RoPEBase = math.Inf(1) }, "rope base is +Inf"},
 		{"huge dim", func(c *Config) { c.Dim = 1 << 61 }, "dim is 2305843009213693952, want"},
 		{"huge layers", func(c *Config) { c.Layers = math.MaxInt }, "tinylm: layers is"},
-		{"many layers", func(c *Config) { c.Layers = 1 << 20 }, "tinylm: layers is 1048576, want at most 65536"},
+		{"many layers", func(c *Config) { c.Layers = 1 << 20 }, "tinylm: layers is 1048576, want 1 to 65536"},
 		{"huge blocks", func(c *Config) {
 			c.Phi, c.PhiHidden, c.BlockLen, c.Stride, c.SelectBlock = nn.PhiMLP, 4, 1<<62, 1<<62, 1<<62
 		}, "block length l 4611686018427387904, want"},

@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"math"
-	wide "math/bits"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -181,9 +180,7 @@ func spread(tokens, targets []int32, seq int, text []byte, i, n int) {
 	for r := range rows {
 		k := i*rows + r
 		at := r * seq
-		high, low := wide.Mul64(uint64(k), uint64(len(text)-seq-1))
-		offset, _ := wide.Div64(high, low, uint64(max(1, n*rows-1)))
-		window(tokens[at:at+seq], targets[at:at+seq], text, int(offset))
+		window(tokens[at:at+seq], targets[at:at+seq], text, k*(len(text)-seq-1)/max(1, n*rows-1))
 	}
 }
 

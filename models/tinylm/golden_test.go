@@ -122,7 +122,7 @@ func climb(t *testing.T, m *Model, g testutil.Golden, within bounds, steps func(
 	loss, err := m.Loss()
 	require.NoError(t, err)
 	testutil.Within(t, "loss", []float64{loss}, g.F64(t, "loss"), within.loss)
-	if m.Weights().Dtype == tensor.Float32 && !g.BuiltIn {
+	if m.weights.Dtype == tensor.Float32 && !g.BuiltIn {
 		return
 	}
 	for _, n := range m.Learnables() {
@@ -167,7 +167,7 @@ func TestMachinesAgree(t *testing.T) {
 					m := goldenModel(t, g, dt, nil, vm.opts...)
 					losses, norms := goldenSteps(t, m, g)
 					run := map[string][]float64{"losses": losses, "norms": norms}
-					for name, v := range m.Weights().Tensors {
+					for name, v := range m.weights.Tensors {
 						run[name] = testutil.Floats(t, v.Data())
 					}
 					runs = append(runs, run)

@@ -24,6 +24,8 @@ func checkTokens(batch, seq int) error {
 	return nil
 }
 
+var errNoGradients = errors.New("tinylm: step: the model was built without gradients")
+
 // Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. It is used by one
 // goroutine at a time.
 type Model struct {
@@ -129,27 +131,26 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 			return nil, err
 		}
 	}
-	for _, n := range m.learnables {
-		if v := w.moved[n.Name()]; v != nil {
-			if err := G.UnsafeLet(n, v); err != nil {
+	if w.resident != nil {
+		for i, n := range m.learnables {
+			if err := G.UnsafeLet(n, w.resident.Values()[i]); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if o.vm == nil {
-		o.vm = func(m *Model) (G.VM, error) {
-			keep := graph.WithKeep(m.logits, m.loss)
-			if o.noLogits {
-				keep = graph.WithKeep(m.loss)
-			}
-			return graph.NewMachine(m.graph, append([]graph.Option{keep}, o.graph...)...)
-		}
-	}
 	var err error
-	if m.vm, err = o.vm(m); err == nil && m.vm == nil {
+	if o.vm == nil {
+		keep := G.Nodes{m.logits, m.loss}
+		if o.noLogits {
+			keep = keep[1:]
+		}
+		m.machine, err = graph.NewMachine(m.graph, append(o.graph, graph.WithKeep(keep...))...)
+		m.vm = m.machine
+	} else if m.vm, err = o.vm(m); err == nil && m.vm == nil {
 		err = errors.New("no VM")
+	} else {
+		m.machine, _ = m.vm.(*graph.Machine)
 	}
-	m.machine, _ = m.vm.(*graph.Machine)
 	return m, err
 }
 
@@ -179,14 +180,8 @@ func (m *Model) SetLossScale(scale float64) error {
 	return nil
 }
 
-// Weights returns the weights that the model shares.
-func (m *Model) Weights() *Weights { return m.weights }
-
 // Graph returns the model's graph.
 func (m *Model) Graph() *G.ExprGraph { return m.graph }
-
-// VM returns the machine that runs the model.
-func (m *Model) VM() G.VM { return m.vm }
 
 // Learnables returns the nodes of the weights in the order of Config.LearnableParams.
 func (m *Model) Learnables() G.Nodes { return m.learnables }
@@ -227,7 +222,7 @@ func (m *Model) Run() error {
 func (m *Model) RunAndStep(solver *optim.AdamW) error {
 	switch {
 	case m.grads == nil:
-		return errors.New("tinylm: step: the model was built without gradients")
+		return errNoGradients
 	case m.machine == nil:
 		return fmt.Errorf("tinylm: step: the model runs on a %T, want a graph.Machine", m.vm)
 	}
@@ -235,8 +230,8 @@ func (m *Model) RunAndStep(solver *optim.AdamW) error {
 	if m.version != m.weights.version { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
-	if err == nil && m.scale != nil && solver != nil {
-		err = solver.SetGradScale(float64(*m.scale))
+	if err == nil {
+		err = m.shareScale(solver)
 	}
 	if err == nil {
 		err = m.machine.RunAndStep(solver, m.grads)
@@ -247,6 +242,14 @@ func (m *Model) RunAndStep(solver *optim.AdamW) error {
 		return fmt.Errorf("tinylm: step: %w", err)
 	}
 	return nil
+}
+
+// shareScale tells a solver the scale of the gradients, if there is one.
+func (m *Model) shareScale(solver *optim.AdamW) error {
+	if m.scale == nil || solver == nil {
+		return nil
+	}
+	return solver.SetGradScale(float64(*m.scale))
 }
 
 // WatchLoss returns a graph.Watch of the loss, which ends with the model.
@@ -263,13 +266,13 @@ func (m *Model) Machine() *graph.Machine { return m.machine }
 // LossAndStep runs the model, waits for its loss, lets any solver take a step and returns the loss, which is that before the
 // step. Weights that have been moved to a device want an optim.AdamW.
 func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
-	if m.grads == nil {
-		return 0, errors.New("tinylm: step: the model was built without gradients")
-	}
-	if solver == nil {
+	adamw, ok := solver.(*optim.AdamW)
+	switch {
+	case m.grads == nil:
+		return 0, errNoGradients
+	case solver == nil:
 		return 0, errors.New("tinylm: step: no solver")
-	}
-	if _, ok := solver.(*optim.AdamW); !ok && m.weights.resident != nil {
+	case !ok && m.weights.resident != nil:
 		return 0, fmt.Errorf("tinylm: step: the weights are on a device, where a %T cannot change them: want an optim.AdamW", solver)
 	}
 	if err := m.Run(); err != nil {
@@ -278,13 +281,11 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 	if loss, err = m.Loss(); err != nil {
 		return 0, err
 	}
-	if a, ok := solver.(*optim.AdamW); ok && m.scale != nil {
-		if err := a.SetGradScale(float64(*m.scale)); err != nil {
-			return loss, err
-		}
+	if err = m.shareScale(adamw); err == nil {
+		m.weights.version++
+		err = solver.Step(m.grads)
 	}
-	m.weights.version++
-	if err := solver.Step(m.grads); err != nil {
+	if err != nil {
 		return loss, fmt.Errorf("tinylm: step: %w", err)
 	}
 	return loss, nil
@@ -330,8 +331,8 @@ func (m *Model) Evaluate(text []byte, n int) (float64, error) {
 	if len(text) < m.seq+1 || n < 1 {
 		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d bytes, want at least 1 of %d", n, len(text), m.seq+1)
 	}
-	if rows := len(m.Tokens()) / m.seq; n > math.MaxInt/rows {
-		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d windows are too many", n, rows)
+	if n > math.MaxInt/m.batch/len(text) {
+		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d windows are too many", n, m.batch)
 	}
 	sum := 0.0
 	for i := range n {
