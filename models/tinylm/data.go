@@ -31,7 +31,17 @@ type Data struct {
 // that is less than a hundredth or more than half of the text, the last twentieth.
 func ReadData(path, ext string) (*Data, error) {
 	d := &Data{Name: path}
-	if err := d.read(path, ext); err != nil {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+	case info.IsDir():
+		err = d.readFolder(path, ext)
+	case info.Mode().IsRegular():
+		d.Train, err = d.readFile(path, info)
+	default:
+		err = fmt.Errorf("%s is neither a file nor a folder", path)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("tinylm: data: %w", err)
 	}
 	if total := len(d.Train) + len(d.HeldOut); 100*len(d.HeldOut) < total || 2*len(d.HeldOut) > total {
@@ -49,20 +59,6 @@ func (d *Data) split(all []byte) {
 	d.Train, d.HeldOut = all[:cut], all[cut:]
 }
 
-func (d *Data) read(path, ext string) error {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return err
-	case info.IsDir():
-		return d.readFolder(path, ext)
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is neither a file nor a folder", path)
-	}
-	d.Train, err = d.readFile(path, info)
-	return err
-}
-
 // readFile reads a file, if the host has the memory for it beside d.
 func (d *Data) readFile(path string, info fs.FileInfo) ([]byte, error) {
 	if err := cpu.CheckMemory(int(min(info.Size(), math.MaxInt/4)) + len(d.Train) + len(d.HeldOut)); err != nil {
@@ -73,11 +69,11 @@ func (d *Data) readFile(path string, info fs.FileInfo) ([]byte, error) {
 
 // readFolder appends the files below root to d in the order of their names, a line break after each.
 func (d *Data) readFolder(root, ext string) error {
-	files := 0
 	root, err := filepath.EvalSymlinks(root) // WalkDir does not follow one; Debian's GOROOT/src is one
 	if err != nil {
 		return err
 	}
+	files := 0
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ext) {
 			return err
@@ -166,7 +162,7 @@ func newBatches(text []byte, seed uint64) *batches {
 	return &batches{text, rand.New(rand.NewPCG(seed, 2))}
 }
 
-// next fills tokens and targets, windows of seq tokens one after the other.
+// next fills tokens and targets with windows of seq tokens, one after the other.
 func (b *batches) next(tokens, targets []int32, seq int) {
 	for at := 0; at < len(tokens); at += seq {
 		window(tokens[at:at+seq], targets[at:at+seq], b.text, b.rand.IntN(len(b.text)-seq))
