@@ -169,17 +169,6 @@ func (b *batches) next(tokens, targets []int32, seq int) {
 	}
 }
 
-// spread fills the rows of batch number i of n with windows at equal distances over the whole of text, so that every
-// evaluation sees the same ones.
-func spread(tokens, targets []int32, seq int, text []byte, i, n int) {
-	rows := len(tokens) / seq
-	for r := range rows {
-		k := i*rows + r
-		at := r * seq
-		window(tokens[at:at+seq], targets[at:at+seq], text, k*(len(text)-seq-1)/max(1, n*rows-1))
-	}
-}
-
 // Encode returns the tokens of text, one a byte.
 func Encode(text string) []int32 {
 	ids := make([]int32, len(text))

@@ -13,12 +13,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// maxTokens bounds the tokens of a run, so that a size out of all proportion is an error and not the end of the process.
+// maxTokens bounds the tokens of a run, so that a much too large size is an error and does not end the process.
 const maxTokens = 1 << 26
 
-// checkTokens checks the size of a batch of at least one sequence.
+// checkTokens checks the size of a batch.
 func checkTokens(batch, seq int) error {
-	if batch > maxTokens/seq {
+	switch {
+	case batch < 1 || seq < 1:
+		return errors.New("batch and length must be at least 1")
+	case batch > maxTokens/seq:
 		return fmt.Errorf("a run has at most %d tokens", maxTokens)
 	}
 	return nil
@@ -33,12 +36,12 @@ type Model struct {
 	batch, seq int
 
 	graph      *G.ExprGraph
-	tokens     *tensor.Dense // int32 [B,S]
-	targets    *tensor.Dense // int32 [B,S], -1 is ignored
-	logits     *G.Node       // [B,S,V]
-	loss       *G.Node       // scalar
+	tokens     []int32 // [B,S]
+	targets    []int32 // [B,S], -1 is ignored
+	logits     *G.Node // [B,S,V]
+	loss       *G.Node // scalar
 	learnables G.Nodes
-	grads      []G.ValueGrad
+	grads      []G.ValueGrad // nil: without gradients
 	vm         G.VM
 	machine    *graph.Machine // vm, if it is one
 	scale      *G.F32         // of the gradients; nil is 1
@@ -95,9 +98,6 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 	if err := w.Config.Validate(); err != nil {
 		return nil, err
 	}
-	if batch < 1 || seq < 1 {
-		return nil, errors.New("batch and length must be at least 1")
-	}
 	if err := checkTokens(batch, seq); err != nil {
 		return nil, err
 	}
@@ -112,58 +112,66 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 		return nil, errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
 	}
 	m := &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
-	m.tokens = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(batch, seq))
-	m.targets = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(batch, seq))
-	input := func(name string, v *tensor.Dense) *G.Node {
-		return G.NewTensor(m.graph, tensor.Int32, 2, G.WithShape(batch, seq), G.WithName(name), G.WithValue(v))
+	if err := m.build(o); err != nil {
+		return nil, err
 	}
-	tokens, targets := input("tokens", m.tokens), input("targets", m.targets)
+	return m, m.open(o)
+}
 
-	b := newBuilder(m.graph, w)
+// build adds the model to its graph.
+func (m *Model) build(o modelOptions) (err error) {
+	input := func(name string) ([]int32, *G.Node) {
+		v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(m.batch, m.seq))
+		return v.Int32s(), G.NewTensor(m.graph, tensor.Int32, 2, G.WithShape(m.batch, m.seq), G.WithName(name), G.WithValue(v))
+	}
+	var tokens, targets *G.Node
+	m.tokens, tokens = input("tokens")
+	m.targets, targets = input("targets")
+	b := newBuilder(m.graph, m.weights)
 	m.logits = b.logits(tokens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
-		return nil, b.Err()
+		return b.Err()
 	}
 	m.learnables = b.Learnables()
 	if o.grads {
-		if err := m.addGradients(o.scaled); err != nil {
-			return nil, err
+		if o.scaled {
+			m.scale = G.NewF32(1)
+			scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
+			_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
+		} else {
+			_, err = graph.Grad(m.loss, m.learnables...)
 		}
+		if err != nil {
+			return err
+		}
+		m.grads = G.NodesToValueGrads(m.learnables)
 	}
-	if w.resident != nil {
+	if m.weights.resident != nil {
 		for i, n := range m.learnables {
-			if err := G.UnsafeLet(n, w.resident.Values()[i]); err != nil {
-				return nil, err
+			if err := G.UnsafeLet(n, m.weights.resident.Values()[i]); err != nil {
+				return err
 			}
 		}
 	}
-	var err error
-	if o.vm == nil {
-		keep := G.Nodes{m.logits, m.loss}
-		if o.noLogits {
-			keep = keep[1:]
-		}
-		m.machine, err = graph.NewMachine(m.graph, append(o.graph, graph.WithKeep(keep...))...)
-		m.vm = m.machine
-	} else if m.vm, err = o.vm(m); err == nil && m.vm == nil {
-		err = errors.New("no VM")
-	} else {
-		m.machine, _ = m.vm.(*graph.Machine)
-	}
-	return m, err
+	return nil
 }
 
-// addGradients adds those of the loss to the graph.
-func (m *Model) addGradients(scaled bool) (err error) {
-	if scaled {
-		m.scale = G.NewF32(1)
-		scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
-		_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
-	} else {
-		_, err = graph.Grad(m.loss, m.learnables...)
+// open makes the machine of the graph.
+func (m *Model) open(o modelOptions) (err error) {
+	if o.vm != nil {
+		if m.vm, err = o.vm(m); err == nil && m.vm == nil {
+			err = errors.New("no VM")
+		}
+		m.machine, _ = m.vm.(*graph.Machine)
+		return err
 	}
-	m.grads = G.NodesToValueGrads(m.learnables)
+	keep := G.Nodes{m.logits, m.loss}
+	if o.noLogits {
+		keep = keep[1:]
+	}
+	m.machine, err = graph.NewMachine(m.graph, append(o.graph, graph.WithKeep(keep...))...)
+	m.vm = m.machine
 	return err
 }
 
@@ -187,19 +195,18 @@ func (m *Model) Graph() *G.ExprGraph { return m.graph }
 func (m *Model) Learnables() G.Nodes { return m.learnables }
 
 // Tokens returns the model's input, [B,S] row by row, to be filled before a run.
-func (m *Model) Tokens() []int32 { return m.tokens.Int32s() }
+func (m *Model) Tokens() []int32 { return m.tokens }
 
 // Targets returns the tokens that the model should predict, [B,S] row by row, to be filled before a run; -1 is ignored.
-func (m *Model) Targets() []int32 { return m.targets.Int32s() }
+func (m *Model) Targets() []int32 { return m.targets }
 
 // NextTokens makes the targets the tokens that follow each token in its own row, and ignores the last one of a row.
 func (m *Model) NextTokens() {
-	tokens, targets := m.Tokens(), m.Targets()
-	for i := range targets {
+	for i := range m.targets {
 		if (i+1)%m.seq == 0 {
-			targets[i] = -1
+			m.targets[i] = -1
 		} else {
-			targets[i] = tokens[i+1]
+			m.targets[i] = m.tokens[i+1]
 		}
 	}
 }
@@ -312,41 +319,18 @@ func (m *Model) Loss() (float64, error) {
 // Logits returns the logits of the last run, [B,S,V], in host memory. They are the machine's own and last until the next
 // run; from a device they are a copy, for which it waits. A model WithoutLogits has none.
 func (m *Model) Logits() (*tensor.Dense, error) {
-	if m.logits.Value() == nil {
-		return nil, errors.New("tinylm: logits: the model has not run, or is without them")
-	}
 	value, err := graph.HostValue(m.logits.Value())
 	if err != nil {
 		return nil, fmt.Errorf("tinylm: logits: %w", err)
 	}
-	v, ok := value.(*tensor.Dense)
-	if !ok {
-		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor in host memory", value)
+	switch v := value.(type) {
+	case *tensor.Dense:
+		return v, nil
+	case nil:
+		return nil, errors.New("tinylm: logits: the model has not run, or is without them")
+	default:
+		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor", v)
 	}
-	return v, nil
-}
-
-// Evaluate returns the mean loss over n batches of windows spread over text, the same windows at every call.
-func (m *Model) Evaluate(text []byte, n int) (float64, error) {
-	if len(text) < m.seq+1 || n < 1 {
-		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d bytes, want at least 1 of %d", n, len(text), m.seq+1)
-	}
-	if n > math.MaxInt/m.batch/len(text) {
-		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d windows are too many", n, m.batch)
-	}
-	sum := 0.0
-	for i := range n {
-		spread(m.Tokens(), m.Targets(), m.seq, text, i, n)
-		if err := m.Run(); err != nil {
-			return 0, err
-		}
-		loss, err := m.Loss()
-		if err != nil {
-			return 0, err
-		}
-		sum += loss
-	}
-	return sum / float64(n), nil
 }
 
 // Close ends the machine.

@@ -78,8 +78,7 @@ func (s *Sampler) Generate(prompt []int32, n int, how Sampling) ([]int32, error)
 // last puts the logits that follow text into s.probs and returns them.
 func (s *Sampler) last(text []int32) ([]float64, error) {
 	text = text[max(0, len(text)-s.model.seq):]
-	tokens := s.model.Tokens()
-	clear(tokens[copy(tokens, text):])
+	clear(s.model.tokens[copy(s.model.tokens, text):])
 	if err := s.model.Run(); err != nil {
 		return nil, err
 	}
