@@ -15,19 +15,16 @@ import (
 // nsaLayer plans one NSA layer of Base()'s shape over s tokens, with the gradients of its parameters and of its input.
 func nsaLayer(s int) (*graph.Machine, error) {
 	g := G.NewGraph()
-	l, err := nn.NewNSA(g, "layer.", nn.NSAConfig{
-		Dim: baseDim, Heads: baseHeads, KVHeads: baseGroups, KeyDim: baseD, ValueDim: baseD,
-		Params: baseParams, GateHidden: 64,
-	}, nn.Random(tensor.Float32, 1))
+	l, err := nn.NewNSA(g, "layer.", base.NSAConfig, nn.Random(tensor.Float32, 1))
 	if err != nil {
 		return nil, err
 	}
-	x := input(g, "x", 1, s, baseDim)
+	x := input(g, "x", 1, s, base.Dim)
 	y, err := l.Apply(x)
 	if err != nil {
 		return nil, err
 	}
-	cost, err := ops.Apply(given{}, y, input(g, "gradient of y", 1, s, baseDim))
+	cost, err := ops.Apply(given{}, y, input(g, "gradient of y", 1, s, base.Dim))
 	if err != nil {
 		return nil, err
 	}

@@ -8,15 +8,12 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// The attention shape of Base(): the CPU figures of every suite are for it.
-const (
-	baseDim, baseHeads, baseGroups, baseD = 768, 12, 2, 64
-)
-
-var baseParams = ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
+// base is the model whose attention layer the CPU figures of every suite are for.
+var base = tinylm.Base()
 
 // opInputs are the graph's inputs that the ops of opCases read.
 type opInputs struct {
@@ -37,26 +34,26 @@ var opCases = []struct {
 	{name: "silu", build: func(in *opInputs) (*G.Node, error) { return ops.SiLU(in.x) }},
 	{name: "rope", build: func(in *opInputs) (*G.Node, error) { return ops.RoPE(in.q, 10000, 0) }},
 	{name: "compress mean", build: func(in *opInputs) (*G.Node, error) {
-		return ops.CompressMean(in.k, baseParams.BlockLen, baseParams.Stride)
+		return ops.CompressMean(in.k, base.BlockLen, base.Stride)
 	}},
 	{name: "compressed attention", build: compressedAttention},
 	{name: "select blocks (with compressed attention)", build: selectBlocks, forwardOnly: true},
 	{name: "selected attention (with choice)", build: func(in *opInputs) (*G.Node, error) {
-		return ops.SelectedAttention(in.q, in.k, in.v, G.Must(selectBlocks(in)), baseParams.SelectBlock)
+		return ops.SelectedAttention(in.q, in.k, in.v, G.Must(selectBlocks(in)), base.SelectBlock)
 	}},
 	{name: "sliding window", build: func(in *opInputs) (*G.Node, error) {
-		return ops.SlidingWindow(in.q, in.k, in.v, baseParams.Window)
+		return ops.SlidingWindow(in.q, in.k, in.v, base.Window)
 	}},
 	{name: "dense causal", build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }, longest: 2048},
 	{name: "gated sum", build: func(in *opInputs) (*G.Node, error) { return ops.GatedSum(in.gates, in.q, in.q, in.q) }},
 }
 
 func compressedAttention(in *opInputs) (*G.Node, error) {
-	return ops.CompressedAttention(in.q, in.kc, in.vc, baseParams.BlockLen, baseParams.Stride)
+	return ops.CompressedAttention(in.q, in.kc, in.vc, base.BlockLen, base.Stride)
 }
 
 func selectBlocks(in *opInputs) (*G.Node, error) {
-	return ops.SelectBlocks(in.q, in.kc, G.Must(ops.LSE(G.Must(compressedAttention(in)))), baseParams)
+	return ops.SelectBlocks(in.q, in.kc, G.Must(ops.LSE(G.Must(compressedAttention(in)))), base.Params)
 }
 
 // benchOps times every op alone, forward and forward with backward.
@@ -88,12 +85,13 @@ func benchOps(r *report) error {
 
 // timeOp returns the seconds of a run over s tokens and the floating-point operations of its products.
 func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, flop float64, err error) {
-	g, nc := G.NewGraph(), ops.NumCompressed(s, baseParams.BlockLen, baseParams.Stride)
+	g, nc := G.NewGraph(), ops.NumCompressed(s, base.BlockLen, base.Stride)
 	out, err := build(&opInputs{
-		x: input(g, "x", 1, s, baseDim), w: input(g, "w", baseDim, baseDim), gain: input(g, "gain", baseDim),
-		q: input(g, "q", 1, s, baseHeads, baseD), k: input(g, "k", 1, s, baseGroups, baseD), v: input(g, "v", 1, s, baseGroups, baseD),
-		kc: input(g, "kc", 1, nc, baseGroups, baseD), vc: input(g, "vc", 1, nc, baseGroups, baseD),
-		gates: input(g, "gates", 1, s, baseHeads, 3),
+		x: input(g, "x", 1, s, base.Dim), w: input(g, "w", base.Dim, base.Dim), gain: input(g, "gain", base.Dim),
+		q: input(g, "q", 1, s, base.Heads, base.KeyDim),
+		k: input(g, "k", 1, s, base.KVHeads, base.KeyDim), v: input(g, "v", 1, s, base.KVHeads, base.KeyDim),
+		kc: input(g, "kc", 1, nc, base.KVHeads, base.KeyDim), vc: input(g, "vc", 1, nc, base.KVHeads, base.KeyDim),
+		gates: input(g, "gates", 1, s, base.Heads, 3),
 	})
 	if err != nil {
 		return 0, 0, err

@@ -14,7 +14,6 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -102,7 +101,7 @@ func inBranch(op string) bool {
 // optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and the
 // copy in half precision.
 func (t *trainer) optimizer() (*profiled, error) {
-	bytes := float64(tinylm.Base().Parameters()) * (7*4 + 2)
+	bytes := float64(base.Parameters()) * (7*4 + 2)
 	p := &profiled{name: "adamw, cuda", calls: 1, time: math.MaxInt64, Cost: graph.Cost{Bytes: bytes}}
 	for range 3 {
 		if err := t.Machine().Synchronize(); err != nil {

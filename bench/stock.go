@@ -21,7 +21,7 @@ func benchStock(r *report) error {
 	}
 	g := G.NewGraph()
 	inputs, out := stockAttention(g, s)
-	cost := G.Must(G.Sum(G.Must(G.HadamardProd(out, input(g, "r", s, baseDim)))))
+	cost := G.Must(G.Sum(G.Must(G.HadamardProd(out, input(g, "r", s, base.Dim)))))
 	if _, err := G.Grad(cost, inputs...); err != nil {
 		return err
 	}
@@ -61,18 +61,18 @@ func stockAttention(g *G.ExprGraph, s int) (inputs G.Nodes, out *G.Node) {
 			future[i*s+j] = float32(math.Inf(-1))
 		}
 	}
-	x, mask := input(g, "x", s, baseDim), inputOf(g, "mask", future, s, s)
-	scale := G.NewConstant(float32(1/math.Sqrt(baseD)), G.WithName("scale"))
+	x, mask := input(g, "x", s, base.Dim), inputOf(g, "mask", future, s, s)
+	scale := G.NewConstant(float32(1/math.Sqrt(float64(base.KeyDim))), G.WithName("scale"))
 	var keys, values G.Nodes
-	for j := range baseGroups {
-		keys = append(keys, G.Must(G.Transpose(mul(x, weight("wk", j, baseDim, baseD)), 1, 0)))
-		values = append(values, mul(x, weight("wv", j, baseDim, baseD)))
+	for j := range base.KVHeads {
+		keys = append(keys, G.Must(G.Transpose(mul(x, weight("wk", j, base.Dim, base.KeyDim)), 1, 0)))
+		values = append(values, mul(x, weight("wv", j, base.Dim, base.KeyDim)))
 	}
-	for h := range baseHeads {
-		group := h * baseGroups / baseHeads
-		scores := mul(mul(mul(x, weight("wq", h, baseDim, baseD)), keys[group]), scale)
+	for h := range base.Heads {
+		group := h * base.KVHeads / base.Heads
+		scores := mul(mul(mul(x, weight("wq", h, base.Dim, base.KeyDim)), keys[group]), scale)
 		p := G.Must(G.SoftMax(G.Must(G.Add(scores, mask)), 1))
-		o := mul(mul(p, values[group]), weight("wo", h, baseD, baseDim))
+		o := mul(mul(p, values[group]), weight("wo", h, base.KeyDim, base.Dim))
 		if out == nil {
 			out = o
 		} else {

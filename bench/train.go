@@ -61,7 +61,7 @@ type trainer struct {
 func trained(measure func(*report, *trainer) error) func(*report) error {
 	return func(r *report) (err error) {
 		closes := func(f func() error) { err = errors.Join(err, f()) }
-		weights, err := tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1)
+		weights, err := tinylm.NewWeights(base, tensor.Float32, 1)
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,6 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
-	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Attention is the kind of a model's attention layers.
@@ -31,24 +30,13 @@ const normEps = 1e-6
 
 // Config are the sizes of a model.
 type Config struct {
-	Vocab   int // tokens; 256 for bytes
-	Context int // tokens of a training window; sampling looks back as far
-	Dim     int // width of the residual stream; the MLPs are four times as wide
-	Layers  int // blocks of attention and MLP
-
+	Vocab     int       // tokens; 256 for bytes
+	Context   int       // tokens of a training window; sampling looks back as far
+	Layers    int       // blocks of attention and MLP; the MLPs are four times as wide as the residual stream
 	Attention Attention // "" is NSA
-	Heads     int       // query heads, a multiple of KVHeads
-	KVHeads   int       // key/value heads: the groups that share keys, values and selection
-	KeyDim    int       // of a query and a key of one head; even
-	ValueDim  int       // of a value of one head
 
-	ops.Params // the sizes of the three branches; of these and the fields below, Dense uses RoPEBase alone
-
-	Phi            nn.Phi            // "" is the block mean
-	PhiHidden      int               // hidden width of the compression's MLP; only with "mlp"
-	GateHidden     int               // hidden width of the gates' MLP
-	GateActivation nn.GateActivation // "" is sigmoid
-	RoPEBase       float64           // 0 is 10000
+	// The sizes of each attention layer. Dense uses Dim, Heads, KVHeads, KeyDim, ValueDim and RoPEBase alone.
+	nn.NSAConfig
 }
 
 // Bounds of a model: within them no product of sizes overflows.
@@ -73,7 +61,7 @@ func (c Config) Validate() error {
 	}
 	switch c.Attention {
 	case "", NSA:
-		if err := c.nsa().Validate(); err != nil {
+		if err := c.NSAConfig.Validate(); err != nil {
 			return fmt.Errorf("tinylm: %w", err)
 		}
 	case Dense:
@@ -104,14 +92,6 @@ func (c Config) Validate() error {
 		return fmt.Errorf("tinylm: a model of %.3g parameters, want at most %d", n, maxParameters)
 	}
 	return nil
-}
-
-// nsa returns the configuration of one NSA layer.
-func (c Config) nsa() nn.NSAConfig {
-	return nn.NSAConfig{
-		Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Params: c.Params,
-		Phi: c.Phi, PhiHidden: c.PhiHidden, GateHidden: c.GateHidden, GateActivation: c.GateActivation, RoPEBase: c.RoPEBase,
-	}
 }
 
 // withDefaults returns c with the defaults where it says nothing, so that equal models have equal configurations.
@@ -145,7 +125,7 @@ func (c Config) LearnableParams() []nn.Param {
 				linear(a+"attn.wq", c.Heads*c.KeyDim, c.Dim), linear(a+"attn.wk", c.KVHeads*c.KeyDim, c.Dim),
 				linear(a+"attn.wv", c.KVHeads*c.ValueDim, c.Dim), linear(a+"attn.wo", c.Dim, c.Heads*c.ValueDim))
 		} else {
-			list = append(list, c.nsa().LayerParams(a+"attn.")...)
+			list = append(list, c.NSAConfig.LayerParams(a+"attn.")...)
 		}
 		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", 4*c.Dim, c.Dim), linear(a+"mlp.w2", c.Dim, 4*c.Dim))
 	}

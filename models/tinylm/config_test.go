@@ -13,11 +13,10 @@ import (
 
 // small is a model that trains in moments: every branch has more keys than it looks at.
 func small() Config {
-	return Config{
-		Vocab: 256, Context: 64, Dim: 32, Layers: 2, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8,
-		Params:     ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
-		GateHidden: 8,
-	}
+	return Config{Vocab: 256, Context: 64, Layers: 2, NSAConfig: nn.NSAConfig{
+		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 8,
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+	}}
 }
 
 func TestConfigRefuses(t *testing.T) {

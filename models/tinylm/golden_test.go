@@ -20,11 +20,11 @@ func tape(m *Model) (G.VM, error) { return G.NewTapeMachine(m.Graph()), nil }
 
 func goldenConfig(g testutil.Golden) Config {
 	c := g.Config
-	return Config{
-		Vocab: c.Vocab, Context: c.S, Dim: c.Dim, Layers: c.Layers, Heads: c.Hq, KVHeads: c.Hkv, KeyDim: c.D, ValueDim: c.Dv,
+	return Config{Vocab: c.Vocab, Context: c.S, Layers: c.Layers, NSAConfig: nn.NSAConfig{
+		Dim: c.Dim, Heads: c.Hq, KVHeads: c.Hkv, KeyDim: c.D, ValueDim: c.Dv,
 		Params: ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window},
 		Phi:    nn.Phi(c.Phi), PhiHidden: c.PhiHidden, GateHidden: c.GateHidden,
-	}
+	}}
 }
 
 // goldenModel returns a model with the weights of g in type dt, on b unless that is nil, and its first tokens.
