@@ -56,15 +56,14 @@ type Result struct {
 	Sample  string        // text that the model went on with after a line break
 }
 
-// Validate returns an error that names the value that is out of its range or does not fit a model of configuration c, and
-// those of the machines: of a precision that the backend does not have, of variables of the environment. Train begins with
-// it; it takes next to no time and memory.
+// Validate returns an error that names the value that is out of its range or does not fit a model of configuration c. So it
+// does for a precision that the backend does not have and for wrong environment variables. Train begins with it; it is quick
+// and needs little memory.
 func (t Training) Validate(c Config) error {
-	err := c.Validate()
-	if err == nil {
-		err = t.Sampling.Validate()
+	if err := c.Validate(); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := t.Sampling.Validate(); err != nil {
 		return err
 	}
 	if err := t.check(c); err != nil {
@@ -105,7 +104,7 @@ func (t Training) check(c Config) error {
 	if err := t.schedule().Validate(); err != nil {
 		return err
 	}
-	// The rest is checked by a machine of an empty graph and a solver of no weights.
+	// A machine of an empty graph and a solver of no weights check the rest.
 	m, err := graph.NewMachine(G.NewGraph(), t.machine()...)
 	if err != nil {
 		return err

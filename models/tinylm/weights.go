@@ -140,16 +140,22 @@ func (w *Weights) Save(path string) error {
 // LoadWeights reads what Save wrote: the configuration is checked, and every parameter must be there, of its shape and
 // of one type for all, and nothing else.
 func LoadWeights(path string, opts ...nn.ReadOption) (*Weights, error) {
-	w, err := readWeights(path, opts)
-	if err == nil {
-		for name, v := range w.Tensors {
-			if v.Dtype() != w.Dtype {
-				err = fmt.Errorf("%s: %s is %v, head.weight is %v", path, name, v.Dtype(), w.Dtype)
-			}
-		}
-	}
+	f, err := nn.ReadFile(path, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("tinylm: load weights: %w", err)
+	}
+	c, err := configOf(f)
+	if err == nil {
+		err = checkTensors(c, f.Tensors)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tinylm: load weights: %s: %w", path, err)
+	}
+	w := &Weights{Config: c, Dtype: f.Tensors["head.weight"].Dtype(), Tensors: f.Tensors}
+	for name, v := range w.Tensors {
+		if v.Dtype() != w.Dtype {
+			return nil, fmt.Errorf("tinylm: load weights: %s: %s is %v, head.weight is %v", path, name, v.Dtype(), w.Dtype)
+		}
 	}
 	return w, nil
 }
@@ -161,51 +167,31 @@ func (w *Weights) Restore(path string, opts ...nn.ReadOption) error {
 	if err := w.check(); err != nil {
 		return err
 	}
-	if err := w.restore(path, opts); err != nil {
-		return fmt.Errorf("tinylm: load weights: %w", err)
-	}
-	return nil
-}
-
-func (w *Weights) restore(path string, opts []nn.ReadOption) error {
 	for name, v := range w.Tensors {
 		if !ops.IsRowMajor(v) {
-			return fmt.Errorf("%s is a view or not row-major, which cannot be written to", name)
+			return fmt.Errorf("tinylm: restore weights: %s is a view or not row-major, which cannot be written to", name)
 		}
 	}
-	from, err := readWeights(path, opts)
+	from, err := LoadWeights(path, opts...)
 	if err != nil {
 		return err
 	}
 	if from.Config != w.Config {
-		return fmt.Errorf("%s: configuration %+v, want %+v", path, from.Config, w.Config)
+		return fmt.Errorf("tinylm: restore weights: %s: configuration %+v, want %+v", path, from.Config, w.Config)
 	}
 	for name, v := range w.Tensors {
 		if err := nn.Assign(v, from.Tensors[name]); err != nil {
-			return fmt.Errorf("%s: %s: %w", path, name, err) // not reached: both sides have been checked
+			return fmt.Errorf("tinylm: restore weights: %s: %s: %w", path, name, err) // not reached: both sides have been checked
 		}
 	}
 	w.version++
-	if w.resident != nil {
-		return w.resident.Upload()
+	if w.resident == nil {
+		return nil
+	}
+	if err := w.resident.Upload(); err != nil {
+		return fmt.Errorf("tinylm: restore weights: %w", err)
 	}
 	return nil
-}
-
-// readWeights reads a file and checks its configuration, names, shapes and types.
-func readWeights(path string, opts []nn.ReadOption) (*Weights, error) {
-	f, err := nn.ReadFile(path, opts...)
-	if err != nil {
-		return nil, err
-	}
-	c, err := configOf(f)
-	if err == nil {
-		err = checkTensors(c, f.Tensors)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return &Weights{Config: c, Dtype: f.Tensors["head.weight"].Dtype(), Tensors: f.Tensors}, nil
 }
 
 // configOf returns the configuration in the metadata of a file.
