@@ -57,7 +57,7 @@ type trainer struct {
 	loss   *graph.Watch
 }
 
-// trained is a suite that gets a trainer that has taken some steps, all of which have ended.
+// trained returns a suite that measures a trainer after some steps to warm up.
 func trained(measure func(*report, *trainer) error) func(*report) error {
 	return func(r *report) (err error) {
 		closes := func(f func() error) { err = errors.Join(err, f()) }

@@ -76,25 +76,13 @@ func (c Config) Validate() error {
 	default:
 		return fmt.Errorf("tinylm: attention is %q, want %q or %q", c.Attention, NSA, Dense)
 	}
-	one, n := c, 0.0 // an int could overflow
-	one.Layers = 1
-	for _, p := range one.LearnableParams() {
-		size := 1.0
-		for _, axis := range p.Shape {
-			size *= float64(axis)
-		}
-		if strings.HasPrefix(p.Name, layer(0)) {
-			size *= float64(c.Layers)
-		}
-		n += size
-	}
-	if n > maxParameters {
+	if n := c.parameters(); n > maxParameters {
 		return fmt.Errorf("tinylm: a model of %.3g parameters, want at most %d", n, maxParameters)
 	}
 	return nil
 }
 
-// withDefaults returns c with the defaults where it says nothing, so that equal models have equal configurations.
+// withDefaults returns c with the defaults in place of zero values, so that equal models have equal configurations.
 func (c Config) withDefaults() Config {
 	c.Attention = cmp.Or(c.Attention, NSA)
 	c.Phi = cmp.Or(c.Phi, nn.PhiMean)
@@ -103,7 +91,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// layer returns what the names of a layer's parameters begin with.
+// layer returns the prefix of the names of a layer's parameters.
 func layer(i int) string { return fmt.Sprintf("layers.%d.", i) }
 
 // LearnableParams returns the parameters of the model in the order of its graph. Weights of linear layers are [out,in].
@@ -139,10 +127,21 @@ func (c Config) LearnableParams() []nn.Param {
 }
 
 // Parameters returns the number of the model's learnable numbers.
-func (c Config) Parameters() int {
-	n := 0
-	for _, p := range c.LearnableParams() {
-		n += p.Shape.TotalSize()
+func (c Config) Parameters() int { return int(c.parameters()) }
+
+// parameters is Parameters for sizes that are not checked yet: an int could overflow.
+func (c Config) parameters() (n float64) {
+	one := c
+	one.Layers = 1
+	for _, p := range one.LearnableParams() {
+		size := 1.0
+		for _, axis := range p.Shape {
+			size *= float64(axis)
+		}
+		if strings.HasPrefix(p.Name, layer(0)) {
+			size *= float64(c.Layers)
+		}
+		n += size
 	}
 	return n
 }

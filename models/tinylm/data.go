@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// heldOutPart is one over the part of the data that is not trained on.
+// heldOutPart: one in so many parts of the data is held out.
 const heldOutPart = 20
 
 // Data is text as tokens, one byte each, cut into a part to train on and a part that is held out.
@@ -25,10 +25,10 @@ type Data struct {
 	HeldOut []byte
 }
 
-// ReadData reads a file, or every text file below a folder whose name ends in ext ("" is any). Only regular files count,
-// no links and no folders, whatever their names, though path itself may be a link; binary files, those with a zero byte, are
-// left out. Of a folder every twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where
-// that is less than a hundredth or more than half of the text, the last twentieth.
+// ReadData reads a file, or the text files below a folder whose names end in ext ("" is any). path may be a link; below it
+// only regular files count, and no binary ones, which are those with a zero byte. About every twentieth file of a folder is
+// held out, chosen by a hash of its name. The last twentieth of the text is held out instead for a single file, and where
+// the chosen files are less than a hundredth or more than half of the text.
 func ReadData(path, ext string) (*Data, error) {
 	d := &Data{Name: path}
 	info, err := os.Stat(path)
@@ -190,7 +190,7 @@ func Decode(ids []int32) (string, error) {
 	return string(b), nil
 }
 
-// Printable returns text with control characters and bytes that are not UTF-8 replaced, which could upset a terminal.
+// Printable returns text for a terminal: control characters and bytes that are not UTF-8 are replaced.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {

@@ -63,11 +63,11 @@ type modelOptions struct {
 // needs less memory.
 func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
 
-// WithLossScale takes the gradients of the loss times a scale, so that they do not underflow in fp16; Loss stays as it is. It
-// is for float32 weights. The scale begins with 1, and SetLossScale changes it.
+// WithLossScale multiplies the gradients by a scale, so that they do not underflow in fp16; Loss stays as it is. It is for
+// float32 weights. The scale is 1 until SetLossScale changes it.
 func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
 
-// WithoutLogits lets the model do without the memory of its logits after a run.
+// WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
 
 // WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a

@@ -17,8 +17,8 @@ type lateStep struct {
 	scale  float64 // of the loss; 0 for none
 }
 
-// step begins a training step, and records it, or, where a device computes, the step before: the host does not wait for
-// the step that it has just begun.
+// step begins a training step and records its results. On a device it records those of the step before instead, so that
+// the host does not wait for the step that it has just begun.
 func (r *run) step(done float64) error {
 	if r.last.IsZero() {
 		r.last = time.Now()

@@ -38,7 +38,7 @@ type Weights struct {
 var errNoWeights = errors.New("tinylm: weights: nil")
 
 // MoveTo copies the weights to the memory of b, where models made from now on read and train them. Tensors keep their values
-// until Download. Nothing happens where the memory of b is the host's. Free gives the copies up.
+// until Download. Nothing happens where the memory of b is the host's. Free frees the copies.
 func (w *Weights) MoveTo(b graph.Backend) error {
 	if err := w.check(); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (w *Weights) MoveTo(b graph.Backend) error {
 	return nil
 }
 
-// use makes m the machine that uses the weights on the device, after what another one has under way.
+// use tells that m uses the weights on the device. If another machine has used them before, it waits until that is done.
 func (w *Weights) use(m *graph.Machine) error {
 	if w.resident == nil || m == w.user {
 		return nil
@@ -74,7 +74,7 @@ func (w *Weights) use(m *graph.Machine) error {
 	return nil
 }
 
-// Download copies the weights from the device that they have been moved to into Tensors, after the steps that are under way.
+// Download copies the weights on the device to Tensors, after the steps that are under way.
 func (w *Weights) Download() error {
 	if w == nil {
 		return errNoWeights
@@ -88,7 +88,7 @@ func (w *Weights) Download() error {
 	return nil
 }
 
-// Free gives up the copies on the device, after a Download if they are wanted. Models that use them must have been closed.
+// Free frees the copies on the device, without a Download. The models that use them must be closed first.
 func (w *Weights) Free() error {
 	if w == nil || w.resident == nil {
 		return nil
