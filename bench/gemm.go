@@ -14,16 +14,15 @@ import (
 // benchGemm measures the matrix product: the square one against gonum in the same run, and the shapes of Base().
 func benchGemm(r *report) error {
 	const n = 1024
-	flop := 2.0 * n * n * n
 	a, b, c := normal(n*n), normal(n*n), make([]float32, n*n)
-	base, err := seconds(3, func() error {
+	t, err := seconds(3, func() error {
 		gonum.Implementation{}.Sgemm(blas.NoTrans, blas.NoTrans, n, n, n, 1, a, n, b, n, 0, c, n)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	gonumRate := flop / base / 1e9
+	gonumRate := 2 * n * n * n / t / 1e9
 	rate, err := gemmRate(cpu.GemmShape{M: n, N: n, K: n}, 20)
 	if err != nil {
 		return err
@@ -59,12 +58,12 @@ func benchGemm(r *report) error {
 // gemmRate returns the GFLOP/s of one product shape.
 func gemmRate(s cpu.GemmShape, runs int) (float64, error) {
 	var k cpu.Kernel
-	cpu.Gemm[float32](&k, s, cpu.NewBuf(normal(s.M*s.K)), cpu.NewBuf(normal(s.K*s.N)), nil, cpu.NewBuf(make([]float32, s.M*s.N)))
-	team := cpu.NewTeam(0)
-	mem := new(cpu.Buf)
+	a, b, c := cpu.NewBuf(normal(s.M*s.K)), cpu.NewBuf(normal(s.K*s.N)), cpu.NewBuf(make([]float32, s.M*s.N))
+	cpu.Gemm[float32](&k, s, a, b, nil, c)
+	team, work := cpu.NewTeam(0), new(cpu.Buf)
 	bytes := cpu.AlignedBytes(k.WorkBytes(team.Workers()))
-	mem.Set(unsafe.Pointer(unsafe.SliceData(bytes)), len(bytes))
-	t, err := seconds(runs, func() error { return team.Run(&k, mem) })
+	work.Set(unsafe.Pointer(unsafe.SliceData(bytes)), len(bytes))
+	t, err := seconds(runs, func() error { return team.Run(&k, work) })
 	return 2 * float64(s.M) * float64(s.N) * float64(s.K) / t / 1e9, err
 }
 

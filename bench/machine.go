@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
+	"testing"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -17,86 +16,67 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// machineCase is a TinyLM whose training step is measured on both VMs, each in a process of its own.
-type machineCase struct {
-	name       string
-	config     func() tinylm.Config
-	batch, seq int
-	// warm is the number of steps before allocations are counted, 0 to count none. The runtime keeps the memory of ended
-	// goroutines by processor, and stops allocating for new ones only after a hundred steps.
-	warm int
+// figures are those of a training step on one VM, as a child process prints them.
+type figures struct {
+	Seconds     float64
+	Peak        float64 // bytes of the whole process
+	Allocations float64 // of a warm step on one processor; a mean, rounded down
 }
 
-var machineCases = []machineCase{
-	{"tiny", tinylm.Tiny, 8, 256, 150},
-	{"base", tinylm.Base, 1, 512, 0},
-}
-
-// allocationRuns is the number of steps that allocations are counted over. As in testing.AllocsPerRun the mean is rounded
-// down.
-const allocationRuns = 10
-
-// figures are those of one VM, as a child process prints them.
-type figures struct{ Seconds, Peak, Allocations float64 }
-
-// benchMachine compares Machine with TapeMachine on TinyLM's training step: peak memory of the whole process, seconds,
-// and what a run allocates once warm.
+// benchMachine compares Machine with TapeMachine on TinyLM's training step. Each measurement has a process of its own,
+// since the peak of memory is that of the process.
 func benchMachine(r *report) error {
-	for _, c := range machineCases {
-		ours, err := measureChild(c.name + "/machine")
-		if err != nil {
-			return err
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		preset     string
+		batch, seq int
+	}{{"tiny", 8, 256}, {"base", 1, 512}} {
+		var of [2]figures
+		for i, vm := range []string{"machine", "tape"} {
+			name := fmt.Sprintf("%s %d %d %s", c.preset, c.batch, c.seq, vm)
+			cmd := exec.Command(exe, "-child", name)
+			cmd.Stderr = os.Stderr
+			out, err := cmd.Output()
+			if err == nil {
+				err = json.Unmarshal(out, &of[i])
+			}
+			if err != nil {
+				return fmt.Errorf("measurement %s: %w", name, err)
+			}
 		}
-		tape, err := measureChild(c.name + "/tape")
-		if err != nil {
-			return err
-		}
-		size := fmt.Sprintf("%s %dx%d", c.name, c.batch, c.seq)
+		size, ours, tape := fmt.Sprintf("%s %dx%d", c.preset, c.batch, c.seq), of[0], of[1]
 		r.add("Machine, peak memory of a training step", size, ours.Peak/(1<<20), "MiB", against("TapeMachine", tape.Peak/(1<<20)))
 		r.add("Machine, peak memory over TapeMachine's", size, ours.Peak/tape.Peak, "times", atMost(0.5))
 		r.add("Machine, training step", size, ours.Seconds, "s", against("TapeMachine", tape.Seconds))
-		if c.warm > 0 {
-			r.add("Machine, allocations of a training step", size, ours.Allocations, "", atMost(0), against("TapeMachine", tape.Allocations))
-		}
+		r.add("Machine, allocations of a training step", size, ours.Allocations, "", atMost(0), against("TapeMachine", tape.Allocations))
 	}
 	return nil
 }
 
-// measureChild runs this program again for one measurement and returns the figures that it prints.
-func measureChild(name string) (f figures, err error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return f, err
-	}
-	cmd := exec.Command(exe, "-child", name)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err == nil {
-		err = json.Unmarshal(out, &f)
-	}
-	if err != nil {
-		return f, fmt.Errorf("measurement %s: %w", name, err)
-	}
-	return f, nil
-}
-
-// runChild is the other side of measureChild: name is a machineCase and "machine" or "tape".
+// runChild prints the figures of one measurement: preset, batch, length and "machine" or "tape".
 func runChild(name string) error {
-	model, vm, _ := strings.Cut(name, "/")
-	i := slices.IndexFunc(machineCases, func(c machineCase) bool { return c.name == model })
-	if i < 0 {
-		return fmt.Errorf("no measurement %q", name)
+	var preset, vm string
+	var batch, seq int
+	if _, err := fmt.Sscan(name, &preset, &batch, &seq, &vm); err != nil {
+		return fmt.Errorf("no measurement %q: %w", name, err)
 	}
-	f, err := machineCases[i].measure(vm)
+	f, err := measureStep(preset, batch, seq, vm)
 	if err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(f)
 }
 
-// measure takes training steps and returns their figures.
-func (c machineCase) measure(vm string) (f figures, err error) {
-	w, err := tinylm.NewWeights(c.config(), tensor.Float32, 1)
+// measureStep takes training steps and returns their figures.
+func measureStep(preset string, batch, seq int, vm string) (f figures, err error) {
+	config, _, err := tinylm.Preset(preset)
+	if err != nil {
+		return f, err
+	}
+	w, err := tinylm.NewWeights(config, tensor.Float32, 1)
 	if err != nil {
 		return f, err
 	}
@@ -104,7 +84,7 @@ func (c machineCase) measure(vm string) (f figures, err error) {
 	if vm == "tape" {
 		opts = append(opts, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return G.NewTapeMachine(m.Graph()), nil }))
 	}
-	m, err := tinylm.NewModel(w, c.batch, c.seq, opts...)
+	m, err := tinylm.NewModel(w, batch, seq, opts...)
 	if err != nil {
 		return f, err
 	}
@@ -121,24 +101,22 @@ func (c machineCase) measure(vm string) (f figures, err error) {
 	if f.Seconds, err = seconds(3, step); err != nil {
 		return f, err
 	}
-	if f.Peak, err = peakMemory(); err != nil || c.warm == 0 {
+	if f.Peak, err = peakMemory(); err != nil {
 		return f, err
 	}
-	for range c.warm {
-		if err := step(); err != nil {
-			return f, err
+	f.Allocations, err = allocations(step)
+	return f, err
+}
+
+// allocations returns what a call of step allocates while one processor of the Go runtime runs, a mean rounded down, as
+// testing.AllocsPerRun does it.
+func allocations(step func() error) (n float64, err error) {
+	n = testing.AllocsPerRun(10, func() {
+		if err == nil {
+			err = step()
 		}
-	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for range allocationRuns {
-		if err := step(); err != nil {
-			return f, err
-		}
-	}
-	runtime.ReadMemStats(&after)
-	f.Allocations = float64((after.Mallocs - before.Mallocs) / allocationRuns)
-	return f, nil
+	})
+	return n, err
 }
 
 // peakMemory returns the largest resident set of this process so far, in bytes. It is read on Linux only.

@@ -12,7 +12,7 @@ import (
 // width and depth (74M parameters) with SDPA on the same two cores, float32, and the PyTorch system that this project
 // replaces, on an A100.
 func benchModel(r *report) error {
-	w, err := tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1)
+	w, err := tinylm.NewWeights(base, tensor.Float32, 1)
 	if err != nil {
 		return err
 	}

@@ -8,63 +8,58 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// The attention shape of Base(): the CPU figures of every suite are for it.
-const (
-	baseDim, baseHeads, baseGroups, baseD = 768, 12, 2, 64
-)
+// base is the model whose attention layer the CPU figures of every suite are for.
+var base = tinylm.Base()
 
-var baseParams = ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
-
-// opCase is one op of the attention layer.
-type opCase struct {
-	name        string
-	build       func(in *opInputs) (*G.Node, error)
-	forwardOnly bool // it has no gradient
-	longest     int  // S at which it is measured last; 0 for no limit
-}
-
-// opInputs are the graph's inputs that the cases use.
+// opInputs are the graph's inputs that the ops of opCases read.
 type opInputs struct {
-	g             *G.ExprGraph
 	x, w, gain    *G.Node // [1,S,dim], [dim,dim], [dim]
 	q, k, v       *G.Node // [1,S,Hq,D], [1,S,Hkv,D]
 	kc, vc, gates *G.Node // [1,Nc,Hkv,D], [1,S,Hq,3]
 }
 
-func opCases() []opCase {
-	p := baseParams
-	return []opCase{
-		{name: "linear", build: func(in *opInputs) (*G.Node, error) { return ops.Linear(in.x, in.w) }},
-		{name: "rms norm", build: func(in *opInputs) (*G.Node, error) { return ops.RMSNorm(in.x, in.gain, 1e-6) }},
-		{name: "silu", build: func(in *opInputs) (*G.Node, error) { return ops.SiLU(in.x) }},
-		{name: "rope", build: func(in *opInputs) (*G.Node, error) { return ops.RoPE(in.q, 10000, 0) }},
-		{name: "compress mean", build: func(in *opInputs) (*G.Node, error) { return ops.CompressMean(in.k, p.BlockLen, p.Stride) }},
-		{name: "compressed attention", build: compressedAttention},
-		{name: "select blocks (with compressed attention)", build: selectBlocks, forwardOnly: true},
-		{name: "selected attention (with choice)", build: func(in *opInputs) (*G.Node, error) {
-			return ops.SelectedAttention(in.q, in.k, in.v, G.Must(selectBlocks(in)), p.SelectBlock)
-		}},
-		{name: "sliding window", build: func(in *opInputs) (*G.Node, error) { return ops.SlidingWindow(in.q, in.k, in.v, p.Window) }},
-		{name: "dense causal", build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }, longest: 2048},
-		{name: "gated sum", build: func(in *opInputs) (*G.Node, error) { return ops.GatedSum(in.gates, in.q, in.q, in.q) }},
-	}
+// opCases are the ops of the attention layer.
+var opCases = []struct {
+	name        string
+	build       func(in *opInputs) (*G.Node, error)
+	forwardOnly bool // it has no gradient
+	longest     int  // S at which it is measured last; 0 for no limit
+}{
+	{name: "linear", build: func(in *opInputs) (*G.Node, error) { return ops.Linear(in.x, in.w) }},
+	{name: "rms norm", build: func(in *opInputs) (*G.Node, error) { return ops.RMSNorm(in.x, in.gain, 1e-6) }},
+	{name: "silu", build: func(in *opInputs) (*G.Node, error) { return ops.SiLU(in.x) }},
+	{name: "rope", build: func(in *opInputs) (*G.Node, error) { return ops.RoPE(in.q, 10000, 0) }},
+	{name: "compress mean", build: func(in *opInputs) (*G.Node, error) {
+		return ops.CompressMean(in.k, base.BlockLen, base.Stride)
+	}},
+	{name: "compressed attention", build: compressedAttention},
+	{name: "select blocks (with compressed attention)", build: selectBlocks, forwardOnly: true},
+	{name: "selected attention (with choice)", build: func(in *opInputs) (*G.Node, error) {
+		return ops.SelectedAttention(in.q, in.k, in.v, G.Must(selectBlocks(in)), base.SelectBlock)
+	}},
+	{name: "sliding window", build: func(in *opInputs) (*G.Node, error) {
+		return ops.SlidingWindow(in.q, in.k, in.v, base.Window)
+	}},
+	{name: "dense causal", build: func(in *opInputs) (*G.Node, error) { return ops.CausalAttention(in.q, in.k, in.v) }, longest: 2048},
+	{name: "gated sum", build: func(in *opInputs) (*G.Node, error) { return ops.GatedSum(in.gates, in.q, in.q, in.q) }},
 }
 
 func compressedAttention(in *opInputs) (*G.Node, error) {
-	return ops.CompressedAttention(in.q, in.kc, in.vc, baseParams.BlockLen, baseParams.Stride)
+	return ops.CompressedAttention(in.q, in.kc, in.vc, base.BlockLen, base.Stride)
 }
 
 func selectBlocks(in *opInputs) (*G.Node, error) {
-	return ops.SelectBlocks(in.q, in.kc, G.Must(ops.LSE(G.Must(compressedAttention(in)))), baseParams)
+	return ops.SelectBlocks(in.q, in.kc, G.Must(ops.LSE(G.Must(compressedAttention(in)))), base.Params)
 }
 
 // benchOps times every op alone, forward and forward with backward.
 func benchOps(r *report) error {
 	for _, s := range []int{2048, 8192} {
-		for _, c := range opCases() {
+		for _, c := range opCases {
 			if c.longest != 0 && s > c.longest {
 				continue
 			}
@@ -73,7 +68,7 @@ func benchOps(r *report) error {
 				if backward && c.forwardOnly {
 					continue
 				}
-				t, flop, err := timeOp(c, s, backward)
+				t, flop, err := timeOp(c.build, s, backward)
 				if err != nil {
 					return fmt.Errorf("%s: %w", c.name, err)
 				}
@@ -88,22 +83,28 @@ func benchOps(r *report) error {
 	return nil
 }
 
-// timeOp returns the seconds of a run and the floating-point operations of its products.
-func timeOp(c opCase, s int, backward bool) (t, flop float64, err error) {
-	in := newOpInputs(s)
-	out, err := c.build(in)
+// timeOp returns the seconds of a run over s tokens and the floating-point operations of its products.
+func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, flop float64, err error) {
+	g, nc := G.NewGraph(), ops.NumCompressed(s, base.BlockLen, base.Stride)
+	out, err := build(&opInputs{
+		x: input(g, "x", 1, s, base.Dim), w: input(g, "w", base.Dim, base.Dim), gain: input(g, "gain", base.Dim),
+		q: input(g, "q", 1, s, base.Heads, base.KeyDim),
+		k: input(g, "k", 1, s, base.KVHeads, base.KeyDim), v: input(g, "v", 1, s, base.KVHeads, base.KeyDim),
+		kc: input(g, "kc", 1, nc, base.KVHeads, base.KeyDim), vc: input(g, "vc", 1, nc, base.KVHeads, base.KeyDim),
+		gates: input(g, "gates", 1, s, base.Heads, 3),
+	})
 	if err != nil {
 		return 0, 0, err
 	}
 	keep := G.Nodes{out}
 	if backward {
-		grads, err := pullBack(in.g, out)
+		grads, err := pullBack(g, out)
 		if err != nil {
 			return 0, 0, err
 		}
 		keep = append(keep, grads...)
 	}
-	m, err := graph.NewMachine(in.g, graph.WithKeep(keep...))
+	m, err := graph.NewMachine(g, graph.WithKeep(keep...))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -129,20 +130,13 @@ func pullBack(g *G.ExprGraph, out *G.Node) (G.Nodes, error) {
 	return slices.DeleteFunc(grads, func(n *G.Node) bool { return n == nil }), err
 }
 
-func newOpInputs(s int) *opInputs {
-	g := G.NewGraph()
-	nc := ops.NumCompressed(s, baseParams.BlockLen, baseParams.Stride)
-	return &opInputs{
-		g: g,
-		x: input(g, "x", 1, s, baseDim), w: input(g, "w", baseDim, baseDim), gain: input(g, "gain", baseDim),
-		q: input(g, "q", 1, s, baseHeads, baseD), k: input(g, "k", 1, s, baseGroups, baseD), v: input(g, "v", 1, s, baseGroups, baseD),
-		kc: input(g, "kc", 1, nc, baseGroups, baseD), vc: input(g, "vc", 1, nc, baseGroups, baseD),
-		gates: input(g, "gates", 1, s, baseHeads, 3),
-	}
-}
-
 // input is a float32 input of normal numbers.
 func input(g *G.ExprGraph, name string, shape ...int) *G.Node {
-	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(normal(tensor.Shape(shape).TotalSize())))
+	return inputOf(g, name, normal(tensor.Shape(shape).TotalSize()), shape...)
+}
+
+// inputOf is a float32 input that holds data.
+func inputOf(g *G.ExprGraph, name string, data []float32, shape ...int) *G.Node {
+	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
 	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 }

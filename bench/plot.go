@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -16,10 +17,9 @@ import (
 
 // plots draws the suites that were measured against the sequence length.
 func (r *report) plots() error {
-	if err := r.plot("model", "Base() on the CPU, batch 1, float32"); err != nil {
-		return err
-	}
-	return r.plot("layer", "One NSA layer on the CPU, float32")
+	return errors.Join(
+		r.plot("model", "Base() on the CPU, batch 1, float32"),
+		r.plot("layer", "One NSA layer on the CPU, float32"))
 }
 
 // plot draws the seconds of a suite against S, a line for each figure, on logarithmic axes. Without points it draws none.

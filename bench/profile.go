@@ -5,16 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// profiled is an op of the step, all its places together.
+// profiled is what an op of the step takes in all its places.
 type profiled struct {
 	name  string
 	calls int
@@ -23,16 +26,10 @@ type profiled struct {
 }
 
 // benchProfile prints the share of each op in a training step, and its rate against the ceilings that the same run has
-// measured: of the matrix product for ops of products, of a sum of vectors for others.
-func benchProfile(r *report) (err error) {
-	t, err := warmTrainer(r)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	m := t.model.Machine()
+// measured: of the matrix product for ops with products, of a sum of vectors for others.
+func benchProfile(r *report, t *trainer) error {
 	begin := time.Now()
-	if err := errors.Join(t.steps(trainRuns), m.Synchronize()); err != nil {
+	if err := errors.Join(t.steps(trainRuns), t.Machine().Synchronize()); err != nil {
 		return err
 	}
 	step := time.Since(begin) / trainRuns
@@ -40,11 +37,10 @@ func benchProfile(r *report) (err error) {
 	if err != nil {
 		return err
 	}
-	flops, bytes, err := ceilings(r)
+	flops, bytes, err := ceilings(r.backend)
 	if err != nil {
 		return err
 	}
-	size := trainSize(r)
 	r.add("matrix product, measured ceiling", "8192x8192x8192", flops/1e12, "TFLOP/s")
 	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s")
 	total := time.Duration(0)
@@ -55,22 +51,21 @@ func benchProfile(r *report) (err error) {
 		share := 100 * p.time.Seconds() / total.Seconds()
 		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms")
 		if p.FLOPs > 0 {
-			r.add(p.name, size, p.FLOPs/p.time.Seconds()/1e12, "TFLOP/s", against("measured ceiling", flops/1e12))
+			r.add(p.name, trainSize, p.FLOPs/p.time.Seconds()/1e12, "TFLOP/s", against("measured ceiling", flops/1e12))
 		} else {
-			r.add(p.name, size, p.Bytes/p.time.Seconds()/1e9, "GB/s", against("measured ceiling", bytes/1e9))
+			r.add(p.name, trainSize, p.Bytes/p.time.Seconds()/1e9, "GB/s", against("measured ceiling", bytes/1e9))
 		}
 	}
-	r.add("all ops", size, total.Seconds()*1e3, "ms")
-	r.add("all ops, one by one, over a replayed step", size, 100*total.Seconds()/step.Seconds(), "%")
-	r.add("outside the attention branches", size, outside.Seconds()/(trainBatch*trainSeq)*1e6, "us/token", atMost(2.3),
+	r.add("all ops", trainSize, total.Seconds()*1e3, "ms")
+	r.add("all ops, one by one, over a replayed step", trainSize, 100*total.Seconds()/step.Seconds(), "%")
+	r.add("outside the attention branches", trainSize, outside.Seconds()/(trainBatch*trainSeq)*1e6, "us/token", atMost(2.3),
 		against("whole dense step, compiled PyTorch, peer figure", 1.55))
 	return nil
 }
 
 // profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
 func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) {
-	m := t.model.Machine()
-	times, err := profileSteps(m, 2)
+	steps, times, err := profileSteps(t.Machine(), 2)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -80,16 +75,15 @@ func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) 
 	}
 	byName := map[string]*profiled{adamw.name: adamw}
 	outside = adamw.time
-	for i, s := range m.Plan().Steps {
+	for i, s := range steps {
 		if s.Prologue {
 			continue // no part of a step, since the optimizer makes them
 		}
 		name := s.Op + ", " + s.Implementation
-		p := byName[name]
-		if p == nil {
-			p = &profiled{name: name}
-			byName[name] = p
+		if byName[name] == nil {
+			byName[name] = &profiled{name: name}
 		}
+		p := byName[name]
 		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+times[i], p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
 		if !inBranch(s.Op) {
 			outside += times[i]
@@ -98,28 +92,99 @@ func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) 
 	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside, nil
 }
 
+// inBranch reports whether an op is of an attention branch.
+func inBranch(op string) bool {
+	return slices.ContainsFunc([]string{"attention", "sliding window", "select blocks", "compress"},
+		func(name string) bool { return strings.Contains(op, name) })
+}
+
 // optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and the
 // copy in half precision.
 func (t *trainer) optimizer() (*profiled, error) {
-	m := t.model.Machine()
-	p := &profiled{name: "adamw, cuda", calls: 1, Cost: graph.Cost{Bytes: float64(t.weights.Config.Parameters()) * (7*4 + 2)}}
+	bytes := float64(base.Parameters()) * (7*4 + 2)
+	p := &profiled{name: "adamw, cuda", calls: 1, time: math.MaxInt64, Cost: graph.Cost{Bytes: bytes}}
 	for range 3 {
-		if err := m.Synchronize(); err != nil {
+		if err := t.Machine().Synchronize(); err != nil {
 			return nil, err
 		}
-		took, err := deviceTime(m, func() error { return t.solver.Step(G.NodesToValueGrads(t.model.Learnables())) })
+		took, err := deviceTime(t.Machine(), func() error { return t.solver.Step(G.NodesToValueGrads(t.Learnables())) })
 		if err != nil {
 			return nil, err
 		}
-		if p.time == 0 || took < p.time {
-			p.time = took
-		}
+		p.time = min(p.time, took)
 	}
 	return p, nil
 }
 
-// inBranch reports whether an op is of an attention branch.
-func inBranch(name string) bool {
-	return strings.Contains(name, "attention") || strings.Contains(name, "sliding window") || strings.Contains(name, "select blocks") ||
-		strings.Contains(name, "compress")
+// profileSteps returns the steps of a machine's plan and the shortest of some times of each.
+func profileSteps(m *graph.Machine, runs int) (steps []graph.PlanStep, best []time.Duration, err error) {
+	for range runs {
+		times, err := m.Profile()
+		if err != nil {
+			return nil, nil, err
+		}
+		if best == nil {
+			best = times
+		}
+		for i, t := range times {
+			best[i] = min(best[i], t)
+		}
+	}
+	return m.Plan().Steps, best, nil
+}
+
+// ceilings returns the flop and the bytes a second that the device reaches in a large matrix product and in a sum of large
+// vectors.
+func ceilings(b graph.Backend) (flops, bytes float64, err error) {
+	const n = 8192
+	product, t, err := fastest(b, "linear", func(g *G.ExprGraph) (*G.Node, error) {
+		return ops.Linear(varied(g, "x", 1, n, n), varied(g, "w", n, n))
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	flops = product.FLOPs / t.Seconds()
+	sum, t, err := fastest(b, "add", func(g *G.ExprGraph) (*G.Node, error) {
+		return ops.Add(varied(g, "x", 1, n, 2*n), varied(g, "y", 1, n, 2*n))
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return flops, sum.Bytes / t.Seconds(), nil
+}
+
+// varied returns an input of varied numbers: of zeros a product would draw less power, and so run at a higher clock.
+func varied(g *G.ExprGraph, name string, shape ...int) *G.Node {
+	data := make([]float32, tensor.Shape(shape).TotalSize())
+	for i := range data {
+		data[i] = float32(i*7919%1024)/512 - 1
+	}
+	return inputOf(g, name, data, shape...)
+}
+
+// fastest runs the graph that build makes and returns what its one op of the given name costs, and the shortest of its times.
+func fastest(b graph.Backend, op string, build func(*G.ExprGraph) (*G.Node, error)) (c graph.Cost, t time.Duration, err error) {
+	g := G.NewGraph()
+	if _, err := build(g); err != nil {
+		return c, 0, err
+	}
+	inputs, err := graph.MoveInputs(b, g.Inputs()...)
+	if err != nil {
+		return c, 0, err
+	}
+	defer func() { err = errors.Join(err, inputs.Close()) }()
+	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(trainPrecision))
+	if err != nil {
+		return c, 0, err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	steps, times, err := profileSteps(m, 8)
+	if err != nil {
+		return c, 0, err
+	}
+	i := slices.IndexFunc(steps, func(s graph.PlanStep) bool { return s.Op == op })
+	if i < 0 {
+		return c, 0, fmt.Errorf("no op %s in the plan", op)
+	}
+	return steps[i].Cost, times[i], nil
 }

@@ -34,19 +34,14 @@ type row struct {
 // note adds a target or a baseline to a row.
 type note func(*row)
 
-func atLeast(bound float64) note {
-	return target(">=", bound, func(v float64) bool { return v >= bound })
-}
-func atMost(bound float64) note {
-	return target("<=", bound, func(v float64) bool { return v <= bound })
-}
+func atLeast(bound float64) note { return func(x *row) { x.setTarget(">=", bound, x.value >= bound) } }
 
-func target(sign string, bound float64, ok func(float64) bool) note {
-	return func(x *row) {
-		x.target, x.met = fmt.Sprintf("%s %.4g", sign, bound), "no"
-		if ok(x.value) {
-			x.met = "yes"
-		}
+func atMost(bound float64) note { return func(x *row) { x.setTarget("<=", bound, x.value <= bound) } }
+
+func (x *row) setTarget(sign string, bound float64, met bool) {
+	x.target, x.met = fmt.Sprintf("%s %.4g", sign, bound), "no"
+	if met {
+		x.met = "yes"
 	}
 }
 
@@ -56,26 +51,16 @@ func against(baseline string, value float64) note {
 
 // report gathers rows and writes them as CSV when the run ends.
 type report struct {
-	dir       string
-	backend   graph.Backend
-	precision graph.Precision
-	suite     string
-	host      [][2]string // name and value of the columns that are the same in all rows
-	rows      []row
+	dir     string
+	backend graph.Backend
+	suite   string
+	host    [][2]string // name and value of the columns that are the same in all rows
+	rows    []row
 }
 
-func newReport(dir string, b graph.Backend, p graph.Precision) (*report, error) {
+func newReport(dir string, b graph.Backend) (*report, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("-out: %w", err)
-	}
-	r := &report{dir: dir, backend: b, precision: p}
-	r.host = [][2]string{{"date", time.Now().UTC().Format("2006-01-02")}, {"commit", commit()}}
-	cores := strconv.Itoa(runtime.GOMAXPROCS(0))
-	if d := b.Device(); d.Host {
-		r.host = append(r.host, [][2]string{{"machine", processor()}, {"cores", cores}, {"simd", cpu.Level()}}...)
-	} else {
-		r.host = append(r.host, [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features},
-			{"host", processor()}, {"cores", cores}}...)
 	}
 	command := "go run ./bench"
 	flag.Visit(func(f *flag.Flag) {
@@ -83,13 +68,19 @@ func newReport(dir string, b graph.Backend, p graph.Precision) (*report, error) 
 			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
 		}
 	})
-	r.host = append(r.host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
-	var about []string
-	for _, h := range r.host[1:] {
-		about = append(about, h[0]+" "+h[1])
+	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
+	host := [][2]string{{"date", time.Now().UTC().Format("2006-01-02")}, {"commit", commit()}}
+	if d.Host {
+		host = append(host, [][2]string{{"machine", processor()}, {"cores", cores}, {"simd", cpu.Level()}}...)
+	} else {
+		host = append(host, [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features},
+			{"host", processor()}, {"cores", cores}}...)
 	}
-	fmt.Println(strings.Join(about, ", "))
-	return r, nil
+	host = append(host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
+	for _, h := range host {
+		fmt.Println(h[0]+":", h[1])
+	}
+	return &report{dir: dir, backend: b, host: host}, nil
 }
 
 // of returns the value of one of the host's columns.

@@ -175,7 +175,7 @@ func TestModelOnGPU(t *testing.T) {
 			require.NoError(t, err)
 			all["gradient of "+n.Name()] = numbers(t, grad)
 		}
-		if vm := m.VM().(*graph.Machine); len(opts) > 0 {
+		if vm := m.Machine(); len(opts) > 0 {
 			require.Zero(t, vm.Counts()["host"], "%v", vm.Plan())
 		}
 		return all

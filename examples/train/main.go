@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -68,19 +69,9 @@ func run(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("-minutes %v, want a number from 0 to a million", *minutes)
 	}
 	training.Seed, training.Out, training.Progress = *seed, *out, os.Stderr
-	if *minutes != 0 {
+	training.Steps, training.Batch, training.LR = *steps, cmp.Or(*batch, training.Batch), cmp.Or(*lr, training.LR)
+	if *minutes != 0 || *steps != 0 {
 		training.Duration = time.Duration(*minutes * float64(time.Minute))
-	}
-	if *steps != 0 {
-		if training.Steps = *steps; *minutes == 0 {
-			training.Duration = 0
-		}
-	}
-	if *batch != 0 {
-		training.Batch = *batch
-	}
-	if *lr != 0 {
-		training.LR = *lr
 	}
 	if training.Precision, err = graph.ParsePrecision(*precision); err != nil {
 		return err

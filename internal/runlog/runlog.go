@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/moby/sys/atomicwriter"
 )
@@ -105,13 +104,11 @@ func (l *Log) writeCSV(w io.Writer) error {
 	}
 	fmt.Fprintln(w, "step,loss,lr,grad_norm,tokens_per_second,held_out_loss")
 	for _, s := range l.steps {
-		held := ""
+		fmt.Fprintf(w, "%d,%.7g,%.7g,%.7g,%.0f,", s.Step, s.Loss, s.LR, s.GradNorm, s.TokensPerSec)
 		if v, ok := heldOut[s.Step]; ok {
-			held = number(v)
+			fmt.Fprintf(w, "%.7g", v)
 		}
-		fmt.Fprintf(w, "%d,%s,%s,%s,%.0f,%s\n", s.Step, number(s.Loss), number(s.LR), number(s.GradNorm), s.TokensPerSec, held)
+		fmt.Fprintln(w)
 	}
 	return nil
 }
-
-func number(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }

@@ -20,8 +20,8 @@ import (
 //go:embed goldens/*.safetensors
 var embedded embed.FS
 
-// EnvGoldens names the environment variable that holds a folder of further golden files.
-const EnvGoldens = "NSA_TEST_GOLDENS"
+// envGoldens names the environment variable that holds a folder of further golden files.
+const envGoldens = "NSA_TEST_GOLDENS"
 
 const goldenExt = ".safetensors"
 
@@ -76,14 +76,6 @@ const (
 	TinyLM Kind = "tinylm" // a model: weights, logits, gradients and some steps of training
 )
 
-// Kind returns the kind of case that the configuration is of.
-func (c Config) Kind() Kind {
-	if c.Layers > 0 {
-		return TinyLM
-	}
-	return Ops
-}
-
 // Goldens returns the cases of a kind: those built into this package in the order of their names, then those of the folder
 // that NSA_TEST_GOLDENS names, if it is set; a relative one is looked for in the folder of go.mod, then in the current one.
 // The test fails when a file can not be read, and when that folder is missing or holds no .safetensors file at all.
@@ -100,11 +92,11 @@ func Goldens(t testing.TB, kind Kind) []Golden {
 	for i := range list {
 		list[i].BuiltIn = true
 	}
-	if dir := os.Getenv(EnvGoldens); dir != "" {
+	if dir := os.Getenv(envGoldens); dir != "" {
 		dir = inModule(dir)
 		more, err := loadGoldens(os.DirFS(dir), kind)
 		if err != nil {
-			t.Fatalf("testutil: %s: folder %s: %v", EnvGoldens, dir, err)
+			t.Fatalf("testutil: %s: folder %s: %v", envGoldens, dir, err)
 		}
 		list = append(list, more...)
 	}
@@ -150,21 +142,11 @@ func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		if g.Config.Kind() == kind {
+		if isModel := g.Config.Layers > 0; isModel == (kind == TinyLM) {
 			list = append(list, g)
 		}
 	}
 	return list, err
-}
-
-// elements returns the elements of a tensor; the test fails when there is none of this name and type.
-func elements[T int32 | float64](t testing.TB, g Golden, name string) []T {
-	t.Helper()
-	x, ok := g.tensor(t, name).Data.([]T)
-	if !ok {
-		t.Fatalf("testutil: golden %s: %q is %T, want %T", g.Name, name, g.tensor(t, name).Data, x)
-	}
-	return x
 }
 
 // tensor returns the named tensor; the test fails when there is none.
@@ -173,6 +155,16 @@ func (g Golden) tensor(t testing.TB, name string) *safetensors.Tensor {
 	x, ok := g.File.Tensors[name]
 	if !ok {
 		t.Fatalf("testutil: golden %s has no tensor %q", g.Name, name)
+	}
+	return x
+}
+
+// elements returns the elements of a tensor; the test fails when there is none of this name and type.
+func elements[T int32 | float64](t testing.TB, g Golden, name string) []T {
+	t.Helper()
+	x, ok := g.tensor(t, name).Data.([]T)
+	if !ok {
+		t.Fatalf("testutil: golden %s: %q is %T, want %T", g.Name, name, g.tensor(t, name).Data, x)
 	}
 	return x
 }
@@ -190,4 +182,7 @@ func (g Golden) I32(t testing.TB, name string) []int32 {
 }
 
 // Shape returns the axes of a tensor; the test fails when there is none. The slice is the golden's own.
-func (g Golden) Shape(t testing.TB, name string) []int { t.Helper(); return g.tensor(t, name).Shape }
+func (g Golden) Shape(t testing.TB, name string) []int {
+	t.Helper()
+	return g.tensor(t, name).Shape
+}

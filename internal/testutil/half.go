@@ -28,19 +28,12 @@ func Float16(v float64) uint16 {
 
 // FromFloat16 returns the number that has the bits b as IEEE half precision.
 func FromFloat16(b uint16) float64 {
-	sign := 1.0
-	if b&0x8000 != 0 {
-		sign = -1
+	v := float64(math.Float32frombits(uint32(b&0x7fff)<<13)) * 0x1p112 // the exponent's bias is 15, that of float32 is 127
+	switch {
+	case b&0x7fff > 0x7c00:
+		return math.NaN()
+	case b&0x7fff == 0x7c00:
+		v = math.Inf(1)
 	}
-	exp, frac := int(b>>10&31), float64(b&1023)
-	switch exp {
-	case 0:
-		return sign * frac * 0x1p-24
-	case 31:
-		if frac != 0 {
-			return math.NaN()
-		}
-		return sign * math.Inf(1)
-	}
-	return sign * math.Ldexp(1+frac/1024, exp-15)
+	return math.Copysign(v, float64(int16(b)))
 }

@@ -16,48 +16,43 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/safetensors"
 )
 
-// recorder is a testing.TB that keeps failures instead of failing.
+// recorder is a testing.TB that records how a test fails or ends.
 type recorder struct {
 	testing.TB
 	failures []string
+	end      string
 }
 
 func (r *recorder) Helper() {}
+
 func (r *recorder) Errorf(format string, a ...any) {
 	r.failures = append(r.failures, fmt.Sprintf(format, a...))
 }
 
-// ender is a testing.TB that remembers how it ends.
-type ender struct {
-	testing.TB
-	how string
-}
+func (r *recorder) Skip(...any)           { r.stop("skipped") }
+func (r *recorder) Fatal(...any)          { r.stop("failed") }
+func (r *recorder) Fatalf(string, ...any) { r.stop("no boolean") }
 
-func (e *ender) Helper()               {}
-func (e *ender) Skip(...any)           { e.end("skipped") }
-func (e *ender) Fatal(...any)          { e.end("failed") }
-func (e *ender) Fatalf(string, ...any) { e.end("no boolean") }
-
-func (e *ender) end(how string) {
-	e.how = how
+func (r *recorder) stop(how string) {
+	r.end = how
 	runtime.Goexit()
 }
 
 func TestNoGPU(t *testing.T) {
 	for value, want := range map[string]string{"": "skipped", "0": "skipped", "false": "skipped", "1": "failed", "true": "failed", "yes": "no boolean"} {
-		t.Setenv(EnvRequireGPU, value)
-		e, done := new(ender), make(chan struct{})
+		t.Setenv(envRequireGPU, value)
+		r, done := new(recorder), make(chan struct{})
 		go func() {
 			defer close(done)
-			NoGPU(e, "no GPU")
+			NoGPU(r, "no GPU")
 		}()
 		<-done
-		require.Equal(t, want, e.how, "%s=%s", EnvRequireGPU, value)
+		require.Equal(t, want, r.end, "%s=%s", envRequireGPU, value)
 	}
 }
 
 func TestGoldensEmbedded(t *testing.T) {
-	t.Setenv(EnvGoldens, "")
+	t.Setenv(envGoldens, "")
 	var names []string
 	for _, g := range Goldens(t, Ops) {
 		names = append(names, g.Name)
@@ -86,7 +81,7 @@ func TestGoldensFolder(t *testing.T) {
 	f := &safetensors.File{Metadata: map[string]string{"config": `{"S": 9}`}, Tensors: map[string]*safetensors.Tensor{"x": x}}
 	require.NoError(t, safetensors.Write(filepath.Join(dir, "mine.safetensors"), f), "the kind is in the file, not in its name")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no golden"), 0o644))
-	t.Setenv(EnvGoldens, dir)
+	t.Setenv(envGoldens, dir)
 
 	list := Goldens(t, Ops)
 	last := list[len(list)-1]
@@ -129,62 +124,47 @@ func TestGoldensRefuses(t *testing.T) {
 
 func TestRelErr(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
-	cases := []struct {
-		name      string
+	for name, c := range map[string]struct {
 		got, want []float64
 		err       float64
 	}{
-		{"equal", []float64{1, -2}, []float64{1, -2}, 0},
-		{"scale of the array", []float64{1, -3.5}, []float64{0, -4}, 0.25},
-		{"empty", nil, []float64{}, 0},
-		{"length", []float64{1}, []float64{1, 2}, inf},
-		{"zeros", []float64{0}, []float64{0}, 0},
-		{"zero wanted", []float64{1e-9}, []float64{0}, 1e-9},
-		{"NaN got", []float64{nan}, []float64{1}, inf},
-		{"NaN wanted", []float64{1}, []float64{nan}, inf},
-		{"NaN both", []float64{nan}, []float64{nan}, inf},
-		{"-Inf both", []float64{-inf, 3}, []float64{-inf, 2}, 0.5},
-		{"-Inf got", []float64{-inf}, []float64{2}, inf},
-		{"-Inf wanted", []float64{2}, []float64{-inf}, inf},
-		{"+Inf both", []float64{inf}, []float64{inf}, inf},
-		{"opposite", []float64{inf}, []float64{-inf}, inf},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			if got := RelErr(c.got, c.want); got != c.err && math.Abs(got-c.err) > 1e-12*c.err {
-				t.Errorf("got %v, want %v", got, c.err)
-			}
-		})
+		"equal":              {[]float64{1, -2}, []float64{1, -2}, 0},
+		"scale of the array": {[]float64{1, -3.5}, []float64{0, -4}, 0.25},
+		"empty":              {nil, []float64{}, 0},
+		"length":             {[]float64{1}, []float64{1, 2}, inf},
+		"zeros":              {[]float64{0}, []float64{0}, 0},
+		"zero wanted":        {[]float64{1e-9}, []float64{0}, 1e-9},
+		"NaN got":            {[]float64{nan}, []float64{1}, inf},
+		"NaN wanted":         {[]float64{1}, []float64{nan}, inf},
+		"NaN both":           {[]float64{nan}, []float64{nan}, inf},
+		"-Inf both":          {[]float64{-inf, 3}, []float64{-inf, 2}, 0.5},
+		"-Inf got":           {[]float64{-inf}, []float64{2}, inf},
+		"-Inf wanted":        {[]float64{2}, []float64{-inf}, inf},
+		"+Inf both":          {[]float64{inf}, []float64{inf}, inf},
+		"opposite":           {[]float64{inf}, []float64{-inf}, inf},
+	} {
+		require.Equal(t, c.err, RelErr(c.got, c.want), name)
 	}
 }
 
 func TestWithin(t *testing.T) {
 	nan := float32(math.NaN())
-	cases := []struct {
-		name    string
+	for name, c := range map[string]struct {
 		got     []float32
 		want    []float64
 		tol     float64
-		failure string // empty: passes
+		failure string // "" passes
 	}{
-		{"within", []float32{1, 2.5}, []float64{1, 2}, 0.25, ""},
-		{"beyond", []float32{1, 2.5}, []float64{1, 2}, 0.2, "x: relative error 0.25 > 0.2, worst at 1 of 2: got 2.5, want 2"},
-		{"length", []float32{1}, []float64{1, 2}, 1, "x: 1 elements, want 2"},
-		{"NaN before tolerance", []float32{9, nan}, []float64{1, 2}, math.Inf(1), "x: NaN at 1 of 2"},
-		{"NaN tolerance", []float32{1}, []float64{1}, math.NaN(), "x: relative error"},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			r := &recorder{TB: t}
-			ok := Within(r, "x", c.got, c.want, c.tol)
-			require.Equal(t, c.failure == "", ok)
-			if c.failure == "" {
-				require.Empty(t, r.failures)
-				return
-			}
-			require.Len(t, r.failures, 1)
-			require.Contains(t, r.failures[0], c.failure)
-		})
+		"within":            {[]float32{1, 2.5}, []float64{1, 2}, 0.25, ""},
+		"beyond":            {[]float32{1, 2.5}, []float64{1, 2}, 0.2, "x: relative error 0.25 > 0.2, worst at 1 of 2: got 2.5, want 2"},
+		"length":            {[]float32{1}, []float64{1, 2}, 1, "x: 1 elements, want 2"},
+		"NaN, no tolerance": {[]float32{9, nan}, []float64{1, 2}, math.Inf(1), "worst at 1 of 2: got NaN, want 2"},
+		"NaN tolerance":     {[]float32{1}, []float64{1}, math.NaN(), "x: relative error"},
+	} {
+		r := new(recorder)
+		require.Equal(t, c.failure == "", Within(r, "x", c.got, c.want, c.tol), name)
+		require.Contains(t, strings.Join(r.failures, "\n"), c.failure, name)
+		require.Equal(t, c.failure == "", len(r.failures) == 0, name)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
-	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Attention is the kind of a model's attention layers.
@@ -31,27 +30,16 @@ const normEps = 1e-6
 
 // Config are the sizes of a model.
 type Config struct {
-	Vocab   int // tokens; 256 for bytes
-	Context int // tokens of a training window; sampling looks back as far
-	Dim     int // width of the residual stream; the MLPs are four times as wide
-	Layers  int // blocks of attention and MLP
-
+	Vocab     int       // tokens; 256 for bytes
+	Context   int       // tokens of a training window; sampling looks back as far
+	Layers    int       // blocks of attention and MLP; the MLPs are four times as wide as the residual stream
 	Attention Attention // "" is NSA
-	Heads     int       // query heads, a multiple of KVHeads
-	KVHeads   int       // key/value heads: the groups that share keys, values and selection
-	KeyDim    int       // of a query and a key of one head; even
-	ValueDim  int       // of a value of one head
 
-	ops.Params // the sizes of the three branches; of these and the fields below, Dense uses RoPEBase alone
-
-	Phi            nn.Phi            // "" is the block mean
-	PhiHidden      int               // hidden width of the compression's MLP; only with "mlp"
-	GateHidden     int               // hidden width of the gates' MLP
-	GateActivation nn.GateActivation // "" is sigmoid
-	RoPEBase       float64           // 0 is 10000
+	// The sizes of each attention layer. Dense uses Dim, Heads, KVHeads, KeyDim, ValueDim and RoPEBase alone.
+	nn.NSAConfig
 }
 
-// Bounds of a model, so that a size out of all proportion is an error and not the end of the process.
+// Bounds of a model: within them no product of sizes overflows.
 const (
 	maxSize       = 1 << 24
 	maxLayers     = 1 << 16
@@ -61,25 +49,19 @@ const (
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
 func (c Config) Validate() error {
 	for _, s := range []struct {
-		name     string
-		v        int
-		from, to int
+		name   string
+		v, max int
 	}{
-		{"vocab", c.Vocab, 1, maxSize}, {"context", c.Context, 1, maxSize}, {"dim", c.Dim, 1, maxSize}, {"layers", c.Layers, 1, maxLayers},
-		{"heads", c.Heads, 1, maxSize}, {"kv heads", c.KVHeads, 1, maxSize}, {"key dim", c.KeyDim, 1, maxSize},
-		{"value dim", c.ValueDim, 1, maxSize}, {"phi hidden", c.PhiHidden, math.MinInt, maxSize}, // nn has the lower bounds of these two
-		{"gate hidden", c.GateHidden, math.MinInt, maxSize},
+		{"vocab", c.Vocab, maxSize}, {"context", c.Context, maxSize}, {"dim", c.Dim, maxSize}, {"layers", c.Layers, maxLayers},
+		{"heads", c.Heads, maxSize}, {"kv heads", c.KVHeads, maxSize}, {"key dim", c.KeyDim, maxSize}, {"value dim", c.ValueDim, maxSize},
 	} {
-		if s.v < s.from {
-			return fmt.Errorf("tinylm: %s is %d, want at least %d", s.name, s.v, s.from)
-		}
-		if s.v > s.to {
-			return fmt.Errorf("tinylm: %s is %d, want at most %d", s.name, s.v, s.to)
+		if s.v < 1 || s.v > s.max {
+			return fmt.Errorf("tinylm: %s is %d, want 1 to %d", s.name, s.v, s.max)
 		}
 	}
 	switch c.Attention {
 	case "", NSA:
-		if err := c.nsa().Validate(); err != nil {
+		if err := c.NSAConfig.Validate(); err != nil {
 			return fmt.Errorf("tinylm: %w", err)
 		}
 	case Dense:
@@ -94,33 +76,13 @@ func (c Config) Validate() error {
 	default:
 		return fmt.Errorf("tinylm: attention is %q, want %q or %q", c.Attention, NSA, Dense)
 	}
-	one, n := c, 0.0 // no int: it could overflow
-	one.Layers = 1
-	for _, p := range one.LearnableParams() {
-		size := 1.0
-		for _, axis := range p.Shape {
-			size *= float64(axis)
-		}
-		if strings.HasPrefix(p.Name, layer(0)) {
-			size *= float64(c.Layers)
-		}
-		n += size
-	}
-	if n > maxParameters {
+	if n := c.parameters(); n > maxParameters {
 		return fmt.Errorf("tinylm: a model of %.3g parameters, want at most %d", n, maxParameters)
 	}
 	return nil
 }
 
-// nsa returns the configuration of one NSA layer.
-func (c Config) nsa() nn.NSAConfig {
-	return nn.NSAConfig{
-		Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Params: c.Params,
-		Phi: c.Phi, PhiHidden: c.PhiHidden, GateHidden: c.GateHidden, GateActivation: c.GateActivation, RoPEBase: c.RoPEBase,
-	}
-}
-
-// withDefaults returns c with the defaults where it says nothing, so that equal models have equal configurations.
+// withDefaults returns c with the defaults in place of zero values, so that equal models have equal configurations.
 func (c Config) withDefaults() Config {
 	c.Attention = cmp.Or(c.Attention, NSA)
 	c.Phi = cmp.Or(c.Phi, nn.PhiMean)
@@ -129,7 +91,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// layer returns what the names of a layer's parameters begin with.
+// layer returns the prefix of the names of a layer's parameters.
 func layer(i int) string { return fmt.Sprintf("layers.%d.", i) }
 
 // LearnableParams returns the parameters of the model in the order of its graph. Weights of linear layers are [out,in].
@@ -151,7 +113,7 @@ func (c Config) LearnableParams() []nn.Param {
 				linear(a+"attn.wq", c.Heads*c.KeyDim, c.Dim), linear(a+"attn.wk", c.KVHeads*c.KeyDim, c.Dim),
 				linear(a+"attn.wv", c.KVHeads*c.ValueDim, c.Dim), linear(a+"attn.wo", c.Dim, c.Heads*c.ValueDim))
 		} else {
-			list = append(list, c.nsa().LayerParams(a+"attn.")...)
+			list = append(list, c.NSAConfig.LayerParams(a+"attn.")...)
 		}
 		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", 4*c.Dim, c.Dim), linear(a+"mlp.w2", c.Dim, 4*c.Dim))
 	}
@@ -165,10 +127,21 @@ func (c Config) LearnableParams() []nn.Param {
 }
 
 // Parameters returns the number of the model's learnable numbers.
-func (c Config) Parameters() int {
-	n := 0
-	for _, p := range c.LearnableParams() {
-		n += p.Shape.TotalSize()
+func (c Config) Parameters() int { return int(c.parameters()) }
+
+// parameters is Parameters for sizes that are not checked yet: an int could overflow.
+func (c Config) parameters() (n float64) {
+	one := c
+	one.Layers = 1
+	for _, p := range one.LearnableParams() {
+		size := 1.0
+		for _, axis := range p.Shape {
+			size *= float64(axis)
+		}
+		if strings.HasPrefix(p.Name, layer(0)) {
+			size *= float64(c.Layers)
+		}
+		n += size
 	}
 	return n
 }

@@ -13,11 +13,10 @@ import (
 
 // small is a model that trains in moments: every branch has more keys than it looks at.
 func small() Config {
-	return Config{
-		Vocab: 256, Context: 64, Dim: 32, Layers: 2, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8,
-		Params:     ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
-		GateHidden: 8,
-	}
+	return Config{Vocab: 256, Context: 64, Layers: 2, NSAConfig: nn.NSAConfig{
+		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 8,
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+	}}
 }
 
 func TestConfigRefuses(t *testing.T) {
@@ -44,7 +43,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"rope, infinite", func(c *Config) { c.RoPEBase = math.Inf(1) }, "rope base is +Inf"},
 		{"huge dim", func(c *Config) { c.Dim = 1 << 61 }, "dim is 2305843009213693952, want"},
 		{"huge layers", func(c *Config) { c.Layers = math.MaxInt }, "tinylm: layers is"},
-		{"many layers", func(c *Config) { c.Layers = 1 << 20 }, "tinylm: layers is 1048576, want at most 65536"},
+		{"many layers", func(c *Config) { c.Layers = 1 << 20 }, "tinylm: layers is 1048576, want 1 to 65536"},
 		{"huge blocks", func(c *Config) {
 			c.Phi, c.PhiHidden, c.BlockLen, c.Stride, c.SelectBlock = nn.PhiMLP, 4, 1<<62, 1<<62, 1<<62
 		}, "block length l 4611686018427387904, want"},

@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"math"
-	wide "math/bits"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -16,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// heldOutPart is one over the part of the data that is not trained on.
+// heldOutPart: one in so many parts of the data is held out.
 const heldOutPart = 20
 
 // Data is text as tokens, one byte each, cut into a part to train on and a part that is held out.
@@ -26,13 +25,23 @@ type Data struct {
 	HeldOut []byte
 }
 
-// ReadData reads a file, or every text file below a folder whose name ends in ext ("" is any). Only regular files count,
-// no links and no folders, whatever their names, though path itself may be a link; binary files, those with a zero byte, are
-// left out. Of a folder every twentieth file or so, chosen by a hash of its name, is held out; of a single file, or where
-// that is less than a hundredth or more than half of the text, the last twentieth.
+// ReadData reads a file, or the text files below a folder whose names end in ext ("" is any). path may be a link; below it
+// only regular files count, and no binary ones, which are those with a zero byte. About every twentieth file of a folder is
+// held out, chosen by a hash of its name. The last twentieth of the text is held out instead for a single file, and where
+// the chosen files are less than a hundredth or more than half of the text.
 func ReadData(path, ext string) (*Data, error) {
 	d := &Data{Name: path}
-	if err := d.read(path, ext); err != nil {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+	case info.IsDir():
+		err = d.readFolder(path, ext)
+	case info.Mode().IsRegular():
+		d.Train, err = d.readFile(path, info)
+	default:
+		err = fmt.Errorf("%s is neither a file nor a folder", path)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("tinylm: data: %w", err)
 	}
 	if total := len(d.Train) + len(d.HeldOut); 100*len(d.HeldOut) < total || 2*len(d.HeldOut) > total {
@@ -50,20 +59,6 @@ func (d *Data) split(all []byte) {
 	d.Train, d.HeldOut = all[:cut], all[cut:]
 }
 
-func (d *Data) read(path, ext string) error {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return err
-	case info.IsDir():
-		return d.readFolder(path, ext)
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is neither a file nor a folder", path)
-	}
-	d.Train, err = d.readFile(path, info)
-	return err
-}
-
 // readFile reads a file, if the host has the memory for it beside d.
 func (d *Data) readFile(path string, info fs.FileInfo) ([]byte, error) {
 	if err := cpu.CheckMemory(int(min(info.Size(), math.MaxInt/4)) + len(d.Train) + len(d.HeldOut)); err != nil {
@@ -74,11 +69,11 @@ func (d *Data) readFile(path string, info fs.FileInfo) ([]byte, error) {
 
 // readFolder appends the files below root to d in the order of their names, a line break after each.
 func (d *Data) readFolder(root, ext string) error {
-	files := 0
 	root, err := filepath.EvalSymlinks(root) // WalkDir does not follow one; Debian's GOROOT/src is one
 	if err != nil {
 		return err
 	}
+	files := 0
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ext) {
 			return err
@@ -167,23 +162,10 @@ func newBatches(text []byte, seed uint64) *batches {
 	return &batches{text, rand.New(rand.NewPCG(seed, 2))}
 }
 
-// next fills tokens and targets, windows of seq tokens one after the other.
+// next fills tokens and targets with windows of seq tokens, one after the other.
 func (b *batches) next(tokens, targets []int32, seq int) {
 	for at := 0; at < len(tokens); at += seq {
 		window(tokens[at:at+seq], targets[at:at+seq], b.text, b.rand.IntN(len(b.text)-seq))
-	}
-}
-
-// spread fills the rows of batch number i of n with windows at equal distances over the whole of text, so that every
-// evaluation sees the same ones.
-func spread(tokens, targets []int32, seq int, text []byte, i, n int) {
-	rows := len(tokens) / seq
-	for r := range rows {
-		k := i*rows + r
-		at := r * seq
-		high, low := wide.Mul64(uint64(k), uint64(len(text)-seq-1))
-		offset, _ := wide.Div64(high, low, uint64(max(1, n*rows-1)))
-		window(tokens[at:at+seq], targets[at:at+seq], text, int(offset))
 	}
 }
 
@@ -208,7 +190,7 @@ func Decode(ids []int32) (string, error) {
 	return string(b), nil
 }
 
-// Printable returns text with control characters and bytes that are not UTF-8 replaced, which could upset a terminal.
+// Printable returns text for a terminal: control characters and bytes that are not UTF-8 are replaced.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {

@@ -1,7 +1,6 @@
 package tinylm
 
 import (
-	"context"
 	_ "embed"
 	"math"
 	"path/filepath"
@@ -68,11 +67,6 @@ func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []f
 //go:embed testdata/source.txt
 var source []byte
 
-func sourceText() *Data {
-	cut := len(source) * 9 / 10
-	return &Data{Name: "source of package tinylm", Train: source[:cut], HeldOut: source[cut:]}
-}
-
 // TestHalfPrecisionFollowsFloat32: Tiny() learns alike in all precisions.
 func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 	b := cudatest.Open(t)
@@ -106,7 +100,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}))
 	loss, err := m.WatchLoss()
 	require.NoError(t, err)
-	batches := newBatches(sourceText().Train, seed)
+	batches := newBatches(source[:len(source)*9/10], seed)
 	for range steps {
 		batches.next(m.Tokens(), m.Targets(), 256)
 		require.NoError(t, m.RunAndStep(solver))
@@ -118,7 +112,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	return losses
 }
 
-// TestRestoreOnGPU: a training goes on from weights that are restored in its midst, its copies in half precision too.
+// TestRestoreOnGPU: training goes on from weights that are restored between two steps, and from their copies in half precision.
 func TestRestoreOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	w := newTestWeights(t, small(), tensor.Float32, 1)
@@ -151,13 +145,10 @@ func TestTrainOnGPU(t *testing.T) {
 		for range 2 {
 			training := short(40)
 			training.Backend, training.Precision, training.Out = b, p, t.TempDir()
-			r, err := Train(context.Background(), small(), text(t), training)
-			require.NoError(t, err)
+			r := train(t, training)
 			require.Equal(t, 40, r.Steps)
 			require.Less(t, r.HeldOut, 3.5)
-			run := bits(t, r.Weights)
-			run["held out"] = []float64{r.HeldOut}
-			runs = append(runs, run)
+			runs = append(runs, outcome(t, r))
 			t.Logf("%v: %.3f in %v", p, r.HeldOut, r.Elapsed)
 		}
 		require.Equal(t, runs[0], runs[1])

@@ -36,7 +36,7 @@ func (b builder) attention(x *G.Node, prefix string) *G.Node {
 	if b.config.Attention == Dense {
 		return b.dense(x, prefix)
 	}
-	return b.Node(b.NSA(prefix, b.config.nsa()).Apply(x))
+	return b.Node(b.NSA(prefix, b.config.NSAConfig).Apply(x))
 }
 
 // dense is causal attention over all keys, with rotary embedding.

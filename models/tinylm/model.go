@@ -13,16 +13,21 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// maxTokens bounds the tokens of a run, so that a size out of all proportion is an error and not the end of the process.
+// maxTokens bounds the tokens of a run, so that a much too large size is an error and does not end the process.
 const maxTokens = 1 << 26
 
-// checkTokens checks the size of a batch of at least one sequence.
+// checkTokens checks the size of a batch.
 func checkTokens(batch, seq int) error {
-	if batch > maxTokens/seq {
+	switch {
+	case batch < 1 || seq < 1:
+		return errors.New("batch and length must be at least 1")
+	case batch > maxTokens/seq:
 		return fmt.Errorf("a run has at most %d tokens", maxTokens)
 	}
 	return nil
 }
+
+var errNoGradients = errors.New("tinylm: step: the model was built without gradients")
 
 // Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. It is used by one
 // goroutine at a time.
@@ -31,12 +36,12 @@ type Model struct {
 	batch, seq int
 
 	graph      *G.ExprGraph
-	tokens     *tensor.Dense // int32 [B,S]
-	targets    *tensor.Dense // int32 [B,S], -1 is ignored
-	logits     *G.Node       // [B,S,V]
-	loss       *G.Node       // scalar
+	tokens     []int32 // [B,S]
+	targets    []int32 // [B,S], -1 is ignored
+	logits     *G.Node // [B,S,V]
+	loss       *G.Node // scalar
 	learnables G.Nodes
-	grads      []G.ValueGrad
+	grads      []G.ValueGrad // nil: without gradients
 	vm         G.VM
 	machine    *graph.Machine // vm, if it is one
 	scale      *G.F32         // of the gradients; nil is 1
@@ -58,11 +63,11 @@ type modelOptions struct {
 // needs less memory.
 func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
 
-// WithLossScale takes the gradients of the loss times a scale, so that they do not underflow in fp16; Loss stays as it is. It
-// is for float32 weights. The scale begins with 1, and SetLossScale changes it.
+// WithLossScale multiplies the gradients by a scale, so that they do not underflow in fp16; Loss stays as it is. It is for
+// float32 weights. The scale is 1 until SetLossScale changes it.
 func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
 
-// WithoutLogits lets the model do without the memory of its logits after a run.
+// WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
 
 // WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
@@ -93,9 +98,6 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 	if err := w.Config.Validate(); err != nil {
 		return nil, err
 	}
-	if batch < 1 || seq < 1 {
-		return nil, errors.New("batch and length must be at least 1")
-	}
 	if err := checkTokens(batch, seq); err != nil {
 		return nil, err
 	}
@@ -110,59 +112,66 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 		return nil, errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
 	}
 	m := &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
-	m.tokens = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(batch, seq))
-	m.targets = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(batch, seq))
-	input := func(name string, v *tensor.Dense) *G.Node {
-		return G.NewTensor(m.graph, tensor.Int32, 2, G.WithShape(batch, seq), G.WithName(name), G.WithValue(v))
+	if err := m.build(o); err != nil {
+		return nil, err
 	}
-	tokens, targets := input("tokens", m.tokens), input("targets", m.targets)
+	return m, m.open(o)
+}
 
-	b := newBuilder(m.graph, w)
+// build adds the model to its graph.
+func (m *Model) build(o modelOptions) (err error) {
+	input := func(name string) ([]int32, *G.Node) {
+		v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(m.batch, m.seq))
+		return v.Int32s(), G.NewTensor(m.graph, tensor.Int32, 2, G.WithShape(m.batch, m.seq), G.WithName(name), G.WithValue(v))
+	}
+	var tokens, targets *G.Node
+	m.tokens, tokens = input("tokens")
+	m.targets, targets = input("targets")
+	b := newBuilder(m.graph, m.weights)
 	m.logits = b.logits(tokens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
-		return nil, b.Err()
+		return b.Err()
 	}
 	m.learnables = b.Learnables()
 	if o.grads {
-		if err := m.addGradients(o.scaled); err != nil {
-			return nil, err
+		if o.scaled {
+			m.scale = G.NewF32(1)
+			scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
+			_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
+		} else {
+			_, err = graph.Grad(m.loss, m.learnables...)
 		}
+		if err != nil {
+			return err
+		}
+		m.grads = G.NodesToValueGrads(m.learnables)
 	}
-	for _, n := range m.learnables {
-		if v := w.moved[n.Name()]; v != nil {
-			if err := G.UnsafeLet(n, v); err != nil {
-				return nil, err
+	if m.weights.resident != nil {
+		for i, n := range m.learnables {
+			if err := G.UnsafeLet(n, m.weights.resident.Values()[i]); err != nil {
+				return err
 			}
 		}
 	}
-	if o.vm == nil {
-		o.vm = func(m *Model) (G.VM, error) {
-			keep := graph.WithKeep(m.logits, m.loss)
-			if o.noLogits {
-				keep = graph.WithKeep(m.loss)
-			}
-			return graph.NewMachine(m.graph, append([]graph.Option{keep}, o.graph...)...)
-		}
-	}
-	var err error
-	if m.vm, err = o.vm(m); err == nil && m.vm == nil {
-		err = errors.New("no VM")
-	}
-	m.machine, _ = m.vm.(*graph.Machine)
-	return m, err
+	return nil
 }
 
-// addGradients adds those of the loss to the graph.
-func (m *Model) addGradients(scaled bool) (err error) {
-	if scaled {
-		m.scale = G.NewF32(1)
-		scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
-		_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
-	} else {
-		_, err = graph.Grad(m.loss, m.learnables...)
+// open makes the machine of the graph.
+func (m *Model) open(o modelOptions) (err error) {
+	if o.vm != nil {
+		if m.vm, err = o.vm(m); err == nil && m.vm == nil {
+			err = errors.New("no VM")
+		}
+		m.machine, _ = m.vm.(*graph.Machine)
+		return err
 	}
-	m.grads = G.NodesToValueGrads(m.learnables)
+	keep := G.Nodes{m.logits, m.loss}
+	if o.noLogits {
+		keep = keep[1:]
+	}
+	m.machine, err = graph.NewMachine(m.graph, append(o.graph, graph.WithKeep(keep...))...)
+	m.vm = m.machine
 	return err
 }
 
@@ -179,32 +188,25 @@ func (m *Model) SetLossScale(scale float64) error {
 	return nil
 }
 
-// Weights returns the weights that the model shares.
-func (m *Model) Weights() *Weights { return m.weights }
-
 // Graph returns the model's graph.
 func (m *Model) Graph() *G.ExprGraph { return m.graph }
-
-// VM returns the machine that runs the model.
-func (m *Model) VM() G.VM { return m.vm }
 
 // Learnables returns the nodes of the weights in the order of Config.LearnableParams.
 func (m *Model) Learnables() G.Nodes { return m.learnables }
 
 // Tokens returns the model's input, [B,S] row by row, to be filled before a run.
-func (m *Model) Tokens() []int32 { return m.tokens.Int32s() }
+func (m *Model) Tokens() []int32 { return m.tokens }
 
 // Targets returns the tokens that the model should predict, [B,S] row by row, to be filled before a run; -1 is ignored.
-func (m *Model) Targets() []int32 { return m.targets.Int32s() }
+func (m *Model) Targets() []int32 { return m.targets }
 
 // NextTokens makes the targets the tokens that follow each token in its own row, and ignores the last one of a row.
 func (m *Model) NextTokens() {
-	tokens, targets := m.Tokens(), m.Targets()
-	for i := range targets {
+	for i := range m.targets {
 		if (i+1)%m.seq == 0 {
-			targets[i] = -1
+			m.targets[i] = -1
 		} else {
-			targets[i] = tokens[i+1]
+			m.targets[i] = m.tokens[i+1]
 		}
 	}
 }
@@ -227,7 +229,7 @@ func (m *Model) Run() error {
 func (m *Model) RunAndStep(solver *optim.AdamW) error {
 	switch {
 	case m.grads == nil:
-		return errors.New("tinylm: step: the model was built without gradients")
+		return errNoGradients
 	case m.machine == nil:
 		return fmt.Errorf("tinylm: step: the model runs on a %T, want a graph.Machine", m.vm)
 	}
@@ -235,8 +237,8 @@ func (m *Model) RunAndStep(solver *optim.AdamW) error {
 	if m.version != m.weights.version { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
-	if err == nil && m.scale != nil && solver != nil {
-		err = solver.SetGradScale(float64(*m.scale))
+	if err == nil {
+		err = m.shareScale(solver)
 	}
 	if err == nil {
 		err = m.machine.RunAndStep(solver, m.grads)
@@ -247,6 +249,14 @@ func (m *Model) RunAndStep(solver *optim.AdamW) error {
 		return fmt.Errorf("tinylm: step: %w", err)
 	}
 	return nil
+}
+
+// shareScale tells a solver the scale of the gradients, if there is one.
+func (m *Model) shareScale(solver *optim.AdamW) error {
+	if m.scale == nil || solver == nil {
+		return nil
+	}
+	return solver.SetGradScale(float64(*m.scale))
 }
 
 // WatchLoss returns a graph.Watch of the loss, which ends with the model.
@@ -263,13 +273,13 @@ func (m *Model) Machine() *graph.Machine { return m.machine }
 // LossAndStep runs the model, waits for its loss, lets any solver take a step and returns the loss, which is that before the
 // step. Weights that have been moved to a device want an optim.AdamW.
 func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
-	if m.grads == nil {
-		return 0, errors.New("tinylm: step: the model was built without gradients")
-	}
-	if solver == nil {
+	adamw, ok := solver.(*optim.AdamW)
+	switch {
+	case m.grads == nil:
+		return 0, errNoGradients
+	case solver == nil:
 		return 0, errors.New("tinylm: step: no solver")
-	}
-	if _, ok := solver.(*optim.AdamW); !ok && m.weights.resident != nil {
+	case !ok && m.weights.resident != nil:
 		return 0, fmt.Errorf("tinylm: step: the weights are on a device, where a %T cannot change them: want an optim.AdamW", solver)
 	}
 	if err := m.Run(); err != nil {
@@ -278,13 +288,11 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 	if loss, err = m.Loss(); err != nil {
 		return 0, err
 	}
-	if a, ok := solver.(*optim.AdamW); ok && m.scale != nil {
-		if err := a.SetGradScale(float64(*m.scale)); err != nil {
-			return loss, err
-		}
+	if err = m.shareScale(adamw); err == nil {
+		m.weights.version++
+		err = solver.Step(m.grads)
 	}
-	m.weights.version++
-	if err := solver.Step(m.grads); err != nil {
+	if err != nil {
 		return loss, fmt.Errorf("tinylm: step: %w", err)
 	}
 	return loss, nil
@@ -311,41 +319,18 @@ func (m *Model) Loss() (float64, error) {
 // Logits returns the logits of the last run, [B,S,V], in host memory. They are the machine's own and last until the next
 // run; from a device they are a copy, for which it waits. A model WithoutLogits has none.
 func (m *Model) Logits() (*tensor.Dense, error) {
-	if m.logits.Value() == nil {
-		return nil, errors.New("tinylm: logits: the model has not run, or is without them")
-	}
 	value, err := graph.HostValue(m.logits.Value())
 	if err != nil {
 		return nil, fmt.Errorf("tinylm: logits: %w", err)
 	}
-	v, ok := value.(*tensor.Dense)
-	if !ok {
-		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor in host memory", value)
+	switch v := value.(type) {
+	case *tensor.Dense:
+		return v, nil
+	case nil:
+		return nil, errors.New("tinylm: logits: the model has not run, or is without them")
+	default:
+		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor", v)
 	}
-	return v, nil
-}
-
-// Evaluate returns the mean loss over n batches of windows spread over text, the same windows at every call.
-func (m *Model) Evaluate(text []byte, n int) (float64, error) {
-	if len(text) < m.seq+1 || n < 1 {
-		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d bytes, want at least 1 of %d", n, len(text), m.seq+1)
-	}
-	if rows := len(m.Tokens()) / m.seq; n > math.MaxInt/rows {
-		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d windows are too many", n, rows)
-	}
-	sum := 0.0
-	for i := range n {
-		spread(m.Tokens(), m.Targets(), m.seq, text, i, n)
-		if err := m.Run(); err != nil {
-			return 0, err
-		}
-		loss, err := m.Loss()
-		if err != nil {
-			return 0, err
-		}
-		sum += loss
-	}
-	return sum / float64(n), nil
 }
 
 // Close ends the machine.

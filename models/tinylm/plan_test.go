@@ -33,7 +33,7 @@ func TestTrainingIsFused(t *testing.T) {
 			grads = append(grads, append([]float64(nil), g.Data().([]float64)...))
 		}
 		plan := m.Machine().Plan()
-		require.NoError(t, m.VM().Close())
+		require.NoError(t, m.Close())
 		return plan, loss, grads
 	}
 	plain, want, wantGrads := run(graph.Policy{Unfused: []string{graph.UnfusedAll}})

@@ -4,17 +4,17 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Tiny returns the model that trains in minutes on a CPU: 0.93M parameters, with blocks so small that the selection has to
 // choose within 256 bytes.
 func Tiny() Config {
-	return Config{
-		Vocab: 256, Context: 256, Dim: 128, Layers: 4, Heads: 4, KVHeads: 2, KeyDim: 32, ValueDim: 32,
-		Params:     ops.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
-		GateHidden: 16,
-	}
+	return Config{Vocab: 256, Context: 256, Layers: 4, NSAConfig: nn.NSAConfig{
+		Dim: 128, Heads: 4, KVHeads: 2, KeyDim: 32, ValueDim: 32, GateHidden: 16,
+		Params: ops.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
+	}}
 }
 
 // TinyTraining returns the training that goes with Tiny: two minutes.
@@ -29,11 +29,10 @@ func TinyTraining() Training {
 
 // Base returns the model of 12 layers of width 768 with the sizes of the paper's branches: 79M parameters.
 func Base() Config {
-	return Config{
-		Vocab: 256, Context: 2048, Dim: 768, Layers: 12, Heads: 12, KVHeads: 2, KeyDim: 64, ValueDim: 64,
-		Params:     ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512},
-		GateHidden: 64,
-	}
+	return Config{Vocab: 256, Context: 2048, Layers: 12, NSAConfig: nn.NSAConfig{
+		Dim: 768, Heads: 12, KVHeads: 2, KeyDim: 64, ValueDim: 64, GateHidden: 64,
+		Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512},
+	}}
 }
 
 // BaseTraining returns the training that goes with Base: an hour, with short evaluations.

@@ -14,11 +14,10 @@ const barLength = 1000
 
 // progress shows how a run goes: a bar on a terminal, elsewhere a line for each evaluation.
 type progress struct {
-	w       io.Writer
-	bar     *progressbar.ProgressBar // nil: lines
-	last    time.Time
-	held    float64 // the last held-out loss
-	hasHeld bool
+	w    io.Writer                // nil: nowhere
+	bar  *progressbar.ProgressBar // nil: lines
+	last time.Time                // when the bar was drawn
+	held string                   // the last held-out loss
 }
 
 func newProgress(w io.Writer) *progress {
@@ -46,7 +45,7 @@ func (p *progress) step(r *run) {
 
 // heldOut shows the state after an evaluation.
 func (p *progress) heldOut(r *run, loss float64) {
-	p.held, p.hasHeld = loss, true
+	p.held = fmt.Sprintf("  held out %.3f", loss)
 	if p.w != nil && p.bar == nil {
 		fmt.Fprintln(p.w, p.line(r))
 	}
@@ -54,14 +53,10 @@ func (p *progress) heldOut(r *run, loss float64) {
 
 // line describes the state.
 func (p *progress) line(r *run) string {
-	elapsed := time.Since(r.start)
-	s := fmt.Sprintf("step %d  loss %.3f", r.known, r.loss)
-	if p.hasHeld {
-		s += fmt.Sprintf("  held out %.3f", p.held)
-	}
-	s += fmt.Sprintf("  %.0f tok/s", float64(r.known*r.Batch*r.config.Context)/r.busy.Seconds())
+	rate := float64(r.known*r.Batch*r.config.Context) / r.busy.Seconds()
+	s := fmt.Sprintf("step %d  loss %.3f%s  %.0f tok/s", r.known, r.loss, p.held, rate)
 	if done := r.done(); done > 0 {
-		left := time.Duration(float64(elapsed) * (1 - done) / done)
+		left := time.Duration(float64(time.Since(r.start)) * (1 - done) / done)
 		s += fmt.Sprintf("  %v left", left.Round(time.Second))
 	}
 	return s

@@ -31,11 +31,7 @@ func (s Sampling) Validate() error {
 
 // Sampler continues texts. It runs a graph of one sequence of fixed length: what lies to the right of the text is
 // padding, which causal attention does not look at, and a text longer than the sequence is cut on its left.
-type Sampler struct {
-	model *Model
-	order []int
-	probs []float64
-}
+type Sampler struct{ model *Model }
 
 // NewSampler returns a sampler for the weights, which it shares. It looks back over at most length
 // tokens, which should be Config.Context. A smaller length is faster and gives the same for texts that fit it. Close ends it.
@@ -44,7 +40,7 @@ func NewSampler(w *Weights, length int, opts ...ModelOption) (*Sampler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sampler{m, make([]int, w.Config.Vocab), make([]float64, w.Config.Vocab)}, nil
+	return &Sampler{m}, nil
 }
 
 // Generate returns n tokens that follow prompt, which must not be empty. The same weights, prompt and Sampling give the
@@ -66,7 +62,7 @@ func (s *Sampler) Generate(prompt []int32, n int, how Sampling) ([]int32, error)
 		if err != nil {
 			return nil, err
 		}
-		id, err := s.pick(logits, how, r)
+		id, err := pick(logits, how, r)
 		if err != nil {
 			return nil, err
 		}
@@ -75,11 +71,10 @@ func (s *Sampler) Generate(prompt []int32, n int, how Sampling) ([]int32, error)
 	return text[len(prompt):], nil
 }
 
-// last puts the logits that follow text into s.probs and returns them.
+// last returns the logits [V] of the token that follows text.
 func (s *Sampler) last(text []int32) ([]float64, error) {
 	text = text[max(0, len(text)-s.model.seq):]
-	tokens := s.model.Tokens()
-	clear(tokens[copy(tokens, text):])
+	clear(s.model.tokens[copy(s.model.tokens, text):])
 	if err := s.model.Run(); err != nil {
 		return nil, err
 	}
@@ -87,48 +82,48 @@ func (s *Sampler) last(text []int32) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	vocab := len(s.probs)
-	row := (len(text) - 1) * vocab
-	if v.Dtype() == tensor.Float32 {
-		for i, x := range v.Float32s()[row : row+vocab] {
-			s.probs[i] = float64(x)
+	logits := make([]float64, s.model.weights.Config.Vocab)
+	row := (len(text) - 1) * len(logits)
+	for i := range logits {
+		if v.Dtype() == tensor.Float32 {
+			logits[i] = float64(v.Float32s()[row+i])
+		} else {
+			logits[i] = v.Float64s()[row+i]
 		}
-	} else {
-		copy(s.probs, v.Float64s()[row:row+vocab])
 	}
-	return s.probs, nil
+	return logits, nil
 }
 
 // pick chooses a token by its logits, which it overwrites.
-func (s *Sampler) pick(logits []float64, how Sampling, r *rand.Rand) (int, error) {
-	for i := range s.order {
-		s.order[i] = i
+func pick(logits []float64, how Sampling, r *rand.Rand) (int, error) {
+	order := make([]int, len(logits))
+	for i := range order {
+		order[i] = i
 		if math.IsNaN(logits[i]) || math.IsInf(logits[i], 1) {
 			return 0, fmt.Errorf("tinylm: sample: logit of token %d is %v", i, logits[i])
 		}
 	}
-	slices.SortFunc(s.order, func(a, b int) int { // equal logits: the lower token first
+	slices.SortFunc(order, func(a, b int) int { // equal logits: the lower token first
 		return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b))
 	})
 	if how.Temperature == 0 {
-		return s.order[0], nil
+		return order[0], nil
 	}
-	candidates := s.order
-	if how.TopK > 0 && how.TopK < len(candidates) {
-		candidates = candidates[:how.TopK]
+	if how.TopK > 0 && how.TopK < len(order) {
+		order = order[:how.TopK]
 	}
-	top, sum := logits[candidates[0]], 0.0
-	for _, id := range candidates {
+	top, sum := logits[order[0]], 0.0
+	for _, id := range order {
 		logits[id] = math.Exp((logits[id] - top) / how.Temperature)
 		sum += logits[id]
 	}
 	at := r.Float64() * sum
-	for _, id := range candidates {
+	for _, id := range order {
 		if at -= logits[id]; at < 0 {
 			return id, nil
 		}
 	}
-	return candidates[len(candidates)-1], nil
+	return order[len(order)-1], nil
 }
 
 // Close ends the sampler's machine.

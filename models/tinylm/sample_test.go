@@ -52,13 +52,12 @@ func TestPaddingIsNotSeen(t *testing.T) {
 }
 
 func TestPick(t *testing.T) {
-	s := &Sampler{order: make([]int, 4)}
 	r := rand.New(rand.NewPCG(1, 1))
 	logits := func() []float64 { return []float64{math.Log(1), math.Log(4), math.Inf(-1), math.Log(5)} }
 	counts := func(how Sampling) [4]int {
 		var n [4]int
 		for range 10_000 {
-			id, err := s.pick(logits(), how, r)
+			id, err := pick(logits(), how, r)
 			require.NoError(t, err)
 			n[id]++
 		}
@@ -75,7 +74,7 @@ func TestPick(t *testing.T) {
 	require.InDelta(t, 10_000*4/9, n[1], 250)
 	require.Equal(t, [4]int{3: 10_000}, counts(Sampling{}))
 
-	_, err := s.pick([]float64{0, math.NaN(), 0, 0}, Sampling{}, r)
+	_, err := pick([]float64{0, math.NaN(), 0, 0}, Sampling{}, r)
 	require.EqualError(t, err, "tinylm: sample: logit of token 1 is NaN")
 }
 

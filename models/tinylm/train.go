@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"time"
 
 	G "gorgonia.org/gorgonia"
@@ -57,15 +56,14 @@ type Result struct {
 	Sample  string        // text that the model went on with after a line break
 }
 
-// Validate returns an error that names the value that is out of its range or does not fit a model of configuration c, and
-// those of the machines: of a precision that the backend does not have, of variables of the environment. Train begins with
-// it; it takes next to no time and memory.
+// Validate returns an error that names the value that is out of its range or does not fit a model of configuration c. So it
+// does for a precision that the backend does not have and for wrong environment variables. Train begins with it; it is quick
+// and needs little memory.
 func (t Training) Validate(c Config) error {
-	err := c.Validate()
-	if err == nil {
-		err = t.Sampling.Validate()
+	if err := c.Validate(); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := t.Sampling.Validate(); err != nil {
 		return err
 	}
 	if err := t.check(c); err != nil {
@@ -106,7 +104,7 @@ func (t Training) check(c Config) error {
 	if err := t.schedule().Validate(); err != nil {
 		return err
 	}
-	// The rest is checked by a machine of an empty graph and a solver of no weights.
+	// A machine of an empty graph and a solver of no weights check the rest.
 	m, err := graph.NewMachine(G.NewGraph(), t.machine()...)
 	if err != nil {
 		return err
@@ -143,7 +141,7 @@ func (r *run) rate(done float64) float64 {
 // with what there is: evaluation, sample and files. Everything that can be wrong with its arguments is an error before
 // the first step, and leaves no run folder. An error after that, as when the training diverges or a disk is full, comes
 // with the Result so far, unless the weights cannot be copied from their device; what could be written is in the run folder.
-func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, error) {
+func Train(ctx context.Context, c Config, data *Data, t Training) (result *Result, err error) {
 	if ctx == nil {
 		return nil, errors.New("tinylm: train: no context")
 	}
@@ -156,12 +154,46 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (*Result, erro
 	if err := data.Check(c.Context, c.Vocab); err != nil {
 		return nil, err
 	}
-	r, err := newRun(c, data, t)
-	if err != nil {
+	closes := func(f func() error) { err = errors.Join(err, f()) }
+	r := &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress)}
+	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
 		return nil, err
 	}
-	result, err := r.run(ctx)
-	return result, errors.Join(err, r.close())
+	if t.Backend != nil {
+		if err := r.weights.MoveTo(t.Backend); err != nil {
+			return nil, err
+		}
+		defer closes(r.weights.Free)
+	}
+	options := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(t.machine()...)}
+	if r.remote() {
+		options = append(options, WithMachine(graph.WithCapture()))
+	}
+	if t.Precision == graph.FP16 {
+		options, r.scale = append(options, WithLossScale()), optim.NewLossScale()
+	}
+	if r.model, err = NewModel(r.weights, t.Batch, c.Context, options...); err != nil {
+		return nil, err
+	}
+	defer closes(r.model.Close)
+	if r.losses, err = r.model.WatchLoss(); err != nil {
+		return nil, err
+	}
+	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
+		return nil, err
+	}
+	defer closes(r.eval.Close)
+	if r.solver, err = optim.NewAdamW(t.solver(r.model.machine)...); err != nil {
+		return nil, err
+	}
+	defer closes(r.solver.Close)
+	r.log = new(runlog.Log)
+	if t.Out != "" { // last, so that a run that cannot begin leaves no folder
+		if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name, WeightsFile); err != nil {
+			return nil, fmt.Errorf("tinylm: train: %w", err)
+		}
+	}
+	return r.run(ctx)
 }
 
 // run is the state of a training run.
@@ -175,7 +207,6 @@ type run struct {
 	solver  *optim.AdamW
 	batches *batches
 	log     *runlog.Log
-	closers []func() error
 	show    *progress
 
 	start         time.Time
@@ -186,53 +217,7 @@ type run struct {
 	known         int              // recorded
 	loss          float64          // running mean of the batches' losses
 	scale         *optim.LossScale // nil: none
-	losses, norms *graph.Watch     // results of the steps; nil before the first one
-}
-
-func newRun(c Config, data *Data, t Training) (r *run, err error) {
-	r = &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress),
-		log: new(runlog.Log)}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.close())
-		}
-	}()
-	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
-		return r, err
-	}
-	r.closers = append(r.closers, r.weights.Free)
-	if t.Backend != nil {
-		if err = r.weights.MoveTo(t.Backend); err != nil {
-			return r, err
-		}
-	}
-	options := t.machine()
-	if r.remote() {
-		options = append(options, graph.WithCapture())
-	}
-	of := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(options...)}
-	if t.Precision == graph.FP16 {
-		of, r.scale = append(of, WithLossScale()), optim.NewLossScale()
-	}
-	if r.model, err = NewModel(r.weights, t.Batch, c.Context, of...); err != nil {
-		return r, err
-	}
-	r.closers = append(r.closers, r.model.Close)
-	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
-		return r, err
-	}
-	r.closers = append(r.closers, r.eval.Close)
-	if r.solver, err = optim.NewAdamW(t.solver(r.model.machine)...); err != nil {
-		return r, err
-	}
-	r.closers = append(r.closers, r.solver.Close)
-	if t.Out == "" {
-		return r, nil
-	}
-	if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name, WeightsFile); err != nil { // last, so that a run that cannot begin leaves no folder
-		return r, fmt.Errorf("tinylm: train: %w", err)
-	}
-	return r, nil
+	losses, norms *graph.Watch     // results of the steps; norms is nil before the first one
 }
 
 // machine returns the options of the machines of t.
@@ -251,13 +236,6 @@ func (t Training) solver(m *graph.Machine) []optim.AdamWOption {
 
 // remote reports whether the models run on a device that works while the host goes on.
 func (t Training) remote() bool { return t.Backend != nil && !t.Backend.Device().Host }
-
-func (r *run) close() (err error) {
-	for _, f := range slices.Backward(r.closers) {
-		err = errors.Join(err, f())
-	}
-	return err
-}
 
 func (r *run) run(ctx context.Context) (*Result, error) {
 	err := r.train(ctx)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
@@ -16,8 +17,8 @@ type lateStep struct {
 	scale  float64 // of the loss; 0 for none
 }
 
-// step begins a training step, and records it, or, where a device computes, the step before: the host does not wait for
-// the step that it has just begun.
+// step begins a training step and records its results. On a device it records those of the step before instead, so that
+// the host does not wait for the step that it has just begun.
 func (r *run) step(done float64) error {
 	if r.last.IsZero() {
 		r.last = time.Now()
@@ -29,7 +30,7 @@ func (r *run) step(done float64) error {
 	if err := r.solver.SetLR(next.lr); err != nil {
 		return err
 	}
-	r.batches.next(r.model.Tokens(), r.model.Targets(), r.config.Context)
+	r.batches.next(r.model.tokens, r.model.targets, r.config.Context)
 	if err := r.begin(next); err != nil {
 		return fmt.Errorf("step %d: %w", next.number, err)
 	}
@@ -48,14 +49,14 @@ func (r *run) begin(s lateStep) error {
 			return err
 		}
 	}
-	err := r.model.RunAndStep(r.solver)
-	if err == nil && r.losses == nil {
-		if r.losses, err = r.model.WatchLoss(); err == nil {
-			r.norms, err = r.solver.WatchNorm()
-		}
-	}
-	if err != nil {
+	if err := r.model.RunAndStep(r.solver); err != nil {
 		return err
+	}
+	if r.norms == nil {
+		var err error
+		if r.norms, err = r.solver.WatchNorm(); err != nil {
+			return err
+		}
 	}
 	return errors.Join(r.losses.Fetch(), r.norms.Fetch())
 }
@@ -63,26 +64,26 @@ func (r *run) begin(s lateStep) error {
 // record waits for the oldest step not recorded yet and records it. After an error the numbers cannot be
 // matched to steps, so none of the others is recorded.
 func (r *run) record() (err error) {
+	at := r.late[0]
+	r.late = slices.Delete(r.late, 0, 1)
 	defer func() {
 		if err != nil {
-			r.late = nil
+			err, r.late = fmt.Errorf("step %d: %w", at.number, err), nil
 		}
 	}()
-	at := r.late[0]
-	r.late = append(r.late[:0], r.late[1:]...)
 	loss, err := r.losses.Next()
 	if err != nil {
-		return fmt.Errorf("step %d: %w", at.number, err)
+		return err
 	}
 	norm, err := r.norms.Next()
 	if err != nil {
-		return fmt.Errorf("step %d: %w", at.number, err)
+		return err
 	}
 	skipped := r.scale != nil && r.scale.Adjust(norm, at.scale)
 	if skipped {
 		r.solver.TakeBack()
 	} else if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return fmt.Errorf("step %d: the loss is %v and the global norm of the gradients %v", at.number, loss, norm)
+		return fmt.Errorf("the loss is %v and the global norm of the gradients %v", loss, norm)
 	}
 	r.known = at.number
 	if !skipped {

@@ -36,12 +36,26 @@ func short(steps int) Training {
 	return t
 }
 
+// train trains a small model on text.
+func train(t testing.TB, how Training) *Result {
+	t.Helper()
+	r, err := Train(context.Background(), small(), text(t), how)
+	require.NoError(t, err)
+	return r
+}
+
+// outcome is all numbers of a run: its weights and its loss.
+func outcome(t testing.TB, r *Result) map[string][]float64 {
+	all := bits(t, r.Weights)
+	all["held out"] = []float64{r.HeldOut}
+	return all
+}
+
 func TestTrainLearnsAndWritesTheRunFolder(t *testing.T) {
 	var progress bytes.Buffer
 	training := short(60)
 	training.Progress, training.Out = &progress, filepath.Join(t.TempDir(), "runs", "a")
-	r, err := Train(context.Background(), small(), text(t), training)
-	require.NoError(t, err)
+	r := train(t, training)
 	require.Less(t, r.HeldOut, 3.2)
 	require.Equal(t, 60, r.Steps)
 	require.Equal(t, 60*4*64, r.Tokens)
@@ -50,11 +64,9 @@ func TestTrainLearnsAndWritesTheRunFolder(t *testing.T) {
 
 	files, err := os.ReadDir(training.Out)
 	require.NoError(t, err)
-	var names []string
-	for _, f := range files {
-		names = append(names, f.Name())
-	}
-	require.Equal(t, []string{"loss.png", "steps.csv", WeightsFile}, names)
+	require.Len(t, files, 3)
+	require.FileExists(t, filepath.Join(training.Out, "loss.png"))
+	require.FileExists(t, filepath.Join(training.Out, "steps.csv"))
 	w, err := LoadWeights(filepath.Join(training.Out, WeightsFile))
 	require.NoError(t, err)
 	require.Equal(t, bits(t, r.Weights), bits(t, w))
@@ -93,8 +105,7 @@ func TestTrainStopsWithItsContext(t *testing.T) {
 func TestTrainByTime(t *testing.T) {
 	training := short(0)
 	training.Duration = 300 * time.Millisecond
-	r, err := Train(context.Background(), small(), text(t), training)
-	require.NoError(t, err)
+	r := train(t, training)
 	require.Greater(t, r.Steps, 1)
 	require.GreaterOrEqual(t, r.Elapsed, training.Duration)
 }
@@ -178,11 +189,7 @@ func TestTrainSameBitsForAnyGOMAXPROCS(t *testing.T) {
 	var runs []map[string][]float64
 	for _, procs := range []int{1, 2} {
 		runtime.GOMAXPROCS(procs)
-		r, err := Train(context.Background(), small(), text(t), short(5))
-		require.NoError(t, err)
-		run := bits(t, r.Weights)
-		run["held out"] = []float64{r.HeldOut}
-		runs = append(runs, run)
+		runs = append(runs, outcome(t, train(t, short(5))))
 	}
 	require.Equal(t, runs[0], runs[1])
 }
@@ -235,8 +242,7 @@ func TestTrainKeepsWhatAFailedRunHas(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, strings.Split(strings.TrimSpace(string(record)), "\n"), 2)
 	require.FileExists(t, filepath.Join(training.Out, WeightsFile))
-	_, err = Train(context.Background(), small(), text(t), short(1))
-	require.NoError(t, err)
+	train(t, short(1))
 	_, err = Train(context.Background(), small(), text(t), training)
 	require.ErrorContains(t, err, "of an earlier run")
 
@@ -247,7 +253,7 @@ func TestTrainKeepsWhatAFailedRunHas(t *testing.T) {
 	require.NotNil(t, r.Weights)
 }
 
-// TestTrainWithoutItsFolder: a run folder that goes away in the midst ends no training, and what was trained comes back.
+// TestTrainWithoutItsFolder: training goes on when its run folder is removed, and returns its weights with the error.
 func TestTrainWithoutItsFolder(t *testing.T) {
 	training := short(20)
 	training.Evaluations, training.Out = 4, filepath.Join(t.TempDir(), "run")
@@ -256,8 +262,7 @@ func TestTrainWithoutItsFolder(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.Equal(t, 20, r.Steps)
 	training.Out, training.Progress = "", nil
-	same, err := Train(context.Background(), small(), text(t), training)
-	require.NoError(t, err)
+	same := train(t, training)
 	require.Equal(t, bits(t, same.Weights), bits(t, r.Weights))
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -31,16 +30,15 @@ type Weights struct {
 	Dtype   tensor.Dtype // float32 or float64
 	Tensors map[string]*tensor.Dense
 
-	resident *graph.Resident    // nil: in host memory
-	moved    map[string]G.Value // on the device, by name
-	version  int                // number of changes, by Restore and by training
-	user     *graph.Machine     // that used them last on the device: another one waits for it first
+	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
+	version  int             // number of changes, by Restore and by training
+	user     *graph.Machine  // that used them last on the device: another one waits for it first
 }
 
 var errNoWeights = errors.New("tinylm: weights: nil")
 
 // MoveTo copies the weights to the memory of b, where models made from now on read and train them. Tensors keep their values
-// until Download. Nothing happens where the memory of b is the host's. Free gives the copies up.
+// until Download. Nothing happens where the memory of b is the host's. Free frees the copies.
 func (w *Weights) MoveTo(b graph.Backend) error {
 	if err := w.check(); err != nil {
 		return err
@@ -48,26 +46,21 @@ func (w *Weights) MoveTo(b graph.Backend) error {
 	if w.resident != nil {
 		return errors.New("tinylm: weights: moved already")
 	}
-	names := slices.Sorted(maps.Keys(w.Tensors))
-	host := make([]G.Value, len(names))
-	for i, n := range names {
-		host[i] = w.Tensors[n]
+	var host []G.Value
+	for _, p := range w.Config.LearnableParams() {
+		host = append(host, w.Tensors[p.Name])
 	}
 	r, err := graph.NewResident(b, host)
 	if err != nil {
 		return fmt.Errorf("tinylm: weights: %w", err)
 	}
-	if b.Device().Host { // r holds nothing
-		return nil
-	}
-	w.resident, w.moved = r, map[string]G.Value{}
-	for i, n := range names {
-		w.moved[n] = r.Values()[i]
+	if !b.Device().Host { // else r holds nothing
+		w.resident = r
 	}
 	return nil
 }
 
-// use makes m the machine that uses the weights on the device, after what another one has under way.
+// use tells that m uses the weights on the device. If another machine has used them before, it waits until that is done.
 func (w *Weights) use(m *graph.Machine) error {
 	if w.resident == nil || m == w.user {
 		return nil
@@ -81,7 +74,7 @@ func (w *Weights) use(m *graph.Machine) error {
 	return nil
 }
 
-// Download copies the weights from the device that they have been moved to into Tensors, after the steps that are under way.
+// Download copies the weights on the device to Tensors, after the steps that are under way.
 func (w *Weights) Download() error {
 	if w == nil {
 		return errNoWeights
@@ -95,13 +88,13 @@ func (w *Weights) Download() error {
 	return nil
 }
 
-// Free gives up the copies on the device, after a Download if they are wanted. Models that use them must have been closed.
+// Free frees the copies on the device, without a Download. The models that use them must be closed first.
 func (w *Weights) Free() error {
 	if w == nil || w.resident == nil {
 		return nil
 	}
 	err := w.resident.Close()
-	w.resident, w.moved = nil, nil
+	w.resident = nil
 	return err
 }
 
@@ -147,9 +140,16 @@ func (w *Weights) Save(path string) error {
 // LoadWeights reads what Save wrote: the configuration is checked, and every parameter must be there, of its shape and
 // of one type for all, and nothing else.
 func LoadWeights(path string, opts ...nn.ReadOption) (*Weights, error) {
-	f, c, err := readWeights(path, opts)
+	f, err := nn.ReadFile(path, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("tinylm: load weights: %w", err)
+	}
+	c, err := configOf(f)
+	if err == nil {
+		err = checkTensors(c, f.Tensors)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tinylm: load weights: %s: %w", path, err)
 	}
 	w := &Weights{Config: c, Dtype: f.Tensors["head.weight"].Dtype(), Tensors: f.Tensors}
 	for name, v := range w.Tensors {
@@ -161,57 +161,37 @@ func LoadWeights(path string, opts ...nn.ReadOption) (*Weights, error) {
 }
 
 // Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
-// has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if the copy
-// to the device fails, the tensors have the new values and the device has not.
+// has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if
+// the copy to the device fails, the tensors have the new values and the device has not.
 func (w *Weights) Restore(path string, opts ...nn.ReadOption) error {
 	if err := w.check(); err != nil {
 		return err
 	}
-	if err := w.restore(path, opts); err != nil {
-		return fmt.Errorf("tinylm: load weights: %w", err)
-	}
-	return nil
-}
-
-func (w *Weights) restore(path string, opts []nn.ReadOption) error {
 	for name, v := range w.Tensors {
 		if !ops.IsRowMajor(v) {
-			return fmt.Errorf("%s is a view or not row-major, which cannot be written to", name)
+			return fmt.Errorf("tinylm: restore weights: %s is a view or not row-major, which cannot be written to", name)
 		}
 	}
-	f, c, err := readWeights(path, opts)
+	from, err := LoadWeights(path, opts...)
 	if err != nil {
 		return err
 	}
-	if c != w.Config {
-		return fmt.Errorf("%s: configuration %+v, want %+v", path, c, w.Config)
+	if from.Config != w.Config {
+		return fmt.Errorf("tinylm: restore weights: %s: configuration %+v, want %+v", path, from.Config, w.Config)
 	}
 	for name, v := range w.Tensors {
-		if err := nn.Assign(v, f.Tensors[name]); err != nil {
-			return fmt.Errorf("%s: %s: %w", path, name, err) // not reached: both sides have been checked
+		if err := nn.Assign(v, from.Tensors[name]); err != nil {
+			return fmt.Errorf("tinylm: restore weights: %s: %s: %w", path, name, err) // not reached: both sides have been checked
 		}
 	}
 	w.version++
-	if w.resident != nil {
-		return w.resident.Upload()
+	if w.resident == nil {
+		return nil
+	}
+	if err := w.resident.Upload(); err != nil {
+		return fmt.Errorf("tinylm: restore weights: %w", err)
 	}
 	return nil
-}
-
-// readWeights reads a file and checks its configuration, names, shapes and types.
-func readWeights(path string, opts []nn.ReadOption) (nn.File, Config, error) {
-	f, err := nn.ReadFile(path, opts...)
-	if err != nil {
-		return f, Config{}, err
-	}
-	c, err := configOf(f)
-	if err == nil {
-		err = checkTensors(c, f.Tensors)
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	return f, c, err
 }
 
 // configOf returns the configuration in the metadata of a file.
@@ -242,7 +222,7 @@ func (w *Weights) check() error {
 	if err := w.Config.Validate(); err != nil {
 		return err
 	}
-	if err := checkTensors(w.Config.withDefaults(), w.Tensors); err != nil {
+	if err := checkTensors(w.Config, w.Tensors); err != nil {
 		return fmt.Errorf("tinylm: weights: %w", err)
 	}
 	return nil

@@ -48,6 +48,11 @@ func TestWeightsRoundTrip(t *testing.T) {
 				require.NotEqual(t, bits(t, w), bits(t, other))
 				require.NoError(t, other.Restore(path))
 				require.Equal(t, bits(t, w), bits(t, other))
+
+				learnables := newTestModel(t, w, nil, 1, 8).Learnables()
+				for i, p := range c.LearnableParams() { // the order of the weights on a device
+					require.Equal(t, p.Name, learnables[i].Name())
+				}
 			})
 		}
 	}
