@@ -172,8 +172,5 @@ func RunAlone(k *Kernel) error {
 	if err := CheckMemory(k.WorkBytes(t.Workers())); err != nil {
 		return fmt.Errorf("work memory: %w", err)
 	}
-	mem := new(Buf)
-	b := AlignedBytes(k.WorkBytes(t.Workers()))
-	mem.Set(unsafe.Pointer(unsafe.SliceData(b)), len(b))
-	return t.Run(k, mem)
+	return t.Run(k, NewBuf(AlignedBytes(k.WorkBytes(t.Workers()))))
 }

@@ -7,13 +7,13 @@ import (
 )
 
 func TestTileMatchesLoops(t *testing.T) {
-	for _, l := range available() {
-		t.Run(l.String()+"/float32", func(t *testing.T) { testTile[float32](t, l) })
-		t.Run(l.String()+"/float64", func(t *testing.T) { testTile[float64](t, l) })
+	for l := range levels {
+		t.Run(l.String()+"/float32", testTile[float32])
+		t.Run(l.String()+"/float64", testTile[float64])
 	}
 }
 
-func testTile[T Float](t *testing.T, l level) {
+func testTile[T Float](t *testing.T) {
 	sizes := []struct{ m, n, k int }{{0, 5, 3}, {5, 0, 3}, {3, 70, 0}, {96, 64, 128}, {31, 200, 17}}
 	for m := 1; m <= 26; m++ {
 		sizes = append(sizes, struct{ m, n, k int }{m, 64, 5}, struct{ m, n, k int }{m, 33, 2})
@@ -24,7 +24,7 @@ func testTile[T Float](t *testing.T, l level) {
 	for _, z := range sizes {
 		for mode := range 8 {
 			across, add, wide := mode&1 != 0, mode&2 != 0, mode&4 != 0
-			testTileCase[T](t, l, z.m, z.n, z.k, across, add, wide)
+			testTileCase[T](t, z.m, z.n, z.k, across, add, wide)
 			if t.Failed() {
 				return
 			}
@@ -32,7 +32,7 @@ func testTile[T Float](t *testing.T, l level) {
 	}
 }
 
-func testTileCase[T Float](t *testing.T, l level, m, n, k int, across, add, wide bool) {
+func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
 	step, brs, crs := 1, n, n
 	if wide {
 		step, brs, crs = 3, n+5, n+9
@@ -58,7 +58,7 @@ func testTileCase[T Float](t *testing.T, l level, m, n, k int, across, add, wide
 			copy(c.s[i*crs:], z[i*n:i*n+n])
 		}
 	}
-	tileAt(l, m, n, k, a.s, ars, acs, b.s, brs, c.s, crs, add)
+	Tile(m, n, k, a.s, ars, acs, b.s, brs, c.s, crs, add)
 	what := fmt.Sprintf("%dx%dx%d across %v add %v wide %v", m, n, k, across, add, wide)
 	if !c.intact() {
 		t.Errorf("%s: written outside of C", what)
@@ -93,12 +93,12 @@ func testTileCase[T Float](t *testing.T, l level, m, n, k int, across, add, wide
 func TestTileBitsOfElement(t *testing.T) {
 	const k, n = 37, 150
 	a, b := random[float32](k), random[float32](k*n)
-	for _, l := range available() {
+	for l := range levels {
 		all := make([]float32, n)
-		tileAt(l, 1, n, k, a, k, 1, b, n, all, n, false)
+		Tile(1, n, k, a, k, 1, b, n, all, n, false)
 		for j := range n {
 			var one [1]float32
-			tileAt(l, 1, 1, k, a, k, 1, b[j:], n, one[:], 1, false)
+			Tile(1, 1, k, a, k, 1, b[j:], n, one[:], 1, false)
 			if one[0] != all[j] {
 				t.Fatalf("%v: column %d of %d: %v, alone %v", l, j, n, all[j], one[0])
 			}

@@ -18,17 +18,12 @@ func (l lanes) wide() bool { return l.bits == 512 }
 func (l lanes) bytes() int { return l.bits / 8 }
 func (l lanes) n() int     { return l.bytes() / l.size }
 
-// goType is the element's name in Go.
-func (l lanes) goType() string { return fmt.Sprintf("float%d", 8*l.size) }
-
-// fn is the name of a kernel for these lanes, such as tile32AVX2.
-func (l lanes) fn(name string) string {
-	level := "AVX2"
-	if l.wide() {
-		level = "AVX512"
-	}
-	return fmt.Sprintf("%s%d%s", name, 8*l.size, level)
+// label is the name of a place in the code for these lanes: one function holds that for both widths.
+func (l lanes) label(format string, args ...any) LabelRef {
+	return LabelRef(fmt.Sprintf("x%d_", l.bits) + fmt.Sprintf(format, args...))
 }
+
+func (l lanes) here(format string, args ...any) { Label(string(l.label(format, args...))) }
 
 func (l lanes) vec() VecVirtual {
 	if l.wide() {
