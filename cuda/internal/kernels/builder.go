@@ -131,6 +131,17 @@ func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params an
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
 }
 
+// LaunchElements adds a launch of an elementwise kernel over n elements of a type.
+func (b *Builder) LaunchElements(kernel string, t Type, n int64, params any) {
+	b.Launch(kernel, Looped(Pieces(n, 256*t.Lanes())), Threads(), 0, params)
+}
+
+// LaunchRows adds a launch in which a warp or a block owns a row of cols elements.
+func (b *Builder) LaunchRows(kernel string, rows, cols int64, params any) {
+	block := RowThreads(cols)
+	b.Launch(kernel, RowBlocks(rows, block), block, 0, params)
+}
+
 // Work takes bytes of work memory, aligned for every kernel. What is in it is undefined.
 func (b *Builder) Work(bytes int64) Ref {
 	r := refTo(work, b.plan.work)

@@ -14,8 +14,8 @@ func Rows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.CompressMeanOp]{Name: "cuda", Storage: "t>t", Build: mean},
 		kernels.Op[ops.CompressMeanGradOp]{Name: "cuda", Storage: "t>t", Build: meanGrad},
-		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "tttt>tt", Products: hasBlocks, Build: mlp},
-		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "tttttt>twww", Products: gradHasBlocks, Build: mlpGrad},
+		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "tttt>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
+		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "tttttt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
 	)
 }
 
@@ -53,7 +53,7 @@ func (p Blocks) Scatter(b *kernels.Builder, drows, dx kernels.Ref) {
 // launch adds the launch of an op over n elements that reads x, and pe if it is not 0, and writes y.
 func (p Blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
 	p.x, p.pe, p.y = x, pe, y
-	b.Launch(b.Type.Name("compress_"+op), kernels.Elements(b.Type, n), kernels.Threads(), 0, &p)
+	b.LaunchElements(b.Type.Name("compress_"+op), b.Type, n, &p)
 }
 
 // mean adds x [B,S,Hkv,D] -> y [B,Nc,Hkv,D], the mean of each block.
@@ -78,12 +78,8 @@ func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
 	return nil
 }
 
-func hasBlocks(b *kernels.Builder, op ops.CompressMLPOp) bool {
-	return b.In[0].Dim(1) >= int64(op.BlockLen)
-}
-
-func gradHasBlocks(b *kernels.Builder, op ops.CompressMLPGradOp) bool {
-	return hasBlocks(b, ops.CompressMLPOp(op))
+func hasBlocks[S ops.CompressMLPOp | ops.CompressMLPGradOp](b *kernels.Builder, op S) bool {
+	return b.In[0].Dim(1) >= int64(ops.CompressMLPOp(op).BlockLen)
 }
 
 // orZeros returns err, or fills all outputs with zeros.

@@ -6,14 +6,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// memoryRows are x -> y, the same elements.
-func memoryRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[ops.AddGradOp]{Name: name, Storage: "a>a", Build: addGrad},
-		kernels.Op[ops.CastOp]{Name: name, Storage: ".>.", Build: cast},
-	)
-}
-
 // The arguments of memory.cu.
 type (
 	castParams struct {
@@ -106,6 +98,6 @@ func cast(b *kernels.Builder, _ ops.CastOp) error {
 	default:
 		return graph.Refuse(graph.ReasonType, "from %v to %v, want %v on one side", from, to, kernels.F32)
 	}
-	b.Launch(kernel, kernels.Elements(kernels.F32, x.N()), kernels.Threads(), 0, &castParams{x.Ref, y.Ref, x.N()})
+	b.LaunchElements(kernel, kernels.F32, x.N(), &castParams{x.Ref, y.Ref, x.N()})
 	return nil
 }

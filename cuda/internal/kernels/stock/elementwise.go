@@ -52,7 +52,7 @@ func unary(b *kernels.Builder, op Unary) error {
 		f = UnaryFunction(slices.Index(unaryNames[:], "sign bit")) // Gorgonia has two functions of this name
 	}
 	p := &unaryParams{x: x.Ref, y: y.Ref, n: y.N(), function: int32(f)}
-	b.Launch("nsa_stock_unary_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, p)
+	b.LaunchElements("nsa_stock_unary_f32", kernels.F32, p.n, p)
 	return nil
 }
 
@@ -63,6 +63,6 @@ func binary(b *kernels.Builder, op Binary) error {
 		return misfit(b)
 	}
 	p := &binaryParams{x.Ref, y.Ref, z.Ref, z.N(), int32(op.Function), kernels.Flag(scalarX) | kernels.Flag(scalarY)<<1}
-	b.Launch("nsa_stock_binary_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, p)
+	b.LaunchElements("nsa_stock_binary_f32", kernels.F32, p.n, p)
 	return nil
 }

@@ -160,6 +160,6 @@ func (s *side) matrix(b *kernels.Builder) (kernels.Ref, error) {
 	if s.order == nil {
 		return s.x.Ref, nil
 	}
-	to := b.Work(4 * s.x.N())
-	return to, copyOrdered(b, s.x, s.order, to)
+	to, from := b.Work(4*s.x.N()), ordered(s.x, s.order)
+	return to, copyElements(b, from, rowMajor(to, from.sizes...))
 }

@@ -20,12 +20,12 @@ var productKinds = map[string]ProductKind{
 // Recognise returns the description of one of Gorgonia's own ops, or nil for one that is not known here. It never panics. The
 // types of the ops and their fields are not exported, and what they mean is not promised: a test holds them to v0.9.18.
 func Recognise(op G.Op) any {
-	r := readerOf(op)
-	if !r.ok {
+	v := reflect.Indirect(reflect.ValueOf(op))
+	if v.Kind() != reflect.Struct || v.Type().PkgPath() != gorgoniaPath {
 		return nil
 	}
-	var d any
-	switch r.v.Type().Name() {
+	r, d := &reader{v, true}, any(nil)
+	switch v.Type().Name() {
 	case "elemUnaryOp":
 		d = Unary{UnaryFunction(r.function(unaryNames[:], op.String()))}
 	case "elemBinOp", "minBetween", "maxBetween": // such as "+ false", the second word being retSame
@@ -72,12 +72,6 @@ func Recognise(op G.Op) any {
 type reader struct {
 	v  reflect.Value
 	ok bool
-}
-
-// readerOf returns the reader of an op of Gorgonia, or one that is not ok.
-func readerOf(op G.Op) *reader {
-	v := reflect.Indirect(reflect.ValueOf(op))
-	return &reader{v, v.Kind() == reflect.Struct && v.Type().PkgPath() == gorgoniaPath}
 }
 
 // field returns a field of a kind, or else the zero value of T.

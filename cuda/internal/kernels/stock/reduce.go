@@ -101,22 +101,16 @@ func (p *reduceParams) launch(b *kernels.Builder) {
 	b.Launch("nsa_stock_reduce_f32", kernels.Looped(blocksOf(p.outer*p.splits, p.inner, share)), kernels.Threads(), 0, p)
 }
 
-// guardReduce refuses what package tensor computes wrongly.
-func guardReduce(b *kernels.Builder, op Reduce) error {
-	shape := b.In[0].Shape
-	if len(op.Axes) == 0 || !distinct(op.Axes, len(shape)) {
-		return misfit(b)
-	}
-	if !reducedRight(shape, op.Axes) {
-		return graph.Refuse(graph.ReasonShape, "along %v of %v the host computes another number", op.Axes, shape)
-	}
-	return nil
-}
-
 // reduce reduces one group of neighbouring axes after the other, the innermost first. What lies between goes through two places
-// of the work memory in turn.
+// of the work memory in turn. It refuses what package tensor computes wrongly.
 func reduce(b *kernels.Builder, op Reduce) error {
 	x, y := b.In[0], b.Out[0]
+	if len(op.Axes) == 0 || !distinct(op.Axes, len(x.Shape)) {
+		return misfit(b)
+	}
+	if !reducedRight(x.Shape, op.Axes) {
+		return graph.Refuse(graph.ReasonShape, "along %v of %v the host computes another number", op.Axes, x.Shape)
+	}
 	var passes []reduction
 	next := reduction{max: op.Max, along: 1, inner: 1} // of the axes from i on
 	for i := len(x.Shape) - 1; i >= 0; i-- {
