@@ -175,16 +175,7 @@ func (l lanes) param(name string) VecVirtual {
 // table is the memory of a constant in every lane of an AVX2 register.
 func table(c float32) Mem {
 	bits := math.Float32bits(c)
-	name := fmt.Sprintf("c%08x", bits)
-	m, ok := tables[name]
-	if !ok {
-		m = GLOBL(name, 8|16)
-		for i := range 8 {
-			DATA(4*i, U32(bits))
-		}
-		tables[name] = m
-	}
-	return m
+	return memory(fmt.Sprintf("c%08x", bits), 8, func(int) uint32 { return bits })
 }
 
 // constant is c in every lane of a register.
@@ -206,12 +197,12 @@ func (l lanes) cheap(c float32) Op {
 func (l lanes) accumulators(count int, c float32) []VecVirtual {
 	vs := make([]VecVirtual, count)
 	for i := range vs {
-		vs[i] = l.vec()
-		if c == 0 {
-			l.zero(vs[i])
-		} else {
-			VBROADCASTSS(table(c), vs[i])
+		if c != 0 {
+			vs[i] = l.constant(c)
+			continue
 		}
+		vs[i] = l.vec()
+		l.zero(vs[i])
 	}
 	return vs
 }
