@@ -27,10 +27,10 @@ func Recognise(op G.Op) any {
 	r, d := &reader{v, true}, any(nil)
 	switch v.Type().Name() {
 	case "elemUnaryOp":
-		d = Unary{UnaryFunction(r.function(unaryNames[:], op.String()))}
+		d = Unary{r.oneOf(unaryNames, op.String())}
 	case "elemBinOp", "minBetween", "maxBetween": // such as "+ false", the second word being retSame
 		symbol, _, _ := strings.Cut(op.String(), " ")
-		d = Binary{BinaryFunction(r.function(binaryNames[:], symbol))}
+		d = Binary{r.oneOf(binaryNames, symbol)}
 	case "linAlgBinOp":
 		kind, ok := productKinds[strings.ReplaceAll(op.String(), "ᵀ", "")]
 		r.ok = ok
@@ -105,11 +105,10 @@ func (r *reader) ints(name string) []int {
 	})
 }
 
-// function returns the place of a name.
-func (r *reader) function(names []string, name string) int {
-	i := slices.Index(names, name)
-	r.ok = r.ok && i >= 0
-	return i
+// oneOf returns a name that must be one of a list.
+func (r *reader) oneOf(names []string, name string) string {
+	r.ok = r.ok && slices.Contains(names, name)
+	return name
 }
 
 // slice reads the slice of an op. An empty range stands for the whole axis.

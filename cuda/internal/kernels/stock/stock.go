@@ -16,10 +16,11 @@ import (
 
 // The ops of Gorgonia as data.
 type (
-	// Unary is y = Function(x), elementwise.
-	Unary struct{ Function UnaryFunction }
-	// Binary is y = Function(a, b), elementwise; an operand of one element meets every element of the other.
-	Binary struct{ Function BinaryFunction }
+	// Unary is y = Function(x), elementwise. Function is one of unaryNames.
+	Unary struct{ Function string }
+	// Binary is y = Function(a, b), elementwise; an operand of one element meets every element of the other. Function is one of
+	// binaryNames.
+	Binary struct{ Function string }
 	// Product is one of the products of vectors and matrices.
 	Product struct {
 		Kind           ProductKind
