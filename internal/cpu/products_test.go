@@ -26,10 +26,11 @@ func TestProducts(t *testing.T) {
 	} {
 		for q := range 4 {
 			for l := range levels {
-				t.Run(fmt.Sprintf("%v/%v/transA=%v/transB=%v", sizes, l, q&1 != 0, q&2 != 0), func(t *testing.T) {
+				transA, transB := q&1 != 0, q&2 != 0
+				t.Run(fmt.Sprintf("%v/%v/transA=%v/transB=%v", sizes, l, transA, transB), func(t *testing.T) {
 					var list32, list64 []Product
 					for i, s := range sizes {
-						p := Product{M: s.m, N: s.n, TransA: q&1 != 0, TransB: q&2 != 0}
+						p := Product{M: s.m, N: s.n, TransA: transA, TransB: transB}
 						list32 = append(list32, withOperands[float32](p, s.ks, i%2 == 0, i%4 < 2, i%3 == 0))
 						list64 = append(list64, withOperands[float64](p, s.ks, i%2 == 1, i%4 > 1, i%3 == 1))
 					}
@@ -120,23 +121,20 @@ func testProducts[T Float](t *testing.T, list []Product) {
 
 // sumOfTerms computes p in float64, and the error that T may have.
 func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
-	want = make([]float64, p.M*p.N)
-	tol = 2
-	if p.Bias != nil {
-		for x := range want {
-			want[x] = float64(Slice[T](p.Bias)[x%p.N])
-		}
-	}
-	if p.Residual != nil {
-		for x := range want {
-			want[x] += float64(Slice[T](p.Residual)[x])
-		}
-	}
+	want, tol = make([]float64, p.M*p.N), 2
 	for _, term := range p.Terms {
 		tol += float64(term.K)
-		a, b := Slice[T](term.A), Slice[T](term.B)
-		for x := range want {
-			i, j := x/p.N, x%p.N
+	}
+	for x := range want {
+		i, j := x/p.N, x%p.N
+		if p.Bias != nil {
+			want[x] = float64(Slice[T](p.Bias)[j])
+		}
+		if p.Residual != nil {
+			want[x] += float64(Slice[T](p.Residual)[x])
+		}
+		for _, term := range p.Terms {
+			a, b := Slice[T](term.A), Slice[T](term.B)
 			for k := range term.K {
 				at, bt := i*term.K+k, k*p.N+j
 				if p.TransA {

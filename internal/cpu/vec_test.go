@@ -135,9 +135,8 @@ func TestVectorsInPlace(t *testing.T) {
 		for _, c := range vecCases[float32]() {
 			for operand := 1; operand <= may[c.name]; operand++ {
 				var apart, same [4][]float32
-				all := random[float32](4 * n)
-				for i := range apart {
-					apart[i], same[i] = slices.Clone(all[i*n:i*n+n]), slices.Clone(all[i*n:i*n+n])
+				for i, all := range slices.Collect(slices.Chunk(random[float32](4*n), n)) {
+					apart[i], same[i] = all, slices.Clone(all)
 				}
 				same[0] = same[operand]
 				x, y := c.call(apart, 1.5, 0.75), c.call(same, 1.5, 0.75)
@@ -225,10 +224,7 @@ func TestVectorsBitsOfElement(t *testing.T) {
 			}
 		}
 		for n := range x {
-			row := append(append([]float32(nil), x[:n]...), make([]float32, 150-n)...)
-			for i := n; i < len(row); i++ {
-				row[i] = float32(math.Inf(-1))
-			}
+			row := append(slices.Clone(x[:n]), slices.Repeat([]float32{float32(math.Inf(-1))}, len(x)-n)...)
 			y := make([]float32, len(row))
 			if long, short := ExpSum(y, row, 2, 0.5), ExpSum(y[:n], row[:n], 2, 0.5); long != short {
 				t.Fatalf("%v: the sum of %d is %v, with masked ones after it %v", l, n, short, long)
