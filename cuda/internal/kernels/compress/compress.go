@@ -58,23 +58,21 @@ func (p Blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n in
 
 // mean adds x [B,S,Hkv,D] -> y [B,Nc,Hkv,D], the mean of each block.
 func mean(b *kernels.Builder, op ops.CompressMeanOp) error {
-	x, y := b.In[0], b.Out[0]
-	p, err := BlocksOf(x, op.BlockLen, op.Stride)
-	if err != nil || p.blocks == 0 {
-		return orZeros(b, err)
-	}
-	p.launch(b, "mean", x.Ref, 0, y.Ref, y.N())
-	return nil
+	return launchMean(b, "mean", b.In[0], op.BlockLen, op.Stride)
 }
 
 // meanGrad adds dy -> dx.
 func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
-	dy, dx := b.In[0], b.Out[0]
-	p, err := BlocksOf(dx, op.BlockLen, op.Stride)
+	return launchMean(b, "mean_grad", b.Out[0], op.BlockLen, op.Stride)
+}
+
+// launchMean adds an op between the tokens of an operand and the means of their blocks.
+func launchMean(b *kernels.Builder, op string, tokens kernels.Operand, length, stride int) error {
+	p, err := BlocksOf(tokens, length, stride)
 	if err != nil || p.blocks == 0 {
 		return orZeros(b, err)
 	}
-	p.launch(b, "mean_grad", dy.Ref, 0, dx.Ref, dx.N())
+	p.launch(b, op, b.In[0].Ref, 0, b.Out[0].Ref, b.Out[0].N())
 	return nil
 }
 

@@ -61,7 +61,7 @@ func sliceGrad(b *kernels.Builder, op SliceGrad) error {
 	if part.N() == 1 {
 		clear(from.strides) // one number, at each place
 	}
-	rows.Fill32(b, y.Ref, y.N(), 0)
+	rows.Fill(b, y.Ref, y.N(), 32, 0)
 	return copyElements(b, from, to)
 }
 

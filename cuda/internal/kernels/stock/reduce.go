@@ -186,6 +186,6 @@ func size(b *kernels.Builder, op Size) error {
 	if y.N() != 1 {
 		return misfit(b)
 	}
-	rows.Fill32(b, y.Ref, 1, math.Float32bits(float32(n)))
+	rows.Fill(b, y.Ref, 1, 32, math.Float32bits(float32(n)))
 	return nil
 }
