@@ -164,10 +164,10 @@ func (b *Builder) fits() {
 	}
 }
 
-// ArrayOf takes work memory for structs that kernels read there. They are copied to it before the launches, and again when an
-// address in them has changed.
-func ArrayOf[T any](b *Builder, items []T) Ref {
-	c := PackAll(items)
+// Array takes work memory for a slice of structs that kernels read there. They are copied to it before the launches, and again
+// when an address in them has changed.
+func (b *Builder) Array(items any) Ref {
+	c := Pack(items)
 	to := b.Work(int64(len(c.Bytes)))
 	b.plan.Arrays = append(b.plan.Arrays, Array{to, c})
 	return to
