@@ -51,11 +51,11 @@ x512_rows4:
 	JE     x512_tile2x4
 	CMPQ   AX, $0x00000001
 	JE     x512_tile1x4
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x02, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R13
@@ -208,11 +208,11 @@ x512_tile6x4_store:
 	JMP     x512_next
 
 x512_tile5x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -338,11 +338,11 @@ x512_tile5x4_store:
 	JMP     x512_next
 
 x512_tile4x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -448,11 +448,11 @@ x512_tile4x4_store:
 	JMP     x512_next
 
 x512_tile3x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -537,11 +537,11 @@ x512_tile3x4_store:
 	JMP     x512_next
 
 x512_tile2x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -606,11 +606,11 @@ x512_tile2x4_store:
 	JMP     x512_next
 
 x512_tile1x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -678,11 +678,11 @@ x512_rows3:
 	JE     x512_tile2x3
 	CMPQ   AX, $0x00000001
 	JE     x512_tile1x3
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x02, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R14
@@ -844,11 +844,11 @@ x512_tile8x3_store:
 	JMP     x512_next
 
 x512_tile7x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -989,11 +989,11 @@ x512_tile7x3_store:
 	JMP     x512_next
 
 x512_tile6x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R11
 	SHLQ   $0x02, R11
@@ -1115,11 +1115,11 @@ x512_tile6x3_store:
 	JMP     x512_next
 
 x512_tile5x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -1224,11 +1224,11 @@ x512_tile5x3_store:
 	JMP     x512_next
 
 x512_tile4x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -1317,11 +1317,11 @@ x512_tile4x3_store:
 	JMP     x512_next
 
 x512_tile3x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -1393,11 +1393,11 @@ x512_tile3x3_store:
 	JMP     x512_next
 
 x512_tile2x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -1453,11 +1453,11 @@ x512_tile2x3_store:
 	JMP     x512_next
 
 x512_tile1x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -1528,11 +1528,11 @@ x512_rows2:
 	JE     x512_tile2x2
 	CMPQ   AX, $0x00000001
 	JE     x512_tile1x2
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x02, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R14
@@ -1709,11 +1709,11 @@ x512_tile12x2_store:
 	JMP     x512_next
 
 x512_tile11x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -1873,11 +1873,11 @@ x512_tile11x2_store:
 	JMP     x512_next
 
 x512_tile10x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -2025,11 +2025,11 @@ x512_tile10x2_store:
 	JMP     x512_next
 
 x512_tile9x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -2165,11 +2165,11 @@ x512_tile9x2_store:
 	JMP     x512_next
 
 x512_tile8x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -2293,11 +2293,11 @@ x512_tile8x2_store:
 	JMP     x512_next
 
 x512_tile7x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -2409,11 +2409,11 @@ x512_tile7x2_store:
 	JMP     x512_next
 
 x512_tile6x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R11
 	SHLQ   $0x02, R11
@@ -2510,11 +2510,11 @@ x512_tile6x2_store:
 	JMP     x512_next
 
 x512_tile5x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -2598,11 +2598,11 @@ x512_tile5x2_store:
 	JMP     x512_next
 
 x512_tile4x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -2674,11 +2674,11 @@ x512_tile4x2_store:
 	JMP     x512_next
 
 x512_tile3x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -2737,11 +2737,11 @@ x512_tile3x2_store:
 	JMP     x512_next
 
 x512_tile2x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -2788,11 +2788,11 @@ x512_tile2x2_store:
 	JMP     x512_next
 
 x512_tile1x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -2857,11 +2857,11 @@ x512_rows1:
 	JE     x512_tile2x1
 	CMPQ   AX, $0x00000001
 	JE     x512_tile1x1
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x02, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R14
@@ -2989,11 +2989,11 @@ x512_tile12x1_store:
 	JMP     x512_next
 
 x512_tile11x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -3108,11 +3108,11 @@ x512_tile11x1_store:
 	JMP     x512_next
 
 x512_tile10x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -3219,11 +3219,11 @@ x512_tile10x1_store:
 	JMP     x512_next
 
 x512_tile9x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -3322,11 +3322,11 @@ x512_tile9x1_store:
 	JMP     x512_next
 
 x512_tile8x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -3417,11 +3417,11 @@ x512_tile8x1_store:
 	JMP     x512_next
 
 x512_tile7x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -3504,11 +3504,11 @@ x512_tile7x1_store:
 	JMP     x512_next
 
 x512_tile6x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R11
 	SHLQ   $0x02, R11
@@ -3580,11 +3580,11 @@ x512_tile6x1_store:
 	JMP     x512_next
 
 x512_tile5x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -3647,11 +3647,11 @@ x512_tile5x1_store:
 	JMP     x512_next
 
 x512_tile4x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -3706,11 +3706,11 @@ x512_tile4x1_store:
 	JMP     x512_next
 
 x512_tile3x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -3756,11 +3756,11 @@ x512_tile3x1_store:
 	JMP     x512_next
 
 x512_tile2x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -3798,11 +3798,11 @@ x512_tile2x1_store:
 	JMP     x512_next
 
 x512_tile1x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 
@@ -3880,11 +3880,11 @@ x256_rows2:
 	JE     x256_tile2x2
 	CMPQ   AX, $0x00000001
 	JE     x256_tile1x2
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x02, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   56(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R13
@@ -4012,11 +4012,11 @@ x256_tile6x2_done:
 	JMP    x256_next
 
 x256_tile5x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -4122,11 +4122,11 @@ x256_tile5x2_done:
 	JMP x256_next
 
 x256_tile4x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -4217,11 +4217,11 @@ x256_tile4x2_done:
 	JMP x256_next
 
 x256_tile3x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -4296,11 +4296,11 @@ x256_tile3x2_done:
 	JMP x256_next
 
 x256_tile2x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -4360,11 +4360,11 @@ x256_tile2x2_done:
 	JMP x256_next
 
 x256_tile1x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -4440,11 +4440,11 @@ x256_rows1:
 	JE     x256_tile2x1
 	CMPQ   AX, $0x00000001
 	JE     x256_tile1x1
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x02, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x02, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   56(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R14
@@ -4603,11 +4603,11 @@ x256_tile12x1_done:
 	JMP    x256_next
 
 x256_tile11x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -4751,11 +4751,11 @@ x256_tile11x1_done:
 	JMP x256_next
 
 x256_tile10x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -4889,11 +4889,11 @@ x256_tile10x1_done:
 	JMP x256_next
 
 x256_tile9x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -5017,11 +5017,11 @@ x256_tile9x1_done:
 	JMP x256_next
 
 x256_tile8x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -5135,11 +5135,11 @@ x256_tile8x1_done:
 	JMP x256_next
 
 x256_tile7x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -5243,11 +5243,11 @@ x256_tile7x1_done:
 	JMP x256_next
 
 x256_tile6x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R11
 	SHLQ   $0x02, R11
@@ -5338,11 +5338,11 @@ x256_tile6x1_done:
 	JMP x256_next
 
 x256_tile5x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -5422,11 +5422,11 @@ x256_tile5x1_done:
 	JMP x256_next
 
 x256_tile4x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x02, R10
@@ -5496,11 +5496,11 @@ x256_tile4x1_done:
 	JMP x256_next
 
 x256_tile3x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -5559,11 +5559,11 @@ x256_tile3x1_done:
 	JMP x256_next
 
 x256_tile2x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x02, R9
@@ -5612,11 +5612,11 @@ x256_tile2x1_done:
 	JMP x256_next
 
 x256_tile1x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x02, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x02, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	VXORPS Y1, Y1, Y1
 
@@ -5776,11 +5776,11 @@ x512_rows4:
 	JE     x512_tile2x4
 	CMPQ   AX, $0x00000001
 	JE     x512_tile1x4
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x03, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R13
@@ -5933,11 +5933,11 @@ x512_tile6x4_store:
 	JMP     x512_next
 
 x512_tile5x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -6063,11 +6063,11 @@ x512_tile5x4_store:
 	JMP     x512_next
 
 x512_tile4x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -6173,11 +6173,11 @@ x512_tile4x4_store:
 	JMP     x512_next
 
 x512_tile3x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -6262,11 +6262,11 @@ x512_tile3x4_store:
 	JMP     x512_next
 
 x512_tile2x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -6331,11 +6331,11 @@ x512_tile2x4_store:
 	JMP     x512_next
 
 x512_tile1x4:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -6403,11 +6403,11 @@ x512_rows3:
 	JE     x512_tile2x3
 	CMPQ   AX, $0x00000001
 	JE     x512_tile1x3
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x03, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R14
@@ -6569,11 +6569,11 @@ x512_tile8x3_store:
 	JMP     x512_next
 
 x512_tile7x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -6714,11 +6714,11 @@ x512_tile7x3_store:
 	JMP     x512_next
 
 x512_tile6x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R11
 	SHLQ   $0x03, R11
@@ -6840,11 +6840,11 @@ x512_tile6x3_store:
 	JMP     x512_next
 
 x512_tile5x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -6949,11 +6949,11 @@ x512_tile5x3_store:
 	JMP     x512_next
 
 x512_tile4x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -7042,11 +7042,11 @@ x512_tile4x3_store:
 	JMP     x512_next
 
 x512_tile3x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -7118,11 +7118,11 @@ x512_tile3x3_store:
 	JMP     x512_next
 
 x512_tile2x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -7178,11 +7178,11 @@ x512_tile2x3_store:
 	JMP     x512_next
 
 x512_tile1x3:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -7253,11 +7253,11 @@ x512_rows2:
 	JE     x512_tile2x2
 	CMPQ   AX, $0x00000001
 	JE     x512_tile1x2
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x03, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R14
@@ -7434,11 +7434,11 @@ x512_tile12x2_store:
 	JMP     x512_next
 
 x512_tile11x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -7598,11 +7598,11 @@ x512_tile11x2_store:
 	JMP     x512_next
 
 x512_tile10x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -7750,11 +7750,11 @@ x512_tile10x2_store:
 	JMP     x512_next
 
 x512_tile9x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -7890,11 +7890,11 @@ x512_tile9x2_store:
 	JMP     x512_next
 
 x512_tile8x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -8018,11 +8018,11 @@ x512_tile8x2_store:
 	JMP     x512_next
 
 x512_tile7x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -8134,11 +8134,11 @@ x512_tile7x2_store:
 	JMP     x512_next
 
 x512_tile6x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R11
 	SHLQ   $0x03, R11
@@ -8235,11 +8235,11 @@ x512_tile6x2_store:
 	JMP     x512_next
 
 x512_tile5x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -8323,11 +8323,11 @@ x512_tile5x2_store:
 	JMP     x512_next
 
 x512_tile4x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -8399,11 +8399,11 @@ x512_tile4x2_store:
 	JMP     x512_next
 
 x512_tile3x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -8462,11 +8462,11 @@ x512_tile3x2_store:
 	JMP     x512_next
 
 x512_tile2x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -8513,11 +8513,11 @@ x512_tile2x2_store:
 	JMP     x512_next
 
 x512_tile1x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
@@ -8582,11 +8582,11 @@ x512_rows1:
 	JE     x512_tile2x1
 	CMPQ   AX, $0x00000001
 	JE     x512_tile1x1
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x03, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   16(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R14
@@ -8714,11 +8714,11 @@ x512_tile12x1_store:
 	JMP     x512_next
 
 x512_tile11x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -8833,11 +8833,11 @@ x512_tile11x1_store:
 	JMP     x512_next
 
 x512_tile10x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -8944,11 +8944,11 @@ x512_tile10x1_store:
 	JMP     x512_next
 
 x512_tile9x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -9047,11 +9047,11 @@ x512_tile9x1_store:
 	JMP     x512_next
 
 x512_tile8x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -9142,11 +9142,11 @@ x512_tile8x1_store:
 	JMP     x512_next
 
 x512_tile7x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -9229,11 +9229,11 @@ x512_tile7x1_store:
 	JMP     x512_next
 
 x512_tile6x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R11
 	SHLQ   $0x03, R11
@@ -9305,11 +9305,11 @@ x512_tile6x1_store:
 	JMP     x512_next
 
 x512_tile5x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -9372,11 +9372,11 @@ x512_tile5x1_store:
 	JMP     x512_next
 
 x512_tile4x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -9431,11 +9431,11 @@ x512_tile4x1_store:
 	JMP     x512_next
 
 x512_tile3x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -9481,11 +9481,11 @@ x512_tile3x1_store:
 	JMP     x512_next
 
 x512_tile2x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -9523,11 +9523,11 @@ x512_tile2x1_store:
 	JMP     x512_next
 
 x512_tile1x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   16(SP), SI
 	VXORPS Z0, Z0, Z0
 
@@ -9605,11 +9605,11 @@ x256_rows2:
 	JE     x256_tile2x2
 	CMPQ   AX, $0x00000001
 	JE     x256_tile1x2
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x03, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   56(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R13
@@ -9737,11 +9737,11 @@ x256_tile6x2_done:
 	JMP    x256_next
 
 x256_tile5x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -9847,11 +9847,11 @@ x256_tile5x2_done:
 	JMP x256_next
 
 x256_tile4x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -9942,11 +9942,11 @@ x256_tile4x2_done:
 	JMP x256_next
 
 x256_tile3x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -10021,11 +10021,11 @@ x256_tile3x2_done:
 	JMP x256_next
 
 x256_tile2x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -10085,11 +10085,11 @@ x256_tile2x2_done:
 	JMP x256_next
 
 x256_tile1x2:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -10165,11 +10165,11 @@ x256_rows1:
 	JE     x256_tile2x1
 	CMPQ   AX, $0x00000001
 	JE     x256_tile1x1
+	MOVQ   k+24(FP), SI
 	MOVQ   brs+64(FP), R8
 	SHLQ   $0x03, R8
 	MOVQ   acs+48(FP), R9
 	SHLQ   $0x03, R9
-	MOVQ   k+24(FP), SI
 	MOVQ   56(SP), DI
 	MOVQ   CX, R10
 	MOVQ   ars+40(FP), R14
@@ -10328,11 +10328,11 @@ x256_tile12x1_done:
 	JMP    x256_next
 
 x256_tile11x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -10476,11 +10476,11 @@ x256_tile11x1_done:
 	JMP x256_next
 
 x256_tile10x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -10614,11 +10614,11 @@ x256_tile10x1_done:
 	JMP x256_next
 
 x256_tile9x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -10742,11 +10742,11 @@ x256_tile9x1_done:
 	JMP x256_next
 
 x256_tile8x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -10860,11 +10860,11 @@ x256_tile8x1_done:
 	JMP x256_next
 
 x256_tile7x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   CX, R9
 	MOVQ   ars+40(FP), R12
@@ -10968,11 +10968,11 @@ x256_tile7x1_done:
 	JMP x256_next
 
 x256_tile6x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R11
 	SHLQ   $0x03, R11
@@ -11063,11 +11063,11 @@ x256_tile6x1_done:
 	JMP x256_next
 
 x256_tile5x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -11147,11 +11147,11 @@ x256_tile5x1_done:
 	JMP x256_next
 
 x256_tile4x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R10
 	SHLQ   $0x03, R10
@@ -11221,11 +11221,11 @@ x256_tile4x1_done:
 	JMP x256_next
 
 x256_tile3x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -11284,11 +11284,11 @@ x256_tile3x1_done:
 	JMP x256_next
 
 x256_tile2x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	MOVQ   ars+40(FP), R9
 	SHLQ   $0x03, R9
@@ -11337,11 +11337,11 @@ x256_tile2x1_done:
 	JMP x256_next
 
 x256_tile1x1:
+	MOVQ   k+24(FP), AX
 	MOVQ   brs+64(FP), DI
 	SHLQ   $0x03, DI
 	MOVQ   acs+48(FP), R8
 	SHLQ   $0x03, R8
-	MOVQ   k+24(FP), AX
 	MOVQ   56(SP), SI
 	VXORPS Y1, Y1, Y1
 

@@ -109,11 +109,9 @@ func (k kernel) write() {
 // loop writes the kernel for l.
 func (k kernel) loop(l lanes) {
 	x := &turn{l: l, at: map[string]GPVirtual{}, scalar: map[string]VecVirtual{}}
-	n := GP64()
-	Load(Param("n"), n)
+	n := arg("n")
 	for _, s := range names(k.slices) {
-		x.at[s] = GP64()
-		Load(Param(s), x.at[s])
+		x.at[s] = arg(s)
 	}
 	if k.exp {
 		x.exp = newExponential(l)

@@ -5,6 +5,7 @@ package main
 import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
 )
 
 func main() {
@@ -35,4 +36,11 @@ func function(name, signature string, size int, code func(l lanes)) {
 		VZEROUPPER()
 		RET()
 	}
+}
+
+// arg loads a parameter.
+func arg(name string) GPVirtual {
+	r := GP64()
+	Load(Param(name), r)
+	return r
 }

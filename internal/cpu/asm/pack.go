@@ -15,20 +15,14 @@ func transpose() {
 
 func transposeBlocks(l lanes) {
 	n := l.n()
-	rows, dst, drs, src, srs := GP64(), GP64(), GP64(), GP64(), GP64()
-	Load(Param("rows"), rows)
-	Load(Param("dst"), dst)
-	Load(Param("drs"), drs)
-	Load(Param("src"), src)
-	Load(Param("srs"), srs)
+	rows, dst, drs, src, srs := arg("rows"), arg("dst"), arg("drs"), arg("src"), arg("srs")
 	SHLQ(U8(2), drs)
 	SHLQ(U8(2), srs)
 	srs3 := GP64()
 	LEAQ(Mem{Base: srs, Index: srs, Scale: 2}, srs3)
 
 	l.here("block")
-	cols, d := GP64(), GP64()
-	Load(Param("cols"), cols)
+	cols, d := arg("cols"), GP64()
 	MOVQ(dst, d)
 	at := []GPVirtual{GP64(), GP64(), GP64(), GP64()} // rows 0, 4, 8 and 12 of the block
 	parts := n / 4
@@ -92,11 +86,7 @@ func copyPanel() { function("copyPanel", "rows int, dst, src *byte, stride int)"
 
 func copyPanelRows(l lanes) {
 	const width = 256 // bytes
-	rows, dst, src, stride := GP64(), GP64(), GP64(), GP64()
-	Load(Param("rows"), rows)
-	Load(Param("dst"), dst)
-	Load(Param("src"), src)
-	Load(Param("stride"), stride)
+	rows, dst, src, stride := arg("rows"), arg("dst"), arg("src"), arg("stride")
 	l.here("row")
 	vs := make([]VecVirtual, width/l.bytes())
 	for i := range vs {

@@ -38,20 +38,16 @@ func tile(size int) {
 func tileBlocks(l lanes) {
 	rows := l.tileRows()
 	most := len(rows)
-	left, last, bcol, ccol, scol := AllocLocal(8), AllocLocal(8), AllocLocal(8), AllocLocal(8), AllocLocal(8)
-	t := GP64()
-	for _, v := range []struct {
-		name string
-		m    Mem
-	}{{"n", left}, {"b", bcol}, {"c", ccol}, {"s", scol}} {
-		Load(Param(v.name), t)
-		MOVQ(t, v.m)
+	local := func(name string) Mem { // a parameter in memory that may change
+		m := AllocLocal(8)
+		MOVQ(arg(name), m)
+		return m
 	}
+	left, last, bcol, ccol, scol := local("n"), AllocLocal(8), local("b"), local("c"), local("s")
 
 	l.here("columns")
-	cols := GP64()
+	cols, block := GP64(), GP64()
 	MOVQ(left, cols)
-	block := GP64()
 	MOVQ(U32(most*l.n()), block)
 	CMPQ(cols, block)
 	CMOVQGT(block, cols)
@@ -83,9 +79,7 @@ func tileBlocks(l lanes) {
 func tileColumns(l lanes, v, rows int, lanesLeft GPVirtual, bcol, ccol, scol, last Mem) {
 	mask := l.masks(lanesLeft, 1, l.n())(0)
 	MOVQ(lanesLeft, last)
-	m, a, c, s := GP64(), GP64(), GP64(), GP64()
-	Load(Param("m"), m)
-	Load(Param("a"), a)
+	m, a, c, s := arg("m"), arg("a"), GP64(), GP64()
 	MOVQ(ccol, c)
 	MOVQ(scol, s)
 	l.here("rows%d", v)
@@ -104,8 +98,7 @@ func tileColumns(l lanes, v, rows int, lanesLeft GPVirtual, bcol, ccol, scol, la
 			JMP(l.label("next"))
 			continue
 		}
-		ars := GP64()
-		Load(Param("ars"), ars)
+		ars := arg("ars")
 		IMUL3Q(U32(rows*l.size), ars, ars)
 		ADDQ(ars, a)
 		SUBQ(U32(rows), m)
@@ -117,13 +110,11 @@ func tileColumns(l lanes, v, rows int, lanesLeft GPVirtual, bcol, ccol, scol, la
 // tileKernel writes one register tile of r rows and v vectors over all of k, and moves c and s down by r rows.
 func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol, last Mem) {
 	stride := func(param string) GPVirtual {
-		g := GP64()
-		Load(Param(param), g)
+		g := arg(param)
 		SHLQ(U8(l.size/4+1), g) // bytes
 		return g
 	}
-	k, b, brs, acs := GP64(), GP64(), stride("brs"), stride("acs")
-	Load(Param("k"), k)
+	k, b, brs, acs := arg("k"), GP64(), stride("brs"), stride("acs")
 	MOVQ(bcol, b)
 	// Rows 0 to 5 lie at 0, 1, 2, 3, 4 and 5 strides from a0, the next six from a6.
 	a0, a6, ars, ars3, ars5 := GP64(), GP64(), GPVirtual(nil), GP64(), GP64()
@@ -158,11 +149,7 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 
 	acc := make([][]VecVirtual, r)
 	for i := range acc {
-		acc[i] = make([]VecVirtual, v)
-		for j := range acc[i] {
-			acc[i][j] = l.vec()
-			l.zero(acc[i][j])
-		}
+		acc[i] = l.accumulators(v, 0)
 	}
 	l.here("%s_k", name)
 	row := make([]VecVirtual, v)
