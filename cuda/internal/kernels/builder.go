@@ -150,7 +150,7 @@ func (b *Builder) Work(bytes int64) Ref {
 	return r
 }
 
-// Scratch takes bytes of work memory that the next product uses and nothing after it.
+// Scratch takes bytes of work memory that the next product or reduction uses and nothing after it.
 func (b *Builder) Scratch(bytes int64) Ref {
 	b.plan.scratch = max(b.plan.scratch, bytes)
 	b.fits()

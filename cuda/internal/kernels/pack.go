@@ -20,7 +20,7 @@ type Ref uint64
 const (
 	_       = iota // null
 	work           // the op's own work memory
-	scratch        // the work memory of its products, which they use one after the other
+	scratch        // the work memory of its products and reductions, which they use one after the other
 	firstOperand
 )
 

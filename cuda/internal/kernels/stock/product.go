@@ -40,7 +40,7 @@ func addProduct(b *kernels.Builder, p kernels.Product, x, y, z kernels.Ref) {
 	if across {
 		r.outer, r.inner = 1, rows
 	}
-	r.add(b, x, y, z, b.Work(r.partialBytes()))
+	r.add(b, x, y, z)
 }
 
 func product(b *kernels.Builder, op Product) error {

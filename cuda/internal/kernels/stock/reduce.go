@@ -72,27 +72,19 @@ func (r reduction) plan() (run, splits int64) {
 	return run, kernels.Pieces(r.along, run)
 }
 
-// partialBytes is the size of what lies between the two stages, 0 where there is one.
-func (r reduction) partialBytes() int64 {
-	if _, splits := r.plan(); splits > 1 {
-		return kernels.Align(4 * r.outer * splits * r.inner)
-	}
-	return 0
-}
-
 // add adds y [outer,inner]. Where weights [along] is not 0, x is multiplied by it: the product of a matrix, or its transpose, and a
-// vector. partial is the place of partialBytes.
-func (r reduction) add(b *kernels.Builder, x, weights, y, partial kernels.Ref) {
+// vector.
+func (r reduction) add(b *kernels.Builder, x, weights, y kernels.Ref) {
 	run, splits := r.plan()
 	p := reduceParams{x, weights, y, r.outer, r.along, r.inner, run, splits, kernels.Flag(r.max), 0}
-	if splits > 1 {
-		p.y = partial
-	}
-	p.launch(b)
-	if splits > 1 {
-		p = reduceParams{partial, 0, y, r.outer, splits, r.inner, splits, 1, p.max, 0}
+	if splits == 1 {
 		p.launch(b)
+		return
 	}
+	p.y = b.Scratch(4 * r.outer * splits * r.inner)
+	p.launch(b)
+	p = reduceParams{p.y, 0, y, r.outer, splits, r.inner, splits, 1, p.max, 0}
+	p.launch(b)
 }
 
 func (p *reduceParams) launch(b *kernels.Builder) {
@@ -132,24 +124,22 @@ func reduce(b *kernels.Builder, op Reduce) error {
 	}
 	left := x.N()
 	var between [2]int64 // bytes of the two places
-	var most int64
 	for i := range passes {
 		p := &passes[i]
 		p.outer = left / (p.along * p.inner)
 		left /= p.along
-		most = max(most, p.partialBytes())
 		if i < len(passes)-1 {
 			between[i%2] = max(between[i%2], 4*left)
 		}
 	}
 	places := [2]kernels.Ref{b.Work(between[0]), b.Work(between[1])}
-	partial, from := b.Work(most), x.Ref
+	from := x.Ref
 	for i, p := range passes {
 		to := y.Ref
 		if i < len(passes)-1 {
 			to = places[i%2]
 		}
-		p.add(b, from, 0, to, partial)
+		p.add(b, from, 0, to)
 		from = to
 	}
 	return nil
