@@ -105,10 +105,11 @@ func (p *copyParams) transposed() bool {
 }
 
 // copyElements adds the copy from one view to another of the same sizes. They do not overlap.
-func copyElements(b *kernels.Builder, from, to view) error {
+func copyElements(b *kernels.Builder, from, to view) {
 	p, err := copyParamsOf(from.sizes, from.strides, to.strides)
 	if err != nil {
-		return err
+		b.Fail(err)
+		return
 	}
 	p.x, p.y = from.ref, to.ref
 	switch {
@@ -125,5 +126,4 @@ func copyElements(b *kernels.Builder, from, to view) error {
 		p.packs = kernels.Flag(packs)
 		b.LaunchElements("nsa_stock_copy_f32", kernels.F32, p.n, &p)
 	}
-	return nil
 }

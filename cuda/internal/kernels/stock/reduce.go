@@ -122,21 +122,16 @@ func reduce(b *kernels.Builder, op Reduce) error {
 	if next.inner != y.N() {
 		return misfit(b)
 	}
-	left := x.N()
-	var between [2]int64 // bytes of the two places
-	for i := range passes {
-		p := &passes[i]
+	var places [2]kernels.Ref
+	from, left := x.Ref, x.N()
+	for i, p := range passes {
 		p.outer = left / (p.along * p.inner)
 		left /= p.along
-		if i < len(passes)-1 {
-			between[i%2] = max(between[i%2], 4*left)
-		}
-	}
-	places := [2]kernels.Ref{b.Work(between[0]), b.Work(between[1])}
-	from := x.Ref
-	for i, p := range passes {
 		to := y.Ref
 		if i < len(passes)-1 {
+			if i < len(places) { // later results are smaller
+				places[i] = b.Work(4 * left)
+			}
 			to = places[i%2]
 		}
 		p.add(b, from, 0, to)
