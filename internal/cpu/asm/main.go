@@ -20,7 +20,8 @@ func main() {
 	Generate()
 }
 
-// function writes a function whose parameter wide chooses between the code for AVX-512 and that for AVX2.
+// function writes a function of the parameter wide, which chooses between the code for AVX-512 and that for AVX2, and of those
+// that the signature goes on with. Elements have size bytes.
 func function(name, signature string, size int, code func(l lanes)) {
 	TEXT(name, 4, "func(wide bool, "+signature) // 4 is NOSPLIT
 	Pragma("noescape")
