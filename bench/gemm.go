@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
-	"unsafe"
 
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/gonum"
@@ -58,12 +57,10 @@ func benchGemm(r *report) error {
 // gemmRate returns the GFLOP/s of one product shape.
 func gemmRate(s cpu.GemmShape, runs int) (float64, error) {
 	var k cpu.Kernel
-	a, b, c := cpu.NewBuf(normal(s.M*s.K)), cpu.NewBuf(normal(s.K*s.N)), cpu.NewBuf(make([]float32, s.M*s.N))
-	cpu.Gemm[float32](&k, s, a, b, nil, c)
-	team, work := cpu.NewTeam(0), new(cpu.Buf)
-	bytes := cpu.AlignedBytes(k.WorkBytes(team.Workers()))
-	work.Set(unsafe.Pointer(unsafe.SliceData(bytes)), len(bytes))
-	t, err := seconds(runs, func() error { return team.Run(&k, work) })
+	cpu.Gemm[float32](&k, s, cpu.NewBuf(normal(s.M*s.K)), cpu.NewBuf(normal(s.K*s.N)), nil, cpu.NewBuf(make([]float32, s.M*s.N)))
+	team := cpu.NewTeam(0)
+	mem := cpu.NewBuf(cpu.AlignedBytes(k.WorkBytes(team.Workers())))
+	t, err := seconds(runs, func() error { return team.Run(&k, mem) })
 	return 2 * float64(s.M) * float64(s.N) * float64(s.K) / t / 1e9, err
 }
 

@@ -46,7 +46,7 @@ func Select(name string, opts ...Option) (graph.Backend, error) {
 
 // Describe names the device of b in a line, such as "cuda:0 (NVIDIA H200)" or "cpu (amd64, avx512, 2 workers)".
 func Describe(b graph.Backend) string {
-	if b == nil || value.IsNil(b) {
+	if value.IsNil(b) {
 		return "no device"
 	}
 	if gpu, ok := b.(*Backend); ok {

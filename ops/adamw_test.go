@@ -56,9 +56,7 @@ func newAdamW[T cpu.Float](t testing.TB, decay string, workers int, shapes ...[]
 	require.NoError(t, err)
 	require.Equal(t, []ops.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{1}}}, out)
 	require.NoError(t, a.spec.Bind(&a.kernel, in, []ops.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}}))
-	mem := cpu.AlignedBytes(a.kernel.WorkBytes(a.team.Workers()))
-	a.mem = new(cpu.Buf)
-	a.mem.Set(unsafe.Pointer(unsafe.SliceData(mem)), len(mem))
+	a.mem = cpu.NewBuf(cpu.AlignedBytes(a.kernel.WorkBytes(a.team.Workers())))
 	return a
 }
 

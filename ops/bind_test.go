@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
@@ -57,9 +56,7 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 		b.out = append(b.out, ops.Arg{Operand: o, Buf: buf})
 	}
 	require.NoError(t, spec.Bind(&b.kernel, b.in, b.out))
-	mem := cpu.AlignedBytes(b.kernel.WorkBytes(workers))
-	b.mem = new(cpu.Buf)
-	b.mem.Set(unsafe.Pointer(unsafe.SliceData(mem)), len(mem))
+	b.mem = cpu.NewBuf(cpu.AlignedBytes(b.kernel.WorkBytes(workers)))
 	if dt == tensor.Float32 {
 		testutil.Poison(cpu.Slice[float32](b.mem))
 	} else {

@@ -7,7 +7,7 @@ type Float interface{ float32 | float64 }
 
 // Elem is an element type that a Buf can hold.
 type Elem interface {
-	float32 | float64 | int32 | int
+	float32 | float64 | int32 | int | byte
 }
 
 // Buf is a cell that holds the memory of one operand. A kernel is bound to cells once; what a cell points to may be

@@ -3,17 +3,15 @@ package cpu
 import (
 	"math"
 	"math/rand"
+	"slices"
 	"testing"
-	"unsafe"
 )
 
-// available returns every level that this processor has.
-func available() []level {
-	var ls []level
-	for l := generic; l <= highest(); l++ {
-		ls = append(ls, l)
+// levels yields every level that this processor has while it is the active one.
+func levels(yield func(level) bool) {
+	defer func(l level) { active = l }(active)
+	for active = generic; active <= highest() && yield(active); active++ {
 	}
-	return ls
 }
 
 // random returns n numbers in [-1, 1), the same for the same n.
@@ -30,32 +28,22 @@ func random[T Float](n int) []T {
 const guard = 64
 
 // A guarded slice lies between elements that nobody may write. It starts as NaN.
-type guarded[T Float] struct {
-	all, s []T
-}
+type guarded[T Float] struct{ all, s []T }
 
 func newGuarded[T Float](n int) guarded[T] {
-	all := make([]T, n+2*guard)
-	for i := range all {
-		all[i] = T(math.NaN())
-	}
+	all := slices.Repeat([]T{T(math.NaN())}, n+2*guard)
 	return guarded[T]{all, all[guard : guard+n : guard+n]}
 }
 
 // intact reports whether the guards are still NaN.
 func (g guarded[T]) intact() bool {
-	for i, v := range g.all {
-		if (i < guard || i >= guard+len(g.s)) && v == v {
-			return false
-		}
-	}
-	return true
+	written := func(v T) bool { return v == v }
+	return !slices.ContainsFunc(g.all[:guard], written) && !slices.ContainsFunc(g.all[guard+len(g.s):], written)
 }
 
 // eps is the distance from 1 to the next number of T.
 func eps[T Float]() float64 {
-	var z T
-	if unsafe.Sizeof(z) == 4 {
+	if single[T]() {
 		return 0x1p-23
 	}
 	return 0x1p-52
@@ -75,25 +63,11 @@ func near[T Float](t *testing.T, what string, got T, want, tol float64) bool {
 // run runs k on a team of the given number of workers with poisoned work memory.
 func run(t testing.TB, k *Kernel, workers int) {
 	t.Helper()
-	team := NewTeam(workers)
-	b := AlignedBytes(k.WorkBytes(workers))
-	for i := range b {
-		b[i] = 0xff
+	mem := AlignedBytes(k.WorkBytes(workers))
+	for i := range mem {
+		mem[i] = 0xff
 	}
-	mem := new(Buf)
-	holdBytes(mem, b)
-	if err := team.Run(k, mem); err != nil {
+	if err := NewTeam(workers).Run(k, NewBuf(mem)); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func holdBytes(b *Buf, s []byte) { b.Set(unsafe.Pointer(unsafe.SliceData(s)), len(s)) }
-
-// tileAt is Tile at level l.
-func tileAt[T Float](l level, m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, add bool) {
-	var s []T
-	if add {
-		s = c
-	}
-	tile(l, m, n, k, a, ars, acs, b, brs, c, crs, s, crs)
 }

@@ -5,12 +5,10 @@ import "math"
 // ExpSum sets dst[i] = exp(x[i]*scale - shift) and returns the sum of dst, added in a fixed order. An x of -Inf gives 0
 // where scale is positive and shift finite; so does, in float32, any result below the smallest normal number. What
 // overflows is +Inf, NaN stays NaN. float32 is right to 2 units in the last place. dst may be x.
-func ExpSum[T Float](dst, x []T, scale, shift T) T { return expSumAt(active, dst, x, scale, shift) }
-
-func expSumAt[T Float](l level, dst, x []T, scale, shift T) T {
+func ExpSum[T Float](dst, x []T, scale, shift T) T {
 	dst = dst[:len(x)]
-	if fast[T](l) {
-		return T(expSum32(l, len(x), ptr[float32](dst), ptr[float32](x), float32(scale), float32(shift)))
+	if fast[T]() {
+		return T(expSum32(wide(), len(x), f32(dst), f32(x), float32(scale), float32(shift)))
 	}
 	var sum T
 	for i, v := range x {
@@ -22,12 +20,10 @@ func expSumAt[T Float](l level, dst, x []T, scale, shift T) T {
 }
 
 // Sigmoid sets dst[i] = 1/(1+exp(-x[i])). dst may be x.
-func Sigmoid[T Float](dst, x []T) { sigmoidAt(active, dst, x) }
-
-func sigmoidAt[T Float](l level, dst, x []T) {
+func Sigmoid[T Float](dst, x []T) {
 	dst = dst[:len(x)]
-	if fast[T](l) {
-		sigmoid32(l, len(x), ptr[float32](dst), ptr[float32](x))
+	if fast[T]() {
+		sigmoid32(wide(), len(x), f32(dst), f32(x))
 		return
 	}
 	for i, v := range x {
@@ -36,12 +32,10 @@ func sigmoidAt[T Float](l level, dst, x []T) {
 }
 
 // SiLU sets dst[i] = x[i]*sigmoid(x[i]). dst may be x.
-func SiLU[T Float](dst, x []T) { siluAt(active, dst, x) }
-
-func siluAt[T Float](l level, dst, x []T) {
+func SiLU[T Float](dst, x []T) {
 	dst = dst[:len(x)]
-	if fast[T](l) {
-		silu32(l, len(x), ptr[float32](dst), ptr[float32](x))
+	if fast[T]() {
+		silu32(wide(), len(x), f32(dst), f32(x))
 		return
 	}
 	for i, v := range x {
@@ -50,12 +44,10 @@ func siluAt[T Float](l level, dst, x []T) {
 }
 
 // SiLUGrad sets dst[i] = dy[i]*s*(1 + x[i]*(1-s)) with s = sigmoid(x[i]). dst may be x or dy.
-func SiLUGrad[T Float](dst, x, dy []T) { siluGradAt(active, dst, x, dy) }
-
-func siluGradAt[T Float](l level, dst, x, dy []T) {
+func SiLUGrad[T Float](dst, x, dy []T) {
 	dst, dy = dst[:len(x)], dy[:len(x)]
-	if fast[T](l) {
-		siluGrad32(l, len(x), ptr[float32](dst), ptr[float32](x), ptr[float32](dy))
+	if fast[T]() {
+		siluGrad32(wide(), len(x), f32(dst), f32(x), f32(dy))
 		return
 	}
 	for i, v := range x {

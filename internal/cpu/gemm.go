@@ -11,11 +11,8 @@ type GemmShape struct {
 
 // Gemm adds to k the phase of C = op(A)·op(B) + bias. bias, of N elements, is added to each row; nil is none. A zero M or N
 // does nothing; a zero K gives the bias alone. C must not overlap an operand.
-func Gemm[T Float](k *Kernel, s GemmShape, a, b, bias, c *Buf) { gemm[T](active, k, s, a, b, bias, c) }
-
-func gemm[T Float](l level, k *Kernel, s GemmShape, a, b, bias, c *Buf) {
-	p := Product{M: s.M, N: s.N, TransA: s.TransA, TransB: s.TransB, Terms: []Term{{s.K, a, b}}, Bias: bias, C: c}
-	multiply[T](l, k, []Product{p})
+func Gemm[T Float](k *Kernel, s GemmShape, a, b, bias, c *Buf) {
+	Products[T](k, Product{M: s.M, N: s.N, TransA: s.TransA, TransB: s.TransB, Terms: []Term{{s.K, a, b}}, Bias: bias, C: c})
 }
 
 // Product describes C = op(A)·op(B) + bias as Gemm computes it, where op(A)·op(B) may be the sum of several terms of one
@@ -39,7 +36,24 @@ type Term struct {
 // products leave no worker idle and need not be cut into small pieces. The sum over K of one element of C is cut only by K,
 // so the bits depend neither on the number of workers nor on the other products. No output may overlap an operand or
 // another output.
-func Products[T Float](k *Kernel, products ...Product) { multiply[T](active, k, products) }
+func Products[T Float](k *Kernel, products ...Product) {
+	var z T
+	panel := panelBytes / int(unsafe.Sizeof(z))
+	blocks := cutProducts(products, panel)
+	sizeA, sizeB := 0, 0
+	for _, b := range blocks {
+		for _, t := range b.Terms {
+			sizeB = max(sizeB, t.depth()*roundUp(b.n, panel))
+			if b.TransA {
+				sizeA = max(sizeA, padded(t.depth())*b.m)
+			}
+		}
+	}
+	packedA, packedB := Scratch[T](k, sizeA), Scratch[T](k, sizeB)
+	k.Phase(len(blocks), func(piece int, w *Worker) {
+		multiplyBlock(blocks[piece], panel, packedA.Local(w), packedB.Local(w))
+	})
+}
 
 // The pieces of a product are blocks of C. Each packs its own columns of B, one cut of K at a time, into scratch that
 // stays in the second-level cache, and multiplies all its rows by it: there is nothing to wait for, and packing B again
@@ -106,27 +120,8 @@ func (t Term) depth() int {
 	return roundUp(cut(t.K, cut(t.K, most)), 16)
 }
 
-func multiply[T Float](l level, k *Kernel, products []Product) {
-	var z T
-	panel := panelBytes / int(unsafe.Sizeof(z))
-	blocks := cutProducts(products, panel)
-	sizeA, sizeB := 0, 0
-	for _, b := range blocks {
-		for _, t := range b.Terms {
-			sizeB = max(sizeB, t.depth()*roundUp(b.n, panel))
-			if b.TransA {
-				sizeA = max(sizeA, padded(t.depth())*b.m)
-			}
-		}
-	}
-	packedA, packedB := Scratch[T](k, sizeA), Scratch[T](k, sizeB)
-	k.Phase(len(blocks), func(piece int, w *Worker) {
-		multiplyBlock(l, blocks[piece], panel, packedA.Local(w), packedB.Local(w))
-	})
-}
-
 // multiplyBlock computes one piece, with scratch for the packed parts of A and B.
-func multiplyBlock[T Float](l level, b block, panel int, packedA, packedB []T) {
+func multiplyBlock[T Float](b block, panel int, packedA, packedB []T) {
 	C := Slice[T](b.C)[b.i*b.N+b.j:]
 	var sum []T // what the next cut of K is added to
 	stride := 0
@@ -134,14 +129,13 @@ func multiplyBlock[T Float](l level, b block, panel int, packedA, packedB []T) {
 		sum = Slice[T](b.Bias)[b.j : b.j+b.n]
 	}
 	for _, t := range b.Terms {
-		s := GemmShape{b.M, b.N, t.K, b.TransA, b.TransB}
-		A, B, most := Slice[T](t.A), Slice[T](t.B), t.depth()
+		A, most := Slice[T](t.A), t.depth()
 		for p := 0; p == 0 || p < t.K; p += most {
 			depth := min(most, t.K-p)
-			packB(l, packedB, B, s, p, b.j, depth, b.n, panel)
+			packB(packedB, b, t, p, depth, panel)
 			x, ars := packedA, padded(most)
 			if b.TransA {
-				transpose(l, depth, b.m, x, ars, A[min(len(A), p*b.M+b.i):], b.M)
+				transpose(depth, b.m, x, ars, A[min(len(A), p*b.M+b.i):], b.M)
 			} else {
 				x, ars = A[min(len(A), b.i*t.K+p):], t.K
 			}
@@ -150,40 +144,40 @@ func multiplyBlock[T Float](l level, b block, panel int, packedA, packedB []T) {
 				if sum != nil {
 					sq = sum[q:]
 				}
-				tile(l, b.m, min(panel, b.n-q), depth, x, ars, 1, packedB[q*depth:], panel, C[q:], b.N, sq, stride)
+				tile(b.m, min(panel, b.n-q), depth, x, ars, 1, packedB[q*depth:], panel, C[q:], b.N, sq, stride)
 			}
 			sum, stride = C, b.N
 		}
 	}
-	if b.Residual != nil {
-		r := Slice[T](b.Residual)[b.i*b.N+b.j:]
-		for at := 0; at < b.m*b.N; at += b.N {
-			addAt(l, C[at:at+b.n], C[at:at+b.n], r[at:at+b.n])
+	for i := range b.m {
+		row := func(of []T) []T { return of[(b.i+i)*b.N+b.j:][:b.n] }
+		c := row(Slice[T](b.C))
+		if b.Residual != nil {
+			Add(c, c, row(Slice[T](b.Residual)))
 		}
-	}
-	if b.SiLU != nil {
-		y := Slice[T](b.SiLU)[b.i*b.N+b.j:]
-		for at := 0; at < b.m*b.N; at += b.N {
-			siluAt(l, y[at:at+b.n], C[at:at+b.n])
+		if b.SiLU != nil {
+			SiLU(row(Slice[T](b.SiLU)), c)
 		}
 	}
 }
 
-// packB copies depth rows from p and n columns from j of op(B) to dst, in panels: [n/panel][depth][panel].
-func packB[T Float](l level, dst, b []T, s GemmShape, p, j, depth, n, panel int) {
-	for ; n > 0; j, n, dst = j+panel, n-panel, dst[min(len(dst), depth*panel):] {
-		width := min(n, panel)
-		if s.TransB {
-			transpose(l, width, depth, dst, panel, b[j*s.K+p:], s.K)
+// packB copies depth rows from p of the block's columns of op(B) to dst, in panels: [n/panel][depth][panel].
+func packB[T Float](dst []T, b block, t Term, p, depth, panel int) {
+	B := Slice[T](t.B)
+	for j := 0; j < b.n; j, dst = j+panel, dst[min(len(dst), depth*panel):] {
+		width := min(b.n-j, panel)
+		if b.TransB {
+			transpose(width, depth, dst, panel, B[(b.j+j)*t.K+p:], t.K)
 			continue
 		}
-		if l > generic && width == panel && depth > 0 {
-			_, _ = dst[depth*panel-1], b[(p+depth-1)*s.N+j+panel-1]
-			copyPanel(l, depth, bytes(dst), bytes(b[p*s.N+j:]), s.N*int(unsafe.Sizeof(b[0])))
+		if active > generic && width == panel && depth > 0 {
+			from := B[p*b.N+b.j+j:]
+			_, _ = dst[depth*panel-1], from[(depth-1)*b.N+panel-1]
+			copyPanel(wide(), depth, bytes(dst), bytes(from), b.N*int(unsafe.Sizeof(from[0])))
 			continue
 		}
 		for q := range depth {
-			copy(dst[q*panel:q*panel+width], b[(p+q)*s.N+j:])
+			copy(dst[q*panel:q*panel+width], B[(p+q)*b.N+b.j+j:])
 		}
 	}
 }
@@ -192,17 +186,23 @@ func bytes[T Float](s []T) *byte { return (*byte)(unsafe.Pointer(unsafe.SliceDat
 
 // padded returns the distance of packed rows of n elements: an odd number of cache lines, so that the rows do not share
 // a few sets of a cache.
-func padded(n int) int { return (n+15)/16*16 | 16 }
+func padded(n int) int { return roundUp(n, 16) | 16 }
 
 // transpose sets dst[p*drs+j] = src[j*srs+p] for j < rows and p < cols.
-func transpose[T Float](l level, rows, cols int, dst []T, drs int, src []T, srs int) {
+func transpose[T Float](rows, cols int, dst []T, drs int, src []T, srs int) {
 	if rows <= 0 || cols <= 0 {
 		return
 	}
 	_, _ = dst[(cols-1)*drs+rows-1], src[(rows-1)*srs+cols-1]
-	r, c := 0, 0
-	if single[T]() {
-		r, c = transposeBlocks(l, rows, cols, ptr[float32](dst), drs, ptr[float32](src), srs)
+	r, c := 0, 0 // the part in assembly: what fills vectors
+	if fast[T]() {
+		r, c = rows&^7, cols&^3
+		if wide() {
+			r &^= 15
+		}
+		if r > 0 && c > 0 {
+			transpose32(wide(), r, c, f32(dst), drs, f32(src), srs)
+		}
 	}
 	for j := range rows {
 		from := 0

@@ -18,7 +18,8 @@ var levelNames = [...]string{"generic", "avx2", "avx512"}
 
 func (l level) String() string { return levelNames[l] }
 
-// active is the level that all kernels run at and activeErr what was wrong with the environment's wish: chosen once.
+// active is the level that all kernels run at, chosen once (tests alone change it), and activeErr what was wrong with the
+// environment's wish.
 var active, activeErr = choose(os.Getenv("NSA_CPU"), highest())
 
 // choose returns the level that wish names, or highest if wish is empty, unknown or above highest.

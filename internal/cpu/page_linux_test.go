@@ -55,7 +55,7 @@ func testNoAccessOutside[T Float](t *testing.T) {
 	for i := range pages {
 		pages[i] = betweenPages(t, 1<<18)
 	}
-	for _, l := range available() {
+	for l := range levels {
 		for _, end := range []bool{false, true} {
 			for _, c := range vecCases[T]() {
 				for n := range 140 {
@@ -63,7 +63,7 @@ func testNoAccessOutside[T Float](t *testing.T) {
 					for i := range in {
 						in[i] = place(pages[i], random[T](n), end)
 					}
-					c.call(l, in, 1.5, 0.75)
+					c.call(in, 1.5, 0.75)
 				}
 			}
 			for i, z := range [][3]int{{1, 1, 1}, {13, 131, 3}, {7, 64, 5}, {12, 17, 2}, {6, 32, 1}, {11, 49, 4}, {25, 9, 7}, {4, 8, 16}} {
@@ -74,7 +74,7 @@ func testNoAccessOutside[T Float](t *testing.T) {
 						ars, acs = 1, m
 					}
 					a, b := place(pages[0], random[T](m*k), end), place(pages[1], random[T](k*n), end)
-					tileAt(l, m, n, k, a, ars, acs, b, n, place(pages[2], random[T](m*n), end), n, i%2 == 0)
+					Tile(m, n, k, a, ars, acs, b, n, place(pages[2], random[T](m*n), end), n, i%2 == 0)
 				}
 			}
 			for _, z := range [][3]int{{1, 1, 1}, {17, 65, 33}, {64, 128, 16}, {40, 100, 70}, {131, 70, 5}, {3, 130, 140}} {
@@ -83,8 +83,8 @@ func testNoAccessOutside[T Float](t *testing.T) {
 					a, b, bias := random[T](s.M*s.K), random[T](s.K*s.N), random[T](s.N)
 					want, got := make([]T, s.M*s.N), place(pages[3], make([]T, s.M*s.N), end)
 					var elsewhere, here Kernel
-					gemm[T](l, &elsewhere, s, NewBuf(a), NewBuf(b), NewBuf(bias), NewBuf(want))
-					gemm[T](l, &here, s, NewBuf(place(pages[0], a, end)), NewBuf(place(pages[1], b, end)), NewBuf(place(pages[2], bias, end)), NewBuf(got))
+					Gemm[T](&elsewhere, s, NewBuf(a), NewBuf(b), NewBuf(bias), NewBuf(want))
+					Gemm[T](&here, s, NewBuf(place(pages[0], a, end)), NewBuf(place(pages[1], b, end)), NewBuf(place(pages[2], bias, end)), NewBuf(got))
 					run(t, &elsewhere, 1)
 					run(t, &here, 1)
 					if !slices.Equal(got, want) {

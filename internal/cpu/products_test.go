@@ -25,16 +25,17 @@ func TestProducts(t *testing.T) {
 		{{100, 300, []int{520}}, {100, 300, []int{520}}, {515, 258, []int{7}}, {515, 258, []int{7}}},
 	} {
 		for q := range 4 {
-			for _, l := range available() {
-				t.Run(fmt.Sprintf("%v/%v/transA=%v/transB=%v", sizes, l, q&1 != 0, q&2 != 0), func(t *testing.T) {
+			for l := range levels {
+				transA, transB := q&1 != 0, q&2 != 0
+				t.Run(fmt.Sprintf("%v/%v/transA=%v/transB=%v", sizes, l, transA, transB), func(t *testing.T) {
 					var list32, list64 []Product
 					for i, s := range sizes {
-						p := Product{M: s.m, N: s.n, TransA: q&1 != 0, TransB: q&2 != 0}
+						p := Product{M: s.m, N: s.n, TransA: transA, TransB: transB}
 						list32 = append(list32, withOperands[float32](p, s.ks, i%2 == 0, i%4 < 2, i%3 == 0))
 						list64 = append(list64, withOperands[float64](p, s.ks, i%2 == 1, i%4 > 1, i%3 == 1))
 					}
-					testProducts[float32](t, l, list32)
-					testProducts[float64](t, l, list64)
+					testProducts[float32](t, list32)
+					testProducts[float64](t, list64)
 				})
 			}
 		}
@@ -58,7 +59,7 @@ func withOperands[T Float](p Product, ks []int, bias, residual, silu bool) Produ
 	return p
 }
 
-func testProducts[T Float](t *testing.T, l level, list []Product) {
+func testProducts[T Float](t *testing.T, list []Product) {
 	var first [][]T
 	for _, workers := range []int{1, 2, 3, 7} {
 		var outputs []guarded[T]
@@ -74,7 +75,7 @@ func testProducts[T Float](t *testing.T, l level, list []Product) {
 			}
 		}
 		var k Kernel
-		multiply[T](l, &k, list)
+		Products[T](&k, list...)
 		run(t, &k, workers)
 		var got [][]T
 		for _, o := range outputs {
@@ -95,10 +96,10 @@ func testProducts[T Float](t *testing.T, l level, list []Product) {
 		if len(p.Terms) == 1 {
 			c := make([]T, p.M*p.N)
 			var k Kernel
-			gemm[T](l, &k, GemmShape{p.M, p.N, p.Terms[0].K, p.TransA, p.TransB}, p.Terms[0].A, p.Terms[0].B, p.Bias, NewBuf(c))
+			Gemm[T](&k, GemmShape{p.M, p.N, p.Terms[0].K, p.TransA, p.TransB}, p.Terms[0].A, p.Terms[0].B, p.Bias, NewBuf(c))
 			run(t, &k, 1)
 			if p.Residual != nil {
-				addAt(l, c, c, Slice[T](p.Residual))
+				Add(c, c, Slice[T](p.Residual))
 			}
 			if !slices.Equal(got, c) {
 				t.Fatalf("product %d: not the bits that it has alone", i)
@@ -109,7 +110,7 @@ func testProducts[T Float](t *testing.T, l level, list []Product) {
 		}
 		if p.SiLU != nil {
 			want := make([]T, len(got))
-			siluAt(l, want, got)
+			SiLU(want, got)
 			if !slices.Equal(first[0], want) {
 				t.Fatalf("product %d: SiLU has not the bits of one of its own", i)
 			}
@@ -120,23 +121,20 @@ func testProducts[T Float](t *testing.T, l level, list []Product) {
 
 // sumOfTerms computes p in float64, and the error that T may have.
 func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
-	want = make([]float64, p.M*p.N)
-	tol = 2
-	if p.Bias != nil {
-		for x := range want {
-			want[x] = float64(Slice[T](p.Bias)[x%p.N])
-		}
-	}
-	if p.Residual != nil {
-		for x := range want {
-			want[x] += float64(Slice[T](p.Residual)[x])
-		}
-	}
+	want, tol = make([]float64, p.M*p.N), 2
 	for _, term := range p.Terms {
 		tol += float64(term.K)
-		a, b := Slice[T](term.A), Slice[T](term.B)
-		for x := range want {
-			i, j := x/p.N, x%p.N
+	}
+	for x := range want {
+		i, j := x/p.N, x%p.N
+		if p.Bias != nil {
+			want[x] = float64(Slice[T](p.Bias)[j])
+		}
+		if p.Residual != nil {
+			want[x] += float64(Slice[T](p.Residual)[x])
+		}
+		for _, term := range p.Terms {
+			a, b := Slice[T](term.A), Slice[T](term.B)
 			for k := range term.K {
 				at, bt := i*term.K+k, k*p.N+j
 				if p.TransA {
@@ -155,13 +153,13 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 // A row of C has the same bits whatever is computed with it: joined batches, or one token at a time.
 func TestGemmBitsOfRow(t *testing.T) {
 	const m, n, k = 301, 130, 1100
-	for _, l := range available() {
+	for l := range levels {
 		for _, transB := range []bool{false, true} {
 			a, b := random[float32](m*k), random[float32](k*n)
 			product := func(a []float32) []float32 {
 				c := make([]float32, len(a)/k*n)
 				var kern Kernel
-				gemm[float32](l, &kern, GemmShape{M: len(a) / k, N: n, K: k, TransB: transB}, NewBuf(a), NewBuf(b), nil, NewBuf(c))
+				Gemm[float32](&kern, GemmShape{M: len(a) / k, N: n, K: k, TransB: transB}, NewBuf(a), NewBuf(b), nil, NewBuf(c))
 				run(t, &kern, 2)
 				return c
 			}

@@ -16,35 +16,31 @@ type Worker struct {
 	ID int
 
 	scratch unsafe.Pointer
+	state   atomic.Int32 // of the goroutine that run is; the first worker's is the caller's
+	run     func()
 }
 
-// Team runs kernels on a fixed number of goroutines. It is used by one goroutine at a time; a run allocates nothing once
-// warm. Between phases a helper looks for the next one for a short while and then ends, so that an idle team has no
-// goroutines and needs no closing.
-type Team struct {
-	workers []Worker
-	helpers []helper
-	spin    time.Duration
-	next    atomic.Int64
-	phase   Phase
-	busy    atomic.Int32 // helpers that have not finished the phase
-	wait    sync.WaitGroup
-	mu      sync.Mutex
-	err     error
-}
-
-// helper is the goroutine of a worker other than the first, which is the caller's.
-type helper struct {
-	state atomic.Int32
-	run   func()
-}
-
+// The states of a worker's goroutine.
 const (
 	gone    = iota // has no goroutine
 	waiting        // has one that looks for work, or will once it runs
 	offered        // may take part in the phase
 	working        // takes part in the phase
 )
+
+// Team runs kernels on a fixed number of goroutines. It is used by one goroutine at a time; a run allocates nothing once
+// warm. Between phases a worker looks for the next one for a short while and then ends, so that an idle team has no
+// goroutines and needs no closing.
+type Team struct {
+	workers []Worker
+	spin    time.Duration
+	next    atomic.Int64
+	phase   Phase
+	busy    atomic.Int32 // workers that have not finished the phase
+	wait    sync.WaitGroup
+	mu      sync.Mutex
+	err     error
+}
 
 // spinFor is how long a goroutine looks for what it waits for before it sleeps: somewhat more than it takes to wake a
 // sleeping thread, 50 microseconds and more on virtual machines.
@@ -55,23 +51,23 @@ func NewTeam(workers int) *Team {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	t := &Team{workers: make([]Worker, workers), helpers: make([]helper, workers)}
+	t := &Team{workers: make([]Worker, workers)}
 	if workers <= runtime.GOMAXPROCS(0) {
 		t.spin = spinFor
 	}
 	for i := range t.workers {
-		w, h := &t.workers[i], &t.helpers[i]
+		w := &t.workers[i]
 		w.ID = i
-		h.run = func() {
+		w.run = func() {
 			for {
-				t.until(func() bool { return h.state.Load() == offered })
+				t.until(func() bool { return w.state.Load() == offered })
 				switch {
-				case h.state.CompareAndSwap(offered, working):
+				case w.state.CompareAndSwap(offered, working):
 					t.loop(w)
-					h.state.Store(waiting)
+					w.state.Store(waiting)
 					t.busy.Add(-1)
 					t.wait.Done()
-				case h.state.CompareAndSwap(waiting, gone):
+				case w.state.CompareAndSwap(waiting, gone):
 					return
 				}
 			}
@@ -118,7 +114,7 @@ func (t *Team) Run(k *Kernel, mem *Buf) error {
 func (t *Team) run(p Phase) error {
 	t.phase, t.err = p, nil
 	t.next.Store(0)
-	helpers := t.helpers[1:min(p.Pieces, len(t.workers))]
+	helpers := t.workers[1:min(p.Pieces, len(t.workers))]
 	t.wait.Add(len(helpers))
 	t.busy.Store(int32(len(helpers)))
 	for i := range helpers {
@@ -172,8 +168,5 @@ func RunAlone(k *Kernel) error {
 	if err := CheckMemory(k.WorkBytes(t.Workers())); err != nil {
 		return fmt.Errorf("work memory: %w", err)
 	}
-	mem := new(Buf)
-	b := AlignedBytes(k.WorkBytes(t.Workers()))
-	mem.Set(unsafe.Pointer(unsafe.SliceData(b)), len(b))
-	return t.Run(k, mem)
+	return t.Run(k, NewBuf(AlignedBytes(k.WorkBytes(t.Workers()))))
 }

@@ -35,7 +35,7 @@ func TestTeamRunsEachPieceOnce(t *testing.T) {
 					}
 				})
 			}
-			holdBytes(mem, AlignedBytes(k.WorkBytes(workers)))
+			Hold(mem, AlignedBytes(k.WorkBytes(workers)))
 			if err := team.Run(&k, mem); err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func TestNoAllocation(t *testing.T) {
 	var k Kernel
 	Products[float32](&k, p, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)), NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})
 	team, mem := NewTeam(2), new(Buf)
-	holdBytes(mem, AlignedBytes(k.WorkBytes(2)))
+	Hold(mem, AlignedBytes(k.WorkBytes(2)))
 	if n := testing.AllocsPerRun(20, func() {
 		if err := team.Run(&k, mem); err != nil {
 			t.Fatal(err)

@@ -12,12 +12,12 @@ func Tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs 
 	if add {
 		s = c
 	}
-	tile(active, m, n, k, a, ars, acs, b, brs, c, crs, s, crs)
+	tile(m, n, k, a, ars, acs, b, brs, c, crs, s, crs)
 }
 
 // tile sets C[i,j] = S[i,j] + sum over p of A[i,p]·B[p,j], as Tile does; S[i,j] is s[i*srs+j], or 0 if s is nil. S may
 // be C.
-func tile[T Float](l level, m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
+func tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
 	if m <= 0 || n <= 0 {
 		return
 	}
@@ -36,14 +36,13 @@ func tile[T Float](l level, m, n, k int, a []T, ars, acs int, b []T, brs int, c 
 		return
 	}
 	_, _ = a[(m-1)*ars+(k-1)*acs], b[(k-1)*brs+n-1]
-	if l == generic {
+	switch {
+	case active == generic:
 		tileGo(m, n, k, a, ars, acs, b, brs, c, crs, s, srs)
-		return
-	}
-	if single[T]() {
-		tile32(l, m, n, k, ptr[float32](a), ars, acs, ptr[float32](b), brs, ptr[float32](c), crs, ptr[float32](s), srs)
-	} else {
-		tile64(l, m, n, k, ptr[float64](a), ars, acs, ptr[float64](b), brs, ptr[float64](c), crs, ptr[float64](s), srs)
+	case single[T]():
+		tile32(wide(), m, n, k, f32(a), ars, acs, f32(b), brs, f32(c), crs, f32(s), srs)
+	default:
+		tile64(wide(), m, n, k, f64(a), ars, acs, f64(b), brs, f64(c), crs, f64(s), srs)
 	}
 }
 

@@ -7,32 +7,28 @@ import (
 )
 
 func TestTileMatchesLoops(t *testing.T) {
-	for _, l := range available() {
-		t.Run(l.String()+"/float32", func(t *testing.T) { testTile[float32](t, l) })
-		t.Run(l.String()+"/float64", func(t *testing.T) { testTile[float64](t, l) })
+	for l := range levels {
+		t.Run(l.String()+"/float32", testTile[float32])
+		t.Run(l.String()+"/float64", testTile[float64])
 	}
 }
 
-func testTile[T Float](t *testing.T, l level) {
-	sizes := []struct{ m, n, k int }{{0, 5, 3}, {5, 0, 3}, {3, 70, 0}, {96, 64, 128}, {31, 200, 17}}
+func testTile[T Float](t *testing.T) {
+	sizes := [][3]int{{0, 5, 3}, {5, 0, 3}, {3, 70, 0}, {96, 64, 128}, {31, 200, 17}}
 	for m := 1; m <= 26; m++ {
-		sizes = append(sizes, struct{ m, n, k int }{m, 64, 5}, struct{ m, n, k int }{m, 33, 2})
+		sizes = append(sizes, [3]int{m, 64, 5}, [3]int{m, 33, 2})
 	}
 	for n := 1; n <= 131; n++ {
-		sizes = append(sizes, struct{ m, n, k int }{7, n, 3}, struct{ m, n, k int }{13, n, 1})
+		sizes = append(sizes, [3]int{7, n, 3}, [3]int{13, n, 1})
 	}
 	for _, z := range sizes {
 		for mode := range 8 {
-			across, add, wide := mode&1 != 0, mode&2 != 0, mode&4 != 0
-			testTileCase[T](t, l, z.m, z.n, z.k, across, add, wide)
-			if t.Failed() {
-				return
-			}
+			testTileCase[T](t, z[0], z[1], z[2], mode&1 != 0, mode&2 != 0, mode&4 != 0)
 		}
 	}
 }
 
-func testTileCase[T Float](t *testing.T, l level, m, n, k int, across, add, wide bool) {
+func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
 	step, brs, crs := 1, n, n
 	if wide {
 		step, brs, crs = 3, n+5, n+9
@@ -49,19 +45,17 @@ func testTileCase[T Float](t *testing.T, l level, m, n, k int, across, add, wide
 		for p := range k {
 			a.s[i*ars+p*acs] = x[i*k+p]
 		}
+		if add {
+			copy(c.s[i*crs:], z[i*n:i*n+n])
+		}
 	}
 	for p := range k {
 		copy(b.s[p*brs:], y[p*n:p*n+n])
 	}
-	if add {
-		for i := range m {
-			copy(c.s[i*crs:], z[i*n:i*n+n])
-		}
-	}
-	tileAt(l, m, n, k, a.s, ars, acs, b.s, brs, c.s, crs, add)
+	Tile(m, n, k, a.s, ars, acs, b.s, brs, c.s, crs, add)
 	what := fmt.Sprintf("%dx%dx%d across %v add %v wide %v", m, n, k, across, add, wide)
 	if !c.intact() {
-		t.Errorf("%s: written outside of C", what)
+		t.Fatalf("%s: written outside of C", what)
 	}
 	written := 0
 	for i := range m {
@@ -74,7 +68,7 @@ func testTileCase[T Float](t *testing.T, l level, m, n, k int, across, add, wide
 				want += float64(x[i*k+p]) * float64(y[p*n+j])
 			}
 			if !near(t, fmt.Sprintf("%s at %d,%d", what, i, j), c.s[i*crs+j], want, float64(k+2)*eps[T]()) {
-				return
+				t.FailNow()
 			}
 			written++
 		}
@@ -85,7 +79,7 @@ func testTileCase[T Float](t *testing.T, l level, m, n, k int, across, add, wide
 		}
 	}
 	if written != 0 {
-		t.Errorf("%s: written between the rows of C", what)
+		t.Fatalf("%s: written between the rows of C", what)
 	}
 }
 
@@ -93,12 +87,12 @@ func testTileCase[T Float](t *testing.T, l level, m, n, k int, across, add, wide
 func TestTileBitsOfElement(t *testing.T) {
 	const k, n = 37, 150
 	a, b := random[float32](k), random[float32](k*n)
-	for _, l := range available() {
+	for l := range levels {
 		all := make([]float32, n)
-		tileAt(l, 1, n, k, a, k, 1, b, n, all, n, false)
+		Tile(1, n, k, a, k, 1, b, n, all, n, false)
 		for j := range n {
 			var one [1]float32
-			tileAt(l, 1, 1, k, a, k, 1, b[j:], n, one[:], 1, false)
+			Tile(1, 1, k, a, k, 1, b[j:], n, one[:], 1, false)
 			if one[0] != all[j] {
 				t.Fatalf("%v: column %d of %d: %v, alone %v", l, j, n, all[j], one[0])
 			}

@@ -7,126 +7,85 @@ import (
 	"testing"
 )
 
-// A vecCase is one vector function: its call at a level with four slices of which it reads and writes some, and two
-// numbers, and the same by a loop in float64. What both return is the sum, or 0. A function that has a dst takes in[0]
-// for it and reads the others, in order.
+// A vecCase is one vector function: its call with four slices of which it reads and writes some, and two numbers, and the
+// same in float64, an element after the other. What call returns is the sum of what want does, or 0. A function that has a
+// dst takes in[0] for it and reads the others, in order.
 type vecCase[T Float] struct {
 	name string
-	call func(l level, in [4][]T, a, b T) T
-	want func(in [4][]float64, a, b float64) float64 // changes in as call does
-	ulps float64                                     // the tolerance, in units of the last place of 1 + |result|
+	call func(in [4][]T, a, b T) T
+	want func(d, x, y, z *float64, a, b float64) float64 // changes elements as call does
+	ulps float64                                         // the tolerance, in units of the last place of 1 + |result|
 }
 
 func vecCases[T Float]() []vecCase[T] {
-	loop := func(in [4][]float64, f func(d, x, y, z *float64) float64) (sum float64) {
-		for i := range in[0] {
-			sum += f(&in[0][i], &in[1][i], &in[2][i], &in[3][i])
-		}
-		return sum
-	}
 	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 	return []vecCase[T]{
-		{"Max", func(l level, in [4][]T, a, b T) T { return maxAt(l, in[1]) },
-			func(in [4][]float64, a, b float64) float64 {
-				m := math.Inf(-1)
-				for _, v := range in[1] {
-					m = max(m, v)
-				}
-				return m
-			}, 0},
-		{"ExpSum", func(l level, in [4][]T, a, b T) T { return expSumAt(l, in[0], in[1], a, b) },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { *d = math.Exp(*x*a - b); return *d })
+		{"Max", func(in [4][]T, a, b T) T { return Max(in[1]) },
+			func(d, x, y, z *float64, a, b float64) float64 { return *x }, 0},
+		{"ExpSum", func(in [4][]T, a, b T) T { return ExpSum(in[0], in[1], a, b) },
+			func(d, x, y, z *float64, a, b float64) float64 { *d = math.Exp(*x*a - b); return *d }, 16},
+		{"Scale", func(in [4][]T, a, b T) T { Scale(in[1], a); return 0 },
+			func(d, x, y, z *float64, a, b float64) float64 { *x *= a; return 0 }, 1},
+		{"Dot", func(in [4][]T, a, b T) T { return Dot(in[1], in[2]) },
+			func(d, x, y, z *float64, a, b float64) float64 { return *x * *y }, 64},
+		{"Axpy", func(in [4][]T, a, b T) T { Axpy(a, in[1], in[2]); return 0 },
+			func(d, x, y, z *float64, a, b float64) float64 { *y += a * *x; return 0 }, 4},
+		{"Add", func(in [4][]T, a, b T) T { Add(in[0], in[1], in[2]); return 0 },
+			func(d, x, y, z *float64, a, b float64) float64 { *d = *x + *y; return 0 }, 1},
+		{"MulScale", func(in [4][]T, a, b T) T { MulScale(in[0], in[1], in[2], a); return 0 },
+			func(d, x, y, z *float64, a, b float64) float64 { *d = *x * *y * a; return 0 }, 4},
+		{"SoftmaxGrad", func(in [4][]T, a, b T) T { SoftmaxGrad(in[0], in[1], in[2], b, a); return 0 },
+			func(d, x, y, z *float64, a, b float64) float64 { *d = *x * (*y - b) * a; return 0 }, 8},
+		{"Sigmoid", func(in [4][]T, a, b T) T { Sigmoid(in[0], in[1]); return 0 },
+			func(d, x, y, z *float64, a, b float64) float64 { *d = sigmoid(*x); return 0 }, 2},
+		{"SiLU", func(in [4][]T, a, b T) T { SiLU(in[0], in[1]); return 0 },
+			func(d, x, y, z *float64, a, b float64) float64 { *d = *x * sigmoid(*x); return 0 }, 4},
+		{"SiLUGrad", func(in [4][]T, a, b T) T { SiLUGrad(in[0], in[1], in[2]); return 0 },
+			func(d, x, y, z *float64, a, b float64) float64 {
+				s := sigmoid(*x)
+				*d = *y * s * (1 + *x*(1-s))
+				return 0
 			}, 16},
-		{"Scale", func(l level, in [4][]T, a, b T) T { scaleAt(l, in[1], a); return 0 },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { *x *= a; return 0 })
-			}, 1},
-		{"Dot", func(l level, in [4][]T, a, b T) T { return dotAt(l, in[1], in[2]) },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { return *x * *y })
-			}, 64},
-		{"Axpy", func(l level, in [4][]T, a, b T) T { axpyAt(l, a, in[1], in[2]); return 0 },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { *y += a * *x; return 0 })
-			}, 4},
-		{"Add", func(l level, in [4][]T, a, b T) T { addAt(l, in[0], in[1], in[2]); return 0 },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { *d = *x + *y; return 0 })
-			}, 1},
-		{"MulScale", func(l level, in [4][]T, a, b T) T { mulScaleAt(l, in[0], in[1], in[2], a); return 0 },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { *d = *x * *y * a; return 0 })
-			}, 4},
-		{"SoftmaxGrad", func(l level, in [4][]T, a, b T) T { softmaxGradAt(l, in[0], in[1], in[2], b, a); return 0 },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { *d = *x * (*y - b) * a; return 0 })
-			}, 8},
-		{"Sigmoid", func(l level, in [4][]T, a, b T) T { sigmoidAt(l, in[0], in[1]); return 0 },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { *d = sigmoid(*x); return 0 })
-			}, 2},
-		{"SiLU", func(l level, in [4][]T, a, b T) T { siluAt(l, in[0], in[1]); return 0 },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { *d = *x * sigmoid(*x); return 0 })
-			}, 4},
-		{"SiLUGrad", func(l level, in [4][]T, a, b T) T { siluGradAt(l, in[0], in[1], in[2]); return 0 },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 {
-					s := sigmoid(*x)
-					*d = *y * s * (1 + *x*(1-s))
-					return 0
-				})
-			}, 16},
-		{"SumSquares", func(l level, in [4][]T, a, b T) T { return T(sumSquaresAt(l, in[1])) },
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(d, x, y, z *float64) float64 { return *x * *x })
-			}, 1},
-		{"AdamW", func(l level, in [4][]T, a, b T) T {
+		{"SumSquares", func(in [4][]T, a, b T) T { return T(SumSquares(in[1])) },
+			func(d, x, y, z *float64, a, b float64) float64 { return *x * *x }, 1},
+		{"AdamW", func(in [4][]T, a, b T) T {
 			for i, v := range in[3] {
 				in[3][i] = v * v // a second moment is not negative
 			}
-			adamWAt(l, in[1], in[0], in[2], in[3], AdamWStep[T]{LR: 0.25, Beta1: 0.875, Beta2: 0.75, Eps: 1e-2, Decay: 0.125, Clip: a, C1: 2, C2: 3})
+			AdamW(in[1], in[0], in[2], in[3], AdamWStep[T]{LR: 0.25, Beta1: 0.875, Beta2: 0.75, Eps: 1e-2, Decay: 0.125, Clip: a, C1: 2, C2: 3})
 			return 0
 		},
-			func(in [4][]float64, a, b float64) float64 {
-				return loop(in, func(g, w, m, v *float64) float64 {
-					*v *= *v
-					d := *g * a
-					*m = 0.875**m + 0.125*d
-					*v = 0.75**v + 0.25*d*d
-					*w -= 0.25 * (*m*2/(math.Sqrt(*v*3)+1e-2) + 0.125**w)
-					return 0
-				})
+			func(g, w, m, v *float64, a, b float64) float64 {
+				*v *= *v
+				d := *g * a
+				*m = 0.875**m + 0.125*d
+				*v = 0.75**v + 0.25*d*d
+				*w -= 0.25 * (*m*2/(math.Sqrt(*v*3)+1e-2) + 0.125**w)
+				return 0
 			}, 64},
 	}
 }
 
 func TestVectorsMatchLoops(t *testing.T) {
-	for _, l := range available() {
-		t.Run(l.String()+"/float32", func(t *testing.T) { testVectors[float32](t, l) })
-		t.Run(l.String()+"/float64", func(t *testing.T) { testVectors[float64](t, l) })
+	for l := range levels {
+		t.Run(l.String()+"/float32", testVectors[float32])
+		t.Run(l.String()+"/float64", testVectors[float64])
 	}
 }
 
-func testVectors[T Float](t *testing.T, l level) {
-	sizes := []int{257, 1000}
-	for n := range 200 {
-		sizes = append(sizes, n)
-	}
+func testVectors[T Float](t *testing.T) {
 	for _, c := range vecCases[T]() {
 		t.Run(c.name, func(t *testing.T) {
-			for _, n := range sizes {
-				testVector(t, l, c, n)
-				if t.Failed() {
-					return
-				}
+			for n := range 200 {
+				testVector(t, c, n)
 			}
+			testVector(t, c, 257)
+			testVector(t, c, 1000)
 		})
 	}
 }
 
-func testVector[T Float](t *testing.T, l level, c vecCase[T], n int) {
+func testVector[T Float](t *testing.T, c vecCase[T], n int) {
 	var gs [4]guarded[T]
 	var in [4][]T
 	var want [4][]float64
@@ -136,27 +95,35 @@ func testVector[T Float](t *testing.T, l level, c vecCase[T], n int) {
 		in[i], want[i] = gs[i].s, make([]float64, n)
 		for j := range n {
 			in[i][j] = all[i*n+j] * 4
+			if i == 0 && c.name != "AdamW" { // where in[0] is an operand
+				in[i][j] = T(math.NaN())
+			}
 			want[i][j] = float64(in[i][j])
 		}
 	}
-	if c.name != "AdamW" { // where in[0] is an operand
-		for j := range n {
-			in[0][j], want[0][j] = T(math.NaN()), math.NaN()
+	got, sum := c.call(in, 1.5, 0.75), 0.0
+	if c.name == "Max" {
+		sum = math.Inf(-1)
+	}
+	for j := range n {
+		if v := c.want(&want[0][j], &want[1][j], &want[2][j], &want[3][j], 1.5, 0.75); c.name == "Max" {
+			sum = max(sum, v)
+		} else {
+			sum += v
 		}
 	}
-	got := c.call(l, in, 1.5, 0.75)
-	sum := c.want(want, 1.5, 0.75)
 	tol := c.ulps * eps[T]()
-	near(t, fmt.Sprintf("result of %d", n), got, sum, tol*(1+math.Abs(sum)))
-	for i := range gs {
-		if !gs[i].intact() {
+	ok := near(t, fmt.Sprintf("result of %d", n), got, sum, tol*(1+math.Abs(sum)))
+	for i, g := range gs {
+		if !g.intact() {
 			t.Fatalf("n %d: written outside of operand %d", n, i)
 		}
 		for j, w := range want[i] {
-			if !near(t, fmt.Sprintf("operand %d of %d at %d", i, n, j), in[i][j], w, tol*(1+math.Abs(w))) {
-				return
-			}
+			ok = ok && near(t, fmt.Sprintf("operand %d of %d at %d", i, n, j), in[i][j], w, tol*(1+math.Abs(w)))
 		}
+	}
+	if !ok {
+		t.FailNow()
 	}
 }
 
@@ -164,16 +131,15 @@ func testVector[T Float](t *testing.T, l level, c vecCase[T], n int) {
 func TestVectorsInPlace(t *testing.T) {
 	const n = 77
 	may := map[string]int{"ExpSum": 1, "Add": 2, "MulScale": 1, "SoftmaxGrad": 2, "Sigmoid": 1, "SiLU": 1, "SiLUGrad": 2}
-	for _, l := range available() {
+	for l := range levels {
 		for _, c := range vecCases[float32]() {
 			for operand := 1; operand <= may[c.name]; operand++ {
 				var apart, same [4][]float32
-				all := random[float32](4 * n)
-				for i := range apart {
-					apart[i], same[i] = slices.Clone(all[i*n:i*n+n]), slices.Clone(all[i*n:i*n+n])
+				for i, all := range slices.Collect(slices.Chunk(random[float32](4*n), n)) {
+					apart[i], same[i] = all, slices.Clone(all)
 				}
 				same[0] = same[operand]
-				x, y := c.call(l, apart, 1.5, 0.75), c.call(l, same, 1.5, 0.75)
+				x, y := c.call(apart, 1.5, 0.75), c.call(same, 1.5, 0.75)
 				if x != y || !slices.Equal(apart[0], same[0]) {
 					t.Errorf("%v: %s over operand %d is not what it is elsewhere", l, c.name, operand)
 				}
@@ -185,13 +151,13 @@ func TestVectorsInPlace(t *testing.T) {
 // exp32 is held to 2 units in the last place over its whole range, with the edges.
 func TestExpEdges(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
-	for _, l := range available() {
+	for l := range levels {
 		x := []float32{-inf, inf, nan, -1e30, 1e30, -104, -88, -87.3, 0, float32(math.Copysign(0, -1)), 88, 88.7, 88.73, 89, 100, 1e-30, -math.MaxFloat32, math.MaxFloat32}
 		for v := float32(-87.3); v < 88.7; v += 0.00617 {
 			x = append(x, v)
 		}
 		y := make([]float32, len(x))
-		expSumAt(l, y, x, 1, 0)
+		ExpSum(y, x, 1, 0)
 		worst := 0.0
 		for i, v := range x {
 			want := math.Exp(float64(v))
@@ -217,29 +183,29 @@ func TestExpEdges(t *testing.T) {
 		if worst > 2 {
 			t.Errorf("%v: %.2f units in the last place off", l, worst)
 		}
-		if sum := expSumAt(l, y[:2], []float32{-inf, -inf}, 0.125, 3); sum != 0 || y[0] != 0 || y[1] != 0 {
+		if sum := ExpSum(y[:2], []float32{-inf, -inf}, 0.125, 3); sum != 0 || y[0] != 0 || y[1] != 0 {
 			t.Errorf("%v: a row of -Inf gives %v, sum %v", l, y[:2], sum)
 		}
 		for _, v := range []float32{-200, -90, 0, 90, 200} {
 			var s [1]float32
-			sigmoidAt(l, s[:], []float32{v})
+			Sigmoid(s[:], []float32{v})
 			near(t, fmt.Sprintf("%v: sigmoid(%v)", l, v), s[0], 1/(1+math.Exp(-float64(v))), 1e-7)
 		}
 	}
 }
 
 func TestMaxNaN(t *testing.T) {
-	for _, l := range available() {
+	for l := range levels {
 		for n := 1; n < 140; n++ {
 			for at := 0; at < n; at += 1 + n/7 {
 				x := random[float32](n)
 				x[at] = float32(math.NaN())
-				if m := maxAt(l, x); m == m {
+				if m := Max(x); m == m {
 					t.Fatalf("%v: NaN at %d of %d: Max %v", l, at, n, m)
 				}
 			}
 		}
-		if m := maxAt[float32](l, nil); !math.IsInf(float64(m), -1) {
+		if m := Max[float32](nil); !math.IsInf(float64(m), -1) {
 			t.Errorf("%v: Max of none is %v", l, m)
 		}
 	}
@@ -248,22 +214,19 @@ func TestMaxNaN(t *testing.T) {
 // A value of a row does not depend on where in the row it stands, nor do zeros after it change a sum.
 func TestVectorsBitsOfElement(t *testing.T) {
 	x := random[float32](150)
-	for _, l := range available() {
+	for l := range levels {
 		all := make([]float32, len(x))
-		expSumAt(l, all, x, 2, 0.5)
+		ExpSum(all, x, 2, 0.5)
 		for i := range x {
 			var one [1]float32
-			if expSumAt(l, one[:], x[i:i+1], 2, 0.5); one[0] != all[i] {
+			if ExpSum(one[:], x[i:i+1], 2, 0.5); one[0] != all[i] {
 				t.Fatalf("%v: exp at %d is %v, alone %v", l, i, all[i], one[0])
 			}
 		}
 		for n := range x {
-			row := append(append([]float32(nil), x[:n]...), make([]float32, 150-n)...)
-			for i := n; i < len(row); i++ {
-				row[i] = float32(math.Inf(-1))
-			}
+			row := append(slices.Clone(x[:n]), slices.Repeat([]float32{float32(math.Inf(-1))}, len(x)-n)...)
 			y := make([]float32, len(row))
-			if long, short := expSumAt(l, y, row, 2, 0.5), expSumAt(l, y[:n], row[:n], 2, 0.5); long != short {
+			if long, short := ExpSum(y, row, 2, 0.5), ExpSum(y[:n], row[:n], 2, 0.5); long != short {
 				t.Fatalf("%v: the sum of %d is %v, with masked ones after it %v", l, n, short, long)
 			}
 		}

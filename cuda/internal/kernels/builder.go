@@ -131,6 +131,17 @@ func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params an
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
 }
 
+// LaunchElements adds a launch of an elementwise kernel over n elements of a type.
+func (b *Builder) LaunchElements(kernel string, t Type, n int64, params any) {
+	b.Launch(kernel, Looped(Pieces(n, 256*t.Lanes())), Threads(), 0, params)
+}
+
+// LaunchRows adds a launch in which a warp or a block owns a row of cols elements.
+func (b *Builder) LaunchRows(kernel string, rows, cols int64, params any) {
+	block := RowThreads(cols)
+	b.Launch(kernel, RowBlocks(rows, block), block, 0, params)
+}
+
 // Work takes bytes of work memory, aligned for every kernel. What is in it is undefined.
 func (b *Builder) Work(bytes int64) Ref {
 	r := refTo(work, b.plan.work)
@@ -139,7 +150,7 @@ func (b *Builder) Work(bytes int64) Ref {
 	return r
 }
 
-// Scratch takes bytes of work memory that the next product uses and nothing after it.
+// Scratch takes bytes of work memory that the next product or reduction uses and nothing after it.
 func (b *Builder) Scratch(bytes int64) Ref {
 	b.plan.scratch = max(b.plan.scratch, bytes)
 	b.fits()
@@ -153,10 +164,10 @@ func (b *Builder) fits() {
 	}
 }
 
-// ArrayOf takes work memory for structs that kernels read there. They are copied to it before the launches, and again when an
-// address in them has changed.
-func ArrayOf[T any](b *Builder, items []T) Ref {
-	c := PackAll(items)
+// Array takes work memory for a slice of structs that kernels read there. They are copied to it before the launches, and again
+// when an address in them has changed.
+func (b *Builder) Array(items any) Ref {
+	c := Pack(items)
 	to := b.Work(int64(len(c.Bytes)))
 	b.plan.Arrays = append(b.plan.Arrays, Array{to, c})
 	return to

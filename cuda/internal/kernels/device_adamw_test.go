@@ -162,8 +162,8 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		"copy":     {ops.AddGradOp{}, []arg{x}, 1},
 	} {
 		b := NewBuilder(g.properties(), nil, siteOf([]arg{x}, []arg{y}))
-		layers.Fill16(b, b.In[0].Ref, n, one)
-		layers.Fill16(b, b.Out[0].Ref, n, 0x7fed)
+		layers.Fill(b, b.In[0].Ref, n, 16, uint32(one))
+		layers.Fill(b, b.Out[0].Ref, n, 16, 0x7fed)
 		fill, err := b.Plan()
 		if err != nil {
 			t.Fatal(err)

@@ -237,8 +237,8 @@ func TestMemoryOps(t *testing.T) {
 			s.op(ops.CastOp{}, []arg{y.of(n)}, []arg{back.of(n)})
 			s.op(ops.AddGradOp{}, []arg{y.of(n)}, []arg{same.of(n)})
 			s.build(func(b *Builder) error {
-				rows.Fill32(b, b.Out[0].Ref, int64(n), math.Float32bits(2.5))
-				rows.Fill16(b, b.Out[1].Ref, int64(n), 0x3c00)
+				rows.Fill(b, b.Out[0].Ref, int64(n), 32, math.Float32bits(2.5))
+				rows.Fill(b, b.Out[1].Ref, int64(n), 16, 0x3c00)
 				return nil
 			}, nil, []arg{filled.of(n), words.of(n)})
 			s.run()

@@ -9,8 +9,7 @@
 //	func softmax(b *kernels.Builder, _ ops.SoftmaxOp) error {
 //		x, y := b.In[0], b.Out[0]
 //		rows, cols := x.Rows()
-//		block := kernels.RowThreads(cols)
-//		b.Launch(b.Type.Name("softmax"), kernels.RowBlocks(rows, block), block, 0, &softmaxParams{x.Ref, y.Ref, rows, cols})
+//		b.LaunchRows(b.Type.Name("softmax"), rows, cols, &softmaxParams{x.Ref, y.Ref, rows, cols})
 //		return nil
 //	}
 //

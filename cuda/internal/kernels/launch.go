@@ -54,9 +54,6 @@ func Looped(n int64) Dim { return Line(min(max(n, 1), 1<<16)) }
 // Threads is the block of elementwise kernels.
 func Threads() Dim { return Line(256) }
 
-// Elements is the grid of an elementwise kernel over n elements of a type, in blocks of Threads.
-func Elements(t Type, n int64) Dim { return Looped(Pieces(n, 256*t.Lanes())) }
-
 // RowThreads is the block of a kernel in which a group of threads owns a row of the given length: 8 warps of a row each, or
 // one row for all.
 func RowThreads(cols int64) Dim {

@@ -20,7 +20,7 @@ type Ref uint64
 const (
 	_       = iota // null
 	work           // the op's own work memory
-	scratch        // the work memory of its products, which they use one after the other
+	scratch        // the work memory of its products and reductions, which they use one after the other
 	firstOperand
 )
 
@@ -57,22 +57,16 @@ type Relocation struct {
 	Encode func(to []byte, address Ptr) error
 }
 
-// Pack packs the struct that v points to, whose fields lie as in C. All its fields of type Ref become relocations.
+// Pack packs the struct that v points to, or all of a slice of structs, whose fields lie as in C. All fields of type Ref become
+// relocations.
 func Pack(v any) Packed {
-	p := reflect.ValueOf(v)
-	return pack(p.Type().Elem(), p.UnsafePointer(), 1)
-}
-
-// PackAll packs an array of structs.
-func PackAll[T any](items []T) Packed {
-	return pack(reflect.TypeFor[T](), unsafe.Pointer(unsafe.SliceData(items)), len(items))
-}
-
-// pack packs the n structs of type t at from.
-func pack(t reflect.Type, from unsafe.Pointer, n int) Packed {
+	from, n := reflect.ValueOf(v), 1
+	if from.Kind() == reflect.Slice {
+		n = from.Len()
+	}
+	t := from.Type().Elem()
 	size := int(t.Size())
-	c := Packed{Bytes: make([]byte, n*size), Type: t}
-	copy(c.Bytes, unsafe.Slice((*byte)(from), n*size))
+	c := Packed{Bytes: slices.Clone(unsafe.Slice((*byte)(from.UnsafePointer()), n*size)), Type: t}
 	for i := range n {
 		c.relocate(t, i*size)
 	}

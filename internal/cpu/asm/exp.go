@@ -27,11 +27,9 @@ func newExponential(l lanes) *exponential {
 // apply returns exp(z) and spoils z.
 func (e *exponential) apply(z VecVirtual) VecVirtual {
 	l := e.l
-	var keep Op // lanes that are not below low; NaN is not
+	keep := Op(YMM()) // lanes that are not below low; NaN is not
 	if l.wide() {
 		keep = K()
-	} else {
-		keep = YMM()
 	}
 	const notLess = 5
 	VCMPPS(U8(notLess), e.low, z, keep)
@@ -46,11 +44,7 @@ func (e *exponential) apply(z VecVirtual) VecVirtual {
 	VFNMADD231PS(e.ln2high, n, r)
 	VFNMADD231PS(e.ln2low, n, r)
 	p := l.vec()
-	if l.wide() {
-		VMOVAPS(e.coefficients[0], p)
-	} else {
-		VMOVUPS(e.coefficients[0], p)
-	}
+	VMOVUPS(e.coefficients[0], p)
 	for _, c := range e.coefficients[1:] {
 		VFMADD213PS(c, r, p)
 	}

@@ -18,17 +18,12 @@ func (l lanes) wide() bool { return l.bits == 512 }
 func (l lanes) bytes() int { return l.bits / 8 }
 func (l lanes) n() int     { return l.bytes() / l.size }
 
-// goType is the element's name in Go.
-func (l lanes) goType() string { return fmt.Sprintf("float%d", 8*l.size) }
-
-// fn is the name of a kernel for these lanes, such as tile32AVX2.
-func (l lanes) fn(name string) string {
-	level := "AVX2"
-	if l.wide() {
-		level = "AVX512"
-	}
-	return fmt.Sprintf("%s%d%s", name, 8*l.size, level)
+// label is the name of a place in the code for these lanes: one function holds that for both widths.
+func (l lanes) label(format string, args ...any) LabelRef {
+	return LabelRef(fmt.Sprintf("x%d_", l.bits) + fmt.Sprintf(format, args...))
 }
+
+func (l lanes) here(format string, args ...any) { Label(string(l.label(format, args...))) }
 
 func (l lanes) vec() VecVirtual {
 	if l.wide() {
@@ -40,75 +35,60 @@ func (l lanes) vec() VecVirtual {
 // zero clears v.
 func (l lanes) zero(v VecVirtual) { VXORPS(v, v, v) }
 
-// pick calls the instruction for the element's size.
-func (l lanes) pick(ps, pd func(...Op), ops ...Op) {
+// pick returns the instruction for the element's size.
+func pick[F any](l lanes, single, double F) F {
 	if l.size == 4 {
-		ps(ops...)
-	} else {
-		pd(ops...)
+		return single
 	}
+	return double
 }
 
-func (l lanes) fma(x, y, z Op) { l.pick(VFMADD231PS, VFMADD231PD, x, y, z) }
-func (l lanes) add(x, y, z Op) { l.pick(VADDPS, VADDPD, x, y, z) }
-func (l lanes) mov(x, y Op)    { l.pick(VMOVUPS, VMOVUPD, x, y) }
+func (l lanes) fma(x, y, z Op)    { pick(l, VFMADD231PS, VFMADD231PD)(x, y, z) }
+func (l lanes) add(x, y, z Op)    { pick(l, VADDPS, VADDPD)(x, y, z) }
+func (l lanes) mov(x, y Op)       { pick(l, VMOVUPS, VMOVUPD)(x, y) }
+func (l lanes) broadcast(m, v Op) { pick(l, VBROADCASTSS, VBROADCASTSD)(m, v) }
 
-func (l lanes) broadcast(m, v Op) {
-	if l.size == 4 {
-		VBROADCASTSS(m, v)
-	} else {
-		VBROADCASTSD(m, v)
-	}
-}
-
-// lane masks: an opmask on AVX-512, a register of ones and zeros on AVX2.
+// movIn and movOut move the lanes of a mask: an opmask on AVX-512, a register of ones and zeros on AVX2.
 
 func (l lanes) movIn(m, mask, v Op) {
-	switch {
-	case l.wide() && l.size == 4:
-		VMOVUPS_Z(m, mask, v)
-	case l.wide():
-		VMOVUPD_Z(m, mask, v)
-	case l.size == 4:
-		VMASKMOVPS(m, mask, v)
-	default:
-		VMASKMOVPD(m, mask, v)
+	if l.wide() {
+		pick(l, VMOVUPS_Z, VMOVUPD_Z)(m, mask, v)
+	} else {
+		pick(l, VMASKMOVPS, VMASKMOVPD)(m, mask, v)
 	}
 }
 
 func (l lanes) movOut(v, mask, m Op) {
-	switch {
-	case l.wide():
-		l.pick(VMOVUPS, VMOVUPD, v, mask, m)
-	case l.size == 4:
-		VMASKMOVPS(v, mask, m)
-	default:
-		VMASKMOVPD(v, mask, m)
+	if l.wide() {
+		pick(l, VMOVUPS, VMOVUPD)(v, mask, m)
+	} else {
+		pick(l, VMASKMOVPS, VMASKMOVPD)(v, mask, m)
 	}
 }
 
-// maskTable is 32 lanes of ones and then as many of zeros, for AVX2: the mask of the first r lanes begins r before the
-// middle.
-const maskLanes = 32
+var memories = map[string]Mem{}
 
-var tables = map[string]Mem{}
-
-func (l lanes) maskTable() Mem {
-	name := fmt.Sprintf("mask%d", 8*l.size)
-	if m, ok := tables[name]; ok {
-		return m
-	}
-	m := GLOBL(name, 8|16) // RODATA|NOPTR
-	for i := range 2 * maskLanes {
-		if l.size == 4 {
-			DATA(4*i, U32(uint32(0xffffffff)*uint32(1-i/maskLanes)))
-		} else {
-			DATA(8*i, U64(uint64(math.MaxUint64)*uint64(1-i/maskLanes)))
+// memory returns read-only memory of n words of 32 bits.
+func memory(name string, n int, word func(i int) uint32) Mem {
+	m, ok := memories[name]
+	if !ok {
+		m = GLOBL(name, 8|16) // RODATA|NOPTR
+		memories[name] = m
+		for i := range n {
+			DATA(4*i, U32(word(i)))
 		}
 	}
-	tables[name] = m
 	return m
 }
+
+// maskTable is maskLanes lanes of ones and then as many of zeros, for AVX2: the mask of the first r lanes begins r before the
+// middle.
+func (l lanes) maskTable() Mem {
+	words := maskLanes * l.size / 4
+	return memory(fmt.Sprintf("mask%d", 8*l.size), 2*words, func(i int) uint32 { return math.MaxUint32 * uint32(1-i/words) })
+}
+
+const maskLanes = 32
 
 // masks returns a function that gives the mask of part u, for the first r lanes of count parts of size lanes each.
 func (l lanes) masks(r GPVirtual, count, size int) func(u int) Op {

@@ -15,32 +15,50 @@ type kernel struct {
 	name    string
 	slices  string // the slices, such as "x, y"
 	scalars string // the numbers, such as "a", or empty
-	result  string // the type of the result, or empty
-	is      string // the Go loop that it stands for
+	result  string // the type of the result, or empty; float64 makes vectors of float64 of what is loaded
 	unroll  int    // vectors a turn
+	exp     bool   // has turn.exp
 
-	// setup writes what comes before the loop and returns what is written for vector u of a turn, and after the loop.
-	setup func(l lanes) (body func(x *turn, u int), finish func())
+	// sums is a number of accumulators, whose lanes begin as start.
+	sums  int
+	start float32
+
+	setup  func(x *turn)        // writes what comes before the loop, or nil
+	body   func(x *turn, u int) // writes what is done to vector u of a turn
+	finish func(x *turn)        // writes what comes after the loop; nil adds up the accumulators if there is a result
 }
 
 // turn is the code of one turn of a loop: a whole one, or the last with masks.
 type turn struct {
-	l    lanes
-	at   map[string]GPVirtual
-	mask func(u int) Op // nil in a whole turn
+	l      lanes
+	at     map[string]GPVirtual
+	scalar map[string]VecVirtual // the numbers in every lane
+	sums   []VecVirtual
+	start  VecVirtual // what the accumulators begin as
+	exp    *exponential
+	mask   func(u int) Op // nil in a whole turn
 }
 
 func (x *turn) mem(slice string, u int) Mem {
-	return Mem{Base: x.at[slice], Disp: u * x.l.bytes()}
+	return Mem{Base: x.at[slice], Disp: u * 4 * x.l.n()}
 }
 
 // load returns vector u of a slice, with zeros in the lanes that do not exist.
 func (x *turn) load(slice string, u int) VecVirtual {
-	v := x.l.vec()
-	if x.mask == nil {
-		x.l.mov(x.mem(slice, u), v)
-	} else {
-		x.l.movIn(x.mem(slice, u), x.mask(u), v)
+	v, m := x.l.vec(), x.mem(slice, u)
+	switch {
+	case x.l.size == 4 && x.mask == nil:
+		x.l.mov(m, v)
+	case x.l.size == 4:
+		x.l.movIn(m, x.mask(u), v)
+	case x.mask == nil:
+		VCVTPS2PD(m, v)
+	case x.l.wide():
+		VCVTPS2PD_Z(m, x.mask(u), v)
+	default:
+		half := XMM()
+		VMASKMOVPS(m, x.mask(u), half)
+		VCVTPS2PD(half, v)
 	}
 	return v
 }
@@ -53,79 +71,92 @@ func (x *turn) store(v VecVirtual, slice string, u int) {
 	}
 }
 
-// keep replaces the lanes of v that do not exist by those of other.
-func (x *turn) keep(v, other VecVirtual, u int) VecVirtual {
+// orStart replaces the lanes of v that do not exist by what the accumulators begin as.
+func (x *turn) orStart(v VecVirtual, u int) VecVirtual {
 	if x.mask == nil {
 		return v
 	}
 	o := x.l.vec()
 	if x.l.wide() {
-		VBLENDMPS(v, other, x.mask(u), o)
+		VBLENDMPS(v, x.start, x.mask(u), o)
 	} else {
-		VBLENDVPS(x.mask(u), v, other, o)
+		VBLENDVPS(x.mask(u), v, x.start, o)
 	}
 	return o
 }
+
+// result stores the first lane of v.
+func result(v VecVirtual) { Store(v.AsX(), ReturnIndex(0)) }
 
 func names(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(", ", r) })
 }
 
-// write writes the kernel for l.
-func (k kernel) write(l lanes) {
-	sig := "func(n int, " + k.slices + " *float32"
+// write writes the kernel.
+func (k kernel) write() {
+	signature := "n int, " + k.slices + " *float32"
 	if k.scalars != "" {
-		sig += ", " + k.scalars + " float32"
+		signature += ", " + k.scalars + " float32"
 	}
-	sig += ")"
-	if k.result != "" {
-		sig += " " + k.result
+	signature += ") " + k.result
+	size := 4
+	if k.result == "float64" {
+		size = 8
 	}
-	TEXT(l.fn(k.name), 4, sig)
-	Pragma("noescape")
-	doc := []string{l.fn(k.name) + " does:", ""}
-	for _, line := range strings.Split(strings.TrimSpace(k.is), "\n") {
-		doc = append(doc, "\t"+line)
-	}
-	Doc(doc...)
-	at := map[string]GPVirtual{}
-	n := GP64()
-	Load(Param("n"), n)
+	function(k.name+"32", signature, size, k.loop)
+}
+
+// loop writes the kernel for l.
+func (k kernel) loop(l lanes) {
+	x := &turn{l: l, at: map[string]GPVirtual{}, scalar: map[string]VecVirtual{}}
+	n := arg("n")
 	for _, s := range names(k.slices) {
-		at[s] = GP64()
-		Load(Param(s), at[s])
+		x.at[s] = arg(s)
 	}
-	body, finish := k.setup(l)
+	if k.exp {
+		x.exp = newExponential(l)
+	}
+	for _, s := range names(k.scalars) {
+		x.scalar[s] = l.param(s)
+	}
+	if k.sums > 0 {
+		x.sums, x.start = l.accumulators(k.sums, k.start), l.accumulators(1, k.start)[0]
+	}
+	if k.setup != nil {
+		k.setup(x)
+	}
 	whole := U32(k.unroll * l.n())
-	Label("loop")
+	l.here("loop")
 	CMPQ(n, whole)
-	JL(LabelRef("tail"))
-	x := &turn{l: l, at: at}
+	JL(l.label("tail"))
 	for u := range k.unroll {
-		body(x, u)
+		k.body(x, u)
 	}
 	for _, s := range names(k.slices) {
-		ADDQ(U32(k.unroll*l.bytes()), at[s])
+		ADDQ(U32(k.unroll*4*l.n()), x.at[s])
 	}
 	SUBQ(whole, n)
-	JMP(LabelRef("loop"))
-	Label("tail")
+	JMP(l.label("loop"))
+	l.here("tail")
 	TESTQ(n, n)
-	JZ(LabelRef("done"))
-	x.mask = l.masks(n, k.unroll, l.n())
+	JZ(l.label("done"))
+	x.mask = lanes{l.bits, 4}.masks(n, k.unroll, l.n())
 	for u := range k.unroll {
 		if u > 0 {
 			CMPQ(n, U32(u*l.n()))
-			JLE(LabelRef("done"))
+			JLE(l.label("done"))
 		}
-		body(x, u)
+		k.body(x, u)
 	}
-	Label("done")
-	if finish != nil {
-		finish()
+	l.here("done")
+	switch {
+	case k.finish != nil:
+		k.finish(x)
+	case k.result == "float64":
+		result(l.fold(x.sums, VADDPD))
+	case k.result != "":
+		result(l.fold(x.sums, VADDPS))
 	}
-	VZEROUPPER()
-	RET()
 }
 
 // param broadcasts a number to all lanes.
@@ -142,16 +173,7 @@ func (l lanes) param(name string) VecVirtual {
 // table is the memory of a constant in every lane of an AVX2 register.
 func table(c float32) Mem {
 	bits := math.Float32bits(c)
-	name := fmt.Sprintf("c%08x", bits)
-	m, ok := tables[name]
-	if !ok {
-		m = GLOBL(name, 8|16)
-		for i := range 8 {
-			DATA(4*i, U32(bits))
-		}
-		tables[name] = m
-	}
-	return m
+	return memory(fmt.Sprintf("c%08x", bits), 8, func(int) uint32 { return bits })
 }
 
 // constant is c in every lane of a register.
@@ -173,12 +195,12 @@ func (l lanes) cheap(c float32) Op {
 func (l lanes) accumulators(count int, c float32) []VecVirtual {
 	vs := make([]VecVirtual, count)
 	for i := range vs {
-		vs[i] = l.vec()
-		if c == 0 {
-			l.zero(vs[i])
-		} else {
-			VBROADCASTSS(table(c), vs[i])
+		if c != 0 {
+			vs[i] = l.constant(c)
+			continue
 		}
+		vs[i] = l.vec()
+		l.zero(vs[i])
 	}
 	return vs
 }

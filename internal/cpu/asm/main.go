@@ -1,35 +1,47 @@
 // Command asm writes the assembly of package cpu with avo. It is a module of its own so that avo is no dependency of the
-// product. Each kernel is described once, over lanes of either width, and written for AVX2 with FMA and for AVX-512.
-//
-//	go run . -set tile -out ../tile_amd64.s -stubs ../tile_amd64.go -pkg cpu
+// product. Each kernel is described once, over lanes of either width, and written for AVX-512 and for AVX2 with FMA.
 package main
 
 import (
-	"flag"
-	"log"
-
 	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
 )
 
 func main() {
-	set := flag.String("set", "", "the kernels to write: tile or vec")
-	flag.Parse()
 	ConstraintExpr("amd64,!purego")
-	switch *set {
-	case "tile":
-		for _, l := range []lanes{{512, 4}, {512, 8}, {256, 4}, {256, 8}} {
-			tile(l)
-		}
-		for _, bits := range []int{512, 256} {
-			transpose(lanes{bits, 4})
-			panel(lanes{bits, 4})
-		}
-	case "vec":
-		for _, bits := range []int{512, 256} {
-			vec(lanes{bits, 4})
-		}
-	default:
-		log.Fatalf("asm: -set %q: want tile or vec", *set)
+	tile(4)
+	tile(8)
+	transpose()
+	copyPanel()
+	for _, k := range kernels {
+		k.write()
 	}
 	Generate()
+}
+
+// function writes a function of the parameter wide, which chooses between the code for AVX-512 and that for AVX2, and of those
+// that the signature goes on with. Elements have size bytes.
+func function(name, signature string, size int, code func(l lanes)) {
+	TEXT(name, 4, "func(wide bool, "+signature) // 4 is NOSPLIT
+	Pragma("noescape")
+	wide := GP8()
+	Load(Param("wide"), wide)
+	TESTB(wide, wide)
+	JZ(LabelRef("avx2"))
+	for _, bits := range []int{512, 256} {
+		if bits == 256 {
+			Label("avx2")
+		}
+		code(lanes{bits, size})
+		VZEROUPPER()
+		RET()
+	}
+}
+
+// arg loads a parameter.
+func arg(name string) GPVirtual {
+	r := GP64()
+	Load(Param(name), r)
+	return r
 }

@@ -1,40 +1,28 @@
 package main
 
 import (
-	"fmt"
-
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// transpose writes the packing of a transposed operand: blocks of as many rows as a vector has lanes are read a row at a
-// time in parts of four elements, joined so that two shuffles inside the parts finish the job.
-func transpose(l lanes) {
+// transpose writes the packing of a transposed operand, dst[p*drs+j] = src[j*srs+p], for positive cols that are a multiple of
+// 4 and positive rows that are one of a vector's lanes: blocks of as many rows are read a row at a time in parts of four
+// elements, joined so that two shuffles inside the parts finish the job.
+func transpose() {
+	function("transpose32", "rows, cols int, dst *float32, drs int, src *float32, srs int)", 4, transposeBlocks)
+}
+
+func transposeBlocks(l lanes) {
 	n := l.n()
-	TEXT(l.fn("transpose"), 4, "func(rows, cols int, dst *float32, drs int, src *float32, srs int)")
-	Pragma("noescape")
-	Doc(fmt.Sprintf("%s does, for positive rows that are a multiple of %d and positive cols that are a multiple of 4:", l.fn("transpose"), n),
-		"",
-		"\tfor j := range rows {",
-		"\t\tfor p := range cols {",
-		"\t\t\tdst[p*drs+j] = src[j*srs+p]",
-		"\t\t}",
-		"\t}")
-	rows, dst, drs, src, srs := GP64(), GP64(), GP64(), GP64(), GP64()
-	Load(Param("rows"), rows)
-	Load(Param("dst"), dst)
-	Load(Param("drs"), drs)
-	Load(Param("src"), src)
-	Load(Param("srs"), srs)
+	rows, dst, drs, src, srs := arg("rows"), arg("dst"), arg("drs"), arg("src"), arg("srs")
 	SHLQ(U8(2), drs)
 	SHLQ(U8(2), srs)
 	srs3 := GP64()
 	LEAQ(Mem{Base: srs, Index: srs, Scale: 2}, srs3)
 
-	Label("block")
-	cols, d := GP64(), GP64()
-	Load(Param("cols"), cols)
+	l.here("block")
+	cols, d := arg("cols"), GP64()
 	MOVQ(dst, d)
 	at := []GPVirtual{GP64(), GP64(), GP64(), GP64()} // rows 0, 4, 8 and 12 of the block
 	parts := n / 4
@@ -43,7 +31,7 @@ func transpose(l lanes) {
 		LEAQ(Mem{Base: at[q-1], Index: srs, Scale: 4}, at[q])
 	}
 	LEAQ(Mem{Base: at[parts-1], Index: srs, Scale: 4}, src)
-	Label("columns")
+	l.here("columns")
 	in := make([]VecVirtual, 4)
 	for i := range in {
 		in[i] = l.vec()
@@ -87,34 +75,19 @@ func transpose(l lanes) {
 		ADDQ(U8(16), at[q])
 	}
 	SUBQ(U8(4), cols)
-	JG(LabelRef("columns"))
+	JG(l.label("columns"))
 	ADDQ(U8(l.bytes()), dst)
 	SUBQ(U8(n), rows)
-	JG(LabelRef("block"))
-	VZEROUPPER()
-	RET()
+	JG(l.label("block"))
 }
 
-// panel writes the packing of an operand that is not transposed: rows as wide as a panel, four vectors of AVX-512.
-func panel(l lanes) {
-	const width = 256
-	name := "panelAVX2"
-	if l.wide() {
-		name = "panelAVX512"
-	}
-	TEXT(name, 4, "func(rows int, dst, src *byte, stride int)")
-	Pragma("noescape")
-	Doc(name+" does, for positive rows:",
-		"",
-		"\tfor i := range rows {",
-		fmt.Sprintf("\t\tcopy(dst[%[1]d*i:%[1]d*i+%[1]d], src[stride*i:])", width),
-		"\t}")
-	rows, dst, src, stride := GP64(), GP64(), GP64(), GP64()
-	Load(Param("rows"), rows)
-	Load(Param("dst"), dst)
-	Load(Param("src"), src)
-	Load(Param("stride"), stride)
-	Label("row")
+// copyPanel writes the packing of an operand that is not transposed: positive rows as wide as a panel, stride bytes apart.
+func copyPanel() { function("copyPanel", "rows int, dst, src *byte, stride int)", 4, copyPanelRows) }
+
+func copyPanelRows(l lanes) {
+	const width = 256 // bytes
+	rows, dst, src, stride := arg("rows"), arg("dst"), arg("src"), arg("stride")
+	l.here("row")
 	vs := make([]VecVirtual, width/l.bytes())
 	for i := range vs {
 		vs[i] = l.vec()
@@ -126,7 +99,5 @@ func panel(l lanes) {
 	ADDQ(stride, src)
 	ADDQ(U32(width), dst)
 	DECQ(rows)
-	JNZ(LabelRef("row"))
-	VZEROUPPER()
-	RET()
+	JNZ(l.label("row"))
 }

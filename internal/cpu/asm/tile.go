@@ -17,114 +17,104 @@ func (l lanes) tileRows() []int {
 	return []int{12, 6}
 }
 
-// tile writes the small product. Columns are cut into blocks of the most vectors, rows into register tiles; what is left
-// of either has its own variant, and the last vector of a block of columns is masked.
-func tile(l lanes) {
+// tile writes the small product of elements of size bytes, for positive m, n and k:
+//
+//	for i := range m {
+//		for j := range n {
+//			var sum float32
+//			for p := range k {
+//				sum += a[i*ars+p*acs] * b[p*brs+j]
+//			}
+//			c[i*crs+j] = sum + s[i*srs+j] // s may be nil
+//		}
+//	}
+func tile(size int) {
+	const signature = "m, n, k int, a *%[1]s, ars, acs int, b *%[1]s, brs int, c *%[1]s, crs int, s *%[1]s, srs int)"
+	function(fmt.Sprintf("tile%d", 8*size), fmt.Sprintf(signature, fmt.Sprintf("float%d", 8*size)), size, tileBlocks)
+}
+
+// tileBlocks cuts columns into blocks of the most vectors, and rows into register tiles; what is left of either has its own
+// variant, and the last vector of a block of columns is masked.
+func tileBlocks(l lanes) {
 	rows := l.tileRows()
 	most := len(rows)
-	T := l.goType()
-	TEXT(l.fn("tile"), 4, fmt.Sprintf("func(m, n, k int, a *%[1]s, ars, acs int, b *%[1]s, brs int, c *%[1]s, crs int, s *%[1]s, srs int)", T))
-	Pragma("noescape")
-	Doc(fmt.Sprintf("%s does, for positive m, n and k, with nothing added if s is nil:", l.fn("tile")),
-		"",
-		"\tfor i := range m {",
-		"\t\tfor j := range n {",
-		"\t\t\tvar sum "+T,
-		"\t\t\tfor p := range k {",
-		"\t\t\t\tsum += a[i*ars+p*acs] * b[p*brs+j]",
-		"\t\t\t}",
-		"\t\t\tc[i*crs+j] = sum + s[i*srs+j]",
-		"\t\t}",
-		"\t}")
-
-	left, last, bcol, ccol, scol := AllocLocal(8), AllocLocal(8), AllocLocal(8), AllocLocal(8), AllocLocal(8)
-	t := GP64()
-	for _, v := range []struct {
-		name string
-		m    Mem
-	}{{"n", left}, {"b", bcol}, {"c", ccol}, {"s", scol}} {
-		Load(Param(v.name), t)
-		MOVQ(t, v.m)
+	local := func(name string) Mem { // a parameter in memory that may change
+		m := AllocLocal(8)
+		MOVQ(arg(name), m)
+		return m
 	}
+	left, last, bcol, ccol, scol := local("n"), AllocLocal(8), local("b"), local("c"), local("s")
 
-	Label("columns")
-	cols := GP64()
+	l.here("columns")
+	cols, block := GP64(), GP64()
 	MOVQ(left, cols)
-	block := GP64()
 	MOVQ(U32(most*l.n()), block)
 	CMPQ(cols, block)
 	CMOVQGT(block, cols)
 	for v := 1; v < most; v++ {
 		CMPQ(cols, U32(v*l.n()))
-		JLE(LabelRef(fmt.Sprintf("vectors%d", v)))
+		JLE(l.label("vectors%d", v))
 	}
 	for v := most; v >= 1; v-- {
-		Label(fmt.Sprintf("vectors%d", v))
+		l.here("vectors%d", v)
 		if v > 1 {
 			SUBQ(U32((v-1)*l.n()), cols)
 		}
 		tileColumns(l, v, rows[v-1], cols, bcol, ccol, scol, last)
 	}
 
-	Label("next")
+	l.here("next")
 	step := U32(most * l.bytes())
 	ADDQ(step, bcol)
 	ADDQ(step, ccol)
 	CMPQ(scol, U32(0))
-	JE(LabelRef("cut"))
+	JE(l.label("cut"))
 	ADDQ(step, scol)
-	Label("cut")
+	l.here("cut")
 	SUBQ(U32(most*l.n()), left)
-	JG(LabelRef("columns"))
-	VZEROUPPER()
-	RET()
+	JG(l.label("columns"))
 }
 
 // tileColumns writes the loop over all rows for a block of v vectors, the last of which has its first last lanes.
 func tileColumns(l lanes, v, rows int, lanesLeft GPVirtual, bcol, ccol, scol, last Mem) {
 	mask := l.masks(lanesLeft, 1, l.n())(0)
 	MOVQ(lanesLeft, last)
-	m, a, c, s := GP64(), GP64(), GP64(), GP64()
-	Load(Param("m"), m)
-	Load(Param("a"), a)
+	m, a, c, s := arg("m"), arg("a"), GP64(), GP64()
 	MOVQ(ccol, c)
 	MOVQ(scol, s)
-	Label(fmt.Sprintf("rows%d", v))
+	l.here("rows%d", v)
 	for r := rows; r >= 1; r-- {
 		name := fmt.Sprintf("tile%dx%d", r, v)
 		if r == rows {
 			for q := rows - 1; q >= 1; q-- {
 				CMPQ(m, U32(q))
-				JE(LabelRef(fmt.Sprintf("tile%dx%d", q, v)))
+				JE(l.label("tile%dx%d", q, v))
 			}
 		} else {
-			Label(name)
+			l.here("%s", name)
 		}
 		tileKernel(l, name, r, v, mask, a, c, s, bcol, last)
 		if r < rows {
-			JMP(LabelRef("next"))
+			JMP(l.label("next"))
 			continue
 		}
-		ars := GP64()
-		Load(Param("ars"), ars)
+		ars := arg("ars")
 		IMUL3Q(U32(rows*l.size), ars, ars)
 		ADDQ(ars, a)
 		SUBQ(U32(rows), m)
-		JG(LabelRef(fmt.Sprintf("rows%d", v)))
-		JMP(LabelRef("next"))
+		JG(l.label("rows%d", v))
+		JMP(l.label("next"))
 	}
 }
 
 // tileKernel writes one register tile of r rows and v vectors over all of k, and moves c and s down by r rows.
 func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol, last Mem) {
 	stride := func(param string) GPVirtual {
-		g := GP64()
-		Load(Param(param), g)
+		g := arg(param)
 		SHLQ(U8(l.size/4+1), g) // bytes
 		return g
 	}
-	k, b, brs, acs := GP64(), GP64(), stride("brs"), stride("acs")
-	Load(Param("k"), k)
+	k, b, brs, acs := arg("k"), GP64(), stride("brs"), stride("acs")
 	MOVQ(bcol, b)
 	// Rows 0 to 5 lie at 0, 1, 2, 3, 4 and 5 strides from a0, the next six from a6.
 	a0, a6, ars, ars3, ars5 := GP64(), GP64(), GPVirtual(nil), GP64(), GP64()
@@ -159,13 +149,9 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 
 	acc := make([][]VecVirtual, r)
 	for i := range acc {
-		acc[i] = make([]VecVirtual, v)
-		for j := range acc[i] {
-			acc[i][j] = l.vec()
-			l.zero(acc[i][j])
-		}
+		acc[i] = l.accumulators(v, 0)
 	}
-	Label(name + "_k")
+	l.here("%s_k", name)
 	row := make([]VecVirtual, v)
 	for j := range row {
 		row[j] = l.vec()
@@ -189,10 +175,10 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 		ADDQ(acs, a6)
 	}
 	DECQ(k)
-	JNZ(LabelRef(name + "_k"))
+	JNZ(l.label("%s_k", name))
 
 	TESTQ(s, s)
-	JZ(LabelRef(name + "_store"))
+	JZ(l.label("%s_store", name))
 	srs := stride("srs")
 	for i := range acc {
 		for j := range acc[i] {
@@ -207,7 +193,7 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 		}
 		ADDQ(srs, s)
 	}
-	Label(name + "_store")
+	l.here("%s_store", name)
 	crs := stride("crs")
 	store := func(masked bool) {
 		for i := range acc {
@@ -228,10 +214,10 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 	}
 	// Masked stores of AVX2 are slow on some processors.
 	CMPQ(last, U32(l.n()))
-	JNE(LabelRef(name + "_masked"))
+	JNE(l.label("%s_masked", name))
 	store(false)
-	JMP(LabelRef(name + "_done"))
-	Label(name + "_masked")
+	JMP(l.label("%s_done", name))
+	l.here("%s_masked", name)
 	store(true)
-	Label(name + "_done")
+	l.here("%s_done", name)
 }

@@ -65,7 +65,7 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 		}
 		tensors = append(tensors, t)
 	}
-	p := &adamWParams{tensors: kernels.ArrayOf(b, tensors), runs: kernels.ArrayOf(b, runs), hyper: hyper.Ref, norm: norm.Ref, count: int64(len(runs))}
+	p := &adamWParams{tensors: b.Array(tensors), runs: b.Array(runs), hyper: hyper.Ref, norm: norm.Ref, count: int64(len(runs))}
 	p.squares = b.Work(8 * p.count)
 	grid := kernels.Line(min(p.count, math.MaxInt32))
 	b.Launch("nsa_adamw_squares_f32", grid, kernels.Threads(), 0, p)

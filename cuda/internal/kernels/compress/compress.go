@@ -14,8 +14,8 @@ func Rows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.CompressMeanOp]{Name: "cuda", Storage: "t>t", Build: mean},
 		kernels.Op[ops.CompressMeanGradOp]{Name: "cuda", Storage: "t>t", Build: meanGrad},
-		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "tttt>tt", Products: hasBlocks, Build: mlp},
-		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "tttttt>twww", Products: gradHasBlocks, Build: mlpGrad},
+		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "tttt>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
+		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "tttttt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
 	)
 }
 
@@ -53,37 +53,31 @@ func (p Blocks) Scatter(b *kernels.Builder, drows, dx kernels.Ref) {
 // launch adds the launch of an op over n elements that reads x, and pe if it is not 0, and writes y.
 func (p Blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
 	p.x, p.pe, p.y = x, pe, y
-	b.Launch(b.Type.Name("compress_"+op), kernels.Elements(b.Type, n), kernels.Threads(), 0, &p)
+	b.LaunchElements(b.Type.Name("compress_"+op), b.Type, n, &p)
 }
 
 // mean adds x [B,S,Hkv,D] -> y [B,Nc,Hkv,D], the mean of each block.
 func mean(b *kernels.Builder, op ops.CompressMeanOp) error {
-	x, y := b.In[0], b.Out[0]
-	p, err := BlocksOf(x, op.BlockLen, op.Stride)
-	if err != nil || p.blocks == 0 {
-		return orZeros(b, err)
-	}
-	p.launch(b, "mean", x.Ref, 0, y.Ref, y.N())
-	return nil
+	return launchMean(b, "mean", b.In[0], op.BlockLen, op.Stride)
 }
 
 // meanGrad adds dy -> dx.
 func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
-	dy, dx := b.In[0], b.Out[0]
-	p, err := BlocksOf(dx, op.BlockLen, op.Stride)
+	return launchMean(b, "mean_grad", b.Out[0], op.BlockLen, op.Stride)
+}
+
+// launchMean adds an op between the tokens of an operand and the means of their blocks.
+func launchMean(b *kernels.Builder, op string, tokens kernels.Operand, length, stride int) error {
+	p, err := BlocksOf(tokens, length, stride)
 	if err != nil || p.blocks == 0 {
 		return orZeros(b, err)
 	}
-	p.launch(b, "mean_grad", dy.Ref, 0, dx.Ref, dx.N())
+	p.launch(b, op, b.In[0].Ref, 0, b.Out[0].Ref, b.Out[0].N())
 	return nil
 }
 
-func hasBlocks(b *kernels.Builder, op ops.CompressMLPOp) bool {
-	return b.In[0].Dim(1) >= int64(op.BlockLen)
-}
-
-func gradHasBlocks(b *kernels.Builder, op ops.CompressMLPGradOp) bool {
-	return hasBlocks(b, ops.CompressMLPOp(op))
+func hasBlocks[S ops.CompressMLPOp | ops.CompressMLPGradOp](b *kernels.Builder, op S) bool {
+	return b.In[0].Dim(1) >= int64(ops.CompressMLPOp(op).BlockLen)
 }
 
 // orZeros returns err, or fills all outputs with zeros.

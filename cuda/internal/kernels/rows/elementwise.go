@@ -5,17 +5,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// elementwiseRows are x -> y, the gradients of that, and sums.
-func elementwiseRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[ops.SiLUOp]{Name: name, Storage: "t>t", Build: unary[ops.SiLUOp]("silu")},
-		kernels.Op[ops.SiLUGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SiLUGradOp]("silu_grad")},
-		kernels.Op[ops.SigmoidOp]{Name: name, Storage: "t>t", Build: unary[ops.SigmoidOp]("sigmoid")},
-		kernels.Op[ops.SigmoidGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SigmoidGradOp]("sigmoid_grad")},
-		kernels.Op[ops.AddOp]{Name: name, Storage: "a*>a", Build: add},
-	)
-}
-
 // The arguments of elementwise.cu.
 type (
 	unaryParams struct {
@@ -43,18 +32,18 @@ func Add(b *kernels.Builder, x0, x1, y kernels.Ref, n int64) {
 	elementwise(b, "add", n, &addParams{x: [maxTerms]kernels.Ref{x0, x1}, y: y, n: n, terms: 2})
 }
 
-// SiLU adds y = x sigmoid(x), and SiLUGrad adds dx from the argument x and dy, of n elements.
+// SiLU adds y = x sigmoid(x), of n elements.
 func SiLU(b *kernels.Builder, x, y kernels.Ref, n int64) {
 	elementwise(b, "silu", n, &unaryParams{x, y, n})
 }
 
-// SiLUGrad: see SiLU.
+// SiLUGrad adds dx from the argument x of SiLU and dy, of n elements.
 func SiLUGrad(b *kernels.Builder, x, dy, dx kernels.Ref, n int64) {
 	elementwise(b, "silu_grad", n, &binaryParams{x, dy, dx, n})
 }
 
 func elementwise(b *kernels.Builder, op string, n int64, params any) {
-	b.Launch(b.Type.Name(op), kernels.Elements(b.Type, n), kernels.Threads(), 0, params)
+	b.LaunchElements(b.Type.Name(op), b.Type, n, params)
 }
 
 // unary returns the build function of x -> y.

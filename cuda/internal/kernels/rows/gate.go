@@ -6,14 +6,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// gateRows are gates, branches -> y, and gates, branches, dy -> dgates, dbranches.
-func gateRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[ops.GatedSumOp]{Name: name, Storage: "tt*>t", Build: gatedSum},
-		kernels.Op[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*", Build: gatedSumGrad},
-	)
-}
-
 // maxBranches is the number of branches that a gated sum takes.
 const maxBranches = 8
 
@@ -37,14 +29,14 @@ type (
 )
 
 // setRefs fills to with the Refs of at most maxBranches operands.
-func setRefs(to *[maxBranches]kernels.Ref, list []kernels.Operand) error {
+func setRefs(b *kernels.Builder, to *[maxBranches]kernels.Ref, list []kernels.Operand) {
 	if len(list) < 1 || len(list) > maxBranches {
-		return graph.Refuse(graph.ReasonShape, "%d branches, want 1 to %d", len(list), maxBranches)
+		b.Fail(graph.Refuse(graph.ReasonShape, "%d branches, want 1 to %d", len(list), maxBranches))
+		return
 	}
 	for i, o := range list {
 		to[i] = o.Ref
 	}
-	return nil
 }
 
 // gatedSum adds gates [rows,n] and n branches [rows,dim] -> y, the sum of gate times branch.
@@ -52,10 +44,8 @@ func gatedSum(b *kernels.Builder, _ ops.GatedSumOp) error {
 	gates, branches, y := b.In[0], b.In[1:], b.Out[0]
 	p := &gatedSumParams{gates: gates.Ref, y: y.Ref, n: int32(len(branches))}
 	p.rows, p.dim = y.Rows()
-	if err := setRefs(&p.branch, branches); err != nil {
-		return err
-	}
-	elementwise(b, "gated_sum", p.rows*p.dim, p)
+	setRefs(b, &p.branch, branches)
+	elementwise(b, "gated_sum", y.N(), p)
 	return nil
 }
 
@@ -68,14 +58,10 @@ func gatedSumGrad(b *kernels.Builder, _ ops.GatedSumGradOp) error {
 	}
 	p := &gatedSumGradParams{gates: gates.Ref, dy: dy.Ref, dgates: dgates.Ref, n: int32(n)}
 	p.rows, p.dim = dy.Rows()
-	if err := setRefs(&p.branch, branches); err != nil {
-		return err
-	}
-	if err := setRefs(&p.dbranch, dbranches); err != nil {
-		return err
-	}
+	setRefs(b, &p.branch, branches)
+	setRefs(b, &p.dbranch, dbranches)
 	team := 1 // threads of a row
-	for team < 32 && int64(team*16/b.Type.Bytes()) < p.dim {
+	for team < 32 && int64(team)*b.Type.Lanes() < p.dim {
 		team *= 2
 	}
 	block := kernels.Dim{X: team, Y: kernels.Threads().X / team, Z: 1}

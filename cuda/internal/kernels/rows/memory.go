@@ -1,18 +1,12 @@
 package rows
 
 import (
+	"fmt"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// memoryRows are x -> y, the same elements.
-func memoryRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[ops.AddGradOp]{Name: name, Storage: "a>a", Build: addGrad},
-		kernels.Op[ops.CastOp]{Name: name, Storage: ".>.", Build: cast},
-	)
-}
 
 // The arguments of memory.cu.
 type (
@@ -57,28 +51,16 @@ func Copy(b *kernels.Builder, list ...Bytes) {
 	b.Launch("nsa_copy", kernels.Line(p.blocks*n), kernels.Threads(), 0, p)
 }
 
-// Fill32 adds n words of 32 bits set to value.
-func Fill32(b *kernels.Builder, y kernels.Ref, n int64, value uint32) {
-	fill(b, "nsa_fill_b32", y, n, value)
-}
-
-// Fill16 adds n words of 16 bits set to value.
-func Fill16(b *kernels.Builder, y kernels.Ref, n int64, value uint16) {
-	fill(b, "nsa_fill_b16", y, n, uint32(value))
-}
-
-func fill(b *kernels.Builder, kernel string, y kernels.Ref, n int64, value uint32) {
+// Fill adds n words of 16 or 32 bits set to value.
+func Fill(b *kernels.Builder, y kernels.Ref, n int64, bits int, value uint32) {
+	kernel := fmt.Sprintf("nsa_fill_b%d", bits)
 	b.Launch(kernel, kernels.Looped(kernels.Pieces(n, 256)), kernels.Threads(), 0, &fillParams{y: y, n: n, value: value})
 }
 
 // Zeros fills all outputs with zeros.
 func Zeros(b *kernels.Builder) error {
 	for _, y := range b.Out {
-		if y.Dtype.Size() == 2 {
-			Fill16(b, y.Ref, y.N(), 0)
-		} else {
-			Fill32(b, y.Ref, y.N(), 0)
-		}
+		Fill(b, y.Ref, y.N(), 8*int(y.Dtype.Size()), 0)
 	}
 	return nil
 }
@@ -106,6 +88,6 @@ func cast(b *kernels.Builder, _ ops.CastOp) error {
 	default:
 		return graph.Refuse(graph.ReasonType, "from %v to %v, want %v on one side", from, to, kernels.F32)
 	}
-	b.Launch(kernel, kernels.Elements(kernels.F32, x.N()), kernels.Threads(), 0, &castParams{x.Ref, y.Ref, x.N()})
+	b.LaunchElements(kernel, kernels.F32, x.N(), &castParams{x.Ref, y.Ref, x.N()})
 	return nil
 }

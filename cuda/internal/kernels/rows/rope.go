@@ -8,11 +8,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// ropeRows are x -> y, which is its own gradient.
-func ropeRows() []kernels.Row {
-	return kernels.Rows(kernels.Op[ops.RoPEOp]{Name: name, Storage: "t>t", Guard: guardRoPE, Build: rope})
-}
-
 // ropeParams is RoPEParams of rope.cu.
 type ropeParams struct {
 	x, y                   kernels.Ref
@@ -20,8 +15,6 @@ type ropeParams struct {
 	log2Base               float64
 	heads, dim, inverse, _ int32
 }
-
-func guardRoPE(b *kernels.Builder, op ops.RoPEOp) error { return checkRoPE(op, b.In[0]) }
 
 // checkRoPE refuses sizes of x [B,S,heads,dim] that the kernels do not take.
 func checkRoPE(op ops.RoPEOp, x kernels.Operand) error {
@@ -42,6 +35,7 @@ func checkRoPE(op ops.RoPEOp, x kernels.Operand) error {
 // rope adds x [B,S,heads,dim] -> y, rotated by the positions from op.Start on, or back if op.Inverse.
 func rope(b *kernels.Builder, op ops.RoPEOp) error {
 	x, y := b.In[0], b.Out[0]
+	b.Fail(checkRoPE(op, x))
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	p := &ropeParams{
 		x: x.Ref, y: y.Ref, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),

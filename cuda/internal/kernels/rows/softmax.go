@@ -5,14 +5,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// softmaxRows are x -> y, and y, dy -> dx.
-func softmaxRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[ops.SoftmaxOp]{Name: name, Storage: "t>t", Build: softmax},
-		kernels.Op[ops.SoftmaxGradOp]{Name: name, Storage: "tt>t", Build: softmaxGrad},
-	)
-}
-
 // The arguments of softmax.cu.
 type (
 	softmaxParams struct {
@@ -29,7 +21,7 @@ type (
 func softmax(b *kernels.Builder, _ ops.SoftmaxOp) error {
 	x, y := b.In[0], b.Out[0]
 	rows, cols := x.Rows()
-	overRows(b, b.Type.Name("softmax"), rows, cols, &softmaxParams{x.Ref, y.Ref, rows, cols})
+	b.LaunchRows(b.Type.Name("softmax"), rows, cols, &softmaxParams{x.Ref, y.Ref, rows, cols})
 	return nil
 }
 
@@ -37,12 +29,6 @@ func softmax(b *kernels.Builder, _ ops.SoftmaxOp) error {
 func softmaxGrad(b *kernels.Builder, _ ops.SoftmaxGradOp) error {
 	y, dy, dx := b.In[0], b.In[1], b.Out[0]
 	rows, cols := y.Rows()
-	overRows(b, b.Type.Name("softmax_grad"), rows, cols, &softmaxGradParams{y.Ref, dy.Ref, dx.Ref, rows, cols})
+	b.LaunchRows(b.Type.Name("softmax_grad"), rows, cols, &softmaxGradParams{y.Ref, dy.Ref, dx.Ref, rows, cols})
 	return nil
-}
-
-// overRows adds a launch in which a warp or a block owns a row.
-func overRows(b *kernels.Builder, kernel string, rows, cols int64, params any) {
-	block := kernels.RowThreads(cols)
-	b.Launch(kernel, kernels.RowBlocks(rows, block), block, 0, params)
 }

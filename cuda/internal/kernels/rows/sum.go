@@ -5,11 +5,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// sumRows are dy -> db.
-func sumRows() []kernels.Row {
-	return kernels.Rows(kernels.Op[ops.LinearBiasGradOp]{Name: name, Storage: "t>w", Build: biasGrad})
-}
-
 // The arguments of rows.cu.
 type (
 	columnSumParams struct {

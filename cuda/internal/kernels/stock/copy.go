@@ -3,8 +3,6 @@ package stock
 import (
 	"slices"
 
-	"gorgonia.org/tensor"
-
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -23,29 +21,48 @@ type copyParams struct {
 	rank, packs int32
 }
 
-// place is where elements lie: some elements behind ref, and strides apart along each axis, the outermost first.
-type place struct {
-	ref     kernels.Ref
-	offset  int64
-	strides []int64
+// view is an array of float32: where it begins, and its sizes and the strides between its elements, the outermost axis first.
+type view struct {
+	ref            kernels.Ref
+	sizes, strides []int64
 }
 
-// strides returns the strides of a row-major array.
-func strides(sizes []int64) []int64 {
-	list, next := make([]int64, len(sizes)), int64(1)
+// rowMajor returns the view of elements that lie close.
+func rowMajor(ref kernels.Ref, sizes ...int64) view {
+	v := view{ref, slices.Clone(sizes), make([]int64, len(sizes))}
+	next := int64(1)
 	for i := len(sizes) - 1; i >= 0; i-- {
-		list[i] = next
+		v.strides[i] = next
 		next *= sizes[i]
 	}
-	return list
+	return v
 }
 
-func sizesOf(shape tensor.Shape) []int64 {
-	sizes := make([]int64, len(shape))
-	for i, n := range shape {
-		sizes[i] = int64(n)
+// part returns the view of n indices of the middle one of three axes, step apart.
+func (v view) part(start, n, step int) view {
+	return view{
+		v.ref.Plus(4 * int64(start) * v.strides[1]),
+		[]int64{v.sizes[0], int64(n), v.sizes[2]}, []int64{v.strides[0], int64(step) * v.strides[1], v.strides[2]},
 	}
-	return sizes
+}
+
+// ordered returns the view of an operand with its axes in another order.
+func ordered(x kernels.Operand, order []int) view {
+	v := view{ref: x.Ref}
+	for _, axis := range order {
+		e := extent(x.Shape, axis)
+		v.sizes, v.strides = append(v.sizes, e[1]), append(v.strides, e[2])
+	}
+	return v
+}
+
+// elements returns their number.
+func (v view) elements() int64 {
+	n := int64(1)
+	for _, size := range v.sizes {
+		n *= size
+	}
+	return n
 }
 
 // copyParamsOf returns the copy of the elements of an array of the given sizes, the outermost axis first, that lie xs apart in x
@@ -87,13 +104,14 @@ func (p *copyParams) transposed() bool {
 	return true
 }
 
-// copyElements adds the copy of an array of the given sizes from one place to another. They do not overlap.
-func copyElements(b *kernels.Builder, sizes []int64, from, to place) error {
-	p, err := copyParamsOf(sizes, from.strides, to.strides)
+// copyElements adds the copy from one view to another of the same sizes. They do not overlap.
+func copyElements(b *kernels.Builder, from, to view) {
+	p, err := copyParamsOf(from.sizes, from.strides, to.strides)
 	if err != nil {
-		return err
+		b.Fail(err)
+		return
 	}
-	p.x, p.y = from.ref.Plus(4*from.offset), to.ref.Plus(4*to.offset)
+	p.x, p.y = from.ref, to.ref
 	switch {
 	case p.rank == 1 && p.xStrides[0] == 1 && p.yStrides[0] == 1:
 		rows.Copy(b, rows.Bytes{From: p.x, To: p.y, Count: 4 * p.n})
@@ -106,7 +124,6 @@ func copyElements(b *kernels.Builder, sizes []int64, from, to place) error {
 			packs = packs && p.xStrides[d]%4 == 0 && p.yStrides[d]%4 == 0
 		}
 		p.packs = kernels.Flag(packs)
-		b.Launch("nsa_stock_copy_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, &p)
+		b.LaunchElements("nsa_stock_copy_f32", kernels.F32, p.n, &p)
 	}
-	return nil
 }

@@ -6,27 +6,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 )
 
-// UnaryFunction is an elementwise function of one operand: a place in unaryNames.
-type UnaryFunction int32
-
-// BinaryFunction is an elementwise function of two operands: a place in binaryNames. Comparisons give 1 or 0.
-type BinaryFunction int32
-
 // unaryNames are the names that Gorgonia gives its functions, in the order of stock_unary. The last is the sign of a scalar, where 0
 // has the sign 1 and -0 the sign -1; the sign of a tensor's 0 is 0.
-var unaryNames = [...]string{
+var unaryNames = []string{
 	"abs", "sign", "ceil", "floor", "sin", "cos", "exp", "ln", "log2", "neg", "square", "sqrt", "inv", "invSqrt", "cube", "tanh",
 	"sigmoid", "log1p", "expm1", "softplus", "sign bit",
 }
 
-// binaryNames are the names of the functions of two operands, in the order of stock_binary.
-var binaryNames = [...]string{"+", "-", "⊙", "÷", "^", "<", ">", "<=", ">=", "==", "!=", "MinBetween", "MaxBetween"}
-
-// String returns Gorgonia's name.
-func (f UnaryFunction) String() string { return unaryNames[f] }
-
-// String returns Gorgonia's name.
-func (f BinaryFunction) String() string { return binaryNames[f] }
+// binaryNames are the names of the functions of two operands, in the order of stock_binary. Comparisons give 1 or 0.
+var binaryNames = []string{"+", "-", "⊙", "÷", "^", "<", ">", "<=", ">=", "==", "!=", "MinBetween", "MaxBetween"}
 
 // The arguments of stock_elementwise.cu.
 type (
@@ -47,12 +35,11 @@ func unary(b *kernels.Builder, op Unary) error {
 	if x.N() != y.N() {
 		return misfit(b)
 	}
-	f := op.Function
-	if f.String() == "sign" && x.Shape.IsScalar() {
-		f = UnaryFunction(slices.Index(unaryNames[:], "sign bit")) // Gorgonia has two functions of this name
+	if op.Function == "sign" && x.Shape.IsScalar() {
+		op.Function = "sign bit" // Gorgonia has two functions of this name
 	}
-	p := &unaryParams{x: x.Ref, y: y.Ref, n: y.N(), function: int32(f)}
-	b.Launch("nsa_stock_unary_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, p)
+	p := &unaryParams{x: x.Ref, y: y.Ref, n: y.N(), function: int32(slices.Index(unaryNames, op.Function))}
+	b.LaunchElements("nsa_stock_unary_f32", kernels.F32, p.n, p)
 	return nil
 }
 
@@ -62,7 +49,8 @@ func binary(b *kernels.Builder, op Binary) error {
 	if !scalarX && x.N() != z.N() || !scalarY && y.N() != z.N() {
 		return misfit(b)
 	}
-	p := &binaryParams{x.Ref, y.Ref, z.Ref, z.N(), int32(op.Function), kernels.Flag(scalarX) | kernels.Flag(scalarY)<<1}
-	b.Launch("nsa_stock_binary_f32", kernels.Elements(kernels.F32, p.n), kernels.Threads(), 0, p)
+	function := int32(slices.Index(binaryNames, op.Function))
+	p := &binaryParams{x.Ref, y.Ref, z.Ref, z.N(), function, kernels.Flag(scalarX) | kernels.Flag(scalarY)<<1}
+	b.LaunchElements("nsa_stock_binary_f32", kernels.F32, p.n, p)
 	return nil
 }

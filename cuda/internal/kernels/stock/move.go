@@ -1,55 +1,52 @@
 package stock
 
 import (
+	"slices"
+
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 )
 
-func reshape(b *kernels.Builder, _ Reshape) error { return whole(b, b.In[0]) }
+// fill copies a view to the result, whose elements it has in their order.
+func fill(b *kernels.Builder, from view) error {
+	y := b.Out[0]
+	if from.elements() != y.N() {
+		return misfit(b)
+	}
+	copyElements(b, from, rowMajor(y.Ref, from.sizes...))
+	return nil
+}
 
 // whole fills the result with x in order, or with its one element.
 func whole(b *kernels.Builder, x kernels.Operand) error {
-	y, stride := b.Out[0], int64(1)
-	if x.N() != y.N() {
-		if stride = 0; x.N() != 1 {
-			return misfit(b)
-		}
+	from := rowMajor(x.Ref, x.N())
+	if x.N() == 1 {
+		from = view{x.Ref, []int64{b.Out[0].N()}, []int64{0}}
 	}
-	return copyElements(b, []int64{y.N()}, place{x.Ref, 0, []int64{stride}}, place{y.Ref, 0, []int64{1}})
+	return fill(b, from)
 }
+
+func reshape(b *kernels.Builder, _ Reshape) error { return whole(b, b.In[0]) }
 
 func transpose(b *kernels.Builder, op Transpose) error {
-	x, y := b.In[0], b.Out[0]
-	if len(op.Axes) != len(x.Shape) || !distinct(op.Axes, len(x.Shape)) || x.N() != y.N() {
-		return misfit(b)
+	if x := b.In[0]; len(op.Axes) == len(x.Shape) && distinct(op.Axes, len(x.Shape)) {
+		return fill(b, ordered(x, op.Axes))
 	}
-	return copyOrdered(b, x, op.Axes, y.Ref)
-}
-
-// copyOrdered copies x with its axes in another order.
-func copyOrdered(b *kernels.Builder, x kernels.Operand, order []int, to kernels.Ref) error {
-	from := sizesOf(x.Shape)
-	lie := strides(from)
-	sizes, xs := make([]int64, len(from)), make([]int64, len(from))
-	for i, axis := range order {
-		sizes[i], xs[i] = from[axis], lie[axis]
-	}
-	return copyElements(b, sizes, place{x.Ref, 0, xs}, place{to, 0, strides(sizes)})
+	return misfit(b)
 }
 
 // slice copies out of a slice.
 func slice(b *kernels.Builder, op Slice) error {
-	x, y := b.In[0], b.Out[0]
 	if op.Whole {
-		return whole(b, x)
+		return whole(b, b.In[0])
 	}
-	sizes, in, ok := op.within(x)
-	if !ok || sizes[0]*sizes[1]*sizes[2] != y.N() {
+	from, ok := op.of(b.In[0])
+	if !ok {
 		return misfit(b)
 	}
-	return copyElements(b, sizes, in, place{y.Ref, 0, strides(sizes)})
+	return fill(b, from)
 }
 
 // sliceGrad copies into a slice of zeros.
@@ -58,34 +55,30 @@ func sliceGrad(b *kernels.Builder, op SliceGrad) error {
 	if op.Whole {
 		return whole(b, part)
 	}
-	sizes, in, ok := Slice(op).within(y)
-	if !ok || x.N() != y.N() {
+	to, ok := Slice(op).of(y)
+	if !ok || x.N() != y.N() || part.N() != to.elements() && part.N() != 1 {
 		return misfit(b)
 	}
-	from := place{part.Ref, 0, strides(sizes)}
-	if part.N() != sizes[0]*sizes[1]*sizes[2] {
-		if part.N() != 1 {
-			return misfit(b)
-		}
-		from.strides = make([]int64, 3) // one number, at each place
+	from := rowMajor(part.Ref, to.sizes...)
+	if part.N() == 1 {
+		clear(from.strides) // one number, at each place
 	}
-	rows.Fill32(b, y.Ref, y.N(), 0)
-	return copyElements(b, sizes, from, in)
+	rows.Fill(b, y.Ref, y.N(), 32, 0)
+	copyElements(b, from, to)
+	return nil
 }
 
-// within returns the sizes of a slice of an operand, as [outer,along,inner], and where its elements lie.
-func (op Slice) within(of kernels.Operand) ([]int64, place, bool) {
-	if op.Axis < 0 || op.Axis >= len(of.Shape) || op.Start >= of.Shape[op.Axis] {
-		return nil, place{}, false
+// of returns the slice of an operand.
+func (op Slice) of(x kernels.Operand) (view, bool) {
+	if op.Axis < 0 || op.Axis >= len(x.Shape) || op.Start >= x.Shape[op.Axis] {
+		return view{}, false
 	}
-	end := min(op.End, of.Shape[op.Axis])
+	length := min(op.End, x.Shape[op.Axis]) - op.Start
 	// Gorgonia leaves out what is left of the range behind the last whole step; but package tensor, on inner axes, does not.
-	if op.Axis > 0 && (end-op.Start)%op.Step != 0 {
-		return nil, place{}, false
+	if op.Axis > 0 && length%op.Step != 0 {
+		return view{}, false
 	}
-	outer, along, inner := extent(of.Shape, op.Axis)
-	sizes := []int64{outer, int64(max(1, (end-op.Start)/op.Step)), inner}
-	return sizes, place{of.Ref, int64(op.Start) * inner, []int64{along * inner, int64(op.Step) * inner, 1}}, true
+	return rowMajor(x.Ref, extent(x.Shape, op.Axis)...).part(op.Start, max(1, length/op.Step), op.Step), true
 }
 
 func concat(b *kernels.Builder, op Concat) error {
@@ -93,23 +86,20 @@ func concat(b *kernels.Builder, op Concat) error {
 	if op.Axis < 0 || op.Axis >= len(y.Shape) {
 		return misfit(b)
 	}
-	outer, along, inner := extent(y.Shape, op.Axis)
-	at := int64(0)
+	at := 0
 	for _, x := range b.In {
 		if len(x.Shape) != len(y.Shape) {
 			return misfit(b)
 		}
-		o, n, i := extent(x.Shape, op.Axis)
-		if o != outer || i != inner {
+		from, n := rowMajor(x.Ref, extent(x.Shape, op.Axis)...), x.Shape[op.Axis]
+		to := rowMajor(y.Ref, extent(y.Shape, op.Axis)...).part(at, n, 1)
+		if !slices.Equal(from.sizes, to.sizes) {
 			return misfit(b)
 		}
-		from, to := place{x.Ref, 0, []int64{n * inner, 1}}, place{y.Ref, at * inner, []int64{along * inner, 1}}
-		if err := copyElements(b, []int64{outer, n * inner}, from, to); err != nil {
-			return err
-		}
+		copyElements(b, from, to)
 		at += n
 	}
-	if at != along {
+	if at != y.Shape[op.Axis] {
 		return misfit(b)
 	}
 	return nil
@@ -117,32 +107,32 @@ func concat(b *kernels.Builder, op Concat) error {
 
 // repeat takes the number of times from the shapes: the second operand is that number.
 func repeat(b *kernels.Builder, op Repeat) error {
-	x, y, shape := b.In[0], b.Out[0], b.In[0].Shape
+	x, shape := b.In[0], b.In[0].Shape
 	if x.N() == 1 {
 		return whole(b, x)
 	}
 	if len(shape) == 1 && op.Axis == 1 {
 		shape = tensor.Shape{shape[0], 1} // a vector is repeated as a column
 	}
-	if op.Axis < 0 || op.Axis >= len(shape) || y.N()%x.N() != 0 {
+	if op.Axis < 0 || op.Axis >= len(shape) {
 		return misfit(b)
 	}
-	outer, along, inner := extent(shape, op.Axis)
-	sizes := []int64{outer, along, y.N() / x.N(), inner}
-	return copyElements(b, sizes, place{x.Ref, 0, []int64{along * inner, inner, 0, 1}}, place{y.Ref, 0, strides(sizes)})
+	from := rowMajor(x.Ref, extent(shape, op.Axis)...)
+	from.sizes = slices.Insert(from.sizes, 2, b.Out[0].N()/x.N())
+	from.strides = slices.Insert(from.strides, 2, 0)
+	return fill(b, from)
 }
 
 func element(b *kernels.Builder, op Element) error {
-	x, y := b.In[0], b.Out[0]
-	if len(op.At) != len(x.Shape) || y.N() != 1 {
+	x, offset := b.In[0], 0
+	if len(op.At) != len(x.Shape) {
 		return misfit(b)
 	}
-	lie, offset := strides(sizesOf(x.Shape)), int64(0)
-	for i, c := range op.At {
-		if c < 0 || c >= x.Shape[i] {
+	for i, at := range op.At {
+		if at < 0 || at >= x.Shape[i] {
 			return misfit(b)
 		}
-		offset += int64(c) * lie[i]
+		offset = offset*x.Shape[i] + at
 	}
-	return copyElements(b, []int64{1}, place{x.Ref, offset, []int64{1}}, place{y.Ref, 0, []int64{1}})
+	return fill(b, rowMajor(x.Ref.Plus(4*int64(offset)), 1))
 }

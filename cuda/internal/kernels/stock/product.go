@@ -40,7 +40,7 @@ func addProduct(b *kernels.Builder, p kernels.Product, x, y, z kernels.Ref) {
 	if across {
 		r.outer, r.inner = 1, rows
 	}
-	r.add(b, x, y, z, b.Work(r.partialBytes()))
+	r.add(b, x, y, z)
 }
 
 func product(b *kernels.Builder, op Product) error {
@@ -106,16 +106,8 @@ func tensordot(b *kernels.Builder, op Tensordot) error {
 			return misfit(b)
 		}
 	}
-	matrixX, err := x.matrix(b)
-	if err != nil {
-		return err
-	}
-	matrixY, err := y.matrix(b)
-	if err != nil {
-		return err
-	}
 	p := kernels.Product{M: x.free, N: y.free, K: x.along, TransA: x.alongFirst, TransB: !y.alongFirst, Batch: 1}
-	addProduct(b, p, matrixX, matrixY, b.Out[0].Ref)
+	addProduct(b, p, x.matrix(b), y.matrix(b), b.Out[0].Ref)
 	return nil
 }
 
@@ -156,10 +148,11 @@ func sideOf(x kernels.Operand, axes []int) (side, bool) {
 }
 
 // matrix returns where the matrix lies, after it has added a copy where it must lie otherwise.
-func (s *side) matrix(b *kernels.Builder) (kernels.Ref, error) {
+func (s *side) matrix(b *kernels.Builder) kernels.Ref {
 	if s.order == nil {
-		return s.x.Ref, nil
+		return s.x.Ref
 	}
-	to := b.Work(4 * s.x.N())
-	return to, copyOrdered(b, s.x, s.order, to)
+	to, from := b.Work(4*s.x.N()), ordered(s.x, s.order)
+	copyElements(b, from, rowMajor(to, from.sizes...))
+	return to
 }

@@ -20,17 +20,17 @@ var productKinds = map[string]ProductKind{
 // Recognise returns the description of one of Gorgonia's own ops, or nil for one that is not known here. It never panics. The
 // types of the ops and their fields are not exported, and what they mean is not promised: a test holds them to v0.9.18.
 func Recognise(op G.Op) any {
-	r := readerOf(op)
-	if !r.ok {
+	v := reflect.Indirect(reflect.ValueOf(op))
+	if v.Kind() != reflect.Struct || v.Type().PkgPath() != gorgoniaPath {
 		return nil
 	}
-	var d any
-	switch r.v.Type().Name() {
+	r, d := &reader{v, true}, any(nil)
+	switch v.Type().Name() {
 	case "elemUnaryOp":
-		d = Unary{UnaryFunction(r.function(unaryNames[:], op.String()))}
+		d = Unary{r.oneOf(unaryNames, op.String())}
 	case "elemBinOp", "minBetween", "maxBetween": // such as "+ false", the second word being retSame
 		symbol, _, _ := strings.Cut(op.String(), " ")
-		d = Binary{BinaryFunction(r.function(binaryNames[:], symbol))}
+		d = Binary{r.oneOf(binaryNames, symbol)}
 	case "linAlgBinOp":
 		kind, ok := productKinds[strings.ReplaceAll(op.String(), "ᵀ", "")]
 		r.ok = ok
@@ -74,12 +74,6 @@ type reader struct {
 	ok bool
 }
 
-// readerOf returns the reader of an op of Gorgonia, or one that is not ok.
-func readerOf(op G.Op) *reader {
-	v := reflect.Indirect(reflect.ValueOf(op))
-	return &reader{v, v.Kind() == reflect.Struct && v.Type().PkgPath() == gorgoniaPath}
-}
-
 // field returns a field of a kind, or else the zero value of T.
 func field[T any](r *reader, name string, kind reflect.Kind, get func(reflect.Value) T) (value T) {
 	at, ok := r.v.Type().FieldByName(name)
@@ -111,11 +105,10 @@ func (r *reader) ints(name string) []int {
 	})
 }
 
-// function returns the place of a name.
-func (r *reader) function(names []string, name string) int {
-	i := slices.Index(names, name)
-	r.ok = r.ok && i >= 0
-	return i
+// oneOf returns a name that must be one of a list.
+func (r *reader) oneOf(names []string, name string) string {
+	r.ok = r.ok && slices.Contains(names, name)
+	return name
 }
 
 // slice reads the slice of an op. An empty range stands for the whole axis.

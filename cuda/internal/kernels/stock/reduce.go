@@ -72,27 +72,19 @@ func (r reduction) plan() (run, splits int64) {
 	return run, kernels.Pieces(r.along, run)
 }
 
-// partialBytes is the size of what lies between the two stages, 0 where there is one.
-func (r reduction) partialBytes() int64 {
-	if _, splits := r.plan(); splits > 1 {
-		return kernels.Align(4 * r.outer * splits * r.inner)
-	}
-	return 0
-}
-
 // add adds y [outer,inner]. Where weights [along] is not 0, x is multiplied by it: the product of a matrix, or its transpose, and a
-// vector. partial is the place of partialBytes.
-func (r reduction) add(b *kernels.Builder, x, weights, y, partial kernels.Ref) {
+// vector.
+func (r reduction) add(b *kernels.Builder, x, weights, y kernels.Ref) {
 	run, splits := r.plan()
 	p := reduceParams{x, weights, y, r.outer, r.along, r.inner, run, splits, kernels.Flag(r.max), 0}
-	if splits > 1 {
-		p.y = partial
-	}
-	p.launch(b)
-	if splits > 1 {
-		p = reduceParams{partial, 0, y, r.outer, splits, r.inner, splits, 1, p.max, 0}
+	if splits == 1 {
 		p.launch(b)
+		return
 	}
+	p.y = b.Scratch(4 * r.outer * splits * r.inner)
+	p.launch(b)
+	p = reduceParams{p.y, 0, y, r.outer, splits, r.inner, splits, 1, p.max, 0}
+	p.launch(b)
 }
 
 func (p *reduceParams) launch(b *kernels.Builder) {
@@ -101,22 +93,16 @@ func (p *reduceParams) launch(b *kernels.Builder) {
 	b.Launch("nsa_stock_reduce_f32", kernels.Looped(blocksOf(p.outer*p.splits, p.inner, share)), kernels.Threads(), 0, p)
 }
 
-// guardReduce refuses what package tensor computes wrongly.
-func guardReduce(b *kernels.Builder, op Reduce) error {
-	shape := b.In[0].Shape
-	if len(op.Axes) == 0 || !distinct(op.Axes, len(shape)) {
-		return misfit(b)
-	}
-	if !reducedRight(shape, op.Axes) {
-		return graph.Refuse(graph.ReasonShape, "along %v of %v the host computes another number", op.Axes, shape)
-	}
-	return nil
-}
-
 // reduce reduces one group of neighbouring axes after the other, the innermost first. What lies between goes through two places
-// of the work memory in turn.
+// of the work memory in turn. It refuses what package tensor computes wrongly.
 func reduce(b *kernels.Builder, op Reduce) error {
 	x, y := b.In[0], b.Out[0]
+	if len(op.Axes) == 0 || !distinct(op.Axes, len(x.Shape)) {
+		return misfit(b)
+	}
+	if !reducedRight(x.Shape, op.Axes) {
+		return graph.Refuse(graph.ReasonShape, "along %v of %v the host computes another number", op.Axes, x.Shape)
+	}
 	var passes []reduction
 	next := reduction{max: op.Max, along: 1, inner: 1} // of the axes from i on
 	for i := len(x.Shape) - 1; i >= 0; i-- {
@@ -136,26 +122,19 @@ func reduce(b *kernels.Builder, op Reduce) error {
 	if next.inner != y.N() {
 		return misfit(b)
 	}
-	left := x.N()
-	var between [2]int64 // bytes of the two places
-	var most int64
-	for i := range passes {
-		p := &passes[i]
+	var places [2]kernels.Ref
+	from, left := x.Ref, x.N()
+	for i, p := range passes {
 		p.outer = left / (p.along * p.inner)
 		left /= p.along
-		most = max(most, p.partialBytes())
-		if i < len(passes)-1 {
-			between[i%2] = max(between[i%2], 4*left)
-		}
-	}
-	places := [2]kernels.Ref{b.Work(between[0]), b.Work(between[1])}
-	partial, from := b.Work(most), x.Ref
-	for i, p := range passes {
 		to := y.Ref
 		if i < len(passes)-1 {
+			if i < len(places) { // later results are smaller
+				places[i] = b.Work(4 * left)
+			}
 			to = places[i%2]
 		}
-		p.add(b, from, 0, to, partial)
+		p.add(b, from, 0, to)
 		from = to
 	}
 	return nil
@@ -192,6 +171,6 @@ func size(b *kernels.Builder, op Size) error {
 	if y.N() != 1 {
 		return misfit(b)
 	}
-	rows.Fill32(b, y.Ref, 1, math.Float32bits(float32(n)))
+	rows.Fill(b, y.Ref, 1, 32, math.Float32bits(float32(n)))
 	return nil
 }

@@ -16,10 +16,11 @@ import (
 
 // The ops of Gorgonia as data.
 type (
-	// Unary is y = Function(x), elementwise.
-	Unary struct{ Function UnaryFunction }
-	// Binary is y = Function(a, b), elementwise; an operand of one element meets every element of the other.
-	Binary struct{ Function BinaryFunction }
+	// Unary is y = Function(x), elementwise. Function is one of unaryNames.
+	Unary struct{ Function string }
+	// Binary is y = Function(a, b), elementwise; an operand of one element meets every element of the other. Function is one of
+	// binaryNames.
+	Binary struct{ Function string }
 	// Product is one of the products of vectors and matrices.
 	Product struct {
 		Kind           ProductKind
@@ -70,7 +71,7 @@ func Rows() []kernels.Row {
 		kernels.Op[Binary]{Name: name, Storage: "ff>f", Build: binary},
 		kernels.Op[Product]{Name: name, Storage: "ff>f", Products: productMultiplies, Build: product},
 		kernels.Op[Tensordot]{Name: name, Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
-		kernels.Op[Reduce]{Name: name, Storage: "f>f", Guard: guardReduce, Build: reduce},
+		kernels.Op[Reduce]{Name: name, Storage: "f>f", Build: reduce},
 		kernels.Op[Size]{Name: name, Storage: "f>f", Build: size},
 		kernels.Op[Softmax]{Name: name, Storage: "f>f", Build: softmax},
 		kernels.Op[SoftmaxGrad]{Name: name, Storage: "fff>f", Build: softmaxGrad},
@@ -104,15 +105,15 @@ func distinct(axes []int, rank int) bool {
 }
 
 // extent returns the sizes of shape as [outer,along,inner] around an axis.
-func extent(shape tensor.Shape, axis int) (outer, along, inner int64) {
-	outer, inner = 1, 1
+func extent(shape tensor.Shape, axis int) []int64 {
+	e := []int64{1, int64(shape[axis]), 1}
 	for i, n := range shape {
 		switch {
 		case i < axis:
-			outer *= int64(n)
+			e[0] *= int64(n)
 		case i > axis:
-			inner *= int64(n)
+			e[2] *= int64(n)
 		}
 	}
-	return outer, int64(shape[axis]), inner
+	return e
 }

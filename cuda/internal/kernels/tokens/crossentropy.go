@@ -5,14 +5,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// crossEntropyRows are logits, targets -> loss, lse, and logits, targets, lse, dloss -> dlogits.
-func crossEntropyRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[ops.CrossEntropyOp]{Name: name, Storage: "ti>ff", Build: crossEntropy},
-		kernels.Op[ops.CrossEntropyGradOp]{Name: name, Storage: "tiff>t", Build: crossEntropyGrad},
-	)
-}
-
 // The arguments of crossentropy.cu.
 type (
 	crossEntropyParams struct {
@@ -38,9 +30,7 @@ func crossEntropy(b *kernels.Builder, _ ops.CrossEntropyOp) error {
 	logits, targets, loss, lse := b.In[0], b.In[1], b.Out[0], b.Out[1]
 	rows, vocab := logits.Rows()
 	rowLoss := b.Work(4 * rows)
-	block := kernels.RowThreads(vocab)
-	b.Launch(b.Type.Name("cross_entropy"), kernels.RowBlocks(rows, block), block, 0,
-		&crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, rowLoss, rows, vocab})
+	b.LaunchRows(b.Type.Name("cross_entropy"), rows, vocab, &crossEntropyParams{logits.Ref, targets.Ref, lse.Ref, rowLoss, rows, vocab})
 	b.Launch("nsa_cross_entropy_mean_f32", kernels.Line(1), kernels.Line(1024), 0,
 		&crossEntropyMeanParams{rowLoss, targets.Ref, loss.Ref, rows})
 	return nil
@@ -53,8 +43,7 @@ func crossEntropyGrad(b *kernels.Builder, _ ops.CrossEntropyGradOp) error {
 	scale := b.Work(4 * rows)
 	b.Launch("nsa_cross_entropy_scale_f32", kernels.Line(1), kernels.Line(1024), 0,
 		&crossEntropyScaleParams{targets.Ref, dloss.Ref, scale, rows})
-	block := kernels.RowThreads(vocab)
-	b.Launch(b.Type.Name("cross_entropy_grad"), kernels.RowBlocks(rows, block), block, 0,
+	b.LaunchRows(b.Type.Name("cross_entropy_grad"), rows, vocab,
 		&crossEntropyGradParams{logits.Ref, targets.Ref, lse.Ref, scale, dlogits.Ref, rows, vocab})
 	return nil
 }

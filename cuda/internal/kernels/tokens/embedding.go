@@ -9,14 +9,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// embeddingRows are weight, ids -> y, and ids, dy -> dweight.
-func embeddingRows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Op[ops.EmbeddingOp]{Name: name, Storage: "ti>t", Guard: guardEmbedding, Build: embedding},
-		kernels.Op[ops.EmbeddingGradOp]{Name: name, Storage: "it>w", Guard: guardEmbeddingGrad, Build: embeddingGrad},
-	)
-}
-
 // The arguments of embedding.cu and sort.cu.
 type (
 	embeddingParams struct {
@@ -42,12 +34,6 @@ const (
 	sortDigits     = 256
 )
 
-func guardEmbedding(b *kernels.Builder, _ ops.EmbeddingOp) error { return countable(b.In[1], b.In[0]) }
-
-func guardEmbeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
-	return countable(b.In[0], b.Out[0])
-}
-
 // countable refuses more ids, or a larger vocabulary, than fit in int32.
 func countable(ids, weight kernels.Operand) error {
 	if ids.N() > math.MaxInt32 || weight.Dim(0) > math.MaxInt32 {
@@ -59,9 +45,9 @@ func countable(ids, weight kernels.Operand) error {
 // embedding adds weight [V,dim], ids -> y, the row of each id, NaN for an id outside the vocabulary.
 func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 	weight, ids, y := b.In[0], b.In[1], b.Out[0]
+	b.Fail(countable(ids, weight))
 	p := &embeddingParams{weight.Ref, ids.Ref, y.Ref, ids.N(), weight.Dim(0), weight.Dim(1)}
-	block := kernels.RowThreads(p.dim)
-	b.Launch(b.Type.Name("embedding"), kernels.RowBlocks(p.n, block), block, 0, p)
+	b.LaunchRows(b.Type.Name("embedding"), p.n, p.dim, p)
 	return nil
 }
 
@@ -70,6 +56,7 @@ func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	ids, dy, dweight := b.In[0], b.In[1], b.Out[0]
 	n, vocab, dim := ids.N(), dweight.Dim(0), dweight.Dim(1)
+	b.Fail(countable(ids, dweight))
 	tiles := kernels.Pieces(n, sortTile)
 	var keys, places [2]kernels.Ref // the sort alternates between the two
 	for i := range keys {
@@ -92,7 +79,6 @@ func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	}
 	warps := kernels.Pieces(kernels.Pieces(dim, b.Type.Lanes()), 32)
 	b.Launch(b.Type.Name("embedding_chunks"), kernels.Looped(kernels.Pieces(n, embeddingChunk)), kernels.Line(min(256, 32*warps)), 0, p)
-	block := kernels.RowThreads(dim)
-	b.Launch("nsa_embedding_rows_f32", kernels.RowBlocks(vocab, block), block, 0, p)
+	b.LaunchRows("nsa_embedding_rows_f32", vocab, dim, p)
 	return nil
 }

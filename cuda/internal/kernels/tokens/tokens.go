@@ -2,12 +2,16 @@
 package tokens
 
 import (
-	"slices"
-
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-const name = "cuda" // of all rows
-
 // Rows returns the implementations of the ops.
-func Rows() []kernels.Row { return slices.Concat(embeddingRows(), crossEntropyRows()) }
+func Rows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.EmbeddingOp]{Name: "cuda", Storage: "ti>t", Build: embedding},
+		kernels.Op[ops.EmbeddingGradOp]{Name: "cuda", Storage: "it>w", Build: embeddingGrad},
+		kernels.Op[ops.CrossEntropyOp]{Name: "cuda", Storage: "ti>ff", Build: crossEntropy},
+		kernels.Op[ops.CrossEntropyGradOp]{Name: "cuda", Storage: "tiff>t", Build: crossEntropyGrad},
+	)
+}

@@ -149,11 +149,6 @@ func compileAll(nvcc string, names []string, jobs int, made *manifest.Manifest) 
 			unit.Fatbin, unit.Kernels = manifest.Sum(fatbin), kernels
 			made.Units[name] = unit
 			log.Printf("%s: %d kernels, %d bytes", name, len(kernels), len(fatbin))
-			for _, k := range slices.Sorted(maps.Keys(kernels)) {
-				for arch, bytes := range kernels[k].Spills {
-					log.Printf("%s: %s spills %d bytes of registers on %s", name, k, bytes, arch)
-				}
-			}
 		})
 	}
 	group.Wait()

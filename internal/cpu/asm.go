@@ -4,6 +4,8 @@ package cpu
 
 import "golang.org/x/sys/cpu"
 
+//go:generate go -C asm run . -pkg cpu -out ../asm_amd64.s -stubs ../asm_amd64.go
+
 // highest returns the highest level of this processor and system.
 func highest() level {
 	x := &cpu.X86
