@@ -87,15 +87,20 @@ func AttentionSizes() (list []AttentionSize) {
 // Attention returns the cases of all branches and of the choice of blocks at all sizes.
 func Attention() (list []Case) {
 	for _, s := range AttentionSizes() {
-		cases := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))
-		if s.S > 8 {
-			cases = append(cases, invisibleLists(s.Sizes, s.Params))
-		}
-		for i := range cases {
-			cases[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
-			cases[i].Size = s.Size
-		}
-		list = append(list, cases...)
+		list = append(list, s.Cases()...)
+	}
+	return list
+}
+
+// Cases returns those of Branches, the selected branch with lists of which some show no key, and the choice of blocks.
+func (s AttentionSize) Cases() []Case {
+	list := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))
+	if s.S > 8 {
+		list = append(list, invisibleLists(s.Sizes, s.Params))
+	}
+	for i := range list {
+		list[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
+		list[i].Size = s.Size
 	}
 	return list
 }
