@@ -65,7 +65,7 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},
 		{Sizes{1, 97, 12, 2, 64, 72}, 8, 4, 64, 5, 33, Small},
 		{Sizes{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile
-		{Sizes{1, 129, 6, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
+		{Sizes{1, 129, 3, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
 		{Sizes{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
 		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},  // the rows of a key are cut into chunks
 		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small}, // blocks of several tiles

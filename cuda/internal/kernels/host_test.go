@@ -164,12 +164,12 @@ func attentionOnHost(t *testing.T, dev device, most int, types ...storage) (list
 
 func TestAttentionMatchesOracleOnHost(t *testing.T) {
 	dev := hostDevice(t)
-	compareAll(t, dev, attentionOnHost(t, dev, 4_400_000, storages...))
+	compareAll(t, dev, attentionOnHost(t, dev, 3_600_000, storages...))
 }
 
 func TestMatrixAttentionMatchesOracleOnHost(t *testing.T) {
 	dev := matrixHost{hostDevice(t)}
-	compareAll(t, dev, attentionOnHost(t, dev, 20_000_000, bf16, f16))
+	compareAll(t, dev, attentionOnHost(t, dev, 9_000_000, bf16, f16))
 }
 
 // TestLinearsOnHost runs in the types whose matrix products the host has.
@@ -202,7 +202,7 @@ func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, d
 }
 
 func TestAttentionOfPoisonOnHost(t *testing.T) {
-	aroundTiles := []int{0, 16, 33, 63, 64, 66} // in the first and the last rows and keys of tiles
+	aroundTiles := []int{0, 16, 33, 63, 66} // in the first and the last rows and keys of tiles
 	onHosts(t, poisonSizes, func(t *testing.T, dev device, attention []stored, choice stored) {
 		comparePoison(t, dev, attention, aroundTiles)
 		compareChoicePoison(t, dev, choice)

@@ -116,7 +116,7 @@ void run_block(int threads, bool backwards) {
     Fiber& f = fibers[i];
     f.done = false;
     if (f.at) continue;
-    void** top = reinterpret_cast<void**>(uintptr_t(f.stack.get() + kStack) & -16) - 2;  // where body returns, which it does not
+    void** top = reinterpret_cast<void**>(uintptr_t(f.stack.get() + kStack) & -16) - 1;  // where body would return to
     *top = nullptr, *--top = reinterpret_cast<void*>(body);
     f.at = top - 6;  // six registers
   }
