@@ -13,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -28,10 +29,10 @@ type optimizer struct {
 // newOptimizer moves the weights of a graph to b by a machine that copies them, if b is not nil.
 func newOptimizer(t testing.TB, b *cuda.Backend) *optimizer {
 	g := G.NewGraph()
-	x, w := floats("x", 3, 50, 40).node(g, tensor.Float32, 1), floats("w", 70, 40).node(g, tensor.Float32, 2)
-	bias, scale := floats("bias", 70).node(g, tensor.Float32, 3), floats("scale", 40).node(g, tensor.Float32, 4)
+	x, w := opcases.Normal("x", 1, 3, 50, 40).Node(g, tensor.Float32), opcases.Normal("w", 2, 70, 40).Node(g, tensor.Float32)
+	bias, scale := opcases.Normal("bias", 3, 70).Node(g, tensor.Float32), opcases.Normal("scale", 4, 40).Node(g, tensor.Float32)
 	y := G.Must(ops.Linear(G.Must(ops.RMSNorm(x, scale, 1e-5)), w, ops.WithBias(bias)))
-	targets := input{name: "targets", shape: []int{3, 50}, ints: testutil.Tokens(5, 150, 70)}.node(g, tensor.Int32, 0)
+	targets := opcases.Array{Name: "targets", Shape: []int{3, 50}, Ints: testutil.Tokens(5, 150, 70)}.Node(g, tensor.Int32)
 	loss := G.Must(ops.CrossEntropy(y, targets))
 	o := &optimizer{weights: G.Nodes{w, bias, scale}}
 	must(graph.Grad(loss, o.weights...))(t)
@@ -134,7 +135,9 @@ func TestAdamWCopiesOnGPU(t *testing.T) {
 		weight, grad := numbers(t, x.download(in[1])), numbers(t, host(3, 40000))
 		nearest := make([]float64, len(weight))
 		for i, w := range weight {
-			nearest[i] = fromHalf(half, toHalf(half, w))
+			if nearest[i] = testutil.FromFloat16(testutil.Float16(w)); half == ops.BFloat16 {
+				nearest[i] = testutil.FromBFloat16(testutil.BFloat16(w))
+			}
 		}
 		require.Equal(t, nearest, numbers(t, x.download(in[5])), "the copy is the weight, rounded")
 		sum := 0.0

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -166,9 +167,9 @@ func TestRunsAllocateNothing(t *testing.T) {
 func network(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	t.Helper()
 	g := G.NewGraph()
-	x, w := floats("x", 2, 7, 12).node(g, tensor.Float32, 1), floats("w", 12, 12).node(g, tensor.Float32, 2)
-	scale := floats("scale", 12).node(g, tensor.Float32, 3)
-	targets := input{name: "targets", shape: []int{2, 7}, ints: make([]int32, 14)}.node(g, tensor.Int32, 0)
+	x, w := opcases.Normal("x", 1, 2, 7, 12).Node(g, tensor.Float32), opcases.Normal("w", 2, 12, 12).Node(g, tensor.Float32)
+	scale := opcases.Normal("scale", 3, 12).Node(g, tensor.Float32)
+	targets := opcases.Array{Name: "targets", Shape: []int{2, 7}, Ints: make([]int32, 14)}.Node(g, tensor.Int32)
 	y := G.Must(ops.SiLU(G.Must(ops.Linear(G.Must(ops.RMSNorm(x, scale, 1e-5)), w))))
 	loss := G.Must(ops.CrossEntropy(y, targets))
 	must(graph.Grad(loss, w, scale))(t)

@@ -83,7 +83,10 @@ func TestFusedTrainingOnGPU(t *testing.T) {
 	for i, got := range results(graph.F32) {
 		testutil.Within(t, names[i], got, exact[i], 1e-5)
 	}
-	for _, p := range halfTypes {
+	for _, p := range []struct {
+		precision graph.Precision
+		unit      float64 // roundoff
+	}{{graph.BF16, 0x1p-8}, {graph.FP16, 0x1p-11}} {
 		plain, fused := results(p.precision, graph.UnfusedAll), results(p.precision)
 		for i, want := range exact {
 			e := testutil.RelErr(plain[i], want)

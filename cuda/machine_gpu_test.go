@@ -13,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -114,7 +115,7 @@ func TestLayerOnGPU(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
 				g := G.NewGraph()
-				x, r := floats("x", 2, 131, config.Dim).node(g, dt, 1), floats("r", 2, 131, config.Dim).node(g, dt, 2)
+				x, r := opcases.Normal("x", 1, 2, 131, config.Dim).Node(g, dt), opcases.Normal("r", 2, 2, 131, config.Dim).Node(g, dt)
 				l, err := nn.NewNSA(g, "attn.", config, rounded(t, config, dt))
 				require.NoError(t, err)
 				y, err := l.Apply(x)

@@ -48,6 +48,9 @@ func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []a
 			testutil.Within(t, fmt.Sprint("output ", i), out[i].Floats, want.Data, tolerance(dt))
 		}
 	}
+	if c.Gradients == nil {
+		return
+	}
 	for i, want := range c.Gradients(c.Inputs, dy.Tensor()) {
 		if want != nil {
 			testutil.Within(t, "gradient of "+c.Inputs[i].Name, grads[i].Floats, want.Data, tolerance(dt))

@@ -65,8 +65,8 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},
 		{Sizes{1, 97, 12, 2, 64, 72}, 8, 4, 64, 5, 33, Small},
 		{Sizes{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile
-		{Sizes{1, 129, 6, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
-		{Sizes{1, 129, 16, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
+		{Sizes{1, 129, 3, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
+		{Sizes{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
 		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},  // the rows of a key are cut into chunks
 		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small}, // blocks of several tiles
 		{Sizes{1, 129, 12, 2, 64, 32}, 8, 4, 8, 4, 64, Small},
@@ -87,15 +87,20 @@ func AttentionSizes() (list []AttentionSize) {
 // Attention returns the cases of all branches and of the choice of blocks at all sizes.
 func Attention() (list []Case) {
 	for _, s := range AttentionSizes() {
-		cases := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))
-		if s.S > 8 {
-			cases = append(cases, invisibleLists(s.Sizes, s.Params))
-		}
-		for i := range cases {
-			cases[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
-			cases[i].Size = s.Size
-		}
-		list = append(list, cases...)
+		list = append(list, s.Cases()...)
+	}
+	return list
+}
+
+// Cases returns those of Branches, the selected branch with lists of which some show no key, and the choice of blocks.
+func (s AttentionSize) Cases() []Case {
+	list := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))
+	if s.S > 8 {
+		list = append(list, invisibleLists(s.Sizes, s.Params))
+	}
+	for i := range list {
+		list[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
+		list[i].Size = s.Size
 	}
 	return list
 }

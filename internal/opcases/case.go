@@ -128,5 +128,5 @@ func (c Case) Plan() (*Plan, error) {
 	return p, nil
 }
 
-// All returns the cases of all ops of graphs.
+// All returns the cases of all ops of graphs, and of the fused Specs that a machine puts in their place.
 func All() []Case { return append(Layers(), Attention()...) }

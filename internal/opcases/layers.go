@@ -15,7 +15,7 @@ import (
 // Layers returns the cases of the ops beside attention: sizes of one, odd ones, those around the ends of blocks and vectors,
 // and at least one that several workers share.
 func Layers() []Case {
-	return slices.Concat(activations(), adds(), linears(), ropes(), norms(), embeddings(), losses(), compressions(), gatedSums())
+	return slices.Concat(activations(), adds(), linears(), linearGroups(), ropes(), norms(), embeddings(), losses(), compressions(), gatedSums())
 }
 
 func named(name string, a any) string { return fmt.Sprintf("%s %v", name, a) }
@@ -32,6 +32,11 @@ func sizeOf(elements int) Size {
 }
 
 func total(shape []int) int { return tensor.Shape(shape).TotalSize() }
+
+// apply builds a fused Spec, which has no constructor.
+func apply(spec ops.Spec) func(in []*G.Node) (*G.Node, error) {
+	return func(in []*G.Node) (*G.Node, error) { return ops.Apply(spec, in...) }
+}
 
 func one(y *ref.Tensor) []*ref.Tensor { return []*ref.Tensor{y} }
 
@@ -139,7 +144,96 @@ func linears() (list []Case) {
 		if c.bias {
 			x.Inputs = append(x.Inputs, Normal("bias", 3, c.out))
 		}
-		list = append(list, x)
+		withSiLU, withAdd := x, x
+		withSiLU.Name, withSiLU.Gradients = "silu of "+x.Name, nil
+		withSiLU.Build = apply(ops.LinearSiLUOp{Heads: c.heads})
+		withSiLU.Outputs = func(in []Array) []*ref.Tensor { h := x.Outputs(in)[0]; return []*ref.Tensor{ref.SiLU(h), h} }
+		list = append(list, x, withSiLU)
+		if !c.bias {
+			withAdd.Name, withAdd.Gradients = "residual and "+x.Name, nil
+			withAdd.Inputs = append(slices.Clone(x.Inputs), Normal("residual", 4, c.want...))
+			withAdd.Build = apply(ops.LinearAddOp{Heads: c.heads})
+			withAdd.Outputs = func(in []Array) []*ref.Tensor { return one(ref.Add(x.Outputs(in)[0], in[2].Tensor())) }
+			list = append(list, withAdd)
+		}
+	}
+	return list
+}
+
+// linearGroups returns linear layers of one input [B,S,in] as one op, and their gradients.
+func linearGroups() (list []Case) {
+	type layer struct {
+		heads, dim   int
+		bias, turned bool
+		terms        int // of dy
+	}
+	rope := ops.RoPEOp{Base: 100, Start: 5}
+	back := rope
+	back.Inverse = true
+	for _, c := range []struct {
+		B, S, in int
+		layers   []layer
+	}{
+		{1, 1, 1, []layer{{1, 1, true, false, 3}, {1, 2, false, true, 2}}},
+		{2, 17, 13, []layer{{3, 6, true, true, 1}, {1, 7, true, false, 1}, {2, 6, false, true, 3}, {5, 1, false, false, 2}}},
+		{1, 37, 40, []layer{{4, 16, false, true, 1}, {2, 16, false, true, 1}, {2, 8, false, false, 3}, {1, 24, true, false, 2}}},
+		{2, 150, 64, []layer{{12, 64, false, true, 3}, {2, 64, false, true, 2}, {2, 64, false, false, 1}, {1, 64, true, false, 1}}},
+		{3, 33, 24, []layer{{1, 8, false, false, 3}, {1, 2400, true, false, 2}}},
+		{1, 21, 8, []layer{{1, 600, false, true, 1}, {2, 600, false, true, 1}}}, // on a GPU: rotations beyond the shared memory
+	} {
+		forward, backward, rows := ops.LinearsOp{RoPE: rope}, ops.LinearsGradOp{In: c.in, RoPE: back}, c.B*c.S
+		x, ws, biases, dys := Normal("x", 1, c.B, c.S, c.in), []Array{}, []Array{}, []Array{}
+		for i, l := range c.layers {
+			ws = append(ws, Normal(fmt.Sprint("w", i), uint64(10+i), l.heads*l.dim, c.in))
+			if l.bias {
+				biases = append(biases, Normal(fmt.Sprint("bias", i), uint64(30+i), l.heads*l.dim))
+			}
+			for j := range l.terms {
+				dys = append(dys, Normal(fmt.Sprint("dy", i, " ", j), uint64(50+10*i+j), c.B, c.S, l.heads, l.dim))
+			}
+			forward.Heads[i], forward.Bias[i], forward.Turned[i] = l.heads, l.bias, l.turned
+			backward.Terms[i], backward.Turned[i] = l.terms, l.turned
+		}
+		outputs := func(in []Array) (ys []*ref.Tensor) {
+			biases := in[1+len(ws):]
+			for i, l := range c.layers {
+				var bias *ref.Tensor
+				if l.bias {
+					bias, biases = biases[0].Tensor(), biases[1:]
+				}
+				y := ref.Linear(in[0].Tensor(), in[1+i].Tensor(), bias).Reshape(c.B, c.S, l.heads, l.dim)
+				if l.turned {
+					y = ref.RoPE(y, rope.Base, rope.Start)
+				}
+				ys = append(ys, y)
+			}
+			return ys
+		}
+		gradients := func(in []Array) []*ref.Tensor { // dx, and dw of each layer
+			x, dys, ws, all := ref.From(in[0].Floats, rows, c.in), in[1:1+len(dys)], in[1+len(dys):], one(ref.New(rows, c.in))
+			for i, l := range c.layers {
+				dy := ref.New(c.B, c.S, l.heads, l.dim)
+				for _, term := range dys[:l.terms] {
+					dy = ref.Add(dy, term.Tensor())
+				}
+				if dys = dys[l.terms:]; l.turned {
+					dy = ref.RoPEGrad(dy, rope.Base, rope.Start)
+				}
+				dx, dw, _ := ref.LinearGrad(x, ws[i].Tensor(), dy.Reshape(rows, l.heads*l.dim))
+				all[0] = ref.Add(all[0], dx)
+				all = append(all, dw)
+			}
+			all[0] = all[0].Reshape(c.B, c.S, c.in)
+			return all
+		}
+		weights := backward
+		weights.WeightsOnly = true
+		size := sizeOf(rows * max(c.in, c.layers[0].heads*c.layers[0].dim))
+		list = append(list,
+			Case{Name: named("linears", c), Inputs: slices.Concat([]Array{x}, ws, biases), Build: apply(forward), Outputs: outputs, Size: size},
+			Case{Name: named("gradient of linears", c), Inputs: slices.Concat([]Array{x}, dys, ws), Build: apply(backward), Outputs: gradients, Size: size},
+			Case{Name: named("weights of linears", c), Inputs: slices.Concat([]Array{x}, dys), Build: apply(weights), Size: size,
+				Outputs: func(in []Array) []*ref.Tensor { return gradients(slices.Concat(in, ws))[1:] }})
 	}
 	return list
 }
@@ -175,6 +269,12 @@ func norms() (list []Case) {
 			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
 				dx, dw := ref.RMSNormGrad(in[0].Tensor(), in[1].Tensor(), dy, eps)
 				return []*ref.Tensor{dx, dw}
+			}}, Case{Name: named("gradient of rms norm with add", shape), Size: sizeOf(total(shape)),
+			Inputs: []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1]), Normal("dy", 3, shape...), Normal("residual", 4, shape...)},
+			Build:  apply(ops.RMSNormGradAddOp{Eps: eps}),
+			Outputs: func(in []Array) []*ref.Tensor {
+				dx, dw := ref.RMSNormGrad(in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), eps)
+				return []*ref.Tensor{ref.Add(dx, in[3].Tensor()), dw}
 			}})
 	}
 	return list

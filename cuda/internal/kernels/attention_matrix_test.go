@@ -89,3 +89,39 @@ func TestSpanWorkIsLinear(t *testing.T) {
 	}
 	require.Positive(t, work(ops.SlidingWindowGradOp{Window: 1 << 62}, 64, 64, 1, 1, 8))
 }
+
+// attentionSite returns operands q, k, v -> o, lse, or those of the gradient.
+func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int) graph.Site {
+	f := func(dt tensor.Dtype, shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
+	dt := dtypes[typ]
+	q, k, v := f(dt, B, S, Hq, D), f(dt, B, T, Hkv, D), f(dt, B, T, Hkv, Dv)
+	o, lse := f(dt, B, S, Hq, Dv), f(tensor.Float32, B, Hq, S)
+	if gradient {
+		return graph.Site{In: []ops.Operand{q, k, v, o, lse, o}, Out: []ops.Operand{q, k, v}}
+	}
+	return graph.Site{In: []ops.Operand{q, k, v}, Out: []ops.Operand{o, lse}}
+}
+
+// TestAttentionUnsupported: sizes that no tile takes, and sizes that do not fit each other, are refused.
+func TestAttentionUnsupported(t *testing.T) {
+	small := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1}
+	for _, x := range []struct {
+		S, Hkv, D int
+		want      string
+	}{
+		{10, 2, 256, ""},
+		{10, 3, 256, "unsupported shape: heads 4 not a multiple of kv heads 3"},
+		{0, 2, 256, "unsupported shape: operand 0 is float32 (1, 0, 4, 256), want 1 to 2^56 elements"},
+		{10, 2, 512, "unsupported shape: the smallest tiles take 166400 bytes of shared memory, a block has 101376"},
+		{1 << 32, 2, 256, "unsupported shape: queries times heads of a group: 8589934592, want less than 2^31"},
+	} {
+		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Window: 1 << 62}, attentionSite(kernels.F32, true, 1, x.S, 10, 4, x.Hkv, x.D, x.D))
+		if x.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		var u *graph.Unsupported
+		require.ErrorAs(t, err, &u)
+		require.EqualError(t, err, x.want)
+	}
+}

@@ -4,19 +4,35 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// row returns the bytes of row i of an array whose rows have n numbers of `size` bytes.
-func row(data []byte, i, n, size int) []byte { return data[i*n*size : (i+1)*n*size] }
+// branches returns the cases of attention at one size, but for those whose kernels another one runs, and the choice of blocks.
+func branches(t testing.TB, s opcases.AttentionSize, typ storage) (attention []stored, choice stored) {
+	for _, c := range s.Cases() {
+		x, _ := store(t, c, typ, 0)
+		switch {
+		case c.Choice != nil:
+			choice = x
+		case len(attention) < 4: // window, dense, compressed, selected
+			attention = append(attention, x)
+		default:
+			attention[3] = x // with lists without visible keys
+		}
+	}
+	return slices.Delete(attention, 1, 2), choice
+}
 
-// results of attend, by their place.
+// results of an attention op, by their place in attend.
 const (
 	atO = iota
 	atLSE
@@ -25,7 +41,39 @@ const (
 	atDV
 )
 
-// poisoned is what a group (b,g) of a problem gets: numbers that are not finite, in key or in row `at`.
+var resultNames = []string{"o", "lse", "dq", "dk", "dv"}
+
+// attend runs attention forward and backward and returns the bytes of o, lse, dq, dk and dv.
+func (x stored) attend(t testing.TB, dev device, v variant) (results [5][]byte) {
+	t.Helper()
+	got := x.compute(t, dev, v)
+	for i, array := range append(slices.Clone(x.plan.Out), x.plan.Grads[:3]...) {
+		results[i] = got[array]
+	}
+	return results
+}
+
+// inputs returns q, k, v and the gradient of o.
+func (x stored) inputs() (q, k, v, do *ref.Tensor) {
+	in := x.plan.Inputs
+	return in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), in[len(in)-1].Tensor()
+}
+
+// withInputs returns x with a plan and inputs of its own.
+func (x stored) withInputs() stored {
+	plan := *x.plan
+	plan.Inputs = slices.Clone(plan.Inputs)
+	for i := range plan.Inputs {
+		plan.Inputs[i].Floats = slices.Clone(plan.Inputs[i].Floats)
+	}
+	x.plan = &plan
+	return x
+}
+
+// row returns the bytes of row i of an array whose rows have n numbers of `size` bytes.
+func row(data []byte, i, n, size int) []byte { return data[i*n*size : (i+1)*n*size] }
+
+// poisoned is what a group (b,g) gets: numbers that are not finite, in key or in row `at`.
 type poisoned struct {
 	row  bool // of q and do, at the first head of the group; or key of k and v
 	at   int
@@ -34,19 +82,22 @@ type poisoned struct {
 }
 
 func (p poisoned) String() string {
-	return fmt.Sprintf("%v in %s %d of %s", p.what, map[bool]string{true: "query", false: "key"}[p.row], p.at,
-		[][]string{{"k", "v", "k and v"}, {"q", "do", "q and do"}}[map[bool]int{false: 0, true: 1}[p.row]][p.in])
+	if p.row {
+		return fmt.Sprintf("%v in query %d of %s", p.what, p.at, []string{"q", "do", "q and do"}[p.in])
+	}
+	return fmt.Sprintf("%v in key %d of %s", p.what, p.at, []string{"k", "v", "k and v"}[p.in])
 }
 
-// set returns a copy of x with a number that is not finite for each group.
-func poisonProblem(x problem, groups []poisoned) problem {
-	x.q, x.k, x.v, x.do = x.q.Clone(), x.k.Clone(), x.v.Clone(), x.do.Clone()
-	hkv := x.k.Shape[2]
+// poison returns a copy of x with a number that is not finite for each group.
+func (x stored) poison(groups []poisoned) stored {
+	x = x.withInputs()
+	q, k, v, do := x.inputs()
+	hkv := k.Shape[2]
 	for i, p := range groups {
 		b, g := i/hkv, i%hkv
-		first, second, head := x.k, x.v, g
+		first, second, head := k, v, g
 		if p.row {
-			first, second, head = x.q, x.do, g*(x.q.Shape[2]/hkv)
+			first, second, head = q, do, g*(q.Shape[2]/hkv)
 		}
 		if p.in != 1 {
 			r := first.Row(b, p.at, head)
@@ -62,30 +113,31 @@ func poisonProblem(x problem, groups []poisoned) problem {
 
 // comparePoison puts NaN, Inf and -Inf into keys, values, queries and gradients, one row of each group at a time, at all the
 // positions, and wants the bits of everything that does not see them unchanged; and NaN where NaN is seen.
-func comparePoison(t *testing.T, dev attentionDevice, of stored, positions []int) {
+func comparePoison(t *testing.T, dev device, list []stored, positions []int) {
 	numbers := []float64{math.NaN(), math.Inf(1), math.Inf(-1)}
-	c, s := of.attentionCase, of.storage
-	for _, x := range problems(c, s) {
-		if sameKernels(dev, c, x.name) {
-			continue
-		}
+	for _, x := range list {
 		for i, variant := range dev.variants() {
-			t.Run(fmt.Sprintf("%s/%v/%v/tiles%d", x.name, c, s.Type, i), func(t *testing.T) {
+			t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
+				q, k, _, _ := x.inputs()
 				var all []poisoned
 				for j, at := range positions {
-					all = append(all, poisoned{true, min(at, c.S-1), numbers[j%3], j / 3 % 3},
-						poisoned{false, min(at, x.k.Shape[1]-1), numbers[(j+1)%3], (j/3 + 1) % 3})
+					if j > 0 && positions[j-1] >= q.Shape[1]-1 {
+						break
+					}
+					all = append(all, poisoned{true, min(at, q.Shape[1]-1), numbers[j%3], j / 3 % 3},
+						poisoned{false, min(at, k.Shape[1]-1), numbers[(j+1)%3], (j/3 + 1) % 3})
 				}
-				clean := attend(t, dev, variant, s, x)
-				for n := c.B * c.Hkv; len(all) > 0; all = all[min(n, len(all)):] {
+				clean := x.attend(t, dev, variant)
+				hkv := k.Shape[2]
+				for n := q.Shape[0] * hkv; len(all) > 0; all = all[min(n, len(all)):] {
 					groups := all[:min(n, len(all))]
-					got := attend(t, dev, variant, s, poisonProblem(x, groups))
+					got := x.poison(groups).attend(t, dev, variant)
 					for group := range n {
 						p := poisoned{at: -1}
 						if group < len(groups) {
 							p = groups[group]
 						}
-						checkPoisoned(t, s, x, group/c.Hkv, group%c.Hkv, p, clean, got)
+						x.checkPoisoned(t, group/hkv, group%hkv, p, clean, got)
 					}
 				}
 			})
@@ -94,77 +146,81 @@ func comparePoison(t *testing.T, dev attentionDevice, of stored, positions []int
 }
 
 // checkPoisoned checks the results of a group.
-func checkPoisoned(t *testing.T, s storage, x problem, b, g int, p poisoned, clean, got [5][]byte) {
+func (x stored) checkPoisoned(t *testing.T, b, g int, p poisoned, clean, got [5][]byte) {
 	t.Helper()
-	S, Hq, T, Hkv := x.q.Shape[1], x.q.Shape[2], x.k.Shape[1], x.k.Shape[2]
-	D, Dv, h, size := x.q.Shape[3], x.v.Shape[3], Hq/Hkv, s.Bytes()
-	same := func(name string, result, i, n, size int) {
+	query, keys, v, _ := x.inputs()
+	S, Hq, T, Hkv := query.Shape[1], query.Shape[2], keys.Shape[1], keys.Shape[2]
+	D, Dv, h := query.Shape[3], v.Shape[3], Hq/Hkv
+	same := func(of string, at, result, i, n int) {
 		t.Helper()
-		require.True(t, bytes.Equal(row(clean[result], i, n, size), row(got[result], i, n, size)), "%v: other bits of %s in batch %d, group %d", p, name, b, g)
+		size := x.Bytes()
+		if result == atLSE {
+			size = 4
+		}
+		require.True(t, bytes.Equal(row(clean[result], i, n, size), row(got[result], i, n, size)),
+			"%v: other bits of %s of %s %d in batch %d, group %d", p, resultNames[result], of, at, b, g)
 	}
-	wantNaN := func(name string, result, i, n int) {
+	wantNaN := func(of string, at, result, i, n int) {
 		t.Helper()
-		if !math.IsNaN(p.what) {
-			return
+		if math.IsNaN(p.what) && !slices.ContainsFunc(x.decode(row(got[result], i, n, x.Bytes())), math.IsNaN) {
+			t.Fatalf("%v: %s of %s %d is finite in batch %d, group %d", p, resultNames[result], of, at, b, g)
 		}
-		for _, v := range s.decode(row(got[result], i, n, size)) {
-			if math.IsNaN(v) {
-				return
-			}
-		}
-		t.Fatalf("%v: %s is finite in batch %d, group %d", p, name, b, g)
 	}
 	spoiled := make([]bool, S) // queries of which a row sees what is not finite
 	for q := range S {
-		spoiled[q] = p.at >= 0 && (p.row && q == p.at || !p.row && x.mask(b, g, q, p.at))
+		spoiled[q] = p.at >= 0 && (p.row && q == p.at || !p.row && x.Mask(b, g, q, p.at))
 		for head := range h {
-			i, stat := (b*S+q)*Hq+g*h+head, (b*Hq+g*h+head)*S+q
+			i := (b*S+q)*Hq + g*h + head
 			if spoiled[q] && (head == 0 || !p.row) {
-				if sees := x.mask(b, g, q, p.at); !p.row && sees {
-					wantNaN(fmt.Sprint("o of query ", q), atO, i, Dv)
+				if !p.row {
+					wantNaN("query", q, atO, i, Dv)
 				}
 				continue
 			}
-			same(fmt.Sprint("o of query ", q), atO, i, Dv, size)
-			same(fmt.Sprint("lse of query ", q), atLSE, stat, 1, 4)
-			same(fmt.Sprint("dq of query ", q), atDQ, i, D, size)
+			same("query", q, atO, i, Dv)
+			same("query", q, atLSE, (b*Hq+g*h+head)*S+q, 1)
+			same("query", q, atDQ, i, D)
 		}
 	}
 	for key := range T {
 		i, met := (b*T+key)*Hkv+g, false
 		for q := range S {
-			met = met || spoiled[q] && x.mask(b, g, q, key)
+			met = met || spoiled[q] && x.Mask(b, g, q, key)
 		}
 		if met {
-			wantNaN(fmt.Sprint("dk of key ", key), atDK, i, D)
+			wantNaN("key", key, atDK, i, D)
 			continue
 		}
-		same(fmt.Sprint("dk of key ", key), atDK, i, D, size)
-		same(fmt.Sprint("dv of key ", key), atDV, i, Dv, size)
+		same("key", key, atDK, i, D)
+		same("key", key, atDV, i, Dv)
 	}
 }
 
-// compareSelectionPoison puts a number that is not finite into a compressed key and wants the same blocks for all queries
+// compareChoicePoison puts a number that is not finite into a compressed key and wants the same blocks for all queries
 // that do not see it, and blocks that exist for the others.
-func compareSelectionPoison(t *testing.T, dev attentionDevice, of stored) {
-	c, s := of.attentionCase, of.storage
-	e := expectSelection(of)
-	visible := ref.CompressedMask(c.l, c.d)
+func compareChoicePoison(t *testing.T, dev device, x stored) {
+	p := x.Choice
+	visible := ref.CompressedMask(p.BlockLen, p.Stride)
+	choose := func(t *testing.T, x stored, v variant) []int32 {
+		return decodeInts(x.compute(t, dev, v)[x.plan.Out[0]])
+	}
 	for i, variant := range dev.variants() {
-		t.Run(fmt.Sprintf("select/%v/%v/tiles%d", c, s.Type, i), func(t *testing.T) {
-			clean := selectOn(t, dev, variant, c, s, e.q, e.kc)
+		t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
+			clean := choose(t, x, variant)
 			for j, what := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-				at := (j + 1) * (e.kc.Shape[1] - 1) / 3
-				kc := e.kc.Clone()
+				y := x.withInputs()
+				q, kc := y.plan.Inputs[0].Tensor(), y.plan.Inputs[1].Tensor()
+				S, Hkv, at := q.Shape[1], kc.Shape[2], (j+1)*(kc.Shape[1]-1)/3
 				kc.Row(0, at, 0)[j] = what
-				got := selectOn(t, dev, variant, c, s, e.q, kc)
-				for k := 0; k < len(got); k += c.n {
-					b, q, g := k/c.n/c.Hkv/c.S, k/c.n/c.Hkv%c.S, k/c.n%c.Hkv
+				got := choose(t, y, variant)
+				for k := 0; k < len(got); k += p.TopN {
+					row := k / p.TopN
+					b, q, g := row/Hkv/S, row/Hkv%S, row%Hkv
 					if b > 0 || g > 0 || !visible(b, g, q, at) {
-						require.Equal(t, clean[k:k+c.n], got[k:k+c.n], "%v in key %d, blocks of query %d", what, at, q)
+						require.Equal(t, clean[k:k+p.TopN], got[k:k+p.TopN], "%v in key %d, blocks of query %d", what, at, q)
 					}
-					for _, block := range got[k : k+c.n] {
-						require.True(t, block >= -1 && int(block)*c.lp <= q, "%v in key %d: block %d for query %d", what, at, block, q)
+					for _, block := range got[k : k+p.TopN] {
+						require.True(t, block >= -1 && int(block)*p.SelectBlock <= q, "%v in key %d: block %d for query %d", what, at, block, q)
 					}
 				}
 			}
@@ -172,62 +228,62 @@ func compareSelectionPoison(t *testing.T, dev attentionDevice, of stored) {
 	}
 }
 
-// exactNumbers are whole numbers from -3 to 3 times a power of two: sums of products of them are exact in float32.
-func exactNumbers(seed uint64, shape []int, exponent int) *ref.Tensor {
-	x := ref.New(shape...)
+// exactNumbers fills x with whole numbers from -3 to 3 times a power of two: sums of products of them are exact in float32.
+func exactNumbers(x *ref.Tensor, seed uint64, exponent int) {
 	for i, v := range testutil.Tokens(seed, len(x.Data), 7) {
 		x.Data[i] = math.Ldexp(float64(v-3), exponent)
 	}
-	return x
+}
+
+func largest(x []float64) (most float64) {
+	for _, v := range x {
+		if !math.IsInf(v, 0) {
+			most = max(most, math.Abs(v))
+		}
+	}
+	return most
 }
 
 // compareLargeLogits has exact products q·k of growing magnitude. o and lse stay within rounding of the oracle at all of them, as
 // the difference to the maximum is taken before the scale. In the gradients a row's lse, which is rounded, puts all
 // probabilities off by at most exp(2^-24 |lse|), and the product with the scale each by as much again; none exceeds 1.
-func compareLargeLogits(t *testing.T, dev attentionDevice, of stored, exponents []int) {
-	c, s := of.attentionCase, of.storage
-	unit := 1e-5
-	if s.Type != kernels.F32 {
-		unit = math.Ldexp(1, 2-s.bits)
-	}
+func compareLargeLogits(t *testing.T, dev device, list []stored, exponents []int) {
 	for _, exponent := range exponents {
-		if s.Type == kernels.F16 && exponent > 14 {
-			continue
-		}
-		for _, x := range problems(c, s) {
-			if sameKernels(dev, c, x.name) {
+		for _, x := range list {
+			if x.Type == kernels.F16 && exponent > 14 {
 				continue
 			}
-			x.q, x.k = exactNumbers(7, x.q.Shape, exponent), exactNumbers(8, x.k.Shape, exponent)
-			o, lse := ref.Attention(x.q, x.k, x.v, x.mask)
-			dq, dk, dv := ref.AttentionGrad(x.q, x.k, x.v, o, x.do, x.mask)
-			top := 0.
-			for _, v := range lse.Data {
-				if !math.IsInf(v, 0) {
-					top = max(top, math.Abs(v))
-				}
+			unit := 1e-5
+			if x.Type != kernels.F32 {
+				unit = 4 * x.unit()
 			}
-			off := math.Ldexp(top, -23) // of a probability
+			x = x.withInputs()
+			q, k, v, do := x.inputs()
+			exactNumbers(q, 7, exponent)
+			exactNumbers(k, 8, exponent)
+			o, lse := ref.Attention(q, k, v, x.Mask)
+			dq, dk, dv := ref.AttentionGrad(q, k, v, o, do, x.Mask)
+			off := math.Ldexp(largest(lse.Data), -23) // of a probability
 			// In half precision the gradient of a logit, p (dp - delta), is off by the rounding of o in delta = do·o, which is
 			// then multiplied with k or q.
-			delta := 0.
-			for at := 0; at < len(o.Data); at += c.Dv {
+			delta, dim := 0., v.Shape[3]
+			for at := 0; at < len(o.Data); at += dim {
 				sum := 0.
-				for j, v := range o.Data[at : at+c.Dv] {
-					sum += math.Abs(v * x.do.Data[at+j])
+				for j, v := range o.Data[at : at+dim] {
+					sum += math.Abs(v * do.Data[at+j])
 				}
 				delta = max(delta, sum)
 			}
-			delta *= math.Ldexp(3, exponent-s.bits) / math.Sqrt(float64(c.D))
+			delta *= math.Ldexp(3*x.unit(), exponent) / math.Sqrt(float64(q.Shape[3]))
 			for i, variant := range dev.variants() {
-				t.Run(fmt.Sprintf("%s/%v/%v/2^%d/tiles%d", x.name, c, s.Type, exponent, i), func(t *testing.T) {
-					got := attend(t, dev, variant, s, x)
-					testutil.Within(t, "o", s.decode(got[atO]), o.Data, unit)
-					testutil.Within(t, "lse", storages[0].decode(got[atLSE]), lse.Data, 1e-6)
+				t.Run(fmt.Sprintf("%v/2^%d/%d", x, exponent, i), func(t *testing.T) {
+					got := x.attend(t, dev, variant)
+					testutil.Within(t, "o", x.decode(got[atO]), o.Data, unit)
+					testutil.Within(t, "lse", f32.decode(got[atLSE]), lse.Data, 1e-6)
 					want := []*ref.Tensor{atDQ: dq, atDK: dk, atDV: dv}
 					for at := atDQ; at <= atDV; at++ {
-						y := s.decode(got[at])
-						if s.Type == kernels.F16 && exponent > 11 && at != atDV {
+						y := x.decode(got[at])
+						if x.Type == kernels.F16 && exponent > 11 && at != atDV {
 							continue // q and k times a weight exceed the type
 						}
 						if off < 1e-2 {
@@ -235,87 +291,82 @@ func compareLargeLogits(t *testing.T, dev attentionDevice, of stored, exponents 
 							if at != atDV {
 								tol += 4 * delta / largest(want[at].Data)
 							}
-							testutil.Within(t, []string{"dq", "dk", "dv"}[at-atDQ], y, want[at].Data, tol)
+							testutil.Within(t, resultNames[at], y, want[at].Data, tol)
 						}
 						for _, v := range y {
-							require.False(t, math.IsNaN(v) || math.IsInf(v, 0), "%s: %v", []string{"dq", "dk", "dv"}[at-atDQ], v)
+							require.False(t, math.IsNaN(v) || math.IsInf(v, 0), "%s: %v", resultNames[at], v)
 						}
 					}
-					checkWeights(t, s, x, s.decode(got[atDV]))
+					x.checkWeights(t, x.decode(got[atDV]))
 				})
 			}
 		}
 	}
 }
 
-func largest(x []float64) (most float64) {
-	for _, v := range x {
-		most = max(most, math.Abs(v))
-	}
-	return most
-}
-
 // checkWeights wants |dv| of a key at most the sum of |do| of the rows that see it: no probability exceeds 1.
-func checkWeights(t *testing.T, s storage, x problem, dv []float64) {
+func (x stored) checkWeights(t *testing.T, dv []float64) {
 	t.Helper()
-	T, Hkv, Dv, h := x.v.Shape[1], x.v.Shape[2], x.v.Shape[3], x.q.Shape[2]/x.k.Shape[2]
-	for b := range x.v.Shape[0] {
+	query, _, v, do := x.inputs()
+	T, Hkv, Dv, h := v.Shape[1], v.Shape[2], v.Shape[3], query.Shape[2]/v.Shape[2]
+	for b := range v.Shape[0] {
 		for key := range T {
 			for g := range Hkv {
 				most := make([]float64, Dv)
-				for q := range x.q.Shape[1] {
-					for head := g * h; head < (g+1)*h && x.mask(b, g, q, key); head++ {
-						for j, v := range x.do.Row(b, q, head) {
+				for q := range query.Shape[1] {
+					for head := g * h; head < (g+1)*h && x.Mask(b, g, q, key); head++ {
+						for j, v := range do.Row(b, q, head) {
 							most[j] += math.Abs(v)
 						}
 					}
 				}
 				for j, v := range dv[((b*T+key)*Hkv+g)*Dv:][:Dv] {
-					require.LessOrEqual(t, math.Abs(v), most[j]*(1+math.Ldexp(1, 1-min(s.bits, 16))), "dv of key %d", key)
+					require.LessOrEqual(t, math.Abs(v), most[j]*(1+math.Ldexp(1, 1-min(x.bits, 16))), "dv of key %d", key)
 				}
 			}
 		}
 	}
 }
 
-// poisonCases have rows and keys in several tiles, for general kernels and those on matrix units of both widths.
-var poisonCases = []attentionCase{
-	{2, 70, 2, 2, 8, 16, 8, 4, 64, 3, 20, true},
-	{2, 67, 3, 1, 16, 8, 8, 4, 16, 3, 33, true},
-	{1, 40, 3, 1, 72, 128, 4, 2, 64, 3, 40, true},
-}
-
-// logitCases have dims whose square root is a power of two and others.
-var logitCases = []attentionCase{
-	{1, 40, 2, 1, 96, 16, 8, 4, 64, 3, 20, true},
-	{1, 37, 3, 1, 64, 64, 8, 4, 8, 3, 11, true},
-	{1, 33, 2, 1, 80, 72, 4, 2, 64, 3, 40, true},
-}
-
-// everyPosition lists the positions of a sequence.
-func everyPosition(s int) []int {
-	p := make([]int, s)
-	for i := range p {
-		p[i] = i
+func sized(B, S, Hq, Hkv, D, Dv, l, d, block, n, w int) opcases.AttentionSize {
+	return opcases.AttentionSize{
+		Sizes:  opcases.Sizes{B: B, S: S, Hq: Hq, Hkv: Hkv, D: D, Dv: Dv},
+		Params: ops.Params{BlockLen: l, Stride: d, SelectBlock: block, TopN: n, Window: w},
 	}
-	return p
 }
+
+var (
+	// poisonSizes have rows and keys in several tiles, for general kernels and those on matrix units of both widths.
+	poisonSizes = []opcases.AttentionSize{
+		sized(2, 70, 2, 2, 8, 16, 8, 4, 64, 3, 20), sized(2, 67, 3, 1, 16, 8, 8, 4, 16, 3, 33), sized(1, 40, 3, 1, 72, 128, 4, 2, 64, 3, 40),
+	}
+	// logitSizes have dims whose square root is a power of two and others.
+	logitSizes = []opcases.AttentionSize{
+		sized(1, 40, 2, 1, 96, 16, 8, 4, 64, 3, 20), sized(1, 37, 3, 1, 64, 64, 8, 4, 8, 3, 11), sized(1, 33, 2, 1, 80, 72, 4, 2, 64, 3, 40),
+	}
+)
 
 func TestAttentionOfPoisonOnGPU(t *testing.T) {
-	dev := &onGPU{gpu: openGPU(t), t: t}
-	for _, c := range poisonCases {
+	dev := openGPU(t)
+	for _, size := range poisonSizes {
 		for _, s := range storages {
-			comparePoison(t, dev, stored{c, s}, everyPosition(c.S))
-			compareSelectionPoison(t, dev, stored{c, s})
+			positions := make([]int, size.S)
+			for i := range positions {
+				positions[i] = i
+			}
+			attention, choice := branches(t, size, s)
+			comparePoison(t, dev, attention, positions)
+			compareChoicePoison(t, dev, choice)
 		}
 	}
 }
 
 func TestAttentionOfLargeLogitsOnGPU(t *testing.T) {
-	dev := &onGPU{gpu: openGPU(t), t: t}
-	for _, c := range logitCases {
+	dev := openGPU(t)
+	for _, size := range logitSizes {
 		for _, s := range storages {
-			compareLargeLogits(t, dev, stored{c, s}, []int{-1, 2, 5, 8, 11, 14, 25, 50})
+			attention, _ := branches(t, size, s)
+			compareLargeLogits(t, dev, attention, []int{-1, 2, 5, 8, 11, 14, 25, 50})
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"testing"
@@ -18,10 +19,18 @@ import (
 
 // device runs launches: a GPU, or the host in its place.
 type device interface {
-	put(t testing.TB, data []byte) kernels.Ptr
+	put(t testing.TB, data []byte) kernels.Ptr // on an address that is a multiple of 256
 	get(t testing.TB, p kernels.Ptr, n int) []byte
 	launch(t testing.TB, l *kernels.Launch, argument []byte)
-	reset() // frees what put has allocated
+	reset(t testing.TB)  // frees what put has allocated
+	variants() []variant // the first one for all ops, the others for attention
+	otherOrder()         // turns the order of threads round, where that can be chosen: a race would show
+}
+
+// variant is a choice of kernels: a row, or "" for the first one that takes the operands, for the properties of a device.
+type variant struct {
+	row string
+	kernels.GPU
 }
 
 // h200 are the properties of a device by which tests without one choose kernels.
@@ -32,9 +41,6 @@ type arg struct {
 	ops.Operand
 	at kernels.Ptr
 }
-
-// dtypes are the types of elements by their storage types.
-var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: ops.BFloat16, kernels.F16: ops.Float16}
 
 func argOf(dt tensor.Dtype, at kernels.Ptr, shape ...int) arg {
 	return arg{ops.Operand{Dtype: dt, Shape: shape}, at}
@@ -91,27 +97,62 @@ func bindPlan(t testing.TB, p *kernels.Plan, work kernels.Ptr, args ...arg) boun
 	return b
 }
 
-// run runs all launches, after put has copied the arrays that they read.
-func (b bound) run(t testing.TB, dev interface {
-	launch(t testing.TB, l *kernels.Launch, argument []byte)
-}, put func(to kernels.Ptr, data []byte)) {
+// run makes all launches. Arrays that they read are copied first, which only a device with copyTo can.
+func (b bound) run(t testing.TB, dev device) {
 	t.Helper()
 	for i := range b.Arrays {
 		a := b.Arrays[i].Content.Copy()
 		require.NoError(t, b.Arrays[i].Content.Place(a, b.at))
-		put(b.at.Of(b.Arrays[i].To), a)
+		dev.(interface {
+			copyTo(t testing.TB, to kernels.Ptr, data []byte)
+		}).copyTo(t, b.at.Of(b.Arrays[i].To), a)
 	}
 	for i := range b.Steps {
 		dev.launch(t, &b.Steps[i].Launch, b.arguments[i])
 	}
 }
 
-// runOp runs an op on dev over poisoned work memory, whose margins must stay as they are.
-func runOp(t testing.TB, dev device, gpu kernels.GPU, row string, op any, in, out []arg) {
+// runOp runs an op on dev over poisoned work memory, whose margins must stay as they are, and returns its launches.
+func runOp(t testing.TB, dev device, v variant, op any, in, out []arg) *kernels.Plan {
 	t.Helper()
-	p, err := planOf(gpu, row, op, siteOf(in, out))
+	p, err := planOf(v.GPU, v.row, op, siteOf(in, out))
 	require.NoError(t, err)
+	runPlan(t, dev, p, slices.Concat(in, out)...)
+	return p
+}
+
+func runPlan(t testing.TB, dev device, p *kernels.Plan, args ...arg) {
+	t.Helper()
 	work := output(t, dev, int(p.WorkBytes()))
-	bindPlan(t, p, work.at, slices.Concat(in, out)...).run(t, dev, nil)
+	bindPlan(t, p, work.at, args...).run(t, dev)
 	work.bytes(t, dev)
+}
+
+// buffer is memory between margins of poison, which must stay as they are.
+type buffer struct {
+	at      kernels.Ptr
+	n, skew int // skew is the number of bytes by which it lies off its alignment
+}
+
+const margin = 256
+
+// poison returns bytes that are NaN in every type and no index.
+func poison(n int) []byte { return bytes.Repeat([]byte{0xff}, n) }
+
+// place returns memory that holds data.
+func place(t testing.TB, dev device, data []byte, skew int) buffer {
+	t.Helper()
+	return buffer{dev.put(t, slices.Concat(poison(margin+skew), data, poison(margin))) + kernels.Ptr(margin+skew), len(data), skew}
+}
+
+// output returns poisoned memory.
+func output(t testing.TB, dev device, n int) buffer { return place(t, dev, poison(n), 0) }
+
+func (b buffer) bytes(t testing.TB, dev device) []byte {
+	t.Helper()
+	before := margin + b.skew
+	all := dev.get(t, b.at-kernels.Ptr(before), before+b.n+margin)
+	require.Equal(t, poison(before), all[:before], "bytes before an array")
+	require.Equal(t, poison(margin), all[before+b.n:], "bytes behind an array")
+	return all[before : before+b.n]
 }

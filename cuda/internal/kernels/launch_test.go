@@ -3,6 +3,7 @@ package kernels_test
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -69,102 +71,55 @@ func TestEncodedRelocation(t *testing.T) {
 	require.Equal(t, "tensor map of\x05", string(to[8:22]))
 }
 
-// everyPlan returns the plans of all ops at sizes of a small layer, and at others that take other paths, in all types.
+// everyPlan returns the plans of all ops at the sizes of their cases, in all types and for devices that take other tiles.
 func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	large := kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1} // the largest tiles of all attention kernels
 	middle := large
 	middle.SMs = 60
-	for _, typ := range []kernels.Type{kernels.F32, kernels.BF16, kernels.F16} {
-		for _, n := range []int64{64, 3000} {
-			for trans := range 4 {
-				p := kernels.Product{Type: typ, Out: typ, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
-				plans = append(plans, planProduct(t, p, true))
-			}
-		}
-		for _, x := range opSites(dtypes[typ]) {
-			for _, gpu := range []kernels.GPU{h200, {SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle} {
-				for _, row := range []string{"cuda", "cuda mma"} {
-					p, err := planOf(gpu, row, x.op, x.site)
-					if row == "cuda" {
-						require.NoError(t, err, "%T", x.op)
-					}
-					if err == nil {
-						plans = append(plans, p)
-					}
+	add := func(op any, s graph.Site, devices ...kernels.GPU) {
+		for _, gpu := range append(devices, h200) {
+			for _, row := range []string{"cuda", "cuda mma"} {
+				p, err := planOf(gpu, row, op, s)
+				if row == "cuda" {
+					require.NoError(t, err, "%T", op)
+				}
+				if err == nil {
+					plans = append(plans, p)
 				}
 			}
 		}
 	}
-	return plans
-}
-
-// opSite is an op at operands.
-type opSite struct {
-	op   any
-	site graph.Site
-}
-
-// opSites lists every op of package ops, in a type.
-func opSites(dt tensor.Dtype) (list []opSite) {
-	f := func(shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
-	f32 := func(shape ...int) ops.Operand { return ops.Operand{Dtype: tensor.Float32, Shape: shape} }
-	i32 := func(shape ...int) ops.Operand { return ops.Operand{Dtype: tensor.Int32, Shape: shape} }
-	type operands = []ops.Operand
-	add := func(op any, in, out []ops.Operand) { list = append(list, opSite{op, graph.Site{In: in, Out: out}}) }
-	x, w := f(10, 64), f(64)
-	add(ops.SiLUOp{}, operands{x}, operands{x})
-	add(ops.SiLUGradOp{}, operands{x, x}, operands{x})
-	add(ops.SigmoidOp{}, operands{x}, operands{x})
-	add(ops.SigmoidGradOp{}, operands{x, x}, operands{x})
-	add(ops.AddOp{}, operands{x, x, x, x, x, x, x, x, x, x}, operands{x})
-	add(ops.AddGradOp{}, operands{x}, operands{x})
-	add(ops.CastOp{}, operands{f32(10)}, operands{f(10)})
-	add(ops.CastOp{}, operands{f(10)}, operands{f32(10)})
-	add(ops.SoftmaxOp{}, operands{x}, operands{x})
-	add(ops.SoftmaxGradOp{}, operands{x, x}, operands{x})
-	add(ops.RoPEOp{Base: 1e4}, operands{f(2, 32, 2, 64)}, operands{f(2, 32, 2, 64)})
-	add(ops.RMSNormOp{Eps: 1e-6}, operands{x, w}, operands{x})
-	add(ops.RMSNormGradOp{Eps: 1e-6}, operands{x, w, x}, operands{x, f32(64)})
-	add(ops.RMSNormGradAddOp{Eps: 1e-6}, operands{x, w, x, x}, operands{x, f32(64)})
-	add(ops.LinearOp{}, operands{x, f(32, 64), f(32)}, operands{f(10, 32)})
-	add(ops.LinearAddOp{}, operands{x, f(32, 64), f(10, 32)}, operands{f(10, 32)})
-	add(ops.LinearOp{}, operands{f(64, 4096), f(64, 4096), f(64)}, operands{f(64, 64)})
-	add(ops.LinearInputGradOp{}, operands{f(3000, 3000), f(3000, 64)}, operands{f(3000, 64)})
-	add(ops.LinearWeightGradOp{Out: 32, In: 64}, operands{x, f(10, 32)}, operands{f32(32, 64)})
-	add(ops.LinearBiasGradOp{Out: 32}, operands{f(100, 32)}, operands{f32(32)})
-	heads := f(2, 5, 2, 16)
-	turned := [ops.MaxLinears]bool{true}
-	add(ops.LinearsOp{Bias: turned, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, f(32, 64), f(32, 64), f(32)}, operands{heads, f(10, 32)})
-	add(ops.LinearsGradOp{In: 64, Terms: [ops.MaxLinears]int{2}, Turned: turned, RoPE: ops.RoPEOp{Base: 10}}, operands{x, heads, heads, f(10, 32), f(32, 64), f(32, 64)},
-		operands{x, f32(32, 64), f32(32, 64)})
-	gates := f(10, 3)
-	add(ops.GatedSumOp{}, operands{gates, x, x, x}, operands{x})
-	add(ops.GatedSumGradOp{}, operands{gates, x, x, x, x}, operands{gates, x, x, x})
-	add(ops.EmbeddingOp{}, operands{f(50000, 64), i32(100)}, operands{f(100, 64)})
-	add(ops.EmbeddingGradOp{}, operands{i32(100), f(100, 64)}, operands{f32(50000, 64)})
-	add(ops.CrossEntropyOp{}, operands{f(10, 256), i32(10)}, operands{f32(), f32(10)})
-	add(ops.CrossEntropyGradOp{}, operands{f(10, 256), i32(10), f32(10), f32()}, operands{f(10, 256)})
-	tokens, blocks, pe, w1, w2, hidden := f(2, 100, 2, 64), f(2, 5, 2, 64), f(32, 64), f(96, 32*64), f(64, 96), f(2, 5, 2, 96)
-	add(ops.CompressMeanOp{BlockLen: 32, Stride: 16}, operands{tokens}, operands{blocks})
-	add(ops.CompressMeanGradOp{BlockLen: 32, Stride: 16}, operands{blocks}, operands{tokens})
-	add(ops.CompressMLPOp{BlockLen: 32, Stride: 16}, operands{tokens, pe, w1, w2}, operands{blocks, hidden})
-	add(ops.CompressMLPOp{BlockLen: 128, Stride: 16}, operands{tokens, f(128, 64), f(96, 128*64), w2}, operands{f(2, 1, 2, 64), f(2, 1, 2, 96)})
-	add(ops.CompressMLPGradOp{BlockLen: 32, Stride: 16}, operands{tokens, pe, w1, w2, hidden, blocks}, operands{tokens, f32(32, 64), f32(96, 32*64), f32(64, 96)})
+	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Size == opcases.Huge })
 	for _, dim := range []int{64, 128} {
-		q, k, lse, idx := f(2, 700, 4, dim), f(2, 700, 2, dim), f32(2, 4, 700), i32(2, 700, 2, 4)
-		kc := f(2, 42, 2, dim)
-		add(ops.SlidingWindowOp{Window: 100}, operands{q, k, k}, operands{q, lse})
-		add(ops.SlidingWindowGradOp{Window: 100}, operands{q, k, k, q, lse, q}, operands{q, k, k})
-		add(ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}, operands{q, kc, kc}, operands{q, lse})
-		add(ops.CompressedAttentionGradOp{BlockLen: 32, Stride: 16}, operands{q, kc, kc, q, lse, q}, operands{q, kc, kc})
-		add(ops.SelectedAttentionOp{SelectBlock: 64}, operands{q, k, k, idx}, operands{q, lse})
-		add(ops.SelectedAttentionGradOp{SelectBlock: 64}, operands{q, k, k, idx, q, lse, q}, operands{q, k, k})
-		add(ops.SelectBlocksOp{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4}}, operands{q, kc, lse}, operands{idx})
+		s := sized(2, 700, 4, 2, dim, dim, 32, 16, 64, 4, 100)
+		cases = append(cases, s.Cases()...)
 	}
-	numbers := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}
-	norm := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}}
-	add(ops.AdamWOp{Decay: "10"}, operands{numbers, f32(5), f(5), f32(5), f32(5), f32(7), f(7), f32(7), f32(7)}, operands{norm})
-	return list
+	for _, s := range storages {
+		for _, c := range cases {
+			x, ok := store(t, c, s, 0)
+			for _, call := range x.plan.Calls {
+				if site := (graph.Site{In: x.list(call.In), Out: x.list(call.Out)}); c.Mask != nil || c.Choice != nil {
+					add(call.Spec, site, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
+				} else if ok {
+					add(call.Spec, site)
+				}
+			}
+		}
+		of := func(dt tensor.Dtype, n int) ops.Operand { return ops.Operand{Dtype: dt, Shape: tensor.Shape{n}} }
+		x, wide, half := tensor.Float32, of(tensor.Float32, 10), of(dtypes[s.Type], 10)
+		add(ops.CastOp{}, graph.Site{In: []ops.Operand{wide}, Out: []ops.Operand{half}})
+		add(ops.CastOp{}, graph.Site{In: []ops.Operand{half}, Out: []ops.Operand{wide}})
+		adamW := graph.Site{In: []ops.Operand{of(tensor.Float64, ops.AdamWHyperLen), wide, half, wide, wide, of(x, 7), of(dtypes[s.Type], 7), of(x, 7), of(x, 7)}}
+		adamW.Out = []ops.Operand{of(tensor.Float64, 1)}
+		add(ops.AdamWOp{Decay: "10"}, adamW)
+		for _, n := range []int64{64, 3000} {
+			for trans := range 4 {
+				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
+				plans = append(plans, planProduct(t, p, true))
+			}
+		}
+	}
+	return plans
 }
 
 // TestLaunchesMatchTheBinaries holds each launch to the kernel it names: its argument's size, threads and shared memory.

@@ -19,7 +19,7 @@ import (
 
 // TestStockOpsMatchGorgonia runs every op of every case, gradients included, on the GPU.
 func TestStockOpsMatchGorgonia(t *testing.T) {
-	dev := &onGPU{gpu: openGPU(t), t: t}
+	dev := openGPU(t)
 	compareStock(t, dev, func(stockCase) bool { return true }, func(*kernels.Plan) bool { return true })
 }
 
@@ -135,16 +135,14 @@ func compareStockOp(t *testing.T, dev device, plan *kernels.Plan, site graph.Sit
 		v := stockFloats(t, in[i])
 		args = append(args, arg{o, dev.put(t, unsafe.Slice((*byte)(unsafe.Pointer(&v[0])), 4*len(v)))})
 	}
-	defer dev.reset()
+	defer dev.reset(t)
 	size := site.Out[0].Bytes()
 	var runs [2][]byte
 	for i := range runs {
-		if h, ok := dev.(interface{ otherOrder() }); ok {
-			h.otherOrder()
-		}
+		dev.otherOrder()
 		y := output(t, dev, size)
 		work := dev.put(t, bytes.Repeat([]byte{0xff, byte(0x7f + i)}, int(plan.WorkBytes()+1)/2))
-		bindPlan(t, plan, work, append(args[:len(args):len(args)], arg{site.Out[0], y.at})...).run(t, dev, nil)
+		bindPlan(t, plan, work, append(args[:len(args):len(args)], arg{site.Out[0], y.at})...).run(t, dev)
 		runs[i] = y.bytes(t, dev)
 	}
 	if !bytes.Equal(runs[0], runs[1]) {

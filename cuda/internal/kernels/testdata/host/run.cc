@@ -5,15 +5,24 @@
 #include <cstdio>
 #include <deque>
 #include <memory>
-#include <setjmp.h>
 #include <thread>
-#include <ucontext.h>
 #include <vector>
 
 thread_local Index3 threadIdx, blockIdx, blockDim, gridDim;
 namespace nsa {
 thread_local __align__(1024) float4 nsa_dynamic_shared[256 << 10 >> 4];
 }
+
+// host_switch saves what a function must keep on the stack, whose top goes to *from, and goes on from there on another stack.
+extern "C" void host_switch(void** from, void* to);
+asm(R"(
+host_switch:
+  push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp
+  ret
+)");
 
 namespace {
 
@@ -31,9 +40,8 @@ struct Touched { int written = -1, writer, read = -1; unsigned readers; };
 struct Copy { uint32_t to; int size; const void* from; int bytes; };
 struct Copies { std::vector<Copy> open; std::deque<std::vector<Copy>> groups; };
 struct Fiber {
-  ucontext_t start;
-  jmp_buf at;
-  bool begun = false, done = false;
+  void* at = nullptr;  // the top of its stack, where it has been left
+  bool done = false;
   const Barrier* waits = nullptr;  // at which barrier this thread waits, and since which round
   int round;
   Copies copies;
@@ -47,7 +55,7 @@ thread_local std::vector<Barrier> warps;
 thread_local std::vector<uint64_t> given;
 thread_local Barrier block;
 thread_local int current;
-thread_local jmp_buf scheduler;
+thread_local void* scheduler;
 thread_local Kernel kernel;
 thread_local Argument argument;
 thread_local int shared_bytes;
@@ -55,9 +63,7 @@ thread_local std::vector<Touched> touched;
 constexpr int kBehind = 4096;  // bytes behind the shared memory that stay as they are
 thread_local long steps;       // barriers that threads have passed, and threads that have ended
 
-void yield() {
-  if (!_setjmp(fibers[current].at)) _longjmp(scheduler, 1);
-}
+void yield() { host_switch(&fibers[current].at, scheduler); }
 
 void complete(Barrier& b) { b.here = 0, b.round++, b.voted = b.vote, b.vote = false; }
 
@@ -109,27 +115,23 @@ void run_block(int threads, bool backwards) {
     warps[i / 32].alive++;
     Fiber& f = fibers[i];
     f.done = false;
-    if (f.begun) continue;
-    getcontext(&f.start);
-    f.start.uc_stack.ss_sp = f.stack.get(), f.start.uc_stack.ss_size = kStack, f.start.uc_link = nullptr;
-    makecontext(&f.start, body, 0);
+    if (f.at) continue;
+    void** top = reinterpret_cast<void**>(uintptr_t(f.stack.get() + kStack) & -16) - 1;  // where body would return to
+    *top = nullptr, *--top = reinterpret_cast<void*>(body);
+    f.at = top - 6;  // six registers
   }
   // A warp goes on until all of its threads wait for other ones.
-  for (volatile int left = threads; left > 0;)
-    for (volatile int w = 0; w < int(warps.size()); w = w + 1)
-      for (volatile long before = -1; before != steps;) {
+  for (int left = threads; left > 0;)
+    for (int w = 0; w < int(warps.size()); w++)
+      for (long before = -1; before != steps;) {
         before = steps;
-        for (volatile int i = 32 * w; i < min(threads, 32 * w + 32); i = i + 1) {
+        for (int i = 32 * w; i < min(threads, 32 * w + 32); i++) {
           current = backwards ? threads - 1 - i : i;
           Fiber& f = fibers[current];
           if (f.done || (f.waits && f.waits->round == f.round)) continue;
           threadIdx = {unsigned(current), 0, 0};
-          if (!_setjmp(scheduler)) {
-            if (f.begun) _longjmp(f.at, 1);
-            f.begun = true;
-            setcontext(&f.start);
-          }
-          if (fibers[current].done) left = left - 1, steps++;
+          host_switch(&scheduler, f.at);
+          if (f.done) left--, steps++;
         }
       }
 }

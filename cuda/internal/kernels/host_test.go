@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
@@ -18,7 +19,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 )
 
 // host runs launches of the kernels for attention and matrix products on the CPU: testdata/host, compiled as C++.
@@ -94,7 +95,6 @@ func hostDevice(t *testing.T) *host {
 	return h
 }
 
-// otherOrder turns the order round in which the threads of a block run between barriers: a race would show.
 func (h *host) otherOrder() {
 	h.descending = 1 - h.descending
 	h.order(h.descending)
@@ -123,7 +123,7 @@ func (h *host) get(_ testing.TB, p kernels.Ptr, n int) []byte {
 	return append([]byte(nil), unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), n)...)
 }
 
-func (h *host) reset() { clear(h.memory) }
+func (h *host) reset(testing.TB) { clear(h.memory) }
 
 func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	t.Helper()
@@ -137,35 +137,26 @@ type matrixHost struct{ *host }
 
 func (matrixHost) variants() []variant { return []variant{{"cuda mma", h200}} }
 
-// matrixCases are cases of the kernels on matrix units, with dims of each width and between them.
-var matrixCases = []attentionCase{
-	{1, 1, 1, 1, 64, 64, 32, 16, 64, 16, 512, true},
-	{2, 31, 6, 1, 72, 128, 32, 16, 64, 16, 20, true},
-	{1, 33, 16, 1, 128, 8, 4, 2, 64, 3, 1, true},
-	{2, 65, 6, 6, 96, 64, 6, 2, 64, 3, 64, true},
-	{1, 97, 12, 2, 64, 72, 8, 4, 64, 5, 33, true},
-	{1, 40, 70, 1, 8, 24, 12, 2, 64, 4, 39, true}, // a query has more rows than a tile
-	{1, 129, 6, 1, 64, 64, 32, 16, 64, 3, 70, true},
-	{1, 129, 8, 1, 128, 128, 8, 4, 64, 3, 65, true},
-	{1, 300, 2, 1, 16, 8, 2, 1, 64, 4, 150, true},  // the rows of a key are cut into chunks
-	{1, 333, 1, 1, 8, 16, 4, 2, 128, 3, 200, true}, // blocks of several tiles
-}
-
-// inHalf are the cases with dims and groups of up to `heads` that the kernels on matrix units take, the types in turn.
-func inHalf(cases []attentionCase, heads int) (list []stored) {
-	for _, c := range cases {
-		if c.small && c.D%8 == 0 && c.Dv%8 == 0 && c.Hq/c.Hkv <= heads {
-			list = append(list, stored{c, storages[1+len(list)%2]})
+// attentionOnHost returns the cases of attention, at sizes of which dev takes all, of up to `most` pairs of a row and a key times
+// their dims, the types in turn. Of two that run the same kernels it leaves one out: dense attention is a window of S, and the lists
+// of the selected branch have others without visible keys.
+func attentionOnHost(t *testing.T, dev device, most int, types ...storage) (list []stored) {
+	for i, s := range opcases.AttentionSizes() {
+		if s.B*s.Hq*s.S*s.S*(s.D+s.Dv) > most || s.Size != opcases.Small {
+			continue
 		}
-	}
-	return list
-}
-
-// small are the small cases, the types in turn.
-func small() (list []stored) {
-	for _, c := range attentionCases {
-		if c.small {
-			list = append(list, stored{c, storages[len(list)%len(storages)]})
+		cases := slices.DeleteFunc(s.Cases(), func(c opcases.Case) bool {
+			branch, _, _ := strings.Cut(c.Name, " {")
+			return branch == "dense" && s.Window < s.S || branch == "window" && s.Window >= s.S || branch == "selected" && s.S > 8
+		})
+		var taken []stored
+		for _, c := range cases {
+			if x, _ := store(t, c, types[i%len(types)], 0); x.takenBy(t, dev.variants()[0]) {
+				taken = append(taken, x)
+			}
+		}
+		if len(taken) == len(cases) {
+			list = append(list, taken...)
 		}
 	}
 	return list
@@ -173,24 +164,53 @@ func small() (list []stored) {
 
 func TestAttentionMatchesOracleOnHost(t *testing.T) {
 	dev := hostDevice(t)
-	compareAttention(t, dev, small())
-}
-
-func TestSelectBlocksMatchesOracleOnHost(t *testing.T) {
-	dev := hostDevice(t)
-	compareSelection(t, dev, small())
+	compareAll(t, dev, attentionOnHost(t, dev, 3_600_000, storages...))
 }
 
 func TestMatrixAttentionMatchesOracleOnHost(t *testing.T) {
 	dev := matrixHost{hostDevice(t)}
-	compareAttention(t, dev, inHalf(matrixCases, 1<<10))
+	compareAll(t, dev, attentionOnHost(t, dev, 9_000_000, bf16, f16))
 }
 
-func TestMatrixSelectBlocksMatchesOracleOnHost(t *testing.T) {
-	dev := matrixHost{hostDevice(t)}
-	compareSelection(t, dev, inHalf(slices.Concat(attentionCases, matrixCases), 64))
+// TestLinearsOnHost runs in the types whose matrix products the host has.
+func TestLinearsOnHost(t *testing.T) {
+	var list []stored
+	for _, c := range opcases.Layers() {
+		for skew, s := range []storage{bf16, f16} {
+			if strings.Contains(c.Name, "linears") && !strings.HasPrefix(c.Name, "weights") {
+				x, _ := store(t, c, s, skew)
+				list = append(list, x)
+			}
+		}
+	}
+	require.NotEmpty(t, list)
+	compareAll(t, hostDevice(t), list)
 }
 
-func TestAttentionMatchesGoldensOnHost(t *testing.T) {
-	compareGoldens(t, hostDevice(t), testutil.Goldens(t, testutil.Ops))
+// onHosts runs f at sizes on the general kernels, the types in turn, and on those on matrix units that take them.
+func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, dev device, attention []stored, choice stored)) {
+	h := hostDevice(t)
+	for i, size := range sizes {
+		for j, dev := range []device{h, matrixHost{h}} {
+			attention, choice := branches(t, size, storages[max(i, j)%len(storages)])
+			if j > 0 && size.SelectBlock%64 != 0 {
+				attention = nil // of the branches one has no row
+			}
+			f(t, dev, attention, choice)
+		}
+	}
+}
+
+func TestAttentionOfPoisonOnHost(t *testing.T) {
+	aroundTiles := []int{0, 16, 33, 63, 66} // in the first and the last rows and keys of tiles
+	onHosts(t, poisonSizes, func(t *testing.T, dev device, attention []stored, choice stored) {
+		comparePoison(t, dev, attention, aroundTiles)
+		compareChoicePoison(t, dev, choice)
+	})
+}
+
+func TestAttentionOfLargeLogitsOnHost(t *testing.T) {
+	onHosts(t, logitSizes, func(t *testing.T, dev device, attention []stored, _ stored) {
+		compareLargeLogits(t, dev, attention, []int{2, 8, 14, 50})
+	})
 }

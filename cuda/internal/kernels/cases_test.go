@@ -1,0 +1,303 @@
+package kernels_test
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// stored is a case with its arrays in a type, and what its results are held to.
+type stored struct {
+	opcases.Case
+	storage
+	skew     int // elements by which arrays lie off their alignment
+	plan     *opcases.Plan
+	operands []ops.Operand // of the arrays, in the types of the rows of the ops
+	results  []result
+}
+
+// result is an array that is compared with the oracle's.
+type result struct {
+	name  string
+	array int // of the plan
+	want  *ref.Tensor
+	naive *ref.Tensor // of the naive implementation; nil where the tolerance does not come from it
+	tol   float64
+}
+
+func (x stored) String() string {
+	return fmt.Sprint(x.Name, "/", x.Type, []string{"", "/skewed"}[min(1, x.skew)])
+}
+
+// store puts the arrays of a case into a type. Arrays that are off their alignment have gradients of weights in the type, too;
+// others have them in float32, as graphs do. ok is false where an op has no kernels.
+func store(t testing.TB, c opcases.Case, s storage, skew int) (x stored, ok bool) {
+	t.Helper()
+	plan, err := c.Plan()
+	require.NoError(t, err)
+	x = stored{Case: c, storage: s, skew: skew, plan: plan, operands: make([]ops.Operand, plan.Arrays)}
+	for i, a := range plan.Inputs {
+		x.operands[i] = a.Operand(dtypes[s.Type])
+	}
+	for _, call := range plan.Calls {
+		site := graph.Site{In: x.list(call.In)}
+		var wide []tensor.Dtype
+		for _, o := range site.In {
+			if ops.IsHalf(o.Dtype) {
+				o.Dtype = tensor.Float32
+			}
+			wide = append(wide, o.Dtype)
+		}
+		site.Out, err = call.Spec.Infer(retyped(site.In, wide))
+		require.NoError(t, err)
+		free, taken := site, false
+		for _, r := range all.Table().Of(call.Spec) { // the first one that takes the op in the types of its operands
+			in, out := r.Storage.Types(free, dtypes[s.Type])
+			site = graph.Site{In: retyped(free.In, in), Out: retyped(free.Out, out)}
+			if _, err := r.Plan(call.Spec, site, h200, nil); err != nil {
+				continue
+			}
+			taken = true
+			for i := range site.Out {
+				if half := retyped(site.Out, out); skew > 0 && out[i] == tensor.Float32 {
+					half[i].Dtype = dtypes[s.Type]
+					if r.Takes(graph.Site{In: site.In, Out: half}) {
+						out[i] = half[i].Dtype
+					}
+				}
+			}
+			site.Out = retyped(site.Out, out)
+			break
+		}
+		if !taken {
+			return x, false
+		}
+		for i, j := range call.In {
+			x.operands[j] = site.In[i]
+		}
+		for i, j := range call.Out {
+			x.operands[j] = site.Out[i]
+		}
+	}
+	for i := range plan.Inputs {
+		if a := &plan.Inputs[i]; a.Ints == nil {
+			a.Floats = storageOf(x.operands[i].Dtype).roundAll(a.Floats)
+		}
+	}
+	return x, true
+}
+
+func retyped(list []ops.Operand, types []tensor.Dtype) []ops.Operand {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Dtype = types[i]
+	}
+	return list
+}
+
+func (x stored) list(arrays []int) (list []ops.Operand) {
+	for _, i := range arrays {
+		list = append(list, x.operands[i])
+	}
+	return list
+}
+
+// expect fills in the results: what the oracle makes of the inputs as they are stored, and how far from it they may be.
+//
+// An array in half precision that is made of inputs is held to tolerance, once for each time that it is stored on its way. One
+// made of stored results, and what attention and the MLP of compression compute, is held to twice the error of a naive
+// implementation and a unit roundoff.
+func (x *stored) expect(t testing.TB) {
+	t.Helper()
+	in := x.plan.Inputs
+	add := func(name string, array int, want *ref.Tensor) {
+		if want != nil && array >= 0 {
+			x.results = append(x.results, result{name: name, array: array, want: want, tol: storageOf(x.operands[array].Dtype).tolerance()})
+		}
+	}
+	for i, want := range x.Outputs(in[:len(x.Inputs)]) {
+		add(fmt.Sprint("output ", i), x.plan.Out[i], want)
+	}
+	if x.Gradients != nil {
+		for i, want := range x.Gradients(in[:len(x.Inputs)], in[len(x.Inputs)].Tensor()) {
+			add("gradient of "+x.Inputs[i].Name, x.plan.Grads[i], want)
+		}
+	}
+	if x.Type == kernels.F32 || x.Choice != nil {
+		return
+	}
+	naive := naiveOf(t, *x)
+	for i := range x.results {
+		r := &x.results[i]
+		switch spec := x.plan.Calls[0].Spec.(type) {
+		case ops.AddOp:
+			r.tol *= float64((len(in)-2)/7 + 1) // of 8 terms, and of 7 more and the sum so far
+		case ops.LinearsOp, ops.LinearsGradOp, ops.LinearAddOp:
+			r.tol = 2 * x.tolerance()
+		default:
+			if y := naive[r.array]; y != nil && ops.IsHalf(x.operands[r.array].Dtype) {
+				r.naive, r.tol = y, 2*testutil.RelErr(y.Data, r.want.Data)+x.unit()
+			} else if _, mlp := spec.(ops.CompressMLPOp); mlp && y != nil {
+				r.tol = 2*testutil.RelErr(y.Data, r.want.Data) + f32.tolerance()
+			}
+		}
+	}
+}
+
+// compute runs the calls on dev, and returns the contents of all arrays.
+func (x stored) compute(t testing.TB, dev device, v variant) [][]byte {
+	t.Helper()
+	defer dev.reset(t)
+	memory, args := make([]buffer, len(x.operands)), make([]arg, len(x.operands))
+	for i, o := range x.operands {
+		content := poison(o.Bytes())
+		if i < len(x.plan.Inputs) {
+			content = x.content(i)
+		}
+		memory[i] = place(t, dev, content, x.skew*o.Bytes()/o.Elements())
+		args[i] = arg{o, memory[i].at}
+	}
+	of := func(arrays []int) (list []arg) {
+		for _, i := range arrays {
+			list = append(list, args[i])
+		}
+		return list
+	}
+	for _, call := range x.plan.Calls {
+		runOp(t, dev, v, call.Spec, of(call.In), of(call.Out))
+	}
+	contents := make([][]byte, len(memory))
+	for i, m := range memory {
+		contents[i] = m.bytes(t, dev)
+		if i < len(x.plan.Inputs) {
+			require.Equal(t, x.content(i), contents[i], "%s has been written to", x.plan.Inputs[i].Name)
+		}
+	}
+	return contents
+}
+
+// content returns the bytes of an input.
+func (x stored) content(input int) []byte {
+	if a := x.plan.Inputs[input]; a.Ints != nil {
+		return encodeInts(a.Ints)
+	}
+	return storageOf(x.operands[input].Dtype).encode(x.plan.Inputs[input].Floats)
+}
+
+// floats returns what an array holds.
+func (x stored) floats(contents [][]byte, array int) []float64 {
+	return storageOf(x.operands[array].Dtype).decode(contents[array])
+}
+
+// takenBy reports whether the variant has rows for all calls. Only the row of matrix units may refuse one.
+func (x stored) takenBy(t testing.TB, v variant) bool {
+	t.Helper()
+	for _, call := range x.plan.Calls {
+		_, err := planOf(v.GPU, v.row, call.Spec, graph.Site{In: x.list(call.In), Out: x.list(call.Out)})
+		if u := (*graph.Unsupported)(nil); v.row == "cuda mma" && errors.As(err, &u) {
+			return false
+		}
+		require.NoError(t, err, "%v: %s", x, call.Spec.Name())
+	}
+	return true
+}
+
+// compare runs a case on dev, for all choices of kernels, against the oracle, and twice for the same bits.
+func (x stored) compare(t *testing.T, dev device) {
+	variants := dev.variants()
+	if x.Mask == nil && x.Choice == nil {
+		variants = variants[:1]
+	}
+	for i, v := range variants {
+		t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
+			got := x.compute(t, dev, v)
+			dev.otherOrder()
+			defer dev.otherOrder()
+			require.Equal(t, got, x.compute(t, dev, v), "another run has other bits")
+			if x.Choice != nil {
+				q, kc := x.plan.Inputs[0].Tensor(), x.plan.Inputs[1].Tensor()
+				idx := decodeInts(got[x.plan.Out[0]])
+				others, err := opcases.CheckChoice(*x.Choice, q, kc, idx, 1e-5)
+				require.NoError(t, err)
+				require.LessOrEqual(t, others, len(idx)/x.Choice.TopN/100+1, "choices that differ from the oracle's")
+			}
+			for _, r := range x.results {
+				testutil.Within(t, r.name, x.floats(got, r.array), r.want.Data, r.tol)
+			}
+		})
+	}
+}
+
+// compareAll compares cases on dev. It computes what is expected of several at once.
+func compareAll(t *testing.T, dev device, cases []stored) {
+	for x := range ahead(cases, func(x stored) stored {
+		if attention := x.Mask != nil || x.Choice != nil; !attention || !underSanitizer {
+			x.expect(t)
+		}
+		return x
+	}) {
+		x.compare(t, dev)
+	}
+}
+
+// ahead returns f of each element, which it computes several at once, in their order.
+func ahead[T, R any](list []T, f func(T) R) iter.Seq[R] {
+	results, slots := make([]chan R, len(list)), make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i := range list {
+		results[i] = make(chan R, 1)
+	}
+	go func() {
+		for i, x := range list {
+			slots <- struct{}{}
+			go func() {
+				results[i] <- f(x)
+				<-slots
+			}()
+		}
+	}()
+	return func(yield func(R) bool) {
+		for _, r := range results {
+			if !yield(<-r) {
+				return
+			}
+		}
+	}
+}
+
+// TestOpsMatchOracleOnGPU runs the cases that NSA_CASES, a regular expression, matches: every op and gradient in all types, at
+// all sizes, aligned and not. Arrays lie between margins, results over poison.
+func TestOpsMatchOracleOnGPU(t *testing.T) {
+	dev, chosen := openGPU(t), regexp.MustCompile(os.Getenv("NSA_CASES"))
+	var list []stored
+	for _, c := range opcases.All() {
+		for _, s := range storages {
+			for skew := range 2 {
+				x, ok := store(t, c, s, skew)
+				_, silu := x.plan.Calls[0].Spec.(ops.LinearSiLUOp) // which runs as two ops
+				wide := strings.HasSuffix(c.Name, "[2 17000]")     // norms of more than 16384 run on the host
+				require.Equal(t, silu || wide && strings.Contains(c.Name, "rms norm"), !ok, "kernels of %s", c.Name)
+				if ok && chosen.MatchString(x.String()) && (skew == 0 || c.Mask == nil && c.Choice == nil) {
+					list = append(list, x)
+				}
+			}
+		}
+	}
+	compareAll(t, dev, list)
+}

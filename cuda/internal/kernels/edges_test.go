@@ -1,0 +1,207 @@
+package kernels_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// bench runs ops on a GPU that no table of cases has, in a type, on arrays aligned or not.
+type bench struct {
+	t *testing.T
+	storage
+	dev    *gpu
+	skew   int // elements by which arrays lie off their alignment
+	memory map[kernels.Ptr]buffer
+}
+
+// onBench runs f in all types, on aligned arrays and on others.
+func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
+	dev := openGPU(t)
+	for _, s := range storages {
+		for skew, name := range []string{"aligned", "skewed"} {
+			t.Run(s.Type.String()+"/"+name, func(t *testing.T) {
+				defer dev.reset(t)
+				f(t, &bench{t, s, dev, skew, map[kernels.Ptr]buffer{}})
+			})
+		}
+	}
+}
+
+func (x *bench) place(o ops.Operand, data []byte) arg {
+	m := place(x.t, x.dev, data, x.skew*o.Bytes()/o.Elements())
+	x.memory[m.at] = m
+	return arg{o, m.at}
+}
+
+func (x *bench) in(s storage, values []float64, shape ...int) arg {
+	return x.place(ops.Operand{Dtype: dtypes[s.Type], Shape: shape}, s.encode(values))
+}
+
+func (x *bench) ints(values ...int32) arg {
+	return x.place(ops.Operand{Dtype: tensor.Int32, Shape: []int{len(values)}}, encodeInts(values))
+}
+
+func (x *bench) out(s storage, shape ...int) arg {
+	o := ops.Operand{Dtype: dtypes[s.Type], Shape: shape}
+	return x.place(o, poison(o.Bytes()))
+}
+
+func (x *bench) bytes(a arg) []byte  { return x.memory[a.at].bytes(x.t, x.dev) }
+func (x *bench) get(a arg) []float64 { return storageOf(a.Dtype).decode(x.bytes(a)) }
+func (x *bench) run(op any, args ...arg) { // the last one is the output
+	runOp(x.t, x.dev, x.dev.variants()[0], op, args[:len(args)-1], args[len(args)-1:])
+}
+
+func TestActivationsOfExtremes(t *testing.T) {
+	onBench(t, func(t *testing.T, x *bench) {
+		values := x.roundAll([]float64{-1e4, -100, -20, 0, 20, 100, 1e4})
+		a, y, z := x.in(x.storage, values, 7), x.out(x.storage, 7), x.out(x.storage, 7)
+		x.run(ops.SiLUOp{}, a, y)
+		x.run(ops.SigmoidOp{}, a, z)
+		testutil.Within(t, "silu", x.get(y), ref.SiLU(ref.From(values, 7)).Data, x.tolerance())
+		testutil.Within(t, "sigmoid", x.get(z), ref.Sigmoid(ref.From(values, 7)).Data, x.tolerance())
+	})
+}
+
+// TestSoftmaxOfInfinities: a row that sees nothing, and one that does not see its first column.
+func TestSoftmaxOfInfinities(t *testing.T) {
+	onBench(t, func(t *testing.T, x *bench) {
+		for _, c := range [][2]int{{5, 3}, {33, 31}, {7, 1024}, {3, 1025}, {2, 20001}} {
+			values := x.roundAll(testutil.Normal(3, c[0]*c[1]))
+			values[0] = math.Inf(-1)
+			for i := range c[1] {
+				values[c[1]*(c[0]-1)+i] = math.Inf(-1)
+			}
+			dy := x.roundAll(testutil.Normal(4, len(values)))
+			y, dx := x.out(x.storage, c[:]...), x.out(x.storage, c[:]...)
+			x.run(ops.SoftmaxOp{}, x.in(x.storage, values, c[:]...), y)
+			x.run(ops.SoftmaxGradOp{}, y, x.in(x.storage, dy, c[:]...), dx)
+			testutil.Within(t, fmt.Sprint("softmax ", c), x.get(y), ref.Softmax(ref.From(values, c[:]...)).Data, x.tolerance())
+			want := ref.SoftmaxGrad(ref.From(x.get(y), c[:]...), ref.From(dy, c[:]...))
+			testutil.Within(t, fmt.Sprint("gradient of softmax ", c), x.get(dx), want.Data, x.tolerance())
+		}
+	})
+}
+
+func TestEmbeddingOfAWrongID(t *testing.T) {
+	onBench(t, func(t *testing.T, x *bench) {
+		weight, grads, ids := x.roundAll(testutil.Normal(1, 4*3)), x.roundAll(testutil.Normal(2, 3*3)), x.ints(3, -1, 4)
+		y, dw := x.out(x.storage, 3, 3), x.out(f32, 4, 3)
+		x.run(ops.EmbeddingOp{}, x.in(x.storage, weight, 4, 3), ids, y)
+		x.run(ops.EmbeddingGradOp{}, ids, x.in(x.storage, grads, 3, 3), dw)
+		testutil.Within(t, "known row", x.get(y)[:3], weight[9:], 0)
+		for _, v := range x.get(y)[3:] {
+			require.True(t, math.IsNaN(v), "row of a wrong id has %v, want NaN", v)
+		}
+		testutil.Within(t, "dweight", x.get(dw), append(make([]float64, 9), grads[:3]...), f32.tolerance())
+	})
+}
+
+func TestCrossEntropyOfAWrongTargetIsNaN(t *testing.T) {
+	onBench(t, func(t *testing.T, x *bench) {
+		loss, lse := x.out(f32), x.out(f32, 3)
+		in := []arg{x.in(x.storage, testutil.Normal(1, 3*5), 3, 5), x.ints(1, 5, 2)}
+		runOp(t, x.dev, x.dev.variants()[0], ops.CrossEntropyOp{}, in, []arg{loss, lse})
+		require.True(t, math.IsNaN(x.get(loss)[0]), "loss %v, want NaN", x.get(loss))
+	})
+}
+
+func TestMemoryOps(t *testing.T) {
+	onBench(t, func(t *testing.T, x *bench) {
+		for _, n := range []int{1, 3, 1000, 4099} {
+			values := f32.roundAll(testutil.Normal(40, n))
+			y, back, same := x.out(x.storage, n), x.out(f32, n), x.out(x.storage, n)
+			x.run(ops.CastOp{}, x.in(f32, values, n), y)
+			x.run(ops.CastOp{}, y, back)
+			x.run(ops.AddGradOp{}, y, same)
+			aligned := *x
+			aligned.skew = 0
+			filled, words := aligned.out(f32, n), aligned.out(f16, n)
+			b := kernels.NewBuilder(h200, nil, siteOf(nil, []arg{filled, words}))
+			rows.Fill(b, b.Out[0].Ref, int64(n), 32, math.Float32bits(2.5))
+			rows.Fill(b, b.Out[1].Ref, int64(n), 16, 0x3c00)
+			p, err := b.Plan()
+			require.NoError(t, err)
+			runPlan(t, x.dev, p, filled, words)
+			for _, a := range []arg{y, back, same} {
+				testutil.Within(t, "copy", x.get(a), x.roundAll(values), 0)
+			}
+			testutil.Within(t, "fill", x.get(filled), slices.Repeat([]float64{2.5}, n), 0)
+			testutil.Within(t, "fill of 16 bits", x.get(words), slices.Repeat([]float64{1}, n), 0)
+		}
+	})
+}
+
+// TestGradientsOfWeightsHaveTheSameBits whether a residual is added to the other gradient, and whether that one is computed.
+func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
+	onBench(t, func(t *testing.T, x *bench) {
+		normal := func(seed uint64, shape ...int) arg {
+			return x.in(x.storage, testutil.Normal(seed, tensor.Shape(shape).TotalSize()), shape...)
+		}
+		v := x.dev.variants()[0]
+		in, w, dy, dw := normal(1, 300, 512), normal(2, 512), normal(3, 300, 512), [2]arg{x.out(f32, 512), x.out(f32, 512)}
+		runOp(t, x.dev, v, ops.RMSNormGradOp{Eps: 1e-6}, []arg{in, w, dy}, []arg{x.out(x.storage, 300, 512), dw[0]})
+		runOp(t, x.dev, v, ops.RMSNormGradAddOp{Eps: 1e-6}, []arg{in, w, dy, normal(4, 300, 512)}, []arg{x.out(x.storage, 300, 512), dw[1]})
+		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
+		w, dy, dw = normal(5, 48, 512), normal(6, 300, 48), [2]arg{x.out(f32, 48, 512), x.out(f32, 48, 512)}
+		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512}, []arg{in, dy, w}, []arg{x.out(x.storage, 300, 512), dw[0]})
+		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, WeightsOnly: true}, []arg{in, dy}, []arg{dw[1]})
+		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
+	})
+}
+
+// TestMoreThan2To31Elements runs kernels whose offsets do not fit 32 bits, and looks at the ends of their results.
+func TestMoreThan2To31Elements(t *testing.T) {
+	dev := openGPU(t)
+	const m, cols = 1<<20 + 1, 2056 // more than 2^31 elements, in bf16 more than 2^32 bytes
+	const n = int64(m) * cols
+	var at [2]kernels.Ptr
+	for i := range at {
+		memory, err := dev.dev.Alloc(int(2 * n))
+		if none := (*driver.NoMemory)(nil); errors.As(err, &none) {
+			testutil.NoGPU(t, err)
+		}
+		require.NoError(t, err)
+		dev.memory = append(dev.memory, memory)
+		at[i] = kernels.Ptr(memory.Ptr())
+	}
+	x, y := argOf(ops.BFloat16, at[0], m, cols), argOf(ops.BFloat16, at[1], m, cols)
+	b := kernels.NewBuilder(h200, nil, siteOf([]arg{x}, []arg{y}))
+	rows.Fill16(b, b.In[0].Ref, n, 0x3f80) // 1
+	rows.Fill(b, b.Out[0].Ref, n, 16, 0x7fed)
+	fill, err := b.Plan()
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		op   any
+		in   []arg
+		want float64
+	}{
+		"silu":     {ops.SiLUOp{}, []arg{x}, 1 / (1 + math.Exp(-1))},
+		"softmax":  {ops.SoftmaxOp{}, []arg{x}, 1. / cols},
+		"rms norm": {ops.RMSNormOp{Eps: 1e-6}, []arg{x, argOf(ops.BFloat16, at[0], cols)}, 1},
+		"add":      {ops.AddOp{}, []arg{x, x}, 2},
+		"copy":     {ops.AddGradOp{}, []arg{x}, 1},
+	} {
+		bindPlan(t, fill, 0, x, y).run(t, dev)
+		p, err := planOf(dev.properties(), "", c.op, siteOf(c.in, []arg{y}))
+		require.NoError(t, err)
+		bindPlan(t, p, 0, append(c.in, y)...).run(t, dev)
+		for _, from := range []int64{0, 1<<31 - 64, 1 << 31, n - 64} {
+			got := bf16.decode(dev.get(t, at[1]+kernels.Ptr(2*from), 128))
+			testutil.Within(t, fmt.Sprint(name, " at ", from), got, slices.Repeat([]float64{c.want}, 64), bf16.tolerance())
+		}
+	}
+}

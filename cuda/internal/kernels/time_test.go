@@ -1,0 +1,218 @@
+package kernels_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/cublaslt"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// noise fills memory of n bf16 with normal numbers. They repeat with a period that has no factor in common with any size.
+func (g *gpu) noise(t testing.TB, seed uint64, n int) kernels.Ptr {
+	const period = 999_983
+	part := bf16.encode(testutil.Normal(seed, period))
+	all := make([]byte, 2*n)
+	for at := 0; at < len(all); at += copy(all[at:], part) {
+	}
+	return g.put(t, all)
+}
+
+// time returns the median seconds of each of the steps, which it runs one after the other, `rounds` times after a first one.
+func (g *gpu) time(t testing.TB, rounds int, steps ...func()) []float64 {
+	t.Helper()
+	events, times, medians := make([]*driver.Event, len(steps)+1), make([][]float64, len(steps)), make([]float64, len(steps))
+	for i := range events {
+		var err error
+		events[i], err = g.dev.NewEvent(true)
+		require.NoError(t, err)
+	}
+	for round := range 1 + rounds {
+		require.NoError(t, g.stream.Record(events[0]))
+		for i, step := range steps {
+			step()
+			require.NoError(t, g.stream.Record(events[i+1]))
+		}
+		require.NoError(t, g.stream.Synchronize())
+		for i := range steps {
+			d, err := events[i+1].Since(events[i])
+			require.NoError(t, err)
+			if round > 0 {
+				times[i] = append(times[i], d.Seconds())
+			}
+		}
+	}
+	for _, e := range events {
+		require.NoError(t, e.Close())
+	}
+	for i, list := range times {
+		slices.Sort(list)
+		medians[i] = list[len(list)/2]
+	}
+	return medians
+}
+
+// timeShape is the attention of one layer, bf16.
+type timeShape struct {
+	name              string
+	B, S, Hq, Hkv     int
+	D, Dv             int
+	l, d, block, n, w int
+}
+
+var timeShapes = []timeShape{
+	{"base", 16, 2048, 12, 2, 64, 64, 32, 16, 64, 16, 512},
+	{"wide", 1, 8192, 64, 4, 128, 128, 32, 16, 64, 16, 512},
+}
+
+// TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all
+// that is. It runs with NSA_TIME=1, or with the name of a shape, or its name and the word general for kernels without matrix
+// units, and wants a GPU.
+func TestAttentionTime(t *testing.T) {
+	want := os.Getenv("NSA_TIME")
+	if want == "" {
+		t.Skip("NSA_TIME is not set")
+	}
+	for _, x := range timeShapes {
+		if want == "1" || strings.Contains(want, x.name) {
+			t.Run(x.name, func(t *testing.T) { x.time(t, map[bool]string{true: "cuda"}[strings.Contains(want, "general")]) })
+		}
+	}
+}
+
+func (x timeShape) time(t *testing.T, row string) {
+	dev := openGPU(t)
+	nc := (x.S-x.l)/x.d + 1
+	seed := uint64(0)
+	noise := func(shape ...int) arg {
+		seed++
+		return argOf(ops.BFloat16, dev.noise(t, seed, tensor.Shape(shape).TotalSize()), shape...)
+	}
+	room := func(dt tensor.Dtype, shape ...int) arg {
+		a := argOf(dt, 0, shape...)
+		a.at = dev.room(t, int64(a.Bytes()))
+		return a
+	}
+	q, do := noise(x.B, x.S, x.Hq, x.D), noise(x.B, x.S, x.Hq, x.Dv)
+	kc, vc := noise(x.B, nc, x.Hkv, x.D), noise(x.B, nc, x.Hkv, x.Dv)
+	k, v := noise(x.B, x.S, x.Hkv, x.D), noise(x.B, x.S, x.Hkv, x.Dv)
+	o, lse, idx := room(ops.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S), room(tensor.Int32, x.B, x.S, x.Hkv, x.n)
+	dq, dk, dv := room(ops.BFloat16, q.Shape...), room(ops.BFloat16, k.Shape...), room(ops.BFloat16, v.Shape...)
+	dkc, dvc := room(ops.BFloat16, kc.Shape...), room(ops.BFloat16, vc.Shape...)
+
+	// Pairs of a query and a key that it sees, of one head.
+	pairs := map[string]float64{}
+	for i := range x.S {
+		pairs["window"] += float64(min(i+1, x.w))
+		if i+1 >= x.l {
+			pairs["compressed"] += float64((i+1-x.l)/x.d + 1)
+		}
+		pairs["selected"] += float64((min(i/x.block+1, x.n)-1)*x.block + i%x.block + 1)
+	}
+	var steps []func()
+	var flops []float64 // 2 operations for each multiplication and addition of the pairs
+	var names []string
+	add := func(branch string, op any, in, out []arg) {
+		plan, err := planOf(dev.properties(), row, op, siteOf(in, out))
+		require.NoError(t, err)
+		b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
+		for i := range plan.Steps {
+			l := &plan.Steps[i].Launch
+			products := 0
+			for kernel, n := range map[string]int{"forward": x.D + x.Dv, "dq": 2*x.D + x.Dv, "dkv": 2 * (x.D + x.Dv), "select_blocks": x.D} {
+				if strings.Contains(l.Kernel, kernel) {
+					products = n
+				}
+			}
+			names = append(names, fmt.Sprintf("%-11s %-34s", branch, l.Kernel))
+			flops = append(flops, 2*float64(products)*pairs[branch]*float64(x.B*x.Hq))
+			steps = append(steps, func() { dev.launch(t, l, b.arguments[i]) })
+		}
+	}
+	add("compressed", ops.CompressedAttentionOp{BlockLen: x.l, Stride: x.d}, []arg{q, kc, vc}, []arg{o, lse})
+	add("compressed", ops.SelectBlocksOp{Params: ops.Params{BlockLen: x.l, Stride: x.d, SelectBlock: x.block, TopN: x.n}}, []arg{q, kc, lse}, []arg{idx})
+	add("compressed", ops.CompressedAttentionGradOp{BlockLen: x.l, Stride: x.d}, []arg{q, kc, vc, o, lse, do}, []arg{dq, dkc, dvc})
+	add("selected", ops.SelectedAttentionOp{SelectBlock: x.block}, []arg{q, k, v, idx}, []arg{o, lse})
+	add("selected", ops.SelectedAttentionGradOp{SelectBlock: x.block}, []arg{q, k, v, idx, o, lse, do}, []arg{dq, dk, dv})
+	add("window", ops.SlidingWindowOp{Window: x.w}, []arg{q, k, v}, []arg{o, lse})
+	add("window", ops.SlidingWindowGradOp{Window: x.w}, []arg{q, k, v, o, lse, do}, []arg{dq, dk, dv})
+
+	times, total := dev.time(t, 5, steps...), 0.0
+	for _, seconds := range times {
+		total += seconds
+	}
+	fmt.Printf("\n%s: B %d, S %d, heads %d and %d, dims %d and %d, bf16: %.3f ms on %v\n", x.name, x.B, x.S, x.Hq, x.Hkv, x.D, x.Dv, 1e3*total, dev.dev)
+	fmt.Printf("%-46s %9s %9s %9s %6s\n", "branch and kernel", "ms", "GFLOP", "TFLOP/s", "%")
+	for i, seconds := range times {
+		fmt.Printf("%s %9.4f %9.2f %9.1f %6.1f\n", names[i], 1e3*seconds, flops[i]/1e9, flops[i]/seconds/1e12, 100*seconds/total)
+	}
+}
+
+// TestProductTime prints the speed of the products of a training step of TinyLM Base, at 32768 tokens, with NSA_TIME=1: by
+// cuBLASLt, if it is there, and by our own kernels. It is the median of seven rounds of 20 runs in a row.
+func TestProductTime(t *testing.T) {
+	if os.Getenv("NSA_TIME") != "1" {
+		t.Skip("NSA_TIME is not 1")
+	}
+	dev := openGPU(t)
+	library, err := cublaslt.Open(dev.dev)
+	if missing := (*cublaslt.Missing)(nil); errors.As(err, &missing) {
+		t.Log(err)
+	} else {
+		require.NoError(t, err)
+		defer func() { require.NoError(t, library.Close()) }()
+	}
+	const tokens = 32768
+	var at [4]kernels.Ptr // a, b, c, work
+	for i := range at {
+		at[i] = dev.noise(t, uint64(i), 2*tokens*3072)
+	}
+	const runs = 20
+	median := func(run func()) float64 {
+		return dev.time(t, 7, func() {
+			for range runs {
+				run()
+			}
+		})[0] / runs
+	}
+	for _, size := range [][2]int64{{768, 768}, {3072, 768}, {768, 3072}, {256, 768}} {
+		out, in := size[0], size[1]
+		for _, p := range []kernels.Product{ // x Wᵀ, dy W and dyᵀ x
+			{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: out, K: in, TransB: true},
+			{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: in, K: out},
+			{Type: kernels.BF16, Out: kernels.F32, M: out, N: in, K: tokens, TransA: true},
+		} {
+			tflops := func(seconds float64) float64 { return 2 * float64(p.M) * float64(p.N) * float64(p.K) / seconds / 1e12 }
+			plan := planProduct(t, p, false)
+			var calls []*driver.Call
+			for i, argument := range bindProduct(t, plan, at[3], at[0], at[1], 0, at[2]).arguments {
+				calls = append(calls, dev.call(t, &plan.Steps[i].Launch, argument))
+			}
+			own := median(func() {
+				for _, c := range calls {
+					require.NoError(t, dev.stream.Launch(c))
+				}
+			})
+			t.Logf("%-50v %5.0f TFLOP/s, %d launches with %d MB of work memory", cublaslt.Matmul{Product: p}, tflops(own), len(calls), plan.WorkBytes()>>20)
+			if library == nil {
+				continue
+			}
+			ready, err := library.Prepare(p, false, false)
+			require.NoError(t, err)
+			lt := median(func() {
+				require.NoError(t, ready.Run(dev.stream, &driver.Launched{Op: "time"}, kernels.ProductAddresses{A: at[0], B: at[1], C: at[2], Work: at[3]}))
+			})
+			t.Logf("%-50s %5.0f TFLOP/s, cuBLASLt with %d MB", "", tflops(lt), ready.WorkBytes()>>20)
+		}
+	}
+}
