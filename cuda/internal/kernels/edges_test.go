@@ -180,7 +180,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 	}
 	x, y := argOf(ops.BFloat16, at[0], m, cols), argOf(ops.BFloat16, at[1], m, cols)
 	b := kernels.NewBuilder(h200, nil, siteOf([]arg{x}, []arg{y}))
-	rows.Fill16(b, b.In[0].Ref, n, 0x3f80) // 1
+	rows.Fill(b, b.In[0].Ref, n, 16, 0x3f80) // 1
 	rows.Fill(b, b.Out[0].Ref, n, 16, 0x7fed)
 	fill, err := b.Plan()
 	require.NoError(t, err)
