@@ -138,7 +138,7 @@ const MaxTerms = 3
 type LinearsGradOp struct {
 	In          int              // inputs of all layers
 	WeightsOnly bool             // there are no inputs w_i and no dx
-	Terms       [MaxLinears]int  // of dy_i, up to MaxTerms; 0 is 1
+	Terms       [MaxLinears]int  // of dy_i, 1 to MaxTerms; 0 behind the last layer
 	Turned      [MaxLinears]bool // which dy_i RoPE turns; their heads are of one size
 	RoPE        RoPEOp
 }
@@ -156,54 +156,44 @@ func (op LinearsGradOp) flops(in []Operand) (sum float64) {
 	return sum
 }
 
-// SplitLinearsGrad returns what op has of its inputs: x, the terms of each dy_i, and the w_i. There is no dy_i if the inputs are
-// not those of whole layers.
+// SplitLinearsGrad returns what op has of inputs that Infer has accepted: x, the terms of each dy_i, and the w_i.
 func SplitLinearsGrad[A any](op LinearsGradOp, in []A) (x A, dys [][]A, ws []A) {
-	if len(in) == 0 {
-		return x, nil, nil
-	}
-	x, in = in[0], in[1:]
-	ends := []int{0} // of the terms
-	for i := 0; i < MaxLinears && ends[i] < len(in); i++ {
-		ends = append(ends, ends[i]+max(1, op.Terms[i]))
-	}
-	for n := 1; n < len(ends); n++ {
-		more := n
-		if op.WeightsOnly {
-			more = 0
-		}
-		if ends[n]+more != len(in) {
-			continue
-		}
-		for i := range n {
-			dys = append(dys, in[ends[i]:ends[i+1]])
-		}
-		ws = in[ends[n]:]
+	x, ws = in[0], in[1:]
+	for _, n := range op.Terms[:op.layers()] {
+		dys, ws = append(dys, ws[:n:n]), ws[n:]
 	}
 	return x, dys, ws
 }
 
+// layers returns the number of layers.
+func (op LinearsGradOp) layers() int {
+	if n := slices.Index(op.Terms[:], 0); n >= 0 {
+		return n
+	}
+	return MaxLinears
+}
+
 func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
-	x, dys, ws := SplitLinearsGrad(op, in)
-	n := len(dys)
+	n := op.layers()
 	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Turned[n:], true) {
-		return nil, fmt.Errorf("%d inputs, want those of 1 to %d layers, of which dy have terms %v and are turned %v", len(in), MaxLinears, op.Terms, op.Turned)
+		return nil, fmt.Errorf("dy have terms %v and are turned %v, want those of 1 to %d layers", op.Terms, op.Turned, MaxLinears)
 	}
 	want := []input{floats("x", 0)}
-	for i, terms := range dys {
-		if len(terms) > MaxTerms {
-			return nil, fmt.Errorf("dy %d has %d terms, want 1 to %d", i, len(terms), MaxTerms)
+	for i, terms := range op.Terms[:n] {
+		if terms < 1 || terms > MaxTerms {
+			return nil, fmt.Errorf("dy %d has %d terms, want 1 to %d", i, terms, MaxTerms)
 		}
-		for range terms {
-			want = append(want, floats(numbered("dy", i), 0))
-		}
+		want = append(want, slices.Repeat([]input{floats(numbered("dy", i), 0)}, terms)...)
 	}
-	for i := range ws {
-		want = append(want, float(numbered("w", i), 2))
+	for i := range n {
+		if !op.WeightsOnly {
+			want = append(want, float(numbered("w", i), 2))
+		}
 	}
 	if err := wantInputs(in, want...); err != nil {
 		return nil, err
 	}
+	x, dys, ws := SplitLinearsGrad(op, in)
 	if op.In < 1 || x.Elements()%op.In != 0 {
 		return nil, fmt.Errorf("x %v is not rows of %d inputs", x.Shape, op.In)
 	}
