@@ -27,7 +27,7 @@ type adamWPlan struct {
 	result  ops.Arg       // the norm
 	normOut *tensor.Dense // the norm on the host
 	slots   []adamWSlot
-	spans   []adamWSpan
+	apart   bool // the weights lie apart from each other and from the gradients, where they are now
 	watches []*graph.Watch
 }
 
@@ -143,28 +143,21 @@ func (p *adamWPlan) prepare(lr, scale float64, t int) error {
 	return p.kernel.Prepare(p.stream, &p.work)
 }
 
-// launch enqueues the kernel.
-func (p *adamWPlan) launch() error { return p.kernel.Launch(p.stream, &p.work) }
-
-// check returns the error of a norm that is not finite, if the host can read the norm without waiting.
+// check returns the error of a norm that is not finite, if the host can read the norm without waiting. It names the first
+// weight whose gradient is not finite.
 func (p *adamWPlan) check() error {
 	if !p.backend.Device().Host {
 		return nil
 	}
-	if norm := cpu.Slice[float64](p.result.Buf)[0]; notFinite(norm) {
-		return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, p.culprit())
+	norm := cpu.Slice[float64](p.result.Buf)[0]
+	if !notFinite(norm) {
+		return nil
 	}
-	return nil
-}
-
-// culprit names the first weight whose gradient is not finite.
-func (p *adamWPlan) culprit() string {
-	for _, s := range p.slots {
-		if has(s.grad, notFinite) {
-			return s.name
-		}
+	culprit := "their size"
+	if i := slices.IndexFunc(p.slots, func(s adamWSlot) bool { return has(s.grad, notFinite) }); i >= 0 {
+		culprit = p.slots[i].name
 	}
-	return "their size"
+	return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, culprit)
 }
 
 // has reports whether an element of an operand of floats in host memory is bad.
@@ -176,14 +169,6 @@ func has(a ops.Arg, bad func(float64) bool) bool {
 }
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
-
-// norm returns the norm of the last launch, after it has ended.
-func (p *adamWPlan) norm() (float64, error) {
-	if err := errors.Join(p.stream.Download(p.normOut, p.result), p.stream.Synchronize()); err != nil {
-		return 0, err
-	}
-	return p.normOut.Float64s()[0], nil
-}
 
 // save copies the moments to the host.
 func (p *adamWPlan) save() (map[string]Moments, error) {
