@@ -22,18 +22,14 @@ func TestAddGradientsAreApart(t *testing.T) {
 				in = append(in, normal(name, uint64(i), 2, 3).Node(g, tensor.Float64))
 			}
 			weights := normal("weights", 9, 2, 3)
-			inner, err := ops.Add(in[0], in[1])
-			require.NoError(t, err)
-			sum, err := ops.Add(inner, in[2], in[3])
-			require.NoError(t, err)
+			inner := testutil.Must(ops.Add(in[0], in[1]))(t)
+			sum := testutil.Must(ops.Add(inner, in[2], in[3]))(t)
 			cost := G.Must(G.Sum(G.Must(G.HadamardProd(sum, weights.Node(g, tensor.Float64)))))
-			grads, err := G.Grad(cost, in...)
-			require.NoError(t, err)
+			grads := testutil.Must(G.Grad(cost, in...))(t)
 			for i, d := range grads {
 				require.NotContains(t, grads[:i], d)
 			}
-			m, err := machine(g)
-			require.NoError(t, err)
+			m := testutil.Must(machine(g))(t)
 			defer m.Close()
 			for range 2 {
 				before := testutil.Floats(t, in[3].Value().Data())

@@ -40,8 +40,7 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 		}
 		operands, b.in = append(operands, o), append(b.in, ops.Arg{Operand: o, Buf: buf})
 	}
-	outputs, err := spec.Infer(operands)
-	require.NoError(t, err)
+	outputs := testutil.Must(spec.Infer(operands))(t)
 	for i, o := range outputs {
 		buf := new(cpu.Buf)
 		what := fmt.Sprintf("output %d of %s", i, spec.Name())

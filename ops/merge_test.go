@@ -7,6 +7,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -49,10 +50,8 @@ func TestOpsMergeInGraphs(t *testing.T) {
 	seen := map[*G.Node]int{}
 	hashes := map[uint32]int{}
 	for i, make := range distinct {
-		a, err := make()
-		require.NoError(t, err)
-		b, err := make()
-		require.NoError(t, err)
+		a := testutil.Must(make())(t)
+		b := testutil.Must(make())(t)
 		require.Same(t, a, b, "op %d: %v", i, a)
 		require.NotContains(t, seen, a, "op %d: %v", i, a)
 		require.NotContains(t, hashes, a.Op().Hashcode(), "op %d: %v", i, a)

@@ -31,24 +31,18 @@ func TestIntTokens(t *testing.T) {
 			return G.NewTensor(g, of, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 		}
 		w := normal("w", 1, 5, 5).Node(g, tensor.Float64)
-		x, err := ops.Embedding(w, node("ids", ids, 2, 3))
-		require.NoError(t, err)
-		rows, err := G.Reshape(x, tensor.Shape{6, 5})
-		require.NoError(t, err)
-		cost, err := ops.CrossEntropy(rows, node("targets", targets, 6))
-		require.NoError(t, err)
+		x := testutil.Must(ops.Embedding(w, node("ids", ids, 2, 3)))(t)
+		rows := testutil.Must(G.Reshape(x, tensor.Shape{6, 5}))(t)
+		cost := testutil.Must(ops.CrossEntropy(rows, node("targets", targets, 6)))(t)
 		var value G.Value
 		G.Read(cost, &value)
-		_, err = G.Grad(cost, w)
-		require.NoError(t, err)
-		m, err := vms[vm](g)
-		require.NoError(t, err)
+		require.NoError(t, testutil.Err(G.Grad(cost, w)))
+		m := testutil.Must(vms[vm](g))(t)
 		defer m.Close()
 		if err := m.RunAll(); err != nil {
 			return nil, nil, err
 		}
-		dw, err := w.Grad()
-		require.NoError(t, err)
+		dw := testutil.Must(w.Grad())(t)
 		return testutil.Floats(t, value.Data()), testutil.Floats(t, dw.Data()), nil
 	}
 	for vm := range vms {
