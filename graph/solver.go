@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -92,9 +93,9 @@ func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
 // Bind binds the first implementation of the site that b offers and whose guard accepts, for kernels that are not of a
 // graph, such as a solver's. Where there is none it is an error.
 func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
-	k, _, _, err := choose(b, site, in, out)
+	k, _, refused, err := choose(b, site, in, out)
 	if err == nil && k == nil {
-		err = fmt.Errorf("%s has no kernel for it", b.Device().Kind)
+		err = fmt.Errorf("%s has no kernel for it: %s", b.Device().Kind, cmp.Or(joined("", refused), "none is offered"))
 	}
 	return k, err
 }

@@ -54,7 +54,7 @@ func newAdamW[T cpu.Float](t testing.TB, decay string, workers int, shapes ...[]
 	}
 	out := testutil.Must(a.spec.Infer(operands))(t)
 	require.Equal(t, []ops.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{1}}}, out)
-	require.NoError(t, a.spec.Bind(&a.kernel, in, []ops.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}}))
+	a.spec.Bind(&a.kernel, in, []ops.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}})
 	a.mem = cpu.NewBuf(cpu.AlignedBytes(a.kernel.WorkBytes(a.team.Workers())))
 	return a
 }

@@ -33,10 +33,9 @@ func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{ids[0], ids[1], in[0].Shape[1]}}}, nil
 }
 
-func (EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	k.Check = func() error { return checkTokens("id", in[1], in[0].Shape[0], 0) }
 	byType(in[0].Dtype, bindEmbedding[float32], bindEmbedding[float64])(k, in[0], in[1], out[0])
-	return nil
 }
 
 func (EmbeddingOp) CheckedInput() int { return 1 }
@@ -75,10 +74,9 @@ func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[1].Dtype, tensor.Shape{op.Vocab, dy[2]}}}, wantShape("dy", dy, ids[0], ids[1], dy[2])
 }
 
-func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	k.Check = func() error { return checkTokens("id", in[0], op.Vocab, 0) }
 	byType(in[1].Dtype, bindEmbeddingGrad[float32], bindEmbeddingGrad[float64])(k, in[0], in[1], out[0])
-	return nil
 }
 
 // bindEmbeddingGrad sorts the places by id, so that each row of the weight is summed by one piece of work.

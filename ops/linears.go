@@ -95,7 +95,7 @@ func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list []Operand) error {
 
 func anySet(x []int) bool { return slices.ContainsFunc(x, func(v int) bool { return v != 0 }) }
 
-func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	var products []cpu.Product
 	for i, layer := range splitLinears(op, len(out), in) {
 		products = append(products, linearProduct(layer, out[i]))
@@ -103,12 +103,9 @@ func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	bindProducts(k, in[0], products...)
 	for i, y := range out {
 		if op.Turned[i] {
-			if err := op.RoPE.Bind(k, []Arg{y}, []Arg{y}); err != nil {
-				return err
-			}
+			op.RoPE.Bind(k, []Arg{y}, []Arg{y})
 		}
 	}
-	return nil
 }
 
 // linearProduct returns the product of a linear layer: x, w, and a bias or none.
@@ -223,7 +220,7 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	return out, wantTurns(op.RoPE, op.Turned, sums)
 }
 
-func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	var products []cpu.Product
 	x, dys, ws := SplitLinearsGrad(op, in)
 	dws, dx := out, cpu.Product{M: x.Elements() / op.In, N: op.In}
@@ -231,10 +228,7 @@ func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 		dx.C, dws = out[0].Buf, out[1:]
 	}
 	for i, dw := range dws {
-		dy, err := op.bindTerms(k, i, dys[i])
-		if err != nil {
-			return err
-		}
+		dy := op.bindTerms(k, i, dys[i])
 		if !op.WeightsOnly {
 			dx.Terms = append(dx.Terms, cpu.Term{K: dw.Shape[0], A: dy.Buf, B: ws[i].Buf})
 		}
@@ -244,25 +238,22 @@ func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 		products = append(products, dx)
 	}
 	bindProducts(k, x, products...)
-	return nil
 }
 
 // bindTerms returns dy_i: its only term, or work memory for the sum, turned or not.
-func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms []Arg) (dy Arg, err error) {
-	if dy = terms[0]; len(terms) == 1 && !op.Turned[i] {
-		return dy, nil
+func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms []Arg) Arg {
+	if len(terms) == 1 && !op.Turned[i] {
+		return terms[0]
 	}
-	dy = workLike(k, dy)
+	dy := workLike(k, terms[0])
 	if len(terms) > 1 {
-		if err := (AddOp{}).Bind(k, terms, []Arg{dy}); err != nil {
-			return dy, err
-		}
+		AddOp{}.Bind(k, terms, []Arg{dy})
 		terms = []Arg{dy}
 	}
 	if op.Turned[i] {
-		err = op.RoPE.Bind(k, terms, []Arg{dy})
+		op.RoPE.Bind(k, terms, []Arg{dy})
 	}
-	return dy, err
+	return dy
 }
 
 // weightProduct returns the product dw = dyᵀ·x.

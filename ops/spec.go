@@ -45,8 +45,8 @@ type Spec interface {
 	Name() string
 	// Infer checks the inputs and returns the outputs, the main one first. Its errors need not name the op.
 	Infer(in []Operand) (out []Operand, err error)
-	// Bind builds the CPU kernel for operands that Infer has accepted.
-	Bind(k *cpu.Kernel, in, out []Arg) error
+	// Bind builds the CPU kernel for operands that Infer has accepted. What only a run can tell is for k.Check.
+	Bind(k *cpu.Kernel, in, out []Arg)
 }
 
 // Differentiable is a Spec with a gradient by each input of floats.

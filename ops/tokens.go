@@ -55,7 +55,7 @@ func (Int32Op) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{tensor.Int32, in[0].Shape}}, nil
 }
 
-func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) {
 	k.Check = func() error {
 		for i, x := range cpu.Slice[int](in[0].Buf) {
 			if x < math.MinInt32 || x > math.MaxInt32 {
@@ -69,5 +69,4 @@ func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) error {
 			cpu.Slice[int32](out[0].Buf)[lo+i] = int32(x)
 		}
 	})
-	return nil
 }
