@@ -76,8 +76,7 @@ func TestOpsInGraphs(t *testing.T) {
 		if c.Gradients == nil || len(c.Inputs[0].Floats) > 7000 {
 			continue
 		}
-		plan := testutil.Must(c.Plan())(t)
-		weights := plan.Inputs[len(c.Inputs)]
+		weights := testutil.Must(c.Plan())(t).Inputs[len(c.Inputs)]
 		if len(weights.Shape) == 0 {
 			weights.Floats = []float64{1} // evaluate takes the gradient of the scalar itself
 		}

@@ -75,8 +75,7 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	res := result{out: testutil.Floats(t, kept.Data()), grads: map[string][]float64{}}
 	if weights != nil {
 		for _, n := range wrt {
-			v := testutil.Must(n.Grad())(t)
-			res.grads[n.Name()] = testutil.Floats(t, v.Data())
+			res.grads[n.Name()] = testutil.Floats(t, testutil.Must(n.Grad())(t).Data())
 		}
 	}
 	return res

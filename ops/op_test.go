@@ -29,8 +29,7 @@ func TestHoldValueLayouts(t *testing.T) {
 	permuted := dense(2, 3, 2)
 	require.NoError(t, permuted.T(2, 0, 1))
 	slice := func(x *tensor.Dense, s ...tensor.Slice) *tensor.Dense {
-		v := testutil.Must(x.Slice(s...))(t)
-		return v.(*tensor.Dense)
+		return testutil.Must(x.Slice(s...))(t).(*tensor.Dense)
 	}
 	transposedView := slice(dense(2, 4), nil, G.S(1, 3))
 	require.NoError(t, transposedView.T())
@@ -284,8 +283,7 @@ func TestFurtherOutputsFollowInputs(t *testing.T) {
 			g := G.NewGraph()
 			x, w := normal("x", 1, 4, 3), normal("w", 2, 3)
 			xn, wn := x.Node(g, tensor.Float64), w.Node(g, tensor.Float64)
-			y := testutil.Must(ops.RMSNorm(xn, wn, 1e-3))(t)
-			cost := G.Must(G.Sum(y))
+			cost := G.Must(G.Sum(testutil.Must(ops.RMSNorm(xn, wn, 1e-3))(t)))
 			grads := testutil.Must(G.Grad(cost, xn, wn))(t)
 			var dx, dw G.Value
 			G.Read(grads[0], &dx)

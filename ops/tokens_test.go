@@ -42,8 +42,7 @@ func TestIntTokens(t *testing.T) {
 		if err := m.RunAll(); err != nil {
 			return nil, nil, err
 		}
-		dw := testutil.Must(w.Grad())(t)
-		return testutil.Floats(t, value.Data()), testutil.Floats(t, dw.Data()), nil
+		return testutil.Floats(t, value.Data()), testutil.Floats(t, testutil.Must(w.Grad())(t).Data()), nil
 	}
 	for vm := range vms {
 		loss, grad, err := run(vm, tensor.Int, ids, targets)

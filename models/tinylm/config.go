@@ -52,29 +52,24 @@ func (c Config) Validate() error {
 		name   string
 		v, max int
 	}{
-		{"vocab", c.Vocab, maxSize}, {"context", c.Context, maxSize}, {"dim", c.Dim, maxSize}, {"layers", c.Layers, maxLayers},
-		{"heads", c.Heads, maxSize}, {"kv heads", c.KVHeads, maxSize}, {"key dim", c.KeyDim, maxSize}, {"value dim", c.ValueDim, maxSize},
+		{"vocab", c.Vocab, maxSize}, {"context", c.Context, maxSize}, {"layers", c.Layers, maxLayers},
 	} {
 		if s.v < 1 || s.v > s.max {
 			return fmt.Errorf("tinylm: %s is %d, want 1 to %d", s.name, s.v, s.max)
 		}
 	}
+	sizes := c.NSAConfig
 	switch c.Attention {
 	case "", NSA:
-		if err := c.NSAConfig.Validate(); err != nil {
-			return fmt.Errorf("tinylm: %w", err)
-		}
-	case Dense:
-		switch {
-		case c.Heads%c.KVHeads != 0:
-			return fmt.Errorf("tinylm: heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
-		case c.KeyDim%2 != 0:
-			return fmt.Errorf("tinylm: key dim %d is odd, the rotary embedding wants pairs", c.KeyDim)
-		case c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64):
-			return fmt.Errorf("tinylm: rope base is %v, want a finite number above 1", c.RoPEBase)
-		}
+	case Dense: // whatever the sizes are that it does not use
+		sizes = Tiny().NSAConfig
+		sizes.Dim, sizes.Heads, sizes.KVHeads, sizes.KeyDim, sizes.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
+		sizes.RoPEBase = c.RoPEBase
 	default:
 		return fmt.Errorf("tinylm: attention is %q, want %q or %q", c.Attention, NSA, Dense)
+	}
+	if err := sizes.Validate(); err != nil {
+		return fmt.Errorf("tinylm: %w", err)
 	}
 	if n := c.parameters(); n > maxParameters {
 		return fmt.Errorf("tinylm: a model of %.3g parameters, want at most %d", n, maxParameters)

@@ -82,8 +82,7 @@ func TestReadDataHoldsOutAFairPart(t *testing.T) {
 		files[fmt.Sprint(i)] = "short"
 	}
 	writeFiles(t, dir, files)
-	before := testutil.Must(ReadData(dir, ""))(t)
-	held := len(before.HeldOut)
+	held := len(testutil.Must(ReadData(dir, ""))(t).HeldOut)
 	require.NotZero(t, held)
 	require.Zero(t, held%len("short\n"), "whole files")
 	writeFiles(t, dir, map[string]string{"long": strings.Repeat("x", 200*held)})
@@ -123,7 +122,6 @@ func TestWindows(t *testing.T) {
 
 func TestTokenizer(t *testing.T) {
 	text := "Größe\x00\xff\n"
-	got := testutil.Must(Decode(Encode(text)))(t)
-	require.Equal(t, text, got)
+	require.Equal(t, text, testutil.Must(Decode(Encode(text)))(t))
 	require.EqualError(t, testutil.Err(Decode([]int32{65, 256})), "tinylm: token 256 at 1 is not a byte")
 }

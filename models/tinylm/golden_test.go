@@ -47,8 +47,7 @@ func goldenModel(t testing.TB, g testutil.Golden, dt tensor.Dtype, b graph.Backe
 
 func newTestWeights(t testing.TB, c Config, dt tensor.Dtype, seed uint64) *Weights {
 	t.Helper()
-	w := testutil.Must(NewWeights(c, dt, seed))(t)
-	return w
+	return testutil.Must(NewWeights(c, dt, seed))(t)
 }
 
 // newTestModel returns a model with gradients, its weights on b unless that is nil. The end of the test closes it.
@@ -110,8 +109,7 @@ func climb(t *testing.T, m *Model, g testutil.Golden, within bounds,
 	require.NoError(t, m.Run())
 	logits := testutil.Must(m.Logits())(t)
 	testutil.Within(t, "logits", testutil.Floats(t, logits.Data()), g.F64(t, "logits"), within.loss)
-	loss := testutil.Must(m.Loss())(t)
-	testutil.Within(t, "loss", []float64{loss}, g.F64(t, "loss"), within.loss)
+	testutil.Within(t, "loss", []float64{testutil.Must(m.Loss())(t)}, g.F64(t, "loss"), within.loss)
 	if m.weights.Dtype == tensor.Float32 && !g.BuiltIn {
 		return steps(t, m, g)
 	}
@@ -137,8 +135,7 @@ func goldenSteps(t testing.TB, m *Model, g testutil.Golden) (losses, norms []flo
 	for i := range g.Config.Total {
 		setGoldenTokens(t, m, g, i)
 		loss := testutil.Must(m.LossAndStep(solver))(t)
-		norm := testutil.Must(solver.Norm())(t)
-		losses, norms = append(losses, loss), append(norms, norm)
+		losses, norms = append(losses, loss), append(norms, testutil.Must(solver.Norm())(t))
 	}
 	return losses, norms
 }

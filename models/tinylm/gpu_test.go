@@ -39,8 +39,7 @@ func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []f
 	var norm *graph.Watch
 	read := func() {
 		for w, list := range map[*graph.Watch]*[]float64{loss: &losses, norm: &norms} {
-			x := testutil.Must(w.Next())(t)
-			*list = append(*list, x)
+			*list = append(*list, testutil.Must(w.Next())(t))
 		}
 	}
 	for i := range g.Config.Total {
@@ -101,8 +100,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 		batches.next(m.Tokens(), m.Targets(), 256)
 		require.NoError(t, m.RunAndStep(solver))
 		require.NoError(t, loss.Fetch())
-		x := testutil.Must(loss.Next())(t)
-		losses = append(losses, x)
+		losses = append(losses, testutil.Must(loss.Next())(t))
 	}
 	return losses
 }
@@ -119,8 +117,7 @@ func TestRestoreOnGPU(t *testing.T) {
 	newBatches(text(t).Train, 1).next(m.Tokens(), m.Targets(), w.Config.Context)
 	step := func() float64 {
 		require.NoError(t, m.RunAndStep(solver))
-		loss := testutil.Must(m.Loss())(t)
-		return loss
+		return testutil.Must(m.Loss())(t)
 	}
 	first := step()
 	for range 5 {

@@ -25,8 +25,7 @@ func TestTrainingIsFused(t *testing.T) {
 		loss := testutil.Must(m.Loss())(t)
 		var grads [][]float64
 		for _, n := range m.Learnables() {
-			g := testutil.Must(n.Grad())(t)
-			grads = append(grads, append([]float64(nil), g.Data().([]float64)...))
+			grads = append(grads, append([]float64(nil), testutil.Must(n.Grad())(t).Data().([]float64)...))
 		}
 		plan := m.Machine().Plan()
 		require.NoError(t, m.Close())

@@ -45,8 +45,7 @@ func TestPaddingIsNotSeen(t *testing.T) {
 	defer func() { require.NoError(t, m.Close()) }()
 	copy(m.Tokens(), ids)
 	require.NoError(t, m.Run())
-	logits := testutil.Must(m.Logits())(t)
-	require.InDeltaSlice(t, logits.Float64s()[(len(ids)-1)*256:], padded, 1e-12)
+	require.InDeltaSlice(t, testutil.Must(m.Logits())(t).Float64s()[(len(ids)-1)*256:], padded, 1e-12)
 }
 
 func TestPick(t *testing.T) {
@@ -55,8 +54,7 @@ func TestPick(t *testing.T) {
 	counts := func(how Sampling) [4]int {
 		var n [4]int
 		for range 10_000 {
-			id := testutil.Must(pick(logits(), how, r))(t)
-			n[id]++
+			n[testutil.Must(pick(logits(), how, r))(t)]++
 		}
 		return n
 	}
@@ -90,7 +88,6 @@ func TestGenerateRefuses(t *testing.T) {
 	} {
 		require.ErrorContains(t, testutil.Err(s.Generate(c.prompt, c.n, c.how)), message)
 	}
-	none := testutil.Must(s.Generate([]int32{1}, 0, Sampling{}))(t)
-	require.Empty(t, none)
+	require.Empty(t, testutil.Must(s.Generate([]int32{1}, 0, Sampling{}))(t))
 	require.ErrorContains(t, testutil.Err(NewSampler(nil, 8)), "no weights")
 }

@@ -40,8 +40,7 @@ func short(steps int) Training {
 // train trains a small model on text.
 func train(t testing.TB, how Training) *Result {
 	t.Helper()
-	r := testutil.Must(Train(context.Background(), small(), text(t), how))(t)
-	return r
+	return testutil.Must(Train(context.Background(), small(), text(t), how))(t)
 }
 
 // outcome is all numbers of a run: its weights and its loss.
@@ -62,8 +61,7 @@ func TestTrainLearnsAndWritesTheRunFolder(t *testing.T) {
 	require.Len(t, r.Sample, 20)
 	require.Contains(t, progress.String(), "held out")
 
-	files := testutil.Must(os.ReadDir(training.Out))(t)
-	require.Len(t, files, 3)
+	require.Len(t, testutil.Must(os.ReadDir(training.Out))(t), 3)
 	require.FileExists(t, filepath.Join(training.Out, "loss.png"))
 	require.FileExists(t, filepath.Join(training.Out, "steps.csv"))
 	w := testutil.Must(LoadWeights(filepath.Join(training.Out, WeightsFile)))(t)
@@ -204,8 +202,7 @@ func TestEvaluateSharesWeights(t *testing.T) {
 	var losses []float64
 	for _, size := range [][2]int{{4, 64}, {2, 64}} {
 		m := testutil.Must(NewModel(w, size[0], size[1]))(t)
-		loss := testutil.Must(m.Evaluate(data, 8/size[0]))(t)
-		losses = append(losses, loss)
+		losses = append(losses, testutil.Must(m.Evaluate(data, 8/size[0]))(t))
 		require.ErrorContains(t, testutil.Err(m.Evaluate(data, math.MaxInt)), "are too many")
 		require.ErrorContains(t, testutil.Err(m.Evaluate(data[:64], 1)), "want at least 1 of 65")
 		require.ErrorContains(t, testutil.Err(m.LossAndStep(nil)), "built without gradients")

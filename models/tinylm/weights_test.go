@@ -167,8 +167,7 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 	require.NoError(t, turned.T())
 	w.Tensors[name] = turned
 	require.NoError(t, w.Save(path))
-	got := testutil.Must(LoadWeights(path))(t)
-	require.Equal(t, before, bits(t, got))
+	require.Equal(t, before, bits(t, testutil.Must(LoadWeights(path))(t)))
 	require.ErrorContains(t, w.Restore(path), name+" is a view or not row-major")
 	w.Tensors[name] = own
 
@@ -188,8 +187,7 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 		w.Tensors[name] = own
 		require.Equal(t, before, bits(t, w))
 	}
-	after := testutil.Must(os.ReadFile(path))(t)
-	require.Equal(t, file, after)
+	require.Equal(t, file, testutil.Must(os.ReadFile(path))(t))
 }
 
 func TestNewWeightsBySeedAndName(t *testing.T) {
