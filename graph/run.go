@@ -50,12 +50,10 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 			return err
 		}
 		if len(m.reads) == 0 && m.inPlace(weights) { // a read that fails must not leave a step behind
+			if err := solver.Begin(weights); err != nil {
+				return err
+			}
 			follows = solver
-		}
-	}
-	if follows != nil {
-		if err := follows.Begin(weights); err != nil {
-			return err
 		}
 	}
 	if err := m.runSegments(upToDate, follows); err != nil {

@@ -120,7 +120,7 @@ func TestOpErrors(t *testing.T) {
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}}, x, f(2, 3, 4), f32(4, 5)), "w 0 is float32"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1, 1}, WeightsOnly: true}, x, f(2, 3, 4), f(7)), "layer 1: x (2, 3, 5) and dy (7) are not rows"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Turned: flags{true}, RoPE: turn}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
-		{apply(ops.LinearAddOp{}, x, w), "linear with add: 2 inputs, want 3"},
+		{apply(ops.LinearAddOp{}, x, w), "linear with add: 2 inputs, want those of linear and residual"},
 		{apply(ops.LinearAddOp{}, x, w, f(2, 3, 6)), "linear with add: residual has shape (2, 3, 6), want (2, 3, 4)"},
 		{apply(ops.LinearAddOp{}, x, w, f32(2, 3, 4)), "linear with add: residual is float32"},
 		{apply(ops.LinearSiLUOp{Heads: 3}, x, w), "linear with silu: heads 3 do not divide"},

@@ -261,14 +261,10 @@ func (LinearAddOp) Name() string { return "linear with add" }
 func (op LinearAddOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
 
 func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, floats("x", 2), float("w", 2), floats("residual", 2)); err != nil {
+	if _, err := inferGrad(LinearOp(op), 2, in, saved{"residual", 0}); err != nil {
 		return nil, err
 	}
-	y, err := LinearOp(op).Infer(in[:2])
-	if err != nil {
-		return nil, err
-	}
-	return y, wantShape("residual", in[2].Shape, y[0].Shape...)
+	return LinearOp(op).Infer(in[:2])
 }
 
 func (LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) {

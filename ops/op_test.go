@@ -184,7 +184,6 @@ func TestSpecsOfNodes(t *testing.T) {
 	require.Equal(t, ops.RMSNormGradOp{Eps: 1e-6}, spec)
 	X := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{2, 3}}
 	W := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{3}}
-	require.Equal(t, []ops.Operand{X, W, X}, ops.InputsOf(grads[0].Op()))
 	require.Equal(t, []ops.Operand{X, W}, ops.OutputsOf(grads[0].Op()))
 	index, ok := ops.OutputIndex(grads[1].Op())
 	require.True(t, ok)
@@ -195,7 +194,6 @@ func TestSpecsOfNodes(t *testing.T) {
 	for _, op := range []G.Op{nil, grads[1].Op(), G.Must(G.Tanh(x)).Op()} {
 		_, ok = ops.SpecOf(op)
 		require.False(t, ok)
-		require.Nil(t, ops.InputsOf(op))
 		require.Nil(t, ops.OutputsOf(op))
 	}
 	_, ok = ops.OutputIndex(y.Op())
