@@ -184,7 +184,6 @@ func (m *Machine) runOnHost(s *step) error {
 		if err := m.send(to, v); err != nil {
 			return err
 		}
-		out.remote = false
 	}
 	for _, d := range s.dead {
 		dead := &m.state[d.id]
