@@ -177,6 +177,7 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 		"tensor " + name:              func() { w.Tensors[name] = nil },
 		name + " has shape (3), want": func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3)) },
 		name + ": type int32":         func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(own.Shape()...)) },
+		name + " is float64, embed":   func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(own.Shape()...)) },
 		"tensor x is not of this":     func() { w.Tensors["x"] = own },
 	} {
 		change()
