@@ -52,7 +52,6 @@ func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
 		}
 		copies = p.machine.HalfCopy(nil).Dtype
 	}
-	newArg := func(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
 	p.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
 	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)
@@ -183,11 +182,14 @@ func (p *adamWPlan) save() (map[string]Moments, error) {
 	return all, p.stream.Synchronize()
 }
 
+func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
+
 func newHost(o ops.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
 }
 
-// restore copies moments from the host, after it has checked all of them. Those of the zero value are zeros.
+// restore copies moments from the host, after it has checked all of them: numbers that cannot be averages of gradients and of their
+// squares are refused. Those of the zero value are zeros.
 func (p *adamWPlan) restore(st AdamWState) error {
 	all := st.Moments
 	if st.Step == 0 && len(all) == 0 {
@@ -205,13 +207,18 @@ func (p *adamWPlan) restore(st AdamWState) error {
 		if !ok {
 			return fmt.Errorf("no moments of %s", s.name)
 		}
-		for _, v := range []*tensor.Dense{m.First, m.Second} {
-			if v == nil || v.Dtype() != s.m.Dtype || !v.Shape().Eq(s.m.Shape) {
-				return fmt.Errorf("the moments of %s are not %v", s.name, s.m.Operand)
-			}
+		if m.First == nil || m.Second == nil {
+			return fmt.Errorf("the moments of %s are not %v", s.name, s.m.Operand)
 		}
-		if err := checkMoments(m, s.m.Operand); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+		first, second := newArg(s.m.Operand), newArg(s.v.Operand)
+		err := errors.Join(ops.HoldValue(first.Buf, m.First, s.m.Operand), ops.HoldValue(second.Buf, m.Second, s.v.Operand))
+		switch {
+		case err != nil:
+			return fmt.Errorf("the moments of %s are not %v: %w", s.name, s.m.Operand, err)
+		case has(first, notFinite) || has(second, notFinite):
+			return fmt.Errorf("%s: the moments are not finite", s.name)
+		case has(second, func(x float64) bool { return x < 0 }):
+			return fmt.Errorf("%s: the second moment, of squares, is negative", s.name)
 		}
 	}
 	for _, s := range p.slots {
@@ -220,21 +227,6 @@ func (p *adamWPlan) restore(st AdamWState) error {
 		}
 	}
 	return p.stream.Synchronize()
-}
-
-// checkMoments refuses numbers that cannot be averages of gradients and of their squares.
-func checkMoments(m Moments, want ops.Operand) error {
-	first, second := ops.Arg{Operand: want, Buf: new(cpu.Buf)}, ops.Arg{Operand: want, Buf: new(cpu.Buf)}
-	err := errors.Join(ops.HoldValue(first.Buf, m.First, want), ops.HoldValue(second.Buf, m.Second, want))
-	switch {
-	case err != nil:
-		return err
-	case has(first, notFinite) || has(second, notFinite):
-		return errors.New("the moments are not finite")
-	case has(second, func(x float64) bool { return x < 0 }):
-		return errors.New("the second moment, of squares, is negative")
-	}
-	return nil
 }
 
 // close frees the plan's memory and stream.
