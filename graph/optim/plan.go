@@ -188,8 +188,8 @@ func newHost(o ops.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
 }
 
-// restore copies moments from the host, after it has checked all of them: numbers that cannot be averages of gradients and of their
-// squares are refused. Those of the zero value are zeros.
+// restore copies moments from the host, after it has checked all of them: numbers that cannot be averages of gradients and
+// of their squares are refused. Those of the zero value are zeros.
 func (p *adamWPlan) restore(st AdamWState) error {
 	all := st.Moments
 	if st.Step == 0 && len(all) == 0 {
