@@ -122,11 +122,20 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	return plans
 }
 
-// TestLaunchesMatchTheBinaries holds each launch to the kernel it names: its argument's size, threads and shared memory.
-func TestLaunchesMatchTheBinaries(t *testing.T) {
+// TestLaunches holds every launch of the rows to the binary and to the source of the kernel that it names.
+func TestLaunches(t *testing.T) {
+	t.Parallel()
+	plans := append(everyPlan(t), stockPlans(t)...)
+	t.Run("match the binaries", func(t *testing.T) { matchBinaries(t, plans) })
+	t.Run("have the layout of C", func(t *testing.T) { matchSources(t, plans) })
+}
+
+// matchBinaries holds each launch to the size of the kernel's argument and to the limits of threads and shared memory, and each
+// kernel to a launch.
+func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 	binaries := compiled(t)
 	seen := map[string]bool{}
-	for _, p := range append(everyPlan(t), stockPlans(t)...) {
+	for _, p := range plans {
 		for i := range p.Steps {
 			l := &p.Steps[i].Launch
 			seen[l.Kernel] = true

@@ -155,11 +155,15 @@ func naiveMLP(s storage, op ops.CompressMLPOp, x, pe, w1, w2, dy *ref.Tensor) (y
 
 // TestHalfBounds: the naive implementation is off by a few roundings only, and in bfloat16, with three bits less, it breaks the
 // bounds of float16: of all results that depend on it but for some that are small by luck.
+//
+// "A few" is less than 8 units. Rounding a logit x puts its exponential off by |x| units, so this holds only while logits are small:
+// at dims of 2 and 3 they reach 9, and dq is off by 11.5 units (D = 2, Dv = 33). Those dims are left out here, but for one key.
 func TestHalfBounds(t *testing.T) {
+	t.Parallel()
 	broken, all := 0, 0
 	cases := opcases.Layers()
 	for i, s := range opcases.AttentionSizes() {
-		if s.Size == opcases.Small && i%5 == 0 {
+		if s.Size == opcases.Small && i%5 == 0 && (s.D >= 5 || s.S == 1) {
 			cases = append(cases, opcases.Branches(s.Sizes, s.Params)...)
 		}
 	}
@@ -176,8 +180,8 @@ func TestHalfBounds(t *testing.T) {
 				continue
 			}
 			rough, e := coarse.results[j], testutil.RelErr(r.naive.Data, r.want.Data)
-			require.Less(t, testutil.RelErr(rough.naive.Data, rough.want.Data), 16*bf16.unit(), "%v, %s", coarse, r.name)
-			require.Less(t, e, 16*f16.unit(), "%v, %s", fine, r.name)
+			require.Less(t, testutil.RelErr(rough.naive.Data, rough.want.Data), 8*bf16.unit(), "%v, %s", coarse, r.name)
+			require.Less(t, e, 8*f16.unit(), "%v, %s", fine, r.name)
 			if len(r.want.Data) < 100 || e < 1e-4 {
 				continue
 			}

@@ -60,6 +60,7 @@ func wantOnDevice(t *testing.T, p graph.Plan) {
 
 // TestStockGraphsRunOnTheDevice plans and launches every case on a driver whose kernels compute nothing.
 func TestStockGraphsRunOnTheDevice(t *testing.T) {
+	t.Parallel()
 	fake := fakedriver.New()
 	fake.HideParams = true
 	for name := range compiled(t) {
