@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
@@ -155,4 +156,13 @@ func (b buffer) bytes(t testing.TB, dev device) []byte {
 	require.Equal(t, poison(before), all[:before], "bytes before an array")
 	require.Equal(t, poison(margin), all[before+b.n:], "bytes behind an array")
 	return all[before : before+b.n]
+}
+
+// wantRefusal wants a typed refusal for a reason.
+func wantRefusal(t testing.TB, what any, err error, reason graph.Reason) {
+	t.Helper()
+	var u *graph.Unsupported
+	if assert.ErrorAs(t, err, &u, "%v", what) {
+		assert.Equal(t, reason, u.Reason, "%v: %v", what, err)
+	}
 }

@@ -227,3 +227,13 @@ func TestAttentionOfLargeLogitsOnHost(t *testing.T) {
 		compareLargeLogits(t, dev, attention, []int{2, 8, 14, 50})
 	})
 }
+
+// TestStockOpsMatchGorgoniaOnHost runs the ops of the small cases whose grids have one dimension, as all have but matrix
+// products in float32.
+func TestStockOpsMatchGorgoniaOnHost(t *testing.T) {
+	compareStock(t, hostDevice(t), smallStockCases(), func(p *kernels.Plan) bool {
+		return !slices.ContainsFunc(p.Steps, func(s kernels.Step) bool {
+			return s.Block.Y > 1 || s.Grid.Y > 1 || s.Grid.Z > 1 || strings.HasPrefix(s.Kernel, "nsa_matmul")
+		})
+	})
+}

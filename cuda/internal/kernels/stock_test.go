@@ -1,251 +1,319 @@
 package kernels_test
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
-	"hash"
+	"math"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
 
-	"github.com/chewxy/hm"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/stock"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// stockText is what an op is recognised as.
-func stockText(op any) string {
-	slice := func(kind string, s stock.Slice) string {
-		text := fmt.Sprintf("%s [%d]", kind, s.Axis)
-		if s.Step > 0 {
-			text += fmt.Sprintf(" %d:%d:%d", s.Start, s.End, s.Step)
-		}
-		return text
-	}
-	marked := func(is bool, mark string) string {
-		if is {
-			return mark
-		}
-		return ""
-	}
-	switch op := op.(type) {
-	case stock.Unary:
-		return fmt.Sprintf("unary %v", op.Function)
-	case stock.Binary:
-		return fmt.Sprintf("binary %v", op.Function)
-	case stock.Product:
-		kind := [...]string{"matrix product", "matrix times vector", "dot product", "outer product", "batched matrix product"}[op.Kind]
-		return kind + marked(op.TransA, "ᵀ") + marked(op.TransB, " bᵀ")
-	case stock.Tensordot:
-		return fmt.Sprintf("tensordot %v %v", op.A, op.B)
-	case stock.Reduce:
-		return fmt.Sprintf("%s %v", map[bool]string{false: "sum", true: "max"}[op.Max], op.Axes)
-	case stock.Softmax:
-		return fmt.Sprintf("%ssoftmax [%d]", marked(op.Log, "log "), op.Axis)
-	case stock.SoftmaxGrad:
-		return fmt.Sprintf("%sgradient of softmax [%d]", marked(op.Log, "log "), op.Axis)
-	case stock.Reshape:
-		return "reshape"
-	case stock.Transpose:
-		return fmt.Sprintf("transpose %v", op.Axes)
-	case stock.Slice:
-		return slice("slice", op)
-	case stock.SliceGrad:
-		return slice("gradient of slice", stock.Slice(op))
-	case stock.Concat:
-		return fmt.Sprintf("concat [%d]", op.Axis)
-	case stock.Repeat:
-		return fmt.Sprintf("repeat [%d]", op.Axis)
-	case stock.Size:
-		return fmt.Sprintf("size [%d]", op.Axis)
-	case stock.Element:
-		return fmt.Sprintf("element %v", op.At)
-	}
-	return fmt.Sprintf("%T", op)
+// stockGraph is the graph of a case in one type, with the gradient of sum(out*weights) where there is one.
+type stockGraph struct {
+	*G.ExprGraph
+	in  G.Nodes
+	out *G.Node
 }
 
-// gorgoniaPath is the package whose ops are recognised.
-const gorgoniaPath = "gorgonia.org/gorgonia"
+func (c stockCase) graph(t testing.TB, dt tensor.Dtype) stockGraph {
+	t.Helper()
+	g := stockGraph{ExprGraph: G.NewGraph()}
+	for i, s := range c.in {
+		g.in = append(g.in, s.node(g.ExprGraph, dt, fmt.Sprint("input ", i), uint64(i+1)))
+	}
+	var err error
+	g.out, err = c.build(g.in)
+	require.NoError(t, err)
+	if c.noGrad {
+		return g
+	}
+	cost := g.out
+	if !cost.IsScalar() {
+		weights := positive(g.out.Shape()...).node(g.ExprGraph, dt, "weights", 99)
+		cost = G.Must(G.Sum(G.Must(G.HadamardProd(g.out, weights))))
+	}
+	_, err = G.Grad(cost, g.in...)
+	require.NoError(t, err)
+	return g
+}
 
-// TestStockVersion holds what is read of Gorgonia's ops to the version that is linked in. After an upgrade look at each op that
-// stock.Recognise reads again: its fields, its String, its Do.
-func TestStockVersion(t *testing.T) {
-	if text, err := os.ReadFile("../../../go.mod"); err == nil { // beside the sources
-		for _, want := range []string{gorgoniaPath + " v0.9.18\n", "gorgonia.org/tensor v0.9.24\n"} {
-			if !strings.Contains(string(text), want) {
-				t.Errorf("go.mod does not name %s", strings.TrimSpace(want))
-			}
+// eachStock runs f with each case.
+func eachStock(t *testing.T, cases []stockCase, f func(t *testing.T, c stockCase)) {
+	for _, c := range cases {
+		t.Run(c.String(), func(t *testing.T) { f(t, c) })
+	}
+}
+
+// stockOps returns the nodes of a graph that are computed by an op, not given.
+func stockOps(g *G.ExprGraph) (list G.Nodes) {
+	for _, n := range g.AllNodes() {
+		if _, constant := n.Op().(interface{ Value() G.Value }); n.Op() != nil && !constant {
+			list = append(list, n)
 		}
 	}
+	return list
+}
+
+// planStock builds the launches of a node, which may be refused.
+func planStock(n *G.Node) (*kernels.Plan, graph.Site, error) {
+	of := func(n *G.Node) ops.Operand { return ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()} }
+	site := graph.Site{Op: n.Op(), Out: []ops.Operand{of(n)}}
+	for children := n.Graph().From(n.ID()); children.Next(); {
+		site.In = append(site.In, of(children.Node().(*G.Node)))
+	}
+	p, err := planOf(h200, "", stock.Recognise(n.Op()), site)
+	return p, site, err
+}
+
+// stockPlans are the plans of all ops of the cases.
+func stockPlans(t *testing.T) (plans []*kernels.Plan) {
+	for _, c := range append(smallStockCases(), largeStockCases()...) {
+		for _, n := range stockOps(c.graph(t, tensor.Float32).ExprGraph) {
+			p, _, err := planStock(n)
+			require.NoError(t, err, "%v", n.Op())
+			plans = append(plans, p)
+		}
+	}
+	return plans
+}
+
+// TestStockRecognition builds every case with its gradients and looks at all of its ops. It holds what is read of them to the version
+// of Gorgonia that is linked in: after an upgrade look at each op that stock.Recognise reads again, at its fields, its String, its Do.
+func TestStockRecognition(t *testing.T) {
+	if text, err := os.ReadFile("../../../go.mod"); err == nil { // beside the sources
+		require.Contains(t, string(text), "gorgonia.org/gorgonia v0.9.18\n")
+		require.Contains(t, string(text), "gorgonia.org/tensor v0.9.24\n")
+	}
+	fields, kinds := map[string]string{}, map[reflect.Type]int{}
+	eachStock(t, smallStockCases(), func(t *testing.T, c stockCase) {
+		g := c.graph(t, tensor.Float32)
+		require.Equal(t, c.root, stock.Recognise(g.out.Op()), "%T %v", g.out.Op(), g.out.Op())
+		for _, n := range stockOps(g.ExprGraph) {
+			typ := reflect.Indirect(reflect.ValueOf(n.Op())).Type()
+			require.Equal(t, "gorgonia.org/gorgonia", typ.PkgPath())
+			var names []string
+			for i := range typ.NumField() {
+				names = append(names, typ.Field(i).Name)
+			}
+			fields[typ.Name()] = strings.Join(names, " ")
+			op := stock.Recognise(n.Op())
+			require.NotNil(t, op, "%T %v", n.Op(), n.Op())
+			kinds[reflect.TypeOf(op)]++
+			_, _, err := planStock(n)
+			require.NoError(t, err, "%v", n.Op())
+		}
+	})
+	require.Len(t, kinds, len(stock.Rows()))
 	// All fields of the structs, not only those that are read: a new one may change what the op does.
-	want := map[string]string{
+	require.Equal(t, map[string]string{
 		"elemUnaryOp": "ʘUnaryOperator argTensor numericResult", "elemBinOp": "ʘBinaryOperator arg0 arg1 retSame",
 		"minBetween": "", "maxBetween": "", "linAlgBinOp": "āBinaryOperator transA transB",
 		"tensordotOp": "aAxes bAxes aDims bDims retDims", "sumOp": "along d inputShape", "maxOp": "along d",
 		"softmaxOp": "shape axis isLog", "softmaxDiffOp": "softmaxOp", "reshapeOp": "from to", "transposeOp": "pattern d",
 		"sliceOp": "Slice along a d", "sliceIncrOp": "sliceOp", "concatOp": "axis d children", "repeatOp": "along inputShape",
 		"sizeOp": "axis d val", "atOp": "coordinates d",
-	}
-	seen := map[string]bool{}
-	for _, c := range stockCases() {
-		if c.large {
-			continue
-		}
-		for _, n := range c.graph(t, tensor.Float32).AllNodes() {
-			if n.Op() == nil {
-				continue
-			}
-			typ := reflect.TypeOf(n.Op())
-			if typ.Kind() == reflect.Pointer {
-				typ = typ.Elem()
-			}
-			fields, ok := want[typ.Name()]
-			if !ok || seen[typ.Name()] {
-				continue
-			}
-			seen[typ.Name()] = true
-			var names []string
-			for i := range typ.NumField() {
-				names = append(names, typ.Field(i).Name)
-			}
-			if got := strings.Join(names, " "); got != fields || typ.PkgPath() != gorgoniaPath {
-				t.Errorf("%v has the fields %q, want %q", typ, got, fields)
-			}
-		}
-	}
-	for name := range want {
-		if !seen[name] {
-			t.Errorf("%s is in no case", name)
-		}
-	}
-}
-
-// TestStockRecognition builds every case with its gradients and looks at all of its ops.
-func TestStockRecognition(t *testing.T) {
-	kinds := map[reflect.Type]int{}
-	for _, c := range stockCases() {
-		if c.large {
-			continue
-		}
-		t.Run(c.name(), func(t *testing.T) {
-			g := c.graph(t, tensor.Float32)
-			if root := stockText(stock.Recognise(g.out.Op())); root != c.root {
-				t.Errorf("%T %v is recognised as %q", g.out.Op(), g.out.Op(), root)
-			}
-			for _, n := range g.AllNodes() {
-				if !isStock(n) {
-					continue
-				}
-				op := stock.Recognise(n.Op())
-				if op == nil {
-					t.Errorf("%T %v is not recognised", n.Op(), n.Op())
-					continue
-				}
-				kinds[reflect.TypeOf(op)]++
-				if _, err := planOf(h200, "", op, stockSite(g.ExprGraph, n)); err != nil {
-					t.Errorf("%v: %v", n.Op(), err)
-				}
-			}
-		})
-	}
-	if len(kinds) != len(stock.Rows()) {
-		t.Errorf("cases of %v", kinds)
-	}
-}
-
-// stockPlans are the plans of all ops of the cases.
-func stockPlans(t *testing.T) (plans []*kernels.Plan) {
-	for _, c := range stockCases() {
-		g := c.graph(t, tensor.Float32)
-		for _, n := range g.AllNodes() {
-			if isStock(n) {
-				p, err := planOf(h200, "", stock.Recognise(n.Op()), stockSite(g.ExprGraph, n))
-				if err != nil {
-					t.Errorf("%v: %v", n.Op(), err)
-					continue
-				}
-				plans = append(plans, p)
-			}
-		}
-	}
-	return plans
-}
-
-// isStock reports whether n is computed by an op, not given.
-func isStock(n *G.Node) bool {
-	if n.Op() == nil {
-		return false
-	}
-	_, constant := n.Op().(interface{ Value() G.Value })
-	return !constant
-}
-
-// stockSite returns the site of a node.
-func stockSite(g *G.ExprGraph, n *G.Node) graph.Site {
-	of := func(n *G.Node) ops.Operand { return ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()} }
-	site := graph.Site{Op: n.Op(), Out: []ops.Operand{of(n)}}
-	for children := g.From(n.ID()); children.Next(); {
-		site.In = append(site.In, of(children.Node().(*G.Node)))
-	}
-	return site
+	}, fields)
 }
 
 // elemUnaryOp has a name of Gorgonia's and is none of its ops.
-type elemUnaryOp struct{}
-
-func (elemUnaryOp) Arity() int    { return 1 }
-func (elemUnaryOp) Type() hm.Type { return hm.NewFnType(hm.TypeVariable('a'), hm.TypeVariable('a')) }
-func (elemUnaryOp) InferShape(in ...G.DimSizer) (tensor.Shape, error) {
-	return in[0].(tensor.Shape), nil
-}
-func (elemUnaryOp) Do(in ...G.Value) (G.Value, error) { return in[0], nil }
-func (elemUnaryOp) ReturnsPtr() bool                  { return false }
-func (elemUnaryOp) CallsExtern() bool                 { return false }
-func (elemUnaryOp) OverwritesInput() int              { return -1 }
-func (elemUnaryOp) WriteHash(h hash.Hash)             { h.Write([]byte("cuda test")) }
-func (elemUnaryOp) Hashcode() uint32                  { return 1 }
-func (elemUnaryOp) String() string                    { return "exp" }
+type elemUnaryOp struct{ G.Op }
 
 // TestStockRefusals holds what has no kernel to its reason.
 func TestStockRefusals(t *testing.T) {
-	vector := func(dt tensor.Dtype, shape ...int) *G.Node {
+	array := func(dt tensor.Dtype, shape ...int) *G.Node {
 		return G.NewTensor(G.NewGraph(), dt, len(shape), G.WithShape(shape...), G.WithName("x"))
 	}
-	x := vector(tensor.Float32, 2, 3)
-	image := vector(tensor.Float32, 1, 2, 4, 4)
+	x, image := array(tensor.Float32, 2, 3), array(tensor.Float32, 1, 2, 4, 4)
+	require.Nil(t, stock.Recognise(nil))
+	for _, n := range []*G.Node{
+		G.Must(G.MaxPool2D(image, tensor.Shape{2, 2}, []int{0, 0}, []int{2, 2})),
+		G.Must(G.Im2Col(image, tensor.Shape{3, 3}, tensor.Shape{1, 1}, tensor.Shape{1, 1}, tensor.Shape{1, 1})),
+		G.Must(G.Dropout(x, 0.5)),
+		G.Must(G.ApplyOp(elemUnaryOp{G.Must(G.Exp(array(tensor.Float32, 2, 3))).Op()}, x)),
+	} {
+		assert.Nil(t, stock.Recognise(n.Op()), "%v", n.Op())
+	}
 	for _, c := range []struct {
 		node   *G.Node
-		err    error
 		reason graph.Reason
 	}{
-		{node: G.Must(G.Exp(vector(tensor.Float64, 2, 3))), reason: graph.ReasonType},
-		{node: G.Must(G.Lt(x, G.NewConstant(float32(0)), false)), reason: graph.ReasonType},
-		{node: G.Must(G.MaxPool2D(image, tensor.Shape{2, 2}, []int{0, 0}, []int{2, 2})), reason: graph.ReasonMissing},
-		{node: G.Must(G.Im2Col(image, tensor.Shape{3, 3}, tensor.Shape{1, 1}, tensor.Shape{1, 1}, tensor.Shape{1, 1})), reason: graph.ReasonMissing},
-		{node: G.Must(G.Sum(vector(tensor.Float32, 2, 3, 4, 5), 2)), reason: graph.ReasonShape},
-		{node: G.Must(G.Dropout(x, 0.5)), reason: graph.ReasonMissing},
-		{node: G.Must(G.ApplyOp(elemUnaryOp{}, x)), reason: graph.ReasonMissing},
+		{G.Must(G.Exp(array(tensor.Float64, 2, 3))), graph.ReasonType},
+		{G.Must(G.Lt(x, G.NewConstant(float32(0)), false)), graph.ReasonType},
+		{G.Must(G.Sum(array(tensor.Float32, 2, 3, 4, 5), 2)), graph.ReasonShape},
 	} {
-		site := stockSite(c.node.Graph(), c.node)
-		op := stock.Recognise(c.node.Op())
-		if c.reason == graph.ReasonMissing {
-			if op != nil {
-				t.Errorf("%v is recognised as %v", c.node.Op(), stockText(op))
+		_, _, err := planStock(c.node)
+		wantRefusal(t, c.node.Op(), err, c.reason)
+	}
+}
+
+// TestStockOpsMatchGorgonia runs every op of every case, gradients included, on the GPU.
+func TestStockOpsMatchGorgonia(t *testing.T) {
+	compareStock(t, openGPU(t), append(smallStockCases(), largeStockCases()...), func(*kernels.Plan) bool { return true })
+}
+
+// compareStock runs each op of the cases on dev where it takes the plan, once for the same shapes, from the values that Gorgonia
+// computes in float32 before it. The result is held to that of the same op in float64; the op's own in float32 must have the same
+// elements.
+func compareStock(t *testing.T, dev device, cases []stockCase, takes func(*kernels.Plan) bool) {
+	seen := map[string]bool{}
+	eachStock(t, cases, func(t *testing.T, c stockCase) {
+		g := c.graph(t, tensor.Float32)
+		nodes, twins, values := stockOps(g.ExprGraph), stockOps(c.graph(t, tensor.Float64).ExprGraph), map[int64]G.Value{}
+		require.Len(t, twins, len(nodes), "ops in float64")
+		for i, n := range nodes {
+			require.Equal(t, n.Op().String(), twins[i].Op().String(), "op %d in float32 and in float64", i)
+			var in, wide []G.Value
+			for children := g.From(n.ID()); children.Next(); {
+				child := children.Node().(*G.Node)
+				v, computed := values[child.ID()]
+				if !computed {
+					v = child.Value()
+				}
+				in, wide = append(in, v), append(wide, stockValue(tensor.Float64, v.Shape(), testutil.Floats(t, v.Data())))
 			}
-			continue
+			want := stockDo(t, twins[i], wide)
+			values[n.ID()] = stockDo(t, n, in)
+			key := fmt.Sprintf("%T%v", stock.Recognise(n.Op()), stock.Recognise(n.Op()))
+			for _, v := range append(in, want) {
+				key += fmt.Sprint(v.Shape())
+			}
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			plan, site, err := planStock(n)
+			require.NoError(t, err, "%v", n.Op())
+			if takes(plan) {
+				compareStockOp(t, dev, plan, site, n, in, testutil.Floats(t, want.Data()))
+			}
 		}
-		_, err := planOf(h200, "", op, site)
-		if u := (*graph.Unsupported)(nil); !errors.As(err, &u) || u.Reason != c.reason {
-			t.Errorf("%v: %v, want a refusal for its %v", c.node.Op(), err, c.reason)
+	})
+}
+
+// stockDo runs the op of n as a machine does, and returns its result in the shape of the node.
+func stockDo(t *testing.T, n *G.Node, in []G.Value) (v G.Value) {
+	t.Helper()
+	var err error
+	op := n.Op()
+	if p, ok := op.(G.UsePreallocDoer); ok && op.CallsExtern() && op.ReturnsPtr() && !n.IsScalar() {
+		v, err = p.UsePreallocDo(tensor.New(tensor.Of(n.Dtype()), tensor.WithShape(n.Shape()...)), in...)
+	} else {
+		v, err = op.Do(in...)
+	}
+	require.NoError(t, err, "%v", op)
+	require.Equal(t, n.Shape().TotalSize(), v.Shape().TotalSize(), "%v: result %v of a node %v", op, v.Shape(), n.Shape())
+	return stockValue(n.Dtype(), n.Shape(), testutil.Floats(t, v.Data()))
+}
+
+// stockValue returns numbers as Gorgonia holds them.
+func stockValue(dt tensor.Dtype, shape tensor.Shape, v []float64) G.Value {
+	return opcases.Array{Name: "x", Shape: shape, Floats: v}.Node(G.NewGraph(), dt).Value()
+}
+
+// compareStockOp runs one op twice, over poison.
+func compareStockOp(t *testing.T, dev device, plan *kernels.Plan, site graph.Site, n *G.Node, in []G.Value, want []float64) {
+	t.Helper()
+	defer dev.reset(t)
+	var args []arg
+	for i, o := range site.In {
+		args = append(args, arg{o, dev.put(t, f32.encode(testutil.Floats(t, in[i].Data())))})
+	}
+	var runs [2][]byte
+	for i := range runs {
+		dev.otherOrder()
+		y := output(t, dev, site.Out[0].Bytes())
+		work := dev.put(t, bytes.Repeat([]byte{0xff, byte(0x7f + i)}, int(plan.WorkBytes()+1)/2))
+		bindPlan(t, plan, work, append(args[:len(args):len(args)], arg{site.Out[0], y.at})...).run(t, dev)
+		runs[i] = y.bytes(t, dev)
+	}
+	require.Equal(t, runs[0], runs[1], "%v: two runs differ", n.Op())
+	tolerance := 1e-5
+	if sum, ok := stock.Recognise(n.Op()).(stock.Reduce); ok && !sum.Max && len(want) == 1 { // terms may cancel: then they are the scale
+		terms := 0.0
+		for _, v := range testutil.Floats(t, in[0].Data()) {
+			terms += math.Abs(v)
+		}
+		tolerance = max(tolerance, 1e-6*terms/math.Abs(want[0]))
+	}
+	testutil.Within(t, n.Op().String(), f32.decode(runs[1]), want, tolerance)
+}
+
+// run runs a case twice on a machine and returns its output and the gradients of its inputs. On a device all steps must run there.
+func (c stockCase) run(t *testing.T, dt tensor.Dtype, opts ...graph.Option) (results [][]float64) {
+	t.Helper()
+	g := c.graph(t, dt)
+	nodes := G.Nodes{g.out}
+	for _, n := range g.in {
+		if d := n.Deriv(); d != nil && !c.noGrad {
+			nodes = append(nodes, d)
 		}
 	}
-	if stock.Recognise(nil) != nil {
-		t.Error("no op is recognised")
+	m, err := graph.NewMachine(g.ExprGraph, append(opts, graph.WithKeep(nodes...))...)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	for range 2 {
+		require.NoError(t, m.RunAll())
 	}
+	require.NoError(t, m.Synchronize())
+	for _, n := range nodes {
+		v, err := graph.HostValue(n.Value())
+		require.NoError(t, err)
+		results = append(results, testutil.Floats(t, v.Data()))
+	}
+	for _, s := range m.Plan().Steps {
+		assert.False(t, len(opts) > 0 && s.Implementation == "host", "%s runs on the host: %v", s.Op, s.Refused)
+	}
+	return results
+}
+
+// onBackend returns the results of a case on a machine of b, launched and captured.
+func (c stockCase) onBackend(t *testing.T, b graph.Backend) (launched, captured [][]float64) {
+	t.Helper()
+	return c.run(t, tensor.Float32, graph.WithBackend(b)), c.run(t, tensor.Float32, graph.WithBackend(b), graph.WithCapture())
+}
+
+// TestStockGraphsRunOnTheDevice plans and launches every case on a driver whose kernels compute nothing.
+func TestStockGraphsRunOnTheDevice(t *testing.T) {
+	t.Parallel()
+	fake := fakedriver.New()
+	fake.HideParams = true
+	for name := range compiled(t) {
+		fake.Kernel(name, fakedriver.Kernel{Run: func(*fakedriver.Launch) {}})
+	}
+	b, err := cuda.Open(0, driver.WithDriver(fake))
+	require.NoError(t, err)
+	eachStock(t, smallStockCases(), func(t *testing.T, c stockCase) { c.onBackend(t, b) })
+	require.NoError(t, b.Close())
+	require.Empty(t, fake.Leaks())
+}
+
+// TestStockGraphsOnGPU compares the results of every case with those of a machine on the CPU in float64.
+func TestStockGraphsOnGPU(t *testing.T) {
+	b := cudatest.Open(t)
+	eachStock(t, smallStockCases(), func(t *testing.T, c stockCase) {
+		want := c.run(t, tensor.Float64)
+		launched, captured := c.onBackend(t, b)
+		for i := range want {
+			testutil.Within(t, fmt.Sprint("launched: result ", i), launched[i], want[i], 1e-5)
+			testutil.Within(t, fmt.Sprint("captured: result ", i), captured[i], want[i], 1e-5)
+		}
+	})
 }
