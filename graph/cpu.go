@@ -102,7 +102,6 @@ type cpuImplementation struct{ workers int }
 
 func (cpuImplementation) Name() string     { return "cpu" }
 func (cpuImplementation) Guard(Site) error { return nil }
-func (cpuImplementation) Cost(s Site) Cost { return CostOf(s) }
 
 func (i cpuImplementation) Bind(s Site, in, out []ops.Arg) (Kernel, error) {
 	k := new(cpuKernel)
