@@ -21,8 +21,8 @@ type fakeLibrary struct {
 	ran      []kernels.ProductAddresses
 }
 
-func (l *fakeLibrary) Prepare(p kernels.Product, bias, _ bool) (kernels.PreparedProduct, error) {
-	if bias && !l.withBias {
+func (l *fakeLibrary) Prepare(p kernels.Product) (kernels.PreparedProduct, error) {
+	if p.Bias && !l.withBias {
 		return nil, graph.Refuse(graph.ReasonShape, "bias of %d", p.N)
 	}
 	l.prepared[p] = fakeProduct{l}
