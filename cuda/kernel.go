@@ -55,12 +55,12 @@ func (st *step) bind(b *Backend, op string, from *kernels.Step, owner graph.Kern
 		st.launched = driver.Launched{Op: op, Kernel: "matrix product", Owner: owner}
 		return nil
 	}
-	f, err := b.function(from.Kernel)
+	f, err := b.modules.Function(from.Kernel)
 	if err != nil {
 		return err
 	}
 	st.argument = from.Argument.Copy()
-	if st.call, err = f.Prepare(op, driver.Grid(from.Grid), driver.Block(from.Block), from.Shared, driver.Struct(st.argument)); err != nil {
+	if st.call, err = f.Prepare(op, from.Grid, from.Block, from.Shared, st.argument); err != nil {
 		return err
 	}
 	st.call.Owner = owner

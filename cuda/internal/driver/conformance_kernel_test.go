@@ -29,7 +29,7 @@ func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 	x.mem.Place(&x.a, 4*n, 4*n)
 	x.mem.Place(&x.b, 8*n, 4*n)
 	f := must(must(d.LoadModule(kernels))(t).Function("vector_add"))(t)
-	x.call = must(f.Prepare("sum", driver.Grid{X: (n + 127) / 128}, driver.Block{X: 128}, 0, x.args(n)))(t)
+	x.call = must(f.Prepare("sum", driver.Dim{X: (n + 127) / 128}, driver.Dim{X: 128}, 0, x.args(n)))(t)
 	v := make([]float32, n)
 	for i := range v {
 		v[i] = float32(i)
@@ -43,7 +43,7 @@ func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 }
 
 // args returns the argument for the first n sums.
-func (x *adder) args(n int) driver.Struct {
+func (x *adder) args(n int) []byte {
 	return pack(driver.Address(&x.out), driver.Address(&x.a), driver.Address(&x.b), int32(n))
 }
 
@@ -76,12 +76,12 @@ func testShared(t *testing.T, d *driver.Device) {
 	f := must(mod.Function("shared_last"))(t)
 	most := d.Properties().SharedPerBlock
 	for _, n := range []int{4, 48 << 10, 48<<10 + 4, most, 8} {
-		c := must(f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n))))(t)
+		c := must(f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n))))(t)
 		ok(t, s.Launch(c))
 		require.Equal(t, float32(n), asFloats(download(t, s, m.Ptr(), 4))[0])
 	}
 	for _, n := range []int{-1, most + 1} {
-		_, err := f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n)))
+		_, err := f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n)))
 		require.ErrorContains(t, err, "last word (kernel shared_last): ", n)
 	}
 }

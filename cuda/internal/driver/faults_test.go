@@ -49,7 +49,7 @@ func program(drv *fakedriver.Driver) (d *driver.Device, err error) {
 		func() error {
 			f, err := mod.Function("shared_last")
 			if err == nil {
-				c, err = f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, 50<<10, pack(m.Ptr(), int32(8), float32(3)))
+				c, err = f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, 50<<10, pack(m.Ptr(), int32(8), float32(3)))
 			}
 			return err
 		},

@@ -58,11 +58,11 @@ func openFake(t testing.TB, opts ...driver.Option) (*driver.Device, *fakedriver.
 func poke(t testing.TB, d *driver.Device) *driver.Call {
 	t.Helper()
 	f := must(must(d.LoadModule(kernels))(t).Function("poke"))(t)
-	return must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)
+	return must(f.Prepare("gone wrong", driver.Dim{X: 1}, driver.Dim{X: 1}, 0, pack(uint64(64))))(t)
 }
 
 // pack lays the members of a struct out as a kernel's compiler does, if none of them needs padding before it.
-func pack(members ...any) driver.Struct {
+func pack(members ...any) []byte {
 	var b []byte
 	for _, m := range members {
 		if p, ok := m.(driver.DevicePtr); ok {
