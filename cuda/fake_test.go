@@ -37,12 +37,16 @@ func newFake() *fakedriver.Driver {
 // open returns a backend on a fake driver, which is closed without leaks at the end.
 func open(t testing.TB) (*cuda.Backend, *fakedriver.Driver) {
 	f := newFake()
+	return openOn(t, f), f
+}
+
+func openOn(t testing.TB, f *fakedriver.Driver) *cuda.Backend {
 	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
 	t.Cleanup(func() {
 		require.NoError(t, b.Close())
 		require.Empty(t, f.Leaks())
 	})
-	return b, f
+	return b
 }
 
 func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option) *graph.Machine {
@@ -55,7 +59,7 @@ func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option
 func TestEveryOpHasKernels(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	for _, c := range opCases() {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.Name, func(t *testing.T) {
 			b, f := open(t)
 			g, results := c.graph(t, tensor.Float32)
 			m := machine(t, g, b, graph.WithKeep(results...))
@@ -95,10 +99,10 @@ func TestHalfPrecisionHasKernels(t *testing.T) {
 			m := machine(t, g, b, graph.WithKeep(results...), graph.WithPrecision(p))
 			require.NoError(t, m.RunAll())
 			require.NoError(t, m.Synchronize())
-			require.Zero(t, m.Counts()["host"], "%s: %v", c.name, m.Plan())
+			require.Zero(t, m.Counts()["host"], "%s: %v", c.Name, m.Plan())
 			for _, s := range m.Plan().Steps {
 				for _, o := range append(slices.Clone(s.Inputs), outputs(s)...) {
-					require.True(t, o.Dtype != tensor.Float32 || mayBeSingle(s), "%s: %v of %v", c.name, o, s.Op)
+					require.True(t, o.Dtype != tensor.Float32 || mayBeSingle(s), "%s: %v of %v", c.Name, o, s.Op)
 				}
 			}
 		}
@@ -158,7 +162,7 @@ func TestRunsAllocateNothing(t *testing.T) {
 			for range 3 {
 				run()
 			}
-			require.Zero(t, testing.AllocsPerRun(10, run), "%s, %d options", c.name, len(opts))
+			require.Zero(t, testing.AllocsPerRun(10, run), "%s, %d options", c.Name, len(opts))
 		}
 	}
 }

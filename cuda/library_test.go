@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -42,14 +41,9 @@ func (p fakeProduct) Run(_ *driver.Stream, _ *driver.Launched, at kernels.Produc
 
 // TestProductsOfALibrary lets a library run the products of ops, between our kernels.
 func TestProductsOfALibrary(t *testing.T) {
-	f := newFake()
-	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
 	library := &fakeLibrary{prepared: map[kernels.Product]fakeProduct{}}
-	t.Cleanup(func() {
-		require.NoError(t, b.Close())
-		require.Empty(t, library.prepared)
-		require.Empty(t, f.Leaks())
-	})
+	t.Cleanup(func() { require.Empty(t, library.prepared) }) // after the backend is closed
+	b, f := open(t)
 	bench := newBench(t, b)
 	place := func(shape ...int) ops.Arg { return bench.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
 	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }

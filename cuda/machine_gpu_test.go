@@ -49,7 +49,7 @@ func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
 func TestOpsOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	for _, c := range opCases() {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.Name, func(t *testing.T) {
 			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
 				g, results := c.graph(t, dt)
 				return g, results, nil
@@ -146,29 +146,31 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 	return nn.Values(values)
 }
 
+// resultsOf runs a model with gradients over random tokens and returns its loss and its gradients by name.
+func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph.Option) (*tinylm.Model, map[string][]float64) {
+	t.Helper()
+	m := must(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
+	m.NextTokens()
+	for range 3 {
+		require.NoError(t, m.Run())
+	}
+	all := map[string][]float64{"loss": {must(m.Loss())(t)}}
+	for _, n := range m.Learnables() {
+		all["gradient of "+n.Name()] = numbers(t, must(n.Grad())(t))
+	}
+	return m, all
+}
+
 // TestModelOnGPU compares logits, loss and gradients of the tiny model with the CPU's in float32, and the bits of eager and
 // captured runs.
 func TestModelOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	w := must(tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1))(t)
 	results := func(opts ...graph.Option) map[string][]float64 {
-		m := must(tinylm.NewModel(w, 2, 256, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
-		defer func() { require.NoError(t, m.Close()) }()
-		copy(m.Tokens(), testutil.Tokens(3, 512, 256))
-		m.NextTokens()
-		for range 3 {
-			require.NoError(t, m.Run())
-		}
-		all := map[string][]float64{}
-		for _, n := range m.Graph().AllNodes() {
-			if spec, ok := ops.SpecOf(n.Op()); ok && spec.Name() == "cross entropy" {
-				all["loss"] = numbers(t, n.Value())
-				all["logits"] = numbers(t, m.Graph().Node(first(m.Graph(), n)).(*G.Node).Value())
-			}
-		}
-		for _, n := range m.Learnables() {
-			all["gradient of "+n.Name()] = numbers(t, must(n.Grad())(t))
-		}
+		m, all := resultsOf(t, w, 2, 256, opts...)
+		all["logits"] = numbers(t, must(m.Logits())(t))
 		if vm := m.Machine(); len(opts) > 0 {
 			require.Zero(t, vm.Counts()["host"], "%v", vm.Plan())
 		}
@@ -184,11 +186,4 @@ func TestModelOnGPU(t *testing.T) {
 	for name, x := range eager {
 		require.Equal(t, bits([][]float64{x}), bits([][]float64{captured[name]}), name)
 	}
-}
-
-// first returns the id of an op's first input.
-func first(g *G.ExprGraph, n *G.Node) int64 {
-	it := g.From(n.ID())
-	it.Next()
-	return it.Node().ID()
 }
