@@ -102,7 +102,7 @@ func naiveAttention(s storage, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, d
 				g, q, do, o := head/h, q.Row(b, t, head), do.Row(b, t, head), o.Row(b, t, head)
 				for i := range p {
 					if p[i] = 0; mask(b, g, t, i) {
-						p[i] = s.round(math.Exp(s.round(dot(q, k.Row(b, i, g))*scale) - lse.At(b, head, t)))
+						p[i] = s.round(math.Exp(s.round(dot(q, k.Row(b, i, g))*scale) - lse.Row(b, head, t)[0]))
 					}
 					add(p[i], v.Row(b, i, g), o)
 				}
