@@ -26,13 +26,13 @@ func newOptimizer(t testing.TB, b *cuda.Backend, opts ...graph.Option) *optimize
 	g, _ := network(t)
 	o := &optimizer{weights: G.Nodes{g.ByName("w")[0], g.ByName("scale")[0]}}
 	if b != nil {
-		moved := must(graph.MoveInputs(b, o.weights...))(t)
+		moved := testutil.Must(graph.MoveInputs(b, o.weights...))(t)
 		t.Cleanup(func() { require.NoError(t, moved.Close()) })
 		opts = append(opts, graph.WithBackend(b))
 	}
-	o.machine = must(graph.NewMachine(g, opts...))(t)
+	o.machine = testutil.Must(graph.NewMachine(g, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, o.machine.Close()) })
-	o.solver = must(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1)))(t)
+	o.solver = testutil.Must(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1)))(t)
 	t.Cleanup(func() { require.NoError(t, o.solver.Close()) })
 	o.grads = G.NodesToValueGrads(o.weights)
 	return o
@@ -68,7 +68,7 @@ func TestAdamWOnGPU(t *testing.T) {
 		host.step(t)
 		for _, device := range []*optimizer{eager, captured} {
 			device.step(t)
-			require.InEpsilon(t, must(host.solver.Norm())(t), must(device.solver.Norm())(t), 1e-5)
+			require.InEpsilon(t, testutil.Must(host.solver.Norm())(t), testutil.Must(device.solver.Norm())(t), 1e-5)
 			for i, n := range host.weights {
 				testutil.Within(t, n.Name(), numbers(t, device.weights[i].Value()), numbers(t, n.Value()), 1e-4)
 			}

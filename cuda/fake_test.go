@@ -15,17 +15,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// must returns v, or ends the test that it is then called with.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
 
 // newFake returns a driver whose kernels compute nothing.
 func newFake() *fakedriver.Driver {
@@ -41,7 +33,7 @@ func open(t testing.TB) (*cuda.Backend, *fakedriver.Driver) {
 }
 
 func openOn(t testing.TB, f *fakedriver.Driver) *cuda.Backend {
-	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
+	b := testutil.Must(cuda.Open(0, driver.WithDriver(f)))(t)
 	t.Cleanup(func() {
 		require.NoError(t, b.Close())
 		require.Empty(t, f.Leaks())
@@ -50,7 +42,7 @@ func openOn(t testing.TB, f *fakedriver.Driver) *cuda.Backend {
 }
 
 func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option) *graph.Machine {
-	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t)
+	m := testutil.Must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
@@ -176,7 +168,7 @@ func network(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	targets := opcases.Array{Name: "targets", Shape: []int{2, 7}, Ints: make([]int32, 14)}.Node(g, tensor.Int32)
 	y := G.Must(ops.SiLU(G.Must(ops.Linear(G.Must(ops.RMSNorm(x, scale, 1e-5)), w))))
 	loss := G.Must(ops.CrossEntropy(y, targets))
-	must(graph.Grad(loss, w, scale))(t)
+	testutil.Must(graph.Grad(loss, w, scale))(t)
 	return g, G.Nodes{loss, w.Deriv(), scale.Deriv()}
 }
 
@@ -190,9 +182,9 @@ func TestFaultNamesTheOp(t *testing.T) {
 			opts = append(opts, driver.WithBlockingLaunches())
 			want = "ops: silu: cuda: silu (kernel nsa_silu_f32): an illegal memory access"
 		}
-		b := must(cuda.Open(0, opts...))(t)
+		b := testutil.Must(cuda.Open(0, opts...))(t)
 		g, results := network(t)
-		m := must(graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...)))(t)
+		m := testutil.Must(graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...)))(t)
 		require.NoError(t, m.RunAll())
 		require.NoError(t, m.Synchronize())
 		f.Kernel("nsa_silu_f32", fakedriver.Kernel{Run: func(l *fakedriver.Launch) { l.Fault(driver.IllegalAddress) }})

@@ -16,7 +16,7 @@ import (
 // TestTrainingIsFused: the plan of a training in half precision has each fusion in each layer, and hardly more memory.
 func TestTrainingIsFused(t *testing.T) {
 	c := tinylm.Tiny()
-	w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	plan := func(unfused ...string) (p graph.Plan, counts map[string]int) {
 		b, _ := open(t)
 		m, err := tinylm.NewModel(w, 4, 256, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
@@ -58,7 +58,7 @@ func TestFusedTrainingOnGPU(t *testing.T) {
 	c := tinylm.Tiny()
 	const tokens = 96
 	require.Equal(t, tokens, c.TopN*c.SelectBlock)
-	w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	results := func(p graph.Precision, unfused ...string) map[string][]float64 {
 		_, all := resultsOf(t, w, 3, tokens, graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused}))
 		return all

@@ -45,7 +45,7 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 	selected, _ := attend("sel", G.Must(ops.SelectedAttention(q, in["k_sel"], in["v_sel"], idx, p.SelectBlock)))
 	window, _ := attend("win", G.Must(ops.SlidingWindow(q, in["k_win"], in["v_win"], p.Window)))
 	o := show("o", G.Must(ops.GatedSum(in["gates"], compressed, selected, window)))
-	must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(o, input("r"))))), wrt...))(t)
+	testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(o, input("r"))))), wrt...))(t)
 	for _, w := range wrt {
 		show("grad_"+w.Name(), w.Deriv())
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -54,7 +55,7 @@ func TestProductsOfALibrary(t *testing.T) {
 			names += i.Name() + " "
 			if i.Guard(site) == nil {
 				require.Equal(t, want+" ", names)
-				return must(i.Bind(site, in, []ops.Arg{out}))(t)
+				return testutil.Must(i.Bind(site, in, []ops.Arg{out}))(t)
 			}
 		}
 		t.Fatal("no implementation")

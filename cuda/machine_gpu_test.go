@@ -22,7 +22,7 @@ import (
 // numbers returns the elements of a value, wherever it is.
 func numbers(t testing.TB, v G.Value) []float64 {
 	t.Helper()
-	return testutil.Floats(t, must(graph.HostValue(v))(t).Data())
+	return testutil.Floats(t, testutil.Must(graph.HostValue(v))(t).Data())
 }
 
 // run runs m and returns the values of nodes.
@@ -40,7 +40,7 @@ func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
 // oracle returns the values of a graph's results on the CPU.
 func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
 	t.Helper()
-	m := must(graph.NewMachine(g, graph.WithKeep(results...)))(t)
+	m := testutil.Must(graph.NewMachine(g, graph.WithKeep(results...)))(t)
 	defer m.Close()
 	return run(t, m, results)
 }
@@ -117,10 +117,10 @@ func TestLayerOnGPU(t *testing.T) {
 			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
 				g := G.NewGraph()
 				x, r := opcases.Normal("x", 1, 2, 131, config.Dim).Node(g, dt), opcases.Normal("r", 2, 2, 131, config.Dim).Node(g, dt)
-				l := must(nn.NewNSA(g, "attn.", config, rounded(t, config, dt)))(t)
-				y := must(l.Apply(x))(t)
+				l := testutil.Must(nn.NewNSA(g, "attn.", config, rounded(t, config, dt)))(t)
+				y := testutil.Must(l.Apply(x))(t)
 				wrt := append(G.Nodes{x}, l.Learnables()...)
-				must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...))(t)
+				testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...))(t)
 				results, names := G.Nodes{y}, []string{"y"}
 				for _, n := range wrt {
 					results, names = append(results, n.Deriv()), append(names, "gradient of "+n.Name())
@@ -134,7 +134,7 @@ func TestLayerOnGPU(t *testing.T) {
 // rounded returns fresh parameters of a layer whose values are the same in both types.
 func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 	g := G.NewGraph()
-	l := must(nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 4)))(t)
+	l := testutil.Must(nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 4)))(t)
 	values := map[string]*tensor.Dense{}
 	for _, n := range l.Learnables() {
 		v := n.Value().(*tensor.Dense)
@@ -149,16 +149,16 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 // resultsOf runs a model with gradients over random tokens and returns its loss and its gradients by name.
 func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph.Option) (*tinylm.Model, map[string][]float64) {
 	t.Helper()
-	m := must(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
+	m := testutil.Must(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
 	m.NextTokens()
 	for range 3 {
 		require.NoError(t, m.Run())
 	}
-	all := map[string][]float64{"loss": {must(m.Loss())(t)}}
+	all := map[string][]float64{"loss": {testutil.Must(m.Loss())(t)}}
 	for _, n := range m.Learnables() {
-		all["gradient of "+n.Name()] = numbers(t, must(n.Grad())(t))
+		all["gradient of "+n.Name()] = numbers(t, testutil.Must(n.Grad())(t))
 	}
 	return m, all
 }
@@ -167,10 +167,10 @@ func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph
 // captured runs.
 func TestModelOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
-	w := must(tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1))(t)
+	w := testutil.Must(tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1))(t)
 	results := func(opts ...graph.Option) map[string][]float64 {
 		m, all := resultsOf(t, w, 2, 256, opts...)
-		all["logits"] = numbers(t, must(m.Logits())(t))
+		all["logits"] = numbers(t, testutil.Must(m.Logits())(t))
 		if vm := m.Machine(); len(opts) > 0 {
 			require.Zero(t, vm.Counts()["host"], "%v", vm.Plan())
 		}

@@ -47,8 +47,7 @@ func openGPU(t *testing.T) *gpu {
 
 func (g *gpu) newStream(t *testing.T) *driver.Stream {
 	t.Helper()
-	s, err := g.dev.NewStream()
-	require.NoError(t, err)
+	s := testutil.Must(g.dev.NewStream())(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -173,10 +172,8 @@ func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	bytesB, b := encode(typ, testutil.Normal(2, int(nb)))
 	bytesBias, bias := encode(out, testutil.Normal(3, int(m.N)))
 	bytesResidual, residual := encode(out, testutil.Normal(4, int(nc)))
-	plan, err := g.lib.prepare(m)
-	require.NoError(t, err)
-	again, err := g.lib.prepare(m)
-	require.NoError(t, err)
+	plan := testutil.Must(g.lib.prepare(m))(t)
+	again := testutil.Must(g.lib.prepare(m))(t)
 	require.Equal(t, plan.WorkBytes(), again.WorkBytes(), "%v: work memory the second time", m)
 	c, work := g.place(t, poison(int(nc)*out.Bytes())), g.place(t, poison(int(plan.WorkBytes())))
 	at := addresses(g.place(t, bytesA).ptr, g.place(t, bytesB).ptr, g.place(t, bytesBias).ptr, g.place(t, bytesResidual).ptr, c.ptr, work.ptr)
@@ -283,8 +280,7 @@ func TestRepeatable(t *testing.T) {
 		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 1024, K: 768},
 		{Type: kernels.BF16, Out: kernels.F32, M: 768, N: 1024, K: tokens, TransA: true},
 	} {
-		p, err := g.lib.prepare(m)
-		require.NoError(t, err)
+		p := testutil.Must(g.lib.prepare(m))(t)
 		_, _, nc := sizes(m)
 		bytesC := int(nc) * m.Out.Bytes()
 		c, rest := g.place(t, make([]byte, bytesC)), g.place(t, make([]byte, bytesC))

@@ -94,8 +94,7 @@ func TestRowMajor(t *testing.T) {
 		got, want, residual := testutil.Normal(4, int(nc)), testutil.Normal(4, int(nc)), testutil.Normal(5, int(nc))
 		c.memory[presidual] = residual
 		c.memory[pa], c.memory[pb], c.memory[pc], c.memory[pbias] = a, b, got, bias
-		p, err := l.prepare(m)
-		require.NoError(t, err)
+		p := testutil.Must(l.prepare(m))(t)
 		at := addresses(pa, pb, 0, 0, pc, pwork)
 		if m.Residual {
 			at.Residual = presidual
@@ -125,8 +124,7 @@ func TestPreferences(t *testing.T) {
 		{kernels.BF16, kernels.F32, true, false, 68, 14, 0}, {kernels.F16, kernels.F16, true, false, 68, 2, 2},
 		{kernels.F32, kernels.F32, false, false, 68, 0, 0}, {kernels.F32, kernels.F32, false, true, 77, 0, 0},
 	} {
-		p, err := l.prepare(kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3, Bias: x.bias, TF32: x.tf32})
-		require.NoError(t, err)
+		p := testutil.Must(l.prepare(kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3, Bias: x.bias, TF32: x.tf32}))(t)
 		desc, v := c.open[p.x.desc], c.asked.values
 		require.Equal(t, [3]uintptr{x.compute, x.in, x.res}, [3]uintptr{desc.args[0], c.open[p.x.layoutA].args[0], c.open[p.x.layoutC].args[0]}, "%v", p.m)
 		require.EqualValues(t, 32<<20, v[preferWork])
@@ -200,10 +198,8 @@ func TestFailures(t *testing.T) {
 	c.works = works
 	delete(c.fails, "MatmulAlgoGetHeuristic")
 
-	p, err := l.Prepare(x)
-	require.NoError(t, err)
-	again, err := l.Prepare(x)
-	require.NoError(t, err)
+	p := testutil.Must(l.Prepare(x))(t)
+	again := testutil.Must(l.Prepare(x))(t)
 	require.Same(t, p, again)
 	op := &driver.Launched{Op: "linear"}
 	good := addresses(256, 256, 256, 0, 256, 256)

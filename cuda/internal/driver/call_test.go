@@ -9,15 +9,16 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 func TestPrepareErrors(t *testing.T) {
 	d, drv := openFake(t)
 	drv.Kernel("k", fakedriver.Kernel{Args: 16, Registers: 128, Shared: 1 << 10})
 	drv.Kernel("none", fakedriver.Kernel{})
-	mod := must(d.LoadModule(kernels))(t)
-	f := must(mod.Function("k"))(t)
-	require.Same(t, f, must(mod.Function("k"))(t), "a kernel is looked up once")
+	mod := testutil.Must(d.LoadModule(kernels))(t)
+	f := testutil.Must(mod.Function("k"))(t)
+	require.Same(t, f, testutil.Must(mod.Function("k"))(t), "a kernel is looked up once")
 	_, err := mod.Function("none")
 	require.EqualError(t, err, "cuda:0: kernel none: want a kernel with one parameter")
 	one, b, args := driver.Dim{X: 1}, driver.Dim{X: 1}, make([]byte, 16)
@@ -63,10 +64,10 @@ func TestArguments(t *testing.T) {
 		var got fakedriver.Launch
 		var args []string
 		drv.Kernel("k", fakedriver.Kernel{Args: 12, Run: func(l *fakedriver.Launch) { got, args = *l, append(args, string(l.Args)) }})
-		mod, s := must(d.LoadModule(kernels))(t), stream(t, d)
-		f := must(mod.Function("k"))(t)
+		mod, s := testutil.Must(d.LoadModule(kernels))(t), stream(t, d)
+		f := testutil.Must(mod.Function("k"))(t)
 		mine := []byte("twelve bytes")
-		c := must(f.Prepare("all", driver.Dim{X: 3, Z: 2}, driver.Dim{X: 32, Y: 4}, 96, mine))(t)
+		c := testutil.Must(f.Prepare("all", driver.Dim{X: 3, Z: 2}, driver.Dim{X: 32, Y: 4}, 96, mine))(t)
 		clear(mine)
 		ok(t, s.Launch(c))
 		copy(c.Args(), "other values")
