@@ -90,4 +90,15 @@ func TestProductsOfALibrary(t *testing.T) {
 	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
 	require.ErrorContains(t, k.Launch(bench.stream, new(cpu.Buf)), "work memory")
 	require.Len(t, library.prepared, 4, "of the products that are bound")
+
+	clear(library.prepared)
+	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
+		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{4, 4}}
+		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o}, Policy: graph.Policy{TF32: true}}
+		require.NoError(t, b.Offers(site)[0].Guard(site))
+	}
+	require.Len(t, library.prepared, 2)
+	for p := range library.prepared {
+		require.Equal(t, p.Type == kernels.F32, p.TF32, "%v", p)
+	}
 }
