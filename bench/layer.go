@@ -43,9 +43,8 @@ func (given) Infer(in []ops.Operand) ([]ops.Operand, error) {
 	return []ops.Operand{{Dtype: in[0].Dtype}}, nil
 }
 
-func (given) Bind(k *cpu.Kernel, _, out []ops.Arg) error {
+func (given) Bind(k *cpu.Kernel, _, out []ops.Arg) {
 	k.Phase(1, func(int, *cpu.Worker) { clear(cpu.Slice[float32](out[0].Buf)) })
-	return nil
 }
 
 func (given) Grad(_ []bool, in G.Nodes, _, _ *G.Node) (G.Nodes, error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -100,14 +101,21 @@ func (m *cpuMemory) Free() error { return nil }
 // cpuImplementation is the kernel of a Spec itself.
 type cpuImplementation struct{ workers int }
 
-func (cpuImplementation) Name() string     { return "cpu" }
-func (cpuImplementation) Guard(Site) error { return nil }
+func (cpuImplementation) Name() string { return "cpu" }
+
+// Guard implements Implementation: Specs compute in the graph's types.
+func (cpuImplementation) Guard(s Site) error {
+	for _, o := range slices.Concat(s.In, s.Out) {
+		if ops.IsHalf(o.Dtype) {
+			return Refuse(ReasonType, "%v, and the cpu has no half precision", o)
+		}
+	}
+	return nil
+}
 
 func (i cpuImplementation) Bind(s Site, in, out []ops.Arg) (Kernel, error) {
 	k := new(cpuKernel)
-	if err := s.Spec.Bind(&k.kernel, in, out); err != nil {
-		return nil, err
-	}
+	s.Spec.Bind(&k.kernel, in, out)
 	k.work = k.kernel.WorkBytes(i.workers)
 	return k, nil
 }

@@ -11,6 +11,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -56,5 +57,18 @@ func TestHostMemory(t *testing.T) {
 	G.Must(G.Neg(x)) // on the host, whatever the backend
 	for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(x.Graph(), graph.WithBackend(b))), "(node 1, shape (281474976710656)): "+asked(1<<50))
+	}
+}
+
+// TestCPURefusesHalf: an operand in half precision is refused before anything is bound, and by a kernel that is bound all the same.
+func TestCPURefusesHalf(t *testing.T) {
+	in, out := []ops.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []ops.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
+	cast := ops.CastOp{To: ops.BFloat16}
+	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Site{Spec: cast, In: in, Out: out}, nil, nil))
+	require.EqualError(t, err, "cpu has no kernel for it: cpu: unsupported type: bfloat16 (2), and the cpu has no half precision")
+	for _, spec := range []ops.Spec{cast, ops.AdamWOp{Decay: "1", Copies: ops.BFloat16}} {
+		var k cpu.Kernel
+		spec.Bind(&k, nil, nil)
+		require.EqualError(t, cpu.RunAlone(&k), "the cpu has no half precision")
 	}
 }

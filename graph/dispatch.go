@@ -45,9 +45,9 @@ func (p *plan) implement(s *step) error {
 	}
 	s.kernel, s.implementation, s.cost = kernel, by.Name(), site.Cost()
 	p.workspace = max(p.workspace, kernel.WorkBytes())
-	if c, ok := s.spec.(ops.Checked); ok && s.op != nil && !p.device.Host {
+	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host {
 		v := s.in[c.CheckedInput()]
-		v.checks = append(v.checks, check{c, ops.InputsOf(s.op), s.node})
+		v.checks = append(v.checks, check{c, site.In, s.node})
 	}
 	return nil
 }

@@ -92,9 +92,9 @@ func (f *fuser) linearsGrad(s *step) error {
 		}
 		terms := []*operand{dy}
 		if sum, _, ok := written[ops.AddOp](f, dy); ok && f.inner(dy, by...) && len(sum.in) <= ops.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
-			old, terms, op.Terms[i] = append(old, sum), sum.in, len(sum.in)
+			old, terms = append(old, sum), sum.in
 		}
-		in, out = append(in, terms...), append(out, w.out[0])
+		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)
 	}
 	if add == nil {
 		_, err := f.replace(old, op, in, out)

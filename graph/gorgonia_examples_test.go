@@ -176,8 +176,7 @@ func TestGorgoniaTraining(t *testing.T) {
 				testutil.Must(G.Grad(G.Must(G.Sum(G.Must(G.Mul(G.Must(G.Transpose(x)), y)))), x, y))(t)
 				vm, solver := on(t, g, x, y), G.NewVanillaSolver(G.WithLearnRate(0.01), G.WithBatchSize(float64(batch)))
 				for n, of := range map[*G.Node]*tensor.Dense{x: xs, y: ys} {
-					v := testutil.Must(of.Slice(G.S(from, from+batch)))(t)
-					require.NoError(t, G.Let(n, v))
+					require.NoError(t, G.Let(n, testutil.Must(of.Slice(G.S(from, from+batch)))(t)))
 				}
 				wait.Go(func() {
 					for range 10 {

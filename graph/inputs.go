@@ -34,15 +34,10 @@ func (m *Machine) load(in *operand) error {
 		}
 		return nil
 	}
-	if in.kernelReads {
-		return m.send(in, v)
-	}
-	if m.device.Host {
+	if !in.kernelReads && m.device.Host {
 		return nil
 	}
-	var err error
-	s.remote, err = m.backend.Adopt(in.arg.Buf, v, want)
-	return err
+	return m.send(in, v)
 }
 
 // checkFailure says that an op refuses the numbers of an input.
@@ -69,17 +64,18 @@ func (m *Machine) check(to *operand, v G.Value) error {
 	return nil
 }
 
-// send makes v the numbers of to that kernels read: in place, or copied.
+// send makes v, where it is on the device already, the numbers of to in place. Else it copies them there for kernels that read
+// them.
 func (m *Machine) send(to *operand, v G.Value) error {
 	before := to.arg.Pointer()
 	ok, err := m.backend.Adopt(to.arg.Buf, v, to.arg.Operand)
 	if err != nil {
 		return err
 	}
-	if !ok {
+	m.state[to.id].remote = ok && !m.device.Host
+	if !ok && to.kernelReads {
 		return m.upload(to, v)
 	}
-	m.state[to.id].remote = !m.device.Host
 	if to.arg.Pointer() != before {
 		m.moves++
 	}

@@ -40,10 +40,10 @@ func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
 		m.at = m.steps[i]
 		var err error
-		if m.at.kernel != nil {
-			err = m.launch(m.at.kernel)
-		} else {
+		if k := m.at.kernel; k == nil {
 			err = m.runOnHost(m.at)
+		} else if err = k.Prepare(m.stream, &m.work); err == nil {
+			err = k.Launch(m.stream, &m.work)
 		}
 		if err == nil && m.opts.looks() {
 			err = m.look(m.at)
@@ -58,14 +58,6 @@ func (m *Machine) runSegment(s *segment) error {
 		}
 	}
 	return nil
-}
-
-// launch enqueues a kernel, outside of captures.
-func (m *Machine) launch(k Kernel) error {
-	if err := k.Prepare(m.stream, &m.work); err != nil {
-		return err
-	}
-	return k.Launch(m.stream, &m.work)
 }
 
 // replaySegment records s, with the kernels of solver if it is not nil, where that has not been done for the present

@@ -50,12 +50,10 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
 			return err
 		}
 		if len(m.reads) == 0 && m.inPlace(weights) { // a read that fails must not leave a step behind
+			if err := solver.Begin(weights); err != nil {
+				return err
+			}
 			follows = solver
-		}
-	}
-	if follows != nil {
-		if err := follows.Begin(weights); err != nil {
-			return err
 		}
 	}
 	if err := m.runSegments(upToDate, follows); err != nil {
@@ -186,7 +184,6 @@ func (m *Machine) runOnHost(s *step) error {
 		if err := m.send(to, v); err != nil {
 			return err
 		}
-		out.remote = false
 	}
 	for _, d := range s.dead {
 		dead := &m.state[d.id]

@@ -31,7 +31,7 @@ func (scaledSum) Infer(in []ops.Operand) ([]ops.Operand, error) {
 	return in[:1], nil
 }
 
-func (s scaledSum) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
+func (s scaledSum) Bind(k *cpu.Kernel, in, out []ops.Arg) {
 	work := cpu.Work[float64](k, out[0].Elements())
 	k.Phase(1, func(int, *cpu.Worker) {
 		y, w := cpu.Slice[float64](out[0].Buf), cpu.Slice[float64](work)
@@ -45,7 +45,6 @@ func (s scaledSum) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
 			}
 		}
 	})
-	return nil
 }
 
 func (s scaledSum) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
@@ -67,7 +66,7 @@ func (squares) Infer(in []ops.Operand) ([]ops.Operand, error) {
 	return []ops.Operand{o, o}, nil
 }
 
-func (squares) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
+func (squares) Bind(k *cpu.Kernel, in, out []ops.Arg) {
 	k.Phase(1, func(int, *cpu.Worker) {
 		sum := 0.0
 		for _, x := range cpu.Slice[float64](in[0].Buf) {
@@ -75,7 +74,6 @@ func (squares) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
 		}
 		cpu.Slice[float64](out[0].Buf)[0], cpu.Slice[float64](out[1].Buf)[0] = sum, -sum
 	})
-	return nil
 }
 
 func (squares) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
@@ -89,14 +87,13 @@ func (squaresGrad) Name() string { return "squares gradient" }
 
 func (squaresGrad) Infer(in []ops.Operand) ([]ops.Operand, error) { return in[:1], nil }
 
-func (squaresGrad) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
+func (squaresGrad) Bind(k *cpu.Kernel, in, out []ops.Arg) {
 	k.Phase(1, func(int, *cpu.Worker) {
 		dx, g := cpu.Slice[float64](out[0].Buf), cpu.Slice[float64](in[1].Buf)[0]
 		for i, x := range cpu.Slice[float64](in[0].Buf) {
 			dx[i] = 2 * g * x
 		}
 	})
-	return nil
 }
 
 // refuses is the identity; a negative first element is an error of the run, one above 100 a panic.
@@ -108,7 +105,7 @@ func (refuses) Name() string { return "refuses" }
 
 func (refuses) Infer(in []ops.Operand) ([]ops.Operand, error) { return in, nil }
 
-func (refuses) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
+func (refuses) Bind(k *cpu.Kernel, in, out []ops.Arg) {
 	k.Check = func() error {
 		if cpu.Slice[float64](in[0].Buf)[0] < 0 {
 			return errNegative
@@ -122,7 +119,6 @@ func (refuses) Bind(k *cpu.Kernel, in, out []ops.Arg) error {
 		}
 		copy(cpu.Slice[float64](out[0].Buf), x)
 	})
-	return nil
 }
 
 // unbindable is the identity, and panics in Bind.
@@ -130,7 +126,7 @@ type unbindable struct{ refuses }
 
 func (unbindable) Name() string { return "unbindable" }
 
-func (unbindable) Bind(*cpu.Kernel, []ops.Arg, []ops.Arg) error { panic("at binding") }
+func (unbindable) Bind(*cpu.Kernel, []ops.Arg, []ops.Arg) { panic("at binding") }
 
 // network is a graph of this module's ops: the three branches of NSA on queries, keys and values that are inputs, and
 // their gradients.

@@ -18,9 +18,8 @@ type SiLUOp struct{}
 func (SiLUOp) Name() string                          { return "silu" }
 func (SiLUOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x") }
 
-func (SiLUOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (SiLUOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSiLU[float32], bindSiLU[float64])(k, in[0], out[0])
-	return nil
 }
 
 func (SiLUOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -34,9 +33,8 @@ type SiLUGradOp struct{}
 func (SiLUGradOp) Name() string                          { return "gradient of silu" }
 func (SiLUGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x", "dy") }
 
-func (SiLUGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (SiLUGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSiLUGrad[float32], bindSiLUGrad[float64])(k, in[0], in[1], out[0])
-	return nil
 }
 
 // SigmoidOp is the Spec of Sigmoid: x -> y of the same shape.
@@ -45,9 +43,8 @@ type SigmoidOp struct{}
 func (SigmoidOp) Name() string                          { return "sigmoid" }
 func (SigmoidOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x") }
 
-func (SigmoidOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (SigmoidOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSigmoid[float32], bindSigmoid[float64])(k, in[0], out[0])
-	return nil
 }
 
 func (SigmoidOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -60,9 +57,8 @@ type SigmoidGradOp struct{}
 func (SigmoidGradOp) Name() string                          { return "gradient of sigmoid" }
 func (SigmoidGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "y", "dy") }
 
-func (SigmoidGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (SigmoidGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSigmoidGrad[float32], bindSigmoidGrad[float64])(k, in[0], in[1], out[0])
-	return nil
 }
 
 func bindSiLU[T cpu.Float](k *cpu.Kernel, x, y Arg) { bindUnary(k, x, y, cpu.SiLU[T]) }

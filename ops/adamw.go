@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"errors"
 	"fmt"
 	"math"
 
@@ -104,12 +103,12 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{tensor.Float64, tensor.Shape{1}}}, nil
 }
 
-func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	if IsHalf(op.Copies) {
-		return errors.New("the cpu has no half precision")
+		k.Check = noHalf
+		return
 	}
 	byType(in[1].Dtype, bindAdamW[float32], bindAdamW[float64])(k, op.Decay, in[0], in[1:], out[0])
-	return nil
 }
 
 // run is a run of the elements of one tensor.

@@ -31,9 +31,8 @@ func (AddOp) Infer(in []Operand) ([]Operand, error) {
 	return inferElementwise(in, names...)
 }
 
-func (AddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (AddOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindAdd[float32], bindAdd[float64])(k, in, out[0])
-	return nil
 }
 
 func bindAdd[T cpu.Float](k *cpu.Kernel, in []Arg, y Arg) {
@@ -69,6 +68,6 @@ type AddGradOp struct {
 	Input int   // which of its inputs
 }
 
-func (AddGradOp) Name() string                            { return "gradient of add" }
-func (AddGradOp) Infer(in []Operand) ([]Operand, error)   { return inferElementwise(in, "dy") }
-func (AddGradOp) Bind(k *cpu.Kernel, in, out []Arg) error { return AddOp{}.Bind(k, in, out) }
+func (AddGradOp) Name() string                          { return "gradient of add" }
+func (AddGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "dy") }
+func (AddGradOp) Bind(k *cpu.Kernel, in, out []Arg)     { AddOp{}.Bind(k, in, out) }

@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -40,8 +41,7 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 		}
 		operands, b.in = append(operands, o), append(b.in, ops.Arg{Operand: o, Buf: buf})
 	}
-	outputs, err := spec.Infer(operands)
-	require.NoError(t, err)
+	outputs := testutil.Must(spec.Infer(operands))(t)
 	for i, o := range outputs {
 		buf := new(cpu.Buf)
 		what := fmt.Sprintf("output %d of %s", i, spec.Name())
@@ -55,7 +55,7 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 		}
 		b.out = append(b.out, ops.Arg{Operand: o, Buf: buf})
 	}
-	require.NoError(t, spec.Bind(&b.kernel, b.in, b.out))
+	spec.Bind(&b.kernel, b.in, b.out)
 	b.mem = cpu.NewBuf(cpu.AlignedBytes(b.kernel.WorkBytes(workers)))
 	if dt == tensor.Float32 {
 		testutil.Poison(cpu.Slice[float32](b.mem))
@@ -113,4 +113,34 @@ func (b *bound) results(t testing.TB) []array {
 func chosen(t testing.TB, c sizes, p ops.Params, dt tensor.Dtype, q, kc, vc array) array {
 	o := outputs(t, ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)
 	return outputs(t, ops.SelectBlocksOp{Params: p}, dt, q, kc, o[1])[0]
+}
+
+// BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of ops.FLOPs and the bytes of
+// the operands, each read or written once. Model sizes are measured by go run ./bench -suite ops.
+func BenchmarkOps(b *testing.B) {
+	for _, c := range ofSize(opcases.Large) {
+		calls(b, c, nil, func(spec ops.Spec, in []array) []array {
+			b.Run(c.Name+"/"+spec.Name(), func(b *testing.B) { benchmark(b, spec, in...) })
+			return outputs(b, spec, tensor.Float32, in...)
+		})
+	}
+}
+
+func benchmark(b *testing.B, spec ops.Spec, inputs ...array) {
+	team := cpu.NewTeam(0)
+	x := bind(b, spec, tensor.Float32, team.Workers(), inputs...)
+	bytes, operands := 0, []ops.Operand{}
+	for _, o := range append(x.in, x.out...) {
+		bytes += o.Operand.Bytes()
+		operands = append(operands, o.Operand)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := team.Run(&x.kernel, x.mem); err != nil {
+			b.Fatal(err)
+		}
+	}
+	perSecond := float64(b.N) / b.Elapsed().Seconds() / 1e9
+	b.ReportMetric(ops.FLOPs(spec, operands[:len(x.in)])*perSecond, "GFLOP/s")
+	b.ReportMetric(float64(bytes)*perSecond, "GB/s")
 }

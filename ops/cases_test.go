@@ -76,9 +76,7 @@ func TestOpsInGraphs(t *testing.T) {
 		if c.Gradients == nil || len(c.Inputs[0].Floats) > 7000 {
 			continue
 		}
-		plan, err := c.Plan()
-		require.NoError(t, err)
-		weights := plan.Inputs[len(c.Inputs)]
+		weights := testutil.Must(c.Plan())(t).Inputs[len(c.Inputs)]
 		if len(weights.Shape) == 0 {
 			weights.Floats = []float64{1} // evaluate takes the gradient of the scalar itself
 		}
@@ -127,8 +125,7 @@ func TestOpsGradients(t *testing.T) {
 		}
 		t.Run(c.Name, func(t *testing.T) {
 			_, grads, dy := compute(t, c, tensor.Float64, 1)
-			plan, err := c.Plan()
-			require.NoError(t, err)
+			plan := testutil.Must(c.Plan())(t)
 			team := cpu.NewTeam(1)
 			for i, a := range c.Inputs {
 				if plan.Grads[i] < 0 {

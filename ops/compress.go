@@ -33,9 +33,8 @@ func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{s[0], compressedRows(s[1], op.BlockLen, op.Stride), s[2], s[3]}}}, nil
 }
 
-func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in[0], out[0])
-	return nil
 }
 
 func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -65,9 +64,8 @@ func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{x}, wantShape("dy", s, y[0].Shape...)
 }
 
-func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, blocksOf(out[0].Shape, op.BlockLen, op.Stride), in[0], out[0])
-	return nil
 }
 
 // blocks are the sizes of a compression of x [B,S,Hkv,D].

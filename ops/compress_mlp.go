@@ -44,9 +44,8 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 	)
 }
 
-func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in, out)
-	return nil
 }
 
 func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -69,9 +68,8 @@ func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferGrad(CompressMLPOp(op), 4, in, saved{"hidden", 1}, saved{"dy", 0})
 }
 
-func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in, out)
-	return nil
 }
 
 // bindCompressMLP multiplies rows [l*D], one for each block and head, that are gathered into work memory.

@@ -37,9 +37,8 @@ func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	return out, cmp.Or(checkBlocks(op.BlockLen, op.Stride), err)
 }
 
-func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, op.mask(in[0].Shape[1]), in, out)
-	return nil
 }
 
 func (op CompressedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -61,7 +60,6 @@ func (op CompressedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferAttentionGrad(CompressedAttentionOp(op), 3, in)
 }
 
-func (op CompressedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op CompressedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, CompressedAttentionOp(op).mask(in[0].Shape[1]), in, out)
-	return nil
 }

@@ -39,10 +39,9 @@ func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{}}, {in[0].Dtype, rows}}, wantShape("targets", in[1].Shape, rows...)
 }
 
-func (CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
 	byType(in[0].Dtype, bindCrossEntropy[float32], bindCrossEntropy[float64])(k, in[0], in[1], out[0], out[1])
-	return nil
 }
 
 func (CrossEntropyOp) CheckedInput() int { return 1 }
@@ -115,10 +114,9 @@ func (CrossEntropyGradOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:1], nil
 }
 
-func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
 	byType(in[0].Dtype, bindCrossEntropyGrad[float32], bindCrossEntropyGrad[float64])(k, in, out[0])
-	return nil
 }
 
 func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {

@@ -2,6 +2,8 @@ package ops
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -33,10 +35,9 @@ func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{ids[0], ids[1], in[0].Shape[1]}}}, nil
 }
 
-func (EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	k.Check = func() error { return checkTokens("id", in[1], in[0].Shape[0], 0) }
 	byType(in[0].Dtype, bindEmbedding[float32], bindEmbedding[float64])(k, in[0], in[1], out[0])
-	return nil
 }
 
 func (EmbeddingOp) CheckedInput() int { return 1 }
@@ -75,10 +76,9 @@ func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[1].Dtype, tensor.Shape{op.Vocab, dy[2]}}}, wantShape("dy", dy, ids[0], ids[1], dy[2])
 }
 
-func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	k.Check = func() error { return checkTokens("id", in[0], op.Vocab, 0) }
 	byType(in[1].Dtype, bindEmbeddingGrad[float32], bindEmbeddingGrad[float64])(k, in[0], in[1], out[0])
-	return nil
 }
 
 // bindEmbeddingGrad sorts the places by id, so that each row of the weight is summed by one piece of work.
@@ -97,6 +97,67 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 			for _, i := range inverted(cpu.Slice[int32](places), cpu.Slice[int32](ends), v) {
 				cpu.Add(row, row, cpu.Slice[T](dy.Buf)[int(i)*dim:][:dim])
 			}
+		}
+	})
+}
+
+// tokens returns n, the tokens that an op of the given Spec reads, as int32: n itself, or its conversion where it is int.
+func tokens(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error) {
+	o, err := operandOf(n)
+	switch {
+	case err != nil || o.Dtype == tensor.Int32: // Apply says what is wrong with n
+		return n, nil
+	case o.Dtype == tensor.Int:
+		return Apply(Int32Op{}, n)
+	}
+	return nil, opError(spec, fmt.Errorf("%s is %v, want int32 or int", name, o.Dtype))
+}
+
+// checkTokens checks that all tokens are in [low,vocab), where low is 0, or -1 if that marks a place to ignore.
+func checkTokens(name string, tokens Arg, vocab int, low int32) error {
+	for i, id := range cpu.Slice[int32](tokens.Buf) {
+		if id < low || int(id) >= vocab {
+			return fmt.Errorf("%s %d at %v is outside the vocabulary [%d, %d)", name, id, tokens.place(i), low, vocab)
+		}
+	}
+	return nil
+}
+
+// place returns the indices of element i.
+func (o Operand) place(i int) tensor.Shape {
+	at, _ := tensor.Itol(i, o.Shape, o.Shape.CalcStrides()) // no element is outside the shape
+	return at
+}
+
+// Int32Op is the Spec of the conversion of int to int32, of any shape, that Embedding and CrossEntropy put before tokens of
+// type int. It has a CPU kernel alone: a device gets the converted tokens. A number that int32 does not hold is an error
+// of the run.
+type Int32Op struct{}
+
+func (Int32Op) Name() string { return "int32" }
+
+func (Int32Op) Infer(in []Operand) ([]Operand, error) {
+	if len(in) != 1 {
+		return nil, fmt.Errorf("%d inputs, want 1", len(in))
+	}
+	if in[0].Dtype != tensor.Int {
+		return nil, fmt.Errorf("x is %v, want int", in[0].Dtype)
+	}
+	return []Operand{{tensor.Int32, in[0].Shape}}, nil
+}
+
+func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) {
+	k.Check = func() error {
+		for i, x := range cpu.Slice[int](in[0].Buf) {
+			if x < math.MinInt32 || x > math.MaxInt32 {
+				return fmt.Errorf("%d at %v is outside the range of int32", x, in[0].place(i))
+			}
+		}
+		return nil
+	}
+	bindRows(k, in[0].Elements(), 1, func(lo, hi int) {
+		for i, x := range cpu.Slice[int](in[0].Buf)[lo:hi] {
+			cpu.Slice[int32](out[0].Buf)[lo+i] = int32(x)
 		}
 	})
 }

@@ -133,9 +133,7 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 		}
 		d, _, _ := ref.LinearGrad(x.Tensor().Reshape(rows, in), ws[i].Tensor(), sum.Reshape(rows, l.out))
 		dx, terms, dys = ref.Add(dx, d), append(terms, of...), append(dys, dy)
-		if grad.Turned[i] = l.turned; l.terms > 0 {
-			grad.Terms[i] = 1 + l.terms
-		}
+		grad.Terms[i], grad.Turned[i] = 1+l.terms, l.turned
 	}
 	f.flops = 0
 	for i, l := range layers {

@@ -45,9 +45,8 @@ func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
 	return in[1:2], nil
 }
 
-func (GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindGatedSum[float32], bindGatedSum[float64])(k, in[0], in[1:], out[0])
-	return nil
 }
 
 func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) {
@@ -78,10 +77,9 @@ func (GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferGrad(GatedSumOp{}, max(0, len(in)-1), in, saved{"dy", 0})
 }
 
-func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	n := len(in) - 1
 	byType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, in[0], in[1:n], in[n], out[0], out[1:])
-	return nil
 }
 
 func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy, dgates Arg, dbranches []Arg) {

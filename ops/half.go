@@ -43,6 +43,7 @@ func (op CastOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{op.To, in[0].Shape}}, nil
 }
 
-func (CastOp) Bind(*cpu.Kernel, []Arg, []Arg) error {
-	return errors.New("the cpu has no half precision")
-}
+func (CastOp) Bind(k *cpu.Kernel, _, _ []Arg) { k.Check = noHalf }
+
+// noHalf is the Check of kernels that would need half precision.
+func noHalf() error { return errors.New("the cpu has no half precision") }

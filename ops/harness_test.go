@@ -56,8 +56,7 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 			wrt = append(wrt, n)
 		}
 	}
-	out, err := b(nodes)
-	require.NoError(t, err)
+	out := testutil.Must(b(nodes))(t)
 	var kept G.Value
 	G.Read(out, &kept)
 	if weights != nil {
@@ -66,11 +65,9 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 			r := array{Name: "weights of the test", Shape: out.Shape(), Floats: weights}.Node(g, dt)
 			cost = G.Must(G.Sum(G.Must(G.HadamardProd(out, r))))
 		}
-		_, err := G.Grad(cost, wrt...)
-		require.NoError(t, err)
+		require.NoError(t, testutil.Err(G.Grad(cost, wrt...)))
 	}
-	m, err := vms[vm](g)
-	require.NoError(t, err)
+	m := testutil.Must(vms[vm](g))(t)
 	defer m.Close()
 	require.NoError(t, m.RunAll())
 	m.Reset()
@@ -78,9 +75,7 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	res := result{out: testutil.Floats(t, kept.Data()), grads: map[string][]float64{}}
 	if weights != nil {
 		for _, n := range wrt {
-			v, err := n.Grad()
-			require.NoError(t, err)
-			res.grads[n.Name()] = testutil.Floats(t, v.Data())
+			res.grads[n.Name()] = testutil.Floats(t, testutil.Must(n.Grad())(t).Data())
 		}
 	}
 	return res
@@ -90,8 +85,7 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 // the one that is given.
 func calls(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec, in []array) []array) (*opcases.Plan, []array) {
 	t.Helper()
-	plan, err := c.Plan()
-	require.NoError(t, err)
+	plan := testutil.Must(c.Plan())(t)
 	arrays := make([]array, plan.Arrays)
 	copy(arrays, plan.Inputs)
 	copy(arrays[len(c.Inputs):len(plan.Inputs)], given)

@@ -128,9 +128,8 @@ func leading(x tensor.Shape, in int) (int, error) {
 	return 0, fmt.Errorf("x %v has no trailing axes of product %d, the inputs of w", x, in)
 }
 
-func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, in[0], linearProduct(in, out[0]))
-	return nil
 }
 
 func (op LinearOp) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -195,11 +194,10 @@ func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, append(append(tensor.Shape{}, dy[:lead]...), axes...)}}, nil
 }
 
-func (LinearInputGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (LinearInputGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	dy, w := in[0], in[1]
 	rows, size := dy.Elements()/w.Shape[0], w.Shape[0]
 	bindProducts(k, dy, cpu.Product{M: rows, N: w.Shape[1], Terms: []cpu.Term{{K: size, A: dy.Buf, B: w.Buf}}, C: out[0].Buf})
-	return nil
 }
 
 // LinearWeightGradOp is the Spec of the gradient of Linear by w: x, dy -> dw [out,in] = dyᵀ·x, with x and dy seen as
@@ -225,9 +223,8 @@ func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{x.Dtype, tensor.Shape{op.Out, op.In}}}, nil
 }
 
-func (LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, in[0], weightProduct(in[0], in[1], out[0]))
-	return nil
 }
 
 // LinearBiasGradOp is the Spec of the gradient of Linear by the bias: dy -> db [out], the sum of dy's rows.
@@ -247,10 +244,9 @@ func (op LinearBiasGradOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{op.Out}}}, nil
 }
 
-func (op LinearBiasGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op LinearBiasGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	rows := in[0].Elements() / op.Out
 	byType(in[0].Dtype, bindColumnSums[float32], bindColumnSums[float64])(k, in[0].Buf, rows, op.Out, out[0].Buf)
-	return nil
 }
 
 // LinearAddOp is the Spec of a Linear layer without a bias whose result is added to a residual: x, w, residual -> y = x·Wᵀ +
@@ -265,21 +261,16 @@ func (LinearAddOp) Name() string { return "linear with add" }
 func (op LinearAddOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
 
 func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, floats("x", 2), float("w", 2), floats("residual", 2)); err != nil {
+	if _, err := inferGrad(LinearOp(op), 2, in, saved{"residual", 0}); err != nil {
 		return nil, err
 	}
-	y, err := LinearOp(op).Infer(in[:2])
-	if err != nil {
-		return nil, err
-	}
-	return y, wantShape("residual", in[2].Shape, y[0].Shape...)
+	return LinearOp(op).Infer(in[:2])
 }
 
-func (LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	p := linearProduct(in[:2], out[0])
 	p.Residual = in[2].Buf
 	bindProducts(k, in[0], p)
-	return nil
 }
 
 // LinearSiLUOp is the Spec of a Linear layer and the SiLU behind it: x, w, and a bias or none -> y = silu(h), h = x·Wᵀ +
@@ -301,9 +292,8 @@ func (op LinearSiLUOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{h[0], h[0]}, nil
 }
 
-func (LinearSiLUOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (LinearSiLUOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	p := linearProduct(in, out[1])
 	p.SiLU = out[0].Buf
 	bindProducts(k, in[0], p)
-	return nil
 }

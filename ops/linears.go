@@ -95,7 +95,7 @@ func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list []Operand) error {
 
 func anySet(x []int) bool { return slices.ContainsFunc(x, func(v int) bool { return v != 0 }) }
 
-func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	var products []cpu.Product
 	for i, layer := range splitLinears(op, len(out), in) {
 		products = append(products, linearProduct(layer, out[i]))
@@ -103,12 +103,9 @@ func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 	bindProducts(k, in[0], products...)
 	for i, y := range out {
 		if op.Turned[i] {
-			if err := op.RoPE.Bind(k, []Arg{y}, []Arg{y}); err != nil {
-				return err
-			}
+			op.RoPE.Bind(k, []Arg{y}, []Arg{y})
 		}
 	}
-	return nil
 }
 
 // linearProduct returns the product of a linear layer: x, w, and a bias or none.
@@ -138,7 +135,7 @@ const MaxTerms = 3
 type LinearsGradOp struct {
 	In          int              // inputs of all layers
 	WeightsOnly bool             // there are no inputs w_i and no dx
-	Terms       [MaxLinears]int  // of dy_i, up to MaxTerms; 0 is 1
+	Terms       [MaxLinears]int  // of dy_i, 1 to MaxTerms; 0 behind the last layer
 	Turned      [MaxLinears]bool // which dy_i RoPE turns; their heads are of one size
 	RoPE        RoPEOp
 }
@@ -156,54 +153,44 @@ func (op LinearsGradOp) flops(in []Operand) (sum float64) {
 	return sum
 }
 
-// SplitLinearsGrad returns what op has of its inputs: x, the terms of each dy_i, and the w_i. There is no dy_i if the inputs are
-// not those of whole layers.
+// SplitLinearsGrad returns what op has of inputs that Infer has accepted: x, the terms of each dy_i, and the w_i.
 func SplitLinearsGrad[A any](op LinearsGradOp, in []A) (x A, dys [][]A, ws []A) {
-	if len(in) == 0 {
-		return x, nil, nil
-	}
-	x, in = in[0], in[1:]
-	ends := []int{0} // of the terms
-	for i := 0; i < MaxLinears && ends[i] < len(in); i++ {
-		ends = append(ends, ends[i]+max(1, op.Terms[i]))
-	}
-	for n := 1; n < len(ends); n++ {
-		more := n
-		if op.WeightsOnly {
-			more = 0
-		}
-		if ends[n]+more != len(in) {
-			continue
-		}
-		for i := range n {
-			dys = append(dys, in[ends[i]:ends[i+1]])
-		}
-		ws = in[ends[n]:]
+	x, ws = in[0], in[1:]
+	for _, n := range op.Terms[:op.layers()] {
+		dys, ws = append(dys, ws[:n:n]), ws[n:]
 	}
 	return x, dys, ws
 }
 
+// layers returns the number of layers.
+func (op LinearsGradOp) layers() int {
+	if n := slices.Index(op.Terms[:], 0); n >= 0 {
+		return n
+	}
+	return MaxLinears
+}
+
 func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
-	x, dys, ws := SplitLinearsGrad(op, in)
-	n := len(dys)
+	n := op.layers()
 	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Turned[n:], true) {
-		return nil, fmt.Errorf("%d inputs, want those of 1 to %d layers, of which dy have terms %v and are turned %v", len(in), MaxLinears, op.Terms, op.Turned)
+		return nil, fmt.Errorf("dy have terms %v and are turned %v, want those of 1 to %d layers", op.Terms, op.Turned, MaxLinears)
 	}
 	want := []input{floats("x", 0)}
-	for i, terms := range dys {
-		if len(terms) > MaxTerms {
-			return nil, fmt.Errorf("dy %d has %d terms, want 1 to %d", i, len(terms), MaxTerms)
+	for i, terms := range op.Terms[:n] {
+		if terms < 1 || terms > MaxTerms {
+			return nil, fmt.Errorf("dy %d has %d terms, want 1 to %d", i, terms, MaxTerms)
 		}
-		for range terms {
-			want = append(want, floats(numbered("dy", i), 0))
-		}
+		want = append(want, slices.Repeat([]input{floats(numbered("dy", i), 0)}, terms)...)
 	}
-	for i := range ws {
-		want = append(want, float(numbered("w", i), 2))
+	for i := range n {
+		if !op.WeightsOnly {
+			want = append(want, float(numbered("w", i), 2))
+		}
 	}
 	if err := wantInputs(in, want...); err != nil {
 		return nil, err
 	}
+	x, dys, ws := SplitLinearsGrad(op, in)
 	if op.In < 1 || x.Elements()%op.In != 0 {
 		return nil, fmt.Errorf("x %v is not rows of %d inputs", x.Shape, op.In)
 	}
@@ -233,7 +220,7 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	return out, wantTurns(op.RoPE, op.Turned, sums)
 }
 
-func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	var products []cpu.Product
 	x, dys, ws := SplitLinearsGrad(op, in)
 	dws, dx := out, cpu.Product{M: x.Elements() / op.In, N: op.In}
@@ -241,10 +228,7 @@ func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 		dx.C, dws = out[0].Buf, out[1:]
 	}
 	for i, dw := range dws {
-		dy, err := op.bindTerms(k, i, dys[i])
-		if err != nil {
-			return err
-		}
+		dy := op.bindTerms(k, i, dys[i])
 		if !op.WeightsOnly {
 			dx.Terms = append(dx.Terms, cpu.Term{K: dw.Shape[0], A: dy.Buf, B: ws[i].Buf})
 		}
@@ -254,25 +238,22 @@ func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
 		products = append(products, dx)
 	}
 	bindProducts(k, x, products...)
-	return nil
 }
 
 // bindTerms returns dy_i: its only term, or work memory for the sum, turned or not.
-func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms []Arg) (dy Arg, err error) {
-	if dy = terms[0]; len(terms) == 1 && !op.Turned[i] {
-		return dy, nil
+func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms []Arg) Arg {
+	if len(terms) == 1 && !op.Turned[i] {
+		return terms[0]
 	}
-	dy = workLike(k, dy)
+	dy := workLike(k, terms[0])
 	if len(terms) > 1 {
-		if err := (AddOp{}).Bind(k, terms, []Arg{dy}); err != nil {
-			return dy, err
-		}
+		AddOp{}.Bind(k, terms, []Arg{dy})
 		terms = []Arg{dy}
 	}
 	if op.Turned[i] {
-		err = op.RoPE.Bind(k, terms, []Arg{dy})
+		op.RoPE.Bind(k, terms, []Arg{dy})
 	}
-	return dy, err
+	return dy
 }
 
 // weightProduct returns the product dw = dyᵀ·x.

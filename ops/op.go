@@ -39,7 +39,10 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		return nil, errors.New("ops: no spec")
 	}
 	o := &kernelOp{spec: spec}
-	g := graphOf(inputs)
+	var g *gorgonia.ExprGraph
+	if i := slices.IndexFunc(inputs, func(n *gorgonia.Node) bool { return n != nil && n.Graph() != nil }); i >= 0 {
+		g = inputs[i].Graph()
+	}
 	inputs = slices.Clone(inputs)
 	for i, n := range inputs {
 		operand, err := operandOf(n)
@@ -58,25 +61,21 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		o.in = append(o.in, operand)
 		o.ids = append(o.ids, inputs[i].ID())
 	}
-	var err error
-	if o.out, err = infer(spec, o.in); err != nil {
-		return nil, err
+	err := checkSizes("input", o.in)
+	if err == nil {
+		o.out, err = spec.Infer(o.in)
 	}
-	node, err := gorgonia.ApplyOp(o, inputs...)
+	if err == nil {
+		err = checkSizes("output", o.out)
+	}
+	var node *gorgonia.Node
+	if err == nil {
+		node, err = gorgonia.ApplyOp(o, inputs...)
+	}
 	if err != nil {
 		return nil, opError(spec, err)
 	}
 	return node, nil
-}
-
-// graphOf returns the graph of the first node that has one.
-func graphOf(nodes []*gorgonia.Node) *gorgonia.ExprGraph {
-	for _, n := range nodes {
-		if n != nil && n.Graph() != nil {
-			return n.Graph()
-		}
-	}
-	return nil
 }
 
 // join adds n, a constant of no graph, to g and returns its node there. Gorgonia merges constants by name, and names a large
@@ -127,22 +126,6 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 		return nil, opError(of.spec, err)
 	}
 	return n, nil
-}
-
-// infer applies the shape rule after the checks that all ops share.
-func infer(spec Spec, in []Operand) ([]Operand, error) {
-	err := checkSizes("input", in)
-	var out []Operand
-	if err == nil {
-		out, err = spec.Infer(in)
-	}
-	if err == nil {
-		err = checkSizes("output", out)
-	}
-	if err != nil {
-		return nil, opError(spec, err)
-	}
-	return out, nil
 }
 
 // checkSizes refuses operands without elements, and those whose bytes no int can count.
@@ -239,9 +222,7 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	out, err := holdAll("output", o.out, values)
 	var k cpu.Kernel
 	if err == nil {
-		err = o.spec.Bind(&k, in, out)
-	}
-	if err == nil {
+		o.spec.Bind(&k, in, out)
 		err = cpu.RunAlone(&k)
 	}
 	if err != nil {

@@ -29,9 +29,7 @@ func TestHoldValueLayouts(t *testing.T) {
 	permuted := dense(2, 3, 2)
 	require.NoError(t, permuted.T(2, 0, 1))
 	slice := func(x *tensor.Dense, s ...tensor.Slice) *tensor.Dense {
-		v, err := x.Slice(s...)
-		require.NoError(t, err)
-		return v.(*tensor.Dense)
+		return testutil.Must(x.Slice(s...))(t).(*tensor.Dense)
 	}
 	transposedView := slice(dense(2, 4), nil, G.S(1, 3))
 	require.NoError(t, transposedView.T())
@@ -117,18 +115,15 @@ type broken struct{ bind, phase, check string }
 
 func (broken) Name() string                                  { return "broken" }
 func (broken) Infer(in []ops.Operand) ([]ops.Operand, error) { return in[:1], nil }
-func (op broken) Bind(k *cpu.Kernel, _, _ []ops.Arg) error {
+func (op broken) Bind(k *cpu.Kernel, _, _ []ops.Arg) {
 	switch {
-	case op.bind == "panic":
-		panic("no luck")
 	case op.bind != "":
-		return errors.New(op.bind)
+		panic(op.bind)
 	case op.check != "":
 		k.Check = func() error { return errors.New(op.check) }
 	case op.phase != "":
 		k.Phase(1, func(int, *cpu.Worker) { panic(op.phase) })
 	}
-	return nil
 }
 
 // TestFailuresOfRuns: errors and panics of kernels are errors of the run that name the op.
@@ -137,12 +132,11 @@ func TestFailuresOfRuns(t *testing.T) {
 		spec broken
 		err  string
 	}{
-		{broken{bind: "cannot"}, "ops: broken: cannot"}, {broken{bind: "panic"}, "ops: broken: panic: no luck"},
-		{broken{check: "not so"}, "ops: broken: not so"}, {broken{phase: "oh"}, "panic in a kernel: oh"},
+		{broken{bind: "no luck"}, "ops: broken: panic: no luck"}, {broken{check: "not so"}, "ops: broken: not so"},
+		{broken{phase: "oh"}, "panic in a kernel: oh"},
 	} {
 		g := G.NewGraph()
-		_, err := ops.Apply(c.spec, normal("x", 1, 2).Node(g, tensor.Float64))
-		require.NoError(t, err)
+		require.NoError(t, testutil.Err(ops.Apply(c.spec, normal("x", 1, 2).Node(g, tensor.Float64))))
 		require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), c.err)
 	}
 }
@@ -160,46 +154,36 @@ func TestOpsRefuseOtherInputs(t *testing.T) {
 		{[]G.Value{y.Value()}, "ops: silu: input 0: got float64 (3, 2), want float64 (2, 3)"},
 		{[]G.Value{nil}, "ops: silu: input 0: no value, want float64 (2, 3)"},
 	} {
-		_, err := op.Do(c.values...)
-		require.EqualError(t, err, c.err)
+		require.EqualError(t, testutil.Err(op.Do(c.values...)), c.err)
 	}
-	_, err := op.InferShape()
-	require.EqualError(t, err, "ops: silu: 0 inputs, want 1")
-	_, err = op.InferShape(tensor.Shape{3, 2})
-	require.EqualError(t, err, "ops: silu: input 0 has shape (3, 2), want (2, 3)")
+	require.EqualError(t, testutil.Err(op.InferShape()), "ops: silu: 0 inputs, want 1")
+	require.EqualError(t, testutil.Err(op.InferShape(tensor.Shape{3, 2})), "ops: silu: input 0 has shape (3, 2), want (2, 3)")
 }
 
 // TestNoSecondDerivative: gradients of gradients are refused where they are asked for.
 func TestNoSecondDerivative(t *testing.T) {
 	g := G.NewGraph()
 	x, w := normal("x", 1, 2, 3).Node(g, tensor.Float64), normal("w", 2, 3).Node(g, tensor.Float64)
-	grads, err := G.Grad(G.Must(G.Sum(G.Must(ops.RMSNorm(x, w, 1)))), x, w)
-	require.NoError(t, err)
-	_, err = G.Grad(G.Must(G.Sum(grads[0])), x)
-	require.ErrorContains(t, err, "gradient of rms norm: has no gradient")
-	_, err = G.Grad(G.Must(G.Sum(grads[1])), w)
-	require.ErrorContains(t, err, "ops: gradient of rms norm: no gradient flows through output 1")
+	grads := testutil.Must(G.Grad(G.Must(G.Sum(G.Must(ops.RMSNorm(x, w, 1)))), x, w))(t)
+	require.ErrorContains(t, testutil.Err(G.Grad(G.Must(G.Sum(grads[0])), x)), "gradient of rms norm: has no gradient")
+	require.ErrorContains(t, testutil.Err(G.Grad(G.Must(G.Sum(grads[1])), w)), "ops: gradient of rms norm: no gradient flows through output 1")
 
 	// A further output is only there after the op has run.
-	_, err = grads[1].Op().Do(nil)
-	require.ErrorContains(t, err, "ops: gradient of rms norm: output 1 is read before the op has run")
+	require.ErrorContains(t, testutil.Err(grads[1].Op().Do(nil)), "ops: gradient of rms norm: output 1 is read before the op has run")
 }
 
 // TestSpecsOfNodes: what a planner reads off nodes.
 func TestSpecsOfNodes(t *testing.T) {
 	g := G.NewGraph()
 	x, w := normal("x", 1, 2, 3).Node(g, tensor.Float64), normal("w", 2, 3).Node(g, tensor.Float64)
-	y, err := ops.RMSNorm(x, w, 1e-6)
-	require.NoError(t, err)
-	grads, err := y.Op().(G.SDOp).SymDiff(G.Nodes{x, w}, y, x)
-	require.NoError(t, err)
+	y := testutil.Must(ops.RMSNorm(x, w, 1e-6))(t)
+	grads := testutil.Must(y.Op().(G.SDOp).SymDiff(G.Nodes{x, w}, y, x))(t)
 
 	spec, ok := ops.SpecOf(grads[0].Op())
 	require.True(t, ok)
 	require.Equal(t, ops.RMSNormGradOp{Eps: 1e-6}, spec)
 	X := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{2, 3}}
 	W := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{3}}
-	require.Equal(t, []ops.Operand{X, W, X}, ops.InputsOf(grads[0].Op()))
 	require.Equal(t, []ops.Operand{X, W}, ops.OutputsOf(grads[0].Op()))
 	index, ok := ops.OutputIndex(grads[1].Op())
 	require.True(t, ok)
@@ -210,7 +194,6 @@ func TestSpecsOfNodes(t *testing.T) {
 	for _, op := range []G.Op{nil, grads[1].Op(), G.Must(G.Tanh(x)).Op()} {
 		_, ok = ops.SpecOf(op)
 		require.False(t, ok)
-		require.Nil(t, ops.InputsOf(op))
 		require.Nil(t, ops.OutputsOf(op))
 	}
 	_, ok = ops.OutputIndex(y.Op())
@@ -242,15 +225,12 @@ func TestApplyErrors(t *testing.T) {
 		require.Nil(t, n)
 	}
 
-	_, err := ops.SiLU(G.NewConstant(2.0))
-	require.EqualError(t, err, "ops: silu: input 0 (2) belongs to no graph, and no other input does")
+	require.EqualError(t, testutil.Err(ops.SiLU(G.NewConstant(2.0))), "ops: silu: input 0 (2) belongs to no graph, and no other input does")
 	for _, none := range []ops.Spec{nil, (*ops.SiLUOp)(nil)} {
-		_, err = ops.Apply(none, x)
-		require.EqualError(t, err, "ops: no spec")
+		require.EqualError(t, testutil.Err(ops.Apply(none, x)), "ops: no spec")
 	}
 
-	y, err := ops.SiLU(x)
-	require.NoError(t, err)
+	y := testutil.Must(ops.SiLU(x))(t)
 	for _, c := range []struct {
 		node  *G.Node
 		index int
@@ -259,8 +239,7 @@ func TestApplyErrors(t *testing.T) {
 		{nil, 1, "ops: output of a nil node"}, {x, 1, "not an op of this package"},
 		{y, 0, "ops: silu: no output 0 among 1"}, {y, 1, "ops: silu: no output 1 among 1"}, {y, -1, "ops: silu: no output -1 among 1"},
 	} {
-		_, err := ops.Output(c.node, c.index)
-		require.ErrorContains(t, err, c.err)
+		require.ErrorContains(t, testutil.Err(ops.Output(c.node, c.index)), c.err)
 	}
 }
 
@@ -290,12 +269,9 @@ func TestConstantsAsInputs(t *testing.T) {
 		x[at] = 1
 		return G.NewConstant(tensor.New(tensor.WithShape(2, 100), tensor.WithBacking(x)))
 	}
-	_, err := ops.Embedding(weight, ids(60))
-	require.NoError(t, err)
-	_, err = ops.Embedding(weight, ids(60))
-	require.NoError(t, err)
-	_, err = ops.Embedding(weight, ids(61))
-	require.ErrorContains(t, err, "has the name of another constant of the graph: give it a name of its own")
+	require.NoError(t, testutil.Err(ops.Embedding(weight, ids(60))))
+	require.NoError(t, testutil.Err(ops.Embedding(weight, ids(60))))
+	require.ErrorContains(t, testutil.Err(ops.Embedding(weight, ids(61))), "has the name of another constant of the graph: give it a name of its own")
 }
 
 // TestFurtherOutputsFollowInputs: outputs beside the main one are those of the last run, for new inputs in each.
@@ -305,16 +281,12 @@ func TestFurtherOutputsFollowInputs(t *testing.T) {
 			g := G.NewGraph()
 			x, w := normal("x", 1, 4, 3), normal("w", 2, 3)
 			xn, wn := x.Node(g, tensor.Float64), w.Node(g, tensor.Float64)
-			y, err := ops.RMSNorm(xn, wn, 1e-3)
-			require.NoError(t, err)
-			cost := G.Must(G.Sum(y))
-			grads, err := G.Grad(cost, xn, wn)
-			require.NoError(t, err)
+			cost := G.Must(G.Sum(testutil.Must(ops.RMSNorm(xn, wn, 1e-3))(t)))
+			grads := testutil.Must(G.Grad(cost, xn, wn))(t)
 			var dx, dw G.Value
 			G.Read(grads[0], &dx)
 			G.Read(grads[1], &dw)
-			m, err := machine(g)
-			require.NoError(t, err)
+			m := testutil.Must(machine(g))(t)
 			defer m.Close()
 			for run := range 3 {
 				x := normal("x", uint64(10+run), 4, 3)

@@ -29,9 +29,8 @@ func (op RMSNormOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:1], cmp.Or(positiveNumber("eps", op.Eps), wantShape("weight", in[1].Shape, in[0].last()))
 }
 
-func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindRMSNorm[float32], bindRMSNorm[float64])(k, op.Eps, in[0], in[1], out[0])
-	return nil
 }
 
 func bindRMSNorm[T cpu.Float](k *cpu.Kernel, eps float64, x, w, y Arg) {
@@ -69,9 +68,8 @@ func (op RMSNormGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferGrad(RMSNormOp(op), 2, in, saved{"dy", 0})
 }
 
-func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindRMSNormGrad[float32], bindRMSNormGrad[float64])(k, op.Eps, in, out)
-	return nil
 }
 
 // bindRMSNormGrad adds the phases of RMSNormGradOp to k, or, with a fourth input, those of RMSNormGradAddOp.
@@ -115,6 +113,6 @@ func (op RMSNormGradAddOp) Infer(in []Operand) ([]Operand, error) {
 	return inferGrad(RMSNormOp(op), 2, in, saved{"dy", 0}, saved{"residual", 0})
 }
 
-func (op RMSNormGradAddOp) Bind(k *cpu.Kernel, in, out []Arg) error {
-	return RMSNormGradOp(op).Bind(k, in, out)
+func (op RMSNormGradAddOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	RMSNormGradOp(op).Bind(k, in, out)
 }

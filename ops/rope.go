@@ -44,9 +44,8 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 // Bind implements Spec. Angles, and their cos and sin, are float64 in both types.
-func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], out[0])
-	return nil
 }
 
 // Tokens are cut into runs. The rotation of a token is that of its run's first token, followed by that of its position in the

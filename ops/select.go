@@ -53,9 +53,8 @@ func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}}, wantShape("lse", in[2].Shape, scored[1].Shape...)
 }
 
-func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelect[float32], bindSelect[float64])(k, op.Params, in, out)
-	return nil
 }
 
 // selector chooses the blocks of a tile of queries at a time.

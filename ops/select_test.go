@@ -89,18 +89,33 @@ func TestSelectionAloneInGraph(t *testing.T) {
 		o := G.Must(ops.CompressedAttention(Q, KC, KC, p.BlockLen, p.Stride))
 		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(ops.LSE(o)), p))
 		sel := G.Must(ops.SelectedAttention(Q, K, V, idx, p.SelectBlock))
-		_, err := G.Grad(G.Must(G.Sum(sel)), Q, K, V)
-		require.NoError(t, err)
-		m, err := vms[vm](g)
-		require.NoError(t, err)
+		require.NoError(t, testutil.Err(G.Grad(G.Must(G.Sum(sel)), Q, K, V)))
+		m := testutil.Must(vms[vm](g))(t)
 		require.NoError(t, m.RunAll())
 		require.NoError(t, m.Close())
-		dv, err := V.Grad()
-		require.NoError(t, err)
+		dv := testutil.Must(V.Grad())(t)
 		total := 0.0
 		for _, x := range testutil.Floats(t, dv.Data()) {
 			total += x
 		}
 		require.InDelta(t, float64(c.S*c.Hq*c.Dv), total, 1e-9, "each row's probabilities sum to 1")
 	}
+}
+
+// TestNumCompressed counts the blocks [i*d, i*d+l) within s tokens one by one; sizes that are not positive have none.
+func TestNumCompressed(t *testing.T) {
+	sizes := []int{-1, 0, 1, 2, 3, 5}
+	for _, l := range sizes {
+		for _, d := range sizes {
+			for s := -2; s < 12; s++ {
+				want := 0
+				for i := 0; l > 0 && d > 0 && i*d+l <= s; i++ {
+					want++
+				}
+				require.Equal(t, want, ops.NumCompressed(s, l, d), "s = %d, l = %d, d = %d", s, l, d)
+				require.Equal(t, want, ops.NumVisible(s-1, l, d), "t = %d, l = %d, d = %d", s-1, l, d)
+			}
+		}
+	}
+	require.Zero(t, ops.NumCompressed(math.MaxInt, math.MinInt, 1))
 }

@@ -46,9 +46,8 @@ func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	return out, wantShape("idx", idx, q[0], q[1], k[2], idx[3])
 }
 
-func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
-	return nil
 }
 
 func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {

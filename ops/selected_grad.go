@@ -17,9 +17,8 @@ func (op SelectedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferAttentionGrad(SelectedAttentionOp(op), 4, in)
 }
 
-func (op SelectedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op SelectedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
-	return nil
 }
 
 // choosers lists for each block of each group the queries that chose it and see some of it, ascending.

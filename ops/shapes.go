@@ -62,6 +62,7 @@ func wantShape(name string, got tensor.Shape, want ...int) error {
 }
 
 // saved is an input of a gradient op beside those of the forward: an output of it that was saved, or the gradient by one.
+// Or it is what a fused op adds to an output.
 type saved struct {
 	name   string
 	output int // whose shape it has

@@ -27,9 +27,8 @@ func inferRows(in []Operand, names ...string) ([]Operand, error) {
 	return out, err
 }
 
-func (SoftmaxOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (SoftmaxOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSoftmax[float32], bindSoftmax[float64])(k, in[0], out[0])
-	return nil
 }
 
 func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
@@ -75,9 +74,8 @@ type SoftmaxGradOp struct{}
 func (SoftmaxGradOp) Name() string                          { return "gradient of softmax" }
 func (SoftmaxGradOp) Infer(in []Operand) ([]Operand, error) { return inferRows(in, "y", "dy") }
 
-func (SoftmaxGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (SoftmaxGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSoftmaxGrad[float32], bindSoftmaxGrad[float64])(k, in[0], in[1], out[0])
-	return nil
 }
 
 func bindSoftmaxGrad[T cpu.Float](k *cpu.Kernel, y, dy, dx Arg) {

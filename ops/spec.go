@@ -45,8 +45,8 @@ type Spec interface {
 	Name() string
 	// Infer checks the inputs and returns the outputs, the main one first. Its errors need not name the op.
 	Infer(in []Operand) (out []Operand, err error)
-	// Bind builds the CPU kernel for operands that Infer has accepted.
-	Bind(k *cpu.Kernel, in, out []Arg) error
+	// Bind builds the CPU kernel for operands that Infer has accepted. What only a run can tell is for k.Check.
+	Bind(k *cpu.Kernel, in, out []Arg)
 }
 
 // Differentiable is a Spec with a gradient by each input of floats.
@@ -63,7 +63,8 @@ type Checked interface {
 	Spec
 	// CheckedInput returns the index of the input.
 	CheckedInput() int
-	// Check returns an error that names the first wrong number of the input, whose memory is b. Infer has accepted in.
+	// Check returns an error that names the first wrong number of the input, whose memory is b. Infer has accepted the
+	// shapes of in.
 	Check(in []Operand, b *cpu.Buf) error
 }
 
@@ -79,14 +80,6 @@ func SpecOf(op gorgonia.Op) (Spec, bool) {
 func OutputsOf(op gorgonia.Op) []Operand {
 	if k, ok := op.(*kernelOp); ok {
 		return k.out
-	}
-	return nil
-}
-
-// InputsOf returns the inputs that an op of this package was built for.
-func InputsOf(op gorgonia.Op) []Operand {
-	if k, ok := op.(*kernelOp); ok {
-		return k.in
 	}
 	return nil
 }

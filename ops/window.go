@@ -43,9 +43,8 @@ func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 	return out, cmp.Or(positive("window w", op.Window), err)
 }
 
-func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, op.mask(in[0].Shape[1]), in, out)
-	return nil
 }
 
 func (op SlidingWindowOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -67,7 +66,6 @@ func (op SlidingWindowGradOp) Infer(in []Operand) ([]Operand, error) {
 	return inferAttentionGrad(SlidingWindowOp(op), 3, in)
 }
 
-func (op SlidingWindowGradOp) Bind(k *cpu.Kernel, in, out []Arg) error {
+func (op SlidingWindowGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, SlidingWindowOp(op).mask(in[0].Shape[1]), in, out)
-	return nil
 }

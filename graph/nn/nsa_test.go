@@ -77,8 +77,7 @@ func TestNewParamRefuses(t *testing.T) {
 		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)),
 			"nn: parameter w: shape (16777216, 16777216): out of memory: asked for 2251799813685248 bytes")
 	}
-	v := testutil.Must(Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1))(t)
-	require.Equal(t, float32(1), v.Data())
+	require.Equal(t, float32(1), testutil.Must(Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1))(t).Data())
 }
 
 func TestRandomValues(t *testing.T) {
@@ -148,8 +147,7 @@ func checkNSAGradients(t *testing.T, config NSAConfig) {
 	_, frozen := run()
 	want := map[string][]float64{}
 	for _, p := range wrt {
-		v := testutil.Must(p.Grad())(t)
-		want[p.Name()] = append([]float64(nil), v.Data().([]float64)...)
+		want[p.Name()] = append([]float64(nil), testutil.Must(p.Grad())(t).Data().([]float64)...)
 	}
 	for _, p := range wrt {
 		data := p.Value().Data().([]float64)

@@ -195,45 +195,23 @@ func (s *AdamW) Steps() int { return s.step }
 // Step implements gorgonia.Solver. Errors name the weight. Where it returns one the weights are as they were before, and
 // the step does not count: a weight without a value or a gradient, one that is not in the backend's memory, has another
 // shape than before or shares memory with another one, or gradients whose norm is not finite.
-func (s *AdamW) Step(weights []G.ValueGrad) (err error) {
-	defer named(&err, "")
+func (s *AdamW) Step(weights []G.ValueGrad) error {
 	if m := s.options.machine; m != nil {
 		defer m.Refresh()
 	}
-	if err := s.begin(weights); err != nil {
+	if err := s.Begin(weights); err != nil {
 		return err
 	}
-	return s.end(weights, s.plan.launch())
+	if err := s.Launch(); err != nil {
+		return err
+	}
+	return s.End(weights)
 }
 
 var _ graph.Solver = (*AdamW)(nil)
 
 // Machine implements graph.Solver.
 func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
-
-// Begin implements graph.Solver; its errors are those of Step.
-func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
-	defer named(&err, "")
-	return s.begin(weights)
-}
-
-// Launch implements graph.Solver.
-func (s *AdamW) Launch() (err error) {
-	defer named(&err, "")
-	if s.plan == nil {
-		return errors.New("launch without a step that has begun")
-	}
-	return s.plan.launch()
-}
-
-// End implements graph.Solver.
-func (s *AdamW) End(weights []G.ValueGrad) (err error) {
-	defer named(&err, "")
-	if s.plan == nil {
-		return errors.New("end without a step that has begun")
-	}
-	return s.end(weights, nil)
-}
 
 // named puts the solver's name before an error, and what it was doing. It is to be deferred.
 func named(err *error, doing string) {
@@ -244,9 +222,10 @@ func named(err *error, doing string) {
 
 var errClosed = errors.New("closed")
 
-// begin checks the weights and prepares the kernel of the next step. The first step makes the plan; where it fails, the next
-// one may be of other weights.
-func (s *AdamW) begin(weights []G.ValueGrad) (err error) {
+// Begin implements graph.Solver; its errors are those of Step. The first step makes the plan; where it fails, the next one
+// may be of other weights.
+func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
+	defer named(&err, "")
 	o, p := &s.options, s.plan
 	if s.closed {
 		return errClosed
@@ -282,15 +261,25 @@ func (s *AdamW) begin(weights []G.ValueGrad) (err error) {
 	return err
 }
 
-// end counts a step whose kernel has been launched with the error err.
-func (s *AdamW) end(weights []G.ValueGrad, err error) error {
-	if err == nil {
-		err = s.plan.check()
+// Launch implements graph.Solver.
+func (s *AdamW) Launch() (err error) {
+	defer named(&err, "")
+	if s.plan == nil {
+		return errors.New("launch without a step that has begun")
+	}
+	return s.plan.kernel.Launch(s.plan.stream, &s.plan.work)
+}
+
+// End implements graph.Solver.
+func (s *AdamW) End(weights []G.ValueGrad) (err error) {
+	defer named(&err, "")
+	if s.plan == nil {
+		return errors.New("end without a step that has begun")
 	}
 	for _, w := range weights {
 		zeroDual(w)
 	}
-	if err != nil {
+	if err := s.plan.check(); err != nil {
 		return err
 	}
 	s.step++
@@ -322,10 +311,14 @@ func zeroDual(w G.ValueGrad) {
 // a device that works asynchronously it waits for the step.
 func (s *AdamW) Norm() (norm float64, err error) {
 	defer named(&err, "norm: ")
-	if s.plan == nil {
+	p := s.plan
+	if p == nil {
 		return 0, nil
 	}
-	return s.plan.norm()
+	if err := errors.Join(p.stream.Download(p.normOut, p.result), p.stream.Synchronize()); err != nil {
+		return 0, err
+	}
+	return p.normOut.Float64s()[0], nil
 }
 
 // WatchNorm returns a Watch of the global norm of the gradients, float64 (1), for a solver that has taken a step. It ends

@@ -1,29 +1,23 @@
 package optim
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// adamWSpan is the memory of a weight or of its gradient.
-type adamWSpan struct {
-	from, to uintptr // addresses
-	slot     int
-	weight   bool
-}
 
 // adopt points the cells to the weights and their gradients, which must be those of the first step.
 func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 	if len(weights) != len(p.slots) {
 		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
 	}
+	moved := !p.apart
+	p.apart = false // an error may leave some of them at new addresses
 	for i, w := range weights {
 		s := &p.slots[i]
 		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
@@ -38,6 +32,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 				return fmt.Errorf("%s is another node than in the first step", s.name)
 			}
 		}
+		weightAt, gradAt := s.weight.Pointer(), s.grad.Pointer()
 		if err := p.adoptInPlace(s.weight, v); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
@@ -55,8 +50,15 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 		if err != nil {
 			return fmt.Errorf("gradient of %s: %w", s.name, err)
 		}
+		moved = moved || s.weight.Pointer() != weightAt || s.grad.Pointer() != gradAt
 	}
-	return p.checkApart()
+	if moved {
+		if err := p.checkApart(); err != nil {
+			return err
+		}
+	}
+	p.apart = true
+	return nil
 }
 
 // upload copies a gradient that lies on the host to memory of the solver on the device.
@@ -74,36 +76,21 @@ func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
 // checkApart returns an error if a weight shares memory with another one or with a gradient: the step would change it
 // twice, or read what it has changed.
 func (p *adamWPlan) checkApart() error {
-	p.spans = p.spans[:0]
-	for i, s := range p.slots {
-		w, g, bytes := uintptr(s.weight.Pointer()), uintptr(s.grad.Pointer()), uintptr(s.weight.Operand.Bytes())
-		p.spans = append(p.spans, adamWSpan{w, w + bytes, i, true}, adamWSpan{g, g + bytes, i, false})
+	overlap := func(a, b *cpu.Buf) bool {
+		from, other := uintptr(a.Pointer()), uintptr(b.Pointer())
+		return from < other+uintptr(b.Bytes()) && other < from+uintptr(a.Bytes())
 	}
-	slices.SortFunc(p.spans, func(a, b adamWSpan) int { return cmp.Compare(a.from, b.from) })
-	var last, lastWeight adamWSpan // that reach furthest
-	for _, s := range p.spans {
-		with := lastWeight
-		if s.weight {
-			with = last
-		}
-		if s.from < with.to {
-			return fmt.Errorf("%s and %s share memory", p.describe(with), p.describe(s))
-		}
-		if s.to > last.to {
-			last = s
-		}
-		if s.weight && s.to > lastWeight.to {
-			lastWeight = s
+	for i, s := range p.slots {
+		for j, o := range p.slots {
+			switch {
+			case i < j && overlap(s.weight.Buf, o.weight.Buf):
+				return fmt.Errorf("%s and %s share memory", s.name, o.name)
+			case overlap(s.weight.Buf, o.grad.Buf):
+				return fmt.Errorf("%s and the gradient of %s share memory", s.name, o.name)
+			}
 		}
 	}
 	return nil
-}
-
-func (p *adamWPlan) describe(s adamWSpan) string {
-	if s.weight {
-		return p.slots[s.slot].name
-	}
-	return "the gradient of " + p.slots[s.slot].name
 }
 
 // adoptInPlace points a cell to the memory of a value that the step changes, which therefore cannot be a copy.

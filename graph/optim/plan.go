@@ -27,7 +27,7 @@ type adamWPlan struct {
 	result  ops.Arg       // the norm
 	normOut *tensor.Dense // the norm on the host
 	slots   []adamWSlot
-	spans   []adamWSpan
+	apart   bool // the weights lie apart from each other and from the gradients, where they are now
 	watches []*graph.Watch
 }
 
@@ -52,7 +52,6 @@ func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
 		}
 		copies = p.machine.HalfCopy(nil).Dtype
 	}
-	newArg := func(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
 	p.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
 	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)
@@ -143,28 +142,21 @@ func (p *adamWPlan) prepare(lr, scale float64, t int) error {
 	return p.kernel.Prepare(p.stream, &p.work)
 }
 
-// launch enqueues the kernel.
-func (p *adamWPlan) launch() error { return p.kernel.Launch(p.stream, &p.work) }
-
-// check returns the error of a norm that is not finite, if the host can read the norm without waiting.
+// check returns the error of a norm that is not finite, if the host can read the norm without waiting. It names the first
+// weight whose gradient is not finite.
 func (p *adamWPlan) check() error {
 	if !p.backend.Device().Host {
 		return nil
 	}
-	if norm := cpu.Slice[float64](p.result.Buf)[0]; notFinite(norm) {
-		return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, p.culprit())
+	norm := cpu.Slice[float64](p.result.Buf)[0]
+	if !notFinite(norm) {
+		return nil
 	}
-	return nil
-}
-
-// culprit names the first weight whose gradient is not finite.
-func (p *adamWPlan) culprit() string {
-	for _, s := range p.slots {
-		if has(s.grad, notFinite) {
-			return s.name
-		}
+	culprit := "their size"
+	if i := slices.IndexFunc(p.slots, func(s adamWSlot) bool { return has(s.grad, notFinite) }); i >= 0 {
+		culprit = p.slots[i].name
 	}
-	return "their size"
+	return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, culprit)
 }
 
 // has reports whether an element of an operand of floats in host memory is bad.
@@ -176,14 +168,6 @@ func has(a ops.Arg, bad func(float64) bool) bool {
 }
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
-
-// norm returns the norm of the last launch, after it has ended.
-func (p *adamWPlan) norm() (float64, error) {
-	if err := errors.Join(p.stream.Download(p.normOut, p.result), p.stream.Synchronize()); err != nil {
-		return 0, err
-	}
-	return p.normOut.Float64s()[0], nil
-}
 
 // save copies the moments to the host.
 func (p *adamWPlan) save() (map[string]Moments, error) {
@@ -198,11 +182,14 @@ func (p *adamWPlan) save() (map[string]Moments, error) {
 	return all, p.stream.Synchronize()
 }
 
+func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
+
 func newHost(o ops.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
 }
 
-// restore copies moments from the host, after it has checked all of them. Those of the zero value are zeros.
+// restore copies moments from the host, after it has checked all of them: numbers that cannot be averages of gradients and
+// of their squares are refused. Those of the zero value are zeros.
 func (p *adamWPlan) restore(st AdamWState) error {
 	all := st.Moments
 	if st.Step == 0 && len(all) == 0 {
@@ -220,13 +207,18 @@ func (p *adamWPlan) restore(st AdamWState) error {
 		if !ok {
 			return fmt.Errorf("no moments of %s", s.name)
 		}
-		for _, v := range []*tensor.Dense{m.First, m.Second} {
-			if v == nil || v.Dtype() != s.m.Dtype || !v.Shape().Eq(s.m.Shape) {
-				return fmt.Errorf("the moments of %s are not %v", s.name, s.m.Operand)
-			}
+		if m.First == nil || m.Second == nil {
+			return fmt.Errorf("the moments of %s are not %v", s.name, s.m.Operand)
 		}
-		if err := checkMoments(m, s.m.Operand); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+		first, second := newArg(s.m.Operand), newArg(s.v.Operand)
+		err := errors.Join(ops.HoldValue(first.Buf, m.First, s.m.Operand), ops.HoldValue(second.Buf, m.Second, s.v.Operand))
+		switch {
+		case err != nil:
+			return fmt.Errorf("the moments of %s are not %v: %w", s.name, s.m.Operand, err)
+		case has(first, notFinite) || has(second, notFinite):
+			return fmt.Errorf("%s: the moments are not finite", s.name)
+		case has(second, func(x float64) bool { return x < 0 }):
+			return fmt.Errorf("%s: the second moment, of squares, is negative", s.name)
 		}
 	}
 	for _, s := range p.slots {
@@ -235,21 +227,6 @@ func (p *adamWPlan) restore(st AdamWState) error {
 		}
 	}
 	return p.stream.Synchronize()
-}
-
-// checkMoments refuses numbers that cannot be averages of gradients and of their squares.
-func checkMoments(m Moments, want ops.Operand) error {
-	first, second := ops.Arg{Operand: want, Buf: new(cpu.Buf)}, ops.Arg{Operand: want, Buf: new(cpu.Buf)}
-	err := errors.Join(ops.HoldValue(first.Buf, m.First, want), ops.HoldValue(second.Buf, m.Second, want))
-	switch {
-	case err != nil:
-		return err
-	case has(first, notFinite) || has(second, notFinite):
-		return errors.New("the moments are not finite")
-	case has(second, func(x float64) bool { return x < 0 }):
-		return errors.New("the second moment, of squares, is negative")
-	}
-	return nil
 }
 
 // close frees the plan's memory and stream.

@@ -38,10 +38,10 @@ func (l *Log) writePlot(w io.Writer) error {
 	p.Add(grid)
 
 	var losses, heldOut plotter.XYs
-	for _, s := range l.steps {
+	for _, s := range l.Steps {
 		losses = addFinite(losses, s.Step, s.Loss)
 	}
-	for _, h := range l.heldOut {
+	for _, h := range l.HeldOut {
 		heldOut = addFinite(heldOut, h.Step, h.Loss)
 	}
 	for _, c := range []struct {

@@ -37,10 +37,10 @@ type HeldOut struct {
 
 // Log is the record of one run. The zero value is empty and has no folder: Save writes nothing. Create gives one.
 type Log struct {
-	dir     string
-	title   string
-	steps   []Step
-	heldOut []HeldOut
+	Steps   []Step
+	HeldOut []HeldOut
+
+	dir, title string
 }
 
 // Create makes the run folder dir, with its parents, and checks that files can be written there and that none of an earlier
@@ -69,12 +69,6 @@ func Create(dir, title string, others ...string) (*Log, error) {
 // Path returns the path of a file in the run folder.
 func (l *Log) Path(name string) string { return filepath.Join(l.dir, name) }
 
-// AddStep adds a row.
-func (l *Log) AddStep(s Step) { l.steps = append(l.steps, s) }
-
-// AddHeldOut adds an evaluation.
-func (l *Log) AddHeldOut(h HeldOut) { l.heldOut = append(l.heldOut, h) }
-
 // Save writes the table and the plot, where there is a folder.
 func (l *Log) Save() error {
 	if l.dir == "" {
@@ -98,12 +92,12 @@ func (l *Log) Save() error {
 
 // writeCSV writes one row a step; the held-out loss stands in the row of the step after which it was taken.
 func (l *Log) writeCSV(w io.Writer) error {
-	heldOut := make(map[int]float64, len(l.heldOut))
-	for _, h := range l.heldOut {
+	heldOut := make(map[int]float64, len(l.HeldOut))
+	for _, h := range l.HeldOut {
 		heldOut[h.Step] = h.Loss
 	}
 	fmt.Fprintln(w, "step,loss,lr,grad_norm,tokens_per_second,held_out_loss")
-	for _, s := range l.steps {
+	for _, s := range l.Steps {
 		fmt.Fprintf(w, "%d,%.7g,%.7g,%.7g,%.0f,", s.Step, s.Loss, s.LR, s.GradNorm, s.TokensPerSec)
 		if v, ok := heldOut[s.Step]; ok {
 			fmt.Fprintf(w, "%.7g", v)

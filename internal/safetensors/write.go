@@ -2,7 +2,6 @@ package safetensors
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -48,50 +47,39 @@ func header(f *File) (head []byte, names []string, err error) {
 			return nil, nil, fmt.Errorf("metadata %q: not UTF-8", k)
 		}
 	}
-	var b bytes.Buffer
-	member := func(name string, value any) error { // json.Marshal of a map would sort __metadata__ among the tensors
-		key, err := json.Marshal(name)
-		if err != nil {
-			return err
-		}
-		text, err := json.Marshal(value)
-		if b.Len() > 1 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, "%s:%s", key, text)
-		return err
-	}
-	b.WriteByte('{')
+	entries := make(map[string]any, 1+len(f.Tensors))
 	if len(f.Metadata) > 0 {
-		err = member(metadataKey, f.Metadata)
+		entries[metadataKey] = f.Metadata
 	}
 	names = slices.Sorted(maps.Keys(f.Tensors))
 	pos := 0
 	for _, name := range names {
 		t := f.Tensors[name]
-		dtype, size, bad := t.check()
+		dtype, size, err := t.check()
 		switch {
-		case bad != nil:
-			return nil, nil, fmt.Errorf("tensor %q: %w", name, bad)
+		case err != nil:
+			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
 		case name == metadataKey || !utf8.ValidString(name):
 			return nil, nil, fmt.Errorf("tensor %q: not a valid name", name)
 		}
 		shape := append([]int{}, t.Shape...) // nil would be null
-		err = errors.Join(err, member(name, struct {
+		entries[name] = struct {
 			Dtype   string `json:"dtype"`
 			Shape   []int  `json:"shape"`
 			Offsets [2]int `json:"data_offsets"`
-		}{dtype.name, shape, [2]int{pos, pos + size}}))
+		}{dtype.name, shape, [2]int{pos, pos + size}}
 		pos += size
 	}
-	b.WriteByte('}')
-	for b.Len()%8 != 0 {
-		b.WriteByte(' ')
+	if head, err = json.Marshal(entries); err != nil {
+		return nil, nil, err
 	}
-	if b.Len() > maxHeader {
-		return nil, nil, fmt.Errorf("header of %d bytes, want at most %d", b.Len(), maxHeader)
+	for len(head)%8 != 0 {
+		head = append(head, ' ')
 	}
-	return b.Bytes(), names, err
+	if len(head) > maxHeader {
+		return nil, nil, fmt.Errorf("header of %d bytes, want at most %d", len(head), maxHeader)
+	}
+	return head, names, nil
 }
 
 // encode writes the whole file to w, in pieces.

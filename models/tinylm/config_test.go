@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -56,8 +57,7 @@ func TestConfigRefuses(t *testing.T) {
 			require.NoError(t, config.Validate())
 			c.change(&config)
 			require.ErrorContains(t, config.Validate(), c.message)
-			_, err := NewWeights(config, tensor.Float32, 1)
-			require.ErrorContains(t, err, c.message)
+			require.ErrorContains(t, testutil.Err(NewWeights(config, tensor.Float32, 1)), c.message)
 		})
 	}
 }

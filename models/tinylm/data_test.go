@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // writeFiles writes files by their paths below dir.
@@ -36,8 +38,7 @@ func TestReadDataFolder(t *testing.T) {
 		t.Skip("no symbolic links here: ", err)
 	}
 
-	d, err := ReadData(dir, ".go")
-	require.NoError(t, err)
+	d := testutil.Must(ReadData(dir, ".go"))(t)
 	text := string(d.Train) + string(d.HeldOut)
 	require.Len(t, text, want)
 	require.NotContains(t, text, "OTHER")
@@ -47,8 +48,7 @@ func TestReadDataFolder(t *testing.T) {
 
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(dir, link))
-	again, err := ReadData(link, ".go")
-	require.NoError(t, err)
+	again := testutil.Must(ReadData(link, ".go"))(t)
 	require.Equal(t, link, again.Name)
 	again.Name = dir
 	require.Equal(t, d, again)
@@ -57,8 +57,7 @@ func TestReadDataFolder(t *testing.T) {
 func TestReadDataFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("a", 950)+strings.Repeat("b", 50)), 0o644))
-	d, err := ReadData(path, "")
-	require.NoError(t, err)
+	d := testutil.Must(ReadData(path, ""))(t)
 	require.Equal(t, strings.Repeat("a", 950), string(d.Train))
 	require.Equal(t, strings.Repeat("b", 50), string(d.HeldOut))
 	require.NoError(t, d.Check(49, 256))
@@ -68,18 +67,13 @@ func TestReadDataFile(t *testing.T) {
 
 func TestDataRefuses(t *testing.T) {
 	dir := t.TempDir()
-	_, err := ReadData(filepath.Join(dir, "missing"), "")
-	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorIs(t, testutil.Err(ReadData(filepath.Join(dir, "missing"), "")), os.ErrNotExist)
 	empty := filepath.Join(dir, "empty.txt")
 	require.NoError(t, os.WriteFile(empty, nil, 0o644))
-	_, err = ReadData(empty, "")
-	require.ErrorContains(t, err, "is empty")
-	_, err = ReadData(dir, ".go")
-	require.ErrorContains(t, err, "no text file *.go below")
-	_, err = ReadData(os.DevNull, "")
-	require.ErrorContains(t, err, "neither a file nor a folder")
-	_, err = RandomData(100, 257, 1)
-	require.ErrorContains(t, err, "want at least 1 below at most 256")
+	require.ErrorContains(t, testutil.Err(ReadData(empty, "")), "is empty")
+	require.ErrorContains(t, testutil.Err(ReadData(dir, ".go")), "no text file *.go below")
+	require.ErrorContains(t, testutil.Err(ReadData(os.DevNull, "")), "neither a file nor a folder")
+	require.ErrorContains(t, testutil.Err(RandomData(100, 257, 1)), "want at least 1 below at most 256")
 }
 
 func TestReadDataHoldsOutAFairPart(t *testing.T) {
@@ -88,14 +82,11 @@ func TestReadDataHoldsOutAFairPart(t *testing.T) {
 		files[fmt.Sprint(i)] = "short"
 	}
 	writeFiles(t, dir, files)
-	before, err := ReadData(dir, "")
-	require.NoError(t, err)
-	held := len(before.HeldOut)
+	held := len(testutil.Must(ReadData(dir, ""))(t).HeldOut)
 	require.NotZero(t, held)
 	require.Zero(t, held%len("short\n"), "whole files")
 	writeFiles(t, dir, map[string]string{"long": strings.Repeat("x", 200*held)})
-	d, err := ReadData(dir, "")
-	require.NoError(t, err)
+	d := testutil.Must(ReadData(dir, ""))(t)
 	all := len(d.Train) + len(d.HeldOut)
 	require.Equal(t, all/heldOutPart, len(d.HeldOut), "the last twentieth, not the few short files")
 }
@@ -131,9 +122,6 @@ func TestWindows(t *testing.T) {
 
 func TestTokenizer(t *testing.T) {
 	text := "Größe\x00\xff\n"
-	got, err := Decode(Encode(text))
-	require.NoError(t, err)
-	require.Equal(t, text, got)
-	_, err = Decode([]int32{65, 256})
-	require.EqualError(t, err, "tinylm: token 256 at 1 is not a byte")
+	require.Equal(t, text, testutil.Must(Decode(Encode(text)))(t))
+	require.EqualError(t, testutil.Err(Decode([]int32{65, 256})), "tinylm: token 256 at 1 is not a byte")
 }

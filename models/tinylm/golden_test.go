@@ -47,9 +47,7 @@ func goldenModel(t testing.TB, g testutil.Golden, dt tensor.Dtype, b graph.Backe
 
 func newTestWeights(t testing.TB, c Config, dt tensor.Dtype, seed uint64) *Weights {
 	t.Helper()
-	w, err := NewWeights(c, dt, seed)
-	require.NoError(t, err)
-	return w
+	return testutil.Must(NewWeights(c, dt, seed))(t)
 }
 
 // newTestModel returns a model with gradients, its weights on b unless that is nil. The end of the test closes it.
@@ -59,8 +57,7 @@ func newTestModel(t testing.TB, w *Weights, b graph.Backend, batch, seq int, opt
 		require.NoError(t, w.MoveTo(b))
 		t.Cleanup(func() { require.NoError(t, w.Free()) })
 	}
-	m, err := NewModel(w, batch, seq, append(opts, WithGradients())...)
-	require.NoError(t, err)
+	m := testutil.Must(NewModel(w, batch, seq, append(opts, WithGradients())...))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
@@ -68,8 +65,7 @@ func newTestModel(t testing.TB, w *Weights, b graph.Backend, batch, seq int, opt
 // newTestSolver returns a solver on the machine of m. The end of the test closes it.
 func newTestSolver(t testing.TB, m *Model, opts ...optim.AdamWOption) *optim.AdamW {
 	t.Helper()
-	s, err := optim.NewAdamW(append(opts, optim.WithMachine(m.Machine()))...)
-	require.NoError(t, err)
+	s := testutil.Must(optim.NewAdamW(append(opts, optim.WithMachine(m.Machine()))...))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -111,20 +107,15 @@ func TestModelMatchesGoldens(t *testing.T) {
 func climb(t *testing.T, m *Model, g testutil.Golden, within bounds,
 	steps func(testing.TB, *Model, testutil.Golden) (losses, norms []float64)) (losses, norms []float64) {
 	require.NoError(t, m.Run())
-	logits, err := m.Logits()
-	require.NoError(t, err)
+	logits := testutil.Must(m.Logits())(t)
 	testutil.Within(t, "logits", testutil.Floats(t, logits.Data()), g.F64(t, "logits"), within.loss)
-	loss, err := m.Loss()
-	require.NoError(t, err)
-	testutil.Within(t, "loss", []float64{loss}, g.F64(t, "loss"), within.loss)
+	testutil.Within(t, "loss", []float64{testutil.Must(m.Loss())(t)}, g.F64(t, "loss"), within.loss)
 	if m.weights.Dtype == tensor.Float32 && !g.BuiltIn {
 		return steps(t, m, g)
 	}
 	for _, n := range m.Learnables() {
-		v, err := n.Grad()
-		require.NoError(t, err)
-		v, err = graph.HostValue(v)
-		require.NoError(t, err)
+		v := testutil.Must(n.Grad())(t)
+		v = testutil.Must(graph.HostValue(v))(t)
 		testutil.Within(t, "gradient of "+n.Name(), testutil.Floats(t, v.Data()), g.F64(t, "grad."+n.Name()), within.grad)
 	}
 	losses, norms = steps(t, m, g)
@@ -140,15 +131,11 @@ func goldenSchedule(g testutil.Golden) optim.AdamWOption {
 
 // goldenSteps takes the steps of g and returns the loss before and the gradient norm of each.
 func goldenSteps(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
-	solver, err := optim.NewAdamW(goldenSchedule(g))
-	require.NoError(t, err)
+	solver := testutil.Must(optim.NewAdamW(goldenSchedule(g)))(t)
 	for i := range g.Config.Total {
 		setGoldenTokens(t, m, g, i)
-		loss, err := m.LossAndStep(solver)
-		require.NoError(t, err)
-		norm, err := solver.Norm()
-		require.NoError(t, err)
-		losses, norms = append(losses, loss), append(norms, norm)
+		loss := testutil.Must(m.LossAndStep(solver))(t)
+		losses, norms = append(losses, loss), append(norms, testutil.Must(solver.Norm())(t))
 	}
 	return losses, norms
 }

@@ -35,22 +35,18 @@ func climbOn(t *testing.T, b graph.Backend) {
 // goldenStepsOn is goldenSteps by RunAndStep, with losses and norms read one step late.
 func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
 	solver := newTestSolver(t, m, goldenSchedule(g))
-	loss, err := m.WatchLoss()
-	require.NoError(t, err)
+	loss := testutil.Must(m.WatchLoss())(t)
 	var norm *graph.Watch
 	read := func() {
 		for w, list := range map[*graph.Watch]*[]float64{loss: &losses, norm: &norms} {
-			x, err := w.Next()
-			require.NoError(t, err)
-			*list = append(*list, x)
+			*list = append(*list, testutil.Must(w.Next())(t))
 		}
 	}
 	for i := range g.Config.Total {
 		setGoldenTokens(t, m, g, i)
 		require.NoError(t, m.RunAndStep(solver))
 		if norm == nil {
-			norm, err = solver.WatchNorm()
-			require.NoError(t, err)
+			norm = testutil.Must(solver.WatchNorm())(t)
 		}
 		require.NoError(t, loss.Fetch())
 		require.NoError(t, norm.Fetch())
@@ -98,16 +94,13 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 		require.NoError(t, m.SetLossScale(optim.NewLossScale().Value()))
 	}
 	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}))
-	loss, err := m.WatchLoss()
-	require.NoError(t, err)
+	loss := testutil.Must(m.WatchLoss())(t)
 	batches := newBatches(source[:len(source)*9/10], seed)
 	for range steps {
 		batches.next(m.Tokens(), m.Targets(), 256)
 		require.NoError(t, m.RunAndStep(solver))
 		require.NoError(t, loss.Fetch())
-		x, err := loss.Next()
-		require.NoError(t, err)
-		losses = append(losses, x)
+		losses = append(losses, testutil.Must(loss.Next())(t))
 	}
 	return losses
 }
@@ -124,9 +117,7 @@ func TestRestoreOnGPU(t *testing.T) {
 	newBatches(text(t).Train, 1).next(m.Tokens(), m.Targets(), w.Config.Context)
 	step := func() float64 {
 		require.NoError(t, m.RunAndStep(solver))
-		loss, err := m.Loss()
-		require.NoError(t, err)
-		return loss
+		return testutil.Must(m.Loss())(t)
 	}
 	first := step()
 	for range 5 {

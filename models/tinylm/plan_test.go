@@ -14,23 +14,18 @@ import (
 // TestTrainingIsFused: the plan of a training has each fusion in each layer, no larger an arena, and the same results.
 func TestTrainingIsFused(t *testing.T) {
 	c := tinylm.Tiny()
-	w, err := tinylm.NewWeights(c, tensor.Float64, 1)
-	require.NoError(t, err)
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float64, 1))(t)
 	run := func(p graph.Policy) (graph.Plan, float64, [][]float64) {
-		m, err := tinylm.NewModel(w, 2, 50, tinylm.WithGradients(), tinylm.WithMachine(graph.WithPolicy(p)))
-		require.NoError(t, err)
+		m := testutil.Must(tinylm.NewModel(w, 2, 50, tinylm.WithGradients(), tinylm.WithMachine(graph.WithPolicy(p))))(t)
 		for i := range m.Tokens() {
 			m.Tokens()[i] = int32(i * i % c.Vocab)
 		}
 		m.NextTokens()
 		require.NoError(t, m.Run())
-		loss, err := m.Loss()
-		require.NoError(t, err)
+		loss := testutil.Must(m.Loss())(t)
 		var grads [][]float64
 		for _, n := range m.Learnables() {
-			g, err := n.Grad()
-			require.NoError(t, err)
-			grads = append(grads, append([]float64(nil), g.Data().([]float64)...))
+			grads = append(grads, append([]float64(nil), testutil.Must(n.Grad())(t).Data().([]float64)...))
 		}
 		plan := m.Machine().Plan()
 		require.NoError(t, m.Close())

@@ -7,13 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // newTestSampler returns a sampler for small weights. The end of the test closes it.
 func newTestSampler(t testing.TB, w *Weights) *Sampler {
 	t.Helper()
-	s, err := NewSampler(w, w.Config.Context)
-	require.NoError(t, err)
+	s := testutil.Must(NewSampler(w, w.Config.Context))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -39,16 +40,12 @@ func TestPaddingIsNotSeen(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float64, 1)
 	s := newTestSampler(t, w)
 	ids := Encode("if err != nil { return err }")
-	padded, err := s.last(ids)
-	require.NoError(t, err)
-	m, err := NewModel(w, 1, len(ids))
-	require.NoError(t, err)
+	padded := testutil.Must(s.last(ids))(t)
+	m := testutil.Must(NewModel(w, 1, len(ids)))(t)
 	defer func() { require.NoError(t, m.Close()) }()
 	copy(m.Tokens(), ids)
 	require.NoError(t, m.Run())
-	logits, err := m.Logits()
-	require.NoError(t, err)
-	require.InDeltaSlice(t, logits.Float64s()[(len(ids)-1)*256:], padded, 1e-12)
+	require.InDeltaSlice(t, testutil.Must(m.Logits())(t).Float64s()[(len(ids)-1)*256:], padded, 1e-12)
 }
 
 func TestPick(t *testing.T) {
@@ -57,9 +54,7 @@ func TestPick(t *testing.T) {
 	counts := func(how Sampling) [4]int {
 		var n [4]int
 		for range 10_000 {
-			id, err := pick(logits(), how, r)
-			require.NoError(t, err)
-			n[id]++
+			n[testutil.Must(pick(logits(), how, r))(t)]++
 		}
 		return n
 	}
@@ -74,8 +69,7 @@ func TestPick(t *testing.T) {
 	require.InDelta(t, 10_000*4/9, n[1], 250)
 	require.Equal(t, [4]int{3: 10_000}, counts(Sampling{}))
 
-	_, err := pick([]float64{0, math.NaN(), 0, 0}, Sampling{}, r)
-	require.EqualError(t, err, "tinylm: sample: logit of token 1 is NaN")
+	require.EqualError(t, testutil.Err(pick([]float64{0, math.NaN(), 0, 0}, Sampling{}, r)), "tinylm: sample: logit of token 1 is NaN")
 }
 
 func TestGenerateRefuses(t *testing.T) {
@@ -92,12 +86,8 @@ func TestGenerateRefuses(t *testing.T) {
 		"temperature is NaN":                               {[]int32{1}, 1, Sampling{Temperature: math.NaN()}},
 		"id 256 at (0, 0) is outside the vocabulary [0, 2": {[]int32{256}, 1, Sampling{}},
 	} {
-		_, err := s.Generate(c.prompt, c.n, c.how)
-		require.ErrorContains(t, err, message)
+		require.ErrorContains(t, testutil.Err(s.Generate(c.prompt, c.n, c.how)), message)
 	}
-	none, err := s.Generate([]int32{1}, 0, Sampling{})
-	require.NoError(t, err)
-	require.Empty(t, none)
-	_, err = NewSampler(nil, 8)
-	require.ErrorContains(t, err, "no weights")
+	require.Empty(t, testutil.Must(s.Generate([]int32{1}, 0, Sampling{}))(t))
+	require.ErrorContains(t, testutil.Err(NewSampler(nil, 8)), "no weights")
 }

@@ -300,7 +300,7 @@ func (r *run) evaluate() error {
 	}
 	r.last = time.Now()
 	r.show.heldOut(r, loss)
-	r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: loss})
+	r.log.HeldOut = append(r.log.HeldOut, runlog.HeldOut{Step: r.steps, Loss: loss})
 	_ = r.log.Save()
 	return nil
 }
@@ -318,7 +318,7 @@ func (r *run) finish(res *Result) (err error) {
 	if math.IsNaN(res.HeldOut) || math.IsInf(res.HeldOut, 0) {
 		return fmt.Errorf("tinylm: train: the held-out loss after step %d is %v", r.steps, res.HeldOut)
 	}
-	r.log.AddHeldOut(runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
+	r.log.HeldOut = append(r.log.HeldOut, runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
 	if err := r.log.Save(); err != nil || r.SampleBytes == 0 {
 		return err
 	}

@@ -95,7 +95,7 @@ func (r *run) record() (err error) {
 	r.last = now
 	r.busy += took
 	speed := float64(r.Batch*r.config.Context) / took.Seconds()
-	r.log.AddStep(runlog.Step{Step: at.number, Loss: loss, LR: at.lr, GradNorm: norm, TokensPerSec: speed})
+	r.log.Steps = append(r.log.Steps, runlog.Step{Step: at.number, Loss: loss, LR: at.lr, GradNorm: norm, TokensPerSec: speed})
 	r.show.step(r)
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // text is data that a small model learns quickly.
@@ -39,9 +40,7 @@ func short(steps int) Training {
 // train trains a small model on text.
 func train(t testing.TB, how Training) *Result {
 	t.Helper()
-	r, err := Train(context.Background(), small(), text(t), how)
-	require.NoError(t, err)
-	return r
+	return testutil.Must(Train(context.Background(), small(), text(t), how))(t)
 }
 
 // outcome is all numbers of a run: its weights and its loss.
@@ -62,13 +61,10 @@ func TestTrainLearnsAndWritesTheRunFolder(t *testing.T) {
 	require.Len(t, r.Sample, 20)
 	require.Contains(t, progress.String(), "held out")
 
-	files, err := os.ReadDir(training.Out)
-	require.NoError(t, err)
-	require.Len(t, files, 3)
+	require.Len(t, testutil.Must(os.ReadDir(training.Out))(t), 3)
 	require.FileExists(t, filepath.Join(training.Out, "loss.png"))
 	require.FileExists(t, filepath.Join(training.Out, "steps.csv"))
-	w, err := LoadWeights(filepath.Join(training.Out, WeightsFile))
-	require.NoError(t, err)
+	w := testutil.Must(LoadWeights(filepath.Join(training.Out, WeightsFile)))(t)
 	require.Equal(t, bits(t, r.Weights), bits(t, w))
 }
 
@@ -76,14 +72,12 @@ func TestTrainLearnsAndWritesTheRunFolder(t *testing.T) {
 func TestRandomBytesCanNotBeLearned(t *testing.T) {
 	for _, attention := range []Attention{NSA, Dense} {
 		t.Run(string(attention), func(t *testing.T) {
-			data, err := RandomData(1<<20, 256, 1)
-			require.NoError(t, err)
+			data := testutil.Must(RandomData(1<<20, 256, 1))(t)
 			c := small()
 			c.Attention = attention
 			training := short(200)
 			training.FinalTokens = 32 << 10
-			r, err := Train(context.Background(), c, data, training)
-			require.NoError(t, err)
+			r := testutil.Must(Train(context.Background(), c, data, training))(t)
 			require.Greater(t, r.HeldOut, 5.54)
 			require.Less(t, r.HeldOut, 5.8)
 		})
@@ -95,8 +89,7 @@ func TestTrainStopsWithItsContext(t *testing.T) {
 	defer cancel()
 	training := short(1 << 30)
 	training.Out = t.TempDir()
-	r, err := Train(ctx, small(), text(t), training)
-	require.NoError(t, err)
+	r := testutil.Must(Train(ctx, small(), text(t), training))(t)
 	require.Less(t, r.Steps, 1<<30)
 	require.FileExists(t, filepath.Join(training.Out, WeightsFile))
 	require.FileExists(t, filepath.Join(training.Out, "steps.csv"))
@@ -158,16 +151,13 @@ func TestTrainRefuses(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
 			training.Out = out
 			c.change(&config, data, &training)
-			_, err := Train(context.Background(), config, data, training)
-			require.ErrorContains(t, err, c.message)
+			require.ErrorContains(t, testutil.Err(Train(context.Background(), config, data, training)), c.message)
 			require.NoDirExists(t, out)
 		})
 	}
-	_, err := Train(context.Background(), small(), nil, short(3))
-	require.ErrorContains(t, err, "no data")
+	require.ErrorContains(t, testutil.Err(Train(context.Background(), small(), nil, short(3))), "no data")
 	var none context.Context
-	_, err = Train(none, small(), text(t), short(3))
-	require.EqualError(t, err, "tinylm: train: no context")
+	require.EqualError(t, testutil.Err(Train(none, small(), text(t), short(3))), "tinylm: train: no context")
 }
 
 // TestTrainingValidate: what Train refuses for its options and for the environment, Validate refuses without data.
@@ -177,8 +167,7 @@ func TestTrainingValidate(t *testing.T) {
 	require.NoError(t, training.Validate(small()))
 	t.Setenv("NSA_TF32", "perhaps")
 	require.ErrorContains(t, training.Validate(small()), `NSA_TF32 is "perhaps", want a boolean`)
-	_, err := Train(context.Background(), small(), text(t), training)
-	require.EqualError(t, err, training.Validate(small()).Error())
+	require.EqualError(t, testutil.Err(Train(context.Background(), small(), text(t), training)), training.Validate(small()).Error())
 	t.Setenv("NSA_TF32", "")
 	training.Backend = (*device)(nil)
 	require.ErrorContains(t, training.Validate(small()), "the backend is a nil *tinylm.device")
@@ -197,8 +186,7 @@ func TestTrainSameBitsForAnyGOMAXPROCS(t *testing.T) {
 func TestTrainingStepDoesNotAllocate(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	m := newTestModel(t, w, nil, 4, w.Config.Context)
-	solver, err := optim.NewAdamW()
-	require.NoError(t, err)
+	solver := testutil.Must(optim.NewAdamW())(t)
 	b := newBatches(text(t).Train, 1)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
 		b.next(m.Tokens(), m.Targets(), w.Config.Context)
@@ -213,17 +201,11 @@ func TestEvaluateSharesWeights(t *testing.T) {
 	data := text(t).HeldOut
 	var losses []float64
 	for _, size := range [][2]int{{4, 64}, {2, 64}} {
-		m, err := NewModel(w, size[0], size[1])
-		require.NoError(t, err)
-		loss, err := m.Evaluate(data, 8/size[0])
-		require.NoError(t, err)
-		losses = append(losses, loss)
-		_, err = m.Evaluate(data, math.MaxInt)
-		require.ErrorContains(t, err, "are too many")
-		_, err = m.Evaluate(data[:64], 1)
-		require.ErrorContains(t, err, "want at least 1 of 65")
-		_, err = m.LossAndStep(nil)
-		require.ErrorContains(t, err, "built without gradients")
+		m := testutil.Must(NewModel(w, size[0], size[1]))(t)
+		losses = append(losses, testutil.Must(m.Evaluate(data, 8/size[0]))(t))
+		require.ErrorContains(t, testutil.Err(m.Evaluate(data, math.MaxInt)), "are too many")
+		require.ErrorContains(t, testutil.Err(m.Evaluate(data[:64], 1)), "want at least 1 of 65")
+		require.ErrorContains(t, testutil.Err(m.LossAndStep(nil)), "built without gradients")
 		require.NoError(t, m.Close())
 	}
 	require.InEpsilon(t, losses[0], losses[1], 1e-12, "the same windows in other batches")
@@ -238,13 +220,11 @@ func TestTrainKeepsWhatAFailedRunHas(t *testing.T) {
 	r, err := Train(context.Background(), small(), text(t), training)
 	require.ErrorContains(t, err, "step 2: ")
 	require.Equal(t, 1, r.Steps)
-	record, err := os.ReadFile(filepath.Join(training.Out, "steps.csv"))
-	require.NoError(t, err)
+	record := testutil.Must(os.ReadFile(filepath.Join(training.Out, "steps.csv")))(t)
 	require.Len(t, strings.Split(strings.TrimSpace(string(record)), "\n"), 2)
 	require.FileExists(t, filepath.Join(training.Out, WeightsFile))
 	train(t, short(1))
-	_, err = Train(context.Background(), small(), text(t), training)
-	require.ErrorContains(t, err, "of an earlier run")
+	require.ErrorContains(t, testutil.Err(Train(context.Background(), small(), text(t), training)), "of an earlier run")
 
 	last := short(1) // a step that no later one looks at
 	last.LR, last.Warmup, last.Out = 1e38, 0, t.TempDir()
@@ -287,9 +267,39 @@ func TestModelRefuses(t *testing.T) {
 		{w, 1 << 40, 8, nil, "a run has at most 67108864 tokens"},
 		{w, 1, 8, []ModelOption{WithVM(tape), WithMachine(graph.WithCapture())}, "WithVM and WithMachine exclude each other"},
 	} {
-		_, err := NewModel(c.w, c.batch, c.seq, c.opts...)
-		require.ErrorContains(t, err, c.message)
+		require.ErrorContains(t, testutil.Err(NewModel(c.w, c.batch, c.seq, c.opts...)), c.message)
 	}
-	_, err := newTestModel(t, w, nil, 1, 8).LossAndStep(nil)
-	require.ErrorContains(t, err, "no solver")
+	require.ErrorContains(t, testutil.Err(newTestModel(t, w, nil, 1, 8).LossAndStep(nil)), "no solver")
+}
+
+// TestLossScaleCancels: the weights after some steps are the same bits at any scale.
+func TestLossScaleCancels(t *testing.T) {
+	var want map[string][]float64
+	for _, scale := range []float64{0, 1, 1 << 16} {
+		w := newTestWeights(t, small(), tensor.Float32, 1)
+		var opts []ModelOption
+		if scale > 0 {
+			opts = append(opts, WithLossScale())
+		}
+		m := newTestModel(t, w, nil, 2, 64, opts...)
+		if scale > 0 {
+			require.NoError(t, m.SetLossScale(scale))
+			require.ErrorContains(t, m.SetLossScale(0), "want a number above 0")
+		} else {
+			require.ErrorContains(t, m.SetLossScale(1), "built without one")
+		}
+		solver := newTestSolver(t, m)
+		b := newBatches(text(t).Train, 1)
+		for range 3 {
+			b.next(m.Tokens(), m.Targets(), 64)
+			require.NoError(t, m.RunAndStep(solver))
+		}
+		norm := testutil.Must(solver.Norm())(t)
+		got := bits(t, w)
+		got["norm"] = []float64{norm}
+		if want == nil {
+			want = got
+		}
+		require.Equal(t, want, got)
+	}
 }

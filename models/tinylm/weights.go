@@ -151,13 +151,7 @@ func LoadWeights(path string, opts ...nn.ReadOption) (*Weights, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tinylm: load weights: %s: %w", path, err)
 	}
-	w := &Weights{Config: c, Dtype: f.Tensors["head.weight"].Dtype(), Tensors: f.Tensors}
-	for name, v := range w.Tensors {
-		if v.Dtype() != w.Dtype {
-			return nil, fmt.Errorf("tinylm: load weights: %s: %s is %v, head.weight is %v", path, name, v.Dtype(), w.Dtype)
-		}
-	}
-	return w, nil
+	return &Weights{Config: c, Dtype: f.Tensors["embed.weight"].Dtype(), Tensors: f.Tensors}, nil
 }
 
 // Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
@@ -228,10 +222,11 @@ func (w *Weights) check() error {
 	return nil
 }
 
-// checkTensors returns an error where tensors are not those of a model of configuration c.
+// checkTensors returns an error where tensors are not those of a model of configuration c, or of several types.
 func checkTensors(c Config, tensors map[string]*tensor.Dense) error {
-	known := make(map[string]bool, len(tensors))
-	for _, p := range c.LearnableParams() {
+	params := c.LearnableParams()
+	known, first := make(map[string]bool, len(tensors)), params[0].Name
+	for _, p := range params {
 		known[p.Name] = true
 		v := tensors[p.Name]
 		switch {
@@ -241,6 +236,8 @@ func checkTensors(c Config, tensors map[string]*tensor.Dense) error {
 			return fmt.Errorf("%s has shape %v, want %v", p.Name, v.Shape(), p.Shape)
 		case v.Dtype() != tensor.Float32 && v.Dtype() != tensor.Float64:
 			return fmt.Errorf("%s: type %v, want float32 or float64", p.Name, v.Dtype())
+		case v.Dtype() != tensors[first].Dtype():
+			return fmt.Errorf("%s is %v, %s is %v", p.Name, v.Dtype(), first, tensors[first].Dtype())
 		}
 	}
 	for name := range tensors {

@@ -38,8 +38,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 				w := newTestWeights(t, c, dt, 7)
 				path := filepath.Join(t.TempDir(), WeightsFile)
 				require.NoError(t, w.Save(path))
-				got, err := LoadWeights(path)
-				require.NoError(t, err)
+				got := testutil.Must(LoadWeights(path))(t)
 				require.Equal(t, w.Config, got.Config)
 				require.Equal(t, w.Dtype, got.Dtype)
 				require.Equal(t, bits(t, w), bits(t, got))
@@ -71,24 +70,21 @@ func TestHostMemory(t *testing.T) {
 		require.ErrorContains(t, err, "tinylm: weights: ")
 		require.ErrorContains(t, err, fmt.Sprintf(", the host has %d", host))
 	}
-	_, err := RandomData(1<<50, 256, 1)
-	require.ErrorContains(t, err, "tinylm: data: out of memory: asked for 1125899906842624 bytes")
+	require.ErrorContains(t, testutil.Err(RandomData(1<<50, 256, 1)), "tinylm: data: out of memory: asked for 1125899906842624 bytes")
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
 	if err := os.Truncate(file, host+1); err != nil {
 		t.Skip(err)
 	}
 	for _, path := range []string{file, filepath.Dir(file)} {
-		_, err = ReadData(path, "")
-		require.ErrorContains(t, err, "file: out of memory: asked for ")
+		require.ErrorContains(t, testutil.Err(ReadData(path, "")), "file: out of memory: asked for ")
 	}
 	header := fmt.Sprintf(`{"x":{"dtype":"F64","shape":[%d],"data_offsets":[0,%d]}}`, host, 8*host)
 	require.NoError(t, os.WriteFile(file, append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), 0o644))
 	if err := os.Truncate(file, int64(8+len(header))+8*host); err != nil {
 		t.Skip(err)
 	}
-	_, err = LoadWeights(file)
-	require.ErrorContains(t, err, "file: out of memory: asked for ")
+	require.ErrorContains(t, testutil.Err(LoadWeights(file)), "file: out of memory: asked for ")
 }
 
 // device is a backend of which there is only nil.
@@ -136,14 +132,12 @@ func TestRestoreLosesNothing(t *testing.T) {
 			path := filepath.Join(t.TempDir(), WeightsFile)
 			other := newTestWeights(t, small(), tensor.Float32, 2)
 			require.NoError(t, other.Save(path))
-			f, err := safetensors.Read(path)
-			require.NoError(t, err)
+			f := testutil.Must(safetensors.Read(path))(t)
 			c.change(f)
 			require.NoError(t, safetensors.Write(path, f))
 			require.ErrorContains(t, w.Restore(path), c.message)
 			require.Equal(t, before, bits(t, w))
-			_, err = LoadWeights(path)
-			require.ErrorContains(t, err, c.message)
+			require.ErrorContains(t, testutil.Err(LoadWeights(path)), c.message)
 		})
 	}
 	w := newTestWeights(t, small(), tensor.Float32, 1)
@@ -173,19 +167,17 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 	require.NoError(t, turned.T())
 	w.Tensors[name] = turned
 	require.NoError(t, w.Save(path))
-	got, err := LoadWeights(path)
-	require.NoError(t, err)
-	require.Equal(t, before, bits(t, got))
+	require.Equal(t, before, bits(t, testutil.Must(LoadWeights(path))(t)))
 	require.ErrorContains(t, w.Restore(path), name+" is a view or not row-major")
 	w.Tensors[name] = own
 
-	file, err := os.ReadFile(path)
-	require.NoError(t, err)
+	file := testutil.Must(os.ReadFile(path))(t)
 	for message, change := range map[string]func(){
 		"no tensor " + name:           func() { delete(w.Tensors, name) },
 		"tensor " + name:              func() { w.Tensors[name] = nil },
 		name + " has shape (3), want": func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3)) },
 		name + ": type int32":         func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(own.Shape()...)) },
+		name + " is float64, embed":   func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(own.Shape()...)) },
 		"tensor x is not of this":     func() { w.Tensors["x"] = own },
 	} {
 		change()
@@ -196,9 +188,7 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 		w.Tensors[name] = own
 		require.Equal(t, before, bits(t, w))
 	}
-	after, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, file, after)
+	require.Equal(t, file, testutil.Must(os.ReadFile(path))(t))
 }
 
 func TestNewWeightsBySeedAndName(t *testing.T) {
@@ -215,6 +205,5 @@ func TestNewWeightsBySeedAndName(t *testing.T) {
 	name := "layers.1.attn.wk_sel.weight"
 	require.Equal(t, a.Tensors[name].Float64s(), c.Tensors[name].Float64s())
 	require.NotEqual(t, a.Tensors[name].Float64s(), a.Tensors["layers.0.attn.wk_sel.weight"].Float64s())
-	_, err := NewWeights(small(), tensor.Int32, 1)
-	require.ErrorContains(t, err, "want float32 or float64")
+	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Int32, 1)), "want float32 or float64")
 }

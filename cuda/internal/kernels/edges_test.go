@@ -157,8 +157,8 @@ func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
 		runOp(t, x.dev, v, ops.RMSNormGradAddOp{Eps: 1e-6}, []arg{in, w, dy, normal(4, 300, 512)}, []arg{x.out(x.storage, 300, 512), dw[1]})
 		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
 		w, dy, dw = normal(5, 48, 512), normal(6, 300, 48), [2]arg{x.out(f32, 48, 512), x.out(f32, 48, 512)}
-		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512}, []arg{in, dy, w}, []arg{x.out(x.storage, 300, 512), dw[0]})
-		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, WeightsOnly: true}, []arg{in, dy}, []arg{dw[1]})
+		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, Terms: [ops.MaxLinears]int{1}}, []arg{in, dy, w}, []arg{x.out(x.storage, 300, 512), dw[0]})
+		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, Terms: [ops.MaxLinears]int{1}, WeightsOnly: true}, []arg{in, dy}, []arg{dw[1]})
 		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
 	})
 }

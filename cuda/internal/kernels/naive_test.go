@@ -70,7 +70,7 @@ func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcas
 		y := ops.Arg{Operand: o, Buf: cpu.NewBuf(a.Floats)}
 		out, outputs = append(out, y), append(outputs, a)
 	}
-	require.NoError(t, spec.Bind(&kernel, in, out))
+	spec.Bind(&kernel, in, out)
 	team, mem := cpu.NewTeam(1), new(cpu.Buf)
 	work := cpu.AlignedBytes(kernel.WorkBytes(team.Workers()))
 	mem.Set(unsafe.Pointer(unsafe.SliceData(work)), len(work))
