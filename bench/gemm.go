@@ -22,7 +22,7 @@ func benchGemm(r *report) error {
 		return err
 	}
 	gonumRate := 2 * n * n * n / t / 1e9
-	rate, err := gemmRate(cpu.GemmShape{M: n, N: n, K: n}, 20)
+	rate, err := gemmRate(cpu.Product{M: n, N: n}, n, 20)
 	if err != nil {
 		return err
 	}
@@ -33,35 +33,37 @@ func benchGemm(r *report) error {
 	r.add("matrix product float32 over gonum", "1024x1024x1024", rate/gonumRate, "times", atLeast(10))
 
 	for _, s := range []struct {
-		what  string
-		shape cpu.GemmShape
+		what string
+		k    int
+		cpu.Product
 	}{
-		{"linear forward", cpu.GemmShape{M: 2048, N: 768, K: 768, TransB: true}},
-		{"linear forward", cpu.GemmShape{M: 2048, N: 128, K: 768, TransB: true}},
-		{"linear forward", cpu.GemmShape{M: 2048, N: 3072, K: 768, TransB: true}},
-		{"linear forward", cpu.GemmShape{M: 2048, N: 768, K: 3072, TransB: true}},
-		{"linear forward", cpu.GemmShape{M: 128, N: 768, K: 768, TransB: true}},
-		{"linear forward", cpu.GemmShape{M: 8192, N: 3072, K: 768, TransB: true}},
-		{"linear input gradient", cpu.GemmShape{M: 2048, N: 768, K: 3072}},
-		{"linear weight gradient", cpu.GemmShape{M: 3072, N: 768, K: 2048, TransA: true}},
+		{"linear forward", 768, cpu.Product{M: 2048, N: 768, TransB: true}},
+		{"linear forward", 768, cpu.Product{M: 2048, N: 128, TransB: true}},
+		{"linear forward", 768, cpu.Product{M: 2048, N: 3072, TransB: true}},
+		{"linear forward", 3072, cpu.Product{M: 2048, N: 768, TransB: true}},
+		{"linear forward", 768, cpu.Product{M: 128, N: 768, TransB: true}},
+		{"linear forward", 768, cpu.Product{M: 8192, N: 3072, TransB: true}},
+		{"linear input gradient", 3072, cpu.Product{M: 2048, N: 768}},
+		{"linear weight gradient", 2048, cpu.Product{M: 3072, N: 768, TransA: true}},
 	} {
-		rate, err := gemmRate(s.shape, 10)
+		rate, err := gemmRate(s.Product, s.k, 10)
 		if err != nil {
 			return err
 		}
-		r.add(s.what, fmt.Sprintf("%dx%dx%d", s.shape.M, s.shape.N, s.shape.K), rate, "GFLOP/s")
+		r.add(s.what, fmt.Sprintf("%dx%dx%d", s.M, s.N, s.k), rate, "GFLOP/s")
 	}
 	return nil
 }
 
-// gemmRate returns the GFLOP/s of one product shape.
-func gemmRate(s cpu.GemmShape, runs int) (float64, error) {
-	var k cpu.Kernel
-	cpu.Gemm[float32](&k, s, cpu.NewBuf(normal(s.M*s.K)), cpu.NewBuf(normal(s.K*s.N)), nil, cpu.NewBuf(make([]float32, s.M*s.N)))
+// gemmRate returns the GFLOP/s of a product of the given K.
+func gemmRate(p cpu.Product, k, runs int) (float64, error) {
+	var kernel cpu.Kernel
+	p.Terms, p.C = []cpu.Term{{K: k, A: cpu.NewBuf(normal(p.M * k)), B: cpu.NewBuf(normal(k * p.N))}}, cpu.NewBuf(make([]float32, p.M*p.N))
+	cpu.Products[float32](&kernel, p)
 	team := cpu.NewTeam(0)
-	mem := cpu.NewBuf(cpu.AlignedBytes(k.WorkBytes(team.Workers())))
-	t, err := seconds(runs, func() error { return team.Run(&k, mem) })
-	return 2 * float64(s.M) * float64(s.N) * float64(s.K) / t / 1e9, err
+	mem := cpu.NewBuf(cpu.AlignedBytes(kernel.WorkBytes(team.Workers())))
+	t, err := seconds(runs, func() error { return team.Run(&kernel, mem) })
+	return 2 * float64(p.M) * float64(p.N) * float64(k) / t / 1e9, err
 }
 
 // normal returns n numbers of a normal distribution, the same in every run.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -14,13 +13,6 @@ import (
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 )
-
-// plots draws the suites that were measured against the sequence length.
-func (r *report) plots() error {
-	return errors.Join(
-		r.plot("model", "Base() on the CPU, batch 1, float32"),
-		r.plot("layer", "One NSA layer on the CPU, float32"))
-}
 
 // plot draws the seconds of a suite against S, a line for each figure, on logarithmic axes. Without points it draws none.
 func (r *report) plot(suite, title string) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/csv"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -105,7 +106,8 @@ func (r *report) add(what, size string, value float64, unit string, notes ...not
 	fmt.Println(strings.TrimRight(line, " "))
 }
 
-// save writes cpu.csv or gpu.csv: the rows of this run after those that the file holds of other suites.
+// save writes cpu.csv or gpu.csv: the rows of this run after those that the file holds of other suites. It draws the suites that
+// were measured against the sequence length.
 func (r *report) save() error {
 	path := filepath.Join(r.dir, "gpu.csv")
 	if r.backend.Device().Host {
@@ -148,7 +150,7 @@ func (r *report) save() error {
 		return err
 	}
 	fmt.Println("\nwrote", path)
-	return r.plots()
+	return errors.Join(r.plot("model", "Base() on the CPU, batch 1, float32"), r.plot("layer", "One NSA layer on the CPU, float32"))
 }
 
 // seconds returns the median time of f over the given number of runs after one that warms up.

@@ -39,14 +39,11 @@ var sources embed.FS
 // sourceText is the text that is trained on: real text, since it decides what is selected, and so the time of the selected
 // branch.
 func sourceText() (text []byte, err error) {
-	err = fs.WalkDir(sources, ".", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		file, err := sources.ReadFile(path)
-		text = append(text, file...)
-		return err
-	})
+	files, err := fs.Glob(sources, "*")
+	for _, name := range files {
+		file, e := sources.ReadFile(name)
+		text, err = append(text, file...), errors.Join(err, e)
+	}
 	return text, err
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 
 	"gorgonia.org/gorgonia"
 
@@ -29,9 +28,7 @@ type Backend struct {
 	about   graph.Device
 	gpu     kernels.GPU
 	library kernels.Library // computes matrix products; nil where there is none
-
-	mu      sync.Mutex
-	modules map[string]*driver.Module // that have been loaded, by image
+	modules *kernels.Modules
 }
 
 var _ graph.Backend = (*Backend)(nil)
@@ -44,7 +41,7 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	}
 	p := dev.Properties()
 	gpu := kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs}
-	b := &Backend{dev: dev, gpu: gpu, modules: map[string]*driver.Module{}}
+	b := &Backend{dev: dev, gpu: gpu, modules: kernels.NewModules(dev)}
 	lt, err := openLibrary(dev)
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())

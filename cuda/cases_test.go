@@ -13,10 +13,7 @@ import (
 )
 
 // opCase is a case of an op that a machine runs.
-type opCase struct {
-	opcases.Case
-	name string
-}
+type opCase struct{ opcases.Case }
 
 // opCases returns every op that has kernels, at small sizes; attention at one around each of its boundaries.
 func opCases() (list []opCase) {
@@ -36,7 +33,7 @@ func opCases() (list []opCase) {
 			continue
 		}
 		if elements < 150_000 {
-			list = append(list, opCase{c, c.Name})
+			list = append(list, opCase{c})
 		}
 	}
 	return list

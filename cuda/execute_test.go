@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -23,7 +24,7 @@ type bench struct {
 }
 
 func newBench(t testing.TB, b *cuda.Backend) *bench {
-	s := must(b.NewStream())(t)
+	s := testutil.Must(b.NewStream())(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return &bench{t, b, s.(*cuda.Stream)}
 }
@@ -41,7 +42,7 @@ func (x *bench) alloc(b *cpu.Buf, bytes int) {
 	if bytes == 0 {
 		return
 	}
-	m := must(x.backend.Alloc(bytes))(x.t)
+	m := testutil.Must(x.backend.Alloc(bytes))(x.t)
 	x.t.Cleanup(func() { require.NoError(x.t, errors.Join(x.stream.Synchronize(), m.Free())) })
 	m.Place(b, 0, bytes)
 	require.NoError(x.t, x.stream.Driver().Fill8(driver.Address(b), 0xFF, bytes))
@@ -91,7 +92,7 @@ func (x *bench) bind(site graph.Site, in, out []ops.Arg) (graph.Kernel, string) 
 		if why = i.Guard(site); why != nil {
 			continue
 		}
-		k := must(i.Bind(site, in, out))(x.t)
+		k := testutil.Must(i.Bind(site, in, out))(x.t)
 		return k, i.Name()
 	}
 	require.NoError(x.t, why, "%s %v -> %v", site.Spec.Name(), site.In, site.Out)

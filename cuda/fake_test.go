@@ -15,17 +15,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// must returns v, or ends the test that it is then called with.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
 
 // newFake returns a driver whose kernels compute nothing.
 func newFake() *fakedriver.Driver {
@@ -37,16 +29,20 @@ func newFake() *fakedriver.Driver {
 // open returns a backend on a fake driver, which is closed without leaks at the end.
 func open(t testing.TB) (*cuda.Backend, *fakedriver.Driver) {
 	f := newFake()
-	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
+	return openOn(t, f), f
+}
+
+func openOn(t testing.TB, f *fakedriver.Driver) *cuda.Backend {
+	b := testutil.Must(cuda.Open(0, driver.WithDriver(f)))(t)
 	t.Cleanup(func() {
 		require.NoError(t, b.Close())
 		require.Empty(t, f.Leaks())
 	})
-	return b, f
+	return b
 }
 
 func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option) *graph.Machine {
-	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t)
+	m := testutil.Must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
@@ -55,7 +51,7 @@ func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option
 func TestEveryOpHasKernels(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	for _, c := range opCases() {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.Name, func(t *testing.T) {
 			b, f := open(t)
 			g, results := c.graph(t, tensor.Float32)
 			m := machine(t, g, b, graph.WithKeep(results...))
@@ -95,10 +91,10 @@ func TestHalfPrecisionHasKernels(t *testing.T) {
 			m := machine(t, g, b, graph.WithKeep(results...), graph.WithPrecision(p))
 			require.NoError(t, m.RunAll())
 			require.NoError(t, m.Synchronize())
-			require.Zero(t, m.Counts()["host"], "%s: %v", c.name, m.Plan())
+			require.Zero(t, m.Counts()["host"], "%s: %v", c.Name, m.Plan())
 			for _, s := range m.Plan().Steps {
 				for _, o := range append(slices.Clone(s.Inputs), outputs(s)...) {
-					require.True(t, o.Dtype != tensor.Float32 || mayBeSingle(s), "%s: %v of %v", c.name, o, s.Op)
+					require.True(t, o.Dtype != tensor.Float32 || mayBeSingle(s), "%s: %v of %v", c.Name, o, s.Op)
 				}
 			}
 		}
@@ -158,7 +154,7 @@ func TestRunsAllocateNothing(t *testing.T) {
 			for range 3 {
 				run()
 			}
-			require.Zero(t, testing.AllocsPerRun(10, run), "%s, %d options", c.name, len(opts))
+			require.Zero(t, testing.AllocsPerRun(10, run), "%s, %d options", c.Name, len(opts))
 		}
 	}
 }
@@ -172,7 +168,7 @@ func network(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	targets := opcases.Array{Name: "targets", Shape: []int{2, 7}, Ints: make([]int32, 14)}.Node(g, tensor.Int32)
 	y := G.Must(ops.SiLU(G.Must(ops.Linear(G.Must(ops.RMSNorm(x, scale, 1e-5)), w))))
 	loss := G.Must(ops.CrossEntropy(y, targets))
-	must(graph.Grad(loss, w, scale))(t)
+	testutil.Must(graph.Grad(loss, w, scale))(t)
 	return g, G.Nodes{loss, w.Deriv(), scale.Deriv()}
 }
 
@@ -186,9 +182,9 @@ func TestFaultNamesTheOp(t *testing.T) {
 			opts = append(opts, driver.WithBlockingLaunches())
 			want = "ops: silu: cuda: silu (kernel nsa_silu_f32): an illegal memory access"
 		}
-		b := must(cuda.Open(0, opts...))(t)
+		b := testutil.Must(cuda.Open(0, opts...))(t)
 		g, results := network(t)
-		m := must(graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...)))(t)
+		m := testutil.Must(graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...)))(t)
 		require.NoError(t, m.RunAll())
 		require.NoError(t, m.Synchronize())
 		f.Kernel("nsa_silu_f32", fakedriver.Kernel{Run: func(l *fakedriver.Launch) { l.Fault(driver.IllegalAddress) }})

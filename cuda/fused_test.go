@@ -16,7 +16,7 @@ import (
 // TestTrainingIsFused: the plan of a training in half precision has each fusion in each layer, and hardly more memory.
 func TestTrainingIsFused(t *testing.T) {
 	c := tinylm.Tiny()
-	w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	plan := func(unfused ...string) (p graph.Plan, counts map[string]int) {
 		b, _ := open(t)
 		m, err := tinylm.NewModel(w, 4, 256, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
@@ -58,39 +58,23 @@ func TestFusedTrainingOnGPU(t *testing.T) {
 	c := tinylm.Tiny()
 	const tokens = 96
 	require.Equal(t, tokens, c.TopN*c.SelectBlock)
-	w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
-	results := func(p graph.Precision, unfused ...string) [][]float64 {
-		m, err := tinylm.NewModel(w, 3, tokens, tinylm.WithGradients(), tinylm.WithMachine(
-			graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused})))
-		require.NoError(t, err)
-		defer func() { require.NoError(t, m.Close()) }()
-		copy(m.Tokens(), testutil.Tokens(3, 3*tokens, c.Vocab))
-		m.NextTokens()
-		require.NoError(t, m.Run())
-		loss := must(m.Loss())(t)
-		list := [][]float64{{loss}}
-		for _, n := range m.Learnables() {
-			grad := must(n.Grad())(t)
-			list = append(list, numbers(t, grad))
-		}
-		return list
-	}
-	names := []string{"loss"}
-	for _, p := range c.LearnableParams() {
-		names = append(names, "gradient of "+p.Name)
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	results := func(p graph.Precision, unfused ...string) map[string][]float64 {
+		_, all := resultsOf(t, w, 3, tokens, graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused}))
+		return all
 	}
 	exact := results(graph.F32, graph.UnfusedAll)
-	for i, got := range results(graph.F32) {
-		testutil.Within(t, names[i], got, exact[i], 1e-5)
+	for name, got := range results(graph.F32) {
+		testutil.Within(t, name, got, exact[name], 1e-5)
 	}
 	for _, p := range []struct {
 		precision graph.Precision
 		unit      float64 // roundoff
 	}{{graph.BF16, 0x1p-8}, {graph.FP16, 0x1p-11}} {
 		plain, fused := results(p.precision, graph.UnfusedAll), results(p.precision)
-		for i, want := range exact {
-			e := testutil.RelErr(plain[i], want)
-			testutil.Within(t, fmt.Sprintf("%v, %s (unfused error %.3g)", p.precision, names[i], e), fused[i], want, 2*e+p.unit)
+		for name, want := range exact {
+			e := testutil.RelErr(plain[name], want)
+			testutil.Within(t, fmt.Sprintf("%v, %s (unfused error %.3g)", p.precision, name, e), fused[name], want, 2*e+p.unit)
 		}
 	}
 }

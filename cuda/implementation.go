@@ -77,9 +77,6 @@ func (i *implementation) Name() string {
 	return i.row.Name
 }
 
-// Cost implements graph.Implementation.
-func (i *implementation) Cost(s graph.Site) graph.Cost { return i.row.Cost(i.op, s) }
-
 // Guard implements graph.Implementation. It builds the launches, for the site that the implementation was offered for.
 func (i *implementation) Guard(s graph.Site) error {
 	var library kernels.Library

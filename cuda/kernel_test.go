@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -26,9 +25,7 @@ func TestMovedOperands(t *testing.T) {
 	f.Kernel("nsa_sum_blocks_f32", fakedriver.Kernel{Args: 56, Run: func(l *fakedriver.Launch) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[16:])) // partial, y
 	}})
-	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	x := newBench(t, b)
+	x := newBench(t, openOn(t, f))
 	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}), newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
 	in, out := []ops.Arg{dy}, []ops.Arg{db}
 	k, _ := x.bind(graph.Site{Spec: ops.LinearBiasGradOp{Out: 3}, In: operands(in), Out: operands(out)}, in, out)

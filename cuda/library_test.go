@@ -6,11 +6,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -21,8 +21,8 @@ type fakeLibrary struct {
 	ran      []kernels.ProductAddresses
 }
 
-func (l *fakeLibrary) Prepare(p kernels.Product, bias, _ bool) (kernels.PreparedProduct, error) {
-	if bias && !l.withBias {
+func (l *fakeLibrary) Prepare(p kernels.Product) (kernels.PreparedProduct, error) {
+	if p.Bias && !l.withBias {
 		return nil, graph.Refuse(graph.ReasonShape, "bias of %d", p.N)
 	}
 	l.prepared[p] = fakeProduct{l}
@@ -42,14 +42,9 @@ func (p fakeProduct) Run(_ *driver.Stream, _ *driver.Launched, at kernels.Produc
 
 // TestProductsOfALibrary lets a library run the products of ops, between our kernels.
 func TestProductsOfALibrary(t *testing.T) {
-	f := newFake()
-	b := must(cuda.Open(0, driver.WithDriver(f)))(t)
 	library := &fakeLibrary{prepared: map[kernels.Product]fakeProduct{}}
-	t.Cleanup(func() {
-		require.NoError(t, b.Close())
-		require.Empty(t, library.prepared)
-		require.Empty(t, f.Leaks())
-	})
+	t.Cleanup(func() { require.Empty(t, library.prepared) }) // after the backend is closed
+	b, f := open(t)
 	bench := newBench(t, b)
 	place := func(shape ...int) ops.Arg { return bench.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
 	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
@@ -60,7 +55,7 @@ func TestProductsOfALibrary(t *testing.T) {
 			names += i.Name() + " "
 			if i.Guard(site) == nil {
 				require.Equal(t, want+" ", names)
-				return must(i.Bind(site, in, []ops.Arg{out}))(t)
+				return testutil.Must(i.Bind(site, in, []ops.Arg{out}))(t)
 			}
 		}
 		t.Fatal("no implementation")
@@ -95,4 +90,15 @@ func TestProductsOfALibrary(t *testing.T) {
 	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
 	require.ErrorContains(t, k.Launch(bench.stream, new(cpu.Buf)), "work memory")
 	require.Len(t, library.prepared, 4, "of the products that are bound")
+
+	clear(library.prepared)
+	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
+		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{4, 4}}
+		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o}, Policy: graph.Policy{TF32: true}}
+		require.NoError(t, b.Offers(site)[0].Guard(site))
+	}
+	require.Len(t, library.prepared, 2)
+	for p := range library.prepared {
+		require.Equal(t, p.Type == kernels.F32, p.TF32, "%v", p)
+	}
 }

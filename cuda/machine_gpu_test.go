@@ -22,9 +22,7 @@ import (
 // numbers returns the elements of a value, wherever it is.
 func numbers(t testing.TB, v G.Value) []float64 {
 	t.Helper()
-	v, err := graph.HostValue(v)
-	require.NoError(t, err)
-	return testutil.Floats(t, v.Data())
+	return testutil.Floats(t, testutil.Must(graph.HostValue(v))(t).Data())
 }
 
 // run runs m and returns the values of nodes.
@@ -42,8 +40,7 @@ func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
 // oracle returns the values of a graph's results on the CPU.
 func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
 	t.Helper()
-	m, err := graph.NewMachine(g, graph.WithKeep(results...))
-	require.NoError(t, err)
+	m := testutil.Must(graph.NewMachine(g, graph.WithKeep(results...)))(t)
 	defer m.Close()
 	return run(t, m, results)
 }
@@ -52,7 +49,7 @@ func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
 func TestOpsOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	for _, c := range opCases() {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.Name, func(t *testing.T) {
 			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
 				g, results := c.graph(t, dt)
 				return g, results, nil
@@ -61,31 +58,35 @@ func TestOpsOnGPU(t *testing.T) {
 	}
 }
 
-// compareOnGPU holds the results of a graph in float32 to those of the CPU in float64, and to the same bits in eager and captured
-// runs. No op runs on the host. build returns the names of results, or nil for numbers.
+// compareOnGPU holds the results of a graph in float32 to those of the CPU in float64. build returns the names of results, or nil
+// for numbers.
 func compareOnGPU(t *testing.T, b *cuda.Backend, build func(tensor.Dtype) (*G.ExprGraph, G.Nodes, []string)) {
 	g64, results64, names := build(tensor.Float64)
 	want := oracle(t, g64, results64)
 	g, results, _ := build(tensor.Float32)
-	var first [][]float64
+	for i, got := range runOnGPU(t, b, g, results) {
+		name := fmt.Sprint("result ", i)
+		if names != nil {
+			name = names[i]
+		}
+		testutil.Within(t, name, got, want[i], 1e-5)
+	}
+}
+
+// runOnGPU returns the results of a graph, which have the same bits in eager and captured runs. No op runs on the host.
+func runOnGPU(t *testing.T, b *cuda.Backend, g *G.ExprGraph, results G.Nodes) (first [][]float64) {
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 		m := machine(t, g, b, append(opts, graph.WithKeep(results...))...)
 		for range 3 {
 			got := run(t, m, results)
-			for i := range got {
-				name := fmt.Sprint("result ", i)
-				if names != nil {
-					name = names[i]
-				}
-				testutil.Within(t, name, got[i], want[i], 1e-5)
-			}
 			if first == nil {
 				first = got
 			}
 			require.Equal(t, bits(first), bits(got), "the same bits in each run")
 		}
-		require.Zero(t, m.Counts()["host"])
+		require.Zero(t, m.Counts()["host"], "%v", m.Plan())
 	}
+	return first
 }
 
 // bits makes NaN equal to itself.
@@ -116,13 +117,10 @@ func TestLayerOnGPU(t *testing.T) {
 			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
 				g := G.NewGraph()
 				x, r := opcases.Normal("x", 1, 2, 131, config.Dim).Node(g, dt), opcases.Normal("r", 2, 2, 131, config.Dim).Node(g, dt)
-				l, err := nn.NewNSA(g, "attn.", config, rounded(t, config, dt))
-				require.NoError(t, err)
-				y, err := l.Apply(x)
-				require.NoError(t, err)
+				l := testutil.Must(nn.NewNSA(g, "attn.", config, rounded(t, config, dt)))(t)
+				y := testutil.Must(l.Apply(x))(t)
 				wrt := append(G.Nodes{x}, l.Learnables()...)
-				_, err = graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...)
-				require.NoError(t, err)
+				testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...))(t)
 				results, names := G.Nodes{y}, []string{"y"}
 				for _, n := range wrt {
 					results, names = append(results, n.Deriv()), append(names, "gradient of "+n.Name())
@@ -136,8 +134,7 @@ func TestLayerOnGPU(t *testing.T) {
 // rounded returns fresh parameters of a layer whose values are the same in both types.
 func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 	g := G.NewGraph()
-	l, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 4))
-	require.NoError(t, err)
+	l := testutil.Must(nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 4)))(t)
 	values := map[string]*tensor.Dense{}
 	for _, n := range l.Learnables() {
 		v := n.Value().(*tensor.Dense)
@@ -149,33 +146,31 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 	return nn.Values(values)
 }
 
+// resultsOf runs a model with gradients over random tokens and returns its loss and its gradients by name.
+func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph.Option) (*tinylm.Model, map[string][]float64) {
+	t.Helper()
+	m := testutil.Must(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
+	m.NextTokens()
+	for range 3 {
+		require.NoError(t, m.Run())
+	}
+	all := map[string][]float64{"loss": {testutil.Must(m.Loss())(t)}}
+	for _, n := range m.Learnables() {
+		all["gradient of "+n.Name()] = numbers(t, testutil.Must(n.Grad())(t))
+	}
+	return m, all
+}
+
 // TestModelOnGPU compares logits, loss and gradients of the tiny model with the CPU's in float32, and the bits of eager and
 // captured runs.
 func TestModelOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
-	w, err := tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1)
-	require.NoError(t, err)
+	w := testutil.Must(tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1))(t)
 	results := func(opts ...graph.Option) map[string][]float64 {
-		m, err := tinylm.NewModel(w, 2, 256, tinylm.WithGradients(), tinylm.WithMachine(opts...))
-		require.NoError(t, err)
-		defer func() { require.NoError(t, m.Close()) }()
-		copy(m.Tokens(), testutil.Tokens(3, 512, 256))
-		m.NextTokens()
-		for range 3 {
-			require.NoError(t, m.Run())
-		}
-		all := map[string][]float64{}
-		for _, n := range m.Graph().AllNodes() {
-			if spec, ok := ops.SpecOf(n.Op()); ok && spec.Name() == "cross entropy" {
-				all["loss"] = numbers(t, n.Value())
-				all["logits"] = numbers(t, m.Graph().Node(first(m.Graph(), n)).(*G.Node).Value())
-			}
-		}
-		for _, n := range m.Learnables() {
-			grad, err := n.Grad()
-			require.NoError(t, err)
-			all["gradient of "+n.Name()] = numbers(t, grad)
-		}
+		m, all := resultsOf(t, w, 2, 256, opts...)
+		all["logits"] = numbers(t, testutil.Must(m.Logits())(t))
 		if vm := m.Machine(); len(opts) > 0 {
 			require.Zero(t, vm.Counts()["host"], "%v", vm.Plan())
 		}
@@ -191,11 +186,4 @@ func TestModelOnGPU(t *testing.T) {
 	for name, x := range eager {
 		require.Equal(t, bits([][]float64{x}), bits([][]float64{captured[name]}), name)
 	}
-}
-
-// first returns the id of an op's first input.
-func first(g *G.ExprGraph, n *G.Node) int64 {
-	it := g.From(n.ID())
-	it.Next()
-	return it.Node().ID()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -18,18 +19,18 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 		b, f := open(t)
 		c := tinylm.Tiny()
 		c.Layers, c.Context = 2, 64
-		w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 		require.NoError(t, w.MoveTo(b))
 		m, err := tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
 			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
 		require.NoError(t, err)
-		solver := must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
-		loss := must(m.WatchLoss())(t)
+		solver := testutil.Must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
+		loss := testutil.Must(m.WatchLoss())(t)
 		step := func() {
 			require.NoError(t, m.RunAndStep(solver))
 			require.NoError(t, loss.Fetch())
 			if loss.Waiting() == 2 {
-				must(loss.Next())(t)
+				testutil.Must(loss.Next())(t)
 			}
 		}
 		step()

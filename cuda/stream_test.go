@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -39,7 +40,7 @@ func TestCopies(t *testing.T) {
 		require.Equal(t, v.MemSize(), view.MemSize())
 		require.Equal(t, fmt.Sprintf("%v %v on cuda:0 (Fake H200)", v.Dtype(), v.Shape()), fmt.Sprint(view))
 		require.Equal(t, G.TypeOf(v), G.TypeOf(view))
-		clone := must(G.CloneValue(view))(t)
+		clone := testutil.Must(G.CloneValue(view))(t)
 		require.Equal(t, v.Data(), clone.Data())
 		require.Equal(t, fmt.Sprintf("%T", v), fmt.Sprintf("%T", clone))
 
@@ -47,14 +48,14 @@ func TestCopies(t *testing.T) {
 		require.NoError(t, x.stream.Upload(second, view))
 		require.Equal(t, v.Data(), x.download(second).Data())
 		third := x.place(a.Operand)
-		must(G.Copy(x.stream.View(third), view))(t)
+		testutil.Must(G.Copy(x.stream.View(third), view))(t)
 		require.Equal(t, v.Data(), x.download(third).Data())
-		must(G.Copy(G.ZeroValue(clone), view))(t)
+		testutil.Must(G.Copy(G.ZeroValue(clone), view))(t)
 		require.Equal(t, v.Data(), clone.Data())
 
-		back := must(x.stream.NewReadback(a.Operand))(t)
+		back := testutil.Must(x.stream.NewReadback(a.Operand))(t)
 		require.NoError(t, back.Fetch(a))
-		got := must(back.Value())(t)
+		got := testutil.Must(back.Value())(t)
 		require.Equal(t, v.Data(), got.Data())
 		require.Equal(t, fmt.Sprintf("%T", v), fmt.Sprintf("%T", got))
 		require.ErrorContains(t, back.Fetch(ops.Arg{Operand: ops.Operand{Dtype: a.Dtype, Shape: tensor.Shape{9}}, Buf: a.Buf}), "want "+a.Operand.String())
@@ -64,7 +65,7 @@ func TestCopies(t *testing.T) {
 		require.ErrorContains(t, x.stream.Upload(second, view), "capture")
 		require.ErrorContains(t, x.stream.Download(ops.NewValue(a.Operand), a), "capture")
 		require.ErrorContains(t, back.Fetch(a), "capture")
-		r := must(x.stream.EndCapture())(t)
+		r := testutil.Must(x.stream.EndCapture())(t)
 		require.NoError(t, r.Close())
 		require.NoError(t, back.Close())
 	}
@@ -86,14 +87,14 @@ func TestReadbackIsNotOverwritten(t *testing.T) {
 	x := newBench(t, b)
 	v := tensor.New(tensor.WithShape(2), tensor.WithBacking([]float32{1, 2}))
 	a := x.upload(v)
-	back := must(x.stream.NewReadback(a.Operand))(t)
+	back := testutil.Must(x.stream.NewReadback(a.Operand))(t)
 	require.NoError(t, back.Fetch(a))
 	v.Float32s()[0] = 7
 	require.NoError(t, x.stream.Upload(a, v))
-	got := must(back.Value())(t)
+	got := testutil.Must(back.Value())(t)
 	require.Equal(t, []float32{1, 2}, got.Data())
 	require.NoError(t, back.Fetch(a))
-	must(back.Value())(t)
+	testutil.Must(back.Value())(t)
 	require.Equal(t, []float32{7, 2}, got.Data(), "the value is the readback's own")
 	require.Zero(t, testing.AllocsPerRun(10, func() {
 		if err := back.Fetch(a); err != nil {
@@ -109,15 +110,15 @@ func TestReadbackIsNotOverwritten(t *testing.T) {
 func TestEvents(t *testing.T) {
 	b, _ := open(t)
 	x := newBench(t, b)
-	first := must(x.stream.NewEvent())(t)
-	last := must(x.stream.NewEvent())(t)
+	first := testutil.Must(x.stream.NewEvent())(t)
+	last := testutil.Must(x.stream.NewEvent())(t)
 	require.NoError(t, first.Record())
 	x.upload(hostValues()[0])
 	require.NoError(t, last.Record())
-	d := must(last.Since(first))(t)
+	d := testutil.Must(last.Since(first))(t)
 	require.Greater(t, d, time.Duration(0))
-	s := must(graph.NewCPU(1).NewStream())(t)
-	other := must(s.NewEvent())(t)
+	s := testutil.Must(graph.NewCPU(1).NewStream())(t)
+	other := testutil.Must(s.NewEvent())(t)
 	_, err := last.Since(other)
 	require.ErrorContains(t, err, "another backend")
 	require.NoError(t, first.Close())
@@ -130,9 +131,9 @@ func TestAdopt(t *testing.T) {
 	for _, v := range hostValues() {
 		want := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}
 		var cell cpu.Buf
-		require.False(t, must(b.Adopt(&cell, v, want))(t))
+		require.False(t, testutil.Must(b.Adopt(&cell, v, want))(t))
 		a := x.upload(v)
-		require.True(t, must(b.Adopt(&cell, x.stream.View(a), want))(t))
+		require.True(t, testutil.Must(b.Adopt(&cell, x.stream.View(a), want))(t))
 		require.Equal(t, *a.Buf, cell)
 
 		wrong := ops.Operand{Dtype: want.Dtype, Shape: tensor.Shape{2, 2}}
@@ -148,10 +149,10 @@ func TestAdopt(t *testing.T) {
 	require.ErrorContains(t, err, "no value")
 
 	o := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{4}}
-	m := must(b.Alloc(64))(t)
+	m := testutil.Must(b.Alloc(64))(t)
 	a := newArg(o)
 	m.Place(a.Buf, 16, o.Bytes())
-	require.False(t, must(b.Adopt(&cell, x.stream.View(a), o))(t), "not aligned for every kernel: to be copied")
+	require.False(t, testutil.Must(b.Adopt(&cell, x.stream.View(a), o))(t), "not aligned for every kernel: to be copied")
 	require.NoError(t, m.Free())
 
 	elsewhere, _ := open(t)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -20,14 +21,14 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	b, f := open(t)
 	c := tinylm.Tiny()
 	c.Layers, c.Context, c.Vocab = 1, 64, 32
-	w := must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	path := filepath.Join(t.TempDir(), tinylm.WeightsFile)
 	require.NoError(t, w.MoveTo(b))
 	require.ErrorContains(t, w.MoveTo(b), "moved already")
 	machine := tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16))
-	m := must(tinylm.NewModel(w, 1, 64, tinylm.WithGradients(), machine))(t)
-	eval := must(tinylm.NewModel(w, 2, 64, machine))(t)
-	s := must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
+	m := testutil.Must(tinylm.NewModel(w, 1, 64, tinylm.WithGradients(), machine))(t)
+	eval := testutil.Must(tinylm.NewModel(w, 2, 64, machine))(t)
+	s := testutil.Must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
 
 	casts := func(step func() error) int {
 		before := f.Launches("cast")
@@ -47,7 +48,7 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	_, err := m.LossAndStep(G.NewAdamSolver())
 	require.ErrorContains(t, err, "a *gorgonia.AdamSolver cannot change them: want an optim.AdamW")
 	require.Less(t, casts(train), 3)
-	must(m.LossAndStep(s))(t)
+	testutil.Must(m.LossAndStep(s))(t)
 	require.NoError(t, eval.Run())
 	require.Equal(t, 6, f.Launches("adamw_update"), "before another model has read the weights")
 
@@ -64,10 +65,10 @@ func TestCopiesOfFreedValues(t *testing.T) {
 	var values []G.Value
 	var residents []*graph.Resident
 	for range 2 {
-		r := must(graph.NewResident(b, []G.Value{tensor.New(tensor.WithBacking([]float32{1, 2}))}))(t)
+		r := testutil.Must(graph.NewResident(b, []G.Value{tensor.New(tensor.WithBacking([]float32{1, 2}))}))(t)
 		residents, values = append(residents, r), append(values, r.Values()[0])
 	}
-	must(G.Copy(values[0], values[1]))(t)
+	testutil.Must(G.Copy(values[0], values[1]))(t)
 	require.NoError(t, residents[0].Close())
 	for i, to := range values {
 		_, err := G.Copy(to, values[1-i])
@@ -88,7 +89,7 @@ func TestIndicesOfAnySource(t *testing.T) {
 			in := G.NewTensor(g, tensor.Int32, 2, G.WithShape(1, 3), G.WithName("ids"), G.WithValue(ids))
 			n = G.Must(G.Add(in, in))
 		}
-		must(ops.Embedding(table, n))(t)
+		testutil.Must(ops.Embedding(table, n))(t)
 		m, err := graph.NewMachine(g, graph.WithBackend(b))
 		if err == nil {
 			err = m.RunAll()

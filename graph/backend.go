@@ -76,8 +76,6 @@ type Implementation interface {
 	// Guard returns nil if the implementation can run the site, or *Unsupported. It depends on the site and the device
 	// alone.
 	Guard(Site) error
-	// Cost returns what the op has to do at the least.
-	Cost(Site) Cost
 	// Bind returns the kernel for the operands behind in and out, whose cells are not placed yet. An *Unsupported error
 	// selects the next implementation, any other one ends the planning.
 	Bind(site Site, in, out []ops.Arg) (Kernel, error)
@@ -89,8 +87,8 @@ type Cost struct {
 	Bytes float64
 }
 
-// CostOf returns the cost of a site as ops.FLOPs counts it.
-func CostOf(s Site) Cost {
+// Cost returns the cost of the op, as ops.FLOPs counts it.
+func (s Site) Cost() Cost {
 	var c Cost
 	if s.Spec != nil {
 		c.FLOPs = ops.FLOPs(s.Spec, s.In)

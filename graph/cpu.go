@@ -101,8 +101,7 @@ func (m *cpuMemory) Free() error { return nil }
 // cpuImplementation is the kernel of a Spec itself.
 type cpuImplementation struct{ workers int }
 
-func (cpuImplementation) Name() string     { return "cpu" }
-func (cpuImplementation) Cost(s Site) Cost { return CostOf(s) }
+func (cpuImplementation) Name() string { return "cpu" }
 
 // Guard implements Implementation: Specs compute in the graph's types.
 func (cpuImplementation) Guard(s Site) error {

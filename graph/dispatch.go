@@ -43,7 +43,7 @@ func (p *plan) implement(s *step) error {
 	case kernel == nil:
 		return p.leaveToHost(s)
 	}
-	s.kernel, s.implementation, s.cost = kernel, by.Name(), by.Cost(site)
+	s.kernel, s.implementation, s.cost = kernel, by.Name(), site.Cost()
 	p.workspace = max(p.workspace, kernel.WorkBytes())
 	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host {
 		v := s.in[c.CheckedInput()]

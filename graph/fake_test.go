@@ -139,8 +139,6 @@ func (i fakeImplementation) Guard(s graph.Site) error {
 	return nil
 }
 
-func (fakeImplementation) Cost(s graph.Site) graph.Cost { return graph.CostOf(s) }
-
 func (i fakeImplementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
 	if err := i.fake.call("bind"); err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []a
 		require.False(t, dt == tensor.Float64 && others > 0, "%d rows have other blocks", others)
 		return
 	}
-	for i, want := range c.Outputs(c.Inputs) {
+	for i, want := range c.Outputs(opcases.Tensors(c.Inputs)) {
 		if want != nil {
 			require.Equal(t, append([]int{}, want.Shape...), append([]int{}, out[i].Shape...))
 			testutil.Within(t, fmt.Sprint("output ", i), out[i].Floats, want.Data, tolerance(dt))
@@ -51,7 +51,7 @@ func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []a
 	if c.Gradients == nil {
 		return
 	}
-	for i, want := range c.Gradients(c.Inputs, dy.Tensor()) {
+	for i, want := range c.Gradients(opcases.Tensors(c.Inputs), dy.Tensor()) {
 		if want != nil {
 			testutil.Within(t, "gradient of "+c.Inputs[i].Name, grads[i].Floats, want.Data, tolerance(dt))
 		}
@@ -84,13 +84,13 @@ func TestOpsInGraphs(t *testing.T) {
 			for vm := range vms {
 				t.Run(fmt.Sprint(c.Name, "/", vm, "/", dt), func(t *testing.T) {
 					res := evaluate(t, vm, dt, c.Build, weights.Floats, c.Inputs...)
-					want := c.Outputs(c.Inputs)[0]
+					want := c.Outputs(opcases.Tensors(c.Inputs))[0]
 					out, grads := []array{{Shape: want.Shape, Floats: res.out}}, []array{}
 					for _, a := range c.Inputs {
 						grads = append(grads, array{Floats: res.grads[a.Name]})
 					}
 					inGraph := c
-					inGraph.Outputs = func(in []array) []*ref.Tensor { return c.Outputs(in)[:1] }
+					inGraph.Outputs = func(in []*ref.Tensor) []*ref.Tensor { return c.Outputs(in)[:1] }
 					requireOracle(t, inGraph, dt, out, grads, weights)
 				})
 			}

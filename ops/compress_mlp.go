@@ -85,11 +85,11 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	for i := range from.parts() {
 		n := from.bindGather(i)
 		to := from.viewOf(i, hidden.Buf, width)
-		cpu.Gemm[T](k, cpu.GemmShape{M: n, N: width, K: c.l * c.d, TransB: true}, from.rows, w1.Buf, nil, to)
+		cpu.Products[T](k, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.l * c.d, A: from.rows, B: w1.Buf}}, C: to})
 	}
 	act := workLike(k, hidden)
 	bindSiLU[T](k, hidden, act)
-	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: c.d, K: width, TransB: true}, act.Buf, w2.Buf, nil, y.Buf)
+	cpu.Products[T](k, cpu.Product{M: rows, N: c.d, TransB: true, Terms: []cpu.Term{{K: width, A: act.Buf, B: w2.Buf}}, C: y.Buf})
 }
 
 // bindCompressMLPGrad goes back through the second product, the SiLU and the first product. Each token owns its dx.
@@ -106,15 +106,15 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 
 	act := workLike(k, hidden)
 	bindSiLU[T](k, hidden, act)
-	cpu.Gemm[T](k, cpu.GemmShape{M: c.d, N: width, K: rows, TransA: true}, dy.Buf, act.Buf, nil, dw2.Buf)
+	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf, B: act.Buf}}, C: dw2.Buf})
 	dhidden := act // in the memory of the SiLU, which is not needed any more
-	cpu.Gemm[T](k, cpu.GemmShape{M: rows, N: width, K: c.d}, dy.Buf, w2.Buf, nil, dhidden.Buf)
+	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
 	bindSiLUGrad[T](k, hidden, dhidden, dhidden)
 
 	// pe is added to every row, so its gradient is that of the sum of the rows.
 	sum := cpu.Work[T](k, width)
 	bindColumnSums[T](k, dhidden.Buf, rows, width, sum)
-	cpu.Gemm[T](k, cpu.GemmShape{M: 1, N: cols, K: width}, sum, w1.Buf, nil, dpe.Buf)
+	cpu.Products[T](k, cpu.Product{M: 1, N: cols, Terms: []cpu.Term{{K: width, A: sum, B: w1.Buf}}, C: dpe.Buf})
 
 	from := newBlockRows[T](k, c, x, pe)
 	dw := dw1 // of a part
@@ -125,11 +125,11 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		if i == 1 {
 			dw = workLike(k, dw1)
 		}
-		cpu.Gemm[T](k, cpu.GemmShape{M: width, N: cols, K: n, TransA: true}, dh, from.rows, nil, dw.Buf)
+		cpu.Products[T](k, cpu.Product{M: width, N: cols, TransA: true, Terms: []cpu.Term{{K: n, A: dh, B: from.rows}}, C: dw.Buf})
 		if i > 0 {
 			bindBinary(k, dw1, dw, dw1, cpu.Add[T])
 		}
-		cpu.Gemm[T](k, cpu.GemmShape{M: n, N: cols, K: width}, dh, w1.Buf, nil, from.rows)
+		cpu.Products[T](k, cpu.Product{M: n, N: cols, Terms: []cpu.Term{{K: width, A: dh, B: w1.Buf}}, C: from.rows})
 		from.bindScatter(i, dx)
 	}
 }

@@ -2,26 +2,15 @@ package cpu
 
 import "unsafe"
 
-// GemmShape describes a matrix product C = op(A)·op(B) of row-major, contiguous operands: op(A) is [M,K], op(B) is
-// [K,N], C is [M,N]. With TransA the memory of A is [K,M]; with TransB that of B is [N,K].
-type GemmShape struct {
-	M, N, K        int
-	TransA, TransB bool
-}
-
-// Gemm adds to k the phase of C = op(A)·op(B) + bias. bias, of N elements, is added to each row; nil is none. A zero M or N
-// does nothing; a zero K gives the bias alone. C must not overlap an operand.
-func Gemm[T Float](k *Kernel, s GemmShape, a, b, bias, c *Buf) {
-	Products[T](k, Product{M: s.M, N: s.N, TransA: s.TransA, TransB: s.TransB, Terms: []Term{{s.K, a, b}}, Bias: bias, C: c})
-}
-
-// Product describes C = op(A)·op(B) + bias as Gemm computes it, where op(A)·op(B) may be the sum of several terms of one
-// M and N, which are added in their order.
+// Product describes a matrix product C = op(A)·op(B) + bias of row-major, contiguous operands: op(A) is [M,K], op(B) is
+// [K,N], C is [M,N]. With TransA the memory of A is [K,M]; with TransB that of B is [N,K]. op(A)·op(B) may be the sum of
+// several terms of one M and N, which are added in their order. A zero M or N does nothing; a zero K gives the bias alone.
 type Product struct {
 	M, N           int
 	TransA, TransB bool
 	Terms          []Term // at least one
-	Bias, C        *Buf
+	C              *Buf
+	Bias           *Buf // if not nil: its N elements are added to each row
 	Residual       *Buf // if not nil: is added to C at the end, of C's shape
 	SiLU           *Buf // if not nil: is set to silu(C), of C's shape
 }

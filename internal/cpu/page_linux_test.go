@@ -79,16 +79,19 @@ func testNoAccessOutside[T Float](t *testing.T) {
 			}
 			for _, z := range [][3]int{{1, 1, 1}, {17, 65, 33}, {64, 128, 16}, {40, 100, 70}, {131, 70, 5}, {3, 130, 140}} {
 				for q := range 4 {
-					s := GemmShape{z[0], z[1], z[2], q&1 != 0, q&2 != 0}
-					a, b, bias := random[T](s.M*s.K), random[T](s.K*s.N), random[T](s.N)
-					want, got := make([]T, s.M*s.N), place(pages[3], make([]T, s.M*s.N), end)
-					var elsewhere, here Kernel
-					Gemm[T](&elsewhere, s, NewBuf(a), NewBuf(b), NewBuf(bias), NewBuf(want))
-					Gemm[T](&here, s, NewBuf(place(pages[0], a, end)), NewBuf(place(pages[1], b, end)), NewBuf(place(pages[2], bias, end)), NewBuf(got))
-					run(t, &elsewhere, 1)
-					run(t, &here, 1)
+					m, n, k := z[0], z[1], z[2]
+					a, b, bias := random[T](m*k), random[T](k*n), random[T](n)
+					product := func(a, b, bias, c []T) []T {
+						var kernel Kernel
+						Products[T](&kernel, Product{M: m, N: n, TransA: q&1 != 0, TransB: q&2 != 0,
+							Terms: []Term{{k, NewBuf(a), NewBuf(b)}}, Bias: NewBuf(bias), C: NewBuf(c)})
+						run(t, &kernel, 1)
+						return c
+					}
+					want := product(a, b, bias, make([]T, m*n))
+					got := product(place(pages[0], a, end), place(pages[1], b, end), place(pages[2], bias, end), place(pages[3], make([]T, m*n), end))
 					if !slices.Equal(got, want) {
-						t.Errorf("%v: %v: not the bits that it has elsewhere in memory", l, s)
+						t.Errorf("%v: %v, layout %d: not the bits that it has elsewhere in memory", l, z, q)
 					}
 				}
 			}

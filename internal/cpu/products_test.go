@@ -96,7 +96,9 @@ func testProducts[T Float](t *testing.T, list []Product) {
 		if len(p.Terms) == 1 {
 			c := make([]T, p.M*p.N)
 			var k Kernel
-			Gemm[T](&k, GemmShape{p.M, p.N, p.Terms[0].K, p.TransA, p.TransB}, p.Terms[0].A, p.Terms[0].B, p.Bias, NewBuf(c))
+			alone := p
+			alone.C, alone.Residual, alone.SiLU = NewBuf(c), nil, nil
+			Products[T](&k, alone)
 			run(t, &k, 1)
 			if p.Residual != nil {
 				Add(c, c, Slice[T](p.Residual))
@@ -151,7 +153,7 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 }
 
 // A row of C has the same bits whatever is computed with it: joined batches, or one token at a time.
-func TestGemmBitsOfRow(t *testing.T) {
+func TestProductBitsOfRow(t *testing.T) {
 	const m, n, k = 301, 130, 1100
 	for l := range levels {
 		for _, transB := range []bool{false, true} {
@@ -159,7 +161,7 @@ func TestGemmBitsOfRow(t *testing.T) {
 			product := func(a []float32) []float32 {
 				c := make([]float32, len(a)/k*n)
 				var kern Kernel
-				Gemm[float32](&kern, GemmShape{M: len(a) / k, N: n, K: k, TransB: transB}, NewBuf(a), NewBuf(b), nil, NewBuf(c))
+				Products[float32](&kern, Product{M: len(a) / k, N: n, TransB: transB, Terms: []Term{{k, NewBuf(a), NewBuf(b)}}, C: NewBuf(c)})
 				run(t, &kern, 2)
 				return c
 			}

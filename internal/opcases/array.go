@@ -43,6 +43,20 @@ func (a Array) Operand(dt tensor.Dtype) ops.Operand {
 // Tensor returns the floats as the oracle takes them, in the array's own memory.
 func (a Array) Tensor() *ref.Tensor { return ref.From(a.Floats, a.Shape...) }
 
+// tensors are the inputs of an op, or its results.
+type tensors = []*ref.Tensor
+
+// Tensors returns the tensor of each array, nil for indices.
+func Tensors(arrays []Array) tensors {
+	list := make(tensors, len(arrays))
+	for i, a := range arrays {
+		if a.Ints == nil {
+			list[i] = a.Tensor()
+		}
+	}
+	return list
+}
+
 // Node adds a copy of a to g as an input of type dt, int32 for indices.
 func (a Array) Node(g *G.ExprGraph, dt tensor.Dtype) *G.Node {
 	o := a.Operand(dt)

@@ -136,15 +136,10 @@ func withOracle(c Case) Case {
 	for i, a := range c.Inputs {
 		c.Inputs[i].Floats = slices.Clone(a.Floats)
 	}
-	c.Outputs = func(in []Array) []*ref.Tensor {
-		o, lse := ref.Attention(in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), c.Mask)
-		return []*ref.Tensor{o, lse}
-	}
-	c.Gradients = func(in []Array, do *ref.Tensor) []*ref.Tensor {
-		q, k, v := in[0].Tensor(), in[1].Tensor(), in[2].Tensor()
-		o, _ := ref.Attention(q, k, v, c.Mask)
-		dq, dk, dv := ref.AttentionGrad(q, k, v, o, do, c.Mask)
-		return append([]*ref.Tensor{dq, dk, dv}, make([]*ref.Tensor, len(in)-3)...)
+	c.Outputs = func(in tensors) tensors { return results(ref.Attention(in[0], in[1], in[2], c.Mask)) }
+	c.Gradients = func(in tensors, do *ref.Tensor) tensors {
+		o, _ := ref.Attention(in[0], in[1], in[2], c.Mask)
+		return append(results(ref.AttentionGrad(in[0], in[1], in[2], o, do, c.Mask)), make(tensors, len(in)-3)...)
 	}
 	return c
 }
@@ -192,6 +187,6 @@ func selectCase(c Sizes, p ops.Params) Case {
 			}
 			return ops.SelectBlocks(in[0], in[1], lse, p)
 		},
-		Outputs: func([]Array) []*ref.Tensor { return []*ref.Tensor{nil} },
+		Outputs: func(tensors) tensors { return results(nil) },
 	}
 }

@@ -14,7 +14,7 @@
 //	}                                     // arrays[plan.Grads[i]] with c.Gradients(in, dy)[i]
 //
 // Array.Operand gives the type and shape of an input; those of an output follow from Spec.Infer. Where the device stores
-// inputs rounded, the rounded ones go to the oracle: Outputs and Gradients take them. Chosen blocks (Case.Choice) are compared
+// inputs rounded, the rounded ones go to the oracle: Outputs and Gradients take their Tensors. Chosen blocks (Case.Choice) are compared
 // by CheckChoice.
 package opcases
 
@@ -37,10 +37,10 @@ type Case struct {
 	Build func(in []*G.Node) (*G.Node, error)
 	// Outputs returns the oracle's outputs for inputs of the case's shapes, the main one first; nil for one that is not
 	// compared, and for a chosen index.
-	Outputs func(in []Array) []*ref.Tensor
+	Outputs func(in []*ref.Tensor) []*ref.Tensor
 	// Gradients returns the oracle's gradient of each input for the gradient dy of the main output, nil for indices. It is
 	// nil for an op without a gradient.
-	Gradients func(in []Array, dy *ref.Tensor) []*ref.Tensor
+	Gradients func(in []*ref.Tensor, dy *ref.Tensor) []*ref.Tensor
 	// Size says how long the case takes.
 	Size Size
 	// Mask is that of an attention op.

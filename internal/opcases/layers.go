@@ -38,14 +38,15 @@ func apply(spec ops.Spec) func(in []*G.Node) (*G.Node, error) {
 	return func(in []*G.Node) (*G.Node, error) { return ops.Apply(spec, in...) }
 }
 
-func one(y *ref.Tensor) []*ref.Tensor { return []*ref.Tensor{y} }
+// results lists what functions of the oracle return.
+func results(list ...*ref.Tensor) tensors { return list }
 
 // unary is a case of an op of one input: y = f(x), dx = grad(x, dy).
 func unary(name string, x Array, build func(x *G.Node) (*G.Node, error), f func(x *ref.Tensor) *ref.Tensor, grad func(x, dy *ref.Tensor) *ref.Tensor) Case {
 	return Case{Name: name, Inputs: []Array{x}, Size: sizeOf(len(x.Floats)),
 		Build:     func(in []*G.Node) (*G.Node, error) { return build(in[0]) },
-		Outputs:   func(in []Array) []*ref.Tensor { return one(f(in[0].Tensor())) },
-		Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor { return one(grad(in[0].Tensor(), dy)) }}
+		Outputs:   func(in tensors) tensors { return results(f(in[0])) },
+		Gradients: func(in tensors, dy *ref.Tensor) tensors { return results(grad(in[0], dy)) }}
 }
 
 func activations() (list []Case) {
@@ -75,15 +76,9 @@ func adds() (list []Case) {
 		{3, []int{2, 20001}},
 	} {
 		x := Case{Name: named("add", c), Size: sizeOf(total(c.shape)),
-			Build: func(in []*G.Node) (*G.Node, error) { return ops.Add(in...) },
-			Outputs: func(in []Array) []*ref.Tensor {
-				sum := in[0].Tensor()
-				for _, a := range in[1:] {
-					sum = ref.Add(sum, a.Tensor())
-				}
-				return one(sum)
-			},
-			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor { return slices.Repeat(one(dy), len(in)) }}
+			Build:     func(in []*G.Node) (*G.Node, error) { return ops.Add(in...) },
+			Outputs:   func(in tensors) tensors { return results(ref.Add(in[0], in[1:]...)) },
+			Gradients: func(in tensors, dy *ref.Tensor) tensors { return slices.Repeat(results(dy), len(in)) }}
 		for i := range c.n {
 			x.Inputs = append(x.Inputs, Normal(fmt.Sprint("x", i), uint64(i), c.shape...))
 		}
@@ -117,6 +112,7 @@ func linears() (list []Case) {
 		{x: []int{2, 300, 5, 31}, out: 130, in: 155, heads: 10, want: []int{2, 300, 10, 13}, bias: true},
 		{x: []int{3, 1100, 8}, out: 16, in: 8, want: []int{3, 1100, 16}, bias: true},
 	} {
+		rows := total(c.x) / c.in
 		x := Case{Name: fmt.Sprintf("linear %v [%d,%d] heads %d bias %v", c.x, c.out, c.in, c.heads, c.bias), Size: sizeOf(total(c.x)),
 			Inputs: []Array{Normal("x", 1, c.x...), Normal("w", 2, c.out, c.in)},
 			Build: func(in []*G.Node) (*G.Node, error) {
@@ -129,17 +125,15 @@ func linears() (list []Case) {
 				}
 				return ops.Linear(in[0], in[1], opts...)
 			},
-			Outputs: func(in []Array) []*ref.Tensor {
+			Outputs: func(in tensors) tensors {
 				var bias *ref.Tensor
 				if c.bias {
-					bias = in[2].Tensor()
+					bias = in[2]
 				}
-				return one(ref.Linear(ref.From(in[0].Floats, total(c.x)/c.in, c.in), in[1].Tensor(), bias).Reshape(c.want...))
+				return results(ref.Linear(in[0].Reshape(rows, c.in), in[1], bias).Reshape(c.want...))
 			},
-			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
-				rows := total(c.x) / c.in
-				dx, dw, db := ref.LinearGrad(ref.From(in[0].Floats, rows, c.in), in[1].Tensor(), dy.Reshape(rows, c.out))
-				return []*ref.Tensor{dx, dw, db}[:len(in)]
+			Gradients: func(in tensors, dy *ref.Tensor) tensors {
+				return results(ref.LinearGrad(in[0].Reshape(rows, c.in), in[1], dy.Reshape(rows, c.out)))[:len(in)]
 			}}
 		if c.bias {
 			x.Inputs = append(x.Inputs, Normal("bias", 3, c.out))
@@ -147,13 +141,13 @@ func linears() (list []Case) {
 		withSiLU, withAdd := x, x
 		withSiLU.Name, withSiLU.Gradients = "silu of "+x.Name, nil
 		withSiLU.Build = apply(ops.LinearSiLUOp{Heads: c.heads})
-		withSiLU.Outputs = func(in []Array) []*ref.Tensor { h := x.Outputs(in)[0]; return []*ref.Tensor{ref.SiLU(h), h} }
+		withSiLU.Outputs = func(in tensors) tensors { h := x.Outputs(in)[0]; return results(ref.SiLU(h), h) }
 		list = append(list, x, withSiLU)
 		if !c.bias {
 			withAdd.Name, withAdd.Gradients = "residual and "+x.Name, nil
 			withAdd.Inputs = append(slices.Clone(x.Inputs), Normal("residual", 4, c.want...))
 			withAdd.Build = apply(ops.LinearAddOp{Heads: c.heads})
-			withAdd.Outputs = func(in []Array) []*ref.Tensor { return one(ref.Add(x.Outputs(in)[0], in[2].Tensor())) }
+			withAdd.Outputs = func(in tensors) tensors { return results(ref.Add(x.Outputs(in)[0], in[2])) }
 			list = append(list, withAdd)
 		}
 	}
@@ -194,14 +188,14 @@ func linearGroups() (list []Case) {
 			forward.Heads[i], forward.Bias[i], forward.Turned[i] = l.heads, l.bias, l.turned
 			backward.Terms[i], backward.Turned[i] = l.terms, l.turned
 		}
-		outputs := func(in []Array) (ys []*ref.Tensor) {
+		outputs := func(in tensors) (ys tensors) {
 			biases := in[1+len(ws):]
 			for i, l := range c.layers {
 				var bias *ref.Tensor
 				if l.bias {
-					bias, biases = biases[0].Tensor(), biases[1:]
+					bias, biases = biases[0], biases[1:]
 				}
-				y := ref.Linear(in[0].Tensor(), in[1+i].Tensor(), bias).Reshape(c.B, c.S, l.heads, l.dim)
+				y := ref.Linear(in[0], in[1+i], bias).Reshape(c.B, c.S, l.heads, l.dim)
 				if l.turned {
 					y = ref.RoPE(y, rope.Base, rope.Start)
 				}
@@ -209,22 +203,19 @@ func linearGroups() (list []Case) {
 			}
 			return ys
 		}
-		gradients := func(in []Array) []*ref.Tensor { // dx, and dw of each layer
-			x, dys, ws, all := ref.From(in[0].Floats, rows, c.in), in[1:1+len(dys)], in[1+len(dys):], one(ref.New(rows, c.in))
+		gradients := func(in tensors) tensors { // dx, and dw of each layer
+			x, dys, ws, grads := in[0].Reshape(rows, c.in), in[1:1+len(dys)], in[1+len(dys):], results(ref.New(rows, c.in))
 			for i, l := range c.layers {
-				dy := ref.New(c.B, c.S, l.heads, l.dim)
-				for _, term := range dys[:l.terms] {
-					dy = ref.Add(dy, term.Tensor())
-				}
+				dy := ref.Add(ref.New(c.B, c.S, l.heads, l.dim), dys[:l.terms]...)
 				if dys = dys[l.terms:]; l.turned {
 					dy = ref.RoPEGrad(dy, rope.Base, rope.Start)
 				}
-				dx, dw, _ := ref.LinearGrad(x, ws[i].Tensor(), dy.Reshape(rows, l.heads*l.dim))
-				all[0] = ref.Add(all[0], dx)
-				all = append(all, dw)
+				dx, dw, _ := ref.LinearGrad(x, ws[i], dy.Reshape(rows, l.heads*l.dim))
+				grads[0] = ref.Add(grads[0], dx)
+				grads = append(grads, dw)
 			}
-			all[0] = all[0].Reshape(c.B, c.S, c.in)
-			return all
+			grads[0] = grads[0].Reshape(c.B, c.S, c.in)
+			return grads
 		}
 		weights := backward
 		weights.WeightsOnly = true
@@ -233,7 +224,7 @@ func linearGroups() (list []Case) {
 			Case{Name: named("linears", c), Inputs: slices.Concat([]Array{x}, ws, biases), Build: apply(forward), Outputs: outputs, Size: size},
 			Case{Name: named("gradient of linears", c), Inputs: slices.Concat([]Array{x}, dys, ws), Build: apply(backward), Outputs: gradients, Size: size},
 			Case{Name: named("weights of linears", c), Inputs: slices.Concat([]Array{x}, dys), Build: apply(weights), Size: size,
-				Outputs: func(in []Array) []*ref.Tensor { return gradients(slices.Concat(in, ws))[1:] }})
+				Outputs: func(in tensors) tensors { return gradients(slices.Concat(in, Tensors(ws)))[1:] }})
 	}
 	return list
 }
@@ -263,18 +254,16 @@ func norms() (list []Case) {
 		{65, 1024}, {5, 4100}, {3, 12000}, {9000, 96},
 	} {
 		list = append(list, Case{Name: named("rms norm", shape), Size: sizeOf(total(shape)),
-			Inputs:  []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1])},
-			Build:   func(in []*G.Node) (*G.Node, error) { return ops.RMSNorm(in[0], in[1], eps) },
-			Outputs: func(in []Array) []*ref.Tensor { return one(ref.RMSNorm(in[0].Tensor(), in[1].Tensor(), eps)) },
-			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
-				dx, dw := ref.RMSNormGrad(in[0].Tensor(), in[1].Tensor(), dy, eps)
-				return []*ref.Tensor{dx, dw}
-			}}, Case{Name: named("gradient of rms norm with add", shape), Size: sizeOf(total(shape)),
+			Inputs:    []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1])},
+			Build:     func(in []*G.Node) (*G.Node, error) { return ops.RMSNorm(in[0], in[1], eps) },
+			Outputs:   func(in tensors) tensors { return results(ref.RMSNorm(in[0], in[1], eps)) },
+			Gradients: func(in tensors, dy *ref.Tensor) tensors { return results(ref.RMSNormGrad(in[0], in[1], dy, eps)) },
+		}, Case{Name: named("gradient of rms norm with add", shape), Size: sizeOf(total(shape)),
 			Inputs: []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1]), Normal("dy", 3, shape...), Normal("residual", 4, shape...)},
 			Build:  apply(ops.RMSNormGradAddOp{Eps: eps}),
-			Outputs: func(in []Array) []*ref.Tensor {
-				dx, dw := ref.RMSNormGrad(in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), eps)
-				return []*ref.Tensor{ref.Add(dx, in[3].Tensor()), dw}
+			Outputs: func(in tensors) tensors {
+				dx, dw := ref.RMSNormGrad(in[0], in[1], in[2], eps)
+				return results(ref.Add(dx, in[3]), dw)
 			}})
 	}
 	return list
@@ -296,13 +285,9 @@ func embeddings() (list []Case) {
 			}
 		}
 		list = append(list, Case{Name: named("embedding", c), Inputs: []Array{Normal("weight", 1, c.V, c.dim), ids}, Size: sizeOf(c.V * c.dim),
-			Build: func(in []*G.Node) (*G.Node, error) { return ops.Embedding(in[0], in[1]) },
-			Outputs: func(in []Array) []*ref.Tensor {
-				return one(ref.Embedding(in[0].Tensor(), in[1].Ints).Reshape(c.B, c.S, c.dim))
-			},
-			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
-				return []*ref.Tensor{ref.EmbeddingGrad(dy, in[1].Ints, c.V), nil}
-			}})
+			Build:     func(in []*G.Node) (*G.Node, error) { return ops.Embedding(in[0], in[1]) },
+			Outputs:   func(in tensors) tensors { return results(ref.Embedding(in[0], ids.Ints).Reshape(c.B, c.S, c.dim)) },
+			Gradients: func(_ tensors, dy *ref.Tensor) tensors { return results(ref.EmbeddingGrad(dy, ids.Ints, c.V), nil) }})
 	}
 	return list
 }
@@ -324,16 +309,15 @@ func losses() (list []Case) {
 		shape := append(slices.Clone(c.rows), c.V)
 		list = append(list, Case{Name: named("cross entropy", c), Inputs: []Array{normalTimes(8, "logits", 1, shape...), targets}, Size: sizeOf(total(shape)),
 			Build: func(in []*G.Node) (*G.Node, error) { return ops.CrossEntropy(in[0], in[1]) },
-			Outputs: func(in []Array) []*ref.Tensor {
-				loss := ref.From([]float64{ref.CrossEntropy(in[0].Tensor(), in[1].Ints)})
-				return []*ref.Tensor{loss, ref.LogSumExp(in[0].Tensor())}
+			Outputs: func(in tensors) tensors {
+				return results(ref.From([]float64{ref.CrossEntropy(in[0], targets.Ints)}), ref.LogSumExp(in[0]))
 			},
-			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
-				d := ref.CrossEntropyGrad(in[0].Tensor(), in[1].Ints)
+			Gradients: func(in tensors, dy *ref.Tensor) tensors {
+				d := ref.CrossEntropyGrad(in[0], targets.Ints)
 				for i := range d.Data {
 					d.Data[i] *= dy.Data[0]
 				}
-				return []*ref.Tensor{d, nil}
+				return results(d, nil)
 			}})
 	}
 	return list
@@ -372,13 +356,11 @@ func compressions() (list []Case) {
 				func(_, dy *ref.Tensor) *ref.Tensor { return ref.CompressMeanGrad(blocks(dy), c.S, c.l, c.d) }),
 			Case{Name: named("compress mlp", c), Inputs: []Array{x, pe, w1, w2}, Size: sizeOf(len(x.Floats)),
 				Build: func(in []*G.Node) (*G.Node, error) { return ops.CompressMLP(in[0], in[1], in[2], in[3], c.l, c.d) },
-				Outputs: func(in []Array) []*ref.Tensor {
-					y := ref.CompressMLP(in[0].Tensor(), c.l, c.d, in[1].Tensor(), in[2].Tensor(), in[3].Tensor())
-					return []*ref.Tensor{rows(y), nil}
+				Outputs: func(in tensors) tensors {
+					return results(rows(ref.CompressMLP(in[0], c.l, c.d, in[1], in[2], in[3])), nil)
 				},
-				Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
-					dx, dpe, dw1, dw2 := ref.CompressMLPGrad(in[0].Tensor(), c.l, c.d, in[1].Tensor(), in[2].Tensor(), in[3].Tensor(), blocks(dy))
-					return []*ref.Tensor{dx, dpe, dw1, dw2}
+				Gradients: func(in tensors, dy *ref.Tensor) tensors {
+					return results(ref.CompressMLPGrad(in[0], c.l, c.d, in[1], in[2], in[3], blocks(dy)))
 				}})
 	}
 	return list
@@ -391,22 +373,15 @@ func gatedSums() (list []Case) {
 	} {
 		x := Case{Name: named("gated sum", c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Size: sizeOf(c.B * c.S * c.H * c.dv),
 			Build:   func(in []*G.Node) (*G.Node, error) { return ops.GatedSum(in[0], in[1:]...) },
-			Outputs: func(in []Array) []*ref.Tensor { return one(ref.GatedSum(in[0].Tensor(), tensors(in[1:])...)) },
-			Gradients: func(in []Array, dy *ref.Tensor) []*ref.Tensor {
-				dgates, dbranches := ref.GatedSumGrad(in[0].Tensor(), dy, tensors(in[1:])...)
-				return append(one(dgates), dbranches...)
+			Outputs: func(in tensors) tensors { return results(ref.GatedSum(in[0], in[1:]...)) },
+			Gradients: func(in tensors, dy *ref.Tensor) tensors {
+				dgates, dbranches := ref.GatedSumGrad(in[0], dy, in[1:]...)
+				return append(results(dgates), dbranches...)
 			}}
 		for i := range c.n {
 			x.Inputs = append(x.Inputs, Normal(fmt.Sprint("branch", i), uint64(2+i), c.B, c.S, c.H, c.dv))
 		}
 		list = append(list, x)
-	}
-	return list
-}
-
-func tensors(in []Array) (list []*ref.Tensor) {
-	for _, a := range in {
-		list = append(list, a.Tensor())
 	}
 	return list
 }

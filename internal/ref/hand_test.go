@@ -125,7 +125,7 @@ func TestFoldMatrix(t *testing.T) {
 	// The paper's sizes, l = 32, d = 16, l' = 64: equation 9 weighs the blocks 4j-1 .. 4j+3 with 1 2 2 2 1.
 	m = ref.FoldMatrix(160, 32, 16, 64)
 	for i, want := range []float64{0, 0, 0, 1, 2, 2, 2, 1, 0} {
-		require.Equal(t, want, m.At(i, 1), "block %d", i)
+		require.Equal(t, want, m.Row(i)[1], "block %d", i)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestSelectBlocks(t *testing.T) {
 	idx, score = ref.SelectBlocks(q, seq(0, 5, 0, -5, 0, 0, 0, 0), 1, 1, 1, 5)
 	require.Equal(t, []int32{0, 1, 3, 6, 7}, idx[35:])
 	z := 6 + math.Exp(5) + math.Exp(-5)
-	require.InDelta(t, (math.Exp(5)+math.Exp(-5))/z, score.At(0, 7, 0, 1), handTol)
+	require.InDelta(t, (math.Exp(5)+math.Exp(-5))/z, score.Row(0, 7, 0)[1], handTol)
 }
 
 func TestGatedSum(t *testing.T) {

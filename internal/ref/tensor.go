@@ -43,9 +43,6 @@ func (x *Tensor) Row(idx ...int) []float64 {
 	return x.Data[off*n : (off+1)*n]
 }
 
-// At returns one element.
-func (x *Tensor) At(idx ...int) float64 { return x.Row(idx...)[0] }
-
 // Last returns the size of the last axis.
 func (x *Tensor) Last() int { return x.Shape[len(x.Shape)-1] }
 

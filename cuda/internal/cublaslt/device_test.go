@@ -47,8 +47,7 @@ func openGPU(t *testing.T) *gpu {
 
 func (g *gpu) newStream(t *testing.T) *driver.Stream {
 	t.Helper()
-	s, err := g.dev.NewStream()
-	require.NoError(t, err)
+	s := testutil.Must(g.dev.NewStream())(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -129,9 +128,8 @@ func decode(typ kernels.Type, data []byte) []float64 {
 // tolerance returns how far a result may be from want, relative to its scale: for half precision twice as far as what is rounded
 // once, since algorithms round before they add a bias as well; for float32 sums 1e-5. Tensor cores cut off what does not fit
 // where they add, so that the error of longer sums of half precision grows with their length.
-func tolerance(m Matmul, want []float64) float64 {
-	p := m.Product
-	if m.TF32 {
+func tolerance(p kernels.Product, want []float64) float64 {
+	if p.TF32 {
 		return 1. / 512
 	}
 	if p.Out != kernels.F32 {
@@ -145,20 +143,20 @@ func tolerance(m Matmul, want []float64) float64 {
 }
 
 // inParallel is rowMajor on all cores.
-func inParallel(m Matmul, a, b, bias, residual, c []float64) {
-	m, _ = m.complete()
+func inParallel(m kernels.Product, a, b, bias, residual, c []float64) {
+	m, _ = complete(m)
 	var wg sync.WaitGroup
-	rows := m.Product.M
+	rows := m.M
 	piece := (rows + int64(runtime.GOMAXPROCS(0)) - 1) / int64(runtime.GOMAXPROCS(0))
 	for from := int64(0); from < rows; from += piece {
 		part := m
-		part.Product.M = min(piece, rows-from)
-		step := m.Product.LDA
-		if m.Product.TransA {
+		part.M = min(piece, rows-from)
+		step := m.LDA
+		if m.TransA {
 			step = 1
 		}
 		wg.Go(func() {
-			rowMajor(part, a[from*step:], b, bias, residual[from*m.Product.LDC:], c[from*m.Product.LDC:])
+			rowMajor(part, a[from*step:], b, bias, residual[from*m.LDC:], c[from*m.LDC:])
 		})
 	}
 	wg.Wait()
@@ -166,25 +164,23 @@ func inParallel(m Matmul, a, b, bias, residual, c []float64) {
 
 // testProduct holds a product to its meaning and what it writes to its place. A plan has the same bits by itself, in a captured
 // graph, and when it is made again.
-func testProduct(t *testing.T, g *gpu, m Matmul, captured bool) {
+func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	t.Helper()
-	typ, out := m.Product.Type, m.Product.Out
+	typ, out := m.Type, m.Out
 	na, nb, nc := sizes(m)
 	bytesA, a := encode(typ, testutil.Normal(1, int(na)))
 	bytesB, b := encode(typ, testutil.Normal(2, int(nb)))
-	bytesBias, bias := encode(out, testutil.Normal(3, int(m.Product.N)))
+	bytesBias, bias := encode(out, testutil.Normal(3, int(m.N)))
 	bytesResidual, residual := encode(out, testutil.Normal(4, int(nc)))
-	plan, err := g.lib.prepare(m)
-	require.NoError(t, err)
-	again, err := g.lib.prepare(m)
-	require.NoError(t, err)
+	plan := testutil.Must(g.lib.prepare(m))(t)
+	again := testutil.Must(g.lib.prepare(m))(t)
 	require.Equal(t, plan.WorkBytes(), again.WorkBytes(), "%v: work memory the second time", m)
 	c, work := g.place(t, poison(int(nc)*out.Bytes())), g.place(t, poison(int(plan.WorkBytes())))
 	at := addresses(g.place(t, bytesA).ptr, g.place(t, bytesB).ptr, g.place(t, bytesBias).ptr, g.place(t, bytesResidual).ptr, c.ptr, work.ptr)
 	if !m.Bias {
 		at.Bias, bias = 0, nil
 	}
-	if !m.Product.Residual {
+	if !m.Residual {
 		at.Residual = 0
 	}
 	want := decode(out, poison(int(nc)*out.Bytes()))
@@ -231,40 +227,41 @@ func replay(s *driver.Stream, run func() error) error {
 	return errors.Join(s.Replay(r), s.Synchronize(), r.Close())
 }
 
-func eachKind(t *testing.T, f func(t *testing.T, g *gpu, kind Matmul)) {
+func eachKind(t *testing.T, f func(t *testing.T, g *gpu, kind kernels.Product)) {
 	g := openGPU(t)
-	for _, k := range []Matmul{ // types of operands and results
-		{Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}}, {Product: kernels.Product{Type: kernels.F32, Out: kernels.F32}, TF32: true},
-		{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16}}, {Product: kernels.Product{Type: kernels.BF16, Out: kernels.F32}},
-		{Product: kernels.Product{Type: kernels.F16, Out: kernels.F16}}, {Product: kernels.Product{Type: kernels.F16, Out: kernels.F32}},
+	for _, k := range []kernels.Product{ // types of operands and results
+		{Type: kernels.F32, Out: kernels.F32}, {Type: kernels.F32, Out: kernels.F32, TF32: true},
+		{Type: kernels.BF16, Out: kernels.BF16}, {Type: kernels.BF16, Out: kernels.F32},
+		{Type: kernels.F16, Out: kernels.F16}, {Type: kernels.F16, Out: kernels.F32},
 	} {
-		t.Run(fmt.Sprintf("%v to %v, TF32 %v", k.Product.Type, k.Product.Out, k.TF32), func(t *testing.T) { f(t, g, k) })
+		t.Run(fmt.Sprintf("%v to %v, TF32 %v", k.Type, k.Out, k.TF32), func(t *testing.T) { f(t, g, k) })
 	}
 }
 
 // TestProducts runs products of odd and of round sizes and of every transpose; batches and rows with gaps; and few elements of
 // long sums, which the library cuts.
 func TestProducts(t *testing.T) {
-	eachKind(t, func(t *testing.T, g *gpu, kind Matmul) {
+	eachKind(t, func(t *testing.T, g *gpu, kind kernels.Product) {
 		t.Logf("%v, version %s", g.lib.path, g.lib.Version())
-		list := layouts(kernels.F32, kernels.F32)
+		list := layouts()
 		lengths, i := []int64{1, 7, 64, 129, 768}, 0
 		for _, rows := range lengths {
 			for _, cols := range lengths {
 				for _, inner := range lengths {
-					p := kernels.Product{M: rows, N: cols, K: inner, TransA: i&1 != 0, TransB: i&2 != 0, Residual: i%3 == 1}
-					list = append(list, Matmul{Product: p, Bias: i%3 == 0})
+					list = append(list, kernels.Product{
+						M: rows, N: cols, K: inner, TransA: i&1 != 0, TransB: i&2 != 0, Bias: i%3 == 0, Residual: i%3 == 1,
+					})
 					i++
 				}
 			}
 		}
 		list = append(list,
-			Matmul{Product: kernels.Product{M: 64, N: 48, K: 20000, TransA: true}},
-			Matmul{Product: kernels.Product{M: 8, N: 256, K: 32768, TransB: true}, Bias: true},
-			Matmul{Product: kernels.Product{M: 128, N: 128, K: 8192, TransA: true}},
+			kernels.Product{M: 64, N: 48, K: 20000, TransA: true},
+			kernels.Product{M: 8, N: 256, K: 32768, TransB: true, Bias: true},
+			kernels.Product{M: 128, N: 128, K: 8192, TransA: true},
 		)
 		for i, m := range list {
-			m.Product.Type, m.Product.Out, m.TF32 = kind.Product.Type, kind.Product.Out, kind.TF32
+			m.Type, m.Out, m.TF32 = kind.Type, kind.Out, kind.TF32
 			testProduct(t, g, m, i&4 != 0)
 		}
 	})
@@ -278,16 +275,14 @@ func TestRepeatable(t *testing.T) {
 	const tokens = 8192
 	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20)), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1))
 	op := &driver.Launched{Op: "product"}
-	for _, product := range []kernels.Product{
+	for _, m := range []kernels.Product{
 		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 768, K: 1024, TransB: true},
 		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 1024, K: 768},
 		{Type: kernels.BF16, Out: kernels.F32, M: 768, N: 1024, K: tokens, TransA: true},
 	} {
-		m := Matmul{Product: product}
-		p, err := g.lib.prepare(m)
-		require.NoError(t, err)
+		p := testutil.Must(g.lib.prepare(m))(t)
 		_, _, nc := sizes(m)
-		bytesC := int(nc) * product.Out.Bytes()
+		bytesC := int(nc) * m.Out.Bytes()
 		c, rest := g.place(t, make([]byte, bytesC)), g.place(t, make([]byte, bytesC))
 		work := [2]*array{g.place(t, make([]byte, int(p.WorkBytes()))), g.place(t, make([]byte, int(p.WorkBytes())))}
 		var first []byte

@@ -2,7 +2,7 @@
 // build it, and no C compiler.
 //
 //	lib, err := cublaslt.Open(dev) // *Missing where there is no such library
-//	plan, err := lib.Prepare(kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: m, N: n, K: k, TransB: true}, false, false)
+//	plan, err := lib.Prepare(kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: m, N: n, K: k, TransB: true})
 //	err = plan.Run(stream, &driver.Launched{Op: "linear"}, kernels.ProductAddresses{A: x, B: w, C: y, Work: work}) // of plan.WorkBytes()
 //
 // Products mean what they mean in package kernels: row-major, with the transposes, distances and batches of kernels.Product,

@@ -13,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // descriptor is what a handle of the library stands for.
@@ -162,12 +163,9 @@ func openFake(t *testing.T) (*fakeLibrary, *Library, *driver.Stream) {
 	t.Helper()
 	drv := fakedriver.New()
 	c := newFake(t, drv)
-	d, err := driver.Open(0, driver.WithDriver(drv))
-	require.NoError(t, err)
-	l, err := open(d, "", func(string) (sharedlib.Library, error) { return c, nil })
-	require.NoError(t, err)
-	s, err := d.NewStream()
-	require.NoError(t, err)
+	d := testutil.Must(driver.Open(0, driver.WithDriver(drv)))(t)
+	l := testutil.Must(open(d, "", func(string) (sharedlib.Library, error) { return c, nil }))(t)
+	s := testutil.Must(d.NewStream())(t)
 	t.Cleanup(func() {
 		require.NoError(t, errors.Join(l.Close(), l.Close(), s.Close(), d.Close()))
 		require.Empty(t, c.open, "descriptors")

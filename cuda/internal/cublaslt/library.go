@@ -43,7 +43,7 @@ type Library struct {
 	workLimit int64 // bytes that a product may take: as much as cuBLAS itself takes
 
 	mu     sync.Mutex
-	plans  map[Matmul]*Plan
+	plans  map[kernels.Product]*Plan
 	closed bool
 }
 
@@ -59,7 +59,7 @@ func Open(d *driver.Device) (*Library, error) {
 func open(d *driver.Device, folders string, load func(name string) (sharedlib.Library, error)) (*Library, error) {
 	missing := new(Missing)
 	for _, name := range places(folders) {
-		l := &Library{d: d, workLimit: 32 << 20, plans: map[Matmul]*Plan{}}
+		l := &Library{d: d, workLimit: 32 << 20, plans: map[kernels.Product]*Plan{}}
 		if d.Properties().Capability < 90 {
 			l.workLimit = 4 << 20
 		}
@@ -138,24 +138,24 @@ func (l *Library) Version() string {
 }
 
 // Prepare implements kernels.Library. The product is a *Plan of the library, the same one for equal products.
-func (l *Library) Prepare(p kernels.Product, bias, tf32 bool) (kernels.PreparedProduct, error) {
-	if bias && p.Type != p.Out {
+// A bias has the type of the result: the library takes no other.
+func (l *Library) Prepare(p kernels.Product) (kernels.PreparedProduct, error) {
+	if p.Bias && p.Type != p.Out {
 		return nil, graph.Refuse(graph.ReasonType, "bias of %v beside a result of %v", p.Type, p.Out)
 	}
-	m := Matmul{p, bias, tf32}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, errClosed
 	}
-	if ready := l.plans[m]; ready != nil {
+	if ready := l.plans[p]; ready != nil {
 		return ready, nil
 	}
-	ready, err := l.prepare(m)
+	ready, err := l.prepare(p)
 	if err != nil {
 		return nil, err
 	}
-	l.plans[m] = ready
+	l.plans[p] = ready
 	return ready, nil
 }
 
@@ -175,7 +175,7 @@ func (l *Library) Close() error {
 }
 
 // check returns the error of what a function has returned that was called for a product, or for none.
-func (l *Library) check(f *sharedlib.Func, m *Matmul, result uintptr) error {
+func (l *Library) check(f *sharedlib.Func, m *kernels.Product, result uintptr) error {
 	s := Status(int32(result))
 	if s == Success {
 		return nil

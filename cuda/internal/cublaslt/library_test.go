@@ -20,8 +20,7 @@ import (
 // it has tried.
 func TestOpen(t *testing.T) {
 	drv := fakedriver.New()
-	d, err := driver.Open(0, driver.WithDriver(drv))
-	require.NoError(t, err)
+	d := testutil.Must(driver.Open(0, driver.WithDriver(drv)))(t)
 	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
 	places := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
 		"libcublasLt.so.13", "libcublasLt.so.12"}
@@ -38,13 +37,12 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for i := range places {
-		l, err := open(d, dirs, there(places[i:]...))
-		require.NoError(t, err)
+		l := testutil.Must(open(d, dirs, there(places[i:]...)))(t)
 		require.Equal(t, places[:i+1], tried)
 		require.NoError(t, l.Close())
 	}
 	fake.fails["Create"] = NotInitialized
-	_, err = open(d, dirs, there(places[0]))
+	_, err := open(d, dirs, there(places[0]))
 	var missing *Missing
 	require.ErrorAs(t, err, &missing)
 	require.Equal(t, places, tried)
@@ -112,8 +110,7 @@ func TestOpenRefusesOthers(t *testing.T) {
 		t.Skip(err)
 	}
 	require.FileExists(t, file("libc.so.6"))
-	d, err := driver.Open(0, driver.WithDriver(fakedriver.New()))
-	require.NoError(t, err)
+	d := testutil.Must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t)
 	_, err = open(d, "", func(string) (sharedlib.Library, error) { return c, nil })
 	require.ErrorAs(t, err, new(*Missing))
 	require.ErrorContains(t, err, "libc.so.6 has no cublasLtGetVersion; ")

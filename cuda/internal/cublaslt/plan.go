@@ -18,7 +18,7 @@ const maxCandidates = 8
 type Plan struct {
 	mu      sync.Mutex
 	l       *Library
-	m       Matmul // with all defaults filled in
+	m       kernels.Product // with all defaults filled in
 	x       *product
 	bias    uintptr                          // that the description names
 	enqueue func(stream driver.Handle) error // of this plan, made once
@@ -27,13 +27,13 @@ type Plan struct {
 
 // prepare chooses how m is computed: of the algorithms that the library proposes for its sizes, the first. It measures
 // nothing, and so chooses the same each time. The error is a *graph.Unsupported for what the library does not compute.
-func (l *Library) prepare(m Matmul) (*Plan, error) {
-	m, err := m.complete()
+func (l *Library) prepare(m kernels.Product) (*Plan, error) {
+	m, err := complete(m)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{l: l, m: m, x: &product{alpha: 1}}
-	if m.Product.Residual {
+	if m.Residual {
 		p.x.beta = 1
 	}
 	p.enqueue = p.matmul
@@ -79,15 +79,15 @@ func (p *Plan) describe() (err error) {
 		compute = computeTF32
 	}
 	call(p.l.of[description].Create, uintptr(unsafe.Pointer(&p.x.desc)), compute, real32)
-	a, b, c := p.m.columnMajor()
+	a, b, c := columnMajor(&p.m)
 	for _, x := range []struct {
 		at *uintptr
 		matrix
 		op attribute
 	}{{&p.x.layoutA, a, descTransA}, {&p.x.layoutB, b, descTransB}, {&p.x.layoutC, c, attribute{}}} {
 		call(p.l.of[layout].Create, uintptr(unsafe.Pointer(x.at)), uintptr(x.typ), uintptr(x.rows), uintptr(x.cols), uintptr(x.ld))
-		if p.m.Product.Batch > 1 {
-			set(*x.at, layoutBatch, p.m.Product.Batch)
+		if p.m.Batch > 1 {
+			set(*x.at, layoutBatch, p.m.Batch)
 			set(*x.at, layoutStride, x.stride)
 		}
 		if x.transposed {
@@ -134,7 +134,7 @@ func (p *Plan) propose() (err error) {
 			return nil
 		}
 	}
-	return p.m.unsupported("version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
+	return unsupported(p.m, "version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
 		limit, p.l.name(s))
 }
 
@@ -166,7 +166,7 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 		at.Work = 0
 	}
 	together := at.A | at.B | at.C | at.Bias | at.Residual | at.Work
-	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.m.Bias || (at.Residual != 0) != p.m.Product.Residual ||
+	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.m.Bias || (at.Residual != 0) != p.m.Residual ||
 		(at.Work != 0) != (p.x.workBytes > 0) || together%driver.Alignment != 0 {
 		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, residual at %#x, c at %#x, %d bytes of work memory at %#x: want "+
 			"multiples of %d, and a bias and a residual only in a product with one", p.m, at.A, at.B, at.Bias, at.Residual, at.C,

@@ -27,9 +27,8 @@ func addresses(a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAd
 }
 
 // rowMajor is what a product means: c is changed where it is written.
-func rowMajor(m Matmul, a, b, bias, residual, c []float64) {
-	m, _ = m.complete()
-	p := m.Product
+func rowMajor(p kernels.Product, a, b, bias, residual, c []float64) {
+	p, _ = complete(p)
 	at := func(x []float64, transposed bool, ld, row, col int64) float64 {
 		if transposed {
 			row, col = col, row
@@ -56,9 +55,8 @@ func rowMajor(m Matmul, a, b, bias, residual, c []float64) {
 }
 
 // sizes returns the number of elements from the first to the last of each operand.
-func sizes(m Matmul) (a, b, c int64) {
-	m, _ = m.complete()
-	p := m.Product
+func sizes(p kernels.Product) (a, b, c int64) {
+	p, _ = complete(p)
 	rowA, rowB := p.Rows()
 	a = (p.Batch-1)*p.StrideA + (p.M*p.K/rowA-1)*p.LDA + rowA
 	b = (p.Batch-1)*p.StrideB + (p.K*p.N/rowB-1)*p.LDB + rowB
@@ -67,20 +65,21 @@ func sizes(m Matmul) (a, b, c int64) {
 }
 
 // layouts are products of every transpose, with and without gaps, of one matrix and of many.
-func layouts(typ, out kernels.Type) []Matmul {
-	var list []Matmul
+func layouts() (list []kernels.Product) {
 	for i := range 4 {
 		ta, tb := i&1 != 0, i&2 != 0
-		list = append(list,
-			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 5, N: 3, K: 7, TransA: ta, TransB: tb}},
-			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 24, N: 16, K: 40, TransA: ta, TransB: tb}, Bias: true},
-			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 40, N: 24, K: 16, TransA: ta, TransB: tb, Residual: true}},
-			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 16, N: 24, K: 8, TransA: ta, TransB: tb, LDA: 48, LDB: 32, LDC: 40}},
-			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 6, N: 9, K: 11, TransA: ta, TransB: tb, LDA: 13, LDB: 14, LDC: 10,
-				Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63, Residual: tb}, Bias: !tb},
-			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 4, StrideB: 512, StrideC: 2048}},
-			Matmul{Product: kernels.Product{Type: typ, Out: out, M: 64, N: 32, K: 16, TransA: ta, TransB: tb, Batch: 2, StrideA: 1024, StrideC: 2048}},
-		)
+		for _, p := range []kernels.Product{
+			{M: 5, N: 3, K: 7},
+			{M: 24, N: 16, K: 40, Bias: true},
+			{M: 40, N: 24, K: 16, Residual: true},
+			{M: 16, N: 24, K: 8, LDA: 48, LDB: 32, LDC: 40},
+			{M: 6, N: 9, K: 11, LDA: 13, LDB: 14, LDC: 10, Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63, Residual: tb, Bias: !tb},
+			{M: 64, N: 32, K: 16, Batch: 4, StrideB: 512, StrideC: 2048},
+			{M: 64, N: 32, K: 16, Batch: 2, StrideA: 1024, StrideC: 2048},
+		} {
+			p.TransA, p.TransB = ta, tb
+			list = append(list, p)
+		}
 	}
 	return list
 }
@@ -89,16 +88,15 @@ func layouts(typ, out kernels.Type) []Matmul {
 func TestRowMajor(t *testing.T) {
 	c, l, s := openFake(t)
 	const pa, pb, pbias, presidual, pc, pwork = 0x1000, 0x2000, 0x3000, 0x6000, 0x4000, 0x5000
-	for _, m := range layouts(kernels.F32, kernels.F32) {
+	for _, m := range layouts() {
 		na, nb, nc := sizes(m)
-		a, b, bias := testutil.Normal(1, int(na)), testutil.Normal(2, int(nb)), testutil.Normal(3, int(m.Product.N))
+		a, b, bias := testutil.Normal(1, int(na)), testutil.Normal(2, int(nb)), testutil.Normal(3, int(m.N))
 		got, want, residual := testutil.Normal(4, int(nc)), testutil.Normal(4, int(nc)), testutil.Normal(5, int(nc))
 		c.memory[presidual] = residual
 		c.memory[pa], c.memory[pb], c.memory[pc], c.memory[pbias] = a, b, got, bias
-		p, err := l.prepare(m)
-		require.NoError(t, err)
+		p := testutil.Must(l.prepare(m))(t)
 		at := addresses(pa, pb, 0, 0, pc, pwork)
-		if m.Product.Residual {
+		if m.Residual {
 			at.Residual = presidual
 		}
 		if m.Bias {
@@ -126,8 +124,7 @@ func TestPreferences(t *testing.T) {
 		{kernels.BF16, kernels.F32, true, false, 68, 14, 0}, {kernels.F16, kernels.F16, true, false, 68, 2, 2},
 		{kernels.F32, kernels.F32, false, false, 68, 0, 0}, {kernels.F32, kernels.F32, false, true, 77, 0, 0},
 	} {
-		p, err := l.prepare(Matmul{kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3}, x.bias, x.tf32})
-		require.NoError(t, err)
+		p := testutil.Must(l.prepare(kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3, Bias: x.bias, TF32: x.tf32}))(t)
 		desc, v := c.open[p.x.desc], c.asked.values
 		require.Equal(t, [3]uintptr{x.compute, x.in, x.res}, [3]uintptr{desc.args[0], c.open[p.x.layoutA].args[0], c.open[p.x.layoutC].args[0]}, "%v", p.m)
 		require.EqualValues(t, 32<<20, v[preferWork])
@@ -148,44 +145,44 @@ func TestPreferences(t *testing.T) {
 // TestUnsupported refuses products before the library sees them.
 func TestUnsupported(t *testing.T) {
 	c, l, _ := openFake(t)
-	good := Matmul{Product: kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 4, N: 6, K: 8, TransB: true}}
-	for want, change := range map[string]func(m *Matmul){
-		"rows: got 0, want 1 to 2147483647":               func(m *Matmul) { m.Product.M = 0 },
-		"cols: got -1":                                    func(m *Matmul) { m.Product.N = -1 },
-		"inner size: got 2147483648":                      func(m *Matmul) { m.Product.K = 1 << 31 },
-		"batch: got -1":                                   func(m *Matmul) { m.Product.Batch = -1 },
-		"type is Type(3)":                                 func(m *Matmul) { m.Product.Type = 3 },
-		"type of the result is f16, want f32 or bf16":     func(m *Matmul) { m.Product.Out = kernels.F16 },
-		"rows of a have 8 elements and are 7 apart":       func(m *Matmul) { m.Product.LDA = 7 },
-		"rows of b have 8 elements and are 7 apart":       func(m *Matmul) { m.Product.LDB = 7 },
-		"rows of c have 6 elements and are 5 apart":       func(m *Matmul) { m.Product.LDC = 5 },
-		"matrices of c are 23 elements apart, want 24":    func(m *Matmul) { m.Product.Batch, m.Product.StrideC = 2, 23 },
-		"4 rows of a, 1152921504606846976 elements apart": func(m *Matmul) { m.Product.LDA = 1 << 60 },
-		"matrices of a are -1 elements apart":             func(m *Matmul) { m.Product.Batch, m.Product.StrideC, m.Product.StrideA = 2, 24, -1 },
-		"TF32":                                            func(m *Matmul) { m.TF32 = true },
-		"no algorithm for it with 33554432 bytes":         func(m *Matmul) { c.works = []uint64{64 << 20} },
+	good := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 4, N: 6, K: 8, TransB: true}
+	for want, change := range map[string]func(m *kernels.Product){
+		"rows: got 0, want 1 to 2147483647":               func(m *kernels.Product) { m.M = 0 },
+		"cols: got -1":                                    func(m *kernels.Product) { m.N = -1 },
+		"inner size: got 2147483648":                      func(m *kernels.Product) { m.K = 1 << 31 },
+		"batch: got -1":                                   func(m *kernels.Product) { m.Batch = -1 },
+		"type is Type(3)":                                 func(m *kernels.Product) { m.Type = 3 },
+		"type of the result is f16, want f32 or bf16":     func(m *kernels.Product) { m.Out = kernels.F16 },
+		"rows of a have 8 elements and are 7 apart":       func(m *kernels.Product) { m.LDA = 7 },
+		"rows of b have 8 elements and are 7 apart":       func(m *kernels.Product) { m.LDB = 7 },
+		"rows of c have 6 elements and are 5 apart":       func(m *kernels.Product) { m.LDC = 5 },
+		"matrices of c are 23 elements apart, want 24":    func(m *kernels.Product) { m.Batch, m.StrideC = 2, 23 },
+		"4 rows of a, 1152921504606846976 elements apart": func(m *kernels.Product) { m.LDA = 1 << 60 },
+		"matrices of a are -1 elements apart":             func(m *kernels.Product) { m.Batch, m.StrideC, m.StrideA = 2, 24, -1 },
+		"TF32":                                            func(m *kernels.Product) { m.TF32 = true },
+		"no algorithm for it with 33554432 bytes":         func(m *kernels.Product) { c.works = []uint64{64 << 20} },
 	} {
 		m := good
 		change(&m)
-		_, err := l.Prepare(m.Product, m.Bias, m.TF32)
+		_, err := l.Prepare(m)
 		require.ErrorAs(t, err, new(*graph.Unsupported), want)
 		require.ErrorContains(t, err, want)
 	}
 	m := good
-	m.Product.Batch, m.Bias, m.Product.Out, m.Product.TransA = 3, true, kernels.F32, true
+	m.Batch, m.Bias, m.Out, m.TransA = 3, true, kernels.F32, true
 	require.Equal(t, "bf16 to f32 [4,6] = [8,4]ᵀ [6,8]ᵀ + bias, batch of 3", m.String())
-	_, err := l.Prepare(m.Product, true, false)
+	_, err := l.Prepare(m)
 	require.Equal(t, graph.Refuse(graph.ReasonType, "bias of bf16 beside a result of f32"), err)
 }
 
 // TestFailures lets every call of the library fail in turn.
 func TestFailures(t *testing.T) {
 	c, l, s := openFake(t)
-	x := kernels.Product{M: 4, N: 6, K: 8}
+	x := kernels.Product{M: 4, N: 6, K: 8, Bias: true}
 	for _, call := range []string{"MatmulDescCreate", "MatmulDescSetAttribute", "MatrixLayoutCreate", "MatmulPreferenceCreate",
 		"MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "MatmulPreferenceDestroy"} {
 		c.fails[call] = 7
-		_, err := l.Prepare(x, true, false)
+		_, err := l.Prepare(x)
 		var e *Error
 		require.ErrorAs(t, err, &e, call)
 		require.EqualValues(t, 7, e.Status)
@@ -195,16 +192,14 @@ func TestFailures(t *testing.T) {
 	c.fails["MatmulAlgoGetHeuristic"] = NotSupported
 	works := c.works
 	c.works = nil
-	_, err := l.Prepare(x, true, false)
+	_, err := l.Prepare(x)
 	require.ErrorAs(t, err, new(*graph.Unsupported))
 	require.ErrorContains(t, err, "FAKE_STATUS_15")
 	c.works = works
 	delete(c.fails, "MatmulAlgoGetHeuristic")
 
-	p, err := l.Prepare(x, true, false)
-	require.NoError(t, err)
-	again, err := l.Prepare(x, true, false)
-	require.NoError(t, err)
+	p := testutil.Must(l.Prepare(x))(t)
+	again := testutil.Must(l.Prepare(x))(t)
 	require.Same(t, p, again)
 	op := &driver.Launched{Op: "linear"}
 	good := addresses(256, 256, 256, 0, 256, 256)
@@ -240,6 +235,6 @@ func TestFailures(t *testing.T) {
 	}))
 	require.NoError(t, l.Close())
 	require.Error(t, p.Run(s, op, good), "a closed library runs")
-	_, err = l.Prepare(x, true, false)
+	_, err = l.Prepare(x)
 	require.Error(t, err, "a closed library prepares")
 }

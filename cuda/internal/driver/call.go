@@ -19,20 +19,17 @@ const (
 type Call struct {
 	Launched // Owner may be set; the rest is read
 
-	f      *Function
-	grid   Grid
-	block  Block
-	shared int
-	args   Struct
-	param  unsafe.Pointer // the address of args, which the driver reads here
+	f           *Function
+	grid, block Dim
+	shared      int
+	args        []byte
+	param       unsafe.Pointer // the address of args, which the driver reads here
 }
 
-// Struct is the argument of a kernel: the bytes of a struct as the kernel's compiler lays them out.
-type Struct []byte
-
-// Prepare returns a launch of f for op, a name for errors, with the given dynamic shared memory in bytes. It copies args.
-func (f *Function) Prepare(op string, g Grid, b Block, shared int, args Struct) (*Call, error) {
-	c := &Call{Launched: Launched{Op: op, Kernel: f.name}, f: f, grid: g, block: b, shared: shared}
+// Prepare returns a launch of f for op, a name for errors, with the given dynamic shared memory in bytes. args are the bytes of the
+// kernel's argument, a struct as its compiler lays it out, and are copied.
+func (f *Function) Prepare(op string, grid, block Dim, shared int, args []byte) (*Call, error) {
+	c := &Call{Launched: Launched{Op: op, Kernel: f.name}, f: f, grid: grid, block: block, shared: shared}
 	for _, n := range []*int{&c.grid.Y, &c.grid.Z, &c.block.Y, &c.block.Z} {
 		if *n == 0 {
 			*n = 1
@@ -75,14 +72,8 @@ func (c *Call) check(argBytes int) error {
 	return nil
 }
 
-// SetArgs changes the argument for the next launches. Its size must stay the same. It allocates nothing.
-func (c *Call) SetArgs(args Struct) error {
-	if len(args) != len(c.args) {
-		return c.failed(fmt.Errorf("got an argument of %d bytes, want %d", len(args), len(c.args)))
-	}
-	copy(c.args, args)
-	return nil
-}
+// Args returns the call's own copy of the argument, which may be changed for the next launches.
+func (c *Call) Args() []byte { return c.args }
 
 func (c *Call) failed(err error) error { return c.f.m.d.failed(c.Launched.String(), err) }
 

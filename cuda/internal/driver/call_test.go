@@ -9,39 +9,40 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 func TestPrepareErrors(t *testing.T) {
 	d, drv := openFake(t)
 	drv.Kernel("k", fakedriver.Kernel{Args: 16, Registers: 128, Shared: 1 << 10})
 	drv.Kernel("none", fakedriver.Kernel{})
-	mod := must(d.LoadModule(kernels))(t)
-	f := must(mod.Function("k"))(t)
-	require.Same(t, f, must(mod.Function("k"))(t), "a kernel is looked up once")
+	mod := testutil.Must(d.LoadModule(kernels))(t)
+	f := testutil.Must(mod.Function("k"))(t)
+	require.Same(t, f, testutil.Must(mod.Function("k"))(t), "a kernel is looked up once")
 	_, err := mod.Function("none")
 	require.EqualError(t, err, "cuda:0: kernel none: want a kernel with one parameter")
-	one, b, args := driver.Grid{X: 1}, driver.Block{X: 1}, make(driver.Struct, 16)
+	one, b, args := driver.Dim{X: 1}, driver.Dim{X: 1}, make([]byte, 16)
 	for _, c := range []struct {
 		name   string
-		grid   driver.Grid
-		block  driver.Block
+		grid   driver.Dim
+		block  driver.Dim
 		shared int
-		args   driver.Struct
+		args   []byte
 		want   string // "" for none
 	}{
-		{"good", driver.Grid{X: 1<<31 - 1, Y: 65535, Z: 65535}, driver.Block{X: 128, Y: 2, Z: 2}, 226 << 10, args, ""},
-		{"no blocks", driver.Grid{}, b, 0, args, "got a grid of 0x1x1 blocks"},
-		{"grid x", driver.Grid{X: 1 << 31}, b, 0, args, "got a grid of 2147483648x1x1 blocks"},
-		{"grid y", driver.Grid{X: 1, Y: 65536}, b, 0, args, "got a grid of 1x65536x1 blocks, want 1 to 2147483647x65535x65535"},
-		{"grid z", driver.Grid{X: 1, Z: 65536}, b, 0, args, "got a grid of 1x1x65536 blocks"},
-		{"grid below", driver.Grid{X: 1, Y: -1}, b, 0, args, "got a grid of 1x-1x1 blocks"},
-		{"no threads", one, driver.Block{}, 0, args, "got a block of 0x1x1 threads"},
-		{"threads", one, driver.Block{X: 1024}, 0, args, "got a block of 1024x1x1 threads, want 1 to 512 in all and 1 to 64 along z; the kernel has 128 registers"},
-		{"threads z", one, driver.Block{X: 1, Z: 65}, 0, args, "got a block of 1x1x65 threads"},
-		{"threads overflow", one, driver.Block{X: 1 << 40, Y: 1 << 40}, 0, args, "got a block of"},
+		{"good", driver.Dim{X: 1<<31 - 1, Y: 65535, Z: 65535}, driver.Dim{X: 128, Y: 2, Z: 2}, 226 << 10, args, ""},
+		{"no blocks", driver.Dim{}, b, 0, args, "got a grid of 0x1x1 blocks"},
+		{"grid x", driver.Dim{X: 1 << 31}, b, 0, args, "got a grid of 2147483648x1x1 blocks"},
+		{"grid y", driver.Dim{X: 1, Y: 65536}, b, 0, args, "got a grid of 1x65536x1 blocks, want 1 to 2147483647x65535x65535"},
+		{"grid z", driver.Dim{X: 1, Z: 65536}, b, 0, args, "got a grid of 1x1x65536 blocks"},
+		{"grid below", driver.Dim{X: 1, Y: -1}, b, 0, args, "got a grid of 1x-1x1 blocks"},
+		{"no threads", one, driver.Dim{}, 0, args, "got a block of 0x1x1 threads"},
+		{"threads", one, driver.Dim{X: 1024}, 0, args, "got a block of 1024x1x1 threads, want 1 to 512 in all and 1 to 64 along z; the kernel has 128 registers"},
+		{"threads z", one, driver.Dim{X: 1, Z: 65}, 0, args, "got a block of 1x1x65 threads"},
+		{"threads overflow", one, driver.Dim{X: 1 << 40, Y: 1 << 40}, 0, args, "got a block of"},
 		{"shared", one, b, 226<<10 + 1, args, "got 231425 bytes of dynamic shared memory, want 0 to 231424: a block has 232448 on Fake H200, of which the kernel takes 1024"},
 		{"few", one, b, 0, args[:15], "got an argument of 15 bytes, want 16"},
-		{"many", one, b, 0, make(driver.Struct, 17), "got an argument of 17 bytes, want 16"},
+		{"many", one, b, 0, make([]byte, 17), "got an argument of 17 bytes, want 16"},
 		{"none", one, b, 0, nil, "got an argument of 0 bytes, want 16"},
 	} {
 		_, err := f.Prepare("test", c.grid, c.block, c.shared, c.args)
@@ -52,8 +53,6 @@ func TestPrepareErrors(t *testing.T) {
 		require.Error(t, err, c.name)
 		require.True(t, strings.HasPrefix(err.Error(), "cuda:0: test (kernel k): "+c.want), "%s: %v", c.name, err)
 	}
-	c := must(f.Prepare("test", one, b, 0, args))(t)
-	require.EqualError(t, c.SetArgs(args[:8]), "cuda:0: test (kernel k): got an argument of 8 bytes, want 16")
 }
 
 // TestArguments passes grid, block, shared memory and arguments, whether the driver tells their size or not. What the caller
@@ -65,18 +64,18 @@ func TestArguments(t *testing.T) {
 		var got fakedriver.Launch
 		var args []string
 		drv.Kernel("k", fakedriver.Kernel{Args: 12, Run: func(l *fakedriver.Launch) { got, args = *l, append(args, string(l.Args)) }})
-		mod, s := must(d.LoadModule(kernels))(t), stream(t, d)
-		f := must(mod.Function("k"))(t)
-		mine := driver.Struct("twelve bytes")
-		c := must(f.Prepare("all", driver.Grid{X: 3, Z: 2}, driver.Block{X: 32, Y: 4}, 96, mine))(t)
+		mod, s := testutil.Must(d.LoadModule(kernels))(t), stream(t, d)
+		f := testutil.Must(mod.Function("k"))(t)
+		mine := []byte("twelve bytes")
+		c := testutil.Must(f.Prepare("all", driver.Dim{X: 3, Z: 2}, driver.Dim{X: 32, Y: 4}, 96, mine))(t)
 		clear(mine)
 		ok(t, s.Launch(c))
-		ok(t, c.SetArgs(driver.Struct("other values")))
+		copy(c.Args(), "other values")
 		ok(t, s.Launch(c))
 		ok(t, s.Synchronize())
 		require.Equal(t, []string{"twelve bytes", "other values"}, args)
-		require.Equal(t, driver.Grid{X: 3, Y: 1, Z: 2}, got.Grid)
-		require.Equal(t, driver.Block{X: 32, Y: 4, Z: 1}, got.Block)
+		require.Equal(t, driver.Dim{X: 3, Y: 1, Z: 2}, got.Grid)
+		require.Equal(t, driver.Dim{X: 32, Y: 4, Z: 1}, got.Block)
 		require.Equal(t, 96, got.Shared)
 	}
 }
@@ -103,11 +102,10 @@ func TestLaunchesAllocateNothing(t *testing.T) {
 	s := stream(t, d)
 	e, h, x := event(t, d, false), host(t, d, 64), newAdder(t, d, s, 100)
 	p := captured(t, s, func() { ok(t, s.Launch(x.call)) })
-	data, args := make([]byte, 40), x.args(99)
+	data := make([]byte, 40)
 	out := driver.Address(&x.out)
 	for name, f := range map[string]func() error{
 		"launch":   func() error { return s.Launch(x.call) },
-		"argument": func() error { return x.call.SetArgs(args) },
 		"replay":   func() error { return s.Replay(p) },
 		"copy out": func() error { return s.CopyOut(h, 0, out, 64) },
 		"copy":     func() error { return s.Copy(out, driver.Address(&x.a), 64) },

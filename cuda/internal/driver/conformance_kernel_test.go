@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // adder is vector_add with operands: out = a + b.
@@ -28,8 +29,8 @@ func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 	x.mem.Place(&x.out, 0, 4*n)
 	x.mem.Place(&x.a, 4*n, 4*n)
 	x.mem.Place(&x.b, 8*n, 4*n)
-	f := must(must(d.LoadModule(kernels))(t).Function("vector_add"))(t)
-	x.call = must(f.Prepare("sum", driver.Grid{X: (n + 127) / 128}, driver.Block{X: 128}, 0, x.args(n)))(t)
+	f := testutil.Must(testutil.Must(d.LoadModule(kernels))(t).Function("vector_add"))(t)
+	x.call = testutil.Must(f.Prepare("sum", driver.Dim{X: (n + 127) / 128}, driver.Dim{X: 128}, 0, x.args(n)))(t)
 	v := make([]float32, n)
 	for i := range v {
 		v[i] = float32(i)
@@ -43,7 +44,7 @@ func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 }
 
 // args returns the argument for the first n sums.
-func (x *adder) args(n int) driver.Struct {
+func (x *adder) args(n int) []byte {
 	return pack(driver.Address(&x.out), driver.Address(&x.a), driver.Address(&x.b), int32(n))
 }
 
@@ -60,10 +61,10 @@ func testKernel(t *testing.T, d *driver.Device) {
 	ok(t, s.Launch(x.call))
 	require.Equal(t, [2]float32{1000, 1999}, x.ends(t, s))
 	x.a, x.b, x.out = x.out, x.a, x.b
-	ok(t, x.call.SetArgs(x.args(x.n)))
+	copy(x.call.Args(), x.args(x.n))
 	ok(t, s.Launch(x.call))
 	require.Equal(t, [2]float32{1000, 2998}, x.ends(t, s), "other operands")
-	ok(t, x.call.SetArgs(x.args(999)))
+	copy(x.call.Args(), x.args(999))
 	ok(t, s.Fill8(driver.Address(&x.out), 0, 4*x.n))
 	ok(t, s.Launch(x.call))
 	require.Equal(t, [2]float32{1000, 0}, x.ends(t, s), "one sum less")
@@ -71,17 +72,17 @@ func testKernel(t *testing.T, d *driver.Device) {
 
 func testShared(t *testing.T, d *driver.Device) {
 	s := stream(t, d)
-	mod := must(d.LoadModule(kernels))(t)
+	mod := testutil.Must(d.LoadModule(kernels))(t)
 	m := alloc(t, d, 4)
-	f := must(mod.Function("shared_last"))(t)
+	f := testutil.Must(mod.Function("shared_last"))(t)
 	most := d.Properties().SharedPerBlock
 	for _, n := range []int{4, 48 << 10, 48<<10 + 4, most, 8} {
-		c := must(f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n))))(t)
+		c := testutil.Must(f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n))))(t)
 		ok(t, s.Launch(c))
 		require.Equal(t, float32(n), asFloats(download(t, s, m.Ptr(), 4))[0])
 	}
 	for _, n := range []int{-1, most + 1} {
-		_, err := f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n)))
+		_, err := f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n)))
 		require.ErrorContains(t, err, "last word (kernel shared_last): ", n)
 	}
 }
@@ -143,7 +144,7 @@ func testCaptureKernels(t *testing.T, d *driver.Device) {
 func testModuleErrors(t *testing.T, d *driver.Device) {
 	_, err := d.LoadModule(nil)
 	require.Error(t, err, "an empty image")
-	mod := must(d.LoadModule(kernels))(t)
+	mod := testutil.Must(d.LoadModule(kernels))(t)
 	_, err = mod.Function("vector_sub")
 	require.ErrorContains(t, err, "kernel vector_sub: cuModuleGetFunction")
 }
@@ -174,7 +175,7 @@ func testGoroutines(t *testing.T, d *driver.Device) {
 func testDo(t *testing.T, d *driver.Device) {
 	ran := errors.New("ran")
 	require.Equal(t, ran, d.Do(func() error {
-		require.Zero(t, must(d.Driver().Find("cuCtxSynchronize"))(t)(nil), "no context is current")
+		require.Zero(t, testutil.Must(d.Driver().Find("cuCtxSynchronize"))(t)(nil), "no context is current")
 		require.NotZero(t, d.Context())
 		return ran
 	}))

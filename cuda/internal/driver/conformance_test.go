@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // conformance is what every driver must do.
@@ -34,14 +35,6 @@ var conformance = []struct {
 	{"contexts", testDo},
 }
 
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		ok(t, err)
-		return v
-	}
-}
-
 func ok(t testing.TB, err error) {
 	t.Helper()
 	require.NoError(t, err)
@@ -56,25 +49,25 @@ func freed[T any](t testing.TB, v T, free func(T) error) T {
 // alloc returns memory until the end of the test.
 func alloc(t testing.TB, d *driver.Device, bytes int) *driver.Memory {
 	t.Helper()
-	return freed(t, must(d.Alloc(bytes))(t), (*driver.Memory).Free)
+	return freed(t, testutil.Must(d.Alloc(bytes))(t), (*driver.Memory).Free)
 }
 
 // stream returns a stream until the end of the test.
 func stream(t testing.TB, d *driver.Device) *driver.Stream {
 	t.Helper()
-	return freed(t, must(d.NewStream())(t), (*driver.Stream).Close)
+	return freed(t, testutil.Must(d.NewStream())(t), (*driver.Stream).Close)
 }
 
 // host returns pinned memory until the end of the test.
 func host(t testing.TB, d *driver.Device, bytes int) *driver.Host {
 	t.Helper()
-	return freed(t, must(d.NewHost(bytes))(t), (*driver.Host).Free)
+	return freed(t, testutil.Must(d.NewHost(bytes))(t), (*driver.Host).Free)
 }
 
 // event returns an event until the end of the test.
 func event(t testing.TB, d *driver.Device, timing bool) *driver.Event {
 	t.Helper()
-	return freed(t, must(d.NewEvent(timing))(t), (*driver.Event).Close)
+	return freed(t, testutil.Must(d.NewEvent(timing))(t), (*driver.Event).Close)
 }
 
 // captured returns what f enqueues in s, until the end of the test.
@@ -82,7 +75,7 @@ func captured(t testing.TB, s *driver.Stream, f func()) *driver.Replay {
 	t.Helper()
 	ok(t, s.BeginCapture())
 	f()
-	return freed(t, must(s.EndCapture())(t), (*driver.Replay).Close)
+	return freed(t, testutil.Must(s.EndCapture())(t), (*driver.Replay).Close)
 }
 
 // download reads memory of the device.
@@ -210,7 +203,7 @@ func testBorrowed(t *testing.T, d *driver.Device) {
 	queue := make([]driver.Handle, 1000) // on the heap
 	call := func(function string, args ...uintptr) {
 		ok(t, d.Do(func() error {
-			require.Zero(t, must(d.Driver().Find(function))(t)(args))
+			require.Zero(t, testutil.Must(d.Driver().Find(function))(t)(args))
 			return nil
 		}))
 	}
@@ -218,7 +211,7 @@ func testBorrowed(t *testing.T, d *driver.Device) {
 	h := queue[0]
 	m := alloc(t, d, 64)
 	for round := range 2 { // it outlives what borrows it
-		s := must(d.BorrowStream(h))(t)
+		s := testutil.Must(d.BorrowStream(h))(t)
 		require.Equal(t, h, s.Handle())
 		ok(t, s.Fill8(m.Ptr(), byte(round+1), 64))
 		require.EqualValues(t, round+1, download(t, s, m.Ptr()+63, 1)[0])
@@ -242,7 +235,7 @@ func testEvents(t *testing.T, d *driver.Device) {
 	}
 	ok(t, s.Record(end))
 	ok(t, end.Synchronize())
-	took := must(end.Since(start))(t)
+	took := testutil.Must(end.Since(start))(t)
 	t.Logf("20 fills of 16 MiB took %v", took)
 	require.Positive(t, took)
 	require.LessOrEqual(t, took, time.Second)

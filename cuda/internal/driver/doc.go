@@ -5,7 +5,7 @@
 //	mod, err := dev.LoadModule(ptx)    // or a fat binary
 //	f, err := mod.Function("vector_add")
 //	s, err := dev.NewStream()
-//	c, err := f.Prepare("add", driver.Grid{X: 4}, driver.Block{X: 256}, 0, args)
+//	c, err := f.Prepare("add", driver.Dim{X: 4}, driver.Dim{X: 256}, 0, args)
 //	err = s.Launch(c)                  // allocates nothing
 //	err = s.Synchronize()
 //	err = dev.Close()                  // reports what has not been freed

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // TestEnqueue lets a fill that is enqueued beside the package run at once, and in a captured graph.
@@ -14,7 +15,7 @@ func TestEnqueue(t *testing.T) {
 	d, drv := openFake(t)
 	s, m := stream(t, d), alloc(t, d, 8)
 	value := uint8(0)
-	memset, args := must(drv.Find("cuMemsetD8Async"))(t), make([]uintptr, 4)
+	memset, args := testutil.Must(drv.Find("cuMemsetD8Async"))(t), make([]uintptr, 4)
 	library := func(h driver.Handle) error {
 		copy(args, []uintptr{uintptr(m.Ptr()), uintptr(value), 8, h})
 		if memset(args) != 0 {
@@ -57,11 +58,11 @@ func TestEnqueueNamesFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := openFake(t)
-			s := must(d.NewStream())(t)
+			s := testutil.Must(d.NewStream())(t)
 			ok(t, s.Synchronize()) // leaves an event behind
 			ok(t, s.Launch(poke(t, d)))
 			if name == "library fails" { // the work has run, and nobody has been told
-				must(d.Driver().Find("cuStreamSynchronize"))(t)([]uintptr{s.Handle()})
+				testutil.Must(d.Driver().Find("cuStreamSynchronize"))(t)([]uintptr{s.Handle()})
 			}
 			err := s.Enqueue(&driver.Launched{Op: "product"}, c.last)
 			if err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // program uses everything that a device has. It stops at the first error, and frees what it has got in any case.
@@ -49,7 +50,7 @@ func program(drv *fakedriver.Driver) (d *driver.Device, err error) {
 		func() error {
 			f, err := mod.Function("shared_last")
 			if err == nil {
-				c, err = f.Prepare("last word", driver.Grid{X: 1}, driver.Block{X: 1}, 50<<10, pack(m.Ptr(), int32(8), float32(3)))
+				c, err = f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, 50<<10, pack(m.Ptr(), int32(8), float32(3)))
 			}
 			return err
 		},
@@ -82,7 +83,7 @@ func program(drv *fakedriver.Driver) (d *driver.Device, err error) {
 func TestEveryCallFailsOnce(t *testing.T) {
 	drv := withKernels(fakedriver.New())
 	drv.Record()
-	d := must(program(drv))(t)
+	d := testutil.Must(program(drv))(t)
 	ok(t, d.Close())
 	ok(t, d.Close())
 	require.Empty(t, drv.Leaks())
@@ -123,8 +124,8 @@ func failOnce(t *testing.T, f fakedriver.Failure) {
 // usable runs something on d.
 func usable(t *testing.T, d *driver.Device) {
 	t.Helper()
-	s := must(d.NewStream())(t)
-	m := must(d.Alloc(64))(t)
+	s := testutil.Must(d.NewStream())(t)
+	m := testutil.Must(d.Alloc(64))(t)
 	ok(t, s.Fill8(m.Ptr(), 5, 64))
 	require.EqualValues(t, 5, download(t, s, m.Ptr()+63, 1)[0])
 	ok(t, errors.Join(m.Free(), s.Close()))
@@ -177,15 +178,15 @@ func TestFailedCapture(t *testing.T) {
 // TestCloseReportsLeaks counts what was not freed, and frees it.
 func TestCloseReportsLeaks(t *testing.T) {
 	d, drv := openFake(t)
-	must(d.Alloc(1 << 20))(t)
-	must(d.Alloc(1 << 20))(t)
-	s := must(d.NewStream())(t)
-	ok(t, s.Upload(must(d.Alloc(8))(t).Ptr(), make([]byte, 8)))
-	must(d.LoadModule(kernels))(t)
-	must(d.NewEvent(true))(t)
-	must(d.NewHost(100))(t)
+	testutil.Must(d.Alloc(1 << 20))(t)
+	testutil.Must(d.Alloc(1 << 20))(t)
+	s := testutil.Must(d.NewStream())(t)
+	ok(t, s.Upload(testutil.Must(d.Alloc(8))(t).Ptr(), make([]byte, 8)))
+	testutil.Must(d.LoadModule(kernels))(t)
+	testutil.Must(d.NewEvent(true))(t)
+	testutil.Must(d.NewHost(100))(t)
 	ok(t, s.BeginCapture())
-	must(s.EndCapture())(t)
+	testutil.Must(s.EndCapture())(t)
 	require.EqualError(t, d.Close(), "cuda:0: close: not freed before: 1 of captured graph, 1 of event, 1 of pinned memory "+
 		"(100 bytes), 1 of stream, 3 of memory (2.0 MiB)")
 	require.Empty(t, drv.Leaks())
@@ -207,7 +208,7 @@ func TestFaultNamesLaunches(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, drv := openFake(t, c.opts...)
-			s := must(d.NewStream())(t)
+			s := testutil.Must(d.NewStream())(t)
 			x := newAdder(t, d, s, 10)
 			for range 100 {
 				ok(t, s.Launch(x.call))
@@ -248,13 +249,13 @@ func TestFaultNamesLaunches(t *testing.T) {
 // TestFaultOfReplay names what was captured, and one of another stream is found too.
 func TestFaultOfReplay(t *testing.T) {
 	d, _ := openFake(t)
-	s, other := must(d.NewStream())(t), must(d.NewStream())(t)
+	s, other := testutil.Must(d.NewStream())(t), testutil.Must(d.NewStream())(t)
 	ok(t, s.BeginCapture())
 	ok(t, s.Launch(poke(t, d)))
-	p := must(s.EndCapture())(t)
+	p := testutil.Must(s.EndCapture())(t)
 	ok(t, s.Replay(p))
 	for range 100 {
-		ok(t, other.Fill8(must(d.Alloc(1))(t).Ptr(), 0, 1))
+		ok(t, other.Fill8(testutil.Must(d.Alloc(1))(t).Ptr(), 0, 1))
 	}
 	err := d.Synchronize()
 	require.ErrorContains(t, err, "in one of 101 launches")

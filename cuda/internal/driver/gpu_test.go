@@ -46,7 +46,7 @@ func withKernels(d *fakedriver.Driver) *fakedriver.Driver {
 func openFake(t testing.TB, opts ...driver.Option) (*driver.Device, *fakedriver.Driver) {
 	t.Helper()
 	drv := withKernels(fakedriver.New())
-	d := must(driver.Open(0, append(opts, driver.WithDriver(drv))...))(t)
+	d := testutil.Must(driver.Open(0, append(opts, driver.WithDriver(drv))...))(t)
 	t.Cleanup(func() {
 		ok(t, d.Close())
 		require.Empty(t, drv.Leaks())
@@ -57,12 +57,12 @@ func openFake(t testing.TB, opts ...driver.Option) (*driver.Device, *fakedriver.
 // poke returns a launch that writes where there is no memory.
 func poke(t testing.TB, d *driver.Device) *driver.Call {
 	t.Helper()
-	f := must(must(d.LoadModule(kernels))(t).Function("poke"))(t)
-	return must(f.Prepare("gone wrong", driver.Grid{X: 1}, driver.Block{X: 1}, 0, pack(uint64(64))))(t)
+	f := testutil.Must(testutil.Must(d.LoadModule(kernels))(t).Function("poke"))(t)
+	return testutil.Must(f.Prepare("gone wrong", driver.Dim{X: 1}, driver.Dim{X: 1}, 0, pack(uint64(64))))(t)
 }
 
 // pack lays the members of a struct out as a kernel's compiler does, if none of them needs padding before it.
-func pack(members ...any) driver.Struct {
+func pack(members ...any) []byte {
 	var b []byte
 	for _, m := range members {
 		if p, ok := m.(driver.DevicePtr); ok {
@@ -139,7 +139,7 @@ func TestFaultOnGPU(t *testing.T) {
 		opts = append(opts, driver.WithBlockingLaunches())
 	}
 	d := openGPU(t, opts...)
-	s := must(d.NewStream())(t)
+	s := testutil.Must(d.NewStream())(t)
 	x := newAdder(t, d, s, 10)
 	ok(t, s.Launch(x.call))
 	ok(t, s.Synchronize())

@@ -9,6 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 func TestOpenUnavailable(t *testing.T) {
@@ -74,7 +75,7 @@ func TestSeveralDevices(t *testing.T) {
 	var streams []*driver.Stream
 	var adders []*adder
 	for _, n := range []int{0, 1, 1} {
-		d := must(driver.Open(n, driver.WithDriver(drv)))(t)
+		d := testutil.Must(driver.Open(n, driver.WithDriver(drv)))(t)
 		freed(t, d, (*driver.Device).Close)
 		s := stream(t, d)
 		streams, adders = append(streams, s), append(adders, newAdder(t, d, s, 10))

@@ -8,14 +8,13 @@ type Handle = uintptr
 // DevicePtr is an address in the memory of a device.
 type DevicePtr uintptr
 
-// Grid is the number of blocks of a launch along each axis. Zero along Y or Z means one.
-type Grid struct{ X, Y, Z int }
+// Dim is the size of a grid, in blocks, or of a block, in threads. Zero along Y or Z means one.
+type Dim struct{ X, Y, Z int }
 
-// Block is the number of threads of a block along each axis. Zero along Y or Z means one.
-type Block struct{ X, Y, Z int }
+// Threads returns the number of threads of a block.
+func (d Dim) Threads() int64 { return int64(d.X) * int64(d.Y) * int64(d.Z) }
 
-func (g Grid) String() string  { return fmt.Sprintf("%dx%dx%d", g.X, g.Y, g.Z) }
-func (b Block) String() string { return fmt.Sprintf("%dx%dx%d", b.X, b.Y, b.Z) }
+func (d Dim) String() string { return fmt.Sprintf("%dx%dx%d", d.X, d.Y, d.Z) }
 
 // Result is a CUresult: what a function of the driver returns. errors.Is finds it in an error of this package.
 type Result int32

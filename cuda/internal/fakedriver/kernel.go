@@ -33,10 +33,9 @@ type function struct {
 
 // Launch is a launch of a Kernel while it runs.
 type Launch struct {
-	Grid   driver.Grid
-	Block  driver.Block
-	Shared int    // dynamic, in bytes
-	Args   []byte // the struct
+	Grid, Block driver.Dim
+	Shared      int    // dynamic, in bytes
+	Args        []byte // the struct
 
 	d *Driver
 	g *gpu
@@ -116,7 +115,7 @@ var moduleCalls = map[string]handler{
 		if !ok || f.gpu != s.gpu {
 			return driver.InvalidHandle
 		}
-		g, b := driver.Grid{X: int(a[1]), Y: int(a[2]), Z: int(a[3])}, driver.Block{X: int(a[4]), Y: int(a[5]), Z: int(a[6])}
+		g, b := driver.Dim{X: int(a[1]), Y: int(a[2]), Z: int(a[3])}, driver.Dim{X: int(a[4]), Y: int(a[5]), Z: int(a[6])}
 		shared := int(a[7])
 		if shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 || g.Y > 65535 || g.Z > 65535 ||
 			b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024 {

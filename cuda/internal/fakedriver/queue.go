@@ -25,8 +25,8 @@ type op struct {
 	to, from uintptr // addresses; from is the value of a fill
 	n        int     // bytes; of dynamic shared memory for a kernel
 	f        *function
-	grid     driver.Grid
-	block    driver.Block
+	grid     driver.Dim
+	block    driver.Dim
 	args     [maxArgs]byte
 	event    *event
 	id       int // of the record

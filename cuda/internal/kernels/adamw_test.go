@@ -62,7 +62,11 @@ func (x *bench) adamW(steps int, clip, bad float64) (c adamW) {
 			a.before = [3][]float64{f32.roundAll(testutil.Normal(seed+1, n)), f32.roundAll(testutil.Normal(seed+2, n)), f32.roundAll(testutil.Uniform(seed+3, n, 0.1, 1))}
 			in = append(in, x.in(f32, a.before[0], n), x.in(x.storage, a.grad, n), x.in(f32, a.before[1], n), x.in(f32, a.before[2], n))
 			if x.Type != kernels.F32 {
-				in = append(in, x.out(x.storage, n))
+				var shape []int // of the copy: the second tensor has none
+				if i != 1 {
+					shape = []int{n}
+				}
+				in = append(in, x.out(x.storage, shape...))
 			}
 			op.Decay += strconv.Itoa(i % 2)
 			c.tensors = append(c.tensors, a)
@@ -120,7 +124,7 @@ func TestAdamWMatchesOracle(t *testing.T) {
 				testutil.Within(t, "weight", a.after[0], params[name].Data, f32.tolerance())
 				testutil.Within(t, "m", a.after[1], state.M[name].Data, f32.tolerance())
 				testutil.Within(t, "v", a.after[2], state.V[name].Data, f32.tolerance())
-				if x.Type != kernels.F32 {
+				if x.Type != kernels.F32 && i != 1 {
 					testutil.Within(t, "copy in half precision", a.half, x.roundAll(a.after[0]), 0)
 				}
 			}

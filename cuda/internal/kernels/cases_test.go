@@ -126,7 +126,7 @@ func (x stored) list(arrays []int) (list []ops.Operand) {
 // implementation and a unit roundoff.
 func (x *stored) expect(t testing.TB) {
 	t.Helper()
-	in := x.plan.Inputs
+	in := opcases.Tensors(x.plan.Inputs)
 	add := func(name string, array int, want *ref.Tensor) {
 		if want != nil && array >= 0 {
 			x.results = append(x.results, result{name: name, array: array, want: want, tol: storageOf(x.operands[array].Dtype).tolerance()})
@@ -136,7 +136,7 @@ func (x *stored) expect(t testing.TB) {
 		add(fmt.Sprint("output ", i), x.plan.Out[i], want)
 	}
 	if x.Gradients != nil {
-		for i, want := range x.Gradients(in[:len(x.Inputs)], in[len(x.Inputs)].Tensor()) {
+		for i, want := range x.Gradients(in[:len(x.Inputs)], in[len(x.Inputs)]) {
 			add("gradient of "+x.Inputs[i].Name, x.plan.Grads[i], want)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 type gpu struct {
 	dev     *driver.Device
 	stream  *driver.Stream
-	modules map[string]*driver.Module
+	modules *kernels.Modules
 	memory  []*driver.Memory
 }
 
@@ -54,7 +54,7 @@ func newGPU() (*gpu, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gpu{dev: dev, modules: map[string]*driver.Module{}}
+	g := &gpu{dev: dev, modules: kernels.NewModules(dev)}
 	if g.stream, err = dev.NewStream(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
@@ -68,17 +68,9 @@ func (g *gpu) close() error {
 // call returns a launch ready to be made.
 func (g *gpu) call(t testing.TB, l *kernels.Launch, argument []byte) *driver.Call {
 	t.Helper()
-	name, err := kernels.ImageOf(l.Kernel)
+	f, err := g.modules.Function(l.Kernel)
 	require.NoError(t, err)
-	if g.modules[name] == nil {
-		image, err := kernels.Image(name)
-		require.NoError(t, err)
-		g.modules[name], err = g.dev.LoadModule(image)
-		require.NoError(t, err)
-	}
-	f, err := g.modules[name].Function(l.Kernel)
-	require.NoError(t, err)
-	c, err := f.Prepare(l.Kernel, driver.Grid(l.Grid), driver.Block(l.Block), l.Shared, driver.Struct(argument))
+	c, err := f.Prepare(l.Kernel, l.Grid, l.Block, l.Shared, argument)
 	require.NoError(t, err)
 	return c
 }

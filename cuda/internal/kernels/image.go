@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
 
@@ -39,15 +40,39 @@ func Image(name string) ([]byte, error) {
 	return data, nil
 }
 
-// ImageOf returns the name of the fat binary that holds a kernel.
-func ImageOf(kernel string) (string, error) {
+// Modules are the fat binaries that a device has loaded.
+type Modules struct {
+	dev *driver.Device
+
+	mu     sync.Mutex
+	loaded map[string]*driver.Module // by image
+}
+
+// NewModules returns the modules of a device, which unloads them when it is closed.
+func NewModules(d *driver.Device) *Modules {
+	return &Modules{dev: d, loaded: map[string]*driver.Module{}}
+}
+
+// Function returns a kernel. Its image is loaded when it is first needed.
+func (m *Modules) Function(kernel string) (*driver.Function, error) {
 	list, err := images()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	name, ok := list[kernel]
 	if !ok {
-		return "", fmt.Errorf("kernels: no kernel %s", kernel)
+		return nil, fmt.Errorf("kernels: no kernel %s", kernel)
 	}
-	return name, nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.loaded[name] == nil {
+		image, err := Image(name)
+		if err != nil {
+			return nil, err
+		}
+		if m.loaded[name], err = m.dev.LoadModule(image); err != nil {
+			return nil, fmt.Errorf("image %s: %w", name, err)
+		}
+	}
+	return m.loaded[name].Function(kernel)
 }

@@ -3,14 +3,12 @@ package kernels
 import (
 	"math"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
 // Dim is the size of a grid, in blocks, or of a block, in threads.
-type Dim struct{ X, Y, Z int }
-
-// Threads returns the number of threads of a block.
-func (d Dim) Threads() int64 { return int64(d.X) * int64(d.Y) * int64(d.Z) }
+type Dim = driver.Dim
 
 // Launch is one launch of a kernel, wherever its operands lie.
 type Launch struct {
@@ -46,7 +44,7 @@ func Flag(b bool) int32 {
 }
 
 // Line is a grid of n blocks along x.
-func Line(n int64) Dim { return Dim{int(n), 1, 1} }
+func Line(n int64) Dim { return Dim{X: int(n), Y: 1, Z: 1} }
 
 // Looped is the grid for n pieces of work of a kernel that loops over what is beyond the grid.
 func Looped(n int64) Dim { return Line(min(max(n, 1), 1<<16)) }
@@ -59,7 +57,7 @@ func Threads() Dim { return Line(256) }
 func RowThreads(cols int64) Dim {
 	switch {
 	case cols <= 1024:
-		return Dim{32, 8, 1}
+		return Dim{X: 32, Y: 8, Z: 1}
 	case cols <= 16384:
 		return Line(256)
 	}

@@ -20,17 +20,17 @@ import (
 // and the CPU's ops in float64 where one reads what another has stored.
 func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
 	t.Helper()
-	in, out, grads := x.plan.Inputs, x.plan.Out, x.plan.Grads
+	in, out, grads := opcases.Tensors(x.plan.Inputs), x.plan.Out, x.plan.Grads
 	if x.Mask != nil {
-		o, dq, dk, dv := naiveAttention(x.storage, in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), in[len(x.Inputs)].Tensor(), x.Mask)
+		o, dq, dk, dv := naiveAttention(x.storage, in[0], in[1], in[2], in[len(x.Inputs)], x.Mask)
 		return map[int]*ref.Tensor{out[0]: o, grads[0]: dq, grads[1]: dk, grads[2]: dv}
 	}
 	if op, ok := x.plan.Calls[0].Spec.(ops.CompressMLPOp); ok {
-		y, dx, dpe, dw1, dw2 := naiveMLP(x.storage, op, in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), in[3].Tensor(), in[4].Tensor())
+		y, dx, dpe, dw1, dw2 := naiveMLP(x.storage, op, in[0], in[1], in[2], in[3], in[4])
 		return map[int]*ref.Tensor{out[0]: y, grads[0]: dx, grads[1]: dpe, grads[2]: dw1, grads[3]: dw2}
 	}
 	results, arrays := map[int]*ref.Tensor{}, make([]opcases.Array, len(x.operands))
-	copy(arrays, in)
+	copy(arrays, x.plan.Inputs)
 	for _, call := range x.plan.Calls {
 		again := false
 		var list []opcases.Array
@@ -102,7 +102,7 @@ func naiveAttention(s storage, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, d
 				g, q, do, o := head/h, q.Row(b, t, head), do.Row(b, t, head), o.Row(b, t, head)
 				for i := range p {
 					if p[i] = 0; mask(b, g, t, i) {
-						p[i] = s.round(math.Exp(s.round(dot(q, k.Row(b, i, g))*scale) - lse.At(b, head, t)))
+						p[i] = s.round(math.Exp(s.round(dot(q, k.Row(b, i, g))*scale) - lse.Row(b, head, t)[0]))
 					}
 					add(p[i], v.Row(b, i, g), o)
 				}

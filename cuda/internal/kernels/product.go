@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -19,8 +20,35 @@ type Product struct {
 	Batch                     int64 // matrices; 0 is one
 	StrideA, StrideB, StrideC int64 // elements from one to the next; 0 repeats a or b
 
-	// Residual says that there is a residual, which lies as c does. It is for a Library.
-	Residual bool
+	// What a Library adds and may round; LibraryProduct sets these.
+	Bias     bool // there is a bias [N], the same for all matrices of a batch
+	Residual bool // there is a residual, which lies as c does
+	TF32     bool // float32 operands may be rounded to TF32: 10 bits after the point, several times as fast
+}
+
+// String describes the product in a line.
+func (p Product) String() string {
+	side := func(rows, cols int64, transposed bool) string {
+		if transposed {
+			return fmt.Sprintf("[%d,%d]ᵀ", cols, rows)
+		}
+		return fmt.Sprintf("[%d,%d]", rows, cols)
+	}
+	types := p.Type.String()
+	if p.Out != p.Type {
+		types += " to " + p.Out.String()
+	}
+	s := fmt.Sprintf("%s [%d,%d] = %s %s", types, p.M, p.N, side(p.M, p.K, p.TransA), side(p.K, p.N, p.TransB))
+	if p.Bias {
+		s += " + bias"
+	}
+	if p.Residual {
+		s += " + residual"
+	}
+	if p.Batch > 1 {
+		s += fmt.Sprintf(", batch of %d", p.Batch)
+	}
+	return s
 }
 
 // Rows returns the lengths of the rows of a and b as they lie.
@@ -86,9 +114,9 @@ func (p Product) Complete() (Product, error) {
 
 // Library runs matrix products faster than our own kernels.
 type Library interface {
-	// Prepare returns a product, with a bias or without, ready to run: the same one for equal products. tf32 allows float32
-	// operands to be rounded to TF32. A *graph.Unsupported leaves the op to our kernels.
-	Prepare(p Product, bias, tf32 bool) (PreparedProduct, error)
+	// Prepare returns a product ready to run, the same one for equal products. A *graph.Unsupported leaves the op to our
+	// kernels.
+	Prepare(Product) (PreparedProduct, error)
 	// Close frees the library and what it has prepared.
 	Close() error
 }
@@ -116,8 +144,8 @@ func (p *LibraryProduct) Addresses(at Addresses) ProductAddresses {
 
 // LibraryProduct adds a product that b.Library computes. bias and residual are 0 for none.
 func (b *Builder) LibraryProduct(p Product, x, y, bias, residual, c Ref) {
-	p.Residual = residual != 0
-	ready, err := b.Library.Prepare(p, bias != 0, b.TF32)
+	p.Bias, p.Residual, p.TF32 = bias != 0, residual != 0, b.TF32 && p.Type == F32
+	ready, err := b.Library.Prepare(p)
 	if err != nil {
 		b.Fail(err)
 		return

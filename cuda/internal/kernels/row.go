@@ -22,8 +22,6 @@ type Op[S any] struct {
 	Guard func(b *Builder, op S) error
 	// Build adds the launches. It, too, may refuse what the kernels do not take.
 	Build func(b *Builder, op S) error
-	// Cost, if not nil, counts what the op has to do; without it that is graph.CostOf.
-	Cost func(op S, s graph.Site) graph.Cost
 }
 
 // Storage is the type that each operand has, inputs and outputs apart:
@@ -47,7 +45,6 @@ type Row struct {
 	op       reflect.Type
 	products func(b *Builder, op any) bool
 	build    func(b *Builder, op any) error
-	cost     func(op any, s graph.Site) graph.Cost
 }
 
 // Erased is any Op.
@@ -63,9 +60,6 @@ func (o Op[S]) row() Row {
 			}
 		}
 		return o.Build(b, op.(S))
-	}
-	if o.Cost != nil {
-		r.cost = func(op any, s graph.Site) graph.Cost { return o.Cost(op.(S), s) }
 	}
 	return r
 }
@@ -125,14 +119,6 @@ func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error
 	}
 	b.Fail(r.build(b, op))
 	return b.Plan()
-}
-
-// Cost returns what an op has to do.
-func (r *Row) Cost(op any, s graph.Site) graph.Cost {
-	if r.cost != nil {
-		return r.cost(op, s)
-	}
-	return graph.CostOf(s)
 }
 
 // letters returns the letter of each of in inputs and out outputs.

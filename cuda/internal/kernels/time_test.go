@@ -203,11 +203,11 @@ func TestProductTime(t *testing.T) {
 					require.NoError(t, dev.stream.Launch(c))
 				}
 			})
-			t.Logf("%-50v %5.0f TFLOP/s, %d launches with %d MB of work memory", cublaslt.Matmul{Product: p}, tflops(own), len(calls), plan.WorkBytes()>>20)
+			t.Logf("%-50v %5.0f TFLOP/s, %d launches with %d MB of work memory", p, tflops(own), len(calls), plan.WorkBytes()>>20)
 			if library == nil {
 				continue
 			}
-			ready, err := library.Prepare(p, false, false)
+			ready, err := library.Prepare(p)
 			require.NoError(t, err)
 			lt := median(func() {
 				require.NoError(t, ready.Run(dev.stream, &driver.Launched{Op: "time"}, kernels.ProductAddresses{A: at[0], B: at[1], C: at[2], Work: at[3]}))
