@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
@@ -24,7 +23,8 @@ type kernel struct {
 
 // step is a launch, or a product of a library.
 type step struct {
-	call *driver.Call
+	call     *driver.Call
+	argument []byte // of the launch, for the addresses of the kernel
 
 	product  *kernels.LibraryProduct // nil for a launch
 	launched driver.Launched
@@ -39,7 +39,7 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.K
 		}
 	}
 	for i := range plan.Arrays {
-		k.arrays = append(k.arrays, slices.Clone(plan.Arrays[i].Content.Bytes))
+		k.arrays = append(k.arrays, plan.Arrays[i].Content.Copy())
 	}
 	for i := range plan.Steps {
 		if err := k.steps[i].bind(b, op, &plan.Steps[i], k); err != nil {
@@ -59,7 +59,8 @@ func (st *step) bind(b *Backend, op string, from *kernels.Step, owner graph.Kern
 	if err != nil {
 		return err
 	}
-	if st.call, err = f.Prepare(op, from.Grid, from.Block, from.Shared, from.Argument.Bytes); err != nil {
+	st.argument = from.Argument.Copy()
+	if st.call, err = f.Prepare(op, from.Grid, from.Block, from.Shared, st.argument); err != nil {
 		return err
 	}
 	st.call.Owner = owner
@@ -115,16 +116,38 @@ func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	if !k.plan.Set(k.addresses, workAt, k.cells) {
 		return stream.queue, nil
 	}
+	if err := k.fill(); err != nil {
+		clear(k.addresses) // the next launch fills in again
+		return nil, err
+	}
+	return stream.queue, nil
+}
+
+// fill fills in k.addresses.
+func (k *kernel) fill() error {
 	k.uploaded = false
-	for i, st := range k.steps {
-		if st.call != nil {
-			k.plan.Steps[i].Argument.Place(st.call.Args(), k.addresses)
+	for i := range k.steps {
+		if err := k.steps[i].place(&k.plan.Steps[i], k.addresses); err != nil {
+			return err
 		}
 	}
 	for i, a := range k.arrays {
-		k.plan.Arrays[i].Content.Place(a, k.addresses)
+		if err := k.plan.Arrays[i].Content.Place(a, k.addresses); err != nil {
+			return err
+		}
 	}
-	return stream.queue, nil
+	return nil
+}
+
+// place fills in the argument of a launch.
+func (st *step) place(from *kernels.Step, at kernels.Addresses) error {
+	if st.product != nil {
+		return nil
+	}
+	if err := from.Argument.Place(st.argument, at); err != nil {
+		return err
+	}
+	return st.call.SetArgs(st.argument)
 }
 
 // upload copies the arrays to the work memory, if they have changed.

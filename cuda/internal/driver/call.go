@@ -72,8 +72,14 @@ func (c *Call) check(argBytes int) error {
 	return nil
 }
 
-// Args returns the call's own copy of the argument, which may be changed for the next launches.
-func (c *Call) Args() []byte { return c.args }
+// SetArgs changes the argument for the next launches. Its size must stay the same. It allocates nothing.
+func (c *Call) SetArgs(args []byte) error {
+	if len(args) != len(c.args) {
+		return c.failed(fmt.Errorf("got an argument of %d bytes, want %d", len(args), len(c.args)))
+	}
+	copy(c.args, args)
+	return nil
+}
 
 func (c *Call) failed(err error) error { return c.f.m.d.failed(c.Launched.String(), err) }
 

@@ -53,6 +53,8 @@ func TestPrepareErrors(t *testing.T) {
 		require.Error(t, err, c.name)
 		require.True(t, strings.HasPrefix(err.Error(), "cuda:0: test (kernel k): "+c.want), "%s: %v", c.name, err)
 	}
+	c := must(f.Prepare("test", one, b, 0, args))(t)
+	require.EqualError(t, c.SetArgs(args[:8]), "cuda:0: test (kernel k): got an argument of 8 bytes, want 16")
 }
 
 // TestArguments passes grid, block, shared memory and arguments, whether the driver tells their size or not. What the caller
@@ -70,7 +72,7 @@ func TestArguments(t *testing.T) {
 		c := testutil.Must(f.Prepare("all", driver.Dim{X: 3, Z: 2}, driver.Dim{X: 32, Y: 4}, 96, mine))(t)
 		clear(mine)
 		ok(t, s.Launch(c))
-		copy(c.Args(), "other values")
+		ok(t, c.SetArgs([]byte("other values")))
 		ok(t, s.Launch(c))
 		ok(t, s.Synchronize())
 		require.Equal(t, []string{"twelve bytes", "other values"}, args)
@@ -102,10 +104,11 @@ func TestLaunchesAllocateNothing(t *testing.T) {
 	s := stream(t, d)
 	e, h, x := event(t, d, false), host(t, d, 64), newAdder(t, d, s, 100)
 	p := captured(t, s, func() { ok(t, s.Launch(x.call)) })
-	data := make([]byte, 40)
+	data, args := make([]byte, 40), x.args(99)
 	out := driver.Address(&x.out)
 	for name, f := range map[string]func() error{
 		"launch":   func() error { return s.Launch(x.call) },
+		"argument": func() error { return x.call.SetArgs(args) },
 		"replay":   func() error { return s.Replay(p) },
 		"copy out": func() error { return s.CopyOut(h, 0, out, 64) },
 		"copy":     func() error { return s.Copy(out, driver.Address(&x.a), 64) },

@@ -91,8 +91,8 @@ func bindPlan(t testing.TB, p *kernels.Plan, work kernels.Ptr, args ...arg) boun
 	}
 	p.Set(b.at, work, cells)
 	for i := range p.Steps {
-		argument := slices.Clone(p.Steps[i].Argument.Bytes)
-		p.Steps[i].Argument.Place(argument, b.at)
+		argument := p.Steps[i].Argument.Copy()
+		require.NoError(t, p.Steps[i].Argument.Place(argument, b.at))
 		b.arguments = append(b.arguments, argument)
 	}
 	return b
@@ -102,8 +102,8 @@ func bindPlan(t testing.TB, p *kernels.Plan, work kernels.Ptr, args ...arg) boun
 func (b bound) run(t testing.TB, dev device) {
 	t.Helper()
 	for i := range b.Arrays {
-		a := slices.Clone(b.Arrays[i].Content.Bytes)
-		b.Arrays[i].Content.Place(a, b.at)
+		a := b.Arrays[i].Content.Copy()
+		require.NoError(t, b.Arrays[i].Content.Place(a, b.at))
 		dev.(interface {
 			copyTo(t testing.TB, to kernels.Ptr, data []byte)
 		}).copyTo(t, b.at.Of(b.Arrays[i].To), a)

@@ -53,6 +53,23 @@ func TestPackedAddresses(t *testing.T) {
 	}
 }
 
+// TestEncodedRelocation: what stands in an argument may be made from an address.
+func TestEncodedRelocation(t *testing.T) {
+	x := kernels.NewBuilder(h200, nil, siteOf([]arg{argOf(tensor.Float32, 0, 1)}, nil)).In[0].Ref
+	packed := kernels.Pack(&struct {
+		x   int64
+		tma [2]int64
+	}{x: 1})
+	packed.Relocations = append(packed.Relocations, kernels.Relocation{Offset: 8, Ref: x, Encode: func(to []byte, at kernels.Ptr) error {
+		copy(to, "tensor map of")
+		to[13] = byte(at >> 8)
+		return nil
+	}})
+	to := packed.Copy()
+	require.NoError(t, packed.Place(to, kernels.Addresses{0, 0, 0, 0x500}))
+	require.Equal(t, "tensor map of\x05", string(to[8:22]))
+}
+
 // everyPlan returns the plans of all ops at the sizes of their cases, in all types and for devices that take other tiles.
 func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	large := kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1} // the largest tiles of all attention kernels

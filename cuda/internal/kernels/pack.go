@@ -41,17 +41,20 @@ type Addresses []Ptr
 // Of returns the address of a place.
 func (a Addresses) Of(r Ref) Ptr { return a[r>>offsetBits] + Ptr(r&(1<<offsetBits-1)) }
 
-// Packed is a struct of C, or an array of them, as the device reads it, with null for all addresses.
+// Packed is a struct of C, or an array of them, as the device reads it but for the addresses in it.
 type Packed struct {
 	Bytes       []byte
 	Relocations []Relocation
 	Type        reflect.Type // of the struct in Go
 }
 
-// Relocation is a place in a Packed where the address of Ref is to stand.
+// Relocation is a place in a Packed that depends on an address.
 type Relocation struct {
 	Offset int
 	Ref    Ref
+	// Encode writes what stands at the place for the address, if not nil: such as a tensor map, 128 bytes that a driver makes
+	// from an address. Otherwise the 8 bytes of the address stand there.
+	Encode func(to []byte, address Ptr) error
 }
 
 // Pack packs the struct that v points to, or all of a slice of structs, whose fields lie as in C. All fields of type Ref become
@@ -77,8 +80,7 @@ func (c *Packed) relocate(t reflect.Type, offset int) {
 	switch {
 	case t == refType:
 		if r := Ref(binary.NativeEndian.Uint64(c.Bytes[offset:])); r != 0 {
-			c.Relocations = append(c.Relocations, Relocation{offset, r})
-			binary.NativeEndian.PutUint64(c.Bytes[offset:], 0)
+			c.Relocations = append(c.Relocations, Relocation{Offset: offset, Ref: r})
 		}
 	case t.Kind() == reflect.Struct:
 		for i := range t.NumField() {
@@ -92,9 +94,26 @@ func (c *Packed) relocate(t reflect.Type, offset int) {
 	}
 }
 
-// Place writes the addresses to a copy of c.Bytes. It allocates nothing.
-func (c *Packed) Place(to []byte, at Addresses) {
+// Copy returns a copy of the bytes, with null for all addresses.
+func (c *Packed) Copy() []byte {
+	b := slices.Clone(c.Bytes)
 	for _, r := range c.Relocations {
+		binary.NativeEndian.PutUint64(b[r.Offset:], 0)
+	}
+	return b
+}
+
+// Place writes what depends on addresses to a copy of c.Bytes. It allocates nothing.
+func (c *Packed) Place(to []byte, at Addresses) error {
+	for i := range c.Relocations {
+		r := &c.Relocations[i]
+		if r.Encode != nil {
+			if err := r.Encode(to[r.Offset:], at.Of(r.Ref)); err != nil {
+				return err
+			}
+			continue
+		}
 		binary.NativeEndian.PutUint64(to[r.Offset:], uint64(at.Of(r.Ref)))
 	}
+	return nil
 }
