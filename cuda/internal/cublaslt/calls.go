@@ -42,6 +42,8 @@ const (
 	computeTF32   = 77 // CUBLAS_COMPUTE_32F_FAST_TF32
 	opTransposed  = 1  // CUBLAS_OP_T; 0 is none
 	epilogueBias  = 4  // CUBLASLT_EPILOGUE_BIAS
+	configTile    = 1  // CUBLASLT_ALGO_CONFIG_TILE_ID
+	tile128x160   = 29 // CUBLASLT_MATMUL_TILE_128x160
 	reduceCompute = 2  // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; that there is nothing to reduce is always allowed
 )
 
@@ -105,7 +107,7 @@ type product struct {
 
 // functions are those of the library, by their names without "cublasLt".
 type functions struct {
-	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, Matmul *sharedlib.Func
+	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, MatmulAlgoConfigGetAttribute, Matmul *sharedlib.Func
 }
 
 // objectFunctions are those of a kind of descriptor, by their names without "cublasLt" and the kind.

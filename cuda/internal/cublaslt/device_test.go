@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -190,9 +191,10 @@ func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 		c.reset(t)
 		run := func() error { return p.Run(g.stream, &driver.Launched{Op: m.String()}, at) }
 		if captured == (i%2 == 0) {
-			run = func() error { return replay(g.stream, run) }
+			require.NoError(t, replay(g.stream, run), "%v", m)
+		} else {
+			require.NoError(t, run(), "%v", m)
 		}
-		require.NoError(t, run(), "%v", m)
 		got := c.read(t, m)
 		if i > 0 {
 			require.True(t, bytes.Equal(got, first), "%v: run %d differs", m, i)
@@ -300,6 +302,51 @@ func TestRepeatable(t *testing.T) {
 		}
 		require.NoError(t, other.Synchronize())
 		require.True(t, bytes.Equal(rest.read(t, m), first), "%v: runs of two streams differ", m)
+		require.NoError(t, p.close())
+	}
+}
+
+// TestProposals prints how long each algorithm takes that the library proposes for the products of Base(), B = 16, S = 2048, in
+// bf16. It runs with NSA_TIME=1.
+func TestProposals(t *testing.T) {
+	if os.Getenv("NSA_TIME") == "" {
+		t.Skip("NSA_TIME is not set")
+	}
+	g := openGPU(t)
+	mem, err := g.dev.Alloc(1 << 30)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, mem.Free()) }()
+	for _, size := range [][2]int64{{1600, 768}, {768, 768}, {3072, 768}, {768, 1600}, {768, 3072}} {
+		m := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: size[0], K: size[1], TransB: true}
+		p, err := g.lib.prepare(m)
+		require.NoError(t, err)
+		var list []candidate
+		require.NoError(t, g.dev.Do(func() (err error) {
+			list, err = p.proposals()
+			return err
+		}))
+		at := addresses(mem.Ptr(), mem.Ptr()+1<<28, 0, 0, mem.Ptr()+1<<29, mem.Ptr()+3<<28)
+		for i, c := range list {
+			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
+			const warm, runs = 5, 20
+			var between [2]*driver.Event
+			for run := range warm + runs {
+				if run == warm {
+					between[0], err = g.dev.NewEvent(true)
+					require.NoError(t, err)
+					require.NoError(t, g.stream.Record(between[0]))
+				}
+				require.NoError(t, p.Run(g.stream, &driver.Launched{Op: m.String()}, at))
+			}
+			between[1], err = g.dev.NewEvent(true)
+			require.NoError(t, err)
+			require.NoError(t, g.stream.Record(between[1]))
+			require.NoError(t, g.stream.Synchronize())
+			took, err := between[1].Since(between[0])
+			require.NoError(t, err)
+			fmt.Printf("%v: proposal %d, tile %d: %.1f us\n", m, i, p.tile(c.algo), took.Seconds()/runs*1e6)
+			require.NoError(t, errors.Join(between[0].Close(), between[1].Close()))
+		}
 		require.NoError(t, p.close())
 	}
 }

@@ -33,6 +33,7 @@ type fakeLibrary struct {
 	fails   map[string]Status     // by function
 	memory  map[uintptr][]float64 // by address
 	works   []uint64              // of the algorithms that it proposes; theirs is their index
+	tiles   []uint32              // theirs, or 0
 	asked   descriptor            // the preference of the last heuristic
 	texts   [][]byte              // that have been returned
 }
@@ -56,6 +57,12 @@ func (c *fakeLibrary) Find(name string) (sharedlib.Code, error) {
 				sharedlib.At[[maxCandidates]candidate](a[8])[i] = candidate{algo: algorithm{uint64(i)}, work: w}
 			}
 			*sharedlib.At[int32](a[9]) = int32(len(c.works))
+		},
+		"MatmulAlgoConfigGetAttribute": func(a []uintptr) {
+			require.EqualValues(c.t, []uintptr{configTile, 4}, []uintptr{a[1], a[3]})
+			if i := sharedlib.At[algorithm](a[0])[0]; i < uint64(len(c.tiles)) {
+				*sharedlib.At[uint32](a[2]) = c.tiles[i]
+			}
 		},
 		"Matmul": c.matmul,
 	}[name]

@@ -175,6 +175,30 @@ func TestUnsupported(t *testing.T) {
 	require.Equal(t, graph.Refuse(graph.ReasonType, "bias of bf16 beside a result of f32"), err)
 }
 
+// TestShortProductsPreferATile: among the algorithms that fit, the first with that tile, or else the first.
+func TestShortProductsPreferATile(t *testing.T) {
+	c, l, _ := openFake(t)
+	c.works, c.tiles = []uint64{64 << 20, 2, 3, 64 << 20, 5, 6}, []uint32{20, 23, 24, tile128x160, tile128x160, tile128x160}
+	short := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: 768, K: 768}
+	chosen := func(change func(*kernels.Product)) uint64 {
+		m := short
+		change(&m)
+		p, err := l.prepare(m)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, p.close()) }()
+		return p.x.algo[0]
+	}
+	require.EqualValues(t, 4, chosen(func(*kernels.Product) {}))
+	for _, change := range []func(*kernels.Product){
+		func(p *kernels.Product) { p.K = 3072 }, func(p *kernels.Product) { p.M = 64 },
+		func(p *kernels.Product) { p.Type, p.Out = kernels.F32, kernels.F32 },
+	} {
+		require.EqualValues(t, 1, chosen(change))
+	}
+	c.tiles = nil
+	require.EqualValues(t, 1, chosen(func(*kernels.Product) {}))
+}
+
 // TestFailures lets every call of the library fail in turn.
 func TestFailures(t *testing.T) {
 	c, l, s := openFake(t)
