@@ -113,7 +113,7 @@ func mayBeSingle(s graph.PlanStep) bool {
 	switch s.Spec.(type) {
 	case ops.SiLUOp, ops.SiLUGradOp, ops.SigmoidOp, ops.SigmoidGradOp, ops.SoftmaxOp, ops.SoftmaxGradOp, ops.RoPEOp, ops.RMSNormOp,
 		ops.LinearOp, ops.LinearsOp, ops.LinearAddOp, ops.LinearInputGradOp, ops.CompressMeanOp, ops.CompressMeanGradOp, ops.CompressMLPOp, ops.EmbeddingOp,
-		ops.GatedSumOp, ops.GatedSumGradOp:
+		ops.GatedSumOp:
 		return false
 	}
 	return true

@@ -23,6 +23,7 @@ func fusions() []fusion {
 		{"linear-add", (*fuser).linearAdd},      // linear layer with the residual add behind it
 		{"norm-grad-add", (*fuser).normGradAdd}, // gradient of RMSNorm with the add of the residual's gradient
 		{"linear-silu", (*fuser).linearSiLU},    // linear layer with the SiLU behind it
+		{"deltas", (*fuser).deltas},             // gradient of a gated sum with what the gradients of attention need of its inputs
 	}
 }
 

@@ -25,3 +25,41 @@ func (f *fuser) normGradAdd(add *step) error {
 	}
 	return nil
 }
+
+// deltas lets the gradient of a gated sum of attention branches compute delta = rowsum(do·o) of each, where it reads o and writes
+// do, and the gradients of the branches read that, not o. The bits are the same in the graph's types.
+func (f *fuser) deltas(s *step) error {
+	if s.spec != (ops.GatedSumGradOp{}) {
+		return nil
+	}
+	n := len(s.in) - 2
+	grads := make([]*step, n) // of the branches
+	for i := range n {
+		for _, r := range f.readers[s.out[1+i]] {
+			if _, ok := ops.TakeDelta(r.spec); ok && r.in[len(r.in)-1] == s.out[1+i] && r.in[len(r.in)-3] == s.in[1+i] {
+				grads[i] = r
+			}
+		}
+		if grads[i] == nil {
+			return nil
+		}
+	}
+	out, stats := slices.Clone(s.out), make([]*operand, n)
+	for i, g := range grads {
+		lse := g.in[len(g.in)-2]
+		stats[i] = f.newOperand(nil, "delta of "+s.in[1+i].name, fromKernel, lse.arg.Operand)
+		out = append(out, stats[i])
+	}
+	if done, err := f.replace([]*step{s}, ops.GatedSumGradOp{Deltas: true}, s.in, out); !done {
+		return err
+	}
+	for i, g := range grads {
+		spec, _ := ops.TakeDelta(g.spec)
+		in := slices.Clone(g.in)
+		in[len(in)-3] = stats[i]
+		if _, err := f.replace([]*step{g}, spec, in, g.out); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// newBlock is a block of a transformer without attention: x + f(norm(x)), then the same of an MLP, with the gradients of
+// newBlock is a block of a transformer with attention of two branches: x + f(norm(x)), then the same of an MLP, with the gradients of
 // all inputs. It has a place for each rule of the fuse pass.
 func newBlock(t testing.TB) *network {
 	const dim = 8
@@ -26,8 +26,9 @@ func newBlock(t testing.TB) *network {
 	x := n.input("x", 2, 5, dim)
 	norm := G.Must(ops.RMSNorm(x, n.input("gain", dim), 1e-5))
 	gate := G.Must(ops.SiLU(linear(norm, "gate", dim, ops.WithBias(n.input("bias", dim)))))
-	turned := G.Must(ops.RoPE(linear(norm, "a", dim, ops.WithHeads(1)), 100, 0))
-	inner := G.Must(ops.Add(turned, G.Must(ops.Apply(ops.AddOp{}, linear(norm, "b", dim, ops.WithHeads(1))))))
+	a, b := G.Must(ops.RoPE(linear(norm, "a", dim, ops.WithHeads(1)), 100, 0)), linear(norm, "b", dim, ops.WithHeads(1))
+	near, far := G.Must(ops.SlidingWindow(a, b, b, 2)), G.Must(ops.SlidingWindow(a, b, b, 4))
+	inner := G.Must(ops.Add(a, G.Must(ops.Apply(ops.AddOp{}, b)), G.Must(ops.GatedSum(n.input("gates", 2, 5, 1, 2), near, far))))
 	inner = G.Must(ops.Add(linear(inner, "c", dim), gate, norm))
 	z := G.Must(ops.Add(x, linear(inner, "d", dim)))
 	hidden := G.Must(ops.SiLU(linear(G.Must(ops.RMSNorm(z, n.input("gain 2", dim), 1e-5)), "up", dim)))
@@ -66,7 +67,7 @@ func TestFusions(t *testing.T) {
 	want := n.results(t, plain)
 	require.Empty(t, fused(plain.Plan()))
 	places := map[string]int{
-		"copies": 6, "linears": 1, "linears-grad": 1, "linear-add": 2, "norm-grad-add": 2, "linear-silu": 2,
+		"copies": 7, "linears": 1, "linears-grad": 1, "linear-add": 2, "norm-grad-add": 2, "linear-silu": 2, "deltas": 3,
 	}
 	require.Len(t, graph.Fusions(), len(places))
 	for _, rule := range append(graph.Fusions(), "") {
@@ -87,7 +88,7 @@ func TestFusions(t *testing.T) {
 			for _, s := range p.Steps {
 				replaced += max(0, len(s.Replaces)-1)
 				if s.Rule != "" {
-					require.Contains(t, p.String(), fmt.Sprintf("%s: nodes %d ", s.Rule, s.Replaces[0].ID()))
+					require.Contains(t, p.String(), fmt.Sprintf("%s: nodes %d", s.Rule, s.Replaces[0].ID()))
 				}
 			}
 			require.Equal(t, len(plain.Plan().Steps), len(p.Steps)+replaced+len(p.Copies))
@@ -119,13 +120,13 @@ func TestFusionsKeep(t *testing.T) {
 		want[node] = numbers(t, node.Value())
 	}
 	every := newMachine(t, n.graph, graph.WithKeep(all...))
-	require.Equal(t, map[string]int{"linears": 1, "linears-grad": 1, "linear-silu": 1}, fused(every.Plan()))
+	require.Equal(t, map[string]int{"linears": 1, "linears-grad": 1, "linear-silu": 1, "deltas": 3}, fused(every.Plan()))
 	for _, s := range plain.Plan().Steps {
 		one := newMachine(t, n.graph, graph.WithKeep(s.Node))
 		counts := fused(one.Plan())
 		switch s.Op {
 		case "gradient of add":
-			require.Equal(t, 5, counts["copies"])
+			require.Equal(t, 6, counts["copies"])
 		case "gradient of rms norm":
 			require.Equal(t, 1, counts["norm-grad-add"])
 		}
@@ -184,6 +185,7 @@ func TestFusionsAndBackend(t *testing.T) {
 	n := newBlock(t)
 	specs := map[string]string{
 		"linears": "linears", "linears-grad": "gradient of linears", "linear-add": "linear with add", "norm-grad-add": "gradient of rms norm with add", "linear-silu": "linear with silu",
+		"deltas": "gradient of gated sum with deltas",
 	}
 	for rule, spec := range specs {
 		f := newFake()

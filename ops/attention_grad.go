@@ -19,9 +19,28 @@ func attentionGrad(spec Spec, inputs gorgonia.Nodes, o, do *gorgonia.Node) (gorg
 	return append(grads, make(gorgonia.Nodes, len(inputs)-3)...), err
 }
 
-// inferAttentionGrad is the shape rule of the gradient ops: the n inputs of forward, o, lse, do -> dq, dk, dv.
-func inferAttentionGrad(forward Spec, n int, in []Operand) ([]Operand, error) {
-	in, err := inferGrad(forward, n, in, saved{"o", 0}, saved{"lse", 1}, saved{"do", 0})
+// TakeDelta returns the Spec that computes the gradient of an attention op from delta [B,Hq,S] = rowsum(do·o) in the place of
+// o, which is its third input from the end: do's own gradient op, GatedSumGradOp, can compute delta where it reads both. It is
+// false for a Spec that is no such gradient or takes delta already.
+func TakeDelta(grad Spec) (Spec, bool) {
+	switch op := grad.(type) {
+	case SlidingWindowGradOp:
+		return SlidingWindowGradOp{op.Window, true}, !op.Delta
+	case CompressedAttentionGradOp:
+		return CompressedAttentionGradOp{op.BlockLen, op.Stride, true}, !op.Delta
+	case SelectedAttentionGradOp:
+		return SelectedAttentionGradOp{op.SelectBlock, true}, !op.Delta
+	}
+	return nil, false
+}
+
+// inferAttentionGrad is the shape rule of the gradient ops: the n inputs of forward, o or delta, lse, do -> dq, dk, dv.
+func inferAttentionGrad(forward Spec, n int, delta bool, in []Operand) ([]Operand, error) {
+	o := saved{"o", 0}
+	if delta {
+		o = saved{"delta", 1}
+	}
+	in, err := inferGrad(forward, n, in, o, saved{"lse", 1}, saved{"do", 0})
 	if err != nil {
 		return nil, err
 	}

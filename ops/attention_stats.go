@@ -78,11 +78,16 @@ func (s softmax[T]) look(a dims, m mask, q, keys []T, b, g, t int, scores []T) {
 	}
 }
 
-// bindDelta adds to k the phase that computes delta from o and do [B,S,Hq,Dv].
+// bindDelta adds to k the phase that sets delta: from o and do [B,S,Hq,Dv], or to what o holds, if that is delta [B,Hq,S].
 func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
+	given := o.Shape.Dims() == 3
 	bindQueries(k, st.dims, statQueries, func(b, g, first, end int, _ *cpu.Worker) {
 		rows, O, DO := st.rows(b, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
+			if given {
+				rows[r*rowNumbers+rowDelta] = O[st.stat(b, g, r/st.h)+r%st.h*st.s]
+				continue
+			}
 			at := st.row(b, r/st.h, g, st.dv) + r%st.h*st.dv
 			rows[r*rowNumbers+rowDelta] = cpu.Dot(O[at:][:st.dv], DO[at:][:st.dv])
 		}

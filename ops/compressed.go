@@ -42,24 +42,28 @@ func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 func (op CompressedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
-	return attentionGrad(CompressedAttentionGradOp(op), in, o, do)
+	return attentionGrad(CompressedAttentionGradOp{op.BlockLen, op.Stride, false}, in, o, do)
 }
 
 // CompressedAttentionGradOp is the Spec of the gradient of CompressedAttention: q, kc, vc, o, lse, do -> dq, dkc, dvc.
 type CompressedAttentionGradOp struct {
-	BlockLen, Stride int // l and d, as in CompressedAttentionOp
+	BlockLen, Stride int  // l and d, as in CompressedAttentionOp
+	Delta            bool // see TakeDelta
 }
 
 func (CompressedAttentionGradOp) Name() string { return "gradient of compressed attention" }
+func (op CompressedAttentionGradOp) forward() CompressedAttentionOp {
+	return CompressedAttentionOp{op.BlockLen, op.Stride}
+}
 
 func (op CompressedAttentionGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(CompressedAttentionOp(op), in, 6, 4)
+	return attentionFLOPs(op.forward(), in, 6, 4)
 }
 
 func (op CompressedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(CompressedAttentionOp(op), 3, in)
+	return inferAttentionGrad(op.forward(), 3, op.Delta, in)
 }
 
 func (op CompressedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, CompressedAttentionOp(op).mask(in[0].Shape[1]), in, out)
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, op.forward().mask(in[0].Shape[1]), in, out)
 }

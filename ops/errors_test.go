@@ -214,6 +214,7 @@ func TestOpErrors(t *testing.T) {
 		{lse(G.Must(choose(kc, lses, 4, 3)())), "not an attention op"},
 		{apply(ops.SlidingWindowGradOp{Window: 4}, q, k, k, q, lses), "5 inputs, want those of sliding window and o, lse, do"},
 		{apply(ops.SlidingWindowGradOp{Window: 4}, q, k, k, q, lses, k), "ops: gradient of sliding window: do has shape"},
+		{apply(ops.SlidingWindowGradOp{Window: 4, Delta: true}, q, k, k, q, lses, q), "ops: gradient of sliding window: delta has shape"},
 	} {
 		n, err := c.build()
 		require.ErrorContains(t, err, c.err)

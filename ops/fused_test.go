@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -171,4 +172,44 @@ func TestFusedRMSNormGrad(t *testing.T) {
 			f.require(ops.RMSNormGradAddOp{Eps: 0.3}, []array{x, weight, dy, residual}, renamed(sum, d[1]), nil)
 		}
 	}
+}
+
+// TestFusedDeltas: the gradient of a gated sum of all branches with their deltas, and the gradients of attention that take these
+// in the place of o.
+func TestFusedDeltas(t *testing.T) {
+	for _, c := range []opcases.AttentionSize{
+		{Sizes: opcases.Sizes{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},
+		{Sizes: opcases.Sizes{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 4, Window: 65}},
+	} {
+		branches := opcases.Branches(c.Sizes, c.Params)
+		for _, dt := range dtypes {
+			run := func(spec ops.Spec, inputs ...array) []array { return outputsOf(t, 2, spec, dt, inputs...) }
+			inputs := []array{normal("gates", 1, c.B, c.S, c.Hq, len(branches))}
+			var forward [][]array
+			for _, b := range branches {
+				p, err := b.Plan()
+				require.NoError(t, err)
+				forward = append(forward, run(p.Calls[0].Spec, b.Inputs...))
+				inputs = append(inputs, forward[len(forward)-1][0])
+			}
+			inputs = append(inputs, normal("dy", 2, c.B, c.S, c.Hq, c.Dv))
+			n := len(inputs) - 1
+			want, got := run(ops.GatedSumGradOp{}, inputs...), run(ops.GatedSumGradOp{Deltas: true}, inputs...)
+			require.Equal(t, want, got[:n])
+			for i, b := range branches {
+				p, err := b.Plan()
+				require.NoError(t, err)
+				grad := p.Calls[len(p.Calls)-1].Spec
+				fused, ok := ops.TakeDelta(grad)
+				require.True(t, ok, grad.Name())
+				o, lse, do, delta := forward[i][0], forward[i][1], got[1+i], got[n+i]
+				require.Equal(t, run(grad, slices.Concat(b.Inputs, []array{o, lse, do})...),
+					run(fused, slices.Concat(b.Inputs, []array{delta, lse, do})...), grad.Name())
+				_, ok = ops.TakeDelta(fused)
+				require.False(t, ok)
+			}
+		}
+	}
+	_, ok := ops.TakeDelta(ops.AddOp{})
+	require.False(t, ok)
 }

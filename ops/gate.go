@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
@@ -69,30 +70,47 @@ func (GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgo
 
 // GatedSumGradOp is the Spec of the gradient of GatedSum: gates, branch 0, branch 1, ..., dy -> dgates, dbranch 0,
 // dbranch 1, ... with dgate = dy·branch and dbranch = gate*dy.
-type GatedSumGradOp struct{}
+type GatedSumGradOp struct {
+	Deltas bool // then delta 0, delta 1, ... [B,Hq,S] follow: rowsum(dbranch·branch), for TakeDelta
+}
 
-func (GatedSumGradOp) Name() string { return "gradient of gated sum" }
+func (op GatedSumGradOp) Name() string {
+	if op.Deltas {
+		return "gradient of gated sum with deltas"
+	}
+	return "gradient of gated sum"
+}
 
-func (GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferGrad(GatedSumOp{}, max(0, len(in)-1), in, saved{"dy", 0})
+func (op GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
+	out, err := inferGrad(GatedSumOp{}, max(0, len(in)-1), in, saved{"dy", 0})
+	if err == nil && op.Deltas {
+		dy := in[len(in)-1]
+		delta := Operand{Dtype: dy.Dtype, Shape: tensor.Shape{dy.Shape[0], dy.Shape[2], dy.Shape[1]}}
+		out = slices.Concat(out, slices.Repeat([]Operand{delta}, len(in)-2))
+	}
+	return out, err
 }
 
 func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	n := len(in) - 1
-	byType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, in[0], in[1:n], in[n], out[0], out[1:])
+	byType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, in[0], in[1:n], in[n], out[0], out[1:n], out[n:])
 }
 
-func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy, dgates Arg, dbranches []Arg) {
-	n, dv := len(branches), dy.last()
+func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy, dgates Arg, dbranches, deltas []Arg) {
+	n, s, h, dv := len(branches), dy.Shape[1], dy.Shape[2], dy.last()
 	bindRows(k, dy.Elements()/dv, dv, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			d := cpu.Slice[T](dy.Buf)[i*dv:][:dv]
 			gate, dgate := cpu.Slice[T](gates.Buf)[i*n:][:n], cpu.Slice[T](dgates.Buf)[i*n:][:n]
 			for j := range n {
-				dgate[j] = cpu.Dot(d, cpu.Slice[T](branches[j].Buf)[i*dv:][:dv])
+				branch := cpu.Slice[T](branches[j].Buf)[i*dv:][:dv]
+				dgate[j] = cpu.Dot(d, branch)
 				dst := cpu.Slice[T](dbranches[j].Buf)[i*dv:][:dv]
 				copy(dst, d)
 				cpu.Scale(dst, gate[j])
+				if len(deltas) > 0 {
+					cpu.Slice[T](deltas[j].Buf)[(i/h/s*h+i%h)*s+i/h%s] = cpu.Dot(branch, dst)
+				}
 			}
 		}
 	})

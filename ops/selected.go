@@ -51,7 +51,7 @@ func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
-	return attentionGrad(SelectedAttentionGradOp(op), in, o, do)
+	return attentionGrad(SelectedAttentionGradOp{SelectBlock: op.SelectBlock}, in, o, do)
 }
 
 func (SelectedAttentionOp) CheckedInput() int { return 3 }

@@ -4,17 +4,21 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
 // SelectedAttentionGradOp is the Spec of the gradient of SelectedAttention: q, k, v, idx, o, lse, do -> dq, dk, dv.
 type SelectedAttentionGradOp struct {
-	SelectBlock int // l', as in SelectedAttentionOp
+	SelectBlock int  // l', as in SelectedAttentionOp
+	Delta       bool // see TakeDelta
 }
 
 func (SelectedAttentionGradOp) Name() string { return "gradient of selected attention" }
+func (op SelectedAttentionGradOp) forward() SelectedAttentionOp {
+	return SelectedAttentionOp{op.SelectBlock}
+}
 
 func (op SelectedAttentionGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(SelectedAttentionOp(op), in, 6, 4)
+	return attentionFLOPs(op.forward(), in, 6, 4)
 }
 
 func (op SelectedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(SelectedAttentionOp(op), 4, in)
+	return inferAttentionGrad(op.forward(), 4, op.Delta, in)
 }
 
 func (op SelectedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) {

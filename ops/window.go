@@ -48,24 +48,26 @@ func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 func (op SlidingWindowOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
-	return attentionGrad(SlidingWindowGradOp(op), in, o, do)
+	return attentionGrad(SlidingWindowGradOp{Window: op.Window}, in, o, do)
 }
 
 // SlidingWindowGradOp is the Spec of the gradient of SlidingWindow: q, k, v, o, lse, do -> dq, dk, dv.
 type SlidingWindowGradOp struct {
-	Window int // w, as in SlidingWindowOp
+	Window int  // w, as in SlidingWindowOp
+	Delta  bool // see TakeDelta
 }
 
-func (SlidingWindowGradOp) Name() string { return "gradient of sliding window" }
+func (SlidingWindowGradOp) Name() string                { return "gradient of sliding window" }
+func (op SlidingWindowGradOp) forward() SlidingWindowOp { return SlidingWindowOp{op.Window} }
 
 func (op SlidingWindowGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(SlidingWindowOp(op), in, 6, 4)
+	return attentionFLOPs(op.forward(), in, 6, 4)
 }
 
 func (op SlidingWindowGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(SlidingWindowOp(op), 3, in)
+	return inferAttentionGrad(op.forward(), 3, op.Delta, in)
 }
 
 func (op SlidingWindowGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, SlidingWindowOp(op).mask(in[0].Shape[1]), in, out)
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, op.forward().mask(in[0].Shape[1]), in, out)
 }

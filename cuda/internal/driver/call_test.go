@@ -53,7 +53,8 @@ func TestPrepareErrors(t *testing.T) {
 		require.Error(t, err, c.name)
 		require.True(t, strings.HasPrefix(err.Error(), "cuda:0: test (kernel k): "+c.want), "%s: %v", c.name, err)
 	}
-	c := must(f.Prepare("test", one, b, 0, args))(t)
+	c, err := f.Prepare("test", one, b, 0, args)
+	ok(t, err)
 	require.EqualError(t, c.SetArgs(args[:8]), "cuda:0: test (kernel k): got an argument of 8 bytes, want 16")
 }
 

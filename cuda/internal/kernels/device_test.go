@@ -86,12 +86,13 @@ func (g *gpu) properties() kernels.GPU {
 	return kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs}
 }
 
-// variants are the row that the device gets; and the general kernels, also as if it had few or many multiprocessors, so that each
-// size of tiles is chosen.
+// variants are the row that the device gets, also as if it had one multiprocessor, and the general kernels, so that each size of tiles
+// is chosen.
 func (g *gpu) variants() []variant {
 	p := g.properties()
 	return []variant{
 		{"", p},
+		{"", kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: 1}},
 		{"cuda", p},
 		{"cuda", kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: 1 << 20, SMs: 1}},
 		{"cuda", kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: p.SharedPerSM, SMs: 1 << 30}},

@@ -59,11 +59,12 @@ func siteOf(in, out []arg) (s graph.Site) {
 
 // planOf builds the row of an op with the given name, or with no name the first one that takes the operands.
 func planOf(gpu kernels.GPU, row string, op any, s graph.Site) (*kernels.Plan, error) {
-	err := fmt.Errorf("no row %q for %T", row, op)
+	err, taken := fmt.Errorf("no row %q for %T", row, op), false
 	for _, r := range all.Table().Of(op) {
-		if row != "" && r.Name != row {
+		if row != "" && r.Name != row || taken && !r.Takes(s) {
 			continue
 		}
+		taken = r.Takes(s)
 		var p *kernels.Plan
 		if p, err = r.Plan(op, s, gpu, nil); err == nil {
 			return p, nil

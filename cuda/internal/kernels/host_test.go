@@ -149,7 +149,12 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 // matrixHost runs the kernels on matrix units, and no others.
 type matrixHost struct{ *host }
 
-func (matrixHost) variants() []variant { return []variant{{"cuda mma", h200}} }
+// One multiprocessor gets tall tiles.
+func (matrixHost) variants() []variant {
+	one := h200
+	one.SMs = 1
+	return []variant{{"cuda mma", h200}, {"cuda mma", one}}
+}
 
 // attentionOnHost returns the cases of attention, at sizes of which dev takes all, of up to `most` pairs of a row and a key times
 // their dims, the types in turn. Of two that run the same kernels it leaves one out: dense attention is a window of S, and the lists

@@ -35,7 +35,7 @@ type Op[S any] struct {
 //	.  whatever it is
 //
 // "ttt>tf" is attention: q, k and v make o of their type and float32 statistics. A * repeats the letter before it, for any
-// number of operands.
+// number of operands; two letters with a * have the same number.
 type Storage string
 
 // Row is an Op with its type erased.
@@ -131,12 +131,11 @@ func (t Storage) letters(in, out int) (string, string, bool) {
 
 // repeat returns a list of n letters.
 func repeat(list string, n int) (string, bool) {
-	if i := strings.IndexByte(list, '*'); i > 0 {
-		more := n - (len(list) - 2)
-		if more < 0 {
-			return "", false
+	if stars := strings.Count(list, "*"); stars > 0 {
+		count := (n - (len(list) - 2*stars)) / stars
+		for i := strings.IndexByte(list, '*'); i > 0 && count >= 0; i = strings.IndexByte(list, '*') {
+			list = list[:i-1] + strings.Repeat(list[i-1:i], count) + list[i+1:]
 		}
-		list = list[:i-1] + strings.Repeat(list[i-1:i], more) + list[i+1:]
 	}
 	return list, len(list) == n
 }
@@ -147,6 +146,10 @@ const maxElements = 1 << 56
 // check holds a site to the types, and returns that of the operands with a t.
 func (t Storage) check(s graph.Site) (Type, error) {
 	in, out, ok := t.letters(len(s.In), len(s.Out))
+	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {
+		_, err := TypeOf(tensor.Float64)
+		return 0, err
+	}
 	if !ok {
 		return 0, graph.Refuse(graph.ReasonShape, "got %d inputs and %d outputs, want %s", len(s.In), len(s.Out), t)
 	}

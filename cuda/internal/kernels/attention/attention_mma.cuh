@@ -10,6 +10,7 @@
 // 2*(lane%4) and the one after it.
 #pragma once
 
+#include "attention_softmax.cuh"
 #include "attention_tile.cuh"
 #include "mma.cuh"
 
@@ -76,42 +77,55 @@ template <int C> struct Left {
   }
 };
 
-// out [16,N] = left [16,C], Further rows down, · the rows [row,row+N) of a tile, transposed.
-template <typename T, int C, int N, int Further = 0>
-__device__ inline void multiply_rows(float (&out)[N / 8][4], const Left<C>& left, uint32_t tile, int row) {
+// out [16*R,N] = left [16*R,C], Further rows down, · the rows [row,row+N) of a tile, transposed. With R = 2 a fragment of the tile
+// is read once for twice the products.
+template <typename T, int C, int N, int Further = 0, int R>
+__device__ inline void multiply_rows(float (&out)[R][N / 8][4], const Left<C>& left, uint32_t tile, int row) {
   const uint32_t place = cell<C>(tile, row + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
 #pragma unroll
-  for (int j = 0; j < N / 8; j++)
+  for (int r = 0; r < R; r++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) out[j][i] = 0;
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) out[r][j][i] = 0;
 #pragma unroll
   for (int k = 0; k < C / 16; k++) {
-    uint32_t a[4];
-    left.get(k, a, Further);
+    uint32_t a[R][4];
+#pragma unroll
+    for (int r = 0; r < R; r++) left.get(k, a[r], Further + 16 * r);
 #pragma unroll
     for (int j = 0; j < N / 16; j++) {
       uint32_t b[4];
       read_fragments<false>(b, moved<C>(place, 2 * k, 16 * j));
-      multiply_fragments<T>(out[2 * j], a, b[0], b[1]);
-      multiply_fragments<T>(out[2 * j + 1], a, b[2], b[3]);
+#pragma unroll
+      for (int r = 0; r < R; r++) {
+        multiply_fragments<T>(out[r][2 * j], a[r], b[0], b[1]);
+        multiply_fragments<T>(out[r][2 * j + 1], a[r], b[2], b[3]);
+      }
     }
   }
 }
 
-// sum [16,C] += x [16,N], rounded to T, · the rows [row,row+N) of a tile.
-template <typename T, int C, int N>
-__device__ inline void add_rows(float (&sum)[C / 8][4], const float (&x)[N / 8][4], uint32_t tile, int row) {
+// sum [16*R,C] += x [16*R,N], rounded to T, · the rows [row,row+N) of a tile.
+template <typename T, int C, int N, int R>
+__device__ inline void add_rows(float (&sum)[R][C / 8][4], const float (&x)[R][N / 8][4], uint32_t tile, int row) {
   const uint32_t place = cell<C>(tile, row + lane() % 16, lane() / 16);
 #pragma unroll
   for (int k = 0; k < N / 16; k++) {
-    const float(&lo)[4] = x[2 * k], (&hi)[4] = x[2 * k + 1];
-    const uint32_t a[4] = {pair<T>(lo[0], lo[1]), pair<T>(lo[2], lo[3]), pair<T>(hi[0], hi[1]), pair<T>(hi[2], hi[3])};
+    uint32_t a[R][4];
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) a[r][i] = pair<T>(x[r][2 * k + i / 2][i % 2 * 2], x[r][2 * k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
     for (int j = 0; j < C / 16; j++) {
       uint32_t b[4];
       read_fragments<true>(b, moved<C>(place, 2 * j, 16 * k));
-      multiply_fragments<T>(sum[2 * j], a, b[0], b[1]);
-      multiply_fragments<T>(sum[2 * j + 1], a, b[2], b[3]);
+#pragma unroll
+      for (int r = 0; r < R; r++) {
+        multiply_fragments<T>(sum[r][2 * j], a[r], b[0], b[1]);
+        multiply_fragments<T>(sum[r][2 * j + 1], a[r], b[2], b[3]);
+      }
     }
   }
 }
@@ -128,7 +142,8 @@ template <typename T> __device__ inline bool has_nan_or_inf(uint4 cell) {
   return has_nan_or_inf<T>(cell.x) || has_nan_or_inf<T>(cell.y) || has_nan_or_inf<T>(cell.z) || has_nan_or_inf<T>(cell.w);
 }
 
-// careful_if_needed of attention_tile.cuh for two passes. The careful one is a call, so as to have registers of its own.
+// careful_if_needed of attention_tile.cuh for two passes. The first also ignores that rows are large, and says so. The careful
+// one is a call, so as to have registers of its own.
 template <auto Careful, class Params> __device__ __attribute__((noinline)) void again(const Params& p) { Careful(p); }
 template <auto Pass, auto Careful, class Params> __device__ __forceinline__ void careful_if_needed(const Params& p) {
   if (__syncthreads_or(Pass(p))) again<Careful>(p);
@@ -176,11 +191,13 @@ __device__ inline bool store_rows16(T* dst, const float (&x)[C / 8][4], float f0
   return zero != 0;
 }
 
-template <int C> __device__ inline void clear(float (&x)[C / 8][4]) {
+template <int C, int R> __device__ inline void clear(float (&x)[R][C / 8][4]) {
 #pragma unroll
-  for (int j = 0; j < C / 8; j++)
+  for (int r = 0; r < R; r++)
 #pragma unroll
-    for (int i = 0; i < 4; i++) x[j][i] = 0;
+    for (int j = 0; j < C / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) x[r][j][i] = 0;
 }
 
 // The result of one operation over the four threads that share rows.

@@ -7,35 +7,34 @@
 //
 // A block of 4 warps owns 64 keys, 16 a warp, and walks over the rows that may see them, in their order. Keys are the rows
 // of the products here and queries the columns, so that p and ds are left factors where they are. Both are rounded to the
-// storage type for that, ds before the scale. What is to be known of a row is fetched two tiles ahead, the row itself one.
+// storage type for that, ds before the scale. The facts about a row are fetched two tiles ahead, the row itself one.
 // Shared memory: 2 tiles [64,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
 #include "attention_index.cuh"
 #include "attention_mma.cuh"
 #include "attention_rows.cuh"
-#include "attention_softmax.cuh"
 
 namespace nsa {
 
 // Rows of a tile; in all of them lo and hi do not fall.
 template <int C> constexpr int kRows = C == 64 ? 64 : 32;
 
-// Abouts is what is to be known of the rows of three tiles.
-template <int N> struct Abouts {
+// RowFacts holds what the products need to know of each row, for the rows of three tiles.
+template <int N> struct RowFacts {
   long long* at;       // of [B,S,Hq], -1 is no row
   float *lse, *delta;  // as they are saved
   int *lo, *hi;        // the keys that it sees
 
-  __device__ explicit Abouts(Carver& carve) {
+  __device__ explicit RowFacts(Carver& carve) {
     at = reinterpret_cast<long long*>(carve.floats(6 * N));
     lse = carve.floats(3 * N), delta = carve.floats(3 * N);
     lo = reinterpret_cast<int*>(carve.floats(3 * N)), hi = reinterpret_cast<int*>(carve.floats(3 * N));
   }
 };
 
-// Adds up dk, without the scale, and dv of the keys [first,end), 16 of each warp.
+// Adds up dk, without the scale, and dv of the keys [first,end), 16 of each warp. Returns whether a row is large.
 template <bool Careful, typename T, int C, class Rows>
-__device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows,
-                                 float (&dk)[C / 8][4], float (&dv)[C / 8][4]) {
+__device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows,
+                                 float (&dk)[1][C / 8][4], float (&dv)[1][C / 8][4]) {
   constexpr int M = 16 * kWarps, N = kRows<C>, kPart = Careful ? 16 : 32;
   static_assert(N <= kThreads, "a thread for each row of a tile");
   const Sizes& n = a.n;
@@ -46,10 +45,10 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   const uint32_t V = shared_address(carve.floats(M * C / 2));
   const uint32_t QDO = shared_address(carve.floats(4 * N * C / 2));  // rows of q and do, twice
   constexpr uint32_t kTile = N * C * 2;
-  Abouts<N> ring(carve);
+  RowFacts<N> ring(carve);
 
   const int all = rows.count();
-  // This thread's row of the tile from `from` on, -1 for none; and what is to be known of it, which copies_arrived waits for.
+  // This thread's row of the tile from `from` on, -1 for none; and the facts about it, which copies_arrived waits for.
   const auto row_of = [&](int from) {
     const int i = from + (int)threadIdx.x;
     return threadIdx.x < N && i < all ? rows.row(i) : -1;
@@ -85,9 +84,10 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   const float scale = n.scale * kLog2E;
   const int key = first + 16 * warp() + lane() / 4;  // and 8 further
   int slot = 0, stage = 0;
+  bool any_large = false;
   for (int from = 0; from < all; from += N) {
     copies_arrived();
-    __syncthreads();  // the rows are here, what is to be known of the next ones too, and those before have been read
+    __syncthreads();  // the rows are here, the facts about the next ones too, and those before have been read
     const int soon = slot == 2 ? 0 : slot + 1, later = soon == 2 ? 0 : soon + 1;
     if (from + N < all) copy(soon, stage ^ 1);
     fetch(rows.kListed ? row : row_of(from + 2 * N), later);
@@ -101,20 +101,21 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
       take_out<T, C, N>(Q, spoil);
       take_out<T, C, N>(DO, spoil);
     }
-    const bool any_large = __any_sync(0xffffffff, large(lse[lane()]) || large(lse[lane() + N - 32]));
+    any_large |= large(lse[lane()]) || large(lse[lane() + N - 32]);
     const bool full = min(hi[0], hi[N - 1]) >= first + M && lo[N - 1] <= first;
 #pragma unroll 1
     for (int part = 0; part < N; part += kPart) {
-      float p[kPart / 8][4], ds[kPart / 8][4];
-      multiply_rows<T, C, kPart>(p, left, Q, part);
-      multiply_rows<T, C, kPart, M>(ds, left, DO, part);
+      float scores[1][kPart / 8][4], gradients[1][kPart / 8][4];
+      multiply_rows<T, C, kPart>(scores, left, Q, part);
+      multiply_rows<T, C, kPart, M>(gradients, left, DO, part);
+      float(&p)[kPart / 8][4] = scores[0], (&ds)[kPart / 8][4] = gradients[0];
 #pragma unroll
       for (int j = 0; j < kPart / 8; j++) {
         const int c = part + 8 * j + 2 * (lane() % 4);
         const float2 d = load_pair(delta + c);
         float2 l = load_pair(lse + c);
-        l.x = load_lse(l.x), l.y = load_lse(l.y);
-        if (any_large) {
+        if constexpr (Careful) {
+          l.x = load_lse(l.x), l.y = load_lse(l.y);
 #pragma unroll
           for (int i = 0; i < 4; i++)
             if (large(i % 2 ? l.y : l.x)) p[j][i] = shifted(p[j][i], n.scale, i % 2 ? l.y : l.x);
@@ -135,12 +136,13 @@ __device__ void mma_key_gradient(const AttentionParams& a, int b, int g, int fir
           }
         }
       }
-      add_rows<T, C, kPart>(dv, p, DO, part);
-      add_rows<T, C, kPart>(dk, ds, Q, part);
+      add_rows<T, C, kPart>(dv, scores, DO, part);
+      add_rows<T, C, kPart>(dk, gradients, Q, part);
     }
     slot = soon, stage ^= 1;
   }
   copies_arrived();
+  return any_large;
 }
 
 // Writes x times f to the keys of a warp, those below end: to dst + offset(key), c elements of each. Returns whether one of
@@ -203,9 +205,9 @@ template <bool Careful, typename T, int C> __device__ bool span_dkv_pass(const A
   rows.from += item * p.index.chunk, rows.all = min(rows.all - item * p.index.chunk, p.index.chunk);
   const long long row = ((long long)group * p.index.items + item) * n.keys + first;
   float* sums = chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv);
-  float dk[C / 8][4], dv[C / 8][4];
-  mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
-  return sums ? store_partial<C>(sums, n, first, end, dk, dv) : store_gradients<T, C>(p, b, g, first, end, dk, dv);
+  float dk[1][C / 8][4], dv[1][C / 8][4];
+  const bool any_large = mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
+  return any_large | (sums ? store_partial<C>(sums, n, first, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, first, end, dk[0], dv[0]));
 }
 
 // A warp for each key of each group; grid x is ceil(B*T*Hkv / 4), blocks of 128.
@@ -243,9 +245,9 @@ template <bool Careful, typename T, int C> __device__ bool selected_dkv_pass(con
   const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
   const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
   float* sums = of.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
-  float dk[C / 8][4], dv[C / 8][4];
-  mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
-  return sums ? store_partial<C>(sums, n, first, end, dk, dv) : store_gradients<T, C>(p, b, g, first, end, dk, dv);
+  float dk[1][C / 8][4], dv[1][C / 8][4];
+  const bool any_large = mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
+  return any_large | (sums ? store_partial<C>(sums, n, first, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, first, end, dk[0], dv[0]));
 }
 
 template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) {

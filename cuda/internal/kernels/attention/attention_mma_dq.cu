@@ -2,74 +2,75 @@
 //
 //   nsa_span_dq_mma<C>      for a Span
 //   nsa_selected_dq_mma<C>  with idx int32 [B,S,Hkv,most], for Blocks; size is a multiple of 64, or T
+//   nsa_<branch>_dq_tall_mma64
 //
-// Rows, keys and their order are those of attention_mma_forward.cu. Gradients of logits are rounded to the storage type for
-// their product with the keys, before the scale. Shared memory: 6 tiles [64,C], and what the walk takes.
+// Rows, keys and their order are those of attention_mma_forward.cu. The tall kernels own up to 128 rows, 32 a warp, and read a
+// fragment of keys and values once for both halves: reading shared memory takes longer than the products. Gradients of logits
+// are rounded to the storage type for their product with the keys, before the scale. Shared memory: the rows of q and do, 4
+// tiles [64,C], 16 bytes a row, and what the walk takes.
 #include "attention_index.cuh"
-#include "attention_softmax.cuh"
 #include "attention_mma_walk.cuh"
 
 namespace nsa {
 
-// Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
-template <bool Careful, typename T, int C, class Walk> __device__ bool mma_dq_pass(const AttentionParams& p) {
-  constexpr int M = 16 * kWarps, kPart = Careful ? 16 : 32;  // keys whose logits are in registers at once
+// Returns whether the pass must be done carefully; see careful_if_needed.
+template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mma_dq_pass(const AttentionParams& p) {
+  constexpr int M = 16 * R * kWarps, kPart = Careful ? 16 : 32;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
-  const T *q = static_cast<const T*>(p.q), *dout = static_cast<const T*>(p.dout);
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
   const uint32_t DO = shared_address(carve.floats(M * C / 2));
   const RowTile tile(n, p.count);
   const KeyTiles<T, C> keys(p, tile, carve);
-  copy_rows<C, M>(Q, q, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
-  copy_rows<C, M>(DO, dout, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });
+  copy_tile<C, M>(Q, static_cast<const T*>(p.q), n.d, n, tile);
+  copy_tile<C, M>(DO, static_cast<const T*>(p.dout), n.dv, n, tile);
+  auto* rows = reinterpret_cast<typename Walk::Row*>(carve.floats(2 * M));
+  float2* stats = reinterpret_cast<float2*>(carve.floats(2 * M));  // of each row: lse, for Careful, or lse*log2(e); and delta
   Walk walk(p, tile, carve);
-  int from = keys.next(walk, 1);
+  int from = keys.next(walk, keys.tiles);
 
-  const int mine = 16 * warp() + lane() / 4;  // and 8 further
-  const typename Walk::Row rows[2] = {walk.row(n, tile, mine), walk.row(n, tile, mine + 8)};
-  float lse[2], base[2], delta[2];
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    const bool in = tile.has(mine + 8 * r);
-    const long long at = in ? n.stat(tile.b, tile.g, tile.first + mine + 8 * r) : 0;
-    lse[r] = in ? load_lse(p.lse[at]) : INFINITY;
-    delta[r] = in ? p.delta[at] : 0;
-    base[r] = large(lse[r]) ? 0 : lse[r] * kLog2E;
+  static_assert(M <= kThreads, "a thread for each row");
+  if (const int r = threadIdx.x; r < M) {
+    const long long at = tile.has(r) ? n.stat(tile.b, tile.g, tile.first + r) : -1;
+    const float lse = at < 0 ? INFINITY : load_lse(p.lse[at]);
+    rows[r] = walk.row(n, tile, r);
+    stats[r] = make_float2(Careful ? lse : lse * kLog2E, at < 0 ? 0 : p.delta[at]);
   }
-  const bool any_large = __any_sync(0xffffffff, large(lse[0]) || large(lse[1]));
-  float dq[C / 8][4];
+  const int first = 16 * R * warp(), mine = first + lane() / 4;  // and 8 further, ...
+  float dq[R][C / 8][4];
   clear<C>(dq);
-  const Left<C> left(Q, 16 * warp());  // the gradients are M rows down
+  const Left<C> left(Q, first);  // the gradients are M rows down
   const float scale = n.scale * kLog2E;
 
-  for (int stage = 0; from >= 0; stage ^= 1) {
+  for (uint32_t K = keys.tiles; from >= 0; K = keys.other(K)) {
     copies_arrived();
     __syncthreads();  // the keys are here, and those of the tile before have been read
-    const int next = keys.next(walk, stage);
-    const uint32_t K = keys.at(stage);
+    const int next = keys.next(walk, keys.other(K));
     if constexpr (Careful) take_out<T, C, kKeys>(K, [&](int row, int i) { store_shared(cell<C>(K + keys.kBytes, row, i), kNaNs); });
-    const Run seen[2] = {walk.seen(rows[0], from), walk.seen(rows[1], from)};
-    if (__any_sync(0xffffffff, meets(seen[0], from) || meets(seen[1], from))) {
-      const bool all = __all_sync(0xffffffff, covers(seen[0], from) && covers(seen[1], from));
+    const Seen<R, Walk> seen(walk, rows + mine, from);
+    if (seen.some()) {
+      const bool all = seen.all();
 #pragma unroll 1
       for (int part = 0; part < kKeys; part += kPart) {
-        float s[kPart / 8][4], dp[kPart / 8][4];
+        float s[R][kPart / 8][4], dp[R][kPart / 8][4];
         multiply_rows<T, C, kPart>(s, left, K, part);
         multiply_rows<T, C, kPart, M>(dp, left, K + keys.kBytes, part);
-        if (any_large)
+#pragma unroll
+        for (int r = 0; r < 2 * R; r++) {
+          float2 row = stats[mine + 8 * r];
+          const bool shift = Careful && large(row.x);
+          const float lse = row.x;
+          if (Careful) row.x = shift ? 0 : lse * kLog2E;
 #pragma unroll
           for (int j = 0; j < kPart / 8; j++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-              if (large(lse[i / 2])) s[j][i] = shifted(s[j][i], n.scale, lse[i / 2]);
-#pragma unroll
-        for (int j = 0; j < kPart / 8; j++)
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            const float ds = power2(fmaf(s[j][i], scale, -base[i / 2])) * (dp[j][i] - delta[i / 2]);
-            s[j][i] = all || seen[i / 2].has(from + part + 8 * j + 2 * (lane() % 4) + i % 2) ? ds : 0;
-          }
+            for (int i = r % 2 * 2; i < r % 2 * 2 + 2; i++) {
+              float& x = s[r / 2][j][i];
+              if (shift) x = shifted(x, n.scale, lse);
+              x = power2(fmaf(x, scale, -row.x)) * (dp[r / 2][j][i] - row.y);
+            }
+        }
+        if (!all) seen.template hide<kPart>(s, from + part, 0);
         add_rows<T, C, kPart>(dq, s, K, part);
       }
     }
@@ -79,15 +80,21 @@ template <bool Careful, typename T, int C, class Walk> __device__ bool mma_dq_pa
   copies_arrived();
   __syncthreads();  // also where no key is seen
   const RowTile done(n, p.count);
-  return store_rows16<T, C>(static_cast<T*>(p.dq), dq, n.scale, n.scale, Q, 16 * warp(), n.d, [&](int r) {
-    return done.has(r) ? n.row(done.b, done.g, done.first + r, n.d) : -1;
-  });
+  bool any_large = threadIdx.x < M && large(stats[threadIdx.x].x / kLog2E);
+#pragma unroll
+  for (int r = 0; r < R; r++)
+    any_large |= store_rows16<T, C>(static_cast<T*>(p.dq), dq[r], n.scale, n.scale, Q, first + 16 * r, n.d, [&](int r) {
+      return done.has(r) ? n.row(done.b, done.g, done.first + r, n.d) : -1;
+    });
+  return any_large;
 }
 
-template <typename T, int C, class Walk> __device__ void mma_dq(const AttentionParams& p) {
-  careful_if_needed<mma_dq_pass<false, T, C, Walk>, mma_dq_pass<true, T, C, Walk>>(p);
+template <typename T, int C, int R, class Walk> __device__ void mma_dq(const AttentionParams& p) {
+  careful_if_needed<mma_dq_pass<false, T, C, R, Walk>, mma_dq_pass<true, T, C, R, Walk>>(p);
 }
 
 }  // namespace nsa
 
-NSA_MMA_WALKS(dq)
+NSA_MMA_WALK(dq, dq, 64, 1, 4)
+NSA_MMA_WALK(dq_tall, dq, 64, 2, 2)
+NSA_MMA_WALK(dq, dq, 128, 1, 2)

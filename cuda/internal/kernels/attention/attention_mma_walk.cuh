@@ -32,21 +32,23 @@ struct KeyRuns {
     const Run run = mask.keys((tile.first + r) / n.each);
     return {{run.lo, min(run.hi, keys)}};
   }
-  // The keys that a row sees, where they lie in the tile of keys from `at` on.
-  __device__ Run seen(const Row& r, int) const { return r.run; }
+  // What seen() takes for the tile of keys from a key on; and the keys that a row sees, where they lie in it.
+  __device__ uint32_t locate(int) const { return 0; }
+  __device__ Run seen(const Row& r, uint32_t) const { return r.run; }
 };
 
 // BlockUnion walks over the union of the blocks that the queries of a tile have chosen. A bit for each query
 // says who chose a block. A block is a multiple of kKeys tokens, or all.
 struct BlockUnion {
-  int size, words;  // tokens of a block; words of a block's bits
+  const int& size;  // tokens of a block
+  int words;        // of a block's bits
   uint32_t bits;    // address of the bits [blocks,words]
   uint32_t at;      // address of the first key of the next tile; -1 lies behind the last one
 
-  __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) {
+  __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) : size(p.blocks.size) {
     const Sizes& n = p.n;
     const int first = tile.first / n.each, last = (tile.end - 1) / n.each;
-    size = p.blocks.size, words = (last - first) / 32 + 1;
+    words = (last - first) / 32 + 1;
     const int blocks = last / size + 1, all = p.blocks.count(n), parts = (size - 1) / kKeys + 1;
     unsigned* chose = reinterpret_cast<unsigned*>(carve.floats(all * words));
     int* list = reinterpret_cast<int*>(carve.floats(all * parts + 1));
@@ -92,8 +94,61 @@ struct BlockUnion {
     const int t = (tile.first + r) / n.each;
     return tile.has(r) ? Row{t, t - tile.first / n.each} : Row{-1, 0};
   }
-  __device__ Run seen(const Row& r, int from) const {
-    return {0, shared_word(bits + 4 * (from / size * words + r.bit / 32)) >> r.bit % 32 & 1 ? r.t + 1 : 0};
+  __device__ uint32_t locate(int from) const { return bits + 4 * (from / size * words); }
+  __device__ Run seen(const Row& r, uint32_t place) const {
+    return {0, shared_word(place + 4 * (r.bit / 32)) >> r.bit % 32 & 1 ? r.t + 1 : 0};
+  }
+};
+
+// Begins to copy the rows of a tile of an array [B,S,Hq,c] to shared memory [Rows,C]; zeros beyond the tile's end and beyond c.
+template <int C, int Rows, typename T> __device__ inline void copy_tile(uint32_t to, const T* src, int c, const Sizes& n, const RowTile& tile) {
+  constexpr int kCells = C / 8, kStep = kThreads / kCells;
+  const int i = threadIdx.x % kCells, first = tile.first + threadIdx.x / kCells;
+  const int queries = kStep / n.each, heads = kStep % n.each;  // from one of this thread's rows to the next
+  int t = first / n.each, head = first % n.each;
+  src += n.row(tile.b, tile.g, 0, c) + 8 * i;
+#pragma unroll
+  for (int u = 0; u < Rows / kStep; u++) {
+    const bool in = first + u * kStep < tile.end && 8 * i < c;
+    copy_cell(cell<C>(to, threadIdx.x / kCells + u * kStep, i), in ? src + ((long long)t * n.heads + head) * c : src, in);
+    t += queries, head += heads;
+    if (head >= n.each) head -= n.each, t++;
+  }
+}
+
+// Seen is what the rows lane/4 + 8*i of fragments [16*R,...] see of the tile of keys from a walk. `rows` points to the first.
+template <int R, class Walk> struct Seen {
+  const Walk& walk;
+  const typename Walk::Row* rows;
+  int from;
+  uint32_t place;
+
+  __device__ Seen(const Walk& walk, const typename Walk::Row* rows, int from) : walk(walk), rows(rows), from(from), place(walk.locate(from)) {}
+  __device__ Run run(int r) const { return walk.seen(rows[8 * r], place); }
+  // Whether any of the warp's rows sees some of it; whether all see all.
+  __device__ bool some() const {
+    bool some = false;
+#pragma unroll
+    for (int r = 0; r < 2 * R; r++) some |= meets(run(r), from);
+    return __any_sync(0xffffffff, some);
+  }
+  __device__ bool all() const {
+    bool all = true;
+#pragma unroll
+    for (int r = 0; r < 2 * R; r++) all &= covers(run(r), from);
+    return __all_sync(0xffffffff, all);
+  }
+  // Sets the numbers of the keys [first,first+N) to `hidden` where a row does not see the key.
+  template <int N> __device__ void hide(float (&s)[R][N / 8][4], int first, float hidden) const {
+#pragma unroll
+    for (int r = 0; r < 2 * R; r++) {
+      const Run seen = run(r);
+#pragma unroll
+      for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          if (!seen.has(first + 8 * j + 2 * (lane() % 4) + i)) s[r / 2][j][r % 2 * 2 + i] = hidden;
+    }
   }
 };
 
@@ -103,36 +158,37 @@ template <typename T, int C> struct KeyTiles {
   static constexpr uint32_t kBytes = kKeys * C * 2;  // of a tile; the values are so far behind their keys
 
   const Sizes& n;
-  const T *k, *v;
   uint32_t tiles;
+  const T** from;  // k and v of the group, in shared memory: registers are scarce
 
   __device__ KeyTiles(const AttentionParams& p, const RowTile& tile, Carver& carve)
-      : n(p.n), k(static_cast<const T*>(p.k) + n.key(tile.b, tile.g, 0, n.d)),
-        v(static_cast<const T*>(p.v) + n.key(tile.b, tile.g, 0, n.dv)),
-        tiles(shared_address(carve.floats(4 * kKeys * C / 2))) {}
-
-  __device__ uint32_t at(int stage) const { return tiles + 2 * stage * kBytes; }
-
-  // Begins to copy the next tile of a walk to the stage that is not in use; returns its first key, -1 where there is none.
-  template <class Walk> __device__ int next(Walk& walk, int in_use) const {
-    const int from = walk.next();
-    if (from >= 0) {
-      const uint32_t to = at(in_use ^ 1);
-      copy_run<C, kKeys>(to, k, (long long)n.groups * n.d, from, n.keys, n.d);
-      copy_run<C, kKeys>(to + kBytes, v, (long long)n.groups * n.dv, from, n.keys, n.dv);
+      : n(p.n), tiles(shared_address(carve.floats(4 * kKeys * C / 2))), from(reinterpret_cast<const T**>(carve.floats(4))) {
+    if (threadIdx.x == 0) {
+      from[0] = static_cast<const T*>(p.k) + n.key(tile.b, tile.g, 0, n.d);
+      from[1] = static_cast<const T*>(p.v) + n.key(tile.b, tile.g, 0, n.dv);
     }
-    return from;
+    __syncthreads();
+  }
+
+  // The keys of the other stage.
+  __device__ uint32_t other(uint32_t keys) const { return 2 * tiles + 2 * kBytes - keys; }
+
+  // Begins to copy the next tile of a walk, keys to `to`; returns its first key, -1 where there is none.
+  template <class Walk> __device__ int next(Walk& walk, uint32_t to) const {
+    const int first = walk.next();
+    if (first >= 0) {
+      copy_run<C, kKeys>(to, from[0], (long long)n.groups * n.d, first, n.keys, n.d);
+      copy_run<C, kKeys>(to + kBytes, from[1], (long long)n.groups * n.dv, first, n.keys, n.dv);
+    }
+    return first;
   }
 };
 
 }  // namespace nsa
 
-// The entry points nsa_span_<op>_mma<C>_<storage> and nsa_selected_<op>_mma<C>_<storage> of nsa::mma_<op><T, C, Walk>(p).
-#define NSA_MMA_WALK(op, C, blocks, branch, Walk)                                                                      \
-  NSA_MMA_ENTRY(branch##_##op, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, nsa::Walk>)                                \
-  NSA_MMA_ENTRY(branch##_##op, C, blocks, f16, nsa::mma_##op<nsa::f16, C, nsa::Walk>)
-#define NSA_MMA_WALKS(op)                                                                                              \
-  NSA_MMA_WALK(op, 64, 4, span, KeyRuns)                                                                               \
-  NSA_MMA_WALK(op, 128, 2, span, KeyRuns)                                                                              \
-  NSA_MMA_WALK(op, 64, 4, selected, BlockUnion)                                                                        \
-  NSA_MMA_WALK(op, 128, 2, selected, BlockUnion)
+// The entry points nsa_span_<name>_mma<C>_<storage> and nsa_selected_<name>_mma<C>_<storage> of nsa::mma_<op><T, C, R, Walk>(p).
+#define NSA_MMA_WALK(name, op, C, R, blocks)                                                                           \
+  NSA_MMA_ENTRY(span_##name, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, R, nsa::KeyRuns>)                            \
+  NSA_MMA_ENTRY(span_##name, C, blocks, f16, nsa::mma_##op<nsa::f16, C, R, nsa::KeyRuns>)                              \
+  NSA_MMA_ENTRY(selected_##name, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, R, nsa::BlockUnion>)                     \
+  NSA_MMA_ENTRY(selected_##name, C, blocks, f16, nsa::mma_##op<nsa::f16, C, R, nsa::BlockUnion>)

@@ -90,13 +90,26 @@ func (a problem) launch(kernel string, grid, shared int64, p any) {
 	a.Launch(kernel, kernels.Line(grid), kernels.Line(32*warps), shared, p)
 }
 
-// delta adds the launch that sets p.delta [B,Hq,S] = rowsum(do*o).
+// delta adds the launch that sets p.delta [B,Hq,S] = rowsum(do*o), unless it is an input.
 func (a problem) delta(p *params) {
-	a.launch(a.Type.Name("attention_delta"), kernels.Pieces(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
+	if p.o != 0 {
+		a.launch(a.Type.Name("attention_delta"), kernels.Pieces(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
+	}
 }
 
-// forwardParams returns the argument of q, k, v -> o, lse, and gradParams that of q, k, v, o, lse, do -> dq, dk, dv, with
-// memory for delta. In selected attention idx comes behind v.
+// hasDelta refuses a gradient that takes o.
+func hasDelta[G any](b *kernels.Builder, _ G) error {
+	if !isDelta(b.In[len(b.In)-3]) {
+		return graph.Refuse(graph.ReasonType, "o is float32, want %v", b.Type)
+	}
+	return nil
+}
+
+// isDelta tells delta [B,Hq,S] from o [B,S,Hq,Dv].
+func isDelta(o kernels.Operand) bool { return len(o.Shape) == 3 }
+
+// forwardParams returns the argument of q, k, v -> o, lse, and gradParams that of q, k, v, o or delta, lse, do -> dq, dk, dv, with
+// memory for a delta that is no input. In selected attention idx comes behind v.
 func (a problem) forwardParams() *params {
 	in, out := a.In, a.Out
 	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, o: out[0].Ref, lse: out[1].Ref, n: a.sizes()}
@@ -113,6 +126,11 @@ func (a problem) gradParams() *params {
 		p.idx = in[3].Ref
 	}
 	rest := in[len(in)-3:]
-	p.o, p.lse, p.dout, p.delta = rest[0].Ref, rest[1].Ref, rest[2].Ref, a.Work(4*a.B*a.S*a.Hq)
+	p.lse, p.dout = rest[1].Ref, rest[2].Ref
+	if isDelta(rest[0]) {
+		p.delta = rest[0].Ref
+	} else {
+		p.o, p.delta = rest[0].Ref, a.Work(4*a.B*a.S*a.Hq)
+	}
 	return p
 }

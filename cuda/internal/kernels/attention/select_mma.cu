@@ -3,7 +3,6 @@
 // A block of 4 warps owns `tokens` queries of a group, at most 64 rows, and walks over the selection blocks as
 // select.cu does, with kKeys compression blocks at once. Shared memory: tiles [64,C] and [kKeys,C], and in float32 the
 // probabilities [64,kKeys+4], their sums over heads, the scores and the lists.
-#include "attention_softmax.cuh"
 #include "attention_mma.cuh"
 #include "select.cuh"
 
@@ -55,8 +54,8 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
       copy_rows<C, N>(K, kc, n.d, [&](int c) { return from + c < end ? n.key(b, g, from + c, n.d) : -1; });
       copies_arrived();
       __syncthreads();
-      float s[N / 8][4];
-      multiply_rows<T, C, N>(s, left, K, 0);
+      float product[1][N / 8][4], (&s)[N / 8][4] = product[0];
+      multiply_rows<T, C, N>(product, left, K, 0);
       if (any_large)
 #pragma unroll
         for (int j = 0; j < N / 8; j++)

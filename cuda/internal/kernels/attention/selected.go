@@ -8,13 +8,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// selectedRows are q, k, v, idx -> o, lse, and q, k, v, idx, o, lse, do -> dq, dk, dv.
+// selectedRows are q, k, v, idx -> o, lse, and q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
 func selectedRows() []kernels.Row {
+	type grad = ops.SelectedAttentionGradOp
 	return kernels.Rows(
 		kernels.Op[ops.SelectedAttentionOp]{Name: matrixUnits, Storage: "hhhi>hf", Build: selectedOnMatrixUnits},
 		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "ttti>tf", Build: selected},
-		kernels.Op[ops.SelectedAttentionGradOp]{Name: matrixUnits, Storage: "hhhihfh>hhh", Build: selectedGradOnMatrixUnits},
-		kernels.Op[ops.SelectedAttentionGradOp]{Name: general, Storage: "tttitft>ttt", Build: selectedGrad},
+		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhihfh>hhh", Build: selectedGradOnMatrixUnits},
+		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnMatrixUnits},
+		kernels.Op[grad]{Name: general, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
+		kernels.Op[grad]{Name: general, Storage: "tttitft>ttt", Build: selectedGrad}, // delta where all is float32
 	)
 }
 
@@ -46,12 +49,12 @@ func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width in
 	if a.whole%matrixKeys != 0 {
 		return 0, graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, matrixKeys)
 	}
-	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes() })
+	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes(matrixRows) })
 }
 
 // unionBytes is the shared memory, in a kernel that owns rows, for the union of the blocks that the queries of a tile chose.
-func (a selectedProblem) unionBytes() int64 {
-	queries := min(kernels.Pieces(a.wholeQueries(matrixRows), a.headsPerGroup())+1, matrixRows)
+func (a selectedProblem) unionBytes(rows int64) int64 {
+	queries := min(kernels.Pieces(a.wholeQueries(rows), a.headsPerGroup())+1, rows)
 	tiles := a.count() * kernels.Pieces(a.block, matrixKeys)
 	return 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(tiles+1, 4))
 }
@@ -143,7 +146,7 @@ func selectedOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionOp) error
 	}
 	p := a.forwardParams()
 	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(matrixRows))
-	a.launch(a.matrixKernel("selected_forward", width), a.rowTiles(int64(p.count)), matrixForwardBytes(width)+a.unionBytes(), p)
+	a.launch(a.matrixKernel("selected_forward", width), a.rowTiles(int64(p.count)), matrixForwardBytes(width)+a.unionBytes(matrixRows), p)
 	return nil
 }
 
@@ -158,8 +161,8 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 		return err
 	}
 	p := a.beginGrad()
-	p.count = int32(a.wholeQueries(matrixRows))
-	a.launch(a.matrixKernel("selected_dq", width), a.rowTiles(int64(p.count)), matrixDQBytes(width)+a.unionBytes(), p)
+	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose most blocks.
+	a.launchDQ("selected", width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	a.invert(p)
 	a.launch(a.matrixKernel("selected_dkv", width), a.items(p)*kernels.Pieces(a.block, matrixKeys), matrixDKVBytes(width), p)
 	a.reduce(p)

@@ -6,8 +6,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// spanRows returns the rows of an op whose mask is a span of keys, and of its gradient: q, k, v -> o, lse, and q, k, v, o, lse, do ->
-// dq, dk, dv.
+// spanRows returns the rows of an op whose mask is a span of keys, and of its gradient: q, k, v -> o, lse, and q, k, v, o or delta, lse,
+// do -> dq, dk, dv.
 func spanRows[S, G any](maskOf func(S) mask, maskOfGrad func(G) mask) []kernels.Row {
 	op := func(build func(*kernels.Builder, mask) error) func(*kernels.Builder, S) error {
 		return func(b *kernels.Builder, op S) error { return build(b, maskOf(op)) }
@@ -19,7 +19,9 @@ func spanRows[S, G any](maskOf func(S) mask, maskOfGrad func(G) mask) []kernels.
 		kernels.Op[S]{Name: matrixUnits, Storage: "hhh>hf", Build: op(forwardOnMatrixUnits)},
 		kernels.Op[S]{Name: general, Storage: "ttt>tf", Build: op(forward)},
 		kernels.Op[G]{Name: matrixUnits, Storage: "hhhhfh>hhh", Build: grad(backwardOnMatrixUnits)},
-		kernels.Op[G]{Name: general, Storage: "ttttft>ttt", Build: grad(backward)},
+		kernels.Op[G]{Name: matrixUnits, Storage: "hhhffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnMatrixUnits)},
+		kernels.Op[G]{Name: general, Storage: "hhhffh>hhh", Guard: hasDelta[G], Build: grad(backward)},
+		kernels.Op[G]{Name: general, Storage: "ttttft>ttt", Build: grad(backward)}, // delta where all is float32
 	)
 }
 
@@ -117,8 +119,7 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	p := a.gradParams()
 	p.span = a.span()
 	a.delta(p)
-	p.count = matrixRows
-	a.launch(a.matrixKernel("span_dq", width), a.rowTiles(matrixRows), matrixDQBytes(width), p)
+	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
 	p.index = a.chunks()
 	parts := int64(p.index.items)
 	if parts > 1 {

@@ -77,7 +77,8 @@ func walkBytes(x tile) int64 { return 4 * (3*x.n + 4) }
 
 // The tiles of the kernels on matrix units.
 const (
-	matrixRows = 64 // rows that a block owns
+	matrixRows = 64 // rows that a block owns; twice as many in tall kernels
+	tallBlocks = 3  // blocks of a tall kernel that a multiprocessor should get
 	matrixKeys = 64 // keys that a block owns, or reads at a time
 )
 
@@ -101,11 +102,27 @@ func (a problem) matrixKernel(op string, width int64) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, width))
 }
 
-// matrixForwardBytes is the shared memory of a forward kernel: the rows once, keys and values twice.
-func matrixForwardBytes(width int64) int64 { return 2 * width * (matrixRows + 4*matrixKeys) }
+// launchDQ adds the launch of the kernel on matrix units for dq, whose blocks own p.count = count(rows) rows and take walk(rows) bytes
+// of shared memory for the walk over their keys. Where it may be tall, the kernel that reads the keys once for twice as many rows is
+// preferred, if it fills the GPU.
+func (a problem) launchDQ(branch string, width int64, p *params, tall bool, walk, count func(rows int64) int64) {
+	op, rows := branch+"_dq", int64(matrixRows)
+	shared := func(rows int64) int64 { return matrixDQBytes(width, rows) + walk(rows) }
+	if n := 2 * rows; tall && width == 64 && a.rowTiles(n) >= tallBlocks*int64(a.GPU.SMs) && shared(n) <= int64(a.GPU.SharedPerBlock) {
+		op, rows = op+"_tall", n
+	}
+	p.count = int32(count(rows))
+	a.launch(a.matrixKernel(op, width), a.rowTiles(int64(p.count)), shared(rows), p)
+}
 
-// matrixDQBytes adds the gradient of the rows' outputs.
-func matrixDQBytes(width int64) int64 { return 2 * width * (2*matrixRows + 4*matrixKeys) }
+// matrixForwardBytes is the shared memory of a forward kernel: the rows once, with what they see, keys and values twice, and where
+// they come from.
+func matrixForwardBytes(width int64) int64 {
+	return 2*width*(matrixRows+4*matrixKeys) + 8*matrixRows + 16
+}
+
+// matrixDQBytes is that of a kernel for dq, which has the gradients of the rows as well, and two numbers of each.
+func matrixDQBytes(width, rows int64) int64 { return 2*width*(2*rows+4*matrixKeys) + 16*rows + 16 }
 
 // matrixDKVBytes is that of a kernel that owns keys: keys and values once, rows and their gradients twice, and 24 bytes for each row
 // of three tiles.
@@ -117,4 +134,6 @@ func matrixDKVBytes(width int64) int64 {
 	return 2*width*(2*matrixKeys+4*rows) + 3*24*rows
 }
 
-func matrixBackwardBytes(width int64) int64 { return max(matrixDQBytes(width), matrixDKVBytes(width)) }
+func matrixBackwardBytes(width int64) int64 {
+	return max(matrixDQBytes(width, matrixRows), matrixDKVBytes(width))
+}

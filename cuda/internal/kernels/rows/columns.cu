@@ -24,14 +24,7 @@ struct ColumnsParams {
   int32_t wide; // parts and heads begin at multiples of 16 bytes
 };
 
-constexpr int kTileRows = 16; // of a block at a time
-
-// Where the 16 bytes of row 0 lie in a part that are at some column of the joint matrix.
-struct Place {
-  char* at[3];  // in each term
-  int32_t step; // bytes from one row to the next
-  int32_t pair; // the first that they hold; -1 where the part is not turned
-};
+constexpr int kTilePositions = 16; // positions that a block turns, of several sequences
 
 template <typename T> __device__ __forceinline__ void add_pack(float (&sum)[kLanes<T>], uint4 raw) {
   float v[kLanes<T>];
@@ -40,80 +33,79 @@ template <typename T> __device__ __forceinline__ void add_pack(float (&sum)[kLan
   for (int j = 0; j < kLanes<T>; ++j) sum[j] += v[j];
 }
 
-// 16 bytes at a time. A thread's packs are blockDim.x apart in a tile of rows. Shared memory behind turns: the rotations
-// [kTileRows][D/2] of the tile and the places [packs of a row].
-template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(const ColumnsParams& p, double* turns) {
-  constexpr int W = kLanes<T>;
-  constexpr int kPacksInFlight = kSplit ? 4 : 3; // of a thread
-  const int packs = p.end[p.parts - 1] / W, pairs = p.dim / 2;
-  float2* rotations = reinterpret_cast<float2*>(turns + pairs);
-  Place* places = reinterpret_cast<Place*>(rotations + kTileRows * pairs);
-  for (int c = threadIdx.x; c < packs; c += blockDim.x) {
-    int i = 0, first = 0;
-    while (c * W >= p.end[i]) first = p.end[i++];
-    const int at = c * W - first;
-    Place& place = places[c];
-    for (int t = 0; t < 3; ++t) place.at[t] = p.part[i][t] == nullptr ? nullptr : static_cast<char*>(p.part[i][t]) + at * sizeof(T);
-    place.step = int32_t((p.end[i] - first) * sizeof(T));
-    place.pair = p.turned[i] ? at % p.dim / 2 : -1;
-  }
-  const int more_rows = blockDim.x / packs, more_packs = blockDim.x % packs;
-  for (int64_t tile = blockIdx.x * int64_t(kTileRows); tile < p.rows; tile += gridDim.x * int64_t(kTileRows)) {
-    const int rows = int(min(int64_t(kTileRows), p.rows - tile));
-    __syncthreads(); // the rotations of the tile before have been used
-    for (int k = threadIdx.x; k < rows * pairs; k += blockDim.x) {
-      const int r = k / pairs;
-      rotations[k] = rotation_at(double(p.start + (tile + r) % p.seq), turns[k - r * pairs], p.inverse);
+// Bytes is 16 bytes of a row, and the bytes from one row to the next.
+struct Bytes {
+  char* at;
+  int64_t step;
+
+  __device__ __forceinline__ uint4* row(int r) const { return reinterpret_cast<uint4*>(at + r * step); }
+};
+
+// move_rows sets `to` to the sum of the terms, arrays whose rows have from_step bytes: of the rows first, first + step, ... below
+// end. Rotations, if not null, are those of the 16 bytes in row 0; those of the next row lie `pairs` further.
+template <typename T, int kTerms>
+__device__ __forceinline__ void move_rows(int first, int step, int end, char* const (&from)[3], int64_t from_step, Bytes to,
+                                          const float2* rotations, int pairs) {
+  constexpr int W = kLanes<T>, kInFlight = kTerms == 1 ? 4 : sizeof(T) == 2 ? 2 : 1;
+#pragma unroll 1
+  for (; first < end; first += kInFlight * step) {
+    uint4 raw[kInFlight][kTerms];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int r = min(first + u * step, end - 1); // a row twice rather than a branch
+#pragma unroll
+      for (int t = 0; t < kTerms; ++t) raw[u][t] = *Bytes{from[t], from_step}.row(r);
     }
-    __syncthreads();
-    uint4* joint = static_cast<uint4*>(p.joint) + tile * packs;
-    int row = threadIdx.x / packs, pack = threadIdx.x % packs;
-    while (row < rows) {
-      uint4 raw[kPacksInFlight], second[kPacksInFlight], third[kPacksInFlight];
-      int terms[kPacksInFlight];
-      uint4* to[kPacksInFlight];
-      int turn[kPacksInFlight]; // index in rotations, or -1
 #pragma unroll
-      for (int u = 0; u < kPacksInFlight; ++u) {
-        to[u] = nullptr;
-        if (row < rows) {
-          const Place place = places[pack];
-          const int64_t at = (tile + row) * place.step;
-          uint4* part = reinterpret_cast<uint4*>(place.at[0] + at);
-          uint4* whole = joint + row * packs + pack;
-          raw[u] = kSplit ? *whole : *part;
-          to[u] = kSplit ? part : whole;
-          terms[u] = 1;
-          if (!kSplit && place.at[1] != nullptr) {
-            second[u] = *reinterpret_cast<const uint4*>(place.at[1] + at);
-            terms[u] = 2;
-            if (place.at[2] != nullptr) {
-              third[u] = *reinterpret_cast<const uint4*>(place.at[2] + at);
-              terms[u] = 3;
-            }
-          }
-          turn[u] = place.pair < 0 ? -1 : row * pairs + place.pair;
-        }
-        row += more_rows, pack += more_packs;
-        if (pack >= packs) pack -= packs, ++row;
+    for (int u = 0; u < kInFlight; ++u) {
+      const int r = first + u * step;
+      if (r >= end) break;
+      if (kTerms == 1 && rotations == nullptr) {
+        *to.row(r) = raw[u][0];
+        continue;
       }
+      float v[W];
+      unpack<T>(raw[u][0], v);
 #pragma unroll
-      for (int u = 0; u < kPacksInFlight; ++u) {
-        if (to[u] == nullptr) continue;
-        if (turn[u] < 0 && terms[u] == 1) {
-          *to[u] = raw[u];
-          continue;
-        }
-        float v[W];
-        unpack<T>(raw[u], v);
-        if (terms[u] > 1) add_pack<T>(v, second[u]);
-        if (terms[u] > 2) add_pack<T>(v, third[u]);
-        if (turn[u] >= 0) {
+      for (int t = 1; t < kTerms; ++t) add_pack<T>(v, raw[u][t]);
+      if (rotations != nullptr) {
 #pragma unroll
-          for (int j = 0; j < W; j += 2) turn_pair(v[j], v[j + 1], rotations[turn[u] + j / 2]);
-        }
-        write<W>(reinterpret_cast<T*>(to[u]), v);
+        for (int j = 0; j < W; j += 2) turn_pair(v[j], v[j + 1], rotations[r * pairs + j / 2]);
       }
+      write<W>(reinterpret_cast<T*>(to.row(r)), v);
+    }
+  }
+}
+
+// 16 bytes at a time. A thread copies one place of the rows, or several where a row has more of them than the block has threads.
+// Shared memory behind turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions, y parts of the sequences.
+template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(const ColumnsParams& p, double* turns) {
+  const int packs = p.end[p.parts - 1] / kLanes<T>, pairs = p.dim / 2, step = max(1, int(blockDim.x) / packs);
+  float2* rotations = reinterpret_cast<float2*>(turns + pairs);
+  const int64_t start = blockIdx.x * int64_t(kTilePositions), sequences = p.rows / p.seq;
+  for (int k = threadIdx.x; k < kTilePositions * pairs; k += blockDim.x) {
+    const int position = k / pairs;
+    rotations[k] = rotation_at(double(p.start + start + position), turns[k - position * pairs], p.inverse);
+  }
+  __syncthreads();
+  const int first = int(threadIdx.x) / packs, end = int(min(int64_t(kTilePositions), p.seq - start));
+  if (first >= step) return; // the threads beyond whole rows have nothing to do
+  for (int pack = threadIdx.x % packs; pack < packs; pack += blockDim.x) {
+    const int column = pack * kLanes<T>;
+    int i = 0, begin = 0;
+    while (column >= p.end[i]) begin = p.end[i++];
+    const int64_t part_step = int64_t(p.end[i] - begin) * int64_t(sizeof(T)), joint_step = int64_t(packs) * 16;
+    const float2* turn = p.turned[i] ? rotations + (column - begin) % p.dim / 2 : nullptr;
+    for (int64_t b = blockIdx.y; b < sequences; b += gridDim.y) {
+      const int64_t row = b * p.seq + start;
+      char *joint[3] = {static_cast<char*>(p.joint) + row * joint_step + int64_t(pack) * 16}, *part[3];
+#pragma unroll
+      for (int t = 0; t < 3; ++t) part[t] = static_cast<char*>(p.part[i][t]) + row * part_step + int64_t(column - begin) * int64_t(sizeof(T));
+      const Bytes whole{joint[0], joint_step};
+      if (kSplit) move_rows<T, 1>(first, step, end, joint, joint_step, Bytes{part[0], part_step}, turn, pairs);
+      else if (p.part[i][1] == nullptr) move_rows<T, 1>(first, step, end, part, part_step, whole, turn, pairs);
+      else if (p.part[i][2] == nullptr) move_rows<T, 2>(first, step, end, part, part_step, whole, turn, pairs);
+      else move_rows<T, 3>(first, step, end, part, part_step, whole, turn, pairs);
     }
   }
 }
@@ -121,8 +113,8 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(
 // One element at a time: any sizes, any addresses.
 template <typename T, bool kSplit> __device__ __forceinline__ void columns_narrow(const ColumnsParams& p, const double* turns) {
   const int cols = p.end[p.parts - 1];
-  const int64_t n = p.rows * cols, step = int64_t(gridDim.x) * blockDim.x;
-  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += step) {
+  const int64_t n = p.rows * cols, step = int64_t(gridDim.x) * gridDim.y * blockDim.x;
+  for (int64_t i = (int64_t(blockIdx.y) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
     const int64_t row = i / cols;
     const int c = int(i - row * cols);
     int k = 0, first = 0;
@@ -163,17 +155,9 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns(const
 }
 
 template <typename T> __device__ void split_columns(const ColumnsParams& p) { columns<T, true>(p); }
+template <typename T> __device__ void join_columns(const ColumnsParams& p) { columns<T, false>(p); }
 
 } // namespace nsa
 
-NSA_KERNEL(split_columns, ColumnsParams, 256)
-
-// Three blocks share a multiprocessor, each thread with up to 9 loads in flight.
-#define NSA_JOIN_COLUMNS(suffix, T)                                                                                    \
-  extern "C" __global__ void __launch_bounds__(256, 3)                                                                 \
-    nsa_join_columns_##suffix(const __grid_constant__ nsa::ColumnsParams p) {                                          \
-    nsa::columns<T, false>(p);                                                                                         \
-  }
-NSA_JOIN_COLUMNS(f32, float)
-NSA_JOIN_COLUMNS(bf16, nsa::bf16)
-NSA_JOIN_COLUMNS(f16, nsa::f16)
+NSA_KERNEL(split_columns, ColumnsParams, 512)
+NSA_KERNEL(join_columns, ColumnsParams, 512)

@@ -35,7 +35,11 @@ func (c Columns) Split(b *kernels.Builder) { c.launch(b, "split_columns") }
 func (c Columns) Join(b *kernels.Builder) { c.launch(b, "join_columns") }
 
 func (c Columns) launch(b *kernels.Builder, kernel string) {
-	const tileRows, mostBlocks, mostShared = 16, 1024, 48 << 10 // the first is kTileRows
+	const (
+		tilePositions, tileSequences = 16, 2 // of a block; the first is kTilePositions
+		mostThreads, mostGrid        = 512, 1<<16 - 1
+		mostShared                   = 48 << 10
+	)
 	lanes := b.Type.Lanes()
 	p := &columnsParams{joint: c.Joint, rows: c.Parts[0][0].N() / c.Cols[0], seq: 1, parts: int32(len(c.Parts)), wide: 1}
 	end := int64(0)
@@ -60,12 +64,20 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 		}
 		p.wide &= kernels.Flag(size%lanes == 0)
 	}
-	pairs := int64(p.dim / 2)
+	if p.dim == 0 {
+		p.seq = p.rows
+	}
+	pairs, packs, threads := int64(p.dim/2), max(1, end/lanes), int64(256)
 	shared := pairs * 8
-	if wide := shared + tileRows*pairs*8 + end/lanes*32; p.wide == 1 && wide <= mostShared {
+	if wide := shared + tilePositions*pairs*8; p.wide == 1 && wide <= mostShared {
 		shared = wide
 	} else {
 		p.wide = 0
 	}
-	b.Launch(b.Type.Name(kernel), kernels.Line(min(kernels.Pieces(p.rows, tileRows), mostBlocks)), kernels.Threads(), shared, p)
+	if packs <= mostThreads { // whole rows
+		threads = kernels.Pieces(packs*max(1, threads/packs), 32) * 32
+	}
+	sequences := kernels.Pieces(p.rows/p.seq, tileSequences)
+	grid := kernels.Dim{X: int(kernels.Pieces(p.seq, tilePositions)), Y: int(min(sequences, mostGrid)), Z: 1}
+	b.Launch(b.Type.Name(kernel), grid, kernels.Line(threads), shared, p)
 }

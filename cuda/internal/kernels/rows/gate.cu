@@ -1,10 +1,10 @@
 // Gated sum of branches (arXiv 2502.11089, equation 5): gates [rows,n], n = 1 to 8 branches [rows,dim] -> y [rows,dim], the sum
 // of gate times branch in the order of the branches.
 //
-// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, dbranch = gate dy. The threads that share
-// threadIdx.y own a row: blockDim.x of them, a power of two up to 32, as many as read it in 16-byte pieces. All outputs =;
-// nothing is saved; dy may be the dbranch of the last branch. dgates: each thread adds its own columns, ascending, then the
-// threads are added by halves.
+// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, dbranch = gate dy, and, where rows are [batch,seq,heads], delta
+// [batch,heads,seq] float32 = dbranch·branch if it is not null. The threads that share threadIdx.y own a row: blockDim.x of them,
+// a power of two up to 32, as many as read it in 16-byte pieces. All outputs =; nothing is saved. Sums: each thread adds its own
+// columns, ascending, then the threads are added by halves.
 #include "common.cuh"
 
 namespace nsa {
@@ -25,30 +25,50 @@ struct GatedSumGradParams {
   const void* dy;
   void* dgates;
   void* dbranch[8];
+  float* delta[8];
   int64_t rows;
   int64_t dim;
+  uint32_t seq;
+  uint32_t heads;
   int32_t n;
   int32_t pad;
 };
 
-template <typename T> __device__ void gated_sum(const GatedSumParams& p) {
-  const T* gates = static_cast<const T*>(p.gates);
-  T* y = static_cast<T*>(p.y);
-  bool wide = p.dim % kLanes<T> == 0 && aligned(y);
-  for (int k = 0; k < p.n; ++k) wide = wide && aligned(p.branch[k]);
-  elementwise<T>(p.rows * p.dim, wide, [&](auto width, int64_t i) {
-    constexpr int W = decltype(width)::value;
-    const int64_t row = i / p.dim;
-    float sum[W] = {};
-    for (int k = 0; k < p.n; ++k) {
-      const float gate = to_float(gates[row * p.n + k]);
-      float v[W];
-      read<W>(static_cast<const T*>(p.branch[k]) + i, v);
+// Both kernels have a version for the three branches of NSA, which loads from all of them at once, and one for any number n.
+constexpr int kNSA = 3, kAny = 0;
+
+template <int N, typename T> __device__ __forceinline__ void gated_sum_of(const GatedSumParams& p, bool wide) {
+  const int n = N == kAny ? p.n : N;
+  constexpr int kTogether = N == kAny ? 1 : N;
+  each_row(p.rows, [&](int64_t r) {
+    const T* gates = static_cast<const T*>(p.gates) + r * n;
+    along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
+      constexpr int W = decltype(width)::value;
+      float sum[W];
+      for (int first = 0; first < n; first += kTogether) {
+        float v[kTogether][W];
 #pragma unroll
-      for (int j = 0; j < W; ++j) sum[j] = k == 0 ? gate * v[j] : sum[j] + gate * v[j];
-    }
-    write<W>(y + i, sum);
+        for (int k = 0; k < kTogether; ++k) read<W>(static_cast<const T*>(p.branch[first + k]) + r * p.dim + i, v[k]);
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) {
+          const float gate = to_float(gates[first + k]);
+#pragma unroll
+          for (int j = 0; j < W; ++j) sum[j] = first + k == 0 ? gate * v[k][j] : sum[j] + gate * v[k][j];
+        }
+      }
+      write<W>(static_cast<T*>(p.y) + r * p.dim + i, sum);
+    });
   });
+}
+
+template <typename T> __device__ void gated_sum(const GatedSumParams& p) {
+  bool wide = p.dim % kLanes<T> == 0 && aligned(p.y);
+  for (int k = 0; k < p.n; ++k) wide = wide && aligned(p.branch[k]);
+  if (p.n == kNSA) {
+    gated_sum_of<kNSA, T>(p, wide);
+  } else {
+    gated_sum_of<kAny, T>(p, wide);
+  }
 }
 
 // team_sum returns the sum of v over the threads that share threadIdx.y, a part of a warp, to all of them.
@@ -59,34 +79,56 @@ __device__ __forceinline__ float team_sum(float v) {
   return v;
 }
 
-template <typename T> __device__ void gated_sum_grad(const GatedSumGradParams& p) {
-  const T* gates = static_cast<const T*>(p.gates);
-  T* dgates = static_cast<T*>(p.dgates);
-  bool wide = p.dim % kLanes<T> == 0 && aligned(p.dy);
-  for (int k = 0; k < p.n; ++k) wide = wide && aligned(p.branch[k], p.dbranch[k]);
+template <int N, typename T> __device__ __forceinline__ void gated_sum_grad_of(const GatedSumGradParams& p, bool wide) {
+  const int n = N == kAny ? p.n : N;
+  constexpr int kTogether = N == kAny ? 1 : N;
   each_row(p.rows, [&](int64_t r) {
-    const T* dy = static_cast<const T*>(p.dy) + r * p.dim;
-    for (int k = 0; k < p.n; ++k) {
-      const T* x = static_cast<const T*>(p.branch[k]) + r * p.dim;
-      T* dx = static_cast<T*>(p.dbranch[k]) + r * p.dim;
-      const float gate = to_float(gates[r * p.n + k]);
-      float dot = 0;
+    const T* gates = static_cast<const T*>(p.gates) + r * n;
+    T* dgates = static_cast<T*>(p.dgates) + r * n;
+    const uint32_t token = uint32_t(r) / p.heads, batch = token / p.seq; // used with fewer than 2^31 rows
+    const int64_t stat = (int64_t(batch) * p.heads + uint32_t(r) % p.heads) * p.seq + token % p.seq;
+    for (int first = 0; first < n; first += kTogether) {
+      float gate[kTogether], dot[kTogether] = {}, delta[kTogether] = {};
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) gate[k] = to_float(gates[first + k]);
       along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
         constexpr int W = decltype(width)::value;
-        float d[W], v[W];
-        read<W>(dy + i, d);
-        read<W>(x + i, v);
+        float d[W], v[kTogether][W];
+        read<W>(static_cast<const T*>(p.dy) + r * p.dim + i, d);
 #pragma unroll
-        for (int j = 0; j < W; ++j) {
-          dot += d[j] * v[j];
-          d[j] *= gate;
+        for (int k = 0; k < kTogether; ++k) read<W>(static_cast<const T*>(p.branch[first + k]) + r * p.dim + i, v[k]);
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) {
+          float x[W];
+#pragma unroll
+          for (int j = 0; j < W; ++j) {
+            dot[k] += d[j] * v[k][j];
+            x[j] = to_float(from_float<T>(gate[k] * d[j]));
+            delta[k] += x[j] * v[k][j];
+          }
+          write<W>(static_cast<T*>(p.dbranch[first + k]) + r * p.dim + i, x);
         }
-        write<W>(dx + i, d);
       });
-      dot = team_sum(dot);
-      if (threadIdx.x == 0) dgates[r * p.n + k] = from_float<T>(dot);
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        dot[k] = team_sum(dot[k]);
+        if (threadIdx.x == 0) dgates[first + k] = from_float<T>(dot[k]);
+        if (p.delta[first + k] == nullptr) continue;
+        delta[k] = team_sum(delta[k]);
+        if (threadIdx.x == 0) p.delta[first + k][stat] = delta[k];
+      }
     }
   });
+}
+
+template <typename T> __device__ void gated_sum_grad(const GatedSumGradParams& p) {
+  bool wide = p.dim % kLanes<T> == 0 && aligned(p.dy);
+  for (int k = 0; k < p.n; ++k) wide = wide && aligned(p.branch[k], p.dbranch[k]);
+  if (p.n == kNSA) {
+    gated_sum_grad_of<kNSA, T>(p, wide);
+  } else {
+    gated_sum_grad_of<kAny, T>(p, wide);
+  }
 }
 
 } // namespace nsa

@@ -1,6 +1,8 @@
 package rows
 
 import (
+	"math"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -23,7 +25,9 @@ type (
 		branch     [maxBranches]kernels.Ref
 		dy, dgates kernels.Ref
 		dbranch    [maxBranches]kernels.Ref
+		delta      [maxBranches]kernels.Ref
 		rows, dim  int64
+		seq, heads uint32
 		n, _       int32
 	}
 )
@@ -45,26 +49,38 @@ func gatedSum(b *kernels.Builder, _ ops.GatedSumOp) error {
 	p := &gatedSumParams{gates: gates.Ref, y: y.Ref, n: int32(len(branches))}
 	p.rows, p.dim = y.Rows()
 	setRefs(b, &p.branch, branches)
-	elementwise(b, "gated_sum", y.N(), p)
+	launchTeams(b, "gated_sum", p.rows, p.dim, p)
 	return nil
 }
 
-// gatedSumGrad adds gates, branches, dy -> dgates, dbranches.
-func gatedSumGrad(b *kernels.Builder, _ ops.GatedSumGradOp) error {
+// gatedSumGrad adds gates, branches, dy -> dgates, dbranches, and the deltas [B,Hq,S] if the op has them.
+func gatedSumGrad(b *kernels.Builder, op ops.GatedSumGradOp) error {
 	n := len(b.In) - 2
-	gates, branches, dy, dgates, dbranches := b.In[0], b.In[1:1+n], b.In[1+n], b.Out[0], b.Out[1:]
-	if len(dbranches) != n {
-		return graph.Refuse(graph.ReasonShape, "%d gradients of %d branches", len(dbranches), n)
+	if deltas := len(b.Out) - 1 - n; deltas != 0 && (deltas != n || !op.Deltas) {
+		return graph.Refuse(graph.ReasonShape, "%d outputs for %d branches", len(b.Out), n)
 	}
-	p := &gatedSumGradParams{gates: gates.Ref, dy: dy.Ref, dgates: dgates.Ref, n: int32(n)}
+	gates, branches, dy, dgates, dbranches, deltas := b.In[0], b.In[1:1+n], b.In[1+n], b.Out[0], b.Out[1:1+n], b.Out[1+n:]
+	p := &gatedSumGradParams{gates: gates.Ref, dy: dy.Ref, dgates: dgates.Ref, seq: 1, heads: 1, n: int32(n)}
+	if op.Deltas {
+		if rows, _ := dy.Rows(); rows > math.MaxInt32 {
+			return graph.Refuse(graph.ReasonShape, "%d rows with deltas, want less than 2^31", rows)
+		}
+		p.seq, p.heads = uint32(dy.Dim(1)), uint32(dy.Dim(2))
+		setRefs(b, &p.delta, deltas)
+	}
 	p.rows, p.dim = dy.Rows()
 	setRefs(b, &p.branch, branches)
 	setRefs(b, &p.dbranch, dbranches)
-	team := 1 // threads of a row
-	for team < 32 && int64(team)*b.Type.Lanes() < p.dim {
+	launchTeams(b, "gated_sum_grad", p.rows, p.dim, p)
+	return nil
+}
+
+// launchTeams adds a launch in which as many threads own a row as read it in 16-byte pieces, at most a warp.
+func launchTeams(b *kernels.Builder, kernel string, rows, dim int64, params any) {
+	team := 1
+	for team < 32 && int64(team)*b.Type.Lanes() < dim {
 		team *= 2
 	}
 	block := kernels.Dim{X: team, Y: kernels.Threads().X / team, Z: 1}
-	b.Launch(b.Type.Name("gated_sum_grad"), kernels.RowBlocks(p.rows, block), block, 0, p)
-	return nil
+	b.Launch(b.Type.Name(kernel), kernels.RowBlocks(rows, block), block, 0, params)
 }

@@ -28,5 +28,6 @@ func Rows() []kernels.Row {
 		kernels.Op[ops.LinearBiasGradOp]{Name: name, Storage: "t>w", Build: biasGrad},
 		kernels.Op[ops.GatedSumOp]{Name: name, Storage: "tt*>t", Build: gatedSum},
 		kernels.Op[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*", Build: gatedSumGrad},
+		kernels.Op[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*f*", Build: gatedSumGrad}, // with deltas
 	)
 }
