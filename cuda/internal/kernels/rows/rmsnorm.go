@@ -18,12 +18,9 @@ type (
 		x, weight, dy, residual, dx, partial kernels.Ref
 		rows, dim, run                       int64
 		eps                                  float32
-		held                                 int32
+		_                                    int32
 	}
 )
-
-// mostHeld is the longest row that a warp may hold in registers; where they are fewer the kernel does not.
-const mostHeld = 1024
 
 // maxNormDim is the longest row whose sum of dweight fits the 48 KB of shared memory that every device has.
 const maxNormDim = 12288 - 256
@@ -64,11 +61,7 @@ func rmsNormGrad[S ops.RMSNormGradOp | ops.RMSNormGradAddOp](b *kernels.Builder,
 		p.residual = b.In[3].Ref
 	}
 	block := kernels.RowThreads(dim)
-	shared := int64(block.Y) * dim * 4
-	if held := shared + int64(block.Y*b.Type.Bytes())*4*kernels.Pieces(dim, 256)*256; block.X == 32 && dim <= mostHeld && held <= int64(b.GPU.SharedPerBlock) {
-		p.held, shared = 1, held
-	}
-	b.Launch(b.Type.Name("rmsnorm_grad"), kernels.Line(parts), block, shared, p)
+	b.Launch(b.Type.Name("rmsnorm_grad"), kernels.Line(parts), block, int64(block.Y)*dim*4, p)
 	SumParts(b, Parts{Partial: p.partial, Y: dweight.Ref, Count: parts, Cols: dim, Out: b.TypeOf(dweight)})
 	return nil
 }
