@@ -19,7 +19,7 @@ type bound struct {
 	kernel  cpu.Kernel
 	in, out []ops.Arg
 	mem     *cpu.Buf
-	guards  []func()
+	results []func() array // of each output, after checking its bounds and that all of it was written
 }
 
 // bind binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
@@ -43,17 +43,16 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 	}
 	outputs := testutil.Must(spec.Infer(operands))(t)
 	for i, o := range outputs {
-		buf := new(cpu.Buf)
 		what := fmt.Sprintf("output %d of %s", i, spec.Name())
+		a := array{Name: fmt.Sprint("output ", i), Shape: o.Shape}
 		switch o.Dtype {
 		case tensor.Float32:
-			b.guards = append(b.guards, guarded[float32](t, buf, o, what))
+			guard(t, b, o, what, func(x []float32) array { a.Floats = testutil.Convert[float64](x); return a })
 		case tensor.Float64:
-			b.guards = append(b.guards, guarded[float64](t, buf, o, what))
+			guard(t, b, o, what, func(x []float64) array { a.Floats = slices.Clone(x); return a })
 		case tensor.Int32:
-			b.guards = append(b.guards, guarded[int32](t, buf, o, what))
+			guard(t, b, o, what, func(x []int32) array { a.Ints = slices.Clone(x); return a })
 		}
-		b.out = append(b.out, ops.Arg{Operand: o, Buf: buf})
 	}
 	spec.Bind(&b.kernel, b.in, b.out)
 	b.mem = cpu.NewBuf(cpu.AlignedBytes(b.kernel.WorkBytes(workers)))
@@ -65,10 +64,16 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 	return b
 }
 
-func guarded[T float32 | float64 | int32](t testing.TB, buf *cpu.Buf, o ops.Operand, what string) func() {
+// guard adds an output in guarded memory, of which read makes the result.
+func guard[T float32 | float64 | int32](t testing.TB, b *bound, o ops.Operand, what string, read func([]T) array) {
 	x, check := testutil.Guarded[T](o.Elements())
-	cpu.Hold(buf, x)
-	return func() { t.Helper(); check(t, what) }
+	b.out = append(b.out, ops.Arg{Operand: o, Buf: cpu.NewBuf(x)})
+	b.results = append(b.results, func() array {
+		t.Helper()
+		check(t, what)
+		require.Equal(t, -1, testutil.Poisoned(x), what)
+		return read(x)
+	})
 }
 
 // outputs runs spec once and returns all its outputs, after checking that every element was written, inside the bounds.
@@ -83,28 +88,13 @@ func outputsOf(t testing.TB, workers int, spec ops.Spec, dt tensor.Dtype, inputs
 	team := cpu.NewTeam(workers)
 	x := bind(t, spec, dt, team.Workers(), inputs...)
 	require.NoError(t, team.Run(&x.kernel, x.mem))
-	return x.results(t)
+	return x.read()
 }
 
-// results checks the outputs' bounds and returns their values.
-func (b *bound) results(t testing.TB) []array {
-	t.Helper()
-	var out []array
-	for i, o := range b.out {
-		b.guards[i]()
-		a := array{Name: fmt.Sprint("output ", i), Shape: o.Shape}
-		switch o.Dtype {
-		case tensor.Float32:
-			a.Floats = testutil.Convert[float64](cpu.Slice[float32](o.Buf))
-			require.Equal(t, -1, testutil.Poisoned(cpu.Slice[float32](o.Buf)), a.Name)
-		case tensor.Float64:
-			a.Floats = append(a.Floats, cpu.Slice[float64](o.Buf)...)
-			require.Equal(t, -1, testutil.Poisoned(cpu.Slice[float64](o.Buf)), a.Name)
-		case tensor.Int32:
-			a.Ints = append(a.Ints, cpu.Slice[int32](o.Buf)...)
-			require.Equal(t, -1, testutil.Poisoned(cpu.Slice[int32](o.Buf)), a.Name)
-		}
-		out = append(out, a)
+// read returns the results.
+func (b *bound) read() (out []array) {
+	for _, result := range b.results {
+		out = append(out, result())
 	}
 	return out
 }
