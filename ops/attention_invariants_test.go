@@ -42,9 +42,8 @@ func TestShiftedPositions(t *testing.T) {
 func heads(a array, from []int) array {
 	n, d := len(from), a.Shape[len(a.Shape)-1]
 	at := func(i int) int { return i/(n*d)*(n*d) + from[i/d%n]*d + i%d }
-	a.Floats, a.Ints = slices.Clone(a.Floats), slices.Clone(a.Ints)
 	old := a
-	old.Floats, old.Ints = slices.Clone(a.Floats), slices.Clone(a.Ints)
+	a.Floats, a.Ints = slices.Clone(a.Floats), slices.Clone(a.Ints)
 	for i := range a.Floats {
 		a.Floats[i] = old.Floats[at(i)]
 	}

@@ -146,15 +146,13 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 	var operands []ops.Operand
 	b := new(bound)
 	for _, a := range inputs {
-		o := ops.Operand{Dtype: dt, Shape: a.Shape}
-		buf := new(cpu.Buf)
-		switch {
-		case a.Ints != nil:
-			o.Dtype = tensor.Int32
+		o, buf := a.Operand(dt), new(cpu.Buf)
+		switch o.Dtype {
+		case tensor.Int32:
 			cpu.Hold(buf, slices.Clone(a.Ints))
-		case dt == tensor.Float32:
+		case tensor.Float32:
 			cpu.Hold(buf, testutil.Convert[float32](a.Floats))
-		default:
+		case tensor.Float64:
 			cpu.Hold(buf, slices.Clone(a.Floats))
 		}
 		operands, b.in = append(operands, o), append(b.in, ops.Arg{Operand: o, Buf: buf})
@@ -174,11 +172,7 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 	}
 	spec.Bind(&b.kernel, b.in, b.out)
 	b.mem = cpu.NewBuf(cpu.AlignedBytes(b.kernel.WorkBytes(workers)))
-	if dt == tensor.Float32 {
-		testutil.Poison(cpu.Slice[float32](b.mem))
-	} else {
-		testutil.Poison(cpu.Slice[float64](b.mem))
-	}
+	testutil.Poison(cpu.Slice[float32](b.mem)) // which is NaN in float64, too
 	return b
 }
 
