@@ -55,11 +55,9 @@ func TestDeviceValues(t *testing.T) {
 		y := G.Must(ops.Apply(scaledSum{2}, x))
 		z := G.Must(G.Neg(x)) // on the host
 		let(t, x, 1, 2, 3)
-		a, b := newMachine(t, g, opts...), newMachine(t, g, opts...)
-		require.NoError(t, a.RunAll())
-		require.NoError(t, a.Synchronize())
+		require.NoError(t, run(t, g, opts...).Synchronize())
 		inA := y.Value()
-		require.NoError(t, b.RunAll())
+		b := run(t, g, opts...)
 		inB := y.Value()
 		f.uploads, f.downloads = 0, 0
 		for i, v := range []G.Value{inA, inA, inA} {
@@ -152,8 +150,7 @@ func TestLaunchErrors(t *testing.T) {
 	// A panic while a kernel is recorded ends the recording.
 	n := newNetwork(t)
 	f := newFake()
-	captured := newMachine(t, n.graph, graph.WithBackend(f), graph.WithCapture())
-	require.NoError(t, captured.RunAll())
+	captured := run(t, n.graph, graph.WithBackend(f), graph.WithCapture())
 	f.fault = "a fault"
 	err := captured.RunAll()
 	require.ErrorContains(t, err, "a fault")
@@ -169,8 +166,7 @@ func TestLaunchErrors(t *testing.T) {
 	x := vector(g, "x", -1, 0)
 	y := G.Must(ops.Apply(refuses{}, x))
 	G.Must(ops.Apply(scaledSum{1}, y))
-	m := newMachine(t, g, graph.WithBackend(newFake()))
-	require.NoError(t, m.RunAll())
+	m := run(t, g, graph.WithBackend(newFake()))
 	err = m.Synchronize()
 	require.ErrorIs(t, err, errNegative)
 	require.ErrorContains(t, err, "graph: machine: node 1, shape (2): ops: refuses: ")
@@ -242,8 +238,7 @@ func TestGorgoniasSolversOnDevice(t *testing.T) {
 // TestChecksOfIndices: a device's machine refuses what its kernels could not report, names the op, and goes on.
 func TestChecksOfIndices(t *testing.T) {
 	n := newTiny(t)
-	m := newMachine(t, n.graph, graph.WithBackend(newFake()))
-	require.NoError(t, m.RunAll())
+	m := run(t, n.graph, graph.WithBackend(newFake()))
 	targets := n.targets.Value().(*tensor.Dense).Int32s()
 	targets[2] = 6
 	err := m.RunAll()
@@ -265,8 +260,7 @@ func TestIntTokensOnDevice(t *testing.T) {
 	testutil.Must(G.Grad(G.Must(G.Sum(x)), w))(t)
 	device := newFake()
 	device.missing = "int32" // as on a GPU
-	m := newMachine(t, g, graph.WithBackend(device))
-	require.NoError(t, m.RunAll())
+	m := run(t, g, graph.WithBackend(device))
 	require.Equal(t, []float64{4, 5, 0, 1, 4, 5}, numbers(t, y))
 	require.Equal(t, []float64{1, 1, 0, 0, 2, 2}, gradient(t, w))
 	tokens.Ints()[1] = 3

@@ -216,11 +216,16 @@ func (s *fakeStream) enqueue(f func() error) {
 	s.queue = append(s.queue, f)
 }
 
-func (s *fakeStream) Upload(dst ops.Arg, src G.Value) error {
+// call is fake's, of what may not be recorded.
+func (s *fakeStream) call(name string) error {
 	if s.capturing {
-		return errors.New("upload during a capture")
+		return errors.New(name + " during a capture")
 	}
-	if err := s.fake.call("upload"); err != nil {
+	return s.fake.call(name)
+}
+
+func (s *fakeStream) Upload(dst ops.Arg, src G.Value) error {
+	if err := s.call("upload"); err != nil {
 		return err
 	}
 	to, from := copyOf(dst), src
@@ -238,10 +243,7 @@ func (s *fakeStream) Upload(dst ops.Arg, src G.Value) error {
 }
 
 func (s *fakeStream) Download(dst G.Value, src ops.Arg) error {
-	if s.capturing {
-		return errors.New("download during a capture")
-	}
-	if err := s.fake.call("download"); err != nil {
+	if err := s.call("download"); err != nil {
 		return err
 	}
 	s.fake.downloads++
@@ -297,10 +299,7 @@ func (e *fakeEvent) Since(start graph.Event) (time.Duration, error) {
 }
 
 func (s *fakeStream) BeginCapture() error {
-	if s.capturing {
-		return errors.New("capture during a capture")
-	}
-	if err := s.fake.call("begin capture"); err != nil {
+	if err := s.call("begin capture"); err != nil {
 		return err
 	}
 	s.fake.captures++

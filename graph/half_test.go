@@ -170,8 +170,7 @@ func TestHalfPrecision(t *testing.T) {
 func TestHalfPrecisionWithoutKernel(t *testing.T) {
 	n := newTiny(t)
 	plan := func(b graph.Backend) (list []string) {
-		m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithPrecision(graph.BF16), unfused(graph.UnfusedAll))
-		require.NoError(t, m.RunAll())
+		m := run(t, n.graph, graph.WithBackend(b), graph.WithPrecision(graph.BF16), unfused(graph.UnfusedAll))
 		for _, s := range m.Plan().Steps {
 			list = append(list, fmt.Sprint(s.Op, s.Inputs, s.Outputs[0].Operand))
 		}
@@ -205,14 +204,19 @@ type tiny struct {
 	loss    *G.Node
 }
 
+// single is an input of float32 with element(i) for each i.
+func single(g *G.ExprGraph, name string, element func(i int) float64, shape ...int) *G.Node {
+	v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(shape...))
+	for i := range v.Float32s() {
+		v.Float32s()[i] = float32(element(i))
+	}
+	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+}
+
 func newTiny(t *testing.T) *tiny {
 	g := G.NewGraph()
 	input := func(name string, shape ...int) *G.Node {
-		v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(shape...))
-		for i := range v.Float32s() {
-			v.Float32s()[i] = float32(math.Sin(float64(3*i+len(name)))) / 2
-		}
-		return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+		return single(g, name, func(i int) float64 { return math.Sin(float64(3*i+len(name))) / 2 }, shape...)
 	}
 	n := &tiny{graph: g}
 	x, w1, w2 := input("x", 1, 5, 8), input("w1", 12, 8), input("weight2", 6, 12)

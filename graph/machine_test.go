@@ -126,7 +126,7 @@ func TestTransposedView(t *testing.T) {
 	y := G.Must(ops.Apply(scaledSum{1}, G.Must(G.Transpose(x, 1, 0))))
 	view := testutil.Must(tensor.New(tensor.WithShape(2, 4), tensor.WithBacking([]float64{0, 1, 2, 3, 4, 5, 6, 7})).Slice(nil, tensor.S(1, 3)))(t)
 	require.NoError(t, G.Let(x, view))
-	require.NoError(t, newMachine(t, g).RunAll())
+	run(t, g)
 	require.Equal(t, []float64{1, 5, 2, 6}, numbers(t, y.Value()))
 }
 
@@ -177,14 +177,14 @@ func TestMachineErrors(t *testing.T) {
 	require.NoError(t, m.Close(), "twice")
 	require.ErrorContains(t, m.RunAll(), "closed")
 
-	elsewhere := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
+	elsewhere := scalars(G.NewGraph(), 1)[0]
 	require.EqualError(t, testutil.Err(graph.NewMachine(nil)), "graph: machine: nil graph")
 	for want, option := range map[string]graph.Option{
-		"graph: machine: nil option":                                nil,
-		"graph: machine: the backend is nil":                        graph.WithBackend(nil),
-		"graph: machine: the backend is a nil *graph_test.fake":     graph.WithBackend((*fake)(nil)),
-		`input "elsewhere" (node 0, shape ()) is to be kept and is`: graph.WithKeep(elsewhere),
-		`graph: machine: policy: no fusion ""`:                      graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
+		"graph: machine: nil option":                            nil,
+		"graph: machine: the backend is nil":                    graph.WithBackend(nil),
+		"graph: machine: the backend is a nil *graph_test.fake": graph.WithBackend((*fake)(nil)),
+		`input "a" (node 0, shape ()) is to be kept and is`:     graph.WithKeep(elsewhere),
+		`graph: machine: policy: no fusion ""`:                  graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(g, option)), want)
 	}
@@ -229,8 +229,7 @@ func TestForeignOps(t *testing.T) {
 
 func TestPanicWhilePlanning(t *testing.T) {
 	g := G.NewGraph()
-	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
-	G.Must(ops.Apply(unbindable{}, x))
+	G.Must(ops.Apply(unbindable{}, vector(g, "x", 1, 2)))
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "op unbindable (node 1, shape (2)): panic: at binding")
 }
 
@@ -311,8 +310,7 @@ func TestRandomNode(t *testing.T) {
 	g := G.NewGraph()
 	x := G.UniformRandomNode(g, tensor.Float64, 0, 1, 20)
 	y := G.Must(G.Gt(G.Must(G.HadamardProd(x, G.NewConstant(2.0))), x, true))
-	m := newMachine(t, g, graph.WithKeep(x))
-	require.NoError(t, m.RunAll())
+	m := run(t, g, graph.WithKeep(x))
 	first := numbers(t, x.Value())
 	require.NoError(t, m.RunAll())
 	require.NotEqual(t, first, numbers(t, x.Value()))
@@ -321,8 +319,7 @@ func TestRandomNode(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	n := newNetwork(t).grad(t)
-	m := newMachine(t, n.graph)
-	require.NoError(t, m.RunAll())
+	m := run(t, n.graph)
 	p := m.Plan()
 	require.EqualValues(t, map[string]int64{"cpu": int64(len(p.Steps)), "upload": 0, "download": 0}, m.Counts())
 	require.Zero(t, p.Host)

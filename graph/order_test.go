@@ -31,8 +31,7 @@ func TestStabilisedGraphs(t *testing.T) {
 		cost := G.Must(G.BinaryXent(in[0], in[1]))
 		require.NoError(t, graph.CheckGraph(g))
 		testutil.Must(graph.Grad(cost, in[0]))(t)
-		m := newMachine(t, g)
-		require.NoError(t, m.RunAll())
+		run(t, g)
 		require.InDelta(t, -0.5/0.1+0.5/0.9, gradient(t, in[0])[0], 1e-12)
 	}
 }

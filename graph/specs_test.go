@@ -208,3 +208,11 @@ func newMachine(t testing.TB, g *G.ExprGraph, opts ...graph.Option) *graph.Machi
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
+
+// run returns a machine that has run once.
+func run(t testing.TB, g *G.ExprGraph, opts ...graph.Option) *graph.Machine {
+	t.Helper()
+	m := newMachine(t, g, opts...)
+	require.NoError(t, m.RunAll())
+	return m
+}

@@ -146,11 +146,7 @@ func newRandomNet(t *testing.T, seed uint64) *randomNet {
 	r := rand.New(rand.NewPCG(seed, 1))
 	n := &randomNet{graph: G.NewGraph()}
 	input := func(name string, shape ...int) *G.Node {
-		v := tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(shape...))
-		for i := range v.Float32s() {
-			v.Float32s()[i] = float32(r.NormFloat64()) / 2
-		}
-		return G.NewTensor(n.graph, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+		return single(n.graph, name, func(int) float64 { return r.NormFloat64() / 2 }, shape...)
 	}
 	n.ids = []int32{1, 2, 3, 0, 5}
 	table, gain := input("table", 6, width), input("gain", width)

@@ -187,8 +187,7 @@ func TestFusedDeltas(t *testing.T) {
 			inputs := []array{normal("gates", 1, c.B, c.S, c.Hq, len(branches))}
 			var forward [][]array
 			for _, b := range branches {
-				p, err := b.Plan()
-				require.NoError(t, err)
+				p := testutil.Must(b.Plan())(t)
 				forward = append(forward, run(p.Calls[0].Spec, b.Inputs...))
 				inputs = append(inputs, forward[len(forward)-1][0])
 			}
@@ -197,8 +196,7 @@ func TestFusedDeltas(t *testing.T) {
 			want, got := run(ops.GatedSumGradOp{}, inputs...), run(ops.GatedSumGradOp{Deltas: true}, inputs...)
 			require.Equal(t, want, got[:n])
 			for i, b := range branches {
-				p, err := b.Plan()
-				require.NoError(t, err)
+				p := testutil.Must(b.Plan())(t)
 				grad := p.Calls[len(p.Calls)-1].Spec
 				fused, ok := ops.TakeDelta(grad)
 				require.True(t, ok, grad.Name())

@@ -1,6 +1,8 @@
 package ops_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -127,4 +130,119 @@ func run(t testing.TB, b branch, dt tensor.Dtype, do array) (forward, backward [
 	t.Helper()
 	forward, backward, _ = compute(t, b, dt, 0, do)
 	return forward, backward
+}
+
+// bound is an op bound to memory of its own, to be run without a graph.
+type bound struct {
+	kernel  cpu.Kernel
+	in, out []ops.Arg
+	mem     *cpu.Buf
+	results []func() array // of each output, after checking its bounds and that all of it was written
+}
+
+// bind binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
+func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
+	t.Helper()
+	var operands []ops.Operand
+	b := new(bound)
+	for _, a := range inputs {
+		o, buf := a.Operand(dt), new(cpu.Buf)
+		switch o.Dtype {
+		case tensor.Int32:
+			cpu.Hold(buf, slices.Clone(a.Ints))
+		case tensor.Float32:
+			cpu.Hold(buf, testutil.Convert[float32](a.Floats))
+		case tensor.Float64:
+			cpu.Hold(buf, slices.Clone(a.Floats))
+		}
+		operands, b.in = append(operands, o), append(b.in, ops.Arg{Operand: o, Buf: buf})
+	}
+	outputs := testutil.Must(spec.Infer(operands))(t)
+	for i, o := range outputs {
+		what := fmt.Sprintf("output %d of %s", i, spec.Name())
+		a := array{Name: fmt.Sprint("output ", i), Shape: o.Shape}
+		switch o.Dtype {
+		case tensor.Float32:
+			guard(t, b, o, what, func(x []float32) array { a.Floats = testutil.Convert[float64](x); return a })
+		case tensor.Float64:
+			guard(t, b, o, what, func(x []float64) array { a.Floats = slices.Clone(x); return a })
+		case tensor.Int32:
+			guard(t, b, o, what, func(x []int32) array { a.Ints = slices.Clone(x); return a })
+		}
+	}
+	spec.Bind(&b.kernel, b.in, b.out)
+	b.mem = cpu.NewBuf(cpu.AlignedBytes(b.kernel.WorkBytes(workers)))
+	testutil.Poison(cpu.Slice[float32](b.mem)) // which is NaN in float64, too
+	return b
+}
+
+// guard adds an output in guarded memory, of which read makes the result.
+func guard[T float32 | float64 | int32](t testing.TB, b *bound, o ops.Operand, what string, read func([]T) array) {
+	x, check := testutil.Guarded[T](o.Elements())
+	b.out = append(b.out, ops.Arg{Operand: o, Buf: cpu.NewBuf(x)})
+	b.results = append(b.results, func() array {
+		t.Helper()
+		check(t, what)
+		require.Equal(t, -1, testutil.Poisoned(x), what)
+		return read(x)
+	})
+}
+
+// outputs runs spec once and returns all its outputs, after checking that every element was written, inside the bounds.
+func outputs(t testing.TB, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
+	t.Helper()
+	return outputsOf(t, 0, spec, dt, inputs...)
+}
+
+// outputsOf is outputs on a team of the given number of workers.
+func outputsOf(t testing.TB, workers int, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
+	t.Helper()
+	team := cpu.NewTeam(workers)
+	x := bind(t, spec, dt, team.Workers(), inputs...)
+	require.NoError(t, team.Run(&x.kernel, x.mem))
+	return x.read()
+}
+
+// read returns the results.
+func (b *bound) read() (out []array) {
+	for _, result := range b.results {
+		out = append(out, result())
+	}
+	return out
+}
+
+// chosen returns the blocks that random queries and keys choose.
+func chosen(t testing.TB, c sizes, p ops.Params, dt tensor.Dtype, q, kc, vc array) array {
+	o := outputs(t, ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)
+	return outputs(t, ops.SelectBlocksOp{Params: p}, dt, q, kc, o[1])[0]
+}
+
+// BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of ops.FLOPs and the bytes of
+// the operands, each read or written once. Model sizes are measured by go run ./bench -suite ops.
+func BenchmarkOps(b *testing.B) {
+	for _, c := range ofSize(opcases.Large) {
+		calls(b, c, nil, func(spec ops.Spec, in []array) []array {
+			b.Run(c.Name+"/"+spec.Name(), func(b *testing.B) { benchmark(b, spec, in...) })
+			return outputs(b, spec, tensor.Float32, in...)
+		})
+	}
+}
+
+func benchmark(b *testing.B, spec ops.Spec, inputs ...array) {
+	team := cpu.NewTeam(0)
+	x := bind(b, spec, tensor.Float32, team.Workers(), inputs...)
+	bytes, operands := 0, []ops.Operand{}
+	for _, o := range append(x.in, x.out...) {
+		bytes += o.Operand.Bytes()
+		operands = append(operands, o.Operand)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := team.Run(&x.kernel, x.mem); err != nil {
+			b.Fatal(err)
+		}
+	}
+	perSecond := float64(b.N) / b.Elapsed().Seconds() / 1e9
+	b.ReportMetric(ops.FLOPs(spec, operands[:len(x.in)])*perSecond, "GFLOP/s")
+	b.ReportMetric(float64(bytes)*perSecond, "GB/s")
 }

@@ -2,6 +2,7 @@ package ops_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -102,4 +103,110 @@ func TestCompressedAttentionOfTokens(t *testing.T) {
 		require.Equal(t, o, oc)
 		require.Equal(t, grads, gradsc)
 	}
+}
+
+// TestSelectBlocksTies: equal scores go to the lower index. The keys are all equal, so that the scores of whole blocks
+// inside the visible part are too.
+func TestSelectBlocksTies(t *testing.T) {
+	c, p := newSizes(1, 64, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
+	q, _, _ := c.Tokens(1)
+	kc, vc := c.Compressed(4, 4, 4)
+	clear(kc.Floats)
+	for _, dt := range dtypes {
+		idx := chosen(t, c, p, dt, q, kc, vc)
+		require.Equal(t, []int32{0, 1, 2, 3, 14, 15}, idx.Ints[63*6:])
+		require.Equal(t, []int32{0, 1, 2, 3, 6, 7}, idx.Ints[31*6:32*6])
+		require.Equal(t, []int32{0, 1, 2, -1, -1, -1}, idx.Ints[11*6:12*6])
+	}
+}
+
+// TestHugeBlocks: blocks longer than the sequence are one block, windows longer than it show all of it, and compression blocks longer than it nobody sees.
+func TestHugeBlocks(t *testing.T) {
+	c, p := newSizes(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
+	q, k, v := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
+	require.Equal(t, []int32{0, -1, -1}, idx.Ints[39*3:])
+	o := outputs(t, ops.SelectedAttentionOp{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
+	dense := outputs(t, ops.SlidingWindowOp{Window: c.S}, tensor.Float64, q, k, v)
+	testutil.Within(t, "o", o[0].Floats, dense[0].Floats, 1e-14)
+	require.Equal(t, dense, outputs(t, ops.SlidingWindowOp{Window: math.MaxInt}, tensor.Float64, q, k, v))
+	p.SelectBlock, p.BlockLen, p.Stride = 4, 1<<60, 4
+	require.Equal(t, []int32{0, 8, 9}, chosen(t, c, p, tensor.Float64, q, kc, vc).Ints[39*3:])
+}
+
+// pipeline builds the compressed and the selected branch of q, k, v, kc, vc and returns the sum of their outputs.
+func pipeline(p ops.Params) build {
+	return func(in []*G.Node) (*G.Node, error) {
+		o := G.Must(ops.CompressedAttention(in[0], in[3], in[4], p.BlockLen, p.Stride))
+		idx := G.Must(ops.SelectBlocks(in[0], in[3], G.Must(ops.LSE(o)), p))
+		return G.Add(o, G.Must(ops.SelectedAttention(in[0], in[1], in[2], idx, p.SelectBlock)))
+	}
+}
+
+// TestSelectionInGraph: gradients pass by the choice, not through it, and are those of the branches with it frozen.
+func TestSelectionInGraph(t *testing.T) {
+	c, p := newSizes(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
+	q, k, v := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
+	list := opcases.Branches(c, p)
+	cmp, cmpGrads := run(t, list[2], tensor.Float64, do)
+	sel, selGrads := run(t, list[3], tensor.Float64, do)
+	sum := func(x, y []float64) []float64 {
+		z := make([]float64, len(x))
+		cpu.Add(z, x, y)
+		return z
+	}
+	for vm := range vms {
+		res := evaluate(t, vm, tensor.Float64, pipeline(p), do.Floats, q, k, v, kc, vc)
+		testutil.Within(t, "o", res.out, sum(cmp[0].Floats, sel[0].Floats), 1e-14)
+		testutil.Within(t, "dq", res.grads["q"], sum(cmpGrads[0].Floats, selGrads[0].Floats), 1e-14)
+		testutil.Within(t, "dk", res.grads["k"], selGrads[1].Floats, 1e-14)
+		testutil.Within(t, "dv", res.grads["v"], selGrads[2].Floats, 1e-14)
+		testutil.Within(t, "dkc", res.grads["kc"], cmpGrads[1].Floats, 1e-14)
+		testutil.Within(t, "dvc", res.grads["vc"], cmpGrads[2].Floats, 1e-14)
+	}
+}
+
+// TestSelectionAloneInGraph: a graph whose selected branch alone has a gradient, though its choice needs another branch.
+func TestSelectionAloneInGraph(t *testing.T) {
+	c, p := newSizes(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
+	q, k, v := c.Tokens(1)
+	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)
+	for vm := range vms {
+		g := G.NewGraph()
+		Q, K, V, KC := q.Node(g, tensor.Float64), k.Node(g, tensor.Float64), v.Node(g, tensor.Float64), kc.Node(g, tensor.Float64)
+		o := G.Must(ops.CompressedAttention(Q, KC, KC, p.BlockLen, p.Stride))
+		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(ops.LSE(o)), p))
+		sel := G.Must(ops.SelectedAttention(Q, K, V, idx, p.SelectBlock))
+		require.NoError(t, testutil.Err(G.Grad(G.Must(G.Sum(sel)), Q, K, V)))
+		m := testutil.Must(vms[vm](g))(t)
+		require.NoError(t, m.RunAll())
+		require.NoError(t, m.Close())
+		dv := testutil.Must(V.Grad())(t)
+		total := 0.0
+		for _, x := range testutil.Floats(t, dv.Data()) {
+			total += x
+		}
+		require.InDelta(t, float64(c.S*c.Hq*c.Dv), total, 1e-9, "each row's probabilities sum to 1")
+	}
+}
+
+// TestNumCompressed counts the blocks [i*d, i*d+l) within s tokens one by one; sizes that are not positive have none.
+func TestNumCompressed(t *testing.T) {
+	sizes := []int{-1, 0, 1, 2, 3, 5}
+	for _, l := range sizes {
+		for _, d := range sizes {
+			for s := -2; s < 12; s++ {
+				want := 0
+				for i := 0; l > 0 && d > 0 && i*d+l <= s; i++ {
+					want++
+				}
+				require.Equal(t, want, ops.NumCompressed(s, l, d), "s = %d, l = %d, d = %d", s, l, d)
+				require.Equal(t, want, ops.NumVisible(s-1, l, d), "t = %d, l = %d, d = %d", s-1, l, d)
+			}
+		}
+	}
+	require.Zero(t, ops.NumCompressed(math.MaxInt, math.MinInt, 1))
 }

@@ -118,21 +118,25 @@ func TestNSAGradients(t *testing.T) {
 	}
 }
 
-func checkNSAGradients(t *testing.T, config NSAConfig) {
-	const batch, seq = 1, 29
-	shape := []int{batch, seq, config.Dim}
-	n := batch * seq * config.Dim
+// layerOn returns a layer of c on x, an input of normal numbers.
+func layerOn(t *testing.T, c NSAConfig, batch, seq int) (x *G.Node, l *NSA, parts NSAParts) {
+	t.Helper()
 	g := G.NewGraph()
-	input := func(name string, seed uint64) *G.Node {
-		v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(testutil.Normal(seed, n)))
-		return G.NewTensor(g, tensor.Float64, 3, G.WithShape(shape...), G.WithName(name), G.WithValue(v))
-	}
-	x, r := input("x", 1), input("r", 2)
-	l := testutil.Must(NewNSA(g, "attn.", config, Random(tensor.Float64, 4)))(t)
-	parts := testutil.Must(l.ApplyParts(x))(t)
-	y, idx := parts.Output, parts.Blocks
-	require.Equal(t, tensor.Shape(shape), y.Shape())
-	cost := G.Must(G.Sum(G.Must(G.HadamardProd(y, r))))
+	x = normal(g, "x", 1, batch, seq, c.Dim)
+	l = testutil.Must(NewNSA(g, "attn.", c, Random(tensor.Float64, 4)))(t)
+	return x, l, testutil.Must(l.ApplyParts(x))(t)
+}
+
+func normal(g *G.ExprGraph, name string, seed uint64, shape ...int) *G.Node {
+	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(testutil.Normal(seed, tensor.Shape(shape).TotalSize())))
+	return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+}
+
+func checkNSAGradients(t *testing.T, config NSAConfig) {
+	x, l, parts := layerOn(t, config, 1, 29)
+	g, y, idx := x.Graph(), parts.Output, parts.Blocks
+	require.Equal(t, x.Shape(), y.Shape())
+	cost := G.Must(G.Sum(G.Must(G.HadamardProd(y, normal(g, "r", 2, x.Shape()...)))))
 	wrt := append(G.Nodes{x}, l.Learnables()...)
 	testutil.Must(graph.Grad(cost, wrt...))(t)
 	require.NoError(t, graph.CheckGraph(g))
@@ -167,12 +171,8 @@ func checkNSAGradients(t *testing.T, config NSAConfig) {
 func TestNSAParts(t *testing.T) {
 	const batch, seq = 2, 17
 	c := nsaConfig()
-	g := G.NewGraph()
-	value := tensor.New(tensor.WithShape(batch, seq, c.Dim), tensor.WithBacking(testutil.Normal(1, batch*seq*c.Dim)))
-	x := G.NewTensor(g, tensor.Float64, 3, G.WithShape(batch, seq, c.Dim), G.WithName("x"), G.WithValue(value))
-	l := testutil.Must(NewNSA(g, "attn.", c, Random(tensor.Float64, 4)))(t)
-	p := testutil.Must(l.ApplyParts(x))(t)
-	m := testutil.Must(graph.NewMachine(g, graph.WithKeep(p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks)))(t)
+	x, l, p := layerOn(t, c, batch, seq)
+	m := testutil.Must(graph.NewMachine(x.Graph(), graph.WithKeep(p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks)))(t)
 	defer m.Close()
 	require.NoError(t, m.RunAll())
 

@@ -5,6 +5,8 @@ import (
 	"math/rand"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // levels yields every level that this processor has while it is the active one.
@@ -67,7 +69,5 @@ func run(t testing.TB, k *Kernel, workers int) {
 	for i := range mem {
 		mem[i] = 0xff
 	}
-	if err := NewTeam(workers).Run(k, NewBuf(mem)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, NewTeam(workers).Run(k, NewBuf(mem)))
 }

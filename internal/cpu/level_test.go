@@ -1,8 +1,9 @@
 package cpu
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestChooseLevel(t *testing.T) {
@@ -22,11 +23,12 @@ func TestChooseLevel(t *testing.T) {
 		{"sse", avx2, avx2, "want generic, avx2 or avx512"},
 	} {
 		got, err := choose(c.wish, c.highest)
-		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("NSA_CPU=%q on %v: got %v and error %v, want %v and %q", c.wish, c.highest, got, err, c.want, c.err)
+		require.Equal(t, c.want, got, "%+v", c)
+		require.Equal(t, c.err == "", err == nil, "%+v", c)
+		if err != nil {
+			require.ErrorContains(t, err, c.err)
 		}
 	}
-	if Level() != active.String() || active > highest() {
-		t.Errorf("level %s on a processor with %v", Level(), highest())
-	}
+	require.Equal(t, active.String(), Level())
+	require.LessOrEqual(t, active, highest())
 }

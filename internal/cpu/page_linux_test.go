@@ -1,10 +1,11 @@
 package cpu
 
 import (
-	"slices"
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"github.com/stretchr/testify/require"
 )
 
 // betweenPages returns memory of at least the given bytes between pages that can not be read or written: an access outside
@@ -14,18 +15,10 @@ func betweenPages(t *testing.T, bytes int) []byte {
 	page := syscall.Getpagesize()
 	n := roundUp(bytes, page)
 	all, err := syscall.Mmap(-1, 0, n+2*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Munmap(all); err != nil {
-			t.Error(err)
-		}
-	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, syscall.Munmap(all)) })
 	for _, guard := range [][]byte{all[:page], all[page+n:]} {
-		if err := syscall.Mprotect(guard, syscall.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, syscall.Mprotect(guard, syscall.PROT_NONE))
 	}
 	return all[page : page+n]
 }
@@ -90,9 +83,7 @@ func testNoAccessOutside[T Float](t *testing.T) {
 					}
 					want := product(a, b, bias, make([]T, m*n))
 					got := product(place(pages[0], a, end), place(pages[1], b, end), place(pages[2], bias, end), place(pages[3], make([]T, m*n), end))
-					if !slices.Equal(got, want) {
-						t.Errorf("%v: %v, layout %d: not the bits that it has elsewhere in memory", l, z, q)
-					}
+					require.Equal(t, want, got, "%v: %v, layout %d: not the bits that it has elsewhere in memory", l, z, q)
 				}
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestProducts holds products of one phase to each of them alone, and those of several terms to loops: any sizes, with and
@@ -79,16 +81,13 @@ func testProducts[T Float](t *testing.T, list []Product) {
 		run(t, &k, workers)
 		var got [][]T
 		for _, o := range outputs {
-			if !o.intact() {
-				t.Fatal("written outside of an output")
-			}
+			require.True(t, o.intact(), "written outside of an output")
 			got = append(got, o.s)
 		}
 		if first == nil {
 			first = got
-		} else if !slices.EqualFunc(first, got, slices.Equal[[]T]) {
-			t.Fatalf("not the same bits with %d workers", workers)
 		}
+		require.True(t, slices.EqualFunc(first, got, slices.Equal[[]T]), "not the same bits with %d workers", workers)
 	}
 	for i, p := range list {
 		got := first[0]
@@ -103,9 +102,7 @@ func testProducts[T Float](t *testing.T, list []Product) {
 			if p.Residual != nil {
 				Add(c, c, Slice[T](p.Residual))
 			}
-			if !slices.Equal(got, c) {
-				t.Fatalf("product %d: not the bits that it has alone", i)
-			}
+			require.True(t, slices.Equal(got, c), "product %d: not the bits that it has alone", i)
 		}
 		if want, tol := sumOfTerms[T](p); !slices.EqualFunc(got, want, func(g T, w float64) bool { return near(t, fmt.Sprint("product ", i), g, w, tol) }) {
 			return
@@ -113,9 +110,7 @@ func testProducts[T Float](t *testing.T, list []Product) {
 		if p.SiLU != nil {
 			want := make([]T, len(got))
 			SiLU(want, got)
-			if !slices.Equal(first[0], want) {
-				t.Fatalf("product %d: SiLU has not the bits of one of its own", i)
-			}
+			require.True(t, slices.Equal(first[0], want), "product %d: SiLU has not the bits of one of its own", i)
 			first = first[1:]
 		}
 	}
@@ -167,9 +162,7 @@ func TestProductBitsOfRow(t *testing.T) {
 			}
 			all := product(a)
 			for _, i := range []int{0, 7, 299, 300} {
-				if !slices.Equal(product(a[i*k:i*k+k]), all[i*n:i*n+n]) {
-					t.Errorf("%v: row %d of %d is not what it is alone", l, i, m)
-				}
+				require.Equal(t, product(a[i*k:i*k+k]), all[i*n:i*n+n], "%v: row %d of %d is not what it is alone", l, i, m)
 			}
 		}
 	}

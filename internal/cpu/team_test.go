@@ -2,10 +2,11 @@ package cpu
 
 import (
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestTeamRunsEachPieceOnce(t *testing.T) {
@@ -36,13 +37,9 @@ func TestTeamRunsEachPieceOnce(t *testing.T) {
 				})
 			}
 			Hold(mem, AlignedBytes(k.WorkBytes(workers)))
-			if err := team.Run(&k, mem); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, team.Run(&k, mem))
 			for i := range counts {
-				if n := counts[i].Load(); n != 1 {
-					t.Errorf("%d workers: piece %d of %d ran %d times", workers, i, pieces, n)
-				}
+				require.EqualValues(t, 1, counts[i].Load(), "%d workers: runs of piece %d of %d", workers, i, pieces)
 			}
 		}
 	}
@@ -56,19 +53,14 @@ func TestTeamErrors(t *testing.T) {
 			panic("piece five")
 		}
 	})
-	if err := team.Run(&k, mem); err == nil || !strings.Contains(err.Error(), "piece five") {
-		t.Errorf("a panic in a piece gives %v", err)
-	}
+	require.ErrorContains(t, team.Run(&k, mem), "piece five")
 	var after Kernel
 	ran := false
 	after.Phase(1, func(int, *Worker) { ran = true })
-	if err := team.Run(&after, mem); err != nil || !ran {
-		t.Errorf("a run after a panic gives %v", err)
-	}
+	require.NoError(t, team.Run(&after, mem), "after a panic")
+	require.True(t, ran)
 	Work[float64](&after, 1)
-	if err := team.Run(&after, mem); err == nil {
-		t.Error("no error without work memory")
-	}
+	require.Error(t, team.Run(&after, mem), "without work memory")
 }
 
 func TestTeamHelpersEnd(t *testing.T) {
@@ -76,13 +68,9 @@ func TestTeamHelpersEnd(t *testing.T) {
 	team, mem := NewTeam(4), new(Buf)
 	var k Kernel
 	k.Phase(64, func(int, *Worker) { time.Sleep(time.Microsecond) })
-	if err := team.Run(&k, mem); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, team.Run(&k, mem))
 	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before the run", runtime.NumGoroutine(), before)
-		}
+		require.True(t, time.Now().Before(deadline), "%d goroutines, %d before the run", runtime.NumGoroutine(), before)
 	}
 }
 
@@ -94,20 +82,16 @@ func TestNoAllocation(t *testing.T) {
 	Products[float32](&k, p, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)), NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})
 	team, mem := NewTeam(2), new(Buf)
 	Hold(mem, AlignedBytes(k.WorkBytes(2)))
-	if n := testing.AllocsPerRun(20, func() {
+	require.Zero(t, testing.AllocsPerRun(20, func() {
 		if err := team.Run(&k, mem); err != nil {
 			t.Fatal(err)
 		}
-	}); n >= 1 {
-		t.Errorf("a run allocates %v times", n)
-	}
-	if n := testing.AllocsPerRun(20, func() {
+	}), "a run")
+	require.Zero(t, testing.AllocsPerRun(20, func() {
 		var x, y, z [48]float32
 		Tile(4, 4, 4, x[:], 4, 1, y[:], 4, z[:], 4, true)
 		ExpSum(z[:], x[:], 1, Max(x[:]))
 		SoftmaxGrad(z[:], x[:], y[:], Dot(x[:], y[:]), 1)
 		AdamW(x[:], y[:], z[:], z[:], AdamWStep[float32]{})
-	}); n != 0 {
-		t.Errorf("functions on slices of the stack allocate %v times", n)
-	}
+	}), "functions on slices of the stack")
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestTileMatchesLoops(t *testing.T) {
@@ -54,9 +56,7 @@ func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
 	}
 	Tile(m, n, k, a.s, ars, acs, b.s, brs, c.s, crs, add)
 	what := fmt.Sprintf("%dx%dx%d across %v add %v wide %v", m, n, k, across, add, wide)
-	if !c.intact() {
-		t.Fatalf("%s: written outside of C", what)
-	}
+	require.True(t, c.intact(), "%s: written outside of C", what)
 	written := 0
 	for i := range m {
 		for j := range n {
@@ -78,9 +78,7 @@ func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
 			written--
 		}
 	}
-	if written != 0 {
-		t.Fatalf("%s: written between the rows of C", what)
-	}
+	require.Zero(t, written, "%s: written between the rows of C", what)
 }
 
 // An element of C does not depend on how many rows and columns are computed with it.
@@ -93,9 +91,7 @@ func TestTileBitsOfElement(t *testing.T) {
 		for j := range n {
 			var one [1]float32
 			Tile(1, 1, k, a, k, 1, b[j:], n, one[:], 1, false)
-			if one[0] != all[j] {
-				t.Fatalf("%v: column %d of %d: %v, alone %v", l, j, n, all[j], one[0])
-			}
+			require.Equal(t, one[0], all[j], "%v: column %d of %d", l, j, n)
 		}
 	}
 }

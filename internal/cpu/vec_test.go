@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // A vecCase is one vector function: its call with four slices of which it reads and writes some, and two numbers, and the
@@ -115,9 +117,7 @@ func testVector[T Float](t *testing.T, c vecCase[T], n int) {
 	tol := c.ulps * eps[T]()
 	ok := near(t, fmt.Sprintf("result of %d", n), got, sum, tol*(1+math.Abs(sum)))
 	for i, g := range gs {
-		if !g.intact() {
-			t.Fatalf("n %d: written outside of operand %d", n, i)
-		}
+		require.True(t, g.intact(), "n %d: written outside of operand %d", n, i)
 		for j, w := range want[i] {
 			ok = ok && near(t, fmt.Sprintf("operand %d of %d at %d", i, n, j), in[i][j], w, tol*(1+math.Abs(w)))
 		}
@@ -140,9 +140,8 @@ func TestVectorsInPlace(t *testing.T) {
 				}
 				same[0] = same[operand]
 				x, y := c.call(apart, 1.5, 0.75), c.call(same, 1.5, 0.75)
-				if x != y || !slices.Equal(apart[0], same[0]) {
-					t.Errorf("%v: %s over operand %d is not what it is elsewhere", l, c.name, operand)
-				}
+				require.Equal(t, x, y, "%v: %s over operand %d", l, c.name, operand)
+				require.Equal(t, apart[0], same[0], "%v: %s over operand %d", l, c.name, operand)
 			}
 		}
 	}
@@ -163,29 +162,20 @@ func TestExpEdges(t *testing.T) {
 			want := math.Exp(float64(v))
 			switch {
 			case v != v:
-				if y[i] == y[i] {
-					t.Errorf("%v: exp(NaN) = %v", l, y[i])
-				}
+				require.True(t, y[i] != y[i], "%v: exp(NaN) = %v", l, y[i])
 			case want > math.MaxFloat32:
-				if y[i] != inf {
-					t.Errorf("%v: exp(%v) = %v, want +Inf", l, v, y[i])
-				}
+				require.Equal(t, inf, y[i], "%v: exp(%v)", l, v)
 			case want < 0x1p-126:
-				if y[i] != 0 {
-					t.Errorf("%v: exp(%v) = %v, want 0", l, v, y[i])
-				}
+				require.Zero(t, y[i], "%v: exp(%v)", l, v)
 			default:
 				ulp := float64(math.Nextafter32(float32(want), inf) - float32(want))
 				worst = max(worst, math.Abs(float64(y[i])-want)/ulp)
 			}
 		}
 		t.Logf("%v: at most %.2f units in the last place", l, worst)
-		if worst > 2 {
-			t.Errorf("%v: %.2f units in the last place off", l, worst)
-		}
-		if sum := ExpSum(y[:2], []float32{-inf, -inf}, 0.125, 3); sum != 0 || y[0] != 0 || y[1] != 0 {
-			t.Errorf("%v: a row of -Inf gives %v, sum %v", l, y[:2], sum)
-		}
+		require.LessOrEqual(t, worst, 2.0)
+		require.Zero(t, ExpSum(y[:2], []float32{-inf, -inf}, 0.125, 3), "%v: sum of a row of -Inf", l)
+		require.Equal(t, []float32{0, 0}, y[:2], "%v: a row of -Inf", l)
 		for _, v := range []float32{-200, -90, 0, 90, 200} {
 			var s [1]float32
 			Sigmoid(s[:], []float32{v})
@@ -200,14 +190,11 @@ func TestMaxNaN(t *testing.T) {
 			for at := 0; at < n; at += 1 + n/7 {
 				x := random[float32](n)
 				x[at] = float32(math.NaN())
-				if m := Max(x); m == m {
-					t.Fatalf("%v: NaN at %d of %d: Max %v", l, at, n, m)
-				}
+				m := Max(x)
+				require.True(t, m != m, "%v: NaN at %d of %d: Max %v", l, at, n, m)
 			}
 		}
-		if m := Max[float32](nil); !math.IsInf(float64(m), -1) {
-			t.Errorf("%v: Max of none is %v", l, m)
-		}
+		require.Equal(t, float32(math.Inf(-1)), Max[float32](nil), "%v: Max of none", l)
 	}
 }
 
@@ -219,15 +206,52 @@ func TestVectorsBitsOfElement(t *testing.T) {
 		ExpSum(all, x, 2, 0.5)
 		for i := range x {
 			var one [1]float32
-			if ExpSum(one[:], x[i:i+1], 2, 0.5); one[0] != all[i] {
-				t.Fatalf("%v: exp at %d is %v, alone %v", l, i, all[i], one[0])
-			}
+			ExpSum(one[:], x[i:i+1], 2, 0.5)
+			require.Equal(t, one[0], all[i], "%v: exp at %d", l, i)
 		}
 		for n := range x {
 			row := append(slices.Clone(x[:n]), slices.Repeat([]float32{float32(math.Inf(-1))}, len(x)-n)...)
 			y := make([]float32, len(row))
-			if long, short := ExpSum(y, row, 2, 0.5), ExpSum(y[:n], row[:n], 2, 0.5); long != short {
-				t.Fatalf("%v: the sum of %d is %v, with masked ones after it %v", l, n, short, long)
+			short, long := ExpSum(y[:n], row[:n], 2, 0.5), ExpSum(y, row, 2, 0.5)
+			require.Equal(t, short, long, "%v: the sum of %d, with masked ones after it", l, n)
+		}
+	}
+}
+
+func BenchmarkVec(b *testing.B) {
+	for _, c := range vecCases[float32]() {
+		for _, n := range []int{16, 64, 768, 1 << 20} {
+			if n == 1<<20 && c.name != "AdamW" && c.name != "Axpy" && c.name != "SumSquares" {
+				continue
+			}
+			for l := range levels {
+				b.Run(fmt.Sprintf("%s/%d/%v", c.name, n, l), func(b *testing.B) {
+					var in [4][]float32
+					for i := range in {
+						in[i] = random[float32](n)
+					}
+					for b.Loop() {
+						c.call(in, 1, 0)
+					}
+					b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds()/1e9, "Gelem/s")
+				})
+			}
+		}
+	}
+}
+
+func BenchmarkTile(b *testing.B) {
+	for _, z := range [][3]int{{6, 64, 64}, {6, 64, 128}, {12, 64, 64}, {96, 64, 64}, {96, 64, 128}, {64, 64, 64}, {6, 32, 64}, {24, 32, 128}, {96, 16, 64}, {6, 16, 128}, {6, 40, 64}, {1, 64, 64}, {6, 16, 6}, {1, 1, 1}} {
+		m, n, k := z[0], z[1], z[2]
+		x, y, c := random[float32](m*k), random[float32](k*n), make([]float32, m*n)
+		for layout, stride := range map[string][2]int{"": {k, 1}, "tA": {1, m}} {
+			for l := range levels {
+				b.Run(fmt.Sprintf("%dx%dx%d%s/%v", m, n, k, layout, l), func(b *testing.B) {
+					for b.Loop() {
+						Tile(m, n, k, x, stride[0], stride[1], y, n, c, n, false)
+					}
+					b.ReportMetric(2*float64(m)*float64(n)*float64(k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+				})
 			}
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // TestEveryOpHasCases: each Spec of package ops is called by some case, but for those that are no ops of a float graph: AdamW
@@ -19,17 +21,14 @@ func TestEveryOpHasCases(t *testing.T) {
 	for _, c := range All() {
 		require.False(t, names[c.Name], "two cases are called %s", c.Name)
 		names[c.Name] = true
-		plan, err := c.Plan()
-		require.NoError(t, err)
+		plan := testutil.Must(c.Plan())(t)
 		for _, call := range plan.Calls {
 			called[reflect.TypeOf(call.Spec).Name()] = true
 		}
 	}
-	files, err := filepath.Glob("../../ops/*.go")
-	require.NoError(t, err)
+	files := testutil.Must(filepath.Glob("../../ops/*.go"))(t)
 	for _, file := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		require.NoError(t, err)
+		f := testutil.Must(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == "Bind" && f.Name.Name == "ops" {
 				spec := fn.Recv.List[0].Type.(*ast.Ident).Name
@@ -45,14 +44,12 @@ func TestCheckChoice(t *testing.T) {
 	q, _, _ := s.Tokens(1)
 	kc, _ := s.Compressed(4, s.BlockLen, s.Stride)
 	idx := Blocks(s.Params, q, kc).Ints
-	others, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 0)
-	require.NoError(t, err)
+	others := testutil.Must(CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 0))(t)
 	require.Zero(t, others)
 	last := idx[len(idx)-s.TopN:]
 	for _, bad := range [][]int32{{0, 4, 4, 5}, {1, 2, 4, 5}, {0, 2, 3, 5}, {0, 1, 2, 4}, {0, 3, 1, 5}} {
 		copy(last, bad)
-		_, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 0)
-		require.Error(t, err, "%v", bad)
+		require.Error(t, testutil.Err(CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 0)), "%v", bad)
 	}
 	wrong := 0
 	for j := int32(1); j < 4; j++ { // all free places but the best one
@@ -60,8 +57,7 @@ func TestCheckChoice(t *testing.T) {
 		if _, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 1e-9); err != nil {
 			wrong++
 		}
-		_, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 1)
-		require.NoError(t, err)
+		require.NoError(t, testutil.Err(CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 1)))
 	}
 	require.Equal(t, 2, wrong)
 }

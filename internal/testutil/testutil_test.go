@@ -102,24 +102,23 @@ func TestGoldensRelativeFolder(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(top, "cases"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(top, "go.mod"), nil, 0o644))
 	t.Chdir(pkg)
-	real, err := filepath.EvalSymlinks(top)
-	require.NoError(t, err)
-	got, err := filepath.EvalSymlinks(inModule("cases"))
-	require.NoError(t, err)
+	real := Must(filepath.EvalSymlinks(top))(t)
+	got := Must(filepath.EvalSymlinks(inModule("cases")))(t)
 	require.Equal(t, filepath.Join(real, "cases"), got)
 	require.Equal(t, "elsewhere", inModule("elsewhere"), "else as seen from here")
 }
 
 func TestGoldensRefuses(t *testing.T) {
-	_, err := loadGoldens(os.DirFS(filepath.Join(t.TempDir(), "missing")), Ops)
-	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = loadGoldens(fstest.MapFS{"notes.txt": {}}, Ops)
-	require.ErrorContains(t, err, "no .safetensors file")
-	_, err = loadGoldens(fstest.MapFS{"ops_bad.safetensors": {Data: []byte("xx")}}, Ops)
-	require.ErrorContains(t, err, "ops_bad.safetensors: safetensors: truncated")
-	plain := []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}")
-	_, err = loadGoldens(fstest.MapFS{"ops_bare.safetensors": {Data: plain}}, Ops)
-	require.ErrorContains(t, err, "ops_bare.safetensors: config in the metadata: unexpected end of JSON input")
+	require.ErrorIs(t, Err(loadGoldens(os.DirFS(filepath.Join(t.TempDir(), "missing")), Ops)), os.ErrNotExist)
+	for message, files := range map[string]fstest.MapFS{
+		"no .safetensors file":                        {"notes.txt": {}},
+		"ops_bad.safetensors: safetensors: truncated": {"ops_bad.safetensors": {Data: []byte("xx")}},
+		"ops_bare.safetensors: config in the metadata: unexpected end of JSON input": {
+			"ops_bare.safetensors": {Data: []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}")},
+		},
+	} {
+		require.ErrorContains(t, Err(loadGoldens(files, Ops)), message)
+	}
 }
 
 func TestRelErr(t *testing.T) {

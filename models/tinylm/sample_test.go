@@ -23,8 +23,7 @@ func TestGenerateDependsOnTheSeed(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	s := newTestSampler(t, w)
 	generate := func(how Sampling) []int32 {
-		ids, err := s.Generate(Encode("func "), 80, how) // beyond the context of 64
-		require.NoError(t, err)
+		ids := testutil.Must(s.Generate(Encode("func "), 80, how))(t) // beyond the context of 64
 		require.Len(t, ids, 80)
 		return ids
 	}
