@@ -37,9 +37,7 @@ func openGPU(t *testing.T) *gpu {
 			g.stream = g.newStream(t)
 		}
 	}
-	var gone *driver.Unavailable
-	var missing *Missing
-	if errors.As(err, &gone) || errors.As(err, &missing) {
+	if errors.As(err, new(*driver.Unavailable)) || errors.As(err, new(*Missing)) {
 		testutil.NoGPU(t, err)
 	}
 	require.NoError(t, err)
@@ -47,7 +45,6 @@ func openGPU(t *testing.T) *gpu {
 }
 
 func (g *gpu) newStream(t *testing.T) *driver.Stream {
-	t.Helper()
 	s := testutil.Must(g.dev.NewStream())(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -71,9 +68,7 @@ func (g *gpu) place(t *testing.T, content []byte) *array {
 	t.Helper()
 	a := &array{g: g, before: poison(2*guard + len(content))}
 	copy(a.before[guard:], content)
-	var err error
-	a.mem, err = g.dev.Alloc(len(a.before))
-	require.NoError(t, err)
+	a.mem = testutil.Must(g.dev.Alloc(len(a.before)))(t)
 	t.Cleanup(func() { require.NoError(t, a.mem.Free()) })
 	a.ptr = a.mem.Ptr() + guard
 	a.reset(t)
@@ -147,18 +142,16 @@ func tolerance(p kernels.Product, want []float64) float64 {
 func inParallel(m kernels.Product, a, b, bias, residual, c []float64) {
 	m, _ = complete(m)
 	var wg sync.WaitGroup
-	rows := m.M
-	piece := (rows + int64(runtime.GOMAXPROCS(0)) - 1) / int64(runtime.GOMAXPROCS(0))
-	for from := int64(0); from < rows; from += piece {
+	cores := int64(runtime.GOMAXPROCS(0))
+	piece := (m.M + cores - 1) / cores
+	for from := int64(0); from < m.M; from += piece {
 		part := m
-		part.M = min(piece, rows-from)
+		part.M = min(piece, m.M-from)
 		step := m.LDA
 		if m.TransA {
 			step = 1
 		}
-		wg.Go(func() {
-			rowMajor(part, a[from*step:], b, bias, residual[from*m.LDC:], c[from*m.LDC:])
-		})
+		wg.Go(func() { rowMajor(part, a[from*step:], b, bias, residual[from*m.LDC:], c[from*m.LDC:]) })
 	}
 	wg.Wait()
 }
@@ -177,12 +170,10 @@ func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	again := testutil.Must(g.lib.prepare(m))(t)
 	require.Equal(t, plan.WorkBytes(), again.WorkBytes(), "%v: work memory the second time", m)
 	c, work := g.place(t, poison(int(nc)*out.Bytes())), g.place(t, poison(int(plan.WorkBytes())))
-	at := addresses(g.place(t, bytesA).ptr, g.place(t, bytesB).ptr, g.place(t, bytesBias).ptr, g.place(t, bytesResidual).ptr, c.ptr, work.ptr)
+	place := func(b []byte) driver.DevicePtr { return g.place(t, b).ptr }
+	at := addressesOf(m, place(bytesA), place(bytesB), place(bytesBias), place(bytesResidual), c.ptr, work.ptr)
 	if !m.Bias {
-		at.Bias, bias = 0, nil
-	}
-	if !m.Residual {
-		at.Residual = 0
+		bias = nil
 	}
 	want := decode(out, poison(int(nc)*out.Bytes()))
 	inParallel(m, a, b, bias, residual, want)
@@ -313,39 +304,28 @@ func TestProposals(t *testing.T) {
 		t.Skip("NSA_TIME is not set")
 	}
 	g := openGPU(t)
-	mem, err := g.dev.Alloc(1 << 30)
-	require.NoError(t, err)
+	mem := testutil.Must(g.dev.Alloc(1 << 30))(t)
+	first, last := testutil.Must(g.dev.NewEvent(true))(t), testutil.Must(g.dev.NewEvent(true))(t)
+	defer func() { require.NoError(t, errors.Join(first.Close(), last.Close())) }()
 	defer func() { require.NoError(t, mem.Free()) }()
 	for _, size := range [][2]int64{{1600, 768}, {768, 768}, {3072, 768}, {768, 1600}, {768, 3072}} {
 		m := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: size[0], K: size[1], TransB: true}
-		p, err := g.lib.prepare(m)
-		require.NoError(t, err)
+		p := testutil.Must(g.lib.prepare(m))(t)
 		var list []candidate
-		require.NoError(t, g.dev.Do(func() (err error) {
-			list, err = p.proposals()
-			return err
-		}))
+		require.NoError(t, g.dev.Do(func() (err error) { list, err = p.proposals(); return err }))
 		at := addresses(mem.Ptr(), mem.Ptr()+1<<28, 0, 0, mem.Ptr()+1<<29, mem.Ptr()+3<<28)
 		for i, c := range list {
 			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
 			const warm, runs = 5, 20
-			var between [2]*driver.Event
 			for run := range warm + runs {
 				if run == warm {
-					between[0], err = g.dev.NewEvent(true)
-					require.NoError(t, err)
-					require.NoError(t, g.stream.Record(between[0]))
+					require.NoError(t, g.stream.Record(first))
 				}
 				require.NoError(t, p.Run(g.stream, &driver.Launched{Op: m.String()}, at))
 			}
-			between[1], err = g.dev.NewEvent(true)
-			require.NoError(t, err)
-			require.NoError(t, g.stream.Record(between[1]))
-			require.NoError(t, g.stream.Synchronize())
-			took, err := between[1].Since(between[0])
-			require.NoError(t, err)
+			require.NoError(t, errors.Join(g.stream.Record(last), g.stream.Synchronize()))
+			took := testutil.Must(last.Since(first))(t)
 			fmt.Printf("%v: proposal %d, tile %d: %.1f us\n", m, i, p.tile(c.algo), took.Seconds()/runs*1e6)
-			require.NoError(t, errors.Join(between[0].Close(), between[1].Close()))
 		}
 		require.NoError(t, p.close())
 	}

@@ -42,9 +42,9 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, l.Close())
 	}
 	fake.fails["Create"] = NotInitialized
-	_, err := open(d, dirs, there(places[0]))
-	var missing *Missing
-	require.ErrorAs(t, err, &missing)
+	err := testutil.Err(open(d, dirs, there(places[0])))
+	missing, _ := errors.AsType[*Missing](err)
+	require.NotNil(t, missing, "%v", err)
 	require.Equal(t, places, tried)
 	require.Len(t, missing.Tried, len(places))
 	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
@@ -52,10 +52,7 @@ func TestOpen(t *testing.T) {
 		require.ErrorContains(t, err, part)
 	}
 	fake.fails["Create"] = 3
-	var e *Error
-	_, err = open(d, "", there(places...))
-	require.ErrorAs(t, err, &e)
-	require.EqualValues(t, 3, e.Status)
+	require.EqualValues(t, 3, statusOf(testutil.Err(open(d, "", there(places...)))))
 	require.NoError(t, d.Close())
 }
 
