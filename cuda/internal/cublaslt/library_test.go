@@ -43,8 +43,8 @@ func TestOpen(t *testing.T) {
 	}
 	fake.fails["Create"] = NotInitialized
 	err := testutil.Err(open(d, dirs, there(places[0])))
-	missing, _ := errors.AsType[*Missing](err)
-	require.NotNil(t, missing, "%v", err)
+	var missing *Missing
+	require.ErrorAs(t, err, &missing)
 	require.Equal(t, places, tried)
 	require.Len(t, missing.Tried, len(places))
 	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
@@ -52,7 +52,9 @@ func TestOpen(t *testing.T) {
 		require.ErrorContains(t, err, part)
 	}
 	fake.fails["Create"] = 3
-	require.EqualValues(t, 3, statusOf(testutil.Err(open(d, "", there(places...)))))
+	var e *Error
+	require.ErrorAs(t, testutil.Err(open(d, "", there(places...))), &e)
+	require.EqualValues(t, 3, e.Status)
 	require.NoError(t, d.Close())
 }
 
@@ -108,7 +110,7 @@ func TestOpenRefusesOthers(t *testing.T) {
 	}
 	require.FileExists(t, file("libc.so.6"))
 	d := testutil.Must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t)
-	_, err = open(d, "", func(string) (sharedlib.Library, error) { return c, nil })
+	err = testutil.Err(open(d, "", func(string) (sharedlib.Library, error) { return c, nil }))
 	require.ErrorAs(t, err, new(*Missing))
 	require.ErrorContains(t, err, "libc.so.6 has no cublasLtGetVersion; ")
 	require.NoError(t, d.Close())

@@ -1,7 +1,6 @@
 package cublaslt
 
 import (
-	"errors"
 	"testing"
 	"unsafe"
 
@@ -16,30 +15,19 @@ import (
 // TestLayoutsMatchTheHeader holds the structs to the sizes of cublasLt.h.
 func TestLayoutsMatchTheHeader(t *testing.T) {
 	var c candidate
-	if unsafe.Sizeof(c) != 96 || unsafe.Sizeof(c.algo) != 64 || unsafe.Offsetof(c.work) != 64 || unsafe.Offsetof(c.state) != 72 ||
-		unsafe.Offsetof(c.waves) != 76 {
-		t.Errorf("%d bytes", unsafe.Sizeof(c))
-	}
-}
-
-// statusOf returns the status that the library has returned, or 0.
-func statusOf(err error) Status {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Status
-	}
-	return 0
+	require.Equal(t, [5]uintptr{96, 64, 64, 72, 76}, [5]uintptr{unsafe.Sizeof(c), unsafe.Sizeof(c.algo),
+		unsafe.Offsetof(c.work), unsafe.Offsetof(c.state), unsafe.Offsetof(c.waves)})
 }
 
 // addressesOf leaves out those that a product has not.
 func addressesOf(m kernels.Product, a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAddresses {
-	at := addresses(a, b, bias, residual, c, work)
 	if !m.Bias {
-		at.Bias = 0
+		bias = 0
 	}
 	if !m.Residual {
-		at.Residual = 0
+		residual = 0
 	}
-	return at
+	return addresses(a, b, bias, residual, c, work)
 }
 
 // addresses are those of a product.
@@ -220,7 +208,9 @@ func TestFailures(t *testing.T) {
 		"MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "MatmulPreferenceDestroy"} {
 		c.fails[call] = 7
 		err := testutil.Err(l.Prepare(x))
-		require.EqualValues(t, 7, statusOf(err), call)
+		var e *Error
+		require.ErrorAs(t, err, &e, call)
+		require.EqualValues(t, 7, e.Status)
 		require.ErrorContains(t, err, "cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLt"+call)
 		delete(c.fails, call)
 	}

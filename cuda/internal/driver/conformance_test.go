@@ -96,10 +96,8 @@ func download(t *testing.T, s *driver.Stream, p driver.DevicePtr, n int) []byte 
 }
 
 func noise(n int) []byte {
-	r, b := rand.New(rand.NewPCG(1, uint64(n))), make([]byte, n)
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{}).Read(b)
 	return b
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -132,9 +133,7 @@ func TestFaultOnGPU(t *testing.T) {
 			cmd.Env = append(os.Environ(), child+"="+mode)
 			out, err := cmd.CombinedOutput()
 			t.Logf("%s: %s", mode, out)
-			if err != nil {
-				t.Errorf("%s: %v", mode, err)
-			}
+			assert.NoError(t, err, mode)
 		}
 		return
 	}
@@ -151,14 +150,12 @@ func TestFaultOnGPU(t *testing.T) {
 	if err == nil {
 		err = s.Synchronize()
 	}
-	t.Log(err)
-	var fault *driver.Fault
-	if !errors.As(err, &fault) || fault.Count != 1 || fault.Suspects[0].Op != "gone wrong" || fault.Err.Result != driver.IllegalAddress {
-		t.Error("the kernel is not blamed")
-	}
-	if !errors.Is(s.Launch(x.call), fault) || !errors.Is(x.mem.Free(), fault) {
-		t.Error("the fault is forgotten")
-	}
+	fault := as[*driver.Fault](t, err)
+	require.Equal(t, 1, fault.Count)
+	require.Equal(t, "gone wrong", fault.Suspects[0].Op)
+	require.Equal(t, driver.IllegalAddress, fault.Err.Result)
+	require.ErrorIs(t, s.Launch(x.call), fault)
+	require.ErrorIs(t, x.mem.Free(), fault)
 	t.Log(d.Close()) // leaks
 	ok(t, d.Close())
 }
