@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"runtime"
@@ -31,10 +32,10 @@ func openGPU(t *testing.T) *gpu {
 	g := new(gpu)
 	var err error
 	if g.dev, err = driver.Open(0); err == nil {
-		t.Cleanup(func() { require.NoError(t, g.dev.Close()) })
+		closing(t, g.dev)
 		if g.lib, err = Open(g.dev); err == nil {
-			t.Cleanup(func() { require.NoError(t, g.lib.Close()) })
-			g.stream = g.newStream(t)
+			closing(t, g.lib)
+			g.stream = closing(t, testutil.Must(g.dev.NewStream())(t))
 		}
 	}
 	if errors.As(err, new(*driver.Unavailable)) || errors.As(err, new(*Missing)) {
@@ -44,10 +45,10 @@ func openGPU(t *testing.T) *gpu {
 	return g
 }
 
-func (g *gpu) newStream(t *testing.T) *driver.Stream {
-	s := testutil.Must(g.dev.NewStream())(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
+// closing closes x at the end of the test.
+func closing[T io.Closer](t *testing.T, x T) T {
+	t.Cleanup(func() { require.NoError(t, x.Close()) })
+	return x
 }
 
 // array is memory of the device between guards.
@@ -220,50 +221,46 @@ func replay(s *driver.Stream, run func() error) error {
 	return errors.Join(s.Replay(r), s.Synchronize(), r.Close())
 }
 
-func eachKind(t *testing.T, f func(t *testing.T, g *gpu, kind kernels.Product)) {
+// TestProducts runs products of odd and of round sizes and of every transpose; batches and rows with gaps; and few elements of
+// long sums, which the library cuts.
+func TestProducts(t *testing.T) {
 	g := openGPU(t)
-	for _, k := range []kernels.Product{ // types of operands and results
+	t.Logf("%v, version %s", g.lib.path, g.lib.Version())
+	list := layouts()
+	lengths, i := []int64{1, 7, 64, 129, 768}, 0
+	for _, rows := range lengths {
+		for _, cols := range lengths {
+			for _, inner := range lengths {
+				list = append(list, kernels.Product{
+					M: rows, N: cols, K: inner, TransA: i&1 != 0, TransB: i&2 != 0, Bias: i%3 == 0, Residual: i%3 == 1,
+				})
+				i++
+			}
+		}
+	}
+	list = append(list,
+		kernels.Product{M: 64, N: 48, K: 20000, TransA: true},
+		kernels.Product{M: 8, N: 256, K: 32768, TransB: true, Bias: true},
+		kernels.Product{M: 128, N: 128, K: 8192, TransA: true},
+	)
+	for _, kind := range []kernels.Product{ // types of operands and results
 		{Type: kernels.F32, Out: kernels.F32}, {Type: kernels.F32, Out: kernels.F32, TF32: true},
 		{Type: kernels.BF16, Out: kernels.BF16}, {Type: kernels.BF16, Out: kernels.F32},
 		{Type: kernels.F16, Out: kernels.F16}, {Type: kernels.F16, Out: kernels.F32},
 	} {
-		t.Run(fmt.Sprintf("%v to %v, TF32 %v", k.Type, k.Out, k.TF32), func(t *testing.T) { f(t, g, k) })
-	}
-}
-
-// TestProducts runs products of odd and of round sizes and of every transpose; batches and rows with gaps; and few elements of
-// long sums, which the library cuts.
-func TestProducts(t *testing.T) {
-	eachKind(t, func(t *testing.T, g *gpu, kind kernels.Product) {
-		t.Logf("%v, version %s", g.lib.path, g.lib.Version())
-		list := layouts()
-		lengths, i := []int64{1, 7, 64, 129, 768}, 0
-		for _, rows := range lengths {
-			for _, cols := range lengths {
-				for _, inner := range lengths {
-					list = append(list, kernels.Product{
-						M: rows, N: cols, K: inner, TransA: i&1 != 0, TransB: i&2 != 0, Bias: i%3 == 0, Residual: i%3 == 1,
-					})
-					i++
-				}
+		t.Run(fmt.Sprintf("%v to %v, TF32 %v", kind.Type, kind.Out, kind.TF32), func(t *testing.T) {
+			for i, m := range list {
+				m.Type, m.Out, m.TF32 = kind.Type, kind.Out, kind.TF32
+				testProduct(t, g, m, i&4 != 0)
 			}
-		}
-		list = append(list,
-			kernels.Product{M: 64, N: 48, K: 20000, TransA: true},
-			kernels.Product{M: 8, N: 256, K: 32768, TransB: true, Bias: true},
-			kernels.Product{M: 128, N: 128, K: 8192, TransA: true},
-		)
-		for i, m := range list {
-			m.Type, m.Out, m.TF32 = kind.Type, kind.Out, kind.TF32
-			testProduct(t, g, m, i&4 != 0)
-		}
-	})
+		})
+	}
 }
 
 // TestRepeatable runs products of a training step again and again, beside other work that changes the order of their blocks.
 func TestRepeatable(t *testing.T) {
 	g := openGPU(t)
-	other := g.newStream(t)
+	other := closing(t, testutil.Must(g.dev.NewStream())(t))
 	bytesA, _ := encode(kernels.BF16, testutil.Normal(1, 1<<20))
 	const tokens = 8192
 	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20)), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1))
@@ -305,8 +302,7 @@ func TestProposals(t *testing.T) {
 	}
 	g := openGPU(t)
 	mem := testutil.Must(g.dev.Alloc(1 << 30))(t)
-	first, last := testutil.Must(g.dev.NewEvent(true))(t), testutil.Must(g.dev.NewEvent(true))(t)
-	defer func() { require.NoError(t, errors.Join(first.Close(), last.Close())) }()
+	first, last := closing(t, testutil.Must(g.dev.NewEvent(true))(t)), closing(t, testutil.Must(g.dev.NewEvent(true))(t))
 	defer func() { require.NoError(t, mem.Free()) }()
 	for _, size := range [][2]int64{{1600, 768}, {768, 768}, {3072, 768}, {768, 1600}, {768, 3072}} {
 		m := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: size[0], K: size[1], TransB: true}

@@ -20,7 +20,7 @@ import (
 // it has tried.
 func TestOpen(t *testing.T) {
 	drv := fakedriver.New()
-	d := testutil.Must(driver.Open(0, driver.WithDriver(drv)))(t)
+	d := closing(t, testutil.Must(driver.Open(0, driver.WithDriver(drv)))(t))
 	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
 	places := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
 		"libcublasLt.so.13", "libcublasLt.so.12"}
@@ -55,7 +55,6 @@ func TestOpen(t *testing.T) {
 	var e *Error
 	require.ErrorAs(t, testutil.Err(open(d, "", there(places...))), &e)
 	require.EqualValues(t, 3, e.Status)
-	require.NoError(t, d.Close())
 }
 
 // TestRelativeFolders: the loader looks for names without a slash elsewhere.
@@ -109,9 +108,8 @@ func TestOpenRefusesOthers(t *testing.T) {
 		t.Skip(err)
 	}
 	require.FileExists(t, file("libc.so.6"))
-	d := testutil.Must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t)
+	d := closing(t, testutil.Must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t))
 	err = testutil.Err(open(d, "", func(string) (sharedlib.Library, error) { return c, nil }))
 	require.ErrorAs(t, err, new(*Missing))
 	require.ErrorContains(t, err, "libc.so.6 has no cublasLtGetVersion; ")
-	require.NoError(t, d.Close())
 }

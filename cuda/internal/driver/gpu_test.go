@@ -150,6 +150,7 @@ func TestFaultOnGPU(t *testing.T) {
 	if err == nil {
 		err = s.Synchronize()
 	}
+	t.Log(err)
 	fault := as[*driver.Fault](t, err)
 	require.Equal(t, 1, fault.Count)
 	require.Equal(t, "gone wrong", fault.Suspects[0].Op)
