@@ -33,8 +33,8 @@ type trial struct {
 // stopped ends a trial early, as a panic.
 type stopped struct{}
 
-// try runs f, closes what it has opened and returns its failures.
-func try(t testing.TB, f func(x *trial)) []error {
+// failuresOf runs f, closes what it has opened and returns its failures.
+func failuresOf(t testing.TB, f func(x *trial)) []error {
 	x := &trial{t: t}
 	func() {
 		defer func() {
@@ -140,7 +140,7 @@ func (x *trial) copyBeside(b *cuda.Backend, v *cuda.Value) {
 
 // training opens a device and trains on it, long enough for a step without, one with and one after the recording.
 func training(t testing.TB, drv *fakedriver.Driver, p graph.Precision) []error {
-	return try(t, func(x *trial) {
+	return failuresOf(t, func(x *trial) {
 		x.train(own(x, "the backend", func() (*cuda.Backend, error) { return cuda.Open(0, driver.WithDriver(drv)) }), p, 4)
 	})
 }
@@ -193,7 +193,7 @@ func TestTwoMachinesAtOnce(t *testing.T) {
 			done.Go(func() {
 				together.Done()
 				together.Wait()
-				assert.Empty(t, try(t, func(x *trial) { x.train(b, p, steps) }))
+				assert.Empty(t, failuresOf(t, func(x *trial) { x.train(b, p, steps) }))
 			})
 		}
 		done.Wait()

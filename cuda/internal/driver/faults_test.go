@@ -13,10 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// program is a run of calls that ends, as a panic with the error, at the first that fails.
-type program struct {
-	undo []func() error
-}
+// program is a run of calls. The first that fails ends it, by a panic with the error.
+type program struct{ undo []func() error }
 
 func must[T any](v T, err error) T {
 	try(err)
@@ -81,8 +79,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	drv := withKernels(fakedriver.New())
 	drv.Record()
 	d := testutil.Must(everything(drv))(t)
-	ok(t, d.Close())
-	ok(t, d.Close())
+	ok(t, errors.Join(d.Close(), d.Close()))
 	require.Empty(t, drv.Leaks())
 	onlyAfterErrors := []string{"GetErrorName", "GetErrorString", "MemGetInfo", "EventQuery"}
 	for f := range reflect.TypeFor[driver.Functions]().Fields() {
