@@ -26,14 +26,11 @@ func newOptimizer(t testing.TB, b *cuda.Backend, opts ...graph.Option) *optimize
 	g, _ := network(t)
 	o := &optimizer{weights: G.Nodes{g.ByName("w")[0], g.ByName("scale")[0]}}
 	if b != nil {
-		moved := testutil.Must(graph.MoveInputs(b, o.weights...))(t)
-		t.Cleanup(func() { require.NoError(t, moved.Close()) })
+		closing(t, testutil.Must(graph.MoveInputs(b, o.weights...))(t))
 		opts = append(opts, graph.WithBackend(b))
 	}
-	o.machine = testutil.Must(graph.NewMachine(g, opts...))(t)
-	t.Cleanup(func() { require.NoError(t, o.machine.Close()) })
-	o.solver = testutil.Must(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1)))(t)
-	t.Cleanup(func() { require.NoError(t, o.solver.Close()) })
+	o.machine = closing(t, testutil.Must(graph.NewMachine(g, opts...))(t))
+	o.solver = closing(t, testutil.Must(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1)))(t))
 	o.grads = G.NodesToValueGrads(o.weights)
 	return o
 }

@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -47,8 +47,7 @@ func (c opCase) graph(t testing.TB, dt tensor.Dtype) (*G.ExprGraph, G.Nodes) {
 	for _, a := range c.Inputs {
 		in = append(in, a.Node(g, dt))
 	}
-	y, err := c.Build(in)
-	require.NoError(t, err)
+	y := testutil.Must(c.Build(in))(t)
 	results := G.Nodes{y}
 	if c.Gradients == nil {
 		for i := 1; i < len(ops.OutputsOf(y.Op())); i++ {
@@ -56,9 +55,8 @@ func (c opCase) graph(t testing.TB, dt tensor.Dtype) (*G.ExprGraph, G.Nodes) {
 		}
 		return g, results
 	}
-	grads, err := y.Op().(G.SDOp).SymDiff(in, y, opcases.Normal("dy", 99, y.Shape()...).Node(g, dt))
-	require.NoError(t, err)
-	for _, d := range grads {
+	dy := opcases.Normal("dy", 99, y.Shape()...).Node(g, dt)
+	for _, d := range testutil.Must(y.Op().(G.SDOp).SymDiff(in, y, dy))(t) {
 		if d != nil {
 			results = append(results, d)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -26,11 +27,8 @@ func TestCuSharesTheContext(t *testing.T) {
 		require.Equal(t, b.CuContext(), c)
 		return err
 	}))
-	dev, err := cu.GetDevice(0)
-	require.NoError(t, err)
-	c, err := dev.RetainPrimaryCtx()
-	require.NoError(t, err)
-	require.Equal(t, b.CuContext(), c)
+	dev := testutil.Must(cu.GetDevice(0))(t)
+	require.Equal(t, b.CuContext(), testutil.Must(dev.RetainPrimaryCtx())(t))
 	require.NoError(t, dev.ReleasePrimaryCtx())
 }
 
@@ -39,14 +37,11 @@ func TestStreamOfCu(t *testing.T) {
 	b := cudatest.Open(t)
 	const n = 1000
 	arg := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{n}})
-	memory, err := b.Alloc(4 * n)
-	require.NoError(t, err)
+	memory := testutil.Must(b.Alloc(4 * n))(t)
 	memory.Place(arg.Buf, 0, 4*n)
 	require.NoError(t, b.CuDo(func() error {
-		queue, err := cu.MakeStream(cu.NonBlocking)
-		require.NoError(t, err)
-		s, err := b.BorrowStream(queue)
-		require.NoError(t, err)
+		queue := testutil.Must(cu.MakeStream(cu.NonBlocking))(t)
+		s := testutil.Must(b.BorrowStream(queue))(t)
 		require.Equal(t, queue, s.CuStream())
 		v := s.View(arg).(*cuda.Value)
 		require.NoError(t, cu.MemsetD32Async(v.CuDevicePtr(), uint(math.Float32bits(2.5)), n, queue))
@@ -60,8 +55,7 @@ func TestStreamOfCu(t *testing.T) {
 		return queue.Destroy()
 	}))
 	require.NoError(t, memory.Free())
-	_, err = b.BorrowStream(cu.Stream{})
-	require.ErrorContains(t, err, "the default stream")
+	require.ErrorContains(t, testutil.Err(b.BorrowStream(cu.Stream{})), "the default stream")
 }
 
 // TestCuReadsResults copies a result of a machine by cu, in the machine's stream, without waiting before.
@@ -70,9 +64,7 @@ func TestCuReadsResults(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float32, G.WithShape(4), G.WithName("x"), G.WithValue(tensor.New(tensor.WithBacking([]float32{-1, 0, 1, 2}))))
 	y := G.Must(ops.Sigmoid(x))
-	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(y))
-	require.NoError(t, err)
-	require.NoError(t, m.RunAll())
+	require.NoError(t, machine(t, g, b, graph.WithKeep(y)).RunAll())
 	v := y.Value().(*cuda.Value)
 	var got [4]float32
 	require.NoError(t, b.CuDo(func() error {
@@ -82,5 +74,4 @@ func TestCuReadsResults(t *testing.T) {
 		return v.CuStream().Synchronize()
 	}))
 	require.InDeltaSlice(t, []float32{0.2689414, 0.5, 0.7310586, 0.8807971}, got[:], 1e-6)
-	require.NoError(t, m.Close())
 }

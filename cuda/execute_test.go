@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -24,9 +23,7 @@ type bench struct {
 }
 
 func newBench(t testing.TB, b *cuda.Backend) *bench {
-	s := testutil.Must(b.NewStream())(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return &bench{t, b, s.(*cuda.Stream)}
+	return &bench{t, b, closing(t, testutil.Must(b.NewStream())(t)).(*cuda.Stream)}
 }
 
 func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
@@ -55,48 +52,27 @@ func (x *bench) upload(v G.Value) ops.Arg {
 	return a
 }
 
-// download returns an operand on the host, half precision as float32.
+// download returns an operand on the host.
 func (x *bench) download(a ops.Arg) G.Value {
-	if ops.IsHalf(a.Dtype) {
-		a = x.cast(a, tensor.Float32)
-	}
 	v := ops.NewValue(a.Operand)
 	require.NoError(x.t, x.stream.Download(v, a))
 	require.NoError(x.t, x.stream.Synchronize())
 	return v
 }
 
-func (x *bench) cast(a ops.Arg, to tensor.Dtype) ops.Arg {
-	if a.Dtype == to {
-		return a
-	}
-	y := x.place(ops.Operand{Dtype: to, Shape: a.Shape})
-	x.run(ops.CastOp{To: to}, []ops.Arg{a}, []ops.Arg{y})
-	return y
-}
-
-// run runs an op by the first implementation that takes it, which has the name that is returned.
-func (x *bench) run(spec ops.Spec, in, out []ops.Arg) string {
-	site := graph.Site{Spec: spec, In: operands(in), Out: operands(out)}
-	k, name := x.bind(site, in, out)
-	var work cpu.Buf
-	x.alloc(&work, k.WorkBytes())
-	require.NoError(x.t, k.Launch(x.stream, &work), spec.Name())
-	return name
-}
-
-func (x *bench) bind(site graph.Site, in, out []ops.Arg) (graph.Kernel, string) {
+// bind binds the first implementation that takes an op. It returns the names of what is offered, until that one.
+func (x *bench) bind(spec ops.Spec, in, out []ops.Arg) (k graph.Kernel, offered []string) {
 	x.t.Helper()
+	site := graph.Site{Spec: spec, In: operands(in), Out: operands(out)}
 	var why error
 	for _, i := range x.backend.Offers(site) {
-		if why = i.Guard(site); why != nil {
-			continue
+		offered = append(offered, i.Name())
+		if why = i.Guard(site); why == nil {
+			return testutil.Must(i.Bind(site, in, out))(x.t), offered
 		}
-		k := testutil.Must(i.Bind(site, in, out))(x.t)
-		return k, i.Name()
 	}
 	require.NoError(x.t, why, "%s %v -> %v", site.Spec.Name(), site.In, site.Out)
-	return nil, ""
+	return nil, offered
 }
 
 func operands(args []ops.Arg) []ops.Operand {

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"errors"
+	"io"
 	"reflect"
 	"slices"
 	"testing"
@@ -41,10 +42,23 @@ func openOn(t testing.TB, f *fakedriver.Driver) *cuda.Backend {
 	return b
 }
 
+// closing closes x at the end of the test.
+func closing[T io.Closer](t testing.TB, x T) T {
+	t.Cleanup(func() { require.NoError(t, x.Close()) })
+	return x
+}
+
 func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option) *graph.Machine {
-	m := testutil.Must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	return m
+	return closing(t, testutil.Must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t))
+}
+
+// run runs a case on a fake driver, once.
+func (c opCase) run(t testing.TB, dt tensor.Dtype, opts ...graph.Option) (*graph.Machine, *fakedriver.Driver) {
+	b, f := open(t)
+	g, results := c.graph(t, dt)
+	m := machine(t, g, b, append(opts, graph.WithKeep(results...))...)
+	run(t, m, nil)
+	return m, f
 }
 
 // TestEveryOpHasKernels runs every op of package ops in machines, and none on the host.
@@ -52,11 +66,7 @@ func TestEveryOpHasKernels(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	for _, c := range opCases() {
 		t.Run(c.Name, func(t *testing.T) {
-			b, f := open(t)
-			g, results := c.graph(t, tensor.Float32)
-			m := machine(t, g, b, graph.WithKeep(results...))
-			require.NoError(t, m.RunAll())
-			require.NoError(t, m.Synchronize())
+			m, f := c.run(t, tensor.Float32)
 			for _, s := range m.Plan().Steps {
 				require.Equal(t, "cuda", s.Implementation, s.Op)
 				for _, r := range s.Refused {
@@ -86,11 +96,7 @@ func TestEveryOpHasKernels(t *testing.T) {
 func TestHalfPrecisionHasKernels(t *testing.T) {
 	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
 		for _, c := range opCases() {
-			b, _ := open(t)
-			g, results := c.graph(t, tensor.Float32)
-			m := machine(t, g, b, graph.WithKeep(results...), graph.WithPrecision(p))
-			require.NoError(t, m.RunAll())
-			require.NoError(t, m.Synchronize())
+			m, _ := c.run(t, tensor.Float32, graph.WithPrecision(p))
 			require.Zero(t, m.Counts()["host"], "%s: %v", c.Name, m.Plan())
 			for _, s := range m.Plan().Steps {
 				for _, o := range append(slices.Clone(s.Inputs), outputs(s)...) {
@@ -122,10 +128,7 @@ func mayBeSingle(s graph.PlanStep) bool {
 // TestFloat64RunsOnTheHost says why.
 func TestFloat64RunsOnTheHost(t *testing.T) {
 	for _, c := range opCases() {
-		b, _ := open(t)
-		g, results := c.graph(t, tensor.Float64)
-		m := machine(t, g, b, graph.WithKeep(results...))
-		require.NoError(t, m.RunAll())
+		m, _ := c.run(t, tensor.Float64)
 		for _, s := range m.Plan().Steps {
 			require.Equal(t, "host", s.Implementation)
 			if _, ok := ops.SpecOf(s.Node.Op()); !ok {
@@ -140,18 +143,13 @@ func TestFloat64RunsOnTheHost(t *testing.T) {
 func TestRunsAllocateNothing(t *testing.T) {
 	for _, c := range opCases() {
 		for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-			b, _ := open(t)
-			g, results := c.graph(t, tensor.Float32)
-			m := machine(t, g, b, append(opts, graph.WithKeep(results...))...)
+			m, _ := c.run(t, tensor.Float32, opts...)
 			run := func() {
-				if err := m.RunAll(); err != nil {
-					t.Fatal(err)
-				}
-				if err := m.Synchronize(); err != nil {
+				if err := errors.Join(m.RunAll(), m.Synchronize()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for range 3 {
+			for range 2 {
 				run()
 			}
 			require.Zero(t, testing.AllocsPerRun(10, run), "%s, %d options", c.Name, len(opts))
@@ -185,16 +183,15 @@ func TestFaultNamesTheOp(t *testing.T) {
 		b := testutil.Must(cuda.Open(0, opts...))(t)
 		g, results := network(t)
 		m := testutil.Must(graph.NewMachine(g, graph.WithBackend(b), graph.WithKeep(results...)))(t)
-		require.NoError(t, m.RunAll())
-		require.NoError(t, m.Synchronize())
+		run(t, m, nil)
 		f.Kernel("nsa_silu_f32", fakedriver.Kernel{Run: func(l *fakedriver.Launch) { l.Fault(driver.IllegalAddress) }})
 		err := m.RunAll()
 		if err == nil {
 			err = m.Synchronize()
 		}
 		require.ErrorContains(t, err, want)
-		var launch *graph.LaunchError
-		require.True(t, errors.As(err, &launch))
+		launch, ok := errors.AsType[*graph.LaunchError](err)
+		require.True(t, ok)
 		require.Equal(t, blocking, launch.Kernel != nil)
 		require.Error(t, m.RunAll())
 		require.Error(t, m.Close())

@@ -27,8 +27,7 @@ func TestMovedOperands(t *testing.T) {
 	}})
 	x := newBench(t, openOn(t, f))
 	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}), newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
-	in, out := []ops.Arg{dy}, []ops.Arg{db}
-	k, _ := x.bind(graph.Site{Spec: ops.LinearBiasGradOp{Out: 3}, In: operands(in), Out: operands(out)}, in, out)
+	k, _ := x.bind(ops.LinearBiasGradOp{Out: 3}, []ops.Arg{dy}, []ops.Arg{db})
 	var work cpu.Buf
 	for i, move := range []func(){
 		func() { x.alloc(dy.Buf, 840); x.alloc(db.Buf, 12); x.alloc(&work, k.WorkBytes()) },

@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,7 +11,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -48,18 +48,10 @@ func TestProductsOfALibrary(t *testing.T) {
 	bench := newBench(t, b)
 	place := func(shape ...int) ops.Arg { return bench.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
 	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
-	bind := func(want string, spec ops.Spec, out ops.Arg, in ...ops.Arg) graph.Kernel { // want is what is offered until one takes it
-		site := graph.Site{Spec: spec, In: operands(in), Out: operands([]ops.Arg{out})}
-		names := ""
-		for _, i := range b.Offers(site) {
-			names += i.Name() + " "
-			if i.Guard(site) == nil {
-				require.Equal(t, want+" ", names)
-				return testutil.Must(i.Bind(site, in, []ops.Arg{out}))(t)
-			}
-		}
-		t.Fatal("no implementation")
-		return nil
+	bind := func(want string, spec ops.Spec, out ops.Arg, in ...ops.Arg) graph.Kernel {
+		k, offered := bench.bind(spec, in, []ops.Arg{out})
+		require.Equal(t, want, strings.Join(offered, " "), "the last takes it")
+		return k
 	}
 	x, w, bias, residual, y := place(7, 5), place(3, 5), place(3), place(7, 3), place(7, 3)
 	bind("cublaslt cuda", ops.LinearOp{}, y, x, w) // there is no library
@@ -81,7 +73,7 @@ func TestProductsOfALibrary(t *testing.T) {
 	library.ran = nil
 	tokens, pe, w1, w2 := place(2, 9, 3, 4), place(4, 4), place(6, 16), place(4, 6)
 	in, out := []ops.Arg{tokens, pe, w1, w2}, []ops.Arg{place(2, 3, 3, 4), place(2, 3, 3, 6)}
-	k, _ := bench.bind(graph.Site{Spec: ops.CompressMLPOp{BlockLen: 4, Stride: 2}, In: operands(in), Out: operands(out)}, in, out)
+	k, _ := bench.bind(ops.CompressMLPOp{BlockLen: 4, Stride: 2}, in, out)
 	bench.alloc(&work, k.WorkBytes())
 	require.NoError(t, k.Launch(bench.stream, &work))
 	require.Len(t, library.ran, 2)

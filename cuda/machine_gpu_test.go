@@ -2,8 +2,8 @@ package cuda_test
 
 import (
 	"fmt"
-	"math"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
@@ -93,11 +93,7 @@ func runOnGPU(t *testing.T, b *cuda.Backend, g *G.ExprGraph, results G.Nodes) (f
 func bits(list [][]float64) [][]uint64 {
 	var all [][]uint64
 	for _, x := range list {
-		u := make([]uint64, len(x))
-		for i, v := range x {
-			u[i] = math.Float64bits(v)
-		}
-		all = append(all, u)
+		all = append(all, unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(x))), len(x)))
 	}
 	return all
 }
@@ -149,8 +145,7 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 // resultsOf runs a model with gradients over random tokens and returns its loss and its gradients by name.
 func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph.Option) (*tinylm.Model, map[string][]float64) {
 	t.Helper()
-	m := testutil.Must(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	m := closing(t, testutil.Must(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t))
 	copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
 	m.NextTokens()
 	for range 3 {

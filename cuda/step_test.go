@@ -21,10 +21,10 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 		c.Layers, c.Context = 2, 64
 		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 		require.NoError(t, w.MoveTo(b))
-		m, err := tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
-			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture()))
-		require.NoError(t, err)
-		solver := testutil.Must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
+		t.Cleanup(func() { require.NoError(t, w.Free()) })
+		m := closing(t, testutil.Must(tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
+			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture())))(t))
+		solver := closing(t, testutil.Must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t))
 		loss := testutil.Must(m.WatchLoss())(t)
 		step := func() {
 			require.NoError(t, m.RunAndStep(solver))
@@ -34,34 +34,28 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 			}
 		}
 		step()
-		memory := func() [4]int {
-			return [4]int{f.Calls("MemAlloc"), f.Calls("MemFree"), f.Calls("MemHostAlloc"), f.Calls("MemFreeHost")}
+		// holds counts the calls of some steps.
+		holds := func(steps int, methods []string, want map[string]int) {
+			before := map[string]int{}
+			for _, name := range methods {
+				before[name] = f.Calls(name)
+			}
+			for range steps {
+				step()
+			}
+			for _, name := range methods {
+				require.Equal(t, want[name]*steps, f.Calls(name)-before[name], "%v: %s", p, name)
+			}
 		}
-		first := memory()
+		memory := []string{"MemAlloc", "MemFree", "MemHostAlloc", "MemFreeHost"}
+		holds(1, memory, nil)
 		step()
-		require.Equal(t, first, memory(), "%v: memory in the second step", p)
-		step()
-		methods := []string{"LaunchKernel", "GraphLaunch", "StreamSynchronize", "CtxSynchronize", "EventSynchronize", "MemAlloc", "MemFree",
-			"MemHostAlloc", "MemFreeHost", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync", "StreamBeginCapture", "ModuleLoadDataEx"}
-		before := map[string]int{}
-		for _, name := range methods {
-			before[name] = f.Calls(name)
-		}
-		const steps = 5
-		for range steps {
-			step()
-		}
-		want := map[string]int{
+		holds(5, append(memory, "LaunchKernel", "GraphLaunch", "StreamSynchronize", "CtxSynchronize", "EventSynchronize", "MemcpyHtoDAsync",
+			"MemcpyDtoHAsync", "MemcpyDtoDAsync", "StreamBeginCapture", "ModuleLoadDataEx"), map[string]int{
 			"GraphLaunch":      1,
 			"EventSynchronize": 1, // of the loss before
 			"MemcpyHtoDAsync":  3, // tokens, targets, the optimizer's numbers
 			"MemcpyDtoHAsync":  1, // the loss
-		}
-		for _, name := range methods {
-			require.Equal(t, want[name]*steps, f.Calls(name)-before[name], "%v: %s", p, name)
-		}
-		require.NoError(t, solver.Close())
-		require.NoError(t, m.Close())
-		require.NoError(t, w.Free())
+		})
 	}
 }

@@ -1,7 +1,9 @@
 package cuda_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,12 +63,12 @@ func TestCopies(t *testing.T) {
 		require.ErrorContains(t, back.Fetch(ops.Arg{Operand: ops.Operand{Dtype: a.Dtype, Shape: tensor.Shape{9}}, Buf: a.Buf}), "want "+a.Operand.String())
 
 		require.NoError(t, x.stream.BeginCapture())
-		require.ErrorContains(t, x.stream.Upload(a, v), "capture")
-		require.ErrorContains(t, x.stream.Upload(second, view), "capture")
-		require.ErrorContains(t, x.stream.Download(ops.NewValue(a.Operand), a), "capture")
-		require.ErrorContains(t, back.Fetch(a), "capture")
-		r := testutil.Must(x.stream.EndCapture())(t)
-		require.NoError(t, r.Close())
+		for _, err := range []error{
+			x.stream.Upload(a, v), x.stream.Upload(second, view), x.stream.Download(clone, a), back.Fetch(a),
+		} {
+			require.ErrorContains(t, err, "capture")
+		}
+		require.NoError(t, testutil.Must(x.stream.EndCapture())(t).Close())
 		require.NoError(t, back.Close())
 	}
 	strided := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking([]float32{1, 2, 3, 4, 5, 6}))
@@ -78,8 +80,7 @@ func TestCopies(t *testing.T) {
 	require.ErrorContains(t, x.stream.Upload(a, x.stream.View(x.upload(hostValues()[1]))), "want float32 (3, 2)")
 	half := x.place(ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{2}})
 	require.ErrorContains(t, x.stream.View(half).Data().(error), "half precision")
-	_, err := x.stream.NewReadback(half.Operand)
-	require.ErrorContains(t, err, "half precision")
+	require.ErrorContains(t, testutil.Err(x.stream.NewReadback(half.Operand)), "half precision")
 }
 
 func TestReadbackIsNotOverwritten(t *testing.T) {
@@ -97,10 +98,7 @@ func TestReadbackIsNotOverwritten(t *testing.T) {
 	testutil.Must(back.Value())(t)
 	require.Equal(t, []float32{7, 2}, got.Data(), "the value is the readback's own")
 	require.Zero(t, testing.AllocsPerRun(10, func() {
-		if err := back.Fetch(a); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := back.Value(); err != nil {
+		if err := errors.Join(back.Fetch(a), testutil.Err(back.Value())); err != nil {
 			t.Fatal(err)
 		}
 	}))
@@ -110,19 +108,14 @@ func TestReadbackIsNotOverwritten(t *testing.T) {
 func TestEvents(t *testing.T) {
 	b, _ := open(t)
 	x := newBench(t, b)
-	first := testutil.Must(x.stream.NewEvent())(t)
-	last := testutil.Must(x.stream.NewEvent())(t)
+	first, last := closing(t, testutil.Must(x.stream.NewEvent())(t)), closing(t, testutil.Must(x.stream.NewEvent())(t))
 	require.NoError(t, first.Record())
 	x.upload(hostValues()[0])
 	require.NoError(t, last.Record())
 	d := testutil.Must(last.Since(first))(t)
 	require.Greater(t, d, time.Duration(0))
-	s := testutil.Must(graph.NewCPU(1).NewStream())(t)
-	other := testutil.Must(s.NewEvent())(t)
-	_, err := last.Since(other)
-	require.ErrorContains(t, err, "another backend")
-	require.NoError(t, first.Close())
-	require.NoError(t, last.Close())
+	other := testutil.Must(testutil.Must(graph.NewCPU(1).NewStream())(t).NewEvent())(t)
+	require.ErrorContains(t, testutil.Err(last.Since(other)), "another backend")
 }
 
 func TestAdopt(t *testing.T) {
@@ -138,17 +131,13 @@ func TestAdopt(t *testing.T) {
 
 		wrong := ops.Operand{Dtype: want.Dtype, Shape: tensor.Shape{2, 2}}
 		for _, v := range []G.Value{v, x.stream.View(a)} {
-			_, err := b.Adopt(&cell, v, wrong)
-			require.ErrorContains(t, err, "want "+wrong.String())
+			require.ErrorContains(t, testutil.Err(b.Adopt(&cell, v, wrong)), "want "+wrong.String())
 		}
-		_, err := b.Adopt(&cell, v, ops.Operand{Dtype: ops.Float16, Shape: v.Shape()})
-		require.Error(t, err)
+		require.Error(t, testutil.Err(b.Adopt(&cell, v, ops.Operand{Dtype: ops.Float16, Shape: v.Shape()})))
 	}
 	var cell cpu.Buf
-	_, err := b.Adopt(&cell, nil, ops.Operand{Dtype: tensor.Float32})
-	require.ErrorContains(t, err, "no value")
-
 	o := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{4}}
+	require.ErrorContains(t, testutil.Err(b.Adopt(&cell, nil, o)), "no value")
 	m := testutil.Must(b.Alloc(64))(t)
 	a := newArg(o)
 	m.Place(a.Buf, 16, o.Bytes())
@@ -158,10 +147,9 @@ func TestAdopt(t *testing.T) {
 	elsewhere, _ := open(t)
 	y := newBench(t, elsewhere)
 	v := y.stream.View(y.place(o))
-	_, err = b.Adopt(&cell, v, o)
-	require.ErrorContains(t, err, "another backend")
+	require.ErrorContains(t, testutil.Err(b.Adopt(&cell, v, o)), "another backend")
 	require.ErrorContains(t, x.stream.Upload(x.place(o), v), "another backend")
-	k, _ := x.bind(graph.Site{Spec: ops.SiLUOp{}, In: []ops.Operand{o}, Out: []ops.Operand{o}}, []ops.Arg{x.place(o)}, []ops.Arg{x.place(o)})
+	k, _ := x.bind(ops.SiLUOp{}, []ops.Arg{x.place(o)}, []ops.Arg{x.place(o)})
 	require.ErrorContains(t, k.Launch(y.stream, new(cpu.Buf)), "another backend")
 }
 
@@ -173,39 +161,44 @@ func TestDevice(t *testing.T) {
 	require.Equal(t, "cuda:0 (Fake H200)", b.Driver().String())
 }
 
-// TestStorage lists where operands lie beside half precision.
+// TestStorage lists where operands lie beside half precision: f is float32, d float64, h half precision and i int32.
 func TestStorage(t *testing.T) {
 	b := &cuda.Backend{}
-	f, h, i := tensor.Float32, ops.BFloat16, tensor.Int32
-	for _, c := range []struct {
-		spec    ops.Spec
-		in, out []tensor.Dtype // as they are
-		wantIn  []tensor.Dtype
-		wantOut []tensor.Dtype
-	}{
-		{ops.SlidingWindowOp{}, []tensor.Dtype{f, h, f}, []tensor.Dtype{f, f}, []tensor.Dtype{h, h, h}, []tensor.Dtype{h, f}},
-		{ops.SelectedAttentionGradOp{}, []tensor.Dtype{h, h, h, i, h, h, f}, []tensor.Dtype{f, f, f}, []tensor.Dtype{h, h, h, i, h, f, h}, []tensor.Dtype{h, h, h}},
-		{ops.CompressedAttentionGradOp{}, []tensor.Dtype{h, h, h, h, f, f}, []tensor.Dtype{f, f, f}, []tensor.Dtype{h, h, h, h, f, h}, []tensor.Dtype{h, h, h}},
-		{ops.SelectBlocksOp{}, []tensor.Dtype{h, h, f}, []tensor.Dtype{i}, []tensor.Dtype{h, h, f}, []tensor.Dtype{i}},
-		{ops.LinearWeightGradOp{}, []tensor.Dtype{h, h}, []tensor.Dtype{f}, []tensor.Dtype{h, h}, []tensor.Dtype{f}},
-		{ops.CompressMLPGradOp{}, []tensor.Dtype{h, f, f, f, h, h}, []tensor.Dtype{f, f, f, f}, []tensor.Dtype{h, h, h, h, h, h}, []tensor.Dtype{h, f, f, f}},
-		{ops.RMSNormGradOp{}, []tensor.Dtype{h, f, f}, []tensor.Dtype{f, f}, []tensor.Dtype{h, h, h}, []tensor.Dtype{h, f}},
-		{ops.CrossEntropyOp{}, []tensor.Dtype{h, i}, []tensor.Dtype{f, f}, []tensor.Dtype{h, i}, []tensor.Dtype{f, f}},
-		{ops.CrossEntropyGradOp{}, []tensor.Dtype{h, i, f, f}, []tensor.Dtype{f}, []tensor.Dtype{h, i, f, f}, []tensor.Dtype{h}},
-		{ops.AddOp{}, []tensor.Dtype{f, f}, []tensor.Dtype{f}, []tensor.Dtype{f, f}, []tensor.Dtype{f}},
-		{ops.AddOp{}, []tensor.Dtype{f, h}, []tensor.Dtype{f}, []tensor.Dtype{h, h}, []tensor.Dtype{h}},
-		{ops.AddGradOp{}, []tensor.Dtype{h}, []tensor.Dtype{f}, []tensor.Dtype{h}, []tensor.Dtype{h}},
-		{ops.CastOp{To: f}, []tensor.Dtype{h}, []tensor.Dtype{f}, []tensor.Dtype{h}, []tensor.Dtype{f}},
-		{nil, []tensor.Dtype{h, f, i, tensor.Float64}, []tensor.Dtype{f}, []tensor.Dtype{f, f, i, tensor.Float64}, []tensor.Dtype{f}},
-	} {
-		typed := func(list []tensor.Dtype) (o []ops.Operand) {
-			for _, dt := range list {
-				o = append(o, ops.Operand{Dtype: dt})
-			}
-			return o
+	types := func(letters string) (list []tensor.Dtype) {
+		for _, c := range letters {
+			list = append(list, map[rune]tensor.Dtype{'f': tensor.Float32, 'd': tensor.Float64, 'h': ops.BFloat16, 'i': tensor.Int32}[c])
 		}
-		in, out := b.Storage(graph.Site{Spec: c.spec, In: typed(c.in), Out: typed(c.out)}, h)
-		require.Equal(t, c.wantIn, in, "%T", c.spec)
-		require.Equal(t, c.wantOut, out, "%T", c.spec)
+		return list
+	}
+	typed := func(letters string) (list []ops.Operand) {
+		for _, dt := range types(letters) {
+			list = append(list, ops.Operand{Dtype: dt})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		spec      ops.Spec
+		was, want string // types of inputs and outputs
+	}{
+		{ops.SlidingWindowOp{}, "fhf>ff", "hhh>hf"},
+		{ops.SelectedAttentionGradOp{}, "hhhihhf>fff", "hhhihfh>hhh"},
+		{ops.CompressedAttentionGradOp{}, "hhhhff>fff", "hhhhfh>hhh"},
+		{ops.SelectBlocksOp{}, "hhf>i", "hhf>i"},
+		{ops.LinearWeightGradOp{}, "hh>f", "hh>f"},
+		{ops.CompressMLPGradOp{}, "hfffhh>ffff", "hhhhhh>hfff"},
+		{ops.RMSNormGradOp{}, "hff>ff", "hhh>hf"},
+		{ops.CrossEntropyOp{}, "hi>ff", "hi>ff"},
+		{ops.CrossEntropyGradOp{}, "hiff>f", "hiff>h"},
+		{ops.AddOp{}, "ff>f", "ff>f"},
+		{ops.AddOp{}, "fh>f", "hh>h"},
+		{ops.AddGradOp{}, "h>f", "h>h"},
+		{ops.CastOp{To: tensor.Float32}, "h>f", "h>f"},
+		{nil, "hfid>f", "ffid>f"},
+	} {
+		wasIn, wasOut, _ := strings.Cut(c.was, ">")
+		wantIn, wantOut, _ := strings.Cut(c.want, ">")
+		in, out := b.Storage(graph.Site{Spec: c.spec, In: typed(wasIn), Out: typed(wasOut)}, ops.BFloat16)
+		require.Equal(t, types(wantIn), in, "%T", c.spec)
+		require.Equal(t, types(wantOut), out, "%T", c.spec)
 	}
 }

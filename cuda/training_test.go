@@ -3,6 +3,7 @@ package cuda_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -28,40 +30,54 @@ type trial struct {
 	undo     []func()
 }
 
-// try calls f, and again where it has failed. It reports whether it is worth while to go on.
-func (x *trial) try(what string, f func() error) bool {
+// stopped ends a trial early, as a panic.
+type stopped struct{}
+
+// failuresOf runs f, closes what it has opened and returns its failures.
+func failuresOf(t testing.TB, f func(x *trial)) []error {
+	x := &trial{t: t}
+	func() {
+		defer func() {
+			if why := recover(); why != nil && why != (stopped{}) {
+				panic(why)
+			}
+		}()
+		f(x)
+	}()
+	for _, f := range slices.Backward(x.undo) {
+		f()
+	}
+	return x.failures
+}
+
+// attempt calls f, and again where it has failed. It reports whether it is worth while to go on.
+func (x *trial) attempt(what string, f func() error) bool {
 	err := f()
 	if err == nil {
 		return true
 	}
 	x.failures = append(x.failures, fmt.Errorf("%s: %w", what, err))
-	if fault := (*driver.Fault)(nil); errors.As(err, &fault) {
+	if _, fault := errors.AsType[*driver.Fault](err); fault {
 		return false
 	}
-	if err := f(); err != nil {
-		if len(x.failures) == 1 {
-			x.t.Errorf("%s fails again: %v", what, err)
-		}
-		return false
+	if err = f(); err != nil && len(x.failures) == 1 {
+		x.t.Errorf("%s fails again: %v", what, err)
 	}
-	return true
+	return err == nil
+}
+
+// try attempts f, and stops the trial where it is not worth while to go on.
+func (x *trial) try(what string, f func() error) {
+	if !x.attempt(what, f) {
+		panic(stopped{})
+	}
 }
 
 // own tries to open something, which is closed at the end.
-func own[T interface{ Close() error }](x *trial, what string, open func() (T, error)) (v T, ok bool) {
-	ok = x.try(what, func() (err error) { v, err = open(); return err })
-	if ok {
-		x.undo = append(x.undo, func() { x.try("close of "+what, v.Close) })
-	}
-	return v, ok
-}
-
-// end closes what is open and returns the failures.
-func (x *trial) end() []error {
-	for _, f := range slices.Backward(x.undo) {
-		f()
-	}
-	return x.failures
+func own[T io.Closer](x *trial, what string, open func() (T, error)) (v T) {
+	x.try(what, func() (err error) { v, err = open(); return err })
+	x.undo = append(x.undo, func() { x.attempt("close of "+what, v.Close) })
+	return v
 }
 
 // train trains the weights of a network on the device, recorded, with loss and norm read one step late, and copies the loss in
@@ -70,103 +86,63 @@ func (x *trial) train(b *cuda.Backend, p graph.Precision, steps int) {
 	g, results := network(x.t)
 	weights := G.Nodes{g.ByName("w")[0], g.ByName("scale")[0]}
 	before := []G.Value{weights[0].Value(), weights[1].Value()}
-	if _, ok := own(x, "the resident values", func() (*graph.Resident, error) { return graph.NewResident(b, before) }); !ok {
-		return
-	}
-	r, ok := own(x, "the moved inputs", func() (*graph.Resident, error) { return graph.MoveInputs(b, weights...) })
-	if !ok {
-		return
-	}
-	x.undo = slices.Insert(x.undo, len(x.undo)-1, func() {
+	own(x, "the resident values", func() (*graph.Resident, error) { return graph.NewResident(b, before) })
+	x.undo = append(x.undo, func() {
 		for i, w := range weights {
 			require.Equal(x.t, fmt.Sprintf("%p", before[i]), fmt.Sprintf("%p", w.Value()), "the values of the host are back")
 		}
 	})
-	m, ok := own(x, "the machine", func() (*graph.Machine, error) {
+	r := own(x, "the moved inputs", func() (*graph.Resident, error) { return graph.MoveInputs(b, weights...) })
+	m := own(x, "the machine", func() (*graph.Machine, error) {
 		return graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithPrecision(p), graph.WithKeep(results...))
 	})
-	if !ok {
-		return
-	}
-	solver, _ := own(x, "the solver", func() (*optim.AdamW, error) { return optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1)) })
+	solver := own(x, "the solver", func() (*optim.AdamW, error) { return optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1)) })
 	var loss, norm *graph.Watch
-	if !x.try("watch", func() (err error) { loss, err = m.Watch(results[0]); return err }) {
-		return
-	}
+	x.try("watch", func() (err error) { loss, err = m.Watch(results[0]); return err })
 	for i := range steps {
-		if !x.try("train", func() error { return m.RunAndStep(solver, G.NodesToValueGrads(weights)) }) {
-			return
-		}
+		x.try("train", func() error { return m.RunAndStep(solver, G.NodesToValueGrads(weights)) })
 		require.Equal(x.t, i+1, solver.Steps())
-		if norm == nil && !x.try("watch of the norm", func() (err error) { norm, err = solver.WatchNorm(); return err }) {
-			return
+		if norm == nil {
+			x.try("watch of the norm", func() (err error) { norm, err = solver.WatchNorm(); return err })
 		}
 		for _, w := range []*graph.Watch{loss, norm} {
-			// A copy that cannot be read is lost: then there is none to wait for.
-			next := func() (err error) {
-				if w.Waiting() == 2 {
-					_, err = w.Next()
+			x.try("fetch", w.Fetch)
+			x.try("next", func() error {
+				if w.Waiting() < 2 {
+					return nil // a copy that cannot be read is lost: then there is none to wait for
 				}
-				return err
-			}
-			if !x.try("fetch", w.Fetch) || !x.try("next", next) {
-				return
-			}
+				return testutil.Err(w.Next())
+			})
 		}
 	}
-	if x.try("download", r.Download) {
-		x.try("copy and close of a stream", func() error { return copyBeside(b, results[0].Value().(*cuda.Value)) })
-	}
+	x.try("download", r.Download)
+	x.copyBeside(b, results[0].Value().(*cuda.Value))
 }
 
 // copyBeside copies a value on the device in a stream of its own, between two events, and then to the host.
-func copyBeside(b *cuda.Backend, v *cuda.Value) (err error) {
-	var undo []func() error
-	defer func() {
-		for _, f := range slices.Backward(undo) {
-			err = errors.Join(err, f())
-		}
-	}()
-	s, err := b.NewStream()
-	if err != nil {
-		return err
-	}
-	undo = append(undo, s.Close)
+func (x *trial) copyBeside(b *cuda.Backend, v *cuda.Value) {
+	s := own(x, "a stream", b.NewStream)
 	var marks [2]graph.Event
 	for i := range marks {
-		if marks[i], err = s.NewEvent(); err != nil {
-			return err
-		}
-		undo = append(undo, marks[i].Close)
+		marks[i] = own(x, "an event", s.NewEvent)
 	}
 	to := newArg(ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()})
-	memory, err := b.Alloc(to.Operand.Bytes())
-	if err != nil {
-		return err
-	}
-	undo = append(undo, memory.Free)
+	var memory graph.Memory
+	x.try("memory", func() (err error) { memory, err = b.Alloc(to.Operand.Bytes()); return err })
+	x.undo = append(x.undo, func() { x.attempt("close of memory", memory.Free) })
 	memory.Place(to.Buf, 0, to.Operand.Bytes())
-	for _, step := range []func() error{
-		marks[0].Record,
-		func() error { return s.Upload(to, v) },
-		marks[1].Record,
-		func() error { _, err := marks[1].Since(marks[0]); return err },
-		func() error { _, err := v.HostValue(); return err },
-	} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
+	x.try("first event", marks[0].Record)
+	x.try("copy", func() error { return s.Upload(to, v) })
+	x.try("last event", marks[1].Record)
+	x.try("time", func() error { return testutil.Err(marks[1].Since(marks[0])) })
+	x.try("value", func() error { return testutil.Err(v.HostValue()) })
 }
 
 // training opens a device and trains on it, long enough for a step without, one with and one after the recording.
 func training(t testing.TB, drv *fakedriver.Driver, p graph.Precision) []error {
-	x := &trial{t: t}
-	if b, ok := own(x, "the backend", func() (*cuda.Backend, error) { return cuda.Open(0, driver.WithDriver(drv)) }); ok {
-		x.train(b, p, 4)
-	}
-	return x.end()
+	return failuresOf(t, func(x *trial) {
+		x.train(own(x, "the backend", func() (*cuda.Backend, error) { return cuda.Open(0, driver.WithDriver(drv)) }), p, 4)
+	})
 }
 
 // TestEveryCallOfTrainingFailsOnce makes each call of the driver fail in turn while a network is trained: the error names it,
@@ -188,8 +164,8 @@ func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 				drv.Fail(f.Function, f.N, f.Result)
 				failures := training(t, drv, p)
 				require.NotEmpty(t, failures)
-				var none *driver.NoMemory
-				if err := failures[0]; !errors.As(err, &none) {
+				err := failures[0]
+				if _, none := errors.AsType[*driver.NoMemory](err); !none {
 					require.ErrorContains(t, err, "cu"+f.Function)
 				}
 				all := errors.Join(failures...)
@@ -217,9 +193,7 @@ func TestTwoMachinesAtOnce(t *testing.T) {
 			done.Go(func() {
 				together.Done()
 				together.Wait()
-				x := &trial{t: t}
-				x.train(b, p, steps)
-				assert.Empty(t, x.end())
+				assert.Empty(t, failuresOf(t, func(x *trial) { x.train(b, p, steps) }))
 			})
 		}
 		done.Wait()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"runtime"
@@ -31,26 +32,23 @@ func openGPU(t *testing.T) *gpu {
 	g := new(gpu)
 	var err error
 	if g.dev, err = driver.Open(0); err == nil {
-		t.Cleanup(func() { require.NoError(t, g.dev.Close()) })
+		closing(t, g.dev)
 		if g.lib, err = Open(g.dev); err == nil {
-			t.Cleanup(func() { require.NoError(t, g.lib.Close()) })
-			g.stream = g.newStream(t)
+			closing(t, g.lib)
+			g.stream = closing(t, testutil.Must(g.dev.NewStream())(t))
 		}
 	}
-	var gone *driver.Unavailable
-	var missing *Missing
-	if errors.As(err, &gone) || errors.As(err, &missing) {
+	if errors.As(err, new(*driver.Unavailable)) || errors.As(err, new(*Missing)) {
 		testutil.NoGPU(t, err)
 	}
 	require.NoError(t, err)
 	return g
 }
 
-func (g *gpu) newStream(t *testing.T) *driver.Stream {
-	t.Helper()
-	s := testutil.Must(g.dev.NewStream())(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
+// closing closes x at the end of the test.
+func closing[T io.Closer](t *testing.T, x T) T {
+	t.Cleanup(func() { require.NoError(t, x.Close()) })
+	return x
 }
 
 // array is memory of the device between guards.
@@ -71,9 +69,7 @@ func (g *gpu) place(t *testing.T, content []byte) *array {
 	t.Helper()
 	a := &array{g: g, before: poison(2*guard + len(content))}
 	copy(a.before[guard:], content)
-	var err error
-	a.mem, err = g.dev.Alloc(len(a.before))
-	require.NoError(t, err)
+	a.mem = testutil.Must(g.dev.Alloc(len(a.before)))(t)
 	t.Cleanup(func() { require.NoError(t, a.mem.Free()) })
 	a.ptr = a.mem.Ptr() + guard
 	a.reset(t)
@@ -147,18 +143,16 @@ func tolerance(p kernels.Product, want []float64) float64 {
 func inParallel(m kernels.Product, a, b, bias, residual, c []float64) {
 	m, _ = complete(m)
 	var wg sync.WaitGroup
-	rows := m.M
-	piece := (rows + int64(runtime.GOMAXPROCS(0)) - 1) / int64(runtime.GOMAXPROCS(0))
-	for from := int64(0); from < rows; from += piece {
+	cores := int64(runtime.GOMAXPROCS(0))
+	piece := (m.M + cores - 1) / cores
+	for from := int64(0); from < m.M; from += piece {
 		part := m
-		part.M = min(piece, rows-from)
+		part.M = min(piece, m.M-from)
 		step := m.LDA
 		if m.TransA {
 			step = 1
 		}
-		wg.Go(func() {
-			rowMajor(part, a[from*step:], b, bias, residual[from*m.LDC:], c[from*m.LDC:])
-		})
+		wg.Go(func() { rowMajor(part, a[from*step:], b, bias, residual[from*m.LDC:], c[from*m.LDC:]) })
 	}
 	wg.Wait()
 }
@@ -177,12 +171,10 @@ func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	again := testutil.Must(g.lib.prepare(m))(t)
 	require.Equal(t, plan.WorkBytes(), again.WorkBytes(), "%v: work memory the second time", m)
 	c, work := g.place(t, poison(int(nc)*out.Bytes())), g.place(t, poison(int(plan.WorkBytes())))
-	at := addresses(g.place(t, bytesA).ptr, g.place(t, bytesB).ptr, g.place(t, bytesBias).ptr, g.place(t, bytesResidual).ptr, c.ptr, work.ptr)
+	place := func(b []byte) driver.DevicePtr { return g.place(t, b).ptr }
+	at := addressesOf(m, place(bytesA), place(bytesB), place(bytesBias), place(bytesResidual), c.ptr, work.ptr)
 	if !m.Bias {
-		at.Bias, bias = 0, nil
-	}
-	if !m.Residual {
-		at.Residual = 0
+		bias = nil
 	}
 	want := decode(out, poison(int(nc)*out.Bytes()))
 	inParallel(m, a, b, bias, residual, want)
@@ -229,50 +221,46 @@ func replay(s *driver.Stream, run func() error) error {
 	return errors.Join(s.Replay(r), s.Synchronize(), r.Close())
 }
 
-func eachKind(t *testing.T, f func(t *testing.T, g *gpu, kind kernels.Product)) {
+// TestProducts runs products of odd and of round sizes and of every transpose; batches and rows with gaps; and few elements of
+// long sums, which the library cuts.
+func TestProducts(t *testing.T) {
 	g := openGPU(t)
-	for _, k := range []kernels.Product{ // types of operands and results
+	t.Logf("%v, version %s", g.lib.path, g.lib.Version())
+	list := layouts()
+	lengths, i := []int64{1, 7, 64, 129, 768}, 0
+	for _, rows := range lengths {
+		for _, cols := range lengths {
+			for _, inner := range lengths {
+				list = append(list, kernels.Product{
+					M: rows, N: cols, K: inner, TransA: i&1 != 0, TransB: i&2 != 0, Bias: i%3 == 0, Residual: i%3 == 1,
+				})
+				i++
+			}
+		}
+	}
+	list = append(list,
+		kernels.Product{M: 64, N: 48, K: 20000, TransA: true},
+		kernels.Product{M: 8, N: 256, K: 32768, TransB: true, Bias: true},
+		kernels.Product{M: 128, N: 128, K: 8192, TransA: true},
+	)
+	for _, kind := range []kernels.Product{ // types of operands and results
 		{Type: kernels.F32, Out: kernels.F32}, {Type: kernels.F32, Out: kernels.F32, TF32: true},
 		{Type: kernels.BF16, Out: kernels.BF16}, {Type: kernels.BF16, Out: kernels.F32},
 		{Type: kernels.F16, Out: kernels.F16}, {Type: kernels.F16, Out: kernels.F32},
 	} {
-		t.Run(fmt.Sprintf("%v to %v, TF32 %v", k.Type, k.Out, k.TF32), func(t *testing.T) { f(t, g, k) })
-	}
-}
-
-// TestProducts runs products of odd and of round sizes and of every transpose; batches and rows with gaps; and few elements of
-// long sums, which the library cuts.
-func TestProducts(t *testing.T) {
-	eachKind(t, func(t *testing.T, g *gpu, kind kernels.Product) {
-		t.Logf("%v, version %s", g.lib.path, g.lib.Version())
-		list := layouts()
-		lengths, i := []int64{1, 7, 64, 129, 768}, 0
-		for _, rows := range lengths {
-			for _, cols := range lengths {
-				for _, inner := range lengths {
-					list = append(list, kernels.Product{
-						M: rows, N: cols, K: inner, TransA: i&1 != 0, TransB: i&2 != 0, Bias: i%3 == 0, Residual: i%3 == 1,
-					})
-					i++
-				}
+		t.Run(fmt.Sprintf("%v to %v, TF32 %v", kind.Type, kind.Out, kind.TF32), func(t *testing.T) {
+			for i, m := range list {
+				m.Type, m.Out, m.TF32 = kind.Type, kind.Out, kind.TF32
+				testProduct(t, g, m, i&4 != 0)
 			}
-		}
-		list = append(list,
-			kernels.Product{M: 64, N: 48, K: 20000, TransA: true},
-			kernels.Product{M: 8, N: 256, K: 32768, TransB: true, Bias: true},
-			kernels.Product{M: 128, N: 128, K: 8192, TransA: true},
-		)
-		for i, m := range list {
-			m.Type, m.Out, m.TF32 = kind.Type, kind.Out, kind.TF32
-			testProduct(t, g, m, i&4 != 0)
-		}
-	})
+		})
+	}
 }
 
 // TestRepeatable runs products of a training step again and again, beside other work that changes the order of their blocks.
 func TestRepeatable(t *testing.T) {
 	g := openGPU(t)
-	other := g.newStream(t)
+	other := closing(t, testutil.Must(g.dev.NewStream())(t))
 	bytesA, _ := encode(kernels.BF16, testutil.Normal(1, 1<<20))
 	const tokens = 8192
 	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20)), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1))
@@ -313,39 +301,27 @@ func TestProposals(t *testing.T) {
 		t.Skip("NSA_TIME is not set")
 	}
 	g := openGPU(t)
-	mem, err := g.dev.Alloc(1 << 30)
-	require.NoError(t, err)
+	mem := testutil.Must(g.dev.Alloc(1 << 30))(t)
+	first, last := closing(t, testutil.Must(g.dev.NewEvent(true))(t)), closing(t, testutil.Must(g.dev.NewEvent(true))(t))
 	defer func() { require.NoError(t, mem.Free()) }()
 	for _, size := range [][2]int64{{1600, 768}, {768, 768}, {3072, 768}, {768, 1600}, {768, 3072}} {
 		m := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: size[0], K: size[1], TransB: true}
-		p, err := g.lib.prepare(m)
-		require.NoError(t, err)
+		p := testutil.Must(g.lib.prepare(m))(t)
 		var list []candidate
-		require.NoError(t, g.dev.Do(func() (err error) {
-			list, err = p.proposals()
-			return err
-		}))
+		require.NoError(t, g.dev.Do(func() (err error) { list, err = p.proposals(); return err }))
 		at := addresses(mem.Ptr(), mem.Ptr()+1<<28, 0, 0, mem.Ptr()+1<<29, mem.Ptr()+3<<28)
 		for i, c := range list {
 			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
 			const warm, runs = 5, 20
-			var between [2]*driver.Event
 			for run := range warm + runs {
 				if run == warm {
-					between[0], err = g.dev.NewEvent(true)
-					require.NoError(t, err)
-					require.NoError(t, g.stream.Record(between[0]))
+					require.NoError(t, g.stream.Record(first))
 				}
 				require.NoError(t, p.Run(g.stream, &driver.Launched{Op: m.String()}, at))
 			}
-			between[1], err = g.dev.NewEvent(true)
-			require.NoError(t, err)
-			require.NoError(t, g.stream.Record(between[1]))
-			require.NoError(t, g.stream.Synchronize())
-			took, err := between[1].Since(between[0])
-			require.NoError(t, err)
+			require.NoError(t, errors.Join(g.stream.Record(last), g.stream.Synchronize()))
+			took := testutil.Must(last.Since(first))(t)
 			fmt.Printf("%v: proposal %d, tile %d: %.1f us\n", m, i, p.tile(c.algo), took.Seconds()/runs*1e6)
-			require.NoError(t, errors.Join(between[0].Close(), between[1].Close()))
 		}
 		require.NoError(t, p.close())
 	}

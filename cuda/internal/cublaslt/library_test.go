@@ -20,7 +20,7 @@ import (
 // it has tried.
 func TestOpen(t *testing.T) {
 	drv := fakedriver.New()
-	d := testutil.Must(driver.Open(0, driver.WithDriver(drv)))(t)
+	d := closing(t, testutil.Must(driver.Open(0, driver.WithDriver(drv)))(t))
 	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
 	places := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
 		"libcublasLt.so.13", "libcublasLt.so.12"}
@@ -42,7 +42,7 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, l.Close())
 	}
 	fake.fails["Create"] = NotInitialized
-	_, err := open(d, dirs, there(places[0]))
+	err := testutil.Err(open(d, dirs, there(places[0])))
 	var missing *Missing
 	require.ErrorAs(t, err, &missing)
 	require.Equal(t, places, tried)
@@ -53,10 +53,8 @@ func TestOpen(t *testing.T) {
 	}
 	fake.fails["Create"] = 3
 	var e *Error
-	_, err = open(d, "", there(places...))
-	require.ErrorAs(t, err, &e)
+	require.ErrorAs(t, testutil.Err(open(d, "", there(places...))), &e)
 	require.EqualValues(t, 3, e.Status)
-	require.NoError(t, d.Close())
 }
 
 // TestRelativeFolders: the loader looks for names without a slash elsewhere.
@@ -110,9 +108,8 @@ func TestOpenRefusesOthers(t *testing.T) {
 		t.Skip(err)
 	}
 	require.FileExists(t, file("libc.so.6"))
-	d := testutil.Must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t)
-	_, err = open(d, "", func(string) (sharedlib.Library, error) { return c, nil })
+	d := closing(t, testutil.Must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t))
+	err = testutil.Err(open(d, "", func(string) (sharedlib.Library, error) { return c, nil }))
 	require.ErrorAs(t, err, new(*Missing))
 	require.ErrorContains(t, err, "libc.so.6 has no cublasLtGetVersion; ")
-	require.NoError(t, d.Close())
 }

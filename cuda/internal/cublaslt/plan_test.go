@@ -15,10 +15,19 @@ import (
 // TestLayoutsMatchTheHeader holds the structs to the sizes of cublasLt.h.
 func TestLayoutsMatchTheHeader(t *testing.T) {
 	var c candidate
-	if unsafe.Sizeof(c) != 96 || unsafe.Sizeof(c.algo) != 64 || unsafe.Offsetof(c.work) != 64 || unsafe.Offsetof(c.state) != 72 ||
-		unsafe.Offsetof(c.waves) != 76 {
-		t.Errorf("%d bytes", unsafe.Sizeof(c))
+	require.Equal(t, [5]uintptr{96, 64, 64, 72, 76}, [5]uintptr{unsafe.Sizeof(c), unsafe.Sizeof(c.algo),
+		unsafe.Offsetof(c.work), unsafe.Offsetof(c.state), unsafe.Offsetof(c.waves)})
+}
+
+// addressesOf leaves out those that a product has not.
+func addressesOf(m kernels.Product, a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAddresses {
+	if !m.Bias {
+		bias = 0
 	}
+	if !m.Residual {
+		residual = 0
+	}
+	return addresses(a, b, bias, residual, c, work)
 }
 
 // addresses are those of a product.
@@ -92,16 +101,10 @@ func TestRowMajor(t *testing.T) {
 		na, nb, nc := sizes(m)
 		a, b, bias := testutil.Normal(1, int(na)), testutil.Normal(2, int(nb)), testutil.Normal(3, int(m.N))
 		got, want, residual := testutil.Normal(4, int(nc)), testutil.Normal(4, int(nc)), testutil.Normal(5, int(nc))
-		c.memory[presidual] = residual
-		c.memory[pa], c.memory[pb], c.memory[pc], c.memory[pbias] = a, b, got, bias
+		c.memory = map[uintptr][]float64{pa: a, pb: b, pbias: bias, presidual: residual, pc: got}
 		p := testutil.Must(l.prepare(m))(t)
-		at := addresses(pa, pb, 0, 0, pc, pwork)
-		if m.Residual {
-			at.Residual = presidual
-		}
-		if m.Bias {
-			at.Bias = pbias
-		} else {
+		at := addressesOf(m, pa, pb, pbias, presidual, pc, pwork)
+		if !m.Bias {
 			bias = nil
 		}
 		require.NoError(t, p.Run(s, &driver.Launched{Op: "product"}, at))
@@ -164,15 +167,14 @@ func TestUnsupported(t *testing.T) {
 	} {
 		m := good
 		change(&m)
-		_, err := l.Prepare(m)
+		err := testutil.Err(l.Prepare(m))
 		require.ErrorAs(t, err, new(*graph.Unsupported), want)
 		require.ErrorContains(t, err, want)
 	}
 	m := good
 	m.Batch, m.Bias, m.Out, m.TransA = 3, true, kernels.F32, true
 	require.Equal(t, "bf16 to f32 [4,6] = [8,4]ᵀ [6,8]ᵀ + bias, batch of 3", m.String())
-	_, err := l.Prepare(m)
-	require.Equal(t, graph.Refuse(graph.ReasonType, "bias of bf16 beside a result of f32"), err)
+	require.Equal(t, graph.Refuse(graph.ReasonType, "bias of bf16 beside a result of f32"), testutil.Err(l.Prepare(m)))
 }
 
 // TestShortProductsPreferATile: among the algorithms that fit, the first with that tile, or else the first.
@@ -183,9 +185,8 @@ func TestShortProductsPreferATile(t *testing.T) {
 	chosen := func(change func(*kernels.Product)) uint64 {
 		m := short
 		change(&m)
-		p, err := l.prepare(m)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, p.close()) }()
+		p := testutil.Must(l.prepare(m))(t)
+		require.NoError(t, p.close())
 		return p.x.algo[0]
 	}
 	require.EqualValues(t, 4, chosen(func(*kernels.Product) {}))
@@ -206,7 +207,7 @@ func TestFailures(t *testing.T) {
 	for _, call := range []string{"MatmulDescCreate", "MatmulDescSetAttribute", "MatrixLayoutCreate", "MatmulPreferenceCreate",
 		"MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "MatmulPreferenceDestroy"} {
 		c.fails[call] = 7
-		_, err := l.Prepare(x)
+		err := testutil.Err(l.Prepare(x))
 		var e *Error
 		require.ErrorAs(t, err, &e, call)
 		require.EqualValues(t, 7, e.Status)
@@ -216,15 +217,14 @@ func TestFailures(t *testing.T) {
 	c.fails["MatmulAlgoGetHeuristic"] = NotSupported
 	works := c.works
 	c.works = nil
-	_, err := l.Prepare(x)
+	err := testutil.Err(l.Prepare(x))
 	require.ErrorAs(t, err, new(*graph.Unsupported))
 	require.ErrorContains(t, err, "FAKE_STATUS_15")
 	c.works = works
 	delete(c.fails, "MatmulAlgoGetHeuristic")
 
 	p := testutil.Must(l.Prepare(x))(t)
-	again := testutil.Must(l.Prepare(x))(t)
-	require.Same(t, p, again)
+	require.Same(t, p, testutil.Must(l.Prepare(x))(t))
 	op := &driver.Launched{Op: "linear"}
 	good := addresses(256, 256, 256, 0, 256, 256)
 	for want, at := range map[string]kernels.ProductAddresses{
@@ -259,6 +259,5 @@ func TestFailures(t *testing.T) {
 	}))
 	require.NoError(t, l.Close())
 	require.Error(t, p.Run(s, op, good), "a closed library runs")
-	_, err = l.Prepare(x)
-	require.Error(t, err, "a closed library prepares")
+	require.Error(t, testutil.Err(l.Prepare(x)), "a closed library prepares")
 }

@@ -19,16 +19,14 @@ func TestPrepareErrors(t *testing.T) {
 	mod := testutil.Must(d.LoadModule(kernels))(t)
 	f := testutil.Must(mod.Function("k"))(t)
 	require.Same(t, f, testutil.Must(mod.Function("k"))(t), "a kernel is looked up once")
-	_, err := mod.Function("none")
-	require.EqualError(t, err, "cuda:0: kernel none: want a kernel with one parameter")
-	one, b, args := driver.Dim{X: 1}, driver.Dim{X: 1}, make([]byte, 16)
+	require.EqualError(t, testutil.Err(mod.Function("none")), "cuda:0: kernel none: want a kernel with one parameter")
+	b, args := one, make([]byte, 16)
 	for _, c := range []struct {
-		name   string
-		grid   driver.Dim
-		block  driver.Dim
-		shared int
-		args   []byte
-		want   string // "" for none
+		name        string
+		grid, block driver.Dim
+		shared      int
+		args        []byte
+		want        string // "" for none
 	}{
 		{"good", driver.Dim{X: 1<<31 - 1, Y: 65535, Z: 65535}, driver.Dim{X: 128, Y: 2, Z: 2}, 226 << 10, args, ""},
 		{"no blocks", driver.Dim{}, b, 0, args, "got a grid of 0x1x1 blocks"},
@@ -53,8 +51,7 @@ func TestPrepareErrors(t *testing.T) {
 		require.Error(t, err, c.name)
 		require.True(t, strings.HasPrefix(err.Error(), "cuda:0: test (kernel k): "+c.want), "%s: %v", c.name, err)
 	}
-	c, err := f.Prepare("test", one, b, 0, args)
-	ok(t, err)
+	c := testutil.Must(f.Prepare("test", one, b, 0, args))(t)
 	require.EqualError(t, c.SetArgs(args[:8]), "cuda:0: test (kernel k): got an argument of 8 bytes, want 16")
 }
 
@@ -67,10 +64,8 @@ func TestArguments(t *testing.T) {
 		var got fakedriver.Launch
 		var args []string
 		drv.Kernel("k", fakedriver.Kernel{Args: 12, Run: func(l *fakedriver.Launch) { got, args = *l, append(args, string(l.Args)) }})
-		mod, s := testutil.Must(d.LoadModule(kernels))(t), stream(t, d)
-		f := testutil.Must(mod.Function("k"))(t)
-		mine := []byte("twelve bytes")
-		c := testutil.Must(f.Prepare("all", driver.Dim{X: 3, Z: 2}, driver.Dim{X: 32, Y: 4}, 96, mine))(t)
+		s, mine := stream(t, d), []byte("twelve bytes")
+		c := testutil.Must(function(t, d, "k").Prepare("all", driver.Dim{X: 3, Z: 2}, driver.Dim{X: 32, Y: 4}, 96, mine))(t)
 		clear(mine)
 		ok(t, s.Launch(c))
 		ok(t, c.SetArgs([]byte("other values")))
@@ -92,9 +87,7 @@ func TestLaunchError(t *testing.T) {
 	err := s.Launch(x.call)
 	require.EqualError(t, err, "cuda:0: sum (kernel vector_add): grid 4x1x1 of blocks 128x1x1 with 0 bytes of shared memory: "+
 		"cuLaunchKernel: fake failure 701 (CUDA_ERROR_701)")
-	var e *driver.Error
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, driver.OutOfResources, e.Result)
+	require.ErrorIs(t, err, driver.OutOfResources)
 	require.Error(t, s.Launch(nil))
 	ok(t, s.Launch(x.call))
 }

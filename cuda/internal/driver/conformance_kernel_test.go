@@ -29,8 +29,7 @@ func newAdder(t *testing.T, d *driver.Device, s *driver.Stream, n int) *adder {
 	x.mem.Place(&x.out, 0, 4*n)
 	x.mem.Place(&x.a, 4*n, 4*n)
 	x.mem.Place(&x.b, 8*n, 4*n)
-	f := testutil.Must(testutil.Must(d.LoadModule(kernels))(t).Function("vector_add"))(t)
-	x.call = testutil.Must(f.Prepare("sum", driver.Dim{X: (n + 127) / 128}, driver.Dim{X: 128}, 0, x.args(n)))(t)
+	x.call = testutil.Must(function(t, d, "vector_add").Prepare("sum", driver.Dim{X: (n + 127) / 128}, driver.Dim{X: 128}, 0, x.args(n)))(t)
 	v := make([]float32, n)
 	for i := range v {
 		v[i] = float32(i)
@@ -71,26 +70,22 @@ func testKernel(t *testing.T, d *driver.Device) {
 }
 
 func testShared(t *testing.T, d *driver.Device) {
-	s := stream(t, d)
-	mod := testutil.Must(d.LoadModule(kernels))(t)
-	m := alloc(t, d, 4)
-	f := testutil.Must(mod.Function("shared_last"))(t)
+	s, m, f := stream(t, d), alloc(t, d, 4), function(t, d, "shared_last")
+	prepare := func(n int) (*driver.Call, error) {
+		return f.Prepare("last word", one, one, n, pack(m.Ptr(), uint32(n), float32(n)))
+	}
 	most := d.Properties().SharedPerBlock
 	for _, n := range []int{4, 48 << 10, 48<<10 + 4, most, 8} {
-		c := testutil.Must(f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n))))(t)
-		ok(t, s.Launch(c))
+		ok(t, s.Launch(testutil.Must(prepare(n))(t)))
 		require.Equal(t, float32(n), asFloats(download(t, s, m.Ptr(), 4))[0])
 	}
 	for _, n := range []int{-1, most + 1} {
-		_, err := f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, n, pack(m.Ptr(), uint32(n), float32(n)))
-		require.ErrorContains(t, err, "last word (kernel shared_last): ", n)
+		require.ErrorContains(t, testutil.Err(prepare(n)), "last word (kernel shared_last): ", n)
 	}
 }
 
 func testCaptureCopies(t *testing.T, d *driver.Device) {
-	s := stream(t, d)
-	h := host(t, d, 64)
-	m := alloc(t, d, 128)
+	s, h, m := stream(t, d), host(t, d, 64), alloc(t, d, 128)
 	p := captured(t, s, func() {
 		ok(t, s.Copy(m.Ptr()+64, m.Ptr(), 32))
 		ok(t, s.Fill8(m.Ptr()+64, 9, 1))
@@ -115,8 +110,7 @@ func testCaptureCopies(t *testing.T, d *driver.Device) {
 	ok(t, p.Close())
 	require.Error(t, s.Replay(p), "a closed graph")
 	require.Error(t, s.Replay(nil))
-	_, err := s.EndCapture()
-	require.Error(t, err, "no capture")
+	require.Error(t, testutil.Err(s.EndCapture()), "no capture")
 	ok(t, s.BeginCapture())
 	ok(t, s.Fill8(m.Ptr(), 1, 1))
 	ok(t, s.Close()) // drops the capture
@@ -142,11 +136,9 @@ func testCaptureKernels(t *testing.T, d *driver.Device) {
 }
 
 func testModuleErrors(t *testing.T, d *driver.Device) {
-	_, err := d.LoadModule(nil)
-	require.Error(t, err, "an empty image")
+	require.Error(t, testutil.Err(d.LoadModule(nil)), "an empty image")
 	mod := testutil.Must(d.LoadModule(kernels))(t)
-	_, err = mod.Function("vector_sub")
-	require.ErrorContains(t, err, "kernel vector_sub: cuModuleGetFunction")
+	require.ErrorContains(t, testutil.Err(mod.Function("vector_sub")), "kernel vector_sub: cuModuleGetFunction")
 }
 
 // testGoroutines uses a device from many goroutines, each with a stream.

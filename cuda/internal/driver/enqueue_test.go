@@ -68,8 +68,7 @@ func TestEnqueueNamesFaults(t *testing.T) {
 			if err == nil {
 				err = s.Synchronize()
 			}
-			var fault *driver.Fault
-			require.ErrorAs(t, err, &fault)
+			fault := as[*driver.Fault](t, err)
 			require.ErrorContains(t, err, c.want)
 			require.ErrorIs(t, s.Enqueue(&driver.Launched{Op: "product"}, fine), fault)
 			_ = d.Close() // reports what the fault has reached

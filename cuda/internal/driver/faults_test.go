@@ -13,79 +13,73 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// program uses everything that a device has. It stops at the first error, and frees what it has got in any case.
-func program(drv *fakedriver.Driver) (d *driver.Device, err error) {
-	if d, err = driver.Open(0, driver.WithDriver(drv)); err != nil {
-		return nil, err
+// program is a run of calls. The first that fails ends it, by a panic with the error.
+type program struct{ undo []func() error }
+
+func must[T any](v T, err error) T {
+	try(err)
+	return v
+}
+
+func try(err error) {
+	if err != nil {
+		panic(err)
 	}
-	var undo []func() error
-	defer func() {
-		for _, f := range slices.Backward(undo) {
-			err = errors.Join(err, f())
-		}
-	}()
-	var (
-		m, big *driver.Memory
-		h      *driver.Host
-		s      *driver.Stream
-		e      *driver.Event
-		mod    *driver.Module
-		c      *driver.Call
-		p      *driver.Replay
-	)
-	own := func(free func() error, err error) error {
-		if err == nil {
-			undo = append(undo, free)
-		}
-		return err
+}
+
+// own returns v, which free frees at the end.
+func own[T any](x *program, v T, free func(T) error) T {
+	x.undo = append(x.undo, func() error { return free(v) })
+	return v
+}
+
+// end is deferred: it frees what the program has got, and turns its panic into an error.
+func (x *program) end(err *error) {
+	if why := recover(); why != nil {
+		*err = why.(error)
 	}
+	for _, free := range slices.Backward(x.undo) {
+		*err = errors.Join(*err, free())
+	}
+}
+
+// everything uses all that a device has. It stops at the first error, and frees what it has got in any case.
+func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
+	x := new(program)
+	defer x.end(&err)
+	d = must(driver.Open(0, driver.WithDriver(drv)))
+	m := own(x, must(d.Alloc(1024)), (*driver.Memory).Free)
+	h := own(x, must(d.NewHost(64)), (*driver.Host).Free)
+	s := own(x, must(d.NewStream()), (*driver.Stream).Close)
+	e := own(x, must(d.NewEvent(true)), (*driver.Event).Close)
+	f := must(must(d.LoadModule(kernels)).Function("shared_last"))
+	c := must(f.Prepare("last word", one, one, 50<<10, pack(m.Ptr(), int32(8), float32(3))))
 	got := make([]byte, 5<<20)
-	launch := func() error { return s.Launch(c) }
-	for _, step := range []func() error{
-		func() (err error) { m, err = d.Alloc(1024); return own(m.Free, err) },
-		func() (err error) { h, err = d.NewHost(64); return own(h.Free, err) },
-		func() (err error) { s, err = d.NewStream(); return own(s.Close, err) },
-		func() (err error) { e, err = d.NewEvent(true); return own(e.Close, err) },
-		func() (err error) { mod, err = d.LoadModule(kernels); return err },
-		func() error {
-			f, err := mod.Function("shared_last")
-			if err == nil {
-				c, err = f.Prepare("last word", driver.Dim{X: 1}, driver.Dim{X: 1}, 50<<10, pack(m.Ptr(), int32(8), float32(3)))
-			}
-			return err
-		},
-		func() (err error) { big, err = d.Alloc(len(got)); return own(big.Free, err) },
-		launch,
-		func() error { return s.CopyOut(h, 0, m.Ptr(), 64) },
-		func() error { return s.Copy(m.Ptr(), m.Ptr()+512, 8) },
-		func() error { return s.Upload(big.Ptr(), got) },
-		func() error { return s.Download(got, big.Ptr()) },
-		func() error { return s.Record(e) },
-		func() error { return e.Synchronize() },
-		func() error { _, err := e.Since(e); return err },
-		func() error { return s.Synchronize() },
-		d.Synchronize,
-		func() error { return s.BeginCapture() },
-		launch,
-		func() (err error) { p, err = s.EndCapture(); return own(p.Close, err) },
-		func() error { return s.Replay(p) },
-		func() error { return s.BeginCapture() }, // dropped by Close
-		launch,
-	} {
-		if err := step(); err != nil {
-			return d, err
-		}
-	}
+	big := own(x, must(d.Alloc(len(got))), (*driver.Memory).Free)
+	try(s.Launch(c))
+	try(s.CopyOut(h, 0, m.Ptr(), 64))
+	try(s.Copy(m.Ptr(), m.Ptr()+512, 8))
+	try(s.Upload(big.Ptr(), got))
+	try(s.Download(got, big.Ptr()))
+	try(s.Record(e))
+	try(e.Synchronize())
+	must(e.Since(e))
+	try(s.Synchronize())
+	try(d.Synchronize())
+	try(s.BeginCapture())
+	try(s.Launch(c))
+	try(s.Replay(own(x, must(s.EndCapture()), (*driver.Replay).Close)))
+	try(s.BeginCapture()) // dropped by Close
+	try(s.Launch(c))
 	return d, nil
 }
 
-// TestEveryCallFailsOnce makes each call that the program makes fail, in turn.
+// TestEveryCallFailsOnce makes each call of everything fail, in turn.
 func TestEveryCallFailsOnce(t *testing.T) {
 	drv := withKernels(fakedriver.New())
 	drv.Record()
-	d := testutil.Must(program(drv))(t)
-	ok(t, d.Close())
-	ok(t, d.Close())
+	d := testutil.Must(everything(drv))(t)
+	ok(t, errors.Join(d.Close(), d.Close()))
 	require.Empty(t, drv.Leaks())
 	onlyAfterErrors := []string{"GetErrorName", "GetErrorString", "MemGetInfo", "EventQuery"}
 	for f := range reflect.TypeFor[driver.Functions]().Fields() {
@@ -101,21 +95,20 @@ func TestEveryCallFailsOnce(t *testing.T) {
 func failOnce(t *testing.T, f fakedriver.Failure) {
 	drv := withKernels(fakedriver.New())
 	drv.Fail(f.Function, f.N, f.Result)
-	d, err := program(drv)
+	d, err := everything(drv)
 	if d != nil {
-		if fault := (*driver.Fault)(nil); err != nil && !errors.As(err, &fault) {
+		if _, fault := errors.AsType[*driver.Fault](err); err != nil && !fault {
 			usable(t, d)
 		}
 		if e := d.Close(); e != nil {
 			err = errors.Join(err, e)
 			ok(t, d.Close())
 		}
-		_, e := d.Alloc(1)
-		require.Error(t, e, "a closed device gives memory")
-		var fault *driver.Fault
-		require.Equal(t, f.Result == driver.IllegalAddress && f.Function != "DevicePrimaryCtxRelease", errors.As(err, &fault), "%v", err)
+		require.Error(t, testutil.Err(d.Alloc(1)), "a closed device gives memory")
+		_, fault := errors.AsType[*driver.Fault](err)
+		require.Equal(t, f.Result == driver.IllegalAddress && f.Function != "DevicePrimaryCtxRelease", fault, "%v", err)
 	}
-	if none := (*driver.NoMemory)(nil); !errors.As(err, &none) {
+	if _, none := errors.AsType[*driver.NoMemory](err); !none {
 		require.ErrorContains(t, err, "cu"+f.Function)
 	}
 	require.Empty(t, drv.Leaks(), "after %v", err)
@@ -139,11 +132,9 @@ func TestOutOfMemory(t *testing.T) {
 	} {
 		d, drv := openFake(t)
 		drv.Fail("MemGetInfo", 1, result)
-		_, err := d.Alloc(1 << 30)
-		require.EqualError(t, err, want)
+		require.EqualError(t, testutil.Err(d.Alloc(1<<30)), want)
 		drv.Fail("MemHostAlloc", 1, driver.OutOfMemory)
-		_, err = d.NewHost(1 << 30)
-		require.EqualError(t, err, "cuda: out of pinned host memory: asked for 1.00 GiB")
+		require.EqualError(t, testutil.Err(d.NewHost(1<<30)), "cuda: out of pinned host memory: asked for 1.00 GiB")
 	}
 }
 
@@ -165,8 +156,7 @@ func TestFailedCapture(t *testing.T) {
 			ok(t, s.BeginCapture())
 			ok(t, s.Fill8(m.Ptr(), 1, 1))
 			spoil(drv)
-			_, err := s.EndCapture()
-			require.Error(t, err)
+			require.Error(t, testutil.Err(s.EndCapture()))
 			require.False(t, s.Capturing())
 			ok(t, s.Fill8(m.Ptr(), 2, 1))
 			require.EqualValues(t, 2, download(t, s, m.Ptr(), 1)[0])
@@ -222,20 +212,16 @@ func TestFaultNamesLaunches(t *testing.T) {
 				ok(t, s.Copy(driver.Address(&x.a), driver.Address(&x.b), 4))
 				err = s.Synchronize()
 			}
-			var fault *driver.Fault
-			require.ErrorAs(t, err, &fault)
+			fault := as[*driver.Fault](t, err)
 			require.ErrorContains(t, err, c.text)
 			var got []string
 			for _, l := range fault.Suspects {
 				got = append(got, l.Op)
-				if l.Op == "gone wrong" && l.Owner != 42 {
-					t.Error("the owner is lost")
-				}
+				require.Equal(t, l.Op == "gone wrong", l.Owner == 42, "the owner")
 			}
 			require.Equal(t, c.suspects, got)
 			require.Equal(t, len(got), fault.Count)
-			_, err = d.Alloc(1)
-			for _, later := range []error{err, d.Synchronize(), s.Launch(x.call), x.mem.Free()} {
+			for _, later := range []error{testutil.Err(d.Alloc(1)), d.Synchronize(), s.Launch(x.call), x.mem.Free()} {
 				require.ErrorIs(t, later, fault)
 			}
 			err = d.Close()
@@ -259,8 +245,7 @@ func TestFaultOfReplay(t *testing.T) {
 	}
 	err := d.Synchronize()
 	require.ErrorContains(t, err, "in one of 101 launches")
-	var fault *driver.Fault
-	require.ErrorAs(t, err, &fault)
+	fault := as[*driver.Fault](t, err)
 	require.True(t, slices.ContainsFunc(fault.Suspects, func(l *driver.Launched) bool {
 		return l.String() == "captured graph (gone wrong (kernel poke))"
 	}), "%+v", fault.Suspects)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -54,11 +55,19 @@ func openFake(t testing.TB, opts ...driver.Option) (*driver.Device, *fakedriver.
 	return d, drv
 }
 
+// one is a grid of one block, and a block of one thread.
+var one = driver.Dim{X: 1}
+
+// function returns a kernel of the tests.
+func function(t testing.TB, d *driver.Device, name string) *driver.Function {
+	t.Helper()
+	return testutil.Must(testutil.Must(d.LoadModule(kernels))(t).Function(name))(t)
+}
+
 // poke returns a launch that writes where there is no memory.
 func poke(t testing.TB, d *driver.Device) *driver.Call {
 	t.Helper()
-	f := testutil.Must(testutil.Must(d.LoadModule(kernels))(t).Function("poke"))(t)
-	return testutil.Must(f.Prepare("gone wrong", driver.Dim{X: 1}, driver.Dim{X: 1}, 0, pack(uint64(64))))(t)
+	return testutil.Must(function(t, d, "poke").Prepare("gone wrong", one, one, 0, pack(uint64(64))))(t)
 }
 
 // pack lays the members of a struct out as a kernel's compiler does, if none of them needs padding before it.
@@ -80,8 +89,7 @@ func pack(members ...any) []byte {
 func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 	t.Helper()
 	d, err := driver.Open(0, opts...)
-	var none *driver.Unavailable
-	if errors.As(err, &none) {
+	if _, none := errors.AsType[*driver.Unavailable](err); none {
 		testutil.NoGPU(t, err)
 	}
 	ok(t, err)
@@ -96,11 +104,8 @@ func TestOpenGPU(t *testing.T) {
 	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.SharedPerBlock < 96<<10 || p.Driver < 12000 {
 		t.Error("implausible properties")
 	}
-	var none *driver.Unavailable
 	for _, n := range []int{-1, 1 << 20} {
-		if _, err := driver.Open(n); !errors.As(err, &none) || none.Reason != driver.ReasonOrdinal {
-			t.Errorf("device %d: %v", n, err)
-		}
+		require.Equal(t, driver.ReasonOrdinal, as[*driver.Unavailable](t, testutil.Err(driver.Open(n))).Reason, n)
 	}
 }
 
@@ -128,9 +133,7 @@ func TestFaultOnGPU(t *testing.T) {
 			cmd.Env = append(os.Environ(), child+"="+mode)
 			out, err := cmd.CombinedOutput()
 			t.Logf("%s: %s", mode, out)
-			if err != nil {
-				t.Errorf("%s: %v", mode, err)
-			}
+			assert.NoError(t, err, mode)
 		}
 		return
 	}
@@ -148,13 +151,12 @@ func TestFaultOnGPU(t *testing.T) {
 		err = s.Synchronize()
 	}
 	t.Log(err)
-	var fault *driver.Fault
-	if !errors.As(err, &fault) || fault.Count != 1 || fault.Suspects[0].Op != "gone wrong" || fault.Err.Result != driver.IllegalAddress {
-		t.Error("the kernel is not blamed")
-	}
-	if !errors.Is(s.Launch(x.call), fault) || !errors.Is(x.mem.Free(), fault) {
-		t.Error("the fault is forgotten")
-	}
+	fault := as[*driver.Fault](t, err)
+	require.Equal(t, 1, fault.Count)
+	require.Equal(t, "gone wrong", fault.Suspects[0].Op)
+	require.Equal(t, driver.IllegalAddress, fault.Err.Result)
+	require.ErrorIs(t, s.Launch(x.call), fault)
+	require.ErrorIs(t, x.mem.Free(), fault)
 	t.Log(d.Close()) // leaks
 	ok(t, d.Close())
 }

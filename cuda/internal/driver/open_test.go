@@ -39,10 +39,8 @@ func TestOpenUnavailable(t *testing.T) {
 			if c.set != nil {
 				c.set(c.drv)
 			}
-			_, err := driver.Open(c.n, driver.WithDriver(c.drv), nil)
-			var got *driver.Unavailable
-			require.ErrorAs(t, err, &got)
-			require.Equal(t, c.reason, got.Reason)
+			err := testutil.Err(driver.Open(c.n, driver.WithDriver(c.drv), nil))
+			require.Equal(t, c.reason, as[*driver.Unavailable](t, err).Reason)
 			require.True(t, strings.HasPrefix(err.Error(), c.text), "%v", err)
 			require.Empty(t, c.drv.Leaks())
 		})
@@ -54,10 +52,8 @@ func TestOpenWithoutLibrary(t *testing.T) {
 	if _, err := sharedlib.Open("libcuda.so.1"); err == nil {
 		t.Skip("the driver is there")
 	}
-	_, err := driver.Open(0)
-	var got *driver.Unavailable
-	require.ErrorAs(t, err, &got)
-	require.Equal(t, driver.ReasonDriver, got.Reason)
+	err := testutil.Err(driver.Open(0))
+	require.Equal(t, driver.ReasonDriver, as[*driver.Unavailable](t, err).Reason)
 	require.ErrorContains(t, err, "cuda: no CUDA driver: libcuda.so.1: ")
 }
 
@@ -75,8 +71,7 @@ func TestSeveralDevices(t *testing.T) {
 	var streams []*driver.Stream
 	var adders []*adder
 	for _, n := range []int{0, 1, 1} {
-		d := testutil.Must(driver.Open(n, driver.WithDriver(drv)))(t)
-		freed(t, d, (*driver.Device).Close)
+		d := freed(t, testutil.Must(driver.Open(n, driver.WithDriver(drv)))(t), (*driver.Device).Close)
 		s := stream(t, d)
 		streams, adders = append(streams, s), append(adders, newAdder(t, d, s, 10))
 	}
