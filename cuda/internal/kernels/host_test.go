@@ -22,7 +22,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
-	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // host runs launches of the kernels for attention and matrix products on the CPU: testdata/host, compiled as C++.
@@ -222,33 +221,6 @@ func TestMatmulOnHost(t *testing.T) {
 				compareMatmul(t, dev, c, s, f32, trans, trans >= 2)
 			}
 		}
-	}
-}
-
-// TestMatmulGridOnHost holds a product to the same bits whatever the number of blocks that share its tiles.
-func TestMatmulGridOnHost(t *testing.T) {
-	dev := hostDevice(t)
-	defer dev.reset(t)
-	s := bf16
-	const m, n, k, batch = 100, 200, 70, 2
-	op := kernels.Product{
-		Type: s.Type, Out: s.Type, M: m, N: n, K: k, Batch: batch, StrideA: m * k, StrideB: k * n, StrideC: m * n,
-	}
-	x := dev.put(t, s.encode(testutil.Normal(1, batch*k*max(m, n))))
-	var first []byte
-	for _, grid := range []int{0, 1, 3, 16} {
-		y := dev.put(t, poison(2*batch*m*n))
-		plan := planProduct(t, op, false)
-		require.Len(t, plan.Steps, 1)
-		if grid > 0 {
-			plan.Steps[0].Grid.X = grid
-		}
-		bindProduct(t, plan, 0, x, x, 0, y).run(t, dev)
-		got := dev.get(t, y, 2*batch*m*n)
-		if first == nil {
-			first = got
-		}
-		assert.Equal(t, first, got, "%d blocks", grid)
 	}
 }
 

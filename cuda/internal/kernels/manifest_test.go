@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // TestBinariesAreCurrent holds the embedded fat binaries to the sources in the folders here.
@@ -26,18 +27,10 @@ func TestBinariesAreCurrent(t *testing.T) {
 			t.Errorf("%s is not in the manifest: run go generate ./cuda/internal/kernels", file)
 			continue
 		}
-		sums, err := manifest.Sources(".", file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !maps.Equal(sums, unit.Sources) {
+		if sums := testutil.Must(manifest.Sources(".", file))(t); !maps.Equal(sums, unit.Sources) {
 			t.Errorf("%s or a header has changed since it was compiled: run go generate ./cuda/internal/kernels", file)
 		}
-		image, err := kernels.Image(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if manifest.Sum(image) != unit.Fatbin {
+		if image := testutil.Must(kernels.Image(name))(t); manifest.Sum(image) != unit.Fatbin {
 			t.Errorf("%s.fatbin is not what the manifest names: run go generate ./cuda/internal/kernels", name)
 		}
 	}
@@ -48,35 +41,23 @@ func TestBinariesAreCurrent(t *testing.T) {
 
 // TestKernelsDoNotSpill holds every kernel to its registers.
 func TestKernelsDoNotSpill(t *testing.T) {
-	m := readManifest(t)
-	for _, unit := range m.Units {
-		for name, k := range unit.Kernels {
-			if len(k.Registers) == 0 || len(k.Spills) > 0 {
-				t.Errorf("%s: registers %v, spills %v", name, k.Registers, k.Spills)
-			}
+	for name, k := range compiled(t) {
+		if len(k.Registers) == 0 || len(k.Spills) > 0 {
+			t.Errorf("%s: registers %v, spills %v", name, k.Registers, k.Spills)
 		}
 	}
 }
 
 func readManifest(t testing.TB) *manifest.Manifest {
 	t.Helper()
-	data, err := os.ReadFile(manifest.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := manifest.Parse(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return testutil.Must(manifest.Parse(testutil.Must(os.ReadFile(manifest.File))(t)))(t)
 }
 
 // compiled returns what the manifest says of all kernels.
 func compiled(t testing.TB) map[string]manifest.Kernel {
 	t.Helper()
-	m := readManifest(t)
 	all := map[string]manifest.Kernel{}
-	for _, unit := range m.Units {
+	for _, unit := range readManifest(t).Units {
 		maps.Copy(all, unit.Kernels)
 	}
 	return all
@@ -85,10 +66,7 @@ func compiled(t testing.TB) map[string]manifest.Kernel {
 // sourcesHere returns the .cu files, or skips the test where they are not: outside of the folder of this file.
 func sourcesHere(t testing.TB) []string {
 	t.Helper()
-	list, err := filepath.Glob("*/*.cu")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testutil.Must(filepath.Glob("*/*.cu"))(t)
 	if !slices.Contains(list, "attention/select.cu") { // a host with test binaries may have those of another package's folder
 		t.Skip("the sources are not here: the test runs outside of its folder")
 	}
