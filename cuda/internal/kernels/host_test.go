@@ -22,6 +22,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // host runs launches of the kernels for attention and matrix products on the CPU: testdata/host, compiled as C++.
@@ -95,9 +96,7 @@ func hostDevice(t *testing.T) *host {
 	if testing.Short() {
 		t.Skip("kernels on the host are slow")
 	}
-	h, err := openHost()
-	require.NoError(t, err)
-	return h
+	return testutil.Must(openHost())(t)
 }
 
 func (h *host) otherOrder() {
@@ -132,8 +131,7 @@ func (h *host) reset(testing.TB) { clear(h.memory) }
 
 func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	t.Helper()
-	f, err := purego.Dlsym(h.library, l.Kernel)
-	require.NoError(t, err)
+	f := testutil.Must(purego.Dlsym(h.library, l.Kernel))(t)
 	next := new(int64)
 	var group sync.WaitGroup
 	for range min(l.Grid.X, runtime.GOMAXPROCS(0)) {

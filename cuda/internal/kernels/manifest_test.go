@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -17,34 +19,25 @@ import (
 func TestBinariesAreCurrent(t *testing.T) {
 	sources := sourcesHere(t)
 	m := readManifest(t)
-	if len(sources) != len(m.Units) {
-		t.Errorf("%d sources, %d units in the manifest", len(sources), len(m.Units))
-	}
+	assert.Equal(t, len(sources), len(m.Units), "units in the manifest")
 	for _, file := range sources {
 		name := strings.TrimSuffix(file, ".cu")
-		unit, ok := m.Units[name]
-		if !ok {
-			t.Errorf("%s is not in the manifest: run go generate ./cuda/internal/kernels", file)
-			continue
-		}
-		if sums := testutil.Must(manifest.Sources(".", file))(t); !maps.Equal(sums, unit.Sources) {
-			t.Errorf("%s or a header has changed since it was compiled: run go generate ./cuda/internal/kernels", file)
-		}
-		if image := testutil.Must(kernels.Image(name))(t); manifest.Sum(image) != unit.Fatbin {
-			t.Errorf("%s.fatbin is not what the manifest names: run go generate ./cuda/internal/kernels", name)
+		const stale = "%s: run go generate ./cuda/internal/kernels"
+		if unit, ok := m.Units[name]; assert.True(t, ok, stale, file+" is not in the manifest") {
+			sums := testutil.Must(manifest.Sources(".", file))(t)
+			assert.Equal(t, unit.Sources, sums, stale, file+" or a header has changed since it was compiled")
+			image := testutil.Must(kernels.Image(name))(t)
+			assert.Equal(t, unit.Fatbin, manifest.Sum(image), stale, name+".fatbin is not what the manifest names")
 		}
 	}
-	if files, _ := filepath.Glob("*/*.fatbin"); len(files) != len(sources) {
-		t.Errorf("%d fat binaries of %d sources", len(files), len(sources))
-	}
+	assert.Len(t, testutil.Must(filepath.Glob("*/*.fatbin"))(t), len(sources), "fat binaries")
 }
 
 // TestKernelsDoNotSpill holds every kernel to its registers.
 func TestKernelsDoNotSpill(t *testing.T) {
 	for name, k := range compiled(t) {
-		if len(k.Registers) == 0 || len(k.Spills) > 0 {
-			t.Errorf("%s: registers %v, spills %v", name, k.Registers, k.Spills)
-		}
+		assert.NotEmpty(t, k.Registers, name)
+		assert.Empty(t, k.Spills, name)
 	}
 }
 

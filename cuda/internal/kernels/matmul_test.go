@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -101,16 +102,14 @@ func (l layout) normal(s storage, seed uint64) []float64 {
 // planProduct builds a product of operands a, b, bias -> c by our own kernels.
 func planProduct(t testing.TB, p kernels.Product, bias bool) *kernels.Plan {
 	t.Helper()
-	o := arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1}}}
-	to := kernels.NewBuilder(h200, nil, siteOf([]arg{o, o, o}, []arg{o}))
+	o := operand(tensor.Float32, 1)
+	to := kernels.NewBuilder(h200, nil, graph.Site{In: []ops.Operand{o, o, o}, Out: []ops.Operand{o}})
 	add := to.In[2].Ref
 	if !bias {
 		add = 0
 	}
 	matmul.Multiply(to, p, to.In[0].Ref, to.In[1].Ref, add, to.Out[0].Ref)
-	plan, err := to.Plan()
-	require.NoError(t, err)
-	return plan
+	return testutil.Must(to.Plan())(t)
 }
 
 // bindProduct fills in the addresses of a, b, bias and c.
