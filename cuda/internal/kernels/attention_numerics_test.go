@@ -43,13 +43,9 @@ const (
 var resultNames = []string{"o", "lse", "dq", "dk", "dv"}
 
 // attend runs attention forward and backward and returns the bytes of o, lse, dq, dk and dv.
-func (x stored) attend(t testing.TB, dev device, v variant) (results [5][]byte) {
+func (x stored) attend(t testing.TB, dev device, v variant) [5][]byte {
 	t.Helper()
-	got := x.compute(t, dev, v)
-	for i, array := range append(slices.Clone(x.plan.Out), x.plan.Grads[:3]...) {
-		results[i] = got[array]
-	}
-	return results
+	return [5][]byte(pick(x.compute(t, dev, v), slices.Concat(x.plan.Out, x.plan.Grads[:3])))
 }
 
 // inputs returns q, k, v and the gradient of o.

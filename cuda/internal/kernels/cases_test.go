@@ -56,7 +56,7 @@ func store(t testing.TB, c opcases.Case, s storage, skew int) (x stored, ok bool
 		x.operands[i] = a.Operand(dtypes[s.Type])
 	}
 	for _, call := range plan.Calls {
-		site := graph.Site{In: x.list(call.In)}
+		site := graph.Site{In: pick(x.operands, call.In)}
 		var wide []tensor.Dtype
 		for _, o := range site.In {
 			if ops.IsHalf(o.Dtype) {
@@ -110,11 +110,12 @@ func retyped(list []ops.Operand, types []tensor.Dtype) []ops.Operand {
 	return list
 }
 
-func (x stored) list(arrays []int) (list []ops.Operand) {
-	for _, i := range arrays {
-		list = append(list, x.operands[i])
+// pick returns the elements of list at some places.
+func pick[T any](list []T, places []int) (some []T) {
+	for _, i := range places {
+		some = append(some, list[i])
 	}
-	return list
+	return some
 }
 
 // expect fills in the results: what the oracle makes of the inputs as they are stored, and how far from it they may be.
@@ -171,14 +172,8 @@ func (x stored) compute(t testing.TB, dev device, v variant) [][]byte {
 		}
 		args[i] = on.place(o, content)
 	}
-	of := func(arrays []int) (list []arg) {
-		for _, i := range arrays {
-			list = append(list, args[i])
-		}
-		return list
-	}
 	for _, call := range x.plan.Calls {
-		runOp(t, dev, v, call.Spec, of(call.In), of(call.Out))
+		runOp(t, dev, v, call.Spec, pick(args, call.In), pick(args, call.Out))
 	}
 	contents := make([][]byte, len(args))
 	for i, a := range args {
@@ -207,7 +202,7 @@ func (x stored) floats(contents [][]byte, array int) []float64 {
 func (x stored) takenBy(t testing.TB, v variant) bool {
 	t.Helper()
 	for _, call := range x.plan.Calls {
-		_, err := planOf(v.GPU, v.row, call.Spec, graph.Site{In: x.list(call.In), Out: x.list(call.Out)})
+		_, err := planOf(v.GPU, v.row, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
 		if u := (*graph.Unsupported)(nil); v.row == "cuda mma" && errors.As(err, &u) {
 			return false
 		}

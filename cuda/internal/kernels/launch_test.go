@@ -99,7 +99,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		for _, c := range cases {
 			x, ok := store(t, c, s, 0)
 			for _, call := range x.plan.Calls {
-				if site := (graph.Site{In: x.list(call.In), Out: x.list(call.Out)}); c.Mask != nil || c.Choice != nil {
+				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Choice != nil {
 					add(call.Spec, site, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
 				} else if ok {
 					add(call.Spec, site)
