@@ -115,12 +115,10 @@ func (b bound) run(t testing.TB, dev device) {
 	}
 }
 
-// runOp runs an op on dev over poisoned work memory, whose margins must stay as they are, and returns its launches.
-func runOp(t testing.TB, dev device, v variant, op any, in, out []arg) *kernels.Plan {
+// runOp runs an op on dev over poisoned work memory, whose margins must stay as they are.
+func runOp(t testing.TB, dev device, v variant, op any, in, out []arg) {
 	t.Helper()
-	p := testutil.Must(planOf(v.GPU, v.row, op, siteOf(in, out)))(t)
-	runPlan(t, dev, p, slices.Concat(in, out)...)
-	return p
+	runPlan(t, dev, testutil.Must(planOf(v.GPU, v.row, op, siteOf(in, out)))(t), slices.Concat(in, out)...)
 }
 
 func runPlan(t testing.TB, dev device, p *kernels.Plan, args ...arg) {
