@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -40,14 +42,12 @@ func TestAttentionChoice(t *testing.T) {
 		{"blocks of 192", kernels.BF16, 64, 64, large, 192, "_mma64_bf16", "_mma64_bf16", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			idx := ops.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{B, S, Hkv, 4}}
 			check := func(want string, op any, gradient, chosen bool, kernel ...string) {
 				s := attentionSite(c.typ, gradient, B, S, S, Hq, Hkv, c.D, c.Dv)
 				if chosen {
-					s.In = append(append(append([]ops.Operand{}, s.In[:3]...), idx), s.In[3:]...)
+					s.In = slices.Insert(s.In, 3, operand(tensor.Int32, B, S, Hkv, 4))
 				}
-				p, err := planOf(c.gpu, "", op, s)
-				require.NoError(t, err)
+				p := testutil.Must(planOf(c.gpu, "", op, s))(t)
 				for _, k := range kernel {
 					n := 0
 					for _, l := range p.Steps {
@@ -60,9 +60,7 @@ func TestAttentionChoice(t *testing.T) {
 					require.Equal(t, 1, n, k)
 				}
 				if _, err := planOf(c.gpu, "cuda mma", op, s); want == "" {
-					var u *graph.Unsupported
-					require.ErrorAs(t, err, &u)
-					require.Equal(t, c.reason, u.Reason, u.Detail)
+					wantRefusal(t, op, err, c.reason)
 				}
 			}
 			check(c.span, ops.SlidingWindowOp{Window: 100}, false, false, "span_forward")
@@ -76,9 +74,8 @@ func TestAttentionChoice(t *testing.T) {
 // TestSpanWorkIsLinear: the memory for the chunks of the compressed and the window branch does not grow faster than S.
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {
-		p, err := planOf(h200, "cuda mma", op, attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D))
-		require.NoError(t, err)
-		return p.WorkBytes()
+		site := attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D)
+		return testutil.Must(planOf(h200, "cuda mma", op, site))(t).WorkBytes()
 	}
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
 		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
@@ -92,10 +89,9 @@ func TestSpanWorkIsLinear(t *testing.T) {
 
 // attentionSite returns operands q, k, v -> o, lse, or those of the gradient.
 func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int) graph.Site {
-	f := func(dt tensor.Dtype, shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
 	dt := dtypes[typ]
-	q, k, v := f(dt, B, S, Hq, D), f(dt, B, T, Hkv, D), f(dt, B, T, Hkv, Dv)
-	o, lse := f(dt, B, S, Hq, Dv), f(tensor.Float32, B, Hq, S)
+	q, k, v := operand(dt, B, S, Hq, D), operand(dt, B, T, Hkv, D), operand(dt, B, T, Hkv, Dv)
+	o, lse := operand(dt, B, S, Hq, Dv), operand(tensor.Float32, B, Hq, S)
 	if gradient {
 		return graph.Site{In: []ops.Operand{q, k, v, o, lse, o}, Out: []ops.Operand{q, k, v}}
 	}
@@ -115,13 +111,13 @@ func TestAttentionUnsupported(t *testing.T) {
 		{10, 2, 512, "unsupported shape: the smallest tiles take 166400 bytes of shared memory, a block has 101376"},
 		{1 << 32, 2, 256, "unsupported shape: queries times heads of a group: 8589934592, want less than 2^31"},
 	} {
-		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Window: 1 << 62}, attentionSite(kernels.F32, true, 1, x.S, 10, 4, x.Hkv, x.D, x.D))
+		site := attentionSite(kernels.F32, true, 1, x.S, 10, 4, x.Hkv, x.D, x.D)
+		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Window: 1 << 62}, site)
 		if x.want == "" {
 			require.NoError(t, err)
 			continue
 		}
-		var u *graph.Unsupported
-		require.ErrorAs(t, err, &u)
+		require.ErrorAs(t, err, new(*graph.Unsupported))
 		require.EqualError(t, err, x.want)
 	}
 }

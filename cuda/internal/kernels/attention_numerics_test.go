@@ -1,7 +1,6 @@
 package kernels_test
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -44,13 +43,9 @@ const (
 var resultNames = []string{"o", "lse", "dq", "dk", "dv"}
 
 // attend runs attention forward and backward and returns the bytes of o, lse, dq, dk and dv.
-func (x stored) attend(t testing.TB, dev device, v variant) (results [5][]byte) {
+func (x stored) attend(t testing.TB, dev device, v variant) [5][]byte {
 	t.Helper()
-	got := x.compute(t, dev, v)
-	for i, array := range append(slices.Clone(x.plan.Out), x.plan.Grads[:3]...) {
-		results[i] = got[array]
-	}
-	return results
+	return [5][]byte(pick(x.compute(t, dev, v), slices.Concat(x.plan.Out, x.plan.Grads[:3])))
 }
 
 // inputs returns q, k, v and the gradient of o.
@@ -70,8 +65,21 @@ func (x stored) withInputs() stored {
 	return x
 }
 
-// row returns the bytes of row i of an array whose rows have n numbers of `size` bytes.
-func row(data []byte, i, n, size int) []byte { return data[i*n*size : (i+1)*n*size] }
+// row returns the bytes of row i of a result of attention.
+func (x stored) row(results [5][]byte, result, i int) []byte {
+	q, _, v, _ := x.inputs()
+	size := q.Shape[3] * x.Bytes()
+	switch result {
+	case atLSE:
+		size = 4
+	case atO, atDV:
+		size = v.Shape[3] * x.Bytes()
+	}
+	return results[result][i*size:][:size]
+}
+
+// notFinite are the numbers that poison arrays.
+var notFinite = []float64{math.NaN(), math.Inf(1), math.Inf(-1)}
 
 // poisoned is what a group (b,g) gets: numbers that are not finite, in key or in row `at`.
 type poisoned struct {
@@ -82,10 +90,11 @@ type poisoned struct {
 }
 
 func (p poisoned) String() string {
+	names := []string{"k", "v", "k and v"}
 	if p.row {
-		return fmt.Sprintf("%v in query %d of %s", p.what, p.at, []string{"q", "do", "q and do"}[p.in])
+		names = []string{"q", "do", "q and do"}
 	}
-	return fmt.Sprintf("%v in key %d of %s", p.what, p.at, []string{"k", "v", "k and v"}[p.in])
+	return fmt.Sprintf("%v in row %d of %s", p.what, p.at, names[p.in])
 }
 
 // poison returns a copy of x with a number that is not finite for each group.
@@ -95,17 +104,15 @@ func (x stored) poison(groups []poisoned) stored {
 	hkv := k.Shape[2]
 	for i, p := range groups {
 		b, g := i/hkv, i%hkv
-		first, second, head := k, v, g
+		both, head := []*ref.Tensor{k, v}, g
 		if p.row {
-			first, second, head = q, do, g*(q.Shape[2]/hkv)
+			both, head = []*ref.Tensor{q, do}, g*(q.Shape[2]/hkv)
 		}
-		if p.in != 1 {
-			r := first.Row(b, p.at, head)
-			r[(p.at+i)%len(r)] = p.what
-		}
-		if p.in != 0 {
-			r := second.Row(b, p.at, head)
-			r[(p.at+i)%len(r)] = p.what
+		for j, y := range both {
+			if p.in == j || p.in == 2 {
+				r := y.Row(b, p.at, head)
+				r[(p.at+i)%len(r)] = p.what
+			}
 		}
 	}
 	return x
@@ -114,85 +121,68 @@ func (x stored) poison(groups []poisoned) stored {
 // comparePoison puts NaN, Inf and -Inf into keys, values, queries and gradients, one row of each group at a time, at all the
 // positions, and wants the bits of everything that does not see them unchanged; and NaN where NaN is seen.
 func comparePoison(t *testing.T, dev device, list []stored, positions []int) {
-	numbers := []float64{math.NaN(), math.Inf(1), math.Inf(-1)}
 	for _, x := range list {
+		q, k, _, _ := x.inputs()
+		var all []poisoned
+		for j, at := range positions {
+			if j > 0 && positions[j-1] >= q.Shape[1]-1 {
+				break
+			}
+			all = append(all, poisoned{true, min(at, q.Shape[1]-1), notFinite[j%3], j / 3 % 3},
+				poisoned{false, min(at, k.Shape[1]-1), notFinite[(j+1)%3], (j/3 + 1) % 3})
+		}
 		for i, variant := range dev.variants() {
 			t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
-				q, k, _, _ := x.inputs()
-				var all []poisoned
-				for j, at := range positions {
-					if j > 0 && positions[j-1] >= q.Shape[1]-1 {
-						break
-					}
-					all = append(all, poisoned{true, min(at, q.Shape[1]-1), numbers[j%3], j / 3 % 3},
-						poisoned{false, min(at, k.Shape[1]-1), numbers[(j+1)%3], (j/3 + 1) % 3})
-				}
 				clean := x.attend(t, dev, variant)
-				hkv := k.Shape[2]
-				for n := q.Shape[0] * hkv; len(all) > 0; all = all[min(n, len(all)):] {
-					groups := all[:min(n, len(all))]
-					got := x.poison(groups).attend(t, dev, variant)
-					for group := range n {
-						p := poisoned{at: -1}
-						if group < len(groups) {
-							p = groups[group]
-						}
-						x.checkPoisoned(t, group/hkv, group%hkv, p, clean, got)
-					}
+				for groups := range slices.Chunk(all, q.Shape[0]*k.Shape[2]) {
+					x.checkPoisoned(t, groups, clean, x.poison(groups).attend(t, dev, variant))
 				}
 			})
 		}
 	}
 }
 
-// checkPoisoned checks the results of a group.
-func (x stored) checkPoisoned(t *testing.T, b, g int, p poisoned, clean, got [5][]byte) {
+// checkPoisoned checks the results of all groups, of which the first ones are poisoned. A row of o, lse or dq sees what is not
+// finite in its own query, and in a key of its mask. A row of dk and dv sees that of the queries that have the key in their mask.
+func (x stored) checkPoisoned(t *testing.T, groups []poisoned, clean, got [5][]byte) {
 	t.Helper()
-	query, keys, v, _ := x.inputs()
+	query, keys, _, _ := x.inputs()
 	S, Hq, T, Hkv := query.Shape[1], query.Shape[2], keys.Shape[1], keys.Shape[2]
-	D, Dv, h := query.Shape[3], v.Shape[3], Hq/Hkv
-	same := func(of string, at, result, i, n int) {
-		t.Helper()
-		size := x.Bytes()
-		if result == atLSE {
-			size = 4
+	h := Hq / Hkv
+	for group := range query.Shape[0] * Hkv {
+		b, g, p := group/Hkv, group%Hkv, poisoned{at: -1}
+		if group < len(groups) {
+			p = groups[group]
 		}
-		require.True(t, bytes.Equal(row(clean[result], i, n, size), row(got[result], i, n, size)),
-			"%v: other bits of %s of %s %d in batch %d, group %d", p, resultNames[result], of, at, b, g)
-	}
-	wantNaN := func(of string, at, result, i, n int) {
-		t.Helper()
-		if math.IsNaN(p.what) && !slices.ContainsFunc(x.decode(row(got[result], i, n, x.Bytes())), math.IsNaN) {
-			t.Fatalf("%v: %s of %s %d is finite in batch %d, group %d", p, resultNames[result], of, at, b, g)
-		}
-	}
-	spoiled := make([]bool, S) // queries of which a row sees what is not finite
-	for q := range S {
-		spoiled[q] = p.at >= 0 && (p.row && q == p.at || !p.row && x.Mask(b, g, q, p.at))
-		for head := range h {
-			i := (b*S+q)*Hq + g*h + head
-			if spoiled[q] && (head == 0 || !p.row) {
-				if !p.row {
-					wantNaN("query", q, atO, i, Dv)
-				}
-				continue
+		// check wants the bits of row i of a result unchanged, or NaN where it is seen in a row that sums over what is not finite.
+		check := func(result, i int, sees, sums bool) {
+			t.Helper()
+			before, after := x.row(clean, result, i), x.row(got, result, i)
+			if !sees {
+				require.Equal(t, before, after, "%v: other bits of %s in row %d", p, resultNames[result], i)
+			} else if sums && math.IsNaN(p.what) {
+				require.True(t, slices.ContainsFunc(x.decode(after), math.IsNaN), "%v: %s is finite in row %d", p, resultNames[result], i)
 			}
-			same("query", q, atO, i, Dv)
-			same("query", q, atLSE, (b*Hq+g*h+head)*S+q, 1)
-			same("query", q, atDQ, i, D)
 		}
-	}
-	for key := range T {
-		i, met := (b*T+key)*Hkv+g, false
+		sees := func(q, head int) bool {
+			return p.at >= 0 && (p.row && q == p.at && head == 0 || !p.row && x.Mask(b, g, q, p.at))
+		}
 		for q := range S {
-			met = met || spoiled[q] && x.Mask(b, g, q, key)
+			for head := range h {
+				i := (b*S+q)*Hq + g*h + head
+				check(atO, i, sees(q, head), !p.row)
+				check(atLSE, (b*Hq+g*h+head)*S+q, sees(q, head), false)
+				check(atDQ, i, sees(q, head), false)
+			}
 		}
-		if met {
-			wantNaN("key", key, atDK, i, D)
-			continue
+		for key := range T {
+			met := false
+			for q := range S {
+				met = met || sees(q, 0) && x.Mask(b, g, q, key)
+			}
+			check(atDK, (b*T+key)*Hkv+g, met, true)
+			check(atDV, (b*T+key)*Hkv+g, met, false)
 		}
-		same("key", key, atDK, i, D)
-		same("key", key, atDV, i, Dv)
 	}
 }
 
@@ -207,7 +197,7 @@ func compareChoicePoison(t *testing.T, dev device, x stored) {
 	for i, variant := range dev.variants() {
 		t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
 			clean := choose(t, x, variant)
-			for j, what := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+			for j, what := range notFinite {
 				y := x.withInputs()
 				q, kc := y.plan.Inputs[0].Tensor(), y.plan.Inputs[1].Tensor()
 				S, Hkv, at := q.Shape[1], kc.Shape[2], (j+1)*(kc.Shape[1]-1)/3

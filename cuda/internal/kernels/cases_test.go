@@ -50,14 +50,13 @@ func (x stored) String() string {
 // others have them in float32, as graphs do. ok is false where an op has no kernels.
 func store(t testing.TB, c opcases.Case, s storage, skew int) (x stored, ok bool) {
 	t.Helper()
-	plan, err := c.Plan()
-	require.NoError(t, err)
+	plan := testutil.Must(c.Plan())(t)
 	x = stored{Case: c, storage: s, skew: skew, plan: plan, operands: make([]ops.Operand, plan.Arrays)}
 	for i, a := range plan.Inputs {
 		x.operands[i] = a.Operand(dtypes[s.Type])
 	}
 	for _, call := range plan.Calls {
-		site := graph.Site{In: x.list(call.In)}
+		site := graph.Site{In: pick(x.operands, call.In)}
 		var wide []tensor.Dtype
 		for _, o := range site.In {
 			if ops.IsHalf(o.Dtype) {
@@ -65,8 +64,7 @@ func store(t testing.TB, c opcases.Case, s storage, skew int) (x stored, ok bool
 			}
 			wide = append(wide, o.Dtype)
 		}
-		site.Out, err = call.Spec.Infer(retyped(site.In, wide))
-		require.NoError(t, err)
+		site.Out = testutil.Must(call.Spec.Infer(retyped(site.In, wide)))(t)
 		free, taken := site, false
 		for _, r := range all.Table().Of(call.Spec) { // the first one that takes the op in the types of its operands
 			in, out := r.Storage.Types(free, dtypes[s.Type])
@@ -112,11 +110,12 @@ func retyped(list []ops.Operand, types []tensor.Dtype) []ops.Operand {
 	return list
 }
 
-func (x stored) list(arrays []int) (list []ops.Operand) {
-	for _, i := range arrays {
-		list = append(list, x.operands[i])
+// pick returns the elements of list at some places.
+func pick[T any](list []T, places []int) (some []T) {
+	for _, i := range places {
+		some = append(some, list[i])
 	}
-	return list
+	return some
 }
 
 // expect fills in the results: what the oracle makes of the inputs as they are stored, and how far from it they may be.
@@ -165,27 +164,20 @@ func (x *stored) expect(t testing.TB) {
 func (x stored) compute(t testing.TB, dev device, v variant) [][]byte {
 	t.Helper()
 	defer dev.reset(t)
-	memory, args := make([]buffer, len(x.operands)), make([]arg, len(x.operands))
+	on, args := bench{t, x.storage, dev, x.skew, map[kernels.Ptr]buffer{}}, make([]arg, len(x.operands))
 	for i, o := range x.operands {
 		content := poison(o.Bytes())
 		if i < len(x.plan.Inputs) {
 			content = x.content(i)
 		}
-		memory[i] = place(t, dev, content, x.skew*o.Bytes()/o.Elements())
-		args[i] = arg{o, memory[i].at}
-	}
-	of := func(arrays []int) (list []arg) {
-		for _, i := range arrays {
-			list = append(list, args[i])
-		}
-		return list
+		args[i] = on.place(o, content)
 	}
 	for _, call := range x.plan.Calls {
-		runOp(t, dev, v, call.Spec, of(call.In), of(call.Out))
+		runOp(t, dev, v, call.Spec, pick(args, call.In), pick(args, call.Out))
 	}
-	contents := make([][]byte, len(memory))
-	for i, m := range memory {
-		contents[i] = m.bytes(t, dev)
+	contents := make([][]byte, len(args))
+	for i, a := range args {
+		contents[i] = on.bytes(a)
 		if i < len(x.plan.Inputs) {
 			require.Equal(t, x.content(i), contents[i], "%s has been written to", x.plan.Inputs[i].Name)
 		}
@@ -210,7 +202,7 @@ func (x stored) floats(contents [][]byte, array int) []float64 {
 func (x stored) takenBy(t testing.TB, v variant) bool {
 	t.Helper()
 	for _, call := range x.plan.Calls {
-		_, err := planOf(v.GPU, v.row, call.Spec, graph.Site{In: x.list(call.In), Out: x.list(call.Out)})
+		_, err := planOf(v.GPU, v.row, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
 		if u := (*graph.Unsupported)(nil); v.row == "cuda mma" && errors.As(err, &u) {
 			return false
 		}
@@ -234,8 +226,7 @@ func (x stored) compare(t *testing.T, dev device) {
 			if x.Choice != nil {
 				q, kc := x.plan.Inputs[0].Tensor(), x.plan.Inputs[1].Tensor()
 				idx := decodeInts(got[x.plan.Out[0]])
-				others, err := opcases.CheckChoice(*x.Choice, q, kc, idx, 1e-5)
-				require.NoError(t, err)
+				others := testutil.Must(opcases.CheckChoice(*x.Choice, q, kc, idx, 1e-5))(t)
 				require.LessOrEqual(t, others, len(idx)/x.Choice.TopN/100+1, "choices that differ from the oracle's")
 			}
 			for _, r := range x.results {

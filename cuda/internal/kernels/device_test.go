@@ -68,11 +68,8 @@ func (g *gpu) close() error {
 // call returns a launch ready to be made.
 func (g *gpu) call(t testing.TB, l *kernels.Launch, argument []byte) *driver.Call {
 	t.Helper()
-	f, err := g.modules.Function(l.Kernel)
-	require.NoError(t, err)
-	c, err := f.Prepare(l.Kernel, l.Grid, l.Block, l.Shared, argument)
-	require.NoError(t, err)
-	return c
+	f := testutil.Must(g.modules.Function(l.Kernel))(t)
+	return testutil.Must(f.Prepare(l.Kernel, l.Grid, l.Block, l.Shared, argument))(t)
 }
 
 func (g *gpu) launch(t testing.TB, l *kernels.Launch, argument []byte) {
@@ -102,8 +99,7 @@ func (g *gpu) variants() []variant {
 // room returns memory of the device.
 func (g *gpu) room(t testing.TB, bytes int64) kernels.Ptr {
 	t.Helper()
-	m, err := g.dev.Alloc(int(max(1, bytes)))
-	require.NoError(t, err)
+	m := testutil.Must(g.dev.Alloc(int(max(1, bytes))))(t)
 	g.memory = append(g.memory, m)
 	return kernels.Ptr(m.Ptr())
 }

@@ -18,15 +18,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// bench runs ops on a GPU that no table of cases has, in a type, on arrays aligned or not.
-type bench struct {
-	t *testing.T
-	storage
-	dev    *gpu
-	skew   int // elements by which arrays lie off their alignment
-	memory map[kernels.Ptr]buffer
-}
-
 // onBench runs f in all types, on aligned arrays and on others.
 func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
 	dev := openGPU(t)
@@ -38,31 +29,6 @@ func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
 			})
 		}
 	}
-}
-
-func (x *bench) place(o ops.Operand, data []byte) arg {
-	m := place(x.t, x.dev, data, x.skew*o.Bytes()/o.Elements())
-	x.memory[m.at] = m
-	return arg{o, m.at}
-}
-
-func (x *bench) in(s storage, values []float64, shape ...int) arg {
-	return x.place(ops.Operand{Dtype: dtypes[s.Type], Shape: shape}, s.encode(values))
-}
-
-func (x *bench) ints(values ...int32) arg {
-	return x.place(ops.Operand{Dtype: tensor.Int32, Shape: []int{len(values)}}, encodeInts(values))
-}
-
-func (x *bench) out(s storage, shape ...int) arg {
-	o := ops.Operand{Dtype: dtypes[s.Type], Shape: shape}
-	return x.place(o, poison(o.Bytes()))
-}
-
-func (x *bench) bytes(a arg) []byte  { return x.memory[a.at].bytes(x.t, x.dev) }
-func (x *bench) get(a arg) []float64 { return storageOf(a.Dtype).decode(x.bytes(a)) }
-func (x *bench) run(op any, args ...arg) { // the last one is the output
-	runOp(x.t, x.dev, x.dev.variants()[0], op, args[:len(args)-1], args[len(args)-1:])
 }
 
 func TestActivationsOfExtremes(t *testing.T) {
@@ -133,9 +99,7 @@ func TestMemoryOps(t *testing.T) {
 			b := kernels.NewBuilder(h200, nil, siteOf(nil, []arg{filled, words}))
 			rows.Fill(b, b.Out[0].Ref, int64(n), 32, math.Float32bits(2.5))
 			rows.Fill(b, b.Out[1].Ref, int64(n), 16, 0x3c00)
-			p, err := b.Plan()
-			require.NoError(t, err)
-			runPlan(t, x.dev, p, filled, words)
+			runPlan(t, x.dev, testutil.Must(b.Plan())(t), filled, words)
 			for _, a := range []arg{y, back, same} {
 				testutil.Within(t, "copy", x.get(a), x.roundAll(values), 0)
 			}
@@ -182,8 +146,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 	b := kernels.NewBuilder(h200, nil, siteOf([]arg{x}, []arg{y}))
 	rows.Fill(b, b.In[0].Ref, n, 16, 0x3f80) // 1
 	rows.Fill(b, b.Out[0].Ref, n, 16, 0x7fed)
-	fill, err := b.Plan()
-	require.NoError(t, err)
+	fill := testutil.Must(b.Plan())(t)
 	for name, c := range map[string]struct {
 		op   any
 		in   []arg
@@ -196,8 +159,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		"copy":     {ops.AddGradOp{}, []arg{x}, 1},
 	} {
 		bindPlan(t, fill, 0, x, y).run(t, dev)
-		p, err := planOf(dev.properties(), "", c.op, siteOf(c.in, []arg{y}))
-		require.NoError(t, err)
+		p := testutil.Must(planOf(dev.properties(), "", c.op, siteOf(c.in, []arg{y})))(t)
 		bindPlan(t, p, 0, append(c.in, y)...).run(t, dev)
 		for _, from := range []int64{0, 1<<31 - 64, 1 << 31, n - 64} {
 			got := bf16.decode(dev.get(t, at[1]+kernels.Ptr(2*from), 128))

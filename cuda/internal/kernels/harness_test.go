@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -43,9 +44,9 @@ type arg struct {
 	at kernels.Ptr
 }
 
-func argOf(dt tensor.Dtype, at kernels.Ptr, shape ...int) arg {
-	return arg{ops.Operand{Dtype: dt, Shape: shape}, at}
-}
+func operand(dt tensor.Dtype, shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
+
+func argOf(dt tensor.Dtype, at kernels.Ptr, shape ...int) arg { return arg{operand(dt, shape...), at} }
 
 func siteOf(in, out []arg) (s graph.Site) {
 	for _, a := range in {
@@ -114,13 +115,10 @@ func (b bound) run(t testing.TB, dev device) {
 	}
 }
 
-// runOp runs an op on dev over poisoned work memory, whose margins must stay as they are, and returns its launches.
-func runOp(t testing.TB, dev device, v variant, op any, in, out []arg) *kernels.Plan {
+// runOp runs an op on dev over poisoned work memory, whose margins must stay as they are.
+func runOp(t testing.TB, dev device, v variant, op any, in, out []arg) {
 	t.Helper()
-	p, err := planOf(v.GPU, v.row, op, siteOf(in, out))
-	require.NoError(t, err)
-	runPlan(t, dev, p, slices.Concat(in, out)...)
-	return p
+	runPlan(t, dev, testutil.Must(planOf(v.GPU, v.row, op, siteOf(in, out)))(t), slices.Concat(in, out)...)
 }
 
 func runPlan(t testing.TB, dev device, p *kernels.Plan, args ...arg) {
@@ -157,6 +155,40 @@ func (b buffer) bytes(t testing.TB, dev device) []byte {
 	require.Equal(t, poison(before), all[:before], "bytes before an array")
 	require.Equal(t, poison(margin), all[before+b.n:], "bytes behind an array")
 	return all[before : before+b.n]
+}
+
+// bench places arrays of a type on a device, aligned or not, and runs ops on them.
+type bench struct {
+	t testing.TB
+	storage
+	dev    device
+	skew   int // elements by which arrays lie off their alignment
+	memory map[kernels.Ptr]buffer
+}
+
+func (x *bench) place(o ops.Operand, data []byte) arg {
+	m := place(x.t, x.dev, data, x.skew*o.Bytes()/o.Elements())
+	x.memory[m.at] = m
+	return arg{o, m.at}
+}
+
+func (x *bench) in(s storage, values []float64, shape ...int) arg {
+	return x.place(operand(dtypes[s.Type], shape...), s.encode(values))
+}
+
+func (x *bench) ints(values ...int32) arg {
+	return x.place(operand(tensor.Int32, len(values)), encodeInts(values))
+}
+
+func (x *bench) out(s storage, shape ...int) arg {
+	o := operand(dtypes[s.Type], shape...)
+	return x.place(o, poison(o.Bytes()))
+}
+
+func (x *bench) bytes(a arg) []byte  { return x.memory[a.at].bytes(x.t, x.dev) }
+func (x *bench) get(a arg) []float64 { return storageOf(a.Dtype).decode(x.bytes(a)) }
+func (x *bench) run(op any, args ...arg) { // the last one is the output
+	runOp(x.t, x.dev, x.dev.variants()[0], op, args[:len(args)-1], args[len(args)-1:])
 }
 
 // wantRefusal wants a typed refusal for a reason.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -26,15 +28,15 @@ func TestPackedAddresses(t *testing.T) {
 		f    float32
 		_    int32
 	}
-	b := kernels.NewBuilder(h200, nil, siteOf([]arg{argOf(tensor.Float32, 0, 7), argOf(tensor.Float32, 0, 7)}, []arg{argOf(tensor.Float32, 0, 7)}))
+	x := operand(tensor.Float32, 7)
+	b := kernels.NewBuilder(h200, nil, graph.Site{In: []ops.Operand{x, x}, Out: []ops.Operand{x}})
 	work := b.Work(100)
 	b.Work(10)
 	scratch := b.Scratch(5)
 	p := params{a: b.In[1].Ref.Plus(12), n: -3, in: inner{b.Out[0].Ref}, f: 1.5}
 	p.list[0], p.list[2] = work.Plus(8), scratch
 	b.Launch("nsa_test", kernels.Line(1), kernels.Line(32), 0, &p)
-	plan, err := b.Plan()
-	require.NoError(t, err)
+	plan := testutil.Must(b.Plan())(t)
 	require.EqualValues(t, 2*256+5, plan.WorkBytes())
 	want := func(work, x, y, z kernels.Ptr) []byte {
 		w := struct {
@@ -48,7 +50,7 @@ func TestPackedAddresses(t *testing.T) {
 		return kernels.Pack(&w).Bytes
 	}
 	for _, at := range [][4]kernels.Ptr{{0x100, 0x1000, 0x2000, 0x3000}, {1 << 46, 1 << 47, 3 << 45, 0x7000}} {
-		bound := bindPlan(t, plan, at[0], argOf(tensor.Float32, at[1], 7), argOf(tensor.Float32, at[2], 7), argOf(tensor.Float32, at[3], 7))
+		bound := bindPlan(t, plan, at[0], arg{x, at[1]}, arg{x, at[2]}, arg{x, at[3]})
 		require.Equal(t, want(at[0], at[1], at[2], at[3]), bound.arguments[0])
 	}
 }
@@ -97,20 +99,20 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		for _, c := range cases {
 			x, ok := store(t, c, s, 0)
 			for _, call := range x.plan.Calls {
-				if site := (graph.Site{In: x.list(call.In), Out: x.list(call.Out)}); c.Mask != nil || c.Choice != nil {
+				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Choice != nil {
 					add(call.Spec, site, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
 				} else if ok {
 					add(call.Spec, site)
 				}
 			}
 		}
-		of := func(dt tensor.Dtype, n int) ops.Operand { return ops.Operand{Dtype: dt, Shape: tensor.Shape{n}} }
-		x, wide, half := tensor.Float32, of(tensor.Float32, 10), of(dtypes[s.Type], 10)
+		wide, half := operand(tensor.Float32, 10), operand(dtypes[s.Type], 10)
 		add(ops.CastOp{}, graph.Site{In: []ops.Operand{wide}, Out: []ops.Operand{half}})
 		add(ops.CastOp{}, graph.Site{In: []ops.Operand{half}, Out: []ops.Operand{wide}})
-		adamW := graph.Site{In: []ops.Operand{of(tensor.Float64, ops.AdamWHyperLen), wide, half, wide, wide, of(x, 7), of(dtypes[s.Type], 7), of(x, 7), of(x, 7)}}
-		adamW.Out = []ops.Operand{of(tensor.Float64, 1)}
-		add(ops.AdamWOp{Decay: "10"}, adamW)
+		adamW := []ops.Operand{operand(tensor.Float64, ops.AdamWHyperLen), wide, half, wide, wide}
+		wide, half = operand(tensor.Float32, 7), operand(dtypes[s.Type], 7)
+		adamW = append(adamW, wide, half, wide, wide)
+		add(ops.AdamWOp{Decay: "10"}, graph.Site{In: adamW, Out: []ops.Operand{operand(tensor.Float64, 1)}})
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
@@ -139,37 +141,29 @@ func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 			l := &p.Steps[i].Launch
 			seen[l.Kernel] = true
 			k, ok := binaries[l.Kernel]
-			if !ok {
-				t.Errorf("no kernel %s", l.Kernel)
+			if !assert.True(t, ok, "no kernel %s", l.Kernel) {
 				continue
 			}
-			if n := len(l.Argument.Bytes); len(k.Params) != 1 || n != k.Params[0] {
-				t.Errorf("%s: an argument of %d bytes, the kernel has %v", l.Kernel, n, k.Params)
-			}
+			assert.Equal(t, k.Params, []int{len(l.Argument.Bytes)}, "%s: bytes of the argument", l.Kernel)
 			for arch, registers := range k.Registers {
 				if n := l.Block.Threads(); n < 1 || n > 1024 || int64(registers)*n > 65536 {
 					t.Errorf("%s: block %v with %d registers a thread on %s", l.Kernel, l.Block, registers, arch)
 				}
 			}
-			if l.Shared > 227<<10 {
-				t.Errorf("%s: %d bytes of shared memory", l.Kernel, l.Shared)
-			}
+			assert.LessOrEqual(t, l.Shared, 227<<10, "%s: bytes of shared memory", l.Kernel)
 			if g := l.Grid; g.X < 1 || g.X > math.MaxInt32 || g.Y < 1 || g.Y > math.MaxUint16 || g.Z < 1 || g.Z > math.MaxUint16 {
 				t.Errorf("%s: grid %v", l.Kernel, g)
 			}
 		}
 	}
 	for name := range binaries {
-		if !seen[name] {
-			t.Errorf("no op launches %s", name)
-		}
+		assert.True(t, seen[name], "no op launches %s", name)
 	}
 }
 
 // TestUnsupported holds what the kernels do not take to its reason.
 func TestUnsupported(t *testing.T) {
-	of := func(dt tensor.Dtype, shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
-	f := func(shape ...int) ops.Operand { return of(tensor.Float32, shape...) }
+	of, f := operand, func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }
 	type list = []ops.Operand
 	half, f16 := of(ops.BFloat16, 3), of(ops.Float16, 3)
 	turned := ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}

@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"runtime"
-	"sync"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -23,7 +23,8 @@ type matmulCase struct {
 	apart            int // elements between rows, and more between matrices
 	skew             int // elements by which operands lie off their alignment
 	repeatA, repeatB bool
-	small            bool // also without a GPU
+	small            bool  // also without a GPU
+	grids            []int // numbers of blocks, beside the plan's own, in half precision
 }
 
 func (c matmulCase) String() string {
@@ -47,6 +48,7 @@ var matmulCases = []matmulCase{
 	{m: 24, n: 32, k: 96, batch: 3, repeatA: true, repeatB: true, skew: 8, small: true},
 	{m: 130, n: 70, k: 40, batch: 67, apart: 8, small: true}, // large tiles
 	{m: 70, n: 129, k: 33, batch: 67, repeatB: true, small: true},
+	{m: 100, n: 200, k: 70, batch: 2, grids: []int{1, 3, 16}, small: true},
 	{m: 200, n: 136, k: 72, batch: 61, apart: 8},
 	{m: 200, n: 129, k: 33, batch: 61, skew: 8},
 	{m: 768, n: 200, k: 768, batch: 1},
@@ -60,51 +62,54 @@ var matmulCases = []matmulCase{
 	{m: 129, n: 127, k: 9000, batch: 2},
 }
 
-// layout is how a batch of matrices lies in memory.
-type layout struct{ rows, cols, ld, stride, batch, skew int }
+// layout is how a batch of matrices lies in memory: `down` elements between rows, `right` between columns.
+type layout struct{ rows, cols, down, right, stride, batch int }
 
 func (c matmulCase) layout(rows, cols int, repeat, transposed bool) layout {
+	l := layout{rows, cols, cols + c.apart, 1, 0, c.batch}
+	length := rows * l.down
 	if transposed {
-		rows, cols = cols, rows
+		l.down, l.right = 1, rows+c.apart
+		length = cols * l.right
 	}
-	l := layout{rows, cols, cols + c.apart, 0, c.batch, c.skew}
 	if repeat {
 		l.batch = 1
 	} else {
-		l.stride = rows*l.ld + 2*c.apart
+		l.stride = length + 2*c.apart
 	}
 	return l
 }
 
-// elements is the number of elements from the allocation's begin to the last one, and some more.
-func (l layout) elements() int { return l.skew + (l.batch-1)*l.stride + l.rows*l.ld + 8 }
+// ld is the leading dimension.
+func (l layout) ld() int64 { return int64(max(l.down, l.right)) }
 
-func (l layout) at(z, row, col int) int { return l.skew + z*l.stride + row*l.ld + col }
+// at returns the place of an element of matrix z, or of the one that stands for all.
+func (l layout) at(z, row, col int) int { return z%l.batch*l.stride + row*l.down + col*l.right }
 
-// spread returns the memory of matrices with values, NaN in between.
-func (s storage) spread(l layout, values []float64) []byte {
-	data := poison(l.elements() * s.Bytes())
-	for z := range l.batch {
-		for r := range l.rows {
-			copy(data[l.at(z, r, 0)*s.Bytes():], s.encode(values[(z*l.rows+r)*l.cols:][:l.cols]))
-		}
+// elements is the number of elements up to the last one of the last matrix.
+func (l layout) elements() int { return l.at(l.batch-1, l.rows-1, l.cols-1) + 1 }
+
+// normal returns the memory of matrices of normal numbers, NaN in between.
+func (l layout) normal(s storage, seed uint64) []float64 {
+	memory := slices.Repeat([]float64{math.NaN()}, l.elements())
+	for i, v := range testutil.Normal(seed, l.batch*l.rows*l.cols) {
+		row := i / l.cols
+		memory[l.at(row/l.rows, row%l.rows, i%l.cols)] = s.round(v)
 	}
-	return data
+	return memory
 }
 
 // planProduct builds a product of operands a, b, bias -> c by our own kernels.
 func planProduct(t testing.TB, p kernels.Product, bias bool) *kernels.Plan {
 	t.Helper()
-	o := arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1}}}
-	to := kernels.NewBuilder(h200, nil, siteOf([]arg{o, o, o}, []arg{o}))
+	o := operand(tensor.Float32, 1)
+	to := kernels.NewBuilder(h200, nil, graph.Site{In: []ops.Operand{o, o, o}, Out: []ops.Operand{o}})
 	add := to.In[2].Ref
 	if !bias {
 		add = 0
 	}
 	matmul.Multiply(to, p, to.In[0].Ref, to.In[1].Ref, add, to.Out[0].Ref)
-	plan, err := to.Plan()
-	require.NoError(t, err)
-	return plan
+	return testutil.Must(to.Plan())(t)
 }
 
 // bindProduct fills in the addresses of a, b, bias and c.
@@ -117,99 +122,94 @@ func bindProduct(t testing.TB, plan *kernels.Plan, work kernels.Ptr, at ...kerne
 	return bindPlan(t, plan, work, args...)
 }
 
+// entry is an element of a product: its value in float64, the sum of the magnitudes of its terms, and the error of a plain sum in
+// float32 that is then rounded to the type of the result.
+type entry struct{ want, most, naive float64 }
+
+// entries returns the elements of a b + bias, row by row. Those of a and b lie in memory as la and lb say.
+func entries(la, lb layout, a, b, bias []float64, batch int, out storage) (list []entry) {
+	rows := make([]int, batch*la.rows)
+	for i := range rows {
+		rows[i] = i
+	}
+	for row := range ahead(rows, func(i int) []entry {
+		z, i := i/la.rows, i%la.rows
+		row := make([]entry, lb.cols)
+		for j, add := range bias {
+			x, plain := entry{want: add, most: math.Abs(add)}, float32(0)
+			at, bt := la.at(z, i, 0), lb.at(z, 0, j)
+			for range la.cols {
+				v := a[at] * b[bt]
+				x.want, x.most, plain = x.want+v, x.most+math.Abs(v), plain+float32(v)
+				at, bt = at+la.right, bt+lb.down
+			}
+			x.naive = math.Abs(out.round(float64(plain)+add) - x.want)
+			row[j] = x
+		}
+		return row
+	}) {
+		list = append(list, row...)
+	}
+	return list
+}
+
 // compareMatmul compares a product with one in float64. The error is at most what sums in float32 may have and, where the
-// result is in half precision, twice that of a plain sum in float32 that is then rounded.
+// result is in half precision, twice that of a plain sum in float32 that is then rounded. Another run, and runs in which other
+// numbers of blocks share the tiles, have the same bits.
 func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storage, trans int, bias bool) {
 	t.Helper()
 	defer dev.reset(t)
 	what := fmt.Sprintf("%v/%v/%v/trans%d/bias%v", c, s.Type, out.Type, trans, bias)
 	la, lb := c.layout(c.m, c.k, c.repeatA, trans&2 != 0), c.layout(c.k, c.n, c.repeatB, trans&1 != 0)
 	lc := c.layout(c.m, c.n, false, false)
-	values := func(seed uint64, n int) []float64 { return s.roundAll(testutil.Normal(seed, n)) }
-	a, b, add := values(1, la.batch*c.m*c.k), values(2, lb.batch*c.k*c.n), values(3, c.n)
 	op := kernels.Product{
 		Type: s.Type, Out: out.Type, M: int64(c.m), N: int64(c.n), K: int64(c.k), TransA: trans&2 != 0, TransB: trans&1 != 0,
-		LDA: int64(la.ld), LDB: int64(lb.ld), LDC: int64(lc.ld),
+		LDA: la.ld(), LDB: lb.ld(), LDC: lc.ld(),
 		Batch: int64(c.batch), StrideA: int64(la.stride), StrideB: int64(lb.stride), StrideC: int64(lc.stride),
 	}
-	start := func(data []byte, skew int, typ kernels.Type) kernels.Ptr {
-		return dev.put(t, data) + kernels.Ptr(skew*typ.Bytes())
-	}
-	x, w := start(s.spread(la, a), c.skew, s.Type), start(s.spread(lb, b), c.skew, s.Type)
-	pa := kernels.Ptr(0)
+	put := func(values []float64) kernels.Ptr { return place(t, dev, s.encode(values), c.skew*s.Bytes()).at }
+	a, b, add, pa := la.normal(s, 1), lb.normal(s, 2), make([]float64, c.n), kernels.Ptr(0)
 	if bias {
-		pa = start(append(poison(2*c.skew), s.encode(add)...), c.skew, s.Type)
-		if s.Type == kernels.F32 {
-			pa = dev.put(t, s.encode(add))
-		}
-	} else {
-		clear(add)
+		add = s.roundAll(testutil.Normal(3, c.n))
+		pa = put(add)
 	}
-	size := lc.elements() * out.Bytes()
-	var runs [][]byte
-	for range 2 {
-		y := start(poison(size), c.skew, out.Type)
+	x, w := put(a), put(b)
+	var first []byte
+	for _, grid := range append([]int{0, 0}, c.grids...) {
 		plan := planProduct(t, op, bias)
-		bindProduct(t, plan, dev.put(t, poison(int(plan.WorkBytes()))), x, w, pa, y).run(t, dev)
-		runs = append(runs, dev.get(t, y-kernels.Ptr(c.skew*out.Bytes()), size))
-	}
-	require.True(t, bytes.Equal(runs[0], runs[1]), "%s: two runs differ", what)
-
-	got := out.decode(runs[0])
-	inside := make([]bool, len(got))
-	want, naive, most := make([]float64, len(got)), make([]float64, len(got)), make([]float64, len(got))
-	var rows sync.WaitGroup
-	slots := make(chan bool, runtime.GOMAXPROCS(0))
-	for z := range c.batch {
-		for i := range c.m {
-			slots <- true
-			rows.Go(func() {
-				defer func() { <-slots }()
-				for j := range c.n {
-					at := lc.at(z, i, j)
-					inside[at], want[at], most[at] = true, add[j], math.Abs(add[j])
-					pa, da := z%la.batch*c.m*c.k+i*c.k, 1
-					if op.TransA {
-						pa, da = z%la.batch*c.m*c.k+i, c.m
-					}
-					pb, db := z%lb.batch*c.k*c.n+j, c.n
-					if op.TransB {
-						pb, db = z%lb.batch*c.k*c.n+j*c.k, 1
-					}
-					plain := float32(0)
-					for range c.k {
-						v := a[pa] * b[pb]
-						want[at] += v
-						most[at] += math.Abs(v)
-						plain += float32(v)
-						pa, pb = pa+da, pb+db
-					}
-					naive[at] = math.Abs(out.round(float64(plain)+add[j]) - want[at])
-				}
-			})
-		}
-	}
-	rows.Wait()
-	allowed := 0.0
-	if out.Type != kernels.F32 {
-		for _, e := range naive {
-			allowed = max(allowed, 2*e)
-		}
-	}
-	outside := poison(4)
-	for i, v := range got {
-		if !inside[i] {
-			if at := runs[0][i*out.Bytes():][:out.Bytes()]; !bytes.Equal(at, outside[:out.Bytes()]) {
-				t.Errorf("%s: element %d, which is none of c, has been written to", what, i)
-				return
+		if grid > 0 {
+			if s.Type == kernels.F32 {
+				continue // blocks share tiles on matrix units only
 			}
-			continue
+			require.Len(t, plan.Steps, 1)
+			plan.Steps[0].Grid.X = grid
 		}
-		if !(math.Abs(v-want[i]) <= allowed+1e-6*most[i]) {
-			t.Errorf("%s: element %d is %v, want %v within %.3g + %.3g", what, i, v, want[i], allowed, 1e-6*most[i])
+		y := place(t, dev, poison(lc.elements()*out.Bytes()), c.skew*out.Bytes())
+		bindProduct(t, plan, output(t, dev, int(plan.WorkBytes())).at, x, w, pa, y.at).run(t, dev)
+		got := y.bytes(t, dev)
+		if first == nil {
+			first = got
+		}
+		require.True(t, bytes.Equal(first, got), "%s: runs differ, in %d blocks", what, grid)
+	}
+
+	want, allowed := entries(la, lb, a, b, add, c.batch, out), 0.0
+	if out.Type != kernels.F32 {
+		for _, x := range want {
+			allowed = max(allowed, 2*x.naive)
+		}
+	}
+	got, size := out.decode(first), out.Bytes()
+	for i, x := range want {
+		row := i / c.n
+		at := lc.at(row/c.m, row%c.m, i%c.n)
+		if v := got[at]; !(math.Abs(v-x.want) <= allowed+1e-6*x.most) {
+			t.Errorf("%s: element %d is %v, want %v within %.3g + %.3g", what, at, v, x.want, allowed, 1e-6*x.most)
 			return
 		}
+		copy(first[at*size:], poison(size))
 	}
+	require.True(t, bytes.Equal(poison(len(first)), first), "%s: elements which are none of c have been written to", what)
 }
 
 func TestMatmulOnGPU(t *testing.T) {

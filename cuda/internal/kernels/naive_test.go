@@ -63,8 +63,7 @@ func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcas
 		}
 		in, operands = append(in, x), append(operands, x.Operand)
 	}
-	results, err := spec.Infer(operands)
-	require.NoError(t, err)
+	results := testutil.Must(spec.Infer(operands))(t)
 	for _, o := range results {
 		a := opcases.Array{Shape: o.Shape, Floats: make([]float64, o.Elements())}
 		y := ops.Arg{Operand: o, Buf: cpu.NewBuf(a.Floats)}

@@ -39,9 +39,7 @@ func (c stockCase) graph(t testing.TB, dt tensor.Dtype) stockGraph {
 	for i, s := range c.in {
 		g.in = append(g.in, s.node(g.ExprGraph, dt, fmt.Sprint("input ", i), uint64(i+1)))
 	}
-	var err error
-	g.out, err = c.build(g.in)
-	require.NoError(t, err)
+	g.out = testutil.Must(c.build(g.in))(t)
 	if c.noGrad {
 		return g
 	}
@@ -50,8 +48,7 @@ func (c stockCase) graph(t testing.TB, dt tensor.Dtype) stockGraph {
 		weights := positive(g.out.Shape()...).node(g.ExprGraph, dt, "weights", 99)
 		cost = G.Must(G.Sum(G.Must(G.HadamardProd(g.out, weights))))
 	}
-	_, err = G.Grad(cost, g.in...)
-	require.NoError(t, err)
+	require.NoError(t, testutil.Err(G.Grad(cost, g.in...)))
 	return g
 }
 
@@ -266,17 +263,14 @@ func (c stockCase) run(t *testing.T, dt tensor.Dtype, opts ...graph.Option) (res
 			nodes = append(nodes, d)
 		}
 	}
-	m, err := graph.NewMachine(g.ExprGraph, append(opts, graph.WithKeep(nodes...))...)
-	require.NoError(t, err)
+	m := testutil.Must(graph.NewMachine(g.ExprGraph, append(opts, graph.WithKeep(nodes...))...))(t)
 	defer func() { require.NoError(t, m.Close()) }()
 	for range 2 {
 		require.NoError(t, m.RunAll())
 	}
 	require.NoError(t, m.Synchronize())
 	for _, n := range nodes {
-		v, err := graph.HostValue(n.Value())
-		require.NoError(t, err)
-		results = append(results, testutil.Floats(t, v.Data()))
+		results = append(results, testutil.Floats(t, testutil.Must(graph.HostValue(n.Value()))(t).Data()))
 	}
 	for _, s := range m.Plan().Steps {
 		assert.False(t, len(opts) > 0 && s.Implementation == "host", "%s runs on the host: %v", s.Op, s.Refused)
@@ -298,8 +292,7 @@ func TestStockGraphsRunOnTheDevice(t *testing.T) {
 	for name := range compiled(t) {
 		fake.Kernel(name, fakedriver.Kernel{Run: func(*fakedriver.Launch) {}})
 	}
-	b, err := cuda.Open(0, driver.WithDriver(fake))
-	require.NoError(t, err)
+	b := testutil.Must(cuda.Open(0, driver.WithDriver(fake)))(t)
 	eachStock(t, smallStockCases(), func(t *testing.T, c stockCase) { c.onBackend(t, b) })
 	require.NoError(t, b.Close())
 	require.Empty(t, fake.Leaks())

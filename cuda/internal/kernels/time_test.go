@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/cublaslt"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -33,9 +34,7 @@ func (g *gpu) time(t testing.TB, rounds int, steps ...func()) []float64 {
 	t.Helper()
 	events, times, medians := make([]*driver.Event, len(steps)+1), make([][]float64, len(steps)), make([]float64, len(steps))
 	for i := range events {
-		var err error
-		events[i], err = g.dev.NewEvent(true)
-		require.NoError(t, err)
+		events[i] = testutil.Must(g.dev.NewEvent(true))(t)
 	}
 	for round := range 1 + rounds {
 		require.NoError(t, g.stream.Record(events[0]))
@@ -45,9 +44,7 @@ func (g *gpu) time(t testing.TB, rounds int, steps ...func()) []float64 {
 		}
 		require.NoError(t, g.stream.Synchronize())
 		for i := range steps {
-			d, err := events[i+1].Since(events[i])
-			require.NoError(t, err)
-			if round > 0 {
+			if d := testutil.Must(events[i+1].Since(events[i]))(t); round > 0 {
 				times[i] = append(times[i], d.Seconds())
 			}
 		}
@@ -64,15 +61,13 @@ func (g *gpu) time(t testing.TB, rounds int, steps ...func()) []float64 {
 
 // timeShape is the attention of one layer, bf16.
 type timeShape struct {
-	name              string
-	B, S, Hq, Hkv     int
-	D, Dv             int
-	l, d, block, n, w int
+	name string
+	opcases.AttentionSize
 }
 
 var timeShapes = []timeShape{
-	{"base", 16, 2048, 12, 2, 64, 64, 32, 16, 64, 16, 512},
-	{"wide", 1, 8192, 64, 4, 128, 128, 32, 16, 64, 16, 512},
+	{"base", sized(16, 2048, 12, 2, 64, 64, 32, 16, 64, 16, 512)},
+	{"wide", sized(1, 8192, 64, 4, 128, 128, 32, 16, 64, 16, 512)},
 }
 
 // TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all
@@ -92,7 +87,7 @@ func TestAttentionTime(t *testing.T) {
 
 func (x timeShape) time(t *testing.T, row string) {
 	dev := openGPU(t)
-	nc := (x.S-x.l)/x.d + 1
+	nc := (x.S-x.BlockLen)/x.Stride + 1
 	seed := uint64(0)
 	noise := func(shape ...int) arg {
 		seed++
@@ -106,25 +101,24 @@ func (x timeShape) time(t *testing.T, row string) {
 	q, do := noise(x.B, x.S, x.Hq, x.D), noise(x.B, x.S, x.Hq, x.Dv)
 	kc, vc := noise(x.B, nc, x.Hkv, x.D), noise(x.B, nc, x.Hkv, x.Dv)
 	k, v := noise(x.B, x.S, x.Hkv, x.D), noise(x.B, x.S, x.Hkv, x.Dv)
-	o, lse, idx := room(ops.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S), room(tensor.Int32, x.B, x.S, x.Hkv, x.n)
+	o, lse, idx := room(ops.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S), room(tensor.Int32, x.B, x.S, x.Hkv, x.TopN)
 	dq, dk, dv := room(ops.BFloat16, q.Shape...), room(ops.BFloat16, k.Shape...), room(ops.BFloat16, v.Shape...)
 	dkc, dvc := room(ops.BFloat16, kc.Shape...), room(ops.BFloat16, vc.Shape...)
 
 	// Pairs of a query and a key that it sees, of one head.
 	pairs := map[string]float64{}
 	for i := range x.S {
-		pairs["window"] += float64(min(i+1, x.w))
-		if i+1 >= x.l {
-			pairs["compressed"] += float64((i+1-x.l)/x.d + 1)
+		pairs["window"] += float64(min(i+1, x.Window))
+		if i+1 >= x.BlockLen {
+			pairs["compressed"] += float64((i+1-x.BlockLen)/x.Stride + 1)
 		}
-		pairs["selected"] += float64((min(i/x.block+1, x.n)-1)*x.block + i%x.block + 1)
+		pairs["selected"] += float64((min(i/x.SelectBlock+1, x.TopN)-1)*x.SelectBlock + i%x.SelectBlock + 1)
 	}
 	var steps []func()
 	var flops []float64 // 2 operations for each multiplication and addition of the pairs
 	var names []string
 	add := func(branch string, op any, in, out []arg) {
-		plan, err := planOf(dev.properties(), row, op, siteOf(in, out))
-		require.NoError(t, err)
+		plan := testutil.Must(planOf(dev.properties(), row, op, siteOf(in, out)))(t)
 		b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
 		for i := range plan.Steps {
 			l := &plan.Steps[i].Launch
@@ -139,13 +133,13 @@ func (x timeShape) time(t *testing.T, row string) {
 			steps = append(steps, func() { dev.launch(t, l, b.arguments[i]) })
 		}
 	}
-	add("compressed", ops.CompressedAttentionOp{BlockLen: x.l, Stride: x.d}, []arg{q, kc, vc}, []arg{o, lse})
-	add("compressed", ops.SelectBlocksOp{Params: ops.Params{BlockLen: x.l, Stride: x.d, SelectBlock: x.block, TopN: x.n}}, []arg{q, kc, lse}, []arg{idx})
-	add("compressed", ops.CompressedAttentionGradOp{BlockLen: x.l, Stride: x.d}, []arg{q, kc, vc, o, lse, do}, []arg{dq, dkc, dvc})
-	add("selected", ops.SelectedAttentionOp{SelectBlock: x.block}, []arg{q, k, v, idx}, []arg{o, lse})
-	add("selected", ops.SelectedAttentionGradOp{SelectBlock: x.block}, []arg{q, k, v, idx, o, lse, do}, []arg{dq, dk, dv})
-	add("window", ops.SlidingWindowOp{Window: x.w}, []arg{q, k, v}, []arg{o, lse})
-	add("window", ops.SlidingWindowGradOp{Window: x.w}, []arg{q, k, v, o, lse, do}, []arg{dq, dk, dv})
+	add("compressed", ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc}, []arg{o, lse})
+	add("compressed", ops.SelectBlocksOp{Params: x.Params}, []arg{q, kc, lse}, []arg{idx})
+	add("compressed", ops.CompressedAttentionGradOp{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc, o, lse, do}, []arg{dq, dkc, dvc})
+	add("selected", ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx}, []arg{o, lse})
+	add("selected", ops.SelectedAttentionGradOp{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx, o, lse, do}, []arg{dq, dk, dv})
+	add("window", ops.SlidingWindowOp{Window: x.Window}, []arg{q, k, v}, []arg{o, lse})
+	add("window", ops.SlidingWindowGradOp{Window: x.Window}, []arg{q, k, v, o, lse, do}, []arg{dq, dk, dv})
 
 	times, total := dev.time(t, 5, steps...), 0.0
 	for _, seconds := range times {
@@ -207,8 +201,7 @@ func TestProductTime(t *testing.T) {
 			if library == nil {
 				continue
 			}
-			ready, err := library.Prepare(p)
-			require.NoError(t, err)
+			ready := testutil.Must(library.Prepare(p))(t)
 			lt := median(func() {
 				require.NoError(t, ready.Run(dev.stream, &driver.Launched{Op: "time"}, kernels.ProductAddresses{A: at[0], B: at[1], C: at[2], Work: at[3]}))
 			})
