@@ -3,7 +3,6 @@ package sharedlib
 
 import (
 	"reflect"
-	"sync"
 	"unsafe"
 )
 
@@ -19,13 +18,7 @@ type Code func(args []uintptr) uintptr
 type Func struct {
 	Name string // as in Bind, without the suffix
 	code Code
-
-	mu   sync.Mutex
-	idle []*frame // as many as calls have run at once
 }
-
-// frame holds the arguments of a call, of which cublasLtMatmul has most.
-type frame [16]uintptr
 
 // Bind sets the fields of a struct, each a *Func, to the functions of lib that are called prefix, the name of the field and its
 // tag `suffix`. The error is that of the first one that is not there; a field with a tag `since` is then left nil.
@@ -43,16 +36,9 @@ func Bind(lib Library, prefix string, functions any) error {
 	return nil
 }
 
-// Call calls the function with up to 16 arguments and returns its result. It allocates nothing but a frame for each call that
-// runs beside others. Callers keep alive what the arguments point to, which must not be on the stack, since that may move.
-func (f *Func) Call(args ...uintptr) uintptr {
-	a := f.take()
-	r := f.code(a[:copy(a[:], args)])
-	f.mu.Lock()
-	f.idle = append(f.idle, a)
-	f.mu.Unlock()
-	return r
-}
+// Call calls the function and returns its result. It allocates nothing. Callers keep alive what the arguments point to, which
+// must not be on the stack, since that may move.
+func (f *Func) Call(args ...uintptr) uintptr { return f.code(stay(args)) }
 
 // Ask is Call for arguments that are addresses of variables, converted in the list of arguments: these are moved to the heap and
 // kept alive.
@@ -60,18 +46,12 @@ func (f *Func) Call(args ...uintptr) uintptr {
 //go:uintptrescapes
 func (f *Func) Ask(args ...uintptr) uintptr { return f.code(args) }
 
-// take returns a frame that no call uses. A sync.Pool would have one for each processor, and fill anew after each garbage
-// collection, since a call that waits may go on on another processor.
-func (f *Func) take() *frame {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := len(f.idle) - 1
-	if n < 0 {
-		return new(frame)
-	}
-	a := f.idle[n]
-	f.idle = f.idle[:n]
-	return a
+// stay returns args, hidden from the compiler's escape analysis: they stay on the stack, since a Code keeps no part of them.
+//
+//go:nosplit
+func stay(args []uintptr) []uintptr {
+	p := uintptr(unsafe.Pointer(&args))
+	return **(**[]uintptr)(unsafe.Pointer(&p))
 }
 
 // At returns what lies at an address that C has given or been given.
