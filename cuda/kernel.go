@@ -23,11 +23,9 @@ type kernel struct {
 
 // step is a launch, or a product of a library.
 type step struct {
-	call     *driver.Call
-	argument []byte // of the launch, for the addresses of the kernel
-
+	call     *driver.Call            // its argument is for the addresses of the kernel
 	product  *kernels.LibraryProduct // nil for a launch
-	launched driver.Launched
+	launched driver.Launched         // what the product is remembered as
 }
 
 // bind makes the kernel of a plan for the cells of operands. It loads what it launches.
@@ -59,8 +57,7 @@ func (st *step) bind(b *Backend, op string, from *kernels.Step, owner graph.Kern
 	if err != nil {
 		return err
 	}
-	st.argument = from.Argument.Copy()
-	if st.call, err = f.Prepare(op, from.Grid, from.Block, from.Shared, st.argument); err != nil {
+	if st.call, err = f.Prepare(op, from.Grid, from.Block, from.Shared, from.Argument.Bytes); err != nil {
 		return err
 	}
 	st.call.Owner = owner
@@ -127,8 +124,10 @@ func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 func (k *kernel) fill() error {
 	k.uploaded = false
 	for i := range k.steps {
-		if err := k.steps[i].place(&k.plan.Steps[i], k.addresses); err != nil {
-			return err
+		if call := k.steps[i].call; call != nil {
+			if err := k.plan.Steps[i].Argument.Place(call.Args(), k.addresses); err != nil {
+				return err
+			}
 		}
 	}
 	for i, a := range k.arrays {
@@ -137,17 +136,6 @@ func (k *kernel) fill() error {
 		}
 	}
 	return nil
-}
-
-// place fills in the argument of a launch.
-func (st *step) place(from *kernels.Step, at kernels.Addresses) error {
-	if st.product != nil {
-		return nil
-	}
-	if err := from.Argument.Place(st.argument, at); err != nil {
-		return err
-	}
-	return st.call.SetArgs(st.argument)
 }
 
 // upload copies the arrays to the work memory, if they have changed.

@@ -302,7 +302,7 @@ func TestProposals(t *testing.T) {
 	}
 	g := openGPU(t)
 	mem := testutil.Must(g.dev.Alloc(1 << 30))(t)
-	first, last := closing(t, testutil.Must(g.dev.NewEvent(true))(t)), closing(t, testutil.Must(g.dev.NewEvent(true))(t))
+	first, last := closing(t, testutil.Must(g.stream.NewEvent())(t)), closing(t, testutil.Must(g.stream.NewEvent())(t))
 	defer func() { require.NoError(t, mem.Free()) }()
 	for _, size := range [][2]int64{{1600, 768}, {768, 768}, {3072, 768}, {768, 1600}, {768, 3072}} {
 		m := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: size[0], K: size[1], TransB: true}
@@ -315,11 +315,11 @@ func TestProposals(t *testing.T) {
 			const warm, runs = 5, 20
 			for run := range warm + runs {
 				if run == warm {
-					require.NoError(t, g.stream.Record(first))
+					require.NoError(t, first.Record())
 				}
 				require.NoError(t, p.Run(g.stream, &driver.Launched{Op: m.String()}, at))
 			}
-			require.NoError(t, errors.Join(g.stream.Record(last), g.stream.Synchronize()))
+			require.NoError(t, last.Record())
 			took := testutil.Must(last.Since(first))(t)
 			fmt.Printf("%v: proposal %d, tile %d: %.1f us\n", m, i, p.tile(c.algo), took.Seconds()/runs*1e6)
 		}

@@ -40,7 +40,7 @@ func (f *Function) Prepare(op string, grid, block Dim, shared int, args []byte) 
 		err = f.allow(shared)
 	}
 	if err != nil {
-		return nil, c.failed(err)
+		return nil, f.m.d.failed(&c.Launched, err)
 	}
 	c.args = append(c.args, args...)
 	c.param = unsafe.Pointer(&c.args[0])
@@ -72,16 +72,8 @@ func (c *Call) check(argBytes int) error {
 	return nil
 }
 
-// SetArgs changes the argument for the next launches. Its size must stay the same. It allocates nothing.
-func (c *Call) SetArgs(args []byte) error {
-	if len(args) != len(c.args) {
-		return c.failed(fmt.Errorf("got an argument of %d bytes, want %d", len(args), len(c.args)))
-	}
-	copy(c.args, args)
-	return nil
-}
-
-func (c *Call) failed(err error) error { return c.f.m.d.failed(c.Launched.String(), err) }
+// Args returns the argument of the next launches, which may be changed in place.
+func (c *Call) Args() []byte { return c.args }
 
 // Launch enqueues c. It allocates nothing. An error names what c was prepared for; one of what had been enqueued earlier is
 // a *Fault.
@@ -89,18 +81,16 @@ func (s *Stream) Launch(c *Call) error {
 	if c == nil || c.f.m.d != s.d {
 		return s.d.failed("launch", errForeign)
 	}
-	if err := s.enter(); err != nil {
-		return c.failed(err)
-	}
-	defer s.d.leave()
-	g, b := c.grid, c.block
-	err := s.call(s.d.fn.LaunchKernel, c.f.h, uintptr(g.X), uintptr(g.Y), uintptr(g.Z), uintptr(b.X), uintptr(b.Y), uintptr(b.Z),
-		uintptr(c.shared), s.h, uintptr(unsafe.Pointer(&c.param)), 0)
-	switch err.(type) {
-	case nil:
+	return s.do(&c.Launched, func() error {
+		g, b := c.grid, c.block
+		err := s.d.call(s.d.fn.LaunchKernel, c.f.h, uintptr(g.X), uintptr(g.Y), uintptr(g.Z), uintptr(b.X), uintptr(b.Y), uintptr(b.Z),
+			uintptr(c.shared), s.h, uintptr(unsafe.Pointer(&c.param)), 0)
+		if e, ok := err.(*Error); ok {
+			return fmt.Errorf("grid %v of blocks %v with %d bytes of shared memory: %w", g, b, c.shared, e)
+		}
+		if err != nil {
+			return err
+		}
 		return s.enqueued(&c.Launched)
-	case *Fault:
-		return err
-	}
-	return c.failed(fmt.Errorf("grid %v of blocks %v with %d bytes of shared memory: %w", g, b, c.shared, err))
+	})
 }

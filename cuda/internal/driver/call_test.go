@@ -51,8 +51,6 @@ func TestPrepareErrors(t *testing.T) {
 		require.Error(t, err, c.name)
 		require.True(t, strings.HasPrefix(err.Error(), "cuda:0: test (kernel k): "+c.want), "%s: %v", c.name, err)
 	}
-	c := testutil.Must(f.Prepare("test", one, b, 0, args))(t)
-	require.EqualError(t, c.SetArgs(args[:8]), "cuda:0: test (kernel k): got an argument of 8 bytes, want 16")
 }
 
 // TestArguments passes grid, block, shared memory and arguments, whether the driver tells their size or not. What the caller
@@ -68,7 +66,7 @@ func TestArguments(t *testing.T) {
 		c := testutil.Must(function(t, d, "k").Prepare("all", driver.Dim{X: 3, Z: 2}, driver.Dim{X: 32, Y: 4}, 96, mine))(t)
 		clear(mine)
 		ok(t, s.Launch(c))
-		ok(t, c.SetArgs([]byte("other values")))
+		copy(c.Args(), "other values")
 		ok(t, s.Launch(c))
 		ok(t, s.Synchronize())
 		require.Equal(t, []string{"twelve bytes", "other values"}, args)
@@ -96,21 +94,19 @@ func TestLaunchError(t *testing.T) {
 func TestLaunchesAllocateNothing(t *testing.T) {
 	d, _ := openFake(t)
 	s := stream(t, d)
-	e, h, x := event(t, d, false), host(t, d, 64), newAdder(t, d, s, 100)
+	e, r, x := event(t, s), readback(t, s, 64), newAdder(t, d, s, 100)
 	p := captured(t, s, func() { ok(t, s.Launch(x.call)) })
-	data, args := make([]byte, 40), x.args(99)
+	data := make([]byte, 40)
 	out := driver.Address(&x.out)
 	for name, f := range map[string]func() error{
 		"launch":   func() error { return s.Launch(x.call) },
-		"argument": func() error { return x.call.SetArgs(args) },
 		"replay":   func() error { return s.Replay(p) },
-		"copy out": func() error { return s.CopyOut(h, 0, out, 64) },
+		"fetch":    func() error { return errors.Join(r.Fetch(out), testutil.Err(r.Wait())) },
 		"copy":     func() error { return s.Copy(out, driver.Address(&x.a), 64) },
 		"fill":     func() error { return s.Fill8(out, 1, 8) },
 		"upload":   func() error { return s.Upload(out, data) },
 		"download": func() error { return s.Download(data, out) },
-		"record":   func() error { return s.Record(e) },
-		"event":    e.Synchronize,
+		"record":   e.Record,
 	} {
 		n := testing.AllocsPerRun(50, func() {
 			if err := errors.Join(f(), s.Synchronize()); err != nil {

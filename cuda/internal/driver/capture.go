@@ -6,12 +6,13 @@ import (
 	"unsafe"
 )
 
-// Replay is a captured sequence of launches, copies from and to pinned memory, and fills, with the addresses and values that
-// they had when they were captured. It may be replayed in any stream of its device, and its runs do not overlap.
+// Replay is a captured sequence of launches, copies and fills, with the addresses and values that they had when they were
+// captured. It may be replayed in any stream of its device, and its runs do not overlap. A run that is under way goes on after
+// Close.
 type Replay struct {
-	d        *Device
+	owned
 	graph    Handle
-	exec     Handle // the executable graph, 0 once closed
+	exec     Handle // the executable graph
 	launched Launched
 }
 
@@ -22,10 +23,13 @@ func (s *Stream) BeginCapture() error {
 		if s.capture != nil {
 			return errCapturing
 		}
-		if err := s.call(s.d.fn.StreamBeginCapture, s.h, captureRelaxed); err != nil {
+		if err := s.d.call(s.d.fn.StreamBeginCapture, s.h, captureRelaxed); err != nil {
 			return err
 		}
-		s.capture = &Replay{d: s.d, launched: Launched{Op: "captured graph"}}
+		p := &Replay{launched: Launched{Op: "captured graph"}}
+		p.owned = owned{d: s.d, name: "captured graph", rank: rankGraph,
+			parts: []part{{&p.exec, s.d.fn.GraphExecDestroy}, {&p.graph, s.d.fn.GraphDestroy}}}
+		s.capture = p
 		return nil
 	})
 }
@@ -35,56 +39,43 @@ func (s *Stream) Capturing() bool { return s.capture != nil && !s.abandoned }
 
 // EndCapture returns what was recorded, ready to be replayed. After an error the stream is as before BeginCapture.
 func (s *Stream) EndCapture() (*Replay, error) {
-	const what = "end capture"
 	if !s.Capturing() {
-		return nil, s.d.failed(what, errors.New("no capture is under way"))
+		return nil, s.d.failed("end capture", errors.New("no capture is under way"))
 	}
-	if err := s.enter(); err != nil {
-		s.abandoned = true
-		return nil, s.d.failed(what, err)
-	}
-	defer s.d.leave()
 	p := s.capture
-	if err := s.endCapture(); err != nil {
-		s.abandoned = true // to be dropped now, or else in the next call
-		return nil, s.d.failed(what, errors.Join(err, s.drop()))
-	}
-	if err := get(s.d, s.d.fn.GraphInstantiateWithFlags, &p.exec, p.graph, 0); err != nil {
-		return nil, s.d.failed(what, errors.Join(err, p.Close()))
-	}
-	return p, nil
+	s.abandoned = true // until it has ended
+	return create(p, &p.owned, func() error {
+		if err := s.endCapture(); err != nil {
+			return errors.Join(err, s.drop())
+		}
+		s.capture, s.abandoned = nil, false
+		return get(s.d, s.d.fn.GraphInstantiateWithFlags, &p.exec, p.graph, 0)
+	})
 }
 
-// drop ends an abandoned capture, with the context current. If it fails, s.abandoned stays set and the next call tries again.
+// endCapture takes over what was captured.
+func (s *Stream) endCapture() error {
+	f := s.d.fn.StreamEndCapture
+	return s.d.check(f, f.Ask(s.h, uintptr(unsafe.Pointer(&s.capture.graph))))
+}
+
+// drop ends a capture and frees what was captured, with the context current. If the capture does not end, s.abandoned stays as
+// it is, and the next call tries again.
 func (s *Stream) drop() error {
 	var state int32
-	if err := s.check(s.d.fn.StreamIsCapturing, s.d.fn.StreamIsCapturing.Ask(s.h, uintptr(unsafe.Pointer(&state)))); err != nil {
+	f := s.d.fn.StreamIsCapturing
+	if err := s.d.check(f, f.Ask(s.h, uintptr(unsafe.Pointer(&state)))); err != nil {
 		return err
 	}
 	if state != CaptureNone {
-		p := s.capture
-		err := s.endCapture()
-		if err == nil {
-			return s.d.settle(p, p.destroy())
-		}
-		if !errors.Is(err, CaptureInvalidated) {
+		if err := s.endCapture(); err != nil && !errors.Is(err, CaptureInvalidated) {
 			return err
 		}
 	}
+	p := s.capture
 	s.capture, s.abandoned = nil, false
-	return nil
-}
-
-// endCapture takes what was captured over into the Replay, which is then the device's to free.
-func (s *Stream) endCapture() error {
-	var graph Handle
-	if err := s.check(s.d.fn.StreamEndCapture, s.d.fn.StreamEndCapture.Ask(s.h, uintptr(unsafe.Pointer(&graph)))); err != nil {
-		return err
-	}
-	s.capture.graph = graph
-	s.d.adopt(s.capture, kind{"captured graph", 0})
-	s.capture, s.abandoned = nil, false
-	return nil
+	p.keep(p)
+	return p.settle(p.destroy())
 }
 
 // Replay enqueues what was captured. It allocates nothing.
@@ -99,19 +90,9 @@ func (s *Stream) Replay(p *Replay) error {
 		if s.capture != nil {
 			return errCapturing
 		}
-		if err := s.call(s.d.fn.GraphLaunch, p.exec, s.h); err != nil {
+		if err := s.d.call(s.d.fn.GraphLaunch, p.exec, s.h); err != nil {
 			return err
 		}
 		return s.enqueued(&p.launched)
 	})
-}
-
-// Close frees the captured graph. A run of it that is under way goes on.
-func (p *Replay) Close() error { return p.d.free(p, "close captured graph") }
-
-func (p *Replay) destroy() error {
-	if err := release(p.d, &p.exec, p.d.fn.GraphExecDestroy); err != nil {
-		return err
-	}
-	return release(p.d, &p.graph, p.d.fn.GraphDestroy)
 }

@@ -10,33 +10,52 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// resource is what a device hands out and wants back. destroy calls the driver, with the context current; a second call
-// goes on where the first one failed.
-type resource interface{ destroy() error }
-
-// kind describes a resource that has not been freed.
-type kind struct {
-	name  string // as in "stream"
-	bytes int64
+// owned is what a device hands out and wants back: handles of the driver.
+type owned struct {
+	d      *Device
+	name   string // as in "stream"
+	bytes  int
+	kept   bool         // freed by Device.Close alone
+	rank   int          // Device.Close frees higher ranks first
+	finish func() error // to be called before the handles are freed, or nil
+	parts  []part       // in the order in which they are freed
 }
 
-// adopt keeps r until settle.
-func (d *Device) adopt(r resource, k kind) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.open[r] = k
+// part is a handle, zero for none, and the function that frees it.
+type part struct {
+	h    *Handle
+	free *sharedlib.Func
 }
 
-// create calls make, which makes r, with the context current, and keeps r until it is freed: at once if make fails. what
-// names the call in errors.
-func create[R resource](d *Device, r R, k kind, what string, make func() error) (R, error) {
-	err := d.do(what, func() error {
+// Ranks above that of all others, 0.
+const (
+	rankGraph  = iota + 1 // goes before what it uses
+	rankStream            // waits for what it runs
+)
+
+// String names it in errors.
+func (o *owned) String() string {
+	if o.bytes > 0 {
+		return o.name + " of " + size(int64(o.bytes))
+	}
+	return o.name
+}
+
+// keep notes that r, of which o is a part, has not been freed.
+func (o *owned) keep(r any) {
+	o.d.mu.Lock()
+	defer o.d.mu.Unlock()
+	o.d.open[o] = r
+}
+
+// create calls make, which fills in the handles of r, with the context current. r is kept until it is freed: at once if make
+// fails.
+func create[R any](r R, o *owned, make func() error) (R, error) {
+	err := o.d.do(o, func() error {
+		o.keep(r)
 		err := make()
-		d.adopt(r, k)
 		if err != nil {
-			if e := d.settle(r, r.destroy()); e != nil {
-				err = errors.Join(err, e)
-			}
+			err = errors.Join(err, o.settle(o.destroy()))
 		}
 		return err
 	})
@@ -46,45 +65,57 @@ func create[R resource](d *Device, r R, k kind, what string, make func() error) 
 	return r, nil
 }
 
-// release calls f, which frees a handle, and sets that to zero. A zero handle is left alone.
-func release(d *Device, h *Handle, f *sharedlib.Func) error {
-	if *h == 0 {
-		return nil
+// destroy frees the handles, with the context current. A second call goes on where the first one failed.
+func (o *owned) destroy() error {
+	if o.finish != nil {
+		if err := o.finish(); err != nil {
+			return err
+		}
 	}
-	err := d.call(f, *h)
-	if err == nil {
-		*h = 0
+	for _, p := range o.parts {
+		if *p.h == 0 {
+			continue
+		}
+		if err := o.d.call(p.free, *p.h); err != nil {
+			return err
+		}
+		*p.h = 0
 	}
-	return err
+	return nil
 }
 
-// free destroys r and forgets it; what has been freed already is left alone.
-func (d *Device) free(r resource, what string) error {
-	d.mu.Lock()
-	_, open := d.open[r]
-	d.mu.Unlock()
-	if !open {
-		return nil
-	}
-	return d.settle(r, d.do(what, r.destroy))
-}
-
-// settle forgets r, which has been destroyed. If that has failed, r stays known, so that it can be freed again, by Close at the
-// latest; after a Fault it is forgotten, since it is freed with the context.
-func (d *Device) settle(r resource, err error) error {
+// settle forgets o, which has been destroyed. If that has failed, o stays known, so that it can be freed again, by Device.Close
+// at the latest; after a Fault it is forgotten, since it is freed with the context.
+func (o *owned) settle(err error) error {
 	if _, fault := err.(*Fault); err == nil || fault {
-		d.mu.Lock()
-		delete(d.open, r)
-		d.mu.Unlock()
+		o.d.mu.Lock()
+		delete(o.d.open, o)
+		o.d.mu.Unlock()
 	}
 	return err
+}
+
+// freed reports whether it has been freed.
+func (o *owned) freed() bool {
+	o.d.mu.Lock()
+	defer o.d.mu.Unlock()
+	_, open := o.d.open[o]
+	return !open
+}
+
+// Close frees it, once.
+func (o *owned) Close() error {
+	if o.freed() {
+		return nil
+	}
+	return o.settle(o.d.do(o, o.destroy))
 }
 
 // streams returns the streams that have not been freed.
 func (d *Device) streams() (list []*Stream) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for r := range d.open {
+	for _, r := range d.open {
 		if s, ok := r.(*Stream); ok {
 			list = append(list, s)
 		}
@@ -104,7 +135,7 @@ func (d *Device) Close() error {
 		leaks = d.leaks()
 	}
 	known := d.fault.Load()
-	err := d.destroyAll()
+	err := d.current(d.destroyAll)
 	fault := d.fault.Load()
 	if err != nil && fault == nil {
 		return errors.Join(d.failed("close", err), leaks)
@@ -123,47 +154,32 @@ func (d *Device) Close() error {
 
 // destroyAll destroys what is open, in an order in which nothing is used after it is gone.
 func (d *Device) destroyAll() error {
-	if err := d.current(); err != nil {
-		return err
-	}
-	defer d.leave()
 	d.mu.Lock()
-	list := slices.SortedFunc(maps.Keys(d.open), func(a, b resource) int { return rank(a) - rank(b) })
+	list := slices.SortedFunc(maps.Keys(d.open), func(a, b *owned) int { return b.rank - a.rank })
 	d.mu.Unlock()
 	var errs []error
-	for _, r := range list {
-		errs = append(errs, d.settle(r, r.destroy()))
+	for _, o := range list {
+		errs = append(errs, o.settle(o.destroy()))
 	}
 	return errors.Join(errs...)
-}
-
-// rank is the order in which Close destroys: streams, which wait for what they run, then captured graphs, then what these used.
-func rank(r resource) int {
-	switch r.(type) {
-	case *Stream:
-		return 0
-	case *Replay:
-		return 1
-	}
-	return 2
 }
 
 // leaks returns an error that counts what has not been freed.
 func (d *Device) leaks() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	count, bytes := map[string]int{}, map[string]int64{}
-	for r, k := range d.open {
-		if _, module := r.(*Module); !module && r != d.fill {
-			count[k.name]++
-			bytes[k.name] += k.bytes
+	count, bytes := map[string]int{}, map[string]int{}
+	for o := range d.open {
+		if !o.kept {
+			count[o.name]++
+			bytes[o.name] += o.bytes
 		}
 	}
 	var parts []string
 	for name, n := range count {
 		p := fmt.Sprintf("%d of %s", n, name)
 		if bytes[name] > 0 {
-			p += " (" + size(bytes[name]) + ")"
+			p += " (" + size(int64(bytes[name])) + ")"
 		}
 		parts = append(parts, p)
 	}

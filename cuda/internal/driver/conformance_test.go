@@ -23,7 +23,7 @@ var conformance = []struct {
 	{"memory", testMemory},
 	{"out of memory", testOutOfMemory},
 	{"staged copies", testStaged},
-	{"pinned copies and fills", testPinned},
+	{"readbacks, copies and fills", testCopies},
 	{"borrowed stream", testBorrowed},
 	{"events", testEvents},
 	{"kernel", testKernel},
@@ -66,16 +66,16 @@ func stream(t testing.TB, d *driver.Device) *driver.Stream {
 	return freed(t, testutil.Must(d.NewStream())(t), (*driver.Stream).Close)
 }
 
-// host returns pinned memory until the end of the test.
-func host(t testing.TB, d *driver.Device, bytes int) *driver.Host {
+// readback returns pinned memory until the end of the test.
+func readback(t testing.TB, s *driver.Stream, bytes int) *driver.Readback {
 	t.Helper()
-	return freed(t, testutil.Must(d.NewHost(bytes))(t), (*driver.Host).Free)
+	return freed(t, testutil.Must(s.NewReadback(bytes))(t), (*driver.Readback).Close)
 }
 
 // event returns an event until the end of the test.
-func event(t testing.TB, d *driver.Device, timing bool) *driver.Event {
+func event(t testing.TB, s *driver.Stream) *driver.Event {
 	t.Helper()
-	return freed(t, testutil.Must(d.NewEvent(timing))(t), (*driver.Event).Close)
+	return freed(t, testutil.Must(s.NewEvent())(t), (*driver.Event).Close)
 }
 
 // captured returns what f enqueues in s, until the end of the test.
@@ -172,31 +172,25 @@ func testStaged(t *testing.T, d *driver.Device) {
 	require.EqualValues(t, 1, last[0], "a download was lost at Close")
 }
 
-func testPinned(t *testing.T, d *driver.Device) {
-	s, h, m := stream(t, d), host(t, d, 1000), alloc(t, d, 4000)
-	copy(h.Bytes(), noise(1000))
-	want := bytes.Clone(h.Bytes()[100:600])
-	ok(t, s.Upload(m.Ptr(), h.Bytes()[100:600]))
+func testCopies(t *testing.T, d *driver.Device) {
+	s, m := stream(t, d), alloc(t, d, 4000)
+	r, want := readback(t, s, 500), noise(500)
+	require.Len(t, testutil.Must(r.Wait())(t), 500) // nothing has been fetched: nothing to wait for
+	ok(t, s.Upload(m.Ptr(), want))
 	ok(t, s.Copy(m.Ptr()+1000, m.Ptr(), 500))
-	ok(t, s.CopyOut(h, 0, m.Ptr()+1000, 500))
+	ok(t, r.Fetch(m.Ptr()+1000))
+	ok(t, s.Fill8(m.Ptr()+1000, 1, 500))
 	ok(t, s.Fill8(m.Ptr()+2000, 7, 3))
 	ok(t, s.Fill8(m.Ptr()+3000, 1, 0))
-	ok(t, s.Synchronize())
-	require.Equal(t, want, h.Bytes()[:500])
+	require.Equal(t, want, testutil.Must(r.Wait())(t))
 	got := download(t, s, m.Ptr()+2000, 2000)
 	require.Equal(t, []byte{7, 7, 7, 0}, got[:4])
 	require.Zero(t, got[1000])
-	for name, err := range map[string]error{
-		"beyond":   s.CopyOut(h, 501, m.Ptr(), 500),
-		"negative": s.CopyOut(h, -1, m.Ptr(), 2),
-		"length":   s.Copy(m.Ptr(), m.Ptr(), -1),
-	} {
-		require.Error(t, err, name)
-	}
-	require.Error(t, testutil.Err(d.NewHost(0)), "pinned memory of 0 bytes")
-	ok(t, h.Free())
-	require.Nil(t, h.Bytes())
-	require.Error(t, s.CopyOut(h, 0, m.Ptr(), 1), "freed pinned memory")
+	require.Error(t, s.Copy(m.Ptr(), m.Ptr(), -1), "length")
+	require.Error(t, testutil.Err(s.NewReadback(0)), "pinned memory of 0 bytes")
+	ok(t, r.Close())
+	require.ErrorContains(t, r.Fetch(m.Ptr()), "closed")
+	require.ErrorContains(t, testutil.Err(r.Wait()), "closed")
 }
 
 // testBorrowed uses a queue that another library has made, here the driver itself.
@@ -226,22 +220,19 @@ func testBorrowed(t *testing.T, d *driver.Device) {
 
 func testEvents(t *testing.T, d *driver.Device) {
 	s := stream(t, d)
-	start, end, plain := event(t, d, true), event(t, d, true), event(t, d, false)
-	ok(t, end.Synchronize()) // never recorded: nothing to wait for
+	start, end, closed := event(t, s), event(t, s), event(t, s)
 	m := alloc(t, d, 16<<20)
-	ok(t, s.Record(start))
+	ok(t, start.Record())
 	for range 20 {
 		ok(t, s.Fill8(m.Ptr(), 1, m.Bytes()))
 	}
-	ok(t, s.Record(end))
-	ok(t, end.Synchronize())
+	ok(t, end.Record())
 	took := testutil.Must(end.Since(start))(t)
 	t.Logf("20 fills of 16 MiB took %v", took)
 	require.Positive(t, took)
 	require.LessOrEqual(t, took, time.Second)
-	require.Error(t, testutil.Err(plain.Since(start)), "time of an event without timing")
-	ok(t, plain.Close())
-	for _, err := range []error{s.Record(plain), s.Record(nil), plain.Synchronize()} {
-		require.Error(t, err, "a closed event")
+	ok(t, closed.Close())
+	for _, err := range []error{closed.Record(), testutil.Err(closed.Since(start)), testutil.Err(end.Since(closed))} {
+		require.ErrorContains(t, err, "closed")
 	}
 }

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -35,8 +36,8 @@ type Device struct {
 	fault  atomic.Pointer[Fault]
 
 	mu       sync.Mutex
-	released bool              // the context
-	open     map[resource]kind // everything that has not been freed
+	released bool           // the context
+	open     map[*owned]any // everything that has not been freed, and what it is a part of
 
 	fillMu sync.Mutex // guards fill
 	fill   *Stream    // zeroes new memory
@@ -55,13 +56,36 @@ func (d *Device) Driver() sharedlib.Library { return d.lib }
 func (d *Device) Context() Handle { return d.ctx }
 
 // Do runs f on a thread that it keeps for the time of the call, with the device's context current: for libraries that are
-// called beside this package. f must not call another device.
+// called beside this package, too. f must not call another device.
 func (d *Device) Do(f func() error) error {
-	if err := d.enter(); err != nil {
-		return d.failed("call", err)
+	if d.closed.Load() {
+		return fmt.Errorf("the device is %w", errClosed)
 	}
-	defer d.leave()
+	if f := d.fault.Load(); f != nil {
+		return f
+	}
+	return d.current(f)
+}
+
+// current is Do for a device that may be closed or have failed.
+func (d *Device) current(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := d.call(d.fn.CtxSetCurrent, d.ctx); err != nil {
+		return err
+	}
 	return f()
+}
+
+// do is Do with errors that name the call by what.
+func (d *Device) do(what any, f func() error) error { return d.failed(what, d.Do(f)) }
+
+// failed says what the device was doing. A *Fault and a *NoMemory need no more words.
+func (d *Device) failed(what any, err error) error {
+	if err == nil || errors.As(err, new(*Fault)) || errors.As(err, new(*NoMemory)) {
+		return err
+	}
+	return fmt.Errorf("cuda:%d: %v: %w", d.prop.Number, what, err)
 }
 
 // Synchronize waits until everything that was enqueued in all streams has ended. No capture may be under way.
@@ -69,7 +93,7 @@ func (d *Device) Synchronize() error {
 	return d.do("synchronize", func() error {
 		marks := map[*Stream]uint64{}
 		for _, s := range d.streams() {
-			marks[s] = s.trail.mark()
+			marks[s] = s.trail.count.Load()
 		}
 		if err := d.call(d.fn.CtxSynchronize); err != nil {
 			return err
@@ -79,48 +103,4 @@ func (d *Device) Synchronize() error {
 		}
 		return nil
 	})
-}
-
-// enter makes the context current on a thread that the goroutine keeps until leave. It costs one call of the driver.
-func (d *Device) enter() error {
-	if d.closed.Load() {
-		return errClosed
-	}
-	if f := d.fault.Load(); f != nil {
-		return f
-	}
-	return d.current()
-}
-
-// current is enter for a device that is closed or has failed.
-func (d *Device) current() error {
-	runtime.LockOSThread()
-	err := d.call(d.fn.CtxSetCurrent, d.ctx)
-	if err != nil {
-		runtime.UnlockOSThread()
-	}
-	return err
-}
-
-func (d *Device) leave() { runtime.UnlockOSThread() }
-
-// do calls f between enter and leave. what names the call in errors.
-func (d *Device) do(what string, f func() error) error {
-	err := d.enter()
-	if err == nil {
-		err = f()
-		d.leave()
-	}
-	return d.failed(what, err)
-}
-
-// failed says what the device was doing. A *Fault and a *NoMemory need no more words.
-func (d *Device) failed(what string, err error) error {
-	switch err.(type) {
-	case nil:
-		return nil
-	case *Fault, *NoMemory:
-		return err
-	}
-	return fmt.Errorf("cuda:%d: %s: %w", d.prop.Number, what, err)
 }

@@ -14,8 +14,8 @@ const libraryFile = "libcuda.so.1"
 type functions struct {
 	Init, DriverGetVersion, DeviceGetCount, DeviceGet, DeviceGetName, DeviceGetAttribute, DevicePrimaryCtxRetain,
 	CtxSetCurrent, CtxSynchronize, GetErrorName, GetErrorString, MemHostAlloc, MemFreeHost, MemsetD8Async,
-	ModuleLoadDataEx, ModuleUnload, ModuleGetFunction, FuncGetAttribute, FuncSetAttribute, LaunchKernel,
-	StreamCreate, StreamSynchronize, StreamIsCapturing, StreamEndCapture,
+	ModuleLoadData, ModuleUnload, ModuleGetFunction, FuncGetAttribute, FuncSetAttribute, LaunchKernel,
+	StreamCreate, StreamIsCapturing, StreamEndCapture,
 	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime,
 	GraphInstantiateWithFlags, GraphLaunch, GraphDestroy, GraphExecDestroy *sharedlib.Func
 
@@ -26,8 +26,8 @@ type functions struct {
 	FuncGetParamInfo *sharedlib.Func `since:"CUDA 12.4"`
 }
 
-// call calls f and returns the error of a call that belongs to no stream. It allocates nothing unless it fails. See
-// sharedlib.Func.Call for arguments that are addresses.
+// call calls f and returns its error. It allocates nothing unless it fails. See sharedlib.Func.Call for arguments that are
+// addresses.
 func (d *Device) call(f *sharedlib.Func, args ...uintptr) error { return d.check(f, f.Call(args...)) }
 
 // get calls a function whose first argument is the address of its result, followed by up to three others. The result is zero
@@ -50,10 +50,7 @@ func (d *Device) number(f *sharedlib.Func, args ...uintptr) (int, error) {
 }
 
 // check returns the error of what a function has returned: nil for Success, a *Fault for what work on the device has caused.
-func (d *Device) check(f *sharedlib.Func, result uintptr) error { return d.checkIn(nil, f, result) }
-
-// checkIn is check for a call in stream s.
-func (d *Device) checkIn(s *Stream, f *sharedlib.Func, result uintptr) error {
+func (d *Device) check(f *sharedlib.Func, result uintptr) error {
 	r := Result(int32(result))
 	if r == Success {
 		return nil
@@ -63,13 +60,9 @@ func (d *Device) checkIn(s *Stream, f *sharedlib.Func, result uintptr) error {
 		return err
 	}
 	fault := &Fault{Err: err}
-	for _, q := range d.streams() {
-		l, n := q.trail.pending()
-		if fault.Count += n; q == s { // its launches come first
-			fault.Suspects = append(l, fault.Suspects...)
-		} else {
-			fault.Suspects = append(fault.Suspects, l...)
-		}
+	for _, s := range d.streams() {
+		suspects, n := s.trail.pending()
+		fault.Suspects, fault.Count = append(fault.Suspects, suspects...), fault.Count+n
 	}
 	if d.cause != nil {
 		fault.cause = d.cause(fault)

@@ -62,7 +62,7 @@ func TestEnqueueNamesFaults(t *testing.T) {
 			ok(t, s.Synchronize()) // leaves an event behind
 			ok(t, s.Launch(poke(t, d)))
 			if name == "library fails" { // the work has run, and nobody has been told
-				testutil.Must(d.Driver().Find("cuStreamSynchronize"))(t)([]uintptr{s.Handle()})
+				testutil.Must(d.Driver().Find("cuCtxSynchronize"))(t)(nil)
 			}
 			err := s.Enqueue(&driver.Launched{Op: "product"}, c.last)
 			if err == nil {

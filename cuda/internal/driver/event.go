@@ -1,95 +1,151 @@
 package driver
 
 import (
-	"errors"
+	"fmt"
 	"time"
 	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// Event is a mark in a stream. It belongs to one goroutine at a time.
-type Event struct {
-	d      *Device
-	h      Handle // 0 once closed
-	timing bool
-
-	stream *Stream // that it was recorded in, or nil
-	mark   uint64  // of that stream's trail
+// mark is an event of the driver, recorded in one stream. Its methods are called with the context current.
+type mark struct {
+	s  *Stream
+	h  Handle
+	at uint64 // the end of the stream's trail when it was recorded
 }
 
-// NewEvent returns an event. With timing, the time between two events can be measured; it costs a little more.
-func (d *Device) NewEvent(timing bool) (*Event, error) {
-	e := &Event{d: d, timing: timing}
-	return create(d, e, kind{"event", 0}, "new event", func() error { return d.event(&e.h, timing) })
+// create makes the event. Threads that wait for it sleep.
+func (m *mark) create(flags uintptr) error {
+	return get(m.s.d, m.s.d.fn.EventCreate, &m.h, eventBlockingSync|flags)
 }
 
-// event makes an event for which waiting threads sleep, with the context current.
-func (d *Device) event(h *Handle, timing bool) error {
-	flags := uintptr(eventBlockingSync)
-	if !timing {
-		flags |= EventDisableTiming
+// record puts the mark behind what has been enqueued.
+func (m *mark) record() error {
+	at := m.s.trail.count.Load()
+	err := m.s.d.call(m.s.d.fn.EventRecord, m.h, m.s.h)
+	if err == nil {
+		m.at = at
 	}
-	return get(d, d.fn.EventCreate, h, flags)
+	return err
 }
 
-// Record puts e behind what has been enqueued in s. It cannot be captured.
-func (s *Stream) Record(e *Event) error {
-	return s.do("record event", func() error {
-		switch {
-		case e == nil || e.h == 0:
-			return errClosed
-		case e.d != s.d:
-			return errForeign
-		case s.capture != nil:
+// wait waits until the work before the mark has ended. It returns at once if the mark has not been made or recorded.
+func (m *mark) wait() error {
+	if m.h == 0 {
+		return nil
+	}
+	err := m.s.d.call(m.s.d.fn.EventSynchronize, m.h)
+	if err == nil {
+		m.s.trail.end(m.at)
+	}
+	return err
+}
+
+// Event is a mark in a stream, to measure time on the device. It belongs to one goroutine at a time.
+type Event struct {
+	owned
+	mark mark
+}
+
+// NewEvent returns an event of the stream.
+func (s *Stream) NewEvent() (*Event, error) {
+	e := &Event{mark: mark{s: s}}
+	e.owned = owned{d: s.d, name: "event", parts: []part{{&e.mark.h, s.d.fn.EventDestroy}}}
+	return create(e, &e.owned, func() error { return e.mark.create(0) })
+}
+
+// Record puts e behind what has been enqueued in its stream. It cannot be captured.
+func (e *Event) Record() error {
+	return e.mark.s.do("record event", func() error {
+		if e.mark.h == 0 {
+			return fmt.Errorf("the event is %w", errClosed)
+		}
+		if e.mark.s.capture != nil {
 			return errCapturing
 		}
-		mark := s.trail.mark()
-		if err := s.call(s.d.fn.EventRecord, e.h, s.h); err != nil {
-			return err
-		}
-		e.stream, e.mark = s, mark
-		return nil
+		return e.mark.record()
 	})
 }
 
-// Synchronize waits until the work before e has ended. It returns at once if e was never recorded.
-func (e *Event) Synchronize() error {
-	return e.d.do("wait for event", func() error {
-		if e.h == 0 {
-			return errClosed
-		}
-		f := e.d.fn.EventSynchronize
-		if err := e.d.checkIn(e.stream, f, f.Call(e.h)); err != nil {
-			return err
-		}
-		if e.stream != nil {
-			e.stream.trail.end(e.mark)
-		}
-		return nil
-	})
-}
-
-// Since returns the time from start to e on the device, to about half a microsecond. Both have timing, and the work before
-// them has ended.
+// Since returns the time from start to e on the device, to about half a microsecond. It waits for both, which have been
+// recorded.
 func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	err = e.d.do("time between events", func() error {
-		switch {
-		case e.h == 0 || start == nil || start.h == 0:
-			return errClosed
-		case start.d != e.d:
+		if start.d != e.d {
 			return errForeign
-		case !e.timing || !start.timing:
-			return errors.New("the event has no timing")
+		}
+		for _, m := range []*mark{&start.mark, &e.mark} {
+			if m.h == 0 {
+				return fmt.Errorf("the event is %w", errClosed)
+			}
+			if err := m.wait(); err != nil {
+				return err
+			}
 		}
 		var ms float32
-		f := e.d.fn.EventElapsedTime
-		r := f.Ask(uintptr(unsafe.Pointer(&ms)), start.h, e.h)
+		err := get(e.d, e.d.fn.EventElapsedTime, &ms, start.mark.h, e.mark.h)
 		t = time.Duration(float64(ms) * float64(time.Millisecond))
-		return e.d.checkIn(e.stream, f, r)
+		return err
 	})
 	return t, err
 }
 
-// Close frees the event.
-func (e *Event) Close() error { return e.d.free(e, "close event") }
+// Readback is pinned memory of the host for copies from the device, which run beside the host's work. It belongs to one
+// goroutine at a time.
+type Readback struct {
+	owned
+	mem    Handle // its address
+	copied mark   // behind the last copy
+}
 
-func (e *Event) destroy() error { return release(e.d, &e.h, e.d.fn.EventDestroy) }
+// NewReadback returns pinned memory for copies of that many bytes in the stream.
+func (s *Stream) NewReadback(bytes int) (*Readback, error) {
+	if bytes < 1 {
+		return nil, s.d.failed("pinned memory", fmt.Errorf("got %d bytes, want 1 or more", bytes))
+	}
+	r := &Readback{copied: mark{s: s}}
+	r.owned = owned{d: s.d, name: "pinned memory", bytes: bytes, finish: r.copied.wait,
+		parts: []part{{&r.copied.h, s.d.fn.EventDestroy}, {&r.mem, s.d.fn.MemFreeHost}}}
+	return create(r, &r.owned, func() error {
+		if err := r.copied.create(eventDisableTiming); err != nil {
+			return err
+		}
+		return s.d.allocate(&r.mem, bytes, true)
+	})
+}
+
+// Fetch enqueues a copy of the device's memory. It cannot be captured, and a copy before it is lost.
+func (r *Readback) Fetch(src DevicePtr) error {
+	s := r.copied.s
+	return s.do(copyOut, func() error {
+		if r.mem == 0 {
+			return fmt.Errorf("the pinned memory is %w", errClosed)
+		}
+		if s.capture != nil {
+			return errCapturing
+		}
+		if err := s.d.call(s.d.fn.MemcpyDtoHAsync, r.mem, uintptr(src), uintptr(r.bytes), s.h); err != nil {
+			return err
+		}
+		if err := s.enqueued(copyOut); err != nil {
+			return err
+		}
+		return r.copied.record()
+	})
+}
+
+// Wait waits for the last Fetch, but not for what has been enqueued after it, and returns the bytes. They hold until the next
+// Fetch.
+func (r *Readback) Wait() ([]byte, error) {
+	err := r.d.do(r, func() error {
+		if r.mem == 0 {
+			return errClosed
+		}
+		return r.copied.wait()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice(sharedlib.At[byte](r.mem), r.bytes), nil
+}

@@ -8,15 +8,9 @@ import (
 	"unsafe"
 )
 
-// Options of cuModuleLoadDataEx.
-const (
-	jitErrorLog      = 5 // CU_JIT_ERROR_LOG_BUFFER: its value is an address
-	jitErrorLogBytes = 6 // CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: its value is a number in place of an address
-)
-
 // Module is a loaded image of kernels. It stays until the device is closed.
 type Module struct {
-	d *Device
+	owned
 	h Handle
 
 	mu        sync.Mutex
@@ -41,29 +35,17 @@ type Function struct {
 // LoadModule loads a cubin, a fat binary or PTX. An image without code for the device is an error that says so.
 func (d *Device) LoadModule(image []byte) (*Module, error) {
 	if len(image) == 0 {
-		return nil, d.failed("load module", errors.New("the image is empty"))
+		return nil, d.failed("module", errors.New("the image is empty"))
 	}
-	m := &Module{d: d, functions: map[string]*Function{}}
-	return create(d, m, kind{"module", 0}, "load module", func() error {
+	m := &Module{functions: map[string]*Function{}}
+	m.owned = owned{d: d, name: "module", kept: true, parts: []part{{&m.h, d.fn.ModuleUnload}}}
+	return create(m, &m.owned, func() error {
 		// A copy is aligned, as embedded text need not be, and has the zero byte at the end that PTX needs.
-		text := make([]byte, len(image)+1)
-		copy(text, image)
-		x := new(struct { // on the heap, since values holds an address within it
-			options [2]int32
-			values  [2]uintptr
-			log     [4096]byte
-		})
-		x.options = [2]int32{jitErrorLog, jitErrorLogBytes}
-		x.values = [2]uintptr{uintptr(unsafe.Pointer(&x.log)), uintptr(len(x.log))}
-		f := d.fn.ModuleLoadDataEx
-		err := d.check(f, f.Ask(uintptr(unsafe.Pointer(&m.h)), uintptr(unsafe.Pointer(&text[0])), uintptr(len(x.options)),
-			uintptr(unsafe.Pointer(&x.options)), uintptr(unsafe.Pointer(&x.values))))
+		text, f := append(bytes.Clone(image), 0), d.fn.ModuleLoadData
+		err := d.check(f, f.Ask(uintptr(unsafe.Pointer(&m.h)), uintptr(unsafe.Pointer(&text[0]))))
 		if errors.Is(err, NoBinary) {
 			c := d.prop.Capability
-			err = fmt.Errorf("the image has no code for compute capability %d.%d: %w", c/10, c%10, err)
-		}
-		if log := bytes.TrimRight(x.log[:], "\x00"); err != nil && len(log) > 0 {
-			err = fmt.Errorf("%w: %s", err, log)
+			return fmt.Errorf("the image has no code for compute capability %d.%d: %w", c/10, c%10, err)
 		}
 		return err
 	})
@@ -141,5 +123,3 @@ func (f *Function) allow(bytes int) error {
 		return err
 	})
 }
-
-func (m *Module) destroy() error { return release(m.d, &m.h, m.d.fn.ModuleUnload) }

@@ -29,7 +29,7 @@ func WithCause(cause func(*Fault) error) Option { return func(d *Device) { d.cau
 // Open opens GPU n, counted from 0 in the order of the driver (see CUDA_VISIBLE_DEVICES). The error is an *Unavailable
 // where there is no such GPU, or none that can be used.
 func Open(n int, opts ...Option) (*Device, error) {
-	d := &Device{open: map[resource]kind{}}
+	d := &Device{open: map[*owned]any{}}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(d)
@@ -60,7 +60,7 @@ func (d *Device) start(n int) (err error) {
 	if err := get(d, d.fn.DevicePrimaryCtxRetain, &d.ctx, d.ordinal); err != nil {
 		return err
 	}
-	if d.fill, err = d.newStream("stream of the device", 0); err != nil {
+	if d.fill, err = d.newStream(0, true); err != nil {
 		return errors.Join(err, d.Close())
 	}
 	return nil

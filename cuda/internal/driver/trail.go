@@ -19,14 +19,11 @@ func (t *trail) add(l *Launched) {
 	t.count.Store(n + 1)
 }
 
-// mark returns the present end of the trail, for end.
-func (t *trail) mark() uint64 { return t.count.Load() }
-
-// end says that everything before the mark has ended.
-func (t *trail) end(mark uint64) {
+// end says that the first n launches have ended.
+func (t *trail) end(n uint64) {
 	for {
 		old := t.ended.Load()
-		if mark <= old || t.ended.CompareAndSwap(old, mark) {
+		if n <= old || t.ended.CompareAndSwap(old, n) {
 			return
 		}
 	}

@@ -81,7 +81,7 @@ const (
 	hostPortable       = 1 // CU_MEMHOSTALLOC_PORTABLE: pinned for every context
 	streamNonBlocking  = 1 // CU_STREAM_NON_BLOCKING: no order with the default stream
 	eventBlockingSync  = 1 // CU_EVENT_BLOCKING_SYNC: a thread that waits sleeps
-	EventDisableTiming = 2 // CU_EVENT_DISABLE_TIMING
+	eventDisableTiming = 2 // CU_EVENT_DISABLE_TIMING
 	captureRelaxed     = 2 // CU_STREAM_CAPTURE_MODE_RELAXED: capture from any thread, unaffected by others
 )
 

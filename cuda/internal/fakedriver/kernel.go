@@ -67,7 +67,7 @@ func (l *Launch) Floats(p driver.DevicePtr, n int) []float32 {
 func (l *Launch) Fault(r driver.Result) { l.g.problem = r }
 
 var moduleCalls = map[string]handler{
-	"ModuleLoadDataEx": func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &module{g}) },
+	"ModuleLoadData": func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &module{g}) },
 	"ModuleUnload": on(0, func(d *Driver, m *module, a []uintptr) driver.Result {
 		r := d.drain(m.gpu)
 		if r == driver.Success {

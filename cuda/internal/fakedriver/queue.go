@@ -43,7 +43,6 @@ type stream struct {
 
 type event struct {
 	*gpu
-	timing   bool
 	stream   *stream
 	recorded int // number of the last record, 0 before the first
 	ended    int // number of the last record that has run
@@ -145,16 +144,7 @@ var queueCalls = map[string]handler{
 		delete(d.objects, a[0])
 		return d.finish(s)
 	}),
-	"StreamSynchronize": inStream(0, func(d *Driver, s *stream, _ []uintptr) driver.Result {
-		if s.capturing != driver.CaptureNone {
-			s.capturing = driver.CaptureBroken
-			return driver.CaptureUnsupported
-		}
-		return d.finish(s)
-	}),
-	"EventCreate": func(d *Driver, g *gpu, a []uintptr) driver.Result {
-		return d.put(a[0], &event{gpu: g, timing: a[1]&driver.EventDisableTiming == 0})
-	},
+	"EventCreate":  func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &event{gpu: g}) },
 	"EventDestroy": destroy[*event](),
 	"EventRecord": inStream(1, func(d *Driver, s *stream, a []uintptr) driver.Result {
 		e, ok := d.objects[a[0]].(*event)
@@ -181,7 +171,7 @@ var queueCalls = map[string]handler{
 	"EventElapsedTime": on(1, func(d *Driver, start *event, a []uintptr) driver.Result {
 		end, ok := d.objects[a[2]].(*event)
 		switch {
-		case !ok || !start.timing || !end.timing || start.recorded == 0 || end.recorded == 0:
+		case !ok || start.recorded == 0 || end.recorded == 0:
 			return driver.InvalidHandle
 		case start.ended < start.recorded || end.ended < end.recorded:
 			return driver.NotReady

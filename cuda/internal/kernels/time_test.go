@@ -34,13 +34,13 @@ func (g *gpu) time(t testing.TB, rounds int, steps ...func()) []float64 {
 	t.Helper()
 	events, times, medians := make([]*driver.Event, len(steps)+1), make([][]float64, len(steps)), make([]float64, len(steps))
 	for i := range events {
-		events[i] = testutil.Must(g.dev.NewEvent(true))(t)
+		events[i] = testutil.Must(g.stream.NewEvent())(t)
 	}
 	for round := range 1 + rounds {
-		require.NoError(t, g.stream.Record(events[0]))
+		require.NoError(t, events[0].Record())
 		for i, step := range steps {
 			step()
-			require.NoError(t, g.stream.Record(events[i+1]))
+			require.NoError(t, events[i+1].Record())
 		}
 		require.NoError(t, g.stream.Synchronize())
 		for i := range steps {
