@@ -33,9 +33,9 @@ type Driver struct {
 	kernels  map[string]Kernel
 	launched map[string]int // by kernel
 	calls    map[string]int
-	log      []string
+	log      []call
 	logging  bool
-	failures map[string]map[int]driver.Result
+	failures map[call]driver.Result
 	current  map[int]*gpu // by thread
 	texts    [][]byte     // that have been returned
 
@@ -44,7 +44,12 @@ type Driver struct {
 	address uintptr                  // of the next block
 	memory  map[uintptr]*block       // of the devices, by address
 	clock   float32                  // milliseconds
-	launch  Launch                   // what runs
+}
+
+// call is the nth call of a function, counted from 1.
+type call struct {
+	function string
+	n        int
 }
 
 type gpu struct {
@@ -67,7 +72,7 @@ func New(gpus ...driver.Properties) *Driver {
 	}
 	start := uint64(0x6000_0000_0000) // where no program has memory
 	d := &Driver{Version: 12040, next: 0x1000, address: uintptr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
-		calls: map[string]int{}, failures: map[string]map[int]driver.Result{}, current: map[int]*gpu{},
+		calls: map[string]int{}, failures: map[call]driver.Result{}, current: map[int]*gpu{},
 		objects: map[driver.Handle]object{}, memory: map[uintptr]*block{}}
 	for _, g := range gpus {
 		d.gpus = append(d.gpus, &gpu{Properties: g})
@@ -136,13 +141,10 @@ func (d *Driver) Leaks() map[string]int {
 func (d *Driver) Fail(function string, n int, r driver.Result) {
 	defer d.lock()()
 	mustKnow(function)
-	if d.failures[function] == nil {
-		d.failures[function] = map[int]driver.Result{}
-	}
-	d.failures[function][d.calls[function]+n] = r
+	d.failures[call{function, d.calls[function] + n}] = r
 }
 
-// Record makes Failures list the calls from now on, but for those that describe errors.
+// Record makes Failures list all calls, but for those that describe errors. It is called before the first.
 func (d *Driver) Record() {
 	defer d.lock()()
 	d.logging = true
@@ -157,16 +159,14 @@ type Failure struct {
 
 func (f Failure) String() string { return fmt.Sprintf("%d/%s/%d", f.Result, f.Function, f.N) }
 
-// Failures lists how each of the calls since Record may fail: for an unknown reason, by the fault of earlier work, and,
+// Failures lists how each of the recorded calls may fail: for an unknown reason, by the fault of earlier work, and,
 // where it allocates something, for want of memory.
 func (d *Driver) Failures() (list []Failure) {
 	defer d.lock()()
 	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
-		calls := map[string]int{}
-		for _, f := range d.log {
-			calls[f]++
-			if r != driver.OutOfMemory || strings.Contains(f, "Alloc") || strings.Contains(f, "Create") {
-				list = append(list, Failure{f, calls[f], r})
+		for _, c := range d.log {
+			if r != driver.OutOfMemory || strings.Contains(c.function, "Alloc") || strings.Contains(c.function, "Create") {
+				list = append(list, Failure{c.function, c.n, r})
 			}
 		}
 	}
@@ -175,8 +175,7 @@ func (d *Driver) Failures() (list []Failure) {
 
 // Current reports whether a context is current on the calling thread.
 func (d *Driver) Current() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	return d.gpu() != nil
 }
 
@@ -213,14 +212,13 @@ func handlerOf(function string) handler {
 
 // call makes a call, unless it is to fail or wants a context.
 func (d *Driver) call(function string, h handler, a []uintptr) driver.Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.lock()()
 	d.calls[function]++
 	if d.logging && !strings.HasPrefix(function, "GetError") {
-		d.log = append(d.log, function)
+		d.log = append(d.log, call{function, d.calls[function]})
 	}
 	g := d.gpu()
-	if r := d.failures[function][d.calls[function]]; r != driver.Success {
+	if r := d.failures[call{function, d.calls[function]}]; r != driver.Success {
 		if function == "CtxSetCurrent" {
 			g = d.retained(a[0])
 		}

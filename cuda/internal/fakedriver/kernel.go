@@ -121,7 +121,7 @@ var moduleCalls = map[string]handler{
 			b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024 {
 			return driver.InvalidValue
 		}
-		o := s.add(op{kind: kernel, f: f, grid: g, block: b, n: shared})
+		o := s.add(op{f: f, launch: Launch{Grid: g, Block: b, Shared: shared, d: d, g: s.gpu}})
 		copy(o.args[:], unsafe.Slice(*sharedlib.At[*byte](a[9]), f.Args))
 		return driver.Success
 	}),

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
 // poison is what new memory is filled with.
@@ -73,21 +74,37 @@ var memoryCalls = map[string]handler{
 		return set(a[0], p)
 	},
 	"MemFreeHost":     destroy[*block](),
-	"MemcpyHtoDAsync": move(copyIn),
-	"MemcpyDtoHAsync": move(copyOut),
-	"MemcpyDtoDAsync": move(copyOn),
-	"MemsetD8Async":   move(fill),
+	"MemcpyHtoDAsync": copies((*Driver).at, hostAt),
+	"MemcpyDtoHAsync": copies(hostAt, (*Driver).at),
+	"MemcpyDtoDAsync": copies((*Driver).at, (*Driver).at),
+	"MemsetD8Async": inStream(3, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		return s.write(op{dst: d.at(s.gpu, a[0], int(a[2])), value: byte(a[1])})
+	}),
 }
 
-// move enqueues a copy or a fill of addresses that must be the device's. Its arguments are where to, from where or what, how
-// many bytes, and the stream.
-func move(kind opKind) handler {
+// place returns n bytes at an address, or nil.
+type place func(d *Driver, g *gpu, p uintptr, n int) []byte
+
+func hostAt(_ *Driver, _ *gpu, p uintptr, n int) []byte {
+	return unsafe.Slice(sharedlib.At[byte](p), n)
+}
+
+// copies enqueues a copy. Its arguments are where to, where from, how many bytes, and the stream.
+func copies(to, from place) handler {
 	return inStream(3, func(d *Driver, s *stream, a []uintptr) driver.Result {
-		o := op{kind: kind, to: a[0], from: a[1], n: int(a[2])}
-		if kind != copyOut && d.at(s.gpu, o.to, o.n) == nil || (kind == copyOut || kind == copyOn) && d.at(s.gpu, o.from, o.n) == nil {
+		src := from(d, s.gpu, a[1], int(a[2]))
+		if src == nil {
 			return driver.InvalidValue
 		}
-		s.add(o)
-		return driver.Success
+		return s.write(op{dst: to(d, s.gpu, a[0], int(a[2])), src: src})
 	})
+}
+
+// write enqueues a copy or a fill.
+func (s *stream) write(o op) driver.Result {
+	if o.dst == nil {
+		return driver.InvalidValue
+	}
+	s.add(o)
+	return driver.Success
 }

@@ -1,36 +1,20 @@
 package fakedriver
 
-import (
-	"unsafe"
+import "github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 
-	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
-)
-
-type opKind int
-
-const (
-	copyIn opKind = iota
-	copyOut
-	copyOn
-	fill
-	kernel
-	record
-	replay
-)
-
-// op is what a stream holds.
+// op is what a stream holds: one of a kernel, the record of an event, a captured graph, a copy and a fill.
 type op struct {
-	kind     opKind
-	to, from uintptr // addresses; from is the value of a fill
-	n        int     // bytes; of dynamic shared memory for a kernel
-	f        *function
-	grid     driver.Dim
-	block    driver.Dim
-	args     [maxArgs]byte
-	event    *event
-	id       int // of the record
-	graph    *executable
+	f      *function
+	launch Launch
+	args   [maxArgs]byte
+
+	event *event
+	id    int // of the record
+
+	graph *executable
+
+	dst, src []byte
+	value    byte // of a fill, which has no src
 }
 
 type stream struct {
@@ -82,29 +66,24 @@ func (d *Driver) run(g *gpu, o *op) {
 		return
 	}
 	d.clock += 0.01
-	switch o.kind {
-	case copyIn:
-		copy(d.at(g, o.to, o.n), unsafe.Slice(sharedlib.At[byte](o.from), o.n))
-	case copyOut:
-		copy(unsafe.Slice(sharedlib.At[byte](o.to), o.n), d.at(g, o.from, o.n))
-	case copyOn:
-		copy(d.at(g, o.to, o.n), d.at(g, o.from, o.n))
-	case fill:
-		b := d.at(g, o.to, o.n)
-		for i := range b {
-			b[i] = byte(o.from)
-		}
-	case kernel:
+	switch {
+	case o.f != nil:
 		d.launched[o.f.name]++
 		if run := d.kernels[o.f.name].Run; run != nil {
-			d.launch = Launch{o.grid, o.block, o.n, o.args[:o.f.Args], d, g}
-			run(&d.launch)
+			o.launch.Args = o.args[:o.f.Args]
+			run(&o.launch)
 		}
-	case record:
+	case o.event != nil:
 		o.event.ended, o.event.time = o.id, d.clock
-	case replay:
+	case o.graph != nil:
 		for i := range o.graph.ops {
 			d.run(g, &o.graph.ops[i])
+		}
+	case o.src != nil:
+		copy(o.dst, o.src)
+	default:
+		for i := range o.dst {
+			o.dst[i] = o.value
 		}
 	}
 }
@@ -153,7 +132,7 @@ var queueCalls = map[string]handler{
 		}
 		e.recorded++
 		e.stream = s
-		s.add(op{kind: record, event: e, id: e.recorded})
+		s.add(op{event: e, id: e.recorded})
 		return driver.Success
 	}),
 	"EventSynchronize": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result {
@@ -205,7 +184,7 @@ var queueCalls = map[string]handler{
 		if !ok || x.gpu != s.gpu {
 			return driver.InvalidHandle
 		}
-		s.add(op{kind: replay, graph: x})
+		s.add(op{graph: x})
 		return driver.Success
 	}),
 	"GraphDestroy":     destroy[*graph](),
