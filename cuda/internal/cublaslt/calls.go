@@ -47,39 +47,24 @@ const (
 	reduceCompute = 2  // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; that there is nothing to reduce is always allowed
 )
 
-// object is a kind of descriptor.
-type object int
-
-const (
-	description object = iota // cublasLtMatmulDesc_t
-	layout                    // cublasLtMatrixLayout_t
-	preference                // cublasLtMatmulPreference_t
-	objects
-)
-
-func (o object) String() string {
-	return [...]string{"MatmulDesc", "MatrixLayout", "MatmulPreference"}[o]
-}
-
 // attribute is a property of a descriptor, with the size of its value.
 type attribute struct {
-	of    object
 	id    int32
 	bytes int
 }
 
 // Attributes: cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t.
 var (
-	descTransA       = attribute{description, 3, 4}
-	descTransB       = attribute{description, 4, 4}
-	descEpilogue     = attribute{description, 7, 4}
-	descBiasPointer  = attribute{description, 8, 8}
-	descBiasType     = attribute{description, 26, 4}
-	layoutBatch      = attribute{layout, 5, 4}
-	layoutStride     = attribute{layout, 6, 8}
-	preferWork       = attribute{preference, 1, 8}
-	preferReduction  = attribute{preference, 3, 4}
-	preferAlignments = [4]attribute{{preference, 5, 4}, {preference, 6, 4}, {preference, 7, 4}, {preference, 8, 4}} // A, B, C, D
+	descTransA       = attribute{3, 4}
+	descTransB       = attribute{4, 4}
+	descEpilogue     = attribute{7, 4}
+	descBiasPointer  = attribute{8, 8}
+	descBiasType     = attribute{26, 4}
+	layoutBatch      = attribute{5, 4}
+	layoutStride     = attribute{6, 8}
+	preferWork       = attribute{1, 8}
+	preferReduction  = attribute{3, 4}
+	preferAlignments = [4]attribute{{5, 4}, {6, 4}, {7, 4}, {8, 4}} // A, B, C, D
 )
 
 // algorithm is a cublasLtMatmulAlgo_t.
@@ -108,7 +93,9 @@ type product struct {
 // functions are those of the library, by their names without "cublasLt".
 type functions struct {
 	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, MatmulAlgoConfigGetAttribute, Matmul *sharedlib.Func
+
+	MatmulDesc, MatrixLayout, MatmulPreference descriptor
 }
 
-// objectFunctions are those of a kind of descriptor, by their names without "cublasLt" and the kind.
-type objectFunctions struct{ Create, SetAttribute, Destroy *sharedlib.Func }
+// descriptor has the functions of a kind of descriptor, by their names without "cublasLt" and the kind.
+type descriptor struct{ Create, SetAttribute, Destroy *sharedlib.Func }

@@ -225,7 +225,7 @@ func replay(s *driver.Stream, run func() error) error {
 // long sums, which the library cuts.
 func TestProducts(t *testing.T) {
 	g := openGPU(t)
-	t.Logf("%v, version %s", g.lib.path, g.lib.Version())
+	t.Logf("version %s", g.lib.Version())
 	list := layouts()
 	lengths, i := []int64{1, 7, 64, 129, 768}, 0
 	for _, rows := range lengths {

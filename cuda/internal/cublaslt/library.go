@@ -25,7 +25,7 @@ var fileNames = [...]string{"libcublasLt.so.13", "libcublasLt.so.12"}
 // Missing is the error of Open where there is no library that can be used: programs that have other kernels look for it by
 // errors.As.
 type Missing struct {
-	Tried []string // each name or file that was tried, with the reason why it is of no use
+	Tried []string // each file that was tried, with the reason why it is of no use
 }
 
 func (m *Missing) Error() string {
@@ -36,10 +36,8 @@ func (m *Missing) Error() string {
 type Library struct {
 	d         *driver.Device
 	fn        functions
-	of        [objects]objectFunctions
 	h         uintptr
 	version   int
-	path      string
 	workLimit int64 // bytes that a product may take: as much as cuBLAS itself takes
 
 	mu     sync.Mutex
@@ -65,16 +63,16 @@ func open(d *driver.Device, folders string, load func(name string) (sharedlib.Li
 		}
 		lib, err := load(name)
 		if err == nil {
-			err = l.bind(lib)
+			err = sharedlib.Bind(lib, "cublasLt", &l.fn)
 		}
 		if err != nil {
-			missing.Tried = append(missing.Tried, reason(name, err))
+			missing.Tried = append(missing.Tried, err.Error()) // which begins with the name
 			continue
 		}
-		l.path, l.version = file(name), int(l.fn.GetVersion.Call())
+		l.version = int(l.fn.GetVersion.Call())
 		err = d.Do(func() error { return l.check(l.fn.Create, nil, l.fn.Create.Ask(uintptr(unsafe.Pointer(&l.h)))) })
 		if e := (*Error)(nil); errors.As(err, &e) && e.Status == NotInitialized {
-			missing.Tried = append(missing.Tried, reason(l.path, err))
+			missing.Tried = append(missing.Tried, name+": "+err.Error())
 			continue
 		}
 		if err != nil {
@@ -83,28 +81,6 @@ func open(d *driver.Device, folders string, load func(name string) (sharedlib.Li
 		return l, nil
 	}
 	return nil, missing
-}
-
-// bind finds the functions.
-func (l *Library) bind(lib sharedlib.Library) error {
-	err := sharedlib.Bind(lib, "cublasLt", &l.fn)
-	for o := range objects {
-		if err == nil {
-			err = sharedlib.Bind(lib, "cublasLt"+o.String(), &l.of[o])
-		}
-	}
-	return err
-}
-
-// file returns the file that the loader has found for a name without a folder. Other names are files.
-func file(name string) string {
-	maps, _ := os.ReadFile("/proc/self/maps") // other systems have none
-	for line := range strings.Lines(string(maps)) {
-		if i := strings.IndexByte(line, '/'); i >= 0 && strings.HasPrefix(filepath.Base(line[i:]), name) {
-			return strings.TrimSpace(line[i:])
-		}
-	}
-	return name
 }
 
 // places lists what is to be tried, in order.
@@ -122,14 +98,6 @@ func places(folders string) []string {
 		}
 	}
 	return append(list, fileNames[:]...)
-}
-
-// reason names what was tried, once.
-func reason(name string, err error) string {
-	if strings.HasPrefix(err.Error(), name) {
-		return err.Error()
-	}
-	return name + ": " + err.Error()
 }
 
 // Version returns the version of the library, as in "13.1.0".

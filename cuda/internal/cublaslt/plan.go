@@ -10,6 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
+	"github.com/gorgonia-nsa/nsa/graph"
 )
 
 // maxCandidates is the number of algorithms that the library is asked for.
@@ -87,10 +88,10 @@ func (p *Plan) tile(a algorithm) uint32 {
 	return x.tile
 }
 
-// set sets an attribute.
-func (p *Plan) set(h uintptr, a attribute, value uint64) error {
+// set sets an attribute of a descriptor.
+func (p *Plan) set(d *descriptor, h uintptr, a attribute, value uint64) error {
 	p.x.value = value
-	return p.call(p.l.of[a.of].SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.x.value)), uintptr(a.bytes))
+	return p.call(d.SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.x.value)), uintptr(a.bytes))
 }
 
 // describe makes the descriptors.
@@ -100,53 +101,54 @@ func (p *Plan) describe() (err error) {
 			err = p.call(f, args...)
 		}
 	}
-	set := func(h uintptr, a attribute, value int64) {
+	set := func(d *descriptor, h uintptr, a attribute, value int64) {
 		if err == nil {
-			err = p.set(h, a, uint64(value))
+			err = p.set(d, h, a, uint64(value))
 		}
 	}
+	desc, layout := &p.l.fn.MatmulDesc, &p.l.fn.MatrixLayout
 	compute := uintptr(compute32)
 	if p.m.TF32 {
 		compute = computeTF32
 	}
-	call(p.l.of[description].Create, uintptr(unsafe.Pointer(&p.x.desc)), compute, real32)
+	call(desc.Create, uintptr(unsafe.Pointer(&p.x.desc)), compute, real32)
 	a, b, c := columnMajor(&p.m)
 	for _, x := range []struct {
 		at *uintptr
 		matrix
 		op attribute
 	}{{&p.x.layoutA, a, descTransA}, {&p.x.layoutB, b, descTransB}, {&p.x.layoutC, c, attribute{}}} {
-		call(p.l.of[layout].Create, uintptr(unsafe.Pointer(x.at)), uintptr(x.typ), uintptr(x.rows), uintptr(x.cols), uintptr(x.ld))
+		call(layout.Create, uintptr(unsafe.Pointer(x.at)), uintptr(x.typ), uintptr(x.rows), uintptr(x.cols), uintptr(x.ld))
 		if p.m.Batch > 1 {
-			set(*x.at, layoutBatch, p.m.Batch)
-			set(*x.at, layoutStride, x.stride)
+			set(layout, *x.at, layoutBatch, p.m.Batch)
+			set(layout, *x.at, layoutStride, x.stride)
 		}
 		if x.transposed {
-			set(p.x.desc, x.op, opTransposed)
+			set(desc, p.x.desc, x.op, opTransposed)
 		}
 	}
 	if p.m.Bias {
-		set(p.x.desc, descEpilogue, epilogueBias)
-		set(p.x.desc, descBiasType, int64(c.typ))
-		set(p.x.desc, descBiasPointer, driver.Alignment) // nothing reads there: its alignment counts when algorithms are proposed
+		set(desc, p.x.desc, descEpilogue, epilogueBias)
+		set(desc, p.x.desc, descBiasType, int64(c.typ))
+		set(desc, p.x.desc, descBiasPointer, driver.Alignment) // nothing reads there: its alignment counts when algorithms are proposed
 	}
 	return err
 }
 
 // proposals returns the algorithms that the library proposes and that fit, at least one.
 func (p *Plan) proposals() (list []candidate, err error) {
-	x, limit := p.x, uint64(p.l.workLimit)
-	if err := p.call(p.l.of[preference].Create, uintptr(unsafe.Pointer(&x.preference))); err != nil {
+	x, limit, preference := p.x, uint64(p.l.workLimit), &p.l.fn.MatmulPreference
+	if err := p.call(preference.Create, uintptr(unsafe.Pointer(&x.preference))); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, p.call(p.l.of[preference].Destroy, x.preference)) }()
+	defer func() { err = errors.Join(err, p.call(preference.Destroy, x.preference)) }()
 	// The partial sums of an element are kept in float32 and added in a step of its own, or there are none.
 	values := map[attribute]uint64{preferWork: limit, preferReduction: reduceCompute}
 	for _, a := range preferAlignments {
 		values[a] = driver.Alignment
 	}
 	for a, v := range values {
-		if err := p.set(x.preference, a, v); err != nil {
+		if err := p.set(preference, x.preference, a, v); err != nil {
 			return nil, err
 		}
 	}
@@ -207,7 +209,7 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 	x.a, x.b, x.residual, x.c, x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work) // see columnMajor
 	if bias := uintptr(at.Bias); p.bias != bias {
 		p.bias = 0
-		if err := p.set(x.desc, descBiasPointer, uint64(bias)); err != nil {
+		if err := p.set(&p.l.fn.MatmulDesc, x.desc, descBiasPointer, uint64(bias)); err != nil {
 			return err
 		}
 		p.bias = bias
@@ -228,13 +230,54 @@ func (p *Plan) close() error {
 	defer p.mu.Unlock()
 	p.closed = true
 	var errs []error
+	layout := p.l.fn.MatrixLayout.Destroy
 	for _, x := range []struct {
-		h  uintptr
-		of object
-	}{{p.x.layoutA, layout}, {p.x.layoutB, layout}, {p.x.layoutC, layout}, {p.x.desc, description}} {
+		h       uintptr
+		destroy *sharedlib.Func
+	}{{p.x.layoutA, layout}, {p.x.layoutB, layout}, {p.x.layoutC, layout}, {p.x.desc, p.l.fn.MatmulDesc.Destroy}} {
 		if x.h != 0 {
-			errs = append(errs, p.call(p.l.of[x.of].Destroy, x.h))
+			errs = append(errs, p.call(x.destroy, x.h))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// unsupported refuses a product that the library does not compute.
+func unsupported(p kernels.Product, format string, args ...any) error {
+	return graph.Refuse(graph.ReasonShape, "cublaslt: %v: %s", p, fmt.Sprintf(format, args...))
+}
+
+// complete fills in all defaults and refuses what no library computes.
+func complete(p kernels.Product) (kernels.Product, error) {
+	p, err := p.Complete()
+	if err == nil && p.TF32 && p.Type != kernels.F32 {
+		err = unsupported(p, "TF32 of operands that are no float32")
+	}
+	if err == nil && p.Bias && p.Residual {
+		err = unsupported(p, "a bias and a residual: in half precision some algorithms round three times")
+	}
+	return p, err
+}
+
+// matrix is a matrix as the library sees it: column-major.
+type matrix struct {
+	typ        int32
+	rows, cols int64
+	ld         int64 // elements from one column to the next
+	transposed bool  // before it is multiplied
+	stride     int64 // elements from one of the batch to the next
+}
+
+// columnMajor returns the product that the library is asked for. What lies row-major as [r,c] lies column-major as [c,r], so
+// the library is to compute cᵀ [N,M] = op(b)ᵀ op(a)ᵀ: its a is b.
+func columnMajor(p *kernels.Product) (a, b, c matrix) {
+	rowA, rowB := p.Rows()
+	a = matrix{dataType(p.Type), rowB, p.K * p.N / rowB, p.LDB, p.TransB, p.StrideB}
+	b = matrix{dataType(p.Type), rowA, p.M * p.K / rowA, p.LDA, p.TransA, p.StrideA}
+	c = matrix{dataType(p.Out), p.N, p.M, p.LDC, false, p.StrideC}
+	return a, b, c
+}
+
+func dataType(t kernels.Type) int32 {
+	return [...]int32{kernels.F32: real32, kernels.BF16: realBF16, kernels.F16: real16}[t]
 }

@@ -21,11 +21,18 @@ type Func struct {
 }
 
 // Bind sets the fields of a struct, each a *Func, to the functions of lib that are called prefix, the name of the field and its
-// tag `suffix`. The error is that of the first one that is not there; a field with a tag `since` is then left nil.
+// tag `suffix`. A field that is a struct is bound with its name added to prefix. The error is that of the first function that is
+// not there; a field with a tag `since` is then left nil.
 func Bind(lib Library, prefix string, functions any) error {
 	fields := reflect.ValueOf(functions).Elem()
 	for f, v := range fields.Fields() {
 		name := prefix + f.Name
+		if f.Type.Kind() == reflect.Struct {
+			if err := Bind(lib, name, v.Addr().Interface()); err != nil {
+				return err
+			}
+			continue
+		}
 		code, err := lib.Find(name + f.Tag.Get("suffix"))
 		if err == nil {
 			v.Set(reflect.ValueOf(&Func{Name: name, code: code}))
