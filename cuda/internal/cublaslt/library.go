@@ -66,13 +66,13 @@ func open(d *driver.Device, folders string, load func(name string) (sharedlib.Li
 			err = sharedlib.Bind(lib, "cublasLt", &l.fn)
 		}
 		if err != nil {
-			missing.Tried = append(missing.Tried, err.Error()) // which begins with the name
+			missing.Tried = append(missing.Tried, reason(name, err))
 			continue
 		}
 		l.version = int(l.fn.GetVersion.Call())
 		err = d.Do(func() error { return l.check(l.fn.Create, nil, l.fn.Create.Ask(uintptr(unsafe.Pointer(&l.h)))) })
 		if e := (*Error)(nil); errors.As(err, &e) && e.Status == NotInitialized {
-			missing.Tried = append(missing.Tried, name+": "+err.Error())
+			missing.Tried = append(missing.Tried, reason(name, err))
 			continue
 		}
 		if err != nil {
@@ -98,6 +98,14 @@ func places(folders string) []string {
 		}
 	}
 	return append(list, fileNames[:]...)
+}
+
+// reason names the file that was tried, once.
+func reason(name string, err error) string {
+	if strings.HasPrefix(err.Error(), name) {
+		return err.Error()
+	}
+	return name + ": " + err.Error()
 }
 
 // Version returns the version of the library, as in "13.1.0".
