@@ -43,14 +43,13 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("build: ")
 	jobs := flag.Int("jobs", 2, "units to compile at once")
-	all := flag.Bool("all", false, "compile units that are current, too")
 	flag.Parse()
-	if err := run(*jobs, *all); err != nil {
+	if err := run(*jobs); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(jobs int, all bool) error {
+func run(jobs int) error {
 	sources, err := filepath.Glob("*/*.cu")
 	if err != nil {
 		return err
@@ -65,9 +64,7 @@ func run(jobs int, all bool) error {
 			old = &manifest.Manifest{}
 		}
 	}
-	if old.Compiler != compiler || !slices.Equal(old.Flags, flags) {
-		all = true
-	}
+	all := old.Compiler != compiler || !slices.Equal(old.Flags, flags)
 	made := &manifest.Manifest{Compiler: compiler, Flags: flags, Units: map[string]manifest.Unit{}}
 	var stale []string
 	for _, file := range sources {
@@ -84,21 +81,15 @@ func run(jobs int, all bool) error {
 		}
 		made.Units[name] = unit
 	}
+	var failed error
 	if len(stale) > 0 {
 		nvcc, err := install()
 		if err != nil {
 			return err
 		}
-		if err := compileAll(nvcc, stale, jobs, made); err != nil {
-			for _, name := range stale { // keep what has been compiled
-				if made.Units[name].Fatbin == "" {
-					made.Units[name] = old.Units[name]
-				}
-			}
-			return errors.Join(err, finish(made))
-		}
+		failed = compileAll(nvcc, stale, jobs, old, made)
 	}
-	return finish(made)
+	return errors.Join(failed, finish(made))
 }
 
 // hasSum reports whether the file exists and has the hash.
@@ -126,40 +117,35 @@ func install() (string, error) {
 	return nvcc, nil
 }
 
-// compileAll compiles the named units, several at a time, and fills them in.
-func compileAll(nvcc string, names []string, jobs int, made *manifest.Manifest) error {
-	var (
-		group sync.WaitGroup
-		mu    sync.Mutex
-		errs  []error
-		slots = make(chan struct{}, max(1, jobs))
-	)
-	for _, name := range names {
+// compileAll compiles the named units, several at a time, and puts them into made. Those that do not compile stay as they are in
+// old.
+func compileAll(nvcc string, names []string, jobs int, old, made *manifest.Manifest) error {
+	var group sync.WaitGroup
+	slots := make(chan struct{}, max(1, jobs))
+	units, errs := make([]manifest.Unit, len(names)), make([]error, len(names))
+	for i, name := range names {
+		units[i] = made.Units[name]
 		group.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			fatbin, kernels, err := compile(nvcc, name)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%s.cu: %w", name, err))
-				return
-			}
-			unit := made.Units[name]
-			unit.Fatbin, unit.Kernels = manifest.Sum(fatbin), kernels
-			made.Units[name] = unit
-			log.Printf("%s: %d kernels, %d bytes", name, len(kernels), len(fatbin))
+			errs[i] = compile(nvcc, name, &units[i])
 		})
 	}
 	group.Wait()
+	for i, name := range names {
+		if errs[i] != nil {
+			units[i], errs[i] = old.Units[name], fmt.Errorf("%s.cu: %w", name, errs[i])
+		}
+		made.Units[name] = units[i]
+	}
 	return errors.Join(errs...)
 }
 
-// compile makes one fat binary and writes it. The intermediate files, among them the PTX, lie in a folder of their own.
-func compile(nvcc, name string) ([]byte, map[string]manifest.Kernel, error) {
+// compile makes one fat binary, writes it and describes it in unit. The intermediate files, among them the PTX, lie in a folder of their own.
+func compile(nvcc, name string, unit *manifest.Unit) error {
 	dir, err := os.MkdirTemp("", "nsa-kernels")
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	defer os.RemoveAll(dir)
 	base := filepath.Base(name)
@@ -167,27 +153,29 @@ func compile(nvcc, name string) ([]byte, map[string]manifest.Kernel, error) {
 	args := append(slices.Clone(flags), "-I.", "-keep", "-keep-dir", dir, "-o", out, name+".cu")
 	said, err := exec.Command(nvcc, args...).CombinedOutput()
 	if err != nil {
-		return nil, nil, fmt.Errorf("nvcc: %w\n%s", err, said)
+		return fmt.Errorf("nvcc: %w\n%s", err, said)
 	}
 	ptx, err := os.ReadFile(filepath.Join(dir, base+".compute_80.ptx"))
 	if errors.Is(err, os.ErrNotExist) {
 		ptx, err = os.ReadFile(filepath.Join(dir, base+".ptx"))
 	}
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	kernels, warnings, err := describe(string(said), string(ptx))
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	for _, w := range warnings {
 		log.Printf("%s: %s", name, w)
 	}
 	fatbin, err := os.ReadFile(out)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	return fatbin, kernels, atomicwriter.WriteFile(name+".fatbin", fatbin, 0o644)
+	unit.Fatbin, unit.Kernels = manifest.Sum(fatbin), kernels
+	log.Printf("%s: %d kernels, %d bytes", name, len(kernels), len(fatbin))
+	return atomicwriter.WriteFile(name+".fatbin", fatbin, 0o644)
 }
 
 // finish removes fat binaries without a source and writes the manifest.
