@@ -31,8 +31,6 @@ type Backend struct {
 	modules *kernels.Modules
 }
 
-var _ graph.Backend = (*Backend)(nil)
-
 // Open opens GPU n, counted from 0. The error is a *Unavailable where there is no such GPU, or none that can be used.
 func Open(n int, opts ...Option) (*Backend, error) {
 	dev, err := driver.Open(n, append(opts, driver.WithCause(launchError))...)

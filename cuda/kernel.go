@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
@@ -23,45 +24,35 @@ type kernel struct {
 
 // step is a launch, or a product of a library.
 type step struct {
-	call     *driver.Call            // its argument is for the addresses of the kernel
-	product  *kernels.LibraryProduct // nil for a launch
-	launched driver.Launched         // what the product is remembered as
+	call    *driver.Call     // its argument is for the addresses of the kernel; nil for a product
+	product *driver.Launched // what the product is remembered as
 }
 
-// bind makes the kernel of a plan for the cells of operands. It loads what it launches.
+// bind makes the kernel of a plan for the cells of operands. It loads what it launches. op names the op in errors.
 func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.Kernel, error) {
 	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)), steps: make([]step, len(plan.Steps))}
-	for _, list := range [][]ops.Arg{in, out} {
-		for _, a := range list {
-			k.cells = append(k.cells, a.Buf)
-		}
+	for _, a := range slices.Concat(in, out) {
+		k.cells = append(k.cells, a.Buf)
 	}
 	for i := range plan.Arrays {
 		k.arrays = append(k.arrays, plan.Arrays[i].Content.Copy())
 	}
 	for i := range plan.Steps {
-		if err := k.steps[i].bind(b, op, &plan.Steps[i], k); err != nil {
+		from, to := &plan.Steps[i], &k.steps[i]
+		if from.Product != nil {
+			to.product = &driver.Launched{Op: op, Kernel: "matrix product", Owner: k}
+			continue
+		}
+		f, err := b.modules.Function(from.Kernel)
+		if err != nil {
 			return nil, err
 		}
+		if to.call, err = f.Prepare(op, from.Grid, from.Block, from.Shared, from.Argument.Bytes); err != nil {
+			return nil, err
+		}
+		to.call.Owner = k
 	}
 	return k, nil
-}
-
-// bind makes a step ready to be launched for op, a name for errors.
-func (st *step) bind(b *Backend, op string, from *kernels.Step, owner graph.Kernel) error {
-	if st.product = from.Product; st.product != nil {
-		st.launched = driver.Launched{Op: op, Kernel: "matrix product", Owner: owner}
-		return nil
-	}
-	f, err := b.modules.Function(from.Kernel)
-	if err != nil {
-		return err
-	}
-	if st.call, err = f.Prepare(op, from.Grid, from.Block, from.Shared, from.Argument.Bytes); err != nil {
-		return err
-	}
-	st.call.Owner = owner
-	return nil
 }
 
 // WorkBytes implements graph.Kernel.
@@ -73,28 +64,42 @@ func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	if len(k.arrays) == 0 {
 		return nil
 	}
-	queue, err := k.place(s, work)
-	if err != nil {
-		return err
-	}
-	return k.upload(queue)
+	_, err := k.ready(s, work)
+	return err
 }
 
 // Launch implements graph.Kernel. Outside of a capture it prepares what Prepare has not.
 func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
-	queue, err := k.place(s, work)
+	queue, err := k.ready(s, work)
 	if err != nil {
 		return err
 	}
-	if err := k.upload(queue); err != nil {
-		return err
-	}
-	for i := range k.steps {
-		if err := k.steps[i].launch(queue, k.addresses); err != nil {
+	for i, st := range k.steps {
+		if p := k.plan.Steps[i].Product; p != nil {
+			err = p.Run(queue, st.product, p.Addresses(k.addresses))
+		} else {
+			err = queue.Launch(st.call)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ready returns the queue of s, and brings what depends on addresses up to date.
+func (k *kernel) ready(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
+	queue, err := k.place(s, work)
+	if err != nil || k.uploaded {
+		return queue, err
+	}
+	for i, a := range k.arrays {
+		if err := queue.Upload(k.addresses.Of(k.plan.Arrays[i].To), a); err != nil {
+			return nil, err
+		}
+	}
+	k.uploaded = true
+	return queue, nil
 }
 
 // place returns the queue of s, and fills in addresses if any has changed since the last time.
@@ -136,25 +141,4 @@ func (k *kernel) fill() error {
 		}
 	}
 	return nil
-}
-
-// upload copies the arrays to the work memory, if they have changed.
-func (k *kernel) upload(s *driver.Stream) error {
-	if k.uploaded {
-		return nil
-	}
-	for i, a := range k.arrays {
-		if err := s.Upload(k.addresses.Of(k.plan.Arrays[i].To), a); err != nil {
-			return err
-		}
-	}
-	k.uploaded = true
-	return nil
-}
-
-func (st *step) launch(s *driver.Stream, at kernels.Addresses) error {
-	if p := st.product; p != nil {
-		return p.Run(s, &st.launched, p.Addresses(at))
-	}
-	return s.Launch(st.call)
 }

@@ -20,22 +20,15 @@ type Stream struct {
 	cell    cpu.Buf // of the host value of a copy
 }
 
-var _ graph.Stream = (*Stream)(nil)
-
-var (
-	errCapturing  = errors.New("cuda: copy during a capture")
-	errNotInPlace = errors.New("cuda: got a value that is not contiguous and row-major, so that it cannot be copied to")
-)
-
 // Driver returns the queue, for libraries that are called beside this package.
 func (s *Stream) Driver() *driver.Stream { return s.queue }
 
 // Upload implements graph.Stream. A host value goes through pinned memory.
 func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
-	if s.queue.Capturing() {
-		return errCapturing
-	}
 	if v, ok := src.(*Value); ok {
+		if s.queue.Capturing() {
+			return errors.New("cuda: copy during a capture")
+		}
 		if v.stream.backend != s.backend {
 			return fmt.Errorf("cuda: got a value of another backend, on %v", v.stream.backend.dev)
 		}
@@ -58,15 +51,12 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 
 // Download implements graph.Stream.
 func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
-	if s.queue.Capturing() {
-		return errCapturing
-	}
 	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	defer s.cell.Set(nil, 0)
 	if uintptr(s.cell.Pointer()) != dst.Uintptr() {
-		return errNotInPlace
+		return errors.New("cuda: got a value that is not contiguous and row-major, so that it cannot be copied to")
 	}
 	return s.queue.Download(bytesOf(&s.cell), driver.Address(src.Buf))
 }
@@ -88,7 +78,7 @@ func (s *Stream) EndCapture() (graph.Replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &replay{r, s.backend}, nil
+	return replay{r}, nil
 }
 
 // Synchronize implements graph.Stream.
@@ -98,16 +88,13 @@ func (s *Stream) Synchronize() error { return s.queue.Synchronize() }
 func (s *Stream) Close() error { return s.queue.Close() }
 
 // replay is a captured sequence of launches.
-type replay struct {
-	*driver.Replay
-	backend *Backend
-}
+type replay struct{ *driver.Replay }
 
 // Launch implements graph.Replay.
-func (r *replay) Launch(s graph.Stream) error {
+func (r replay) Launch(s graph.Stream) error {
 	stream, ok := s.(*Stream)
-	if !ok || stream.backend != r.backend {
-		return fmt.Errorf("cuda: captured graph of %v on a stream of another backend, %T", r.backend.dev, s)
+	if !ok {
+		return fmt.Errorf("cuda: captured graph on a stream of another backend, %T", s)
 	}
 	return stream.queue.Replay(r.Replay)
 }

@@ -45,8 +45,6 @@ type Library struct {
 	closed bool
 }
 
-var _ kernels.Library = (*Library)(nil)
-
 // Open opens the library for a device. It is looked for as libcublasLt.so.13 and .so.12 in each of the folders that
 // FoldersVariable lists, then by the loader of the system. The error is a *Missing where that finds none, or none that works
 // with the driver. The file itself is never closed.
