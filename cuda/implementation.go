@@ -37,10 +37,10 @@ func (b *Backend) Offers(s graph.Site) []graph.Implementation {
 	for i, r := range list {
 		takes := r.Takes(s)
 		if takes && r.HasProducts(op, s) {
-			offers = append(offers, &implementation{backend: b, row: r, op: op, library: true})
+			offers = append(offers, &implementation{backend: b, name: libraryName, row: r, op: op})
 		}
 		if takes || i == len(list)-1 && len(offers) == 0 {
-			offers = append(offers, &implementation{backend: b, row: r, op: op})
+			offers = append(offers, &implementation{backend: b, name: r.Name, row: r, op: op})
 		}
 	}
 	return offers
@@ -63,24 +63,19 @@ const libraryName = "cublaslt"
 // implementation is a row of the table for one site.
 type implementation struct {
 	backend *Backend
+	name    string // libraryName where the library computes the products
 	row     kernels.Row
 	op      any
-	library bool          // computes the products
 	plan    *kernels.Plan // of the site, once Guard has built it
 }
 
 // Name implements graph.Implementation.
-func (i *implementation) Name() string {
-	if i.library {
-		return libraryName
-	}
-	return i.row.Name
-}
+func (i *implementation) Name() string { return i.name }
 
 // Guard implements graph.Implementation. It builds the launches, for the site that the implementation was offered for.
 func (i *implementation) Guard(s graph.Site) error {
 	var library kernels.Library
-	if i.library {
+	if i.name == libraryName {
 		if library = i.backend.library; library == nil {
 			return graph.Refuse(graph.ReasonMissing, "the library is not there")
 		}
@@ -90,12 +85,7 @@ func (i *implementation) Guard(s graph.Site) error {
 	return err
 }
 
-// Bind implements graph.Implementation. It loads the kernels.
+// Bind implements graph.Implementation. It loads the kernels of the launches that Guard has built.
 func (i *implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
-	if i.plan == nil {
-		if err := i.Guard(s); err != nil {
-			return nil, err
-		}
-	}
 	return bind(i.backend, nameOf(s), i.plan, in, out)
 }

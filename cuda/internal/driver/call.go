@@ -10,7 +10,6 @@ import (
 const (
 	maxGridX    = math.MaxInt32
 	maxGridYZ   = 65535
-	maxThreads  = 1024
 	maxThreadsZ = 64
 )
 
@@ -53,10 +52,7 @@ func (c *Call) check(argBytes int) error {
 	if g.X < 1 || g.X > maxGridX || g.Y < 1 || g.Y > maxGridYZ || g.Z < 1 || g.Z > maxGridYZ {
 		return fmt.Errorf("got a grid of %v blocks, want 1 to %dx%dx%d", g, maxGridX, maxGridYZ, maxGridYZ)
 	}
-	limit := maxThreads
-	if f.maxThreads > 0 {
-		limit = min(limit, f.maxThreads)
-	}
+	limit := f.maxThreads
 	if b.X < 1 || b.Y < 1 || b.Z < 1 || b.X > limit || b.Y > limit || b.Z > maxThreadsZ || b.X*b.Y*b.Z > limit {
 		return fmt.Errorf("got a block of %v threads, want 1 to %d in all and 1 to %d along z; the kernel has %d registers",
 			b, limit, maxThreadsZ, f.registers)

@@ -27,9 +27,7 @@ type Function struct {
 	registers  int // of a thread
 	static     int // bytes of static shared memory of a block
 	params     int // bytes of its only parameter, -1 where the driver does not tell
-
-	mu      sync.Mutex
-	dynamic int // bytes of dynamic shared memory that a launch may have so far
+	dynamic    int // bytes of dynamic shared memory that a launch may have so far, guarded by m.mu
 }
 
 // LoadModule loads a cubin, a fat binary or PTX. An image without code for the device is an error that says so.
@@ -109,8 +107,8 @@ func (f *Function) parameter(index uintptr) (int, error) {
 
 // allow lets launches have that much dynamic shared memory. A kernel has 48 KB at most until the driver is asked for more.
 func (f *Function) allow(bytes int) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
 	if bytes <= f.dynamic {
 		return nil
 	}

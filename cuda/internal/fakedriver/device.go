@@ -48,7 +48,6 @@ var plainCalls = map[string]handler{
 			return driver.InvalidContext
 		}
 		if g.refs--; g.refs == 0 && g.problem != driver.Success {
-			maps.DeleteFunc(d.memory, func(_ uintptr, b *block) bool { return b.gpu == g })
 			maps.DeleteFunc(d.objects, func(_ driver.Handle, x object) bool { return x.owner() == g })
 			g.used = 0
 		}

@@ -40,9 +40,8 @@ type Driver struct {
 	texts    [][]byte     // that have been returned
 
 	next    driver.Handle
-	objects map[driver.Handle]object // by handle or address in the host's memory
+	objects map[driver.Handle]object // by handle, or by address
 	address uintptr                  // of the next block
-	memory  map[uintptr]*block       // of the devices, by address
 	clock   float32                  // milliseconds
 }
 
@@ -73,7 +72,7 @@ func New(gpus ...driver.Properties) *Driver {
 	start := uint64(0x6000_0000_0000) // where no program has memory
 	d := &Driver{Version: 12040, next: 0x1000, address: uintptr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
 		calls: map[string]int{}, failures: map[call]driver.Result{}, current: map[int]*gpu{},
-		objects: map[driver.Handle]object{}, memory: map[uintptr]*block{}}
+		objects: map[driver.Handle]object{}}
 	for _, g := range gpus {
 		d.gpus = append(d.gpus, &gpu{Properties: g})
 	}
@@ -123,7 +122,7 @@ func (d *Driver) Launches(part string) (n int) {
 // Leaks returns the number of objects of each kind that have not been freed. It is empty if there are none.
 func (d *Driver) Leaks() map[string]int {
 	defer d.lock()()
-	n := map[string]int{"memory": len(d.memory)}
+	n := map[string]int{}
 	for _, x := range d.objects {
 		if _, ok := x.(*function); !ok { // of a module
 			n[fmt.Sprintf("%T", x)]++

@@ -10,16 +10,19 @@ import (
 // poison is what new memory is filled with.
 const poison = 0xA5
 
-// block is memory of the device or pinned memory of the host.
+// block is memory of the device.
 type block struct {
 	*gpu
 	bytes []byte
 }
 
+// pinned is memory of the host.
+type pinned struct{ block }
+
 // newBlock returns poisoned memory, aligned to 8 bytes.
-func newBlock(g *gpu, bytes int) *block {
+func newBlock(g *gpu, bytes int) block {
 	words := make([]uint64, (bytes+7)/8)
-	b := &block{g, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)}
+	b := block{g, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)}
 	for i := range b.bytes {
 		b.bytes[i] = poison
 	}
@@ -28,8 +31,8 @@ func newBlock(g *gpu, bytes int) *block {
 
 // at returns n bytes of device memory at p, or nil.
 func (d *Driver) at(g *gpu, p uintptr, n int) []byte {
-	for start, b := range d.memory {
-		if b.gpu == g && p >= start && n >= 0 && p-start <= uintptr(len(b.bytes)) && n <= len(b.bytes)-int(p-start) {
+	for start, x := range d.objects {
+		if b, ok := x.(*block); ok && b.gpu == g && p >= start && n >= 0 && p-start <= uintptr(len(b.bytes)) && n <= len(b.bytes)-int(p-start) {
 			return b.bytes[p-start:][:n:n]
 		}
 	}
@@ -51,29 +54,26 @@ var memoryCalls = map[string]handler{
 		}
 		p := d.address
 		d.address += uintptr(bytes+2*driver.Alignment-1) &^ (driver.Alignment - 1) // no block touches the next one
-		d.memory[p] = newBlock(g, bytes)
+		b := newBlock(g, bytes)
+		d.objects[p] = &b
 		g.used += int64(bytes)
 		return set(a[0], p)
 	},
-	"MemFree": func(d *Driver, g *gpu, a []uintptr) driver.Result {
-		b := d.memory[a[0]]
-		if b == nil || b.gpu != g {
-			return driver.InvalidHandle
-		}
-		r := d.drain(g) // the driver waits for all that is enqueued
+	"MemFree": on(0, func(d *Driver, b *block, a []uintptr) driver.Result {
+		r := d.drain(b.gpu) // the driver waits for all that is enqueued
 		if r == driver.Success {
-			delete(d.memory, a[0])
-			g.used -= int64(len(b.bytes))
+			delete(d.objects, a[0])
+			b.used -= int64(len(b.bytes))
 		}
 		return r
-	},
+	}),
 	"MemHostAlloc": func(d *Driver, g *gpu, a []uintptr) driver.Result {
-		b := newBlock(g, int(a[1]))
+		b := &pinned{newBlock(g, int(a[1]))}
 		p := unsafe.SliceData(b.bytes)
 		d.objects[uintptr(unsafe.Pointer(p))] = b
 		return set(a[0], p)
 	},
-	"MemFreeHost":     destroy[*block](),
+	"MemFreeHost":     destroy[*pinned](),
 	"MemcpyHtoDAsync": copies((*Driver).at, hostAt),
 	"MemcpyDtoHAsync": copies(hostAt, (*Driver).at),
 	"MemcpyDtoDAsync": copies((*Driver).at, (*Driver).at),

@@ -8,13 +8,13 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"log"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -42,14 +42,12 @@ var flags = []string{
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("build: ")
-	jobs := flag.Int("jobs", 2, "units to compile at once")
-	flag.Parse()
-	if err := run(*jobs); err != nil {
+	if err := run(); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(jobs int) error {
+func run() error {
 	sources, err := filepath.Glob("*/*.cu")
 	if err != nil {
 		return err
@@ -87,7 +85,7 @@ func run(jobs int) error {
 		if err != nil {
 			return err
 		}
-		failed = compileAll(nvcc, stale, jobs, old, made)
+		failed = compileAll(nvcc, stale, old, made)
 	}
 	return errors.Join(failed, finish(made))
 }
@@ -119,9 +117,9 @@ func install() (string, error) {
 
 // compileAll compiles the named units, several at a time, and puts them into made. Those that do not compile stay as they are in
 // old.
-func compileAll(nvcc string, names []string, jobs int, old, made *manifest.Manifest) error {
+func compileAll(nvcc string, names []string, old, made *manifest.Manifest) error {
 	var group sync.WaitGroup
-	slots := make(chan struct{}, max(1, jobs))
+	slots := make(chan struct{}, runtime.NumCPU())
 	units, errs := make([]manifest.Unit, len(names)), make([]error, len(names))
 	for i, name := range names {
 		units[i] = made.Units[name]
