@@ -111,13 +111,13 @@ func (o *owned) Close() error {
 	return o.settle(o.d.do(o, o.destroy))
 }
 
-// streams returns the streams that have not been freed.
-func (d *Device) streams() (list []*Stream) {
+// open lists what has not been freed of a type.
+func open[R any](d *Device) (list []R) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, r := range d.open {
-		if s, ok := r.(*Stream); ok {
-			list = append(list, s)
+		if r, ok := r.(R); ok {
+			list = append(list, r)
 		}
 	}
 	return list
@@ -127,7 +127,7 @@ func (d *Device) streams() (list []*Stream) {
 // call may be under way. After an error of the driver it may be called again to free the rest; closing a closed device does
 // nothing.
 func (d *Device) Close() error {
-	if d.released {
+	if d.ctx == 0 {
 		return nil
 	}
 	var leaks error
@@ -145,7 +145,7 @@ func (d *Device) Close() error {
 	if r := Result(int32(f.Call(d.ordinal))); r != Success && !(fault != nil && r.Fault()) {
 		return errors.Join(d.failed("close", d.failure(f, r)), leaks)
 	}
-	d.released = true
+	d.ctx = 0
 	if known == nil && fault != nil {
 		return errors.Join(fault, leaks)
 	}

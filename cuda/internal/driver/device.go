@@ -27,7 +27,7 @@ type Device struct {
 	lib      sharedlib.Library
 	fn       functions
 	ordinal  uintptr // a CUdevice
-	ctx      Handle
+	ctx      Handle  // 0 once released
 	prop     Properties
 	blocking bool               // wait after each launch
 	cause    func(*Fault) error // or nil
@@ -35,9 +35,8 @@ type Device struct {
 	closed atomic.Bool
 	fault  atomic.Pointer[Fault]
 
-	mu       sync.Mutex
-	released bool           // the context
-	open     map[*owned]any // everything that has not been freed, and what it is a part of
+	mu   sync.Mutex
+	open map[*owned]any // everything that has not been freed, and what it is a part of
 
 	fillMu sync.Mutex // guards fill
 	fill   *Stream    // zeroes new memory
@@ -92,7 +91,7 @@ func (d *Device) failed(what any, err error) error {
 func (d *Device) Synchronize() error {
 	return d.do("synchronize", func() error {
 		marks := map[*Stream]uint64{}
-		for _, s := range d.streams() {
+		for _, s := range open[*Stream](d) {
 			marks[s] = s.trail.count.Load()
 		}
 		if err := d.call(d.fn.CtxSynchronize); err != nil {

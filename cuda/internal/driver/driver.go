@@ -60,7 +60,7 @@ func (d *Device) check(f *sharedlib.Func, result uintptr) error {
 		return err
 	}
 	fault := &Fault{Err: err}
-	for _, s := range d.streams() {
+	for _, s := range open[*Stream](d) {
 		suspects, n := s.trail.pending()
 		fault.Suspects, fault.Count = append(fault.Suspects, suspects...), fault.Count+n
 	}

@@ -77,7 +77,7 @@ func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
 // TestEveryCallFailsOnce makes each call of everything fail, in turn.
 func TestEveryCallFailsOnce(t *testing.T) {
 	drv := withKernels(fakedriver.New())
-	drv.Record()
+	drv.Record = true
 	d := testutil.Must(everything(drv))(t)
 	ok(t, errors.Join(d.Close(), d.Close()))
 	require.Empty(t, drv.Leaks())

@@ -26,6 +26,7 @@ type Driver struct {
 	Version    int  // of CUDA
 	HideParams bool // there is no cuFuncGetParamInfo, as before CUDA 12.4
 	AnyKernel  bool // modules hold every kernel: one that Kernel has not registered does nothing
+	Record     bool // Failures lists the calls, but for those that describe errors
 
 	mu       sync.Mutex
 	gpus     []*gpu
@@ -34,7 +35,6 @@ type Driver struct {
 	launched map[string]int // by kernel
 	calls    map[string]int
 	log      []call
-	logging  bool
 	failures map[call]driver.Result
 	current  map[int]*gpu // by thread
 	texts    [][]byte     // that have been returned
@@ -143,12 +143,6 @@ func (d *Driver) Fail(function string, n int, r driver.Result) {
 	d.failures[call{function, d.calls[function] + n}] = r
 }
 
-// Record makes Failures list all calls, but for those that describe errors. It is called before the first.
-func (d *Driver) Record() {
-	defer d.lock()()
-	d.logging = true
-}
-
 // Failure is a call that fails: the arguments of Fail.
 type Failure struct {
 	Function string
@@ -213,7 +207,7 @@ func handlerOf(function string) handler {
 func (d *Driver) call(function string, h handler, a []uintptr) driver.Result {
 	defer d.lock()()
 	d.calls[function]++
-	if d.logging && !strings.HasPrefix(function, "GetError") {
+	if d.Record && !strings.HasPrefix(function, "GetError") {
 		d.log = append(d.log, call{function, d.calls[function]})
 	}
 	g := d.gpu()
@@ -271,5 +265,16 @@ func inStream(i int, f func(d *Driver, s *stream, a []uintptr) driver.Result) ha
 			return driver.CaptureInvalidated
 		}
 		return f(d, s, a)
+	})
+}
+
+// enqueue is inStream for a call whose first argument is the handle of a T.
+func enqueue[T object](i int, f func(d *Driver, s *stream, x T, a []uintptr) driver.Result) handler {
+	return inStream(i, func(d *Driver, s *stream, a []uintptr) driver.Result {
+		x, ok := d.objects[a[0]].(T)
+		if !ok || x.owner() != s.gpu {
+			return driver.InvalidHandle
+		}
+		return f(d, s, x, a)
 	})
 }

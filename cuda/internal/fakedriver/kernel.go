@@ -110,11 +110,7 @@ var moduleCalls = map[string]handler{
 		}
 		return set(a[3], f.Args)
 	}),
-	"LaunchKernel": inStream(8, func(d *Driver, s *stream, a []uintptr) driver.Result {
-		f, ok := d.objects[a[0]].(*function)
-		if !ok || f.gpu != s.gpu {
-			return driver.InvalidHandle
-		}
+	"LaunchKernel": enqueue(8, func(d *Driver, s *stream, f *function, a []uintptr) driver.Result {
 		g, b := driver.Dim{X: int(a[1]), Y: int(a[2]), Z: int(a[3])}, driver.Dim{X: int(a[4]), Y: int(a[5]), Z: int(a[6])}
 		shared := int(a[7])
 		if shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 || g.Y > 65535 || g.Z > 65535 ||

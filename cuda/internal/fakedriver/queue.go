@@ -125,11 +125,7 @@ var queueCalls = map[string]handler{
 	}),
 	"EventCreate":  func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &event{gpu: g}) },
 	"EventDestroy": destroy[*event](),
-	"EventRecord": inStream(1, func(d *Driver, s *stream, a []uintptr) driver.Result {
-		e, ok := d.objects[a[0]].(*event)
-		if !ok || e.gpu != s.gpu {
-			return driver.InvalidHandle
-		}
+	"EventRecord": enqueue(1, func(_ *Driver, s *stream, e *event, _ []uintptr) driver.Result {
 		e.recorded++
 		e.stream = s
 		s.add(op{event: e, id: e.recorded})
@@ -179,11 +175,7 @@ var queueCalls = map[string]handler{
 	"GraphInstantiateWithFlags": on(1, func(d *Driver, g *graph, a []uintptr) driver.Result {
 		return d.put(a[0], &executable{*g})
 	}),
-	"GraphLaunch": inStream(1, func(d *Driver, s *stream, a []uintptr) driver.Result {
-		x, ok := d.objects[a[0]].(*executable)
-		if !ok || x.gpu != s.gpu {
-			return driver.InvalidHandle
-		}
+	"GraphLaunch": enqueue(1, func(_ *Driver, s *stream, x *executable, _ []uintptr) driver.Result {
 		s.add(op{graph: x})
 		return driver.Success
 	}),
