@@ -20,9 +20,6 @@ type Stream struct {
 	cell    cpu.Buf // of the host value of a copy
 }
 
-// Driver returns the queue, for libraries that are called beside this package.
-func (s *Stream) Driver() *driver.Stream { return s.queue }
-
 // Upload implements graph.Stream. A host value goes through pinned memory.
 func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 	if v, ok := src.(*Value); ok {

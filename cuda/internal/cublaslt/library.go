@@ -63,20 +63,17 @@ func open(d *driver.Device, folders string, load func(name string) (sharedlib.Li
 		if err == nil {
 			err = sharedlib.Bind(lib, "cublasLt", &l.fn)
 		}
-		if err != nil {
-			missing.Tried = append(missing.Tried, reason(name, err))
-			continue
+		if err == nil {
+			l.version = int(l.fn.GetVersion.Call())
+			err = d.Do(func() error { return l.check(l.fn.Create, nil, l.fn.Create.Ask(uintptr(unsafe.Pointer(&l.h)))) })
+			if err == nil {
+				return l, nil
+			}
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Status != NotInitialized {
+				return nil, err
+			}
 		}
-		l.version = int(l.fn.GetVersion.Call())
-		err = d.Do(func() error { return l.check(l.fn.Create, nil, l.fn.Create.Ask(uintptr(unsafe.Pointer(&l.h)))) })
-		if e := (*Error)(nil); errors.As(err, &e) && e.Status == NotInitialized {
-			missing.Tried = append(missing.Tried, reason(name, err))
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		return l, nil
+		missing.Tried = append(missing.Tried, reason(name, err))
 	}
 	return nil, missing
 }

@@ -24,21 +24,21 @@ var kernels []byte
 // withKernels gives d the kernels of that name in Go.
 func withKernels(d *fakedriver.Driver) *fakedriver.Driver {
 	d.Kernel("vector_add", fakedriver.Kernel{Args: 32, Registers: 12, Run: func(l *fakedriver.Launch) {
-		n := min(int(l.Int32(24)), l.Grid.X*l.Block.X)
-		out, a, b := l.Floats(l.Ptr(0), n), l.Floats(l.Ptr(8), n), l.Floats(l.Ptr(16), n)
+		n := min(int(fakedriver.Arg[int32](l, 24)), l.Grid.X*l.Block.X)
+		out, a, b := l.Floats(0, n), l.Floats(8, n), l.Floats(16, n)
 		for i := range out {
 			out[i] = a[i] + b[i]
 		}
 	}})
 	d.Kernel("shared_last", fakedriver.Kernel{Args: 16, Registers: 8, Run: func(l *fakedriver.Launch) {
-		if l.Int32(8) > int32(l.Shared) {
+		if fakedriver.Arg[int32](l, 8) > int32(l.Shared) {
 			l.Fault(driver.IllegalAddress)
 			return
 		}
-		l.Floats(l.Ptr(0), 1)[0] = l.Float32(12)
+		l.Floats(0, 1)[0] = fakedriver.Arg[float32](l, 12)
 	}})
 	d.Kernel("poke", fakedriver.Kernel{Args: 8, Registers: 8, Run: func(l *fakedriver.Launch) {
-		l.Floats(l.Ptr(0), 1)[0] = 1e-45
+		l.Floats(0, 1)[0] = 1e-45
 	}})
 	return d
 }

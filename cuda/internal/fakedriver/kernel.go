@@ -1,9 +1,7 @@
 package fakedriver
 
 import (
-	"encoding/binary"
 	"maps"
-	"math"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -41,21 +39,13 @@ type Launch struct {
 	g *gpu
 }
 
-// Ptr returns the member of Args at an offset that is an address.
-func (l *Launch) Ptr(at int) driver.DevicePtr {
-	return driver.DevicePtr(binary.LittleEndian.Uint64(l.Args[at:]))
-}
+// Arg returns the member of Args at an offset.
+func Arg[T any](l *Launch, at int) T { return *(*T)(unsafe.Pointer(&l.Args[at])) }
 
-// Int32 returns the member of Args at an offset.
-func (l *Launch) Int32(at int) int32 { return int32(binary.LittleEndian.Uint32(l.Args[at:])) }
-
-// Float32 returns the member of Args at an offset.
-func (l *Launch) Float32(at int) float32 { return math.Float32frombits(uint32(l.Int32(at))) }
-
-// Floats returns n elements of device memory. Where there is none, the launch fails as by an illegal address, and the
-// elements belong to nobody.
-func (l *Launch) Floats(p driver.DevicePtr, n int) []float32 {
-	b := l.d.at(l.g, uintptr(p), 4*n)
+// Floats returns n elements of device memory, at the address that Args holds at an offset. Where there is none, the launch fails
+// as by an illegal address, and the elements belong to nobody.
+func (l *Launch) Floats(at, n int) []float32 {
+	b := l.d.at(l.g, Arg[uintptr](l, at), 4*n)
 	if b == nil {
 		l.Fault(driver.IllegalAddress)
 		return make([]float32, n)
