@@ -41,9 +41,8 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
-	err := s.queue.Upload(driver.Address(dst.Buf), bytesOf(&s.cell))
-	s.cell.Set(nil, 0)
-	return err
+	defer s.cell.Set(nil, 0)
+	return s.queue.Upload(driver.Address(dst.Buf), bytesOf(&s.cell))
 }
 
 // Download implements graph.Stream.

@@ -81,20 +81,19 @@ func (f *Function) lookUp() error {
 			return err
 		}
 	}
-	if d.fn.FuncGetParamInfo == nil {
-		f.params = -1
+	if f.params = -1; d.fn.FuncGetParamInfo == nil {
 		return nil
 	}
 	if f.params, err = f.parameter(0); err == nil {
 		_, err = f.parameter(1) // InvalidValue, since there is no second one
 	}
-	if err == nil || errors.Is(err, InvalidValue) && f.params == 0 {
+	if err != nil && !errors.Is(err, InvalidValue) {
+		return err
+	}
+	if err == nil || f.params == 0 {
 		return errors.New("want a kernel with one parameter")
 	}
-	if errors.Is(err, InvalidValue) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 // parameter returns the size of a parameter.

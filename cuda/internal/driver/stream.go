@@ -215,10 +215,7 @@ func (t *trail) end(n uint64) {
 
 // pending returns what may be under way, newest first, and how many launches that is, remembered or not.
 func (t *trail) pending() ([]*Launched, int) {
-	end, ended := t.count.Load(), t.ended.Load()
-	if end <= ended {
-		return nil, 0
-	}
+	ended, end := t.ended.Load(), t.count.Load() // in this order: never more have ended than there are
 	var l []*Launched
 	for i := end; i > ended && end-i < trailLength; i-- {
 		l = append(l, t.ring[(i-1)%trailLength].Load())

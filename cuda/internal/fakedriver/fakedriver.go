@@ -47,8 +47,8 @@ type Driver struct {
 
 // call is the nth call of a function, counted from 1.
 type call struct {
-	function string
-	n        int
+	Function string
+	N        int
 }
 
 type gpu struct {
@@ -145,9 +145,8 @@ func (d *Driver) Fail(function string, n int, r driver.Result) {
 
 // Failure is a call that fails: the arguments of Fail.
 type Failure struct {
-	Function string
-	N        int
-	Result   driver.Result
+	call
+	Result driver.Result
 }
 
 func (f Failure) String() string { return fmt.Sprintf("%d/%s/%d", f.Result, f.Function, f.N) }
@@ -158,8 +157,8 @@ func (d *Driver) Failures() (list []Failure) {
 	defer d.lock()()
 	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
 		for _, c := range d.log {
-			if r != driver.OutOfMemory || strings.Contains(c.function, "Alloc") || strings.Contains(c.function, "Create") {
-				list = append(list, Failure{c.function, c.n, r})
+			if r != driver.OutOfMemory || strings.Contains(c.Function, "Alloc") || strings.Contains(c.Function, "Create") {
+				list = append(list, Failure{c, r})
 			}
 		}
 	}

@@ -11,18 +11,18 @@ import (
 
 var (
 	entry     = regexp.MustCompile(`Compiling entry function '(\w+)' for '(\w+)'`)
-	stack     = regexp.MustCompile(`(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads`)
+	spills    = regexp.MustCompile(`(\d+) bytes spill stores, (\d+) bytes spill loads`)
 	registers = regexp.MustCompile(`Used (\d+) registers`)
 	arguments = regexp.MustCompile(`\.entry (\w+)\(([^)]*)\)`)
 	argument  = regexp.MustCompile(`\.param.* \.[subf](\d+) [^,\[]*(?:\[(\d+)\])?`)
 )
 
-// describe parses ptxas -v and the PTX: registers, stack and argument sizes of each kernel. It returns the rest of the compiler's
+// describe parses ptxas -v and the PTX: registers, spills and argument sizes of each kernel. It returns the rest of the compiler's
 // output, too.
 func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 	kernels := map[string]manifest.Kernel{}
 	for _, m := range arguments.FindAllStringSubmatch(ptx, -1) {
-		k := manifest.Kernel{Params: []int{}, Registers: map[string]int{}, Stack: map[string]int{}, Spills: map[string]int{}}
+		k := manifest.Kernel{Params: []int{}, Registers: map[string]int{}, Spills: map[string]int{}}
 		for _, a := range argument.FindAllStringSubmatch(m[2], -1) {
 			bytes := number(a[1]) / 8
 			if a[2] != "" {
@@ -52,9 +52,8 @@ func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 			if _, ok := kernels[name]; !ok {
 				return nil, nil, fmt.Errorf("kernel %s is not in the PTX", name)
 			}
-		} else if m := stack.FindStringSubmatch(line); m != nil && known {
-			set(k.Stack, number(m[1]))
-			set(k.Spills, number(m[2])+number(m[3]))
+		} else if m := spills.FindStringSubmatch(line); m != nil && known {
+			set(k.Spills, number(m[1])+number(m[2]))
 		} else if m := registers.FindStringSubmatch(line); m != nil && known {
 			set(k.Registers, number(m[1]))
 		} else if !strings.HasPrefix(line, "ptxas info") {

@@ -44,10 +44,9 @@ func TestDescribe(t *testing.T) {
 		"nsa_a": {
 			Params:    []int{32},
 			Registers: map[string]int{"sm_80": 255, "sm_90a": 254},
-			Stack:     map[string]int{"sm_80": 16, "sm_90a": 8},
 			Spills:    map[string]int{"sm_80": 16},
 		},
-		"nsa_b": {Params: []int{8, 4, 4}, Registers: map[string]int{"sm_80": 10}, Stack: map[string]int{}, Spills: map[string]int{}},
+		"nsa_b": {Params: []int{8, 4, 4}, Registers: map[string]int{"sm_80": 10}, Spills: map[string]int{}},
 	}
 	if !reflect.DeepEqual(kernels, want) {
 		t.Errorf("got %+v, want %+v", kernels, want)

@@ -33,7 +33,6 @@ type Unit struct {
 type Kernel struct {
 	Params    []int          `json:"params"`           // bytes of each argument
 	Registers map[string]int `json:"registers"`        // of a thread
-	Stack     map[string]int `json:"stack,omitempty"`  // bytes of a thread's stack frame
 	Spills    map[string]int `json:"spills,omitempty"` // bytes of registers spilled, stores and loads together
 }
 
