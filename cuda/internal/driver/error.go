@@ -97,8 +97,8 @@ func (l *Launched) String() string {
 // Device of the same GPU in this process.
 type Fault struct {
 	Err *Error // of the call that reported it
-	// Suspects are the launches that may have caused it: those not known to have ended, stream by stream, newest first. It is
-	// one launch if the device was opened with WithBlockingLaunches.
+	// Suspects are the launches that may have caused it: those not known to have ended, stream by stream, newest first. It
+	// is one launch if the device was opened with WithBlockingLaunches.
 	Suspects []*Launched
 	Count    int // of the launches that may have caused it, of which Suspects are the newest
 
