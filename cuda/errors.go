@@ -16,7 +16,7 @@ type (
 	NoMemory = driver.NoMemory
 
 	// Fault is the failure of work that had been enqueued earlier, such as an illegal address in a kernel. It lists the launches
-	// that may have caused it, those of a stream newest first; after WithBlockingLaunches that is one. The backend is of no use after it.
+	// that may have caused it, by stream and newest first; after WithBlockingLaunches that is one. The backend is of no use after it.
 	Fault = driver.Fault
 
 	// Launched names a launch in a Fault: the op, and the kernel.

@@ -17,20 +17,16 @@ type kernel struct {
 	plan      *kernels.Plan
 	cells     []*cpu.Buf        // of inputs and outputs
 	addresses kernels.Addresses // where all lay at the last launch
-	steps     []step
-	arrays    [][]byte // of the plan, for these addresses
-	uploaded  bool     // the arrays are on the device
-}
-
-// step is a launch, or a product of a library.
-type step struct {
-	call    *driver.Call     // its argument is for the addresses of the kernel; nil for a product
-	product *driver.Launched // what the product is remembered as
+	calls     []*driver.Call    // of the steps, with arguments for these addresses; nil for a product of a library
+	product   driver.Launched   // what products are remembered as
+	arrays    [][]byte          // of the plan, for these addresses
+	uploaded  bool              // the arrays are on the device
 }
 
 // bind makes the kernel of a plan for the cells of operands. It loads what it launches. op names the op in errors.
 func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.Kernel, error) {
-	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)), steps: make([]step, len(plan.Steps))}
+	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)), calls: make([]*driver.Call, len(plan.Steps))}
+	k.product = driver.Launched{Op: op, Kernel: "matrix product", Owner: k}
 	for _, a := range slices.Concat(in, out) {
 		k.cells = append(k.cells, a.Buf)
 	}
@@ -38,19 +34,18 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.K
 		k.arrays = append(k.arrays, plan.Arrays[i].Content.Copy())
 	}
 	for i := range plan.Steps {
-		from, to := &plan.Steps[i], &k.steps[i]
-		if from.Product != nil {
-			to.product = &driver.Launched{Op: op, Kernel: "matrix product", Owner: k}
+		st := &plan.Steps[i]
+		if st.Product != nil {
 			continue
 		}
-		f, err := b.modules.Function(from.Kernel)
+		f, err := b.modules.Function(st.Kernel)
 		if err != nil {
 			return nil, err
 		}
-		if to.call, err = f.Prepare(op, from.Grid, from.Block, from.Shared, from.Argument.Bytes); err != nil {
+		if k.calls[i], err = f.Prepare(op, st.Grid, st.Block, st.Shared, st.Argument.Bytes); err != nil {
 			return nil, err
 		}
-		to.call.Owner = k
+		k.calls[i].Owner = k
 	}
 	return k, nil
 }
@@ -74,11 +69,11 @@ func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	if err != nil {
 		return err
 	}
-	for i, st := range k.steps {
+	for i, call := range k.calls {
 		if p := k.plan.Steps[i].Product; p != nil {
-			err = p.Run(queue, st.product, p.Addresses(k.addresses))
+			err = p.Run(queue, &k.product, p.Addresses(k.addresses))
 		} else {
-			err = queue.Launch(st.call)
+			err = queue.Launch(call)
 		}
 		if err != nil {
 			return err
@@ -128,8 +123,8 @@ func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 // fill fills in k.addresses.
 func (k *kernel) fill() error {
 	k.uploaded = false
-	for i := range k.steps {
-		if call := k.steps[i].call; call != nil {
+	for i, call := range k.calls {
+		if call != nil {
 			if err := k.plan.Steps[i].Argument.Place(call.Args(), k.addresses); err != nil {
 				return err
 			}
