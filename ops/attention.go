@@ -30,18 +30,22 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 		return nil, fmt.Errorf("ops: LSE of a nil node")
 	}
 	if spec, ok := SpecOf(o.Op()); ok {
-		if _, ok := spec.(attentionSpec); ok {
+		if _, ok := spec.(AttentionSpec); ok {
 			return Output(o, 1)
 		}
 	}
 	return nil, fmt.Errorf("ops: LSE of %v: not an attention op", o)
 }
 
-// attentionSpec is a Spec whose inputs begin with q, k and v, and whose outputs are o and lse.
-type attentionSpec interface {
+// AttentionSpec is the Spec of an attention op: its inputs begin with q, k and v, its outputs are o and lse.
+type AttentionSpec interface {
 	Spec
 	// pairs counts the pairs of a query and a key that it sees, of one head.
 	pairs(in []Operand) float64
+	// inputs is the number of its inputs.
+	inputs() int
+	// bindGrad is Bind of its AttentionGradOp.
+	bindGrad(k *cpu.Kernel, in, out []Arg)
 }
 
 // dims are the sizes of an attention op.

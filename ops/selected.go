@@ -23,6 +23,7 @@ type SelectedAttentionOp struct {
 }
 
 func (SelectedAttentionOp) Name() string                  { return "selected attention" }
+func (SelectedAttentionOp) inputs() int                   { return 4 }
 func (op SelectedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
 // pairs takes n different blocks for each query, of which the newest ends at the query.
@@ -50,9 +51,16 @@ func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
 }
 
-func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
-	return attentionGrad(SelectedAttentionGradOp{SelectBlock: op.SelectBlock}, in, o, do)
+func (op SelectedAttentionOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
+	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
 }
+
+func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+	return attentionGrad(op, in, o, do)
+}
+
+// SelectedAttentionGradOp is the Spec of the gradient of SelectedAttention.
+type SelectedAttentionGradOp = AttentionGradOp[SelectedAttentionOp]
 
 func (SelectedAttentionOp) CheckedInput() int { return 3 }
 

@@ -2,29 +2,6 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// SelectedAttentionGradOp is the Spec of the gradient of SelectedAttention: q, k, v, idx, o, lse, do -> dq, dk, dv.
-type SelectedAttentionGradOp struct {
-	SelectBlock int  // l', as in SelectedAttentionOp
-	Delta       bool // see TakeDelta
-}
-
-func (SelectedAttentionGradOp) Name() string { return "gradient of selected attention" }
-func (op SelectedAttentionGradOp) forward() SelectedAttentionOp {
-	return SelectedAttentionOp{op.SelectBlock}
-}
-
-func (op SelectedAttentionGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(op.forward(), in, 6, 4)
-}
-
-func (op SelectedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(op.forward(), 4, op.Delta, in)
-}
-
-func (op SelectedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
-}
-
 // choosers lists for each block of each group the queries that chose it and see some of it, ascending.
 type choosers struct {
 	choice
