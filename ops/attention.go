@@ -114,6 +114,13 @@ type span struct{ l, d, w int }
 // keys returns the run of keys [lo,hi) that query t sees; lo >= hi where it sees nothing.
 func (m span) keys(t int) (lo, hi int) { return max(0, t+1-m.w), NumVisible(t, m.l, m.d) }
 
+// tile returns a run of keys, from the start of a vector on, that holds those of the queries [t0,t1).
+func (m span) tile(t0, t1 int) (lo, hi int) {
+	lo, _ = m.keys(t0)
+	_, hi = m.keys(t1 - 1)
+	return lo / 16 * 16, hi
+}
+
 func (m span) run(_, _, t, from int) (lo, hi int) {
 	lo, hi = m.keys(t)
 	return max(lo, from), hi

@@ -217,10 +217,8 @@ func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
 	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), b, g, t0, t1, f.dv)
 	clear(dq)
-	lo, _ := f.mask.keys(t0)
-	_, hi := f.mask.keys(t1 - 1)
-	for from := lo / 16 * 16; from < hi; {
-		to := chunkEnd(from, hi)
+	lo, hi := f.mask.tile(t0, t1)
+	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
 		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
 		dots(rows, do, vals, f.dv, from, to, dp, chunkKeys)
 		for r := range rows {
@@ -236,7 +234,6 @@ func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 			weigh(to-from, f.dv, rows, s, 1, chunkKeys, do, f.dv, dv[from*f.dv:], rowsFinite, clean, seen)
 			weigh(to-from, f.d, rows, dp, 1, chunkKeys, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
 		}
-		from = to
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, b, g, t0, t1, f.d)
 }
