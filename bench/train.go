@@ -2,12 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -121,24 +121,22 @@ func (t *trainer) steps(n int) error {
 	return nil
 }
 
+// timed returns how long some steps take, and waits for them.
+func (t *trainer) timed() (time.Duration, error) {
+	begin := time.Now()
+	err := errors.Join(t.steps(trainRuns), t.Machine().Synchronize())
+	return time.Since(begin), err
+}
+
 // benchTrain times whole training steps as the training loop takes them.
 func benchTrain(r *report, t *trainer) error {
 	m := t.Machine()
-	var before, after runtime.MemStats
-	var busy time.Duration
-	var begin time.Time
-	uploads := m.Counts()["upload"]
-	onDevice, err := deviceTime(m, func() error {
-		runtime.ReadMemStats(&before)
-		busy, begin = processTime(), time.Now()
-		err := t.steps(trainRuns)
-		runtime.ReadMemStats(&after)
-		return err
-	})
+	uploads, busy := m.Counts()["upload"], processTime()
+	took, err := t.timed()
 	if err != nil {
 		return err
 	}
-	wall, host := time.Since(begin).Seconds(), (processTime() - busy).Seconds()
+	wall, host := took.Seconds(), (processTime() - busy).Seconds()
 	uploads = m.Counts()["upload"] - uploads
 	perStep, err := allocations(t.step)
 	if err != nil {
@@ -149,39 +147,16 @@ func benchTrain(r *report, t *trainer) error {
 	r.add("Base(), training", size, rate, "tok/s", atLeast(60000), against("dense compiled PyTorch, peer figure", compiledPyTorch))
 	r.add("Base(), training", size, rate, "tok/s", against("dense eager PyTorch, peer figure", eagerPyTorch))
 	r.add("training step", size, wall/trainRuns*1e3, "ms")
-	r.add("the GPU's queue reaches over", size, 100*onDevice.Seconds()/wall, "% of the time")
 	if busy, err := t.busy(r.backend); err == nil {
 		r.add("GPU busy, by nvidia-smi", size, busy, "% of the time", atLeast(80))
 	} else {
 		fmt.Println("  GPU busy: not measured:", err)
 	}
 	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10))
-	r.add("allocations of a step, those of purego's pools for each processor with them", size,
-		float64(after.Mallocs-before.Mallocs)/trainRuns, "")
 	r.add("allocations of a step on one processor, rounded down", size, perStep, "", atMost(0))
 	r.add("uploads of inputs in a step", size, float64(uploads)/trainRuns, "")
 	r.add("memory of the machine: arena and workspace", size, float64(plan.Arena+plan.Workspace)/(1<<30), "GiB")
 	return nil
-}
-
-// deviceTime returns the time that the device takes for what f enqueues, and waits for it.
-func deviceTime(m *graph.Machine, f func() error) (d time.Duration, err error) {
-	first, err := m.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, first.Close()) }()
-	last, err := m.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, last.Close()) }()
-	for _, call := range []func() error{first.Record, f, last.Record, m.Synchronize} {
-		if err := call(); err != nil {
-			return 0, err
-		}
-	}
-	return last.Since(first)
 }
 
 // busy trains for some seconds and returns the part of them in which the driver has seen kernels run, in percent.
@@ -191,22 +166,24 @@ func (t *trainer) busy(b graph.Backend) (float64, error) {
 	if c, ok := b.(*cuda.Backend); ok {
 		gpu = c.Driver().Properties().Number
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
+	defer cancel()
 	var out bytes.Buffer
-	smi := exec.Command("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200",
+	smi := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200",
 		fmt.Sprintf("--id=%d", gpu))
 	smi.Stdout = &out
 	if err := smi.Start(); err != nil {
 		return 0, err
 	}
-	var err error
-	for begin := time.Now(); err == nil && time.Since(begin) < 6*time.Second; {
-		err = t.step()
+	for ctx.Err() == nil {
+		if err := t.step(); err != nil {
+			return 0, err
+		}
 	}
-	err = errors.Join(err, smi.Process.Kill())
-	_ = smi.Wait() // its error is the kill
+	_ = smi.Wait() // its error is the end of the time
 	samples := strings.Fields(out.String())
-	if err != nil || len(samples) <= stale {
-		return 0, errors.Join(err, fmt.Errorf("nvidia-smi gave %d samples, want more than %d", len(samples), stale))
+	if len(samples) <= stale {
+		return 0, fmt.Errorf("nvidia-smi gave %d samples, want more than %d", len(samples), stale)
 	}
 	sum := 0.0
 	for _, s := range samples[stale:] {
