@@ -38,13 +38,11 @@ var sources embed.FS
 
 // sourceText is the text that is trained on: real text, since it decides what is selected, and so the time of the selected
 // branch.
-func sourceText() (text []byte, err error) {
-	files, err := fs.Glob(sources, "*")
-	for _, name := range files {
-		file, e := sources.ReadFile(name)
-		text, err = append(text, file...), errors.Join(err, e)
+func sourceText() (text []byte) {
+	for _, name := range must(fs.Glob(sources, "*")) {
+		text = append(text, must(sources.ReadFile(name))...)
 	}
-	return text, err
+	return text
 }
 
 // trainer is Base() that trains on this program's source.
@@ -55,93 +53,53 @@ type trainer struct {
 }
 
 // trained returns a suite that measures a trainer after some steps to warm up.
-func trained(measure func(*report, *trainer) error) func(*report) error {
-	return func(r *report) (err error) {
-		closes := func(f func() error) { err = errors.Join(err, f()) }
-		weights, err := tinylm.NewWeights(base, tensor.Float32, 1)
-		if err != nil {
-			return err
-		}
-		if err := weights.MoveTo(r.backend); err != nil {
-			return err
-		}
-		defer closes(weights.Free)
-		model, err := tinylm.NewModel(weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(),
-			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture()))
-		if err != nil {
-			return err
-		}
-		defer closes(model.Close)
-		text, err := sourceText()
-		if err != nil {
-			return err
-		}
+func trained(measure func(*report, *trainer)) func(*report) {
+	return func(r *report) {
+		weights := must(tinylm.NewWeights(base, tensor.Float32, 1))
+		check(weights.MoveTo(r.backend))
+		defer func() { check(weights.Free()) }()
+		model := must(tinylm.NewModel(weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(),
+			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
+		defer closes(model)
+		text := sourceText()
 		for i := range model.Tokens() {
 			model.Tokens()[i] = int32(text[i%len(text)])
 		}
 		model.NextTokens()
-		solver, err := optim.NewAdamW(optim.WithMachine(model.Machine()))
-		if err != nil {
-			return err
-		}
-		defer closes(solver.Close)
-		loss, err := model.WatchLoss()
-		if err != nil {
-			return err
-		}
-		t := &trainer{model, solver, loss}
-		if err := errors.Join(t.steps(trainWarm), model.Machine().Synchronize()); err != nil {
-			return err
-		}
-		return measure(r, t)
+		solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
+		defer closes(solver)
+		t := &trainer{model, solver, must(model.WatchLoss())}
+		t.steps(trainWarm)
+		measure(r, t)
 	}
 }
 
 // step begins a training step and waits for the loss of the one before.
 func (t *trainer) step() error {
-	if err := t.RunAndStep(t.solver); err != nil {
+	if err := errors.Join(t.RunAndStep(t.solver), t.loss.Fetch()); err != nil || t.loss.Waiting() < 2 {
 		return err
-	}
-	if err := t.loss.Fetch(); err != nil {
-		return err
-	}
-	if t.loss.Waiting() < 2 {
-		return nil
 	}
 	_, err := t.loss.Next()
 	return err
 }
 
-func (t *trainer) steps(n int) error {
-	for range n {
-		if err := t.step(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// timed returns how long some steps take, and waits for them.
-func (t *trainer) timed() (time.Duration, error) {
+// steps takes n training steps, waits for them and returns their time.
+func (t *trainer) steps(n int) time.Duration {
 	begin := time.Now()
-	err := errors.Join(t.steps(trainRuns), t.Machine().Synchronize())
-	return time.Since(begin), err
+	for range n {
+		check(t.step())
+	}
+	check(t.Machine().Synchronize())
+	return time.Since(begin)
 }
 
 // benchTrain times whole training steps as the training loop takes them.
-func benchTrain(r *report, t *trainer) error {
+func benchTrain(r *report, t *trainer) {
 	m := t.Machine()
 	uploads, busy := m.Counts()["upload"], processTime()
-	took, err := t.timed()
-	if err != nil {
-		return err
-	}
-	wall, host := took.Seconds(), (processTime() - busy).Seconds()
+	wall := t.steps(trainRuns).Seconds()
+	host := (processTime() - busy).Seconds()
 	uploads = m.Counts()["upload"] - uploads
-	perStep, err := allocations(t.step)
-	if err != nil {
-		return err
-	}
 	size, plan := trainSize, m.Plan()
 	rate := trainRuns * trainBatch * trainSeq / wall
 	r.add("Base(), training", size, rate, "tok/s", atLeast(60000), against("dense compiled PyTorch, peer figure", compiledPyTorch))
@@ -153,10 +111,9 @@ func benchTrain(r *report, t *trainer) error {
 		fmt.Println("  GPU busy: not measured:", err)
 	}
 	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10))
-	r.add("allocations of a step on one processor, rounded down", size, perStep, "", atMost(0))
+	r.add("allocations of a step on one processor, rounded down", size, allocations(t.step), "", atMost(0))
 	r.add("uploads of inputs in a step", size, float64(uploads)/trainRuns, "")
 	r.add("memory of the machine: arena and workspace", size, float64(plan.Arena+plan.Workspace)/(1<<30), "GiB")
-	return nil
 }
 
 // busy trains for some seconds and returns the part of them in which the driver has seen kernels run, in percent.
@@ -176,9 +133,7 @@ func (t *trainer) busy(b graph.Backend) (float64, error) {
 		return 0, err
 	}
 	for ctx.Err() == nil {
-		if err := t.step(); err != nil {
-			return 0, err
-		}
+		check(t.step())
 	}
 	_ = smi.Wait() // its error is the end of the time
 	samples := strings.Fields(out.String())
