@@ -125,12 +125,11 @@ func (r *report) save() {
 	if err != nil {
 		check(fmt.Errorf("%s: %w", path, err))
 	}
-	for i, record := range all {
-		again := slices.ContainsFunc(r.rows, func(x row) bool { return len(record) > suite && record[suite] == x.suite })
-		if i > 0 && !again {
-			lines = append(lines, record)
-		}
+	stale := map[string]bool{"suite": true} // the header
+	for _, x := range r.rows {
+		stale[x.suite] = true
 	}
+	lines = append(lines, slices.DeleteFunc(all, func(record []string) bool { return len(record) > suite && stale[record[suite]] })...)
 	for _, x := range r.rows {
 		base, ratio := "", ""
 		if x.baseValue != 0 {
