@@ -242,10 +242,9 @@ func (b *backward) visit(n *G.Node) error {
 // symDiff calls the op's SymDiff, or makes the wanted gradients alone where it has a Spec; a panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer asError(&err)
-	if spec, ok := ops.SpecOf(n.Op()); ok {
-		if d, ok := spec.(ops.Differentiable); ok {
-			return d.Grad(wanted, inputs, n, grad)
-		}
+	spec, _ := ops.SpecOf(n.Op())
+	if d, ok := spec.(ops.Differentiable); ok {
+		return d.Grad(wanted, inputs, n, grad)
 	}
 	if grads := corrected(n, inputs, grad); grads != nil {
 		return grads, nil

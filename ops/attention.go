@@ -29,10 +29,9 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 	if o == nil {
 		return nil, fmt.Errorf("ops: LSE of a nil node")
 	}
-	if spec, ok := SpecOf(o.Op()); ok {
-		if _, ok := spec.(AttentionSpec); ok {
-			return Output(o, 1)
-		}
+	spec, _ := SpecOf(o.Op())
+	if _, ok := spec.(AttentionSpec); ok {
+		return Output(o, 1)
 	}
 	return nil, fmt.Errorf("ops: LSE of %v: not an attention op", o)
 }

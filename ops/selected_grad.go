@@ -70,8 +70,8 @@ func (f *selectedBackward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 		do := cpu.Slice[T](f.do.Buf)[f.row(b, t, g, f.dv):]
 		dq := cpu.Slice[T](f.dq.Buf)[f.row(b, t, g, f.d):][:f.h*f.d]
 		clear(dq)
-		idx, n := f.choice.of(b, g, t), 0
-		for lo, hi, rest := f.choice.next(idx, t); lo < hi; lo, hi, rest = f.choice.next(rest, t) {
+		n := 0
+		for lo, hi := f.choice.run(b, g, t, 0); lo < hi; lo, hi = f.choice.run(b, g, t, hi) {
 			dots(f.h, q, keys, f.d, lo, hi, s[n:], ld)
 			dots(f.h, do, vals, f.dv, lo, hi, dp[n:], ld)
 			n += hi - lo
@@ -80,7 +80,7 @@ func (f *selectedBackward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, stats[(t*f.h+j)*rowNumbers:], scale)
 		}
 		n = 0
-		for lo, hi, rest := f.choice.next(idx, t); lo < hi; lo, hi, rest = f.choice.next(rest, t) {
+		for lo, hi := f.choice.run(b, g, t, 0); lo < hi; lo, hi = f.choice.run(b, g, t, hi) {
 			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.key(b, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
 			n += hi - lo
 		}
