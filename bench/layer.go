@@ -13,25 +13,14 @@ import (
 )
 
 // nsaLayer plans one NSA layer of Base()'s shape over s tokens, with the gradients of its parameters and of its input.
-func nsaLayer(s int) (*graph.Machine, error) {
+func nsaLayer(s int) *graph.Machine {
 	g := G.NewGraph()
-	l, err := nn.NewNSA(g, "layer.", base.NSAConfig, nn.Random(tensor.Float32, 1))
-	if err != nil {
-		return nil, err
-	}
+	l := must(nn.NewNSA(g, "layer.", base.NSAConfig, nn.Random(tensor.Float32, 1)))
 	x := input(g, "x", 1, s, base.Dim)
-	y, err := l.Apply(x)
-	if err != nil {
-		return nil, err
-	}
-	cost, err := ops.Apply(given{}, y, input(g, "gradient of y", 1, s, base.Dim))
-	if err != nil {
-		return nil, err
-	}
-	if _, err := graph.Grad(cost, append(l.Learnables(), x)...); err != nil {
-		return nil, err
-	}
-	return graph.NewMachine(g)
+	y := must(l.Apply(x))
+	cost := must(ops.Apply(given{}, y, input(g, "gradient of y", 1, s, base.Dim)))
+	must(graph.Grad(cost, append(l.Learnables(), x)...))
+	return must(graph.NewMachine(g))
 }
 
 // given is a cost whose gradient by y is its second input: y, dy -> 0. It takes no time, so that only the layer is measured.
@@ -53,23 +42,17 @@ func (given) Grad(_ []bool, in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
 
 // benchLayer measures the layer's time and memory, forward and backward, against the sequence length. The lengths take
 // turns, so that a slow spell of the computer hits all of them.
-func benchLayer(r *report) error {
+func benchLayer(r *report) {
 	lengths := []int{1024, 2048, 4096, 8192}
 	var runs []func() error
 	var memory []float64 // planned bytes
 	for _, s := range lengths {
-		m, err := nsaLayer(s)
-		if err != nil {
-			return err
-		}
-		defer m.Close()
+		m := nsaLayer(s)
+		defer closes(m)
 		p := m.Plan()
 		runs, memory = append(runs, m.RunAll), append(memory, float64(p.Arena+p.Workspace))
 	}
-	times, err := secondsInTurn(9, runs...)
-	if err != nil {
-		return err
-	}
+	times := secondsInTurn(9, runs...)
 	for i, s := range lengths {
 		size := fmt.Sprintf("S=%d", s)
 		r.add("NSA layer, forward and backward", size, times[i], "s")
@@ -78,5 +61,4 @@ func benchLayer(r *report) error {
 	}
 	r.add("NSA layer, time of 8192 over 2048", "f+b", times[3]/times[1], "times", atMost(5))
 	r.add("NSA layer, memory a token of 8192 over 1024", "f+b", memory[3]/8192/(memory[0]/1024), "times", atMost(1.05))
-	return nil
 }

@@ -25,11 +25,8 @@ type figures struct {
 
 // benchMachine compares Machine with TapeMachine on TinyLM's training step. Each measurement has a process of its own,
 // since the peak of memory is that of the process.
-func benchMachine(r *report) error {
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
+func benchMachine(r *report) {
+	exe := must(os.Executable())
 	for _, c := range []struct {
 		preset     string
 		batch, seq int
@@ -39,13 +36,7 @@ func benchMachine(r *report) error {
 			name := fmt.Sprintf("%s %d %d %s", c.preset, c.batch, c.seq, vm)
 			cmd := exec.Command(exe, "-child", name)
 			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
-			if err == nil {
-				err = json.Unmarshal(out, &of[i])
-			}
-			if err != nil {
-				return fmt.Errorf("measurement %s: %w", name, err)
-			}
+			check(json.Unmarshal(must(cmd.Output()), &of[i]))
 		}
 		size, ours, tape := fmt.Sprintf("%s %dx%d", c.preset, c.batch, c.seq), of[0], of[1]
 		r.add("Machine, peak memory of a training step", size, ours.Peak/(1<<20), "MiB", against("TapeMachine", tape.Peak/(1<<20)))
@@ -53,78 +44,42 @@ func benchMachine(r *report) error {
 		r.add("Machine, training step", size, ours.Seconds, "s", against("TapeMachine", tape.Seconds))
 		r.add("Machine, allocations of a training step", size, ours.Allocations, "", atMost(0), against("TapeMachine", tape.Allocations))
 	}
-	return nil
 }
 
 // runChild prints the figures of one measurement: preset, batch, length and "machine" or "tape".
-func runChild(name string) error {
+func runChild(name string) {
 	var preset, vm string
 	var batch, seq int
 	if _, err := fmt.Sscan(name, &preset, &batch, &seq, &vm); err != nil {
-		return fmt.Errorf("no measurement %q: %w", name, err)
+		check(fmt.Errorf("no measurement %q: %w", name, err))
 	}
-	f, err := measureStep(preset, batch, seq, vm)
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(f)
-}
-
-// measureStep takes training steps and returns their figures.
-func measureStep(preset string, batch, seq int, vm string) (f figures, err error) {
 	config, _, err := tinylm.Preset(preset)
-	if err != nil {
-		return f, err
-	}
-	w, err := tinylm.NewWeights(config, tensor.Float32, 1)
-	if err != nil {
-		return f, err
-	}
+	check(err)
 	opts := []tinylm.ModelOption{tinylm.WithGradients()}
 	if vm == "tape" {
 		opts = append(opts, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return G.NewTapeMachine(m.Graph()), nil }))
 	}
-	m, err := tinylm.NewModel(w, batch, seq, opts...)
-	if err != nil {
-		return f, err
-	}
-	defer m.Close()
+	m := must(tinylm.NewModel(must(tinylm.NewWeights(config, tensor.Float32, 1)), batch, seq, opts...))
+	defer closes(m)
 	fillTokens(m)
-	solver, err := optim.NewAdamW()
-	if err != nil {
-		return f, err
-	}
+	solver := must(optim.NewAdamW())
 	step := func() error {
 		_, err := m.LossAndStep(solver)
 		return err
 	}
-	if f.Seconds, err = seconds(3, step); err != nil {
-		return f, err
-	}
-	if f.Peak, err = peakMemory(); err != nil {
-		return f, err
-	}
-	f.Allocations, err = allocations(step)
-	return f, err
+	f := figures{Seconds: seconds(3, step)}
+	f.Peak, f.Allocations = peakMemory(), allocations(step) // the peak is that of the steps alone
+	check(json.NewEncoder(os.Stdout).Encode(f))
 }
 
 // allocations returns what a call of step allocates while one processor of the Go runtime runs, a mean rounded down, as
 // testing.AllocsPerRun does it.
-func allocations(step func() error) (n float64, err error) {
-	n = testing.AllocsPerRun(10, func() {
-		if err == nil {
-			err = step()
-		}
-	})
-	return n, err
+func allocations(step func() error) float64 {
+	return testing.AllocsPerRun(10, func() { check(step()) })
 }
 
 // peakMemory returns the largest resident set of this process so far, in bytes. It is read on Linux only.
-func peakMemory() (float64, error) {
-	text, err := procField("/proc/self/status", "VmHWM")
-	if err != nil {
-		return 0, fmt.Errorf("peak memory: %w", err)
-	}
-	kib, err := strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)
-	return kib * 1024, err
+func peakMemory() float64 {
+	text := must(procField("/proc/self/status", "VmHWM"))
+	return must(strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)) * 1024
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ import (
 type suite struct {
 	name  string
 	about string
-	run   func(*report) error
+	run   func(*report)
 	gpu   bool // it runs on a GPU, the others on the CPU
 }
 
@@ -56,48 +57,63 @@ func main() {
 		fmt.Fprintf(os.Stderr, "bench: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)
 	}
-	var err error
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case errFailed:
+			os.Exit(1)
+		default:
+			panic(p)
+		}
+	}()
 	if *child != "" {
-		err = runChild(*child)
+		runChild(*child)
 	} else {
-		err = run(*pick, *out, *device)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+		run(*pick, *out, *device)
 	}
 }
 
-func run(pick, out, device string) (err error) {
-	b, err := cuda.Select(device)
+var errFailed = errors.New("a call has failed")
+
+// check ends the program, after what is deferred, where a call has failed: a measurement has nothing else to do then.
+func check(err error) {
 	if err != nil {
-		return err
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		panic(errFailed)
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
+}
+
+// must returns the value of a call that may fail.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// closes is to be deferred.
+func closes(c io.Closer) { check(c.Close()) }
+
+func run(pick, out, device string) {
+	b := must(cuda.Select(device))
+	defer closes(b)
 	host, wanted := b.Device().Host, strings.Split(pick, ",")
 	for _, name := range wanted {
 		i := slices.IndexFunc(suites, func(s suite) bool { return s.name == name })
 		switch {
 		case name == "all":
 		case i < 0:
-			return fmt.Errorf("no suite %q, want all or some of %s", name, suiteNames())
+			check(fmt.Errorf("no suite %q, want all or some of %s", name, suiteNames()))
 		case suites[i].gpu == host:
-			return fmt.Errorf("suite %s does not run on %s: see -device", name, b.Device().Kind)
+			check(fmt.Errorf("suite %s does not run on %s: see -device", name, b.Device().Kind))
 		}
 	}
-	r, err := newReport(out, b)
-	if err != nil {
-		return err
-	}
+	r := newReport(out, b)
 	for _, s := range suites {
 		if s.gpu == host || !slices.Contains(wanted, "all") && !slices.Contains(wanted, s.name) {
 			continue
 		}
 		fmt.Printf("\n%s: %s\n", s.name, s.about)
 		r.suite = s.name
-		if err := s.run(r); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
+		s.run(r)
 	}
-	return r.save()
+	r.save()
 }

@@ -11,11 +11,8 @@ import (
 // benchModel times Base() at batch 1, forward, and forward with all gradients. Its peers are a PyTorch 2.15 model of the same
 // width and depth (74M parameters) with SDPA on the same two cores, float32, and the PyTorch system that this project
 // replaces, on an A100.
-func benchModel(r *report) error {
-	w, err := tinylm.NewWeights(base, tensor.Float32, 1)
-	if err != nil {
-		return err
-	}
+func benchModel(r *report) {
+	w := must(tinylm.NewWeights(base, tensor.Float32, 1))
 	gradients := []tinylm.ModelOption{tinylm.WithGradients()}
 	for _, c := range []struct {
 		s                       int
@@ -30,10 +27,7 @@ func benchModel(r *report) error {
 		{512, gradients, 0, 1.71, 0},
 		{2048, gradients, 11, 7.26, 0},
 	} {
-		t, err := timeModel(w, c.s, c.opts...)
-		if err != nil {
-			return err
-		}
+		t := timeModel(w, c.s, c.opts...)
 		what, size := "Base(), forward", fmt.Sprintf("S=%d", c.s)
 		if c.opts != nil {
 			what = "Base(), forward and backward"
@@ -47,16 +41,12 @@ func benchModel(r *report) error {
 			r.add(what, size, t, "s", against("replaced PyTorch system on an A100, peer figure", c.replaced))
 		}
 	}
-	return nil
 }
 
 // timeModel returns the seconds of one run over s tokens.
-func timeModel(w *tinylm.Weights, s int, opts ...tinylm.ModelOption) (float64, error) {
-	m, err := tinylm.NewModel(w, 1, s, opts...)
-	if err != nil {
-		return 0, err
-	}
-	defer m.Close()
+func timeModel(w *tinylm.Weights, s int, opts ...tinylm.ModelOption) float64 {
+	m := must(tinylm.NewModel(w, 1, s, opts...))
+	defer closes(m)
 	fillTokens(m)
 	return seconds(3, m.Run)
 }

@@ -39,7 +39,7 @@ var opCases = []struct {
 	{name: "compressed attention", build: compressedAttention},
 	{name: "select blocks (with compressed attention)", build: selectBlocks, forwardOnly: true},
 	{name: "selected attention (with choice)", build: func(in *opInputs) (*G.Node, error) {
-		return ops.SelectedAttention(in.q, in.k, in.v, G.Must(selectBlocks(in)), base.SelectBlock)
+		return ops.SelectedAttention(in.q, in.k, in.v, must(selectBlocks(in)), base.SelectBlock)
 	}},
 	{name: "sliding window", build: func(in *opInputs) (*G.Node, error) {
 		return ops.SlidingWindow(in.q, in.k, in.v, base.Window)
@@ -53,11 +53,11 @@ func compressedAttention(in *opInputs) (*G.Node, error) {
 }
 
 func selectBlocks(in *opInputs) (*G.Node, error) {
-	return ops.SelectBlocks(in.q, in.kc, G.Must(ops.LSE(G.Must(compressedAttention(in)))), base.Params)
+	return ops.SelectBlocks(in.q, in.kc, must(ops.LSE(must(compressedAttention(in)))), base.Params)
 }
 
 // benchOps times every op alone, forward and forward with backward.
-func benchOps(r *report) error {
+func benchOps(r *report) {
 	for _, s := range []int{2048, 8192} {
 		for _, c := range opCases {
 			if c.longest != 0 && s > c.longest {
@@ -68,10 +68,7 @@ func benchOps(r *report) error {
 				if backward && c.forwardOnly {
 					continue
 				}
-				t, flop, err := timeOp(c.build, s, backward)
-				if err != nil {
-					return fmt.Errorf("%s: %w", c.name, err)
-				}
+				t, flop := timeOp(c.build, s, backward)
 				size := fmt.Sprintf("S=%d", s)
 				r.add(c.name+", "+pass, size, t*1e3, "ms")
 				if flop > 0 {
@@ -80,54 +77,38 @@ func benchOps(r *report) error {
 			}
 		}
 	}
-	return nil
 }
 
 // timeOp returns the seconds of a run over s tokens and the floating-point operations of its products.
-func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, flop float64, err error) {
+func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, flop float64) {
 	g, nc := G.NewGraph(), ops.NumCompressed(s, base.BlockLen, base.Stride)
-	out, err := build(&opInputs{
+	out := must(build(&opInputs{
 		x: input(g, "x", 1, s, base.Dim), w: input(g, "w", base.Dim, base.Dim), gain: input(g, "gain", base.Dim),
 		q: input(g, "q", 1, s, base.Heads, base.KeyDim),
 		k: input(g, "k", 1, s, base.KVHeads, base.KeyDim), v: input(g, "v", 1, s, base.KVHeads, base.KeyDim),
 		kc: input(g, "kc", 1, nc, base.KVHeads, base.KeyDim), vc: input(g, "vc", 1, nc, base.KVHeads, base.KeyDim),
 		gates: input(g, "gates", 1, s, base.Heads, 3),
-	})
-	if err != nil {
-		return 0, 0, err
-	}
+	}))
 	keep := G.Nodes{out}
 	if backward {
-		grads, err := pullBack(g, out)
-		if err != nil {
-			return 0, 0, err
-		}
-		keep = append(keep, grads...)
+		keep = append(keep, pullBack(g, out)...)
 	}
-	m, err := graph.NewMachine(g, graph.WithKeep(keep...))
-	if err != nil {
-		return 0, 0, err
-	}
-	defer m.Close()
+	m := must(graph.NewMachine(g, graph.WithKeep(keep...)))
+	defer closes(m)
 	for _, st := range m.Plan().Steps {
 		flop += st.Cost.FLOPs
 	}
-	t, err = seconds(3, m.RunAll)
-	return t, flop, err
+	return seconds(3, m.RunAll), flop
 }
 
 // pullBack adds the gradients of out's inputs to the graph, for a gradient of out that is an input of its own.
-func pullBack(g *G.ExprGraph, out *G.Node) (G.Nodes, error) {
-	op, ok := out.Op().(G.SDOp)
-	if !ok {
-		return nil, fmt.Errorf("%v has no gradient", out.Op())
-	}
+func pullBack(g *G.ExprGraph, out *G.Node) G.Nodes {
 	var inputs G.Nodes
 	for it := g.From(out.ID()); it.Next(); {
 		inputs = append(inputs, it.Node().(*G.Node))
 	}
-	grads, err := op.SymDiff(inputs, out, input(g, "gradient of the output", out.Shape()...))
-	return slices.DeleteFunc(grads, func(n *G.Node) bool { return n == nil }), err
+	grads := must(out.Op().(G.SDOp).SymDiff(inputs, out, input(g, "gradient of the output", out.Shape()...)))
+	return slices.DeleteFunc(grads, func(n *G.Node) bool { return n == nil })
 }
 
 // input is a float32 input of normal numbers.

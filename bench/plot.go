@@ -15,7 +15,7 @@ import (
 )
 
 // plot draws the seconds of a suite against S, a line for each figure, on logarithmic axes. Without points it draws none.
-func (r *report) plot(suite, title string) error {
+func (r *report) plot(suite, title string) {
 	series := map[string]plotter.XYs{}
 	add := func(name string, s, value float64) {
 		if p := series[name]; len(p) == 0 || p[len(p)-1].X != s { // a figure has a row for each baseline
@@ -34,7 +34,7 @@ func (r *report) plot(suite, title string) error {
 		}
 	}
 	if len(series) == 0 {
-		return nil
+		return
 	}
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("%s (%s, %s cores, %s)", title, r.of("machine"), r.of("cores"), r.of("simd"))
@@ -47,15 +47,10 @@ func (r *report) plot(suite, title string) error {
 	for _, name := range slices.Sorted(maps.Keys(series)) {
 		args = append(args, name, series[name])
 	}
-	if err := plotutil.AddLinePoints(p, args...); err != nil {
-		return err
-	}
+	check(plotutil.AddLinePoints(p, args...))
 	path := filepath.Join(r.dir, suite+".png")
-	if err := p.Save(7*vg.Inch, 4.5*vg.Inch, path); err != nil {
-		return err
-	}
+	check(p.Save(7*vg.Inch, 4.5*vg.Inch, path))
 	fmt.Println("wrote", path)
-	return nil
 }
 
 // powersOfTwo returns a tick for each power of two in [lo, hi].

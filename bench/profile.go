@@ -11,7 +11,6 @@ import (
 	"time"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -27,20 +26,10 @@ type profiled struct {
 
 // benchProfile prints the share of each op in a training step, and its rate against the ceilings that the same run has
 // measured: of the matrix product for ops with products, of a sum of vectors for others.
-func benchProfile(r *report, t *trainer) error {
-	begin := time.Now()
-	if err := errors.Join(t.steps(trainRuns), t.Machine().Synchronize()); err != nil {
-		return err
-	}
-	step := time.Since(begin) / trainRuns
-	all, outside, err := t.profile()
-	if err != nil {
-		return err
-	}
-	flops, bytes, err := ceilings(r.backend)
-	if err != nil {
-		return err
-	}
+func benchProfile(r *report, t *trainer) {
+	step := t.steps(trainRuns) / trainRuns
+	all, outside := t.profile()
+	flops, bytes := ceilings(r.backend)
 	r.add("matrix product, measured ceiling", "8192x8192x8192", flops/1e12, "TFLOP/s")
 	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s")
 	total := time.Duration(0)
@@ -60,19 +49,12 @@ func benchProfile(r *report, t *trainer) error {
 	r.add("all ops, one by one, over a replayed step", trainSize, 100*total.Seconds()/step.Seconds(), "%")
 	r.add("outside the attention branches", trainSize, outside.Seconds()/(trainBatch*trainSeq)*1e6, "us/token", atMost(2.3),
 		against("whole dense step, compiled PyTorch, peer figure", 1.55))
-	return nil
 }
 
 // profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
-func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) {
-	steps, times, err := profileSteps(t.Machine(), 2)
-	if err != nil {
-		return nil, 0, err
-	}
-	adamw, err := t.optimizer()
-	if err != nil {
-		return nil, 0, err
-	}
+func (t *trainer) profile() (all []*profiled, outside time.Duration) {
+	steps, times := profileSteps(t.Machine(), 2)
+	adamw := t.optimizer()
 	byName := map[string]*profiled{adamw.name: adamw}
 	outside = adamw.time
 	for i, s := range steps {
@@ -89,7 +71,7 @@ func (t *trainer) profile() (all []*profiled, outside time.Duration, err error) 
 			outside += times[i]
 		}
 	}
-	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside, nil
+	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside
 }
 
 // inBranch reports whether an op is of an attention branch.
@@ -100,91 +82,54 @@ func inBranch(op string) bool {
 
 // optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and the
 // copy in half precision.
-func (t *trainer) optimizer() (*profiled, error) {
+func (t *trainer) optimizer() *profiled {
 	bytes := float64(base.Parameters()) * (7*4 + 2)
 	p := &profiled{name: "adamw, cuda", calls: 1, time: math.MaxInt64, Cost: graph.Cost{Bytes: bytes}}
+	m, weights := t.Machine(), G.NodesToValueGrads(t.Learnables())
+	first, last := must(m.NewEvent()), must(m.NewEvent())
+	defer closes(first)
+	defer closes(last)
 	for range 3 {
-		if err := t.Machine().Synchronize(); err != nil {
-			return nil, err
-		}
-		took, err := deviceTime(t.Machine(), func() error { return t.solver.Step(G.NodesToValueGrads(t.Learnables())) })
-		if err != nil {
-			return nil, err
-		}
-		p.time = min(p.time, took)
+		check(errors.Join(m.Synchronize(), first.Record(), t.solver.Step(weights), last.Record(), m.Synchronize()))
+		p.time = min(p.time, must(last.Since(first)))
 	}
-	return p, nil
+	return p
 }
 
 // profileSteps returns the steps of a machine's plan and the shortest of some times of each.
-func profileSteps(m *graph.Machine, runs int) (steps []graph.PlanStep, best []time.Duration, err error) {
-	for range runs {
-		times, err := m.Profile()
-		if err != nil {
-			return nil, nil, err
-		}
-		if best == nil {
-			best = times
-		}
-		for i, t := range times {
+func profileSteps(m *graph.Machine, runs int) (steps []graph.PlanStep, best []time.Duration) {
+	best = must(m.Profile())
+	for range runs - 1 {
+		for i, t := range must(m.Profile()) {
 			best[i] = min(best[i], t)
 		}
 	}
-	return m.Plan().Steps, best, nil
+	return m.Plan().Steps, best
 }
 
 // ceilings returns the flop and the bytes a second that the device reaches in a large matrix product and in a sum of large
-// vectors.
-func ceilings(b graph.Backend) (flops, bytes float64, err error) {
+// vectors. The numbers are normal: of zeros a product would draw less power, and so run at a higher clock.
+func ceilings(b graph.Backend) (flops, bytes float64) {
 	const n = 8192
-	product, t, err := fastest(b, "linear", func(g *G.ExprGraph) (*G.Node, error) {
-		return ops.Linear(varied(g, "x", 1, n, n), varied(g, "w", n, n))
+	product, t := fastest(b, "linear", func(g *G.ExprGraph) (*G.Node, error) {
+		return ops.Linear(input(g, "x", 1, n, n), input(g, "w", n, n))
 	})
-	if err != nil {
-		return 0, 0, err
-	}
 	flops = product.FLOPs / t.Seconds()
-	sum, t, err := fastest(b, "add", func(g *G.ExprGraph) (*G.Node, error) {
-		return ops.Add(varied(g, "x", 1, n, 2*n), varied(g, "y", 1, n, 2*n))
+	sum, t := fastest(b, "add", func(g *G.ExprGraph) (*G.Node, error) {
+		return ops.Add(input(g, "x", 1, n, 2*n), input(g, "y", 1, n, 2*n))
 	})
-	if err != nil {
-		return 0, 0, err
-	}
-	return flops, sum.Bytes / t.Seconds(), nil
-}
-
-// varied returns an input of varied numbers: of zeros a product would draw less power, and so run at a higher clock.
-func varied(g *G.ExprGraph, name string, shape ...int) *G.Node {
-	data := make([]float32, tensor.Shape(shape).TotalSize())
-	for i := range data {
-		data[i] = float32(i*7919%1024)/512 - 1
-	}
-	return inputOf(g, name, data, shape...)
+	return flops, sum.Bytes / t.Seconds()
 }
 
 // fastest runs the graph that build makes and returns what its one op of the given name costs, and the shortest of its times.
-func fastest(b graph.Backend, op string, build func(*G.ExprGraph) (*G.Node, error)) (c graph.Cost, t time.Duration, err error) {
+func fastest(b graph.Backend, op string, build func(*G.ExprGraph) (*G.Node, error)) (graph.Cost, time.Duration) {
 	g := G.NewGraph()
-	if _, err := build(g); err != nil {
-		return c, 0, err
-	}
-	inputs, err := graph.MoveInputs(b, g.Inputs()...)
-	if err != nil {
-		return c, 0, err
-	}
-	defer func() { err = errors.Join(err, inputs.Close()) }()
-	m, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(trainPrecision))
-	if err != nil {
-		return c, 0, err
-	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	steps, times, err := profileSteps(m, 8)
-	if err != nil {
-		return c, 0, err
-	}
+	must(build(g))
+	inputs := must(graph.MoveInputs(b, g.Inputs()...))
+	defer closes(inputs)
+	m := must(graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(trainPrecision)))
+	defer closes(m)
+	steps, times := profileSteps(m, 8)
 	i := slices.IndexFunc(steps, func(s graph.PlanStep) bool { return s.Op == op })
-	if i < 0 {
-		return c, 0, fmt.Errorf("no op %s in the plan", op)
-	}
-	return steps[i].Cost, times[i], nil
+	return steps[i].Cost, times[i]
 }

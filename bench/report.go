@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/csv"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -59,10 +58,8 @@ type report struct {
 	rows    []row
 }
 
-func newReport(dir string, b graph.Backend) (*report, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("-out: %w", err)
-	}
+func newReport(dir string, b graph.Backend) *report {
+	check(os.MkdirAll(dir, 0o755))
 	command := "go run ./bench"
 	flag.Visit(func(f *flag.Flag) {
 		if f.Name != "out" { // where the files go is no part of what was measured
@@ -81,7 +78,7 @@ func newReport(dir string, b graph.Backend) (*report, error) {
 	for _, h := range host {
 		fmt.Println(h[0]+":", h[1])
 	}
-	return &report{dir: dir, backend: b, host: host}, nil
+	return &report{dir: dir, backend: b, host: host}
 }
 
 // of returns the value of one of the host's columns.
@@ -108,7 +105,7 @@ func (r *report) add(what, size string, value float64, unit string, notes ...not
 
 // save writes cpu.csv or gpu.csv: the rows of this run after those that the file holds of other suites. It draws the suites that
 // were measured against the sequence length.
-func (r *report) save() error {
+func (r *report) save() {
 	path := filepath.Join(r.dir, "gpu.csv")
 	if r.backend.Device().Host {
 		path = filepath.Join(r.dir, "cpu.csv")
@@ -121,19 +118,18 @@ func (r *report) save() error {
 	header = append(header, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
 	lines := [][]string{header}
 	old, err := os.ReadFile(path)
-	if err != nil && !os.IsNotExist(err) {
-		return err
+	if !os.IsNotExist(err) {
+		check(err)
 	}
 	all, err := csv.NewReader(bytes.NewReader(old)).ReadAll()
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		check(fmt.Errorf("%s: %w", path, err))
 	}
-	for i, record := range all {
-		again := slices.ContainsFunc(r.rows, func(x row) bool { return len(record) > suite && record[suite] == x.suite })
-		if i > 0 && !again {
-			lines = append(lines, record)
-		}
+	stale := map[string]bool{"suite": true} // the header
+	for _, x := range r.rows {
+		stale[x.suite] = true
 	}
+	lines = append(lines, slices.DeleteFunc(all, func(record []string) bool { return len(record) > suite && stale[record[suite]] })...)
 	for _, x := range r.rows {
 		base, ratio := "", ""
 		if x.baseValue != 0 {
@@ -143,32 +139,24 @@ func (r *report) save() error {
 			x.target, x.met, x.baseline, base, ratio))
 	}
 	var b bytes.Buffer
-	if err := csv.NewWriter(&b).WriteAll(lines); err != nil {
-		return err
-	}
-	if err := atomicwriter.WriteFile(path, b.Bytes(), 0o644); err != nil {
-		return err
-	}
+	check(csv.NewWriter(&b).WriteAll(lines))
+	check(atomicwriter.WriteFile(path, b.Bytes(), 0o644))
 	fmt.Println("\nwrote", path)
-	return errors.Join(r.plot("model", "Base() on the CPU, batch 1, float32"), r.plot("layer", "One NSA layer on the CPU, float32"))
+	r.plot("model", "Base() on the CPU, batch 1, float32")
+	r.plot("layer", "One NSA layer on the CPU, float32")
 }
 
 // seconds returns the median time of f over the given number of runs after one that warms up.
-func seconds(runs int, f func() error) (float64, error) {
-	m, err := secondsInTurn(runs, f)
-	return m[0], err
-}
+func seconds(runs int, f func() error) float64 { return secondsInTurn(runs, f)[0] }
 
 // secondsInTurn returns the median time of each of fs over the given number of rounds after one that warms up.
-func secondsInTurn(rounds int, fs ...func() error) ([]float64, error) {
+func secondsInTurn(rounds int, fs ...func() error) []float64 {
 	medians := make([]float64, len(fs))
 	times := make([][]float64, len(fs))
 	for range rounds + 1 {
 		for i, f := range fs {
 			start := time.Now()
-			if err := f(); err != nil {
-				return medians, err
-			}
+			check(f())
 			times[i] = append(times[i], time.Since(start).Seconds())
 		}
 	}
@@ -177,7 +165,7 @@ func secondsInTurn(rounds int, fs ...func() error) ([]float64, error) {
 		slices.Sort(t)
 		medians[i] = t[len(t)/2]
 	}
-	return medians, nil
+	return medians
 }
 
 // commit returns the commit that go build noted in the program, or else the one that is checked out, with a plus sign

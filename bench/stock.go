@@ -8,36 +8,23 @@ import (
 )
 
 // benchStock compares the layer with dense attention of stock Gorgonia ops on a TapeMachine, forward and backward.
-func benchStock(r *report) error {
+func benchStock(r *report) {
 	const s = 2048
-	m, err := nsaLayer(s)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	t, err := seconds(3, m.RunAll)
-	if err != nil {
-		return err
-	}
+	m := nsaLayer(s)
+	defer closes(m)
+	t := seconds(3, m.RunAll)
 	g := G.NewGraph()
 	inputs, out := stockAttention(g, s)
-	cost := G.Must(G.Sum(G.Must(G.HadamardProd(out, input(g, "r", s, base.Dim)))))
-	if _, err := G.Grad(cost, inputs...); err != nil {
-		return err
-	}
+	must(G.Grad(must(G.Sum(must(G.HadamardProd(out, input(g, "r", s, base.Dim))))), inputs...))
 	vm := G.NewTapeMachine(g)
-	defer vm.Close()
-	stock, err := seconds(1, func() error {
+	defer closes(vm)
+	stock := seconds(1, func() error {
 		defer vm.Reset()
 		return vm.RunAll()
 	})
-	if err != nil {
-		return err
-	}
 	size := fmt.Sprintf("S=%d", s)
 	r.add("NSA layer, forward and backward", size, t, "s", against("dense attention of stock ops, same run", stock))
 	r.add("NSA layer, speed over stock dense attention", size, stock/t, "times", atLeast(10))
-	return nil
 }
 
 // stockAttention adds dense causal attention for s tokens to g as a Gorgonia user writes it, of stock ops alone:
@@ -45,7 +32,7 @@ func benchStock(r *report) error {
 // shape of the NSA layer, whose baseline it is. inputs are the weights, drawn from a normal distribution, and x; out is
 // [S,dim].
 func stockAttention(g *G.ExprGraph, s int) (inputs G.Nodes, out *G.Node) {
-	mul := func(a, b *G.Node) *G.Node { return G.Must(G.Mul(a, b)) }
+	mul := func(a, b *G.Node) *G.Node { return must(G.Mul(a, b)) }
 	weight := func(name string, i, rows, cols int) *G.Node {
 		w := normal(rows * cols)
 		for k := range w {
@@ -65,18 +52,18 @@ func stockAttention(g *G.ExprGraph, s int) (inputs G.Nodes, out *G.Node) {
 	scale := G.NewConstant(float32(1/math.Sqrt(float64(base.KeyDim))), G.WithName("scale"))
 	var keys, values G.Nodes
 	for j := range base.KVHeads {
-		keys = append(keys, G.Must(G.Transpose(mul(x, weight("wk", j, base.Dim, base.KeyDim)), 1, 0)))
+		keys = append(keys, must(G.Transpose(mul(x, weight("wk", j, base.Dim, base.KeyDim)), 1, 0)))
 		values = append(values, mul(x, weight("wv", j, base.Dim, base.KeyDim)))
 	}
 	for h := range base.Heads {
 		group := h * base.KVHeads / base.Heads
 		scores := mul(mul(mul(x, weight("wq", h, base.Dim, base.KeyDim)), keys[group]), scale)
-		p := G.Must(G.SoftMax(G.Must(G.Add(scores, mask)), 1))
+		p := must(G.SoftMax(must(G.Add(scores, mask)), 1))
 		o := mul(mul(p, values[group]), weight("wo", h, base.KeyDim, base.Dim))
 		if out == nil {
 			out = o
 		} else {
-			out = G.Must(G.Add(out, o))
+			out = must(G.Add(out, o))
 		}
 	}
 	return append(inputs, x), out

@@ -2,12 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -38,13 +38,11 @@ var sources embed.FS
 
 // sourceText is the text that is trained on: real text, since it decides what is selected, and so the time of the selected
 // branch.
-func sourceText() (text []byte, err error) {
-	files, err := fs.Glob(sources, "*")
-	for _, name := range files {
-		file, e := sources.ReadFile(name)
-		text, err = append(text, file...), errors.Join(err, e)
+func sourceText() (text []byte) {
+	for _, name := range must(fs.Glob(sources, "*")) {
+		text = append(text, must(sources.ReadFile(name))...)
 	}
-	return text, err
+	return text
 }
 
 // trainer is Base() that trains on this program's source.
@@ -55,133 +53,67 @@ type trainer struct {
 }
 
 // trained returns a suite that measures a trainer after some steps to warm up.
-func trained(measure func(*report, *trainer) error) func(*report) error {
-	return func(r *report) (err error) {
-		closes := func(f func() error) { err = errors.Join(err, f()) }
-		weights, err := tinylm.NewWeights(base, tensor.Float32, 1)
-		if err != nil {
-			return err
-		}
-		if err := weights.MoveTo(r.backend); err != nil {
-			return err
-		}
-		defer closes(weights.Free)
-		model, err := tinylm.NewModel(weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(),
-			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture()))
-		if err != nil {
-			return err
-		}
-		defer closes(model.Close)
-		text, err := sourceText()
-		if err != nil {
-			return err
-		}
+func trained(measure func(*report, *trainer)) func(*report) {
+	return func(r *report) {
+		weights := must(tinylm.NewWeights(base, tensor.Float32, 1))
+		check(weights.MoveTo(r.backend))
+		defer func() { check(weights.Free()) }()
+		model := must(tinylm.NewModel(weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(),
+			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
+		defer closes(model)
+		text := sourceText()
 		for i := range model.Tokens() {
 			model.Tokens()[i] = int32(text[i%len(text)])
 		}
 		model.NextTokens()
-		solver, err := optim.NewAdamW(optim.WithMachine(model.Machine()))
-		if err != nil {
-			return err
-		}
-		defer closes(solver.Close)
-		loss, err := model.WatchLoss()
-		if err != nil {
-			return err
-		}
-		t := &trainer{model, solver, loss}
-		if err := errors.Join(t.steps(trainWarm), model.Machine().Synchronize()); err != nil {
-			return err
-		}
-		return measure(r, t)
+		solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
+		defer closes(solver)
+		t := &trainer{model, solver, must(model.WatchLoss())}
+		t.steps(trainWarm)
+		measure(r, t)
 	}
 }
 
 // step begins a training step and waits for the loss of the one before.
 func (t *trainer) step() error {
-	if err := t.RunAndStep(t.solver); err != nil {
+	if err := errors.Join(t.RunAndStep(t.solver), t.loss.Fetch()); err != nil || t.loss.Waiting() < 2 {
 		return err
-	}
-	if err := t.loss.Fetch(); err != nil {
-		return err
-	}
-	if t.loss.Waiting() < 2 {
-		return nil
 	}
 	_, err := t.loss.Next()
 	return err
 }
 
-func (t *trainer) steps(n int) error {
+// steps takes n training steps, waits for them and returns their time.
+func (t *trainer) steps(n int) time.Duration {
+	begin := time.Now()
 	for range n {
-		if err := t.step(); err != nil {
-			return err
-		}
+		check(t.step())
 	}
-	return nil
+	check(t.Machine().Synchronize())
+	return time.Since(begin)
 }
 
 // benchTrain times whole training steps as the training loop takes them.
-func benchTrain(r *report, t *trainer) error {
+func benchTrain(r *report, t *trainer) {
 	m := t.Machine()
-	var before, after runtime.MemStats
-	var busy time.Duration
-	var begin time.Time
-	uploads := m.Counts()["upload"]
-	onDevice, err := deviceTime(m, func() error {
-		runtime.ReadMemStats(&before)
-		busy, begin = processTime(), time.Now()
-		err := t.steps(trainRuns)
-		runtime.ReadMemStats(&after)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	wall, host := time.Since(begin).Seconds(), (processTime() - busy).Seconds()
+	uploads, busy := m.Counts()["upload"], processTime()
+	wall := t.steps(trainRuns).Seconds()
+	host := (processTime() - busy).Seconds()
 	uploads = m.Counts()["upload"] - uploads
-	perStep, err := allocations(t.step)
-	if err != nil {
-		return err
-	}
 	size, plan := trainSize, m.Plan()
 	rate := trainRuns * trainBatch * trainSeq / wall
 	r.add("Base(), training", size, rate, "tok/s", atLeast(60000), against("dense compiled PyTorch, peer figure", compiledPyTorch))
 	r.add("Base(), training", size, rate, "tok/s", against("dense eager PyTorch, peer figure", eagerPyTorch))
 	r.add("training step", size, wall/trainRuns*1e3, "ms")
-	r.add("the GPU's queue reaches over", size, 100*onDevice.Seconds()/wall, "% of the time")
 	if busy, err := t.busy(r.backend); err == nil {
 		r.add("GPU busy, by nvidia-smi", size, busy, "% of the time", atLeast(80))
 	} else {
 		fmt.Println("  GPU busy: not measured:", err)
 	}
 	r.add("host busy", size, 100*host/wall, "% of a core", atMost(10))
-	r.add("allocations of a step, those of purego's pools for each processor with them", size,
-		float64(after.Mallocs-before.Mallocs)/trainRuns, "")
-	r.add("allocations of a step on one processor, rounded down", size, perStep, "", atMost(0))
+	r.add("allocations of a step on one processor, rounded down", size, allocations(t.step), "", atMost(0))
 	r.add("uploads of inputs in a step", size, float64(uploads)/trainRuns, "")
 	r.add("memory of the machine: arena and workspace", size, float64(plan.Arena+plan.Workspace)/(1<<30), "GiB")
-	return nil
-}
-
-// deviceTime returns the time that the device takes for what f enqueues, and waits for it.
-func deviceTime(m *graph.Machine, f func() error) (d time.Duration, err error) {
-	first, err := m.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, first.Close()) }()
-	last, err := m.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, last.Close()) }()
-	for _, call := range []func() error{first.Record, f, last.Record, m.Synchronize} {
-		if err := call(); err != nil {
-			return 0, err
-		}
-	}
-	return last.Since(first)
 }
 
 // busy trains for some seconds and returns the part of them in which the driver has seen kernels run, in percent.
@@ -191,22 +123,22 @@ func (t *trainer) busy(b graph.Backend) (float64, error) {
 	if c, ok := b.(*cuda.Backend); ok {
 		gpu = c.Driver().Properties().Number
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
+	defer cancel()
 	var out bytes.Buffer
-	smi := exec.Command("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200",
+	smi := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200",
 		fmt.Sprintf("--id=%d", gpu))
 	smi.Stdout = &out
 	if err := smi.Start(); err != nil {
 		return 0, err
 	}
-	var err error
-	for begin := time.Now(); err == nil && time.Since(begin) < 6*time.Second; {
-		err = t.step()
+	for ctx.Err() == nil {
+		check(t.step())
 	}
-	err = errors.Join(err, smi.Process.Kill())
-	_ = smi.Wait() // its error is the kill
+	_ = smi.Wait() // its error is the end of the time
 	samples := strings.Fields(out.String())
-	if err != nil || len(samples) <= stale {
-		return 0, errors.Join(err, fmt.Errorf("nvidia-smi gave %d samples, want more than %d", len(samples), stale))
+	if len(samples) <= stale {
+		return 0, fmt.Errorf("nvidia-smi gave %d samples, want more than %d", len(samples), stale)
 	}
 	sum := 0.0
 	for _, s := range samples[stale:] {

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -30,14 +31,7 @@ func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 // ScaledGrad is Grad of scale times cost, with scale, a scalar of the cost's type and graph, taken for a constant: with an
 // input for it, gradients in half precision can be kept within its range. See AdamW.SetGradScale.
 func ScaledGrad(cost, scale *G.Node, wrt ...*G.Node) (G.Nodes, error) {
-	err := checkScalar("cost", cost)
-	if err == nil {
-		err = checkScalar("scale", scale)
-	}
-	if err == nil && (scale.Dtype() != cost.Dtype() || scale.Graph() != cost.Graph()) {
-		err = fmt.Errorf("the scale, %s, is not of the type and the graph of the cost, %s", describe(scale), describe(cost))
-	}
-	if err != nil {
+	if err := cmp.Or(checkScalar("cost", cost), checkScalar("scale", scale)); err != nil {
 		return nil, fmt.Errorf("graph: grad: %w", err)
 	}
 	return grad(cost, scale, wrt)
@@ -91,6 +85,9 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	dt := cost.Dtype()
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), dt)
+	}
+	if seed != nil && (seed.Dtype() != dt || seed.Graph() != cost.Graph()) {
+		return nil, fmt.Errorf("the scale, %s, is not of the type and the graph of the cost, %s", describe(seed), describe(cost))
 	}
 	var err error
 	b := &backward{depends: map[*G.Node]bool{}, terms: map[*G.Node]G.Nodes{}}
@@ -245,57 +242,43 @@ func (b *backward) visit(n *G.Node) error {
 // symDiff calls the op's SymDiff, or makes the wanted gradients alone where it has a Spec; a panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer asError(&err)
-	if spec, ok := ops.SpecOf(n.Op()); ok {
-		if d, ok := spec.(ops.Differentiable); ok {
-			return d.Grad(wanted, inputs, n, grad)
-		}
+	spec, _ := ops.SpecOf(n.Op())
+	if d, ok := spec.(ops.Differentiable); ok {
+		return d.Grad(wanted, inputs, n, grad)
 	}
-	if grads, err := corrected(n, inputs, grad); grads != nil || err != nil {
-		return grads, err
+	if grads := corrected(n, inputs, grad); grads != nil {
+		return grads, nil
 	}
 	return n.Op().(G.SDOp).SymDiff(inputs, n, grad)
 }
 
-// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others.
-func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) (G.Nodes, error) {
+// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others. It panics where
+// an op that it adds is an error.
+func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	if gorgonias(n.Op()) == "" || len(inputs) == 0 {
-		return nil, nil
+		return nil
 	}
 	var factor *G.Node
-	var err error
 	switch n.Op().String() {
 	case "log2": // times ln 2, not over it
-		if factor, err = G.HadamardProd(inputs[0], constant(n, math.Ln2)); err == nil {
-			factor, err = G.Inverse(factor)
-		}
+		factor = G.Must(G.Inverse(G.Must(G.HadamardProd(inputs[0], constant(n, math.Ln2)))))
 	case "invSqrt": // another power
-		if factor, err = G.Cube(n); err == nil {
-			factor, err = G.HadamardProd(factor, constant(n, -0.5))
-		}
+		factor = G.Must(G.HadamardProd(G.Must(G.Cube(n)), constant(n, -0.5)))
 	case "a ⊗ b": // one for the other
-		var first, second *G.Node
-		if first, err = G.Mul(grad, inputs[1]); err == nil {
-			if second, err = G.Transpose(grad, 1, 0); err == nil {
-				second, err = G.Mul(second, inputs[0])
-			}
-		}
-		return G.Nodes{first, second}, err
+		return G.Nodes{G.Must(G.Mul(grad, inputs[1])), G.Must(G.Mul(G.Must(G.Transpose(grad, 1, 0)), inputs[0]))}
 	case "^ false": // takes the log of its input, and Gorgonia turns a softmax whose log is taken into that log
 		if gorgonias(inputs[0].Op()) != "softmaxOp" {
-			return nil, nil
+			return nil
 		}
-		x, err := ops.Add(inputs[0])
+		grads, err := n.Op().(G.SDOp).SymDiff(G.Nodes{G.Must(ops.Add(inputs[0])), inputs[1]}, n, grad)
 		if err != nil {
-			return nil, err
+			panic(err)
 		}
-		return n.Op().(G.SDOp).SymDiff(G.Nodes{x, inputs[1]}, n, grad)
+		return grads
 	default:
-		return nil, nil
+		return nil
 	}
-	if err == nil {
-		factor, err = G.HadamardProd(factor, grad)
-	}
-	return G.Nodes{factor}, err
+	return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
 }
 
 // stopped lists ops that passed no gradient on, for the error of a node that was not reached.

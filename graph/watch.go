@@ -18,13 +18,12 @@ const watchDepth = 2
 // Watch reads a value on the host while the device goes on: what a run has computed is fetched behind it, and looked at
 // when the next run is under way. It belongs to the goroutine of its machine.
 type Watch struct {
-	name   string
-	arg    ops.Arg
-	cell   cpu.Buf // of a copy that is read
-	ring   [watchDepth]Readback
-	first  int // oldest copy not read yet
-	length int // of the copies not read yet
-	closed bool
+	name          string
+	arg           ops.Arg
+	cell          cpu.Buf              // of a copy that is read
+	ring          [watchDepth]Readback // copy i is in i % watchDepth
+	fetched, read int                  // copies so far
+	closed        bool
 }
 
 // newWatch returns a Watch with readbacks by what of makes.
@@ -83,17 +82,17 @@ func (w *Watch) Fetch() (err error) {
 	switch {
 	case w.closed:
 		return errClosed
-	case w.length == watchDepth:
-		return fmt.Errorf("%d copies are not read yet", w.length)
+	case w.Waiting() == watchDepth:
+		return fmt.Errorf("%d copies are not read yet", watchDepth)
 	}
-	if err = w.ring[(w.first+w.length)%watchDepth].Fetch(w.arg); err == nil {
-		w.length++
+	if err = w.ring[w.fetched%watchDepth].Fetch(w.arg); err == nil {
+		w.fetched++
 	}
 	return err
 }
 
 // Waiting returns the number of copies that Next has not returned yet.
-func (w *Watch) Waiting() int { return w.length }
+func (w *Watch) Waiting() int { return w.fetched - w.read }
 
 // Next waits for the oldest copy not read yet and returns it as a number: the first element of the value. It allocates
 // nothing.
@@ -102,11 +101,11 @@ func (w *Watch) Next() (x float64, err error) {
 	switch {
 	case w.closed:
 		return 0, errClosed
-	case w.length == 0:
+	case w.Waiting() == 0:
 		return 0, errors.New("nothing was fetched")
 	}
-	v, err := w.ring[w.first].Value()
-	w.first, w.length = (w.first+1)%watchDepth, w.length-1
+	v, err := w.ring[w.read%watchDepth].Value()
+	w.read++
 	if err == nil {
 		err = ops.HoldValue(&w.cell, v, w.arg.Operand)
 	}

@@ -19,7 +19,7 @@ func (SiLUOp) Name() string                          { return "silu" }
 func (SiLUOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x") }
 
 func (SiLUOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSiLU[float32], bindSiLU[float64])(k, in[0], out[0])
+	byType(in[0].Dtype, unary(cpu.SiLU[float32]), unary(cpu.SiLU[float64]))(k, in, out)
 }
 
 func (SiLUOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -34,7 +34,7 @@ func (SiLUGradOp) Name() string                          { return "gradient of s
 func (SiLUGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x", "dy") }
 
 func (SiLUGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSiLUGrad[float32], bindSiLUGrad[float64])(k, in[0], in[1], out[0])
+	byType(in[0].Dtype, binary(cpu.SiLUGrad[float32]), binary(cpu.SiLUGrad[float64]))(k, in, out)
 }
 
 // SigmoidOp is the Spec of Sigmoid: x -> y of the same shape.
@@ -44,7 +44,7 @@ func (SigmoidOp) Name() string                          { return "sigmoid" }
 func (SigmoidOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "x") }
 
 func (SigmoidOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSigmoid[float32], bindSigmoid[float64])(k, in[0], out[0])
+	byType(in[0].Dtype, unary(cpu.Sigmoid[float32]), unary(cpu.Sigmoid[float64]))(k, in, out)
 }
 
 func (SigmoidOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -58,22 +58,14 @@ func (SigmoidGradOp) Name() string                          { return "gradient o
 func (SigmoidGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "y", "dy") }
 
 func (SigmoidGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSigmoidGrad[float32], bindSigmoidGrad[float64])(k, in[0], in[1], out[0])
+	byType(in[0].Dtype, binary(sigmoidGrad[float32]), binary(sigmoidGrad[float64]))(k, in, out)
 }
 
-func bindSiLU[T cpu.Float](k *cpu.Kernel, x, y Arg) { bindUnary(k, x, y, cpu.SiLU[T]) }
-func bindSiLUGrad[T cpu.Float](k *cpu.Kernel, x, dy, dx Arg) {
-	bindBinary(k, x, dy, dx, cpu.SiLUGrad[T])
-}
-func bindSigmoid[T cpu.Float](k *cpu.Kernel, x, y Arg) { bindUnary(k, x, y, cpu.Sigmoid[T]) }
-
-func bindSigmoidGrad[T cpu.Float](k *cpu.Kernel, y, dy, dx Arg) {
-	bindBinary(k, y, dy, dx, func(dst, y, dy []T) {
-		dst, dy = dst[:len(y)], dy[:len(y)]
-		for i, v := range y {
-			dst[i] = dy[i] * v * (1 - v)
-		}
-	})
+func sigmoidGrad[T cpu.Float](dst, y, dy []T) {
+	dst, dy = dst[:len(y)], dy[:len(y)]
+	for i, v := range y {
+		dst[i] = dy[i] * v * (1 - v)
+	}
 }
 
 // inferElementwise is the shape rule of ops whose inputs and output have one shape.
@@ -93,16 +85,20 @@ func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
 	return in[:1], nil
 }
 
-// bindUnary cuts an elementwise kernel into fixed chunks.
-func bindUnary[T cpu.Float](k *cpu.Kernel, x, y Arg, f func(dst, x []T)) {
-	bindRows(k, x.Elements(), 1, func(lo, hi int) {
-		f(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](x.Buf)[lo:hi])
-	})
+// unary returns the Bind of an elementwise op of one input.
+func unary[T cpu.Float](f func(dst, x []T)) func(k *cpu.Kernel, in, out []Arg) {
+	return func(k *cpu.Kernel, in, out []Arg) {
+		bindRows(k, out[0].Elements(), 1, func(lo, hi int) {
+			f(cpu.Slice[T](out[0].Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi])
+		})
+	}
 }
 
-// bindBinary is bindUnary for two operands.
-func bindBinary[T cpu.Float](k *cpu.Kernel, a, b, y Arg, f func(dst, a, b []T)) {
-	bindRows(k, a.Elements(), 1, func(lo, hi int) {
-		f(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](a.Buf)[lo:hi], cpu.Slice[T](b.Buf)[lo:hi])
-	})
+// binary is unary for two inputs.
+func binary[T cpu.Float](f func(dst, x, y []T)) func(k *cpu.Kernel, in, out []Arg) {
+	return func(k *cpu.Kernel, in, out []Arg) {
+		bindRows(k, out[0].Elements(), 1, func(lo, hi int) {
+			f(cpu.Slice[T](out[0].Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi], cpu.Slice[T](in[1].Buf)[lo:hi])
+		})
+	}
 }

@@ -29,19 +29,22 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 	if o == nil {
 		return nil, fmt.Errorf("ops: LSE of a nil node")
 	}
-	if spec, ok := SpecOf(o.Op()); ok {
-		if _, ok := spec.(attentionSpec); ok {
-			return Output(o, 1)
-		}
+	spec, _ := SpecOf(o.Op())
+	if _, ok := spec.(AttentionSpec); ok {
+		return Output(o, 1)
 	}
 	return nil, fmt.Errorf("ops: LSE of %v: not an attention op", o)
 }
 
-// attentionSpec is a Spec whose inputs begin with q, k and v, and whose outputs are o and lse.
-type attentionSpec interface {
+// AttentionSpec is the Spec of an attention op: its inputs begin with q, k and v, its outputs are o and lse.
+type AttentionSpec interface {
 	Spec
 	// pairs counts the pairs of a query and a key that it sees, of one head.
 	pairs(in []Operand) float64
+	// inputs is the number of its inputs.
+	inputs() int
+	// bindGrad is Bind of its AttentionGradOp.
+	bindGrad(k *cpu.Kernel, in, out []Arg)
 }
 
 // dims are the sizes of an attention op.
@@ -109,6 +112,13 @@ type span struct{ l, d, w int }
 
 // keys returns the run of keys [lo,hi) that query t sees; lo >= hi where it sees nothing.
 func (m span) keys(t int) (lo, hi int) { return max(0, t+1-m.w), NumVisible(t, m.l, m.d) }
+
+// tile returns a run of keys, from the start of a vector on, that holds those of the queries [t0,t1).
+func (m span) tile(t0, t1 int) (lo, hi int) {
+	lo, _ = m.keys(t0)
+	_, hi = m.keys(t1 - 1)
+	return lo / 16 * 16, hi
+}
 
 func (m span) run(_, _, t, from int) (lo, hi int) {
 	lo, hi = m.keys(t)

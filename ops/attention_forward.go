@@ -40,10 +40,8 @@ func (f *spanForward[T]) tile(b, g, t0, t1 int, w *cpu.Worker) {
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
 	state.start()
 	clear(o)
-	lo, _ := f.mask.keys(t0)
-	_, hi := f.mask.keys(t1 - 1)
-	for from := lo / 16 * 16; from < hi; {
-		to := chunkEnd(from, hi)
+	lo, hi := f.mask.tile(t0, t1)
+	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
 		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
 		for r := range rows {
 			x, y := f.mask.keys(t0 + r/f.h)
@@ -52,7 +50,6 @@ func (f *spanForward[T]) tile(b, g, t0, t1 int, w *cpu.Worker) {
 		}
 		sees := func(r, i int) bool { return f.mask.sees(t0+r/f.h, from+i) }
 		weigh(rows, f.dv, to-from, s, chunkKeys, 1, v[f.key(b, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(b, from, to), f.clean.Local(w), sees)
-		from = to
 	}
 
 	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]

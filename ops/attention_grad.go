@@ -8,44 +8,54 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// attentionGrad builds the gradient of an attention op: spec is applied to the op's inputs, o, lse and do, and gives dq,
-// dk and dv, the gradients of the first three inputs. The others have none.
-func attentionGrad(spec Spec, inputs gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+// AttentionGradOp is the Spec of the gradient of an attention op: the inputs of Forward, o, lse, do -> dq, dk, dv. Further
+// inputs of Forward have no gradient.
+type AttentionGradOp[F AttentionSpec] struct {
+	Forward F
+	Delta   bool // delta [B,Hq,S] = rowsum(do·o) is in the place of o
+}
+
+// attentionGrad applies the gradient of op to its inputs, o, lse and do.
+func attentionGrad[F AttentionSpec](op F, inputs gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
 	lse, err := LSE(o)
 	if err != nil {
 		return nil, err
 	}
-	grads, err := outputs(spec, 3, append(slices.Clone(inputs), o, lse, do)...)
+	grads, err := outputs(AttentionGradOp[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
 	return append(grads, make(gorgonia.Nodes, len(inputs)-3)...), err
 }
 
-// TakeDelta returns the Spec that computes the gradient of an attention op from delta [B,Hq,S] = rowsum(do·o) in the place of
-// o, which is its third input from the end: do's own gradient op, GatedSumGradOp, can compute delta where it reads both. It is
-// false for a Spec that is no such gradient or takes delta already.
+// TakeDelta returns the Spec that computes the gradient of an attention op from delta in the place of o, which is its third
+// input from the end: do's own gradient op, GatedSumGradOp, can compute delta where it reads both. It is false for a Spec that
+// is no such gradient or takes delta already.
 func TakeDelta(grad Spec) (Spec, bool) {
-	switch op := grad.(type) {
-	case SlidingWindowGradOp:
-		return SlidingWindowGradOp{op.Window, true}, !op.Delta
-	case CompressedAttentionGradOp:
-		return CompressedAttentionGradOp{op.BlockLen, op.Stride, true}, !op.Delta
-	case SelectedAttentionGradOp:
-		return SelectedAttentionGradOp{op.SelectBlock, true}, !op.Delta
+	if op, ok := grad.(interface{ takeDelta() (Spec, bool) }); ok {
+		return op.takeDelta()
 	}
 	return nil, false
 }
 
-// inferAttentionGrad is the shape rule of the gradient ops: the n inputs of forward, o or delta, lse, do -> dq, dk, dv.
-func inferAttentionGrad(forward Spec, n int, delta bool, in []Operand) ([]Operand, error) {
+func (op AttentionGradOp[F]) takeDelta() (Spec, bool) {
+	return AttentionGradOp[F]{op.Forward, true}, !op.Delta
+}
+
+func (op AttentionGradOp[F]) Name() string { return "gradient of " + op.Forward.Name() }
+
+func (op AttentionGradOp[F]) flops(in []Operand) float64 { return attentionFLOPs(op.Forward, in, 6, 4) }
+
+func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
 	o := saved{"o", 0}
-	if delta {
+	if op.Delta {
 		o = saved{"delta", 1}
 	}
-	in, err := inferGrad(forward, n, in, o, saved{"lse", 1}, saved{"do", 0})
+	in, err := inferGrad(op.Forward, op.Forward.inputs(), in, o, saved{"lse", 1}, saved{"do", 0})
 	if err != nil {
 		return nil, err
 	}
 	return in[:3], nil
 }
+
+func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) { op.Forward.bindGrad(k, in, out) }
 
 // backward is what the gradients of all attention ops share. Each output is written by one piece of work, so that the bits do
 // not depend on the order of execution: a piece writes the dq of some queries, or the dk and dv of some keys. Both recompute
@@ -207,10 +217,8 @@ func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
 	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), b, g, t0, t1, f.dv)
 	clear(dq)
-	lo, _ := f.mask.keys(t0)
-	_, hi := f.mask.keys(t1 - 1)
-	for from := lo / 16 * 16; from < hi; {
-		to := chunkEnd(from, hi)
+	lo, hi := f.mask.tile(t0, t1)
+	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
 		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
 		dots(rows, do, vals, f.dv, from, to, dp, chunkKeys)
 		for r := range rows {
@@ -226,7 +234,6 @@ func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 			weigh(to-from, f.dv, rows, s, 1, chunkKeys, do, f.dv, dv[from*f.dv:], rowsFinite, clean, seen)
 			weigh(to-from, f.d, rows, dp, 1, chunkKeys, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
 		}
-		from = to
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, b, g, t0, t1, f.d)
 }

@@ -67,13 +67,11 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed
 func (s softmax[T]) look(a dims, m mask, q, keys []T, b, g, t int, scores []T) {
 	s.start()
 	for lo, hi := m.run(b, g, t, 0); lo < hi; lo, hi = m.run(b, g, t, hi) {
-		for from := lo; from < hi; {
-			to := chunkEnd(from, hi)
+		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
 			dots(a.h, q[a.row(b, t, g, a.d):], keys, a.d, from, to, scores, chunkKeys)
 			for j := range a.h {
 				s.add(j, scores[j*chunkKeys:][:to-from], 0, to-from, nil)
 			}
-			from = to
 		}
 	}
 }

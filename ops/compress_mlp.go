@@ -88,7 +88,7 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		cpu.Products[T](k, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.l * c.d, A: from.rows, B: w1.Buf}}, C: to})
 	}
 	act := workLike(k, hidden)
-	bindSiLU[T](k, hidden, act)
+	SiLUOp{}.Bind(k, []Arg{hidden}, []Arg{act})
 	cpu.Products[T](k, cpu.Product{M: rows, N: c.d, TransB: true, Terms: []cpu.Term{{K: width, A: act.Buf, B: w2.Buf}}, C: y.Buf})
 }
 
@@ -105,11 +105,11 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
 
 	act := workLike(k, hidden)
-	bindSiLU[T](k, hidden, act)
+	SiLUOp{}.Bind(k, []Arg{hidden}, []Arg{act})
 	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf, B: act.Buf}}, C: dw2.Buf})
 	dhidden := act // in the memory of the SiLU, which is not needed any more
 	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
-	bindSiLUGrad[T](k, hidden, dhidden, dhidden)
+	SiLUGradOp{}.Bind(k, []Arg{hidden, dhidden}, []Arg{dhidden})
 
 	// pe is added to every row, so its gradient is that of the sum of the rows.
 	sum := cpu.Work[T](k, width)
@@ -127,7 +127,7 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		}
 		cpu.Products[T](k, cpu.Product{M: width, N: cols, TransA: true, Terms: []cpu.Term{{K: n, A: dh, B: from.rows}}, C: dw.Buf})
 		if i > 0 {
-			bindBinary(k, dw1, dw, dw1, cpu.Add[T])
+			AddOp{}.Bind(k, []Arg{dw1, dw}, []Arg{dw1})
 		}
 		cpu.Products[T](k, cpu.Product{M: n, N: cols, Terms: []cpu.Term{{K: width, A: dh, B: w1.Buf}}, C: from.rows})
 		from.bindScatter(i, dx)

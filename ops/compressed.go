@@ -25,6 +25,7 @@ type CompressedAttentionOp struct {
 }
 
 func (CompressedAttentionOp) Name() string                  { return "compressed attention" }
+func (CompressedAttentionOp) inputs() int                   { return 3 }
 func (op CompressedAttentionOp) mask(s int) span            { return span{op.BlockLen, op.Stride, s} }
 func (op CompressedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
@@ -41,29 +42,13 @@ func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, op.mask(in[0].Shape[1]), in, out)
 }
 
+func (op CompressedAttentionOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, op.mask(in[0].Shape[1]), in, out)
+}
+
 func (op CompressedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
-	return attentionGrad(CompressedAttentionGradOp{op.BlockLen, op.Stride, false}, in, o, do)
+	return attentionGrad(op, in, o, do)
 }
 
-// CompressedAttentionGradOp is the Spec of the gradient of CompressedAttention: q, kc, vc, o, lse, do -> dq, dkc, dvc.
-type CompressedAttentionGradOp struct {
-	BlockLen, Stride int  // l and d, as in CompressedAttentionOp
-	Delta            bool // see TakeDelta
-}
-
-func (CompressedAttentionGradOp) Name() string { return "gradient of compressed attention" }
-func (op CompressedAttentionGradOp) forward() CompressedAttentionOp {
-	return CompressedAttentionOp{op.BlockLen, op.Stride}
-}
-
-func (op CompressedAttentionGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(op.forward(), in, 6, 4)
-}
-
-func (op CompressedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(op.forward(), 3, op.Delta, in)
-}
-
-func (op CompressedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, op.forward().mask(in[0].Shape[1]), in, out)
-}
+// CompressedAttentionGradOp is the Spec of the gradient of CompressedAttention.
+type CompressedAttentionGradOp = AttentionGradOp[CompressedAttentionOp]

@@ -212,9 +212,9 @@ func TestOpErrors(t *testing.T) {
 		{lse(q), "not an attention op"},
 		{lse(G.Must(ops.SiLU(q))), "not an attention op"},
 		{lse(G.Must(choose(kc, lses, 4, 3)())), "not an attention op"},
-		{apply(ops.SlidingWindowGradOp{Window: 4}, q, k, k, q, lses), "5 inputs, want those of sliding window and o, lse, do"},
-		{apply(ops.SlidingWindowGradOp{Window: 4}, q, k, k, q, lses, k), "ops: gradient of sliding window: do has shape"},
-		{apply(ops.SlidingWindowGradOp{Window: 4, Delta: true}, q, k, k, q, lses, q), "ops: gradient of sliding window: delta has shape"},
+		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}}, q, k, k, q, lses), "5 inputs, want those of sliding window and o, lse, do"},
+		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}}, q, k, k, q, lses, k), "ops: gradient of sliding window: do has shape"},
+		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}, Delta: true}, q, k, k, q, lses, q), "ops: gradient of sliding window: delta has shape"},
 	} {
 		n, err := c.build()
 		require.ErrorContains(t, err, c.err)
@@ -282,7 +282,7 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 		copy(idx.Ints[7*3:], x.blocks)
 		team := cpu.NewTeam(1)
 		forward := bind(t, ops.SelectedAttentionOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx)
-		backward := bind(t, ops.SelectedAttentionGradOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
+		backward := bind(t, ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: 4}}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
 		for _, b := range []*bound{forward, backward} {
 			if err := team.Run(&b.kernel, b.mem); x.err == "" {
 				require.NoError(t, err)

@@ -128,8 +128,7 @@ func (f *selector[T]) sumProbs(probs []T, b, g, t0, t1 int, w *cpu.Worker) {
 	stats := f.stats.rows(b, g)[t0*f.h*rowNumbers:]
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
 	_, hi := f.mask.keys(t1 - 1)
-	for from := 0; from < hi; {
-		to := chunkEnd(from, hi)
+	for from, to := 0, chunkEnd(0, hi); from < hi; from, to = to, chunkEnd(to, hi) {
 		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
 		for r := range rows {
 			t, j := t0+r/f.h, r%f.h
@@ -146,7 +145,6 @@ func (f *selector[T]) sumProbs(probs []T, b, g, t0, t1 int, w *cpu.Worker) {
 				cpu.Add(sum, sum, x)
 			}
 		}
-		from = to
 	}
 }
 

@@ -23,6 +23,7 @@ type SelectedAttentionOp struct {
 }
 
 func (SelectedAttentionOp) Name() string                  { return "selected attention" }
+func (SelectedAttentionOp) inputs() int                   { return 4 }
 func (op SelectedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
 // pairs takes n different blocks for each query, of which the newest ends at the query.
@@ -50,9 +51,16 @@ func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
 }
 
-func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
-	return attentionGrad(SelectedAttentionGradOp{SelectBlock: op.SelectBlock}, in, o, do)
+func (op SelectedAttentionOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
+	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
 }
+
+func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+	return attentionGrad(op, in, o, do)
+}
+
+// SelectedAttentionGradOp is the Spec of the gradient of SelectedAttention.
+type SelectedAttentionGradOp = AttentionGradOp[SelectedAttentionOp]
 
 func (SelectedAttentionOp) CheckedInput() int { return 3 }
 
@@ -82,26 +90,21 @@ func (c choice) of(b, g, t int) []int32 {
 	return cpu.Slice[int32](c.idx.Buf)[((b*c.s+t)*c.hkv+g)*c.n:][:c.n]
 }
 
-// next returns the first run of adjoining keys among the blocks idx of query t, and the blocks after it; lo = hi where
-// there are no more keys.
-func (c choice) next(idx []int32, t int) (lo, hi int, rest []int32) {
-	if len(idx) == 0 || idx[0] < 0 || int(idx[0])*c.size > t {
-		return 0, 0, nil
-	}
-	lo = int(idx[0]) * c.size
-	for hi = lo; len(idx) > 0 && int(idx[0])*c.size == hi; idx = idx[1:] {
-		hi += c.size
-	}
-	return lo, min(hi, t+1), idx
-}
-
 func (c choice) run(b, g, t, from int) (lo, hi int) {
-	idx := c.of(b, g, t)
-	for len(idx) > 0 && idx[0] >= 0 && int(idx[0])*c.size < from {
-		idx = idx[1:]
+	for _, j := range c.of(b, g, t) {
+		switch first := int(j) * c.size; {
+		case j < 0 || first > t:
+			return lo, min(hi, t+1)
+		case first < from:
+		case hi == 0:
+			lo, hi = first, first+c.size
+		case first == hi:
+			hi += c.size
+		default:
+			return lo, hi
+		}
 	}
-	lo, hi, _ = c.next(idx, t)
-	return lo, hi
+	return lo, min(hi, t+1)
 }
 
 // check returns an error that names the first invalid block.
@@ -171,7 +174,7 @@ func (f *selectedForward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 		state.start()
 		clear(o)
 		n := 0
-		for lo, hi, rest := f.next(f.of(b, g, t), t); lo < hi; lo, hi, rest = f.next(rest, t) {
+		for lo, hi := f.run(b, g, t, 0); lo < hi; lo, hi = f.run(b, g, t, hi) {
 			dots(f.h, q, keys, f.d, lo, hi, s[n:], ld)
 			n += hi - lo
 		}
@@ -179,7 +182,7 @@ func (f *selectedForward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 			state.add(j, s[j*ld:][:n], 0, n, o[j*f.dv:][:f.dv])
 		}
 		n = 0
-		for lo, hi, rest := f.next(f.of(b, g, t), t); lo < hi; lo, hi, rest = f.next(rest, t) {
+		for lo, hi := f.run(b, g, t, 0); lo < hi; lo, hi = f.run(b, g, t, hi) {
 			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.key(b, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
 			n += hi - lo
 		}

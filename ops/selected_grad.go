@@ -2,29 +2,6 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// SelectedAttentionGradOp is the Spec of the gradient of SelectedAttention: q, k, v, idx, o, lse, do -> dq, dk, dv.
-type SelectedAttentionGradOp struct {
-	SelectBlock int  // l', as in SelectedAttentionOp
-	Delta       bool // see TakeDelta
-}
-
-func (SelectedAttentionGradOp) Name() string { return "gradient of selected attention" }
-func (op SelectedAttentionGradOp) forward() SelectedAttentionOp {
-	return SelectedAttentionOp{op.SelectBlock}
-}
-
-func (op SelectedAttentionGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(op.forward(), in, 6, 4)
-}
-
-func (op SelectedAttentionGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(op.forward(), 4, op.Delta, in)
-}
-
-func (op SelectedAttentionGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
-}
-
 // choosers lists for each block of each group the queries that chose it and see some of it, ascending.
 type choosers struct {
 	choice
@@ -93,8 +70,8 @@ func (f *selectedBackward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 		do := cpu.Slice[T](f.do.Buf)[f.row(b, t, g, f.dv):]
 		dq := cpu.Slice[T](f.dq.Buf)[f.row(b, t, g, f.d):][:f.h*f.d]
 		clear(dq)
-		idx, n := f.choice.of(b, g, t), 0
-		for lo, hi, rest := f.choice.next(idx, t); lo < hi; lo, hi, rest = f.choice.next(rest, t) {
+		n := 0
+		for lo, hi := f.choice.run(b, g, t, 0); lo < hi; lo, hi = f.choice.run(b, g, t, hi) {
 			dots(f.h, q, keys, f.d, lo, hi, s[n:], ld)
 			dots(f.h, do, vals, f.dv, lo, hi, dp[n:], ld)
 			n += hi - lo
@@ -103,7 +80,7 @@ func (f *selectedBackward[T]) queries(b, g, first, end int, w *cpu.Worker) {
 			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, stats[(t*f.h+j)*rowNumbers:], scale)
 		}
 		n = 0
-		for lo, hi, rest := f.choice.next(idx, t); lo < hi; lo, hi, rest = f.choice.next(rest, t) {
+		for lo, hi := f.choice.run(b, g, t, 0); lo < hi; lo, hi = f.choice.run(b, g, t, hi) {
 			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.key(b, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
 			n += hi - lo
 		}

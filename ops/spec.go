@@ -107,7 +107,7 @@ func FLOPs(s Spec, in []Operand) float64 {
 
 // attentionFLOPs counts perKey operations for each element of a key and perValue for each of a value, for each pair of a
 // query and a key in each head of q [B,S,Hq,D]. Forward these are 2 and 2, in the gradient 6 and 4.
-func attentionFLOPs(a attentionSpec, in []Operand, perKey, perValue float64) float64 {
+func attentionFLOPs(a AttentionSpec, in []Operand, perKey, perValue float64) float64 {
 	q, v := in[0].Shape, in[2].Shape
 	return float64(q[0]*q[2]) * a.pairs(in) * (perKey*float64(q[3]) + perValue*float64(v[3]))
 }

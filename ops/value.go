@@ -37,26 +37,21 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 		if !v.IsNativelyAccessible() {
 			return fmt.Errorf("got a tensor in memory that the host cannot read, want %v", want)
 		}
+		if dt := want.Dtype; dt != tensor.Float32 && dt != tensor.Float64 && dt != tensor.Int32 && dt != tensor.Int {
+			return fmt.Errorf("type %v is not supported", dt)
+		}
 		strides, err := stridesOf(v)
 		if err != nil {
 			return err
 		}
-		switch want.Dtype {
-		case tensor.Float32:
-			hold(b, v.Float32s(), v.Shape(), strides)
-		case tensor.Float64:
-			hold(b, v.Float64s(), v.Shape(), strides)
-		case tensor.Int32:
-			hold(b, v.Int32s(), v.Shape(), strides)
-		case tensor.Int:
-			hold(b, v.Ints(), v.Shape(), strides)
-		default:
-			return fmt.Errorf("type %v is not supported", want.Dtype)
+		memory := v.Raw
+		if !rowMajor(v.Shape(), strides) {
+			memory = gather(memory, v.Shape(), strides, int(want.Dtype.Size()))
 		}
-		if b.Bytes() < want.Bytes() {
-			return fmt.Errorf("got %d bytes of memory, want %v", b.Bytes(), want)
+		if len(memory) < want.Bytes() {
+			return fmt.Errorf("got %d bytes of memory, want %v", len(memory), want)
 		}
-		b.Set(b.Pointer(), want.Bytes()) // a view has more memory than elements
+		b.Set(unsafe.Pointer(unsafe.SliceData(memory)), want.Bytes()) // a view has more memory than elements
 		return nil
 	case interface {
 		gorgonia.Scalar
@@ -112,22 +107,12 @@ func rowMajor(shape, strides []int) bool {
 	return true
 }
 
-// hold makes b hold x, an array of the given shape and strides, or its row-major copy.
-func hold[T cpu.Elem](b *cpu.Buf, x []T, shape tensor.Shape, strides []int) {
-	if !rowMajor(shape, strides) {
-		dst := make([]T, shape.TotalSize())
-		gather(dst, x, shape, strides)
-		x = dst
-	}
-	cpu.Hold(b, x)
-}
-
-// gather copies a strided array into dst, in row-major order.
-func gather[T any](dst, src []T, shape, strides []int) {
-	at := make([]int, len(shape))
-	pos := 0
-	for i := range dst {
-		dst[i] = src[pos]
+// gather returns a row-major copy of a strided array, whose elements have size bytes.
+func gather(src []byte, shape tensor.Shape, strides []int, size int) []byte {
+	n, at, pos := shape.TotalSize(), make([]int, len(shape)), 0
+	dst := make([]byte, 0, n*size)
+	for range n {
+		dst = append(dst, src[pos*size:(pos+1)*size]...)
 		for a := len(shape) - 1; a >= 0; a-- {
 			at[a]++
 			pos += strides[a]
@@ -138,4 +123,5 @@ func gather[T any](dst, src []T, shape, strides []int) {
 			at[a] = 0
 		}
 	}
+	return dst
 }

@@ -31,6 +31,7 @@ type SlidingWindowOp struct {
 }
 
 func (SlidingWindowOp) Name() string                  { return "sliding window" }
+func (SlidingWindowOp) inputs() int                   { return 3 }
 func (op SlidingWindowOp) mask(s int) span            { return span{1, 1, min(op.Window, s)} }
 func (op SlidingWindowOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
@@ -47,27 +48,13 @@ func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, op.mask(in[0].Shape[1]), in, out)
 }
 
+func (op SlidingWindowOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, op.mask(in[0].Shape[1]), in, out)
+}
+
 func (op SlidingWindowOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
-	return attentionGrad(SlidingWindowGradOp{Window: op.Window}, in, o, do)
+	return attentionGrad(op, in, o, do)
 }
 
-// SlidingWindowGradOp is the Spec of the gradient of SlidingWindow: q, k, v, o, lse, do -> dq, dk, dv.
-type SlidingWindowGradOp struct {
-	Window int  // w, as in SlidingWindowOp
-	Delta  bool // see TakeDelta
-}
-
-func (SlidingWindowGradOp) Name() string                { return "gradient of sliding window" }
-func (op SlidingWindowGradOp) forward() SlidingWindowOp { return SlidingWindowOp{op.Window} }
-
-func (op SlidingWindowGradOp) flops(in []Operand) float64 {
-	return attentionFLOPs(op.forward(), in, 6, 4)
-}
-
-func (op SlidingWindowGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferAttentionGrad(op.forward(), 3, op.Delta, in)
-}
-
-func (op SlidingWindowGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, op.forward().mask(in[0].Shape[1]), in, out)
-}
+// SlidingWindowGradOp is the Spec of the gradient of SlidingWindow.
+type SlidingWindowGradOp = AttentionGradOp[SlidingWindowOp]

@@ -35,9 +35,6 @@ func axpy32(wide bool, n int, x *float32, y *float32, a float32)
 func add32(wide bool, n int, dst *float32, x *float32, y *float32)
 
 //go:noescape
-func mulScale32(wide bool, n int, dst *float32, x *float32, w *float32, a float32)
-
-//go:noescape
 func softmaxGrad32(wide bool, n int, dst *float32, p *float32, dp *float32, delta float32, scale float32)
 
 //go:noescape

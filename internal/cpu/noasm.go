@@ -13,7 +13,6 @@ func scale32(wide bool, n int, x *float32, a float32)                           
 func dot32(wide bool, n int, x, y *float32) float32                             { return 0 }
 func axpy32(wide bool, n int, x, y *float32, a float32)                         {}
 func add32(wide bool, n int, dst, x, y *float32)                                {}
-func mulScale32(wide bool, n int, dst, x, w *float32, a float32)                {}
 func softmaxGrad32(wide bool, n int, dst, p, dp *float32, delta, scale float32) {}
 func sigmoid32(wide bool, n int, dst, x *float32)                               {}
 func silu32(wide bool, n int, dst, x *float32)                                  {}

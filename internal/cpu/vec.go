@@ -70,16 +70,7 @@ func Add[T Float](dst, x, y []T) {
 }
 
 // MulScale sets dst[i] = x[i]*w[i]*a. dst may be x.
-func MulScale[T Float](dst, x, w []T, a T) {
-	dst, w = dst[:len(x)], w[:len(x)]
-	if fast[T]() {
-		mulScale32(wide(), len(x), f32(dst), f32(x), f32(w), float32(a))
-		return
-	}
-	for i, v := range x {
-		dst[i] = v * w[i] * a
-	}
-}
+func MulScale[T Float](dst, x, w []T, a T) { SoftmaxGrad(dst, x, w, 0, a) }
 
 // SoftmaxGrad sets dst[i] = p[i]*(dp[i]-delta)*scale: the gradient of the logits of one row. dst may be p or dp.
 func SoftmaxGrad[T Float](dst, p, dp []T, delta, scale T) {

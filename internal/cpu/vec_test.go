@@ -34,8 +34,6 @@ func vecCases[T Float]() []vecCase[T] {
 			func(d, x, y, z *float64, a, b float64) float64 { *y += a * *x; return 0 }, 4},
 		{"Add", func(in [4][]T, a, b T) T { Add(in[0], in[1], in[2]); return 0 },
 			func(d, x, y, z *float64, a, b float64) float64 { *d = *x + *y; return 0 }, 1},
-		{"MulScale", func(in [4][]T, a, b T) T { MulScale(in[0], in[1], in[2], a); return 0 },
-			func(d, x, y, z *float64, a, b float64) float64 { *d = *x * *y * a; return 0 }, 4},
 		{"SoftmaxGrad", func(in [4][]T, a, b T) T { SoftmaxGrad(in[0], in[1], in[2], b, a); return 0 },
 			func(d, x, y, z *float64, a, b float64) float64 { *d = *x * (*y - b) * a; return 0 }, 8},
 		{"Sigmoid", func(in [4][]T, a, b T) T { Sigmoid(in[0], in[1]); return 0 },
@@ -130,7 +128,7 @@ func testVector[T Float](t *testing.T, c vecCase[T], n int) {
 // dst may be each operand that the function's contract names.
 func TestVectorsInPlace(t *testing.T) {
 	const n = 77
-	may := map[string]int{"ExpSum": 1, "Add": 2, "MulScale": 1, "SoftmaxGrad": 2, "Sigmoid": 1, "SiLU": 1, "SiLUGrad": 2}
+	may := map[string]int{"ExpSum": 1, "Add": 2, "SoftmaxGrad": 2, "Sigmoid": 1, "SiLU": 1, "SiLUGrad": 2}
 	for l := range levels {
 		for _, c := range vecCases[float32]() {
 			for operand := 1; operand <= may[c.name]; operand++ {

@@ -59,22 +59,16 @@ func Tensors(arrays []Array) tensors {
 
 // Node adds a copy of a to g as an input of type dt, int32 for indices.
 func (a Array) Node(g *G.ExprGraph, dt tensor.Dtype) *G.Node {
-	o := a.Operand(dt)
-	v := ops.NewValue(o)
-	switch v := v.(type) {
-	case *G.F64:
-		*v = G.F64(a.Floats[0])
-	case *G.F32:
-		*v = G.F32(a.Floats[0])
-	case *tensor.Dense:
-		var backing any = slices.Clone(a.Floats)
-		if a.Ints != nil {
-			backing = slices.Clone(a.Ints)
-		} else if dt == tensor.Float32 {
-			backing = testutil.Convert[float32](a.Floats)
-		}
-		return G.NewTensor(g, o.Dtype, len(a.Shape), G.WithShape(a.Shape...), G.WithName(a.Name),
-			G.WithValue(tensor.New(tensor.WithShape(a.Shape...), tensor.WithBacking(backing))))
+	var backing any = slices.Clone(a.Floats)
+	switch {
+	case a.Ints != nil:
+		dt, backing = tensor.Int32, slices.Clone(a.Ints)
+	case dt == tensor.Float32:
+		backing = testutil.Convert[float32](a.Floats)
 	}
-	return G.NewScalar(g, o.Dtype, G.WithName(a.Name), G.WithValue(v))
+	v := tensor.New(tensor.WithShape(a.Shape...), tensor.WithBacking(backing))
+	if len(a.Shape) == 0 {
+		return G.NewScalar(g, dt, G.WithName(a.Name), G.WithValue(v.ScalarValue()))
+	}
+	return G.NewTensor(g, dt, len(a.Shape), G.WithShape(a.Shape...), G.WithName(a.Name), G.WithValue(v))
 }

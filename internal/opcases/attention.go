@@ -177,15 +177,8 @@ func selectCase(c Sizes, p ops.Params) Case {
 	return Case{
 		Name: "select", Inputs: []Array{q, kc, vc}, Choice: &p,
 		Build: func(in []*G.Node) (*G.Node, error) {
-			o, err := ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride)
-			if err != nil {
-				return nil, err
-			}
-			lse, err := ops.LSE(o)
-			if err != nil {
-				return nil, err
-			}
-			return ops.SelectBlocks(in[0], in[1], lse, p)
+			o := G.Must(ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride))
+			return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p)
 		},
 		Outputs: func(tensors) tensors { return results(nil) },
 	}

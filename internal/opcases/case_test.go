@@ -4,9 +4,11 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,21 +19,24 @@ import (
 // TestEveryOpHasCases: each Spec of package ops is called by some case, but for those that are no ops of a float graph: AdamW
 // writes its inputs, a cast has kernels on devices alone, and int32 stands before other ops.
 func TestEveryOpHasCases(t *testing.T) {
-	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true}, map[string]bool{}
+	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true}, map[string]bool{}
 	for _, c := range All() {
 		require.False(t, names[c.Name], "two cases are called %s", c.Name)
 		names[c.Name] = true
 		plan := testutil.Must(c.Plan())(t)
 		for _, call := range plan.Calls {
-			called[reflect.TypeOf(call.Spec).Name()] = true
+			called[strings.ReplaceAll(reflect.TypeOf(call.Spec).Name(), "github.com/gorgonia-nsa/nsa/ops.", "")] = true
 		}
 	}
 	files := testutil.Must(filepath.Glob("../../ops/*.go"))(t)
 	for _, file := range files {
 		f := testutil.Must(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 		for _, d := range f.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == "Bind" && f.Name.Name == "ops" {
-				spec := fn.Recv.List[0].Type.(*ast.Ident).Name
+			if fn, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "ops" && (fn.Name.Name == "Bind" || fn.Name.Name == "bindGrad") {
+				spec := types.ExprString(fn.Recv.List[0].Type)
+				if fn.Name.Name == "bindGrad" {
+					spec = "AttentionGradOp[" + spec + "]"
+				}
 				require.True(t, called[spec], "no case for %s", spec)
 			}
 		}

@@ -16,30 +16,16 @@ func NumVisible(t, l, d int) int { return NumCompressed(t+1, l, d) }
 // CompressMean returns the mean of each block: x [B,S,Hkv,D] -> [B,Nc,Hkv,D].
 func CompressMean(x *Tensor, l, d int) *Tensor {
 	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	nc := NumCompressed(S, l, d)
-	y := New(B, nc, H, D)
-	for b := range B {
-		for i := range nc {
-			for t := i * d; t < i*d+l; t++ {
-				axpy(1/float64(l), x.Row(b, t), y.Row(b, i))
-			}
-		}
-	}
+	y := New(B, NumCompressed(S, l, d), H, D)
+	eachToken(y, l, func(b, i, j int) { axpy(1/float64(l), x.Row(b, i*d+j), y.Row(b, i)) })
 	return y
 }
 
 // CompressMeanGrad returns dx [B,S,Hkv,D] from dy [B,Nc,Hkv,D]: a token receives the mean's share of every block that
 // covers it, tokens after the last block receive 0.
 func CompressMeanGrad(dy *Tensor, S, l, d int) *Tensor {
-	B, nc := dy.Shape[0], dy.Shape[1]
-	dx := New(B, S, dy.Shape[2], dy.Shape[3])
-	for b := range B {
-		for i := range nc {
-			for t := i * d; t < i*d+l; t++ {
-				axpy(1/float64(l), dy.Row(b, i), dx.Row(b, t))
-			}
-		}
-	}
+	dx := New(dy.Shape[0], S, dy.Shape[2], dy.Shape[3])
+	eachToken(dy, l, func(b, i, j int) { axpy(1/float64(l), dy.Row(b, i), dx.Row(b, i*d+j)) })
 	return dx
 }
 
@@ -59,35 +45,37 @@ func CompressMLPGrad(x *Tensor, l, d int, pe, w1, w2, dy *Tensor) (dx, dpe, dw1,
 
 	dx, dpe = like(x), like(pe)
 	D := x.Shape[3]
-	for b := range x.Shape[0] {
-		for i := range din.Shape[1] {
-			for g := range x.Shape[2] {
-				row := din.Row(b, i, g)
-				for j := range l {
-					axpy(1, row[j*D:(j+1)*D], dx.Row(b, i*d+j, g))
-				}
-				axpy(1, row, dpe.Data)
-			}
+	eachToken(din, l, func(b, i, j int) {
+		for g := range x.Shape[2] {
+			row := din.Row(b, i, g)[j*D : (j+1)*D]
+			axpy(1, row, dx.Row(b, i*d+j, g))
+			axpy(1, row, dpe.Row(j))
 		}
-	}
+	})
 	return dx, dpe, dw1, dw2
 }
 
 // blocks gathers the blocks of x [B,S,Hkv,D], pe [l,D] added, head by head: [B,Nc,Hkv,l*D].
 func blocks(x *Tensor, l, d int, pe *Tensor) *Tensor {
 	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	nc := NumCompressed(S, l, d)
-	y := New(B, nc, H, l*D)
-	for b := range B {
-		for i := range nc {
-			for g := range H {
-				row := y.Row(b, i, g)
-				copy(row, pe.Data)
-				for j := range l {
-					axpy(1, x.Row(b, i*d+j, g), row[j*D:(j+1)*D])
-				}
+	y := New(B, NumCompressed(S, l, d), H, l*D)
+	eachToken(y, l, func(b, i, j int) {
+		for g := range H {
+			row := y.Row(b, i, g)[j*D : (j+1)*D]
+			copy(row, pe.Row(j))
+			axpy(1, x.Row(b, i*d+j, g), row)
+		}
+	})
+	return y
+}
+
+// eachToken calls f for each of the l tokens of the blocks of y [B,Nc,...]: token j of block i is i*d+j of its sequence.
+func eachToken(y *Tensor, l int, f func(b, i, j int)) {
+	for b := range y.Shape[0] {
+		for i := range y.Shape[1] {
+			for j := range l {
+				f(b, i, j)
 			}
 		}
 	}
-	return y
 }

@@ -96,20 +96,14 @@ func axpy(a float64, x, y []float64) {
 	}
 }
 
-// maxOf returns the largest element, -Inf for none.
-func maxOf(x []float64) float64 {
-	m := math.Inf(-1)
-	for _, v := range x {
-		m = max(m, v)
-	}
-	return m
-}
-
 // softmax replaces x by the softmax of scale*x and returns log(sum(exp(scale*x))), for a positive scale. Without any
 // element above -Inf the softmax is 0 and the logarithm -Inf. The largest element is subtracted before the scaling, which
 // rounds.
 func softmax(x []float64, scale float64) (lse float64) {
-	m := maxOf(x)
+	m := math.Inf(-1)
+	for _, v := range x {
+		m = max(m, v)
+	}
 	if math.IsInf(m, -1) {
 		clear(x)
 		return m

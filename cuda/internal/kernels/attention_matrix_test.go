@@ -64,9 +64,9 @@ func TestAttentionChoice(t *testing.T) {
 				}
 			}
 			check(c.span, ops.SlidingWindowOp{Window: 100}, false, false, "span_forward")
-			check(c.span, ops.SlidingWindowGradOp{Window: 100}, true, false, "span_dq", "span_dkv")
+			check(c.span, ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 100}}, true, false, "span_dq", "span_dkv")
 			check(c.selected, ops.SelectedAttentionOp{SelectBlock: c.block}, false, true, "selected_forward")
-			check(c.selected, ops.SelectedAttentionGradOp{SelectBlock: c.block}, true, true, "selected_dq", "selected_dkv")
+			check(c.selected, ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: c.block}}, true, true, "selected_dq", "selected_dkv")
 		})
 	}
 }
@@ -80,11 +80,11 @@ func TestSpanWorkIsLinear(t *testing.T) {
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
 		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
 		most := func(keys int) int64 { return int64(4*s*64 + 512 + 4*32*4*keys*256) }
-		require.LessOrEqual(t, work(ops.CompressedAttentionGradOp{BlockLen: 32, Stride: 16}, s, (s-32)/16+1, 64, 4, 128), most(s/16))
-		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Window: 512}, s, s, 64, 4, 128), most(s))
-		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Window: s}, s, s, 64, 4, 128), most(s))
+		require.LessOrEqual(t, work(ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}, s, (s-32)/16+1, 64, 4, 128), most(s/16))
+		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 512}}, s, s, 64, 4, 128), most(s))
+		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: s}}, s, s, 64, 4, 128), most(s))
 	}
-	require.Positive(t, work(ops.SlidingWindowGradOp{Window: 1 << 62}, 64, 64, 1, 1, 8))
+	require.Positive(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, 64, 64, 1, 1, 8))
 }
 
 // attentionSite returns operands q, k, v -> o, lse, or those of the gradient.
@@ -112,7 +112,7 @@ func TestAttentionUnsupported(t *testing.T) {
 		{1 << 32, 2, 256, "unsupported shape: queries times heads of a group: 8589934592, want less than 2^31"},
 	} {
 		site := attentionSite(kernels.F32, true, 1, x.S, 10, 4, x.Hkv, x.D, x.D)
-		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Window: 1 << 62}, site)
+		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, site)
 		if x.want == "" {
 			require.NoError(t, err)
 			continue

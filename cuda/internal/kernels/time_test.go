@@ -135,11 +135,11 @@ func (x timeShape) time(t *testing.T, row string) {
 	}
 	add("compressed", ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc}, []arg{o, lse})
 	add("compressed", ops.SelectBlocksOp{Params: x.Params}, []arg{q, kc, lse}, []arg{idx})
-	add("compressed", ops.CompressedAttentionGradOp{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc, o, lse, do}, []arg{dq, dkc, dvc})
+	add("compressed", ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}}, []arg{q, kc, vc, o, lse, do}, []arg{dq, dkc, dvc})
 	add("selected", ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx}, []arg{o, lse})
-	add("selected", ops.SelectedAttentionGradOp{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx, o, lse, do}, []arg{dq, dk, dv})
+	add("selected", ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}}, []arg{q, k, v, idx, o, lse, do}, []arg{dq, dk, dv})
 	add("window", ops.SlidingWindowOp{Window: x.Window}, []arg{q, k, v}, []arg{o, lse})
-	add("window", ops.SlidingWindowGradOp{Window: x.Window}, []arg{q, k, v, o, lse, do}, []arg{dq, dk, dv})
+	add("window", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: x.Window}}, []arg{q, k, v, o, lse, do}, []arg{dq, dk, dv})
 
 	times, total := dev.time(t, 5, steps...), 0.0
 	for _, seconds := range times {

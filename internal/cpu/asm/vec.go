@@ -58,13 +58,6 @@ var kernels = []kernel{
 			VADDPS(x.load("y", u), v, v)
 			x.store(v, "dst", u)
 		}},
-	{name: "mulScale", slices: "dst, x, w", scalars: "a", unroll: 4,
-		body: func(x *turn, u int) {
-			v := x.load("x", u)
-			VMULPS(x.load("w", u), v, v)
-			VMULPS(x.scalar["a"], v, v)
-			x.store(v, "dst", u)
-		}},
 	{name: "softmaxGrad", slices: "dst, p, dp", scalars: "delta, scale", unroll: 4,
 		body: func(x *turn, u int) {
 			v := x.load("dp", u)

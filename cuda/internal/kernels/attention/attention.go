@@ -20,7 +20,7 @@ const (
 // Rows returns the implementations of the attention ops.
 func Rows() []kernels.Row {
 	return slices.Concat(
-		spanRows(slidingWindow, slidingWindowGrad), spanRows(compressed, compressedGrad),
+		spanRows(slidingWindow), spanRows(compressed),
 		selectedRows(), selectRows(),
 	)
 }

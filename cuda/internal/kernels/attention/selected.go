@@ -116,7 +116,7 @@ func selected(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 
 // selectedGrad adds q, k, v, idx, o, lse, do -> dq, dk, dv for all types and sizes.
 func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
-	a, err := selectedOf(b, op.SelectBlock)
+	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func selectedOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionOp) error
 
 // selectedGradOnMatrixUnits is selectedGrad for half precision and dims up to 128.
 func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
-	a, err := selectedOf(b, op.SelectBlock)
+	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
 	}

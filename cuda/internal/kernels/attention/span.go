@@ -8,12 +8,13 @@ import (
 
 // spanRows returns the rows of an op whose mask is a span of keys, and of its gradient: q, k, v -> o, lse, and q, k, v, o or delta, lse,
 // do -> dq, dk, dv.
-func spanRows[S, G any](maskOf func(S) mask, maskOfGrad func(G) mask) []kernels.Row {
+func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
+	type G = ops.AttentionGradOp[S]
 	op := func(build func(*kernels.Builder, mask) error) func(*kernels.Builder, S) error {
 		return func(b *kernels.Builder, op S) error { return build(b, maskOf(op)) }
 	}
 	grad := func(build func(*kernels.Builder, mask) error) func(*kernels.Builder, G) error {
-		return func(b *kernels.Builder, op G) error { return build(b, maskOfGrad(op)) }
+		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
 		kernels.Op[S]{Name: matrixUnits, Storage: "hhh>hf", Build: op(forwardOnMatrixUnits)},
@@ -32,14 +33,9 @@ type mask struct{ length, stride, window int64 }
 // everything is a window without a limit.
 const everything = 1 << 62
 
-func slidingWindow(op ops.SlidingWindowOp) mask         { return mask{1, 1, int64(op.Window)} }
-func slidingWindowGrad(op ops.SlidingWindowGradOp) mask { return mask{1, 1, int64(op.Window)} }
+func slidingWindow(op ops.SlidingWindowOp) mask { return mask{1, 1, int64(op.Window)} }
 
 func compressed(op ops.CompressedAttentionOp) mask {
-	return mask{int64(op.BlockLen), int64(op.Stride), everything}
-}
-
-func compressedGrad(op ops.CompressedAttentionGradOp) mask {
 	return mask{int64(op.BlockLen), int64(op.Stride), everything}
 }
 
