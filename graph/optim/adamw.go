@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
@@ -38,8 +39,8 @@ type AdamW struct {
 	scale   float64 // of the gradients; 0 is 1
 	step    int     // steps taken
 
-	plan    *adamWPlan  // nil before the first step
-	pending *AdamWState // from SetState before the first step
+	plan    *adamWPlan // nil before the first step
+	pending nn.File    // from SetState before the first step
 }
 
 // AdamWOption is an option of NewAdamW.
@@ -244,7 +245,12 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	}
 	if p == nil {
 		p = &adamWPlan{adamWOptions: o}
-		err = p.start(weights, s.pending)
+		err = p.start(weights)
+		if err == nil && s.pending.Metadata != nil {
+			if err = p.restore(s.step, s.pending.Tensors); err != nil {
+				err = fmt.Errorf("state: %w", err)
+			}
+		}
 	}
 	if err == nil {
 		err = p.adopt(weights)
@@ -256,7 +262,7 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 		return errors.Join(err, p.close())
 	}
 	if err == nil {
-		s.plan, s.pending = p, nil
+		s.plan, s.pending = p, nn.File{}
 	}
 	return err
 }
@@ -293,17 +299,8 @@ func zeroDual(w G.ValueGrad) {
 	if !ok {
 		return
 	}
-	grad, err := n.Grad()
-	if err != nil || n.Deriv() != nil && n.Deriv().Value() == grad {
-		return
-	}
-	switch g := grad.(type) {
-	case *tensor.Dense:
-		g.Zero()
-	case *G.F32:
-		*g = 0
-	case *G.F64:
-		*g = 0
+	if grad, err := n.Grad(); err == nil && (n.Deriv() == nil || n.Deriv().Value() != grad) {
+		G.ZeroValue(grad)
 	}
 }
 

@@ -27,7 +27,8 @@ type adamWPlan struct {
 	result  ops.Arg       // the norm
 	normOut *tensor.Dense // the norm on the host
 	slots   []adamWSlot
-	apart   bool // the weights lie apart from each other and from the gradients, where they are now
+	moments []moment // two of each slot
+	apart   bool     // the weights lie apart from each other and from the gradients, where they are now
 	watches []*graph.Watch
 }
 
@@ -35,13 +36,12 @@ type adamWPlan struct {
 type adamWSlot struct {
 	name         string
 	weight, grad ops.Arg
-	m, v         ops.Arg
 	own          graph.Memory // of the gradient, where an op on the host computes it
 	half         ops.Arg      // the machine's copy in half precision, without memory if there is none
 }
 
-// start makes a slot for each weight, binds the kernel, and takes the moments of a state, zeros if it is nil.
-func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
+// start makes a slot for each weight and binds the kernel.
+func (p *adamWPlan) start(weights []G.ValueGrad) error {
 	if len(weights) == 0 {
 		return errors.New("no weights")
 	}
@@ -73,8 +73,10 @@ func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
 		if i > 0 && of.Dtype != p.slots[0].weight.Dtype {
 			return fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, p.slots[0].weight.Dtype)
 		}
-		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of), m: newArg(of), v: newArg(of)}
-		in = append(in, s.weight, s.grad, s.m, s.v)
+		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of)}
+		first, second := moment{firstPrefix + name, newArg(of)}, moment{secondPrefix + name, newArg(of)}
+		p.moments = append(p.moments, first, second)
+		in = append(in, s.weight, s.grad, first.Arg, second.Arg)
 		if ops.IsHalf(copies) {
 			s.half = newArg(ops.Operand{Dtype: copies})
 			if n, ok := w.(*G.Node); ok && p.machine.HalfCopy(n).Buf != nil {
@@ -88,13 +90,7 @@ func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
 			decay[i] = '1'
 		}
 	}
-	if err := p.bind(ops.AdamWOp{Decay: string(decay), Copies: copies}, in); err != nil || state == nil {
-		return err
-	}
-	if err := p.restore(*state); err != nil {
-		return fmt.Errorf("state: %w", err)
-	}
-	return nil
+	return p.bind(ops.AdamWOp{Decay: string(decay), Copies: copies}, in)
 }
 
 // nameOf returns the name of a weight, or its place where it has none.
@@ -118,8 +114,8 @@ func (p *adamWPlan) bind(spec ops.AdamWOp, in []ops.Arg) (err error) {
 		return err
 	}
 	own := []ops.Arg{p.hyper, p.result}
-	for _, s := range p.slots {
-		own = append(own, s.m, s.v)
+	for _, m := range p.moments {
+		own = append(own, m.Arg)
 	}
 	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{p.kernel.WorkBytes()}}
 	if p.memory, err = graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work})); err != nil {
@@ -169,64 +165,10 @@ func has(a ops.Arg, bad func(float64) bool) bool {
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
-// save copies the moments to the host.
-func (p *adamWPlan) save() (map[string]Moments, error) {
-	all := make(map[string]Moments, len(p.slots))
-	for _, s := range p.slots {
-		m := Moments{newHost(s.m.Operand), newHost(s.v.Operand)}
-		if err := errors.Join(p.stream.Download(m.First, s.m), p.stream.Download(m.Second, s.v)); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
-		}
-		all[s.name] = m
-	}
-	return all, p.stream.Synchronize()
-}
-
 func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
 
 func newHost(o ops.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
-}
-
-// restore copies moments from the host, after it has checked all of them: numbers that cannot be averages of gradients and
-// of their squares are refused. Those of the zero value are zeros.
-func (p *adamWPlan) restore(st AdamWState) error {
-	all := st.Moments
-	if st.Step == 0 && len(all) == 0 {
-		all = make(map[string]Moments, len(p.slots))
-		for _, s := range p.slots {
-			zeros := newHost(s.m.Operand)
-			all[s.name] = Moments{zeros, zeros}
-		}
-	}
-	if len(all) != len(p.slots) {
-		return fmt.Errorf("moments of %d weights, want %d", len(all), len(p.slots))
-	}
-	for _, s := range p.slots {
-		m, ok := all[s.name]
-		if !ok {
-			return fmt.Errorf("no moments of %s", s.name)
-		}
-		if m.First == nil || m.Second == nil {
-			return fmt.Errorf("the moments of %s are not %v", s.name, s.m.Operand)
-		}
-		first, second := newArg(s.m.Operand), newArg(s.v.Operand)
-		err := errors.Join(ops.HoldValue(first.Buf, m.First, s.m.Operand), ops.HoldValue(second.Buf, m.Second, s.v.Operand))
-		switch {
-		case err != nil:
-			return fmt.Errorf("the moments of %s are not %v: %w", s.name, s.m.Operand, err)
-		case has(first, notFinite) || has(second, notFinite):
-			return fmt.Errorf("%s: the moments are not finite", s.name)
-		case has(second, func(x float64) bool { return x < 0 }):
-			return fmt.Errorf("%s: the second moment, of squares, is negative", s.name)
-		}
-	}
-	for _, s := range p.slots {
-		if err := errors.Join(p.stream.Upload(s.m, all[s.name].First), p.stream.Upload(s.v, all[s.name].Second)); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-	}
-	return p.stream.Synchronize()
 }
 
 // close frees the plan's memory and stream.
