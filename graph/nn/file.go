@@ -22,15 +22,13 @@ type File struct {
 }
 
 // ReadOption is an option of ReadFile and Load.
-type ReadOption func(*readOptions)
+type ReadOption int
 
-type readOptions struct{ nan, extra bool }
-
-// AllowNaN takes files with NaN in them, which are an error without it.
-func AllowNaN() ReadOption { return func(o *readOptions) { o.nan = true } }
-
-// AllowExtra makes Load leave out the tensors of a file that no node is named after, which are an error without it.
-func AllowExtra() ReadOption { return func(o *readOptions) { o.extra = true } }
+// The options of ReadFile and Load. What they allow is an error without them.
+const (
+	AllowNaN   ReadOption = iota + 1 // elements that are NaN
+	AllowExtra                       // for Load: tensors that no node is named after, which it leaves out
+)
 
 // Save writes the values of nodes to path as safetensors, under the names of the nodes, which must differ. Types are
 // float32, float64 and int32. Values on a device are copied to the host, which waits for it. The file is written aside and
@@ -73,17 +71,18 @@ func prefix(err *error, what string) {
 // value on a device is an error: load before graph.MoveInputs, or call Resident.Upload afterwards. On an error all values
 // are as they were before.
 func Load(path string, nodes G.Nodes, opts ...ReadOption) error {
-	f, o, err := read(path, opts)
+	f, err := ReadFile(path, opts...)
 	if err != nil {
 		return err
 	}
-	if err := f.assign(nodes, o); err != nil {
+	if err := f.assign(nodes, slices.Contains(opts, AllowExtra)); err != nil {
 		return fmt.Errorf("nn: load: %s: %w", path, err)
 	}
 	return nil
 }
 
-func (f File) assign(nodes G.Nodes, o readOptions) error {
+// assign writes tensors to the nodes of their names. Others are an error unless extra allows them.
+func (f File) assign(nodes G.Nodes, extra bool) error {
 	var writes []func() error
 	used := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
@@ -107,7 +106,7 @@ func (f File) assign(nodes G.Nodes, o readOptions) error {
 		writes, used[name] = append(writes, func() error { write(); return nil }), true
 	}
 	for name := range f.Tensors {
-		if !used[name] && !o.extra {
+		if !used[name] && !extra {
 			return fmt.Errorf("tensor %s is of no node", name)
 		}
 	}
@@ -120,34 +119,23 @@ func (f File) assign(nodes G.Nodes, o readOptions) error {
 }
 
 // ReadFile reads a safetensors file. Tensors are float32, float64, int32 or int64; float16 and bfloat16 come as float32.
-func ReadFile(path string, opts ...ReadOption) (File, error) {
-	f, _, err := read(path, opts)
-	return f, err
-}
-
-func read(path string, opts []ReadOption) (f File, o readOptions, err error) {
+func ReadFile(path string, opts ...ReadOption) (f File, err error) {
 	defer prefix(&err, "read")
-	for _, opt := range opts {
-		if opt == nil {
-			return f, o, errors.New("nil option")
-		}
-		opt(&o)
-	}
 	from, err := safetensors.Read(path)
 	if err != nil {
-		return f, o, err
+		return f, err
 	}
 	tensors := make(map[string]*tensor.Dense, len(from.Tensors))
 	for name, t := range from.Tensors {
 		if slices.Contains(t.Shape, 0) {
-			return f, o, fmt.Errorf("%s: %s has no elements: its shape is %v", path, name, t.Shape)
+			return f, fmt.Errorf("%s: %s has no elements: its shape is %v", path, name, t.Shape)
 		}
-		if !o.nan && hasNaN(t.Data) {
-			return f, o, fmt.Errorf("%s: %s has NaN in it: see AllowNaN", path, name)
+		if hasNaN(t.Data) && !slices.Contains(opts, AllowNaN) {
+			return f, fmt.Errorf("%s: %s has NaN in it: see AllowNaN", path, name)
 		}
 		tensors[name] = tensor.New(tensor.WithShape(t.Shape...), tensor.WithBacking(t.Data))
 	}
-	return File{tensors, from.Metadata}, o, nil
+	return File{tensors, from.Metadata}, nil
 }
 
 // Write writes f to path as safetensors: tensors of float32, float64 and int32, a view as the elements that it shows. The

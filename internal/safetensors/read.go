@@ -108,9 +108,6 @@ func readHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	if _, err := io.ReadFull(io.NewSectionReader(r, 8, int64(n)), head); err != nil {
 		return nil, fmt.Errorf("header: %w", err)
 	}
-	if n == 0 || head[0] != '{' {
-		return nil, errors.New("header does not begin with {")
-	}
 	return head, nil
 }
 
@@ -148,11 +145,12 @@ func parseHeader(head []byte) (metadata map[string]string, spans []span, err err
 
 // object returns the members of a JSON object. A name that appears twice is an error: package json would keep the last.
 func object(text []byte) (map[string]json.RawMessage, error) {
+	if !bytes.HasPrefix(text, []byte("{")) {
+		return nil, fmt.Errorf("got %.20q, want an object", text)
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
-	if t, err := d.Token(); err != nil {
+	if _, err := d.Token(); err != nil { // the opening brace
 		return nil, err
-	} else if t != json.Delim('{') {
-		return nil, fmt.Errorf("got %.20s, want an object", text)
 	}
 	members := map[string]json.RawMessage{}
 	for d.More() {
@@ -270,15 +268,10 @@ func widen(to []float32, from []uint16, bfloat16 bool) {
 			to[i] = math.Float32frombits(h << 16)
 			continue
 		}
-		sign, exponent, fraction := h>>15<<31, h>>10&31, h&1023
-		var bits uint32
-		switch exponent {
-		case 0: // zero and subnormal numbers
-			bits = math.Float32bits(float32(fraction) * 0x1p-24)
-		case 31: // infinities and NaN
-			bits = 255<<23 | fraction<<13
-		default:
-			bits = (exponent+127-15)<<23 | fraction<<13
+		sign, magnitude := h>>15<<31, h&(1<<15-1)<<13
+		bits := math.Float32bits(math.Float32frombits(magnitude) * 0x1p112) // the biases of the exponents are 15 and 127
+		if magnitude >= 31<<23 {                                            // infinities and NaN
+			bits = 255<<23 | magnitude
 		}
 		to[i] = math.Float32frombits(sign | bits)
 	}
