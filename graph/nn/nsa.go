@@ -116,7 +116,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 	gate := func(name string, out, in int) []Param {
 		return []Param{
 			{prefix + name + ".weight", tensor.Shape{out, in}, XavierUniform(in, out)},
-			{prefix + name + ".bias", tensor.Shape{out}, Init{}},
+			{prefix + name + ".bias", tensor.Shape{out}, nil},
 		}
 	}
 	list := []Param{linear("wq", c.Heads*c.KeyDim, c.Dim)}
@@ -147,11 +147,8 @@ type NSA struct {
 }
 
 // NewNSA adds the parameters of a layer to g, with values from src. Their names begin with prefix, which must differ
-// between the layers of a graph, see NewParam.
+// between the layers of a graph, see Builder.Param.
 func NewNSA(g *G.ExprGraph, prefix string, c NSAConfig, src Source) (*NSA, error) {
-	if g == nil || src == nil {
-		return nil, errors.New("nn: nsa: nil graph or source")
-	}
 	b := NewBuilder(g, c.LayerParams(prefix), src)
 	return b.NSA(prefix, c), b.err
 }

@@ -115,9 +115,9 @@ func (c Config) LearnableParams() []nn.Param {
 		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", 4*c.Dim, c.Dim), linear(a+"mlp.w2", c.Dim, 4*c.Dim))
 	}
 	list = append(list, norm("norm"), linear("head", c.Vocab, c.Dim))
-	for i := range list {
-		if strings.HasSuffix(list[i].Name, "attn.wo.weight") || strings.HasSuffix(list[i].Name, "mlp.w2.weight") {
-			list[i].Init.Scale /= math.Sqrt(float64(2 * c.Layers))
+	for i, p := range list {
+		if strings.HasSuffix(p.Name, "attn.wo.weight") || strings.HasSuffix(p.Name, "mlp.w2.weight") {
+			list[i].Init = nn.Normal(1 / math.Sqrt(float64(p.Shape[1])) / math.Sqrt(float64(2*c.Layers)))
 		}
 	}
 	return list
