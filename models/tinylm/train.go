@@ -333,12 +333,12 @@ func (r *run) tokens() int { return r.steps * r.Batch * r.config.Context }
 
 // sampleText returns n bytes of text after a line break.
 func sampleText(w *Weights, n int, how Sampling, opts ...ModelOption) (text string, err error) {
-	s, err := NewSampler(w, 1+min(w.Config.Context-1, n), opts...)
+	m, err := NewModel(w, 1, 1+min(w.Config.Context-1, n), opts...)
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	ids, err := s.Generate([]int32{int32('\n') % int32(w.Config.Vocab)}, n, how)
+	defer func() { err = errors.Join(err, m.Close()) }()
+	ids, err := m.Generate([]int32{int32('\n') % int32(w.Config.Vocab)}, n, how)
 	if err != nil {
 		return "", err
 	}

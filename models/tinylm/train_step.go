@@ -30,7 +30,7 @@ func (r *run) step(done float64) error {
 	if err := r.solver.SetLR(next.lr); err != nil {
 		return err
 	}
-	r.batches.next(r.model.tokens, r.model.targets, r.config.Context)
+	r.batches.next(r.model)
 	if err := r.begin(next); err != nil {
 		return fmt.Errorf("step %d: %w", next.number, err)
 	}

@@ -189,7 +189,7 @@ func TestTrainingStepDoesNotAllocate(t *testing.T) {
 	solver := testutil.Must(optim.NewAdamW())(t)
 	b := newBatches(text(t).Train, 1)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
-		b.next(m.Tokens(), m.Targets(), w.Config.Context)
+		b.next(m)
 		if _, err := m.LossAndStep(solver); err != nil {
 			t.Error(err)
 		}
@@ -291,7 +291,7 @@ func TestLossScaleCancels(t *testing.T) {
 		solver := newTestSolver(t, m)
 		b := newBatches(text(t).Train, 1)
 		for range 3 {
-			b.next(m.Tokens(), m.Targets(), 64)
+			b.next(m)
 			require.NoError(t, m.RunAndStep(solver))
 		}
 		norm := testutil.Must(solver.Norm())(t)
