@@ -165,10 +165,7 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (result *Resul
 		}
 		defer closes(r.weights.Free)
 	}
-	options := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(t.machine()...)}
-	if r.remote() {
-		options = append(options, WithMachine(graph.WithCapture()))
-	}
+	options := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(append(t.machine(), graph.WithCapture())...)}
 	if t.Precision == graph.FP16 {
 		options, r.scale = append(options, WithLossScale()), optim.NewLossScale()
 	}
@@ -212,9 +209,8 @@ type run struct {
 	start         time.Time
 	busy          time.Duration    // in training steps
 	steps         int              // begun
+	late          []lateStep       // begun and not in the log yet
 	last          time.Time        // when the step before was known to have ended, or the first one began
-	late          []lateStep       // begun and not recorded yet
-	known         int              // recorded
 	loss          float64          // running mean of the batches' losses
 	scale         *optim.LossScale // nil: none
 	losses, norms *graph.Watch     // results of the steps; norms is nil before the first one
@@ -251,6 +247,7 @@ func (r *run) run(ctx context.Context) (*Result, error) {
 func (r *run) train(ctx context.Context) error {
 	evaluated := 0
 	r.start = time.Now()
+	r.last = r.start
 	for done := 0.0; done < 1 && ctx.Err() == nil; {
 		if err := r.step(done); err != nil {
 			return err
@@ -268,12 +265,11 @@ func (r *run) train(ctx context.Context) error {
 
 // keep writes the weights and the record of the steps that have ended, also after an error, so that no later error loses them.
 func (r *run) keep() (*Result, error) {
-	for len(r.late) > 0 && r.record() == nil {
-	}
+	_ = r.finishSteps() // after an error, which train returns
 	if err := r.weights.Download(); err != nil {
 		return nil, errors.Join(err, r.log.Save())
 	}
-	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.tokens(), Elapsed: time.Since(r.start)}
+	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.steps * r.Batch * r.config.Context, Elapsed: time.Since(r.start)}
 	if r.Out == "" {
 		return res, nil
 	}
@@ -300,14 +296,17 @@ func (r *run) evaluate() error {
 	}
 	r.last = time.Now()
 	r.show.heldOut(r, loss)
-	r.log.HeldOut = append(r.log.HeldOut, runlog.HeldOut{Step: r.steps, Loss: loss})
 	_ = r.log.Save()
 	return nil
 }
 
-// heldOut returns the held-out loss over about the given number of tokens.
+// heldOut returns the held-out loss over about the given number of tokens, and notes it beside the last step.
 func (r *run) heldOut(tokens int) (float64, error) {
-	return r.eval.Evaluate(r.data.HeldOut, max(1, tokens/(r.Batch*r.config.Context)))
+	loss, err := r.eval.Evaluate(r.data.HeldOut, max(1, tokens/(r.Batch*r.config.Context)))
+	if n := len(r.log.Steps); err == nil && n > 0 {
+		r.log.Steps[n-1].HeldOut = loss
+	}
+	return loss, err
 }
 
 // finish evaluates the model and samples from it.
@@ -318,7 +317,6 @@ func (r *run) finish(res *Result) (err error) {
 	if math.IsNaN(res.HeldOut) || math.IsInf(res.HeldOut, 0) {
 		return fmt.Errorf("tinylm: train: the held-out loss after step %d is %v", r.steps, res.HeldOut)
 	}
-	r.log.HeldOut = append(r.log.HeldOut, runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
 	if err := r.log.Save(); err != nil || r.SampleBytes == 0 {
 		return err
 	}
@@ -327,9 +325,6 @@ func (r *run) finish(res *Result) (err error) {
 	res.Sample, err = sampleText(r.weights, r.SampleBytes, how, WithMachine(r.machine()...))
 	return err
 }
-
-// tokens returns the number of tokens trained on so far.
-func (r *run) tokens() int { return r.steps * r.Batch * r.config.Context }
 
 // sampleText returns n bytes of text after a line break.
 func sampleText(w *Weights, n int, how Sampling, opts ...ModelOption) (text string, err error) {
