@@ -53,9 +53,8 @@ type adamWOptions struct {
 	decay        float64
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
-	machine      *graph.Machine
-	onMachine    bool          // WithMachine
-	backend      graph.Backend // the machine's; without one the solver's own
+	machine      *graph.Machine // in whose queue the steps run; without WithMachine the solver's own, of an empty graph
+	shared       bool           // WithMachine
 }
 
 // WithLR sets a learning rate for all steps, 1e-3 without it.
@@ -87,7 +86,7 @@ func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip 
 // other, and m.RunAndStep takes both at once. The solver must be closed before m. Without it the solver has a CPU backend of
 // its own.
 func WithMachine(m *graph.Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine, o.onMachine = m, true }
+	return func(o *adamWOptions) { o.machine, o.shared = m, true }
 }
 
 // Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
@@ -113,14 +112,15 @@ func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 		return nil, err
 	}
 	switch {
-	case !o.onMachine:
-		o.backend = graph.NewCPU(0)
+	case !o.shared:
+		o.machine, err = graph.NewMachine(G.NewGraph(), graph.WithPolicy(graph.Policy{}))
 	case o.machine == nil:
-		return nil, errors.New("the machine of WithMachine is nil")
+		err = errors.New("the machine of WithMachine is nil")
 	case o.machine.Stream() == nil:
-		return nil, errors.New("the machine of WithMachine is closed")
-	default:
-		o.backend = o.machine.Backend()
+		err = errors.New("the machine of WithMachine is closed")
+	}
+	if err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -212,7 +212,12 @@ func (s *AdamW) Step(weights []G.ValueGrad) error {
 var _ graph.Solver = (*AdamW)(nil)
 
 // Machine implements graph.Solver.
-func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
+func (s *AdamW) Machine() *graph.Machine {
+	if !s.options.shared {
+		return nil
+	}
+	return s.options.machine
+}
 
 // named puts the solver's name before an error, and what it was doing. It is to be deferred.
 func named(err *error, doing string) {
@@ -227,11 +232,10 @@ var errClosed = errors.New("closed")
 // may be of other weights.
 func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	defer named(&err, "")
-	o, p := &s.options, s.plan
-	if s.closed {
+	switch {
+	case s.closed:
 		return errClosed
-	}
-	if o.backend == nil {
+	case s.options.machine == nil:
 		return errors.New("the solver is not of NewAdamW")
 	}
 	for i, w := range weights {
@@ -243,8 +247,9 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	if err := checkLR(lr); err != nil {
 		return err
 	}
+	p := s.plan
 	if p == nil {
-		p = &adamWPlan{adamWOptions: o}
+		p = &adamWPlan{adamWOptions: &s.options}
 		err = p.start(weights)
 		if err == nil && s.pending.Metadata != nil {
 			if err = p.restore(s.step, s.pending.Tensors); err != nil {
@@ -340,9 +345,8 @@ func (s *AdamW) Close() error {
 		err = s.plan.close()
 		s.plan = nil
 	}
-	if o := &s.options; !o.onMachine && o.backend != nil {
-		err = errors.Join(err, o.backend.Close())
-		o.backend = nil
+	if o := &s.options; !o.shared && o.machine != nil {
+		err = errors.Join(err, o.machine.Close())
 	}
 	return err
 }

@@ -27,7 +27,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 		if value.IsNil(v) {
 			return fmt.Errorf("%s has no value", s.name)
 		}
-		if n, ok := w.(*G.Node); ok && p.machine != nil {
+		if n, ok := w.(*G.Node); ok {
 			if c := p.machine.HalfCopy(n); c.Buf != nil && c.Buf != s.half.Buf {
 				return fmt.Errorf("%s is another node than in the first step", s.name)
 			}

@@ -18,7 +18,8 @@ import (
 // adamWPlan is the kernel of AdamW bound to the weights of a solver, with its memory.
 type adamWPlan struct {
 	*adamWOptions
-	stream  graph.Stream // of the machine, if there is one
+	backend graph.Backend // of the machine, and so is the stream
+	stream  graph.Stream
 	memory  graph.Memory // moments, norm and the kernel's work memory
 	kernel  graph.Kernel
 	work    cpu.Buf
@@ -45,13 +46,10 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 	if len(weights) == 0 {
 		return errors.New("no weights")
 	}
-	copies := tensor.Dtype{}
-	if p.machine != nil {
-		if p.stream = p.machine.Stream(); p.stream == nil {
-			return errors.New("the machine is closed")
-		}
-		copies = p.machine.HalfCopy(nil).Dtype
+	if p.backend, p.stream = p.machine.Backend(), p.machine.Stream(); p.stream == nil {
+		return errors.New("the machine is closed")
 	}
+	copies := p.machine.HalfCopy(nil).Dtype
 	p.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
 	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)
@@ -101,7 +99,7 @@ func nameOf(w G.ValueGrad, i int) string {
 	return fmt.Sprintf("weight %d", i)
 }
 
-// bind binds the kernel, allocates the memory and opens the stream.
+// bind binds the kernel and allocates the memory.
 func (p *adamWPlan) bind(spec ops.AdamWOp, in []ops.Arg) (err error) {
 	site := graph.Site{Spec: spec, Out: []ops.Operand{p.result.Operand}}
 	for _, a := range in {
@@ -121,10 +119,7 @@ func (p *adamWPlan) bind(spec ops.AdamWOp, in []ops.Arg) (err error) {
 	if p.memory, err = graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work})); err != nil {
 		return fmt.Errorf("moments: %w", err)
 	}
-	if p.machine == nil {
-		p.stream, err = p.backend.NewStream()
-	}
-	return err
+	return nil
 }
 
 // prepare uploads the numbers of step t, from 1, and prepares the kernel.
@@ -178,9 +173,6 @@ func (p *adamWPlan) close() error {
 		err = p.stream.Synchronize()
 		for _, w := range p.watches {
 			err = errors.Join(err, w.Close())
-		}
-		if p.machine == nil {
-			err = errors.Join(err, p.stream.Close())
 		}
 	}
 	for i := range p.slots {
