@@ -10,8 +10,8 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), after the
@@ -39,8 +39,8 @@ type AdamW struct {
 	scale   float64 // of the gradients; 0 is 1
 	step    int     // steps taken
 
-	plan    *adamWPlan // nil before the first step
-	pending nn.File    // from SetState before the first step
+	plan    *adamWPlan       // nil before the first step
+	pending safetensors.File // from SetState before the first step
 }
 
 // AdamWOption is an option of NewAdamW.
@@ -267,7 +267,7 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 		return errors.Join(err, p.close())
 	}
 	if err == nil {
-		s.plan, s.pending = p, nn.File{}
+		s.plan, s.pending = p, safetensors.File{}
 	}
 	return err
 }

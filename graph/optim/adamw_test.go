@@ -13,9 +13,9 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // weight is a ValueGrad of the test's own.
@@ -195,7 +195,7 @@ func TestAdamWRefuses(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.ErrorContains(t, s.Step(list), "optim: adamw: closed")
 	require.ErrorContains(t, testutil.Err(s.State()), "closed")
-	require.ErrorContains(t, s.SetState(nn.File{}), "closed")
+	require.ErrorContains(t, s.SetState(safetensors.File{}), "closed")
 	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: the solver is not of NewAdamW")
 }
 
@@ -269,7 +269,7 @@ func TestAdamWState(t *testing.T) {
 		st := testutil.Must(s.State())(t)
 		path := filepath.Join(t.TempDir(), "solver.safetensors")
 		require.NoError(t, st.Write(path))
-		loaded := testutil.Must(nn.ReadFile(path))(t)
+		loaded := testutil.Must(safetensors.Read(path))(t)
 		require.Equal(t, map[string]string{"adamw.step": "3"}, loaded.Metadata)
 		require.Len(t, loaded.Tensors, len(st.Tensors))
 		st = loaded
@@ -286,7 +286,7 @@ func TestAdamWState(t *testing.T) {
 			require.Equal(t, end, values())
 		}
 
-		require.NoError(t, s.SetState(nn.File{}))
+		require.NoError(t, s.SetState(safetensors.File{}))
 		require.Zero(t, s.Steps())
 		for name, d := range testutil.Must(s.State())(t).Tensors {
 			require.Equal(t, make([]float64, d.Size()), testutil.Floats(t, d.Data()), name)
@@ -327,7 +327,7 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			{"", good, "no adamw.step in the metadata"},
 			{"", tensors{}, "no adamw.step in the metadata"},
 		} {
-			st := nn.File{Tensors: c.tensors, Metadata: map[string]string{"adamw.step": c.step}}
+			st := safetensors.File{Tensors: c.tensors, Metadata: map[string]string{"adamw.step": c.step}}
 			if c.step == "" {
 				st.Metadata = nil
 			}
@@ -343,7 +343,7 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			require.ErrorContains(t, err, "optim: adamw: state: "+c.want)
 			require.Equal(t, value, testutil.Floats(t, list[0].Value().Data()))
 		}
-		require.NoError(t, s.SetState(nn.File{Tensors: before.Tensors, Metadata: map[string]string{"adamw.step": fmt.Sprint(1 << 53)}}))
+		require.NoError(t, s.SetState(safetensors.File{Tensors: before.Tensors, Metadata: map[string]string{"adamw.step": fmt.Sprint(1 << 53)}}))
 		require.NoError(t, s.Step(list))
 		require.Equal(t, 1<<53+1, s.Steps())
 	}

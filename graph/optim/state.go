@@ -7,8 +7,8 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // What a state is made of: the number of steps in the metadata, and two tensors for each weight.
@@ -24,10 +24,10 @@ type moment struct {
 	ops.Arg
 }
 
-// State returns a copy of what another solver needs to go on from here, to be kept by nn.File.Write and nn.ReadFile: the
+// State returns a copy of what another solver needs to go on from here, which File.Write and safetensors.Read keep: the
 // tensors first.w and second.w are the moments of a weight w, adamw.step in the metadata is the number of steps. Before the
 // first step it is the state that was set. The options are not part of it.
-func (s *AdamW) State() (st nn.File, err error) {
+func (s *AdamW) State() (st safetensors.File, err error) {
 	defer named(&err, "state: ")
 	switch {
 	case s.closed:
@@ -35,11 +35,11 @@ func (s *AdamW) State() (st nn.File, err error) {
 	case s.plan == nil:
 		return s.pending, nil
 	}
-	st = nn.File{Tensors: map[string]*tensor.Dense{}, Metadata: map[string]string{stepKey: strconv.Itoa(s.step)}}
+	st = safetensors.File{Tensors: map[string]*tensor.Dense{}, Metadata: map[string]string{stepKey: strconv.Itoa(s.step)}}
 	for _, m := range s.plan.moments {
 		host := newHost(m.Operand)
 		if err := s.plan.stream.Download(host, m.Arg); err != nil {
-			return nn.File{}, fmt.Errorf("%s: %w", m.name, err)
+			return safetensors.File{}, fmt.Errorf("%s: %w", m.name, err)
 		}
 		st.Tensors[m.name] = host
 	}
@@ -52,7 +52,7 @@ const maxSteps = 1 << 53
 // SetState makes the solver go on from a state; from the zero value it begins anew. Moments that are not finite, and
 // negative ones of squares, are an error. Before the first step the weights are not known yet: the state's tensors are read
 // in that step, and a state that does not fit them is an error of it. On an error the solver's state is as it was before.
-func (s *AdamW) SetState(st nn.File) (err error) {
+func (s *AdamW) SetState(st safetensors.File) (err error) {
 	defer named(&err, "state: ")
 	if s.closed {
 		return errClosed

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // embedStd is the standard deviation of a new embedding. The first norm makes its scale irrelevant for the output;
@@ -137,18 +138,18 @@ func (w *Weights) Save(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	return nn.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}.Write(path)
+	return safetensors.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}.Write(path)
 }
 
 // LoadWeights reads what Save wrote: the configuration is checked, and every parameter must be there, of its shape and
 // of one type for all, and nothing else.
-func LoadWeights(path string, opts ...nn.ReadOption) (_ *Weights, err error) {
+func LoadWeights(path string, opts ...safetensors.Option) (_ *Weights, err error) {
 	defer named(&err, "weights")
 	return load(path, opts)
 }
 
-func load(path string, opts []nn.ReadOption) (*Weights, error) {
-	f, err := nn.ReadFile(path, opts...)
+func load(path string, opts []safetensors.Option) (*Weights, error) {
+	f, err := safetensors.Read(path, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +167,7 @@ func load(path string, opts []nn.ReadOption) (*Weights, error) {
 // Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
 // has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if
 // the copy to the device fails, the tensors have the new values and the device has not.
-func (w *Weights) Restore(path string, opts ...nn.ReadOption) (err error) {
+func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 	defer named(&err, "weights")
 	if err := w.check(); err != nil {
 		return err
@@ -196,7 +197,7 @@ func (w *Weights) Restore(path string, opts ...nn.ReadOption) (err error) {
 }
 
 // configOf returns the configuration in the metadata of a file.
-func configOf(f nn.File) (c Config, err error) {
+func configOf(f safetensors.File) (c Config, err error) {
 	text, ok := f.Metadata[configKey]
 	if !ok {
 		return c, errors.New("no configuration in the metadata: not weights of this model")
