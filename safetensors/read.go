@@ -247,6 +247,25 @@ func parseEntry(name string, text []byte) (span, error) {
 	return s, nil
 }
 
+// count returns the number of elements of a tensor, each of size bytes.
+func count(shape []int, size int) (int, error) {
+	n := size
+	for _, d := range shape {
+		switch {
+		case d < 0:
+			return 0, fmt.Errorf("shape %v: negative axis", shape)
+		case d > 0 && n > math.MaxInt/d:
+			return 0, fmt.Errorf("shape %v: number of bytes overflows", shape)
+		case d > 0:
+			n *= d
+		}
+	}
+	if slices.Contains(shape, 0) {
+		return 0, nil
+	}
+	return n / size, nil
+}
+
 // checkCover sorts spans by their place in the data and checks that they cover its size bytes without gap or overlap.
 func checkCover(spans []span, size int64) error {
 	slices.SortStableFunc(spans, func(a, b span) int {

@@ -113,7 +113,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"extra", func(f safetensors.File) {
 			f.Tensors["more"] = tensor.New(tensor.WithBacking([]int64{1}))
 		}, "tensor more is of no node", false},
-		{"shape", func(f safetensors.File) { f.Tensors["scalar"] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(1)) }, "scalar: got shape (1), want ()", false},
+		{"shape", func(f safetensors.File) {
+			f.Tensors["scalar"] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(1))
+		}, "scalar: got shape (1), want ()", false},
 		{"type", func(f safetensors.File) {
 			f.Tensors["scalar"] = tensor.New(tensor.FromScalar(int32(1)))
 		}, "scalar: got type int32, want float32", false},

@@ -69,12 +69,9 @@ func (d *Data) readFile(path string, info fs.FileInfo) ([]byte, error) {
 
 // readFolder appends the files below root to d in the order of their names, a line break after each.
 func (d *Data) readFolder(root, ext string) error {
-	root, err := filepath.EvalSymlinks(root) // WalkDir does not follow one; Debian's GOROOT/src is one
-	if err != nil {
-		return err
-	}
 	files := 0
-	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
+	err := filepath.WalkDir(filepath.FromSlash(root+"/."), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ext) {
 			return err
 		}
