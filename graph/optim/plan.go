@@ -53,7 +53,7 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 	p.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
 	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)
-	in := []ops.Arg{p.hyper}
+	in, own := []ops.Arg{p.hyper}, []ops.Arg{p.hyper, p.result}
 	decay := make([]byte, len(weights))
 	for i, w := range weights {
 		name := nameOf(w, i)
@@ -74,6 +74,7 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of)}
 		first, second := moment{firstPrefix + name, newArg(of)}, moment{secondPrefix + name, newArg(of)}
 		p.moments = append(p.moments, first, second)
+		own = append(own, first.Arg, second.Arg)
 		in = append(in, s.weight, s.grad, first.Arg, second.Arg)
 		if ops.IsHalf(copies) {
 			s.half = newArg(ops.Operand{Dtype: copies})
@@ -88,7 +89,7 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 			decay[i] = '1'
 		}
 	}
-	return p.bind(ops.AdamWOp{Decay: string(decay), Copies: copies}, in)
+	return p.bind(ops.AdamWOp{Decay: string(decay), Copies: copies}, in, own)
 }
 
 // nameOf returns the name of a weight, or its place where it has none.
@@ -99,8 +100,8 @@ func nameOf(w G.ValueGrad, i int) string {
 	return fmt.Sprintf("weight %d", i)
 }
 
-// bind binds the kernel and allocates the memory.
-func (p *adamWPlan) bind(spec ops.AdamWOp, in []ops.Arg) (err error) {
+// bind binds the kernel and allocates memory for the inputs and outputs that are the solver's own.
+func (p *adamWPlan) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
 	site := graph.Site{Spec: spec, Out: []ops.Operand{p.result.Operand}}
 	for _, a := range in {
 		site.In = append(site.In, a.Operand)
@@ -110,10 +111,6 @@ func (p *adamWPlan) bind(spec ops.AdamWOp, in []ops.Arg) (err error) {
 	}
 	if p.kernel, err = graph.Bind(p.backend, site, in, []ops.Arg{p.result}); err != nil {
 		return err
-	}
-	own := []ops.Arg{p.hyper, p.result}
-	for _, m := range p.moments {
-		own = append(own, m.Arg)
 	}
 	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{p.kernel.WorkBytes()}}
 	if p.memory, err = graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work})); err != nil {

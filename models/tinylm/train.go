@@ -230,9 +230,6 @@ func (t Training) solver(m *graph.Machine) []optim.AdamWOption {
 	return []optim.AdamWOption{optim.WithDecay(t.Decay), optim.WithClip(t.Clip), optim.WithMachine(m)}
 }
 
-// remote reports whether the models run on a device that works while the host goes on.
-func (t Training) remote() bool { return t.Backend != nil && !t.Backend.Device().Host }
-
 func (r *run) run(ctx context.Context) (*Result, error) {
 	err := r.train(ctx)
 	r.show.end()
@@ -320,20 +317,20 @@ func (r *run) finish(res *Result) (err error) {
 	if err := r.log.Save(); err != nil || r.SampleBytes == 0 {
 		return err
 	}
-	how := r.Sampling
-	how.Seed = r.Seed
-	res.Sample, err = sampleText(r.weights, r.SampleBytes, how, WithMachine(r.machine()...))
+	res.Sample, err = r.sample()
 	return err
 }
 
-// sampleText returns n bytes of text after a line break.
-func sampleText(w *Weights, n int, how Sampling, opts ...ModelOption) (text string, err error) {
-	m, err := NewModel(w, 1, 1+min(w.Config.Context-1, n), opts...)
+// sample returns the text of the model after a line break.
+func (r *run) sample() (text string, err error) {
+	m, err := NewModel(r.weights, 1, 1+min(r.config.Context-1, r.SampleBytes), WithMachine(r.machine()...))
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	ids, err := m.Generate([]int32{int32('\n') % int32(w.Config.Vocab)}, n, how)
+	how := r.Sampling
+	how.Seed = r.Seed
+	ids, err := m.Generate([]int32{int32('\n') % int32(r.config.Vocab)}, r.SampleBytes, how)
 	if err != nil {
 		return "", err
 	}

@@ -25,7 +25,7 @@ func (r *run) step(done float64) error {
 	}
 	r.steps++
 	r.late = append(r.late, next)
-	if r.remote() && len(r.late) == 1 {
+	if !r.model.machine.Backend().Device().Host && len(r.late) == 1 {
 		return nil
 	}
 	return r.record()

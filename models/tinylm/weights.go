@@ -28,8 +28,7 @@ const configKey = "config"
 // copies on a device.
 type Weights struct {
 	Config  Config
-	Dtype   tensor.Dtype // float32 or float64
-	Tensors map[string]*tensor.Dense
+	Tensors map[string]*tensor.Dense // all float32 or all float64
 
 	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
 	version  int             // number of changes, by Restore and by training
@@ -111,7 +110,7 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
 	}
 	c = c.withDefaults()
-	w := &Weights{Config: c, Dtype: dt, Tensors: map[string]*tensor.Dense{}}
+	w := &Weights{Config: c, Tensors: map[string]*tensor.Dense{}}
 	for _, p := range c.LearnableParams() {
 		v, err := p.New(dt, seed)
 		if err != nil {
@@ -160,7 +159,6 @@ func load(path string, opts []safetensors.Option) (*Weights, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	w.Dtype = f.Tensors["embed.weight"].Dtype()
 	return w, nil
 }
 
