@@ -256,12 +256,8 @@ func count(shape []int, size int) (int, error) {
 			return 0, fmt.Errorf("shape %v: negative axis", shape)
 		case d > 0 && n > math.MaxInt/d:
 			return 0, fmt.Errorf("shape %v: number of bytes overflows", shape)
-		case d > 0:
-			n *= d
 		}
-	}
-	if slices.Contains(shape, 0) {
-		return 0, nil
+		n *= d
 	}
 	return n / size, nil
 }

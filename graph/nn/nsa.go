@@ -221,7 +221,12 @@ func (l *NSA) ApplyParts(x *G.Node) (p NSAParts, err error) {
 	p.Selected = b.Node(ops.SelectedAttention(q, k[1], v[1], p.Blocks, c.SelectBlock))
 	p.Window = b.Node(ops.SlidingWindow(q, k[2], v[2], c.Window))
 
-	p.Gates = l.gates(&b, x)
+	p.Gates = b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(c.Heads))
+	if c.GateActivation == GateSoftmax {
+		p.Gates = b.Node(ops.Softmax(p.Gates))
+	} else {
+		p.Gates = b.Node(ops.Sigmoid(p.Gates))
+	}
 	o := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
 	p.Output = b.Linear(o, l.prefix+"wo")
 	if b.err != nil {
@@ -237,14 +242,4 @@ func (l *NSA) compress(b *Builder, side string, x *G.Node) *G.Node {
 		return b.Node(ops.CompressMLP(x, param("pe"), param("w1.weight"), param("w2.weight"), c.BlockLen, c.Stride))
 	}
 	return b.Node(ops.CompressMean(x, c.BlockLen, c.Stride))
-}
-
-// gates returns the gates [B,S,Hq,3] of the layer's input, in the order of branches.
-func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
-	hidden := b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1")))
-	out := b.Linear(hidden, l.prefix+"gate.w2", ops.WithHeads(l.config.Heads))
-	if l.config.GateActivation == GateSoftmax {
-		return b.Node(ops.Softmax(out))
-	}
-	return b.Node(ops.Sigmoid(out))
 }

@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -125,8 +126,9 @@ func (m *Model) build(o modelOptions) (err error) {
 	var tokens, targets *G.Node
 	m.tokens, tokens = input("tokens")
 	m.targets, targets = input("targets")
-	b := newBuilder(m.graph, m.weights)
-	m.logits = b.logits(tokens)
+	c := m.weights.Config.withDefaults()
+	b := nn.NewBuilder(m.graph, c.LearnableParams(), nn.Values(m.weights.Tensors))
+	m.logits = c.logits(b, tokens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
 		return b.Err()

@@ -85,12 +85,8 @@ func (t Training) check(c Config) error {
 		}
 	}
 	switch {
-	case t.Duration < 0:
-		return fmt.Errorf("duration is %v, want more than 0", t.Duration)
-	case t.Steps == 0 && t.Duration == 0:
-		return errors.New("neither steps nor a duration is given")
-	case t.Steps > 0 && t.Duration > 0:
-		return fmt.Errorf("both %d steps and a duration of %v are given, want one", t.Steps, t.Duration)
+	case t.Duration < 0 || (t.Steps > 0) == (t.Duration > 0):
+		return fmt.Errorf("%d steps and a duration of %v, want one above 0 and the other 0", t.Steps, t.Duration)
 	case !(t.Warmup >= 0 && t.Warmup <= 1):
 		return fmt.Errorf("warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
 	case t.SampleBytes > maxTokens:
