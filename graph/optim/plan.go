@@ -20,7 +20,7 @@ type adamWPlan struct {
 	*adamWOptions
 	backend graph.Backend // of the machine, and so is the stream
 	stream  graph.Stream
-	memory  graph.Memory // moments, norm and the kernel's work memory
+	memory  []graph.Memory // moments, norm and the kernel's work memory; then those of slots
 	kernel  graph.Kernel
 	work    cpu.Buf
 	hyper   ops.Arg
@@ -113,9 +113,11 @@ func (p *adamWPlan) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
 		return err
 	}
 	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{p.kernel.WorkBytes()}}
-	if p.memory, err = graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work})); err != nil {
+	memory, err := graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work}))
+	if err != nil {
 		return fmt.Errorf("moments: %w", err)
 	}
+	p.memory = append(p.memory, memory)
 	return nil
 }
 
@@ -176,6 +178,7 @@ func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
 		if s.own, err = p.backend.Alloc(s.grad.Operand.Bytes()); err != nil {
 			return err
 		}
+		p.memory = append(p.memory, s.own)
 	}
 	s.own.Place(s.grad.Buf, 0, s.grad.Operand.Bytes())
 	return p.stream.Upload(s.grad, grad)
@@ -268,13 +271,8 @@ func (p *adamWPlan) close() error {
 			err = errors.Join(err, w.Close())
 		}
 	}
-	for i := range p.slots {
-		if own := p.slots[i].own; own != nil {
-			err = errors.Join(err, own.Free())
-		}
-	}
-	if p.memory != nil {
-		err = errors.Join(err, p.memory.Free())
+	for _, m := range p.memory {
+		err = errors.Join(err, m.Free())
 	}
 	return err
 }

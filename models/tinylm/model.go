@@ -47,7 +47,6 @@ type Model struct {
 	vm         G.VM
 	machine    *graph.Machine // vm, if it is one
 	scale      *G.F32         // of the gradients; nil is 1
-	version    int            // of the weights after the last step
 }
 
 // ModelOption is an option of NewModel.
@@ -233,13 +232,12 @@ func (m *Model) RunAndStep(solver *optim.AdamW) error {
 	case m.machine == nil:
 		return fmt.Errorf("tinylm: step: the model runs on a %T, want a graph.Machine", m.vm)
 	}
-	if m.version != m.weights.version { // the copies in half precision are out of date
+	if m.weights.stepped != m.machine { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
 	err := errors.Join(m.weights.use(m.machine), m.shareScale(solver))
 	if err == nil {
-		m.weights.version++
-		m.version = m.weights.version
+		m.weights.stepped = m.machine
 		err = m.machine.RunAndStep(solver, m.grads)
 	}
 	if err != nil {
@@ -286,7 +284,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 		return 0, err
 	}
 	if err = m.shareScale(adamw); err == nil {
-		m.weights.version++
+		m.weights.stepped = nil
 		err = solver.Step(m.grads)
 	}
 	if err != nil {

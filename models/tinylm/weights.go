@@ -31,7 +31,7 @@ type Weights struct {
 	Tensors map[string]*tensor.Dense // all float32 or all float64
 
 	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
-	version  int             // number of changes, by Restore and by training
+	stepped  *graph.Machine  // whose step was their last change; nil after any other change
 	user     *graph.Machine  // that used them last on the device: another one waits for it first
 }
 
@@ -187,14 +187,14 @@ func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 			return err // not reached: both sides have been checked
 		}
 	}
-	w.version++
+	w.stepped = nil
 	if w.resident == nil {
 		return nil
 	}
 	return w.resident.Upload()
 }
 
-// configOf returns the configuration in the metadata of a file.
+// configOf returns the configuration in the metadata of a file, not yet checked.
 func configOf(f safetensors.File) (c Config, err error) {
 	text, ok := f.Metadata[configKey]
 	if !ok {
@@ -204,9 +204,6 @@ func configOf(f safetensors.File) (c Config, err error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&c); err != nil {
 		return c, fmt.Errorf("configuration: %w", err)
-	}
-	if err := c.check(); err != nil {
-		return c, err
 	}
 	if c.Layers > len(f.Tensors) {
 		return c, fmt.Errorf("%d tensors for %d layers", len(f.Tensors), c.Layers)
