@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -90,9 +91,7 @@ func (c NSAConfig) Validate() (err error) {
 	default:
 		return fmt.Errorf("phi is %q, want %q or %q", c.Phi, PhiMean, PhiMLP)
 	}
-	switch c.GateActivation {
-	case "", GateSigmoid, GateSoftmax:
-	default:
+	if !slices.Contains([]GateActivation{"", GateSigmoid, GateSoftmax}, c.GateActivation) {
 		return fmt.Errorf("gate activation is %q, want %q or %q", c.GateActivation, GateSigmoid, GateSoftmax)
 	}
 	if c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64) {

@@ -216,12 +216,7 @@ func (s *AdamW) Step(weights []G.ValueGrad) error {
 var _ graph.Solver = (*AdamW)(nil)
 
 // Machine implements graph.Solver.
-func (s *AdamW) Machine() *graph.Machine {
-	if !s.options.shared {
-		return nil
-	}
-	return s.options.machine
-}
+func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
 
 // named puts the solver's name before an error, and what it was doing. It is to be deferred.
 func named(err *error, doing string) {
