@@ -263,11 +263,13 @@ func TestAdamWState(t *testing.T) {
 			}
 		}
 		s := newAdamW(t)
+		path := filepath.Join(t.TempDir(), "solver.safetensors")
+		require.NoError(t, testutil.Must(s.State())(t).Write(path))
+		require.NoError(t, s.SetState(testutil.Must(safetensors.Read(path))(t)), "of no steps")
 		for range 3 {
 			require.NoError(t, s.Step(weights))
 		}
 		st := testutil.Must(s.State())(t)
-		path := filepath.Join(t.TempDir(), "solver.safetensors")
 		require.NoError(t, st.Write(path))
 		loaded := testutil.Must(safetensors.Read(path))(t)
 		require.Equal(t, map[string]string{"adamw.step": "3"}, loaded.Metadata)

@@ -26,16 +26,18 @@ type moment struct {
 
 // State returns a copy of what another solver needs to go on from here, which File.Write and safetensors.Read keep: the
 // tensors first.w and second.w are the moments of a weight w, adamw.step in the metadata is the number of steps. Before the
-// first step it is the state that was set. The options are not part of it.
+// first step the tensors are those that were set. The options are not part of it.
 func (s *AdamW) State() (st safetensors.File, err error) {
 	defer named(&err, "state: ")
-	switch {
-	case s.closed:
+	if s.closed {
 		return st, errClosed
-	case s.plan == nil:
-		return s.pending, nil
 	}
-	st = safetensors.File{Tensors: map[string]*tensor.Dense{}, Metadata: map[string]string{stepKey: strconv.Itoa(s.step)}}
+	st.Metadata = map[string]string{stepKey: strconv.Itoa(s.step)}
+	if s.plan == nil {
+		st.Tensors = s.pending.Tensors
+		return st, nil
+	}
+	st.Tensors = map[string]*tensor.Dense{}
 	for _, m := range s.plan.moments {
 		host := newHost(m.Operand)
 		if err := s.plan.stream.Download(host, m.Arg); err != nil {
