@@ -25,7 +25,8 @@ type Option int
 // AllowNaN makes Read take a file with NaN in it, which is an error without it.
 const AllowNaN Option = 1
 
-// Read reads the file at path. A tensor without elements is an error. Errors name the path and, where one is at fault, the tensor.
+// Read reads the file at path. A tensor without elements is an error. Errors name the path and, where one is at fault, the
+// tensor.
 func Read(path string, opts ...Option) (f File, err error) {
 	defer func() {
 		if err != nil {

@@ -73,8 +73,8 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	return v, nil
 }
 
-// Source gives the value of a parameter to the layer that is being built: none, which is nil, is an error of the layer. The layer's node holds that very tensor: two
-// graphs whose layers got the same tensors share their weights.
+// Source gives the value of a parameter to the layer that is being built; nil is an error there. The layer's node holds that
+// very tensor: two graphs whose layers got the same tensors share their weights.
 type Source func(p Param) (*tensor.Dense, error)
 
 // Random is a Source that draws every value from its Init, see Param.New.
