@@ -1,9 +1,13 @@
+// Package nn builds layers as Gorgonia graphs: parameters with their first values, the layer of Native Sparse Attention,
+// and files of weights. Builder is what layers and models are written with.
 package nn
 
 import (
+	"errors"
 	"fmt"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -21,11 +25,14 @@ type Builder struct {
 	err        error
 }
 
-// NewBuilder returns a builder for g and the given parameters, whose values src gives.
+// NewBuilder returns a builder for g and the given parameters, whose values src gives. Neither may be nil.
 func NewBuilder(g *G.ExprGraph, params []Param, src Source) *Builder {
 	b := &Builder{graph: g, params: make(map[string]Param, len(params)), source: src, nodes: map[string]*G.Node{}}
 	for _, p := range params {
 		b.params[p.Name] = p
+	}
+	if g == nil || src == nil {
+		b.err = errors.New("nn: nil graph or source")
 	}
 	return b
 }
@@ -48,7 +55,9 @@ func (b *Builder) Node(n *G.Node, err error) *G.Node {
 	return n
 }
 
-// Param returns the node of the parameter of the given name, which the first call adds to the graph.
+// Param returns the node of the parameter of the given name. The first call adds it to the graph, with the value that the
+// source gives. A value of another shape is an error, and so is a name that the graph has already: Gorgonia takes inputs of
+// one name, type and shape for one.
 func (b *Builder) Param(name string) *G.Node {
 	if n := b.nodes[name]; n != nil || b.err != nil {
 		return b.Node(n, nil)
@@ -57,12 +66,31 @@ func (b *Builder) Param(name string) *G.Node {
 	if !ok {
 		return b.Node(nil, fmt.Errorf("nn: no parameter %s", name))
 	}
-	n := b.Node(NewParam(b.graph, p, b.source))
+	n := b.Node(b.newParam(p))
 	if n != nil {
 		b.nodes[name] = n
 		b.learnables = append(b.learnables, n)
 	}
 	return n
+}
+
+func (b *Builder) newParam(p Param) (*G.Node, error) {
+	if len(b.graph.ByName(p.Name)) > 0 {
+		return nil, fmt.Errorf("nn: parameter %s: the graph has a node of that name", p.Name)
+	}
+	v, err := b.source(p)
+	switch {
+	case err != nil:
+		return nil, err
+	case v == nil:
+		return nil, fmt.Errorf("nn: no value for parameter %s", p.Name)
+	case !v.Shape().Eq(p.Shape):
+		return nil, fmt.Errorf("nn: parameter %s: value of shape %v, want %v", p.Name, v.Shape(), p.Shape)
+	}
+	if dt := v.Dtype(); dt != tensor.Float32 && dt != tensor.Float64 {
+		return nil, fmt.Errorf("nn: parameter %s: value of type %v, want float32 or float64", p.Name, dt)
+	}
+	return G.NewTensor(b.graph, v.Dtype(), p.Shape.Dims(), G.WithShape(p.Shape...), G.WithName(p.Name), G.WithValue(v)), nil
 }
 
 // Linear returns ops.Linear of x by the parameter name+".weight", plus name+".bias" if there is one.

@@ -10,34 +10,17 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/internal/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
-
-// File is the content of a safetensors file: tensors by name, and free text beside them.
-type File struct {
-	Tensors  map[string]*tensor.Dense
-	Metadata map[string]string
-}
-
-// ReadOption is an option of ReadFile and Load.
-type ReadOption func(*readOptions)
-
-type readOptions struct{ nan, extra bool }
-
-// AllowNaN takes files with NaN in them, which are an error without it.
-func AllowNaN() ReadOption { return func(o *readOptions) { o.nan = true } }
-
-// AllowExtra makes Load leave out the tensors of a file that no node is named after, which are an error without it.
-func AllowExtra() ReadOption { return func(o *readOptions) { o.extra = true } }
 
 // Save writes the values of nodes to path as safetensors, under the names of the nodes, which must differ. Types are
 // float32, float64 and int32. Values on a device are copied to the host, which waits for it. The file is written aside and
 // renamed.
 func Save(path string, nodes G.Nodes) (err error) {
 	defer prefix(&err, "save")
-	f := File{Tensors: make(map[string]*tensor.Dense, len(nodes))}
+	f := safetensors.File{Tensors: make(map[string]*tensor.Dense, len(nodes))}
 	for _, n := range nodes {
 		if n == nil {
 			return errors.New("nil node")
@@ -58,7 +41,7 @@ func Save(path string, nodes G.Nodes) (err error) {
 		}
 		f.Tensors[n.Name()] = d
 	}
-	return f.write(path)
+	return f.Write(path)
 }
 
 // prefix names what failed in an error. It is to be deferred.
@@ -68,22 +51,16 @@ func prefix(err *error, what string) {
 	}
 }
 
-// Load reads a file of Save, or any other safetensors file, into the values of inputs of its names. An input without a value gets
-// one. Shapes must be equal; float32 and float64 are converted into each other, and float16 and bfloat16 into both. A
-// value on a device is an error: load before graph.MoveInputs, or call Resident.Upload afterwards. On an error all values
-// are as they were before.
-func Load(path string, nodes G.Nodes, opts ...ReadOption) error {
-	f, o, err := read(path, opts)
+// Load reads a file of Save, or any other safetensors file of these names, into the values of inputs. An input without a value
+// gets one. A tensor of no node is an error: safetensors.Read and Assign take a part of a file. Shapes must be equal; float32
+// and float64 are converted into each other. A value on a device is an error: load before graph.MoveInputs, or call
+// Resident.Upload afterwards. On an error all values are as they were before.
+func Load(path string, nodes G.Nodes, opts ...safetensors.Option) (err error) {
+	defer prefix(&err, "load "+path)
+	f, err := safetensors.Read(path, opts...)
 	if err != nil {
 		return err
 	}
-	if err := f.assign(nodes, o); err != nil {
-		return fmt.Errorf("nn: load: %s: %w", path, err)
-	}
-	return nil
-}
-
-func (f File) assign(nodes G.Nodes, o readOptions) error {
 	var writes []func() error
 	used := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
@@ -107,7 +84,7 @@ func (f File) assign(nodes G.Nodes, o readOptions) error {
 		writes, used[name] = append(writes, func() error { write(); return nil }), true
 	}
 	for name := range f.Tensors {
-		if !used[name] && !o.extra {
+		if !used[name] {
 			return fmt.Errorf("tensor %s is of no node", name)
 		}
 	}
@@ -117,78 +94,6 @@ func (f File) assign(nodes G.Nodes, o readOptions) error {
 		}
 	}
 	return nil
-}
-
-// ReadFile reads a safetensors file. Tensors are float32, float64, int32 or int64; float16 and bfloat16 come as float32.
-func ReadFile(path string, opts ...ReadOption) (File, error) {
-	f, _, err := read(path, opts)
-	return f, err
-}
-
-func read(path string, opts []ReadOption) (f File, o readOptions, err error) {
-	defer prefix(&err, "read")
-	for _, opt := range opts {
-		if opt == nil {
-			return f, o, errors.New("nil option")
-		}
-		opt(&o)
-	}
-	from, err := safetensors.Read(path)
-	if err != nil {
-		return f, o, err
-	}
-	tensors := make(map[string]*tensor.Dense, len(from.Tensors))
-	for name, t := range from.Tensors {
-		if slices.Contains(t.Shape, 0) {
-			return f, o, fmt.Errorf("%s: %s has no elements: its shape is %v", path, name, t.Shape)
-		}
-		if !o.nan && hasNaN(t.Data) {
-			return f, o, fmt.Errorf("%s: %s has NaN in it: see AllowNaN", path, name)
-		}
-		tensors[name] = tensor.New(tensor.WithShape(t.Shape...), tensor.WithBacking(t.Data))
-	}
-	return File{tensors, from.Metadata}, o, nil
-}
-
-// Write writes f to path as safetensors: tensors of float32, float64 and int32, a view as the elements that it shows. The
-// file is written aside and renamed, so that path has all of it or what it had before.
-func (f File) Write(path string) (err error) {
-	defer prefix(&err, "write")
-	return f.write(path)
-}
-
-func (f File) write(path string) error {
-	to := &safetensors.File{Metadata: f.Metadata, Tensors: make(map[string]*safetensors.Tensor, len(f.Tensors))}
-	for name, d := range f.Tensors {
-		if d == nil {
-			return fmt.Errorf("%s: %s is nil", path, name)
-		}
-		var b cpu.Buf
-		if err := ops.HoldValue(&b, d, ops.Operand{Dtype: d.Dtype(), Shape: d.Shape()}); err != nil {
-			return fmt.Errorf("%s: %s: %w", path, name, err)
-		}
-		t := &safetensors.Tensor{Shape: d.Shape()}
-		switch d.Dtype() {
-		case tensor.Float32:
-			t.Data = cpu.Slice[float32](&b)
-		case tensor.Float64:
-			t.Data = cpu.Slice[float64](&b)
-		case tensor.Int32:
-			t.Data = cpu.Slice[int32](&b)
-		}
-		to.Tensors[name] = t
-	}
-	return safetensors.Write(path, to)
-}
-
-func hasNaN(data any) bool {
-	switch x := data.(type) {
-	case []float32:
-		return slices.ContainsFunc(x, func(v float32) bool { return v != v })
-	case []float64:
-		return slices.ContainsFunc(x, func(v float64) bool { return v != v })
-	}
-	return false
 }
 
 // Assign writes the elements of src to dst, which is in host memory, row-major and of the same shape. float32 and float64

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -90,9 +91,7 @@ func (c NSAConfig) Validate() (err error) {
 	default:
 		return fmt.Errorf("phi is %q, want %q or %q", c.Phi, PhiMean, PhiMLP)
 	}
-	switch c.GateActivation {
-	case "", GateSigmoid, GateSoftmax:
-	default:
+	if !slices.Contains([]GateActivation{"", GateSigmoid, GateSoftmax}, c.GateActivation) {
 		return fmt.Errorf("gate activation is %q, want %q or %q", c.GateActivation, GateSigmoid, GateSoftmax)
 	}
 	if c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64) {
@@ -116,7 +115,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 	gate := func(name string, out, in int) []Param {
 		return []Param{
 			{prefix + name + ".weight", tensor.Shape{out, in}, XavierUniform(in, out)},
-			{prefix + name + ".bias", tensor.Shape{out}, Init{}},
+			{prefix + name + ".bias", tensor.Shape{out}, nil},
 		}
 	}
 	list := []Param{linear("wq", c.Heads*c.KeyDim, c.Dim)}
@@ -147,11 +146,8 @@ type NSA struct {
 }
 
 // NewNSA adds the parameters of a layer to g, with values from src. Their names begin with prefix, which must differ
-// between the layers of a graph, see NewParam.
+// between the layers of a graph, see Builder.Param.
 func NewNSA(g *G.ExprGraph, prefix string, c NSAConfig, src Source) (*NSA, error) {
-	if g == nil || src == nil {
-		return nil, errors.New("nn: nsa: nil graph or source")
-	}
 	b := NewBuilder(g, c.LayerParams(prefix), src)
 	return b.NSA(prefix, c), b.err
 }
@@ -224,7 +220,12 @@ func (l *NSA) ApplyParts(x *G.Node) (p NSAParts, err error) {
 	p.Selected = b.Node(ops.SelectedAttention(q, k[1], v[1], p.Blocks, c.SelectBlock))
 	p.Window = b.Node(ops.SlidingWindow(q, k[2], v[2], c.Window))
 
-	p.Gates = l.gates(&b, x)
+	p.Gates = b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(c.Heads))
+	if c.GateActivation == GateSoftmax {
+		p.Gates = b.Node(ops.Softmax(p.Gates))
+	} else {
+		p.Gates = b.Node(ops.Sigmoid(p.Gates))
+	}
 	o := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
 	p.Output = b.Linear(o, l.prefix+"wo")
 	if b.err != nil {
@@ -240,14 +241,4 @@ func (l *NSA) compress(b *Builder, side string, x *G.Node) *G.Node {
 		return b.Node(ops.CompressMLP(x, param("pe"), param("w1.weight"), param("w2.weight"), c.BlockLen, c.Stride))
 	}
 	return b.Node(ops.CompressMean(x, c.BlockLen, c.Stride))
-}
-
-// gates returns the gates [B,S,Hq,3] of the layer's input, in the order of branches.
-func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
-	hidden := b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1")))
-	out := b.Linear(hidden, l.prefix+"gate.w2", ops.WithHeads(l.config.Heads))
-	if l.config.GateActivation == GateSoftmax {
-		return b.Node(ops.Softmax(out))
-	}
-	return b.Node(ops.Sigmoid(out))
 }

@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,10 +64,12 @@ func TestNSARefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(l.Apply(G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 8, 6), G.WithName("x32")))), "nn: nsa b.: ops: linear")
 }
 
-func TestNewParamRefuses(t *testing.T) {
+func TestParamRefuses(t *testing.T) {
 	p := Param{Name: "w", Shape: tensor.Shape{2}}
-	require.EqualError(t, testutil.Err(NewParam(nil, p, Random(tensor.Float32, 1))), "nn: parameter w: nil graph")
-	require.EqualError(t, testutil.Err(NewParam(G.NewGraph(), p, nil)), "nn: parameter w: nil source")
+	for _, b := range []*Builder{NewBuilder(nil, []Param{p}, Random(tensor.Float32, 1)), NewBuilder(G.NewGraph(), []Param{p}, nil)} {
+		require.Nil(t, b.Param("w"))
+		require.EqualError(t, b.Err(), "nn: nil graph or source")
+	}
 	for _, shape := range []tensor.Shape{{-2}, {0}, {-3, -4}} {
 		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "want axes of at least 1")
 	}
@@ -94,15 +97,18 @@ func TestRandomValues(t *testing.T) {
 		for _, v := range x {
 			least, most, squares = min(least, v), max(most, v), squares+v*v
 		}
-		switch p.Init.Kind {
-		case InitConstant:
+		switch name := strings.TrimPrefix(p.Name, "attn."); {
+		case p.Init == nil:
 			require.Zero(t, squares, p.Name)
-		case InitUniform:
-			require.GreaterOrEqual(t, least, -p.Init.Scale)
-			require.LessOrEqual(t, most, p.Init.Scale)
-			require.InEpsilon(t, p.Init.Scale*p.Init.Scale/3, squares/float64(len(x)), 0.15, p.Name)
-		case InitNormal:
-			require.InEpsilon(t, p.Init.Scale*p.Init.Scale, squares/float64(len(x)), 0.35, p.Name)
+		case strings.HasPrefix(name, "gate."):
+			a := math.Sqrt(6 / float64(p.Shape[0]+p.Shape[1]))
+			require.GreaterOrEqual(t, least, -a)
+			require.LessOrEqual(t, most, a)
+			require.InEpsilon(t, a*a/3, squares/float64(len(x)), 0.15, p.Name)
+		case strings.HasSuffix(name, ".pe"):
+			require.InEpsilon(t, 0.02*0.02, squares/float64(len(x)), 0.35, p.Name)
+		default:
+			require.InEpsilon(t, 1/float64(p.Shape[1]), squares/float64(len(x)), 0.35, p.Name)
 		}
 	}
 }

@@ -1,3 +1,7 @@
+// Package optim trains the weights of a graph: AdamW, schedules of its learning rate, and the loss scale of fp16.
+//
+// An AdamW is a gorgonia.Solver for any VM, and a graph.Solver for a graph.Machine, which takes its step in one recording
+// with the run.
 package optim
 
 import (
@@ -11,6 +15,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), after the
@@ -38,8 +43,8 @@ type AdamW struct {
 	scale   float64 // of the gradients; 0 is 1
 	step    int     // steps taken
 
-	plan    *adamWPlan  // nil before the first step
-	pending *AdamWState // from SetState before the first step
+	plan    *adamWPlan       // nil before the first step
+	pending safetensors.File // from SetState before the first step
 }
 
 // AdamWOption is an option of NewAdamW.
@@ -52,9 +57,8 @@ type adamWOptions struct {
 	decay        float64
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
-	machine      *graph.Machine
-	onMachine    bool          // WithMachine
-	backend      graph.Backend // the machine's; without one the solver's own
+	machine      *graph.Machine // in whose queue the steps run; without WithMachine the solver's own, of an empty graph
+	shared       bool           // WithMachine
 }
 
 // WithLR sets a learning rate for all steps, 1e-3 without it.
@@ -86,7 +90,7 @@ func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip 
 // other, and m.RunAndStep takes both at once. The solver must be closed before m. Without it the solver has a CPU backend of
 // its own.
 func WithMachine(m *graph.Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine, o.onMachine = m, true }
+	return func(o *adamWOptions) { o.machine, o.shared = m, true }
 }
 
 // Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
@@ -112,14 +116,15 @@ func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 		return nil, err
 	}
 	switch {
-	case !o.onMachine:
-		o.backend = graph.NewCPU(0)
+	case !o.shared:
+		o.machine, err = graph.NewMachine(G.NewGraph(), graph.WithPolicy(graph.Policy{}))
 	case o.machine == nil:
-		return nil, errors.New("the machine of WithMachine is nil")
+		err = errors.New("the machine of WithMachine is nil")
 	case o.machine.Stream() == nil:
-		return nil, errors.New("the machine of WithMachine is closed")
-	default:
-		o.backend = o.machine.Backend()
+		err = errors.New("the machine of WithMachine is closed")
+	}
+	if err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -226,11 +231,10 @@ var errClosed = errors.New("closed")
 // may be of other weights.
 func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	defer named(&err, "")
-	o, p := &s.options, s.plan
-	if s.closed {
+	switch {
+	case s.closed:
 		return errClosed
-	}
-	if o.backend == nil {
+	case s.options.machine == nil:
 		return errors.New("the solver is not of NewAdamW")
 	}
 	for i, w := range weights {
@@ -242,9 +246,15 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	if err := checkLR(lr); err != nil {
 		return err
 	}
+	p := s.plan
 	if p == nil {
-		p = &adamWPlan{adamWOptions: o}
-		err = p.start(weights, s.pending)
+		p = &adamWPlan{adamWOptions: &s.options}
+		err = p.start(weights)
+		if err == nil && s.pending.Metadata != nil {
+			if err = p.restore(s.step, s.pending.Tensors); err != nil {
+				err = fmt.Errorf("state: %w", err)
+			}
+		}
 	}
 	if err == nil {
 		err = p.adopt(weights)
@@ -256,7 +266,7 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 		return errors.Join(err, p.close())
 	}
 	if err == nil {
-		s.plan, s.pending = p, nil
+		s.plan, s.pending = p, safetensors.File{}
 	}
 	return err
 }
@@ -293,17 +303,8 @@ func zeroDual(w G.ValueGrad) {
 	if !ok {
 		return
 	}
-	grad, err := n.Grad()
-	if err != nil || n.Deriv() != nil && n.Deriv().Value() == grad {
-		return
-	}
-	switch g := grad.(type) {
-	case *tensor.Dense:
-		g.Zero()
-	case *G.F32:
-		*g = 0
-	case *G.F64:
-		*g = 0
+	if grad, err := n.Grad(); err == nil && (n.Deriv() == nil || n.Deriv().Value() != grad) {
+		G.ZeroValue(grad)
 	}
 }
 
@@ -343,9 +344,8 @@ func (s *AdamW) Close() error {
 		err = s.plan.close()
 		s.plan = nil
 	}
-	if o := &s.options; !o.onMachine && o.backend != nil {
-		err = errors.Join(err, o.backend.Close())
-		o.backend = nil
+	if o := &s.options; !o.shared && o.machine != nil {
+		err = errors.Join(err, o.machine.Close())
 	}
 	return err
 }

@@ -13,9 +13,9 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // weight is a ValueGrad of the test's own.
@@ -195,7 +195,7 @@ func TestAdamWRefuses(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.ErrorContains(t, s.Step(list), "optim: adamw: closed")
 	require.ErrorContains(t, testutil.Err(s.State()), "closed")
-	require.ErrorContains(t, s.SetState(AdamWState{}), "closed")
+	require.ErrorContains(t, s.SetState(safetensors.File{}), "closed")
 	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: the solver is not of NewAdamW")
 }
 
@@ -263,16 +263,17 @@ func TestAdamWState(t *testing.T) {
 			}
 		}
 		s := newAdamW(t)
+		path := filepath.Join(t.TempDir(), "solver.safetensors")
+		require.NoError(t, testutil.Must(s.State())(t).Write(path))
+		require.NoError(t, s.SetState(testutil.Must(safetensors.Read(path))(t)), "of no steps")
 		for range 3 {
 			require.NoError(t, s.Step(weights))
 		}
 		st := testutil.Must(s.State())(t)
-		require.Equal(t, 3, st.Step)
-		path := filepath.Join(t.TempDir(), "solver.safetensors")
-		require.NoError(t, st.Save(path))
-		loaded := testutil.Must(LoadAdamWState(path))(t)
-		require.Equal(t, st.Step, loaded.Step)
-		require.Len(t, loaded.Moments, len(st.Moments))
+		require.NoError(t, st.Write(path))
+		loaded := testutil.Must(safetensors.Read(path))(t)
+		require.Equal(t, map[string]string{"adamw.step": "3"}, loaded.Metadata)
+		require.Len(t, loaded.Tensors, len(st.Tensors))
 		st = loaded
 		middle := values()
 		require.NoError(t, s.Step(weights))
@@ -287,36 +288,12 @@ func TestAdamWState(t *testing.T) {
 			require.Equal(t, end, values())
 		}
 
-		require.NoError(t, s.SetState(AdamWState{}))
-		begun := testutil.Must(s.State())(t)
-		require.Zero(t, begun.Step)
-		for _, m := range begun.Moments {
-			for _, d := range []*tensor.Dense{m.First, m.Second} {
-				require.Equal(t, make([]float64, d.Size()), testutil.Floats(t, d.Data()))
-			}
+		require.NoError(t, s.SetState(safetensors.File{}))
+		require.Zero(t, s.Steps())
+		for name, d := range testutil.Must(s.State())(t).Tensors {
+			require.Equal(t, make([]float64, d.Size()), testutil.Floats(t, d.Data()), name)
 		}
 	}
-}
-
-func TestLoadAdamWStateRefuses(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "solver.safetensors")
-	one := dense(tensor.Float32, []float64{1, 2}, 2)
-	step := map[string]string{"adamw.step": "3"}
-	for message, f := range map[string]nn.File{
-		"no adamw.step in the metadata": {},
-		"adamw.step: strconv.Atoi":      {Metadata: map[string]string{"adamw.step": "three"}},
-		"tensor third.w is not of":      {Metadata: step, Tensors: map[string]*tensor.Dense{"third.w": one}},
-		"w has one moment, want two":    {Metadata: step, Tensors: map[string]*tensor.Dense{"first.w": one}},
-		"first.w has NaN in it": {Metadata: step, Tensors: map[string]*tensor.Dense{
-			"first.w": dense(tensor.Float32, []float64{math.NaN(), 2}, 2), "second.w": one,
-		}},
-	} {
-		require.NoError(t, f.Write(path))
-		_, err := LoadAdamWState(path)
-		require.ErrorContains(t, err, "optim: adamw: load: ")
-		require.ErrorContains(t, err, message)
-	}
-	require.ErrorContains(t, AdamWState{Moments: map[string]Moments{"w": {First: one}}}.Save(path), "second.w is nil")
 }
 
 // TestAdamWRefusesMoments that no step makes, and leaves the solver's state as it is.
@@ -326,26 +303,36 @@ func TestAdamWRefusesMoments(t *testing.T) {
 		s := newAdamW(t)
 		require.NoError(t, s.Step(list))
 		before := testutil.Must(s.State())(t)
-		moments := func(first, second float64) map[string]Moments {
-			return map[string]Moments{"w": {dense(dt, []float64{0, first}, 2), dense(dt, []float64{0, second}, 2)}}
+		type tensors = map[string]*tensor.Dense
+		moments := func(first, second float64) tensors {
+			return tensors{"first.w": dense(dt, []float64{0, first}, 2), "second.w": dense(dt, []float64{0, second}, 2)}
 		}
+		good := moments(1, 1)
 		for _, c := range []struct {
-			step    int
-			moments map[string]Moments
+			step    string
+			tensors tensors
 			want    string
 		}{
-			{5, moments(math.NaN(), 1), "w: the moments are not finite"},
-			{5, moments(math.Inf(-1), 1), "w: the moments are not finite"},
-			{5, moments(1, math.NaN()), "w: the moments are not finite"},
-			{5, moments(1, math.Inf(1)), "w: the moments are not finite"},
-			{5, moments(1, -1), "w: the second moment, of squares, is negative"},
-			{5, nil, "moments of 0 weights, want 1"},
-			{5, map[string]Moments{"v": {}}, "no moments of w"},
-			{5, map[string]Moments{"w": {First: dense(dt, []float64{1, 2}, 2)}}, "the moments of w are not"},
-			{-1, moments(1, 1), "-1 steps, want at least 0"},
-			{math.MaxInt, moments(1, 1), fmt.Sprintf("%d steps, want at least 0 and at most %d", math.MaxInt, 1<<53)},
+			{"5", moments(math.NaN(), 1), "first.w: not all elements are finite"},
+			{"5", moments(math.Inf(-1), 1), "first.w: not all elements are finite"},
+			{"5", moments(1, math.NaN()), "second.w: not all elements are finite"},
+			{"5", moments(1, math.Inf(1)), "second.w: not all elements are finite"},
+			{"5", moments(1, -1), "second.w: an average of squares is negative"},
+			{"5", nil, "0 tensors, want 2"},
+			{"5", tensors{"first.w": good["first.w"]}, "1 tensors, want 2"},
+			{"5", tensors{"first.w": good["first.w"], "third.w": good["second.w"]}, "no tensor second.w"},
+			{"5", tensors{"first.w": good["first.w"], "second.w": nil}, "no tensor second.w"},
+			{"5", tensors{"first.w": good["first.w"], "second.w": dense(dt, []float64{1}, 1)}, "second.w: got"},
+			{"-1", good, "-1 steps, want at least 0"},
+			{fmt.Sprint(math.MaxInt), good, fmt.Sprintf("%d steps, want at least 0 and at most %d", math.MaxInt, 1<<53)},
+			{"three", good, "adamw.step: strconv.Atoi"},
+			{"", good, "no adamw.step in the metadata"},
+			{"", tensors{}, "no adamw.step in the metadata"},
 		} {
-			st := AdamWState{c.step, c.moments}
+			st := safetensors.File{Tensors: c.tensors, Metadata: map[string]string{"adamw.step": c.step}}
+			if c.step == "" {
+				st.Metadata = nil
+			}
 			require.ErrorContains(t, s.SetState(st), "optim: adamw: state: "+c.want)
 			require.Equal(t, before, testutil.Must(s.State())(t))
 
@@ -358,7 +345,7 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			require.ErrorContains(t, err, "optim: adamw: state: "+c.want)
 			require.Equal(t, value, testutil.Floats(t, list[0].Value().Data()))
 		}
-		require.NoError(t, s.SetState(AdamWState{1 << 53, before.Moments}))
+		require.NoError(t, s.SetState(safetensors.File{Tensors: before.Tensors, Metadata: map[string]string{"adamw.step": fmt.Sprint(1 << 53)}}))
 		require.NoError(t, s.Step(list))
 		require.Equal(t, 1<<53+1, s.Steps())
 	}

@@ -18,8 +18,9 @@ import (
 // adamWPlan is the kernel of AdamW bound to the weights of a solver, with its memory.
 type adamWPlan struct {
 	*adamWOptions
-	stream  graph.Stream // of the machine, if there is one
-	memory  graph.Memory // moments, norm and the kernel's work memory
+	backend graph.Backend // of the machine, and so is the stream
+	stream  graph.Stream
+	memory  []graph.Memory // moments, norm and the kernel's work memory; then those of slots
 	kernel  graph.Kernel
 	work    cpu.Buf
 	hyper   ops.Arg
@@ -27,7 +28,8 @@ type adamWPlan struct {
 	result  ops.Arg       // the norm
 	normOut *tensor.Dense // the norm on the host
 	slots   []adamWSlot
-	apart   bool // the weights lie apart from each other and from the gradients, where they are now
+	moments []moment // two of each slot
+	apart   bool     // the weights lie apart from each other and from the gradients, where they are now
 	watches []*graph.Watch
 }
 
@@ -35,27 +37,23 @@ type adamWPlan struct {
 type adamWSlot struct {
 	name         string
 	weight, grad ops.Arg
-	m, v         ops.Arg
 	own          graph.Memory // of the gradient, where an op on the host computes it
 	half         ops.Arg      // the machine's copy in half precision, without memory if there is none
 }
 
-// start makes a slot for each weight, binds the kernel, and takes the moments of a state, zeros if it is nil.
-func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
+// start makes a slot for each weight and binds the kernel.
+func (p *adamWPlan) start(weights []G.ValueGrad) error {
 	if len(weights) == 0 {
 		return errors.New("no weights")
 	}
-	copies := tensor.Dtype{}
-	if p.machine != nil {
-		if p.stream = p.machine.Stream(); p.stream == nil {
-			return errors.New("the machine is closed")
-		}
-		copies = p.machine.HalfCopy(nil).Dtype
+	if p.backend, p.stream = p.machine.Backend(), p.machine.Stream(); p.stream == nil {
+		return errors.New("the machine is closed")
 	}
+	copies := p.machine.HalfCopy(nil).Dtype
 	p.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
 	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)
-	in := []ops.Arg{p.hyper}
+	in, own := []ops.Arg{p.hyper}, []ops.Arg{p.hyper, p.result}
 	decay := make([]byte, len(weights))
 	for i, w := range weights {
 		name := nameOf(w, i)
@@ -73,8 +71,11 @@ func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
 		if i > 0 && of.Dtype != p.slots[0].weight.Dtype {
 			return fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, p.slots[0].weight.Dtype)
 		}
-		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of), m: newArg(of), v: newArg(of)}
-		in = append(in, s.weight, s.grad, s.m, s.v)
+		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of)}
+		first, second := moment{firstPrefix + name, newArg(of)}, moment{secondPrefix + name, newArg(of)}
+		p.moments = append(p.moments, first, second)
+		own = append(own, first.Arg, second.Arg)
+		in = append(in, s.weight, s.grad, first.Arg, second.Arg)
 		if ops.IsHalf(copies) {
 			s.half = newArg(ops.Operand{Dtype: copies})
 			if n, ok := w.(*G.Node); ok && p.machine.HalfCopy(n).Buf != nil {
@@ -88,13 +89,7 @@ func (p *adamWPlan) start(weights []G.ValueGrad, state *AdamWState) error {
 			decay[i] = '1'
 		}
 	}
-	if err := p.bind(ops.AdamWOp{Decay: string(decay), Copies: copies}, in); err != nil || state == nil {
-		return err
-	}
-	if err := p.restore(*state); err != nil {
-		return fmt.Errorf("state: %w", err)
-	}
-	return nil
+	return p.bind(ops.AdamWOp{Decay: string(decay), Copies: copies}, in, own)
 }
 
 // nameOf returns the name of a weight, or its place where it has none.
@@ -105,8 +100,8 @@ func nameOf(w G.ValueGrad, i int) string {
 	return fmt.Sprintf("weight %d", i)
 }
 
-// bind binds the kernel, allocates the memory and opens the stream.
-func (p *adamWPlan) bind(spec ops.AdamWOp, in []ops.Arg) (err error) {
+// bind binds the kernel and allocates memory for the inputs and outputs that are the solver's own.
+func (p *adamWPlan) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
 	site := graph.Site{Spec: spec, Out: []ops.Operand{p.result.Operand}}
 	for _, a := range in {
 		site.In = append(site.In, a.Operand)
@@ -117,18 +112,110 @@ func (p *adamWPlan) bind(spec ops.AdamWOp, in []ops.Arg) (err error) {
 	if p.kernel, err = graph.Bind(p.backend, site, in, []ops.Arg{p.result}); err != nil {
 		return err
 	}
-	own := []ops.Arg{p.hyper, p.result}
-	for _, s := range p.slots {
-		own = append(own, s.m, s.v)
-	}
 	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{p.kernel.WorkBytes()}}
-	if p.memory, err = graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work})); err != nil {
+	memory, err := graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work}))
+	if err != nil {
 		return fmt.Errorf("moments: %w", err)
 	}
-	if p.machine == nil {
-		p.stream, err = p.backend.NewStream()
+	p.memory = append(p.memory, memory)
+	return nil
+}
+
+// adopt points the cells to the weights and their gradients, which must be those of the first step.
+func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
+	if len(weights) != len(p.slots) {
+		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
 	}
-	return err
+	moved := !p.apart
+	p.apart = false // an error may leave some of them at new addresses
+	for i, w := range weights {
+		s := &p.slots[i]
+		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
+			return fmt.Errorf("weight %d is %s, in the first step it was %s", i, n.Name(), s.name)
+		}
+		v := w.Value()
+		if value.IsNil(v) {
+			return fmt.Errorf("%s has no value", s.name)
+		}
+		if n, ok := w.(*G.Node); ok {
+			if c := p.machine.HalfCopy(n); c.Buf != nil && c.Buf != s.half.Buf {
+				return fmt.Errorf("%s is another node than in the first step", s.name)
+			}
+		}
+		weightAt, gradAt := s.weight.Pointer(), s.grad.Pointer()
+		if err := p.adoptInPlace(s.weight, v); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		grad, err := w.Grad()
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if value.IsNil(grad) {
+			return fmt.Errorf("%s has no gradient: the graph has not run, or its VM does not keep it", s.name)
+		}
+		ok, err := p.backend.Adopt(s.grad.Buf, grad, s.grad.Operand)
+		if err == nil && !ok {
+			err = p.upload(s, grad)
+		}
+		if err != nil {
+			return fmt.Errorf("gradient of %s: %w", s.name, err)
+		}
+		moved = moved || s.weight.Pointer() != weightAt || s.grad.Pointer() != gradAt
+	}
+	if moved {
+		if err := p.checkApart(); err != nil {
+			return err
+		}
+	}
+	p.apart = true
+	return nil
+}
+
+// upload copies a gradient that lies on the host to memory of the solver on the device.
+func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
+	if s.own == nil {
+		var err error
+		if s.own, err = p.backend.Alloc(s.grad.Operand.Bytes()); err != nil {
+			return err
+		}
+		p.memory = append(p.memory, s.own)
+	}
+	s.own.Place(s.grad.Buf, 0, s.grad.Operand.Bytes())
+	return p.stream.Upload(s.grad, grad)
+}
+
+// checkApart returns an error if a weight shares memory with another one or with a gradient: the step would change it
+// twice, or read what it has changed.
+func (p *adamWPlan) checkApart() error {
+	overlap := func(a, b *cpu.Buf) bool {
+		from, other := uintptr(a.Pointer()), uintptr(b.Pointer())
+		return from < other+uintptr(b.Bytes()) && other < from+uintptr(a.Bytes())
+	}
+	for i, s := range p.slots {
+		for j, o := range p.slots {
+			switch {
+			case i < j && overlap(s.weight.Buf, o.weight.Buf):
+				return fmt.Errorf("%s and %s share memory", s.name, o.name)
+			case overlap(s.weight.Buf, o.grad.Buf):
+				return fmt.Errorf("%s and the gradient of %s share memory", s.name, o.name)
+			}
+		}
+	}
+	return nil
+}
+
+// adoptInPlace points a cell to the memory of a value that the step changes, which therefore cannot be a copy.
+func (p *adamWPlan) adoptInPlace(a ops.Arg, v G.Value) error {
+	ok, err := p.backend.Adopt(a.Buf, v, a.Operand)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return errors.New("not in the memory of the solver's backend: see graph.MoveInputs")
+	case uintptr(a.Pointer()) != v.Uintptr():
+		return errors.New("not contiguous and row-major, so it can not be changed in place")
+	}
+	return nil
 }
 
 // prepare uploads the numbers of step t, from 1, and prepares the kernel.
@@ -169,64 +256,10 @@ func has(a ops.Arg, bad func(float64) bool) bool {
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
-// save copies the moments to the host.
-func (p *adamWPlan) save() (map[string]Moments, error) {
-	all := make(map[string]Moments, len(p.slots))
-	for _, s := range p.slots {
-		m := Moments{newHost(s.m.Operand), newHost(s.v.Operand)}
-		if err := errors.Join(p.stream.Download(m.First, s.m), p.stream.Download(m.Second, s.v)); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
-		}
-		all[s.name] = m
-	}
-	return all, p.stream.Synchronize()
-}
-
 func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
 
 func newHost(o ops.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
-}
-
-// restore copies moments from the host, after it has checked all of them: numbers that cannot be averages of gradients and
-// of their squares are refused. Those of the zero value are zeros.
-func (p *adamWPlan) restore(st AdamWState) error {
-	all := st.Moments
-	if st.Step == 0 && len(all) == 0 {
-		all = make(map[string]Moments, len(p.slots))
-		for _, s := range p.slots {
-			zeros := newHost(s.m.Operand)
-			all[s.name] = Moments{zeros, zeros}
-		}
-	}
-	if len(all) != len(p.slots) {
-		return fmt.Errorf("moments of %d weights, want %d", len(all), len(p.slots))
-	}
-	for _, s := range p.slots {
-		m, ok := all[s.name]
-		if !ok {
-			return fmt.Errorf("no moments of %s", s.name)
-		}
-		if m.First == nil || m.Second == nil {
-			return fmt.Errorf("the moments of %s are not %v", s.name, s.m.Operand)
-		}
-		first, second := newArg(s.m.Operand), newArg(s.v.Operand)
-		err := errors.Join(ops.HoldValue(first.Buf, m.First, s.m.Operand), ops.HoldValue(second.Buf, m.Second, s.v.Operand))
-		switch {
-		case err != nil:
-			return fmt.Errorf("the moments of %s are not %v: %w", s.name, s.m.Operand, err)
-		case has(first, notFinite) || has(second, notFinite):
-			return fmt.Errorf("%s: the moments are not finite", s.name)
-		case has(second, func(x float64) bool { return x < 0 }):
-			return fmt.Errorf("%s: the second moment, of squares, is negative", s.name)
-		}
-	}
-	for _, s := range p.slots {
-		if err := errors.Join(p.stream.Upload(s.m, all[s.name].First), p.stream.Upload(s.v, all[s.name].Second)); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-	}
-	return p.stream.Synchronize()
 }
 
 // close frees the plan's memory and stream.
@@ -237,17 +270,9 @@ func (p *adamWPlan) close() error {
 		for _, w := range p.watches {
 			err = errors.Join(err, w.Close())
 		}
-		if p.machine == nil {
-			err = errors.Join(err, p.stream.Close())
-		}
 	}
-	for i := range p.slots {
-		if own := p.slots[i].own; own != nil {
-			err = errors.Join(err, own.Free())
-		}
-	}
-	if p.memory != nil {
-		err = errors.Join(err, p.memory.Free())
+	for _, m := range p.memory {
+		err = errors.Join(err, m.Free())
 	}
 	return err
 }

@@ -7,35 +7,45 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
-// AdamWState is what a solver needs to go on where another one has stopped.
-type AdamWState struct {
-	Step    int                // steps taken
-	Moments map[string]Moments // by the weights' names
+// What a state is made of: the number of steps in the metadata, and two tensors for each weight.
+const (
+	stepKey      = "adamw.step"
+	firstPrefix  = "first."
+	secondPrefix = "second."
+)
+
+// moment is a moving average of a weight's gradient or of its square, in the weight's shape and type.
+type moment struct {
+	name string // in a state
+	ops.Arg
 }
 
-// Moments are the moving averages of a weight's gradient and of its square, in the weight's shape and type.
-type Moments struct{ First, Second *tensor.Dense }
-
-// State returns a copy of the solver's state; before the first step, the state that was set. The options are not part
-// of it.
-func (s *AdamW) State() (st AdamWState, err error) {
+// State returns a copy of what another solver needs to go on from here, which File.Write and safetensors.Read keep: the
+// tensors first.w and second.w are the moments of a weight w, adamw.step in the metadata is the number of steps. Before the
+// first step the tensors are those that were set. The options are not part of it.
+func (s *AdamW) State() (st safetensors.File, err error) {
 	defer named(&err, "state: ")
-	switch {
-	case s.closed:
+	if s.closed {
 		return st, errClosed
-	case s.pending != nil:
-		return *s.pending, nil
-	case s.plan == nil:
+	}
+	st.Metadata = map[string]string{stepKey: strconv.Itoa(s.step)}
+	if s.plan == nil {
+		st.Tensors = s.pending.Tensors
 		return st, nil
 	}
-	all, err := s.plan.save()
-	if err != nil {
-		return st, err
+	st.Tensors = map[string]*tensor.Dense{}
+	for _, m := range s.plan.moments {
+		host := newHost(m.Operand)
+		if err := s.plan.stream.Download(host, m.Arg); err != nil {
+			return safetensors.File{}, fmt.Errorf("%s: %w", m.name, err)
+		}
+		st.Tensors[m.name] = host
 	}
-	return AdamWState{s.step, all}, nil
+	return st, s.plan.stream.Synchronize()
 }
 
 // maxSteps is the largest number of steps that a float64 counts exactly.
@@ -44,77 +54,62 @@ const maxSteps = 1 << 53
 // SetState makes the solver go on from a state; from the zero value it begins anew. Moments that are not finite, and
 // negative ones of squares, are an error. Before the first step the weights are not known yet: the state's tensors are read
 // in that step, and a state that does not fit them is an error of it. On an error the solver's state is as it was before.
-func (s *AdamW) SetState(st AdamWState) (err error) {
+func (s *AdamW) SetState(st safetensors.File) (err error) {
 	defer named(&err, "state: ")
-	switch {
-	case s.closed:
+	if s.closed {
 		return errClosed
-	case st.Step < 0 || int64(st.Step) > maxSteps:
-		return fmt.Errorf("%d steps, want at least 0 and at most %d", st.Step, int64(maxSteps))
-	case s.plan == nil:
-		s.pending = &st
-	default:
-		if err := s.plan.restore(st); err != nil {
-			return err
-		}
 	}
-	s.step = st.Step
+	step := 0
+	if text, ok := st.Metadata[stepKey]; ok {
+		if step, err = strconv.Atoi(text); err != nil {
+			return fmt.Errorf("%s: %w", stepKey, err)
+		}
+	} else if st.Tensors != nil || st.Metadata != nil {
+		return fmt.Errorf("no %s in the metadata: not a state of AdamW", stepKey)
+	}
+	if step < 0 || int64(step) > maxSteps {
+		return fmt.Errorf("%d steps, want at least 0 and at most %d", step, int64(maxSteps))
+	}
+	if s.plan == nil {
+		s.pending = st
+	} else if err := s.plan.restore(step, st.Tensors); err != nil {
+		return err
+	}
+	s.step = step
 	return nil
 }
 
-// What a file of a state is made of: the number of steps in the metadata, and two tensors for each weight.
-const (
-	stepKey      = "adamw.step"
-	firstPrefix  = "first."
-	secondPrefix = "second."
-)
-
-// Save writes the state to path as safetensors: the moments of a weight w are first.w and second.w, the number of steps is
-// adamw.step in the metadata. The file is written aside and renamed.
-func (st AdamWState) Save(path string) (err error) {
-	defer named(&err, "save: ")
-	f := nn.File{Tensors: make(map[string]*tensor.Dense, 2*len(st.Moments)), Metadata: map[string]string{stepKey: strconv.Itoa(st.Step)}}
-	for name, m := range st.Moments {
-		f.Tensors[firstPrefix+name], f.Tensors[secondPrefix+name] = m.First, m.Second
-	}
-	return f.Write(path)
-}
-
-// LoadAdamWState reads what AdamWState.Save wrote. Whether it fits the weights SetState or the next step says.
-func LoadAdamWState(path string) (st AdamWState, err error) {
-	defer named(&err, "load: ")
-	f, err := nn.ReadFile(path)
-	if err != nil {
-		return st, err
-	}
-	if st, err = stateOf(f); err != nil {
-		return AdamWState{}, fmt.Errorf("%s: %w", path, err)
-	}
-	return st, nil
-}
-
-func stateOf(f nn.File) (st AdamWState, err error) {
-	text, ok := f.Metadata[stepKey]
-	if !ok {
-		return st, fmt.Errorf("no %s in the metadata: not a state of AdamW", stepKey)
-	}
-	if st.Step, err = strconv.Atoi(text); err != nil {
-		return st, fmt.Errorf("%s: %w", stepKey, err)
-	}
-	st.Moments = make(map[string]Moments, len(f.Tensors)/2)
-	for key, d := range f.Tensors {
-		if name, ok := strings.CutPrefix(key, firstPrefix); ok {
-			st.Moments[name] = Moments{d, f.Tensors[secondPrefix+name]}
-		} else if name, ok := strings.CutPrefix(key, secondPrefix); ok {
-			st.Moments[name] = Moments{f.Tensors[firstPrefix+name], d}
-		} else {
-			return st, fmt.Errorf("tensor %s is not of a state of AdamW", key)
+// restore copies moments after so many steps from the host, after it has checked all of them: numbers that cannot be
+// averages of gradients and of their squares are refused. Before the first step none are zeros.
+func (p *adamWPlan) restore(step int, tensors map[string]*tensor.Dense) error {
+	if step == 0 && len(tensors) == 0 {
+		tensors = map[string]*tensor.Dense{}
+		for _, m := range p.moments {
+			tensors[m.name] = newHost(m.Operand)
 		}
 	}
-	for name, m := range st.Moments {
-		if m.First == nil || m.Second == nil {
-			return st, fmt.Errorf("%s has one moment, want two", name)
+	if len(tensors) != len(p.moments) {
+		return fmt.Errorf("%d tensors, want %d: two moments of each weight", len(tensors), len(p.moments))
+	}
+	for _, m := range p.moments {
+		host := newArg(m.Operand)
+		if tensors[m.name] == nil {
+			return fmt.Errorf("no tensor %s", m.name)
+		}
+		err := ops.HoldValue(host.Buf, tensors[m.name], m.Operand)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", m.name, err)
+		case has(host, notFinite):
+			return fmt.Errorf("%s: not all elements are finite", m.name)
+		case strings.HasPrefix(m.name, secondPrefix) && has(host, func(x float64) bool { return x < 0 }):
+			return fmt.Errorf("%s: an average of squares is negative", m.name)
 		}
 	}
-	return st, nil
+	for _, m := range p.moments {
+		if err := p.stream.Upload(m.Arg, tensors[m.name]); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	return p.stream.Synchronize()
 }

@@ -1,8 +1,8 @@
 package runlog
 
 import (
+	"bytes"
 	"image/color"
-	"io"
 	"math"
 
 	"gonum.org/v1/plot"
@@ -21,8 +21,8 @@ var (
 	heldOutColor = color.RGBA{R: 206, G: 77, B: 19, A: 255}
 )
 
-// writePlot draws the loss of every batch, its running mean, and the held-out losses.
-func (l *Log) writePlot(w io.Writer) error {
+// plot draws the loss of every batch, its running mean, and the held-out losses as PNG.
+func (l *Log) plot() ([]byte, error) {
 	p := plot.New()
 	p.Title.Text = l.title
 	p.Title.Padding = vg.Points(6)
@@ -39,10 +39,10 @@ func (l *Log) writePlot(w io.Writer) error {
 
 	var losses, heldOut plotter.XYs
 	for _, s := range l.Steps {
-		losses = addFinite(losses, s.Step, s.Loss)
-	}
-	for _, h := range l.HeldOut {
-		heldOut = addFinite(heldOut, h.Step, h.Loss)
+		losses = addFinite(losses, s.Number, s.Loss)
+		if s.HeldOut != 0 {
+			heldOut = addFinite(heldOut, s.Number, s.HeldOut)
+		}
 	}
 	for _, c := range []struct {
 		label  string
@@ -60,24 +60,20 @@ func (l *Log) writePlot(w io.Writer) error {
 		}
 		line, circles, err := plotter.NewLinePoints(c.points)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		line.Color, line.Width = c.color, vg.Points(c.width)
 		circles.Shape, circles.Color, circles.Radius = draw.CircleGlyph{}, c.color, vg.Points(c.circle)
-		if c.circle == 0 {
-			p.Add(line)
-			p.Legend.Add(c.label, line)
-		} else {
-			p.Add(line, circles)
-			p.Legend.Add(c.label, line, circles)
-		}
+		p.Add(line, circles)
+		p.Legend.Add(c.label, line, circles)
 	}
 	to, err := p.WriterTo(vg.Points(640), vg.Points(400), "png")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = to.WriteTo(w)
-	return err
+	var b bytes.Buffer
+	_, err = to.WriteTo(&b)
+	return b.Bytes(), err
 }
 
 // addFinite appends a loss, if it can be drawn.

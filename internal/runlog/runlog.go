@@ -3,10 +3,8 @@
 package runlog
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,29 +20,23 @@ const (
 
 // Step is one training step.
 type Step struct {
-	Step         int     // from 1
+	Number       int     // from 1
 	Loss         float64 // nats a token, on the step's own batch, before the step
 	LR           float64
 	GradNorm     float64 // global, before clipping
 	TokensPerSec float64
-}
-
-// HeldOut is one evaluation on data that is not trained on.
-type HeldOut struct {
-	Step int // steps taken before it
-	Loss float64
+	HeldOut      float64 // loss after the step on data that is not trained on; 0 if it was not taken
 }
 
 // Log is the record of one run. The zero value is empty and has no folder: Save writes nothing. Create gives one.
 type Log struct {
-	Steps   []Step
-	HeldOut []HeldOut
+	Steps []Step
 
 	dir, title string
 }
 
-// Create makes the run folder dir, with its parents, and checks that files can be written there and that none of an earlier
-// run would be replaced: its own, and those of the names in others. title is the plot's.
+// Create makes the run folder dir, with its parents, and the files of an empty log in it. It is an error if one of an earlier
+// run would be replaced: those of the log, and those of the names in others. title is the plot's.
 func Create(dir, title string, others ...string) (*Log, error) {
 	for _, name := range append([]string{StepsFile, PlotFile}, others...) {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
@@ -56,14 +48,8 @@ func Create(dir, title string, others ...string) (*Log, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
-	probe, err := os.CreateTemp(dir, ".probe.*.tmp")
-	if err != nil {
-		return nil, fmt.Errorf("runlog: run folder can not be written: %w", err)
-	}
-	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
-		return nil, fmt.Errorf("runlog: %w", err)
-	}
-	return &Log{dir: dir, title: title}, nil
+	l := &Log{dir: dir, title: title}
+	return l, l.Save()
 }
 
 // Path returns the path of a file in the run folder.
@@ -74,35 +60,28 @@ func (l *Log) Save() error {
 	if l.dir == "" {
 		return nil
 	}
-	for _, f := range []struct {
-		name    string
-		content func(io.Writer) error
-	}{{StepsFile, l.writeCSV}, {PlotFile, l.writePlot}} {
-		var b bytes.Buffer
-		err := f.content(&b)
-		if err == nil {
-			err = atomicwriter.WriteFile(l.Path(f.name), b.Bytes(), 0o644)
-		}
-		if err != nil {
-			return fmt.Errorf("runlog: %s: %w", l.Path(f.name), err)
-		}
+	plot, err := l.plot()
+	if err == nil {
+		err = atomicwriter.WriteFile(l.Path(PlotFile), plot, 0o644)
+	}
+	if err == nil {
+		err = atomicwriter.WriteFile(l.Path(StepsFile), l.table(), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("runlog: %s: %w", l.dir, err)
 	}
 	return nil
 }
 
-// writeCSV writes one row a step; the held-out loss stands in the row of the step after which it was taken.
-func (l *Log) writeCSV(w io.Writer) error {
-	heldOut := make(map[int]float64, len(l.HeldOut))
-	for _, h := range l.HeldOut {
-		heldOut[h.Step] = h.Loss
-	}
-	fmt.Fprintln(w, "step,loss,lr,grad_norm,tokens_per_second,held_out_loss")
+// table returns the steps as CSV, one row each.
+func (l *Log) table() []byte {
+	b := []byte("step,loss,lr,grad_norm,tokens_per_second,held_out_loss\n")
 	for _, s := range l.Steps {
-		fmt.Fprintf(w, "%d,%.7g,%.7g,%.7g,%.0f,", s.Step, s.Loss, s.LR, s.GradNorm, s.TokensPerSec)
-		if v, ok := heldOut[s.Step]; ok {
-			fmt.Fprintf(w, "%.7g", v)
+		b = fmt.Appendf(b, "%d,%.7g,%.7g,%.7g,%.0f,", s.Number, s.Loss, s.LR, s.GradNorm, s.TokensPerSec)
+		if s.HeldOut != 0 {
+			b = fmt.Appendf(b, "%.7g", s.HeldOut)
 		}
-		fmt.Fprintln(w)
+		b = append(b, '\n')
 	}
-	return nil
+	return b
 }

@@ -19,9 +19,9 @@ func TestSaveWritesTableAndPlot(t *testing.T) {
 	l := testutil.Must(Create(filepath.Join(t.TempDir(), "a", "b"), "a run"))(t)
 	for i := 1; i <= 2000; i++ {
 		x := float64(i)
-		l.Steps = append(l.Steps, Step{Step: i, Loss: 2 + 3.5*math.Exp(-x/300) + 0.1*math.Sin(x), LR: 1e-3, GradNorm: 0.5, TokensPerSec: 2e4})
+		l.Steps = append(l.Steps, Step{Number: i, Loss: 2 + 3.5*math.Exp(-x/300) + 0.1*math.Sin(x), LR: 1e-3, GradNorm: 0.5, TokensPerSec: 2e4})
 		if i%200 == 0 {
-			l.HeldOut = append(l.HeldOut, HeldOut{Step: i, Loss: 2.1 + 3.5*math.Exp(-x/300)})
+			l.Steps[i-1].HeldOut = 2.1 + 3.5*math.Exp(-x/300)
 		}
 	}
 	require.NoError(t, l.Save())
@@ -67,10 +67,8 @@ func TestPlotOfFewSteps(t *testing.T) {
 	for _, losses := range [][]float64{{}, {5.5}, {math.NaN(), math.NaN()}} {
 		l := testutil.Must(Create(t.TempDir(), ""))(t)
 		for i, loss := range losses {
-			l.Steps = append(l.Steps, Step{Step: i + 1, Loss: loss})
+			l.Steps = append(l.Steps, Step{Number: i + 1, Loss: loss, HeldOut: loss})
 		}
-		require.NoError(t, l.Save())
-		l.HeldOut = append(l.HeldOut, HeldOut{Step: len(losses), Loss: 5.6})
 		require.NoError(t, l.Save())
 		require.FileExists(t, l.Path(PlotFile))
 	}

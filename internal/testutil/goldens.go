@@ -14,7 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gorgonia-nsa/nsa/internal/safetensors"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 //go:embed goldens/*.safetensors
@@ -62,7 +64,7 @@ type Golden struct {
 	// Config is the case's configuration, from the file's metadata.
 	Config Config
 	// File holds the inputs, the outputs and the gradients.
-	File *safetensors.File
+	File safetensors.File
 	// BuiltIn is set for the cases of this package, unlike those of a folder: these may be of any configuration.
 	BuiltIn bool
 }
@@ -150,7 +152,7 @@ func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 }
 
 // tensor returns the named tensor; the test fails when there is none.
-func (g Golden) tensor(t testing.TB, name string) *safetensors.Tensor {
+func (g Golden) tensor(t testing.TB, name string) *tensor.Dense {
 	t.Helper()
 	x, ok := g.File.Tensors[name]
 	if !ok {
@@ -159,12 +161,12 @@ func (g Golden) tensor(t testing.TB, name string) *safetensors.Tensor {
 	return x
 }
 
-// elements returns the elements of a tensor; the test fails when there is none of this name and type.
-func elements[T int32 | float64](t testing.TB, g Golden, name string) []T {
+// typed returns the named tensor; the test fails when there is none of this type.
+func (g Golden) typed(t testing.TB, name string, want tensor.Dtype) *tensor.Dense {
 	t.Helper()
-	x, ok := g.tensor(t, name).Data.([]T)
-	if !ok {
-		t.Fatalf("testutil: golden %s: %q is %T, want %T", g.Name, name, g.tensor(t, name).Data, x)
+	x := g.tensor(t, name)
+	if x.Dtype() != want {
+		t.Fatalf("testutil: golden %s: %q is %v, want %v", g.Name, name, x.Dtype(), want)
 	}
 	return x
 }
@@ -172,17 +174,17 @@ func elements[T int32 | float64](t testing.TB, g Golden, name string) []T {
 // F64 returns the elements of a float64 tensor; the test fails when there is none. The slice is the golden's own.
 func (g Golden) F64(t testing.TB, name string) []float64 {
 	t.Helper()
-	return elements[float64](t, g, name)
+	return g.typed(t, name, tensor.Float64).Float64s()
 }
 
 // I32 returns the elements of an int32 tensor; the test fails when there is none. The slice is the golden's own.
 func (g Golden) I32(t testing.TB, name string) []int32 {
 	t.Helper()
-	return elements[int32](t, g, name)
+	return g.typed(t, name, tensor.Int32).Int32s()
 }
 
 // Shape returns the axes of a tensor; the test fails when there is none. The slice is the golden's own.
 func (g Golden) Shape(t testing.TB, name string) []int {
 	t.Helper()
-	return g.tensor(t, name).Shape
+	return g.tensor(t, name).Shape()
 }

@@ -12,8 +12,9 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/internal/safetensors"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // recorder is a testing.TB that records how a test fails or ends.
@@ -77,9 +78,9 @@ func TestGoldensEmbedded(t *testing.T) {
 
 func TestGoldensFolder(t *testing.T) {
 	dir := t.TempDir()
-	x := &safetensors.Tensor{Shape: []int{1}, Data: []float64{2.5}}
-	f := &safetensors.File{Metadata: map[string]string{"config": `{"S": 9}`}, Tensors: map[string]*safetensors.Tensor{"x": x}}
-	require.NoError(t, safetensors.Write(filepath.Join(dir, "mine.safetensors"), f), "the kind is in the file, not in its name")
+	x := tensor.New(tensor.WithBacking([]float64{2.5}))
+	f := safetensors.File{Metadata: map[string]string{"config": `{"S": 9}`}, Tensors: map[string]*tensor.Dense{"x": x}}
+	require.NoError(t, f.Write(filepath.Join(dir, "mine.safetensors")), "the kind is in the file, not in its name")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no golden"), 0o644))
 	t.Setenv(envGoldens, dir)
 

@@ -50,6 +50,14 @@ const (
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
 func (c Config) Validate() error {
+	if err := c.check(); err != nil {
+		return fmt.Errorf("tinylm: %w", err)
+	}
+	return nil
+}
+
+// check is Validate without the name of this package in its error.
+func (c Config) check() error {
 	for _, s := range []struct {
 		name   string
 		v, max int
@@ -57,7 +65,7 @@ func (c Config) Validate() error {
 		{"vocab", c.Vocab, maxSize}, {"context", c.Context, maxSize}, {"layers", c.Layers, maxLayers},
 	} {
 		if s.v < 1 || s.v > s.max {
-			return fmt.Errorf("tinylm: %s is %d, want 1 to %d", s.name, s.v, s.max)
+			return fmt.Errorf("%s is %d, want 1 to %d", s.name, s.v, s.max)
 		}
 	}
 	sizes := c.NSAConfig
@@ -68,13 +76,13 @@ func (c Config) Validate() error {
 		sizes.Dim, sizes.Heads, sizes.KVHeads, sizes.KeyDim, sizes.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
 		sizes.RoPEBase = c.RoPEBase
 	default:
-		return fmt.Errorf("tinylm: attention is %q, want %q or %q", c.Attention, NSA, Dense)
+		return fmt.Errorf("attention is %q, want %q or %q", c.Attention, NSA, Dense)
 	}
 	if err := sizes.Validate(); err != nil {
-		return fmt.Errorf("tinylm: %w", err)
+		return err
 	}
 	if n := c.parameters(); n > maxParameters {
-		return fmt.Errorf("tinylm: a model of %.3g parameters, want at most %d", n, maxParameters)
+		return fmt.Errorf("a model of %.3g parameters, want at most %d", n, maxParameters)
 	}
 	return nil
 }
@@ -115,9 +123,9 @@ func (c Config) LearnableParams() []nn.Param {
 		list = append(list, norm(a+"mlp_norm"), linear(a+"mlp.w1", 4*c.Dim, c.Dim), linear(a+"mlp.w2", c.Dim, 4*c.Dim))
 	}
 	list = append(list, norm("norm"), linear("head", c.Vocab, c.Dim))
-	for i := range list {
-		if strings.HasSuffix(list[i].Name, "attn.wo.weight") || strings.HasSuffix(list[i].Name, "mlp.w2.weight") {
-			list[i].Init.Scale /= math.Sqrt(float64(2 * c.Layers))
+	for i, p := range list {
+		if strings.HasSuffix(p.Name, "attn.wo.weight") || strings.HasSuffix(p.Name, "mlp.w2.weight") {
+			list[i].Init = nn.Normal(1 / math.Sqrt(float64(p.Shape[1])) / math.Sqrt(float64(2*c.Layers)))
 		}
 	}
 	return list

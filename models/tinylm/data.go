@@ -69,12 +69,9 @@ func (d *Data) readFile(path string, info fs.FileInfo) ([]byte, error) {
 
 // readFolder appends the files below root to d in the order of their names, a line break after each.
 func (d *Data) readFolder(root, ext string) error {
-	root, err := filepath.EvalSymlinks(root) // WalkDir does not follow one; Debian's GOROOT/src is one
-	if err != nil {
-		return err
-	}
 	files := 0
-	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
+	err := filepath.WalkDir(filepath.FromSlash(root+"/."), func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ext) {
 			return err
 		}
@@ -145,13 +142,6 @@ func (d *Data) Check(seq, vocab int) error {
 	return nil
 }
 
-// window copies the seq tokens of text at offset and the tokens after each of them.
-func window(tokens, targets []int32, text []byte, offset int) {
-	for i := range tokens {
-		tokens[i], targets[i] = int32(text[offset+i]), int32(text[offset+i+1])
-	}
-}
-
 // batches draws random windows of a text.
 type batches struct {
 	text []byte
@@ -162,10 +152,18 @@ func newBatches(text []byte, seed uint64) *batches {
 	return &batches{text, rand.New(rand.NewPCG(seed, 2))}
 }
 
-// next fills tokens and targets with windows of seq tokens, one after the other.
-func (b *batches) next(tokens, targets []int32, seq int) {
-	for at := 0; at < len(tokens); at += seq {
-		window(tokens[at:at+seq], targets[at:at+seq], b.text, b.rand.IntN(len(b.text)-seq))
+// next fills the batch of m.
+func (b *batches) next(m *Model) {
+	m.fill(b.text, func(int) int { return b.rand.IntN(len(b.text) - m.seq) })
+}
+
+// fill makes each row of the batch the tokens of text from the offset at(row) on, its targets the tokens after each of them.
+func (m *Model) fill(text []byte, at func(row int) int) {
+	for row := range m.batch {
+		window := text[at(row):]
+		for i := range m.seq {
+			m.tokens[row*m.seq+i], m.targets[row*m.seq+i] = int32(window[i]), int32(window[i+1])
+		}
 	}
 }
 
@@ -200,6 +198,11 @@ func Printable(text string) string {
 	}, text)
 }
 
+// spread fills batch number i of n with windows at equal distances over the whole of text.
+func (m *Model) spread(text []byte, i, n int) {
+	m.fill(text, func(row int) int { return (i*m.batch + row) * (len(text) - m.seq - 1) / max(1, n*m.batch-1) })
+}
+
 // Evaluate returns the mean loss over n batches of windows spread over text, the same windows at every call.
 func (m *Model) Evaluate(text []byte, n int) (float64, error) {
 	if len(text) < m.seq+1 || n < 1 {
@@ -210,7 +213,7 @@ func (m *Model) Evaluate(text []byte, n int) (float64, error) {
 	}
 	sum := 0.0
 	for i := range n {
-		spread(m.tokens, m.targets, m.seq, text, i, n)
+		m.spread(text, i, n)
 		if err := m.Run(); err != nil {
 			return 0, err
 		}
@@ -221,15 +224,4 @@ func (m *Model) Evaluate(text []byte, n int) (float64, error) {
 		sum += loss
 	}
 	return sum / float64(n), nil
-}
-
-// spread fills the rows of batch number i of n with windows at equal distances over the whole of text, so that every
-// evaluation sees the same ones.
-func spread(tokens, targets []int32, seq int, text []byte, i, n int) {
-	rows := len(tokens) / seq
-	for r := range rows {
-		k := i*rows + r
-		at := r * seq
-		window(tokens[at:at+seq], targets[at:at+seq], text, k*(len(text)-seq-1)/max(1, n*rows-1))
-	}
 }

@@ -98,14 +98,14 @@ func TestPrintable(t *testing.T) {
 func TestWindows(t *testing.T) {
 	text := []byte("0123456789")
 	tokens, targets := make([]int32, 4), make([]int32, 4)
-	window(tokens, targets, text, 6-1)
+	(&Model{batch: 1, seq: 4, tokens: tokens, targets: targets}).fill(text, func(int) int { return 5 })
 	require.Equal(t, Encode("5678"), tokens)
 	require.Equal(t, Encode("6789"), targets)
 
-	b := newBatches(text, 1)
+	b, m := newBatches(text, 1), &Model{batch: 2, seq: 2, tokens: tokens, targets: targets}
 	seen := map[int32]bool{}
 	for range 200 {
-		b.next(tokens, targets, 2)
+		b.next(m)
 		require.Equal(t, tokens[0]+1, targets[0])
 		require.Equal(t, tokens[2]+1, tokens[3])
 		seen[tokens[0]] = true
@@ -114,7 +114,7 @@ func TestWindows(t *testing.T) {
 
 	var first []int32
 	for i := range 2 {
-		spread(tokens, targets, 2, text, i, 2)
+		m.spread(text, i, 2)
 		first = append(first, tokens[0], tokens[2])
 	}
 	require.Equal(t, Encode("0247"), first, "from the begin to the end of the text")

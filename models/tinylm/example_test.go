@@ -44,13 +44,13 @@ func ExampleTrain() {
 }
 
 // A text that a model continues.
-func ExampleNewSampler() {
+func ExampleModel_Generate() {
 	w, err := tinylm.NewWeights(smallConfig(), tensor.Float32, 1) // or tinylm.LoadWeights(path)
 	check(err)
-	s, err := tinylm.NewSampler(w, 64)
+	m, err := tinylm.NewModel(w, 1, 64)
 	check(err)
-	ids, err := s.Generate(tinylm.Encode("func main"), 8, tinylm.Sampling{Temperature: 0.8, TopK: 40, Seed: 1})
-	check(errors.Join(err, s.Close()))
+	ids, err := m.Generate(tinylm.Encode("func main"), 8, tinylm.Sampling{Temperature: 0.8, TopK: 40, Seed: 1})
+	check(errors.Join(err, m.Close()))
 	fmt.Println(len(ids), "tokens")
 	// Output: 8 tokens
 }

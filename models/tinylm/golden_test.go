@@ -110,7 +110,7 @@ func climb(t *testing.T, m *Model, g testutil.Golden, within bounds,
 	logits := testutil.Must(m.Logits())(t)
 	testutil.Within(t, "logits", testutil.Floats(t, logits.Data()), g.F64(t, "logits"), within.loss)
 	testutil.Within(t, "loss", []float64{testutil.Must(m.Loss())(t)}, g.F64(t, "loss"), within.loss)
-	if m.weights.Dtype == tensor.Float32 && !g.BuiltIn {
+	if m.learnables[0].Dtype() == tensor.Float32 && !g.BuiltIn {
 		return steps(t, m, g)
 	}
 	for _, n := range m.Learnables() {

@@ -97,7 +97,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	loss := testutil.Must(m.WatchLoss())(t)
 	batches := newBatches(source[:len(source)*9/10], seed)
 	for range steps {
-		batches.next(m.Tokens(), m.Targets(), 256)
+		batches.next(m)
 		require.NoError(t, m.RunAndStep(solver))
 		require.NoError(t, loss.Fetch())
 		losses = append(losses, testutil.Must(loss.Next())(t))
@@ -114,7 +114,7 @@ func TestRestoreOnGPU(t *testing.T) {
 	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture()))
 	solver := newTestSolver(t, m)
-	newBatches(text(t).Train, 1).next(m.Tokens(), m.Targets(), w.Config.Context)
+	newBatches(text(t).Train, 1).next(m)
 	step := func() float64 {
 		require.NoError(t, m.RunAndStep(solver))
 		return testutil.Must(m.Loss())(t)
@@ -155,7 +155,7 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	solver := newTestSolver(t, m)
 	batches := newBatches(text(t).Train, 1)
 	step := func() {
-		batches.next(m.Tokens(), m.Targets(), w.Config.Context)
+		batches.next(m)
 		if err := m.RunAndStep(solver); err != nil {
 			t.Error(err)
 		}

@@ -7,41 +7,26 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// builder adds a model to a graph.
-type builder struct {
-	*nn.Builder
-	config Config
-}
-
-func newBuilder(g *G.ExprGraph, w *Weights) builder {
-	return builder{nn.NewBuilder(g, w.Config.LearnableParams(), nn.Values(w.Tensors)), w.Config.withDefaults()}
-}
-
-// logits returns the logits [B,S,V] of tokens [B,S]: blocks of x += attention(norm(x)), x += mlp(norm(x)).
-func (b builder) logits(tokens *G.Node) *G.Node {
+// logits adds a model to the graph of b and returns its logits [B,S,V] of tokens [B,S]: blocks of x += attention(norm(x)),
+// x += mlp(norm(x)).
+func (c Config) logits(b *nn.Builder, tokens *G.Node) *G.Node {
+	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
 	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
-	for i := range b.config.Layers {
+	for i := range c.Layers {
 		a := layer(i)
-		x = b.Node(ops.Add(x, b.attention(b.norm(x, a+"attn_norm"), a+"attn.")))
-		hidden := b.Node(ops.SiLU(b.Linear(b.norm(x, a+"mlp_norm"), a+"mlp.w1")))
+		x = b.Node(ops.Add(x, c.attention(b, norm(x, a+"attn_norm"), a+"attn.")))
+		hidden := b.Node(ops.SiLU(b.Linear(norm(x, a+"mlp_norm"), a+"mlp.w1")))
 		x = b.Node(ops.Add(x, b.Linear(hidden, a+"mlp.w2")))
 	}
-	return b.Linear(b.norm(x, "norm"), "head")
+	return b.Linear(norm(x, "norm"), "head")
 }
 
-func (b builder) norm(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
-
-// attention returns the attention layer of x [B,S,dim], its parameters behind prefix.
-func (b builder) attention(x *G.Node, prefix string) *G.Node {
-	if b.config.Attention == Dense {
-		return b.dense(x, prefix)
+// attention adds the attention layer of x [B,S,dim], its parameters behind prefix: NSA, or causal attention over all keys with
+// rotary embedding.
+func (c Config) attention(b *nn.Builder, x *G.Node, prefix string) *G.Node {
+	if c.Attention != Dense {
+		return b.Node(b.NSA(prefix, c.NSAConfig).Apply(x))
 	}
-	return b.Node(b.NSA(prefix, b.config.NSAConfig).Apply(x))
-}
-
-// dense is causal attention over all keys, with rotary embedding.
-func (b builder) dense(x *G.Node, prefix string) *G.Node {
-	c := b.config
 	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0)) }
 	q := rope(b.Linear(x, prefix+"wq", ops.WithHeads(c.Heads)))   // [B,S,Hq,D]
 	k := rope(b.Linear(x, prefix+"wk", ops.WithHeads(c.KVHeads))) // [B,S,Hkv,D]

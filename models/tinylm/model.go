@@ -1,6 +1,7 @@
 package tinylm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -45,7 +47,6 @@ type Model struct {
 	vm         G.VM
 	machine    *graph.Machine // vm, if it is one
 	scale      *G.F32         // of the gradients; nil is 1
-	version    int            // of the weights after the last step
 }
 
 // ModelOption is an option of NewModel.
@@ -83,19 +84,16 @@ func WithMachine(opts ...graph.Option) ModelOption {
 
 // NewModel builds the graph of a model for a batch of batch sequences of seq tokens with the given weights, which it
 // shares, and the machine that runs it. Close ends it.
-func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (*Model, error) {
-	m, err := newModel(w, batch, seq, opts)
-	if err != nil {
-		return nil, fmt.Errorf("tinylm: model of %d x %d tokens: %w", batch, seq, err)
-	}
-	return m, nil
-}
-
-func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
+func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err error) {
+	defer func() {
+		if err != nil {
+			m, err = nil, fmt.Errorf("tinylm: model of %d x %d tokens: %w", batch, seq, err)
+		}
+	}()
 	if w == nil {
 		return nil, errors.New("no weights")
 	}
-	if err := w.Config.Validate(); err != nil {
+	if err := w.Config.check(); err != nil {
 		return nil, err
 	}
 	if err := checkTokens(batch, seq); err != nil {
@@ -111,7 +109,7 @@ func newModel(w *Weights, batch, seq int, opts []ModelOption) (*Model, error) {
 	if o.vm != nil && len(o.graph) > 0 {
 		return nil, errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
 	}
-	m := &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
+	m = &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
 	if err := m.build(o); err != nil {
 		return nil, err
 	}
@@ -127,8 +125,9 @@ func (m *Model) build(o modelOptions) (err error) {
 	var tokens, targets *G.Node
 	m.tokens, tokens = input("tokens")
 	m.targets, targets = input("targets")
-	b := newBuilder(m.graph, m.weights)
-	m.logits = b.logits(tokens)
+	c := m.weights.Config.withDefaults()
+	b := nn.NewBuilder(m.graph, c.LearnableParams(), nn.Values(m.weights.Tensors))
+	m.logits = c.logits(b, tokens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
 		return b.Err()
@@ -233,18 +232,14 @@ func (m *Model) RunAndStep(solver *optim.AdamW) error {
 	case m.machine == nil:
 		return fmt.Errorf("tinylm: step: the model runs on a %T, want a graph.Machine", m.vm)
 	}
-	err := m.weights.use(m.machine)
-	if m.version != m.weights.version { // the copies in half precision are out of date
+	if m.weights.stepped != m.machine { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
+	err := errors.Join(m.weights.use(m.machine), m.shareScale(solver))
 	if err == nil {
-		err = m.shareScale(solver)
-	}
-	if err == nil {
+		m.weights.stepped = m.machine
 		err = m.machine.RunAndStep(solver, m.grads)
 	}
-	m.weights.version++
-	m.version = m.weights.version
 	if err != nil {
 		return fmt.Errorf("tinylm: step: %w", err)
 	}
@@ -289,7 +284,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 		return 0, err
 	}
 	if err = m.shareScale(adamw); err == nil {
-		m.weights.version++
+		m.weights.stepped = nil
 		err = solver.Step(m.grads)
 	}
 	if err != nil {
@@ -301,36 +296,25 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 // Loss returns the mean cross entropy of the last run, in nats a token. On a device it waits for the run.
 func (m *Model) Loss() (float64, error) {
 	v, err := graph.HostValue(m.loss.Value())
-	if err != nil {
-		return 0, fmt.Errorf("tinylm: loss: %w", err)
-	}
 	switch v := v.(type) {
 	case *G.F32:
-		return float64(*v), nil
+		return float64(*v), err
 	case *G.F64:
-		return float64(*v), nil
-	case nil:
-		return 0, errors.New("tinylm: loss: the model has not run")
-	default:
-		return 0, fmt.Errorf("tinylm: loss is a %T, want a scalar", v)
+		return float64(*v), err
 	}
+	return 0, fmt.Errorf("tinylm: loss: %w", cmp.Or(err, errNotRun))
 }
+
+var errNotRun = errors.New("the model has not run, or was built without them")
 
 // Logits returns the logits of the last run, [B,S,V], in host memory. They are the machine's own and last until the next
 // run; from a device they are a copy, for which it waits. A model WithoutLogits has none.
 func (m *Model) Logits() (*tensor.Dense, error) {
-	value, err := graph.HostValue(m.logits.Value())
-	if err != nil {
-		return nil, fmt.Errorf("tinylm: logits: %w", err)
+	v, err := graph.HostValue(m.logits.Value())
+	if logits, ok := v.(*tensor.Dense); ok && err == nil {
+		return logits, nil
 	}
-	switch v := value.(type) {
-	case *tensor.Dense:
-		return v, nil
-	case nil:
-		return nil, errors.New("tinylm: logits: the model has not run, or is without them")
-	default:
-		return nil, fmt.Errorf("tinylm: logits are a %T, want a tensor", v)
-	}
+	return nil, fmt.Errorf("tinylm: logits: %w", cmp.Or(err, errNotRun))
 }
 
 // Close ends the machine.

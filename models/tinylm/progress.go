@@ -16,7 +16,6 @@ const barLength = 1000
 type progress struct {
 	w    io.Writer                // nil: nowhere
 	bar  *progressbar.ProgressBar // nil: lines
-	last time.Time                // when the bar was drawn
 	held string                   // the last held-out loss
 }
 
@@ -26,21 +25,20 @@ func newProgress(w io.Writer) *progress {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 			p.bar = progressbar.NewOptions(barLength, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(24),
 				progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false),
-				progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish())
+				progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish(),
+				progressbar.OptionThrottle(200*time.Millisecond))
 		}
 	}
 	return p
 }
 
-// step shows the state after a step, five times a second.
+// step shows the state after a step.
 func (p *progress) step(r *run) {
-	if p.bar == nil || time.Since(p.last) < 200*time.Millisecond {
-		return
+	if p.bar != nil {
+		p.bar.Describe(p.line(r))
+		// A bar that cannot be drawn does not stop the training.
+		_ = p.bar.Set(min(barLength-1, int(barLength*r.done())))
 	}
-	p.last = time.Now()
-	p.bar.Describe(p.line(r))
-	// A bar that cannot be drawn does not stop the training.
-	_ = p.bar.Set(min(barLength-1, int(barLength*r.done())))
 }
 
 // heldOut shows the state after an evaluation.
@@ -53,8 +51,9 @@ func (p *progress) heldOut(r *run, loss float64) {
 
 // line describes the state.
 func (p *progress) line(r *run) string {
-	rate := float64(r.known*r.Batch*r.config.Context) / r.busy.Seconds()
-	s := fmt.Sprintf("step %d  loss %.3f%s  %.0f tok/s", r.known, r.loss, p.held, rate)
+	known := len(r.log.Steps)
+	rate := float64(known*r.Batch*r.config.Context) / r.busy.Seconds()
+	s := fmt.Sprintf("step %d  loss %.3f%s  %.0f tok/s", known, r.loss, p.held, rate)
 	if done := r.done(); done > 0 {
 		left := time.Duration(float64(time.Since(r.start)) * (1 - done) / done)
 		s += fmt.Sprintf("  %v left", left.Round(time.Second))

@@ -29,23 +29,11 @@ func (s Sampling) Validate() error {
 	return nil
 }
 
-// Sampler continues texts. It runs a graph of one sequence of fixed length: what lies to the right of the text is
-// padding, which causal attention does not look at, and a text longer than the sequence is cut on its left.
-type Sampler struct{ model *Model }
-
-// NewSampler returns a sampler for the weights, which it shares. It looks back over at most length
-// tokens, which should be Config.Context. A smaller length is faster and gives the same for texts that fit it. Close ends it.
-func NewSampler(w *Weights, length int, opts ...ModelOption) (*Sampler, error) {
-	m, err := NewModel(w, 1, length, opts...)
-	if err != nil {
-		return nil, err
-	}
-	return &Sampler{m}, nil
-}
-
 // Generate returns n tokens that follow prompt, which must not be empty. The same weights, prompt and Sampling give the
-// same tokens.
-func (s *Sampler) Generate(prompt []int32, n int, how Sampling) ([]int32, error) {
+// same tokens. It runs the model on the first sequence of its batch, best one of batch 1 without gradients: what lies to the
+// right of the text is padding, which causal attention does not look at, and a text longer than the sequence, which should
+// have the length Config.Context, is cut on its left. A shorter sequence is faster and gives the same for texts that fit it.
+func (m *Model) Generate(prompt []int32, n int, how Sampling) ([]int32, error) {
 	if err := how.Validate(); err != nil {
 		return nil, err
 	}
@@ -58,7 +46,7 @@ func (s *Sampler) Generate(prompt []int32, n int, how Sampling) ([]int32, error)
 	r := rand.New(rand.NewPCG(how.Seed, 3))
 	text := slices.Clone(prompt)
 	for range n {
-		logits, err := s.last(text)
+		logits, err := m.last(text)
 		if err != nil {
 			return nil, err
 		}
@@ -72,17 +60,17 @@ func (s *Sampler) Generate(prompt []int32, n int, how Sampling) ([]int32, error)
 }
 
 // last returns the logits [V] of the token that follows text.
-func (s *Sampler) last(text []int32) ([]float64, error) {
-	text = text[max(0, len(text)-s.model.seq):]
-	clear(s.model.tokens[copy(s.model.tokens, text):])
-	if err := s.model.Run(); err != nil {
+func (m *Model) last(text []int32) ([]float64, error) {
+	text = text[max(0, len(text)-m.seq):]
+	clear(m.tokens[copy(m.tokens, text):])
+	if err := m.Run(); err != nil {
 		return nil, err
 	}
-	v, err := s.model.Logits()
+	v, err := m.Logits()
 	if err != nil {
 		return nil, err
 	}
-	logits := make([]float64, s.model.weights.Config.Vocab)
+	logits := make([]float64, m.weights.Config.Vocab)
 	row := (len(text) - 1) * len(logits)
 	for i := range logits {
 		if v.Dtype() == tensor.Float32 {
@@ -125,6 +113,3 @@ func pick(logits []float64, how Sampling, r *rand.Rand) (int, error) {
 	}
 	return order[len(order)-1], nil
 }
-
-// Close ends the sampler's machine.
-func (s *Sampler) Close() error { return s.model.Close() }

@@ -11,17 +11,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// newTestSampler returns a sampler for small weights. The end of the test closes it.
-func newTestSampler(t testing.TB, w *Weights) *Sampler {
-	t.Helper()
-	s := testutil.Must(NewSampler(w, w.Config.Context))(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
-}
-
 func TestGenerateDependsOnTheSeed(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	s := newTestSampler(t, w)
+	s := newTestModel(t, w, nil, 1, w.Config.Context)
 	generate := func(how Sampling) []int32 {
 		ids := testutil.Must(s.Generate(Encode("func "), 80, how))(t) // beyond the context of 64
 		require.Len(t, ids, 80)
@@ -37,7 +29,7 @@ func TestGenerateDependsOnTheSeed(t *testing.T) {
 // TestPaddingIsNotSeen compares the logits of a padded text with those of a graph of its own length.
 func TestPaddingIsNotSeen(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float64, 1)
-	s := newTestSampler(t, w)
+	s := newTestModel(t, w, nil, 1, w.Config.Context)
 	ids := Encode("if err != nil { return err }")
 	padded := testutil.Must(s.last(ids))(t)
 	m := testutil.Must(NewModel(w, 1, len(ids)))(t)
@@ -73,7 +65,7 @@ func TestPick(t *testing.T) {
 
 func TestGenerateRefuses(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	s := newTestSampler(t, w)
+	s := newTestModel(t, w, nil, 1, w.Config.Context)
 	for message, c := range map[string]struct {
 		prompt []int32
 		n      int
@@ -88,5 +80,4 @@ func TestGenerateRefuses(t *testing.T) {
 		require.ErrorContains(t, testutil.Err(s.Generate(c.prompt, c.n, c.how)), message)
 	}
 	require.Empty(t, testutil.Must(s.Generate([]int32{1}, 0, Sampling{}))(t))
-	require.ErrorContains(t, testutil.Err(NewSampler(nil, 8)), "no weights")
 }

@@ -85,12 +85,8 @@ func (t Training) check(c Config) error {
 		}
 	}
 	switch {
-	case t.Duration < 0:
-		return fmt.Errorf("duration is %v, want more than 0", t.Duration)
-	case t.Steps == 0 && t.Duration == 0:
-		return errors.New("neither steps nor a duration is given")
-	case t.Steps > 0 && t.Duration > 0:
-		return fmt.Errorf("both %d steps and a duration of %v are given, want one", t.Steps, t.Duration)
+	case t.Duration < 0 || (t.Steps > 0) == (t.Duration > 0):
+		return fmt.Errorf("%d steps and a duration of %v, want one above 0 and the other 0", t.Steps, t.Duration)
 	case !(t.Warmup >= 0 && t.Warmup <= 1):
 		return fmt.Errorf("warm-up is %v of the run, want a number in [0, 1]", t.Warmup)
 	case t.SampleBytes > maxTokens:
@@ -165,10 +161,7 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (result *Resul
 		}
 		defer closes(r.weights.Free)
 	}
-	options := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(t.machine()...)}
-	if r.remote() {
-		options = append(options, WithMachine(graph.WithCapture()))
-	}
+	options := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(append(t.machine(), graph.WithCapture())...)}
 	if t.Precision == graph.FP16 {
 		options, r.scale = append(options, WithLossScale()), optim.NewLossScale()
 	}
@@ -212,9 +205,8 @@ type run struct {
 	start         time.Time
 	busy          time.Duration    // in training steps
 	steps         int              // begun
+	late          []lateStep       // begun and not in the log yet
 	last          time.Time        // when the step before was known to have ended, or the first one began
-	late          []lateStep       // begun and not recorded yet
-	known         int              // recorded
 	loss          float64          // running mean of the batches' losses
 	scale         *optim.LossScale // nil: none
 	losses, norms *graph.Watch     // results of the steps; norms is nil before the first one
@@ -234,9 +226,6 @@ func (t Training) solver(m *graph.Machine) []optim.AdamWOption {
 	return []optim.AdamWOption{optim.WithDecay(t.Decay), optim.WithClip(t.Clip), optim.WithMachine(m)}
 }
 
-// remote reports whether the models run on a device that works while the host goes on.
-func (t Training) remote() bool { return t.Backend != nil && !t.Backend.Device().Host }
-
 func (r *run) run(ctx context.Context) (*Result, error) {
 	err := r.train(ctx)
 	r.show.end()
@@ -251,6 +240,7 @@ func (r *run) run(ctx context.Context) (*Result, error) {
 func (r *run) train(ctx context.Context) error {
 	evaluated := 0
 	r.start = time.Now()
+	r.last = r.start
 	for done := 0.0; done < 1 && ctx.Err() == nil; {
 		if err := r.step(done); err != nil {
 			return err
@@ -268,12 +258,11 @@ func (r *run) train(ctx context.Context) error {
 
 // keep writes the weights and the record of the steps that have ended, also after an error, so that no later error loses them.
 func (r *run) keep() (*Result, error) {
-	for len(r.late) > 0 && r.record() == nil {
-	}
+	_ = r.finishSteps() // after an error, which train returns
 	if err := r.weights.Download(); err != nil {
 		return nil, errors.Join(err, r.log.Save())
 	}
-	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.tokens(), Elapsed: time.Since(r.start)}
+	res := &Result{Weights: r.weights, Steps: r.steps, Tokens: r.steps * r.Batch * r.config.Context, Elapsed: time.Since(r.start)}
 	if r.Out == "" {
 		return res, nil
 	}
@@ -300,14 +289,17 @@ func (r *run) evaluate() error {
 	}
 	r.last = time.Now()
 	r.show.heldOut(r, loss)
-	r.log.HeldOut = append(r.log.HeldOut, runlog.HeldOut{Step: r.steps, Loss: loss})
 	_ = r.log.Save()
 	return nil
 }
 
-// heldOut returns the held-out loss over about the given number of tokens.
+// heldOut returns the held-out loss over about the given number of tokens, and notes it beside the last step.
 func (r *run) heldOut(tokens int) (float64, error) {
-	return r.eval.Evaluate(r.data.HeldOut, max(1, tokens/(r.Batch*r.config.Context)))
+	loss, err := r.eval.Evaluate(r.data.HeldOut, max(1, tokens/(r.Batch*r.config.Context)))
+	if n := len(r.log.Steps); err == nil && n > 0 {
+		r.log.Steps[n-1].HeldOut = loss
+	}
+	return loss, err
 }
 
 // finish evaluates the model and samples from it.
@@ -318,27 +310,23 @@ func (r *run) finish(res *Result) (err error) {
 	if math.IsNaN(res.HeldOut) || math.IsInf(res.HeldOut, 0) {
 		return fmt.Errorf("tinylm: train: the held-out loss after step %d is %v", r.steps, res.HeldOut)
 	}
-	r.log.HeldOut = append(r.log.HeldOut, runlog.HeldOut{Step: r.steps, Loss: res.HeldOut})
 	if err := r.log.Save(); err != nil || r.SampleBytes == 0 {
 		return err
 	}
-	how := r.Sampling
-	how.Seed = r.Seed
-	res.Sample, err = sampleText(r.weights, r.SampleBytes, how, WithMachine(r.machine()...))
+	res.Sample, err = r.sample()
 	return err
 }
 
-// tokens returns the number of tokens trained on so far.
-func (r *run) tokens() int { return r.steps * r.Batch * r.config.Context }
-
-// sampleText returns n bytes of text after a line break.
-func sampleText(w *Weights, n int, how Sampling, opts ...ModelOption) (text string, err error) {
-	s, err := NewSampler(w, 1+min(w.Config.Context-1, n), opts...)
+// sample returns the text of the model after a line break.
+func (r *run) sample() (text string, err error) {
+	m, err := NewModel(r.weights, 1, 1+min(r.config.Context-1, r.SampleBytes), WithMachine(r.machine()...))
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	ids, err := s.Generate([]int32{int32('\n') % int32(w.Config.Vocab)}, n, how)
+	defer func() { err = errors.Join(err, m.Close()) }()
+	how := r.Sampling
+	how.Seed = r.Seed
+	ids, err := m.Generate([]int32{int32('\n') % int32(r.config.Vocab)}, r.SampleBytes, how)
 	if err != nil {
 		return "", err
 	}

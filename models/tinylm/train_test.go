@@ -123,9 +123,9 @@ func TestTrainRefuses(t *testing.T) {
 		change  func(*Config, *Data, *Training)
 		message string
 	}{
-		{"no length", func(_ *Config, _ *Data, t *Training) { t.Steps = 0 }, "neither steps nor a duration"},
-		{"two lengths", func(_ *Config, _ *Data, t *Training) { t.Duration = time.Second }, "want one"},
-		{"duration", func(_ *Config, _ *Data, t *Training) { t.Duration = -1 }, "duration is -1ns, want more than 0"},
+		{"no length", func(_ *Config, _ *Data, t *Training) { t.Steps = 0 }, "0 steps and a duration of 0s, want one above 0"},
+		{"two lengths", func(_ *Config, _ *Data, t *Training) { t.Duration = time.Second }, "3 steps and a duration of 1s, want one above 0"},
+		{"duration", func(_ *Config, _ *Data, t *Training) { t.Duration = -1 }, "3 steps and a duration of -1ns, want one above 0"},
 		{"warm-up", func(_ *Config, _ *Data, t *Training) { t.Warmup = 1.5 }, "warm-up is 1.5 of the run"},
 		{"learning rate", func(_ *Config, _ *Data, t *Training) { t.LR = 0 }, "learning rate is 0"},
 		{"temperature", func(_ *Config, _ *Data, t *Training) { t.Sampling.Temperature = -1 }, "temperature is -1"},
@@ -189,7 +189,7 @@ func TestTrainingStepDoesNotAllocate(t *testing.T) {
 	solver := testutil.Must(optim.NewAdamW())(t)
 	b := newBatches(text(t).Train, 1)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
-		b.next(m.Tokens(), m.Targets(), w.Config.Context)
+		b.next(m)
 		if _, err := m.LossAndStep(solver); err != nil {
 			t.Error(err)
 		}
@@ -291,7 +291,7 @@ func TestLossScaleCancels(t *testing.T) {
 		solver := newTestSolver(t, m)
 		b := newBatches(text(t).Train, 1)
 		for range 3 {
-			b.next(m.Tokens(), m.Targets(), 64)
+			b.next(m)
 			require.NoError(t, m.RunAndStep(solver))
 		}
 		norm := testutil.Must(solver.Norm())(t)

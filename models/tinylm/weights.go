@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // embedStd is the standard deviation of a new embedding. The first norm makes its scale irrelevant for the output;
@@ -27,37 +28,41 @@ const configKey = "config"
 // copies on a device.
 type Weights struct {
 	Config  Config
-	Dtype   tensor.Dtype // float32 or float64
-	Tensors map[string]*tensor.Dense
+	Tensors map[string]*tensor.Dense // all float32 or all float64
 
 	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
-	version  int             // number of changes, by Restore and by training
+	stepped  *graph.Machine  // whose step was their last change; nil after any other change
 	user     *graph.Machine  // that used them last on the device: another one waits for it first
 }
 
-var errNoWeights = errors.New("tinylm: weights: nil")
+var errNoWeights = errors.New("nil")
+
+// named puts what was done before an error. It is to be deferred.
+func named(err *error, what string) {
+	if *err != nil {
+		*err = fmt.Errorf("tinylm: %s: %w", what, *err)
+	}
+}
 
 // MoveTo copies the weights to the memory of b, where models made from now on read and train them. Tensors keep their values
 // until Download. Nothing happens where the memory of b is the host's. Free frees the copies.
-func (w *Weights) MoveTo(b graph.Backend) error {
+func (w *Weights) MoveTo(b graph.Backend) (err error) {
+	defer named(&err, "weights")
 	if err := w.check(); err != nil {
 		return err
 	}
 	if w.resident != nil {
-		return errors.New("tinylm: weights: moved already")
+		return errors.New("moved already")
 	}
 	var host []G.Value
 	for _, p := range w.Config.LearnableParams() {
 		host = append(host, w.Tensors[p.Name])
 	}
 	r, err := graph.NewResident(b, host)
-	if err != nil {
-		return fmt.Errorf("tinylm: weights: %w", err)
-	}
-	if !b.Device().Host { // else r holds nothing
+	if err == nil && !b.Device().Host { // else r holds nothing
 		w.resident = r
 	}
-	return nil
+	return err
 }
 
 // use tells that m uses the weights on the device. If another machine has used them before, it waits until that is done.
@@ -75,17 +80,15 @@ func (w *Weights) use(m *graph.Machine) error {
 }
 
 // Download copies the weights on the device to Tensors, after the steps that are under way.
-func (w *Weights) Download() error {
-	if w == nil {
+func (w *Weights) Download() (err error) {
+	defer named(&err, "weights")
+	switch {
+	case w == nil:
 		return errNoWeights
-	}
-	if w.resident == nil {
+	case w.resident == nil:
 		return nil
 	}
-	if err := w.resident.Download(); err != nil {
-		return fmt.Errorf("tinylm: weights: %w", err)
-	}
-	return nil
+	return w.resident.Download()
 }
 
 // Free frees the copies on the device, without a Download. The models that use them must be closed first.
@@ -107,7 +110,7 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
 	}
 	c = c.withDefaults()
-	w := &Weights{Config: c, Dtype: dt, Tensors: map[string]*tensor.Dense{}}
+	w := &Weights{Config: c, Tensors: map[string]*tensor.Dense{}}
 	for _, p := range c.LearnableParams() {
 		v, err := p.New(dt, seed)
 		if err != nil {
@@ -120,76 +123,79 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 
 // Save writes w to path as safetensors with the configuration in the metadata, after a Download where the weights are on a
 // device. The file is written aside and renamed.
-func (w *Weights) Save(path string) error {
+func (w *Weights) Save(path string) (err error) {
+	defer named(&err, "weights")
 	if err := w.check(); err != nil {
 		return err
 	}
-	if err := w.Download(); err != nil {
-		return err
+	if w.resident != nil {
+		if err := w.resident.Download(); err != nil {
+			return err
+		}
 	}
 	config, err := json.Marshal(w.Config)
-	if err == nil {
-		err = nn.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}.Write(path)
-	}
 	if err != nil {
-		return fmt.Errorf("tinylm: save weights: %w", err)
+		return err
 	}
-	return nil
+	return safetensors.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}.Write(path)
 }
 
 // LoadWeights reads what Save wrote: the configuration is checked, and every parameter must be there, of its shape and
 // of one type for all, and nothing else.
-func LoadWeights(path string, opts ...nn.ReadOption) (*Weights, error) {
-	f, err := nn.ReadFile(path, opts...)
+func LoadWeights(path string, opts ...safetensors.Option) (_ *Weights, err error) {
+	defer named(&err, "weights")
+	return load(path, opts)
+}
+
+func load(path string, opts []safetensors.Option) (*Weights, error) {
+	f, err := safetensors.Read(path, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("tinylm: load weights: %w", err)
+		return nil, err
 	}
-	c, err := configOf(f)
-	if err == nil {
-		err = checkTensors(c, f.Tensors)
+	w := &Weights{Tensors: f.Tensors}
+	if w.Config, err = configOf(f); err == nil {
+		err = w.check()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("tinylm: load weights: %s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return &Weights{Config: c, Dtype: f.Tensors["embed.weight"].Dtype(), Tensors: f.Tensors}, nil
+	return w, nil
 }
 
 // Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
 // has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if
 // the copy to the device fails, the tensors have the new values and the device has not.
-func (w *Weights) Restore(path string, opts ...nn.ReadOption) error {
+func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
+	defer named(&err, "weights")
 	if err := w.check(); err != nil {
 		return err
 	}
 	for name, v := range w.Tensors {
 		if !ops.IsRowMajor(v) {
-			return fmt.Errorf("tinylm: restore weights: %s is a view or not row-major, which cannot be written to", name)
+			return fmt.Errorf("%s is a view or not row-major, which cannot be written to", name)
 		}
 	}
-	from, err := LoadWeights(path, opts...)
+	from, err := load(path, opts)
 	if err != nil {
 		return err
 	}
 	if from.Config != w.Config {
-		return fmt.Errorf("tinylm: restore weights: %s: configuration %+v, want %+v", path, from.Config, w.Config)
+		return fmt.Errorf("%s: configuration %+v, want %+v", path, from.Config, w.Config)
 	}
 	for name, v := range w.Tensors {
 		if err := nn.Assign(v, from.Tensors[name]); err != nil {
-			return fmt.Errorf("tinylm: restore weights: %s: %s: %w", path, name, err) // not reached: both sides have been checked
+			return err // not reached: both sides have been checked
 		}
 	}
-	w.version++
+	w.stepped = nil
 	if w.resident == nil {
 		return nil
 	}
-	if err := w.resident.Upload(); err != nil {
-		return fmt.Errorf("tinylm: restore weights: %w", err)
-	}
-	return nil
+	return w.resident.Upload()
 }
 
-// configOf returns the configuration in the metadata of a file.
-func configOf(f nn.File) (c Config, err error) {
+// configOf returns the configuration in the metadata of a file, not yet checked.
+func configOf(f safetensors.File) (c Config, err error) {
 	text, ok := f.Metadata[configKey]
 	if !ok {
 		return c, errors.New("no configuration in the metadata: not weights of this model")
@@ -199,36 +205,25 @@ func configOf(f nn.File) (c Config, err error) {
 	if err := d.Decode(&c); err != nil {
 		return c, fmt.Errorf("configuration: %w", err)
 	}
-	if err := c.Validate(); err != nil {
-		return c, err
-	}
 	if c.Layers > len(f.Tensors) {
 		return c, fmt.Errorf("%d tensors for %d layers", len(f.Tensors), c.Layers)
 	}
 	return c.withDefaults(), nil
 }
 
-// check returns an error where Tensors are not those of a model of the configuration.
+// check returns an error where Tensors are not those of a model of the configuration, or of several types.
 func (w *Weights) check() error {
 	if w == nil {
 		return errNoWeights
 	}
-	if err := w.Config.Validate(); err != nil {
+	if err := w.Config.check(); err != nil {
 		return err
 	}
-	if err := checkTensors(w.Config, w.Tensors); err != nil {
-		return fmt.Errorf("tinylm: weights: %w", err)
-	}
-	return nil
-}
-
-// checkTensors returns an error where tensors are not those of a model of configuration c, or of several types.
-func checkTensors(c Config, tensors map[string]*tensor.Dense) error {
-	params := c.LearnableParams()
-	known, first := make(map[string]bool, len(tensors)), params[0].Name
+	params := w.Config.LearnableParams()
+	known, first := make(map[string]bool, len(params)), params[0].Name
 	for _, p := range params {
 		known[p.Name] = true
-		v := tensors[p.Name]
+		v := w.Tensors[p.Name]
 		switch {
 		case v == nil:
 			return fmt.Errorf("no tensor %s", p.Name)
@@ -236,11 +231,11 @@ func checkTensors(c Config, tensors map[string]*tensor.Dense) error {
 			return fmt.Errorf("%s has shape %v, want %v", p.Name, v.Shape(), p.Shape)
 		case v.Dtype() != tensor.Float32 && v.Dtype() != tensor.Float64:
 			return fmt.Errorf("%s: type %v, want float32 or float64", p.Name, v.Dtype())
-		case v.Dtype() != tensors[first].Dtype():
-			return fmt.Errorf("%s is %v, %s is %v", p.Name, v.Dtype(), first, tensors[first].Dtype())
+		case v.Dtype() != w.Tensors[first].Dtype():
+			return fmt.Errorf("%s is %v, %s is %v", p.Name, v.Dtype(), first, w.Tensors[first].Dtype())
 		}
 	}
-	for name := range tensors {
+	for name := range w.Tensors {
 		if !known[name] {
 			return fmt.Errorf("tensor %s is not of this model", name)
 		}

@@ -14,37 +14,68 @@ import (
 	"reflect"
 	"slices"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Read reads the file at path. Errors name the path and, where one is at fault, the tensor.
-func Read(path string) (*File, error) {
-	f, err := os.Open(path)
+// Option is an option of Read.
+type Option int
+
+// AllowNaN makes Read take a file with NaN in it, which is an error without it.
+const AllowNaN Option = 1
+
+// Read reads the file at path. A tensor without elements is an error. Errors name the path and, where one is at fault, the
+// tensor.
+func Read(path string, opts ...Option) (f File, err error) {
+	defer func() {
+		if err != nil {
+			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, err)
+		}
+	}()
+	from, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("safetensors: %w", err)
+		return f, err
 	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = errors.New("not a regular file")
-	}
-	var file *File
-	if err == nil {
-		file, err = decode(f, st.Size())
-	}
+	defer from.Close()
+	info, err := from.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
+		return f, err
 	}
-	return file, nil
+	if !info.Mode().IsRegular() {
+		return f, errors.New("not a regular file")
+	}
+	if f, err = decode(from, info.Size()); err != nil {
+		return f, err
+	}
+	for name, t := range f.Tensors {
+		switch {
+		case t.Shape().TotalSize() == 0:
+			return f, fmt.Errorf("tensor %q has no elements: its shape is %v", name, t.Shape())
+		case hasNaN(t) && !slices.Contains(opts, AllowNaN):
+			return f, fmt.Errorf("tensor %q has NaN in it: see AllowNaN", name)
+		}
+	}
+	return f, nil
 }
 
-// Decode reads a file held in memory. The result does not alias data.
-func Decode(data []byte) (*File, error) {
-	file, err := decode(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		return nil, fmt.Errorf("safetensors: %w", err)
+func hasNaN(t *tensor.Dense) bool {
+	switch t.Dtype() {
+	case tensor.Float32:
+		return slices.ContainsFunc(t.Float32s(), func(x float32) bool { return x != x })
+	case tensor.Float64:
+		return slices.ContainsFunc(t.Float64s(), math.IsNaN)
 	}
-	return file, nil
+	return false
+}
+
+// Decode reads a file held in memory, which may hold NaN and tensors without elements. The result does not alias data.
+func Decode(data []byte) (File, error) {
+	f, err := decode(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return File{}, fmt.Errorf("safetensors: %w", err)
+	}
+	return f, nil
 }
 
 // span is a tensor of the header: what is to be read, and its byte range after the header.
@@ -56,18 +87,18 @@ type span struct {
 }
 
 // decode reads a file of size bytes from r.
-func decode(r io.ReaderAt, size int64) (*File, error) {
+func decode(r io.ReaderAt, size int64) (f File, err error) {
 	head, err := readHeader(r, size)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	metadata, spans, err := parseHeader(head)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	start := 8 + int64(len(head))
 	if err := checkCover(spans, size-start); err != nil {
-		return nil, err
+		return f, err
 	}
 	need := size
 	for _, s := range spans {
@@ -76,17 +107,17 @@ func decode(r io.ReaderAt, size int64) (*File, error) {
 		}
 	}
 	if err := cpu.CheckMemory(int(need)); err != nil {
-		return nil, err
+		return f, err
 	}
-	file := &File{Metadata: metadata, Tensors: make(map[string]*Tensor, len(spans))}
+	f = File{Metadata: metadata, Tensors: make(map[string]*tensor.Dense, len(spans))}
 	for _, s := range spans {
 		t, err := s.read(io.NewSectionReader(r, start+s.begin, s.end-s.begin))
 		if err != nil {
-			return nil, fmt.Errorf("tensor %q: %w", s.name, err)
+			return f, fmt.Errorf("tensor %q: %w", s.name, err)
 		}
-		file.Tensors[s.name] = t
+		f.Tensors[s.name] = t
 	}
-	return file, nil
+	return f, nil
 }
 
 // readHeader returns the JSON bytes of the header.
@@ -107,9 +138,6 @@ func readHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	head := make([]byte, n)
 	if _, err := io.ReadFull(io.NewSectionReader(r, 8, int64(n)), head); err != nil {
 		return nil, fmt.Errorf("header: %w", err)
-	}
-	if n == 0 || head[0] != '{' {
-		return nil, errors.New("header does not begin with {")
 	}
 	return head, nil
 }
@@ -148,11 +176,12 @@ func parseHeader(head []byte) (metadata map[string]string, spans []span, err err
 
 // object returns the members of a JSON object. A name that appears twice is an error: package json would keep the last.
 func object(text []byte) (map[string]json.RawMessage, error) {
+	if !bytes.HasPrefix(text, []byte("{")) {
+		return nil, fmt.Errorf("got %.20q, want an object", text)
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
-	if t, err := d.Token(); err != nil {
+	if _, err := d.Token(); err != nil { // the opening brace
 		return nil, err
-	} else if t != json.Delim('{') {
-		return nil, fmt.Errorf("got %.20s, want an object", text)
 	}
 	members := map[string]json.RawMessage{}
 	for d.More() {
@@ -205,7 +234,7 @@ func parseEntry(name string, text []byte) (span, error) {
 		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", dtypeName)
 	}
 	s.dtype = dtypes[i]
-	n, err := elements(s.shape, s.dtype.size)
+	n, err := count(s.shape, s.dtype.size)
 	if err != nil {
 		return s, err
 	}
@@ -217,6 +246,21 @@ func parseEntry(name string, text []byte) (span, error) {
 		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, dtypeName, s.shape, want)
 	}
 	return s, nil
+}
+
+// count returns the number of elements of a tensor, each of size bytes.
+func count(shape []int, size int) (int, error) {
+	n := size
+	for _, d := range shape {
+		switch {
+		case d < 0:
+			return 0, fmt.Errorf("shape %v: negative axis", shape)
+		case d > 0 && n > math.MaxInt/d:
+			return 0, fmt.Errorf("shape %v: number of bytes overflows", shape)
+		}
+		n *= d
+	}
+	return n / size, nil
 }
 
 // checkCover sorts spans by their place in the data and checks that they cover its size bytes without gap or overlap.
@@ -243,9 +287,14 @@ func checkCover(spans []span, size int64) error {
 }
 
 // read returns the tensor of s. r holds exactly its bytes.
-func (s *span) read(r io.Reader) (*Tensor, error) {
+func (s *span) read(r io.Reader) (*tensor.Dense, error) {
+	t := tensor.New(tensor.Of(s.dtype.of), tensor.WithShape(s.shape...))
+	all, err := elements(t)
+	if err != nil {
+		return nil, err
+	}
+	data := reflect.ValueOf(all)
 	n := int(s.end-s.begin) / s.dtype.size
-	data := reflect.MakeSlice(s.dtype.slice, n, n)
 	for i := 0; i < n; i += chunk {
 		part := data.Slice(i, min(i+chunk, n)).Interface()
 		raw := part
@@ -259,7 +308,7 @@ func (s *span) read(r io.Reader) (*Tensor, error) {
 			widen(part.([]float32), half, s.dtype.name == "BF16")
 		}
 	}
-	return &Tensor{s.shape, data.Interface()}, nil
+	return t, nil
 }
 
 // widen converts half precision, bfloat16 or float16, to float32. No value is rounded.
@@ -270,15 +319,10 @@ func widen(to []float32, from []uint16, bfloat16 bool) {
 			to[i] = math.Float32frombits(h << 16)
 			continue
 		}
-		sign, exponent, fraction := h>>15<<31, h>>10&31, h&1023
-		var bits uint32
-		switch exponent {
-		case 0: // zero and subnormal numbers
-			bits = math.Float32bits(float32(fraction) * 0x1p-24)
-		case 31: // infinities and NaN
-			bits = 255<<23 | fraction<<13
-		default:
-			bits = (exponent+127-15)<<23 | fraction<<13
+		sign, magnitude := h>>15<<31, h&(1<<15-1)<<13
+		bits := math.Float32bits(math.Float32frombits(magnitude) * 0x1p112) // the biases of the exponents are 15 and 127
+		if magnitude >= 31<<23 {                                            // infinities and NaN
+			bits = 255<<23 | magnitude
 		}
 		to[i] = math.Float32frombits(sign | bits)
 	}

@@ -20,7 +20,7 @@ func TestWriteFailureLeavesOldFile(t *testing.T) {
 	var old syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old))
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: old.Max}))
-	err := Write(path, one(&Tensor{[]int{1 << 20}, make([]float32, 1<<20)}))
+	err := one(dense(make([]float32, 1<<20), 1<<20)).Write(path)
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old))
 	require.ErrorIs(t, err, syscall.EFBIG)
 	require.ErrorContains(t, err, path)

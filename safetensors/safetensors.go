@@ -1,0 +1,164 @@
+// Package safetensors reads and writes the safetensors format: an 8-byte little-endian length, a JSON header of names,
+// types, shapes and byte ranges, then the tensors' bytes, row-major and little-endian
+// (https://github.com/huggingface/safetensors#format). It reads and writes F64, F32, I64 and I32, and reads BF16 and F16 as
+// float32, which holds them exactly. A file with any other type is refused.
+//
+// The whole header is checked before any data is read: no name may appear twice, and ranges must lie in the file, match their
+// shapes, and cover the data without gap or overlap. Data are read and written in pieces: a tensor is in memory once.
+// Errors name the file, where there is one, and the tensor.
+package safetensors
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/moby/sys/atomicwriter"
+	"gorgonia.org/tensor"
+)
+
+// metadataKey is the entry of the header that holds the metadata and is no tensor.
+const metadataKey = "__metadata__"
+
+// maxHeader is the largest header in bytes. The format's reference implementation has the same limit.
+const maxHeader = 100 << 20
+
+// chunk is the number of elements that are read or written at a time.
+const chunk = 8 << 10
+
+// File is the content of a safetensors file. The zero value is an empty file.
+type File struct {
+	Tensors  map[string]*tensor.Dense // by name
+	Metadata map[string]string        // free text of the header, nil for none
+}
+
+// dtype is an element type of the format.
+type dtype struct {
+	name string
+	size int          // bytes of an element in a file
+	of   tensor.Dtype // in memory
+}
+
+// dtypes are the element types that are read; the first one of a tensor.Dtype is the one that it is written as.
+var dtypes = []dtype{
+	{"F64", 8, tensor.Float64},
+	{"F32", 4, tensor.Float32},
+	{"BF16", 2, tensor.Float32},
+	{"F16", 2, tensor.Float32},
+	{"I64", 8, tensor.Int64},
+	{"I32", 4, tensor.Int32},
+}
+
+// elements returns the elements of a tensor in host memory as a slice, row-major: a view's are copied.
+func elements(t *tensor.Dense) (any, error) {
+	switch {
+	case t == nil:
+		return nil, errors.New("nil tensor")
+	case !t.IsNativelyAccessible():
+		return nil, errors.New("in memory that the host cannot read")
+	}
+	if t.IsMaterializable() {
+		t = t.Materialize().(*tensor.Dense)
+	}
+	if t.DataOrder().IsColMajor() {
+		return nil, errors.New("column-major, want row-major")
+	}
+	switch t.Dtype() {
+	case tensor.Float64:
+		return t.Float64s(), nil
+	case tensor.Float32:
+		return t.Float32s(), nil
+	case tensor.Int64:
+		return t.Int64s(), nil
+	case tensor.Int32:
+		return t.Int32s(), nil
+	}
+	return nil, fmt.Errorf("type %v, want float64, float32, int64 or int32", t.Dtype())
+}
+
+// Write writes f to path: tensors in the order of their names, the data aligned to 8 bytes, a view as the elements that it
+// shows. path holds either what it held before or all of f. The bytes depend on f alone. The error names the path and, where
+// one is at fault, the tensor.
+func (f File) Write(path string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("safetensors: %s: %w", path, err)
+		}
+	}()
+	head, data, err := f.header()
+	if err != nil {
+		return err
+	}
+	// Only a failed write can make encode fail, and after a failed write Close leaves the old file in place.
+	w, err := atomicwriter.New(path, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(encode(w, head, data), w.Close())
+}
+
+// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and its tensors' data in order, each a
+// slice.
+func (f File) header() (head []byte, data []reflect.Value, err error) {
+	for k, v := range f.Metadata {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return nil, nil, fmt.Errorf("metadata %q: not UTF-8", k)
+		}
+	}
+	entries := make(map[string]any, 1+len(f.Tensors))
+	if len(f.Metadata) > 0 {
+		entries[metadataKey] = f.Metadata
+	}
+	pos := 0
+	for _, name := range slices.Sorted(maps.Keys(f.Tensors)) {
+		if name == metadataKey || !utf8.ValidString(name) {
+			return nil, nil, fmt.Errorf("tensor %q: not a valid name", name)
+		}
+		t := f.Tensors[name]
+		all, err := elements(t)
+		if err != nil {
+			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
+		}
+		data = append(data, reflect.ValueOf(all))
+		d := dtypes[slices.IndexFunc(dtypes, func(d dtype) bool { return d.of == t.Dtype() })]
+		end := pos + d.size*reflect.ValueOf(all).Len()
+		entries[name] = struct {
+			Dtype   string `json:"dtype"`
+			Shape   []int  `json:"shape"`
+			Offsets [2]int `json:"data_offsets"`
+		}{d.name, append([]int{}, t.Shape()...), [2]int{pos, end}} // a nil shape would be null
+		pos = end
+	}
+	if head, err = json.Marshal(entries); err != nil {
+		return nil, nil, err
+	}
+	for len(head)%8 != 0 {
+		head = append(head, ' ')
+	}
+	if len(head) > maxHeader {
+		return nil, nil, fmt.Errorf("header of %d bytes, want at most %d", len(head), maxHeader)
+	}
+	return head, data, nil
+}
+
+// encode writes the whole file to w, in pieces.
+func encode(w io.Writer, head []byte, data []reflect.Value) error {
+	b := bufio.NewWriterSize(w, 1<<18)
+	b.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(head)))) // Flush returns the first error of b
+	b.Write(head)
+	for _, all := range data {
+		for i := 0; i < all.Len(); i += chunk {
+			if err := binary.Write(b, binary.LittleEndian, all.Slice(i, min(i+chunk, all.Len())).Interface()); err != nil {
+				return err
+			}
+		}
+	}
+	return b.Flush()
+}
