@@ -7,8 +7,8 @@ import (
 
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/safetensors"
 )
 
 // What a state is made of: the number of steps in the metadata, and two tensors for each weight.

@@ -16,7 +16,7 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/safetensors"
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 )
 
 //go:embed goldens/*.safetensors

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/safetensors"
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 )
 
 // recorder is a testing.TB that records how a test fails or ends.
