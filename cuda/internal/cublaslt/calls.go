@@ -43,6 +43,7 @@ const (
 	opTransposed  = 1  // CUBLAS_OP_T; 0 is none
 	epilogueBias  = 4  // CUBLASLT_EPILOGUE_BIAS
 	configTile    = 1  // CUBLASLT_ALGO_CONFIG_TILE_ID
+	tile128x128   = 20 // CUBLASLT_MATMUL_TILE_128x128
 	tile128x160   = 29 // CUBLASLT_MATMUL_TILE_128x160
 	reduceCompute = 2  // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; that there is nothing to reduce is always allowed
 )

@@ -295,21 +295,33 @@ func TestRepeatable(t *testing.T) {
 }
 
 // TestProposals prints how long each algorithm takes that the library proposes for the products of Base(), B = 16, S = 2048, in
-// bf16. It runs with NSA_TIME=1.
+// bf16, of zeros. It runs with NSA_TIME=1.
 func TestProposals(t *testing.T) {
 	if os.Getenv("NSA_TIME") == "" {
 		t.Skip("NSA_TIME is not set")
 	}
 	g := openGPU(t)
-	mem := testutil.Must(g.dev.Alloc(1 << 30))(t)
+	mem := testutil.Must(g.dev.Alloc(2 << 30))(t)
 	first, last := closing(t, testutil.Must(g.stream.NewEvent())(t)), closing(t, testutil.Must(g.stream.NewEvent())(t))
 	defer func() { require.NoError(t, mem.Free()) }()
-	for _, size := range [][2]int64{{1600, 768}, {768, 768}, {3072, 768}, {768, 1600}, {768, 3072}} {
-		m := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: size[0], K: size[1], TransB: true}
+	const tokens = 32768
+	var products []kernels.Product
+	for _, size := range [][2]int64{{1600, 768}, {768, 768}, {3072, 768}, {768, 3072}} { // out and in of a linear layer
+		forward := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: size[0], K: size[1], TransB: true}
+		withAdd := forward
+		withAdd.Out, withAdd.Residual = kernels.F32, true
+		inputGrad := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: size[1], K: size[0]}
+		weightGrad := kernels.Product{Type: kernels.BF16, Out: kernels.F32, M: size[0], N: size[1], K: tokens, TransA: true}
+		products = append(products, forward, withAdd, inputGrad, weightGrad)
+	}
+	for _, m := range products {
 		p := testutil.Must(g.lib.prepare(m))(t)
 		var list []candidate
 		require.NoError(t, g.dev.Do(func() (err error) { list, err = p.proposals(); return err }))
-		at := addresses(mem.Ptr(), mem.Ptr()+1<<28, 0, 0, mem.Ptr()+1<<29, mem.Ptr()+3<<28)
+		at := addresses(mem.Ptr(), mem.Ptr()+1<<28, 0, 0, mem.Ptr()+1<<29, mem.Ptr()+3<<29)
+		if m.Residual {
+			at.Residual = mem.Ptr() + 1<<30
+		}
 		for i, c := range list {
 			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
 			const warm, runs = 5, 20
@@ -321,7 +333,7 @@ func TestProposals(t *testing.T) {
 			}
 			require.NoError(t, last.Record())
 			took := testutil.Must(last.Since(first))(t)
-			fmt.Printf("%v: proposal %d, tile %d: %.1f us\n", m, i, p.tile(c.algo), took.Seconds()/runs*1e6)
+			fmt.Printf("%v: proposal %d, tile %d, %d bytes of work memory: %.1f us\n", m, i, p.tile(c.algo), c.work, took.Seconds()/runs*1e6)
 		}
 		require.NoError(t, p.close())
 	}

@@ -180,7 +180,7 @@ func TestUnsupported(t *testing.T) {
 // TestShortProductsPreferATile: among the algorithms that fit, the first with that tile, or else the first.
 func TestShortProductsPreferATile(t *testing.T) {
 	c, l, _ := openFake(t)
-	c.works, c.tiles = []uint64{64 << 20, 2, 3, 64 << 20, 5, 6}, []uint32{20, 23, 24, tile128x160, tile128x160, tile128x160}
+	c.works, c.tiles = []uint64{64 << 20, 2, 3, 64 << 20, 5, 6}, []uint32{tile128x128, 23, tile128x160, tile128x128, tile128x128, tile128x128}
 	short := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: 768, K: 768}
 	chosen := func(change func(*kernels.Product)) uint64 {
 		m := short
@@ -190,12 +190,17 @@ func TestShortProductsPreferATile(t *testing.T) {
 		return p.x.algo[0]
 	}
 	require.EqualValues(t, 4, chosen(func(*kernels.Product) {}))
+	require.EqualValues(t, 4, chosen(func(p *kernels.Product) { p.K, p.Out, p.Residual = 3072, kernels.F32, true }))
 	for _, change := range []func(*kernels.Product){
-		func(p *kernels.Product) { p.K = 3072 }, func(p *kernels.Product) { p.M = 64 },
+		func(p *kernels.Product) { p.K = 8192 }, func(p *kernels.Product) { p.M = 64 },
 		func(p *kernels.Product) { p.Type, p.Out = kernels.F32, kernels.F32 },
 	} {
 		require.EqualValues(t, 1, chosen(change))
 	}
+	c.tiles = []uint32{0, 23, tile128x160}
+	require.EqualValues(t, 2, chosen(func(*kernels.Product) {}))
+	require.EqualValues(t, 1, chosen(func(p *kernels.Product) { p.K = 3072 }))
+	require.EqualValues(t, 1, chosen(func(p *kernels.Product) { p.Out = kernels.F32 }))
 	c.tiles = nil
 	require.EqualValues(t, 1, chosen(func(*kernels.Product) {}))
 }
