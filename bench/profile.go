@@ -53,7 +53,7 @@ func benchProfile(r *report, t *trainer) {
 
 // profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
 func (t *trainer) profile() (all []*profiled, outside time.Duration) {
-	steps, times := profileSteps(t.Machine(), 2)
+	steps, times := profileSteps(t.Machine(), 5)
 	adamw := t.optimizer()
 	byName := map[string]*profiled{adamw.name: adamw}
 	outside = adamw.time

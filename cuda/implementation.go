@@ -16,7 +16,8 @@ import (
 var table = sync.OnceValue(all.Table)
 
 // Storage implements graph.Backend. Activations and weights lie in half precision where an op of package ops reads or
-// writes them; statistics, losses and the gradients of weights in float32, and so does all that Gorgonia's own ops touch.
+// writes them. Statistics, losses and logits, weights of norms, gradients of weights, embeddings, sums with a term in float32,
+// and all that Gorgonia's own ops touch lie in float32.
 func (b *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	var column kernels.Storage // of an op without rows: float32
 	if rows := table().Of(s.Spec); len(rows) > 0 {

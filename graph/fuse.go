@@ -20,6 +20,7 @@ func fusions() []fusion {
 		{"copies", (*fuser).copies},             // what reads a copy reads the original
 		{"linears", (*fuser).linears},           // linear layers of one input, with RoPE behind them: one product
 		{"linears-grad", (*fuser).linearsGrad},  // their gradients by weights and input, with the sum of these: two products
+		{"linear-cast", (*fuser).linearCast},    // linear layer with the cast to float32 behind it
 		{"linear-add", (*fuser).linearAdd},      // linear layer with the residual add behind it
 		{"norm-grad-add", (*fuser).normGradAdd}, // gradient of RMSNorm with the add of the residual's gradient
 		{"linear-silu", (*fuser).linearSiLU},    // linear layer with the SiLU behind it

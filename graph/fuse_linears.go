@@ -162,8 +162,8 @@ func (f *fuser) reread(s *step, in []*operand) {
 	f.put(at, s)
 }
 
-// linearAdd makes one LinearAddOp of a linear layer without a bias and the sum of its result and a residual. The bits are the same in the
-// graph's types; in half precision the result is not rounded before it is added.
+// linearAdd makes one LinearAddOp of a linear layer without a bias and the sum of its result and a residual, of the type of the
+// residual. The bits are the same in the graph's types; in half precision the result is not rounded before it is added.
 func (f *fuser) linearAdd(add *step) error {
 	if _, ok := add.spec.(ops.AddOp); !ok || len(add.in) != 2 {
 		return nil
@@ -171,7 +171,7 @@ func (f *fuser) linearAdd(add *step) error {
 	for i, v := range add.in {
 		linear, op, ok := written[ops.LinearOp](f, v)
 		residual := add.in[1-i]
-		if !ok || len(linear.in) > 2 || !sameType(v, residual, add.out[0]) {
+		if !ok || len(linear.in) > 2 || !sameType(residual, add.out[0]) {
 			continue
 		}
 		in := append(slices.Clip(linear.in), residual)
@@ -180,6 +180,20 @@ func (f *fuser) linearAdd(add *step) error {
 		}
 	}
 	return nil
+}
+
+// linearCast lets a linear layer store float32 where its result is read as that alone: the logits of a language model. They
+// are not rounded to half precision first.
+func (f *fuser) linearCast(cast *step) error {
+	if _, ok := cast.spec.(ops.CastOp); !ok || ops.IsHalf(cast.out[0].arg.Dtype) {
+		return nil
+	}
+	linear, op, ok := written[ops.LinearOp](f, cast.in[0])
+	if !ok {
+		return nil
+	}
+	_, err := f.replace([]*step{cast, linear}, op, linear.in, cast.out)
+	return err
 }
 
 // linearSiLU makes one LinearSiLUOp of a linear layer and the SiLU that reads it. The layer's own result stays, for the

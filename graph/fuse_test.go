@@ -68,6 +68,7 @@ func TestFusions(t *testing.T) {
 	require.Empty(t, fused(plain.Plan()))
 	places := map[string]int{
 		"copies": 7, "linears": 1, "linears-grad": 1, "linear-add": 2, "norm-grad-add": 2, "linear-silu": 2, "deltas": 3,
+		"linear-cast": 0, // see TestLinearCast
 	}
 	require.Len(t, graph.Fusions(), len(places))
 	for _, rule := range append(graph.Fusions(), "") {
@@ -80,6 +81,7 @@ func TestFusions(t *testing.T) {
 			expected, rules = maps.Clone(places), unfused()
 			expected["linear-silu"] = 1 // the other one is in linears
 		}
+		maps.DeleteFunc(expected, func(_ string, n int) bool { return n == 0 })
 		for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
 			m := newMachine(t, n.graph, rules, graph.WithBackend(b), graph.WithCapture())
 			p := m.Plan()
@@ -253,6 +255,19 @@ func TestFusionsOfOneType(t *testing.T) {
 	require.Equal(t, []int{3, 2}, layers)
 }
 
+// TestLinearCast: what only float32 is read of is not rounded to half precision.
+func TestLinearCast(t *testing.T) {
+	g := G.NewGraph()
+	x := single(g, "x", func(int) float64 { return 1 }, 1, 1, 2)
+	y := G.Must(ops.Linear(x, single(g, "w", func(i int) float64 { return []float64{1, 1. / 512}[i] }, 1, 2)))
+	negated := G.Must(G.Neg(y)) // an op of Gorgonia's
+	for i, rules := range []graph.Option{unfused(), unfused("linear-cast")} {
+		m := run(t, g, graph.WithBackend(newHalfFake()), graph.WithPrecision(graph.BF16), rules)
+		require.Equal(t, 1-i, fused(m.Plan())["linear-cast"])
+		require.Equal(t, []float64{-1 - 1./512, -1}[i:i+1], numbers(t, negated.Value()))
+	}
+}
+
 // TestFusionsOfOneTwice: a gradient that a sum reads twice, once as a copy, is two terms of it.
 func TestFusionsOfOneTwice(t *testing.T) {
 	n := &network{graph: G.NewGraph()}
@@ -287,7 +302,7 @@ func TestRandomNetsFused(t *testing.T) {
 			testutil.Within(t, fmt.Sprintf("seed %d, %v, rule %q", seed, p, rule), newRandomNet(t, seed).train(t, p, true, opt, graph.WithCapture()), want, tolerance)
 		}
 		n := newRandomNet(t, seed)
-		for r, count := range fused(newMachine(t, n.graph, opt, graph.WithBackend(newFake())).Plan()) {
+		for r, count := range fused(newMachine(t, n.graph, opt, graph.WithBackend(newHalfFake()), graph.WithPrecision(graph.BF16)).Plan()) {
 			seen[r] += count
 		}
 	}

@@ -17,7 +17,8 @@ type Precision int
 const (
 	// F32 computes as the graph says.
 	F32 Precision = iota
-	// BF16 stores activations as bfloat16. Sums, softmax, the gradients of weights and the optimizer's state are float32;
+	// BF16 stores activations as bfloat16. Embeddings and sums that begin with them (the residual stream of a transformer),
+	// logits before the cross entropy, sums inside ops, softmax, the gradients of weights and the optimizer's state are float32;
 	// weights are float32 with copies in half precision for the kernels.
 	BF16
 	// FP16 is BF16 with IEEE half precision: three more bits of fraction, and a range that small gradients fall out of

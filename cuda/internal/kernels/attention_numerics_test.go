@@ -18,7 +18,7 @@ import (
 // branches returns the cases of attention at one size, but for those whose kernels another one runs, and the choice of blocks.
 func branches(t testing.TB, s opcases.AttentionSize, typ storage) (attention []stored, choice stored) {
 	for _, c := range s.Cases() {
-		x, _ := store(t, c, typ, 0)
+		x, _ := store(t, c, typ, aligned)
 		switch {
 		case c.Choice != nil:
 			choice = x

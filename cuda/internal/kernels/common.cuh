@@ -53,34 +53,48 @@ template <typename T> constexpr int kLanes = 16 / sizeof(T);
 
 template <int W> struct Width { static constexpr int value = W; };
 
-// unpack gives the elements that 16 bytes hold.
-template <typename T> __device__ __forceinline__ void unpack(const uint4 raw, float (&v)[kLanes<T>]) {
-  T lane[kLanes<T>];
-  memcpy(lane, &raw, sizeof raw);
-#pragma unroll
-  for (int i = 0; i < kLanes<T>; ++i) v[i] = to_float(lane[i]);
-}
+// Pack is W elements as they lie: some times 16 bytes, aligned to 16.
+template <typename T, int W = kLanes<T>> struct Pack {
+  static_assert(W % kLanes<T> == 0, "some times 16 bytes");
+  static constexpr int kParts = W / kLanes<T>;
+  uint4 part[kParts];
 
-// read and write move W elements: one, or 16 bytes that are aligned.
-template <int W, typename T> __device__ __forceinline__ void read(const T* p, float (&v)[W]) {
-  static_assert(W == 1 || W == kLanes<T>, "one element or 16 bytes");
-  if constexpr (W == 1) {
-    v[0] = to_float(*p);
-  } else {
-    unpack<T>(*reinterpret_cast<const uint4*>(p), v);
+  __device__ __forceinline__ void get(float (&v)[W]) const {
+    T lane[W];
+    memcpy(lane, part, sizeof lane);
+#pragma unroll
+    for (int i = 0; i < W; ++i) v[i] = to_float(lane[i]);
   }
-}
-template <int W, typename T> __device__ __forceinline__ void write(T* p, const float (&v)[W]) {
-  static_assert(W == 1 || W == kLanes<T>, "one element or 16 bytes");
-  if constexpr (W == 1) {
-    *p = from_float<T>(v[0]);
-  } else {
+  __device__ __forceinline__ void set(const float (&v)[W]) {
     T lane[W];
 #pragma unroll
     for (int i = 0; i < W; ++i) lane[i] = from_float<T>(v[i]);
-    uint4 raw;
-    memcpy(&raw, lane, sizeof raw);
-    *reinterpret_cast<uint4*>(p) = raw;
+    memcpy(part, lane, sizeof lane);
+  }
+};
+template <int W, typename T> __device__ __forceinline__ Pack<T, W> load_pack(const T* p) {
+  Pack<T, W> x;
+#pragma unroll
+  for (int i = 0; i < x.kParts; ++i) x.part[i] = reinterpret_cast<const uint4*>(p)[i];
+  return x;
+}
+
+// read and write move W elements: one, or some times 16 bytes that are aligned.
+template <int W, typename T> __device__ __forceinline__ void read(const T* p, float (&v)[W]) {
+  if constexpr (W == 1) {
+    v[0] = to_float(*p);
+  } else {
+    load_pack<W>(p).get(v);
+  }
+}
+template <int W, typename T> __device__ __forceinline__ void write(T* p, const float (&v)[W]) {
+  if constexpr (W == 1) {
+    *p = from_float<T>(v[0]);
+  } else {
+    Pack<T, W> x;
+    x.set(v);
+#pragma unroll
+    for (int i = 0; i < x.kParts; ++i) reinterpret_cast<uint4*>(p)[i] = x.part[i];
   }
 }
 

@@ -167,7 +167,7 @@ func attentionOnHost(t *testing.T, dev device, most int, types ...storage) (list
 		})
 		var taken []stored
 		for _, c := range cases {
-			if x, _ := store(t, c, types[i%len(types)], 0); x.takenBy(t, dev.variants()[0]) {
+			if x, _ := store(t, c, types[i%len(types)], aligned); x.takenBy(t, dev.variants()[0]) {
 				taken = append(taken, x)
 			}
 		}
@@ -192,9 +192,9 @@ func TestMatrixAttentionMatchesOracleOnHost(t *testing.T) {
 func TestLinearsOnHost(t *testing.T) {
 	var list []stored
 	for _, c := range opcases.Layers() {
-		for skew, s := range []storage{bf16, f16} {
+		for as, s := range []storage{bf16, f16} {
 			if strings.Contains(c.Name, "linears") && !strings.HasPrefix(c.Name, "weights") {
-				x, _ := store(t, c, s, skew)
+				x, _ := store(t, c, s, arrangement(as))
 				list = append(list, x)
 			}
 		}

@@ -167,8 +167,8 @@ func TestHalfBounds(t *testing.T) {
 		}
 	}
 	for _, c := range cases {
-		coarse, _ := store(t, c, bf16, 0)
-		fine, ok := store(t, c, f16, 0)
+		coarse, _ := store(t, c, bf16, aligned)
+		fine, ok := store(t, c, f16, aligned)
 		if !ok || c.Size != opcases.Small {
 			continue
 		}

@@ -28,7 +28,7 @@ type Op[S any] struct {
 //
 //	t  float32 or half precision, the same for all t: half precision where activations are stored in it
 //	h  like t, but half precision alone
-//	a  like t, but in half precision only where an input lies so already
+//	a  float32 or half precision, as it lies; an output is float32 where an input with an a is
 //	f  float32
 //	w  float32 where activations are stored in half precision; half precision is taken as well
 //	i  int32
@@ -163,6 +163,9 @@ func (t Storage) check(s graph.Site) (Type, error) {
 		if err != nil {
 			return 0, err
 		}
+		if letters[i] == 'a' && is == F32 {
+			continue
+		}
 		if common >= 0 && is != common {
 			return 0, graph.Refuse(graph.ReasonType, "got operands of %v and %v, want one type", common, is)
 		}
@@ -197,11 +200,11 @@ func (t Storage) check(s graph.Site) (Type, error) {
 // Types returns the types in which the operands of a site should lie where activations are stored in half.
 func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	a, b, _ := t.letters(len(s.In), len(s.Out))
-	lies := false
-	for _, o := range s.In {
-		lies = lies || ops.IsHalf(o.Dtype)
+	wide := false // an input with an a
+	for i, o := range s.In[:min(len(s.In), len(a))] {
+		wide = wide || a[i] == 'a' && o.Dtype == tensor.Float32
 	}
-	types := func(letters string, list []ops.Operand) []tensor.Dtype {
+	types := func(letters string, list []ops.Operand, outputs bool) []tensor.Dtype {
 		types := make([]tensor.Dtype, len(list))
 		for i, o := range list {
 			letter := byte('f')
@@ -211,14 +214,14 @@ func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype)
 			is := o.Dtype
 			switch {
 			case is != tensor.Float32 && !ops.IsHalf(is):
-			case letter == 't' || letter == 'h' || letter == 'a' && lies:
+			case letter == 't' || letter == 'h' || letter == 'a' && outputs && !wide:
 				is = half
-			case letter != '.':
+			case letter != '.' && (letter != 'a' || outputs):
 				is = tensor.Float32
 			}
 			types[i] = is
 		}
 		return types
 	}
-	return types(a, s.In), types(b, s.Out)
+	return types(a, s.In, false), types(b, s.Out, true)
 }

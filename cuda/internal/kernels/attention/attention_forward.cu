@@ -39,7 +39,6 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
     state[i].start();
   }
 
-  const float scale = n.scale * kLog2E;
   while (walk.next()) {
     __syncthreads();  // KV and P have been read
     load_rows(KV, k, N, n.d, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.d); });
@@ -56,11 +55,11 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
         seen |= 1u << j;
         top = fmaxf(top, s[i][j]);
       }
-      factor[i] = state[i].raise(max_across(top), scale);
+      factor[i] = state[i].raise(max_across(top), n.scale_log2);
       const float base = state[i].base();
 #pragma unroll
       for (int j = 0; j < C; j++) {
-        s[i][j] = seen >> j & 1 ? exp2f((s[i][j] - base) * scale) : 0;
+        s[i][j] = seen >> j & 1 ? exp2f((s[i][j] - base) * n.scale_log2) : 0;
         sum += s[i][j];
       }
       state[i].sum += sum_across(sum);

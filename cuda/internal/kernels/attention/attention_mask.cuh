@@ -11,7 +11,7 @@ struct Sizes {
   int batch, queries, keys;    // B, S, T
   int heads, groups, each;     // Hq, Hkv, and h = Hq / Hkv heads of a group
   int d, dv;                   // key dim, value dim
-  float scale;
+  float scale, scale_log2;     // of logits: 1/sqrt(D), and that times log2(e)
 
   // Offset in an array [B,S,Hq,c] of row r of group g: the rows of a group are its h heads at query 0, at query 1, ...
   __device__ long long row(int b, int g, int r, int c) const {

@@ -70,7 +70,9 @@ __device__ inline void copy_run(uint32_t tile, const T* src, long long step, int
 template <int C> struct Left {
   uint32_t place;
 
-  __device__ Left(uint32_t tile, int row) : place(cell<C>(tile, row + lane() % 16, lane() / 16)) {}
+  __device__ Left(uint32_t tile, int row) : place(cell<C>(tile, row + lane() % 16, lane() / 16)) {
+    asm volatile("" : "+r"(place));  // so that it stays in its register: computed anew, it takes several
+  }
   // The columns 16*k of the rows that are `further` down.
   __device__ void get(int k, uint32_t (&a)[4], int further) const {
     read_fragments<false>(a, moved<C>(place, 2 * k, further));

@@ -81,7 +81,6 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
 
   clear<C>(dk), clear<C>(dv);
   const Left<C> left(K, 16 * warp());  // the values are M rows down
-  const float scale = n.scale * kLog2E;
   const int key = first + 16 * warp() + lane() / 4;  // and 8 further
   int slot = 0, stage = 0;
   bool any_large = false;
@@ -124,7 +123,7 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
         l.x *= kLog2E, l.y *= kLog2E;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          p[j][i] = power2(fmaf(p[j][i], scale, -(i % 2 ? l.y : l.x)));
+          p[j][i] = power2(fmaf(p[j][i], n.scale_log2, -(i % 2 ? l.y : l.x)));
           ds[j][i] = p[j][i] * (ds[j][i] - (i % 2 ? d.y : d.x));
         }
         if (!full) {

@@ -27,7 +27,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   auto* rows = reinterpret_cast<typename Walk::Row*>(carve.floats(2 * M));
   float2* stats = reinterpret_cast<float2*>(carve.floats(2 * M));  // of each row: lse, for Careful, or lse*log2(e); and delta
   Walk walk(p, tile, carve);
-  int from = keys.next(walk, keys.tiles);
+  keys.next(walk, keys.tiles);
 
   static_assert(M <= kThreads, "a thread for each row");
   if (const int r = threadIdx.x; r < M) {
@@ -40,14 +40,13 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   float dq[R][C / 8][4];
   clear<C>(dq);
   const Left<C> left(Q, first);  // the gradients are M rows down
-  const float scale = n.scale * kLog2E;
 
-  for (uint32_t K = keys.tiles; from >= 0; K = keys.other(K)) {
+  for (uint32_t K = keys.tiles; walk.more(); K = keys.other(K)) {
     copies_arrived();
     __syncthreads();  // the keys are here, and those of the tile before have been read
-    const int next = keys.next(walk, keys.other(K));
+    keys.next(walk, keys.other(K));
     if constexpr (Careful) take_out<T, C, kKeys>(K, [&](int row, int i) { store_shared(cell<C>(K + keys.kBytes, row, i), kNaNs); });
-    const Seen<R, Walk> seen(walk, rows + mine, from);
+    const Seen<R, Walk> seen{walk, shared_address(rows + mine)};
     if (seen.some()) {
       const bool all = seen.all();
 #pragma unroll 1
@@ -57,24 +56,22 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
         multiply_rows<T, C, kPart, M>(dp, left, K + keys.kBytes, part);
 #pragma unroll
         for (int r = 0; r < 2 * R; r++) {
-          float2 row = stats[mine + 8 * r];
-          const bool shift = Careful && large(row.x);
-          const float lse = row.x;
-          if (Careful) row.x = shift ? 0 : lse * kLog2E;
+          const auto [lse, delta] = stats[mine + 8 * r];
+          const bool shift = Careful && large(lse);
+          const float base = Careful ? shift ? 0 : lse * kLog2E : lse;
 #pragma unroll
           for (int j = 0; j < kPart / 8; j++)
 #pragma unroll
             for (int i = r % 2 * 2; i < r % 2 * 2 + 2; i++) {
               float& x = s[r / 2][j][i];
               if (shift) x = shifted(x, n.scale, lse);
-              x = power2(fmaf(x, scale, -row.x)) * (dp[r / 2][j][i] - row.y);
+              x = power2(fmaf(x, n.scale_log2, -base)) * (dp[r / 2][j][i] - delta);
             }
         }
-        if (!all) seen.template hide<kPart>(s, from + part, 0);
+        if (!all) seen.template hide<kPart>(s, part, 0);
         add_rows<T, C, kPart>(dq, s, K, part);
       }
     }
-    from = next;
   }
 
   copies_arrived();
@@ -96,5 +93,5 @@ template <typename T, int C, int R, class Walk> __device__ void mma_dq(const Att
 }  // namespace nsa
 
 NSA_MMA_WALK(dq, dq, 64, 1, 4)
-NSA_MMA_WALK(dq_tall, dq, 64, 2, 2)
+NSA_MMA_WALK(dq_tall, dq, 64, 2, 3)
 NSA_MMA_WALK(dq, dq, 128, 1, 2)

@@ -24,7 +24,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   copy_tile<C, M>(Q, static_cast<const T*>(p.q), n.d, n, tile);
   auto* rows = reinterpret_cast<typename Walk::Row*>(carve.floats(2 * M));
   Walk walk(p, tile, carve);
-  int from = keys.next(walk, keys.tiles);
+  keys.next(walk, keys.tiles);
   if (threadIdx.x < M) rows[threadIdx.x] = walk.row(n, tile, threadIdx.x);
 
   const int first = 16 * R * warp(), mine = first + lane() / 4;  // and 8 further, ...
@@ -34,22 +34,21 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   float o[R][C / 8][4];
   clear<C>(o);
   const Left<C> left(Q, first);
-  const float scale = n.scale * kLog2E;
 
-  for (uint32_t K = keys.tiles; from >= 0; K = keys.other(K)) {
+  for (uint32_t K = keys.tiles; walk.more(); K = keys.other(K)) {
     copies_arrived();
     __syncthreads();  // the keys are here, and those of the tile before have been read
-    const int next = keys.next(walk, keys.other(K));
+    keys.next(walk, keys.other(K));
     const uint32_t V = K + keys.kBytes;
     if constexpr (Careful) take_out<T, C, kKeys>(V, [&](int row, int i) { store_shared(cell<C>(K, row, i), kNaNs); });
-    const Seen<R, Walk> seen(walk, rows + mine, from);
+    const Seen<R, Walk> seen{walk, shared_address(rows + mine)};
     if (seen.some()) {
       const bool all = seen.all();
 #pragma unroll 1
       for (int part = 0; part < kKeys; part += kPart) {
         float s[R][kPart / 8][4];
         multiply_rows<T, C, kPart>(s, left, K, part);
-        if (!all) seen.template hide<kPart>(s, from + part, -INFINITY);
+        if (!all) seen.template hide<kPart>(s, part, -INFINITY);
         float factor[2 * R];
         bool rescale = false;
 #pragma unroll
@@ -58,9 +57,9 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
           float top = -INFINITY;
 #pragma unroll
           for (int j = 0; j < kPart / 8; j++) top = fmaxf(top, fmaxf(s[r / 2][j][i0], s[r / 2][j][i0 + 1]));
-          factor[r] = state[r].raise(max_of_four(top), scale);
+          factor[r] = state[r].raise(max_of_four(top), n.scale_log2);
           rescale |= factor[r] != 1;
-          float base = state[r].base() * scale, sum = 0;
+          float base = state[r].base() * n.scale_log2, sum = 0;
           if (Careful && large(base)) {
 #pragma unroll
             for (int j = 0; j < kPart / 8; j++) s[r / 2][j][i0] -= state[r].top, s[r / 2][j][i0 + 1] -= state[r].top;
@@ -69,7 +68,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
 #pragma unroll
           for (int j = 0; j < kPart / 8; j++)
 #pragma unroll
-            for (int i = i0; i < i0 + 2; i++) sum += s[r / 2][j][i] = power2(fmaf(s[r / 2][j][i], scale, -base));
+            for (int i = i0; i < i0 + 2; i++) sum += s[r / 2][j][i] = power2(fmaf(s[r / 2][j][i], n.scale_log2, -base));
           state[r].sum += sum;
         }
         if (__any_sync(0xffffffff, rescale))
@@ -82,7 +81,6 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
         add_rows<T, C, kPart>(o, s, V, part);
       }
     }
-    from = next;
   }
 
   copies_arrived();
@@ -91,7 +89,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   bool any_large = false;
 #pragma unroll
   for (int r = 0; r < 2 * R; r++) {
-    any_large |= large(state[r].base() * scale);
+    any_large |= large(state[r].base() * n.scale_log2);
     state[r].sum = sum_of_four(state[r].sum);
     if (lane() % 4 == 0 && done.has(mine + 8 * r)) p.lse[n.stat(done.b, done.g, done.first + mine + 8 * r)] = state[r].lse(n.scale);
   }

@@ -1,6 +1,7 @@
 // The keys that a tile of rows sees, kKeys adjoining ones at a time, for the kernels on matrix units that own rows (forward,
-// dq). A walk gives the first key of each tile, ascending; what a row sees of it is a Run. next() and seen() give all
-// threads of a block the same order of tiles without a barrier. KeyTiles takes them through shared memory.
+// dq). A walk gives the first key of each tile, ascending; what a row sees of it is a Run. next() gives all threads of a block
+// the same order of tiles without a barrier; while the tile that it gave last is copied, last() is the one before. KeyTiles
+// takes them through shared memory.
 #pragma once
 
 #include "attention_mma.cuh"
@@ -14,7 +15,6 @@ __device__ inline bool covers(const Run& r, int at) { return r.lo <= at && r.hi 
 
 // KeyRuns walks over the run of keys that any row of a tile sees under a Span.
 struct KeyRuns {
-
   Span mask;
   int from, end, keys;
 
@@ -24,34 +24,33 @@ struct KeyRuns {
   }
   // The first key of the next tile, -1 where there is none.
   __device__ int next() { return (from += kKeys) < end ? from : -1; }
+  __device__ bool more() const { return from < end; }
+  __device__ int last() const { return from - kKeys; }
 
   // Row is what a thread must know of a row.
-  struct Row { Run run; };
+  struct Row { int lo, hi; };
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
-    if (!tile.has(r)) return {{0, 0}};
+    if (!tile.has(r)) return {0, 0};
     const Run run = mask.keys((tile.first + r) / n.each);
-    return {{run.lo, min(run.hi, keys)}};
+    return {run.lo, min(run.hi, keys)};
   }
-  // What seen() takes for the tile of keys from a key on; and the keys that a row sees, where they lie in it.
-  __device__ uint32_t locate(int) const { return 0; }
-  __device__ Run seen(const Row& r, uint32_t) const { return r.run; }
+  // What seen() takes for the last tile; and the keys that a row sees, where they lie in it.
+  __device__ uint32_t place() const { return 0; }
+  __device__ Run seen(const Row& r, uint32_t) const { return {r.lo, r.hi}; }
 };
 
 // BlockUnion walks over the union of the blocks that the queries of a tile have chosen. A bit for each query
 // says who chose a block. A block is a multiple of kKeys tokens, or all.
 struct BlockUnion {
-  const int& size;  // tokens of a block
-  int words;        // of a block's bits
-  uint32_t bits;    // address of the bits [blocks,words]
-  uint32_t at;      // address of the first key of the next tile; -1 lies behind the last one
+  struct Tile { int first; uint32_t bits; };  // its first key, and the address of its block's bits
+  uint32_t at;  // address of the next tile; behind the last one lies one whose first key is -1
 
-  __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) : size(p.blocks.size) {
+  __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) {
     const Sizes& n = p.n;
-    const int first = tile.first / n.each, last = (tile.end - 1) / n.each;
-    words = (last - first) / 32 + 1;
-    const int blocks = last / size + 1, all = p.blocks.count(n), parts = (size - 1) / kKeys + 1;
+    const int first = tile.first / n.each, last = (tile.end - 1) / n.each, size = p.blocks.size;
+    const int words = (last - first) / 32 + 1, blocks = last / size + 1, all = p.blocks.count(n), parts = (size - 1) / kKeys + 1;
     unsigned* chose = reinterpret_cast<unsigned*>(carve.floats(all * words));
-    int* list = reinterpret_cast<int*>(carve.floats(all * parts + 1));
+    Tile* list = reinterpret_cast<Tile*>(carve.floats(2 * (all * parts + 1)));
     for (int i = threadIdx.x; i < blocks * words; i += kThreads) chose[i] = 0;
     __syncthreads();
     for (int t = first + warp(); t <= last; t += kWarps) {
@@ -74,27 +73,32 @@ struct BlockUnion {
         const unsigned hit = __ballot_sync(0xffffffff, any != 0);
         const int mine = (found + __popc(hit & ((1u << lane()) - 1))) * parts;
         if (any)
-          for (int i = 0; i < parts; i++) list[mine + i] = j * size + i * kKeys <= last ? j * size + i * kKeys : -1;
+          for (int i = 0; i < parts; i++) {
+            const int key = j * size + i * kKeys;
+            list[mine + i] = {key <= last ? key : -1, shared_address(chose + j * words)};
+          }
         found += __popc(hit);
       }
-      if (lane() == 0) list[found * parts] = -1;
+      if (lane() == 0) list[found * parts].first = -1;
     }
     __syncthreads();
-    bits = shared_address(chose), at = shared_address(list);
+    at = shared_address(list);
   }
   // The first key of the next tile, -1 where there is none; then it must not be asked again.
   __device__ int next() {
     const int from = (int)shared_word(at);
-    at += 4;
+    at += sizeof(Tile);
     return from;
   }
+  __device__ bool more() const { return (int)shared_word(at - sizeof(Tile)) >= 0; }
+  __device__ int last() const { return (int)shared_word(at - 2 * sizeof(Tile)); }
 
   struct Row { int t, bit; };
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
     const int t = (tile.first + r) / n.each;
     return tile.has(r) ? Row{t, t - tile.first / n.each} : Row{-1, 0};
   }
-  __device__ uint32_t locate(int from) const { return bits + 4 * (from / size * words); }
+  __device__ uint32_t place() const { return shared_word(at - 2 * sizeof(Tile) + 4); }
   __device__ Run seen(const Row& r, uint32_t place) const {
     return {0, shared_word(place + 4 * (r.bit / 32)) >> r.bit % 32 & 1 ? r.t + 1 : 0};
   }
@@ -116,33 +120,36 @@ template <int C, int Rows, typename T> __device__ inline void copy_tile(uint32_t
   }
 }
 
-// Seen is what the rows lane/4 + 8*i of fragments [16*R,...] see of the tile of keys from a walk. `rows` points to the first.
+// Seen is what the rows lane/4 + 8*i of fragments [16*R,...] see of a walk's last tile. `rows` is the address of the first.
 template <int R, class Walk> struct Seen {
   const Walk& walk;
-  const typename Walk::Row* rows;
-  int from;
-  uint32_t place;
+  uint32_t rows;
 
-  __device__ Seen(const Walk& walk, const typename Walk::Row* rows, int from) : walk(walk), rows(rows), from(from), place(walk.locate(from)) {}
-  __device__ Run run(int r) const { return walk.seen(rows[8 * r], place); }
+  __device__ Run run(int r, uint32_t place) const {
+    const uint2 raw = shared_pair(rows + 8 * r * sizeof raw);  // each time anew: registers are scarce
+    return walk.seen({int(raw.x), int(raw.y)}, place);
+  }
   // Whether any of the warp's rows sees some of it; whether all see all.
   __device__ bool some() const {
+    const int from = walk.last(), place = walk.place();
     bool some = false;
 #pragma unroll
-    for (int r = 0; r < 2 * R; r++) some |= meets(run(r), from);
+    for (int r = 0; r < 2 * R; r++) some |= meets(run(r, place), from);
     return __any_sync(0xffffffff, some);
   }
   __device__ bool all() const {
+    const int from = walk.last(), place = walk.place();
     bool all = true;
 #pragma unroll
-    for (int r = 0; r < 2 * R; r++) all &= covers(run(r), from);
+    for (int r = 0; r < 2 * R; r++) all &= covers(run(r, place), from);
     return __all_sync(0xffffffff, all);
   }
-  // Sets the numbers of the keys [first,first+N) to `hidden` where a row does not see the key.
-  template <int N> __device__ void hide(float (&s)[R][N / 8][4], int first, float hidden) const {
+  // Sets the numbers of the tile's keys [part,part+N) to `hidden` where a row does not see the key.
+  template <int N> __device__ void hide(float (&s)[R][N / 8][4], int part, float hidden) const {
+    const int first = walk.last() + part, place = walk.place();
 #pragma unroll
     for (int r = 0; r < 2 * R; r++) {
-      const Run seen = run(r);
+      const Run seen = run(r, place);
 #pragma unroll
       for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -173,14 +180,12 @@ template <typename T, int C> struct KeyTiles {
   // The keys of the other stage.
   __device__ uint32_t other(uint32_t keys) const { return 2 * tiles + 2 * kBytes - keys; }
 
-  // Begins to copy the next tile of a walk, keys to `to`; returns its first key, -1 where there is none.
-  template <class Walk> __device__ int next(Walk& walk, uint32_t to) const {
+  // Begins to copy the next tile of a walk, if there is one, keys to `to`.
+  template <class Walk> __device__ void next(Walk& walk, uint32_t to) const {
     const int first = walk.next();
-    if (first >= 0) {
-      copy_run<C, kKeys>(to, from[0], (long long)n.groups * n.d, first, n.keys, n.d);
-      copy_run<C, kKeys>(to + kBytes, from[1], (long long)n.groups * n.dv, first, n.keys, n.dv);
-    }
-    return first;
+    if (first < 0) return;
+    copy_run<C, kKeys>(to, from[0], (long long)n.groups * n.d, first, n.keys, n.d);
+    copy_run<C, kKeys>(to + kBytes, from[1], (long long)n.groups * n.dv, first, n.keys, n.dv);
   }
 };
 

@@ -16,14 +16,13 @@ type params struct {
 	blocks blocks
 	index  index
 	count  int32
-	_      int32
 }
 
 type sizes struct {
 	batch, queries, keys, heads, groups int32
 	headsPerGroup                       int32 `c:"each"`
 	d, dv                               int32
-	scale                               float32
+	scale, scaleLog2                    float32
 }
 
 type span struct{ l, d, w int32 }
@@ -56,9 +55,10 @@ func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 }
 
 func (a problem) sizes() sizes {
+	scale := float32(1 / math.Sqrt(float64(a.D)))
 	return sizes{
 		int32(a.B), int32(a.S), int32(a.T), int32(a.Hq), int32(a.Hkv), int32(a.headsPerGroup()), int32(a.D), int32(a.Dv),
-		float32(1 / math.Sqrt(float64(a.D))),
+		scale, scale * math.Log2E,
 	}
 }
 

@@ -27,7 +27,6 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
   const int newest = (t1 - 1) / p.size, mine = t0 + (int)threadIdx.x;
   Best best{lists + threadIdx.x * places, blocks + threadIdx.x * places, 0, places};
   const Fold fold{p.l, p.per};
-  const float scale = n.scale * kLog2E;
   const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
 
   const Left<C> left(Q, 16 * warp());
@@ -68,7 +67,7 @@ template <typename T, int C> __device__ void select_blocks(const SelectParams& p
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const bool sees = from + c + i % 2 < min(end, visible[i / 2]);
-          s[j][i] = sees ? power2(fmaf(s[j][i], scale, -base[i / 2])) : 0;
+          s[j][i] = sees ? power2(fmaf(s[j][i], n.scale_log2, -base[i / 2])) : 0;
         }
 #pragma unroll
         for (int r = 0; r < 2; r++)

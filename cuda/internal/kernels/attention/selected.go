@@ -56,7 +56,7 @@ func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width in
 func (a selectedProblem) unionBytes(rows int64) int64 {
 	queries := min(kernels.Pieces(a.wholeQueries(rows), a.headsPerGroup())+1, rows)
 	tiles := a.count() * kernels.Pieces(a.block, matrixKeys)
-	return 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(tiles+1, 4))
+	return 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(2*(tiles+1), 4))
 }
 
 // count is the number of selection blocks of a group.

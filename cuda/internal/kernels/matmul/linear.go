@@ -3,6 +3,7 @@ package matmul
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -10,9 +11,10 @@ import (
 func Rows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
+		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast behind it
 		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
 		kernels.Op[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
-		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "ttt>t", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
+		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
 		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
 		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
 		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // of weights only
@@ -22,6 +24,7 @@ func Rows() []kernels.Row {
 // linear adds x [rows,in], w [out,in], and a bias or none -> y [rows,out].
 func linear(b *kernels.Builder, _ ops.LinearOp) error {
 	p, bias := linearProduct(b, b.In)
+	p.Out = b.TypeOf(b.Out[0])
 	Multiply(b, p, b.In[0].Ref, b.In[1].Ref, bias, b.Out[0].Ref)
 	return nil
 }
@@ -35,18 +38,21 @@ func linearProduct(b *kernels.Builder, in []kernels.Operand) (p kernels.Product,
 	return kernels.Product{Type: b.Type, Out: b.Type, M: x.N() / w.Dim(1), N: w.Dim(0), K: w.Dim(1), TransB: true}, bias
 }
 
-// linearAdd adds x, w, residual [rows,out] -> y. A library adds the residual where it stores the product, our
+// linearAdd adds x, w, residual [rows,out] -> y, both of one type. A library adds the residual where it stores the product, our
 // kernels behind that, when it has been rounded.
 func linearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
 	x, w, residual, y := b.In[0], b.In[1], b.In[2], b.Out[0]
 	p, _ := linearProduct(b, b.In[:2])
+	p.Out = b.TypeOf(y)
+	if b.TypeOf(residual) != p.Out {
+		return graph.Refuse(graph.ReasonType, "residual of %v, want %v as the result", residual.Dtype, y.Dtype)
+	}
 	if b.Library != nil {
 		b.LibraryProduct(p, x.Ref, w.Ref, 0, residual.Ref, y.Ref)
 		return nil
 	}
 	Multiply(b, p, x.Ref, w.Ref, 0, y.Ref)
-	rows.Add(b, y.Ref, residual.Ref, y.Ref, y.N())
-	return nil
+	return rows.Add(b, y, y, residual)
 }
 
 // inputGrad adds dy [rows,out], w [out,in] -> dx [rows,in].

@@ -26,9 +26,9 @@ struct ColumnsParams {
 
 constexpr int kTilePositions = 16; // positions that a block turns, of several sequences
 
-template <typename T> __device__ __forceinline__ void add_pack(float (&sum)[kLanes<T>], uint4 raw) {
+template <typename T> __device__ __forceinline__ void add_pack(float (&sum)[kLanes<T>], Pack<T> x) {
   float v[kLanes<T>];
-  unpack<T>(raw, v);
+  x.get(v);
 #pragma unroll
   for (int j = 0; j < kLanes<T>; ++j) sum[j] += v[j];
 }
@@ -65,9 +65,9 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
         continue;
       }
       float v[W];
-      unpack<T>(raw[u][0], v);
+      Pack<T>{raw[u][0]}.get(v);
 #pragma unroll
-      for (int t = 1; t < kTerms; ++t) add_pack<T>(v, raw[u][t]);
+      for (int t = 1; t < kTerms; ++t) add_pack<T>(v, {raw[u][t]});
       if (rotations != nullptr) {
 #pragma unroll
         for (int j = 0; j < W; j += 2) turn_pair(v[j], v[j + 1], rotations[r * pairs + j / 2]);

@@ -16,41 +16,63 @@ type (
 		n       int64
 	}
 	addParams struct {
-		x     [maxTerms]kernels.Ref
-		y     kernels.Ref
-		n     int64
-		terms int32
-		_     int32
+		x       [maxTerms]kernels.Ref
+		y       kernels.Ref
+		n       int64
+		terms   int32
+		float32 int32 // bit k for x[k], bit maxTerms for y: whether it is float32 beside half precision
 	}
 )
 
 // maxTerms is the number of terms that one launch adds up.
 const maxTerms = 8
 
-// Add adds y = x0 + x1, of n elements.
-func Add(b *kernels.Builder, x0, x1, y kernels.Ref, n int64) {
-	elementwise(b, "add", n, &addParams{x: [maxTerms]kernels.Ref{x0, x1}, y: y, n: n, terms: 2})
+// Add adds y = the sum of terms in their order, each of float32 or b.Type. Beyond maxTerms of them the sum goes through y,
+// rounded to its type every 7 terms.
+func Add(b *kernels.Builder, y kernels.Operand, terms ...kernels.Operand) error {
+	p := addParams{y: y.Ref, n: y.N()}
+	put := func(k int32, o kernels.Operand) {
+		p.float32 &^= 1 << k
+		if b.TypeOf(o) != b.Type {
+			p.float32 |= 1 << k
+		}
+	}
+	put(maxTerms, y)
+	for _, x := range terms {
+		if p.terms == maxTerms {
+			b.LaunchElements(b.Type.Name("add"), b.Type, p.n, &p)
+			put(0, y)
+			p.x[0], p.terms = y.Ref, 1
+		}
+		put(p.terms, x)
+		p.x[p.terms] = x.Ref
+		p.terms++
+	}
+	b.LaunchElements(b.Type.Name("add"), b.Type, p.n, &p)
+	return nil
 }
 
 // SiLU adds y = x sigmoid(x), of n elements.
 func SiLU(b *kernels.Builder, x, y kernels.Ref, n int64) {
-	elementwise(b, "silu", n, &unaryParams{x, y, n})
+	mapped(b, "silu", n, &unaryParams{x, y, n})
 }
 
 // SiLUGrad adds dx from the argument x of SiLU and dy, of n elements.
 func SiLUGrad(b *kernels.Builder, x, dy, dx kernels.Ref, n int64) {
-	elementwise(b, "silu_grad", n, &binaryParams{x, dy, dx, n})
+	mapped(b, "silu_grad", n, &binaryParams{x, dy, dx, n})
 }
 
-func elementwise(b *kernels.Builder, op string, n int64, params any) {
-	b.LaunchElements(b.Type.Name(op), b.Type, n, params)
+// mapped adds a launch of an op that map of elementwise.cu computes.
+func mapped(b *kernels.Builder, op string, n int64, params any) {
+	const together = 4 // packs that a thread has under way
+	b.Launch(b.Type.Name(op), kernels.Looped(kernels.Pieces(n, together*256*b.Type.Lanes())), kernels.Threads(), 0, params)
 }
 
 // unary returns the build function of x -> y.
 func unary[S any](op string) func(*kernels.Builder, S) error {
 	return func(b *kernels.Builder, _ S) error {
 		x, y := b.In[0], b.Out[0]
-		elementwise(b, op, y.N(), &unaryParams{x.Ref, y.Ref, y.N()})
+		mapped(b, op, y.N(), &unaryParams{x.Ref, y.Ref, y.N()})
 		return nil
 	}
 }
@@ -59,24 +81,10 @@ func unary[S any](op string) func(*kernels.Builder, S) error {
 func binary[S any](op string) func(*kernels.Builder, S) error {
 	return func(b *kernels.Builder, _ S) error {
 		y := b.Out[0]
-		elementwise(b, op, y.N(), &binaryParams{b.In[0].Ref, b.In[1].Ref, y.Ref, y.N()})
+		mapped(b, op, y.N(), &binaryParams{b.In[0].Ref, b.In[1].Ref, y.Ref, y.N()})
 		return nil
 	}
 }
 
-// add adds y = the sum of the inputs in their order. Beyond maxTerms of them the sum goes through y, rounded to the storage
-// type every 7 terms.
-func add(b *kernels.Builder, _ ops.AddOp) error {
-	y := b.Out[0]
-	p := addParams{y: y.Ref, n: y.N()}
-	for _, x := range b.In {
-		if p.terms == maxTerms {
-			elementwise(b, "add", p.n, &p)
-			p.x[0], p.terms = y.Ref, 1
-		}
-		p.x[p.terms] = x.Ref
-		p.terms++
-	}
-	elementwise(b, "add", p.n, &p)
-	return nil
-}
+// add adds y = the sum of the inputs in their order.
+func add(b *kernels.Builder, _ ops.AddOp) error { return Add(b, b.Out[0], b.In...) }

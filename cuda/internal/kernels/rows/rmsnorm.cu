@@ -1,4 +1,5 @@
 // RMSNorm over the last axis (arXiv 1910.07467): x [rows,dim], weight [dim] -> y = x r weight, r = 1/sqrt(mean(x²) + eps).
+// x is T or float32, the weight float32, everything else T.
 //
 // The gradient, with u = dy weight: dx = r u - x r³ (u·x)/dim + residual, if there is one, and dweight = the sum over the rows of dy x r. y =, dx =; nothing
 // is saved: r is computed anew, since the row is read in any case.
@@ -10,17 +11,17 @@ namespace nsa {
 
 struct RMSNormParams {
   const void* x;
-  const void* weight;
+  const float* weight;
   void* y;
   int64_t rows;
   int64_t dim;
   float eps;
-  int32_t pad;
+  int32_t x_type;
 };
 
 struct RMSNormGradParams {
   const void* x;
-  const void* weight;
+  const float* weight;
   const void* dy;
   const void* residual; // what comes around the block that begins with the norm, or null
   void* dx;
@@ -29,14 +30,55 @@ struct RMSNormGradParams {
   int64_t dim;
   int64_t run; // rows of a block
   float eps;
-  int32_t pad;
+  int32_t x_type;
 };
 
-template <typename T> __device__ void rmsnorm(const RMSNormParams& p) {
-  const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.y);
-  const T* weight = static_cast<const T*>(p.weight);
+// The elements of a row of x or of T that a lane of a warp holds: up to N, in packs of 16 bytes of T; zeros beyond the row's end.
+template <typename T, int N> struct Held {
+  static constexpr int W = kLanes<T>, kPacks = N / W;
+
+  static __device__ __forceinline__ int64_t column(int i) { return int64_t(i * 32 + threadIdx.x) * W; }
+  template <typename E> static __device__ __forceinline__ Pack<E, W> load(const E* row, int64_t dim, int i) {
+    return column(i) < dim ? load_pack<W>(row + column(i)) : Pack<E, W>{};
+  }
+};
+
+__device__ __forceinline__ float norm_scale(float squares, int64_t dim, float eps) {
+  return 1.0f / sqrtf(group_reduce<Sum>(squares) / float(dim) + eps);
+}
+
+// A warp a row, which it holds.
+template <typename X, typename T, int N> __device__ __forceinline__ void rmsnorm_held(const RMSNormParams& p) {
+  using H = Held<T, N>;
   each_row(p.rows, [&](int64_t r) {
-    const T* x = static_cast<const T*>(p.x) + r * p.dim;
+    Pack<X, H::W> x[H::kPacks];
+#pragma unroll
+    for (int i = 0; i < H::kPacks; ++i) x[i] = H::load(static_cast<const X*>(p.x) + r * p.dim, p.dim, i);
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < H::kPacks; ++i) {
+      float v[H::W];
+      x[i].get(v);
+#pragma unroll
+      for (int j = 0; j < H::W; ++j) squares += v[j] * v[j];
+    }
+    const float scale = norm_scale(squares, p.dim, p.eps);
+#pragma unroll
+    for (int i = 0; i < H::kPacks; ++i) {
+      float v[H::W], w[H::W];
+      x[i].get(v);
+      H::load(p.weight, p.dim, i).get(w);
+#pragma unroll
+      for (int j = 0; j < H::W; ++j) v[j] *= scale * w[j];
+      if (H::column(i) < p.dim) write<H::W>(static_cast<T*>(p.y) + r * p.dim + H::column(i), v);
+    }
+  });
+}
+
+// A group a row, which it reads twice: any dim, any address.
+template <typename X, typename T> __device__ __forceinline__ void rmsnorm_read(const RMSNormParams& p, bool wide) {
+  each_row(p.rows, [&](int64_t r) {
+    const X* x = static_cast<const X*>(p.x) + r * p.dim;
     T* y = static_cast<T*>(p.y) + r * p.dim;
     float squares = 0;
     along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
@@ -46,18 +88,31 @@ template <typename T> __device__ void rmsnorm(const RMSNormParams& p) {
 #pragma unroll
       for (int j = 0; j < W; ++j) squares += v[j] * v[j];
     });
-    squares = group_reduce<Sum>(squares);
-    const float scale = 1.0f / sqrtf(squares / float(p.dim) + p.eps);
+    const float scale = norm_scale(squares, p.dim, p.eps);
     along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
       constexpr int W = decltype(width)::value;
       float v[W], w[W];
       read<W>(x + i, v);
-      read<W>(weight + i, w);
+      read<W>(p.weight + i, w);
 #pragma unroll
       for (int j = 0; j < W; ++j) v[j] *= scale * w[j];
       write<W>(y + i, v);
     });
   });
+}
+
+template <typename X, typename T> __device__ __forceinline__ void rmsnorm_of(const RMSNormParams& p) {
+  const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.y);
+  if (!wide || blockDim.x > 32 || p.dim > 1024) rmsnorm_read<X, T>(p, wide);
+  else if (p.dim <= 256) rmsnorm_held<X, T, 8>(p);
+  else if (p.dim <= 512) rmsnorm_held<X, T, 16>(p);
+  else if (p.dim <= 768) rmsnorm_held<X, T, 24>(p);
+  else rmsnorm_held<X, T, 32>(p);
+}
+
+template <typename T> __device__ void rmsnorm(const RMSNormParams& p) {
+  if (sizeof(T) == 2 && p.x_type == kF32) rmsnorm_of<float, T>(p);
+  else rmsnorm_of<T, T>(p);
 }
 
 // Some elements of a row of x, the weight, and of dy. Zeros add nothing.
@@ -93,28 +148,28 @@ struct RMSNormRow {
   }
 };
 
-// A warp a row, which it holds: up to E elements a lane, 16 bytes at a time. dweight [dim] is what the warp's rows add.
-template <typename T, int E>
+// A warp a row, which it holds. dweight [dim] is what the warp's rows add.
+template <typename X, typename T, int N>
 __device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, int64_t first, int64_t end, float* dweight) {
-  constexpr int W = kLanes<T>, kPacks = E / W;
-  constexpr bool kEarly = E < 32; // the registers hold the residual as well
-  const auto column = [](int i) { return int64_t(i * 32 + threadIdx.x) * W; };
-  const auto fetch = [&](const void* row, int64_t at, int i) {
-    return column(i) < p.dim ? *reinterpret_cast<const uint4*>(static_cast<const T*>(row) + at + column(i)) : uint4{};
-  };
+  using H = Held<T, N>;
+  constexpr int W = H::W, kPacks = H::kPacks;
+  constexpr bool kEarly = N < 32; // the registers hold the residual as well
   float sum[kPacks][W] = {};
   for (int64_t r = first + threadIdx.y; r < end; r += blockDim.y) {
-    uint4 x[kPacks], dy[kPacks], residual[kPacks];
+    Pack<X, W> x[kPacks];
+    Pack<T> dy[kPacks], residual[kPacks];
+    const T* around = static_cast<const T*>(p.residual) + r * p.dim;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
-      x[i] = fetch(p.x, r * p.dim, i), dy[i] = fetch(p.dy, r * p.dim, i);
-      if (kEarly && p.residual != nullptr) residual[i] = fetch(p.residual, r * p.dim, i);
+      x[i] = H::load(static_cast<const X*>(p.x) + r * p.dim, p.dim, i);
+      dy[i] = H::load(static_cast<const T*>(p.dy) + r * p.dim, p.dim, i);
+      if (kEarly && p.residual != nullptr) residual[i] = H::load(around, p.dim, i);
     }
     const auto terms = [&](int i) {
       RMSNormTerms<W> t;
-      unpack<T>(x[i], t.x);
-      unpack<T>(fetch(p.weight, 0, i), t.weight);
-      unpack<T>(dy[i], t.dy);
+      x[i].get(t.x);
+      H::load(p.weight, p.dim, i).get(t.weight);
+      dy[i].get(t.dy);
       return t;
     };
     float squares = 0, dot = 0;
@@ -126,25 +181,25 @@ __device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, in
       float dx[W];
       row.gradient(terms(i), sum[i], dx);
       if (p.residual != nullptr) {
-        float around[W];
-        unpack<T>(kEarly ? residual[i] : fetch(p.residual, r * p.dim, i), around);
+        float v[W];
+        (kEarly ? residual[i] : H::load(around, p.dim, i)).get(v);
 #pragma unroll
-        for (int j = 0; j < W; ++j) dx[j] += around[j];
+        for (int j = 0; j < W; ++j) dx[j] += v[j];
       }
-      if (column(i) < p.dim) write<W>(static_cast<T*>(p.dx) + r * p.dim + column(i), dx);
+      if (H::column(i) < p.dim) write<W>(static_cast<T*>(p.dx) + r * p.dim + H::column(i), dx);
     }
   }
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
-    if (column(i) < p.dim) {
+    if (H::column(i) < p.dim) {
 #pragma unroll
-      for (int j = 0; j < W; ++j) dweight[column(i) + j] = sum[i][j];
+      for (int j = 0; j < W; ++j) dweight[H::column(i) + j] = sum[i][j];
     }
   }
 }
 
 // A group a row, which it reads twice: any dim, any address.
-template <typename T>
+template <typename X, typename T>
 __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, int64_t first, int64_t end, bool wide, float* dweight) {
   along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
 #pragma unroll
@@ -153,8 +208,8 @@ __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, in
   for (int64_t r = first + threadIdx.y; r < end; r += blockDim.y) {
     const auto terms = [&](auto width, int64_t i) {
       RMSNormTerms<decltype(width)::value> t;
-      read(static_cast<const T*>(p.x) + r * p.dim + i, t.x);
-      read(static_cast<const T*>(p.weight) + i, t.weight);
+      read(static_cast<const X*>(p.x) + r * p.dim + i, t.x);
+      read(p.weight + i, t.weight);
       read(static_cast<const T*>(p.dy) + r * p.dim + i, t.dy);
       return t;
     };
@@ -176,22 +231,22 @@ __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, in
 }
 
 // Dynamic shared memory: float32 [groups,dim], what each group's rows add to dweight.
-template <typename T> __device__ void rmsnorm_grad(const RMSNormGradParams& p) {
+template <typename X, typename T> __device__ __forceinline__ void rmsnorm_grad_of(const RMSNormGradParams& p) {
   extern __shared__ float sums[];
   const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.dy, p.residual, p.dx);
   const int64_t first = blockIdx.x * p.run, end = min(p.rows, first + p.run);
   float* dweight = sums + threadIdx.y * p.dim;
-  constexpr int kHeld = sizeof(T) == 2 ? 1024 : 768; // what the registers hold
+  constexpr int kHeld = sizeof(X) == 2 ? 1024 : 768; // what the registers hold
   if (!wide || blockDim.x > 32 || p.dim > kHeld) {
-    rmsnorm_grad_read<T>(p, first, end, wide, dweight);
+    rmsnorm_grad_read<X, T>(p, first, end, wide, dweight);
   } else if (p.dim <= 256) {
-    rmsnorm_grad_held<T, 8>(p, first, end, dweight);
+    rmsnorm_grad_held<X, T, 8>(p, first, end, dweight);
   } else if (p.dim <= 512) {
-    rmsnorm_grad_held<T, 16>(p, first, end, dweight);
+    rmsnorm_grad_held<X, T, 16>(p, first, end, dweight);
   } else if (p.dim <= 768) {
-    rmsnorm_grad_held<T, 24>(p, first, end, dweight);
+    rmsnorm_grad_held<X, T, 24>(p, first, end, dweight);
   } else if constexpr (kHeld > 768) {
-    rmsnorm_grad_held<T, 32>(p, first, end, dweight);
+    rmsnorm_grad_held<X, T, 32>(p, first, end, dweight);
   }
   __syncthreads();
   for (int64_t i = threadIdx.y * blockDim.x + threadIdx.x; i < p.dim; i += blockDim.x * blockDim.y) {
@@ -199,6 +254,11 @@ template <typename T> __device__ void rmsnorm_grad(const RMSNormGradParams& p) {
     for (int64_t g = 1; g < blockDim.y; ++g) sum += sums[g * p.dim + i];
     p.partial[blockIdx.x * p.dim + i] = sum;
   }
+}
+
+template <typename T> __device__ void rmsnorm_grad(const RMSNormGradParams& p) {
+  if (sizeof(T) == 2 && p.x_type == kF32) rmsnorm_grad_of<float, T>(p);
+  else rmsnorm_grad_of<T, T>(p);
 }
 
 } // namespace nsa

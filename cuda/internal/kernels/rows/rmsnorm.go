@@ -12,13 +12,13 @@ type (
 		x, weight, y kernels.Ref
 		rows, dim    int64
 		eps          float32
-		_            int32
+		xType        int32
 	}
 	rmsNormGradParams struct {
 		x, weight, dy, residual, dx, partial kernels.Ref
 		rows, dim, run                       int64
 		eps                                  float32
-		_                                    int32
+		xType                                int32
 	}
 )
 
@@ -41,7 +41,7 @@ func rmsNorm(b *kernels.Builder, op ops.RMSNormOp) error {
 	x, weight, y := b.In[0], b.In[1], b.Out[0]
 	rows, dim := x.Rows()
 	b.Fail(checkNorm(op.Eps, dim, dim))
-	p := &rmsNormParams{x: x.Ref, weight: weight.Ref, y: y.Ref, rows: rows, dim: dim, eps: float32(op.Eps)}
+	p := &rmsNormParams{x: x.Ref, weight: weight.Ref, y: y.Ref, rows: rows, dim: dim, eps: float32(op.Eps), xType: int32(b.TypeOf(x))}
 	b.LaunchRows(b.Type.Name("rmsnorm"), rows, dim, p)
 	return nil
 }
@@ -55,7 +55,7 @@ func rmsNormGrad[S ops.RMSNormGradOp | ops.RMSNormGradAddOp](b *kernels.Builder,
 	parts := kernels.Pieces(rows, run)
 	p := &rmsNormGradParams{
 		x: x.Ref, weight: weight.Ref, dy: dy.Ref, dx: dx.Ref, partial: b.Work(parts * dim * 4),
-		rows: rows, dim: dim, run: run, eps: float32(eps),
+		rows: rows, dim: dim, run: run, eps: float32(eps), xType: int32(b.TypeOf(x)),
 	}
 	if len(b.In) == 4 {
 		p.residual = b.In[3].Ref

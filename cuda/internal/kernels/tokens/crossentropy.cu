@@ -5,7 +5,7 @@
 //   cross_entropy_scale  targets, dloss [1] -> scale [1] = dloss/max(1, count)
 //   cross_entropy_grad   logits, targets, lse, scale -> dlogits = (exp(logits - lse) - onehot(target)) scale; 0 where it is -1
 //
-// All outputs =; loss, lse, row_loss, dloss and scale are float32 in every storage type. Saved: lse. dlogits may be logits.
+// All outputs =. dlogits are T, all others float32: in half precision a logit of 8 would be off by 1/64. Saved: lse.
 // A target outside [-1,V) makes the loss and its row of dlogits NaN. The mean is summed in float64 by one block, in the order of
 // group_reduce.
 #include "row_softmax.cuh"
@@ -13,7 +13,7 @@
 namespace nsa {
 
 struct CrossEntropyParams {
-  const void* logits;
+  const float* logits;
   const int32_t* targets;
   float* lse;
   float* row_loss;
@@ -36,7 +36,7 @@ struct CrossEntropyScaleParams {
 };
 
 struct CrossEntropyGradParams {
-  const void* logits;
+  const float* logits;
   const int32_t* targets;
   const float* lse;
   const float* scale;
@@ -45,28 +45,11 @@ struct CrossEntropyGradParams {
   int64_t vocab;
 };
 
-template <typename T> __device__ void cross_entropy(const CrossEntropyParams& p) {
-  const bool wide = p.vocab % kLanes<T> == 0 && aligned(p.logits);
-  each_row(p.rows, [&](int64_t r) {
-    const T* x = static_cast<const T*>(p.logits) + r * p.vocab;
-    const float top = row_max(x, p.vocab, wide), sum = row_exp_sum(x, p.vocab, wide, top);
-    if (threadIdx.x == 0) {
-      const float log_sum = logf(sum);
-      const int32_t target = p.targets[r];
-      p.lse[r] = top + log_sum;
-      float loss = 0;
-      if (target >= 0 && target < p.vocab) loss = (top - to_float(x[target])) + log_sum;
-      else if (target != -1) loss = NAN;
-      p.row_loss[r] = loss;
-    }
-  });
-}
-
 template <typename T> __device__ void cross_entropy_grad(const CrossEntropyGradParams& p) {
   const bool wide = p.vocab % kLanes<T> == 0 && aligned(p.logits, p.dlogits);
   const float scale = *p.scale;
   each_row(p.rows, [&](int64_t r) {
-    const T* x = static_cast<const T*>(p.logits) + r * p.vocab;
+    const float* x = p.logits + r * p.vocab;
     T* dx = static_cast<T*>(p.dlogits) + r * p.vocab;
     const int32_t target = p.targets[r];
     const float lse = p.lse[r];
@@ -93,6 +76,24 @@ __device__ __forceinline__ int64_t count_targets(const int32_t* targets, int64_t
 
 } // namespace nsa
 
+extern "C" __global__ void __launch_bounds__(512) nsa_cross_entropy_f32(const __grid_constant__ nsa::CrossEntropyParams p) {
+  using namespace nsa;
+  const bool wide = p.vocab % kLanes<float> == 0 && aligned(p.logits);
+  each_row(p.rows, [&](int64_t r) {
+    const float* x = p.logits + r * p.vocab;
+    const float top = row_max(x, p.vocab, wide), sum = row_exp_sum(x, p.vocab, wide, top);
+    if (threadIdx.x == 0) {
+      const float log_sum = logf(sum);
+      const int32_t target = p.targets[r];
+      p.lse[r] = top + log_sum;
+      float loss = 0;
+      if (target >= 0 && target < p.vocab) loss = (top - x[target]) + log_sum;
+      else if (target != -1) loss = NAN;
+      p.row_loss[r] = loss;
+    }
+  });
+}
+
 extern "C" __global__ void __launch_bounds__(1024)
     nsa_cross_entropy_mean_f32(const __grid_constant__ nsa::CrossEntropyMeanParams p) {
   double sum = 0;
@@ -108,5 +109,4 @@ extern "C" __global__ void __launch_bounds__(1024)
   if (threadIdx.x == 0) *p.scale = *p.dloss / float(count > 1 ? count : 1);
 }
 
-NSA_KERNEL(cross_entropy, CrossEntropyParams, 512)
 NSA_KERNEL(cross_entropy_grad, CrossEntropyGradParams, 512)

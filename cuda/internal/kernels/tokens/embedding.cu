@@ -122,5 +122,5 @@ extern "C" __global__ void __launch_bounds__(512) nsa_embedding_rows_f32(const _
   });
 }
 
-NSA_KERNEL(embedding, EmbeddingParams, 512)
+NSA_ENTRY(embedding, f32, float, nsa::EmbeddingParams, 512)
 NSA_KERNEL(embedding_chunks, EmbeddingGradParams, 512)

@@ -47,7 +47,7 @@ func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 	weight, ids, y := b.In[0], b.In[1], b.Out[0]
 	b.Fail(countable(ids, weight))
 	p := &embeddingParams{weight.Ref, ids.Ref, y.Ref, ids.N(), weight.Dim(0), weight.Dim(1)}
-	b.LaunchRows(b.Type.Name("embedding"), p.n, p.dim, p)
+	b.LaunchRows("nsa_embedding_f32", p.n, p.dim, p)
 	return nil
 }
 

@@ -9,9 +9,9 @@ import (
 // Rows returns the implementations of the ops.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.EmbeddingOp]{Name: "cuda", Storage: "ti>t", Build: embedding},
+		kernels.Op[ops.EmbeddingOp]{Name: "cuda", Storage: "fi>f", Build: embedding},
 		kernels.Op[ops.EmbeddingGradOp]{Name: "cuda", Storage: "it>w", Build: embeddingGrad},
-		kernels.Op[ops.CrossEntropyOp]{Name: "cuda", Storage: "ti>ff", Build: crossEntropy},
-		kernels.Op[ops.CrossEntropyGradOp]{Name: "cuda", Storage: "tiff>t", Build: crossEntropyGrad},
+		kernels.Op[ops.CrossEntropyOp]{Name: "cuda", Storage: "fi>ff", Build: crossEntropy},
+		kernels.Op[ops.CrossEntropyGradOp]{Name: "cuda", Storage: "fiff>t", Build: crossEntropyGrad},
 	)
 }

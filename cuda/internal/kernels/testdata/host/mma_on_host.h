@@ -21,6 +21,7 @@ template <typename V> V host_load(uint32_t at) {
   return v;
 }
 inline uint32_t shared_word(uint32_t at) { return host_load<uint32_t>(at); }
+inline uint2 shared_pair(uint32_t at) { return host_load<uint2>(at); }
 inline uint4 shared_cell(uint32_t at) { return host_load<uint4>(at); }
 template <typename V> void store_shared(uint32_t to, V v) { memcpy(host_write(to, sizeof v), &v, sizeof v); }
 
