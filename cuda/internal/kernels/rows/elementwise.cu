@@ -38,43 +38,32 @@ template <typename T> __device__ __forceinline__ float sigmoid_of(float x) {
   return 1.0f / (1.0f + expf(-x));
 }
 
-constexpr int kTogether = 4; // packs that a thread has under way
-
-// y = f(x, z) of arrays of n elements: {x, z}, or {x} where z is x.
-template <typename T, int N, typename F> __device__ __forceinline__ void map(const T* const (&x)[N], T* y, int64_t n, bool wide, F f) {
-  const int64_t thread = blockIdx.x * int64_t(blockDim.x) + threadIdx.x, threads = int64_t(gridDim.x) * blockDim.x;
-  constexpr int W = kLanes<T>;
-  const int64_t packs = wide ? n / W : 0;
-  for (int64_t first = thread; first < packs; first += kTogether * threads) {
-    Pack<T> in[kTogether][N];
-#pragma unroll
-    for (int u = 0; u < kTogether; ++u)
-#pragma unroll
-      for (int k = 0; k < N; ++k) in[u][k] = load_pack<W>(x[k] + min(first + u * threads, packs - 1) * W);
-#pragma unroll
-    for (int u = 0; u < kTogether; ++u) {
-      if (first + u * threads >= packs) break;
-      float v[N][W];
-#pragma unroll
-      for (int k = 0; k < N; ++k) in[u][k].get(v[k]);
-#pragma unroll
-      for (int j = 0; j < W; ++j) v[0][j] = f(v[0][j], v[N - 1][j]);
-      write<W>(y + (first + u * threads) * W, v[0]);
-    }
-  }
-  for (int64_t i = packs * W + thread; i < n; i += threads) y[i] = from_float<T>(f(to_float(x[0][i]), to_float(x[N - 1][i])));
-}
-
 template <typename T, typename F> __device__ __forceinline__ void unary(const UnaryParams& p, F f) {
   const T* x = static_cast<const T*>(p.x);
   T* y = static_cast<T*>(p.y);
-  map<T, 1>({x}, y, p.n, aligned(x, y), [&](float x, float) { return f(x); });
+  elementwise<T>(p.n, aligned(x, y), [&](auto width, int64_t i) {
+    constexpr int W = decltype(width)::value;
+    float v[W];
+    read<W>(x + i, v);
+#pragma unroll
+    for (int j = 0; j < W; ++j) v[j] = f(v[j]);
+    write<W>(y + i, v);
+  });
 }
 
 template <typename T, typename F> __device__ __forceinline__ void binary(const BinaryParams& p, F f) {
-  const T *a = static_cast<const T*>(p.a), *b = static_cast<const T*>(p.b);
+  const T* a = static_cast<const T*>(p.a);
+  const T* b = static_cast<const T*>(p.b);
   T* y = static_cast<T*>(p.y);
-  map<T, 2>({a, b}, y, p.n, aligned(a, b, y), f);
+  elementwise<T>(p.n, aligned(a, b, y), [&](auto width, int64_t i) {
+    constexpr int W = decltype(width)::value;
+    float u[W], v[W];
+    read<W>(a + i, u);
+    read<W>(b + i, v);
+#pragma unroll
+    for (int j = 0; j < W; ++j) u[j] = f(u[j], v[j]);
+    write<W>(y + i, u);
+  });
 }
 
 template <typename T> __device__ void silu(const UnaryParams& p) {

@@ -40,7 +40,7 @@ func Add(b *kernels.Builder, y kernels.Operand, terms ...kernels.Operand) error 
 	put(maxTerms, y)
 	for _, x := range terms {
 		if p.terms == maxTerms {
-			b.LaunchElements(b.Type.Name("add"), b.Type, p.n, &p)
+			elementwise(b, "add", p.n, &p)
 			put(0, y)
 			p.x[0], p.terms = y.Ref, 1
 		}
@@ -48,31 +48,29 @@ func Add(b *kernels.Builder, y kernels.Operand, terms ...kernels.Operand) error 
 		p.x[p.terms] = x.Ref
 		p.terms++
 	}
-	b.LaunchElements(b.Type.Name("add"), b.Type, p.n, &p)
+	elementwise(b, "add", p.n, &p)
 	return nil
 }
 
 // SiLU adds y = x sigmoid(x), of n elements.
 func SiLU(b *kernels.Builder, x, y kernels.Ref, n int64) {
-	mapped(b, "silu", n, &unaryParams{x, y, n})
+	elementwise(b, "silu", n, &unaryParams{x, y, n})
 }
 
 // SiLUGrad adds dx from the argument x of SiLU and dy, of n elements.
 func SiLUGrad(b *kernels.Builder, x, dy, dx kernels.Ref, n int64) {
-	mapped(b, "silu_grad", n, &binaryParams{x, dy, dx, n})
+	elementwise(b, "silu_grad", n, &binaryParams{x, dy, dx, n})
 }
 
-// mapped adds a launch of an op that map of elementwise.cu computes.
-func mapped(b *kernels.Builder, op string, n int64, params any) {
-	const together = 4 // packs that a thread has under way
-	b.Launch(b.Type.Name(op), kernels.Looped(kernels.Pieces(n, together*256*b.Type.Lanes())), kernels.Threads(), 0, params)
+func elementwise(b *kernels.Builder, op string, n int64, params any) {
+	b.LaunchElements(b.Type.Name(op), b.Type, n, params)
 }
 
 // unary returns the build function of x -> y.
 func unary[S any](op string) func(*kernels.Builder, S) error {
 	return func(b *kernels.Builder, _ S) error {
 		x, y := b.In[0], b.Out[0]
-		mapped(b, op, y.N(), &unaryParams{x.Ref, y.Ref, y.N()})
+		elementwise(b, op, y.N(), &unaryParams{x.Ref, y.Ref, y.N()})
 		return nil
 	}
 }
@@ -81,7 +79,7 @@ func unary[S any](op string) func(*kernels.Builder, S) error {
 func binary[S any](op string) func(*kernels.Builder, S) error {
 	return func(b *kernels.Builder, _ S) error {
 		y := b.Out[0]
-		mapped(b, op, y.N(), &binaryParams{b.In[0].Ref, b.In[1].Ref, y.Ref, y.N()})
+		elementwise(b, op, y.N(), &binaryParams{b.In[0].Ref, b.In[1].Ref, y.Ref, y.N()})
 		return nil
 	}
 }
