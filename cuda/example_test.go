@@ -40,7 +40,7 @@ func ExampleSelect() {
 	check(err)
 	precision := graph.F32
 	if _, gpu := b.(*cuda.Backend); gpu {
-		precision = graph.BF16 // activations; weights, their gradients and sums stay float32
+		precision = graph.BF16 // activations; weights, their gradients, sums and logits stay float32
 	}
 	weights, err := graph.MoveInputs(b, learnables...) // they stay on the device until Close
 	check(err)
