@@ -18,16 +18,23 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// onBench runs f in all types, on aligned arrays and on others.
+// onHost returns the host in the place of a GPU.
+var onHost = func(t *testing.T) device { t.Skip("the host runs kernels on amd64"); return nil }
+
+// onBench runs f on the host and on a GPU, in all types, on aligned arrays and on others.
 func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
-	dev := openGPU(t)
-	for _, s := range storages {
-		for skew, name := range []string{"aligned", "skewed"} {
-			t.Run(s.Type.String()+"/"+name, func(t *testing.T) {
-				defer dev.reset(t)
-				f(t, &bench{t, s, dev, skew, map[kernels.Ptr]buffer{}})
-			})
-		}
+	for where, open := range map[string]func(*testing.T) device{"host": onHost, "gpu": func(t *testing.T) device { return openGPU(t) }} {
+		t.Run(where, func(t *testing.T) {
+			dev := open(t)
+			for _, s := range storages {
+				for skew, name := range []string{"aligned", "skewed"} {
+					t.Run(s.Type.String()+"/"+name, func(t *testing.T) {
+						defer dev.reset(t)
+						f(t, &bench{t, s, dev, skew, map[kernels.Ptr]buffer{}})
+					})
+				}
+			}
+		})
 	}
 }
 

@@ -91,6 +91,15 @@ template <typename V> V __shfl_up_sync(unsigned, V v, int by) {
 inline unsigned __ballot_sync(unsigned, bool vote) { return host_ballot(vote); }
 inline bool __any_sync(unsigned, bool vote) { return host_ballot(vote) != 0; }
 inline bool __all_sync(unsigned, bool vote) { return host_ballot(!vote) == 0; }
+template <typename V> unsigned __match_any_sync(unsigned, V v) {
+  unsigned same = 0;
+  for (int lane = 0; lane < 32; lane++) same |= unsigned(host_shuffle(v, lane) == v) << lane;
+  return same;
+}
+using std::isfinite;
+inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline void sincospif(float x, float* s, float* c) { *s = float(std::sin(x * M_PI)), *c = float(std::cos(x * M_PI)); }
 inline float __fmul_rn(float x, float y) { return x * y; }  // compiled without contraction
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }

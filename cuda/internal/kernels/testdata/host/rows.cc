@@ -1,4 +1,9 @@
-// The kernels of rows that linear layers of one input have, for run.cc.
+// The kernels of ops over elements and rows, for run.cc.
 #include "cuda_on_host.h"
-inline void sincospif(float x, float* s, float* c) { *s = float(std::sin(x * M_PI)), *c = float(std::cos(x * M_PI)); }
 #include "../../rows/columns.cu"
+#include "../../rows/elementwise.cu"
+#include "../../rows/gate.cu"
+#include "../../rows/rmsnorm.cu"
+#include "../../rows/rope.cu"
+#include "../../rows/rows.cu"
+#include "../../rows/softmax.cu"

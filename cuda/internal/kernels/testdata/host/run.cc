@@ -9,6 +9,9 @@
 thread_local Index3 threadIdx, blockIdx, blockDim, gridDim;
 namespace nsa {
 thread_local __align__(1024) float4 nsa_dynamic_shared[256 << 10 >> 4];
+// The names that kernels have for it.
+extern thread_local float sums[] __attribute__((alias("_ZN3nsa18nsa_dynamic_sharedE")));
+extern thread_local double turns[] __attribute__((alias("_ZN3nsa18nsa_dynamic_sharedE")));
 }
 
 // host_switch saves what a function must keep on the stack, whose top goes to *from, and goes on from there on another stack.
@@ -134,7 +137,7 @@ void run_block(int threads, bool backwards) {
           w.current = backwards ? threads - 1 - i : i;
           Fiber& f = w.fiber();
           if (f.done || (f.waits && f.waits->round == f.round)) continue;
-          threadIdx = {unsigned(w.current), 0, 0};
+          threadIdx = {w.current % blockDim.x, w.current / blockDim.x, 0};
           host_switch(&w.scheduler, f.at);
           if (f.done) left--, w.steps++;
         }
@@ -229,8 +232,9 @@ extern "C" void nsa_host_order(int descending) { backwards = descending != 0; }
 
 // nsa_host_launch runs blocks of a launch, one after the other, whose numbers it takes from *next: several threads of the host
 // share a launch if each calls it with the same counter.
-extern "C" int nsa_host_launch(void* f, int64_t grid, int64_t threads, int64_t shared, const void* params, int64_t size,
+extern "C" int nsa_host_launch(void* f, const Index3* grid, const Index3* block, int64_t shared, const void* params, int64_t size,
                                std::atomic<int64_t>* next) {
+  const int64_t blocks = int64_t(grid->x) * grid->y * grid->z, threads = int64_t(block->x) * block->y * block->z;
   if (shared > int64_t(sizeof nsa::nsa_dynamic_shared) - kBehind || size > int64_t(sizeof(Argument))) return 1;
   if (!me) me = new Worker;
   Worker& w = *me;
@@ -238,10 +242,10 @@ extern "C" int nsa_host_launch(void* f, int64_t grid, int64_t threads, int64_t s
   memcpy(&w.argument, params, size);
   if (int64_t(w.fibers.size()) < threads) w.fibers.resize(threads), w.warps.resize((threads + 31) / 32);
   if (int64_t(w.touched.size()) < shared / 4) w.touched.resize(shared / 4);
-  gridDim = {unsigned(grid), 1, 1}, blockDim = {unsigned(threads), 1, 1};
+  gridDim = *grid, blockDim = *block;
   const bool order = backwards;
-  for (int64_t i; (i = (*next)++) < grid;) {
-    blockIdx = {unsigned(i), 0, 0};
+  for (int64_t i; (i = (*next)++) < blocks;) {
+    blockIdx = {unsigned(i % grid->x), unsigned(i / grid->x % grid->y), unsigned(i / grid->x / grid->y)};
     memset(w.shared, 0xff, shared + kBehind);  // NaN
     run_block(int(threads), order);
     for (int64_t j = shared; j < shared + kBehind; j++)

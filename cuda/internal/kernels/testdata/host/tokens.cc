@@ -1,0 +1,7 @@
+// The kernels of embedding, cross entropy, compression and AdamW, for run.cc.
+#include "cuda_on_host.h"
+#include "../../adamw/adamw.cu"
+#include "../../compress/compress.cu"
+#include "../../tokens/crossentropy.cu"
+#include "../../tokens/embedding.cu"
+#include "../../tokens/sort.cu"
