@@ -18,9 +18,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// onHost returns the host in the place of a GPU.
-var onHost = func(t *testing.T) device { t.Skip("the host runs kernels on amd64"); return nil }
-
 // onBench runs f on the host and on a GPU, in all types, on aligned arrays and on others.
 func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
 	for where, open := range map[string]func(*testing.T) device{"host": onHost, "gpu": func(t *testing.T) device { return openGPU(t) }} {
