@@ -182,8 +182,8 @@ func (f *fuser) linearAdd(add *step) error {
 	return nil
 }
 
-// linearCast lets a linear layer store float32 where its result is read as that alone: the logits of a language model. They
-// are not rounded to half precision first.
+// linearCast makes one LinearOp of a linear layer and the cast of its result to float32 where nothing else reads the result, as
+// with the logits of a language model: it stores float32 and rounds nothing to half precision.
 func (f *fuser) linearCast(cast *step) error {
 	if _, ok := cast.spec.(ops.CastOp); !ok || ops.IsHalf(cast.out[0].arg.Dtype) {
 		return nil

@@ -255,7 +255,7 @@ func TestFusionsOfOneType(t *testing.T) {
 	require.Equal(t, []int{3, 2}, layers)
 }
 
-// TestLinearCast: what only float32 is read of is not rounded to half precision.
+// TestLinearCast: a result that is read in float32 alone is not rounded to half precision.
 func TestLinearCast(t *testing.T) {
 	g := G.NewGraph()
 	x := single(g, "x", func(int) float64 { return 1 }, 1, 1, 2)

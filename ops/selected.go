@@ -90,6 +90,7 @@ func (c choice) of(b, g, t int) []int32 {
 	return cpu.Slice[int32](c.idx.Buf)[((b*c.s+t)*c.hkv+g)*c.n:][:c.n]
 }
 
+// run implements mask: blocks are ascending, see check.
 func (c choice) run(b, g, t, from int) (lo, hi int) {
 	for _, j := range c.of(b, g, t) {
 		switch first := int(j) * c.size; {

@@ -16,8 +16,8 @@ import (
 )
 
 // Save writes the values of nodes to path as safetensors, under the names of the nodes, which must differ. Types are
-// float32, float64 and int32. Values on a device are copied to the host, which waits for it. The file is written aside and
-// renamed.
+// float32, float64, int32 and int64, which Load does not read. Values on a device are copied to the host, which waits for
+// it. The file is written aside and renamed.
 func Save(path string, nodes G.Nodes) (err error) {
 	defer prefix(&err, "save")
 	f := safetensors.File{Tensors: make(map[string]*tensor.Dense, len(nodes))}

@@ -262,7 +262,7 @@ func newHost(o ops.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
 }
 
-// close frees the plan's memory and stream.
+// close waits for the stream, which is the machine's, and frees the memory and the watches.
 func (p *adamWPlan) close() error {
 	var err error
 	if p.stream != nil {

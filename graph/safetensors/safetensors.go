@@ -83,8 +83,8 @@ func elements(t *tensor.Dense) (any, error) {
 	return nil, fmt.Errorf("type %v, want float64, float32, int64 or int32", t.Dtype())
 }
 
-// Write writes f to path: tensors in the order of their names, the data aligned to 8 bytes, a view as the elements that it
-// shows. path holds either what it held before or all of f. The bytes depend on f alone. The error names the path and, where
+// Write writes f to path: tensors in the order of their names, the first aligned to 8 bytes, a view as the elements that it
+// shows; a column-major tensor is an error. path holds either what it held before or all of f. The bytes depend on f alone. The error names the path and, where
 // one is at fault, the tensor.
 func (f File) Write(path string) (err error) {
 	defer func() {

@@ -60,12 +60,10 @@ func (l *Log) Save() error {
 	if l.dir == "" {
 		return nil
 	}
-	plot, err := l.plot()
-	if err == nil {
+	err := atomicwriter.WriteFile(l.Path(StepsFile), l.table(), 0o644) // first: a plot that fails does not lose the table
+	plot, plotErr := l.plot()
+	if err = errors.Join(err, plotErr); err == nil {
 		err = atomicwriter.WriteFile(l.Path(PlotFile), plot, 0o644)
-	}
-	if err == nil {
-		err = atomicwriter.WriteFile(l.Path(StepsFile), l.table(), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("runlog: %s: %w", l.dir, err)

@@ -305,7 +305,7 @@ func (m *Model) Loss() (float64, error) {
 	return 0, fmt.Errorf("tinylm: loss: %w", cmp.Or(err, errNotRun))
 }
 
-var errNotRun = errors.New("the model has not run, or was built without them")
+var errNotRun = errors.New("no value: the model has not run, or does not keep it")
 
 // Logits returns the logits of the last run, [B,S,V], in host memory. They are the machine's own and last until the next
 // run; from a device they are a copy, for which it waits. A model WithoutLogits has none.

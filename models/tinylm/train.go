@@ -258,7 +258,7 @@ func (r *run) train(ctx context.Context) error {
 
 // keep writes the weights and the record of the steps that have ended, also after an error, so that no later error loses them.
 func (r *run) keep() (*Result, error) {
-	_ = r.finishSteps() // after an error, which train returns
+	_ = r.finishSteps() // steps remain only if train has failed, and its error says why
 	if err := r.weights.Download(); err != nil {
 		return nil, errors.Join(err, r.log.Save())
 	}
