@@ -71,22 +71,22 @@ func TestAttributes(t *testing.T) {
 			continue
 		}
 		found = true
-		l := new(Library)
-		require.NoError(t, sharedlib.Bind(lib, "cublasLt", &l.fn))
-		version := l.fn.GetVersion.Call()
+		p := &Plan{l: new(Library), x: new(product)}
+		t.Cleanup(func() { p.x = nil }) // moves p to the heap: the library is given addresses in it
+		require.NoError(t, sharedlib.Bind(lib, "cublasLt", &p.l.fn))
+		version := p.l.fn.GetVersion.Call()
 		t.Logf("%s: version %d", name, version)
 		require.True(t, version >= 120000 && version < 150000, "%s: version %d", name, version)
-		require.Equal(t, "CUBLAS_STATUS_NOT_SUPPORTED", l.name(NotSupported))
-		p := &Plan{l: l, x: new(product)}
+		require.Equal(t, "CUBLAS_STATUS_NOT_SUPPORTED", p.l.name(NotSupported))
 		for _, x := range []struct {
 			*descriptor
 			h          *uintptr
 			args       []uintptr
 			attributes []attribute
 		}{
-			{&l.fn.MatmulDesc, &p.x.desc, []uintptr{compute32, real32}, []attribute{descTransA, descTransB, descEpilogue, descBiasPointer, descBiasType}},
-			{&l.fn.MatrixLayout, &p.x.layoutA, []uintptr{realBF16, 24, 16, 32}, []attribute{layoutBatch, layoutStride}},
-			{&l.fn.MatmulPreference, &p.x.preference, nil, append(preferAlignments[:], preferWork, preferReduction)},
+			{&p.l.fn.MatmulDesc, &p.x.desc, []uintptr{compute32, real32}, []attribute{descTransA, descTransB, descEpilogue, descBiasPointer, descBiasType}},
+			{&p.l.fn.MatrixLayout, &p.x.layoutA, []uintptr{realBF16, 24, 16, 32}, []attribute{layoutBatch, layoutStride}},
+			{&p.l.fn.MatmulPreference, &p.x.preference, nil, append(preferAlignments[:], preferWork, preferReduction)},
 		} {
 			require.NoError(t, p.call(x.Create, append([]uintptr{uintptr(unsafe.Pointer(x.h))}, x.args...)...))
 			for _, a := range x.attributes {

@@ -52,8 +52,8 @@ func (o *owned) keep(r any) {
 // fails.
 func create[R any](r R, o *owned, make func() error) (R, error) {
 	err := o.d.do(o, func() error {
-		o.keep(r)
 		err := make()
+		o.keep(r)
 		if err != nil {
 			err = errors.Join(err, o.settle(o.destroy()))
 		}
@@ -79,7 +79,9 @@ func (o *owned) destroy() error {
 		if err := o.d.call(p.free, *p.h); err != nil {
 			return err
 		}
+		o.d.mu.Lock()
 		*p.h = 0
+		o.d.mu.Unlock()
 	}
 	return nil
 }

@@ -143,11 +143,11 @@ func testGoroutines(t *testing.T, d *driver.Device) {
 	for range 8 {
 		wg.Go(func() {
 			s, err := d.NewStream()
-			for i := 0; i < 10 && err == nil; i++ {
+			for i := 0; i < 100 && err == nil; i++ {
 				var m *driver.Memory
 				if m, err = d.Alloc(1000 + i); err == nil {
 					got := make([]byte, 3)
-					err = errors.Join(s.Fill8(m.Ptr(), byte(i), 1000), s.Download(got, m.Ptr()+997), s.Synchronize(), m.Free())
+					err = errors.Join(s.Fill8(m.Ptr(), byte(i), 1000), s.Download(got, d.MemoryAt(m.Ptr()+999).Ptr()+997), s.Synchronize(), m.Free())
 					assert.Equal(t, bytes.Repeat([]byte{byte(i)}, 3), got)
 				}
 			}

@@ -35,7 +35,7 @@ type Device struct {
 	closed atomic.Bool
 	fault  atomic.Pointer[Fault]
 
-	mu   sync.Mutex
+	mu   sync.Mutex     // guards open, and the handles in it
 	open map[*owned]any // everything that has not been freed, and what it is a part of
 
 	fillMu sync.Mutex // guards fill

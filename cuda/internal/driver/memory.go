@@ -87,8 +87,10 @@ func Address(b *cpu.Buf) DevicePtr { return DevicePtr(uintptr(b.Pointer())) }
 
 // MemoryAt returns the memory that an address lies in, or nil.
 func (d *Device) MemoryAt(p DevicePtr) *Memory {
-	for _, m := range open[*Memory](d) {
-		if uintptr(p)-m.h < uintptr(m.bytes) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.open {
+		if m, ok := r.(*Memory); ok && uintptr(p)-m.h < uintptr(m.bytes) {
 			return m
 		}
 	}

@@ -38,8 +38,8 @@ func linearProduct(b *kernels.Builder, in []kernels.Operand) (p kernels.Product,
 	return kernels.Product{Type: b.Type, Out: b.Type, M: x.N() / w.Dim(1), N: w.Dim(0), K: w.Dim(1), TransB: true}, bias
 }
 
-// linearAdd adds x, w, residual [rows,out] -> y, both of one type. A library adds the residual where it stores the product, our
-// kernels behind that, when it has been rounded.
+// linearAdd adds x, w, residual -> y, the last two [rows,out] and of one type. A library adds the residual to its float32 sums, our
+// kernels to the product as it is stored in y.
 func linearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
 	x, w, residual, y := b.In[0], b.In[1], b.In[2], b.Out[0]
 	p, _ := linearProduct(b, b.In[:2])

@@ -65,15 +65,8 @@ func Zeros(b *kernels.Builder) error {
 	return nil
 }
 
-// addGrad copies dy to dx.
-func addGrad(b *kernels.Builder, _ ops.AddGradOp) error {
-	x, y := b.In[0], b.Out[0]
-	Copy(b, Bytes{x.Ref, y.Ref, int64(x.Bytes())})
-	return nil
-}
-
-// cast adds y = x in another type, rounded to nearest even.
-func cast(b *kernels.Builder, _ ops.CastOp) error {
+// cast adds y = x in the type of y, rounded to nearest even.
+func cast[S ops.CastOp | ops.AddGradOp](b *kernels.Builder, _ S) error {
 	x, y := b.In[0], b.Out[0]
 	from, to := b.TypeOf(x), b.TypeOf(y)
 	kernel := ""

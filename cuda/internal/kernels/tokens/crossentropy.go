@@ -40,7 +40,7 @@ func crossEntropy(b *kernels.Builder, _ ops.CrossEntropyOp) error {
 func crossEntropyGrad(b *kernels.Builder, _ ops.CrossEntropyGradOp) error {
 	logits, targets, lse, dloss, dlogits := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0]
 	rows, vocab := logits.Rows()
-	scale := b.Work(4 * rows)
+	scale := b.Work(4)
 	b.Launch("nsa_cross_entropy_scale_f32", kernels.Line(1), kernels.Line(1024), 0,
 		&crossEntropyScaleParams{targets.Ref, dloss.Ref, scale, rows})
 	b.LaunchRows(b.Type.Name("cross_entropy_grad"), rows, vocab,
