@@ -182,14 +182,15 @@ func (f *fuser) linearAdd(add *step) error {
 	return nil
 }
 
-// linearCast makes one LinearOp of a linear layer and the cast of its result to float32 where nothing else reads the result, as
-// with the logits of a language model: it stores float32 and rounds nothing to half precision.
+// linearCast makes one LinearOp of a linear layer without a bias and the cast of its result to float32 where nothing else reads
+// the result, as with the logits of a language model: it stores float32 and rounds nothing to half precision. A library has no
+// bias beside a result of another type.
 func (f *fuser) linearCast(cast *step) error {
 	if _, ok := cast.spec.(ops.CastOp); !ok || ops.IsHalf(cast.out[0].arg.Dtype) {
 		return nil
 	}
 	linear, op, ok := written[ops.LinearOp](f, cast.in[0])
-	if !ok {
+	if !ok || len(linear.in) > 2 {
 		return nil
 	}
 	_, err := f.replace([]*step{cast, linear}, op, linear.in, cast.out)

@@ -20,7 +20,7 @@ import (
 
 // onBench runs f on the host and on a GPU, in all types, on aligned arrays and on others.
 func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
-	for where, open := range map[string]func(*testing.T) device{"host": onHost, "gpu": func(t *testing.T) device { return openGPU(t) }} {
+	for where, open := range map[string]func(*testing.T) device{"host": hostDevice, "gpu": func(t *testing.T) device { return openGPU(t) }} {
 		t.Run(where, func(t *testing.T) {
 			dev := open(t)
 			for _, s := range storages {

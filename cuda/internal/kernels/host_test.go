@@ -87,16 +87,11 @@ func buildHost(dir, library string) error {
 	return run(link...)
 }
 
-func onHost(t *testing.T) device { return hostDevice(t) }
-
-func hostDevice(t *testing.T) *host {
+func hostDevice(t *testing.T) device {
 	if _, err := exec.LookPath("g++"); err != nil || cpu.Level() == "generic" {
 		t.Skip("kernels on the host want g++ and AVX2")
 	}
 	sourcesHere(t)
-	if testing.Short() {
-		t.Skip("kernels on the host are slow")
-	}
 	return testutil.Must(openHost())(t)
 }
 
@@ -153,7 +148,7 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 }
 
 // matrixHost runs the kernels on matrix units, and no others.
-type matrixHost struct{ *host }
+type matrixHost struct{ device }
 
 // One multiprocessor gets tall tiles.
 func (matrixHost) variants() []variant {
