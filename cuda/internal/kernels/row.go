@@ -214,9 +214,10 @@ func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype)
 			is := o.Dtype
 			switch {
 			case is != tensor.Float32 && !ops.IsHalf(is):
-			case letter == 't' || letter == 'h' || letter == 'a' && outputs && !wide:
+			case letter == '.' || letter == 'a' && !outputs: // as it lies
+			case letter == 't' || letter == 'h' || letter == 'a' && !wide:
 				is = half
-			case letter != '.' && (letter != 'a' || outputs):
+			default:
 				is = tensor.Float32
 			}
 			types[i] = is

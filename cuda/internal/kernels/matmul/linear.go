@@ -11,7 +11,7 @@ import (
 func Rows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
-		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast behind it
+		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast behind it
 		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
 		kernels.Op[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
 		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
