@@ -80,7 +80,7 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 }
 
 // restore copies moments after so many steps from the host, after it has checked all of them: numbers that cannot be
-// averages of gradients and of their squares are refused. Before the first step none are zeros.
+// averages of gradients and of their squares are refused. A state of no steps may have no tensors: the moments are zeros then.
 func (p *adamWPlan) restore(step int, tensors map[string]*tensor.Dense) error {
 	if step == 0 && len(tensors) == 0 {
 		tensors = map[string]*tensor.Dense{}

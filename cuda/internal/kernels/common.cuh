@@ -53,9 +53,9 @@ template <typename T> constexpr int kLanes = 16 / sizeof(T);
 
 template <int W> struct Width { static constexpr int value = W; };
 
-// Pack is W elements as they lie: some times 16 bytes, aligned to 16.
+// Pack is W elements as they lie in memory, a multiple of 16 bytes.
 template <typename T, int W = kLanes<T>> struct Pack {
-  static_assert(W % kLanes<T> == 0, "some times 16 bytes");
+  static_assert(W % kLanes<T> == 0, "a multiple of 16 bytes");
   static constexpr int kParts = W / kLanes<T>;
   uint4 part[kParts];
 
@@ -79,7 +79,7 @@ template <int W, typename T> __device__ __forceinline__ Pack<T, W> load_pack(con
   return x;
 }
 
-// read and write move W elements: one, or some times 16 bytes that are aligned.
+// read and write move W elements: one, or those of a Pack, at an address that is a multiple of 16.
 template <int W, typename T> __device__ __forceinline__ void read(const T* p, float (&v)[W]) {
   if constexpr (W == 1) {
     v[0] = to_float(*p);

@@ -1,7 +1,7 @@
 // The keys that a tile of rows sees, kKeys adjoining ones at a time, for the kernels on matrix units that own rows (forward,
 // dq). A walk gives the first key of each tile, ascending; what a row sees of it is a Run. next() gives all threads of a block
-// the same order of tiles without a barrier; while the tile that it gave last is copied, last() is the one before. KeyTiles
-// takes them through shared memory.
+// the same tile without a barrier, and more() says whether there was one. While that tile is copied, current() is the one before
+// it, which is in use. KeyTiles takes them through shared memory.
 #pragma once
 
 #include "attention_mma.cuh"
@@ -25,7 +25,7 @@ struct KeyRuns {
   // The first key of the next tile, -1 where there is none.
   __device__ int next() { return (from += kKeys) < end ? from : -1; }
   __device__ bool more() const { return from < end; }
-  __device__ int last() const { return from - kKeys; }
+  __device__ int current() const { return from - kKeys; }
 
   // Row is what a thread must know of a row.
   struct Row { int lo, hi; };
@@ -34,7 +34,7 @@ struct KeyRuns {
     const Run run = mask.keys((tile.first + r) / n.each);
     return {run.lo, min(run.hi, keys)};
   }
-  // What seen() takes for the last tile; and the keys that a row sees, where they lie in it.
+  // What seen() takes for the current tile; and the keys that a row sees, where they lie in it.
   __device__ uint32_t place() const { return 0; }
   __device__ Run seen(const Row& r, uint32_t) const { return {r.lo, r.hi}; }
 };
@@ -91,7 +91,7 @@ struct BlockUnion {
     return from;
   }
   __device__ bool more() const { return (int)shared_word(at - sizeof(Tile)) >= 0; }
-  __device__ int last() const { return (int)shared_word(at - 2 * sizeof(Tile)); }
+  __device__ int current() const { return (int)shared_word(at - 2 * sizeof(Tile)); }
 
   struct Row { int t, bit; };
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
@@ -120,7 +120,7 @@ template <int C, int Rows, typename T> __device__ inline void copy_tile(uint32_t
   }
 }
 
-// Seen is what the rows lane/4 + 8*i of fragments [16*R,...] see of a walk's last tile. `rows` is the address of the first.
+// Seen is what the rows lane/4 + 8*i of fragments [16*R,...] see of a walk's current tile. `rows` is the address of the first.
 template <int R, class Walk> struct Seen {
   const Walk& walk;
   uint32_t rows;
@@ -131,14 +131,14 @@ template <int R, class Walk> struct Seen {
   }
   // Whether any of the warp's rows sees some of it; whether all see all.
   __device__ bool some() const {
-    const int from = walk.last(), place = walk.place();
+    const int from = walk.current(), place = walk.place();
     bool some = false;
 #pragma unroll
     for (int r = 0; r < 2 * R; r++) some |= meets(run(r, place), from);
     return __any_sync(0xffffffff, some);
   }
   __device__ bool all() const {
-    const int from = walk.last(), place = walk.place();
+    const int from = walk.current(), place = walk.place();
     bool all = true;
 #pragma unroll
     for (int r = 0; r < 2 * R; r++) all &= covers(run(r, place), from);
@@ -146,7 +146,7 @@ template <int R, class Walk> struct Seen {
   }
   // Sets the numbers of the tile's keys [part,part+N) to `hidden` where a row does not see the key.
   template <int N> __device__ void hide(float (&s)[R][N / 8][4], int part, float hidden) const {
-    const int first = walk.last() + part, place = walk.place();
+    const int first = walk.current() + part, place = walk.place();
 #pragma unroll
     for (int r = 0; r < 2 * R; r++) {
       const Run seen = run(r, place);

@@ -1,8 +1,8 @@
 // RMSNorm over the last axis (arXiv 1910.07467): x [rows,dim], weight [dim] -> y = x r weight, r = 1/sqrt(mean(x²) + eps).
 // x is T or float32, the weight float32, everything else T.
 //
-// The gradient, with u = dy weight: dx = r u - x r³ (u·x)/dim + residual, if there is one, and dweight = the sum over the rows of dy x r. y =, dx =; nothing
-// is saved: r is computed anew, since the row is read in any case.
+// The gradient, with u = dy weight: dx = r u - x r³ (u·x)/dim + residual, if there is one, and dweight = the sum over the rows of
+// dy x r. y =, dx =; nothing is saved: r is computed anew, since the row is read in any case.
 // dweight is summed in two stages. Group g of the G of block k adds rows g, g+G, ... of the block's `run`, ascending; the groups are
 // added in ascending order to partial[k] (float32 [blocks,dim]). Then sum_blocks adds the blocks in its fixed order.
 #include "common.cuh"
@@ -33,7 +33,7 @@ struct RMSNormGradParams {
   int32_t x_type;
 };
 
-// The elements of a row of x or of T that a lane of a warp holds: up to N, in packs of 16 bytes of T; zeros beyond the row's end.
+// What a lane holds of a row that its warp owns: up to N elements, in packs of W; zeros beyond the row's end.
 template <typename T, int N> struct Held {
   static constexpr int W = kLanes<T>, kPacks = N / W;
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ float norm_scale(float squares, int64_t dim, float ep
   return 1.0f / sqrtf(group_reduce<Sum>(squares) / float(dim) + eps);
 }
 
-// A warp a row, which it holds.
+// Each warp owns a row and holds it in registers.
 template <typename X, typename T, int N> __device__ __forceinline__ void rmsnorm_held(const RMSNormParams& p) {
   using H = Held<T, N>;
   each_row(p.rows, [&](int64_t r) {
@@ -148,7 +148,7 @@ struct RMSNormRow {
   }
 };
 
-// A warp a row, which it holds. dweight [dim] is what the warp's rows add.
+// Each warp owns a row and holds it in registers. dweight [dim] is what the warp's rows add.
 template <typename X, typename T, int N>
 __device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, int64_t first, int64_t end, float* dweight) {
   using H = Held<T, N>;

@@ -5,7 +5,7 @@
 //   cross_entropy_scale  targets, dloss [1] -> scale [1] = dloss/max(1, count)
 //   cross_entropy_grad   logits, targets, lse, scale -> dlogits = (exp(logits - lse) - onehot(target)) scale; 0 where it is -1
 //
-// All outputs =. dlogits are T, all others float32: in half precision a logit of 8 would be off by 1/64. Saved: lse.
+// All outputs =. dlogits are T, all others float32: in bf16 a logit of 8 would be off by up to 1/32. Saved: lse.
 // A target outside [-1,V) makes the loss and its row of dlogits NaN. The mean is summed in float64 by one block, in the order of
 // group_reduce.
 #include "row_softmax.cuh"
