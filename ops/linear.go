@@ -139,13 +139,13 @@ func (op LinearOp) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) 
 		return nil, opError(op, err)
 	}
 	grads := make(gorgonia.Nodes, len(in))
-	if wanted[0] {
-		if grads[0], err = Apply(LinearInputGradOp{op.Heads, axesOf(x[lead:])}, dy, in[1]); err != nil {
+	if wanted[1] {
+		if grads[1], err = Apply(LinearWeightGradOp{w[0], w[1]}, in[0], dy); err != nil {
 			return nil, err
 		}
 	}
-	if wanted[1] {
-		if grads[1], err = Apply(LinearWeightGradOp{w[0], w[1]}, in[0], dy); err != nil {
+	if wanted[0] {
+		if grads[0], err = Apply(LinearInputGradOp{op.Heads, axesOf(x[lead:])}, dy, in[1]); err != nil {
 			return nil, err
 		}
 	}
