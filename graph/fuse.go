@@ -24,6 +24,7 @@ func fusions() []fusion {
 		{"linear-add", (*fuser).linearAdd},      // linear layer with the residual add behind it
 		{"norm-grad-add", (*fuser).normGradAdd}, // gradient of RMSNorm with the add of the residual's gradient
 		{"linear-silu", (*fuser).linearSiLU},    // linear layer with the SiLU behind it
+		{"gate-sigmoid", (*fuser).gateSigmoid},  // gated sum and its gradient with the sigmoid of the gates
 		{"deltas", (*fuser).deltas},             // gradient of a gated sum with what the gradients of attention need of its inputs
 	}
 }
@@ -107,7 +108,10 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	}
 	for _, o := range old {
 		f.remove(o)
-		s.replaces = append(s.replaces, o.node)
+		if o.replaces == nil {
+			o.replaces = append(o.replaces, o.node)
+		}
+		s.replaces = append(s.replaces, o.replaces...)
 	}
 	f.put(at, s)
 	return true, nil

@@ -26,10 +26,36 @@ func (f *fuser) normGradAdd(add *step) error {
 	return nil
 }
 
+// gateSigmoid lets a gated sum and its gradient take the sigmoid of the gates themselves, where nothing else reads it. The bits are
+// the same in the graph's types; in half precision the gates are not rounded.
+func (f *fuser) gateSigmoid(s *step) error {
+	if s.spec != (ops.GatedSumOp{}) {
+		return nil
+	}
+	gates := s.in[0]
+	sigmoid, _, ok := written[ops.SigmoidOp](f, gates)
+	if !ok {
+		return nil
+	}
+	for _, back := range slices.Clone(f.readers[gates]) {
+		grad, _, ok := written[ops.GatedSumGradOp](f, back.in[len(back.in)-1])
+		if _, is := back.spec.(ops.SigmoidGradOp); !is || !ok || grad.in[0] != gates || back.in[1] != grad.out[0] {
+			continue
+		}
+		in, out := slices.Concat(sigmoid.in, grad.in[1:]), slices.Concat(back.out, grad.out[1:])
+		if _, err := f.replace([]*step{back, grad}, ops.GatedSumGradOp{Sigmoid: true}, in, out); err != nil {
+			return err
+		}
+	}
+	_, err := f.replace([]*step{s, sigmoid}, ops.GatedSumOp{Sigmoid: true}, slices.Concat(sigmoid.in, s.in[1:]), s.out)
+	return err
+}
+
 // deltas lets the gradient of a gated sum of attention branches compute delta = rowsum(do·o) of each, where it reads o and writes
 // do, and the gradients of the branches read that, not o. The bits are the same in the graph's types.
 func (f *fuser) deltas(s *step) error {
-	if s.spec != (ops.GatedSumGradOp{}) {
+	op, ok := s.spec.(ops.GatedSumGradOp)
+	if !ok || op.Deltas {
 		return nil
 	}
 	n := len(s.in) - 2
@@ -50,7 +76,8 @@ func (f *fuser) deltas(s *step) error {
 		stats[i] = f.newOperand(nil, "delta of "+s.in[1+i].name, fromKernel, lse.arg.Operand)
 		out = append(out, stats[i])
 	}
-	if done, err := f.replace([]*step{s}, ops.GatedSumGradOp{Deltas: true}, s.in, out); !done {
+	op.Deltas = true
+	if done, err := f.replace([]*step{s}, op, s.in, out); !done {
 		return err
 	}
 	for i, g := range grads {

@@ -186,7 +186,8 @@ func newRandomNet(t *testing.T, seed uint64) *randomNet {
 	}
 	n.inner = pool[1:]
 	q := G.Must(ops.Linear(pool[len(pool)-1], w[2], ops.WithHeads(2)))
-	y := G.Must(ops.GatedSum(input("gates", 1, 5, 2, 2), G.Must(ops.SlidingWindow(q, q, q, 2)), G.Must(ops.SlidingWindow(q, q, q, 4))))
+	n.weights = append(n.weights, input("gates", 1, 5, 2, 2))
+	y := G.Must(ops.GatedSum(G.Must(ops.Sigmoid(n.weights[5])), G.Must(ops.SlidingWindow(q, q, q, 2)), G.Must(ops.SlidingWindow(q, q, q, 4))))
 	y = G.Must(ops.Linear(G.Must(ops.RMSNorm(G.Must(ops.Linear(y, w[1])), gain, 1e-5)), w[0]))
 	y = G.Must(ops.Add(G.Must(ops.Linear(y, w[1])), G.Must(ops.Linear(pool[0], w[0]))))
 	n.loss = G.Must(ops.CrossEntropy(y, fixed(table, "targets", []int32{0, 5, 2, -1, 3}, 1, 5)))

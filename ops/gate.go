@@ -19,9 +19,16 @@ func GatedSum(gates *gorgonia.Node, branches ...*gorgonia.Node) (*gorgonia.Node,
 }
 
 // GatedSumOp is the Spec of GatedSum: gates, branch 0, branch 1, ... -> y.
-type GatedSumOp struct{}
+type GatedSumOp struct {
+	Sigmoid bool // of the gates, which are not activated yet; the bits are those of SigmoidOp before it
+}
 
-func (GatedSumOp) Name() string { return "gated sum" }
+func (op GatedSumOp) Name() string {
+	if op.Sigmoid {
+		return "sigmoid gated sum"
+	}
+	return "gated sum"
+}
 
 func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) < 2 {
@@ -46,8 +53,17 @@ func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
 	return in[1:2], nil
 }
 
-func (GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindGatedSum[float32], bindGatedSum[float64])(k, in[0], in[1:], out[0])
+func (op GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	byType(in[0].Dtype, bindGatedSum[float32], bindGatedSum[float64])(k, op.activated(k, in[0]), in[1:], out[0])
+}
+
+func (op GatedSumOp) activated(k *cpu.Kernel, gates Arg) Arg {
+	if !op.Sigmoid {
+		return gates
+	}
+	y := workLike(k, gates)
+	SigmoidOp{}.Bind(k, []Arg{gates}, []Arg{y})
+	return y
 }
 
 func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) {
@@ -64,21 +80,23 @@ func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) 
 	})
 }
 
-func (GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(GatedSumGradOp{}, len(in), append(slices.Clone(in), dy)...)
+func (op GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return outputs(GatedSumGradOp{Sigmoid: op.Sigmoid}, len(in), append(slices.Clone(in), dy)...)
 }
 
 // GatedSumGradOp is the Spec of the gradient of GatedSum: gates, branch 0, branch 1, ..., dy -> dgates, dbranch 0,
 // dbranch 1, ... with dgate = dy·branch and dbranch = gate*dy.
 type GatedSumGradOp struct {
-	Deltas bool // then delta 0, delta 1, ... [B,Hq,S] follow: rowsum(dbranch·branch), for TakeDelta
+	Sigmoid bool // as in GatedSumOp: gates and dgates are those before it
+	Deltas  bool // then delta 0, delta 1, ... [B,Hq,S] follow: rowsum(dbranch·branch), for TakeDelta
 }
 
 func (op GatedSumGradOp) Name() string {
+	name := "gradient of " + GatedSumOp{op.Sigmoid}.Name()
 	if op.Deltas {
-		return "gradient of gated sum with deltas"
+		name += " with deltas"
 	}
-	return "gradient of gated sum"
+	return name
 }
 
 func (op GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
@@ -91,9 +109,12 @@ func (op GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
 	return out, err
 }
 
-func (GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	n := len(in) - 1
-	byType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, in[0], in[1:n], in[n], out[0], out[1:n], out[n:])
+func (op GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	n, gates := len(in)-1, GatedSumOp{op.Sigmoid}.activated(k, in[0])
+	byType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, gates, in[1:n], in[n], out[0], out[1:n], out[n:])
+	if op.Sigmoid {
+		SigmoidGradOp{}.Bind(k, []Arg{gates, out[0]}, out[:1])
+	}
 }
 
 func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy, dgates Arg, dbranches, deltas []Arg) {

@@ -371,17 +371,28 @@ func gatedSums() (list []Case) {
 		{1, 1, 1, 1, 1}, {2, 5, 3, 2, 7}, {1, 7, 4, 3, 17}, {2, 3, 2, 5, 4}, {1, 11, 3, 3, 64}, {1, 31, 1, 8, 192}, {1, 5, 1, 2, 2000}, {1, 67, 1, 2, 32},
 		{2, 200, 3, 3, 33}, {1, 1025, 1, 3, 7},
 	} {
-		x := Case{Name: named("gated sum", c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Size: sizeOf(c.B * c.S * c.H * c.dv),
-			Build:   func(in []*G.Node) (*G.Node, error) { return ops.GatedSum(in[0], in[1:]...) },
-			Outputs: func(in tensors) tensors { return results(ref.GatedSum(in[0], in[1:]...)) },
-			Gradients: func(in tensors, dy *ref.Tensor) tensors {
-				dgates, dbranches := ref.GatedSumGrad(in[0], dy, in[1:]...)
-				return append(results(dgates), dbranches...)
-			}}
-		for i := range c.n {
-			x.Inputs = append(x.Inputs, Normal(fmt.Sprint("branch", i), uint64(2+i), c.B, c.S, c.H, c.dv))
+		for _, op := range []ops.GatedSumOp{{}, {Sigmoid: true}} {
+			gates := func(in tensors) *ref.Tensor {
+				if op.Sigmoid {
+					return ref.Sigmoid(in[0])
+				}
+				return in[0]
+			}
+			x := Case{Name: named(op.Name(), c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Size: sizeOf(c.B * c.S * c.H * c.dv),
+				Build:   func(in []*G.Node) (*G.Node, error) { return ops.Apply(op, in...) },
+				Outputs: func(in tensors) tensors { return results(ref.GatedSum(gates(in), in[1:]...)) },
+				Gradients: func(in tensors, dy *ref.Tensor) tensors {
+					dgates, dbranches := ref.GatedSumGrad(gates(in), dy, in[1:]...)
+					if op.Sigmoid {
+						dgates = ref.SigmoidGrad(gates(in), dgates)
+					}
+					return append(results(dgates), dbranches...)
+				}}
+			for i := range c.n {
+				x.Inputs = append(x.Inputs, Normal(fmt.Sprint("branch", i), uint64(2+i), c.B, c.S, c.H, c.dv))
+			}
+			list = append(list, x)
 		}
-		list = append(list, x)
 	}
 	return list
 }

@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(256) nsa_adamw_update_f32(const __g
   AdamWStep step{float(h[0]), float(h[1]), float(h[2]), float(h[3]), 0, float(h[8]), float(h[6]), float(h[7])};
   if (h[5] > 0) step.clip = float(h[8] * fmin(1.0, h[5] / (norm + 1e-6)));
   const float decay = float(h[4]);
-  for (int64_t r = blockIdx.x; r < p.count; r += gridDim.x) {
+  for (int64_t r = block_from_end(); r < p.count; r += gridDim.x) {
     const AdamWRun run = p.runs[r];
     const AdamWTensor t = p.tensors[run.tensor];
     step.decay = t.decay != 0 ? decay : 0.0f;

@@ -66,17 +66,17 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	count := x.N() / in
 	dy.Joint = b.Work(count * total * int64(b.Type.Bytes()))
 	dy.Join(b)
-	if !op.WeightsOnly {
-		w, copies := gather(b, ws)
-		rows.Copy(b, copies...)
-		Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: count, N: in, K: total}, dy.Joint, w, 0, dx.Ref)
-	}
 	dw, copies := gather(b, dws)
 	Multiply(b, kernels.Product{Type: b.Type, Out: out, M: total, N: in, K: count, TransA: true}, dy.Joint, x.Ref, 0, dw)
 	for i, c := range copies {
 		copies[i].From, copies[i].To = c.To, c.From
 	}
 	rows.Copy(b, copies...)
+	if !op.WeightsOnly {
+		w, copies := gather(b, ws)
+		rows.Copy(b, copies...)
+		Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: count, N: in, K: total}, dy.Joint, w, 0, dx.Ref)
+	}
 	return nil
 }
 

@@ -82,7 +82,7 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
 template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(const ColumnsParams& p, double* turns) {
   const int packs = p.end[p.parts - 1] / kLanes<T>, pairs = p.dim / 2, step = max(1, int(blockDim.x) / packs);
   float2* rotations = reinterpret_cast<float2*>(turns + pairs);
-  const int64_t start = blockIdx.x * int64_t(kTilePositions), sequences = p.rows / p.seq;
+  const int64_t start = block_from_end() * kTilePositions, sequences = p.rows / p.seq;
   for (int k = threadIdx.x; k < kTilePositions * pairs; k += blockDim.x) {
     const int position = k / pairs;
     rotations[k] = rotation_at(double(p.start + start + position), turns[k - position * pairs], p.inverse);
@@ -96,7 +96,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(
     while (column >= p.end[i]) begin = p.end[i++];
     const int64_t part_step = int64_t(p.end[i] - begin) * int64_t(sizeof(T)), joint_step = int64_t(packs) * 16;
     const float2* turn = p.turned[i] ? rotations + (column - begin) % p.dim / 2 : nullptr;
-    for (int64_t b = blockIdx.y; b < sequences; b += gridDim.y) {
+    for (int64_t b = gridDim.y - 1 - blockIdx.y; b < sequences; b += gridDim.y) {
       const int64_t row = b * p.seq + start;
       char *joint[3] = {static_cast<char*>(p.joint) + row * joint_step + int64_t(pack) * 16}, *part[3];
 #pragma unroll

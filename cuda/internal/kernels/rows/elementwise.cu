@@ -32,12 +32,6 @@ struct AddParams {
   int32_t float32; // bit k for x[k], bit kTerms for y: whether it is float32 where T is half precision
 };
 
-// In half precision an exponential and a quotient of a few 1e-6: with the exact ones silu takes longer than its memory.
-template <typename T> __device__ __forceinline__ float sigmoid_of(float x) {
-  if constexpr (sizeof(T) == 2) return __fdividef(1.0f, 1.0f + __expf(-x));
-  return 1.0f / (1.0f + expf(-x));
-}
-
 template <typename T, typename F> __device__ __forceinline__ void unary(const UnaryParams& p, F f) {
   const T* x = static_cast<const T*>(p.x);
   T* y = static_cast<T*>(p.y);

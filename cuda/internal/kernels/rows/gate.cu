@@ -1,7 +1,7 @@
 // Gated sum of branches (arXiv 2502.11089, equation 5): gates [rows,n], n = 1 to 8 branches [rows,dim] -> y [rows,dim], the sum
-// of gate times branch in the order of the branches.
+// of gate times branch in the order of the branches. With `sigmoid` that of what is given is the gate.
 //
-// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, dbranch = gate dy, and, where rows are [batch,seq,heads], delta
+// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, or that of what is given, dbranch = gate dy, and, where rows are [batch,seq,heads], delta
 // [batch,heads,seq] float32 = dbranch·branch if it is not null. The threads that share threadIdx.y own a row: blockDim.x of them,
 // a power of two up to 32, as many as read it in 16-byte pieces. All outputs =; nothing is saved. Sums: each thread adds its own
 // columns, ascending, then the threads are added by halves.
@@ -16,7 +16,7 @@ struct GatedSumParams {
   int64_t rows;
   int64_t dim;
   int32_t n;
-  int32_t pad;
+  int32_t sigmoid;
 };
 
 struct GatedSumGradParams {
@@ -31,11 +31,15 @@ struct GatedSumGradParams {
   uint32_t seq;
   uint32_t heads;
   int32_t n;
-  int32_t pad;
+  int32_t sigmoid;
 };
 
 // Both kernels have a version for the three branches of NSA, which loads from all of them at once, and one for any number n.
 constexpr int kNSA = 3, kAny = 0;
+
+template <typename T> __device__ __forceinline__ float gate_of(T x, bool sigmoid) {
+  return sigmoid ? sigmoid_of<T>(to_float(x)) : to_float(x);
+}
 
 template <int N, typename T> __device__ __forceinline__ void gated_sum_of(const GatedSumParams& p, bool wide) {
   const int n = N == kAny ? p.n : N;
@@ -44,16 +48,16 @@ template <int N, typename T> __device__ __forceinline__ void gated_sum_of(const 
     const T* gates = static_cast<const T*>(p.gates) + r * n;
     along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
       constexpr int W = decltype(width)::value;
-      float sum[W];
+      float sum[W] = {};
       for (int first = 0; first < n; first += kTogether) {
         float v[kTogether][W];
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) read<W>(static_cast<const T*>(p.branch[first + k]) + r * p.dim + i, v[k]);
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
-          const float gate = to_float(gates[first + k]);
+          const float gate = gate_of(gates[first + k], p.sigmoid);
 #pragma unroll
-          for (int j = 0; j < W; ++j) sum[j] = first + k == 0 ? gate * v[k][j] : sum[j] + gate * v[k][j];
+          for (int j = 0; j < W; ++j) sum[j] += gate * v[k][j];
         }
       }
       write<W>(static_cast<T*>(p.y) + r * p.dim + i, sum);
@@ -71,12 +75,14 @@ template <typename T> __device__ void gated_sum(const GatedSumParams& p) {
   }
 }
 
-// team_sum returns the sum of v over the threads that share threadIdx.y, a part of a warp, to all of them.
-__device__ __forceinline__ float team_sum(float v) {
+// team_sum adds each of v over the threads that share threadIdx.y, a part of a warp, for all of them.
+template <int N> __device__ __forceinline__ void team_sum(float (&v)[N]) {
   const unsigned team = blockDim.x, lane = (threadIdx.y * team + threadIdx.x) % 32;
   const unsigned all = team == 32 ? 0xffffffffu : ((1u << team) - 1) << (lane & ~(team - 1));
-  for (int o = int(team) / 2; o > 0; o >>= 1) v += __shfl_xor_sync(all, v, o);
-  return v;
+  for (int o = int(team) / 2; o > 0; o >>= 1) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) v[k] += __shfl_xor_sync(all, v[k], o);
+  }
 }
 
 template <int N, typename T> __device__ __forceinline__ void gated_sum_grad_of(const GatedSumGradParams& p, bool wide) {
@@ -85,12 +91,10 @@ template <int N, typename T> __device__ __forceinline__ void gated_sum_grad_of(c
   each_row(p.rows, [&](int64_t r) {
     const T* gates = static_cast<const T*>(p.gates) + r * n;
     T* dgates = static_cast<T*>(p.dgates) + r * n;
-    const uint32_t token = uint32_t(r) / p.heads, batch = token / p.seq; // used with fewer than 2^31 rows
-    const int64_t stat = (int64_t(batch) * p.heads + uint32_t(r) % p.heads) * p.seq + token % p.seq;
     for (int first = 0; first < n; first += kTogether) {
       float gate[kTogether], dot[kTogether] = {}, delta[kTogether] = {};
 #pragma unroll
-      for (int k = 0; k < kTogether; ++k) gate[k] = to_float(gates[first + k]);
+      for (int k = 0; k < kTogether; ++k) gate[k] = gate_of(gates[first + k], p.sigmoid);
       along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
         constexpr int W = decltype(width)::value;
         float d[W], v[kTogether][W];
@@ -109,13 +113,15 @@ template <int N, typename T> __device__ __forceinline__ void gated_sum_grad_of(c
           write<W>(static_cast<T*>(p.dbranch[first + k]) + r * p.dim + i, x);
         }
       });
+      team_sum(dot);
+      if (p.delta[first] != nullptr) team_sum(delta);
+      if (threadIdx.x > 0) continue;
+      const uint32_t token = uint32_t(r) / p.heads, batch = token / p.seq; // used with fewer than 2^31 rows
+      const int64_t stat = (int64_t(batch) * p.heads + uint32_t(r) % p.heads) * p.seq + token % p.seq;
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        dot[k] = team_sum(dot[k]);
-        if (threadIdx.x == 0) dgates[first + k] = from_float<T>(dot[k]);
-        if (p.delta[first + k] == nullptr) continue;
-        delta[k] = team_sum(delta[k]);
-        if (threadIdx.x == 0) p.delta[first + k][stat] = delta[k];
+        dgates[first + k] = from_float<T>(p.sigmoid ? dot[k] * gate[k] * (1.0f - gate[k]) : dot[k]);
+        if (p.delta[first + k] != nullptr) p.delta[first + k][stat] = delta[k];
       }
     }
   });

@@ -14,11 +14,11 @@ const maxBranches = 8
 // The arguments of gate.cu.
 type (
 	gatedSumParams struct {
-		gates     kernels.Ref
-		branch    [maxBranches]kernels.Ref
-		y         kernels.Ref
-		rows, dim int64
-		n, _      int32
+		gates      kernels.Ref
+		branch     [maxBranches]kernels.Ref
+		y          kernels.Ref
+		rows, dim  int64
+		n, sigmoid int32
 	}
 	gatedSumGradParams struct {
 		gates      kernels.Ref
@@ -28,7 +28,7 @@ type (
 		delta      [maxBranches]kernels.Ref
 		rows, dim  int64
 		seq, heads uint32
-		n, _       int32
+		n, sigmoid int32
 	}
 )
 
@@ -44,9 +44,9 @@ func setRefs(b *kernels.Builder, to *[maxBranches]kernels.Ref, list []kernels.Op
 }
 
 // gatedSum adds gates [rows,n] and n branches [rows,dim] -> y, the sum of gate times branch.
-func gatedSum(b *kernels.Builder, _ ops.GatedSumOp) error {
+func gatedSum(b *kernels.Builder, op ops.GatedSumOp) error {
 	gates, branches, y := b.In[0], b.In[1:], b.Out[0]
-	p := &gatedSumParams{gates: gates.Ref, y: y.Ref, n: int32(len(branches))}
+	p := &gatedSumParams{gates: gates.Ref, y: y.Ref, n: int32(len(branches)), sigmoid: kernels.Flag(op.Sigmoid)}
 	p.rows, p.dim = y.Rows()
 	setRefs(b, &p.branch, branches)
 	launchTeams(b, "gated_sum", p.rows, p.dim, p)
@@ -60,7 +60,7 @@ func gatedSumGrad(b *kernels.Builder, op ops.GatedSumGradOp) error {
 		return graph.Refuse(graph.ReasonShape, "%d outputs for %d branches", len(b.Out), n)
 	}
 	gates, branches, dy, dgates, dbranches, deltas := b.In[0], b.In[1:1+n], b.In[1+n], b.Out[0], b.Out[1:1+n], b.Out[1+n:]
-	p := &gatedSumGradParams{gates: gates.Ref, dy: dy.Ref, dgates: dgates.Ref, seq: 1, heads: 1, n: int32(n)}
+	p := &gatedSumGradParams{gates: gates.Ref, dy: dy.Ref, dgates: dgates.Ref, seq: 1, heads: 1, n: int32(n), sigmoid: kernels.Flag(op.Sigmoid)}
 	if op.Deltas {
 		if rows, _ := dy.Rows(); rows > math.MaxInt32 {
 			return graph.Refuse(graph.ReasonShape, "%d rows with deltas, want less than 2^31", rows)

@@ -234,7 +234,7 @@ __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, in
 template <typename X, typename T> __device__ __forceinline__ void rmsnorm_grad_of(const RMSNormGradParams& p) {
   extern __shared__ float sums[];
   const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.dy, p.residual, p.dx);
-  const int64_t first = blockIdx.x * p.run, end = min(p.rows, first + p.run);
+  const int64_t block = block_from_end(), first = block * p.run, end = min(p.rows, first + p.run);
   float* dweight = sums + threadIdx.y * p.dim;
   constexpr int kHeld = sizeof(X) == 2 ? 1024 : 768; // what the registers hold
   if (!wide || blockDim.x > 32 || p.dim > kHeld) {
@@ -252,7 +252,7 @@ template <typename X, typename T> __device__ __forceinline__ void rmsnorm_grad_o
   for (int64_t i = threadIdx.y * blockDim.x + threadIdx.x; i < p.dim; i += blockDim.x * blockDim.y) {
     float sum = sums[i];
     for (int64_t g = 1; g < blockDim.y; ++g) sum += sums[g * p.dim + i];
-    p.partial[blockIdx.x * p.dim + i] = sum;
+    p.partial[block * p.dim + i] = sum;
   }
 }
 

@@ -13,6 +13,7 @@
 namespace nsa {
 
 constexpr int64_t kChunk = 64;
+constexpr int kAhead = 4; // rows of dy that a thread reads before it adds them
 
 struct EmbeddingParams {
   const void* weight;
@@ -67,26 +68,38 @@ template <typename T> __device__ void embedding_chunks(const EmbeddingGradParams
       constexpr int W = decltype(width)::value;
       float sum[W] = {};
       bool head = cut_before;
-      for (int64_t at = first; at < end; ++at) {
-        const int64_t place = p.places[at];
-        const int32_t key = p.keys[at];
-        if (p.ids[place] == key) {
-          float v[W];
-          read<W>(dy + place * p.dim + i, v);
+      for (int64_t from = first; from < end; from += kAhead) {
+        int32_t key[kAhead];
+        float v[kAhead][W];
 #pragma unroll
-          for (int j = 0; j < W; ++j) sum[j] += v[j];
-        }
-        const bool last = at + 1 == end;
-        if (!last && p.keys[at + 1] == key) continue;
-        const bool tail = last && cut_behind;
+        for (int u = 0; u < kAhead; ++u) {
+          const int64_t at = min(from + u, end - 1), place = p.places[at];
+          key[u] = p.keys[at];
+          if (p.ids[place] == key[u]) {
+            read<W>(dy + place * p.dim + i, v[u]);
+          } else {
 #pragma unroll
-        for (int j = 0; j < W; ++j) {
-          if (head) partial[i + j] = sum[j];
-          else if (tail) partial[p.dim + i + j] = sum[j];
-          else store_as(p.dweight, p.out_type, key * p.dim + i + j, sum[j]);
-          sum[j] = 0;
+            for (int j = 0; j < W; ++j) v[u][j] = 0;
+          }
         }
-        head = false;
+#pragma unroll
+        for (int u = 0; u < kAhead; ++u) {
+          const int64_t at = from + u;
+          if (at >= end) break;
+#pragma unroll
+          for (int j = 0; j < W; ++j) sum[j] += v[u][j];
+          const bool last = at + 1 == end;
+          if (!last && p.keys[at + 1] == key[u]) continue;
+          const bool tail = last && cut_behind;
+#pragma unroll
+          for (int j = 0; j < W; ++j) {
+            if (head) partial[i + j] = sum[j];
+            else if (tail) partial[p.dim + i + j] = sum[j];
+            else store_as(p.dweight, p.out_type, key[u] * p.dim + i + j, sum[j]);
+            sum[j] = 0;
+          }
+          head = false;
+        }
       }
     });
   }
