@@ -97,8 +97,5 @@ func (d *Device) MemoryAt(p DevicePtr) *Memory {
 	return nil
 }
 
-// Freed reports whether Free has freed it.
-func (m *Memory) Freed() bool { return m.freed() }
-
 // Free gives the memory back, once. Nothing that uses it may be under way.
 func (m *Memory) Free() error { return m.Close() }
