@@ -129,4 +129,10 @@ func (c Case) Plan() (*Plan, error) {
 }
 
 // All returns the cases of all ops of graphs, and of the fused Specs that a machine puts in their place.
-func All() []Case { return append(Layers(), Attention()...) }
+func All() []Case {
+	list := Layers()
+	for _, s := range AttentionSizes() {
+		list = append(list, s.Cases()...)
+	}
+	return list
+}
