@@ -26,11 +26,11 @@ func newOptimizer(t testing.TB, b *cuda.Backend, opts ...graph.Option) *optimize
 	g, _ := network(t)
 	o := &optimizer{weights: G.Nodes{g.ByName("w")[0], g.ByName("scale")[0]}}
 	if b != nil {
-		closing(t, testutil.Must(graph.MoveInputs(b, o.weights...))(t))
+		testutil.Closing(graph.MoveInputs(b, o.weights...))(t)
 		opts = append(opts, graph.WithBackend(b))
 	}
-	o.machine = closing(t, testutil.Must(graph.NewMachine(g, opts...))(t))
-	o.solver = closing(t, testutil.Must(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1)))(t))
+	o.machine = testutil.Closing(graph.NewMachine(g, opts...))(t)
+	o.solver = testutil.Closing(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1)))(t)
 	o.grads = G.NodesToValueGrads(o.weights)
 	return o
 }

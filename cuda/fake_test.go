@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"errors"
-	"io"
 	"reflect"
 	"slices"
 	"testing"
@@ -42,14 +41,8 @@ func openOn(t testing.TB, f *fakedriver.Driver) *cuda.Backend {
 	return b
 }
 
-// closing closes x at the end of the test.
-func closing[T io.Closer](t testing.TB, x T) T {
-	t.Cleanup(func() { require.NoError(t, x.Close()) })
-	return x
-}
-
 func machine(t testing.TB, g *G.ExprGraph, b graph.Backend, opts ...graph.Option) *graph.Machine {
-	return closing(t, testutil.Must(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t))
+	return testutil.Closing(graph.NewMachine(g, append(opts, graph.WithBackend(b))...))(t)
 }
 
 // run runs a case on a fake driver, once.

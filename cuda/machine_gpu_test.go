@@ -40,9 +40,7 @@ func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
 // oracle returns the values of a graph's results on the CPU.
 func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
 	t.Helper()
-	m := testutil.Must(graph.NewMachine(g, graph.WithKeep(results...)))(t)
-	defer m.Close()
-	return run(t, m, results)
+	return run(t, testutil.Closing(graph.NewMachine(g, graph.WithKeep(results...)))(t), results)
 }
 
 // TestOpsOnGPU compares every op and its gradient with the CPU's in float64, and its bits in eager and captured runs.
@@ -145,7 +143,7 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 // resultsOf runs a model with gradients over random tokens and returns its loss and its gradients by name.
 func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph.Option) (*tinylm.Model, map[string][]float64) {
 	t.Helper()
-	m := closing(t, testutil.Must(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t))
+	m := testutil.Closing(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
 	copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
 	m.NextTokens()
 	for range 3 {

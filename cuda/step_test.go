@@ -22,9 +22,9 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 		require.NoError(t, w.MoveTo(b))
 		t.Cleanup(func() { require.NoError(t, w.Free()) })
-		m := closing(t, testutil.Must(tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
-			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture())))(t))
-		solver := closing(t, testutil.Must(optim.NewAdamW(optim.WithMachine(m.Machine())))(t))
+		m := testutil.Closing(tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
+			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture())))(t)
+		solver := testutil.Closing(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
 		loss := testutil.Must(m.WatchLoss())(t)
 		step := func() {
 			require.NoError(t, m.RunAndStep(solver))

@@ -17,13 +17,5 @@ func Open(t testing.TB, opts ...cuda.Option) *cuda.Backend {
 	if none := (*driver.Unavailable)(nil); errors.As(err, &none) {
 		testutil.NoGPU(t, err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
+	return testutil.Closing(b, err)(t)
 }

@@ -1,6 +1,7 @@
 package testutil
 
 import (
+	"io"
 	"math"
 	"testing"
 
@@ -14,6 +15,20 @@ func Must[T any](v T, err error) func(testing.TB) T {
 		if err != nil {
 			t.Fatal(err)
 		}
+		return v
+	}
+}
+
+// Closing is Must for what is to be closed at the end of the test.
+func Closing[T io.Closer](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Must(v, err)(t)
+		t.Cleanup(func() {
+			if err := v.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 		return v
 	}
 }
