@@ -2,6 +2,7 @@ package testutil
 
 import (
 	"io"
+	"log"
 	"math"
 	"testing"
 
@@ -30,6 +31,13 @@ func Closing[T io.Closer](v T, err error) func(testing.TB) T {
 			}
 		})
 		return v
+	}
+}
+
+// Check ends an example that has failed.
+func Check(err error) {
+	if err != nil {
+		log.Panic(err)
 	}
 }
 
