@@ -4,6 +4,8 @@ import (
 	"io"
 	"log"
 	"math"
+	"os"
+	"strconv"
 	"testing"
 
 	"gonum.org/v1/gonum/diff/fd"
@@ -108,4 +110,23 @@ func Within[T float32 | float64](t testing.TB, what string, got []T, want []floa
 // f sees a copy and must not keep it.
 func CentralDifference(f func(x []float64) float64, x []float64, h float64) []float64 {
 	return fd.Gradient(nil, f, x, &fd.Settings{Formula: fd.Central, Step: h})
+}
+
+// envRequireGPU names the environment variable, a boolean, by which tests that lack a GPU fail.
+const envRequireGPU = "NSA_REQUIRE_GPU"
+
+// NoGPU ends a test that lacks a GPU, its library or enough of its memory, for the reason why: it is skipped, or fails where
+// envRequireGPU is true, or is no boolean as strconv.ParseBool reads them. Empty and not set is false.
+func NoGPU(t testing.TB, why any) {
+	t.Helper()
+	if s := os.Getenv(envRequireGPU); s != "" {
+		required, err := strconv.ParseBool(s)
+		if err != nil {
+			t.Fatalf("%s is %q, want a boolean: %v", envRequireGPU, s, why)
+		}
+		if required {
+			t.Fatal(why)
+		}
+	}
+	t.Skip(why)
 }
