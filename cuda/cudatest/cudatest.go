@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -14,7 +13,7 @@ import (
 func Open(t testing.TB, opts ...cuda.Option) *cuda.Backend {
 	t.Helper()
 	b, err := cuda.Open(0, opts...)
-	if none := (*driver.Unavailable)(nil); errors.As(err, &none) {
+	if _, none := errors.AsType[*cuda.Unavailable](err); none {
 		testutil.NoGPU(t, err)
 	}
 	return testutil.Closing(b, err)(t)
