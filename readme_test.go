@@ -8,18 +8,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // TestReadmeSnippetsAreExamples: each Go block of the README is a part of an example that go test compiles.
 func TestReadmeSnippetsAreExamples(t *testing.T) {
 	var examples strings.Builder
 	for _, path := range []string{"ops/example_test.go", "cuda/example_test.go"} {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
+		text := testutil.Must(os.ReadFile(path))(t)
 		examples.WriteString(strings.ReplaceAll(string(text), "\n\t", "\n"))
 	}
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	readme := testutil.Must(os.ReadFile("README.md"))(t)
 	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
 	require.NotEmpty(t, snippets)
 	for _, s := range snippets {
@@ -34,11 +34,9 @@ func TestDocumentsNameFilesThatExist(t *testing.T) {
 		paths.WriteString("/" + filepath.ToSlash(path) + "\n")
 		return err
 	}))
-	docs, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
+	docs := testutil.Must(filepath.Glob("docs/*.md"))(t)
 	for _, doc := range append(docs, "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
-		text, err := os.ReadFile(doc)
-		require.NoError(t, err)
+		text := testutil.Must(os.ReadFile(doc))(t)
 		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllSubmatch(text, -1) {
 			require.FileExists(t, filepath.Join(filepath.Dir(doc), string(link[1])), doc)
 		}

@@ -23,7 +23,7 @@ type bench struct {
 }
 
 func newBench(t testing.TB, b *cuda.Backend) *bench {
-	return &bench{t, b, closing(t, testutil.Must(b.NewStream())(t)).(*cuda.Stream)}
+	return &bench{t, b, testutil.Closing(b.NewStream())(t).(*cuda.Stream)}
 }
 
 func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }

@@ -19,8 +19,8 @@ func TestTrainingIsFused(t *testing.T) {
 	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	plan := func(unfused ...string) (p graph.Plan, counts map[string]int) {
 		b, _ := open(t)
-		m := closing(t, testutil.Must(tinylm.NewModel(w, 4, 256, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
-			graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithPolicy(graph.Policy{Unfused: unfused}))))(t))
+		m := testutil.Closing(tinylm.NewModel(w, 4, 256, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
+			graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithPolicy(graph.Policy{Unfused: unfused}))))(t)
 		p, counts = m.Machine().Plan(), map[string]int{}
 		for _, s := range p.Steps {
 			counts[s.Op]++

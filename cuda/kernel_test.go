@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -64,4 +66,85 @@ func TestPlanSaysWhyNotMatrixUnits(t *testing.T) {
 		}
 	}
 	require.Equal(t, graph.Refuse(graph.ReasonMissing, "no kernel for no op"), b.Offers(graph.Site{})[0].Guard(graph.Site{}))
+}
+
+// fakeLibrary takes products with a bias, or all of them.
+type fakeLibrary struct {
+	withBias bool
+	prepared map[kernels.Product]fakeProduct
+	ran      []kernels.ProductAddresses
+}
+
+func (l *fakeLibrary) Prepare(p kernels.Product) (kernels.PreparedProduct, error) {
+	if p.Bias && !l.withBias {
+		return nil, graph.Refuse(graph.ReasonShape, "bias of %d", p.N)
+	}
+	l.prepared[p] = fakeProduct{l}
+	return l.prepared[p], nil
+}
+
+func (l *fakeLibrary) Close() error { clear(l.prepared); return nil }
+
+type fakeProduct struct{ library *fakeLibrary }
+
+func (fakeProduct) WorkBytes() int64 { return 1000 }
+
+func (p fakeProduct) Run(_ *driver.Stream, _ *driver.Launched, at kernels.ProductAddresses) error {
+	p.library.ran = append(p.library.ran, at)
+	return nil
+}
+
+// TestProductsOfALibrary lets a library run the products of ops, between our kernels.
+func TestProductsOfALibrary(t *testing.T) {
+	library := &fakeLibrary{prepared: map[kernels.Product]fakeProduct{}}
+	t.Cleanup(func() { require.Empty(t, library.prepared) }) // after the backend is closed
+	b, f := open(t)
+	bench := newBench(t, b)
+	place := func(shape ...int) ops.Arg { return bench.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
+	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
+	bind := func(want string, spec ops.Spec, out ops.Arg, in ...ops.Arg) graph.Kernel {
+		k, offered := bench.bind(spec, in, []ops.Arg{out})
+		require.Equal(t, want, strings.Join(offered, " "), "the last takes it")
+		return k
+	}
+	x, w, bias, residual, y := place(7, 5), place(3, 5), place(3), place(7, 3), place(7, 3)
+	bind("cublaslt cuda", ops.LinearOp{}, y, x, w) // there is no library
+	bind("cuda", ops.SiLUOp{}, x, x)
+	b.SetLibrary(library)
+	bind("cublaslt cuda", ops.LinearOp{}, y, x, w, bias) // it refuses the bias
+	library.withBias = true
+	var work cpu.Buf
+	bench.alloc(&work, 1000)
+	for _, k := range []graph.Kernel{bind("cublaslt", ops.LinearOp{}, y, x, w, bias), bind("cublaslt", ops.LinearAddOp{}, y, x, w, residual)} {
+		require.Equal(t, 1000, k.WorkBytes())
+		require.NoError(t, k.Launch(bench.stream, &work))
+	}
+	want := kernels.ProductAddresses{A: at(x), B: at(w), Bias: at(bias), C: at(y), Work: driver.Address(&work)}
+	added := want
+	added.Bias, added.Residual = 0, at(residual)
+	require.Equal(t, []kernels.ProductAddresses{want, added}, library.ran)
+
+	library.ran = nil
+	tokens, pe, w1, w2 := place(2, 9, 3, 4), place(4, 4), place(6, 16), place(4, 6)
+	in, out := []ops.Arg{tokens, pe, w1, w2}, []ops.Arg{place(2, 3, 3, 4), place(2, 3, 3, 6)}
+	k, _ := bench.bind(ops.CompressMLPOp{BlockLen: 4, Stride: 2}, in, out)
+	bench.alloc(&work, k.WorkBytes())
+	require.NoError(t, k.Launch(bench.stream, &work))
+	require.Len(t, library.ran, 2)
+	require.Equal(t, 2, f.Calls("LaunchKernel"), "the gather and the SiLU")
+	require.Equal(t, library.ran[0].Work, library.ran[1].Work, "products share their work memory")
+	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
+	require.ErrorContains(t, k.Launch(bench.stream, new(cpu.Buf)), "work memory")
+	require.Len(t, library.prepared, 4, "of the products that are bound")
+
+	clear(library.prepared)
+	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
+		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{4, 4}}
+		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o}, Policy: graph.Policy{TF32: true}}
+		require.NoError(t, b.Offers(site)[0].Guard(site))
+	}
+	require.Len(t, library.prepared, 2)
+	for p := range library.prepared {
+		require.Equal(t, p.Type == kernels.F32, p.TF32, "%v", p)
+	}
 }

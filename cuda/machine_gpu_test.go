@@ -40,9 +40,7 @@ func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
 // oracle returns the values of a graph's results on the CPU.
 func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
 	t.Helper()
-	m := testutil.Must(graph.NewMachine(g, graph.WithKeep(results...)))(t)
-	defer m.Close()
-	return run(t, m, results)
+	return run(t, testutil.Closing(graph.NewMachine(g, graph.WithKeep(results...)))(t), results)
 }
 
 // TestOpsOnGPU compares every op and its gradient with the CPU's in float64, and its bits in eager and captured runs.
@@ -145,7 +143,7 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 // resultsOf runs a model with gradients over random tokens and returns its loss and its gradients by name.
 func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph.Option) (*tinylm.Model, map[string][]float64) {
 	t.Helper()
-	m := closing(t, testutil.Must(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t))
+	m := testutil.Closing(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
 	copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
 	m.NextTokens()
 	for range 3 {
@@ -180,5 +178,63 @@ func TestModelOnGPU(t *testing.T) {
 	captured := results(graph.WithBackend(b), graph.WithCapture())
 	for name, x := range eager {
 		require.Equal(t, bits([][]float64{x}), bits([][]float64{captured[name]}), name)
+	}
+}
+
+// goldenNSA builds the attention of a golden as one float32 graph, from the tokens to the gradients of all inputs. It chooses the
+// selected blocks itself. results are what the golden has under names, and at the end the chosen blocks.
+func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []string, results G.Nodes) {
+	t.Helper()
+	c := golden.Config
+	p := ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
+	g = G.NewGraph()
+	show := func(name string, n *G.Node) *G.Node {
+		names, results = append(names, name), append(results, n)
+		return n
+	}
+	attend := func(branch string, o *G.Node) (*G.Node, *G.Node) {
+		return show("o_"+branch, o), show("lse_"+branch, G.Must(ops.LSE(o)))
+	}
+	input := func(name string) *G.Node {
+		return opcases.Array{Name: name, Shape: golden.Shape(t, name), Floats: golden.F64(t, name)}.Node(g, tensor.Float32)
+	}
+	in := map[string]*G.Node{}
+	var wrt G.Nodes
+	for _, name := range []string{"q", "k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win", "gates"} {
+		in[name] = input(name)
+		wrt = append(wrt, in[name])
+	}
+	q := in["q"]
+	kc := show("k_compressed", G.Must(ops.CompressMean(in["k_cmp"], p.BlockLen, p.Stride)))
+	vc := show("v_compressed", G.Must(ops.CompressMean(in["v_cmp"], p.BlockLen, p.Stride)))
+	compressed, lse := attend("cmp", G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride)))
+	idx := G.Must(ops.SelectBlocks(q, kc, lse, p))
+	selected, _ := attend("sel", G.Must(ops.SelectedAttention(q, in["k_sel"], in["v_sel"], idx, p.SelectBlock)))
+	window, _ := attend("win", G.Must(ops.SlidingWindow(q, in["k_win"], in["v_win"], p.Window)))
+	o := show("o", G.Must(ops.GatedSum(in["gates"], compressed, selected, window)))
+	testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(o, input("r"))))), wrt...))(t)
+	for _, w := range wrt {
+		show("grad_"+w.Name(), w.Deriv())
+	}
+	return g, names, append(results, idx)
+}
+
+// TestGoldensOnGPU holds the kernels of the GPU to every golden in float32: the chosen blocks exactly, all arrays within 1e-5 of
+// their largest magnitude, the same bits in each eager and captured run.
+func TestGoldensOnGPU(t *testing.T) {
+	b := cudatest.Open(t)
+	for _, golden := range testutil.Goldens(t, testutil.Ops) {
+		t.Run(golden.Name, func(t *testing.T) {
+			g, names, results := goldenNSA(t, golden)
+			got := runOnGPU(t, b, g, results)
+			require.Equal(t, testutil.Convert[float64](golden.I32(t, "idx")), got[len(names)])
+			for i, name := range names {
+				want := golden.F64(t, name)
+				if len(want) == 0 {
+					want = make([]float64, len(got[i])) // without a block there is one row that nobody sees
+				}
+				testutil.Within(t, name, got[i], want, 1e-5)
+			}
+		})
 	}
 }

@@ -108,7 +108,7 @@ func TestReadbackIsNotOverwritten(t *testing.T) {
 func TestEvents(t *testing.T) {
 	b, _ := open(t)
 	x := newBench(t, b)
-	first, last := closing(t, testutil.Must(x.stream.NewEvent())(t)), closing(t, testutil.Must(x.stream.NewEvent())(t))
+	first, last := testutil.Closing(x.stream.NewEvent())(t), testutil.Closing(x.stream.NewEvent())(t)
 	require.NoError(t, first.Record())
 	x.upload(hostValues()[0])
 	require.NoError(t, last.Record())

@@ -3,22 +3,17 @@ package graph_test
 import (
 	"errors"
 	"fmt"
-	"log"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// check ends an example that has failed.
-func check(err error) {
-	if err != nil {
-		log.Panic(err)
-	}
-}
+var check = testutil.Check
 
 // Attention over the newest 16 tokens, stock ops behind it, and gradients.
 func ExampleNewMachine() {

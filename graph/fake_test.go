@@ -284,18 +284,17 @@ func (s *fakeStream) NewEvent() (graph.Event, error) {
 }
 
 type fakeEvent struct {
-	cpu    graph.Event
+	graph.Event
 	stream *fakeStream
 }
 
-func (e *fakeEvent) Record() error { e.stream.enqueue(e.cpu.Record); return nil }
-func (e *fakeEvent) Close() error  { return nil }
+func (e *fakeEvent) Record() error { e.stream.enqueue(e.Event.Record); return nil }
 
 func (e *fakeEvent) Since(start graph.Event) (time.Duration, error) {
 	if err := e.stream.Synchronize(); err != nil {
 		return 0, err
 	}
-	return e.cpu.Since(start.(*fakeEvent).cpu)
+	return e.Event.Since(start.(*fakeEvent).Event)
 }
 
 func (s *fakeStream) BeginCapture() error {

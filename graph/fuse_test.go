@@ -115,8 +115,7 @@ func TestFusionsKeep(t *testing.T) {
 			all = append(all, node)
 		}
 	}
-	plain := newMachine(t, n.graph, unfused(graph.UnfusedAll), graph.WithKeep(all...))
-	require.NoError(t, plain.RunAll())
+	plain := run(t, n.graph, unfused(graph.UnfusedAll), graph.WithKeep(all...))
 	want := map[*G.Node][]float64{}
 	for _, node := range all {
 		want[node] = numbers(t, node.Value())
@@ -124,7 +123,7 @@ func TestFusionsKeep(t *testing.T) {
 	every := newMachine(t, n.graph, graph.WithKeep(all...))
 	require.Equal(t, map[string]int{"linears": 1, "linears-grad": 1, "linear-silu": 1, "deltas": 3}, fused(every.Plan()))
 	for _, s := range plain.Plan().Steps {
-		one := newMachine(t, n.graph, graph.WithKeep(s.Node))
+		one := run(t, n.graph, graph.WithKeep(s.Node))
 		counts := fused(one.Plan())
 		switch s.Op {
 		case "gradient of add":
@@ -132,7 +131,6 @@ func TestFusionsKeep(t *testing.T) {
 		case "gradient of rms norm":
 			require.Equal(t, 1, counts["norm-grad-add"])
 		}
-		require.NoError(t, one.RunAll())
 		testutil.Within(t, s.Op, numbers(t, s.Node.Value()), want[s.Node], 1e-14)
 	}
 	require.NoError(t, every.RunAll())
@@ -219,12 +217,9 @@ func TestFusionsInOrder(t *testing.T) {
 	first := G.Must(ops.Linear(x, w))
 	late := G.Must(ops.Linear(G.Must(ops.Add(x, x)), G.Must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, x, first)))) // w depends on first
 	second := G.Must(ops.Linear(x, G.Must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, late, x))))
-	plain := newMachine(t, g, unfused(graph.UnfusedAll))
-	require.NoError(t, plain.RunAll())
+	run(t, g, unfused(graph.UnfusedAll))
 	want := numbers(t, second.Value())
-	m := newMachine(t, g)
-	require.Zero(t, fused(m.Plan())["linears"])
-	require.NoError(t, m.RunAll())
+	require.Zero(t, fused(run(t, g).Plan())["linears"])
 	require.Equal(t, want, numbers(t, second.Value()))
 }
 

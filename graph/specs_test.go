@@ -204,9 +204,7 @@ func let(t testing.TB, n *G.Node, values ...float64) {
 
 func newMachine(t testing.TB, g *G.ExprGraph, opts ...graph.Option) *graph.Machine {
 	t.Helper()
-	m := testutil.Must(graph.NewMachine(g, opts...))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	return m
+	return testutil.Closing(graph.NewMachine(g, opts...))(t)
 }
 
 // run returns a machine that has run once.

@@ -325,8 +325,7 @@ func (c stock) results(t testing.TB, dt tensor.Dtype, values [][]float64, opts .
 	if withGrads {
 		testutil.Must(graph.Grad(b.cost, b.in...))(t)
 	}
-	m := testutil.Must(graph.NewMachine(b.graph, slices.Concat(c.options(), opts, []graph.Option{graph.WithKeep(b.out, b.cost)})...))(t)
-	defer func() { require.NoError(t, m.Close()) }()
+	m := testutil.Closing(graph.NewMachine(b.graph, slices.Concat(c.options(), opts, []graph.Option{graph.WithKeep(b.out, b.cost)})...))(t)
 	b.let(t, values)
 	for range 3 {
 		require.NoError(t, m.RunAll())

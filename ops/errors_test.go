@@ -294,13 +294,11 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 			g := G.NewGraph()
 			in := []*G.Node{q.Node(g, tensor.Float32), k.Node(g, tensor.Float32), v.Node(g, tensor.Float32), idx.Node(g, tensor.Float32)}
 			G.Must(ops.SelectedAttention(in[0], in[1], in[2], in[3], 4))
-			m := testutil.Must(vms[vm](g))(t)
-			if err := m.RunAll(); x.err == "" {
+			if err := testutil.Closing(vms[vm](g))(t).RunAll(); x.err == "" {
 				require.NoError(t, err)
 			} else {
 				require.ErrorContains(t, err, "ops: selected attention: "+x.err)
 			}
-			require.NoError(t, m.Close())
 		}
 	}
 }

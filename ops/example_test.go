@@ -3,20 +3,16 @@ package ops_test
 import (
 	"errors"
 	"fmt"
-	"log"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-func check(err error) {
-	if err != nil {
-		log.Panic(err)
-	}
-}
+var check = testutil.Check
 
 // input adds a float32 input of normal random values to g.
 func input(g *G.ExprGraph, name string, shape ...int) *G.Node {

@@ -29,8 +29,7 @@ func TestAddGradientsAreApart(t *testing.T) {
 			for i, d := range grads {
 				require.NotContains(t, grads[:i], d)
 			}
-			m := testutil.Must(machine(g))(t)
-			defer m.Close()
+			m := testutil.Closing(machine(g))(t)
 			for range 2 {
 				before := testutil.Floats(t, in[3].Value().Data())
 				require.NoError(t, m.RunAll())

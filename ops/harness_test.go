@@ -70,8 +70,7 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 		}
 		require.NoError(t, testutil.Err(G.Grad(cost, wrt...)))
 	}
-	m := testutil.Must(vms[vm](g))(t)
-	defer m.Close()
+	m := testutil.Closing(vms[vm](g))(t)
 	require.NoError(t, m.RunAll())
 	m.Reset()
 	require.NoError(t, m.RunAll())

@@ -92,8 +92,7 @@ func TestIntTokens(t *testing.T) {
 		var value G.Value
 		G.Read(cost, &value)
 		require.NoError(t, testutil.Err(G.Grad(cost, w)))
-		m := testutil.Must(vms[vm](g))(t)
-		defer m.Close()
+		m := testutil.Closing(vms[vm](g))(t)
 		if err := m.RunAll(); err != nil {
 			return lossAndGrad, err
 		}

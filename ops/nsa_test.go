@@ -181,9 +181,7 @@ func TestSelectionAloneInGraph(t *testing.T) {
 		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(ops.LSE(o)), p))
 		sel := G.Must(ops.SelectedAttention(Q, K, V, idx, p.SelectBlock))
 		require.NoError(t, testutil.Err(G.Grad(G.Must(G.Sum(sel)), Q, K, V)))
-		m := testutil.Must(vms[vm](g))(t)
-		require.NoError(t, m.RunAll())
-		require.NoError(t, m.Close())
+		require.NoError(t, testutil.Closing(vms[vm](g))(t).RunAll())
 		dv := testutil.Must(V.Grad())(t)
 		total := 0.0
 		for _, x := range testutil.Floats(t, dv.Data()) {

@@ -286,8 +286,7 @@ func TestFurtherOutputsFollowInputs(t *testing.T) {
 			var dx, dw G.Value
 			G.Read(grads[0], &dx)
 			G.Read(grads[1], &dw)
-			m := testutil.Must(machine(g))(t)
-			defer m.Close()
+			m := testutil.Closing(machine(g))(t)
 			for run := range 3 {
 				x := normal("x", uint64(10+run), 4, 3)
 				require.NoError(t, G.Let(xn, tensor.New(tensor.WithShape(4, 3), tensor.WithBacking(append([]float64{}, x.Floats...)))))

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -14,16 +13,8 @@ import (
 func Open(t testing.TB, opts ...cuda.Option) *cuda.Backend {
 	t.Helper()
 	b, err := cuda.Open(0, opts...)
-	if none := (*driver.Unavailable)(nil); errors.As(err, &none) {
+	if _, none := errors.AsType[*cuda.Unavailable](err); none {
 		testutil.NoGPU(t, err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
+	return testutil.Closing(b, err)(t)
 }

@@ -2,7 +2,6 @@ package nn_test
 
 import (
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 
@@ -11,15 +10,11 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// check ends an example that has failed.
-func check(err error) {
-	if err != nil {
-		log.Panic(err)
-	}
-}
+var check = testutil.Check
 
 // A layer of sparse attention over 64 tokens, and what it looked at.
 func ExampleNewNSA() {

@@ -147,8 +147,7 @@ func checkNSAGradients(t *testing.T, config NSAConfig) {
 	testutil.Must(graph.Grad(cost, wrt...))(t)
 	require.NoError(t, graph.CheckGraph(g))
 
-	m := testutil.Must(graph.NewMachine(g, graph.WithKeep(cost, idx)))(t)
-	defer m.Close()
+	m := testutil.Closing(graph.NewMachine(g, graph.WithKeep(cost, idx)))(t)
 	run := func() (float64, string) {
 		require.NoError(t, m.RunAll())
 		m.Reset()
@@ -178,8 +177,7 @@ func TestNSAParts(t *testing.T) {
 	const batch, seq = 2, 17
 	c := nsaConfig()
 	x, l, p := layerOn(t, c, batch, seq)
-	m := testutil.Must(graph.NewMachine(x.Graph(), graph.WithKeep(p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks)))(t)
-	defer m.Close()
+	m := testutil.Closing(graph.NewMachine(x.Graph(), graph.WithKeep(p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks)))(t)
 	require.NoError(t, m.RunAll())
 
 	require.Equal(t, tensor.Shape{batch, seq, c.KVHeads, c.TopN}, p.Blocks.Value().Shape())

@@ -32,9 +32,7 @@ func (w *weight) Grad() (G.Value, error) { return w.grad, w.err }
 // newAdamW returns a solver that ends with the test.
 func newAdamW(t testing.TB, opts ...AdamWOption) *AdamW {
 	t.Helper()
-	s := testutil.Must(NewAdamW(opts...))(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
+	return testutil.Closing(NewAdamW(opts...))(t)
 }
 
 func dense(dt tensor.Dtype, x []float64, shape ...int) *tensor.Dense {

@@ -3,21 +3,16 @@ package optim_test
 import (
 	"errors"
 	"fmt"
-	"log"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// check ends an example that has failed.
-func check(err error) {
-	if err != nil {
-		log.Panic(err)
-	}
-}
+var check = testutil.Check
 
 // Weights that run towards 3, at a learning rate that falls to a tenth.
 func ExampleAdamW() {

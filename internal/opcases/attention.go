@@ -84,14 +84,6 @@ func AttentionSizes() (list []AttentionSize) {
 	return list
 }
 
-// Attention returns the cases of all branches and of the choice of blocks at all sizes.
-func Attention() (list []Case) {
-	for _, s := range AttentionSizes() {
-		list = append(list, s.Cases()...)
-	}
-	return list
-}
-
 // Cases returns those of Branches, the selected branch with lists of which some show no key, and the choice of blocks.
 func (s AttentionSize) Cases() []Case {
 	list := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))

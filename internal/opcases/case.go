@@ -20,12 +20,14 @@ package opcases
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -129,4 +131,114 @@ func (c Case) Plan() (*Plan, error) {
 }
 
 // All returns the cases of all ops of graphs, and of the fused Specs that a machine puts in their place.
-func All() []Case { return append(Layers(), Attention()...) }
+func All() []Case {
+	list := Layers()
+	for _, s := range AttentionSizes() {
+		list = append(list, s.Cases()...)
+	}
+	return list
+}
+
+// CheckChoice holds chosen blocks idx [B,S,Hkv,n] to the oracle's scores for q [B,S,Hq,D] and kc [B,Nc,Hkv,D]: of each query
+// the forced ones are among them, ascending and padded with -1, and none is left out whose score is above that of a chosen
+// one by more than tolerance, relative to the sum of a row's scores. It returns in how many rows the choice is not the
+// oracle's, and the first error.
+func CheckChoice(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
+	S, Hq, Hkv := q.Shape[1], q.Shape[2], kc.Shape[2]
+	if S < p.BlockLen {
+		kc = ref.New(kc.Shape[0], 0, Hkv, kc.Shape[3])
+	}
+	want, scores := ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
+	rounding := tolerance * float64(Hq/Hkv*p.BlockLen/p.Stride) // a row of scores sums to h*l/d
+	for i := 0; i < len(idx); i += p.TopN {
+		row := idx[i : i+p.TopN]
+		if slices.Equal(row, want[i:i+p.TopN]) {
+			continue
+		}
+		others++
+		at := i / p.TopN
+		b, t, g := at/Hkv/S, at/Hkv%S, at%Hkv
+		own, score := t/p.SelectBlock, scores.Row(b, t, g)
+		bad := func(format string, args ...any) (int, error) {
+			return others, fmt.Errorf("query %d of batch %d, group %d: %v, want %v: %s", t, b, g, row, want[i:i+p.TopN], fmt.Sprintf(format, args...))
+		}
+		if own < p.TopN || !slices.IsSorted(row) || row[0] != 0 || int(row[p.TopN-2]) != own-1 || int(row[p.TopN-1]) != own {
+			return bad("not the forced blocks and more in ascending order")
+		}
+		worst := math.Inf(1)
+		for j, block := range row[1 : p.TopN-2] {
+			if block <= row[j] {
+				return bad("block %d twice", block)
+			}
+			worst = min(worst, score[block])
+		}
+		for j := 1; j < own-1; j++ {
+			if !slices.Contains(row, int32(j)) && score[j] > worst+rounding {
+				return bad("block %d scores %v, a chosen one %v", j, score[j], worst)
+			}
+		}
+	}
+	return others, nil
+}
+
+// Array is an operand with its values: Floats, or Ints for indices.
+type Array struct {
+	Name   string
+	Shape  []int // no axes for a scalar
+	Floats []float64
+	Ints   []int32
+}
+
+// Normal returns an array of the standard normal distribution, the same for the same seed. Its values are exact in float32.
+func Normal(name string, seed uint64, shape ...int) Array {
+	return normalTimes(1, name, seed, shape...)
+}
+
+func normalTimes(scale float64, name string, seed uint64, shape ...int) Array {
+	x := testutil.Normal(seed, tensor.Shape(shape).TotalSize())
+	for i, v := range x {
+		x[i] = float64(float32(v * scale))
+	}
+	return Array{Name: name, Shape: shape, Floats: x}
+}
+
+// Operand returns the type and shape of a: int32 for indices, dt otherwise.
+func (a Array) Operand(dt tensor.Dtype) ops.Operand {
+	if a.Ints != nil {
+		dt = tensor.Int32
+	}
+	return ops.Operand{Dtype: dt, Shape: a.Shape}
+}
+
+// Tensor returns the floats as the oracle takes them, in the array's own memory.
+func (a Array) Tensor() *ref.Tensor { return ref.From(a.Floats, a.Shape...) }
+
+// tensors are the inputs of an op, or its results.
+type tensors = []*ref.Tensor
+
+// Tensors returns the tensor of each array, nil for indices.
+func Tensors(arrays []Array) tensors {
+	list := make(tensors, len(arrays))
+	for i, a := range arrays {
+		if a.Ints == nil {
+			list[i] = a.Tensor()
+		}
+	}
+	return list
+}
+
+// Node adds a copy of a to g as an input of type dt, int32 for indices.
+func (a Array) Node(g *G.ExprGraph, dt tensor.Dtype) *G.Node {
+	var backing any = slices.Clone(a.Floats)
+	switch {
+	case a.Ints != nil:
+		dt, backing = tensor.Int32, slices.Clone(a.Ints)
+	case dt == tensor.Float32:
+		backing = testutil.Convert[float32](a.Floats)
+	}
+	v := tensor.New(tensor.WithShape(a.Shape...), tensor.WithBacking(backing))
+	if len(a.Shape) == 0 {
+		return G.NewScalar(g, dt, G.WithName(a.Name), G.WithValue(v.ScalarValue()))
+	}
+	return G.NewTensor(g, dt, len(a.Shape), G.WithShape(a.Shape...), G.WithName(a.Name), G.WithValue(v))
+}

@@ -1,7 +1,11 @@
 package testutil
 
 import (
+	"io"
+	"log"
 	"math"
+	"os"
+	"strconv"
 	"testing"
 
 	"gonum.org/v1/gonum/diff/fd"
@@ -15,6 +19,27 @@ func Must[T any](v T, err error) func(testing.TB) T {
 			t.Fatal(err)
 		}
 		return v
+	}
+}
+
+// Closing is Must for what is to be closed at the end of the test.
+func Closing[T io.Closer](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Must(v, err)(t)
+		t.Cleanup(func() {
+			if err := v.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return v
+	}
+}
+
+// Check ends an example that has failed.
+func Check(err error) {
+	if err != nil {
+		log.Panic(err)
 	}
 }
 
@@ -85,4 +110,23 @@ func Within[T float32 | float64](t testing.TB, what string, got []T, want []floa
 // f sees a copy and must not keep it.
 func CentralDifference(f func(x []float64) float64, x []float64, h float64) []float64 {
 	return fd.Gradient(nil, f, x, &fd.Settings{Formula: fd.Central, Step: h})
+}
+
+// envRequireGPU names the environment variable, a boolean, by which tests that lack a GPU fail.
+const envRequireGPU = "NSA_REQUIRE_GPU"
+
+// NoGPU ends a test that lacks a GPU, its library or enough of its memory, for the reason why: it is skipped, or fails where
+// envRequireGPU is true, or is no boolean as strconv.ParseBool reads them. Empty and not set is false.
+func NoGPU(t testing.TB, why any) {
+	t.Helper()
+	if s := os.Getenv(envRequireGPU); s != "" {
+		required, err := strconv.ParseBool(s)
+		if err != nil {
+			t.Fatalf("%s is %q, want a boolean: %v", envRequireGPU, s, why)
+		}
+		if required {
+			t.Fatal(why)
+		}
+	}
+	t.Skip(why)
 }

@@ -83,11 +83,7 @@ const (
 // The test fails when a file can not be read, and when that folder is missing or holds no .safetensors file at all.
 func Goldens(t testing.TB, kind Kind) []Golden {
 	t.Helper()
-	sub, err := fs.Sub(embedded, "goldens")
-	if err != nil {
-		t.Fatalf("testutil: goldens: %v", err)
-	}
-	list, err := loadGoldens(sub, kind)
+	list, err := loadGoldens(Must(fs.Sub(embedded, "goldens"))(t), kind)
 	if err != nil {
 		t.Fatalf("testutil: goldens: %v", err)
 	}

@@ -4,19 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"os"
 
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-func check(err error) {
-	if err != nil {
-		log.Panic(err)
-	}
-}
+var check = testutil.Check
 
 // smallConfig is Tiny, cut down for examples.
 func smallConfig() tinylm.Config {

@@ -57,17 +57,13 @@ func newTestModel(t testing.TB, w *Weights, b graph.Backend, batch, seq int, opt
 		require.NoError(t, w.MoveTo(b))
 		t.Cleanup(func() { require.NoError(t, w.Free()) })
 	}
-	m := testutil.Must(NewModel(w, batch, seq, append(opts, WithGradients())...))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	return m
+	return testutil.Closing(NewModel(w, batch, seq, append(opts, WithGradients())...))(t)
 }
 
 // newTestSolver returns a solver on the machine of m. The end of the test closes it.
 func newTestSolver(t testing.TB, m *Model, opts ...optim.AdamWOption) *optim.AdamW {
 	t.Helper()
-	s := testutil.Must(optim.NewAdamW(append(opts, optim.WithMachine(m.Machine()))...))(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
+	return testutil.Closing(optim.NewAdamW(append(opts, optim.WithMachine(m.Machine()))...))(t)
 }
 
 // setGoldenTokens gives m the tokens of a step of g.

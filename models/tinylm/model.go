@@ -29,7 +29,7 @@ func checkTokens(batch, seq int) error {
 	return nil
 }
 
-var errNoGradients = errors.New("tinylm: step: the model was built without gradients")
+var errNoGradients = errors.New("the model was built without gradients")
 
 // Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. It is used by one
 // goroutine at a time.
@@ -225,25 +225,22 @@ func (m *Model) Run() error {
 
 // RunAndStep enqueues a run and a step of solver, whose machine is the model's own: see graph.Machine.RunAndStep. It does
 // not wait for them; WatchLoss reads the loss.
-func (m *Model) RunAndStep(solver *optim.AdamW) error {
+func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
+	defer named(&err, "step")
 	switch {
 	case m.grads == nil:
 		return errNoGradients
 	case m.machine == nil:
-		return fmt.Errorf("tinylm: step: the model runs on a %T, want a graph.Machine", m.vm)
+		return fmt.Errorf("the model runs on a %T, want a graph.Machine", m.vm)
 	}
 	if m.weights.stepped != m.machine { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
-	err := errors.Join(m.weights.use(m.machine), m.shareScale(solver))
-	if err == nil {
-		m.weights.stepped = m.machine
-		err = m.machine.RunAndStep(solver, m.grads)
+	if err := errors.Join(m.weights.use(m.machine), m.shareScale(solver)); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("tinylm: step: %w", err)
-	}
-	return nil
+	m.weights.stepped = m.machine
+	return m.machine.RunAndStep(solver, m.grads)
 }
 
 // shareScale tells a solver the scale of the gradients, if there is one.
@@ -271,7 +268,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 	adamw, ok := solver.(*optim.AdamW)
 	switch {
 	case m.grads == nil:
-		return 0, errNoGradients
+		return 0, fmt.Errorf("tinylm: step: %w", errNoGradients)
 	case solver == nil:
 		return 0, errors.New("tinylm: step: no solver")
 	case !ok && m.weights.resident != nil:

@@ -37,17 +37,17 @@ type Weights struct {
 
 var errNoWeights = errors.New("nil")
 
-// named says in an error that it is of weights. It is to be deferred.
-func named(err *error) {
+// named says in an error what has failed. It is to be deferred.
+func named(err *error, what string) {
 	if *err != nil {
-		*err = fmt.Errorf("tinylm: weights: %w", *err)
+		*err = fmt.Errorf("tinylm: %s: %w", what, *err)
 	}
 }
 
 // MoveTo copies the weights to the memory of b, where models made from now on read and train them. Tensors keep their values
 // until Download. Nothing happens where the memory of b is the host's. Free frees the copies.
 func (w *Weights) MoveTo(b graph.Backend) (err error) {
-	defer named(&err)
+	defer named(&err, "weights")
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (w *Weights) use(m *graph.Machine) error {
 
 // Download copies the weights on the device to Tensors, after the steps that are under way.
 func (w *Weights) Download() (err error) {
-	defer named(&err)
+	defer named(&err, "weights")
 	switch {
 	case w == nil:
 		return errNoWeights
@@ -124,7 +124,7 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 // Save writes w to path as safetensors with the configuration in the metadata, after a Download where the weights are on a
 // device. The file is written aside and renamed.
 func (w *Weights) Save(path string) (err error) {
-	defer named(&err)
+	defer named(&err, "weights")
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (w *Weights) Save(path string) (err error) {
 // LoadWeights reads what Save wrote: the configuration is checked, and every parameter must be there, of its shape and
 // of one type for all, and nothing else.
 func LoadWeights(path string, opts ...safetensors.Option) (_ *Weights, err error) {
-	defer named(&err)
+	defer named(&err, "weights")
 	return load(path, opts)
 }
 
@@ -166,7 +166,7 @@ func load(path string, opts []safetensors.Option) (*Weights, error) {
 // has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if
 // the copy to the device fails, the tensors have the new values and the device has not.
 func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
-	defer named(&err)
+	defer named(&err, "weights")
 	if err := w.check(); err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"runtime"
@@ -32,10 +31,10 @@ func openGPU(t *testing.T) *gpu {
 	g := new(gpu)
 	var err error
 	if g.dev, err = driver.Open(0); err == nil {
-		closing(t, g.dev)
+		testutil.Closing(g.dev, nil)(t)
 		if g.lib, err = Open(g.dev); err == nil {
-			closing(t, g.lib)
-			g.stream = closing(t, testutil.Must(g.dev.NewStream())(t))
+			testutil.Closing(g.lib, nil)(t)
+			g.stream = testutil.Closing(g.dev.NewStream())(t)
 		}
 	}
 	if errors.As(err, new(*driver.Unavailable)) || errors.As(err, new(*Missing)) {
@@ -43,12 +42,6 @@ func openGPU(t *testing.T) *gpu {
 	}
 	require.NoError(t, err)
 	return g
-}
-
-// closing closes x at the end of the test.
-func closing[T io.Closer](t *testing.T, x T) T {
-	t.Cleanup(func() { require.NoError(t, x.Close()) })
-	return x
 }
 
 // array is memory of the device between guards.
@@ -260,7 +253,7 @@ func TestProducts(t *testing.T) {
 // TestRepeatable runs products of a training step again and again, beside other work that changes the order of their blocks.
 func TestRepeatable(t *testing.T) {
 	g := openGPU(t)
-	other := closing(t, testutil.Must(g.dev.NewStream())(t))
+	other := testutil.Closing(g.dev.NewStream())(t)
 	bytesA, _ := encode(kernels.BF16, testutil.Normal(1, 1<<20))
 	const tokens = 8192
 	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20)), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1))
@@ -302,7 +295,7 @@ func TestProposals(t *testing.T) {
 	}
 	g := openGPU(t)
 	mem := testutil.Must(g.dev.Alloc(2 << 30))(t)
-	first, last := closing(t, testutil.Must(g.stream.NewEvent())(t)), closing(t, testutil.Must(g.stream.NewEvent())(t))
+	first, last := testutil.Closing(g.stream.NewEvent())(t), testutil.Closing(g.stream.NewEvent())(t)
 	defer func() { require.NoError(t, mem.Free()) }()
 	const tokens = 32768
 	var products []kernels.Product

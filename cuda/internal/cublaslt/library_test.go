@@ -20,7 +20,7 @@ import (
 // it has tried.
 func TestOpen(t *testing.T) {
 	drv := fakedriver.New()
-	d := closing(t, testutil.Must(driver.Open(0, driver.WithDriver(drv)))(t))
+	d := testutil.Closing(driver.Open(0, driver.WithDriver(drv)))(t)
 	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
 	places := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
 		"libcublasLt.so.13", "libcublasLt.so.12"}
@@ -112,7 +112,7 @@ func TestOpenRefusesOthers(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	d := closing(t, testutil.Must(driver.Open(0, driver.WithDriver(fakedriver.New())))(t))
+	d := testutil.Closing(driver.Open(0, driver.WithDriver(fakedriver.New())))(t)
 	err = testutil.Err(open(d, "", func(string) (sharedlib.Library, error) { return c, nil }))
 	require.ErrorAs(t, err, new(*Missing))
 	require.ErrorContains(t, err, "libc.so.6 has no cublasLtGetVersion; ")

@@ -19,10 +19,7 @@ type Replay struct {
 // BeginCapture makes the stream record what is enqueued, instead of running it, until EndCapture. Uploads, downloads, events and
 // waiting are errors meanwhile. Other streams and other goroutines go on as usual.
 func (s *Stream) BeginCapture() error {
-	return s.do("begin capture", func() error {
-		if s.capture != nil {
-			return errCapturing
-		}
+	return s.now("begin capture", func() error {
 		if err := s.d.call(s.d.fn.StreamBeginCapture, s.h, captureRelaxed); err != nil {
 			return err
 		}

@@ -97,8 +97,8 @@ func (o *owned) settle(err error) error {
 	return err
 }
 
-// freed reports whether it has been freed.
-func (o *owned) freed() bool {
+// Freed reports whether it has been freed.
+func (o *owned) Freed() bool {
 	o.d.mu.Lock()
 	defer o.d.mu.Unlock()
 	_, open := o.d.open[o]
@@ -107,7 +107,7 @@ func (o *owned) freed() bool {
 
 // Close frees it, once.
 func (o *owned) Close() error {
-	if o.freed() {
+	if o.Freed() {
 		return nil
 	}
 	return o.settle(o.d.do(o, o.destroy))

@@ -48,34 +48,28 @@ func as[E error](t testing.TB, err error) E {
 	return e
 }
 
-// freed calls free at the end of the test.
-func freed[T any](t testing.TB, v T, free func(T) error) T {
-	t.Cleanup(func() { ok(t, free(v)) })
-	return v
-}
-
 // alloc returns memory until the end of the test.
 func alloc(t testing.TB, d *driver.Device, bytes int) *driver.Memory {
 	t.Helper()
-	return freed(t, testutil.Must(d.Alloc(bytes))(t), (*driver.Memory).Free)
+	return testutil.Closing(d.Alloc(bytes))(t)
 }
 
 // stream returns a stream until the end of the test.
 func stream(t testing.TB, d *driver.Device) *driver.Stream {
 	t.Helper()
-	return freed(t, testutil.Must(d.NewStream())(t), (*driver.Stream).Close)
+	return testutil.Closing(d.NewStream())(t)
 }
 
 // readback returns pinned memory until the end of the test.
 func readback(t testing.TB, s *driver.Stream, bytes int) *driver.Readback {
 	t.Helper()
-	return freed(t, testutil.Must(s.NewReadback(bytes))(t), (*driver.Readback).Close)
+	return testutil.Closing(s.NewReadback(bytes))(t)
 }
 
 // event returns an event until the end of the test.
 func event(t testing.TB, s *driver.Stream) *driver.Event {
 	t.Helper()
-	return freed(t, testutil.Must(s.NewEvent())(t), (*driver.Event).Close)
+	return testutil.Closing(s.NewEvent())(t)
 }
 
 // captured returns what f enqueues in s, until the end of the test.
@@ -83,7 +77,7 @@ func captured(t testing.TB, s *driver.Stream, f func()) *driver.Replay {
 	t.Helper()
 	ok(t, s.BeginCapture())
 	f()
-	return freed(t, testutil.Must(s.EndCapture())(t), (*driver.Replay).Close)
+	return testutil.Closing(s.EndCapture())(t)
 }
 
 // download reads memory of the device.

@@ -92,8 +92,7 @@ func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 	if _, none := errors.AsType[*driver.Unavailable](err); none {
 		testutil.NoGPU(t, err)
 	}
-	ok(t, err)
-	return freed(t, d, (*driver.Device).Close)
+	return testutil.Closing(d, err)(t)
 }
 
 // TestOpenGPU shows what the GPU of this machine is.

@@ -33,7 +33,12 @@ func (d *Device) Alloc(bytes int) (*Memory, error) {
 		if err := d.allocate(&m.h, bytes, false); err != nil {
 			return err
 		}
-		return d.zero(m)
+		d.fillMu.Lock()
+		defer d.fillMu.Unlock()
+		if err := d.fill.Fill8(m.Ptr(), 0, bytes); err != nil {
+			return err
+		}
+		return d.fill.Synchronize()
 	})
 }
 
@@ -53,16 +58,6 @@ func (d *Device) allocate(h *Handle, bytes int, host bool) error {
 		e.Free, e.Total = free, total
 	}
 	return e
-}
-
-// zero fills m and waits for it.
-func (d *Device) zero(m *Memory) error {
-	d.fillMu.Lock()
-	defer d.fillMu.Unlock()
-	if err := d.fill.Fill8(m.Ptr(), 0, m.bytes); err != nil {
-		return err
-	}
-	return d.fill.Synchronize()
 }
 
 // Bytes returns the size.
@@ -96,9 +91,6 @@ func (d *Device) MemoryAt(p DevicePtr) *Memory {
 	}
 	return nil
 }
-
-// Freed reports whether Free has freed it.
-func (m *Memory) Freed() bool { return m.freed() }
 
 // Free gives the memory back, once. Nothing that uses it may be under way.
 func (m *Memory) Free() error { return m.Close() }

@@ -71,7 +71,7 @@ func TestSeveralDevices(t *testing.T) {
 	var streams []*driver.Stream
 	var adders []*adder
 	for _, n := range []int{0, 1, 1} {
-		d := freed(t, testutil.Must(driver.Open(n, driver.WithDriver(drv)))(t), (*driver.Device).Close)
+		d := testutil.Closing(driver.Open(n, driver.WithDriver(drv)))(t)
 		s := stream(t, d)
 		streams, adders = append(streams, s), append(adders, newAdder(t, d, s, 10))
 	}

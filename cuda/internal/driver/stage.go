@@ -47,10 +47,7 @@ func (s *Stream) staged(l *Launched, bytes int, move func(pinned []byte, done in
 	if bytes == 0 {
 		return nil
 	}
-	return s.do(l, func() error {
-		if s.capture != nil {
-			return errCapturing
-		}
+	return s.now(l, func() error {
 		for done := 0; done < bytes; {
 			room, err := s.room()
 			if err != nil {

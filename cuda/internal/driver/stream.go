@@ -104,6 +104,16 @@ func (s *Stream) do(what any, f func() error) error {
 	})
 }
 
+// now is do for a call that cannot be captured.
+func (s *Stream) now(what any, f func() error) error {
+	return s.do(what, func() error {
+		if s.capture != nil {
+			return errCapturing
+		}
+		return f()
+	})
+}
+
 // enqueued remembers l, in the trail or in the capture under way.
 func (s *Stream) enqueued(l *Launched) error {
 	if s.capture != nil {
@@ -131,14 +141,7 @@ func (s *Stream) wait() error {
 
 // Synchronize waits until all that was enqueued has ended. Then downloads have their data. An error is that of the
 // call, or a *Fault.
-func (s *Stream) Synchronize() error {
-	return s.do("synchronize", func() error {
-		if s.capture != nil {
-			return errCapturing
-		}
-		return s.wait()
-	})
-}
+func (s *Stream) Synchronize() error { return s.now("synchronize", s.wait) }
 
 // Copy enqueues a copy within the device.
 func (s *Stream) Copy(dst, src DevicePtr, bytes int) error {

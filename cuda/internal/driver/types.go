@@ -43,7 +43,6 @@ const (
 	hardwareStack      Result = 714
 	LaunchFailed       Result = 719
 	TensorMemoryLeak   Result = 721
-	CaptureUnsupported Result = 900
 	CaptureInvalidated Result = 901
 	Unknown            Result = 999
 )

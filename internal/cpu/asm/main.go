@@ -12,8 +12,8 @@ func main() {
 	ConstraintExpr("amd64,!purego")
 	tile(4)
 	tile(8)
-	transpose()
-	copyPanel()
+	function("transpose32", "rows, cols int, dst *float32, drs int, src *float32, srs int)", 4, transpose)
+	function("copyPanel", "rows int, dst, src *byte, stride int)", 4, copyPanel)
 	for _, k := range kernels {
 		k.write()
 	}

@@ -9,11 +9,7 @@ import (
 // transpose writes the packing of a transposed operand, dst[p*drs+j] = src[j*srs+p], for positive cols that are a multiple of
 // 4 and positive rows that are one of a vector's lanes: blocks of as many rows are read a row at a time in parts of four
 // elements, joined so that two shuffles inside the parts finish the job.
-func transpose() {
-	function("transpose32", "rows, cols int, dst *float32, drs int, src *float32, srs int)", 4, transposeBlocks)
-}
-
-func transposeBlocks(l lanes) {
+func transpose(l lanes) {
 	n := l.n()
 	rows, dst, drs, src, srs := arg("rows"), arg("dst"), arg("drs"), arg("src"), arg("srs")
 	SHLQ(U8(2), drs)
@@ -82,9 +78,7 @@ func transposeBlocks(l lanes) {
 }
 
 // copyPanel writes the packing of an operand that is not transposed: positive rows as wide as a panel, stride bytes apart.
-func copyPanel() { function("copyPanel", "rows int, dst, src *byte, stride int)", 4, copyPanelRows) }
-
-func copyPanelRows(l lanes) {
+func copyPanel(l lanes) {
 	const width = 256 // bytes
 	rows, dst, src, stride := arg("rows"), arg("dst"), arg("src"), arg("stride")
 	l.here("row")
