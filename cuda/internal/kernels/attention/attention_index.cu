@@ -52,21 +52,31 @@ extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::Atte
   }
 }
 
-// A thread for each block of each group; grid x is ceil(B*Hkv*J / 128), blocks of 128.
-extern "C" __global__ void nsa_index_rank_i32(const __grid_constant__ nsa::AttentionParams p) {
-  const auto& mask = p.blocks;
-  const auto& n = p.n;
-  const int blocks = mask.count(n);
-  const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x, group = at / blocks, j = at % blocks;
-  if (group >= (long long)n.batch * n.groups) return;
-  int sum = 0;
-  for (int s = 0; s < p.index.segments; s++) {
-    int* count = p.counts + (group * p.index.segments + s) * blocks + j;
-    const int x = *count;
-    *count = sum;
-    sum += x;
+// Blocks of [32,32] threads: x for 32 blocks of tokens of a group, y for kRun segments each. Grid x is B*Hkv*ceil(J/32).
+extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __grid_constant__ nsa::AttentionParams p) {
+  constexpr int kRun = 8;  // 32 times as many segments are the most
+  __shared__ int sums[32][32];
+  const int blocks = p.blocks.count(p.n), across = (blocks - 1) / 32 + 1, segments = p.index.segments;
+  const long long group = blockIdx.x / across;
+  const int j = blockIdx.x % across * 32 + threadIdx.x, first = threadIdx.y * kRun;
+  int* counts = p.counts + (group * segments + first) * blocks + j;
+  const auto in = [&](int i) { return j < blocks && first + i < segments; };
+  int own[kRun], sum = 0;
+#pragma unroll
+  for (int i = 0; i < kRun; i++) sum += own[i] = in(i) ? counts[(long long)i * blocks] : 0;
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  int before = 0, all = 0;
+  for (int y = 0; y < 32; y++) {
+    if (y == threadIdx.y) before = all;
+    all += sums[y][threadIdx.x];
   }
-  p.starts[group * 3 * (blocks + 1) + j] = sum;
+#pragma unroll
+  for (int i = 0; i < kRun; i++) {
+    if (in(i)) counts[(long long)i * blocks] = before;
+    before += own[i];
+  }
+  if (threadIdx.y == 0 && j < blocks) p.starts[group * 3 * (blocks + 1) + j] = all;
 }
 
 // Grid x is B*Hkv, blocks of kScan.

@@ -66,15 +66,16 @@ func (a selectedProblem) blocks() blocks { return blocks{int32(a.block), int32(a
 
 const (
 	minChunk    = 256 // queries in a work item of the kernel that owns keys
-	maxSegments = 256 // segments of a sequence in the inverse index
+	maxSegments = 256 // segments of a sequence in the inverse index: nsa_index_rank_i32 takes no more
 )
 
 // index returns how the choice is inverted (attention_index.cuh). The counts and the partial sums are linear in S: with
-// chunks of at least topN*l' queries the lists that have several hold at most 2*S/l' blocks' worth of sums.
+// chunks of topN*l' queries the lists that have several hold at most 2*S/l' blocks' worth of sums. Chunks are smaller where the items
+// would not fill the GPU.
 func (a selectedProblem) index() index {
 	entries := a.S * a.topN
 	reach := min(a.topN*a.block, a.S)
-	chunk := max(minChunk, reach)
+	chunk := max(minChunk, min(reach, entries*a.groups()/(fullGPU*int64(a.GPU.SMs))))
 	x := index{segments: int32(min(maxSegments, reach)), chunk: int32(chunk), items: int32(a.count() + entries/chunk)}
 	if a.S > chunk {
 		x.partials = int32(2 * entries / chunk)
@@ -190,7 +191,7 @@ func (a selectedProblem) invert(p *params) {
 	groups := a.groups()
 	segments := groups * int64(p.index.segments)
 	a.launch("nsa_index_count_i32", segments, 0, p)
-	a.launch("nsa_index_rank_i32", kernels.Pieces(groups*a.count(), 128), 0, p)
+	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(a.count(), 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
 	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
 	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), 0, p)
 }
