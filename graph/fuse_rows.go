@@ -27,7 +27,7 @@ func (f *fuser) normGradAdd(add *step) error {
 }
 
 // gateSigmoid lets a gated sum and its gradient take the sigmoid of the gates themselves, where nothing else reads it. The bits are
-// the same in the graph's types; in half precision the gates are not rounded.
+// the same.
 func (f *fuser) gateSigmoid(s *step) error {
 	if s.spec != (ops.GatedSumOp{}) {
 		return nil

@@ -134,8 +134,8 @@ func pick[T any](list []T, places []int) (some []T) {
 // expect fills in the results: what the oracle makes of the inputs as they are stored, and how far from it they may be.
 //
 // An array in half precision that is made of inputs is held to tolerance, once for each time that it is stored on its way. One
-// made of stored results, and what attention and the MLP of compression compute, is held to twice the error of a naive
-// implementation and a unit roundoff.
+// made of stored results, and what attention, the MLP of compression and gated sums with their sigmoid compute, is held to twice the
+// error of a naive implementation and a unit roundoff.
 func (x *stored) expect(t testing.TB) {
 	t.Helper()
 	in := opcases.Tensors(x.plan.Inputs)

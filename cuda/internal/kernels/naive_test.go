@@ -16,8 +16,8 @@ import (
 )
 
 // naiveOf returns what a naive implementation of half precision makes of the arrays of a case that depend on more than one
-// rounding: the oracle's arithmetic for attention and the MLP of compression, with every intermediate array rounded to the type,
-// and the CPU's ops in float64 where one reads what another has stored.
+// rounding: the oracle's arithmetic for attention, the MLP of compression and gated sums with their sigmoid, with every intermediate
+// array rounded to the type, and the CPU's ops in float64 where one reads what another has stored.
 func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
 	t.Helper()
 	in, out, grads := opcases.Tensors(x.plan.Inputs), x.plan.Out, x.plan.Grads
@@ -28,6 +28,16 @@ func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
 	if op, ok := x.plan.Calls[0].Spec.(ops.CompressMLPOp); ok {
 		y, dx, dpe, dw1, dw2 := naiveMLP(x.storage, op, in[0], in[1], in[2], in[3], in[4])
 		return map[int]*ref.Tensor{out[0]: y, grads[0]: dx, grads[1]: dpe, grads[2]: dw1, grads[3]: dw2}
+	}
+	if op, ok := x.plan.Calls[0].Spec.(ops.GatedSumOp); ok && op.Sigmoid {
+		n := len(in) - 1
+		results := map[int]*ref.Tensor{}
+		y, d := naiveGatedSum(x.storage, in[0], in[n], in[1:n]...)
+		for i, dx := range d {
+			results[grads[i]] = dx
+		}
+		results[out[0]] = y
+		return results
 	}
 	results, arrays := map[int]*ref.Tensor{}, make([]opcases.Array, len(x.operands))
 	copy(arrays, x.plan.Inputs)
@@ -150,6 +160,17 @@ func naiveMLP(s storage, op ops.CompressMLPOp, x, pe, w1, w2, dy *ref.Tensor) (y
 		dpe.Data[i%cols] += v
 	}
 	return y, s.tensor(dx), dpe, dw1, dw2
+}
+
+// naiveGatedSum is a sigmoid and a gated sum, each of which stores its results. d is for the logits and each branch.
+func naiveGatedSum(s storage, logits, dy *ref.Tensor, branches ...*ref.Tensor) (y *ref.Tensor, d []*ref.Tensor) {
+	gates := s.tensor(ref.Sigmoid(logits))
+	dgates, d := ref.GatedSumGrad(gates, dy, branches...)
+	d = append([]*ref.Tensor{ref.SigmoidGrad(gates, s.tensor(dgates))}, d...)
+	for i := range d {
+		d[i] = s.tensor(d[i])
+	}
+	return s.tensor(ref.GatedSum(gates, branches...)), d
 }
 
 // TestHalfBounds: the naive implementation is off by a few roundings only, and in bfloat16, with three bits less, it breaks the

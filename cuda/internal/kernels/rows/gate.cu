@@ -37,8 +37,11 @@ struct GatedSumGradParams {
 // Both kernels have a version for the three branches of NSA, which loads from all of them at once, and one for any number n.
 constexpr int kNSA = 3, kAny = 0;
 
+// rounded is x as the op that this one stands for has stored it: the bits are the same with and without `sigmoid`.
+template <typename T> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
+
 template <typename T> __device__ __forceinline__ float gate_of(T x, bool sigmoid) {
-  return sigmoid ? sigmoid_of<T>(to_float(x)) : to_float(x);
+  return sigmoid ? rounded<T>(sigmoid_of<T>(to_float(x))) : to_float(x);
 }
 
 template <int N, typename T> __device__ __forceinline__ void gated_sum_of(const GatedSumParams& p, bool wide) {
@@ -107,7 +110,7 @@ template <int N, typename T> __device__ __forceinline__ void gated_sum_grad_of(c
 #pragma unroll
           for (int j = 0; j < W; ++j) {
             dot[k] += d[j] * v[k][j];
-            x[j] = to_float(from_float<T>(gate[k] * d[j]));
+            x[j] = rounded<T>(gate[k] * d[j]);
             delta[k] += x[j] * v[k][j];
           }
           write<W>(static_cast<T*>(p.dbranch[first + k]) + r * p.dim + i, x);
@@ -120,7 +123,7 @@ template <int N, typename T> __device__ __forceinline__ void gated_sum_grad_of(c
       const int64_t stat = (int64_t(batch) * p.heads + uint32_t(r) % p.heads) * p.seq + token % p.seq;
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        dgates[first + k] = from_float<T>(p.sigmoid ? dot[k] * gate[k] * (1.0f - gate[k]) : dot[k]);
+        dgates[first + k] = from_float<T>(p.sigmoid ? rounded<T>(dot[k]) * gate[k] * (1.0f - gate[k]) : dot[k]);
         if (p.delta[first + k] != nullptr) p.delta[first + k][stat] = delta[k];
       }
     }

@@ -13,7 +13,7 @@
 namespace nsa {
 
 constexpr int64_t kChunk = 64;
-constexpr int kAhead = 4; // rows of dy that a thread reads before it adds them
+constexpr int kRowsAhead = 4; // rows of dy that a thread reads before it adds them
 
 struct EmbeddingParams {
   const void* weight;
@@ -68,11 +68,11 @@ template <typename T> __device__ void embedding_chunks(const EmbeddingGradParams
       constexpr int W = decltype(width)::value;
       float sum[W] = {};
       bool head = cut_before;
-      for (int64_t from = first; from < end; from += kAhead) {
-        int32_t key[kAhead];
-        float v[kAhead][W];
+      for (int64_t from = first; from < end; from += kRowsAhead) {
+        int32_t key[kRowsAhead];
+        float v[kRowsAhead][W];
 #pragma unroll
-        for (int u = 0; u < kAhead; ++u) {
+        for (int u = 0; u < kRowsAhead; ++u) {
           const int64_t at = min(from + u, end - 1), place = p.places[at];
           key[u] = p.keys[at];
           if (p.ids[place] == key[u]) {
@@ -83,7 +83,7 @@ template <typename T> __device__ void embedding_chunks(const EmbeddingGradParams
           }
         }
 #pragma unroll
-        for (int u = 0; u < kAhead; ++u) {
+        for (int u = 0; u < kRowsAhead; ++u) {
           const int64_t at = from + u;
           if (at >= end) break;
 #pragma unroll
@@ -105,13 +105,15 @@ template <typename T> __device__ void embedding_chunks(const EmbeddingGradParams
   }
 }
 
-// lower_bound returns the first place of the sorted keys that holds at least key.
+// lower_bound returns the first place of the sorted keys that holds at least key. The lanes of a warp try 32 places at once.
 __device__ __forceinline__ int64_t lower_bound(const int32_t* keys, int64_t n, int64_t key) {
+  const int64_t lane = threadIdx.x % 32;
   int64_t lo = 0;
   while (n > 0) {
-    const int64_t half = n / 2;
-    if (keys[lo + half] < key) lo += half + 1, n -= half + 1;
-    else n = half;
+    const int64_t part = (n - 1) / 32 + 1, last = min(n, (lane + 1) * part) - 1;
+    const int64_t below = __popc(__ballot_sync(0xffffffffu, lane * part < n && keys[lo + last] < key)) * part; // in whole parts
+    lo += min(n, below);
+    n = min(part, n - below) - 1;
   }
   return lo;
 }

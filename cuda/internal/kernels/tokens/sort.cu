@@ -12,6 +12,7 @@ namespace nsa {
 
 constexpr int kDigits = 256;
 constexpr int kTile = 1024;
+constexpr int kKeysAhead = 8; // keys that a thread reads before it places them
 
 struct SortParams {
   const int32_t* keys;
@@ -83,21 +84,26 @@ extern "C" __global__ void __launch_bounds__(32) nsa_sort_place_i32(const __grid
   for (int64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     for (int d = threadIdx.x; d < kDigits; d += 32) next[d] = p.counts[d * p.tiles + tile];
     __syncwarp();
-    for (int64_t base = tile * kTile; base < min(p.n, (tile + 1) * kTile); base += 32) {
-      const int64_t i = base + threadIdx.x;
-      const bool in = i < p.n;
-      const int32_t key = in ? key_of(p, i) : 0;
-      const int digit = in ? digit_of(p, key) : kDigits;
-      const unsigned peers = __match_any_sync(0xffffffffu, digit);
-      const int rank = __popc(peers & ((1u << threadIdx.x) - 1));
-      const int32_t first = in ? next[digit] : 0;
-      __syncwarp();
-      if (in) {
-        if (rank == 0) next[digit] = first + __popc(peers);
-        p.keys_out[first + rank] = key;
-        p.places_out[first + rank] = p.places != nullptr ? p.places[i] : int32_t(i);
+    for (int64_t base = tile * kTile; base < min(p.n, (tile + 1) * kTile); base += 32 * kKeysAhead) {
+      int32_t key[kKeysAhead];
+#pragma unroll
+      for (int u = 0; u < kKeysAhead; ++u) key[u] = key_of(p, min(p.n - 1, base + u * 32 + threadIdx.x));
+#pragma unroll
+      for (int u = 0; u < kKeysAhead; ++u) {
+        const int64_t i = base + u * 32 + threadIdx.x;
+        const bool in = i < p.n;
+        const int digit = in ? digit_of(p, key[u]) : kDigits;
+        const unsigned peers = __match_any_sync(0xffffffffu, digit);
+        const int rank = __popc(peers & ((1u << threadIdx.x) - 1));
+        const int32_t first = in ? next[digit] : 0;
+        __syncwarp();
+        if (in) {
+          if (rank == 0) next[digit] = first + __popc(peers);
+          p.keys_out[first + rank] = key[u];
+          p.places_out[first + rank] = p.places != nullptr ? p.places[i] : int32_t(i);
+        }
+        __syncwarp();
       }
-      __syncwarp();
     }
   }
 }
