@@ -14,6 +14,7 @@ func (f *fuser) linears(s *step) error {
 	if len(group) < 2 {
 		return nil
 	}
+	slices.Reverse(group) // the order of their gradients; see align
 	var op ops.LinearsOp
 	turns := turns{turned: &op.Turned, rope: &op.RoPE}
 	var ropes []*step
@@ -209,4 +210,42 @@ func (f *fuser) linearSiLU(silu *step) error {
 	}
 	_, err := f.replace([]*step{silu, linear}, ops.LinearSiLUOp(op), linear.in, []*operand{silu.out[0], linear.out[0]})
 	return err
+}
+
+// align lets the casts of the weights of linears, and their gradients, lie one behind the other, so that a product on a device may take
+// them as one. The CPU's kernels have no use for it.
+func (p *plan) align() error {
+	if p.device.Host {
+		return nil
+	}
+	free := map[*operand]bool{} // what may be put into a run
+	run := func(list []*operand) {
+		for i, v := range list {
+			if !free[v] || slices.Contains(list[:i], v) || i < len(list)-1 && v.arg.Operand.Bytes()%p.device.Alignment != 0 {
+				return
+			}
+		}
+		for i, v := range list {
+			if free[v] = false; i > 0 {
+				v.follows = list[i-1]
+			}
+		}
+		p.runs = append(p.runs, list)
+	}
+	for i, s := range p.steps {
+		for _, v := range s.out {
+			free[v] = i < p.prologue || s.op == nil
+		}
+		switch op := s.spec.(type) {
+		case ops.LinearsOp:
+			run(s.in[1 : 1+len(s.out)])
+		case ops.LinearsGradOp:
+			_, dys, ws := ops.SplitLinearsGrad(op, s.in)
+			run(s.out[len(s.out)-len(dys):])
+			if !op.WeightsOnly {
+				run(ws)
+			}
+		}
+	}
+	return nil
 }

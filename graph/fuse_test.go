@@ -210,6 +210,33 @@ func TestFusionsAndBackend(t *testing.T) {
 	require.Len(t, p.Steps, 2)
 }
 
+// TestLinearsInRuns: on a device the casts of the weights of linears and their gradients lie one behind the other, and the backend
+// hears of it: unless one before the last ends in the middle of the device's alignment.
+func TestLinearsInRuns(t *testing.T) {
+	for _, outs := range [][]int{{5, 16, 32}, {16, 5, 32}} {
+		g := G.NewGraph()
+		number := func(i int) float64 { return float64(i % 3) }
+		x, sums := single(g, "x", number, 2, 3, 8), G.Nodes{}
+		for i, out := range outs {
+			y := G.Must(ops.Linear(x, single(g, fmt.Sprint("w", i), number, out, 8)))
+			sums = append(sums, G.Must(G.Sum(y)))
+		}
+		testutil.Must(graph.Grad(G.Must(G.Add(G.Must(G.Add(sums[0], sums[1])), sums[2])), g.Inputs()...))(t)
+		f, told := newHalfFake(), map[string][]bool{}
+		f.offers = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+			if s.Spec != nil {
+				told[s.Spec.Name()] = s.Follows
+			}
+			return list
+		}
+		run := outs[0] == 5
+		newMachine(t, g, graph.WithBackend(f), graph.WithPrecision(graph.BF16))
+		require.Equal(t, []bool{false, false, run, run, false, false, false}, told["linears"], "x, ws, ys")
+		grad := told["gradient of linears"] // x, dys, ws, dx, dws
+		require.Equal(t, []bool{false, false, false, false, false, run, run, false, false, run, run}, grad)
+	}
+}
+
 // TestFusionsInOrder: a step that replaces several comes behind all that it reads and before all that reads it, or it is none.
 func TestFusionsInOrder(t *testing.T) {
 	g := G.NewGraph()

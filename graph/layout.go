@@ -39,7 +39,22 @@ func (p *plan) layout() error {
 			}
 		}
 	}
+	for _, run := range p.runs {
+		whole := run[0].region
+		for _, v := range run[1:] {
+			r := v.region
+			regions = slices.DeleteFunc(regions, func(o *region) bool { return o == r })
+			whole.bytes, whole.first, whole.last = whole.bytes+r.bytes, min(whole.first, r.first), max(whole.last, r.last)
+		}
+	}
 	p.arena, p.arenaMin = placeRegions(regions, p.device.Alignment)
+	for _, run := range p.runs {
+		end := run[0].region.offset
+		for _, v := range run {
+			v.region.offset, v.region.bytes = end, v.arg.Operand.Bytes()
+			end += v.region.bytes
+		}
+	}
 	return nil
 }
 

@@ -156,6 +156,7 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 		m.precision,                            // each value gets its type, casts are steps
 		func() error { return m.sums(m.opts) }, // derivatives add up over runs
 		m.fuse,                                 // one step replaces several
+		m.align,                                // values that a step reads or writes as one
 		m.dispatch,                             // each step gets an implementation
 		m.layout,                               // each value gets its place in the arena
 		m.bind,                                 // kernels get memory, constants are uploaded

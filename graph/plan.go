@@ -29,6 +29,7 @@ type plan struct {
 	refreshed  int                  // by precision: the first of these are of inputs with a derivative, which a solver may write
 	copies     G.Nodes              // by fuse: copies that are no steps, since their readers read the original
 	unfused    map[string]int       // by fuse: how often the backend has refused, by rule and reason
+	runs       [][]*operand         // by align: values that lie one behind the other
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -54,10 +55,11 @@ type operand struct {
 	lasts bool    // from run to run
 	wrt   G.Nodes // inputs whose derivative it is
 
-	kernelReads, hostReads bool    // by dispatch: who reads it; a gorgonia.Read is of the host
-	checks                 []check // by dispatch: ops that look at its numbers where these come from the host
-	last                   int     // by layout: index of the last step that reads it; the number of steps where it is kept
-	region                 *region // by layout: its memory in the arena, nil for none
+	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is of the host
+	checks                 []check  // by dispatch: ops that look at its numbers where these come from the host
+	last                   int      // by layout: index of the last step that reads it; the number of steps where it is kept
+	follows                *operand // by align: the value right before it in memory, nil for any
+	region                 *region  // by layout: its memory in the arena, nil for none
 }
 
 // step is one instruction: a kernel, or an op that runs on the host.
@@ -120,7 +122,13 @@ func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operan
 
 // site returns what a backend is told of a step.
 func (p *plan) site(s *step) Site {
-	return Site{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
+	site := Site{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
+	for _, list := range [][]*operand{s.in, s.out} {
+		for i, v := range list {
+			site.Follows = append(site.Follows, i > 0 && v.follows == list[i-1])
+		}
+	}
+	return site
 }
 
 func typesOf(values []*operand) []ops.Operand {

@@ -20,7 +20,8 @@ type GPU struct {
 // Operand is an input or output of an op, with the place of its first element.
 type Operand struct {
 	ops.Operand
-	Ref Ref
+	Ref     Ref
+	Follows bool // it lies right behind the operand before
 }
 
 // N returns the number of elements.
@@ -103,7 +104,8 @@ func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 		to   *[]Operand
 	}{{s.In, &b.In}, {s.Out, &b.Out}} {
 		for _, o := range list.from {
-			*list.to = append(*list.to, Operand{o, refTo(place, 0)})
+			i := place - firstOperand
+			*list.to = append(*list.to, Operand{o, refTo(place, 0), i < len(s.Follows) && s.Follows[i]})
 			place++
 		}
 	}

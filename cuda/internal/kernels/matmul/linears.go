@@ -1,6 +1,8 @@
 package matmul
 
 import (
+	"slices"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -80,8 +82,11 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	return nil
 }
 
-// gather takes work memory for arrays one behind the other, and returns the copies that fill it.
+// gather takes work memory for arrays one behind the other, and returns the copies that fill it: none where they lie so already.
 func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []rows.Bytes) {
+	if !slices.ContainsFunc(list[1:], func(o kernels.Operand) bool { return !o.Follows }) {
+		return list[0].Ref, nil
+	}
 	total := int64(0)
 	for _, o := range list {
 		total += int64(o.Bytes())

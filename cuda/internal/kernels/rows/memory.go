@@ -38,6 +38,9 @@ type Bytes struct {
 
 // Copy adds the copies of up to mostCopies arrays, which do not overlap.
 func Copy(b *kernels.Builder, list ...Bytes) {
+	if len(list) == 0 {
+		return
+	}
 	p, longest := new(copyParams), int64(0)
 	for i, c := range list {
 		p.x[i], p.y[i], p.bytes[i] = c.From, c.To, c.Count
