@@ -72,7 +72,7 @@ func (s *Stream) drop() error {
 	p := s.capture
 	s.capture, s.abandoned = nil, false
 	p.keep(p)
-	return p.settle(p.destroy())
+	return p.forget(p.destroy())
 }
 
 // Replay enqueues what was captured. It allocates nothing.

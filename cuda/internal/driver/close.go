@@ -55,7 +55,7 @@ func create[R any](r R, o *owned, make func() error) (R, error) {
 		err := make()
 		o.keep(r)
 		if err != nil {
-			err = errors.Join(err, o.settle(o.destroy()))
+			err = errors.Join(err, o.forget(o.destroy()))
 		}
 		return err
 	})
@@ -86,9 +86,9 @@ func (o *owned) destroy() error {
 	return nil
 }
 
-// settle forgets o, which has been destroyed. If that has failed, o stays known, so that it can be freed again, by Device.Close
+// forget drops o, which has been destroyed. If that has failed, o stays known, so that it can be freed again, by Device.Close
 // at the latest; after a Fault it is forgotten, since it is freed with the context.
-func (o *owned) settle(err error) error {
+func (o *owned) forget(err error) error {
 	if _, fault := err.(*Fault); err == nil || fault {
 		o.d.mu.Lock()
 		delete(o.d.open, o)
@@ -110,7 +110,7 @@ func (o *owned) Close() error {
 	if o.Freed() {
 		return nil
 	}
-	return o.settle(o.d.do(o, o.destroy))
+	return o.forget(o.d.do(o, o.destroy))
 }
 
 // open lists what has not been freed of a type.
@@ -161,7 +161,7 @@ func (d *Device) destroyAll() error {
 	d.mu.Unlock()
 	var errs []error
 	for _, o := range list {
-		errs = append(errs, o.settle(o.destroy()))
+		errs = append(errs, o.forget(o.destroy()))
 	}
 	return errors.Join(errs...)
 }
