@@ -35,6 +35,7 @@ var suites = []suite{
 	{"model", "Base() forward and backward", benchModel, false},
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, false},
 	{"train", "Base() trains: tokens a second, load of GPU and host", trained(benchTrain), true},
+	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", benchLengths, true},
 	{"profile", "time of each op in a training step of Base()", trained(benchProfile), true},
 }
 
