@@ -34,6 +34,7 @@ var suites = []suite{
 	{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock, false},
 	{"model", "Base() forward and backward", benchModel, false},
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, false},
+	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", benchAttention, true},
 	{"train", "Base() trains: tokens a second, load of GPU and host", trained(benchTrain), true},
 	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", benchLengths, true},
 	{"profile", "time of each op in a training step of Base()", trained(benchProfile), true},
