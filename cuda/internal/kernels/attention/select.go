@@ -119,12 +119,12 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 const (
 	teamColumns = 128
 	threadHeads = 32
-	mostRoom    = 96
+	mostRoom    = 64
 )
 
 var selectTeams = map[int64]int64{64: 2, 128: 4}
 
-// selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and about 80 blocks.
+// selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
 func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	a, p, err := choiceOf(b, op)
 	if err != nil {
@@ -134,11 +134,11 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	if h > 2*threadHeads {
 		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, 2*threadHeads)
 	}
-	if places > 0 {
-		p.room = int32(32 * kernels.Pieces(places+16, 32)) // at least 16 scores until a list is cut
-	}
-	if p.room > mostRoom {
-		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-16+forcedBlocks)
+	switch { // 16 more than places, if that is no more than mostRoom
+	case places >= mostRoom:
+		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
+	case places > 0:
+		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
 	}
 	// A warp folds up to 32 blocks of together two tiles of keys; meanwhile a third and a fourth are written.
 	per := int64(p.per)
@@ -158,7 +158,7 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 			tokens := teams * 4 / threads * n
 			q.tokens = int32(tokens)
 			shared = 2*width*(teams*teamColumns+2*matrixKeys) + 8*teams*teamColumns +
-				4*(tokens*threads*(ring+4)+quads(2*tokens*int64(p.room))+2*quads(tokens))
+				4*(tokens*threads*(ring+4)+quads(2*tokens*int64(p.room))+quads(2*tokens))
 			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
 				break
 			}

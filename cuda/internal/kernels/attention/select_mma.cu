@@ -33,6 +33,8 @@ struct Columns {
 // A score, not negative, and its block as one number: the greater is the better, and 0 is none.
 using Ranked = long long;
 struct __align__(16) RankedPair { Ranked x, y; };
+// What a score must exceed to come to a list, and how many have come.
+struct __align__(8) ListState { float bar; int count; };
 __device__ inline Ranked ranked(float score, int block) {
   uint32_t bits;
   memcpy(&bits, &score, sizeof bits);
@@ -46,13 +48,12 @@ __device__ inline float score_of(Ranked x) {
 }
 __device__ inline int block_of(Ranked x) { return (int)~(uint32_t)x; }
 
-// Sorts the best `places` of a list to its begin; room is 32, 64 or 96. All lanes of a warp call it.
+// Sorts the best `places` of a list to its begin; room is 32 or 64. All lanes of a warp call it.
 __device__ __forceinline__ void cut(Ranked* list, int room, int places) {
-  constexpr int kMost = 3;
-  Ranked x[kMost];
-  int better[kMost];
+  Ranked x[2];
+  int better[2];
 #pragma unroll
-  for (int e = 0; e < kMost; e++)
+  for (int e = 0; e < 2; e++)
     if (32 * e < room) {
       x[e] = list[lane() + 32 * e], better[e] = 0;
 #pragma unroll 8
@@ -63,7 +64,7 @@ __device__ __forceinline__ void cut(Ranked* list, int room, int places) {
     }
   __syncwarp();
 #pragma unroll
-  for (int e = 0; e < kMost; e++)
+  for (int e = 0; e < 2; e++)
     if (32 * e < room && better[e] < places) list[better[e]] = x[e];
   __syncwarp();
 }
@@ -89,7 +90,7 @@ __device__ __forceinline__ void sum_heads(float (&s)[16][4], float scale, const 
 // The key of a tile that lies in a row: a thread's rows of a product, 8 apart, are two keys that adjoin.
 __host__ __device__ constexpr int key_of(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
 
-template <typename T, int C, int Teams> __device__ void select_blocks(const SelectParams& p) {
+template <typename T, int C, int Teams> __device__ void team_select_blocks(const SelectParams& p) {
   constexpr int kAll = Teams * kTeam, kCells = C / 8, kStep = kAll / kCells, kTile = kKeys * C * 2, kMine = kColumns * C * 2;
   static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
@@ -103,8 +104,7 @@ template <typename T, int C, int Teams> __device__ void select_blocks(const Sele
   float* bases = carve.floats(kAll);
   float* sums = carve.floats(p.tokens * columns.threads * pitch);
   Ranked* lists = reinterpret_cast<Ranked*>(carve.floats(2 * p.tokens * p.room));
-  float* bars = carve.floats(p.tokens);
-  int* counts = reinterpret_cast<int*>(carve.floats(p.tokens));  // of the lists
+  ListState* states = reinterpret_cast<ListState*>(carve.floats(2 * p.tokens));
   int* rows = reinterpret_cast<int*>(sums);                      // first: of the columns, query and head
 
   const int tiles = (n.queries - 1) / p.tokens + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
@@ -116,7 +116,7 @@ template <typename T, int C, int Teams> __device__ void select_blocks(const Sele
   const int team = warp() / 4, c = lane() % 4;
   bool any_large = false;
   if (last > 0) {
-    for (int i = threadIdx.x; i < p.tokens; i += kAll) bars[i] = -1, counts[i] = 0;
+    for (int i = threadIdx.x; i < p.tokens; i += kAll) states[i] = {-1, 0};
     const int own = threadIdx.x, query = columns.query(own), head = columns.head(own);
     const bool in = head >= 0 && t0 + query < t1;
     const float lse = in ? load_lse(p.lse[((long long)b * n.heads + g * n.each + head) * n.queries + t0 + query]) : INFINITY;
@@ -174,60 +174,58 @@ template <typename T, int C, int Teams> __device__ void select_blocks(const Sele
 
   // Gives the lists the scores of the next blocks. Usual: weights 1, 2, 2, 2, 1 and one thread for a query.
   int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
-  const long long earliest = (long long)p.most * p.size;  // query that chooses
+  const int earliest = (int)min((long long)p.most * p.size, (long long)n.queries);  // query that chooses
   const auto take = [&](auto usual) {
     constexpr bool kUsual = decltype(usual)::value == 1;
     const int per = kUsual ? 4 : p.per, width = kUsual ? 32 : p.tile, j = j0 + lane(), key = at_block + lane() * per;
-    const int since = (lane() < width && 1 <= j && j < last ? max((int)min(earliest, (long long)n.queries), (j + 2) * p.size) : n.queries) - t0;
+    const int since = (lane() < width && 1 <= j && j < last ? max(earliest, (j + 2) * p.size) : n.queries) - t0;
     const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
     const int first = in_ring(key), before = in_ring(key - 1);
 #pragma unroll 1
     for (int i = warp(); i < t1 - t0; i += kAll / 32) {
       const float* r = sums + i * (kUsual ? 1 : columns.threads) * pitch;
+      ListState state = states[i];
       float score = 0;
       if constexpr (kUsual) {
         const float4 x = *reinterpret_cast<const float4*>(r + first);
         score = r[before] + 2 * (x.x + x.y + x.z) + x.w;
       } else if (i >= since) {
-        const Fold fold{p.l, p.per};
-        const int end = (int)min(fold.hi(j) + 1, (long long)p.span.visible(t0 + i));
-        for (int x = (int)max(0LL, fold.lo(j)); x < end; x++) {
-          const float* at = r + in_ring(key + x - j * per);
-          score = fmaf((float)fold.weight(x, j), columns.threads == 1 ? *at : *at + at[pitch], score);
+        const int seen = p.span.visible(t0 + i) - j * per;
+#pragma unroll 1
+        for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // from the first key that meets block j, counted from its own
+          const float* at = r + in_ring(key + x);
+          score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
         }
       }
       score = fmaxf(score, 0);  // not NaN
-      bool in = i >= since && score > bars[i];
+      bool in = i >= since && score > state.bar;
       unsigned chosen = __ballot_sync(0xffffffff, in);
       if (chosen == 0) continue;
       Ranked* list = lists + i * p.room;
       const Ranked x = ranked(score, j);
-      for (int count = counts[i];;) {
-        const int at = count + __popc(chosen & ((1u << lane()) - 1));
+      for (;;) {
+        const int at = state.count + __popc(chosen & ((1u << lane()) - 1));
         if (in && at < p.room) list[at] = x;
-        count += __popc(chosen);
+        state.count += __popc(chosen);
         __syncwarp();
-        if (count <= p.room) {
-          if (lane() == 0) counts[i] = count;
-          break;
-        }
+        if (state.count <= p.room) break;
         cut(list, p.room, places);
-        count = places;
         const Ranked least = list[places - 1];
+        state = {score_of(least), places};
         in = in && at >= p.room && x > least;
         chosen = __ballot_sync(0xffffffff, in);
-        if (lane() == 0) bars[i] = score_of(least);
       }
+      if (lane() == 0) states[i] = state;
       __syncwarp();
     }
     j0 += width, at_block = in_ring(at_block + width * per);
   };
   const bool usual = p.l == 2 && p.per == 4 && p.tile == 32 && columns.threads == 1;
-  const auto take_below = [&](long long key) {  // all blocks whose keys are
+  const auto take_below = [&](int key) {  // all blocks whose keys are
     if (usual)
-      while (j0 < last && (j0 + 32) * 4LL <= key) take(Width<1>{});
+      while (j0 < last && (j0 + 32) * 4 <= key) take(Width<1>{});
     else
-      while (j0 < last && (long long)(j0 + p.tile) * p.per <= key) take(Width<0>{});
+      while (j0 < last && (j0 + p.tile) * p.per <= key) take(Width<0>{});
   };
 
   // Even teams wait for a tile of keys and then begin its product, odd ones wait for the next tile between a product and its sums:
@@ -252,7 +250,7 @@ template <typename T, int C, int Teams> __device__ void select_blocks(const Sele
   if (!odd) wait(keys);
   copies_arrived();
   __syncthreads();
-  take_below(1LL << 62);
+  take_below(0x7fffffff);
 
   for (int i = warp(); i < t1 - t0; i += kAll / 32) {
     const int own = (t0 + i) / p.size;
@@ -263,13 +261,14 @@ template <typename T, int C, int Teams> __device__ void select_blocks(const Sele
     }
     Ranked* list = lists + i * p.room;
     if (places > 0) {
-      for (int j = counts[i] + lane(); j < p.room; j += 32) list[j] = 0;
+      for (int j = states[i].count + lane(); j < p.room; j += 32) list[j] = 0;
       __syncwarp();
       cut(list, p.room, places);
     }
     for (int j = lane(); j < places; j += 32) {
       const int block = block_of(list[j]);
       int at = 1;
+#pragma unroll 4
       for (int k = 0; k < places; k++) at += block_of(list[k]) < block;
       idx[at] = block;
     }
@@ -282,7 +281,7 @@ template <typename T, int C, int Teams> __device__ void select_blocks(const Sele
 #define NSA_SELECT(op, C, teams, blocks, suffix, T)                                                                    \
   extern "C" __global__ void __launch_bounds__(nsa::kTeam * teams, blocks)                                             \
       nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::SelectParams p) {                                      \
-    nsa::select_blocks<T, C, teams>(p);                                                                                \
+    nsa::team_select_blocks<T, C, teams>(p);                                                                                \
   }
 #define NSA_SELECT_TYPES(op, C, teams, blocks)                                                                         \
   NSA_SELECT(op, C, teams, blocks, bf16, nsa::bf16)                                                                    \

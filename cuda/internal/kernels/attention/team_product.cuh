@@ -60,18 +60,22 @@ template <typename T, int C> __device__ __forceinline__ void begin_product(float
   for (int j = 0; j < 16; j++)
 #pragma unroll
     for (int i = 0; i < 4; i++) c[j][i] = 0;
+  uint32_t left = cell<64>(keys, warp() % 4 * 16 + lane() % 16, lane() / 16);
+  uint32_t right = cell<64>(columns, lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
+#pragma unroll 1
+  for (int part = 0; part < C / 64; part++, left += kKeys * 128, right += kColumns * 128)
 #pragma unroll
-  for (int k = 0; k < C / 16; k++) {
-    uint32_t a[4];
-    read_fragments<false>(a, part_cell<kKeys>(keys, warp() % 4 * 16 + lane() % 16, 2 * k + lane() / 16));
+    for (int k = 0; k < 4; k++) {
+      uint32_t a[4];
+      read_fragments<false>(a, moved<64>(left, 2 * k, 0));
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-      uint32_t b[4];
-      read_fragments<false>(b, part_cell<kColumns>(columns, 16 * j + lane() / 16 * 8 + lane() % 8, 2 * k + lane() / 8 % 2));
-      multiply_fragments<T>(c[2 * j], a, b[0], b[1]);
-      multiply_fragments<T>(c[2 * j + 1], a, b[2], b[3]);
+      for (int j = 0; j < 8; j++) {
+        uint32_t b[4];
+        read_fragments<false>(b, moved<64>(right, 2 * k, 16 * j));
+        multiply_fragments<T>(c[2 * j], a, b[0], b[1]);
+        multiply_fragments<T>(c[2 * j + 1], a, b[2], b[3]);
+      }
     }
-  }
 }
 __device__ __forceinline__ void end_product(float (&)[16][4]) {}
 __device__ __forceinline__ void tiles_arrived() { copies_arrived(); }
