@@ -114,15 +114,12 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	return nil
 }
 
-// Of the kernels on matrix units: columns and threads of a team, most heads of a thread's query, most entries of a list, and teams of a
-// block by the width. A small kernel has one.
+// Of the kernels on matrix units: columns and threads of a team, most heads of a thread's query, most entries of a list.
 const (
 	teamColumns = 128
 	threadHeads = 32
 	mostRoom    = 64
 )
-
-var selectTeams = map[int64]int64{64: 2, 128: 4}
 
 // selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
 func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error {
@@ -150,9 +147,10 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	ring := matrixKeys * kernels.Pieces(span, matrixKeys)
 	p.ring = int32(min(ring, math.MaxInt32))
 
-	threads := kernels.Pieces(h, threadHeads)                        // of a query
-	most := 16 / kernels.Pieces(h, 2*threads)                        // queries of a thread, whose columns are 16 pairs
-	cut := func(teams, width int64) (q selectParams, shared int64) { // with as many of them as fit
+	threads := kernels.Pieces(h, threadHeads) // of a query
+	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
+	// cut returns the argument and the shared memory of blocks of some teams, with as many queries of a thread as fit.
+	cut := func(teams, width int64) (q selectParams, shared int64) {
 		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
 			q = p
 			tokens := teams * 4 / threads * n
@@ -172,7 +170,7 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	if err != nil {
 		return err
 	}
-	kernel, teams := "select_blocks", selectTeams[width]
+	kernel, teams := "select_blocks", width/32
 	q, shared := cut(teams, width)
 	if shared > int64(a.GPU.SharedPerBlock) || a.grid(&q) < int64(a.GPU.SMs) {
 		kernel, teams = "select_blocks_small", 1
