@@ -138,7 +138,8 @@ template <typename T, int C, int Teams> __device__ void team_select_blocks(const
   const int row = threadIdx.x / kCells, first_cell = threadIdx.x % kCells;
   const int left = 8 * first_cell < n.d ? min(n.keys, keys * kKeys) - key_of(row) : 0;
   const long long stride = (long long)n.groups * n.d;
-  const uint32_t place = part_cell<kKeys>(K, row, first_cell);
+  uint32_t place = part_cell<kKeys>(K, row, first_cell);
+  asm volatile("" : "+r"(place));  // so that it stays in its register: computed anew, it takes many instructions
   const T* from = kc + n.key(b, g, key_of(row), n.d) + 8 * first_cell;
   const auto load = [&](int tile) {
 #pragma unroll
@@ -148,10 +149,10 @@ template <typename T, int C, int Teams> __device__ void team_select_blocks(const
   };
 
   const float* const base = bases + team * kColumns + 2 * c;
-  float* const begin = sums + (team * 4 + c) * columns.queries * pitch + warp() % 4 * 16 + lane() / 4 * 2;
-  int at_tile = 0;  // where the next tile's keys lie in the ring
+  int at = (team * 4 + c) * columns.queries * pitch + warp() % 4 * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
+  asm volatile("" : "+r"(at));
   const auto sum = [&](float (&s)[16][4]) {
-    float* to = begin + at_tile;
+    float* to = sums + at + at_tile;
     at_tile = at_tile + kKeys == p.ring ? 0 : at_tile + kKeys;
     float scale = n.scale_log2;
     if (any_large) {  // to exponents
