@@ -71,6 +71,47 @@ func TestAttentionChoice(t *testing.T) {
 	}
 }
 
+// TestSelectBlocksKernels: which kernel chooses blocks at which size, and with how much shared memory.
+func TestSelectBlocksKernels(t *testing.T) {
+	little := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
+	for _, c := range []struct {
+		gpu                 kernels.GPU
+		S, Hq, Hkv, D, topN int
+		want                string // "" is none of a matrix unit
+		shared              int
+	}{
+		{h200, 65536, 12, 2, 64, 16, "nsa_select_blocks_mma64_bf16", 113600}, // two of which fit a multiprocessor
+		{h200, 65536, 64, 4, 128, 16, "nsa_select_blocks_mma128_bf16", 217856},
+		{h200, 65536, 64, 1, 128, 64, "nsa_select_blocks_mma128_bf16", 0},
+		{h200, 65536, 1, 1, 64, 64, "nsa_select_blocks_mma64_bf16", 0},
+		{h200, 300, 12, 2, 64, 16, "nsa_select_blocks_small_mma64_bf16", 0}, // too few to fill the GPU
+		{little, 65536, 12, 2, 64, 16, "nsa_select_blocks_mma64_bf16", 0},   // with fewer queries
+		{little, 65536, 64, 4, 128, 16, "nsa_select_blocks_small_mma128_bf16", 0},
+		{h200, 65536, 65, 1, 64, 16, "", 0},
+		{h200, 65536, 12, 2, 64, 67, "", 0},
+		{h200, 65536, 12, 2, 136, 16, "", 0},
+	} {
+		p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
+		q, kc := operand(ops.BFloat16, 1, c.S, c.Hq, c.D), operand(ops.BFloat16, 1, ops.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
+		site := graph.Site{
+			In:  []ops.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
+			Out: []ops.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
+		}
+		plan, err := planOf(c.gpu, "cuda mma", ops.SelectBlocksOp{Params: p}, site)
+		if c.want == "" {
+			wantRefusal(t, c, err, graph.ReasonShape)
+			continue
+		}
+		require.NoError(t, err, "%+v", c)
+		require.Len(t, plan.Steps, 1)
+		require.Equal(t, c.want, plan.Steps[0].Kernel, "%+v", c)
+		require.LessOrEqual(t, plan.Steps[0].Shared, c.gpu.SharedPerBlock)
+		if c.shared > 0 {
+			require.Equal(t, c.shared, plan.Steps[0].Shared)
+		}
+	}
+}
+
 // TestSpanWorkIsLinear: the memory for the chunks of the compressed and the window branch does not grow faster than S.
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {

@@ -24,6 +24,7 @@ type selectParams struct {
 	n                                sizes
 	span                             span
 	l, per, size, most, tokens, tile int32
+	ring, room                       int32 // on matrix units
 }
 
 // forcedBlocks are block 0 and the two newest, which every query gets.
@@ -79,14 +80,19 @@ func (a choice) grid(p *selectParams) int64 { return a.groups() * kernels.Pieces
 
 // listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
 func (a choice) listFloats(p *selectParams, n int64) int64 {
-	quads := func(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
-	best := a.topN - forcedBlocks // that a query may choose by score
-	if (a.S-1)/a.block < a.topN { // all queries get all their blocks
-		best = 0
-	}
 	tokens := int64(p.tokens)
-	return quads(tokens*n) + quads(tokens*int64(p.tile)) + 2*quads(tokens*best)
+	return quads(tokens*n) + quads(tokens*int64(p.tile)) + 2*quads(tokens*a.places())
 }
+
+// places is the number of blocks that a query may choose by score, 0 if all queries get all their blocks.
+func (a choice) places() int64 {
+	if (a.S-1)/a.block < a.topN {
+		return 0
+	}
+	return a.topN - forcedBlocks
+}
+
+func quads(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
 
 // selectBlocks adds q, kc, lse -> idx for all types and sizes.
 func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
@@ -108,23 +114,68 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	return nil
 }
 
-// selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128 and groups of at most 64 heads.
+// Of the kernels on matrix units: columns and threads of a team, most heads of a thread's query, most entries of a list.
+const (
+	teamColumns = 128
+	threadHeads = 32
+	mostRoom    = 64
+)
+
+// selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
 func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	a, p, err := choiceOf(b, op)
 	if err != nil {
 		return err
 	}
-	if h := a.headsPerGroup(); h > matrixRows {
-		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, matrixRows)
+	h, places := a.headsPerGroup(), a.places()
+	if h > 2*threadHeads {
+		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, 2*threadHeads)
 	}
-	cut := a.cut(p, tile{matrixRows, matrixKeys})
-	shared := func(width int64) int64 {
-		return 2*width*(matrixRows+matrixKeys) + 4*(matrixRows*(matrixKeys+4)+a.listFloats(cut, matrixKeys))
+	switch { // 16 more than places, if that is no more than mostRoom
+	case places >= mostRoom:
+		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
+	case places > 0:
+		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
 	}
-	width, err := a.onMatrixUnits(shared)
+	// A warp folds up to 32 blocks of together two tiles of keys; meanwhile a third and a fourth are written.
+	per := int64(p.per)
+	p.tile = int32(min(32, max(1, 2*matrixKeys/per)))
+	span := int64(p.tile)*per + int64(p.l) - 1 + 2*matrixKeys
+	if int64(p.tile)*per%matrixKeys != 0 {
+		span += matrixKeys - 1
+	}
+	ring := matrixKeys * kernels.Pieces(span, matrixKeys)
+	p.ring = int32(min(ring, math.MaxInt32))
+
+	threads := kernels.Pieces(h, threadHeads) // of a query
+	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
+	// cut returns the argument and the shared memory of blocks of some teams, with as many queries of a thread as fit.
+	cut := func(teams, width int64) (q selectParams, shared int64) {
+		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
+			q = p
+			tokens := teams * 4 / threads * n
+			q.tokens = int32(tokens)
+			shared = 2*width*(teams*teamColumns+2*matrixKeys) + 8*teams*teamColumns +
+				4*(tokens*threads*(ring+4)+quads(2*tokens*int64(p.room))+quads(2*tokens))
+			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
+				break
+			}
+		}
+		return q, shared
+	}
+	width, err := a.onMatrixUnits(func(width int64) int64 {
+		_, shared := cut(1, width)
+		return shared
+	})
 	if err != nil {
 		return err
 	}
-	a.launch(a.matrixKernel("select_blocks", width), a.grid(cut), shared(width), cut)
+	kernel, teams := "select_blocks", width/32
+	q, shared := cut(teams, width)
+	if shared > int64(a.GPU.SharedPerBlock) || a.grid(&q) < int64(a.GPU.SMs) {
+		kernel, teams = "select_blocks_small", 1
+		q, shared = cut(teams, width)
+	}
+	a.Launch(a.matrixKernel(kernel, width), kernels.Line(a.grid(&q)), kernels.Line(teams*teamColumns), shared, &q)
 	return nil
 }

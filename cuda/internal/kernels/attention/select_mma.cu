@@ -1,103 +1,293 @@
 // select.cu on matrix units, for bf16 and f16: the same contract, for groups of at most 64 heads.
 //
-// A block of 4 warps owns `tokens` queries of a group, at most 64 rows, and walks over the selection blocks as
-// select.cu does, with kKeys compression blocks at once. Shared memory: tiles [64,C] and [kKeys,C], and in float32 the
-// probabilities [64,kKeys+4], their sums over heads, the scores and the lists.
-#include "attention_mma.cuh"
+// A block of `Teams` teams owns `tokens` queries of a group and walks over the compressed keys once, 64 at a time. Products are
+// transposed: keys are rows, and columns are the heads of queries, all heads of a query in one thread. So the sum over the heads is a
+// sum of registers; it goes to shared memory, into a ring of the newest `ring` keys of each query. When the keys of `tile` more
+// blocks are there, a warp folds the ring of a query onto them, each lane for one block. Scores that are not above the query's bar,
+// at least `places` of which are better, are dropped. The others go to the end of its list; a full one (`room`) is cut to the best
+// `places`, the least of which is the new bar. A list's entries are ordered by score and block, so no order of events changes them.
+//
+// Shared memory: columns [kTeam*Teams,C], two tiles of keys [64,C], and what Carver says.
 #include "select.cuh"
+#include "team_product.cuh"
 
 namespace nsa {
 
-template <typename T, int C> __device__ void select_blocks(const SelectParams& p) {
-  constexpr int M = 16 * kWarps, N = kKeys, ld = N + 4;
+// Which query and head each column of a block is. Of a product a thread has the pairs of columns 8*i + 2*(lane%4): heads of `queries`
+// queries, one after the other, `pairs` pairs for each. A query with more than 32 heads has two threads.
+struct Columns {
+  int each, threads, queries, pairs;
+
+  __device__ Columns(int each, int queries_of_team)
+      : each(each), threads(each > 32 ? 2 : 1), queries(queries_of_team * threads / 4), pairs(16 / queries) {}
+  // The first query of the threads lane%4 = c of a team.
+  __device__ int first(int team, int c) const { return (team * 4 + c) / threads * queries; }
+  __device__ int query(int i) const { return first(i / kColumns, i % 8 / 2) + i % kColumns / 8 / pairs; }
+  // The head of column i, -1 where there is none.
+  __device__ int head(int i) const {
+    const int pair = i % kColumns / 8, h = 2 * (i % 8 / 2 % threads * pairs + pair % pairs) + i % 2;
+    return pair / pairs < queries && h < each ? h : -1;
+  }
+};
+
+// A score, not negative, and its block as one number: the greater is the better, and 0 is none.
+using Ranked = long long;
+struct __align__(16) RankedPair { Ranked x, y; };
+// What a score must exceed to come to a list, and how many have come.
+struct __align__(8) ListState { float bar; int count; };
+__device__ inline Ranked ranked(float score, int block) {
+  uint32_t bits;
+  memcpy(&bits, &score, sizeof bits);
+  return Ranked((uint64_t)bits << 32 | ~(uint32_t)block);
+}
+__device__ inline float score_of(Ranked x) {
+  const uint32_t bits = uint32_t(x >> 32);
+  float score;
+  memcpy(&score, &bits, sizeof score);
+  return score;
+}
+__device__ inline int block_of(Ranked x) { return (int)~(uint32_t)x; }
+
+// Sorts the best `places` of a list to its begin; room is 32 or 64. All lanes of a warp call it.
+__device__ __forceinline__ void cut(Ranked* list, int room, int places) {
+  Ranked x[2];
+  int better[2];
+#pragma unroll
+  for (int e = 0; e < 2; e++)
+    if (32 * e < room) {
+      x[e] = list[lane() + 32 * e], better[e] = 0;
+#pragma unroll 8
+      for (int i = 0; i < room; i += 2) {
+        const RankedPair y = *reinterpret_cast<const RankedPair*>(list + i);
+        better[e] += int((uint64_t)(x[e] - y.x) >> 63), better[e] += int((uint64_t)(x[e] - y.y) >> 63);  // whether it is less
+      }
+    }
+  __syncwarp();
+#pragma unroll
+  for (int e = 0; e < 2; e++)
+    if (32 * e < room && better[e] < places) list[better[e]] = x[e];
+  __syncwarp();
+}
+
+// Makes a thread's products probabilities and sums those of each of its queries, of two keys, into rows of sums. base: of each column
+// lse*log2(e).
+template <int Queries>
+__device__ __forceinline__ void sum_heads(float (&s)[16][4], float scale, const float* base, float* to, int pitch) {
+#pragma unroll
+  for (int u = 0; u < Queries; u++, to += pitch) {
+    float2 x{0, 0};
+#pragma unroll
+    for (int j = 16 / Queries * u; j < 16 / Queries * (u + 1); j++) {
+      const float2 y = load_pair(base + 8 * j);
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], scale, -(i % 2 ? y.y : y.x)));
+      x.x += s[j][0] + s[j][1], x.y += s[j][2] + s[j][3];
+    }
+    *reinterpret_cast<float2*>(to) = x;
+  }
+}
+
+// The key of a tile that lies in a row: a thread's rows of a product, 8 apart, are two keys that adjoin.
+__host__ __device__ constexpr int key_of(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
+
+template <typename T, int C, int Teams> __device__ void team_select_blocks(const SelectParams& p) {
+  constexpr int kAll = Teams * kTeam, kCells = C / 8, kStep = kAll / kCells, kTile = kKeys * C * 2, kMine = kColumns * C * 2;
+  static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
   const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
+  const Columns columns(n.each, p.tokens / Teams);
+  const int pitch = p.ring + 4;  // of a thread's sums; quadruples of eight queries lie in different banks
   Carver carve{tiles_shared()};
-  const uint32_t Q = shared_address(carve.floats(M * C / 2)), K = shared_address(carve.floats(N * C / 2));
-  float* P = carve.floats(M * ld);
-  float* sums = carve.floats(p.tokens * N);         // p summed over the heads
-  float* scores = carve.floats(p.tokens * p.tile);  // of the selection blocks of a tile
-  float* lists = carve.floats(p.tokens * places);   // of each query: scores, then blocks
-  int* blocks = reinterpret_cast<int*>(carve.floats(p.tokens * places));
+  const uint32_t Q = shared_address(carve.floats(kAll * C / 2)), K = shared_address(carve.floats(2 * kTile / 4));
+  float* lses = carve.floats(kAll);  // of the columns, Inf where there is none
+  float* bases = carve.floats(kAll);
+  float* sums = carve.floats(p.tokens * columns.threads * pitch);
+  Ranked* lists = reinterpret_cast<Ranked*>(carve.floats(2 * p.tokens * p.room));
+  ListState* states = reinterpret_cast<ListState*>(carve.floats(2 * p.tokens));
+  int* rows = reinterpret_cast<int*>(sums);                      // first: of the columns, query and head
 
   const int tiles = (n.queries - 1) / p.tokens + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
   const int t0 = (tiles - 1 - blockIdx.x % tiles) * p.tokens, t1 = min(n.queries, t0 + p.tokens);
-  const int first = t0 * n.each, rows = (t1 - t0) * n.each;
-  const int newest = (t1 - 1) / p.size, mine = t0 + (int)threadIdx.x;
-  Best best{lists + threadIdx.x * places, blocks + threadIdx.x * places, 0, places};
-  const Fold fold{p.l, p.per};
+  const int newest = (t1 - 1) / p.size;
   const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+  const int keys = (int)(((long long)last * p.per + kKeys - 1) / kKeys);  // tiles of them
 
-  const Left<C> left(Q, 16 * warp());
-  const int row = 16 * warp() + lane() / 4;  // and 8 further
-  float lse[2], base[2];
-  int visible[2];
-  if (last > 1) {
-    copy_rows<C, M>(Q, q, n.d, [&](int r) { return r < rows ? n.row(b, g, first + r, n.d) : -1; });
-    for (int r = 0; r < 2; r++) {
-      const bool in = row + 8 * r < rows;
-      lse[r] = in ? load_lse(p.lse[n.stat(b, g, first + row + 8 * r)]) : INFINITY;
-      base[r] = large(lse[r]) ? 0 : lse[r] * kLog2E;
-      visible[r] = in ? p.span.visible((first + row + 8 * r) / n.each) : 0;
+  const int team = warp() / 4, c = lane() % 4;
+  bool any_large = false;
+  if (last > 0) {
+    for (int i = threadIdx.x; i < p.tokens; i += kAll) states[i] = {-1, 0};
+    const int own = threadIdx.x, query = columns.query(own), head = columns.head(own);
+    const bool in = head >= 0 && t0 + query < t1;
+    const float lse = in ? load_lse(p.lse[((long long)b * n.heads + g * n.each + head) * n.queries + t0 + query]) : INFINITY;
+    rows[own] = in ? query << 8 | head : -1;
+    any_large = __syncthreads_or(large(lse));
+    lses[own] = lse, bases[own] = any_large ? 0 : lse * kLog2E;
+    const T* from = q + (((long long)b * n.queries + t0) * n.heads + g * n.each) * n.d;
+#pragma unroll 4
+    for (int u = 0; u < kCells; u++) {
+      const int row = threadIdx.x / kCells + u * kStep, i = threadIdx.x % kCells, at = rows[row];
+      const bool in = at >= 0 && 8 * i < n.d;
+      copy_cell(part_cell<kColumns>(Q + row / kColumns * kMine, row % kColumns, i),
+                in ? from + ((long long)(at >> 8) * n.heads + (at & 255)) * n.d + 8 * i : q, in);
     }
+    __syncthreads();  // the rows have been read
   }
-  const bool any_large = last > 1 && __any_sync(0xffffffff, large(lse[0]) || large(lse[1]));
-  for (int j0 = 1; j0 < last; j0 += p.tile) {
-    const int j1 = min(last, j0 + p.tile), width = j1 - j0;
-    __syncthreads();  // the scores have been taken
-    for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) scores[i] = 0;
-    const int begin = (int)max(0LL, fold.lo(j0));
-    const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys, p.span.visible(t1 - 1)));
-    for (int from = begin; from < end; from += N) {
-      copy_rows<C, N>(K, kc, n.d, [&](int c) { return from + c < end ? n.key(b, g, from + c, n.d) : -1; });
-      copies_arrived();
-      __syncthreads();
-      float product[1][N / 8][4], (&s)[N / 8][4] = product[0];
-      multiply_rows<T, C, N>(product, left, K, 0);
-      if (any_large)
+
+  // Begins to copy a tile of keys, zeros behind the last one.
+  const int row = threadIdx.x / kCells, first_cell = threadIdx.x % kCells;
+  const int left = 8 * first_cell < n.d ? min(n.keys, keys * kKeys) - key_of(row) : 0;
+  const long long stride = (long long)n.groups * n.d;
+  uint32_t place = part_cell<kKeys>(K, row, first_cell);
+  asm volatile("" : "+r"(place));  // so that it stays in its register: computed anew, it takes many instructions
+  const T* from = kc + n.key(b, g, key_of(row), n.d) + 8 * first_cell;
+  const auto load = [&](int tile) {
 #pragma unroll
-        for (int j = 0; j < N / 8; j++)
+    for (int u = 0; u < kKeys / kStep; u++)
+      copy_cell(place + tile % 2 * kTile + u * kStep * 128, from + key_of(u * kStep) * stride, key_of(u * kStep) < left - tile * kKeys);
+    from += kKeys * stride;
+  };
+
+  const float* const base = bases + team * kColumns + 2 * c;
+  int at = (team * 4 + c) * columns.queries * pitch + warp() % 4 * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
+  asm volatile("" : "+r"(at));
+  const auto sum = [&](float (&s)[16][4]) {
+    float* to = sums + at + at_tile;
+    at_tile = at_tile + kKeys == p.ring ? 0 : at_tile + kKeys;
+    float scale = n.scale_log2;
+    if (any_large) {  // to exponents
 #pragma unroll
-          for (int i = 0; i < 4; i++)
-            if (large(lse[i / 2])) s[j][i] = shifted(s[j][i], n.scale, lse[i / 2]);
+      for (int j = 0; j < 16; j++)
 #pragma unroll
-      for (int j = 0; j < N / 8; j++) {
-        const int c = 8 * j + 2 * (lane() % 4);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const bool sees = from + c + i % 2 < min(end, visible[i / 2]);
-          s[j][i] = sees ? power2(fmaf(s[j][i], n.scale_log2, -base[i / 2])) : 0;
+        for (int i = 0; i < 4; i++) s[j][i] = exponent(s[j][i], n.scale, base[lses - bases + 8 * j + i % 2]) * kLog2E;
+      scale = 1;
+    }
+    switch (columns.queries) {
+      case 1: return sum_heads<1>(s, scale, base, to, pitch);
+      case 2: return sum_heads<2>(s, scale, base, to, pitch);
+      case 3: return sum_heads<3>(s, scale, base, to, pitch);
+      case 4: return sum_heads<4>(s, scale, base, to, pitch);
+      case 5: return sum_heads<5>(s, scale, base, to, pitch);
+      case 8: return sum_heads<8>(s, scale, base, to, pitch);
+      default: return sum_heads<16>(s, scale, base, to, pitch);
+    }
+  };
+
+  // Gives the lists the scores of the next blocks. Usual: weights 1, 2, 2, 2, 1 and one thread for a query.
+  int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
+  const int earliest = (int)min((long long)p.most * p.size, (long long)n.queries);  // query that chooses
+  const auto take = [&](auto usual) {
+    constexpr bool kUsual = decltype(usual)::value == 1;
+    const int per = kUsual ? 4 : p.per, width = kUsual ? 32 : p.tile, j = j0 + lane(), key = at_block + lane() * per;
+    const int since = (lane() < width && 1 <= j && j < last ? max(earliest, (j + 2) * p.size) : n.queries) - t0;
+    const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
+    const int first = in_ring(key), before = in_ring(key - 1);
+#pragma unroll 1
+    for (int i = warp(); i < t1 - t0; i += kAll / 32) {
+      const float* r = sums + i * (kUsual ? 1 : columns.threads) * pitch;
+      ListState state = states[i];
+      float score = 0;
+      if constexpr (kUsual) {
+        const float4 x = *reinterpret_cast<const float4*>(r + first);
+        score = r[before] + 2 * (x.x + x.y + x.z) + x.w;
+      } else if (i >= since) {
+        const int seen = p.span.visible(t0 + i) - j * per;
+#pragma unroll 1
+        for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // from the first key that meets block j, counted from its own
+          const float* at = r + in_ring(key + x);
+          score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
         }
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-          *reinterpret_cast<float2*>(P + (row + 8 * r) * ld + c) = make_float2(s[j][2 * r], s[j][2 * r + 1]);
       }
-      __syncthreads();
-      for (int i = threadIdx.x; i < (t1 - t0) * N; i += kThreads) {
-        const float* x = P + i / N * n.each * ld + i % N;
-        float sum = 0;
-        for (int r = 0; r < n.each; r++) sum += x[r * ld];
-        sums[i] = sum;
+      score = fmaxf(score, 0);  // not NaN
+      bool in = i >= since && score > state.bar;
+      unsigned chosen = __ballot_sync(0xffffffff, in);
+      if (chosen == 0) continue;
+      Ranked* list = lists + i * p.room;
+      const Ranked x = ranked(score, j);
+      for (;;) {
+        const int at = state.count + __popc(chosen & ((1u << lane()) - 1));
+        if (in && at < p.room) list[at] = x;
+        state.count += __popc(chosen);
+        __syncwarp();
+        if (state.count <= p.room) break;
+        cut(list, p.room, places);
+        const Ranked least = list[places - 1];
+        state = {score_of(least), places};
+        in = in && at >= p.room && x > least;
+        chosen = __ballot_sync(0xffffffff, in);
       }
-      __syncthreads();
-      fold.add<N>(scores, sums, t1 - t0, {j0, j1}, {from, end});
+      if (lane() == 0) states[i] = state;
+      __syncwarp();
     }
+    j0 += width, at_block = in_ring(at_block + width * per);
+  };
+  const bool usual = p.l == 2 && p.per == 4 && p.tile == 32 && columns.threads == 1;
+  const auto take_below = [&](int key) {  // all blocks whose keys are
+    if (usual)
+      while (j0 < last && (j0 + 32) * 4 <= key) take(Width<1>{});
+    else
+      while (j0 < last && (j0 + p.tile) * p.per <= key) take(Width<0>{});
+  };
+
+  // Even teams wait for a tile of keys and then begin its product, odd ones wait for the next tile between a product and its sums:
+  // so some exponentials run beside others' products.
+  const bool odd = team % 2 != 0;
+  const auto wait = [&](int tile) {
+    tiles_arrived();
     __syncthreads();
-    if (mine < t1 && mine / p.size >= p.most)
-      for (int j = j0; j < min(j1, mine / p.size - 1); j++) best.take(scores[threadIdx.x * width + j - j0], j);
+    load(tile + 1);
+  };
+  load(0);
+  if (odd) wait(0);
+  for (int tile = 0; tile < keys; tile++) {
+    if (!odd) wait(tile);
+    float s[16][4];
+    begin_product<T, C>(s, K + tile % 2 * kTile, Q + team * kMine);
+    take_below((tile - 1) * kKeys);  // odd teams have not summed the tile before this one
+    end_product(s);
+    if (odd) wait(tile + 1);
+    sum(s);
   }
-  if (mine < t1) write_blocks(p, b, g, mine, best);
+  if (!odd) wait(keys);
+  copies_arrived();
+  __syncthreads();
+  take_below(0x7fffffff);
+
+  for (int i = warp(); i < t1 - t0; i += kAll / 32) {
+    const int own = (t0 + i) / p.size;
+    int* idx = p.idx + Blocks{p.size, p.most}.list(n, b, g, t0 + i);
+    if (own < p.most) {
+      for (int j = lane(); j < p.most; j += 32) idx[j] = j <= own ? j : -1;
+      continue;
+    }
+    Ranked* list = lists + i * p.room;
+    if (places > 0) {
+      for (int j = states[i].count + lane(); j < p.room; j += 32) list[j] = 0;
+      __syncwarp();
+      cut(list, p.room, places);
+    }
+    for (int j = lane(); j < places; j += 32) {
+      const int block = block_of(list[j]);
+      int at = 1;
+#pragma unroll 4
+      for (int k = 0; k < places; k++) at += block_of(list[k]) < block;
+      idx[at] = block;
+    }
+    if (lane() == 0) idx[0] = 0, idx[p.most - 2] = own - 1, idx[p.most - 1] = own;
+  }
 }
 
 }  // namespace nsa
 
-#define NSA_SELECT(C, suffix, T)                                                                                       \
-  extern "C" __global__ void __launch_bounds__(nsa::kThreads, NSA_MMA_BLOCKS(4))                                       \
-      nsa_select_blocks_mma##C##_##suffix(const __grid_constant__ nsa::SelectParams p) {                               \
-    nsa::select_blocks<T, C>(p);                                                                                       \
+#define NSA_SELECT(op, C, teams, blocks, suffix, T)                                                                    \
+  extern "C" __global__ void __launch_bounds__(nsa::kTeam * teams, blocks)                                             \
+      nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::SelectParams p) {                                      \
+    nsa::team_select_blocks<T, C, teams>(p);                                                                                \
   }
-NSA_SELECT(64, bf16, nsa::bf16)
-NSA_SELECT(64, f16, nsa::f16)
-NSA_SELECT(128, bf16, nsa::bf16)
-NSA_SELECT(128, f16, nsa::f16)
+#define NSA_SELECT_TYPES(op, C, teams, blocks)                                                                         \
+  NSA_SELECT(op, C, teams, blocks, bf16, nsa::bf16)                                                                    \
+  NSA_SELECT(op, C, teams, blocks, f16, nsa::f16)
+NSA_SELECT_TYPES(select_blocks, 64, 2, 2)
+NSA_SELECT_TYPES(select_blocks, 128, 4, 1)
+NSA_SELECT_TYPES(select_blocks_small, 64, 1, 3)
+NSA_SELECT_TYPES(select_blocks_small, 128, 1, 2)
