@@ -150,11 +150,11 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 // matrixHost runs the kernels on matrix units, and no others.
 type matrixHost struct{ device }
 
-// One multiprocessor gets tall tiles.
+// One multiprocessor gets tall tiles, and blocks of warp groups that go through several.
 func (matrixHost) variants() []variant {
 	one := h200
 	one.SMs = 1
-	return []variant{{"cuda mma", h200}, {"cuda mma", one}}
+	return []variant{{"cuda mma", h200}, {"cuda mma", one}, {"", h200}, {"", one}}
 }
 
 // attentionOnHost returns the cases of attention, at sizes of which dev takes all, of up to `most` pairs of a row and a key times

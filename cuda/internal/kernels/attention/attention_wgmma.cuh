@@ -8,7 +8,19 @@
 
 #include "attention_mma.cuh"
 
-#ifdef __CUDACC__
+namespace nsa {
+
+// How wgmma finds a tile; `panel` is the number of bytes from a panel to the next one. Advanced by n it begins 16*n bytes
+// further: 32 bytes for 16 columns of a panel, 2048 for 16 rows.
+__device__ __forceinline__ uint64_t describe(uint32_t tile, uint32_t panel) {
+  return uint64_t((tile & 0x3ffff) >> 4) | uint64_t(panel >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
+}
+
+}  // namespace nsa
+
+#ifndef __CUDACC__
+#include <wgmma_on_host.h>
+#else
 namespace nsa {
 
 // A barrier in shared memory. A phase ends once `count` threads have arrived and all expected bytes are there; wait returns once
@@ -16,15 +28,13 @@ namespace nsa {
 __device__ __forceinline__ void barrier_init(uint32_t at, int count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 }
+// Comes behind the last barrier_init.
+__device__ __forceinline__ void barriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void barrier_arrive(uint32_t at) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory");
 }
 __device__ __forceinline__ void barrier_arrive_expecting(uint32_t at, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-// Arrives once the copies that this thread has begun by copy_cell are there.
-__device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
   asm volatile(
@@ -61,12 +71,6 @@ template <int N> __device__ __forceinline__ void hold(float (&d)[N][4]) {
   for (int j = 0; j < N; j++)
 #pragma unroll
     for (int i = 0; i < 4; i++) asm volatile("" : "+f"(d[j][i])::"memory");
-}
-
-// How wgmma finds a tile; `panel` is the number of bytes from a panel to the next one. Advanced by n it begins 16*n bytes
-// further: 32 bytes for 16 columns of a panel, 2048 for 16 rows.
-__device__ __forceinline__ uint64_t describe(uint32_t tile, uint32_t panel) {
-  return uint64_t((tile & 0x3ffff) >> 4) | uint64_t(panel >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
 
 // Wgmma<T, N> are the products of k = 16 with sums d [64,N]: of them warp w of the group has rows 16*w to 16*w+15, as the fragments

@@ -9,7 +9,7 @@
 // other groups run. The first step of a tile runs along with the last product of the tile before.
 //
 // A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
-// kShared bytes.
+// kShared bytes. Tests on the host run it, too, but not its waiting for products and copies: see wgmma_on_host.h.
 #include "attention_walk.cuh"
 #include "attention_wgmma.cuh"
 
@@ -20,7 +20,7 @@ struct SpanParams {
   AttentionParams p;
 };
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 
 // Ring is a place in a ring of stages; the parity is that of its fill.
 template <int Stages> struct Ring {
@@ -48,6 +48,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
     unsigned again[kRounds / 32];
     unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both;
   };
+  static_assert(sizeof(Shared) <= 2 * 24 * M + 368, "warpGroupBytes in Go");
   static constexpr int kQs = 2 * W * kQ, kTiles = kQs + 2 * Stages * kTile, kShared = kTiles + sizeof(Shared);
 
   const SpanParams& maps;
@@ -67,10 +68,9 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
       }
       for (int i = 0; i < 2; i++) barrier_init(at(is.full_q[i]), kRowThreads), barrier_init(at(is.free_q[i]), 4 * W);
       barrier_init(at(is.both), 1);
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      barriers_ready();
     }
     if (threadIdx.x < kRounds / 32) is.again[threadIdx.x] = 0;
-    fence_async();
     __syncthreads();
     const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (group == 0) {
@@ -176,11 +176,13 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
           const Run run = tile.has(r) ? p.span.keys(row / n.each) : Run{0, 0};
           is.rows[q.stage][r] = {{run.lo, min(run.hi, n.keys)}, tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, n.stat(tile.b, tile.g, row)};
         }
+        named_sync(1, kRowThreads);  // the rows' places are there
         const T* src = static_cast<const T*>(p.q) + 8 * i;
-#pragma unroll 1
+#pragma unroll 4
         for (int r = me / kCells; r < M; r += kRowThreads / kCells) {
-          const bool in = tile.has(r) && 8 * i < n.d;
-          copy_cell(Q + (q.stage * W + r / 64) * kQ + cell_of(64, r % 64, i), in ? src + n.row(tile.b, tile.g, tile.first + r, n.d) : src, in);
+          const long long row = is.rows[q.stage][r].o;
+          const bool in = row >= 0 && 8 * i < n.d;
+          copy_cell(Q + (q.stage * W + r / 64) * kQ + cell_of(64, r % 64, i), in ? src + row * n.d : src, in);
         }
         hand_on();
       });
@@ -321,6 +323,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
           wrong |= write(o, is.rows[stage] + mine);
           const int round = is.keys[stage].round;
           if (__any_sync(0xffffffff, wrong) && !careful && lane() == 0) atomicOr(is.again + round / 32 % (kRounds / 32), 1u << round % 32);
+          __syncwarp();
           release(is.free_q[stage]);
         };
         clear_sums();
@@ -405,7 +408,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
 }  // namespace nsa
 
 // The entry points nsa_span_forward_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 #define NSA_WGMMA_BODY(...) nsa::SpanForward<__VA_ARGS__>(p).run();
 #else
 #define NSA_WGMMA_BODY(...)
