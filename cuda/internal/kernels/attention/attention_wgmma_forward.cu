@@ -119,6 +119,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
               const uint32_t V_of_k = V + k.stage * kTile;
               barrier_wait(at(is.both), both), both ^= 1;
               barrier_wait(at(is.free_v[k.stage]), k.parity ^ 1);
+              __syncwarp();
               if (lane() == 0) barrier_arrive_expecting(full, kTile), copy(V_of_k, maps.v, full, key + N, tile);
               barrier_wait(at(is.both), both), both ^= 1;
               take_out_values(K + k.stage * kTile, V_of_k);
@@ -135,6 +136,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
             }
             v.next();
           }
+          __syncwarp();  // no lane is a phase of a barrier behind
         }
       });
       __syncthreads();
