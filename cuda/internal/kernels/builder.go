@@ -12,9 +12,12 @@ import (
 // GPU is what the choice of kernels depends on: properties of the device. The same GPU gives the same launches, and so the
 // same bits.
 type GPU struct {
+	Capability     int // compute capability, ten times the major number plus the minor one
 	SharedPerBlock int // bytes of shared memory that a block may have
 	SharedPerSM    int // bytes of shared memory of a multiprocessor
 	SMs            int
+	// Boxes encodes a tensor map: see driver.Device.EncodeBoxes.
+	Boxes func(to []byte, at Ptr, dims [4]int64, rows int64) error
 }
 
 // Operand is an input or output of an op, with the place of its first element.
@@ -131,6 +134,12 @@ func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params an
 	l := Launch{kernel, grid, block, int(shared), Pack(params)}
 	b.Fail(l.check())
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
+}
+
+// Encode makes what stands at an offset of the last launch's argument depend on the address of a place: encode writes it.
+func (b *Builder) Encode(offset uintptr, of Ref, encode func(to []byte, at Ptr) error) {
+	argument := &b.plan.Steps[len(b.plan.Steps)-1].Argument
+	argument.Relocations = append(argument.Relocations, Relocation{int(offset), of, encode})
 }
 
 // LaunchElements adds a launch of an elementwise kernel over n elements of a type.

@@ -77,7 +77,7 @@ func buildHost(dir, library string) error {
 			}
 			// -fno-extern-tls-init: what a unit takes from another one has no constructors.
 			errs[i] = run("-std=c++17", level, "-ffp-contract=off", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c",
-				"-fpermissive", "-w", "-fPIC", "-Itestdata/host", "-I.", "-c", "-o", object, unit)
+				"-fpermissive", "-w", "-Wno-psabi", "-fPIC", "-Itestdata/host", "-I.", "-c", "-o", object, unit)
 		})
 	}
 	group.Wait()
@@ -150,11 +150,11 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 // matrixHost runs the kernels on matrix units, and no others.
 type matrixHost struct{ device }
 
-// One multiprocessor gets tall tiles.
+// One multiprocessor gets tall tiles, and blocks of warp groups that go through several.
 func (matrixHost) variants() []variant {
 	one := h200
 	one.SMs = 1
-	return []variant{{"cuda mma", h200}, {"cuda mma", one}}
+	return []variant{{"cuda mma", h200}, {"cuda mma", one}, {"", h200}, {"", one}}
 }
 
 // attentionOnHost returns the cases of attention, at sizes of which dev takes all, and the choice of blocks at others too, of up to

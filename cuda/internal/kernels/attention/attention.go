@@ -15,6 +15,7 @@ import (
 const (
 	general     = "cuda"
 	matrixUnits = "cuda mma"
+	warpGroups  = "cuda wgmma"
 )
 
 // Rows returns the implementations of the attention ops.

@@ -1,6 +1,10 @@
 package attention
 
 import (
+	"fmt"
+	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -17,6 +21,7 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
+		kernels.Op[S]{Name: warpGroups, Storage: "hhh>hf", Build: op(forwardOnWarpGroups)},
 		kernels.Op[S]{Name: matrixUnits, Storage: "hhh>hf", Build: op(forwardOnMatrixUnits)},
 		kernels.Op[S]{Name: general, Storage: "ttt>tf", Build: op(forward)},
 		kernels.Op[G]{Name: matrixUnits, Storage: "hhhhfh>hhh", Build: grad(backwardOnMatrixUnits)},
@@ -99,6 +104,42 @@ func forwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	p := a.forwardParams()
 	p.span, p.count = a.span(), matrixRows
 	a.launch(a.matrixKernel("span_forward", width), a.rowTiles(matrixRows), matrixForwardBytes(width), p)
+	return nil
+}
+
+// spanParams is SpanParams of attention_wgmma_forward.cu.
+type spanParams struct {
+	k, v   [driver.MapBytes]byte
+	params `c:"p"`
+	_      [56]byte
+}
+
+// forwardOnWarpGroups is forward for half precision and dims up to 128 on devices of compute capability 9.0.
+func forwardOnWarpGroups(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	if a.GPU.Capability != 90 {
+		return graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(a.GPU.Capability)/10)
+	}
+	width, err := a.onMatrixUnits(warpGroupBytes)
+	if err != nil {
+		return err
+	}
+	if bytes := 2 * a.T * a.Hkv * max(a.D, a.Dv); bytes >= maxMapStride {
+		return graph.Refuse(graph.ReasonShape, "%d bytes of keys or values, want less than 2^40", bytes)
+	}
+	p := &spanParams{params: *a.forwardParams()}
+	p.span, p.count = a.span(), warpGroupRows
+	grid := min(a.rowTiles(warpGroupRows), int64(a.GPU.SMs))
+	b.Launch(a.Type.Name(fmt.Sprintf("span_forward_wgmma%d", width)), kernels.Line(grid), kernels.Line(warpGroupThreads), warpGroupBytes(width), p)
+	boxes := func(offset uintptr, x kernels.Operand) {
+		dims, rows, encode := [4]int64{x.Dim(3), a.Hkv, a.T, a.B}, warpGroupTile(width).n, a.GPU.Boxes
+		b.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, rows) })
+	}
+	boxes(unsafe.Offsetof(p.k), b.In[1])
+	boxes(unsafe.Offsetof(p.v), b.In[2])
 	return nil
 }
 

@@ -82,6 +82,28 @@ const (
 	matrixKeys = 64 // keys that a block owns, or reads at a time
 )
 
+// The blocks of the kernels on warp groups: four groups, of which three own rows.
+const (
+	warpGroupThreads = 4 * 128
+	warpGroupRows    = 3 * 64
+	maxMapStride     = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
+)
+
+// warpGroupTile returns the keys of a tile and the stages that are loaded ahead.
+func warpGroupTile(width int64) (x struct{ n, stages int64 }) {
+	if x.n, x.stages = 112, 5; width == 128 {
+		x.n, x.stages = 80, 3
+	}
+	return x
+}
+
+// warpGroupBytes is the shared memory of a kernel on warp groups: the rows twice, keys and values of all stages, and what is
+// known of the rows.
+func warpGroupBytes(width int64) int64 {
+	x := warpGroupTile(width)
+	return 2*width*(2*warpGroupRows+2*x.stages*x.n) + 2*24*warpGroupRows + 368
+}
+
 // onMatrixUnits returns the width, 64 or 128, of the kernels on matrix units for the dims of a. It refuses other dims, and a width
 // that needs more shared memory than a block may have. These kernels want arrays aligned to 16 bytes, as all of a machine are.
 func (a problem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {

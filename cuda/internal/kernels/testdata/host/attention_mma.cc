@@ -3,3 +3,4 @@
 #include "../../attention/attention_mma_dq.cu"
 #include "../../attention/attention_mma_forward.cu"
 #include "../../attention/select_mma.cu"
+#include "../../attention/attention_wgmma_forward.cu"
