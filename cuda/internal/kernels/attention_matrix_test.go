@@ -71,6 +71,36 @@ func TestAttentionChoice(t *testing.T) {
 	}
 }
 
+// TestAttentionOnWarpGroups: which devices and sizes get the forward for compute capability 9.0.
+func TestAttentionOnWarpGroups(t *testing.T) {
+	older, few := h200, h200
+	older.Capability, few.SMs = 89, 3
+	for _, c := range []struct {
+		typ    kernels.Type
+		D, Dv  int
+		gpu    kernels.GPU
+		kernel string // "" where it is refused
+		grid   int
+		reason graph.Reason
+	}{
+		{kernels.BF16, 64, 64, h200, "nsa_span_forward_wgmma64_bf16", 2 * 2 * 10, 0},
+		{kernels.F16, 8, 128, h200, "nsa_span_forward_wgmma128_f16", 2 * 2 * 10, 0},
+		{kernels.BF16, 64, 64, few, "nsa_span_forward_wgmma64_bf16", 3, 0},
+		{kernels.BF16, 64, 64, older, "", 0, graph.ReasonCapability},
+		{kernels.BF16, 64, 136, h200, "", 0, graph.ReasonShape},
+		{kernels.F32, 64, 64, h200, "", 0, graph.ReasonType},
+	} {
+		p, err := planOf(c.gpu, "cuda wgmma", ops.SlidingWindowOp{Window: 100}, attentionSite(c.typ, false, 2, 300, 300, 12, 2, c.D, c.Dv))
+		if c.kernel == "" {
+			wantRefusal(t, c, err, c.reason)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.kernel, p.Steps[0].Kernel)
+		require.Equal(t, c.grid, p.Steps[0].Grid.X)
+	}
+}
+
 // TestSpanWorkIsLinear: the memory for the chunks of the compressed and the window branch does not grow faster than S.
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {

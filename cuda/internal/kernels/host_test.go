@@ -77,7 +77,7 @@ func buildHost(dir, library string) error {
 			}
 			// -fno-extern-tls-init: what a unit takes from another one has no constructors.
 			errs[i] = run("-std=c++17", level, "-ffp-contract=off", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c",
-				"-fpermissive", "-w", "-fPIC", "-Itestdata/host", "-I.", "-c", "-o", object, unit)
+				"-fpermissive", "-w", "-Wno-psabi", "-fPIC", "-Itestdata/host", "-I.", "-c", "-o", object, unit)
 		})
 	}
 	group.Wait()

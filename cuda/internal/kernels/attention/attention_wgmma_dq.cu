@@ -101,6 +101,7 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
           copy(to_k, maps.k, careful ? barrier_at(is.both) : full_k, key, tile);
           if (careful) barrier_wait(barrier_at(is.both), both), both ^= 1;
           barrier_wait(barrier_at(is.free_v[v.stage]), v.parity ^ 1);
+          __syncwarp();
           copy(to_v, maps.v, careful ? barrier_at(is.both) : full_v, key, tile);
           if (careful) {
             barrier_wait(barrier_at(is.both), both), both ^= 1;
@@ -108,6 +109,7 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
             __syncwarp();
             if (lane() == 0) barrier_arrive(full_k), barrier_arrive(full_v);
           }
+          __syncwarp();  // no lane is a phase of a barrier behind
         }
       });
     } while (again());

@@ -4,12 +4,14 @@
 //
 // The grid is one block a multiprocessor, or less. A block goes through tiles of M = 64*W rows of a group, every gridDim.x-th one,
 // with W warp groups that compute, 64 rows each, and one before them that loads. Q and what is known of the rows lie in two stages,
-// K and V, N keys each, in a ring of `Stages`; barriers say which are full and which are free. A step of a computing group begins the
-// scores of the next N keys and the product of the last ones with V, and takes the exponentials while the latter and those of the
-// other groups run. The first step of a tile runs along with the last product of the tile before.
+// K and V, N keys each, in a ring of `Stages`; barriers say which are full and which are free.
 //
-// A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
-// kShared bytes. Tests on the host run it, too, but not its waiting for products and copies: see wgmma_on_host.h.
+// A step of a computing group begins the scores of the next N keys and the product of the last exponentials with V, and takes the
+// next exponentials while the latter, and products of other groups, run. The first step of a tile comes with the last product of
+// the tile before.
+//
+// Tiles with NaN, Inf or large rows are made again at the end, carefully; see careful_if_needed. Shared memory: kShared bytes.
+// Tests on the host run this kernel, but not its waiting for products and copies: see wgmma_on_host.h.
 #include "attention_wgmma_span.cuh"
 
 namespace nsa {
@@ -18,10 +20,12 @@ namespace nsa {
 template <typename T, int C, int W, int N, int Stages> struct SpanForward {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   static constexpr uint32_t kQ = 64 * C * 2, kTile = N * C * 2;  // bytes of the rows of a warp group, and of keys or values
-  static constexpr int kLoaderRegisters = W == 2 ? 56 : 56, kRegisters = W == 2 ? 224 : 152;
+  static constexpr int kLoaderRegisters = 56, kRegisters = 152;  // of a thread
+  static_assert(W == 3, "4 groups share 65536 registers");
+  static constexpr float kSlack = 6;    // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
 
-  // What the computing groups must know of a row: the keys that it sees, later its factor of o and its lse; where o, in rows, and lse
-  // have it.
+  // What the computing groups must know of a row: the keys that it sees, at the end its factor of o and its lse; where it lies in o,
+  // counted in rows, or -1, and in lse.
   struct Row { Run keys; long long o, lse; };
   // Of a tile: the keys that some row sees, at least one, and those that all rows see. Behind the last tile, some.lo is -1.
   struct Keys { Run some, all; int round; };
@@ -41,7 +45,8 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ SpanForward(const SpanParams& params)
-      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kQs), V(K + Stages * kTile), is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kQs), V(K + Stages * kTile),
+        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
     if (threadIdx.x == 0) {
@@ -72,6 +77,8 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
     Ring<Stages> k, v;
     uint32_t both = 0;
     const auto copy = [&](uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
+      if (lane() > 0) return;
+      barrier_arrive_expecting(barrier, kTile);
 #pragma unroll
       for (int i = 0; i < C / 64; i++) copy_box(to + i * N * 128, map, barrier, 64 * i, tile.g, key, tile.b);
     };
@@ -84,14 +91,14 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
           if (key + N < run.hi) {
             const uint32_t full = careful ? at(is.both) : at(is.full_k[k.stage]);
             barrier_wait(at(is.free_k[k.stage]), k.parity ^ 1);
-            if (lane() == 0) barrier_arrive_expecting(full, kTile), copy(K + k.stage * kTile, maps.k, full, key + N, tile);
-            if (careful) {  // both are loaded before either is handed on
-              const uint32_t V_of_k = V + k.stage * kTile;
+            copy(K + k.stage * kTile, maps.k, full, key + N, tile);
+            if (careful) {  // keys and values are loaded before either are handed on
               barrier_wait(at(is.both), both), both ^= 1;
               barrier_wait(at(is.free_v[k.stage]), k.parity ^ 1);
-              if (lane() == 0) barrier_arrive_expecting(full, kTile), copy(V_of_k, maps.v, full, key + N, tile);
+              __syncwarp();
+              copy(V + k.stage * kTile, maps.v, full, key + N, tile);
               barrier_wait(at(is.both), both), both ^= 1;
-              take_out_values(K + k.stage * kTile, V_of_k);
+              take_out_values(K + k.stage * kTile, V + k.stage * kTile);
               __syncwarp();
               if (lane() == 0) barrier_arrive(at(is.full_k[k.stage])), barrier_arrive(at(is.full_v[k.stage]));
             }
@@ -100,11 +107,11 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
           if (key >= run.lo) {
             if (!careful) {
               barrier_wait(at(is.free_v[v.stage]), v.parity ^ 1);
-              if (lane() == 0)
-                barrier_arrive_expecting(at(is.full_v[v.stage]), kTile), copy(V + v.stage * kTile, maps.v, at(is.full_v[v.stage]), key, tile);
+              copy(V + v.stage * kTile, maps.v, at(is.full_v[v.stage]), key, tile);
             }
             v.next();
           }
+          __syncwarp();  // no lane is a phase of a barrier behind
         }
       });
       __syncthreads();
@@ -121,6 +128,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
     }
     fence_async();
   }
+
   // What the other warps of the first group do: they load rows and note what is known of them, one or two tiles ahead.
   __device__ void load_rows() const {
     const Sizes& n = p.n;
@@ -141,7 +149,9 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
         for (int r = me; r < M; r += kRowThreads) {
           const int row = tile.first + r;
           const Run run = tile.has(r) ? p.span.keys(row / n.each) : Run{0, 0};
-          is.rows[q.stage][r] = {{run.lo, min(run.hi, n.keys)}, tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, n.stat(tile.b, tile.g, row)};
+          Row& to = is.rows[q.stage][r];
+          to.keys = {run.lo, min(run.hi, n.keys)};
+          to.o = tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, to.lse = n.stat(tile.b, tile.g, row);
         }
         named_sync(1, kRowThreads);  // the rows' places are there
         const T* src = static_cast<const T*>(p.q) + 8 * i;
@@ -163,7 +173,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
   // What computing group w does.
   __device__ void compute(int w) const {
     const float scale = p.n.scale_log2;
-    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // the first of this thread's two rows of a tile; the other is 8 further
+    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's first row of a tile; its other one is 8 further
     Ring<Stages> k, v;
     Ring<2> q;  // of the tile whose scores are made
     Softmax state[2];
@@ -206,7 +216,8 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
       hold(o);
       release(is.free_v[v.stage]), v.next();
     };
-    // Turns s into exponentials and sets the factors of what was before. The keys from `key` on are those of s.
+    // Waits for s, the scores of the keys from `key` on, with `running` groups of products left; turns it into exponentials, and sets
+    // the factors of what was before.
     const auto exponentials = [&](int key, int careful, auto running) {
       const Run all = is.keys[q.stage].all;
       wgmma_wait<decltype(running)::value>();
@@ -236,7 +247,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const float before = state[r].top, now = max_of_four(fmaxf(top[2 * r], top[2 * r + 1]));
-        if (!((now - before) * scale <= 6)) state[r].top = fmaxf(before, now);
+        if (!((now - before) * scale <= kSlack)) state[r].top = fmaxf(before, now);
         factor[r] = power2((before - state[r].base()) * scale);
         base[r] = state[r].base() * scale;
       }
@@ -280,7 +291,8 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
           for (int r = 0; r < 2; r++) {
             wrong |= large(state[r].base() * scale);
             state[r].sum = sum_of_four(state[r].sum);
-            if (lane() % 4 == 0) is.rows[q.stage][mine + 8 * r].keys = {__float_as_int(state[r].norm()), __float_as_int(state[r].lse(p.n.scale))};
+            const Run end{__float_as_int(state[r].norm()), __float_as_int(state[r].lse(p.n.scale))};
+            if (lane() % 4 == 0) is.rows[q.stage][mine + 8 * r].keys = end;
             state[r].start();
           }
         };
@@ -289,7 +301,8 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
         const auto write_tile = [&](int stage) {
           wrong |= write(o, is.rows[stage] + mine);
           const int round = is.keys[stage].round;
-          if (__any_sync(0xffffffff, wrong) && !careful && lane() == 0) note_round(is.again, round);
+          wrong = __any_sync(0xffffffff, wrong);
+          if (wrong && !careful && lane() == 0) note_round(is.again, round);
           __syncwarp();
           release(is.free_q[stage]);
         };
@@ -352,7 +365,8 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
         for (int i = 0; i < 4; i++) y[i] = pair<T>(norm * o[j + i][2 * r], norm * o[j + i][2 * r + 1]), keep_nan<T>(zero, y[i]);
         turn_four(y);
         const int column = 8 * (j + lane() % 4);
-        if (to >= 0 && column < p.n.dv) *reinterpret_cast<uint4*>(static_cast<T*>(p.o) + to * p.n.dv + column) = uint4{y[0], y[1], y[2], y[3]};
+        T* out = static_cast<T*>(p.o) + to * p.n.dv + column;
+        if (to >= 0 && column < p.n.dv) *reinterpret_cast<uint4*>(out) = uint4{y[0], y[1], y[2], y[3]};
       }
     }
     return zero != 0;
@@ -366,7 +380,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
 #define NSA_SPAN_FORWARD(C, W, N, Stages, suffix)                                                                      \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
       nsa_span_forward_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                                \
-    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, W, N, Stages>(p).run();)                                     \
+    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, W, N, Stages>(p).run();)                                           \
   }
 NSA_SPAN_FORWARD(64, 3, 112, 5, bf16)
 NSA_SPAN_FORWARD(64, 3, 112, 5, f16)
