@@ -4,8 +4,9 @@
 //
 // A block owns M = 64*W keys of a group, 64 for each of W warp groups that compute, behind one that loads. N rows of q and do at a
 // time, with what is known of them, go through a ring of `Stages`; barriers say which are full and which are free. Keys are the rows
-// of the products and queries the columns, so that P and dS are left factors from registers. A step begins the logits and dP of the
-// next N rows, then the sums of the last ones, and makes P and dS while these and the products of the other groups run.
+// of the products and queries the columns, so that P and dS are left factors from registers. A step makes P and dS of N rows while
+// the products of the other groups run, and its own if Ahead: then the logits and dP of the next rows begin before the sums of the
+// last ones, which takes C + 1.5*N registers of a thread instead of C + N.
 //
 // Rows that see the keys are cut into chunks from their end, so that those of one number are the same for many keys, whose blocks
 // read them at the same time. In a window a block begins where its neighbours begin: at a multiple of the rows that see a block.
@@ -53,7 +54,8 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ SpanKeyGradient(const AttentionParams& p)
-      : p(p), K(shared_address(shared())), V(K + W * kKeyTile), Q(V + W * kKeyTile), is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+      : p(p), K(shared_address(shared())), V(K + W * kKeyTile), Q(V + W * kKeyTile),
+        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   // Grid x is B*Hkv*items*ceil(T/M), the keys running fastest: item i of some keys has the i-th last index.chunk of their rows.
   __device__ void run() {
@@ -67,13 +69,13 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
       const int to = rows.from + rows.all - item * p.index.chunk, from = max(rows.from, to - p.index.chunk);
       const long long most = min((long long)p.span.w + M, (long long)n.queries) * n.each, next = (from + most - 1) / most * most;
       const long long row = ((long long)group * p.index.items + item) * n.keys + first;
-      is.work = {group / n.groups, group % n.groups, first, end, from, to, (to - from + N - 1) / N, next < to ? int(next - from) / N : 0,
-                 chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv)};
-    }
-    if (threadIdx.x == 0) {
+      Work& to_do = is.work;
+      to_do.b = group / n.groups, to_do.g = group % n.groups, to_do.first = first, to_do.end = end, to_do.from = from, to_do.to = to;
+      to_do.steps = (to - from + N - 1) / N, to_do.turn = next < to ? int(next - from) / N : 0;
+      to_do.sums = chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv);
+      is.careful = 0;
       for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 128), barrier_init(barrier_at(is.free[i]), 4 * W);
       barriers_ready();
-      is.careful = 0;
     }
     __syncthreads();
     const int role = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);

@@ -3,9 +3,9 @@
 //   nsa_span_dq_wgmma<C>  window, dense and compressed attention
 //
 // Blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in registers for
-// a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. A step begins
-// the logits and dP of the next N keys and the product of the last dS with K, and makes dS while the latter and those of the other
-// groups run.
+// a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. If Ahead, a
+// step begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs; else only
+// products of the other groups run then.
 //
 // A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
 // kShared bytes.
@@ -45,7 +45,8 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ SpanQueryGradient(const SpanParams& params)
-      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + 2 * kRows), V(K + StagesK * kTile), is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + 2 * kRows), V(K + StagesK * kTile),
+        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
     if (threadIdx.x == 0) {
@@ -147,8 +148,9 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
           const bool in = tile.has(r);
           const Run run = in ? p.span.keys(row / n.each) : Run{0, 0};
           const long long stat = in ? n.stat(tile.b, tile.g, row) : 0;
-          is.rows[q.stage][r] = {{run.lo, min(run.hi, n.keys)}, in ? n.row(tile.b, tile.g, row, 1) : -1, in ? load_lse(p.lse[stat]) : INFINITY,
-                                 in ? p.delta[stat] : 0};
+          Row& to = is.rows[q.stage][r];
+          to.keys = {run.lo, min(run.hi, n.keys)}, to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
+          to.lse = in ? load_lse(p.lse[stat]) : INFINITY, to.delta = in ? p.delta[stat] : 0;
         }
         named_sync(1, kRowThreads);  // the rows' places are there
         const auto copy = [&](uint32_t to, const void* array, int c) {
