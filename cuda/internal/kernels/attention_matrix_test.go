@@ -142,11 +142,51 @@ func TestAttentionOnWarpGroups(t *testing.T) {
 	}
 }
 
+// TestGradientOnWarpGroups: the kernels of the gradient for compute capability 9.0, their grids, and the chunks of rows of a key.
+func TestGradientOnWarpGroups(t *testing.T) {
+	older, few := h200, h200
+	older.Capability, few.SMs = 89, 5
+	long := ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}
+	short := ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 100}}
+	type launch struct {
+		kernel string
+		grid   int
+	}
+	for _, c := range []struct {
+		op      any
+		typ     kernels.Type
+		S, T, D int
+		gpu     kernels.GPU
+		want    []launch // none where it is refused
+		reason  graph.Reason
+	}{
+		{short, kernels.BF16, 300, 300, 64, few, []launch{{"span_dq_wgmma64_bf16", 5}, {"span_dkv_wgmma64_bf16", 4 * 3 * 5}, {"span_reduce_bf16", 300}}, 0},
+		{short, kernels.F16, 1280, 1280, 128, few, []launch{{"span_dq_wgmma128_f16", 5}, {"span_dkv_wgmma128_f16", 4 * 10}}, 0},
+		{long, kernels.BF16, 65536, 4095, 64, h200, []launch{{"span_dq_wgmma64_bf16", 132}, {"span_dkv_wgmma64_bf16", 4 * 32 * 17}, {"span_reduce_bf16", 4095}}, 0},
+		{short, kernels.BF16, 300, 300, 64, older, nil, graph.ReasonCapability},
+		{short, kernels.BF16, 300, 300, 136, h200, nil, graph.ReasonShape},
+		{short, kernels.F32, 300, 300, 64, h200, nil, graph.ReasonType},
+	} {
+		p, err := planOf(c.gpu, "cuda wgmma", c.op, attentionSite(c.typ, true, 2, c.S, c.T, 12, 2, c.D, c.D))
+		if c.want == nil {
+			wantRefusal(t, c.op, err, c.reason)
+			continue
+		}
+		require.NoError(t, err)
+		var got []launch
+		for _, s := range p.Steps[1:] { // behind delta
+			got = append(got, launch{strings.TrimPrefix(s.Kernel, "nsa_"), s.Grid.X})
+		}
+		require.Equal(t, c.want, got)
+	}
+}
+
 // TestSpanWorkIsLinear: the memory for the chunks of the compressed and the window branch does not grow faster than S.
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {
 		site := attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D)
-		return testutil.Must(planOf(h200, "cuda mma", op, site))(t).WorkBytes()
+		of := func(row string) int64 { return testutil.Must(planOf(h200, row, op, site))(t).WorkBytes() }
+		return max(of("cuda mma"), of("cuda wgmma"))
 	}
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
 		// delta, and of each of 4 groups at most 32 sums of the gradients of a key

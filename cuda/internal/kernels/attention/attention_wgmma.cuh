@@ -83,7 +83,7 @@ template <int N> __device__ __forceinline__ void hold(float (&d)[N][4]) {
 // Wgmma<T, N> are the products of k = 16 with sums d [64,N]: of them warp w of the group has rows 16*w to 16*w+15, as the fragments
 // of attention_mma.cuh.
 //
-//   rows(d, a, b, add)  d = a bᵀ or d += a bᵀ, of rows of two tiles: a [64,16], b [N,16]
+//   rows(d, a, b, add)  d = a bᵀ or d += a bᵀ, b [N,16] of rows of a tile, a a fragment or [64,16] of rows of a tile
 //   columns(d, a, b)    d += a b, a a fragment, b [16,N] of a tile
 template <typename T, int N> struct Wgmma;
 
@@ -91,19 +91,29 @@ template <typename T, int N> struct Wgmma;
 #define NSA_SUMS_16(j) NSA_SUMS_4(j), NSA_SUMS_4(j + 1), NSA_SUMS_4(j + 2), NSA_SUMS_4(j + 3)
 #define NSA_SUMS_64 NSA_SUMS_16(0), NSA_SUMS_16(4)
 #define NSA_SUMS_80 NSA_SUMS_64, NSA_SUMS_4(8), NSA_SUMS_4(9)
+#define NSA_SUMS_48 NSA_SUMS_16(0), NSA_SUMS_4(4), NSA_SUMS_4(5)
+#define NSA_SUMS_96 NSA_SUMS_64, NSA_SUMS_16(8)
 #define NSA_SUMS_112 NSA_SUMS_64, NSA_SUMS_16(8), NSA_SUMS_4(12), NSA_SUMS_4(13)
 #define NSA_SUMS_128 NSA_SUMS_112, NSA_SUMS_4(14), NSA_SUMS_4(15)
 #define NSA_NAMES_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NSA_NAMES_80 NSA_NAMES_64 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define NSA_NAMES_48 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
+#define NSA_NAMES_96 NSA_NAMES_80 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define NSA_NAMES_112 NSA_NAMES_80 ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
 #define NSA_NAMES_128 NSA_NAMES_112 ",%56,%57,%58,%59,%60,%61,%62,%63"
-// The products of N columns in the type T, in assembly `type`; x0 to x4 are the names of operands behind the sums.
-#define NSA_WGMMA(T, type, N, x0, x1, x2, x3, x4)                                                                      \
+// The products of N columns in the type T, in assembly `type`; x0 to x5 are the names of operands behind the sums.
+#define NSA_WGMMA(T, type, N, x0, x1, x2, x3, x4, x5)                                                                      \
   template <> struct Wgmma<T, N> {                                                                                     \
     static __device__ __forceinline__ void rows(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {               \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " x2 ", 0;\n"                                                        \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, " x0 ", " x1 ", p, 1, 1, 0, 0;}" \
                    : NSA_SUMS_##N : "l"(a), "l"(b), "r"(add));                                                         \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void rows(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {   \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " x5 ", 0;\n"                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
+                   "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, 0;}"                                               \
+                   : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                     \
     }                                                                                                                  \
     static __device__ __forceinline__ void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b) {         \
       asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
@@ -112,10 +122,12 @@ template <typename T, int N> struct Wgmma;
     }                                                                                                                  \
   };
 #define NSA_WGMMA_TYPES(...) NSA_WGMMA(bf16, "bf16", __VA_ARGS__) NSA_WGMMA(f16, "f16", __VA_ARGS__)
-NSA_WGMMA_TYPES(64, "%32", "%33", "%34", "%35", "%36")
-NSA_WGMMA_TYPES(80, "%40", "%41", "%42", "%43", "%44")
-NSA_WGMMA_TYPES(112, "%56", "%57", "%58", "%59", "%60")
-NSA_WGMMA_TYPES(128, "%64", "%65", "%66", "%67", "%68")
+NSA_WGMMA_TYPES(48, "%24", "%25", "%26", "%27", "%28", "%29")
+NSA_WGMMA_TYPES(64, "%32", "%33", "%34", "%35", "%36", "%37")
+NSA_WGMMA_TYPES(80, "%40", "%41", "%42", "%43", "%44", "%45")
+NSA_WGMMA_TYPES(96, "%48", "%49", "%50", "%51", "%52", "%53")
+NSA_WGMMA_TYPES(112, "%56", "%57", "%58", "%59", "%60", "%61")
+NSA_WGMMA_TYPES(128, "%64", "%65", "%66", "%67", "%68", "%69")
 
 }  // namespace nsa
 #endif

@@ -12,33 +12,16 @@
 //
 // Tiles with NaN, Inf or large rows are made again at the end, carefully; see careful_if_needed. Shared memory: kShared bytes.
 // Tests on the host run this kernel, but not its waiting for products and copies: see wgmma_on_host.h.
-#include "attention_walk.cuh"
-#include "attention_wgmma.cuh"
+#include "attention_wgmma_span.cuh"
 
 namespace nsa {
 
-struct SpanParams {
-  alignas(64) uint8_t k[128], v[128];  // maps of boxes [1,N,1,64] of k [B,T,Hkv,D] and v [B,T,Hkv,Dv]
-  AttentionParams p;
-};
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-
-// Ring is a place in a ring of stages; the parity is that of its fill.
-template <int Stages> struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == Stages) stage = 0, parity ^= 1;
-  }
-};
-
 template <typename T, int C, int W, int N, int Stages> struct SpanForward {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   static constexpr uint32_t kQ = 64 * C * 2, kTile = N * C * 2;  // bytes of the rows of a warp group, and of keys or values
   static constexpr int kLoaderRegisters = 56, kRegisters = 152;  // of a thread
   static_assert(W == 3, "4 groups share 65536 registers");
-  static constexpr int kRounds = 1024;  // of a block's tiles, which ones it must make again is noted by a bit; later ones share theirs
   static constexpr float kSlack = 6;    // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
 
   // What the computing groups must know of a row: the keys that it sees, at the end its factor of o and its lse; where it lies in o,
@@ -49,7 +32,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
   struct Shared {
     Row rows[2][M];
     Keys keys[2];
-    unsigned again[kRounds / 32];
+    unsigned again[kRoundWords];
     unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both;
   };
   static_assert(sizeof(Shared) <= 2 * 24 * M + 368, "warpGroupBytes in Go");
@@ -75,7 +58,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
       barrier_init(at(is.both), 1);
       barriers_ready();
     }
-    if (threadIdx.x < kRounds / 32) is.again[threadIdx.x] = 0;
+    if (threadIdx.x < kRoundWords) is.again[threadIdx.x] = 0;
     __syncthreads();
     const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (group == 0) {
@@ -87,20 +70,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
       compute(group - 1);
     }
   }
-  static __device__ uint32_t at(const unsigned long long& barrier) { return shared_address(&barrier); }
-
-  // Calls f(tile, round) for the tiles of the block, the second time for those that it must do again.
-  template <class F> __device__ void each_tile(bool careful, F f) const {
-    const int tiles = ((p.n.queries * p.n.each - 1) / M + 1) * p.n.batch * p.n.groups;
-#pragma unroll 1
-    for (int i = blockIdx.x, round = 0; i < tiles; i += gridDim.x, round++)
-      if (!careful || is.again[round / 32 % (kRounds / 32)] >> round % 32 & 1) f(RowTile(p.n, M, i), round);
-  }
-  // The keys that some row of a tile sees, at least one.
-  __device__ Run keys_of(const RowTile& tile) const {
-    const int lo = p.span.keys(tile.first / p.n.each).lo;
-    return {lo, max(lo + 1, min(p.n.keys, p.span.visible((tile.end - 1) / p.n.each)))};
-  }
+  static __device__ uint32_t at(const unsigned long long& barrier) { return barrier_at(barrier); }
 
   // What the first warp does: loads keys and values.
   __device__ void load_keys() const {
@@ -114,8 +84,8 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
     };
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-      each_tile(careful, [&](const RowTile& tile, int) {
-        const Run run = keys_of(tile);
+      each_tile<M>(p, careful ? is.again : nullptr, [&](const RowTile& tile, int) {
+        const Run run = keys_of(p, tile);
 #pragma unroll 1
         for (int key = run.lo - N; key < run.hi; key += N) {  // keys come one step before values, as they are needed
           if (key + N < run.hi) {
@@ -158,8 +128,6 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
     }
     fence_async();
   }
-  // Where cell i of a row of a tile of `rows` rows lies.
-  static __device__ uint32_t cell_of(int rows, int row, int i) { return (i / 8 * rows + row) * 128 + ((i % 8 ^ row % 8) << 4); }
 
   // What the other warps of the first group do: they load rows and note what is known of them, one or two tiles ahead.
   __device__ void load_rows() const {
@@ -173,11 +141,10 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
     };
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-      each_tile(careful, [&](const RowTile& tile, int round) {
+      each_tile<M>(p, careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
         barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
         const int me = threadIdx.x - 32, i = me % kCells;
-        const Run all{p.span.keys((tile.end - 1) / n.each).lo, min(n.keys, p.span.visible(tile.first / n.each))};
-        if (me == 0) is.keys[q.stage] = {keys_of(tile), all, round};
+        if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
 #pragma unroll 1
         for (int r = me; r < M; r += kRowThreads) {
           const int row = tile.first + r;
@@ -335,7 +302,7 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
           wrong |= write(o, is.rows[stage] + mine);
           const int round = is.keys[stage].round;
           wrong = __any_sync(0xffffffff, wrong);
-          if (wrong && !careful && lane() == 0) atomicOr(is.again + round / 32 % (kRounds / 32), 1u << round % 32);
+          if (wrong && !careful && lane() == 0) note_round(is.again, round);
           __syncwarp();
           release(is.free_q[stage]);
         };
@@ -404,33 +371,16 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
     }
     return zero != 0;
   }
-  // Exchanges words of the four threads that share rows: y[i] of thread j becomes y[j] of thread i.
-  static __device__ void turn_four(uint32_t (&y)[4]) {
-#pragma unroll
-    for (int bit = 1; bit < 4; bit *= 2)
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if (i & bit) continue;
-        const bool upper = lane() & bit;
-        const uint32_t other = __shfl_xor_sync(0xffffffff, upper ? y[i] : y[i + bit], bit);
-        (upper ? y[i] : y[i + bit]) = other;
-      }
-  }
 };
 #endif
 
 }  // namespace nsa
 
 // The entry points nsa_span_forward_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-#define NSA_WGMMA_BODY(...) nsa::SpanForward<__VA_ARGS__>(p).run();
-#else
-#define NSA_WGMMA_BODY(...)
-#endif
 #define NSA_SPAN_FORWARD(C, W, N, Stages, suffix)                                                                      \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
       nsa_span_forward_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                                \
-    NSA_WGMMA_BODY(nsa::suffix, C, W, N, Stages)                                                                       \
+    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, W, N, Stages>(p).run();)                                           \
   }
 NSA_SPAN_FORWARD(64, 3, 112, 5, bf16)
 NSA_SPAN_FORWARD(64, 3, 112, 5, f16)

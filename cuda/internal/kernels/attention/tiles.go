@@ -82,26 +82,81 @@ const (
 	matrixKeys = 64 // keys that a block owns, or reads at a time
 )
 
-// The blocks of the kernels on warp groups: four groups, of which three own rows.
+// The blocks of the kernels on warp groups: one group loads, each of the others owns 64 rows or keys.
 const (
-	warpGroupThreads = 4 * 128
-	warpGroupRows    = 3 * 64
-	maxMapStride     = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
+	warpGroupRows   = 3 * 64 // forward
+	warpGroupDQRows = 2 * 64
+	warpGroupKeys   = 2 * 64
+	maxMapStride    = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
 )
 
-// warpGroupTile returns the keys of a tile and the stages that are loaded ahead.
-func warpGroupTile(width int64) (x struct{ n, stages int64 }) {
-	if x.n, x.stages = 112, 5; width == 128 {
-		x.n, x.stages = 80, 3
+// warpGroupThreads is the number of threads of a block that owns so many rows or keys.
+func warpGroupThreads(owned int64) int64 { return 128 + 2*owned }
+
+// ring is tiles of n rows or keys, of which some are loaded ahead.
+type ring struct{ n, stages int64 }
+
+// warpGroupTile returns the keys of a tile and the stages of keys, and as many of values, of the forward.
+func warpGroupTile(width int64) ring {
+	if width == 128 {
+		return ring{80, 3}
 	}
-	return x
+	return ring{112, 5}
 }
 
-// warpGroupBytes is the shared memory of a kernel on warp groups: the rows twice, keys and values of all stages, and what is
-// known of the rows.
+// warpGroupDQTile returns the keys of a tile and the stages of keys and values together.
+func warpGroupDQTile(width int64) ring {
+	if width == 128 {
+		return ring{48, 9}
+	}
+	return ring{96, 7}
+}
+
+// warpGroupDKVTile returns the rows of a tile and the stages of q, and as many of do.
+func warpGroupDKVTile(width int64) ring {
+	if width == 128 {
+		return ring{64, 4}
+	}
+	return ring{96, 5}
+}
+
+// warpGroupBytes is the shared memory of the forward: the rows twice, keys and values of all stages, and what is known of the rows.
 func warpGroupBytes(width int64) int64 {
 	x := warpGroupTile(width)
 	return 2*width*(2*warpGroupRows+2*x.stages*x.n) + 2*24*warpGroupRows + 368
+}
+
+// warpGroupDQBytes is that of the kernel for dq, which has their gradients too, and knows of the rows of three tiles.
+func warpGroupDQBytes(width int64) int64 {
+	x := warpGroupDQTile(width)
+	return 2*width*(2*warpGroupDQRows+x.stages*x.n) + 3*24*warpGroupDQRows + 384
+}
+
+// warpGroupDKVBytes is that of the kernel that owns keys: keys and values once, rows and their gradients of all stages, and what is
+// known of the rows.
+func warpGroupDKVBytes(width int64) int64 {
+	x := warpGroupDKVTile(width)
+	return 2*width*(2*warpGroupKeys+2*x.stages*x.n) + x.stages*(20*x.n+32) + 48
+}
+
+func warpGroupBackwardBytes(width int64) int64 {
+	return max(warpGroupDQBytes(width), warpGroupDKVBytes(width))
+}
+
+// onWarpGroups is onMatrixUnits of the kernels on warp groups, which only devices of compute capability 9.0 have.
+func (a problem) onWarpGroups(shared func(width int64) int64) (width int64, err error) {
+	if a.GPU.Capability != 90 {
+		return 0, graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(a.GPU.Capability)/10)
+	}
+	if bytes := 2 * a.T * a.Hkv * max(a.D, a.Dv); bytes >= maxMapStride {
+		return 0, graph.Refuse(graph.ReasonShape, "%d bytes of keys or values, want less than 2^40", bytes)
+	}
+	return a.onMatrixUnits(shared)
+}
+
+// warpGroupKernel returns the kernel of an op that is compiled for the widths 64 and 128.
+func (a problem) warpGroupKernel(op string, width int64) string {
+	return a.Type.Name(fmt.Sprintf("%s_wgmma%d", op, width))
 }
 
 // onMatrixUnits returns the width, 64 or 128, of the kernels on matrix units for the dims of a. It refuses other dims, and a width

@@ -4,3 +4,5 @@
 #include "../../attention/attention_mma_forward.cu"
 #include "../../attention/select_mma.cu"
 #include "../../attention/attention_wgmma_forward.cu"
+#include "../../attention/attention_wgmma_dkv.cu"
+#include "../../attention/attention_wgmma_dq.cu"
