@@ -66,7 +66,7 @@ type Site struct {
 	Op      G.Op     // nil for a Spec that is no op of the graph
 	Spec    ops.Spec // nil for an op that is not of package ops
 	In, Out []ops.Operand
-	Follows []bool // of In, then Out: whether it lies right behind the one before; nil where none does
+	Follows []bool // of In, then Out: whether it lies right behind the one before; known from dispatch on, nil for none
 	Policy  Policy
 }
 

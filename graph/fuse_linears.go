@@ -232,9 +232,9 @@ func (p *plan) align() error {
 		}
 		p.runs = append(p.runs, list)
 	}
-	for i, s := range p.steps {
+	for _, s := range p.steps {
 		for _, v := range s.out {
-			free[v] = i < p.prologue || s.op == nil
+			free[v] = s.op == nil // a step of the graph may still be left to the host
 		}
 		switch op := s.spec.(type) {
 		case ops.LinearsOp:

@@ -26,8 +26,8 @@ func (f *fuser) normGradAdd(add *step) error {
 	return nil
 }
 
-// gateSigmoid lets a gated sum and its gradient take the sigmoid of the gates themselves, where nothing else reads it. The bits are
-// the same.
+// gateSigmoid lets the gradient of a gated sum take the sigmoid of the gates itself, and then the gated sum, where nothing else reads
+// the sigmoid. The bits are the same.
 func (f *fuser) gateSigmoid(s *step) error {
 	if s.spec != (ops.GatedSumOp{}) {
 		return nil
@@ -38,8 +38,8 @@ func (f *fuser) gateSigmoid(s *step) error {
 		return nil
 	}
 	for _, back := range slices.Clone(f.readers[gates]) {
-		grad, _, ok := written[ops.GatedSumGradOp](f, back.in[len(back.in)-1])
-		if _, is := back.spec.(ops.SigmoidGradOp); !is || !ok || grad.in[0] != gates || back.in[1] != grad.out[0] {
+		grad, op, ok := written[ops.GatedSumGradOp](f, back.in[len(back.in)-1])
+		if _, is := back.spec.(ops.SigmoidGradOp); !is || !ok || op != (ops.GatedSumGradOp{}) || grad.in[0] != gates || back.in[1] != grad.out[0] {
 			continue
 		}
 		in, out := slices.Concat(sigmoid.in, grad.in[1:]), slices.Concat(back.out, grad.out[1:])

@@ -210,6 +210,18 @@ func TestFusionsAndBackend(t *testing.T) {
 	require.Len(t, p.Steps, 2)
 }
 
+// TestGateSigmoidTwice: the sigmoid of a sigmoid, which a gated sum takes itself, keeps its gradient.
+func TestGateSigmoidTwice(t *testing.T) {
+	n := &network{graph: G.NewGraph()}
+	gates, a, b := G.Must(ops.Sigmoid(n.input("x", 1, 2, 1, 2))), n.input("a", 1, 2, 1, 3), n.input("b", 1, 2, 1, 3)
+	once, twice := G.Must(ops.GatedSum(gates, a, b)), G.Must(ops.Apply(ops.GatedSumOp{Sigmoid: true}, gates, a, b))
+	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Add(once, twice))))
+	n.let(t, 1)
+	n.grad(t)
+	want := n.results(t, newMachine(t, n.graph, unfused(graph.UnfusedAll)))
+	require.Equal(t, want, n.results(t, newMachine(t, n.graph)))
+}
+
 // TestLinearsInRuns: on a device the casts of the weights of linears and their gradients lie one behind the other, and the backend
 // hears of it: unless one before the last ends in the middle of the device's alignment.
 func TestLinearsInRuns(t *testing.T) {
@@ -230,7 +242,12 @@ func TestLinearsInRuns(t *testing.T) {
 			return list
 		}
 		run := outs[0] == 5
-		newMachine(t, g, graph.WithBackend(f), graph.WithPrecision(graph.BF16))
+		steps := newMachine(t, g, graph.WithBackend(f), graph.WithPrecision(graph.BF16)).Plan().Steps
+		i := slices.IndexFunc(steps, func(s graph.PlanStep) bool { return s.Op == "gradient of linears" })
+		for j, dw := range steps[i].Outputs[1:] {
+			before := steps[i].Outputs[j]
+			require.Equal(t, j > 0 && run, dw.Offset == before.Offset+before.Bytes())
+		}
 		require.Equal(t, []bool{false, false, run, run, false, false, false}, told["linears"], "x, ws, ys")
 		grad := told["gradient of linears"] // x, dys, ws, dx, dws
 		require.Equal(t, []bool{false, false, false, false, false, run, run, false, false, run, run}, grad)

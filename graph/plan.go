@@ -58,7 +58,7 @@ type operand struct {
 	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is of the host
 	checks                 []check  // by dispatch: ops that look at its numbers where these come from the host
 	last                   int      // by layout: index of the last step that reads it; the number of steps where it is kept
-	follows                *operand // by align: the value right before it in memory, nil for any
+	follows                *operand // by align: the value right before it in memory; nil: it may lie anywhere
 	region                 *region  // by layout: its memory in the arena, nil for none
 }
 

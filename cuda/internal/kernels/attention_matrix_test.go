@@ -198,6 +198,21 @@ func TestSpanWorkIsLinear(t *testing.T) {
 	require.Positive(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, 64, 64, 1, 1, 8))
 }
 
+// TestSelectedWorkIsLinear: so does that of the gradient of selected attention, whatever the size of a block, but for as many sums as
+// fill the GPU.
+func TestSelectedWorkIsLinear(t *testing.T) {
+	const D, tiles = 128, 6 * 132 // that fill an H200
+	for _, c := range [][4]int{{2048, 2, 64, 16}, {16384, 1, 1024, 16}, {32768, 1, 4096, 8}, {16384, 2, 512, 16}, {4096, 16, 256, 4}, {65536, 4, 64, 16}, {131072, 1, 64, 16}} {
+		S, H, size, n := c[0], c[1], c[2], c[3]
+		site := attentionSite(kernels.BF16, true, 1, S, S, H, H, D, D)
+		site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, S, H, n))
+		op := ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: size}}
+		got := testutil.Must(planOf(h200, "cuda mma", op, site))(t).WorkBytes()
+		index := 4 * H * (S*n + 256*(S/size+1) + 3*(S/size+1) + S)
+		require.LessOrEqual(t, got, int64(index+4*2*D*2*(H*S+64*tiles)+1<<16), "%v", c)
+	}
+}
+
 // attentionSite returns operands q, k, v -> o, lse, or those of the gradient.
 func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int) graph.Site {
 	dt := dtypes[typ]

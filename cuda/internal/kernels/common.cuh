@@ -118,8 +118,8 @@ __device__ __forceinline__ void strided(int64_t first, int64_t threads, int64_t 
   for (int64_t i = packs * kLanes<T> + first; i < n; i += threads) body(Width<1>{}, i);
 }
 
-// block_from_end is blockIdx.x counted from the grid's end. Blocks start in ascending order, and the op before has left its last
-// results in the L2 cache: a kernel that begins with them reads them from there.
+// block_from_end is blockIdx.x counted from the grid's end. Blocks start in ascending order, and a product or attention leaves its
+// last results in the L2 cache: a kernel behind it that begins with them reads them from there. Two of this kind in a row gain nothing.
 __device__ __forceinline__ int64_t block_from_end() { return gridDim.x - 1 - blockIdx.x; }
 
 // elementwise is strided over the whole grid, which is one-dimensional.

@@ -131,6 +131,57 @@ func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
 	})
 }
 
+// TestLinearsWithoutCopies: weights and their gradients that lie one behind the other are not copied, and the bits are the same.
+func TestLinearsWithoutCopies(t *testing.T) {
+	const rows, in = 33, 24
+	outs := []int{16, 5, 8}
+	onBench(t, func(t *testing.T, x *bench) {
+		normal := func(seed uint64, shape ...int) arg {
+			return x.in(x.storage, testutil.Normal(seed, tensor.Shape(shape).TotalSize()), shape...)
+		}
+		input, ws, dws := normal(1, rows, in), normal(2, 29, in), x.out(f32, 29, in)
+		parts := func(whole arg) (list []arg) {
+			at := whole.at
+			for _, n := range outs {
+				list = append(list, argOf(whole.Dtype, at, n, in))
+				at += kernels.Ptr(list[len(list)-1].Bytes())
+			}
+			return list
+		}
+		var ys, dys []arg
+		for i, n := range outs {
+			ys, dys = append(ys, x.out(x.storage, rows, n)), append(dys, normal(uint64(3+i), rows, n))
+		}
+		dx := x.out(x.storage, rows, in)
+		run := func(follows bool, op any, in, out []arg, runs ...arg) {
+			site := siteOf(in, out)
+			for _, a := range slices.Concat(in, out) {
+				first := slices.ContainsFunc(runs, func(whole arg) bool { return whole.at == a.at })
+				inRun := slices.ContainsFunc(runs, func(whole arg) bool { return a.at > whole.at && a.at < whole.at+kernels.Ptr(whole.Bytes()) })
+				site.Follows = append(site.Follows, follows && inRun && !first)
+			}
+			plan := testutil.Must(planOf(x.dev.variants()[0].GPU, "", op, site))(t)
+			copies := slices.ContainsFunc(plan.Steps, func(s kernels.Step) bool { return s.Kernel == "nsa_copy" })
+			require.Equal(t, !follows, copies)
+			runPlan(t, x.dev, plan, slices.Concat(in, out)...)
+		}
+		var want [][]byte
+		for _, follows := range []bool{false, true} {
+			run(follows, ops.LinearsOp{}, slices.Concat([]arg{input}, parts(ws)), ys, ws)
+			grad := ops.LinearsGradOp{In: in, Terms: [ops.MaxLinears]int{1, 1, 1}}
+			run(follows, grad, slices.Concat([]arg{input}, dys, parts(ws)), slices.Concat([]arg{dx}, parts(dws)), ws, dws)
+			var got [][]byte
+			for _, a := range append([]arg{dx, dws}, ys...) {
+				got = append(got, x.bytes(a))
+			}
+			if follows {
+				require.Equal(t, want, got)
+			}
+			want = got
+		}
+	})
+}
+
 // TestMoreThan2To31Elements runs kernels whose offsets do not fit 32 bits, and looks at the ends of their results.
 func TestMoreThan2To31Elements(t *testing.T) {
 	dev := openGPU(t)

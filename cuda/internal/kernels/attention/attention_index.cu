@@ -54,7 +54,7 @@ extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::Atte
 
 // Blocks of [32,32] threads: x for 32 blocks of tokens of a group, y for kRun segments each. Grid x is B*Hkv*ceil(J/32).
 extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __grid_constant__ nsa::AttentionParams p) {
-  constexpr int kRun = 8;  // 32 times as many segments are the most
+  constexpr int kRun = 8;  // a block takes at most 32*kRun segments
   __shared__ int sums[32][32];
   const int blocks = p.blocks.count(p.n), across = (blocks - 1) / 32 + 1, segments = p.index.segments;
   const long long group = blockIdx.x / across;

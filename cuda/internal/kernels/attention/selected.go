@@ -70,12 +70,12 @@ const (
 )
 
 // index returns how the choice is inverted (attention_index.cuh). The counts and the partial sums are linear in S: with
-// chunks of topN*l' queries the lists that have several hold at most 2*S/l' blocks' worth of sums. Chunks are smaller where the items
-// would not fill the GPU.
+// chunks of topN*l' queries the lists that have several hold at most 2*S/l' blocks' worth of sums. Chunks are smaller where their
+// tiles of keys would not fill the GPU: then there are sums for at most twice as many tiles as that takes.
 func (a selectedProblem) index() index {
 	entries := a.S * a.topN
 	reach := min(a.topN*a.block, a.S)
-	chunk := max(minChunk, min(reach, entries*a.groups()/(fullGPU*int64(a.GPU.SMs))))
+	chunk := max(minChunk, min(reach, entries*a.groups()*kernels.Pieces(a.block, matrixKeys)/(fullGPU*int64(a.GPU.SMs))))
 	x := index{segments: int32(min(maxSegments, reach)), chunk: int32(chunk), items: int32(a.count() + entries/chunk)}
 	if a.S > chunk {
 		x.partials = int32(2 * entries / chunk)

@@ -1,7 +1,8 @@
 // Gated sum of branches (arXiv 2502.11089, equation 5): gates [rows,n], n = 1 to 8 branches [rows,dim] -> y [rows,dim], the sum
-// of gate times branch in the order of the branches. With `sigmoid` that of what is given is the gate.
+// of gate times branch in the order of the branches. With `sigmoid`, gates are logits: the gate is their sigmoid, rounded to T, and
+// dgates is the gradient by the logits.
 //
-// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, or that of what is given, dbranch = gate dy, and, where rows are [batch,seq,heads], delta
+// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, dbranch = gate dy, and, where rows are [batch,seq,heads], delta
 // [batch,heads,seq] float32 = dbranch·branch if it is not null. The threads that share threadIdx.y own a row: blockDim.x of them,
 // a power of two up to 32, as many as read it in 16-byte pieces. All outputs =; nothing is saved. Sums: each thread adds its own
 // columns, ascending, then the threads are added by halves.
