@@ -20,7 +20,7 @@ func GatedSum(gates *gorgonia.Node, branches ...*gorgonia.Node) (*gorgonia.Node,
 
 // GatedSumOp is the Spec of GatedSum: gates, branch 0, branch 1, ... -> y.
 type GatedSumOp struct {
-	Sigmoid bool // of the gates, which are not activated yet; the bits are those of SigmoidOp before it
+	Sigmoid bool // the gates are logits, whose sigmoid it takes; the bits are those of SigmoidOp before it
 }
 
 func (op GatedSumOp) Name() string {
@@ -57,6 +57,7 @@ func (op GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindGatedSum[float32], bindGatedSum[float64])(k, op.activated(k, in[0]), in[1:], out[0])
 }
 
+// activated returns the gates behind their activation.
 func (op GatedSumOp) activated(k *cpu.Kernel, gates Arg) Arg {
 	if !op.Sigmoid {
 		return gates
@@ -87,7 +88,7 @@ func (op GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (go
 // GatedSumGradOp is the Spec of the gradient of GatedSum: gates, branch 0, branch 1, ..., dy -> dgates, dbranch 0,
 // dbranch 1, ... with dgate = dy·branch and dbranch = gate*dy.
 type GatedSumGradOp struct {
-	Sigmoid bool // as in GatedSumOp: gates and dgates are those before it
+	Sigmoid bool // as in GatedSumOp: gates are logits, and dgates is the gradient by them
 	Deltas  bool // then delta 0, delta 1, ... [B,Hq,S] follow: rowsum(dbranch·branch), for TakeDelta
 }
 

@@ -28,7 +28,8 @@ template <typename T> __device__ void compress_mean(const CompressParams& p) {
   T* y = static_cast<T*>(p.y);
   const int64_t token = p.heads * p.dim;
   const float share = 1.0f / float(p.len);
-  const int64_t n = p.batch * p.blocks * token, first = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; // where columns.cu ended
+  // From the start, which columns.cu wrote last.
+  const int64_t n = p.batch * p.blocks * token, first = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
   strided<T>(first, int64_t(gridDim.x) * blockDim.x, n, token % kLanes<T> == 0 && aligned(x, y), [&](auto width, int64_t o) {
     constexpr int W = decltype(width)::value;
     const int64_t block = o / token, b = block / p.blocks;

@@ -9,8 +9,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Several linear layers of one input are one product: their weights lie one behind the other, or are copied so, and one kernel splits or joins
-// the columns. So x is read once; for a layer of 128 outputs alone reading x takes longer than the product.
+// Several linear layers of one input are one product: their weights lie one behind the other, or are copied so, and one kernel splits
+// or joins the columns. So x is read once; for a layer of 128 outputs alone reading x takes longer than the product.
 
 // linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
 func linears(b *kernels.Builder, op ops.LinearsOp) error {
