@@ -80,9 +80,9 @@ func TestSelectBlocksKernels(t *testing.T) {
 		want                string // "" is none of a matrix unit
 		shared              int
 	}{
-		{h200, 65536, 12, 2, 64, 16, "nsa_select_blocks_mma64_bf16", 113600}, // two of which fit a multiprocessor
-		{h200, 65536, 64, 4, 128, 16, "nsa_select_blocks_mma128_bf16", 217856},
-		{h200, 65536, 64, 1, 128, 64, "nsa_select_blocks_mma128_bf16", 0},
+		{h200, 65536, 12, 2, 64, 16, "nsa_select_blocks_mma64_bf16", 104000}, // two of which fit a multiprocessor
+		{h200, 65536, 64, 4, 128, 16, "nsa_select_blocks_mma128_bf16", 210688},
+		{h200, 65536, 64, 1, 128, 64, "nsa_select_blocks_any_mma128_bf16", 0}, // two threads for a query
 		{h200, 65536, 1, 1, 64, 64, "nsa_select_blocks_mma64_bf16", 0},
 		{h200, 300, 12, 2, 64, 16, "nsa_select_blocks_small_mma64_bf16", 0}, // too few to fill the GPU
 		{little, 65536, 12, 2, 64, 16, "nsa_select_blocks_mma64_bf16", 0},   // with fewer queries

@@ -24,7 +24,7 @@ type selectParams struct {
 	n                                sizes
 	span                             span
 	l, per, size, most, tokens, tile int32
-	ring, room                       int32 // on matrix units
+	ring, pitch, room, earliest      int32 // on matrix units
 }
 
 // forcedBlocks are block 0 and the two newest, which every query gets.
@@ -137,15 +137,23 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	case places > 0:
 		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
 	}
-	// A warp folds up to 32 blocks of together two tiles of keys; meanwhile a third and a fourth are written.
+	// A warp folds up to 32 blocks of together two tiles of keys; meanwhile a third and a fourth are written. The usual kernels take
+	// blocks of four strides, of two compression blocks each. Quadruples of eight queries should lie in different banks.
 	per := int64(p.per)
+	usual := p.l == 2 && per == 4 && h <= threadHeads
 	p.tile = int32(min(32, max(1, 2*matrixKeys/per)))
 	span := int64(p.tile)*per + int64(p.l) - 1 + 2*matrixKeys
 	if int64(p.tile)*per%matrixKeys != 0 {
 		span += matrixKeys - 1
 	}
 	ring := matrixKeys * kernels.Pieces(span, matrixKeys)
+	pitch := func(queries int64) int64 { return ring + 4 }
+	if usual {
+		ring = 4 * matrixKeys
+		pitch = func(queries int64) int64 { return ring + 8 + 4*((queries+1)%2) }
+	}
 	p.ring = int32(min(ring, math.MaxInt32))
+	p.earliest = int32(min(a.topN*a.block, a.S))
 
 	threads := kernels.Pieces(h, threadHeads) // of a query
 	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
@@ -154,9 +162,9 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
 			q = p
 			tokens := teams * 4 / threads * n
-			q.tokens = int32(tokens)
+			q.tokens, q.pitch = int32(tokens), int32(pitch(n))
 			shared = 2*width*(teams*teamColumns+2*matrixKeys) + 8*teams*teamColumns +
-				4*(tokens*threads*(ring+4)+quads(2*tokens*int64(p.room))+quads(2*tokens))
+				4*(tokens*threads*pitch(n)+quads(2*tokens*int64(p.room))+quads(2*tokens))
 			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
 				break
 			}
@@ -172,9 +180,12 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	}
 	kernel, teams := "select_blocks", width/32
 	q, shared := cut(teams, width)
-	if shared > int64(a.GPU.SharedPerBlock) || a.grid(&q) < int64(a.GPU.SMs) {
+	if !usual || shared > int64(a.GPU.SharedPerBlock) || a.grid(&q) < int64(a.GPU.SMs) {
 		kernel, teams = "select_blocks_small", 1
 		q, shared = cut(teams, width)
+	}
+	if !usual {
+		kernel = "select_blocks_any"
 	}
 	a.Launch(a.matrixKernel(kernel, width), kernels.Line(a.grid(&q)), kernels.Line(teams*teamColumns), shared, &q)
 	return nil

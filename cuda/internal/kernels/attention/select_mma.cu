@@ -30,80 +30,85 @@ struct Columns {
   }
 };
 
-// A score, not negative, and its block as one number: the greater is the better, and 0 is none.
-using Ranked = long long;
-struct __align__(16) RankedPair { Ranked x, y; };
-// What a score must exceed to come to a list, and how many have come.
-struct __align__(8) ListState { float bar; int count; };
-__device__ inline Ranked ranked(float score, int block) {
-  uint32_t bits;
-  memcpy(&bits, &score, sizeof bits);
-  return Ranked((uint64_t)bits << 32 | ~(uint32_t)block);
+// A list of a query: first the bits of the scores of its entries, which order as the scores do since none is negative, then their
+// blocks. Of equal scores the one of the lower block comes first. No score is kNone.
+constexpr int kNone = -1;
+// What the bits of a score must exceed to come to a list, and how many have come.
+struct __align__(8) ListState { int bar, count; };
+__device__ inline int bits_of(float x) {
+  int bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
 }
-__device__ inline float score_of(Ranked x) {
-  const uint32_t bits = uint32_t(x >> 32);
-  float score;
-  memcpy(&score, &bits, sizeof score);
-  return score;
-}
-__device__ inline int block_of(Ranked x) { return (int)~(uint32_t)x; }
 
-// Sorts the best `places` of a list to its begin; room is 32 or 64. All lanes of a warp call it.
-__device__ __forceinline__ void cut(Ranked* list, int room, int places) {
-  Ranked x[2];
-  int better[2];
+// Sorts the best `places` of a list to its begin; Room is 32 or 64. All lanes of a warp call it.
+template <int Room> __device__ __forceinline__ void cut(int* list, int places) {
+  int x[Room / 32], block[Room / 32], better[Room / 32];
 #pragma unroll
-  for (int e = 0; e < 2; e++)
-    if (32 * e < room) {
-      x[e] = list[lane() + 32 * e], better[e] = 0;
+  for (int e = 0; e < Room / 32; e++) {
+    x[e] = list[lane() + 32 * e], block[e] = list[Room + lane() + 32 * e];
+    better[e] = __popc(__match_any_sync(0xffffffff, x[e]) & ((1u << lane()) - 1));
+  }
 #pragma unroll 8
-      for (int i = 0; i < room; i += 2) {
-        const RankedPair y = *reinterpret_cast<const RankedPair*>(list + i);
-        better[e] += int((uint64_t)(x[e] - y.x) >> 63), better[e] += int((uint64_t)(x[e] - y.y) >> 63);  // whether it is less
-      }
+  for (int i = 0; i < Room; i += 4) {
+    const int4 y = *reinterpret_cast<const int4*>(list + i);
+#pragma unroll
+    for (int e = 0; e < Room / 32; e++) {
+      const int mine = x[e] - (i / 32 < e);  // equal ones before this half are better
+      better[e] += (uint32_t)(mine - y.x) >> 31, better[e] += (uint32_t)(mine - y.y) >> 31;
+      better[e] += (uint32_t)(mine - y.z) >> 31, better[e] += (uint32_t)(mine - y.w) >> 31;
     }
+  }
   __syncwarp();
 #pragma unroll
-  for (int e = 0; e < 2; e++)
-    if (32 * e < room && better[e] < places) list[better[e]] = x[e];
+  for (int e = 0; e < Room / 32; e++)
+    if (better[e] < places) list[better[e]] = x[e], list[Room + better[e]] = block[e];
   __syncwarp();
 }
+__device__ __forceinline__ void cut(int* list, int room, int places) { room == 32 ? cut<32>(list, places) : cut<64>(list, places); }
 
 // Makes a thread's products probabilities and sums those of each of its queries, of two keys, into rows of sums. base: of each column
 // lse*log2(e).
 template <int Queries>
 __device__ __forceinline__ void sum_heads(float (&s)[16][4], float scale, const float* base, float* to, int pitch) {
+  constexpr int kPairs = 16 / Queries;
+  float2 x[Queries];  // stored last: loads of base do not go before stores
 #pragma unroll
-  for (int u = 0; u < Queries; u++, to += pitch) {
-    float2 x{0, 0};
+  for (int j = 0; j < kPairs * Queries; j++) {
+    const float2 y = load_pair(base + 8 * j);
 #pragma unroll
-    for (int j = 16 / Queries * u; j < 16 / Queries * (u + 1); j++) {
-      const float2 y = load_pair(base + 8 * j);
-#pragma unroll
-      for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], scale, -(i % 2 ? y.y : y.x)));
-      x.x += s[j][0] + s[j][1], x.y += s[j][2] + s[j][3];
-    }
-    *reinterpret_cast<float2*>(to) = x;
+    for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], scale, -(i % 2 ? y.y : y.x)));
+    float2& sum = x[j / kPairs];
+    if (j % kPairs == 0)
+      sum = {s[j][0] + s[j][1], s[j][2] + s[j][3]};
+    else
+      sum.x += s[j][0] + s[j][1], sum.y += s[j][2] + s[j][3];
   }
+#pragma unroll
+  for (int u = 0; u < Queries; u++, to += pitch) *reinterpret_cast<float2*>(to) = x[u];
 }
 
 // The key of a tile that lies in a row: a thread's rows of a product, 8 apart, are two keys that adjoin.
 __host__ __device__ constexpr int key_of(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
 
-template <typename T, int C, int Teams> __device__ void team_select_blocks(const SelectParams& p) {
+// Usual is whether l is 2 d, l' 4 d, and a query one thread's. The ring is then two halves of kHalf keys, each behind kBefore cells, of
+// which the last one is for the key before.
+constexpr int kHalf = 2 * kKeys, kBefore = 4;
+
+template <typename T, int C, int Teams, bool Usual> __device__ void team_select_blocks(const SelectParams& p) {
   constexpr int kAll = Teams * kTeam, kCells = C / 8, kStep = kAll / kCells, kTile = kKeys * C * 2, kMine = kColumns * C * 2;
   static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
   const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
   const Columns columns(n.each, p.tokens / Teams);
-  const int pitch = p.ring + 4;  // of a thread's sums; quadruples of eight queries lie in different banks
+  const int pitch = p.pitch;  // of a thread's sums
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(kAll * C / 2)), K = shared_address(carve.floats(2 * kTile / 4));
   float* lses = carve.floats(kAll);  // of the columns, Inf where there is none
   float* bases = carve.floats(kAll);
   float* sums = carve.floats(p.tokens * columns.threads * pitch);
-  Ranked* lists = reinterpret_cast<Ranked*>(carve.floats(2 * p.tokens * p.room));
+  int* lists = reinterpret_cast<int*>(carve.floats(2 * p.tokens * p.room));
   ListState* states = reinterpret_cast<ListState*>(carve.floats(2 * p.tokens));
   int* rows = reinterpret_cast<int*>(sums);                      // first: of the columns, query and head
 
@@ -116,7 +121,7 @@ template <typename T, int C, int Teams> __device__ void team_select_blocks(const
   const int team = warp() / 4, c = lane() % 4;
   bool any_large = false;
   if (last > 0) {
-    for (int i = threadIdx.x; i < p.tokens; i += kAll) states[i] = {-1, 0};
+    for (int i = threadIdx.x; i < p.tokens; i += kAll) states[i] = {kNone, 0};
     const int own = threadIdx.x, query = columns.query(own), head = columns.head(own);
     const bool in = head >= 0 && t0 + query < t1;
     const float lse = in ? load_lse(p.lse[((long long)b * n.heads + g * n.each + head) * n.queries + t0 + query]) : INFINITY;
@@ -152,8 +157,8 @@ template <typename T, int C, int Teams> __device__ void team_select_blocks(const
   int at = (team * 4 + c) * columns.queries * pitch + warp() % 4 * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
   asm volatile("" : "+r"(at));
   const auto sum = [&](float (&s)[16][4]) {
-    float* to = sums + at + at_tile;
-    at_tile = at_tile + kKeys == p.ring ? 0 : at_tile + kKeys;
+    float* to = sums + at + at_tile + (Usual ? kBefore + at_tile / kHalf * kBefore : 0);
+    at_tile = at_tile + kKeys == (Usual ? 2 * kHalf : p.ring) ? 0 : at_tile + kKeys;
     float scale = n.scale_log2;
     if (any_large) {  // to exponents
 #pragma unroll
@@ -173,60 +178,68 @@ template <typename T, int C, int Teams> __device__ void team_select_blocks(const
     }
   };
 
-  // Gives the lists the scores of the next blocks. Usual: weights 1, 2, 2, 2, 1 and one thread for a query.
-  int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
-  const int earliest = (int)min((long long)p.most * p.size, (long long)n.queries);  // query that chooses
-  const auto take = [&](auto usual) {
-    constexpr bool kUsual = decltype(usual)::value == 1;
-    const int per = kUsual ? 4 : p.per, width = kUsual ? 32 : p.tile, j = j0 + lane(), key = at_block + lane() * per;
-    const int since = (lane() < width && 1 <= j && j < last ? max(earliest, (j + 2) * p.size) : n.queries) - t0;
-    const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
-    const int first = in_ring(key), before = in_ring(key - 1);
-#pragma unroll 1
-    for (int i = warp(); i < t1 - t0; i += kAll / 32) {
-      const float* r = sums + i * (kUsual ? 1 : columns.threads) * pitch;
-      ListState state = states[i];
-      float score = 0;
-      if constexpr (kUsual) {
-        const float4 x = *reinterpret_cast<const float4*>(r + first);
-        score = r[before] + 2 * (x.x + x.y + x.z) + x.w;
-      } else if (i >= since) {
-        const int seen = p.span.visible(t0 + i) - j * per;
-#pragma unroll 1
-        for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // from the first key that meets block j, counted from its own
-          const float* at = r + in_ring(key + x);
-          score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
-        }
-      }
-      score = fmaxf(score, 0);  // not NaN
-      bool in = i >= since && score > state.bar;
-      unsigned chosen = __ballot_sync(0xffffffff, in);
-      if (chosen == 0) continue;
-      Ranked* list = lists + i * p.room;
-      const Ranked x = ranked(score, j);
-      for (;;) {
-        const int at = state.count + __popc(chosen & ((1u << lane()) - 1));
-        if (in && at < p.room) list[at] = x;
-        state.count += __popc(chosen);
-        __syncwarp();
-        if (state.count <= p.room) break;
-        cut(list, p.room, places);
-        const Ranked least = list[places - 1];
-        state = {score_of(least), places};
-        in = in && at >= p.room && x > least;
-        chosen = __ballot_sync(0xffffffff, in);
-      }
-      if (lane() == 0) states[i] = state;
+  // Gives the list of query i the scores of the lanes that are `in`.
+  const auto enter = [&](int i, ListState state, int score, int block, bool in) {
+    unsigned chosen = __ballot_sync(0xffffffff, in);
+    if (chosen == 0) return;
+    int* list = lists + i * 2 * p.room;
+    for (;;) {
+      const int at = state.count + __popc(chosen & ((1u << lane()) - 1));
+      if (in && at < p.room) list[at] = score, list[p.room + at] = block;
+      state.count += __popc(chosen);
       __syncwarp();
+      if (state.count <= p.room) break;
+      cut(list, p.room, places);
+      state = {list[places - 1], places};
+      in = in && at >= p.room && score > state.bar;
+      chosen = __ballot_sync(0xffffffff, in);
     }
-    j0 += width, at_block = in_ring(at_block + width * per);
+    if (lane() == 0) states[i] = state;
+    __syncwarp();
   };
-  const bool usual = p.l == 2 && p.per == 4 && p.tile == 32 && columns.threads == 1;
+  // Gives the lists the scores of the next blocks.
+  int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
+  const auto take = [&] {
+    const int per = Usual ? 4 : p.per, width = Usual ? 32 : p.tile, j = j0 + lane();
+    const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
+    if constexpr (Usual) {
+      const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;
+#pragma unroll 1
+      for (int i = warp(); i < t1 - t0; i += kAll / 32) {
+        float* r = sums + i * pitch;
+        const float4 x = *reinterpret_cast<const float4*>(r + half + lane() * 4);
+        const float before = r[half + lane() * 4 - 1];
+        const ListState state = states[i];
+        if (lane() == 31) r[other - 1] = x.w;
+        const int score = bits_of(fmaxf(before + 2 * (x.x + x.y + x.z) + x.w, 0));  // not NaN
+        enter(i, state, score, j, i >= since && score > state.bar);
+      }
+    } else {
+      const int key = at_block + lane() * per;
+      const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
+#pragma unroll 1
+      for (int i = warp(); i < t1 - t0; i += kAll / 32) {
+        const float* r = sums + i * columns.threads * pitch;
+        const ListState state = states[i];
+        float score = 0;
+        if (i >= since) {
+          const int seen = p.span.visible(t0 + i) - j * per;
+#pragma unroll 1
+          for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // from the first key that meets block j, counted from its own
+            const float* at = r + in_ring(key + x);
+            score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
+          }
+        }
+        const int bits = bits_of(fmaxf(score, 0));  // not NaN
+        enter(i, state, bits, j, i >= since && bits > state.bar);
+      }
+    }
+    j0 += width, at_block += width * per;
+    if (at_block >= (Usual ? 2 * kHalf : p.ring)) at_block -= Usual ? 2 * kHalf : p.ring;
+  };
   const auto take_below = [&](int key) {  // all blocks whose keys are
-    if (usual)
-      while (j0 < last && (j0 + 32) * 4 <= key) take(Width<1>{});
-    else
-      while (j0 < last && (j0 + p.tile) * p.per <= key) take(Width<0>{});
+    const int width = Usual ? 32 : p.tile, per = Usual ? 4 : p.per;
+    while (j0 < last && (j0 + width) * per <= key) take();
   };
 
   // Even teams wait for a tile of keys and then begin its product, odd ones wait for the next tile between a product and its sums:
@@ -260,17 +273,17 @@ template <typename T, int C, int Teams> __device__ void team_select_blocks(const
       for (int j = lane(); j < p.most; j += 32) idx[j] = j <= own ? j : -1;
       continue;
     }
-    Ranked* list = lists + i * p.room;
+    int* list = lists + i * 2 * p.room;
     if (places > 0) {
-      for (int j = states[i].count + lane(); j < p.room; j += 32) list[j] = 0;
+      for (int j = states[i].count + lane(); j < p.room; j += 32) list[j] = kNone;
       __syncwarp();
       cut(list, p.room, places);
     }
     for (int j = lane(); j < places; j += 32) {
-      const int block = block_of(list[j]);
+      const int block = list[p.room + j];
       int at = 1;
 #pragma unroll 4
-      for (int k = 0; k < places; k++) at += block_of(list[k]) < block;
+      for (int k = 0; k < places; k++) at += list[p.room + k] < block;
       idx[at] = block;
     }
     if (lane() == 0) idx[0] = 0, idx[p.most - 2] = own - 1, idx[p.most - 1] = own;
@@ -279,15 +292,17 @@ template <typename T, int C, int Teams> __device__ void team_select_blocks(const
 
 }  // namespace nsa
 
-#define NSA_SELECT(op, C, teams, blocks, suffix, T)                                                                    \
+#define NSA_SELECT(op, C, teams, blocks, usual, suffix, T)                                                             \
   extern "C" __global__ void __launch_bounds__(nsa::kTeam * teams, blocks)                                             \
       nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::SelectParams p) {                                      \
-    nsa::team_select_blocks<T, C, teams>(p);                                                                                \
+    nsa::team_select_blocks<T, C, teams, usual>(p);                                                                    \
   }
-#define NSA_SELECT_TYPES(op, C, teams, blocks)                                                                         \
-  NSA_SELECT(op, C, teams, blocks, bf16, nsa::bf16)                                                                    \
-  NSA_SELECT(op, C, teams, blocks, f16, nsa::f16)
-NSA_SELECT_TYPES(select_blocks, 64, 2, 2)
-NSA_SELECT_TYPES(select_blocks, 128, 4, 1)
-NSA_SELECT_TYPES(select_blocks_small, 64, 1, 3)
-NSA_SELECT_TYPES(select_blocks_small, 128, 1, 2)
+#define NSA_SELECT_TYPES(op, C, teams, blocks, usual)                                                                  \
+  NSA_SELECT(op, C, teams, blocks, usual, bf16, nsa::bf16)                                                             \
+  NSA_SELECT(op, C, teams, blocks, usual, f16, nsa::f16)
+NSA_SELECT_TYPES(select_blocks, 64, 2, 2, true)
+NSA_SELECT_TYPES(select_blocks, 128, 4, 1, true)
+NSA_SELECT_TYPES(select_blocks_small, 64, 1, 3, true)
+NSA_SELECT_TYPES(select_blocks_small, 128, 1, 2, true)
+NSA_SELECT_TYPES(select_blocks_any, 64, 1, 3, false)
+NSA_SELECT_TYPES(select_blocks_any, 128, 1, 2, false)
