@@ -92,8 +92,10 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	}
 	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Size == opcases.Huge })
 	for _, dim := range []int{64, 128} {
-		s := sized(2, 700, 4, 2, dim, dim, 32, 16, 64, 6, 100)
-		cases = append(cases, s.Cases()...)
+		for _, block := range []int{64, 128} {
+			s := sized(2, 700, 4, 2, dim, dim, 32, 16, block, 4, 100)
+			cases = append(cases, s.Cases()...)
+		}
 	}
 	for _, s := range storages {
 		for _, c := range cases {
