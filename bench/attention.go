@@ -10,6 +10,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -38,7 +39,14 @@ var attentionPeers = map[string][2]float64{
 // benchAttention times each branch, the choice of blocks and the whole, with normal inputs; selected attention also with random
 // blocks, of which neighbouring queries share the forced ones alone, and with blocks that 64 neighbours share; and dense attention.
 func benchAttention(r *report) {
-	ceiling, _ := ceilings(r.backend)
+	ceiling, bytes := ceilings(r.backend)
+	r.add("matrix product, measured ceiling", "8192x8192x8192", ceiling/1e12, "TFLOP/s")
+	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s")
+	if gpu, ok := r.backend.(*cuda.Backend); ok {
+		c := must(gpu.Ceilings())
+		r.add("reads from L2, measured ceiling", "16 MiB by all multiprocessors", c.L2/1e9, "GB/s")
+		r.add("exponentials, measured ceiling", "float32", c.Exp/1e12, "T/s")
+	}
 	for _, shape := range attentionShapes {
 		for s := 2048; s <= 131072; s *= 2 {
 			at := attentionAt{r, shape, s, ceiling / 1e12}

@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/ceilings"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
@@ -122,7 +123,11 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			}
 		}
 	}
-	return plans
+	read, _, err := ceilings.Read(h200)
+	require.NoError(t, err)
+	exponentials, _, err := ceilings.Exponentials(h200)
+	require.NoError(t, err)
+	return append(plans, read, exponentials)
 }
 
 // TestLaunches holds every launch of the rows to the binary and to the source of the kernel that it names.

@@ -120,6 +120,7 @@ inline float __fsub_rn(float x, float y) { return x - y; }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+template <typename V> V __ldcg(const V* p) { return *p; }
 inline int atomicAdd(int* p, int x) {
   const int old = *p;
   *p += x;
