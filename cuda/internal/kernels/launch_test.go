@@ -93,7 +93,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	}
 	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Size == opcases.Huge })
 	for _, dim := range []int{64, 128} {
-		for _, block := range []int{64, 128} {
+		for _, block := range []int{16, 32, 64, 128} {
 			s := sized(2, 700, 4, 2, dim, dim, 32, 16, block, 4, 100)
 			cases = append(cases, s.Cases()...)
 		}

@@ -3,7 +3,9 @@ package attention
 import (
 	"fmt"
 	"math"
+	"unsafe"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -12,6 +14,7 @@ import (
 // selectRows are q, kc, lse -> idx.
 func selectRows() []kernels.Row {
 	return kernels.Rows(
+		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhf>i", Build: selectBlocksOnWarpGroups},
 		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhf>i", Build: selectBlocksOnMatrixUnits},
 		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttf>i", Build: selectBlocks},
 	)
@@ -121,21 +124,86 @@ const (
 	mostRoom    = 64
 )
 
+// setRoom sets what the lists of queries need on matrix units.
+func (a choice) setRoom(p *selectParams) error {
+	switch places := a.places(); { // 16 more than places, if that is no more than mostRoom
+	case places >= mostRoom:
+		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
+	case places > 0:
+		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
+	}
+	p.earliest = int32(min(a.topN*a.block, a.S))
+	return nil
+}
+
+// teamBytes is the shared memory of some teams without the sums of their queries: columns, tiles of keys, and lists.
+func (a choice) teamBytes(p *selectParams, teams, width, keyTiles int64) int64 {
+	tokens := int64(p.tokens)
+	return 2*width*(teams*teamColumns+keyTiles*matrixKeys) + 8*teams*teamColumns + 4*(quads(2*tokens*int64(p.room))+quads(2*tokens))
+}
+
+// selectMapParams is SelectMapParams of select_wgmma.cu.
+type selectMapParams struct {
+	kc           [driver.MapBytes]byte
+	selectParams `c:"p"`
+}
+
+const selectStages = 3 // tiles of keys of the kernels on warp groups
+
+// selectBlocksOnWarpGroups is selectBlocks for half precision and dims up to 128 on devices of compute capability 9.0, for
+// l = 2 d, l' of 1, 2, 4 or 8 d, groups of at most 32 heads and at most 66 blocks.
+func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
+	a, p, err := choiceOf(b, op)
+	if err != nil {
+		return err
+	}
+	h, per := a.headsPerGroup(), a.block/a.d
+	if a.l != 2*a.d || per > 8 || per&(per-1) != 0 || h > threadHeads || a.S < a.block {
+		return graph.Refuse(graph.ReasonShape, "warp groups: l %d, d %d, l' %d and groups of %d heads, want l of 2 d, l' of 1, 2, 4 or 8 d, at most %d heads, and at least l' tokens",
+			a.l, a.d, a.block, h, threadHeads)
+	}
+	if err := a.setRoom(&p); err != nil {
+		return err
+	}
+	p.per = int32(per)
+	// cut sets how many queries a block has, as many as fill its columns, if they fit and there are enough blocks.
+	cut := func(width int64) (shared int64) {
+		teams := width / 32
+		for n := 16 / kernels.Pieces(h, 2); ; n-- { // queries of a thread
+			if n > 5 && n != 8 && n != 16 {
+				continue
+			}
+			p.tokens, p.pitch = int32(teams*4*n), int32(4*matrixKeys+8+4*((n+1)%2)) // quadruples of eight queries lie in different banks
+			shared = a.teamBytes(&p, teams, width, selectStages) + 4*int64(p.tokens)*int64(p.pitch) + 16*selectStages
+			if n == 1 || shared <= int64(a.GPU.SharedPerBlock) && a.grid(&p) >= int64(a.GPU.SMs) {
+				return shared
+			}
+		}
+	}
+	width, err := a.onWarpGroups(cut)
+	if err != nil {
+		return err
+	}
+	shared, kc := cut(width), b.In[1]
+	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", width, per)), kernels.Line(a.grid(&p)), kernels.Line(width/32*teamColumns),
+		shared, &selectMapParams{selectParams: p})
+	dims, encode := [4]int64{kc.Dim(3), a.Hkv, a.T, a.B}, a.GPU.Boxes
+	a.Encode(unsafe.Offsetof(selectMapParams{}.kc), kc.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, matrixKeys) })
+	return nil
+}
+
 // selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
 func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	a, p, err := choiceOf(b, op)
 	if err != nil {
 		return err
 	}
-	h, places := a.headsPerGroup(), a.places()
+	h := a.headsPerGroup()
 	if h > 2*threadHeads {
 		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, 2*threadHeads)
 	}
-	switch { // 16 more than places, if that is no more than mostRoom
-	case places >= mostRoom:
-		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
-	case places > 0:
-		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
+	if err := a.setRoom(&p); err != nil {
+		return err
 	}
 	// A warp folds up to 32 blocks of together two tiles of keys; meanwhile a third and a fourth are written. The usual kernels take
 	// blocks of four strides, of two compression blocks each. Quadruples of eight queries should lie in different banks.
@@ -153,7 +221,6 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 		pitch = func(queries int64) int64 { return ring + 8 + 4*((queries+1)%2) }
 	}
 	p.ring = int32(min(ring, math.MaxInt32))
-	p.earliest = int32(min(a.topN*a.block, a.S))
 
 	threads := kernels.Pieces(h, threadHeads) // of a query
 	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
@@ -163,8 +230,7 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 			q = p
 			tokens := teams * 4 / threads * n
 			q.tokens, q.pitch = int32(tokens), int32(pitch(n))
-			shared = 2*width*(teams*teamColumns+2*matrixKeys) + 8*teams*teamColumns +
-				4*(tokens*threads*pitch(n)+quads(2*tokens*int64(p.room))+quads(2*tokens))
+			shared = a.teamBytes(&q, teams, width, 2) + 4*tokens*threads*pitch(n)
 			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
 				break
 			}

@@ -6,3 +6,4 @@
 #include "../../attention/attention_wgmma_forward.cu"
 #include "../../attention/attention_wgmma_dkv.cu"
 #include "../../attention/attention_wgmma_dq.cu"
+#include "../../attention/select_wgmma.cu"
