@@ -124,10 +124,12 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 
 	act := workLike(k, hidden)
 	SiLUOp{}.Bind(k, []Arg{hidden}, []Arg{act})
+	bindClearRest[T](k, c.sequences, act)
 	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf, B: act.Buf}}, C: dw2.Buf})
 	dhidden := act // in the memory of the SiLU, which is not needed any more
 	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
 	SiLUGradOp{}.Bind(k, []Arg{hidden, dhidden}, []Arg{dhidden})
+	bindClearRest[T](k, c.sequences, dhidden)
 
 	// pe is added to every row, so its gradient is that of the sum of the rows.
 	sum := cpu.Work[T](k, width)
