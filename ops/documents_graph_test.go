@@ -169,3 +169,13 @@ func TestNewDocumentsInOneGraph(t *testing.T) {
 		}
 	}
 }
+
+// TestBoundariesOfInts: boundaries of type int give the table of those of int32.
+func TestBoundariesOfInts(t *testing.T) {
+	g, cu := G.NewGraph(), []int{0, 3, 3, 8}
+	ints := G.NewVector(g, tensor.Int, G.WithName("cu"), G.WithValue(tensor.New(tensor.WithBacking(cu))))
+	table := testutil.Must(ops.DocumentTable(ints, 1, 8, 2, 1))(t)
+	require.NoError(t, testutil.Closing(graph.NewMachine(g))(t).RunAll())
+	want := newPacking(ops.Params{BlockLen: 2, Stride: 1}, 1, 8, []int32{0, 3, 3, 8}).table(t)
+	require.Equal(t, want.Ints, table.Value().Data())
+}

@@ -11,7 +11,8 @@ import (
 )
 
 // SelectBlocks returns the selection blocks that each query of each group attends to: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and
-// the lse [B,Hq,S] of the compressed attention over them -> int32 [B,S,Hkv,n], ascending, padded with -1.
+// the lse [B,Hq,S] of the compressed attention over them -> int32 [B,S,Hkv,n], ascending, padded with -1. Blocks count from the
+// first of the query's document, as SelectedAttention reads them.
 //
 // Block 0 and the two blocks up to the query's own are forced and count inside n. The other n-3 blocks are those of the best
 // scores among the earlier blocks, the lower index first where scores are equal. The score of a block is the probability that the

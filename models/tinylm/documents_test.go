@@ -211,14 +211,23 @@ func TestPackedTraining(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(Train(context.Background(), small(), &wrong, training)), "tinylm: data: copies: the held-out part: document 0 ends at")
 }
 
-// TestPackedStepDoesNotAllocate: nor do batches of documents.
-func TestPackedStepDoesNotAllocate(t *testing.T) {
+// TestPackedSteps: wrong boundaries are an error that changes no weight and spoils no later step, and a step of documents allocates
+// nothing.
+func TestPackedSteps(t *testing.T) {
 	data := copies(500)
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	m := newTestModel(t, w, nil, 4, w.Config.Context, WithDocuments(4*mostDocuments(data.TrainEnds, w.Config.Context)))
 	b, solver := newBatches(data.Train, data.TrainEnds, 1), newTestSolver(t, m)
 	b.next(m)
 	require.NoError(t, m.RunAndStep(solver))
+	before := bits(t, w)
+	good := slices.Clone(m.CuSeqlens())
+	m.CuSeqlens()[1] = 65
+	require.ErrorContains(t, m.RunAndStep(solver), "document 0, tokens [0, 65), crosses the end of a row of 64 tokens at 64")
+	require.Equal(t, before, bits(t, w))
+	copy(m.CuSeqlens(), good)
+	require.NoError(t, m.RunAndStep(solver))
+	require.NotEqual(t, before, bits(t, w))
 	require.Zero(t, testing.AllocsPerRun(10, func() {
 		b.next(m)
 		if err := m.RunAndStep(solver); err != nil {
