@@ -141,7 +141,7 @@ func (o packedOp) own(t testing.TB, d document, dt tensor.Dtype) []array {
 	for i, a := range o.in {
 		in = append(in, cut(a, o.along[i], d))
 	}
-	return outputsOf(t, 2, o.spec(d.end-d.first), dt, in...)
+	return outputsOf(t, 1, o.spec(d.end-d.first), dt, in...)
 }
 
 // packedOps returns the ops at one packing. The inputs of gradients come from the ops before them.
@@ -154,7 +154,7 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c sizes, seed uint64) m
 	pe, w1, w2 := normal("pe", seed+5, p.BlockLen, c.D), normal("w1", seed+6, hidden, p.BlockLen*c.D), normal("w2", seed+7, c.D, hidden)
 	add := func(name string, o packedOp) []array {
 		list[name] = o
-		return o.run(t, x, dt, 2)
+		return o.run(t, x, dt, 1)
 	}
 	same := func(spec ops.Spec) func(int) ops.Spec { return func(int) ops.Spec { return spec } }
 

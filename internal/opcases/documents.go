@@ -24,8 +24,8 @@ func Packed() (list []Case) {
 		{Sizes{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
 		{Sizes{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // a row of one, none, and one block
 		{Sizes{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
-		{Sizes{2, 700, 12, 2, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128}, []int{129, 1, 31, 0, 539, 350, 350}, Large},
-		{Sizes{2, 700, 4, 1, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{700, 3, 600, 60, 37, 0, 0, 0}, Large},
+		{Sizes{2, 350, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70}, []int{65, 1, 31, 0, 253, 175, 175}, Large},
+		{Sizes{2, 300, 4, 2, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
 	} {
 		docs := &ref.Documents{B: c.B, S: c.S, L: c.BlockLen, D: c.Stride, CU: []int32{0}}
 		for i, n := range c.lengths {

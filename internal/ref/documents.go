@@ -34,10 +34,15 @@ func (x Documents) List() (list []Document) {
 	return list
 }
 
-// Of returns the document of token t of row b.
-func (x Documents) Of(b, t int) Document {
-	list := x.List()
-	return list[slices.IndexFunc(list, func(d Document) bool { return d.B == b && d.First <= t && t < d.End })]
+// byToken returns the document of each token of all rows.
+func (x Documents) byToken() []Document {
+	of := make([]Document, x.B*x.S)
+	for _, d := range x.List() {
+		for t := d.First; t < d.End; t++ {
+			of[d.B*x.S+t] = d
+		}
+	}
+	return of
 }
 
 // Rows are what an array has for each document: tokens, or compressed keys.
@@ -76,26 +81,27 @@ func (x Documents) Map(in *Tensor, from, to Rows, f func(alone *Tensor) *Tensor,
 
 // Mask shows those keys of a query's document that mask shows in the document alone.
 func (x Documents) Mask(mask Mask) Mask {
+	of := x.byToken()
 	return func(b, g, t, s int) bool {
-		d := x.Of(b, t)
+		d := of[b*x.S+t]
 		return d.First <= s && s < d.End && mask(b, g, t-d.First, s-d.First)
 	}
 }
 
 // CompressedMask shows the compression blocks of a query's document that end at or before the query.
 func (x Documents) CompressedMask() Mask {
-	mask := CompressedMask(x.L, x.D)
+	of, mask := x.byToken(), CompressedMask(x.L, x.D)
 	return func(b, g, t, s int) bool {
-		d := x.Of(b, t)
+		d := of[b*x.S+t]
 		return d.Key <= s && s < d.KeyEnd && mask(b, g, t-d.First, s-d.Key)
 	}
 }
 
 // SelectedMask is the function of that name for blocks idx [B,S,Hkv,n] that count from the first of the query's document.
 func (x Documents) SelectedMask(idx []int32, Hkv, lp int) Mask {
-	n := len(idx) / (x.B * x.S * Hkv)
+	of, n := x.byToken(), len(idx)/(x.B*x.S*Hkv)
 	return func(b, g, t, s int) bool {
-		d := x.Of(b, t)
+		d := of[b*x.S+t]
 		return d.First <= s && s <= t && slices.Contains(idx[((b*x.S+t)*Hkv+g)*n:][:n], int32((s-d.First)/lp))
 	}
 }
