@@ -124,12 +124,13 @@ const (
 	ReasonType                         // element types
 	ReasonCapability                   // the device lacks a feature
 	ReasonAlignment                    // of an operand's memory
+	ReasonSequences                    // documents that are packed into rows
 	ReasonLength                       // too short to be worth it, or too long
 	ReasonPolicy                       // switched off by the Policy
 	ReasonMissing                      // a library, or a kernel for the op, is not there
 )
 
-var reasons = [...]string{"", "shape", "type", "capability", "alignment", "length", "policy", "missing"}
+var reasons = [...]string{"", "shape", "type", "capability", "alignment", "packed sequences", "length", "policy", "missing"}
 
 // String returns the reason in a word.
 func (r Reason) String() string {

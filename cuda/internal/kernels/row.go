@@ -145,6 +145,9 @@ const maxElements = 1 << 56
 
 // check holds a site to the types, and returns that of the operands with a t.
 func (t Storage) check(s graph.Site) (Type, error) {
+	if s.Spec != nil && ops.Packed(s.In) {
+		return 0, graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table no kernel reads yet")
+	}
 	in, out, ok := t.letters(len(s.In), len(s.Out))
 	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {
 		_, err := TypeOf(tensor.Float64)
