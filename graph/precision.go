@@ -82,6 +82,9 @@ func (p *plan) precision() error {
 	if !ops.IsHalf(p.half) {
 		return nil
 	}
+	if p.policy.PreferFP16 && !slices.ContainsFunc(p.operands, func(v *operand) bool { return len(v.wrt) > 0 }) {
+		p.half = ops.Float16
+	}
 	t := &typed{plan: p, casts: map[cast]*operand{}}
 	for _, s := range p.steps {
 		if err := forNode(s.node, func() error { return t.add(s) }); err != nil {

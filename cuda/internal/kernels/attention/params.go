@@ -48,7 +48,7 @@ func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 		"queries times heads of a group": a.S * a.headsPerGroup(), "keys": a.T, "batch": a.B, "heads": a.Hq, "dim": a.D, "value dim": a.Dv,
 	} {
 		if n >= math.MaxInt32-1024 {
-			return a, graph.Refuse(graph.ReasonShape, "%s: %d, want less than 2^31", name, n)
+			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", name, n)
 		}
 	}
 	return a, nil
