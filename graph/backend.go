@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -76,6 +77,9 @@ type Site struct {
 func (s Site) Check() error {
 	if s.Spec == nil {
 		return nil
+	}
+	if err := cmp.Or(ops.CheckSizes("input", s.In), ops.CheckSizes("output", s.Out)); err != nil {
+		return Refuse(ReasonSize, "%v", err)
 	}
 	out, err := s.Spec.Infer(s.In)
 	if err != nil {

@@ -167,6 +167,7 @@ func TestUnsupported(t *testing.T) {
 	type list = []ops.Operand
 	half, f16 := of(ops.BFloat16, 3), of(ops.Float16, 3)
 	turned := ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
+	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
 	for name, x := range map[string]struct {
 		op      any
 		in, out list
@@ -188,7 +189,9 @@ func TestUnsupported(t *testing.T) {
 		"branches":       {ops.GatedSumOp{}, append(list{f(1, 9)}, slices.Repeat(list{f(1, 1)}, 9)...), list{f(1, 1)}, graph.ReasonShape},
 		"stride":         {ops.CompressMeanOp{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)}, graph.ReasonShape},
 		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list{half, f(3), half}, list{half, f16}, graph.ReasonType},
-		"2^16 operands":  {ops.AdamWOp{}, make(list, 1<<16), make(list, 1), graph.ReasonSize},
+		"half delta": {ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}, Delta: true},
+			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
+		"2^16 operands": {ops.AdamWOp{}, make(list, 1<<16), make(list, 1), graph.ReasonSize},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)

@@ -3,6 +3,8 @@ package attention
 import (
 	"math"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
@@ -129,6 +131,9 @@ func (a problem) gradParams() *params {
 	p.lse, p.dout = rest[1].Ref, rest[2].Ref
 	if isDelta(rest[0]) {
 		p.delta = rest[0].Ref
+		if dt := rest[0].Dtype; dt != tensor.Float32 {
+			a.Fail(graph.Refuse(graph.ReasonType, "delta is %v, want float32", dt))
+		}
 	} else {
 		p.o, p.delta = rest[0].Ref, a.Work(4*a.B*a.S*a.Hq)
 	}
