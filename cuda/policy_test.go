@@ -90,6 +90,7 @@ func TestAlignmentOfMatrixUnits(t *testing.T) {
 		in := []ops.Arg{at(0, 0, o), at(1, offset, o), at(2, 0, o)}
 		out := []ops.Arg{at(3, 0, o), at(4, 0, ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}})}
 		k, _ := x.bind(ops.SlidingWindowOp{Window: 4}, in, out)
+		require.NoError(t, x.stream.Synchronize())
 		before := f.Launches("")
 		err := k.Launch(x.stream, nil)
 		if want == "" {
@@ -98,6 +99,7 @@ func TestAlignmentOfMatrixUnits(t *testing.T) {
 		}
 		require.ErrorContains(t, err, want)
 		require.ErrorAs(t, err, new(*graph.Unsupported))
+		require.NoError(t, x.stream.Synchronize())
 		require.Equal(t, before, f.Launches(""))
 	}
 }
