@@ -34,12 +34,12 @@ func (p *plan) dispatch() error {
 func (p *plan) implement(s *step) error {
 	site := p.site(s)
 	kernel, by, refused, err := choose(p.backend, site, args(s.in), args(s.out))
-	p.steps, s.refused = append(p.steps, s), refused
+	p.steps, s.refused = append(p.steps, s), append(s.refused, refused...)
 	switch {
 	case err != nil:
 		return err
-	case p.policy.Strict && slices.ContainsFunc(refused, Refusal.fallback):
-		r := refused[slices.IndexFunc(refused, Refusal.fallback)]
+	case p.policy.Strict && slices.ContainsFunc(s.refused, Refusal.fallback):
+		r := s.refused[slices.IndexFunc(s.refused, Refusal.fallback)]
 		return fmt.Errorf("strict: %s: %w", r.Name, r.Why)
 	case kernel == nil:
 		return p.leaveToHost(s)

@@ -115,11 +115,14 @@ func (t *typed) add(s *step) error {
 	for i := range site.Out {
 		site.Out[i].Dtype = out[i]
 	}
-	by, _, err := pick(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
+	by, refused, err := pick(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
 	if err != nil {
 		return err
 	}
 	if by == nil {
+		if slices.ContainsFunc(slices.Concat(in, out), ops.IsHalf) {
+			s.refused = refused // dispatch adds what refuses the graph's types
+		}
 		in, out = graphTypes(in), graphTypes(out)
 	}
 	for i, v := range s.in {
