@@ -39,6 +39,7 @@ var attentionPeers = map[string][2]float64{
 // benchAttention times each branch, the choice of blocks and the whole, with normal inputs; selected attention also with random
 // blocks, of which neighbouring queries share the forced ones alone, and with blocks that 64 neighbours share; and dense attention.
 func benchAttention(r *report) {
+	benchThresholds(r)
 	ceiling, bytes := ceilings(r.backend)
 	r.add("matrix product, measured ceiling", "8192x8192x8192", ceiling/1e12, "TFLOP/s")
 	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s")
@@ -136,8 +137,11 @@ type timedBranch struct {
 	bytes             int // of the machine
 }
 
-// time returns the ops of a graph from q, k and v to an output, with their gradients: medians of runs. A name stands for all of them.
-func (a attentionAt) time(name string, build func(q *G.Node, in func(string, ...int) *G.Node) *G.Node) (list []timedBranch) {
+// graphOf makes an output of q and of inputs that it asks for by their names and numbers of rows, S if it gives none.
+type graphOf func(q *G.Node, in func(name string, rows ...int) *G.Node) *G.Node
+
+// profile returns the plan of a graph with its gradients, and the medians of the times of its steps.
+func (a attentionAt) profile(build graphOf, opts ...graph.Option) (graph.Plan, []time.Duration) {
 	g := G.NewGraph()
 	q := input(g, "q", 1, a.s, a.heads, a.dim)
 	out := build(q, func(name string, rows ...int) *G.Node {
@@ -151,24 +155,33 @@ func (a attentionAt) time(name string, build func(q *G.Node, in func(string, ...
 	must(graph.Grad(cost, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...))
 	inputs := must(graph.MoveInputs(a.backend, g.Inputs()...))
 	defer closes(inputs)
-	m := must(graph.NewMachine(g, graph.WithBackend(a.backend), graph.WithPrecision(trainPrecision)))
+	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(a.backend), graph.WithPrecision(trainPrecision))...))
 	defer closes(m)
-	runs := [][]time.Duration{}
-	for range 5 {
-		runs = append(runs, must(m.Profile()))
+	runs := make([][]time.Duration, len(m.Plan().Steps)) // of each step
+	for run := range 5 {
+		for i, t := range must(m.Profile()) {
+			if run > 0 {
+				runs[i] = append(runs[i], t)
+			}
+		}
 	}
-	plan := m.Plan()
+	medians := make([]time.Duration, len(runs))
+	for i, times := range runs {
+		slices.Sort(times)
+		medians[i] = times[len(times)/2]
+	}
+	return m.Plan(), medians
+}
+
+// time returns the ops of a graph from q, k and v to an output, with their gradients. A name stands for all of them.
+func (a attentionAt) time(name string, build graphOf) (list []timedBranch) {
+	plan, times := a.profile(build)
 	for i, s := range plan.Steps {
 		op := strings.TrimSuffix(strings.ReplaceAll(s.Op, "sigmoid gated", "gated"), " with deltas")
 		branch, backward := strings.CutPrefix(op, "gradient of ")
 		if !inBranch(branch) && branch != "gated sum" {
 			continue
 		}
-		times := []time.Duration{}
-		for _, run := range runs[1:] {
-			times = append(times, run[i])
-		}
-		slices.Sort(times)
 		if name != "" {
 			branch = name
 		}
@@ -176,7 +189,7 @@ func (a attentionAt) time(name string, build func(q *G.Node, in func(string, ...
 		if at < 0 {
 			at, list = len(list), append(list, timedBranch{name: branch, bytes: plan.Arena + plan.Workspace})
 		}
-		b, t := &list[at], times[len(times)/2]
+		b, t := &list[at], times[i]
 		if b.flops += s.Cost.FLOPs; backward {
 			b.backward += t
 		} else {

@@ -62,7 +62,7 @@ func TestPlanSaysWhyNotMatrixUnits(t *testing.T) {
 			if err := offers[i].Guard(site); dim == 16 || name == "cuda" {
 				require.NoError(t, err)
 			} else {
-				require.Equal(t, graph.Refuse(graph.ReasonShape, "matrix units: dims 12 and 12, want multiples of 8 up to 128"), err)
+				require.Equal(t, graph.Refuse(graph.ReasonHeadDim, "matrix units: dims 12 and 12, want multiples of 8 up to 128"), err)
 			}
 		}
 	}

@@ -34,10 +34,10 @@ func TestAttentionChoice(t *testing.T) {
 		{"float32", kernels.F32, 64, 64, large, 64, "", "", graph.ReasonType},
 		{"value dim 128", kernels.BF16, 64, 128, large, 64, "_mma128_bf16", "_mma128_bf16", 0},
 		{"dims 72 and 8", kernels.BF16, 72, 8, large, 64, "_mma128_bf16", "_mma128_bf16", 0},
-		{"dim 136", kernels.BF16, 136, 64, large, 64, "", "", graph.ReasonShape},
-		{"dim 60", kernels.BF16, 60, 64, large, 64, "", "", graph.ReasonShape},
-		{"value dim 1", kernels.BF16, 64, 1, large, 64, "", "", graph.ReasonShape},
-		{"little shared memory", kernels.BF16, 64, 64, little, 64, "", "", graph.ReasonCapability},
+		{"dim 136", kernels.BF16, 136, 64, large, 64, "", "", graph.ReasonHeadDim},
+		{"dim 60", kernels.BF16, 60, 64, large, 64, "", "", graph.ReasonHeadDim},
+		{"value dim 1", kernels.BF16, 64, 1, large, 64, "", "", graph.ReasonHeadDim},
+		{"little shared memory", kernels.BF16, 64, 64, little, 64, "", "", graph.ReasonShared},
 		{"blocks of 32", kernels.BF16, 64, 64, large, 32, "_mma64_bf16", "", graph.ReasonShape},
 		{"blocks of 192", kernels.BF16, 64, 64, large, 192, "_mma64_bf16", "_mma64_bf16", 0},
 	} {
@@ -99,7 +99,7 @@ func TestSelectBlocksKernels(t *testing.T) {
 		}
 		plan, err := planOf(c.gpu, "cuda mma", ops.SelectBlocksOp{Params: p}, site)
 		if c.want == "" {
-			wantRefusal(t, c, err, graph.ReasonShape)
+			wantRefusal(t, c, err, map[bool]graph.Reason{false: graph.ReasonShape, true: graph.ReasonHeadDim}[c.D > 128])
 			continue
 		}
 		require.NoError(t, err, "%+v", c)
@@ -128,7 +128,7 @@ func TestAttentionOnWarpGroups(t *testing.T) {
 		{kernels.F16, 8, 128, h200, "nsa_span_forward_wgmma128_f16", 2 * 2 * 10, 0},
 		{kernels.BF16, 64, 64, few, "nsa_span_forward_wgmma64_bf16", 3, 0},
 		{kernels.BF16, 64, 64, older, "", 0, graph.ReasonCapability},
-		{kernels.BF16, 64, 136, h200, "", 0, graph.ReasonShape},
+		{kernels.BF16, 64, 136, h200, "", 0, graph.ReasonHeadDim},
 		{kernels.F32, 64, 64, h200, "", 0, graph.ReasonType},
 	} {
 		p, err := planOf(c.gpu, "cuda wgmma", ops.SlidingWindowOp{Window: 100}, attentionSite(c.typ, false, 2, 300, 300, 12, 2, c.D, c.Dv))
@@ -164,7 +164,7 @@ func TestGradientOnWarpGroups(t *testing.T) {
 		{short, kernels.F16, 1280, 1280, 128, few, []launch{{"span_dq_wgmma128_f16", 5}, {"span_dkv_wgmma128_f16", 4 * 10}}, 0},
 		{long, kernels.BF16, 65536, 4095, 64, h200, []launch{{"span_dq_wgmma64_bf16", 132}, {"span_dkv_wgmma64_bf16", 4 * 32 * 17}, {"span_reduce_bf16", 4095}}, 0},
 		{short, kernels.BF16, 300, 300, 64, older, nil, graph.ReasonCapability},
-		{short, kernels.BF16, 300, 300, 136, h200, nil, graph.ReasonShape},
+		{short, kernels.BF16, 300, 300, 136, h200, nil, graph.ReasonHeadDim},
 		{short, kernels.F32, 300, 300, 64, h200, nil, graph.ReasonType},
 	} {
 		p, err := planOf(c.gpu, "cuda wgmma", c.op, attentionSite(c.typ, true, 2, c.S, c.T, 12, 2, c.D, c.D))
@@ -233,9 +233,9 @@ func TestAttentionUnsupported(t *testing.T) {
 	}{
 		{10, 2, 256, ""},
 		{10, 3, 256, "unsupported shape: heads 4 not a multiple of kv heads 3"},
-		{0, 2, 256, "unsupported shape: operand 0 is float32 (1, 0, 4, 256), want 1 to 2^56 elements"},
-		{10, 2, 512, "unsupported shape: the smallest tiles take 166400 bytes of shared memory, a block has 101376"},
-		{1 << 32, 2, 256, "unsupported shape: queries times heads of a group: 8589934592, want less than 2^31"},
+		{0, 2, 256, "unsupported size: operand 0 is float32 (1, 0, 4, 256), want 1 to 2^56 elements"},
+		{10, 2, 512, "unsupported shared memory: the smallest tiles take 166400 bytes of shared memory, a block has 101376"},
+		{1 << 32, 2, 256, "unsupported size: queries times heads of a group: 8589934592, want less than 2^31"},
 	} {
 		site := attentionSite(kernels.F32, true, 1, x.S, 10, 4, x.Hkv, x.D, x.D)
 		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, site)

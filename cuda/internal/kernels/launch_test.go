@@ -174,17 +174,18 @@ func TestUnsupported(t *testing.T) {
 	type list = []ops.Operand
 	half, f16 := of(ops.BFloat16, 3), of(ops.Float16, 3)
 	turned := ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
+	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
 	for name, x := range map[string]struct {
 		op      any
 		in, out list
 		reason  graph.Reason
 	}{
-		"no elements":    {ops.SiLUOp{}, list{f(0)}, list{f(0)}, graph.ReasonShape},
+		"no elements":    {ops.SiLUOp{}, list{f(0)}, list{f(0)}, graph.ReasonSize},
 		"float64":        {ops.SiLUOp{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType},
 		"two types":      {ops.SiLUOp{}, list{half}, list{f(3)}, graph.ReasonType},
 		"half to half":   {ops.CastOp{}, list{half}, list{f16}, graph.ReasonType},
 		"float64 ids":    {ops.EmbeddingOp{}, list{f(4, 3), of(tensor.Int64, 2)}, list{f(2, 3)}, graph.ReasonType},
-		"overflow":       {ops.SoftmaxOp{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonShape},
+		"overflow":       {ops.SoftmaxOp{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize},
 		"inputs":         {ops.SoftmaxOp{}, list{f(1), f(1)}, list{f(1)}, graph.ReasonShape},
 		"odd dim":        {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 3)}, list{f(1, 1, 1, 3)}, graph.ReasonShape},
 		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
@@ -195,7 +196,9 @@ func TestUnsupported(t *testing.T) {
 		"branches":       {ops.GatedSumOp{}, append(list{f(1, 9)}, slices.Repeat(list{f(1, 1)}, 9)...), list{f(1, 1)}, graph.ReasonShape},
 		"stride":         {ops.CompressMeanOp{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)}, graph.ReasonShape},
 		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list{half, f(3), half}, list{half, f16}, graph.ReasonType},
-		"2^16 operands":  {ops.AdamWOp{}, make(list, 1<<16), make(list, 1), graph.ReasonLength},
+		"half delta": {ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}, Delta: true},
+			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
+		"2^16 operands": {ops.AdamWOp{}, make(list, 1<<16), make(list, 1), graph.ReasonSize},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)

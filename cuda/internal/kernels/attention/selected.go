@@ -39,7 +39,7 @@ func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	case a.T != a.S:
 		err = graph.Refuse(graph.ReasonShape, "keys %d, want the %d of the queries", a.T, a.S)
 	case a.topN > math.MaxInt32/2/a.S:
-		err = graph.Refuse(graph.ReasonShape, "queries %d times top n %d, want less than 2^30", a.S, a.topN)
+		err = graph.Refuse(graph.ReasonSize, "queries %d times top n %d, want less than 2^30", a.S, a.topN)
 	}
 	return a, err
 }

@@ -39,7 +39,7 @@ func (a problem) choose(tiles []tile, of tiled) (tile, error) {
 	}
 	x := tiles[len(tiles)-1]
 	if n := of.shared(x); n > int64(g.SharedPerBlock) {
-		return x, graph.Refuse(graph.ReasonShape, "the smallest tiles take %d bytes of shared memory, a block has %d", n, g.SharedPerBlock)
+		return x, graph.Refuse(graph.ReasonShared, "the smallest tiles take %d bytes of shared memory, a block has %d", n, g.SharedPerBlock)
 	}
 	return x, nil
 }
@@ -148,8 +148,11 @@ func (a problem) onWarpGroups(shared func(width int64) int64) (width int64, err 
 	if a.GPU.Capability != 90 {
 		return 0, graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(a.GPU.Capability)/10)
 	}
+	if a.GPU.Boxes == nil {
+		return 0, graph.Refuse(graph.ReasonDevice, "the driver makes no tensor maps")
+	}
 	if bytes := 2 * a.T * a.Hkv * max(a.D, a.Dv); bytes >= maxMapStride {
-		return 0, graph.Refuse(graph.ReasonShape, "%d bytes of keys or values, want less than 2^40", bytes)
+		return 0, graph.Refuse(graph.ReasonStride, "%d bytes of keys or values, want less than 2^40", bytes)
 	}
 	return a.onMatrixUnits(shared)
 }
@@ -160,17 +163,18 @@ func (a problem) warpGroupKernel(op string, width int64) string {
 }
 
 // onMatrixUnits returns the width, 64 or 128, of the kernels on matrix units for the dims of a. It refuses other dims, and a width
-// that needs more shared memory than a block may have. These kernels want arrays aligned to 16 bytes, as all of a machine are.
+// that needs more shared memory than a block may have.
 func (a problem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
 	if a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128 {
-		return 0, graph.Refuse(graph.ReasonShape, "matrix units: dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
+		return 0, graph.Refuse(graph.ReasonHeadDim, "matrix units: dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
 	}
 	if width = 64; max(a.D, a.Dv) > 64 {
 		width = 128
 	}
 	if n, most := shared(width), int64(a.GPU.SharedPerBlock); n > most {
-		return 0, graph.Refuse(graph.ReasonCapability, "matrix units: %d bytes of shared memory a block, which has %d", n, most)
+		return 0, graph.Refuse(graph.ReasonShared, "matrix units: %d bytes of shared memory a block, which has %d", n, most)
 	}
+	a.Aligned(16)
 	return width, nil
 }
 
