@@ -70,6 +70,9 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},  // the rows of a key are cut into chunks
 		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small}, // blocks of several tiles
 		{Sizes{1, 129, 12, 2, 64, 32}, 8, 4, 8, 4, 64, Small},
+		{Sizes{1, 170, 8, 2, 64, 8}, 2, 1, 2, 9, 30, Small}, // choices among many blocks, of one, two and eight strides
+		{Sizes{1, 90, 8, 2, 24, 8}, 2, 1, 1, 9, 30, Small},
+		{Sizes{1, 300, 3, 1, 64, 8}, 2, 1, 8, 9, 30, Small},
 		{Sizes{1, 259, 8, 2, 64, 32}, 16, 8, 16, 6, 64, Large},
 		{Sizes{3, 129, 16, 1, 96, 64}, 32, 16, 64, 3, 64, Huge},
 		{Sizes{2, 257, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},

@@ -75,15 +75,16 @@ template <typename T, int C, int Teams, int Per> __device__ void select_blocks(c
         float sum = 0, newest = 0;
         if (kWidth == 32 || lane() < kWidth) {
           float x[Per];
-          if constexpr (Per % 4 == 0)
+          if constexpr (Per % 4 == 0) {
 #pragma unroll
             for (int e = 0; e < Per; e += 4) {
               const float4 y = *reinterpret_cast<const float4*>(r + from + e);
               x[e] = y.x, x[e + 1] = y.y, x[e + 2] = y.z, x[e + 3] = y.w;
             }
-          else
+          } else {
 #pragma unroll
             for (int e = 0; e < Per; e++) x[e] = r[from + e];
+          }
 #pragma unroll
           for (int e = 0; e + 1 < Per; e++) sum += x[e];
           newest = x[Per - 1];
