@@ -164,7 +164,7 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 		blocks = whole
 	}
 	a.launchDKV(p, a.chunks(warpGroupKeys, warpGroupDKVTile(width).n, blocks), warpGroupKeys, func(grid int64) {
-		a.Launch(a.warpGroupKernel("span_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupKeys)), warpGroupDKVBytes(width), p)
+		a.Launch(a.warpGroupKernel("span_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupKeys)), warpGroupSpanDKVBytes(width), p)
 	})
 	return nil
 }

@@ -84,10 +84,11 @@ const (
 
 // The blocks of the kernels on warp groups: one group loads, each of the others owns 64 rows or keys.
 const (
-	warpGroupRows   = 3 * 64 // forward
-	warpGroupDQRows = 2 * 64
-	warpGroupKeys   = 2 * 64
-	maxMapStride    = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
+	warpGroupRows     = 3 * 64 // forward
+	warpGroupDQRows   = 2 * 64
+	warpGroupKeys     = 2 * 64
+	warpGroupListKeys = 64      // of listed rows
+	maxMapStride      = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
 )
 
 // warpGroupThreads is the number of threads of a block that owns so many rows or keys.
@@ -132,15 +133,30 @@ func warpGroupDQBytes(width int64) int64 {
 	return 2*width*(2*warpGroupDQRows+x.stages*x.n) + 3*24*warpGroupDQRows + 384
 }
 
-// warpGroupDKVBytes is that of the kernel that owns keys: keys and values once, rows and their gradients of all stages, and what is
+// warpGroupListTile is that of listed rows.
+func warpGroupListTile(width int64) ring {
+	if width == 128 {
+		return ring{48, 3}
+	}
+	return ring{96, 3}
+}
+
+// warpGroupDKVBytes is that of a kernel that owns keys: keys and values once, rows and their gradients of all stages, and what is
 // known of the rows.
-func warpGroupDKVBytes(width int64) int64 {
-	x := warpGroupDKVTile(width)
-	return 2*width*(2*warpGroupKeys+2*x.stages*x.n) + x.stages*(20*x.n+32) + 48
+func warpGroupDKVBytes(width, keys int64, x ring) int64 {
+	return 2*width*(2*keys+2*x.stages*x.n) + x.stages*(24*x.n+32) + 56
+}
+
+func warpGroupSpanDKVBytes(width int64) int64 {
+	return warpGroupDKVBytes(width, warpGroupKeys, warpGroupDKVTile(width))
+}
+
+func warpGroupListDKVBytes(width int64) int64 {
+	return warpGroupDKVBytes(width, warpGroupListKeys, warpGroupListTile(width))
 }
 
 func warpGroupBackwardBytes(width int64) int64 {
-	return max(warpGroupDQBytes(width), warpGroupDKVBytes(width))
+	return max(warpGroupDQBytes(width), warpGroupSpanDKVBytes(width))
 }
 
 // onWarpGroups is onMatrixUnits of the kernels on warp groups, which only devices of compute capability 9.0 have.
