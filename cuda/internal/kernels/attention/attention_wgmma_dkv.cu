@@ -7,9 +7,8 @@
 // a ring of `Stages`; barriers say which are full and which are free. Each group owns 64 keys. With one of them, which is all that
 // listed rows see, a multiprocessor has two blocks.
 //
-// Keys are the rows of the products and queries the columns, so that P and dS are left factors from registers. A step makes P and dS
-// of N rows while the products of the other groups run, and its own if Ahead: then the logits and dP of the next rows begin before
-// the sums of the last ones, which takes C + 1.5*N registers of a thread instead of C + N.
+// Keys are the rows of the products and queries the columns, so that P and dS are left factors from registers. While a group makes P
+// and dS, the products of the other one run.
 //
 // Rows that see the keys of a span are cut into chunks from their end, so that those of one number are the same for many keys, whose
 // blocks read them at the same time. In a window a block begins where its neighbours begin: at a multiple of the rows that see a block.
@@ -22,7 +21,7 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> struct KeyGradient {
+template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kStep = 128 / kCells;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kRowTile = N * C * 2;  // bytes of the keys of a warp group, and of rows
   static constexpr int kLoaderRegisters = W == 3 ? 56 : 40, kRegisters = W == 1 ? 216 : W == 2 ? 232 : 152;
@@ -43,6 +42,7 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
     int b, g, first, end, from, to, steps, turn;
     float* sums;
     const int* queries;
+    long long row, stat;  // where the first row of the group lies in q, counted in rows, and in lse
   };
   struct Shared {
     Rows rows[Stages];
@@ -50,7 +50,7 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
     Work work;
     int careful;  // whether this is the second pass; here, as registers are scarce
   };
-  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 56, "warpGroupDKVBytes in Go");
+  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 72, "warpGroupDKVBytes in Go");
   static constexpr int kTiles = 2 * W * kKeyTile + 2 * Stages * kRowTile, kShared = kTiles + sizeof(Shared);
 
   const AttentionParams& p;
@@ -66,6 +66,7 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
     if (threadIdx.x == 0) {
       if constexpr (Listed) is.work = selected_work();
       else is.work = span_work();
+      is.work.row = p.n.row(is.work.b, is.work.g, 0, 1), is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
       is.careful = 0;
       for (int i = 0; i < Stages; i++)
         barrier_init(barrier_at(is.full[i]), 128 + 4), barrier_init(barrier_at(is.free[i]), 4 * W);
@@ -151,21 +152,22 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
     // behind that tile its query and head. A listed query is the number of one in the list until then.
     int t = -1, row = 0, soon = 0, head = 0, listed = 0;
     float lse = INFINITY, delta = 0;
+    const int turn = at.turn, steps = at.steps, further = N / n.each, heads = N % n.each;
     const auto look_up = [&](int j) {  // goes to tile j
-      if (j == 0 || at.turn + j == at.steps) {
-        const int first = (j == 0 ? at.from + at.turn * N : at.from) + me;
+      if (j == 0 || turn + j == steps) {
+        const int first = (j == 0 ? at.from + turn * N : at.from) + me;
         soon = first / n.each, head = first % n.each;
       } else {
-        soon += N / n.each, head += N % n.each;
+        soon += further, head += heads;
         if (head >= n.each) head -= n.each, soon++;
       }
-      if (Listed) listed = me < N && j < at.steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
+      if (Listed) listed = me < N && j < steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
     };
     const auto fetch = [&](int j) {  // tile j is the next one
       t = -1, lse = INFINITY, delta = 0;
-      if (Listed ? listed >= 0 : me < N && j < at.steps && soon * n.each + head < at.to) {
+      if (Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
         t = Listed ? listed : soon, row = t * n.heads + head;
-        const long long stat = (long long)(at.b * n.heads + at.g * n.each + head) * n.queries + t;
+        const long long stat = at.stat + (head * n.queries + t);
         lse = load_lse(p.lse[stat]), delta = p.delta[stat];
       }
       look_up(j + 1);
@@ -186,22 +188,29 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
     };
     look_up(0), fetch(0);
 #pragma unroll 1
-    for (int j = 0; j < at.steps; j++, ring.next()) {
-      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + 2 * ring.stage * kRowTile, to = q + cell_of(N, mine, i);
+    for (int j = 0; j < steps; j++, ring.next()) {
+      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + 2 * ring.stage * kRowTile;
       Rows& rows = is.rows[ring.stage];
       barrier_wait(barrier_at(is.free[ring.stage]), ring.parity ^ 1);
-      note(rows, min(N, at.to - at.from - (at.turn + j < at.steps ? at.turn + j : at.turn + j - at.steps) * N));
+      note(rows, min(N, at.to - at.from - (turn + j < steps ? turn + j : turn + j - steps) * N));
       named_sync(1, 128);  // what is known of the rows is there
       fetch(j + 1);
-      const auto copy = [&](uint32_t to, const void* array, int c) {
-        const T* src = static_cast<const T*>(array) + n.row(at.b, at.g, 0, c) + 8 * i;
+      const T *from_q = static_cast<const T*>(p.q) + at.row * n.d + 8 * i, *from_do = static_cast<const T*>(p.dout) + at.row * n.dv + 8 * i;
+      const uint32_t to = q + cell_of(N, mine, i);
+      constexpr int kSome = 4;  // places that are read before their copies begin, which no read of shared memory may pass
 #pragma unroll
-        for (int r = 0; r < N; r += kStep) {
-          const int row = rows.at[r + mine];
-          copy_cell(to + r * 128, src + (long long)row * c, row >= 0 && 8 * i < c);  // what is not in is not read
-        }
-      };
-      copy(to, p.q, n.d), copy(to + kRowTile, p.dout, n.dv);
+      for (int first = 0; first < N / kStep; first += kSome) {
+        int places[kSome];
+#pragma unroll
+        for (int r = 0; r < kSome; r++)
+          if (first + r < N / kStep) places[r] = rows.at[mine + (first + r) * kStep];
+        const auto copy = [&](uint32_t to, const T* src, int c) {  // what is not in is not read
+#pragma unroll
+          for (int r = 0; r < kSome; r++)
+            if (first + r < N / kStep) copy_cell(to + (first + r) * kStep * 128, src + (long long)places[r] * c, places[r] >= 0 && 8 * i < c);
+        };
+        copy(to, from_q, n.d), copy(to + kRowTile, from_do, n.dv);
+      }
       if (is.careful) {
         copies_arrived();
         take_out_rows(q, rows), take_out_rows(q + kRowTile, rows);
@@ -233,30 +242,24 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
     const Sizes& n = p.n;
     const int mine = is.work.first + 64 * w;  // the first key of the group
     float dk[C / 8][4], dv[C / 8][4], s[N / 8][4], ds[N / 8][4];
-    uint32_t x[N / 16][4], y[N / 16][4];  // P and dS of the step before, in T
-    int left = is.work.steps, before = 0;
+    uint32_t x[2][N / 16][4];  // P and dS in T
+    int left = is.work.steps;
 
-    const auto release = [&](int stage) {
-      if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
-    };
-    const auto leave = [&] { before = ring.stage, left--, ring.next(); };
-    // Waits for the group's next tile and returns whether there is one and a row of it sees a key of the group.
-    const auto next = [&] {
-      if (left <= 0) return false;
-      barrier_wait(barrier_at(is.full[ring.stage]), ring.parity);
-      fence_async();
-      const Run some = is.rows[ring.stage].some;
-      return some.lo < mine + 64 && some.hi > mine;
+    const auto release = [&] {
+      if (lane() == 0) barrier_arrive(barrier_at(is.free[ring.stage]));
     };
     // Goes on to the next tile of which a row sees a key of the group and returns whether there is one.
     const auto enter = [&] {
 #pragma unroll 1
-      while (!next()) {
-        if (left <= 0) return false;
+      for (; left > 0; left--, ring.next()) {
+        barrier_wait(barrier_at(is.full[ring.stage]), ring.parity);
+        fence_async();
+        const Run some = is.rows[ring.stage].some;
+        if (some.lo < mine + 64 && some.hi > mine) return true;
         __syncwarp();
-        release(ring.stage), leave();
+        release();
       }
-      return true;
+      return false;
     };
     const auto begin_scores = [&] {
       const auto begin = [&](float (&to)[N / 8][4], uint32_t keys, uint32_t rows) {
@@ -274,32 +277,31 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
       const uint32_t q = Q + 2 * ring.stage * kRowTile;
       begin(s, K + w * kKeyTile, q), begin(ds, V + w * kKeyTile, q + kRowTile);
     };
-    // sum += x times the rows, q or do, that lie `further` in a stage.
-    const auto begin_sum = [&](float (&sum)[C / 8][4], const uint32_t (&x)[N / 16][4], int stage, uint32_t further) {
+    // sum += x, rounded to T, times the rows, q or do, that lie `further` in the stage.
+    const auto begin_sum = [&](float (&sum)[C / 8][4], const float (&from)[N / 8][4], uint32_t (&x)[N / 16][4], uint32_t further) {
+#pragma unroll
+      for (int i = 0; i < N / 16; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) x[i][c] = pair<T>(from[2 * i + c / 2][c % 2 * 2], from[2 * i + c / 2][c % 2 * 2 + 1]);
       hold(sum);
       wgmma_begin();
-      uint32_t rows = Q + 2 * stage * kRowTile + further;
+      uint32_t rows = Q + 2 * ring.stage * kRowTile + further;
       asm volatile("" : "+r"(rows));
       const uint64_t b = describe(rows, N * 128);
 #pragma unroll
       for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(sum, x[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
-    const auto end_sums = [&](int stage) {
-      wgmma_wait<0>();
-      hold(dk), hold(dv);
-      release(stage);
-    };
     // Whether all rows of the tile see all keys of the group.
     const auto all_seen = [&] {
       const Run all = is.rows[ring.stage].all;
       return all.lo <= mine && all.hi >= mine + 64;
     };
-    // Turns s into P, while `running` groups of products behind it run.
-    const auto make_p = [&](auto running) {
+    // Turns s into P.
+    const auto make_p = [&] {
       const Rows& rows = is.rows[ring.stage];
       const int c = lane() % 4;
-      wgmma_wait<decltype(running)::value>();
+      wgmma_wait<1>();
       hold(s);
       if (is.careful)
 #pragma unroll
@@ -328,8 +330,8 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
       }
     };
     // Turns ds, which is dP, into dS.
-    const auto make_ds = [&](auto running) {
-      wgmma_wait<decltype(running)::value>();
+    const auto make_ds = [&] {
+      wgmma_wait<0>();
       hold(ds);
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
@@ -344,43 +346,19 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
         for (int i = 0; i < 4; i++)
           if (__float_as_int(s[j][i]) == int(0x80000000)) ds[j][i] = 0;
     };
-    const auto pack = [&](uint32_t (&to)[N / 16][4], const float (&from)[N / 8][4]) {
-#pragma unroll
-      for (int i = 0; i < N / 16; i++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) to[i][c] = pair<T>(from[2 * i + c / 2][c % 2 * 2], from[2 * i + c / 2][c % 2 * 2 + 1]);
-    };
 
 #pragma unroll
     for (int j = 0; j < C / 8; j++)
 #pragma unroll
       for (int i = 0; i < 4; i++) dk[j][i] = dv[j][i] = 0;
     while (enter()) {
-      if constexpr (Order == 2) {
-        begin_scores();
-        make_p(Width<1>{}), make_ds(Width<0>{});
-        pack(x, s), pack(y, ds);
-#pragma unroll 1
-        for (leave(); next(); leave()) {
-          const int stage = before;
-          begin_scores();
-          begin_sum(dv, x, stage, kRowTile), begin_sum(dk, y, stage, 0);
-          make_p(Width<3>{}), make_ds(Width<2>{});
-          end_sums(stage);
-          pack(x, s), pack(y, ds);
-        }
-        begin_sum(dv, x, before, kRowTile), begin_sum(dk, y, before, 0);
-        end_sums(before);
-      } else {
-        begin_scores();
-        make_p(Width<1>{});
-        if (Order == 1) pack(x, s), begin_sum(dv, x, ring.stage, kRowTile), make_ds(Width<1>{});
-        else make_ds(Width<0>{}), pack(x, s), begin_sum(dv, x, ring.stage, kRowTile);
-        pack(y, ds);
-        begin_sum(dk, y, ring.stage, 0);
-        end_sums(ring.stage);
-        leave();
-      }
+      begin_scores();
+      make_p(), make_ds();
+      begin_sum(dv, s, x[0], kRowTile);
+      begin_sum(dk, ds, x[1], 0);
+      wgmma_wait<0>();
+      hold(dk), hold(dv);
+      release(), left--, ring.next();
     }
     const Work& at = is.work;
     const int key = at.first + 64 * w + warp() % 4 * 16 + lane() / 4;
@@ -398,7 +376,7 @@ template <typename T, int C, int W, int N, int Stages, int Order, bool Listed> s
     NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, C, W, __VA_ARGS__>(p).run();)                                         \
   }
 #define NSA_DKV(op, C, W, ...) NSA_DKV_ENTRY(op, C, W, bf16, __VA_ARGS__) NSA_DKV_ENTRY(op, C, W, f16, __VA_ARGS__)
-NSA_DKV(span_dkv, 64, 2, 96, 5, 1, false)
-NSA_DKV(span_dkv, 128, 2, 64, 4, 1, false)
-NSA_DKV(selected_dkv, 64, 1, 96, 3, 1, true)
-NSA_DKV(selected_dkv, 128, 1, 48, 3, 1, true)
+NSA_DKV(span_dkv, 64, 2, 128, 4, false)
+NSA_DKV(span_dkv, 128, 2, 64, 4, false)
+NSA_DKV(selected_dkv, 64, 1, 112, 3, true)
+NSA_DKV(selected_dkv, 128, 1, 48, 3, true)

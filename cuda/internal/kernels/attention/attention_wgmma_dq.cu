@@ -3,9 +3,8 @@
 //   nsa_span_dq_wgmma<C>  window, dense and compressed attention
 //
 // Blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in registers for
-// a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. If Ahead, a
-// step begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs; else only
-// products of the other groups run then.
+// a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. A step
+// begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs.
 //
 // A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
 // kShared bytes.
@@ -14,7 +13,7 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead> struct SpanQueryGradient {
+template <typename T, int C, int W, int N, int StagesK, int StagesV> struct SpanQueryGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   static constexpr uint32_t kRows = M * C * 2, kTile = N * C * 2;  // bytes of rows, and of keys or values
   static constexpr int kLoaderRegisters = W == 2 ? 40 : 56, kRegisters = W == 2 ? 232 : 152;
@@ -304,21 +303,11 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
             if (!enter()) break;
             key = is.keys[q.stage].some.lo;
           }
-          const auto leave = [&] {
-            end_sums();
-            if (last) write_tile(stage), clear_sums();
-          };
-          if constexpr (Ahead) {
-            begin_scores();
-            begin_sums();
-            weigh(key, Width<1>{});
-            leave();
-          } else {
-            begin_sums();
-            leave();
-            begin_scores();
-            weigh(key, Width<0>{});
-          }
+          begin_scores();
+          begin_sums();
+          weigh(key, Width<1>{});
+          end_sums();
+          if (last) write_tile(stage), clear_sums();
           pack();
         }
         begin_sums();
@@ -357,12 +346,12 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
 }  // namespace nsa
 
 // The entry points nsa_span_dq_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_DQ(C, W, N, StagesK, StagesV, Ahead, suffix)                                                          \
+#define NSA_SPAN_DQ(C, W, N, StagesK, StagesV, suffix)                                                                 \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
       nsa_span_dq_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                                     \
-    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, C, W, N, StagesK, StagesV, Ahead>(p).run();)                    \
+    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, C, W, N, StagesK, StagesV>(p).run();)                           \
   }
-NSA_SPAN_DQ(64, 2, 96, 4, 3, true, bf16)
-NSA_SPAN_DQ(64, 2, 96, 4, 3, true, f16)
-NSA_SPAN_DQ(128, 2, 48, 5, 4, true, bf16)
-NSA_SPAN_DQ(128, 2, 48, 5, 4, true, f16)
+NSA_SPAN_DQ(64, 3, 48, 5, 4, bf16)
+NSA_SPAN_DQ(64, 3, 48, 5, 4, f16)
+NSA_SPAN_DQ(128, 2, 48, 5, 4, bf16)
+NSA_SPAN_DQ(128, 2, 48, 5, 4, f16)

@@ -85,7 +85,6 @@ const (
 // The blocks of the kernels on warp groups: one group loads, each of the others owns 64 rows or keys.
 const (
 	warpGroupRows     = 3 * 64 // forward
-	warpGroupDQRows   = 2 * 64
 	warpGroupKeys     = 2 * 64
 	warpGroupListKeys = 64      // of listed rows
 	maxMapStride      = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
@@ -105,20 +104,23 @@ func warpGroupTile(width int64) ring {
 	return ring{112, 5}
 }
 
-// warpGroupDQTile returns the keys of a tile and the stages of keys and values together.
-func warpGroupDQTile(width int64) ring {
+// warpGroupDQRows is the number of rows of a block of the kernel for dq.
+func warpGroupDQRows(width int64) int64 {
 	if width == 128 {
-		return ring{48, 9}
+		return 2 * 64
 	}
-	return ring{96, 7}
+	return 3 * 64
 }
+
+// warpGroupDQTile returns the keys of a tile and the stages of keys and values together.
+func warpGroupDQTile(int64) ring { return ring{48, 9} }
 
 // warpGroupDKVTile returns the rows of a tile and the stages of q, and as many of do.
 func warpGroupDKVTile(width int64) ring {
 	if width == 128 {
 		return ring{64, 4}
 	}
-	return ring{96, 5}
+	return ring{128, 4}
 }
 
 // warpGroupBytes is the shared memory of the forward: the rows twice, keys and values of all stages, and what is known of the rows.
@@ -129,8 +131,8 @@ func warpGroupBytes(width int64) int64 {
 
 // warpGroupDQBytes is that of the kernel for dq, which has their gradients too, and knows of the rows of three tiles.
 func warpGroupDQBytes(width int64) int64 {
-	x := warpGroupDQTile(width)
-	return 2*width*(2*warpGroupDQRows+x.stages*x.n) + 3*24*warpGroupDQRows + 384
+	rows, x := warpGroupDQRows(width), warpGroupDQTile(width)
+	return 2*width*(2*rows+x.stages*x.n) + 3*24*rows + 384
 }
 
 // warpGroupListTile is that of listed rows.
@@ -138,13 +140,13 @@ func warpGroupListTile(width int64) ring {
 	if width == 128 {
 		return ring{48, 3}
 	}
-	return ring{96, 3}
+	return ring{112, 3}
 }
 
 // warpGroupDKVBytes is that of a kernel that owns keys: keys and values once, rows and their gradients of all stages, and what is
 // known of the rows.
 func warpGroupDKVBytes(width, keys int64, x ring) int64 {
-	return 2*width*(2*keys+2*x.stages*x.n) + x.stages*(24*x.n+32) + 56
+	return 2*width*(2*keys+2*x.stages*x.n) + x.stages*(24*x.n+32) + 72
 }
 
 func warpGroupSpanDKVBytes(width int64) int64 {
