@@ -24,11 +24,13 @@ namespace nsa {
 template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kStep = 128 / kCells;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kRowTile = N * C * 2;  // bytes of the keys of a warp group, and of rows
-  static constexpr int kLoaderRegisters = W == 3 ? 56 : 40, kRegisters = W == 1 ? 216 : W == 2 ? 232 : 152;
+  static constexpr int kLoaderRegisters = 40, kRegisters = W == 1 ? 216 : 232;  // of a thread
+  static_assert(W <= 2, "2 blocks of 2 groups, or 1 of 3, share 65536 registers");
   static_assert(N <= 128 && N % kStep == 0 && kStep % 8 == 0, "a thread for each row of a tile, which copies the same cell of several");
 
   // What is known of the rows of a tile: lse*log2(e) and delta; the keys that they see; lse of large rows, when careful, and 0 of
-  // others; where they lie in q, counted in rows, -1 for none. And the keys that some row sees, or all. A pair is that of adjoining rows.
+  // others; where they lie from the group's first row on, counted in rows, -1 for none. And the keys that some row sees, or all. A
+  // pair is that of adjoining rows.
   struct Rows {
     float2 base[N / 2], delta[N / 2];
     int2 lo[N / 2], hi[N / 2];
@@ -148,8 +150,8 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
     const int me = threadIdx.x, i = me % kCells, mine = me / kCells;  // this thread's cell of rows, and the first of these
     const Work& at = is.work;  // read each time anew: registers are scarce
     bool any_large = false;
-    // Of row `me` of the tile that comes next: its query, -1 for none, lse and delta, and where it lies in q, in rows; and of the one
-    // behind that tile its query and head. A listed query is the number of one in the list until then.
+    // Of row `me` of the next tile: its query, -1 for none, where it lies, lse and delta. Of that of the tile behind: its query, or the
+    // place of this in the list and the query, and its head.
     int t = -1, row = 0, soon = 0, head = 0, listed = 0;
     float lse = INFINITY, delta = 0;
     const int turn = at.turn, steps = at.steps, further = N / n.each, heads = N % n.each;

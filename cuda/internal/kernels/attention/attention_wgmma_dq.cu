@@ -141,26 +141,37 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV> struct Span
         barrier_wait(barrier_at(is.free_q), parity);
         const int me = threadIdx.x - 32, i = me % kCells;
         if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
-#pragma unroll 1
-        for (int r = me; r < M; r += kRowThreads) {
-          const int row = tile.first + r;
+        constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / kCells, kSome = 4;
+        float lse[kMine], delta[kMine];  // they come while rows are copied
+#pragma unroll
+        for (int u = 0; u < kMine; u++) {
+          const int r = me + u * kRowThreads, row = tile.first + r;
           const bool in = tile.has(r);
+          lse[u] = INFINITY, delta[u] = 0;
+          if (r >= M) continue;
           const Run run = in ? p.span.keys(row / n.each) : Run{0, 0};
-          const long long stat = in ? n.stat(tile.b, tile.g, row) : 0;
           Row& to = is.rows[q.stage][r];
           to.keys = {run.lo, min(run.hi, n.keys)}, to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
-          to.lse = in ? load_lse(p.lse[stat]) : INFINITY, to.delta = in ? p.delta[stat] : 0;
+          if (const long long stat = n.stat(tile.b, tile.g, row); in) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
         }
         named_sync(1, kRowThreads);  // the rows' places are there
-        const auto copy = [&](uint32_t to, const void* array, int c) {
-          const T* src = static_cast<const T*>(array) + 8 * i;
-#pragma unroll 4
-          for (int r = me / kCells; r < M; r += kRowThreads / kCells) {
-            const long long row = is.rows[q.stage][r].at;
-            copy_cell(cell<C>(to, r, i), src + row * c, row >= 0 && 8 * i < c);  // what is not in is not read
-          }
-        };
-        copy(Q, p.q, n.d), copy(Q + kRows, p.dout, n.dv);
+        const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
+#pragma unroll 1
+        for (int first = me / kCells; first < M; first += kSome * kStep) {
+          long long places[kSome];  // they are read before their copies begin, which no read of shared memory may pass
+#pragma unroll
+          for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? is.rows[q.stage][first + u * kStep].at : -1;
+          const auto copy = [&](uint32_t to, const T* src, int c) {
+#pragma unroll
+            for (int u = 0; u < kSome; u++)
+              if (M % (kSome * kStep) == 0 || first + u * kStep < M)  // what is not in is not read
+                copy_cell(cell<C>(to, first + u * kStep, i), src + places[u] * c, places[u] >= 0 && 8 * i < c);
+          };
+          copy(Q, from_q, n.d), copy(Q + kRows, from_do, n.dv);
+        }
+#pragma unroll
+        for (int u = 0; u < kMine; u++)
+          if (const int r = me + u * kRowThreads; r < M) is.rows[q.stage][r].lse = load_lse(lse[u]), is.rows[q.stage][r].delta = delta[u];
         hand_on();
       });
       barrier_wait(barrier_at(is.free_q), parity);

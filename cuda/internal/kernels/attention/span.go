@@ -212,7 +212,7 @@ const (
 	mostChunks  = 32 // most chunks of the rows of one tile of keys
 	minChunkRow = 256
 
-	warpGroupChunkRow = 768 // of warp groups
+	warpGroupChunkRow = 768 // minChunkRow of warp groups
 )
 
 // chunks returns how the rows of each tile of keys are cut so that there are so many blocks: into at most `items` chunks of `chunk`

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -168,6 +169,9 @@ func (a problem) onWarpGroups(shared func(width int64) int64) (width int64, err 
 	}
 	if bytes := 2 * a.T * a.Hkv * max(a.D, a.Dv); bytes >= maxMapStride {
 		return 0, graph.Refuse(graph.ReasonShape, "%d bytes of keys or values, want less than 2^40", bytes)
+	}
+	if a.S*a.Hq > math.MaxInt32 {
+		return 0, graph.Refuse(graph.ReasonShape, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
 	}
 	return a.onMatrixUnits(shared)
 }
