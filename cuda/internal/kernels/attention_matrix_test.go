@@ -160,7 +160,7 @@ func TestGradientOnWarpGroups(t *testing.T) {
 		want    []launch // none where it is refused
 		reason  graph.Reason
 	}{
-		{short, kernels.BF16, 300, 300, 64, few, []launch{{"span_dq_wgmma64_bf16", 5}, {"span_dkv_wgmma64_bf16", 4 * 3 * 5}, {"span_reduce_bf16", 300}}, 0},
+		{short, kernels.BF16, 300, 300, 64, few, []launch{{"span_dq_wgmma64_bf16", 5}, {"span_dkv_wgmma64_bf16", 4 * 3}}, 0},
 		{short, kernels.F16, 1280, 1280, 128, few, []launch{{"span_dq_wgmma128_f16", 5}, {"span_dkv_wgmma128_f16", 4 * 10}}, 0},
 		{long, kernels.BF16, 65536, 4095, 64, h200, []launch{{"span_dq_wgmma64_bf16", 132}, {"span_dkv_wgmma64_bf16", 4 * 32 * 17}, {"span_reduce_bf16", 4095}}, 0},
 		{short, kernels.BF16, 300, 300, 64, older, nil, graph.ReasonCapability},
@@ -178,6 +178,36 @@ func TestGradientOnWarpGroups(t *testing.T) {
 			got = append(got, launch{strings.TrimPrefix(s.Kernel, "nsa_"), s.Grid.X})
 		}
 		require.Equal(t, c.want, got)
+	}
+}
+
+// TestSelectedGradientOnWarpGroups: on compute capability 9.0 dk and dv are made on warp groups, a block for each item and 64 keys.
+func TestSelectedGradientOnWarpGroups(t *testing.T) {
+	older := h200
+	older.Capability = 89
+	for _, c := range []struct {
+		gpu            kernels.GPU
+		block, S, D    int
+		kernel, reason string
+		grid           int
+	}{
+		{h200, 64, 300, 64, "nsa_selected_dkv_wgmma64_bf16", "", 4 * (5 + 300*4/256)},
+		{h200, 128, 300, 128, "nsa_selected_dkv_wgmma128_bf16", "", 4 * (3 + 300*4/300) * 2},
+		{h200, 32, 300, 64, "", "selection blocks of 32 tokens", 0},
+		{older, 64, 300, 64, "", "compute capability 8.9", 0},
+	} {
+		s := attentionSite(kernels.BF16, true, 2, c.S, c.S, 12, 2, c.D, c.D)
+		s.In = slices.Insert(s.In, 3, operand(tensor.Int32, 2, c.S, 2, 4))
+		p, err := planOf(c.gpu, "cuda wgmma", ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: c.block}}, s)
+		if c.reason != "" {
+			require.ErrorContains(t, err, c.reason)
+			continue
+		}
+		require.NoError(t, err)
+		i := slices.IndexFunc(p.Steps, func(l kernels.Step) bool { return strings.Contains(l.Kernel, "selected_dkv") })
+		require.GreaterOrEqual(t, i, 0)
+		require.Equal(t, c.kernel, p.Steps[i].Kernel)
+		require.Equal(t, c.grid, p.Steps[i].Grid.X)
 	}
 }
 

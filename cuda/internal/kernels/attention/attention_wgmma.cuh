@@ -44,6 +44,10 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
       "again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
       "@!p bra again;}" ::"r"(at), "r"(parity) : "memory");
 }
+// Arrives once the copies of copy_cell that this thread has begun are there.
+__device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
+}
 // Puts this thread's writes to shared memory, and those that it has waited for, before reads by wgmma and writes by maps.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

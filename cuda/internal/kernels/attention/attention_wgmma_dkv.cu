@@ -1,15 +1,17 @@
-// attention_mma_dkv.cu for compute capability 9.0, of the branches with a Span: q, k, v, lse, do, delta -> dk, dv, the same contract.
+// attention_mma_dkv.cu for compute capability 9.0: q, k, v, lse, do, delta -> dk, dv, the same contract.
 //
-//   nsa_span_dkv_wgmma<C>  window, dense and compressed attention; nsa_span_reduce adds up the partial sums
+//   nsa_span_dkv_wgmma<C>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
+//   nsa_selected_dkv_wgmma<C>  selected attention, by the inverse index, with the partial sums of nsa_selected_reduce
 //
-// A block owns M = 64*W keys of a group, 64 for each of W warp groups that compute, behind one that loads. N rows of q and do at a
-// time, with what is known of them, go through a ring of `Stages`; barriers say which are full and which are free. Keys are the rows
-// of the products and queries the columns, so that P and dS are left factors from registers. A step makes P and dS of N rows while
-// the products of the other groups run, and its own if Ahead: then the logits and dP of the next rows begin before the sums of the
-// last ones, which takes C + 1.5*N registers of a thread instead of C + N.
+// A block has W warp groups that compute, behind one that loads. N rows of q and do at a time, with what is known of them, go through
+// a ring of `Stages`; barriers say which are full and which are free. Each group owns 64 keys. With one of them, which is all that
+// listed rows see, a multiprocessor has two blocks.
 //
-// Rows that see the keys are cut into chunks from their end, so that those of one number are the same for many keys, whose blocks
-// read them at the same time. In a window a block begins where its neighbours begin: at a multiple of the rows that see a block.
+// Keys are the rows of the products and queries the columns, so that P and dS are left factors from registers. While a group makes P
+// and dS, the products of the other one run.
+//
+// Rows that see the keys of a span are cut into chunks from their end, so that those of one number are the same for many keys, whose
+// blocks read them at the same time. In a window a block begins where its neighbours begin: at a multiple of the rows that see a block.
 //
 // A block that has met NaN, Inf or large rows does all of it again, carefully; see careful_if_needed. Shared memory: kShared bytes.
 #include "attention_keys.cuh"
@@ -19,25 +21,30 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKeyGradient {
+template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kStep = 128 / kCells;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kRowTile = N * C * 2;  // bytes of the keys of a warp group, and of rows
-  static constexpr int kLoaderRegisters = W == 2 ? 40 : 56, kRegisters = W == 2 ? 232 : 152;
-  static_assert(Stages >= 3 && N <= 128 && N % kStep == 0 && kStep % 8 == 0, "the loader is one tile ahead of what it has handed on");
+  static constexpr int kLoaderRegisters = 40, kRegisters = W == 1 ? 216 : 232;  // of a thread
+  static_assert(W <= 2, "2 blocks of 2 groups, or 1 of 3, share 65536 registers");
+  static_assert(N <= 128 && N % kStep == 0 && kStep % 8 == 0, "a thread for each row of a tile, which copies the same cell of several");
 
   // What is known of the rows of a tile: lse*log2(e) and delta; the keys that they see; lse of large rows, when careful, and 0 of
-  // others. And the keys that some row sees, or all. A pair is that of adjoining rows.
+  // others; where they lie from the group's first row on, counted in rows, -1 for none. And the keys that some row sees, or all. A
+  // pair is that of adjoining rows.
   struct Rows {
     float2 base[N / 2], delta[N / 2];
     int2 lo[N / 2], hi[N / 2];
     float lse[N];
+    int at[N];
     Run some, all;
   };
   // The keys [first,end) of group g of batch b, and the rows [from,to): `steps` tiles, the first of which is tile `turn`. The gradients
-  // go to sums if there are other chunks.
+  // go to sums if there are other chunks. Listed rows are those of `queries`. Without work, steps is -1.
   struct Work {
     int b, g, first, end, from, to, steps, turn;
     float* sums;
+    const int* queries;
+    long long row, stat;  // where the first row of the group lies in q, counted in rows, and in lse
   };
   struct Shared {
     Rows rows[Stages];
@@ -45,7 +52,7 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
     Work work;
     int careful;  // whether this is the second pass; here, as registers are scarce
   };
-  static_assert(sizeof(Shared) == Stages * (20 * N + 32) + 48, "warpGroupDKVBytes in Go");
+  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 72, "warpGroupDKVBytes in Go");
   static constexpr int kTiles = 2 * W * kKeyTile + 2 * Stages * kRowTile, kShared = kTiles + sizeof(Shared);
 
   const AttentionParams& p;
@@ -53,31 +60,22 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
-  __device__ SpanKeyGradient(const AttentionParams& p)
+  __device__ KeyGradient(const AttentionParams& p)
       : p(p), K(shared_address(shared())), V(K + W * kKeyTile), Q(V + W * kKeyTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
-  // Grid x is B*Hkv*items*ceil(T/M), the keys running fastest: item i of some keys has the i-th last index.chunk of their rows.
   __device__ void run() {
-    const Sizes& n = p.n;
-    const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x / tiles % p.index.items, group = blockIdx.x / tiles / p.index.items;
-    const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
-    const SpanRows rows = span_rows(p, first, end);
-    const int chunks = p.index.chunks(rows.all);
-    if (item >= chunks) return;
     if (threadIdx.x == 0) {
-      const int to = rows.from + rows.all - item * p.index.chunk, from = max(rows.from, to - p.index.chunk);
-      const long long most = min((long long)p.span.w + M, (long long)n.queries) * n.each, next = (from + most - 1) / most * most;
-      const long long row = ((long long)group * p.index.items + item) * n.keys + first;
-      Work& to_do = is.work;
-      to_do.b = group / n.groups, to_do.g = group % n.groups, to_do.first = first, to_do.end = end, to_do.from = from, to_do.to = to;
-      to_do.steps = (to - from + N - 1) / N, to_do.turn = next < to ? int(next - from) / N : 0;
-      to_do.sums = chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv);
+      if constexpr (Listed) is.work = selected_work();
+      else is.work = span_work();
+      is.work.row = p.n.row(is.work.b, is.work.g, 0, 1), is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
       is.careful = 0;
-      for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 128), barrier_init(barrier_at(is.free[i]), 4 * W);
+      for (int i = 0; i < Stages; i++)
+        barrier_init(barrier_at(is.full[i]), 128 + 4), barrier_init(barrier_at(is.free[i]), 4 * W);
       barriers_ready();
     }
     __syncthreads();
+    if (is.work.steps < 0) return;
     const int role = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     Ring<Stages> ring;
     if (role == 0) {
@@ -88,6 +86,38 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
       more_registers<kRegisters>();
       while (again(compute(ring, role - 1))) {}
     }
+  }
+  // Grid x is B*Hkv*items*ceil(T/M), the keys running fastest: item i of some keys has the i-th last index.chunk of their rows.
+  __device__ Work span_work() const {
+    const Sizes& n = p.n;
+    const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x / tiles % p.index.items, group = blockIdx.x / tiles / p.index.items;
+    const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
+    const SpanRows rows = span_rows(p, first, end);
+    const int chunks = p.index.chunks(rows.all);
+    const int to = rows.from + rows.all - item * p.index.chunk, from = max(rows.from, to - p.index.chunk);
+    const long long most = min((long long)p.span.w + M, (long long)n.queries) * n.each, next = (from + most - 1) / most * most;
+    const long long row = ((long long)group * p.index.items + item) * n.keys + first;
+    return {group / n.groups, group % n.groups, first, end, from, to, item < chunks ? (to - from + N - 1) / N : -1,
+            next < to ? int(next - from) / N : 0, chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv), nullptr};
+  }
+  // Grid x is B*Hkv*items*ceil(size/M).
+  __device__ Work selected_work() const {
+    const Sizes& n = p.n;
+    const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
+    const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
+    const Choosers of(p, group);
+    Work to_do{group / n.groups, group % n.groups};
+    to_do.steps = -1;
+    if (item >= of.item[blocks]) return to_do;
+    const int j = of.block(item, blocks), chunk = item - of.item[j], from = chunk * p.index.chunk;
+    const long long begin = (long long)j * size + part * M, stop = min((long long)(j + 1) * size, (long long)n.keys);
+    if (begin >= stop) return to_do;
+    to_do.first = (int)begin, to_do.end = (int)min(begin + M, stop);
+    to_do.to = min(of.length(j) - from, p.index.chunk) * n.each, to_do.steps = (to_do.to + N - 1) / N;
+    const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
+    if (of.chunks(j) > 1) to_do.sums = p.partial + row * (n.d + n.dv);
+    to_do.queries = of.queries + of.list[j] + from;
+    return to_do;
   }
   // Ends a pass and returns whether there is another one: if something was wrong for a thread in the first one.
   __device__ bool again(bool wrong) const {
@@ -117,77 +147,83 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
   // Loads the rows and notes what is known of them. Returns whether one is large.
   __device__ bool load_rows(Ring<Stages>& ring) const {
     const Sizes& n = p.n;
-    const int me = threadIdx.x, i = me % kCells;
+    const int me = threadIdx.x, i = me % kCells, mine = me / kCells;  // this thread's cell of rows, and the first of these
     const Work& at = is.work;  // read each time anew: registers are scarce
-    float lse = 0, delta = 0;  // of row `me` of the next tile
     bool any_large = false;
-    const auto place = [&](int j) { return at.from + (at.turn + j < at.steps ? at.turn + j : at.turn + j - at.steps) * N; };
-    const auto fetch = [&](int j) {
-      const int row = place(j) + me;
-      if (me < N && row < at.to) {
-        const long long stat = n.stat(at.b, at.g, row);
-        lse = load_lse(p.lse[stat]), delta = p.delta[stat];
+    // Of row `me` of the next tile: its query, -1 for none, where it lies, lse and delta. Of that of the tile behind: its query, or the
+    // place of this in the list and the query, and its head.
+    int t = -1, row = 0, soon = 0, head = 0, listed = 0;
+    float lse = INFINITY, delta = 0;
+    const int turn = at.turn, steps = at.steps, further = N / n.each, heads = N % n.each;
+    const auto look_up = [&](int j) {  // goes to tile j
+      if (j == 0 || turn + j == steps) {
+        const int first = (j == 0 ? at.from + turn * N : at.from) + me;
+        soon = first / n.each, head = first % n.each;
       } else {
-        lse = INFINITY, delta = 0;
+        soon += further, head += heads;
+        if (head >= n.each) head -= n.each, soon++;
       }
+      if (Listed) listed = me < N && j < steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
     };
-    const auto note = [&](Rows& rows, int row) {
-      const int last = min(row + N, at.to) - 1;
-      if (me == 0) {
-        const Run a = p.span.keys(row / n.each), z = p.span.keys(last / n.each);
-        rows.some = {a.lo, min(z.hi, n.keys)};
-        rows.all = last == row + N - 1 ? Run{z.lo, min(a.hi, n.keys)} : Run{0, 0};
+    const auto fetch = [&](int j) {  // tile j is the next one
+      t = -1, lse = INFINITY, delta = 0;
+      if (Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
+        t = Listed ? listed : soon, row = t * n.heads + head;
+        const long long stat = at.stat + (head * n.queries + t);
+        lse = load_lse(p.lse[stat]), delta = p.delta[stat];
       }
+      look_up(j + 1);
+    };
+    const auto note = [&](Rows& rows, int count) {  // of rows that there are
       if (me >= N) return;
-      const Run seen = row + me <= last ? p.span.keys((row + me) / n.each) : Run{0, 0};
+      const Run all = t < 0 ? Run{0, 0} : Listed ? Run{0, t + 1} : p.span.keys(t), seen{all.lo, min(all.hi, n.keys)};
+      if (me == 0) rows.some.lo = seen.lo, rows.all.hi = count == N ? seen.hi : 0;
+      if (me == count - 1) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
       const bool shift = is.careful && large(lse);
       any_large |= large(lse);
       reinterpret_cast<float*>(rows.base)[me] = shift ? 0 : lse * kLog2E;
       reinterpret_cast<float*>(rows.delta)[me] = delta;
       reinterpret_cast<int*>(rows.lo)[me] = seen.lo;
-      reinterpret_cast<int*>(rows.hi)[me] = min(seen.hi, n.keys);
+      reinterpret_cast<int*>(rows.hi)[me] = seen.hi;
       rows.lse[me] = shift ? lse : 0;
+      rows.at[me] = t < 0 ? -1 : row;
     };
-    // Rows are there but for the newest `Newer` tiles: hands a stage on.
-    const auto hand_on = [&](int stage, auto newer) {
-      copy_wait<decltype(newer)::value>();
-      if (is.careful) {
-        named_sync(1, 128);  // what is known of the rows is there
-        take_out_rows(Q + 2 * stage * kRowTile, is.rows[stage]);
-        take_out_rows(Q + (2 * stage + 1) * kRowTile, is.rows[stage]);
-      }
-      fence_async();
-      barrier_arrive(barrier_at(is.full[stage]));
-    };
-    int before = -1;
-    if (at.steps > 0) fetch(0);
+    look_up(0), fetch(0);
 #pragma unroll 1
-    for (int j = 0; j < at.steps; j++) {
+    for (int j = 0; j < steps; j++, ring.next()) {
+      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + 2 * ring.stage * kRowTile;
+      Rows& rows = is.rows[ring.stage];
       barrier_wait(barrier_at(is.free[ring.stage]), ring.parity ^ 1);
-      const int row = place(j);
-      note(is.rows[ring.stage], row);
-      if (j + 1 < at.steps) fetch(j + 1);
-      const auto copy = [&](uint32_t to, const void* array, int c) {
-        const T* src = static_cast<const T*>(array) + n.row(at.b, at.g, 0, c) + 8 * i;
-        const int mine = row + me / kCells, stop = 8 * i < c ? at.to : 0;
-        int t = mine / n.each, head = mine % n.each;
-        to += cell_of(N, me / kCells, i);
-#pragma unroll 2
-        for (int r = mine; r < mine + N; r += kStep, to += kStep * 128) {
-          copy_cell(to, src + ((long long)t * n.heads + head) * c, r < stop);  // what is not in is not read
-          t += kStep / n.each, head += kStep % n.each;
-          if (head >= n.each) head -= n.each, t++;
-        }
-      };
-      const uint32_t q = Q + 2 * ring.stage * kRowTile;
-      copy(q, p.q, n.d), copy(q + kRowTile, p.dout, n.dv);
-      copy_commit();
-      if (before >= 0) hand_on(before, Width<1>{});
-      before = ring.stage;
-      ring.next();
+      note(rows, min(N, at.to - at.from - (turn + j < steps ? turn + j : turn + j - steps) * N));
+      named_sync(1, 128);  // what is known of the rows is there
+      fetch(j + 1);
+      const T *from_q = static_cast<const T*>(p.q) + at.row * n.d + 8 * i, *from_do = static_cast<const T*>(p.dout) + at.row * n.dv + 8 * i;
+      const uint32_t to = q + cell_of(N, mine, i);
+      constexpr int kSome = 4;  // places that are read before their copies begin, which no read of shared memory may pass
+#pragma unroll
+      for (int first = 0; first < N / kStep; first += kSome) {
+        int places[kSome];
+#pragma unroll
+        for (int r = 0; r < kSome; r++)
+          if (first + r < N / kStep) places[r] = rows.at[mine + (first + r) * kStep];
+        const auto copy = [&](uint32_t to, const T* src, int c) {  // what is not in is not read
+#pragma unroll
+          for (int r = 0; r < kSome; r++)
+            if (first + r < N / kStep) copy_cell(to + (first + r) * kStep * 128, src + (long long)places[r] * c, places[r] >= 0 && 8 * i < c);
+        };
+        copy(to, from_q, n.d), copy(to + kRowTile, from_do, n.dv);
+      }
+      if (is.careful) {
+        copies_arrived();
+        take_out_rows(q, rows), take_out_rows(q + kRowTile, rows);
+        barrier_arrive(full);
+      } else {
+        barrier_arrive_copied(full);
+      }
+      __syncwarp();
+      if (lane() == 0) barrier_arrive(full);
     }
-    if (before >= 0) hand_on(before, Width<0>{});
-    else copies_arrived();
+    if (at.steps == 0) copies_arrived();
     return any_large;
   }
   // take_out of attention_tile.cuh, of rows that this thread's warp has copied: they become 0, their base NaN.
@@ -208,25 +244,25 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
     const Sizes& n = p.n;
     const int mine = is.work.first + 64 * w;  // the first key of the group
     float dk[C / 8][4], dv[C / 8][4], s[N / 8][4], ds[N / 8][4];
-    uint32_t x[N / 16][4], y[N / 16][4];  // P and dS of the step before, in T
-    int left = is.work.steps, before = 0;
+    uint32_t x[2][N / 16][4];  // P and dS in T
+    int left = is.work.steps;
 
-    const auto release = [&](int stage) {
-      if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
+    const auto release = [&] {
+      if (lane() == 0) barrier_arrive(barrier_at(is.free[ring.stage]));
     };
     // Goes on to the next tile of which a row sees a key of the group and returns whether there is one.
     const auto enter = [&] {
 #pragma unroll 1
       for (; left > 0; left--, ring.next()) {
         barrier_wait(barrier_at(is.full[ring.stage]), ring.parity);
+        fence_async();
         const Run some = is.rows[ring.stage].some;
         if (some.lo < mine + 64 && some.hi > mine) return true;
         __syncwarp();
-        release(ring.stage);
+        release();
       }
       return false;
     };
-    const auto leave = [&] { before = ring.stage, left--, ring.next(); };
     const auto begin_scores = [&] {
       const auto begin = [&](float (&to)[N / 8][4], uint32_t keys, uint32_t rows) {
         hold(to);
@@ -243,27 +279,31 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
       const uint32_t q = Q + 2 * ring.stage * kRowTile;
       begin(s, K + w * kKeyTile, q), begin(ds, V + w * kKeyTile, q + kRowTile);
     };
-    const auto begin_sums = [&] {
-      hold(dk), hold(dv);
+    // sum += x, rounded to T, times the rows, q or do, that lie `further` in the stage.
+    const auto begin_sum = [&](float (&sum)[C / 8][4], const float (&from)[N / 8][4], uint32_t (&x)[N / 16][4], uint32_t further) {
+#pragma unroll
+      for (int i = 0; i < N / 16; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) x[i][c] = pair<T>(from[2 * i + c / 2][c % 2 * 2], from[2 * i + c / 2][c % 2 * 2 + 1]);
+      hold(sum);
       wgmma_begin();
-      uint32_t q = Q + 2 * before * kRowTile;
-      asm volatile("" : "+r"(q));
-      const uint64_t of_k = describe(q, N * 128), of_v = describe(q + kRowTile, N * 128);
+      uint32_t rows = Q + 2 * ring.stage * kRowTile + further;
+      asm volatile("" : "+r"(rows));
+      const uint64_t b = describe(rows, N * 128);
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(dv, x[i], of_v + i * 16 * 128 / 16);
-#pragma unroll
-      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(dk, y[i], of_k + i * 16 * 128 / 16);
+      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(sum, x[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
-    const auto end_sums = [&] {
-      hold(dk), hold(dv);
-      release(before);
+    // Whether all rows of the tile see all keys of the group.
+    const auto all_seen = [&] {
+      const Run all = is.rows[ring.stage].all;
+      return all.lo <= mine && all.hi >= mine + 64;
     };
-    // Turns s into P and ds, which is dP, into dS, while `running` groups of products behind them run.
-    const auto weigh = [&](auto running) {
+    // Turns s into P.
+    const auto make_p = [&] {
       const Rows& rows = is.rows[ring.stage];
       const int c = lane() % 4;
-      wgmma_wait<decltype(running)::value + 1>();
+      wgmma_wait<1>();
       hold(s);
       if (is.careful)
 #pragma unroll
@@ -279,82 +319,66 @@ template <typename T, int C, int W, int N, int Stages, bool Ahead> struct SpanKe
 #pragma unroll
         for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -(i % 2 ? base.y : base.x)));
       }
-      wgmma_wait<decltype(running)::value>();
-      hold(ds);
+      if (all_seen()) return;
+      const int key = mine + warp() % 4 * 16 + lane() / 4;
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
-        const float2 delta = rows.delta[4 * j + c];
+        const int2 lo = rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
 #pragma unroll
-        for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - (i % 2 ? delta.y : delta.x));
-      }
-      if (const Run all = rows.all; all.lo > mine || all.hi < mine + 64) {
-        const int key = mine + warp() % 4 * 16 + lane() / 4;
-#pragma unroll
-        for (int j = 0; j < N / 8; j++) {
-          const int2 lo = rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            const Run seen = i % 2 ? Run{lo.y, hi.y} : Run{lo.x, hi.x};
-            if (!seen.has(key + i / 2 * 8)) s[j][i] = ds[j][i] = 0;
-          }
+        for (int i = 0; i < 4; i++) {
+          const Run seen = i % 2 ? Run{lo.y, hi.y} : Run{lo.x, hi.x};
+          if (!seen.has(key + i / 2 * 8)) s[j][i] = -0.0f;  // which no exponential is
         }
       }
     };
-    const auto pack = [&] {
+    // Turns ds, which is dP, into dS.
+    const auto make_ds = [&] {
+      wgmma_wait<0>();
+      hold(ds);
 #pragma unroll
-      for (int i = 0; i < N / 16; i++)
+      for (int j = 0; j < N / 8; j++) {
+        const float2 delta = is.rows[ring.stage].delta[4 * j + lane() % 4];
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-          x[i][c] = pair<T>(s[2 * i + c / 2][c % 2 * 2], s[2 * i + c / 2][c % 2 * 2 + 1]);
-          y[i][c] = pair<T>(ds[2 * i + c / 2][c % 2 * 2], ds[2 * i + c / 2][c % 2 * 2 + 1]);
-        }
+        for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - (i % 2 ? delta.y : delta.x));
+      }
+      if (all_seen()) return;
+#pragma unroll
+      for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          if (__float_as_int(s[j][i]) == int(0x80000000)) ds[j][i] = 0;
     };
 
 #pragma unroll
     for (int j = 0; j < C / 8; j++)
 #pragma unroll
       for (int i = 0; i < 4; i++) dk[j][i] = dv[j][i] = 0;
-    if (enter()) {
+    while (enter()) {
       begin_scores();
-      weigh(Width<0>{});
-      pack();
-#pragma unroll 1
-      for (leave(); enter(); leave()) {
-        if constexpr (Ahead) {
-          begin_scores();
-          begin_sums();
-          weigh(Width<1>{});
-          wgmma_wait<0>();
-          end_sums();
-        } else {
-          begin_sums();
-          wgmma_wait<0>();
-          end_sums();
-          begin_scores();
-          weigh(Width<0>{});
-        }
-        pack();
-      }
-      begin_sums();
+      make_p(), make_ds();
+      begin_sum(dv, s, x[0], kRowTile);
+      begin_sum(dk, ds, x[1], 0);
       wgmma_wait<0>();
-      end_sums();
+      hold(dk), hold(dv);
+      release(), left--, ring.next();
     }
-    const int key = mine + warp() % 4 * 16 + lane() / 4;
-    const auto [b, g, first, end, from, to, steps, turn, sums] = is.work;
-    return sums ? store_partial<C>(sums, n, first, key, end, dk, dv) : store_gradients<T, C>(p, b, g, key, end, dk, dv);
+    const Work& at = is.work;
+    const int key = at.first + 64 * w + warp() % 4 * 16 + lane() / 4;
+    return at.sums ? store_partial<C>(at.sums, n, at.first, key, at.end, dk, dv) : store_gradients<T, C>(p, at.b, at.g, key, at.end, dk, dv);
   }
 };
 #endif
 
 }  // namespace nsa
 
-// The entry points nsa_span_dkv_wgmma<C>_<storage>, for 64*W keys and tiles of N rows.
-#define NSA_SPAN_DKV(C, W, N, Stages, Ahead, suffix)                                                                   \
-  extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
-      nsa_span_dkv_wgmma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                               \
-    NSA_WGMMA_BODY(nsa::SpanKeyGradient<nsa::suffix, C, W, N, Stages, Ahead>(p).run();)                                \
+// The entry points nsa_<op>_wgmma<C>_<storage> of KeyGradient.
+#define NSA_DKV_ENTRY(op, C, W, suffix, ...)                                                                           \
+  extern "C" __global__ void __launch_bounds__(128 * (W + 1), W == 1 ? 2 : 1)                                          \
+      nsa_##op##_wgmma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                 \
+    NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, C, W, __VA_ARGS__>(p).run();)                                         \
   }
-NSA_SPAN_DKV(64, 2, 96, 5, false, bf16)
-NSA_SPAN_DKV(64, 2, 96, 5, false, f16)
-NSA_SPAN_DKV(128, 2, 64, 4, false, bf16)
-NSA_SPAN_DKV(128, 2, 64, 4, false, f16)
+#define NSA_DKV(op, C, W, ...) NSA_DKV_ENTRY(op, C, W, bf16, __VA_ARGS__) NSA_DKV_ENTRY(op, C, W, f16, __VA_ARGS__)
+NSA_DKV(span_dkv, 64, 2, 128, 4, false)
+NSA_DKV(span_dkv, 128, 2, 64, 4, false)
+NSA_DKV(selected_dkv, 64, 1, 112, 3, true)
+NSA_DKV(selected_dkv, 128, 1, 48, 3, true)

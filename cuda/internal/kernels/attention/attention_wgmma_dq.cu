@@ -3,9 +3,8 @@
 //   nsa_span_dq_wgmma<C>  window, dense and compressed attention
 //
 // Blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in registers for
-// a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. If Ahead, a
-// step begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs; else only
-// products of the other groups run then.
+// a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. A step
+// begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs.
 //
 // A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
 // kShared bytes.
@@ -14,7 +13,7 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead> struct SpanQueryGradient {
+template <typename T, int C, int W, int N, int StagesK, int StagesV> struct SpanQueryGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   static constexpr uint32_t kRows = M * C * 2, kTile = N * C * 2;  // bytes of rows, and of keys or values
   static constexpr int kLoaderRegisters = W == 2 ? 40 : 56, kRegisters = W == 2 ? 232 : 152;
@@ -142,26 +141,37 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
         barrier_wait(barrier_at(is.free_q), parity);
         const int me = threadIdx.x - 32, i = me % kCells;
         if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
-#pragma unroll 1
-        for (int r = me; r < M; r += kRowThreads) {
-          const int row = tile.first + r;
+        constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / kCells, kSome = 4;
+        float lse[kMine], delta[kMine];  // they come while rows are copied
+#pragma unroll
+        for (int u = 0; u < kMine; u++) {
+          const int r = me + u * kRowThreads, row = tile.first + r;
           const bool in = tile.has(r);
+          lse[u] = INFINITY, delta[u] = 0;
+          if (r >= M) continue;
           const Run run = in ? p.span.keys(row / n.each) : Run{0, 0};
-          const long long stat = in ? n.stat(tile.b, tile.g, row) : 0;
           Row& to = is.rows[q.stage][r];
           to.keys = {run.lo, min(run.hi, n.keys)}, to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
-          to.lse = in ? load_lse(p.lse[stat]) : INFINITY, to.delta = in ? p.delta[stat] : 0;
+          if (const long long stat = n.stat(tile.b, tile.g, row); in) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
         }
         named_sync(1, kRowThreads);  // the rows' places are there
-        const auto copy = [&](uint32_t to, const void* array, int c) {
-          const T* src = static_cast<const T*>(array) + 8 * i;
-#pragma unroll 4
-          for (int r = me / kCells; r < M; r += kRowThreads / kCells) {
-            const long long row = is.rows[q.stage][r].at;
-            copy_cell(cell<C>(to, r, i), src + row * c, row >= 0 && 8 * i < c);  // what is not in is not read
-          }
-        };
-        copy(Q, p.q, n.d), copy(Q + kRows, p.dout, n.dv);
+        const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
+#pragma unroll 1
+        for (int first = me / kCells; first < M; first += kSome * kStep) {
+          long long places[kSome];  // they are read before their copies begin, which no read of shared memory may pass
+#pragma unroll
+          for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? is.rows[q.stage][first + u * kStep].at : -1;
+          const auto copy = [&](uint32_t to, const T* src, int c) {
+#pragma unroll
+            for (int u = 0; u < kSome; u++)
+              if (M % (kSome * kStep) == 0 || first + u * kStep < M)  // what is not in is not read
+                copy_cell(cell<C>(to, first + u * kStep, i), src + places[u] * c, places[u] >= 0 && 8 * i < c);
+          };
+          copy(Q, from_q, n.d), copy(Q + kRows, from_do, n.dv);
+        }
+#pragma unroll
+        for (int u = 0; u < kMine; u++)
+          if (const int r = me + u * kRowThreads; r < M) is.rows[q.stage][r].lse = load_lse(lse[u]), is.rows[q.stage][r].delta = delta[u];
         hand_on();
       });
       barrier_wait(barrier_at(is.free_q), parity);
@@ -304,21 +314,11 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
             if (!enter()) break;
             key = is.keys[q.stage].some.lo;
           }
-          const auto leave = [&] {
-            end_sums();
-            if (last) write_tile(stage), clear_sums();
-          };
-          if constexpr (Ahead) {
-            begin_scores();
-            begin_sums();
-            weigh(key, Width<1>{});
-            leave();
-          } else {
-            begin_sums();
-            leave();
-            begin_scores();
-            weigh(key, Width<0>{});
-          }
+          begin_scores();
+          begin_sums();
+          weigh(key, Width<1>{});
+          end_sums();
+          if (last) write_tile(stage), clear_sums();
           pack();
         }
         begin_sums();
@@ -357,12 +357,12 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool Ahead>
 }  // namespace nsa
 
 // The entry points nsa_span_dq_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_DQ(C, W, N, StagesK, StagesV, Ahead, suffix)                                                          \
+#define NSA_SPAN_DQ(C, W, N, StagesK, StagesV, suffix)                                                                 \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
       nsa_span_dq_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                                     \
-    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, C, W, N, StagesK, StagesV, Ahead>(p).run();)                    \
+    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, C, W, N, StagesK, StagesV>(p).run();)                           \
   }
-NSA_SPAN_DQ(64, 2, 96, 4, 3, true, bf16)
-NSA_SPAN_DQ(64, 2, 96, 4, 3, true, f16)
-NSA_SPAN_DQ(128, 2, 48, 5, 4, true, bf16)
-NSA_SPAN_DQ(128, 2, 48, 5, 4, true, f16)
+NSA_SPAN_DQ(64, 3, 48, 5, 4, bf16)
+NSA_SPAN_DQ(64, 3, 48, 5, 4, f16)
+NSA_SPAN_DQ(128, 2, 48, 5, 4, bf16)
+NSA_SPAN_DQ(128, 2, 48, 5, 4, f16)

@@ -14,6 +14,8 @@ func selectedRows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.SelectedAttentionOp]{Name: matrixUnits, Storage: "hhhi>hf", Build: selectedOnMatrixUnits},
 		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "ttti>tf", Build: selected},
+		kernels.Op[grad]{Name: warpGroups, Storage: "hhhihfh>hhh", Build: selectedGradOnWarpGroups},
+		kernels.Op[grad]{Name: warpGroups, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnWarpGroups},
 		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhihfh>hhh", Build: selectedGradOnMatrixUnits},
 		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnMatrixUnits},
 		kernels.Op[grad]{Name: general, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
@@ -162,10 +164,37 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 		return err
 	}
 	p := a.beginGrad()
-	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose most blocks.
-	a.launchDQ("selected", width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
+	a.launchDQOnMatrixUnits(width, p)
 	a.invert(p)
 	a.launch(a.matrixKernel("selected_dkv", width), a.items(p)*kernels.Pieces(a.block, matrixKeys), matrixDKVBytes(width), p)
+	a.reduce(p)
+	return nil
+}
+
+// launchDQOnMatrixUnits adds the launch of dq. A row is multiplied by the blocks of all rows of its warp, so tall kernels are for
+// queries that choose most blocks.
+func (a selectedProblem) launchDQOnMatrixUnits(width int64, p *params) {
+	a.launchDQ("selected", width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
+}
+
+// selectedGradOnWarpGroups is selectedGrad for half precision and dims up to 128 on devices of compute capability 9.0.
+func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+	a, err := selectedOf(b, op.Forward.SelectBlock)
+	if err != nil {
+		return err
+	}
+	width, err := a.onMatrixUnits(matrixBackwardBytes)
+	if err != nil {
+		return err
+	}
+	if _, err = a.onWarpGroups(warpGroupListDKVBytes); err != nil {
+		return err
+	}
+	p := a.beginGrad()
+	a.launchDQOnMatrixUnits(width, p)
+	a.invert(p)
+	grid := a.items(p) * kernels.Pieces(a.block, warpGroupListKeys)
+	a.Launch(a.warpGroupKernel("selected_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupListKeys)), warpGroupListDKVBytes(width), p)
 	a.reduce(p)
 	return nil
 }

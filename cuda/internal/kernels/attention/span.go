@@ -158,13 +158,13 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	p := a.gradParams()
 	p.span = a.span()
 	a.delta(p)
-	a.launchOnWarpGroups(a.warpGroupKernel("span_dq", width), warpGroupDQRows, warpGroupDQTile(width).n, warpGroupDQBytes(width), p)
+	a.launchOnWarpGroups(a.warpGroupKernel("span_dq", width), warpGroupDQRows(width), warpGroupDQTile(width).n, warpGroupDQBytes(width), p)
 	blocks := int64(cutBlocks * a.GPU.SMs)
 	if whole := a.groups() * kernels.Pieces(a.T, warpGroupKeys); whole >= int64(wholeBlocks*a.GPU.SMs) {
 		blocks = whole
 	}
-	a.launchDKV(p, a.chunks(warpGroupKeys, warpGroupDKVTile(width).n, blocks), warpGroupKeys, func(grid int64) {
-		a.Launch(a.warpGroupKernel("span_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupKeys)), warpGroupDKVBytes(width), p)
+	a.launchDKV(p, a.chunks(warpGroupKeys, warpGroupDKVTile(width).n, blocks, warpGroupChunkRow), warpGroupKeys, func(grid int64) {
+		a.Launch(a.warpGroupKernel("span_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupKeys)), warpGroupSpanDKVBytes(width), p)
 	})
 	return nil
 }
@@ -184,7 +184,7 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	a.delta(p)
 	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
 	blocks := int64(fullGPU * a.GPU.SMs)
-	a.launchDKV(p, a.chunks(matrixKeys, matrixKeys, blocks), matrixKeys, func(grid int64) {
+	a.launchDKV(p, a.chunks(matrixKeys, matrixKeys, blocks, minChunkRow), matrixKeys, func(grid int64) {
 		a.launch(a.matrixKernel("span_dkv", width), grid, matrixDKVBytes(width), p)
 	})
 	return nil
@@ -211,14 +211,16 @@ const (
 	cutBlocks   = 16 // of warp groups: where fewer are cut, so many, of which masks hide about half
 	mostChunks  = 32 // most chunks of the rows of one tile of keys
 	minChunkRow = 256
+
+	warpGroupChunkRow = 768 // minChunkRow of warp groups
 )
 
 // chunks returns how the rows of each tile of keys are cut so that there are so many blocks: into at most `items` chunks of `chunk`
-// rows, a multiple of `tile`.
-func (a spanProblem) chunks(keys, tile, blocks int64) index {
+// rows, a multiple of `tile`, and about `least` or more.
+func (a spanProblem) chunks(keys, tile, blocks, least int64) index {
 	rows := min(a.S, a.window+keys) * a.headsPerGroup() // at most so many rows see keys of one tile
 	n := kernels.Pieces(blocks, a.groups()*kernels.Pieces(a.T, keys))
-	n = max(1, min(n, mostChunks, rows/minChunkRow))
+	n = max(1, min(n, mostChunks, rows/least))
 	chunk := kernels.Pieces(kernels.Pieces(rows, n), tile) * tile
 	return index{chunk: int32(chunk), items: int32(kernels.Pieces(rows, chunk))}
 }

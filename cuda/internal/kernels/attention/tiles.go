@@ -2,6 +2,7 @@ package attention
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -84,10 +85,10 @@ const (
 
 // The blocks of the kernels on warp groups: one group loads, each of the others owns 64 rows or keys.
 const (
-	warpGroupRows   = 3 * 64 // forward
-	warpGroupDQRows = 2 * 64
-	warpGroupKeys   = 2 * 64
-	maxMapStride    = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
+	warpGroupRows     = 3 * 64 // forward
+	warpGroupKeys     = 2 * 64
+	warpGroupListKeys = 64      // of listed rows
+	maxMapStride      = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
 )
 
 // warpGroupThreads is the number of threads of a block that owns so many rows or keys.
@@ -104,20 +105,23 @@ func warpGroupTile(width int64) ring {
 	return ring{112, 5}
 }
 
-// warpGroupDQTile returns the keys of a tile and the stages of keys and values together.
-func warpGroupDQTile(width int64) ring {
+// warpGroupDQRows is the number of rows of a block of the kernel for dq.
+func warpGroupDQRows(width int64) int64 {
 	if width == 128 {
-		return ring{48, 9}
+		return 2 * 64
 	}
-	return ring{96, 7}
+	return 3 * 64
 }
+
+// warpGroupDQTile returns the keys of a tile and the stages of keys and values together.
+func warpGroupDQTile(int64) ring { return ring{48, 9} }
 
 // warpGroupDKVTile returns the rows of a tile and the stages of q, and as many of do.
 func warpGroupDKVTile(width int64) ring {
 	if width == 128 {
 		return ring{64, 4}
 	}
-	return ring{96, 5}
+	return ring{128, 4}
 }
 
 // warpGroupBytes is the shared memory of the forward: the rows twice, keys and values of all stages, and what is known of the rows.
@@ -128,19 +132,34 @@ func warpGroupBytes(width int64) int64 {
 
 // warpGroupDQBytes is that of the kernel for dq, which has their gradients too, and knows of the rows of three tiles.
 func warpGroupDQBytes(width int64) int64 {
-	x := warpGroupDQTile(width)
-	return 2*width*(2*warpGroupDQRows+x.stages*x.n) + 3*24*warpGroupDQRows + 384
+	rows, x := warpGroupDQRows(width), warpGroupDQTile(width)
+	return 2*width*(2*rows+x.stages*x.n) + 3*24*rows + 384
 }
 
-// warpGroupDKVBytes is that of the kernel that owns keys: keys and values once, rows and their gradients of all stages, and what is
+// warpGroupListTile is that of listed rows.
+func warpGroupListTile(width int64) ring {
+	if width == 128 {
+		return ring{48, 3}
+	}
+	return ring{112, 3}
+}
+
+// warpGroupDKVBytes is that of a kernel that owns keys: keys and values once, rows and their gradients of all stages, and what is
 // known of the rows.
-func warpGroupDKVBytes(width int64) int64 {
-	x := warpGroupDKVTile(width)
-	return 2*width*(2*warpGroupKeys+2*x.stages*x.n) + x.stages*(20*x.n+32) + 48
+func warpGroupDKVBytes(width, keys int64, x ring) int64 {
+	return 2*width*(2*keys+2*x.stages*x.n) + x.stages*(24*x.n+32) + 72
+}
+
+func warpGroupSpanDKVBytes(width int64) int64 {
+	return warpGroupDKVBytes(width, warpGroupKeys, warpGroupDKVTile(width))
+}
+
+func warpGroupListDKVBytes(width int64) int64 {
+	return warpGroupDKVBytes(width, warpGroupListKeys, warpGroupListTile(width))
 }
 
 func warpGroupBackwardBytes(width int64) int64 {
-	return max(warpGroupDQBytes(width), warpGroupDKVBytes(width))
+	return max(warpGroupDQBytes(width), warpGroupSpanDKVBytes(width))
 }
 
 // onWarpGroups is onMatrixUnits of the kernels on warp groups, which only devices of compute capability 9.0 have.
@@ -153,6 +172,9 @@ func (a problem) onWarpGroups(shared func(width int64) int64) (width int64, err 
 	}
 	if bytes := 2 * a.T * a.Hkv * max(a.D, a.Dv); bytes >= maxMapStride {
 		return 0, graph.Refuse(graph.ReasonStride, "%d bytes of keys or values, want less than 2^40", bytes)
+	}
+	if a.S*a.Hq > math.MaxInt32 {
+		return 0, graph.Refuse(graph.ReasonShape, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
 	}
 	return a.onMatrixUnits(shared)
 }
