@@ -1,8 +1,8 @@
 // What comes before and behind the kernels that make results of pairs: see attention_pairs.cuh.
 //
-//   nsa_pairs_sort_i32           idx int32 [B,S,Hkv,most] -> list, lengths, items, count
-//   nsa_pairs_forward_join_<T>   sums, stats of the units of a launch -> o, lse
-//   nsa_pairs_dq_join_<T>        sums -> dq
+//   nsa_pairs_sort_i32      idx int32 [B,S,Hkv,most] -> list, lengths, items, count
+//   nsa_pairs_forward_join  sums, stats of the units of a launch -> o, lse
+//   nsa_pairs_dq_join       sums -> dq
 //
 // Which place of its block's list a pair has depends on the order of integer atomics, but no result does.
 #include "attention_pairs.cuh"
@@ -11,7 +11,6 @@
 namespace nsa {
 
 constexpr int kSorters = 1024, kJoiners = 256;  // threads of a block
-constexpr int kAtOnce = 8;                       // places that a thread reads at once
 
 // Calls f(block, pair) for the pairs of a unit, and g(query, length) for its queries.
 template <class F, class G> __device__ inline void each_pair(const AttentionParams& p, const Unit& unit, F f, G g) {
@@ -38,8 +37,8 @@ template <class F, class G> __device__ inline void each_pair(const AttentionPara
   }
 }
 
-// Adds up the results of rows, a thread for each 8 columns of one.
-template <typename T, bool Forward> __device__ inline void join(const PairParams& a) {
+// Adds up the results of rows, a thread for each 8 columns of one, which reads kAtOnce places at once.
+template <typename T, bool Forward, int kAtOnce> __device__ inline void join(const PairParams& a) {
   const AttentionParams& p = a.p;
   const Sizes& n = p.n;
   const Pairs& x = a.pairs;
@@ -101,13 +100,10 @@ template <typename T, bool Forward> __device__ inline void join(const PairParams
   if (8 * cell < c) *reinterpret_cast<uint4*>(to) = uint4{out[0], out[1], out[2], out[3]};
 }
 
-template <typename T> __device__ void pairs_forward_join(const PairParams& a) { join<T, true>(a); }
-template <typename T> __device__ void pairs_dq_join(const PairParams& a) { join<T, false>(a); }
-
 }  // namespace nsa
 
 // Grid x is the number of units; the shared memory has a number for each block.
-extern "C" __global__ void __launch_bounds__(nsa::kSorters) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
+extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const AttentionParams& p = a.p;
   const Pairs& x = a.pairs;
@@ -146,8 +142,12 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters) nsa_pairs_sort_i32(c
   each_pair(p, unit, [&](int j, int pair) { list[atomicAdd(next + j, 1)] = pair; }, [](int, int) {});
 }
 
-// Grid x is the number of units of the launch times that of blocks with a thread for each 8 columns of each of their rows.
-NSA_ENTRY(pairs_forward_join, bf16, nsa::bf16, nsa::PairParams, nsa::kJoiners)
-NSA_ENTRY(pairs_forward_join, f16, nsa::f16, nsa::PairParams, nsa::kJoiners)
-NSA_ENTRY(pairs_dq_join, bf16, nsa::bf16, nsa::PairParams, nsa::kJoiners)
-NSA_ENTRY(pairs_dq_join, f16, nsa::f16, nsa::PairParams, nsa::kJoiners)
+// Grid x is the number of units of the launch times that of blocks with a thread for each 8 columns of their rows.
+#define NSA_JOIN(op, T, Forward, AtOnce, blocks)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(nsa::kJoiners, blocks) nsa_pairs_##op##_join_##T(const __grid_constant__ nsa::PairParams a) { \
+    nsa::join<nsa::T, Forward, AtOnce>(a);                                                                                     \
+  }
+NSA_JOIN(forward, bf16, true, 4, 4)
+NSA_JOIN(forward, f16, true, 4, 4)
+NSA_JOIN(dq, bf16, false, 8, 3)
+NSA_JOIN(dq, f16, false, 8, 3)

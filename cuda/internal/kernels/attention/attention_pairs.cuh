@@ -24,8 +24,8 @@ constexpr int kPairKeys = 64, kItemTiles = 8;  // keys of a tile; a block has `p
 //   stats [places, h]           forward: the largest logit, and the sum of the exponentials below it
 //
 // Of a query only the places of its entries are written and read.
-struct Item { int key, first, count, part; };  // a tile's first key and number in its block; where its pairs are in the list
-struct alignas(16) Pairs {
+struct alignas(16) Item { int key, first, count, part; };  // a tile's first key and number in its block; where its pairs are in the list
+struct Pairs {
   int32_t *list, *lengths;
   Item* items;
   int32_t* count;

@@ -44,6 +44,10 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
       "again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
       "@!p bra again;}" ::"r"(at), "r"(parity) : "memory");
 }
+// Waits until a number in shared memory, which never becomes less, exceeds `than`.
+__device__ __forceinline__ void wait_beyond(const int& number, int than) {
+  while (*static_cast<const volatile int*>(&number) <= than) __nanosleep(20);
+}
 // Puts this thread's writes to shared memory, and those that it has waited for, before reads by wgmma and writes by maps.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

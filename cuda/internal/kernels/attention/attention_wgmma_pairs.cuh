@@ -18,7 +18,7 @@ namespace nsa {
 // Rows of Arrays arrays: q, and do.
 template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairTiles {
   static constexpr int kBlock = 128 + 128 * W, kLoaders = Rows % 3 == 0 ? 3 : 2, kCells = C / 8;
-  static_assert(Rows % W == 0 && Rows % kLoaders == 0, "else a group could wait for a stage that is a round behind");
+  static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
   static constexpr uint32_t kTile = 64 * C * 2;  // bytes of rows of an array, of keys, or of values
   static constexpr bool kTakeKeys = Arrays == 2;
 
@@ -33,6 +33,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
   struct Shared {
     Tile tiles[Rows];
     unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], raw;
+    int begun;  // items whose keys are there or on their way
   };
   static constexpr int kTiles = Arrays * Rows * kTile + 2 * Keys * kTile, kShared = kTiles + sizeof(Shared);
 
@@ -52,6 +53,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
       for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 1), barrier_init(barrier_at(is.free_rows[i]), 4);
       for (int i = 0; i < Keys; i++) barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItemTiles);
       barrier_init(barrier_at(is.raw), 1);
+      is.begun = 0;
       barriers_ready();
     }
     __syncthreads();
@@ -80,6 +82,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
           copy_box(to + kTile + i * 64 * 128, maps.v, arrives, 64 * i, unit.g, item.key, unit.b);
         }
       }
+      if (lane() == 0) is.begun++;
       if (check) {
         barrier_wait(barrier_at(is.raw), parity), parity ^= 1;
         take_out_pairs(to, to + kTile);
@@ -109,6 +112,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
     const int most = p.blocks.most;
     Ring<Rows> q;
     Ring<Keys> k;
+    int number = 0;         // of an item
     int turn = warp() - 1;  // 0 where it is this warp's
     if (turn >= kLoaders) return;
     const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
@@ -121,17 +125,8 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
         if (turn > 0) continue;
         const int count = min(x.tile, item.count - from);
         int pairs[2];
-        float2 known[2];
 #pragma unroll
-        for (int j = 0; j < 2; j++) {  // of two queries, and of two rows
-          const int i = lane() + 32 * j, of = i / n.each;
-          pairs[j] = i < count ? list[from + i] : 0;
-          if (Arrays == 2 && of < count) {
-            const long long stat = n.stat(unit.b, unit.g, (unit.first + list[from + of] / most) * n.each + i % n.each);
-            known[j] = make_float2(load_lse(p.lse[stat]), p.delta[stat]);
-          }
-        }
-        barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);  // or a group could wait for keys that are a round behind
+        for (int j = 0; j < 2; j++) pairs[j] = lane() + 32 * j < count ? list[from + lane() + 32 * j] : 0;
         barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
         Tile& tile = is.tiles[q.stage];
         const uint32_t full = barrier_at(is.full_rows[q.stage]), to = Q + Arrays * q.stage * kTile;
@@ -139,7 +134,6 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
 #pragma unroll
         for (int j = 0; j < 2; j++) {
           const int i = lane() + 32 * j;
-          if (Arrays == 2) tile.known[i] = known[j];
           if (i >= count) continue;
           const int t = unit.first + pairs[j] / most, row = (unit.b * n.queries + t) * n.heads + unit.g * n.each;
 #pragma unroll
@@ -152,11 +146,22 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
           all &= t + 1 - item.key >= kPairKeys;
         }
         all = __all_sync(0xffffffff, all);
+        __syncwarp();
+        if constexpr (Arrays == 2) {  // without the braces nvcc 13.0 drops the statement behind the loop where there is none
+#pragma unroll
+          for (int j = 0; j < 2; j++) {
+            const int r = lane() + 32 * j, i = r / n.each;
+            if (i >= count) continue;
+            const long long stat = n.stat(unit.b, unit.g, (item.key - 1 + tile.queries[i].seen) * n.each + r % n.each);
+            tile.known[r] = make_float2(load_lse(p.lse[stat]), p.delta[stat]);
+          }
+        }
         if (lane() == 0) tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity;
+        wait_beyond(is.begun, number);  // else a group could wait for keys that are a round behind
         __syncwarp();
         if (lane() == 0) barrier_arrive_expecting(full, count * n.each * 128 * (C / 64) * Arrays);
       }
-      k.next();
+      k.next(), number++;
     });
     for (int w = 0; w < W; w++, next()) {
       if (turn > 0) continue;
@@ -212,38 +217,40 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
     for (int i = 0; i < C / 16; i++) Wgmma<T, 64>::rows(s, a + (i / 4 * 64 * 128 + i % 4 * 32) / 16, b + (i / 4 * 64 * 128 + i % 4 * 32) / 16, i > 0);
     wgmma_end();
   }
-  // sum = s, rounded to T, · keys.
-  static __device__ __forceinline__ void product_of(float (&sum)[C / 8][4], const float (&s)[8][4], uint32_t keys) {
+  // Writes s, rounded to T, · keys, two rows of c columns, times their factors if narrow<T>; 64 columns at a time, as registers are
+  // scarce.
+  __device__ __forceinline__ void write_product(const float (&s)[8][4], uint32_t keys, const Pair& rows, const float (&factor)[2], int c) const {
+    const int width = pair_width(c);
     uint32_t y[4][4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
-      for (int c = 0; c < 4; c++) y[i][c] = pair<T>(s[2 * i + c / 2][c % 2 * 2], s[2 * i + c / 2][c % 2 * 2 + 1]);
-    hold(sum);
-    wgmma_begin();
-    const uint64_t b = describe(keys, 64 * 128);
+      for (int e = 0; e < 4; e++) y[i][e] = pair<T>(s[2 * i + e / 2][e % 2 * 2], s[2 * i + e / 2][e % 2 * 2 + 1]);
 #pragma unroll
-    for (int i = 0; i < 4; i++) Wgmma<T, C>::columns(sum, y[i], b + i * 16 * 128 / 16, i > 0);
-    wgmma_end();
-    wgmma_wait<0>();
-    hold(sum);
-  }
-  // Writes the results of two rows of c columns, times their factors if narrow<T>.
-  __device__ __forceinline__ void write(const float (&sum)[C / 8][4], const Pair& rows, const float (&factor)[2], int c) const {
-    const int width = pair_width(c);
+    for (int half = 0; half < C / 64; half++) {
+      float sum[8][4];
+      hold(sum);
+      wgmma_begin();
+      const uint64_t b = describe(keys + half * 64 * 128, 0);
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      if (rows.to[r] < 0) continue;
-      T* to = static_cast<T*>(x.sums) + (long long)rows.to[r] * width + 8 * (lane() % 4);
+      for (int i = 0; i < 4; i++) Wgmma<T, 64>::columns(sum, y[i], b + i * 16 * 128 / 16, i > 0);
+      wgmma_end();
+      wgmma_wait<0>();
+      hold(sum);
 #pragma unroll
-      for (int j = 0; j < C / 8; j += 4) {
-        uint32_t y[4];
+      for (int r = 0; r < 2; r++) {
+        if (rows.to[r] < 0) continue;
+        T* to = static_cast<T*>(x.sums) + (long long)rows.to[r] * width + 64 * half + 8 * (lane() % 4);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const float* both = sum[j + i] + 2 * r;
-          y[i] = narrow<T> ? pair<T>(factor[r] * both[0], factor[r] * both[1]) : pair<T>(both[0], both[1]);
+        for (int j = 0; j < 8; j += 4) {
+          uint32_t z[4];
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const float* both = sum[j + i] + 2 * r;
+            z[i] = narrow<T> ? pair<T>(factor[r] * both[0], factor[r] * both[1]) : pair<T>(both[0], both[1]);
+          }
+          if (64 * half + 8 * j < width) store_once(reinterpret_cast<uint4*>(to + 8 * j), uint4{z[0], z[1], z[2], z[3]});
         }
-        if (8 * j < width) store_once(reinterpret_cast<uint4*>(to + 8 * j), uint4{y[0], y[1], y[2], y[3]});
       }
     }
   }
@@ -264,9 +271,9 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
 
 }  // namespace nsa
 
-// The entry point nsa_<name>_wgmma<C>_<suffix> of a struct with run().
-#define NSA_PAIRS(name, C, suffix, ...)                                                                                \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::kBlock, 1)                                                 \
+// The entry point nsa_<name>_wgmma<C>_<suffix> of a struct with run(), for W computing warp groups.
+#define NSA_PAIRS(name, C, suffix, W, ...)                                                                             \
+  extern "C" __global__ void __launch_bounds__(128 + 128 * W, 1)                                                       \
       nsa_##name##_wgmma##C##_##suffix(const __grid_constant__ nsa::PairParams p) {                                    \
     NSA_WGMMA_BODY(__VA_ARGS__(p).run();)                                                                              \
   }

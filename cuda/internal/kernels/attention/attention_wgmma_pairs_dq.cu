@@ -52,10 +52,8 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
 #pragma unroll
           for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - known[i / 2].y);
         if (!all) Tiles::hide(ds, rows, 0);
-        float dq[C / 8][4];
-        Tiles::product_of(dq, ds, k);
         const float scale[2] = {n.scale, n.scale};
-        tiles.write(dq, rows, scale, n.d);
+        tiles.write_product(ds, k, rows, scale, n.d);
       });
     }
   }
@@ -64,8 +62,8 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
 
 }  // namespace nsa
 
-#define NSA_PAIR_DQ(C, ...)                                                                                            \
-  NSA_PAIRS(pairs_dq, C, bf16, nsa::PairQueryGradient<nsa::bf16, C, __VA_ARGS__>)                                   \
-  NSA_PAIRS(pairs_dq, C, f16, nsa::PairQueryGradient<nsa::f16, C, __VA_ARGS__>)
+#define NSA_PAIR_DQ(C, W, ...)                                                                                         \
+  NSA_PAIRS(pairs_dq, C, bf16, W, nsa::PairQueryGradient<nsa::bf16, C, W, __VA_ARGS__>)                                \
+  NSA_PAIRS(pairs_dq, C, f16, W, nsa::PairQueryGradient<nsa::f16, C, W, __VA_ARGS__>)
 NSA_PAIR_DQ(64, 3, 9, 3, 80, 144)
-NSA_PAIR_DQ(128, 2, 4, 2, 72, 216)
+NSA_PAIR_DQ(128, 3, 3, 3, 80, 144)

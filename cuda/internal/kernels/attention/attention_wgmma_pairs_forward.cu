@@ -53,9 +53,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
           if (lane() % 4 == 0 && rows.to[r] >= 0) tiles.x.stats[rows.to[r]] = make_float2(state.top, state.sum);
           norm[r] = state.norm();
         }
-        float o[C / 8][4];
-        Tiles::product_of(o, s, k + Tiles::kTile);
-        tiles.write(o, rows, norm, tiles.p.n.dv);
+        tiles.write_product(s, k + Tiles::kTile, rows, norm, tiles.p.n.dv);
       });
     }
   }
@@ -64,8 +62,8 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
 
 }  // namespace nsa
 
-#define NSA_PAIR_FORWARD(C, ...)                                                                                       \
-  NSA_PAIRS(pairs_forward, C, bf16, nsa::PairForward<nsa::bf16, C, __VA_ARGS__>)                                    \
-  NSA_PAIRS(pairs_forward, C, f16, nsa::PairForward<nsa::f16, C, __VA_ARGS__>)
+#define NSA_PAIR_FORWARD(C, W, ...)                                                                                    \
+  NSA_PAIRS(pairs_forward, C, bf16, W, nsa::PairForward<nsa::bf16, C, W, __VA_ARGS__>)                                 \
+  NSA_PAIRS(pairs_forward, C, f16, W, nsa::PairForward<nsa::f16, C, W, __VA_ARGS__>)
 NSA_PAIR_FORWARD(64, 4, 12, 4, 64, 104)
-NSA_PAIR_FORWARD(128, 3, 6, 3, 80, 144)
+NSA_PAIR_FORWARD(128, 4, 8, 2, 64, 104)

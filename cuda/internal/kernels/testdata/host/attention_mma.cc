@@ -6,3 +6,6 @@
 #include "../../attention/attention_wgmma_forward.cu"
 #include "../../attention/attention_wgmma_dkv.cu"
 #include "../../attention/attention_wgmma_dq.cu"
+#include "../../attention/attention_pairs.cu"
+#include "../../attention/attention_wgmma_pairs_forward.cu"
+#include "../../attention/attention_wgmma_pairs_dq.cu"

@@ -24,6 +24,13 @@ inline void barrier_wait(uint32_t at, uint32_t parity) {
     return barrier->parity != parity;
   }, &what);
 }
+inline void wait_beyond(const int& number, int than) {
+  const std::pair<const int*, int> what{&number, than};
+  host_wait([](const void* p) {
+    const auto& [number, than] = *static_cast<const std::pair<const int*, int>*>(p);
+    return *number > than;
+  }, &what);
+}
 inline void fence_async() {}
 
 inline thread_local struct HostNamed { int here; long round; } host_named[16];
