@@ -48,6 +48,10 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
 __device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
+// Waits until a number in shared memory, which never becomes less, exceeds `than`.
+__device__ __forceinline__ void wait_beyond(const int& number, int than) {
+  while (*static_cast<const volatile int*>(&number) <= than) __nanosleep(20);
+}
 // Puts this thread's writes to shared memory, and those that it has waited for, before reads by wgmma and writes by maps.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -87,8 +91,8 @@ template <int N> __device__ __forceinline__ void hold(float (&d)[N][4]) {
 // Wgmma<T, N> are the products of k = 16 with sums d [64,N]: of them warp w of the group has rows 16*w to 16*w+15, as the fragments
 // of attention_mma.cuh.
 //
-//   rows(d, a, b, add)  d = a bᵀ or d += a bᵀ, b [N,16] of rows of a tile, a a fragment or [64,16] of rows of a tile
-//   columns(d, a, b)    d += a b, a a fragment, b [16,N] of a tile
+//   rows(d, a, b, add)     d = a bᵀ or d += a bᵀ, b [N,16] of rows of a tile, a a fragment or [64,16] of rows of a tile
+//   columns(d, a, b, add)  d = a b or d += a b, a a fragment, b [16,N] of a tile
 template <typename T, int N> struct Wgmma;
 
 #define NSA_SUMS_4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
@@ -119,10 +123,11 @@ template <typename T, int N> struct Wgmma;
                    "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, 0;}"                                               \
                    : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                     \
     }                                                                                                                  \
-    static __device__ __forceinline__ void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b) {         \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
-                   "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", 1, 1, 1, 1;"                                                \
-                   : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                               \
+    static __device__ __forceinline__ void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) { \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " x5 ", 0;\n"                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
+                   "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, 1;}"                                               \
+                   : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                     \
     }                                                                                                                  \
   };
 #define NSA_WGMMA_TYPES(...) NSA_WGMMA(bf16, "bf16", __VA_ARGS__) NSA_WGMMA(f16, "f16", __VA_ARGS__)

@@ -1,6 +1,7 @@
-// attention_mma_dq.cu for compute capability 9.0, of the branches with a Span: q, k, v, lse, do, delta -> dq, the same contract.
+// attention_mma_dq.cu for compute capability 9.0: q, k, v, lse, do, delta -> dq, the same contract.
 //
-//   nsa_span_dq_wgmma<C>  window, dense and compressed attention
+//   nsa_span_dq_wgmma<C>      window, dense and compressed attention
+//   nsa_selected_dq_wgmma<C>  with idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
 //
 // Blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in registers for
 // a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. A step
@@ -13,12 +14,12 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int StagesK, int StagesV> struct SpanQueryGradient {
+template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChosen> struct SpanQueryGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   static constexpr uint32_t kRows = M * C * 2, kTile = N * C * 2;  // bytes of rows, and of keys or values
-  static constexpr int kLoaderRegisters = W == 2 ? 40 : 56, kRegisters = W == 2 ? 232 : 152;
+  static constexpr int kLoaderRegisters = W == 2 && !IsChosen ? 40 : 56, kRegisters = W != 2 ? 152 : IsChosen ? 224 : 232;
 
-  // What is known of a row: the keys that it sees, where it lies, -1 for none, and its lse, where +Inf stands for -Inf, and delta.
+  // What is known of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), where it lies, -1 for none, and its lse, where +Inf stands for -Inf, and delta.
   struct Row {
     Run keys;
     long long at;
@@ -141,6 +142,9 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV> struct Span
         barrier_wait(barrier_at(is.free_q), parity);
         const int me = threadIdx.x - 32, i = me % kCells;
         if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
+        if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
+        int common = -1;
+        if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
         constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / kCells, kSome = 4;
         float lse[kMine], delta[kMine];  // they come while rows are copied
 #pragma unroll
@@ -151,10 +155,12 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV> struct Span
           if (r >= M) continue;
           const Run run = in ? p.span.keys(row / n.each) : Run{0, 0};
           Row& to = is.rows[q.stage][r];
-          to.keys = {run.lo, min(run.hi, n.keys)}, to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
+          if (!IsChosen) to.keys.lo = run.lo;
+          to.keys.hi = min(run.hi, n.keys), to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
           if (const long long stat = n.stat(tile.b, tile.g, row); in) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
         }
         named_sync(1, kRowThreads);  // the rows' places are there
+        if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
         const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
 #pragma unroll 1
         for (int first = me / kCells; first < M; first += kSome * kStep) {
@@ -268,11 +274,20 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV> struct Span
       for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - delta[i / 2]);
-      if (const Run all = is.keys[q.stage].all; key < all.lo || key + N > all.hi)
+      const Run all = is.keys[q.stage].all;
+      if (IsChosen && Chosen::of(key, min(key + N, is.keys[q.stage].some.hi)) & ~all.lo)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const uint32_t bits = is.rows[q.stage][mine + 8 * r].keys.lo;
+#pragma unroll
+          for (int j = 0; j < N / 8; j++)
+            if (!(bits >> (key + 8 * j) / 64 & 1)) ds[j][2 * r] = ds[j][2 * r + 1] = 0;
+        }
+      if ((!IsChosen && key < all.lo) || key + N > all.hi)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const Run seen = is.rows[q.stage][mine + 8 * r].keys;
-          const int here = key + 2 * (lane() % 4), lo = seen.lo - here, hi = seen.hi - here;
+          const int here = key + 2 * (lane() % 4), lo = IsChosen ? 0 : seen.lo - here, hi = seen.hi - here;
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -356,13 +371,16 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV> struct Span
 
 }  // namespace nsa
 
-// The entry points nsa_span_dq_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_DQ(C, W, N, StagesK, StagesV, suffix)                                                                 \
+// The entry points nsa_<branch>_dq_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
+#define NSA_SPAN_DQ(C, W, N, StagesK, StagesV, branch, IsChosen, suffix)                                               \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
-      nsa_span_dq_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                                     \
-    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, C, W, N, StagesK, StagesV>(p).run();)                           \
+      nsa_##branch##_dq_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                               \
+    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, C, W, N, StagesK, StagesV, IsChosen>(p).run();)                 \
   }
-NSA_SPAN_DQ(64, 3, 48, 5, 4, bf16)
-NSA_SPAN_DQ(64, 3, 48, 5, 4, f16)
-NSA_SPAN_DQ(128, 2, 48, 5, 4, bf16)
-NSA_SPAN_DQ(128, 2, 48, 5, 4, f16)
+#define NSA_SPAN_DQS(...)                                                                                              \
+  NSA_SPAN_DQ(__VA_ARGS__, span, false, bf16)                                                                          \
+  NSA_SPAN_DQ(__VA_ARGS__, span, false, f16)                                                                           \
+  NSA_SPAN_DQ(__VA_ARGS__, selected, true, bf16)                                                                       \
+  NSA_SPAN_DQ(__VA_ARGS__, selected, true, f16)
+NSA_SPAN_DQS(64, 3, 48, 5, 4)
+NSA_SPAN_DQS(128, 2, 48, 5, 4)

@@ -1,6 +1,7 @@
-// attention_mma_forward.cu for compute capability 9.0, of the branches with a Span: q, k, v -> o, lse, the same contract.
+// attention_mma_forward.cu for compute capability 9.0: q, k, v -> o, lse, the same contract.
 //
-//   nsa_span_forward_wgmma<C>    window, dense and compressed attention
+//   nsa_span_forward_wgmma<C>      window, dense and compressed attention
+//   nsa_selected_forward_wgmma<C>  the blocks of idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
 //
 // The grid is one block a multiprocessor, or less. A block goes through tiles of M = 64*W rows of a group, every gridDim.x-th one,
 // with W warp groups that compute, 64 rows each, and one before them that loads. Q and what is known of the rows lie in two stages,
@@ -17,15 +18,15 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int Stages> struct SpanForward {
+template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct SpanForward {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   static constexpr uint32_t kQ = 64 * C * 2, kTile = N * C * 2;  // bytes of the rows of a warp group, and of keys or values
   static constexpr int kLoaderRegisters = 56, kRegisters = 152;  // of a thread
   static_assert(W == 3, "4 groups share 65536 registers");
   static constexpr float kSlack = 6;    // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
 
-  // What the computing groups must know of a row: the keys that it sees, at the end its factor of o and its lse; where it lies in o,
-  // counted in rows, or -1, and in lse.
+  // What the computing groups must know of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), at
+  // the end its factor of o and its lse; where it lies in o, counted in rows, or -1, and in lse.
   struct Row { Run keys; long long o, lse; };
   // Of a tile: the keys that some row sees, at least one, and those that all rows see. Behind the last tile, some.lo is -1.
   struct Keys { Run some, all; int round; };
@@ -145,15 +146,20 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
         barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
         const int me = threadIdx.x - 32, i = me % kCells;
         if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
+        int common = -1;
+        if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
+        if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
 #pragma unroll 1
         for (int r = me; r < M; r += kRowThreads) {
           const int row = tile.first + r;
           const Run run = tile.has(r) ? p.span.keys(row / n.each) : Run{0, 0};
           Row& to = is.rows[q.stage][r];
-          to.keys = {run.lo, min(run.hi, n.keys)};
+          if (!IsChosen) to.keys.lo = run.lo;
+          to.keys.hi = min(run.hi, n.keys);
           to.o = tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, to.lse = n.stat(tile.b, tile.g, row);
         }
         named_sync(1, kRowThreads);  // the rows' places are there
+        if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
         const T* src = static_cast<const T*>(p.q) + 8 * i;
 #pragma unroll 4
         for (int r = me / kCells; r < M; r += kRowThreads / kCells) {
@@ -235,7 +241,15 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
               if (hidden(8 * j + i, lo, hi)) s[j][2 * r + i] = -INFINITY;
         }
       };
-      if (key < all.lo) hide([](int i, int lo, int) { return i < lo; });
+      if (!IsChosen && key < all.lo) hide([](int i, int lo, int) { return i < lo; });
+      if (IsChosen && Chosen::of(key, min(key + N, is.keys[q.stage].some.hi)) & ~all.lo)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const uint32_t bits = shared_word(shared_address(&is.rows[q.stage][mine + 8 * r]));
+#pragma unroll
+          for (int j = 0; j < N / 8; j++)
+            if (!(bits >> (key + 8 * j) / 64 & 1)) s[j][2 * r] = s[j][2 * r + 1] = -INFINITY;
+        }
       if (key + N > all.hi) hide([](int i, int, int hi) { return i >= hi; });
       float top[4], sum[4] = {}, base[2];  // of the thread's columns that are even and odd, of both rows
 #pragma unroll
@@ -376,13 +390,16 @@ template <typename T, int C, int W, int N, int Stages> struct SpanForward {
 
 }  // namespace nsa
 
-// The entry points nsa_span_forward_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_FORWARD(C, W, N, Stages, suffix)                                                                      \
+// The entry points nsa_<branch>_forward_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
+#define NSA_SPAN_FORWARD(C, W, N, Stages, branch, IsChosen, suffix)                                                    \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
-      nsa_span_forward_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                                \
-    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, W, N, Stages>(p).run();)                                           \
+      nsa_##branch##_forward_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                          \
+    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, W, N, Stages, IsChosen>(p).run();)                                 \
   }
-NSA_SPAN_FORWARD(64, 3, 112, 5, bf16)
-NSA_SPAN_FORWARD(64, 3, 112, 5, f16)
-NSA_SPAN_FORWARD(128, 3, 80, 3, bf16)
-NSA_SPAN_FORWARD(128, 3, 80, 3, f16)
+#define NSA_SPAN_FORWARDS(...)                                                                                         \
+  NSA_SPAN_FORWARD(__VA_ARGS__, span, false, bf16)                                                                     \
+  NSA_SPAN_FORWARD(__VA_ARGS__, span, false, f16)                                                                      \
+  NSA_SPAN_FORWARD(__VA_ARGS__, selected, true, bf16)                                                                  \
+  NSA_SPAN_FORWARD(__VA_ARGS__, selected, true, f16)
+NSA_SPAN_FORWARDS(64, 3, 112, 5)
+NSA_SPAN_FORWARDS(128, 3, 80, 3)

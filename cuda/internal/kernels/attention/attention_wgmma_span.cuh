@@ -61,6 +61,32 @@ __device__ inline Run keys_of_all(const AttentionParams& p, const RowTile& tile)
 // shifted of attention_softmax.cuh without its division, by 1/scale = scale*d.
 __device__ inline float shifted_logit(const Sizes& n, float x, float lse) { return exponent(x, n.scale, lse) * (n.scale * n.d); }
 
+// The selected branch as a Span of all keys, of which a row sees some tiles of 64: a bit for each that its query chose. There are at
+// most 32; a block is a multiple of 64 keys, or all.
+struct Chosen {
+  // Sets bits(r) of every step-th row of a tile, of `rows`, from `first` on, and returns those that all of them have.
+  template <class Bits> static __device__ int note(const AttentionParams& p, const RowTile& tile, int first, int step, int rows, Bits bits) {
+    const int parts = (p.blocks.size - 1) / 64 + 1;
+    int common = -1;
+#pragma unroll 1
+    for (int r = first; r < rows && tile.has(r); r += step) {
+      const int t = (tile.first + r) / p.n.each, newest = t / p.blocks.size;
+      const int* list = p.idx + p.blocks.list(p.n, tile.b, tile.g, t);
+      uint32_t chosen = 0;
+#pragma unroll 1
+      for (int i = 0, last = -1; i < p.blocks.most; i++) {  // Blocks::at, with fewer registers
+        const int j = list[i];
+        if (j <= last || j > newest) break;
+        chosen |= 0xffffffffu >> (32 - parts) << j * parts, last = j;
+      }
+      common &= bits(r) = int(chosen);
+    }
+    return common;
+  }
+  // The bits of the tiles that the keys [from,to) lie in.
+  static __device__ uint32_t of(int from, int to) { return 0xffffffffu >> (31 - (to - 1) / 64) & 0xffffffffu << from / 64; }
+};
+
 // The address of a barrier in shared memory.
 __device__ inline uint32_t barrier_at(const unsigned long long& barrier) { return shared_address(&barrier); }
 

@@ -117,16 +117,18 @@ type spanParams struct {
 
 // launchOnWarpGroups adds the launch of a kernel on warp groups that owns `rows` rows and reads tiles of `keys` keys by tensor maps:
 // one block a multiprocessor, or less.
-func (a spanProblem) launchOnWarpGroups(kernel string, rows, keys, shared int64, of *params) {
+func (a problem) launchOnWarpGroups(kernel string, rows, keys, shared int64, of *params) {
 	p := &spanParams{params: *of}
 	p.count = int32(rows)
 	a.Launch(kernel, kernels.Line(min(a.rowTiles(rows), int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(rows)), shared, p)
-	boxes := func(offset uintptr, x kernels.Operand) {
-		dims, encode := [4]int64{x.Dim(3), a.Hkv, a.T, a.B}, a.GPU.Boxes
-		a.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, keys) })
-	}
-	boxes(unsafe.Offsetof(p.k), a.In[1])
-	boxes(unsafe.Offsetof(p.v), a.In[2])
+	a.boxes(unsafe.Offsetof(p.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, keys)
+	a.boxes(unsafe.Offsetof(p.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, keys)
+}
+
+// boxes puts the tensor map of an operand, an array of these dims, at an offset of the last launch's argument.
+func (a problem) boxes(offset uintptr, x kernels.Operand, dims [4]int64, rows int64) {
+	encode := a.GPU.Boxes
+	a.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, rows) })
 }
 
 // forwardOnWarpGroups is forward for half precision and dims up to 128 on devices of compute capability 9.0.

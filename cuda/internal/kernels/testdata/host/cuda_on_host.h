@@ -117,6 +117,8 @@ inline int __float_as_int(float f) {
 inline float __fmul_rn(float x, float y) { return x * y; }  // compiled without contraction
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
+template <typename V> void __stcs(V* to, V x) { *to = x; }
+template <typename V> V __ldcs(const V* from) { return *from; }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -129,6 +131,12 @@ inline int atomicAdd(int* p, int x) {
 inline unsigned atomicOr(unsigned* p, unsigned x) {
   const unsigned old = *p;
   *p |= x;
+  return old;
+}
+
+inline int atomicAnd(int* p, int x) {
+  const int old = *p;
+  *p &= x;
   return old;
 }
 

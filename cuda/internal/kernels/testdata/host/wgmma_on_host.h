@@ -25,6 +25,13 @@ inline void barrier_wait(uint32_t at, uint32_t parity) {
   }, &what);
 }
 inline void barrier_arrive_copied(uint32_t at) { copies_arrived(), barrier_arrive(at); }
+inline void wait_beyond(const int& number, int than) {
+  const std::pair<const int*, int> what{&number, than};
+  host_wait([](const void* p) {
+    const auto& [number, than] = *static_cast<const std::pair<const int*, int>*>(p);
+    return *number > than;
+  }, &what);
+}
 inline void fence_async() {}
 
 inline thread_local struct HostNamed { int here; long round; } host_named[16];
@@ -51,7 +58,8 @@ inline void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int 
       for (int e = 0; e < 8; e++)
         if (c + 8 * i + e < m.dims[0] && t + r < m.dims[2])
           memcpy(cell + e, m.array + 2 * (((b * m.dims[2] + t + r) * m.dims[1] + g) * m.dims[0] + c + 8 * i + e), 2);
-      memcpy(&host_shared<uint4>(to + r * 128 + ((i ^ r % 8) << 4)), cell, 16);
+      const uint32_t place = to + r * 128 + i * 16;
+      memcpy(&host_shared<uint4>(place ^ (place >> 7 & 7) << 4), cell, 16);
     }
   host_arrive(host_shared<HostBarrier>(barrier), 0, int(-128 * m.rows));
 }
@@ -81,9 +89,10 @@ template <typename T, int N> struct Wgmma {
       multiply_fragments<T>(d[j], a, both(right + j * 1024, 2), both(right + j * 1024 + 16, 2));
     }
   }
-  static void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b) {
+  static void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) {
     const int g = host_lane() / 4, t = host_lane() % 4;
     for (int j = 0; j < N / 8; j++) {
+      if (!add) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0;
       const uint32_t right = uint32_t(b & 0x3fff) * 16 + j / 8 * uint32_t(b >> 16 & 0x3fff) * 16 + 2 * t * 128 + (j % 8 * 8 + g) * 2;
       multiply_fragments<T>(d[j], a, both(right, 128), both(right + 1024, 128));
     }
