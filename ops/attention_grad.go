@@ -146,7 +146,8 @@ type spanBackward[T cpu.Float] struct {
 	mask           span
 	finiteKeys     finiteTiles
 	rowsDQ         cpu.Region[T] // of each worker
-	partsK, partsV *cpu.Buf      // [B,Hkv,S,D] and [B,Hkv,S,Dv]: of each sequence [parts,t,D] and [parts,t,Dv], from its first token on
+	partRows       int           // room for the keys of all parts in a group
+	partsK, partsV *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: of each sequence [parts,t,...], from the row of its first token on
 }
 
 const (
@@ -171,11 +172,11 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) 
 		rowsDQ:     cpu.Scratch[T](k, a.tileRows()*a.d),
 	}
 	n := parts(sequence{s: a.s, t: a.t}) // of a row
-	some, rows := n > 0, n*a.t           // sequences with parts; rows of their dk and dv
-	if a.packed() && a.l > 0 {
-		some, rows = true, a.s
+	f.partRows = n * a.t
+	if a.packed() && a.l > 0 { // some documents may have parts, and others none
+		n, f.partRows = mostParts, a.s
 	}
-	if a.packed() || !some {
+	if a.packed() || n == 0 {
 		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
 			if parts(q) == 0 {
 				f.rowGrad(q, g, t0, t1, nil, nil, w)
@@ -188,35 +189,36 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) 
 			}
 		})
 	}
-	if some {
-		f.bindParts(k, rows, max(n, map[bool]int{true: mostParts}[a.packed()]))
+	if n > 0 {
+		f.bindParts(k, n)
 	}
 	bindClearRest[T](k, a.sequences, f.dk, f.dval)
 }
 
-// bindParts adds the phases of sequences with parts, at most n, whose dk and dv have so many rows in a group.
-func (f *spanBackward[T]) bindParts(k *cpu.Kernel, rows, n int) {
-	f.partsK, f.partsV = cpu.Work[T](k, f.b*f.hkv*rows*f.d), cpu.Work[T](k, f.b*f.hkv*rows*f.dv)
-	bindGroups(k, f.dims, n, func(b, g, i int, w *cpu.Worker) {
+// bindParts adds the phases of sequences with parts, at most `most`.
+func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
+	rows := f.b * f.hkv * f.partRows
+	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
+	bindGroups(k, f.dims, most, func(b, g, i int, w *cpu.Worker) {
 		f.each(b, func(q sequence) {
 			if n := parts(q); i < n {
-				f.queryPart(q, g, i, n, rows, w)
+				f.queryPart(q, g, i, n, w)
 			}
 		})
 	})
 	bindKeys(k, f.dims, keyTile, func(q sequence, g, from, to int, _ *cpu.Worker) {
 		if n := parts(q); n > 0 {
 			for key := from; key < to; key++ {
-				f.sumOfParts(f.dk, f.partsK, q, g, key, n, rows, f.d)
-				f.sumOfParts(f.dval, f.partsV, q, g, key, n, rows, f.dv)
+				f.sumOfParts(f.dk, f.partsK, q, g, key, n, f.d)
+				f.sumOfParts(f.dval, f.partsV, q, g, key, n, f.dv)
 			}
 		}
 	})
 }
 
 // queryPart computes the dq of every n-th tile of rows of a group, from the i-th on, and what these give to dk and dv.
-func (f *spanBackward[T]) queryPart(q sequence, g, i, n, rows int, w *cpu.Worker) {
-	at := (q.b*f.hkv+g)*rows + q.first + i*q.t
+func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
+	at := (q.b*f.hkv+g)*f.partRows + q.first + i*q.t
 	dk := cpu.Slice[T](f.partsK)[at*f.d:][:q.t*f.d]
 	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:q.t*f.dv]
 	clear(dk)
@@ -227,9 +229,9 @@ func (f *spanBackward[T]) queryPart(q sequence, g, i, n, rows int, w *cpu.Worker
 }
 
 // sumOfParts sums the n parts of one key, in their order, to its row of x [B,T,Hkv,c].
-func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, key, n, rows, c int) {
+func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, key, n, c int) {
 	row, all := cpu.Slice[T](x.Buf)[f.at(q, key, g, c):][:c], cpu.Slice[T](parts)
-	at := (q.b*f.hkv+g)*rows + q.first + key
+	at := (q.b*f.hkv+g)*f.partRows + q.first + key
 	copy(row, all[at*c:])
 	for i := 1; i < n; i++ {
 		cpu.Add(row, row, all[(at+i*q.t)*c:][:c])

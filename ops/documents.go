@@ -253,7 +253,7 @@ func (x sequences) tiles(b, from, to, size int, f func(q sequence, lo, hi int)) 
 		for lo := pieces(t-q.first, size) * size; lo < q.s && q.first+lo < to; lo += size {
 			f(q, lo, min(q.s, lo+size))
 		}
-		t = q.first + q.s
+		t = max(t+1, q.first+q.s) // on in any case, also with a table that is none
 	}
 }
 
@@ -267,7 +267,7 @@ func (x sequences) keyTiles(b, from, to, size int, f func(q sequence, lo, hi int
 		for lo := pieces(i-q.key, size) * size; lo < q.t && q.key+lo < to; lo += size {
 			f(q, lo, min(q.t, lo+size))
 		}
-		i = q.key + q.t
+		i = max(i+1, q.key+q.t)
 	}
 }
 
@@ -276,7 +276,7 @@ func (x sequences) each(b int, f func(q sequence)) {
 	for t := 0; t < x.rowS; {
 		q := x.of(b, t)
 		f(q)
-		t += q.s
+		t += max(1, q.s)
 	}
 }
 
@@ -292,7 +292,7 @@ func bindClearRest[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
 			if !ok {
 				break
 			}
-			i += q.t
+			i += max(1, q.t)
 		}
 		for _, a := range arrays {
 			n := a.Elements() / a.Shape[0]
