@@ -215,7 +215,9 @@ func TestStrict(t *testing.T) {
 		f := newPickyFake("compressed attention")
 		f.reason = r
 		plain := f.offers
-		f.offers = func(s graph.Site, list []graph.Implementation) []graph.Implementation { return plain(s, list[len(list)-1:]) }
+		f.offers = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+			return plain(s, list[len(list)-1:])
+		}
 		_, err := graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPolicy(graph.Policy{Strict: true}))
 		if r == graph.ReasonCapability || r == graph.ReasonPolicy || r == graph.ReasonLength {
 			require.NoError(t, err)

@@ -51,5 +51,7 @@ func TestRandomCalls(t *testing.T) {
 
 // names reports whether a text has one of some names as words.
 func names(text string, list []string) bool {
-	return slices.ContainsFunc(list, func(name string) bool { return regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `(\W|$)`).MatchString(text) })
+	return slices.ContainsFunc(list, func(name string) bool {
+		return regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `(\W|$)`).MatchString(text)
+	})
 }
