@@ -243,6 +243,55 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	}
 }
 
+// TestSelectedOnWarpGroups: which lengths and lists go by bits, which by pairs, in how many launches, and with how much memory.
+func TestSelectedOnWarpGroups(t *testing.T) {
+	older := h200
+	older.Capability = 89
+	for _, c := range []struct {
+		B, S, Hq, Hkv, D, block, n int
+		gpu                        kernels.GPU
+		forward, dq                string // what the names of the kernels have; "" where it is refused
+		launches                   int    // of forward
+		reason                     graph.Reason
+	}{
+		{16, 2048, 12, 2, 64, 64, 16, h200, "selected_forward_wgmma64", "selected_dq_wgmma64", 1, 0},
+		{1, 2048, 64, 4, 128, 64, 16, h200, "selected_forward_wgmma128", "selected_dq_wgmma128", 1, 0},
+		{1, 2048, 12, 2, 64, 64, 15, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 1, 0},
+		{1, 2049, 12, 2, 64, 64, 32, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 1, 0},
+		{1, 65536, 12, 2, 64, 64, 16, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 7, 0},
+		{1, 65536, 64, 4, 128, 64, 16, h200, "pairs_forward_wgmma128", "pairs_dq_wgmma128", 68, 0},
+		{1, 65536, 65, 1, 64, 64, 16, h200, "", "", 0, graph.ReasonShape},
+		{1, 65536, 12, 2, 64, 32, 16, h200, "", "", 0, graph.ReasonShape},
+		{1, 65536, 12, 2, 64, 64, 16, older, "", "", 0, graph.ReasonCapability},
+	} {
+		site := func(gradient bool) graph.Site {
+			s := attentionSite(kernels.BF16, gradient, c.B, c.S, c.S, c.Hq, c.Hkv, c.D, c.D)
+			s.In = slices.Insert(s.In, 3, operand(tensor.Int32, c.B, c.S, c.Hkv, c.n))
+			return s
+		}
+		op := ops.SelectedAttentionOp{SelectBlock: c.block}
+		p, err := planOf(c.gpu, "cuda wgmma", op, site(false))
+		if c.forward == "" {
+			wantRefusal(t, c, err, c.reason)
+			continue
+		}
+		require.NoError(t, err)
+		n := 0
+		for _, s := range p.Steps {
+			if strings.Contains(s.Kernel, "wgmma") {
+				n++
+				require.Equal(t, "nsa_"+c.forward+"_bf16", s.Kernel)
+				require.LessOrEqual(t, s.Shared, c.gpu.SharedPerBlock)
+			}
+		}
+		require.Equal(t, c.launches, n, "%+v", c)
+		index := int64(c.S * c.Hkv * (4*c.n + 4 + 2*16*c.n/8))
+		require.LessOrEqual(t, p.WorkBytes(), index+256<<20+1<<20, "%+v", c)
+		g := testutil.Must(planOf(c.gpu, "cuda wgmma", ops.SelectedAttentionGradOp{Forward: op}, site(true)))(t)
+		require.True(t, slices.ContainsFunc(g.Steps, func(s kernels.Step) bool { return s.Kernel == "nsa_"+c.dq+"_bf16" }), "%+v", c)
+	}
+}
+
 // attentionSite returns operands q, k, v -> o, lse, or those of the gradient.
 func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int) graph.Site {
 	dt := dtypes[typ]

@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
   each_pair(p, unit, [&](int j, int) { atomicAdd(next + j, 1); }, [&](int q, int length) { lengths[q] = length; });
   __syncthreads();
   if (threadIdx.x < 32) {
-    Item* items = x.items + (long long)blockIdx.x * x.room;
+    PairItem* items = x.items + (long long)blockIdx.x * x.room;
     int pairs = 0, work = 0;
 #pragma unroll 1
     for (int from = 0; from < blocks; from += 32) {
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
       }
       const int first = pairs + before - length;
       if (j < blocks) next[j] = first;
-      Item* to = items + work + ahead - own;
+      PairItem* to = items + work + ahead - own;
       for (int done = 0; done < length; done += x.chunk)
         for (int part = 0; part < x.parts; part++)
           *to++ = {key + part * kPairKeys, first + done, min(x.chunk, length - done), part};

@@ -19,15 +19,15 @@ constexpr int kPairKeys = 64, kItemTiles = 8;  // keys of a tile; a block has `p
 // A launch takes the units [first,end). In it a pair has place ((unit-first)*queries*most + query*most + entry) * parts + part:
 //
 //   sums  T [places, h, width]  forward: the sum of values times exponentials, if narrow<T> divided by their sum; dq: what the tile adds
-//                               to dq, if not narrow<T> without the scale. The width is a multiple of 32, and of 32 columns the pair
-//                               2*i of cell j lies in cell i at 2*j: as a thread has them
+//                               to dq, if not narrow<T> without the scale. The width is a multiple of 32; of 32 columns, 8*j + 2*i
+//                               and the one after it lie at 8*i + 2*j: as a thread has them
 //   stats [places, h]           forward: the largest logit, and the sum of the exponentials below it
 //
 // Of a query only the places of its entries are written and read.
-struct alignas(16) Item { int key, first, count, part; };  // a tile's first key and number in its block; where its pairs are in the list
+struct alignas(16) PairItem { int key, first, count, part; };  // a tile's first key and number in its block; where its pairs are in the list
 struct Pairs {
   int32_t *list, *lengths;
-  Item* items;
+  PairItem* items;
   int32_t* count;
   void* sums;
   float2* stats;
@@ -70,11 +70,11 @@ template <class F> __device__ inline void each_item(const Pairs& x, F f) {
 #pragma unroll 1
   for (int unit = x.first; unit < x.end; unit++) {
     const int count = x.count[unit];
-    const Item* items = x.items + (long long)unit * x.room;
+    const PairItem* items = x.items + (long long)unit * x.room;
     if (at < count)
 #pragma unroll 1
-      for (Item next = items[at]; at < count;) {
-        const Item item = next;
+      for (PairItem next = items[at]; at < count;) {
+        const PairItem item = next;
         if ((at += gridDim.x) < count) next = items[at];  // it arrives meanwhile
         f(unit, item);
       }

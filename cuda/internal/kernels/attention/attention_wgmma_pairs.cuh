@@ -5,8 +5,8 @@
 // ring of Rows stages, by tensor maps; keys and values of an item into one of Keys stages. Barriers say which are full and which are
 // free. The computing groups take tiles in turn, as the loading warps do: a stage of rows belongs to one of either.
 //
-// If some query may not see all keys of an item, the loading warp looks for NaN and Inf first: values that have them (keys, if
-// TakeKeys) become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
+// If some query may not see all keys of an item, the loading warp looks for NaN and Inf first: values that have them (for dq: keys)
+// become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
 #pragma once
 
 #include "attention_pairs.cuh"
@@ -28,13 +28,14 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
     int count, all, stage;
     uint32_t parity;
     struct Query { int to, seen; } queries[64];  // the first row of its results; how many keys it sees
-    float2 known[Arrays == 2 ? 64 : 1];            // of rows: lse, where +Inf stands for -Inf, and delta
+    float2 known[Arrays == 2 ? 64 : 1];          // of rows: lse, where +Inf stands for -Inf, and delta
   };
   struct Shared {
     Tile tiles[Rows];
     unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], raw;
     int begun;  // items whose keys are there or on their way
   };
+  static_assert(sizeof(Shared) == Rows * (528 + sizeof(Tile::known)) + 16 * (Rows + Keys) + 16, "pairRing.bytes in Go");
   static constexpr int kTiles = Arrays * Rows * kTile + 2 * Keys * kTile, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
@@ -67,7 +68,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
   __device__ void load_keys() const {
     Ring<Keys> k;
     uint32_t parity = 0;
-    each_item(x, [&](int u, const Item& item) {
+    each_item(x, [&](int u, const PairItem& item) {
       const Unit unit(maps, u);
       const bool check = item.key + kPairKeys - 1 > unit.first;
       const uint32_t to = K + 2 * k.stage * kTile, full = barrier_at(is.full_keys[k.stage]), arrives = check ? barrier_at(is.raw) : full;
@@ -116,7 +117,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
     int turn = warp() - 1;  // 0 where it is this warp's
     if (turn >= kLoaders) return;
     const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
-    each_item(x, [&](int u, const Item& item) {
+    each_item(x, [&](int u, const PairItem& item) {
       const Unit unit(maps, u);
       const int* list = x.list + (long long)u * x.queries * most + item.first;
       const int place = (u - x.first) * x.queries * most * x.parts + item.part;

@@ -90,7 +90,8 @@ func (a selectedProblem) launchPairs(op string, ring pairRing, width int64, of *
 	c = kernels.Pieces(c, 32) * 32
 	fit := pairBytes / a.pairBytes(c)
 	queries := min(fit, a.S)
-	queries /= kernels.Pieces(queries, pairQueries)
+	queries /= kernels.Pieces(queries, pairQueries)             // so that most of fit is used
+	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units are alike
 	units := kernels.Pieces(a.S, queries)
 	all, tile := units*a.groups(), 64/a.headsPerGroup()
 	each := min(all, fit/queries) // units of a launch
