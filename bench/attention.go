@@ -39,7 +39,6 @@ var attentionPeers = map[string][2]float64{
 // benchAttention times each branch, the choice of blocks and the whole, with normal inputs; selected attention also with random
 // blocks, of which neighbouring queries share the forced ones alone, and with blocks that 64 neighbours share; and dense attention.
 func benchAttention(r *report) {
-	benchThresholds(r)
 	ceiling, bytes := ceilings(r.backend)
 	r.add("matrix product, measured ceiling", "8192x8192x8192", ceiling/1e12, "TFLOP/s")
 	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s")
@@ -50,6 +49,9 @@ func benchAttention(r *report) {
 	}
 	for _, shape := range attentionShapes {
 		for s := 2048; s <= 131072; s *= 2 {
+			if skipsLength(s) {
+				continue
+			}
 			at := attentionAt{r, shape, s, ceiling / 1e12}
 			branches := at.time("", at.nsa)
 			whole := timedBranch{name: "all", bytes: branches[0].bytes}
