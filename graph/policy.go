@@ -88,7 +88,7 @@ func (p Policy) check() error {
 		}
 	}
 	if p.Packed { // the only place that refuses it
-		return fmt.Errorf("policy: packed: %w", Refuse(ReasonSequences, "no op takes cu_seqlens yet: see NSA_FA2_FORCE_VARLEN"))
+		return fmt.Errorf("policy: packed: %w", Refuse(ReasonSequences, "a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
 	}
 	return nil
 }

@@ -77,19 +77,22 @@ func TestSelectBlocksKernels(t *testing.T) {
 	for _, c := range []struct {
 		gpu                 kernels.GPU
 		S, Hq, Hkv, D, topN int
-		want                string // "" is none of a matrix unit
+		row, want           string // "" is a refusal
 		shared              int
 	}{
-		{h200, 65536, 12, 2, 64, 16, "nsa_select_blocks_mma64_bf16", 104000}, // two of which fit a multiprocessor
-		{h200, 65536, 64, 4, 128, 16, "nsa_select_blocks_mma128_bf16", 210688},
-		{h200, 65536, 64, 1, 128, 64, "nsa_select_blocks_any_mma128_bf16", 0}, // two threads for a query
-		{h200, 65536, 1, 1, 64, 64, "nsa_select_blocks_mma64_bf16", 0},
-		{h200, 300, 12, 2, 64, 16, "nsa_select_blocks_small_mma64_bf16", 0}, // too few to fill the GPU
-		{little, 65536, 12, 2, 64, 16, "nsa_select_blocks_mma64_bf16", 0},   // with fewer queries
-		{little, 65536, 64, 4, 128, 16, "nsa_select_blocks_small_mma128_bf16", 0},
-		{h200, 65536, 65, 1, 64, 16, "", 0},
-		{h200, 65536, 12, 2, 64, 67, "", 0},
-		{h200, 65536, 12, 2, 136, 16, "", 0},
+		{h200, 65536, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 112240}, // two of which fit a multiprocessor
+		{h200, 65536, 64, 4, 128, 16, "cuda wgmma", "nsa_select_blocks_wgmma128_4_bf16", 227120},
+		{h200, 300, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 0},
+		{h200, 65536, 33, 1, 64, 16, "cuda wgmma", "", 0},
+		{h200, 65536, 12, 2, 64, 16, "cuda mma", "nsa_select_blocks_mma64_bf16", 0},
+		{h200, 65536, 64, 4, 128, 16, "cuda mma", "nsa_select_blocks_mma128_bf16", 0},
+		{h200, 65536, 64, 1, 128, 64, "cuda mma", "nsa_select_blocks_any_mma128_bf16", 0}, // two threads for a query
+		{h200, 65536, 1, 1, 64, 64, "cuda mma", "nsa_select_blocks_mma64_bf16", 0},
+		{little, 65536, 12, 2, 64, 16, "cuda mma", "nsa_select_blocks_mma64_bf16", 0}, // with fewer queries
+		{little, 65536, 64, 4, 128, 16, "cuda mma", "nsa_select_blocks_mma128_bf16", 0},
+		{h200, 65536, 65, 1, 64, 16, "cuda mma", "", 0},
+		{h200, 65536, 12, 2, 64, 67, "cuda mma", "", 0},
+		{h200, 65536, 12, 2, 136, 16, "cuda mma", "", 0},
 	} {
 		p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
 		q, kc := operand(ops.BFloat16, 1, c.S, c.Hq, c.D), operand(ops.BFloat16, 1, ops.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
@@ -97,7 +100,7 @@ func TestSelectBlocksKernels(t *testing.T) {
 			In:  []ops.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
 			Out: []ops.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
 		}
-		plan, err := planOf(c.gpu, "cuda mma", ops.SelectBlocksOp{Params: p}, site)
+		plan, err := planOf(c.gpu, c.row, ops.SelectBlocksOp{Params: p}, site)
 		if c.want == "" {
 			wantRefusal(t, c, err, map[bool]graph.Reason{false: graph.ReasonShape, true: graph.ReasonHeadDim}[c.D > 128])
 			continue

@@ -224,35 +224,26 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 
 	threads := kernels.Pieces(h, threadHeads) // of a query
 	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
-	// cut returns the argument and the shared memory of blocks of some teams, with as many queries of a thread as fit.
-	cut := func(teams, width int64) (q selectParams, shared int64) {
+	// cut sets how many queries a block has, as many as fill its columns, if they fit.
+	cut := func(width int64) (shared int64) {
 		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
-			q = p
-			tokens := teams * 4 / threads * n
-			q.tokens, q.pitch = int32(tokens), int32(pitch(n))
-			shared = a.teamBytes(&q, teams, width, 2) + 4*tokens*threads*pitch(n)
+			tokens := 4 / threads * n
+			p.tokens, p.pitch = int32(tokens), int32(pitch(n))
+			shared = a.teamBytes(&p, 1, width, 2) + 4*tokens*threads*pitch(n)
 			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
 				break
 			}
 		}
-		return q, shared
-	}
-	width, err := a.onMatrixUnits(func(width int64) int64 {
-		_, shared := cut(1, width)
 		return shared
-	})
+	}
+	width, err := a.onMatrixUnits(cut)
 	if err != nil {
 		return err
 	}
-	kernel, teams := "select_blocks", width/32
-	q, shared := cut(teams, width)
-	if !usual || shared > int64(a.GPU.SharedPerBlock) || a.grid(&q) < int64(a.GPU.SMs) {
-		kernel, teams = "select_blocks_small", 1
-		q, shared = cut(teams, width)
+	kernel, shared := "select_blocks_any", cut(width)
+	if usual {
+		kernel = "select_blocks"
 	}
-	if !usual {
-		kernel = "select_blocks_any"
-	}
-	a.Launch(a.matrixKernel(kernel, width), kernels.Line(a.grid(&q)), kernels.Line(teams*teamColumns), shared, &q)
+	a.Launch(a.matrixKernel(kernel, width), kernels.Line(a.grid(&p)), kernels.Line(teamColumns), shared, &p)
 	return nil
 }

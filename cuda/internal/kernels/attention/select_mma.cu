@@ -1,13 +1,13 @@
 // select.cu on matrix units, for bf16 and f16: the same contract, for groups of at most 64 heads.
 //
-// A block of `Teams` teams owns `tokens` queries of a group and walks over the compressed keys once, 64 at a time. Products are
+// A block of one team owns `tokens` queries of a group and walks over the compressed keys once, 64 at a time. Products are
 // transposed: keys are rows, and columns are the heads of queries, all heads of a query in one thread. So the sum over the heads is a
 // sum of registers; it goes to shared memory, into a ring of the newest `ring` keys of each query. When the keys of `tile` more
 // blocks are there, a warp folds the ring of a query onto them, each lane for one block. Scores that are not above the query's bar,
 // at least `places` of which are better, are dropped. The others go to the end of its list; a full one (`room`) is cut to the best
 // `places`, the least of which is the new bar. A list's entries are ordered by score and block, so no order of events changes them.
 //
-// Shared memory: columns [kTeam*Teams,C], two tiles of keys [64,C], and what Carver says.
+// Shared memory: columns [kTeam,C], two tiles of keys [64,C], and what Carver says.
 #include "select_team.cuh"
 
 namespace nsa {
@@ -19,18 +19,18 @@ __host__ __device__ constexpr int key_of(int row) { return (row & ~15) | (row & 
 // which the last one is for the key before.
 constexpr int kHalf = 2 * kKeys, kBefore = 4;
 
-template <typename T, int C, int Teams, bool Usual> __device__ void team_select_blocks(const SelectParams& p) {
-  constexpr int kAll = Teams * kTeam, kCells = C / 8, kStep = kAll / kCells, kTile = kKeys * C * 2, kMine = kColumns * C * 2;
+template <typename T, int C, bool Usual> __device__ void team_select_blocks(const SelectParams& p) {
+  constexpr int kCells = C / 8, kStep = kTeam / kCells, kTile = kKeys * C * 2;
   static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
   const T* kc = static_cast<const T*>(p.kc);
   const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
-  const Columns columns(n.each, p.tokens / Teams);
+  const Columns columns(n.each, p.tokens);
   const int pitch = p.pitch;  // of a thread's sums
   Carver carve{tiles_shared()};
-  const uint32_t Q = shared_address(carve.floats(kAll * C / 2)), K = shared_address(carve.floats(2 * kTile / 4));
-  float* lses = carve.floats(kAll);  // of the columns, Inf where there is none
-  float* bases = carve.floats(kAll);
+  const uint32_t Q = shared_address(carve.floats(kTeam * C / 2)), K = shared_address(carve.floats(2 * kTile / 4));
+  float* lses = carve.floats(kTeam);  // of the columns, Inf where there is none
+  float* bases = carve.floats(kTeam);
   float* sums = carve.floats(p.tokens * columns.threads * pitch);
   int* lists = reinterpret_cast<int*>(carve.floats(2 * p.tokens * p.room));
   ListState* states = reinterpret_cast<ListState*>(carve.floats(2 * p.tokens));
@@ -41,11 +41,11 @@ template <typename T, int C, int Teams, bool Usual> __device__ void team_select_
   const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
   const int keys = (int)(((long long)last * p.per + kKeys - 1) / kKeys);  // tiles of them
 
-  const int team = warp() / 4, c = lane() % 4;
+  const int c = lane() % 4;
   bool any_large = false;
   if (last > 0) {
-    for (int i = threadIdx.x; i < p.tokens; i += kAll) states[i] = {kNone, 0};
-    any_large = load_columns<T, C, Teams>(p, columns, b, g, t0, Q, lses, bases, reinterpret_cast<int*>(sums));
+    for (int i = threadIdx.x; i < p.tokens; i += kTeam) states[i] = {kNone, 0};
+    any_large = load_columns<T, C, 1>(p, columns, b, g, t0, Q, lses, bases, reinterpret_cast<int*>(sums));
   }
 
   // Begins to copy a tile of keys, zeros behind the last one.
@@ -62,13 +62,13 @@ template <typename T, int C, int Teams, bool Usual> __device__ void team_select_
     from += kKeys * stride;
   };
 
-  const float* const base = bases + team * kColumns + 2 * c;
-  int at = (team * 4 + c) * columns.queries * pitch + warp() % 4 * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
+  const float* const base = bases + 2 * c;
+  int at = c * columns.queries * pitch + warp() * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
   asm volatile("" : "+r"(at));
   const auto sum = [&](float (&s)[16][4]) {
     float* to = sums + at + at_tile + (Usual ? kBefore + at_tile / kHalf * kBefore : 0);
     at_tile = at_tile + kKeys == (Usual ? 2 * kHalf : p.ring) ? 0 : at_tile + kKeys;
-    sum_heads<1>(s, n, columns.queries, any_large, base, base - kAll, to, pitch);
+    sum_heads<1>(s, n, columns.queries, any_large, base, base - kTeam, to, pitch);
   };
 
   // Gives the lists the scores of the next blocks.
@@ -79,7 +79,7 @@ template <typename T, int C, int Teams, bool Usual> __device__ void team_select_
     if constexpr (Usual) {
       const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;
 #pragma unroll 1
-      for (int i = warp(); i < t1 - t0; i += kAll / 32) {
+      for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
         float* r = sums + i * pitch;
         const float4 x = *reinterpret_cast<const float4*>(r + half + lane() * 4);
         const float before = r[half + lane() * 4 - 1];
@@ -92,7 +92,7 @@ template <typename T, int C, int Teams, bool Usual> __device__ void team_select_
       const int key = at_block + lane() * per;
       const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
 #pragma unroll 1
-      for (int i = warp(); i < t1 - t0; i += kAll / 32) {
+      for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
         const float* r = sums + i * columns.threads * pitch;
         const ListState state = states[i];
         float score = 0;
@@ -116,46 +116,35 @@ template <typename T, int C, int Teams, bool Usual> __device__ void team_select_
     while (j0 < last && (j0 + width) * per <= key) take();
   };
 
-  // Even teams wait for a tile of keys and then begin its product, odd ones wait for the next tile between a product and its sums:
-  // so some exponentials run beside others' products.
-  const bool odd = team % 2 != 0;
-  const auto wait = [&](int tile) {
+  load(0);
+  for (int tile = 0; tile < keys; tile++) {
     tiles_arrived();
     __syncthreads();
     load(tile + 1);
-  };
-  load(0);
-  if (odd) wait(0);
-  for (int tile = 0; tile < keys; tile++) {
-    if (!odd) wait(tile);
     float s[16][4];
-    begin_product<T, C>(s, K + tile % 2 * kTile, Q + team * kMine);
-    take_below((tile - 1) * kKeys);  // odd teams have not summed the tile before this one
+    begin_product<T, C>(s, K + tile % 2 * kTile, Q);
+    take_below(tile * kKeys);
     end_product(s);
-    if (odd) wait(tile + 1);
     sum(s);
   }
-  if (!odd) wait(keys);
   copies_arrived();
   __syncthreads();
   take_below(0x7fffffff);
 
-  for (int i = warp(); i < t1 - t0; i += kAll / 32) write_choice(p, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
+  for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(p, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
 }
 
 }  // namespace nsa
 
-#define NSA_SELECT(op, C, teams, blocks, usual, suffix, T)                                                             \
-  extern "C" __global__ void __launch_bounds__(nsa::kTeam * teams, blocks)                                             \
+#define NSA_SELECT(op, C, blocks, usual, suffix)                                                                       \
+  extern "C" __global__ void __launch_bounds__(nsa::kTeam, blocks)                                                     \
       nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::SelectParams p) {                                      \
-    nsa::team_select_blocks<T, C, teams, usual>(p);                                                                    \
+    nsa::team_select_blocks<nsa::suffix, C, usual>(p);                                                                 \
   }
-#define NSA_SELECT_TYPES(op, C, teams, blocks, usual)                                                                  \
-  NSA_SELECT(op, C, teams, blocks, usual, bf16, nsa::bf16)                                                             \
-  NSA_SELECT(op, C, teams, blocks, usual, f16, nsa::f16)
-NSA_SELECT_TYPES(select_blocks, 64, 2, 2, true)
-NSA_SELECT_TYPES(select_blocks, 128, 4, 1, true)
-NSA_SELECT_TYPES(select_blocks_small, 64, 1, 3, true)
-NSA_SELECT_TYPES(select_blocks_small, 128, 1, 2, true)
-NSA_SELECT_TYPES(select_blocks_any, 64, 1, 3, false)
-NSA_SELECT_TYPES(select_blocks_any, 128, 1, 2, false)
+#define NSA_SELECT_TYPES(op, C, blocks, usual)                                                                         \
+  NSA_SELECT(op, C, blocks, usual, bf16)                                                                               \
+  NSA_SELECT(op, C, blocks, usual, f16)
+NSA_SELECT_TYPES(select_blocks, 64, 3, true)
+NSA_SELECT_TYPES(select_blocks, 128, 2, true)
+NSA_SELECT_TYPES(select_blocks_any, 64, 3, false)
+NSA_SELECT_TYPES(select_blocks_any, 128, 2, false)
