@@ -25,7 +25,7 @@ func tolerance(dt tensor.Dtype) float64 {
 
 // ofSize returns the cases of a size, with those of documents.
 func ofSize(size opcases.Size) (list []opcases.Case) {
-	for _, c := range append(opcases.All(), opcases.Packed()...) {
+	for _, c := range append(opcases.All(size), opcases.Packed()...) {
 		if c.Size == size {
 			list = append(list, c)
 		}
@@ -63,6 +63,7 @@ func TestOpsMatchOracle(t *testing.T) {
 	for _, c := range ofSize(opcases.Small) {
 		for _, dt := range dtypes {
 			t.Run(fmt.Sprint(c.Name, "/", dt), func(t *testing.T) {
+				t.Parallel()
 				out, grads, dy := compute(t, c, dt, 2)
 				requireOracle(t, c, dt, out, grads, dy)
 			})
@@ -83,6 +84,7 @@ func TestOpsInGraphs(t *testing.T) {
 		for _, dt := range dtypes {
 			for vm := range vms {
 				t.Run(fmt.Sprint(c.Name, "/", vm, "/", dt), func(t *testing.T) {
+					t.Parallel()
 					res := evaluate(t, vm, dt, c.Build, weights.Floats, c.Inputs...)
 					want := c.Outputs(opcases.Tensors(c.Inputs))[0]
 					out, grads := []array{{Shape: want.Shape, Floats: res.out}}, []array{}
@@ -102,6 +104,7 @@ func TestOpsInGraphs(t *testing.T) {
 func TestOpsOfTeams(t *testing.T) {
 	for _, c := range ofSize(opcases.Large) {
 		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
 			out, grads, dy := compute(t, c, tensor.Float32, 1)
 			requireOracle(t, c, tensor.Float32, out, grads, dy)
 			for _, workers := range []int{2, 3, 7} {
@@ -124,6 +127,7 @@ func TestOpsGradients(t *testing.T) {
 			continue
 		}
 		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
 			_, grads, dy := compute(t, c, tensor.Float64, 1)
 			plan := testutil.Must(c.Plan())(t)
 			team := cpu.NewTeam(1)

@@ -201,7 +201,7 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c sizes, seed uint64) m
 	return list
 }
 
-// packings calls f with n random packings and small sizes of the ops.
+// packings calls f with n random packings and small sizes of the ops, in parallel.
 func packings(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, x packing, c sizes)) {
 	r := rand.New(rand.NewPCG(7, 11))
 	for i := range n {
@@ -212,12 +212,15 @@ func packings(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, x packing,
 		}
 		p := ops.Params{BlockLen: l, Stride: d, SelectBlock: d * (1 + r.IntN(9)), TopN: 3 + r.IntN(4), Window: 1 + r.IntN(40)}
 		B, S := 1+r.IntN(2), 1+r.IntN(150)
-		if i%10 == 0 {
+		if i%50 == 0 {
 			S += 600 // several chunks of keys
 		}
 		group, kv := 1+r.IntN(7), 1+r.IntN(2)
 		x := randomPacking(r, p, B, S)
-		t.Run(fmt.Sprint(i), func(t *testing.T) { f(t, r, x, newSizes(B, S, group*kv, kv, 4, 3)) })
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			f(t, rand.New(rand.NewPCG(7, uint64(i))), x, newSizes(B, S, group*kv, kv, 4, 3))
+		})
 	}
 }
 

@@ -93,9 +93,10 @@ func AttentionSizes() (list []AttentionSize) {
 
 // Cases returns those of Branches, the selected branch with lists of which some show no key, and the choice of blocks.
 func (s AttentionSize) Cases() []Case {
-	list := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))
+	branches := Branches(s.Sizes, s.Params)
+	list := append(branches, selectCase(s.Sizes, s.Params))
 	if s.S > 8 {
-		list = append(list, invisibleLists(s.Sizes, s.Params))
+		list = append(list, invisibleLists(branches[3], s.Sizes, s.Params))
 	}
 	for i := range list {
 		list[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
@@ -143,10 +144,10 @@ func withOracle(c Case) Case {
 	return c
 }
 
-// invisibleLists is the selected branch where query 0 of group 0 has only a block in the future, if there is a second block,
+// invisibleLists is the selected branch x where query 0 of group 0 has only a block in the future, if there is a second block,
 // and query 1 has no block: neither sees a key.
-func invisibleLists(c Sizes, p ops.Params) Case {
-	x := Branches(c, p)[3]
+func invisibleLists(x Case, c Sizes, p ops.Params) Case {
+	x.Inputs = slices.Clone(x.Inputs)
 	idx := &x.Inputs[3]
 	idx.Ints = slices.Clone(idx.Ints)
 	for i := range p.TopN {

@@ -140,11 +140,19 @@ func inputsOf(g *G.ExprGraph, n *G.Node) (in G.Nodes) {
 	return in
 }
 
-// All returns the cases of all ops of graphs, and of the fused Specs that a machine puts in their place.
-func All() []Case {
-	list := Layers()
+// All returns the cases of all ops of graphs, and of the fused Specs that a machine puts in their place: those of the given
+// sizes, or all. Large and huge cases take seconds to make, since the oracle chooses their blocks.
+func All(sizes ...Size) (list []Case) {
+	wanted := func(s Size) bool { return len(sizes) == 0 || slices.Contains(sizes, s) }
+	for _, c := range Layers() {
+		if wanted(c.Size) {
+			list = append(list, c)
+		}
+	}
 	for _, s := range AttentionSizes() {
-		list = append(list, s.Cases()...)
+		if wanted(s.Size) {
+			list = append(list, s.Cases()...)
+		}
 	}
 	return list
 }
