@@ -171,12 +171,16 @@ func gemmRate(p cpu.Product, k, runs int) float64 {
 	return 2 * float64(p.M) * float64(p.N) * float64(k) / t / 1e9
 }
 
-// normal returns n numbers of a normal distribution, the same in every run.
+// normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that has no factor in common with
+// any size.
 func normal(n int) []float32 {
+	const period = 9_999_991
 	rng := rand.New(rand.NewPCG(1, uint64(n)))
 	x := make([]float32, n)
-	for i := range x {
+	for i := range x[:min(n, period)] {
 		x[i] = float32(rng.NormFloat64())
+	}
+	for at := period; at < n; at += copy(x[at:], x[:period]) {
 	}
 	return x
 }

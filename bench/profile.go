@@ -40,14 +40,14 @@ func benchProfile(r *report, t *trainer) {
 		share := 100 * p.time.Seconds() / total.Seconds()
 		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms")
 		if p.FLOPs > 0 {
-			r.add(p.name, trainSize, p.FLOPs/p.time.Seconds()/1e12, "TFLOP/s", against("measured ceiling", flops/1e12))
+			r.add(p.name, t.size, p.FLOPs/p.time.Seconds()/1e12, "TFLOP/s", against("measured ceiling", flops/1e12))
 		} else {
-			r.add(p.name, trainSize, p.Bytes/p.time.Seconds()/1e9, "GB/s", against("measured ceiling", bytes/1e9))
+			r.add(p.name, t.size, p.Bytes/p.time.Seconds()/1e9, "GB/s", against("measured ceiling", bytes/1e9))
 		}
 	}
-	r.add("all ops", trainSize, total.Seconds()*1e3, "ms")
-	r.add("all ops, one by one, over a replayed step", trainSize, 100*total.Seconds()/step.Seconds(), "%")
-	r.add("outside the attention branches", trainSize, outside.Seconds()/(trainBatch*trainSeq)*1e6, "us/token", atMost(1),
+	r.add("all ops", t.size, total.Seconds()*1e3, "ms")
+	r.add("all ops, one by one, over a replayed step", t.size, 100*total.Seconds()/step.Seconds(), "%")
+	r.add("outside the attention branches", t.size, outside.Seconds()/t.tokens*1e6, "us/token", atMost(1),
 		against("whole dense step, compiled PyTorch, peer figure", 1.55))
 }
 

@@ -20,14 +20,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// The training step of the GPU's suites.
+// The training steps of the GPU's suites.
 const (
-	trainBatch, trainSeq = 16, 2048
 	trainWarm, trainRuns = 4, 10
 	trainPrecision       = graph.BF16
 )
-
-var trainSize = fmt.Sprintf("%v %dx%d", trainPrecision, trainBatch, trainSeq)
 
 // Tokens a second of a dense model of the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW, cuDNN
 // attention, batch 16 of 2048 tokens.
@@ -45,32 +42,67 @@ func sourceText() (text []byte) {
 	return text
 }
 
-// trainer is Base() that trains on this program's source.
+// trainer is Base(), with any attention, that trains on this program's source.
 type trainer struct {
 	*tinylm.Model
 	solver *optim.AdamW
 	loss   *graph.Watch
+	size   string
+	tokens float64 // of a step
 }
 
-// trained returns a suite that measures a trainer after some steps to warm up.
+// trained returns a suite that measures Base() with 16 texts of 2048 tokens.
 func trained(measure func(*report, *trainer)) func(*report) {
-	return func(r *report) {
-		weights := must(tinylm.NewWeights(base, tensor.Float32, 1))
-		check(weights.MoveTo(r.backend))
-		defer func() { check(weights.Free()) }()
-		model := must(tinylm.NewModel(weights, trainBatch, trainSeq, tinylm.WithGradients(), tinylm.WithoutLogits(),
-			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
-		defer closes(model)
-		text := sourceText()
-		for i := range model.Tokens() {
-			model.Tokens()[i] = int32(text[i%len(text)])
+	return func(r *report) { train(r, tinylm.NSA, 16, 2048, measure) }
+}
+
+// train measures a trainer after some steps to warm up.
+func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*report, *trainer)) {
+	c := base
+	c.Attention = attention
+	weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
+	check(weights.MoveTo(r.backend))
+	defer func() { check(weights.Free()) }()
+	model := must(tinylm.NewModel(weights, batch, seq, tinylm.WithGradients(), tinylm.WithoutLogits(),
+		tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
+	defer closes(model)
+	text := sourceText()
+	for i := range model.Tokens() {
+		model.Tokens()[i] = int32(text[i%len(text)])
+	}
+	model.NextTokens()
+	solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
+	defer closes(solver)
+	t := &trainer{model, solver, must(model.WatchLoss()), fmt.Sprintf("%v %dx%d", trainPrecision, batch, seq), float64(batch * seq)}
+	t.steps(trainWarm)
+	measure(r, t)
+}
+
+// benchLengths times training steps of other sizes, with NSA and with dense attention.
+func benchLengths(r *report) {
+	for _, c := range []struct {
+		batch, seq   int
+		target, peer float64 // tokens a second, 0 for none; the peer is dense compiled PyTorch
+	}{
+		{1, 2048, 240000, 243900}, {16, 2048, 560000, compiledPyTorch}, {4, 8192, 480000, 403800}, {1, 32768, 400000, 162600},
+		{1, 65536, 0, 0}, {1, 131072, 330000, 0},
+	} {
+		for _, attention := range []tinylm.Attention{tinylm.NSA, tinylm.Dense} {
+			if skipsLength(c.seq) || attention == tinylm.Dense && c.seq > 32768 { // then seconds a step
+				continue
+			}
+			train(r, attention, c.batch, c.seq, func(r *report, t *trainer) {
+				var notes []note
+				if attention == tinylm.NSA && c.target > 0 {
+					notes = append(notes, atLeast(c.target))
+				}
+				if c.peer > 0 {
+					notes = append(notes, against("dense compiled PyTorch, peer figure", c.peer))
+				}
+				rate := trainRuns * t.tokens / t.steps(trainRuns).Seconds()
+				r.add(fmt.Sprintf("Base(), training, %s attention", attention), t.size, rate, "tok/s", notes...)
+			})
 		}
-		model.NextTokens()
-		solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
-		defer closes(solver)
-		t := &trainer{model, solver, must(model.WatchLoss())}
-		t.steps(trainWarm)
-		measure(r, t)
 	}
 }
 
@@ -100,8 +132,8 @@ func benchTrain(r *report, t *trainer) {
 	wall := t.steps(trainRuns).Seconds()
 	host := (processTime() - busy).Seconds()
 	uploads = m.Counts()["upload"] - uploads
-	size, plan := trainSize, m.Plan()
-	rate := trainRuns * trainBatch * trainSeq / wall
+	size, plan := t.size, m.Plan()
+	rate := trainRuns * t.tokens / wall
 	r.add("Base(), training", size, rate, "tok/s", atLeast(450000), against("dense compiled PyTorch, peer figure", compiledPyTorch))
 	r.add("Base(), training", size, rate, "tok/s", against("dense eager PyTorch, peer figure", eagerPyTorch))
 	r.add("training step", size, wall/trainRuns*1e3, "ms")

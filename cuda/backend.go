@@ -41,7 +41,9 @@ func Open(n int, opts ...Option) (*Backend, error) {
 		return nil, err
 	}
 	p := dev.Properties()
-	gpu := kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs}
+	gpu := kernels.GPU{
+		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, Boxes: dev.EncodeBoxes,
+	}
 	b := &Backend{dev: dev, gpu: gpu, modules: kernels.NewModules(dev)}
 	lt, err := openLibrary(dev)
 	if err != nil {

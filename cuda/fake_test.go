@@ -55,6 +55,18 @@ func (c opCase) run(t testing.TB, dt tensor.Dtype, opts ...graph.Option) (*graph
 	return m, f
 }
 
+// TestCeilings: whatever fails, nothing stays open, which open checks.
+func TestCeilings(t *testing.T) {
+	b, f := open(t)
+	_, err := b.Ceilings()
+	require.NoError(t, err)
+	for _, call := range []string{"StreamCreate", "MemAlloc", "EventCreate", "EventRecord", "LaunchKernel", "EventElapsedTime"} {
+		f.Fail(call, 1, driver.Unknown)
+		_, err := b.Ceilings()
+		require.Error(t, err, call)
+	}
+}
+
 // TestEveryOpHasKernels runs every op of package ops in machines, and none on the host.
 func TestEveryOpHasKernels(t *testing.T) {
 	seen := map[reflect.Type]bool{}

@@ -123,6 +123,13 @@ func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 // fill fills in k.addresses.
 func (k *kernel) fill() error {
 	k.uploaded = false
+	if n := kernels.Ptr(k.plan.Alignment); n > 0 {
+		for i, c := range k.cells {
+			if at := driver.Address(c); at%n != 0 {
+				return graph.Refuse(graph.ReasonAlignment, "operand %d lies at %#x, want a multiple of %d bytes", i, at, n)
+			}
+		}
+	}
 	for i, call := range k.calls {
 		if call != nil {
 			if err := k.plan.Steps[i].Argument.Place(call.Args(), k.addresses); err != nil {

@@ -56,13 +56,14 @@ func TestPlanSaysWhyNotMatrixUnits(t *testing.T) {
 		q.Shape = tensor.Shape{1, 8, 2, dim}
 		site := graph.Site{Spec: ops.SlidingWindowOp{Window: 4}, In: []ops.Operand{q, q, q}, Out: []ops.Operand{q, lse}}
 		offers := b.Offers(site)
-		require.Len(t, offers, 2)
-		require.Equal(t, []string{"cuda mma", "cuda"}, []string{offers[0].Name(), offers[1].Name()})
-		require.NoError(t, offers[1].Guard(site))
-		if err := offers[0].Guard(site); dim == 16 {
-			require.NoError(t, err)
-		} else {
-			require.Equal(t, graph.Refuse(graph.ReasonShape, "matrix units: dims 12 and 12, want multiples of 8 up to 128"), err)
+		require.Len(t, offers, 3)
+		for i, name := range []string{"cuda wgmma", "cuda mma", "cuda"} {
+			require.Equal(t, name, offers[i].Name())
+			if err := offers[i].Guard(site); dim == 16 || name == "cuda" {
+				require.NoError(t, err)
+			} else {
+				require.Equal(t, graph.Refuse(graph.ReasonHeadDim, "matrix units: dims 12 and 12, want multiples of 8 up to 128"), err)
+			}
 		}
 	}
 	require.Equal(t, graph.Refuse(graph.ReasonMissing, "no kernel for no op"), b.Offers(graph.Site{})[0].Guard(graph.Site{}))

@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	G "gorgonia.org/gorgonia"
@@ -68,6 +70,32 @@ type Site struct {
 	In, Out []ops.Operand
 	Follows []bool // of In, then Out: whether it lies right behind the one before; known from dispatch on, nil for none
 	Policy  Policy
+}
+
+// Check refuses a site whose Spec does not take its inputs, or does not return the shapes of its outputs. Few Specs know of half
+// precision, so it may count as float32.
+func (s Site) Check() error {
+	if s.Spec == nil {
+		return nil
+	}
+	if err := cmp.Or(ops.CheckSizes("input", s.In), ops.CheckSizes("output", s.Out)); err != nil {
+		return Refuse(ReasonSize, "%v", err)
+	}
+	out, err := s.Spec.Infer(s.In)
+	if err != nil {
+		in := slices.Clone(s.In)
+		for i := range in {
+			in[i].Dtype = graphType(in[i].Dtype)
+		}
+		out, err = s.Spec.Infer(in)
+	}
+	if err != nil {
+		return Refuse(ReasonShape, "%v", err)
+	}
+	if !slices.EqualFunc(out, s.Out, func(a, b ops.Operand) bool { return a.Shape.Eq(b.Shape) }) {
+		return Refuse(ReasonShape, "outputs %v, want %v", s.Out, out)
+	}
+	return nil
 }
 
 // Implementation is one way to run an op on a device.

@@ -107,7 +107,7 @@ func (cpuImplementation) Name() string { return "cpu" }
 func (cpuImplementation) Guard(s Site) error {
 	for _, o := range slices.Concat(s.In, s.Out) {
 		if ops.IsHalf(o.Dtype) {
-			return Refuse(ReasonType, "%v, and the cpu has no half precision", o)
+			return Refuse(ReasonDevice, "%v, and the cpu has no half precision", o)
 		}
 	}
 	return nil

@@ -34,12 +34,13 @@ func (p *plan) dispatch() error {
 func (p *plan) implement(s *step) error {
 	site := p.site(s)
 	kernel, by, refused, err := choose(p.backend, site, args(s.in), args(s.out))
-	p.steps, s.refused = append(p.steps, s), refused
+	p.steps, s.refused = append(p.steps, s), append(s.refused, refused...)
 	switch {
 	case err != nil:
 		return err
-	case p.policy.Strict && len(refused) > 0:
-		return fmt.Errorf("strict: %s: %w", refused[0].Name, refused[0].Why)
+	case p.policy.Strict && slices.ContainsFunc(s.refused, Refusal.fallback):
+		r := s.refused[slices.IndexFunc(s.refused, Refusal.fallback)]
+		return fmt.Errorf("strict: %s: %w", r.Name, r.Why)
 	case kernel == nil:
 		return p.leaveToHost(s)
 	}
@@ -114,42 +115,3 @@ func choose(b Backend, site Site, in, out []ops.Arg) (k Kernel, by Implementatio
 	}
 	return k, by, refused, err
 }
-
-// Reason says what an implementation cannot take.
-type Reason int
-
-// The reasons for which a guard refuses.
-const (
-	ReasonShape      Reason = iota + 1 // sizes, such as a head dimension without a kernel
-	ReasonType                         // element types
-	ReasonCapability                   // the device lacks a feature
-	ReasonAlignment                    // of an operand's memory
-	ReasonLength                       // too short to be worth it, or too long
-	ReasonPolicy                       // switched off by the Policy
-	ReasonMissing                      // a library, or a kernel for the op, is not there
-)
-
-var reasons = [...]string{"", "shape", "type", "capability", "alignment", "length", "policy", "missing"}
-
-// String returns the reason in a word.
-func (r Reason) String() string {
-	if r < 1 || int(r) >= len(reasons) {
-		return fmt.Sprintf("reason %d", int(r))
-	}
-	return reasons[r]
-}
-
-// Unsupported is the error of a guard that refuses. It alone, found by errors.As, makes a machine try the next
-// implementation.
-type Unsupported struct {
-	Reason Reason
-	Detail string // what was got and what is wanted
-}
-
-// Refuse returns an *Unsupported with a formatted detail.
-func Refuse(r Reason, format string, args ...any) error {
-	return &Unsupported{r, fmt.Sprintf(format, args...)}
-}
-
-// Error returns the reason and the detail.
-func (u *Unsupported) Error() string { return fmt.Sprintf("unsupported %v: %s", u.Reason, u.Detail) }

@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,6 +34,7 @@ type fake struct {
 
 	// offers and storage, if not nil, change what Offers and Storage return.
 	offers  func(s graph.Site, list []graph.Implementation) []graph.Implementation
+	reason  graph.Reason // for which a picky implementation refuses; ReasonShape if it is not set
 	storage func(s graph.Site, in, out []tensor.Dtype)
 
 	all []*fakeStream
@@ -132,7 +134,7 @@ func (i fakeImplementation) Name() string { return i.name }
 func (i fakeImplementation) Guard(s graph.Site) error {
 	switch d := s.In[0].Shape; {
 	case i.name == "picky":
-		return graph.Refuse(graph.ReasonPolicy, "always")
+		return graph.Refuse(cmp.Or(i.fake.reason, graph.ReasonShape), "always")
 	case i.name == "narrow" && d[len(d)-1] > 4:
 		return graph.Refuse(graph.ReasonShape, "key dim %d, want at most 4", d[len(d)-1])
 	}

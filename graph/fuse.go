@@ -89,20 +89,16 @@ func (f *fuser) remove(s *step) {
 
 // replace puts one step of spec in the place of one of the old ones, the last one that comes before all that read its
 // outputs, and removes them. It reports whether it has done so: not where another result of old ones is kept or read, where
-// an input comes too late, or where the backend has no implementation; under a strict policy the first one it offers counts.
+// an input comes too late, or where the backend has no implementation, under a strict policy none that is no fallback.
 func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, error) {
 	at, ok := f.place(old, in, out)
 	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
 	site := f.site(s)
-	if !ok || !fits(site) {
+	if !ok || site.Check() != nil {
 		return false, nil
 	}
-	offers := f.backend.Offers(site)
-	if f.policy.Strict {
-		offers = offers[:min(1, len(offers))]
-	}
-	by, refused, err := pick(offers, func(i Implementation) error { return i.Guard(site) })
-	if by == nil {
+	by, refused, err := pick(f.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
+	if by == nil || f.policy.Strict && slices.ContainsFunc(refused, Refusal.fallback) {
 		f.plan.unfused[f.rule+": "+cmp.Or(joined("", refused), "no implementation")]++
 		return false, err
 	}
@@ -152,17 +148,6 @@ func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 // inner reports whether v is neither kept nor read by other steps than these.
 func (f *fuser) inner(v *operand, by ...*step) bool {
 	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
-}
-
-// fits reports whether the Spec of a site takes the shapes of its inputs and returns those of its outputs. Specs know of the
-// graph's types alone.
-func fits(s Site) bool {
-	in := slices.Clone(s.In)
-	for i := range in {
-		in[i].Dtype = graphType(in[i].Dtype)
-	}
-	out, err := s.Spec.Infer(in)
-	return err == nil && slices.EqualFunc(out, s.Out, func(a, b ops.Operand) bool { return a.Shape.Eq(b.Shape) })
 }
 
 // sameType reports whether all operands have one type.

@@ -27,7 +27,7 @@ func (f *fuser) linears(s *step) error {
 		}
 		ws, biases, ys = append(ws, l.in[1]), append(biases, l.in[2:]...), append(ys, y)
 	}
-	_, err := f.replace(append(group, ropes...), op, slices.Concat(s.in[:1], ws, biases), ys)
+	_, err := f.replace(append(group, ropes...), op, slices.Concat(s.in[:1], ws, biases, turns.table), ys)
 	return err
 }
 
@@ -35,7 +35,8 @@ func (f *fuser) linears(s *step) error {
 type turns struct {
 	turned *[ops.MaxLinears]bool
 	rope   *ops.RoPEOp
-	dim    int // of all heads; 0 as long as there is none
+	dim    int        // of all heads; 0 as long as there is none
+	table  []*operand // of documents, or none
 }
 
 // take adds that of layer i if s is a RoPE like those before.
@@ -46,10 +47,10 @@ func (t *turns) take(i int, s *step) bool {
 	}
 	shape := s.in[0].arg.Shape
 	dim := shape[len(shape)-1]
-	if t.dim != 0 && (dim != t.dim || op != *t.rope) {
+	if t.dim != 0 && (dim != t.dim || op != *t.rope || !slices.Equal(t.table, s.in[1:])) {
 		return false
 	}
-	t.turned[i], *t.rope, t.dim = true, op, dim
+	t.turned[i], *t.rope, t.dim, t.table = true, op, dim, s.in[1:]
 	return true
 }
 
@@ -98,10 +99,10 @@ func (f *fuser) linearsGrad(s *step) error {
 		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)
 	}
 	if add == nil {
-		_, err := f.replace(old, op, in, out)
+		_, err := f.replace(old, op, append(in, turns.table...), out)
 		return err
 	}
-	in = append(in, ws...)
+	in = slices.Concat(in, ws, turns.table)
 	var others []*operand // further terms of the sum
 	first := -1           // how many of them come before those that go
 	for _, v := range add.in {

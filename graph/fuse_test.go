@@ -196,7 +196,7 @@ func TestFusionsAndBackend(t *testing.T) {
 		picky := graph.WithBackend(newPickyFake(spec))
 		p := newMachine(t, n.graph, picky, only(rule)).Plan()
 		require.NotZero(t, fused(p)[rule], rule)
-		require.Contains(t, p.String(), "picky: unsupported policy: always")
+		require.Contains(t, p.String(), "picky: unsupported shape: always")
 	}
 	// A strict policy would refuse a second implementation, so that nothing is fused; the steps themselves have one alone.
 	g := G.NewGraph()
@@ -206,7 +206,7 @@ func TestFusionsAndBackend(t *testing.T) {
 	}
 	p := newMachine(t, g, graph.WithBackend(newPickyFake("linears")), graph.WithPolicy(graph.Policy{Strict: true})).Plan()
 	require.Empty(t, fused(p))
-	require.Equal(t, map[string]int{"linears: picky: unsupported policy: always": 1}, p.Unfused)
+	require.Equal(t, map[string]int{"linears: picky: unsupported shape: always": 1}, p.Unfused)
 	require.Len(t, p.Steps, 2)
 }
 

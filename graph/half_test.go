@@ -3,6 +3,7 @@ package graph_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"testing"
 	"unsafe"
@@ -153,6 +154,8 @@ func TestHalfPrecision(t *testing.T) {
 		require.InDeltaSlice(t, want, got, 0.02)
 		require.NotEqual(t, want[:8], got[:8], "losses and norms")
 		require.Equal(t, want, train(f, graph.F32, opts...))
+		timed := append(opts, graph.WithPolicy(graph.Policy{Timing: true}), graph.WithLogger(slog.New(slog.DiscardHandler)))
+		require.Equal(t, got, train(f, graph.BF16, timed...), "timed, where later runs leave casts of weights out")
 	}
 	require.Zero(t, f.streams)
 	require.Zero(t, f.memory)
@@ -193,6 +196,8 @@ func TestHalfPrecisionWithoutKernel(t *testing.T) {
 	}
 	cast, half, float := "cast[bfloat16 (1, 5, 12)] float32 (1, 5, 12)", "silu[bfloat16 (1, 5, 12)] bfloat16 (1, 5, 12)", "silu[float32 (1, 5, 12)] float32 (1, 5, 12)"
 	require.Equal(t, [2][]string{{half, cast}, {cast, float}}, other)
+	text := newMachine(t, n.graph, graph.WithBackend(f), graph.WithPrecision(graph.BF16)).Plan().String()
+	require.Contains(t, text, "picky: unsupported shape: always", "why it is not in half precision")
 }
 
 // tiny is a network of two layers on fixed data.

@@ -1,11 +1,15 @@
 package graph
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"os"
+	"slices"
 	"time"
 
 	"gorgonia.org/tensor"
@@ -24,7 +28,8 @@ func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
 func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
 
 // WithLogger makes the machine log to l: its plan at level Info, implementations that were refused at Warn, and at Debug
-// the steps of each run, but for those that are replayed. The handler is called in the goroutine of the run.
+// the steps of each run, but for those that are replayed. What Policy.Audit and Policy.Timing ask for is of level Info; without
+// WithLogger it goes to stderr as text. The handler is called in the goroutine of the run.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 var errWatch = errors.New("found by the watch")
@@ -63,6 +68,13 @@ func lookAt[T float32 | float64](o *options, x []T) error {
 	return nil
 }
 
+// setLogger gives a machine that has to log a logger.
+func (o *options) setLogger() {
+	if o.logger == nil && (o.policy.Audit || o.policy.Timing) {
+		o.logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+}
+
 // logPlan logs what NewMachine has made.
 func (m *Machine) logPlan() {
 	l := m.opts.logger
@@ -99,18 +111,24 @@ func (m *Machine) NewEvent() (Event, error) {
 // Profile runs the graph once, step by step and not as a recording, and returns the device's time of each of Plan().Steps:
 // from the end of the step before to its own end, which includes what the host needs to enqueue it where the device waits
 // for that.
-func (m *Machine) Profile() (times []time.Duration, err error) {
+func (m *Machine) Profile() ([]time.Duration, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
 	}
+	times, err := m.timed(func() error { return m.runOnce(nil, nil) })
+	if err != nil {
+		return nil, fmt.Errorf("graph: machine: profile: %w", err)
+	}
+	return times, nil
+}
+
+// timed returns the device's time of each step in a run, 0 for one that run leaves out, and waits for its end.
+func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
 	events := make([]Event, 0, len(m.steps)+1) // before the first step and behind each
 	defer func(after func(int), capture bool) {
 		m.after, m.opts.capture = after, capture
 		for _, e := range events {
 			err = errors.Join(err, e.Close())
-		}
-		if err != nil {
-			times, err = nil, fmt.Errorf("graph: machine: profile: %w", err)
 		}
 	}(m.after, m.opts.capture)
 	for range len(m.steps) + 1 {
@@ -124,18 +142,55 @@ func (m *Machine) Profile() (times []time.Duration, err error) {
 		return nil, err
 	}
 	var failed error
+	ran := make([]bool, len(m.steps))
 	m.opts.capture = false
-	m.after = func(i int) { failed = errors.Join(failed, events[i+1].Record()) }
-	err = m.RunAll()
+	m.after = func(i int) { ran[i], failed = true, errors.Join(failed, events[i+1].Record()) }
+	err = run()
 	if err = errors.Join(err, failed, m.stream.Synchronize()); err != nil {
 		return nil, err
 	}
+	times, last := make([]time.Duration, len(m.steps)), events[0]
 	for i, e := range events[1:] {
-		t, err := e.Since(events[i])
-		if err != nil {
+		if !ran[i] {
+			continue
+		}
+		if times[i], err = e.Since(last); err != nil {
 			return nil, err
 		}
-		times = append(times, t)
+		last = e
 	}
 	return times, nil
+}
+
+// logTimes logs the times of a run, by op and implementation, the longest first.
+func (m *Machine) logTimes(times []time.Duration) {
+	type path struct{ op, implementation string }
+	type total struct {
+		calls int
+		time  time.Duration
+	}
+	totals := map[path]total{}
+	for i, s := range m.steps {
+		p := path{s.opName(), s.implementation}
+		totals[p] = total{totals[p].calls + 1, totals[p].time + times[i]}
+	}
+	for _, p := range slices.SortedFunc(maps.Keys(totals), func(a, b path) int {
+		return cmp.Or(cmp.Compare(totals[b].time, totals[a].time), cmp.Compare(a.op, b.op), cmp.Compare(a.implementation, b.implementation))
+	}) {
+		t := totals[p]
+		m.opts.logger.Info("time", "run", m.run, "op", p.op, "implementation", p.implementation, "calls", t.calls, "took", t.time)
+	}
+}
+
+// count counts a run of step i, and logs it if it is attention and the policy wants so.
+func (m *Machine) count(i int) {
+	m.counts[i]++
+	if !m.policy.Audit {
+		return
+	}
+	s := m.steps[i]
+	if branch, _ := m.policy.Attention(s.spec); branch != "" {
+		m.opts.logger.Info("attention", "run", m.run, "node", s.node.ID(), "op", s.opName(), "q", s.in[0].arg.Operand.String(),
+			"k", s.in[1].arg.Operand.String(), "implementation", s.implementation, "refused", joined("", s.refused))
+	}
 }

@@ -132,6 +132,7 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
 		}
 		m.opts.policy = &p
 	}
+	m.opts.setLogger()
 	switch b := m.opts.backend; {
 	case !m.opts.on:
 		m.opts.backend, m.owned = NewCPU(0), true

@@ -4,8 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
@@ -105,26 +113,80 @@ func TestGradSums(t *testing.T) {
 	}
 }
 
+// TestPolicyFromEnv: each variable alone, and some together.
 func TestPolicyFromEnv(t *testing.T) {
+	general, never := graph.Branch{General: true}, graph.Branch{MinKeys: math.MaxInt}
 	for _, c := range []struct {
-		strict, unfused string
-		want            graph.Policy
-		fails           string
+		env   string
+		want  graph.Policy
+		fails string
 	}{
-		{}, {strict: "0"}, {strict: "1", want: graph.Policy{Strict: true}}, {strict: "true", want: graph.Policy{Strict: true}},
-		{strict: "rather", fails: `NSA_STRICT is "rather"`},
-		{unfused: "linears,linear-add", want: graph.Policy{Unfused: []string{"linears", "linear-add"}}},
-		{unfused: "linears,norms", fails: `graph: NSA_UNFUSED: policy: no fusion "norms" to be switched off, want "all" or some of ["copies" "linears" `},
+		{}, {env: "NSA_STRICT=0"}, {env: "NSA_STRICT=1", want: graph.Policy{Strict: true}}, {env: "NSA_STRICT=true", want: graph.Policy{Strict: true}},
+		{env: "NSA_STRICT=rather", fails: `graph: NSA_STRICT is "rather", want a boolean`},
+		{env: "NSA_TF32=1 NSA_STRICT=", want: graph.Policy{TF32: true}},
+		{env: "NSA_UNFUSED=linears,linear-add", want: graph.Policy{Unfused: []string{"linears", "linear-add"}}},
+		{env: "NSA_UNFUSED=linears,norms", fails: `graph: NSA_UNFUSED is "linears,norms": policy: no fusion "norms" to be switched off, want "all" or some of ["copies" "linears" `},
+		{env: "NSA_USE_FA2=1"}, {env: "NSA_USE_FA2=0", want: graph.Policy{Window: general, Compressed: general, Selected: general}},
+		{env: "NSA_USE_FA2=0 NSA_USE_FA2_WIN=1", want: graph.Policy{Compressed: general, Selected: general}},
+		{env: "NSA_USE_FA2_WIN=0", want: graph.Policy{Window: general}}, {env: "NSA_USE_FA2_CMP=0", want: graph.Policy{Compressed: general}},
+		{env: "NSA_USE_FA2_WIN=1 NSA_WIN_FORCE_DENSE=1", want: graph.Policy{Window: general}}, {env: "NSA_WIN_FORCE_DENSE=0"},
+		{env: "NSA_FA2_MIN_LEN_WIN=512", want: graph.Policy{Window: graph.Branch{MinKeys: 512}}},
+		{env: "NSA_FA2_MIN_LEN_WIN=0", want: graph.Policy{Window: graph.Branch{MinKeys: 1}}},
+		{env: "NSA_FA2_MIN_LEN_CMP=-1", want: graph.Policy{Compressed: never}},
+		{env: "NSA_FA2_MIN_LEN_CMP=100000000000000000000", want: graph.Policy{Compressed: never}},
+		{env: "NSA_FA2_MIN_LEN_CMP=-2", fails: `graph: NSA_FA2_MIN_LEN_CMP is "-2", want a number of keys, or -1 for never`},
+		{env: "NSA_FA2_MIN_LEN_WIN=-100000000000000000000", fails: `graph: NSA_FA2_MIN_LEN_WIN is "-1000`},
+		{env: "NSA_FA2_PREF_FP16=1", want: graph.Policy{PreferFP16: true}}, {env: "NSA_FA2_FORCE_VARLEN=1", want: graph.Policy{Packed: true}},
+		{env: "NSA_SDPA_AUDIT=1 NSA_DEBUG_TIMING=1", want: graph.Policy{Audit: true, Timing: true}},
+		{env: "NSA_REQUIRE_GPU=yes", fails: `graph: NSA_REQUIRE_GPU is "yes", want a boolean`}, {env: "NSA_TEST_FA2=1 NSA_TIME=base NSA_CUDA_LIBS=/lib"},
+		{env: "NSA_CASES=[", fails: `graph: NSA_CASES is "[": error parsing regexp`},
+		{env: "NSA_STRIKT=1 NSA_USE_FA2_CPM=", fails: "graph: no environment variable NSA_STRIKT is known, the nearest one is NSA_STRICT"},
+		{env: "NSA_FA2_MINLEN_WIN=5", fails: "NSA_FA2_MINLEN_WIN is known, the nearest one is NSA_FA2_MIN_LEN_WIN"},
+		// What is right beside what is wrong is kept, and every error told.
+		{env: "NSA_STRICT=1 NSA_TF32=2 NSA_TF31=1", want: graph.Policy{Strict: true}, fails: `NSA_TF32 is "2", want a boolean` + "\n" + "graph: no environment variable NSA_TF31"},
 	} {
-		t.Setenv("NSA_STRICT", c.strict)
-		t.Setenv("NSA_UNFUSED", c.unfused)
-		if p, err := graph.PolicyFromEnv(); c.fails != "" {
-			require.ErrorContains(t, err, c.fails)
-		} else {
-			require.NoError(t, err)
+		t.Run(c.env, func(t *testing.T) {
+			for _, s := range strings.Fields(c.env) {
+				name, value, _ := strings.Cut(s, "=")
+				t.Setenv(name, value)
+			}
+			p, err := graph.PolicyFromEnv()
 			require.Equal(t, c.want, p)
-		}
+			if c.fails != "" {
+				require.ErrorContains(t, err, c.fails)
+			} else {
+				require.NoError(t, err)
+			}
+		})
 	}
+}
+
+// TestEnvironmentIsDocumented: docs/environment.md has a line for each variable, and the code reads no others.
+func TestEnvironmentIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/environment.md")
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("the documents are not here: the test runs outside of its folder")
+	}
+	require.NoError(t, err)
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(NSA_[A-Z0-9_]+)").FindAllStringSubmatch(string(text), -1) {
+		documented[m[1]] = true
+	}
+	read := map[string]bool{}
+	for _, name := range graph.Variables() {
+		read[name] = true
+	}
+	require.Equal(t, read, documented)
+	literal := regexp.MustCompile(`"(NSA_[A-Z0-9_]+)"`)
+	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		for _, m := range literal.FindAllStringSubmatch(string(testutil.Must(os.ReadFile(path))(t)), -1) {
+			require.True(t, documented[m[1]], "%s reads %s", path, m[1])
+		}
+		return nil
+	}))
 }
 
 // TestPolicyOfMachine: without WithPolicy the environment's holds.
@@ -139,12 +201,124 @@ func TestPolicyOfMachine(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), `graph: NSA_STRICT is "rather"`)
 }
 
+// TestReasons: each has a name of its own.
+func TestReasons(t *testing.T) {
+	seen := map[string]bool{}
+	for r := graph.ReasonDevice; r <= graph.ReasonMissing; r++ {
+		require.False(t, seen[r.String()], "%v", r)
+		require.NotContains(t, r.String(), "reason")
+		seen[r.String()] = true
+	}
+	require.Equal(t, "reason 0", graph.Reason(0).String())
+}
+
+// TestStrict: an implementation that is for other devices, that the policy switches off or that is slower is no loss.
+func TestStrict(t *testing.T) {
+	n := newNetwork(t)
+	for r := graph.ReasonDevice; r <= graph.ReasonMissing; r++ {
+		f := newPickyFake("compressed attention")
+		f.reason = r
+		plain := f.offers
+		f.offers = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+			return plain(s, list[len(list)-1:])
+		}
+		_, err := graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPolicy(graph.Policy{Strict: true}))
+		if r == graph.ReasonCapability || r == graph.ReasonPolicy || r == graph.ReasonLength {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, fmt.Sprintf("strict: picky: unsupported %v: always", r))
+		}
+	}
+}
+
+// TestPreferFP16: a machine of bf16 whose graph has no derivatives stores fp16.
+func TestPreferFP16(t *testing.T) {
+	for _, grad := range []bool{false, true} {
+		for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
+			g := G.NewGraph()
+			x := G.NewMatrix(g, tensor.Float32, G.WithShape(2, 3), G.WithName("x"))
+			cost := G.Must(G.Sum(G.Must(ops.SiLU(G.Must(ops.Sigmoid(x))))))
+			if grad {
+				testutil.Must(graph.Grad(cost, x))(t)
+			}
+			m := newMachine(t, g, graph.WithBackend(newHalfFake()), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{PreferFP16: true}))
+			want := map[graph.Precision]tensor.Dtype{graph.F32: tensor.Float32, graph.BF16: ops.Float16, graph.FP16: ops.Float16}[p]
+			if grad && p == graph.BF16 {
+				want = ops.BFloat16
+			}
+			for _, s := range m.Plan().Steps {
+				if s.Op == "sigmoid" {
+					require.Equal(t, want, s.Outputs[0].Dtype, "%v, gradients %v", p, grad)
+				}
+			}
+		}
+	}
+}
+
+// TestBadPolicy: what no machine can do is an error.
+func TestBadPolicy(t *testing.T) {
+	for want, p := range map[string]graph.Policy{
+		"graph: machine: policy: the least number of keys is -1, want at least 0":                       {Window: graph.Branch{MinKeys: -1}},
+		"graph: machine: policy: packed: unsupported packed sequences: a machine does not put documents": {Packed: true},
+	} {
+		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))), want)
+	}
+}
+
+// TestAudit: each call of attention is logged, replayed ones too, and each step counted.
+func TestAudit(t *testing.T) {
+	for name, opts := range backends() {
+		n := newNetwork(t).grad(t)
+		var text bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&text, nil))
+		m := newMachine(t, n.graph, append(opts, graph.WithLogger(logger), graph.WithPolicy(graph.Policy{Audit: true}))...)
+		lines, runs := 0, 4
+		for range runs {
+			require.NoError(t, m.RunAll(), name)
+		}
+		for _, s := range m.Plan().Steps {
+			require.EqualValues(t, runs, s.Runs, "%s: %s", name, s.Op)
+			if branch, _ := (graph.Policy{}).Attention(s.Spec); branch != "" {
+				lines += runs
+			}
+		}
+		require.NotZero(t, lines)
+		require.Equal(t, lines, bytes.Count(text.Bytes(), []byte("msg=attention ")), name)
+		if name != "cpu" {
+			require.Regexp(t, `msg=attention run=4 node=\d+ op="sliding window" q="float64 \(.*\)" k="float64 \(.*\)" implementation=plain `+
+				`refused="narrow: unsupported shape: key dim 6, want at most 4"`, text.String())
+		}
+	}
+}
+
+// TestTiming: each run logs the time of all ops, the longest first, and computes the same.
+func TestTiming(t *testing.T) {
+	for name, opts := range backends() {
+		n := newNetwork(t).grad(t)
+		var text bytes.Buffer
+		want := n.results(t, newMachine(t, n.graph))
+		logger := slog.New(slog.NewTextHandler(&text, nil))
+		m := newMachine(t, n.graph, append(opts, graph.WithLogger(logger), graph.WithPolicy(graph.Policy{Timing: true}))...)
+		for run := range 3 {
+			text.Reset()
+			require.Equal(t, want, n.results(t, m), name)
+			require.Regexp(t, fmt.Sprintf(`msg=time run=%d op="sliding window" implementation=\w+ calls=1 took=`, run+1), text.String())
+			calls, last := 0, time.Duration(math.MaxInt64)
+			for _, line := range regexp.MustCompile(`msg=time .* calls=(\d+) took=(\S+)`).FindAllStringSubmatch(text.String(), -1) {
+				calls += testutil.Must(strconv.Atoi(line[1]))(t)
+				took := testutil.Must(time.ParseDuration(line[2]))(t)
+				require.LessOrEqual(t, took, last)
+				last = took
+			}
+			require.Len(t, m.Plan().Steps, calls)
+		}
+	}
+}
+
 func TestUnsupported(t *testing.T) {
 	err := fmt.Errorf("window: %w", graph.Refuse(graph.ReasonAlignment, "%d bytes, want 16", 8))
 	var u *graph.Unsupported
 	require.True(t, errors.As(err, &u))
 	require.Equal(t, graph.ReasonAlignment, u.Reason)
 	require.EqualError(t, err, "window: unsupported alignment: 8 bytes, want 16")
-	require.Equal(t, "missing", graph.ReasonMissing.String())
-	require.Equal(t, "reason 0", graph.Reason(0).String())
 }

@@ -82,6 +82,9 @@ func (p *plan) precision() error {
 	if !ops.IsHalf(p.half) {
 		return nil
 	}
+	if p.policy.PreferFP16 && !slices.ContainsFunc(p.operands, func(v *operand) bool { return len(v.wrt) > 0 }) {
+		p.half = ops.Float16
+	}
 	t := &typed{plan: p, casts: map[cast]*operand{}}
 	for _, s := range p.steps {
 		if err := forNode(s.node, func() error { return t.add(s) }); err != nil {
@@ -112,11 +115,14 @@ func (t *typed) add(s *step) error {
 	for i := range site.Out {
 		site.Out[i].Dtype = out[i]
 	}
-	by, _, err := pick(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
+	by, refused, err := pick(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
 	if err != nil {
 		return err
 	}
 	if by == nil {
+		if slices.ContainsFunc(slices.Concat(in, out), ops.IsHalf) {
+			s.refused = refused // dispatch adds what refuses the graph's types
+		}
 		in, out = graphTypes(in), graphTypes(out)
 	}
 	for i, v := range s.in {

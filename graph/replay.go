@@ -52,7 +52,7 @@ func (m *Machine) runSegment(s *segment) error {
 			return err
 		}
 		m.logStep(m.at)
-		m.counts[i]++
+		m.count(i)
 		if m.after != nil {
 			m.after(i)
 		}
@@ -79,7 +79,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		return err
 	}
 	for i := range steps {
-		m.counts[s.from+i]++
+		m.count(s.from + i)
 	}
 	return nil
 }

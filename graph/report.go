@@ -41,6 +41,7 @@ type PlanStep struct {
 	Outputs        []PlanOutput
 	Cost           Cost      // of the implementation; zero for an op on the host
 	Refused        []Refusal // implementations that were preferred, and why they were not taken
+	Runs           int64     // how often it has run, replays included
 }
 
 // PlanOutput is a result of a step.
@@ -51,16 +52,7 @@ type PlanOutput struct {
 	Kept   bool // whether the node has a value after a run
 }
 
-// Refusal is an implementation that was not taken.
-type Refusal struct {
-	Name string
-	Why  *Unsupported
-}
-
-// String returns the implementation and the reason.
-func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
-
-// Plan returns how the machine runs the graph.
+// Plan returns how the machine runs the graph, and how often each step has run so far.
 func (m *Machine) Plan() Plan {
 	p := m.plan
 	if p == nil {
@@ -70,7 +62,7 @@ func (m *Machine) Plan() Plan {
 	for i, s := range p.steps {
 		step := PlanStep{
 			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,
-			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused,
+			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused, Runs: m.counts[i],
 		}
 		for _, v := range s.out {
 			o := PlanOutput{Operand: v.arg.Operand, Offset: -1, Last: v.last, Kept: v.keep}
@@ -107,9 +99,9 @@ func (p Plan) String() string {
 	}
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "step\tnode\top\timplementation\tresult\tbytes\toffset\tlast read\tnotes")
+	fmt.Fprintln(w, "step\tnode\top\timplementation\truns\tresult\tbytes\toffset\tlast read\tnotes")
 	for i, s := range p.Steps {
-		step, notes := fmt.Sprintf("%d\t%d\t%s\t%s", i, s.Node.ID(), s.Op, s.Implementation), s.notes()
+		step, notes := fmt.Sprintf("%d\t%d\t%s\t%s\t%d", i, s.Node.ID(), s.Op, s.Implementation, s.Runs), s.notes()
 		for _, o := range s.Outputs {
 			offset, last := "host", fmt.Sprint(o.Last)
 			if o.Offset >= 0 {
@@ -119,7 +111,7 @@ func (p Plan) String() string {
 				last = "kept"
 			}
 			fmt.Fprintf(w, "%s\t%v\t%d\t%s\t%s\t%s\n", step, o.Operand, o.Operand.Bytes(), offset, last, notes)
-			step, notes = "\t\t\t", ""
+			step, notes = "\t\t\t\t", ""
 		}
 	}
 	w.Flush()

@@ -16,11 +16,22 @@ import (
 // nothing for graphs of this module's ops.
 func (m *Machine) RunAll() error { return m.runWith(nil, nil) }
 
-// runWith runs the graph and, with a solver, its step.
-func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) (err error) {
+// runWith runs the graph and, with a solver, its step. It times the ops if the policy wants so.
+func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 	if m.stream == nil {
 		return errMachineClosed
 	}
+	if !m.policy.Timing {
+		return m.runOnce(solver, weights)
+	}
+	times, err := m.timed(func() error { return m.runOnce(solver, weights) })
+	if err == nil {
+		m.logTimes(times)
+	}
+	return err
+}
+
+func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		if err != nil {
 			m.upToDate = false

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -41,45 +42,58 @@ type AttentionSpec interface {
 	Spec
 	// pairs counts the pairs of a query and a key that it sees, of one head.
 	pairs(in []Operand) float64
-	// inputs is the number of its inputs.
+	// inputs is the number of its inputs, without a table of documents, which may come behind them.
 	inputs() int
 	// bindGrad is Bind of its AttentionGradOp.
 	bindGrad(k *cpu.Kernel, in, out []Arg)
 }
 
-// dims are the sizes of an attention op.
+// dims are the sizes of an attention op. Queries and keys are named by their sequence and their place in it.
 type dims struct {
-	b, s, t    int // batch, queries, keys
+	b, s, t    int // batch; queries and keys of a row
 	hq, hkv, h int // query heads, groups, query heads of a group
 	d, dv      int // key dim, value dim
 	tokens     int // queries of a tile of rows
+	sequences
 }
 
 // mostRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of the 6 rows
 // that the widest register tile of cpu.Tile has.
 const mostRows = 60
 
-// dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which inferAttention has accepted.
+// dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which inferAttention has accepted, with each row as
+// one sequence.
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
-	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tokens: max(1, mostRows/h)}
+	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tokens: max(1, mostRows/h),
+		sequences: sequencesOf(nil, q[1], k[1], 0, 0)}
+}
+
+// splitDims returns the inputs q, k, v, ... without a table of documents at n, and their sizes. Keys are of compression blocks of l
+// tokens, d apart, or tokens where l is 0.
+func splitDims(in []Arg, n, l, d int) ([]Arg, dims) {
+	in, table := splitTable(in, n)
+	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
+	a.sequences = sequencesOf(table, a.s, a.t, l, d)
+	return in, a
 }
 
 // row is the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
-func (a dims) row(b, t, g, c int) int { return ((b*a.s+t)*a.hq + g*a.h) * c }
+func (a dims) row(q sequence, t, g, c int) int { return ((q.b*a.s+q.first+t)*a.hq + g*a.h) * c }
 
-// key is the offset in an array [B,T,Hkv,c] of the row of key s of group g. The next key is hkv*c further.
-func (a dims) key(b, s, g, c int) int { return ((b*a.t+s)*a.hkv + g) * c }
+// at is the offset in an array [B,T,Hkv,c] of the row of key s of group g. The next key is hkv*c further.
+func (a dims) at(q sequence, s, g, c int) int { return ((q.b*a.t+q.key+s)*a.hkv + g) * c }
 
 // stat is the offset in an array [B,Hq,S] of query t of the first head of group g. The next head is s further.
-func (a dims) stat(b, g, t int) int { return (b*a.hq+g*a.h)*a.s + t }
+func (a dims) stat(q sequence, g, t int) int { return (q.b*a.hq+g*a.h)*a.s + q.first + t }
 
 // softmaxScale is 1/sqrt(D).
 func softmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
 
 // inferAttention is the shape rule q, k, v, ... -> o, lse of the ops that have rows(S) keys for S queries; more are inputs
-// behind v, whose shapes it leaves to the op.
+// behind v, whose shapes it leaves to the op. A table of documents may come last.
 func inferAttention(in []Operand, kName, vName string, rows func(s int) int, more ...input) ([]Operand, error) {
+	in, table := splitTable(in, 3+len(more))
 	if err := wantInputs(in, append([]input{float("q", 4), float(kName, 4), float(vName, 4)}, more...)...); err != nil {
 		return nil, err
 	}
@@ -95,14 +109,14 @@ func inferAttention(in []Operand, kName, vName string, rows func(s int) int, mor
 		return nil, fmt.Errorf("%s has %d rows, want %d for %d queries", kName, k[1], want, q[1])
 	}
 	return []Operand{{dt, tensor.Shape{q[0], q[1], q[2], v[3]}}, {dt, tensor.Shape{q[0], q[2], q[1]}}},
-		wantShape(vName, v, k[0], k[1], k[2], v[3])
+		cmp.Or(wantShape(vName, v, k[0], k[1], k[2], v[3]), checkTable(table, q[0], q[1]))
 }
 
 // mask lists the keys that a query sees, in runs of adjoining keys.
 type mask interface {
 	// run returns the first run [lo,hi) of keys, from the given one on, that query t of group g sees; lo >= hi if there is
 	// none.
-	run(b, g, t, from int) (lo, hi int)
+	run(q sequence, g, t, from int) (lo, hi int)
 }
 
 // span is the mask of the ops whose queries see one run of keys. Key i is a block of the tokens [i*d, i*d+l), which queries
@@ -120,7 +134,7 @@ func (m span) tile(t0, t1 int) (lo, hi int) {
 	return lo / 16 * 16, hi
 }
 
-func (m span) run(_, _, t, from int) (lo, hi int) {
+func (m span) run(_ sequence, _, t, from int) (lo, hi int) {
 	lo, hi = m.keys(t)
 	return max(lo, from), hi
 }
@@ -161,28 +175,36 @@ func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Wor
 	})
 }
 
-// bindQueries adds to k the phase that calls f for runs [t0,t1) of at most size queries of each group. The newest come first:
-// they may see the most.
-func bindQueries(k *cpu.Kernel, a dims, size int, f func(b, g, t0, t1 int, w *cpu.Worker)) {
+// bindQueries adds to k the phase that calls f for runs [t0,t1) of at most size queries of a sequence, of each group. The newest
+// come first: they may see the most.
+func bindQueries(k *cpu.Kernel, a dims, size int, f func(q sequence, g, t0, t1 int, w *cpu.Worker)) {
 	n := pieces(a.s, size)
 	bindGroups(k, a, n, func(b, g, piece int, w *cpu.Worker) {
-		t0, t1 := part(n-1-piece, size, a.s)
-		f(b, g, t0, t1, w)
+		from, to := part(n-1-piece, size, a.s)
+		a.tiles(b, from, to, size, func(q sequence, t0, t1 int) { f(q, g, t0, t1, w) })
+	})
+}
+
+// bindKeys adds to k the phase that calls f for runs [lo,hi) of at most size keys of a sequence, of each group.
+func bindKeys(k *cpu.Kernel, a dims, size int, f func(q sequence, g, lo, hi int, w *cpu.Worker)) {
+	bindGroups(k, a, pieces(a.t, size), func(b, g, piece int, w *cpu.Worker) {
+		from, to := part(piece, size, a.t)
+		a.keyTiles(b, from, to, size, func(q sequence, lo, hi int) { f(q, g, lo, hi, w) })
 	})
 }
 
 // gatherRows copies the rows of group g at the queries [t0,t1) of x [B,S,Hq,c] to dst [(t1-t0)*h,c].
-func gatherRows[T cpu.Float](a dims, dst, x []T, b, g, t0, t1, c int) {
+func gatherRows[T cpu.Float](a dims, dst, x []T, q sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(dst[(t-t0)*n:][:n], x[a.row(b, t, g, c):])
+		copy(dst[(t-t0)*n:][:n], x[a.row(q, t, g, c):])
 	}
 }
 
 // scatterRows is the inverse of gatherRows.
-func scatterRows[T cpu.Float](a dims, x, src []T, b, g, t0, t1, c int) {
+func scatterRows[T cpu.Float](a dims, x, src []T, q sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(x[a.row(b, t, g, c):][:n], src[(t-t0)*n:])
+		copy(x[a.row(q, t, g, c):][:n], src[(t-t0)*n:])
 	}
 }

@@ -14,12 +14,11 @@ type spanForward[T cpu.Float] struct {
 	rowsQ, rowsO, scores, max, sum, clean cpu.Region[T]
 }
 
-// bindSpan adds the phases of attention under mask: in is q, k, v, out is o, lse.
-func bindSpan[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
-	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
+// bindSpan adds the phases of attention of dims a under mask: in is q, k, v, out is o, lse.
+func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
 	f := &spanForward[T]{
 		dims: a, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:       pack[T](k, in[1]),
+		keys:       pack[T](k, a, in[1]),
 		finiteVals: bindFinite[T](k, in[2]),
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),
@@ -31,30 +30,30 @@ func bindSpan[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
 	bindQueries(k, a, a.tokens, f.tile)
 }
 
-func (f *spanForward[T]) tile(b, g, t0, t1 int, w *cpu.Worker) {
+func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.dv], f.scores.Local(w)
 	state := softmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.d)}
-	keys, v := f.keys.group(b, g), cpu.Slice[T](f.v.Buf)
+	keys, v := f.keys.of(seq, g), cpu.Slice[T](f.v.Buf)
 
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	state.start()
 	clear(o)
 	lo, hi := f.mask.tile(t0, t1)
 	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
+		dots(rows, q, keys, from, to, s, chunkKeys)
 		for r := range rows {
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
 			state.add(r, s[r*chunkKeys:][:to-from], x, y, o[r*f.dv:][:f.dv])
 		}
 		sees := func(r, i int) bool { return f.mask.sees(t0+r/f.h, from+i) }
-		weigh(rows, f.dv, to-from, s, chunkKeys, 1, v[f.key(b, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(b, from, to), f.clean.Local(w), sees)
+		weigh(rows, f.dv, to-from, s, chunkKeys, 1, v[f.at(seq, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(seq, from, to), f.clean.Local(w), sees)
 	}
 
-	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
+	lse := cpu.Slice[T](f.lse.Buf)[f.stat(seq, g, 0):]
 	for r := range rows {
 		lse[r%f.h*f.s+t0+r/f.h] = state.finish(r, o[r*f.dv:][:f.dv])
 	}
-	scatterRows(f.dims, cpu.Slice[T](f.o.Buf), o, b, g, t0, t1, f.dv)
+	scatterRows(f.dims, cpu.Slice[T](f.o.Buf), o, seq, g, t0, t1, f.dv)
 }

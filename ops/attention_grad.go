@@ -48,7 +48,11 @@ func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
 	if op.Delta {
 		o = saved{"delta", 1}
 	}
-	in, err := inferGrad(op.Forward, op.Forward.inputs(), in, o, saved{"lse", 1}, saved{"do", 0})
+	n := op.Forward.inputs()
+	if _, table := splitTable(in, n); table != nil {
+		n++
+	}
+	in, err := inferGrad(op.Forward, n, in, o, saved{"lse", 1}, saved{"do", 0})
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +81,8 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, i
 	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1]
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], do: do, dq: out[0], dk: out[1], dval: out[2],
-		keys:   pack[T](k, in[1]),
-		vals:   pack[T](k, in[2]),
+		keys:   pack[T](k, a, in[1]),
+		vals:   pack[T](k, a, in[2]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsDO: cpu.Scratch[T](k, a.tileRows()*a.dv),
 		scores: cpu.Scratch[T](k, scores),
@@ -92,13 +96,13 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, i
 	return f
 }
 
-// keyGrad writes the dk and dv of the keys [lo,hi) of a group, from the rows of n queries, ascending, that may see any of them:
+// keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group, from the rows of n queries, ascending, that may see any of them:
 // query returns the i-th, and visible the keys that a query sees.
-func (f *backward[T]) keyGrad(b, g, lo, hi, n int, query func(i int) int, visible func(t int) (lo, hi int), w *cpu.Worker) {
+func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, visible func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
 	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
-	packedK, packedV, stats := f.keys.group(b, g), f.vals.group(b, g), f.stats.rows(b, g)
+	packedK, packedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
 	clear(dk)
 	clear(dv)
 	for first := 0; first < n; first += f.tokens {
@@ -106,12 +110,12 @@ func (f *backward[T]) keyGrad(b, g, lo, hi, n int, query func(i int) int, visibl
 		rows, areFinite := (end-first)*f.h, true
 		for i := first; i < end; i++ {
 			t, at := query(i), (i-first)*f.h
-			gatherRows(f.dims, q[at*f.d:], cpu.Slice[T](f.q.Buf), b, g, t, t+1, f.d)
-			gatherRows(f.dims, do[at*f.dv:], cpu.Slice[T](f.do.Buf), b, g, t, t+1, f.dv)
+			gatherRows(f.dims, q[at*f.d:], cpu.Slice[T](f.q.Buf), seq, g, t, t+1, f.d)
+			gatherRows(f.dims, do[at*f.dv:], cpu.Slice[T](f.do.Buf), seq, g, t, t+1, f.dv)
 			areFinite = areFinite && f.stats.finite(stats, t*f.h, (t+1)*f.h)
 		}
-		dots(rows, q, packedK, f.d, lo, hi, s, keys)
-		dots(rows, do, packedV, f.dv, lo, hi, dp, keys)
+		dots(rows, q, packedK, lo, hi, s, keys)
+		dots(rows, do, packedV, lo, hi, dp, keys)
 		for r := range rows {
 			t := query(first + r/f.h)
 			from, to := visible(t)
@@ -126,24 +130,24 @@ func (f *backward[T]) keyGrad(b, g, lo, hi, n int, query func(i int) int, visibl
 		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, seen)
 	}
 	for i := range keys {
-		copy(cpu.Slice[T](f.dk.Buf)[f.key(b, lo+i, g, f.d):][:f.d], dk[i*f.d:])
-		copy(cpu.Slice[T](f.dval.Buf)[f.key(b, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
+		copy(cpu.Slice[T](f.dk.Buf)[f.at(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
+		copy(cpu.Slice[T](f.dval.Buf)[f.at(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
 	}
 }
 
 // spanBackward is the gradient of attention under a span: a tile of rows writes its dq, a tile of keys its dk and dv.
 //
-// If a group has at least fewKeys times as many queries as keys (compressed attention), its queries are cut into as many parts
-// instead, at most mostParts. Each part has its own dk and dv for all keys, which are summed at the end; together they are no
-// larger than q. The scores are then computed once instead of twice, and the work is parallel over queries instead of the few
+// If a group of a sequence has at least fewKeys times as many queries as keys (compressed attention), its queries are cut into as
+// many parts instead, at most mostParts. Each part has its own dk and dv for all keys, which are summed at the end; together they
+// are no larger than q. The scores are then computed once instead of twice, and the work is parallel over queries instead of the few
 // keys.
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	mask           span
 	finiteKeys     finiteTiles
 	rowsDQ         cpu.Region[T] // of each worker
-	parts          int
-	partsK, partsV *cpu.Buf // [B,Hkv,parts,T,D] and [B,Hkv,parts,T,Dv]
+	partRows       int           // room for the keys of all parts in a group
+	partsK, partsV *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: of each sequence [parts,t,...], from the row of its first token on
 }
 
 const (
@@ -151,76 +155,106 @@ const (
 	mostParts = 32
 )
 
+// parts returns the parts that the queries of a sequence are cut into, 0 if a tile of keys writes its own dk and dv.
+func parts(q sequence) int {
+	if n := min(q.s/max(1, q.t), mostParts); n >= fewKeys {
+		return n
+	}
+	return 0
+}
+
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o, lse, do, out is dq, dk, dv.
-func bindSpanGrad[T cpu.Float](k *cpu.Kernel, mask span, in, out []Arg) {
-	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
+func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
 	f := &spanBackward[T]{
 		backward:   newBackward[T](k, a, mask, a.tileRows()*chunkKeys, keyTile, in, out),
 		mask:       mask,
 		finiteKeys: bindFinite[T](k, in[1]),
 		rowsDQ:     cpu.Scratch[T](k, a.tileRows()*a.d),
-		parts:      min(a.s/a.t, mostParts),
 	}
-	if f.parts < fewKeys {
-		bindQueries(k, a, a.tokens, func(b, g, t0, t1 int, w *cpu.Worker) { f.rowGrad(b, g, t0, t1, nil, nil, w) })
-		bindGroups(k, a, f.keys.tiles, func(b, g, tile int, w *cpu.Worker) {
-			from, to := part(tile, keyTile, f.t)
-			first, end := f.mask.queries(from, to, f.s)
-			f.keyGrad(b, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
+	n := parts(sequence{s: a.s, t: a.t}) // of a row
+	f.partRows = n * a.t
+	if a.packed() && a.l > 0 { // some documents may have parts, and others none
+		n, f.partRows = mostParts, a.s
+	}
+	if a.packed() || n == 0 {
+		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
+			if parts(q) == 0 {
+				f.rowGrad(q, g, t0, t1, nil, nil, w)
+			}
 		})
-		return
+		bindKeys(k, a, keyTile, func(q sequence, g, from, to int, w *cpu.Worker) {
+			if parts(q) == 0 {
+				first, end := f.mask.queries(from, to, q.s)
+				f.keyGrad(q, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
+			}
+		})
 	}
-	keys := a.b * a.hkv * f.parts * a.t
-	f.partsK, f.partsV = cpu.Work[T](k, keys*a.d), cpu.Work[T](k, keys*a.dv)
-	bindGroups(k, a, f.parts, f.queryPart)
-	bindGroups(k, a, f.keys.tiles, func(b, g, tile int, _ *cpu.Worker) {
-		from, to := part(tile, keyTile, f.t)
-		for key := from; key < to; key++ {
-			f.sumOfParts(f.dk, f.partsK, b, g, key, f.d)
-			f.sumOfParts(f.dval, f.partsV, b, g, key, f.dv)
+	if n > 0 {
+		f.bindParts(k, n)
+	}
+	bindClearRest[T](k, a.sequences, f.dk, f.dval)
+}
+
+// bindParts adds the phases of sequences with parts, at most `most`.
+func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
+	rows := f.b * f.hkv * f.partRows
+	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
+	bindGroups(k, f.dims, most, func(b, g, i int, w *cpu.Worker) {
+		f.each(b, func(q sequence) {
+			if n := parts(q); i < n {
+				f.queryPart(q, g, i, n, w)
+			}
+		})
+	})
+	bindKeys(k, f.dims, keyTile, func(q sequence, g, from, to int, _ *cpu.Worker) {
+		if n := parts(q); n > 0 {
+			for key := from; key < to; key++ {
+				f.sumOfParts(f.dk, f.partsK, q, g, key, n, f.d)
+				f.sumOfParts(f.dval, f.partsV, q, g, key, n, f.dv)
+			}
 		}
 	})
 }
 
-// queryPart computes the dq of every parts-th tile of rows of a group, and what these give to dk and dv.
-func (f *spanBackward[T]) queryPart(b, g, i int, w *cpu.Worker) {
-	at := ((b*f.hkv+g)*f.parts + i) * f.t
-	dk := cpu.Slice[T](f.partsK)[at*f.d:][:f.t*f.d]
-	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:f.t*f.dv]
+// queryPart computes the dq of every n-th tile of rows of a group, from the i-th on, and what these give to dk and dv.
+func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
+	at := (q.b*f.hkv+g)*f.partRows + q.first + i*q.t
+	dk := cpu.Slice[T](f.partsK)[at*f.d:][:q.t*f.d]
+	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:q.t*f.dv]
 	clear(dk)
 	clear(dv)
-	for t0 := i * f.tokens; t0 < f.s; t0 += f.parts * f.tokens {
-		f.rowGrad(b, g, t0, min(f.s, t0+f.tokens), dk, dv, w)
+	for t0 := i * f.tokens; t0 < q.s; t0 += n * f.tokens {
+		f.rowGrad(q, g, t0, min(q.s, t0+f.tokens), dk, dv, w)
 	}
 }
 
-// sumOfParts sums the parts of one key, in their order, to its row of x [B,T,Hkv,c].
-func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, b, g, key, c int) {
-	row, all := cpu.Slice[T](x.Buf)[f.key(b, key, g, c):][:c], cpu.Slice[T](parts)
-	at := (b*f.hkv+g)*f.parts*f.t + key
+// sumOfParts sums the n parts of one key, in their order, to its row of x [B,T,Hkv,c].
+func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, key, n, c int) {
+	row, all := cpu.Slice[T](x.Buf)[f.at(q, key, g, c):][:c], cpu.Slice[T](parts)
+	at := (q.b*f.hkv+g)*f.partRows + q.first + key
 	copy(row, all[at*c:])
-	for i := 1; i < f.parts; i++ {
-		cpu.Add(row, row, all[(at+i*f.t)*c:][:c])
+	for i := 1; i < n; i++ {
+		cpu.Add(row, row, all[(at+i*q.t)*c:][:c])
 	}
 }
 
-// rowGrad computes the dq of the rows of the queries [t0,t1) of a group. It adds what they give to dk [T,D] and dv [T,Dv],
+// rowGrad computes the dq of the rows of the queries [t0,t1) of a group. It adds what they give to dk [t,D] and dv [t,Dv],
 // unless these are nil.
-func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
+func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
 	s, dp, clean, scale := f.scores.Local(w), f.dp.Local(w), f.clean.Local(w), softmaxScale[T](f.d)
-	keys, vals, k := f.keys.group(b, g), f.vals.group(b, g), cpu.Slice[T](f.k.Buf)
-	stats := f.stats.rows(b, g)
+	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
+	stats := f.stats.rows(seq, g)
 	rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
 
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
-	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), b, g, t0, t1, f.dv)
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
+	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), seq, g, t0, t1, f.dv)
 	clear(dq)
 	lo, hi := f.mask.tile(t0, t1)
 	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
-		dots(rows, do, vals, f.dv, from, to, dp, chunkKeys)
+		dots(rows, q, keys, from, to, s, chunkKeys)
+		dots(rows, do, vals, from, to, dp, chunkKeys)
 		for r := range rows {
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
@@ -228,12 +262,12 @@ func (f *spanBackward[T]) rowGrad(b, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 			softmaxGrad(s[at:][:to-from], dp[at:][:to-from], x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
 		}
 		sees := func(r, i int) bool { return f.mask.sees(t0+r/f.h, from+i) }
-		weigh(rows, f.d, to-from, dp, chunkKeys, 1, k[f.key(b, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(b, from, to), clean, sees)
+		weigh(rows, f.d, to-from, dp, chunkKeys, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, sees)
 		if dk != nil {
 			seen := func(i, r int) bool { return sees(r, i) }
 			weigh(to-from, f.dv, rows, s, 1, chunkKeys, do, f.dv, dv[from*f.dv:], rowsFinite, clean, seen)
 			weigh(to-from, f.d, rows, dp, 1, chunkKeys, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
 		}
 	}
-	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, b, g, t0, t1, f.d)
+	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, seq, g, t0, t1, f.d)
 }

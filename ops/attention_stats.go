@@ -26,18 +26,18 @@ const (
 // statQueries is the number of adjoining queries whose numbers are one piece of work.
 const statQueries = 64
 
-// rows returns the numbers of the rows [S*h,3] of group g.
-func (st rowStats[T]) rows(b, g int) []T {
-	n := st.s * st.h * rowNumbers
-	return cpu.Slice[T](st.buf)[(b*st.hkv+g)*n:][:n]
+// rows returns the numbers of the rows [s*h,3] of group g of a sequence.
+func (st rowStats[T]) rows(q sequence, g int) []T {
+	n := st.h * rowNumbers
+	return cpu.Slice[T](st.buf)[((q.b*st.hkv+g)*st.s+q.first)*n:][:q.s*n]
 }
 
 // bindRowStats adds to k the phase that computes max and logSum from lse [B,Hq,S], q and the packed keys.
 func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed[T], lse Arg) rowStats[T] {
 	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.s*a.hq*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
-	bindQueries(k, a, statQueries, func(b, g, first, end int, w *cpu.Worker) {
-		all, lses := st.rows(b, g), cpu.Slice[T](lse.Buf)[a.stat(b, g, 0):]
+	bindQueries(k, a, statQueries, func(seq sequence, g, first, end int, w *cpu.Worker) {
+		all, lses := st.rows(seq, g), cpu.Slice[T](lse.Buf)[a.stat(seq, g, 0):]
 		for t := first; t < end; t++ {
 			rows, recompute := all[t*a.h*rowNumbers:][:a.h*rowNumbers], false
 			for j := range a.h {
@@ -51,7 +51,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed
 			}
 			if recompute {
 				state := softmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.d)}
-				state.look(a, m, cpu.Slice[T](q.Buf), keys.group(b, g), b, g, t, scores.Local(w))
+				state.look(a, m, cpu.Slice[T](q.Buf), keys.of(seq, g), seq, g, t, scores.Local(w))
 				for j := range a.h {
 					if isLarge(lses[j*a.s+t]) && state.sum[j] > 0 {
 						rows[j*rowNumbers+rowMax], rows[j*rowNumbers+rowLogSum] = state.max[j], T(math.Log(float64(state.sum[j])))
@@ -64,11 +64,11 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed
 }
 
 // look lets the h rows of query t of group g see all their keys.
-func (s softmax[T]) look(a dims, m mask, q, keys []T, b, g, t int, scores []T) {
+func (s softmax[T]) look(a dims, m mask, q []T, keys packedKeys[T], seq sequence, g, t int, scores []T) {
 	s.start()
-	for lo, hi := m.run(b, g, t, 0); lo < hi; lo, hi = m.run(b, g, t, hi) {
+	for lo, hi := m.run(seq, g, t, 0); lo < hi; lo, hi = m.run(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-			dots(a.h, q[a.row(b, t, g, a.d):], keys, a.d, from, to, scores, chunkKeys)
+			dots(a.h, q[a.row(seq, t, g, a.d):], keys, from, to, scores, chunkKeys)
 			for j := range a.h {
 				s.add(j, scores[j*chunkKeys:][:to-from], 0, to-from, nil)
 			}
@@ -79,14 +79,14 @@ func (s softmax[T]) look(a dims, m mask, q, keys []T, b, g, t int, scores []T) {
 // bindDelta adds to k the phase that sets delta: from o and do [B,S,Hq,Dv], or to what o holds, if that is delta [B,Hq,S].
 func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
 	given := o.Shape.Dims() == 3
-	bindQueries(k, st.dims, statQueries, func(b, g, first, end int, _ *cpu.Worker) {
-		rows, O, DO := st.rows(b, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
+	bindQueries(k, st.dims, statQueries, func(q sequence, g, first, end int, _ *cpu.Worker) {
+		rows, O, DO := st.rows(q, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
 			if given {
-				rows[r*rowNumbers+rowDelta] = O[st.stat(b, g, r/st.h)+r%st.h*st.s]
+				rows[r*rowNumbers+rowDelta] = O[st.stat(q, g, r/st.h)+r%st.h*st.s]
 				continue
 			}
-			at := st.row(b, r/st.h, g, st.dv) + r%st.h*st.dv
+			at := st.row(q, r/st.h, g, st.dv) + r%st.h*st.dv
 			rows[r*rowNumbers+rowDelta] = cpu.Dot(O[at:][:st.dv], DO[at:][:st.dv])
 		}
 	})

@@ -10,28 +10,22 @@ import (
 // keyTile is the number of keys of a packed tile: the columns of the widest register tile of cpu.Tile in float32.
 const keyTile = 64
 
-// packed holds keys or values transposed, in tiles: [B,Hkv,ceil(T/keyTile),c,keyTile]. What lies past the last key is
-// undefined and never read.
+// packed holds keys or values transposed: [B,Hkv] groups of T*c elements. Each sequence has tiles of its own, [c,n] with n = keyTile
+// but in the last one.
 type packed[T cpu.Float] struct {
-	buf                *cpu.Buf
-	rows, heads, tiles int // T, Hkv, tiles of a group
-	c                  int
+	dims
+	buf *cpu.Buf
+	c   int
 }
 
 // pack adds to k the phase that packs x [B,T,Hkv,c].
-func pack[T cpu.Float](k *cpu.Kernel, x Arg) packed[T] {
-	p := packed[T]{rows: x.Shape[1], heads: x.Shape[2], c: x.Shape[3]}
-	p.tiles = (p.rows + keyTile - 1) / keyTile
-	groups := x.Shape[0] * p.heads
-	p.buf = cpu.Work[T](k, groups*p.tiles*p.c*keyTile)
-	k.Phase(groups*p.tiles, func(piece int, _ *cpu.Worker) {
-		group, first := piece/p.tiles, piece%p.tiles*keyTile
-		b, g := group/p.heads, group%p.heads
-		n, stride := min(keyTile, p.rows-first), p.heads*p.c
-		src := cpu.Slice[T](x.Buf)[((b*p.rows+first)*p.heads+g)*p.c:]
-		dst := cpu.Slice[T](p.buf)[piece*p.c*keyTile:]
+func pack[T cpu.Float](k *cpu.Kernel, a dims, x Arg) packed[T] {
+	p := packed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
+	bindKeys(k, a, keyTile, func(q sequence, g, lo, hi int, _ *cpu.Worker) {
+		n, stride := hi-lo, p.hkv*p.c
+		src, dst := cpu.Slice[T](x.Buf)[p.at(q, lo, g, p.c):], p.of(q, g).tiles[lo*p.c:]
 		for i := range p.c {
-			row := dst[i*keyTile:][:n]
+			row := dst[i*n:][:n]
 			for j := range row {
 				row[j] = src[j*stride+i]
 			}
@@ -40,18 +34,26 @@ func pack[T cpu.Float](k *cpu.Kernel, x Arg) packed[T] {
 	return p
 }
 
-// group returns the tiles of one group.
-func (p packed[T]) group(b, g int) []T {
-	n := p.tiles * p.c * keyTile
-	return cpu.Slice[T](p.buf)[(b*p.heads+g)*n:][:n]
+// of returns the keys of a sequence and a group.
+func (p packed[T]) of(q sequence, g int) packedKeys[T] {
+	at := (q.b*p.hkv+g)*p.t + q.key
+	return packedKeys[T]{cpu.Slice[T](p.buf)[at*p.c:][:q.t*p.c], q.t, p.c}
 }
 
-// dots sets s[r*ld + i-lo] = q[r]·x[i] for rows r of q [rows,c] and rows i in [lo,hi) of x, whose tiles are given.
-func dots[T cpu.Float](rows int, q []T, tiles []T, c, lo, hi int, s []T, ld int) {
+// packedKeys are the n keys of a sequence.
+type packedKeys[T cpu.Float] struct {
+	tiles []T
+	n, c  int
+}
+
+// dots sets s[r*ld + i-lo] = q[r]·x[i] for rows r of q [rows,c] and keys i in [lo,hi) of x.
+func dots[T cpu.Float](rows int, q []T, x packedKeys[T], lo, hi int, s []T, ld int) {
 	for at := lo; at < hi; {
-		tile, col := at/keyTile, at%keyTile
-		n := min(keyTile-col, hi-at)
-		cpu.Tile(rows, n, c, q, c, 1, tiles[tile*c*keyTile+col:], keyTile, s[at-lo:], ld, false)
+		col := at % keyTile
+		first := at - col // of the tile
+		width := min(keyTile, x.n-first)
+		n := min(width-col, hi-at)
+		cpu.Tile(rows, n, x.c, q, x.c, 1, x.tiles[first*x.c+col:], width, s[at-lo:], ld, false)
 		at += n
 	}
 }
@@ -83,9 +85,10 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 	return f
 }
 
-// keys reports whether the keys [lo,hi) of batch b are finite.
-func (f finiteTiles) keys(b, lo, hi int) bool {
-	return !slices.Contains(cpu.Slice[int32](f.buf)[b*f.tiles+lo/keyTile:b*f.tiles+pieces(hi, keyTile)], 0)
+// keys reports whether the keys [lo,hi) of a sequence, and their neighbours in a tile, are finite.
+func (f finiteTiles) keys(q sequence, lo, hi int) bool {
+	first := q.b * f.tiles
+	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(q.key+lo)/keyTile:first+pieces(q.key+hi, keyTile)], 0)
 }
 
 // finite reports whether all of x is finite. It may say no where squares overflow float64.

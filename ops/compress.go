@@ -13,11 +13,11 @@ import (
 // covers the tokens [i*stride, i*stride+blockLen) and Nc = NumCompressed(S, blockLen, stride). This is the simplest phi of
 // NSA (arXiv 2502.11089, equation 7). Where S < blockLen, which leaves no block, the output has one row of zeros. It is an
 // error if stride does not divide blockLen. x has a gradient.
-func CompressMean(x *gorgonia.Node, blockLen, stride int) (*gorgonia.Node, error) {
-	return Apply(CompressMeanOp{blockLen, stride}, x)
+func CompressMean(x *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
+	return applyPacked(CompressMeanOp{blockLen, stride}, blockLen, stride, opts, x)
 }
 
-// CompressMeanOp is the Spec of CompressMean: x -> y.
+// CompressMeanOp is the Spec of CompressMean: x and perhaps a table of documents -> y.
 type CompressMeanOp struct {
 	BlockLen int // l: tokens of a block
 	Stride   int // d: tokens between the starts of two blocks
@@ -26,23 +26,27 @@ type CompressMeanOp struct {
 func (CompressMeanOp) Name() string { return "compress mean" }
 
 func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
+	in, table := splitTable(in, 1)
 	if err := cmp.Or(wantInputs(in, float("x", 4)), checkBlocks(op.BlockLen, op.Stride)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape
-	return []Operand{{in[0].Dtype, tensor.Shape{s[0], compressedRows(s[1], op.BlockLen, op.Stride), s[2], s[3]}}}, nil
+	return []Operand{{in[0].Dtype, tensor.Shape{s[0], compressedRows(s[1], op.BlockLen, op.Stride), s[2], s[3]}}}, checkTable(table, s[0], s[1])
 }
 
 func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in[0], out[0])
+	in, table := splitTable(in, 1)
+	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride, table), in[0], out[0])
 }
 
 func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, dy)
+	grads, err := outputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
+	return append(grads, make(gorgonia.Nodes, len(in)-1)...), err
 }
 
-// CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] -> dx [B,S,Hkv,D]. A token receives the
-// share 1/l of every block that covers it, in ascending order; tokens after the last block receive zero.
+// CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] and perhaps a table of documents -> dx
+// [B,S,Hkv,D]. A token receives the share 1/l of every block that covers it, in ascending order; tokens after the last block
+// receive zero.
 type CompressMeanGradOp struct {
 	BlockLen int // l, as in CompressMeanOp
 	Stride   int // d, as in CompressMeanOp
@@ -52,6 +56,7 @@ type CompressMeanGradOp struct {
 func (CompressMeanGradOp) Name() string { return "gradient of compress mean" }
 
 func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
+	in, table := splitTable(in, 1)
 	if err := cmp.Or(wantInputs(in, float("dy", 4)), positive("tokens S", op.Tokens)); err != nil {
 		return nil, err
 	}
@@ -61,31 +66,48 @@ func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Operand{x}, wantShape("dy", s, y[0].Shape...)
+	return []Operand{x}, cmp.Or(wantShape("dy", s, y[0].Shape...), checkTable(table, s[0], op.Tokens))
 }
 
 func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, blocksOf(out[0].Shape, op.BlockLen, op.Stride), in[0], out[0])
+	in, table := splitTable(in, 1)
+	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, blocksOf(out[0].Shape, op.BlockLen, op.Stride, table), in[0], out[0])
 }
 
 // blocks are the sizes of a compression of x [B,S,Hkv,D].
 type blocks struct {
 	b, s, h, d int // batch, tokens, heads, dim
 	l, stride  int
-	n          int // complete blocks of a sequence, perhaps none
+	n          int // places for blocks in a row, perhaps none: the complete ones, if the row is one sequence
+	sequences
 }
 
-func blocksOf(x tensor.Shape, l, stride int) blocks {
-	return blocks{x[0], x[1], x[2], x[3], l, stride, NumCompressed(x[1], l, stride)}
+func blocksOf(x tensor.Shape, l, stride int, table []Arg) blocks {
+	n := NumCompressed(x[1], l, stride)
+	return blocks{x[0], x[1], x[2], x[3], l, stride, n, sequencesOf(table, x[1], n, l, stride)}
 }
 
 // width is the number of elements of a token, all heads.
 func (c blocks) width() int { return c.h * c.d }
 
-// covering returns the blocks [first,end) that cover token t.
-func (c blocks) covering(t int) (first, end int) {
+// covering returns the places [first,end), of all n*b, of the blocks that cover token i of all s*b, and where the first of them
+// begins.
+func (c blocks) covering(i int) (first, end, token int) {
+	q := c.of(i/c.s, i%c.s)
+	t := i%c.s - q.first
 	first = max(0, t-c.l+c.stride) / c.stride
-	return first, min(c.n, t/c.stride+1)
+	places := q.b*c.n + q.key
+	return places + first, places + min(q.t, t/c.stride+1), i - t + first*c.stride
+}
+
+// token returns the first token, of all s*b, of the block at place p of all n*b, or -1 if there is none.
+func (c blocks) token(p int) int {
+	b, i := p/c.n, p%c.n
+	q, ok := c.ofKey(b, i)
+	if !ok {
+		return -1
+	}
+	return b*c.s + q.first + (i-q.key)*c.stride
 }
 
 // bindClear adds to k the phase that zeroes x.
@@ -103,8 +125,11 @@ func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
 	width := c.width()
 	bindRows(k, c.b*c.n, c.l*width, func(lo, hi int) {
 		for p := lo; p < hi; p++ {
-			first := p/c.n*c.s + p%c.n*c.stride
-			sum := cpu.Slice[T](y.Buf)[p*width:][:width]
+			sum, first := cpu.Slice[T](y.Buf)[p*width:][:width], c.token(p)
+			if first < 0 {
+				clear(sum)
+				continue
+			}
 			addRows(sum, cpu.Slice[T](x.Buf)[first*width:(first+c.l)*width], width)
 			cpu.Scale(sum, 1/T(c.l))
 		}
@@ -117,8 +142,8 @@ func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c blocks, dy, dx Arg) {
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](dx.Buf)[i*width:][:width]
 			clear(row)
-			first, end := c.covering(i % c.s)
-			for p := i/c.s*c.n + first; p < i/c.s*c.n+end; p++ {
+			first, end, _ := c.covering(i)
+			for p := first; p < end; p++ {
 				cpu.Axpy(1/T(c.l), cpu.Slice[T](dy.Buf)[p*width:][:width], row)
 			}
 		}

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"cmp"
+	"slices"
 
 	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -14,12 +15,13 @@ import (
 // (arXiv 2502.11089, equation 7): pe [l,D], w1 [hidden,l*D] and w2 [D,hidden] are shared by the heads; vec is row-major,
 // the position in the block outermost. Where S < blockLen, the output has one row of zeros and no gradient passes. x, pe, w1
 // and w2 have gradients.
-func CompressMLP(x, pe, w1, w2 *gorgonia.Node, blockLen, stride int) (*gorgonia.Node, error) {
-	return Apply(CompressMLPOp{blockLen, stride}, x, pe, w1, w2)
+func CompressMLP(x, pe, w1, w2 *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
+	return applyPacked(CompressMLPOp{blockLen, stride}, blockLen, stride, opts, x, pe, w1, w2)
 }
 
-// CompressMLPOp is the Spec of CompressMLP: x, pe, w1, w2 -> y, hidden. The second output [B,Nc,Hkv,hidden] is
-// W1·vec(block+pe), saved for the gradient: it is small, hidden/(d*D) of x, and recomputing it would cost the largest product.
+// CompressMLPOp is the Spec of CompressMLP: x, pe, w1, w2 and perhaps a table of documents -> y, hidden. The second output
+// [B,Nc,Hkv,hidden] is W1·vec(block+pe), saved for the gradient: it is small, hidden/(d*D) of x, and recomputing it would cost the
+// largest product.
 type CompressMLPOp struct {
 	BlockLen int // l: tokens of a block
 	Stride   int // d: tokens between the starts of two blocks
@@ -28,10 +30,11 @@ type CompressMLPOp struct {
 func (CompressMLPOp) Name() string { return "compress mlp" }
 
 func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
+	in, table := splitTable(in, 4)
 	if err := wantInputs(in, float("x", 4), float("pe", 2), float("w1", 2), float("w2", 2)); err != nil {
 		return nil, err
 	}
-	y, err := CompressMeanOp(op).Infer(in[:1])
+	y, err := CompressMeanOp(op).Infer(append(in[:1:1], table...))
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +48,8 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in, out)
+	in, table := splitTable(in, 4)
+	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
 }
 
 func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -53,10 +57,11 @@ func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) 
 	if err != nil {
 		return nil, err
 	}
-	return outputs(CompressMLPGradOp(op), 4, in[0], in[1], in[2], in[3], hidden, dy)
+	grads, err := outputs(CompressMLPGradOp(op), 4, append(slices.Clone(in), hidden, dy)...)
+	return append(grads, make(gorgonia.Nodes, len(in)-4)...), err
 }
 
-// CompressMLPGradOp is the Spec of the gradient of CompressMLP: x, pe, w1, w2, hidden, dy -> dx, dpe, dw1, dw2.
+// CompressMLPGradOp is the Spec of the gradient of CompressMLP: its inputs, hidden, dy -> dx, dpe, dw1, dw2.
 type CompressMLPGradOp struct {
 	BlockLen int // l, as in CompressMLPOp
 	Stride   int // d, as in CompressMLPOp
@@ -65,11 +70,20 @@ type CompressMLPGradOp struct {
 func (CompressMLPGradOp) Name() string { return "gradient of compress mlp" }
 
 func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferGrad(CompressMLPOp(op), 4, in, saved{"hidden", 1}, saved{"dy", 0})
+	n := 4
+	if _, table := splitTable(in, n); table != nil {
+		n++
+	}
+	in, err := inferGrad(CompressMLPOp(op), n, in, saved{"hidden", 1}, saved{"dy", 0})
+	if err != nil {
+		return nil, err
+	}
+	return in[:4], nil
 }
 
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride), in, out)
+	in, table := splitTable(in, 4)
+	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
 }
 
 // bindCompressMLP multiplies rows [l*D], one for each block and head, that are gathered into work memory.
@@ -103,13 +117,19 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		return
 	}
 	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
+	if c.packed() {
+		dy = bindCopy[T](k, dy)
+		bindClearRest[T](k, c.sequences, dy)
+	}
 
 	act := workLike(k, hidden)
 	SiLUOp{}.Bind(k, []Arg{hidden}, []Arg{act})
+	bindClearRest[T](k, c.sequences, act)
 	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf, B: act.Buf}}, C: dw2.Buf})
 	dhidden := act // in the memory of the SiLU, which is not needed any more
 	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
 	SiLUGradOp{}.Bind(k, []Arg{hidden, dhidden}, []Arg{dhidden})
+	bindClearRest[T](k, c.sequences, dhidden)
 
 	// pe is added to every row, so its gradient is that of the sum of the rows.
 	sum := cpu.Work[T](k, width)
@@ -134,7 +154,15 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	}
 }
 
-// blockRows holds rows [l*D] of blocks with pe added, one for each block and head, a part of the blocks at a time.
+// bindCopy adds to k the phase that copies x to work memory, which it returns.
+func bindCopy[T cpu.Float](k *cpu.Kernel, x Arg) Arg {
+	y := workLike(k, x)
+	bindRows(k, x.Elements(), 1, func(lo, hi int) { copy(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](x.Buf)[lo:hi]) })
+	return y
+}
+
+// blockRows holds rows [l*D] of blocks with pe added, one for each block and head, a part of the blocks at a time. A place
+// without a block has rows of zeros, which give zeros.
 type blockRows[T cpu.Float] struct {
 	blocks
 	k     *cpu.Kernel
@@ -163,9 +191,12 @@ func (g blockRows[T]) bindGather(i int) int {
 	bindRows(g.k, to-from, g.l*g.width(), func(lo, hi int) {
 		x, pe := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf)
 		for i := lo; i < hi; i++ {
-			p := from + i
-			token := p/g.n*g.s + p%g.n*g.stride
+			token := g.token(from + i)
 			rows := cpu.Slice[T](g.rows)[i*g.h*cols:]
+			if token < 0 {
+				clear(rows[:g.h*cols])
+				continue
+			}
 			for j := range g.l {
 				for head := range g.h {
 					cpu.Add(rows[head*cols+j*g.d:][:g.d], x[((token+j)*g.h+head)*g.d:][:g.d], pe[j*g.d:][:g.d])
@@ -182,10 +213,9 @@ func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	cols := g.l * g.d
 	bindRows(g.k, g.b*g.s, g.width(), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			t, before := i%g.s, i/g.s*g.n
-			first, end := g.covering(t)
-			for p := max(from, before+first); p < min(to, before+end); p++ {
-				rows := cpu.Slice[T](g.rows)[(p-from)*g.h*cols+(t-(p-before)*g.stride)*g.d:]
+			first, end, token := g.covering(i)
+			for p := max(from, first); p < min(to, end); p++ {
+				rows := cpu.Slice[T](g.rows)[(p-from)*g.h*cols+(i-token-(p-first)*g.stride)*g.d:]
 				for head := range g.h {
 					dst := cpu.Slice[T](dx.Buf)[(i*g.h+head)*g.d:][:g.d]
 					cpu.Add(dst, dst, rows[head*cols:][:g.d])

@@ -14,11 +14,11 @@ import (
 // NumCompressed(S, blockLen, stride), but at least 1: where S < blockLen no query sees that row. The first blockLen-1
 // queries see nothing: o = 0, lse = -Inf. q, kc and vc have gradients. It is an error if the stride does not divide the
 // block length, if Nc is another number, or if Hkv does not divide Hq.
-func CompressedAttention(q, kc, vc *gorgonia.Node, blockLen, stride int) (*gorgonia.Node, error) {
-	return Apply(CompressedAttentionOp{blockLen, stride}, q, kc, vc)
+func CompressedAttention(q, kc, vc *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
+	return applyPacked(CompressedAttentionOp{blockLen, stride}, blockLen, stride, opts, q, kc, vc)
 }
 
-// CompressedAttentionOp is the Spec of CompressedAttention: q, kc, vc -> o, lse.
+// CompressedAttentionOp is the Spec of CompressedAttention: q, kc, vc and perhaps a table of documents -> o, lse.
 type CompressedAttentionOp struct {
 	BlockLen int // l: tokens in a compression block
 	Stride   int // d: tokens between the starts of two blocks; divides l
@@ -39,11 +39,13 @@ func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, op.mask(in[0].Shape[1]), in, out)
+	in, a := splitDims(in, 3, op.BlockLen, op.Stride)
+	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.s), in, out)
 }
 
 func (op CompressedAttentionOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, op.mask(in[0].Shape[1]), in, out)
+	in, a := splitDims(in, 3, op.BlockLen, op.Stride)
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.s), in, out)
 }
 
 func (op CompressedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {

@@ -60,6 +60,13 @@ func TestOpErrors(t *testing.T) {
 	many[0] = x
 	type counts = [ops.MaxLinears]int
 	type flags = [ops.MaxLinears]bool
+	documents := func(cu node, B, S, l, d int) build {
+		return func() (node, error) { return ops.DocumentTable(cu, B, S, l, d) }
+	}
+	with := func(table node) build {
+		return func() (node, error) { return ops.CompressMean(k, 4, 2, ops.WithDocuments(table)) }
+	}
+	table := func(B, S, l, d int) node { return G.Must(ops.DocumentTable(ids(5), B, S, l, d)) }
 	turn := ops.RoPEOp{Base: 10}
 	for _, c := range []struct {
 		build build
@@ -165,6 +172,26 @@ func TestOpErrors(t *testing.T) {
 		{mlp(4, 2, kv, f(4, 6), f(3, 24), f(6, 4)), "compress mlp: w2 has shape (6, 4), want (6, 3)"},
 		{mlp(4, 2, kv, f(4, 6), f(3, 24), f32(6, 3)), "compress mlp: w2 is float32, the inputs before it are float64"},
 		{mlp(4, 8, kv, f(4, 6), f(3, 24), f(6, 3)), "compress mlp: stride d = 8 does not divide the block length l = 4"},
+
+		{documents(nil, 1, 10, 4, 2), "ops: document table: input 0 is nil"},
+		{documents(f(5), 1, 10, 4, 2), "ops: document table: cu_seqlens is float64, want int32 or int"},
+		{documents(ids(5, 1), 1, 10, 4, 2), "ops: document table: cu_seqlens has rank 2 (5, 1), want rank 1"},
+		{documents(ids(5), 1, 10, 4, 3), "ops: document table: stride d = 3 does not divide the block length l = 4"},
+		{documents(ids(5), 1, 10, 0, 3), "ops: document table: block length l is 0, want at least 1"},
+		{documents(ids(5), 0, 10, 0, 0), "ops: document table: a batch of 0 x 10 tokens, want 1 to 1073741824"},
+		{documents(ids(5), 2, 1<<30, 0, 0), "ops: document table: a batch of 2 x 1073741824 tokens, want 1 to 1073741824"},
+		{documents(ids(5), 5, 10, 0, 0), "ops: document table: cu_seqlens has 5 boundaries, want at least 6 for 5 rows"},
+		{with(ids(1, 10, 4)), "are not of DocumentTable"},
+		{with(table(1, 10, 4, 4)), "ops: compress mean: documents have compression blocks of 4 tokens, 4 apart, want 4 and 2"},
+		{with(table(1, 10, 0, 0)), "ops: compress mean: documents have compression blocks of 0 tokens, 0 apart, want 4 and 2"},
+		{with(table(1, 9, 4, 2)), "ops: compress mean: documents has shape (1, 9, 4), want (1, 10, 4)"},
+		{with(table(2, 5, 4, 2)), "ops: compress mean: documents has shape (2, 5, 4), want (1, 10, 4)"},
+		{func() (node, error) { return ops.RoPE(k, 10, 0, nil) }, "ops: rope: nil option"},
+		{func() (node, error) { return ops.RoPE(k, 10, 0, ops.WithDocuments(table(2, 5, 0, 0))) }, "ops: rope: documents has shape (2, 5, 4), want (1, 10, 4)"},
+		{func() (node, error) { return ops.CausalAttention(q, k, k, ops.WithDocuments(k)) }, "ops: sliding window: documents"},
+		{func() (node, error) {
+			return ops.SelectedAttention(q, k, k, idx, 4, ops.WithDocuments(table(1, 11, 4, 2)))
+		}, "ops: selected attention: documents has shape"},
 
 		{gated(f(1, 2, 3, 2), f(1, 2, 3, 4)), "gated sum: gates (1, 2, 3, 2) are for 2 branches, got 1"},
 		{gated(f(1, 2, 3, 2), f(1, 2, 3, 4), f(1, 2, 3, 5)), "gated sum: branch 1 has shape (1, 2, 3, 5), want (1, 2, 3, 4)"},

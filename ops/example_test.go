@@ -3,6 +3,8 @@ package ops_test
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -41,6 +43,33 @@ func ExampleSlidingWindow() {
 	fmt.Println("same loss:", loss.Value().Data() == onTape, "dq:", grads[0].Value().Shape())
 	check(errors.Join(tape.Close(), m.Close()))
 	// Output: same loss: true dq: (1, 128, 4, 16)
+}
+
+// Two documents of 40 and 24 tokens in one row: neither sees the other, and the machine takes new boundaries as they are.
+func ExampleDocumentTable() {
+	const batch, seq = 1, 64
+	g := G.NewGraph()
+	q, k, v := input(g, "q", batch, seq, 4, 16), input(g, "k", batch, seq, 2, 16), input(g, "v", batch, seq, 2, 16)
+	boundaries := tensor.New(tensor.WithBacking([]int32{0, 40, 64, 64})) // up to three documents; the last one is empty
+	cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
+
+	table := G.Must(ops.DocumentTable(cuSeqlens, batch, seq, 0, 0)) // for all ops of the graph; 0, 0: nothing is compressed
+	o := G.Must(ops.CausalAttention(q, k, v, ops.WithDocuments(table)))
+	m, err := graph.NewMachine(g)
+	check(err)
+	seesItself := func(t int) bool { // and no token before it
+		values := o.Value().Data().([]float32)[t*4*16:][:16]
+		return slices.EqualFunc(values, v.Value().Data().([]float32)[t*2*16:][:16], func(a, b float32) bool { return math.Abs(float64(a-b)) < 1e-5 })
+	}
+	check(m.RunAll())
+	fmt.Println("tokens 0, 30 and 40 see themselves alone:", seesItself(0), seesItself(30), seesItself(40))
+	copy(boundaries.Int32s(), []int32{0, 30, 40, 64})
+	check(m.RunAll())
+	fmt.Println("tokens 0, 30 and 40 see themselves alone:", seesItself(0), seesItself(30), seesItself(40))
+	check(m.Close())
+	// Output:
+	// tokens 0, 30 and 40 see themselves alone: true false true
+	// tokens 0, 30 and 40 see themselves alone: true true true
 }
 
 // The three branches of Native Sparse Attention, and their sum weighted by gates. Package graph/nn has them as a layer.

@@ -10,8 +10,8 @@ import (
 // MaxLinears is the most linear layers that one LinearsOp computes.
 const MaxLinears = 12
 
-// LinearsOp is the Spec of several Linear layers of one input: x, w_0, ..., w_n-1, and the biases of the layers that have
-// one, in their order -> y_0, ..., y_n-1. Each output has the shape and the bits that LinearOp gives it, or LinearOp and a
+// LinearsOp is the Spec of several Linear layers of one input: x, w_0, ..., w_n-1, the biases of the layers that have one, in
+// their order, and perhaps RoPE's table of documents -> y_0, ..., y_n-1. Each output has the shape and the bits that LinearOp gives it, or LinearOp and a
 // RoPEOp behind it. A machine puts it where a plan has the layers one by one; it has no constructor and no gradient.
 type LinearsOp struct {
 	Heads  [MaxLinears]int  // of each layer as in LinearOp
@@ -23,13 +23,14 @@ type LinearsOp struct {
 func (LinearsOp) Name() string { return "linears" }
 
 func (op LinearsOp) flops(in []Operand) (sum float64) {
+	in, _ = splitTable(in, len(in)-1)
 	for i := range op.layers(len(in)) {
 		sum += LinearOp{}.flops([]Operand{in[0], in[1+i]})
 	}
 	return sum
 }
 
-// layers returns the number of layers that this many inputs are for.
+// layers returns the number of layers that this many inputs are for, a table not counted.
 func (op LinearsOp) layers(inputs int) int {
 	for _, b := range op.Bias {
 		if b {
@@ -52,6 +53,7 @@ func splitLinears[A any](op LinearsOp, n int, in []A) (layers [][]A) {
 }
 
 func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
+	in, table := splitTable(in, len(in)-1)
 	n := op.layers(len(in))
 	if n < 1 || n > MaxLinears {
 		return nil, fmt.Errorf("%d layers, want 1 to %d", n, MaxLinears)
@@ -71,17 +73,17 @@ func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 		}
 		out = append(out, y...)
 	}
-	return out, wantTurns(op.RoPE, op.Turned, out)
+	return out, wantTurns(op.RoPE, op.Turned, out, table)
 }
 
-// wantTurns checks that rope takes the arrays [B,S,H,D] that it turns, of one D.
-func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list []Operand) error {
+// wantTurns checks that rope takes the arrays [B,S,H,D] that it turns, of one D, with a table of documents, if there is one.
+func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list, table []Operand) error {
 	dim := 0
 	for i, x := range list {
 		if !turned[i] {
 			continue
 		}
-		if _, err := rope.Infer([]Operand{x}); err != nil {
+		if _, err := rope.Infer(append([]Operand{x}, table...)); err != nil {
 			return fmt.Errorf("layer %d: rope: %w", i, err)
 		}
 		if d := x.last(); dim == 0 {
@@ -96,6 +98,7 @@ func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list []Operand) error {
 func anySet(x []int) bool { return slices.ContainsFunc(x, func(v int) bool { return v != 0 }) }
 
 func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	in, table := splitTable(in, len(in)-1)
 	var products []cpu.Product
 	for i, layer := range splitLinears(op, len(out), in) {
 		products = append(products, linearProduct(layer, out[i]))
@@ -103,7 +106,7 @@ func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, in[0], products...)
 	for i, y := range out {
 		if op.Turned[i] {
-			op.RoPE.Bind(k, []Arg{y}, []Arg{y})
+			op.RoPE.Bind(k, append([]Arg{y}, table...), []Arg{y})
 		}
 	}
 }
@@ -126,8 +129,8 @@ func bindProducts(k *cpu.Kernel, like Arg, products ...cpu.Product) {
 // MaxTerms is the most arrays that a dy of LinearsGradOp is the sum of.
 const MaxTerms = 3
 
-// LinearsGradOp is the Spec of the gradients of several Linear layers of one input: x, dy_0, ..., dy_n-1, w_0, ..., w_n-1 ->
-// dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are seen as [rows,in]
+// LinearsGradOp is the Spec of the gradients of several Linear layers of one input: x, dy_0, ..., dy_n-1, w_0, ..., w_n-1, and
+// perhaps RoPE's table of documents -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are seen as [rows,in]
 // and [rows,out_i]. It stands for a LinearWeightGradOp and a LinearInputGradOp of each layer, the AddOp of what the latter
 // give, and what makes dy_i: an AddOp where it has several terms, which are inputs one behind the other, then a RoPEOp where
 // it is turned. Each dw has the bits that these give it. The terms of dx are added up in their order, element by element of K,
@@ -153,13 +156,17 @@ func (op LinearsGradOp) flops(in []Operand) (sum float64) {
 	return sum
 }
 
-// SplitLinearsGrad returns what op has of inputs that Infer has accepted: x, the terms of each dy_i, and the w_i.
+// SplitLinearsGrad returns what op has of inputs that Infer has accepted: x, the terms of each dy_i, and the w_i. A table of
+// documents comes behind them.
 func SplitLinearsGrad[A any](op LinearsGradOp, in []A) (x A, dys [][]A, ws []A) {
 	x, ws = in[0], in[1:]
 	for _, n := range op.Terms[:op.layers()] {
 		dys, ws = append(dys, ws[:n:n]), ws[n:]
 	}
-	return x, dys, ws
+	if op.WeightsOnly {
+		return x, dys, nil
+	}
+	return x, dys, ws[:len(dys):len(dys)]
 }
 
 // layers returns the number of layers.
@@ -171,6 +178,7 @@ func (op LinearsGradOp) layers() int {
 }
 
 func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
+	in, table := splitTable(in, len(in)-1)
 	n := op.layers()
 	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Turned[n:], true) {
 		return nil, fmt.Errorf("dy have terms %v and are turned %v, want those of 1 to %d layers", op.Terms, op.Turned, MaxLinears)
@@ -217,18 +225,19 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 		}
 		out, sums = append(out, dw...), append(sums, dy)
 	}
-	return out, wantTurns(op.RoPE, op.Turned, sums)
+	return out, wantTurns(op.RoPE, op.Turned, sums, table)
 }
 
 func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	var products []cpu.Product
 	x, dys, ws := SplitLinearsGrad(op, in)
+	_, table := splitTable(in, len(in)-1)
 	dws, dx := out, cpu.Product{M: x.Elements() / op.In, N: op.In}
 	if !op.WeightsOnly {
 		dx.C, dws = out[0].Buf, out[1:]
 	}
 	for i, dw := range dws {
-		dy := op.bindTerms(k, i, dys[i])
+		dy := op.bindTerms(k, i, dys[i], table)
 		if !op.WeightsOnly {
 			dx.Terms = append(dx.Terms, cpu.Term{K: dw.Shape[0], A: dy.Buf, B: ws[i].Buf})
 		}
@@ -241,7 +250,7 @@ func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 // bindTerms returns dy_i: its only term, or work memory for the sum, turned or not.
-func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms []Arg) Arg {
+func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms, table []Arg) Arg {
 	if len(terms) == 1 && !op.Turned[i] {
 		return terms[0]
 	}
@@ -251,7 +260,7 @@ func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms []Arg) Arg {
 		terms = []Arg{dy}
 	}
 	if op.Turned[i] {
-		op.RoPE.Bind(k, terms, []Arg{dy})
+		op.RoPE.Bind(k, append(terms[:1:1], table...), []Arg{dy})
 	}
 	return dy
 }

@@ -61,12 +61,12 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		o.in = append(o.in, operand)
 		o.ids = append(o.ids, inputs[i].ID())
 	}
-	err := checkSizes("input", o.in)
+	err := CheckSizes("input", o.in)
 	if err == nil {
 		o.out, err = spec.Infer(o.in)
 	}
 	if err == nil {
-		err = checkSizes("output", o.out)
+		err = CheckSizes("output", o.out)
 	}
 	var node *gorgonia.Node
 	if err == nil {
@@ -128,8 +128,9 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 	return n, nil
 }
 
-// checkSizes refuses operands without elements, and those whose bytes no int can count.
-func checkSizes(what string, list []Operand) error {
+// CheckSizes returns an error that names the first operand of a list, "input" or "output", that has no elements or so many that no
+// int can count their bytes.
+func CheckSizes(what string, list []Operand) error {
 	for i, o := range list {
 		room := math.MaxInt / 8
 		for _, s := range o.Shape {

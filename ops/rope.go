@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -11,12 +12,13 @@ import (
 
 // RoPE returns the rotary position embedding of x [B,S,H,D] (arXiv 2104.09864): the pair (2i, 2i+1) of each head at token s
 // turns by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token: 0, or the number of
-// tokens before it when a sequence is continued. x has a gradient.
-func RoPE(x *gorgonia.Node, base float64, start int) (*gorgonia.Node, error) {
-	return Apply(RoPEOp{Base: base, Start: start}, x)
+// tokens before it when a sequence is continued. Documents all begin with start. x has a gradient.
+func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
+	return applyPacked(RoPEOp{Base: base, Start: start}, 0, 0, opts, x)
 }
 
-// RoPEOp is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] -> y [B,S,H,D].
+// RoPEOp is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and perhaps a table of documents -> y
+// [B,S,H,D].
 type RoPEOp struct {
 	Base    float64 // base of the angles' geometric series
 	Start   int     // position of the first token
@@ -31,6 +33,7 @@ func (op RoPEOp) Name() string {
 }
 
 func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
+	in, table := splitTable(in, 1)
 	if err := wantInputs(in, float("x", 4)); err != nil {
 		return nil, err
 	}
@@ -40,29 +43,29 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	if op.Start < 0 {
 		return nil, fmt.Errorf("start is %d, want at least 0", op.Start)
 	}
-	return in, positiveNumber("base", op.Base)
+	return in[:1], cmp.Or(positiveNumber("base", op.Base), checkTable(table, in[0].Shape[0], in[0].Shape[1]))
 }
 
 // Bind implements Spec. Angles, and their cos and sin, are float64 in both types.
 func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], out[0])
+	byType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], in[1:], out[0])
 }
 
 // Tokens are cut into runs. The rotation of a token is that of its run's first token, followed by that of its position in the
 // run. This needs two small tables instead of one with S rows, which would take much of a layer's memory and time to bind.
 const runTokens = 64
 
-func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x, y Arg) {
+func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) {
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	runs := op.rotations(pieces(s, runTokens), op.Start, runTokens, d)
 	places := op.rotations(runTokens, 0, 1, d)
-	turns := cpu.Scratch[T](k, d)
+	seqs, turns := sequencesOf(table, s, s, 0, 0), cpu.Scratch[T](k, d)
 	tokens := rowsPerPiece(h * d)
 	k.Phase(pieces(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := part(piece, tokens, b*s)
 		turn := turns.Local(w)
 		for i := lo; i < hi; i++ {
-			t := i % s
+			t := i%s - seqs.of(i/s, i%s).first
 			compose(turn, runs[t/runTokens*d:][:d], places[t%runTokens*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
 				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], turn)
@@ -105,7 +108,8 @@ func rotate[T cpu.Float](dst, x, turn []T) {
 	}
 }
 
-func (op RoPEOp) Grad(_ []bool, _ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+func (op RoPEOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	op.Inverse = !op.Inverse
-	return outputs(op, 1, dy)
+	grads, err := outputs(op, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
+	return append(grads, make(gorgonia.Nodes, len(in)-1)...), err
 }

@@ -11,7 +11,8 @@ import (
 )
 
 // SelectBlocks returns the selection blocks that each query of each group attends to: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and
-// the lse [B,Hq,S] of the compressed attention over them -> int32 [B,S,Hkv,n], ascending, padded with -1.
+// the lse [B,Hq,S] of the compressed attention over them -> int32 [B,S,Hkv,n], ascending, padded with -1. Blocks count from the
+// first of the query's document, as SelectedAttention reads them.
 //
 // Block 0 and the two blocks up to the query's own are forced and count inside n. The other n-3 blocks are those of the best
 // scores among the earlier blocks, the lower index first where scores are equal. The score of a block is the probability that the
@@ -21,11 +22,11 @@ import (
 //
 // It is an error if p is not valid, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
 // does not divide Hq.
-func SelectBlocks(q, kc, lse *gorgonia.Node, p Params) (*gorgonia.Node, error) {
-	return Apply(SelectBlocksOp{p}, q, kc, lse)
+func SelectBlocks(q, kc, lse *gorgonia.Node, p Params, opts ...Option) (*gorgonia.Node, error) {
+	return applyPacked(SelectBlocksOp{p}, p.BlockLen, p.Stride, opts, q, kc, lse)
 }
 
-// SelectBlocksOp is the Spec of SelectBlocks: q, kc, lse -> idx.
+// SelectBlocksOp is the Spec of SelectBlocks: q, kc, lse and perhaps a table of documents -> idx.
 type SelectBlocksOp struct {
 	Params Params
 }
@@ -42,6 +43,7 @@ func (op SelectBlocksOp) flops(in []Operand) float64 {
 }
 
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
+	in, table := splitTable(in, 3)
 	if err := cmp.Or(op.Params.Validate(), wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3))); err != nil {
 		return nil, err
 	}
@@ -50,7 +52,8 @@ func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, err
 	}
 	q, kc := in[0].Shape, in[1].Shape
-	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}}, wantShape("lse", in[2].Shape, scored[1].Shape...)
+	return []Operand{{tensor.Int32, tensor.Shape{q[0], q[1], kc[2], op.Params.TopN}}},
+		cmp.Or(wantShape("lse", in[2].Shape, scored[1].Shape...), checkTable(table, q[0], q[1]))
 }
 
 func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) {
@@ -74,11 +77,13 @@ type selector[T cpu.Float] struct {
 }
 
 func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
+	in, table := splitTable(in, 3)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
+	a.sequences = sequencesOf(table, a.s, a.t, p.BlockLen, p.Stride)
 	f := &selector[T]{
 		dims: a, Params: p, mask: span{p.BlockLen, p.Stride, a.s},
 		q: in[0], idx: out[0],
-		keys:   pack[T](k, in[1]),
+		keys:   pack[T](k, a, in[1]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		scores: cpu.Scratch[T](k, a.tileRows()*chunkKeys),
 		probs:  cpu.Scratch[T](k, a.tokens*a.t),
@@ -107,14 +112,14 @@ func foldWeights[T cpu.Float](p Params) []T {
 	return w
 }
 
-func (f *selector[T]) tile(b, g, t0, t1 int, w *cpu.Worker) {
+func (f *selector[T]) tile(q sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
 	if f.scored(t1 - 1) {
-		f.sumProbs(probs, b, g, t0, t1, w)
+		f.sumProbs(probs, q, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
-		row := idx[((b*f.s+t)*f.hkv+g)*f.TopN:][:f.TopN]
+		row := idx[((q.b*f.s+q.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
 		_, seen := f.mask.keys(t)
 		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:seen], f.folded.Local(w), best, blocks)
 	}
@@ -122,14 +127,14 @@ func (f *selector[T]) tile(b, g, t0, t1 int, w *cpu.Worker) {
 
 // sumProbs sets probs[(t-t0)*Nc + i] to the probability of block i at query t, summed over the heads of the group, for
 // the blocks that t sees.
-func (f *selector[T]) sumProbs(probs []T, b, g, t0, t1 int, w *cpu.Worker) {
+func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows, scale := (t1-t0)*f.h, softmaxScale[T](f.d)
-	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.group(b, g)
-	stats := f.stats.rows(b, g)[t0*f.h*rowNumbers:]
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), b, g, t0, t1, f.d)
+	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.of(seq, g)
+	stats := f.stats.rows(seq, g)[t0*f.h*rowNumbers:]
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	_, hi := f.mask.keys(t1 - 1)
 	for from, to := 0, chunkEnd(0, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		dots(rows, q, keys, f.d, from, to, s, chunkKeys)
+		dots(rows, q, keys, from, to, s, chunkKeys)
 		for r := range rows {
 			t, j := t0+r/f.h, r%f.h
 			_, end := f.mask.keys(t)

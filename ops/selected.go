@@ -13,11 +13,11 @@ import (
 // q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv], idx int32 [B,S,Hkv,n] as SelectBlocks returns it -> o [B,S,Hq,Dv]; LSE(o)
 // is [B,Hq,S]. q, k and v have gradients. It is an error if selectBlock is less than 1 or Hkv does not divide Hq, and an
 // error of the run if the blocks of a query do not ascend, do not exist, or come after -1.
-func SelectedAttention(q, k, v, idx *gorgonia.Node, selectBlock int) (*gorgonia.Node, error) {
-	return Apply(SelectedAttentionOp{selectBlock}, q, k, v, idx)
+func SelectedAttention(q, k, v, idx *gorgonia.Node, selectBlock int, opts ...Option) (*gorgonia.Node, error) {
+	return applyPacked(SelectedAttentionOp{selectBlock}, 0, 0, opts, q, k, v, idx)
 }
 
-// SelectedAttentionOp is the Spec of SelectedAttention: q, k, v, idx -> o, lse.
+// SelectedAttentionOp is the Spec of SelectedAttention: q, k, v, idx and perhaps a table of documents -> o, lse.
 type SelectedAttentionOp struct {
 	SelectBlock int // l': tokens in a selection block
 }
@@ -64,6 +64,8 @@ type SelectedAttentionGradOp = AttentionGradOp[SelectedAttentionOp]
 
 func (SelectedAttentionOp) CheckedInput() int { return 3 }
 
+// Check knows of no documents, whose table it does not have: a block that is none of a document is past its last token, and
+// unseen.
 func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
 	return newChoice(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
 }
@@ -76,23 +78,23 @@ type choice struct {
 	idx  Arg // int32 [B,S,Hkv,n]
 }
 
-// newChoice reads idx, of blocks of the given size. A block that is longer than the sequence is cut to it.
+// newChoice reads idx, of blocks of the given size. A block that is longer than the row is cut to it.
 func newChoice(a dims, size int, idx Arg) choice { return choice{a, min(size, a.s), idx.Shape[3], idx} }
 
-// blocks is the number of selection blocks, the last one perhaps cut short.
-func (c choice) blocks() int { return (c.s + c.size - 1) / c.size }
+// blocks is the number of selection blocks of s tokens, the last one perhaps cut short.
+func (c choice) blocks(s int) int { return pieces(s, c.size) }
 
 // most is the largest number of keys that a query can have chosen.
 func (c choice) most() int { return min(c.n*c.size, c.s) }
 
-// of returns the blocks of query t of group g.
-func (c choice) of(b, g, t int) []int32 {
-	return cpu.Slice[int32](c.idx.Buf)[((b*c.s+t)*c.hkv+g)*c.n:][:c.n]
+// chosen returns the blocks of query t of group g.
+func (c choice) chosen(q sequence, g, t int) []int32 {
+	return cpu.Slice[int32](c.idx.Buf)[((q.b*c.s+q.first+t)*c.hkv+g)*c.n:][:c.n]
 }
 
 // run implements mask: blocks are ascending, see check.
-func (c choice) run(b, g, t, from int) (lo, hi int) {
-	for _, j := range c.of(b, g, t) {
+func (c choice) run(q sequence, g, t, from int) (lo, hi int) {
+	for _, j := range c.chosen(q, g, t) {
 		switch first := int(j) * c.size; {
 		case j < 0 || first > t:
 			return lo, min(hi, t+1)
@@ -110,13 +112,15 @@ func (c choice) run(b, g, t, from int) (lo, hi int) {
 
 // check returns an error that names the first invalid block.
 func (c choice) check() error {
-	all, blocks := cpu.Slice[int32](c.idx.Buf), int32(c.blocks())
+	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
-		last := int32(-1)
+		token := at / c.n / c.hkv
+		q, last := c.sequences.of(token/c.s, token%c.s), int32(-1)
+		blocks := int32(c.blocks(q.s))
 		for _, j := range all[at : at+c.n] {
 			switch {
 			case j < -1 || j >= blocks:
-				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, c.s)
+				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, q.s)
 			case j == -1:
 				last = blocks // nothing but padding may follow
 			case last == blocks:
@@ -151,11 +155,11 @@ const queriesPerPiece = 16
 
 // bindSelected adds the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
-	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
+	in, a := splitDims(in, 4, 0, 0)
 	c := newChoice(a, block, in[3])
 	f := &selectedForward[T]{
 		choice: c, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:   pack[T](k, in[1]),
+		keys:   pack[T](k, a, in[1]),
 		scores: cpu.Scratch[T](k, a.h*c.most()),
 		max:    cpu.Scratch[T](k, a.h),
 		sum:    cpu.Scratch[T](k, a.h),
@@ -164,27 +168,27 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	bindQueries(k, a, queriesPerPiece, f.queries)
 }
 
-func (f *selectedForward[T]) queries(b, g, first, end int, w *cpu.Worker) {
+func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.most()
-	keys, v := f.keys.group(b, g), cpu.Slice[T](f.v.Buf)
-	lse := cpu.Slice[T](f.lse.Buf)[f.stat(b, g, 0):]
+	keys, v := f.keys.of(seq, g), cpu.Slice[T](f.v.Buf)
+	lse := cpu.Slice[T](f.lse.Buf)[f.stat(seq, g, 0):]
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
-		o := cpu.Slice[T](f.o.Buf)[f.row(b, t, g, f.dv):][:f.h*f.dv]
+		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
+		o := cpu.Slice[T](f.o.Buf)[f.row(seq, t, g, f.dv):][:f.h*f.dv]
 		state.start()
 		clear(o)
 		n := 0
-		for lo, hi := f.run(b, g, t, 0); lo < hi; lo, hi = f.run(b, g, t, hi) {
-			dots(f.h, q, keys, f.d, lo, hi, s[n:], ld)
+		for lo, hi := f.run(seq, g, t, 0); lo < hi; lo, hi = f.run(seq, g, t, hi) {
+			dots(f.h, q, keys, lo, hi, s[n:], ld)
 			n += hi - lo
 		}
 		for j := range f.h {
 			state.add(j, s[j*ld:][:n], 0, n, o[j*f.dv:][:f.dv])
 		}
 		n = 0
-		for lo, hi := f.run(b, g, t, 0); lo < hi; lo, hi = f.run(b, g, t, hi) {
-			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.key(b, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
+		for lo, hi := f.run(seq, g, t, 0); lo < hi; lo, hi = f.run(seq, g, t, hi) {
+			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.at(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
 			n += hi - lo
 		}
 		for j := range f.h {

@@ -6,22 +6,29 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 type choosers struct {
 	choice
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group one after the other
-	ends    *cpu.Buf // int32 [B,Hkv,blocks]: where they end
+	ends    *cpu.Buf // int32 [B,Hkv,places]: where they end, those of a sequence from its first token on
+	places  int      // of a row: its blocks, or as many as tokens where each may be a document
 }
 
 // bindChoosers adds to k the phase that inverts c.
 func bindChoosers(k *cpu.Kernel, c choice) choosers {
-	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*c.blocks())}
+	places := c.blocks(c.s)
+	if c.packed() {
+		places = c.s
+	}
+	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
-		queries, ends := x.group(b, g)
-		invert(c.s, func(t int) []int32 { return c.seen(b, g, t) }, queries, ends)
+		c.each(b, func(q sequence) {
+			queries, ends := x.group(q, g)
+			invert(q.s, func(t int) []int32 { return c.seen(q, g, t) }, queries, ends)
+		})
 	})
 	return x
 }
 
 // seen returns the blocks of query t that begin at or before it.
-func (c choice) seen(b, g, t int) []int32 {
-	idx := c.of(b, g, t)
+func (c choice) seen(q sequence, g, t int) []int32 {
+	idx := c.chosen(q, g, t)
 	for i, j := range idx {
 		if j < 0 || int(j)*c.size > t {
 			return idx[:i]
@@ -30,14 +37,15 @@ func (c choice) seen(b, g, t int) []int32 {
 	return idx
 }
 
-func (x choosers) group(b, g int) (queries, ends []int32) {
-	bg, n, blocks := b*x.hkv+g, x.s*x.n, x.blocks()
-	return cpu.Slice[int32](x.queries)[bg*n:][:n], cpu.Slice[int32](x.ends)[bg*blocks:][:blocks]
+// group returns the lists of a sequence and a group.
+func (x choosers) group(q sequence, g int) (queries, ends []int32) {
+	bg := q.b*x.hkv + g
+	return cpu.Slice[int32](x.queries)[(bg*x.s+q.first)*x.n:][:q.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+q.first:][:x.blocks(q.s)]
 }
 
-// of returns the queries that see block j.
-func (x choosers) of(b, g, j int) []int32 {
-	queries, ends := x.group(b, g)
+// see returns the queries that see block j.
+func (x choosers) see(q sequence, g, j int) []int32 {
+	queries, ends := x.group(q, g)
 	return inverted(queries, ends, j)
 }
 
@@ -51,48 +59,50 @@ type selectedBackward[T cpu.Float] struct {
 
 // bindSelectedGrad adds the phases of the gradient of bindSelected: in is q, k, v, idx, o, lse, do, out is dq, dk, dv.
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
-	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
+	in, a := splitDims(in, 4, 0, 0)
 	c := newChoice(a, block, in[3])
 	scores := max(a.h*c.most(), a.tileRows()*c.size)
 	f := &selectedBackward[T]{newBackward[T](k, a, c, scores, c.size, in, out), c, bindChoosers(k, c)}
 	k.Check = c.check
 	bindQueries(k, a, queriesPerPiece, f.queries)
-	k.Phase(a.b*a.hkv*c.blocks(), f.block)
+	k.Phase(a.b*a.hkv*c.blocks(a.s), f.blocks)
 }
 
 // queries computes the dq of adjoining queries.
-func (f *selectedBackward[T]) queries(b, g, first, end int, w *cpu.Worker) {
+func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.choice.most(), softmaxScale[T](f.d)
-	keys, vals, k := f.keys.group(b, g), f.vals.group(b, g), cpu.Slice[T](f.k.Buf)
-	stats := f.stats.rows(b, g)
+	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
+	stats := f.stats.rows(seq, g)
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.row(b, t, g, f.d):]
-		do := cpu.Slice[T](f.do.Buf)[f.row(b, t, g, f.dv):]
-		dq := cpu.Slice[T](f.dq.Buf)[f.row(b, t, g, f.d):][:f.h*f.d]
+		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
+		do := cpu.Slice[T](f.do.Buf)[f.row(seq, t, g, f.dv):]
+		dq := cpu.Slice[T](f.dq.Buf)[f.row(seq, t, g, f.d):][:f.h*f.d]
 		clear(dq)
 		n := 0
-		for lo, hi := f.choice.run(b, g, t, 0); lo < hi; lo, hi = f.choice.run(b, g, t, hi) {
-			dots(f.h, q, keys, f.d, lo, hi, s[n:], ld)
-			dots(f.h, do, vals, f.dv, lo, hi, dp[n:], ld)
+		for lo, hi := f.choice.run(seq, g, t, 0); lo < hi; lo, hi = f.choice.run(seq, g, t, hi) {
+			dots(f.h, q, keys, lo, hi, s[n:], ld)
+			dots(f.h, do, vals, lo, hi, dp[n:], ld)
 			n += hi - lo
 		}
 		for j := range f.h {
 			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, stats[(t*f.h+j)*rowNumbers:], scale)
 		}
 		n = 0
-		for lo, hi := f.choice.run(b, g, t, 0); lo < hi; lo, hi = f.choice.run(b, g, t, hi) {
-			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.key(b, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
+		for lo, hi := f.choice.run(seq, g, t, 0); lo < hi; lo, hi = f.choice.run(seq, g, t, hi) {
+			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.at(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
 			n += hi - lo
 		}
 	}
 }
 
-// block computes the dk and dv of one block from the queries that chose it. Block 0, which all queries choose, comes first in
-// every group.
-func (f *selectedBackward[T]) block(piece int, w *cpu.Worker) {
+// blocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that chose them. Block 0, which all
+// queries choose, comes first in every group.
+func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
 	groups := f.b * f.hkv
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
-	lo, hi := part(j, f.choice.size, f.s)
-	queries := f.choosers.of(b, g, j)
-	f.keyGrad(b, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
+	from, to := part(j, f.choice.size, f.s)
+	f.tiles(b, from, to, f.choice.size, func(q sequence, lo, hi int) {
+		queries := f.choosers.see(q, g, lo/f.choice.size)
+		f.keyGrad(q, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
+	})
 }

@@ -11,21 +11,21 @@ import (
 // SlidingWindow returns attention of each query t over the window newest tokens, [t-window+1, t]: the third branch of NSA
 // (arXiv 2502.11089, section 3.3.3). q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S].
 // q, k and v have gradients. It is an error if the window is less than 1 or Hkv does not divide Hq.
-func SlidingWindow(q, k, v *gorgonia.Node, window int) (*gorgonia.Node, error) {
-	return Apply(SlidingWindowOp{window}, q, k, v)
+func SlidingWindow(q, k, v *gorgonia.Node, window int, opts ...Option) (*gorgonia.Node, error) {
+	return applyPacked(SlidingWindowOp{window}, 0, 0, opts, q, k, v)
 }
 
 // CausalAttention returns dense attention of each query over all tokens up to its own, what NSA is measured against: a
 // SlidingWindow of S.
-func CausalAttention(q, k, v *gorgonia.Node) (*gorgonia.Node, error) {
+func CausalAttention(q, k, v *gorgonia.Node, opts ...Option) (*gorgonia.Node, error) {
 	window := 1 // for a q that SlidingWindow refuses
 	if q != nil && q.Shape().Dims() == 4 {
 		window = max(window, q.Shape()[1])
 	}
-	return SlidingWindow(q, k, v, window)
+	return SlidingWindow(q, k, v, window, opts...)
 }
 
-// SlidingWindowOp is the Spec of SlidingWindow: q, k, v -> o, lse.
+// SlidingWindowOp is the Spec of SlidingWindow: q, k, v and perhaps a table of documents -> o, lse.
 type SlidingWindowOp struct {
 	Window int // w: tokens that a query sees, its own included
 }
@@ -45,11 +45,13 @@ func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, op.mask(in[0].Shape[1]), in, out)
+	in, a := splitDims(in, 3, 0, 0)
+	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.s), in, out)
 }
 
 func (op SlidingWindowOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, op.mask(in[0].Shape[1]), in, out)
+	in, a := splitDims(in, 3, 0, 0)
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.s), in, out)
 }
 
 func (op SlidingWindowOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {

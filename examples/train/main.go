@@ -5,6 +5,7 @@
 //	go run ./examples/train
 //	go run ./examples/train -data notes.txt -steps 500 -out runs/notes
 //	go run ./examples/train -data random -minutes 1
+//	go run ./examples/train -packed
 //	go run ./examples/train -preset base -device cuda:0 -precision bf16 -batch 16
 package main
 
@@ -46,6 +47,7 @@ func run(ctx context.Context, args []string) (err error) {
 	source := flags.String("data", "", `file or folder of text, or "random" for random bytes; empty: the Go source of GOROOT`)
 	ext := flags.String("ext", "", "of a folder take only files whose names end so")
 	attention := flags.String("attention", "nsa", "nsa or dense")
+	packed := flags.Bool("packed", false, "take each file of the folder for itself: its tokens see no other file's")
 	steps := flags.Int("steps", 0, "steps to train for, in place of -minutes")
 	minutes := flags.Float64("minutes", 0, "minutes to train for; 0: as the preset says")
 	batch := flags.Int("batch", 0, "sequences in a step; 0: as the preset says")
@@ -68,7 +70,7 @@ func run(ctx context.Context, args []string) (err error) {
 	if !(*minutes >= 0 && *minutes <= 1e6) {
 		return fmt.Errorf("-minutes %v, want a number from 0 to a million", *minutes)
 	}
-	training.Seed, training.Out, training.Progress = *seed, *out, os.Stderr
+	training.Seed, training.Out, training.Progress, training.Packed = *seed, *out, os.Stderr, *packed
 	training.Steps, training.Batch, training.LR = *steps, cmp.Or(*batch, training.Batch), cmp.Or(*lr, training.LR)
 	if *minutes != 0 || *steps != 0 {
 		training.Duration = time.Duration(*minutes * float64(time.Minute))

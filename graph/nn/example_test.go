@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -56,4 +57,38 @@ func ExampleSave() {
 	// Output:
 	// false <nil> <nil>
 	// true
+}
+
+// Two documents in one row, each as if it ran alone: the second gives what it gives in the place of the first.
+func ExampleWithCuSeqlens() {
+	config := nn.NSAConfig{
+		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+	}
+	g := G.NewGraph()
+	same := make([]float32, 2*32*32)
+	for i := range same {
+		same[i] = float32(i % (32 * 32) % 7)
+	}
+	x := G.NewTensor(g, tensor.Float32, 3, G.WithName("x"), G.WithValue(tensor.New(tensor.WithShape(1, 64, 32), tensor.WithBacking(same))))
+	boundaries := tensor.New(tensor.WithBacking([]int32{0, 32, 64, 64, 64})) // up to four documents; the last two are empty
+	cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
+	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
+	check(err)
+	y, err := layer.Apply(x, nn.WithCuSeqlens(cuSeqlens))
+	check(err)
+	m, err := graph.NewMachine(g)
+	check(err)
+	run := func() (alike bool) {
+		check(m.RunAll())
+		out := y.Value().Data().([]float32)
+		return slices.Equal(out[:32*32], out[32*32:])
+	}
+	fmt.Println("two documents:", run())
+	copy(boundaries.Int32s(), []int32{0, 64, 64, 64, 64}) // new boundaries for the same machine
+	fmt.Println("one document:", run())
+	check(m.Close())
+	// Output:
+	// two documents: true
+	// one document: false
 }

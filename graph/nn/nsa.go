@@ -183,17 +183,32 @@ type NSAParts struct {
 	Compressed *G.Node // [B,S,Hq,Dv], the branch's output before its gate
 	Selected   *G.Node // [B,S,Hq,Dv]
 	Window     *G.Node // [B,S,Hq,Dv]
-	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, ascending, padded with -1
+	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, from its document's first, ascending, padded with -1
 }
 
-// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first of S.
-func (l *NSA) Apply(x *G.Node) (*G.Node, error) {
-	p, err := l.ApplyParts(x)
+// ApplyOption is an option of NSA.Apply.
+type ApplyOption func(*applyOptions)
+
+type applyOptions struct {
+	cuSeqlens *G.Node
+}
+
+// WithCuSeqlens packs documents into the rows of x, by their boundaries [K+1], int32 or int: see ops.DocumentTable. Each has the
+// output of its own run, and so have its gradients. A nil node changes nothing: each row is one document. Layers of a graph that
+// are given one node share its table.
+func WithCuSeqlens(cuSeqlens *G.Node) ApplyOption {
+	return func(o *applyOptions) { o.cuSeqlens = cuSeqlens }
+}
+
+// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first of S, or of a
+// document.
+func (l *NSA) Apply(x *G.Node, opts ...ApplyOption) (*G.Node, error) {
+	p, err := l.ApplyParts(x, opts...)
 	return p.Output, err
 }
 
 // ApplyParts is Apply that returns the inner nodes, too.
-func (l *NSA) ApplyParts(x *G.Node) (p NSAParts, err error) {
+func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error) {
 	if l == nil {
 		return p, errors.New("nn: nsa: nil layer")
 	}
@@ -204,21 +219,32 @@ func (l *NSA) ApplyParts(x *G.Node) (p NSAParts, err error) {
 	if s := x.Shape(); s.Dims() != 3 || s[2] != l.config.Dim {
 		return p, fmt.Errorf("x has shape %v, want [B,S,%d]", s, l.config.Dim)
 	}
+	var o applyOptions
+	for _, opt := range opts {
+		if opt == nil {
+			return p, errors.New("nil option")
+		}
+		opt(&o)
+	}
 	c, b := l.config, l.builder // the copy's error is of this call alone
+	documents := ops.WithDocuments(nil)
+	if o.cuSeqlens != nil {
+		documents = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], c.BlockLen, c.Stride)))
+	}
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
-	q := b.Node(ops.RoPE(heads("wq", c.Heads), c.RoPEBase, 0)) // [B,S,Hq,D]
-	var k, v [len(branches)]*G.Node                            // [B,S,Hkv,D], [B,S,Hkv,Dv]
+	q := b.Node(ops.RoPE(heads("wq", c.Heads), c.RoPEBase, 0, documents)) // [B,S,Hq,D]
+	var k, v [len(branches)]*G.Node                                       // [B,S,Hkv,D], [B,S,Hkv,Dv]
 	for i, name := range branches {
-		k[i] = b.Node(ops.RoPE(heads("wk_"+name, c.KVHeads), c.RoPEBase, 0))
+		k[i] = b.Node(ops.RoPE(heads("wk_"+name, c.KVHeads), c.RoPEBase, 0, documents))
 		v[i] = heads("wv_"+name, c.KVHeads)
 	}
 
-	kc, vc := l.compress(&b, "phi_k.", k[0]), l.compress(&b, "phi_v.", v[0]) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
-	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride))
+	kc, vc := l.compress(&b, "phi_k.", k[0], documents), l.compress(&b, "phi_v.", v[0], documents) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
+	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride, documents))
 	lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
-	p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params))
-	p.Selected = b.Node(ops.SelectedAttention(q, k[1], v[1], p.Blocks, c.SelectBlock))
-	p.Window = b.Node(ops.SlidingWindow(q, k[2], v[2], c.Window))
+	p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
+	p.Selected = b.Node(ops.SelectedAttention(q, k[1], v[1], p.Blocks, c.SelectBlock, documents))
+	p.Window = b.Node(ops.SlidingWindow(q, k[2], v[2], c.Window, documents))
 
 	p.Gates = b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(c.Heads))
 	if c.GateActivation == GateSoftmax {
@@ -226,8 +252,8 @@ func (l *NSA) ApplyParts(x *G.Node) (p NSAParts, err error) {
 	} else {
 		p.Gates = b.Node(ops.Sigmoid(p.Gates))
 	}
-	o := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
-	p.Output = b.Linear(o, l.prefix+"wo")
+	sum := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
+	p.Output = b.Linear(sum, l.prefix+"wo")
 	if b.err != nil {
 		return NSAParts{}, b.err
 	}
@@ -235,10 +261,10 @@ func (l *NSA) ApplyParts(x *G.Node) (p NSAParts, err error) {
 }
 
 // compress applies the layer's phi to x [B,S,Hkv,D].
-func (l *NSA) compress(b *Builder, side string, x *G.Node) *G.Node {
+func (l *NSA) compress(b *Builder, side string, x *G.Node, documents ops.Option) *G.Node {
 	c, param := l.config, func(name string) *G.Node { return b.Param(l.prefix + side + name) }
 	if c.Phi == PhiMLP {
-		return b.Node(ops.CompressMLP(x, param("pe"), param("w1.weight"), param("w2.weight"), c.BlockLen, c.Stride))
+		return b.Node(ops.CompressMLP(x, param("pe"), param("w1.weight"), param("w2.weight"), c.BlockLen, c.Stride, documents))
 	}
-	return b.Node(ops.CompressMean(x, c.BlockLen, c.Stride))
+	return b.Node(ops.CompressMean(x, c.BlockLen, c.Stride, documents))
 }

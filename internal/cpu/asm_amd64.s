@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func tile32(wide bool, m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2, CMOV, FMA3
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, CMOV, FMA3, MMX+
 TEXT ·tile32(SB), NOSPLIT, $80-104
 	MOVB  wide+0(FP), AL
 	TESTB AL, AL
@@ -3870,39 +3870,131 @@ x256_columns:
 	MOVQ    72(SP), BX
 
 x256_rows2:
-	CMPQ   AX, $0x00000005
-	JE     x256_tile5x2
-	CMPQ   AX, $0x00000004
-	JE     x256_tile4x2
-	CMPQ   AX, $0x00000003
-	JE     x256_tile3x2
-	CMPQ   AX, $0x00000002
-	JE     x256_tile2x2
-	CMPQ   AX, $0x00000001
-	JE     x256_tile1x2
-	MOVQ   k+24(FP), SI
-	MOVQ   brs+64(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   acs+48(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   56(SP), DI
-	MOVQ   CX, R10
-	MOVQ   ars+40(FP), R13
-	SHLQ   $0x02, R13
-	LEAQ   (R13)(R13*2), R11
-	LEAQ   (R13)(R13*4), R12
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	VXORPS Y12, Y12, Y12
+	CMPQ         AX, $0x00000005
+	JE           x256_tile5x2
+	CMPQ         AX, $0x00000004
+	JE           x256_tile4x2
+	CMPQ         AX, $0x00000003
+	JE           x256_tile3x2
+	CMPQ         AX, $0x00000002
+	JE           x256_tile2x2
+	CMPQ         AX, $0x00000001
+	JE           x256_tile1x2
+	MOVQ         k+24(FP), SI
+	MOVQ         brs+64(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         acs+48(FP), R9
+	SHLQ         $0x02, R9
+	MOVQ         56(SP), DI
+	MOVQ         CX, R10
+	MOVQ         ars+40(FP), R13
+	SHLQ         $0x02, R13
+	LEAQ         (R13)(R13*2), R11
+	LEAQ         (R13)(R13*4), R12
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	VXORPS       Y11, Y11, Y11
+	VXORPS       Y12, Y12, Y12
+	MOVQ         crs+80(FP), R15
+	SHLQ         $0x02, R15
+	MOVQ         DX, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile6x2_k
+	TESTQ        $0x00000001, SI
+	JZ           x256_tile6x2_pairs
+	VMOVUPS      (DI), Y13
+	VMOVUPS      32(DI), Y14
+	ADDQ         R8, DI
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(R13*1), Y15
+	VFMADD231PS  Y15, Y13, Y3
+	VFMADD231PS  Y15, Y14, Y4
+	VBROADCASTSS (R10)(R13*2), Y15
+	VFMADD231PS  Y15, Y13, Y5
+	VFMADD231PS  Y15, Y14, Y6
+	VBROADCASTSS (R10)(R11*1), Y15
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R13*4), Y15
+	VFMADD231PS  Y15, Y13, Y9
+	VFMADD231PS  Y15, Y14, Y10
+	VBROADCASTSS (R10)(R12*1), Y15
+	VFMADD231PS  Y15, Y13, Y11
+	VFMADD231PS  Y15, Y14, Y12
+	ADDQ         R9, R10
+	DECQ         SI
+	JZ           x256_tile6x2_sums
+
+x256_tile6x2_pairs:
+	VMOVUPS      (DI), Y13
+	VMOVUPS      32(DI), Y14
+	ADDQ         R8, DI
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(R13*1), Y15
+	VFMADD231PS  Y15, Y13, Y3
+	VFMADD231PS  Y15, Y14, Y4
+	VBROADCASTSS (R10)(R13*2), Y15
+	VFMADD231PS  Y15, Y13, Y5
+	VFMADD231PS  Y15, Y14, Y6
+	VBROADCASTSS (R10)(R11*1), Y15
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R13*4), Y15
+	VFMADD231PS  Y15, Y13, Y9
+	VFMADD231PS  Y15, Y14, Y10
+	VBROADCASTSS (R10)(R12*1), Y15
+	VFMADD231PS  Y15, Y13, Y11
+	VFMADD231PS  Y15, Y14, Y12
+	ADDQ         R9, R10
+	VMOVUPS      (DI), Y13
+	VMOVUPS      32(DI), Y14
+	ADDQ         R8, DI
+	VBROADCASTSS (R10), Y15
+	VFMADD231PS  Y15, Y13, Y1
+	VFMADD231PS  Y15, Y14, Y2
+	VBROADCASTSS (R10)(R13*1), Y15
+	VFMADD231PS  Y15, Y13, Y3
+	VFMADD231PS  Y15, Y14, Y4
+	VBROADCASTSS (R10)(R13*2), Y15
+	VFMADD231PS  Y15, Y13, Y5
+	VFMADD231PS  Y15, Y14, Y6
+	VBROADCASTSS (R10)(R11*1), Y15
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y8
+	VBROADCASTSS (R10)(R13*4), Y15
+	VFMADD231PS  Y15, Y13, Y9
+	VFMADD231PS  Y15, Y14, Y10
+	VBROADCASTSS (R10)(R12*1), Y15
+	VFMADD231PS  Y15, Y13, Y11
+	VFMADD231PS  Y15, Y14, Y12
+	ADDQ         R9, R10
+	SUBQ         $0x02, SI
+	JNZ          x256_tile6x2_pairs
+	JMP          x256_tile6x2_sums
 
 x256_tile6x2_k:
 	VMOVUPS      (DI), Y13
@@ -3929,34 +4021,36 @@ x256_tile6x2_k:
 	ADDQ         R9, R10
 	DECQ         SI
 	JNZ          x256_tile6x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile6x2_store
-	MOVQ         srs+96(FP), SI
-	SHLQ         $0x02, SI
-	VADDPS       (BX), Y1, Y1
-	VMASKMOVPS   32(BX), Y0, Y13
-	VADDPS       Y13, Y2, Y2
-	ADDQ         SI, BX
-	VADDPS       (BX), Y3, Y3
-	VMASKMOVPS   32(BX), Y0, Y13
-	VADDPS       Y13, Y4, Y4
-	ADDQ         SI, BX
-	VADDPS       (BX), Y5, Y5
-	VMASKMOVPS   32(BX), Y0, Y13
-	VADDPS       Y13, Y6, Y6
-	ADDQ         SI, BX
-	VADDPS       (BX), Y7, Y7
-	VMASKMOVPS   32(BX), Y0, Y13
-	VADDPS       Y13, Y8, Y8
-	ADDQ         SI, BX
-	VADDPS       (BX), Y9, Y9
-	VMASKMOVPS   32(BX), Y0, Y13
-	VADDPS       Y13, Y10, Y10
-	ADDQ         SI, BX
-	VADDPS       (BX), Y11, Y11
-	VMASKMOVPS   32(BX), Y0, Y13
-	VADDPS       Y13, Y12, Y12
-	ADDQ         SI, BX
+
+x256_tile6x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile6x2_store
+	MOVQ       srs+96(FP), SI
+	SHLQ       $0x02, SI
+	VADDPS     (BX), Y1, Y1
+	VMASKMOVPS 32(BX), Y0, Y13
+	VADDPS     Y13, Y2, Y2
+	ADDQ       SI, BX
+	VADDPS     (BX), Y3, Y3
+	VMASKMOVPS 32(BX), Y0, Y13
+	VADDPS     Y13, Y4, Y4
+	ADDQ       SI, BX
+	VADDPS     (BX), Y5, Y5
+	VMASKMOVPS 32(BX), Y0, Y13
+	VADDPS     Y13, Y6, Y6
+	ADDQ       SI, BX
+	VADDPS     (BX), Y7, Y7
+	VMASKMOVPS 32(BX), Y0, Y13
+	VADDPS     Y13, Y8, Y8
+	ADDQ       SI, BX
+	VADDPS     (BX), Y9, Y9
+	VMASKMOVPS 32(BX), Y0, Y13
+	VADDPS     Y13, Y10, Y10
+	ADDQ       SI, BX
+	VADDPS     (BX), Y11, Y11
+	VMASKMOVPS 32(BX), Y0, Y13
+	VADDPS     Y13, Y12, Y12
+	ADDQ       SI, BX
 
 x256_tile6x2_store:
 	MOVQ    crs+80(FP), SI
@@ -4012,25 +4106,106 @@ x256_tile6x2_done:
 	JMP    x256_next
 
 x256_tile5x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R10
-	SHLQ   $0x02, R10
-	LEAQ   (R10)(R10*2), R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R10
+	SHLQ         $0x02, R10
+	LEAQ         (R10)(R10*2), R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	MOVQ         crs+80(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         DX, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile5x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile5x2_pairs
+	VMOVUPS      (SI), Y11
+	VMOVUPS      32(SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y13
+	VFMADD231PS  Y13, Y11, Y1
+	VFMADD231PS  Y13, Y12, Y2
+	VBROADCASTSS (CX)(R10*1), Y13
+	VFMADD231PS  Y13, Y11, Y3
+	VFMADD231PS  Y13, Y12, Y4
+	VBROADCASTSS (CX)(R10*2), Y13
+	VFMADD231PS  Y13, Y11, Y5
+	VFMADD231PS  Y13, Y12, Y6
+	VBROADCASTSS (CX)(R9*1), Y13
+	VFMADD231PS  Y13, Y11, Y7
+	VFMADD231PS  Y13, Y12, Y8
+	VBROADCASTSS (CX)(R10*4), Y13
+	VFMADD231PS  Y13, Y11, Y9
+	VFMADD231PS  Y13, Y12, Y10
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile5x2_sums
+
+x256_tile5x2_pairs:
+	VMOVUPS      (SI), Y11
+	VMOVUPS      32(SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y13
+	VFMADD231PS  Y13, Y11, Y1
+	VFMADD231PS  Y13, Y12, Y2
+	VBROADCASTSS (CX)(R10*1), Y13
+	VFMADD231PS  Y13, Y11, Y3
+	VFMADD231PS  Y13, Y12, Y4
+	VBROADCASTSS (CX)(R10*2), Y13
+	VFMADD231PS  Y13, Y11, Y5
+	VFMADD231PS  Y13, Y12, Y6
+	VBROADCASTSS (CX)(R9*1), Y13
+	VFMADD231PS  Y13, Y11, Y7
+	VFMADD231PS  Y13, Y12, Y8
+	VBROADCASTSS (CX)(R10*4), Y13
+	VFMADD231PS  Y13, Y11, Y9
+	VFMADD231PS  Y13, Y12, Y10
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y11
+	VMOVUPS      32(SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y13
+	VFMADD231PS  Y13, Y11, Y1
+	VFMADD231PS  Y13, Y12, Y2
+	VBROADCASTSS (CX)(R10*1), Y13
+	VFMADD231PS  Y13, Y11, Y3
+	VFMADD231PS  Y13, Y12, Y4
+	VBROADCASTSS (CX)(R10*2), Y13
+	VFMADD231PS  Y13, Y11, Y5
+	VFMADD231PS  Y13, Y12, Y6
+	VBROADCASTSS (CX)(R9*1), Y13
+	VFMADD231PS  Y13, Y11, Y7
+	VFMADD231PS  Y13, Y12, Y8
+	VBROADCASTSS (CX)(R10*4), Y13
+	VFMADD231PS  Y13, Y11, Y9
+	VFMADD231PS  Y13, Y12, Y10
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile5x2_pairs
+	JMP          x256_tile5x2_sums
 
 x256_tile5x2_k:
 	VMOVUPS      (SI), Y11
@@ -4054,30 +4229,32 @@ x256_tile5x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile5x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile5x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VADDPS       (BX), Y1, Y1
-	VMASKMOVPS   32(BX), Y0, Y11
-	VADDPS       Y11, Y2, Y2
-	ADDQ         AX, BX
-	VADDPS       (BX), Y3, Y3
-	VMASKMOVPS   32(BX), Y0, Y11
-	VADDPS       Y11, Y4, Y4
-	ADDQ         AX, BX
-	VADDPS       (BX), Y5, Y5
-	VMASKMOVPS   32(BX), Y0, Y11
-	VADDPS       Y11, Y6, Y6
-	ADDQ         AX, BX
-	VADDPS       (BX), Y7, Y7
-	VMASKMOVPS   32(BX), Y0, Y11
-	VADDPS       Y11, Y8, Y8
-	ADDQ         AX, BX
-	VADDPS       (BX), Y9, Y9
-	VMASKMOVPS   32(BX), Y0, Y11
-	VADDPS       Y11, Y10, Y10
-	ADDQ         AX, BX
+
+x256_tile5x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile5x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VADDPS     (BX), Y1, Y1
+	VMASKMOVPS 32(BX), Y0, Y11
+	VADDPS     Y11, Y2, Y2
+	ADDQ       AX, BX
+	VADDPS     (BX), Y3, Y3
+	VMASKMOVPS 32(BX), Y0, Y11
+	VADDPS     Y11, Y4, Y4
+	ADDQ       AX, BX
+	VADDPS     (BX), Y5, Y5
+	VMASKMOVPS 32(BX), Y0, Y11
+	VADDPS     Y11, Y6, Y6
+	ADDQ       AX, BX
+	VADDPS     (BX), Y7, Y7
+	VMASKMOVPS 32(BX), Y0, Y11
+	VADDPS     Y11, Y8, Y8
+	ADDQ       AX, BX
+	VADDPS     (BX), Y9, Y9
+	VMASKMOVPS 32(BX), Y0, Y11
+	VADDPS     Y11, Y10, Y10
+	ADDQ       AX, BX
 
 x256_tile5x2_store:
 	MOVQ    crs+80(FP), AX
@@ -4122,23 +4299,93 @@ x256_tile5x2_done:
 	JMP x256_next
 
 x256_tile4x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R10
-	SHLQ   $0x02, R10
-	LEAQ   (R10)(R10*2), R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R10
+	SHLQ         $0x02, R10
+	LEAQ         (R10)(R10*2), R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVQ         crs+80(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         DX, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile4x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile4x2_pairs
+	VMOVUPS      (SI), Y9
+	VMOVUPS      32(SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y11
+	VFMADD231PS  Y11, Y9, Y1
+	VFMADD231PS  Y11, Y10, Y2
+	VBROADCASTSS (CX)(R10*1), Y11
+	VFMADD231PS  Y11, Y9, Y3
+	VFMADD231PS  Y11, Y10, Y4
+	VBROADCASTSS (CX)(R10*2), Y11
+	VFMADD231PS  Y11, Y9, Y5
+	VFMADD231PS  Y11, Y10, Y6
+	VBROADCASTSS (CX)(R9*1), Y11
+	VFMADD231PS  Y11, Y9, Y7
+	VFMADD231PS  Y11, Y10, Y8
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile4x2_sums
+
+x256_tile4x2_pairs:
+	VMOVUPS      (SI), Y9
+	VMOVUPS      32(SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y11
+	VFMADD231PS  Y11, Y9, Y1
+	VFMADD231PS  Y11, Y10, Y2
+	VBROADCASTSS (CX)(R10*1), Y11
+	VFMADD231PS  Y11, Y9, Y3
+	VFMADD231PS  Y11, Y10, Y4
+	VBROADCASTSS (CX)(R10*2), Y11
+	VFMADD231PS  Y11, Y9, Y5
+	VFMADD231PS  Y11, Y10, Y6
+	VBROADCASTSS (CX)(R9*1), Y11
+	VFMADD231PS  Y11, Y9, Y7
+	VFMADD231PS  Y11, Y10, Y8
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y9
+	VMOVUPS      32(SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y11
+	VFMADD231PS  Y11, Y9, Y1
+	VFMADD231PS  Y11, Y10, Y2
+	VBROADCASTSS (CX)(R10*1), Y11
+	VFMADD231PS  Y11, Y9, Y3
+	VFMADD231PS  Y11, Y10, Y4
+	VBROADCASTSS (CX)(R10*2), Y11
+	VFMADD231PS  Y11, Y9, Y5
+	VFMADD231PS  Y11, Y10, Y6
+	VBROADCASTSS (CX)(R9*1), Y11
+	VFMADD231PS  Y11, Y9, Y7
+	VFMADD231PS  Y11, Y10, Y8
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile4x2_pairs
+	JMP          x256_tile4x2_sums
 
 x256_tile4x2_k:
 	VMOVUPS      (SI), Y9
@@ -4159,26 +4406,28 @@ x256_tile4x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile4x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile4x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VADDPS       (BX), Y1, Y1
-	VMASKMOVPS   32(BX), Y0, Y9
-	VADDPS       Y9, Y2, Y2
-	ADDQ         AX, BX
-	VADDPS       (BX), Y3, Y3
-	VMASKMOVPS   32(BX), Y0, Y9
-	VADDPS       Y9, Y4, Y4
-	ADDQ         AX, BX
-	VADDPS       (BX), Y5, Y5
-	VMASKMOVPS   32(BX), Y0, Y9
-	VADDPS       Y9, Y6, Y6
-	ADDQ         AX, BX
-	VADDPS       (BX), Y7, Y7
-	VMASKMOVPS   32(BX), Y0, Y9
-	VADDPS       Y9, Y8, Y8
-	ADDQ         AX, BX
+
+x256_tile4x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile4x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VADDPS     (BX), Y1, Y1
+	VMASKMOVPS 32(BX), Y0, Y9
+	VADDPS     Y9, Y2, Y2
+	ADDQ       AX, BX
+	VADDPS     (BX), Y3, Y3
+	VMASKMOVPS 32(BX), Y0, Y9
+	VADDPS     Y9, Y4, Y4
+	ADDQ       AX, BX
+	VADDPS     (BX), Y5, Y5
+	VMASKMOVPS 32(BX), Y0, Y9
+	VADDPS     Y9, Y6, Y6
+	ADDQ       AX, BX
+	VADDPS     (BX), Y7, Y7
+	VMASKMOVPS 32(BX), Y0, Y9
+	VADDPS     Y9, Y8, Y8
+	ADDQ       AX, BX
 
 x256_tile4x2_store:
 	MOVQ    crs+80(FP), AX
@@ -4217,20 +4466,79 @@ x256_tile4x2_done:
 	JMP x256_next
 
 x256_tile3x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R9
-	SHLQ   $0x02, R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R9
+	SHLQ         $0x02, R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	MOVQ         crs+80(FP), R11
+	SHLQ         $0x02, R11
+	MOVQ         DX, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile3x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile3x2_pairs
+	VMOVUPS      (SI), Y7
+	VMOVUPS      32(SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y9
+	VFMADD231PS  Y9, Y7, Y1
+	VFMADD231PS  Y9, Y8, Y2
+	VBROADCASTSS (CX)(R9*1), Y9
+	VFMADD231PS  Y9, Y7, Y3
+	VFMADD231PS  Y9, Y8, Y4
+	VBROADCASTSS (CX)(R9*2), Y9
+	VFMADD231PS  Y9, Y7, Y5
+	VFMADD231PS  Y9, Y8, Y6
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile3x2_sums
+
+x256_tile3x2_pairs:
+	VMOVUPS      (SI), Y7
+	VMOVUPS      32(SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y9
+	VFMADD231PS  Y9, Y7, Y1
+	VFMADD231PS  Y9, Y8, Y2
+	VBROADCASTSS (CX)(R9*1), Y9
+	VFMADD231PS  Y9, Y7, Y3
+	VFMADD231PS  Y9, Y8, Y4
+	VBROADCASTSS (CX)(R9*2), Y9
+	VFMADD231PS  Y9, Y7, Y5
+	VFMADD231PS  Y9, Y8, Y6
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y7
+	VMOVUPS      32(SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y9
+	VFMADD231PS  Y9, Y7, Y1
+	VFMADD231PS  Y9, Y8, Y2
+	VBROADCASTSS (CX)(R9*1), Y9
+	VFMADD231PS  Y9, Y7, Y3
+	VFMADD231PS  Y9, Y8, Y4
+	VBROADCASTSS (CX)(R9*2), Y9
+	VFMADD231PS  Y9, Y7, Y5
+	VFMADD231PS  Y9, Y8, Y6
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile3x2_pairs
+	JMP          x256_tile3x2_sums
 
 x256_tile3x2_k:
 	VMOVUPS      (SI), Y7
@@ -4248,22 +4556,24 @@ x256_tile3x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile3x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile3x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VADDPS       (BX), Y1, Y1
-	VMASKMOVPS   32(BX), Y0, Y7
-	VADDPS       Y7, Y2, Y2
-	ADDQ         AX, BX
-	VADDPS       (BX), Y3, Y3
-	VMASKMOVPS   32(BX), Y0, Y7
-	VADDPS       Y7, Y4, Y4
-	ADDQ         AX, BX
-	VADDPS       (BX), Y5, Y5
-	VMASKMOVPS   32(BX), Y0, Y7
-	VADDPS       Y7, Y6, Y6
-	ADDQ         AX, BX
+
+x256_tile3x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile3x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VADDPS     (BX), Y1, Y1
+	VMASKMOVPS 32(BX), Y0, Y7
+	VADDPS     Y7, Y2, Y2
+	ADDQ       AX, BX
+	VADDPS     (BX), Y3, Y3
+	VMASKMOVPS 32(BX), Y0, Y7
+	VADDPS     Y7, Y4, Y4
+	ADDQ       AX, BX
+	VADDPS     (BX), Y5, Y5
+	VMASKMOVPS 32(BX), Y0, Y7
+	VADDPS     Y7, Y6, Y6
+	ADDQ       AX, BX
 
 x256_tile3x2_store:
 	MOVQ    crs+80(FP), AX
@@ -4296,18 +4606,66 @@ x256_tile3x2_done:
 	JMP x256_next
 
 x256_tile2x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R9
-	SHLQ   $0x02, R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R9
+	SHLQ         $0x02, R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	MOVQ         crs+80(FP), R11
+	SHLQ         $0x02, R11
+	MOVQ         DX, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile2x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile2x2_pairs
+	VMOVUPS      (SI), Y5
+	VMOVUPS      32(SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y7
+	VFMADD231PS  Y7, Y5, Y1
+	VFMADD231PS  Y7, Y6, Y2
+	VBROADCASTSS (CX)(R9*1), Y7
+	VFMADD231PS  Y7, Y5, Y3
+	VFMADD231PS  Y7, Y6, Y4
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile2x2_sums
+
+x256_tile2x2_pairs:
+	VMOVUPS      (SI), Y5
+	VMOVUPS      32(SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y7
+	VFMADD231PS  Y7, Y5, Y1
+	VFMADD231PS  Y7, Y6, Y2
+	VBROADCASTSS (CX)(R9*1), Y7
+	VFMADD231PS  Y7, Y5, Y3
+	VFMADD231PS  Y7, Y6, Y4
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y5
+	VMOVUPS      32(SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y7
+	VFMADD231PS  Y7, Y5, Y1
+	VFMADD231PS  Y7, Y6, Y2
+	VBROADCASTSS (CX)(R9*1), Y7
+	VFMADD231PS  Y7, Y5, Y3
+	VFMADD231PS  Y7, Y6, Y4
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile2x2_pairs
+	JMP          x256_tile2x2_sums
 
 x256_tile2x2_k:
 	VMOVUPS      (SI), Y5
@@ -4322,18 +4680,20 @@ x256_tile2x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile2x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile2x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VADDPS       (BX), Y1, Y1
-	VMASKMOVPS   32(BX), Y0, Y5
-	VADDPS       Y5, Y2, Y2
-	ADDQ         AX, BX
-	VADDPS       (BX), Y3, Y3
-	VMASKMOVPS   32(BX), Y0, Y5
-	VADDPS       Y5, Y4, Y4
-	ADDQ         AX, BX
+
+x256_tile2x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile2x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VADDPS     (BX), Y1, Y1
+	VMASKMOVPS 32(BX), Y0, Y5
+	VADDPS     Y5, Y2, Y2
+	ADDQ       AX, BX
+	VADDPS     (BX), Y3, Y3
+	VMASKMOVPS 32(BX), Y0, Y5
+	VADDPS     Y5, Y4, Y4
+	ADDQ       AX, BX
 
 x256_tile2x2_store:
 	MOVQ    crs+80(FP), AX
@@ -4360,14 +4720,51 @@ x256_tile2x2_done:
 	JMP x256_next
 
 x256_tile1x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	MOVQ         crs+80(FP), R10
+	SHLQ         $0x02, R10
+	MOVQ         DX, R9
+	PREFETCHT0   (R9)
+	ADDQ         R10, R9
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile1x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile1x2_pairs
+	VMOVUPS      (SI), Y3
+	VMOVUPS      32(SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y5
+	VFMADD231PS  Y5, Y3, Y1
+	VFMADD231PS  Y5, Y4, Y2
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile1x2_sums
+
+x256_tile1x2_pairs:
+	VMOVUPS      (SI), Y3
+	VMOVUPS      32(SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y5
+	VFMADD231PS  Y5, Y3, Y1
+	VFMADD231PS  Y5, Y4, Y2
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y3
+	VMOVUPS      32(SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y5
+	VFMADD231PS  Y5, Y3, Y1
+	VFMADD231PS  Y5, Y4, Y2
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile1x2_pairs
+	JMP          x256_tile1x2_sums
 
 x256_tile1x2_k:
 	VMOVUPS      (SI), Y3
@@ -4379,14 +4776,16 @@ x256_tile1x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile1x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile1x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VADDPS       (BX), Y1, Y1
-	VMASKMOVPS   32(BX), Y0, Y3
-	VADDPS       Y3, Y2, Y2
-	ADDQ         AX, BX
+
+x256_tile1x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile1x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VADDPS     (BX), Y1, Y1
+	VMASKMOVPS 32(BX), Y0, Y3
+	VADDPS     Y3, Y2, Y2
+	ADDQ       AX, BX
 
 x256_tile1x2_store:
 	MOVQ    crs+80(FP), AX
@@ -4418,52 +4817,174 @@ x256_vectors1:
 	MOVQ    72(SP), BX
 
 x256_rows1:
-	CMPQ   AX, $0x0000000b
-	JE     x256_tile11x1
-	CMPQ   AX, $0x0000000a
-	JE     x256_tile10x1
-	CMPQ   AX, $0x00000009
-	JE     x256_tile9x1
-	CMPQ   AX, $0x00000008
-	JE     x256_tile8x1
-	CMPQ   AX, $0x00000007
-	JE     x256_tile7x1
-	CMPQ   AX, $0x00000006
-	JE     x256_tile6x1
-	CMPQ   AX, $0x00000005
-	JE     x256_tile5x1
-	CMPQ   AX, $0x00000004
-	JE     x256_tile4x1
-	CMPQ   AX, $0x00000003
-	JE     x256_tile3x1
-	CMPQ   AX, $0x00000002
-	JE     x256_tile2x1
-	CMPQ   AX, $0x00000001
-	JE     x256_tile1x1
-	MOVQ   k+24(FP), SI
-	MOVQ   brs+64(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   acs+48(FP), R9
-	SHLQ   $0x02, R9
-	MOVQ   56(SP), DI
-	MOVQ   CX, R10
-	MOVQ   ars+40(FP), R14
-	SHLQ   $0x02, R14
-	LEAQ   (R14)(R14*2), R12
-	LEAQ   (R14)(R14*4), R13
-	LEAQ   (CX)(R12*2), R11
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	VXORPS Y12, Y12, Y12
+	CMPQ         AX, $0x0000000b
+	JE           x256_tile11x1
+	CMPQ         AX, $0x0000000a
+	JE           x256_tile10x1
+	CMPQ         AX, $0x00000009
+	JE           x256_tile9x1
+	CMPQ         AX, $0x00000008
+	JE           x256_tile8x1
+	CMPQ         AX, $0x00000007
+	JE           x256_tile7x1
+	CMPQ         AX, $0x00000006
+	JE           x256_tile6x1
+	CMPQ         AX, $0x00000005
+	JE           x256_tile5x1
+	CMPQ         AX, $0x00000004
+	JE           x256_tile4x1
+	CMPQ         AX, $0x00000003
+	JE           x256_tile3x1
+	CMPQ         AX, $0x00000002
+	JE           x256_tile2x1
+	CMPQ         AX, $0x00000001
+	JE           x256_tile1x1
+	MOVQ         k+24(FP), SI
+	MOVQ         brs+64(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         acs+48(FP), R9
+	SHLQ         $0x02, R9
+	MOVQ         56(SP), DI
+	MOVQ         CX, R10
+	MOVQ         ars+40(FP), R14
+	SHLQ         $0x02, R14
+	LEAQ         (R14)(R14*2), R12
+	LEAQ         (R14)(R14*4), R13
+	LEAQ         (CX)(R12*2), R11
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	VXORPS       Y11, Y11, Y11
+	VXORPS       Y12, Y12, Y12
+	MOVQ         crs+80(FP), BP
+	SHLQ         $0x02, BP
+	MOVQ         DX, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile12x1_k
+	TESTQ        $0x00000001, SI
+	JZ           x256_tile12x1_pairs
+	VMOVUPS      (DI), Y13
+	ADDQ         R8, DI
+	VBROADCASTSS (R10), Y14
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS (R10)(R14*1), Y14
+	VFMADD231PS  Y14, Y13, Y2
+	VBROADCASTSS (R10)(R14*2), Y14
+	VFMADD231PS  Y14, Y13, Y3
+	VBROADCASTSS (R10)(R12*1), Y14
+	VFMADD231PS  Y14, Y13, Y4
+	VBROADCASTSS (R10)(R14*4), Y14
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS (R10)(R13*1), Y14
+	VFMADD231PS  Y14, Y13, Y6
+	VBROADCASTSS (R11), Y14
+	VFMADD231PS  Y14, Y13, Y7
+	VBROADCASTSS (R11)(R14*1), Y14
+	VFMADD231PS  Y14, Y13, Y8
+	VBROADCASTSS (R11)(R14*2), Y14
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS (R11)(R12*1), Y14
+	VFMADD231PS  Y14, Y13, Y10
+	VBROADCASTSS (R11)(R14*4), Y14
+	VFMADD231PS  Y14, Y13, Y11
+	VBROADCASTSS (R11)(R13*1), Y14
+	VFMADD231PS  Y14, Y13, Y12
+	ADDQ         R9, R10
+	ADDQ         R9, R11
+	DECQ         SI
+	JZ           x256_tile12x1_sums
+
+x256_tile12x1_pairs:
+	VMOVUPS      (DI), Y13
+	ADDQ         R8, DI
+	VBROADCASTSS (R10), Y14
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS (R10)(R14*1), Y14
+	VFMADD231PS  Y14, Y13, Y2
+	VBROADCASTSS (R10)(R14*2), Y14
+	VFMADD231PS  Y14, Y13, Y3
+	VBROADCASTSS (R10)(R12*1), Y14
+	VFMADD231PS  Y14, Y13, Y4
+	VBROADCASTSS (R10)(R14*4), Y14
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS (R10)(R13*1), Y14
+	VFMADD231PS  Y14, Y13, Y6
+	VBROADCASTSS (R11), Y14
+	VFMADD231PS  Y14, Y13, Y7
+	VBROADCASTSS (R11)(R14*1), Y14
+	VFMADD231PS  Y14, Y13, Y8
+	VBROADCASTSS (R11)(R14*2), Y14
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS (R11)(R12*1), Y14
+	VFMADD231PS  Y14, Y13, Y10
+	VBROADCASTSS (R11)(R14*4), Y14
+	VFMADD231PS  Y14, Y13, Y11
+	VBROADCASTSS (R11)(R13*1), Y14
+	VFMADD231PS  Y14, Y13, Y12
+	ADDQ         R9, R10
+	ADDQ         R9, R11
+	VMOVUPS      (DI), Y13
+	ADDQ         R8, DI
+	VBROADCASTSS (R10), Y14
+	VFMADD231PS  Y14, Y13, Y1
+	VBROADCASTSS (R10)(R14*1), Y14
+	VFMADD231PS  Y14, Y13, Y2
+	VBROADCASTSS (R10)(R14*2), Y14
+	VFMADD231PS  Y14, Y13, Y3
+	VBROADCASTSS (R10)(R12*1), Y14
+	VFMADD231PS  Y14, Y13, Y4
+	VBROADCASTSS (R10)(R14*4), Y14
+	VFMADD231PS  Y14, Y13, Y5
+	VBROADCASTSS (R10)(R13*1), Y14
+	VFMADD231PS  Y14, Y13, Y6
+	VBROADCASTSS (R11), Y14
+	VFMADD231PS  Y14, Y13, Y7
+	VBROADCASTSS (R11)(R14*1), Y14
+	VFMADD231PS  Y14, Y13, Y8
+	VBROADCASTSS (R11)(R14*2), Y14
+	VFMADD231PS  Y14, Y13, Y9
+	VBROADCASTSS (R11)(R12*1), Y14
+	VFMADD231PS  Y14, Y13, Y10
+	VBROADCASTSS (R11)(R14*4), Y14
+	VFMADD231PS  Y14, Y13, Y11
+	VBROADCASTSS (R11)(R13*1), Y14
+	VFMADD231PS  Y14, Y13, Y12
+	ADDQ         R9, R10
+	ADDQ         R9, R11
+	SUBQ         $0x02, SI
+	JNZ          x256_tile12x1_pairs
+	JMP          x256_tile12x1_sums
 
 x256_tile12x1_k:
 	VMASKMOVPS   (DI), Y0, Y13
@@ -4496,46 +5017,48 @@ x256_tile12x1_k:
 	ADDQ         R9, R11
 	DECQ         SI
 	JNZ          x256_tile12x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile12x1_store
-	MOVQ         srs+96(FP), SI
-	SHLQ         $0x02, SI
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y1, Y1
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y2, Y2
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y3, Y3
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y4, Y4
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y5, Y5
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y6, Y6
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y7, Y7
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y8, Y8
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y9, Y9
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y10, Y10
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y11, Y11
-	ADDQ         SI, BX
-	VMASKMOVPS   (BX), Y0, Y13
-	VADDPS       Y13, Y12, Y12
-	ADDQ         SI, BX
+
+x256_tile12x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile12x1_store
+	MOVQ       srs+96(FP), SI
+	SHLQ       $0x02, SI
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y1, Y1
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y2, Y2
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y3, Y3
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y4, Y4
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y5, Y5
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y6, Y6
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y7, Y7
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y8, Y8
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y9, Y9
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y10, Y10
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y11, Y11
+	ADDQ       SI, BX
+	VMASKMOVPS (BX), Y0, Y13
+	VADDPS     Y13, Y12, Y12
+	ADDQ       SI, BX
 
 x256_tile12x1_store:
 	MOVQ    crs+80(FP), SI
@@ -4603,29 +5126,143 @@ x256_tile12x1_done:
 	JMP    x256_next
 
 x256_tile11x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x02, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x02, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	VXORPS       Y11, Y11, Y11
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x02, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile11x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile11x1_pairs
+	VMOVUPS      (SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y13
+	VFMADD231PS  Y13, Y12, Y1
+	VBROADCASTSS (R9)(R12*1), Y13
+	VFMADD231PS  Y13, Y12, Y2
+	VBROADCASTSS (R9)(R12*2), Y13
+	VFMADD231PS  Y13, Y12, Y3
+	VBROADCASTSS (R9)(R10*1), Y13
+	VFMADD231PS  Y13, Y12, Y4
+	VBROADCASTSS (R9)(R12*4), Y13
+	VFMADD231PS  Y13, Y12, Y5
+	VBROADCASTSS (R9)(R11*1), Y13
+	VFMADD231PS  Y13, Y12, Y6
+	VBROADCASTSS (CX), Y13
+	VFMADD231PS  Y13, Y12, Y7
+	VBROADCASTSS (CX)(R12*1), Y13
+	VFMADD231PS  Y13, Y12, Y8
+	VBROADCASTSS (CX)(R12*2), Y13
+	VFMADD231PS  Y13, Y12, Y9
+	VBROADCASTSS (CX)(R10*1), Y13
+	VFMADD231PS  Y13, Y12, Y10
+	VBROADCASTSS (CX)(R12*4), Y13
+	VFMADD231PS  Y13, Y12, Y11
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile11x1_sums
+
+x256_tile11x1_pairs:
+	VMOVUPS      (SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y13
+	VFMADD231PS  Y13, Y12, Y1
+	VBROADCASTSS (R9)(R12*1), Y13
+	VFMADD231PS  Y13, Y12, Y2
+	VBROADCASTSS (R9)(R12*2), Y13
+	VFMADD231PS  Y13, Y12, Y3
+	VBROADCASTSS (R9)(R10*1), Y13
+	VFMADD231PS  Y13, Y12, Y4
+	VBROADCASTSS (R9)(R12*4), Y13
+	VFMADD231PS  Y13, Y12, Y5
+	VBROADCASTSS (R9)(R11*1), Y13
+	VFMADD231PS  Y13, Y12, Y6
+	VBROADCASTSS (CX), Y13
+	VFMADD231PS  Y13, Y12, Y7
+	VBROADCASTSS (CX)(R12*1), Y13
+	VFMADD231PS  Y13, Y12, Y8
+	VBROADCASTSS (CX)(R12*2), Y13
+	VFMADD231PS  Y13, Y12, Y9
+	VBROADCASTSS (CX)(R10*1), Y13
+	VFMADD231PS  Y13, Y12, Y10
+	VBROADCASTSS (CX)(R12*4), Y13
+	VFMADD231PS  Y13, Y12, Y11
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y13
+	VFMADD231PS  Y13, Y12, Y1
+	VBROADCASTSS (R9)(R12*1), Y13
+	VFMADD231PS  Y13, Y12, Y2
+	VBROADCASTSS (R9)(R12*2), Y13
+	VFMADD231PS  Y13, Y12, Y3
+	VBROADCASTSS (R9)(R10*1), Y13
+	VFMADD231PS  Y13, Y12, Y4
+	VBROADCASTSS (R9)(R12*4), Y13
+	VFMADD231PS  Y13, Y12, Y5
+	VBROADCASTSS (R9)(R11*1), Y13
+	VFMADD231PS  Y13, Y12, Y6
+	VBROADCASTSS (CX), Y13
+	VFMADD231PS  Y13, Y12, Y7
+	VBROADCASTSS (CX)(R12*1), Y13
+	VFMADD231PS  Y13, Y12, Y8
+	VBROADCASTSS (CX)(R12*2), Y13
+	VFMADD231PS  Y13, Y12, Y9
+	VBROADCASTSS (CX)(R10*1), Y13
+	VFMADD231PS  Y13, Y12, Y10
+	VBROADCASTSS (CX)(R12*4), Y13
+	VFMADD231PS  Y13, Y12, Y11
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile11x1_pairs
+	JMP          x256_tile11x1_sums
 
 x256_tile11x1_k:
 	VMASKMOVPS   (SI), Y0, Y12
@@ -4656,43 +5293,45 @@ x256_tile11x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile11x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile11x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y7, Y7
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y8, Y8
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y9, Y9
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y10, Y10
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y12
-	VADDPS       Y12, Y11, Y11
-	ADDQ         AX, BX
+
+x256_tile11x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile11x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y7, Y7
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y8, Y8
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y9, Y9
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y10, Y10
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y12
+	VADDPS     Y12, Y11, Y11
+	ADDQ       AX, BX
 
 x256_tile11x1_store:
 	MOVQ    crs+80(FP), AX
@@ -4751,28 +5390,134 @@ x256_tile11x1_done:
 	JMP x256_next
 
 x256_tile10x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x02, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x02, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x02, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile10x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile10x1_pairs
+	VMOVUPS      (SI), Y11
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y12
+	VFMADD231PS  Y12, Y11, Y1
+	VBROADCASTSS (R9)(R12*1), Y12
+	VFMADD231PS  Y12, Y11, Y2
+	VBROADCASTSS (R9)(R12*2), Y12
+	VFMADD231PS  Y12, Y11, Y3
+	VBROADCASTSS (R9)(R10*1), Y12
+	VFMADD231PS  Y12, Y11, Y4
+	VBROADCASTSS (R9)(R12*4), Y12
+	VFMADD231PS  Y12, Y11, Y5
+	VBROADCASTSS (R9)(R11*1), Y12
+	VFMADD231PS  Y12, Y11, Y6
+	VBROADCASTSS (CX), Y12
+	VFMADD231PS  Y12, Y11, Y7
+	VBROADCASTSS (CX)(R12*1), Y12
+	VFMADD231PS  Y12, Y11, Y8
+	VBROADCASTSS (CX)(R12*2), Y12
+	VFMADD231PS  Y12, Y11, Y9
+	VBROADCASTSS (CX)(R10*1), Y12
+	VFMADD231PS  Y12, Y11, Y10
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile10x1_sums
+
+x256_tile10x1_pairs:
+	VMOVUPS      (SI), Y11
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y12
+	VFMADD231PS  Y12, Y11, Y1
+	VBROADCASTSS (R9)(R12*1), Y12
+	VFMADD231PS  Y12, Y11, Y2
+	VBROADCASTSS (R9)(R12*2), Y12
+	VFMADD231PS  Y12, Y11, Y3
+	VBROADCASTSS (R9)(R10*1), Y12
+	VFMADD231PS  Y12, Y11, Y4
+	VBROADCASTSS (R9)(R12*4), Y12
+	VFMADD231PS  Y12, Y11, Y5
+	VBROADCASTSS (R9)(R11*1), Y12
+	VFMADD231PS  Y12, Y11, Y6
+	VBROADCASTSS (CX), Y12
+	VFMADD231PS  Y12, Y11, Y7
+	VBROADCASTSS (CX)(R12*1), Y12
+	VFMADD231PS  Y12, Y11, Y8
+	VBROADCASTSS (CX)(R12*2), Y12
+	VFMADD231PS  Y12, Y11, Y9
+	VBROADCASTSS (CX)(R10*1), Y12
+	VFMADD231PS  Y12, Y11, Y10
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y11
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y12
+	VFMADD231PS  Y12, Y11, Y1
+	VBROADCASTSS (R9)(R12*1), Y12
+	VFMADD231PS  Y12, Y11, Y2
+	VBROADCASTSS (R9)(R12*2), Y12
+	VFMADD231PS  Y12, Y11, Y3
+	VBROADCASTSS (R9)(R10*1), Y12
+	VFMADD231PS  Y12, Y11, Y4
+	VBROADCASTSS (R9)(R12*4), Y12
+	VFMADD231PS  Y12, Y11, Y5
+	VBROADCASTSS (R9)(R11*1), Y12
+	VFMADD231PS  Y12, Y11, Y6
+	VBROADCASTSS (CX), Y12
+	VFMADD231PS  Y12, Y11, Y7
+	VBROADCASTSS (CX)(R12*1), Y12
+	VFMADD231PS  Y12, Y11, Y8
+	VBROADCASTSS (CX)(R12*2), Y12
+	VFMADD231PS  Y12, Y11, Y9
+	VBROADCASTSS (CX)(R10*1), Y12
+	VFMADD231PS  Y12, Y11, Y10
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile10x1_pairs
+	JMP          x256_tile10x1_sums
 
 x256_tile10x1_k:
 	VMASKMOVPS   (SI), Y0, Y11
@@ -4801,40 +5546,42 @@ x256_tile10x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile10x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile10x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y7, Y7
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y8, Y8
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y9, Y9
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y11
-	VADDPS       Y11, Y10, Y10
-	ADDQ         AX, BX
+
+x256_tile10x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile10x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y7, Y7
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y8, Y8
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y9, Y9
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y11
+	VADDPS     Y11, Y10, Y10
+	ADDQ       AX, BX
 
 x256_tile10x1_store:
 	MOVQ    crs+80(FP), AX
@@ -4889,27 +5636,125 @@ x256_tile10x1_done:
 	JMP x256_next
 
 x256_tile9x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x02, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x02, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x02, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile9x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile9x1_pairs
+	VMOVUPS      (SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y11
+	VFMADD231PS  Y11, Y10, Y1
+	VBROADCASTSS (R9)(R12*1), Y11
+	VFMADD231PS  Y11, Y10, Y2
+	VBROADCASTSS (R9)(R12*2), Y11
+	VFMADD231PS  Y11, Y10, Y3
+	VBROADCASTSS (R9)(R10*1), Y11
+	VFMADD231PS  Y11, Y10, Y4
+	VBROADCASTSS (R9)(R12*4), Y11
+	VFMADD231PS  Y11, Y10, Y5
+	VBROADCASTSS (R9)(R11*1), Y11
+	VFMADD231PS  Y11, Y10, Y6
+	VBROADCASTSS (CX), Y11
+	VFMADD231PS  Y11, Y10, Y7
+	VBROADCASTSS (CX)(R12*1), Y11
+	VFMADD231PS  Y11, Y10, Y8
+	VBROADCASTSS (CX)(R12*2), Y11
+	VFMADD231PS  Y11, Y10, Y9
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile9x1_sums
+
+x256_tile9x1_pairs:
+	VMOVUPS      (SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y11
+	VFMADD231PS  Y11, Y10, Y1
+	VBROADCASTSS (R9)(R12*1), Y11
+	VFMADD231PS  Y11, Y10, Y2
+	VBROADCASTSS (R9)(R12*2), Y11
+	VFMADD231PS  Y11, Y10, Y3
+	VBROADCASTSS (R9)(R10*1), Y11
+	VFMADD231PS  Y11, Y10, Y4
+	VBROADCASTSS (R9)(R12*4), Y11
+	VFMADD231PS  Y11, Y10, Y5
+	VBROADCASTSS (R9)(R11*1), Y11
+	VFMADD231PS  Y11, Y10, Y6
+	VBROADCASTSS (CX), Y11
+	VFMADD231PS  Y11, Y10, Y7
+	VBROADCASTSS (CX)(R12*1), Y11
+	VFMADD231PS  Y11, Y10, Y8
+	VBROADCASTSS (CX)(R12*2), Y11
+	VFMADD231PS  Y11, Y10, Y9
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y11
+	VFMADD231PS  Y11, Y10, Y1
+	VBROADCASTSS (R9)(R12*1), Y11
+	VFMADD231PS  Y11, Y10, Y2
+	VBROADCASTSS (R9)(R12*2), Y11
+	VFMADD231PS  Y11, Y10, Y3
+	VBROADCASTSS (R9)(R10*1), Y11
+	VFMADD231PS  Y11, Y10, Y4
+	VBROADCASTSS (R9)(R12*4), Y11
+	VFMADD231PS  Y11, Y10, Y5
+	VBROADCASTSS (R9)(R11*1), Y11
+	VFMADD231PS  Y11, Y10, Y6
+	VBROADCASTSS (CX), Y11
+	VFMADD231PS  Y11, Y10, Y7
+	VBROADCASTSS (CX)(R12*1), Y11
+	VFMADD231PS  Y11, Y10, Y8
+	VBROADCASTSS (CX)(R12*2), Y11
+	VFMADD231PS  Y11, Y10, Y9
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile9x1_pairs
+	JMP          x256_tile9x1_sums
 
 x256_tile9x1_k:
 	VMASKMOVPS   (SI), Y0, Y10
@@ -4936,37 +5781,39 @@ x256_tile9x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile9x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile9x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y7, Y7
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y8, Y8
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y10
-	VADDPS       Y10, Y9, Y9
-	ADDQ         AX, BX
+
+x256_tile9x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile9x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y7, Y7
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y8, Y8
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y10
+	VADDPS     Y10, Y9, Y9
+	ADDQ       AX, BX
 
 x256_tile9x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5017,26 +5864,116 @@ x256_tile9x1_done:
 	JMP x256_next
 
 x256_tile8x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x02, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x02, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x02, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile8x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile8x1_pairs
+	VMOVUPS      (SI), Y9
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y10
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R9)(R12*1), Y10
+	VFMADD231PS  Y10, Y9, Y2
+	VBROADCASTSS (R9)(R12*2), Y10
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (R9)(R10*1), Y10
+	VFMADD231PS  Y10, Y9, Y4
+	VBROADCASTSS (R9)(R12*4), Y10
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (R9)(R11*1), Y10
+	VFMADD231PS  Y10, Y9, Y6
+	VBROADCASTSS (CX), Y10
+	VFMADD231PS  Y10, Y9, Y7
+	VBROADCASTSS (CX)(R12*1), Y10
+	VFMADD231PS  Y10, Y9, Y8
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile8x1_sums
+
+x256_tile8x1_pairs:
+	VMOVUPS      (SI), Y9
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y10
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R9)(R12*1), Y10
+	VFMADD231PS  Y10, Y9, Y2
+	VBROADCASTSS (R9)(R12*2), Y10
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (R9)(R10*1), Y10
+	VFMADD231PS  Y10, Y9, Y4
+	VBROADCASTSS (R9)(R12*4), Y10
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (R9)(R11*1), Y10
+	VFMADD231PS  Y10, Y9, Y6
+	VBROADCASTSS (CX), Y10
+	VFMADD231PS  Y10, Y9, Y7
+	VBROADCASTSS (CX)(R12*1), Y10
+	VFMADD231PS  Y10, Y9, Y8
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y9
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y10
+	VFMADD231PS  Y10, Y9, Y1
+	VBROADCASTSS (R9)(R12*1), Y10
+	VFMADD231PS  Y10, Y9, Y2
+	VBROADCASTSS (R9)(R12*2), Y10
+	VFMADD231PS  Y10, Y9, Y3
+	VBROADCASTSS (R9)(R10*1), Y10
+	VFMADD231PS  Y10, Y9, Y4
+	VBROADCASTSS (R9)(R12*4), Y10
+	VFMADD231PS  Y10, Y9, Y5
+	VBROADCASTSS (R9)(R11*1), Y10
+	VFMADD231PS  Y10, Y9, Y6
+	VBROADCASTSS (CX), Y10
+	VFMADD231PS  Y10, Y9, Y7
+	VBROADCASTSS (CX)(R12*1), Y10
+	VFMADD231PS  Y10, Y9, Y8
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile8x1_pairs
+	JMP          x256_tile8x1_sums
 
 x256_tile8x1_k:
 	VMASKMOVPS   (SI), Y0, Y9
@@ -5061,34 +5998,36 @@ x256_tile8x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile8x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile8x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y9
-	VADDPS       Y9, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y9
-	VADDPS       Y9, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y9
-	VADDPS       Y9, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y9
-	VADDPS       Y9, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y9
-	VADDPS       Y9, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y9
-	VADDPS       Y9, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y9
-	VADDPS       Y9, Y7, Y7
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y9
-	VADDPS       Y9, Y8, Y8
-	ADDQ         AX, BX
+
+x256_tile8x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile8x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y9
+	VADDPS     Y9, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y9
+	VADDPS     Y9, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y9
+	VADDPS     Y9, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y9
+	VADDPS     Y9, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y9
+	VADDPS     Y9, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y9
+	VADDPS     Y9, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y9
+	VADDPS     Y9, Y7, Y7
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y9
+	VADDPS     Y9, Y8, Y8
+	ADDQ       AX, BX
 
 x256_tile8x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5135,25 +6074,107 @@ x256_tile8x1_done:
 	JMP x256_next
 
 x256_tile7x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x02, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x02, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x02, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile7x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile7x1_pairs
+	VMOVUPS      (SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y9
+	VFMADD231PS  Y9, Y8, Y1
+	VBROADCASTSS (R9)(R12*1), Y9
+	VFMADD231PS  Y9, Y8, Y2
+	VBROADCASTSS (R9)(R12*2), Y9
+	VFMADD231PS  Y9, Y8, Y3
+	VBROADCASTSS (R9)(R10*1), Y9
+	VFMADD231PS  Y9, Y8, Y4
+	VBROADCASTSS (R9)(R12*4), Y9
+	VFMADD231PS  Y9, Y8, Y5
+	VBROADCASTSS (R9)(R11*1), Y9
+	VFMADD231PS  Y9, Y8, Y6
+	VBROADCASTSS (CX), Y9
+	VFMADD231PS  Y9, Y8, Y7
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile7x1_sums
+
+x256_tile7x1_pairs:
+	VMOVUPS      (SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y9
+	VFMADD231PS  Y9, Y8, Y1
+	VBROADCASTSS (R9)(R12*1), Y9
+	VFMADD231PS  Y9, Y8, Y2
+	VBROADCASTSS (R9)(R12*2), Y9
+	VFMADD231PS  Y9, Y8, Y3
+	VBROADCASTSS (R9)(R10*1), Y9
+	VFMADD231PS  Y9, Y8, Y4
+	VBROADCASTSS (R9)(R12*4), Y9
+	VFMADD231PS  Y9, Y8, Y5
+	VBROADCASTSS (R9)(R11*1), Y9
+	VFMADD231PS  Y9, Y8, Y6
+	VBROADCASTSS (CX), Y9
+	VFMADD231PS  Y9, Y8, Y7
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSS (R9), Y9
+	VFMADD231PS  Y9, Y8, Y1
+	VBROADCASTSS (R9)(R12*1), Y9
+	VFMADD231PS  Y9, Y8, Y2
+	VBROADCASTSS (R9)(R12*2), Y9
+	VFMADD231PS  Y9, Y8, Y3
+	VBROADCASTSS (R9)(R10*1), Y9
+	VFMADD231PS  Y9, Y8, Y4
+	VBROADCASTSS (R9)(R12*4), Y9
+	VFMADD231PS  Y9, Y8, Y5
+	VBROADCASTSS (R9)(R11*1), Y9
+	VFMADD231PS  Y9, Y8, Y6
+	VBROADCASTSS (CX), Y9
+	VFMADD231PS  Y9, Y8, Y7
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile7x1_pairs
+	JMP          x256_tile7x1_sums
 
 x256_tile7x1_k:
 	VMASKMOVPS   (SI), Y0, Y8
@@ -5176,31 +6197,33 @@ x256_tile7x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile7x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile7x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y8
-	VADDPS       Y8, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y8
-	VADDPS       Y8, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y8
-	VADDPS       Y8, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y8
-	VADDPS       Y8, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y8
-	VADDPS       Y8, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y8
-	VADDPS       Y8, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y8
-	VADDPS       Y8, Y7, Y7
-	ADDQ         AX, BX
+
+x256_tile7x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile7x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y8
+	VADDPS     Y8, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y8
+	VADDPS     Y8, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y8
+	VADDPS     Y8, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y8
+	VADDPS     Y8, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y8
+	VADDPS     Y8, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y8
+	VADDPS     Y8, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y8
+	VADDPS     Y8, Y7, Y7
+	ADDQ       AX, BX
 
 x256_tile7x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5243,22 +6266,93 @@ x256_tile7x1_done:
 	JMP x256_next
 
 x256_tile6x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R11
-	SHLQ   $0x02, R11
-	LEAQ   (R11)(R11*2), R9
-	LEAQ   (R11)(R11*4), R10
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R11
+	SHLQ         $0x02, R11
+	LEAQ         (R11)(R11*2), R9
+	LEAQ         (R11)(R11*4), R10
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	MOVQ         crs+80(FP), R13
+	SHLQ         $0x02, R13
+	MOVQ         DX, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile6x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile6x1_pairs
+	VMOVUPS      (SI), Y7
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y8
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (CX)(R11*1), Y8
+	VFMADD231PS  Y8, Y7, Y2
+	VBROADCASTSS (CX)(R11*2), Y8
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (CX)(R9*1), Y8
+	VFMADD231PS  Y8, Y7, Y4
+	VBROADCASTSS (CX)(R11*4), Y8
+	VFMADD231PS  Y8, Y7, Y5
+	VBROADCASTSS (CX)(R10*1), Y8
+	VFMADD231PS  Y8, Y7, Y6
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile6x1_sums
+
+x256_tile6x1_pairs:
+	VMOVUPS      (SI), Y7
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y8
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (CX)(R11*1), Y8
+	VFMADD231PS  Y8, Y7, Y2
+	VBROADCASTSS (CX)(R11*2), Y8
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (CX)(R9*1), Y8
+	VFMADD231PS  Y8, Y7, Y4
+	VBROADCASTSS (CX)(R11*4), Y8
+	VFMADD231PS  Y8, Y7, Y5
+	VBROADCASTSS (CX)(R10*1), Y8
+	VFMADD231PS  Y8, Y7, Y6
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y7
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y8
+	VFMADD231PS  Y8, Y7, Y1
+	VBROADCASTSS (CX)(R11*1), Y8
+	VFMADD231PS  Y8, Y7, Y2
+	VBROADCASTSS (CX)(R11*2), Y8
+	VFMADD231PS  Y8, Y7, Y3
+	VBROADCASTSS (CX)(R9*1), Y8
+	VFMADD231PS  Y8, Y7, Y4
+	VBROADCASTSS (CX)(R11*4), Y8
+	VFMADD231PS  Y8, Y7, Y5
+	VBROADCASTSS (CX)(R10*1), Y8
+	VFMADD231PS  Y8, Y7, Y6
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile6x1_pairs
+	JMP          x256_tile6x1_sums
 
 x256_tile6x1_k:
 	VMASKMOVPS   (SI), Y0, Y7
@@ -5278,28 +6372,30 @@ x256_tile6x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile6x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile6x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y7
-	VADDPS       Y7, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y7
-	VADDPS       Y7, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y7
-	VADDPS       Y7, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y7
-	VADDPS       Y7, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y7
-	VADDPS       Y7, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y7
-	VADDPS       Y7, Y6, Y6
-	ADDQ         AX, BX
+
+x256_tile6x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile6x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y7
+	VADDPS     Y7, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y7
+	VADDPS     Y7, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y7
+	VADDPS     Y7, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y7
+	VADDPS     Y7, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y7
+	VADDPS     Y7, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y7
+	VADDPS     Y7, Y6, Y6
+	ADDQ       AX, BX
 
 x256_tile6x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5338,20 +6434,83 @@ x256_tile6x1_done:
 	JMP x256_next
 
 x256_tile5x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R10
-	SHLQ   $0x02, R10
-	LEAQ   (R10)(R10*2), R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R10
+	SHLQ         $0x02, R10
+	LEAQ         (R10)(R10*2), R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	MOVQ         crs+80(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         DX, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile5x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile5x1_pairs
+	VMOVUPS      (SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y7
+	VFMADD231PS  Y7, Y6, Y1
+	VBROADCASTSS (CX)(R10*1), Y7
+	VFMADD231PS  Y7, Y6, Y2
+	VBROADCASTSS (CX)(R10*2), Y7
+	VFMADD231PS  Y7, Y6, Y3
+	VBROADCASTSS (CX)(R9*1), Y7
+	VFMADD231PS  Y7, Y6, Y4
+	VBROADCASTSS (CX)(R10*4), Y7
+	VFMADD231PS  Y7, Y6, Y5
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile5x1_sums
+
+x256_tile5x1_pairs:
+	VMOVUPS      (SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y7
+	VFMADD231PS  Y7, Y6, Y1
+	VBROADCASTSS (CX)(R10*1), Y7
+	VFMADD231PS  Y7, Y6, Y2
+	VBROADCASTSS (CX)(R10*2), Y7
+	VFMADD231PS  Y7, Y6, Y3
+	VBROADCASTSS (CX)(R9*1), Y7
+	VFMADD231PS  Y7, Y6, Y4
+	VBROADCASTSS (CX)(R10*4), Y7
+	VFMADD231PS  Y7, Y6, Y5
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y7
+	VFMADD231PS  Y7, Y6, Y1
+	VBROADCASTSS (CX)(R10*1), Y7
+	VFMADD231PS  Y7, Y6, Y2
+	VBROADCASTSS (CX)(R10*2), Y7
+	VFMADD231PS  Y7, Y6, Y3
+	VBROADCASTSS (CX)(R9*1), Y7
+	VFMADD231PS  Y7, Y6, Y4
+	VBROADCASTSS (CX)(R10*4), Y7
+	VFMADD231PS  Y7, Y6, Y5
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile5x1_pairs
+	JMP          x256_tile5x1_sums
 
 x256_tile5x1_k:
 	VMASKMOVPS   (SI), Y0, Y6
@@ -5369,25 +6528,27 @@ x256_tile5x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile5x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile5x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y6
-	VADDPS       Y6, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y6
-	VADDPS       Y6, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y6
-	VADDPS       Y6, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y6
-	VADDPS       Y6, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y6
-	VADDPS       Y6, Y5, Y5
-	ADDQ         AX, BX
+
+x256_tile5x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile5x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y6
+	VADDPS     Y6, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y6
+	VADDPS     Y6, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y6
+	VADDPS     Y6, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y6
+	VADDPS     Y6, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y6
+	VADDPS     Y6, Y5, Y5
+	ADDQ       AX, BX
 
 x256_tile5x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5422,19 +6583,74 @@ x256_tile5x1_done:
 	JMP x256_next
 
 x256_tile4x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R10
-	SHLQ   $0x02, R10
-	LEAQ   (R10)(R10*2), R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R10
+	SHLQ         $0x02, R10
+	LEAQ         (R10)(R10*2), R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	MOVQ         crs+80(FP), R12
+	SHLQ         $0x02, R12
+	MOVQ         DX, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile4x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile4x1_pairs
+	VMOVUPS      (SI), Y5
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y6
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (CX)(R10*1), Y6
+	VFMADD231PS  Y6, Y5, Y2
+	VBROADCASTSS (CX)(R10*2), Y6
+	VFMADD231PS  Y6, Y5, Y3
+	VBROADCASTSS (CX)(R9*1), Y6
+	VFMADD231PS  Y6, Y5, Y4
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile4x1_sums
+
+x256_tile4x1_pairs:
+	VMOVUPS      (SI), Y5
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y6
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (CX)(R10*1), Y6
+	VFMADD231PS  Y6, Y5, Y2
+	VBROADCASTSS (CX)(R10*2), Y6
+	VFMADD231PS  Y6, Y5, Y3
+	VBROADCASTSS (CX)(R9*1), Y6
+	VFMADD231PS  Y6, Y5, Y4
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y5
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y6
+	VFMADD231PS  Y6, Y5, Y1
+	VBROADCASTSS (CX)(R10*1), Y6
+	VFMADD231PS  Y6, Y5, Y2
+	VBROADCASTSS (CX)(R10*2), Y6
+	VFMADD231PS  Y6, Y5, Y3
+	VBROADCASTSS (CX)(R9*1), Y6
+	VFMADD231PS  Y6, Y5, Y4
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile4x1_pairs
+	JMP          x256_tile4x1_sums
 
 x256_tile4x1_k:
 	VMASKMOVPS   (SI), Y0, Y5
@@ -5450,22 +6666,24 @@ x256_tile4x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile4x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile4x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y5
-	VADDPS       Y5, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y5
-	VADDPS       Y5, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y5
-	VADDPS       Y5, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y5
-	VADDPS       Y5, Y4, Y4
-	ADDQ         AX, BX
+
+x256_tile4x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile4x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y5
+	VADDPS     Y5, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y5
+	VADDPS     Y5, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y5
+	VADDPS     Y5, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y5
+	VADDPS     Y5, Y4, Y4
+	ADDQ       AX, BX
 
 x256_tile4x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5496,17 +6714,64 @@ x256_tile4x1_done:
 	JMP x256_next
 
 x256_tile3x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R9
-	SHLQ   $0x02, R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R9
+	SHLQ         $0x02, R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	MOVQ         crs+80(FP), R11
+	SHLQ         $0x02, R11
+	MOVQ         DX, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile3x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile3x1_pairs
+	VMOVUPS      (SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VBROADCASTSS (CX)(R9*1), Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VBROADCASTSS (CX)(R9*2), Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile3x1_sums
+
+x256_tile3x1_pairs:
+	VMOVUPS      (SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VBROADCASTSS (CX)(R9*1), Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VBROADCASTSS (CX)(R9*2), Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VBROADCASTSS (CX)(R9*1), Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VBROADCASTSS (CX)(R9*2), Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile3x1_pairs
+	JMP          x256_tile3x1_sums
 
 x256_tile3x1_k:
 	VMASKMOVPS   (SI), Y0, Y4
@@ -5520,19 +6785,21 @@ x256_tile3x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile3x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile3x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y4
-	VADDPS       Y4, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y4
-	VADDPS       Y4, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y4
-	VADDPS       Y4, Y3, Y3
-	ADDQ         AX, BX
+
+x256_tile3x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile3x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y4
+	VADDPS     Y4, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y4
+	VADDPS     Y4, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y4
+	VADDPS     Y4, Y3, Y3
+	ADDQ       AX, BX
 
 x256_tile3x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5559,16 +6826,55 @@ x256_tile3x1_done:
 	JMP x256_next
 
 x256_tile2x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R9
-	SHLQ   $0x02, R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R9
+	SHLQ         $0x02, R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	MOVQ         crs+80(FP), R11
+	SHLQ         $0x02, R11
+	MOVQ         DX, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile2x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile2x1_pairs
+	VMOVUPS      (SI), Y3
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y4
+	VFMADD231PS  Y4, Y3, Y1
+	VBROADCASTSS (CX)(R9*1), Y4
+	VFMADD231PS  Y4, Y3, Y2
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile2x1_sums
+
+x256_tile2x1_pairs:
+	VMOVUPS      (SI), Y3
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y4
+	VFMADD231PS  Y4, Y3, Y1
+	VBROADCASTSS (CX)(R9*1), Y4
+	VFMADD231PS  Y4, Y3, Y2
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y3
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y4
+	VFMADD231PS  Y4, Y3, Y1
+	VBROADCASTSS (CX)(R9*1), Y4
+	VFMADD231PS  Y4, Y3, Y2
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile2x1_pairs
+	JMP          x256_tile2x1_sums
 
 x256_tile2x1_k:
 	VMASKMOVPS   (SI), Y0, Y3
@@ -5580,16 +6886,18 @@ x256_tile2x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile2x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile2x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y3
-	VADDPS       Y3, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPS   (BX), Y0, Y3
-	VADDPS       Y3, Y2, Y2
-	ADDQ         AX, BX
+
+x256_tile2x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile2x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y3
+	VADDPS     Y3, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPS (BX), Y0, Y3
+	VADDPS     Y3, Y2, Y2
+	ADDQ       AX, BX
 
 x256_tile2x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5612,13 +6920,44 @@ x256_tile2x1_done:
 	JMP x256_next
 
 x256_tile1x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   56(SP), SI
-	VXORPS Y1, Y1, Y1
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x02, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x02, R8
+	MOVQ         56(SP), SI
+	VXORPS       Y1, Y1, Y1
+	MOVQ         crs+80(FP), R10
+	SHLQ         $0x02, R10
+	MOVQ         DX, R9
+	PREFETCHT0   (R9)
+	ADDQ         R10, R9
+	CMPQ         48(SP), $0x00000008
+	JNE          x256_tile1x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile1x1_pairs
+	VMOVUPS      (SI), Y2
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y3
+	VFMADD231PS  Y3, Y2, Y1
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile1x1_sums
+
+x256_tile1x1_pairs:
+	VMOVUPS      (SI), Y2
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y3
+	VFMADD231PS  Y3, Y2, Y1
+	ADDQ         R8, CX
+	VMOVUPS      (SI), Y2
+	ADDQ         DI, SI
+	VBROADCASTSS (CX), Y3
+	VFMADD231PS  Y3, Y2, Y1
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile1x1_pairs
+	JMP          x256_tile1x1_sums
 
 x256_tile1x1_k:
 	VMASKMOVPS   (SI), Y0, Y2
@@ -5628,13 +6967,15 @@ x256_tile1x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile1x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile1x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x02, AX
-	VMASKMOVPS   (BX), Y0, Y2
-	VADDPS       Y2, Y1, Y1
-	ADDQ         AX, BX
+
+x256_tile1x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile1x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x02, AX
+	VMASKMOVPS (BX), Y0, Y2
+	VADDPS     Y2, Y1, Y1
+	ADDQ       AX, BX
 
 x256_tile1x1_store:
 	MOVQ    crs+80(FP), AX
@@ -5730,7 +7071,7 @@ DATA mask32<>+252(SB)/4, $0x00000000
 GLOBL mask32<>(SB), RODATA|NOPTR, $256
 
 // func tile64(wide bool, m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2, CMOV, FMA3
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, CMOV, FMA3, MMX+
 TEXT ·tile64(SB), NOSPLIT, $80-104
 	MOVB  wide+0(FP), AL
 	TESTB AL, AL
@@ -9595,39 +10936,131 @@ x256_columns:
 	MOVQ    72(SP), BX
 
 x256_rows2:
-	CMPQ   AX, $0x00000005
-	JE     x256_tile5x2
-	CMPQ   AX, $0x00000004
-	JE     x256_tile4x2
-	CMPQ   AX, $0x00000003
-	JE     x256_tile3x2
-	CMPQ   AX, $0x00000002
-	JE     x256_tile2x2
-	CMPQ   AX, $0x00000001
-	JE     x256_tile1x2
-	MOVQ   k+24(FP), SI
-	MOVQ   brs+64(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   acs+48(FP), R9
-	SHLQ   $0x03, R9
-	MOVQ   56(SP), DI
-	MOVQ   CX, R10
-	MOVQ   ars+40(FP), R13
-	SHLQ   $0x03, R13
-	LEAQ   (R13)(R13*2), R11
-	LEAQ   (R13)(R13*4), R12
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	VXORPS Y12, Y12, Y12
+	CMPQ         AX, $0x00000005
+	JE           x256_tile5x2
+	CMPQ         AX, $0x00000004
+	JE           x256_tile4x2
+	CMPQ         AX, $0x00000003
+	JE           x256_tile3x2
+	CMPQ         AX, $0x00000002
+	JE           x256_tile2x2
+	CMPQ         AX, $0x00000001
+	JE           x256_tile1x2
+	MOVQ         k+24(FP), SI
+	MOVQ         brs+64(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         acs+48(FP), R9
+	SHLQ         $0x03, R9
+	MOVQ         56(SP), DI
+	MOVQ         CX, R10
+	MOVQ         ars+40(FP), R13
+	SHLQ         $0x03, R13
+	LEAQ         (R13)(R13*2), R11
+	LEAQ         (R13)(R13*4), R12
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	VXORPS       Y11, Y11, Y11
+	VXORPS       Y12, Y12, Y12
+	MOVQ         crs+80(FP), R15
+	SHLQ         $0x03, R15
+	MOVQ         DX, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	PREFETCHT0   (R14)
+	ADDQ         R15, R14
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile6x2_k
+	TESTQ        $0x00000001, SI
+	JZ           x256_tile6x2_pairs
+	VMOVUPD      (DI), Y13
+	VMOVUPD      32(DI), Y14
+	ADDQ         R8, DI
+	VBROADCASTSD (R10), Y15
+	VFMADD231PD  Y15, Y13, Y1
+	VFMADD231PD  Y15, Y14, Y2
+	VBROADCASTSD (R10)(R13*1), Y15
+	VFMADD231PD  Y15, Y13, Y3
+	VFMADD231PD  Y15, Y14, Y4
+	VBROADCASTSD (R10)(R13*2), Y15
+	VFMADD231PD  Y15, Y13, Y5
+	VFMADD231PD  Y15, Y14, Y6
+	VBROADCASTSD (R10)(R11*1), Y15
+	VFMADD231PD  Y15, Y13, Y7
+	VFMADD231PD  Y15, Y14, Y8
+	VBROADCASTSD (R10)(R13*4), Y15
+	VFMADD231PD  Y15, Y13, Y9
+	VFMADD231PD  Y15, Y14, Y10
+	VBROADCASTSD (R10)(R12*1), Y15
+	VFMADD231PD  Y15, Y13, Y11
+	VFMADD231PD  Y15, Y14, Y12
+	ADDQ         R9, R10
+	DECQ         SI
+	JZ           x256_tile6x2_sums
+
+x256_tile6x2_pairs:
+	VMOVUPD      (DI), Y13
+	VMOVUPD      32(DI), Y14
+	ADDQ         R8, DI
+	VBROADCASTSD (R10), Y15
+	VFMADD231PD  Y15, Y13, Y1
+	VFMADD231PD  Y15, Y14, Y2
+	VBROADCASTSD (R10)(R13*1), Y15
+	VFMADD231PD  Y15, Y13, Y3
+	VFMADD231PD  Y15, Y14, Y4
+	VBROADCASTSD (R10)(R13*2), Y15
+	VFMADD231PD  Y15, Y13, Y5
+	VFMADD231PD  Y15, Y14, Y6
+	VBROADCASTSD (R10)(R11*1), Y15
+	VFMADD231PD  Y15, Y13, Y7
+	VFMADD231PD  Y15, Y14, Y8
+	VBROADCASTSD (R10)(R13*4), Y15
+	VFMADD231PD  Y15, Y13, Y9
+	VFMADD231PD  Y15, Y14, Y10
+	VBROADCASTSD (R10)(R12*1), Y15
+	VFMADD231PD  Y15, Y13, Y11
+	VFMADD231PD  Y15, Y14, Y12
+	ADDQ         R9, R10
+	VMOVUPD      (DI), Y13
+	VMOVUPD      32(DI), Y14
+	ADDQ         R8, DI
+	VBROADCASTSD (R10), Y15
+	VFMADD231PD  Y15, Y13, Y1
+	VFMADD231PD  Y15, Y14, Y2
+	VBROADCASTSD (R10)(R13*1), Y15
+	VFMADD231PD  Y15, Y13, Y3
+	VFMADD231PD  Y15, Y14, Y4
+	VBROADCASTSD (R10)(R13*2), Y15
+	VFMADD231PD  Y15, Y13, Y5
+	VFMADD231PD  Y15, Y14, Y6
+	VBROADCASTSD (R10)(R11*1), Y15
+	VFMADD231PD  Y15, Y13, Y7
+	VFMADD231PD  Y15, Y14, Y8
+	VBROADCASTSD (R10)(R13*4), Y15
+	VFMADD231PD  Y15, Y13, Y9
+	VFMADD231PD  Y15, Y14, Y10
+	VBROADCASTSD (R10)(R12*1), Y15
+	VFMADD231PD  Y15, Y13, Y11
+	VFMADD231PD  Y15, Y14, Y12
+	ADDQ         R9, R10
+	SUBQ         $0x02, SI
+	JNZ          x256_tile6x2_pairs
+	JMP          x256_tile6x2_sums
 
 x256_tile6x2_k:
 	VMOVUPD      (DI), Y13
@@ -9654,34 +11087,36 @@ x256_tile6x2_k:
 	ADDQ         R9, R10
 	DECQ         SI
 	JNZ          x256_tile6x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile6x2_store
-	MOVQ         srs+96(FP), SI
-	SHLQ         $0x03, SI
-	VADDPD       (BX), Y1, Y1
-	VMASKMOVPD   32(BX), Y0, Y13
-	VADDPD       Y13, Y2, Y2
-	ADDQ         SI, BX
-	VADDPD       (BX), Y3, Y3
-	VMASKMOVPD   32(BX), Y0, Y13
-	VADDPD       Y13, Y4, Y4
-	ADDQ         SI, BX
-	VADDPD       (BX), Y5, Y5
-	VMASKMOVPD   32(BX), Y0, Y13
-	VADDPD       Y13, Y6, Y6
-	ADDQ         SI, BX
-	VADDPD       (BX), Y7, Y7
-	VMASKMOVPD   32(BX), Y0, Y13
-	VADDPD       Y13, Y8, Y8
-	ADDQ         SI, BX
-	VADDPD       (BX), Y9, Y9
-	VMASKMOVPD   32(BX), Y0, Y13
-	VADDPD       Y13, Y10, Y10
-	ADDQ         SI, BX
-	VADDPD       (BX), Y11, Y11
-	VMASKMOVPD   32(BX), Y0, Y13
-	VADDPD       Y13, Y12, Y12
-	ADDQ         SI, BX
+
+x256_tile6x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile6x2_store
+	MOVQ       srs+96(FP), SI
+	SHLQ       $0x03, SI
+	VADDPD     (BX), Y1, Y1
+	VMASKMOVPD 32(BX), Y0, Y13
+	VADDPD     Y13, Y2, Y2
+	ADDQ       SI, BX
+	VADDPD     (BX), Y3, Y3
+	VMASKMOVPD 32(BX), Y0, Y13
+	VADDPD     Y13, Y4, Y4
+	ADDQ       SI, BX
+	VADDPD     (BX), Y5, Y5
+	VMASKMOVPD 32(BX), Y0, Y13
+	VADDPD     Y13, Y6, Y6
+	ADDQ       SI, BX
+	VADDPD     (BX), Y7, Y7
+	VMASKMOVPD 32(BX), Y0, Y13
+	VADDPD     Y13, Y8, Y8
+	ADDQ       SI, BX
+	VADDPD     (BX), Y9, Y9
+	VMASKMOVPD 32(BX), Y0, Y13
+	VADDPD     Y13, Y10, Y10
+	ADDQ       SI, BX
+	VADDPD     (BX), Y11, Y11
+	VMASKMOVPD 32(BX), Y0, Y13
+	VADDPD     Y13, Y12, Y12
+	ADDQ       SI, BX
 
 x256_tile6x2_store:
 	MOVQ    crs+80(FP), SI
@@ -9737,25 +11172,106 @@ x256_tile6x2_done:
 	JMP    x256_next
 
 x256_tile5x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R10
-	SHLQ   $0x03, R10
-	LEAQ   (R10)(R10*2), R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R10
+	SHLQ         $0x03, R10
+	LEAQ         (R10)(R10*2), R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	MOVQ         crs+80(FP), R12
+	SHLQ         $0x03, R12
+	MOVQ         DX, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile5x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile5x2_pairs
+	VMOVUPD      (SI), Y11
+	VMOVUPD      32(SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y13
+	VFMADD231PD  Y13, Y11, Y1
+	VFMADD231PD  Y13, Y12, Y2
+	VBROADCASTSD (CX)(R10*1), Y13
+	VFMADD231PD  Y13, Y11, Y3
+	VFMADD231PD  Y13, Y12, Y4
+	VBROADCASTSD (CX)(R10*2), Y13
+	VFMADD231PD  Y13, Y11, Y5
+	VFMADD231PD  Y13, Y12, Y6
+	VBROADCASTSD (CX)(R9*1), Y13
+	VFMADD231PD  Y13, Y11, Y7
+	VFMADD231PD  Y13, Y12, Y8
+	VBROADCASTSD (CX)(R10*4), Y13
+	VFMADD231PD  Y13, Y11, Y9
+	VFMADD231PD  Y13, Y12, Y10
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile5x2_sums
+
+x256_tile5x2_pairs:
+	VMOVUPD      (SI), Y11
+	VMOVUPD      32(SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y13
+	VFMADD231PD  Y13, Y11, Y1
+	VFMADD231PD  Y13, Y12, Y2
+	VBROADCASTSD (CX)(R10*1), Y13
+	VFMADD231PD  Y13, Y11, Y3
+	VFMADD231PD  Y13, Y12, Y4
+	VBROADCASTSD (CX)(R10*2), Y13
+	VFMADD231PD  Y13, Y11, Y5
+	VFMADD231PD  Y13, Y12, Y6
+	VBROADCASTSD (CX)(R9*1), Y13
+	VFMADD231PD  Y13, Y11, Y7
+	VFMADD231PD  Y13, Y12, Y8
+	VBROADCASTSD (CX)(R10*4), Y13
+	VFMADD231PD  Y13, Y11, Y9
+	VFMADD231PD  Y13, Y12, Y10
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y11
+	VMOVUPD      32(SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y13
+	VFMADD231PD  Y13, Y11, Y1
+	VFMADD231PD  Y13, Y12, Y2
+	VBROADCASTSD (CX)(R10*1), Y13
+	VFMADD231PD  Y13, Y11, Y3
+	VFMADD231PD  Y13, Y12, Y4
+	VBROADCASTSD (CX)(R10*2), Y13
+	VFMADD231PD  Y13, Y11, Y5
+	VFMADD231PD  Y13, Y12, Y6
+	VBROADCASTSD (CX)(R9*1), Y13
+	VFMADD231PD  Y13, Y11, Y7
+	VFMADD231PD  Y13, Y12, Y8
+	VBROADCASTSD (CX)(R10*4), Y13
+	VFMADD231PD  Y13, Y11, Y9
+	VFMADD231PD  Y13, Y12, Y10
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile5x2_pairs
+	JMP          x256_tile5x2_sums
 
 x256_tile5x2_k:
 	VMOVUPD      (SI), Y11
@@ -9779,30 +11295,32 @@ x256_tile5x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile5x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile5x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VADDPD       (BX), Y1, Y1
-	VMASKMOVPD   32(BX), Y0, Y11
-	VADDPD       Y11, Y2, Y2
-	ADDQ         AX, BX
-	VADDPD       (BX), Y3, Y3
-	VMASKMOVPD   32(BX), Y0, Y11
-	VADDPD       Y11, Y4, Y4
-	ADDQ         AX, BX
-	VADDPD       (BX), Y5, Y5
-	VMASKMOVPD   32(BX), Y0, Y11
-	VADDPD       Y11, Y6, Y6
-	ADDQ         AX, BX
-	VADDPD       (BX), Y7, Y7
-	VMASKMOVPD   32(BX), Y0, Y11
-	VADDPD       Y11, Y8, Y8
-	ADDQ         AX, BX
-	VADDPD       (BX), Y9, Y9
-	VMASKMOVPD   32(BX), Y0, Y11
-	VADDPD       Y11, Y10, Y10
-	ADDQ         AX, BX
+
+x256_tile5x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile5x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VADDPD     (BX), Y1, Y1
+	VMASKMOVPD 32(BX), Y0, Y11
+	VADDPD     Y11, Y2, Y2
+	ADDQ       AX, BX
+	VADDPD     (BX), Y3, Y3
+	VMASKMOVPD 32(BX), Y0, Y11
+	VADDPD     Y11, Y4, Y4
+	ADDQ       AX, BX
+	VADDPD     (BX), Y5, Y5
+	VMASKMOVPD 32(BX), Y0, Y11
+	VADDPD     Y11, Y6, Y6
+	ADDQ       AX, BX
+	VADDPD     (BX), Y7, Y7
+	VMASKMOVPD 32(BX), Y0, Y11
+	VADDPD     Y11, Y8, Y8
+	ADDQ       AX, BX
+	VADDPD     (BX), Y9, Y9
+	VMASKMOVPD 32(BX), Y0, Y11
+	VADDPD     Y11, Y10, Y10
+	ADDQ       AX, BX
 
 x256_tile5x2_store:
 	MOVQ    crs+80(FP), AX
@@ -9847,23 +11365,93 @@ x256_tile5x2_done:
 	JMP x256_next
 
 x256_tile4x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R10
-	SHLQ   $0x03, R10
-	LEAQ   (R10)(R10*2), R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R10
+	SHLQ         $0x03, R10
+	LEAQ         (R10)(R10*2), R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVQ         crs+80(FP), R12
+	SHLQ         $0x03, R12
+	MOVQ         DX, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile4x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile4x2_pairs
+	VMOVUPD      (SI), Y9
+	VMOVUPD      32(SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y11
+	VFMADD231PD  Y11, Y9, Y1
+	VFMADD231PD  Y11, Y10, Y2
+	VBROADCASTSD (CX)(R10*1), Y11
+	VFMADD231PD  Y11, Y9, Y3
+	VFMADD231PD  Y11, Y10, Y4
+	VBROADCASTSD (CX)(R10*2), Y11
+	VFMADD231PD  Y11, Y9, Y5
+	VFMADD231PD  Y11, Y10, Y6
+	VBROADCASTSD (CX)(R9*1), Y11
+	VFMADD231PD  Y11, Y9, Y7
+	VFMADD231PD  Y11, Y10, Y8
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile4x2_sums
+
+x256_tile4x2_pairs:
+	VMOVUPD      (SI), Y9
+	VMOVUPD      32(SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y11
+	VFMADD231PD  Y11, Y9, Y1
+	VFMADD231PD  Y11, Y10, Y2
+	VBROADCASTSD (CX)(R10*1), Y11
+	VFMADD231PD  Y11, Y9, Y3
+	VFMADD231PD  Y11, Y10, Y4
+	VBROADCASTSD (CX)(R10*2), Y11
+	VFMADD231PD  Y11, Y9, Y5
+	VFMADD231PD  Y11, Y10, Y6
+	VBROADCASTSD (CX)(R9*1), Y11
+	VFMADD231PD  Y11, Y9, Y7
+	VFMADD231PD  Y11, Y10, Y8
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y9
+	VMOVUPD      32(SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y11
+	VFMADD231PD  Y11, Y9, Y1
+	VFMADD231PD  Y11, Y10, Y2
+	VBROADCASTSD (CX)(R10*1), Y11
+	VFMADD231PD  Y11, Y9, Y3
+	VFMADD231PD  Y11, Y10, Y4
+	VBROADCASTSD (CX)(R10*2), Y11
+	VFMADD231PD  Y11, Y9, Y5
+	VFMADD231PD  Y11, Y10, Y6
+	VBROADCASTSD (CX)(R9*1), Y11
+	VFMADD231PD  Y11, Y9, Y7
+	VFMADD231PD  Y11, Y10, Y8
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile4x2_pairs
+	JMP          x256_tile4x2_sums
 
 x256_tile4x2_k:
 	VMOVUPD      (SI), Y9
@@ -9884,26 +11472,28 @@ x256_tile4x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile4x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile4x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VADDPD       (BX), Y1, Y1
-	VMASKMOVPD   32(BX), Y0, Y9
-	VADDPD       Y9, Y2, Y2
-	ADDQ         AX, BX
-	VADDPD       (BX), Y3, Y3
-	VMASKMOVPD   32(BX), Y0, Y9
-	VADDPD       Y9, Y4, Y4
-	ADDQ         AX, BX
-	VADDPD       (BX), Y5, Y5
-	VMASKMOVPD   32(BX), Y0, Y9
-	VADDPD       Y9, Y6, Y6
-	ADDQ         AX, BX
-	VADDPD       (BX), Y7, Y7
-	VMASKMOVPD   32(BX), Y0, Y9
-	VADDPD       Y9, Y8, Y8
-	ADDQ         AX, BX
+
+x256_tile4x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile4x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VADDPD     (BX), Y1, Y1
+	VMASKMOVPD 32(BX), Y0, Y9
+	VADDPD     Y9, Y2, Y2
+	ADDQ       AX, BX
+	VADDPD     (BX), Y3, Y3
+	VMASKMOVPD 32(BX), Y0, Y9
+	VADDPD     Y9, Y4, Y4
+	ADDQ       AX, BX
+	VADDPD     (BX), Y5, Y5
+	VMASKMOVPD 32(BX), Y0, Y9
+	VADDPD     Y9, Y6, Y6
+	ADDQ       AX, BX
+	VADDPD     (BX), Y7, Y7
+	VMASKMOVPD 32(BX), Y0, Y9
+	VADDPD     Y9, Y8, Y8
+	ADDQ       AX, BX
 
 x256_tile4x2_store:
 	MOVQ    crs+80(FP), AX
@@ -9942,20 +11532,79 @@ x256_tile4x2_done:
 	JMP x256_next
 
 x256_tile3x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R9
-	SHLQ   $0x03, R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R9
+	SHLQ         $0x03, R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	MOVQ         crs+80(FP), R11
+	SHLQ         $0x03, R11
+	MOVQ         DX, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile3x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile3x2_pairs
+	VMOVUPD      (SI), Y7
+	VMOVUPD      32(SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y9
+	VFMADD231PD  Y9, Y7, Y1
+	VFMADD231PD  Y9, Y8, Y2
+	VBROADCASTSD (CX)(R9*1), Y9
+	VFMADD231PD  Y9, Y7, Y3
+	VFMADD231PD  Y9, Y8, Y4
+	VBROADCASTSD (CX)(R9*2), Y9
+	VFMADD231PD  Y9, Y7, Y5
+	VFMADD231PD  Y9, Y8, Y6
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile3x2_sums
+
+x256_tile3x2_pairs:
+	VMOVUPD      (SI), Y7
+	VMOVUPD      32(SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y9
+	VFMADD231PD  Y9, Y7, Y1
+	VFMADD231PD  Y9, Y8, Y2
+	VBROADCASTSD (CX)(R9*1), Y9
+	VFMADD231PD  Y9, Y7, Y3
+	VFMADD231PD  Y9, Y8, Y4
+	VBROADCASTSD (CX)(R9*2), Y9
+	VFMADD231PD  Y9, Y7, Y5
+	VFMADD231PD  Y9, Y8, Y6
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y7
+	VMOVUPD      32(SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y9
+	VFMADD231PD  Y9, Y7, Y1
+	VFMADD231PD  Y9, Y8, Y2
+	VBROADCASTSD (CX)(R9*1), Y9
+	VFMADD231PD  Y9, Y7, Y3
+	VFMADD231PD  Y9, Y8, Y4
+	VBROADCASTSD (CX)(R9*2), Y9
+	VFMADD231PD  Y9, Y7, Y5
+	VFMADD231PD  Y9, Y8, Y6
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile3x2_pairs
+	JMP          x256_tile3x2_sums
 
 x256_tile3x2_k:
 	VMOVUPD      (SI), Y7
@@ -9973,22 +11622,24 @@ x256_tile3x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile3x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile3x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VADDPD       (BX), Y1, Y1
-	VMASKMOVPD   32(BX), Y0, Y7
-	VADDPD       Y7, Y2, Y2
-	ADDQ         AX, BX
-	VADDPD       (BX), Y3, Y3
-	VMASKMOVPD   32(BX), Y0, Y7
-	VADDPD       Y7, Y4, Y4
-	ADDQ         AX, BX
-	VADDPD       (BX), Y5, Y5
-	VMASKMOVPD   32(BX), Y0, Y7
-	VADDPD       Y7, Y6, Y6
-	ADDQ         AX, BX
+
+x256_tile3x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile3x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VADDPD     (BX), Y1, Y1
+	VMASKMOVPD 32(BX), Y0, Y7
+	VADDPD     Y7, Y2, Y2
+	ADDQ       AX, BX
+	VADDPD     (BX), Y3, Y3
+	VMASKMOVPD 32(BX), Y0, Y7
+	VADDPD     Y7, Y4, Y4
+	ADDQ       AX, BX
+	VADDPD     (BX), Y5, Y5
+	VMASKMOVPD 32(BX), Y0, Y7
+	VADDPD     Y7, Y6, Y6
+	ADDQ       AX, BX
 
 x256_tile3x2_store:
 	MOVQ    crs+80(FP), AX
@@ -10021,18 +11672,66 @@ x256_tile3x2_done:
 	JMP x256_next
 
 x256_tile2x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R9
-	SHLQ   $0x03, R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R9
+	SHLQ         $0x03, R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	MOVQ         crs+80(FP), R11
+	SHLQ         $0x03, R11
+	MOVQ         DX, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile2x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile2x2_pairs
+	VMOVUPD      (SI), Y5
+	VMOVUPD      32(SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y7
+	VFMADD231PD  Y7, Y5, Y1
+	VFMADD231PD  Y7, Y6, Y2
+	VBROADCASTSD (CX)(R9*1), Y7
+	VFMADD231PD  Y7, Y5, Y3
+	VFMADD231PD  Y7, Y6, Y4
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile2x2_sums
+
+x256_tile2x2_pairs:
+	VMOVUPD      (SI), Y5
+	VMOVUPD      32(SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y7
+	VFMADD231PD  Y7, Y5, Y1
+	VFMADD231PD  Y7, Y6, Y2
+	VBROADCASTSD (CX)(R9*1), Y7
+	VFMADD231PD  Y7, Y5, Y3
+	VFMADD231PD  Y7, Y6, Y4
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y5
+	VMOVUPD      32(SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y7
+	VFMADD231PD  Y7, Y5, Y1
+	VFMADD231PD  Y7, Y6, Y2
+	VBROADCASTSD (CX)(R9*1), Y7
+	VFMADD231PD  Y7, Y5, Y3
+	VFMADD231PD  Y7, Y6, Y4
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile2x2_pairs
+	JMP          x256_tile2x2_sums
 
 x256_tile2x2_k:
 	VMOVUPD      (SI), Y5
@@ -10047,18 +11746,20 @@ x256_tile2x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile2x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile2x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VADDPD       (BX), Y1, Y1
-	VMASKMOVPD   32(BX), Y0, Y5
-	VADDPD       Y5, Y2, Y2
-	ADDQ         AX, BX
-	VADDPD       (BX), Y3, Y3
-	VMASKMOVPD   32(BX), Y0, Y5
-	VADDPD       Y5, Y4, Y4
-	ADDQ         AX, BX
+
+x256_tile2x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile2x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VADDPD     (BX), Y1, Y1
+	VMASKMOVPD 32(BX), Y0, Y5
+	VADDPD     Y5, Y2, Y2
+	ADDQ       AX, BX
+	VADDPD     (BX), Y3, Y3
+	VMASKMOVPD 32(BX), Y0, Y5
+	VADDPD     Y5, Y4, Y4
+	ADDQ       AX, BX
 
 x256_tile2x2_store:
 	MOVQ    crs+80(FP), AX
@@ -10085,14 +11786,51 @@ x256_tile2x2_done:
 	JMP x256_next
 
 x256_tile1x2:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	MOVQ         crs+80(FP), R10
+	SHLQ         $0x03, R10
+	MOVQ         DX, R9
+	PREFETCHT0   (R9)
+	ADDQ         R10, R9
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile1x2_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile1x2_pairs
+	VMOVUPD      (SI), Y3
+	VMOVUPD      32(SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y5
+	VFMADD231PD  Y5, Y3, Y1
+	VFMADD231PD  Y5, Y4, Y2
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile1x2_sums
+
+x256_tile1x2_pairs:
+	VMOVUPD      (SI), Y3
+	VMOVUPD      32(SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y5
+	VFMADD231PD  Y5, Y3, Y1
+	VFMADD231PD  Y5, Y4, Y2
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y3
+	VMOVUPD      32(SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y5
+	VFMADD231PD  Y5, Y3, Y1
+	VFMADD231PD  Y5, Y4, Y2
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile1x2_pairs
+	JMP          x256_tile1x2_sums
 
 x256_tile1x2_k:
 	VMOVUPD      (SI), Y3
@@ -10104,14 +11842,16 @@ x256_tile1x2_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile1x2_k
-	TESTQ        BX, BX
-	JZ           x256_tile1x2_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VADDPD       (BX), Y1, Y1
-	VMASKMOVPD   32(BX), Y0, Y3
-	VADDPD       Y3, Y2, Y2
-	ADDQ         AX, BX
+
+x256_tile1x2_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile1x2_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VADDPD     (BX), Y1, Y1
+	VMASKMOVPD 32(BX), Y0, Y3
+	VADDPD     Y3, Y2, Y2
+	ADDQ       AX, BX
 
 x256_tile1x2_store:
 	MOVQ    crs+80(FP), AX
@@ -10143,52 +11883,174 @@ x256_vectors1:
 	MOVQ    72(SP), BX
 
 x256_rows1:
-	CMPQ   AX, $0x0000000b
-	JE     x256_tile11x1
-	CMPQ   AX, $0x0000000a
-	JE     x256_tile10x1
-	CMPQ   AX, $0x00000009
-	JE     x256_tile9x1
-	CMPQ   AX, $0x00000008
-	JE     x256_tile8x1
-	CMPQ   AX, $0x00000007
-	JE     x256_tile7x1
-	CMPQ   AX, $0x00000006
-	JE     x256_tile6x1
-	CMPQ   AX, $0x00000005
-	JE     x256_tile5x1
-	CMPQ   AX, $0x00000004
-	JE     x256_tile4x1
-	CMPQ   AX, $0x00000003
-	JE     x256_tile3x1
-	CMPQ   AX, $0x00000002
-	JE     x256_tile2x1
-	CMPQ   AX, $0x00000001
-	JE     x256_tile1x1
-	MOVQ   k+24(FP), SI
-	MOVQ   brs+64(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   acs+48(FP), R9
-	SHLQ   $0x03, R9
-	MOVQ   56(SP), DI
-	MOVQ   CX, R10
-	MOVQ   ars+40(FP), R14
-	SHLQ   $0x03, R14
-	LEAQ   (R14)(R14*2), R12
-	LEAQ   (R14)(R14*4), R13
-	LEAQ   (CX)(R12*2), R11
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	VXORPS Y12, Y12, Y12
+	CMPQ         AX, $0x0000000b
+	JE           x256_tile11x1
+	CMPQ         AX, $0x0000000a
+	JE           x256_tile10x1
+	CMPQ         AX, $0x00000009
+	JE           x256_tile9x1
+	CMPQ         AX, $0x00000008
+	JE           x256_tile8x1
+	CMPQ         AX, $0x00000007
+	JE           x256_tile7x1
+	CMPQ         AX, $0x00000006
+	JE           x256_tile6x1
+	CMPQ         AX, $0x00000005
+	JE           x256_tile5x1
+	CMPQ         AX, $0x00000004
+	JE           x256_tile4x1
+	CMPQ         AX, $0x00000003
+	JE           x256_tile3x1
+	CMPQ         AX, $0x00000002
+	JE           x256_tile2x1
+	CMPQ         AX, $0x00000001
+	JE           x256_tile1x1
+	MOVQ         k+24(FP), SI
+	MOVQ         brs+64(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         acs+48(FP), R9
+	SHLQ         $0x03, R9
+	MOVQ         56(SP), DI
+	MOVQ         CX, R10
+	MOVQ         ars+40(FP), R14
+	SHLQ         $0x03, R14
+	LEAQ         (R14)(R14*2), R12
+	LEAQ         (R14)(R14*4), R13
+	LEAQ         (CX)(R12*2), R11
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	VXORPS       Y11, Y11, Y11
+	VXORPS       Y12, Y12, Y12
+	MOVQ         crs+80(FP), BP
+	SHLQ         $0x03, BP
+	MOVQ         DX, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	PREFETCHT0   (R15)
+	ADDQ         BP, R15
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile12x1_k
+	TESTQ        $0x00000001, SI
+	JZ           x256_tile12x1_pairs
+	VMOVUPD      (DI), Y13
+	ADDQ         R8, DI
+	VBROADCASTSD (R10), Y14
+	VFMADD231PD  Y14, Y13, Y1
+	VBROADCASTSD (R10)(R14*1), Y14
+	VFMADD231PD  Y14, Y13, Y2
+	VBROADCASTSD (R10)(R14*2), Y14
+	VFMADD231PD  Y14, Y13, Y3
+	VBROADCASTSD (R10)(R12*1), Y14
+	VFMADD231PD  Y14, Y13, Y4
+	VBROADCASTSD (R10)(R14*4), Y14
+	VFMADD231PD  Y14, Y13, Y5
+	VBROADCASTSD (R10)(R13*1), Y14
+	VFMADD231PD  Y14, Y13, Y6
+	VBROADCASTSD (R11), Y14
+	VFMADD231PD  Y14, Y13, Y7
+	VBROADCASTSD (R11)(R14*1), Y14
+	VFMADD231PD  Y14, Y13, Y8
+	VBROADCASTSD (R11)(R14*2), Y14
+	VFMADD231PD  Y14, Y13, Y9
+	VBROADCASTSD (R11)(R12*1), Y14
+	VFMADD231PD  Y14, Y13, Y10
+	VBROADCASTSD (R11)(R14*4), Y14
+	VFMADD231PD  Y14, Y13, Y11
+	VBROADCASTSD (R11)(R13*1), Y14
+	VFMADD231PD  Y14, Y13, Y12
+	ADDQ         R9, R10
+	ADDQ         R9, R11
+	DECQ         SI
+	JZ           x256_tile12x1_sums
+
+x256_tile12x1_pairs:
+	VMOVUPD      (DI), Y13
+	ADDQ         R8, DI
+	VBROADCASTSD (R10), Y14
+	VFMADD231PD  Y14, Y13, Y1
+	VBROADCASTSD (R10)(R14*1), Y14
+	VFMADD231PD  Y14, Y13, Y2
+	VBROADCASTSD (R10)(R14*2), Y14
+	VFMADD231PD  Y14, Y13, Y3
+	VBROADCASTSD (R10)(R12*1), Y14
+	VFMADD231PD  Y14, Y13, Y4
+	VBROADCASTSD (R10)(R14*4), Y14
+	VFMADD231PD  Y14, Y13, Y5
+	VBROADCASTSD (R10)(R13*1), Y14
+	VFMADD231PD  Y14, Y13, Y6
+	VBROADCASTSD (R11), Y14
+	VFMADD231PD  Y14, Y13, Y7
+	VBROADCASTSD (R11)(R14*1), Y14
+	VFMADD231PD  Y14, Y13, Y8
+	VBROADCASTSD (R11)(R14*2), Y14
+	VFMADD231PD  Y14, Y13, Y9
+	VBROADCASTSD (R11)(R12*1), Y14
+	VFMADD231PD  Y14, Y13, Y10
+	VBROADCASTSD (R11)(R14*4), Y14
+	VFMADD231PD  Y14, Y13, Y11
+	VBROADCASTSD (R11)(R13*1), Y14
+	VFMADD231PD  Y14, Y13, Y12
+	ADDQ         R9, R10
+	ADDQ         R9, R11
+	VMOVUPD      (DI), Y13
+	ADDQ         R8, DI
+	VBROADCASTSD (R10), Y14
+	VFMADD231PD  Y14, Y13, Y1
+	VBROADCASTSD (R10)(R14*1), Y14
+	VFMADD231PD  Y14, Y13, Y2
+	VBROADCASTSD (R10)(R14*2), Y14
+	VFMADD231PD  Y14, Y13, Y3
+	VBROADCASTSD (R10)(R12*1), Y14
+	VFMADD231PD  Y14, Y13, Y4
+	VBROADCASTSD (R10)(R14*4), Y14
+	VFMADD231PD  Y14, Y13, Y5
+	VBROADCASTSD (R10)(R13*1), Y14
+	VFMADD231PD  Y14, Y13, Y6
+	VBROADCASTSD (R11), Y14
+	VFMADD231PD  Y14, Y13, Y7
+	VBROADCASTSD (R11)(R14*1), Y14
+	VFMADD231PD  Y14, Y13, Y8
+	VBROADCASTSD (R11)(R14*2), Y14
+	VFMADD231PD  Y14, Y13, Y9
+	VBROADCASTSD (R11)(R12*1), Y14
+	VFMADD231PD  Y14, Y13, Y10
+	VBROADCASTSD (R11)(R14*4), Y14
+	VFMADD231PD  Y14, Y13, Y11
+	VBROADCASTSD (R11)(R13*1), Y14
+	VFMADD231PD  Y14, Y13, Y12
+	ADDQ         R9, R10
+	ADDQ         R9, R11
+	SUBQ         $0x02, SI
+	JNZ          x256_tile12x1_pairs
+	JMP          x256_tile12x1_sums
 
 x256_tile12x1_k:
 	VMASKMOVPD   (DI), Y0, Y13
@@ -10221,46 +12083,48 @@ x256_tile12x1_k:
 	ADDQ         R9, R11
 	DECQ         SI
 	JNZ          x256_tile12x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile12x1_store
-	MOVQ         srs+96(FP), SI
-	SHLQ         $0x03, SI
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y1, Y1
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y2, Y2
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y3, Y3
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y4, Y4
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y5, Y5
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y6, Y6
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y7, Y7
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y8, Y8
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y9, Y9
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y10, Y10
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y11, Y11
-	ADDQ         SI, BX
-	VMASKMOVPD   (BX), Y0, Y13
-	VADDPD       Y13, Y12, Y12
-	ADDQ         SI, BX
+
+x256_tile12x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile12x1_store
+	MOVQ       srs+96(FP), SI
+	SHLQ       $0x03, SI
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y1, Y1
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y2, Y2
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y3, Y3
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y4, Y4
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y5, Y5
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y6, Y6
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y7, Y7
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y8, Y8
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y9, Y9
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y10, Y10
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y11, Y11
+	ADDQ       SI, BX
+	VMASKMOVPD (BX), Y0, Y13
+	VADDPD     Y13, Y12, Y12
+	ADDQ       SI, BX
 
 x256_tile12x1_store:
 	MOVQ    crs+80(FP), SI
@@ -10328,29 +12192,143 @@ x256_tile12x1_done:
 	JMP    x256_next
 
 x256_tile11x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x03, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x03, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	VXORPS       Y11, Y11, Y11
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x03, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile11x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile11x1_pairs
+	VMOVUPD      (SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y13
+	VFMADD231PD  Y13, Y12, Y1
+	VBROADCASTSD (R9)(R12*1), Y13
+	VFMADD231PD  Y13, Y12, Y2
+	VBROADCASTSD (R9)(R12*2), Y13
+	VFMADD231PD  Y13, Y12, Y3
+	VBROADCASTSD (R9)(R10*1), Y13
+	VFMADD231PD  Y13, Y12, Y4
+	VBROADCASTSD (R9)(R12*4), Y13
+	VFMADD231PD  Y13, Y12, Y5
+	VBROADCASTSD (R9)(R11*1), Y13
+	VFMADD231PD  Y13, Y12, Y6
+	VBROADCASTSD (CX), Y13
+	VFMADD231PD  Y13, Y12, Y7
+	VBROADCASTSD (CX)(R12*1), Y13
+	VFMADD231PD  Y13, Y12, Y8
+	VBROADCASTSD (CX)(R12*2), Y13
+	VFMADD231PD  Y13, Y12, Y9
+	VBROADCASTSD (CX)(R10*1), Y13
+	VFMADD231PD  Y13, Y12, Y10
+	VBROADCASTSD (CX)(R12*4), Y13
+	VFMADD231PD  Y13, Y12, Y11
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile11x1_sums
+
+x256_tile11x1_pairs:
+	VMOVUPD      (SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y13
+	VFMADD231PD  Y13, Y12, Y1
+	VBROADCASTSD (R9)(R12*1), Y13
+	VFMADD231PD  Y13, Y12, Y2
+	VBROADCASTSD (R9)(R12*2), Y13
+	VFMADD231PD  Y13, Y12, Y3
+	VBROADCASTSD (R9)(R10*1), Y13
+	VFMADD231PD  Y13, Y12, Y4
+	VBROADCASTSD (R9)(R12*4), Y13
+	VFMADD231PD  Y13, Y12, Y5
+	VBROADCASTSD (R9)(R11*1), Y13
+	VFMADD231PD  Y13, Y12, Y6
+	VBROADCASTSD (CX), Y13
+	VFMADD231PD  Y13, Y12, Y7
+	VBROADCASTSD (CX)(R12*1), Y13
+	VFMADD231PD  Y13, Y12, Y8
+	VBROADCASTSD (CX)(R12*2), Y13
+	VFMADD231PD  Y13, Y12, Y9
+	VBROADCASTSD (CX)(R10*1), Y13
+	VFMADD231PD  Y13, Y12, Y10
+	VBROADCASTSD (CX)(R12*4), Y13
+	VFMADD231PD  Y13, Y12, Y11
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y12
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y13
+	VFMADD231PD  Y13, Y12, Y1
+	VBROADCASTSD (R9)(R12*1), Y13
+	VFMADD231PD  Y13, Y12, Y2
+	VBROADCASTSD (R9)(R12*2), Y13
+	VFMADD231PD  Y13, Y12, Y3
+	VBROADCASTSD (R9)(R10*1), Y13
+	VFMADD231PD  Y13, Y12, Y4
+	VBROADCASTSD (R9)(R12*4), Y13
+	VFMADD231PD  Y13, Y12, Y5
+	VBROADCASTSD (R9)(R11*1), Y13
+	VFMADD231PD  Y13, Y12, Y6
+	VBROADCASTSD (CX), Y13
+	VFMADD231PD  Y13, Y12, Y7
+	VBROADCASTSD (CX)(R12*1), Y13
+	VFMADD231PD  Y13, Y12, Y8
+	VBROADCASTSD (CX)(R12*2), Y13
+	VFMADD231PD  Y13, Y12, Y9
+	VBROADCASTSD (CX)(R10*1), Y13
+	VFMADD231PD  Y13, Y12, Y10
+	VBROADCASTSD (CX)(R12*4), Y13
+	VFMADD231PD  Y13, Y12, Y11
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile11x1_pairs
+	JMP          x256_tile11x1_sums
 
 x256_tile11x1_k:
 	VMASKMOVPD   (SI), Y0, Y12
@@ -10381,43 +12359,45 @@ x256_tile11x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile11x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile11x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y7, Y7
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y8, Y8
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y9, Y9
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y10, Y10
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y12
-	VADDPD       Y12, Y11, Y11
-	ADDQ         AX, BX
+
+x256_tile11x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile11x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y7, Y7
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y8, Y8
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y9, Y9
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y10, Y10
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y12
+	VADDPD     Y12, Y11, Y11
+	ADDQ       AX, BX
 
 x256_tile11x1_store:
 	MOVQ    crs+80(FP), AX
@@ -10476,28 +12456,134 @@ x256_tile11x1_done:
 	JMP x256_next
 
 x256_tile10x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x03, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x03, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x03, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile10x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile10x1_pairs
+	VMOVUPD      (SI), Y11
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y12
+	VFMADD231PD  Y12, Y11, Y1
+	VBROADCASTSD (R9)(R12*1), Y12
+	VFMADD231PD  Y12, Y11, Y2
+	VBROADCASTSD (R9)(R12*2), Y12
+	VFMADD231PD  Y12, Y11, Y3
+	VBROADCASTSD (R9)(R10*1), Y12
+	VFMADD231PD  Y12, Y11, Y4
+	VBROADCASTSD (R9)(R12*4), Y12
+	VFMADD231PD  Y12, Y11, Y5
+	VBROADCASTSD (R9)(R11*1), Y12
+	VFMADD231PD  Y12, Y11, Y6
+	VBROADCASTSD (CX), Y12
+	VFMADD231PD  Y12, Y11, Y7
+	VBROADCASTSD (CX)(R12*1), Y12
+	VFMADD231PD  Y12, Y11, Y8
+	VBROADCASTSD (CX)(R12*2), Y12
+	VFMADD231PD  Y12, Y11, Y9
+	VBROADCASTSD (CX)(R10*1), Y12
+	VFMADD231PD  Y12, Y11, Y10
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile10x1_sums
+
+x256_tile10x1_pairs:
+	VMOVUPD      (SI), Y11
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y12
+	VFMADD231PD  Y12, Y11, Y1
+	VBROADCASTSD (R9)(R12*1), Y12
+	VFMADD231PD  Y12, Y11, Y2
+	VBROADCASTSD (R9)(R12*2), Y12
+	VFMADD231PD  Y12, Y11, Y3
+	VBROADCASTSD (R9)(R10*1), Y12
+	VFMADD231PD  Y12, Y11, Y4
+	VBROADCASTSD (R9)(R12*4), Y12
+	VFMADD231PD  Y12, Y11, Y5
+	VBROADCASTSD (R9)(R11*1), Y12
+	VFMADD231PD  Y12, Y11, Y6
+	VBROADCASTSD (CX), Y12
+	VFMADD231PD  Y12, Y11, Y7
+	VBROADCASTSD (CX)(R12*1), Y12
+	VFMADD231PD  Y12, Y11, Y8
+	VBROADCASTSD (CX)(R12*2), Y12
+	VFMADD231PD  Y12, Y11, Y9
+	VBROADCASTSD (CX)(R10*1), Y12
+	VFMADD231PD  Y12, Y11, Y10
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y11
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y12
+	VFMADD231PD  Y12, Y11, Y1
+	VBROADCASTSD (R9)(R12*1), Y12
+	VFMADD231PD  Y12, Y11, Y2
+	VBROADCASTSD (R9)(R12*2), Y12
+	VFMADD231PD  Y12, Y11, Y3
+	VBROADCASTSD (R9)(R10*1), Y12
+	VFMADD231PD  Y12, Y11, Y4
+	VBROADCASTSD (R9)(R12*4), Y12
+	VFMADD231PD  Y12, Y11, Y5
+	VBROADCASTSD (R9)(R11*1), Y12
+	VFMADD231PD  Y12, Y11, Y6
+	VBROADCASTSD (CX), Y12
+	VFMADD231PD  Y12, Y11, Y7
+	VBROADCASTSD (CX)(R12*1), Y12
+	VFMADD231PD  Y12, Y11, Y8
+	VBROADCASTSD (CX)(R12*2), Y12
+	VFMADD231PD  Y12, Y11, Y9
+	VBROADCASTSD (CX)(R10*1), Y12
+	VFMADD231PD  Y12, Y11, Y10
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile10x1_pairs
+	JMP          x256_tile10x1_sums
 
 x256_tile10x1_k:
 	VMASKMOVPD   (SI), Y0, Y11
@@ -10526,40 +12612,42 @@ x256_tile10x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile10x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile10x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y7, Y7
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y8, Y8
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y9, Y9
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y11
-	VADDPD       Y11, Y10, Y10
-	ADDQ         AX, BX
+
+x256_tile10x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile10x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y7, Y7
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y8, Y8
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y9, Y9
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y11
+	VADDPD     Y11, Y10, Y10
+	ADDQ       AX, BX
 
 x256_tile10x1_store:
 	MOVQ    crs+80(FP), AX
@@ -10614,27 +12702,125 @@ x256_tile10x1_done:
 	JMP x256_next
 
 x256_tile9x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x03, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x03, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x03, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile9x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile9x1_pairs
+	VMOVUPD      (SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y11
+	VFMADD231PD  Y11, Y10, Y1
+	VBROADCASTSD (R9)(R12*1), Y11
+	VFMADD231PD  Y11, Y10, Y2
+	VBROADCASTSD (R9)(R12*2), Y11
+	VFMADD231PD  Y11, Y10, Y3
+	VBROADCASTSD (R9)(R10*1), Y11
+	VFMADD231PD  Y11, Y10, Y4
+	VBROADCASTSD (R9)(R12*4), Y11
+	VFMADD231PD  Y11, Y10, Y5
+	VBROADCASTSD (R9)(R11*1), Y11
+	VFMADD231PD  Y11, Y10, Y6
+	VBROADCASTSD (CX), Y11
+	VFMADD231PD  Y11, Y10, Y7
+	VBROADCASTSD (CX)(R12*1), Y11
+	VFMADD231PD  Y11, Y10, Y8
+	VBROADCASTSD (CX)(R12*2), Y11
+	VFMADD231PD  Y11, Y10, Y9
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile9x1_sums
+
+x256_tile9x1_pairs:
+	VMOVUPD      (SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y11
+	VFMADD231PD  Y11, Y10, Y1
+	VBROADCASTSD (R9)(R12*1), Y11
+	VFMADD231PD  Y11, Y10, Y2
+	VBROADCASTSD (R9)(R12*2), Y11
+	VFMADD231PD  Y11, Y10, Y3
+	VBROADCASTSD (R9)(R10*1), Y11
+	VFMADD231PD  Y11, Y10, Y4
+	VBROADCASTSD (R9)(R12*4), Y11
+	VFMADD231PD  Y11, Y10, Y5
+	VBROADCASTSD (R9)(R11*1), Y11
+	VFMADD231PD  Y11, Y10, Y6
+	VBROADCASTSD (CX), Y11
+	VFMADD231PD  Y11, Y10, Y7
+	VBROADCASTSD (CX)(R12*1), Y11
+	VFMADD231PD  Y11, Y10, Y8
+	VBROADCASTSD (CX)(R12*2), Y11
+	VFMADD231PD  Y11, Y10, Y9
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y10
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y11
+	VFMADD231PD  Y11, Y10, Y1
+	VBROADCASTSD (R9)(R12*1), Y11
+	VFMADD231PD  Y11, Y10, Y2
+	VBROADCASTSD (R9)(R12*2), Y11
+	VFMADD231PD  Y11, Y10, Y3
+	VBROADCASTSD (R9)(R10*1), Y11
+	VFMADD231PD  Y11, Y10, Y4
+	VBROADCASTSD (R9)(R12*4), Y11
+	VFMADD231PD  Y11, Y10, Y5
+	VBROADCASTSD (R9)(R11*1), Y11
+	VFMADD231PD  Y11, Y10, Y6
+	VBROADCASTSD (CX), Y11
+	VFMADD231PD  Y11, Y10, Y7
+	VBROADCASTSD (CX)(R12*1), Y11
+	VFMADD231PD  Y11, Y10, Y8
+	VBROADCASTSD (CX)(R12*2), Y11
+	VFMADD231PD  Y11, Y10, Y9
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile9x1_pairs
+	JMP          x256_tile9x1_sums
 
 x256_tile9x1_k:
 	VMASKMOVPD   (SI), Y0, Y10
@@ -10661,37 +12847,39 @@ x256_tile9x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile9x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile9x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y7, Y7
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y8, Y8
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y10
-	VADDPD       Y10, Y9, Y9
-	ADDQ         AX, BX
+
+x256_tile9x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile9x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y7, Y7
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y8, Y8
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y10
+	VADDPD     Y10, Y9, Y9
+	ADDQ       AX, BX
 
 x256_tile9x1_store:
 	MOVQ    crs+80(FP), AX
@@ -10742,26 +12930,116 @@ x256_tile9x1_done:
 	JMP x256_next
 
 x256_tile8x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x03, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x03, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x03, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile8x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile8x1_pairs
+	VMOVUPD      (SI), Y9
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y10
+	VFMADD231PD  Y10, Y9, Y1
+	VBROADCASTSD (R9)(R12*1), Y10
+	VFMADD231PD  Y10, Y9, Y2
+	VBROADCASTSD (R9)(R12*2), Y10
+	VFMADD231PD  Y10, Y9, Y3
+	VBROADCASTSD (R9)(R10*1), Y10
+	VFMADD231PD  Y10, Y9, Y4
+	VBROADCASTSD (R9)(R12*4), Y10
+	VFMADD231PD  Y10, Y9, Y5
+	VBROADCASTSD (R9)(R11*1), Y10
+	VFMADD231PD  Y10, Y9, Y6
+	VBROADCASTSD (CX), Y10
+	VFMADD231PD  Y10, Y9, Y7
+	VBROADCASTSD (CX)(R12*1), Y10
+	VFMADD231PD  Y10, Y9, Y8
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile8x1_sums
+
+x256_tile8x1_pairs:
+	VMOVUPD      (SI), Y9
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y10
+	VFMADD231PD  Y10, Y9, Y1
+	VBROADCASTSD (R9)(R12*1), Y10
+	VFMADD231PD  Y10, Y9, Y2
+	VBROADCASTSD (R9)(R12*2), Y10
+	VFMADD231PD  Y10, Y9, Y3
+	VBROADCASTSD (R9)(R10*1), Y10
+	VFMADD231PD  Y10, Y9, Y4
+	VBROADCASTSD (R9)(R12*4), Y10
+	VFMADD231PD  Y10, Y9, Y5
+	VBROADCASTSD (R9)(R11*1), Y10
+	VFMADD231PD  Y10, Y9, Y6
+	VBROADCASTSD (CX), Y10
+	VFMADD231PD  Y10, Y9, Y7
+	VBROADCASTSD (CX)(R12*1), Y10
+	VFMADD231PD  Y10, Y9, Y8
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y9
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y10
+	VFMADD231PD  Y10, Y9, Y1
+	VBROADCASTSD (R9)(R12*1), Y10
+	VFMADD231PD  Y10, Y9, Y2
+	VBROADCASTSD (R9)(R12*2), Y10
+	VFMADD231PD  Y10, Y9, Y3
+	VBROADCASTSD (R9)(R10*1), Y10
+	VFMADD231PD  Y10, Y9, Y4
+	VBROADCASTSD (R9)(R12*4), Y10
+	VFMADD231PD  Y10, Y9, Y5
+	VBROADCASTSD (R9)(R11*1), Y10
+	VFMADD231PD  Y10, Y9, Y6
+	VBROADCASTSD (CX), Y10
+	VFMADD231PD  Y10, Y9, Y7
+	VBROADCASTSD (CX)(R12*1), Y10
+	VFMADD231PD  Y10, Y9, Y8
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile8x1_pairs
+	JMP          x256_tile8x1_sums
 
 x256_tile8x1_k:
 	VMASKMOVPD   (SI), Y0, Y9
@@ -10786,34 +13064,36 @@ x256_tile8x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile8x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile8x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y9
-	VADDPD       Y9, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y9
-	VADDPD       Y9, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y9
-	VADDPD       Y9, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y9
-	VADDPD       Y9, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y9
-	VADDPD       Y9, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y9
-	VADDPD       Y9, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y9
-	VADDPD       Y9, Y7, Y7
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y9
-	VADDPD       Y9, Y8, Y8
-	ADDQ         AX, BX
+
+x256_tile8x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile8x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y9
+	VADDPD     Y9, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y9
+	VADDPD     Y9, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y9
+	VADDPD     Y9, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y9
+	VADDPD     Y9, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y9
+	VADDPD     Y9, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y9
+	VADDPD     Y9, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y9
+	VADDPD     Y9, Y7, Y7
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y9
+	VADDPD     Y9, Y8, Y8
+	ADDQ       AX, BX
 
 x256_tile8x1_store:
 	MOVQ    crs+80(FP), AX
@@ -10860,25 +13140,107 @@ x256_tile8x1_done:
 	JMP x256_next
 
 x256_tile7x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   CX, R9
-	MOVQ   ars+40(FP), R12
-	SHLQ   $0x03, R12
-	LEAQ   (R12)(R12*2), R10
-	LEAQ   (R12)(R12*4), R11
-	LEAQ   (CX)(R10*2), CX
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         CX, R9
+	MOVQ         ars+40(FP), R12
+	SHLQ         $0x03, R12
+	LEAQ         (R12)(R12*2), R10
+	LEAQ         (R12)(R12*4), R11
+	LEAQ         (CX)(R10*2), CX
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVQ         crs+80(FP), R14
+	SHLQ         $0x03, R14
+	MOVQ         DX, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	PREFETCHT0   (R13)
+	ADDQ         R14, R13
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile7x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile7x1_pairs
+	VMOVUPD      (SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y9
+	VFMADD231PD  Y9, Y8, Y1
+	VBROADCASTSD (R9)(R12*1), Y9
+	VFMADD231PD  Y9, Y8, Y2
+	VBROADCASTSD (R9)(R12*2), Y9
+	VFMADD231PD  Y9, Y8, Y3
+	VBROADCASTSD (R9)(R10*1), Y9
+	VFMADD231PD  Y9, Y8, Y4
+	VBROADCASTSD (R9)(R12*4), Y9
+	VFMADD231PD  Y9, Y8, Y5
+	VBROADCASTSD (R9)(R11*1), Y9
+	VFMADD231PD  Y9, Y8, Y6
+	VBROADCASTSD (CX), Y9
+	VFMADD231PD  Y9, Y8, Y7
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile7x1_sums
+
+x256_tile7x1_pairs:
+	VMOVUPD      (SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y9
+	VFMADD231PD  Y9, Y8, Y1
+	VBROADCASTSD (R9)(R12*1), Y9
+	VFMADD231PD  Y9, Y8, Y2
+	VBROADCASTSD (R9)(R12*2), Y9
+	VFMADD231PD  Y9, Y8, Y3
+	VBROADCASTSD (R9)(R10*1), Y9
+	VFMADD231PD  Y9, Y8, Y4
+	VBROADCASTSD (R9)(R12*4), Y9
+	VFMADD231PD  Y9, Y8, Y5
+	VBROADCASTSD (R9)(R11*1), Y9
+	VFMADD231PD  Y9, Y8, Y6
+	VBROADCASTSD (CX), Y9
+	VFMADD231PD  Y9, Y8, Y7
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y8
+	ADDQ         DI, SI
+	VBROADCASTSD (R9), Y9
+	VFMADD231PD  Y9, Y8, Y1
+	VBROADCASTSD (R9)(R12*1), Y9
+	VFMADD231PD  Y9, Y8, Y2
+	VBROADCASTSD (R9)(R12*2), Y9
+	VFMADD231PD  Y9, Y8, Y3
+	VBROADCASTSD (R9)(R10*1), Y9
+	VFMADD231PD  Y9, Y8, Y4
+	VBROADCASTSD (R9)(R12*4), Y9
+	VFMADD231PD  Y9, Y8, Y5
+	VBROADCASTSD (R9)(R11*1), Y9
+	VFMADD231PD  Y9, Y8, Y6
+	VBROADCASTSD (CX), Y9
+	VFMADD231PD  Y9, Y8, Y7
+	ADDQ         R8, R9
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile7x1_pairs
+	JMP          x256_tile7x1_sums
 
 x256_tile7x1_k:
 	VMASKMOVPD   (SI), Y0, Y8
@@ -10901,31 +13263,33 @@ x256_tile7x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile7x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile7x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y8
-	VADDPD       Y8, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y8
-	VADDPD       Y8, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y8
-	VADDPD       Y8, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y8
-	VADDPD       Y8, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y8
-	VADDPD       Y8, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y8
-	VADDPD       Y8, Y6, Y6
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y8
-	VADDPD       Y8, Y7, Y7
-	ADDQ         AX, BX
+
+x256_tile7x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile7x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y8
+	VADDPD     Y8, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y8
+	VADDPD     Y8, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y8
+	VADDPD     Y8, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y8
+	VADDPD     Y8, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y8
+	VADDPD     Y8, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y8
+	VADDPD     Y8, Y6, Y6
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y8
+	VADDPD     Y8, Y7, Y7
+	ADDQ       AX, BX
 
 x256_tile7x1_store:
 	MOVQ    crs+80(FP), AX
@@ -10968,22 +13332,93 @@ x256_tile7x1_done:
 	JMP x256_next
 
 x256_tile6x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R11
-	SHLQ   $0x03, R11
-	LEAQ   (R11)(R11*2), R9
-	LEAQ   (R11)(R11*4), R10
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R11
+	SHLQ         $0x03, R11
+	LEAQ         (R11)(R11*2), R9
+	LEAQ         (R11)(R11*4), R10
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	MOVQ         crs+80(FP), R13
+	SHLQ         $0x03, R13
+	MOVQ         DX, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	PREFETCHT0   (R12)
+	ADDQ         R13, R12
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile6x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile6x1_pairs
+	VMOVUPD      (SI), Y7
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y8
+	VFMADD231PD  Y8, Y7, Y1
+	VBROADCASTSD (CX)(R11*1), Y8
+	VFMADD231PD  Y8, Y7, Y2
+	VBROADCASTSD (CX)(R11*2), Y8
+	VFMADD231PD  Y8, Y7, Y3
+	VBROADCASTSD (CX)(R9*1), Y8
+	VFMADD231PD  Y8, Y7, Y4
+	VBROADCASTSD (CX)(R11*4), Y8
+	VFMADD231PD  Y8, Y7, Y5
+	VBROADCASTSD (CX)(R10*1), Y8
+	VFMADD231PD  Y8, Y7, Y6
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile6x1_sums
+
+x256_tile6x1_pairs:
+	VMOVUPD      (SI), Y7
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y8
+	VFMADD231PD  Y8, Y7, Y1
+	VBROADCASTSD (CX)(R11*1), Y8
+	VFMADD231PD  Y8, Y7, Y2
+	VBROADCASTSD (CX)(R11*2), Y8
+	VFMADD231PD  Y8, Y7, Y3
+	VBROADCASTSD (CX)(R9*1), Y8
+	VFMADD231PD  Y8, Y7, Y4
+	VBROADCASTSD (CX)(R11*4), Y8
+	VFMADD231PD  Y8, Y7, Y5
+	VBROADCASTSD (CX)(R10*1), Y8
+	VFMADD231PD  Y8, Y7, Y6
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y7
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y8
+	VFMADD231PD  Y8, Y7, Y1
+	VBROADCASTSD (CX)(R11*1), Y8
+	VFMADD231PD  Y8, Y7, Y2
+	VBROADCASTSD (CX)(R11*2), Y8
+	VFMADD231PD  Y8, Y7, Y3
+	VBROADCASTSD (CX)(R9*1), Y8
+	VFMADD231PD  Y8, Y7, Y4
+	VBROADCASTSD (CX)(R11*4), Y8
+	VFMADD231PD  Y8, Y7, Y5
+	VBROADCASTSD (CX)(R10*1), Y8
+	VFMADD231PD  Y8, Y7, Y6
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile6x1_pairs
+	JMP          x256_tile6x1_sums
 
 x256_tile6x1_k:
 	VMASKMOVPD   (SI), Y0, Y7
@@ -11003,28 +13438,30 @@ x256_tile6x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile6x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile6x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y7
-	VADDPD       Y7, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y7
-	VADDPD       Y7, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y7
-	VADDPD       Y7, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y7
-	VADDPD       Y7, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y7
-	VADDPD       Y7, Y5, Y5
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y7
-	VADDPD       Y7, Y6, Y6
-	ADDQ         AX, BX
+
+x256_tile6x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile6x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y7
+	VADDPD     Y7, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y7
+	VADDPD     Y7, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y7
+	VADDPD     Y7, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y7
+	VADDPD     Y7, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y7
+	VADDPD     Y7, Y5, Y5
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y7
+	VADDPD     Y7, Y6, Y6
+	ADDQ       AX, BX
 
 x256_tile6x1_store:
 	MOVQ    crs+80(FP), AX
@@ -11063,20 +13500,83 @@ x256_tile6x1_done:
 	JMP x256_next
 
 x256_tile5x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R10
-	SHLQ   $0x03, R10
-	LEAQ   (R10)(R10*2), R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R10
+	SHLQ         $0x03, R10
+	LEAQ         (R10)(R10*2), R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	MOVQ         crs+80(FP), R12
+	SHLQ         $0x03, R12
+	MOVQ         DX, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile5x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile5x1_pairs
+	VMOVUPD      (SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y7
+	VFMADD231PD  Y7, Y6, Y1
+	VBROADCASTSD (CX)(R10*1), Y7
+	VFMADD231PD  Y7, Y6, Y2
+	VBROADCASTSD (CX)(R10*2), Y7
+	VFMADD231PD  Y7, Y6, Y3
+	VBROADCASTSD (CX)(R9*1), Y7
+	VFMADD231PD  Y7, Y6, Y4
+	VBROADCASTSD (CX)(R10*4), Y7
+	VFMADD231PD  Y7, Y6, Y5
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile5x1_sums
+
+x256_tile5x1_pairs:
+	VMOVUPD      (SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y7
+	VFMADD231PD  Y7, Y6, Y1
+	VBROADCASTSD (CX)(R10*1), Y7
+	VFMADD231PD  Y7, Y6, Y2
+	VBROADCASTSD (CX)(R10*2), Y7
+	VFMADD231PD  Y7, Y6, Y3
+	VBROADCASTSD (CX)(R9*1), Y7
+	VFMADD231PD  Y7, Y6, Y4
+	VBROADCASTSD (CX)(R10*4), Y7
+	VFMADD231PD  Y7, Y6, Y5
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y6
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y7
+	VFMADD231PD  Y7, Y6, Y1
+	VBROADCASTSD (CX)(R10*1), Y7
+	VFMADD231PD  Y7, Y6, Y2
+	VBROADCASTSD (CX)(R10*2), Y7
+	VFMADD231PD  Y7, Y6, Y3
+	VBROADCASTSD (CX)(R9*1), Y7
+	VFMADD231PD  Y7, Y6, Y4
+	VBROADCASTSD (CX)(R10*4), Y7
+	VFMADD231PD  Y7, Y6, Y5
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile5x1_pairs
+	JMP          x256_tile5x1_sums
 
 x256_tile5x1_k:
 	VMASKMOVPD   (SI), Y0, Y6
@@ -11094,25 +13594,27 @@ x256_tile5x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile5x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile5x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y6
-	VADDPD       Y6, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y6
-	VADDPD       Y6, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y6
-	VADDPD       Y6, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y6
-	VADDPD       Y6, Y4, Y4
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y6
-	VADDPD       Y6, Y5, Y5
-	ADDQ         AX, BX
+
+x256_tile5x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile5x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y6
+	VADDPD     Y6, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y6
+	VADDPD     Y6, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y6
+	VADDPD     Y6, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y6
+	VADDPD     Y6, Y4, Y4
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y6
+	VADDPD     Y6, Y5, Y5
+	ADDQ       AX, BX
 
 x256_tile5x1_store:
 	MOVQ    crs+80(FP), AX
@@ -11147,19 +13649,74 @@ x256_tile5x1_done:
 	JMP x256_next
 
 x256_tile4x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R10
-	SHLQ   $0x03, R10
-	LEAQ   (R10)(R10*2), R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R10
+	SHLQ         $0x03, R10
+	LEAQ         (R10)(R10*2), R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	MOVQ         crs+80(FP), R12
+	SHLQ         $0x03, R12
+	MOVQ         DX, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	PREFETCHT0   (R11)
+	ADDQ         R12, R11
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile4x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile4x1_pairs
+	VMOVUPD      (SI), Y5
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y6
+	VFMADD231PD  Y6, Y5, Y1
+	VBROADCASTSD (CX)(R10*1), Y6
+	VFMADD231PD  Y6, Y5, Y2
+	VBROADCASTSD (CX)(R10*2), Y6
+	VFMADD231PD  Y6, Y5, Y3
+	VBROADCASTSD (CX)(R9*1), Y6
+	VFMADD231PD  Y6, Y5, Y4
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile4x1_sums
+
+x256_tile4x1_pairs:
+	VMOVUPD      (SI), Y5
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y6
+	VFMADD231PD  Y6, Y5, Y1
+	VBROADCASTSD (CX)(R10*1), Y6
+	VFMADD231PD  Y6, Y5, Y2
+	VBROADCASTSD (CX)(R10*2), Y6
+	VFMADD231PD  Y6, Y5, Y3
+	VBROADCASTSD (CX)(R9*1), Y6
+	VFMADD231PD  Y6, Y5, Y4
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y5
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y6
+	VFMADD231PD  Y6, Y5, Y1
+	VBROADCASTSD (CX)(R10*1), Y6
+	VFMADD231PD  Y6, Y5, Y2
+	VBROADCASTSD (CX)(R10*2), Y6
+	VFMADD231PD  Y6, Y5, Y3
+	VBROADCASTSD (CX)(R9*1), Y6
+	VFMADD231PD  Y6, Y5, Y4
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile4x1_pairs
+	JMP          x256_tile4x1_sums
 
 x256_tile4x1_k:
 	VMASKMOVPD   (SI), Y0, Y5
@@ -11175,22 +13732,24 @@ x256_tile4x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile4x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile4x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y5
-	VADDPD       Y5, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y5
-	VADDPD       Y5, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y5
-	VADDPD       Y5, Y3, Y3
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y5
-	VADDPD       Y5, Y4, Y4
-	ADDQ         AX, BX
+
+x256_tile4x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile4x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y5
+	VADDPD     Y5, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y5
+	VADDPD     Y5, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y5
+	VADDPD     Y5, Y3, Y3
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y5
+	VADDPD     Y5, Y4, Y4
+	ADDQ       AX, BX
 
 x256_tile4x1_store:
 	MOVQ    crs+80(FP), AX
@@ -11221,17 +13780,64 @@ x256_tile4x1_done:
 	JMP x256_next
 
 x256_tile3x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R9
-	SHLQ   $0x03, R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R9
+	SHLQ         $0x03, R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	MOVQ         crs+80(FP), R11
+	SHLQ         $0x03, R11
+	MOVQ         DX, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile3x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile3x1_pairs
+	VMOVUPD      (SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y5
+	VFMADD231PD  Y5, Y4, Y1
+	VBROADCASTSD (CX)(R9*1), Y5
+	VFMADD231PD  Y5, Y4, Y2
+	VBROADCASTSD (CX)(R9*2), Y5
+	VFMADD231PD  Y5, Y4, Y3
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile3x1_sums
+
+x256_tile3x1_pairs:
+	VMOVUPD      (SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y5
+	VFMADD231PD  Y5, Y4, Y1
+	VBROADCASTSD (CX)(R9*1), Y5
+	VFMADD231PD  Y5, Y4, Y2
+	VBROADCASTSD (CX)(R9*2), Y5
+	VFMADD231PD  Y5, Y4, Y3
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y4
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y5
+	VFMADD231PD  Y5, Y4, Y1
+	VBROADCASTSD (CX)(R9*1), Y5
+	VFMADD231PD  Y5, Y4, Y2
+	VBROADCASTSD (CX)(R9*2), Y5
+	VFMADD231PD  Y5, Y4, Y3
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile3x1_pairs
+	JMP          x256_tile3x1_sums
 
 x256_tile3x1_k:
 	VMASKMOVPD   (SI), Y0, Y4
@@ -11245,19 +13851,21 @@ x256_tile3x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile3x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile3x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y4
-	VADDPD       Y4, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y4
-	VADDPD       Y4, Y2, Y2
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y4
-	VADDPD       Y4, Y3, Y3
-	ADDQ         AX, BX
+
+x256_tile3x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile3x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y4
+	VADDPD     Y4, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y4
+	VADDPD     Y4, Y2, Y2
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y4
+	VADDPD     Y4, Y3, Y3
+	ADDQ       AX, BX
 
 x256_tile3x1_store:
 	MOVQ    crs+80(FP), AX
@@ -11284,16 +13892,55 @@ x256_tile3x1_done:
 	JMP x256_next
 
 x256_tile2x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	MOVQ   ars+40(FP), R9
-	SHLQ   $0x03, R9
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	MOVQ         ars+40(FP), R9
+	SHLQ         $0x03, R9
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	MOVQ         crs+80(FP), R11
+	SHLQ         $0x03, R11
+	MOVQ         DX, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	PREFETCHT0   (R10)
+	ADDQ         R11, R10
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile2x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile2x1_pairs
+	VMOVUPD      (SI), Y3
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y4
+	VFMADD231PD  Y4, Y3, Y1
+	VBROADCASTSD (CX)(R9*1), Y4
+	VFMADD231PD  Y4, Y3, Y2
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile2x1_sums
+
+x256_tile2x1_pairs:
+	VMOVUPD      (SI), Y3
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y4
+	VFMADD231PD  Y4, Y3, Y1
+	VBROADCASTSD (CX)(R9*1), Y4
+	VFMADD231PD  Y4, Y3, Y2
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y3
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y4
+	VFMADD231PD  Y4, Y3, Y1
+	VBROADCASTSD (CX)(R9*1), Y4
+	VFMADD231PD  Y4, Y3, Y2
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile2x1_pairs
+	JMP          x256_tile2x1_sums
 
 x256_tile2x1_k:
 	VMASKMOVPD   (SI), Y0, Y3
@@ -11305,16 +13952,18 @@ x256_tile2x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile2x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile2x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y3
-	VADDPD       Y3, Y1, Y1
-	ADDQ         AX, BX
-	VMASKMOVPD   (BX), Y0, Y3
-	VADDPD       Y3, Y2, Y2
-	ADDQ         AX, BX
+
+x256_tile2x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile2x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y3
+	VADDPD     Y3, Y1, Y1
+	ADDQ       AX, BX
+	VMASKMOVPD (BX), Y0, Y3
+	VADDPD     Y3, Y2, Y2
+	ADDQ       AX, BX
 
 x256_tile2x1_store:
 	MOVQ    crs+80(FP), AX
@@ -11337,13 +13986,44 @@ x256_tile2x1_done:
 	JMP x256_next
 
 x256_tile1x1:
-	MOVQ   k+24(FP), AX
-	MOVQ   brs+64(FP), DI
-	SHLQ   $0x03, DI
-	MOVQ   acs+48(FP), R8
-	SHLQ   $0x03, R8
-	MOVQ   56(SP), SI
-	VXORPS Y1, Y1, Y1
+	MOVQ         k+24(FP), AX
+	MOVQ         brs+64(FP), DI
+	SHLQ         $0x03, DI
+	MOVQ         acs+48(FP), R8
+	SHLQ         $0x03, R8
+	MOVQ         56(SP), SI
+	VXORPS       Y1, Y1, Y1
+	MOVQ         crs+80(FP), R10
+	SHLQ         $0x03, R10
+	MOVQ         DX, R9
+	PREFETCHT0   (R9)
+	ADDQ         R10, R9
+	CMPQ         48(SP), $0x00000004
+	JNE          x256_tile1x1_k
+	TESTQ        $0x00000001, AX
+	JZ           x256_tile1x1_pairs
+	VMOVUPD      (SI), Y2
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y3
+	VFMADD231PD  Y3, Y2, Y1
+	ADDQ         R8, CX
+	DECQ         AX
+	JZ           x256_tile1x1_sums
+
+x256_tile1x1_pairs:
+	VMOVUPD      (SI), Y2
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y3
+	VFMADD231PD  Y3, Y2, Y1
+	ADDQ         R8, CX
+	VMOVUPD      (SI), Y2
+	ADDQ         DI, SI
+	VBROADCASTSD (CX), Y3
+	VFMADD231PD  Y3, Y2, Y1
+	ADDQ         R8, CX
+	SUBQ         $0x02, AX
+	JNZ          x256_tile1x1_pairs
+	JMP          x256_tile1x1_sums
 
 x256_tile1x1_k:
 	VMASKMOVPD   (SI), Y0, Y2
@@ -11353,13 +14033,15 @@ x256_tile1x1_k:
 	ADDQ         R8, CX
 	DECQ         AX
 	JNZ          x256_tile1x1_k
-	TESTQ        BX, BX
-	JZ           x256_tile1x1_store
-	MOVQ         srs+96(FP), AX
-	SHLQ         $0x03, AX
-	VMASKMOVPD   (BX), Y0, Y2
-	VADDPD       Y2, Y1, Y1
-	ADDQ         AX, BX
+
+x256_tile1x1_sums:
+	TESTQ      BX, BX
+	JZ         x256_tile1x1_store
+	MOVQ       srs+96(FP), AX
+	SHLQ       $0x03, AX
+	VMASKMOVPD (BX), Y0, Y2
+	VADDPD     Y2, Y1, Y1
+	ADDQ       AX, BX
 
 x256_tile1x1_store:
 	MOVQ    crs+80(FP), AX
@@ -11675,22 +14357,10 @@ avx2:
 x256_row:
 	VMOVUPS (DX), Y0
 	VMOVUPS 32(DX), Y1
-	VMOVUPS 64(DX), Y2
-	VMOVUPS 96(DX), Y3
-	VMOVUPS 128(DX), Y4
-	VMOVUPS 160(DX), Y5
-	VMOVUPS 192(DX), Y6
-	VMOVUPS 224(DX), Y7
 	VMOVUPS Y0, (CX)
 	VMOVUPS Y1, 32(CX)
-	VMOVUPS Y2, 64(CX)
-	VMOVUPS Y3, 96(CX)
-	VMOVUPS Y4, 128(CX)
-	VMOVUPS Y5, 160(CX)
-	VMOVUPS Y6, 192(CX)
-	VMOVUPS Y7, 224(CX)
 	ADDQ    BX, DX
-	ADDQ    $0x00000100, CX
+	ADDQ    $0x00000040, CX
 	DECQ    AX
 	JNZ     x256_row
 	VZEROUPPER

@@ -27,8 +27,8 @@ type Term struct {
 // another output.
 func Products[T Float](k *Kernel, products ...Product) {
 	var z T
-	panel := panelBytes / int(unsafe.Sizeof(z))
-	blocks := cutProducts(products, panel)
+	panel := panelBytes() / int(unsafe.Sizeof(z))
+	blocks := cutProducts(products, blockUnit/int(unsafe.Sizeof(z)))
 	sizeA, sizeB := 0, 0
 	for _, b := range blocks {
 		for _, t := range b.Terms {
@@ -48,8 +48,17 @@ func Products[T Float](k *Kernel, products ...Product) {
 // stays in the second-level cache, and multiplies all its rows by it: there is nothing to wait for, and packing B again
 // for every block of rows costs about 8/rows of the product. A is read in place, or transposed into scratch.
 
-// panelBytes is the width of a packed panel of B: the columns of one register tile of AVX-512.
-const panelBytes = 256
+// panelBytes is the width of a packed panel of B: the columns of one register tile, so that the tile reads it from the first to the
+// last byte.
+func panelBytes() int {
+	if wide() {
+		return 256
+	}
+	return 64
+}
+
+// blockUnit is the width in bytes of which blocks are multiples.
+const blockUnit = 256
 
 // block is one piece: the m x n elements of a product's C from row i and column j.
 type block struct {
@@ -59,9 +68,9 @@ type block struct {
 
 // cutProducts cuts large products for the caches and small ones so that a dozen pieces or more share them. Blocks of the
 // same rows follow each other, for products that share A.
-func cutProducts(products []Product, panel int) (blocks []block) {
+func cutProducts(products []Product, unit int) (blocks []block) {
 	const pieces, rowTile = 12, 12
-	rows, cols := 512, 4*panel
+	rows, cols := 512, 4*unit
 	for _, p := range products {
 		if p.TransA {
 			rows = 256 // the packed A takes its part of the cache
@@ -73,7 +82,7 @@ func cutProducts(products []Product, panel int) (blocks []block) {
 		}
 		return n
 	}
-	for count() < pieces && (rows > 96 || cols > panel) {
+	for count() < pieces && (rows > 96 || cols > unit) {
 		if rows > 96 && rows >= cols {
 			rows /= 2
 		} else {
@@ -87,7 +96,7 @@ func cutProducts(products []Product, panel int) (blocks []block) {
 			if p.M <= 0 || p.N <= 0 {
 				continue
 			}
-			m, n := roundUp(cut(p.M, cut(p.M, rows)), rowTile), roundUp(cut(p.N, cut(p.N, cols)), panel)
+			m, n := roundUp(cut(p.M, cut(p.M, rows)), rowTile), roundUp(cut(p.N, cut(p.N, cols)), unit)
 			i := down * m
 			for j := 0; i < p.M && j < p.N; j += n {
 				blocks, found = append(blocks, block{p, i, j, min(m, p.M-i), min(n, p.N-j)}), true

@@ -69,7 +69,11 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
 		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},  // the rows of a key are cut into chunks
 		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small}, // blocks of several tiles
+		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},    // lists have less than half of the blocks
 		{Sizes{1, 129, 12, 2, 64, 32}, 8, 4, 8, 4, 64, Small},
+		{Sizes{1, 170, 8, 2, 64, 8}, 2, 1, 2, 9, 30, Small}, // choices among many blocks, of one, two and eight strides
+		{Sizes{1, 90, 8, 2, 24, 8}, 2, 1, 1, 9, 30, Small},
+		{Sizes{1, 300, 3, 1, 64, 8}, 2, 1, 8, 9, 30, Small},
 		{Sizes{1, 259, 8, 2, 64, 32}, 16, 8, 16, 6, 64, Large},
 		{Sizes{3, 129, 16, 1, 96, 64}, 32, 16, 64, 3, 64, Huge},
 		{Sizes{2, 257, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
@@ -78,6 +82,9 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{1, 257, 4, 4, 256, 256}, 16, 16, 16, 6, 31, Huge},
 		{Sizes{2, 129, 4, 1, 72, 200}, 1, 1, 1, 9, 65, Huge},
 		{Sizes{1, 2049, 6, 1, 64, 64}, 32, 16, 64, 16, 512, Huge},
+		{Sizes{2, 833, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
+		{Sizes{1, 833, 32, 2, 128, 120}, 32, 16, 128, 3, 100, Huge},
+		{Sizes{1, 4200, 16, 1, 128, 128}, 32, 16, 64, 16, 512, Huge},
 	} {
 		add(c.size, c.Sizes, ops.Params{BlockLen: c.l, Stride: c.d, SelectBlock: c.block, TopN: c.n, Window: c.w})
 	}
@@ -86,9 +93,10 @@ func AttentionSizes() (list []AttentionSize) {
 
 // Cases returns those of Branches, the selected branch with lists of which some show no key, and the choice of blocks.
 func (s AttentionSize) Cases() []Case {
-	list := append(Branches(s.Sizes, s.Params), selectCase(s.Sizes, s.Params))
+	branches := Branches(s.Sizes, s.Params)
+	list := append(branches, selectCase(s.Sizes, s.Params))
 	if s.S > 8 {
-		list = append(list, invisibleLists(s.Sizes, s.Params))
+		list = append(list, invisibleLists(branches[3], s.Sizes, s.Params))
 	}
 	for i := range list {
 		list[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
@@ -136,10 +144,10 @@ func withOracle(c Case) Case {
 	return c
 }
 
-// invisibleLists is the selected branch where query 0 of group 0 has only a block in the future, if there is a second block,
+// invisibleLists is the selected branch x where query 0 of group 0 has only a block in the future, if there is a second block,
 // and query 1 has no block: neither sees a key.
-func invisibleLists(c Sizes, p ops.Params) Case {
-	x := Branches(c, p)[3]
+func invisibleLists(x Case, c Sizes, p ops.Params) Case {
+	x.Inputs = slices.Clone(x.Inputs)
 	idx := &x.Inputs[3]
 	idx.Ints = slices.Clone(idx.Ints)
 	for i := range p.TopN {

@@ -49,6 +49,8 @@ type Case struct {
 	Mask ref.Mask
 	// Choice is set for SelectBlocks: CheckChoice looks at its output, since rounding may change an order of scores.
 	Choice *ops.Params
+	// Documents are packed into the rows; nil where each row is one.
+	Documents *ref.Documents
 }
 
 // Size is how long a case takes on a CPU.
@@ -87,7 +89,7 @@ func (c Case) Plan() (*Plan, error) {
 	if err == nil && c.Gradients != nil {
 		dy := Normal("dy", 99, out.Shape()...)
 		p.Inputs = append(p.Inputs, dy)
-		grads, err = out.Op().(G.SDOp).SymDiff(in, out, dy.Node(g, tensor.Float64))
+		grads, err = out.Op().(G.SDOp).SymDiff(inputsOf(g, out), out, dy.Node(g, tensor.Float64))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
@@ -130,13 +132,46 @@ func (c Case) Plan() (*Plan, error) {
 	return p, nil
 }
 
-// All returns the cases of all ops of graphs, and of the fused Specs that a machine puts in their place.
-func All() []Case {
-	list := Layers()
+// inputsOf returns the nodes that an op reads: the inputs of a case, or a table of documents in the place of their boundaries.
+func inputsOf(g *G.ExprGraph, n *G.Node) (in G.Nodes) {
+	for it := g.From(n.ID()); it.Next(); {
+		in = append(in, it.Node().(*G.Node))
+	}
+	return in
+}
+
+// All returns the cases of all ops of graphs, and of the fused Specs that a machine puts in their place: those of the given
+// sizes, or all. Large and huge cases take seconds to make, since the oracle chooses their blocks.
+func All(sizes ...Size) (list []Case) {
+	wanted := func(s Size) bool { return len(sizes) == 0 || slices.Contains(sizes, s) }
+	for _, c := range Layers() {
+		if wanted(c.Size) {
+			list = append(list, c)
+		}
+	}
 	for _, s := range AttentionSizes() {
-		list = append(list, s.Cases()...)
+		if wanted(s.Size) {
+			list = append(list, s.Cases()...)
+		}
 	}
 	return list
+}
+
+// CheckChoice is the function of that name for the documents of the case, each alone.
+func (c Case) CheckChoice(q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
+	if c.Documents == nil {
+		return CheckChoice(*c.Choice, q, kc, idx, tolerance)
+	}
+	n := kc.Shape[2] * c.Choice.TopN // of a query
+	for _, d := range c.Documents.List() {
+		at := d.B*c.Documents.S + d.First
+		k := ref.Cut(kc, d, ref.Keys)
+		more, err := CheckChoice(*c.Choice, ref.Cut(q, d, ref.Tokens), k, idx[at*n:(at+d.End-d.First)*n], tolerance)
+		if others += more; err != nil {
+			return others, fmt.Errorf("document %+v: %w", d, err)
+		}
+	}
+	return others, nil
 }
 
 // CheckChoice holds chosen blocks idx [B,S,Hkv,n] to the oracle's scores for q [B,S,Hq,D] and kc [B,Nc,Hkv,D]: of each query

@@ -20,7 +20,7 @@ import (
 // writes its inputs, a cast has kernels on devices alone, and int32 stands before other ops.
 func TestEveryOpHasCases(t *testing.T) {
 	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true}, map[string]bool{}
-	for _, c := range All() {
+	for _, c := range append(All(), Packed()...) {
 		require.False(t, names[c.Name], "two cases are called %s", c.Name)
 		names[c.Name] = true
 		plan := testutil.Must(c.Plan())(t)

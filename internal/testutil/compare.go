@@ -112,17 +112,21 @@ func CentralDifference(f func(x []float64) float64, x []float64, h float64) []fl
 	return fd.Gradient(nil, f, x, &fd.Settings{Formula: fd.Central, Step: h})
 }
 
-// envRequireGPU names the environment variable, a boolean, by which tests that lack a GPU fail.
-const envRequireGPU = "NSA_REQUIRE_GPU"
+// requireGPU are the environment variables, booleans, by which tests that lack a GPU fail.
+var requireGPU = [...]string{"NSA_REQUIRE_GPU", "NSA_TEST_FA2"}
 
 // NoGPU ends a test that lacks a GPU, its library or enough of its memory, for the reason why: it is skipped, or fails where
-// envRequireGPU is true, or is no boolean as strconv.ParseBool reads them. Empty and not set is false.
+// a variable of requireGPU is true, or is no boolean as strconv.ParseBool reads them. Empty and not set is false.
 func NoGPU(t testing.TB, why any) {
 	t.Helper()
-	if s := os.Getenv(envRequireGPU); s != "" {
+	for _, name := range requireGPU {
+		s := os.Getenv(name)
+		if s == "" {
+			continue
+		}
 		required, err := strconv.ParseBool(s)
 		if err != nil {
-			t.Fatalf("%s is %q, want a boolean: %v", envRequireGPU, s, why)
+			t.Fatalf("%s is %q, want a boolean: %v", name, s, why)
 		}
 		if required {
 			t.Fatal(why)

@@ -40,15 +40,20 @@ func (r *recorder) stop(how string) {
 }
 
 func TestNoGPU(t *testing.T) {
-	for value, want := range map[string]string{"": "skipped", "0": "skipped", "false": "skipped", "1": "failed", "true": "failed", "yes": "no boolean"} {
-		t.Setenv(envRequireGPU, value)
-		r, done := new(recorder), make(chan struct{})
-		go func() {
-			defer close(done)
-			NoGPU(r, "no GPU")
-		}()
-		<-done
-		require.Equal(t, want, r.end, "%s=%s", envRequireGPU, value)
+	for _, name := range requireGPU {
+		for _, other := range requireGPU {
+			t.Setenv(other, "")
+		}
+		for value, want := range map[string]string{"": "skipped", "0": "skipped", "false": "skipped", "1": "failed", "true": "failed", "yes": "no boolean"} {
+			t.Setenv(name, value)
+			r, done := new(recorder), make(chan struct{})
+			go func() {
+				defer close(done)
+				NoGPU(r, "no GPU")
+			}()
+			<-done
+			require.Equal(t, want, r.end, "%s=%s", name, value)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -23,6 +24,11 @@ type Data struct {
 	Name    string
 	Train   []byte
 	HeldOut []byte
+
+	// Where the documents of a part end, ascending, the last at the end of the part; nil: the part is one document. Files of a folder
+	// are documents. Only Training.Packed looks at them.
+	TrainEnds   []int
+	HeldOutEnds []int
 }
 
 // ReadData reads a file, or the text files below a folder whose names end in ext ("" is any). path may be a link; below it
@@ -45,7 +51,11 @@ func ReadData(path, ext string) (*Data, error) {
 		return nil, fmt.Errorf("tinylm: data: %w", err)
 	}
 	if total := len(d.Train) + len(d.HeldOut); 100*len(d.HeldOut) < total || 2*len(d.HeldOut) > total {
-		d.split(append(d.Train, d.HeldOut...))
+		ends := d.TrainEnds
+		for _, end := range d.HeldOutEnds {
+			ends = append(ends, len(d.Train)+end)
+		}
+		d.split(append(d.Train, d.HeldOut...), ends)
 	}
 	if len(d.Train) == 0 {
 		return nil, fmt.Errorf("tinylm: data: %s is empty", path)
@@ -53,10 +63,20 @@ func ReadData(path, ext string) (*Data, error) {
 	return d, nil
 }
 
-// split holds the last twentieth of a text out.
-func (d *Data) split(all []byte) {
+// split holds the last twentieth of a text out, whose documents have the given ends.
+func (d *Data) split(all []byte, ends []int) {
 	cut := len(all) - len(all)/heldOutPart
 	d.Train, d.HeldOut = all[:cut], all[cut:]
+	if ends == nil {
+		return
+	}
+	i, _ := slices.BinarySearch(ends, cut)
+	d.TrainEnds, d.HeldOutEnds = append(slices.Clone(ends[:i]), cut), nil
+	for _, end := range ends[i:] {
+		if end > cut {
+			d.HeldOutEnds = append(d.HeldOutEnds, end-cut)
+		}
+	}
 }
 
 // readFile reads a file, if the host has the memory for it beside d.
@@ -90,11 +110,12 @@ func (d *Data) readFolder(root, ext string) error {
 		files++
 		h := fnv.New32a()
 		h.Write([]byte(filepath.ToSlash(name)))
-		part := &d.Train
+		part, ends := &d.Train, &d.TrainEnds
 		if h.Sum32()%heldOutPart == 0 {
-			part = &d.HeldOut
+			part, ends = &d.HeldOut, &d.HeldOutEnds
 		}
 		*part = append(append(*part, text...), '\n')
+		*ends = append(*ends, len(*part))
 		return nil
 	})
 	if err == nil && files == 0 {
@@ -118,17 +139,18 @@ func RandomData(n, vocab int, seed uint64) (*Data, error) {
 		all[i] = byte(r.UintN(uint(vocab)))
 	}
 	d := &Data{Name: "random bytes"}
-	d.split(all)
+	d.split(all, nil)
 	return d, nil
 }
 
-// Check returns an error when a part of d is too short for a window of seq tokens and its last target, or holds a token
-// that is not below vocab.
+// Check returns an error when a part of d is too short for a window of seq tokens and its last target, holds a token that is not
+// below vocab, or has documents that do not end in ascending order, the last with the part.
 func (d *Data) Check(seq, vocab int) error {
 	for _, p := range []struct {
 		name string
 		text []byte
-	}{{"training", d.Train}, {"held-out", d.HeldOut}} {
+		ends []int
+	}{{"training", d.Train, d.TrainEnds}, {"held-out", d.HeldOut, d.HeldOutEnds}} {
 		if len(p.text) < seq+1 {
 			return fmt.Errorf("tinylm: data: %s: the %s part has %d bytes, want at least %d for a context of %d",
 				d.Name, p.name, len(p.text), seq+1, seq)
@@ -138,31 +160,92 @@ func (d *Data) Check(seq, vocab int) error {
 				return fmt.Errorf("tinylm: data: %s: byte %d of the %s part is %d, the vocabulary has %d", d.Name, i, p.name, b, vocab)
 			}
 		}
+		if err := checkEnds(p.ends, len(p.text)); err != nil {
+			return fmt.Errorf("tinylm: data: %s: the %s part: %w", d.Name, p.name, err)
+		}
 	}
 	return nil
+}
+
+// checkEnds checks the ends of documents of a text of n tokens.
+func checkEnds(ends []int, n int) error {
+	last := 0
+	for i, end := range ends {
+		if end < last || end > n {
+			return fmt.Errorf("document %d ends at %d, want %d to %d", i, end, last, n)
+		}
+		last = end
+	}
+	if ends != nil && last != n {
+		return fmt.Errorf("the last of %d documents ends at %d, want %d", len(ends), last, n)
+	}
+	return nil
+}
+
+// mostDocuments returns the largest number of documents in a window of seq tokens of a text.
+func mostDocuments(ends []int, seq int) int {
+	if len(ends) > 0 { // those inside the text
+		from, _ := slices.BinarySearch(ends, 1)
+		to, _ := slices.BinarySearch(ends, ends[len(ends)-1])
+		ends = ends[min(from, to):to]
+	}
+	most, first := 1, 0
+	for i, end := range ends {
+		for end-ends[first] > seq-2 { // a window has seq-1 places for ends inside it
+			first++
+			if first > i {
+				break
+			}
+		}
+		most = max(most, i-first+2)
+	}
+	return most
 }
 
 // batches draws random windows of a text.
 type batches struct {
 	text []byte
+	ends []int // of its documents
 	rand *rand.Rand
 }
 
-func newBatches(text []byte, seed uint64) *batches {
-	return &batches{text, rand.New(rand.NewPCG(seed, 2))}
+func newBatches(text []byte, ends []int, seed uint64) *batches {
+	return &batches{text, ends, rand.New(rand.NewPCG(seed, 2))}
 }
 
 // next fills the batch of m.
 func (b *batches) next(m *Model) {
-	m.fill(b.text, func(int) int { return b.rand.IntN(len(b.text) - m.seq) })
+	m.fill(b.text, b.ends, func(int) int { return b.rand.IntN(len(b.text) - m.seq) })
 }
 
-// fill makes each row of the batch the tokens of text from the offset at(row) on, its targets the tokens after each of them.
-func (m *Model) fill(text []byte, at func(row int) int) {
+// fill makes each row of the batch the tokens of text from the offset at(row) on, its targets the tokens after each of them. In a
+// model WithDocuments the row has the documents of the text, cut at its ends, and their last tokens predict nothing.
+func (m *Model) fill(text []byte, ends []int, at func(row int) int) {
+	documents := 0
 	for row := range m.batch {
-		window := text[at(row):]
+		first := at(row)
+		window := text[first:]
 		for i := range m.seq {
 			m.tokens[row*m.seq+i], m.targets[row*m.seq+i] = int32(window[i]), int32(window[i+1])
+		}
+		if m.cuSeqlens == nil {
+			continue
+		}
+		next, _ := slices.BinarySearch(ends, first+1)
+		for ; next < len(ends) && ends[next] < first+m.seq; next++ {
+			documents++
+			end := row*m.seq + ends[next] - first
+			m.cuSeqlens[documents], m.targets[end-1] = int32(end), -1
+		}
+		documents++
+		m.cuSeqlens[documents] = int32((row + 1) * m.seq)
+		if _, ok := slices.BinarySearch(ends, first+m.seq); ok {
+			m.targets[(row+1)*m.seq-1] = -1
+		}
+	}
+	if m.cuSeqlens != nil {
+		for i := documents + 1; i < len(m.cuSeqlens); i++ {
+			m.cuSeqlens[i] = m.cuSeqlens[documents]
 		}
 	}
 }
@@ -199,21 +282,35 @@ func Printable(text string) string {
 }
 
 // spread fills batch number i of n with windows at equal distances over the whole of text.
-func (m *Model) spread(text []byte, i, n int) {
-	m.fill(text, func(row int) int { return (i*m.batch + row) * (len(text) - m.seq - 1) / max(1, n*m.batch-1) })
+func (m *Model) spread(text []byte, ends []int, i, n int) {
+	m.fill(text, ends, func(row int) int { return (i*m.batch + row) * (len(text) - m.seq - 1) / max(1, n*m.batch-1) })
 }
 
 // Evaluate returns the mean loss over n batches of windows spread over text, the same windows at every call.
 func (m *Model) Evaluate(text []byte, n int) (float64, error) {
+	return m.EvaluateDocuments(text, nil, n)
+}
+
+// EvaluateDocuments is Evaluate for documents with the given ends in text, of a model WithDocuments. Another model does not look at
+// the ends.
+func (m *Model) EvaluateDocuments(text []byte, ends []int, n int) (float64, error) {
 	if len(text) < m.seq+1 || n < 1 {
 		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d bytes, want at least 1 of %d", n, len(text), m.seq+1)
 	}
 	if n > math.MaxInt/m.batch/len(text) {
 		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d windows are too many", n, m.batch)
 	}
+	if m.cuSeqlens != nil {
+		if err := checkEnds(ends, len(text)); err != nil {
+			return 0, fmt.Errorf("tinylm: evaluate: %w", err)
+		}
+		if most := m.batch * mostDocuments(ends, m.seq); most >= len(m.cuSeqlens) {
+			return 0, fmt.Errorf("tinylm: evaluate: %d windows may have %d documents, the model has room for %d", m.batch, most, len(m.cuSeqlens)-1)
+		}
+	}
 	sum := 0.0
 	for i := range n {
-		m.spread(text, i, n)
+		m.spread(text, ends, i, n)
 		if err := m.Run(); err != nil {
 			return 0, err
 		}

@@ -98,11 +98,11 @@ func TestPrintable(t *testing.T) {
 func TestWindows(t *testing.T) {
 	text := []byte("0123456789")
 	tokens, targets := make([]int32, 4), make([]int32, 4)
-	(&Model{batch: 1, seq: 4, tokens: tokens, targets: targets}).fill(text, func(int) int { return 5 })
+	(&Model{batch: 1, seq: 4, tokens: tokens, targets: targets}).fill(text, nil, func(int) int { return 5 })
 	require.Equal(t, Encode("5678"), tokens)
 	require.Equal(t, Encode("6789"), targets)
 
-	b, m := newBatches(text, 1), &Model{batch: 2, seq: 2, tokens: tokens, targets: targets}
+	b, m := newBatches(text, nil, 1), &Model{batch: 2, seq: 2, tokens: tokens, targets: targets}
 	seen := map[int32]bool{}
 	for range 200 {
 		b.next(m)
@@ -114,7 +114,7 @@ func TestWindows(t *testing.T) {
 
 	var first []int32
 	for i := range 2 {
-		m.spread(text, i, 2)
+		m.spread(text, nil, i, 2)
 		first = append(first, tokens[0], tokens[2])
 	}
 	require.Equal(t, Encode("0247"), first, "from the begin to the end of the text")

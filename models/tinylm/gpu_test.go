@@ -95,7 +95,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	}
 	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}))
 	loss := testutil.Must(m.WatchLoss())(t)
-	batches := newBatches(source[:len(source)*9/10], seed)
+	batches := newBatches(source[:len(source)*9/10], nil, seed)
 	for range steps {
 		batches.next(m)
 		require.NoError(t, m.RunAndStep(solver))
@@ -114,7 +114,7 @@ func TestRestoreOnGPU(t *testing.T) {
 	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture()))
 	solver := newTestSolver(t, m)
-	newBatches(text(t).Train, 1).next(m)
+	newBatches(text(t).Train, nil, 1).next(m)
 	step := func() float64 {
 		require.NoError(t, m.RunAndStep(solver))
 		return testutil.Must(m.Loss())(t)
@@ -153,7 +153,7 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(), graph.WithPolicy(graph.Policy{})))
 	solver := newTestSolver(t, m)
-	batches := newBatches(text(t).Train, 1)
+	batches := newBatches(text(t).Train, nil, 1)
 	step := func() {
 		batches.next(m)
 		if err := m.RunAndStep(solver); err != nil {

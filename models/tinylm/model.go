@@ -40,6 +40,7 @@ type Model struct {
 	graph      *G.ExprGraph
 	tokens     []int32 // [B,S]
 	targets    []int32 // [B,S], -1 is ignored
+	cuSeqlens  []int32 // [K+1]; nil: each row is one document
 	logits     *G.Node // [B,S,V]
 	loss       *G.Node // scalar
 	learnables G.Nodes
@@ -53,11 +54,13 @@ type Model struct {
 type ModelOption func(*modelOptions)
 
 type modelOptions struct {
-	grads    bool
-	noLogits bool
-	scaled   bool
-	vm       func(*Model) (G.VM, error)
-	graph    []graph.Option
+	grads     bool
+	noLogits  bool
+	scaled    bool
+	packed    bool
+	documents int
+	vm        func(*Model) (G.VM, error)
+	graph     []graph.Option
 }
 
 // WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
@@ -70,6 +73,12 @@ func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = tru
 
 // WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
+
+// WithDocuments lets a batch hold up to most documents, packed into its rows, of which each is as if it ran alone: CuSeqlens has
+// their boundaries. There must be room for one in each row.
+func WithDocuments(most int) ModelOption {
+	return func(o *modelOptions) { o.packed, o.documents = true, most }
+}
 
 // WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
 // graph.Machine. WithMachine beside it is an error of NewModel.
@@ -106,6 +115,9 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 		}
 		opt(&o)
 	}
+	if o.packed && (o.documents < batch || o.documents > maxTokens) {
+		return nil, fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, maxTokens)
+	}
 	if o.vm != nil && len(o.graph) > 0 {
 		return nil, errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
 	}
@@ -118,16 +130,20 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 
 // build adds the model to its graph.
 func (m *Model) build(o modelOptions) (err error) {
-	input := func(name string) ([]int32, *G.Node) {
-		v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(m.batch, m.seq))
-		return v.Int32s(), G.NewTensor(m.graph, tensor.Int32, 2, G.WithShape(m.batch, m.seq), G.WithName(name), G.WithValue(v))
+	input := func(name string, shape ...int) ([]int32, *G.Node) {
+		v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(shape...))
+		return v.Int32s(), G.NewTensor(m.graph, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 	}
-	var tokens, targets *G.Node
-	m.tokens, tokens = input("tokens")
-	m.targets, targets = input("targets")
+	var tokens, targets, cuSeqlens *G.Node
+	m.tokens, tokens = input("tokens", m.batch, m.seq)
+	m.targets, targets = input("targets", m.batch, m.seq)
+	if o.packed {
+		m.cuSeqlens, cuSeqlens = input("cu_seqlens", o.documents+1)
+		m.wholeRows()
+	}
 	c := m.weights.Config.withDefaults()
 	b := nn.NewBuilder(m.graph, c.LearnableParams(), nn.Values(m.weights.Tensors))
-	m.logits = c.logits(b, tokens)
+	m.logits = c.logits(b, tokens, cuSeqlens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
 		return b.Err()
@@ -199,13 +215,35 @@ func (m *Model) Tokens() []int32 { return m.tokens }
 // Targets returns the tokens that the model should predict, [B,S] row by row, to be filled before a run; -1 is ignored.
 func (m *Model) Targets() []int32 { return m.targets }
 
-// NextTokens makes the targets the tokens that follow each token in its own row, and ignores the last one of a row.
+// CuSeqlens returns the boundaries of the documents, to be filled before a run, of a model WithDocuments: document i holds the tokens
+// [CuSeqlens[i], CuSeqlens[i+1]) of Tokens, and lies in one row. The first is 0; those that are not needed repeat the last one, the
+// number of all tokens. Before they are filled each row is one document. It is nil for another model.
+func (m *Model) CuSeqlens() []int32 { return m.cuSeqlens }
+
+// wholeRows makes each row one document.
+func (m *Model) wholeRows() {
+	for i := range m.cuSeqlens {
+		m.cuSeqlens[i] = int32(min(i, m.batch) * m.seq)
+	}
+}
+
+// NextTokens makes the targets the tokens that follow each token in its own row and document, and ignores the last one.
 func (m *Model) NextTokens() {
 	for i := range m.targets {
 		if (i+1)%m.seq == 0 {
 			m.targets[i] = -1
 		} else {
 			m.targets[i] = m.tokens[i+1]
+		}
+	}
+	m.endDocuments()
+}
+
+// endDocuments ignores the last target of each document.
+func (m *Model) endDocuments() {
+	for i, end := range m.cuSeqlens {
+		if i > 0 && end > m.cuSeqlens[i-1] && int(end) <= len(m.targets) {
+			m.targets[end-1] = -1
 		}
 	}
 }

@@ -62,6 +62,7 @@ func (m *Model) Generate(prompt []int32, n int, how Sampling) ([]int32, error) {
 // last returns the logits [V] of the token that follows text.
 func (m *Model) last(text []int32) ([]float64, error) {
 	text = text[max(0, len(text)-m.seq):]
+	m.wholeRows()
 	clear(m.tokens[copy(m.tokens, text):])
 	if err := m.Run(); err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ const WeightsFile = "weights.safetensors"
 // Training is how a model is trained. Preset has sensible values for all of it.
 type Training struct {
 	Batch    int           // sequences of Config.Context tokens in a step
+	Packed   bool          // the documents of the data are packed into them, each as if it ran alone
 	Steps    int           // steps to take; 0 goes by Duration
 	Duration time.Duration // time to train for, evaluations on the way included; without Steps
 
@@ -151,7 +152,7 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (result *Resul
 		return nil, err
 	}
 	closes := func(f func() error) { err = errors.Join(err, f()) }
-	r := &run{Training: t, config: c, data: data, batches: newBatches(data.Train, t.Seed), show: newProgress(t.Progress)}
+	r := &run{Training: t, config: c, data: data, batches: newBatches(data.Train, data.TrainEnds, t.Seed), show: newProgress(t.Progress)}
 	if r.weights, err = NewWeights(c, tensor.Float32, t.Seed); err != nil {
 		return nil, err
 	}
@@ -161,7 +162,12 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (result *Resul
 		}
 		defer closes(r.weights.Free)
 	}
-	options := []ModelOption{WithGradients(), WithoutLogits(), WithMachine(append(t.machine(), graph.WithCapture())...)}
+	var packed []ModelOption
+	if t.Packed {
+		most := max(mostDocuments(data.TrainEnds, c.Context), mostDocuments(data.HeldOutEnds, c.Context))
+		packed = []ModelOption{WithDocuments(t.Batch * most)}
+	}
+	options := append([]ModelOption{WithGradients(), WithoutLogits(), WithMachine(append(t.machine(), graph.WithCapture())...)}, packed...)
 	if t.Precision == graph.FP16 {
 		options, r.scale = append(options, WithLossScale()), optim.NewLossScale()
 	}
@@ -172,7 +178,7 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (result *Resul
 	if r.losses, err = r.model.WatchLoss(); err != nil {
 		return nil, err
 	}
-	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, WithoutLogits(), WithMachine(t.machine()...)); err != nil {
+	if r.eval, err = NewModel(r.weights, t.Batch, c.Context, append(packed, WithoutLogits(), WithMachine(t.machine()...))...); err != nil {
 		return nil, err
 	}
 	defer closes(r.eval.Close)
@@ -295,7 +301,7 @@ func (r *run) evaluate() error {
 
 // heldOut returns the held-out loss over about the given number of tokens, and notes it beside the last step.
 func (r *run) heldOut(tokens int) (float64, error) {
-	loss, err := r.eval.Evaluate(r.data.HeldOut, max(1, tokens/(r.Batch*r.config.Context)))
+	loss, err := r.eval.EvaluateDocuments(r.data.HeldOut, r.data.HeldOutEnds, max(1, tokens/(r.Batch*r.config.Context)))
 	if n := len(r.log.Steps); err == nil && n > 0 {
 		r.log.Steps[n-1].HeldOut = loss
 	}

@@ -187,7 +187,7 @@ func TestTrainingStepDoesNotAllocate(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	m := newTestModel(t, w, nil, 4, w.Config.Context)
 	solver := testutil.Must(optim.NewAdamW())(t)
-	b := newBatches(text(t).Train, 1)
+	b := newBatches(text(t).Train, nil, 1)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
 		b.next(m)
 		if _, err := m.LossAndStep(solver); err != nil {
@@ -289,7 +289,7 @@ func TestLossScaleCancels(t *testing.T) {
 			require.ErrorContains(t, m.SetLossScale(1), "built without one")
 		}
 		solver := newTestSolver(t, m)
-		b := newBatches(text(t).Train, 1)
+		b := newBatches(text(t).Train, nil, 1)
 		for range 3 {
 			b.next(m)
 			require.NoError(t, m.RunAndStep(solver))

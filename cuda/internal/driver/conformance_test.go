@@ -31,6 +31,7 @@ var conformance = []struct {
 	{"capture of copies and fills", testCaptureCopies},
 	{"capture of kernels", testCaptureKernels},
 	{"module errors", testModuleErrors},
+	{"tensor maps", testBoxes},
 	{"goroutines", testGoroutines},
 	{"contexts", testDo},
 }
@@ -229,4 +230,12 @@ func testEvents(t *testing.T, d *driver.Device) {
 	for _, err := range []error{closed.Record(), testutil.Err(closed.Since(start)), testutil.Err(end.Since(closed))} {
 		require.ErrorContains(t, err, "closed")
 	}
+}
+
+func testBoxes(t *testing.T, d *driver.Device) {
+	at, to := alloc(t, d, 4096).Ptr(), make([]byte, driver.MapBytes+1)
+	ok(t, d.EncodeBoxes(to, at, [4]int64{72, 2, 10, 1}, 112))
+	require.NotEqual(t, make([]byte, len(to)), to)
+	require.Zero(t, to[driver.MapBytes])
+	require.ErrorIs(t, d.EncodeBoxes(to, at+2, [4]int64{72, 2, 10, 1}, 112), driver.InvalidValue)
 }

@@ -16,6 +16,7 @@ type functions struct {
 	CtxSetCurrent, CtxSynchronize, GetErrorName, GetErrorString, MemHostAlloc, MemFreeHost, MemsetD8Async,
 	ModuleLoadData, ModuleUnload, ModuleGetFunction, FuncGetAttribute, FuncSetAttribute, LaunchKernel,
 	StreamCreate, StreamIsCapturing, StreamEndCapture,
+	TensorMapEncodeTiled,
 	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime,
 	GraphInstantiateWithFlags, GraphLaunch, GraphDestroy, GraphExecDestroy *sharedlib.Func
 

@@ -56,6 +56,7 @@ func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	c := must(f.Prepare("last word", one, one, 50<<10, pack(m.Ptr(), int32(8), float32(3))))
 	got := make([]byte, 5<<20)
 	big := own(x, must(d.Alloc(len(got))), (*driver.Memory).Free)
+	try(d.EncodeBoxes(make([]byte, driver.MapBytes), m.Ptr(), [4]int64{8, 1, 4, 1}, 8))
 	try(s.Launch(c))
 	try(r.Fetch(m.Ptr()))
 	must(r.Wait())

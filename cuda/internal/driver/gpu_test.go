@@ -124,7 +124,7 @@ func TestConformance(t *testing.T) {
 
 // TestFaultOnGPU lets a kernel write where it must not, in a process of its own, of which CUDA leaves nothing usable.
 func TestFaultOnGPU(t *testing.T) {
-	const child = "NSA_TEST_FAULT"
+	const child = "DRIVER_TEST_FAULT"
 	if os.Getenv(child) == "" {
 		ok(t, openGPU(t).Close())
 		for _, mode := range []string{"queued", "blocking"} {

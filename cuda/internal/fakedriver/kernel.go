@@ -76,6 +76,12 @@ var moduleCalls = map[string]handler{
 		}
 		return d.put(a[0], &function{k, m.gpu, name, m, max(0, 48<<10-k.Shared)})
 	}),
+	"TensorMapEncodeTiled": func(d *Driver, _ *gpu, a []uintptr) driver.Result {
+		if a[0]%64 != 0 || a[3]%16 != 0 {
+			return driver.InvalidValue
+		}
+		return set(a[0], a[3]) // the address of the array
+	},
 	"FuncGetAttribute": on(2, func(_ *Driver, f *function, a []uintptr) driver.Result {
 		v, ok := map[uintptr]int{
 			driver.FuncMaxThreads: min(1024, 65536/max(1, f.Registers)), driver.FuncSharedBytes: f.Shared,

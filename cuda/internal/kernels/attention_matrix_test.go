@@ -34,10 +34,10 @@ func TestAttentionChoice(t *testing.T) {
 		{"float32", kernels.F32, 64, 64, large, 64, "", "", graph.ReasonType},
 		{"value dim 128", kernels.BF16, 64, 128, large, 64, "_mma128_bf16", "_mma128_bf16", 0},
 		{"dims 72 and 8", kernels.BF16, 72, 8, large, 64, "_mma128_bf16", "_mma128_bf16", 0},
-		{"dim 136", kernels.BF16, 136, 64, large, 64, "", "", graph.ReasonShape},
-		{"dim 60", kernels.BF16, 60, 64, large, 64, "", "", graph.ReasonShape},
-		{"value dim 1", kernels.BF16, 64, 1, large, 64, "", "", graph.ReasonShape},
-		{"little shared memory", kernels.BF16, 64, 64, little, 64, "", "", graph.ReasonCapability},
+		{"dim 136", kernels.BF16, 136, 64, large, 64, "", "", graph.ReasonHeadDim},
+		{"dim 60", kernels.BF16, 60, 64, large, 64, "", "", graph.ReasonHeadDim},
+		{"value dim 1", kernels.BF16, 64, 1, large, 64, "", "", graph.ReasonHeadDim},
+		{"little shared memory", kernels.BF16, 64, 64, little, 64, "", "", graph.ReasonShared},
 		{"blocks of 32", kernels.BF16, 64, 64, large, 32, "_mma64_bf16", "", graph.ReasonShape},
 		{"blocks of 192", kernels.BF16, 64, 64, large, 192, "_mma64_bf16", "_mma64_bf16", 0},
 	} {
@@ -71,11 +71,155 @@ func TestAttentionChoice(t *testing.T) {
 	}
 }
 
+// TestSelectBlocksKernels: which kernel chooses blocks at which size, and with how much shared memory.
+func TestSelectBlocksKernels(t *testing.T) {
+	little := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
+	for _, c := range []struct {
+		gpu                 kernels.GPU
+		S, Hq, Hkv, D, topN int
+		row, want           string // "" is a refusal
+		shared              int
+	}{
+		{h200, 65536, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 112240}, // two of which fit a multiprocessor
+		{h200, 65536, 64, 4, 128, 16, "cuda wgmma", "nsa_select_blocks_wgmma128_4_bf16", 227120},
+		{h200, 300, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 0},
+		{h200, 65536, 33, 1, 64, 16, "cuda wgmma", "", 0},
+		{h200, 65536, 12, 2, 64, 16, "cuda mma", "nsa_select_blocks_mma64_bf16", 0},
+		{h200, 65536, 64, 4, 128, 16, "cuda mma", "nsa_select_blocks_mma128_bf16", 0},
+		{h200, 65536, 64, 1, 128, 64, "cuda mma", "nsa_select_blocks_any_mma128_bf16", 0}, // two threads for a query
+		{h200, 65536, 1, 1, 64, 64, "cuda mma", "nsa_select_blocks_mma64_bf16", 0},
+		{little, 65536, 12, 2, 64, 16, "cuda mma", "nsa_select_blocks_mma64_bf16", 0}, // with fewer queries
+		{little, 65536, 64, 4, 128, 16, "cuda mma", "nsa_select_blocks_mma128_bf16", 0},
+		{h200, 65536, 65, 1, 64, 16, "cuda mma", "", 0},
+		{h200, 65536, 12, 2, 64, 67, "cuda mma", "", 0},
+		{h200, 65536, 12, 2, 136, 16, "cuda mma", "", 0},
+	} {
+		p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
+		q, kc := operand(ops.BFloat16, 1, c.S, c.Hq, c.D), operand(ops.BFloat16, 1, ops.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
+		site := graph.Site{
+			In:  []ops.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
+			Out: []ops.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
+		}
+		plan, err := planOf(c.gpu, c.row, ops.SelectBlocksOp{Params: p}, site)
+		if c.want == "" {
+			wantRefusal(t, c, err, map[bool]graph.Reason{false: graph.ReasonShape, true: graph.ReasonHeadDim}[c.D > 128])
+			continue
+		}
+		require.NoError(t, err, "%+v", c)
+		require.Len(t, plan.Steps, 1)
+		require.Equal(t, c.want, plan.Steps[0].Kernel, "%+v", c)
+		require.LessOrEqual(t, plan.Steps[0].Shared, c.gpu.SharedPerBlock)
+		if c.shared > 0 {
+			require.Equal(t, c.shared, plan.Steps[0].Shared)
+		}
+	}
+}
+
+// TestAttentionOnWarpGroups: which devices and sizes get the forward for compute capability 9.0.
+func TestAttentionOnWarpGroups(t *testing.T) {
+	older, few := h200, h200
+	older.Capability, few.SMs = 89, 3
+	for _, c := range []struct {
+		typ    kernels.Type
+		D, Dv  int
+		gpu    kernels.GPU
+		kernel string // "" where it is refused
+		grid   int
+		reason graph.Reason
+	}{
+		{kernels.BF16, 64, 64, h200, "nsa_span_forward_wgmma64_bf16", 2 * 2 * 10, 0},
+		{kernels.F16, 8, 128, h200, "nsa_span_forward_wgmma128_f16", 2 * 2 * 10, 0},
+		{kernels.BF16, 64, 64, few, "nsa_span_forward_wgmma64_bf16", 3, 0},
+		{kernels.BF16, 64, 64, older, "", 0, graph.ReasonCapability},
+		{kernels.BF16, 64, 136, h200, "", 0, graph.ReasonHeadDim},
+		{kernels.F32, 64, 64, h200, "", 0, graph.ReasonType},
+	} {
+		p, err := planOf(c.gpu, "cuda wgmma", ops.SlidingWindowOp{Window: 100}, attentionSite(c.typ, false, 2, 300, 300, 12, 2, c.D, c.Dv))
+		if c.kernel == "" {
+			wantRefusal(t, c, err, c.reason)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.kernel, p.Steps[0].Kernel)
+		require.Equal(t, c.grid, p.Steps[0].Grid.X)
+	}
+}
+
+// TestGradientOnWarpGroups: the kernels of the gradient for compute capability 9.0, their grids, and the chunks of rows of a key.
+func TestGradientOnWarpGroups(t *testing.T) {
+	older, few := h200, h200
+	older.Capability, few.SMs = 89, 5
+	long := ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}
+	short := ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 100}}
+	type launch struct {
+		kernel string
+		grid   int
+	}
+	for _, c := range []struct {
+		op      any
+		typ     kernels.Type
+		S, T, D int
+		gpu     kernels.GPU
+		want    []launch // none where it is refused
+		reason  graph.Reason
+	}{
+		{short, kernels.BF16, 300, 300, 64, few, []launch{{"span_dq_wgmma64_bf16", 5}, {"span_dkv_wgmma64_bf16", 4 * 3}}, 0},
+		{short, kernels.F16, 1280, 1280, 128, few, []launch{{"span_dq_wgmma128_f16", 5}, {"span_dkv_wgmma128_f16", 4 * 10}}, 0},
+		{long, kernels.BF16, 65536, 4095, 64, h200, []launch{{"span_dq_wgmma64_bf16", 132}, {"span_dkv_wgmma64_bf16", 4 * 32 * 17}, {"span_reduce_bf16", 4095}}, 0},
+		{short, kernels.BF16, 300, 300, 64, older, nil, graph.ReasonCapability},
+		{short, kernels.BF16, 300, 300, 136, h200, nil, graph.ReasonHeadDim},
+		{short, kernels.F32, 300, 300, 64, h200, nil, graph.ReasonType},
+	} {
+		p, err := planOf(c.gpu, "cuda wgmma", c.op, attentionSite(c.typ, true, 2, c.S, c.T, 12, 2, c.D, c.D))
+		if c.want == nil {
+			wantRefusal(t, c.op, err, c.reason)
+			continue
+		}
+		require.NoError(t, err)
+		var got []launch
+		for _, s := range p.Steps[1:] { // behind delta
+			got = append(got, launch{strings.TrimPrefix(s.Kernel, "nsa_"), s.Grid.X})
+		}
+		require.Equal(t, c.want, got)
+	}
+}
+
+// TestSelectedGradientOnWarpGroups: on compute capability 9.0 dk and dv are made on warp groups, a block for each item and 64 keys.
+func TestSelectedGradientOnWarpGroups(t *testing.T) {
+	older := h200
+	older.Capability = 89
+	for _, c := range []struct {
+		gpu            kernels.GPU
+		block, S, D    int
+		kernel, reason string
+		grid           int
+	}{
+		{h200, 64, 300, 64, "nsa_selected_dkv_wgmma64_bf16", "", 4 * (5 + 300*4/256)},
+		{h200, 128, 300, 128, "nsa_selected_dkv_wgmma128_bf16", "", 4 * (3 + 300*4/300) * 2},
+		{h200, 32, 300, 64, "", "selection blocks of 32 tokens", 0},
+		{older, 64, 300, 64, "", "compute capability 8.9", 0},
+	} {
+		s := attentionSite(kernels.BF16, true, 2, c.S, c.S, 12, 2, c.D, c.D)
+		s.In = slices.Insert(s.In, 3, operand(tensor.Int32, 2, c.S, 2, 4))
+		p, err := planOf(c.gpu, "cuda wgmma", ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: c.block}}, s)
+		if c.reason != "" {
+			require.ErrorContains(t, err, c.reason)
+			continue
+		}
+		require.NoError(t, err)
+		i := slices.IndexFunc(p.Steps, func(l kernels.Step) bool { return strings.Contains(l.Kernel, "selected_dkv") })
+		require.GreaterOrEqual(t, i, 0)
+		require.Equal(t, c.kernel, p.Steps[i].Kernel)
+		require.Equal(t, c.grid, p.Steps[i].Grid.X)
+	}
+}
+
 // TestSpanWorkIsLinear: the memory for the chunks of the compressed and the window branch does not grow faster than S.
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {
 		site := attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D)
-		return testutil.Must(planOf(h200, "cuda mma", op, site))(t).WorkBytes()
+		of := func(row string) int64 { return testutil.Must(planOf(h200, row, op, site))(t).WorkBytes() }
+		return max(of("cuda mma"), of("cuda wgmma"))
 	}
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
 		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
@@ -102,6 +246,55 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	}
 }
 
+// TestSelectedOnWarpGroups: which lengths and lists go by bits, which by pairs, in how many launches, and with how much memory.
+func TestSelectedOnWarpGroups(t *testing.T) {
+	older := h200
+	older.Capability = 89
+	for _, c := range []struct {
+		B, S, Hq, Hkv, D, block, n int
+		gpu                        kernels.GPU
+		forward, dq                string // what the names of the kernels have; "" where it is refused
+		launches                   int    // of forward
+		reason                     graph.Reason
+	}{
+		{16, 2048, 12, 2, 64, 64, 16, h200, "selected_forward_wgmma64", "selected_dq_wgmma64", 1, 0},
+		{1, 2048, 64, 4, 128, 64, 16, h200, "selected_forward_wgmma128", "selected_dq_wgmma128", 1, 0},
+		{1, 2048, 12, 2, 64, 64, 15, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 1, 0},
+		{1, 2049, 12, 2, 64, 64, 32, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 1, 0},
+		{1, 65536, 12, 2, 64, 64, 16, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 7, 0},
+		{1, 65536, 64, 4, 128, 64, 16, h200, "pairs_forward_wgmma128", "pairs_dq_wgmma128", 68, 0},
+		{1, 65536, 65, 1, 64, 64, 16, h200, "", "", 0, graph.ReasonShape},
+		{1, 65536, 12, 2, 64, 32, 16, h200, "", "", 0, graph.ReasonShape},
+		{1, 65536, 12, 2, 64, 64, 16, older, "", "", 0, graph.ReasonCapability},
+	} {
+		site := func(gradient bool) graph.Site {
+			s := attentionSite(kernels.BF16, gradient, c.B, c.S, c.S, c.Hq, c.Hkv, c.D, c.D)
+			s.In = slices.Insert(s.In, 3, operand(tensor.Int32, c.B, c.S, c.Hkv, c.n))
+			return s
+		}
+		op := ops.SelectedAttentionOp{SelectBlock: c.block}
+		p, err := planOf(c.gpu, "cuda wgmma", op, site(false))
+		if c.forward == "" {
+			wantRefusal(t, c, err, c.reason)
+			continue
+		}
+		require.NoError(t, err)
+		n := 0
+		for _, s := range p.Steps {
+			if strings.Contains(s.Kernel, "wgmma") {
+				n++
+				require.Equal(t, "nsa_"+c.forward+"_bf16", s.Kernel)
+				require.LessOrEqual(t, s.Shared, c.gpu.SharedPerBlock)
+			}
+		}
+		require.Equal(t, c.launches, n, "%+v", c)
+		index := int64(c.S * c.Hkv * (4*c.n + 4 + 2*16*c.n/8))
+		require.LessOrEqual(t, p.WorkBytes(), index+256<<20+1<<20, "%+v", c)
+		g := testutil.Must(planOf(c.gpu, "cuda wgmma", ops.SelectedAttentionGradOp{Forward: op}, site(true)))(t)
+		require.True(t, slices.ContainsFunc(g.Steps, func(s kernels.Step) bool { return s.Kernel == "nsa_"+c.dq+"_bf16" }), "%+v", c)
+	}
+}
+
 // attentionSite returns operands q, k, v -> o, lse, or those of the gradient.
 func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int) graph.Site {
 	dt := dtypes[typ]
@@ -122,9 +315,9 @@ func TestAttentionUnsupported(t *testing.T) {
 	}{
 		{10, 2, 256, ""},
 		{10, 3, 256, "unsupported shape: heads 4 not a multiple of kv heads 3"},
-		{0, 2, 256, "unsupported shape: operand 0 is float32 (1, 0, 4, 256), want 1 to 2^56 elements"},
-		{10, 2, 512, "unsupported shape: the smallest tiles take 166400 bytes of shared memory, a block has 101376"},
-		{1 << 32, 2, 256, "unsupported shape: queries times heads of a group: 8589934592, want less than 2^31"},
+		{0, 2, 256, "unsupported size: operand 0 is float32 (1, 0, 4, 256), want 1 to 2^56 elements"},
+		{10, 2, 512, "unsupported shared memory: the smallest tiles take 166400 bytes of shared memory, a block has 101376"},
+		{1 << 32, 2, 256, "unsupported size: queries times heads of a group: 8589934592, want less than 2^31"},
 	} {
 		site := attentionSite(kernels.F32, true, 1, x.S, 10, 4, x.Hkv, x.D, x.D)
 		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, site)

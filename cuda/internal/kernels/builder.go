@@ -12,9 +12,12 @@ import (
 // GPU is what the choice of kernels depends on: properties of the device. The same GPU gives the same launches, and so the
 // same bits.
 type GPU struct {
+	Capability     int // compute capability, ten times the major number plus the minor one
 	SharedPerBlock int // bytes of shared memory that a block may have
 	SharedPerSM    int // bytes of shared memory of a multiprocessor
 	SMs            int
+	// Boxes encodes a tensor map: see driver.Device.EncodeBoxes.
+	Boxes func(to []byte, at Ptr, dims [4]int64, rows int64) error
 }
 
 // Operand is an input or output of an op, with the place of its first element.
@@ -55,6 +58,7 @@ type Array struct {
 type Plan struct {
 	Steps         []Step
 	Arrays        []Array
+	Alignment     int64 // of the operands' addresses, in bytes; 0 where the launches take any
 	work, scratch int64
 }
 
@@ -86,7 +90,7 @@ type Builder struct {
 	Type    Type // of the operands that the row's storage column has a t for
 	In, Out []Operand
 	Library Library // computes products; nil for our own kernels
-	TF32    bool    // products of float32 may round to TF32
+	Policy  graph.Policy
 
 	plan Plan
 	err  error
@@ -94,9 +98,9 @@ type Builder struct {
 
 // NewBuilder returns a builder for the operands of a site. Products run by a library where it is not nil.
 func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
-	b := &Builder{GPU: gpu, Library: library, TF32: s.Policy.TF32}
+	b := &Builder{GPU: gpu, Library: library, Policy: s.Policy}
 	if n := firstOperand + len(s.In) + len(s.Out); n > mostArrays {
-		b.Fail(graph.Refuse(graph.ReasonLength, "%d operands, want at most %d", n-firstOperand, mostArrays-firstOperand))
+		b.Fail(graph.Refuse(graph.ReasonSize, "%d operands, want at most %d", n-firstOperand, mostArrays-firstOperand))
 	}
 	place := firstOperand
 	for _, list := range []struct {
@@ -133,6 +137,12 @@ func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params an
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
 }
 
+// Encode makes what stands at an offset of the last launch's argument depend on the address of a place: encode writes it.
+func (b *Builder) Encode(offset uintptr, of Ref, encode func(to []byte, at Ptr) error) {
+	argument := &b.plan.Steps[len(b.plan.Steps)-1].Argument
+	argument.Relocations = append(argument.Relocations, Relocation{int(offset), of, encode})
+}
+
 // LaunchElements adds a launch of an elementwise kernel over n elements of a type.
 func (b *Builder) LaunchElements(kernel string, t Type, n int64, params any) {
 	b.Launch(kernel, Looped(Pieces(n, 256*t.Lanes())), Threads(), 0, params)
@@ -143,6 +153,9 @@ func (b *Builder) LaunchRows(kernel string, rows, cols int64, params any) {
 	block := RowThreads(cols)
 	b.Launch(kernel, RowBlocks(rows, block), block, 0, params)
 }
+
+// Aligned makes the launches want operands at addresses that are multiples of bytes.
+func (b *Builder) Aligned(bytes int64) { b.plan.Alignment = bytes }
 
 // Work takes bytes of work memory, aligned for every kernel. What is in it is undefined.
 func (b *Builder) Work(bytes int64) Ref {
@@ -162,7 +175,7 @@ func (b *Builder) Scratch(bytes int64) Ref {
 // fits refuses more work memory than an offset can name.
 func (b *Builder) fits() {
 	if n := b.plan.WorkBytes(); n < 0 || n >= 1<<offsetBits || n > math.MaxInt {
-		b.Fail(graph.Refuse(graph.ReasonShape, "%d bytes of work memory, want less than 2^%d", n, offsetBits))
+		b.Fail(graph.Refuse(graph.ReasonSize, "%d bytes of work memory, want less than 2^%d", n, offsetBits))
 	}
 }
 

@@ -80,16 +80,21 @@ func (g *gpu) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 // properties are those of the device.
 func (g *gpu) properties() kernels.GPU {
 	p := g.dev.Properties()
-	return kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs}
+	return kernels.GPU{
+		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, Boxes: g.dev.EncodeBoxes,
+	}
 }
 
-// variants are the row that the device gets, also as if it had one multiprocessor, and the general kernels, so that each size of tiles
-// is chosen.
+// variants are the row that the device gets, also as if it had one multiprocessor; the row of devices of any capability; and the
+// general kernels, so that each size of tiles is chosen.
 func (g *gpu) variants() []variant {
 	p := g.properties()
+	one := p
+	one.SMs = 1
 	return []variant{
 		{"", p},
-		{"", kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: 1}},
+		{"", one},
+		{"", kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs}},
 		{"cuda", p},
 		{"cuda", kernels.GPU{SharedPerBlock: p.SharedPerBlock, SharedPerSM: 1 << 20, SMs: 1}},
 		{"cuda", kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: p.SharedPerSM, SMs: 1 << 30}},

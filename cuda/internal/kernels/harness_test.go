@@ -39,7 +39,15 @@ type variant struct {
 }
 
 // h200 are the properties of a device by which tests without one choose kernels.
-var h200 = kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132}
+var h200 = kernels.GPU{Capability: 90, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132, Boxes: hostBoxes}
+
+// hostBoxes writes a tensor map as copies on the host read it: HostMap of wgmma_on_host.h.
+func hostBoxes(to []byte, at kernels.Ptr, dims [4]int64, rows int64) error {
+	for i, v := range append([]int64{int64(at)}, append(dims[:], rows)...) {
+		binary.LittleEndian.PutUint64(to[8*i:], uint64(v))
+	}
+	return nil
+}
 
 // arg is an operand in the memory of a device.
 type arg struct {

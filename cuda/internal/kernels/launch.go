@@ -23,7 +23,7 @@ type Launch struct {
 func (l *Launch) check() error {
 	for _, n := range []struct{ got, most int }{{l.Grid.X, math.MaxInt32}, {l.Grid.Y, math.MaxUint16}, {l.Grid.Z, math.MaxUint16}} {
 		if n.got < 1 || n.got > n.most {
-			return graph.Refuse(graph.ReasonShape, "%s: a grid of %v blocks, want at least 1 and less than 2^31, 2^16 and 2^16", l.Kernel, l.Grid)
+			return graph.Refuse(graph.ReasonSize, "%s: a grid of %v blocks, want at least 1 and less than 2^31, 2^16 and 2^16", l.Kernel, l.Grid)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/ceilings"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
@@ -79,7 +80,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	middle.SMs = 60
 	add := func(op any, s graph.Site, devices ...kernels.GPU) {
 		for _, gpu := range append(devices, h200) {
-			for _, row := range []string{"cuda", "cuda mma"} {
+			for _, row := range []string{"cuda", "cuda mma", "cuda wgmma"} {
 				p, err := planOf(gpu, row, op, s)
 				if row == "cuda" {
 					require.NoError(t, err, "%T", op)
@@ -92,8 +93,10 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	}
 	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Size == opcases.Huge })
 	for _, dim := range []int{64, 128} {
-		s := sized(2, 700, 4, 2, dim, dim, 32, 16, 64, 6, 100)
-		cases = append(cases, s.Cases()...)
+		for _, block := range []int{16, 32, 64, 128} {
+			s := sized(2, 700, 4, 2, dim, dim, 32, 16, block, 4, 100)
+			cases = append(cases, s.Cases()...)
+		}
 	}
 	for _, s := range storages {
 		for _, c := range cases {
@@ -120,7 +123,11 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			}
 		}
 	}
-	return plans
+	read, _, err := ceilings.Read(h200)
+	require.NoError(t, err)
+	exponentials, _, err := ceilings.Exponentials(h200)
+	require.NoError(t, err)
+	return append(plans, read, exponentials)
 }
 
 // TestLaunches holds every launch of the rows to the binary and to the source of the kernel that it names.
@@ -167,17 +174,18 @@ func TestUnsupported(t *testing.T) {
 	type list = []ops.Operand
 	half, f16 := of(ops.BFloat16, 3), of(ops.Float16, 3)
 	turned := ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
+	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
 	for name, x := range map[string]struct {
 		op      any
 		in, out list
 		reason  graph.Reason
 	}{
-		"no elements":    {ops.SiLUOp{}, list{f(0)}, list{f(0)}, graph.ReasonShape},
+		"no elements":    {ops.SiLUOp{}, list{f(0)}, list{f(0)}, graph.ReasonSize},
 		"float64":        {ops.SiLUOp{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType},
 		"two types":      {ops.SiLUOp{}, list{half}, list{f(3)}, graph.ReasonType},
 		"half to half":   {ops.CastOp{}, list{half}, list{f16}, graph.ReasonType},
 		"float64 ids":    {ops.EmbeddingOp{}, list{f(4, 3), of(tensor.Int64, 2)}, list{f(2, 3)}, graph.ReasonType},
-		"overflow":       {ops.SoftmaxOp{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonShape},
+		"overflow":       {ops.SoftmaxOp{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize},
 		"inputs":         {ops.SoftmaxOp{}, list{f(1), f(1)}, list{f(1)}, graph.ReasonShape},
 		"odd dim":        {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 3)}, list{f(1, 1, 1, 3)}, graph.ReasonShape},
 		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
@@ -188,7 +196,9 @@ func TestUnsupported(t *testing.T) {
 		"branches":       {ops.GatedSumOp{}, append(list{f(1, 9)}, slices.Repeat(list{f(1, 1)}, 9)...), list{f(1, 1)}, graph.ReasonShape},
 		"stride":         {ops.CompressMeanOp{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)}, graph.ReasonShape},
 		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list{half, f(3), half}, list{half, f16}, graph.ReasonType},
-		"2^16 operands":  {ops.AdamWOp{}, make(list, 1<<16), make(list, 1), graph.ReasonLength},
+		"half delta": {ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}, Delta: true},
+			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
+		"2^16 operands": {ops.AdamWOp{}, make(list, 1<<16), make(list, 1), graph.ReasonSize},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)

@@ -144,7 +144,7 @@ func (p *LibraryProduct) Addresses(at Addresses) ProductAddresses {
 
 // LibraryProduct adds a product that b.Library computes. bias and residual are 0 for none.
 func (b *Builder) LibraryProduct(p Product, x, y, bias, residual, c Ref) {
-	p.Bias, p.Residual, p.TF32 = bias != 0, residual != 0, b.TF32 && p.Type == F32
+	p.Bias, p.Residual, p.TF32 = bias != 0, residual != 0, b.Policy.TF32 && p.Type == F32
 	ready, err := b.Library.Prepare(p)
 	if err != nil {
 		b.Fail(err)

@@ -76,6 +76,18 @@ func Rows(list ...Erased) []Row {
 // Table holds rows by the type of what they implement.
 type Table map[reflect.Type][]Row
 
+// Guarded returns the row with a guard that it asks before its own.
+func (r Row) Guarded(guard func(b *Builder, op any) error) Row {
+	build := r.build
+	r.build = func(b *Builder, op any) error {
+		if err := guard(b, op); err != nil {
+			return err
+		}
+		return build(b, op)
+	}
+	return r
+}
+
 // NewTable returns the rows of all lists, those of the same op in order.
 func NewTable(lists ...[]Row) Table {
 	t := Table{}
@@ -145,6 +157,9 @@ const maxElements = 1 << 56
 
 // check holds a site to the types, and returns that of the operands with a t.
 func (t Storage) check(s graph.Site) (Type, error) {
+	if s.Spec != nil && ops.Packed(s.In) {
+		return 0, graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table no kernel reads yet")
+	}
 	in, out, ok := t.letters(len(s.In), len(s.Out))
 	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {
 		_, err := TypeOf(tensor.Float64)
@@ -189,7 +204,7 @@ func (t Storage) check(s graph.Site) (Type, error) {
 		n := int64(1)
 		for _, size := range o.Shape {
 			if size < 1 || n > maxElements/int64(size) {
-				return 0, graph.Refuse(graph.ReasonShape, "operand %d is %v, want 1 to 2^56 elements", i, o)
+				return 0, graph.Refuse(graph.ReasonSize, "operand %d is %v, want 1 to 2^56 elements", i, o)
 			}
 			n *= int64(size)
 		}

@@ -79,7 +79,10 @@ func transpose(l lanes) {
 
 // copyPanel writes the packing of an operand that is not transposed: positive rows as wide as a panel, stride bytes apart.
 func copyPanel(l lanes) {
-	const width = 256 // bytes
+	width := 256 // bytes: panelBytes of package cpu
+	if !l.wide() {
+		width = 64
+	}
 	rows, dst, src, stride := arg("rows"), arg("dst"), arg("src"), arg("stride")
 	l.here("row")
 	vs := make([]VecVirtual, width/l.bytes())

@@ -151,31 +151,58 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 	for i := range acc {
 		acc[i] = l.accumulators(v, 0)
 	}
-	l.here("%s_k", name)
-	row := make([]VecVirtual, v)
-	for j := range row {
-		row[j] = l.vec()
-		at := Mem{Base: b, Disp: j * l.bytes()}
-		if j == v-1 {
-			l.movIn(at, mask, row[j])
-		} else {
-			l.mov(at, row[j])
+	if !l.wide() { // the rows of C, which the end of the loop would wait for
+		next, crs := GP64(), stride("crs")
+		MOVQ(c, next)
+		for range acc {
+			PREFETCHT0(Mem{Base: next})
+			ADDQ(crs, next)
 		}
 	}
-	ADDQ(brs, b)
-	for i := range acc {
-		x := l.vec()
-		l.broadcast(element(i), x)
+	step := func(masked bool) {
+		row := make([]VecVirtual, v)
 		for j := range row {
-			l.fma(x, row[j], acc[i][j])
+			row[j] = l.vec()
+			at := Mem{Base: b, Disp: j * l.bytes()}
+			if j == v-1 && masked {
+				l.movIn(at, mask, row[j])
+			} else {
+				l.mov(at, row[j])
+			}
+		}
+		ADDQ(brs, b)
+		for i := range acc {
+			x := l.vec()
+			l.broadcast(element(i), x)
+			for j := range row {
+				l.fma(x, row[j], acc[i][j])
+			}
+		}
+		ADDQ(acs, a0)
+		if r > 6 {
+			ADDQ(acs, a6)
 		}
 	}
-	ADDQ(acs, a0)
-	if r > 6 {
-		ADDQ(acs, a6)
+	if !l.wide() { // a masked load of AVX2 takes the place of another one, so whole vectors have a loop of their own, two steps long
+		CMPQ(last, U32(l.n()))
+		JNE(l.label("%s_k", name))
+		TESTQ(U32(1), k)
+		JZ(l.label("%s_pairs", name))
+		step(false)
+		DECQ(k)
+		JZ(l.label("%s_sums", name))
+		l.here("%s_pairs", name)
+		step(false)
+		step(false)
+		SUBQ(U8(2), k)
+		JNZ(l.label("%s_pairs", name))
+		JMP(l.label("%s_sums", name))
 	}
+	l.here("%s_k", name)
+	step(true)
 	DECQ(k)
 	JNZ(l.label("%s_k", name))
+	l.here("%s_sums", name)
 
 	TESTQ(s, s)
 	JZ(l.label("%s_store", name))

@@ -15,12 +15,19 @@ import (
 const (
 	general     = "cuda"
 	matrixUnits = "cuda mma"
+	warpGroups  = "cuda wgmma"
 )
 
 // Rows returns the implementations of the attention ops.
 func Rows() []kernels.Row {
-	return slices.Concat(
+	rows := slices.Concat(
 		spanRows(slidingWindow), spanRows(compressed),
 		selectedRows(), selectRows(),
 	)
+	for i, r := range rows {
+		if r.Name != general {
+			rows[i] = r.Guarded(wanted)
+		}
+	}
+	return rows
 }

@@ -114,17 +114,20 @@ extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::Atten
   int* mine = p.counts + warp * blocks;
   const long long length = index.segment(n.queries), from = warp % index.segments * length;
   const long long to = min((long long)n.queries, from + length);
+  const auto entry = [&](long long t, int i) { return mask.at(p.idx + mask.list(n, b, g, (int)t), i, (int)t); };
+  int next = from < to ? entry(from, lane) : nsa::Blocks::kNone;
   for (long long t = from; t < to; t++) {
-    const int* list = p.idx + mask.list(n, b, g, (int)t);
-    for (int first = 0; first < mask.most; first += 32) {
-      const int j = mask.at(list, first + lane, (int)t);
+    int j = next;
+    if (t + 1 < to) next = entry(t + 1, lane);  // it arrives while the counts of this query are read
+    for (int first = 0;;) {
       const unsigned ended = __ballot_sync(0xffffffff, j == nsa::Blocks::kNone);
       if (lane < (ended ? __ffs(ended) - 1 : 32)) {
         const int at = mine[j];
         lists[all.list[j] + at] = (int)t;
         mine[j] = at + 1;
       }
-      if (ended) break;
+      if (ended || (first += 32) >= mask.most) break;
+      j = entry(t, first + lane);
     }
     __syncwarp();
   }

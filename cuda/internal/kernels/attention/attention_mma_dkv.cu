@@ -9,8 +9,7 @@
 // of the products here and queries the columns, so that p and ds are left factors where they are. Both are rounded to the
 // storage type for that, ds before the scale. The facts about a row are fetched two tiles ahead, the row itself one.
 // Shared memory: 2 tiles [64,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
-#include "attention_index.cuh"
-#include "attention_mma.cuh"
+#include "attention_keys.cuh"
 #include "attention_rows.cuh"
 
 namespace nsa {
@@ -144,52 +143,6 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   return any_large;
 }
 
-// Writes x times f to the keys of a warp, those below end: to dst + offset(key), c elements of each. Returns whether one of
-// this thread's numbers is NaN or Inf.
-template <typename T, int C, class Offset>
-__device__ bool store_keys16(T* dst, const float (&x)[C / 8][4], float f, int key, int end, int c, Offset offset) {
-  uint32_t zeros = 0;
-  float zero = 0;
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    if (key + 8 * r >= end) continue;
-    T* row = dst + offset(key + 8 * r) + 2 * (lane() % 4);
-#pragma unroll
-    for (int j = 0; j < C / 8; j++)
-      if (8 * j < c) {
-        const float x0 = f * x[j][2 * r], x1 = f * x[j][2 * r + 1];
-        if constexpr (sizeof(T) == 4) {
-          *reinterpret_cast<float2*>(row + 8 * j) = make_float2(x0, x1);
-          zero = fmaf(x1, 0, fmaf(x0, 0, zero));
-        } else {
-          const uint32_t x = pair<T>(x0, x1);
-          *reinterpret_cast<uint32_t*>(row + 8 * j) = x;
-          keep_nan<T>(zeros, x);
-        }
-      }
-  }
-  return zeros != 0 || zero != 0;
-}
-
-template <typename T, int C>
-__device__ bool store_gradients(const AttentionParams& p, int b, int g, int first, int end, const float (&dk)[C / 8][4],
-                                const float (&dv)[C / 8][4]) {
-  const Sizes& n = p.n;
-  const int key = first + 16 * warp() + lane() / 4;
-  return store_keys16<T, C>(static_cast<T*>(p.dk), dk, n.scale, key, end, n.d, [&](int s) { return n.key(b, g, s, n.d); }) |
-         store_keys16<T, C>(static_cast<T*>(p.dv), dv, 1, key, end, n.dv, [&](int s) { return n.key(b, g, s, n.dv); });
-}
-
-// Writes the gradients to partial sums, rows of D+Dv numbers from that of the key `first` on.
-template <int C>
-__device__ bool store_partial(float* sums, const Sizes& n, int first, int end, const float (&dk)[C / 8][4],
-                              const float (&dv)[C / 8][4]) {
-  const int c = n.d + n.dv, key = first + 16 * warp() + lane() / 4;
-  const auto offset = [&](int s) { return (long long)(s - first) * c; };
-  return store_keys16<float, C>(sums, dk, n.scale, key, end, n.d, offset) |
-         store_keys16<float, C>(sums + n.d, dv, 1, key, end, n.dv, offset);
-}
-
 // Grid x is B*Hkv*ceil(T/M)*items; item i of some keys has the i-th index.chunk of their rows. Passes are as in
 // careful_if_needed.
 template <bool Careful, typename T, int C> __device__ bool span_dkv_pass(const AttentionParams& p) {
@@ -204,18 +157,19 @@ template <bool Careful, typename T, int C> __device__ bool span_dkv_pass(const A
   rows.from += item * p.index.chunk, rows.all = min(rows.all - item * p.index.chunk, p.index.chunk);
   const long long row = ((long long)group * p.index.items + item) * n.keys + first;
   float* sums = chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv);
+  const int key = first + 16 * warp() + lane() / 4;
   float dk[1][C / 8][4], dv[1][C / 8][4];
   const bool any_large = mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
-  return any_large | (sums ? store_partial<C>(sums, n, first, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, first, end, dk[0], dv[0]));
+  return any_large | (sums ? store_partial<C>(sums, n, first, key, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, key, end, dk[0], dv[0]));
 }
 
-// A warp for each key of each group; grid x is ceil(B*T*Hkv / 4), blocks of 128.
+// A warp for each key of each group, where p.count keys are cut at once; grid x is ceil(B*T*Hkv / 4), blocks of 128.
 template <typename T> __device__ void span_reduce(const AttentionParams& p) {
   const Sizes& n = p.n;
   const long long at = (long long)blockIdx.x * kWarps + warp();
   if (at >= (long long)n.batch * n.groups * n.keys) return;
-  const int group = (int)(at / n.keys), s = (int)(at % n.keys), first = s / kKeys * kKeys;
-  const int chunks = p.index.chunks(span_rows(p, first, min(n.keys, first + kKeys)).all), c = n.d + n.dv;
+  const int group = (int)(at / n.keys), s = (int)(at % n.keys), first = s / p.count * p.count;
+  const int chunks = p.index.chunks(span_rows(p, first, min(n.keys, first + p.count)).all), c = n.d + n.dv;
   if (chunks == 1) return;
   const float* sums = p.partial + ((long long)group * p.index.items * n.keys + s) * c;
   T* dk = static_cast<T*>(p.dk) + n.key(group / n.groups, group % n.groups, s, n.d);
@@ -244,9 +198,10 @@ template <bool Careful, typename T, int C> __device__ bool selected_dkv_pass(con
   const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
   const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
   float* sums = of.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
+  const int key = first + 16 * warp() + lane() / 4;
   float dk[1][C / 8][4], dv[1][C / 8][4];
   const bool any_large = mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
-  return any_large | (sums ? store_partial<C>(sums, n, first, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, first, end, dk[0], dv[0]));
+  return any_large | (sums ? store_partial<C>(sums, n, first, key, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, key, end, dk[0], dv[0]));
 }
 
 template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) {

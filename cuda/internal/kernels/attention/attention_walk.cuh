@@ -11,9 +11,8 @@ namespace nsa {
 // the order of Sizes::row. The last rows, which may see the most, come first.
 struct RowTile {
   int b, g, first, end;
-  __device__ RowTile(const Sizes& n, int count) {
+  __device__ RowTile(const Sizes& n, int count, int block = blockIdx.x) {
     const int all = n.queries * n.each, tiles = (all - 1) / count + 1;
-    int block = blockIdx.x;
     asm volatile("" : "+r"(block));  // a tile made again is computed again: one that is kept takes registers
     const int group = block / tiles;
     b = group / n.groups, g = group % n.groups;

@@ -3,6 +3,8 @@ package attention
 import (
 	"math"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
@@ -48,7 +50,7 @@ func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 		"queries times heads of a group": a.S * a.headsPerGroup(), "keys": a.T, "batch": a.B, "heads": a.Hq, "dim": a.D, "value dim": a.Dv,
 	} {
 		if n >= math.MaxInt32-1024 {
-			return a, graph.Refuse(graph.ReasonShape, "%s: %d, want less than 2^31", name, n)
+			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", name, n)
 		}
 	}
 	return a, nil
@@ -129,6 +131,9 @@ func (a problem) gradParams() *params {
 	p.lse, p.dout = rest[1].Ref, rest[2].Ref
 	if isDelta(rest[0]) {
 		p.delta = rest[0].Ref
+		if dt := rest[0].Dtype; dt != tensor.Float32 {
+			a.Fail(graph.Refuse(graph.ReasonType, "delta is %v, want float32", dt))
+		}
 	} else {
 		p.o, p.delta = rest[0].Ref, a.Work(4*a.B*a.S*a.Hq)
 	}

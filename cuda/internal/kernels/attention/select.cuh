@@ -15,7 +15,7 @@ struct SelectParams {
   Sizes n;               // keys is Nc, dv is unused
   Span span;             // l, d of the compression
   int32_t l, per, size;  // l/d, l'/d and l': strides of a compression block, strides and tokens of a selection block
-  int32_t most, tokens, tile;
+  int32_t most, tokens, tile, ring, pitch, room, earliest;
 };
 
 // What the compression blocks that share tokens with selection blocks give to their scores.

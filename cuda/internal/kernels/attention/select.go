@@ -3,7 +3,9 @@ package attention
 import (
 	"fmt"
 	"math"
+	"unsafe"
 
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -12,6 +14,7 @@ import (
 // selectRows are q, kc, lse -> idx.
 func selectRows() []kernels.Row {
 	return kernels.Rows(
+		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhf>i", Build: selectBlocksOnWarpGroups},
 		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhf>i", Build: selectBlocksOnMatrixUnits},
 		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttf>i", Build: selectBlocks},
 	)
@@ -24,6 +27,7 @@ type selectParams struct {
 	n                                sizes
 	span                             span
 	l, per, size, most, tokens, tile int32
+	ring, pitch, room, earliest      int32 // on matrix units
 }
 
 // forcedBlocks are block 0 and the two newest, which every query gets.
@@ -79,14 +83,19 @@ func (a choice) grid(p *selectParams) int64 { return a.groups() * kernels.Pieces
 
 // listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
 func (a choice) listFloats(p *selectParams, n int64) int64 {
-	quads := func(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
-	best := a.topN - forcedBlocks // that a query may choose by score
-	if (a.S-1)/a.block < a.topN { // all queries get all their blocks
-		best = 0
-	}
 	tokens := int64(p.tokens)
-	return quads(tokens*n) + quads(tokens*int64(p.tile)) + 2*quads(tokens*best)
+	return quads(tokens*n) + quads(tokens*int64(p.tile)) + 2*quads(tokens*a.places())
 }
+
+// places is the number of blocks that a query may choose by score, 0 if all queries get all their blocks.
+func (a choice) places() int64 {
+	if (a.S-1)/a.block < a.topN {
+		return 0
+	}
+	return a.topN - forcedBlocks
+}
+
+func quads(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
 
 // selectBlocks adds q, kc, lse -> idx for all types and sizes.
 func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
@@ -108,23 +117,133 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	return nil
 }
 
-// selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128 and groups of at most 64 heads.
+// Of the kernels on matrix units: columns and threads of a team, most heads of a thread's query, most entries of a list.
+const (
+	teamColumns = 128
+	threadHeads = 32
+	mostRoom    = 64
+)
+
+// setRoom sets what the lists of queries need on matrix units.
+func (a choice) setRoom(p *selectParams) error {
+	switch places := a.places(); { // 16 more than places, if that is no more than mostRoom
+	case places >= mostRoom:
+		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
+	case places > 0:
+		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
+	}
+	p.earliest = int32(min(a.topN*a.block, a.S))
+	return nil
+}
+
+// teamBytes is the shared memory of some teams without the sums of their queries: columns, tiles of keys, and lists.
+func (a choice) teamBytes(p *selectParams, teams, width, keyTiles int64) int64 {
+	tokens := int64(p.tokens)
+	return 2*width*(teams*teamColumns+keyTiles*matrixKeys) + 8*teams*teamColumns + 4*(quads(2*tokens*int64(p.room))+quads(2*tokens))
+}
+
+// selectMapParams is SelectMapParams of select_wgmma.cu.
+type selectMapParams struct {
+	kc           [driver.MapBytes]byte
+	selectParams `c:"p"`
+}
+
+const selectStages = 3 // tiles of keys of the kernels on warp groups
+
+// selectBlocksOnWarpGroups is selectBlocks for half precision and dims up to 128 on devices of compute capability 9.0, for
+// l = 2 d, l' of 1, 2, 4 or 8 d, groups of at most 32 heads and at most 66 blocks.
+func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
+	a, p, err := choiceOf(b, op)
+	if err != nil {
+		return err
+	}
+	h, per := a.headsPerGroup(), a.block/a.d
+	if a.l != 2*a.d || per > 8 || per&(per-1) != 0 || h > threadHeads || a.S < a.block {
+		return graph.Refuse(graph.ReasonShape, "warp groups: l %d, d %d, l' %d and groups of %d heads, want l of 2 d, l' of 1, 2, 4 or 8 d, at most %d heads, and at least l' tokens",
+			a.l, a.d, a.block, h, threadHeads)
+	}
+	if err := a.setRoom(&p); err != nil {
+		return err
+	}
+	p.per = int32(per)
+	// cut sets how many queries a block has, as many as fill its columns, if they fit and there are enough blocks.
+	cut := func(width int64) (shared int64) {
+		teams := width / 32
+		for n := 16 / kernels.Pieces(h, 2); ; n-- { // queries of a thread
+			if n > 5 && n != 8 && n != 16 {
+				continue
+			}
+			p.tokens, p.pitch = int32(teams*4*n), int32(4*matrixKeys+8+4*((n+1)%2)) // quadruples of eight queries lie in different banks
+			shared = a.teamBytes(&p, teams, width, selectStages) + 4*int64(p.tokens)*int64(p.pitch) + 16*selectStages
+			if n == 1 || shared <= int64(a.GPU.SharedPerBlock) && a.grid(&p) >= int64(a.GPU.SMs) {
+				return shared
+			}
+		}
+	}
+	width, err := a.onWarpGroups(cut)
+	if err != nil {
+		return err
+	}
+	shared, kc := cut(width), b.In[1]
+	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", width, per)), kernels.Line(a.grid(&p)), kernels.Line(width/32*teamColumns),
+		shared, &selectMapParams{selectParams: p})
+	dims, encode := [4]int64{kc.Dim(3), a.Hkv, a.T, a.B}, a.GPU.Boxes
+	a.Encode(unsafe.Offsetof(selectMapParams{}.kc), kc.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, matrixKeys) })
+	return nil
+}
+
+// selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
 func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	a, p, err := choiceOf(b, op)
 	if err != nil {
 		return err
 	}
-	if h := a.headsPerGroup(); h > matrixRows {
-		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, matrixRows)
+	h := a.headsPerGroup()
+	if h > 2*threadHeads {
+		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, 2*threadHeads)
 	}
-	cut := a.cut(p, tile{matrixRows, matrixKeys})
-	shared := func(width int64) int64 {
-		return 2*width*(matrixRows+matrixKeys) + 4*(matrixRows*(matrixKeys+4)+a.listFloats(cut, matrixKeys))
+	if err := a.setRoom(&p); err != nil {
+		return err
 	}
-	width, err := a.onMatrixUnits(shared)
+	// A warp folds up to 32 blocks of together two tiles of keys; meanwhile a third and a fourth are written. The usual kernels take
+	// blocks of four strides, of two compression blocks each. Quadruples of eight queries should lie in different banks.
+	per := int64(p.per)
+	usual := p.l == 2 && per == 4 && h <= threadHeads
+	p.tile = int32(min(32, max(1, 2*matrixKeys/per)))
+	span := int64(p.tile)*per + int64(p.l) - 1 + 2*matrixKeys
+	if int64(p.tile)*per%matrixKeys != 0 {
+		span += matrixKeys - 1
+	}
+	ring := matrixKeys * kernels.Pieces(span, matrixKeys)
+	pitch := func(queries int64) int64 { return ring + 4 }
+	if usual {
+		ring = 4 * matrixKeys
+		pitch = func(queries int64) int64 { return ring + 8 + 4*((queries+1)%2) }
+	}
+	p.ring = int32(min(ring, math.MaxInt32))
+
+	threads := kernels.Pieces(h, threadHeads) // of a query
+	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
+	// cut sets how many queries a block has, as many as fill its columns, if they fit.
+	cut := func(width int64) (shared int64) {
+		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
+			tokens := 4 / threads * n
+			p.tokens, p.pitch = int32(tokens), int32(pitch(n))
+			shared = a.teamBytes(&p, 1, width, 2) + 4*tokens*threads*pitch(n)
+			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
+				break
+			}
+		}
+		return shared
+	}
+	width, err := a.onMatrixUnits(cut)
 	if err != nil {
 		return err
 	}
-	a.launch(a.matrixKernel("select_blocks", width), a.grid(cut), shared(width), cut)
+	kernel, shared := "select_blocks_any", cut(width)
+	if usual {
+		kernel = "select_blocks"
+	}
+	a.Launch(a.matrixKernel(kernel, width), kernels.Line(a.grid(&p)), kernels.Line(teamColumns), shared, &p)
 	return nil
 }

@@ -1,103 +1,150 @@
 // select.cu on matrix units, for bf16 and f16: the same contract, for groups of at most 64 heads.
 //
-// A block of 4 warps owns `tokens` queries of a group, at most 64 rows, and walks over the selection blocks as
-// select.cu does, with kKeys compression blocks at once. Shared memory: tiles [64,C] and [kKeys,C], and in float32 the
-// probabilities [64,kKeys+4], their sums over heads, the scores and the lists.
-#include "attention_mma.cuh"
-#include "select.cuh"
+// A block of one team owns `tokens` queries of a group and walks over the compressed keys once, 64 at a time. Products are
+// transposed: keys are rows, and columns are the heads of queries, all heads of a query in one thread. So the sum over the heads is a
+// sum of registers; it goes to shared memory, into a ring of the newest `ring` keys of each query. When the keys of `tile` more
+// blocks are there, a warp folds the ring of a query onto them, each lane for one block. Scores that are not above the query's bar,
+// at least `places` of which are better, are dropped. The others go to the end of its list; a full one (`room`) is cut to the best
+// `places`, the least of which is the new bar. A list's entries are ordered by score and block, so no order of events changes them.
+//
+// Shared memory: columns [kTeam,C], two tiles of keys [64,C], and what Carver says.
+#include "select_team.cuh"
 
 namespace nsa {
 
-template <typename T, int C> __device__ void select_blocks(const SelectParams& p) {
-  constexpr int M = 16 * kWarps, N = kKeys, ld = N + 4;
+// The key of a tile that lies in a row: a thread's rows of a product, 8 apart, are two keys that adjoin.
+__host__ __device__ constexpr int key_of(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
+
+// Usual is whether l is 2 d, l' 4 d, and a query one thread's. The ring is then two halves of kHalf keys, each behind kBefore cells, of
+// which the last one is for the key before.
+constexpr int kHalf = 2 * kKeys, kBefore = 4;
+
+template <typename T, int C, bool Usual> __device__ void team_select_blocks(const SelectParams& p) {
+  constexpr int kCells = C / 8, kStep = kTeam / kCells, kTile = kKeys * C * 2;
+  static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
-  const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
+  const T* kc = static_cast<const T*>(p.kc);
   const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
+  const Columns columns(n.each, p.tokens);
+  const int pitch = p.pitch;  // of a thread's sums
   Carver carve{tiles_shared()};
-  const uint32_t Q = shared_address(carve.floats(M * C / 2)), K = shared_address(carve.floats(N * C / 2));
-  float* P = carve.floats(M * ld);
-  float* sums = carve.floats(p.tokens * N);         // p summed over the heads
-  float* scores = carve.floats(p.tokens * p.tile);  // of the selection blocks of a tile
-  float* lists = carve.floats(p.tokens * places);   // of each query: scores, then blocks
-  int* blocks = reinterpret_cast<int*>(carve.floats(p.tokens * places));
+  const uint32_t Q = shared_address(carve.floats(kTeam * C / 2)), K = shared_address(carve.floats(2 * kTile / 4));
+  float* lses = carve.floats(kTeam);  // of the columns, Inf where there is none
+  float* bases = carve.floats(kTeam);
+  float* sums = carve.floats(p.tokens * columns.threads * pitch);
+  int* lists = reinterpret_cast<int*>(carve.floats(2 * p.tokens * p.room));
+  ListState* states = reinterpret_cast<ListState*>(carve.floats(2 * p.tokens));
 
   const int tiles = (n.queries - 1) / p.tokens + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
   const int t0 = (tiles - 1 - blockIdx.x % tiles) * p.tokens, t1 = min(n.queries, t0 + p.tokens);
-  const int first = t0 * n.each, rows = (t1 - t0) * n.each;
-  const int newest = (t1 - 1) / p.size, mine = t0 + (int)threadIdx.x;
-  Best best{lists + threadIdx.x * places, blocks + threadIdx.x * places, 0, places};
-  const Fold fold{p.l, p.per};
+  const int newest = (t1 - 1) / p.size;
   const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+  const int keys = (int)(((long long)last * p.per + kKeys - 1) / kKeys);  // tiles of them
 
-  const Left<C> left(Q, 16 * warp());
-  const int row = 16 * warp() + lane() / 4;  // and 8 further
-  float lse[2], base[2];
-  int visible[2];
-  if (last > 1) {
-    copy_rows<C, M>(Q, q, n.d, [&](int r) { return r < rows ? n.row(b, g, first + r, n.d) : -1; });
-    for (int r = 0; r < 2; r++) {
-      const bool in = row + 8 * r < rows;
-      lse[r] = in ? load_lse(p.lse[n.stat(b, g, first + row + 8 * r)]) : INFINITY;
-      base[r] = large(lse[r]) ? 0 : lse[r] * kLog2E;
-      visible[r] = in ? p.span.visible((first + row + 8 * r) / n.each) : 0;
-    }
+  const int c = lane() % 4;
+  bool any_large = false;
+  if (last > 0) {
+    for (int i = threadIdx.x; i < p.tokens; i += kTeam) states[i] = {kNone, 0};
+    any_large = load_columns<T, C, 1>(p, columns, b, g, t0, Q, lses, bases, reinterpret_cast<int*>(sums));
   }
-  const bool any_large = last > 1 && __any_sync(0xffffffff, large(lse[0]) || large(lse[1]));
-  for (int j0 = 1; j0 < last; j0 += p.tile) {
-    const int j1 = min(last, j0 + p.tile), width = j1 - j0;
-    __syncthreads();  // the scores have been taken
-    for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) scores[i] = 0;
-    const int begin = (int)max(0LL, fold.lo(j0));
-    const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys, p.span.visible(t1 - 1)));
-    for (int from = begin; from < end; from += N) {
-      copy_rows<C, N>(K, kc, n.d, [&](int c) { return from + c < end ? n.key(b, g, from + c, n.d) : -1; });
-      copies_arrived();
-      __syncthreads();
-      float product[1][N / 8][4], (&s)[N / 8][4] = product[0];
-      multiply_rows<T, C, N>(product, left, K, 0);
-      if (any_large)
+
+  // Begins to copy a tile of keys, zeros behind the last one.
+  const int row = threadIdx.x / kCells, first_cell = threadIdx.x % kCells;
+  const int left = 8 * first_cell < n.d ? min(n.keys, keys * kKeys) - key_of(row) : 0;
+  const long long stride = (long long)n.groups * n.d;
+  uint32_t place = part_cell<kKeys>(K, row, first_cell);
+  asm volatile("" : "+r"(place));  // so that it stays in its register: computed anew, it takes many instructions
+  const T* from = kc + n.key(b, g, key_of(row), n.d) + 8 * first_cell;
+  const auto load = [&](int tile) {
 #pragma unroll
-        for (int j = 0; j < N / 8; j++)
-#pragma unroll
-          for (int i = 0; i < 4; i++)
-            if (large(lse[i / 2])) s[j][i] = shifted(s[j][i], n.scale, lse[i / 2]);
-#pragma unroll
-      for (int j = 0; j < N / 8; j++) {
-        const int c = 8 * j + 2 * (lane() % 4);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const bool sees = from + c + i % 2 < min(end, visible[i / 2]);
-          s[j][i] = sees ? power2(fmaf(s[j][i], n.scale_log2, -base[i / 2])) : 0;
+    for (int u = 0; u < kKeys / kStep; u++)
+      copy_cell(place + tile % 2 * kTile + u * kStep * 128, from + key_of(u * kStep) * stride, key_of(u * kStep) < left - tile * kKeys);
+    from += kKeys * stride;
+  };
+
+  const float* const base = bases + 2 * c;
+  int at = c * columns.queries * pitch + warp() * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
+  asm volatile("" : "+r"(at));
+  const auto sum = [&](float (&s)[16][4]) {
+    float* to = sums + at + at_tile + (Usual ? kBefore + at_tile / kHalf * kBefore : 0);
+    at_tile = at_tile + kKeys == (Usual ? 2 * kHalf : p.ring) ? 0 : at_tile + kKeys;
+    sum_heads<1>(s, n, columns.queries, any_large, base, base - kTeam, to, pitch);
+  };
+
+  // Gives the lists the scores of the next blocks.
+  int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
+  const auto take = [&] {
+    const int per = Usual ? 4 : p.per, width = Usual ? 32 : p.tile, j = j0 + lane();
+    const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
+    if constexpr (Usual) {
+      const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;
+#pragma unroll 1
+      for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
+        float* r = sums + i * pitch;
+        const float4 x = *reinterpret_cast<const float4*>(r + half + lane() * 4);
+        const float before = r[half + lane() * 4 - 1];
+        const ListState state = states[i];
+        if (lane() == 31) r[other - 1] = x.w;
+        const int score = bits_of(fmaxf(before + 2 * (x.x + x.y + x.z) + x.w, 0));  // not NaN
+        enter(lists + i * 2 * p.room, states[i], state, p.room, places, score, j, i >= since && score > state.bar);
+      }
+    } else {
+      const int key = at_block + lane() * per;
+      const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
+#pragma unroll 1
+      for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
+        const float* r = sums + i * columns.threads * pitch;
+        const ListState state = states[i];
+        float score = 0;
+        if (i >= since) {
+          const int seen = p.span.visible(t0 + i) - j * per;
+#pragma unroll 1
+          for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // from the first key that meets block j, counted from its own
+            const float* at = r + in_ring(key + x);
+            score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
+          }
         }
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-          *reinterpret_cast<float2*>(P + (row + 8 * r) * ld + c) = make_float2(s[j][2 * r], s[j][2 * r + 1]);
+        const int bits = bits_of(fmaxf(score, 0));  // not NaN
+        enter(lists + i * 2 * p.room, states[i], state, p.room, places, bits, j, i >= since && bits > state.bar);
       }
-      __syncthreads();
-      for (int i = threadIdx.x; i < (t1 - t0) * N; i += kThreads) {
-        const float* x = P + i / N * n.each * ld + i % N;
-        float sum = 0;
-        for (int r = 0; r < n.each; r++) sum += x[r * ld];
-        sums[i] = sum;
-      }
-      __syncthreads();
-      fold.add<N>(scores, sums, t1 - t0, {j0, j1}, {from, end});
     }
+    j0 += width, at_block += width * per;
+    if (at_block >= (Usual ? 2 * kHalf : p.ring)) at_block -= Usual ? 2 * kHalf : p.ring;
+  };
+  const auto take_below = [&](int key) {  // all blocks whose keys are
+    const int width = Usual ? 32 : p.tile, per = Usual ? 4 : p.per;
+    while (j0 < last && (j0 + width) * per <= key) take();
+  };
+
+  load(0);
+  for (int tile = 0; tile < keys; tile++) {
+    tiles_arrived();
     __syncthreads();
-    if (mine < t1 && mine / p.size >= p.most)
-      for (int j = j0; j < min(j1, mine / p.size - 1); j++) best.take(scores[threadIdx.x * width + j - j0], j);
+    load(tile + 1);
+    float s[16][4];
+    begin_product<T, C>(s, K + tile % 2 * kTile, Q);
+    take_below(tile * kKeys);
+    end_product(s);
+    sum(s);
   }
-  if (mine < t1) write_blocks(p, b, g, mine, best);
+  copies_arrived();
+  __syncthreads();
+  take_below(0x7fffffff);
+
+  for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(p, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
 }
 
 }  // namespace nsa
 
-#define NSA_SELECT(C, suffix, T)                                                                                       \
-  extern "C" __global__ void __launch_bounds__(nsa::kThreads, NSA_MMA_BLOCKS(4))                                       \
-      nsa_select_blocks_mma##C##_##suffix(const __grid_constant__ nsa::SelectParams p) {                               \
-    nsa::select_blocks<T, C>(p);                                                                                       \
+#define NSA_SELECT(op, C, blocks, usual, suffix)                                                                       \
+  extern "C" __global__ void __launch_bounds__(nsa::kTeam, blocks)                                                     \
+      nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::SelectParams p) {                                      \
+    nsa::team_select_blocks<nsa::suffix, C, usual>(p);                                                                 \
   }
-NSA_SELECT(64, bf16, nsa::bf16)
-NSA_SELECT(64, f16, nsa::f16)
-NSA_SELECT(128, bf16, nsa::bf16)
-NSA_SELECT(128, f16, nsa::f16)
+#define NSA_SELECT_TYPES(op, C, blocks, usual)                                                                         \
+  NSA_SELECT(op, C, blocks, usual, bf16)                                                                               \
+  NSA_SELECT(op, C, blocks, usual, f16)
+NSA_SELECT_TYPES(select_blocks, 64, 3, true)
+NSA_SELECT_TYPES(select_blocks, 128, 2, true)
+NSA_SELECT_TYPES(select_blocks_any, 64, 3, false)
+NSA_SELECT_TYPES(select_blocks_any, 128, 2, false)

@@ -12,8 +12,11 @@ import (
 func selectedRows() []kernels.Row {
 	type grad = ops.SelectedAttentionGradOp
 	return kernels.Rows(
+		kernels.Op[ops.SelectedAttentionOp]{Name: warpGroups, Storage: "hhhi>hf", Build: selectedOnWarpGroups},
 		kernels.Op[ops.SelectedAttentionOp]{Name: matrixUnits, Storage: "hhhi>hf", Build: selectedOnMatrixUnits},
 		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "ttti>tf", Build: selected},
+		kernels.Op[grad]{Name: warpGroups, Storage: "hhhihfh>hhh", Build: selectedGradOnWarpGroups},
+		kernels.Op[grad]{Name: warpGroups, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnWarpGroups},
 		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhihfh>hhh", Build: selectedGradOnMatrixUnits},
 		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnMatrixUnits},
 		kernels.Op[grad]{Name: general, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
@@ -39,17 +42,24 @@ func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	case a.T != a.S:
 		err = graph.Refuse(graph.ReasonShape, "keys %d, want the %d of the queries", a.T, a.S)
 	case a.topN > math.MaxInt32/2/a.S:
-		err = graph.Refuse(graph.ReasonShape, "queries %d times top n %d, want less than 2^30", a.S, a.topN)
+		err = graph.Refuse(graph.ReasonSize, "queries %d times top n %d, want less than 2^30", a.S, a.topN)
 	}
 	return a, err
 }
 
 // onMatrixUnits is problem.onMatrixUnits, and refuses blocks that are not whole tiles.
 func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
-	if a.whole%matrixKeys != 0 {
-		return 0, graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, matrixKeys)
+	if err := a.wholeTiles(); err != nil {
+		return 0, err
 	}
 	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes(matrixRows) })
+}
+
+func (a selectedProblem) wholeTiles() error {
+	if a.whole%matrixKeys != 0 {
+		return graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, matrixKeys)
+	}
+	return nil
 }
 
 // unionBytes is the shared memory, in a kernel that owns rows, for the union of the blocks that the queries of a tile chose.
@@ -169,6 +179,74 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 	a.reduce(p)
 	return nil
 }
+
+// selectedOnWarpGroups is selected for half precision and dims up to 128 on devices of compute capability 9.0.
+func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+	a, err := selectedOf(b, op.SelectBlock)
+	if err != nil {
+		return err
+	}
+	width, err := a.onWarpGroups(warpGroupBytes)
+	if err != nil {
+		return err
+	}
+	p := a.forwardParams()
+	p.blocks, p.index = a.blocks(), a.index()
+	if a.byBits() {
+		p.span = a.everyKey()
+		a.launchOnWarpGroups(a.warpGroupKernel("selected_forward", width), warpGroupRows, warpGroupTile(width).n, warpGroupBytes(width), p)
+	} else {
+		a.launchPairs("forward", pairForwardRing(width), width, p)
+	}
+	return nil
+}
+
+// selectedGradOnWarpGroups is selectedGrad for half precision and dims up to 128 on devices of compute capability 9.0.
+func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+	a, err := selectedOf(b, op.Forward.SelectBlock)
+	if err != nil {
+		return err
+	}
+	width, err := a.onWarpGroups(func(width int64) int64 { return max(warpGroupDQBytes(width), warpGroupListDKVBytes(width)) })
+	if err != nil {
+		return err
+	}
+	p := a.beginGrad()
+	if a.byBits() {
+		of := *p
+		of.span = a.everyKey()
+		a.launchOnWarpGroups(a.warpGroupKernel("selected_dq", width), warpGroupDQRows(width), warpGroupDQTile(width).n, warpGroupDQBytes(width), &of)
+	} else {
+		a.launchPairs("dq", pairDQRing(width), width, p)
+	}
+	a.invert(p)
+	grid := a.items(p) * kernels.Pieces(a.block, warpGroupListKeys)
+	a.Launch(a.warpGroupKernel("selected_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupListKeys)), warpGroupListDKVBytes(width), p)
+	a.reduce(p)
+	return nil
+}
+
+// onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole tiles, and what neither way takes.
+func (a selectedProblem) onWarpGroups(shared func(width int64) int64) (int64, error) {
+	if err := a.wholeTiles(); err != nil {
+		return 0, err
+	}
+	if err := a.byPairs(); err != nil && !a.byBits() {
+		return 0, err
+	}
+	return a.problem.onWarpGroups(func(width int64) int64 {
+		return max(shared(width), pairForwardRing(width).bytes(width), pairDQRing(width).bytes(width))
+	})
+}
+
+// byBits tells whether rows go through all keys, with a bit for each tile that says whether it is seen: where lists have most of few
+// blocks. Else results are made by pairs of a query and a block, whatever queries beside each other have in common.
+func (a selectedProblem) byBits() bool {
+	return kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
+}
+
+// everyKey is the span of all keys up to a query's own.
+func (a selectedProblem) everyKey() span { return span{1, 1, int32(a.S)} }
 
 // beginGrad returns the argument of a gradient, with its work memory, and adds the launch that sets delta.
 func (a selectedProblem) beginGrad() *params {

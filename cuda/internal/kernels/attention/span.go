@@ -1,6 +1,9 @@
 package attention
 
 import (
+	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -17,8 +20,11 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
+		kernels.Op[S]{Name: warpGroups, Storage: "hhh>hf", Build: op(forwardOnWarpGroups)},
 		kernels.Op[S]{Name: matrixUnits, Storage: "hhh>hf", Build: op(forwardOnMatrixUnits)},
 		kernels.Op[S]{Name: general, Storage: "ttt>tf", Build: op(forward)},
+		kernels.Op[G]{Name: warpGroups, Storage: "hhhhfh>hhh", Build: grad(backwardOnWarpGroups)},
+		kernels.Op[G]{Name: warpGroups, Storage: "hhhffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnWarpGroups)},
 		kernels.Op[G]{Name: matrixUnits, Storage: "hhhhfh>hhh", Build: grad(backwardOnMatrixUnits)},
 		kernels.Op[G]{Name: matrixUnits, Storage: "hhhffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnMatrixUnits)},
 		kernels.Op[G]{Name: general, Storage: "hhhffh>hhh", Guard: hasDelta[G], Build: grad(backward)},
@@ -102,6 +108,69 @@ func forwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	return nil
 }
 
+// spanParams is SpanParams of attention_wgmma_span.cuh.
+type spanParams struct {
+	k, v   [driver.MapBytes]byte
+	params `c:"p"`
+	_      [56]byte
+}
+
+// launchOnWarpGroups adds the launch of a kernel on warp groups that owns `rows` rows and reads tiles of `keys` keys by tensor maps:
+// one block a multiprocessor, or less.
+func (a problem) launchOnWarpGroups(kernel string, rows, keys, shared int64, of *params) {
+	p := &spanParams{params: *of}
+	p.count = int32(rows)
+	a.Launch(kernel, kernels.Line(min(a.rowTiles(rows), int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(rows)), shared, p)
+	a.boxes(unsafe.Offsetof(p.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, keys)
+	a.boxes(unsafe.Offsetof(p.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, keys)
+}
+
+// boxes puts the tensor map of an operand, an array of these dims, at an offset of the last launch's argument.
+func (a problem) boxes(offset uintptr, x kernels.Operand, dims [4]int64, rows int64) {
+	encode := a.GPU.Boxes
+	a.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, rows) })
+}
+
+// forwardOnWarpGroups is forward for half precision and dims up to 128 on devices of compute capability 9.0.
+func forwardOnWarpGroups(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	width, err := a.onWarpGroups(warpGroupBytes)
+	if err != nil {
+		return err
+	}
+	p := a.forwardParams()
+	p.span = a.span()
+	a.launchOnWarpGroups(a.warpGroupKernel("span_forward", width), warpGroupRows, warpGroupTile(width).n, warpGroupBytes(width), p)
+	return nil
+}
+
+// backwardOnWarpGroups is backward for half precision and dims up to 128 on devices of compute capability 9.0.
+func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
+	a, err := spanOf(b, m)
+	if err != nil {
+		return err
+	}
+	width, err := a.onWarpGroups(warpGroupBackwardBytes)
+	if err != nil {
+		return err
+	}
+	p := a.gradParams()
+	p.span = a.span()
+	a.delta(p)
+	a.launchOnWarpGroups(a.warpGroupKernel("span_dq", width), warpGroupDQRows(width), warpGroupDQTile(width).n, warpGroupDQBytes(width), p)
+	blocks := int64(cutBlocks * a.GPU.SMs)
+	if whole := a.groups() * kernels.Pieces(a.T, warpGroupKeys); whole >= int64(wholeBlocks*a.GPU.SMs) {
+		blocks = whole
+	}
+	a.launchDKV(p, a.chunks(warpGroupKeys, warpGroupDKVTile(width).n, blocks, warpGroupChunkRow), warpGroupKeys, func(grid int64) {
+		a.Launch(a.warpGroupKernel("span_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupKeys)), warpGroupSpanDKVBytes(width), p)
+	})
+	return nil
+}
+
 // backwardOnMatrixUnits is backward for half precision and dims up to 128.
 func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
@@ -116,30 +185,44 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	p.span = a.span()
 	a.delta(p)
 	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
-	p.index = a.chunks()
-	parts := int64(p.index.items)
-	if parts > 1 {
-		p.partial = b.Work(4 * a.groups() * parts * a.T * (a.D + a.Dv))
-	}
-	a.launch(a.matrixKernel("span_dkv", width), a.groups()*kernels.Pieces(a.T, matrixKeys)*parts, matrixDKVBytes(width), p)
-	if parts > 1 {
-		a.launch(a.Type.Name("span_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
-	}
+	blocks := int64(fullGPU * a.GPU.SMs)
+	a.launchDKV(p, a.chunks(matrixKeys, matrixKeys, blocks, minChunkRow), matrixKeys, func(grid int64) {
+		a.launch(a.matrixKernel("span_dkv", width), grid, matrixDKVBytes(width), p)
+	})
 	return nil
 }
 
-// The work of the kernel that owns keys is cut into chunks of rows until the blocks fill the GPU, or a chunk would get too few rows.
+// launchDKV adds the launch of a kernel whose blocks own `keys` keys, and that of the one that adds up the sums of chunks.
+func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(grid int64)) {
+	p.index, p.count = chunks, int32(keys)
+	parts := int64(p.index.items)
+	if parts > 1 {
+		p.partial = a.Work(4 * a.groups() * parts * a.T * (a.D + a.Dv))
+	}
+	launch(a.groups() * kernels.Pieces(a.T, keys) * parts)
+	if parts > 1 {
+		a.launch(a.Type.Name("span_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
+	}
+}
+
+// The work of a kernel that owns keys is cut into chunks of rows until the blocks fill the GPU, or a chunk would get too few rows. On
+// warp groups a multiprocessor has one block at a time, most of which are of the same length: a few for each are left whole.
 const (
 	fullGPU     = 6  // blocks for each multiprocessor
+	wholeBlocks = 3  // of warp groups: so many are not cut
+	cutBlocks   = 16 // of warp groups: where fewer are cut, so many, of which masks hide about half
 	mostChunks  = 32 // most chunks of the rows of one tile of keys
 	minChunkRow = 256
+
+	warpGroupChunkRow = 768 // minChunkRow of warp groups
 )
 
-// chunks returns how the rows of each tile of keys are cut: into at most `items` chunks of `chunk` rows.
-func (a spanProblem) chunks() index {
-	rows := min(a.S, a.window+matrixKeys) * a.headsPerGroup() // at most so many rows see keys of one tile
-	n := kernels.Pieces(fullGPU*int64(a.GPU.SMs), a.groups()*kernels.Pieces(a.T, matrixKeys))
-	n = max(1, min(n, mostChunks, rows/minChunkRow))
-	chunk := kernels.Pieces(kernels.Pieces(rows, n), matrixKeys) * matrixKeys
+// chunks returns how the rows of each tile of keys are cut so that there are so many blocks: into at most `items` chunks of `chunk`
+// rows, a multiple of `tile`, and about `least` or more.
+func (a spanProblem) chunks(keys, tile, blocks, least int64) index {
+	rows := min(a.S, a.window+keys) * a.headsPerGroup() // at most so many rows see keys of one tile
+	n := kernels.Pieces(blocks, a.groups()*kernels.Pieces(a.T, keys))
+	n = max(1, min(n, mostChunks, rows/least))
+	chunk := kernels.Pieces(kernels.Pieces(rows, n), tile) * tile
 	return index{chunk: int32(chunk), items: int32(kernels.Pieces(rows, chunk))}
 }

@@ -10,6 +10,7 @@ import (
 )
 
 var (
+	slow      = regexp.MustCompile(`\(C75(08|10)\)|Potential Performance Loss`) // setmaxnreg is ignored, wgmma has to wait
 	entry     = regexp.MustCompile(`Compiling entry function '(\w+)' for '(\w+)'`)
 	spills    = regexp.MustCompile(`(\d+) bytes spill stores, (\d+) bytes spill loads`)
 	registers = regexp.MustCompile(`Used (\d+) registers`)
@@ -56,6 +57,8 @@ func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 			set(k.Spills, number(m[1])+number(m[2]))
 		} else if m := registers.FindStringSubmatch(line); m != nil && known {
 			set(k.Registers, number(m[1]))
+		} else if slow.MatchString(line) {
+			return nil, nil, fmt.Errorf("ptxas: %s", line)
 		} else if !strings.HasPrefix(line, "ptxas info") {
 			warnings = append(warnings, line)
 		}

@@ -57,4 +57,10 @@ func TestDescribe(t *testing.T) {
 	if _, _, err := describe(saidOfTwo, ".entry nsa_a()"); err == nil {
 		t.Error("no error for a kernel that is not in the PTX")
 	}
+	for _, code := range []string{"C7508", "C7510", "C7514"} {
+		said := saidOfTwo + "ptxas info    : (" + code + ") Potential Performance Loss: in the function 'nsa_a'\n"
+		if _, _, err := describe(said, ptxOfTwo); err == nil {
+			t.Error("no error for " + code)
+		}
+	}
 }

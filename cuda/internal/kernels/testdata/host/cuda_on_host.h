@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <immintrin.h>
+#include <utility>
 
 #define __global__
 #define __device__
@@ -23,6 +24,7 @@
 struct alignas(8) int2 { int x, y; };
 struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
@@ -54,6 +56,7 @@ extern thread_local Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 bool host_sync_block(bool vote);  // whether a thread voted so
 void host_sync_warp();
+void host_wait(bool (*over)(const void*), const void* what);  // lets other threads run until over(what)
 uint64_t host_exchange(uint64_t mine, int lane);  // what `lane` of this warp gave
 unsigned host_ballot(bool vote);
 int host_lane();
@@ -88,6 +91,7 @@ template <typename V> V __shfl_xor_sync(unsigned, V v, int mask) { return host_s
 template <typename V> V __shfl_up_sync(unsigned, V v, int by) {
   return host_shuffle(v, host_lane() >= by ? host_lane() - by : host_lane());
 }
+template <typename V> V __shfl_sync(unsigned, V v, int lane) { return host_shuffle(v, lane); }
 inline unsigned __ballot_sync(unsigned, bool vote) { return host_ballot(vote); }
 inline bool __any_sync(unsigned, bool vote) { return host_ballot(vote) != 0; }
 inline bool __all_sync(unsigned, bool vote) { return host_ballot(!vote) == 0; }
@@ -100,12 +104,25 @@ using std::isfinite;
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline void sincospif(float x, float* s, float* c) { *s = float(std::sin(x * M_PI)), *c = float(std::cos(x * M_PI)); }
+inline float __uint_as_float(unsigned x) {
+  float f;
+  memcpy(&f, &x, 4);
+  return f;
+}
+inline int __float_as_int(float f) {
+  int x;
+  memcpy(&x, &f, 4);
+  return x;
+}
 inline float __fmul_rn(float x, float y) { return x * y; }  // compiled without contraction
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
+template <typename V> void __stcs(V* to, V x) { *to = x; }
+template <typename V> V __ldcs(const V* from) { return *from; }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+template <typename V> V __ldcg(const V* p) { return *p; }
 inline int atomicAdd(int* p, int x) {
   const int old = *p;
   *p += x;
@@ -114,6 +131,12 @@ inline int atomicAdd(int* p, int x) {
 inline unsigned atomicOr(unsigned* p, unsigned x) {
   const unsigned old = *p;
   *p |= x;
+  return old;
+}
+
+inline int atomicAnd(int* p, int x) {
+  const int old = *p;
+  *p &= x;
   return old;
 }
 

@@ -27,7 +27,7 @@ host_switch:
 
 namespace {
 
-struct Argument { uint64_t words[80]; };  // by value, on the stack: where any struct of more than two words lies
+struct alignas(64) Argument { uint64_t words[128]; };  // by value, on the stack: where any struct of more than two words lies
 using Kernel = void (*)(Argument);
 
 using Operation = void (*)(void* const* lanes);
@@ -152,6 +152,10 @@ bool host_sync_block(bool vote) {
   return me->block.voted;
 }
 void host_sync_warp() { wait(me->warp()); }
+void host_wait(bool (*over)(const void*), const void* what) {
+  while (!over(what)) yield();
+  me->steps++;
+}
 int host_lane() { return me->current % 32; }
 uint64_t host_exchange(uint64_t mine, int lane) {
   uint64_t* given = me->warp().given[me->warp().round % 2];  // written to again after all lanes are at the next round

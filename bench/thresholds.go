@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// benchThresholds prints the rows of cuda/internal/kernels/attention/lengths.go: for each branch and head dimension the number of keys
+// from which on the kernels on tensor cores, forward and backward together, are no slower than the general ones.
+func benchThresholds(r *report) {
+	tensorCores, general := graph.Branch{MinKeys: 1}, graph.Branch{General: true}
+	branches := []string{"window", "compressed", "selected", "choice"}
+	for _, dim := range []int{64, 96, 128, 192, 256} {
+		least, settled := map[string]int{}, map[string]bool{}
+		for s := 4096; s >= 16; s /= 2 {
+			at := attentionAt{report: r, attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: dim}, s: s}
+			fast := at.branchTimes(tensorCores)
+			slow := at.branchTimes(general)
+			for _, name := range branches {
+				if f, ok := fast[name]; !ok || settled[name] || f.time > slow[name].time {
+					settled[name] = true
+				} else {
+					least[name] = f.keys
+				}
+			}
+		}
+		for _, name := range branches {
+			if keys, ok := least[name]; ok {
+				fmt.Printf("\t{%d, %q, %d, %d},\n", r.backend.Device().Capability, name, dim, keys)
+				r.add("least keys on tensor cores", fmt.Sprintf("%s, D=%d", name, dim), float64(keys), "keys")
+			}
+		}
+	}
+}
+
+// branchTime is what a branch takes, forward and backward, over its keys.
+type branchTime struct {
+	keys int
+	time time.Duration
+}
+
+// branchTimes returns the times of the branches by their names in graph.Policy, all under one policy. A branch of which an op has no
+// kernel on tensor cores, if these are wanted, is left out.
+func (a attentionAt) branchTimes(b graph.Branch) map[string]branchTime {
+	p := graph.Policy{Window: b, Compressed: b, Selected: b}
+	plan, times := a.profile(a.nsa, graph.WithPolicy(p))
+	all, slow := map[string]branchTime{}, map[string]bool{}
+	for i, s := range plan.Steps {
+		name, _ := p.Attention(s.Spec)
+		if name == "" {
+			continue
+		}
+		all[name] = branchTime{s.Inputs[1].Shape[1], all[name].time + times[i]}
+		slow[name] = slow[name] || s.Implementation == "cuda"
+	}
+	if !b.General {
+		maps.DeleteFunc(all, func(name string, _ branchTime) bool { return slow[name] })
+	}
+	return all
+}

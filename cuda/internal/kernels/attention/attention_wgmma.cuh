@@ -1,0 +1,142 @@
+// Instructions of compute capability 9.0 alone (sm_90a) that the attention kernels are made of: products by a warp group of 128
+// threads (wgmma), barriers in shared memory, copies of boxes of an array by tensor maps.
+//
+// A tile of R rows and C columns of half precision lies in panels of 64 columns, R rows of 128 bytes each. The eight cells of
+// 16 bytes of a row are exchanged by its lowest three bits: the 128-byte swizzle of tensor maps and of wgmma. Panels begin at
+// multiples of 1024 bytes.
+#pragma once
+
+#include "attention_mma.cuh"
+
+namespace nsa {
+
+// How wgmma finds a tile; `panel` is the number of bytes from a panel to the next one. Advanced by n it begins 16*n bytes
+// further: 32 bytes for 16 columns of a panel, 2048 for 16 rows.
+__device__ __forceinline__ uint64_t describe(uint32_t tile, uint32_t panel) {
+  return uint64_t((tile & 0x3ffff) >> 4) | uint64_t(panel >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
+}
+
+}  // namespace nsa
+
+#ifndef __CUDACC__
+#include <wgmma_on_host.h>
+#else
+namespace nsa {
+
+// A barrier in shared memory. A phase ends once `count` threads have arrived and all expected bytes are there; wait returns once
+// the phase of the parity has ended.
+__device__ __forceinline__ void barrier_init(uint32_t at, int count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
+}
+// Comes behind the last barrier_init.
+__device__ __forceinline__ void barriers_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t at) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_expecting(uint32_t at, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
+  asm volatile(
+      "{.reg .pred p;\n"
+      "again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
+      "@!p bra again;}" ::"r"(at), "r"(parity) : "memory");
+}
+// Arrives once the copies of copy_cell that this thread has begun are there.
+__device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
+}
+// Waits until a number in shared memory, which never becomes less, exceeds `than`.
+__device__ __forceinline__ void wait_beyond(const int& number, int than) {
+  while (*static_cast<const volatile int*>(&number) <= than) __nanosleep(20);
+}
+// Puts this thread's writes to shared memory, and those that it has waited for, before reads by wgmma and writes by maps.
+__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// The barriers of the block by number, of which 0 is that of __syncthreads.
+__device__ __forceinline__ void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Begins to copy the box of a map of an array [B,T,Hkv,c] at column c, group g, key t and batch b. The barrier gets its bytes.
+__device__ __forceinline__ void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int g, int t, int b) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];"
+               ::"r"(to), "l"(map), "r"(c), "r"(g), "r"(t), "r"(b), "r"(barrier) : "memory");
+}
+
+// The registers of a thread from here on, in all threads of a warp group.
+template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
+// Products run while their threads go on. begin comes before the first one of a group and after what has been written to its
+// registers; wait<N> waits for all groups of this thread but the newest N. Between begin and wait no code may touch the registers
+// of sums; hold keeps the compiler from moving such code there.
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+template <int N> __device__ __forceinline__ void hold(float (&d)[N][4]) {
+#pragma unroll
+  for (int j = 0; j < N; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+f"(d[j][i])::"memory");
+}
+
+// Wgmma<T, N> are the products of k = 16 with sums d [64,N]: of them warp w of the group has rows 16*w to 16*w+15, as the fragments
+// of attention_mma.cuh.
+//
+//   rows(d, a, b, add)     d = a bᵀ or d += a bᵀ, b [N,16] of rows of a tile, a a fragment or [64,16] of rows of a tile
+//   columns(d, a, b, add)  d = a b or d += a b, a a fragment, b [16,N] of a tile
+template <typename T, int N> struct Wgmma;
+
+#define NSA_SUMS_4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define NSA_SUMS_16(j) NSA_SUMS_4(j), NSA_SUMS_4(j + 1), NSA_SUMS_4(j + 2), NSA_SUMS_4(j + 3)
+#define NSA_SUMS_64 NSA_SUMS_16(0), NSA_SUMS_16(4)
+#define NSA_SUMS_80 NSA_SUMS_64, NSA_SUMS_4(8), NSA_SUMS_4(9)
+#define NSA_SUMS_48 NSA_SUMS_16(0), NSA_SUMS_4(4), NSA_SUMS_4(5)
+#define NSA_SUMS_96 NSA_SUMS_64, NSA_SUMS_16(8)
+#define NSA_SUMS_112 NSA_SUMS_64, NSA_SUMS_16(8), NSA_SUMS_4(12), NSA_SUMS_4(13)
+#define NSA_SUMS_128 NSA_SUMS_112, NSA_SUMS_4(14), NSA_SUMS_4(15)
+#define NSA_NAMES_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NSA_NAMES_80 NSA_NAMES_64 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define NSA_NAMES_48 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
+#define NSA_NAMES_96 NSA_NAMES_80 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define NSA_NAMES_112 NSA_NAMES_80 ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
+#define NSA_NAMES_128 NSA_NAMES_112 ",%56,%57,%58,%59,%60,%61,%62,%63"
+// The products of N columns in the type T, in assembly `type`; x0 to x5 are the names of operands behind the sums.
+#define NSA_WGMMA(T, type, N, x0, x1, x2, x3, x4, x5)                                                                      \
+  template <> struct Wgmma<T, N> {                                                                                     \
+    static __device__ __forceinline__ void rows(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {               \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " x2 ", 0;\n"                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, " x0 ", " x1 ", p, 1, 1, 0, 0;}" \
+                   : NSA_SUMS_##N : "l"(a), "l"(b), "r"(add));                                                         \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void rows(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {   \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " x5 ", 0;\n"                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
+                   "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, 0;}"                                               \
+                   : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                     \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) { \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " x5 ", 0;\n"                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
+                   "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, 1;}"                                               \
+                   : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                     \
+    }                                                                                                                  \
+  };
+#define NSA_WGMMA_TYPES(...) NSA_WGMMA(bf16, "bf16", __VA_ARGS__) NSA_WGMMA(f16, "f16", __VA_ARGS__)
+NSA_WGMMA_TYPES(48, "%24", "%25", "%26", "%27", "%28", "%29")
+NSA_WGMMA_TYPES(64, "%32", "%33", "%34", "%35", "%36", "%37")
+NSA_WGMMA_TYPES(80, "%40", "%41", "%42", "%43", "%44", "%45")
+NSA_WGMMA_TYPES(96, "%48", "%49", "%50", "%51", "%52", "%53")
+NSA_WGMMA_TYPES(112, "%56", "%57", "%58", "%59", "%60", "%61")
+NSA_WGMMA_TYPES(128, "%64", "%65", "%66", "%67", "%68", "%69")
+
+}  // namespace nsa
+#endif

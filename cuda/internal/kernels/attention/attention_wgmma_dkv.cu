@@ -1,0 +1,384 @@
+// attention_mma_dkv.cu for compute capability 9.0: q, k, v, lse, do, delta -> dk, dv, the same contract.
+//
+//   nsa_span_dkv_wgmma<C>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
+//   nsa_selected_dkv_wgmma<C>  selected attention, by the inverse index, with the partial sums of nsa_selected_reduce
+//
+// A block has W warp groups that compute, behind one that loads. N rows of q and do at a time, with what is known of them, go through
+// a ring of `Stages`; barriers say which are full and which are free. Each group owns 64 keys. With one of them, which is all that
+// listed rows see, a multiprocessor has two blocks.
+//
+// Keys are the rows of the products and queries the columns, so that P and dS are left factors from registers. While a group makes P
+// and dS, the products of the other one run.
+//
+// Rows that see the keys of a span are cut into chunks from their end, so that those of one number are the same for many keys, whose
+// blocks read them at the same time. In a window a block begins where its neighbours begin: at a multiple of the rows that see a block.
+//
+// A block that has met NaN, Inf or large rows does all of it again, carefully; see careful_if_needed. Shared memory: kShared bytes.
+#include "attention_keys.cuh"
+#include "attention_rows.cuh"
+#include "attention_wgmma_span.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGradient {
+  static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kStep = 128 / kCells;
+  static constexpr uint32_t kKeyTile = 64 * C * 2, kRowTile = N * C * 2;  // bytes of the keys of a warp group, and of rows
+  static constexpr int kLoaderRegisters = 40, kRegisters = W == 1 ? 216 : 232;  // of a thread
+  static_assert(W <= 2, "2 blocks of 2 groups, or 1 of 3, share 65536 registers");
+  static_assert(N <= 128 && N % kStep == 0 && kStep % 8 == 0, "a thread for each row of a tile, which copies the same cell of several");
+
+  // What is known of the rows of a tile: lse*log2(e) and delta; the keys that they see; lse of large rows, when careful, and 0 of
+  // others; where they lie from the group's first row on, counted in rows, -1 for none. And the keys that some row sees, or all. A
+  // pair is that of adjoining rows.
+  struct Rows {
+    float2 base[N / 2], delta[N / 2];
+    int2 lo[N / 2], hi[N / 2];
+    float lse[N];
+    int at[N];
+    Run some, all;
+  };
+  // The keys [first,end) of group g of batch b, and the rows [from,to): `steps` tiles, the first of which is tile `turn`. The gradients
+  // go to sums if there are other chunks. Listed rows are those of `queries`. Without work, steps is -1.
+  struct Work {
+    int b, g, first, end, from, to, steps, turn;
+    float* sums;
+    const int* queries;
+    long long row, stat;  // where the first row of the group lies in q, counted in rows, and in lse
+  };
+  struct Shared {
+    Rows rows[Stages];
+    unsigned long long full[Stages], free[Stages];
+    Work work;
+    int careful;  // whether this is the second pass; here, as registers are scarce
+  };
+  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 72, "warpGroupDKVBytes in Go");
+  static constexpr int kTiles = 2 * W * kKeyTile + 2 * Stages * kRowTile, kShared = kTiles + sizeof(Shared);
+
+  const AttentionParams& p;
+  uint32_t K, V, Q;  // do lies behind q in a stage
+  Shared& is;
+
+  static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
+  __device__ KeyGradient(const AttentionParams& p)
+      : p(p), K(shared_address(shared())), V(K + W * kKeyTile), Q(V + W * kKeyTile),
+        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+
+  __device__ void run() {
+    if (threadIdx.x == 0) {
+      if constexpr (Listed) is.work = selected_work();
+      else is.work = span_work();
+      is.work.row = p.n.row(is.work.b, is.work.g, 0, 1), is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
+      is.careful = 0;
+      for (int i = 0; i < Stages; i++)
+        barrier_init(barrier_at(is.full[i]), 128 + 4), barrier_init(barrier_at(is.free[i]), 4 * W);
+      barriers_ready();
+    }
+    __syncthreads();
+    if (is.work.steps < 0) return;
+    const int role = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    Ring<Stages> ring;
+    if (role == 0) {
+      fewer_registers<kLoaderRegisters>();
+      load_keys();
+      while (again(load_rows(ring))) {}
+    } else {
+      more_registers<kRegisters>();
+      while (again(compute(ring, role - 1))) {}
+    }
+  }
+  // Grid x is B*Hkv*items*ceil(T/M), the keys running fastest: item i of some keys has the i-th last index.chunk of their rows.
+  __device__ Work span_work() const {
+    const Sizes& n = p.n;
+    const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x / tiles % p.index.items, group = blockIdx.x / tiles / p.index.items;
+    const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
+    const SpanRows rows = span_rows(p, first, end);
+    const int chunks = p.index.chunks(rows.all);
+    const int to = rows.from + rows.all - item * p.index.chunk, from = max(rows.from, to - p.index.chunk);
+    const long long most = min((long long)p.span.w + M, (long long)n.queries) * n.each, next = (from + most - 1) / most * most;
+    const long long row = ((long long)group * p.index.items + item) * n.keys + first;
+    return {group / n.groups, group % n.groups, first, end, from, to, item < chunks ? (to - from + N - 1) / N : -1,
+            next < to ? int(next - from) / N : 0, chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv), nullptr};
+  }
+  // Grid x is B*Hkv*items*ceil(size/M).
+  __device__ Work selected_work() const {
+    const Sizes& n = p.n;
+    const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
+    const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
+    const Choosers of(p, group);
+    Work to_do{group / n.groups, group % n.groups};
+    to_do.steps = -1;
+    if (item >= of.item[blocks]) return to_do;
+    const int j = of.block(item, blocks), chunk = item - of.item[j], from = chunk * p.index.chunk;
+    const long long begin = (long long)j * size + part * M, stop = min((long long)(j + 1) * size, (long long)n.keys);
+    if (begin >= stop) return to_do;
+    to_do.first = (int)begin, to_do.end = (int)min(begin + M, stop);
+    to_do.to = min(of.length(j) - from, p.index.chunk) * n.each, to_do.steps = (to_do.to + N - 1) / N;
+    const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
+    if (of.chunks(j) > 1) to_do.sums = p.partial + row * (n.d + n.dv);
+    to_do.queries = of.queries + of.list[j] + from;
+    return to_do;
+  }
+  // Ends a pass and returns whether there is another one: if something was wrong for a thread in the first one.
+  __device__ bool again(bool wrong) const {
+    if (!__syncthreads_or(wrong) || is.careful) return false;
+    __syncthreads();
+    if (threadIdx.x == 0) is.careful = 1;
+    __syncthreads();
+    return true;
+  }
+
+  // Begins to copy the keys and values, which arrive with the first rows.
+  __device__ void load_keys() const {
+    const Sizes& n = p.n;
+    const int b = is.work.b, g = is.work.g, first = is.work.first, end = is.work.end;
+    const int i = threadIdx.x % kCells;
+    const auto copy = [&](uint32_t tile, const void* array, int c) {
+      const T* src = static_cast<const T*>(array) + 8 * i;
+#pragma unroll 4
+      for (int r = threadIdx.x / kCells; r < M; r += kStep) {
+        const bool in = first + r < end && 8 * i < c;
+        copy_cell(tile + r / 64 * kKeyTile + cell_of(64, r % 64, i), in ? src + n.key(b, g, first + r, c) : src, in);
+      }
+    };
+    copy(K, p.k, n.d), copy(V, p.v, n.dv);
+  }
+
+  // Loads the rows and notes what is known of them. Returns whether one is large.
+  __device__ bool load_rows(Ring<Stages>& ring) const {
+    const Sizes& n = p.n;
+    const int me = threadIdx.x, i = me % kCells, mine = me / kCells;  // this thread's cell of rows, and the first of these
+    const Work& at = is.work;  // read each time anew: registers are scarce
+    bool any_large = false;
+    // Of row `me` of the next tile: its query, -1 for none, where it lies, lse and delta. Of that of the tile behind: its query, or the
+    // place of this in the list and the query, and its head.
+    int t = -1, row = 0, soon = 0, head = 0, listed = 0;
+    float lse = INFINITY, delta = 0;
+    const int turn = at.turn, steps = at.steps, further = N / n.each, heads = N % n.each;
+    const auto look_up = [&](int j) {  // goes to tile j
+      if (j == 0 || turn + j == steps) {
+        const int first = (j == 0 ? at.from + turn * N : at.from) + me;
+        soon = first / n.each, head = first % n.each;
+      } else {
+        soon += further, head += heads;
+        if (head >= n.each) head -= n.each, soon++;
+      }
+      if (Listed) listed = me < N && j < steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
+    };
+    const auto fetch = [&](int j) {  // tile j is the next one
+      t = -1, lse = INFINITY, delta = 0;
+      if (Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
+        t = Listed ? listed : soon, row = t * n.heads + head;
+        const long long stat = at.stat + (head * n.queries + t);
+        lse = load_lse(p.lse[stat]), delta = p.delta[stat];
+      }
+      look_up(j + 1);
+    };
+    const auto note = [&](Rows& rows, int count) {  // of rows that there are
+      if (me >= N) return;
+      const Run all = t < 0 ? Run{0, 0} : Listed ? Run{0, t + 1} : p.span.keys(t), seen{all.lo, min(all.hi, n.keys)};
+      if (me == 0) rows.some.lo = seen.lo, rows.all.hi = count == N ? seen.hi : 0;
+      if (me == count - 1) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
+      const bool shift = is.careful && large(lse);
+      any_large |= large(lse);
+      reinterpret_cast<float*>(rows.base)[me] = shift ? 0 : lse * kLog2E;
+      reinterpret_cast<float*>(rows.delta)[me] = delta;
+      reinterpret_cast<int*>(rows.lo)[me] = seen.lo;
+      reinterpret_cast<int*>(rows.hi)[me] = seen.hi;
+      rows.lse[me] = shift ? lse : 0;
+      rows.at[me] = t < 0 ? -1 : row;
+    };
+    look_up(0), fetch(0);
+#pragma unroll 1
+    for (int j = 0; j < steps; j++, ring.next()) {
+      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + 2 * ring.stage * kRowTile;
+      Rows& rows = is.rows[ring.stage];
+      barrier_wait(barrier_at(is.free[ring.stage]), ring.parity ^ 1);
+      note(rows, min(N, at.to - at.from - (turn + j < steps ? turn + j : turn + j - steps) * N));
+      named_sync(1, 128);  // what is known of the rows is there
+      fetch(j + 1);
+      const T *from_q = static_cast<const T*>(p.q) + at.row * n.d + 8 * i, *from_do = static_cast<const T*>(p.dout) + at.row * n.dv + 8 * i;
+      const uint32_t to = q + cell_of(N, mine, i);
+      constexpr int kSome = 4;  // places that are read before their copies begin, which no read of shared memory may pass
+#pragma unroll
+      for (int first = 0; first < N / kStep; first += kSome) {
+        int places[kSome];
+#pragma unroll
+        for (int r = 0; r < kSome; r++)
+          if (first + r < N / kStep) places[r] = rows.at[mine + (first + r) * kStep];
+        const auto copy = [&](uint32_t to, const T* src, int c) {  // what is not in is not read
+#pragma unroll
+          for (int r = 0; r < kSome; r++)
+            if (first + r < N / kStep) copy_cell(to + (first + r) * kStep * 128, src + (long long)places[r] * c, places[r] >= 0 && 8 * i < c);
+        };
+        copy(to, from_q, n.d), copy(to + kRowTile, from_do, n.dv);
+      }
+      if (is.careful) {
+        copies_arrived();
+        take_out_rows(q, rows), take_out_rows(q + kRowTile, rows);
+        barrier_arrive(full);
+      } else {
+        barrier_arrive_copied(full);
+      }
+      __syncwarp();
+      if (lane() == 0) barrier_arrive(full);
+    }
+    if (at.steps == 0) copies_arrived();
+    return any_large;
+  }
+  // take_out of attention_tile.cuh, of rows that this thread's warp has copied: they become 0, their base NaN.
+  __device__ void take_out_rows(uint32_t tile, Rows& rows) const {
+    const int i = lane() % kCells, shift = lane() / kCells * kCells;
+#pragma unroll 1
+    for (int r = threadIdx.x / kCells; r < N; r += kStep) {
+      const uint32_t at = tile + cell_of(N, r, i);
+      const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(at)));
+      if (!(votes >> shift & ((1u << kCells) - 1))) continue;
+      store_shared(at, uint4{0, 0, 0, 0});
+      reinterpret_cast<float*>(rows.base)[r] = NAN;
+    }
+  }
+
+  // What computing group w does. Returns whether it wrote NaN or Inf.
+  __device__ bool compute(Ring<Stages>& ring, int w) const {
+    const Sizes& n = p.n;
+    const int mine = is.work.first + 64 * w;  // the first key of the group
+    float dk[C / 8][4], dv[C / 8][4], s[N / 8][4], ds[N / 8][4];
+    uint32_t x[2][N / 16][4];  // P and dS in T
+    int left = is.work.steps;
+
+    const auto release = [&] {
+      if (lane() == 0) barrier_arrive(barrier_at(is.free[ring.stage]));
+    };
+    // Goes on to the next tile of which a row sees a key of the group and returns whether there is one.
+    const auto enter = [&] {
+#pragma unroll 1
+      for (; left > 0; left--, ring.next()) {
+        barrier_wait(barrier_at(is.full[ring.stage]), ring.parity);
+        fence_async();
+        const Run some = is.rows[ring.stage].some;
+        if (some.lo < mine + 64 && some.hi > mine) return true;
+        __syncwarp();
+        release();
+      }
+      return false;
+    };
+    const auto begin_scores = [&] {
+      const auto begin = [&](float (&to)[N / 8][4], uint32_t keys, uint32_t rows) {
+        hold(to);
+        wgmma_begin();
+        asm volatile("" : "+r"(keys));  // so that no step's descriptor stays in registers
+        const uint64_t a = describe(keys, 0), b = describe(rows, 0);
+#pragma unroll
+        for (int i = 0; i < C / 16; i++) {
+          const int panel = i / 4, column = i % 4 * 32;
+          Wgmma<T, N>::rows(to, a + (panel * 64 * 128 + column) / 16, b + (panel * N * 128 + column) / 16, i > 0);
+        }
+        wgmma_end();
+      };
+      const uint32_t q = Q + 2 * ring.stage * kRowTile;
+      begin(s, K + w * kKeyTile, q), begin(ds, V + w * kKeyTile, q + kRowTile);
+    };
+    // sum += x, rounded to T, times the rows, q or do, that lie `further` in the stage.
+    const auto begin_sum = [&](float (&sum)[C / 8][4], const float (&from)[N / 8][4], uint32_t (&x)[N / 16][4], uint32_t further) {
+#pragma unroll
+      for (int i = 0; i < N / 16; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) x[i][c] = pair<T>(from[2 * i + c / 2][c % 2 * 2], from[2 * i + c / 2][c % 2 * 2 + 1]);
+      hold(sum);
+      wgmma_begin();
+      uint32_t rows = Q + 2 * ring.stage * kRowTile + further;
+      asm volatile("" : "+r"(rows));
+      const uint64_t b = describe(rows, N * 128);
+#pragma unroll
+      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(sum, x[i], b + i * 16 * 128 / 16);
+      wgmma_end();
+    };
+    // Whether all rows of the tile see all keys of the group.
+    const auto all_seen = [&] {
+      const Run all = is.rows[ring.stage].all;
+      return all.lo <= mine && all.hi >= mine + 64;
+    };
+    // Turns s into P.
+    const auto make_p = [&] {
+      const Rows& rows = is.rows[ring.stage];
+      const int c = lane() % 4;
+      wgmma_wait<1>();
+      hold(s);
+      if (is.careful)
+#pragma unroll
+        for (int j = 0; j < N / 8; j++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const float lse = rows.lse[8 * j + 2 * c + i % 2];
+            if (lse != 0) s[j][i] = shifted_logit(n, s[j][i], lse);
+          }
+#pragma unroll
+      for (int j = 0; j < N / 8; j++) {
+        const float2 base = rows.base[4 * j + c];
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -(i % 2 ? base.y : base.x)));
+      }
+      if (all_seen()) return;
+      const int key = mine + warp() % 4 * 16 + lane() / 4;
+#pragma unroll
+      for (int j = 0; j < N / 8; j++) {
+        const int2 lo = rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const Run seen = i % 2 ? Run{lo.y, hi.y} : Run{lo.x, hi.x};
+          if (!seen.has(key + i / 2 * 8)) s[j][i] = -0.0f;  // which no exponential is
+        }
+      }
+    };
+    // Turns ds, which is dP, into dS.
+    const auto make_ds = [&] {
+      wgmma_wait<0>();
+      hold(ds);
+#pragma unroll
+      for (int j = 0; j < N / 8; j++) {
+        const float2 delta = is.rows[ring.stage].delta[4 * j + lane() % 4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - (i % 2 ? delta.y : delta.x));
+      }
+      if (all_seen()) return;
+#pragma unroll
+      for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          if (__float_as_int(s[j][i]) == int(0x80000000)) ds[j][i] = 0;
+    };
+
+#pragma unroll
+    for (int j = 0; j < C / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) dk[j][i] = dv[j][i] = 0;
+    while (enter()) {
+      begin_scores();
+      make_p(), make_ds();
+      begin_sum(dv, s, x[0], kRowTile);
+      begin_sum(dk, ds, x[1], 0);
+      wgmma_wait<0>();
+      hold(dk), hold(dv);
+      release(), left--, ring.next();
+    }
+    const Work& at = is.work;
+    const int key = at.first + 64 * w + warp() % 4 * 16 + lane() / 4;
+    return at.sums ? store_partial<C>(at.sums, n, at.first, key, at.end, dk, dv) : store_gradients<T, C>(p, at.b, at.g, key, at.end, dk, dv);
+  }
+};
+#endif
+
+}  // namespace nsa
+
+// The entry points nsa_<op>_wgmma<C>_<storage> of KeyGradient.
+#define NSA_DKV_ENTRY(op, C, W, suffix, ...)                                                                           \
+  extern "C" __global__ void __launch_bounds__(128 * (W + 1), W == 1 ? 2 : 1)                                          \
+      nsa_##op##_wgmma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                 \
+    NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, C, W, __VA_ARGS__>(p).run();)                                         \
+  }
+#define NSA_DKV(op, C, W, ...) NSA_DKV_ENTRY(op, C, W, bf16, __VA_ARGS__) NSA_DKV_ENTRY(op, C, W, f16, __VA_ARGS__)
+NSA_DKV(span_dkv, 64, 2, 128, 4, false)
+NSA_DKV(span_dkv, 128, 2, 64, 4, false)
+NSA_DKV(selected_dkv, 64, 1, 112, 3, true)
+NSA_DKV(selected_dkv, 128, 1, 48, 3, true)

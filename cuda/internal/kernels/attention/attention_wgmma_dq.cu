@@ -1,0 +1,386 @@
+// attention_mma_dq.cu for compute capability 9.0: q, k, v, lse, do, delta -> dq, the same contract.
+//
+//   nsa_span_dq_wgmma<C>      window, dense and compressed attention
+//   nsa_selected_dq_wgmma<C>  with idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
+//
+// Blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in registers for
+// a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. A step
+// begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs.
+//
+// A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
+// kShared bytes.
+#include "attention_wgmma_span.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChosen> struct SpanQueryGradient {
+  static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
+  static constexpr uint32_t kRows = M * C * 2, kTile = N * C * 2;  // bytes of rows, and of keys or values
+  static constexpr int kLoaderRegisters = W == 2 && !IsChosen ? 40 : 56, kRegisters = W != 2 ? 152 : IsChosen ? 224 : 232;
+
+  // What is known of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), where it lies, -1 for none, and its lse, where +Inf stands for -Inf, and delta.
+  struct Row {
+    Run keys;
+    long long at;
+    float lse, delta;
+  };
+  // Of a tile: the keys that some row sees, at least one, and those that all rows see. Behind the last tile, some.lo is -1.
+  struct Keys { Run some, all; int round; };
+  static constexpr int kKnown = 3;  // tiles of which this is known: that of the next rows, of the logits, and of the sums
+  struct Shared {
+    Row rows[kKnown][M];
+    Keys keys[kKnown];
+    unsigned again[kRoundWords];
+    unsigned long long full_q, free_q, full_k[StagesK], free_k[StagesK], full_v[StagesV], free_v[StagesV], both;
+    int careful;  // whether this is the second pass; here, as registers are scarce
+  };
+  static_assert(sizeof(Shared) <= 3 * 24 * M + 384, "warpGroupDQBytes in Go");
+  static constexpr int kTiles = 2 * kRows + (StagesK + StagesV) * kTile, kShared = kTiles + sizeof(Shared);
+
+  const SpanParams& maps;
+  const AttentionParams& p;
+  uint32_t Q, K, V;  // do lies behind q
+  Shared& is;
+
+  static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
+  __device__ SpanQueryGradient(const SpanParams& params)
+      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + 2 * kRows), V(K + StagesK * kTile),
+        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+
+  __device__ void run() {
+    if (threadIdx.x == 0) {
+      barrier_init(barrier_at(is.full_q), kRowThreads), barrier_init(barrier_at(is.free_q), 4 * W), barrier_init(barrier_at(is.both), 1);
+      for (int i = 0; i < StagesK; i++) barrier_init(barrier_at(is.full_k[i]), 1), barrier_init(barrier_at(is.free_k[i]), 4 * W);
+      for (int i = 0; i < StagesV; i++) barrier_init(barrier_at(is.full_v[i]), 1), barrier_init(barrier_at(is.free_v[i]), 4 * W);
+      barriers_ready();
+    }
+    if (threadIdx.x == 0) is.careful = 0;
+    if (threadIdx.x < kRoundWords) is.again[threadIdx.x] = 0;
+    __syncthreads();
+    const int role = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (role == 0) {
+      fewer_registers<kLoaderRegisters>();
+      if (warp() == 0) load_keys();
+      else load_rows();
+    } else {
+      more_registers<kRegisters>();
+      compute(role - 1);
+    }
+  }
+
+  // Ends a pass and returns whether there is another one.
+  __device__ bool again() const {
+    __syncthreads();
+    const bool more = !is.careful;
+    __syncthreads();
+    if (threadIdx.x == 0) is.careful = 1;
+    __syncthreads();
+    return more;
+  }
+
+  // What the first warp does: loads keys and values.
+  __device__ void load_keys() const {
+    Ring<StagesK> k;
+    Ring<StagesV> v;
+    uint32_t both = 0;
+    const auto copy = [&](uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
+      if (lane() != 0) return;
+      barrier_arrive_expecting(barrier, kTile);
+#pragma unroll
+      for (int i = 0; i < C / 64; i++) copy_box(to + i * N * 128, map, barrier, 64 * i, tile.g, key, tile.b);
+    };
+    do {
+      each_tile<M>(p, is.careful ? is.again : nullptr, [&](const RowTile& tile, int) {
+        const Run run = keys_of(p, tile);
+        const bool careful = is.careful;
+#pragma unroll 1
+        for (int key = run.lo; key < run.hi; key += N, k.next(), v.next()) {
+          const uint32_t to_k = K + k.stage * kTile, to_v = V + v.stage * kTile;
+          const uint32_t full_k = barrier_at(is.full_k[k.stage]), full_v = barrier_at(is.full_v[v.stage]);
+          barrier_wait(barrier_at(is.free_k[k.stage]), k.parity ^ 1);
+          copy(to_k, maps.k, careful ? barrier_at(is.both) : full_k, key, tile);
+          if (careful) barrier_wait(barrier_at(is.both), both), both ^= 1;
+          barrier_wait(barrier_at(is.free_v[v.stage]), v.parity ^ 1);
+          __syncwarp();
+          copy(to_v, maps.v, careful ? barrier_at(is.both) : full_v, key, tile);
+          if (careful) {
+            barrier_wait(barrier_at(is.both), both), both ^= 1;
+            take_out_keys(to_k, to_v);
+            __syncwarp();
+            if (lane() == 0) barrier_arrive(full_k), barrier_arrive(full_v);
+          }
+          __syncwarp();  // no lane is a phase of a barrier behind
+        }
+      });
+    } while (again());
+  }
+  // take_out of attention_tile.cuh: keys become 0, their values NaN.
+  __device__ void take_out_keys(uint32_t k, uint32_t v) const {
+    const int i = lane() % kCells, first = lane() / kCells * kCells;
+#pragma unroll 1
+    for (int r = lane() / kCells; r < N; r += 32 / kCells) {
+      const uint32_t place = cell_of(N, r, i);
+      const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(k + place)));
+      if (votes >> first & ((1u << kCells) - 1)) store_shared(k + place, uint4{0, 0, 0, 0}), store_shared(v + place, kNaNs);
+    }
+    fence_async();
+  }
+
+  // What the other warps of the first group do: they load rows and note what is known of them, one tile ahead.
+  __device__ void load_rows() const {
+    const Sizes& n = p.n;
+    Ring<kKnown> q;
+    uint32_t parity = 1;
+    const auto hand_on = [&] {
+      copies_arrived();
+      barrier_arrive(barrier_at(is.full_q));
+      q.next(), parity ^= 1;
+    };
+    do {
+      each_tile<M>(p, is.careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
+        barrier_wait(barrier_at(is.free_q), parity);
+        const int me = threadIdx.x - 32, i = me % kCells;
+        if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
+        if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
+        int common = -1;
+        if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
+        constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / kCells, kSome = 4;
+        float lse[kMine], delta[kMine];  // they come while rows are copied
+#pragma unroll
+        for (int u = 0; u < kMine; u++) {
+          const int r = me + u * kRowThreads, row = tile.first + r;
+          const bool in = tile.has(r);
+          lse[u] = INFINITY, delta[u] = 0;
+          if (r >= M) continue;
+          const Run run = in ? p.span.keys(row / n.each) : Run{0, 0};
+          Row& to = is.rows[q.stage][r];
+          if (!IsChosen) to.keys.lo = run.lo;
+          to.keys.hi = min(run.hi, n.keys), to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
+          if (const long long stat = n.stat(tile.b, tile.g, row); in) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
+        }
+        named_sync(1, kRowThreads);  // the rows' places are there
+        if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
+        const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
+#pragma unroll 1
+        for (int first = me / kCells; first < M; first += kSome * kStep) {
+          long long places[kSome];  // they are read before their copies begin, which no read of shared memory may pass
+#pragma unroll
+          for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? is.rows[q.stage][first + u * kStep].at : -1;
+          const auto copy = [&](uint32_t to, const T* src, int c) {
+#pragma unroll
+            for (int u = 0; u < kSome; u++)
+              if (M % (kSome * kStep) == 0 || first + u * kStep < M)  // what is not in is not read
+                copy_cell(cell<C>(to, first + u * kStep, i), src + places[u] * c, places[u] >= 0 && 8 * i < c);
+          };
+          copy(Q, from_q, n.d), copy(Q + kRows, from_do, n.dv);
+        }
+#pragma unroll
+        for (int u = 0; u < kMine; u++)
+          if (const int r = me + u * kRowThreads; r < M) is.rows[q.stage][r].lse = load_lse(lse[u]), is.rows[q.stage][r].delta = delta[u];
+        hand_on();
+      });
+      barrier_wait(barrier_at(is.free_q), parity);
+      if (threadIdx.x == 32) is.keys[q.stage].some.lo = -1;
+      hand_on();
+    } while (again());
+  }
+
+  // What computing group w does.
+  __device__ void compute(int w) const {
+    const Sizes& n = p.n;
+    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // the first of this thread's two rows of a tile; the other is 8 further
+    Ring<StagesK> k;
+    Ring<StagesV> v;
+    Ring<kKnown> q;  // of the tile whose logits are made
+    uint32_t parity = 0, before = 0;  // of the rows; the stage of the keys of the step before
+    uint32_t a[C / 16][4], da[C / 16][4];  // q and do
+    float s[N / 8][4], ds[N / 8][4], dq[C / 8][4], base[2], delta[2];
+    uint32_t y[N / 16][4];  // dS of the step before, in T
+
+    const auto release = [&](const unsigned long long& barrier) {
+      if (lane() == 0) barrier_arrive(barrier_at(barrier));
+    };
+    // Goes on to the next tile and returns whether there is one.
+    const auto enter = [&] {
+      barrier_wait(barrier_at(is.full_q), parity), parity ^= 1;
+      if (is.keys[q.stage].some.lo < 0) return false;
+      uint32_t place = cell<C>(0, mine, 0) + 4 * (lane() % 4);
+      asm volatile("" : "+r"(place));  // so that it stays in its register: see Left
+      const auto fragments = [&](uint32_t (&to)[C / 16][4], const char* tile) {
+#pragma unroll
+        for (int j = 0; j < C / 16; j++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) to[j][i] = *reinterpret_cast<const uint32_t*>(tile + moved<C>(place, 2 * j + i / 2, i % 2 * 8));
+      };
+      fragments(a, shared()), fragments(da, shared() + kRows);
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const Row& row = is.rows[q.stage][mine + 8 * r];
+        base[r] = is.careful && large(row.lse) ? 0 : row.lse * kLog2E;
+        delta[r] = row.delta;
+      }
+      __syncwarp();
+      release(is.free_q);
+      return true;
+    };
+    const auto begin_scores = [&] {
+      const auto begin = [&](float (&to)[N / 8][4], const uint32_t (&rows)[C / 16][4], uint32_t keys) {
+        hold(to);
+        wgmma_begin();
+        const uint64_t b = describe(keys, 0);
+#pragma unroll
+        for (int i = 0; i < C / 16; i++) Wgmma<T, N>::rows(to, rows[i], b + (i / 4 * N * 128 + i % 4 * 32) / 16, i > 0);
+        wgmma_end();
+      };
+      barrier_wait(barrier_at(is.full_k[k.stage]), k.parity);
+      begin(s, a, K + k.stage * kTile);
+      barrier_wait(barrier_at(is.full_v[v.stage]), v.parity);
+      begin(ds, da, V + v.stage * kTile);
+    };
+    const auto begin_sums = [&] {
+      hold(dq);
+      wgmma_begin();
+      const uint64_t b = describe(K + before * kTile, N * 128);
+#pragma unroll
+      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(dq, y[i], b + i * 16 * 128 / 16);
+      wgmma_end();
+    };
+    const auto end_sums = [&] {
+      wgmma_wait<0>();
+      hold(dq);
+      release(is.free_k[before]);
+    };
+    // Turns ds, which is dP, into dS, while `running` groups of products behind it run. The keys from `key` on are those of s.
+    const auto weigh = [&](int key, auto running) {
+      wgmma_wait<decltype(running)::value + 1>();
+      hold(s);
+      if (is.careful)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+          if (const float lse = is.rows[q.stage][mine + 8 * r].lse; large(lse))
+#pragma unroll
+            for (int j = 0; j < N / 8; j++)
+#pragma unroll
+              for (int i = 2 * r; i < 2 * r + 2; i++) s[j][i] = shifted_logit(n, s[j][i], lse);
+#pragma unroll
+      for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -base[i / 2]));
+      wgmma_wait<decltype(running)::value>();
+      hold(ds);
+      release(is.free_v[v.stage]), v.next();
+#pragma unroll
+      for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - delta[i / 2]);
+      const Run all = is.keys[q.stage].all;
+      if (IsChosen && Chosen::of(key, min(key + N, is.keys[q.stage].some.hi)) & ~all.lo)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const uint32_t bits = is.rows[q.stage][mine + 8 * r].keys.lo;
+#pragma unroll
+          for (int j = 0; j < N / 8; j++)
+            if (!(bits >> (key + 8 * j) / 64 & 1)) ds[j][2 * r] = ds[j][2 * r + 1] = 0;
+        }
+      if ((!IsChosen && key < all.lo) || key + N > all.hi)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const Run seen = is.rows[q.stage][mine + 8 * r].keys;
+          const int here = key + 2 * (lane() % 4), lo = IsChosen ? 0 : seen.lo - here, hi = seen.hi - here;
+#pragma unroll
+          for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+              if (8 * j + i < lo || 8 * j + i >= hi) ds[j][2 * r + i] = 0;
+        }
+    };
+    const auto pack = [&] {
+#pragma unroll
+      for (int i = 0; i < N / 16; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) y[i][c] = pair<T>(ds[2 * i + c / 2][c % 2 * 2], ds[2 * i + c / 2][c % 2 * 2 + 1]);
+      before = k.stage, k.next();
+    };
+    const auto clear_sums = [&] {
+#pragma unroll
+      for (int j = 0; j < C / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) dq[j][i] = 0;
+    };
+    const auto write_tile = [&](int stage) {
+      const bool wrong = write(dq, is.rows[stage] + mine);
+      if (__any_sync(0xffffffff, wrong) && !is.careful && lane() == 0) note_round(is.again, is.keys[stage].round);
+    };
+
+    do {
+      if (enter()) {
+        int key = is.keys[q.stage].some.lo, stage = 0;
+        clear_sums();
+        begin_scores();
+        weigh(key, Width<0>{});
+        pack();
+#pragma unroll 1
+        for (;;) {
+          const bool last = (key += N) >= is.keys[q.stage].some.hi;
+          if (last) {
+            stage = q.stage;
+            q.next();
+            if (!enter()) break;
+            key = is.keys[q.stage].some.lo;
+          }
+          begin_scores();
+          begin_sums();
+          weigh(key, Width<1>{});
+          end_sums();
+          if (last) write_tile(stage), clear_sums();
+          pack();
+        }
+        begin_sums();
+        end_sums();
+        write_tile(stage);
+      }
+      __syncwarp();
+      release(is.free_q), q.next();
+    } while (again());
+  }
+
+  // Writes the results of two rows. Returns whether one of this thread's numbers is NaN or Inf, or a row is large.
+  __device__ bool write(const float (&dq)[C / 8][4], const Row* rows) const {
+    const Sizes& n = p.n;
+    uint32_t zero = 0;
+    bool any_large = false;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const long long to = rows[8 * r].at;
+      any_large |= large(rows[8 * r].lse);
+#pragma unroll
+      for (int j = 0; j < C / 8; j += 4) {
+        uint32_t y[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = pair<T>(n.scale * dq[j + i][2 * r], n.scale * dq[j + i][2 * r + 1]), keep_nan<T>(zero, y[i]);
+        turn_four(y);
+        const int column = 8 * (j + lane() % 4);
+        if (to >= 0 && column < n.d) *reinterpret_cast<uint4*>(static_cast<T*>(p.dq) + to * n.d + column) = uint4{y[0], y[1], y[2], y[3]};
+      }
+    }
+    return zero != 0 || any_large;
+  }
+};
+#endif
+
+}  // namespace nsa
+
+// The entry points nsa_<branch>_dq_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
+#define NSA_SPAN_DQ(C, W, N, StagesK, StagesV, branch, IsChosen, suffix)                                               \
+  extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
+      nsa_##branch##_dq_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                               \
+    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, C, W, N, StagesK, StagesV, IsChosen>(p).run();)                 \
+  }
+#define NSA_SPAN_DQS(...)                                                                                              \
+  NSA_SPAN_DQ(__VA_ARGS__, span, false, bf16)                                                                          \
+  NSA_SPAN_DQ(__VA_ARGS__, span, false, f16)                                                                           \
+  NSA_SPAN_DQ(__VA_ARGS__, selected, true, bf16)                                                                       \
+  NSA_SPAN_DQ(__VA_ARGS__, selected, true, f16)
+NSA_SPAN_DQS(64, 3, 48, 5, 4)
+NSA_SPAN_DQS(128, 2, 48, 5, 4)

@@ -1,0 +1,405 @@
+// attention_mma_forward.cu for compute capability 9.0: q, k, v -> o, lse, the same contract.
+//
+//   nsa_span_forward_wgmma<C>      window, dense and compressed attention
+//   nsa_selected_forward_wgmma<C>  the blocks of idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
+//
+// The grid is one block a multiprocessor, or less. A block goes through tiles of M = 64*W rows of a group, every gridDim.x-th one,
+// with W warp groups that compute, 64 rows each, and one before them that loads. Q and what is known of the rows lie in two stages,
+// K and V, N keys each, in a ring of `Stages`; barriers say which are full and which are free.
+//
+// A step of a computing group begins the scores of the next N keys and the product of the last exponentials with V, and takes the
+// next exponentials while the latter, and products of other groups, run. The first step of a tile comes with the last product of
+// the tile before.
+//
+// Tiles with NaN, Inf or large rows are made again at the end, carefully; see careful_if_needed. Shared memory: kShared bytes.
+// Tests on the host run this kernel, but not its waiting for products and copies: see wgmma_on_host.h.
+#include "attention_wgmma_span.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct SpanForward {
+  static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
+  static constexpr uint32_t kQ = 64 * C * 2, kTile = N * C * 2;  // bytes of the rows of a warp group, and of keys or values
+  static constexpr int kLoaderRegisters = 56, kRegisters = 152;  // of a thread
+  static_assert(W == 3, "4 groups share 65536 registers");
+  static constexpr float kSlack = 6;    // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
+
+  // What the computing groups must know of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), at
+  // the end its factor of o and its lse; where it lies in o, counted in rows, or -1, and in lse.
+  struct Row { Run keys; long long o, lse; };
+  // Of a tile: the keys that some row sees, at least one, and those that all rows see. Behind the last tile, some.lo is -1.
+  struct Keys { Run some, all; int round; };
+  struct Shared {
+    Row rows[2][M];
+    Keys keys[2];
+    unsigned again[kRoundWords];
+    unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both;
+  };
+  static_assert(sizeof(Shared) <= 2 * 24 * M + 368, "warpGroupBytes in Go");
+  static constexpr int kQs = 2 * W * kQ, kTiles = kQs + 2 * Stages * kTile, kShared = kTiles + sizeof(Shared);
+
+  const SpanParams& maps;
+  const AttentionParams& p;
+  uint32_t Q, K, V;
+  Shared& is;
+
+  static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
+  __device__ SpanForward(const SpanParams& params)
+      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kQs), V(K + Stages * kTile),
+        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+
+  __device__ void run() {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < Stages; i++) {
+        barrier_init(at(is.full_k[i]), 1), barrier_init(at(is.free_k[i]), 4 * W);
+        barrier_init(at(is.full_v[i]), 1), barrier_init(at(is.free_v[i]), 4 * W);
+      }
+      for (int i = 0; i < 2; i++) barrier_init(at(is.full_q[i]), kRowThreads), barrier_init(at(is.free_q[i]), 4 * W);
+      barrier_init(at(is.both), 1);
+      barriers_ready();
+    }
+    if (threadIdx.x < kRoundWords) is.again[threadIdx.x] = 0;
+    __syncthreads();
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (group == 0) {
+      fewer_registers<kLoaderRegisters>();
+      if (warp() == 0) load_keys();
+      else load_rows();
+    } else {
+      more_registers<kRegisters>();
+      compute(group - 1);
+    }
+  }
+  static __device__ uint32_t at(const unsigned long long& barrier) { return barrier_at(barrier); }
+
+  // What the first warp does: loads keys and values.
+  __device__ void load_keys() const {
+    Ring<Stages> k, v;
+    uint32_t both = 0;
+    const auto copy = [&](uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
+      if (lane() > 0) return;
+      barrier_arrive_expecting(barrier, kTile);
+#pragma unroll
+      for (int i = 0; i < C / 64; i++) copy_box(to + i * N * 128, map, barrier, 64 * i, tile.g, key, tile.b);
+    };
+#pragma unroll 1
+    for (int careful = 0; careful < 2; careful++) {
+      each_tile<M>(p, careful ? is.again : nullptr, [&](const RowTile& tile, int) {
+        const Run run = keys_of(p, tile);
+#pragma unroll 1
+        for (int key = run.lo - N; key < run.hi; key += N) {  // keys come one step before values, as they are needed
+          if (key + N < run.hi) {
+            const uint32_t full = careful ? at(is.both) : at(is.full_k[k.stage]);
+            barrier_wait(at(is.free_k[k.stage]), k.parity ^ 1);
+            copy(K + k.stage * kTile, maps.k, full, key + N, tile);
+            if (careful) {  // keys and values are loaded before either are handed on
+              barrier_wait(at(is.both), both), both ^= 1;
+              barrier_wait(at(is.free_v[k.stage]), k.parity ^ 1);
+              __syncwarp();
+              copy(V + k.stage * kTile, maps.v, full, key + N, tile);
+              barrier_wait(at(is.both), both), both ^= 1;
+              take_out_values(K + k.stage * kTile, V + k.stage * kTile);
+              __syncwarp();
+              if (lane() == 0) barrier_arrive(at(is.full_k[k.stage])), barrier_arrive(at(is.full_v[k.stage]));
+            }
+            k.next();
+          }
+          if (key >= run.lo) {
+            if (!careful) {
+              barrier_wait(at(is.free_v[v.stage]), v.parity ^ 1);
+              copy(V + v.stage * kTile, maps.v, at(is.full_v[v.stage]), key, tile);
+            }
+            v.next();
+          }
+          __syncwarp();  // no lane is a phase of a barrier behind
+        }
+      });
+      __syncthreads();
+    }
+  }
+  // take_out of attention_tile.cuh: values become 0, their keys NaN.
+  __device__ void take_out_values(uint32_t k, uint32_t v) const {
+    const int i = lane() % kCells, first = lane() / kCells * kCells;
+#pragma unroll 1
+    for (int r = lane() / kCells; r < N; r += 32 / kCells) {
+      const uint32_t place = cell_of(N, r, i);
+      const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(v + place)));
+      if (votes >> first & ((1u << kCells) - 1)) store_shared(v + place, uint4{0, 0, 0, 0}), store_shared(k + place, kNaNs);
+    }
+    fence_async();
+  }
+
+  // What the other warps of the first group do: they load rows and note what is known of them, one or two tiles ahead.
+  __device__ void load_rows() const {
+    const Sizes& n = p.n;
+    Ring<2> q;
+    const auto hand_on = [&] {
+      copies_arrived();
+      fence_async();
+      barrier_arrive(at(is.full_q[q.stage]));
+      q.next();
+    };
+#pragma unroll 1
+    for (int careful = 0; careful < 2; careful++) {
+      each_tile<M>(p, careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
+        barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
+        const int me = threadIdx.x - 32, i = me % kCells;
+        if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
+        int common = -1;
+        if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
+        if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
+#pragma unroll 1
+        for (int r = me; r < M; r += kRowThreads) {
+          const int row = tile.first + r;
+          const Run run = tile.has(r) ? p.span.keys(row / n.each) : Run{0, 0};
+          Row& to = is.rows[q.stage][r];
+          if (!IsChosen) to.keys.lo = run.lo;
+          to.keys.hi = min(run.hi, n.keys);
+          to.o = tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, to.lse = n.stat(tile.b, tile.g, row);
+        }
+        named_sync(1, kRowThreads);  // the rows' places are there
+        if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
+        const T* src = static_cast<const T*>(p.q) + 8 * i;
+#pragma unroll 4
+        for (int r = me / kCells; r < M; r += kRowThreads / kCells) {
+          const long long row = is.rows[q.stage][r].o;
+          const bool in = row >= 0 && 8 * i < n.d;
+          copy_cell(Q + (q.stage * W + r / 64) * kQ + cell_of(64, r % 64, i), in ? src + row * n.d : src, in);
+        }
+        hand_on();
+      });
+      barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
+      if (threadIdx.x == 32) is.keys[q.stage].some.lo = -1;
+      hand_on();
+      __syncthreads();
+    }
+  }
+
+  // What computing group w does.
+  __device__ void compute(int w) const {
+    const float scale = p.n.scale_log2;
+    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's first row of a tile; its other one is 8 further
+    Ring<Stages> k, v;
+    Ring<2> q;  // of the tile whose scores are made
+    Softmax state[2];
+    float s[N / 8][4], o[C / 8][4], factor[2];
+    uint32_t x[N / 16][4];  // the exponentials of the step before, in T
+
+    const auto release = [&](const unsigned long long& barrier) {
+      if (lane() == 0) barrier_arrive(at(barrier));
+    };
+    // Goes on to the next tile and returns whether there is one.
+    const auto enter = [&] {
+      barrier_wait(at(is.full_q[q.stage]), q.parity);
+      return is.keys[q.stage].some.lo >= 0;
+    };
+    const auto begin_scores = [&] {
+      barrier_wait(at(is.full_k[k.stage]), k.parity);
+      named_sync(2 + w, 256);  // the warp groups take turns, so that the products of one run while others take exponentials
+      hold(s);
+      wgmma_begin();
+      const uint64_t a = describe(Q + (q.stage * W + w) * kQ, 0), b = describe(K + k.stage * kTile, 0);
+#pragma unroll
+      for (int i = 0; i < C / 16; i++) {
+        const int panel = i / 4, column = i % 4 * 32;
+        Wgmma<T, N>::rows(s, a + (panel * 64 * 128 + column) / 16, b + (panel * N * 128 + column) / 16, i > 0);
+      }
+      wgmma_end();
+    };
+    const auto begin_sums = [&] {
+      barrier_wait(at(is.full_v[v.stage]), v.parity);
+      hold(o);
+      wgmma_begin();
+      const uint64_t b = describe(V + v.stage * kTile, N * 128);
+#pragma unroll
+      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(o, x[i], b + i * 16 * 128 / 16);
+      wgmma_end();
+    };
+    const auto pass_turn = [&] { named_arrive(2 + (w + 1) % W, 256); };
+    const auto end_sums = [&] {
+      wgmma_wait<0>();
+      hold(o);
+      release(is.free_v[v.stage]), v.next();
+    };
+    // Waits for s, the scores of the keys from `key` on, with `running` groups of products left; turns it into exponentials, and sets
+    // the factors of what was before.
+    const auto exponentials = [&](int key, int careful, auto running) {
+      const Run all = is.keys[q.stage].all;
+      wgmma_wait<decltype(running)::value>();
+      hold(s);
+      release(is.free_k[k.stage]), k.next();
+      const auto hide = [&](auto hidden) {  // the keys that a row does not see
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const uint2 seen = shared_pair(shared_address(&is.rows[q.stage][mine + 8 * r]));
+          const int here = key + 2 * (lane() % 4), lo = int(seen.x) - here, hi = int(seen.y) - here;
+#pragma unroll
+          for (int j = 0; j < N / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+              if (hidden(8 * j + i, lo, hi)) s[j][2 * r + i] = -INFINITY;
+        }
+      };
+      if (!IsChosen && key < all.lo) hide([](int i, int lo, int) { return i < lo; });
+      if (IsChosen && Chosen::of(key, min(key + N, is.keys[q.stage].some.hi)) & ~all.lo)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const uint32_t bits = shared_word(shared_address(&is.rows[q.stage][mine + 8 * r]));
+#pragma unroll
+          for (int j = 0; j < N / 8; j++)
+            if (!(bits >> (key + 8 * j) / 64 & 1)) s[j][2 * r] = s[j][2 * r + 1] = -INFINITY;
+        }
+      if (key + N > all.hi) hide([](int i, int, int hi) { return i >= hi; });
+      float top[4], sum[4] = {}, base[2];  // of the thread's columns that are even and odd, of both rows
+#pragma unroll
+      for (int i = 0; i < 4; i++) top[i] = s[0][i];
+#pragma unroll
+      for (int j = 1; j < N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) top[i] = fmaxf(top[i], s[j][i]);
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const float before = state[r].top, now = max_of_four(fmaxf(top[2 * r], top[2 * r + 1]));
+        if (!((now - before) * scale <= kSlack)) state[r].top = fmaxf(before, now);
+        factor[r] = power2((before - state[r].base()) * scale);
+        base[r] = state[r].base() * scale;
+      }
+      if (careful)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const float shift = large(base[r]) ? state[r].top : 0;
+#pragma unroll
+          for (int j = 0; j < N / 8; j++) s[j][2 * r] -= shift, s[j][2 * r + 1] -= shift;
+          if (large(base[r])) base[r] = 0;
+        }
+#pragma unroll
+      for (int j = 0; j < N / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[i] += s[j][i] = power2(fmaf(s[j][i], scale, -base[i / 2]));
+#pragma unroll
+      for (int r = 0; r < 2; r++) state[r].sum = fmaf(state[r].sum, factor[r], sum[2 * r] + sum[2 * r + 1]);
+    };
+    const auto pack = [&] {
+#pragma unroll
+      for (int i = 0; i < N / 16; i++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) x[i][c] = pair<T>(s[2 * i + c / 2][c % 2 * 2], s[2 * i + c / 2][c % 2 * 2 + 1]);
+    };
+    const auto clear_sums = [&] {
+#pragma unroll
+      for (int j = 0; j < C / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) o[j][i] = 0;
+    };
+
+    if (w == W - 1) pass_turn();
+#pragma unroll 1
+    for (int careful = 0; careful < 2; careful++) {
+      if (enter()) {
+        bool wrong;
+        // Ends the softmax of a tile.
+        const auto leave = [&] {
+          wrong = false;
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            wrong |= large(state[r].base() * scale);
+            state[r].sum = sum_of_four(state[r].sum);
+            const Run end{__float_as_int(state[r].norm()), __float_as_int(state[r].lse(p.n.scale))};
+            if (lane() % 4 == 0) is.rows[q.stage][mine + 8 * r].keys = end;
+            state[r].start();
+          }
+        };
+        int key = is.keys[q.stage].some.lo;
+        // Writes the results of the tile in a stage of Q, which it frees.
+        const auto write_tile = [&](int stage) {
+          wrong |= write(o, is.rows[stage] + mine);
+          const int round = is.keys[stage].round;
+          wrong = __any_sync(0xffffffff, wrong);
+          if (wrong && !careful && lane() == 0) note_round(is.again, round);
+          __syncwarp();
+          release(is.free_q[stage]);
+        };
+        clear_sums();
+        state[0].start(), state[1].start();
+        begin_scores();
+        pass_turn();
+        exponentials(key, careful, Width<0>{});
+        pack();
+#pragma unroll 1
+        for (;;) {
+          const bool last = (key += N) >= is.keys[q.stage].some.hi;
+          const int stage = q.stage;
+          if (last) {
+            leave();
+            q.next();
+            if (!enter()) break;
+            key = is.keys[q.stage].some.lo;
+          }
+          begin_scores();
+          begin_sums();
+          pass_turn();
+          exponentials(key, careful, Width<1>{});
+          end_sums();
+          if (last) {
+            write_tile(stage);
+            clear_sums();
+          } else if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
+#pragma unroll
+            for (int j = 0; j < C / 8; j++)
+#pragma unroll
+              for (int i = 0; i < 4; i++) o[j][i] *= factor[i / 2];
+          }
+          pack();
+        }
+        begin_sums();
+        end_sums();
+        write_tile(q.stage ^ 1);
+      }
+      release(is.free_q[q.stage]), q.next();
+      __syncthreads();
+    }
+    if (w == 0) named_sync(2, 256);
+  }
+
+  // Writes the results of two rows. Returns whether one of this thread's numbers is NaN or Inf.
+  __device__ bool write(const float (&o)[C / 8][4], const Row* row) const {
+    __syncwarp();
+    uint32_t zero = 0;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const long long to = row[8 * r].o;
+      const uint2 end = shared_pair(shared_address(row + 8 * r));
+      const float norm = __uint_as_float(end.x);
+      if (lane() % 4 == 0 && to >= 0) p.lse[row[8 * r].lse] = __uint_as_float(end.y);
+#pragma unroll
+      for (int j = 0; j < C / 8; j += 4) {
+        uint32_t y[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = pair<T>(norm * o[j + i][2 * r], norm * o[j + i][2 * r + 1]), keep_nan<T>(zero, y[i]);
+        turn_four(y);
+        const int column = 8 * (j + lane() % 4);
+        T* out = static_cast<T*>(p.o) + to * p.n.dv + column;
+        if (to >= 0 && column < p.n.dv) *reinterpret_cast<uint4*>(out) = uint4{y[0], y[1], y[2], y[3]};
+      }
+    }
+    return zero != 0;
+  }
+};
+#endif
+
+}  // namespace nsa
+
+// The entry points nsa_<branch>_forward_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
+#define NSA_SPAN_FORWARD(C, W, N, Stages, branch, IsChosen, suffix)                                                    \
+  extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
+      nsa_##branch##_forward_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                          \
+    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, W, N, Stages, IsChosen>(p).run();)                                 \
+  }
+#define NSA_SPAN_FORWARDS(...)                                                                                         \
+  NSA_SPAN_FORWARD(__VA_ARGS__, span, false, bf16)                                                                     \
+  NSA_SPAN_FORWARD(__VA_ARGS__, span, false, f16)                                                                      \
+  NSA_SPAN_FORWARD(__VA_ARGS__, selected, true, bf16)                                                                  \
+  NSA_SPAN_FORWARD(__VA_ARGS__, selected, true, f16)
+NSA_SPAN_FORWARDS(64, 3, 112, 5)
+NSA_SPAN_FORWARDS(128, 3, 80, 3)

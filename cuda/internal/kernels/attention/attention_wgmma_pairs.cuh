@@ -1,0 +1,280 @@
+// What the kernels for compute capability 9.0 that make results of pairs (attention_pairs.cuh) have in common: blocks, one a
+// multiprocessor, with a warp group that loads and W that compute.
+//
+// An item is a tile of 64 keys and queries that chose its block. Their rows come in tiles of 64, whole queries of h heads each, into a
+// ring of Rows stages, by tensor maps; keys and values of an item into one of Keys stages. Barriers say which are full and which are
+// free. The computing groups take tiles in turn, as the loading warps do: a stage of rows belongs to one of either.
+//
+// If some query may not see all keys of an item, the loading warp looks for NaN and Inf first: values that have them (for dq: keys)
+// become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
+#pragma once
+
+#include "attention_pairs.cuh"
+#include "attention_wgmma_span.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+// Rows of Arrays arrays: q, and do.
+template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairTiles {
+  static constexpr int kBlock = 128 + 128 * W, kLoaders = Rows % 3 == 0 ? 3 : 2, kCells = C / 8;
+  static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
+  static constexpr uint32_t kTile = 64 * C * 2;  // bytes of rows of an array, of keys, or of values
+  static constexpr bool kTakeKeys = Arrays == 2;
+
+  // Of a tile of rows: its queries; whether these see all of its keys; the stage of these and its parity. Behind the last tile of a
+  // group, count is -1.
+  struct Tile {
+    int count, all, stage;
+    uint32_t parity;
+    struct Query { int to, seen; } queries[64];  // the first row of its results; how many keys it sees
+    float2 known[Arrays == 2 ? 64 : 1];          // of rows: lse, where +Inf stands for -Inf, and delta
+  };
+  struct Shared {
+    Tile tiles[Rows];
+    unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], raw;
+    int begun;  // items whose keys are there or on their way
+  };
+  static_assert(sizeof(Shared) == Rows * (528 + sizeof(Tile::known)) + 16 * (Rows + Keys) + 16, "pairRing.bytes in Go");
+  static constexpr int kTiles = Arrays * Rows * kTile + 2 * Keys * kTile, kShared = kTiles + sizeof(Shared);
+
+  const PairParams& maps;
+  const AttentionParams& p;
+  const Pairs& x;
+  uint32_t Q, K;  // do lies behind q, values behind their keys
+  Shared& is;
+
+  static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
+  __device__ PairTiles(const PairParams& a)
+      : maps(a), p(a.p), x(a.pairs), Q(shared_address(shared())), K(Q + Arrays * Rows * kTile),
+        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+
+  __device__ void begin() const {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 1), barrier_init(barrier_at(is.free_rows[i]), 4);
+      for (int i = 0; i < Keys; i++) barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItemTiles);
+      barrier_init(barrier_at(is.raw), 1);
+      is.begun = 0;
+      barriers_ready();
+    }
+    __syncthreads();
+  }
+  // What the first warp group does.
+  __device__ void load() const {
+    if (warp() == 0) load_keys();
+    else load_rows();
+  }
+
+  __device__ void load_keys() const {
+    Ring<Keys> k;
+    uint32_t parity = 0;
+    each_item(x, [&](int u, const PairItem& item) {
+      const Unit unit(maps, u);
+      const bool check = item.key + kPairKeys - 1 > unit.first;
+      const uint32_t to = K + 2 * k.stage * kTile, full = barrier_at(is.full_keys[k.stage]), arrives = check ? barrier_at(is.raw) : full;
+      barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);
+      const int tiles = (item.count - 1) / x.tile + 1;
+      if (lane() < 4 * (kItemTiles - tiles)) barrier_arrive(barrier_at(is.free_keys[k.stage]));  // for tiles that the item does not have
+      if (lane() == 0) {
+        barrier_arrive_expecting(arrives, 2 * kTile);
+#pragma unroll
+        for (int i = 0; i < C / 64; i++) {
+          copy_box(to + i * 64 * 128, maps.k, arrives, 64 * i, unit.g, item.key, unit.b);
+          copy_box(to + kTile + i * 64 * 128, maps.v, arrives, 64 * i, unit.g, item.key, unit.b);
+        }
+      }
+      if (lane() == 0) is.begun++;
+      if (check) {
+        barrier_wait(barrier_at(is.raw), parity), parity ^= 1;
+        take_out_pairs(to, to + kTile);
+        __syncwarp();
+        if (lane() == 0) barrier_arrive(full);
+      }
+      __syncwarp();  // no lane is a phase of a barrier behind
+      k.next();
+    });
+  }
+  // take_out of attention_tile.cuh.
+  __device__ void take_out_pairs(uint32_t k, uint32_t v) const {
+    const int i = lane() % kCells, first = lane() / kCells * kCells;
+    const uint32_t from = kTakeKeys ? k : v, other = kTakeKeys ? v : k;
+#pragma unroll 1
+    for (int r = lane() / kCells; r < kPairKeys; r += 32 / kCells) {
+      const uint32_t place = cell_of(kPairKeys, r, i);
+      const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(from + place)));
+      if (votes >> first & ((1u << kCells) - 1)) store_shared(from + place, uint4{0, 0, 0, 0}), store_shared(other + place, kNaNs);
+    }
+    fence_async();
+  }
+
+  // What each of the other warps does: it loads every kLoaders-th tile of rows.
+  __device__ void load_rows() const {
+    const Sizes& n = p.n;
+    const int most = p.blocks.most;
+    Ring<Rows> q;
+    Ring<Keys> k;
+    int number = 0;         // of an item
+    int turn = warp() - 1;  // 0 where it is this warp's
+    if (turn >= kLoaders) return;
+    const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
+    each_item(x, [&](int u, const PairItem& item) {
+      const Unit unit(maps, u);
+      const int* list = x.list + (long long)u * x.queries * most + item.first;
+      const int place = (u - x.first) * x.queries * most * x.parts + item.part;
+#pragma unroll 1
+      for (int from = 0; from < item.count; from += x.tile, next()) {
+        if (turn > 0) continue;
+        const int count = min(x.tile, item.count - from);
+        int pairs[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) pairs[j] = lane() + 32 * j < count ? list[from + lane() + 32 * j] : 0;
+        barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
+        Tile& tile = is.tiles[q.stage];
+        const uint32_t full = barrier_at(is.full_rows[q.stage]), to = Q + Arrays * q.stage * kTile;
+        bool all = true;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+          const int i = lane() + 32 * j;
+          if (i >= count) continue;
+          const int t = unit.first + pairs[j] / most, row = (unit.b * n.queries + t) * n.heads + unit.g * n.each;
+#pragma unroll
+          for (int m = 0; m < C / 64; m++) {
+            const uint32_t rows = to + m * 64 * 128 + i * n.each * 128;
+            copy_box(rows, maps.q, full, 64 * m, 0, row, 0);
+            if (Arrays == 2) copy_box(rows + kTile, maps.dout, full, 64 * m, 0, row, 0);
+          }
+          tile.queries[i] = {(place + pairs[j] * x.parts) * n.each, t + 1 - item.key};
+          all &= t + 1 - item.key >= kPairKeys;
+        }
+        all = __all_sync(0xffffffff, all);
+        __syncwarp();
+        if constexpr (Arrays == 2) {  // without the braces nvcc 13.0 drops the statement behind the loop where there is none
+#pragma unroll
+          for (int j = 0; j < 2; j++) {
+            const int r = lane() + 32 * j, i = r / n.each;
+            if (i >= count) continue;
+            const long long stat = n.stat(unit.b, unit.g, (item.key - 1 + tile.queries[i].seen) * n.each + r % n.each);
+            tile.known[r] = make_float2(load_lse(p.lse[stat]), p.delta[stat]);
+          }
+        }
+        if (lane() == 0) tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity;
+        wait_beyond(is.begun, number);  // else a group could wait for keys that are a round behind
+        __syncwarp();
+        if (lane() == 0) barrier_arrive_expecting(full, count * n.each * 128 * (C / 64) * Arrays);
+      }
+      k.next(), number++;
+    });
+    for (int w = 0; w < W; w++, next()) {
+      if (turn > 0) continue;
+      barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
+      if (lane() == 0) is.tiles[q.stage].count = -1, barrier_arrive(barrier_at(is.full_rows[q.stage]));
+      __syncwarp();
+    }
+  }
+
+  static __device__ void release(const unsigned long long& barrier) {
+    __syncwarp();
+    if (lane() == 0) barrier_arrive(barrier_at(barrier));
+  }
+
+  // The two rows of a tile that a thread has: where their results go, counted in rows, or -1, and how many keys they see.
+  struct Pair { int to[2], seen[2]; };
+
+  // What computing group w does: calls f(tile, rows, q, k, done) for its tiles, with the addresses of the rows and of the keys. f calls
+  // done() when it has read the rows.
+  template <class F> __device__ void compute(int w, F f) const {
+    const int mine = warp() % 4 * 16 + lane() / 4, each = p.n.each;
+    int query[2], head[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) query[r] = (mine + 8 * r) / each, head[r] = (mine + 8 * r) % each;
+    static_assert(W <= Rows, "a stage for each group");
+    uint32_t parity = 0;
+#pragma unroll 1
+    for (int stage = w;;) {
+      barrier_wait(barrier_at(is.full_rows[stage]), parity);
+      const Tile& tile = is.tiles[stage];
+      const int count = tile.count, keys = tile.stage;
+      if (count < 0) break;
+      Pair rows;
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const bool in = query[r] < count;
+        const uint2 of = shared_pair(shared_address(tile.queries + min(query[r], count - 1)));
+        rows.to[r] = in ? int(of.x) + head[r] : -1, rows.seen[r] = int(of.y);
+      }
+      barrier_wait(barrier_at(is.full_keys[keys]), tile.parity);
+      f(tile, mine, rows, Q + Arrays * stage * kTile, K + 2 * keys * kTile, [&] { release(is.free_rows[stage]); });
+      release(is.free_keys[keys]);
+      if ((stage += W) >= Rows) stage -= Rows, parity ^= 1;
+    }
+  }
+
+  // s = rows · keys, both tiles of 64.
+  static __device__ __forceinline__ void begin_product(float (&s)[8][4], uint32_t rows, uint32_t keys) {
+    hold(s);
+    wgmma_begin();
+    const uint64_t a = describe(rows, 0), b = describe(keys, 0);
+#pragma unroll
+    for (int i = 0; i < C / 16; i++) Wgmma<T, 64>::rows(s, a + (i / 4 * 64 * 128 + i % 4 * 32) / 16, b + (i / 4 * 64 * 128 + i % 4 * 32) / 16, i > 0);
+    wgmma_end();
+  }
+  // Writes s, rounded to T, · keys, two rows of c columns, times their factors if narrow<T>; 64 columns at a time, as registers are
+  // scarce.
+  __device__ __forceinline__ void write_product(const float (&s)[8][4], uint32_t keys, const Pair& rows, const float (&factor)[2], int c) const {
+    const int width = pair_width(c);
+    uint32_t y[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) y[i][e] = pair<T>(s[2 * i + e / 2][e % 2 * 2], s[2 * i + e / 2][e % 2 * 2 + 1]);
+#pragma unroll
+    for (int half = 0; half < C / 64; half++) {
+      float sum[8][4];
+      hold(sum);
+      wgmma_begin();
+      const uint64_t b = describe(keys + half * 64 * 128, 0);
+#pragma unroll
+      for (int i = 0; i < 4; i++) Wgmma<T, 64>::columns(sum, y[i], b + i * 16 * 128 / 16, i > 0);
+      wgmma_end();
+      wgmma_wait<0>();
+      hold(sum);
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        if (rows.to[r] < 0) continue;
+        T* to = static_cast<T*>(x.sums) + (long long)rows.to[r] * width + 64 * half + 8 * (lane() % 4);
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+          uint32_t z[4];
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const float* both = sum[j + i] + 2 * r;
+            z[i] = narrow<T> ? pair<T>(factor[r] * both[0], factor[r] * both[1]) : pair<T>(both[0], both[1]);
+          }
+          if (64 * half + 8 * j < width) store_once(reinterpret_cast<uint4*>(to + 8 * j), uint4{z[0], z[1], z[2], z[3]});
+        }
+      }
+    }
+  }
+  // Sets what a row does not see.
+  static __device__ __forceinline__ void hide(float (&s)[8][4], const Pair& rows, float hidden) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int seen = rows.seen[r] - 2 * (lane() % 4);
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          if (8 * j + i >= seen) s[j][2 * r + i] = hidden;
+    }
+  }
+};
+#endif
+
+}  // namespace nsa
+
+// The entry point nsa_<name>_wgmma<C>_<suffix> of a struct with run(), for W computing warp groups.
+#define NSA_PAIRS(name, C, suffix, W, ...)                                                                             \
+  extern "C" __global__ void __launch_bounds__(128 + 128 * W, 1)                                                       \
+      nsa_##name##_wgmma##C##_##suffix(const __grid_constant__ nsa::PairParams p) {                                    \
+    NSA_WGMMA_BODY(__VA_ARGS__(p).run();)                                                                              \
+  }

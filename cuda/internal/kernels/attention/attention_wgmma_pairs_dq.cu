@@ -1,0 +1,69 @@
+// dq of selected attention for compute capability 9.0: q, k, v, do, lse, delta, list, items, count -> sums.
+//
+//   nsa_pairs_dq_wgmma<C>
+//
+// See attention_wgmma_pairs.cuh.
+#include "attention_wgmma_pairs.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer> struct PairQueryGradient {
+  using Tiles = PairTiles<T, C, W, Rows, Keys, 2>;
+  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  const Tiles tiles;
+  __device__ PairQueryGradient(const PairParams& a) : tiles(a) {}
+
+  __device__ void run() const {
+    tiles.begin();
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (group == 0) {
+      fewer_registers<Loader>();
+      tiles.load();
+    } else {
+      more_registers<Computer>();
+      tiles.compute(group - 1, [&](const typename Tiles::Tile& tile, int mine, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
+        const Sizes& n = tiles.p.n;
+        const bool all = tile.all;
+        float s[8][4], ds[8][4];
+        Tiles::begin_product(s, q, k);
+        Tiles::begin_product(ds, q + Tiles::kTile, k + Tiles::kTile);
+        float2 known[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) known[r] = rows.to[r] >= 0 ? tile.known[mine + 8 * r] : make_float2(INFINITY, 0);
+        wgmma_wait<1>();
+        hold(s);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const float lse = known[r].x, base = large(lse) ? 0 : lse * kLog2E;
+          if (large(lse))
+#pragma unroll
+            for (int j = 0; j < 8; j++) s[j][2 * r] = shifted_logit(n, s[j][2 * r], lse), s[j][2 * r + 1] = shifted_logit(n, s[j][2 * r + 1], lse);
+#pragma unroll
+          for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -base));
+        }
+        wgmma_wait<0>();
+        hold(ds);
+        done();
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+          for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - known[i / 2].y);
+        if (!all) Tiles::hide(ds, rows, 0);
+        const float scale[2] = {n.scale, n.scale};
+        tiles.write_product(ds, k, rows, scale, n.d);
+      });
+    }
+  }
+};
+#endif
+
+}  // namespace nsa
+
+#define NSA_PAIR_DQ(C, W, ...)                                                                                         \
+  NSA_PAIRS(pairs_dq, C, bf16, W, nsa::PairQueryGradient<nsa::bf16, C, W, __VA_ARGS__>)                                \
+  NSA_PAIRS(pairs_dq, C, f16, W, nsa::PairQueryGradient<nsa::f16, C, W, __VA_ARGS__>)
+NSA_PAIR_DQ(64, 3, 9, 3, 80, 144)
+NSA_PAIR_DQ(128, 3, 3, 3, 80, 144)

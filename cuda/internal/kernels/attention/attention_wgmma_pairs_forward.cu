@@ -1,0 +1,69 @@
+// The forward of selected attention for compute capability 9.0: q, k, v, list, items, count -> sums, stats.
+//
+//   nsa_pairs_forward_wgmma<C>
+//
+// See attention_wgmma_pairs.cuh. A row's result over 64 keys needs one pass: its largest logit is known before any exponential. Rows
+// that are large take the difference first: see kLarge.
+#include "attention_wgmma_pairs.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer> struct PairForward {
+  using Tiles = PairTiles<T, C, W, Rows, Keys, 1>;
+  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  const Tiles tiles;
+  __device__ PairForward(const PairParams& a) : tiles(a) {}
+
+  __device__ void run() const {
+    tiles.begin();
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (group == 0) {
+      fewer_registers<Loader>();
+      tiles.load();
+    } else {
+      more_registers<Computer>();
+      tiles.compute(group - 1, [&](const typename Tiles::Tile& tile, int, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
+        const float scale = tiles.p.n.scale_log2;
+        const bool all = tile.all;
+        float s[8][4], norm[2];
+        Tiles::begin_product(s, q, k);
+        wgmma_wait<0>();
+        hold(s);
+        done();
+        if (!all) Tiles::hide(s, rows, -INFINITY);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          Softmax state;
+          state.start();
+#pragma unroll
+          for (int j = 0; j < 8; j++) state.top = fmaxf(state.top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+          state.top = max_of_four(state.top);
+          float base = state.base() * scale;
+          if (large(base)) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) s[j][2 * r] -= state.top, s[j][2 * r + 1] -= state.top;
+            base = 0;
+          }
+#pragma unroll
+          for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; i++) state.sum += s[j][i] = power2(fmaf(s[j][i], scale, -base));
+          state.sum = sum_of_four(state.sum);
+          if (lane() % 4 == 0 && rows.to[r] >= 0) tiles.x.stats[rows.to[r]] = make_float2(state.top, state.sum);
+          norm[r] = state.norm();
+        }
+        tiles.write_product(s, k + Tiles::kTile, rows, norm, tiles.p.n.dv);
+      });
+    }
+  }
+};
+#endif
+
+}  // namespace nsa
+
+#define NSA_PAIR_FORWARD(C, W, ...)                                                                                    \
+  NSA_PAIRS(pairs_forward, C, bf16, W, nsa::PairForward<nsa::bf16, C, W, __VA_ARGS__>)                                 \
+  NSA_PAIRS(pairs_forward, C, f16, W, nsa::PairForward<nsa::f16, C, W, __VA_ARGS__>)
+NSA_PAIR_FORWARD(64, 4, 12, 4, 64, 104)
+NSA_PAIR_FORWARD(128, 4, 8, 2, 64, 104)

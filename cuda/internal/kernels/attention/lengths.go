@@ -1,0 +1,52 @@
+package attention
+
+import (
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// threshold says from how many keys on kernels on tensor cores, forward and backward together, are no slower than the general ones.
+type threshold struct {
+	capability int    // compute capability, ten times the major number plus the minor one
+	branch     string // as graph.Policy.Attention names it
+	dim        int64  // D = Dv
+	keys       int64
+}
+
+// thresholds are measured by
+//
+//	go run ./bench -suite attention
+//
+// which prints the rows. A dim between two rows has that of the larger one. What is not here has a threshold of 1.
+var thresholds = []threshold{}
+
+// leastKeys returns the threshold of a list with rows of a capability and branch in ascending order of their dims.
+func leastKeys(list []threshold, capability int, branch string, dim int64) int64 {
+	for _, t := range list {
+		if t.capability == capability && t.branch == branch && dim <= t.dim {
+			return t.keys
+		}
+	}
+	return 1
+}
+
+// wanted refuses the rows on tensor cores where the policy wants the general ones, or these are faster for so few keys.
+func wanted(b *kernels.Builder, op any) error {
+	name, branch := b.Policy.Attention(op.(ops.Spec))
+	least := int64(branch.MinKeys)
+	if least == 0 {
+		dim := b.In[0].Dim(3)
+		if v := b.In[2]; len(v.Shape) == 4 { // of a choice of blocks it is the lse
+			dim = max(dim, v.Dim(3))
+		}
+		least = leastKeys(thresholds, b.GPU.Capability, name, dim)
+	}
+	switch n := b.In[1].Dim(1); {
+	case branch.General:
+		return graph.Refuse(graph.ReasonPolicy, "%s attention is to run by the general kernels", name)
+	case n < least:
+		return graph.Refuse(graph.ReasonLength, "%d keys, want at least %d", n, least)
+	}
+	return nil
+}

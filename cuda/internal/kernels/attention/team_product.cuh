@@ -1,0 +1,70 @@
+// The product of a tile of keys [64,C] and a tile of columns [128,C], transposed, which four warps (a team) make together: by wgmma on
+// sm_90a, else by mma.sync. A tile is parts of 64 elements of each row, one behind the other, in which rows are 128 bytes and cells
+// are exchanged as in attention_mma.cuh: that is also the 128-byte swizzle of wgmma.
+//
+// Of c [64,128] warp i of a team has the rows 16*i to 16*i+15, as fragments of mma.m16n8k16.
+#pragma once
+
+#include "attention_wgmma.cuh"
+
+namespace nsa {
+
+constexpr int kTeam = 128, kColumns = 128;  // threads, columns
+
+// The cell of a row of a tile of Rows rows.
+template <int Rows> __device__ inline uint32_t part_cell(uint32_t tile, int row, int i) {
+  return cell<64>(tile + i / 8 * (Rows * 128), row, i % 8);
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// begin_product begins c = keys · columnsᵀ. c must not be touched before end_product.
+template <typename T, int C> __device__ __forceinline__ void begin_product(float (&c)[16][4], uint32_t keys, uint32_t columns) {
+  const uint64_t a = describe(keys, 0), b = describe(columns, 0);
+  wgmma_begin();
+#pragma unroll
+  for (int k = 0; k < C / 16; k++)
+    Wgmma<T, kColumns>::rows(c, a + (k / 4 * (kKeys * 128) + k % 4 * 32) / 16, b + (k / 4 * (kColumns * 128) + k % 4 * 32) / 16, k > 0);
+  wgmma_end();
+}
+__device__ __forceinline__ void end_product(float (&c)[16][4]) {
+  wgmma_wait<0>();
+  hold(c);
+}
+
+// tiles_arrived makes tiles that this thread has copied visible to products behind the next barrier.
+__device__ __forceinline__ void tiles_arrived() {
+  copies_arrived();
+  fence_async();
+}
+
+#else
+
+template <typename T, int C> __device__ __forceinline__ void begin_product(float (&c)[16][4], uint32_t keys, uint32_t columns) {
+#pragma unroll
+  for (int j = 0; j < 16; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) c[j][i] = 0;
+  uint32_t left = cell<64>(keys, warp() % 4 * 16 + lane() % 16, lane() / 16);
+  uint32_t right = cell<64>(columns, lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
+#pragma unroll 1
+  for (int part = 0; part < C / 64; part++, left += kKeys * 128, right += kColumns * 128)
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      uint32_t a[4];
+      read_fragments<false>(a, moved<64>(left, 2 * k, 0));
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        uint32_t b[4];
+        read_fragments<false>(b, moved<64>(right, 2 * k, 16 * j));
+        multiply_fragments<T>(c[2 * j], a, b[0], b[1]);
+        multiply_fragments<T>(c[2 * j + 1], a, b[2], b[3]);
+      }
+    }
+}
+__device__ __forceinline__ void end_product(float (&)[16][4]) {}
+__device__ __forceinline__ void tiles_arrived() { copies_arrived(); }
+
+#endif
+
+}  // namespace nsa

@@ -1,0 +1,70 @@
+//go:build linux && amd64
+
+package kernels_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestRandomCallsOnHost: of finite numbers kernels make finite ones. TestRandomCallsOnGPU of package cuda makes more calls.
+func TestRandomCallsOnHost(t *testing.T) {
+	host := hostDevice(t)
+	rng := rand.New(rand.NewPCG(13, 1))
+	for i := 0; i < 400; {
+		c := opcases.Random(rng, 1500)
+		if c.Wrong != nil || c.Huge || c.In[0].Dtype == tensor.Float64 {
+			continue
+		}
+		dev := []device{host, matrixHost{host}}[i%2]
+		site := graph.Site{In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
+		if half := []tensor.Dtype{ops.BFloat16, ops.Float16, {}}[i%3]; ops.IsHalf(half) {
+			in, out := all.Table().Of(c.Spec)[0].Storage.Types(site, half)
+			site.In, site.Out = retyped(site.In, in), retyped(site.Out, out)
+			if i := slices.Index(c.Names, "delta"); i >= 0 {
+				site.In[i].Dtype = tensor.Float32
+			}
+		}
+		v := dev.variants()[rng.IntN(len(dev.variants()))]
+		what := fmt.Sprintf("call %d: %s %+v of %v, row %q", i, c.Spec.Name(), c.Spec, site.In, v.row)
+		if _, err := planOf(v.GPU, v.row, c.Spec, site); err != nil {
+			v = host.variants()[0] // which has every op
+		}
+		x := &bench{t: t, dev: dev, memory: map[kernels.Ptr]buffer{}}
+		var in, out []arg
+		for _, o := range site.In {
+			in = append(in, x.place(o, c.Input(rng, o)))
+		}
+		for _, o := range site.Out {
+			out = append(out, x.place(o, poison(o.Bytes())))
+		}
+		if f := c.Forward; f != nil {
+			var to []arg
+			for i, o := range f.Outputs(site.In) {
+				if f.Out[i] >= 0 {
+					to = append(to, in[f.Out[i]])
+				} else {
+					to = append(to, x.place(o, poison(o.Bytes())))
+				}
+			}
+			runOp(t, dev, variant{"", h200}, f.Spec, pick(in, f.In), to)
+		}
+		runOp(t, dev, v, c.Spec, in, out)
+		for j, a := range out {
+			require.NoError(t, c.Check(j, a.Operand, x.bytes(a)), what)
+		}
+		dev.reset(t)
+		i++
+	}
+}

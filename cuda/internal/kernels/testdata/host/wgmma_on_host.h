@@ -1,0 +1,102 @@
+// The instructions of attention_wgmma.cuh for a host compiler: see cuda_on_host.h. Products and copies are made when they are begun,
+// and what they read and write is not held to barriers: that a kernel waits for them shows on a GPU alone.
+#pragma once
+
+#include "mma_on_host.h"
+
+namespace nsa {
+
+template <typename V> V& host_shared(uint32_t at) { return *reinterpret_cast<V*>(reinterpret_cast<char*>(tiles_shared()) + at); }
+
+struct HostBarrier { uint8_t count, missing, parity; int32_t bytes; };  // missing: threads of this phase
+inline void host_arrive(HostBarrier& b, int threads, int bytes) {
+  b.missing -= threads, b.bytes += bytes;
+  if (b.missing == 0 && b.bytes == 0) b.missing = b.count, b.parity ^= 1;
+}
+inline void barrier_init(uint32_t at, int count) { host_shared<HostBarrier>(at) = {uint8_t(count), uint8_t(count), 0, 0}; }
+inline void barriers_ready() {}
+inline void barrier_arrive(uint32_t at) { host_arrive(host_shared<HostBarrier>(at), 1, 0); }
+inline void barrier_arrive_expecting(uint32_t at, uint32_t bytes) { host_arrive(host_shared<HostBarrier>(at), 1, int(bytes)); }
+inline void barrier_wait(uint32_t at, uint32_t parity) {
+  const std::pair<HostBarrier*, uint32_t> what{&host_shared<HostBarrier>(at), parity};
+  host_wait([](const void* p) {
+    const auto& [barrier, parity] = *static_cast<const std::pair<HostBarrier*, uint32_t>*>(p);
+    return barrier->parity != parity;
+  }, &what);
+}
+inline void barrier_arrive_copied(uint32_t at) { copies_arrived(), barrier_arrive(at); }
+inline void wait_beyond(const int& number, int than) {
+  const std::pair<const int*, int> what{&number, than};
+  host_wait([](const void* p) {
+    const auto& [number, than] = *static_cast<const std::pair<const int*, int>*>(p);
+    return *number > than;
+  }, &what);
+}
+inline void fence_async() {}
+
+inline thread_local struct HostNamed { int here; long round; } host_named[16];
+inline void named_arrive(int id, int threads) {
+  HostNamed& b = host_named[id];
+  if (++b.here == threads) b.here = 0, b.round++;
+}
+inline void named_sync(int id, int threads) {
+  const std::pair<long, HostNamed*> what{host_named[id].round, host_named + id};
+  named_arrive(id, threads);
+  host_wait([](const void* p) {
+    const auto& [round, barrier] = *static_cast<const std::pair<long, HostNamed*>*>(p);
+    return barrier->round != round;
+  }, &what);
+}
+
+// A map as the tests make it.
+struct HostMap { const char* array; int64_t dims[4], rows; };
+inline void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int g, int t, int b) {
+  const HostMap& m = *static_cast<const HostMap*>(map);
+  for (int r = 0; r < m.rows; r++)
+    for (int i = 0; i < 8; i++) {
+      uint16_t cell[8] = {};
+      for (int e = 0; e < 8; e++)
+        if (c + 8 * i + e < m.dims[0] && t + r < m.dims[2])
+          memcpy(cell + e, m.array + 2 * (((b * m.dims[2] + t + r) * m.dims[1] + g) * m.dims[0] + c + 8 * i + e), 2);
+      const uint32_t place = to + r * 128 + i * 16;
+      memcpy(&host_shared<uint4>(place ^ (place >> 7 & 7) << 4), cell, 16);
+    }
+  host_arrive(host_shared<HostBarrier>(barrier), 0, int(-128 * m.rows));
+}
+
+template <int N> void fewer_registers() {}
+template <int N> void more_registers() {}
+inline void wgmma_begin() {}
+inline void wgmma_end() {}
+template <int N> void wgmma_wait() {}
+template <int N> void hold(float (&)[N][4]) {}
+
+template <typename T, int N> struct Wgmma {
+  // The element of 16 bits at a place of a tile without the exchange of its cells, and a pair of them.
+  static uint32_t element(uint32_t place) { return host_shared<uint16_t>(place ^ (place >> 7 & 7) << 4); }
+  static uint32_t both(uint32_t place, int further) { return element(place) | element(place + further) << 16; }
+  static void rows(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
+    const int g = host_lane() / 4, t = host_lane() % 4;
+    const uint32_t left = uint32_t(a & 0x3fff) * 16 + (threadIdx.x / 32 % 4 * 16 + g) * 128 + 4 * t;
+    uint32_t x[4];
+    for (int i = 0; i < 4; i++) x[i] = both(left + i % 2 * 1024 + i / 2 * 16, 2);
+    rows(d, x, b, add);
+  }
+  static void rows(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {
+    const uint32_t right = uint32_t(b & 0x3fff) * 16 + host_lane() / 4 * 128 + host_lane() % 4 * 4;
+    for (int j = 0; j < N / 8; j++) {
+      if (!add) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0;
+      multiply_fragments<T>(d[j], a, both(right + j * 1024, 2), both(right + j * 1024 + 16, 2));
+    }
+  }
+  static void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) {
+    const int g = host_lane() / 4, t = host_lane() % 4;
+    for (int j = 0; j < N / 8; j++) {
+      if (!add) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0;
+      const uint32_t right = uint32_t(b & 0x3fff) * 16 + j / 8 * uint32_t(b >> 16 & 0x3fff) * 16 + 2 * t * 128 + (j % 8 * 8 + g) * 2;
+      multiply_fragments<T>(d[j], a, both(right, 128), both(right + 1024, 128));
+    }
+  }
+};
+
+}  // namespace nsa

@@ -1,0 +1,152 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// variable is an environment variable of this module. Its meaning is told in docs/environment.md.
+type variable struct {
+	name string
+	set  func(p *Policy, value string) error // nil for any value, which another package reads
+}
+
+// variables lists all. Later ones win over those before.
+func variables() []variable {
+	return []variable{
+		{"NSA_STRICT", boolean(func(p *Policy, v bool) { p.Strict = v })},
+		{"NSA_TF32", boolean(func(p *Policy, v bool) { p.TF32 = v })},
+		{"NSA_UNFUSED", func(p *Policy, value string) error {
+			names := strings.Split(value, ",")
+			if err := (Policy{Unfused: names}).check(); err != nil {
+				return fmt.Errorf("is %q: %w", value, err)
+			}
+			p.Unfused = names
+			return nil
+		}},
+		{"NSA_USE_FA2", boolean(func(p *Policy, v bool) { p.Window.General, p.Compressed.General, p.Selected.General = !v, !v, !v })},
+		{"NSA_USE_FA2_WIN", boolean(func(p *Policy, v bool) { p.Window.General = !v })},
+		{"NSA_USE_FA2_CMP", boolean(func(p *Policy, v bool) { p.Compressed.General = !v })},
+		{"NSA_FA2_MIN_LEN_WIN", length(func(p *Policy) *Branch { return &p.Window })},
+		{"NSA_FA2_MIN_LEN_CMP", length(func(p *Policy) *Branch { return &p.Compressed })},
+		{"NSA_WIN_FORCE_DENSE", boolean(func(p *Policy, v bool) { p.Window.General = p.Window.General || v })},
+		{"NSA_FA2_PREF_FP16", boolean(func(p *Policy, v bool) { p.PreferFP16 = v })},
+		{"NSA_FA2_FORCE_VARLEN", boolean(func(p *Policy, v bool) { p.Packed = v })},
+		{"NSA_SDPA_AUDIT", boolean(func(p *Policy, v bool) { p.Audit = v })},
+		{"NSA_DEBUG_TIMING", boolean(func(p *Policy, v bool) { p.Timing = v })},
+		{"NSA_CPU", func(_ *Policy, value string) error {
+			if err := cpu.LevelError(); err != nil { // as it was when the program started
+				return fmt.Errorf("is %q: %w", value, err)
+			}
+			return nil
+		}},
+		{"NSA_CUDA_LIBS", nil},
+		{"NSA_REQUIRE_GPU", boolean(nil)},
+		{"NSA_TEST_FA2", boolean(nil)},
+		{"NSA_TEST_GOLDENS", nil},
+		{"NSA_TIME", nil},
+		{"NSA_CASES", func(_ *Policy, value string) error {
+			if _, err := regexp.Compile(value); err != nil {
+				return fmt.Errorf("is %q: %w", value, err)
+			}
+			return nil
+		}},
+		{"NSA_SANITIZER", boolean(nil)},
+	}
+}
+
+// boolean returns the function that reads a boolean; set may be nil.
+func boolean(set func(p *Policy, v bool)) func(*Policy, string) error {
+	return func(p *Policy, value string) error {
+		v, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("is %q, want a boolean", value)
+		}
+		if set != nil {
+			set(p, v)
+		}
+		return nil
+	}
+}
+
+// length returns the function that reads the least number of keys of a branch, -1 for none that is enough.
+func length(of func(*Policy) *Branch) func(*Policy, string) error {
+	return func(p *Policy, value string) error {
+		n, err := strconv.Atoi(value)
+		switch {
+		case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(value, "-"):
+			n = math.MaxInt
+		case err != nil || n < -1:
+			return fmt.Errorf("is %q, want a number of keys, or -1 for never", value)
+		case n == -1:
+			n = math.MaxInt
+		}
+		of(p).MinKeys = max(1, n)
+		return nil
+	}
+}
+
+// PolicyFromEnv returns the policy of the environment, which machines without WithPolicy have. docs/environment.md lists the
+// variables. Those that are empty or not set leave the zero value. A wrong value is an error, and so is any other variable whose
+// name begins with NSA_; the policy then holds what the right ones say.
+func PolicyFromEnv() (Policy, error) {
+	var p Policy
+	var errs []error
+	known := variables()
+	for _, v := range known {
+		value := os.Getenv(v.name)
+		if value == "" || v.set == nil {
+			continue
+		}
+		if err := v.set(&p, value); err != nil {
+			errs = append(errs, fmt.Errorf("graph: %s %w", v.name, err))
+		}
+	}
+	for _, s := range os.Environ() {
+		name, value, _ := strings.Cut(s, "=")
+		if strings.HasPrefix(name, "NSA_") && value != "" && !slices.ContainsFunc(known, func(v variable) bool { return v.name == name }) {
+			errs = append(errs, fmt.Errorf("graph: no environment variable %s is known, the nearest one is %s", name, nearest(name, known)))
+		}
+	}
+	return p, errors.Join(errs...)
+}
+
+// nearest returns the known name with the fewest changes of a character to another name.
+func nearest(name string, known []variable) string {
+	best, least := "", math.MaxInt
+	for _, v := range known {
+		if n := distance(name, v.name); n < least {
+			best, least = v.name, n
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance of two strings.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1) // distances of a prefix of a to the prefixes of b
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,171 @@
+package opcases
+
+import (
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Packed returns the cases of all ops that take documents. Their last input is cu_seqlens; they begin with a call of
+// DocumentTableOp. They are apart from All, since not every device has kernels for them.
+func Packed() (list []Case) {
+	for _, c := range []struct {
+		Sizes
+		ops.Params
+		lengths []int // of the documents
+		size    Size
+	}{
+		{Sizes{1, 1, 1, 1, 2, 1}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 1, TopN: 3, Window: 1}, []int{1}, Small},
+		{Sizes{1, 40, 4, 2, 8, 6}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 7}, []int{0, 3, 0, 0, 4, 1, 1, 5, 26, 0}, Small},
+		{Sizes{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
+		{Sizes{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // a row of one, none, and one block
+		{Sizes{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
+		{Sizes{2, 350, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70}, []int{65, 1, 31, 0, 253, 175, 175}, Large},
+		{Sizes{2, 300, 4, 2, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
+	} {
+		docs := &ref.Documents{B: c.B, S: c.S, L: c.BlockLen, D: c.Stride, CU: []int32{0}}
+		for i, n := range c.lengths {
+			docs.CU = append(docs.CU, docs.CU[i]+int32(n))
+		}
+		of := slices.Concat(packedBranches(c.Sizes, c.Params, docs), packedCompressions(c.Sizes, c.Params, docs), packedRoPEs(c.Sizes, docs))
+		for _, x := range of {
+			x.Name += fmt.Sprintf(" of documents %v, %+v %+v", c.lengths, c.Sizes, c.Params)
+			x.Size, x.Documents = c.size, docs
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// packed is a case of an op that build makes of the inputs before cu_seqlens, with a table.
+func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Node, table *G.Node) (*G.Node, error)) Case {
+	return Case{Name: name, Inputs: append(slices.Clip(in), Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)}, Ints: docs.CU}),
+		Build: func(in []*G.Node) (*G.Node, error) {
+			table, err := ops.DocumentTable(in[len(in)-1], docs.B, docs.S, docs.L, docs.D)
+			if err != nil {
+				return nil, err
+			}
+			return build(in[:len(in)-1], table)
+		}}
+}
+
+// packedBranches returns the attention ops and the choice of blocks.
+func packedBranches(c Sizes, p ops.Params, docs *ref.Documents) []Case {
+	q, k, v := c.Tokens(1)
+	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+	idx := Array{Name: "idx", Shape: []int{c.B, c.S, c.Hkv, p.TopN}, Ints: docs.SelectBlocks(q.Tensor(), kc.Tensor(), p.SelectBlock, p.TopN)}
+	list := []Case{
+		packed("window", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.SlidingWindow(in[0], in[1], in[2], p.Window, ops.WithDocuments(table))
+		}),
+		packed("dense", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.CausalAttention(in[0], in[1], in[2], ops.WithDocuments(table))
+		}),
+		packed("compressed", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride, ops.WithDocuments(table))
+		}),
+		packed("selected", docs, []Array{q, k, v, idx}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.SelectedAttention(in[0], in[1], in[2], in[3], p.SelectBlock, ops.WithDocuments(table))
+		}),
+	}
+	for i, mask := range []ref.Mask{
+		docs.Mask(ref.WindowMask(p.Window)), docs.Mask(ref.CausalMask()), docs.CompressedMask(), docs.SelectedMask(idx.Ints, c.Hkv, p.SelectBlock),
+	} {
+		list[i].Mask = mask
+		list[i] = withOracle(list[i])
+	}
+	choice := packed("select", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+		o, err := ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride, ops.WithDocuments(table))
+		if err != nil {
+			return nil, err
+		}
+		return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p, ops.WithDocuments(table))
+	})
+	choice.Choice, choice.Outputs = &p, func(tensors) tensors { return results(nil) }
+	return append(list, choice)
+}
+
+// packedCompressions returns the mean and the MLP.
+func packedCompressions(c Sizes, p ops.Params, docs *ref.Documents) []Case {
+	const hidden = 5
+	l, d, nc := p.BlockLen, p.Stride, max(1, ops.NumCompressed(c.S, p.BlockLen, p.Stride))
+	_, x, _ := c.Tokens(1)
+	shape := []int{c.B, nc, c.Hkv, c.D}
+	mean := packed("compress mean", docs, []Array{x}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+		return ops.CompressMean(in[0], l, d, ops.WithDocuments(table))
+	})
+	mean.Outputs = func(in tensors) tensors {
+		return results(docs.Map(in[0], ref.Tokens, ref.Keys, func(x *ref.Tensor) *ref.Tensor { return ref.CompressMean(x, l, d) }, shape...))
+	}
+	mean.Gradients = func(in tensors, dy *ref.Tensor) tensors {
+		dx := ref.New(x.Shape...)
+		for _, one := range docs.List() {
+			ref.Paste(dx, ref.CompressMeanGrad(ref.Cut(dy, one, ref.Keys), one.End-one.First, l, d), one, ref.Tokens)
+		}
+		return results(dx, nil)
+	}
+	scale := 1.0
+	if c.D > 32 {
+		scale = 0.05
+	}
+	weights := []Array{Normal("pe", 2, l, c.D), normalTimes(scale, "w1", 3, hidden, l*c.D), Normal("w2", 4, c.D, hidden)}
+	mlp := packed("compress mlp", docs, append([]Array{x}, weights...), func(in []*G.Node, table *G.Node) (*G.Node, error) {
+		return ops.CompressMLP(in[0], in[1], in[2], in[3], l, d, ops.WithDocuments(table))
+	})
+	mlp.Outputs = func(in tensors) tensors {
+		f := func(x *ref.Tensor) *ref.Tensor { return ref.CompressMLP(x, l, d, in[1], in[2], in[3]) }
+		return results(docs.Map(in[0], ref.Tokens, ref.Keys, f, shape...), nil)
+	}
+	mlp.Gradients = func(in tensors, dy *ref.Tensor) tensors {
+		sum := results(ref.New(x.Shape...), ref.New(weights[0].Shape...), ref.New(weights[1].Shape...), ref.New(weights[2].Shape...), nil)
+		for _, one := range docs.List() {
+			dx, dpe, dw1, dw2 := ref.CompressMLPGrad(ref.Cut(in[0], one, ref.Tokens), l, d, in[1], in[2], in[3], ref.Cut(dy, one, ref.Keys))
+			ref.Paste(sum[0], dx, one, ref.Tokens)
+			for i, dw := range results(dpe, dw1, dw2) {
+				sum[1+i] = ref.Add(sum[1+i], dw)
+			}
+		}
+		return sum
+	}
+	return []Case{mean, mlp}
+}
+
+// packedRoPEs returns RoPE, and linear layers of which one is turned.
+func packedRoPEs(c Sizes, docs *ref.Documents) []Case {
+	const base, start, in = 100, 5, 7
+	heads, dim := c.Hq, c.D
+	turned := func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor {
+		return docs.Map(x, ref.Tokens, ref.Tokens, func(x *ref.Tensor) *ref.Tensor { return f(x, base, start) }, x.Shape...)
+	}
+	q, _, _ := c.Tokens(1)
+	rope := packed("rope", docs, []Array{q}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+		return ops.RoPE(in[0], base, start, ops.WithDocuments(table))
+	})
+	rope.Outputs = func(in tensors) tensors { return results(turned(in[0], ref.RoPE)) }
+	rope.Gradients = func(_ tensors, dy *ref.Tensor) tensors { return results(turned(dy, ref.RoPEGrad), nil) }
+
+	op := ops.LinearsOp{RoPE: ops.RoPEOp{Base: base, Start: start}, Heads: [ops.MaxLinears]int{heads}, Turned: [ops.MaxLinears]bool{true}}
+	x, w, plain := Normal("x", 2, c.B, c.S, in), Normal("w", 3, heads*dim, in), Normal("plain", 4, 3, in)
+	applied := func(spec ops.Spec) func(in []*G.Node, table *G.Node) (*G.Node, error) {
+		return func(in []*G.Node, table *G.Node) (*G.Node, error) {
+			return ops.Apply(spec, append(slices.Clip(in), table)...)
+		}
+	}
+	linears := packed("linears", docs, []Array{x, w, plain}, applied(op))
+	linears.Outputs = func(v tensors) tensors {
+		rows := v[0].Reshape(c.B*c.S, in)
+		return results(turned(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE), ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, 3))
+	}
+	back := ops.LinearsGradOp{In: in, RoPE: op.RoPE, Terms: [ops.MaxLinears]int{1}, Turned: op.Turned}
+	back.RoPE.Inverse = true
+	grad := packed("gradient of linears", docs, []Array{x, Normal("dy", 5, q.Shape...), w}, applied(back))
+	grad.Outputs = func(v tensors) tensors {
+		dx, dw, _ := ref.LinearGrad(v[0].Reshape(c.B*c.S, in), v[2], turned(v[1], ref.RoPEGrad).Reshape(c.B*c.S, heads*dim))
+		return results(dx.Reshape(c.B, c.S, in), dw)
+	}
+	return []Case{rope, linears, grad}
+}

@@ -1,0 +1,273 @@
+package opcases
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// RandomCall is a call of an op of NSA, or of its gradient, at random sizes.
+type RandomCall struct {
+	Spec    ops.Spec
+	In, Out []ops.Operand // as graphs have them; of a wrong call Out is that of the right one
+	Names   []string      // of the inputs, in errors
+	// Wrong says what is wrong: names one of which an error has to have. Nil for a call that is right.
+	Wrong []string
+	// Huge says that the call is right but for a size that no memory holds.
+	Huge bool
+	// Forward is the attention whose o, if the call reads it, and lse are inputs of a right call, from other inputs. Nil for none.
+	Forward *Saved
+	// Block is the size of a selection block, if the call has an input "idx".
+	Block int
+}
+
+// Saved is an op to be run before a call: from the inputs In to the inputs Out, -1 for an output that the call does not read.
+type Saved struct {
+	Spec    ops.Spec
+	In, Out []int
+}
+
+// Random returns a call. Of ten calls six are right, with up to `most` elements in an operand and pairs of a query and a key of a head;
+// three have one thing that is wrong; in one an axis is huge.
+func Random(rng *rand.Rand, most int) RandomCall {
+	what := rng.IntN(10)
+	r := &random{Rand: rng, most: most, huge: what == 9}
+	c := r.call()
+	c.Huge = r.huge
+	if c.Out = nil; what < 9 || !tooLarge(c.In) {
+		c.Out, _ = c.Spec.Infer(c.In)
+	}
+	if 6 <= what && what < 9 {
+		r.spoil(&c)
+	}
+	return c
+}
+
+// random draws sizes.
+type random struct {
+	*rand.Rand
+	most int
+	huge bool
+	dt   tensor.Dtype
+}
+
+func oneOf[T any](r *random, list ...T) T { return list[r.IntN(len(list))] }
+
+// size draws a size that is often at or beside a boundary of kernels.
+func (r *random) size(most int) int {
+	n := oneOf(r, 1, 2, 3, 8, 12, 16, 31, 32, 33, 63, 64, 65, 72, 96, 100, 127, 128, 129, 136, 192, 200, 256, 300, 1+r.IntN(most))
+	return min(n, most)
+}
+
+func (r *random) float(shape ...int) ops.Operand { return ops.Operand{Dtype: r.dt, Shape: shape} }
+
+// params draws valid sizes of blocks.
+func (r *random) params() ops.Params {
+	d := oneOf(r, 1, 2, 3, 4, 8, 16, 16)
+	return ops.Params{
+		Stride: d, BlockLen: d * (1 + r.IntN(4)), SelectBlock: oneOf(r, d*(1+r.IntN(4)), 16*d, (64+d-1)/d*d),
+		TopN: 3 + r.IntN(oneOf(r, 1, 6, 80)), Window: r.size(400),
+	}
+}
+
+// call draws an op and its operands.
+func (r *random) call() RandomCall {
+	r.dt = oneOf(r, tensor.Float32, tensor.Float32, tensor.Float64)
+	p, b, s, hkv := r.params(), 1+r.IntN(3), r.size(300), 1+r.IntN(4)
+	hq := hkv * oneOf(r, 1, 1, 2, 3, 4, 5, 6, 8, 16, 32, 33, 64, 65, 70)
+	dim, dv := r.size(300), r.size(300)
+	if r.IntN(2) == 0 {
+		dim, dv = 8*(1+r.IntN(16)), 8*(1+r.IntN(16))
+	}
+	for b*s*hq*max(dim, dv, s, p.TopN) > r.most {
+		switch {
+		case s > 40:
+			s /= 2
+		case hq > 8*hkv:
+			hq = hkv
+		case b > 1:
+			b--
+		case max(dim, dv, s, p.TopN) > 64:
+			dim, dv, p.TopN = min(dim, 64), min(dv, 64), min(p.TopN, 16)
+			s = min(s, 64)
+		case hq > 1:
+			hq, hkv = 1, 1
+		case s > 1:
+			s /= 2
+		default:
+			dim, dv, p.TopN = 1, 1, 3
+			r.most = max(r.most, 3)
+		}
+	}
+	if r.huge {
+		n := 1 << (20 + r.IntN(30))
+		switch r.IntN(5) {
+		case 0:
+			b = n
+		case 1:
+			s = n + r.IntN(100)
+		case 2:
+			hkv, hq = n, n*(hq/hkv)
+		case 3:
+			dim = n
+		case 4:
+			p.TopN = n
+		}
+	}
+	nc := max(1, ops.NumCompressed(s, p.BlockLen, p.Stride))
+	q, k, v := r.float(b, s, hq, dim), r.float(b, s, hkv, dim), r.float(b, s, hkv, dv)
+	kc, vc := r.float(b, nc, hkv, dim), r.float(b, nc, hkv, dv)
+	o, lse := r.float(b, s, hq, dv), r.float(b, hq, s)
+	idx := ops.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{b, s, hkv, p.TopN}}
+	window := ops.SlidingWindowOp{Window: p.Window}
+	compressed := ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}
+	selected := ops.SelectedAttentionOp{SelectBlock: p.SelectBlock}
+	delta := r.IntN(2) == 0
+	third, name, at := o, "o", 0 // -1 if the call has no o
+	if delta {
+		third, name, at = lse, "delta", -1
+	}
+	after := func(c RandomCall, spec ops.Spec, in []int, o, lse int) RandomCall {
+		c.Forward = &Saved{spec, in, []int{o, lse}}
+		return c
+	}
+	qkv := []int{0, 1, 2}
+	of := func(spec ops.Spec, names []string, in ...ops.Operand) RandomCall {
+		c := RandomCall{Spec: spec, In: slices.Clone(in), Names: names, Block: p.SelectBlock}
+		for i := range c.In {
+			c.In[i].Shape = slices.Clone(c.In[i].Shape)
+		}
+		return c
+	}
+	switch hidden := 1 + r.IntN(20); r.IntN(14) {
+	case 0, 1:
+		return of(window, []string{"q", "k", "v"}, q, k, v)
+	case 2:
+		c := of(ops.SlidingWindowGradOp{Forward: window, Delta: delta}, []string{"q", "k", "v", name, "lse", "do"}, q, k, v, third, lse, o)
+		return after(c, window, qkv, 3|at, 4)
+	case 3:
+		return of(compressed, []string{"q", "kc", "vc"}, q, kc, vc)
+	case 4:
+		c := of(ops.CompressedAttentionGradOp{Forward: compressed, Delta: delta}, []string{"q", "kc", "vc", name, "lse", "do"}, q, kc, vc, third, lse, o)
+		return after(c, compressed, qkv, 3|at, 4)
+	case 5, 6:
+		return after(of(ops.SelectBlocksOp{Params: p}, []string{"q", "kc", "lse"}, q, kc, lse), compressed, []int{0, 1, 1}, -1, 2)
+	case 7:
+		return of(selected, []string{"q", "k", "v", "idx"}, q, k, v, idx)
+	case 8:
+		c := of(ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}, []string{"q", "k", "v", "idx", name, "lse", "do"}, q, k, v, idx, third, lse, o)
+		return after(c, selected, []int{0, 1, 2, 3}, 4|at, 5)
+	case 9:
+		return of(ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x"}, k)
+	case 10:
+		return of(ops.CompressMeanGradOp{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: s}, []string{"dy"}, kc)
+	case 11:
+		return of(ops.CompressMLPOp{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x", "pe", "w1", "w2"},
+			k, r.float(p.BlockLen, dim), r.float(hidden, p.BlockLen*dim), r.float(dim, hidden))
+	case 12:
+		k.Shape[3] += k.Shape[3] % 2
+		return of(ops.RoPEOp{Base: 1e4, Start: r.IntN(1000)}, []string{"x"}, k)
+	default:
+		return of(ops.GatedSumOp{Sigmoid: delta}, []string{"gates", "branch 0", "branch 1"}, r.float(b, s, hq, 2), o, o)
+	}
+}
+
+// tooLarge reports whether an operand has more elements than shape rules can multiply.
+func tooLarge(list []ops.Operand) bool {
+	return slices.ContainsFunc(list, func(o ops.Operand) bool {
+		room := 1 << 58
+		for _, n := range o.Shape {
+			room /= n
+		}
+		return room == 0
+	})
+}
+
+// spoil makes one thing wrong.
+func (r *random) spoil(c *RandomCall) {
+	i := r.IntN(len(c.In))
+	x := &c.In[i]
+	c.Wrong = c.Names // this one, or another one that it does not fit
+	switch r.IntN(7) {
+	case 0:
+		x.Shape[r.IntN(len(x.Shape))] = oneOf(r, 0, 0, -1)
+		c.Wrong = []string{"zero size"}
+	case 1:
+		x.Shape[r.IntN(len(x.Shape))] = 1 << 60
+		x.Shape[r.IntN(len(x.Shape))] += 1 << 60
+		c.Wrong = []string{"too large"}
+	case 2:
+		x.Shape = append(x.Shape, 1)
+	case 3:
+		x.Shape = x.Shape[:len(x.Shape)-1]
+	case 4:
+		if x.Dtype == tensor.Int32 {
+			x.Dtype = tensor.Float32
+		} else {
+			x.Dtype = oneOf(r, tensor.Int, tensor.Int32, tensor.Uint8)
+		}
+	case 5:
+		c.In, c.Wrong = c.In[:len(c.In)-1], []string{"inputs", "no branches", "for 2 branches"}
+	default:
+		r.spoilParameter(c)
+	}
+}
+
+// spoilParameter makes the Spec wrong, or a shape where the Spec has no parameter that can be.
+func (r *random) spoilParameter(c *RandomCall) {
+	bad := oneOf(r, 0, -1, -1<<40)
+	l, d, shape := oneOf(r, bad, 48, 48), oneOf(r, bad, 5, 7), false
+	blocks := []string{"block length l", "stride d"}
+	switch op := c.Spec.(type) {
+	case ops.SlidingWindowOp:
+		c.Spec, c.Wrong = ops.SlidingWindowOp{Window: bad}, []string{"window w"}
+	case ops.SlidingWindowGradOp:
+		op.Forward.Window = bad
+		c.Spec, c.Wrong = op, []string{"window w"}
+	case ops.CompressedAttentionOp:
+		c.Spec, c.Wrong = ops.CompressedAttentionOp{BlockLen: l, Stride: d}, blocks
+	case ops.CompressedAttentionGradOp:
+		op.Forward.BlockLen, op.Forward.Stride = l, d
+		c.Spec, c.Wrong = op, blocks
+	case ops.CompressMeanOp:
+		c.Spec, c.Wrong = ops.CompressMeanOp{BlockLen: l, Stride: d}, blocks
+	case ops.CompressMeanGradOp:
+		op.BlockLen, op.Stride = l, d
+		c.Spec, c.Wrong = op, blocks
+	case ops.CompressMLPOp:
+		c.Spec, c.Wrong = ops.CompressMLPOp{BlockLen: l, Stride: d}, blocks
+	case ops.RoPEOp:
+		c.Spec, c.Wrong = ops.RoPEOp{Base: float64(bad)}, []string{"base"}
+	case ops.SelectedAttentionOp:
+		c.Spec, c.Wrong = ops.SelectedAttentionOp{SelectBlock: bad}, []string{"selection block l'"}
+	case ops.SelectedAttentionGradOp:
+		op.Forward.SelectBlock = bad
+		c.Spec, c.Wrong = op, []string{"selection block l'"}
+	case ops.SelectBlocksOp:
+		switch p := &op.Params; r.IntN(4) {
+		case 0:
+			p.BlockLen, p.Stride = l, d
+			c.Wrong = blocks
+		case 1:
+			p.SelectBlock = oneOf(r, bad, p.Stride*3+1)
+			c.Wrong = []string{"selection block l'"}
+			shape = p.SelectBlock > 0 && p.Stride == 1
+		case 2:
+			p.TopN = oneOf(r, bad, 1, 2)
+			c.Wrong = []string{"top n"}
+		default:
+			p.Window = bad
+			c.Wrong = []string{"window w"}
+		}
+		c.Spec = op
+	default:
+		shape = true
+	}
+	if shape { // the last input cannot have another batch, except alone
+		c.In[len(c.In)-1].Shape[0]++
+		c.Wrong = c.Names
+	}
+}

@@ -1,0 +1,112 @@
+package opcases
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Input returns the bytes of an input of a right call, in the type of o: finite numbers, or lists of chosen blocks.
+func (c RandomCall) Input(rng *rand.Rand, o ops.Operand) []byte {
+	if o.Dtype != tensor.Int32 {
+		return noise()[o.Dtype][rng.IntN(1000)*int(o.Dtype.Size()):][:o.Bytes()]
+	}
+	var data []byte
+	for _, block := range c.blocks(rng, o.Shape) {
+		data = binary.LittleEndian.AppendUint32(data, uint32(block))
+	}
+	return data
+}
+
+// noise is numbers in each type. In fp16 they are small, since sums of large ones would not be finite.
+var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
+	all := map[tensor.Dtype][]byte{}
+	for i, v := range testutil.Normal(1, 1<<19) {
+		if i%7 == 0 {
+			v *= 8
+		}
+		all[tensor.Float32] = binary.LittleEndian.AppendUint32(all[tensor.Float32], math.Float32bits(float32(v)))
+		all[ops.BFloat16] = binary.LittleEndian.AppendUint16(all[ops.BFloat16], testutil.BFloat16(v))
+		all[ops.Float16] = binary.LittleEndian.AppendUint16(all[ops.Float16], testutil.Float16(v/8))
+	}
+	return all
+})
+
+// blocks returns lists of chosen blocks for the input "idx" of this shape: ascending, up to the query's own, padded with -1.
+func (c RandomCall) blocks(rng *rand.Rand, shape tensor.Shape) []int32 {
+	n := shape[3]
+	idx := make([]int32, 0, shape.TotalSize())
+	for range shape[0] {
+		for t := range shape[1] {
+			for range shape[2] {
+				count, own, first := min(n, rng.IntN(n+1)), t/c.Block, 0
+				for j := range n {
+					block := int32(-1)
+					if j < count && first <= own {
+						first += rng.IntN(max(1, (own-first)/(count-j)))
+						block = int32(first)
+						first++
+					}
+					idx = append(idx, block)
+				}
+			}
+		}
+	}
+	return idx
+}
+
+// Check returns an error if output i, in the type of o, holds a number that is not finite, but for the -Inf of an lse, or blocks that
+// no query may choose.
+func (c RandomCall) Check(i int, o ops.Operand, data []byte) error {
+	if o.Dtype == tensor.Int32 {
+		return c.checkBlocks(o.Shape, data)
+	}
+	_, attention := c.Spec.(ops.AttentionSpec)
+	size := int(o.Dtype.Size())
+	for at := range len(data) / size {
+		v := 0.
+		switch bits := data[at*size:]; o.Dtype {
+		case ops.BFloat16:
+			v = testutil.FromBFloat16(binary.LittleEndian.Uint16(bits))
+		case ops.Float16:
+			v = testutil.FromFloat16(binary.LittleEndian.Uint16(bits))
+		default:
+			v = float64(math.Float32frombits(binary.LittleEndian.Uint32(bits)))
+		}
+		if math.IsNaN(v) || math.IsInf(v, 1) || math.IsInf(v, -1) && !(attention && i == 1) {
+			return fmt.Errorf("element %d of output %d, %v, is %v", at, i, o, v)
+		}
+	}
+	return nil
+}
+
+// checkBlocks holds chosen blocks to their order, and to the query's own block.
+func (c RandomCall) checkBlocks(shape tensor.Shape, data []byte) error {
+	n := shape[3]
+	for row := range shape.TotalSize() / n {
+		own, last := row/shape[2]%shape[1]/c.Block, int32(-1)
+		for j := range n {
+			b := int32(binary.LittleEndian.Uint32(data[4*(row*n+j):]))
+			padding := j > 0 && last < 0
+			if b < -1 || b >= 0 && (b <= last || int(b) > own || padding) {
+				return fmt.Errorf("list %d has block %d behind block %d, of a query in block %d", row, b, last, own)
+			}
+			last = b
+		}
+	}
+	return nil
+}
+
+// Outputs returns the outputs of the op, for the inputs of the call.
+func (s *Saved) Outputs(in []ops.Operand) []ops.Operand {
+	q, v := in[s.In[0]], in[s.In[2]]
+	o := ops.Operand{Dtype: q.Dtype, Shape: tensor.Shape{q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]}}
+	return []ops.Operand{o, {Dtype: tensor.Float32, Shape: tensor.Shape{q.Shape[0], q.Shape[2], q.Shape[1]}}}
+}
