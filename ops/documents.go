@@ -112,14 +112,14 @@ func (op DocumentTableOp) fill(table, cu []int32, start int32) {
 func (DocumentTableOp) CheckedInput() int { return 0 }
 
 func (op DocumentTableOp) Check(_ []Operand, b *cpu.Buf) error {
-	cu, total := cpu.Slice[int32](b), int32(op.Batch*op.Seq)
+	cu, total := cpu.Slice[int32](b), op.Batch*op.Seq
 	last := len(cu) - 1
 	if cu[0] != 0 {
 		return fmt.Errorf("cu_seqlens[0] is %d, want 0", cu[0])
 	}
-	row := int32(op.Seq) // where the next row begins
+	row := op.Seq // where the next row begins
 	for i := range last {
-		switch first, end := cu[i], cu[i+1]; {
+		switch first, end := int(cu[i]), int(cu[i+1]); {
 		case end < first:
 			return fmt.Errorf("cu_seqlens[%d] is %d, less than the %d before it", i+1, end, first)
 		case end > total:
@@ -127,10 +127,10 @@ func (op DocumentTableOp) Check(_ []Operand, b *cpu.Buf) error {
 		case end > row:
 			return fmt.Errorf("document %d, tokens [%d, %d), crosses the end of a row of %d tokens at %d: want a boundary there", i, first, end, op.Seq, row)
 		case end == row:
-			row += int32(op.Seq)
+			row += op.Seq
 		}
 	}
-	if cu[last] != total {
+	if int(cu[last]) != total {
 		return fmt.Errorf("cu_seqlens[%d], the last one, is %d, want the %d tokens of the batch", last, cu[last], total)
 	}
 	return nil
