@@ -109,11 +109,23 @@ func TestCrashCauses(t *testing.T) {
 	})
 
 	t.Run("cu_seqlens that disagree", func(t *testing.T) {
-		t.Setenv("NSA_FA2_FORCE_VARLEN", "1")
-		_, err := graph.NewMachine(G.NewGraph(), graph.WithBackend(b))
-		var u *graph.Unsupported
-		require.ErrorAs(t, err, &u, "no op takes packed sequences yet")
-		require.Equal(t, graph.ReasonSequences, u.Reason)
+		g := G.NewGraph()
+		boundaries := tensor.New(tensor.WithBacking([]int32{0, 3, 8}))
+		cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
+		table := testutil.Must(ops.DocumentTable(cuSeqlens, 1, 8, 0, 0))(t)
+		q := opcases.Normal("q", 1, 1, 8, 2, 16).Node(g, tensor.Float32)
+		testutil.Must(ops.SlidingWindow(q, q, q, 4, ops.WithDocuments(table)))(t)
+		m := machine(t, g, b)
+		for message, bad := range map[string][]int32{
+			"cu_seqlens[0] is 1, want 0": {1, 3, 8}, "the last one, is 7, want the 8 tokens of the batch": {0, 3, 7},
+			"cu_seqlens[1] is 9, want at most the 8 tokens of the batch": {0, 9, 8}, "cu_seqlens[1] is -1, less than the 0 before it": {0, -1, 8},
+		} {
+			copy(boundaries.Int32s(), bad)
+			require.ErrorContains(t, m.RunAll(), message)
+			m.Reset()
+		}
+		copy(boundaries.Int32s(), []int32{0, 5, 8})
+		require.NoError(t, m.RunAll())
 	})
 
 	t.Run("causal alignment", func(t *testing.T) {

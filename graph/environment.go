@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// variable is an environment variable of this module. Its meaning is told in docs/environment.md.
+// variable is an environment variable of this module. docs/environment.md explains it.
 type variable struct {
 	name string
 	set  func(p *Policy, value string) error // nil for any value, which another package reads
@@ -77,7 +77,7 @@ func boolean(set func(p *Policy, v bool)) func(*Policy, string) error {
 	}
 }
 
-// length returns the function that reads the least number of keys of a branch, -1 for none that is enough.
+// length returns the function that reads the least number of keys of a branch; -1 means that no number is enough.
 func length(of func(*Policy) *Branch) func(*Policy, string) error {
 	return func(p *Policy, value string) error {
 		n, err := strconv.Atoi(value)

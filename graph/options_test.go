@@ -258,7 +258,7 @@ func TestPreferFP16(t *testing.T) {
 // TestBadPolicy: what no machine can do is an error.
 func TestBadPolicy(t *testing.T) {
 	for want, p := range map[string]graph.Policy{
-		"graph: machine: policy: the least number of keys is -1, want at least 0":                       {Window: graph.Branch{MinKeys: -1}},
+		"graph: machine: policy: the least number of keys is -1, want at least 0":                        {Window: graph.Branch{MinKeys: -1}},
 		"graph: machine: policy: packed: unsupported packed sequences: a machine does not put documents": {Packed: true},
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))), want)

@@ -11,8 +11,8 @@ import (
 // best that the backend has.
 type Policy struct {
 	// Strict makes a fallback an error of NewMachine: an op that would run by other than the first implementation offered
-	// for it, and, where the device's memory is not the host's, one that would run on the host. An implementation that is for
-	// other devices, that this policy switches off or that is slower for so few keys is not counted.
+	// for it, and, where the device's memory is not the host's, one that would run on the host. An implementation does not count
+	// if it is for another compute capability, if this policy switches it off, or if it is slower for so few keys.
 	Strict bool
 	// TF32 lets matrix products of float32 on a GPU round their operands to TF32, 10 bits after the point: several times as
 	// fast, and no longer within 1e-5 of the exact result.
@@ -27,7 +27,8 @@ type Policy struct {
 	// PreferFP16 makes a machine with the precision BF16 run as one with FP16 if its graph has no derivatives: three more bits
 	// of fraction, and Inf where an activation is above 65504. Gradients in FP16 need a loss scale, so training stays in BF16.
 	PreferFP16 bool
-	// Packed makes attention take packed sequences, with one document if the graph has no boundaries. It is refused so far.
+	// Packed is refused: it would make attention take packed sequences in a graph without boundaries. Give the ops boundaries
+	// instead (ops.WithDocuments).
 	Packed bool
 
 	// Audit logs each call of an attention op: the implementation, and why those that are preferred to it were refused.
@@ -40,8 +41,8 @@ type Policy struct {
 type Branch struct {
 	// General rules out the kernels on tensor cores, so that the general ones run.
 	General bool
-	// MinKeys is the number of keys (of compressed attention: compressed keys) from which on kernels on tensor cores are
-	// preferred to the general ones. 0 stands for what was measured on such a device.
+	// MinKeys is the least number of keys, in compressed attention of compressed keys, for which kernels on tensor cores are
+	// preferred to the general ones. 0 means the measured number of the device.
 	MinKeys int
 }
 

@@ -60,8 +60,8 @@ type Refusal struct {
 // String returns the implementation and the reason.
 func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
-// fallback reports whether what runs instead is second best on this device. It is not where the implementation is for other
-// devices, where the user has switched it off, and where it is slower at the site's length.
+// fallback reports whether what runs instead is second best on this device. It is not if the refused implementation is for another
+// compute capability, is switched off by the user, or is slower at the site's length.
 func (r Refusal) fallback() bool {
 	return r.Why.Reason != ReasonCapability && r.Why.Reason != ReasonPolicy && r.Why.Reason != ReasonLength
 }

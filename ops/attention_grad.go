@@ -96,8 +96,8 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, i
 	return f
 }
 
-// keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group, from the rows of n queries, ascending, that may see any of them:
-// query returns the i-th, and visible the keys that a query sees.
+// keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group, from the rows of the n queries, ascending, that may
+// see any of them: query returns the i-th, and visible the keys that a query sees.
 func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, visible func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
 	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)

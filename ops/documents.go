@@ -11,18 +11,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// DocumentTable returns what ops need to know of documents that are packed into the rows of a batch of batch x seq tokens, for
-// their option WithDocuments. cuSeqlens [K+1], int32 or int, holds the boundaries of K documents in the tokens of all rows, one
-// row behind the other: document i is [cuSeqlens[i], cuSeqlens[i+1]). It begins with 0, does not fall, ends with batch*seq, and
-// every multiple of seq is in it, since a document lies in one row. Documents may be empty, so that a graph takes any number of
-// them up to K: the boundaries that are not needed repeat the last one. Other boundaries are an error of the run that names the
-// first wrong one. No shape depends on them: new ones need no new graph, plan or capture.
+// DocumentTable returns a table of the documents that are packed into the rows of a batch, for the option WithDocuments of the
+// ops. The batch has batch rows of seq tokens; document i holds the tokens [cuSeqlens[i], cuSeqlens[i+1]) of all rows, counted
+// row by row.
 //
-// With the option an op gives every document the results of its own run, bit by bit on the CPU: positions, windows, compression
-// blocks and selection blocks begin at its first token and end with it. Of its row's NumCompressed(seq, blockLen, stride)
-// compressed keys a document of n tokens has NumCompressed(n, blockLen, stride), which lie behind those of the documents before
-// it; they fit since stride divides blockLen, see the comment of DocumentTableOp. What remains is zero, and no query sees it.
-// Blocks that SelectBlocks chooses count from the document's first. A blockLen of 0 is for graphs without compression.
+// cuSeqlens [K+1] is int32 or int. It begins with 0, never falls and ends with batch*seq. Every multiple of seq is in it, since
+// a document lies in one row. Documents may be empty, so a graph takes any number of them up to K: boundaries that are not
+// needed repeat the last one. Wrong boundaries are an error of the run, which names the first wrong one. No shape depends on
+// the boundaries, so new ones need no new graph, plan or capture.
+//
+// An op with the option gives every document the results of its own run, bit by bit on the CPU. Positions, windows, compression
+// blocks and selection blocks begin at the document's first token and end with its last. The indices of SelectBlocks count from
+// the document's first block. A document of n tokens has NumCompressed(n, blockLen, stride) compressed keys, behind those of
+// the documents before it in the row. They fit into the row's NumCompressed(seq, blockLen, stride); the keys left over are zero,
+// and no query sees them. A blockLen and stride of 0 are for graphs without compression.
 func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq, blockLen, stride int) (*gorgonia.Node, error) {
 	op := DocumentTableOp{batch, seq, blockLen, stride}
 	cuSeqlens, err := tokens(op, "cu_seqlens", cuSeqlens)
@@ -32,13 +34,13 @@ func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq, blockLen, stride int) (
 	return Apply(op, cuSeqlens)
 }
 
-// DocumentTableOp is the Spec of DocumentTable: cu_seqlens int32 [K+1] -> table int32 [B,S,4]. The row of token t of a row of the
-// batch has, all of them places in that row:
+// DocumentTableOp is the Spec of DocumentTable: cu_seqlens int32 [K+1] -> table int32 [B,S,4]. Place t of a row has four numbers,
+// all of them places in that row:
 //
-//	0  the first token of its document
-//	1  the end of its document, behind the last token
-//	2  the place of the document's first compressed key
-//	3  not of token t, but of compressed key t: the first token of its block, -1 where there is no such key
+//	0  the first token of the document of token t
+//	1  the end of that document, behind its last token
+//	2  the first compressed key of that document
+//	3  the first token of the block of compressed key t (not of token t), -1 if there is no such key
 //
 // A kernel loads the four at once. Two documents of m and n tokens, both at least l, have (m-l+d)/d + (n-l+d)/d compressed keys,
 // rounded down: at most (m+n-l+d)/d, what one document of m+n tokens has, since d <= l. Shorter documents have none. So the
@@ -112,14 +114,14 @@ func (op DocumentTableOp) fill(table, cu []int32, start int32) {
 func (DocumentTableOp) CheckedInput() int { return 0 }
 
 func (op DocumentTableOp) Check(_ []Operand, b *cpu.Buf) error {
-	cu, total := cpu.Slice[int32](b), int32(op.Batch*op.Seq)
+	cu, total := cpu.Slice[int32](b), op.Batch*op.Seq
 	last := len(cu) - 1
 	if cu[0] != 0 {
 		return fmt.Errorf("cu_seqlens[0] is %d, want 0", cu[0])
 	}
-	row := int32(op.Seq) // where the next row begins
+	row := op.Seq // where the next row begins
 	for i := range last {
-		switch first, end := cu[i], cu[i+1]; {
+		switch first, end := int(cu[i]), int(cu[i+1]); {
 		case end < first:
 			return fmt.Errorf("cu_seqlens[%d] is %d, less than the %d before it", i+1, end, first)
 		case end > total:
@@ -127,10 +129,10 @@ func (op DocumentTableOp) Check(_ []Operand, b *cpu.Buf) error {
 		case end > row:
 			return fmt.Errorf("document %d, tokens [%d, %d), crosses the end of a row of %d tokens at %d: want a boundary there", i, first, end, op.Seq, row)
 		case end == row:
-			row += int32(op.Seq)
+			row += op.Seq
 		}
 	}
-	if cu[last] != total {
+	if int(cu[last]) != total {
 		return fmt.Errorf("cu_seqlens[%d], the last one, is %d, want the %d tokens of the batch", last, cu[last], total)
 	}
 	return nil
@@ -143,7 +145,7 @@ type options struct {
 	table *gorgonia.Node
 }
 
-// WithDocuments makes the rows of a batch documents that know nothing of each other, by a table of DocumentTable. A nil table
+// WithDocuments packs documents that do not see each other into the rows of a batch, by a table of DocumentTable. A nil table
 // changes nothing: each row is one document.
 func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
 
@@ -170,7 +172,7 @@ func applyPacked(spec Spec, l, d int, opts []Option, inputs ...*gorgonia.Node) (
 	return Apply(spec, inputs...)
 }
 
-// Packed reports whether the inputs of an op hold a table of documents.
+// Packed reports whether there is a table of documents among the inputs of an op.
 func Packed(in []Operand) bool { return slices.ContainsFunc(in, Operand.isTable) }
 
 // isTable tells a table of documents from the other inputs of the ops that take one.
@@ -192,8 +194,8 @@ func checkTable(table []Operand, b, s int) error {
 	return wantShape("documents", table[0].Shape, b, s, docNumbers)
 }
 
-// sequence is a run of tokens that know nothing of others: a row of the batch, or a document in it. Its tokens and keys count from
-// its first. Keys are tokens, or compressed keys.
+// sequence is a run of tokens that see no others: a row of the batch, or a document in it. Its tokens and keys count from its
+// first. Keys are tokens, or compressed keys.
 type sequence struct {
 	b        int // row of the batch
 	first, s int // its tokens in the row: s of them from the first on
@@ -253,7 +255,7 @@ func (x sequences) tiles(b, from, to, size int, f func(q sequence, lo, hi int)) 
 		for lo := pieces(t-q.first, size) * size; lo < q.s && q.first+lo < to; lo += size {
 			f(q, lo, min(q.s, lo+size))
 		}
-		t = max(t+1, q.first+q.s) // on in any case, also with a table that is none
+		t = max(t+1, q.first+q.s) // ends even if the table is invalid
 	}
 }
 

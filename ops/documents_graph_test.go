@@ -94,6 +94,8 @@ func TestBadBoundaries(t *testing.T) {
 		require.ErrorContains(t, op.Check(nil, cpu.NewBuf(slices.Clone(boundaries))), message)
 	}
 	require.NoError(t, op.Check(nil, cpu.NewBuf(good)))
+	op = ops.DocumentTableOp{Batch: 1, Seq: 1 << 30} // the most tokens that a batch may have
+	require.NoError(t, op.Check(nil, cpu.NewBuf([]int32{0, 5, 1 << 30, 1 << 30})))
 }
 
 // TestNewDocumentsInOneGraph: graphs of all branches, with gradients, run with new boundaries and no new plan, and give every

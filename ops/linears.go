@@ -11,8 +11,9 @@ import (
 const MaxLinears = 12
 
 // LinearsOp is the Spec of several Linear layers of one input: x, w_0, ..., w_n-1, the biases of the layers that have one, in
-// their order, and perhaps RoPE's table of documents -> y_0, ..., y_n-1. Each output has the shape and the bits that LinearOp gives it, or LinearOp and a
-// RoPEOp behind it. A machine puts it where a plan has the layers one by one; it has no constructor and no gradient.
+// their order, and perhaps RoPE's table of documents -> y_0, ..., y_n-1. Each output has the shape and the bits that LinearOp
+// gives it, or LinearOp and a RoPEOp behind it. A machine puts it where a plan has the layers one by one; it has no constructor
+// and no gradient.
 type LinearsOp struct {
 	Heads  [MaxLinears]int  // of each layer as in LinearOp
 	Bias   [MaxLinears]bool // which layers have a bias
@@ -130,8 +131,8 @@ func bindProducts(k *cpu.Kernel, like Arg, products ...cpu.Product) {
 const MaxTerms = 3
 
 // LinearsGradOp is the Spec of the gradients of several Linear layers of one input: x, dy_0, ..., dy_n-1, w_0, ..., w_n-1, and
-// perhaps RoPE's table of documents -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x, where x and dy_i are seen as [rows,in]
-// and [rows,out_i]. It stands for a LinearWeightGradOp and a LinearInputGradOp of each layer, the AddOp of what the latter
+// perhaps RoPE's table of documents -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x,
+// where x and dy_i are seen as [rows,in] and [rows,out_i]. It stands for a LinearWeightGradOp and a LinearInputGradOp of each layer, the AddOp of what the latter
 // give, and what makes dy_i: an AddOp where it has several terms, which are inputs one behind the other, then a RoPEOp where
 // it is turned. Each dw has the bits that these give it. The terms of dx are added up in their order, element by element of K,
 // so that its last bits may differ from those of the sum. It has no constructor and no gradient.

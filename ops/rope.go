@@ -12,7 +12,7 @@ import (
 
 // RoPE returns the rotary position embedding of x [B,S,H,D] (arXiv 2104.09864): the pair (2i, 2i+1) of each head at token s
 // turns by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token: 0, or the number of
-// tokens before it when a sequence is continued. Documents all begin with start. x has a gradient.
+// tokens before it when a sequence is continued. Every document begins with start. x has a gradient.
 func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
 	return applyPacked(RoPEOp{Base: base, Start: start}, 0, 0, opts, x)
 }

@@ -64,8 +64,7 @@ type SelectedAttentionGradOp = AttentionGradOp[SelectedAttentionOp]
 
 func (SelectedAttentionOp) CheckedInput() int { return 3 }
 
-// Check knows of no documents, whose table it does not have: a block that is none of a document is past its last token, and
-// unseen.
+// Check has no table of documents, so it allows the blocks of a whole row. A block past the end of a document is not seen.
 func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
 	return newChoice(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
 }

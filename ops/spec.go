@@ -97,8 +97,8 @@ func OutputIndex(op gorgonia.Op) (index int, ok bool) {
 type counted interface{ flops(in []Operand) float64 }
 
 // FLOPs returns the floating-point operations of the products in an op with these inputs, a multiplication and an addition
-// being two; of attention, those of the pairs of a query and a key that are seen if rows are no documents. It is 0 for an op
-// without products.
+// being two; of attention, those of the pairs of a query and a key that are seen, as if each row were one document. It is 0 for
+// an op without products.
 func FLOPs(s Spec, in []Operand) float64 {
 	if c, ok := s.(counted); ok {
 		return c.flops(in)

@@ -193,9 +193,9 @@ type applyOptions struct {
 	cuSeqlens *G.Node
 }
 
-// WithCuSeqlens packs documents into the rows of x, by their boundaries [K+1], int32 or int: see ops.DocumentTable. Each has the
-// output of its own run, and so have its gradients. A nil node changes nothing: each row is one document. Layers of a graph that
-// are given one node share its table.
+// WithCuSeqlens packs documents into the rows of x, by their boundaries [K+1], int32 or int: see ops.DocumentTable. Each document
+// has the output and the input gradient of its own run. A nil node changes nothing: each row is one document. Layers of a graph
+// that are given the same node share its table.
 func WithCuSeqlens(cuSeqlens *G.Node) ApplyOption {
 	return func(o *applyOptions) { o.cuSeqlens = cuSeqlens }
 }

@@ -70,7 +70,7 @@ func Paste(x, y *Tensor, d Document, rows Rows) {
 	}
 }
 
-// Map returns an array of the given shape of what f makes of each document's rows of x; what belongs to no document is zero.
+// Map returns an array of the given shape with what f makes of each document's rows of in. What belongs to no document is zero.
 func (x Documents) Map(in *Tensor, from, to Rows, f func(alone *Tensor) *Tensor, shape ...int) *Tensor {
 	out := New(shape...)
 	for _, d := range x.List() {

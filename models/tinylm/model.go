@@ -74,8 +74,8 @@ func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = tru
 // WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
 
-// WithDocuments lets a batch hold up to most documents, packed into its rows, of which each is as if it ran alone: CuSeqlens has
-// their boundaries. There must be room for one in each row.
+// WithDocuments packs up to most documents into the rows of a batch. Each is as if it ran alone; CuSeqlens has their boundaries.
+// There must be room for one in each row.
 func WithDocuments(most int) ModelOption {
 	return func(o *modelOptions) { o.packed, o.documents = true, most }
 }

@@ -22,7 +22,7 @@ const WeightsFile = "weights.safetensors"
 // Training is how a model is trained. Preset has sensible values for all of it.
 type Training struct {
 	Batch    int           // sequences of Config.Context tokens in a step
-	Packed   bool          // the documents of the data are packed into them, each as if it ran alone
+	Packed   bool          // these hold the documents of the data, cut at their ends: each is as if it ran alone
 	Steps    int           // steps to take; 0 goes by Duration
 	Duration time.Duration // time to train for, evaluations on the way included; without Steps
 
