@@ -88,7 +88,7 @@ type attentionAt struct {
 
 // nsa adds attention by three branches and their gates.
 func (a attentionAt) nsa(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-	nc := ops.NumCompressed(a.s, base.BlockLen, base.Stride)
+	nc := max(1, ops.NumCompressed(a.s, base.BlockLen, base.Stride)) // one row of zeros where there is no complete block
 	kc := in("kc", nc)
 	compressed := must(ops.CompressedAttention(q, kc, in("vc", nc), base.BlockLen, base.Stride))
 	blocks := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), base.Params))
@@ -111,10 +111,10 @@ func (a attentionAt) choice(share int) []int32 {
 				row = append(row, idx[len(idx)-a.kvHeads*n:][:n]...)
 			} else if own < n {
 				for j := range n {
-					row = append(row, int32(min(j, own+1)))
-				}
-				for j := own + 1; j < n; j++ {
-					row[j] = -1
+					if j > own {
+						j = -1
+					}
+					row = append(row, int32(j))
 				}
 			} else {
 				row = append(row, 0, int32(own-1), int32(own))
@@ -142,16 +142,21 @@ type timedBranch struct {
 // graphOf makes an output of q and of inputs that it asks for by their names and numbers of rows, S if it gives none.
 type graphOf func(q *G.Node, in func(name string, rows ...int) *G.Node) *G.Node
 
+// graph returns the output that build makes of q.
+func (a attentionAt) graph(q *G.Node, build graphOf) *G.Node {
+	return build(q, func(name string, rows ...int) *G.Node {
+		if len(rows) == 0 {
+			rows = []int{a.s}
+		}
+		return input(q.Graph(), name, 1, rows[0], a.kvHeads, a.dim)
+	})
+}
+
 // profile returns the plan of a graph with its gradients, and the medians of the times of its steps.
 func (a attentionAt) profile(build graphOf, opts ...graph.Option) (graph.Plan, []time.Duration) {
 	g := G.NewGraph()
 	q := input(g, "q", 1, a.s, a.heads, a.dim)
-	out := build(q, func(name string, rows ...int) *G.Node {
-		if len(rows) == 0 {
-			rows = []int{a.s}
-		}
-		return input(g, name, 1, rows[0], a.kvHeads, a.dim)
-	})
+	out := a.graph(q, build)
 	do := input(g, "do", out.Shape()...)
 	cost := must(G.Sum(must(G.HadamardProd(out, do))))
 	must(graph.Grad(cost, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...))

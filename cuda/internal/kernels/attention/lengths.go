@@ -16,7 +16,7 @@ type threshold struct {
 
 // thresholds are measured by
 //
-//	go run ./bench -suite attention
+//	go run ./bench -suite thresholds
 //
 // which prints the rows. A dim between two rows has that of the larger one. What is not here has a threshold of 1.
 var thresholds = []threshold{}

@@ -1,0 +1,17 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+)
+
+// TestShortAttention: the suites build attention at every length that they time, also without a complete compression block.
+func TestShortAttention(t *testing.T) {
+	for s := 16; s <= 4096; s *= 4 {
+		a := attentionAt{attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: 64}, s: s}
+		q := input(G.NewGraph(), "q", 1, s, a.heads, a.dim)
+		require.Equal(t, []int{1, s, a.heads, a.dim}, []int(a.graph(q, a.nsa).Shape()))
+	}
+}
