@@ -30,7 +30,7 @@ var attentionBounds = map[string][2]float64{
 	"sliding window, i 65536": {0.32, 1.4}, "compressed attention, i 65536": {1.05, 4.8}, "select blocks, i 65536": {0.8}, "selected attention, random blocks, i 65536": {2.9, 7.6},
 }
 
-// attentionPeers are those of cuDNN's dense attention.
+// attentionPeers are the same of cuDNN's dense attention.
 var attentionPeers = map[string][2]float64{
 	"all, i 2048": {0.035, 0.169}, "all, i 8192": {0.268, 1.07}, "all, i 32768": {3.63, 13.5}, "all, i 65536": {14.4, 53.1},
 	"all, ii 2048": {0.147, 0.841}, "all, ii 8192": {1.80, 7.44}, "all, ii 32768": {29.8, 110.6}, "all, ii 65536": {119.0, 445.6},
@@ -39,9 +39,7 @@ var attentionPeers = map[string][2]float64{
 // benchAttention times each branch, the choice of blocks and the whole, with normal inputs; selected attention also with random
 // blocks, of which neighbouring queries share the forced ones alone, and with blocks that 64 neighbours share; and dense attention.
 func benchAttention(r *report) {
-	ceiling, bytes := ceilings(r.backend)
-	r.add("matrix product, measured ceiling", "8192x8192x8192", ceiling/1e12, "TFLOP/s")
-	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s")
+	ceiling, _ := ceilings(r)
 	if gpu, ok := r.backend.(*cuda.Backend); ok {
 		c := must(gpu.Ceilings())
 		r.add("reads from L2, measured ceiling", "16 MiB by all multiprocessors", c.L2/1e9, "GB/s")

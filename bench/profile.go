@@ -29,9 +29,7 @@ type profiled struct {
 func benchProfile(r *report, t *trainer) {
 	step := t.steps(trainRuns) / trainRuns
 	all, outside := t.profile()
-	flops, bytes := ceilings(r.backend)
-	r.add("matrix product, measured ceiling", "8192x8192x8192", flops/1e12, "TFLOP/s")
-	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s")
+	flops, bytes := ceilings(r)
 	total := time.Duration(0)
 	for _, p := range all {
 		total += p.time
@@ -107,18 +105,21 @@ func profileSteps(m *graph.Machine, runs int) (steps []graph.PlanStep, best []ti
 	return m.Plan().Steps, best
 }
 
-// ceilings returns the flop and the bytes a second that the device reaches in a large matrix product and in a sum of large
-// vectors. The numbers are normal: of zeros a product would draw less power, and so run at a higher clock.
-func ceilings(b graph.Backend) (flops, bytes float64) {
+// ceilings reports and returns the flop and the bytes a second that the device reaches in a large matrix product and in a sum of
+// large vectors. The numbers are normal: of zeros a product would draw less power, and so run at a higher clock.
+func ceilings(r *report) (flops, bytes float64) {
 	const n = 8192
-	product, t := fastest(b, "linear", func(g *G.ExprGraph) (*G.Node, error) {
+	product, t := fastest(r.backend, "linear", func(g *G.ExprGraph) (*G.Node, error) {
 		return ops.Linear(input(g, "x", 1, n, n), input(g, "w", n, n))
 	})
 	flops = product.FLOPs / t.Seconds()
-	sum, t := fastest(b, "add", func(g *G.ExprGraph) (*G.Node, error) {
+	sum, t := fastest(r.backend, "add", func(g *G.ExprGraph) (*G.Node, error) {
 		return ops.Add(input(g, "x", 1, n, 2*n), input(g, "y", 1, n, 2*n))
 	})
-	return flops, sum.Bytes / t.Seconds()
+	bytes = sum.Bytes / t.Seconds()
+	r.add("matrix product, measured ceiling", "8192x8192x8192", flops/1e12, "TFLOP/s")
+	r.add("sum of vectors, measured ceiling", "2 x 128 Mi", bytes/1e9, "GB/s")
+	return flops, bytes
 }
 
 // fastest runs the graph that build makes and returns what its one op of the given name costs, and the shortest of its times.

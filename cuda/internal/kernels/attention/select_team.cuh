@@ -86,7 +86,7 @@ __device__ __forceinline__ void sum_heads(float (&s)[16][4], float scale, const 
       to[0] = x[u].x, to[Apart] = x[u].y;
 }
 
-// The same for as many queries as a thread has. If some of the block's rows are large, bases are 0, and behind them lie the lse.
+// The same for as many queries as a thread has. If some of the block's rows are large, bases are 0 and exponents are made of lse.
 template <int Apart>
 __device__ __forceinline__ void sum_heads(float (&s)[16][4], const Sizes& n, int queries, bool any_large, const float* base, const float* lse,
                                           float* to, int pitch) {

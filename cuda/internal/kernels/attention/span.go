@@ -206,11 +206,12 @@ func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(
 }
 
 // The work of a kernel that owns keys is cut into chunks of rows until the blocks fill the GPU, or a chunk would get too few rows. On
-// warp groups a multiprocessor has one block at a time, most of which are of the same length: a few for each are left whole.
+// warp groups a multiprocessor has one block at a time, most of them equally long: with wholeBlocks or more for each multiprocessor
+// none is cut, else there are to be cutBlocks, about half of which see nothing of their keys.
 const (
-	fullGPU     = 6  // blocks for each multiprocessor
-	wholeBlocks = 3  // of warp groups: so many are not cut
-	cutBlocks   = 16 // of warp groups: where fewer are cut, so many, of which masks hide about half
+	fullGPU     = 6 // blocks for each multiprocessor
+	wholeBlocks = 3
+	cutBlocks   = 16
 	mostChunks  = 32 // most chunks of the rows of one tile of keys
 	minChunkRow = 256
 
