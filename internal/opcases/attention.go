@@ -67,9 +67,9 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile
 		{Sizes{1, 129, 3, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
 		{Sizes{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
-		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},  // the rows of a key are cut into chunks
-		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small}, // blocks of several tiles
-		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},    // lists have less than half of the blocks
+		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},   // the rows of a key are cut into chunks
+		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small},  // blocks of several tiles
+		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},     // lists have less than half of the blocks
 		{Sizes{1, 129, 1, 1, 192, 128}, 8, 4, 64, 3, 65, Small}, // dims of which the one of values is smaller, and both beyond 128
 		{Sizes{1, 109, 2, 1, 136, 72}, 4, 2, 64, 3, 40, Small},
 		{Sizes{1, 67, 3, 1, 144, 192}, 4, 2, 64, 3, 33, Small},

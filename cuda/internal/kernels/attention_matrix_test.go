@@ -174,7 +174,8 @@ func TestGradientOnWarpGroups(t *testing.T) {
 		{long, kernels.BF16, 65536, 4095, 64, h200, []launch{{"span_dq_wgmma64_bf16", 132}, {"span_dkv_wgmma64_bf16", 4 * 32 * 17}, {"span_reduce_bf16", 4095}}, 0},
 		{short, kernels.F16, 1280, 1280, 192, few, []launch{{"span_dq_wgmma192x128_f16", 5}, {"span_dkv_wgmma192x128_f16", 4 * 10}}, 0},
 		{short, kernels.BF16, 300, 300, 64, older, nil, graph.ReasonCapability},
-		{short, kernels.BF16, 300, 300, 200, h200, nil, graph.ReasonHeadDim},
+		{short, kernels.BF16, 1280, 1280, 200, few, []launch{{"span_dq_wgmma256x128_bf16", 5}, {"span_dkv_wgmma256x128_bf16", 4 * 20}}, 0},
+		{short, kernels.BF16, 300, 300, 264, h200, nil, graph.ReasonHeadDim},
 		{short, kernels.F32, 300, 300, 64, h200, nil, graph.ReasonType},
 	} {
 		p, err := planOf(c.gpu, "cuda wgmma", c.op, attentionSite(c.typ, true, 2, c.S, c.T, 12, 2, c.D, min(c.D, 128)))
@@ -204,7 +205,8 @@ func TestSelectedGradientOnWarpGroups(t *testing.T) {
 		{h200, 64, 300, 64, "nsa_selected_dkv_wgmma64_bf16", "", 4 * (5 + 300*4/256)},
 		{h200, 128, 300, 128, "nsa_selected_dkv_wgmma128_bf16", "", 4 * (3 + 300*4/300) * 2},
 		{h200, 64, 300, 192, "nsa_selected_dkv_wgmma192x128_bf16", "", 4 * (5 + 300*4/256)},
-		{h200, 64, 300, 200, "", "warp groups: dims 200 and 128, want multiples of 8 up to one of [64 and 64 128 and 128 192 and 128]", 0},
+		{h200, 64, 300, 256, "nsa_selected_dkv_wgmma256x128_bf16", "", 4 * (5 + 300*4/256)},
+		{h200, 64, 300, 264, "", "warp groups: dims 264 and 128, want multiples of 8 up to 256 and 192", 0},
 		{h200, 32, 300, 64, "", "selection blocks of 32 tokens", 0},
 		{older, 64, 300, 64, "", "compute capability 8.9", 0},
 	} {

@@ -33,22 +33,22 @@ __device__ bool store_keys16(T* dst, const float (&x)[C / 8][4], float f, int ke
   return zeros != 0 || zero != 0;
 }
 
-template <typename T, int C, int Cv = C>
+template <typename T, int C>
 __device__ bool store_gradients(const AttentionParams& p, int b, int g, int key, int end, const float (&dk)[C / 8][4],
-                                const float (&dv)[Cv / 8][4]) {
+                                const float (&dv)[C / 8][4]) {
   const Sizes& n = p.n;
   return store_keys16<T, C>(static_cast<T*>(p.dk), dk, n.scale, key, end, n.d, [&](int s) { return n.key(b, g, s, n.d); }) |
-         store_keys16<T, Cv>(static_cast<T*>(p.dv), dv, 1, key, end, n.dv, [&](int s) { return n.key(b, g, s, n.dv); });
+         store_keys16<T, C>(static_cast<T*>(p.dv), dv, 1, key, end, n.dv, [&](int s) { return n.key(b, g, s, n.dv); });
 }
 
 // Writes the gradients to partial sums, rows of D+Dv numbers from that of the key `first` on.
-template <int C, int Cv = C>
+template <int C>
 __device__ bool store_partial(float* sums, const Sizes& n, int first, int key, int end, const float (&dk)[C / 8][4],
-                              const float (&dv)[Cv / 8][4]) {
+                              const float (&dv)[C / 8][4]) {
   const int c = n.d + n.dv;
   const auto offset = [&](int s) { return (long long)(s - first) * c; };
   return store_keys16<float, C>(sums, dk, n.scale, key, end, n.d, offset) |
-         store_keys16<float, Cv>(sums + n.d, dv, 1, key, end, n.dv, offset);
+         store_keys16<float, C>(sums + n.d, dv, 1, key, end, n.dv, offset);
 }
 
 }  // namespace nsa

@@ -7,7 +7,8 @@
 //
 // A block has W warp groups that compute, behind one that loads. N rows of q and do at a time, with what is known of them, go through
 // a ring of `Stages`; barriers say which are full and which are free. Each group owns 64 keys. With one of them, which is all that
-// listed rows see, a multiprocessor has two blocks.
+// listed rows see, a multiprocessor has two blocks. Where dk and dv of 64 keys are too many registers of a group (Split), two groups own
+// the same keys: the first one makes dv, the other one dk.
 //
 // Keys are the rows of the products and queries the columns, so that P and dS are left factors from registers. While a group makes P
 // and dS, the products of the other one run.
@@ -23,12 +24,12 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> struct KeyGradient {
-  static constexpr int M = 64 * W, kBlock = 128 + 128 * W;
-  static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;                      // bytes of those of a warp group
+template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool Split = false> struct KeyGradient {
+  static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
+  static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of those of a warp group
   static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and with do
-  static constexpr int kLoaderRegisters = C > 128 ? 32 : 40, kRegisters = (W == 1 ? 216 : 232) + (C > 128 ? 8 : 0);  // of a thread
-  static_assert(W <= 2, "2 blocks of 2 groups, or 1 of 3, share 65536 registers");
+  static constexpr int kLoaderRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40, kRegisters = W == 1 ? 256 - kLoaderRegisters : Split ? 224 : 232;  // of a thread
+  static_assert(registers_fit(W, kLoaderRegisters, kRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "or the groups wait for registers without end");
   static constexpr int kStep = 128 / 8;
   static_assert(N <= 128 && N % kStep == 0, "a thread for each row of a tile, which copies the same cell of panels of several");
 
@@ -57,7 +58,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
     int careful;  // whether this is the second pass; here, as registers are scarce
   };
   static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 72, "widths.dkvBytes in Go");
-  static constexpr int kTiles = W * (kKeyTile + kValueTile) + Stages * kStage, kShared = kTiles + sizeof(Shared);
+  static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage, kShared = kTiles + sizeof(Shared);
 
   const AttentionParams& p;
   uint32_t K, V, Q;  // do lies behind q in a stage
@@ -65,7 +66,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ KeyGradient(const AttentionParams& p)
-      : p(p), K(shared_address(shared())), V(K + W * kKeyTile), Q(V + W * kValueTile),
+      : p(p), K(shared_address(shared())), V(K + kOwners * kKeyTile), Q(V + kOwners * kValueTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
@@ -88,7 +89,15 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
       while (again(load_rows(ring))) {}
     } else {
       more_registers<kRegisters>();
-      while (again(compute(ring, role - 1))) {}
+      if constexpr (Split) {
+        if (role == 1) {
+          while (again(compute<true, false>(ring, 0))) {}
+        } else {
+          while (again(compute<false, true>(ring, 0))) {}
+        }
+      } else {
+        while (again(compute<true, true>(ring, role - 1))) {}
+      }
     }
   }
   // Grid x is B*Hkv*items*ceil(T/M), the keys running fastest: item i of some keys has the i-th last index.chunk of their rows.
@@ -204,7 +213,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
       const T *from_q = static_cast<const T*>(p.q) + at.row * n.d + 8 * i, *from_do = static_cast<const T*>(p.dout) + at.row * n.dv + 8 * i;
       const uint32_t to = q + cell_of(N, mine, i);
       constexpr int kSome = C > 128 ? 1 : 4;  // places that are read before their copies begin, which no read of shared memory may pass
-#pragma unroll
+#pragma unroll kSome == 1 ? 1 : N / kStep
       for (int first = 0; first < N / kStep; first += kSome) {
         int places[kSome];
 #pragma unroll
@@ -213,10 +222,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
         const auto copy = [&](auto width, uint32_t to, const T* src, int c) {  // what is not in is not read
 #pragma unroll
           for (int r = 0; r < kSome; r++)
-            if (first + r < N / kStep)
+            if (first + r < N / kStep) {
 #pragma unroll
               for (int m = 0; m < decltype(width)::value / 64; m++)
                 copy_cell(to + (m * N + (first + r) * kStep) * 128, src + (long long)places[r] * c + 64 * m, places[r] >= 0 && 64 * m + 8 * i < c);
+            }
         };
         copy(Width<C>{}, to, from_q, n.d), copy(Width<Cv>{}, to + kRowTile, from_do, n.dv);
       }
@@ -249,8 +259,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
     }
   }
 
-  // What computing group w does. Returns whether it wrote NaN or Inf.
-  __device__ bool compute(Ring<Stages>& ring, int w) const {
+  // What the computing group of keys from 64*w on does: it makes dv, if Values, and dk, if Keys. Returns whether it wrote NaN or Inf.
+  template <bool Values, bool Keys> __device__ bool compute(Ring<Stages>& ring, int w) const {
     const Sizes& n = p.n;
     const int mine = is.work.first + 64 * w;  // the first key of the group
     float dk[C / 8][4], dv[Cv / 8][4], s[N / 8][4], ds[N / 8][4];
@@ -287,7 +297,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
         wgmma_end();
       };
       const uint32_t q = Q + ring.stage * kStage;
-      begin(Width<C>{}, s, K + w * kKeyTile, q), begin(Width<Cv>{}, ds, V + w * kValueTile, q + kRowTile);
+      begin(Width<C>{}, s, K + w * kKeyTile, q);
+      if constexpr (Keys) begin(Width<Cv>{}, ds, V + w * kValueTile, q + kRowTile);
     };
     // sum += x, rounded to T, times the rows, q or do, that lie `further` in the stage.
     const auto begin_sum = [&](auto width, auto& sum, const float (&from)[N / 8][4], uint32_t (&x)[N / 16][4], uint32_t further) {
@@ -313,7 +324,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
     const auto make_p = [&] {
       const Rows& rows = is.rows[ring.stage];
       const int c = lane() % 4;
-      wgmma_wait<1>();
+      wgmma_wait<Keys ? 1 : 0>();
       hold(s);
       if (is.careful)
 #pragma unroll
@@ -359,26 +370,37 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
           if (__float_as_int(s[j][i]) == int(0x80000000)) ds[j][i] = 0;
     };
 
+    const auto clear = [](auto& sum) {
 #pragma unroll
-    for (int j = 0; j < C / 8; j++)
+      for (int j = 0; j < int(sizeof sum / sizeof *sum); j++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) dk[j][i] = 0;
-#pragma unroll
-    for (int j = 0; j < Cv / 8; j++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) dv[j][i] = 0;
+        for (int i = 0; i < 4; i++) sum[j][i] = 0;
+    };
+    clear(dk), clear(dv);
     while (enter()) {
       begin_scores();
-      make_p(), make_ds();
-      begin_sum(Width<Cv>{}, dv, s, x[0], kRowTile);
-      begin_sum(Width<C>{}, dk, ds, x[1], 0);
+      make_p();
+      if constexpr (Keys) make_ds();
+      if constexpr (Values) begin_sum(Width<Cv>{}, dv, s, x[0], kRowTile);
+      if constexpr (Keys) begin_sum(Width<C>{}, dk, ds, x[1], 0);
       wgmma_wait<0>();
-      hold(dk), hold(dv);
+      if constexpr (Keys) hold(dk);
+      if constexpr (Values) hold(dv);
       release(), left--, ring.next();
     }
     const Work& at = is.work;
-    const int key = at.first + 64 * w + warp() % 4 * 16 + lane() / 4;
-    return at.sums ? store_partial<C, Cv>(at.sums, n, at.first, key, at.end, dk, dv) : store_gradients<T, C, Cv>(p, at.b, at.g, key, at.end, dk, dv);
+    const int key = mine + warp() % 4 * 16 + lane() / 4;
+    // Writes sums of c columns, times f: `further` numbers behind a key's first in the partial sums, if there are any, or to an array.
+    const auto store = [&](auto width, void* array, const auto& sum, float f, int c, int further) {
+      constexpr int X = decltype(width)::value;
+      if (at.sums)
+        return store_keys16<float, X>(at.sums + further, sum, f, key, at.end, c, [&](int s) { return (long long)(s - at.first) * (n.d + n.dv); });
+      return store_keys16<T, X>(static_cast<T*>(array), sum, f, key, at.end, c, [&](int s) { return n.key(at.b, at.g, s, c); });
+    };
+    bool wrong = false;
+    if constexpr (Keys) wrong |= store(Width<C>{}, p.dk, dk, n.scale, n.d, 0);
+    if constexpr (Values) wrong |= store(Width<Cv>{}, p.dv, dv, 1, n.dv, n.d);
+    return wrong;
   }
 };
 #endif
@@ -396,7 +418,13 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed> stru
   NSA_DKV_ENTRY(op, D, W, f16, C, Cv, W, __VA_ARGS__)
 NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, false)
 NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, false)
-NSA_DKV(span_dkv, 192x128, 192, 128, 2, 48, 4, false)
+NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, false)
 NSA_DKV(selected_dkv, 64, 64, 64, 1, 112, 3, true)
 NSA_DKV(selected_dkv, 128, 128, 128, 1, 48, 3, true)
 NSA_DKV(selected_dkv, 192x128, 192, 128, 1, 32, 3, true)
+NSA_DKV(span_dkv, 192, 192, 192, 2, 64, 3, false, true)
+NSA_DKV(span_dkv, 256x128, 256, 128, 2, 64, 3, false, true)
+NSA_DKV(span_dkv, 256x192, 256, 192, 2, 48, 3, false, true)
+NSA_DKV(selected_dkv, 192, 192, 192, 2, 64, 3, true, true)
+NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, true, true)
+NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, true, true)

@@ -3,9 +3,9 @@
 //   nsa_span_dq_wgmma<D>      window, dense and compressed attention
 //   nsa_selected_dq_wgmma<D>  with idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
 //
-// D, blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q (up to 128 columns) and do
-// stay in registers for a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it
-// meanwhile. A wider q lies in shared memory, in two stages. A step
+// D, blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in
+// registers for a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. If q
+// has more than 128 columns it stays in shared memory, in two stages, and if it has more than 192 do does, too. A step
 // begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs.
 //
 // A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
@@ -17,10 +17,11 @@ namespace nsa {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, bool IsChosen> struct SpanQueryGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kRowThreads = 96;
-  static constexpr uint32_t kQ = 64 * C * 2, kDo = 64 * Cv * 2;                  // bytes of the rows of a warp group
+  static constexpr uint32_t kQ = 64 * C * 2, kDo = 64 * Cv * 2;  // bytes of the rows of a warp group
   static constexpr uint32_t kKeyTile = N * C * 2, kValueTile = N * Cv * 2;
-  static constexpr bool kHeld = C <= 128;  // whether q stays in registers
-  static constexpr int kLoaderRegisters = 56, kRegisters = W == 3 ? 152 : 224;  // of a thread
+  static constexpr bool kHeld = C <= 128, kHeldDo = C <= 192;  // whether q, and do, stay in registers
+  static constexpr int kLoaderRegisters = W == 1 ? 120 : 56, kRegisters = W == 3 ? 152 : W == 2 ? 224 : 240;  // of a thread
+  static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
 
   // What is known of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), where it lies, -1 for none, and its lse, where +Inf stands for -Inf, and delta.
   struct Row {
@@ -39,7 +40,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     int careful;  // whether this is the second pass; here, as registers are scarce
   };
   static_assert(sizeof(Shared) <= 3 * 24 * M + 384, "widths.dqBytes in Go");
-  static constexpr int kDos = (kHeld ? 1 : 2) * W * kQ, kRows = kDos + W * kDo, kTiles = kRows + StagesK * kKeyTile + StagesV * kValueTile, kShared = kTiles + sizeof(Shared);
+  static constexpr int kDos = (kHeld ? 1 : 2) * W * kQ, kRows = kDos + (kHeldDo ? 1 : 2) * W * kDo, kTiles = kRows + StagesK * kKeyTile + StagesV * kValueTile, kShared = kTiles + sizeof(Shared);
 
   const SpanParams& maps;
   const AttentionParams& p;
@@ -136,7 +137,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
         int common = -1;
         if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
-        constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / 8, kSome = 4;
+        constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / 8, kSome = C + Cv > 320 ? 2 : 4;
         float lse[kMine], delta[kMine];  // they come while rows are copied
 #pragma unroll
         for (int u = 0; u < kMine; u++) {
@@ -169,7 +170,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
                 copy_cell(to + r / 64 * kGroup + cell_of(64, r % 64, 8 * m + i), src + places[u] * c + 64 * m, places[u] >= 0 && 64 * m + 8 * i < c);
             }
           };
-          copy(Width<C>{}, Q + (kHeld || parity ? 0 : W * kQ), from_q, n.d), copy(Width<Cv>{}, Q + kDos, from_do, n.dv);
+          copy(Width<C>{}, Q + (kHeld || parity ? 0 : W * kQ), from_q, n.d), copy(Width<Cv>{}, Q + kDos + (kHeldDo || parity ? 0 : W * kDo), from_do, n.dv);
         }
 #pragma unroll
         for (int u = 0; u < kMine; u++)
@@ -190,7 +191,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     Ring<StagesV> v;
     Ring<kKnown> q;  // of the tile whose logits are made
     uint32_t parity = 0, before = 0;  // of the rows; the stage of the keys of the step before
-    uint32_t a[kHeld ? C / 16 : 1][4], da[Cv / 16][4];  // q and do
+    uint32_t a[kHeld ? C / 16 : 1][4], da[kHeldDo ? Cv / 16 : 1][4];  // q and do
     float s[N / 8][4], ds[N / 8][4], dq[C / 8][4], base[2], delta[2];
     uint32_t y[N / 16][4];  // dS of the step before, in T
 
@@ -210,7 +211,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           for (int i = 0; i < 4; i++) to[j][i] = *reinterpret_cast<const uint32_t*>(rows + j / 4 * 8192 + moved<64>(place, 2 * j % 8 + i / 2, i % 2 * 8));
       };
       if constexpr (kHeld) fragments(a, shared() + w * kQ);
-      fragments(da, shared() + kDos + w * kDo);
+      if constexpr (kHeldDo) fragments(da, shared() + kDos + w * kDo);
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const Row& row = is.rows[q.stage][mine + 8 * r];
@@ -244,7 +245,11 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         begin(Width<C>{}, s, describe(Q + ((parity ^ 1) * W + w) * kQ, 0), K + k.stage * kKeyTile);
       }
       barrier_wait(barrier_at(is.full_v[v.stage]), v.parity);
-      begin(Width<Cv>{}, ds, da, V + v.stage * kValueTile);
+      if constexpr (kHeldDo) {
+        begin(Width<Cv>{}, ds, da, V + v.stage * kValueTile);
+      } else {
+        begin(Width<Cv>{}, ds, describe(Q + kDos + ((parity ^ 1) * W + w) * kDo, 0), V + v.stage * kValueTile);
+      }
     };
     const auto begin_sums = [&] {
       hold(dq);
@@ -393,3 +398,6 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 NSA_SPAN_DQS(64, 64, 64, 3, 48, 5, 4)
 NSA_SPAN_DQS(128, 128, 128, 2, 48, 5, 4)
 NSA_SPAN_DQS(192x128, 192, 128, 2, 48, 3, 2)
+NSA_SPAN_DQS(192, 192, 192, 2, 32, 3, 3)
+NSA_SPAN_DQS(256x128, 256, 128, 1, 48, 3, 3)
+NSA_SPAN_DQS(256x192, 256, 192, 1, 48, 3, 2)

@@ -24,7 +24,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes of the rows of a warp group, keys, values
   static constexpr int kLoaderRegisters = 56, kRegisters = W == 3 ? 152 : 224;  // of a thread
-  static_assert(W == 2 || W == 3, "3 or 4 groups share 65536 registers");
+  static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
   static constexpr float kSlack = 6;    // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
 
   // What the computing groups must know of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), at

@@ -11,6 +11,7 @@ namespace nsa {
 template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int Computer> struct PairQueryGradient {
   using Tiles = PairTiles<T, C, Cv, W, Rows, Keys, 2>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  static_assert(registers_fit(W, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ PairQueryGradient(const PairParams& a) : tiles(a) {}
 
@@ -68,3 +69,6 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int 
 NSA_PAIR_DQ(64, 64, 64, 3, 9, 3, 80, 144)
 NSA_PAIR_DQ(128, 128, 128, 3, 3, 3, 80, 144)
 NSA_PAIR_DQ(192x128, 192, 128, 3, 3, 2, 80, 144)
+NSA_PAIR_DQ(192, 192, 192, 2, 2, 2, 80, 144)
+NSA_PAIR_DQ(256x128, 256, 128, 2, 2, 2, 80, 144)
+NSA_PAIR_DQ(256x192, 256, 192, 2, 2, 2, 80, 144)

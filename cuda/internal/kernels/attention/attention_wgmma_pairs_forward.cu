@@ -12,6 +12,7 @@ namespace nsa {
 template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int Computer> struct PairForward {
   using Tiles = PairTiles<T, C, Cv, W, Rows, Keys, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  static_assert(registers_fit(W, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ PairForward(const PairParams& a) : tiles(a) {}
 

@@ -11,6 +11,12 @@ struct SpanParams {
   AttentionParams p;
 };
 
+// Whether the registers of a thread that loads and of those of W groups that compute are there: a block, of which a multiprocessor has
+// some, gets them by launch, a multiple of 8 a thread.
+constexpr bool registers_fit(int W, int loader, int computer, int blocks = 1) {
+  return loader + W * computer <= (W + 1) * (65536 / blocks / (128 * (W + 1)) / 8 * 8);
+}
+
 // Ring is a place in a ring of stages; the parity is that of its fill.
 template <int Stages> struct Ring {
   int stage = 0;

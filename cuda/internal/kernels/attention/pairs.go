@@ -35,9 +35,6 @@ type pairRing struct{ groups, rows, keys, arrays int64 }
 
 // pairTileBytes is the shared memory of a kernel that makes results of pairs: rows and keys, what is known of the rows, and the barriers.
 func (x widths) pairTileBytes(r pairRing) int64 {
-	if r.rows == 0 {
-		return 0
-	}
 	row, known := x.c, int64(8)
 	if r.arrays == 2 {
 		row, known = x.c+x.cv, 8*64

@@ -167,9 +167,6 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	// cut sets how many queries a block has, as many as fill its columns, if they fit and there are enough blocks.
 	cut := func(x widths) (shared int64) {
 		r := x.choice
-		if r.teams == 0 {
-			return 0
-		}
 		for n := 16 / kernels.Pieces(h, 2); ; n-- { // queries of a thread
 			if n > 5 && n != 8 && n != 16 {
 				continue

@@ -186,7 +186,7 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 { return most(x.forwardBytes(), x.pairTileBytes(x.pairForward)) })
+	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.forwardBytes(), x.pairTileBytes(x.pairForward)) })
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 { return most(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.listedDKVBytes()) })
+	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.listedDKVBytes()) })
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	}
 	a.invert(p)
 	grid := a.items(p) * kernels.Pieces(a.block, warpGroupListKeys)
-	a.Launch(a.warpGroupKernel("selected_dkv", x), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupListKeys)), x.listedDKVBytes(), p)
+	a.Launch(a.warpGroupKernel("selected_dkv", x), kernels.Line(grid), kernels.Line(x.dkvThreads(warpGroupListKeys)), x.listedDKVBytes(), p)
 	a.reduce(p)
 	return nil
 }

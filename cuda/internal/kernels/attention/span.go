@@ -127,7 +127,7 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 { return most(x.dqBytes(), x.spanDKVBytes()) })
+	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.dqBytes(), x.spanDKVBytes()) })
 	if err != nil {
 		return err
 	}
@@ -136,11 +136,11 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	a.delta(p)
 	a.launchOnWarpGroups("span_dq", x, x.dq, x.dqBytes(), p)
 	blocks := int64(cutBlocks * a.GPU.SMs)
-	if whole := a.groups() * kernels.Pieces(a.T, warpGroupKeys); whole >= int64(wholeBlocks*a.GPU.SMs) {
+	if whole := a.groups() * kernels.Pieces(a.T, x.spanKeys()); whole >= int64(wholeBlocks*a.GPU.SMs) {
 		blocks = whole
 	}
-	a.launchDKV(p, a.chunks(warpGroupKeys, x.dkv.n, blocks, warpGroupChunkRow), warpGroupKeys, func(grid int64) {
-		a.Launch(a.warpGroupKernel("span_dkv", x), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupKeys)), x.spanDKVBytes(), p)
+	a.launchDKV(p, a.chunks(x.spanKeys(), x.dkv.n, blocks, warpGroupChunkRow), x.spanKeys(), func(grid int64) {
+		a.Launch(a.warpGroupKernel("span_dkv", x), kernels.Line(grid), kernels.Line(x.dkvThreads(x.spanKeys())), x.spanDKVBytes(), p)
 	})
 	return nil
 }
