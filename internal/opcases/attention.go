@@ -67,9 +67,15 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile
 		{Sizes{1, 129, 3, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
 		{Sizes{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
-		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},  // the rows of a key are cut into chunks
-		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small}, // blocks of several tiles
-		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},    // lists have less than half of the blocks
+		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},   // the rows of a key are cut into chunks
+		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small},  // blocks of several tiles
+		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},     // lists have less than half of the blocks
+		{Sizes{1, 129, 1, 1, 192, 128}, 8, 4, 64, 3, 65, Small}, // dims of which the one of values is smaller, and both beyond 128
+		{Sizes{1, 109, 2, 1, 136, 72}, 4, 2, 64, 3, 40, Small},
+		{Sizes{1, 67, 3, 1, 144, 192}, 4, 2, 64, 3, 33, Small},
+		{Sizes{1, 130, 1, 1, 256, 8}, 8, 4, 64, 3, 129, Small},
+		{Sizes{1, 65, 3, 1, 200, 136}, 8, 4, 64, 3, 20, Small},
+		{Sizes{1, 389, 1, 1, 136, 8}, 4, 2, 64, 3, 70, Small},
 		{Sizes{1, 129, 12, 2, 64, 32}, 8, 4, 8, 4, 64, Small},
 		{Sizes{1, 170, 8, 2, 64, 8}, 2, 1, 2, 9, 30, Small}, // choices among many blocks, of one, two and eight strides
 		{Sizes{1, 90, 8, 2, 24, 8}, 2, 1, 1, 9, 30, Small},
@@ -79,6 +85,10 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{2, 257, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
 		{Sizes{3, 257, 16, 1, 128, 128}, 32, 16, 32, 5, 129, Huge},
 		{Sizes{1, 257, 16, 16, 192, 128}, 32, 16, 64, 4, 512, Huge},
+		{Sizes{1, 449, 16, 1, 192, 128}, 32, 16, 64, 3, 100, Huge},
+		{Sizes{1, 449, 6, 1, 192, 192}, 32, 16, 64, 3, 100, Huge},
+		{Sizes{1, 449, 8, 1, 256, 128}, 32, 16, 64, 3, 449, Huge},
+		{Sizes{1, 449, 3, 1, 256, 192}, 32, 16, 64, 3, 100, Huge},
 		{Sizes{1, 257, 4, 4, 256, 256}, 16, 16, 16, 6, 31, Huge},
 		{Sizes{2, 129, 4, 1, 72, 200}, 1, 1, 1, 9, 65, Huge},
 		{Sizes{1, 2049, 6, 1, 64, 64}, 32, 16, 64, 16, 512, Huge},

@@ -117,8 +117,8 @@ func TestSelectBlocksKernels(t *testing.T) {
 
 // TestAttentionOnWarpGroups: which devices and sizes get the forward for compute capability 9.0.
 func TestAttentionOnWarpGroups(t *testing.T) {
-	older, few := h200, h200
-	older.Capability, few.SMs = 89, 3
+	older, few, lean := h200, h200, h200
+	older.Capability, few.SMs, lean.SharedPerBlock = 89, 3, 99<<10
 	for _, c := range []struct {
 		typ    kernels.Type
 		D, Dv  int
@@ -131,7 +131,16 @@ func TestAttentionOnWarpGroups(t *testing.T) {
 		{kernels.F16, 8, 128, h200, "nsa_span_forward_wgmma128_f16", 2 * 2 * 10, 0},
 		{kernels.BF16, 64, 64, few, "nsa_span_forward_wgmma64_bf16", 3, 0},
 		{kernels.BF16, 64, 64, older, "", 0, graph.ReasonCapability},
-		{kernels.BF16, 64, 136, h200, "", 0, graph.ReasonHeadDim},
+		{kernels.BF16, 96, 96, h200, "nsa_span_forward_wgmma128_bf16", 2 * 2 * 10, 0},
+		{kernels.BF16, 192, 128, h200, "nsa_span_forward_wgmma192x128_bf16", 2 * 2 * 15, 0},
+		{kernels.F16, 136, 8, h200, "nsa_span_forward_wgmma192x128_f16", 2 * 2 * 15, 0},
+		{kernels.BF16, 64, 136, h200, "nsa_span_forward_wgmma192_bf16", 2 * 2 * 15, 0},
+		{kernels.BF16, 256, 64, h200, "nsa_span_forward_wgmma256x128_bf16", 2 * 2 * 15, 0},
+		{kernels.BF16, 200, 192, h200, "nsa_span_forward_wgmma256x192_bf16", 2 * 2 * 15, 0},
+		{kernels.BF16, 64, 200, h200, "", 0, graph.ReasonHeadDim},
+		{kernels.BF16, 264, 64, h200, "", 0, graph.ReasonHeadDim},
+		{kernels.BF16, 192, 100, h200, "", 0, graph.ReasonHeadDim},
+		{kernels.BF16, 192, 128, lean, "", 0, graph.ReasonShared},
 		{kernels.F32, 64, 64, h200, "", 0, graph.ReasonType},
 	} {
 		p, err := planOf(c.gpu, "cuda wgmma", ops.SlidingWindowOp{Window: 100}, attentionSite(c.typ, false, 2, 300, 300, 12, 2, c.D, c.Dv))
@@ -158,7 +167,7 @@ func TestGradientOnWarpGroups(t *testing.T) {
 	for _, c := range []struct {
 		op      any
 		typ     kernels.Type
-		S, T, D int
+		S, T, D int // Dv is D, or 128 if D is larger
 		gpu     kernels.GPU
 		want    []launch // none where it is refused
 		reason  graph.Reason
@@ -166,11 +175,13 @@ func TestGradientOnWarpGroups(t *testing.T) {
 		{short, kernels.BF16, 300, 300, 64, few, []launch{{"span_dq_wgmma64_bf16", 5}, {"span_dkv_wgmma64_bf16", 4 * 3}}, 0},
 		{short, kernels.F16, 1280, 1280, 128, few, []launch{{"span_dq_wgmma128_f16", 5}, {"span_dkv_wgmma128_f16", 4 * 10}}, 0},
 		{long, kernels.BF16, 65536, 4095, 64, h200, []launch{{"span_dq_wgmma64_bf16", 132}, {"span_dkv_wgmma64_bf16", 4 * 32 * 17}, {"span_reduce_bf16", 4095}}, 0},
+		{short, kernels.F16, 1280, 1280, 192, few, []launch{{"span_dq_wgmma192x128_f16", 5}, {"span_dkv_wgmma192x128_f16", 4 * 10}}, 0},
 		{short, kernels.BF16, 300, 300, 64, older, nil, graph.ReasonCapability},
-		{short, kernels.BF16, 300, 300, 136, h200, nil, graph.ReasonHeadDim},
+		{short, kernels.BF16, 1280, 1280, 200, few, []launch{{"span_dq_wgmma256x128_bf16", 5}, {"span_dkv_wgmma256x128_bf16", 4 * 20}}, 0},
+		{short, kernels.BF16, 300, 300, 264, h200, nil, graph.ReasonHeadDim},
 		{short, kernels.F32, 300, 300, 64, h200, nil, graph.ReasonType},
 	} {
-		p, err := planOf(c.gpu, "cuda wgmma", c.op, attentionSite(c.typ, true, 2, c.S, c.T, 12, 2, c.D, c.D))
+		p, err := planOf(c.gpu, "cuda wgmma", c.op, attentionSite(c.typ, true, 2, c.S, c.T, 12, 2, c.D, min(c.D, 128)))
 		if c.want == nil {
 			wantRefusal(t, c.op, err, c.reason)
 			continue
@@ -196,10 +207,13 @@ func TestSelectedGradientOnWarpGroups(t *testing.T) {
 	}{
 		{h200, 64, 300, 64, "nsa_selected_dkv_wgmma64_bf16", "", 4 * (5 + 300*4/256)},
 		{h200, 128, 300, 128, "nsa_selected_dkv_wgmma128_bf16", "", 4 * (3 + 300*4/300) * 2},
+		{h200, 64, 300, 192, "nsa_selected_dkv_wgmma192x128_bf16", "", 4 * (5 + 300*4/256)},
+		{h200, 64, 300, 256, "nsa_selected_dkv_wgmma256x128_bf16", "", 4 * (5 + 300*4/256)},
+		{h200, 64, 300, 264, "", "warp groups: dims 264 and 128, want multiples of 8 up to 256 and 192", 0},
 		{h200, 32, 300, 64, "", "selection blocks of 32 tokens", 0},
 		{older, 64, 300, 64, "", "compute capability 8.9", 0},
 	} {
-		s := attentionSite(kernels.BF16, true, 2, c.S, c.S, 12, 2, c.D, c.D)
+		s := attentionSite(kernels.BF16, true, 2, c.S, c.S, 12, 2, c.D, min(c.D, 128))
 		s.In = slices.Insert(s.In, 3, operand(tensor.Int32, 2, c.S, 2, 4))
 		p, err := planOf(c.gpu, "cuda wgmma", ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: c.block}}, s)
 		if c.reason != "" {

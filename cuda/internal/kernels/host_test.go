@@ -157,6 +157,11 @@ func (matrixHost) variants() []variant {
 	return []variant{{"cuda mma", h200}, {"cuda mma", one}, {"", h200}, {"", one}}
 }
 
+// preferredHost runs the kernels that an H200 does.
+type preferredHost struct{ device }
+
+func (preferredHost) variants() []variant { return matrixHost{}.variants()[2:] }
+
 // attentionOnHost returns the cases of attention, at sizes of which dev takes all, and the choice of blocks at others too, of up to
 // `most` pairs of a row and a key times their dims, the types in turn. Of two that run the same kernels it leaves one out: dense
 // attention is a window of S, and the lists of the selected branch have others without visible keys.
@@ -193,6 +198,15 @@ func TestMatrixAttentionMatchesOracleOnHost(t *testing.T) {
 	compareAll(t, dev, attentionOnHost(t, dev, 9_000_000, bf16, f16))
 }
 
+// TestWideAttentionMatchesOracleOnHost: dims that only kernels on warp groups, and the general ones, take.
+func TestWideAttentionMatchesOracleOnHost(t *testing.T) {
+	dev := preferredHost{hostDevice(t)}
+	list := attentionOnHost(t, dev, 22_000_000, bf16, f16)
+	compareAll(t, dev, slices.DeleteFunc(list, func(x stored) bool { return !isWide(x.operands[0].Shape[3], x.operands[2].Shape[3]) }))
+}
+
+func isWide(D, Dv int) bool { return max(D, Dv) > 128 }
+
 // TestLayersOnHost runs the small cases of all other ops, the types and arrangements in turn.
 func TestLayersOnHost(t *testing.T) {
 	var list []stored
@@ -228,11 +242,15 @@ func TestMatmulOnHost(t *testing.T) {
 	}
 }
 
-// onHosts runs f at sizes on the general kernels, the types in turn, and on those on matrix units that take them.
+// onHosts runs f at sizes on the general kernels, the types in turn, and on those on matrix units that take them, or an H200's.
 func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, dev device, attention []stored, choice stored)) {
 	h := hostDevice(t)
 	for i, size := range sizes {
-		for j, dev := range []device{h, matrixHost{h}} {
+		var fast device = matrixHost{h}
+		if isWide(size.D, size.Dv) {
+			fast = preferredHost{h}
+		}
+		for j, dev := range []device{h, fast} {
 			typ := storages[i%len(storages)]
 			if j > 0 {
 				typ = storages[1+(max(i, 1)-1)%2] // in half precision

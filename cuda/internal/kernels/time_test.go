@@ -66,6 +66,8 @@ type timeShape struct {
 var timeShapes = []timeShape{
 	{"base", sized(16, 2048, 12, 2, 64, 64, 32, 16, 64, 16, 512)},
 	{"wide", sized(1, 8192, 64, 4, 128, 128, 32, 16, 64, 16, 512)},
+	{"paper", sized(1, 8192, 64, 4, 192, 128, 32, 16, 64, 16, 512)}, // dims of the paper's layer
+	{"long", sized(1, 65536, 64, 4, 192, 128, 32, 16, 64, 16, 512)},
 }
 
 // TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all

@@ -97,18 +97,24 @@ template <typename T, int N> struct Wgmma;
 
 #define NSA_SUMS_4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define NSA_SUMS_16(j) NSA_SUMS_4(j), NSA_SUMS_4(j + 1), NSA_SUMS_4(j + 2), NSA_SUMS_4(j + 3)
+#define NSA_SUMS_32 NSA_SUMS_16(0)
 #define NSA_SUMS_64 NSA_SUMS_16(0), NSA_SUMS_16(4)
 #define NSA_SUMS_80 NSA_SUMS_64, NSA_SUMS_4(8), NSA_SUMS_4(9)
 #define NSA_SUMS_48 NSA_SUMS_16(0), NSA_SUMS_4(4), NSA_SUMS_4(5)
 #define NSA_SUMS_96 NSA_SUMS_64, NSA_SUMS_16(8)
 #define NSA_SUMS_112 NSA_SUMS_64, NSA_SUMS_16(8), NSA_SUMS_4(12), NSA_SUMS_4(13)
 #define NSA_SUMS_128 NSA_SUMS_112, NSA_SUMS_4(14), NSA_SUMS_4(15)
+#define NSA_SUMS_192 NSA_SUMS_128, NSA_SUMS_16(16), NSA_SUMS_16(20)
+#define NSA_SUMS_256 NSA_SUMS_192, NSA_SUMS_16(24), NSA_SUMS_16(28)
+#define NSA_NAMES_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define NSA_NAMES_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NSA_NAMES_80 NSA_NAMES_64 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define NSA_NAMES_48 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
 #define NSA_NAMES_96 NSA_NAMES_80 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define NSA_NAMES_112 NSA_NAMES_80 ",%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
 #define NSA_NAMES_128 NSA_NAMES_112 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define NSA_NAMES_192 NSA_NAMES_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NSA_NAMES_256 NSA_NAMES_192 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // The products of N columns in the type T, in assembly `type`; x0 to x5 are the names of operands behind the sums.
 #define NSA_WGMMA(T, type, N, x0, x1, x2, x3, x4, x5)                                                                      \
   template <> struct Wgmma<T, N> {                                                                                     \
@@ -131,12 +137,15 @@ template <typename T, int N> struct Wgmma;
     }                                                                                                                  \
   };
 #define NSA_WGMMA_TYPES(...) NSA_WGMMA(bf16, "bf16", __VA_ARGS__) NSA_WGMMA(f16, "f16", __VA_ARGS__)
+NSA_WGMMA_TYPES(32, "%16", "%17", "%18", "%19", "%20", "%21")
 NSA_WGMMA_TYPES(48, "%24", "%25", "%26", "%27", "%28", "%29")
 NSA_WGMMA_TYPES(64, "%32", "%33", "%34", "%35", "%36", "%37")
 NSA_WGMMA_TYPES(80, "%40", "%41", "%42", "%43", "%44", "%45")
 NSA_WGMMA_TYPES(96, "%48", "%49", "%50", "%51", "%52", "%53")
 NSA_WGMMA_TYPES(112, "%56", "%57", "%58", "%59", "%60", "%61")
 NSA_WGMMA_TYPES(128, "%64", "%65", "%66", "%67", "%68", "%69")
+NSA_WGMMA_TYPES(192, "%96", "%97", "%98", "%99", "%100", "%101")
+NSA_WGMMA_TYPES(256, "%128", "%129", "%130", "%131", "%132", "%133")
 
 }  // namespace nsa
 #endif

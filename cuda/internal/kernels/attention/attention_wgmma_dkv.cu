@@ -1,11 +1,14 @@
 // attention_mma_dkv.cu for compute capability 9.0: q, k, v, lse, do, delta -> dk, dv, the same contract.
 //
-//   nsa_span_dkv_wgmma<C>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
-//   nsa_selected_dkv_wgmma<C>  selected attention, by the inverse index, with the partial sums of nsa_selected_reduce
+//   nsa_span_dkv_wgmma<D>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
+//   nsa_selected_dkv_wgmma<D>  selected attention, by the inverse index, with the partial sums of nsa_selected_reduce
+//
+// D is the width C of q and k if that of v, Cv, is the same, else <C>x<Cv>.
 //
 // A block has W warp groups that compute, behind one that loads. N rows of q and do at a time, with what is known of them, go through
 // a ring of `Stages`; barriers say which are full and which are free. Each group owns 64 keys. With one of them, which is all that
-// listed rows see, a multiprocessor has two blocks.
+// listed rows see, a multiprocessor has two blocks. Where dk and dv of 64 keys are too many registers of a group (Split), two groups own
+// the same keys: the first one makes dv, the other one dk.
 //
 // Keys are the rows of the products and queries the columns, so that P and dS are left factors from registers. While a group makes P
 // and dS, the products of the other one run.
@@ -21,12 +24,14 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGradient {
-  static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kStep = 128 / kCells;
-  static constexpr uint32_t kKeyTile = 64 * C * 2, kRowTile = N * C * 2;  // bytes of the keys of a warp group, and of rows
-  static constexpr int kLoaderRegisters = 40, kRegisters = W == 1 ? 216 : 232;  // of a thread
-  static_assert(W <= 2, "2 blocks of 2 groups, or 1 of 3, share 65536 registers");
-  static_assert(N <= 128 && N % kStep == 0 && kStep % 8 == 0, "a thread for each row of a tile, which copies the same cell of several");
+template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool Split = false> struct KeyGradient {
+  static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
+  static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of those of a warp group
+  static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and with do
+  static constexpr int kLoaderRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40, kRegisters = W == 1 ? 256 - kLoaderRegisters : Split ? 224 : 232;  // of a thread
+  static_assert(registers_fit(W, kLoaderRegisters, kRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "or the groups wait for registers without end");
+  static constexpr int kStep = 128 / 8;
+  static_assert(N <= 128 && N % kStep == 0, "a thread for each row of a tile, which copies the same cell of panels of several");
 
   // What is known of the rows of a tile: lse*log2(e) and delta; the keys that they see; lse of large rows, when careful, and 0 of
   // others; where they lie from the group's first row on, counted in rows, -1 for none. And the keys that some row sees, or all. A
@@ -52,8 +57,8 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
     Work work;
     int careful;  // whether this is the second pass; here, as registers are scarce
   };
-  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 72, "warpGroupDKVBytes in Go");
-  static constexpr int kTiles = 2 * W * kKeyTile + 2 * Stages * kRowTile, kShared = kTiles + sizeof(Shared);
+  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 72, "widths.dkvBytes in Go");
+  static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage, kShared = kTiles + sizeof(Shared);
 
   const AttentionParams& p;
   uint32_t K, V, Q;  // do lies behind q in a stage
@@ -61,7 +66,7 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ KeyGradient(const AttentionParams& p)
-      : p(p), K(shared_address(shared())), V(K + W * kKeyTile), Q(V + W * kKeyTile),
+      : p(p), K(shared_address(shared())), V(K + kOwners * kKeyTile), Q(V + kOwners * kValueTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
@@ -84,7 +89,15 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
       while (again(load_rows(ring))) {}
     } else {
       more_registers<kRegisters>();
-      while (again(compute(ring, role - 1))) {}
+      if constexpr (Split) {
+        if (role == 1) {
+          while (again(compute<true, false>(ring, 0))) {}
+        } else {
+          while (again(compute<false, true>(ring, 0))) {}
+        }
+      } else {
+        while (again(compute<true, true>(ring, role - 1))) {}
+      }
     }
   }
   // Grid x is B*Hkv*items*ceil(T/M), the keys running fastest: item i of some keys has the i-th last index.chunk of their rows.
@@ -132,37 +145,37 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
   __device__ void load_keys() const {
     const Sizes& n = p.n;
     const int b = is.work.b, g = is.work.g, first = is.work.first, end = is.work.end;
-    const int i = threadIdx.x % kCells;
-    const auto copy = [&](uint32_t tile, const void* array, int c) {
+    const int i = threadIdx.x % 8;
+    const auto copy = [&](auto width, uint32_t tile, const void* array, int c) {
       const T* src = static_cast<const T*>(array) + 8 * i;
-#pragma unroll 4
-      for (int r = threadIdx.x / kCells; r < M; r += kStep) {
-        const bool in = first + r < end && 8 * i < c;
-        copy_cell(tile + r / 64 * kKeyTile + cell_of(64, r % 64, i), in ? src + n.key(b, g, first + r, c) : src, in);
+#pragma unroll 2
+      for (int r = threadIdx.x / 8; r < M; r += kStep) {
+        const T* row = src + n.key(b, g, min(first + r, end - 1), c);
+#pragma unroll
+        for (int m = 0; m < decltype(width)::value / 64; m++) {  // what is not in is not read
+          const bool in = first + r < end && 64 * m + 8 * i < c;
+          copy_cell(tile + r / 64 * 128 * decltype(width)::value + cell_of(64, r % 64, 8 * m + i), row + 64 * m, in);
+        }
       }
     };
-    copy(K, p.k, n.d), copy(V, p.v, n.dv);
+    copy(Width<C>{}, K, p.k, n.d), copy(Width<Cv>{}, V, p.v, n.dv);
   }
 
   // Loads the rows and notes what is known of them. Returns whether one is large.
   __device__ bool load_rows(Ring<Stages>& ring) const {
     const Sizes& n = p.n;
-    const int me = threadIdx.x, i = me % kCells, mine = me / kCells;  // this thread's cell of rows, and the first of these
+    const int me = threadIdx.x, i = me % 8, mine = me / 8;  // this thread's cell of rows, and the first of these
     const Work& at = is.work;  // read each time anew: registers are scarce
     bool any_large = false;
     // Of row `me` of the next tile: its query, -1 for none, where it lies, lse and delta. Of that of the tile behind: its query, or the
     // place of this in the list and the query, and its head.
     int t = -1, row = 0, soon = 0, head = 0, listed = 0;
     float lse = INFINITY, delta = 0;
-    const int turn = at.turn, steps = at.steps, further = N / n.each, heads = N % n.each;
+    const int turn = at.turn, steps = at.steps;
+    const auto tile = [&](int j) { return turn + j < steps ? turn + j : turn + j - steps; };
     const auto look_up = [&](int j) {  // goes to tile j
-      if (j == 0 || turn + j == steps) {
-        const int first = (j == 0 ? at.from + turn * N : at.from) + me;
-        soon = first / n.each, head = first % n.each;
-      } else {
-        soon += further, head += heads;
-        if (head >= n.each) head -= n.each, soon++;
-      }
+      const int first = at.from + tile(j) * N + me;
+      soon = first / n.each, head = first % n.each;
       if (Listed) listed = me < N && j < steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
     };
     const auto fetch = [&](int j) {  // tile j is the next one
@@ -191,31 +204,35 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
     look_up(0), fetch(0);
 #pragma unroll 1
     for (int j = 0; j < steps; j++, ring.next()) {
-      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + 2 * ring.stage * kRowTile;
+      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + ring.stage * kStage;
       Rows& rows = is.rows[ring.stage];
       barrier_wait(barrier_at(is.free[ring.stage]), ring.parity ^ 1);
-      note(rows, min(N, at.to - at.from - (turn + j < steps ? turn + j : turn + j - steps) * N));
+      note(rows, min(N, at.to - at.from - tile(j) * N));
       named_sync(1, 128);  // what is known of the rows is there
       fetch(j + 1);
       const T *from_q = static_cast<const T*>(p.q) + at.row * n.d + 8 * i, *from_do = static_cast<const T*>(p.dout) + at.row * n.dv + 8 * i;
       const uint32_t to = q + cell_of(N, mine, i);
-      constexpr int kSome = 4;  // places that are read before their copies begin, which no read of shared memory may pass
-#pragma unroll
+      constexpr int kSome = C > 128 ? 1 : 4;  // places that are read before their copies begin, which no read of shared memory may pass
+#pragma unroll kSome == 1 ? 1 : N / kStep
       for (int first = 0; first < N / kStep; first += kSome) {
         int places[kSome];
 #pragma unroll
         for (int r = 0; r < kSome; r++)
           if (first + r < N / kStep) places[r] = rows.at[mine + (first + r) * kStep];
-        const auto copy = [&](uint32_t to, const T* src, int c) {  // what is not in is not read
+        const auto copy = [&](auto width, uint32_t to, const T* src, int c) {  // what is not in is not read
 #pragma unroll
           for (int r = 0; r < kSome; r++)
-            if (first + r < N / kStep) copy_cell(to + (first + r) * kStep * 128, src + (long long)places[r] * c, places[r] >= 0 && 8 * i < c);
+            if (first + r < N / kStep) {
+#pragma unroll
+              for (int m = 0; m < decltype(width)::value / 64; m++)
+                copy_cell(to + (m * N + (first + r) * kStep) * 128, src + (long long)places[r] * c + 64 * m, places[r] >= 0 && 64 * m + 8 * i < c);
+            }
         };
-        copy(to, from_q, n.d), copy(to + kRowTile, from_do, n.dv);
+        copy(Width<C>{}, to, from_q, n.d), copy(Width<Cv>{}, to + kRowTile, from_do, n.dv);
       }
       if (is.careful) {
         copies_arrived();
-        take_out_rows(q, rows), take_out_rows(q + kRowTile, rows);
+        take_out(Width<C>{}, q, rows), take_out(Width<Cv>{}, q + kRowTile, rows);
         barrier_arrive(full);
       } else {
         barrier_arrive_copied(full);
@@ -227,23 +244,26 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
     return any_large;
   }
   // take_out of attention_tile.cuh, of rows that this thread's warp has copied: they become 0, their base NaN.
-  __device__ void take_out_rows(uint32_t tile, Rows& rows) const {
-    const int i = lane() % kCells, shift = lane() / kCells * kCells;
+  template <int X> __device__ void take_out(Width<X>, uint32_t tile, Rows& rows) const {
 #pragma unroll 1
-    for (int r = threadIdx.x / kCells; r < N; r += kStep) {
-      const uint32_t at = tile + cell_of(N, r, i);
-      const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(at)));
-      if (!(votes >> shift & ((1u << kCells) - 1))) continue;
-      store_shared(at, uint4{0, 0, 0, 0});
+    for (int r = threadIdx.x / 8; r < N; r += kStep) {
+      const uint32_t at = tile + cell_of(N, r, lane() % 8);
+      bool bad = false;
+#pragma unroll
+      for (int m = 0; m < X / 64; m++) bad |= has_nan_or_inf<T>(shared_cell(at + m * N * 128));
+      const unsigned votes = __ballot_sync(0xffffffff, bad);
+      if (!(votes >> lane() / 8 * 8 & 0xff)) continue;
+#pragma unroll
+      for (int m = 0; m < X / 64; m++) store_shared(at + m * N * 128, uint4{0, 0, 0, 0});
       reinterpret_cast<float*>(rows.base)[r] = NAN;
     }
   }
 
-  // What computing group w does. Returns whether it wrote NaN or Inf.
-  __device__ bool compute(Ring<Stages>& ring, int w) const {
+  // What the computing group of keys from 64*w on does: it makes dv, if Values, and dk, if Keys. Returns whether it wrote NaN or Inf.
+  template <bool Values, bool Keys> __device__ bool compute(Ring<Stages>& ring, int w) const {
     const Sizes& n = p.n;
     const int mine = is.work.first + 64 * w;  // the first key of the group
-    float dk[C / 8][4], dv[C / 8][4], s[N / 8][4], ds[N / 8][4];
+    float dk[C / 8][4], dv[Cv / 8][4], s[N / 8][4], ds[N / 8][4];
     uint32_t x[2][N / 16][4];  // P and dS in T
     int left = is.work.steps;
 
@@ -264,34 +284,35 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
       return false;
     };
     const auto begin_scores = [&] {
-      const auto begin = [&](float (&to)[N / 8][4], uint32_t keys, uint32_t rows) {
+      const auto begin = [&](auto width, float (&to)[N / 8][4], uint32_t keys, uint32_t rows) {
         hold(to);
         wgmma_begin();
         asm volatile("" : "+r"(keys));  // so that no step's descriptor stays in registers
         const uint64_t a = describe(keys, 0), b = describe(rows, 0);
 #pragma unroll
-        for (int i = 0; i < C / 16; i++) {
+        for (int i = 0; i < decltype(width)::value / 16; i++) {
           const int panel = i / 4, column = i % 4 * 32;
           Wgmma<T, N>::rows(to, a + (panel * 64 * 128 + column) / 16, b + (panel * N * 128 + column) / 16, i > 0);
         }
         wgmma_end();
       };
-      const uint32_t q = Q + 2 * ring.stage * kRowTile;
-      begin(s, K + w * kKeyTile, q), begin(ds, V + w * kKeyTile, q + kRowTile);
+      const uint32_t q = Q + ring.stage * kStage;
+      begin(Width<C>{}, s, K + w * kKeyTile, q);
+      if constexpr (Keys) begin(Width<Cv>{}, ds, V + w * kValueTile, q + kRowTile);
     };
     // sum += x, rounded to T, times the rows, q or do, that lie `further` in the stage.
-    const auto begin_sum = [&](float (&sum)[C / 8][4], const float (&from)[N / 8][4], uint32_t (&x)[N / 16][4], uint32_t further) {
+    const auto begin_sum = [&](auto width, auto& sum, const float (&from)[N / 8][4], uint32_t (&x)[N / 16][4], uint32_t further) {
 #pragma unroll
       for (int i = 0; i < N / 16; i++)
 #pragma unroll
         for (int c = 0; c < 4; c++) x[i][c] = pair<T>(from[2 * i + c / 2][c % 2 * 2], from[2 * i + c / 2][c % 2 * 2 + 1]);
       hold(sum);
       wgmma_begin();
-      uint32_t rows = Q + 2 * ring.stage * kRowTile + further;
+      uint32_t rows = Q + ring.stage * kStage + further;
       asm volatile("" : "+r"(rows));
       const uint64_t b = describe(rows, N * 128);
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(sum, x[i], b + i * 16 * 128 / 16);
+      for (int i = 0; i < N / 16; i++) Wgmma<T, decltype(width)::value>::columns(sum, x[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
     // Whether all rows of the tile see all keys of the group.
@@ -303,7 +324,7 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
     const auto make_p = [&] {
       const Rows& rows = is.rows[ring.stage];
       const int c = lane() % 4;
-      wgmma_wait<1>();
+      wgmma_wait<Keys ? 1 : 0>();
       hold(s);
       if (is.careful)
 #pragma unroll
@@ -349,36 +370,61 @@ template <typename T, int C, int W, int N, int Stages, bool Listed> struct KeyGr
           if (__float_as_int(s[j][i]) == int(0x80000000)) ds[j][i] = 0;
     };
 
+    const auto clear = [](auto& sum) {
 #pragma unroll
-    for (int j = 0; j < C / 8; j++)
+      for (int j = 0; j < int(sizeof sum / sizeof *sum); j++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) dk[j][i] = dv[j][i] = 0;
+        for (int i = 0; i < 4; i++) sum[j][i] = 0;
+    };
+    clear(dk), clear(dv);
     while (enter()) {
       begin_scores();
-      make_p(), make_ds();
-      begin_sum(dv, s, x[0], kRowTile);
-      begin_sum(dk, ds, x[1], 0);
+      make_p();
+      if constexpr (Keys) make_ds();
+      if constexpr (Values) begin_sum(Width<Cv>{}, dv, s, x[0], kRowTile);
+      if constexpr (Keys) begin_sum(Width<C>{}, dk, ds, x[1], 0);
       wgmma_wait<0>();
-      hold(dk), hold(dv);
+      if constexpr (Keys) hold(dk);
+      if constexpr (Values) hold(dv);
       release(), left--, ring.next();
     }
     const Work& at = is.work;
-    const int key = at.first + 64 * w + warp() % 4 * 16 + lane() / 4;
-    return at.sums ? store_partial<C>(at.sums, n, at.first, key, at.end, dk, dv) : store_gradients<T, C>(p, at.b, at.g, key, at.end, dk, dv);
+    const int key = mine + warp() % 4 * 16 + lane() / 4;
+    // Writes sums of c columns, times f: `further` numbers behind a key's first in the partial sums, if there are any, or to an array.
+    const auto store = [&](auto width, void* array, const auto& sum, float f, int c, int further) {
+      constexpr int X = decltype(width)::value;
+      if (at.sums)
+        return store_keys16<float, X>(at.sums + further, sum, f, key, at.end, c, [&](int s) { return (long long)(s - at.first) * (n.d + n.dv); });
+      return store_keys16<T, X>(static_cast<T*>(array), sum, f, key, at.end, c, [&](int s) { return n.key(at.b, at.g, s, c); });
+    };
+    bool wrong = false;
+    if constexpr (Keys) wrong |= store(Width<C>{}, p.dk, dk, n.scale, n.d, 0);
+    if constexpr (Values) wrong |= store(Width<Cv>{}, p.dv, dv, 1, n.dv, n.d);
+    return wrong;
   }
 };
 #endif
 
 }  // namespace nsa
 
-// The entry points nsa_<op>_wgmma<C>_<storage> of KeyGradient.
-#define NSA_DKV_ENTRY(op, C, W, suffix, ...)                                                                           \
+// The entry points nsa_<op>_wgmma<D>_<storage> of KeyGradient.
+#define NSA_DKV_ENTRY(op, D, W, suffix, ...)                                                                           \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), W == 1 ? 2 : 1)                                          \
-      nsa_##op##_wgmma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                 \
-    NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, C, W, __VA_ARGS__>(p).run();)                                         \
+      nsa_##op##_wgmma##D##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                 \
+    NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                               \
   }
-#define NSA_DKV(op, C, W, ...) NSA_DKV_ENTRY(op, C, W, bf16, __VA_ARGS__) NSA_DKV_ENTRY(op, C, W, f16, __VA_ARGS__)
-NSA_DKV(span_dkv, 64, 2, 128, 4, false)
-NSA_DKV(span_dkv, 128, 2, 64, 4, false)
-NSA_DKV(selected_dkv, 64, 1, 112, 3, true)
-NSA_DKV(selected_dkv, 128, 1, 48, 3, true)
+#define NSA_DKV(op, D, C, Cv, W, ...)                                                                                  \
+  NSA_DKV_ENTRY(op, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                                 \
+  NSA_DKV_ENTRY(op, D, W, f16, C, Cv, W, __VA_ARGS__)
+NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, false)
+NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, false)
+NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, false)
+NSA_DKV(selected_dkv, 64, 64, 64, 1, 112, 3, true)
+NSA_DKV(selected_dkv, 128, 128, 128, 1, 48, 3, true)
+NSA_DKV(selected_dkv, 192x128, 192, 128, 1, 32, 3, true)
+NSA_DKV(span_dkv, 192, 192, 192, 2, 64, 3, false, true)
+NSA_DKV(span_dkv, 256x128, 256, 128, 2, 64, 3, false, true)
+NSA_DKV(span_dkv, 256x192, 256, 192, 2, 48, 3, false, true)
+NSA_DKV(selected_dkv, 192, 192, 192, 2, 64, 3, true, true)
+NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, true, true)
+NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, true, true)

@@ -1,10 +1,11 @@
 // attention_mma_dq.cu for compute capability 9.0: q, k, v, lse, do, delta -> dq, the same contract.
 //
-//   nsa_span_dq_wgmma<C>      window, dense and compressed attention
-//   nsa_selected_dq_wgmma<C>  with idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
+//   nsa_span_dq_wgmma<D>      window, dense and compressed attention
+//   nsa_selected_dq_wgmma<D>  with idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
 //
-// Blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in registers for
-// a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. A step
+// D, blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in
+// registers for a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. If q
+// has more than 128 columns it stays in shared memory, in two stages, and if it has more than 192 do does, too. A step
 // begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs.
 //
 // A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
@@ -14,10 +15,13 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChosen> struct SpanQueryGradient {
-  static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
-  static constexpr uint32_t kRows = M * C * 2, kTile = N * C * 2;  // bytes of rows, and of keys or values
-  static constexpr int kLoaderRegisters = W == 2 && !IsChosen ? 40 : 56, kRegisters = W != 2 ? 152 : IsChosen ? 224 : 232;
+template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, bool IsChosen> struct SpanQueryGradient {
+  static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kRowThreads = 96;
+  static constexpr uint32_t kQ = 64 * C * 2, kDo = 64 * Cv * 2;  // bytes of the rows of a warp group
+  static constexpr uint32_t kKeyTile = N * C * 2, kValueTile = N * Cv * 2;
+  static constexpr bool kHeld = C <= 128, kHeldDo = C <= 192;  // whether q, and do, stay in registers
+  static constexpr int kLoaderRegisters = W == 1 ? 120 : 56, kRegisters = W == 3 ? 152 : W == 2 ? 224 : 240;  // of a thread
+  static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
 
   // What is known of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), where it lies, -1 for none, and its lse, where +Inf stands for -Inf, and delta.
   struct Row {
@@ -35,17 +39,17 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
     unsigned long long full_q, free_q, full_k[StagesK], free_k[StagesK], full_v[StagesV], free_v[StagesV], both;
     int careful;  // whether this is the second pass; here, as registers are scarce
   };
-  static_assert(sizeof(Shared) <= 3 * 24 * M + 384, "warpGroupDQBytes in Go");
-  static constexpr int kTiles = 2 * kRows + (StagesK + StagesV) * kTile, kShared = kTiles + sizeof(Shared);
+  static_assert(sizeof(Shared) <= 3 * 24 * M + 384, "widths.dqBytes in Go");
+  static constexpr int kDos = (kHeld ? 1 : 2) * W * kQ, kRows = kDos + (kHeldDo ? 1 : 2) * W * kDo, kTiles = kRows + StagesK * kKeyTile + StagesV * kValueTile, kShared = kTiles + sizeof(Shared);
 
   const SpanParams& maps;
   const AttentionParams& p;
-  uint32_t Q, K, V;  // do lies behind q
+  uint32_t Q, K, V;  // do lies behind q, at kDos
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ SpanQueryGradient(const SpanParams& params)
-      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + 2 * kRows), V(K + StagesK * kTile),
+      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kRows), V(K + StagesK * kKeyTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
@@ -84,11 +88,11 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
     Ring<StagesK> k;
     Ring<StagesV> v;
     uint32_t both = 0;
-    const auto copy = [&](uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
+    const auto copy = [&](auto width, uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
       if (lane() != 0) return;
-      barrier_arrive_expecting(barrier, kTile);
-#pragma unroll
-      for (int i = 0; i < C / 64; i++) copy_box(to + i * N * 128, map, barrier, 64 * i, tile.g, key, tile.b);
+      constexpr int c = decltype(width)::value;
+      barrier_arrive_expecting(barrier, N * c * 2);
+      copy_boxes<c>(to, N, map, barrier, tile.g, key, tile.b);
     };
     do {
       each_tile<M>(p, is.careful ? is.again : nullptr, [&](const RowTile& tile, int) {
@@ -96,17 +100,17 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
         const bool careful = is.careful;
 #pragma unroll 1
         for (int key = run.lo; key < run.hi; key += N, k.next(), v.next()) {
-          const uint32_t to_k = K + k.stage * kTile, to_v = V + v.stage * kTile;
+          const uint32_t to_k = K + k.stage * kKeyTile, to_v = V + v.stage * kValueTile;
           const uint32_t full_k = barrier_at(is.full_k[k.stage]), full_v = barrier_at(is.full_v[v.stage]);
           barrier_wait(barrier_at(is.free_k[k.stage]), k.parity ^ 1);
-          copy(to_k, maps.k, careful ? barrier_at(is.both) : full_k, key, tile);
+          copy(Width<C>{}, to_k, maps.k, careful ? barrier_at(is.both) : full_k, key, tile);
           if (careful) barrier_wait(barrier_at(is.both), both), both ^= 1;
           barrier_wait(barrier_at(is.free_v[v.stage]), v.parity ^ 1);
           __syncwarp();
-          copy(to_v, maps.v, careful ? barrier_at(is.both) : full_v, key, tile);
+          copy(Width<Cv>{}, to_v, maps.v, careful ? barrier_at(is.both) : full_v, key, tile);
           if (careful) {
             barrier_wait(barrier_at(is.both), both), both ^= 1;
-            take_out_keys(to_k, to_v);
+            take_out_rows<T, C>(to_k, to_v, N);  // keys become 0, their values NaN
             __syncwarp();
             if (lane() == 0) barrier_arrive(full_k), barrier_arrive(full_v);
           }
@@ -115,18 +119,6 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
       });
     } while (again());
   }
-  // take_out of attention_tile.cuh: keys become 0, their values NaN.
-  __device__ void take_out_keys(uint32_t k, uint32_t v) const {
-    const int i = lane() % kCells, first = lane() / kCells * kCells;
-#pragma unroll 1
-    for (int r = lane() / kCells; r < N; r += 32 / kCells) {
-      const uint32_t place = cell_of(N, r, i);
-      const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(k + place)));
-      if (votes >> first & ((1u << kCells) - 1)) store_shared(k + place, uint4{0, 0, 0, 0}), store_shared(v + place, kNaNs);
-    }
-    fence_async();
-  }
-
   // What the other warps of the first group do: they load rows and note what is known of them, one tile ahead.
   __device__ void load_rows() const {
     const Sizes& n = p.n;
@@ -140,12 +132,12 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
     do {
       each_tile<M>(p, is.careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
         barrier_wait(barrier_at(is.free_q), parity);
-        const int me = threadIdx.x - 32, i = me % kCells;
+        const int me = threadIdx.x - 32, i = me % 8;  // and this thread's cell of panels
         if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
         if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
         int common = -1;
         if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
-        constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / kCells, kSome = 4;
+        constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / 8, kSome = C + Cv > 320 ? 2 : 4;
         float lse[kMine], delta[kMine];  // they come while rows are copied
 #pragma unroll
         for (int u = 0; u < kMine; u++) {
@@ -163,17 +155,22 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
         if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
         const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
 #pragma unroll 1
-        for (int first = me / kCells; first < M; first += kSome * kStep) {
+        for (int first = me / 8; first < M; first += kSome * kStep) {
           long long places[kSome];  // they are read before their copies begin, which no read of shared memory may pass
 #pragma unroll
           for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? is.rows[q.stage][first + u * kStep].at : -1;
-          const auto copy = [&](uint32_t to, const T* src, int c) {
+          const auto copy = [&](auto width, uint32_t to, const T* src, int c) {
+            constexpr int kGroup = 128 * decltype(width)::value;  // bytes of the rows of a warp group
 #pragma unroll
-            for (int u = 0; u < kSome; u++)
-              if (M % (kSome * kStep) == 0 || first + u * kStep < M)  // what is not in is not read
-                copy_cell(cell<C>(to, first + u * kStep, i), src + places[u] * c, places[u] >= 0 && 8 * i < c);
+            for (int u = 0; u < kSome; u++) {
+              const int r = first + u * kStep;
+              if (M % (kSome * kStep) != 0 && r >= M) continue;
+#pragma unroll
+              for (int m = 0; m < kGroup / 8192; m++)  // what is not in is not read
+                copy_cell(to + r / 64 * kGroup + cell_of(64, r % 64, 8 * m + i), src + places[u] * c + 64 * m, places[u] >= 0 && 64 * m + 8 * i < c);
+            }
           };
-          copy(Q, from_q, n.d), copy(Q + kRows, from_do, n.dv);
+          copy(Width<C>{}, Q + (kHeld || parity ? 0 : W * kQ), from_q, n.d), copy(Width<Cv>{}, Q + kDos + (kHeldDo || parity ? 0 : W * kDo), from_do, n.dv);
         }
 #pragma unroll
         for (int u = 0; u < kMine; u++)
@@ -194,7 +191,7 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
     Ring<StagesV> v;
     Ring<kKnown> q;  // of the tile whose logits are made
     uint32_t parity = 0, before = 0;  // of the rows; the stage of the keys of the step before
-    uint32_t a[C / 16][4], da[C / 16][4];  // q and do
+    uint32_t a[kHeld ? C / 16 : 1][4], da[kHeldDo ? Cv / 16 : 1][4];  // q and do
     float s[N / 8][4], ds[N / 8][4], dq[C / 8][4], base[2], delta[2];
     uint32_t y[N / 16][4];  // dS of the step before, in T
 
@@ -205,15 +202,16 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
     const auto enter = [&] {
       barrier_wait(barrier_at(is.full_q), parity), parity ^= 1;
       if (is.keys[q.stage].some.lo < 0) return false;
-      uint32_t place = cell<C>(0, mine, 0) + 4 * (lane() % 4);
+      uint32_t place = cell_of(64, mine % 64, 0) + 4 * (lane() % 4);
       asm volatile("" : "+r"(place));  // so that it stays in its register: see Left
-      const auto fragments = [&](uint32_t (&to)[C / 16][4], const char* tile) {
+      const auto fragments = [&](auto& to, const char* rows) {
 #pragma unroll
-        for (int j = 0; j < C / 16; j++)
+        for (int j = 0; j < int(sizeof to / sizeof *to); j++)
 #pragma unroll
-          for (int i = 0; i < 4; i++) to[j][i] = *reinterpret_cast<const uint32_t*>(tile + moved<C>(place, 2 * j + i / 2, i % 2 * 8));
+          for (int i = 0; i < 4; i++) to[j][i] = *reinterpret_cast<const uint32_t*>(rows + j / 4 * 8192 + moved<64>(place, 2 * j % 8 + i / 2, i % 2 * 8));
       };
-      fragments(a, shared()), fragments(da, shared() + kRows);
+      if constexpr (kHeld) fragments(a, shared() + w * kQ);
+      if constexpr (kHeldDo) fragments(da, shared() + kDos + w * kDo);
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const Row& row = is.rows[q.stage][mine + 8 * r];
@@ -225,23 +223,38 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
       return true;
     };
     const auto begin_scores = [&] {
-      const auto begin = [&](float (&to)[N / 8][4], const uint32_t (&rows)[C / 16][4], uint32_t keys) {
+      const auto begin = [&](auto width, float (&to)[N / 8][4], const auto& rows, uint32_t keys) {
         hold(to);
         wgmma_begin();
         const uint64_t b = describe(keys, 0);
 #pragma unroll
-        for (int i = 0; i < C / 16; i++) Wgmma<T, N>::rows(to, rows[i], b + (i / 4 * N * 128 + i % 4 * 32) / 16, i > 0);
+        for (int i = 0; i < decltype(width)::value / 16; i++) {
+          const uint64_t key = b + (i / 4 * N * 128 + i % 4 * 32) / 16;
+          if constexpr (sizeof rows == sizeof b) {
+            Wgmma<T, N>::rows(to, rows + (i / 4 * 64 * 128 + i % 4 * 32) / 16, key, i > 0);
+          } else {
+            Wgmma<T, N>::rows(to, rows[i], key, i > 0);
+          }
+        }
         wgmma_end();
       };
       barrier_wait(barrier_at(is.full_k[k.stage]), k.parity);
-      begin(s, a, K + k.stage * kTile);
+      if constexpr (kHeld) {
+        begin(Width<C>{}, s, a, K + k.stage * kKeyTile);
+      } else {
+        begin(Width<C>{}, s, describe(Q + ((parity ^ 1) * W + w) * kQ, 0), K + k.stage * kKeyTile);
+      }
       barrier_wait(barrier_at(is.full_v[v.stage]), v.parity);
-      begin(ds, da, V + v.stage * kTile);
+      if constexpr (kHeldDo) {
+        begin(Width<Cv>{}, ds, da, V + v.stage * kValueTile);
+      } else {
+        begin(Width<Cv>{}, ds, describe(Q + kDos + ((parity ^ 1) * W + w) * kDo, 0), V + v.stage * kValueTile);
+      }
     };
     const auto begin_sums = [&] {
       hold(dq);
       wgmma_begin();
-      const uint64_t b = describe(K + before * kTile, N * 128);
+      const uint64_t b = describe(K + before * kKeyTile, N * 128);
 #pragma unroll
       for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(dq, y[i], b + i * 16 * 128 / 16);
       wgmma_end();
@@ -371,16 +384,20 @@ template <typename T, int C, int W, int N, int StagesK, int StagesV, bool IsChos
 
 }  // namespace nsa
 
-// The entry points nsa_<branch>_dq_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_DQ(C, W, N, StagesK, StagesV, branch, IsChosen, suffix)                                               \
+// The entry points nsa_<branch>_dq_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
+#define NSA_SPAN_DQ(D, W, branch, suffix, ...)                                                                         \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
-      nsa_##branch##_dq_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                               \
-    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, C, W, N, StagesK, StagesV, IsChosen>(p).run();)                 \
+      nsa_##branch##_dq_wgmma##D##_##suffix(const __grid_constant__ nsa::SpanParams p) {                               \
+    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                         \
   }
-#define NSA_SPAN_DQS(...)                                                                                              \
-  NSA_SPAN_DQ(__VA_ARGS__, span, false, bf16)                                                                          \
-  NSA_SPAN_DQ(__VA_ARGS__, span, false, f16)                                                                           \
-  NSA_SPAN_DQ(__VA_ARGS__, selected, true, bf16)                                                                       \
-  NSA_SPAN_DQ(__VA_ARGS__, selected, true, f16)
-NSA_SPAN_DQS(64, 3, 48, 5, 4)
-NSA_SPAN_DQS(128, 2, 48, 5, 4)
+#define NSA_SPAN_DQS(D, C, Cv, W, ...)                                                                                 \
+  NSA_SPAN_DQ(D, W, span, bf16, C, Cv, W, __VA_ARGS__, false)                                                          \
+  NSA_SPAN_DQ(D, W, span, f16, C, Cv, W, __VA_ARGS__, false)                                                           \
+  NSA_SPAN_DQ(D, W, selected, bf16, C, Cv, W, __VA_ARGS__, true)                                                       \
+  NSA_SPAN_DQ(D, W, selected, f16, C, Cv, W, __VA_ARGS__, true)
+NSA_SPAN_DQS(64, 64, 64, 3, 48, 5, 4)
+NSA_SPAN_DQS(128, 128, 128, 2, 48, 5, 4)
+NSA_SPAN_DQS(192x128, 192, 128, 2, 48, 3, 2)
+NSA_SPAN_DQS(192, 192, 192, 2, 32, 3, 3)
+NSA_SPAN_DQS(256x128, 256, 128, 1, 48, 3, 3)
+NSA_SPAN_DQS(256x192, 256, 192, 1, 48, 3, 2)

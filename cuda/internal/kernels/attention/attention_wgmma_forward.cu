@@ -1,7 +1,9 @@
 // attention_mma_forward.cu for compute capability 9.0: q, k, v -> o, lse, the same contract.
 //
-//   nsa_span_forward_wgmma<C>      window, dense and compressed attention
-//   nsa_selected_forward_wgmma<C>  the blocks of idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
+//   nsa_span_forward_wgmma<D>      window, dense and compressed attention
+//   nsa_selected_forward_wgmma<D>  the blocks of idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
+//
+// D is the width C of q and k if that of v, Cv, is the same, else <C>x<Cv>.
 //
 // The grid is one block a multiprocessor, or less. A block goes through tiles of M = 64*W rows of a group, every gridDim.x-th one,
 // with W warp groups that compute, 64 rows each, and one before them that loads. Q and what is known of the rows lie in two stages,
@@ -18,11 +20,11 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct SpanForward {
+template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> struct SpanForward {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
-  static constexpr uint32_t kQ = 64 * C * 2, kTile = N * C * 2;  // bytes of the rows of a warp group, and of keys or values
-  static constexpr int kLoaderRegisters = 56, kRegisters = 152;  // of a thread
-  static_assert(W == 3, "4 groups share 65536 registers");
+  static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes of the rows of a warp group, keys, values
+  static constexpr int kLoaderRegisters = 56, kRegisters = W == 3 ? 152 : 224;  // of a thread
+  static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
   static constexpr float kSlack = 6;    // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
 
   // What the computing groups must know of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), at
@@ -36,8 +38,8 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
     unsigned again[kRoundWords];
     unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both;
   };
-  static_assert(sizeof(Shared) <= 2 * 24 * M + 368, "warpGroupBytes in Go");
-  static constexpr int kQs = 2 * W * kQ, kTiles = kQs + 2 * Stages * kTile, kShared = kTiles + sizeof(Shared);
+  static_assert(sizeof(Shared) <= 2 * 24 * M + 368, "widths.forwardBytes in Go");
+  static constexpr int kQs = 2 * W * kQ, kTiles = kQs + Stages * (kKeyTile + kValueTile), kShared = kTiles + sizeof(Shared);
 
   const SpanParams& maps;
   const AttentionParams& p;
@@ -46,7 +48,7 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ SpanForward(const SpanParams& params)
-      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kQs), V(K + Stages * kTile),
+      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kQs), V(K + Stages * kKeyTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
@@ -77,11 +79,11 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
   __device__ void load_keys() const {
     Ring<Stages> k, v;
     uint32_t both = 0;
-    const auto copy = [&](uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
+    const auto copy = [&](auto width, uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
       if (lane() > 0) return;
-      barrier_arrive_expecting(barrier, kTile);
-#pragma unroll
-      for (int i = 0; i < C / 64; i++) copy_box(to + i * N * 128, map, barrier, 64 * i, tile.g, key, tile.b);
+      constexpr int c = decltype(width)::value;
+      barrier_arrive_expecting(barrier, N * c * 2);
+      copy_boxes<c>(to, N, map, barrier, tile.g, key, tile.b);
     };
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
@@ -92,14 +94,14 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
           if (key + N < run.hi) {
             const uint32_t full = careful ? at(is.both) : at(is.full_k[k.stage]);
             barrier_wait(at(is.free_k[k.stage]), k.parity ^ 1);
-            copy(K + k.stage * kTile, maps.k, full, key + N, tile);
+            copy(Width<C>{}, K + k.stage * kKeyTile, maps.k, full, key + N, tile);
             if (careful) {  // keys and values are loaded before either are handed on
               barrier_wait(at(is.both), both), both ^= 1;
               barrier_wait(at(is.free_v[k.stage]), k.parity ^ 1);
               __syncwarp();
-              copy(V + k.stage * kTile, maps.v, full, key + N, tile);
+              copy(Width<Cv>{}, V + k.stage * kValueTile, maps.v, full, key + N, tile);
               barrier_wait(at(is.both), both), both ^= 1;
-              take_out_values(K + k.stage * kTile, V + k.stage * kTile);
+              take_out_rows<T, Cv>(V + k.stage * kValueTile, K + k.stage * kKeyTile, N);  // values become 0, their keys NaN
               __syncwarp();
               if (lane() == 0) barrier_arrive(at(is.full_k[k.stage])), barrier_arrive(at(is.full_v[k.stage]));
             }
@@ -108,7 +110,7 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
           if (key >= run.lo) {
             if (!careful) {
               barrier_wait(at(is.free_v[v.stage]), v.parity ^ 1);
-              copy(V + v.stage * kTile, maps.v, at(is.full_v[v.stage]), key, tile);
+              copy(Width<Cv>{}, V + v.stage * kValueTile, maps.v, at(is.full_v[v.stage]), key, tile);
             }
             v.next();
           }
@@ -118,18 +120,6 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
       __syncthreads();
     }
   }
-  // take_out of attention_tile.cuh: values become 0, their keys NaN.
-  __device__ void take_out_values(uint32_t k, uint32_t v) const {
-    const int i = lane() % kCells, first = lane() / kCells * kCells;
-#pragma unroll 1
-    for (int r = lane() / kCells; r < N; r += 32 / kCells) {
-      const uint32_t place = cell_of(N, r, i);
-      const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(v + place)));
-      if (votes >> first & ((1u << kCells) - 1)) store_shared(v + place, uint4{0, 0, 0, 0}), store_shared(k + place, kNaNs);
-    }
-    fence_async();
-  }
-
   // What the other warps of the first group do: they load rows and note what is known of them, one or two tiles ahead.
   __device__ void load_rows() const {
     const Sizes& n = p.n;
@@ -183,7 +173,7 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
     Ring<Stages> k, v;
     Ring<2> q;  // of the tile whose scores are made
     Softmax state[2];
-    float s[N / 8][4], o[C / 8][4], factor[2];
+    float s[N / 8][4], o[Cv / 8][4], factor[2];
     uint32_t x[N / 16][4];  // the exponentials of the step before, in T
 
     const auto release = [&](const unsigned long long& barrier) {
@@ -199,7 +189,7 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
       named_sync(2 + w, 256);  // the warp groups take turns, so that the products of one run while others take exponentials
       hold(s);
       wgmma_begin();
-      const uint64_t a = describe(Q + (q.stage * W + w) * kQ, 0), b = describe(K + k.stage * kTile, 0);
+      const uint64_t a = describe(Q + (q.stage * W + w) * kQ, 0), b = describe(K + k.stage * kKeyTile, 0);
 #pragma unroll
       for (int i = 0; i < C / 16; i++) {
         const int panel = i / 4, column = i % 4 * 32;
@@ -211,9 +201,9 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
       barrier_wait(at(is.full_v[v.stage]), v.parity);
       hold(o);
       wgmma_begin();
-      const uint64_t b = describe(V + v.stage * kTile, N * 128);
+      const uint64_t b = describe(V + v.stage * kValueTile, N * 128);
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(o, x[i], b + i * 16 * 128 / 16);
+      for (int i = 0; i < N / 16; i++) Wgmma<T, Cv>::columns(o, x[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
     const auto pass_turn = [&] { named_arrive(2 + (w + 1) % W, 256); };
@@ -288,7 +278,7 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
     };
     const auto clear_sums = [&] {
 #pragma unroll
-      for (int j = 0; j < C / 8; j++)
+      for (int j = 0; j < Cv / 8; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) o[j][i] = 0;
     };
@@ -346,7 +336,7 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
             clear_sums();
           } else if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
 #pragma unroll
-            for (int j = 0; j < C / 8; j++)
+            for (int j = 0; j < Cv / 8; j++)
 #pragma unroll
               for (int i = 0; i < 4; i++) o[j][i] *= factor[i / 2];
           }
@@ -363,7 +353,7 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
   }
 
   // Writes the results of two rows. Returns whether one of this thread's numbers is NaN or Inf.
-  __device__ bool write(const float (&o)[C / 8][4], const Row* row) const {
+  __device__ bool write(const float (&o)[Cv / 8][4], const Row* row) const {
     __syncwarp();
     uint32_t zero = 0;
 #pragma unroll
@@ -373,7 +363,7 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
       const float norm = __uint_as_float(end.x);
       if (lane() % 4 == 0 && to >= 0) p.lse[row[8 * r].lse] = __uint_as_float(end.y);
 #pragma unroll
-      for (int j = 0; j < C / 8; j += 4) {
+      for (int j = 0; j < Cv / 8; j += 4) {
         uint32_t y[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) y[i] = pair<T>(norm * o[j + i][2 * r], norm * o[j + i][2 * r + 1]), keep_nan<T>(zero, y[i]);
@@ -390,16 +380,20 @@ template <typename T, int C, int W, int N, int Stages, bool IsChosen> struct Spa
 
 }  // namespace nsa
 
-// The entry points nsa_<branch>_forward_wgmma<C>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_FORWARD(C, W, N, Stages, branch, IsChosen, suffix)                                                    \
+// The entry points nsa_<branch>_forward_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
+#define NSA_SPAN_FORWARD(D, W, branch, suffix, ...)                                                                    \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
-      nsa_##branch##_forward_wgmma##C##_##suffix(const __grid_constant__ nsa::SpanParams p) {                          \
-    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, W, N, Stages, IsChosen>(p).run();)                                 \
+      nsa_##branch##_forward_wgmma##D##_##suffix(const __grid_constant__ nsa::SpanParams p) {                          \
+    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, __VA_ARGS__>(p).run();)                                               \
   }
-#define NSA_SPAN_FORWARDS(...)                                                                                         \
-  NSA_SPAN_FORWARD(__VA_ARGS__, span, false, bf16)                                                                     \
-  NSA_SPAN_FORWARD(__VA_ARGS__, span, false, f16)                                                                      \
-  NSA_SPAN_FORWARD(__VA_ARGS__, selected, true, bf16)                                                                  \
-  NSA_SPAN_FORWARD(__VA_ARGS__, selected, true, f16)
-NSA_SPAN_FORWARDS(64, 3, 112, 5)
-NSA_SPAN_FORWARDS(128, 3, 80, 3)
+#define NSA_SPAN_FORWARDS(D, C, Cv, W, N, Stages)                                                                      \
+  NSA_SPAN_FORWARD(D, W, span, bf16, C, Cv, W, N, Stages, false)                                                       \
+  NSA_SPAN_FORWARD(D, W, span, f16, C, Cv, W, N, Stages, false)                                                        \
+  NSA_SPAN_FORWARD(D, W, selected, bf16, C, Cv, W, N, Stages, true)                                                    \
+  NSA_SPAN_FORWARD(D, W, selected, f16, C, Cv, W, N, Stages, true)
+NSA_SPAN_FORWARDS(64, 64, 64, 3, 112, 5)
+NSA_SPAN_FORWARDS(128, 128, 128, 3, 80, 3)
+NSA_SPAN_FORWARDS(192x128, 192, 128, 2, 96, 2)
+NSA_SPAN_FORWARDS(192, 192, 192, 2, 80, 2)
+NSA_SPAN_FORWARDS(256x128, 256, 128, 2, 48, 2)
+NSA_SPAN_FORWARDS(256x192, 256, 192, 2, 48, 2)

@@ -16,11 +16,11 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // Rows of Arrays arrays: q, and do.
-template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairTiles {
-  static constexpr int kBlock = 128 + 128 * W, kLoaders = Rows % 3 == 0 ? 3 : 2, kCells = C / 8;
+template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> struct PairTiles {
+  static constexpr int kBlock = 128 + 128 * W, kLoaders = Rows % 3 == 0 ? 3 : 2;
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
-  static constexpr uint32_t kTile = 64 * C * 2;  // bytes of rows of an array, of keys, or of values
-  static constexpr bool kTakeKeys = Arrays == 2;
+  static constexpr uint32_t kTile = 64 * C * 2, kValueTile = 64 * Cv * 2;                              // bytes of q or keys, of do or values
+  static constexpr uint32_t kRowStage = kTile + (Arrays == 2 ? kValueTile : 0), kKeyStage = kTile + kValueTile;
 
   // Of a tile of rows: its queries; whether these see all of its keys; the stage of these and its parity. Behind the last tile of a
   // group, count is -1.
@@ -35,8 +35,8 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
     unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], raw;
     int begun;  // items whose keys are there or on their way
   };
-  static_assert(sizeof(Shared) == Rows * (528 + sizeof(Tile::known)) + 16 * (Rows + Keys) + 16, "pairRing.bytes in Go");
-  static constexpr int kTiles = Arrays * Rows * kTile + 2 * Keys * kTile, kShared = kTiles + sizeof(Shared);
+  static_assert(sizeof(Shared) == Rows * (528 + sizeof(Tile::known)) + 16 * (Rows + Keys) + 16, "widths.pairTileBytes in Go");
+  static constexpr int kTiles = Rows * kRowStage + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
   const AttentionParams& p;
@@ -46,7 +46,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ PairTiles(const PairParams& a)
-      : maps(a), p(a.p), x(a.pairs), Q(shared_address(shared())), K(Q + Arrays * Rows * kTile),
+      : maps(a), p(a.p), x(a.pairs), Q(shared_address(shared())), K(Q + Rows * kRowStage),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void begin() const {
@@ -71,22 +71,23 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
     each_item(x, [&](int u, const PairItem& item) {
       const Unit unit(maps, u);
       const bool check = item.key + kPairKeys - 1 > unit.first;
-      const uint32_t to = K + 2 * k.stage * kTile, full = barrier_at(is.full_keys[k.stage]), arrives = check ? barrier_at(is.raw) : full;
+      const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(is.full_keys[k.stage]), arrives = check ? barrier_at(is.raw) : full;
       barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);
       const int tiles = (item.count - 1) / x.tile + 1;
       if (lane() < 4 * (kItemTiles - tiles)) barrier_arrive(barrier_at(is.free_keys[k.stage]));  // for tiles that the item does not have
       if (lane() == 0) {
-        barrier_arrive_expecting(arrives, 2 * kTile);
-#pragma unroll
-        for (int i = 0; i < C / 64; i++) {
-          copy_box(to + i * 64 * 128, maps.k, arrives, 64 * i, unit.g, item.key, unit.b);
-          copy_box(to + kTile + i * 64 * 128, maps.v, arrives, 64 * i, unit.g, item.key, unit.b);
-        }
+        barrier_arrive_expecting(arrives, kKeyStage);
+        copy_boxes<C>(to, kPairKeys, maps.k, arrives, unit.g, item.key, unit.b);
+        copy_boxes<Cv>(to + kTile, kPairKeys, maps.v, arrives, unit.g, item.key, unit.b);
       }
       if (lane() == 0) is.begun++;
       if (check) {
         barrier_wait(barrier_at(is.raw), parity), parity ^= 1;
-        take_out_pairs(to, to + kTile);
+        if constexpr (Arrays == 2) {
+          take_out_rows<T, C>(to, to + kTile, kPairKeys);
+        } else {
+          take_out_rows<T, Cv>(to + kTile, to, kPairKeys);
+        }
         __syncwarp();
         if (lane() == 0) barrier_arrive(full);
       }
@@ -94,19 +95,6 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
       k.next();
     });
   }
-  // take_out of attention_tile.cuh.
-  __device__ void take_out_pairs(uint32_t k, uint32_t v) const {
-    const int i = lane() % kCells, first = lane() / kCells * kCells;
-    const uint32_t from = kTakeKeys ? k : v, other = kTakeKeys ? v : k;
-#pragma unroll 1
-    for (int r = lane() / kCells; r < kPairKeys; r += 32 / kCells) {
-      const uint32_t place = cell_of(kPairKeys, r, i);
-      const unsigned votes = __ballot_sync(0xffffffff, has_nan_or_inf<T>(shared_cell(from + place)));
-      if (votes >> first & ((1u << kCells) - 1)) store_shared(from + place, uint4{0, 0, 0, 0}), store_shared(other + place, kNaNs);
-    }
-    fence_async();
-  }
-
   // What each of the other warps does: it loads every kLoaders-th tile of rows.
   __device__ void load_rows() const {
     const Sizes& n = p.n;
@@ -130,19 +118,15 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
         for (int j = 0; j < 2; j++) pairs[j] = lane() + 32 * j < count ? list[from + lane() + 32 * j] : 0;
         barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
         Tile& tile = is.tiles[q.stage];
-        const uint32_t full = barrier_at(is.full_rows[q.stage]), to = Q + Arrays * q.stage * kTile;
+        const uint32_t full = barrier_at(is.full_rows[q.stage]), to = Q + q.stage * kRowStage;
         bool all = true;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
           const int i = lane() + 32 * j;
           if (i >= count) continue;
           const int t = unit.first + pairs[j] / most, row = (unit.b * n.queries + t) * n.heads + unit.g * n.each;
-#pragma unroll
-          for (int m = 0; m < C / 64; m++) {
-            const uint32_t rows = to + m * 64 * 128 + i * n.each * 128;
-            copy_box(rows, maps.q, full, 64 * m, 0, row, 0);
-            if (Arrays == 2) copy_box(rows + kTile, maps.dout, full, 64 * m, 0, row, 0);
-          }
+          copy_boxes<C>(to + i * n.each * 128, 64, maps.q, full, 0, row, 0);
+          if (Arrays == 2) copy_boxes<Cv>(to + kTile + i * n.each * 128, 64, maps.dout, full, 0, row, 0);
           tile.queries[i] = {(place + pairs[j] * x.parts) * n.each, t + 1 - item.key};
           all &= t + 1 - item.key >= kPairKeys;
         }
@@ -160,7 +144,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
         if (lane() == 0) tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity;
         wait_beyond(is.begun, number);  // else a group could wait for keys that are a round behind
         __syncwarp();
-        if (lane() == 0) barrier_arrive_expecting(full, count * n.each * 128 * (C / 64) * Arrays);
+        if (lane() == 0) barrier_arrive_expecting(full, count * n.each * (kRowStage / 64));
       }
       k.next(), number++;
     });
@@ -203,24 +187,24 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
         rows.to[r] = in ? int(of.x) + head[r] : -1, rows.seen[r] = int(of.y);
       }
       barrier_wait(barrier_at(is.full_keys[keys]), tile.parity);
-      f(tile, mine, rows, Q + Arrays * stage * kTile, K + 2 * keys * kTile, [&] { release(is.free_rows[stage]); });
+      f(tile, mine, rows, Q + stage * kRowStage, K + keys * kKeyStage, [&] { release(is.free_rows[stage]); });
       release(is.free_keys[keys]);
       if ((stage += W) >= Rows) stage -= Rows, parity ^= 1;
     }
   }
 
-  // s = rows · keys, both tiles of 64.
-  static __device__ __forceinline__ void begin_product(float (&s)[8][4], uint32_t rows, uint32_t keys) {
+  // s = rows · keys, both tiles of 64 rows and X columns.
+  template <int X> static __device__ __forceinline__ void begin_product(Width<X>, float (&s)[8][4], uint32_t rows, uint32_t keys) {
     hold(s);
     wgmma_begin();
     const uint64_t a = describe(rows, 0), b = describe(keys, 0);
 #pragma unroll
-    for (int i = 0; i < C / 16; i++) Wgmma<T, 64>::rows(s, a + (i / 4 * 64 * 128 + i % 4 * 32) / 16, b + (i / 4 * 64 * 128 + i % 4 * 32) / 16, i > 0);
+    for (int i = 0; i < X / 16; i++) Wgmma<T, 64>::rows(s, a + (i / 4 * 64 * 128 + i % 4 * 32) / 16, b + (i / 4 * 64 * 128 + i % 4 * 32) / 16, i > 0);
     wgmma_end();
   }
   // Writes s, rounded to T, · keys, two rows of c columns, times their factors if narrow<T>; 64 columns at a time, as registers are
   // scarce.
-  __device__ __forceinline__ void write_product(const float (&s)[8][4], uint32_t keys, const Pair& rows, const float (&factor)[2], int c) const {
+  template <int X> __device__ __forceinline__ void write_product(Width<X>, const float (&s)[8][4], uint32_t keys, const Pair& rows, const float (&factor)[2], int c) const {
     const int width = pair_width(c);
     uint32_t y[4][4];
 #pragma unroll
@@ -228,11 +212,11 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
 #pragma unroll
       for (int e = 0; e < 4; e++) y[i][e] = pair<T>(s[2 * i + e / 2][e % 2 * 2], s[2 * i + e / 2][e % 2 * 2 + 1]);
 #pragma unroll
-    for (int half = 0; half < C / 64; half++) {
+    for (int part = 0; part < X / 64; part++) {
       float sum[8][4];
       hold(sum);
       wgmma_begin();
-      const uint64_t b = describe(keys + half * 64 * 128, 0);
+      const uint64_t b = describe(keys + part * 64 * 128, 0);
 #pragma unroll
       for (int i = 0; i < 4; i++) Wgmma<T, 64>::columns(sum, y[i], b + i * 16 * 128 / 16, i > 0);
       wgmma_end();
@@ -241,7 +225,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         if (rows.to[r] < 0) continue;
-        T* to = static_cast<T*>(x.sums) + (long long)rows.to[r] * width + 64 * half + 8 * (lane() % 4);
+        T* to = static_cast<T*>(x.sums) + (long long)rows.to[r] * width + 64 * part + 8 * (lane() % 4);
 #pragma unroll
         for (int j = 0; j < 8; j += 4) {
           uint32_t z[4];
@@ -250,7 +234,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
             const float* both = sum[j + i] + 2 * r;
             z[i] = narrow<T> ? pair<T>(factor[r] * both[0], factor[r] * both[1]) : pair<T>(both[0], both[1]);
           }
-          if (64 * half + 8 * j < width) store_once(reinterpret_cast<uint4*>(to + 8 * j), uint4{z[0], z[1], z[2], z[3]});
+          if (64 * part + 8 * j < width) store_once(reinterpret_cast<uint4*>(to + 8 * j), uint4{z[0], z[1], z[2], z[3]});
         }
       }
     }
@@ -272,9 +256,9 @@ template <typename T, int C, int W, int Rows, int Keys, int Arrays> struct PairT
 
 }  // namespace nsa
 
-// The entry point nsa_<name>_wgmma<C>_<suffix> of a struct with run(), for W computing warp groups.
-#define NSA_PAIRS(name, C, suffix, W, ...)                                                                             \
+// The entry point nsa_<name>_wgmma<D>_<suffix> of a struct with run(), for W computing warp groups.
+#define NSA_PAIRS(name, D, suffix, W, ...)                                                                             \
   extern "C" __global__ void __launch_bounds__(128 + 128 * W, 1)                                                       \
-      nsa_##name##_wgmma##C##_##suffix(const __grid_constant__ nsa::PairParams p) {                                    \
+      nsa_##name##_wgmma##D##_##suffix(const __grid_constant__ nsa::PairParams p) {                                    \
     NSA_WGMMA_BODY(__VA_ARGS__(p).run();)                                                                              \
   }

@@ -1,6 +1,6 @@
 // dq of selected attention for compute capability 9.0: q, k, v, do, lse, delta, list, items, count -> sums.
 //
-//   nsa_pairs_dq_wgmma<C>
+//   nsa_pairs_dq_wgmma<D>, D as in attention_wgmma_forward.cu
 //
 // See attention_wgmma_pairs.cuh.
 #include "attention_wgmma_pairs.cuh"
@@ -8,9 +8,10 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer> struct PairQueryGradient {
-  using Tiles = PairTiles<T, C, W, Rows, Keys, 2>;
+template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int Computer> struct PairQueryGradient {
+  using Tiles = PairTiles<T, C, Cv, W, Rows, Keys, 2>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  static_assert(registers_fit(W, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ PairQueryGradient(const PairParams& a) : tiles(a) {}
 
@@ -26,8 +27,8 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
         const Sizes& n = tiles.p.n;
         const bool all = tile.all;
         float s[8][4], ds[8][4];
-        Tiles::begin_product(s, q, k);
-        Tiles::begin_product(ds, q + Tiles::kTile, k + Tiles::kTile);
+        Tiles::begin_product(Width<C>{}, s, q, k);
+        Tiles::begin_product(Width<Cv>{}, ds, q + Tiles::kTile, k + Tiles::kTile);
         float2 known[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) known[r] = rows.to[r] >= 0 ? tile.known[mine + 8 * r] : make_float2(INFINITY, 0);
@@ -53,7 +54,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
           for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - known[i / 2].y);
         if (!all) Tiles::hide(ds, rows, 0);
         const float scale[2] = {n.scale, n.scale};
-        tiles.write_product(ds, k, rows, scale, n.d);
+        tiles.write_product(Width<C>{}, ds, k, rows, scale, n.d);
       });
     }
   }
@@ -62,8 +63,12 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
 
 }  // namespace nsa
 
-#define NSA_PAIR_DQ(C, W, ...)                                                                                         \
-  NSA_PAIRS(pairs_dq, C, bf16, W, nsa::PairQueryGradient<nsa::bf16, C, W, __VA_ARGS__>)                                \
-  NSA_PAIRS(pairs_dq, C, f16, W, nsa::PairQueryGradient<nsa::f16, C, W, __VA_ARGS__>)
-NSA_PAIR_DQ(64, 3, 9, 3, 80, 144)
-NSA_PAIR_DQ(128, 3, 3, 3, 80, 144)
+#define NSA_PAIR_DQ(D, C, Cv, W, ...)                                                                                  \
+  NSA_PAIRS(pairs_dq, D, bf16, W, nsa::PairQueryGradient<nsa::bf16, C, Cv, W, __VA_ARGS__>)                            \
+  NSA_PAIRS(pairs_dq, D, f16, W, nsa::PairQueryGradient<nsa::f16, C, Cv, W, __VA_ARGS__>)
+NSA_PAIR_DQ(64, 64, 64, 3, 9, 3, 80, 144)
+NSA_PAIR_DQ(128, 128, 128, 3, 3, 3, 80, 144)
+NSA_PAIR_DQ(192x128, 192, 128, 3, 3, 2, 80, 144)
+NSA_PAIR_DQ(192, 192, 192, 2, 2, 2, 80, 144)
+NSA_PAIR_DQ(256x128, 256, 128, 2, 2, 2, 80, 144)
+NSA_PAIR_DQ(256x192, 256, 192, 2, 2, 2, 80, 144)

@@ -1,6 +1,6 @@
 // The forward of selected attention for compute capability 9.0: q, k, v, list, items, count -> sums, stats.
 //
-//   nsa_pairs_forward_wgmma<C>
+//   nsa_pairs_forward_wgmma<D>, D as in attention_wgmma_forward.cu
 //
 // See attention_wgmma_pairs.cuh. A row's result over 64 keys needs one pass: its largest logit is known before any exponential. Rows
 // that are large take the difference first: see kLarge.
@@ -9,9 +9,10 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer> struct PairForward {
-  using Tiles = PairTiles<T, C, W, Rows, Keys, 1>;
+template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int Computer> struct PairForward {
+  using Tiles = PairTiles<T, C, Cv, W, Rows, Keys, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  static_assert(registers_fit(W, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ PairForward(const PairParams& a) : tiles(a) {}
 
@@ -27,7 +28,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
         const float scale = tiles.p.n.scale_log2;
         const bool all = tile.all;
         float s[8][4], norm[2];
-        Tiles::begin_product(s, q, k);
+        Tiles::begin_product(Width<C>{}, s, q, k);
         wgmma_wait<0>();
         hold(s);
         done();
@@ -53,7 +54,7 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
           if (lane() % 4 == 0 && rows.to[r] >= 0) tiles.x.stats[rows.to[r]] = make_float2(state.top, state.sum);
           norm[r] = state.norm();
         }
-        tiles.write_product(s, k + Tiles::kTile, rows, norm, tiles.p.n.dv);
+        tiles.write_product(Width<Cv>{}, s, k + Tiles::kTile, rows, norm, tiles.p.n.dv);
       });
     }
   }
@@ -62,8 +63,12 @@ template <typename T, int C, int W, int Rows, int Keys, int Loader, int Computer
 
 }  // namespace nsa
 
-#define NSA_PAIR_FORWARD(C, W, ...)                                                                                    \
-  NSA_PAIRS(pairs_forward, C, bf16, W, nsa::PairForward<nsa::bf16, C, W, __VA_ARGS__>)                                 \
-  NSA_PAIRS(pairs_forward, C, f16, W, nsa::PairForward<nsa::f16, C, W, __VA_ARGS__>)
-NSA_PAIR_FORWARD(64, 4, 12, 4, 64, 104)
-NSA_PAIR_FORWARD(128, 4, 8, 2, 64, 104)
+#define NSA_PAIR_FORWARD(D, C, Cv, W, ...)                                                                             \
+  NSA_PAIRS(pairs_forward, D, bf16, W, nsa::PairForward<nsa::bf16, C, Cv, W, __VA_ARGS__>)                             \
+  NSA_PAIRS(pairs_forward, D, f16, W, nsa::PairForward<nsa::f16, C, Cv, W, __VA_ARGS__>)
+NSA_PAIR_FORWARD(64, 64, 64, 4, 12, 4, 64, 104)
+NSA_PAIR_FORWARD(128, 128, 128, 4, 8, 2, 64, 104)
+NSA_PAIR_FORWARD(192x128, 192, 128, 4, 4, 3, 64, 104)
+NSA_PAIR_FORWARD(192, 192, 192, 4, 4, 2, 64, 104)
+NSA_PAIR_FORWARD(256x128, 256, 128, 4, 4, 2, 64, 104)
+NSA_PAIR_FORWARD(256x192, 256, 192, 3, 3, 2, 64, 104)

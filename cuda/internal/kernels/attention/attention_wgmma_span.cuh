@@ -11,6 +11,12 @@ struct SpanParams {
   AttentionParams p;
 };
 
+// Whether the registers of a thread that loads and of those of W groups that compute are there: a block, of which a multiprocessor has
+// some, gets them by launch, a multiple of 8 a thread.
+constexpr bool registers_fit(int W, int loader, int computer, int blocks = 1) {
+  return loader + W * computer <= (W + 1) * (65536 / blocks / (128 * (W + 1)) / 8 * 8);
+}
+
 // Ring is a place in a ring of stages; the parity is that of its fill.
 template <int Stages> struct Ring {
   int stage = 0;
@@ -22,6 +28,28 @@ template <int Stages> struct Ring {
 
 // Where cell i of a row of a tile of `rows` rows lies.
 __device__ inline uint32_t cell_of(int rows, int row, int i) { return (i / 8 * rows + row) * 128 + ((i % 8 ^ row % 8) << 4); }
+
+// Begins to copy boxes of `rows` rows of the map of an array [B,T,Hkv,c] to a tile of C columns, of group g, from key t of batch b on.
+template <int C> __device__ inline void copy_boxes(uint32_t to, int rows, const void* map, uint32_t barrier, int g, int t, int b) {
+#pragma unroll
+  for (int i = 0; i < C / 64; i++) copy_box(to + i * rows * 128, map, barrier, 64 * i, g, t, b);
+}
+
+// take_out of attention_tile.cuh, of two tiles of `rows` rows, by a warp: rows of C columns with NaN or Inf become 0, and the others'
+// first columns NaN.
+template <typename T, int C> __device__ inline void take_out_rows(uint32_t tile, uint32_t other, int rows) {
+  constexpr int kCells = C / 8, kLanes = kCells > 16 ? 32 : kCells;  // lanes of a row
+  const int i = lane() % kLanes, first = lane() / kLanes * kLanes;
+#pragma unroll 1
+  for (int r = lane() / kLanes; r < rows; r += 32 / kLanes) {
+    const uint32_t place = tile + cell_of(rows, r, i);
+    const unsigned votes = __ballot_sync(0xffffffff, i < kCells && has_nan_or_inf<T>(shared_cell(place)));
+    if (!(votes >> first & 0xffffffff >> (32 - kLanes))) continue;
+    if (i < kCells) store_shared(place, uint4{0, 0, 0, 0});
+    if (i == 0) store_shared(other + cell_of(rows, r, 0), kNaNs);
+  }
+  fence_async();
+}
 
 // Exchanges words of the four threads that share rows: y[i] of thread j becomes y[j] of thread i.
 __device__ inline void turn_four(uint32_t (&y)[4]) {

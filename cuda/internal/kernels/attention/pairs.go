@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"fmt"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -30,30 +29,17 @@ const (
 	joiners     = 256       // threads of a block that adds up results
 )
 
-// pairRing is the shape of a kernel that makes results of pairs: its computing warp groups, and its stages of rows and of keys.
+// pairRing is the shape of a kernel that makes results of pairs: its computing warp groups, its stages of rows and of
+// keys, and the arrays of rows: q, or also do.
 type pairRing struct{ groups, rows, keys, arrays int64 }
 
-func pairForwardRing(width int64) pairRing {
-	if width == 128 {
-		return pairRing{4, 8, 2, 1}
-	}
-	return pairRing{4, 12, 4, 1}
-}
-
-func pairDQRing(width int64) pairRing {
-	if width == 128 {
-		return pairRing{3, 3, 3, 2}
-	}
-	return pairRing{3, 9, 3, 2}
-}
-
-// bytes is the shared memory of the kernel: rows and keys, what is known of the rows, and the barriers.
-func (r pairRing) bytes(width int64) int64 {
-	known := int64(8)
+// pairTileBytes is the shared memory of a kernel that makes results of pairs: rows and keys, what is known of the rows, and the barriers.
+func (x widths) pairTileBytes(r pairRing) int64 {
+	row, known := x.c, int64(8)
 	if r.arrays == 2 {
-		known = 8 * 64
+		row, known = x.c+x.cv, 8*64
 	}
-	return 2*64*width*(r.arrays*r.rows+2*r.keys) + r.rows*(16+8*64+known) + 16*(r.rows+r.keys) + 16
+	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(16+8*64+known) + 16*(r.rows+r.keys) + 16
 }
 
 // byPairs refuses what the kernels by pairs do not take.
@@ -82,7 +68,7 @@ func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, matrixKe
 
 // launchPairs adds the launches of forward or dq by pairs: they are sorted, then their results are made and added up, those of a few
 // units at a time.
-func (a selectedProblem) launchPairs(op string, ring pairRing, width int64, of *params) {
+func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argument *params) {
 	c, stats := a.Dv, int64(8)
 	if ring.arrays == 2 {
 		c, stats = a.D, 0
@@ -103,11 +89,11 @@ func (a selectedProblem) launchPairs(op string, ring pairRing, width int64, of *
 	x.list, x.lengths = a.Work(4*all*queries*a.topN), a.Work(4*all*queries)
 	x.items, x.count = a.Work(16*all*int64(x.room)), a.Work(4*all)
 	x.sums, x.stats = a.Work(2*rows*c), a.Work(stats*rows)
-	p := &pairParams{params: *of, pairs: x}
+	p := &pairParams{params: *argument, pairs: x}
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(all), kernels.Line(1024), 4*a.count(), p)
 	for first := int64(0); first < all; first += each {
 		p.pairs.first, p.pairs.end = int32(first), int32(min(all, first+each))
-		a.Launch(a.Type.Name(fmt.Sprintf("pairs_%s_wgmma%d", op, width)), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128+128*ring.groups), ring.bytes(width), p)
+		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128+128*ring.groups), of.pairTileBytes(ring), p)
 		a.boxes(unsafe.Offsetof(p.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
 		a.boxes(unsafe.Offsetof(p.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, matrixKeys)
 		a.boxes(unsafe.Offsetof(p.q), a.In[0], [4]int64{a.D, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())

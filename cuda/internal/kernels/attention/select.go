@@ -148,9 +148,7 @@ type selectMapParams struct {
 	selectParams `c:"p"`
 }
 
-const selectStages = 3 // tiles of keys of the kernels on warp groups
-
-// selectBlocksOnWarpGroups is selectBlocks for half precision and dims up to 128 on devices of compute capability 9.0, for
+// selectBlocksOnWarpGroups is selectBlocks for half precision on devices of compute capability 9.0, for
 // l = 2 d, l' of 1, 2, 4 or 8 d, groups of at most 32 heads and at most 66 blocks.
 func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	a, p, err := choiceOf(b, op)
@@ -167,28 +165,29 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	}
 	p.per = int32(per)
 	// cut sets how many queries a block has, as many as fill its columns, if they fit and there are enough blocks.
-	cut := func(width int64) (shared int64) {
-		teams := width / 32
+	cut := func(x widths) (shared int64) {
+		r := x.choice
 		for n := 16 / kernels.Pieces(h, 2); ; n-- { // queries of a thread
 			if n > 5 && n != 8 && n != 16 {
 				continue
 			}
-			p.tokens, p.pitch = int32(teams*4*n), int32(4*matrixKeys+8+4*((n+1)%2)) // quadruples of eight queries lie in different banks
-			shared = a.teamBytes(&p, teams, width, selectStages) + 4*int64(p.tokens)*int64(p.pitch) + 16*selectStages
+			p.tokens, p.pitch = int32(r.teams*4*n), int32(4*matrixKeys+8+4*((n+1)%2)) // quadruples of eight queries lie in different banks
+			shared = a.teamBytes(&p, r.teams, x.c, r.stages) + 4*int64(p.tokens)*int64(p.pitch) + 16*r.stages
 			if n == 1 || shared <= int64(a.GPU.SharedPerBlock) && a.grid(&p) >= int64(a.GPU.SMs) {
 				return shared
 			}
 		}
 	}
-	width, err := a.onWarpGroups(cut)
+	keys := a.problem
+	keys.Dv = 0 // there are no values
+	x, err := keys.onWarpGroups(cut)
 	if err != nil {
 		return err
 	}
-	shared, kc := cut(width), b.In[1]
-	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", width, per)), kernels.Line(a.grid(&p)), kernels.Line(width/32*teamColumns),
+	shared := cut(x)
+	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", x.c, per)), kernels.Line(a.grid(&p)), kernels.Line(x.choice.teams*teamColumns),
 		shared, &selectMapParams{selectParams: p})
-	dims, encode := [4]int64{kc.Dim(3), a.Hkv, a.T, a.B}, a.GPU.Boxes
-	a.Encode(unsafe.Offsetof(selectMapParams{}.kc), kc.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, matrixKeys) })
+	a.boxes(unsafe.Offsetof(selectMapParams{}.kc), b.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
 	return nil
 }
 

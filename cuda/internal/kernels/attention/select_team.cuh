@@ -158,7 +158,8 @@ __device__ __forceinline__ void write_choice(const SelectParams& p, int b, int g
 template <typename T, int C, int Teams>
 __device__ __forceinline__ bool load_columns(const SelectParams& p, const Columns& columns, int b, int g, int t0, uint32_t Q, float* lses,
                                              float* bases, int* rows) {
-  constexpr int kAll = Teams * kTeam, kCells = C / 8, kStep = kAll / kCells, kMine = kColumns * C * 2;
+  constexpr int kAll = Teams * kTeam, kMine = kColumns * C * 2;
+  constexpr int kCells = kAll % (C / 8) == 0 ? C / 8 : 8, kStep = kAll / kCells;  // a thread copies one cell of rows, or of their panels
   const Sizes& n = p.n;
   const T* q = static_cast<const T*>(p.q);
   const int own = threadIdx.x, query = columns.query(own), head = columns.head(own);
@@ -170,10 +171,14 @@ __device__ __forceinline__ bool load_columns(const SelectParams& p, const Column
   const T* from = q + (((long long)b * n.queries + t0) * n.heads + g * n.each) * n.d;
 #pragma unroll 4
   for (int u = 0; u < kCells; u++) {
-    const int row = threadIdx.x / kCells + u * kStep, i = threadIdx.x % kCells, at = rows[row];
-    const bool in = at >= 0 && 8 * i < n.d;
-    copy_cell(part_cell<kColumns>(Q + row / kColumns * kMine, row % kColumns, i),
-              in ? from + ((long long)(at >> 8) * n.heads + (at & 255)) * n.d + 8 * i : q, in);
+    const int row = threadIdx.x / kCells + u * kStep, first = threadIdx.x % kCells, at = rows[row];
+#pragma unroll
+    for (int m = 0; m < C / 8; m += kCells) {
+      const int i = m + first;
+      const bool in = at >= 0 && 8 * i < n.d;
+      copy_cell(part_cell<kColumns>(Q + row / kColumns * kMine, row % kColumns, i),
+                in ? from + ((long long)(at >> 8) * n.heads + (at & 255)) * n.d + 8 * i : q, in);
+    }
   }
   __syncthreads();  // the rows have been read
   return any_large;

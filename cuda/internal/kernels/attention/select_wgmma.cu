@@ -19,8 +19,8 @@ struct SelectMapParams {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Teams, int Per> __device__ void select_blocks(const SelectMapParams& maps) {
-  constexpr int kAll = Teams * kTeam, kTile = kKeys * C * 2, kMine = kColumns * C * 2, kStages = 3, kHalf = 2 * kKeys, kBefore = 4;
+template <typename T, int C, int Teams, int kStages, int Per> __device__ void select_blocks(const SelectMapParams& maps) {
+  constexpr int kAll = Teams * kTeam, kTile = kKeys * C * 2, kMine = kColumns * C * 2, kHalf = 2 * kKeys, kBefore = 4;
   constexpr int kWidth = kHalf / Per < 32 ? kHalf / Per : 32, kSteps = kHalf / Per / kWidth;  // blocks of a step of the fold
   const SelectParams& p = maps.p;
   const Sizes& n = p.n;
@@ -133,18 +133,20 @@ template <typename T, int C, int Teams, int Per> __device__ void select_blocks(c
 
 }  // namespace nsa
 
-#define NSA_SELECT_WGMMA(C, teams, blocks, per, suffix)                                                                \
+#define NSA_SELECT_WGMMA(C, teams, stages, blocks, per, suffix)                                                        \
   extern "C" __global__ void __launch_bounds__(nsa::kTeam * teams, blocks)                                             \
       nsa_select_blocks_wgmma##C##_##per##_##suffix(const __grid_constant__ nsa::SelectMapParams p) {                  \
-    NSA_WGMMA_BODY((nsa::select_blocks<nsa::suffix, C, teams, per>(p));)                                               \
+    NSA_WGMMA_BODY((nsa::select_blocks<nsa::suffix, C, teams, stages, per>(p));)                                       \
   }
-#define NSA_SELECT_WGMMA_TYPES(C, teams, blocks, per)                                                                  \
-  NSA_SELECT_WGMMA(C, teams, blocks, per, bf16)                                                                        \
-  NSA_SELECT_WGMMA(C, teams, blocks, per, f16)
-#define NSA_SELECT_WGMMA_SIZES(C, teams, blocks)                                                                       \
-  NSA_SELECT_WGMMA_TYPES(C, teams, blocks, 1)                                                                          \
-  NSA_SELECT_WGMMA_TYPES(C, teams, blocks, 2)                                                                          \
-  NSA_SELECT_WGMMA_TYPES(C, teams, blocks, 4)                                                                          \
-  NSA_SELECT_WGMMA_TYPES(C, teams, blocks, 8)
-NSA_SELECT_WGMMA_SIZES(64, 2, 2)
-NSA_SELECT_WGMMA_SIZES(128, 4, 1)
+#define NSA_SELECT_WGMMA_TYPES(...)                                                                                    \
+  NSA_SELECT_WGMMA(__VA_ARGS__, bf16)                                                                                  \
+  NSA_SELECT_WGMMA(__VA_ARGS__, f16)
+#define NSA_SELECT_WGMMA_SIZES(...)                                                                                    \
+  NSA_SELECT_WGMMA_TYPES(__VA_ARGS__, 1)                                                                               \
+  NSA_SELECT_WGMMA_TYPES(__VA_ARGS__, 2)                                                                               \
+  NSA_SELECT_WGMMA_TYPES(__VA_ARGS__, 4)                                                                               \
+  NSA_SELECT_WGMMA_TYPES(__VA_ARGS__, 8)
+NSA_SELECT_WGMMA_SIZES(64, 2, 3, 2)
+NSA_SELECT_WGMMA_SIZES(128, 4, 3, 1)
+NSA_SELECT_WGMMA_SIZES(192, 2, 3, 1)
+NSA_SELECT_WGMMA_SIZES(256, 2, 2, 1)

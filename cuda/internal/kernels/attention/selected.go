@@ -180,13 +180,13 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 	return nil
 }
 
-// selectedOnWarpGroups is selected for half precision and dims up to 128 on devices of compute capability 9.0.
+// selectedOnWarpGroups is selected for half precision on devices of compute capability 9.0.
 func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
 	}
-	width, err := a.onWarpGroups(warpGroupBytes)
+	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.forwardBytes(), x.pairTileBytes(x.pairForward)) })
 	if err != nil {
 		return err
 	}
@@ -194,20 +194,20 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 	p.blocks, p.index = a.blocks(), a.index()
 	if a.byBits() {
 		p.span = a.everyKey()
-		a.launchOnWarpGroups(a.warpGroupKernel("selected_forward", width), warpGroupRows, warpGroupTile(width).n, warpGroupBytes(width), p)
+		a.launchOnWarpGroups("selected_forward", x, x.forward, x.forwardBytes(), p)
 	} else {
-		a.launchPairs("forward", pairForwardRing(width), width, p)
+		a.launchPairs("forward", x, x.pairForward, p)
 	}
 	return nil
 }
 
-// selectedGradOnWarpGroups is selectedGrad for half precision and dims up to 128 on devices of compute capability 9.0.
+// selectedGradOnWarpGroups is selectedGrad for half precision on devices of compute capability 9.0.
 func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
 	}
-	width, err := a.onWarpGroups(func(width int64) int64 { return max(warpGroupDQBytes(width), warpGroupListDKVBytes(width)) })
+	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.listedDKVBytes()) })
 	if err != nil {
 		return err
 	}
@@ -215,28 +215,26 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	if a.byBits() {
 		of := *p
 		of.span = a.everyKey()
-		a.launchOnWarpGroups(a.warpGroupKernel("selected_dq", width), warpGroupDQRows(width), warpGroupDQTile(width).n, warpGroupDQBytes(width), &of)
+		a.launchOnWarpGroups("selected_dq", x, x.dq, x.dqBytes(), &of)
 	} else {
-		a.launchPairs("dq", pairDQRing(width), width, p)
+		a.launchPairs("dq", x, x.pairDQ, p)
 	}
 	a.invert(p)
 	grid := a.items(p) * kernels.Pieces(a.block, warpGroupListKeys)
-	a.Launch(a.warpGroupKernel("selected_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupListKeys)), warpGroupListDKVBytes(width), p)
+	a.Launch(a.warpGroupKernel("selected_dkv", x), kernels.Line(grid), kernels.Line(x.dkvThreads(warpGroupListKeys)), x.listedDKVBytes(), p)
 	a.reduce(p)
 	return nil
 }
 
 // onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole tiles, and what neither way takes.
-func (a selectedProblem) onWarpGroups(shared func(width int64) int64) (int64, error) {
+func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error) {
 	if err := a.wholeTiles(); err != nil {
-		return 0, err
+		return widths{}, err
 	}
 	if err := a.byPairs(); err != nil && !a.byBits() {
-		return 0, err
+		return widths{}, err
 	}
-	return a.problem.onWarpGroups(func(width int64) int64 {
-		return max(shared(width), pairForwardRing(width).bytes(width), pairDQRing(width).bytes(width))
-	})
+	return a.problem.onWarpGroups(shared)
 }
 
 // byBits tells whether rows go through all keys, with a bit for each tile that says whether it is seen: where lists have most of few

@@ -1,9 +1,6 @@
 package attention
 
 import (
-	"unsafe"
-
-	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -108,65 +105,42 @@ func forwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	return nil
 }
 
-// spanParams is SpanParams of attention_wgmma_span.cuh.
-type spanParams struct {
-	k, v   [driver.MapBytes]byte
-	params `c:"p"`
-	_      [56]byte
-}
-
-// launchOnWarpGroups adds the launch of a kernel on warp groups that owns `rows` rows and reads tiles of `keys` keys by tensor maps:
-// one block a multiprocessor, or less.
-func (a problem) launchOnWarpGroups(kernel string, rows, keys, shared int64, of *params) {
-	p := &spanParams{params: *of}
-	p.count = int32(rows)
-	a.Launch(kernel, kernels.Line(min(a.rowTiles(rows), int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(rows)), shared, p)
-	a.boxes(unsafe.Offsetof(p.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, keys)
-	a.boxes(unsafe.Offsetof(p.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, keys)
-}
-
-// boxes puts the tensor map of an operand, an array of these dims, at an offset of the last launch's argument.
-func (a problem) boxes(offset uintptr, x kernels.Operand, dims [4]int64, rows int64) {
-	encode := a.GPU.Boxes
-	a.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, rows) })
-}
-
-// forwardOnWarpGroups is forward for half precision and dims up to 128 on devices of compute capability 9.0.
+// forwardOnWarpGroups is forward for half precision on devices of compute capability 9.0.
 func forwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
 	}
-	width, err := a.onWarpGroups(warpGroupBytes)
+	x, err := a.onWarpGroups(widths.forwardBytes)
 	if err != nil {
 		return err
 	}
 	p := a.forwardParams()
 	p.span = a.span()
-	a.launchOnWarpGroups(a.warpGroupKernel("span_forward", width), warpGroupRows, warpGroupTile(width).n, warpGroupBytes(width), p)
+	a.launchOnWarpGroups("span_forward", x, x.forward, x.forwardBytes(), p)
 	return nil
 }
 
-// backwardOnWarpGroups is backward for half precision and dims up to 128 on devices of compute capability 9.0.
+// backwardOnWarpGroups is backward for half precision on devices of compute capability 9.0.
 func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
 	}
-	width, err := a.onWarpGroups(warpGroupBackwardBytes)
+	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.dqBytes(), x.spanDKVBytes()) })
 	if err != nil {
 		return err
 	}
 	p := a.gradParams()
 	p.span = a.span()
 	a.delta(p)
-	a.launchOnWarpGroups(a.warpGroupKernel("span_dq", width), warpGroupDQRows(width), warpGroupDQTile(width).n, warpGroupDQBytes(width), p)
+	a.launchOnWarpGroups("span_dq", x, x.dq, x.dqBytes(), p)
 	blocks := int64(cutBlocks * a.GPU.SMs)
-	if whole := a.groups() * kernels.Pieces(a.T, warpGroupKeys); whole >= int64(wholeBlocks*a.GPU.SMs) {
+	if whole := a.groups() * kernels.Pieces(a.T, x.spanKeys()); whole >= int64(wholeBlocks*a.GPU.SMs) {
 		blocks = whole
 	}
-	a.launchDKV(p, a.chunks(warpGroupKeys, warpGroupDKVTile(width).n, blocks, warpGroupChunkRow), warpGroupKeys, func(grid int64) {
-		a.Launch(a.warpGroupKernel("span_dkv", width), kernels.Line(grid), kernels.Line(warpGroupThreads(warpGroupKeys)), warpGroupSpanDKVBytes(width), p)
+	a.launchDKV(p, a.chunks(x.spanKeys(), x.dkv.n, blocks, warpGroupChunkRow), x.spanKeys(), func(grid int64) {
+		a.Launch(a.warpGroupKernel("span_dkv", x), kernels.Line(grid), kernels.Line(x.dkvThreads(x.spanKeys())), x.spanDKVBytes(), p)
 	})
 	return nil
 }

@@ -2,7 +2,6 @@ package attention
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -82,107 +81,6 @@ const (
 	tallBlocks = 3  // blocks of a tall kernel that a multiprocessor should get
 	matrixKeys = 64 // keys that a block owns, or reads at a time
 )
-
-// The blocks of the kernels on warp groups: one group loads, each of the others owns 64 rows or keys.
-const (
-	warpGroupRows     = 3 * 64 // forward
-	warpGroupKeys     = 2 * 64
-	warpGroupListKeys = 64      // of listed rows
-	maxMapStride      = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
-)
-
-// warpGroupThreads is the number of threads of a block that owns so many rows or keys.
-func warpGroupThreads(owned int64) int64 { return 128 + 2*owned }
-
-// ring is tiles of n rows or keys, of which some are loaded ahead.
-type ring struct{ n, stages int64 }
-
-// warpGroupTile returns the keys of a tile and the stages of keys, and as many of values, of the forward.
-func warpGroupTile(width int64) ring {
-	if width == 128 {
-		return ring{80, 3}
-	}
-	return ring{112, 5}
-}
-
-// warpGroupDQRows is the number of rows of a block of the kernel for dq.
-func warpGroupDQRows(width int64) int64 {
-	if width == 128 {
-		return 2 * 64
-	}
-	return 3 * 64
-}
-
-// warpGroupDQTile returns the keys of a tile and the stages of keys and values together.
-func warpGroupDQTile(int64) ring { return ring{48, 9} }
-
-// warpGroupDKVTile returns the rows of a tile and the stages of q, and as many of do.
-func warpGroupDKVTile(width int64) ring {
-	if width == 128 {
-		return ring{64, 4}
-	}
-	return ring{128, 4}
-}
-
-// warpGroupBytes is the shared memory of the forward: the rows twice, keys and values of all stages, and what is known of the rows.
-func warpGroupBytes(width int64) int64 {
-	x := warpGroupTile(width)
-	return 2*width*(2*warpGroupRows+2*x.stages*x.n) + 2*24*warpGroupRows + 368
-}
-
-// warpGroupDQBytes is that of the kernel for dq, which has their gradients too, and knows of the rows of three tiles.
-func warpGroupDQBytes(width int64) int64 {
-	rows, x := warpGroupDQRows(width), warpGroupDQTile(width)
-	return 2*width*(2*rows+x.stages*x.n) + 3*24*rows + 384
-}
-
-// warpGroupListTile is that of listed rows.
-func warpGroupListTile(width int64) ring {
-	if width == 128 {
-		return ring{48, 3}
-	}
-	return ring{112, 3}
-}
-
-// warpGroupDKVBytes is that of a kernel that owns keys: keys and values once, rows and their gradients of all stages, and what is
-// known of the rows.
-func warpGroupDKVBytes(width, keys int64, x ring) int64 {
-	return 2*width*(2*keys+2*x.stages*x.n) + x.stages*(24*x.n+32) + 72
-}
-
-func warpGroupSpanDKVBytes(width int64) int64 {
-	return warpGroupDKVBytes(width, warpGroupKeys, warpGroupDKVTile(width))
-}
-
-func warpGroupListDKVBytes(width int64) int64 {
-	return warpGroupDKVBytes(width, warpGroupListKeys, warpGroupListTile(width))
-}
-
-func warpGroupBackwardBytes(width int64) int64 {
-	return max(warpGroupDQBytes(width), warpGroupSpanDKVBytes(width))
-}
-
-// onWarpGroups is onMatrixUnits of the kernels on warp groups, which only devices of compute capability 9.0 have.
-func (a problem) onWarpGroups(shared func(width int64) int64) (width int64, err error) {
-	if a.GPU.Capability != 90 {
-		return 0, graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(a.GPU.Capability)/10)
-	}
-	if a.GPU.Boxes == nil {
-		return 0, graph.Refuse(graph.ReasonDevice, "the driver makes no tensor maps")
-	}
-	if bytes := 2 * a.T * a.Hkv * max(a.D, a.Dv); bytes >= maxMapStride {
-		return 0, graph.Refuse(graph.ReasonStride, "%d bytes of keys or values, want less than 2^40", bytes)
-	}
-	if a.S*a.Hq > math.MaxInt32 {
-		return 0, graph.Refuse(graph.ReasonShape, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
-	}
-	return a.onMatrixUnits(shared)
-}
-
-// warpGroupKernel returns the kernel of an op that is compiled for the widths 64 and 128.
-func (a problem) warpGroupKernel(op string, width int64) string {
-	return a.Type.Name(fmt.Sprintf("%s_wgmma%d", op, width))
-}
 
 // onMatrixUnits returns the width, 64 or 128, of the kernels on matrix units for the dims of a. It refuses other dims, and a width
 // that needs more shared memory than a block may have.
