@@ -36,9 +36,9 @@ var suites = []suite{
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, false},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", benchAttention, true},
 	{"thresholds", "from how many keys kernels on tensor cores are the faster ones: rows of a table in cuda/internal/kernels/attention", benchThresholds, true},
-	{"train", "Base() trains: tokens a second, load of GPU and host", trained(benchTrain), true},
+	{"train", "Base() trains: tokens a second, load of GPU and host", ofUsualSize(benchTrain), true},
 	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", benchLengths, true},
-	{"profile", "time of each op in a training step of Base()", trained(benchProfile), true},
+	{"profile", "time of each op in a training step of Base()", ofLength(benchProfile), true},
 }
 
 // onlyLength restricts the suites that have several lengths to one, if it is not 0.
@@ -59,7 +59,7 @@ func main() {
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N")
-	flag.IntVar(&onlyLength, "length", 0, "tokens of the suites attention and lengths; 0 is all of theirs")
+	flag.IntVar(&onlyLength, "length", 0, "tokens of the suites attention, lengths and profile; 0 is all of theirs, for profile the usual one")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.Parse()
 	if flag.NArg() > 0 {

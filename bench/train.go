@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,9 +52,30 @@ type trainer struct {
 	tokens float64 // of a step
 }
 
-// trained returns a suite that measures Base() with 16 texts of 2048 tokens.
-func trained(measure func(*report, *trainer)) func(*report) {
-	return func(r *report) { train(r, tinylm.NSA, 16, 2048, measure) }
+// trainSize is what a training step takes.
+type trainSize struct {
+	batch, seq   int
+	target, peer float64 // tokens a second, 0 for none; the peer is dense compiled PyTorch
+}
+
+// trainSizes has the usual size first.
+var trainSizes = []trainSize{
+	{16, 2048, 560000, compiledPyTorch}, {1, 2048, 240000, 243900}, {4, 8192, 480000, 403800}, {1, 32768, 400000, 162600},
+	{1, 65536, 0, 0}, {1, 131072, 330000, 0},
+}
+
+// ofUsualSize returns a suite that measures Base() at the usual size.
+func ofUsualSize(measure func(*report, *trainer)) func(*report) {
+	return func(r *report) { train(r, tinylm.NSA, trainSizes[0].batch, trainSizes[0].seq, measure) }
+}
+
+// ofLength returns a suite that measures Base() at the first of trainSizes that has the length asked for.
+func ofLength(measure func(*report, *trainer)) func(*report) {
+	return func(r *report) {
+		if i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return !skipsLength(c.seq) }); i >= 0 {
+			train(r, tinylm.NSA, trainSizes[i].batch, trainSizes[i].seq, measure)
+		}
+	}
 }
 
 // train measures a trainer after some steps to warm up.
@@ -80,13 +102,7 @@ func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*
 
 // benchLengths times training steps of other sizes, with NSA and with dense attention.
 func benchLengths(r *report) {
-	for _, c := range []struct {
-		batch, seq   int
-		target, peer float64 // tokens a second, 0 for none; the peer is dense compiled PyTorch
-	}{
-		{1, 2048, 240000, 243900}, {16, 2048, 560000, compiledPyTorch}, {4, 8192, 480000, 403800}, {1, 32768, 400000, 162600},
-		{1, 65536, 0, 0}, {1, 131072, 330000, 0},
-	} {
+	for _, c := range trainSizes {
 		for _, attention := range []tinylm.Attention{tinylm.NSA, tinylm.Dense} {
 			if skipsLength(c.seq) || attention == tinylm.Dense && c.seq > 32768 { // then seconds a step
 				continue

@@ -7,7 +7,7 @@
 #                                          -test.run OnGPU, go to the tests
 #   -only PATH,PATH    run these alone; the last elements of a path suffice; -list prints the paths
 #   -timeout SECONDS   for each of them: 600 by default, ten times as much under a sanitizer
-#   -sanitizer TOOL    run the tests under memcheck, racecheck or initcheck: the tool's summary is the result
+#   -sanitizer TOOL    run the tests under memcheck, racecheck, initcheck or synccheck: the tool's summary is the result
 #   -logs FOLDER       where the output is kept, logs by default; runs side by side want a folder each
 # A test that finds no GPU fails, unless NSA_REQUIRE_GPU=0 is set. The exit status is 1 after a failure, 2 for bad arguments.
 
@@ -85,7 +85,7 @@ done
 [[ $timeout =~ ^0*[1-9][0-9]{0,6}$ ]] && timeout=$((10#$timeout)) || wrong "-timeout $timeout is not a number of seconds"
 case ${NSA_REQUIRE_GPU=1} in 0) device=auto ;; 1) export NSA_REQUIRE_GPU ;; *) wrong "NSA_REQUIRE_GPU=$NSA_REQUIRE_GPU, want 0 or 1" ;; esac
 if [ -n "$sanitizer" ]; then # tests ask for errors of calls, and one makes a kernel fail on purpose
-    [[ $sanitizer =~ ^(mem|race|init)check$ ]] || wrong "-sanitizer $sanitizer, want memcheck, racecheck or initcheck"
+    [[ $sanitizer =~ ^(mem|race|init|sync)check$ ]] || wrong "-sanitizer $sanitizer, want memcheck, racecheck, initcheck or synccheck"
     PATH=$PATH:/usr/local/cuda/bin && command -v compute-sanitizer >/dev/null || wrong "compute-sanitizer is not here"
     export NSA_SANITIZER=1
     under=(compute-sanitizer --tool "$sanitizer" --report-api-errors no --error-exitcode 9)
