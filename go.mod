@@ -3,6 +3,7 @@ module github.com/gorgonia-nsa/nsa
 go 1.26.0
 
 require (
+	github.com/agnivade/levenshtein v1.2.1
 	github.com/chewxy/hm v1.0.0
 	github.com/ebitengine/purego v0.11.3
 	github.com/klauspost/compress v1.20.3
