@@ -263,6 +263,9 @@ func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, d
 			if j > 0 && size.SelectBlock%64 != 0 {
 				attention = nil // of the branches one has no row
 			}
+			if size.S > 100 {
+				attention = attention[2:] // only the selected branch has other kernels for few of the blocks
+			}
 			f(t, dev, attention, choice)
 		}
 	}
