@@ -17,11 +17,35 @@ import (
 
 // attentionShape is the attention of one layer over one sequence, l 32, d 16, l' 64, n 16, w 512.
 type attentionShape struct {
-	name                string
-	heads, kvHeads, dim int
+	name           string
+	heads, kvHeads int
+	dim, valueDim  int
 }
 
-var attentionShapes = []attentionShape{{"i", 12, 2, 64}, {"ii", 64, 4, 128}}
+var attentionShapes = []attentionShape{{"i", 12, 2, 64, 64}, {"ii", 64, 4, 128, 128}}
+
+// dimShapes are measured at dimLength tokens.
+func dimShapes() (list []attentionShape) {
+	for _, d := range [][2]int{{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 128}, {256, 192}} {
+		list = append(list, attentionShape{fmt.Sprintf("D=%d Dv=%d", d[0], d[1]), 32, 2, d[0], d[1]})
+	}
+	return list
+}
+
+const dimLength = 8192
+
+// line names the line of a figure in the plot of a shape, forward and backward or, of the choice, forward, and the line of its peer.
+func (a attentionShape) line(x row) (name, peer, tokens string) {
+	tokens, mine := strings.CutPrefix(x.size, a.name+" ")
+	name, both := strings.CutSuffix(x.what, ", forward and backward")
+	switch {
+	case !mine || !both && x.what != "select blocks, forward":
+		return "", "", ""
+	case x.baseline != "":
+		peer = x.baseline
+	}
+	return name, peer, tokens
+}
 
 // attentionBounds are the milliseconds that a branch may take at most, forward, and forward and backward.
 var attentionBounds = map[string][2]float64{
@@ -38,6 +62,7 @@ var attentionPeers = map[string][2]float64{
 
 // benchAttention times each branch, the choice of blocks and the whole, with normal inputs; selected attention also with random
 // blocks, of which neighbouring queries share the forced ones alone, and with blocks that 64 neighbours share; and dense attention.
+// All dims are timed at one length.
 func benchAttention(r *report) {
 	ceiling, _ := ceilings(r)
 	if gpu, ok := r.backend.(*cuda.Backend); ok {
@@ -51,27 +76,19 @@ func benchAttention(r *report) {
 				continue
 			}
 			at := attentionAt{r, shape, s, ceiling / 1e12}
-			branches := at.time("", at.nsa)
-			whole := timedBranch{name: "all", bytes: branches[0].bytes}
-			for i := range branches {
-				b := &branches[i]
-				whole.forward, whole.backward, whole.flops = whole.forward+b.forward, whole.backward+b.backward, whole.flops+b.flops
-				b.bytes = 0
-			}
-			at.add(append(branches, whole)...)
-			for _, share := range []int{1, 64} {
-				name := map[int]string{1: "selected attention, random blocks", 64: "selected attention, shared blocks"}[share]
-				at.add(at.time(name, func(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-					idx := tensor.New(tensor.WithShape(1, s, shape.kvHeads, base.TopN), tensor.WithBacking(at.choice(share)))
-					blocks := G.NewTensor(q.Graph(), tensor.Int32, 4, G.WithShape(idx.Shape()...), G.WithName("idx"), G.WithValue(idx))
-					return must(ops.SelectedAttention(q, in("k"), in("v"), blocks, base.SelectBlock))
-				})...)
-			}
+			at.addBranches()
+			at.add(at.time("selected attention, random blocks", at.chosen(1))...)
+			at.add(at.time("selected attention, shared blocks", at.chosen(64))...)
 			if s <= 65536 {
-				at.add(at.time("dense attention", func(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-					return must(ops.CausalAttention(q, in("k"), in("v")))
-				})...)
+				at.add(at.time("dense attention", at.dense)...)
 			}
+		}
+	}
+	for _, shape := range dimShapes() {
+		if !skipsLength(dimLength) {
+			at := attentionAt{r, shape, dimLength, ceiling / 1e12}
+			at.addBranches()
+			at.add(at.time("dense attention", at.dense)...)
 		}
 	}
 }
@@ -94,6 +111,19 @@ func (a attentionAt) nsa(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
 	window := must(ops.SlidingWindow(q, in("k window"), in("v window"), base.Window))
 	gates := must(ops.Sigmoid(input(q.Graph(), "gates", 1, a.s, a.heads, 3)))
 	return must(ops.GatedSum(gates, compressed, selected, window))
+}
+
+func (a attentionAt) dense(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
+	return must(ops.CausalAttention(q, in("k"), in("v")))
+}
+
+// chosen is selected attention over the blocks of choice.
+func (a attentionAt) chosen(share int) graphOf {
+	return func(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
+		idx := tensor.New(tensor.WithShape(1, a.s, a.kvHeads, base.TopN), tensor.WithBacking(a.choice(share)))
+		blocks := G.NewTensor(q.Graph(), tensor.Int32, 4, G.WithShape(idx.Shape()...), G.WithName("idx"), G.WithValue(idx))
+		return must(ops.SelectedAttention(q, in("k"), in("v"), blocks, base.SelectBlock))
+	}
 }
 
 // choice returns blocks as ops.SelectBlocks does: block 0, the query's own and the one before, and random ones that `share` queries
@@ -132,12 +162,38 @@ func (a attentionAt) choice(share int) []int32 {
 // timedBranch is an op with its gradient.
 type timedBranch struct {
 	name              string
-	forward, backward time.Duration
+	forward, backward runTimes
 	flops             float64
 	bytes             int // of the machine
 }
 
-// graphOf makes an output of q and of inputs that it asks for by their names and numbers of rows, S if it gives none.
+// runTimes are the times of several runs of the same.
+type runTimes []time.Duration
+
+// attentionRuns are measured after one to warm up.
+const attentionRuns = 5
+
+// plus returns the time of both in each run. Nil stands for no time.
+func (t runTimes) plus(u runTimes) runTimes {
+	if t == nil {
+		return u
+	}
+	sum := slices.Clone(t)
+	for i := range u {
+		sum[i] += u[i]
+	}
+	return sum
+}
+
+func (t runTimes) median() time.Duration { return slices.Sorted(slices.Values(t))[len(t)/2] }
+
+// spread is the distance of the longest time from the shortest, over the median.
+func (t runTimes) spread() float64 {
+	return (slices.Max(t) - slices.Min(t)).Seconds() / t.median().Seconds()
+}
+
+// graphOf makes an output of q and of inputs that it asks for by their names and numbers of rows, S if it gives none. Inputs whose
+// names begin with v are values.
 type graphOf func(q *G.Node, in func(name string, rows ...int) *G.Node) *G.Node
 
 // graph returns the output that build makes of q.
@@ -146,12 +202,16 @@ func (a attentionAt) graph(q *G.Node, build graphOf) *G.Node {
 		if len(rows) == 0 {
 			rows = []int{a.s}
 		}
-		return input(q.Graph(), name, 1, rows[0], a.kvHeads, a.dim)
+		dim := a.dim
+		if strings.HasPrefix(name, "v") {
+			dim = a.valueDim
+		}
+		return input(q.Graph(), name, 1, rows[0], a.kvHeads, dim)
 	})
 }
 
-// profile returns the plan of a graph with its gradients, and the medians of the times of its steps.
-func (a attentionAt) profile(build graphOf, opts ...graph.Option) (graph.Plan, []time.Duration) {
+// profile returns the plan of a graph with its gradients, and the times of each of its steps.
+func (a attentionAt) profile(build graphOf, opts ...graph.Option) (graph.Plan, []runTimes) {
 	g := G.NewGraph()
 	q := input(g, "q", 1, a.s, a.heads, a.dim)
 	out := a.graph(q, build)
@@ -162,20 +222,15 @@ func (a attentionAt) profile(build graphOf, opts ...graph.Option) (graph.Plan, [
 	defer closes(inputs)
 	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(a.backend), graph.WithPrecision(trainPrecision))...))
 	defer closes(m)
-	runs := make([][]time.Duration, len(m.Plan().Steps)) // of each step
-	for run := range 5 {
+	times := make([]runTimes, len(m.Plan().Steps))
+	for run := range 1 + attentionRuns {
 		for i, t := range must(m.Profile()) {
 			if run > 0 {
-				runs[i] = append(runs[i], t)
+				times[i] = append(times[i], t)
 			}
 		}
 	}
-	medians := make([]time.Duration, len(runs))
-	for i, times := range runs {
-		slices.Sort(times)
-		medians[i] = times[len(times)/2]
-	}
-	return m.Plan(), medians
+	return m.Plan(), times
 }
 
 // time returns the ops of a graph from q, k and v to an output, with their gradients. A name stands for all of them.
@@ -194,14 +249,26 @@ func (a attentionAt) time(name string, build graphOf) (list []timedBranch) {
 		if at < 0 {
 			at, list = len(list), append(list, timedBranch{name: branch, bytes: plan.Arena + plan.Workspace})
 		}
-		b, t := &list[at], times[i]
+		b := &list[at]
 		if b.flops += s.Cost.FLOPs; backward {
-			b.backward += t
+			b.backward = b.backward.plus(times[i])
 		} else {
-			b.forward += t
+			b.forward = b.forward.plus(times[i])
 		}
 	}
 	return list
+}
+
+// addBranches reports NSA's branches and the whole.
+func (a attentionAt) addBranches() {
+	branches := a.time("", a.nsa)
+	whole := timedBranch{name: "all", bytes: branches[0].bytes}
+	for i := range branches {
+		b := &branches[i]
+		whole.forward, whole.backward, whole.flops = whole.forward.plus(b.forward), whole.backward.plus(b.backward), whole.flops+b.flops
+		b.bytes = 0
+	}
+	a.add(append(branches, whole)...)
 }
 
 // add reports branches.
@@ -209,8 +276,9 @@ func (a attentionAt) add(list ...timedBranch) {
 	for _, b := range list {
 		size := fmt.Sprintf("%s %d", a.name, a.s)
 		key := b.name + ", " + size
-		for i, t := range []time.Duration{b.forward, b.forward + b.backward} {
-			if i == 1 && b.backward == 0 {
+		both := b.forward.plus(b.backward)
+		for i, times := range []runTimes{b.forward, both} {
+			if i == 1 && b.backward == nil {
 				continue
 			}
 			var notes []note
@@ -220,10 +288,11 @@ func (a attentionAt) add(list ...timedBranch) {
 			if peer := attentionPeers[key][i]; peer > 0 {
 				notes = append(notes, against("dense, cuDNN, peer figure", peer))
 			}
-			a.report.add(b.name+[]string{", forward", ", forward and backward"}[i], size, t.Seconds()*1e3, "ms", notes...)
+			a.report.add(b.name+[]string{", forward", ", forward and backward"}[i], size, times.median().Seconds()*1e3, "ms", notes...)
 		}
+		a.report.add(b.name+", spread", size, 100*both.spread(), "%")
 		if b.flops > 0 {
-			rate := b.flops / (b.forward + b.backward).Seconds() / 1e12
+			rate := b.flops / both.median().Seconds() / 1e12
 			a.report.add(b.name, size, rate, "TFLOP/s", against("measured ceiling", a.ceiling))
 		}
 		if b.bytes > 0 {

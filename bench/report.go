@@ -147,8 +147,26 @@ func (r *report) save() {
 	check(csv.NewWriter(&b).WriteAll(lines))
 	check(atomicwriter.WriteFile(path, b.Bytes(), 0o644))
 	fmt.Println("\nwrote", path)
-	r.plot("model", "Base() on the CPU, batch 1, float32")
-	r.plot("layer", "One NSA layer on the CPU, float32")
+	r.plot("model", "Base() on the CPU, batch 1, float32", "s", r.againstTokens("model"))
+	r.plot("layer", "One NSA layer on the CPU, float32", "s", r.againstTokens("layer"))
+	for _, shape := range attentionShapes {
+		title := fmt.Sprintf("Attention of shape %s: %d and %d heads, D %d, forward and backward, %v", shape.name, shape.heads, shape.kvHeads, shape.dim, trainPrecision)
+		r.plot("attention_"+shape.name, title, "ms", shape.line)
+	}
+}
+
+// againstTokens has the lines of a suite whose sizes are "S=..."; Base() has one of its peer, too.
+func (r *report) againstTokens(suite string) func(row) (name, peer, tokens string) {
+	return func(x row) (name, peer, tokens string) {
+		tokens, ok := strings.CutPrefix(x.size, "S=")
+		if !ok || x.suite != suite {
+			return "", "", ""
+		}
+		if strings.HasPrefix(x.baseline, "dense PyTorch") {
+			peer = strings.Replace(x.what, "Base()", "dense PyTorch (peer)", 1)
+		}
+		return x.what, peer, tokens
+	}
 }
 
 // seconds returns the median time of f over the given number of runs after one that warms up.
@@ -221,31 +239,32 @@ func procField(path, name string) (string, error) {
 	return "", fmt.Errorf("no %s in %s", name, path)
 }
 
-// plot draws the seconds of a suite against S, a line for each figure, on logarithmic axes. Without points it draws none.
-func (r *report) plot(suite, title string) {
+// plot draws figures of a unit against tokens on logarithmic axes. A row is a point of the line that lineOf names, and its baseline
+// one of the peer's; lines have no name where a row is no part of the plot. Without points it draws none.
+func (r *report) plot(file, title, unit string, lineOf func(row) (name, peer, tokens string)) {
 	series := map[string]plotter.XYs{}
 	add := func(name string, s, value float64) {
-		if p := series[name]; len(p) == 0 || p[len(p)-1].X != s { // a figure has a row for each baseline
+		if p := series[name]; name != "" && (len(p) == 0 || p[len(p)-1].X != s) { // a figure has a row for each baseline
 			series[name] = append(p, plotter.XY{X: s, Y: value})
 		}
 	}
 	for _, x := range r.rows {
-		tokens, ok := strings.CutPrefix(x.size, "S=")
-		s, err := strconv.ParseFloat(tokens, 64)
-		if !ok || err != nil || x.suite != suite || x.unit != "s" {
-			continue
-		}
-		add(x.what, s, x.value)
-		if strings.HasPrefix(x.baseline, "dense PyTorch") {
-			add(strings.Replace(x.what, "Base()", "dense PyTorch (peer)", 1), s, x.baseValue)
+		name, peer, tokens := lineOf(x)
+		if s, err := strconv.ParseFloat(tokens, 64); err == nil && x.unit == unit {
+			add(name, s, x.value)
+			add(peer, s, x.baseValue)
 		}
 	}
 	if len(series) == 0 {
 		return
 	}
 	p := plot.New()
-	p.Title.Text = fmt.Sprintf("%s (%s, %s cores, %s)", title, r.of("machine"), r.of("cores"), r.of("simd"))
-	p.X.Label.Text, p.Y.Label.Text = "tokens S", "seconds"
+	machine := r.of("machine")
+	if r.backend.Device().Host {
+		machine += fmt.Sprintf(", %s cores, %s", r.of("cores"), r.of("simd"))
+	}
+	p.Title.Text = fmt.Sprintf("%s (%s)", title, machine)
+	p.X.Label.Text, p.Y.Label.Text = "tokens S", unit
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(powersOfTwo), plot.LogTicks{Prec: -1}
 	p.Legend.Top, p.Legend.Left = true, true
@@ -255,7 +274,7 @@ func (r *report) plot(suite, title string) {
 		args = append(args, name, series[name])
 	}
 	check(plotutil.AddLinePoints(p, args...))
-	path := filepath.Join(r.dir, suite+".png")
+	path := filepath.Join(r.dir, file+".png")
 	check(p.Save(7*vg.Inch, 4.5*vg.Inch, path))
 	fmt.Println("wrote", path)
 }

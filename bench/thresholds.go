@@ -15,8 +15,8 @@ func benchThresholds(r *report) {
 	branches := []string{"window", "compressed", "selected", "choice"}
 	for _, dim := range []int{64, 96, 128, 192, 256} {
 		least, settled := map[string]int{}, map[string]bool{}
-		for s := 4096; s >= 16; s /= 2 {
-			at := attentionAt{report: r, attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: dim}, s: s}
+		for s := 4096; s >= 1; s /= 2 {
+			at := attentionAt{report: r, attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: dim, valueDim: min(dim, 192)}, s: s}
 			fast := at.branchTimes(tensorCores)
 			slow := at.branchTimes(general)
 			for _, name := range branches {
@@ -53,7 +53,7 @@ func (a attentionAt) branchTimes(b graph.Branch) map[string]branchTime {
 		if name == "" {
 			continue
 		}
-		all[name] = branchTime{s.Inputs[1].Shape[1], all[name].time + times[i]}
+		all[name] = branchTime{s.Inputs[1].Shape[1], all[name].time + times[i].median()}
 		slow[name] = slow[name] || s.Implementation == "cuda"
 	}
 	if !b.General {

@@ -81,7 +81,7 @@ func TestCrashCauses(t *testing.T) {
 		q := opcases.Normal("q", 1, 1, 8, 2, 12).Node(g, tensor.Float32)
 		G.Must(ops.SlidingWindow(q, q, q, 4))
 		_, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithPolicy(graph.Policy{Strict: true}))
-		require.ErrorContains(t, err, "strict: cuda wgmma: unsupported head dim: matrix units: dims 12 and 12")
+		require.ErrorContains(t, err, "strict: cuda wgmma: unsupported head dim: warp groups: dims 12 and 12")
 	})
 
 	t.Run("strides", func(t *testing.T) {

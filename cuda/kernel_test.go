@@ -57,12 +57,16 @@ func TestPlanSaysWhyNotMatrixUnits(t *testing.T) {
 		site := graph.Site{Spec: ops.SlidingWindowOp{Window: 4}, In: []ops.Operand{q, q, q}, Out: []ops.Operand{q, lse}}
 		offers := b.Offers(site)
 		require.Len(t, offers, 3)
-		for i, name := range []string{"cuda wgmma", "cuda mma", "cuda"} {
-			require.Equal(t, name, offers[i].Name())
-			if err := offers[i].Guard(site); dim == 16 || name == "cuda" {
+		for i, x := range []struct{ name, of12 string }{
+			{"cuda wgmma", "warp groups: dims 12 and 12, want multiples of 8 up to 256 and 192"},
+			{"cuda mma", "matrix units: dims 12 and 12, want multiples of 8 up to 128"},
+			{"cuda", ""},
+		} {
+			require.Equal(t, x.name, offers[i].Name())
+			if err := offers[i].Guard(site); dim == 16 || x.of12 == "" {
 				require.NoError(t, err)
 			} else {
-				require.Equal(t, graph.Refuse(graph.ReasonHeadDim, "matrix units: dims 12 and 12, want multiples of 8 up to 128"), err)
+				require.Equal(t, graph.Refuse(graph.ReasonHeadDim, "%s", x.of12), err)
 			}
 		}
 	}

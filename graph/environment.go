@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agnivade/levenshtein"
+
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -123,30 +125,9 @@ func PolicyFromEnv() (Policy, error) {
 func nearest(name string, known []variable) string {
 	best, least := "", math.MaxInt
 	for _, v := range known {
-		if n := distance(name, v.name); n < least {
+		if n := levenshtein.ComputeDistance(name, v.name); n < least {
 			best, least = v.name, n
 		}
 	}
 	return best
-}
-
-// distance is the Levenshtein distance of two strings.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1) // distances of a prefix of a to the prefixes of b
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -4,8 +4,10 @@ import (
 	_ "embed"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
@@ -63,25 +65,39 @@ func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []f
 //go:embed testdata/source.txt
 var source []byte
 
-// TestHalfPrecisionFollowsFloat32: Tiny() learns alike in all precisions.
+// TestHalfPrecisionFollowsFloat32: Tiny() learns alike in all precisions. Training amplifies every rounding: in float32 alone, weights
+// that are first rounded to bf16 lead up to 1.3 % away at a single step of a single run (measured on an H200), in both directions. So
+// losses are compared by their mean over four seeds at each step, where roundings average out and a bias does not, and each run by
+// its mean distance over all steps.
 func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 	b := cudatest.Open(t)
-	for seed := range uint64(4) {
-		exact := lossCurve(t, b, graph.F32, 300, seed+1)
-		require.Less(t, exact[299], 2.5)
-		for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
-			half, worst, at := lossCurve(t, b, p, 300, seed+1), 0.0, 0
-			for i, want := range exact {
-				if off := math.Abs(half[i]/want - 1); off > worst {
-					worst, at = off, i
-				}
+	const steps, seeds = 300, 4
+	curves := map[graph.Precision][seeds][]float64{}
+	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
+		var list [seeds][]float64
+		for i := range list {
+			list[i] = lossCurve(t, b, p, steps, uint64(i+1))
+			require.Less(t, list[i][steps-1], 2.5)
+		}
+		curves[p] = list
+	}
+	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
+		worst, at := 0.0, 0
+		var apart [seeds]float64
+		for step := range steps {
+			exact, half := 0.0, 0.0
+			for i := range apart {
+				x, y := curves[graph.F32][i][step], curves[p][i][step]
+				exact, half = exact+x, half+y
+				apart[i] += math.Abs(y/x-1) / steps
 			}
-			t.Logf("float32 %.4f to %.4f, %v to %.4f, farthest apart %.2f %% (step %d: %.4f and %.4f)",
-				exact[0], exact[299], p, half[299], 100*worst, at, exact[at], half[at])
-			if !(worst < 0.02) {
-				t.Errorf("%v, seed %d: losses %.2f %% apart, want less than 2 %%", p, seed+1, 100*worst)
+			if off := math.Abs(half/exact - 1); off > worst {
+				worst, at = off, step
 			}
 		}
+		t.Logf("%v: mean losses at most %.2f %% apart (step %d); each run on average %.3f %%", p, 100*worst, at, 100*slices.Max(apart[:]))
+		assert.Less(t, worst, 0.01, "%v: mean losses at step %d", p, at)
+		assert.Less(t, slices.Max(apart[:]), 0.01, "%v: mean distance of a run", p)
 	}
 }
 

@@ -79,14 +79,13 @@ var timeShapes = []timeShape{
 // that is. It runs with NSA_TIME=1, or with names of shapes, and behind them the word general for kernels without matrix units or mma
 // for those without warp groups, and wants a GPU.
 func TestAttentionTime(t *testing.T) {
-	want := os.Getenv("NSA_TIME")
-	if want == "" {
+	words := strings.Fields(os.Getenv("NSA_TIME"))
+	if len(words) == 0 {
 		t.Skip("NSA_TIME is not set")
 	}
-	words := strings.Fields(want)
 	row := map[string]string{"general": "cuda", "mma": "cuda mma"}[words[len(words)-1]]
 	for _, x := range timeShapes {
-		if want == "1" || slices.Contains(words, x.name) {
+		if words[0] == "1" || slices.Contains(words, x.name) {
 			t.Run(x.name, func(t *testing.T) { x.time(t, row) })
 		}
 	}
@@ -121,23 +120,33 @@ func (x timeShape) time(t *testing.T, row string) {
 		}
 		pairs["selected"] += float64((min(i/x.SelectBlock+1, x.TopN)-1)*x.SelectBlock + i%x.SelectBlock + 1)
 	}
+	// A line of the table is a kernel, which a plan may launch several times.
+	type line struct {
+		name           string
+		launches       int
+		flops, seconds float64 // 2 operations for each multiplication and addition of the pairs
+	}
+	var lines []line
 	var steps []func()
-	var flops []float64 // 2 operations for each multiplication and addition of the pairs
-	var names []string
+	var lineOf []int // of a step
 	add := func(branch string, op any, in, out []arg) {
 		plan := testutil.Must(planOf(dev.properties(), row, op, siteOf(in, out)))(t)
 		b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
 		for i := range plan.Steps {
 			l := &plan.Steps[i].Launch
-			products := 0
-			for kernel, n := range map[string]int{"forward": x.D + x.Dv, "dq": 2*x.D + x.Dv, "dkv": 2 * (x.D + x.Dv), "select_blocks": x.D} {
-				if strings.Contains(l.Kernel, kernel) {
-					products = n
+			name := fmt.Sprintf("%-11s %-34s", branch, l.Kernel)
+			at := slices.IndexFunc(lines, func(x line) bool { return x.name == name })
+			if at < 0 {
+				products := 0
+				for kernel, n := range map[string]int{"forward": x.D + x.Dv, "dq": 2*x.D + x.Dv, "dkv": 2 * (x.D + x.Dv), "select_blocks": x.D} {
+					if strings.Contains(l.Kernel, kernel) {
+						products = n
+					}
 				}
+				at, lines = len(lines), append(lines, line{name: name, flops: 2 * float64(products) * pairs[branch] * float64(x.B*x.Hq)})
 			}
-			names = append(names, fmt.Sprintf("%-11s %-34s", branch, l.Kernel))
-			flops = append(flops, 2*float64(products)*pairs[branch]*float64(x.B*x.Hq))
-			steps = append(steps, func() { dev.launch(t, l, b.arguments[i]) })
+			lines[at].launches++
+			lineOf, steps = append(lineOf, at), append(steps, func() { dev.launch(t, l, b.arguments[i]) })
 		}
 	}
 	add("compressed", ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc}, []arg{o, lse})
@@ -148,14 +157,15 @@ func (x timeShape) time(t *testing.T, row string) {
 	add("window", ops.SlidingWindowOp{Window: x.Window}, []arg{q, k, v}, []arg{o, lse})
 	add("window", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: x.Window}}, []arg{q, k, v, o, lse, do}, []arg{dq, dk, dv})
 
-	times, total := dev.time(t, 5, steps...), 0.0
-	for _, seconds := range times {
+	total := 0.0
+	for i, seconds := range dev.time(t, 5, steps...) {
 		total += seconds
+		lines[lineOf[i]].seconds += seconds
 	}
 	fmt.Printf("\n%s: B %d, S %d, heads %d and %d, dims %d and %d, bf16: %.3f ms on %v\n", x.name, x.B, x.S, x.Hq, x.Hkv, x.D, x.Dv, 1e3*total, dev.dev)
-	fmt.Printf("%-46s %9s %9s %9s %6s\n", "branch and kernel", "ms", "GFLOP", "TFLOP/s", "%")
-	for i, seconds := range times {
-		fmt.Printf("%s %9.4f %9.2f %9.1f %6.1f\n", names[i], 1e3*seconds, flops[i]/1e9, flops[i]/seconds/1e12, 100*seconds/total)
+	fmt.Printf("%-46s %8s %9s %9s %9s %6s\n", "branch and kernel", "launches", "ms", "GFLOP", "TFLOP/s", "%")
+	for _, l := range lines {
+		fmt.Printf("%s %8d %9.4f %9.2f %9.1f %6.1f\n", l.name, l.launches, 1e3*l.seconds, l.flops/1e9, l.flops/l.seconds/1e12, 100*l.seconds/total)
 	}
 }
 

@@ -151,6 +151,7 @@ __device__ inline void axpy4(float4& sum, float a, float4 y) {
 }
 
 // The columns from + 32*u + [0,4), u < W, of multiply_add. A thread whose columns are not its own computes and leaves them.
+// The sum of a tile starts at 0: one that went on from out would be rounded to out's exponent at every step.
 template <int R, int N, int W>
 __device__ void multiply_columns(float* out, const float* a, const float* b, int ld, int from, bool mine,
                                  const float (&factor)[R]) {
@@ -160,11 +161,7 @@ __device__ void multiply_columns(float* out, const float* a, const float* b, int
 #pragma unroll
   for (int i = 0; i < R; i++)
 #pragma unroll
-    for (int u = 0; u < W; u++) {
-      float4 x = make_float4(0, 0, 0, 0);
-      if (mine) x = *reinterpret_cast<const float4*>(out + i * kDown * ld + 32 * u);
-      sum[i][u] = make_float4(x.x * factor[i], x.y * factor[i], x.z * factor[i], x.w * factor[i]);
-    }
+    for (int u = 0; u < W; u++) sum[i][u] = make_float4(0, 0, 0, 0);
 #pragma unroll 1
   for (int k = 0; k < N; k += 4) {
     float4 x[R];
@@ -186,7 +183,12 @@ __device__ void multiply_columns(float* out, const float* a, const float* b, int
 #pragma unroll
   for (int i = 0; i < R; i++)
 #pragma unroll
-    for (int u = 0; u < W; u++) *reinterpret_cast<float4*>(out + i * kDown * ld + 32 * u) = sum[i][u];
+    for (int u = 0; u < W; u++) {
+      float4& x = *reinterpret_cast<float4*>(out + i * kDown * ld + 32 * u);
+      const float f = factor[i];
+      const float4 s = sum[i][u];
+      x = make_float4(fmaf(x.x, f, s.x), fmaf(x.y, f, s.y), fmaf(x.z, f, s.z), fmaf(x.w, f, s.w));
+    }
 }
 
 // out [M,c] = out times factor, by rows, + a·b for a [M,N] and b [N,c]. Every element of out is read and written by one

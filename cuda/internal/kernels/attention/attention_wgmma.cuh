@@ -63,6 +63,18 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// __syncthreads for warps that come from different places of the code, of a block of so many threads; sync_block_or is
+// __syncthreads_or.
+template <int Threads> __device__ __forceinline__ void sync_block() { named_sync(15, Threads); }
+template <int Threads> __device__ __forceinline__ bool sync_block_or(bool vote) {
+  int any;
+  asm volatile(
+      "{.reg .pred p, q; setp.ne.b32 p, %1, 0;\n"
+      "barrier.cta.red.or.pred q, 15, %2, p;\n"
+      "selp.b32 %0, 1, 0, q;}" : "=r"(any) : "r"(int(vote)), "n"(Threads) : "memory");
+  return any != 0;
+}
+
 // Begins to copy the box of a map of an array [B,T,Hkv,c] at column c, group g, key t and batch b. The barrier gets its bytes.
 __device__ __forceinline__ void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int g, int t, int b) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];"

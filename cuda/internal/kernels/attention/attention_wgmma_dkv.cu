@@ -76,7 +76,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
       is.work.row = p.n.row(is.work.b, is.work.g, 0, 1), is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
       is.careful = 0;
       for (int i = 0; i < Stages; i++)
-        barrier_init(barrier_at(is.full[i]), 128 + 4), barrier_init(barrier_at(is.free[i]), 4 * W);
+        barrier_init(barrier_at(is.full[i]), 128 + 4), barrier_init(barrier_at(is.free[i]), 128 * W);
       barriers_ready();
     }
     __syncthreads();
@@ -134,10 +134,10 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
   }
   // Ends a pass and returns whether there is another one: if something was wrong for a thread in the first one.
   __device__ bool again(bool wrong) const {
-    if (!__syncthreads_or(wrong) || is.careful) return false;
-    __syncthreads();
+    if (!sync_block_or<kBlock>(wrong) || is.careful) return false;
+    sync_block<kBlock>();
     if (threadIdx.x == 0) is.careful = 1;
-    __syncthreads();
+    sync_block<kBlock>();
     return true;
   }
 
@@ -267,9 +267,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
     uint32_t x[2][N / 16][4];  // P and dS in T
     int left = is.work.steps;
 
-    const auto release = [&] {
-      if (lane() == 0) barrier_arrive(barrier_at(is.free[ring.stage]));
-    };
+    // Every lane does it, as every lane has read what is known of rows.
+    const auto release = [&] { barrier_arrive(barrier_at(is.free[ring.stage])); };
     // Goes on to the next tile of which a row sees a key of the group and returns whether there is one.
     const auto enter = [&] {
 #pragma unroll 1
@@ -278,7 +277,6 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
         fence_async();
         const Run some = is.rows[ring.stage].some;
         if (some.lo < mine + 64 && some.hi > mine) return true;
-        __syncwarp();
         release();
       }
       return false;

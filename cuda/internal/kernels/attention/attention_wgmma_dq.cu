@@ -54,7 +54,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 
   __device__ void run() {
     if (threadIdx.x == 0) {
-      barrier_init(barrier_at(is.full_q), kRowThreads), barrier_init(barrier_at(is.free_q), 4 * W), barrier_init(barrier_at(is.both), 1);
+      barrier_init(barrier_at(is.full_q), kRowThreads), barrier_init(barrier_at(is.free_q), 128 * W), barrier_init(barrier_at(is.both), 1);
       for (int i = 0; i < StagesK; i++) barrier_init(barrier_at(is.full_k[i]), 1), barrier_init(barrier_at(is.free_k[i]), 4 * W);
       for (int i = 0; i < StagesV; i++) barrier_init(barrier_at(is.full_v[i]), 1), barrier_init(barrier_at(is.free_v[i]), 4 * W);
       barriers_ready();
@@ -75,11 +75,11 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 
   // Ends a pass and returns whether there is another one.
   __device__ bool again() const {
-    __syncthreads();
+    sync_block<kBlock>();
     const bool more = !is.careful;
-    __syncthreads();
+    sync_block<kBlock>();
     if (threadIdx.x == 0) is.careful = 1;
-    __syncthreads();
+    sync_block<kBlock>();
     return more;
   }
 
@@ -218,8 +218,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         base[r] = is.careful && large(row.lse) ? 0 : row.lse * kLog2E;
         delta[r] = row.delta;
       }
-      __syncwarp();
-      release(is.free_q);
+      barrier_arrive(barrier_at(is.free_q));  // every lane, as every lane has read what is known of rows
       return true;
     };
     const auto begin_scores = [&] {
@@ -353,8 +352,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         end_sums();
         write_tile(stage);
       }
-      __syncwarp();
-      release(is.free_q), q.next();
+      barrier_arrive(barrier_at(is.free_q)), q.next();
     } while (again());
   }
 

@@ -57,7 +57,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
         barrier_init(at(is.full_k[i]), 1), barrier_init(at(is.free_k[i]), 4 * W);
         barrier_init(at(is.full_v[i]), 1), barrier_init(at(is.free_v[i]), 4 * W);
       }
-      for (int i = 0; i < 2; i++) barrier_init(at(is.full_q[i]), kRowThreads), barrier_init(at(is.free_q[i]), 4 * W);
+      for (int i = 0; i < 2; i++) barrier_init(at(is.full_q[i]), kRowThreads), barrier_init(at(is.free_q[i]), 128 * W);
       barrier_init(at(is.both), 1);
       barriers_ready();
     }
@@ -117,7 +117,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
           __syncwarp();  // no lane is a phase of a barrier behind
         }
       });
-      __syncthreads();
+      sync_block<kBlock>();
     }
   }
   // What the other warps of the first group do: they load rows and note what is known of them, one or two tiles ahead.
@@ -162,7 +162,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
       barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
       if (threadIdx.x == 32) is.keys[q.stage].some.lo = -1;
       hand_on();
-      __syncthreads();
+      sync_block<kBlock>();
     }
   }
 
@@ -222,7 +222,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
       const auto hide = [&](auto hidden) {  // the keys that a row does not see
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          const uint2 seen = shared_pair(shared_address(&is.rows[q.stage][mine + 8 * r]));
+          uint2 seen = {};
+          if (lane() % 4 == 0) seen = shared_pair(shared_address(&is.rows[q.stage][mine + 8 * r]));  // which will write there
+          seen.x = __shfl_sync(0xffffffff, seen.x, lane() & 28), seen.y = __shfl_sync(0xffffffff, seen.y, lane() & 28);
           const int here = key + 2 * (lane() % 4), lo = int(seen.x) - here, hi = int(seen.y) - here;
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
@@ -307,8 +309,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
           const int round = is.keys[stage].round;
           wrong = __any_sync(0xffffffff, wrong);
           if (wrong && !careful && lane() == 0) note_round(is.again, round);
-          __syncwarp();
-          release(is.free_q[stage]);
+          barrier_arrive(at(is.free_q[stage]));  // every lane, as every lane has read what is known of rows
         };
         clear_sums();
         state[0].start(), state[1].start();
@@ -346,8 +347,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
         end_sums();
         write_tile(q.stage ^ 1);
       }
-      release(is.free_q[q.stage]), q.next();
-      __syncthreads();
+      barrier_arrive(at(is.free_q[q.stage])), q.next();
+      sync_block<kBlock>();
     }
     if (w == 0) named_sync(2, 256);
   }

@@ -8,12 +8,12 @@ namespace nsa {
 
 template <typename V> V& host_shared(uint32_t at) { return *reinterpret_cast<V*>(reinterpret_cast<char*>(tiles_shared()) + at); }
 
-struct HostBarrier { uint8_t count, missing, parity; int32_t bytes; };  // missing: threads of this phase
+struct HostBarrier { uint32_t count : 15, missing : 15, parity : 1; int32_t bytes; };  // missing: threads of this phase
 inline void host_arrive(HostBarrier& b, int threads, int bytes) {
   b.missing -= threads, b.bytes += bytes;
   if (b.missing == 0 && b.bytes == 0) b.missing = b.count, b.parity ^= 1;
 }
-inline void barrier_init(uint32_t at, int count) { host_shared<HostBarrier>(at) = {uint8_t(count), uint8_t(count), 0, 0}; }
+inline void barrier_init(uint32_t at, int count) { host_shared<HostBarrier>(at) = {uint32_t(count), uint32_t(count), 0, 0}; }
 inline void barriers_ready() {}
 inline void barrier_arrive(uint32_t at) { host_arrive(host_shared<HostBarrier>(at), 1, 0); }
 inline void barrier_arrive_expecting(uint32_t at, uint32_t bytes) { host_arrive(host_shared<HostBarrier>(at), 1, int(bytes)); }
@@ -47,6 +47,9 @@ inline void named_sync(int id, int threads) {
     return barrier->round != round;
   }, &what);
 }
+
+template <int Threads> void sync_block() { __syncthreads(); }
+template <int Threads> bool sync_block_or(bool vote) { return __syncthreads_or(vote) != 0; }
 
 // A map as the tests make it.
 struct HostMap { const char* array; int64_t dims[4], rows; };
