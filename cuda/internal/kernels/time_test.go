@@ -68,19 +68,25 @@ var timeShapes = []timeShape{
 	{"wide", sized(1, 8192, 64, 4, 128, 128, 32, 16, 64, 16, 512)},
 	{"paper", sized(1, 8192, 64, 4, 192, 128, 32, 16, 64, 16, 512)}, // dims of the paper's layer
 	{"long", sized(1, 65536, 64, 4, 192, 128, 32, 16, 64, 16, 512)},
+	{"i16", sized(1, 8192, 12, 2, 64, 64, 32, 16, 16, 64, 512)}, // smaller blocks, as many keys
+	{"i32", sized(1, 8192, 12, 2, 64, 64, 32, 16, 32, 32, 512)},
+	{"i64", sized(1, 8192, 12, 2, 64, 64, 32, 16, 64, 16, 512)},
+	{"ii16", sized(1, 8192, 64, 4, 128, 128, 32, 16, 16, 64, 512)},
+	{"ii32", sized(1, 8192, 64, 4, 128, 128, 32, 16, 32, 32, 512)},
 }
 
 // TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all
-// that is. It runs with NSA_TIME=1, or with the name of a shape, or its name and the word general for kernels without matrix
-// units, and wants a GPU.
+// that is. It runs with NSA_TIME=1, or with names of shapes, and behind them the word general for kernels without matrix units or mma
+// for those without warp groups, and wants a GPU.
 func TestAttentionTime(t *testing.T) {
-	want := os.Getenv("NSA_TIME")
-	if want == "" {
+	words := strings.Fields(os.Getenv("NSA_TIME"))
+	if len(words) == 0 {
 		t.Skip("NSA_TIME is not set")
 	}
+	row := map[string]string{"general": "cuda", "mma": "cuda mma"}[words[len(words)-1]]
 	for _, x := range timeShapes {
-		if want == "1" || strings.Contains(want, x.name) {
-			t.Run(x.name, func(t *testing.T) { x.time(t, map[bool]string{true: "cuda"}[strings.Contains(want, "general")]) })
+		if words[0] == "1" || slices.Contains(words, x.name) {
+			t.Run(x.name, func(t *testing.T) { x.time(t, row) })
 		}
 	}
 }

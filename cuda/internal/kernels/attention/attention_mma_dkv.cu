@@ -3,19 +3,29 @@
 //   nsa_span_dkv_mma<C>      for a Span; rows that are cut into several chunks go to partial sums, float32
 //                            [B*Hkv, chunks, T, D+Dv]
 //   nsa_span_reduce          partial sums -> dk, dv of the keys that have them, in the order of the chunks
-//   nsa_selected_dkv_mma<C>  for Blocks and their inverse, with the partial sums of nsa_selected_reduce
+//   nsa_selected_dkv_mma<C>  for Blocks and their inverse, with the partial sums of nsa_selected_reduce; nsa_selected<M>_dkv_mma<C>
+//                            for blocks of at most M keys
 //
-// A block of 4 warps owns 64 keys, 16 a warp, and walks over the rows that may see them, in their order. Keys are the rows
-// of the products here and queries the columns, so that p and ds are left factors where they are. Both are rounded to the
-// storage type for that, ds before the scale. The facts about a row are fetched two tiles ahead, the row itself one.
-// Shared memory: 2 tiles [64,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
+// A block of 4 warps owns M = 64 keys, 16 a warp, and walks over the rows that may see them, in their order. With M = 32 or 16 two or
+// four warps have the same keys and a part of each tile of rows each; at the end their sums are added up. Keys are the rows of the
+// products here and queries the columns, so that p and ds are left factors where they are. Both are rounded to the storage type for
+// that, ds before the scale. The facts about a row are fetched two tiles ahead, the row itself one.
+// Shared memory: 2 tiles [M,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
 #include "attention_keys.cuh"
 #include "attention_rows.cuh"
 
 namespace nsa {
 
 // Rows of a tile; in all of them lo and hi do not fall.
-template <int C> constexpr int kRows = C == 64 ? 64 : 32;
+template <int C, int M> constexpr int kRows = C == 64 || M < 64 ? 64 : 32;
+
+// The first of a warp's 16 keys of M, and which part of the rows it has, of 64 / M.
+template <int M> __device__ inline int own_keys() { return 16 * (M < 64 ? warp() % (M / 16) : warp()); }
+template <int M> __device__ inline int own_part() {
+  int part = M < 64 ? warp() / (M / 16) : 0;
+  if (M < 64) asm volatile("" : "+r"(part));  // computed again: addresses that are kept take registers
+  return part;
+}
 
 // RowFacts holds what the products need to know of each row, for the rows of three tiles.
 template <int N> struct RowFacts {
@@ -30,11 +40,33 @@ template <int N> struct RowFacts {
   }
 };
 
-// Adds up dk, without the scale, and dv of the keys [first,end), 16 of each warp. Returns whether a row is large.
-template <bool Careful, typename T, int C, class Rows>
+// Sets x of the warps that have the first part of the rows to the sums over all parts, in their order. They go through the rows'
+// shared memory.
+template <int C, int M> __device__ inline void add_parts(float (&x)[1][C / 8][4]) {
+  float* mine = tiles_shared() + (M + 16 * warp()) * C + lane();
+  __syncthreads();  // what was there has been read
+#pragma unroll
+  for (int j = 0; j < C / 8; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) mine[32 * (4 * j + i)] = x[0][j][i];
+  __syncthreads();
+  if (own_part<M>() > 0) return;
+#pragma unroll 1
+  for (int part = 1; part < 64 / M; part++) {
+    mine += M * C;
+#pragma unroll
+    for (int j = 0; j < C / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) x[0][j][i] += mine[32 * (4 * j + i)];
+  }
+}
+
+// Adds up dk, without the scale, and dv of the keys [first,end), in the warps that have the first part of the rows. Returns whether a
+// row is large.
+template <bool Careful, typename T, int C, int M, class Rows>
 __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows,
                                  float (&dk)[1][C / 8][4], float (&dv)[1][C / 8][4]) {
-  constexpr int M = 16 * kWarps, N = kRows<C>, kPart = Careful ? 16 : 32;
+  constexpr int N = kRows<C, M>, kOwn = N * M / (16 * kWarps), kPart = Careful || kOwn == 16 ? 16 : 32;
   static_assert(N <= kThreads, "a thread for each row of a tile");
   const Sizes& n = a.n;
   const T *q = static_cast<const T*>(a.q), *k = static_cast<const T*>(a.k), *v = static_cast<const T*>(a.v);
@@ -79,8 +111,8 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   copy(0, 0);
 
   clear<C>(dk), clear<C>(dv);
-  const Left<C> left(K, 16 * warp());  // the values are M rows down
-  const int key = first + 16 * warp() + lane() / 4;  // and 8 further
+  const Left<C> left(K, own_keys<M>());  // the values are M rows down
+  const int key = first + own_keys<M>() + lane() / 4;  // and 8 further
   int slot = 0, stage = 0;
   bool any_large = false;
   for (int from = 0; from < all; from += N) {
@@ -102,7 +134,7 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
     any_large |= large(lse[lane()]) || large(lse[lane() + N - 32]);
     const bool full = min(hi[0], hi[N - 1]) >= first + M && lo[N - 1] <= first;
 #pragma unroll 1
-    for (int part = 0; part < N; part += kPart) {
+    for (int part = own_part<M>() * kOwn, stop = part + kOwn; part < stop; part += kPart) {
       float scores[1][kPart / 8][4], gradients[1][kPart / 8][4];
       multiply_rows<T, C, kPart>(scores, left, Q, part);
       multiply_rows<T, C, kPart, M>(gradients, left, DO, part);
@@ -140,6 +172,7 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
     slot = soon, stage ^= 1;
   }
   copies_arrived();
+  if constexpr (M < 16 * kWarps) add_parts<C, M>(dk), add_parts<C, M>(dv);
   return any_large;
 }
 
@@ -159,7 +192,7 @@ template <bool Careful, typename T, int C> __device__ bool span_dkv_pass(const A
   float* sums = chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv);
   const int key = first + 16 * warp() + lane() / 4;
   float dk[1][C / 8][4], dv[1][C / 8][4];
-  const bool any_large = mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
+  const bool any_large = mma_key_gradient<Careful, T, C, M>(p, b, g, first, end, rows, dk, dv);
   return any_large | (sums ? store_partial<C>(sums, n, first, key, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, key, end, dk[0], dv[0]));
 }
 
@@ -182,8 +215,7 @@ template <typename T> __device__ void span_reduce(const AttentionParams& p) {
 }
 
 // Grid x is B*Hkv*items*ceil(size/M).
-template <bool Careful, typename T, int C> __device__ bool selected_dkv_pass(const AttentionParams& p) {
-  constexpr int M = 16 * kWarps;
+template <bool Careful, typename T, int C, int M> __device__ bool selected_dkv_pass(const AttentionParams& p) {
   const Sizes& n = p.n;
   const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
   const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
@@ -198,24 +230,32 @@ template <bool Careful, typename T, int C> __device__ bool selected_dkv_pass(con
   const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
   const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
   float* sums = of.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
-  const int key = first + 16 * warp() + lane() / 4;
+  int key = first + own_keys<M>() + lane() / 4;
   float dk[1][C / 8][4], dv[1][C / 8][4];
-  const bool any_large = mma_key_gradient<Careful, T, C>(p, b, g, first, end, rows, dk, dv);
+  const bool any_large = mma_key_gradient<Careful, T, C, M>(p, b, g, first, end, rows, dk, dv);
+  if (own_part<M>() > 0) key = end;  // writes nothing
   return any_large | (sums ? store_partial<C>(sums, n, first, key, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, key, end, dk[0], dv[0]));
 }
 
 template <typename T, int C> __device__ void span_dkv(const AttentionParams& p) {
   careful_if_needed<span_dkv_pass<false, T, C>, span_dkv_pass<true, T, C>>(p);
 }
-template <typename T, int C> __device__ void selected_dkv(const AttentionParams& p) {
-  careful_if_needed<selected_dkv_pass<false, T, C>, selected_dkv_pass<true, T, C>>(p);
+template <typename T, int C, int M> __device__ void mma_selected_dkv(const AttentionParams& p) {
+  careful_if_needed<selected_dkv_pass<false, T, C, M>, selected_dkv_pass<true, T, C, M>>(p);
 }
 
 }  // namespace nsa
 
 NSA_MMA(span_dkv, 64, 3)
 NSA_MMA(span_dkv, 128, 2)
-NSA_MMA(selected_dkv, 64, 3)
-NSA_MMA(selected_dkv, 128, 2)
+#define NSA_MMA_SELECTED(name, C, M, blocks)                                   \
+  NSA_MMA_ENTRY(name, C, blocks, bf16, nsa::mma_selected_dkv<nsa::bf16, C, M>) \
+  NSA_MMA_ENTRY(name, C, blocks, f16, nsa::mma_selected_dkv<nsa::f16, C, M>)
+NSA_MMA_SELECTED(selected_dkv, 64, 64, 3)
+NSA_MMA_SELECTED(selected_dkv, 128, 64, 2)
+NSA_MMA_SELECTED(selected32_dkv, 64, 32, 3)
+NSA_MMA_SELECTED(selected32_dkv, 128, 32, 2)
+NSA_MMA_SELECTED(selected16_dkv, 64, 16, 3)
+NSA_MMA_SELECTED(selected16_dkv, 128, 16, 2)
 NSA_ENTRY(span_reduce, bf16, nsa::bf16, nsa::AttentionParams, nsa::kThreads)
 NSA_ENTRY(span_reduce, f16, nsa::f16, nsa::AttentionParams, nsa::kThreads)

@@ -2,6 +2,7 @@
 //
 //   nsa_span_dq_mma<C>      for a Span
 //   nsa_selected_dq_mma<C>  with idx int32 [B,S,Hkv,most], for Blocks; size is a multiple of 64, or T
+//   nsa_selected<N>_dq_mma<C>  for a multiple of N = 32 or 16
 //   nsa_<branch>_dq_tall_mma64
 //
 // Rows, keys and their order are those of attention_mma_forward.cu. The tall kernels own up to 128 rows, 32 a warp, and read a
@@ -15,7 +16,7 @@ namespace nsa {
 
 // Returns whether the pass must be done carefully; see careful_if_needed.
 template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mma_dq_pass(const AttentionParams& p) {
-  constexpr int M = 16 * R * kWarps, kPart = Careful ? 16 : 32;  // keys whose logits are in registers at once
+  constexpr int M = 16 * R * kWarps, kPart = Careful || Walk::kPiece == 16 ? 16 : 32;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
@@ -47,13 +48,17 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
     keys.next(walk, keys.other(K));
     if constexpr (Careful) take_out<T, C, kKeys>(K, [&](int row, int i) { store_shared(cell<C>(K + keys.kBytes, row, i), kNaNs); });
     const Seen<R, Walk> seen{walk, shared_address(rows + mine)};
-    if (seen.some()) {
-      const bool all = seen.all();
+    const unsigned some = seen.some();
 #pragma unroll 1
-      for (int part = 0; part < kKeys; part += kPart) {
+    for (int piece = 0; piece < seen.kPieces; piece++) {
+      if (!(some >> piece & 1)) continue;
+      const bool all = seen.all(piece);
+#pragma unroll 1
+      for (int part = 0; part < Walk::kPiece; part += kPart) {
+        const int key = piece * Walk::kPiece + part;  // of the tile
         float s[R][kPart / 8][4], dp[R][kPart / 8][4];
-        multiply_rows<T, C, kPart>(s, left, K, part);
-        multiply_rows<T, C, kPart, M>(dp, left, K + keys.kBytes, part);
+        multiply_rows<T, C, kPart>(s, left, K, key);
+        multiply_rows<T, C, kPart, M>(dp, left, K + keys.kBytes, key);
 #pragma unroll
         for (int r = 0; r < 2 * R; r++) {
           const auto [lse, delta] = stats[mine + 8 * r];
@@ -68,8 +73,8 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
               x = power2(fmaf(x, n.scale_log2, -base)) * (dp[r / 2][j][i] - delta);
             }
         }
-        if (!all) seen.template hide<kPart>(s, part, 0);
-        add_rows<T, C, kPart>(dq, s, K, part);
+        if (!all) seen.template hide<kPart>(s, piece, part, 0);
+        add_rows<T, C, kPart>(dq, s, K, key);
       }
     }
   }

@@ -2,10 +2,11 @@
 //
 //   nsa_span_forward_mma<C>      window, dense and compressed attention, by a Span
 //   nsa_selected_forward_mma<C>  the blocks of idx int32 [B,S,Hkv,most], by Blocks; size is a multiple of 64, or T
+//   nsa_selected<N>_forward_mma<C>  the same for a multiple of N = 32 or 16: the keys of a tile come from 64 / N places
 //
 // A block of 4 warps owns `count` <= 64 rows of a group, 16 a warp, and walks over the keys that any of them sees, 64 at a
 // time; while it computes with some the next ones arrive. Probabilities are rounded to the storage type for their
-// product with the values, sums are not. A warp leaves out tiles of which its rows see nothing. Grid x is
+// product with the values, sums are not. A warp leaves out tiles, or their N keys, of which its rows see nothing. Grid x is
 // B*Hkv*ceil(S*h/count). Shared memory: 5 tiles [64,C], 8 bytes a row, and what
 // the walk takes.
 #include "attention_index.cuh"
@@ -15,7 +16,7 @@ namespace nsa {
 
 // Returns whether the pass must be done carefully; see careful_if_needed.
 template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mma_forward_pass(const AttentionParams& p) {
-  constexpr int M = 16 * R * kWarps, kPart = kKeys / R;  // keys whose logits are in registers at once
+  constexpr int M = 16 * R * kWarps, kPart = Walk::kPiece / R;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
@@ -42,13 +43,17 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
     const uint32_t V = K + keys.kBytes;
     if constexpr (Careful) take_out<T, C, kKeys>(V, [&](int row, int i) { store_shared(cell<C>(K, row, i), kNaNs); });
     const Seen<R, Walk> seen{walk, shared_address(rows + mine)};
-    if (seen.some()) {
-      const bool all = seen.all();
+    const unsigned some = seen.some();
 #pragma unroll 1
-      for (int part = 0; part < kKeys; part += kPart) {
+    for (int piece = 0; piece < seen.kPieces; piece++) {
+      if (!(some >> piece & 1)) continue;
+      const bool all = seen.all(piece);
+#pragma unroll 1
+      for (int part = 0; part < Walk::kPiece; part += kPart) {
+        const int key = piece * Walk::kPiece + part;  // of the tile
         float s[R][kPart / 8][4];
-        multiply_rows<T, C, kPart>(s, left, K, part);
-        if (!all) seen.template hide<kPart>(s, part, -INFINITY);
+        multiply_rows<T, C, kPart>(s, left, K, key);
+        if (!all) seen.template hide<kPart>(s, piece, part, -INFINITY);
         float factor[2 * R];
         bool rescale = false;
 #pragma unroll
@@ -78,7 +83,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
             for (int j = 0; j < C / 8; j++)
 #pragma unroll
               for (int i = 0; i < 4; i++) o[r][j][i] *= factor[2 * r + i / 2];
-        add_rows<T, C, kPart>(o, s, V, part);
+        add_rows<T, C, kPart>(o, s, V, key);
       }
     }
   }

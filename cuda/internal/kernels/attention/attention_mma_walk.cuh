@@ -1,7 +1,7 @@
-// The keys that a tile of rows sees, kKeys adjoining ones at a time, for the kernels on matrix units that own rows (forward,
-// dq). A walk gives the first key of each tile, ascending; what a row sees of it is a Run. next() gives all threads of a block
-// the same tile without a barrier, and more() says whether there was one. While that tile is copied, current() is the one before
-// it, which is in use. KeyTiles takes them through shared memory.
+// The keys that a tile of rows sees, kKeys at a time, for the kernels on matrix units that own rows (forward, dq). Such a tile of
+// keys is one or several pieces of kPiece adjoining keys. A walk gives the first key of each piece, ascending; what a row sees of it
+// is a Run. next() gives all threads of a block the same tile without a barrier, and more() says whether there was one. While that
+// tile is copied, current() is of the one before it, which is in use. KeyTiles takes them through shared memory.
 #pragma once
 
 #include "attention_mma.cuh"
@@ -9,12 +9,13 @@
 
 namespace nsa {
 
-// Whether a run has some, or all, of the keys of the tile from `at` on.
-__device__ inline bool meets(const Run& r, int at) { return r.lo < at + kKeys && r.hi > max(at, r.lo); }
-__device__ inline bool covers(const Run& r, int at) { return r.lo <= at && r.hi >= at + kKeys; }
+// Whether a run has some, or all, of the N keys from `at` on.
+template <int N> __device__ inline bool meets(const Run& r, int at) { return r.lo < at + N && r.hi > max(at, r.lo); }
+template <int N> __device__ inline bool covers(const Run& r, int at) { return r.lo <= at && r.hi >= at + N; }
 
 // KeyRuns walks over the run of keys that any row of a tile sees under a Span.
 struct KeyRuns {
+  static constexpr int kPiece = kKeys;
   Span mask;
   int from, end, keys;
 
@@ -22,10 +23,11 @@ struct KeyRuns {
     from = mask.keys(tile.first / p.n.each).lo / kKeys * kKeys - kKeys;
     end = min(keys, mask.keys((tile.end - 1) / p.n.each).hi);
   }
-  // The first key of the next tile, -1 where there is none.
+  // The first key of the next tile, -1 where there is none; and of the piece `piece` of the tile that it gave.
   __device__ int next() { return (from += kKeys) < end ? from : -1; }
+  __device__ int coming(int) const { return from; }
   __device__ bool more() const { return from < end; }
-  __device__ int current() const { return from - kKeys; }
+  __device__ int current(int) const { return from - kKeys; }
 
   // Row is what a thread must know of a row.
   struct Row { int lo, hi; };
@@ -34,23 +36,25 @@ struct KeyRuns {
     const Run run = mask.keys((tile.first + r) / n.each);
     return {run.lo, min(run.hi, keys)};
   }
-  // What seen() takes for the current tile; and the keys that a row sees, where they lie in it.
-  __device__ uint32_t place() const { return 0; }
+  // What seen() takes for a piece of the current tile; and the keys that a row sees, where they lie in it.
+  __device__ uint32_t place(int) const { return 0; }
   __device__ Run seen(const Row& r, uint32_t) const { return {r.lo, r.hi}; }
 };
 
 // BlockUnion walks over the union of the blocks that the queries of a tile have chosen. A bit for each query
-// says who chose a block. A block is a multiple of kKeys tokens, or all.
-struct BlockUnion {
-  struct Tile { int first; uint32_t bits; };  // its first key, and the address of its block's bits
-  uint32_t at;  // address of the next tile; behind the last one lies one whose first key is -1
+// says who chose a block. A block is a multiple of N tokens, or all.
+template <int N> struct BlockUnion {
+  static constexpr int kPiece = N, kPieces = kKeys / N;
+  struct Piece { int first; uint32_t bits; };  // its first key, -1 for none, and the address of its block's bits
+  static constexpr uint32_t kTile = kPieces * sizeof(Piece);
+  uint32_t at;  // address of the next tile; behind the last piece lie kPieces that are none
 
   __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) {
     const Sizes& n = p.n;
     const int first = tile.first / n.each, last = (tile.end - 1) / n.each, size = p.blocks.size;
-    const int words = (last - first) / 32 + 1, blocks = last / size + 1, all = p.blocks.count(n), parts = (size - 1) / kKeys + 1;
+    const int words = (last - first) / 32 + 1, blocks = last / size + 1, all = p.blocks.count(n), parts = (size - 1) / N + 1;
     unsigned* chose = reinterpret_cast<unsigned*>(carve.floats(all * words));
-    Tile* list = reinterpret_cast<Tile*>(carve.floats(2 * (all * parts + 1)));
+    Piece* list = reinterpret_cast<Piece*>(carve.floats(2 * (all * parts + kPieces)));
     for (int i = threadIdx.x; i < blocks * words; i += kThreads) chose[i] = 0;
     __syncthreads();
     for (int t = first + warp(); t <= last; t += kWarps) {
@@ -74,12 +78,12 @@ struct BlockUnion {
         const int mine = (found + __popc(hit & ((1u << lane()) - 1))) * parts;
         if (any)
           for (int i = 0; i < parts; i++) {
-            const int key = j * size + i * kKeys;
+            const int key = j * size + i * N;
             list[mine + i] = {key <= last ? key : -1, shared_address(chose + j * words)};
           }
         found += __popc(hit);
       }
-      if (lane() == 0) list[found * parts].first = -1;
+      if (lane() < kPieces) list[found * parts + lane()] = {-1, shared_address(chose)};
     }
     __syncthreads();
     at = shared_address(list);
@@ -87,18 +91,19 @@ struct BlockUnion {
   // The first key of the next tile, -1 where there is none; then it must not be asked again.
   __device__ int next() {
     const int from = (int)shared_word(at);
-    at += sizeof(Tile);
+    at += kTile;
     return from;
   }
-  __device__ bool more() const { return (int)shared_word(at - sizeof(Tile)) >= 0; }
-  __device__ int current() const { return (int)shared_word(at - 2 * sizeof(Tile)); }
+  __device__ int coming(int piece) const { return (int)shared_word(at - kTile + piece * sizeof(Piece)); }
+  __device__ bool more() const { return coming(0) >= 0; }
+  __device__ int current(int piece) const { return (int)shared_word(at - 2 * kTile + piece * sizeof(Piece)); }
 
   struct Row { int t, bit; };
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
     const int t = (tile.first + r) / n.each;
     return tile.has(r) ? Row{t, t - tile.first / n.each} : Row{-1, 0};
   }
-  __device__ uint32_t place() const { return shared_word(at - 2 * sizeof(Tile) + 4); }
+  __device__ uint32_t place(int piece) const { return shared_word(at - 2 * kTile + piece * sizeof(Piece) + 4); }
   __device__ Run seen(const Row& r, uint32_t place) const {
     return {0, shared_word(place + 4 * (r.bit / 32)) >> r.bit % 32 & 1 ? r.t + 1 : 0};
   }
@@ -122,6 +127,7 @@ template <int C, int Rows, typename T> __device__ inline void copy_tile(uint32_t
 
 // Seen is what the rows lane/4 + 8*i of fragments [16*R,...] see of a walk's current tile. `rows` is the address of the first.
 template <int R, class Walk> struct Seen {
+  static constexpr int kPieces = kKeys / Walk::kPiece;
   const Walk& walk;
   uint32_t rows;
 
@@ -129,24 +135,31 @@ template <int R, class Walk> struct Seen {
     const uint2 raw = shared_pair(rows + 8 * r * sizeof raw);  // each time anew: registers are scarce
     return walk.seen({int(raw.x), int(raw.y)}, place);
   }
-  // Whether any of the warp's rows sees some of it; whether all see all.
-  __device__ bool some() const {
-    const int from = walk.current(), place = walk.place();
-    bool some = false;
+  // A bit for each piece of which one of the warp's rows sees some.
+  __device__ unsigned some() const {
+    unsigned bits = 0;
 #pragma unroll
-    for (int r = 0; r < 2 * R; r++) some |= meets(run(r, place), from);
-    return __any_sync(0xffffffff, some);
+    for (int piece = 0; piece < kPieces; piece++) {
+      const int from = walk.current(piece), place = walk.place(piece);
+      bool some = false;
+#pragma unroll
+      for (int r = 0; r < 2 * R; r++) some |= meets<Walk::kPiece>(run(r, place), from);
+      if (kPieces > 1) some &= from >= 0;
+      bits |= (unsigned)__any_sync(0xffffffff, some) << piece;
+    }
+    return bits;
   }
-  __device__ bool all() const {
-    const int from = walk.current(), place = walk.place();
+  // Whether all of them see all of a piece.
+  __device__ bool all(int piece) const {
+    const int from = walk.current(piece), place = walk.place(piece);
     bool all = true;
 #pragma unroll
-    for (int r = 0; r < 2 * R; r++) all &= covers(run(r, place), from);
+    for (int r = 0; r < 2 * R; r++) all &= covers<Walk::kPiece>(run(r, place), from);
     return __all_sync(0xffffffff, all);
   }
-  // Sets the numbers of the tile's keys [part,part+N) to `hidden` where a row does not see the key.
-  template <int N> __device__ void hide(float (&s)[R][N / 8][4], int part, float hidden) const {
-    const int first = walk.current() + part, place = walk.place();
+  // Sets the numbers of the keys [part,part+N) of a piece to `hidden` where a row does not see the key.
+  template <int N> __device__ void hide(float (&s)[R][N / 8][4], int piece, int part, float hidden) const {
+    const int first = walk.current(piece) + part, place = walk.place(piece);
 #pragma unroll
     for (int r = 0; r < 2 * R; r++) {
       const Run seen = run(r, place);
@@ -182,18 +195,28 @@ template <typename T, int C> struct KeyTiles {
 
   // Begins to copy the next tile of a walk, if there is one, keys to `to`.
   template <class Walk> __device__ void next(Walk& walk, uint32_t to) const {
-    const int first = walk.next();
+    constexpr int N = Walk::kPiece;
+    int first = walk.next();
     if (first < 0) return;
-    copy_run<C, kKeys>(to, from[0], (long long)n.groups * n.d, first, n.keys, n.d);
-    copy_run<C, kKeys>(to + kBytes, from[1], (long long)n.groups * n.dv, first, n.keys, n.dv);
+#pragma unroll
+    for (int piece = 0; piece < kKeys / N; piece++, to += N * C * 2) {
+      if (piece > 0) first = walk.coming(piece);
+      const int end = kKeys > N && first < 0 ? first : n.keys;  // a piece that is none is zeros
+      copy_run<C, N>(to, from[0], (long long)n.groups * n.d, first, end, n.d);
+      copy_run<C, N>(to + kBytes, from[1], (long long)n.groups * n.dv, first, end, n.dv);
+    }
   }
 };
 
 }  // namespace nsa
 
-// The entry points nsa_span_<name>_mma<C>_<storage> and nsa_selected_<name>_mma<C>_<storage> of nsa::mma_<op><T, C, R, Walk>(p).
+// The entry points nsa_span_<name>_mma<C>_<storage>, and for selected attention nsa_selected_<name> with blocks of whole tiles and
+// nsa_selected<N>_<name> with pieces of N keys, of nsa::mma_<op><T, C, R, Walk>(p).
 #define NSA_MMA_WALK(name, op, C, R, blocks)                                                                           \
-  NSA_MMA_ENTRY(span_##name, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, R, nsa::KeyRuns>)                            \
-  NSA_MMA_ENTRY(span_##name, C, blocks, f16, nsa::mma_##op<nsa::f16, C, R, nsa::KeyRuns>)                              \
-  NSA_MMA_ENTRY(selected_##name, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, R, nsa::BlockUnion>)                     \
-  NSA_MMA_ENTRY(selected_##name, C, blocks, f16, nsa::mma_##op<nsa::f16, C, R, nsa::BlockUnion>)
+  NSA_MMA_WALK_ENTRY(span_##name, op, C, R, blocks, nsa::KeyRuns)                                                      \
+  NSA_MMA_WALK_ENTRY(selected_##name, op, C, R, blocks, nsa::BlockUnion<nsa::kKeys>)                                   \
+  NSA_MMA_WALK_ENTRY(selected32_##name, op, C, R, blocks, nsa::BlockUnion<32>)                                         \
+  NSA_MMA_WALK_ENTRY(selected16_##name, op, C, R, blocks, nsa::BlockUnion<16>)
+#define NSA_MMA_WALK_ENTRY(name, op, C, R, blocks, Walk)                                                               \
+  NSA_MMA_ENTRY(name, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, R, Walk>)                                           \
+  NSA_MMA_ENTRY(name, C, blocks, f16, nsa::mma_##op<nsa::f16, C, R, Walk>)

@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
@@ -47,26 +48,55 @@ func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	return a, err
 }
 
-// onMatrixUnits is problem.onMatrixUnits, and refuses blocks that are not whole tiles.
+// onMatrixUnits is problem.onMatrixUnits, and refuses blocks that are not whole pieces of a tile.
 func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
-	if err := a.wholeTiles(); err != nil {
+	if err := a.multipleOf(16); err != nil {
 		return 0, err
 	}
 	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes(matrixRows) })
 }
 
-func (a selectedProblem) wholeTiles() error {
-	if a.whole%matrixKeys != 0 {
-		return graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, matrixKeys)
+func (a selectedProblem) multipleOf(keys int64) error {
+	if a.whole%keys != 0 {
+		return graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, keys)
 	}
 	return nil
+}
+
+// piece is the number of adjoining keys of a tile that kernels on matrix units take from a block: those that own rows gather a tile from
+// several blocks.
+func (a selectedProblem) piece() int64 {
+	for _, n := range []int64{matrixKeys, 32} {
+		if a.whole%n == 0 {
+			return n
+		}
+	}
+	return 16
+}
+
+// ownedKeys is the number of keys of one block that a block of threads owns on matrix units.
+func (a selectedProblem) ownedKeys() int64 {
+	for _, n := range []int64{16, 32} {
+		if a.whole <= n {
+			return n
+		}
+	}
+	return matrixKeys
+}
+
+// branchOf is how the kernels on matrix units for so many keys at once are named.
+func branchOf(keys int64) string {
+	if keys == matrixKeys {
+		return "selected"
+	}
+	return fmt.Sprint("selected", keys)
 }
 
 // unionBytes is the shared memory, in a kernel that owns rows, for the union of the blocks that the queries of a tile chose.
 func (a selectedProblem) unionBytes(rows int64) int64 {
 	queries := min(kernels.Pieces(a.wholeQueries(rows), a.headsPerGroup())+1, rows)
-	tiles := a.count() * kernels.Pieces(a.block, matrixKeys)
-	return 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(2*(tiles+1), 4))
+	pieces := min(a.count(), queries*a.topN) * kernels.Pieces(a.block, a.piece())
+	return 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(2*(pieces+matrixKeys/a.piece()), 4))
 }
 
 // count is the number of selection blocks of a group.
@@ -157,7 +187,7 @@ func selectedOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionOp) error
 	}
 	p := a.forwardParams()
 	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(matrixRows))
-	a.launch(a.matrixKernel("selected_forward", width), a.rowTiles(int64(p.count)), matrixForwardBytes(width)+a.unionBytes(matrixRows), p)
+	a.launch(a.matrixKernel(branchOf(a.piece())+"_forward", width), a.rowTiles(int64(p.count)), matrixForwardBytes(width)+a.unionBytes(matrixRows), p)
 	return nil
 }
 
@@ -167,15 +197,16 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 	if err != nil {
 		return err
 	}
-	width, err := a.onMatrixUnits(matrixBackwardBytes)
+	keys := a.ownedKeys()
+	width, err := a.onMatrixUnits(func(width int64) int64 { return matrixBackwardBytes(width, keys) })
 	if err != nil {
 		return err
 	}
 	p := a.beginGrad()
 	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose most blocks.
-	a.launchDQ("selected", width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
+	a.launchDQ(branchOf(a.piece()), width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	a.invert(p)
-	a.launch(a.matrixKernel("selected_dkv", width), a.items(p)*kernels.Pieces(a.block, matrixKeys), matrixDKVBytes(width), p)
+	a.launch(a.matrixKernel(branchOf(keys)+"_dkv", width), a.items(p)*kernels.Pieces(a.block, keys), matrixDKVBytes(width, keys), p)
 	a.reduce(p)
 	return nil
 }
@@ -228,7 +259,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 
 // onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole tiles, and what neither way takes.
 func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error) {
-	if err := a.wholeTiles(); err != nil {
+	if err := a.multipleOf(matrixKeys); err != nil {
 		return widths{}, err
 	}
 	if err := a.byPairs(); err != nil && !a.byBits() {

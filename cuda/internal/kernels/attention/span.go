@@ -151,7 +151,7 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	if err != nil {
 		return err
 	}
-	width, err := a.onMatrixUnits(matrixBackwardBytes)
+	width, err := a.onMatrixUnits(func(width int64) int64 { return matrixBackwardBytes(width, matrixKeys) })
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
 	blocks := int64(fullGPU * a.GPU.SMs)
 	a.launchDKV(p, a.chunks(matrixKeys, matrixKeys, blocks, minChunkRow), matrixKeys, func(grid int64) {
-		a.launch(a.matrixKernel("span_dkv", width), grid, matrixDKVBytes(width), p)
+		a.launch(a.matrixKernel("span_dkv", width), grid, matrixDKVBytes(width, matrixKeys), p)
 	})
 	return nil
 }

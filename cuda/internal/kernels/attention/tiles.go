@@ -125,16 +125,16 @@ func matrixForwardBytes(width int64) int64 {
 // matrixDQBytes is that of a kernel for dq, which has the gradients of the rows as well, and two numbers of each.
 func matrixDQBytes(width, rows int64) int64 { return 2*width*(2*rows+4*matrixKeys) + 16*rows + 16 }
 
-// matrixDKVBytes is that of a kernel that owns keys: keys and values once, rows and their gradients twice, and 24 bytes for each row
-// of three tiles.
-func matrixDKVBytes(width int64) int64 {
+// matrixDKVBytes is that of a kernel that owns so many keys: keys and values once, rows and their gradients twice, and 24 bytes for each
+// row of three tiles.
+func matrixDKVBytes(width, keys int64) int64 {
 	rows := int64(64)
-	if width == 128 {
+	if width == 128 && keys == matrixKeys {
 		rows = 32
 	}
-	return 2*width*(2*matrixKeys+4*rows) + 3*24*rows
+	return 2*width*(2*keys+4*rows) + 3*24*rows
 }
 
-func matrixBackwardBytes(width int64) int64 {
-	return max(matrixDQBytes(width, matrixRows), matrixDKVBytes(width))
+func matrixBackwardBytes(width, keys int64) int64 {
+	return max(matrixDQBytes(width, matrixRows), matrixDKVBytes(width, keys))
 }
