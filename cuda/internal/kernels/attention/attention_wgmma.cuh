@@ -44,6 +44,9 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
       "again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
       "@!p bra again;}" ::"r"(at), "r"(parity) : "memory");
 }
+// __syncthreads for warps that come from different places of the code: a barrier of as many threads as the block has. Parity is that of
+// how often they have met there.
+__device__ __forceinline__ void meet(uint32_t at, uint32_t parity) { barrier_arrive(at), barrier_wait(at, parity); }
 // Arrives once the copies of copy_cell that this thread has begun are there.
 __device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
@@ -61,18 +64,6 @@ __device__ __forceinline__ void named_sync(int id, int threads) {
 }
 __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// __syncthreads for warps that come from different places of the code, of a block of so many threads; sync_block_or is
-// __syncthreads_or.
-template <int Threads> __device__ __forceinline__ void sync_block() { named_sync(15, Threads); }
-template <int Threads> __device__ __forceinline__ bool sync_block_or(bool vote) {
-  int any;
-  asm volatile(
-      "{.reg .pred p, q; setp.ne.b32 p, %1, 0;\n"
-      "barrier.cta.red.or.pred q, 15, %2, p;\n"
-      "selp.b32 %0, 1, 0, q;}" : "=r"(any) : "r"(int(vote)), "n"(Threads) : "memory");
-  return any != 0;
 }
 
 // Begins to copy the box of a map of an array [B,T,Hkv,c] at column c, group g, key t and batch b. The barrier gets its bytes.

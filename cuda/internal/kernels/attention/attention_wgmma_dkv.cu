@@ -53,11 +53,12 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
   };
   struct Shared {
     Rows rows[Stages];
-    unsigned long long full[Stages], free[Stages];
+    unsigned long long full[Stages], free[Stages], pass;
     Work work;
     int careful;  // whether this is the second pass; here, as registers are scarce
+    int wrong;    // whether a thread wants one
   };
-  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 72, "widths.dkvBytes in Go");
+  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 80, "widths.dkvBytes in Go");
   static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage, kShared = kTiles + sizeof(Shared);
 
   const AttentionParams& p;
@@ -74,7 +75,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
       if constexpr (Listed) is.work = selected_work();
       else is.work = span_work();
       is.work.row = p.n.row(is.work.b, is.work.g, 0, 1), is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
-      is.careful = 0;
+      is.careful = is.wrong = 0;
+      barrier_init(barrier_at(is.pass), kBlock);
       for (int i = 0; i < Stages; i++)
         barrier_init(barrier_at(is.full[i]), 128 + 4), barrier_init(barrier_at(is.free[i]), 128 * W);
       barriers_ready();
@@ -134,10 +136,12 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
   }
   // Ends a pass and returns whether there is another one: if something was wrong for a thread in the first one.
   __device__ bool again(bool wrong) const {
-    if (!sync_block_or<kBlock>(wrong) || is.careful) return false;
-    sync_block<kBlock>();
+    const bool last = is.careful;
+    if (wrong && !last) atomicOr(&is.wrong, 1);
+    meet(barrier_at(is.pass), 0);
+    if (last || !is.wrong) return false;
     if (threadIdx.x == 0) is.careful = 1;
-    sync_block<kBlock>();
+    meet(barrier_at(is.pass), 1);
     return true;
   }
 

@@ -36,7 +36,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     Row rows[kKnown][M];
     Keys keys[kKnown];
     unsigned again[kRoundWords];
-    unsigned long long full_q, free_q, full_k[StagesK], free_k[StagesK], full_v[StagesV], free_v[StagesV], both;
+    unsigned long long full_q, free_q, full_k[StagesK], free_k[StagesK], full_v[StagesV], free_v[StagesV], both, pass;
     int careful;  // whether this is the second pass; here, as registers are scarce
   };
   static_assert(sizeof(Shared) <= 3 * 24 * M + 384, "widths.dqBytes in Go");
@@ -54,7 +54,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 
   __device__ void run() {
     if (threadIdx.x == 0) {
-      barrier_init(barrier_at(is.full_q), kRowThreads), barrier_init(barrier_at(is.free_q), 128 * W), barrier_init(barrier_at(is.both), 1);
+      barrier_init(barrier_at(is.full_q), kRowThreads), barrier_init(barrier_at(is.free_q), 128 * W), barrier_init(barrier_at(is.both), 1), barrier_init(barrier_at(is.pass), kBlock);
       for (int i = 0; i < StagesK; i++) barrier_init(barrier_at(is.full_k[i]), 1), barrier_init(barrier_at(is.free_k[i]), 4 * W);
       for (int i = 0; i < StagesV; i++) barrier_init(barrier_at(is.full_v[i]), 1), barrier_init(barrier_at(is.free_v[i]), 4 * W);
       barriers_ready();
@@ -75,12 +75,12 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 
   // Ends a pass and returns whether there is another one.
   __device__ bool again() const {
-    sync_block<kBlock>();
-    const bool more = !is.careful;
-    sync_block<kBlock>();
+    const bool last = is.careful;
+    meet(barrier_at(is.pass), 0);
+    if (last) return false;
     if (threadIdx.x == 0) is.careful = 1;
-    sync_block<kBlock>();
-    return more;
+    meet(barrier_at(is.pass), 1);
+    return true;
   }
 
   // What the first warp does: loads keys and values.

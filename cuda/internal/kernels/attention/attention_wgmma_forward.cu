@@ -36,9 +36,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     Row rows[2][M];
     Keys keys[2];
     unsigned again[kRoundWords];
-    unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both;
+    unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both, pass;
   };
-  static_assert(sizeof(Shared) <= 2 * 24 * M + 368, "widths.forwardBytes in Go");
+  static_assert(sizeof(Shared) <= 2 * 24 * M + 376, "widths.forwardBytes in Go");
   static constexpr int kQs = 2 * W * kQ, kTiles = kQs + Stages * (kKeyTile + kValueTile), kShared = kTiles + sizeof(Shared);
 
   const SpanParams& maps;
@@ -58,7 +58,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
         barrier_init(at(is.full_v[i]), 1), barrier_init(at(is.free_v[i]), 4 * W);
       }
       for (int i = 0; i < 2; i++) barrier_init(at(is.full_q[i]), kRowThreads), barrier_init(at(is.free_q[i]), 128 * W);
-      barrier_init(at(is.both), 1);
+      barrier_init(at(is.both), 1), barrier_init(at(is.pass), kBlock);
       barriers_ready();
     }
     if (threadIdx.x < kRoundWords) is.again[threadIdx.x] = 0;
@@ -117,7 +117,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
           __syncwarp();  // no lane is a phase of a barrier behind
         }
       });
-      sync_block<kBlock>();
+      meet(at(is.pass), careful);
     }
   }
   // What the other warps of the first group do: they load rows and note what is known of them, one or two tiles ahead.
@@ -162,7 +162,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
       barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
       if (threadIdx.x == 32) is.keys[q.stage].some.lo = -1;
       hand_on();
-      sync_block<kBlock>();
+      meet(at(is.pass), careful);
     }
   }
 
@@ -348,7 +348,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
         write_tile(q.stage ^ 1);
       }
       barrier_arrive(at(is.free_q[q.stage])), q.next();
-      sync_block<kBlock>();
+      meet(at(is.pass), careful);
     }
     if (w == 0) named_sync(2, 256);
   }

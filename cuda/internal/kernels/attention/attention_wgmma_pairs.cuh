@@ -51,7 +51,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
 
   __device__ void begin() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 1), barrier_init(barrier_at(is.free_rows[i]), 4);
+      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 32), barrier_init(barrier_at(is.free_rows[i]), 128);  // all lanes, which read and write what is known of them
       for (int i = 0; i < Keys; i++) barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItemTiles);
       barrier_init(barrier_at(is.raw), 1);
       is.begun = 0;
@@ -145,13 +145,15 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
         wait_beyond(is.begun, number);  // else a group could wait for keys that are a round behind
         __syncwarp();
         if (lane() == 0) barrier_arrive_expecting(full, count * n.each * (kRowStage / 64));
+        else barrier_arrive(full);
       }
       k.next(), number++;
     });
     for (int w = 0; w < W; w++, next()) {
       if (turn > 0) continue;
       barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
-      if (lane() == 0) is.tiles[q.stage].count = -1, barrier_arrive(barrier_at(is.full_rows[q.stage]));
+      if (lane() == 0) is.tiles[q.stage].count = -1;
+      barrier_arrive(barrier_at(is.full_rows[q.stage]));
       __syncwarp();
     }
   }
@@ -187,7 +189,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
         rows.to[r] = in ? int(of.x) + head[r] : -1, rows.seen[r] = int(of.y);
       }
       barrier_wait(barrier_at(is.full_keys[keys]), tile.parity);
-      f(tile, mine, rows, Q + stage * kRowStage, K + keys * kKeyStage, [&] { release(is.free_rows[stage]); });
+      f(tile, mine, rows, Q + stage * kRowStage, K + keys * kKeyStage, [&] { barrier_arrive(barrier_at(is.free_rows[stage])); });
       release(is.free_keys[keys]);
       if ((stage += W) >= Rows) stage -= Rows, parity ^= 1;
     }

@@ -67,7 +67,7 @@ func (a problem) warpGroupKernel(op string, x widths) string {
 // forwardBytes is the shared memory of the forward: the rows twice, keys and values of all stages, and what is known of the rows.
 func (x widths) forwardBytes() int64 {
 	r := x.forward
-	return 2*(2*r.rows*x.c+r.n*(r.keys*x.c+r.values*x.cv)) + 2*24*r.rows + 368
+	return 2*(2*r.rows*x.c+r.n*(r.keys*x.c+r.values*x.cv)) + 2*24*r.rows + 376
 }
 
 // dqBytes is that of the kernel for dq: the rows, twice if they do not stay in registers, and what is known of those of three tiles.
@@ -85,7 +85,7 @@ func (x widths) dqBytes() int64 {
 // dkvBytes is that of a kernel that owns keys: keys and values once, rows and their gradients of all stages, and what is known of the
 // rows.
 func (x widths) dkvBytes(keys int64, r ring) int64 {
-	return 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(24*r.n+32) + 72
+	return 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(24*r.n+32) + 80
 }
 
 func (x widths) spanDKVBytes() int64   { return x.dkvBytes(x.spanKeys(), x.dkv) }

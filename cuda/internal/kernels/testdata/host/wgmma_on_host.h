@@ -24,6 +24,7 @@ inline void barrier_wait(uint32_t at, uint32_t parity) {
     return barrier->parity != parity;
   }, &what);
 }
+inline void meet(uint32_t at, uint32_t parity) { barrier_arrive(at), barrier_wait(at, parity); }
 inline void barrier_arrive_copied(uint32_t at) { copies_arrived(), barrier_arrive(at); }
 inline void wait_beyond(const int& number, int than) {
   const std::pair<const int*, int> what{&number, than};
@@ -47,9 +48,6 @@ inline void named_sync(int id, int threads) {
     return barrier->round != round;
   }, &what);
 }
-
-template <int Threads> void sync_block() { __syncthreads(); }
-template <int Threads> bool sync_block_or(bool vote) { return __syncthreads_or(vote) != 0; }
 
 // A map as the tests make it.
 struct HostMap { const char* array; int64_t dims[4], rows; };
