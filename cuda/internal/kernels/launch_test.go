@@ -92,6 +92,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		}
 	}
 	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Size == opcases.Huge })
+	cases = append(cases, slices.DeleteFunc(opcases.Packed(), func(c opcases.Case) bool { return c.Size == opcases.Huge })...)
 	for _, dims := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 128}, {256, 192}} {
 		for _, block := range []int{16, 32, 64, 128} {
 			s := sized(2, 700, 4, 2, dims[0], dims[1], 32, 16, block, 4, 100)

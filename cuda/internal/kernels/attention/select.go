@@ -14,15 +14,15 @@ import (
 // selectRows are q, kc, lse -> idx.
 func selectRows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhf>i", Build: selectBlocksOnWarpGroups},
-		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhf>i", Build: selectBlocksOnMatrixUnits},
-		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttf>i", Build: selectBlocks},
+		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhfd>i", Build: selectBlocksOnWarpGroups},
+		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhfd>i", Build: selectBlocksOnMatrixUnits},
+		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
 	)
 }
 
 // selectParams is SelectParams of select.cuh.
 type selectParams struct {
-	q, kc, lse, idx kernels.Ref
+	q, kc, lse, idx, documents kernels.Ref
 
 	n                                sizes
 	span                             span
@@ -54,7 +54,7 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "top n is %d, want %d to 2^31-1", a.topN, forcedBlocks)
 	}
 	p := selectParams{
-		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref,
+		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,
 		n:    a.sizes(),
 		span: span{int32(min(a.l, a.S+1)), int32(min(a.d, a.S+1)), int32(a.S)},
 		l:    1, per: 1, // unused without a complete block, or with one selection block
@@ -124,8 +124,11 @@ const (
 	mostRoom    = 64
 )
 
-// setRoom sets what the lists of queries need on matrix units.
+// setRoom sets what the lists of queries need on matrix units. It refuses documents.
 func (a choice) setRoom(p *selectParams) error {
+	if err := a.noDocuments(); err != nil {
+		return err
+	}
 	switch places := a.places(); { // 16 more than places, if that is no more than mostRoom
 	case places >= mostRoom:
 		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
@@ -146,6 +149,7 @@ func (a choice) teamBytes(p *selectParams, teams, width, keyTiles int64) int64 {
 type selectMapParams struct {
 	kc           [driver.MapBytes]byte
 	selectParams `c:"p"`
+	_            [56]byte
 }
 
 // selectBlocksOnWarpGroups is selectBlocks for half precision on devices of compute capability 9.0, for
