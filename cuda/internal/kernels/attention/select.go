@@ -124,11 +124,8 @@ const (
 	mostRoom    = 64
 )
 
-// setRoom sets what the lists of queries need on matrix units. It refuses documents.
+// setRoom sets what the lists of queries need on matrix units.
 func (a choice) setRoom(p *selectParams) error {
-	if err := a.noDocuments(); err != nil {
-		return err
-	}
 	switch places := a.places(); { // 16 more than places, if that is no more than mostRoom
 	case places >= mostRoom:
 		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
@@ -163,6 +160,9 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	if a.l != 2*a.d || per > 8 || per&(per-1) != 0 || h > threadHeads || a.S < a.block {
 		return graph.Refuse(graph.ReasonShape, "warp groups: l %d, d %d, l' %d and groups of %d heads, want l of 2 d, l' of 1, 2, 4 or 8 d, at most %d heads, and at least l' tokens",
 			a.l, a.d, a.block, h, threadHeads)
+	}
+	if err := a.noDocuments(); err != nil {
+		return err
 	}
 	if err := a.setRoom(&p); err != nil {
 		return err
