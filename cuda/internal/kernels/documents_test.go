@@ -61,12 +61,15 @@ var packedSizes = []struct {
 }
 
 // TestRandomDocumentsOnGPU: each document has the results of its own run, as the oracle gives them, in 200 random packings.
-func TestRandomDocumentsOnGPU(t *testing.T) {
-	dev, rng := openGPU(t), rand.New(rand.NewPCG(17, 1))
-	for i := range 200 {
-		c := packedSizes[i%len(packedSizes)]
+func TestRandomDocumentsOnGPU(t *testing.T) { randomDocuments(t, openGPU(t), 200, 0, 1, 2, 3) }
+
+// randomDocuments compares the ops of random packings at some of packedSizes, in turn, on dev.
+func randomDocuments(t *testing.T, dev device, tries int, sizes ...int) {
+	rng := rand.New(rand.NewPCG(17, 1))
+	for i := range tries {
+		c := packedSizes[sizes[i%len(sizes)]]
 		list := opcases.OfDocuments(c.Sizes, c.Params, randomLengths(rng, c.B, c.S, c.BlockLen), opcases.Small)
-		compareAll(t, dev, packedCases(t, storages[i/len(packedSizes)%len(storages)], list))
+		compareAll(t, dev, packedCases(t, storages[i/len(sizes)%len(storages)], list))
 	}
 }
 

@@ -244,6 +244,7 @@ func TestDocumentsOnHost(t *testing.T) {
 			compareAll(t, fast, []stored{x})
 		}
 	}
+	randomDocuments(t, h, 2, 2)
 	wrongBoundaries(t, h, 3)
 }
 
