@@ -295,10 +295,17 @@ func ahead[T, R any](list []T, f func(T) R) iter.Seq[R] {
 
 // TestOpsMatchOracleOnGPU runs the cases that NSA_CASES, a regular expression, matches: every op and gradient in all types, at
 // all sizes, aligned and not. Arrays lie between margins, results over poison.
-func TestOpsMatchOracleOnGPU(t *testing.T) {
-	dev, chosen := openGPU(t), regexp.MustCompile(os.Getenv("NSA_CASES"))
-	var list []stored
-	for _, c := range append(opcases.All(), opcases.Packed()...) {
+func TestOpsMatchOracleOnGPU(t *testing.T) { compareAll(t, openGPU(t), chosenCases(t, opcases.All())) }
+
+// TestDocumentsMatchOracleOnGPU is the same of ops with documents.
+func TestDocumentsMatchOracleOnGPU(t *testing.T) {
+	compareAll(t, openGPU(t), chosenCases(t, opcases.Packed()))
+}
+
+// chosenCases returns cases in all types and arrangements, those that NSA_CASES matches.
+func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
+	chosen := regexp.MustCompile(os.Getenv("NSA_CASES"))
+	for _, c := range cases {
 		for _, s := range storages {
 			for _, as := range []arrangement{aligned, skewed, mixed} {
 				x, ok := store(t, c, s, as)
@@ -311,5 +318,5 @@ func TestOpsMatchOracleOnGPU(t *testing.T) {
 			}
 		}
 	}
-	compareAll(t, dev, list)
+	return list
 }
