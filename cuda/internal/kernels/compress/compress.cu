@@ -4,7 +4,6 @@
 //   compress_mean_grad   y -> x, where y is dy and x is dx: 1/l of every block that covers the token, ascending; else 0
 //   compress_gather      x, pe [l,D] -> rows [B,n,H, l*D]: vec(block + pe), the place in the block outermost
 //   compress_scatter     rows -> x, where both are gradients: the sum over the blocks that cover the token, ascending; else 0
-//
 //   compress_clear       dy [B,n,H,D] -> y, zeros at places without a block
 //
 // With documents the blocks are those of the documents, one document behind the other. They may leave places of n, whose y and
