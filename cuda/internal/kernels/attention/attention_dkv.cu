@@ -100,8 +100,10 @@ __device__ bool store_keys(void* x, const float* tile, const Sizes& n, int b, in
 template <typename T, int R, int C> __device__ bool span_dkv_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
-  const int tiles = (n.keys - 1) / M + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
-  const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
+  int block = blockIdx.x;
+  asm volatile("" : "+r"(block));  // what is computed again for a second pass takes no registers in the first
+  const int tiles = (n.keys - 1) / M + 1, group = block / tiles, b = group / n.groups, g = group % n.groups;
+  const int first = block % tiles * M, end = min(n.keys, first + M);
   const SpanRows rows = span_rows(p, b, first, end);
   float *DK, *DV;
   key_gradient<T, R, C>(p, b, g, first, end, rows, careful, DK, DV);
