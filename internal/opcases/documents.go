@@ -10,8 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Packed returns the cases of all ops that take documents. Their last input is cu_seqlens; they begin with a call of
-// DocumentTableOp. They are apart from All, since not every device has kernels for them.
+// Packed returns the cases of all ops that take documents. Their last input is cu_seqlens, of which a call of DocumentTableOp makes
+// a table first. They are apart from All, whose cases have nothing but inputs and the op.
 func Packed() (list []Case) {
 	for _, c := range []struct {
 		Sizes
@@ -24,19 +24,28 @@ func Packed() (list []Case) {
 		{Sizes{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
 		{Sizes{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // a row of one, none, and one block
 		{Sizes{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
+		{Sizes{2, 135, 4, 2, 8, 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}, []int{70, 0, 1, 9, 55, 134, 1}, Small}, // for tensor cores
+		{Sizes{1, 150, 2, 1, 136, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 40}, []int{80, 5, 65}, Small},
 		{Sizes{2, 350, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70}, []int{65, 1, 31, 0, 253, 175, 175}, Large},
 		{Sizes{2, 300, 4, 2, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
+		{Sizes{2, 1100, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128}, []int{700, 400, 300, 1, 799}, Huge},
+		{Sizes{1, 700, 4, 1, 192, 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 128, TopN: 3, Window: 100}, []int{333, 200, 167}, Huge},
 	} {
-		docs := &ref.Documents{B: c.B, S: c.S, L: c.BlockLen, D: c.Stride, CU: []int32{0}}
-		for i, n := range c.lengths {
-			docs.CU = append(docs.CU, docs.CU[i]+int32(n))
-		}
-		of := slices.Concat(packedBranches(c.Sizes, c.Params, docs), packedCompressions(c.Sizes, c.Params, docs), packedRoPEs(c.Sizes, docs))
-		for _, x := range of {
-			x.Name += fmt.Sprintf(" of documents %v, %+v %+v", c.lengths, c.Sizes, c.Params)
-			x.Size, x.Documents = c.size, docs
-			list = append(list, x)
-		}
+		list = append(list, OfDocuments(c.Sizes, c.Params, c.lengths, c.size)...)
+	}
+	return list
+}
+
+// OfDocuments returns the cases of Packed for documents of the given lengths, which fill the rows.
+func OfDocuments(c Sizes, p ops.Params, lengths []int, size Size) []Case {
+	docs := &ref.Documents{B: c.B, S: c.S, L: p.BlockLen, D: p.Stride, CU: []int32{0}}
+	for i, n := range lengths {
+		docs.CU = append(docs.CU, docs.CU[i]+int32(n))
+	}
+	list := slices.Concat(packedBranches(c, p, docs), packedCompressions(c, p, docs), packedRoPEs(c, docs))
+	for i := range list {
+		list[i].Name += fmt.Sprintf(" of documents %v, %+v %+v", lengths, c, p)
+		list[i].Size, list[i].Documents = size, docs
 	}
 	return list
 }

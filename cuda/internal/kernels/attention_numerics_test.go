@@ -191,6 +191,9 @@ func (x stored) checkPoisoned(t *testing.T, groups []poisoned, clean, got [5][]b
 func compareChoicePoison(t *testing.T, dev device, x stored) {
 	p := x.Choice
 	visible := ref.CompressedMask(p.BlockLen, p.Stride)
+	if x.Documents != nil {
+		visible = x.Documents.CompressedMask()
+	}
 	choose := func(t *testing.T, x stored, v variant) []int32 {
 		return decodeInts(x.compute(t, dev, v)[x.plan.Out[0]])
 	}

@@ -89,8 +89,11 @@ type Builder struct {
 	GPU     GPU
 	Type    Type // of the operands that the row's storage column has a t for
 	In, Out []Operand
-	Library Library // computes products; nil for our own kernels
-	Policy  graph.Policy
+	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, of DocumentTableOp; null for none. The
+	// kernels read it at each launch, so that documents may change without a new plan.
+	Documents Ref
+	Library   Library // computes products; nil for our own kernels
+	Policy    graph.Policy
 
 	plan Plan
 	err  error

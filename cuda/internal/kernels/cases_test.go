@@ -55,6 +55,12 @@ func (x stored) String() string {
 	return fmt.Sprint(x.Name, "/", x.Type, []string{"", "/skewed", "/mixed"}[x.arrangement])
 }
 
+// spec returns the Spec of the op itself.
+func (x stored) spec() ops.Spec {
+	i := slices.IndexFunc(x.plan.Calls, func(c opcases.Call) bool { return slices.Contains(c.Out, x.plan.Out[0]) })
+	return x.plan.Calls[i].Spec
+}
+
 // store puts the arrays of a case into a type. Arrays that are off their alignment have gradients of weights in the type, too;
 // others have them in float32, as graphs do. ok is false where an op has no kernels.
 func store(t testing.TB, c opcases.Case, s storage, as arrangement) (x stored, ok bool) {
@@ -158,7 +164,7 @@ func (x *stored) expect(t testing.TB) {
 	naive := naiveOf(t, *x)
 	for i := range x.results {
 		r := &x.results[i]
-		switch spec := x.plan.Calls[0].Spec.(type) {
+		switch spec := x.spec().(type) {
 		case ops.AddOp:
 			r.tol *= float64((len(in)-2)/7 + 1) // of 8 terms, and of 7 more and the sum so far
 		case ops.LinearsOp, ops.LinearsGradOp:
@@ -241,7 +247,7 @@ func (x stored) compare(t *testing.T, dev device) {
 			if x.Choice != nil {
 				q, kc := x.plan.Inputs[0].Tensor(), x.plan.Inputs[1].Tensor()
 				idx := decodeInts(got[x.plan.Out[0]])
-				others := testutil.Must(opcases.CheckChoice(*x.Choice, q, kc, idx, 1e-5))(t)
+				others := testutil.Must(x.CheckChoice(q, kc, idx, 1e-5))(t)
 				require.LessOrEqual(t, others, len(idx)/x.Choice.TopN/100+1, "choices that differ from the oracle's")
 			}
 			for _, r := range x.results {
@@ -289,15 +295,22 @@ func ahead[T, R any](list []T, f func(T) R) iter.Seq[R] {
 
 // TestOpsMatchOracleOnGPU runs the cases that NSA_CASES, a regular expression, matches: every op and gradient in all types, at
 // all sizes, aligned and not. Arrays lie between margins, results over poison.
-func TestOpsMatchOracleOnGPU(t *testing.T) {
-	dev, chosen := openGPU(t), regexp.MustCompile(os.Getenv("NSA_CASES"))
-	var list []stored
-	for _, c := range opcases.All() {
+func TestOpsMatchOracleOnGPU(t *testing.T) { compareAll(t, openGPU(t), chosenCases(t, opcases.All())) }
+
+// TestDocumentsMatchOracleOnGPU is the same of ops with documents.
+func TestDocumentsMatchOracleOnGPU(t *testing.T) {
+	compareAll(t, openGPU(t), chosenCases(t, opcases.Packed()))
+}
+
+// chosenCases returns cases in all types and arrangements, those that NSA_CASES matches.
+func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
+	chosen := regexp.MustCompile(os.Getenv("NSA_CASES"))
+	for _, c := range cases {
 		for _, s := range storages {
 			for _, as := range []arrangement{aligned, skewed, mixed} {
 				x, ok := store(t, c, s, as)
-				_, silu := x.plan.Calls[0].Spec.(ops.LinearSiLUOp) // which runs as two ops
-				wide := strings.HasSuffix(c.Name, "[2 17000]")     // norms of more than 16384 run on the host
+				_, silu := x.spec().(ops.LinearSiLUOp)         // which runs as two ops
+				wide := strings.HasSuffix(c.Name, "[2 17000]") // norms of more than 16384 run on the host
 				require.Equal(t, silu || wide && strings.Contains(c.Name, "rms norm"), !ok, "kernels of %s", c.Name)
 				if ok && chosen.MatchString(x.String()) && (as == aligned || c.Mask == nil && c.Choice == nil) {
 					list = append(list, x)
@@ -305,5 +318,5 @@ func TestOpsMatchOracleOnGPU(t *testing.T) {
 			}
 		}
 	}
-	compareAll(t, dev, list)
+	return list
 }

@@ -72,6 +72,9 @@ func siteOf(in, out []arg) (s graph.Site) {
 // planOf builds the row of an op with the given name, or with no name the first one that takes the operands.
 func planOf(gpu kernels.GPU, row string, op any, s graph.Site) (*kernels.Plan, error) {
 	err, taken := fmt.Errorf("no row %q for %T", row, op), false
+	if _, one := op.(ops.DocumentTableOp); one {
+		row = "" // which comes before ops of any row
+	}
 	for _, r := range all.Table().Of(op) {
 		if row != "" && r.Name != row || taken && !r.Takes(s) {
 			continue

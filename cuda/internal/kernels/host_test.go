@@ -223,6 +223,42 @@ func TestLayersOnHost(t *testing.T) {
 	compareAll(t, hostDevice(t), list)
 }
 
+// TestDocumentsOnHost: all ops that take documents, the types in turn, and attention on matrix units.
+func TestDocumentsOnHost(t *testing.T) {
+	h := hostDevice(t)
+	fast := device(matrixHost{h})
+	for i, c := range opcases.Packed() {
+		if c.Size != opcases.Small {
+			continue
+		}
+		if x, ok := store(t, c, storages[i%len(storages)], aligned); ok {
+			compareAll(t, h, []stored{x})
+		}
+		if c.Mask == nil && c.Choice == nil {
+			continue
+		}
+		x, _ := store(t, c, storages[1+i%2], aligned)
+		if isWide(x.operands[0].Shape[3], x.operands[2].Shape[3]) {
+			compareAll(t, preferredHost{h}, []stored{x})
+		} else if x.takenBy(t, fast.variants()[0]) {
+			compareAll(t, fast, []stored{x})
+		}
+	}
+	randomDocuments(t, h, 2, 2)
+	wrongBoundaries(t, h, 3)
+}
+
+// TestDocumentsOfPoisonOnHost: NaN and Inf in one document change no bit of another.
+func TestDocumentsOfPoisonOnHost(t *testing.T) {
+	h, c := hostDevice(t), packedSizes[0]
+	c.B = 1
+	for i, dev := range []device{h, matrixHost{h}} {
+		attention, choice := attentionOf(packedCases(t, storages[1+i], opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
+		comparePoison(t, dev, attention, []int{33, c.S / 2, c.S - 1})
+		compareChoicePoison(t, dev, choice)
+	}
+}
+
 func TestMatmulOnHost(t *testing.T) {
 	dev := hostDevice(t)
 	for i, c := range matmulCases {

@@ -25,11 +25,11 @@ func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
 		o, dq, dk, dv := naiveAttention(x.storage, in[0], in[1], in[2], in[len(x.Inputs)], x.Mask)
 		return map[int]*ref.Tensor{out[0]: o, grads[0]: dq, grads[1]: dk, grads[2]: dv}
 	}
-	if op, ok := x.plan.Calls[0].Spec.(ops.CompressMLPOp); ok {
-		y, dx, dpe, dw1, dw2 := naiveMLP(x.storage, op, in[0], in[1], in[2], in[3], in[4])
+	if op, ok := x.spec().(ops.CompressMLPOp); ok {
+		y, dx, dpe, dw1, dw2 := naiveMLPs(x, op, in[0], in[1], in[2], in[3], in[len(x.Inputs)])
 		return map[int]*ref.Tensor{out[0]: y, grads[0]: dx, grads[1]: dpe, grads[2]: dw1, grads[3]: dw2}
 	}
-	if op, ok := x.plan.Calls[0].Spec.(ops.GatedSumOp); ok && op.Sigmoid {
+	if op, ok := x.spec().(ops.GatedSumOp); ok && op.Sigmoid {
 		n := len(in) - 1
 		results := map[int]*ref.Tensor{}
 		y, d := naiveGatedSum(x.storage, in[0], in[n], in[1:n]...)
@@ -49,6 +49,10 @@ func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
 			list = append(list, arrays[i])
 		}
 		for i, y := range onCPU(t, call.Spec, list) {
+			if y.Ints != nil {
+				arrays[call.Out[i]] = y
+				continue
+			}
 			y.Floats = storageOf(x.operands[call.Out[i]].Dtype).roundAll(y.Floats)
 			if arrays[call.Out[i]] = y; again {
 				results[call.Out[i]] = y.Tensor()
@@ -75,8 +79,14 @@ func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcas
 	}
 	results := testutil.Must(spec.Infer(operands))(t)
 	for _, o := range results {
-		a := opcases.Array{Shape: o.Shape, Floats: make([]float64, o.Elements())}
-		y := ops.Arg{Operand: o, Buf: cpu.NewBuf(a.Floats)}
+		a, y := opcases.Array{Shape: o.Shape}, ops.Arg{Operand: o}
+		if o.Dtype == tensor.Int32 {
+			a.Ints = make([]int32, o.Elements())
+			y.Buf = cpu.NewBuf(a.Ints)
+		} else {
+			a.Floats = make([]float64, o.Elements())
+			y.Buf = cpu.NewBuf(a.Floats)
+		}
 		out, outputs = append(out, y), append(outputs, a)
 	}
 	spec.Bind(&kernel, in, out)
@@ -129,6 +139,21 @@ func naiveAttention(s storage, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, d
 		}
 	}
 	return o, s.tensor(dq), s.tensor(dk), s.tensor(dv)
+}
+
+// naiveMLPs is naiveMLP of each document alone, if the case has documents. The gradients of weights are sums over them.
+func naiveMLPs(x stored, op ops.CompressMLPOp, in, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
+	if x.Documents == nil {
+		return naiveMLP(x.storage, op, in, pe, w1, w2, dy)
+	}
+	y, dx, dpe, dw1, dw2 = ref.New(dy.Shape...), ref.New(in.Shape...), ref.New(pe.Shape...), ref.New(w1.Shape...), ref.New(w2.Shape...)
+	for _, d := range x.Documents.List() {
+		one, gx, gpe, gw1, gw2 := naiveMLP(x.storage, op, ref.Cut(in, d, ref.Tokens), pe, w1, w2, ref.Cut(dy, d, ref.Keys))
+		ref.Paste(y, one, d, ref.Keys)
+		ref.Paste(dx, gx, d, ref.Tokens)
+		dpe, dw1, dw2 = ref.Add(dpe, gpe), ref.Add(dw1, gw1), ref.Add(dw2, gw2)
+	}
+	return y, dx, dpe, dw1, dw2
 }
 
 // naiveMLP is the MLP of compression as rows of blocks, a product, SiLU and a product, each of which stores its result. dy is that

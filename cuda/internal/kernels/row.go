@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	"gorgonia.org/tensor"
@@ -32,6 +33,7 @@ type Op[S any] struct {
 //	f  float32
 //	w  float32 where activations are stored in half precision; half precision is taken as well
 //	i  int32
+//	d  a table of documents, where there is one: b.Documents, not one of b.In
 //	.  whatever it is
 //
 // "ttt>tf" is attention: q, k and v make o of their type and float32 statistics. A * repeats the letter before it, for any
@@ -119,25 +121,45 @@ func (r *Row) Takes(s graph.Site) bool {
 
 // HasProducts reports whether a library could compute parts of an op at a site that the row takes.
 func (r *Row) HasProducts(op any, s graph.Site) bool {
-	return r.products(NewBuilder(GPU{}, nil, s), op)
+	return r.products(r.builder(GPU{}, nil, s), op)
+}
+
+// builder returns one that has the table of documents, if the site has one, apart.
+func (r *Row) builder(gpu GPU, library Library, s graph.Site) *Builder {
+	b := NewBuilder(gpu, library, s)
+	if r.Storage.packed(s) {
+		i := slices.IndexFunc(b.In, func(o Operand) bool { return ops.Packed([]ops.Operand{o.Operand}) })
+		b.Documents = b.In[i].Ref
+		b.In = slices.Delete(b.In, i, i+1)
+	}
+	return b
+}
+
+// packed reports whether there is a table of documents where a row takes one.
+func (t Storage) packed(s graph.Site) bool {
+	return strings.Contains(string(t), "d") && ops.Packed(s.In)
 }
 
 // Plan builds the launches of an op at a site, products by a library if it is not nil.
 func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error) {
-	b := NewBuilder(gpu, library, s)
-	var err error
-	if b.Type, err = r.Storage.check(s); err != nil {
+	typ, err := r.Storage.check(s)
+	if err != nil {
 		return nil, err
 	}
+	b := r.builder(gpu, library, s)
+	b.Type = typ
 	b.Fail(r.build(b, op))
 	return b.Plan()
 }
 
-// letters returns the letter of each of in inputs and out outputs.
-func (t Storage) letters(in, out int) (string, string, bool) {
+// letters returns the letter of each operand of a site.
+func (t Storage) letters(s graph.Site) (in, out string, ok bool) {
 	left, right, _ := strings.Cut(string(t), ">")
-	a, okA := repeat(left, in)
-	b, okB := repeat(right, out)
+	if !t.packed(s) {
+		left = strings.ReplaceAll(left, "d", "")
+	}
+	a, okA := repeat(left, len(s.In))
+	b, okB := repeat(right, len(s.Out))
 	return a, b, okA && okB
 }
 
@@ -157,10 +179,10 @@ const maxElements = 1 << 56
 
 // check holds a site to the types, and returns that of the operands with a t.
 func (t Storage) check(s graph.Site) (Type, error) {
-	if s.Spec != nil && ops.Packed(s.In) {
-		return 0, graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table no kernel reads yet")
+	if s.Spec != nil && ops.Packed(s.In) && !t.packed(s) {
+		return 0, graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table its kernels do not read")
 	}
-	in, out, ok := t.letters(len(s.In), len(s.Out))
+	in, out, ok := t.letters(s)
 	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {
 		_, err := TypeOf(tensor.Float64)
 		return 0, err
@@ -195,7 +217,7 @@ func (t Storage) check(s graph.Site) (Type, error) {
 		case 'w':
 			is, err := TypeOf(o.Dtype)
 			ok = err == nil && (is == F32 || is == common || common < 0)
-		case 'i':
+		case 'i', 'd':
 			ok = o.Dtype == tensor.Int32
 		}
 		if !ok {
@@ -214,7 +236,7 @@ func (t Storage) check(s graph.Site) (Type, error) {
 
 // Types returns the types in which the operands of a site should lie where activations are stored in half.
 func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
-	a, b, _ := t.letters(len(s.In), len(s.Out))
+	a, b, _ := t.letters(s)
 	wide := false // an input with an a
 	for i, o := range s.In[:min(len(s.In), len(a))] {
 		wide = wide || a[i] == 'a' && o.Dtype == tensor.Float32

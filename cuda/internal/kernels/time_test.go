@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -77,7 +78,7 @@ var timeShapes = []timeShape{
 
 // TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all
 // that is. It runs with NSA_TIME=1, or with names of shapes, and behind them the word general for kernels without matrix units or mma
-// for those without warp groups, and wants a GPU.
+// for those without warp groups; documents:N packs documents of N tokens into the rows. It wants a GPU.
 func TestAttentionTime(t *testing.T) {
 	words := strings.Fields(os.Getenv("NSA_TIME"))
 	if len(words) == 0 {
@@ -86,12 +87,16 @@ func TestAttentionTime(t *testing.T) {
 	row := map[string]string{"general": "cuda", "mma": "cuda mma"}[words[len(words)-1]]
 	for _, x := range timeShapes {
 		if words[0] == "1" || slices.Contains(words, x.name) {
-			t.Run(x.name, func(t *testing.T) { x.time(t, row) })
+			documents := 0
+			if _, n, ok := strings.Cut(os.Getenv("NSA_TIME"), "documents:"); ok {
+				documents = testutil.Must(strconv.Atoi(strings.Fields(n)[0]))(t)
+			}
+			t.Run(x.name, func(t *testing.T) { x.time(t, row, documents) })
 		}
 	}
 }
 
-func (x timeShape) time(t *testing.T, row string) {
+func (x timeShape) time(t *testing.T, row string, length int) {
 	dev := openGPU(t)
 	nc := (x.S-x.BlockLen)/x.Stride + 1
 	seed := uint64(0)
@@ -111,9 +116,25 @@ func (x timeShape) time(t *testing.T, row string) {
 	dq, dk, dv := room(ops.BFloat16, q.Shape...), room(ops.BFloat16, k.Shape...), room(ops.BFloat16, v.Shape...)
 	dkc, dvc := room(ops.BFloat16, kc.Shape...), room(ops.BFloat16, vc.Shape...)
 
+	var table []arg // of documents
+	if length == 0 {
+		length = x.S
+	} else {
+		var cu []int32
+		for b := range x.B {
+			for t := 0; t < x.S; t += length {
+				cu = append(cu, int32(b*x.S+t))
+			}
+		}
+		cu = append(cu, int32(x.B*x.S))
+		table = []arg{room(tensor.Int32, x.B, x.S, 4)}
+		in := []arg{argOf(tensor.Int32, dev.put(t, encodeInts(cu)), len(cu))}
+		runOp(t, dev, variant{"", dev.properties()}, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, in, table)
+	}
 	// Pairs of a query and a key that it sees, of one head.
 	pairs := map[string]float64{}
 	for i := range x.S {
+		i %= length
 		pairs["window"] += float64(min(i+1, x.Window))
 		if i+1 >= x.BlockLen {
 			pairs["compressed"] += float64((i+1-x.BlockLen)/x.Stride + 1)
@@ -129,7 +150,8 @@ func (x timeShape) time(t *testing.T, row string) {
 	var lines []line
 	var steps []func()
 	var lineOf []int // of a step
-	add := func(branch string, op any, in, out []arg) {
+	add := func(branch string, op any, in, more, out []arg) {
+		in = slices.Concat(in, table, more)
 		plan := testutil.Must(planOf(dev.properties(), row, op, siteOf(in, out)))(t)
 		b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
 		for i := range plan.Steps {
@@ -149,13 +171,13 @@ func (x timeShape) time(t *testing.T, row string) {
 			lineOf, steps = append(lineOf, at), append(steps, func() { dev.launch(t, l, b.arguments[i]) })
 		}
 	}
-	add("compressed", ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc}, []arg{o, lse})
-	add("compressed", ops.SelectBlocksOp{Params: x.Params}, []arg{q, kc, lse}, []arg{idx})
-	add("compressed", ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}}, []arg{q, kc, vc, o, lse, do}, []arg{dq, dkc, dvc})
-	add("selected", ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx}, []arg{o, lse})
-	add("selected", ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}}, []arg{q, k, v, idx, o, lse, do}, []arg{dq, dk, dv})
-	add("window", ops.SlidingWindowOp{Window: x.Window}, []arg{q, k, v}, []arg{o, lse})
-	add("window", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: x.Window}}, []arg{q, k, v, o, lse, do}, []arg{dq, dk, dv})
+	add("compressed", ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc}, nil, []arg{o, lse})
+	add("compressed", ops.SelectBlocksOp{Params: x.Params}, []arg{q, kc, lse}, nil, []arg{idx})
+	add("compressed", ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}}, []arg{q, kc, vc}, []arg{o, lse, do}, []arg{dq, dkc, dvc})
+	add("selected", ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx}, nil, []arg{o, lse})
+	add("selected", ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}}, []arg{q, k, v, idx}, []arg{o, lse, do}, []arg{dq, dk, dv})
+	add("window", ops.SlidingWindowOp{Window: x.Window}, []arg{q, k, v}, nil, []arg{o, lse})
+	add("window", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: x.Window}}, []arg{q, k, v}, []arg{o, lse, do}, []arg{dq, dk, dv})
 
 	total := 0.0
 	for i, seconds := range dev.time(t, 5, steps...) {

@@ -100,9 +100,11 @@ __device__ bool store_keys(void* x, const float* tile, const Sizes& n, int b, in
 template <typename T, int R, int C> __device__ bool span_dkv_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
-  const int tiles = (n.keys - 1) / M + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
-  const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
-  const SpanRows rows = span_rows(p, first, end);
+  int block = blockIdx.x;
+  asm volatile("" : "+r"(block));  // what is computed again for a second pass takes no registers in the first
+  const int tiles = (n.keys - 1) / M + 1, group = block / tiles, b = group / n.groups, g = group % n.groups;
+  const int first = block % tiles * M, end = min(n.keys, first + M);
+  const SpanRows rows = span_rows(p, b, first, end);
   float *DK, *DV;
   key_gradient<T, R, C>(p, b, g, first, end, rows, careful, DK, DV);
   return store_keys<R, T>(p.dk, DK, n, b, g, first, end, n.d) | store_keys<R, T>(p.dv, DV, n, b, g, first, end, n.dv);
@@ -112,15 +114,15 @@ template <typename T, int R, int C> __device__ bool span_dkv_pass(const Attentio
 template <typename T, int R, int C> __device__ bool selected_dkv_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
-  const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
+  const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
   const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
   const int b = group / n.groups, g = group % n.groups;
   const Choosers of(p, group);
   if (item >= of.item[blocks]) return false;
   const int j = of.block(item, blocks), chunk = item - of.item[j];
-  const long long begin = (long long)j * size + part * M, stop = min((long long)(j + 1) * size, (long long)n.keys);
-  if (begin >= stop) return false;
-  const int first = (int)begin, end = (int)min(begin + M, stop);
+  const Run block = p.tokens(b, j);
+  if (part * M >= block.hi - block.lo) return false;
+  const int first = block.lo + part * M, end = min(first + M, block.hi);
   const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
   const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
   float *DK, *DV;
@@ -139,11 +141,12 @@ template <typename T> __device__ void selected_reduce(const AttentionParams& p) 
   const Sizes& n = p.n;
   const long long at = (long long)blockIdx.x * kWarps + threadIdx.x / 32;
   if (at >= (long long)n.batch * n.groups * n.keys) return;
-  const int group = (int)(at / n.keys), s = (int)(at % n.keys), size = p.blocks.size, j = s / size;
+  const int group = (int)(at / n.keys), s = (int)(at % n.keys), size = p.blocks.size, first = p.first(group / n.groups, s);
+  const int place = (s - first) % size, j = p.name((s - first) / size, first);
   const Choosers of(p, group);
   const int chunks = of.chunks(j), c = n.d + n.dv;
   if (chunks == 1) return;
-  const float* sums = p.partial + (((long long)group * p.index.partials + of.partial[j]) * size + s % size) * c;
+  const float* sums = p.partial + (((long long)group * p.index.partials + of.partial[j]) * size + place) * c;
   T* dk = static_cast<T*>(p.dk) + n.key(group / n.groups, group % n.groups, s, n.d);
   T* dv = static_cast<T*>(p.dv) + n.key(group / n.groups, group % n.groups, s, n.dv) - n.d;
   for (int i = threadIdx.x % 32; i < c; i += 32) {

@@ -41,14 +41,15 @@ extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::Atte
   const auto& mask = p.blocks;
   const auto& index = p.index;
   const int group = blockIdx.x / index.segments, segment = blockIdx.x % index.segments;
-  const int b = group / n.groups, g = group % n.groups, blocks = mask.count(n);
+  const int b = group / n.groups, g = group % n.groups, blocks = p.names();
   int* mine = p.counts + (long long)blockIdx.x * blocks;
   for (int j = threadIdx.x; j < blocks; j += blockDim.x) mine[j] = 0;
   __syncthreads();
   const long long length = index.segment(n.queries), from = segment * length, to = min((long long)n.queries, from + length);
   for (long long t = from + threadIdx.x; t < to; t += blockDim.x) {
     const int* list = p.idx + mask.list(n, b, g, (int)t);
-    for (int i = 0, j; (j = mask.at(list, i, (int)t)) != nsa::Blocks::kNone; i++) atomicAdd(mine + j, 1);
+    const int first = p.first(b, (int)t);
+    for (int i = 0, j; (j = mask.at(list, i, (int)t - first)) != nsa::Blocks::kNone; i++) atomicAdd(mine + p.name(j, first), 1);
   }
 }
 
@@ -56,7 +57,7 @@ extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::Atte
 extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __grid_constant__ nsa::AttentionParams p) {
   constexpr int kRun = 8;  // a block takes at most 32*kRun segments
   __shared__ int sums[32][32];
-  const int blocks = p.blocks.count(p.n), across = (blocks - 1) / 32 + 1, segments = p.index.segments;
+  const int blocks = p.names(), across = (blocks - 1) / 32 + 1, segments = p.index.segments;
   const long long group = blockIdx.x / across;
   const int j = blockIdx.x % across * 32 + threadIdx.x, first = threadIdx.y * kRun;
   int* counts = p.counts + (group * segments + first) * blocks + j;
@@ -82,13 +83,14 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __gr
 // Grid x is B*Hkv, blocks of kScan.
 extern "C" __global__ void __launch_bounds__(nsa::kScan)
     nsa_index_scan_i32(const __grid_constant__ nsa::AttentionParams p) {
-  const int blocks = p.blocks.count(p.n);
+  const int blocks = p.names(), b = blockIdx.x / p.n.groups;
   int* list = p.starts + (long long)blockIdx.x * 3 * (blocks + 1);
   int *item = list + blocks + 1, *partial = item + blocks + 1;
   int lists = 0, items = 0, partials = 0;
   for (int from = 0; from <= blocks; from += nsa::kScan) {
     const int j = from + (int)threadIdx.x, length = j < blocks ? list[j] : 0;
-    const int chunks = j < blocks ? p.index.chunks(length) : 0;
+    const nsa::Run block = j < blocks ? p.tokens(b, j) : nsa::Run{0, 0};
+    const int chunks = block.lo < block.hi ? p.index.chunks(length) : 0;
     int total;
     const int first = nsa::exclusive_sum(length, &total) + lists;
     lists += total;
@@ -108,13 +110,16 @@ extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::Atten
   const auto& index = p.index;
   const long long warp = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, group = warp / index.segments;
   if (group >= (long long)n.batch * n.groups) return;
-  const int b = (int)(group / n.groups), g = (int)(group % n.groups), blocks = mask.count(n), lane = threadIdx.x % 32;
+  const int b = (int)(group / n.groups), g = (int)(group % n.groups), blocks = p.names(), lane = threadIdx.x % 32;
   const nsa::Choosers all(p, (int)group);
   int* lists = p.queries + group * n.queries * mask.most;
   int* mine = p.counts + warp * blocks;
   const long long length = index.segment(n.queries), from = warp % index.segments * length;
   const long long to = min((long long)n.queries, from + length);
-  const auto entry = [&](long long t, int i) { return mask.at(p.idx + mask.list(n, b, g, (int)t), i, (int)t); };
+  const auto entry = [&](long long t, int i) {
+    const int first = p.first(b, (int)t), j = mask.at(p.idx + mask.list(n, b, g, (int)t), i, (int)t - first);
+    return j == nsa::Blocks::kNone ? j : p.name(j, first);
+  };
   int next = from < to ? entry(from, lane) : nsa::Blocks::kNone;
   for (long long t = from; t < to; t++) {
     int j = next;

@@ -2,7 +2,7 @@
 // knows of a branch is here.
 #pragma once
 
-#include "common.cuh"
+#include "documents.cuh"
 
 namespace nsa {
 
@@ -48,6 +48,7 @@ struct Span {
 // Blocks is the mask of selected attention: of the blocks of `size` tokens that idx [B,S,Hkv,most] names for a query,
 // ascending and padded with -1, the tokens up to the query's own. A list ends at its first entry that is negative, not above
 // the one before it, or in the future: whatever idx holds, no entry leads out of the keys and none counts twice.
+// With documents blocks and t count from a document's first token.
 struct Blocks {
   int size, most;
 

@@ -184,7 +184,7 @@ template <bool Careful, typename T, int C> __device__ bool span_dkv_pass(const A
   const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x % p.index.items, at = blockIdx.x / p.index.items;
   const int group = at / tiles, b = group / n.groups, g = group % n.groups;
   const int first = at % tiles * M, end = min(n.keys, first + M);
-  SpanRows rows = span_rows(p, first, end);
+  SpanRows rows = span_rows(p, b, first, end);
   const int chunks = p.index.chunks(rows.all);
   if (item >= chunks) return false;
   rows.from += item * p.index.chunk, rows.all = min(rows.all - item * p.index.chunk, p.index.chunk);
@@ -202,7 +202,7 @@ template <typename T> __device__ void span_reduce(const AttentionParams& p) {
   const long long at = (long long)blockIdx.x * kWarps + warp();
   if (at >= (long long)n.batch * n.groups * n.keys) return;
   const int group = (int)(at / n.keys), s = (int)(at % n.keys), first = s / p.count * p.count;
-  const int chunks = p.index.chunks(span_rows(p, first, min(n.keys, first + p.count)).all), c = n.d + n.dv;
+  const int chunks = p.index.chunks(span_rows(p, group / n.groups, first, min(n.keys, first + p.count)).all), c = n.d + n.dv;
   if (chunks == 1) return;
   const float* sums = p.partial + ((long long)group * p.index.items * n.keys + s) * c;
   T* dk = static_cast<T*>(p.dk) + n.key(group / n.groups, group % n.groups, s, n.d);
@@ -217,15 +217,15 @@ template <typename T> __device__ void span_reduce(const AttentionParams& p) {
 // Grid x is B*Hkv*items*ceil(size/M).
 template <bool Careful, typename T, int C, int M> __device__ bool selected_dkv_pass(const AttentionParams& p) {
   const Sizes& n = p.n;
-  const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
+  const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
   const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
   const int b = group / n.groups, g = group % n.groups;
   const Choosers of(p, group);
   if (item >= of.item[blocks]) return false;
   const int j = of.block(item, blocks), chunk = item - of.item[j];
-  const long long begin = (long long)j * size + part * M, stop = min((long long)(j + 1) * size, (long long)n.keys);
-  if (begin >= stop) return false;
-  const int first = (int)begin, end = (int)min(begin + M, stop);
+  const Run block = p.tokens(b, j);
+  if (part * M >= block.hi - block.lo) return false;
+  const int first = block.lo + part * M, end = min(first + M, block.hi);
   const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
   const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
   const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;

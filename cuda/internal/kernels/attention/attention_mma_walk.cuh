@@ -16,12 +16,12 @@ template <int N> __device__ inline bool covers(const Run& r, int at) { return r.
 // KeyRuns walks over the run of keys that any row of a tile sees under a Span.
 struct KeyRuns {
   static constexpr int kPiece = kKeys;
-  Span mask;
-  int from, end, keys;
+  const AttentionParams& p;
+  int from, end;
 
-  __device__ KeyRuns(const AttentionParams& p, const RowTile& tile, Carver&) : mask(p.span), keys(p.n.keys) {
-    from = mask.keys(tile.first / p.n.each).lo / kKeys * kKeys - kKeys;
-    end = min(keys, mask.keys((tile.end - 1) / p.n.each).hi);
+  __device__ KeyRuns(const AttentionParams& p, const RowTile& tile, Carver&) : p(p) {
+    from = p.keys(tile.b, tile.first / p.n.each).lo / kKeys * kKeys - kKeys;
+    end = min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.each).hi);
   }
   // The first key of the next tile, -1 where there is none; and of the piece `piece` of the tile that it gave.
   __device__ int next() { return (from += kKeys) < end ? from : -1; }
@@ -33,8 +33,8 @@ struct KeyRuns {
   struct Row { int lo, hi; };
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
     if (!tile.has(r)) return {0, 0};
-    const Run run = mask.keys((tile.first + r) / n.each);
-    return {run.lo, min(run.hi, keys)};
+    const Run run = p.keys(tile.b, (tile.first + r) / n.each);
+    return {run.lo, min(run.hi, n.keys)};
   }
   // What seen() takes for a piece of the current tile; and the keys that a row sees, where they lie in it.
   __device__ uint32_t place(int) const { return 0; }
@@ -43,6 +43,9 @@ struct KeyRuns {
 
 // BlockUnion walks over the union of the blocks that the queries of a tile have chosen. A bit for each query
 // says who chose a block. A block is a multiple of N tokens, or all.
+//
+// Blocks have numbers that ascend with their tokens: j, and with documents more, so that those of different documents differ. Behind
+// the bits of a block then lies its first token.
 template <int N> struct BlockUnion {
   static constexpr int kPiece = N, kPieces = kKeys / N;
   struct Piece { int first; uint32_t bits; };  // its first key, -1 for none, and the address of its block's bits
@@ -52,17 +55,25 @@ template <int N> struct BlockUnion {
   __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) {
     const Sizes& n = p.n;
     const int first = tile.first / n.each, last = (tile.end - 1) / n.each, size = p.blocks.size;
-    const int words = (last - first) / 32 + 1, blocks = last / size + 1, all = p.blocks.count(n), parts = (size - 1) / N + 1;
+    const bool packed = p.documents;
+    const int begin = p.first(tile.b, first), further = packed ? last - first : 0;
+    const int words = (last - first) / 32 + 1 + packed, blocks = (last - begin) / size + 1 + further;
+    const int all = p.blocks.count(n) + further, parts = (size - 1) / N + 1;
     unsigned* chose = reinterpret_cast<unsigned*>(carve.floats(all * words));
     Piece* list = reinterpret_cast<Piece*>(carve.floats(2 * (all * parts + kPieces)));
     for (int i = threadIdx.x; i < blocks * words; i += kThreads) chose[i] = 0;
     __syncthreads();
     for (int t = first + warp(); t <= last; t += kWarps) {
       const int* chosen = p.idx + p.blocks.list(n, tile.b, tile.g, t);
+      const int own = p.first(tile.b, t), number = (own - begin) / size + max(0, own - first);  // of its document's block 0
       for (int from = 0; from < p.blocks.most; from += 32) {
-        const int j = p.blocks.at(chosen, from + lane(), t);
+        const int j = p.blocks.at(chosen, from + lane(), t - own);
         const unsigned ended = __ballot_sync(0xffffffff, j == Blocks::kNone);
-        if (lane() < (ended ? __ffs(ended) - 1 : 32)) atomicOr(chose + j * words + (t - first) / 32, 1u << (t - first) % 32);
+        if (lane() < (ended ? __ffs(ended) - 1 : 32)) {
+          unsigned* of = chose + (number + j) * words;
+          atomicOr(of + (t - first) / 32, 1u << (t - first) % 32);
+          if (packed) atomicOr(of + words - 1, own + j * size);
+        }
         if (ended) break;
       }
     }
@@ -78,8 +89,8 @@ template <int N> struct BlockUnion {
         const int mine = (found + __popc(hit & ((1u << lane()) - 1))) * parts;
         if (any)
           for (int i = 0; i < parts; i++) {
-            const int key = j * size + i * N;
-            list[mine + i] = {key <= last ? key : -1, shared_address(chose + j * words)};
+            const int key = (packed ? (int)chose[j * words + words - 1] : j * size) + i * N;
+            list[mine + i] = {packed || key <= last ? key : -1, shared_address(chose + j * words)};
           }
         found += __popc(hit);
       }

@@ -8,17 +8,17 @@ namespace nsa {
 // The rows that may see the keys [first,end) of a block under a Span.
 struct SpanRows {
   static constexpr bool kListed = false;
-  Span mask;
-  int from, all;
+  const AttentionParams& p;
+  int b, from, all;
   __device__ int count() const { return all; }
   __device__ int row(int i) const { return from + i; }
-  __device__ Run keys(int t) const { return mask.keys(t); }
+  __device__ Run keys(int t) const { return p.keys(b, t); }
 };
 
-// All rows that may see the keys [first,end).
-__device__ inline SpanRows span_rows(const AttentionParams& p, int first, int end) {
-  const Run seen = p.span.queries(first, end, p.n.queries);
-  return {p.span, seen.lo * p.n.each, max(0, seen.hi - seen.lo) * p.n.each};
+// All rows that may see the keys [first,end) of row b of the batch.
+__device__ inline SpanRows span_rows(const AttentionParams& p, int b, int first, int end) {
+  const Run seen = p.seeing(b, first, end);
+  return {p, b, seen.lo * p.n.each, max(0, seen.hi - seen.lo) * p.n.each};
 }
 
 // The rows of the listed queries, which have chosen the block of the keys.

@@ -29,16 +29,16 @@ struct SpanWalk {
   struct Slot { int key; };   // and of a column; -1 is no key
   static constexpr int kShared = 0;  // floats of shared memory
 
-  Span mask;
+  const AttentionParams& p;
   int from, end;
 
-  __device__ SpanWalk(const AttentionParams& p, const RowTile& tile, Carver&) : mask(p.span) {
+  __device__ SpanWalk(const AttentionParams& p, const RowTile& tile, Carver&) : p(p) {
     const Sizes& n = p.n;
-    from = mask.keys(tile.first / n.each).lo / N * N - N;
-    end = min(n.keys, mask.keys((tile.end - 1) / n.each).hi);
+    from = p.keys(tile.b, tile.first / n.each).lo / N * N - N;
+    end = min(n.keys, p.keys(tile.b, (tile.end - 1) / n.each).hi);
   }
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
-    return {tile.has(r) ? mask.keys((tile.first + r) / n.each) : Run{0, 0}};
+    return {tile.has(r) ? p.keys(tile.b, (tile.first + r) / n.each) : Run{0, 0}};
   }
   __device__ bool next() { return (from += N) < end; }
   __device__ int key(int column) const { return from + column < end ? from + column : -1; }
@@ -56,7 +56,7 @@ struct BlocksWalk {
 
   Blocks mask;
   const int* list[2];  // of the queries of this lane of warp 0
-  int query[2], at[2], block[2];
+  int query[2], begin[2], at[2], block[2];  // begin: of a query's document; block: the first token of its next block
   int first, last;     // queries of the tile
   int keys;            // T
   int here, stop;      // what is left of the current block, and who chose it
@@ -70,8 +70,8 @@ struct BlocksWalk {
       query[i] = first + threadIdx.x % 32 + 32 * i;
       const bool mine = query[i] <= last;
       list[i] = mine ? p.idx + mask.list(p.n, tile.b, tile.g, query[i]) : p.idx;
-      at[i] = 0, chose[i] = 0;
-      block[i] = mine ? mask.at(list[i], 0, query[i]) : Blocks::kNone;
+      at[i] = 0, chose[i] = 0, begin[i] = mine ? p.first(tile.b, query[i]) : 0;
+      block[i] = mine ? token(i) : Blocks::kNone;
     }
   }
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
@@ -93,6 +93,11 @@ struct BlocksWalk {
   }
 
  private:
+  // The first token of the next block of query[i].
+  __device__ int token(int i) const {
+    const int j = mask.at(list[i], at[i], query[i] - begin[i]);
+    return j == Blocks::kNone ? j : begin[i] + j * mask.size;
+  }
   __device__ void fill() {
     const int lane = threadIdx.x % 32;
     int n = 0;
@@ -117,9 +122,9 @@ struct BlocksWalk {
     for (int i = 0; i < 2; i++) {
       const bool mine = block[i] == j;
       chose[i] = __ballot_sync(0xffffffff, mine);
-      if (mine) block[i] = mask.at(list[i], ++at[i], query[i]);
+      if (mine) at[i]++, block[i] = token(i);
     }
-    here = j * mask.size;
+    here = j;
     stop = (int)min((long long)here + mask.size, (long long)min(keys, last + 1));
     return true;
   }

@@ -107,7 +107,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
     const Sizes& n = p.n;
     const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x / tiles % p.index.items, group = blockIdx.x / tiles / p.index.items;
     const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
-    const SpanRows rows = span_rows(p, first, end);
+    const SpanRows rows = span_rows(p, group / n.groups, first, end);
     const int chunks = p.index.chunks(rows.all);
     const int to = rows.from + rows.all - item * p.index.chunk, from = max(rows.from, to - p.index.chunk);
     const long long most = min((long long)p.span.w + M, (long long)n.queries) * n.each, next = (from + most - 1) / most * most;
@@ -118,16 +118,16 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
   // Grid x is B*Hkv*items*ceil(size/M).
   __device__ Work selected_work() const {
     const Sizes& n = p.n;
-    const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.blocks.count(n);
+    const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
     const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
     const Choosers of(p, group);
     Work to_do{group / n.groups, group % n.groups};
     to_do.steps = -1;
     if (item >= of.item[blocks]) return to_do;
     const int j = of.block(item, blocks), chunk = item - of.item[j], from = chunk * p.index.chunk;
-    const long long begin = (long long)j * size + part * M, stop = min((long long)(j + 1) * size, (long long)n.keys);
-    if (begin >= stop) return to_do;
-    to_do.first = (int)begin, to_do.end = (int)min(begin + M, stop);
+    const Run block = p.tokens(to_do.b, j);
+    if (part * M >= block.hi - block.lo) return to_do;
+    to_do.first = block.lo + part * M, to_do.end = min(to_do.first + M, block.hi);
     to_do.to = min(of.length(j) - from, p.index.chunk) * n.each, to_do.steps = (to_do.to + N - 1) / N;
     const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
     if (of.chunks(j) > 1) to_do.sums = p.partial + row * (n.d + n.dv);
@@ -193,7 +193,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
     };
     const auto note = [&](Rows& rows, int count) {  // of rows that there are
       if (me >= N) return;
-      const Run all = t < 0 ? Run{0, 0} : Listed ? Run{0, t + 1} : p.span.keys(t), seen{all.lo, min(all.hi, n.keys)};
+      const Run all = t < 0 ? Run{0, 0} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
       if (me == 0) rows.some.lo = seen.lo, rows.all.hi = count == N ? seen.hi : 0;
       if (me == count - 1) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
       const bool shift = is.careful && large(lse);

@@ -145,7 +145,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           const bool in = tile.has(r);
           lse[u] = INFINITY, delta[u] = 0;
           if (r >= M) continue;
-          const Run run = in ? p.span.keys(row / n.each) : Run{0, 0};
+          const Run run = in ? p.keys(tile.b, row / n.each) : Run{0, 0};
           Row& to = is.rows[q.stage][r];
           if (!IsChosen) to.keys.lo = run.lo;
           to.keys.hi = min(run.hi, n.keys), to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;

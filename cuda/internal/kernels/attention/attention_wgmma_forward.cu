@@ -142,7 +142,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
 #pragma unroll 1
         for (int r = me; r < M; r += kRowThreads) {
           const int row = tile.first + r;
-          const Run run = tile.has(r) ? p.span.keys(row / n.each) : Run{0, 0};
+          const Run run = tile.has(r) ? p.keys(tile.b, row / n.each) : Run{0, 0};
           Row& to = is.rows[q.stage][r];
           if (!IsChosen) to.keys.lo = run.lo;
           to.keys.hi = min(run.hi, n.keys);

@@ -79,11 +79,11 @@ template <int M, class F> __device__ inline void each_tile(const AttentionParams
 
 // The keys that some row of a tile sees, at least one; and those that all rows see.
 __device__ inline Run keys_of(const AttentionParams& p, const RowTile& tile) {
-  const int lo = p.span.keys(tile.first / p.n.each).lo;
-  return {lo, max(lo + 1, min(p.n.keys, p.span.visible((tile.end - 1) / p.n.each)))};
+  const int lo = min(p.n.keys - 1, p.keys(tile.b, tile.first / p.n.each).lo);
+  return {lo, max(lo + 1, min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.each).hi))};
 }
 __device__ inline Run keys_of_all(const AttentionParams& p, const RowTile& tile) {
-  return {p.span.keys((tile.end - 1) / p.n.each).lo, min(p.n.keys, p.span.visible(tile.first / p.n.each))};
+  return {p.keys(tile.b, (tile.end - 1) / p.n.each).lo, min(p.n.keys, p.keys(tile.b, tile.first / p.n.each).hi)};
 }
 
 // shifted of attention_softmax.cuh without its division, by 1/scale = scale*d.

@@ -13,7 +13,7 @@ type pairParams struct {
 	k, v, q, dout [driver.MapBytes]byte
 	params        `c:"p"`
 	pairs         pairs
-	_             [40]byte
+	_             [32]byte
 }
 
 type pairs struct {

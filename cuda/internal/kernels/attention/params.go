@@ -11,7 +11,7 @@ import (
 
 // params is AttentionParams of attention_index.cuh.
 type params struct {
-	q, k, v, idx, o, lse, dout, delta, dq, dk, dv, counts, starts, queries, partial kernels.Ref
+	q, k, v, idx, o, lse, dout, delta, dq, dk, dv, counts, starts, queries, partial, documents kernels.Ref
 
 	n      sizes
 	span   span
@@ -69,6 +69,16 @@ func (a problem) groups() int64 { return a.B * a.Hkv }
 
 func (a problem) headsPerGroup() int64 { return a.Hq / a.Hkv }
 
+func (a problem) packed() bool { return a.Documents != 0 }
+
+// noDocuments refuses documents where the kernels do not read their table.
+func (a problem) noDocuments() error {
+	if a.packed() {
+		return graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table the kernels do not read")
+	}
+	return nil
+}
+
 // rowTiles is the number of blocks that own count rows of a group.
 func (a problem) rowTiles(count int64) int64 {
 	return a.groups() * kernels.Pieces(a.S*a.headsPerGroup(), count)
@@ -114,7 +124,7 @@ func isDelta(o kernels.Operand) bool { return len(o.Shape) == 3 }
 // memory for a delta that is no input. In selected attention idx comes behind v.
 func (a problem) forwardParams() *params {
 	in, out := a.In, a.Out
-	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, o: out[0].Ref, lse: out[1].Ref, n: a.sizes()}
+	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, o: out[0].Ref, lse: out[1].Ref, documents: a.Documents, n: a.sizes()}
 	if len(in) == 4 {
 		p.idx = in[3].Ref
 	}
@@ -123,7 +133,7 @@ func (a problem) forwardParams() *params {
 
 func (a problem) gradParams() *params {
 	in, out := a.In, a.Out
-	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, n: a.sizes()}
+	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, documents: a.Documents, n: a.sizes()}
 	if len(in) == 7 {
 		p.idx = in[3].Ref
 	}

@@ -8,7 +8,8 @@
 //
 // A block of 128 threads owns `tokens` queries of a group and walks over the selection blocks, `tile` at a time; for each
 // it computes the compression blocks that share tokens with them, N at a time, and lets each query's list of the best take
-// the scores. No score leaves the block. Grid x is B*Hkv*ceil(S/tokens). A query with at most `most` blocks takes them all.
+// the scores. Of queries of several documents it takes one document after the other. No score leaves the block. Grid x is
+// B*Hkv*ceil(S/tokens). A query with at most `most` blocks takes them all.
 #include "attention_softmax.cuh"
 #include "select.cuh"
 
@@ -29,62 +30,69 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
   int* blocks = reinterpret_cast<int*>(carve.floats(p.tokens * places));
 
   const int tiles = (n.queries - 1) / p.tokens + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
-  const int t0 = (tiles - 1 - blockIdx.x % tiles) * p.tokens, t1 = min(n.queries, t0 + p.tokens);
-  const int first = t0 * n.each, rows = (t1 - t0) * n.each, chunks = (rows - 1) / M + 1;
-  const int newest = (t1 - 1) / p.size, mine = t0 + (int)threadIdx.x;
-  Best best{lists + threadIdx.x * places, blocks + threadIdx.x * places, 0, places};
+  const int tile = tiles - 1 - blockIdx.x % tiles, owned = min(n.queries, (tile + 1) * p.tokens);
+  for (int next = tile * p.tokens; next < owned;) {
+    const Document of = p.documents ? p.documents[(long long)b * n.queries + next] : Document{0, n.queries, 0};
+    const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of a document
+    next = end;
+    // From here on queries t count from the document's first token, and keys from its first key.
+    const int t0 = start - of.first, t1 = end - of.first, rows = (t1 - t0) * n.each, chunks = (rows - 1) / M + 1;
+    const int newest = (t1 - 1) / p.size, mine = t0 + (int)threadIdx.x;
+    Best best{lists + threadIdx.x * places, blocks + threadIdx.x * places, 0, places};
 
-  const auto load_queries = [&](int from) {
-    load_rows(Q, q, M, n.d, [&](int r) { return from + r < rows ? n.row(b, g, first + from + r, n.d) : -1; });
-  };
-  load_queries(0);
-  const Fold fold{p.l, p.per};
-  const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
-  for (int j0 = 1; j0 < last; j0 += p.tile) {
-    const int j1 = min(last, j0 + p.tile), width = j1 - j0;
-    __syncthreads();  // the scores have been taken
-    for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) scores[i] = 0;
-    const int begin = (int)max(0LL, fold.lo(j0));
-    const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys, p.span.visible(t1 - 1)));
-    for (int from = begin; from < end; from += N) {
-      __syncthreads();  // K, P and the sums have been read
-      load_rows(K, kc, N, n.d, [&](int c) { return from + c < end ? n.key(b, g, from + c, n.d) : -1; });
-      for (int chunk = 0; chunk < chunks; chunk++) {
-        if (chunks > 1) {
-          __syncthreads();  // Q and P have been read
-          load_queries(chunk * M);
+    const auto load_queries = [&](int from) {
+      load_rows(Q, q, M, n.d, [&](int r) { return from + r < rows ? n.row(b, g, start * n.each + from + r, n.d) : -1; });
+    };
+    __syncthreads();  // Q has been read
+    load_queries(0);
+    const Fold fold{p.l, p.per};
+    const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+    for (int j0 = 1; j0 < last; j0 += p.tile) {
+      const int j1 = min(last, j0 + p.tile), width = j1 - j0;
+      __syncthreads();  // the scores have been taken
+      for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) scores[i] = 0;
+      const int begin = (int)max(0LL, fold.lo(j0));
+      const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys - of.keys, p.span.visible(t1 - 1)));
+      for (int from = begin; from < end; from += N) {
+        __syncthreads();  // K, P and the sums have been read
+        load_rows(K, kc, N, n.d, [&](int c) { return from + c < end ? n.key(b, g, of.keys + from + c, n.d) : -1; });
+        for (int chunk = 0; chunk < chunks; chunk++) {
+          if (chunks > 1) {
+            __syncthreads();  // Q and P have been read
+            load_queries(chunk * M);
+          }
+          __syncthreads();
+          float s[R][C];
+          multiply_transposed<R, C>(s, Q, K, n.d);
+#pragma unroll
+          for (int i = 0; i < R; i++) {
+            const int r = chunk * M + down() + kDown * i;
+            const int seen = r < rows ? min(end, p.span.visible(t0 + r / n.each)) : 0;
+            const float lse = r < rows ? load_lse(p.lse[n.stat(b, g, start * n.each + r)]) : INFINITY;
+#pragma unroll
+            for (int c = 0; c < C; c++)
+              s[i][c] = from + across() + kAcross * c < seen ? probability(s[i][c], n.scale, lse) : 0;
+          }
+          put<R, C>(P, s);
+          __syncthreads();
+          // The rows of a query are adjoining; where its heads fill several chunks the sum goes on.
+          const int stop = min(rows, (chunk + 1) * M);
+          for (int i = threadIdx.x; i < (t1 - t0) * N; i += kThreads) {
+            const int token = i / N, c = i % N, from_row = max(token * n.each, chunk * M);
+            float sum = token * n.each < chunk * M ? sums[i] : 0;
+            for (int r = from_row; r < min((token + 1) * n.each, stop); r++) sum += P[(r - chunk * M) * ld + c];
+            sums[i] = sum;
+          }
         }
         __syncthreads();
-        float s[R][C];
-        multiply_transposed<R, C>(s, Q, K, n.d);
-#pragma unroll
-        for (int i = 0; i < R; i++) {
-          const int r = chunk * M + down() + kDown * i;
-          const int seen = r < rows ? min(end, p.span.visible((first + r) / n.each)) : 0;
-          const float lse = r < rows ? load_lse(p.lse[n.stat(b, g, first + r)]) : INFINITY;
-#pragma unroll
-          for (int c = 0; c < C; c++)
-            s[i][c] = from + across() + kAcross * c < seen ? probability(s[i][c], n.scale, lse) : 0;
-        }
-        put<R, C>(P, s);
-        __syncthreads();
-        // The rows of a query are adjoining; where its heads fill several chunks the sum goes on.
-        const int stop = min(rows, (chunk + 1) * M);
-        for (int i = threadIdx.x; i < (t1 - t0) * N; i += kThreads) {
-          const int token = i / N, c = i % N, from_row = max(token * n.each, chunk * M);
-          float sum = token * n.each < chunk * M ? sums[i] : 0;
-          for (int r = from_row; r < min((token + 1) * n.each, stop); r++) sum += P[(r - chunk * M) * ld + c];
-          sums[i] = sum;
-        }
+        fold.add<N>(scores, sums, t1 - t0, {j0, j1}, {from, end});
       }
       __syncthreads();
-      fold.add<N>(scores, sums, t1 - t0, {j0, j1}, {from, end});
+      if (mine < t1 && mine / p.size >= p.most)
+        for (int j = j0; j < min(j1, mine / p.size - 1); j++) best.take(scores[threadIdx.x * width + j - j0], j);
     }
-    __syncthreads();
-    if (mine < t1 && mine / p.size >= p.most)
-      for (int j = j0; j < min(j1, mine / p.size - 1); j++) best.take(scores[threadIdx.x * width + j - j0], j);
+    if (mine < t1) write_blocks(p, b, g, of.first + mine, of.first, best);
   }
-  if (mine < t1) write_blocks(p, b, g, mine, best);
 }
 
 }  // namespace nsa

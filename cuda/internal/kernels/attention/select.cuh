@@ -12,6 +12,7 @@ struct SelectParams {
   const void *q, *kc;
   const float* lse;
   int32_t* idx;
+  const Document* documents;  // [B,S], null where each row is one
   Sizes n;               // keys is Nc, dv is unused
   Span span;             // l, d of the compression
   int32_t l, per, size;  // l/d, l'/d and l': strides of a compression block, strides and tokens of a selection block
@@ -56,10 +57,11 @@ struct Best {
   }
 };
 
-// Writes the blocks of query t: all up to its own where they fit, or block 0, the best, sorted, and the two newest.
-__device__ inline void write_blocks(const SelectParams& p, int b, int g, int t, const Best& best) {
+// Writes the blocks of query t, whose document begins at token `first`: all up to its own where they fit, or block 0, the best,
+// sorted, and the two newest.
+__device__ inline void write_blocks(const SelectParams& p, int b, int g, int t, int first, const Best& best) {
   int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
-  const int most = p.most, own = t / p.size;
+  const int most = p.most, own = (t - first) / p.size;
   if (own < most) {
     for (int j = 0; j < most; j++) idx[j] = j <= own ? j : -1;
     return;

@@ -14,15 +14,15 @@ import (
 // selectRows are q, kc, lse -> idx.
 func selectRows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhf>i", Build: selectBlocksOnWarpGroups},
-		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhf>i", Build: selectBlocksOnMatrixUnits},
-		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttf>i", Build: selectBlocks},
+		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhfd>i", Build: selectBlocksOnWarpGroups},
+		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhfd>i", Build: selectBlocksOnMatrixUnits},
+		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
 	)
 }
 
 // selectParams is SelectParams of select.cuh.
 type selectParams struct {
-	q, kc, lse, idx kernels.Ref
+	q, kc, lse, idx, documents kernels.Ref
 
 	n                                sizes
 	span                             span
@@ -54,7 +54,7 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "top n is %d, want %d to 2^31-1", a.topN, forcedBlocks)
 	}
 	p := selectParams{
-		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref,
+		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,
 		n:    a.sizes(),
 		span: span{int32(min(a.l, a.S+1)), int32(min(a.d, a.S+1)), int32(a.S)},
 		l:    1, per: 1, // unused without a complete block, or with one selection block
@@ -146,6 +146,7 @@ func (a choice) teamBytes(p *selectParams, teams, width, keyTiles int64) int64 {
 type selectMapParams struct {
 	kc           [driver.MapBytes]byte
 	selectParams `c:"p"`
+	_            [56]byte
 }
 
 // selectBlocksOnWarpGroups is selectBlocks for half precision on devices of compute capability 9.0, for
@@ -159,6 +160,9 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	if a.l != 2*a.d || per > 8 || per&(per-1) != 0 || h > threadHeads || a.S < a.block {
 		return graph.Refuse(graph.ReasonShape, "warp groups: l %d, d %d, l' %d and groups of %d heads, want l of 2 d, l' of 1, 2, 4 or 8 d, at most %d heads, and at least l' tokens",
 			a.l, a.d, a.block, h, threadHeads)
+	}
+	if err := a.noDocuments(); err != nil {
+		return err
 	}
 	if err := a.setRoom(&p); err != nil {
 		return err

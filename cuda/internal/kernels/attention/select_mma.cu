@@ -6,6 +6,7 @@
 // blocks are there, a warp folds the ring of a query onto them, each lane for one block. Scores that are not above the query's bar,
 // at least `places` of which are better, are dropped. The others go to the end of its list; a full one (`room`) is cut to the best
 // `places`, the least of which is the new bar. A list's entries are ordered by score and block, so no order of events changes them.
+// Of queries of several documents it takes one document after the other.
 //
 // Shared memory: columns [kTeam,C], two tiles of keys [64,C], and what Carver says.
 #include "select_team.cuh"
@@ -36,102 +37,113 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
   ListState* states = reinterpret_cast<ListState*>(carve.floats(2 * p.tokens));
 
   const int tiles = (n.queries - 1) / p.tokens + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
-  const int t0 = (tiles - 1 - blockIdx.x % tiles) * p.tokens, t1 = min(n.queries, t0 + p.tokens);
-  const int newest = (t1 - 1) / p.size;
-  const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
-  const int keys = (int)(((long long)last * p.per + kKeys - 1) / kKeys);  // tiles of them
-
-  const int c = lane() % 4;
-  bool any_large = false;
-  if (last > 0) {
-    for (int i = threadIdx.x; i < p.tokens; i += kTeam) states[i] = {kNone, 0};
-    any_large = load_columns<T, C, 1>(p, columns, b, g, t0, Q, lses, bases, reinterpret_cast<int*>(sums));
-  }
-
-  // Begins to copy a tile of keys, zeros behind the last one.
-  const int row = threadIdx.x / kCells, first_cell = threadIdx.x % kCells;
-  const int left = 8 * first_cell < n.d ? min(n.keys, keys * kKeys) - key_of(row) : 0;
-  const long long stride = (long long)n.groups * n.d;
-  uint32_t place = part_cell<kKeys>(K, row, first_cell);
-  asm volatile("" : "+r"(place));  // so that it stays in its register: computed anew, it takes many instructions
-  const T* from = kc + n.key(b, g, key_of(row), n.d) + 8 * first_cell;
-  const auto load = [&](int tile) {
-#pragma unroll
-    for (int u = 0; u < kKeys / kStep; u++)
-      copy_cell(place + tile % 2 * kTile + u * kStep * 128, from + key_of(u * kStep) * stride, key_of(u * kStep) < left - tile * kKeys);
-    from += kKeys * stride;
-  };
-
-  const float* const base = bases + 2 * c;
-  int at = c * columns.queries * pitch + warp() * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
-  asm volatile("" : "+r"(at));
-  const auto sum = [&](float (&s)[16][4]) {
-    float* to = sums + at + at_tile + (Usual ? kBefore + at_tile / kHalf * kBefore : 0);
-    at_tile = at_tile + kKeys == (Usual ? 2 * kHalf : p.ring) ? 0 : at_tile + kKeys;
-    sum_heads<1>(s, n, columns.queries, any_large, base, base - kTeam, to, pitch);
-  };
-
-  // Gives the lists the scores of the next blocks.
-  int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
-  const auto take = [&] {
-    const int per = Usual ? 4 : p.per, width = Usual ? 32 : p.tile, j = j0 + lane();
-    const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
-    if constexpr (Usual) {
-      const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;
+  const int tile_of = tiles - 1 - blockIdx.x % tiles, owned = min(n.queries, (tile_of + 1) * p.tokens);
 #pragma unroll 1
-      for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
-        float* r = sums + i * pitch;
-        const float4 x = *reinterpret_cast<const float4*>(r + half + lane() * 4);
-        const float before = r[half + lane() * 4 - 1];
-        const ListState state = states[i];
-        if (lane() == 31) r[other - 1] = x.w;
-        const int score = bits_of(fmaxf(before + 2 * (x.x + x.y + x.z) + x.w, 0));  // not NaN
-        enter(lists + i * 2 * p.room, states[i], state, p.room, places, score, j, i >= since && score > state.bar);
-      }
-    } else {
-      const int key = at_block + lane() * per;
-      const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
-#pragma unroll 1
-      for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
-        const float* r = sums + i * columns.threads * pitch;
-        const ListState state = states[i];
-        float score = 0;
-        if (i >= since) {
-          const int seen = p.span.visible(t0 + i) - j * per;
-#pragma unroll 1
-          for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // from the first key that meets block j, counted from its own
-            const float* at = r + in_ring(key + x);
-            score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
-          }
-        }
-        const int bits = bits_of(fmaxf(score, 0));  // not NaN
-        enter(lists + i * 2 * p.room, states[i], state, p.room, places, bits, j, i >= since && bits > state.bar);
-      }
+  for (int next = tile_of * p.tokens; next < owned;) {
+    const Document of = p.documents ? p.documents[(long long)b * n.queries + next] : Document{0, n.queries, 0};
+    const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of a document
+    next = end;
+    // From here on queries t count from the document's first token, and keys from its first key.
+    const int t0 = start - of.first, t1 = end - of.first;
+    const int newest = (t1 - 1) / p.size;
+    const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+    const int keys = (int)(((long long)last * p.per + kKeys - 1) / kKeys);  // tiles of them
+
+    const int c = lane() % 4;
+    bool any_large = false;
+    if (last > 0) {
+      for (int i = threadIdx.x; i < p.tokens; i += kTeam) states[i] = {kNone, 0};
+      any_large = load_columns<T, C, 1>(p, columns, b, g, start, Q, lses, bases, reinterpret_cast<int*>(sums));
     }
-    j0 += width, at_block += width * per;
-    if (at_block >= (Usual ? 2 * kHalf : p.ring)) at_block -= Usual ? 2 * kHalf : p.ring;
-  };
-  const auto take_below = [&](int key) {  // all blocks whose keys are
-    const int width = Usual ? 32 : p.tile, per = Usual ? 4 : p.per;
-    while (j0 < last && (j0 + width) * per <= key) take();
-  };
 
-  load(0);
-  for (int tile = 0; tile < keys; tile++) {
-    tiles_arrived();
+    // Begins to copy a tile of keys, zeros behind the last one.
+    const int row = threadIdx.x / kCells, first_cell = threadIdx.x % kCells;
+    const int left = 8 * first_cell < n.d ? min(n.keys - of.keys, keys * kKeys) - key_of(row) : 0;
+    const long long stride = (long long)n.groups * n.d;
+    uint32_t place = part_cell<kKeys>(K, row, first_cell);
+    asm volatile("" : "+r"(place));  // so that it stays in its register: computed anew, it takes many instructions
+    const T* from = kc + n.key(b, g, of.keys + key_of(row), n.d) + 8 * first_cell;
+    const auto load = [&](int tile) {
+#pragma unroll
+      for (int u = 0; u < kKeys / kStep; u++)
+        copy_cell(place + tile % 2 * kTile + u * kStep * 128, from + key_of(u * kStep) * stride, key_of(u * kStep) < left - tile * kKeys);
+      from += kKeys * stride;
+    };
+
+    const float* const base = bases + 2 * c;
+    int at = c * columns.queries * pitch + warp() * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
+    asm volatile("" : "+r"(at));
+    const auto sum = [&](float (&s)[16][4]) {
+      float* to = sums + at + at_tile + (Usual ? kBefore + at_tile / kHalf * kBefore : 0);
+      at_tile = at_tile + kKeys == (Usual ? 2 * kHalf : p.ring) ? 0 : at_tile + kKeys;
+      sum_heads<1>(s, n, columns.queries, any_large, base, base - kTeam, to, pitch);
+    };
+
+    // Gives the lists the scores of the next blocks.
+    int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
+    const auto take = [&] {
+      const int per = Usual ? 4 : p.per, width = Usual ? 32 : p.tile, j = j0 + lane();
+      const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
+      if constexpr (Usual) {
+        const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;
+#pragma unroll 1
+        for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
+          float* r = sums + i * pitch;
+          const float4 x = *reinterpret_cast<const float4*>(r + half + lane() * 4);
+          const float before = r[half + lane() * 4 - 1];
+          const ListState state = states[i];
+          if (lane() == 31) r[other - 1] = x.w;
+          const int score = bits_of(fmaxf(before + 2 * (x.x + x.y + x.z) + x.w, 0));  // not NaN
+          enter(lists + i * 2 * p.room, states[i], state, p.room, places, score, j, i >= since && score > state.bar);
+        }
+      } else {
+        const int key = at_block + lane() * per;
+        const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
+#pragma unroll 1
+        for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
+          const float* r = sums + i * columns.threads * pitch;
+          const ListState state = states[i];
+          float score = 0;
+          if (i >= since) {
+            const int seen = p.span.visible(t0 + i) - j * per;
+#pragma unroll 1
+            for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // from the first key that meets block j, counted from its own
+              const float* at = r + in_ring(key + x);
+              score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
+            }
+          }
+          const int bits = bits_of(fmaxf(score, 0));  // not NaN
+          enter(lists + i * 2 * p.room, states[i], state, p.room, places, bits, j, i >= since && bits > state.bar);
+        }
+      }
+      j0 += width, at_block += width * per;
+      if (at_block >= (Usual ? 2 * kHalf : p.ring)) at_block -= Usual ? 2 * kHalf : p.ring;
+    };
+    const auto take_below = [&](int key) {  // all blocks whose keys are
+      const int width = Usual ? 32 : p.tile, per = Usual ? 4 : p.per;
+      while (j0 < last && (j0 + width) * per <= key) take();
+    };
+
+    load(0);
+    for (int tile = 0; tile < keys; tile++) {
+      tiles_arrived();
+      __syncthreads();
+      load(tile + 1);
+      float s[16][4];
+      begin_product<T, C>(s, K + tile % 2 * kTile, Q);
+      take_below(tile * kKeys);
+      end_product(s);
+      sum(s);
+    }
+    copies_arrived();
     __syncthreads();
-    load(tile + 1);
-    float s[16][4];
-    begin_product<T, C>(s, K + tile % 2 * kTile, Q);
-    take_below(tile * kKeys);
-    end_product(s);
-    sum(s);
-  }
-  copies_arrived();
-  __syncthreads();
-  take_below(0x7fffffff);
+    take_below(0x7fffffff);
 
-  for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(p, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
+    SelectParams moved = p;
+    moved.idx += (long long)of.first * n.groups * p.most;
+    for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(moved, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
+    __syncthreads();  // before the next document
+  }
 }
 
 }  // namespace nsa

@@ -13,15 +13,15 @@ import (
 func selectedRows() []kernels.Row {
 	type grad = ops.SelectedAttentionGradOp
 	return kernels.Rows(
-		kernels.Op[ops.SelectedAttentionOp]{Name: warpGroups, Storage: "hhhi>hf", Build: selectedOnWarpGroups},
-		kernels.Op[ops.SelectedAttentionOp]{Name: matrixUnits, Storage: "hhhi>hf", Build: selectedOnMatrixUnits},
-		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "ttti>tf", Build: selected},
-		kernels.Op[grad]{Name: warpGroups, Storage: "hhhihfh>hhh", Build: selectedGradOnWarpGroups},
-		kernels.Op[grad]{Name: warpGroups, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnWarpGroups},
-		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhihfh>hhh", Build: selectedGradOnMatrixUnits},
-		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnMatrixUnits},
-		kernels.Op[grad]{Name: general, Storage: "hhhiffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
-		kernels.Op[grad]{Name: general, Storage: "tttitft>ttt", Build: selectedGrad}, // delta where all is float32
+		kernels.Op[ops.SelectedAttentionOp]{Name: warpGroups, Storage: "hhhid>hf", Build: selectedOnWarpGroups},
+		kernels.Op[ops.SelectedAttentionOp]{Name: matrixUnits, Storage: "hhhid>hf", Build: selectedOnMatrixUnits},
+		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "tttid>tf", Build: selected},
+		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidhfh>hhh", Build: selectedGradOnWarpGroups},
+		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnWarpGroups},
+		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhidhfh>hhh", Build: selectedGradOnMatrixUnits},
+		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnMatrixUnits},
+		kernels.Op[grad]{Name: general, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
+		kernels.Op[grad]{Name: general, Storage: "tttidtft>ttt", Build: selectedGrad}, // delta where all is float32
 	)
 }
 
@@ -95,18 +95,32 @@ func branchOf(keys int64) string {
 // unionBytes is the shared memory, in a kernel that owns rows, for the union of the blocks that the queries of a tile chose.
 func (a selectedProblem) unionBytes(rows int64) int64 {
 	queries := min(kernels.Pieces(a.wholeQueries(rows), a.headsPerGroup())+1, rows)
-	pieces := min(a.count(), queries*a.topN) * kernels.Pieces(a.block, a.piece())
-	return 16 * (kernels.Pieces(a.count()*kernels.Pieces(queries, 32), 4) + kernels.Pieces(2*(pieces+matrixKeys/a.piece()), 4))
+	blocks, words := a.count(), kernels.Pieces(queries, 32)
+	if a.packed() { // see BlockUnion
+		blocks, words = blocks+queries, words+1
+	}
+	pieces := min(blocks, queries*a.topN) * kernels.Pieces(a.block, a.piece())
+	return 16 * (kernels.Pieces(blocks*words, 4) + kernels.Pieces(2*(pieces+matrixKeys/a.piece()), 4))
 }
 
 // count is the number of selection blocks of a group.
 func (a selectedProblem) count() int64 { return kernels.Pieces(a.T, a.block) }
+
+// names is the number of names that blocks have in the inverse index. With documents these are the tokens.
+func (a selectedProblem) names() int64 {
+	if a.packed() {
+		return a.T
+	}
+	return a.count()
+}
 
 func (a selectedProblem) blocks() blocks { return blocks{int32(a.block), int32(a.topN)} }
 
 const (
 	minChunk    = 256 // queries in a work item of the kernel that owns keys
 	maxSegments = 256 // segments of a sequence in the inverse index: nsa_index_rank_i32 takes no more
+
+	maxPackedSegments = 64 // of documents, which have more names
 )
 
 // index returns how the choice is inverted (attention_index.cuh). The counts and the partial sums are linear in S: with
@@ -116,7 +130,11 @@ func (a selectedProblem) index() index {
 	entries := a.S * a.topN
 	reach := min(a.topN*a.block, a.S)
 	chunk := max(minChunk, min(reach, entries*a.groups()*kernels.Pieces(a.block, matrixKeys)/(fullGPU*int64(a.GPU.SMs))))
-	x := index{segments: int32(min(maxSegments, reach)), chunk: int32(chunk), items: int32(a.count() + entries/chunk)}
+	segments := int64(maxSegments)
+	if a.packed() {
+		segments = maxPackedSegments
+	}
+	x := index{segments: int32(min(segments, reach)), chunk: int32(chunk), items: int32(a.names() + entries/chunk)}
 	if a.S > chunk {
 		x.partials = int32(2 * entries / chunk)
 	}
@@ -262,6 +280,9 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 	if err := a.multipleOf(matrixKeys); err != nil {
 		return widths{}, err
 	}
+	if err := a.noDocuments(); err != nil {
+		return widths{}, err
+	}
 	if err := a.byPairs(); err != nil && !a.byBits() {
 		return widths{}, err
 	}
@@ -282,8 +303,8 @@ func (a selectedProblem) beginGrad() *params {
 	p := a.gradParams()
 	p.blocks, p.index = a.blocks(), a.index()
 	groups, x := a.groups(), p.index
-	p.counts = a.Work(4 * groups * int64(x.segments) * a.count())
-	p.starts = a.Work(4 * groups * 3 * (a.count() + 1))
+	p.counts = a.Work(4 * groups * int64(x.segments) * a.names())
+	p.starts = a.Work(4 * groups * 3 * (a.names() + 1))
 	p.queries = a.Work(4 * groups * a.S * a.topN)
 	p.partial = a.Work(4 * groups * int64(x.partials) * a.block * (a.D + a.Dv))
 	a.delta(p)
@@ -298,7 +319,7 @@ func (a selectedProblem) invert(p *params) {
 	groups := a.groups()
 	segments := groups * int64(p.index.segments)
 	a.launch("nsa_index_count_i32", segments, 0, p)
-	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(a.count(), 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
+	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(a.names(), 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
 	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
 	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), 0, p)
 }

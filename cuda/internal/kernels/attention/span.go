@@ -17,15 +17,15 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
-		kernels.Op[S]{Name: warpGroups, Storage: "hhh>hf", Build: op(forwardOnWarpGroups)},
-		kernels.Op[S]{Name: matrixUnits, Storage: "hhh>hf", Build: op(forwardOnMatrixUnits)},
-		kernels.Op[S]{Name: general, Storage: "ttt>tf", Build: op(forward)},
-		kernels.Op[G]{Name: warpGroups, Storage: "hhhhfh>hhh", Build: grad(backwardOnWarpGroups)},
-		kernels.Op[G]{Name: warpGroups, Storage: "hhhffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnWarpGroups)},
-		kernels.Op[G]{Name: matrixUnits, Storage: "hhhhfh>hhh", Build: grad(backwardOnMatrixUnits)},
-		kernels.Op[G]{Name: matrixUnits, Storage: "hhhffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnMatrixUnits)},
-		kernels.Op[G]{Name: general, Storage: "hhhffh>hhh", Guard: hasDelta[G], Build: grad(backward)},
-		kernels.Op[G]{Name: general, Storage: "ttttft>ttt", Build: grad(backward)}, // delta where all is float32
+		kernels.Op[S]{Name: warpGroups, Storage: "hhhd>hf", Build: op(forwardOnWarpGroups)},
+		kernels.Op[S]{Name: matrixUnits, Storage: "hhhd>hf", Build: op(forwardOnMatrixUnits)},
+		kernels.Op[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
+		kernels.Op[G]{Name: warpGroups, Storage: "hhhdhfh>hhh", Build: grad(backwardOnWarpGroups)},
+		kernels.Op[G]{Name: warpGroups, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnWarpGroups)},
+		kernels.Op[G]{Name: matrixUnits, Storage: "hhhdhfh>hhh", Build: grad(backwardOnMatrixUnits)},
+		kernels.Op[G]{Name: matrixUnits, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnMatrixUnits)},
+		kernels.Op[G]{Name: general, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backward)},
+		kernels.Op[G]{Name: general, Storage: "tttdtft>ttt", Build: grad(backward)}, // delta where all is float32
 	)
 }
 

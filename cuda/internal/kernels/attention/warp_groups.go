@@ -139,7 +139,7 @@ func (a problem) onWarpGroups(shared func(widths) int64) (widths, error) {
 type spanParams struct {
 	k, v   [driver.MapBytes]byte
 	params `c:"p"`
-	_      [56]byte
+	_      [48]byte
 }
 
 // launchOnWarpGroups adds the launch of a kernel that owns rows and reads keys by tensor maps: one block a multiprocessor, or less.

@@ -4,9 +4,13 @@
 //   compress_mean_grad   y -> x, where y is dy and x is dx: 1/l of every block that covers the token, ascending; else 0
 //   compress_gather      x, pe [l,D] -> rows [B,n,H, l*D]: vec(block + pe), the place in the block outermost
 //   compress_scatter     rows -> x, where both are gradients: the sum over the blocks that cover the token, ascending; else 0
+//   compress_clear       dy [B,n,H,D] -> y, zeros at places without a block
+//
+// With documents the blocks are those of the documents, one document behind the other. They may leave places of n, whose y and
+// rows are zeros.
 //
 // All outputs =. Nothing is saved. The gradient of pe is the column sum of rows (rows.cu).
-#include "common.cuh"
+#include "documents.cuh"
 
 namespace nsa {
 
@@ -14,6 +18,7 @@ struct CompressParams {
   const void* x; // what is read: x, dy or rows
   const void* pe;
   void* y; // what is written: y, dx or rows
+  const Document* documents; // [B,S], or null
   int64_t batch;
   int64_t seq; // S
   int64_t blocks; // n
@@ -21,6 +26,13 @@ struct CompressParams {
   int64_t dim;
   int64_t len; // l
   int64_t stride; // d
+
+  // The first token, of all B*S, of the block at place i of row b; -1 if there is none.
+  __device__ __forceinline__ int64_t token(int64_t b, int64_t i) const {
+    if (!documents) return b * seq + i * stride;
+    const int64_t at = documents[b * seq + i].block;
+    return at < 0 ? -1 : b * seq + at;
+  }
 };
 
 template <typename T> __device__ void compress_mean(const CompressParams& p) {
@@ -33,9 +45,10 @@ template <typename T> __device__ void compress_mean(const CompressParams& p) {
   strided<T>(first, int64_t(gridDim.x) * blockDim.x, n, token % kLanes<T> == 0 && aligned(x, y), [&](auto width, int64_t o) {
     constexpr int W = decltype(width)::value;
     const int64_t block = o / token, b = block / p.blocks;
-    const T* from = x + (b * p.seq + (block - b * p.blocks) * p.stride) * token + (o - block * token);
+    const int64_t begin = p.token(b, block - b * p.blocks), len = begin < 0 ? 0 : p.len;
+    const T* from = x + begin * token + (o - block * token);
     float sum[W] = {};
-    for (int64_t t = 0; t < p.len; ++t) {
+    for (int64_t t = 0; t < len; ++t) {
       float v[W];
       read<W>(from + t * token, v);
 #pragma unroll
@@ -47,10 +60,16 @@ template <typename T> __device__ void compress_mean(const CompressParams& p) {
   });
 }
 
-// each_covering calls body(i) for the blocks that cover token t, ascending.
-template <typename Body> __device__ __forceinline__ void each_covering(const CompressParams& p, int64_t t, Body body) {
-  const int64_t first = t < p.len ? 0 : (t - p.len) / p.stride + 1, end = min(p.blocks, t / p.stride + 1);
-  for (int64_t i = first; i < end; ++i) body(i);
+// each_covering calls body(i, t) for the blocks that cover token t of row b, ascending: i is a block's place, t the token's in it.
+template <typename Body> __device__ __forceinline__ void each_covering(const CompressParams& p, int64_t b, int64_t t, Body body) {
+  int64_t blocks = p.blocks, place = 0; // of the document
+  if (p.documents) {
+    const Document& of = p.documents[b * p.seq + t];
+    t -= of.first, place = of.keys;
+    blocks = of.end - of.first < p.len ? 0 : (of.end - of.first - p.len) / p.stride + 1;
+  }
+  const int64_t first = t < p.len ? 0 : (t - p.len) / p.stride + 1, end = min(blocks, t / p.stride + 1);
+  for (int64_t i = first; i < end; ++i) body(place + i, t - i * p.stride);
 }
 
 template <typename T> __device__ void compress_mean_grad(const CompressParams& p) {
@@ -62,7 +81,7 @@ template <typename T> __device__ void compress_mean_grad(const CompressParams& p
     constexpr int W = decltype(width)::value;
     const int64_t row = o / token, b = row / p.seq;
     float sum[W] = {};
-    each_covering(p, row - b * p.seq, [&](int64_t i) {
+    each_covering(p, b, row - b * p.seq, [&](int64_t i, int64_t) {
       float v[W];
       read<W>(dy + (b * p.blocks + i) * token + (o - row * token), v);
 #pragma unroll
@@ -81,9 +100,13 @@ template <typename T> __device__ void compress_gather(const CompressParams& p) {
     constexpr int W = decltype(width)::value;
     const int64_t row = o / cols, at = o - row * cols, t = at / p.dim;
     const int64_t block = row / p.heads, head = row - block * p.heads, b = block / p.blocks;
-    const int64_t token = b * p.seq + (block - b * p.blocks) * p.stride + t;
-    float v[W], e[W];
-    read<W>(x + (token * p.heads + head) * p.dim + (at - t * p.dim), v);
+    const int64_t first = p.token(b, block - b * p.blocks);
+    float v[W] = {}, e[W];
+    if (first < 0) {
+      write<W>(rows + o, v);
+      return;
+    }
+    read<W>(x + ((first + t) * p.heads + head) * p.dim + (at - t * p.dim), v);
     read<W>(pe + at, e);
 #pragma unroll
     for (int j = 0; j < W; ++j) v[j] += e[j];
@@ -98,11 +121,10 @@ template <typename T> __device__ void compress_scatter(const CompressParams& p) 
   elementwise<T>(p.batch * p.seq * p.heads * p.dim, p.dim % kLanes<T> == 0 && aligned(rows, dx), [&](auto width, int64_t o) {
     constexpr int W = decltype(width)::value;
     const int64_t row = o / p.dim, token = row / p.heads, head = row - token * p.heads, b = token / p.seq;
-    const int64_t t = token - b * p.seq;
     float sum[W] = {};
-    each_covering(p, t, [&](int64_t i) {
+    each_covering(p, b, token - b * p.seq, [&](int64_t i, int64_t t) {
       float v[W];
-      read<W>(rows + ((b * p.blocks + i) * p.heads + head) * cols + (t - i * p.stride) * p.dim + (o - row * p.dim), v);
+      read<W>(rows + ((b * p.blocks + i) * p.heads + head) * cols + t * p.dim + (o - row * p.dim), v);
 #pragma unroll
       for (int j = 0; j < W; ++j) sum[j] += v[j];
     });
@@ -110,8 +132,22 @@ template <typename T> __device__ void compress_scatter(const CompressParams& p) 
   });
 }
 
+template <typename T> __device__ void compress_clear(const CompressParams& p) {
+  const T* dy = static_cast<const T*>(p.x);
+  T* y = static_cast<T*>(p.y);
+  const int64_t width = p.heads * p.dim;
+  elementwise<T>(p.batch * p.blocks * width, width % kLanes<T> == 0 && aligned(dy, y), [&](auto width_, int64_t o) {
+    constexpr int W = decltype(width_)::value;
+    const int64_t place = o / width, b = place / p.blocks;
+    float v[W] = {};
+    if (p.token(b, place - b * p.blocks) >= 0) read<W>(dy + o, v);
+    write<W>(y + o, v);
+  });
+}
+
 } // namespace nsa
 
+NSA_KERNEL(compress_clear, CompressParams, 256)
 NSA_KERNEL(compress_mean, CompressParams, 256)
 NSA_KERNEL(compress_mean_grad, CompressParams, 256)
 NSA_KERNEL(compress_gather, CompressParams, 256)

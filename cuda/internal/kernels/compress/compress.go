@@ -12,16 +12,16 @@ import (
 // Rows returns the implementations of the compression ops.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.CompressMeanOp]{Name: "cuda", Storage: "t>t", Build: mean},
-		kernels.Op[ops.CompressMeanGradOp]{Name: "cuda", Storage: "t>t", Build: meanGrad},
-		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "tttt>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
-		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "tttttt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
+		kernels.Op[ops.CompressMeanOp]{Name: "cuda", Storage: "td>t", Build: mean},
+		kernels.Op[ops.CompressMeanGradOp]{Name: "cuda", Storage: "td>t", Build: meanGrad},
+		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "ttttd>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
+		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "ttttdtt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
 	)
 }
 
 // Blocks is CompressParams of compress.cu: the complete blocks of an operand [batch,seq,heads,dim], of len tokens, stride apart.
 type Blocks struct {
-	x, pe, y                                    kernels.Ref
+	x, pe, y, documents                         kernels.Ref
 	batch, seq, blocks, heads, dim, len, stride int64
 }
 
@@ -52,7 +52,7 @@ func (p Blocks) Scatter(b *kernels.Builder, drows, dx kernels.Ref) {
 
 // launch adds the launch of an op over n elements that reads x, and pe if it is not 0, and writes y.
 func (p Blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
-	p.x, p.pe, p.y = x, pe, y
+	p.x, p.pe, p.y, p.documents = x, pe, y, b.Documents
 	b.LaunchElements(b.Type.Name("compress_"+op), b.Type, n, &p)
 }
 
@@ -117,6 +117,11 @@ func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	}
 	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered := b.Work(n * cols * size) // reused for their gradient
+	dyRef := dy.Ref
+	if b.Documents != 0 { // what comes in at places without a block is no gradient
+		dyRef = b.Work(n * p.dim * size)
+		p.launch(b, "clear", dy.Ref, 0, dyRef, n*p.dim)
+	}
 	act, dact, dhidden, sum := b.Work(n*width*size), b.Work(n*width*size), b.Work(n*width*size), b.Work(width*size)
 	multiply := func(out kernels.Type, m kernels.Product, x, y, to kernels.Ref) {
 		m.Type, m.Out = b.Type, out
@@ -124,8 +129,8 @@ func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	}
 
 	rows.SiLU(b, hidden.Ref, act, n*width)
-	multiply(b.TypeOf(dw2), kernels.Product{M: p.dim, N: width, K: n, TransA: true}, dy.Ref, act, dw2.Ref)
-	multiply(b.Type, kernels.Product{M: n, N: width, K: p.dim}, dy.Ref, w2.Ref, dact)
+	multiply(b.TypeOf(dw2), kernels.Product{M: p.dim, N: width, K: n, TransA: true}, dyRef, act, dw2.Ref)
+	multiply(b.Type, kernels.Product{M: n, N: width, K: p.dim}, dyRef, w2.Ref, dact)
 	rows.SiLUGrad(b, hidden.Ref, dact, dhidden, n*width)
 	rows.ColumnSum(b, dhidden, sum, b.Type, n, width) // pe is added to every row, so its gradient is that of the sum of the rows
 	p.Gather(b, x.Ref, pe.Ref, gathered)

@@ -15,9 +15,9 @@ func Rows() []kernels.Row {
 		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
 		kernels.Op[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
 		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
-		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
-		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
-		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // of weights only
+		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*d>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
+		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
+		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // of weights only
 	)
 }
 

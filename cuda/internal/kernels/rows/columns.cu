@@ -3,8 +3,7 @@
 //   split_columns   joint -> parts      join_columns   parts -> joint
 //
 // A part that is joined may be the sum of up to 3 terms, in their order. Parts of heads [H,D], of one D, may be turned on their
-// way as rope.cu does it: row i is a token at position start + i mod S. Results are rounded to T once. All outputs =; nothing is
-// saved. An element is read once and written once.
+// way as rope.cu does it: row i is token i of all. Results are rounded to T once. All outputs =; nothing is saved. An element is read once and written once.
 #include "rope.cuh"
 
 namespace nsa {
@@ -12,6 +11,7 @@ namespace nsa {
 struct ColumnsParams {
   void* joint;
   void* part[12][3]; // the terms of each, then null
+  const Document* documents; // [B,S], or null
   int64_t rows;
   int64_t seq; // S
   int64_t start;
@@ -78,17 +78,19 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
 }
 
 // 16 bytes at a time. A thread copies one place of the rows, or several where a row has more of them than the block has threads.
-// Shared memory behind turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions, y parts of the sequences.
+// Shared memory behind turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions, y parts of the sequences, with
+// documents one sequence each.
 template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(const ColumnsParams& p, double* turns) {
   const int packs = p.end[p.parts - 1] / kLanes<T>, pairs = p.dim / 2, step = max(1, int(blockDim.x) / packs);
   float2* rotations = reinterpret_cast<float2*>(turns + pairs);
-  const int64_t start = block_from_end() * kTilePositions, sequences = p.rows / p.seq;
-  for (int k = threadIdx.x; k < kTilePositions * pairs; k += blockDim.x) {
-    const int position = k / pairs;
-    rotations[k] = rotation_at(double(p.start + start + position), turns[k - position * pairs], p.inverse);
+  const int64_t start = block_from_end() * kTilePositions, sequences = p.rows / p.seq, sequence = gridDim.y - 1 - blockIdx.y;
+  const int first = int(threadIdx.x) / packs, end = int(min(int64_t(kTilePositions), p.seq - start));
+  for (int k = threadIdx.x; k < end * pairs; k += blockDim.x) {
+    const int i = k / pairs;
+    const int64_t position = p.start + position_of(p.documents, sequence * p.seq + start + i, start + i);
+    rotations[k] = rotation_at(double(position), turns[k - i * pairs], p.inverse);
   }
   __syncthreads();
-  const int first = int(threadIdx.x) / packs, end = int(min(int64_t(kTilePositions), p.seq - start));
   if (first >= step) return; // the threads beyond whole rows have nothing to do
   for (int pack = threadIdx.x % packs; pack < packs; pack += blockDim.x) {
     const int column = pack * kLanes<T>;
@@ -96,7 +98,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(
     while (column >= p.end[i]) begin = p.end[i++];
     const int64_t part_step = int64_t(p.end[i] - begin) * int64_t(sizeof(T)), joint_step = int64_t(packs) * 16;
     const float2* turn = p.turned[i] ? rotations + (column - begin) % p.dim / 2 : nullptr;
-    for (int64_t b = gridDim.y - 1 - blockIdx.y; b < sequences; b += gridDim.y) {
+    for (int64_t b = sequence; b < sequences; b += gridDim.y) {
       const int64_t row = b * p.seq + start;
       char *joint[3] = {static_cast<char*>(p.joint) + row * joint_step + int64_t(pack) * 16}, *part[3];
 #pragma unroll
@@ -135,7 +137,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_narro
     }
     const int d = at % p.dim, even = at - d % 2;
     float a = load(even), b = load(even + 1);
-    turn_pair(a, b, rotation_at(double(p.start + row % p.seq), turns[d / 2], p.inverse));
+    turn_pair(a, b, rotation_at(double(p.start + position_of(p.documents, row, row % p.seq)), turns[d / 2], p.inverse));
     y[at] = from_float<T>(at == even ? a : b);
   }
 }

@@ -12,6 +12,7 @@ import (
 type columnsParams struct {
 	joint                     kernels.Ref
 	part                      [ops.MaxLinears][ops.MaxTerms]kernels.Ref
+	documents                 kernels.Ref
 	rows, seq, start          int64
 	log2Base                  float64
 	end, turned               [ops.MaxLinears]int32
@@ -41,7 +42,7 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 		mostShared                   = 48 << 10
 	)
 	lanes := b.Type.Lanes()
-	p := &columnsParams{joint: c.Joint, rows: c.Parts[0][0].N() / c.Cols[0], seq: 1, parts: int32(len(c.Parts)), wide: 1}
+	p := &columnsParams{joint: c.Joint, documents: b.Documents, rows: c.Parts[0][0].N() / c.Cols[0], seq: 1, parts: int32(len(c.Parts)), wide: 1}
 	end := int64(0)
 	for i, terms := range c.Parts {
 		part := terms[0]
@@ -78,6 +79,12 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 		threads = kernels.Pieces(packs*max(1, threads/packs), 32) * 32
 	}
 	sequences := kernels.Pieces(p.rows/p.seq, tileSequences)
+	if b.Documents != 0 {
+		if sequences = p.rows / p.seq; sequences > mostGrid {
+			b.Fail(graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, mostGrid))
+			return
+		}
+	}
 	grid := kernels.Dim{X: int(kernels.Pieces(p.seq, tilePositions)), Y: int(min(sequences, mostGrid)), Z: 1}
 	b.Launch(b.Type.Name(kernel), grid, kernels.Line(threads), shared, p)
 }

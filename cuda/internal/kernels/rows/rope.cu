@@ -1,5 +1,5 @@
 // Rotary position embedding (arXiv 2104.09864): x [tokens,H,D] -> y, where tokens = B*S and token i stands at position
-// start + i mod S. The pair (2j, 2j+1) of each head turns by the angle position * base^(-2j/D); back, for the gradient, with
+// start + i mod S, with documents as many behind start as behind its document's first token. The pair (2j, 2j+1) of each head turns by the angle position * base^(-2j/D); back, for the gradient, with
 // inverse. y =; y may be x. Nothing is saved.
 // A thread turns the same pairs in all heads of a token.
 #include "rope.cuh"
@@ -9,6 +9,7 @@ namespace nsa {
 struct RoPEParams {
   const void* x;
   void* y;
+  const Document* documents; // [B,S], or null
   int64_t tokens;
   int64_t seq; // S
   int64_t start;
@@ -28,7 +29,7 @@ template <typename T, int W> __device__ __forceinline__ void rope_pairs(const Ro
   for (int64_t u = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; u < n; u += step) {
     const int64_t token = u / packs;
     const int at = int(u - token * packs) * W;
-    const double position = double(p.start + token % p.seq);
+    const double position = double(p.start + position_of(p.documents, token, token % p.seq));
     float2 rotation[W / 2];
 #pragma unroll
     for (int j = 0; j < W / 2; ++j) rotation[j] = rotation_at(position, turns[at / 2 + j], p.inverse);

@@ -4,7 +4,7 @@
 // at 0.
 #pragma once
 
-#include "common.cuh"
+#include "documents.cuh"
 
 namespace nsa {
 
@@ -22,6 +22,11 @@ __device__ __forceinline__ float2 rotation_at(double position, double turns, boo
   float c, s;
   sincospif(2.0f * float(turn - rint(turn)), &s, &c);
   return {c, inverse ? -s : s};
+}
+
+// position_of returns the place t in its row of token i of all, or that in its document.
+__device__ __forceinline__ int64_t position_of(const Document* documents, int64_t i, int64_t t) {
+  return documents ? t - documents[i].first : t;
 }
 
 __device__ __forceinline__ void turn_pair(float& a, float& b, float2 rotation) {

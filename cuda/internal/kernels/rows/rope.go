@@ -10,7 +10,7 @@ import (
 
 // ropeParams is RoPEParams of rope.cu.
 type ropeParams struct {
-	x, y                   kernels.Ref
+	x, y, documents        kernels.Ref
 	tokens, seq, start     int64
 	log2Base               float64
 	heads, dim, inverse, _ int32
@@ -38,7 +38,7 @@ func rope(b *kernels.Builder, op ops.RoPEOp) error {
 	b.Fail(checkRoPE(op, x))
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	p := &ropeParams{
-		x: x.Ref, y: y.Ref, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),
+		x: x.Ref, y: y.Ref, documents: b.Documents, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),
 		heads: int32(heads), dim: int32(dim), inverse: kernels.Flag(op.Inverse),
 	}
 	perThread := int64(2)

@@ -21,7 +21,7 @@ func Rows() []kernels.Row {
 		kernels.Op[ops.CastOp]{Name: name, Storage: ".>.", Build: cast[ops.CastOp]},
 		kernels.Op[ops.SoftmaxOp]{Name: name, Storage: "t>t", Build: softmax},
 		kernels.Op[ops.SoftmaxGradOp]{Name: name, Storage: "tt>t", Build: softmaxGrad},
-		kernels.Op[ops.RoPEOp]{Name: name, Storage: "t>t", Build: rope},
+		kernels.Op[ops.RoPEOp]{Name: name, Storage: "td>t", Build: rope},
 		kernels.Op[ops.RMSNormOp]{Name: name, Storage: "af>t", Build: rmsNorm},
 		kernels.Op[ops.RMSNormGradOp]{Name: name, Storage: "aft>tw", Build: rmsNormGrad[ops.RMSNormGradOp]},
 		kernels.Op[ops.RMSNormGradAddOp]{Name: name, Storage: "aftt>tw", Build: rmsNormGrad[ops.RMSNormGradAddOp]},

@@ -1,4 +1,4 @@
-// Package tokens holds the kernels of embedding and cross entropy.
+// Package tokens holds the kernels of embedding, cross entropy and the table of documents.
 package tokens
 
 import (
@@ -13,5 +13,6 @@ func Rows() []kernels.Row {
 		kernels.Op[ops.EmbeddingGradOp]{Name: "cuda", Storage: "it>w", Build: embeddingGrad},
 		kernels.Op[ops.CrossEntropyOp]{Name: "cuda", Storage: "fi>ff", Build: crossEntropy},
 		kernels.Op[ops.CrossEntropyGradOp]{Name: "cuda", Storage: "fiff>t", Build: crossEntropyGrad},
+		kernels.Op[ops.DocumentTableOp]{Name: "cuda", Storage: "i>i", Build: documentTable},
 	)
 }

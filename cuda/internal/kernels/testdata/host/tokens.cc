@@ -1,7 +1,8 @@
-// The kernels of embedding, cross entropy, compression and AdamW, for run.cc.
+// The kernels of embedding, cross entropy, documents, compression and AdamW, for run.cc.
 #include "cuda_on_host.h"
 #include "../../adamw/adamw.cu"
 #include "../../compress/compress.cu"
 #include "../../tokens/crossentropy.cu"
+#include "../../tokens/documents.cu"
 #include "../../tokens/embedding.cu"
 #include "../../tokens/sort.cu"

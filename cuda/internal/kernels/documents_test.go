@@ -1,0 +1,166 @@
+package kernels_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// packedCases returns cases in a type, those that ops have kernels for.
+func packedCases(t testing.TB, typ storage, list []opcases.Case) (cases []stored) {
+	for _, c := range list {
+		if x, ok := store(t, c, typ, aligned); ok {
+			cases = append(cases, x)
+		}
+	}
+	return cases
+}
+
+// attentionOf returns the attention ops of cases, and the choice of blocks.
+func attentionOf(cases []stored) (attention []stored, choice stored) {
+	for _, x := range cases {
+		switch {
+		case x.Mask != nil:
+			attention = append(attention, x)
+		case x.Choice != nil:
+			choice = x
+		}
+	}
+	return attention, choice
+}
+
+// randomLengths returns the lengths of documents in rows of S tokens: none, one, less than a block, a block, or any.
+func randomLengths(rng *rand.Rand, B, S, block int) (lengths []int) {
+	for range B {
+		for left := S; left > 0; {
+			n := min(left, []int{0, 1, rng.IntN(block + 1), block, rng.IntN(S + 1), rng.IntN(S + 1), S}[rng.IntN(7)])
+			lengths, left = append(lengths, n), left-n
+		}
+	}
+	return lengths
+}
+
+// packedSizes are for general kernels and those on tensor cores, of both widths and wider ones.
+var packedSizes = []struct {
+	opcases.Sizes
+	ops.Params
+}{
+	{opcases.Sizes{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}},
+	{opcases.Sizes{B: 1, S: 260, Hq: 3, Hkv: 1, D: 72, Dv: 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 100}},
+	{opcases.Sizes{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 6, TopN: 4, Window: 33}},
+	{opcases.Sizes{B: 1, S: 220, Hq: 2, Hkv: 2, D: 192, Dv: 128}, ops.Params{BlockLen: 16, Stride: 16, SelectBlock: 128, TopN: 3, Window: 64}},
+}
+
+// TestRandomDocumentsOnGPU: each document has the results of its own run, as the oracle gives them, in 200 random packings.
+func TestRandomDocumentsOnGPU(t *testing.T) { randomDocuments(t, openGPU(t), 200, 0, 1, 2, 3) }
+
+// randomDocuments compares the ops of random packings at some of packedSizes, in turn, on dev.
+func randomDocuments(t *testing.T, dev device, tries int, sizes ...int) {
+	rng := rand.New(rand.NewPCG(17, 1))
+	for i := range tries {
+		c := packedSizes[sizes[i%len(sizes)]]
+		list := opcases.OfDocuments(c.Sizes, c.Params, randomLengths(rng, c.B, c.S, c.BlockLen), opcases.Small)
+		compareAll(t, dev, packedCases(t, storages[i/len(sizes)%len(storages)], list))
+	}
+}
+
+// lengthsOf are documents for a poisoned or large number in each: of the first and the last rows and keys of tiles, of less than a block
+// and of one token.
+func lengthsOf(s int) []int { return []int{s / 2, 1, 3, s - s/2 - 4} }
+
+// onPackedSizes calls f with the attention ops and the choice of blocks of documents.
+func onPackedSizes(t *testing.T, types []storage, f func(t *testing.T, attention []stored, choice stored)) {
+	for i, c := range packedSizes {
+		for j, typ := range types {
+			if c.B = 1; len(types) == 1 || (i+j)%2 == 0 {
+				attention, choice := attentionOf(packedCases(t, typ, opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
+				f(t, attention, choice)
+			}
+		}
+	}
+}
+
+// TestDocumentsOfPoisonOnGPU: NaN and Inf in a document change no bit of another one, nor of what does not see them in their own.
+func TestDocumentsOfPoisonOnGPU(t *testing.T) {
+	dev := openGPU(t)
+	onPackedSizes(t, storages, func(t *testing.T, attention []stored, choice stored) {
+		comparePoison(t, dev, attention, []int{0, 16, 33, 63, 66, 74, 75, 76, 79, 80, 98})
+		compareChoicePoison(t, dev, choice)
+	})
+}
+
+func TestDocumentsOfLargeLogitsOnGPU(t *testing.T) {
+	dev := openGPU(t)
+	onPackedSizes(t, storages, func(t *testing.T, attention []stored, _ stored) {
+		compareLargeLogits(t, dev, attention, []int{-1, 5, 11, 50})
+	})
+}
+
+// TestDocumentRows: which rows take documents. The others say why not.
+func TestDocumentRows(t *testing.T) {
+	c := packedSizes[1]
+	taken := map[string][]string{}
+	for _, x := range packedCases(t, bf16, opcases.OfDocuments(c.Sizes, c.Params, []int{150, 110}, opcases.Small)) {
+		for _, call := range x.plan.Calls {
+			name := call.Spec.Name()
+			if taken[name] != nil {
+				continue
+			}
+			for _, row := range []string{"cuda wgmma", "cuda mma", "cuda"} {
+				_, err := planOf(h200, row, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+				if err == nil {
+					taken[name] = append(taken[name], row)
+				} else if row != "cuda" && (x.Mask != nil || x.Choice != nil) {
+					wantRefusal(t, name, err, graph.ReasonSequences)
+				}
+			}
+		}
+	}
+	all := []string{"cuda wgmma", "cuda mma", "cuda"}
+	for name, rows := range map[string][]string{
+		"sliding window": all, "gradient of sliding window": all, "compressed attention": all, "gradient of compressed attention": all,
+		"selected attention": all[1:], "gradient of selected attention": all[1:], "select blocks": all[1:], "rope": all[2:],
+		"compress mean": all[2:], "gradient of compress mean": all[2:], "compress mlp": all[2:], "gradient of compress mlp": all[2:],
+		"linears": all[2:], "gradient of linears": all[2:],
+	} {
+		require.Equal(t, rows, taken[name], name)
+	}
+}
+
+// TestTablesOfWrongBoundaries: boundaries that lie on the device are not checked. No number that a table has of them leads out of a row.
+func TestTablesOfWrongBoundaries(t *testing.T) { wrongBoundaries(t, openGPU(t), 200) }
+
+func wrongBoundaries(t *testing.T, dev device, tries int) {
+	const B, S = 3, 1500
+	rng := rand.New(rand.NewPCG(5, 5))
+	op := ops.DocumentTableOp{Batch: B, Seq: S, BlockLen: 4, Stride: 2}
+	for range tries {
+		x := &bench{t: t, dev: dev, memory: map[kernels.Ptr]buffer{}}
+		cu := make([]int32, B+1+rng.IntN(600))
+		for i := range cu {
+			cu[i] = []int32{int32(rng.IntN(B*S + 1)), int32(rng.Uint32()), -1, math.MaxInt32, math.MinInt32}[max(0, rng.IntN(9)-4)]
+		}
+		if rng.IntN(2) == 0 {
+			slices.Sort(cu)
+		}
+		out := x.place(operand(tensor.Int32, B, S, 4), poison(16*B*S))
+		runOp(t, dev, variant{"", h200}, op, []arg{x.ints(cu...)}, []arg{out})
+		table := decodeInts(x.bytes(out))
+		for i := range B * S {
+			row, at := table[4*i:][:4], int32(i%S)
+			require.True(t, 0 <= row[0] && row[0] <= at && at < row[1] && row[1] <= S, "document %v of token %d", row, at)
+			require.True(t, 0 <= row[2] && int(row[2]) <= ops.NumCompressed(S, 4, 2), "keys of document %v", row)
+			require.True(t, -1 <= row[3] && row[3] <= S-4, "block %v", row)
+		}
+		dev.reset(t)
+	}
+}
