@@ -50,15 +50,15 @@ func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 
 // onMatrixUnits is problem.onMatrixUnits, and refuses blocks that are not whole pieces of a tile.
 func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
-	if err := a.multipleOf(16); err != nil {
+	if err := a.multipleOf("matrix units", 16); err != nil {
 		return 0, err
 	}
 	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes(matrixRows) })
 }
 
-func (a selectedProblem) multipleOf(keys int64) error {
+func (a selectedProblem) multipleOf(kernel string, keys int64) error {
 	if a.whole%keys != 0 {
-		return graph.Refuse(graph.ReasonShape, "matrix units: selection blocks of %d tokens, want a multiple of %d", a.whole, keys)
+		return graph.Refuse(graph.ReasonShape, "%s: selection blocks of %d tokens, want a multiple of %d", kernel, a.whole, keys)
 	}
 	return nil
 }
@@ -277,7 +277,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 
 // onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole tiles, and what neither way takes.
 func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error) {
-	if err := a.multipleOf(matrixKeys); err != nil {
+	if err := a.multipleOf("warp groups", matrixKeys); err != nil {
 		return widths{}, err
 	}
 	if err := a.noDocuments(); err != nil {
