@@ -62,11 +62,15 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // dims that are multiples of 8, for matrix units: to the end
 		{Sizes{2, 31, 6, 1, 72, 128}, 32, 16, 64, 16, 20, Small},
 		{Sizes{1, 33, 16, 1, 128, 8}, 4, 2, 64, 3, 1, Small},
+		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},
 		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 16, 3, 64, Small},
+		{Sizes{1, 97, 12, 2, 64, 72}, 8, 4, 64, 5, 33, Small},
 		{Sizes{1, 97, 12, 2, 64, 72}, 8, 4, 48, 5, 33, Small},
 		{Sizes{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile
+		{Sizes{1, 129, 3, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
 		{Sizes{1, 129, 3, 1, 64, 64}, 32, 16, 16, 4, 70, Small},
 		{Sizes{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
+		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},
 		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 32, 4, 150, Small},   // the rows of a key are cut into chunks
 		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small},  // blocks of several tiles
 		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},     // lists have less than half of the blocks
@@ -82,6 +86,7 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{1, 300, 3, 1, 64, 8}, 2, 1, 8, 9, 30, Small},
 		{Sizes{1, 259, 8, 2, 64, 32}, 16, 8, 16, 6, 64, Large},
 		{Sizes{3, 129, 16, 1, 96, 64}, 32, 16, 64, 3, 64, Huge},
+		{Sizes{2, 257, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
 		{Sizes{2, 257, 12, 2, 64, 64}, 32, 16, 16, 9, 100, Huge},
 		{Sizes{3, 257, 16, 1, 128, 128}, 32, 16, 32, 5, 129, Huge},
 		{Sizes{1, 257, 16, 16, 192, 128}, 32, 16, 64, 4, 512, Huge},

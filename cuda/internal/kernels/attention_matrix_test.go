@@ -18,6 +18,8 @@ import (
 func TestAttentionChoice(t *testing.T) {
 	const B, S, Hq, Hkv = 2, 300, 12, 2
 	large := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
+	// What the names of the kernels of selected attention begin with: of those that own rows, and of the one that owns keys.
+	branches := map[string][2]string{"blocks of 16": {"selected16", "selected16"}, "blocks of 32": {"selected32", "selected32"}, "blocks of 48": {"selected16", "selected"}}
 	little := large
 	little.SharedPerBlock = 39 << 10
 	for _, c := range []struct {
@@ -38,9 +40,9 @@ func TestAttentionChoice(t *testing.T) {
 		{"dim 60", kernels.BF16, 60, 64, large, 64, "", "", graph.ReasonHeadDim},
 		{"value dim 1", kernels.BF16, 64, 1, large, 64, "", "", graph.ReasonHeadDim},
 		{"little shared memory", kernels.BF16, 64, 64, little, 64, "", "", graph.ReasonShared},
-		{"blocks of 32", kernels.BF16, 64, 64, large, 32, "_mma64_bf16", "selected32_", 0},
+		{"blocks of 32", kernels.BF16, 64, 64, large, 32, "_mma64_bf16", "_mma64_bf16", 0},
 		{"blocks of 48", kernels.BF16, 128, 64, large, 48, "_mma128_bf16", "_mma128_bf16", 0},
-		{"blocks of 16", kernels.F16, 64, 64, large, 16, "_mma64_f16", "selected16_", 0},
+		{"blocks of 16", kernels.F16, 64, 64, large, 16, "_mma64_f16", "_mma64_f16", 0},
 		{"blocks of 24", kernels.BF16, 64, 64, large, 24, "_mma64_bf16", "", graph.ReasonShape},
 		{"blocks of 192", kernels.BF16, 64, 64, large, 192, "_mma64_bf16", "_mma64_bf16", 0},
 	} {
@@ -66,10 +68,14 @@ func TestAttentionChoice(t *testing.T) {
 					wantRefusal(t, op, err, c.reason)
 				}
 			}
-			check(c.span, ops.SlidingWindowOp{Window: 100}, false, false, "_forward")
-			check(c.span, ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 100}}, true, false, "_dq", "_dkv")
-			check(c.selected, ops.SelectedAttentionOp{SelectBlock: c.block}, false, true, "_forward")
-			check(c.selected, ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: c.block}}, true, true, "_dq", "_dkv")
+			check(c.span, ops.SlidingWindowOp{Window: 100}, false, false, "span_forward")
+			check(c.span, ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 100}}, true, false, "span_dq", "span_dkv")
+			branch, ok := branches[c.name]
+			if !ok {
+				branch = [2]string{"selected", "selected"}
+			}
+			check(c.selected, ops.SelectedAttentionOp{SelectBlock: c.block}, false, true, branch[0]+"_forward")
+			check(c.selected, ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: c.block}}, true, true, branch[0]+"_dq", branch[1]+"_dkv")
 		})
 	}
 }

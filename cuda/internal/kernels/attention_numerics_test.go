@@ -332,12 +332,14 @@ var (
 	// poisonSizes have rows and keys in several tiles, for general kernels and those on matrix units of both widths.
 	poisonSizes = []opcases.AttentionSize{
 		sized(2, 70, 2, 2, 8, 16, 8, 4, 64, 3, 20), sized(2, 67, 3, 1, 16, 8, 8, 4, 16, 3, 33), sized(1, 40, 3, 1, 72, 128, 4, 2, 32, 3, 40),
+		sized(1, 40, 3, 1, 72, 128, 4, 2, 64, 3, 40),
 		sized(1, 385, 1, 1, 8, 16, 8, 4, 64, 3, 20), // lists of few of the blocks
 		sized(1, 67, 2, 1, 192, 128, 8, 4, 64, 3, 20), sized(1, 385, 1, 1, 136, 8, 8, 4, 64, 3, 20),
 	}
 	// logitSizes have dims whose square root is a power of two and others.
 	logitSizes = []opcases.AttentionSize{
 		sized(1, 40, 2, 1, 96, 16, 8, 4, 64, 3, 20), sized(1, 37, 3, 1, 64, 64, 8, 4, 16, 3, 11), sized(1, 33, 2, 1, 80, 72, 4, 2, 32, 3, 40),
+		sized(1, 33, 2, 1, 80, 72, 4, 2, 64, 3, 40),
 		sized(1, 385, 1, 1, 72, 8, 8, 4, 64, 3, 20), sized(1, 33, 2, 1, 192, 128, 8, 4, 64, 3, 20),
 	}
 )
