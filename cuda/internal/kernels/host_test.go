@@ -319,3 +319,5 @@ func TestAttentionOfLargeLogitsOnHost(t *testing.T) {
 }
 
 func TestStockOpsMatchGorgoniaOnHost(t *testing.T) { compareStock(t, hostDevice(t), smallStockCases()) }
+
+func TestSharedBlocksOnHost(t *testing.T) { sharedAndLone(t, hostDevice(t), sharingSizes) }

@@ -1,16 +1,15 @@
-// What comes before and behind the kernels that make results of pairs: see attention_pairs.cuh.
+// What comes before the kernels of attention_pairs.cuh.
 //
-//   nsa_pairs_sort_i32      idx int32 [B,S,Hkv,most] -> list, lengths, items, count
-//   nsa_pairs_forward_join  sums, stats of the units of a launch -> o, lse
-//   nsa_pairs_dq_join       sums -> dq
+//   nsa_pairs_share_i32  idx int32 [B,S,Hkv,most] -> blocks, count, lone
+//   nsa_pairs_sort_i32   idx, which is lone -> list, lengths, items, count
 //
 // Which place of its block's list a pair has depends on the order of integer atomics, but no result does.
+#include "attention_mma.cuh"
 #include "attention_pairs.cuh"
-#include "attention_wgmma_span.cuh"
 
 namespace nsa {
 
-constexpr int kSorters = 1024, kJoiners = 256;  // threads of a block
+constexpr int kSorters = 1024, kSharers = 128;  // threads of a block
 
 // Calls f(block, pair) for the pairs of a unit, and g(query, length) for its queries.
 template <class F, class G> __device__ inline void each_pair(const AttentionParams& p, const Unit& unit, F f, G g) {
@@ -37,67 +36,41 @@ template <class F, class G> __device__ inline void each_pair(const AttentionPara
   }
 }
 
-// Adds up the results of rows, a thread for each 8 columns of one, which reads kAtOnce places at once.
-template <typename T, bool Forward, int kAtOnce> __device__ inline void join(const PairParams& a) {
+// What a warp does for a tile, with a lane for each query: the lanes take the least of their next blocks in turn.
+__device__ inline void share(const PairParams& a, int number) {
   const AttentionParams& p = a.p;
   const Sizes& n = p.n;
-  const Pairs& x = a.pairs;
-  const int c = Forward ? n.dv : n.d, width = pair_width(c), cells = width / 8;
-  const int blocks = (x.queries * n.each * cells - 1) / kJoiners + 1;  // of a unit
-  const int number = blockIdx.x / blocks, i = blockIdx.x % blocks * kJoiners + threadIdx.x;
-  const Unit unit(a, x.first + number);
-  const int cell = i % cells, row = i / cells, q = row / n.each, head = row % n.each;
-  const bool in = q < unit.queries;
-
-  const int places = in ? x.lengths[(x.first + number) * x.queries + q] * x.parts : 0, stride = n.each * width;
-  const long long first = ((long long)number * x.queries + q) * p.blocks.most * x.parts * n.each + head;
-  const T* sums = static_cast<const T*>(x.sums) + first * width + 8 * cell;
-  const float2* stats = x.stats + first;
-  Softmax all;
-  all.start();
-  float y[8] = {};
+  const Walks& x = a.walks;
+  const int group = number / x.tiles, first = number % x.tiles * x.queries, end = min(first + x.queries, n.queries);
+  const int b = group / n.groups, t = first + lane(), parts = (p.blocks.size - 1) / kPairKeys + 1;
+  const bool in = t < end;
+  const long long at = p.blocks.list(n, b, group % n.groups, in ? t : first);
+  const int* list = p.idx + at;
+  int32_t* lone = x.lone + at;
+  SharedBlock* blocks = x.blocks + (long long)number * x.room;
+  const auto entry = [&](int i) { return in ? p.blocks.at(list, i, t) : Blocks::kNone; };
+  int count = 0, alone = 0, i = 0;
 #pragma unroll 1
-  for (int s = 0; s < places; s += kAtOnce) {
-    uint4 part[kAtOnce];
-    float2 stat[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; k++) {
-      const bool is = s + k < places;
-      part[k] = is ? load_once(reinterpret_cast<const uint4*>(sums + k * stride)) : uint4{0, 0, 0, 0};
-      if (Forward) stat[k] = is ? stats[k * n.each] : make_float2(-INFINITY, 0);
-    }
-    if (Forward) {
-      float top = stat[0].x;
-#pragma unroll
-      for (int k = 1; k < kAtOnce; k++) top = fmaxf(top, stat[k].x);
-      const float factor = all.raise(top, n.scale_log2);
-#pragma unroll
-      for (int e = 0; e < 8; e++) y[e] *= factor;
-    }
-#pragma unroll
-    for (int k = 0; k < kAtOnce; k++) {
-      float v[8], weight = 1;
-      if (Forward) {
-        weight = power2((stat[k].x - all.base()) * n.scale_log2);
-        all.sum += weight * stat[k].y;
-        if (narrow<T>) weight *= stat[k].y;
+  for (int mine = entry(0), next = entry(1);;) {
+    const int j = __reduce_min_sync(0xffffffff, mine);
+    if (j == Blocks::kNone) break;
+    const bool has = mine == j;
+    if (__popc(__ballot_sync(0xffffffff, has)) >= x.least) {
+#pragma unroll 1
+      for (int key = j * p.blocks.size, part = 0; part < parts && key < end; part++, key += kPairKeys) {
+        const unsigned queries = __ballot_sync(0xffffffff, has && key <= t);
+        if (queries == 0) continue;
+        if (lane() == 0) blocks[count] = {key, queries};
+        count++;
       }
-      Pack<T>{part[k]}.get(v);
-#pragma unroll
-      for (int e = 0; e < 8; e++) y[e] = fmaf(weight, v[e], y[e]);
+    } else if (has) {
+      lone[alone++] = j;
     }
-    sums += kAtOnce * stride, stats += kAtOnce * n.each;
+    if (has) mine = next, next = entry(++i + 1);
   }
-  const float factor = Forward ? all.norm() : narrow<T> ? 1 : n.scale;
-  uint32_t out[4];
-#pragma unroll
-  for (int e = 0; e < 4; e++) out[e] = pair<T>(factor * y[2 * e], factor * y[2 * e + 1]);
-  turn_four(out);
-  if (!in) return;
-  const int at = (unit.first + q) * n.each + head;
-  if (Forward && cell == 0) p.lse[n.stat(unit.b, unit.g, at)] = all.lse(n.scale);
-  T* to = static_cast<T*>(Forward ? p.o : p.dq) + n.row(unit.b, unit.g, at, c) + 8 * cell;
-  if (8 * cell < c) *reinterpret_cast<uint4*>(to) = uint4{out[0], out[1], out[2], out[3]};
+  if (lane() == 0) x.count[number] = count;
+  if (in && x.least > 1)
+    for (; alone < p.blocks.most; alone++) lone[alone] = -1;
 }
 
 }  // namespace nsa
@@ -142,12 +115,9 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
   each_pair(p, unit, [&](int j, int pair) { list[atomicAdd(next + j, 1)] = pair; }, [](int, int) {});
 }
 
-// Grid x is the number of units of the launch times that of blocks with a thread for each 8 columns of their rows.
-#define NSA_JOIN(op, T, Forward, AtOnce, blocks)                                                                                      \
-  extern "C" __global__ void __launch_bounds__(nsa::kJoiners, blocks) nsa_pairs_##op##_join_##T(const __grid_constant__ nsa::PairParams a) { \
-    nsa::join<nsa::T, Forward, AtOnce>(a);                                                                                     \
-  }
-NSA_JOIN(forward, bf16, true, 4, 4)
-NSA_JOIN(forward, f16, true, 4, 4)
-NSA_JOIN(dq, bf16, false, 8, 3)
-NSA_JOIN(dq, f16, false, 8, 3)
+// Grid x is the number of blocks of kSharers threads with a warp for each tile of queries.
+extern "C" __global__ void __launch_bounds__(nsa::kSharers) nsa_pairs_share_i32(const __grid_constant__ nsa::PairParams a) {
+  using namespace nsa;
+  const int number = blockIdx.x * (kSharers / 32) + threadIdx.x / 32;
+  if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) share(a, number);
+}

@@ -13,7 +13,8 @@ type pairParams struct {
 	k, v, q, dout [driver.MapBytes]byte
 	params        `c:"p"`
 	pairs         pairs
-	_             [32]byte
+	walks         walks
+	_             [56]byte
 }
 
 type pairs struct {
@@ -22,11 +23,20 @@ type pairs struct {
 	units, queries, room, parts, tile, chunk, first, end int32
 }
 
+type walks struct {
+	blocks, count, lone kernels.Ref
+
+	tiles, queries, room, least int32
+}
+
 const (
 	pairQueries = 2048      // most queries of a unit
 	pairBytes   = 256 << 20 // most bytes of results that are not yet added up
 	itemTiles   = 8         // tiles of rows of an item
-	joiners     = 256       // threads of a block that adds up results
+	sharers     = 4         // warps of a block that finds shared blocks
+	tileQueries = 32        // most queries of a tile, which have a bit each
+	sharedRows  = 32        // a block is shared if at least so many rows of a tile see it: see selectedProblem.least
+	walkBlocks  = 8         // all blocks are shared where there are at most so many for each entry of a list
 )
 
 // pairRing is the shape of a kernel that makes results of pairs: its computing warp groups, its stages of rows and of
@@ -42,18 +52,36 @@ func (x widths) pairTileBytes(r pairRing) int64 {
 	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(16+8*64+known) + 16*(r.rows+r.keys) + 16
 }
 
-// byPairs refuses what the kernels by pairs do not take.
-func (a selectedProblem) byPairs() error {
+// walkRing is the shape of a kernel that walks over shared blocks: its computing warps of 16 rows, and its stages of keys and values.
+type walkRing struct{ warps, stages int64 }
+
+// walkQueries is the number of queries of a tile: a warp has whole queries, or several warps have one.
+func (a selectedProblem) walkQueries(r walkRing) int64 {
+	h := a.headsPerGroup()
+	if h <= 16 {
+		return min(tileQueries, r.warps*(16/h))
+	}
+	return min(tileQueries, r.warps/kernels.Pieces(h, 16))
+}
+
+// least is the number of queries of a tile that must choose a block to share it. The walk reads a shared block once for the tile,
+// whoever chose it; a lone pair costs its query's rows as much as some rows of a shared block do. Where lists have many of the
+// blocks, where a query has many rows and where pairs would not fit, all blocks are shared, and there are no pairs.
+func (a selectedProblem) least() int64 {
+	if a.count() <= walkBlocks*a.topN || a.pairBytes(max(a.D, a.Dv))*tileQueries > pairBytes || 4*a.count() > int64(a.GPU.SharedPerBlock) {
+		return 1
+	}
+	return kernels.Pieces(sharedRows, a.headsPerGroup())
+}
+
+// byWalks refuses what the kernels by shared blocks and pairs do not take.
+func (a selectedProblem) byWalks() error {
 	rows := a.B * a.S * a.Hq
 	switch h := a.headsPerGroup(); {
 	case h > 64:
 		return graph.Refuse(graph.ReasonShape, "warp groups: %d heads of a group, want at most 64", h)
 	case rows >= 1<<31 || 2*rows*max(a.D, a.Dv) >= maxMapStride:
 		return graph.Refuse(graph.ReasonShape, "warp groups: %d rows, want less than 2^31, and less than 2^40 bytes", rows)
-	case 4*a.count() > int64(a.GPU.SharedPerBlock):
-		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.count(), a.GPU.SharedPerBlock/4)
-	case a.pairBytes(max(a.D, a.Dv)) > pairBytes:
-		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, pairBytes)
 	}
 	return nil
 }
@@ -66,22 +94,43 @@ func (a selectedProblem) pairBytes(c int64) int64 {
 // parts is the number of tiles of a block.
 func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, matrixKeys) }
 
-// launchPairs adds the launches of forward or dq by pairs: they are sorted, then their results are made and added up, those of a few
-// units at a time.
-func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argument *params) {
+// findShared adds the launch that divides the blocks of the tiles of a kernel into shared and lone ones, and says in p where they are.
+func (a selectedProblem) findShared(r walkRing, p *pairParams) {
+	queries, least := a.walkQueries(r), a.least()
+	tiles := kernels.Pieces(a.S, queries)
+	all := a.groups() * tiles
+	x := walks{
+		tiles: int32(tiles), queries: int32(queries), least: int32(least),
+		room: int32(min(a.count(), queries*a.topN/least) * a.parts()),
+	}
+	x.blocks, x.count = a.Work(8*all*int64(x.room)), a.Work(4*all)
+	if least > 1 {
+		x.lone = a.Work(4 * a.groups() * a.S * a.topN)
+	}
+	p.walks = x
+	a.Launch("nsa_pairs_share_i32", kernels.Line(kernels.Pieces(all, sharers)), kernels.Line(32*sharers), 0, p)
+}
+
+// launchWalks adds the launches of forward or dq: the blocks of each tile of queries are divided into shared and lone ones; of these the
+// pairs are sorted and their results made, those of a few units at a time; a walk over the shared blocks adds them up.
+func (a selectedProblem) launchWalks(op string, of widths, walk walkRing, ring pairRing, argument *params) {
+	p := &pairParams{params: *argument}
+	a.findShared(walk, p)
+	if p.walks.least == 1 {
+		p.pairs = pairs{units: 1, queries: int32(a.S), parts: int32(a.parts()), end: int32(a.groups())}
+		a.launchWalk(op, of, walk, p)
+		return
+	}
+	p.idx = p.walks.lone
 	c, stats := a.Dv, int64(8)
 	if ring.arrays == 2 {
 		c, stats = a.D, 0
 	}
 	c = kernels.Pieces(c, 32) * 32
-	fit := pairBytes / a.pairBytes(c)
-	queries := min(fit, a.S)
-	queries /= kernels.Pieces(queries, pairQueries)             // so that most of fit is used
-	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units are alike
-	units := kernels.Pieces(a.S, queries)
+	queries, units, each := a.units(pairBytes/a.pairBytes(c), int64(p.walks.queries))
 	all, tile := units*a.groups(), 64/a.headsPerGroup()
-	each := min(all, fit/queries) // units of a launch
-	x := pairs{
+	x := &p.pairs
+	*x = pairs{
 		units: int32(units), queries: int32(queries), parts: int32(a.parts()), tile: int32(tile), chunk: int32(itemTiles * tile),
 		room: int32((a.count() + kernels.Pieces(queries*a.topN, itemTiles*tile)) * a.parts()),
 	}
@@ -89,18 +138,39 @@ func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argume
 	x.list, x.lengths = a.Work(4*all*queries*a.topN), a.Work(4*all*queries)
 	x.items, x.count = a.Work(16*all*int64(x.room)), a.Work(4*all)
 	x.sums, x.stats = a.Work(2*rows*c), a.Work(stats*rows)
-	p := &pairParams{params: *argument, pairs: x}
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(all), kernels.Line(1024), 4*a.count(), p)
 	for first := int64(0); first < all; first += each {
-		p.pairs.first, p.pairs.end = int32(first), int32(min(all, first+each))
+		x.first, x.end = int32(first), int32(min(all, first+each))
 		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128+128*ring.groups), of.pairTileBytes(ring), p)
-		a.boxes(unsafe.Offsetof(p.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
-		a.boxes(unsafe.Offsetof(p.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, matrixKeys)
-		a.boxes(unsafe.Offsetof(p.q), a.In[0], [4]int64{a.D, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
-		if ring.arrays == 2 {
-			a.boxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], [4]int64{a.Dv, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
-		}
-		blocks := kernels.Pieces(queries*a.headsPerGroup()*c/8, joiners)
-		a.Launch(a.Type.Name("pairs_"+op+"_join"), kernels.Line((min(all, first+each)-first)*blocks), kernels.Line(joiners), 0, p)
+		a.pairBoxes(ring.arrays)
+		a.launchWalk(op, of, walk, p)
+	}
+}
+
+// units cuts the queries of each group into units of whole tiles, alike in size. A launch has `each` of them, with at most `fit`
+// queries in all.
+func (a selectedProblem) units(fit, tile int64) (queries, units, each int64) {
+	most := min(fit, kernels.Pieces(a.S, tile)*tile)
+	most = most / kernels.Pieces(most, pairQueries) / tile * tile                         // so that most of fit is used
+	queries = kernels.Pieces(kernels.Pieces(a.S, kernels.Pieces(a.S, most)), tile) * tile // and units are alike
+	units = kernels.Pieces(a.S, queries)
+	return queries, units, min(units*a.groups(), fit/queries)
+}
+
+// launchWalk adds the launch of the walk over the shared blocks of the tiles of the units of p, which writes o and lse, or dq.
+func (a selectedProblem) launchWalk(op string, of widths, r walkRing, p *pairParams) {
+	tiles := kernels.Pieces(int64(p.pairs.queries), int64(p.walks.queries)) * int64(p.pairs.end-p.pairs.first)
+	a.Launch(a.warpGroupKernel("walk_"+op, of), kernels.Line(tiles), kernels.Line(32*(r.warps+1)), 0, p)
+	a.pairBoxes(1)
+}
+
+// pairBoxes gives the last launch the tensor maps of keys, values and rows.
+func (a selectedProblem) pairBoxes(arrays int64) {
+	rows := a.B * a.S * a.Hq
+	a.boxes(unsafe.Offsetof(pairParams{}.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
+	a.boxes(unsafe.Offsetof(pairParams{}.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, matrixKeys)
+	a.boxes(unsafe.Offsetof(pairParams{}.q), a.In[0], [4]int64{a.D, 1, rows, 1}, a.headsPerGroup())
+	if arrays == 2 {
+		a.boxes(unsafe.Offsetof(pairParams{}.dout), a.In[len(a.In)-1], [4]int64{a.Dv, 1, rows, 1}, a.headsPerGroup())
 	}
 }
