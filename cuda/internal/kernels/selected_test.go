@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -23,8 +25,8 @@ type selectedSize struct {
 	block, n int
 }
 
-// chosenLists returns idx [B,S,Hkv,n]. A query chooses its own block and others before it, that `share` queries have in common where
-// they see them. Some lists are empty, and some end in the middle by an entry that is no part of them.
+// chosenLists returns idx [B,S,Hkv,n]. A query chooses blocks before its own, which `share` queries have in common where they see them,
+// and its own, if not every second query does without. Some lists are empty, and some end in the middle by an entry that is no part of them.
 func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, uint64(s.S)))
 	blocks := (s.S-1)/s.block + 1
@@ -35,7 +37,10 @@ func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
 		if t%share == 0 {
 			common[g] = rng.Perm(blocks)
 		}
-		own, row := t/s.block, []int32{int32(t / s.block)}
+		own, row := t/s.block, []int32{}
+		if share > 1 || t%2 == 0 {
+			row = append(row, int32(own))
+		}
 		for _, j := range common[g] {
 			if j < own && len(row) < s.n {
 				row = append(row, int32(j))
@@ -66,6 +71,46 @@ func (s selectedSize) list(row []int32, t int) []int32 {
 		}
 	}
 	return row
+}
+
+// of returns the op with such lists.
+func (s selectedSize) of(seed uint64, share int) opcases.Case {
+	idx := s.chosenLists(seed, share)
+	lists := make([]int32, 0, len(idx)) // without what is no part of them
+	for at := range len(idx) / s.n {
+		row := s.list(idx[at*s.n:][:s.n], at/s.Hkv%s.S)
+		lists = append(append(lists, row...), slices.Repeat([]int32{-1}, s.n-len(row))...)
+	}
+	q, k, v := s.Tokens(seed)
+	mask := ref.SelectedMask(lists, s.B, s.S, s.Hkv, s.block)
+	return opcases.Case{
+		Name:   fmt.Sprintf("selected, blocks that %d share %+v", share, s),
+		Inputs: []opcases.Array{q, k, v, {Name: "idx", Shape: []int{s.B, s.S, s.Hkv, s.n}, Ints: idx}},
+		Mask:   mask,
+		Build: func(in []*G.Node) (*G.Node, error) {
+			return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block)
+		},
+		Outputs: func(in []*ref.Tensor) []*ref.Tensor {
+			o, lse := ref.Attention(in[0], in[1], in[2], mask)
+			return []*ref.Tensor{o, lse}
+		},
+		Gradients: func(in []*ref.Tensor, do *ref.Tensor) []*ref.Tensor {
+			o, _ := ref.Attention(in[0], in[1], in[2], mask)
+			dq, dk, dv := ref.AttentionGrad(in[0], in[1], in[2], o, do, mask)
+			return []*ref.Tensor{dq, dk, dv, nil}
+		},
+	}
+}
+
+// storedSelected are such cases, types and lists in turn.
+func storedSelected(t testing.TB, sizes []selectedSize) (list []stored) {
+	for i, s := range sizes {
+		share := []int{1, 3, 64}[i%3]
+		x, ok := store(t, s.of(uint64(i), share), storages[1+i/3%2], aligned)
+		require.True(t, ok)
+		list = append(list, x)
+	}
+	return list
 }
 
 // argumentField returns a number of the argument of a launch, a field of a struct in it.
@@ -173,12 +218,46 @@ func sharedAndLone(t *testing.T, dev device, sizes []selectedSize) {
 	}
 }
 
-// sharingSizes have few blocks for the entries of a list, so that all are shared, and more.
-var sharingSizes = []selectedSize{
-	{opcases.Sizes{B: 1, S: 389, Hq: 3, Hkv: 1, D: 8, Dv: 8}, 64, 3}, {opcases.Sizes{B: 2, S: 900, Hq: 16, Hkv: 2, D: 8, Dv: 8}, 128, 3},
-	{opcases.Sizes{B: 2, S: 1111, Hq: 12, Hkv: 2, D: 8, Dv: 8}, 64, 2}, {opcases.Sizes{B: 1, S: 1111, Hq: 1, Hkv: 1, D: 8, Dv: 8}, 64, 2},
-	{opcases.Sizes{B: 1, S: 2345, Hq: 16, Hkv: 1, D: 8, Dv: 8}, 64, 4}, {opcases.Sizes{B: 1, S: 1300, Hq: 8, Hkv: 2, D: 8, Dv: 8}, 128, 1},
-	{opcases.Sizes{B: 1, S: 6000, Hq: 16, Hkv: 1, D: 8, Dv: 8}, 64, 11}, {opcases.Sizes{B: 1, S: 700, Hq: 32, Hkv: 1, D: 8, Dv: 8}, 64, 1},
+func tokens(B, S, Hq, Hkv, D, Dv int) opcases.Sizes {
+	return opcases.Sizes{B: B, S: S, Hq: Hq, Hkv: Hkv, D: D, Dv: Dv}
+}
+
+var (
+	// sharingSizes have few blocks for the entries of a list, so that all are shared, and more.
+	sharingSizes = []selectedSize{
+		{tokens(1, 389, 3, 1, 8, 8), 64, 3}, {tokens(2, 900, 16, 2, 8, 8), 128, 3}, {tokens(2, 1111, 12, 2, 8, 8), 64, 2}, {tokens(1, 1111, 1, 1, 8, 8), 64, 2},
+		{tokens(1, 2345, 16, 1, 8, 8), 64, 4}, {tokens(1, 1300, 8, 2, 8, 8), 128, 1}, {tokens(1, 6000, 16, 1, 8, 8), 64, 11}, {tokens(1, 700, 32, 1, 8, 8), 64, 1},
+	}
+	// walkedSizes have groups of all kinds, with lone pairs and without.
+	walkedSizes = []selectedSize{
+		{tokens(1, 1097, 1, 1, 8, 8), 64, 2}, {tokens(1, 645, 2, 1, 16, 8), 64, 1}, {tokens(1, 1100, 2, 1, 8, 24), 64, 2},
+		{tokens(1, 650, 6, 1, 40, 8), 64, 1}, {tokens(1, 601, 8, 1, 8, 16), 64, 1}, {tokens(1, 590, 4, 1, 8, 8), 64, 1},
+		{tokens(1, 600, 16, 1, 8, 8), 64, 1}, {tokens(1, 607, 20, 1, 8, 8), 64, 1}, {tokens(1, 593, 16, 1, 8, 8), 64, 1},
+		{tokens(1, 391, 32, 1, 8, 8), 64, 2}, {tokens(1, 300, 64, 1, 8, 8), 64, 2}, {tokens(1, 401, 16, 1, 8, 8), 64, 3},
+		{tokens(1, 1290, 3, 1, 8, 8), 128, 1}, {tokens(1, 700, 2, 1, 8, 8), 128, 2}, {tokens(2, 605, 4, 2, 8, 8), 64, 1},
+		{tokens(1, 650, 2, 1, 72, 128), 64, 1}, {tokens(1, 590, 6, 1, 128, 72), 64, 1}, {tokens(1, 400, 2, 1, 128, 128), 64, 2},
+	}
+)
+
+// walkedPositions are queries and keys of the first and the last block, and between them.
+func walkedPositions(S int) []int { return []int{0, 66, S/2 - 1, S - 65, S - 1} }
+
+// fewWalked are sizes with NaN and with large logits: some rows of a tile see a key alone, as a lone pair, and in a shared block.
+func fewWalked() []selectedSize {
+	return []selectedSize{walkedSizes[2], walkedSizes[3], walkedSizes[6], walkedSizes[11]}
+}
+
+func TestWalksOfPoisonOnGPU(t *testing.T) {
+	dev := openGPU(t)
+	for _, x := range storedSelected(t, fewWalked()) {
+		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+	}
+}
+
+func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
+	compareLargeLogits(t, openGPU(t), storedSelected(t, fewWalked()), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
 func TestSharedBlocksOnGPU(t *testing.T) { sharedAndLone(t, openGPU(t), sharingSizes) }
+
+func TestWalksOnGPU(t *testing.T) { compareAll(t, openGPU(t), storedSelected(t, walkedSizes)) }

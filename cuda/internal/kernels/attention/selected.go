@@ -245,7 +245,7 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 		p.span = a.everyKey()
 		a.launchOnWarpGroups("selected_forward", x, x.forward, x.forwardBytes(), p)
 	} else {
-		a.launchWalks("forward", x, x.walkForward, x.pairForward, p)
+		a.launchLists("forward", x, x.walkForward, x.pairForward, p)
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		of.span = a.everyKey()
 		a.launchOnWarpGroups("selected_dq", x, x.dq, x.dqBytes(), &of)
 	} else {
-		a.launchWalks("dq", x, x.walkDQ, x.pairDQ, p)
+		a.launchLists("dq", x, x.walkDQ, x.pairDQ, p)
 	}
 	a.invert(p)
 	grid := a.items(p) * kernels.Pieces(a.block, warpGroupListKeys)
