@@ -39,8 +39,9 @@ const (
 	sharers     = 4       // warps of a block that finds shared blocks
 	shareWindow = 2048    // blocks of which such a warp knows who chose them
 	tileQueries = 32      // most queries of a tile, which have a bit each
-	walkHeads   = 8       // fewest heads of a group whose queries share blocks
-	sharedRows  = 32      // see selectedProblem.least
+	walkHeads   = 8       // fewest heads of a group whose queries share blocks: see least
+	loneHeads   = 16      // and of one whose queries also have lone pairs
+	sharedRows  = 32
 )
 
 // pairRing is the shape of a kernel that makes results of pairs: its computing warp groups, its stages of rows and of
@@ -74,9 +75,9 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 	return min(tileQueries, r.warps/kernels.Pieces(h, 16))
 }
 
-// least is the number of queries of a tile that must choose a block to share it: 1 if all blocks are shared, 0 if none is. Reading a
-// shared block takes a tile as long as the lone pairs of about sharedRows rows take. The fewer rows a query has, the more rows of a warp
-// multiply what they did not choose. All blocks are shared if there are few, so that queries have many in common.
+// least is the number of queries of a tile that must choose a block to share it: 1 if all blocks are shared, 0 if none is. The fewer heads
+// a group has, the cheaper is a pair, and the more rows of a warp multiply what they did not choose. If there are few blocks, neighbours
+// have many in common. Reading a shared block takes as long as the lone pairs of about sharedRows rows. The limits are measured.
 func (a selectedProblem) least() int64 {
 	h := a.headsPerGroup()
 	switch {
@@ -84,6 +85,8 @@ func (a selectedProblem) least() int64 {
 		return 0
 	case 8*a.count() <= h*h*a.topN:
 		return 1
+	case h < loneHeads:
+		return 0
 	}
 	return kernels.Pieces(sharedRows, h)
 }
