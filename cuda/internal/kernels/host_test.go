@@ -319,3 +319,26 @@ func TestAttentionOfLargeLogitsOnHost(t *testing.T) {
 }
 
 func TestStockOpsMatchGorgoniaOnHost(t *testing.T) { compareStock(t, hostDevice(t), smallStockCases()) }
+
+func TestSharedBlocksOnHost(t *testing.T) { sharedAndLone(t, hostDevice(t), sharingSizes) }
+
+// smallHost has one multiprocessor, whose blocks go through all tiles.
+type smallHost struct{ device }
+
+func (smallHost) variants() []variant { return preferredHost{}.variants()[1:] }
+
+// TestWalksOnHost: selected attention by shared blocks and by pairs.
+func TestWalksOnHost(t *testing.T) {
+	compareAll(t, smallHost{hostDevice(t)}, storedSelected(t, walkedSizes))
+}
+
+func TestWalksOfPoisonOnHost(t *testing.T) {
+	dev := smallHost{hostDevice(t)}
+	for _, x := range storedSelected(t, fewWalked()) {
+		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+	}
+}
+
+func TestWalksOfLargeLogitsOnHost(t *testing.T) {
+	compareLargeLogits(t, smallHost{hostDevice(t)}, storedSelected(t, fewWalked()), []int{2, 8, 14, 50})
+}
