@@ -10,9 +10,9 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // N keys at once; Q and do stay in registers, or in shared memory.
-template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
+template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
   static constexpr int kOwnQ = KeptQ ? 0 : 32 * C;
-  using Tiles = WalkTiles<T, C, Cv, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), 2>;
+  using Tiles = WalkTiles<T, C, Cv, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), Slots, 2>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
   static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
@@ -34,13 +34,15 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
     const AttentionParams& p = tiles.p;
     const Sizes& n = p.n;
     typename Tiles::Mine mine;
+    typename Tiles::Lones lones{tiles, w};
     WalkLeft<C, KeptQ> q;
     WalkLeft<Cv, KeptDO> dout;
     float dq[C / 8][4], lse[2], delta[2];
     tiles.each(
-        [&](int i, int) {
+        [&](int i, int places) {
           const typename Tiles::Tile tile(tiles.a, i);
           mine = tiles.mine(tile, typename Tiles::Rows(tiles.a, w));
+          if (tiles.x.least > 1) lones.begin(tile, mine.bits, places);
           const T *from[2], *gradient[2];
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -66,26 +68,31 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
               float s[N / 8][4], ds[N / 8][4];
               walk_rows<T, C, N>(s, q, keys, part);
               walk_rows<T, Cv, N>(ds, dout, keys + Tiles::kKeyTile, part);
+              float base[2];
 #pragma unroll
-              for (int r = 0; r < 2; r++) {
-                const float base = large(lse[r]) ? 0 : lse[r] * kLog2E;
-                if (large(lse[r]))
+              for (int r = 0; r < 2; r++) base[r] = lse[r] * kLog2E;
+              if (large(lse[0]) || large(lse[1]))
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                  if (!large(lse[r])) continue;
 #pragma unroll
                   for (int j = 0; j < N / 8; j++) s[j][2 * r] = shifted_logit(n, s[j][2 * r], lse[r]), s[j][2 * r + 1] = shifted_logit(n, s[j][2 * r + 1], lse[r]);
+                  base[r] = 0;
+                }
 #pragma unroll
-                for (int j = 0; j < N / 8; j++)
+              for (int j = 0; j < N / 8; j++)
 #pragma unroll
-                  for (int e = 2 * r; e < 2 * r + 2; e++) ds[j][e] = power2(fmaf(s[j][e], n.scale_log2, -base)) * (ds[j][e] - delta[r]);
-              }
+                for (int e = 0; e < 4; e++) ds[j][e] = power2(fmaf(s[j][e], n.scale_log2, -base[e / 2])) * (ds[j][e] - delta[e / 2]);
               if (!all) walk_hide<N>(ds, mine, key, part, queries, 0);
               walk_add<T, C, N>(dq, ds, keys, part);
             }
           });
         },
-        [&](unsigned queries, int from, int all, int fill, int i) {
-          tiles.take_lone(queries, from, all, fill, i, mine, [&](const uint32_t (&sums)[2], const uint32_t (&)[2], int count, const bool (&is)[2]) { add_lone(sums, count, is, dq); });
-        },
-        [&](int i) {
+        [&](int i, int places) {
+          lones.each(mine, places, [&](const uint32_t (&sums)[2], const uint32_t (&)[2], const bool (&is)[2]) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) walk_add_result<T, C>(dq, r, sums[r], 2 * tiles.width(), is[r], narrow<T> ? 1 / n.scale : 1);  // some have the scale
+          });
           const typename Tiles::Tile tile(tiles.a, i);
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -93,24 +100,6 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
             walk_store<T, C>(to, dq, r, n.scale, n.d);
           }
         });
-  }
-
-  // Adds `count` results of lone pairs to the rows that they are of.
-  __device__ __forceinline__ void add_lone(const uint32_t (&sums)[2], int count, const bool (&is)[2], float (&dq)[C / 8][4]) const {
-    const int row = 2 * tiles.width();
-    const float factor = narrow<T> ? 1 / tiles.p.n.scale : 1;  // of results that have the scale
-#pragma unroll 1
-    for (int k = 0; k < count; k++)
-#pragma unroll
-      for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int m = 0; m < C / 32; m++) {
-          if (!is[r] || 64 * m >= row) continue;
-          float v[8];
-          Pack<T>{shared_cell(sums[r] + k * tiles.p.n.each * row + 64 * m)}.get(v);
-#pragma unroll
-          for (int e = 0; e < 8; e++) dq[4 * m + e / 2][2 * r + e % 2] = fmaf(factor, v[e], dq[4 * m + e / 2][2 * r + e % 2]);
-        }
   }
 };
 #endif
@@ -120,9 +109,9 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
 #define NSA_WALK_DQ(D, C, Cv, W, ...)                                                                                  \
   NSA_WALK(walk_dq, D, bf16, W, nsa::WalkQueryGradient<nsa::bf16, C, Cv, W, __VA_ARGS__>)                              \
   NSA_WALK(walk_dq, D, f16, W, nsa::WalkQueryGradient<nsa::f16, C, Cv, W, __VA_ARGS__>)
-NSA_WALK_DQ(64, 64, 64, 8, 12, 64, true, true, 56, 224)
-NSA_WALK_DQ(128, 128, 128, 8, 6, 64, true, false, 56, 224)
-NSA_WALK_DQ(192x128, 192, 128, 8, 3, 32, false, false, 56, 224)
-NSA_WALK_DQ(192, 192, 192, 8, 2, 32, false, false, 56, 224)
-NSA_WALK_DQ(256x128, 256, 128, 4, 3, 16, false, false, 56, 240)
-NSA_WALK_DQ(256x192, 256, 192, 4, 3, 16, false, false, 56, 240)
+NSA_WALK_DQ(64, 64, 64, 8, 11, 2, 64, true, true, 56, 224)
+NSA_WALK_DQ(128, 128, 128, 8, 4, 2, 64, true, false, 56, 224)
+NSA_WALK_DQ(192x128, 192, 128, 8, 2, 1, 32, false, false, 56, 224)
+NSA_WALK_DQ(192, 192, 192, 4, 3, 1, 32, false, false, 56, 240)
+NSA_WALK_DQ(256x128, 256, 128, 4, 2, 1, 16, false, false, 56, 240)
+NSA_WALK_DQ(256x192, 256, 192, 4, 2, 1, 16, false, false, 56, 240)

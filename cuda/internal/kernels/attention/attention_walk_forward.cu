@@ -10,8 +10,8 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // N keys at once; Q stays in registers, or in shared memory.
-template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Loader, int Computer> struct WalkForward {
-  using Tiles = WalkTiles<T, C, Cv, W, Stages, Kept ? 0 : 32 * C, 1>;
+template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool Kept, int Loader, int Computer> struct WalkForward {
+  using Tiles = WalkTiles<T, C, Cv, W, Stages, Kept ? 0 : 32 * C, Slots, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
   static constexpr float kSlack = 6;  // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
   static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
@@ -30,12 +30,15 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
     }
   }
 
-  // Raises the maximum of a row that has to be, by its new logits; returns the factor.
-  static __device__ float raise(Softmax& state, float top, float scale) {
-    return (top - state.top) * scale > kSlack ? state.raise(top, scale) : 1;
-  }
-  static __device__ void rescale(float (&o)[Cv / 8][4], const float (&factor)[2]) {
-    if (!__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) return;
+  // Raises the maxima of rows by those of new logits, where these are far above.
+  static __device__ __forceinline__ void raise(float (&o)[Cv / 8][4], Softmax (&state)[2], const float (&top)[2], float scale) {
+    bool far[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) far[r] = (top[r] - state[r].top) * scale > kSlack;
+    if (!__any_sync(0xffffffff, far[0] || far[1])) return;
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) factor[r] = far[r] ? state[r].raise(top[r], scale) : 1;
 #pragma unroll
     for (int j = 0; j < Cv / 8; j++)
 #pragma unroll
@@ -47,13 +50,15 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
     const Sizes& n = p.n;
     const float scale = n.scale_log2;
     typename Tiles::Mine mine;
+    typename Tiles::Lones lones{tiles, w};
     WalkLeft<C, Kept> q;
     float o[Cv / 8][4];
     Softmax state[2];  // the sum: of this thread's columns
     tiles.each(
-        [&](int i, int) {
+        [&](int i, int places) {
           const typename Tiles::Tile tile(tiles.a, i);
           mine = tiles.mine(tile, typename Tiles::Rows(tiles.a, w));
+          if (tiles.x.least > 1) lones.begin(tile, mine.bits, places);
           const T* from[2];
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -71,35 +76,39 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
             const bool all = mine.see_all(key, queries);
 #pragma unroll 1
             for (int part = 0; part < 64; part += N) {
-              float s[N / 8][4], factor[2];
+              float s[N / 8][4];
               walk_rows<T, C, N>(s, q, keys, part);
               if (!all) walk_hide<N>(s, mine, key, part, queries, -INFINITY);
+              float top[2] = {-INFINITY, -INFINITY}, base[2];
 #pragma unroll
-              for (int r = 0; r < 2; r++) {
-                float top = -INFINITY;
+              for (int j = 0; j < N / 8; j++)
 #pragma unroll
-                for (int j = 0; j < N / 8; j++) top = fmaxf(top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-                factor[r] = raise(state[r], max_of_four(top), scale);
-                float base = state[r].base() * scale;
-                if (large(base)) {
+                for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+#pragma unroll
+              for (int r = 0; r < 2; r++) top[r] = max_of_four(top[r]);
+              raise(o, state, top, scale);
+#pragma unroll
+              for (int r = 0; r < 2; r++) base[r] = state[r].base() * scale;
+              if (large(base[0]) || large(base[1]))
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                  if (!large(base[r])) continue;
 #pragma unroll
                   for (int j = 0; j < N / 8; j++) s[j][2 * r] -= state[r].top, s[j][2 * r + 1] -= state[r].top;
-                  base = 0;
+                  base[r] = 0;
                 }
+              float sum[2] = {0, 0};
 #pragma unroll
-                for (int j = 0; j < N / 8; j++)
+              for (int j = 0; j < N / 8; j++)
 #pragma unroll
-                  for (int e = 2 * r; e < 2 * r + 2; e++) state[r].sum += s[j][e] = power2(fmaf(s[j][e], scale, -base));
-              }
-              rescale(o, factor);
+                for (int e = 0; e < 4; e++) sum[e / 2] += s[j][e] = power2(fmaf(s[j][e], scale, -base[e / 2]));
+              state[0].sum += sum[0], state[1].sum += sum[1];
               walk_add<T, Cv, N>(o, s, keys + Tiles::kKeyTile, part);
             }
           });
         },
-        [&](unsigned queries, int from, int all, int fill, int i) {
-          tiles.take_lone(queries, from, all, fill, i, mine, [&](const uint32_t (&sums)[2], const uint32_t (&stats)[2], int count, const bool (&is)[2]) { add_lone(sums, stats, count, is, o, state); });
-        },
-        [&](int i) {
+        [&](int i, int places) {
+          lones.each(mine, places, [&](const uint32_t (&sums)[2], const uint32_t (&stats)[2], const bool (&is)[2]) { add_lone(sums, stats, is, o, state); });
           const typename Tiles::Tile tile(tiles.a, i);
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -112,37 +121,23 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
         });
   }
 
-  // Adds `count` results of lone pairs to the rows that they are of.
-  __device__ __forceinline__ void add_lone(const uint32_t (&sums)[2], const uint32_t (&stats)[2], int count, const bool (&is)[2], float (&o)[Cv / 8][4], Softmax (&state)[2]) const {
-    const Sizes& n = tiles.p.n;
-    const int row = 2 * tiles.width();
-    float factor[2];
+  // Adds the result of a lone pair to the rows that it is of.
+  __device__ __forceinline__ void add_lone(const uint32_t (&sums)[2], const uint32_t (&stats)[2], const bool (&is)[2], float (&o)[Cv / 8][4], Softmax (&state)[2]) const {
+    const float scale = tiles.p.n.scale_log2;
+    float top[2], sum[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float top = -INFINITY;
-#pragma unroll 4
-      for (int k = 0; k < count; k++) top = fmaxf(top, __uint_as_float(shared_word(stats[r] + 8 * k * n.each)));
-      factor[r] = is[r] ? raise(state[r], top, n.scale_log2) : 1;
+      const uint2 stat = shared_pair(stats[r]);
+      top[r] = is[r] ? __uint_as_float(stat.x) : -INFINITY, sum[r] = is[r] ? __uint_as_float(stat.y) : 0;
     }
-    rescale(o, factor);
-#pragma unroll 1
-    for (int k = 0; k < count; k++)
+    raise(o, state, top, scale);
 #pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const uint2 stat = shared_pair(stats[r] + 8 * k * n.each);
-        float weight = is[r] ? power2((__uint_as_float(stat.x) - state[r].base()) * n.scale_log2) : 0;
-        const float sum = is[r] ? __uint_as_float(stat.y) : 0;
-        if (lane() % 4 == 0) state[r].sum += weight * sum;
-        if (narrow<T>) weight *= sum;
-#pragma unroll
-        for (int m = 0; m < Cv / 32; m++) {
-          if (!is[r] || 64 * m >= row) continue;
-          float v[8];
-          Pack<T>{shared_cell(sums[r] + k * n.each * row + 64 * m)}.get(v);
-#pragma unroll
-          for (int e = 0; e < 8; e++) o[4 * m + e / 2][2 * r + e % 2] = fmaf(weight, v[e], o[4 * m + e / 2][2 * r + e % 2]);
-        }
-      }
+    for (int r = 0; r < 2; r++) {
+      float weight = power2((top[r] - state[r].base()) * scale);
+      if (lane() % 4 == 0) state[r].sum += weight * sum[r];
+      if (narrow<T>) weight *= sum[r];
+      walk_add_result<T, Cv>(o, r, sums[r], 2 * tiles.width(), is[r], weight);
+    }
   }
 };
 #endif
@@ -152,9 +147,9 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
 #define NSA_WALK_FORWARD(D, C, Cv, W, ...)                                                                             \
   NSA_WALK(walk_forward, D, bf16, W, nsa::WalkForward<nsa::bf16, C, Cv, W, __VA_ARGS__>)                               \
   NSA_WALK(walk_forward, D, f16, W, nsa::WalkForward<nsa::f16, C, Cv, W, __VA_ARGS__>)
-NSA_WALK_FORWARD(64, 64, 64, 12, 12, 64, true, 56, 152)
-NSA_WALK_FORWARD(128, 128, 128, 8, 7, 64, true, 56, 224)
-NSA_WALK_FORWARD(192x128, 192, 128, 8, 4, 64, false, 56, 224)
-NSA_WALK_FORWARD(192, 192, 192, 8, 3, 64, false, 56, 224)
-NSA_WALK_FORWARD(256x128, 256, 128, 8, 3, 64, false, 56, 224)
-NSA_WALK_FORWARD(256x192, 256, 192, 8, 2, 64, false, 56, 224)
+NSA_WALK_FORWARD(64, 64, 64, 12, 10, 2, 64, true, 56, 152)
+NSA_WALK_FORWARD(128, 128, 128, 8, 5, 2, 64, true, 56, 224)
+NSA_WALK_FORWARD(192x128, 192, 128, 8, 3, 1, 64, false, 56, 224)
+NSA_WALK_FORWARD(192, 192, 192, 8, 2, 1, 64, false, 56, 224)
+NSA_WALK_FORWARD(256x128, 256, 128, 8, 2, 1, 64, false, 56, 224)
+NSA_WALK_FORWARD(256x192, 256, 192, 8, 2, 1, 64, false, 56, 224)

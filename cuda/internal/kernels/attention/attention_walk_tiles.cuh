@@ -3,9 +3,9 @@
 // [first,end), the last ones first, every gridDim.x-th one. A tile has at most W/ceil(h/16) times max(1, 16/h) queries, and 32.
 //
 // The first warp brings the keys and values of the tiles' shared blocks, 64 keys at a time, into a ring of stages, by tensor maps;
-// barriers say which are full and which are free. Behind them it brings the results of lone pairs, those of one query at a time. A
-// computing warp takes the *fills* that one of its queries chose, and goes on alone, to the next tile, too: it is behind or ahead of
+// barriers say which are full and which are free. A computing warp takes the *fills* that one of its queries chose, and goes on alone, to the next tile, too: it is behind or ahead of
 // others by as many fills as there are stages. For the warps that do not take a fill the loading warp arrives where it becomes free.
+// The results of the lone pairs of its queries a warp copies itself, to slots of its own; the first ones arrive while it multiplies.
 //
 // If some row of a warp does not see all keys of a fill that the warp takes, a loading warp looks for NaN and Inf first: values that have
 // them (for dq: keys) become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
@@ -19,16 +19,19 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Of each computing warp, Own bytes of shared memory are its own. Arrays: of rows, 1 or with do 2.
-template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> struct WalkTiles {
+// Of each computing warp Left bytes of shared memory are for its rows, and Slots for results of lone pairs. Arrays: of rows, 1 or with
+// do 2.
+template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int Arrays> struct WalkTiles {
   static constexpr int L = 4, kBlock = 32 * (L + W);
   static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
   struct Shared {
-    unsigned long long full[Stages], free[Stages], raw[Stages];
+    unsigned long long full[Stages], free[Stages], raw[Stages], lone[W][Slots];
+    struct { int first, rows; } lones[W];  // of the tile that a warp is at: its rows of the first result of query 0; and how many they are
     int begun;  // fills that are there or on their way
   };
-  static constexpr int kTiles = Stages * kStage + W * Own, kShared = kTiles + sizeof(Shared);
-  static_assert(sizeof(Shared) == 24 * Stages + 8, "widths.walkBytes in Go");
+  static constexpr int kSlot = 32 * (Arrays == 1 ? Cv : C) + (Arrays == 1 ? 144 : 0), kOwn = Left + Slots * kSlot;
+  static constexpr int kTiles = Stages * kStage + W * kOwn, kShared = kTiles + sizeof(Shared);
+  static_assert(sizeof(Shared) == 24 * Stages + 8 * W * (Slots + 1) + 8, "widths.walkBytes in Go");
   static_assert(kShared <= 227 << 10, "or no block fits");
 
   const PairParams& a;
@@ -44,12 +47,13 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 1), barrier_init(barrier_at(is.free[i]), W), barrier_init(barrier_at(is.raw[i]), 1);
+      for (int i = 0; i < W * Slots; i++) barrier_init(barrier_at(is.lone[i / Slots][i % Slots]), 1);
       is.begun = 0;
       barriers_ready();
     }
     __syncthreads();
   }
-  __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * Own; }
+  __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * kOwn; }
 
   // A tile of queries. Behind the last query of a unit there may be tiles without any.
   struct Tile {
@@ -63,9 +67,11 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
       b = of.b, g = of.g, first = of.first + from, queries = min(a.walks.queries, of.queries - from);
     }
     // Its first query, counted from the first one of all units.
-    __device__ long long in_unit(const PairParams& a) const { return (long long)unit * a.pairs.queries + first - unit % a.pairs.units * a.pairs.queries; }
+    __device__ long long in_units(const PairParams& a) const { return (long long)unit * a.pairs.queries + first - unit % a.pairs.units * a.pairs.queries; }
     static __device__ int tiles(const PairParams& a) { return (a.pairs.queries - 1) / a.walks.queries + 1; }  // of a unit
   };
+
+  __device__ int number_of(const Tile& tile) const { return tile.unit / a.pairs.units * x.tiles + tile.first / x.queries; }
 
   // The rows of warp w: `whole` queries, or a part of one.
   struct Rows {
@@ -84,28 +90,25 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
     }
   };
 
-  // How many results of lone pairs are in a fill: the sums of a query's rows, and behind those of all their stats.
-  __device__ int places() const { return kStage / (p.n.each * (2 * width() + (Arrays == 1 ? 8 : 0))); }
   __device__ int width() const { return pair_width(Arrays == 1 ? p.n.dv : p.n.d); }
 
-  // Goes through the tiles of the block: calls start(i, all), then step(block, count, fill) for 32 shared blocks at a time, where each lane has
-  // one of `count` and fill is the number of the first one; then lone(queries, from, all, fill, i) for fills of results of lone pairs, one for
-  // each bit of queries, with those from number `from` on of a query's `all`, which lane q has of query q; and finish(i).
-  template <class Start, class Step, class Lone, class Finish> __device__ __forceinline__ void each(Start start, Step step, Lone lone, Finish finish) const {
+  // Goes through the tiles of the block: calls start(i, places), then step(block, count, fill) for 32 shared blocks at a time, where each
+  // lane has one of `count` and fill is the number of the first one, and finish(i, places). Lane q has the number of results of query q.
+  template <class Start, class Step, class Finish> __device__ __forceinline__ void each(Start start, Step step, Finish finish) const {
     const int tiles = Tile::tiles(a) * (a.pairs.end - a.pairs.first);
     const auto number = [&](int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
-    int round = 0, at = 0, count = 0, all = 0, fill = 0;
+    int round = 0, count = 0, all = 0, fill = 0;
     SharedBlock ahead{};  // of the next tile, or of this one
-    const auto fetch = [&](int from) {
-      ahead = from + lane() < x.room ? x.blocks[(long long)at * x.room + from + lane()] : SharedBlock{0, 0};
+    const auto fetch = [&](const Tile& tile, int from) {
+      ahead = from + lane() < x.room ? x.blocks[(long long)number_of(tile) * x.room + from + lane()] : SharedBlock{0, 0};
     };
     const auto open = [&] {  // goes on to the next tile with queries and finds out what is known of it
       for (; number(round) < tiles; round++) {
         const Tile next(a, number(round));
         if (next.queries <= 0) continue;
-        at = next.unit / a.pairs.units * x.tiles + next.first / x.queries, count = x.count[at];
-        fetch(0);
-        if (x.least > 1) all = lane() < next.queries ? a.pairs.lengths[next.in_unit(a) + lane()] * a.pairs.parts : 0;
+        count = x.count[number_of(next)];
+        fetch(next, 0);
+        if (x.least > 1) all = lane() < next.queries ? a.pairs.lengths[next.in_units(a) + lane()] * a.pairs.parts : 0;
         break;
       }
     };
@@ -120,7 +123,7 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
         SharedBlock mine = ahead;
         if (from + lane() >= blocks) mine.queries = 0;
         if (from + 32 < blocks) {
-          fetch(from + 32);
+          fetch(Tile(a, now), from + 32);
         } else {
           round++;
           open();
@@ -128,15 +131,7 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
         step(mine, min(32, blocks - from), fill + from);
       } while ((from += 32) < blocks);
       fill += blocks;
-      const int most = this->places();
-#pragma unroll 1
-      for (from = 0;; from += most) {
-        const unsigned queries = __ballot_sync(0xffffffff, places > from);
-        if (!queries) break;
-        lone(queries, from, places, fill, now);
-        fill += __popc(queries);
-      }
-      finish(now);
+      finish(now, places);
     }
   }
 
@@ -154,58 +149,25 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
   }
   __device__ void bring() const {
     int i = 0;
-    const auto begin = [&](int fill, auto copy, bool taken) {  // of lane w: whether warp w takes it
-      const int stage = fill % Stages;
-      barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
-      if (lane() == 0) {
-        copy(stage, ring + stage * kStage);
-        *static_cast<volatile int*>(&is.begun) = fill + 1;
-      }
-      if (lane() < W && !taken) barrier_arrive(barrier_at(is.free[stage]));
-      __syncwarp();  // no lane is a phase of a barrier behind
-    };
-    each([&](int at, int all) { i = at, prefetch(at, 0, all); }, [&](const SharedBlock& block, int count, int fill) {
+    each([&](int at, int) { i = at; }, [&](const SharedBlock& block, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
       for (int j = 0; j < count; j++, fill++) {
-        const int key = __shfl_sync(0xffffffff, block.key, j);
+        const int key = __shfl_sync(0xffffffff, block.key, j), stage = fill % Stages;
         const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
-        const bool look = suspect(key, queries, bits, tile.first);
-        begin(fill, [&](int stage, uint32_t to) {
-          const uint32_t full = barrier_at(look ? is.raw[stage] : is.full[stage]);
+        const uint32_t to = ring + stage * kStage, full = barrier_at(suspect(key, queries, bits, tile.first) ? is.raw[stage] : is.full[stage]);
+        barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
+        if (lane() == 0) {
           barrier_arrive_expecting(full, kStage);
           copy_boxes<C>(to, 64, a.k, full, tile.g, key, tile.b);
           copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, key, tile.b);
-        }, queries & bits);
+          *static_cast<volatile int*>(&is.begun) = fill + 1;
+        }
+        if (lane() < W && !(queries & bits)) barrier_arrive(barrier_at(is.free[stage]));
+        __syncwarp();  // no lane is a phase of a barrier behind
       }
-    }, [&](unsigned queries, int from, int all, int fill, int) {
-      const Tile tile(a, i);
-      const unsigned bits = bits_of_warps(tile);
-      const int most = places(), row = 2 * width();
-      prefetch(i, from + most, all);
-#pragma unroll 1
-      for (; queries; queries &= queries - 1, fill++) {
-        const int q = __ffs(queries) - 1, rows = min(most, __shfl_sync(0xffffffff, all, q) - from) * p.n.each;
-        begin(fill, [&](int stage, uint32_t to) {
-          const long long first = first_of(tile, q, from);
-          const uint32_t full = barrier_at(is.full[stage]), stats = Arrays == 1 ? ((first & 1) + rows + 1) / 2 * 16 : 0;  // from an even one on
-          barrier_arrive_expecting(full, rows * row + stats);
-          copy_bytes(to, static_cast<const char*>(a.pairs.sums) + first * row, rows * row, full);
-          if (Arrays == 1) copy_bytes(to + most * p.n.each * row, a.pairs.stats + (first & ~1ll), stats, full);
-        }, bits >> q & 1);
-      }
-    }, [](int) {});
-  }
-  // Brings the sums of the fills from a place on to the L2 cache; lane q those of query q, of which there are `all`.
-  __device__ void prefetch(int i, int from, int all) const {
-    const int row = 2 * width(), rows = min(places(), all - from) * p.n.each;
-    if (rows > 0) prefetch_bytes(static_cast<const char*>(a.pairs.sums) + first_of(Tile(a, i), lane(), from) * row, rows * row);
-  }
-  // The number of the first row of a query's results, from the from-th place on.
-  __device__ long long first_of(const Tile& tile, int q, int from) const {
-    const Pairs& y = a.pairs;
-    return ((tile.in_unit(a) - (long long)y.first * y.queries + q) * p.blocks.most * y.parts + from) * p.n.each;
+    }, [](int, int) {});
   }
   __device__ void look(int number) const {
     uint32_t parities = 0;
@@ -231,7 +193,7 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
         __syncwarp();
         if (lane() == 0) barrier_arrive(barrier_at(is.full[stage]));
       }
-    }, [](unsigned, int, int, int, int) {}, [](int) {});
+    }, [](int, int) {});
   }
   // Whether a tile of 64 rows has a NaN or Inf.
   template <int X> static __device__ bool not_finite(uint32_t tile) {
@@ -263,46 +225,85 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
     return m;
   }
 
-  // Calls f(address) for a fill, once it is there, and hands its stage back.
-  template <class F> __device__ __forceinline__ void use(int fill, F f) const {
-    const int stage = fill % Stages;
-    wait_beyond(is.begun, fill);  // or the parity could be that of an earlier fill
-    barrier_wait(barrier_at(is.full[stage]), fill / Stages & 1);
-    f(ring + stage * kStage);
-    __syncwarp();
-    if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
-  }
   // Calls f(keys, key, queries) for the fills that a warp takes, of those that step() of each() knows.
   template <class F> __device__ __forceinline__ void take(const SharedBlock& block, unsigned bits, int fill, F f) const {
 #pragma unroll 1
     for (unsigned wanted = __ballot_sync(0xffffffff, block.queries & bits); wanted; wanted &= wanted - 1) {
-      const int j = __ffs(wanted) - 1;
+      const int j = __ffs(wanted) - 1, stage = (fill + j) % Stages;
       const int key = __shfl_sync(0xffffffff, block.key, j);
       const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
-      use(fill + j, [&](uint32_t keys) { f(keys, key, queries); });
+      wait_beyond(is.begun, fill + j);  // or the parity could be that of an earlier fill
+      barrier_wait(barrier_at(is.full[stage]), (fill + j) / Stages & 1);
+      f(ring + stage * kStage, key, queries);
+      __syncwarp();
+      if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
     }
   }
-  // Calls f(sums, stats, count, is) for the fills of results of lone pairs that a warp takes, of those that lone() of each() knows: the
-  // addresses of those of this thread's rows, of which the next ones lie h rows further, and whether the rows are of the query.
-  template <class F> __device__ __forceinline__ void take_lone(unsigned queries, int from, int all, int fill, int i, const Mine& mine, F f) const {
-    const int most = places(), row = 2 * width();
+
+  // The results of the lone pairs of a warp's queries, in the order of these and of their lists.
+  struct Lones {
+    const WalkTiles& of;
+    int w, number = 0;  // of the next one to be used; its slot and the parity of that
+
+    // The query of result i of a tile, and its place; -1 if there is none. All lanes ask.
+    static __device__ int find(unsigned bits, int places, int& i) {
+      for (; bits; bits &= bits - 1) {
+        const int q = __ffs(bits) - 1, count = __shfl_sync(0xffffffff, places, q);
+        if (i < count) return q;
+        i -= count;
+      }
+      return -1;
+    }
+    // Where this warp's rows of a result begin, counted in rows.
+    __device__ int first(int q, int place) const {
+      return of.is.lones[w].first + (q * of.p.blocks.most * of.a.pairs.parts + place) * of.p.n.each;
+    }
+    // Begins to copy result i, which is `ahead` of the next one to be used.
+    __device__ void copy(unsigned bits, int places, int i, int ahead) const {
+      const int q = find(bits, places, i);
+      if (q < 0 || lane() > 0) return;
+      const Pairs& y = of.a.pairs;
+      const int at = first(q, i), rows = of.is.lones[w].rows, row = 2 * of.width(), slot = (number + ahead) % Slots;
+      const uint32_t to = of.own(w) + Left + slot * kSlot, full = barrier_at(of.is.lone[w][slot]);
+      const uint32_t stats = Arrays == 1 ? ((at & 1) + rows + 1) / 2 * 16 : 0;  // of an even number of rows, from an even one on
+      barrier_arrive_expecting(full, rows * row + stats);
+      copy_bytes(to, static_cast<const char*>(y.sums) + (long long)at * row, rows * row, full);
+      if (Arrays == 1) copy_bytes(to + kSlot - 144, y.stats + (at & ~1), stats, full);
+    }
+    __device__ void begin(const Tile& tile, unsigned bits, int places) const {
+      if (lane() == 0) {
+        const int flat = Rows(of.a, w).flat, h = of.p.n.each, unit = tile.in_units(of.a) - (long long)of.a.pairs.first * of.a.pairs.queries;
+        of.is.lones[w] = {unit * of.p.blocks.most * of.a.pairs.parts * h + flat, min(16, h - flat)};
+      }
+      __syncwarp();
 #pragma unroll 1
-    for (unsigned wanted = queries & mine.bits; wanted; wanted &= wanted - 1) {
-      const int q = __ffs(wanted) - 1, count = min(most, __shfl_sync(0xffffffff, all, q) - from);
-      const int odd = Arrays == 1 ? first_of(Tile(a, i), q, from) & 1 : 0;
-      use(fill + __popc(queries & ((1u << q) - 1)), [&](uint32_t to) {
+      for (int i = 0; i < Slots; i++) copy(bits, places, i, i);
+    }
+    // Calls f(sums, stats, is) for all results: the addresses of those of this thread's rows, and whether the rows are of the query.
+    template <class F> __device__ __forceinline__ void each(const Mine& mine, int places, F f) {
+#pragma unroll 1
+      for (int i = 0;; i++) {
+        int place = i;
+        const int q = find(mine.bits, places, place), slot = number % Slots;
+        if (q < 0) break;
+        const int row = 2 * of.width(), odd = first(q, place) & 1;
+        const uint32_t from = of.own(w) + Left + slot * kSlot;
         uint32_t sums[2], stats[2];
         bool is[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
+          const int head = max(mine.head[r], 0) % 16;
           is[r] = mine.head[r] >= 0 && mine.t[r] - mine.first == q;
-          const int head = max(mine.head[r], 0);
-          sums[r] = to + head * row + 16 * (lane() % 4), stats[r] = to + most * p.n.each * row + (odd + head) * 8;
+          sums[r] = from + head * row + 16 * (lane() % 4), stats[r] = from + kSlot - 144 + 8 * (odd + head);
         }
-        f(sums, stats, count, is);
-      });
+        barrier_wait(barrier_at(of.is.lone[w][slot]), number / Slots & 1);
+        f(sums, stats, is);
+        __syncwarp();
+        copy(mine.bits, places, i + Slots, Slots);
+        number++;
+      }
     }
-  }
+  };
 };
 
 // Sixteen rows of an array as the left factor of products over its X columns, in registers or in shared memory.
@@ -390,6 +391,19 @@ template <typename T, int X, int N> __device__ __forceinline__ void walk_add(flo
       multiply_fragments<T>(sum[2 * j], y, b[0], b[1]);
       multiply_fragments<T>(sum[2 * j + 1], y, b[2], b[3]);
     }
+  }
+}
+// y [.,X] += weight * `row` bytes of results of a pair, as a thread has them, for the row r of a fragment; nothing where `is` is false.
+template <typename T, int X> __device__ __forceinline__ void walk_add_result(float (&y)[X / 8][4], int r, uint32_t from, int row, bool is, float weight) {
+  uint4 part[X / 32];
+#pragma unroll
+  for (int m = 0; m < X / 32; m++) part[m] = shared_cell(from + min(64 * m, row - 64));  // what lies beyond the row is not written
+#pragma unroll
+  for (int m = 0; m < X / 32; m++) {
+    float v[8];
+    Pack<T>{is ? part[m] : uint4{0, 0, 0, 0}}.get(v);
+#pragma unroll
+    for (int e = 0; e < 8; e++) y[4 * m + e / 2][2 * r + e % 2] = fmaf(weight, v[e], y[4 * m + e / 2][2 * r + e % 2]);
   }
 }
 // Sets what a row does not see of the keys [row,row+N) from `key` on.

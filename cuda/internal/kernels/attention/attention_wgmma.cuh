@@ -78,11 +78,6 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32
                ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// Brings such bytes to the L2 cache.
-__device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 // The registers of a thread from here on, in all threads of a warp group.
 template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }

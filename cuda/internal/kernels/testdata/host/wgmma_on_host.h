@@ -70,8 +70,6 @@ inline void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t b
   host_arrive(host_shared<HostBarrier>(barrier), 0, -int(bytes));
 }
 
-inline void prefetch_bytes(const void*, uint32_t) {}
-
 template <int N> void fewer_registers() {}
 template <int N> void more_registers() {}
 inline void wgmma_begin() {}
