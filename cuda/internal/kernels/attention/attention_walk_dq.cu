@@ -10,9 +10,9 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // N keys at once; Q and do stay in registers, or in shared memory.
-template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
+template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
   static constexpr int kOwnQ = KeptQ ? 0 : 32 * C;
-  using Tiles = WalkTiles<T, C, Cv, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), Slots, 2>;
+  using Tiles = WalkTiles<T, C, Cv, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), 2>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
   static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
@@ -34,15 +34,13 @@ template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool K
     const AttentionParams& p = tiles.p;
     const Sizes& n = p.n;
     typename Tiles::Mine mine;
-    typename Tiles::Lones lones{tiles, w};
     WalkLeft<C, KeptQ> q;
     WalkLeft<Cv, KeptDO> dout;
     float dq[C / 8][4], lse[2], delta[2];
     tiles.each(
-        [&](int i, int places) {
+        [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
           mine = tiles.mine(tile, typename Tiles::Rows(tiles.a, w));
-          if (tiles.x.least > 1) lones.begin(tile, mine.bits, places);
           const T *from[2], *gradient[2];
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -88,11 +86,16 @@ template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool K
             }
           });
         },
-        [&](int i, int places) {
-          lones.each(mine, places, [&](const uint32_t (&sums)[2], const uint32_t (&)[2], const bool (&is)[2]) {
+        [&](unsigned queries, int from, int all, int fill, int i) {
+          tiles.take_lone(queries, from, all, fill, i, mine, [&](const typename Tiles::Results (&results)[2], int count) {
+#pragma unroll 1
+            for (int k = 0; k < count; k++)
 #pragma unroll
-            for (int r = 0; r < 2; r++) walk_add_result<T, C>(dq, r, sums[r], 2 * tiles.width(), is[r], narrow<T> ? 1 / n.scale : 1);  // some have the scale
+              for (int r = 0; r < 2; r++)
+                walk_add_result<T, C>(dq, r, results[r].sums + k * results[r].sums_step, narrow<T> ? 1 / n.scale : 1);  // some have the scale
           });
+        },
+        [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -109,9 +112,9 @@ template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool K
 #define NSA_WALK_DQ(D, C, Cv, W, ...)                                                                                  \
   NSA_WALK(walk_dq, D, bf16, W, nsa::WalkQueryGradient<nsa::bf16, C, Cv, W, __VA_ARGS__>)                              \
   NSA_WALK(walk_dq, D, f16, W, nsa::WalkQueryGradient<nsa::f16, C, Cv, W, __VA_ARGS__>)
-NSA_WALK_DQ(64, 64, 64, 8, 11, 2, 64, true, true, 56, 224)
-NSA_WALK_DQ(128, 128, 128, 8, 4, 2, 64, true, false, 56, 224)
-NSA_WALK_DQ(192x128, 192, 128, 8, 2, 1, 32, false, false, 56, 224)
-NSA_WALK_DQ(192, 192, 192, 4, 3, 1, 32, false, false, 56, 240)
-NSA_WALK_DQ(256x128, 256, 128, 4, 2, 1, 16, false, false, 56, 240)
-NSA_WALK_DQ(256x192, 256, 192, 4, 2, 1, 16, false, false, 56, 240)
+NSA_WALK_DQ(64, 64, 64, 8, 12, 64, true, true, 56, 224)
+NSA_WALK_DQ(128, 128, 128, 8, 6, 64, true, false, 56, 224)
+NSA_WALK_DQ(192x128, 192, 128, 8, 3, 32, false, false, 56, 224)
+NSA_WALK_DQ(192, 192, 192, 8, 2, 32, false, false, 56, 224)
+NSA_WALK_DQ(256x128, 256, 128, 4, 3, 16, false, false, 56, 240)
+NSA_WALK_DQ(256x192, 256, 192, 4, 3, 16, false, false, 56, 240)

@@ -10,8 +10,8 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // N keys at once; Q stays in registers, or in shared memory.
-template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool Kept, int Loader, int Computer> struct WalkForward {
-  using Tiles = WalkTiles<T, C, Cv, W, Stages, Kept ? 0 : 32 * C, Slots, 1>;
+template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Loader, int Computer> struct WalkForward {
+  using Tiles = WalkTiles<T, C, Cv, W, Stages, Kept ? 0 : 32 * C, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
   static constexpr float kSlack = 6;  // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
   static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
@@ -50,15 +50,13 @@ template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool K
     const Sizes& n = p.n;
     const float scale = n.scale_log2;
     typename Tiles::Mine mine;
-    typename Tiles::Lones lones{tiles, w};
     WalkLeft<C, Kept> q;
     float o[Cv / 8][4];
     Softmax state[2];  // the sum: of this thread's columns
     tiles.each(
-        [&](int i, int places) {
+        [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
           mine = tiles.mine(tile, typename Tiles::Rows(tiles.a, w));
-          if (tiles.x.least > 1) lones.begin(tile, mine.bits, places);
           const T* from[2];
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -107,8 +105,10 @@ template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool K
             }
           });
         },
-        [&](int i, int places) {
-          lones.each(mine, places, [&](const uint32_t (&sums)[2], const uint32_t (&stats)[2], const bool (&is)[2]) { add_lone(sums, stats, is, o, state); });
+        [&](unsigned queries, int from, int all, int fill, int i) {
+          tiles.take_lone(queries, from, all, fill, i, mine, [&](const typename Tiles::Results (&results)[2], int count) { add_lone(results, count, o, state); });
+        },
+        [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
 #pragma unroll
           for (int r = 0; r < 2; r++) {
@@ -121,23 +121,25 @@ template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool K
         });
   }
 
-  // Adds the result of a lone pair to the rows that it is of.
-  __device__ __forceinline__ void add_lone(const uint32_t (&sums)[2], const uint32_t (&stats)[2], const bool (&is)[2], float (&o)[Cv / 8][4], Softmax (&state)[2]) const {
+  // Adds `count` results of lone pairs to the rows that they are of.
+  __device__ __forceinline__ void add_lone(const typename Tiles::Results (&results)[2], int count, float (&o)[Cv / 8][4], Softmax (&state)[2]) const {
     const float scale = tiles.p.n.scale_log2;
-    float top[2], sum[2];
+    float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll 4
+    for (int k = 0; k < count; k++)
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      const uint2 stat = shared_pair(stats[r]);
-      top[r] = is[r] ? __uint_as_float(stat.x) : -INFINITY, sum[r] = is[r] ? __uint_as_float(stat.y) : 0;
-    }
+      for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], __uint_as_float(shared_word(results[r].stats + k * results[r].stats_step)));
     raise(o, state, top, scale);
+    const float first = lane() % 4 == 0 ? 1 : 0;  // of the lanes of a row one adds sums
+#pragma unroll 2
+    for (int k = 0; k < count; k++)
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-      float weight = power2((top[r] - state[r].base()) * scale);
-      if (lane() % 4 == 0) state[r].sum += weight * sum[r];
-      if (narrow<T>) weight *= sum[r];
-      walk_add_result<T, Cv>(o, r, sums[r], 2 * tiles.width(), is[r], weight);
-    }
+      for (int r = 0; r < 2; r++) {
+        const uint2 stat = shared_pair(results[r].stats + k * results[r].stats_step);
+        const float sum = __uint_as_float(stat.y), weight = power2((__uint_as_float(stat.x) - state[r].base()) * scale);
+        state[r].sum = fmaf(first * weight, sum, state[r].sum);
+        walk_add_result<T, Cv>(o, r, results[r].sums + k * results[r].sums_step, narrow<T> ? weight * sum : weight);
+      }
   }
 };
 #endif
@@ -147,9 +149,9 @@ template <typename T, int C, int Cv, int W, int Stages, int Slots, int N, bool K
 #define NSA_WALK_FORWARD(D, C, Cv, W, ...)                                                                             \
   NSA_WALK(walk_forward, D, bf16, W, nsa::WalkForward<nsa::bf16, C, Cv, W, __VA_ARGS__>)                               \
   NSA_WALK(walk_forward, D, f16, W, nsa::WalkForward<nsa::f16, C, Cv, W, __VA_ARGS__>)
-NSA_WALK_FORWARD(64, 64, 64, 12, 10, 2, 64, true, 56, 152)
-NSA_WALK_FORWARD(128, 128, 128, 8, 5, 2, 64, true, 56, 224)
-NSA_WALK_FORWARD(192x128, 192, 128, 8, 3, 1, 64, false, 56, 224)
-NSA_WALK_FORWARD(192, 192, 192, 8, 2, 1, 64, false, 56, 224)
-NSA_WALK_FORWARD(256x128, 256, 128, 8, 2, 1, 64, false, 56, 224)
-NSA_WALK_FORWARD(256x192, 256, 192, 8, 2, 1, 64, false, 56, 224)
+NSA_WALK_FORWARD(64, 64, 64, 12, 12, 64, true, 56, 152)
+NSA_WALK_FORWARD(128, 128, 128, 8, 7, 64, true, 56, 224)
+NSA_WALK_FORWARD(192x128, 192, 128, 8, 4, 64, false, 56, 224)
+NSA_WALK_FORWARD(192, 192, 192, 8, 3, 64, false, 56, 224)
+NSA_WALK_FORWARD(256x128, 256, 128, 8, 3, 64, false, 56, 224)
+NSA_WALK_FORWARD(256x192, 256, 192, 8, 2, 64, false, 56, 224)

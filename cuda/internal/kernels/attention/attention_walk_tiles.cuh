@@ -3,9 +3,9 @@
 // [first,end), the last ones first, every gridDim.x-th one. A tile has at most W/ceil(h/16) times max(1, 16/h) queries, and 32.
 //
 // The first warp brings the keys and values of the tiles' shared blocks, 64 keys at a time, into a ring of stages, by tensor maps;
-// barriers say which are full and which are free. A computing warp takes the *fills* that one of its queries chose, and goes on alone, to the next tile, too: it is behind or ahead of
+// barriers say which are full and which are free. Behind them it brings the results of lone pairs, those of one query at a time. A
+// computing warp takes the *fills* that one of its queries chose, and goes on alone, to the next tile, too: it is behind or ahead of
 // others by as many fills as there are stages. For the warps that do not take a fill the loading warp arrives where it becomes free.
-// The results of the lone pairs of its queries a warp copies itself, to slots of its own; the first ones arrive while it multiplies.
 //
 // If some row of a warp does not see all keys of a fill that the warp takes, a loading warp looks for NaN and Inf first: values that have
 // them (for dq: keys) become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
@@ -19,19 +19,19 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Of each computing warp Left bytes of shared memory are for its rows, and Slots for results of lone pairs. Arrays: of rows, 1 or with
-// do 2.
-template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int Arrays> struct WalkTiles {
+// Of each computing warp, Own bytes of shared memory are its own. Arrays: of rows, 1 or with do 2.
+template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> struct WalkTiles {
   static constexpr int L = 4, kBlock = 32 * (L + W);
   static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
+  static constexpr int kResult = 2 * (Arrays == 1 ? Cv : C);  // bytes of a row of a result
   struct Shared {
-    unsigned long long full[Stages], free[Stages], raw[Stages], lone[W][Slots];
-    struct { int first, rows; } lones[W];  // of the tile that a warp is at: its rows of the first result of query 0; and how many they are
+    unsigned long long full[Stages], free[Stages], raw[Stages];
     int begun;  // fills that are there or on their way
+    float2 no_stats;
+    uint4 no_sums[kResult / 16];  // of a row that is not of a query, and what may be read behind a stage
   };
-  static constexpr int kSlot = 32 * (Arrays == 1 ? Cv : C) + (Arrays == 1 ? 144 : 0), kOwn = Left + Slots * kSlot;
-  static constexpr int kTiles = Stages * kStage + W * kOwn, kShared = kTiles + sizeof(Shared);
-  static_assert(sizeof(Shared) == 24 * Stages + 8 * W * (Slots + 1) + 8, "widths.walkBytes in Go");
+  static constexpr int kTiles = Stages * kStage + W * Own, kShared = kTiles + sizeof(Shared);
+  static_assert(sizeof(Shared) == (24 * Stages + 16 + 15) / 16 * 16 + kResult, "widths.walkBytes in Go");
   static_assert(kShared <= 227 << 10, "or no block fits");
 
   const PairParams& a;
@@ -47,13 +47,13 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 1), barrier_init(barrier_at(is.free[i]), W), barrier_init(barrier_at(is.raw[i]), 1);
-      for (int i = 0; i < W * Slots; i++) barrier_init(barrier_at(is.lone[i / Slots][i % Slots]), 1);
-      is.begun = 0;
+      is.begun = 0, is.no_stats = make_float2(-INFINITY, 0);
+      for (uint4& x : is.no_sums) x = uint4{0, 0, 0, 0};
       barriers_ready();
     }
     __syncthreads();
   }
-  __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * kOwn; }
+  __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * Own; }
 
   // A tile of queries. Behind the last query of a unit there may be tiles without any.
   struct Tile {
@@ -67,7 +67,7 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
       b = of.b, g = of.g, first = of.first + from, queries = min(a.walks.queries, of.queries - from);
     }
     // Its first query, counted from the first one of all units.
-    __device__ long long in_units(const PairParams& a) const { return (long long)unit * a.pairs.queries + first - unit % a.pairs.units * a.pairs.queries; }
+    __device__ long long in_unit(const PairParams& a) const { return (long long)unit * a.pairs.queries + first - unit % a.pairs.units * a.pairs.queries; }
     static __device__ int tiles(const PairParams& a) { return (a.pairs.queries - 1) / a.walks.queries + 1; }  // of a unit
   };
 
@@ -90,11 +90,19 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
     }
   };
 
+  // How many results of lone pairs are in a fill: the sums of a query's rows, and behind those of all their stats.
+  __device__ int places() const {
+    int bytes = p.n.each * (2 * width() + (Arrays == 1 ? 8 : 0));
+    asm volatile("" : "+r"(bytes));  // as in Tile
+    return kStage / bytes;
+  }
   __device__ int width() const { return pair_width(Arrays == 1 ? p.n.dv : p.n.d); }
 
-  // Goes through the tiles of the block: calls start(i, places), then step(block, count, fill) for 32 shared blocks at a time, where each
-  // lane has one of `count` and fill is the number of the first one, and finish(i, places). Lane q has the number of results of query q.
-  template <class Start, class Step, class Finish> __device__ __forceinline__ void each(Start start, Step step, Finish finish) const {
+  // Goes through the tiles of the block, and in each through the fills in the order of their numbers: calls start(i), then
+  // step(block, count, fill) for 32 shared blocks at a time, where each lane has one of `count` and fill is the number of the first one;
+  // then lone(queries, from, all, fill, i) for results of lone pairs: of each of these queries a fill, with those from number `from` on, of
+  // which there are `all`, as lane q has it of query q; and finish(i).
+  template <class Start, class Step, class Lone, class Finish> __device__ __forceinline__ void each(Start start, Step step, Lone lone, Finish finish) const {
     const int tiles = Tile::tiles(a) * (a.pairs.end - a.pairs.first);
     const auto number = [&](int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
     int round = 0, count = 0, all = 0, fill = 0;
@@ -108,7 +116,7 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
         if (next.queries <= 0) continue;
         count = x.count[number_of(next)];
         fetch(next, 0);
-        if (x.least > 1) all = lane() < next.queries ? a.pairs.lengths[next.in_units(a) + lane()] * a.pairs.parts : 0;
+        if (x.least > 1) all = lane() < next.queries ? a.pairs.lengths[next.in_unit(a) + lane()] * a.pairs.parts : 0;
         break;
       }
     };
@@ -116,7 +124,7 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
 #pragma unroll 1
     while (number(round) < tiles) {
       const int now = number(round), blocks = count, places = all;
-      start(now, places);
+      start(now);
       int from = 0;
 #pragma unroll 1
       do {
@@ -131,7 +139,14 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
         step(mine, min(32, blocks - from), fill + from);
       } while ((from += 32) < blocks);
       fill += blocks;
-      finish(now, places);
+#pragma unroll 1
+      for (from = 0;; from += this->places()) {
+        const unsigned queries = __ballot_sync(0xffffffff, places > from);
+        if (!queries) break;
+        lone(queries, from, places, fill, now);
+        fill += __popc(queries);
+      }
+      finish(now);
     }
   }
 
@@ -149,30 +164,57 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
   }
   __device__ void bring() const {
     int i = 0;
-    each([&](int at, int) { i = at; }, [&](const SharedBlock& block, int count, int fill) {
+    const auto bring_one = [&](int fill, auto copy, bool taken) {  // of lane w: whether warp w takes it
+      const int stage = fill % Stages;
+      barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
+      if (lane() == 0) {
+        copy(stage, ring + stage * kStage);
+        *static_cast<volatile int*>(&is.begun) = fill + 1;
+      }
+      if (lane() < W && !taken) barrier_arrive(barrier_at(is.free[stage]));
+      __syncwarp();  // no lane is a phase of a barrier behind
+    };
+    each([&](int at) { i = at; }, [&](const SharedBlock& block, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
       for (int j = 0; j < count; j++, fill++) {
-        const int key = __shfl_sync(0xffffffff, block.key, j), stage = fill % Stages;
+        const int key = __shfl_sync(0xffffffff, block.key, j);
         const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
-        const uint32_t to = ring + stage * kStage, full = barrier_at(suspect(key, queries, bits, tile.first) ? is.raw[stage] : is.full[stage]);
-        barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
-        if (lane() == 0) {
+        const bool look = suspect(key, queries, bits, tile.first);
+        bring_one(fill, [&](int stage, uint32_t to) {
+          const uint32_t full = barrier_at(look ? is.raw[stage] : is.full[stage]);
           barrier_arrive_expecting(full, kStage);
           copy_boxes<C>(to, 64, a.k, full, tile.g, key, tile.b);
           copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, key, tile.b);
-          *static_cast<volatile int*>(&is.begun) = fill + 1;
-        }
-        if (lane() < W && !(queries & bits)) barrier_arrive(barrier_at(is.free[stage]));
-        __syncwarp();  // no lane is a phase of a barrier behind
+        }, queries & bits);
       }
-    }, [](int, int) {});
+    }, [&](unsigned queries, int from, int all, int fill, int) {
+      const Tile tile(a, i);
+      const unsigned bits = bits_of_warps(tile);
+      const int most = places(), row = 2 * width();
+#pragma unroll 1
+      for (; queries; queries &= queries - 1, fill++) {
+        const int q = __ffs(queries) - 1, rows = min(most, __shfl_sync(0xffffffff, all, q) - from) * p.n.each;
+        bring_one(fill, [&](int stage, uint32_t to) {
+          const long long first = first_of(tile, q, from);
+          const uint32_t full = barrier_at(is.full[stage]), stats = Arrays == 1 ? ((first & 1) + rows + 1) / 2 * 16 : 0;  // from an even one on
+          barrier_arrive_expecting(full, rows * row + stats);
+          copy_bytes(to, static_cast<const char*>(a.pairs.sums) + first * row, rows * row, full);
+          if (Arrays == 1) copy_bytes(to + most * p.n.each * row, a.pairs.stats + (first & ~1ll), stats, full);
+        }, bits >> q & 1);
+      }
+    }, [](int) {});
+  }
+  // The number of the first row of a query's results, from the from-th place on.
+  __device__ long long first_of(const Tile& tile, int q, int from) const {
+    const Pairs& y = a.pairs;
+    return ((tile.in_unit(a) - (long long)y.first * y.queries + q) * p.blocks.most * y.parts + from) * p.n.each;
   }
   __device__ void look(int number) const {
     uint32_t parities = 0;
     int turn = number, i = 0;  // 0 where it is this warp's
-    each([&](int at, int) { i = at; }, [&](const SharedBlock& block, int count, int fill) {
+    each([&](int at) { i = at; }, [&](const SharedBlock& block, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
@@ -193,7 +235,7 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
         __syncwarp();
         if (lane() == 0) barrier_arrive(barrier_at(is.full[stage]));
       }
-    }, [](int, int) {});
+    }, [](unsigned, int, int, int, int) {}, [](int) {});
   }
   // Whether a tile of 64 rows has a NaN or Inf.
   template <int X> static __device__ bool not_finite(uint32_t tile) {
@@ -225,85 +267,47 @@ template <typename T, int C, int Cv, int W, int Stages, int Left, int Slots, int
     return m;
   }
 
+  // Calls f(address) for a fill, once it is there, and hands its stage back.
+  template <class F> __device__ __forceinline__ void use(int fill, F f) const {
+    const int stage = fill % Stages;
+    wait_beyond(is.begun, fill);  // or the parity could be that of an earlier fill
+    barrier_wait(barrier_at(is.full[stage]), fill / Stages & 1);
+    f(ring + stage * kStage);
+    __syncwarp();
+    if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
+  }
   // Calls f(keys, key, queries) for the fills that a warp takes, of those that step() of each() knows.
   template <class F> __device__ __forceinline__ void take(const SharedBlock& block, unsigned bits, int fill, F f) const {
 #pragma unroll 1
     for (unsigned wanted = __ballot_sync(0xffffffff, block.queries & bits); wanted; wanted &= wanted - 1) {
-      const int j = __ffs(wanted) - 1, stage = (fill + j) % Stages;
+      const int j = __ffs(wanted) - 1;
       const int key = __shfl_sync(0xffffffff, block.key, j);
       const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
-      wait_beyond(is.begun, fill + j);  // or the parity could be that of an earlier fill
-      barrier_wait(barrier_at(is.full[stage]), (fill + j) / Stages & 1);
-      f(ring + stage * kStage, key, queries);
-      __syncwarp();
-      if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
+      use(fill + j, [&](uint32_t keys) { f(keys, key, queries); });
     }
   }
-
-  // The results of the lone pairs of a warp's queries, in the order of these and of their lists.
-  struct Lones {
-    const WalkTiles& of;
-    int w, number = 0;  // of the next one to be used; its slot and the parity of that
-
-    // The query of result i of a tile, and its place; -1 if there is none. All lanes ask.
-    static __device__ int find(unsigned bits, int places, int& i) {
-      for (; bits; bits &= bits - 1) {
-        const int q = __ffs(bits) - 1, count = __shfl_sync(0xffffffff, places, q);
-        if (i < count) return q;
-        i -= count;
-      }
-      return -1;
-    }
-    // Where this warp's rows of a result begin, counted in rows.
-    __device__ int first(int q, int place) const {
-      return of.is.lones[w].first + (q * of.p.blocks.most * of.a.pairs.parts + place) * of.p.n.each;
-    }
-    // Begins to copy result i, which is `ahead` of the next one to be used.
-    __device__ void copy(unsigned bits, int places, int i, int ahead) const {
-      const int q = find(bits, places, i);
-      if (q < 0 || lane() > 0) return;
-      const Pairs& y = of.a.pairs;
-      const int at = first(q, i), rows = of.is.lones[w].rows, row = 2 * of.width(), slot = (number + ahead) % Slots;
-      const uint32_t to = of.own(w) + Left + slot * kSlot, full = barrier_at(of.is.lone[w][slot]);
-      const uint32_t stats = Arrays == 1 ? ((at & 1) + rows + 1) / 2 * 16 : 0;  // of an even number of rows, from an even one on
-      barrier_arrive_expecting(full, rows * row + stats);
-      copy_bytes(to, static_cast<const char*>(y.sums) + (long long)at * row, rows * row, full);
-      if (Arrays == 1) copy_bytes(to + kSlot - 144, y.stats + (at & ~1), stats, full);
-    }
-    __device__ void begin(const Tile& tile, unsigned bits, int places) const {
-      if (lane() == 0) {
-        const int flat = Rows(of.a, w).flat, h = of.p.n.each, unit = tile.in_units(of.a) - (long long)of.a.pairs.first * of.a.pairs.queries;
-        of.is.lones[w] = {unit * of.p.blocks.most * of.a.pairs.parts * h + flat, min(16, h - flat)};
-      }
-      __syncwarp();
+  // Calls f(results, count) for the fills of results of lone pairs that a warp takes, of those that lone() of each() knows. Rows that are
+  // not of the query have no results: their addresses stay where there are none.
+  struct Results { uint32_t sums, stats; int sums_step, stats_step; };  // of one of this thread's rows
+  template <class F> __device__ __forceinline__ void take_lone(unsigned queries, int from, int all, int fill, int i, const Mine& mine, F f) const {
+    const int most = places(), row = 2 * width();
 #pragma unroll 1
-      for (int i = 0; i < Slots; i++) copy(bits, places, i, i);
-    }
-    // Calls f(sums, stats, is) for all results: the addresses of those of this thread's rows, and whether the rows are of the query.
-    template <class F> __device__ __forceinline__ void each(const Mine& mine, int places, F f) {
-#pragma unroll 1
-      for (int i = 0;; i++) {
-        int place = i;
-        const int q = find(mine.bits, places, place), slot = number % Slots;
-        if (q < 0) break;
-        const int row = 2 * of.width(), odd = first(q, place) & 1;
-        const uint32_t from = of.own(w) + Left + slot * kSlot;
-        uint32_t sums[2], stats[2];
-        bool is[2];
+    for (unsigned wanted = queries & mine.bits; wanted; wanted &= wanted - 1) {
+      const int q = __ffs(wanted) - 1, count = min(most, __shfl_sync(0xffffffff, all, q) - from);
+      const int odd = Arrays == 1 ? first_of(Tile(a, i), q, from) & 1 : 0;
+      use(fill + __popc(queries & ((1u << q) - 1)), [&](uint32_t to) {
+        Results results[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          const int head = max(mine.head[r], 0) % 16;
-          is[r] = mine.head[r] >= 0 && mine.t[r] - mine.first == q;
-          sums[r] = from + head * row + 16 * (lane() % 4), stats[r] = from + kSlot - 144 + 8 * (odd + head);
+          const bool in = mine.head[r] >= 0 && mine.t[r] - mine.first == q;
+          results[r].sums = in ? to + mine.head[r] * row + 16 * (lane() % 4) : shared_address(is.no_sums) + 16 * (lane() % 4);
+          results[r].stats = in ? to + most * p.n.each * row + (odd + mine.head[r]) * 8 : shared_address(&is.no_stats);
+          results[r].sums_step = in ? p.n.each * row : 0, results[r].stats_step = in ? p.n.each * 8 : 0;
         }
-        barrier_wait(barrier_at(of.is.lone[w][slot]), number / Slots & 1);
-        f(sums, stats, is);
-        __syncwarp();
-        copy(mine.bits, places, i + Slots, Slots);
-        number++;
-      }
+        f(results, count);
+      });
     }
-  };
+  }
 };
 
 // Sixteen rows of an array as the left factor of products over its X columns, in registers or in shared memory.
@@ -393,15 +397,15 @@ template <typename T, int X, int N> __device__ __forceinline__ void walk_add(flo
     }
   }
 }
-// y [.,X] += weight * `row` bytes of results of a pair, as a thread has them, for the row r of a fragment; nothing where `is` is false.
-template <typename T, int X> __device__ __forceinline__ void walk_add_result(float (&y)[X / 8][4], int r, uint32_t from, int row, bool is, float weight) {
+// Adds a result of a pair, times its weight, to the row r of y.
+template <typename T, int X> __device__ __forceinline__ void walk_add_result(float (&y)[X / 8][4], int r, uint32_t from, float weight) {
   uint4 part[X / 32];
 #pragma unroll
-  for (int m = 0; m < X / 32; m++) part[m] = shared_cell(from + min(64 * m, row - 64));  // what lies beyond the row is not written
+  for (int m = 0; m < X / 32; m++) part[m] = shared_cell(from + 64 * m);  // columns from `width` on are not written
 #pragma unroll
   for (int m = 0; m < X / 32; m++) {
     float v[8];
-    Pack<T>{is ? part[m] : uint4{0, 0, 0, 0}}.get(v);
+    Pack<T>{part[m]}.get(v);
 #pragma unroll
     for (int e = 0; e < 8; e++) y[4 * m + e / 2][2 * r + e % 2] = fmaf(weight, v[e], y[4 * m + e / 2][2 * r + e % 2]);
   }
