@@ -319,3 +319,21 @@ func TestAttentionOfLargeLogitsOnHost(t *testing.T) {
 }
 
 func TestStockOpsMatchGorgoniaOnHost(t *testing.T) { compareStock(t, hostDevice(t), smallStockCases()) }
+
+func TestSharedBlocksOnHost(t *testing.T) { sharedAndLone(t, hostDevice(t), sharingSizes) }
+
+// TestWalksOnHost: selected attention by shared blocks and lone pairs.
+func TestWalksOnHost(t *testing.T) {
+	compareAll(t, preferredHost{hostDevice(t)}, storedSelected(t, walkedSizes))
+}
+
+func TestWalksOfPoisonOnHost(t *testing.T) {
+	dev := preferredHost{hostDevice(t)}
+	for _, x := range storedSelected(t, fewWalked()) {
+		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+	}
+}
+
+func TestWalksOfLargeLogitsOnHost(t *testing.T) {
+	compareLargeLogits(t, preferredHost{hostDevice(t)}, storedSelected(t, fewWalked()), []int{2, 8, 14, 50})
+}

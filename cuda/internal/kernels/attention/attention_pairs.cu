@@ -1,6 +1,7 @@
-// What comes before and behind the kernels that make results of pairs: see attention_pairs.cuh.
+// What comes before and behind the kernels of attention_pairs.cuh.
 //
-//   nsa_pairs_sort_i32      idx int32 [B,S,Hkv,most] -> list, lengths, items, count
+//   nsa_pairs_share_i32     idx int32 [B,S,Hkv,most] -> blocks, count, lone
+//   nsa_pairs_sort_i32      idx, or lone -> list, lengths, items, count
 //   nsa_pairs_forward_join  sums, stats of the units of a launch -> o, lse
 //   nsa_pairs_dq_join       sums -> dq
 //
@@ -10,31 +11,92 @@
 
 namespace nsa {
 
-constexpr int kSorters = 1024, kJoiners = 256;  // threads of a block
+constexpr int kSorters = 1024, kSharers = 128, kJoiners = 256;  // threads of a block
+constexpr int kWindow = 2048;                                    // blocks of which a warp that shares knows who chose them
 
-// Calls f(block, pair) for the pairs of a unit, and g(query, length) for its queries.
-template <class F, class G> __device__ inline void each_pair(const AttentionParams& p, const Unit& unit, F f, G g) {
+// Calls f(q, i, j, lanes) for the entries i of the lists of `queries` queries from `first` on, with their blocks j, and end(q, length); a
+// warp of some takes its part. All lanes call f, for entries that are none, too, with a j of kNone; `lanes` have the same query.
+template <class F, class G> __device__ __forceinline__ void each_entry(const AttentionParams& p, int b, int g, int first, int queries, int warp, int warps, F f, G end) {
+  constexpr int kAtOnce = 4;
   const Blocks& mask = p.blocks;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int width = 1;  // lanes of a query
   while (width < min(32, mask.most)) width *= 2;
-  const int mine = lane / width, step = 32 / width;
+  const int mine = lane() / width, place = lane() % width, step = warps * (32 / width);
+  const unsigned all = 0xffffffffu >> (32 - width), lanes = all << mine * width;
+  const auto entry = [&](int q, int i) -> const int& { return p.idx[mask.list(p.n, b, g, first + q) + i]; };
+  const auto load = [&](int q, int i) { return q < queries && i < mask.most ? max(-1, entry(q, i)) : -1; };
 #pragma unroll 1
-  for (int from = warp * step; from < unit.queries; from += kSorters / 32 * step) {
-    const int q = from + mine, t = unit.first + q;
-    const int* chosen = p.idx + mask.list(p.n, unit.b, unit.g, min(t, p.n.queries - 1));
+  for (int from = warp * (32 / width); from < queries; from += kAtOnce * step) {
+    int ahead[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; k++) ahead[k] = load(from + k * step + mine, place);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; k++) {
+      const int q = from + k * step + mine;
+      if (from + k * step >= queries) break;
+      int i = place, j = ahead[k];
 #pragma unroll 1
-    for (int first = 0;; first += width) {
-      const int i = first + lane % width, j = q < unit.queries ? mask.at(chosen, i, t) : Blocks::kNone;
-      const unsigned ended = __ballot_sync(0xffffffff, j == Blocks::kNone);
-      const unsigned own = ended >> mine * width & (0xffffffffu >> (32 - width));
-      const int length = first + (own ? __ffs(own) - 1 : width);
-      if (i < length) f(j, q * mask.most + i);
-      if (!ended && width == 32 && first + width < mask.most) continue;
-      if (lane % width == 0 && q < unit.queries) g(q, length);
-      break;
+      for (bool more = true; more; j = more ? load(q, i) : j) {
+        int before = __shfl_up_sync(0xffffffff, j, 1);
+        if (place == 0) before = i > 0 && j >= 0 ? entry(q, i - 1) : -1;
+        const bool none = j <= before || (long long)j * mask.size > first + q;  // as Blocks::at has it
+        const unsigned ended = __ballot_sync(0xffffffff, none) >> mine * width & all;
+        const int length = i - place + (ended ? __ffs(ended) - 1 : width);
+        f(q, i, i < length ? j : Blocks::kNone, lanes);
+        i += 32;
+        more = width == 32 && ended == 0 && i - place < mask.most;
+        if (!more && place == 0 && q < queries) end(q, length);
+      }
     }
   }
+}
+
+// What a warp does for a tile, with words in shared memory: for kWindow blocks who chose them, and for 32 queries how many lone ones they have.
+__device__ inline void share(const PairParams& a, int number, unsigned* chose) {
+  const AttentionParams& p = a.p;
+  const Walks& x = a.walks;
+  const int group = number / x.tiles, b = group / p.n.groups, g = group % p.n.groups, most = p.blocks.most;
+  const int first = number % x.tiles * x.queries, queries = min(x.queries, p.n.queries - first), end = first + queries;
+  const int blocks = (end - 1) / p.blocks.size + 1, parts = (p.blocks.size - 1) / kPairKeys + 1, window = min(kWindow, p.blocks.count(p.n));
+  SharedBlock* to = x.blocks + (long long)number * x.room;
+  unsigned* alone = chose + window;
+  const unsigned before = (1u << lane()) - 1;
+  const auto none = [](int, int) {};
+  int count = 0;
+  alone[lane()] = 0;
+#pragma unroll 1
+  for (int base = 0; base < blocks; base += window) {
+    const int here = min(window, blocks - base);
+    for (int i = lane(); i < here; i += 32) chose[i] = 0;
+    __syncwarp();
+    each_entry(p, b, g, first, queries, 0, 1, [&](int q, int, int j, unsigned) {
+      if (unsigned(j - base) < unsigned(here)) atomicOr(chose + j - base, 1u << q);
+    }, none);
+    __syncwarp();
+#pragma unroll 1
+    for (int from = 0; from < here * parts; from += 32) {
+      const int i = from + lane(), key = (base + i / parts) * p.blocks.size + i % parts * kPairKeys;
+      unsigned bits = i < here * parts ? chose[i / parts] : 0;
+      if (__popc(bits) < x.least || key >= end) bits = 0;
+      if (key > first) bits &= 0xffffffffu << (key - first) % 32;  // the others do not see its keys
+      const unsigned is = __ballot_sync(0xffffffff, bits != 0);
+      if (bits) to[count + __popc(is & before)] = {key, bits};
+      count += __popc(is);
+    }
+    if (x.least == 1) continue;
+    each_entry(p, b, g, first, queries, 0, 1, [&](int q, int, int j, unsigned lanes) {
+      const bool is = unsigned(j - base) < unsigned(here) && __popc(chose[j - base]) < x.least;
+      const unsigned all = __ballot_sync(0xffffffff, is) & lanes;
+      if (is) x.lone[p.blocks.list(p.n, b, g, first + q) + alone[q] + __popc(all & before)] = j;
+      __syncwarp();
+      if (all && lane() == __ffs(all) - 1) alone[q] += __popc(all);
+      __syncwarp();
+    }, none);
+  }
+  if (lane() == 0) x.count[number] = count;
+  if (x.least > 1)
+    for (int k = lane(); k < queries * most; k += 32)
+      if (k % most >= alone[k / most]) x.lone[p.blocks.list(p.n, b, g, first + k / most) + k % most] = -1;
 }
 
 // Adds up the results of rows, a thread for each 8 columns of one, which reads kAtOnce places at once.
@@ -102,44 +164,60 @@ template <typename T, bool Forward, int kAtOnce> __device__ inline void join(con
 
 }  // namespace nsa
 
-// Grid x is the number of units; the shared memory has a number for each block.
+// Grid x is the number of blocks of threads with a warp for each tile of queries; these have shared memory for min(kWindow, J) + 32 words.
+extern "C" __global__ void __launch_bounds__(nsa::kSharers) nsa_pairs_share_i32(const __grid_constant__ nsa::PairParams a) {
+  using namespace nsa;
+  const int number = blockIdx.x * (kSharers / 32) + warp();
+  unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * (min(kWindow, a.p.blocks.count(a.p.n)) + 32);
+  if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) share(a, number, words);
+}
+
+// Grid x is the number of units; the shared memory has a number for each block, and 64.
 extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const AttentionParams& p = a.p;
   const Pairs& x = a.pairs;
   const Unit unit(a, blockIdx.x);
-  const int blocks = p.blocks.count(p.n), lane = threadIdx.x % 32;
+  const int blocks = p.blocks.count(p.n), most = p.blocks.most;
   int* next = reinterpret_cast<int*>(dynamic_shared());  // how often a block was chosen, then where its next pair goes
-  int* list = x.list + (long long)blockIdx.x * x.queries * p.blocks.most;
+  int *pairs = next + blocks, *work = pairs + 32;         // of the blocks of a warp
+  int* list = x.list + (long long)blockIdx.x * x.queries * most;
+  int* lengths = x.lengths + (long long)blockIdx.x * x.queries;
+  PairItem* items = x.items + (long long)blockIdx.x * x.room;
+  const auto each = [&](auto f, auto end) { each_entry(p, unit.b, unit.g, unit.first, unit.queries, warp(), kSorters / 32, f, end); };
   for (int j = threadIdx.x; j < blocks; j += kSorters) next[j] = 0;
   __syncthreads();
-  int* lengths = x.lengths + (long long)blockIdx.x * x.queries;
-  each_pair(p, unit, [&](int j, int) { atomicAdd(next + j, 1); }, [&](int q, int length) { lengths[q] = length; });
+  each([&](int, int, int j, unsigned) { if (j != Blocks::kNone) atomicAdd(next + j, 1); }, [&](int q, int length) { lengths[q] = length; });
   __syncthreads();
-  if (threadIdx.x < 32) {
-    PairItem* items = x.items + (long long)blockIdx.x * x.room;
-    int pairs = 0, work = 0;
-#pragma unroll 1
-    for (int from = 0; from < blocks; from += 32) {
-      const int j = from + lane, key = j * p.blocks.size, length = j < blocks ? next[j] : 0;
-      const int own = (length + x.chunk - 1) / x.chunk * x.parts;
-      int before = length, ahead = own;
-      for (int m = 1; m < 32; m *= 2) {
-        const int y = __shfl_up_sync(0xffffffff, before, m), z = __shfl_up_sync(0xffffffff, ahead, m);
-        if (lane >= m) before += y, ahead += z;
-      }
-      const int first = pairs + before - length;
-      if (j < blocks) next[j] = first;
-      PairItem* to = items + work + ahead - own;
-      for (int done = 0; done < length; done += x.chunk)
-        for (int part = 0; part < x.parts; part++)
-          *to++ = {key + part * kPairKeys, first + done, min(x.chunk, length - done), part};
-      pairs += __shfl_sync(0xffffffff, before, 31), work += __shfl_sync(0xffffffff, ahead, 31);
+  const auto sum = [](int& x) {  // of the lanes up to this one
+#pragma unroll
+    for (int m = 1; m < 32; m *= 2) {
+      const int y = __shfl_up_sync(0xffffffff, x, m);
+      if (lane() >= m) x += y;
     }
-    if (lane == 0) x.count[blockIdx.x] = work;
+  };
+  int first = 0, item = 0;
+#pragma unroll 1
+  for (int from = 0; from < blocks; from += kSorters) {
+    const int j = from + threadIdx.x, length = j < blocks ? next[j] : 0, own = (length + x.chunk - 1) / x.chunk * x.parts;
+    int before = length, ahead = own;
+    sum(before), sum(ahead);
+    if (lane() == 31) pairs[warp()] = before, work[warp()] = ahead;
+    __syncthreads();
+    int some = pairs[lane()], more = work[lane()];
+    sum(some), sum(more);
+    if (warp() > 0) before += __shfl_sync(0xffffffff, some, warp() - 1), ahead += __shfl_sync(0xffffffff, more, warp() - 1);
+    before += first - length, ahead += item - own;
+    if (j < blocks) next[j] = before;
+    PairItem* to = items + ahead;
+    for (int done = 0; done < length; done += x.chunk)
+      for (int part = 0; part < x.parts; part++)
+        *to++ = {j * p.blocks.size + part * kPairKeys, before + done, min(x.chunk, length - done), part};
+    first += __shfl_sync(0xffffffff, some, 31), item += __shfl_sync(0xffffffff, more, 31);
+    __syncthreads();
   }
-  __syncthreads();
-  each_pair(p, unit, [&](int j, int pair) { list[atomicAdd(next + j, 1)] = pair; }, [](int, int) {});
+  if (threadIdx.x == 0) x.count[blockIdx.x] = item;
+  each([&](int q, int i, int j, unsigned) { if (j != Blocks::kNone) list[atomicAdd(next + j, 1)] = q * most + i; }, [](int, int) {});
 }
 
 // Grid x is the number of units of the launch times that of blocks with a thread for each 8 columns of their rows.

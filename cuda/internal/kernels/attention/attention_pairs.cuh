@@ -36,11 +36,28 @@ struct Pairs {
   int first, end;
 };
 
+// Of the blocks that the queries of a *tile* chose, `queries` consecutive ones of a group, at most 32, those that at least `least` of
+// them chose are shared: the walk goes through them once for all (attention_walk_forward.cu, attention_walk_dq.cu). The others are
+// lone, and made by pairs. Units have whole tiles. With least = 1 all blocks are shared: there are no pairs, and a unit is a group.
+//
+//   blocks  [groups*tiles, room]  the shared blocks of a tile, ascending, those with keys that its last query may see; a block of
+//                                 several tiles of keys has an entry for each of them
+//   count   int32 [groups*tiles]  how many there are
+//   lone    int32 [B,S,Hkv,most]  idx without the shared blocks and what is no part of a list, ascending, padded with -1; the pairs
+//                                 are those of lone. With least = 1 neither written nor read
+struct SharedBlock { int key; uint32_t queries; };  // the first of 64 keys, and a bit for each query of the tile that chose them
+struct Walks {
+  SharedBlock* blocks;
+  int32_t *count, *lone;
+  int tiles, queries, room, least;  // tiles of a group
+};
+
 struct PairParams {
   alignas(64) uint8_t k[128], v[128];  // maps of boxes [1,64,1,64] of k and v
   uint8_t q[128], dout[128];           // of boxes [h,64] of q and do, as arrays [1,B*S*Hq,1,c]
   AttentionParams p;
   Pairs pairs;
+  Walks walks;
 };
 
 // Whether sums of 64 numbers may exceed a type.

@@ -245,7 +245,7 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 		p.span = a.everyKey()
 		a.launchOnWarpGroups("selected_forward", x, x.forward, x.forwardBytes(), p)
 	} else {
-		a.launchPairs("forward", x, x.pairForward, p)
+		a.launchLists("forward", x, x.walkForward, x.pairForward, p)
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		of.span = a.everyKey()
 		a.launchOnWarpGroups("selected_dq", x, x.dq, x.dqBytes(), &of)
 	} else {
-		a.launchPairs("dq", x, x.pairDQ, p)
+		a.launchLists("dq", x, x.walkDQ, x.pairDQ, p)
 	}
 	a.invert(p)
 	grid := a.items(p) * kernels.Pieces(a.block, warpGroupListKeys)
@@ -283,7 +283,7 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 	if err := a.noDocuments(); err != nil {
 		return widths{}, err
 	}
-	if err := a.byPairs(); err != nil && !a.byBits() {
+	if err := a.byWalks(); err != nil && !a.byBits() {
 		return widths{}, err
 	}
 	return a.problem.onWarpGroups(shared)

@@ -38,7 +38,7 @@ struct Barrier {
   unsigned votes = 0, voted = 0;  // of those who are here; of all, the last time
   uint64_t given[2][32];  // by the lanes of a warp, in even and odd rounds
 };
-// What has touched a word of shared memory last: before which barrier, and which warps.
+// What has touched a word of shared memory last: before which barrier, of whatever threads, and which warps.
 struct Touched { long written = -1, read = -1; int writer; unsigned readers; };
 struct Copy { uint32_t to; int size; const void* from; int bytes, group; };
 constexpr int kStack = 64 << 10;
@@ -66,6 +66,9 @@ struct Worker {
   char* shared;  // its dynamic shared memory
   int shared_bytes;
   long steps = 0;  // barriers that threads have passed, and threads that have ended
+  long phases = 0;  // of barriers in shared memory that have ended
+
+  long round() const { return block.round + phases; }
 
   Fiber& fiber() { return fibers[current]; }
   Barrier& warp() { return warps[current / 32]; }
@@ -156,6 +159,7 @@ void host_wait(bool (*over)(const void*), const void* what) {
   while (!over(what)) yield();
   me->steps++;
 }
+void host_phase() { me->phases++; }
 int host_lane() { return me->current % 32; }
 uint64_t host_exchange(uint64_t mine, int lane) {
   uint64_t* given = me->warp().given[me->warp().round % 2];  // written to again after all lanes are at the next round
@@ -187,7 +191,7 @@ static char* shared_at(uint32_t at, int bytes) {
 }
 const void* host_read(uint32_t at, int bytes) {
   const char* p = shared_at(at, bytes);
-  const long round = me->block.round;
+  const long round = me->round();
   const int warp = me->current / 32;
   for (uint32_t i = at / 4; i < (at + bytes) / 4; i++) {
     Touched& t = me->touched[i];
@@ -199,7 +203,7 @@ const void* host_read(uint32_t at, int bytes) {
 }
 void* host_write(uint32_t at, int bytes) {
   char* p = shared_at(at, bytes);
-  const long round = me->block.round;
+  const long round = me->round();
   const int warp = me->current / 32;
   for (uint32_t i = at / 4; i < (at + bytes) / 4; i++) {
     Touched& t = me->touched[i];

@@ -11,7 +11,7 @@ template <typename V> V& host_shared(uint32_t at) { return *reinterpret_cast<V*>
 struct HostBarrier { uint32_t count : 15, missing : 15, parity : 1; int32_t bytes; };  // missing: threads of this phase
 inline void host_arrive(HostBarrier& b, int threads, int bytes) {
   b.missing -= threads, b.bytes += bytes;
-  if (b.missing == 0 && b.bytes == 0) b.missing = b.count, b.parity ^= 1;
+  if (b.missing == 0 && b.bytes == 0) b.missing = b.count, b.parity ^= 1, host_phase();
 }
 inline void barrier_init(uint32_t at, int count) { host_shared<HostBarrier>(at) = {uint32_t(count), uint32_t(count), 0, 0}; }
 inline void barriers_ready() {}

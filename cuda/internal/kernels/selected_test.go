@@ -1,0 +1,263 @@
+package kernels_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// selectedSize is a size of selected attention.
+type selectedSize struct {
+	opcases.Sizes
+	block, n int
+}
+
+// chosenLists returns idx [B,S,Hkv,n]. A query chooses blocks before its own, which `share` queries have in common where they see them,
+// and its own, if not every second query does without. Some lists are empty, and some end in the middle by an entry that is no part of them.
+func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
+	rng := rand.New(rand.NewPCG(seed, uint64(s.S)))
+	blocks := (s.S-1)/s.block + 1
+	idx := make([]int32, 0, s.B*s.S*s.Hkv*s.n)
+	common := make([][]int, s.Hkv)
+	for at := range s.B * s.S * s.Hkv {
+		t, g := at/s.Hkv%s.S, at%s.Hkv
+		if t%share == 0 {
+			common[g] = rng.Perm(blocks)
+		}
+		own, row := t/s.block, []int32{}
+		if share > 1 || t%2 == 0 {
+			row = append(row, int32(own))
+		}
+		for _, j := range common[g] {
+			if j < own && len(row) < s.n {
+				row = append(row, int32(j))
+			}
+		}
+		slices.Sort(row)
+		for len(row) < s.n {
+			row = append(row, -1)
+		}
+		switch rng.IntN(40) {
+		case 0:
+			row[0] = -1
+		case 1:
+			row[s.n-1] = row[0] // not above the one before it
+		case 2:
+			row[s.n/2] = int32(own + 1)
+		}
+		idx = append(idx, row...)
+	}
+	return idx
+}
+
+// list returns the part of row that is a list: see Blocks in attention_mask.cuh.
+func (s selectedSize) list(row []int32, t int) []int32 {
+	for i, j := range row {
+		if j < 0 || int(j)*s.block > t || i > 0 && j <= row[i-1] {
+			return row[:i]
+		}
+	}
+	return row
+}
+
+// of returns the op with such lists.
+func (s selectedSize) of(seed uint64, share int) opcases.Case {
+	idx := s.chosenLists(seed, share)
+	lists := make([]int32, 0, len(idx)) // without what is no part of them
+	for at := range len(idx) / s.n {
+		row := s.list(idx[at*s.n:][:s.n], at/s.Hkv%s.S)
+		lists = append(append(lists, row...), slices.Repeat([]int32{-1}, s.n-len(row))...)
+	}
+	q, k, v := s.Tokens(seed)
+	mask := ref.SelectedMask(lists, s.B, s.S, s.Hkv, s.block)
+	return opcases.Case{
+		Name:   fmt.Sprintf("selected, blocks that %d share %+v", share, s),
+		Inputs: []opcases.Array{q, k, v, {Name: "idx", Shape: []int{s.B, s.S, s.Hkv, s.n}, Ints: idx}},
+		Mask:   mask,
+		Build: func(in []*G.Node) (*G.Node, error) {
+			return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block)
+		},
+		Outputs: func(in []*ref.Tensor) []*ref.Tensor {
+			o, lse := ref.Attention(in[0], in[1], in[2], mask)
+			return []*ref.Tensor{o, lse}
+		},
+		Gradients: func(in []*ref.Tensor, do *ref.Tensor) []*ref.Tensor {
+			o, _ := ref.Attention(in[0], in[1], in[2], mask)
+			dq, dk, dv := ref.AttentionGrad(in[0], in[1], in[2], o, do, mask)
+			return []*ref.Tensor{dq, dk, dv, nil}
+		},
+	}
+}
+
+// storedSelected are such cases, types and lists in turn.
+func storedSelected(t testing.TB, sizes []selectedSize) (list []stored) {
+	for i, s := range sizes {
+		share := []int{1, 3, 64}[i%3]
+		x, ok := store(t, s.of(uint64(i), share), storages[1+i/3%2], aligned)
+		require.True(t, ok)
+		list = append(list, x)
+	}
+	return list
+}
+
+// argumentField returns a number of the argument of a launch, a field of a struct in it.
+func argumentField(t testing.TB, l *kernels.Launch, argument []byte, in, field string) uint64 {
+	outer, ok := l.Argument.Type.FieldByName(in)
+	require.True(t, ok, in)
+	inner, ok := outer.Type.FieldByName(field)
+	require.True(t, ok, field)
+	at := argument[outer.Offset+inner.Offset:]
+	if inner.Type == reflect.TypeFor[int32]() {
+		return uint64(binary.LittleEndian.Uint32(at))
+	}
+	return binary.LittleEndian.Uint64(at)
+}
+
+// sharedAndLone runs the kernel that divides the blocks of tiles of queries: those that at least `least` of a tile chose have an entry
+// for each 64 keys that one of them sees, ascending, with a bit for each query that does; the others are left in the queries' lists.
+func sharedAndLone(t *testing.T, dev device, sizes []selectedSize) {
+	for i, s := range sizes {
+		for _, share := range []int{1, 3, 64} {
+			t.Run(fmt.Sprintf("%+v/%d", s, share), func(t *testing.T) {
+				defer dev.reset(t)
+				idx := s.chosenLists(uint64(i), share)
+				site := attentionSite(kernels.BF16, false, s.B, s.S, s.S, s.Hq, s.Hkv, s.D, s.Dv)
+				site.In = slices.Insert(site.In, 3, operand(tensor.Int32, s.B, s.S, s.Hkv, s.n))
+				plan := *testutil.Must(planOf(h200, "cuda wgmma", ops.SelectedAttentionOp{SelectBlock: s.block}, site))(t)
+				at := slices.IndexFunc(plan.Steps, func(l kernels.Step) bool { return l.Kernel == "nsa_pairs_share_i32" })
+				require.GreaterOrEqual(t, at, 0)
+				plan.Steps = plan.Steps[at:][:1]
+				work := output(t, dev, int(plan.WorkBytes()))
+				args := make([]arg, 6)
+				for i, o := range append(site.In, site.Out...) {
+					args[i] = arg{o, place(t, dev, poison(o.Bytes()), 0).at}
+				}
+				args[3].at = place(t, dev, encodeInts(idx), 0).at
+				b := bindPlan(t, &plan, work.at, args...)
+				b.run(t, dev)
+				work.bytes(t, dev)
+				number := func(field string) int {
+					return int(argumentField(t, &plan.Steps[0].Launch, b.arguments[0], "walks", field))
+				}
+				array := func(field string, n int) []int32 { return decodeInts(dev.get(t, kernels.Ptr(number(field)), 4*n)) }
+				tiles, queries, room, least := number("tiles"), number("queries"), number("room"), number("least")
+				require.Equal(t, (s.S-1)/queries+1, tiles)
+				groups := s.B * s.Hkv
+				count, blocks := array("count", groups*tiles), array("blocks", groups*tiles*room*2)
+				lone := slices.Repeat([]int32{-1}, len(idx))
+				if least > 1 {
+					lone = array("lone", len(idx))
+				}
+				for group := range groups {
+					for tile := range tiles {
+						at := group*tiles + tile
+						require.LessOrEqual(t, int(count[at]), room)
+						shared := map[int32][]int{} // queries by blocks
+						chosen := map[int32]int{}
+						want := map[int]uint32{} // queries by first keys
+						last := int32(-1)
+						for i := range int(count[at]) {
+							key, bits := blocks[2*(at*room+i)], uint32(blocks[2*(at*room+i)+1])
+							require.Greater(t, key, last)
+							last, want[int(key)] = key, bits
+						}
+						first, end := tile*queries, min((tile+1)*queries, s.S)
+						listOf := func(from []int32, q int) []int32 {
+							return from[((group/s.Hkv*s.S+q)*s.Hkv+group%s.Hkv)*s.n:][:s.n]
+						}
+						for q := first; q < end; q++ {
+							for _, j := range s.list(listOf(idx, q), q) {
+								chosen[j]++
+								shared[j] = append(shared[j], q)
+							}
+						}
+						for q := first; q < end; q++ {
+							var alone []int32
+							for _, j := range s.list(listOf(idx, q), q) {
+								if chosen[j] < least {
+									alone = append(alone, j)
+								}
+							}
+							for len(alone) < s.n {
+								alone = append(alone, -1)
+							}
+							require.Equal(t, alone, listOf(lone, q), "lone blocks of query %d", q)
+						}
+						for j, list := range shared {
+							for key := int(j) * s.block; len(list) >= least && key < (int(j)+1)*s.block; key += 64 {
+								bits := uint32(0)
+								for _, q := range list {
+									if key <= q {
+										bits |= 1 << (q - first)
+									}
+								}
+								if bits != 0 {
+									require.Equal(t, bits, want[key], "queries of key %d", key)
+									delete(want, key)
+								}
+							}
+						}
+						require.Empty(t, want, "entries that no query asks for")
+					}
+				}
+			})
+		}
+	}
+}
+
+func tokens(B, S, Hq, Hkv, D, Dv int) opcases.Sizes {
+	return opcases.Sizes{B: B, S: S, Hq: Hq, Hkv: Hkv, D: D, Dv: Dv}
+}
+
+var (
+	// sharingSizes have few blocks for the entries of a list, so that all are shared, and more.
+	sharingSizes = []selectedSize{
+		{tokens(1, 389, 3, 1, 8, 8), 64, 3}, {tokens(2, 900, 16, 2, 8, 8), 128, 3}, {tokens(2, 1111, 12, 2, 8, 8), 64, 2}, {tokens(1, 1111, 1, 1, 8, 8), 64, 2},
+		{tokens(1, 2345, 16, 1, 8, 8), 64, 4}, {tokens(1, 1300, 8, 2, 8, 8), 128, 1}, {tokens(1, 6000, 16, 1, 8, 8), 64, 11}, {tokens(1, 700, 32, 1, 8, 8), 64, 1},
+	}
+	// walkedSizes have groups of all kinds, with lone pairs and without.
+	walkedSizes = []selectedSize{
+		{tokens(1, 1097, 1, 1, 8, 8), 64, 2}, {tokens(1, 645, 2, 1, 16, 8), 64, 1}, {tokens(1, 1100, 2, 1, 8, 24), 64, 2},
+		{tokens(1, 650, 6, 1, 40, 8), 64, 1}, {tokens(1, 601, 8, 1, 8, 16), 64, 1}, {tokens(1, 590, 4, 1, 8, 8), 64, 1},
+		{tokens(1, 600, 16, 1, 8, 8), 64, 1}, {tokens(1, 607, 20, 1, 8, 8), 64, 1}, {tokens(1, 593, 16, 1, 8, 8), 64, 1},
+		{tokens(1, 391, 32, 1, 8, 8), 64, 2}, {tokens(1, 300, 64, 1, 8, 8), 64, 2}, {tokens(1, 401, 16, 1, 8, 8), 64, 3},
+		{tokens(1, 1290, 3, 1, 8, 8), 128, 1}, {tokens(1, 700, 2, 1, 8, 8), 128, 2}, {tokens(2, 605, 4, 2, 8, 8), 64, 1},
+		{tokens(1, 650, 2, 1, 72, 128), 64, 1}, {tokens(1, 590, 6, 1, 128, 72), 64, 1}, {tokens(1, 400, 2, 1, 128, 128), 64, 2},
+	}
+)
+
+// walkedPositions are queries and keys of the first and the last block, and between them.
+func walkedPositions(S int) []int { return []int{0, 66, S/2 - 1, S - 65, S - 1} }
+
+// fewWalked are sizes with NaN and with large logits: some rows of a tile see a key alone, as a lone pair, and in a shared block.
+func fewWalked() []selectedSize {
+	return []selectedSize{walkedSizes[2], walkedSizes[3], walkedSizes[6], walkedSizes[11]}
+}
+
+func TestWalksOfPoisonOnGPU(t *testing.T) {
+	dev := openGPU(t)
+	for _, x := range storedSelected(t, fewWalked()) {
+		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+	}
+}
+
+func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
+	compareLargeLogits(t, openGPU(t), storedSelected(t, fewWalked()), []int{-1, 2, 5, 8, 11, 14, 25, 50})
+}
+
+func TestSharedBlocksOnGPU(t *testing.T) { sharedAndLone(t, openGPU(t), sharingSizes) }
+
+func TestWalksOnGPU(t *testing.T) { compareAll(t, openGPU(t), storedSelected(t, walkedSizes)) }
