@@ -217,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
     __syncthreads();
   }
   if (threadIdx.x == 0) x.count[blockIdx.x] = item;
-  each([&](int q, int i, int j, unsigned) { if (j != Blocks::kNone) list[atomicAdd(next + j, 1)] = q * most + i; }, [](int, int) {});
+  each([&](int q, int i, int j, unsigned) { if (j != Blocks::kNone) list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
 }
 
 // Grid x is the number of units of the launch times that of blocks with a thread for each 8 columns of their rows.

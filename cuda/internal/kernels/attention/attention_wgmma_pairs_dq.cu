@@ -31,7 +31,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int 
         Tiles::begin_product(Width<Cv>{}, ds, q + Tiles::kTile, k + Tiles::kTile);
         float2 known[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) known[r] = rows.to[r] >= 0 ? tile.known[mine + 8 * r] : make_float2(INFINITY, 0);
+        for (int r = 0; r < 2; r++) known[r] = rows.to[r] >= 0 ? make_float2(load_lse(tile.lse[mine + 8 * r]), tile.delta[mine + 8 * r]) : make_float2(INFINITY, 0);
         wgmma_wait<1>();
         hold(s);
 #pragma unroll

@@ -51,11 +51,11 @@ type pairRing struct{ groups, rows, keys, arrays int64 }
 
 // pairTileBytes is the shared memory of a kernel that makes results of pairs: rows and keys, what is known of the rows, and the barriers.
 func (x widths) pairTileBytes(r pairRing) int64 {
-	row, known := x.c, int64(8)
+	row, tile := x.c, int64(40)
 	if r.arrays == 2 {
-		row, known = x.c+x.cv, 8*64
+		row, tile = x.c+x.cv, 544
 	}
-	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(16+8*64+known) + 16*(r.rows+r.keys) + 16
+	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(tile+16) + r.keys*(4*64*itemTiles+24) + 8
 }
 
 // walkRing is the shape of a kernel that walks over shared blocks: its computing warps of 16 rows, its stages of keys and values, and the
