@@ -17,8 +17,8 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // Rows of Arrays arrays: q, and do.
-template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> struct PairTiles {
-  static constexpr int kBlock = 128 + 128 * W, kLoaders = Rows % 3 == 0 ? 3 : 2;
+template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Arrays> struct PairTiles {
+  static constexpr int kBlock = 128 * (L + W), kLoaders = L == 2 ? 6 : Rows % 3 == 0 ? 3 : 2;
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
   static constexpr uint32_t kTile = 64 * C * 2, kValueTile = 64 * Cv * 2;                              // bytes of q or keys, of do or values
   static constexpr uint32_t kRowStage = kTile + (Arrays == 2 ? kValueTile : 0), kKeyStage = kTile + kValueTile;
@@ -109,7 +109,10 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
     if (turn >= kLoaders) return;
     int query[2], head[2];  // of the rows of a tile that this lane copies lse and delta of
 #pragma unroll
-    for (int j = 0; j < 2; j++) query[j] = (lane() + 32 * j) / n.each, head[j] = (lane() + 32 * j) % n.each;
+    for (int j = 0; j < 2; j++) {
+      query[j] = (lane() + 32 * j) / n.each, head[j] = (lane() + 32 * j) % n.each;
+      asm volatile("" : "+r"(query[j]), "+r"(head[j]));  // so that they stay in registers: computed anew, they take long
+    }
     const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
     each_item(x, [&](int u, const PairItem& item) {
       const Unit unit(maps, u);
@@ -260,8 +263,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
 }  // namespace nsa
 
 // The entry point nsa_<name>_wgmma<D>_<suffix> of a struct with run(), for W computing warp groups.
-#define NSA_PAIRS(name, D, suffix, W, ...)                                                                             \
-  extern "C" __global__ void __launch_bounds__(128 + 128 * W, 1)                                                       \
+#define NSA_PAIRS(name, D, suffix, L, W, ...)                                                                             \
+  extern "C" __global__ void __launch_bounds__(128 * (L + W), 1)                                                       \
       nsa_##name##_wgmma##D##_##suffix(const __grid_constant__ nsa::PairParams p) {                                    \
     NSA_WGMMA_BODY(__VA_ARGS__(p).run();)                                                                              \
   }

@@ -45,9 +45,9 @@ const (
 	sharedRows  = 32
 )
 
-// pairRing is the shape of a kernel that makes results of pairs: its computing warp groups, its stages of rows and of
+// pairRing is the shape of a kernel that makes results of pairs: its loading and computing warp groups, its stages of rows and of
 // keys, and the arrays of rows: q, or also do.
-type pairRing struct{ groups, rows, keys, arrays int64 }
+type pairRing struct{ loaders, groups, rows, keys, arrays int64 }
 
 // pairTileBytes is the shared memory of a kernel that makes results of pairs: rows and keys, what is known of the rows, and the barriers.
 func (x widths) pairTileBytes(r pairRing) int64 {
@@ -180,7 +180,7 @@ func (a selectedProblem) launchLists(op string, of widths, walk walkRing, ring p
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(all), kernels.Line(1024), a.sortBytes(), p)
 	for first := int64(0); first < all; first += each {
 		x.first, x.end = int32(first), int32(min(all, first+each))
-		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128+128*ring.groups), of.pairTileBytes(ring), p)
+		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128*(ring.loaders+ring.groups)), of.pairTileBytes(ring), p)
 		a.pairBoxes(ring.arrays)
 		if least > 1 {
 			a.launchWalk(op, of, walk, p)
