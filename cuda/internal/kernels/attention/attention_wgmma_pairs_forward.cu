@@ -66,7 +66,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Loade
 #define NSA_PAIR_FORWARD(D, C, Cv, L, W, ...)                                                                             \
   NSA_PAIRS(pairs_forward, D, bf16, L, W, nsa::PairForward<nsa::bf16, C, Cv, L, W, __VA_ARGS__>)                             \
   NSA_PAIRS(pairs_forward, D, f16, L, W, nsa::PairForward<nsa::f16, C, Cv, L, W, __VA_ARGS__>)
-NSA_PAIR_FORWARD(64, 64, 64, 2, 4, 12, 4, 48, 96)
+NSA_PAIR_FORWARD(64, 64, 64, 1, 4, 12, 4, 64, 104)
 NSA_PAIR_FORWARD(128, 128, 128, 1, 4, 8, 2, 64, 104)
 NSA_PAIR_FORWARD(192x128, 192, 128, 1, 4, 4, 3, 64, 104)
 NSA_PAIR_FORWARD(192, 192, 192, 1, 4, 4, 2, 64, 104)
