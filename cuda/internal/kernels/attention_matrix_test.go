@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -269,52 +270,60 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	}
 }
 
-// TestSelectedOnWarpGroups: which lengths and lists go by bits, which by pairs, in how many launches, and with how much memory.
+// TestSelectedOnWarpGroups: which lengths and lists go by bits, by shared blocks, by pairs and by both; in how many launches, and with how
+// much memory.
 func TestSelectedOnWarpGroups(t *testing.T) {
 	older := h200
 	older.Capability = 89
+	bits, walk, pairs := []string{"selected_%s_wgmma"}, []string{"walk_%s_mma"}, []string{"pairs_%s_wgmma"}
+	both := append(pairs, walk...)
 	for _, c := range []struct {
 		B, S, Hq, Hkv, D, block, n int
 		gpu                        kernels.GPU
-		forward, dq                string // what the names of the kernels have; "" where it is refused
-		launches                   int    // of forward
+		kernels                    []string // that make products; none where it is refused
+		launches                   int      // of each
 		reason                     graph.Reason
 	}{
-		{16, 2048, 12, 2, 64, 64, 16, h200, "selected_forward_wgmma64", "selected_dq_wgmma64", 1, 0},
-		{1, 2048, 64, 4, 128, 64, 16, h200, "selected_forward_wgmma128", "selected_dq_wgmma128", 1, 0},
-		{1, 2048, 12, 2, 64, 64, 15, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 1, 0},
-		{1, 2049, 12, 2, 64, 64, 32, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 1, 0},
-		{1, 65536, 12, 2, 64, 64, 16, h200, "pairs_forward_wgmma64", "pairs_dq_wgmma64", 7, 0},
-		{1, 65536, 64, 4, 128, 64, 16, h200, "pairs_forward_wgmma128", "pairs_dq_wgmma128", 68, 0},
-		{1, 65536, 65, 1, 64, 64, 16, h200, "", "", 0, graph.ReasonShape},
-		{1, 65536, 12, 2, 64, 32, 16, h200, "", "", 0, graph.ReasonShape},
-		{1, 65536, 12, 2, 64, 64, 16, older, "", "", 0, graph.ReasonCapability},
+		{16, 2048, 12, 2, 64, 64, 16, h200, bits, 1, 0},
+		{1, 2048, 64, 4, 128, 64, 16, h200, bits, 1, 0},
+		{1, 2048, 12, 2, 64, 64, 15, h200, pairs, 1, 0},
+		{1, 2049, 12, 2, 64, 64, 32, h200, pairs, 1, 0},
+		{1, 8192, 16, 2, 64, 64, 16, h200, walk, 1, 0},
+		{1, 8256, 16, 2, 64, 64, 16, h200, both, 1, 0},
+		{1, 32768, 64, 4, 128, 64, 16, h200, walk, 1, 0},
+		{1, 1 << 20, 64, 2, 128, 64, 16, h200, walk, 1, 0},
+		{1, 65536, 12, 2, 64, 64, 16, h200, pairs, 2, 0},
+		{1, 65536, 64, 4, 128, 64, 16, h200, both, 17, 0},
+		{1, 65536, 65, 1, 64, 64, 16, h200, nil, 0, graph.ReasonShape},
+		{1, 65536, 12, 2, 64, 32, 16, h200, nil, 0, graph.ReasonShape},
+		{1, 65536, 12, 2, 64, 64, 16, older, nil, 0, graph.ReasonCapability},
 	} {
-		site := func(gradient bool) graph.Site {
-			s := attentionSite(kernels.BF16, gradient, c.B, c.S, c.S, c.Hq, c.Hkv, c.D, c.D)
-			s.In = slices.Insert(s.In, 3, operand(tensor.Int32, c.B, c.S, c.Hkv, c.n))
-			return s
-		}
 		op := ops.SelectedAttentionOp{SelectBlock: c.block}
-		p, err := planOf(c.gpu, "cuda wgmma", op, site(false))
-		if c.forward == "" {
-			wantRefusal(t, c, err, c.reason)
-			continue
-		}
-		require.NoError(t, err)
-		n := 0
-		for _, s := range p.Steps {
-			if strings.Contains(s.Kernel, "wgmma") {
-				n++
-				require.Equal(t, "nsa_"+c.forward+"_bf16", s.Kernel)
+		for name, op := range map[string]any{"forward": op, "dq": ops.SelectedAttentionGradOp{Forward: op}} {
+			site := attentionSite(kernels.BF16, name == "dq", c.B, c.S, c.S, c.Hq, c.Hkv, c.D, c.D)
+			site.In = slices.Insert(site.In, 3, operand(tensor.Int32, c.B, c.S, c.Hkv, c.n))
+			p, err := planOf(c.gpu, "cuda wgmma", op, site)
+			if c.kernels == nil {
+				wantRefusal(t, c, err, c.reason)
+				continue
+			}
+			require.NoError(t, err)
+			launches := map[string]int{}
+			for _, s := range p.Steps {
+				if strings.Contains(s.Kernel, "mma") && !strings.Contains(s.Kernel, "dkv") {
+					launches[s.Kernel]++
+				}
 				require.LessOrEqual(t, s.Shared, c.gpu.SharedPerBlock)
 			}
+			want := map[string]int{}
+			for _, k := range c.kernels {
+				want[fmt.Sprintf("nsa_"+k+"%d_bf16", name, c.D)] = c.launches
+			}
+			require.Equal(t, want, launches, "%+v", c)
+			if name == "forward" {
+				require.LessOrEqual(t, p.WorkBytes(), int64(c.B*c.S*c.Hkv*(8*c.n+4+2*16*c.n/8)+1<<30+1<<20), "%+v", c)
+			}
 		}
-		require.Equal(t, c.launches, n, "%+v", c)
-		index := int64(c.S * c.Hkv * (4*c.n + 4 + 2*16*c.n/8))
-		require.LessOrEqual(t, p.WorkBytes(), index+256<<20+1<<20, "%+v", c)
-		g := testutil.Must(planOf(c.gpu, "cuda wgmma", ops.SelectedAttentionGradOp{Forward: op}, site(true)))(t)
-		require.True(t, slices.ContainsFunc(g.Steps, func(s kernels.Step) bool { return s.Kernel == "nsa_"+c.dq+"_bf16" }), "%+v", c)
 	}
 }
 

@@ -1,7 +1,8 @@
 // What comes before and behind the kernels of attention_pairs.cuh.
 //
 //   nsa_pairs_share_i32     idx int32 [B,S,Hkv,most] -> blocks, count, lone
-//   nsa_pairs_sort_i32      idx, or lone -> list, lengths, items, count
+//   nsa_pairs_count_i32     idx, or lone -> lengths, counts
+//   nsa_pairs_sort_i32      idx, or lone, counts -> list, items, count
 //   nsa_pairs_forward_join  sums, stats of the units of a launch -> o, lse
 //   nsa_pairs_dq_join       sums -> dq
 //
@@ -11,7 +12,7 @@
 
 namespace nsa {
 
-constexpr int kSorters = 1024, kSharers = 128, kJoiners = 256;  // threads of a block
+constexpr int kSorters = 512, kSharers = 128, kJoiners = 256;  // threads of a block
 constexpr int kWindow = 2048;                                    // blocks of which a warp that shares knows who chose them
 
 // Calls f(q, i, j, lanes) for the entries i of the lists of `queries` queries from `first` on, with their blocks j, and end(q, length); a
@@ -50,6 +51,23 @@ template <class F, class G> __device__ __forceinline__ void each_entry(const Att
     }
   }
 }
+
+// What a block of kSorters threads does: a part of a unit's queries.
+struct Cut {
+  int unit, number;
+  __device__ explicit Cut(const PairParams& a) : unit(blockIdx.x / a.pairs.cuts), number(blockIdx.x % a.pairs.cuts) {}
+  // Calls f(q, i, j) for its entries and end(q, length), with queries counted from the unit's first.
+  template <class F, class G> __device__ __forceinline__ void each(const PairParams& a, F f, G end) const {
+    const Unit of(a, unit);
+    const int most = (a.pairs.queries - 1) / a.pairs.cuts + 1, from = number * most;
+    each_entry(
+        a.p, of.b, of.g, of.first + from, min(most, of.queries - from), warp(), kSorters / 32,
+        [&](int q, int i, int j, unsigned) {
+          if (j != Blocks::kNone) f(from + q, i, j);
+        },
+        [&](int q, int length) { end(from + q, length); });
+  }
+};
 
 // What a warp does for a tile, with words in shared memory: for kWindow blocks who chose them, and for 32 queries how many lone ones they have.
 __device__ inline void share(const PairParams& a, int number, unsigned* chose) {
@@ -172,23 +190,32 @@ extern "C" __global__ void __launch_bounds__(nsa::kSharers) nsa_pairs_share_i32(
   if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) share(a, number, words);
 }
 
-// Grid x is the number of units; the shared memory has a number for each block, and 64.
-extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
+// Grid x is the number of units times that of their cuts; the shared memory has a number for each block.
+extern "C" __global__ void __launch_bounds__(nsa::kSorters) nsa_pairs_count_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
-  const AttentionParams& p = a.p;
+  const nsa::Cut cut(a);
+  const int blocks = a.p.blocks.count(a.p.n);
+  int* count = reinterpret_cast<int*>(dynamic_shared());
+  int* lengths = a.pairs.lengths + (long long)cut.unit * a.pairs.queries;
+  int* to = a.pairs.counts + (long long)blockIdx.x * blocks;
+  for (int j = threadIdx.x; j < blocks; j += kSorters) count[j] = 0;
+  __syncthreads();
+  cut.each(a, [&](int, int, int j) { atomicAdd(count + j, 1); }, [&](int q, int length) { lengths[q] = length; });
+  __syncthreads();
+  for (int j = threadIdx.x; j < blocks; j += kSorters) to[j] = count[j];
+}
+
+// The same grid; the shared memory has a number for each block, and 64.
+extern "C" __global__ void __launch_bounds__(nsa::kSorters) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
+  using namespace nsa;
   const Pairs& x = a.pairs;
-  const Unit unit(a, blockIdx.x);
-  const int blocks = p.blocks.count(p.n), most = p.blocks.most;
-  int* next = reinterpret_cast<int*>(dynamic_shared());  // how often a block was chosen, then where its next pair goes
+  const nsa::Cut cut(a);
+  const int blocks = a.p.blocks.count(a.p.n), most = a.p.blocks.most;
+  int* next = reinterpret_cast<int*>(dynamic_shared());  // where the next pair of a block goes
   int *pairs = next + blocks, *work = pairs + 32;         // of the blocks of a warp
-  int* list = x.list + (long long)blockIdx.x * x.queries * most;
-  int* lengths = x.lengths + (long long)blockIdx.x * x.queries;
-  PairItem* items = x.items + (long long)blockIdx.x * x.room;
-  const auto each = [&](auto f, auto end) { each_entry(p, unit.b, unit.g, unit.first, unit.queries, warp(), kSorters / 32, f, end); };
-  for (int j = threadIdx.x; j < blocks; j += kSorters) next[j] = 0;
-  __syncthreads();
-  each([&](int, int, int j, unsigned) { if (j != Blocks::kNone) atomicAdd(next + j, 1); }, [&](int q, int length) { lengths[q] = length; });
-  __syncthreads();
+  const int* counts = x.counts + (long long)cut.unit * x.cuts * blocks;
+  int* list = x.list + (long long)cut.unit * x.queries * most;
+  PairItem* items = x.items + (long long)cut.unit * x.room;
   const auto sum = [](int& x) {  // of the lanes up to this one
 #pragma unroll
     for (int m = 1; m < 32; m *= 2) {
@@ -196,28 +223,37 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
       if (lane() >= m) x += y;
     }
   };
-  int first = 0, item = 0;
+  int first = 0, item = 0;  // of the blocks before
 #pragma unroll 1
   for (int from = 0; from < blocks; from += kSorters) {
-    const int j = from + threadIdx.x, length = j < blocks ? next[j] : 0, own = (length + x.chunk - 1) / x.chunk * x.parts;
-    int before = length, ahead = own;
+    const int j = from + threadIdx.x;
+    int length = 0, own = 0;  // of all cuts, and of those before this one
+#pragma unroll 4
+    for (int c = 0; c < x.cuts; c++) {
+      if (c == cut.number) own = length;
+      length += j < blocks ? counts[c * blocks + j] : 0;
+    }
+    const int pieces = (length + x.chunk - 1) / x.chunk * x.parts;
+    int before = length, ahead = pieces;
     sum(before), sum(ahead);
     if (lane() == 31) pairs[warp()] = before, work[warp()] = ahead;
     __syncthreads();
-    int some = pairs[lane()], more = work[lane()];
+    int some = lane() < kSorters / 32 ? pairs[lane()] : 0, more = lane() < kSorters / 32 ? work[lane()] : 0;
     sum(some), sum(more);
     if (warp() > 0) before += __shfl_sync(0xffffffff, some, warp() - 1), ahead += __shfl_sync(0xffffffff, more, warp() - 1);
-    before += first - length, ahead += item - own;
-    if (j < blocks) next[j] = before;
-    PairItem* to = items + ahead;
-    for (int done = 0; done < length; done += x.chunk)
-      for (int part = 0; part < x.parts; part++)
-        *to++ = {j * p.blocks.size + part * kPairKeys, before + done, min(x.chunk, length - done), part};
+    before += first - length, ahead += item - pieces;
+    if (j < blocks) next[j] = before + own;
+    if (cut.number == 0) {
+      PairItem* to = items + ahead;
+      for (int done = 0; done < length; done += x.chunk)
+        for (int part = 0; part < x.parts; part++)
+          *to++ = {j * a.p.blocks.size + part * kPairKeys, before + done, min(x.chunk, length - done), part};
+    }
     first += __shfl_sync(0xffffffff, some, 31), item += __shfl_sync(0xffffffff, more, 31);
     __syncthreads();
   }
-  if (threadIdx.x == 0) x.count[blockIdx.x] = item;
-  each([&](int q, int i, int j, unsigned) { if (j != Blocks::kNone) list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
+  if (cut.number == 0 && threadIdx.x == 0) x.count[cut.unit] = item;
+  cut.each(a, [&](int q, int i, int j) { list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
 }
 
 // Grid x is the number of units of the launch times that of blocks with a thread for each 8 columns of their rows.

@@ -15,6 +15,7 @@ constexpr int kEntryBits = 20;
 //
 //   list    int32 [queries*most]  query << kEntryBits | entry, with queries counted from the unit's first; those of a block in any order
 //   lengths int32 [queries]       entries of a query
+//   counts  int32 [cuts, J]       of J blocks: how many of a part of the queries, a cut, chose one
 //   items   [room]                the work, of which there is count[unit]
 //
 // A launch takes the units [first,end). In it a pair has place ((unit-first)*queries*most + query*most + entry) * parts + part:
@@ -27,12 +28,12 @@ constexpr int kEntryBits = 20;
 // Of a query only the places of its entries are written and read.
 struct alignas(16) PairItem { int key, first, count, part; };  // a tile's first key and number in its block; where its pairs are in the list
 struct Pairs {
-  int32_t *list, *lengths;
+  int32_t *list, *lengths, *counts;
   PairItem* items;
   int32_t* count;
   void* sums;
   float2* stats;
-  int units, queries, room, parts;
+  int units, queries, cuts, room, parts;
   int tile, chunk;  // queries of a tile of rows, and at most of an item, which has at most kItemTiles
   int first, end;
 };

@@ -51,6 +51,10 @@ __device__ __forceinline__ void meet(uint32_t at, uint32_t parity) { barrier_arr
 __device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
+// Waits until a number in shared memory, which never becomes less, exceeds `than`.
+__device__ __forceinline__ void wait_beyond(const int& number, int than) {
+  while (*static_cast<const volatile int*>(&number) <= than) __nanosleep(20);
+}
 // Puts this thread's writes to shared memory, and those that it has waited for, before reads by wgmma and writes by maps.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -66,6 +70,17 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
 __device__ __forceinline__ void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int g, int t, int b) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];"
                ::"r"(to), "l"(map), "r"(c), "r"(g), "r"(t), "r"(b), "r"(barrier) : "memory");
+}
+
+// Begins to copy bytes that lie one behind the other, a multiple of 16, from and to multiples of 16.
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+// Brings such bytes to the L2 cache.
+__device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 // The registers of a thread from here on, in all threads of a warp group.

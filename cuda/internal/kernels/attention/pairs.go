@@ -1,8 +1,6 @@
 package attention
 
 import (
-	"os"
-	"strconv"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -16,13 +14,13 @@ type pairParams struct {
 	params        `c:"p"`
 	pairs         pairs
 	walks         walks
-	_             [56]byte
+	_             [40]byte
 }
 
 type pairs struct {
-	list, lengths, items, count, sums, stats kernels.Ref
+	list, lengths, counts, items, count, sums, stats kernels.Ref
 
-	units, queries, room, parts, tile, chunk, first, end int32
+	units, queries, cuts, room, parts, tile, chunk, first, end int32
 }
 
 type walks struct {
@@ -32,17 +30,17 @@ type walks struct {
 }
 
 const (
-	pairQueries = 2048      // most queries of a unit
-	unitTiles   = 4         // tiles of rows that a block has of a unit, on average, if there are that many
-	pairBytes   = 256 << 20 // most bytes of results that are not yet added up
-	itemTiles   = 8         // tiles of rows of an item
-	joiners     = 256       // threads of a block that adds up results
-	sharers     = 4         // warps of a block that finds shared blocks
-	shareWindow = 2048      // blocks of which such a warp knows who chose them
-	tileQueries = 32        // most queries of a tile, which have a bit each
-	walkBlocks  = 8         // the most blocks for each entry of a list
-	walkHeads   = 8
-	sharedRows  = 32
+	pairQueries = 2048    // most queries of a unit
+	mostCuts    = 16      // most blocks of threads that sort a unit, with at least 8 entries for each count that they make
+	sorters     = 512     // threads of such a block
+	pairBytes   = 1 << 30 // most bytes of results that are not yet added up
+	itemTiles   = 8       // tiles of rows of an item
+	joiners     = 256     // threads of a block that adds up results
+	sharers     = 4       // warps of a block that finds shared blocks
+	shareWindow = 2048    // blocks of which such a warp knows who chose them
+	tileQueries = 32      // most queries of a tile, which have a bit each
+	walkHeads   = 8       // fewest heads of a group whose queries share blocks
+	sharedRows  = 32      // see selectedProblem.least
 )
 
 // pairRing is the shape of a kernel that makes results of pairs: its loading and computing warp groups, its stages of rows and of
@@ -76,47 +74,39 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 	return min(tileQueries, r.warps/kernels.Pieces(h, 16))
 }
 
-// least is the number of queries of a tile that must choose a block to share it: 1 if all blocks are shared, 0 if none is.
+// least is the number of queries of a tile that must choose a block to share it: 1 if all blocks are shared, 0 if none is. Reading a
+// shared block takes a tile as long as the lone pairs of about sharedRows rows take. The fewer rows a query has, the more rows of a warp
+// multiply what they did not choose. All blocks are shared if there are few, so that queries have many in common.
 func (a selectedProblem) least() int64 {
 	h := a.headsPerGroup()
-	if s := os.Getenv("LEAST"); s != "" {
-		n, _ := strconv.Atoi(s)
-		return int64(n)
-	}
-	switch few := a.count() <= walkBlocks*a.topN; {
-	case h >= walkHeads && few || a.byPairs() != nil:
-		return 1
-	case few:
+	switch {
+	case h < walkHeads:
 		return 0
+	case 8*a.count() <= h*h*a.topN:
+		return 1
 	}
 	return kernels.Pieces(sharedRows, h)
 }
 
-// byPairs refuses lists whose pairs the kernels do not take.
-func (a selectedProblem) byPairs() error {
-	if a.sortBytes() > int64(a.GPU.SharedPerBlock) {
-		return graph.Refuse(graph.ReasonShared, "warp groups: %d blocks, which are too many to be sorted by", a.count())
-	}
-	if a.pairBytes(max(a.D, a.Dv))*tileQueries > pairBytes {
-		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, pairBytes)
+// byLists refuses what neither the kernels by shared blocks nor those by pairs take.
+func (a selectedProblem) byLists() error {
+	rows, h := a.B*a.S*a.Hq, a.headsPerGroup()
+	switch {
+	case h > 64:
+		return graph.Refuse(graph.ReasonShape, "warp groups: %d heads of a group, want at most 64", h)
+	case rows >= 1<<31 || 2*rows*max(a.D, a.Dv) >= maxMapStride:
+		return graph.Refuse(graph.ReasonShape, "warp groups: %d rows, want less than 2^31, and less than 2^40 bytes", rows)
+	case a.least() == 1:
+	case a.sortBytes() > int64(a.GPU.SharedPerBlock):
+		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.count(), a.GPU.SharedPerBlock/4-64)
+	case a.pairBytes(max(a.D, a.Dv))*tileQueries > pairBytes:
+		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, pairBytes/tileQueries)
 	}
 	return nil
 }
 
 // sortBytes is the shared memory of the kernel that sorts pairs: numbers of the blocks, and of 32 warps.
 func (a selectedProblem) sortBytes() int64 { return 4*a.count() + 2*4*32 }
-
-// byWalks refuses what neither the kernels by shared blocks nor those by pairs take.
-func (a selectedProblem) byWalks() error {
-	rows := a.B * a.S * a.Hq
-	switch h := a.headsPerGroup(); {
-	case h > 64:
-		return graph.Refuse(graph.ReasonShape, "warp groups: %d heads of a group, want at most 64", h)
-	case rows >= 1<<31 || 2*rows*max(a.D, a.Dv) >= maxMapStride:
-		return graph.Refuse(graph.ReasonShape, "warp groups: %d rows, want less than 2^31, and less than 2^40 bytes", rows)
-	}
-	return nil
-}
 
 // pairBytes is the memory for the results of a query and a group, with c columns.
 func (a selectedProblem) pairBytes(c int64) int64 {
@@ -177,7 +167,10 @@ func (a selectedProblem) launchLists(op string, of widths, walk walkRing, ring p
 	x.list, x.lengths = a.Work(4*all*queries*a.topN), a.Work(4*all*queries)
 	x.items, x.count = a.Work(16*all*int64(x.room)), a.Work(4*all)
 	x.sums, x.stats = a.Work(2*rows*c), a.Work(stats*rows+8) // a walk reads two at once
-	a.Launch("nsa_pairs_sort_i32", kernels.Line(all), kernels.Line(1024), a.sortBytes(), p)
+	cuts := max(1, min(mostCuts, queries*a.topN/(8*a.count())))
+	x.cuts, x.counts = int32(cuts), a.Work(4*all*cuts*a.count())
+	a.Launch("nsa_pairs_count_i32", kernels.Line(all*cuts), kernels.Line(sorters), 4*a.count(), p)
+	a.Launch("nsa_pairs_sort_i32", kernels.Line(all*cuts), kernels.Line(sorters), a.sortBytes(), p)
 	for first := int64(0); first < all; first += each {
 		x.first, x.end = int32(first), int32(min(all, first+each))
 		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128*(ring.loaders+ring.groups)), of.pairTileBytes(ring), p)
@@ -191,17 +184,11 @@ func (a selectedProblem) launchLists(op string, of widths, walk walkRing, ring p
 	}
 }
 
-// units cuts the queries of each group into units of whole tiles, alike in size, in which a block has some tiles of rows. A launch has
-// `each` of them, with at most `fit` queries in all.
+// units cuts the queries of each group into units of whole tiles, alike in size. A launch has `each`
+// of them, with at most `fit` queries in all.
 func (a selectedProblem) units(fit, tile int64) (queries, units, each int64) {
 	most := min(fit, kernels.Pieces(a.S, tile)*tile)
-	unitTiles := int64(unitTiles)
-	if s := os.Getenv("UNIT"); s != "" {
-		n, _ := strconv.Atoi(s)
-		unitTiles = int64(n)
-	}
-	want := min(pairQueries, max(tile, unitTiles*(64/a.headsPerGroup())*a.count()/a.topN))
-	most = max(tile, most/kernels.Pieces(most, want)/tile*tile)                           // so that most of fit is used
+	most = max(tile, most/kernels.Pieces(most, pairQueries)/tile*tile)                    // so that most of fit is used
 	queries = kernels.Pieces(kernels.Pieces(a.S, kernels.Pieces(a.S, most)), tile) * tile // and units are alike
 	units = kernels.Pieces(a.S, queries)
 	return queries, units, min(units*a.groups(), fit/queries)

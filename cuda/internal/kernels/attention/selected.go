@@ -235,7 +235,9 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.forwardBytes(), x.pairTileBytes(x.pairForward)) })
+	x, err := a.onWarpGroups(func(x widths) int64 {
+		return max(x.forwardBytes(), x.pairTileBytes(x.pairForward), x.walkBytes(x.walkForward))
+	})
 	if err != nil {
 		return err
 	}
@@ -256,7 +258,9 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.listedDKVBytes()) })
+	x, err := a.onWarpGroups(func(x widths) int64 {
+		return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.walkBytes(x.walkDQ), x.listedDKVBytes())
+	})
 	if err != nil {
 		return err
 	}
@@ -283,14 +287,14 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 	if err := a.noDocuments(); err != nil {
 		return widths{}, err
 	}
-	if err := a.byWalks(); err != nil && !a.byBits() {
+	if err := a.byLists(); err != nil && !a.byBits() {
 		return widths{}, err
 	}
 	return a.problem.onWarpGroups(shared)
 }
 
 // byBits tells whether rows go through all keys, with a bit for each tile that says whether it is seen: where lists have most of few
-// blocks. Else results are made by pairs of a query and a block, whatever queries beside each other have in common.
+// blocks. Else they go by lists.
 func (a selectedProblem) byBits() bool {
 	return kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
 }

@@ -10,3 +10,5 @@
 #include "../../attention/attention_pairs.cu"
 #include "../../attention/attention_wgmma_pairs_forward.cu"
 #include "../../attention/attention_wgmma_pairs_dq.cu"
+#include "../../attention/attention_walk_forward.cu"
+#include "../../attention/attention_walk_dq.cu"

@@ -26,6 +26,13 @@ inline void barrier_wait(uint32_t at, uint32_t parity) {
 }
 inline void meet(uint32_t at, uint32_t parity) { barrier_arrive(at), barrier_wait(at, parity); }
 inline void barrier_arrive_copied(uint32_t at) { copies_arrived(), barrier_arrive(at); }
+inline void wait_beyond(const int& number, int than) {
+  const std::pair<const int*, int> what{&number, than};
+  host_wait([](const void* p) {
+    const auto& [number, than] = *static_cast<const std::pair<const int*, int>*>(p);
+    return *number > than;
+  }, &what);
+}
 inline void fence_async() {}
 
 inline thread_local struct HostNamed { int here; long round; } host_named[16];
@@ -57,6 +64,13 @@ inline void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int 
     }
   host_arrive(host_shared<HostBarrier>(barrier), 0, int(-128 * m.rows));
 }
+
+inline void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  memcpy(&host_shared<uint4>(to), from, bytes);
+  host_arrive(host_shared<HostBarrier>(barrier), 0, -int(bytes));
+}
+
+inline void prefetch_bytes(const void*, uint32_t) {}
 
 template <int N> void fewer_registers() {}
 template <int N> void more_registers() {}

@@ -1,0 +1,128 @@
+// dq of selected attention for compute capability 9.0: q, k, v, do, lse, delta, shared blocks of tiles, sums of lone pairs -> dq.
+//
+//   nsa_walk_dq_mma<D>, D as in attention_wgmma_forward.cu
+//
+// See attention_walk_tiles.cuh. A warp keeps the sums of its 16 rows and adds what the lone pairs of its queries made, in the order of
+// their lists.
+#include "attention_walk_tiles.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+// N keys at once; Q and do stay in registers, or in shared memory.
+template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
+  static constexpr int kOwnQ = KeptQ ? 0 : 32 * C;
+  using Tiles = WalkTiles<T, C, Cv, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), 2>;
+  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
+  const Tiles tiles;
+  __device__ WalkQueryGradient(const PairParams& a) : tiles(a) {}
+
+  __device__ void run() const {
+    tiles.begin();
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (group == 0) {
+      fewer_registers<Loader>();
+      tiles.load();
+    } else {
+      more_registers<Computer>();
+      compute(warp() - Tiles::L);
+    }
+  }
+
+  __device__ void compute(int w) const {
+    const AttentionParams& p = tiles.p;
+    const Sizes& n = p.n;
+    typename Tiles::Mine mine;
+    WalkLeft<C, KeptQ> q;
+    WalkLeft<Cv, KeptDO> dout;
+    float dq[C / 8][4], lse[2], delta[2];
+    tiles.each(
+        [&](int i, int) {
+          const typename Tiles::Tile tile(tiles.a, i);
+          mine = tiles.mine(tile, typename Tiles::Rows(tiles.a, w));
+          const T *from[2], *gradient[2];
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            const bool in = mine.head[r] >= 0;
+            const int row = mine.t[r] * n.each + mine.head[r];
+            from[r] = in ? static_cast<const T*>(p.q) + n.row(tile.b, tile.g, row, n.d) : nullptr;
+            gradient[r] = in ? static_cast<const T*>(p.dout) + n.row(tile.b, tile.g, row, n.dv) : nullptr;
+            lse[r] = in ? load_lse(p.lse[n.stat(tile.b, tile.g, row)]) : INFINITY;
+            delta[r] = in ? p.delta[n.stat(tile.b, tile.g, row)] : 0;
+          }
+          q.load(from, n.d, tiles.own(w));
+          dout.load(gradient, n.dv, tiles.own(w) + kOwnQ);
+#pragma unroll
+          for (int j = 0; j < C / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) dq[j][e] = 0;
+        },
+        [&](const SharedBlock& block, int, int fill) {
+          tiles.take(block, mine.bits, fill, [&](uint32_t keys, int key, unsigned queries) {
+            const bool all = mine.see_all(key, queries);
+#pragma unroll 1
+            for (int part = 0; part < 64; part += N) {
+              float s[N / 8][4], ds[N / 8][4];
+              walk_rows<T, C, N>(s, q, keys, part);
+              walk_rows<T, Cv, N>(ds, dout, keys + Tiles::kKeyTile, part);
+#pragma unroll
+              for (int r = 0; r < 2; r++) {
+                const float base = large(lse[r]) ? 0 : lse[r] * kLog2E;
+                if (large(lse[r]))
+#pragma unroll
+                  for (int j = 0; j < N / 8; j++) s[j][2 * r] = shifted_logit(n, s[j][2 * r], lse[r]), s[j][2 * r + 1] = shifted_logit(n, s[j][2 * r + 1], lse[r]);
+#pragma unroll
+                for (int j = 0; j < N / 8; j++)
+#pragma unroll
+                  for (int e = 2 * r; e < 2 * r + 2; e++) ds[j][e] = power2(fmaf(s[j][e], n.scale_log2, -base)) * (ds[j][e] - delta[r]);
+              }
+              if (!all) walk_hide<N>(ds, mine, key, part, queries, 0);
+              walk_add<T, C, N>(dq, ds, keys, part);
+            }
+          });
+        },
+        [&](unsigned queries, int from, int all, int fill, int i) {
+          tiles.take_lone(queries, from, all, fill, i, mine, [&](const uint32_t (&sums)[2], const uint32_t (&)[2], int count, const bool (&is)[2]) { add_lone(sums, count, is, dq); });
+        },
+        [&](int i) {
+          const typename Tiles::Tile tile(tiles.a, i);
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            T* to = mine.head[r] < 0 ? nullptr : static_cast<T*>(p.dq) + n.row(tile.b, tile.g, mine.t[r] * n.each + mine.head[r], n.d);
+            walk_store<T, C>(to, dq, r, n.scale, n.d);
+          }
+        });
+  }
+
+  // Adds `count` results of lone pairs to the rows that they are of.
+  __device__ __forceinline__ void add_lone(const uint32_t (&sums)[2], int count, const bool (&is)[2], float (&dq)[C / 8][4]) const {
+    const int row = 2 * tiles.width();
+    const float factor = narrow<T> ? 1 / tiles.p.n.scale : 1;  // of results that have the scale
+#pragma unroll 1
+    for (int k = 0; k < count; k++)
+#pragma unroll
+      for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int m = 0; m < C / 32; m++) {
+          if (!is[r] || 64 * m >= row) continue;
+          float v[8];
+          Pack<T>{shared_cell(sums[r] + k * tiles.p.n.each * row + 64 * m)}.get(v);
+#pragma unroll
+          for (int e = 0; e < 8; e++) dq[4 * m + e / 2][2 * r + e % 2] = fmaf(factor, v[e], dq[4 * m + e / 2][2 * r + e % 2]);
+        }
+  }
+};
+#endif
+
+}  // namespace nsa
+
+#define NSA_WALK_DQ(D, C, Cv, W, ...)                                                                                  \
+  NSA_WALK(walk_dq, D, bf16, W, nsa::WalkQueryGradient<nsa::bf16, C, Cv, W, __VA_ARGS__>)                              \
+  NSA_WALK(walk_dq, D, f16, W, nsa::WalkQueryGradient<nsa::f16, C, Cv, W, __VA_ARGS__>)
+NSA_WALK_DQ(64, 64, 64, 8, 12, 64, true, true, 56, 224)
+NSA_WALK_DQ(128, 128, 128, 8, 6, 64, true, false, 56, 224)
+NSA_WALK_DQ(192x128, 192, 128, 8, 3, 32, false, false, 56, 224)
+NSA_WALK_DQ(192, 192, 192, 8, 2, 32, false, false, 56, 224)
+NSA_WALK_DQ(256x128, 256, 128, 4, 3, 16, false, false, 56, 240)
+NSA_WALK_DQ(256x192, 256, 192, 4, 3, 16, false, false, 56, 240)

@@ -1,0 +1,160 @@
+// The forward of selected attention for compute capability 9.0: q, k, v, shared blocks of tiles, sums, stats of lone pairs -> o, lse.
+//
+//   nsa_walk_forward_mma<D>, D as in attention_wgmma_forward.cu
+//
+// See attention_walk_tiles.cuh. A warp keeps the sums of its 16 rows and adds what the lone pairs of its queries made, in the order of
+// their lists. Rows that are large take the difference first: see kLarge.
+#include "attention_walk_tiles.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+// N keys at once; Q stays in registers, or in shared memory.
+template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Loader, int Computer> struct WalkForward {
+  using Tiles = WalkTiles<T, C, Cv, W, Stages, Kept ? 0 : 32 * C, 1>;
+  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  static constexpr float kSlack = 6;  // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
+  static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
+  const Tiles tiles;
+  __device__ WalkForward(const PairParams& a) : tiles(a) {}
+
+  __device__ void run() const {
+    tiles.begin();
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (group == 0) {
+      fewer_registers<Loader>();
+      tiles.load();
+    } else {
+      more_registers<Computer>();
+      compute(warp() - Tiles::L);
+    }
+  }
+
+  // Raises the maximum of a row that has to be, by its new logits; returns the factor.
+  static __device__ float raise(Softmax& state, float top, float scale) {
+    return (top - state.top) * scale > kSlack ? state.raise(top, scale) : 1;
+  }
+  static __device__ void rescale(float (&o)[Cv / 8][4], const float (&factor)[2]) {
+    if (!__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) return;
+#pragma unroll
+    for (int j = 0; j < Cv / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) o[j][i] *= factor[i / 2];
+  }
+
+  __device__ void compute(int w) const {
+    const AttentionParams& p = tiles.p;
+    const Sizes& n = p.n;
+    const float scale = n.scale_log2;
+    typename Tiles::Mine mine;
+    WalkLeft<C, Kept> q;
+    float o[Cv / 8][4];
+    Softmax state[2];  // the sum: of this thread's columns
+    tiles.each(
+        [&](int i, int) {
+          const typename Tiles::Tile tile(tiles.a, i);
+          mine = tiles.mine(tile, typename Tiles::Rows(tiles.a, w));
+          const T* from[2];
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            from[r] = mine.head[r] < 0 ? nullptr : static_cast<const T*>(p.q) + n.row(tile.b, tile.g, mine.t[r] * n.each + mine.head[r], n.d);
+            state[r].start();
+          }
+          q.load(from, n.d, tiles.own(w));
+#pragma unroll
+          for (int j = 0; j < Cv / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[j][e] = 0;
+        },
+        [&](const SharedBlock& block, int, int fill) {
+          tiles.take(block, mine.bits, fill, [&](uint32_t keys, int key, unsigned queries) {
+            const bool all = mine.see_all(key, queries);
+#pragma unroll 1
+            for (int part = 0; part < 64; part += N) {
+              float s[N / 8][4], factor[2];
+              walk_rows<T, C, N>(s, q, keys, part);
+              if (!all) walk_hide<N>(s, mine, key, part, queries, -INFINITY);
+#pragma unroll
+              for (int r = 0; r < 2; r++) {
+                float top = -INFINITY;
+#pragma unroll
+                for (int j = 0; j < N / 8; j++) top = fmaxf(top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+                factor[r] = raise(state[r], max_of_four(top), scale);
+                float base = state[r].base() * scale;
+                if (large(base)) {
+#pragma unroll
+                  for (int j = 0; j < N / 8; j++) s[j][2 * r] -= state[r].top, s[j][2 * r + 1] -= state[r].top;
+                  base = 0;
+                }
+#pragma unroll
+                for (int j = 0; j < N / 8; j++)
+#pragma unroll
+                  for (int e = 2 * r; e < 2 * r + 2; e++) state[r].sum += s[j][e] = power2(fmaf(s[j][e], scale, -base));
+              }
+              rescale(o, factor);
+              walk_add<T, Cv, N>(o, s, keys + Tiles::kKeyTile, part);
+            }
+          });
+        },
+        [&](unsigned queries, int from, int all, int fill, int i) {
+          tiles.take_lone(queries, from, all, fill, i, mine, [&](const uint32_t (&sums)[2], const uint32_t (&stats)[2], int count, const bool (&is)[2]) { add_lone(sums, stats, count, is, o, state); });
+        },
+        [&](int i) {
+          const typename Tiles::Tile tile(tiles.a, i);
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            state[r].sum = sum_of_four(state[r].sum);
+            const bool in = mine.head[r] >= 0;
+            const int row = mine.t[r] * n.each + mine.head[r];
+            if (in && lane() % 4 == 0) p.lse[n.stat(tile.b, tile.g, row)] = state[r].lse(n.scale);
+            walk_store<T, Cv>(in ? static_cast<T*>(p.o) + n.row(tile.b, tile.g, row, n.dv) : nullptr, o, r, state[r].norm(), n.dv);
+          }
+        });
+  }
+
+  // Adds `count` results of lone pairs to the rows that they are of.
+  __device__ __forceinline__ void add_lone(const uint32_t (&sums)[2], const uint32_t (&stats)[2], int count, const bool (&is)[2], float (&o)[Cv / 8][4], Softmax (&state)[2]) const {
+    const Sizes& n = tiles.p.n;
+    const int row = 2 * tiles.width();
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      float top = -INFINITY;
+#pragma unroll 4
+      for (int k = 0; k < count; k++) top = fmaxf(top, __uint_as_float(shared_word(stats[r] + 8 * k * n.each)));
+      factor[r] = is[r] ? raise(state[r], top, n.scale_log2) : 1;
+    }
+    rescale(o, factor);
+#pragma unroll 1
+    for (int k = 0; k < count; k++)
+#pragma unroll
+      for (int r = 0; r < 2; r++) {
+        const uint2 stat = shared_pair(stats[r] + 8 * k * n.each);
+        float weight = is[r] ? power2((__uint_as_float(stat.x) - state[r].base()) * n.scale_log2) : 0;
+        const float sum = is[r] ? __uint_as_float(stat.y) : 0;
+        if (lane() % 4 == 0) state[r].sum += weight * sum;
+        if (narrow<T>) weight *= sum;
+#pragma unroll
+        for (int m = 0; m < Cv / 32; m++) {
+          if (!is[r] || 64 * m >= row) continue;
+          float v[8];
+          Pack<T>{shared_cell(sums[r] + k * n.each * row + 64 * m)}.get(v);
+#pragma unroll
+          for (int e = 0; e < 8; e++) o[4 * m + e / 2][2 * r + e % 2] = fmaf(weight, v[e], o[4 * m + e / 2][2 * r + e % 2]);
+        }
+      }
+  }
+};
+#endif
+
+}  // namespace nsa
+
+#define NSA_WALK_FORWARD(D, C, Cv, W, ...)                                                                             \
+  NSA_WALK(walk_forward, D, bf16, W, nsa::WalkForward<nsa::bf16, C, Cv, W, __VA_ARGS__>)                               \
+  NSA_WALK(walk_forward, D, f16, W, nsa::WalkForward<nsa::f16, C, Cv, W, __VA_ARGS__>)
+NSA_WALK_FORWARD(64, 64, 64, 12, 12, 64, true, 56, 152)
+NSA_WALK_FORWARD(128, 128, 128, 8, 7, 64, true, 56, 224)
+NSA_WALK_FORWARD(192x128, 192, 128, 8, 4, 64, false, 56, 224)
+NSA_WALK_FORWARD(192, 192, 192, 8, 3, 64, false, 56, 224)
+NSA_WALK_FORWARD(256x128, 256, 128, 8, 3, 64, false, 56, 224)
+NSA_WALK_FORWARD(256x192, 256, 192, 8, 2, 64, false, 56, 224)

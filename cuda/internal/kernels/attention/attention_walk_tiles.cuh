@@ -1,0 +1,428 @@
+// What the kernels for compute capability 9.0 that walk over shared blocks (Walks of attention_pairs.cuh) have in common: blocks, one a
+// multiprocessor or less, with four warps that load and W that compute, 16 rows each. They go through the tiles of queries of the units
+// [first,end), the last ones first, every gridDim.x-th one. A tile has at most W/ceil(h/16) times max(1, 16/h) queries, and 32.
+//
+// The first warp brings the keys and values of the tiles' shared blocks, 64 keys at a time, into a ring of stages, by tensor maps;
+// barriers say which are full and which are free. Behind them it brings the results of lone pairs, those of one query at a time. A
+// computing warp takes the *fills* that one of its queries chose, and goes on alone, to the next tile, too: it is behind or ahead of
+// others by as many fills as there are stages. For the warps that do not take a fill the loading warp arrives where it becomes free.
+//
+// If some row of a warp does not see all keys of a fill that the warp takes, a loading warp looks for NaN and Inf first: values that have
+// them (for dq: keys) become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
+//
+// Maps of q and do are not read. Of stats an even number of rows is read, from an even one on. Shared memory: kShared bytes.
+#pragma once
+
+#include "attention_pairs.cuh"
+#include "attention_wgmma_span.cuh"
+
+namespace nsa {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+// Of each computing warp, Own bytes of shared memory are its own. Arrays: of rows, 1 or with do 2.
+template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> struct WalkTiles {
+  static constexpr int L = 4, kBlock = 32 * (L + W);
+  static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
+  struct Shared {
+    unsigned long long full[Stages], free[Stages], raw[Stages];
+    int begun;  // fills that are there or on their way
+  };
+  static constexpr int kTiles = Stages * kStage + W * Own, kShared = kTiles + sizeof(Shared);
+  static_assert(sizeof(Shared) == 24 * Stages + 8, "widths.walkBytes in Go");
+  static_assert(kShared <= 227 << 10, "or no block fits");
+
+  const PairParams& a;
+  const AttentionParams& p;
+  const Walks& x;
+  uint32_t ring;
+  Shared& is;
+
+  static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
+  __device__ WalkTiles(const PairParams& a)
+      : a(a), p(a.p), x(a.walks), ring(shared_address(shared())), is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+
+  __device__ void begin() const {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 1), barrier_init(barrier_at(is.free[i]), W), barrier_init(barrier_at(is.raw[i]), 1);
+      is.begun = 0;
+      barriers_ready();
+    }
+    __syncthreads();
+  }
+  __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * Own; }
+
+  // A tile of queries. Behind the last query of a unit there may be tiles without any.
+  struct Tile {
+    int unit, b, g, first, queries;  // the unit is that of all
+    __device__ Tile(const PairParams& a, int i) {
+      asm volatile("" : "+r"(i));  // a tile made again is computed again: one that is kept takes registers
+      const int units = a.pairs.end - a.pairs.first;
+      unit = a.pairs.first + i % units;
+      const Unit of(a, unit);
+      const int from = (tiles(a) - 1 - i / units) * a.walks.queries;
+      b = of.b, g = of.g, first = of.first + from, queries = min(a.walks.queries, of.queries - from);
+    }
+    // Its first query, counted from the first one of all units.
+    __device__ long long in_unit(const PairParams& a) const { return (long long)unit * a.pairs.queries + first - unit % a.pairs.units * a.pairs.queries; }
+    static __device__ int tiles(const PairParams& a) { return (a.pairs.queries - 1) / a.walks.queries + 1; }  // of a unit
+  };
+
+  // The rows of warp w: `whole` queries, or a part of one.
+  struct Rows {
+    int whole, parts, query, flat;  // query, flat: of row 0 of the warp, in the tile; flat counts rows from the query's first
+    __device__ Rows(const PairParams& a, int w) {
+      asm volatile("" : "+r"(w));  // as in Tile
+      const int each = a.p.n.each;
+      parts = (each - 1) / 16 + 1, whole = (a.walks.queries - 1) / (W / parts) + 1;
+      query = w / parts * whole, flat = w % parts * 16;
+      if (w / parts >= W / parts) query = 32;
+    }
+    // The bits of its queries, of a tile with so many.
+    __device__ unsigned bits(int queries) const {
+      const int n = min(whole, queries - query);
+      return n <= 0 ? 0 : 0xffffffffu >> (32 - n) << query;
+    }
+  };
+
+  // How many results of lone pairs are in a fill: the sums of a query's rows, and behind those of all their stats.
+  __device__ int places() const { return kStage / (p.n.each * (2 * width() + (Arrays == 1 ? 8 : 0))); }
+  __device__ int width() const { return pair_width(Arrays == 1 ? p.n.dv : p.n.d); }
+
+  // Goes through the tiles of the block: calls start(i, all), then step(block, count, fill) for 32 shared blocks at a time, where each lane has
+  // one of `count` and fill is the number of the first one; then lone(queries, from, all, fill, i) for fills of results of lone pairs, one for
+  // each bit of queries, with those from number `from` on of a query's `all`, which lane q has of query q; and finish(i).
+  template <class Start, class Step, class Lone, class Finish> __device__ __forceinline__ void each(Start start, Step step, Lone lone, Finish finish) const {
+    const int tiles = Tile::tiles(a) * (a.pairs.end - a.pairs.first);
+    const auto number = [&](int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
+    int round = 0, at = 0, count = 0, all = 0, fill = 0;
+    SharedBlock ahead{};  // of the next tile, or of this one
+    const auto fetch = [&](int from) {
+      ahead = from + lane() < x.room ? x.blocks[(long long)at * x.room + from + lane()] : SharedBlock{0, 0};
+    };
+    const auto open = [&] {  // goes on to the next tile with queries and finds out what is known of it
+      for (; number(round) < tiles; round++) {
+        const Tile next(a, number(round));
+        if (next.queries <= 0) continue;
+        at = next.unit / a.pairs.units * x.tiles + next.first / x.queries, count = x.count[at];
+        fetch(0);
+        if (x.least > 1) all = lane() < next.queries ? a.pairs.lengths[next.in_unit(a) + lane()] * a.pairs.parts : 0;
+        break;
+      }
+    };
+    open();
+#pragma unroll 1
+    while (number(round) < tiles) {
+      const int now = number(round), blocks = count, places = all;
+      start(now, places);
+      int from = 0;
+#pragma unroll 1
+      do {
+        SharedBlock mine = ahead;
+        if (from + lane() >= blocks) mine.queries = 0;
+        if (from + 32 < blocks) {
+          fetch(from + 32);
+        } else {
+          round++;
+          open();
+        }
+        step(mine, min(32, blocks - from), fill + from);
+      } while ((from += 32) < blocks);
+      fill += blocks;
+      const int most = this->places();
+#pragma unroll 1
+      for (from = 0;; from += most) {
+        const unsigned queries = __ballot_sync(0xffffffff, places > from);
+        if (!queries) break;
+        lone(queries, from, places, fill, now);
+        fill += __popc(queries);
+      }
+      finish(now);
+    }
+  }
+
+  // Of lane w the bits of computing warp w.
+  __device__ unsigned bits_of_warps(const Tile& tile) const { return lane() < W ? Rows(a, lane()).bits(tile.queries) : 0; }
+  // Whether a warp does not see all keys of a block that it takes: then values or keys must be looked at. All lanes ask.
+  static __device__ bool suspect(int key, unsigned queries, unsigned bits, int first) {
+    return key + 63 > first || __any_sync(0xffffffff, (queries & bits) != 0 && (queries & bits) != bits);
+  }
+
+  // What the loading warps do: the first one brings fills, the others look at those that are suspect, in turn.
+  __device__ void load() const {
+    if (warp() == 0) bring();
+    else look(warp() - 1);
+  }
+  __device__ void bring() const {
+    int i = 0;
+    const auto begin = [&](int fill, auto copy, bool taken) {  // of lane w: whether warp w takes it
+      const int stage = fill % Stages;
+      barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
+      if (lane() == 0) {
+        copy(stage, ring + stage * kStage);
+        *static_cast<volatile int*>(&is.begun) = fill + 1;
+      }
+      if (lane() < W && !taken) barrier_arrive(barrier_at(is.free[stage]));
+      __syncwarp();  // no lane is a phase of a barrier behind
+    };
+    each([&](int at, int all) { i = at, prefetch(at, 0, all); }, [&](const SharedBlock& block, int count, int fill) {
+      const Tile tile(a, i);
+      const unsigned bits = bits_of_warps(tile);
+#pragma unroll 1
+      for (int j = 0; j < count; j++, fill++) {
+        const int key = __shfl_sync(0xffffffff, block.key, j);
+        const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
+        const bool look = suspect(key, queries, bits, tile.first);
+        begin(fill, [&](int stage, uint32_t to) {
+          const uint32_t full = barrier_at(look ? is.raw[stage] : is.full[stage]);
+          barrier_arrive_expecting(full, kStage);
+          copy_boxes<C>(to, 64, a.k, full, tile.g, key, tile.b);
+          copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, key, tile.b);
+        }, queries & bits);
+      }
+    }, [&](unsigned queries, int from, int all, int fill, int) {
+      const Tile tile(a, i);
+      const unsigned bits = bits_of_warps(tile);
+      const int most = places(), row = 2 * width();
+      prefetch(i, from + most, all);
+#pragma unroll 1
+      for (; queries; queries &= queries - 1, fill++) {
+        const int q = __ffs(queries) - 1, rows = min(most, __shfl_sync(0xffffffff, all, q) - from) * p.n.each;
+        begin(fill, [&](int stage, uint32_t to) {
+          const long long first = first_of(tile, q, from);
+          const uint32_t full = barrier_at(is.full[stage]), stats = Arrays == 1 ? ((first & 1) + rows + 1) / 2 * 16 : 0;  // from an even one on
+          barrier_arrive_expecting(full, rows * row + stats);
+          copy_bytes(to, static_cast<const char*>(a.pairs.sums) + first * row, rows * row, full);
+          if (Arrays == 1) copy_bytes(to + most * p.n.each * row, a.pairs.stats + (first & ~1ll), stats, full);
+        }, bits >> q & 1);
+      }
+    }, [](int) {});
+  }
+  // Brings the sums of the fills from a place on to the L2 cache; lane q those of query q, of which there are `all`.
+  __device__ void prefetch(int i, int from, int all) const {
+    const int row = 2 * width(), rows = min(places(), all - from) * p.n.each;
+    if (rows > 0) prefetch_bytes(static_cast<const char*>(a.pairs.sums) + first_of(Tile(a, i), lane(), from) * row, rows * row);
+  }
+  // The number of the first row of a query's results, from the from-th place on.
+  __device__ long long first_of(const Tile& tile, int q, int from) const {
+    const Pairs& y = a.pairs;
+    return ((tile.in_unit(a) - (long long)y.first * y.queries + q) * p.blocks.most * y.parts + from) * p.n.each;
+  }
+  __device__ void look(int number) const {
+    uint32_t parities = 0;
+    int turn = number, i = 0;  // 0 where it is this warp's
+    each([&](int at, int) { i = at; }, [&](const SharedBlock& block, int count, int fill) {
+      const Tile tile(a, i);
+      const unsigned bits = bits_of_warps(tile);
+#pragma unroll 1
+      for (int j = 0; j < count; j++, fill++) {
+        if (!suspect(__shfl_sync(0xffffffff, block.key, j), __shfl_sync(0xffffffff, block.queries, j), bits, tile.first)) continue;
+        const int stage = fill % Stages;
+        const uint32_t parity = parities >> stage & 1, to = ring + stage * kStage;
+        parities ^= 1u << stage;
+        turn = (turn == 0 ? L - 1 : turn) - 1;
+        if (turn != L - 2) continue;
+        wait_beyond(is.begun, fill);
+        barrier_wait(barrier_at(is.raw[stage]), parity);
+        if constexpr (Arrays == 2) {
+          if (not_finite<C>(to)) take_out_rows<T, C>(to, to + kKeyTile, 64);
+        } else {
+          if (not_finite<Cv>(to + kKeyTile)) take_out_rows<T, Cv>(to + kKeyTile, to, 64);
+        }
+        __syncwarp();
+        if (lane() == 0) barrier_arrive(barrier_at(is.full[stage]));
+      }
+    }, [](unsigned, int, int, int, int) {}, [](int) {});
+  }
+  // Whether a tile of 64 rows has a NaN or Inf.
+  template <int X> static __device__ bool not_finite(uint32_t tile) {
+    uint32_t sum[4] = {};
+#pragma unroll 4
+    for (int i = lane(); i < 64 * X / 8; i += 32) {
+      const uint4 cell = shared_cell(tile + 16 * i);
+      keep_nan<T>(sum[0], cell.x), keep_nan<T>(sum[1], cell.y), keep_nan<T>(sum[2], cell.z), keep_nan<T>(sum[3], cell.w);
+    }
+    return __any_sync(0xffffffff, ((sum[0] | sum[1] | sum[2] | sum[3]) & 0x7fff7fff) != 0);
+  }
+
+  // What a thread knows of its two rows of a tile, lane/4 and lane/4+8: their heads, or -1 for none, and their queries.
+  struct Mine {
+    int head[2], t[2], first;  // the tile's first query
+    unsigned bits;             // of the warp's queries
+    // Whether all rows of the warp see all keys of a block.
+    __device__ bool see_all(int key, unsigned queries) const { return (queries & bits) == bits && key + 64 <= first + __ffs(bits); }
+  };
+  __device__ Mine mine(const Tile& tile, const Rows& rows) const {
+    Mine m;
+    m.bits = rows.bits(tile.queries), m.first = tile.first;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int row = rows.flat + lane() / 4 + 8 * r, q = row / p.n.each, at = rows.query + min(q, rows.whole - 1);
+      m.t[r] = tile.first + min(at, tile.queries - 1);
+      m.head[r] = q < rows.whole && at < tile.queries ? row % p.n.each : -1;
+    }
+    return m;
+  }
+
+  // Calls f(address) for a fill, once it is there, and hands its stage back.
+  template <class F> __device__ __forceinline__ void use(int fill, F f) const {
+    const int stage = fill % Stages;
+    wait_beyond(is.begun, fill);  // or the parity could be that of an earlier fill
+    barrier_wait(barrier_at(is.full[stage]), fill / Stages & 1);
+    f(ring + stage * kStage);
+    __syncwarp();
+    if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
+  }
+  // Calls f(keys, key, queries) for the fills that a warp takes, of those that step() of each() knows.
+  template <class F> __device__ __forceinline__ void take(const SharedBlock& block, unsigned bits, int fill, F f) const {
+#pragma unroll 1
+    for (unsigned wanted = __ballot_sync(0xffffffff, block.queries & bits); wanted; wanted &= wanted - 1) {
+      const int j = __ffs(wanted) - 1;
+      const int key = __shfl_sync(0xffffffff, block.key, j);
+      const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
+      use(fill + j, [&](uint32_t keys) { f(keys, key, queries); });
+    }
+  }
+  // Calls f(sums, stats, count, is) for the fills of results of lone pairs that a warp takes, of those that lone() of each() knows: the
+  // addresses of those of this thread's rows, of which the next ones lie h rows further, and whether the rows are of the query.
+  template <class F> __device__ __forceinline__ void take_lone(unsigned queries, int from, int all, int fill, int i, const Mine& mine, F f) const {
+    const int most = places(), row = 2 * width();
+#pragma unroll 1
+    for (unsigned wanted = queries & mine.bits; wanted; wanted &= wanted - 1) {
+      const int q = __ffs(wanted) - 1, count = min(most, __shfl_sync(0xffffffff, all, q) - from);
+      const int odd = Arrays == 1 ? first_of(Tile(a, i), q, from) & 1 : 0;
+      use(fill + __popc(queries & ((1u << q) - 1)), [&](uint32_t to) {
+        uint32_t sums[2], stats[2];
+        bool is[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          is[r] = mine.head[r] >= 0 && mine.t[r] - mine.first == q;
+          const int head = max(mine.head[r], 0);
+          sums[r] = to + head * row + 16 * (lane() % 4), stats[r] = to + most * p.n.each * row + (odd + head) * 8;
+        }
+        f(sums, stats, count, is);
+      });
+    }
+  }
+};
+
+// Sixteen rows of an array as the left factor of products over its X columns, in registers or in shared memory.
+template <int X, bool Kept> struct WalkLeft {
+  uint32_t a[Kept ? X / 16 : 1][4];
+  uint32_t place;
+  __device__ void get(int k, uint32_t (&y)[4]) const {
+    if constexpr (Kept) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) y[i] = a[k][i];
+    } else {
+      const uint4 v = shared_cell(place + 512 * k);
+      y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
+    }
+  }
+  // Loads the rows lane/4 and lane/4+8, of c columns; those that are null are 0.
+  template <typename T> __device__ void load(const T* const (&rows)[2], int c, uint32_t to) {
+    place = to + 16 * lane();
+    if (!Kept) __syncwarp();
+    constexpr int kMost = Kept ? X / 32 : X % 128 ? 2 : 4;  // pieces of 32 columns at once
+#pragma unroll 1
+    for (int first = 0; first < X / 32; first += kMost) {
+      uint4 y[2][kMost];
+#pragma unroll
+      for (int m = 0; m < kMost; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          const int column = 32 * (first + m) + 8 * (lane() % 4);
+          y[r][m] = rows[r] && column < c ? *reinterpret_cast<const uint4*>(rows[r] + column) : uint4{0, 0, 0, 0};
+        }
+#pragma unroll
+      for (int m = 0; m < kMost; m++) {
+        uint32_t z[2][4];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+          z[r][0] = y[r][m].x, z[r][1] = y[r][m].y, z[r][2] = y[r][m].z, z[r][3] = y[r][m].w;
+          turn_four(z[r]);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          if constexpr (Kept) {
+            a[2 * m + i][0] = z[0][2 * i], a[2 * m + i][1] = z[1][2 * i], a[2 * m + i][2] = z[0][2 * i + 1], a[2 * m + i][3] = z[1][2 * i + 1];
+          } else {
+            store_shared(place + 512 * (2 * (first + m) + i), uint4{z[0][2 * i], z[1][2 * i], z[0][2 * i + 1], z[1][2 * i + 1]});
+          }
+        }
+      }
+    }
+    if (!Kept) __syncwarp();
+  }
+};
+
+// s [16,N] = left [16,X] · the rows [row,row+N) of a tile of 64, transposed.
+template <typename T, int X, int N, bool Kept> __device__ __forceinline__ void walk_rows(float (&s)[N / 8][4], const WalkLeft<X, Kept>& left, uint32_t tile, int row) {
+  const uint32_t place = tile + (row + lane() / 16 * 8 + lane() % 8) * 128 + ((lane() / 8 % 2 ^ lane() % 8) << 4);
+#pragma unroll
+  for (int j = 0; j < N / 8; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[j][i] = 0;
+#pragma unroll
+  for (int k = 0; k < X / 16; k++) {
+    uint32_t y[4];
+    left.get(k, y);
+#pragma unroll
+    for (int j = 0; j < N / 16; j++) {
+      uint32_t b[4];
+      read_fragments<false>(b, (place ^ (k % 4 << 5)) + k / 4 * 64 * 128 + j * 16 * 128);
+      multiply_fragments<T>(s[2 * j], y, b[0], b[1]);
+      multiply_fragments<T>(s[2 * j + 1], y, b[2], b[3]);
+    }
+  }
+}
+// sum [16,X] += s [16,N], rounded to T, · the rows [row,row+N) of a tile of 64.
+template <typename T, int X, int N> __device__ __forceinline__ void walk_add(float (&sum)[X / 8][4], const float (&s)[N / 8][4], uint32_t tile, int row) {
+  const uint32_t place = tile + (row + lane() % 16) * 128 + ((lane() / 16 ^ lane() % 8) << 4);
+#pragma unroll
+  for (int k = 0; k < N / 16; k++) {
+    uint32_t y[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i] = pair<T>(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+    for (int j = 0; j < X / 16; j++) {
+      uint32_t b[4];
+      read_fragments<true>(b, (place ^ (j % 4 << 5)) + j / 4 * 64 * 128 + k * 16 * 128);
+      multiply_fragments<T>(sum[2 * j], y, b[0], b[1]);
+      multiply_fragments<T>(sum[2 * j + 1], y, b[2], b[3]);
+    }
+  }
+}
+// Sets what a row does not see of the keys [row,row+N) from `key` on.
+template <int N, class Mine> __device__ __forceinline__ void walk_hide(float (&s)[N / 8][4], const Mine& mine, int key, int row, unsigned queries, float hidden) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int seen = (queries >> (mine.t[r] - mine.first) & 1 ? mine.t[r] + 1 - key : 0) - row - 2 * (lane() % 4);
+#pragma unroll
+    for (int j = 0; j < N / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 2; i++)
+        if (8 * j + i >= seen) s[j][2 * r + i] = hidden;
+  }
+}
+// Writes the row r of y, times a factor, c columns.
+template <typename T, int X> __device__ __forceinline__ void walk_store(T* to, const float (&y)[X / 8][4], int r, float factor, int c) {
+#pragma unroll
+  for (int m = 0; m < X / 32; m++) {
+    uint32_t z[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) z[i] = pair<T>(factor * y[4 * m + i][2 * r], factor * y[4 * m + i][2 * r + 1]);
+    turn_four(z);
+    const int column = 32 * m + 8 * (lane() % 4);
+    if (to && column < c) *reinterpret_cast<uint4*>(to + column) = uint4{z[0], z[1], z[2], z[3]};
+  }
+}
+#endif
+
+}  // namespace nsa
+
+// The entry points nsa_<name>_mma<D>_<storage> of a struct with run(), for W warps that compute.
+#define NSA_WALK(name, D, suffix, W, ...)                                                                              \
+  extern "C" __global__ void __launch_bounds__(128 + 32 * W, 1)                                                        \
+      nsa_##name##_mma##D##_##suffix(const __grid_constant__ nsa::PairParams p) {                                      \
+    NSA_WGMMA_BODY(__VA_ARGS__(p).run();)                                                                              \
+  }
