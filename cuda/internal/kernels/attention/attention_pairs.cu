@@ -253,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters) nsa_pairs_sort_i32(c
     __syncthreads();
   }
   if (cut.number == 0 && threadIdx.x == 0) x.count[cut.unit] = item;
-  cut.each(a, [&](int q, int i, int j) { list[atomicAdd(next + j, 1)] = q * most + i; }, [](int, int) {});
+  cut.each(a, [&](int q, int i, int j) { list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
 }
 
 // Grid x is the number of units of the launch times that of blocks with a thread for each 8 columns of their rows.

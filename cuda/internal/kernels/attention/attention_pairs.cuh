@@ -9,10 +9,11 @@
 namespace nsa {
 
 constexpr int kPairKeys = 64, kItemTiles = 8;  // keys of a tile; a block has `parts` tiles
+constexpr int kEntryBits = 20;
 
 // Pairs says where the pairs lie. The S queries of each of the B*Hkv groups are cut into `units` units of `queries` each. Of a unit:
 //
-//   list    int32 [queries*most]  query*most + entry, with queries counted from the unit's first; those of a block in any order
+//   list    int32 [queries*most]  query << kEntryBits | entry, with queries counted from the unit's first; those of a block in any order
 //   lengths int32 [queries]       entries of a query
 //   counts  int32 [cuts, J]       of J blocks: how many of a part of the queries, a cut, chose one
 //   items   [room]                the work, of which there is count[unit]

@@ -1,9 +1,10 @@
 // What the kernels for compute capability 9.0 that make results of pairs (attention_pairs.cuh) have in common: blocks, one a
 // multiprocessor, with a warp group that loads and W that compute.
 //
-// An item is a tile of 64 keys and queries that chose its block. Their rows come in tiles of 64, whole queries of h heads each, into a
-// ring of Rows stages, by tensor maps; keys and values of an item into one of Keys stages. Barriers say which are full and which are
-// free. The computing groups take tiles in turn, as the loading warps do: a stage of rows belongs to one of either.
+// An item is a tile of 64 keys and queries that chose its block. Keys, values and list of an item come into one of Keys stages, its rows
+// in tiles of 64, whole queries of h heads each, into a ring of Rows stages, by tensor maps. Barriers say which are full and which are
+// free. The computing groups take tiles in turn, as the loading warps do: a stage of rows belongs to one of either. No loading warp
+// waits for a number from memory between two tiles of rows.
 //
 // If some query may not see all keys of an item, the loading warp looks for NaN and Inf first: values that have them (for dq: keys)
 // become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
@@ -16,26 +17,27 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // Rows of Arrays arrays: q, and do.
-template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> struct PairTiles {
-  static constexpr int kBlock = 128 + 128 * W, kLoaders = Rows % 3 == 0 ? 3 : 2;
+template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Arrays> struct PairTiles {
+  static constexpr int kBlock = 128 * (L + W), kLoaders = L == 2 ? 6 : Rows % 3 == 0 ? 3 : 2;
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
   static constexpr uint32_t kTile = 64 * C * 2, kValueTile = 64 * Cv * 2;                              // bytes of q or keys, of do or values
   static constexpr uint32_t kRowStage = kTile + (Arrays == 2 ? kValueTile : 0), kKeyStage = kTile + kValueTile;
 
-  // Of a tile of rows: its queries; whether these see all of its keys; the stage of these and its parity. Behind the last tile of a
-  // group, count is -1.
-  struct Tile {
+  // Of a tile of rows: how many queries it has, or -1 behind the last tile of a group; whether these see all of its keys; the stage of
+  // the keys, its parity, and where in its list the queries begin; the place of the unit's first pair; and how many of the keys its
+  // first query sees. Of rows: lse and delta.
+  struct alignas(8) Tile {
     int count, all, stage;
     uint32_t parity;
-    struct Query { int to, seen; } queries[64];  // the first row of its results; how many keys it sees
-    float2 known[Arrays == 2 ? 64 : 1];          // of rows: lse, where +Inf stands for -Inf, and delta
+    int from, place, seen;
+    float lse[Arrays == 2 ? 64 : 1], delta[Arrays == 2 ? 64 : 1];
   };
   struct Shared {
     Tile tiles[Rows];
-    unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], raw;
-    int begun;  // items whose keys are there or on their way
+    int lists[Keys][64 * kItemTiles];
+    unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], listed[Keys], raw;
   };
-  static_assert(sizeof(Shared) == Rows * (528 + sizeof(Tile::known)) + 16 * (Rows + Keys) + 16, "widths.pairTileBytes in Go");
+  static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItemTiles + 24) + 8 && sizeof(Tile) == (Arrays == 2 ? 544 : 40), "widths.pairTileBytes in Go");
   static constexpr int kTiles = Rows * kRowStage + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
@@ -51,10 +53,10 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
 
   __device__ void begin() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 32), barrier_init(barrier_at(is.free_rows[i]), 128);  // all lanes, which read and write what is known of them
-      for (int i = 0; i < Keys; i++) barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItemTiles);
+      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 33), barrier_init(barrier_at(is.free_rows[i]), 128);  // all lanes, which read and write what is known of them
+      for (int i = 0; i < Keys; i++)
+        barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItemTiles), barrier_init(barrier_at(is.listed[i]), 32);
       barrier_init(barrier_at(is.raw), 1);
-      is.begun = 0;
       barriers_ready();
     }
     __syncthreads();
@@ -80,7 +82,10 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
         copy_boxes<C>(to, kPairKeys, maps.k, arrives, unit.g, item.key, unit.b);
         copy_boxes<Cv>(to + kTile, kPairKeys, maps.v, arrives, unit.g, item.key, unit.b);
       }
-      if (lane() == 0) is.begun++;
+      const int* list = x.list + (long long)u * x.queries * p.blocks.most + item.first;
+#pragma unroll 4
+      for (int i = lane(); i < item.count; i += 32) is.lists[k.stage][i] = list[i];
+      barrier_arrive(barrier_at(is.listed[k.stage]));
       if (check) {
         barrier_wait(barrier_at(is.raw), parity), parity ^= 1;
         if constexpr (Arrays == 2) {
@@ -98,24 +103,26 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
   // What each of the other warps does: it loads every kLoaders-th tile of rows.
   __device__ void load_rows() const {
     const Sizes& n = p.n;
-    const int most = p.blocks.most;
     Ring<Rows> q;
     Ring<Keys> k;
-    int number = 0;         // of an item
     int turn = warp() - 1;  // 0 where it is this warp's
     if (turn >= kLoaders) return;
+    int query[2], head[2];  // of the rows of a tile that this lane copies lse and delta of
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      query[j] = (lane() + 32 * j) / n.each, head[j] = (lane() + 32 * j) % n.each;
+      asm volatile("" : "+r"(query[j]), "+r"(head[j]));  // so that they stay in registers: computed anew, they take long
+    }
     const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
     each_item(x, [&](int u, const PairItem& item) {
       const Unit unit(maps, u);
-      const int* list = x.list + (long long)u * x.queries * most + item.first;
-      const int place = (u - x.first) * x.queries * most * x.parts + item.part;
+      const int place = (u - x.first) * x.queries * p.blocks.most * x.parts + item.part, seen = unit.first + 1 - item.key;
+      const int* list = is.lists[k.stage];
+      barrier_wait(barrier_at(is.listed[k.stage]), k.parity);
 #pragma unroll 1
       for (int from = 0; from < item.count; from += x.tile, next()) {
         if (turn > 0) continue;
         const int count = min(x.tile, item.count - from);
-        int pairs[2];
-#pragma unroll
-        for (int j = 0; j < 2; j++) pairs[j] = lane() + 32 * j < count ? list[from + lane() + 32 * j] : 0;
         barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
         Tile& tile = is.tiles[q.stage];
         const uint32_t full = barrier_at(is.full_rows[q.stage]), to = Q + q.stage * kRowStage;
@@ -124,35 +131,33 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
         for (int j = 0; j < 2; j++) {
           const int i = lane() + 32 * j;
           if (i >= count) continue;
-          const int t = unit.first + pairs[j] / most, row = (unit.b * n.queries + t) * n.heads + unit.g * n.each;
+          const int of = list[from + i] >> kEntryBits, row = (unit.b * n.queries + unit.first + of) * n.heads + unit.g * n.each;
           copy_boxes<C>(to + i * n.each * 128, 64, maps.q, full, 0, row, 0);
           if (Arrays == 2) copy_boxes<Cv>(to + kTile + i * n.each * 128, 64, maps.dout, full, 0, row, 0);
-          tile.queries[i] = {(place + pairs[j] * x.parts) * n.each, t + 1 - item.key};
-          all &= t + 1 - item.key >= kPairKeys;
+          all &= seen + of >= kPairKeys;
         }
         all = __all_sync(0xffffffff, all);
-        __syncwarp();
         if constexpr (Arrays == 2) {  // without the braces nvcc 13.0 drops the statement behind the loop where there is none
 #pragma unroll
           for (int j = 0; j < 2; j++) {
-            const int r = lane() + 32 * j, i = r / n.each;
-            if (i >= count) continue;
-            const long long stat = n.stat(unit.b, unit.g, (item.key - 1 + tile.queries[i].seen) * n.each + r % n.each);
-            tile.known[r] = make_float2(load_lse(p.lse[stat]), p.delta[stat]);
+            if (query[j] >= count) continue;
+            const int t = unit.first + (list[from + query[j]] >> kEntryBits);
+            const long long stat = n.stat(unit.b, unit.g, t * n.each + head[j]);
+            copy_number(tile.lse + lane() + 32 * j, p.lse + stat), copy_number(tile.delta + lane() + 32 * j, p.delta + stat);
           }
         }
-        if (lane() == 0) tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity;
-        wait_beyond(is.begun, number);  // else a group could wait for keys that are a round behind
-        __syncwarp();
-        if (lane() == 0) barrier_arrive_expecting(full, count * n.each * (kRowStage / 64));
-        else barrier_arrive(full);
+        if (lane() == 0) {
+          tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity, tile.from = from, tile.place = place, tile.seen = seen;
+          barrier_arrive_expecting(full, count * n.each * (kRowStage / 64));
+        }
+        barrier_arrive_copied(full);
       }
-      k.next(), number++;
+      k.next();
     });
     for (int w = 0; w < W; w++, next()) {
       if (turn > 0) continue;
       barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
-      if (lane() == 0) is.tiles[q.stage].count = -1;
+      if (lane() == 0) is.tiles[q.stage].count = -1, barrier_arrive(barrier_at(is.full_rows[q.stage]));
       barrier_arrive(barrier_at(is.full_rows[q.stage]));
       __syncwarp();
     }
@@ -184,9 +189,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
       Pair rows;
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const bool in = query[r] < count;
-        const uint2 of = shared_pair(shared_address(tile.queries + min(query[r], count - 1)));
-        rows.to[r] = in ? int(of.x) + head[r] : -1, rows.seen[r] = int(of.y);
+        const int pair = is.lists[keys][tile.from + min(query[r], count - 1)], of = pair >> kEntryBits, entry = pair & ((1 << kEntryBits) - 1);
+        rows.to[r] = query[r] < count ? (tile.place + (of * p.blocks.most + entry) * x.parts) * each + head[r] : -1, rows.seen[r] = tile.seen + of;
       }
       barrier_wait(barrier_at(is.full_keys[keys]), tile.parity);
       f(tile, mine, rows, Q + stage * kRowStage, K + keys * kKeyStage, [&] { barrier_arrive(barrier_at(is.free_rows[stage])); });
@@ -259,8 +263,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Arrays> stru
 }  // namespace nsa
 
 // The entry point nsa_<name>_wgmma<D>_<suffix> of a struct with run(), for W computing warp groups.
-#define NSA_PAIRS(name, D, suffix, W, ...)                                                                             \
-  extern "C" __global__ void __launch_bounds__(128 + 128 * W, 1)                                                       \
+#define NSA_PAIRS(name, D, suffix, L, W, ...)                                                                             \
+  extern "C" __global__ void __launch_bounds__(128 * (L + W), 1)                                                       \
       nsa_##name##_wgmma##D##_##suffix(const __grid_constant__ nsa::PairParams p) {                                    \
     NSA_WGMMA_BODY(__VA_ARGS__(p).run();)                                                                              \
   }

@@ -8,22 +8,22 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int Computer> struct PairQueryGradient {
-  using Tiles = PairTiles<T, C, Cv, W, Rows, Keys, 2>;
+template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Loader, int Computer> struct PairQueryGradient {
+  using Tiles = PairTiles<T, C, Cv, L, W, Rows, Keys, 2>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
-  static_assert(registers_fit(W, Loader, Computer), "or the groups wait for registers without end");
+  static_assert(L * Loader + W * Computer <= (L + W) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ PairQueryGradient(const PairParams& a) : tiles(a) {}
 
   __device__ void run() const {
     tiles.begin();
     const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group == 0) {
+    if (group < L) {
       fewer_registers<Loader>();
       tiles.load();
     } else {
       more_registers<Computer>();
-      tiles.compute(group - 1, [&](const typename Tiles::Tile& tile, int mine, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
+      tiles.compute(group - L, [&](const typename Tiles::Tile& tile, int mine, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
         const Sizes& n = tiles.p.n;
         const bool all = tile.all;
         float s[8][4], ds[8][4];
@@ -31,7 +31,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int 
         Tiles::begin_product(Width<Cv>{}, ds, q + Tiles::kTile, k + Tiles::kTile);
         float2 known[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) known[r] = rows.to[r] >= 0 ? tile.known[mine + 8 * r] : make_float2(INFINITY, 0);
+        for (int r = 0; r < 2; r++) known[r] = rows.to[r] >= 0 ? make_float2(load_lse(tile.lse[mine + 8 * r]), tile.delta[mine + 8 * r]) : make_float2(INFINITY, 0);
         wgmma_wait<1>();
         hold(s);
 #pragma unroll
@@ -63,12 +63,12 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int 
 
 }  // namespace nsa
 
-#define NSA_PAIR_DQ(D, C, Cv, W, ...)                                                                                  \
-  NSA_PAIRS(pairs_dq, D, bf16, W, nsa::PairQueryGradient<nsa::bf16, C, Cv, W, __VA_ARGS__>)                            \
-  NSA_PAIRS(pairs_dq, D, f16, W, nsa::PairQueryGradient<nsa::f16, C, Cv, W, __VA_ARGS__>)
-NSA_PAIR_DQ(64, 64, 64, 3, 9, 3, 80, 144)
-NSA_PAIR_DQ(128, 128, 128, 3, 3, 3, 80, 144)
-NSA_PAIR_DQ(192x128, 192, 128, 3, 3, 2, 80, 144)
-NSA_PAIR_DQ(192, 192, 192, 2, 2, 2, 80, 144)
-NSA_PAIR_DQ(256x128, 256, 128, 2, 2, 2, 80, 144)
-NSA_PAIR_DQ(256x192, 256, 192, 2, 2, 2, 80, 144)
+#define NSA_PAIR_DQ(D, C, Cv, L, W, ...)                                                                                  \
+  NSA_PAIRS(pairs_dq, D, bf16, L, W, nsa::PairQueryGradient<nsa::bf16, C, Cv, L, W, __VA_ARGS__>)                            \
+  NSA_PAIRS(pairs_dq, D, f16, L, W, nsa::PairQueryGradient<nsa::f16, C, Cv, L, W, __VA_ARGS__>)
+NSA_PAIR_DQ(64, 64, 64, 2, 3, 6, 3, 48, 128)
+NSA_PAIR_DQ(128, 128, 128, 1, 3, 3, 3, 80, 144)
+NSA_PAIR_DQ(192x128, 192, 128, 1, 3, 3, 2, 80, 144)
+NSA_PAIR_DQ(192, 192, 192, 1, 2, 2, 2, 80, 144)
+NSA_PAIR_DQ(256x128, 256, 128, 1, 2, 2, 2, 80, 144)
+NSA_PAIR_DQ(256x192, 256, 192, 1, 2, 2, 2, 80, 144)

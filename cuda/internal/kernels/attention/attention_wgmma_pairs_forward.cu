@@ -9,22 +9,22 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int Computer> struct PairForward {
-  using Tiles = PairTiles<T, C, Cv, W, Rows, Keys, 1>;
+template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Loader, int Computer> struct PairForward {
+  using Tiles = PairTiles<T, C, Cv, L, W, Rows, Keys, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
-  static_assert(registers_fit(W, Loader, Computer), "or the groups wait for registers without end");
+  static_assert(L * Loader + W * Computer <= (L + W) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ PairForward(const PairParams& a) : tiles(a) {}
 
   __device__ void run() const {
     tiles.begin();
     const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group == 0) {
+    if (group < L) {
       fewer_registers<Loader>();
       tiles.load();
     } else {
       more_registers<Computer>();
-      tiles.compute(group - 1, [&](const typename Tiles::Tile& tile, int, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
+      tiles.compute(group - L, [&](const typename Tiles::Tile& tile, int, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
         const float scale = tiles.p.n.scale_log2;
         const bool all = tile.all;
         float s[8][4], norm[2];
@@ -63,12 +63,12 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys, int Loader, int 
 
 }  // namespace nsa
 
-#define NSA_PAIR_FORWARD(D, C, Cv, W, ...)                                                                             \
-  NSA_PAIRS(pairs_forward, D, bf16, W, nsa::PairForward<nsa::bf16, C, Cv, W, __VA_ARGS__>)                             \
-  NSA_PAIRS(pairs_forward, D, f16, W, nsa::PairForward<nsa::f16, C, Cv, W, __VA_ARGS__>)
-NSA_PAIR_FORWARD(64, 64, 64, 4, 12, 4, 64, 104)
-NSA_PAIR_FORWARD(128, 128, 128, 4, 8, 2, 64, 104)
-NSA_PAIR_FORWARD(192x128, 192, 128, 4, 4, 3, 64, 104)
-NSA_PAIR_FORWARD(192, 192, 192, 4, 4, 2, 64, 104)
-NSA_PAIR_FORWARD(256x128, 256, 128, 4, 4, 2, 64, 104)
-NSA_PAIR_FORWARD(256x192, 256, 192, 3, 3, 2, 64, 104)
+#define NSA_PAIR_FORWARD(D, C, Cv, L, W, ...)                                                                             \
+  NSA_PAIRS(pairs_forward, D, bf16, L, W, nsa::PairForward<nsa::bf16, C, Cv, L, W, __VA_ARGS__>)                             \
+  NSA_PAIRS(pairs_forward, D, f16, L, W, nsa::PairForward<nsa::f16, C, Cv, L, W, __VA_ARGS__>)
+NSA_PAIR_FORWARD(64, 64, 64, 1, 4, 12, 4, 64, 104)
+NSA_PAIR_FORWARD(128, 128, 128, 1, 4, 8, 2, 64, 104)
+NSA_PAIR_FORWARD(192x128, 192, 128, 1, 4, 4, 3, 64, 104)
+NSA_PAIR_FORWARD(192, 192, 192, 1, 4, 4, 2, 64, 104)
+NSA_PAIR_FORWARD(256x128, 256, 128, 1, 4, 4, 2, 64, 104)
+NSA_PAIR_FORWARD(256x192, 256, 192, 1, 3, 3, 2, 64, 104)

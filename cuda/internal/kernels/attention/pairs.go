@@ -44,27 +44,30 @@ const (
 	sharedRows  = 32
 )
 
-// pairRing is the shape of a kernel that makes results of pairs: its computing warp groups, its stages of rows and of
+// pairRing is the shape of a kernel that makes results of pairs: its loading and computing warp groups, its stages of rows and of
 // keys, and the arrays of rows: q, or also do.
-type pairRing struct{ groups, rows, keys, arrays int64 }
+type pairRing struct{ loaders, groups, rows, keys, arrays int64 }
 
 // pairTileBytes is the shared memory of a kernel that makes results of pairs: rows and keys, what is known of the rows, and the barriers.
 func (x widths) pairTileBytes(r pairRing) int64 {
-	row, known := x.c, int64(8)
+	row, tile := x.c, int64(40)
 	if r.arrays == 2 {
-		row, known = x.c+x.cv, 8*64
+		row, tile = x.c+x.cv, 544
 	}
-	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(16+8*64+known) + 16*(r.rows+r.keys) + 16
+	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(tile+16) + r.keys*(4*64*itemTiles+24) + 8
 }
 
 // walkRing is the shape of a kernel that walks over shared blocks: its computing warps of 16 rows, its stages of keys and values, and the
 // columns of rows that lie in shared memory.
 type walkRing struct{ warps, stages, columns int64 }
 
-// walkBytes is the shared memory of such a kernel: stages, rows, and the barriers.
-func (x widths) walkBytes(r walkRing) int64 {
-	return r.stages*2*64*(x.c+x.cv) + r.warps*2*16*r.columns + 24*r.stages + 8
+// walkBytes is the shared memory of such a kernel for results of c columns: stages, rows, the barriers, and a row of zeros.
+func (x widths) walkBytes(r walkRing, c int64) int64 {
+	return r.stages*2*64*(x.c+x.cv) + r.warps*2*16*r.columns + (24*r.stages+31)/16*16 + 2*c
 }
+
+func (x widths) walkForwardBytes() int64 { return x.walkBytes(x.walkForward, x.cv) }
+func (x widths) walkDQBytes() int64      { return x.walkBytes(x.walkDQ, x.c) }
 
 // walkQueries is the number of queries of a tile: a warp has whole queries, or several warps have one.
 func (a selectedProblem) walkQueries(r walkRing) int64 {
@@ -142,22 +145,21 @@ func (a selectedProblem) findShared(r walkRing, least int64, p *pairParams) {
 // them up, or a join where there are none.
 func (a selectedProblem) launchLists(op string, of widths, walk walkRing, ring pairRing, argument *params) {
 	p, least, tile := &pairParams{params: *argument}, a.least(), int64(1)
-	x := &p.pairs
+	x, c, stats, walkBytes := &p.pairs, a.Dv, int64(8), of.walkForwardBytes()
+	if ring.arrays == 2 {
+		c, stats, walkBytes = a.D, 0, of.walkDQBytes()
+	}
 	if least > 0 {
 		a.findShared(walk, least, p)
 		tile = int64(p.walks.queries)
 	}
 	if least == 1 {
 		*x = pairs{units: 1, queries: int32(a.S), parts: int32(a.parts()), end: int32(a.groups())}
-		a.launchWalk(op, of, walk, p)
+		a.launchWalk(op, of, walk, walkBytes, p)
 		return
 	}
 	if least > 1 {
 		p.idx = p.walks.lone
-	}
-	c, stats := a.Dv, int64(8)
-	if ring.arrays == 2 {
-		c, stats = a.D, 0
 	}
 	c = kernels.Pieces(c, 32) * 32
 	queries, units, each := a.units(pairBytes/a.pairBytes(c), tile)
@@ -176,10 +178,10 @@ func (a selectedProblem) launchLists(op string, of widths, walk walkRing, ring p
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(all*cuts), kernels.Line(sorters), a.sortBytes(), p)
 	for first := int64(0); first < all; first += each {
 		x.first, x.end = int32(first), int32(min(all, first+each))
-		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128+128*ring.groups), of.pairTileBytes(ring), p)
+		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128*(ring.loaders+ring.groups)), of.pairTileBytes(ring), p)
 		a.pairBoxes(ring.arrays)
 		if least > 1 {
-			a.launchWalk(op, of, walk, p)
+			a.launchWalk(op, of, walk, walkBytes, p)
 			continue
 		}
 		blocks := kernels.Pieces(queries*a.headsPerGroup()*c/8, joiners)
@@ -199,9 +201,9 @@ func (a selectedProblem) units(fit, tile int64) (queries, units, each int64) {
 
 // launchWalk adds the launch of the walk over the shared blocks of the tiles of the units of p, which writes o and lse, or dq. Blocks stay
 // on a multiprocessor and go through several tiles.
-func (a selectedProblem) launchWalk(op string, of widths, r walkRing, p *pairParams) {
+func (a selectedProblem) launchWalk(op string, of widths, r walkRing, shared int64, p *pairParams) {
 	tiles := kernels.Pieces(int64(p.pairs.queries), int64(p.walks.queries)) * int64(p.pairs.end-p.pairs.first)
-	a.Launch(a.Type.Name("walk_"+op+"_mma"+of.name()), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), of.walkBytes(r), p)
+	a.Launch(a.Type.Name("walk_"+op+"_mma"+of.name()), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), shared, p)
 	a.pairBoxes(1)
 }
 

@@ -236,7 +236,7 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 		return err
 	}
 	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.forwardBytes(), x.pairTileBytes(x.pairForward), x.walkBytes(x.walkForward))
+		return max(x.forwardBytes(), x.pairTileBytes(x.pairForward), x.walkForwardBytes())
 	})
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		return err
 	}
 	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.walkBytes(x.walkDQ), x.listedDKVBytes())
+		return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.walkDQBytes(), x.listedDKVBytes())
 	})
 	if err != nil {
 		return err

@@ -43,12 +43,12 @@ type widths struct {
 // allWidths are in order of preference.
 func allWidths() []widths {
 	return []widths{
-		{64, 64, false, keyRing{192, 112, 5, 5}, keyRing{192, 48, 5, 4}, ring{128, 4}, ring{112, 3}, pairRing{4, 12, 4, 1}, pairRing{3, 9, 3, 2}, walkRing{12, 12, 0}, walkRing{8, 12, 0}, teamRing{2, 3}},
-		{128, 128, false, keyRing{192, 80, 3, 3}, keyRing{128, 48, 5, 4}, ring{64, 4}, ring{48, 3}, pairRing{4, 8, 2, 1}, pairRing{3, 3, 3, 2}, walkRing{8, 7, 0}, walkRing{8, 6, 128}, teamRing{4, 3}},
-		{192, 128, false, keyRing{128, 96, 2, 2}, keyRing{128, 48, 3, 2}, ring{32, 6}, ring{32, 3}, pairRing{4, 4, 3, 1}, pairRing{3, 3, 2, 2}, walkRing{8, 4, 192}, walkRing{8, 3, 320}, teamRing{2, 3}},
-		{192, 192, true, keyRing{128, 80, 2, 2}, keyRing{128, 32, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{4, 4, 2, 1}, pairRing{2, 2, 2, 2}, walkRing{8, 3, 192}, walkRing{8, 2, 384}, teamRing{}},
-		{256, 128, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{4, 4, 2, 1}, pairRing{2, 2, 2, 2}, walkRing{8, 3, 256}, walkRing{4, 3, 384}, teamRing{2, 2}},
-		{256, 192, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 2}, ring{48, 3}, ring{48, 3}, pairRing{3, 3, 2, 1}, pairRing{2, 2, 2, 2}, walkRing{8, 2, 256}, walkRing{4, 3, 448}, teamRing{}},
+		{64, 64, false, keyRing{192, 112, 5, 5}, keyRing{192, 48, 5, 4}, ring{128, 4}, ring{112, 3}, pairRing{1, 4, 12, 4, 1}, pairRing{2, 3, 6, 3, 2}, walkRing{12, 12, 0}, walkRing{8, 12, 0}, teamRing{2, 3}},
+		{128, 128, false, keyRing{192, 80, 3, 3}, keyRing{128, 48, 5, 4}, ring{64, 4}, ring{48, 3}, pairRing{1, 4, 8, 2, 1}, pairRing{1, 3, 3, 3, 2}, walkRing{8, 7, 0}, walkRing{8, 6, 128}, teamRing{4, 3}},
+		{192, 128, false, keyRing{128, 96, 2, 2}, keyRing{128, 48, 3, 2}, ring{32, 6}, ring{32, 3}, pairRing{1, 4, 4, 3, 1}, pairRing{1, 3, 3, 2, 2}, walkRing{8, 4, 192}, walkRing{8, 3, 320}, teamRing{2, 3}},
+		{192, 192, true, keyRing{128, 80, 2, 2}, keyRing{128, 32, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{1, 4, 4, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 3, 192}, walkRing{8, 2, 384}, teamRing{}},
+		{256, 128, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{1, 4, 4, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 3, 256}, walkRing{4, 3, 384}, teamRing{2, 2}},
+		{256, 192, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 2}, ring{48, 3}, ring{48, 3}, pairRing{1, 3, 3, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 2, 256}, walkRing{4, 3, 448}, teamRing{}},
 	}
 }
 
