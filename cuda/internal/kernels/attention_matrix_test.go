@@ -270,13 +270,11 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	}
 }
 
-// TestSelectedOnWarpGroups: which lengths and lists go by bits, by shared blocks, by pairs and by both; in how many launches, and with how
-// much memory.
+// TestSelectedOnWarpGroups: which lengths and lists go by bits, by walks and by pairs; in how many launches, and with how much memory.
 func TestSelectedOnWarpGroups(t *testing.T) {
 	older := h200
 	older.Capability = 89
 	bits, walk, pairs := []string{"selected_%s_wgmma"}, []string{"walk_%s_mma"}, []string{"pairs_%s_wgmma"}
-	both := append(pairs, walk...)
 	for _, c := range []struct {
 		B, S, Hq, Hkv, D, block, n int
 		gpu                        kernels.GPU
@@ -293,7 +291,7 @@ func TestSelectedOnWarpGroups(t *testing.T) {
 		{1, 32768, 64, 4, 128, 64, 16, h200, walk, 1, 0},
 		{1, 1 << 20, 64, 2, 128, 64, 16, h200, walk, 1, 0},
 		{1, 65536, 12, 2, 64, 64, 16, h200, pairs, 2, 0},
-		{1, 65536, 64, 4, 128, 64, 16, h200, both, 17, 0},
+		{1, 65536, 64, 4, 128, 64, 16, h200, pairs, 17, 0},
 		{1, 65536, 65, 1, 64, 64, 16, h200, nil, 0, graph.ReasonShape},
 		{1, 65536, 12, 2, 64, 32, 16, h200, nil, 0, graph.ReasonShape},
 		{1, 65536, 12, 2, 64, 64, 16, older, nil, 0, graph.ReasonCapability},

@@ -320,14 +320,14 @@ func TestAttentionOfLargeLogitsOnHost(t *testing.T) {
 
 func TestStockOpsMatchGorgoniaOnHost(t *testing.T) { compareStock(t, hostDevice(t), smallStockCases()) }
 
-func TestSharedBlocksOnHost(t *testing.T) { sharedAndLone(t, hostDevice(t), sharingSizes) }
+func TestListedBlocksOnHost(t *testing.T) { listedBlocks(t, hostDevice(t), listedSizes) }
 
 // smallHost has one multiprocessor, whose blocks go through all tiles.
 type smallHost struct{ device }
 
 func (smallHost) variants() []variant { return preferredHost{}.variants()[1:] }
 
-// TestWalksOnHost: selected attention by shared blocks and by pairs.
+// TestWalksOnHost: selected attention by walks and by pairs.
 func TestWalksOnHost(t *testing.T) {
 	compareAll(t, smallHost{hostDevice(t)}, storedSelected(t, walkedSizes))
 }

@@ -3,6 +3,7 @@ package kernels_test
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -126,9 +127,9 @@ func argumentField(t testing.TB, l *kernels.Launch, argument []byte, in, field s
 	return binary.LittleEndian.Uint64(at)
 }
 
-// sharedAndLone runs the kernel that divides the blocks of tiles of queries: those that at least `least` of a tile chose have an entry
-// for each 64 keys that one of them sees, ascending, with a bit for each query that does; the others are left in the queries' lists.
-func sharedAndLone(t *testing.T, dev device, sizes []selectedSize) {
+// listedBlocks runs the kernel that lists the blocks of tiles of queries: there is an entry for each 64 keys of a block that a query of the
+// tile chose and sees, ascending, with a bit for each query that does.
+func listedBlocks(t *testing.T, dev device, sizes []selectedSize) {
 	for i, s := range sizes {
 		for _, share := range []int{1, 3, 64} {
 			t.Run(fmt.Sprintf("%+v/%d", s, share), func(t *testing.T) {
@@ -137,7 +138,7 @@ func sharedAndLone(t *testing.T, dev device, sizes []selectedSize) {
 				site := attentionSite(kernels.BF16, false, s.B, s.S, s.S, s.Hq, s.Hkv, s.D, s.Dv)
 				site.In = slices.Insert(site.In, 3, operand(tensor.Int32, s.B, s.S, s.Hkv, s.n))
 				plan := *testutil.Must(planOf(h200, "cuda wgmma", ops.SelectedAttentionOp{SelectBlock: s.block}, site))(t)
-				at := slices.IndexFunc(plan.Steps, func(l kernels.Step) bool { return l.Kernel == "nsa_pairs_share_i32" })
+				at := slices.IndexFunc(plan.Steps, func(l kernels.Step) bool { return l.Kernel == "nsa_walk_blocks_i32" })
 				require.GreaterOrEqual(t, at, 0)
 				plan.Steps = plan.Steps[at:][:1]
 				work := output(t, dev, int(plan.WorkBytes()))
@@ -153,64 +154,27 @@ func sharedAndLone(t *testing.T, dev device, sizes []selectedSize) {
 					return int(argumentField(t, &plan.Steps[0].Launch, b.arguments[0], "walks", field))
 				}
 				array := func(field string, n int) []int32 { return decodeInts(dev.get(t, kernels.Ptr(number(field)), 4*n)) }
-				tiles, queries, room, least := number("tiles"), number("queries"), number("room"), number("least")
+				tiles, queries, room := number("tiles"), number("queries"), number("room")
 				require.Equal(t, (s.S-1)/queries+1, tiles)
 				groups := s.B * s.Hkv
 				count, blocks := array("count", groups*tiles), array("blocks", groups*tiles*room*2)
-				lone := slices.Repeat([]int32{-1}, len(idx))
-				if least > 1 {
-					lone = array("lone", len(idx))
-				}
-				for group := range groups {
-					for tile := range tiles {
-						at := group*tiles + tile
-						require.LessOrEqual(t, int(count[at]), room)
-						shared := map[int32][]int{} // queries by blocks
-						chosen := map[int32]int{}
-						want := map[int]uint32{} // queries by first keys
-						last := int32(-1)
-						for i := range int(count[at]) {
-							key, bits := blocks[2*(at*room+i)], uint32(blocks[2*(at*room+i)+1])
-							require.Greater(t, key, last)
-							last, want[int(key)] = key, bits
-						}
-						first, end := tile*queries, min((tile+1)*queries, s.S)
-						listOf := func(from []int32, q int) []int32 {
-							return from[((group/s.Hkv*s.S+q)*s.Hkv+group%s.Hkv)*s.n:][:s.n]
-						}
-						for q := first; q < end; q++ {
-							for _, j := range s.list(listOf(idx, q), q) {
-								chosen[j]++
-								shared[j] = append(shared[j], q)
+				for at := range groups * tiles {
+					group, first := at/tiles, at%tiles*queries
+					want := map[int]uint32{} // queries by first keys
+					for q := first; q < min(first+queries, s.S); q++ {
+						row := idx[((group/s.Hkv*s.S+q)*s.Hkv+group%s.Hkv)*s.n:][:s.n]
+						for _, j := range s.list(row, q) {
+							for key := int(j) * s.block; key < (int(j)+1)*s.block && key <= q; key += 64 {
+								want[key] |= 1 << (q - first)
 							}
 						}
-						for q := first; q < end; q++ {
-							var alone []int32
-							for _, j := range s.list(listOf(idx, q), q) {
-								if chosen[j] < least {
-									alone = append(alone, j)
-								}
-							}
-							for len(alone) < s.n {
-								alone = append(alone, -1)
-							}
-							require.Equal(t, alone, listOf(lone, q), "lone blocks of query %d", q)
-						}
-						for j, list := range shared {
-							for key := int(j) * s.block; len(list) >= least && key < (int(j)+1)*s.block; key += 64 {
-								bits := uint32(0)
-								for _, q := range list {
-									if key <= q {
-										bits |= 1 << (q - first)
-									}
-								}
-								if bits != 0 {
-									require.Equal(t, bits, want[key], "queries of key %d", key)
-									delete(want, key)
-								}
-							}
-						}
-						require.Empty(t, want, "entries that no query asks for")
+					}
+					require.Len(t, want, int(count[at]))
+					require.LessOrEqual(t, int(count[at]), room)
+					for i, key := range slices.Sorted(maps.Keys(want)) {
+						entry := blocks[2*(at*room+i):][:2]
+						require.EqualValues(t, key, entry[0], "tile %d", at)
+						require.Equal(t, want[key], uint32(entry[1]), "queries of key %d", key)
 					}
 				}
 			})
@@ -223,14 +187,14 @@ func tokens(B, S, Hq, Hkv, D, Dv int) opcases.Sizes {
 }
 
 var (
-	// sharingSizes have few blocks, so that all are shared, and more.
-	sharingSizes = []selectedSize{
+	// listedSizes have lists of one entry and of more than a warp's lanes, and more blocks than a warp has words for.
+	listedSizes = []selectedSize{
 		{tokens(1, 389, 8, 1, 8, 8), 64, 3}, {tokens(2, 900, 32, 2, 8, 8), 128, 3}, {tokens(1, 4100, 8, 1, 8, 8), 64, 33}, {tokens(1, 300, 64, 1, 8, 8), 64, 1},
-		{tokens(1, 9000, 16, 1, 8, 8), 64, 4}, {tokens(2, 2200, 32, 2, 8, 8), 64, 1}, {tokens(1, 4700, 20, 1, 8, 8), 64, 1}, {tokens(1, 4300, 16, 1, 8, 8), 128, 1},
+		{tokens(1, 2100, 16, 1, 8, 8), 64, 9}, {tokens(2, 2000, 20, 2, 8, 8), 192, 4}, {tokens(1, 131200, 64, 1, 8, 8), 64, 5},
 	}
-	// walkedSizes have all blocks shared, or some, or none.
+	// walkedSizes go by walks, and by pairs.
 	walkedSizes = []selectedSize{
-		{tokens(1, 300, 16, 1, 8, 16), 64, 2}, {tokens(1, 2130, 16, 1, 8, 8), 64, 1}, {tokens(1, 280, 8, 1, 24, 8), 64, 2},
+		{tokens(1, 300, 16, 1, 8, 16), 64, 2}, {tokens(1, 1030, 16, 1, 8, 8), 64, 3}, {tokens(1, 280, 8, 1, 24, 8), 64, 2},
 		{tokens(1, 271, 20, 1, 8, 8), 64, 2}, {tokens(2, 263, 24, 2, 8, 8), 64, 2}, {tokens(1, 700, 8, 1, 8, 8), 128, 2},
 		{tokens(1, 267, 32, 1, 8, 8), 64, 2}, {tokens(1, 261, 64, 1, 8, 8), 64, 2}, {tokens(1, 259, 16, 1, 128, 72), 64, 2},
 		{tokens(1, 263, 10, 1, 200, 136), 64, 2}, {tokens(1, 263, 8, 1, 192, 128), 64, 2}, {tokens(1, 587, 8, 1, 8, 8), 64, 1},
@@ -238,9 +202,9 @@ var (
 	}
 	// longWalked take long on a CPU.
 	longWalked = []selectedSize{
-		{tokens(1, 2117, 16, 1, 64, 64), 64, 1}, {tokens(1, 2125, 16, 1, 128, 128), 64, 1}, {tokens(1, 2119, 16, 1, 192, 128), 64, 1},
-		{tokens(1, 2113, 16, 1, 256, 192), 64, 1}, {tokens(1, 4170, 16, 1, 8, 8), 128, 1}, {tokens(1, 2117, 16, 1, 136, 136), 64, 1},
-		{tokens(1, 700, 32, 1, 128, 128), 64, 3}, {tokens(1, 600, 64, 2, 64, 64), 64, 3}, {tokens(1, 600, 8, 1, 256, 128), 64, 3},
+		{tokens(1, 900, 16, 1, 64, 64), 64, 5}, {tokens(2, 1000, 32, 2, 128, 128), 64, 5}, {tokens(1, 800, 16, 1, 192, 128), 64, 4},
+		{tokens(1, 700, 16, 1, 256, 192), 64, 4}, {tokens(1, 600, 16, 1, 136, 136), 64, 3}, {tokens(1, 700, 32, 1, 128, 128), 64, 3},
+		{tokens(1, 600, 64, 2, 64, 64), 64, 3}, {tokens(1, 600, 8, 1, 256, 128), 64, 3}, {tokens(1, 1300, 16, 1, 64, 64), 128, 4},
 	}
 )
 
@@ -254,17 +218,17 @@ func fewWalked() []selectedSize {
 
 func TestWalksOfPoisonOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	for _, x := range storedSelected(t, append(fewWalked(), walkedSizes[1])) {
+	for _, x := range storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[9])) {
 		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
 func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
-	compareLargeLogits(t, openGPU(t), storedSelected(t, append(fewWalked(), walkedSizes[1])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
+	compareLargeLogits(t, openGPU(t), storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[9])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
-func TestSharedBlocksOnGPU(t *testing.T) { sharedAndLone(t, openGPU(t), sharingSizes) }
+func TestListedBlocksOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
 
 func TestWalksOnGPU(t *testing.T) {
-	compareAll(t, openGPU(t), storedSelected(t, append(longWalked, walkedSizes...)))
+	compareAll(t, openGPU(t), storedSelected(t, append(walkedSizes, longWalked...)))
 }

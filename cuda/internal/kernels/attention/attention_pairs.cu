@@ -1,8 +1,8 @@
 // What comes before and behind the kernels of attention_pairs.cuh.
 //
-//   nsa_pairs_share_i32     idx int32 [B,S,Hkv,most] -> blocks, count, lone
-//   nsa_pairs_count_i32     idx, or lone -> lengths, counts
-//   nsa_pairs_sort_i32      idx, or lone, counts -> list, items, count
+//   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,most] -> blocks, count of walks
+//   nsa_pairs_count_i32     idx -> lengths, counts
+//   nsa_pairs_sort_i32      idx, counts -> list, items, count
 //   nsa_pairs_forward_join  sums, stats of the units of a launch -> o, lse
 //   nsa_pairs_dq_join       sums -> dq
 //
@@ -12,18 +12,18 @@
 
 namespace nsa {
 
-constexpr int kSorters = 512, kSharers = 128, kJoiners = 256;  // threads of a block
-constexpr int kWindow = 2048;                                    // blocks of which a warp that shares knows who chose them
+constexpr int kSorters = 512, kListers = 128, kJoiners = 256;  // threads of a block
+constexpr int kWindow = 2048;                                    // blocks of which a warp knows at once who chose them
 
-// Calls f(q, i, j, lanes) for the entries i of the lists of `queries` queries from `first` on, with their blocks j, and end(q, length); a
-// warp of some takes its part. All lanes call f, for entries that are none, too, with a j of kNone; `lanes` have the same query.
+// Calls f(q, i, j) for the entries i of the lists of `queries` queries from `first` on, with their blocks j, and end(q, length); a warp of
+// some takes its part.
 template <class F, class G> __device__ __forceinline__ void each_entry(const AttentionParams& p, int b, int g, int first, int queries, int warp, int warps, F f, G end) {
   constexpr int kAtOnce = 4;
   const Blocks& mask = p.blocks;
   int width = 1;  // lanes of a query
   while (width < min(32, mask.most)) width *= 2;
   const int mine = lane() / width, place = lane() % width, step = warps * (32 / width);
-  const unsigned all = 0xffffffffu >> (32 - width), lanes = all << mine * width;
+  const unsigned all = 0xffffffffu >> (32 - width);
   const auto entry = [&](int q, int i) -> const int& { return p.idx[mask.list(p.n, b, g, first + q) + i]; };
   const auto load = [&](int q, int i) { return q < queries && i < mask.most ? max(-1, entry(q, i)) : -1; };
 #pragma unroll 1
@@ -43,7 +43,7 @@ template <class F, class G> __device__ __forceinline__ void each_entry(const Att
         const bool none = j <= before || (long long)j * mask.size > first + q;  // as Blocks::at has it
         const unsigned ended = __ballot_sync(0xffffffff, none) >> mine * width & all;
         const int length = i - place + (ended ? __ffs(ended) - 1 : width);
-        f(q, i, i < length ? j : Blocks::kNone, lanes);
+        if (i < length) f(q, i, j);
         i += 32;
         more = width == 32 && ended == 0 && i - place < mask.most;
         if (!more && place == 0 && q < queries) end(q, length);
@@ -62,59 +62,42 @@ struct Cut {
     const int most = (a.pairs.queries - 1) / a.pairs.cuts + 1, from = number * most;
     each_entry(
         a.p, of.b, of.g, of.first + from, min(most, of.queries - from), warp(), kSorters / 32,
-        [&](int q, int i, int j, unsigned) {
-          if (j != Blocks::kNone) f(from + q, i, j);
-        },
-        [&](int q, int length) { end(from + q, length); });
+        [&](int q, int i, int j) { f(from + q, i, j); }, [&](int q, int length) { end(from + q, length); });
   }
 };
 
-// What a warp does for a tile, with words in shared memory: for kWindow blocks who chose them, and for 32 queries how many lone ones they have.
-__device__ inline void share(const PairParams& a, int number, unsigned* chose) {
+// What a warp does for a tile, with words in shared memory: for each of kWindow blocks who chose it.
+__device__ inline void list_blocks(const WalkParams& a, int number, unsigned* chose) {
   const AttentionParams& p = a.p;
   const Walks& x = a.walks;
-  const int group = number / x.tiles, b = group / p.n.groups, g = group % p.n.groups, most = p.blocks.most;
-  const int first = number % x.tiles * x.queries, queries = min(x.queries, p.n.queries - first), end = first + queries;
-  const int blocks = (end - 1) / p.blocks.size + 1, parts = (p.blocks.size - 1) / kPairKeys + 1, window = min(kWindow, p.blocks.count(p.n));
-  SharedBlock* to = x.blocks + (long long)number * x.room;
-  unsigned* alone = chose + window;
-  const unsigned before = (1u << lane()) - 1;
-  const auto none = [](int, int) {};
+  const int group = number / x.tiles, first = number % x.tiles * x.queries, end = min(first + x.queries, p.n.queries);
+  const int blocks = (end - 1) / p.blocks.size + 1, parts = (p.blocks.size - 1) / kPairKeys + 1;
+  TileBlock* to = x.blocks + (long long)number * x.room;
   int count = 0;
-  alone[lane()] = 0;
 #pragma unroll 1
-  for (int base = 0; base < blocks; base += window) {
-    const int here = min(window, blocks - base);
+  for (int base = 0; base < blocks; base += kWindow) {
+    const int here = min(kWindow, blocks - base);
+    __syncwarp();
     for (int i = lane(); i < here; i += 32) chose[i] = 0;
     __syncwarp();
-    each_entry(p, b, g, first, queries, 0, 1, [&](int q, int, int j, unsigned) {
-      if (unsigned(j - base) < unsigned(here)) atomicOr(chose + j - base, 1u << q);
-    }, none);
+    each_entry(
+        p, group / p.n.groups, group % p.n.groups, first, end - first, 0, 1,
+        [&](int q, int, int j) {
+          if (unsigned(j - base) < unsigned(here)) atomicOr(chose + j - base, 1u << q);
+        },
+        [](int, int) {});
     __syncwarp();
 #pragma unroll 1
     for (int from = 0; from < here * parts; from += 32) {
       const int i = from + lane(), key = (base + i / parts) * p.blocks.size + i % parts * kPairKeys;
-      unsigned bits = i < here * parts ? chose[i / parts] : 0;
-      if (__popc(bits) < x.least || key >= end) bits = 0;
+      unsigned bits = i < here * parts && key < end ? chose[i / parts] : 0;
       if (key > first) bits &= 0xffffffffu << (key - first) % 32;  // the others do not see its keys
       const unsigned is = __ballot_sync(0xffffffff, bits != 0);
-      if (bits) to[count + __popc(is & before)] = {key, bits};
+      if (bits) to[count + __popc(is & ((1u << lane()) - 1))] = {key, bits};
       count += __popc(is);
     }
-    if (x.least == 1) continue;
-    each_entry(p, b, g, first, queries, 0, 1, [&](int q, int, int j, unsigned lanes) {
-      const bool is = unsigned(j - base) < unsigned(here) && __popc(chose[j - base]) < x.least;
-      const unsigned all = __ballot_sync(0xffffffff, is) & lanes;
-      if (is) x.lone[p.blocks.list(p.n, b, g, first + q) + alone[q] + __popc(all & before)] = j;
-      __syncwarp();
-      if (all && lane() == __ffs(all) - 1) alone[q] += __popc(all);
-      __syncwarp();
-    }, none);
   }
   if (lane() == 0) x.count[number] = count;
-  if (x.least > 1)
-    for (int k = lane(); k < queries * most; k += 32)
-      if (k % most >= alone[k / most]) x.lone[p.blocks.list(p.n, b, g, first + k / most) + k % most] = -1;
 }
 
 // Adds up the results of rows, a thread for each 8 columns of one, which reads kAtOnce places at once.
@@ -182,12 +165,12 @@ template <typename T, bool Forward, int kAtOnce> __device__ inline void join(con
 
 }  // namespace nsa
 
-// Grid x is the number of blocks of threads with a warp for each tile of queries; these have shared memory for min(kWindow, J) + 32 words.
-extern "C" __global__ void __launch_bounds__(nsa::kSharers) nsa_pairs_share_i32(const __grid_constant__ nsa::PairParams a) {
+// Grid x is the number of blocks of threads with a warp for each tile; these have shared memory for min(kWindow, J) words.
+extern "C" __global__ void __launch_bounds__(nsa::kListers) nsa_walk_blocks_i32(const __grid_constant__ nsa::WalkParams a) {
   using namespace nsa;
-  const int number = blockIdx.x * (kSharers / 32) + warp();
-  unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * (min(kWindow, a.p.blocks.count(a.p.n)) + 32);
-  if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) share(a, number, words);
+  const int number = blockIdx.x * (kListers / 32) + warp();
+  unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * min(kWindow, a.p.blocks.count(a.p.n));
+  if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) list_blocks(a, number, words);
 }
 
 // Grid x is the number of units times that of their cuts; the shared memory has a number for each block.

@@ -8,7 +8,7 @@
 
 namespace nsa {
 
-constexpr int kPairKeys = 64, kItemTiles = 8;  // keys of a tile; a block has `parts` tiles
+constexpr int kPairKeys = 64;  // keys of a tile; a block has `parts` tiles
 constexpr int kEntryBits = 20;
 
 // Pairs says where the pairs lie. The S queries of each of the B*Hkv groups are cut into `units` units of `queries` each. Of a unit:
@@ -34,24 +34,8 @@ struct Pairs {
   void* sums;
   float2* stats;
   int units, queries, cuts, room, parts;
-  int tile, chunk;  // queries of a tile of rows, and at most of an item, which has at most kItemTiles
+  int tile, chunk;  // queries of a tile of rows, and at most of an item, which has at most item_tiles
   int first, end;
-};
-
-// Of the blocks that the queries of a *tile* chose, `queries` consecutive ones of a group, at most 32, those that at least `least` of
-// them chose are shared: the walk goes through them once for all (attention_walk_forward.cu, attention_walk_dq.cu). The others are
-// lone, and made by pairs. Units have whole tiles. With least = 1 all blocks are shared: there are no pairs, and a unit is a group.
-//
-//   blocks  [groups*tiles, room]  the shared blocks of a tile, ascending, those with keys that its last query may see; a block of
-//                                 several tiles of keys has an entry for each of them
-//   count   int32 [groups*tiles]  how many there are
-//   lone    int32 [B,S,Hkv,most]  idx without the shared blocks and what is no part of a list, ascending, padded with -1; the pairs
-//                                 are those of lone. With least = 1 neither written nor read
-struct SharedBlock { int key; uint32_t queries; };  // the first of 64 keys, and a bit for each query of the tile that chose them
-struct Walks {
-  SharedBlock* blocks;
-  int32_t *count, *lone;
-  int tiles, queries, room, least;  // tiles of a group
 };
 
 struct PairParams {
@@ -59,8 +43,28 @@ struct PairParams {
   uint8_t q[128], dout[128];           // of boxes [h,64] of q and do, as arrays [1,B*S*Hq,1,c]
   AttentionParams p;
   Pairs pairs;
+};
+
+// A walk goes through the blocks that the queries of a *tile*, consecutive ones of a group, at most 32, chose (attention_walk_forward.cu,
+// attention_walk_dq.cu).
+//
+//   blocks  [groups*tiles, room]  those of a tile, ascending; a block of several tiles of keys has an entry for each that a query sees
+//   count   int32 [groups*tiles]  how many there are
+struct TileBlock { int key; uint32_t queries; };  // the first of 64 keys, and a bit for each query of the tile that chose and sees some
+struct Walks {
+  TileBlock* blocks;
+  int32_t* count;
+  int tiles, queries, room;  // tiles of a group
+};
+
+struct WalkParams {
+  alignas(64) uint8_t k[128], v[128];  // as in PairParams
+  AttentionParams p;
   Walks walks;
 };
+
+// The most tiles of rows of an item.
+constexpr int item_tiles(int C) { return C > 192 ? 2 : 8; }
 
 // Whether sums of 64 numbers may exceed a type.
 template <typename T> constexpr bool narrow = false;

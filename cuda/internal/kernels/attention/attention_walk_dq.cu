@@ -1,9 +1,8 @@
-// dq of selected attention for compute capability 9.0: q, k, v, do, lse, delta, shared blocks of tiles, sums of lone pairs -> dq.
+// dq of selected attention for compute capability 9.0: q, k, v, do, lse, delta, blocks of tiles -> dq.
 //
 //   nsa_walk_dq_mma<D>, D as in attention_wgmma_forward.cu
 //
-// See attention_walk_tiles.cuh. A warp keeps the sums of its 16 rows and adds what the lone pairs of its queries made, in the order of
-// their lists.
+// See attention_walk_tiles.cuh.
 #include "attention_walk_tiles.cuh"
 
 namespace nsa {
@@ -16,7 +15,7 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
   static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
-  __device__ WalkQueryGradient(const PairParams& a) : tiles(a) {}
+  __device__ WalkQueryGradient(const WalkParams& a) : tiles(a) {}
 
   __device__ void run() const {
     tiles.begin();
@@ -58,7 +57,7 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
 #pragma unroll
             for (int e = 0; e < 4; e++) dq[j][e] = 0;
         },
-        [&](const SharedBlock& block, int, int fill) {
+        [&](const TileBlock& block, int, int fill) {
           tiles.take(block, mine.bits, fill, [&](uint32_t keys, int key, unsigned queries) {
             const bool all = mine.see_all(key, queries);
 #pragma unroll 1
@@ -84,15 +83,6 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
               if (!all) walk_hide<N>(ds, mine, key, part, queries, 0);
               walk_add<T, C, N>(dq, ds, keys, part);
             }
-          });
-        },
-        [&](unsigned queries, int from, int all, int fill, int i) {
-          tiles.take_lone(queries, from, all, fill, i, mine, [&](const typename Tiles::Results (&results)[2], int count) {
-#pragma unroll 1
-            for (int k = 0; k < count; k++)
-#pragma unroll
-              for (int r = 0; r < 2; r++)
-                walk_add_result<T, C>(dq, r, results[r].sums + k * results[r].sums_step, narrow<T> ? 1 / n.scale : 1);  // some have the scale
           });
         },
         [&](int i) {

@@ -1,9 +1,8 @@
-// The forward of selected attention for compute capability 9.0: q, k, v, shared blocks of tiles, sums, stats of lone pairs -> o, lse.
+// The forward of selected attention for compute capability 9.0: q, k, v, blocks of tiles -> o, lse.
 //
 //   nsa_walk_forward_mma<D>, D as in attention_wgmma_forward.cu
 //
-// See attention_walk_tiles.cuh. A warp keeps the sums of its 16 rows and adds what the lone pairs of its queries made, in the order of
-// their lists. Rows that are large take the difference first: see kLarge.
+// See attention_walk_tiles.cuh. Rows that are large take the difference first: see kLarge.
 #include "attention_walk_tiles.cuh"
 
 namespace nsa {
@@ -16,7 +15,7 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
   static constexpr float kSlack = 6;  // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
   static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
-  __device__ WalkForward(const PairParams& a) : tiles(a) {}
+  __device__ WalkForward(const WalkParams& a) : tiles(a) {}
 
   __device__ void run() const {
     tiles.begin();
@@ -69,7 +68,7 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
 #pragma unroll
             for (int e = 0; e < 4; e++) o[j][e] = 0;
         },
-        [&](const SharedBlock& block, int, int fill) {
+        [&](const TileBlock& block, int, int fill) {
           tiles.take(block, mine.bits, fill, [&](uint32_t keys, int key, unsigned queries) {
             const bool all = mine.see_all(key, queries);
 #pragma unroll 1
@@ -105,9 +104,6 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
             }
           });
         },
-        [&](unsigned queries, int from, int all, int fill, int i) {
-          tiles.take_lone(queries, from, all, fill, i, mine, [&](const typename Tiles::Results (&results)[2], int count) { add_lone(results, count, o, state); });
-        },
         [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
 #pragma unroll
@@ -119,27 +115,6 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
             walk_store<T, Cv>(in ? static_cast<T*>(p.o) + n.row(tile.b, tile.g, row, n.dv) : nullptr, o, r, state[r].norm(), n.dv);
           }
         });
-  }
-
-  // Adds `count` results of lone pairs to the rows that they are of.
-  __device__ __forceinline__ void add_lone(const typename Tiles::Results (&results)[2], int count, float (&o)[Cv / 8][4], Softmax (&state)[2]) const {
-    const float scale = tiles.p.n.scale_log2;
-    float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll 4
-    for (int k = 0; k < count; k++)
-#pragma unroll
-      for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], __uint_as_float(shared_word(results[r].stats + k * results[r].stats_step)));
-    raise(o, state, top, scale);
-    const float first = lane() % 4 == 0 ? 1 : 0;  // of the lanes of a row one adds sums
-#pragma unroll 2
-    for (int k = 0; k < count; k++)
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const uint2 stat = shared_pair(results[r].stats + k * results[r].stats_step);
-        const float sum = __uint_as_float(stat.y), weight = power2((__uint_as_float(stat.x) - state[r].base()) * scale);
-        state[r].sum = fmaf(first * weight, sum, state[r].sum);
-        walk_add_result<T, Cv>(o, r, results[r].sums + k * results[r].sums_step, narrow<T> ? weight * sum : weight);
-      }
   }
 };
 #endif

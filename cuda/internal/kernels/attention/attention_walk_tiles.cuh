@@ -1,16 +1,16 @@
-// What the kernels for compute capability 9.0 that walk over shared blocks (Walks of attention_pairs.cuh) have in common: blocks, one a
-// multiprocessor or less, with four warps that load and W that compute, 16 rows each. They go through the tiles of queries of the units
-// [first,end), the last ones first, every gridDim.x-th one. A tile has at most W/ceil(h/16) times max(1, 16/h) queries, and 32.
+// What the kernels for compute capability 9.0 that walk (Walks of attention_pairs.cuh) have in common: blocks, one a multiprocessor or
+// less, with four warps that load and W that compute, 16 rows each. They go through the tiles of queries, the last ones first, every
+// gridDim.x-th one. A tile has at most W/ceil(h/16) times max(1, 16/h) queries, and 32.
 //
-// The first warp brings the keys and values of the tiles' shared blocks, 64 keys at a time, into a ring of stages, by tensor maps;
-// barriers say which are full and which are free. Behind them it brings the results of lone pairs, those of one query at a time. A
-// computing warp takes the *fills* that one of its queries chose, and goes on alone, to the next tile, too: it is behind or ahead of
-// others by as many fills as there are stages. For the warps that do not take a fill the loading warp arrives where it becomes free.
+// The first warp brings the keys and values of the tiles' blocks, 64 keys at a time, into a ring of stages, by tensor maps; barriers
+// say which are full and which are free. A computing warp takes the *fills* that one of its queries chose, and goes on alone, to the
+// next tile, too: it is behind or ahead of others by as many fills as there are stages. For the warps that do not take a fill the
+// loading warp arrives where it becomes free.
 //
 // If some row of a warp does not see all keys of a fill that the warp takes, a loading warp looks for NaN and Inf first: values that have
 // them (for dq: keys) become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
 //
-// Maps of q and do are not read. Of stats an even number of rows is read, from an even one on. Shared memory: kShared bytes.
+// Shared memory: kShared bytes.
 #pragma once
 
 #include "attention_pairs.cuh"
@@ -23,60 +23,51 @@ namespace nsa {
 template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> struct WalkTiles {
   static constexpr int L = 4, kBlock = 32 * (L + W);
   static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
-  static constexpr int kResult = 2 * (Arrays == 1 ? Cv : C);  // bytes of a row of a result
   struct Shared {
     unsigned long long full[Stages], free[Stages], raw[Stages];
     int begun;  // fills that are there or on their way
-    float2 no_stats;
-    uint4 no_sums[kResult / 16];  // of a row that is not of a query, and what may be read behind a stage
   };
   static constexpr int kTiles = Stages * kStage + W * Own, kShared = kTiles + sizeof(Shared);
-  static_assert(sizeof(Shared) == (24 * Stages + 16 + 15) / 16 * 16 + kResult, "widths.walkBytes in Go");
+  static_assert(sizeof(Shared) == 24 * Stages + 8, "widths.walkBytes in Go");
   static_assert(kShared <= 227 << 10, "or no block fits");
 
-  const PairParams& a;
+  const WalkParams& a;
   const AttentionParams& p;
   const Walks& x;
   uint32_t ring;
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
-  __device__ WalkTiles(const PairParams& a)
+  __device__ WalkTiles(const WalkParams& a)
       : a(a), p(a.p), x(a.walks), ring(shared_address(shared())), is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 1), barrier_init(barrier_at(is.free[i]), W), barrier_init(barrier_at(is.raw[i]), 1);
-      is.begun = 0, is.no_stats = make_float2(-INFINITY, 0);
-      for (uint4& x : is.no_sums) x = uint4{0, 0, 0, 0};
+      is.begun = 0;
       barriers_ready();
     }
     __syncthreads();
   }
   __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * Own; }
 
-  // A tile of queries. Behind the last query of a unit there may be tiles without any.
+  // A tile of queries, by its number among all.
   struct Tile {
-    int unit, b, g, first, queries;  // the unit is that of all
-    __device__ Tile(const PairParams& a, int i) {
+    int b, g, first, queries, number;  // number: where its blocks lie
+    __device__ Tile(const WalkParams& a, int i) {
       asm volatile("" : "+r"(i));  // a tile made again is computed again: one that is kept takes registers
-      const int units = a.pairs.end - a.pairs.first;
-      unit = a.pairs.first + i % units;
-      const Unit of(a, unit);
-      const int from = (tiles(a) - 1 - i / units) * a.walks.queries;
-      b = of.b, g = of.g, first = of.first + from, queries = min(a.walks.queries, of.queries - from);
+      const Sizes& n = a.p.n;
+      const Walks& x = a.walks;
+      const int groups = n.batch * n.groups, group = i % groups, tile = x.tiles - 1 - i / groups;
+      b = group / n.groups, g = group % n.groups, first = tile * x.queries, queries = min(x.queries, n.queries - first);
+      number = group * x.tiles + tile;
     }
-    // Its first query, counted from the first one of all units.
-    __device__ long long in_unit(const PairParams& a) const { return (long long)unit * a.pairs.queries + first - unit % a.pairs.units * a.pairs.queries; }
-    static __device__ int tiles(const PairParams& a) { return (a.pairs.queries - 1) / a.walks.queries + 1; }  // of a unit
   };
-
-  __device__ int number_of(const Tile& tile) const { return tile.unit / a.pairs.units * x.tiles + tile.first / x.queries; }
 
   // The rows of warp w: `whole` queries, or a part of one.
   struct Rows {
     int whole, parts, query, flat;  // query, flat: of row 0 of the warp, in the tile; flat counts rows from the query's first
-    __device__ Rows(const PairParams& a, int w) {
+    __device__ Rows(const WalkParams& a, int w) {
       asm volatile("" : "+r"(w));  // as in Tile
       const int each = a.p.n.each;
       parts = (each - 1) / 16 + 1, whole = (a.walks.queries - 1) / (W / parts) + 1;
@@ -90,45 +81,31 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
     }
   };
 
-  // How many results of lone pairs are in a fill: the sums of a query's rows, and behind those of all their stats.
-  __device__ int places() const {
-    int bytes = p.n.each * (2 * width() + (Arrays == 1 ? 8 : 0));
-    asm volatile("" : "+r"(bytes));  // as in Tile
-    return kStage / bytes;
-  }
-  __device__ int width() const { return pair_width(Arrays == 1 ? p.n.dv : p.n.d); }
-
-  // Goes through the tiles of the block, and in each through the fills in the order of their numbers: calls start(i), then
-  // step(block, count, fill) for 32 shared blocks at a time, where each lane has one of `count` and fill is the number of the first one;
-  // then lone(queries, from, all, fill, i) for results of lone pairs: of each of these queries a fill, with those from number `from` on, of
-  // which there are `all`, as lane q has it of query q; and finish(i).
-  template <class Start, class Step, class Lone, class Finish> __device__ __forceinline__ void each(Start start, Step step, Lone lone, Finish finish) const {
-    const int tiles = Tile::tiles(a) * (a.pairs.end - a.pairs.first);
+  // Goes through the tiles of the block: calls start(i), then step(block, count, fill) for 32 of its blocks at a time, where each lane has
+  // one of `count` and fill is the number of the first one, and finish(i).
+  template <class Start, class Step, class Finish> __device__ __forceinline__ void each(Start start, Step step, Finish finish) const {
+    const int tiles = x.tiles * p.n.batch * p.n.groups;
     const auto number = [&](int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
-    int round = 0, count = 0, all = 0, fill = 0;
-    SharedBlock ahead{};  // of the next tile, or of this one
+    int round = 0, count = 0, fill = 0;
+    TileBlock ahead{};  // of the next tile, or of this one
     const auto fetch = [&](const Tile& tile, int from) {
-      ahead = from + lane() < x.room ? x.blocks[(long long)number_of(tile) * x.room + from + lane()] : SharedBlock{0, 0};
+      ahead = from + lane() < x.room ? x.blocks[(long long)tile.number * x.room + from + lane()] : TileBlock{0, 0};
     };
-    const auto open = [&] {  // goes on to the next tile with queries and finds out what is known of it
-      for (; number(round) < tiles; round++) {
-        const Tile next(a, number(round));
-        if (next.queries <= 0) continue;
-        count = x.count[number_of(next)];
-        fetch(next, 0);
-        if (x.least > 1) all = lane() < next.queries ? a.pairs.lengths[next.in_unit(a) + lane()] * a.pairs.parts : 0;
-        break;
-      }
+    const auto open = [&] {  // finds out what is known of the next tile
+      if (number(round) >= tiles) return;
+      const Tile next(a, number(round));
+      count = x.count[next.number];
+      fetch(next, 0);
     };
     open();
 #pragma unroll 1
     while (number(round) < tiles) {
-      const int now = number(round), blocks = count, places = all;
+      const int now = number(round), blocks = count;
       start(now);
       int from = 0;
 #pragma unroll 1
       do {
-        SharedBlock mine = ahead;
+        TileBlock mine = ahead;
         if (from + lane() >= blocks) mine.queries = 0;
         if (from + 32 < blocks) {
           fetch(Tile(a, now), from + 32);
@@ -139,13 +116,6 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
         step(mine, min(32, blocks - from), fill + from);
       } while ((from += 32) < blocks);
       fill += blocks;
-#pragma unroll 1
-      for (from = 0;; from += this->places()) {
-        const unsigned queries = __ballot_sync(0xffffffff, places > from);
-        if (!queries) break;
-        lone(queries, from, places, fill, now);
-        fill += __popc(queries);
-      }
       finish(now);
     }
   }
@@ -164,57 +134,30 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
   }
   __device__ void bring() const {
     int i = 0;
-    const auto bring_one = [&](int fill, auto copy, bool taken) {  // of lane w: whether warp w takes it
-      const int stage = fill % Stages;
-      barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
-      if (lane() == 0) {
-        copy(stage, ring + stage * kStage);
-        *static_cast<volatile int*>(&is.begun) = fill + 1;
-      }
-      if (lane() < W && !taken) barrier_arrive(barrier_at(is.free[stage]));
-      __syncwarp();  // no lane is a phase of a barrier behind
-    };
-    each([&](int at) { i = at; }, [&](const SharedBlock& block, int count, int fill) {
+    each([&](int at) { i = at; }, [&](const TileBlock& block, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
       for (int j = 0; j < count; j++, fill++) {
-        const int key = __shfl_sync(0xffffffff, block.key, j);
+        const int key = __shfl_sync(0xffffffff, block.key, j), stage = fill % Stages;
         const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
-        const bool look = suspect(key, queries, bits, tile.first);
-        bring_one(fill, [&](int stage, uint32_t to) {
-          const uint32_t full = barrier_at(look ? is.raw[stage] : is.full[stage]);
+        const uint32_t full = barrier_at(suspect(key, queries, bits, tile.first) ? is.raw[stage] : is.full[stage]), to = ring + stage * kStage;
+        barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
+        if (lane() == 0) {
           barrier_arrive_expecting(full, kStage);
           copy_boxes<C>(to, 64, a.k, full, tile.g, key, tile.b);
           copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, key, tile.b);
-        }, queries & bits);
-      }
-    }, [&](unsigned queries, int from, int all, int fill, int) {
-      const Tile tile(a, i);
-      const unsigned bits = bits_of_warps(tile);
-      const int most = places(), row = 2 * width();
-#pragma unroll 1
-      for (; queries; queries &= queries - 1, fill++) {
-        const int q = __ffs(queries) - 1, rows = min(most, __shfl_sync(0xffffffff, all, q) - from) * p.n.each;
-        bring_one(fill, [&](int stage, uint32_t to) {
-          const long long first = first_of(tile, q, from);
-          const uint32_t full = barrier_at(is.full[stage]), stats = Arrays == 1 ? ((first & 1) + rows + 1) / 2 * 16 : 0;  // from an even one on
-          barrier_arrive_expecting(full, rows * row + stats);
-          copy_bytes(to, static_cast<const char*>(a.pairs.sums) + first * row, rows * row, full);
-          if (Arrays == 1) copy_bytes(to + most * p.n.each * row, a.pairs.stats + (first & ~1ll), stats, full);
-        }, bits >> q & 1);
+          *static_cast<volatile int*>(&is.begun) = fill + 1;
+        }
+        if (lane() < W && !(queries & bits)) barrier_arrive(barrier_at(is.free[stage]));
+        __syncwarp();  // no lane is a phase of a barrier behind
       }
     }, [](int) {});
-  }
-  // The number of the first row of a query's results, from the from-th place on.
-  __device__ long long first_of(const Tile& tile, int q, int from) const {
-    const Pairs& y = a.pairs;
-    return ((tile.in_unit(a) - (long long)y.first * y.queries + q) * p.blocks.most * y.parts + from) * p.n.each;
   }
   __device__ void look(int number) const {
     uint32_t parities = 0;
     int turn = number, i = 0;  // 0 where it is this warp's
-    each([&](int at) { i = at; }, [&](const SharedBlock& block, int count, int fill) {
+    each([&](int at) { i = at; }, [&](const TileBlock& block, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
@@ -235,7 +178,7 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
         __syncwarp();
         if (lane() == 0) barrier_arrive(barrier_at(is.full[stage]));
       }
-    }, [](unsigned, int, int, int, int) {}, [](int) {});
+    }, [](int) {});
   }
   // Whether a tile of 64 rows has a NaN or Inf.
   template <int X> static __device__ bool not_finite(uint32_t tile) {
@@ -267,45 +210,19 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
     return m;
   }
 
-  // Calls f(address) for a fill, once it is there, and hands its stage back.
-  template <class F> __device__ __forceinline__ void use(int fill, F f) const {
-    const int stage = fill % Stages;
-    wait_beyond(is.begun, fill);  // or the parity could be that of an earlier fill
-    barrier_wait(barrier_at(is.full[stage]), fill / Stages & 1);
-    f(ring + stage * kStage);
-    __syncwarp();
-    if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
-  }
   // Calls f(keys, key, queries) for the fills that a warp takes, of those that step() of each() knows.
-  template <class F> __device__ __forceinline__ void take(const SharedBlock& block, unsigned bits, int fill, F f) const {
+  template <class F> __device__ __forceinline__ void take(const TileBlock& block, unsigned bits, int fill, F f) const {
 #pragma unroll 1
     for (unsigned wanted = __ballot_sync(0xffffffff, block.queries & bits); wanted; wanted &= wanted - 1) {
       const int j = __ffs(wanted) - 1;
       const int key = __shfl_sync(0xffffffff, block.key, j);
       const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
-      use(fill + j, [&](uint32_t keys) { f(keys, key, queries); });
-    }
-  }
-  // Calls f(results, count) for the fills of results of lone pairs that a warp takes, of those that lone() of each() knows. Rows that are
-  // not of the query have no results: their addresses stay where there are none.
-  struct Results { uint32_t sums, stats; int sums_step, stats_step; };  // of one of this thread's rows
-  template <class F> __device__ __forceinline__ void take_lone(unsigned queries, int from, int all, int fill, int i, const Mine& mine, F f) const {
-    const int most = places(), row = 2 * width();
-#pragma unroll 1
-    for (unsigned wanted = queries & mine.bits; wanted; wanted &= wanted - 1) {
-      const int q = __ffs(wanted) - 1, count = min(most, __shfl_sync(0xffffffff, all, q) - from);
-      const int odd = Arrays == 1 ? first_of(Tile(a, i), q, from) & 1 : 0;
-      use(fill + __popc(queries & ((1u << q) - 1)), [&](uint32_t to) {
-        Results results[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-          const bool in = mine.head[r] >= 0 && mine.t[r] - mine.first == q;
-          results[r].sums = in ? to + mine.head[r] * row + 16 * (lane() % 4) : shared_address(is.no_sums) + 16 * (lane() % 4);
-          results[r].stats = in ? to + most * p.n.each * row + (odd + mine.head[r]) * 8 : shared_address(&is.no_stats);
-          results[r].sums_step = in ? p.n.each * row : 0, results[r].stats_step = in ? p.n.each * 8 : 0;
-        }
-        f(results, count);
-      });
+      const int stage = (fill + j) % Stages;
+      wait_beyond(is.begun, fill + j);  // or the parity could be that of an earlier fill
+      barrier_wait(barrier_at(is.full[stage]), (fill + j) / Stages & 1);
+      f(ring + stage * kStage, key, queries);
+      __syncwarp();
+      if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
     }
   }
 };
@@ -397,19 +314,6 @@ template <typename T, int X, int N> __device__ __forceinline__ void walk_add(flo
     }
   }
 }
-// Adds a result of a pair, times its weight, to the row r of y.
-template <typename T, int X> __device__ __forceinline__ void walk_add_result(float (&y)[X / 8][4], int r, uint32_t from, float weight) {
-  uint4 part[X / 32];
-#pragma unroll
-  for (int m = 0; m < X / 32; m++) part[m] = shared_cell(from + 64 * m);  // columns from `width` on are not written
-#pragma unroll
-  for (int m = 0; m < X / 32; m++) {
-    float v[8];
-    Pack<T>{part[m]}.get(v);
-#pragma unroll
-    for (int e = 0; e < 8; e++) y[4 * m + e / 2][2 * r + e % 2] = fmaf(weight, v[e], y[4 * m + e / 2][2 * r + e % 2]);
-  }
-}
 // Sets what a row does not see of the keys [row,row+N) from `key` on.
 template <int N, class Mine> __device__ __forceinline__ void walk_hide(float (&s)[N / 8][4], const Mine& mine, int key, int row, unsigned queries, float hidden) {
 #pragma unroll
@@ -441,6 +345,6 @@ template <typename T, int X> __device__ __forceinline__ void walk_store(T* to, c
 // The entry points nsa_<name>_mma<D>_<storage> of a struct with run(), for W warps that compute.
 #define NSA_WALK(name, D, suffix, W, ...)                                                                              \
   extern "C" __global__ void __launch_bounds__(128 + 32 * W, 1)                                                        \
-      nsa_##name##_mma##D##_##suffix(const __grid_constant__ nsa::PairParams p) {                                      \
+      nsa_##name##_mma##D##_##suffix(const __grid_constant__ nsa::WalkParams p) {                                      \
     NSA_WGMMA_BODY(__VA_ARGS__(p).run();)                                                                              \
   }

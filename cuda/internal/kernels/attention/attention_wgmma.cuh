@@ -72,12 +72,6 @@ __device__ __forceinline__ void copy_box(uint32_t to, const void* map, uint32_t 
                ::"r"(to), "l"(map), "r"(c), "r"(g), "r"(t), "r"(b), "r"(barrier) : "memory");
 }
 
-// Begins to copy bytes that lie one behind the other, a multiple of 16, from and to multiples of 16.
-__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-
 // The registers of a thread from here on, in all threads of a warp group.
 template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }

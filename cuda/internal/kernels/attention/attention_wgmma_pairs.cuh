@@ -18,6 +18,7 @@ namespace nsa {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // Rows of Arrays arrays: q, and do.
 template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Arrays> struct PairTiles {
+  static constexpr int kItem = item_tiles(C);
   static constexpr int kBlock = 128 * (L + W), kLoaders = L == 2 ? 6 : Rows % 3 == 0 ? 3 : 2;
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
   static constexpr uint32_t kTile = 64 * C * 2, kValueTile = 64 * Cv * 2;                              // bytes of q or keys, of do or values
@@ -34,10 +35,10 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
   };
   struct Shared {
     Tile tiles[Rows];
-    int lists[Keys][64 * kItemTiles];
+    int lists[Keys][64 * kItem];
     unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], listed[Keys], raw;
   };
-  static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItemTiles + 24) + 8 && sizeof(Tile) == (Arrays == 2 ? 544 : 40), "widths.pairTileBytes in Go");
+  static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItem + 24) + 8 && sizeof(Tile) == (Arrays == 2 ? 544 : 40), "widths.pairTileBytes in Go");
   static constexpr int kTiles = Rows * kRowStage + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
@@ -55,7 +56,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
     if (threadIdx.x == 0) {
       for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 33), barrier_init(barrier_at(is.free_rows[i]), 128);  // all lanes, which read and write what is known of them
       for (int i = 0; i < Keys; i++)
-        barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItemTiles), barrier_init(barrier_at(is.listed[i]), 32);
+        barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItem), barrier_init(barrier_at(is.listed[i]), 32);
       barrier_init(barrier_at(is.raw), 1);
       barriers_ready();
     }
@@ -76,7 +77,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
       const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(is.full_keys[k.stage]), arrives = check ? barrier_at(is.raw) : full;
       barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);
       const int tiles = (item.count - 1) / x.tile + 1;
-      if (lane() < 4 * (kItemTiles - tiles)) barrier_arrive(barrier_at(is.free_keys[k.stage]));  // for tiles that the item does not have
+      if (lane() < 4 * (kItem - tiles)) barrier_arrive(barrier_at(is.free_keys[k.stage]));  // for tiles that the item does not have
       if (lane() == 0) {
         barrier_arrive_expecting(arrives, kKeyStage);
         copy_boxes<C>(to, kPairKeys, maps.k, arrives, unit.g, item.key, unit.b);

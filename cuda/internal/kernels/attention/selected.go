@@ -236,18 +236,21 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 		return err
 	}
 	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.forwardBytes(), x.pairTileBytes(x.pairForward), x.walkForwardBytes())
+		return max(x.forwardBytes(), x.pairTileBytes(x.pairForward), x.walkBytes(x.walkForward))
 	})
 	if err != nil {
 		return err
 	}
 	p := a.forwardParams()
 	p.blocks, p.index = a.blocks(), a.index()
-	if a.byBits() {
+	switch {
+	case a.byBits():
 		p.span = a.everyKey()
 		a.launchOnWarpGroups("selected_forward", x, x.forward, x.forwardBytes(), p)
-	} else {
-		a.launchLists("forward", x, x.walkForward, x.pairForward, p)
+	case a.byWalk():
+		a.launchWalk("forward", x, x.walkForward, p)
+	default:
+		a.launchPairs("forward", x, x.pairForward, p)
 	}
 	return nil
 }
@@ -259,18 +262,21 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		return err
 	}
 	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.walkDQBytes(), x.listedDKVBytes())
+		return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.walkBytes(x.walkDQ), x.listedDKVBytes())
 	})
 	if err != nil {
 		return err
 	}
 	p := a.beginGrad()
-	if a.byBits() {
+	switch {
+	case a.byBits():
 		of := *p
 		of.span = a.everyKey()
 		a.launchOnWarpGroups("selected_dq", x, x.dq, x.dqBytes(), &of)
-	} else {
-		a.launchLists("dq", x, x.walkDQ, x.pairDQ, p)
+	case a.byWalk():
+		a.launchWalk("dq", x, x.walkDQ, p)
+	default:
+		a.launchPairs("dq", x, x.pairDQ, p)
 	}
 	a.invert(p)
 	grid := a.items(p) * kernels.Pieces(a.block, warpGroupListKeys)

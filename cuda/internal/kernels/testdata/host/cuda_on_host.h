@@ -96,11 +96,6 @@ template <typename V> V __shfl_sync(unsigned, V v, int lane) { return host_shuff
 inline unsigned __ballot_sync(unsigned, bool vote) { return host_ballot(vote); }
 inline bool __any_sync(unsigned, bool vote) { return host_ballot(vote) != 0; }
 inline bool __all_sync(unsigned, bool vote) { return host_ballot(!vote) == 0; }
-inline int __reduce_min_sync(unsigned, int v) {
-  for (int bit = 1; bit < 32; bit *= 2) v = std::min(v, __shfl_xor_sync(0xffffffff, v, bit));
-  return v;
-}
-inline int __reduce_max_sync(unsigned all, int v) { return -__reduce_min_sync(all, -v); }
 template <typename V> unsigned __match_any_sync(unsigned, V v) {
   unsigned same = 0;
   for (int lane = 0; lane < 32; lane++) same |= unsigned(host_shuffle(v, lane) == v) << lane;

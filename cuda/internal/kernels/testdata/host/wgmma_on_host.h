@@ -65,11 +65,6 @@ inline void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int 
   host_arrive(host_shared<HostBarrier>(barrier), 0, int(-128 * m.rows));
 }
 
-inline void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-  memcpy(&host_shared<uint4>(to), from, bytes);
-  host_arrive(host_shared<HostBarrier>(barrier), 0, -int(bytes));
-}
-
 template <int N> void fewer_registers() {}
 template <int N> void more_registers() {}
 inline void wgmma_begin() {}
