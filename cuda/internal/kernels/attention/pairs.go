@@ -27,7 +27,7 @@ type walkParams struct {
 	k, v   [driver.MapBytes]byte
 	params `c:"p"`
 	walks  walks
-	_      [32]byte
+	_      [16]byte
 }
 
 type walks struct {
