@@ -51,8 +51,8 @@ def masks(length):
 
 
 def rows():
-    for shape, (heads, kv_heads, dim) in SHAPES.items():
-        for length in (2048 << i for i in range(6)):
+    for length in (2048 << i for i in range(6)):
+        for shape, (heads, kv_heads, dim) in SHAPES.items():
             for name, (keys, mask) in masks(length).items():
                 for backend in BACKENDS:
                     if backend == {"dense": "memory-efficient"}.get(name, "FA-2"):  # FA-2 takes no masks
@@ -88,7 +88,7 @@ def times(heads, kv_heads, dim, length, keys, mask, backend):
 def main():
     if len(sys.argv) > 2 or sys.argv[1:] and sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    out = csv.writer(open(sys.argv[1], "w", newline="") if sys.argv[1:] else sys.stdout)
+    out = csv.writer(open(sys.argv[1], "w", newline="", buffering=1) if sys.argv[1:] else sys.stdout)
     out.writerow(["machine", "pytorch", "shape", "length", "attention", "backend", "forward_ms", "forward_and_backward_ms"])
     for row in rows():
         out.writerow([torch.cuda.get_device_name(), torch.__version__, *row])
