@@ -89,8 +89,8 @@ func TestSelectBlocksKernels(t *testing.T) {
 		row, want           string // "" is a refusal
 		shared              int
 	}{
-		{h200, 65536, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 112240}, // two of which fit a multiprocessor
-		{h200, 65536, 64, 4, 128, 16, "cuda wgmma", "nsa_select_blocks_wgmma128_4_bf16", 227120},
+		{h200, 65536, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 105776}, // two of which fit a multiprocessor
+		{h200, 65536, 64, 4, 128, 16, "cuda wgmma", "nsa_select_blocks_wgmma128_4_bf16", 226864},
 		{h200, 300, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 0},
 		{h200, 65536, 33, 1, 64, 16, "cuda wgmma", "", 0},
 		{h200, 65536, 12, 2, 64, 16, "cuda mma", "nsa_select_blocks_mma64_bf16", 0},
