@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -124,7 +125,7 @@ const (
 	mostRoom    = 64
 
 	foldedBlocks = 2 * matrixKeys // of which scores are written together, at most
-	mostScores   = 32 << 20       // bytes of scores, if more blocks have them than are resident
+	mostScores   = 160 << 10      // bytes of scores a multiprocessor, if more thread blocks have them than are resident
 )
 
 // setRoom sets what the lists of queries need on matrix units.
@@ -148,9 +149,9 @@ func teamBytes(teams, width, keyTiles int64) int64 {
 type selectMapParams struct {
 	kc           [driver.MapBytes]byte
 	selectParams `c:"p"`
-	scores       kernels.Ref
+	scores, more kernels.Ref
 	blocks       int32
-	_            [44]byte
+	_            [36]byte
 }
 
 // selectBlocksOnWarpGroups is selectBlocks for half precision on devices of compute capability 9.0, for
@@ -179,7 +180,7 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 			p.tokens = int32(r.teams * 4 * n)
 			pitch := 4*matrixKeys + 8 + 4*((n+1)%2)
 			lists := r.teams * 4 * 8 * mostRoom // one for each warp
-			shared = teamBytes(r.teams, x.c, r.stages) + 4*int64(p.tokens)*pitch + 16*r.stages + lists
+			shared = teamBytes(r.teams, x.c, r.stages) + 4*int64(p.tokens)*pitch + 16*r.stages + 16 + lists
 			if n == 1 || shared <= int64(a.GPU.SharedPerBlock) && a.grid(&p) >= int64(a.GPU.SMs) {
 				return shared
 			}
@@ -194,7 +195,11 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	shared := cut(x)
 	m := &selectMapParams{selectParams: p, blocks: int32(quads(kernels.Pieces(a.S, a.block) + foldedBlocks))}
 	scores := 4 * int64(p.tokens) * int64(m.blocks) // of a block
-	grid := min(a.grid(&p), max(int64(a.GPU.SMs)*x.choice.blocks, mostScores/scores))
+	grid, sms := a.grid(&p), int64(a.GPU.SMs)
+	if resident := sms * x.choice.blocks; grid > resident && grid*scores > sms*mostScores { // these go through several tiles
+		grid, m.more = resident, a.Work(4)
+		rows.Fill(b, m.more, 1, 32, 0)
+	}
 	m.scores = a.Work(grid * scores)
 	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", x.c, per)), kernels.Line(grid), kernels.Line(x.choice.teams*teamColumns), shared, m)
 	a.boxes(unsafe.Offsetof(m.kc), b.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)

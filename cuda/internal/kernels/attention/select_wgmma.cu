@@ -18,6 +18,7 @@ struct SelectMapParams {
   alignas(64) uint8_t kc[128];  // map of boxes [1,64,1,64] of kc [B,Nc,Hkv,D]
   SelectParams p;
   int32_t* scores;  // [gridDim.x,tokens,blocks], their bits, kNone of those that a query may not choose
+  int32_t* more;    // how many tiles of queries were begun beside the first one of each block, null if there are no others
   int32_t blocks;   // a multiple of 4
 };
 
@@ -25,6 +26,13 @@ struct SelectMapParams {
 __host__ __device__ constexpr int sums_pitch(int queries) { return 4 * kKeys + 8 + 4 * ((queries + 1) % 2); }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+// Begins to bring the 128 bytes at p close.
+__device__ __forceinline__ void fetch(const void* p) {
+#ifdef __CUDACC__
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
+#endif
+}
+
 // Chooses the blocks of query t, of which the scores of the first `count` blocks are given, a multiple of 4. All lanes of a warp call it.
 __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int t, const int* scores, int count, int* list, int places) {
   ListState state{kNone, 0};
@@ -58,7 +66,7 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
       if (count > kStep) load(j0);
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
-        if (!__any_sync(0xffffffff, best(x[i]) > state.bar)) continue;
+        if (j0 + 128 * i >= count || !__any_sync(0xffffffff, best(x[i]) > state.bar)) continue;
         const int y[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
         int at = state.count;
 #pragma unroll
@@ -116,6 +124,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   float* bases = carve.floats(kAll);
   unsigned long long* barriers = reinterpret_cast<unsigned long long*>(carve.floats(4 * kStages));  // kStages full, kStages free
   int* list = reinterpret_cast<int*>(carve.floats(4 * Teams * 2 * 64)) + warp() * 2 * 64;  // the warp's
+  int* begun = reinterpret_cast<int*>(carve.floats(4));  // the next tile of queries
   float* sums = carve.floats(p.tokens * sums_pitch(p.tokens / Teams / 4));
 
   const int team = __shfl_sync(0xffffffff, warp() / 4, 0), c = lane() % 4, own = p.tokens / Teams, first = team * own;  // queries of a team
@@ -126,8 +135,9 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   }
   Ring<kStages> k;
 
-  // Chooses the blocks of the queries [start,start+count) of group g of batch b, which are of one document.
-  const auto take = [&](int b, int g, const Document& of, int start, int count) {
+  const int tiles = (n.queries - 1) / p.tokens + 1, groups = n.batch * n.groups, items = tiles * groups;
+  // Chooses the blocks of the queries [start,start+count) of group g of batch b, which are of one document, and asks for the next tile.
+  const auto take = [&](int b, int g, const Document& of, int start, int count, bool ask) {
     // From here on queries t count from the document's first token, and keys from its first key.
     const int t0 = start - of.first, t1 = t0 + count;
     const int newest = (t1 - 1) / p.size;
@@ -149,7 +159,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
       __syncthreads();
 
       with_queries(columns.queries, [&](auto queries) {
-        constexpr int kQueries = decltype(queries)::value, kPairs = 16 / kQueries, kPitch = sums_pitch(kQueries), kAtOnce = kQueries < (Per == 8 ? 2 : 5) ? kQueries : Per == 8 ? 2 : 5;
+        constexpr int kQueries = decltype(queries)::value, kPairs = 16 / kQueries, kPitch = sums_pitch(kQueries), kChunk = kQueries < (Per == 8 ? 2 : 5) ? kQueries : Per == 8 ? 2 : 5;
         const float* const base = bases + team * kColumns + 2 * c;
         float* const to = sums + (team * 4 + c) * kQueries * kPitch + kBefore + warp() % 4 * 16 + lane() / 4;
         // Writes the scores of the blocks whose keys are in a half of the ring, from block j0 on.
@@ -160,10 +170,10 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
             const int j = j0 + step * kWidth + lane(), from = at + (step * kWidth + lane() % kWidth) * Per;
             const int since = (1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
 #pragma unroll 1
-            for (int u0 = 0; u0 < kQueries; u0 += kAtOnce) {
-              float sum[kAtOnce], newest[kAtOnce];
+            for (int u0 = 0; u0 < kQueries; u0 += kChunk) {
+              float sum[kChunk], newest[kChunk];
 #pragma unroll
-              for (int u = 0; u < kAtOnce; u++) {
+              for (int u = 0; u < kChunk; u++) {
                 const int i = min(u0 + u, kQueries - 1) * 4 + warp() % 4;
                 const float* r = sums + (first + i) * kPitch + from;
                 float x[Per];
@@ -184,7 +194,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
                 sum[u] = r[-1] + 2 * twice + newest[u];
               }
 #pragma unroll
-              for (int u = 0; u < kAtOnce; u++) {
+              for (int u = 0; u < kChunk; u++) {
                 const int i = min(u0 + u, kQueries - 1) * 4 + warp() % 4;
                 if (step == kSteps - 1 && lane() == kWidth - 1) sums[(first + i) * kPitch + other - 1] = newest[u];
                 if (lane() < kWidth) scores[i * maps.blocks + j] = first + i >= since ? bits_of(fmaxf(sum[u], 0)) : kNone;  // not NaN
@@ -217,28 +227,32 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
         fold((keys - 1) / 2 % 2, (keys - 1) / 2 * kHalf / Per);
         meet();
       });
+    } else {
+      __syncthreads();  // all have read *begun
     }
     const int scored = (keys + 1) / 2 * kHalf / Per;
+    int ahead = items;
+    if (ask && threadIdx.x == 0 && maps.more) ahead = gridDim.x + atomicAdd(maps.more, 1);
     SelectParams moved = p;
     moved.idx += (long long)of.first * n.groups * p.most;
 #pragma unroll 1
-    for (int i = warp() % 4; i < own && first + i < count; i += 4) choose(moved, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
+    for (int i = warp() % 4; i < own && first + i < count; i += 4) {
+      if (i + 4 < own && 32 * lane() < scored) fetch(scores + (i + 4) * maps.blocks + 32 * lane());
+      choose(moved, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
+    }
+    if (ask && threadIdx.x == 0) *begun = ahead;
     __syncthreads();  // before the next queries
   };
 
-  const int tiles = (n.queries - 1) / p.tokens + 1, groups = n.batch * n.groups, items = tiles * groups;
 #pragma unroll 1
-  for (int round = 0; (long long)round * gridDim.x < items; round++) {
-    // Every other round backwards: who had the longest tile gets the shortest one.
-    const int item = round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
-    if (item >= items) continue;
+  for (int item = blockIdx.x; item < items; item = *begun) {
     const int group = item % groups, from = (tiles - 1 - item / groups) * p.tokens, to = min(n.queries, from + p.tokens);
 #pragma unroll 1
     for (int next = from; next < to;) {
       const Document of = p.documents ? p.documents[(long long)(group / n.groups) * n.queries + next] : Document{0, n.queries, 0};
       const int start = next;
       next = min(to, max(start + 1, of.end));
-      take(group / n.groups, group % n.groups, of, start, next - start);
+      take(group / n.groups, group % n.groups, of, start, next - start, next == to);
     }
   }
 }
