@@ -26,13 +26,6 @@ struct SelectMapParams {
 __host__ __device__ constexpr int sums_pitch(int queries) { return 4 * kKeys + 8 + 4 * ((queries + 1) % 2); }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Begins to bring the 128 bytes at p close.
-__device__ __forceinline__ void fetch(const void* p) {
-#ifdef __CUDACC__
-  asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
-#endif
-}
-
 // Chooses the blocks of query t, of which the scores of the first `count` blocks are given, a multiple of 4. All lanes of a warp call it.
 __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int t, const int* scores, int count, int* list, int places) {
   ListState state{kNone, 0};
@@ -236,10 +229,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     SelectParams moved = p;
     moved.idx += (long long)of.first * n.groups * p.most;
 #pragma unroll 1
-    for (int i = warp() % 4; i < own && first + i < count; i += 4) {
-      if (i + 4 < own && 32 * lane() < scored) fetch(scores + (i + 4) * maps.blocks + 32 * lane());
-      choose(moved, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
-    }
+    for (int i = warp() % 4; i < own && first + i < count; i += 4) choose(moved, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
     if (ask && threadIdx.x == 0) *begun = ahead;
     __syncthreads();  // before the next queries
   };
