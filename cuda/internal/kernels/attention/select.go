@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -122,6 +123,9 @@ const (
 	teamColumns = 128
 	threadHeads = 32
 	mostRoom    = 64
+
+	foldedBlocks = 2 * matrixKeys // of which scores are written together, at most
+	mostScores   = 160 << 10      // bytes of scores a multiprocessor, if more thread blocks have them than are resident
 )
 
 // setRoom sets what the lists of queries need on matrix units.
@@ -136,17 +140,18 @@ func (a choice) setRoom(p *selectParams) error {
 	return nil
 }
 
-// teamBytes is the shared memory of some teams without the sums of their queries: columns, tiles of keys, and lists.
-func (a choice) teamBytes(p *selectParams, teams, width, keyTiles int64) int64 {
-	tokens := int64(p.tokens)
-	return 2*width*(teams*teamColumns+keyTiles*matrixKeys) + 8*teams*teamColumns + 4*(quads(2*tokens*int64(p.room))+quads(2*tokens))
+// teamBytes is the shared memory of some teams without sums and lists of their queries: columns and tiles of keys.
+func teamBytes(teams, width, keyTiles int64) int64 {
+	return 2*width*(teams*teamColumns+keyTiles*matrixKeys) + 8*teams*teamColumns
 }
 
 // selectMapParams is SelectMapParams of select_wgmma.cu.
 type selectMapParams struct {
 	kc           [driver.MapBytes]byte
 	selectParams `c:"p"`
-	_            [56]byte
+	scores, more kernels.Ref
+	blocks       int32
+	_            [36]byte
 }
 
 // selectBlocksOnWarpGroups is selectBlocks for half precision on devices of compute capability 9.0, for
@@ -161,9 +166,6 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 		return graph.Refuse(graph.ReasonShape, "warp groups: l %d, d %d, l' %d and groups of %d heads, want l of 2 d, l' of 1, 2, 4 or 8 d, at most %d heads, and at least l' tokens",
 			a.l, a.d, a.block, h, threadHeads)
 	}
-	if err := a.noDocuments(); err != nil {
-		return err
-	}
 	if err := a.setRoom(&p); err != nil {
 		return err
 	}
@@ -175,8 +177,10 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 			if n > 5 && n != 8 && n != 16 {
 				continue
 			}
-			p.tokens, p.pitch = int32(r.teams*4*n), int32(4*matrixKeys+8+4*((n+1)%2)) // quadruples of eight queries lie in different banks
-			shared = a.teamBytes(&p, r.teams, x.c, r.stages) + 4*int64(p.tokens)*int64(p.pitch) + 16*r.stages
+			p.tokens = int32(r.teams * 4 * n)
+			pitch := 4*matrixKeys + 8 + 4*((n+1)%2)
+			lists := r.teams * 4 * 8 * mostRoom // one for each warp
+			shared = teamBytes(r.teams, x.c, r.stages) + 4*int64(p.tokens)*pitch + 16*r.stages + 16 + lists
 			if n == 1 || shared <= int64(a.GPU.SharedPerBlock) && a.grid(&p) >= int64(a.GPU.SMs) {
 				return shared
 			}
@@ -189,9 +193,16 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 		return err
 	}
 	shared := cut(x)
-	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", x.c, per)), kernels.Line(a.grid(&p)), kernels.Line(x.choice.teams*teamColumns),
-		shared, &selectMapParams{selectParams: p})
-	a.boxes(unsafe.Offsetof(selectMapParams{}.kc), b.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
+	m := &selectMapParams{selectParams: p, blocks: int32(quads(kernels.Pieces(a.S, a.block) + foldedBlocks))}
+	scores := 4 * int64(p.tokens) * int64(m.blocks) // of a block
+	grid, sms := a.grid(&p), int64(a.GPU.SMs)
+	if resident := sms * x.choice.blocks; grid > resident && grid*scores > sms*mostScores { // these go through several tiles
+		grid, m.more = resident, a.Work(4)
+		rows.Fill(b, m.more, 1, 32, 0)
+	}
+	m.scores = a.Work(grid * scores)
+	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", x.c, per)), kernels.Line(grid), kernels.Line(x.choice.teams*teamColumns), shared, m)
+	a.boxes(unsafe.Offsetof(m.kc), b.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
 	return nil
 }
 
@@ -232,7 +243,7 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
 			tokens := 4 / threads * n
 			p.tokens, p.pitch = int32(tokens), int32(pitch(n))
-			shared = a.teamBytes(&p, 1, width, 2) + 4*tokens*threads*pitch(n)
+			shared = teamBytes(1, width, 2) + 4*(quads(2*tokens*int64(p.room))+quads(2*tokens)) + 4*tokens*threads*pitch(n)
 			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
 				break
 			}

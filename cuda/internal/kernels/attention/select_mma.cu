@@ -76,9 +76,16 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     const auto sum = [&](float (&s)[16][4]) {
       float* to = sums + at + at_tile + (Usual ? kBefore + at_tile / kHalf * kBefore : 0);
       at_tile = at_tile + kKeys == (Usual ? 2 * kHalf : p.ring) ? 0 : at_tile + kKeys;
-      sum_heads<1>(s, n, columns.queries, any_large, base, base - kTeam, to, pitch);
+      if (any_large) to_exponents(s, n.scale, base - kTeam);
+      const float scale = any_large ? 1 : n.scale_log2;
+      with_queries(columns.queries, [&](auto queries) { sum_heads<decltype(queries)::value, 1>(s, scale, base, to, pitch); });
     };
 
+    const auto keep = [&](int i, const ListState& state, bool changed) {
+      if (!changed) return;
+      if (lane() == 0) states[i] = state;
+      __syncwarp();
+    };
     // Gives the lists the scores of the next blocks.
     int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
     const auto take = [&] {
@@ -91,10 +98,10 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
           float* r = sums + i * pitch;
           const float4 x = *reinterpret_cast<const float4*>(r + half + lane() * 4);
           const float before = r[half + lane() * 4 - 1];
-          const ListState state = states[i];
+          ListState state = states[i];
           if (lane() == 31) r[other - 1] = x.w;
           const int score = bits_of(fmaxf(before + 2 * (x.x + x.y + x.z) + x.w, 0));  // not NaN
-          enter(lists + i * 2 * p.room, states[i], state, p.room, places, score, j, i >= since && score > state.bar);
+          keep(i, state, enter(lists + i * 2 * p.room, state, p.room, places, score, j, i >= since && score > state.bar));
         }
       } else {
         const int key = at_block + lane() * per;
@@ -102,7 +109,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
 #pragma unroll 1
         for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
           const float* r = sums + i * columns.threads * pitch;
-          const ListState state = states[i];
+          ListState state = states[i];
           float score = 0;
           if (i >= since) {
             const int seen = p.span.visible(t0 + i) - j * per;
@@ -113,7 +120,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
             }
           }
           const int bits = bits_of(fmaxf(score, 0));  // not NaN
-          enter(lists + i * 2 * p.room, states[i], state, p.room, places, bits, j, i >= since && bits > state.bar);
+          keep(i, state, enter(lists + i * 2 * p.room, state, p.room, places, bits, j, i >= since && bits > state.bar));
         }
       }
       j0 += width, at_block += width * per;

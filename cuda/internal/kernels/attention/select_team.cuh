@@ -2,6 +2,8 @@
 // queries, so that the sum over the heads is a sum of registers; each query has a list of the best blocks.
 #pragma once
 
+#include <type_traits>
+
 #include "select.cuh"
 #include "team_product.cuh"
 
@@ -35,6 +37,18 @@ __device__ inline int bits_of(float x) {
   return bits;
 }
 
+// How many of 32 ints exceed x.
+__device__ __forceinline__ int larger(const int* list, int x) {
+  int n = 0;
+#pragma unroll
+  for (int i = 0; i < 32; i += 4) {
+    const int4 y = *reinterpret_cast<const int4*>(list + i);
+    n += (uint32_t)(x - y.x) >> 31, n += (uint32_t)(x - y.y) >> 31;
+    n += (uint32_t)(x - y.z) >> 31, n += (uint32_t)(x - y.w) >> 31;
+  }
+  return n;
+}
+
 // Sorts the best `places` of a list to its begin; Room is 32 or 64. All lanes of a warp call it.
 template <int Room> __device__ __forceinline__ void cut(int* list, int places) {
   int x[Room / 32], block[Room / 32], better[Room / 32];
@@ -63,9 +77,10 @@ __device__ __forceinline__ void cut(int* list, int room, int places) { room == 3
 
 // Makes a thread's products probabilities and sums those of each of its queries, of two keys, into rows of sums, `Apart` apart. base:
 // of each column lse*log2(e).
-template <int Queries, int Apart>
-__device__ __forceinline__ void sum_heads(float (&s)[16][4], float scale, const float* base, float* to, int pitch) {
+template <int Queries, int Apart, int N>
+__device__ __forceinline__ void sum_heads(float (&s)[N][4], float scale, const float* base, float* to, int pitch) {
   constexpr int kPairs = 16 / Queries;
+  static_assert(N >= kPairs * Queries);
   float2 x[Queries];  // stored last: loads of base do not go before stores
 #pragma unroll
   for (int j = 0; j < kPairs * Queries; j++) {
@@ -86,47 +101,43 @@ __device__ __forceinline__ void sum_heads(float (&s)[16][4], float scale, const 
       to[0] = x[u].x, to[Apart] = x[u].y;
 }
 
-// The same for as many queries as a thread has. If some of the block's rows are large, bases are 0 and exponents are made of lse.
-template <int Apart>
-__device__ __forceinline__ void sum_heads(float (&s)[16][4], const Sizes& n, int queries, bool any_large, const float* base, const float* lse,
-                                          float* to, int pitch) {
-  float scale = n.scale_log2;
-  if (any_large) {  // to exponents
+// If some of a block's rows are large, bases are 0 and exponents, with a scale of 1, are made of lse.
+template <int N> __device__ __forceinline__ void to_exponents(float (&s)[N][4], float scale, const float* lse) {
 #pragma unroll
-    for (int j = 0; j < 16; j++)
+  for (int j = 0; j < N; j++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) s[j][i] = exponent(s[j][i], n.scale, lse[8 * j + i % 2]) * kLog2E;
-    scale = 1;
-  }
+    for (int i = 0; i < 4; i++) s[j][i] = exponent(s[j][i], scale, lse[8 * j + i % 2]) * kLog2E;
+}
+
+// Calls f(std::integral_constant) with the number of queries of a thread.
+template <class F> __device__ __forceinline__ void with_queries(int queries, F f) {
   switch (queries) {
-    case 1: return sum_heads<1, Apart>(s, scale, base, to, pitch);
-    case 2: return sum_heads<2, Apart>(s, scale, base, to, pitch);
-    case 3: return sum_heads<3, Apart>(s, scale, base, to, pitch);
-    case 4: return sum_heads<4, Apart>(s, scale, base, to, pitch);
-    case 5: return sum_heads<5, Apart>(s, scale, base, to, pitch);
-    case 8: return sum_heads<8, Apart>(s, scale, base, to, pitch);
-    default: return sum_heads<16, Apart>(s, scale, base, to, pitch);
+    case 1: return f(std::integral_constant<int, 1>());
+    case 2: return f(std::integral_constant<int, 2>());
+    case 3: return f(std::integral_constant<int, 3>());
+    case 4: return f(std::integral_constant<int, 4>());
+    case 5: return f(std::integral_constant<int, 5>());
+    case 8: return f(std::integral_constant<int, 8>());
+    default: return f(std::integral_constant<int, 16>());
   }
 }
 
-// Gives a query's list the scores of the lanes that are `in`, of a block each, the lower ones in the lower lanes. All lanes of a warp
-// call it, and all know the state.
-__device__ __forceinline__ void enter(int* list, ListState& to, ListState state, int room, int places, int score, int block, bool in) {
+// Gives a query's list the scores of the lanes that are `in`, of a block each, the lower ones in the lower lanes. Returns whether there
+// are some. All lanes of a warp call it, and all know the state.
+__device__ __forceinline__ bool enter(int* list, ListState& state, int room, int places, int score, int block, bool in) {
   unsigned chosen = __ballot_sync(0xffffffff, in);
-  if (chosen == 0) return;
+  if (chosen == 0) return false;
   for (;;) {
     const int at = state.count + __popc(chosen & ((1u << lane()) - 1));
     if (in && at < room) list[at] = score, list[room + at] = block;
     state.count += __popc(chosen);
     __syncwarp();
-    if (state.count <= room) break;
+    if (state.count <= room) return true;
     cut(list, room, places);
     state = {list[places - 1], places};
     in = in && at >= room && score > state.bar;
     chosen = __ballot_sync(0xffffffff, in);
   }
-  if (lane() == 0) to = state;
-  __syncwarp();
 }
 
 // Writes the blocks of query t of group g, whose list and state are given: all up to its own where they fit, or block 0, the best,
@@ -154,7 +165,8 @@ __device__ __forceinline__ void write_choice(const SelectParams& p, int b, int g
 }
 
 // Copies the columns of a block, q of the queries from t0 on, of group g of batch b, and notes their lse, Inf where there is none, and
-// lse*log2(e). rows: room for as many words. Returns whether some row is large; then the latter are 0. Ends with a barrier.
+// lse*log2(e). rows: room for as many words, which are read until the next barrier. Returns whether some row is large; then the latter
+// are 0.
 template <typename T, int C, int Teams>
 __device__ __forceinline__ bool load_columns(const SelectParams& p, const Columns& columns, int b, int g, int t0, uint32_t Q, float* lses,
                                              float* bases, int* rows) {
@@ -171,7 +183,7 @@ __device__ __forceinline__ bool load_columns(const SelectParams& p, const Column
   const T* from = q + (((long long)b * n.queries + t0) * n.heads + g * n.each) * n.d;
 #pragma unroll 4
   for (int u = 0; u < kCells; u++) {
-    const int row = threadIdx.x / kCells + u * kStep, first = threadIdx.x % kCells, at = rows[row];
+    const int row = own / kCells + u * kStep, first = own % kCells, at = rows[row];
 #pragma unroll
     for (int m = 0; m < C / 8; m += kCells) {
       const int i = m + first;
@@ -180,7 +192,6 @@ __device__ __forceinline__ bool load_columns(const SelectParams& p, const Column
                 in ? from + ((long long)(at >> 8) * n.heads + (at & 255)) * n.d + 8 * i : q, in);
     }
   }
-  __syncthreads();  // the rows have been read
   return any_large;
 }
 

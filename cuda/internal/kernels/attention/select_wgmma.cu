@@ -2,10 +2,11 @@
 //
 //   nsa_select_blocks_wgmma<C>_<Per>
 //
-// A team of 128 threads goes through the keys alone: keys come by a tensor map into kStages tiles, which barriers hand to the teams
-// and back, and teams wait for each other no more than for a tile. A team folds its own queries, for two tiles of keys together, while
-// the next product runs; their sums lie in a ring of two such halves, each behind kBefore cells, of which the last one is for the key
-// before.
+// Blocks take tiles of `tokens` queries of a group, long ones first. A team of 128 threads goes through the keys alone: keys come by a
+// tensor map into kStages tiles, which barriers hand to the teams and back, and teams wait for each other no more than for a tile. A
+// team folds its own queries, for two tiles of keys together, while the next product runs; their sums lie in a ring of two such halves,
+// each behind kBefore cells, of which the last one is for the key before. The scores go to memory, a row for each query of the block. At
+// the end of a tile a warp chooses for one query at a time.
 //
 // Shared memory: columns [kTeam*Teams,C], kStages tiles of keys [64,C], and what Carver says.
 #include "attention_wgmma_span.cuh"
@@ -16,9 +17,93 @@ namespace nsa {
 struct SelectMapParams {
   alignas(64) uint8_t kc[128];  // map of boxes [1,64,1,64] of kc [B,Nc,Hkv,D]
   SelectParams p;
+  int32_t* scores;  // [gridDim.x,tokens,blocks], their bits, kNone of those that a query may not choose
+  int32_t* more;    // how many tiles of queries were begun beside the first one of each block, null if there are no others
+  int32_t blocks;   // a multiple of 4
 };
 
+// Floats from a query's sums to the next one's: quadruples of eight queries, of a thread, lie in different banks.
+__host__ __device__ constexpr int sums_pitch(int queries) { return 4 * kKeys + 8 + 4 * ((queries + 1) % 2); }
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+// Chooses the blocks of query t, of which the scores of the first `count` blocks are given, a multiple of 4. All lanes of a warp call it.
+__device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int t, const int* scores, int count, int* list, int places) {
+  ListState state{kNone, 0};
+  if (count > 0 && t >= p.earliest && places <= 32) {
+    constexpr int kAtOnce = 8, kStep = 128 * kAtOnce;
+    int4 x[kAtOnce];  // of each 128 scores the lane's four
+    const auto load = [&](int j0) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        const int j = j0 + 128 * i + 4 * lane();
+        x[i] = {kNone, kNone, kNone, kNone};
+        if (j < count) x[i] = *reinterpret_cast<const int4*>(scores + j);
+      }
+    };
+    const auto best = [](const int4& y) { return max(max(y.x, y.y), max(y.z, y.w)); };
+    // The bar is the least of as many of the largest scores of the lanes as there are places: those chosen are no less.
+    int most = kNone;
+#pragma unroll 1
+    for (int j0 = 0; j0 < count; j0 += kStep) {
+      load(j0);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) most = max(most, best(x[i]));
+    }
+    list[lane()] = most;
+    __syncwarp();
+    state.bar = max(kNone, __reduce_min_sync(0xffffffff, larger(list, most) < places ? most : 0x7fffffff) - 1);
+    __syncwarp();
+    const unsigned before = (1u << lane()) - 1;
+#pragma unroll 1
+    for (int j0 = 0; j0 < count; j0 += kStep) {
+      if (count > kStep) load(j0);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++) {
+        if (j0 + 128 * i >= count || !__any_sync(0xffffffff, best(x[i]) > state.bar)) continue;
+        const int y[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+        int at = state.count;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const unsigned in = __ballot_sync(0xffffffff, y[e] > state.bar);
+          at += __popc(in & before), state.count += __popc(in);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+          if (y[e] > state.bar) {
+            if (at < 32) list[at] = y[e], list[p.room + at] = j0 + 128 * i + 4 * lane() + e;
+            at++;
+          }
+      }
+    }
+    if (state.count <= 32) {
+      if (lane() >= state.count) list[lane()] = kNone;
+      __syncwarp();
+      const bool there = lane() < state.count;
+      const int x = list[lane()];
+      int better = larger(list, x);
+      if (__popc(__reduce_or_sync(0xffffffff, there ? 1u << better : 0)) < state.count)  // some are equal: the earlier ones are better
+        better += __popc(__match_any_sync(0xffffffff, x) & before);
+      const unsigned chosen = __ballot_sync(0xffffffff, there && better < places);
+      int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
+      const int own = t / p.size;
+      if (chosen >> lane() & 1) idx[1 + __popc(chosen & before)] = list[p.room + lane()];
+      if (lane() == 0) idx[0] = 0, idx[p.most - 2] = own - 1, idx[p.most - 1] = own;
+      __syncwarp();
+      return;
+    }
+    state.count = 0;
+    __syncwarp();
+  }
+  if (t >= p.earliest)
+#pragma unroll 1
+    for (int j = lane(); j - lane() < count; j += 32) {
+      const int x = j < count ? scores[j] : kNone;
+      enter(list, state, p.room, places, x, j, x > state.bar);
+    }
+  write_choice(p, b, g, t, list, state, places);
+  __syncwarp();
+}
+
 template <typename T, int C, int Teams, int kStages, int Per> __device__ void select_blocks(const SelectMapParams& maps) {
   constexpr int kAll = Teams * kTeam, kTile = kKeys * C * 2, kMine = kColumns * C * 2, kHalf = 2 * kKeys, kBefore = 4;
   constexpr int kWidth = kHalf / Per < 32 ? kHalf / Per : 32, kSteps = kHalf / Per / kWidth;  // blocks of a step of the fold
@@ -30,104 +115,136 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   const uint32_t Q = shared_address(carve.floats(kAll * C / 2)), K = shared_address(carve.floats(kStages * kTile / 4));
   float* lses = carve.floats(kAll);
   float* bases = carve.floats(kAll);
-  float* sums = carve.floats(p.tokens * p.pitch);
-  int* lists = reinterpret_cast<int*>(carve.floats(2 * p.tokens * p.room));
-  ListState* states = reinterpret_cast<ListState*>(carve.floats(2 * p.tokens));
   unsigned long long* barriers = reinterpret_cast<unsigned long long*>(carve.floats(4 * kStages));  // kStages full, kStages free
+  int* list = reinterpret_cast<int*>(carve.floats(4 * Teams * 2 * 64)) + warp() * 2 * 64;  // the warp's
+  int* begun = reinterpret_cast<int*>(carve.floats(4));  // the next tile of queries
+  float* sums = carve.floats(p.tokens * sums_pitch(p.tokens / Teams / 4));
 
-  const int tiles = (n.queries - 1) / p.tokens + 1, group = blockIdx.x / tiles, b = group / n.groups, g = group % n.groups;
-  const int t0 = (tiles - 1 - blockIdx.x % tiles) * p.tokens, t1 = min(n.queries, t0 + p.tokens);
-  const int newest = (t1 - 1) / p.size;
-  const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
-  const int keys = (int)(((long long)last * Per + kKeys - 1) / kKeys);  // tiles of them
-  const int team = warp() / 4, c = lane() % 4, own = p.tokens / Teams;  // queries of a team
-  const int first = team * own, end = min(t1 - t0, first + own);
-
-  bool any_large = false;
-  if (keys > 0) {
-    for (int i = threadIdx.x; i < p.tokens; i += kAll) states[i] = {kNone, 0};
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < kStages; i++) barrier_init(barrier_at(barriers[i]), 1), barrier_init(barrier_at(barriers[kStages + i]), 4 * Teams);
-      barriers_ready();
-    }
-    any_large = load_columns<T, C, Teams>(p, columns, b, g, t0, Q, lses, bases, reinterpret_cast<int*>(sums));
-    tiles_arrived();
-    __syncthreads();
+  const int team = __shfl_sync(0xffffffff, warp() / 4, 0), c = lane() % 4, own = p.tokens / Teams, first = team * own;  // queries of a team
+  int* const scores = maps.scores + ((long long)blockIdx.x * p.tokens + first) * maps.blocks;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; i++) barrier_init(barrier_at(barriers[i]), 1), barrier_init(barrier_at(barriers[kStages + i]), 4 * Teams);
+    barriers_ready();
   }
-  // Begins to copy a tile of keys, zeros behind the last one. One thread calls it.
-  const auto load = [&](int tile, int stage) {
-    const uint32_t full = barrier_at(barriers[stage]);
-    barrier_arrive_expecting(full, kTile);
-#pragma unroll
-    for (int i = 0; i < C / 64; i++) copy_box(K + stage * kTile + i * kKeys * 128, maps.kc, full, 64 * i, g, tile * kKeys, b);
-  };
-  // Gives the lists the scores of the blocks whose keys are in a half of the ring, from block j0 on.
-  const auto fold = [&](int half, int j0) {
-    const int at = half == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - at;
-#pragma unroll 1
-    for (int step = 0; step < kSteps; step++) {
-      const int j = j0 + step * kWidth + lane(), from = at + (step * kWidth + lane()) * Per;
-      const int since = (lane() < kWidth && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
-#pragma unroll 1
-      for (int i = first + warp() % 4; i < end; i += 4) {
-        float* r = sums + i * p.pitch;
-        const ListState state = states[i];
-        float sum = 0, newest = 0;
-        if (kWidth == 32 || lane() < kWidth) {
-          float x[Per];
-          if constexpr (Per % 4 == 0) {
-#pragma unroll
-            for (int e = 0; e < Per; e += 4) {
-              const float4 y = *reinterpret_cast<const float4*>(r + from + e);
-              x[e] = y.x, x[e + 1] = y.y, x[e + 2] = y.z, x[e + 3] = y.w;
-            }
-          } else {
-#pragma unroll
-            for (int e = 0; e < Per; e++) x[e] = r[from + e];
-          }
-#pragma unroll
-          for (int e = 0; e + 1 < Per; e++) sum += x[e];
-          newest = x[Per - 1];
-          sum = r[from - 1] + 2 * sum + newest;
-        }
-        if (step == kSteps - 1 && lane() == kWidth - 1) r[other - 1] = newest;
-        const int score = bits_of(fmaxf(sum, 0));  // not NaN
-        enter(lists + i * 2 * p.room, states[i], state, p.room, places, score, j, i >= since && score > state.bar);
-      }
-    }
-  };
+  Ring<kStages> k;
 
-  if (keys > 0) {
-    if (threadIdx.x == 0)
-      for (int i = 0; i < kStages - 1 && i < keys; i++) load(i, i);
-    const float* const base = bases + team * kColumns + 2 * c;
-    float* const to = sums + (team * 4 + c) * columns.queries * p.pitch + kBefore + warp() % 4 * 16 + lane() / 4;
+  const int tiles = (n.queries - 1) / p.tokens + 1, groups = n.batch * n.groups, items = tiles * groups;
+  // Chooses the blocks of the queries [start,start+count) of group g of batch b, which are of one document, and asks for the next tile.
+  const auto take = [&](int b, int g, const Document& of, int start, int count, bool ask) {
+    // From here on queries t count from the document's first token, and keys from its first key.
+    const int t0 = start - of.first, t1 = t0 + count;
+    const int newest = (t1 - 1) / p.size;
+    const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+    const int keys = (int)(((long long)last * Per + kKeys - 1) / kKeys);  // tiles of them
+    // Begins to copy a tile of keys, zeros behind the last one. One thread calls it.
+    const auto load = [&](int tile, int stage) {
+      const uint32_t full = barrier_at(barriers[stage]);
+      barrier_arrive_expecting(full, kTile);
+#pragma unroll
+      for (int i = 0; i < C / 64; i++) copy_box(K + stage * kTile + i * kKeys * 128, maps.kc, full, 64 * i, g, of.keys + tile * kKeys, b);
+    };
     const auto meet = [&] { named_sync(1 + team, kTeam); };
-    Ring<kStages> k;
+    if (keys > 0) {
+      if (threadIdx.x == 0)
+        for (int i = 0; i < kStages - 1 && i < keys; i++) load(i, (k.stage + i) % kStages);
+      const bool any_large = load_columns<T, C, Teams>(p, columns, b, g, start, Q, lses, bases, reinterpret_cast<int*>(sums));
+      tiles_arrived();
+      __syncthreads();
+
+      with_queries(columns.queries, [&](auto queries) {
+        constexpr int kQueries = decltype(queries)::value, kPairs = 16 / kQueries, kPitch = sums_pitch(kQueries), kChunk = kQueries < (Per == 8 ? 2 : 5) ? kQueries : Per == 8 ? 2 : 5;
+        const float* const base = bases + team * kColumns + 2 * c;
+        float* const to = sums + (team * 4 + c) * kQueries * kPitch + kBefore + warp() % 4 * 16 + lane() / 4;
+        // Writes the scores of the blocks whose keys are in a half of the ring, from block j0 on.
+        const auto fold = [&](int half, int j0) {
+          const int at = half == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - at;
 #pragma unroll 1
-    for (int tile = 0; tile < keys; tile++) {
-      float s[16][4];
-      barrier_wait(barrier_at(barriers[k.stage]), k.parity);
-      begin_product<T, C>(s, K + k.stage * kTile, Q + team * kMine);
-      if (tile > 0 && tile % 2 == 0) {
-        meet();  // the sums of both tiles are there
-        fold(tile / 2 % 2 ^ 1, (tile - 2) * kKeys / Per);
-      }
-      end_product(s);
-      if (lane() == 0) barrier_arrive(barrier_at(barriers[kStages + k.stage]));
-      if (threadIdx.x == 0 && tile + kStages - 1 < keys) {
-        const int stage = (k.stage + kStages - 1) % kStages;  // that of the tile before this one
-        if (tile > 0) barrier_wait(barrier_at(barriers[kStages + stage]), k.stage == 0 ? k.parity ^ 1 : k.parity);
-        load(tile + kStages - 1, stage);
-      }
-      __syncwarp();
-      sum_heads<8>(s, n, columns.queries, any_large, base, base - kAll, to + (tile % 2 * kKeys + tile / 2 % 2 * (kHalf + kBefore)), p.pitch);
-      k.next();
+          for (int step = 0; step < kSteps; step++) {
+            const int j = j0 + step * kWidth + lane(), from = at + (step * kWidth + lane() % kWidth) * Per;
+            const int since = (1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
+#pragma unroll 1
+            for (int u0 = 0; u0 < kQueries; u0 += kChunk) {
+              float sum[kChunk], newest[kChunk];
+#pragma unroll
+              for (int u = 0; u < kChunk; u++) {
+                const int i = min(u0 + u, kQueries - 1) * 4 + warp() % 4;
+                const float* r = sums + (first + i) * kPitch + from;
+                float x[Per];
+                if constexpr (Per % 4 == 0) {
+#pragma unroll
+                  for (int e = 0; e < Per; e += 4) {
+                    const float4 y = *reinterpret_cast<const float4*>(r + e);
+                    x[e] = y.x, x[e + 1] = y.y, x[e + 2] = y.z, x[e + 3] = y.w;
+                  }
+                } else {
+#pragma unroll
+                  for (int e = 0; e < Per; e++) x[e] = r[e];
+                }
+                float twice = 0;
+#pragma unroll
+                for (int e = 0; e + 1 < Per; e++) twice += x[e];
+                newest[u] = x[Per - 1];
+                sum[u] = r[-1] + 2 * twice + newest[u];
+              }
+#pragma unroll
+              for (int u = 0; u < kChunk; u++) {
+                const int i = min(u0 + u, kQueries - 1) * 4 + warp() % 4;
+                if (step == kSteps - 1 && lane() == kWidth - 1) sums[(first + i) * kPitch + other - 1] = newest[u];
+                if (lane() < kWidth) scores[i * maps.blocks + j] = first + i >= since ? bits_of(fmaxf(sum[u], 0)) : kNone;  // not NaN
+              }
+            }
+          }
+        };
+#pragma unroll 1
+        for (int tile = 0; tile < keys; tile++) {
+          float s[kPairs * kQueries][4];
+          barrier_wait(barrier_at(barriers[k.stage]), k.parity);
+          begin_product<T, C>(s, K + k.stage * kTile, Q + team * kMine);
+          if (tile > 0 && tile % 2 == 0) {
+            meet();  // the sums of both tiles are there
+            fold(tile / 2 % 2 ^ 1, (tile - 2) * kKeys / Per);
+          }
+          end_product(s);
+          if (lane() == 0) barrier_arrive(barrier_at(barriers[kStages + k.stage]));
+          if (threadIdx.x == 0 && tile + kStages - 1 < keys) {
+            const int stage = (k.stage + kStages - 1) % kStages;  // that of the tile before this one
+            if (tile > 0) barrier_wait(barrier_at(barriers[kStages + stage]), k.stage == 0 ? k.parity ^ 1 : k.parity);
+            load(tile + kStages - 1, stage);
+          }
+          __syncwarp();
+          if (any_large) to_exponents(s, n.scale, base - kAll);
+          sum_heads<kQueries, 8>(s, any_large ? 1 : n.scale_log2, base, to + (tile % 2 * kKeys + tile / 2 % 2 * (kHalf + kBefore)), kPitch);
+          k.next();
+        }
+        meet();
+        fold((keys - 1) / 2 % 2, (keys - 1) / 2 * kHalf / Per);
+        meet();
+      });
+    } else {
+      __syncthreads();  // all have read *begun
     }
-    meet();
-    fold((keys - 1) / 2 % 2, (keys - 1) / 2 * kHalf / Per);
+    const int scored = (keys + 1) / 2 * kHalf / Per;
+    int ahead = items;
+    if (ask && threadIdx.x == 0 && maps.more) ahead = gridDim.x + atomicAdd(maps.more, 1);
+    SelectParams moved = p;
+    moved.idx += (long long)of.first * n.groups * p.most;
+#pragma unroll 1
+    for (int i = warp() % 4; i < own && first + i < count; i += 4) choose(moved, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
+    if (ask && threadIdx.x == 0) *begun = ahead;
+    __syncthreads();  // before the next queries
+  };
+
+#pragma unroll 1
+  for (int item = blockIdx.x; item < items; item = *begun) {
+    const int group = item % groups, from = (tiles - 1 - item / groups) * p.tokens, to = min(n.queries, from + p.tokens);
+#pragma unroll 1
+    for (int next = from; next < to;) {
+      const Document of = p.documents ? p.documents[(long long)(group / n.groups) * n.queries + next] : Document{0, n.queries, 0};
+      const int start = next;
+      next = min(to, max(start + 1, of.end));
+      take(group / n.groups, group % n.groups, of, start, next - start, next == to);
+    }
   }
-  for (int i = first + warp() % 4; i < end; i += 4) write_choice(p, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
 }
 #endif
 

@@ -2,7 +2,7 @@
 // sm_90a, else by mma.sync. A tile is parts of 64 elements of each row, one behind the other, in which rows are 128 bytes and cells
 // are exchanged as in attention_mma.cuh: that is also the 128-byte swizzle of wgmma.
 //
-// Of c [64,128] warp i of a team has the rows 16*i to 16*i+15, as fragments of mma.m16n8k16.
+// Of c [64,8*N], the products with the first 8*N columns, warp i of a team has the rows 16*i to 16*i+15, as fragments of mma.m16n8k16.
 #pragma once
 
 #include "attention_wgmma.cuh"
@@ -18,16 +18,20 @@ template <int Rows> __device__ inline uint32_t part_cell(uint32_t tile, int row,
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+#define NSA_SUMS_120 NSA_SUMS_112, NSA_SUMS_4(14)
+#define NSA_NAMES_120 NSA_NAMES_112 ",%56,%57,%58,%59"
+NSA_WGMMA_TYPES(120, "%60", "%61", "%62", "%63", "%64", "%65")
+
 // begin_product begins c = keys · columnsᵀ. c must not be touched before end_product.
-template <typename T, int C> __device__ __forceinline__ void begin_product(float (&c)[16][4], uint32_t keys, uint32_t columns) {
+template <typename T, int C, int N> __device__ __forceinline__ void begin_product(float (&c)[N][4], uint32_t keys, uint32_t columns) {
   const uint64_t a = describe(keys, 0), b = describe(columns, 0);
   wgmma_begin();
 #pragma unroll
   for (int k = 0; k < C / 16; k++)
-    Wgmma<T, kColumns>::rows(c, a + (k / 4 * (kKeys * 128) + k % 4 * 32) / 16, b + (k / 4 * (kColumns * 128) + k % 4 * 32) / 16, k > 0);
+    Wgmma<T, 8 * N>::rows(c, a + (k / 4 * (kKeys * 128) + k % 4 * 32) / 16, b + (k / 4 * (kColumns * 128) + k % 4 * 32) / 16, k > 0);
   wgmma_end();
 }
-__device__ __forceinline__ void end_product(float (&c)[16][4]) {
+template <int N> __device__ __forceinline__ void end_product(float (&c)[N][4]) {
   wgmma_wait<0>();
   hold(c);
 }
@@ -40,9 +44,9 @@ __device__ __forceinline__ void tiles_arrived() {
 
 #else
 
-template <typename T, int C> __device__ __forceinline__ void begin_product(float (&c)[16][4], uint32_t keys, uint32_t columns) {
+template <typename T, int C, int N> __device__ __forceinline__ void begin_product(float (&c)[N][4], uint32_t keys, uint32_t columns) {
 #pragma unroll
-  for (int j = 0; j < 16; j++)
+  for (int j = 0; j < N; j++)
 #pragma unroll
     for (int i = 0; i < 4; i++) c[j][i] = 0;
   uint32_t left = cell<64>(keys, warp() % 4 * 16 + lane() % 16, lane() / 16);
@@ -54,15 +58,15 @@ template <typename T, int C> __device__ __forceinline__ void begin_product(float
       uint32_t a[4];
       read_fragments<false>(a, moved<64>(left, 2 * k, 0));
 #pragma unroll
-      for (int j = 0; j < 8; j++) {
+      for (int j = 0; j < N; j += 2) {
         uint32_t b[4];
-        read_fragments<false>(b, moved<64>(right, 2 * k, 16 * j));
-        multiply_fragments<T>(c[2 * j], a, b[0], b[1]);
-        multiply_fragments<T>(c[2 * j + 1], a, b[2], b[3]);
+        read_fragments<false>(b, moved<64>(right, 2 * k, 8 * j));
+        multiply_fragments<T>(c[j], a, b[0], b[1]);
+        if (j + 1 < N) multiply_fragments<T>(c[j + 1], a, b[2], b[3]);
       }
     }
 }
-__device__ __forceinline__ void end_product(float (&)[16][4]) {}
+template <int N> __device__ __forceinline__ void end_product(float (&)[N][4]) {}
 __device__ __forceinline__ void tiles_arrived() { copies_arrived(); }
 
 #endif

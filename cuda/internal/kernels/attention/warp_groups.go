@@ -25,8 +25,8 @@ type ring struct{ n, stages int64 }
 // keyRing is the shape of a kernel that owns rows: these, the keys of a tile, and the stages of keys and of values.
 type keyRing struct{ rows, n, keys, values int64 }
 
-// teamRing is the shape of a kernel that chooses blocks: its teams, and the stages of keys.
-type teamRing struct{ teams, stages int64 }
+// teamRing is the shape of a kernel that chooses blocks: its teams, the stages of keys, and its blocks on a multiprocessor.
+type teamRing struct{ teams, stages, blocks int64 }
 
 // widths are a width c of q and k and a width cv of v, and the shapes of the kernels on warp groups that are compiled for them. The choice
 // of blocks, which has no values, takes the first c.
@@ -43,11 +43,11 @@ type widths struct {
 // allWidths are in order of preference.
 func allWidths() []widths {
 	return []widths{
-		{64, 64, false, keyRing{192, 112, 5, 5}, keyRing{192, 48, 5, 4}, ring{128, 4}, ring{112, 3}, pairRing{1, 4, 12, 4, 1}, pairRing{2, 3, 6, 3, 2}, walkRing{12, 12, 0}, walkRing{8, 12, 0}, teamRing{2, 3}},
-		{128, 128, false, keyRing{192, 80, 3, 3}, keyRing{128, 48, 5, 4}, ring{64, 4}, ring{48, 3}, pairRing{1, 4, 8, 2, 1}, pairRing{1, 3, 3, 3, 2}, walkRing{8, 7, 0}, walkRing{8, 6, 128}, teamRing{4, 3}},
-		{192, 128, false, keyRing{128, 96, 2, 2}, keyRing{128, 48, 3, 2}, ring{32, 6}, ring{32, 3}, pairRing{1, 4, 4, 3, 1}, pairRing{1, 3, 3, 2, 2}, walkRing{8, 4, 192}, walkRing{8, 3, 320}, teamRing{2, 3}},
+		{64, 64, false, keyRing{192, 112, 5, 5}, keyRing{192, 48, 5, 4}, ring{128, 4}, ring{112, 3}, pairRing{1, 4, 12, 4, 1}, pairRing{2, 3, 6, 3, 2}, walkRing{12, 12, 0}, walkRing{8, 12, 0}, teamRing{2, 3, 2}},
+		{128, 128, false, keyRing{192, 80, 3, 3}, keyRing{128, 48, 5, 4}, ring{64, 4}, ring{48, 3}, pairRing{1, 4, 8, 2, 1}, pairRing{1, 3, 3, 3, 2}, walkRing{8, 7, 0}, walkRing{8, 6, 128}, teamRing{4, 3, 1}},
+		{192, 128, false, keyRing{128, 96, 2, 2}, keyRing{128, 48, 3, 2}, ring{32, 6}, ring{32, 3}, pairRing{1, 4, 4, 3, 1}, pairRing{1, 3, 3, 2, 2}, walkRing{8, 4, 192}, walkRing{8, 3, 320}, teamRing{2, 3, 1}},
 		{192, 192, true, keyRing{128, 80, 2, 2}, keyRing{128, 32, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{1, 4, 4, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 3, 192}, walkRing{8, 2, 384}, teamRing{}},
-		{256, 128, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{1, 4, 4, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 3, 256}, walkRing{4, 3, 384}, teamRing{2, 2}},
+		{256, 128, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{1, 4, 4, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 3, 256}, walkRing{4, 3, 384}, teamRing{2, 2, 1}},
 		{256, 192, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 2}, ring{48, 3}, ring{48, 3}, pairRing{1, 3, 3, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 2, 256}, walkRing{4, 3, 448}, teamRing{}},
 	}
 }

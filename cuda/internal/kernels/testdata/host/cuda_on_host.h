@@ -96,6 +96,12 @@ template <typename V> V __shfl_sync(unsigned, V v, int lane) { return host_shuff
 inline unsigned __ballot_sync(unsigned, bool vote) { return host_ballot(vote); }
 inline bool __any_sync(unsigned, bool vote) { return host_ballot(vote) != 0; }
 inline bool __all_sync(unsigned, bool vote) { return host_ballot(!vote) == 0; }
+template <typename V, class F> V host_reduce(V v, F f) {
+  for (int bit = 1; bit < 32; bit *= 2) v = f(v, __shfl_xor_sync(0xffffffff, v, bit));
+  return v;
+}
+inline int __reduce_min_sync(unsigned, int v) { return host_reduce(v, [](int x, int y) { return std::min(x, y); }); }
+inline unsigned __reduce_or_sync(unsigned, unsigned v) { return host_reduce(v, [](unsigned x, unsigned y) { return x | y; }); }
 template <typename V> unsigned __match_any_sync(unsigned, V v) {
   unsigned same = 0;
   for (int lane = 0; lane < 32; lane++) same |= unsigned(host_shuffle(v, lane) == v) << lane;
