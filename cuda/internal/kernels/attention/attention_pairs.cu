@@ -166,7 +166,7 @@ template <typename T, bool Forward, int kAtOnce> __device__ inline void join(con
 }  // namespace nsa
 
 // Grid x is the number of blocks of threads with a warp for each tile; these have shared memory for min(kWindow, J) words.
-extern "C" __global__ void __launch_bounds__(nsa::kListers) nsa_walk_blocks_i32(const __grid_constant__ nsa::WalkParams a) {
+extern "C" __global__ void __launch_bounds__(nsa::kListers, 4) nsa_walk_blocks_i32(const __grid_constant__ nsa::WalkParams a) {
   using namespace nsa;
   const int number = blockIdx.x * (kListers / 32) + warp();
   unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * min(kWindow, a.p.blocks.count(a.p.n));
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kListers) nsa_walk_blocks_i32(
 }
 
 // Grid x is the number of units times that of their cuts; the shared memory has a number for each block.
-extern "C" __global__ void __launch_bounds__(nsa::kSorters) nsa_pairs_count_i32(const __grid_constant__ nsa::PairParams a) {
+extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_count_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const nsa::Cut cut(a);
   const int blocks = a.p.blocks.count(a.p.n);
@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters) nsa_pairs_count_i32(
 }
 
 // The same grid; the shared memory has a number for each block, and 64.
-extern "C" __global__ void __launch_bounds__(nsa::kSorters) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
+extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const Pairs& x = a.pairs;
   const nsa::Cut cut(a);
