@@ -8,7 +8,9 @@ second. It needs a GPU and PyTorch.
 """
 
 import csv
+import datetime
 import statistics
+import subprocess
 import sys
 import time
 
@@ -89,9 +91,11 @@ def main():
     if len(sys.argv) > 2 or sys.argv[1:] and sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     out = csv.writer(open(sys.argv[1], "w", newline="", buffering=1) if sys.argv[1:] else sys.stdout)
-    out.writerow(["machine", "pytorch", "shape", "length", "attention", "backend", "forward_ms", "forward_and_backward_ms"])
+    out.writerow(["date", "commit", "machine", "pytorch", "command", "shape", "length", "attention", "backend", "forward_ms", "forward_and_backward_ms"])
+    commit = subprocess.getoutput("git rev-parse --short=12 HEAD 2>/dev/null") or "unknown"
+    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, "python3 bench/peers.py"]
     for row in rows():
-        out.writerow([torch.cuda.get_device_name(), torch.__version__, *row])
+        out.writerow([*run, *row])
 
 
 if __name__ == "__main__":
