@@ -13,20 +13,11 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
   static constexpr int kOwnQ = KeptQ ? 0 : 32 * C;
   using Tiles = WalkTiles<T, C, Cv, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), 2>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
-  static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ WalkQueryGradient(const WalkParams& a) : tiles(a) {}
 
   __device__ void run() const {
-    tiles.begin();
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group == 0) {
-      fewer_registers<Loader>();
-      tiles.load();
-    } else {
-      more_registers<Computer>();
-      compute(warp() - Tiles::L);
-    }
+    tiles.template run<Loader, Computer>([&](int w) { compute(w); });
   }
 
   __device__ void compute(int w) const {

@@ -13,20 +13,11 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
   using Tiles = WalkTiles<T, C, Cv, W, Stages, Kept ? 0 : 32 * C, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
   static constexpr float kSlack = 6;  // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
-  static_assert(registers_fit(W / 4, Loader, Computer), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ WalkForward(const WalkParams& a) : tiles(a) {}
 
   __device__ void run() const {
-    tiles.begin();
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group == 0) {
-      fewer_registers<Loader>();
-      tiles.load();
-    } else {
-      more_registers<Computer>();
-      compute(warp() - Tiles::L);
-    }
+    tiles.template run<Loader, Computer>([&](int w) { compute(w); });
   }
 
   // Raises the maxima of rows by those of new logits, where these are far above.

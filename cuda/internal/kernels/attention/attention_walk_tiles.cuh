@@ -127,10 +127,19 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
     return key + 63 > first || __any_sync(0xffffffff, (queries & bits) != 0 && (queries & bits) != bits);
   }
 
-  // What the loading warps do: the first one brings fills, the others look at those that are suspect, in turn.
-  __device__ void load() const {
-    if (warp() == 0) bring();
-    else look(warp() - 1);
+  // Runs a block: the first warp brings fills, three others look at those that are suspect, in turn; compute(w) is what computing warp w does.
+  template <int Loader, int Computer, class F> __device__ __forceinline__ void run(F compute) const {
+    static_assert(Loader + W / 4 * Computer <= (W / 4 + 1) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
+    begin();
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (group == 0) {
+      fewer_registers<Loader>();
+      if (warp() == 0) bring();
+      else look(warp() - 1);
+    } else {
+      more_registers<Computer>();
+      compute(warp() - L);
+    }
   }
   __device__ void bring() const {
     int i = 0;

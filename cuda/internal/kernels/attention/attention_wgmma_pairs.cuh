@@ -62,10 +62,19 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
     }
     __syncthreads();
   }
-  // What the first warp group does.
-  __device__ void load() const {
-    if (warp() == 0) load_keys();
-    else load_rows();
+  // Runs a block, whose first L warp groups load: f is as in compute().
+  template <int Loader, int Computer, class F> __device__ __forceinline__ void run(F f) const {
+    static_assert(L * Loader + W * Computer <= (L + W) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
+    begin();
+    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (group < L) {
+      fewer_registers<Loader>();
+      if (warp() == 0) load_keys();
+      else load_rows();
+    } else {
+      more_registers<Computer>();
+      compute(group - L, f);
+    }
   }
 
   __device__ void load_keys() const {

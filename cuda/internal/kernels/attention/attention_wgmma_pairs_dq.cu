@@ -11,52 +11,43 @@ namespace nsa {
 template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Loader, int Computer> struct PairQueryGradient {
   using Tiles = PairTiles<T, C, Cv, L, W, Rows, Keys, 2>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
-  static_assert(L * Loader + W * Computer <= (L + W) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ PairQueryGradient(const PairParams& a) : tiles(a) {}
 
   __device__ void run() const {
-    tiles.begin();
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group < L) {
-      fewer_registers<Loader>();
-      tiles.load();
-    } else {
-      more_registers<Computer>();
-      tiles.compute(group - L, [&](const typename Tiles::Tile& tile, int mine, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
-        const Sizes& n = tiles.p.n;
-        const bool all = tile.all;
-        float s[8][4], ds[8][4];
-        Tiles::begin_product(Width<C>{}, s, q, k);
-        Tiles::begin_product(Width<Cv>{}, ds, q + Tiles::kTile, k + Tiles::kTile);
-        float2 known[2];
+    tiles.template run<Loader, Computer>([&](const typename Tiles::Tile& tile, int mine, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
+      const Sizes& n = tiles.p.n;
+      const bool all = tile.all;
+      float s[8][4], ds[8][4];
+      Tiles::begin_product(Width<C>{}, s, q, k);
+      Tiles::begin_product(Width<Cv>{}, ds, q + Tiles::kTile, k + Tiles::kTile);
+      float2 known[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) known[r] = rows.to[r] >= 0 ? make_float2(load_lse(tile.lse[mine + 8 * r]), tile.delta[mine + 8 * r]) : make_float2(INFINITY, 0);
-        wgmma_wait<1>();
-        hold(s);
+      for (int r = 0; r < 2; r++) known[r] = rows.to[r] >= 0 ? make_float2(load_lse(tile.lse[mine + 8 * r]), tile.delta[mine + 8 * r]) : make_float2(INFINITY, 0);
+      wgmma_wait<1>();
+      hold(s);
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-          const float lse = known[r].x, base = large(lse) ? 0 : lse * kLog2E;
-          if (large(lse))
+      for (int r = 0; r < 2; r++) {
+        const float lse = known[r].x, base = large(lse) ? 0 : lse * kLog2E;
+        if (large(lse))
 #pragma unroll
-            for (int j = 0; j < 8; j++) s[j][2 * r] = shifted_logit(n, s[j][2 * r], lse), s[j][2 * r + 1] = shifted_logit(n, s[j][2 * r + 1], lse);
-#pragma unroll
-          for (int j = 0; j < 8; j++)
-#pragma unroll
-            for (int i = 2 * r; i < 2 * r + 2; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -base));
-        }
-        wgmma_wait<0>();
-        hold(ds);
-        done();
+          for (int j = 0; j < 8; j++) s[j][2 * r] = shifted_logit(n, s[j][2 * r], lse), s[j][2 * r + 1] = shifted_logit(n, s[j][2 * r + 1], lse);
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
-          for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - known[i / 2].y);
-        if (!all) Tiles::hide(ds, rows, 0);
-        const float scale[2] = {n.scale, n.scale};
-        tiles.write_product(Width<C>{}, ds, k, rows, scale, n.d);
-      });
-    }
+          for (int i = 2 * r; i < 2 * r + 2; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -base));
+      }
+      wgmma_wait<0>();
+      hold(ds);
+      done();
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - known[i / 2].y);
+      if (!all) Tiles::hide(ds, rows, 0);
+      const float scale[2] = {n.scale, n.scale};
+      tiles.write_product(Width<C>{}, ds, k, rows, scale, n.d);
+    });
   }
 };
 #endif

@@ -12,51 +12,42 @@ namespace nsa {
 template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Loader, int Computer> struct PairForward {
   using Tiles = PairTiles<T, C, Cv, L, W, Rows, Keys, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
-  static_assert(L * Loader + W * Computer <= (L + W) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
   const Tiles tiles;
   __device__ PairForward(const PairParams& a) : tiles(a) {}
 
   __device__ void run() const {
-    tiles.begin();
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group < L) {
-      fewer_registers<Loader>();
-      tiles.load();
-    } else {
-      more_registers<Computer>();
-      tiles.compute(group - L, [&](const typename Tiles::Tile& tile, int, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
-        const float scale = tiles.p.n.scale_log2;
-        const bool all = tile.all;
-        float s[8][4], norm[2];
-        Tiles::begin_product(Width<C>{}, s, q, k);
-        wgmma_wait<0>();
-        hold(s);
-        done();
-        if (!all) Tiles::hide(s, rows, -INFINITY);
+    tiles.template run<Loader, Computer>([&](const typename Tiles::Tile& tile, int, const typename Tiles::Pair& rows, uint32_t q, uint32_t k, auto done) {
+      const float scale = tiles.p.n.scale_log2;
+      const bool all = tile.all;
+      float s[8][4], norm[2];
+      Tiles::begin_product(Width<C>{}, s, q, k);
+      wgmma_wait<0>();
+      hold(s);
+      done();
+      if (!all) Tiles::hide(s, rows, -INFINITY);
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-          Softmax state;
-          state.start();
+      for (int r = 0; r < 2; r++) {
+        Softmax state;
+        state.start();
 #pragma unroll
-          for (int j = 0; j < 8; j++) state.top = fmaxf(state.top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-          state.top = max_of_four(state.top);
-          float base = state.base() * scale;
-          if (large(base)) {
+        for (int j = 0; j < 8; j++) state.top = fmaxf(state.top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+        state.top = max_of_four(state.top);
+        float base = state.base() * scale;
+        if (large(base)) {
 #pragma unroll
-            for (int j = 0; j < 8; j++) s[j][2 * r] -= state.top, s[j][2 * r + 1] -= state.top;
-            base = 0;
-          }
-#pragma unroll
-          for (int j = 0; j < 8; j++)
-#pragma unroll
-            for (int i = 2 * r; i < 2 * r + 2; i++) state.sum += s[j][i] = power2(fmaf(s[j][i], scale, -base));
-          state.sum = sum_of_four(state.sum);
-          if (lane() % 4 == 0 && rows.to[r] >= 0) tiles.x.stats[rows.to[r]] = make_float2(state.top, state.sum);
-          norm[r] = state.norm();
+          for (int j = 0; j < 8; j++) s[j][2 * r] -= state.top, s[j][2 * r + 1] -= state.top;
+          base = 0;
         }
-        tiles.write_product(Width<Cv>{}, s, k + Tiles::kTile, rows, norm, tiles.p.n.dv);
-      });
-    }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+          for (int i = 2 * r; i < 2 * r + 2; i++) state.sum += s[j][i] = power2(fmaf(s[j][i], scale, -base));
+        state.sum = sum_of_four(state.sum);
+        if (lane() % 4 == 0 && rows.to[r] >= 0) tiles.x.stats[rows.to[r]] = make_float2(state.top, state.sum);
+        norm[r] = state.norm();
+      }
+      tiles.write_product(Width<Cv>{}, s, k + Tiles::kTile, rows, norm, tiles.p.n.dv);
+    });
   }
 };
 #endif
