@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kListers, 4) nsa_walk_blocks_i
 // Grid x is the number of units times that of their cuts; the shared memory has a number for each block.
 extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_count_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
-  const nsa::Cut cut(a);
+  const Cut cut(a);
   const int blocks = a.p.blocks.count(a.p.n);
   int* count = reinterpret_cast<int*>(dynamic_shared());
   int* lengths = a.pairs.lengths + (long long)cut.unit * a.pairs.queries;
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_count_i
 extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const Pairs& x = a.pairs;
-  const nsa::Cut cut(a);
+  const Cut cut(a);
   const int blocks = a.p.blocks.count(a.p.n), most = a.p.blocks.most;
   int* next = reinterpret_cast<int*>(dynamic_shared());  // where the next pair of a block goes
   int *pairs = next + blocks, *work = pairs + 32;         // of the blocks of a warp

@@ -9,7 +9,7 @@
 namespace nsa {
 
 constexpr int kPairKeys = 64;  // keys of a tile; a block has `parts` tiles
-constexpr int kEntryBits = 20;
+constexpr int kEntryBits = 20;  // lists ascend, so an entry is less than the number of blocks, which the sort holds in shared memory; a query is less than 2048
 
 // Pairs says where the pairs lie. The S queries of each of the B*Hkv groups are cut into `units` units of `queries` each. Of a unit:
 //

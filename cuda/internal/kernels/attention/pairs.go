@@ -134,8 +134,7 @@ func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *
 	p := &walkParams{params: *argument, walks: x}
 	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.Pieces(all, listers)), kernels.Line(32*listers), listers*4*min(listWindow, a.count()), p)
 	a.Launch(a.Type.Name("walk_"+op+"_mma"+of.name()), kernels.Line(min(all, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), of.walkBytes(r), p)
-	a.boxes(unsafe.Offsetof(p.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
-	a.boxes(unsafe.Offsetof(p.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, matrixKeys)
+	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), matrixKeys)
 }
 
 // launchPairs adds the launches of forward or dq by pairs: they are sorted, then their results are made and added up, those of a few
@@ -168,8 +167,7 @@ func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argume
 	for first := int64(0); first < all; first += each {
 		p.pairs.first, p.pairs.end = int32(first), int32(min(all, first+each))
 		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128*(ring.loaders+ring.groups)), of.pairTileBytes(ring), p)
-		a.boxes(unsafe.Offsetof(p.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
-		a.boxes(unsafe.Offsetof(p.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, matrixKeys)
+		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), matrixKeys)
 		a.boxes(unsafe.Offsetof(p.q), a.In[0], [4]int64{a.D, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
 		if ring.arrays == 2 {
 			a.boxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], [4]int64{a.Dv, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())

@@ -143,13 +143,19 @@ type spanParams struct {
 	_      [48]byte
 }
 
+// keyBoxes gives the last launch the tensor maps of its keys and values, which lie at offsets k and v of its argument, with so many of
+// them in a box.
+func (a problem) keyBoxes(k, v uintptr, keys int64) {
+	a.boxes(k, a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, keys)
+	a.boxes(v, a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, keys)
+}
+
 // launchOnWarpGroups adds the launch of a kernel that owns rows and reads keys by tensor maps: one block a multiprocessor, or less.
 func (a problem) launchOnWarpGroups(op string, x widths, r keyRing, shared int64, of *params) {
 	p := &spanParams{params: *of}
 	p.count = int32(r.rows)
 	a.Launch(a.warpGroupKernel(op, x), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(r.rows)), shared, p)
-	a.boxes(unsafe.Offsetof(p.k), a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, r.n)
-	a.boxes(unsafe.Offsetof(p.v), a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, r.n)
+	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.n)
 }
 
 // boxes puts the tensor map of an operand, an array of these dims, at an offset of the last launch's argument.
