@@ -48,6 +48,7 @@ type Machine struct {
 	counts   []int64 // how often each step has run
 
 	segments []segment // the first are the prologue, if there is one
+	begins   bool      // the next run begins the sums of WithGradSums: it writes them, and adds to nothing
 	moves    int64     // changes of addresses that kernels read, so far
 	warm     bool      // a run has succeeded
 	upToDate bool      // the copies of weights in half precision: a solver's step has written them
@@ -114,58 +115,57 @@ func WithEvalMode() Option { return func(o *options) { o.eval = true } }
 
 // NewMachine plans g. Errors name the node. Where gorgonia.Grad has given several inputs one derivative, or a constant, it
 // adds copies to the graph and makes them the inputs' derivatives, since Gorgonia's solvers zero a gradient after use.
-func NewMachine(g *G.ExprGraph, opts ...Option) (*Machine, error) {
-	if g == nil {
-		return nil, errors.New("graph: machine: nil graph")
-	}
+func NewMachine(g *G.ExprGraph, opts ...Option) (_ *Machine, err error) {
 	m := &Machine{}
-	for _, o := range opts {
-		if o == nil {
-			return nil, errors.New("graph: machine: nil option")
-		}
-		o(&m.opts)
+	if m.opts, err = newOptions(g, opts); err != nil {
+		return nil, err
 	}
-	if m.opts.policy == nil {
-		p, err := PolicyFromEnv()
-		if err != nil {
-			return nil, err
-		}
-		m.opts.policy = &p
-	}
+	m.owned = !m.opts.on
 	m.opts.setLogger()
-	switch b := m.opts.backend; {
-	case !m.opts.on:
-		m.opts.backend, m.owned = NewCPU(0), true
-	case b == nil:
-		return nil, errors.New("graph: machine: the backend is nil")
-	case value.IsNil(b):
-		return nil, fmt.Errorf("graph: machine: the backend is a nil %T", b)
-	}
 	if err := m.build(g); err != nil {
 		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())
 	}
 	return m, nil
 }
 
-// build makes the plan, pass by pass, and what the machine needs to run it.
+// newOptions returns what opts say of a machine for g. Without a backend it is a new one of the CPU.
+func newOptions(g *G.ExprGraph, opts []Option) (o options, err error) {
+	if g == nil {
+		return o, errors.New("graph: machine: nil graph")
+	}
+	for _, opt := range opts {
+		if opt == nil {
+			return o, errors.New("graph: machine: nil option")
+		}
+		opt(&o)
+	}
+	if o.policy == nil {
+		p, err := PolicyFromEnv()
+		if err != nil {
+			return o, err
+		}
+		o.policy = &p
+	}
+	switch b := o.backend; {
+	case !o.on:
+		o.backend = NewCPU(0)
+	case b == nil:
+		return o, errors.New("graph: machine: the backend is nil")
+	case value.IsNil(b):
+		return o, fmt.Errorf("graph: machine: the backend is a nil %T", b)
+	}
+	return o, nil
+}
+
+// build makes the plan and what the machine needs to run it.
 func (m *Machine) build(g *G.ExprGraph) (err error) {
-	if m.plan, err = newPlan(m.opts); err != nil {
+	if m.plan, err = newPlan(g, m.opts); err != nil {
 		return err
 	}
-	for _, pass := range []func() error{
-		func() error { return m.lower(g, m.opts.keep) }, // the graph's nodes become steps over values
-		m.precision,                            // each value gets its type, casts are steps
-		func() error { return m.sums(m.opts) }, // derivatives add up over runs
-		m.fuse,                                 // one step replaces several
-		m.align,                                // values that a step reads or writes as one
-		m.dispatch,                             // each step gets an implementation
-		m.layout,                               // each value gets its place in the arena
-		m.bind,                                 // kernels get memory, constants are uploaded
-	} {
-		if err := pass(); err != nil {
-			return err
-		}
+	if err := m.bind(); err != nil { // kernels get memory, constants are uploaded
+		return err
 	}
+	m.begins = true
 	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
 	m.logPlan()
 	return nil

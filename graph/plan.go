@@ -72,6 +72,8 @@ type step struct {
 	rule     string  // by fuse: the rule that made it
 	replaces G.Nodes // by fuse: the nodes whose steps it replaces
 
+	runs when // by sums
+
 	implementation string // by dispatch, with what follows
 	kernel         Kernel // nil for an op on the host
 	cost           Cost
@@ -94,8 +96,30 @@ type read struct {
 	into *G.Value
 }
 
-// newPlan returns a plan without steps.
-func newPlan(o options) (*plan, error) {
+// newPlan makes the plan of g, pass by pass.
+func newPlan(g *G.ExprGraph, o options) (*plan, error) {
+	p, err := emptyPlan(o)
+	if err != nil {
+		return nil, err
+	}
+	for _, pass := range []func() error{
+		func() error { return p.lower(g, o.keep) }, // the graph's nodes become steps over values
+		p.precision,                       // each value gets its type, casts are steps
+		p.fuse,                            // one step replaces several
+		func() error { return p.sums(o) }, // derivatives add up over runs
+		p.align,                           // values that a step reads or writes as one
+		p.dispatch,                        // each step gets an implementation
+		p.layout,                          // each value gets its place in the arena
+	} {
+		if err := pass(); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// emptyPlan returns a plan without steps.
+func emptyPlan(o options) (*plan, error) {
 	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, of: map[*G.Node]*operand{}, unfused: map[string]int{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {

@@ -9,35 +9,67 @@ import (
 type segment struct {
 	from, to int // steps
 	kernels  bool
+	sums     bool // some steps do not run each time
 
-	replay Replay // of the segment as it was captured, nil for none
+	recordings [4]recording
+}
+
+// recording is a segment as it was captured.
+type recording struct {
+	replay Replay // nil for none
 	moves  int64  // of the machine then
 	solver Solver // whose step is captured behind it, nil for none
 }
 
-// drop closes what was captured.
+// recording returns the place for the segment in a run that begins sums or adds to them, and is followed by a step of a solver
+// or not: over micro-batches these take turns.
+func (s *segment) recording(begins, follows bool) *recording {
+	i := 0
+	if begins && s.sums {
+		i = 1
+	}
+	if follows {
+		i += 2
+	}
+	return &s.recordings[i]
+}
+
+// drop closes all that was captured.
 func (s *segment) drop() error {
-	if s.replay == nil {
+	var errs []error
+	for i := range s.recordings {
+		errs = append(errs, s.recordings[i].drop())
+	}
+	return errors.Join(errs...)
+}
+
+// drop closes what was captured.
+func (r *recording) drop() error {
+	if r.replay == nil {
 		return nil
 	}
-	old := s.replay
-	s.replay = nil
+	old := r.replay
+	r.replay = nil
 	return old.Close()
 }
 
 // addToSegments adds step i to the last segment, or begins one with it.
 func (m *Machine) addToSegments(i int) {
-	kernels := m.steps[i].kernel != nil
+	kernels, sums := m.steps[i].kernel != nil, m.steps[i].runs != always
 	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.refreshed {
-		m.segments[n-1].to = i + 1
+		last := &m.segments[n-1]
+		last.to, last.sums = i+1, last.sums || sums
 		return
 	}
-	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels})
+	m.segments = append(m.segments, segment{from: i, to: i + 1, kernels: kernels, sums: sums})
 }
 
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
+		if m.leavesOut(m.steps[i]) {
+			continue
+		}
 		m.at = m.steps[i]
 		var err error
 		if k := m.at.kernel; k == nil {
@@ -69,23 +101,27 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 			return err
 		}
 	}
-	if s.replay == nil || s.moves != m.moves || s.solver != solver {
-		if err := m.record(s, solver); err != nil {
+	r := s.recording(m.begins, solver != nil)
+	if r.replay == nil || r.moves != m.moves || r.solver != solver {
+		if err := m.record(s, r, solver); err != nil {
 			return err
 		}
 	}
 	m.at = nil
-	if err := s.replay.Launch(m.stream); err != nil {
+	if err := r.replay.Launch(m.stream); err != nil {
 		return err
 	}
-	for i := range steps {
-		m.count(s.from + i)
+	for i, step := range steps {
+		if !m.leavesOut(step) {
+			m.count(s.from + i)
+		}
 	}
 	return nil
 }
 
-func (m *Machine) record(s *segment, solver Solver) (err error) {
-	if err := s.drop(); err != nil {
+// record captures s into r.
+func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
+	if err := r.drop(); err != nil {
 		return err
 	}
 	if err := m.stream.BeginCapture(); err != nil {
@@ -96,11 +132,14 @@ func (m *Machine) record(s *segment, solver Solver) (err error) {
 		if launched {
 			return
 		}
-		if r, end := m.stream.EndCapture(); end == nil { // after an error or a panic of Launch
-			err = errors.Join(err, r.Close())
+		if replay, end := m.stream.EndCapture(); end == nil { // after an error or a panic of Launch
+			err = errors.Join(err, replay.Close())
 		}
 	}()
 	for _, m.at = range m.steps[s.from:s.to] {
+		if m.leavesOut(m.at) {
+			continue
+		}
 		if err := m.at.kernel.Launch(m.stream, &m.work); err != nil {
 			return err
 		}
@@ -112,10 +151,10 @@ func (m *Machine) record(s *segment, solver Solver) (err error) {
 		}
 	}
 	launched = true
-	r, err := m.stream.EndCapture()
+	replay, err := m.stream.EndCapture()
 	if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	s.replay, s.moves, s.solver = r, m.moves, solver
+	*r = recording{replay, m.moves, solver}
 	return nil
 }

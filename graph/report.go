@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,8 +25,33 @@ type Plan struct {
 	Arena     int // bytes of the memory that kernels write their results to
 	ArenaMin  int // the most bytes of it that are in use at once, which no layout can be below
 	Workspace int // bytes beside it that kernels share
+	Inputs    int // bytes of the inputs and constants that steps read, which a device has beside the arena
 	Results   int // bytes of all results of kernels: the arena, were no memory used twice
 	Host      int // bytes of all results of ops on the host
+
+	// Parts of Arena that last from run to run: the copies of weights in half precision, and the sums of WithGradSums.
+	HalfCopies, GradSums int
+}
+
+// Memory returns the bytes that a machine needs on its device: Arena, Workspace and Inputs. What the driver takes for itself and
+// what a solver keeps, for AdamW two moments of the size of the weights, come on top, and so does the memory of ops on the host.
+func (p Plan) Memory() int { return p.Arena + p.Workspace + p.Inputs }
+
+// NewPlan returns the plan by which NewMachine would run g, and allocates none of its memory: a program can print what a run
+// needs, or refuse it. Inputs need no values.
+func NewPlan(g *G.ExprGraph, opts ...Option) (_ Plan, err error) {
+	o, err := newOptions(g, opts)
+	if err != nil {
+		return Plan{}, err
+	}
+	if !o.on {
+		defer func() { err = errors.Join(err, o.backend.Close()) }()
+	}
+	p, err := newPlan(g, o)
+	if err != nil {
+		return Plan{}, fmt.Errorf("graph: plan: %w", err)
+	}
+	return p.report(make([]int64, len(p.steps))), nil
 }
 
 // PlanStep is one instruction.
@@ -54,15 +80,19 @@ type PlanOutput struct {
 
 // Plan returns how the machine runs the graph, and how often each step has run so far.
 func (m *Machine) Plan() Plan {
-	p := m.plan
-	if p == nil {
+	if m.plan == nil {
 		return Plan{}
 	}
+	return m.report(m.counts)
+}
+
+// report returns the plan for people; counts has how often each step has run.
+func (p *plan) report(counts []int64) Plan {
 	r := Plan{Device: p.device, Copies: p.copies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
 	for i, s := range p.steps {
 		step := PlanStep{
 			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,
-			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused, Runs: m.counts[i],
+			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused, Runs: counts[i],
 		}
 		for _, v := range s.out {
 			o := PlanOutput{Operand: v.arg.Operand, Offset: -1, Last: v.last, Kept: v.keep}
@@ -76,6 +106,18 @@ func (m *Machine) Plan() Plan {
 			step.Outputs = append(step.Outputs, o)
 		}
 		r.Steps = append(r.Steps, step)
+	}
+	for _, v := range p.operands {
+		bytes := v.arg.Operand.Bytes()
+		switch {
+		case (v.kind == fromInput || v.kind == fromConstant) && (v.kernelReads || v.hostReads):
+			r.Inputs += bytes
+		case v.lasts && v.wrt != nil:
+			r.GradSums += bytes
+		}
+	}
+	for _, v := range p.halfCopies {
+		r.HalfCopies += v.arg.Operand.Bytes()
 	}
 	return r
 }
@@ -115,8 +157,8 @@ func (p Plan) String() string {
 		}
 	}
 	w.Flush()
-	fmt.Fprintf(&b, "arena %d bytes (at least %d, results %d), workspace %d bytes, host %d bytes a run\n",
-		p.Arena, p.ArenaMin, p.Results, p.Workspace, p.Host)
+	fmt.Fprintf(&b, "arena %d bytes (at least %d, results %d), workspace %d bytes, inputs %d bytes, host %d bytes a run\n",
+		p.Arena, p.ArenaMin, p.Results, p.Workspace, p.Inputs, p.Host)
 	if len(p.Copies) > 0 {
 		fmt.Fprintf(&b, "no steps, since they are copies: %s\n", ids(p.Copies))
 	}

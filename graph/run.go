@@ -70,6 +70,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err := m.runSegments(upToDate, follows); err != nil {
 		return err
 	}
+	m.begins = false
 	if follows != nil {
 		if err := follows.End(weights); err != nil {
 			return err
@@ -87,6 +88,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			return err
 		}
 	}
+	m.begins = solver != nil
 	m.upToDate = solver != nil && m.writesCopies(weights)
 	m.warm = true
 	return nil

@@ -20,6 +20,7 @@ type Builder struct {
 	graph      *G.ExprGraph
 	params     map[string]Param
 	source     Source
+	shapes     tensor.Dtype // of NewShapeBuilder: the type of nodes without values
 	nodes      map[string]*G.Node
 	learnables G.Nodes
 	err        error
@@ -35,6 +36,24 @@ func NewBuilder(g *G.ExprGraph, params []Param, src Source) *Builder {
 		b.err = errors.New("nn: nil graph or source")
 	}
 	return b
+}
+
+// NewShapeBuilder returns a builder whose parameters have no values, only shapes and the type dt, float32 or float64: for
+// graphs that are planned and not run (graph.NewPlan).
+func NewShapeBuilder(g *G.ExprGraph, params []Param, dt tensor.Dtype) *Builder {
+	b := NewBuilder(g, params, Values(nil))
+	b.shapes = dt
+	if b.err == nil {
+		b.err = checkType("parameters", dt)
+	}
+	return b
+}
+
+func checkType(what string, dt tensor.Dtype) error {
+	if dt != tensor.Float32 && dt != tensor.Float64 {
+		return fmt.Errorf("nn: %s: value of type %v, want float32 or float64", what, dt)
+	}
+	return nil
 }
 
 // Err returns the first error of the builder's calls.
@@ -78,6 +97,12 @@ func (b *Builder) newParam(p Param) (*G.Node, error) {
 	if len(b.graph.ByName(p.Name)) > 0 {
 		return nil, fmt.Errorf("nn: parameter %s: the graph has a node of that name", p.Name)
 	}
+	node := func(dt tensor.Dtype, opts ...G.NodeConsOpt) *G.Node {
+		return G.NewTensor(b.graph, dt, p.Shape.Dims(), append(opts, G.WithShape(p.Shape...), G.WithName(p.Name))...)
+	}
+	if b.shapes != (tensor.Dtype{}) {
+		return node(b.shapes), nil
+	}
 	v, err := b.source(p)
 	switch {
 	case err != nil:
@@ -87,10 +112,10 @@ func (b *Builder) newParam(p Param) (*G.Node, error) {
 	case !v.Shape().Eq(p.Shape):
 		return nil, fmt.Errorf("nn: parameter %s: value of shape %v, want %v", p.Name, v.Shape(), p.Shape)
 	}
-	if dt := v.Dtype(); dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("nn: parameter %s: value of type %v, want float32 or float64", p.Name, dt)
+	if err := checkType("parameter "+p.Name, v.Dtype()); err != nil {
+		return nil, err
 	}
-	return G.NewTensor(b.graph, v.Dtype(), p.Shape.Dims(), G.WithShape(p.Shape...), G.WithName(p.Name), G.WithValue(v)), nil
+	return node(v.Dtype(), G.WithValue(v)), nil
 }
 
 // Linear returns ops.Linear of x by the parameter name+".weight", plus name+".bias" if there is one.

@@ -70,6 +70,7 @@ func TestParamRefuses(t *testing.T) {
 		require.Nil(t, b.Param("w"))
 		require.EqualError(t, b.Err(), "nn: nil graph or source")
 	}
+	require.EqualError(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Int32).Err(), "nn: parameters: value of type int32, want float32 or float64")
 	for _, shape := range []tensor.Shape{{-2}, {0}, {-3, -4}} {
 		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "want axes of at least 1")
 	}
