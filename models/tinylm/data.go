@@ -300,6 +300,9 @@ func (m *Model) EvaluateDocuments(text []byte, ends []int, n int) (float64, erro
 	if n > math.MaxInt/m.batch/len(text) {
 		return 0, fmt.Errorf("tinylm: evaluate: %d batches of %d windows are too many", n, m.batch)
 	}
+	if m.sums != nil {
+		return 0, fmt.Errorf("tinylm: evaluate: %w", errAccumulates)
+	}
 	if m.cuSeqlens != nil {
 		if err := checkEnds(ends, len(text)); err != nil {
 			return 0, fmt.Errorf("tinylm: evaluate: %w", err)

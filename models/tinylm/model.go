@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -48,6 +49,8 @@ type Model struct {
 	vm         G.VM
 	machine    *graph.Machine // vm, if it is one
 	scale      *G.F32         // of the gradients; nil is 1
+	lossScale  float64        // of SetLossScale
+	sums       *sums          // nil: without accumulation
 }
 
 // ModelOption is an option of NewModel.
@@ -57,6 +60,7 @@ type modelOptions struct {
 	grads     bool
 	noLogits  bool
 	scaled    bool
+	sums      bool
 	packed    bool
 	documents int
 	vm        func(*Model) (G.VM, error)
@@ -102,34 +106,72 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 	if w == nil {
 		return nil, errors.New("no weights")
 	}
-	if err := w.Config.check(); err != nil {
+	o, err := checkModel(w.Config, batch, seq, opts)
+	if err != nil {
 		return nil, err
-	}
-	if err := checkTokens(batch, seq); err != nil {
-		return nil, err
-	}
-	var o modelOptions
-	for _, opt := range opts {
-		if opt == nil {
-			return nil, errors.New("nil option")
-		}
-		opt(&o)
-	}
-	if o.packed && (o.documents < batch || o.documents > maxTokens) {
-		return nil, fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, maxTokens)
-	}
-	if o.vm != nil && len(o.graph) > 0 {
-		return nil, errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
 	}
 	m = &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
-	if err := m.build(o); err != nil {
+	c := w.Config.withDefaults()
+	if err := m.build(c, nn.NewBuilder(m.graph, c.LearnableParams(), nn.Values(w.Tensors)), o); err != nil {
 		return nil, err
+	}
+	if w.resident != nil {
+		for i, n := range m.learnables {
+			if err := G.UnsafeLet(n, w.resident.Values()[i]); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return m, m.open(o)
 }
 
-// build adds the model to its graph.
-func (m *Model) build(o modelOptions) (err error) {
+// checkModel checks what a model is to be made of, and returns its options.
+func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, err error) {
+	if err := c.check(); err != nil {
+		return o, err
+	}
+	if err := checkTokens(batch, seq); err != nil {
+		return o, err
+	}
+	for _, opt := range opts {
+		if opt == nil {
+			return o, errors.New("nil option")
+		}
+		opt(&o)
+	}
+	switch {
+	case o.packed && (o.documents < batch || o.documents > maxTokens):
+		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, maxTokens)
+	case o.vm != nil && len(o.graph) > 0:
+		err = errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
+	case o.vm != nil && o.sums:
+		err = errors.New("WithVM and WithAccumulation exclude each other: a graph.Machine adds up gradients")
+	case o.sums && !o.grads:
+		err = fmt.Errorf("accumulation: %w", errNoGradients)
+	}
+	return o, err
+}
+
+// NewPlan returns the plan of the machine of a model of float32, see graph.NewPlan: NewModel with the same arguments, and
+// weights of c, needs Plan.Memory() bytes, the weights among them. It has neither weights nor a machine.
+func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err error) {
+	defer named(&err, fmt.Sprintf("plan of a model of %d x %d tokens", batch, seq))
+	o, err := checkModel(c, batch, seq, opts)
+	if err == nil && o.vm != nil {
+		err = errors.New("WithVM: only a graph.Machine has a plan")
+	}
+	if err != nil {
+		return graph.Plan{}, err
+	}
+	m, c := &Model{batch: batch, seq: seq, graph: G.NewGraph()}, c.withDefaults()
+	if err := m.build(c, nn.NewShapeBuilder(m.graph, c.LearnableParams(), tensor.Float32), o); err != nil {
+		return graph.Plan{}, err
+	}
+	return graph.NewPlan(m.graph, m.machineOptions(o)...)
+}
+
+// build adds a model of configuration c to its graph, which is that of b.
+func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 	input := func(name string, shape ...int) ([]int32, *G.Node) {
 		v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(shape...))
 		return v.Int32s(), G.NewTensor(m.graph, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
@@ -141,17 +183,18 @@ func (m *Model) build(o modelOptions) (err error) {
 		m.cuSeqlens, cuSeqlens = input("cu_seqlens", o.documents+1)
 		m.wholeRows()
 	}
-	c := m.weights.Config.withDefaults()
-	b := nn.NewBuilder(m.graph, c.LearnableParams(), nn.Values(m.weights.Tensors))
 	m.logits = c.logits(b, tokens, cuSeqlens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
 		return b.Err()
 	}
 	m.learnables = b.Learnables()
+	if o.sums {
+		m.sums = new(sums)
+	}
 	if o.grads {
-		if o.scaled {
-			m.scale = G.NewF32(1)
+		if o.scaled || o.sums {
+			m.scale, m.lossScale = G.NewF32(1), 1
 			scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
 			_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
 		} else {
@@ -162,14 +205,20 @@ func (m *Model) build(o modelOptions) (err error) {
 		}
 		m.grads = G.NodesToValueGrads(m.learnables)
 	}
-	if m.weights.resident != nil {
-		for i, n := range m.learnables {
-			if err := G.UnsafeLet(n, m.weights.resident.Values()[i]); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
+}
+
+// machineOptions returns the options of the model's machine.
+func (m *Model) machineOptions(o modelOptions) []graph.Option {
+	keep := G.Nodes{m.logits, m.loss}
+	if o.noLogits {
+		keep = keep[1:]
+	}
+	list := append(slices.Clip(o.graph), graph.WithKeep(keep...))
+	if o.sums {
+		list = append(list, graph.WithGradSums())
+	}
+	return list
 }
 
 // open makes the machine of the graph.
@@ -181,25 +230,24 @@ func (m *Model) open(o modelOptions) (err error) {
 		m.machine, _ = m.vm.(*graph.Machine)
 		return err
 	}
-	keep := G.Nodes{m.logits, m.loss}
-	if o.noLogits {
-		keep = keep[1:]
-	}
-	m.machine, err = graph.NewMachine(m.graph, append(o.graph, graph.WithKeep(keep...))...)
+	m.machine, err = graph.NewMachine(m.graph, m.machineOptions(o)...)
 	m.vm = m.machine
 	return err
 }
 
 // SetLossScale sets the scale of the next runs, a number above 0, of a model WithLossScale. RunAndStep and LossAndStep tell
-// it to an optim.AdamW.
+// it to an optim.AdamW. All micro-batches of a step must have one scale.
 func (m *Model) SetLossScale(scale float64) error {
-	if m.scale == nil {
+	switch {
+	case m.scale == nil:
 		return errors.New("tinylm: loss scale: the model was built without one")
-	}
-	if !(float32(scale) > 0) || math.IsInf(float64(float32(scale)), 1) {
+	case !(float32(scale) > 0) || math.IsInf(float64(float32(scale)), 1):
 		return fmt.Errorf("tinylm: loss scale is %v, want a number above 0", scale)
+	case m.sums != nil && m.sums.batches > 0 && float64(float32(scale)) != m.lossScale:
+		return fmt.Errorf("tinylm: loss scale is %v, want %v as in the micro-batches added up so far", scale, m.lossScale)
 	}
 	*m.scale = G.F32(scale)
+	m.lossScale = float64(*m.scale)
 	return nil
 }
 
@@ -248,23 +296,27 @@ func (m *Model) endDocuments() {
 	}
 }
 
-// Run computes logits, loss and, WithGradients, the gradients for the tokens and targets.
+// Run computes logits, loss and, WithGradients, the gradients for the tokens and targets. WithAccumulation it adds the gradients
+// to those of the micro-batches since the last step.
 func (m *Model) Run() error {
 	err := m.weights.use(m.machine)
 	if err == nil {
+		m.add()
 		err = m.vm.RunAll()
 		m.vm.Reset()
 	}
 	if err != nil {
+		err = errors.Join(err, m.endSums())
 		return fmt.Errorf("tinylm: %w", err)
 	}
 	return nil
 }
 
 // RunAndStep enqueues a run and a step of solver, whose machine is the model's own: see graph.Machine.RunAndStep. It does
-// not wait for them; WatchLoss reads the loss.
+// not wait for them; WatchLoss reads the loss. WithAccumulation it adds the last micro-batch and takes the step of all.
 func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	defer named(&err, "step")
+	defer func() { err = errors.Join(err, m.endSums()) }()
 	switch {
 	case m.grads == nil:
 		return errNoGradients
@@ -274,6 +326,7 @@ func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	if m.weights.stepped != m.machine { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
+	m.add()
 	if err := errors.Join(m.weights.use(m.machine), m.shareScale(solver)); err != nil {
 		return err
 	}
@@ -286,7 +339,7 @@ func (m *Model) shareScale(solver *optim.AdamW) error {
 	if m.scale == nil || solver == nil {
 		return nil
 	}
-	return solver.SetGradScale(float64(*m.scale))
+	return solver.SetGradScale(m.gradScale())
 }
 
 // WatchLoss returns a graph.Watch of the loss, which ends with the model.
@@ -311,6 +364,8 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 		return 0, errors.New("tinylm: step: no solver")
 	case !ok && m.weights.resident != nil:
 		return 0, fmt.Errorf("tinylm: step: the weights are on a device, where a %T cannot change them: want an optim.AdamW", solver)
+	case !ok && m.sums != nil:
+		return 0, fmt.Errorf("tinylm: step: a %T does not know the weights of micro-batches: want an optim.AdamW", solver)
 	}
 	if err := m.Run(); err != nil {
 		return 0, err
@@ -322,7 +377,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 		m.weights.stepped = nil
 		err = solver.Step(m.grads)
 	}
-	if err != nil {
+	if err = errors.Join(err, m.endSums()); err != nil {
 		return loss, fmt.Errorf("tinylm: step: %w", err)
 	}
 	return loss, nil

@@ -43,6 +43,9 @@ func (m *Model) Generate(prompt []int32, n int, how Sampling) ([]int32, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("tinylm: sample: %d tokens, want at least 0", n)
 	}
+	if m.sums != nil {
+		return nil, fmt.Errorf("tinylm: sample: %w", errAccumulates)
+	}
 	r := rand.New(rand.NewPCG(how.Seed, 3))
 	text := slices.Clone(prompt)
 	for range n {

@@ -1,0 +1,186 @@
+package graph_test
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// modelConfig is a small model.
+func modelConfig() tinylm.Config {
+	return tinylm.Config{Vocab: 32, Context: 32, Layers: 3, NSAConfig: nn.NSAConfig{
+		Dim: 16, Heads: 2, KVHeads: 1, KeyDim: 8, ValueDim: 8, GateHidden: 4,
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 8},
+	}}
+}
+
+// modelRun is a training of a model on a backend.
+type modelRun struct {
+	config  tinylm.Config
+	backend graph.Backend // nil: the CPU
+	batch   int           // of a micro-batch; a step has 16 rows
+	options []tinylm.ModelOption
+	graph   []graph.Option
+}
+
+const stepRows, stepCount = 16, 4
+
+// train takes four steps, and returns the gradients of the first one and the bits of all losses, norms and weights.
+func (r modelRun) train(t *testing.T) (grads map[string][]float64, all []float64) {
+	t.Helper()
+	c, micro := r.config, stepRows/r.batch
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	if r.backend != nil {
+		require.NoError(t, w.MoveTo(r.backend))
+		r.graph = append(r.graph, graph.WithBackend(r.backend))
+	}
+	options := append([]tinylm.ModelOption{tinylm.WithGradients(), tinylm.WithMachine(r.graph...)}, r.options...)
+	if micro > 1 {
+		options = append(options, tinylm.WithAccumulation())
+	}
+	m := testutil.Must(tinylm.NewModel(w, r.batch, c.Context, options...))(t)
+	solver := testutil.Must(optim.NewAdamW(optim.WithMachine(m.Machine()), optim.WithLR(1e-2)))(t)
+	tokens := testutil.Tokens(3, stepCount*stepRows*c.Context, c.Vocab)
+	predicted := 0
+	for i := range stepCount * micro {
+		copy(m.Tokens(), tokens[i*len(m.Tokens()):])
+		if cu := m.CuSeqlens(); cu != nil { // two documents in each row
+			for j := range cu {
+				cu[j] = int32(min(j*c.Context/2+j%2*3, len(m.Tokens())))
+			}
+		}
+		m.NextTokens()
+		for j := range m.Targets() { // as many as the place in the step says
+			if row := i%micro*r.batch + j/c.Context; j%c.Context > 2*row || row == 9 {
+				m.Targets()[j] = -1
+			}
+		}
+		predicted += m.Predicted()
+		if i%micro < micro-1 {
+			require.NoError(t, m.Run())
+			continue
+		}
+		require.NoError(t, m.RunAndStep(solver))
+		all = append(all, testutil.Must(m.Loss())(t), testutil.Must(solver.Norm())(t))
+		if i < micro {
+			grads = map[string][]float64{}
+			for _, n := range m.Learnables() {
+				grads[n.Name()] = numbers(t, testutil.Must(n.Grad())(t))
+				if micro > 1 {
+					for j := range grads[n.Name()] {
+						grads[n.Name()][j] *= float64(len(m.Targets())) / float64(predicted)
+					}
+				}
+			}
+		}
+	}
+	for _, n := range m.Learnables() {
+		all = append(all, numbers(t, n.Value())...)
+	}
+	require.NoError(t, errors.Join(solver.Close(), m.Close(), w.Free()))
+	return grads, all
+}
+
+// distance is the norm of the difference of a and b relative to that of b.
+func distance(a, b []float64) float64 {
+	difference, norm := 0.0, 0.0
+	for i := range b {
+		difference, norm = difference+(a[i]-b[i])*(a[i]-b[i]), norm+b[i]*b[i]
+	}
+	return math.Sqrt(difference / norm)
+}
+
+// TestAccumulationIsOneBatch: four micro-batches of four rows, with targets ignored unevenly, have the gradients of one batch
+// of 16. Their steps have the same bits on the CPU and on a device, recorded or not, and upload nothing but inputs.
+func TestAccumulationIsOneBatch(t *testing.T) {
+	dense := modelConfig()
+	dense.Attention = tinylm.Dense
+	for name, c := range map[string]tinylm.Config{"nsa": modelConfig(), "dense": dense} {
+		want, _ := modelRun{config: c, batch: stepRows}.train(t)
+		var bits []float64
+		for i, b := range []graph.Backend{nil, nil, newFake(), newFake()} {
+			r := modelRun{config: c, backend: b, batch: 4}
+			if i%2 == 1 {
+				r.graph = append(r.graph, graph.WithCapture())
+			}
+			got, all := r.train(t)
+			for param := range want {
+				require.Less(t, distance(got[param], want[param]), 1e-6, "%s, %s", name, param)
+			}
+			if bits == nil {
+				bits = all
+			}
+			require.Equal(t, bits, all, "%s, %d", name, i)
+			if f, ok := b.(*fake); ok {
+				params := len(c.LearnableParams())
+				require.Equal(t, params+stepCount*(4*3+1), f.uploads, "weights; tokens, targets and loss scale of 4 micro-batches, numbers of the step")
+				require.Equal(t, []int{0, 3}[i%2], f.captures, "one for each of first, middle and last micro-batches")
+			}
+		}
+	}
+}
+
+// TestZeroGrads: a sum begins anew after ZeroGrads and after a step of RunAndStep, also behind recordings.
+func TestZeroGrads(t *testing.T) {
+	n := newTiny(t)
+	x := newTrainer(t, newFake(), n.weights, graph.WithCapture(), graph.WithGradSums(n.weights[0]))
+	require.NoError(t, x.solver.SetLR(0))
+	grads := func() []float64 { return numbers(t, testutil.Must(n.weights[0].Grad())(t)) }
+	require.NoError(t, x.RunAll())
+	one := grads()
+	twice := func() {
+		require.NoError(t, x.RunAll())
+		for i, g := range grads() {
+			require.Equal(t, 2*one[i], g)
+		}
+	}
+	twice()
+	for range 3 {
+		require.NoError(t, x.ZeroGrads())
+		require.NoError(t, x.RunAll())
+		require.Equal(t, one, grads())
+		x.step(t, true)
+		require.NoError(t, x.RunAll())
+		require.Equal(t, one, grads())
+		twice()
+	}
+	x.close(t)
+	require.ErrorContains(t, x.ZeroGrads(), "closed")
+}
+
+// TestNewPlan: a plan without a machine is that of the machine, and takes no memory of the device.
+func TestNewPlan(t *testing.T) {
+	f := newHalfFake()
+	for name, opts := range map[string][]graph.Option{
+		"cpu": nil, "device": {graph.WithBackend(newFake())}, "half": {graph.WithBackend(f), graph.WithPrecision(graph.BF16), graph.WithGradSums()},
+	} {
+		n := newTiny(t)
+		m := newMachine(t, n.graph, opts...)
+		want := m.Plan()
+		memory := f.memory
+		got := testutil.Must(graph.NewPlan(n.graph, opts...))(t)
+		require.Equal(t, want.String(), got.String(), name)
+		require.Equal(t, want.Memory(), got.Memory())
+		require.Equal(t, memory, f.memory)
+		weights := 12*8 + 6*12
+		require.Equal(t, 4*(weights+5*8+5+1), got.Inputs, "weights, x, targets, the seed of the gradient")
+		if name == "half" {
+			require.Equal(t, 2*(weights+5*8), got.HalfCopies, "of x too")
+			require.Equal(t, 4*weights, got.GradSums)
+		}
+	}
+	require.ErrorContains(t, testutil.Err(graph.NewPlan(nil)), "nil graph")
+	require.ErrorContains(t, testutil.Err(graph.NewPlan(G.NewGraph(), nil)), "nil option")
+	require.ErrorContains(t, testutil.Err(graph.NewPlan(newTiny(t).graph, graph.WithPrecision(graph.BF16))), "graph: plan: precision bf16")
+}

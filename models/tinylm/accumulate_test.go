@@ -1,0 +1,107 @@
+package tinylm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// TestAccumulation: with one micro-batch a step nothing changes, nothing is allocated, and an error drops what was added so far.
+func TestAccumulation(t *testing.T) {
+	losses := func(opts ...ModelOption) (list []float64) {
+		w := newTestWeights(t, small(), tensor.Float32, 1)
+		m := newTestModel(t, w, nil, 2, 64, opts...)
+		solver := newTestSolver(t, m)
+		b := newBatches(text(t).Train, nil, 1)
+		for range 3 {
+			b.next(m)
+			require.NoError(t, m.RunAndStep(solver))
+			list = append(list, testutil.Must(m.Loss())(t))
+			b.next(m)
+			list = append(list, testutil.Must(m.LossAndStep(solver))(t), testutil.Must(solver.Norm())(t))
+		}
+		if len(opts) == 0 {
+			return list
+		}
+		b.next(m)
+		require.Zero(t, testing.AllocsPerRun(5, func() {
+			testutil.Check(m.Run())
+			testutil.Check(m.RunAndStep(solver))
+		}))
+
+		require.NoError(t, solver.SetLR(0))
+		step := func() float64 {
+			require.NoError(t, m.RunAndStep(solver))
+			return testutil.Must(solver.Norm())(t)
+		}
+		norm := step()
+		m.Tokens()[3]++
+		require.NoError(t, m.Run())
+		m.Tokens()[0] = 256
+		require.ErrorContains(t, m.Run(), "id 256 at (0, 0)")
+		m.Tokens()[0] = 'a'
+		require.NoError(t, m.Run())
+		require.ErrorContains(t, m.RunAndStep(nil), "tinylm: step: ")
+		b.rand = newBatches(nil, nil, 1).rand
+		b.next(m)
+		again := step()
+		require.NotEqual(t, norm, again)
+		require.Equal(t, again, step())
+
+		for i := range m.Targets() {
+			m.Targets()[i] = -1
+		}
+		require.Zero(t, m.Predicted())
+		require.NoError(t, m.Run())
+		require.Zero(t, step(), "no targets, no gradients")
+		b.rand = newBatches(nil, nil, 1).rand
+		require.NoError(t, m.Run())
+		b.next(m)
+		require.InEpsilon(t, again, step(), 1e-6, "a batch without targets weighs nothing")
+		return list
+	}
+	require.Equal(t, losses(), losses(WithAccumulation()))
+}
+
+func TestAccumulationRefuses(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	m := newTestModel(t, w, nil, 2, 64, WithAccumulation(), WithLossScale())
+	require.NoError(t, m.SetLossScale(8))
+	m.NextTokens()
+	require.NoError(t, m.Run())
+	require.NoError(t, m.SetLossScale(8))
+	require.ErrorContains(t, m.SetLossScale(4), "tinylm: loss scale is 4, want 8 as in the micro-batches added up so far")
+	require.ErrorContains(t, testutil.Err(m.LossAndStep(G.NewVanillaSolver())), "want an optim.AdamW")
+	require.ErrorContains(t, testutil.Err(m.Evaluate(text(t).HeldOut, 1)), "the model adds up gradients")
+	require.ErrorContains(t, testutil.Err(m.Generate([]int32{1}, 1, Sampling{})), "the model adds up gradients")
+	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithAccumulation())), "accumulation: the model was built without gradients")
+	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithGradients(), WithAccumulation(), WithVM(tape))), "WithVM and WithAccumulation exclude each other")
+	double := newTestWeights(t, small(), tensor.Float64, 1)
+	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())), "not of the type")
+}
+
+// TestNewPlan: the plan without weights is that of the model's machine.
+func TestNewPlan(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	for _, opts := range [][]ModelOption{
+		nil, {WithGradients()}, {WithGradients(), WithAccumulation(), WithDocuments(9), WithoutLogits(), WithMachine(graph.WithCapture())},
+	} {
+		m := testutil.Closing(NewModel(w, 2, 64, opts...))(t)
+		want, got := m.Machine().Plan(), testutil.Must(NewPlan(small(), 2, 64, opts...))(t)
+		require.Equal(t, want.String(), got.String())
+		require.Equal(t, want.Memory(), got.Memory())
+		require.GreaterOrEqual(t, got.Inputs, 4*small().Parameters())
+	}
+	for message, err := range map[string]error{
+		"tinylm: plan of a model of 0 x 8 tokens: batch": testutil.Err(NewPlan(small(), 0, 8)),
+		"vocab is 0":                      testutil.Err(NewPlan(Config{}, 1, 8)),
+		"only a graph.Machine has a plan": testutil.Err(NewPlan(small(), 1, 8, WithVM(tape))),
+	} {
+		require.ErrorContains(t, err, message)
+	}
+}
