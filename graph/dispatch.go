@@ -46,7 +46,7 @@ func (p *plan) implement(s *step) error {
 	}
 	s.kernel, s.implementation, s.cost = kernel, by.Name(), site.Cost()
 	p.workspace = max(p.workspace, kernel.WorkBytes())
-	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host {
+	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host && !s.recomputed {
 		v := s.in[c.CheckedInput()]
 		v.checks = append(v.checks, check{c, site.In, s.node})
 	}

@@ -145,9 +145,9 @@ func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 	return at, ok
 }
 
-// inner reports whether v is neither kept nor read by other steps than these.
+// inner reports whether v is not kept, not even for the backward pass, nor read by other steps than these.
 func (f *fuser) inner(v *operand, by ...*step) bool {
-	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
+	return !v.keep && !v.boundary && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
 }
 
 // sameType reports whether all operands have one type.
@@ -177,7 +177,7 @@ func (f *fuser) copies(s *step) error {
 		return nil
 	}
 	from, to := s.in[0], s.out[0]
-	if w := f.writer[from]; w == nil || w.spec == nil || to.keep || !sameType(from, to) {
+	if w := f.writer[from]; w == nil || w.spec == nil || to.keep || to.boundary || !sameType(from, to) {
 		return nil
 	}
 	f.remove(s)

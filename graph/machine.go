@@ -87,6 +87,8 @@ type options struct {
 	logger             *slog.Logger
 	gradSums           bool
 	sums               G.Nodes // inputs whose derivatives add up, nil for all
+	recompute          bool
+	boundaries         G.Nodes // of WithRecompute
 }
 
 var errMachineClosed = errors.New("graph: machine: closed")

@@ -55,6 +55,8 @@ type operand struct {
 	lasts bool    // from run to run
 	wrt   G.Nodes // inputs whose derivative it is
 
+	boundary bool // of WithRecompute
+
 	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is of the host
 	checks                 []check  // by dispatch: ops that look at its numbers where these come from the host
 	last                   int      // by layout: index of the last step that reads it; the number of steps where it is kept
@@ -72,7 +74,8 @@ type step struct {
 	rule     string  // by fuse: the rule that made it
 	replaces G.Nodes // by fuse: the nodes whose steps it replaces
 
-	runs when // by sums
+	recomputed bool // by recomputeBackward: a step of the forward pass once more
+	runs       when // by sums
 
 	implementation string // by dispatch, with what follows
 	kernel         Kernel // nil for an op on the host
@@ -103,13 +106,15 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 		return nil, err
 	}
 	for _, pass := range []func() error{
-		func() error { return p.lower(g, o.keep) }, // the graph's nodes become steps over values
-		p.precision,                       // each value gets its type, casts are steps
-		p.fuse,                            // one step replaces several
-		func() error { return p.sums(o) }, // derivatives add up over runs
-		p.align,                           // values that a step reads or writes as one
-		p.dispatch,                        // each step gets an implementation
-		p.layout,                          // each value gets its place in the arena
+		func() error { return p.lower(g, o.keep) },  // the graph's nodes become steps over values
+		func() error { return p.markBoundaries(o) }, // what stays in memory for the backward pass
+		p.precision, // each value gets its type, casts are steps
+		p.fuse,      // one step replaces several
+		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
+		func() error { return p.sums(o) },              // derivatives add up over runs
+		p.align,                                        // values that a step reads or writes as one
+		p.dispatch,                                     // each step gets an implementation
+		p.layout,                                       // each value gets its place in the arena
 	} {
 		if err := pass(); err != nil {
 			return nil, err

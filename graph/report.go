@@ -62,6 +62,7 @@ type PlanStep struct {
 	Inputs         []ops.Operand // as they lie in memory
 	Rule           string        // of the fuse pass that made the step, "" for none
 	Replaces       G.Nodes       // the nodes whose steps it replaces
+	Recomputed     bool          // a step of the forward pass, computed again for the backward pass: see WithRecompute
 	Prologue       bool          // a cast of an input; Machine.RunAndStep leaves it out where the solver's step has made it
 	Implementation string        // of the backend, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
@@ -91,7 +92,7 @@ func (p *plan) report(counts []int64) Plan {
 	r := Plan{Device: p.device, Copies: p.copies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
 	for i, s := range p.steps {
 		step := PlanStep{
-			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue,
+			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue, Recomputed: s.recomputed,
 			Rule: s.rule, Replaces: s.replaces, Implementation: s.implementation, Cost: s.cost, Refused: s.refused, Runs: counts[i],
 		}
 		for _, v := range s.out {
@@ -168,12 +169,16 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// notes says what the step replaces and which implementations were refused.
+// notes says whether the step is recomputed, what it replaces and which implementations were refused.
 func (s PlanStep) notes() string {
-	if s.Rule == "" {
-		return joined("", s.Refused)
+	var first []string
+	if s.Recomputed {
+		first = append(first, "recomputed")
 	}
-	return joined(fmt.Sprintf("%s: nodes %s", s.Rule, ids(s.Replaces)), s.Refused)
+	if s.Rule != "" {
+		first = append(first, fmt.Sprintf("%s: nodes %s", s.Rule, ids(s.Replaces)))
+	}
+	return joined(strings.Join(first, "; "), s.Refused)
 }
 
 // joined lists refusals behind what is to be said first.

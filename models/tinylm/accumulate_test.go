@@ -80,7 +80,7 @@ func TestAccumulationRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(m.Evaluate(text(t).HeldOut, 1)), "the model adds up gradients")
 	require.ErrorContains(t, testutil.Err(m.Generate([]int32{1}, 1, Sampling{})), "the model adds up gradients")
 	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithAccumulation())), "accumulation: the model was built without gradients")
-	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithGradients(), WithAccumulation(), WithVM(tape))), "WithVM and WithAccumulation exclude each other")
+	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithGradients(), WithAccumulation(), WithVM(tape))), "WithVM excludes WithAccumulation and WithRecompute")
 	double := newTestWeights(t, small(), tensor.Float64, 1)
 	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())), "not of the type")
 }

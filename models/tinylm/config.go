@@ -199,18 +199,21 @@ func Preset(name string) (Config, Training, error) {
 	return Config{}, Training{}, fmt.Errorf("tinylm: no preset %q, want one of: base, tiny", name)
 }
 
-// logits adds a model to the graph of b and returns its logits [B,S,V] of tokens [B,S]: blocks of x += attention(norm(x)),
-// x += mlp(norm(x)). cuSeqlens has the boundaries of documents; nil: there are none.
-func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) *G.Node {
+// logits adds a model to the graph of b and returns its logits [B,S,V] of tokens [B,S], and the residual stream [B,S,dim] between
+// its blocks: these are x += attention(norm(x)), x += mlp(norm(x)). cuSeqlens has the boundaries of documents; nil: there are none.
+func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, stream G.Nodes) {
 	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
 	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
 	for i := range c.Layers {
+		if i > 0 {
+			stream = append(stream, x)
+		}
 		a := layer(i)
 		x = b.Node(ops.Add(x, c.attention(b, norm(x, a+"attn_norm"), cuSeqlens, a+"attn.")))
 		hidden := b.Node(ops.SiLU(b.Linear(norm(x, a+"mlp_norm"), a+"mlp.w1")))
 		x = b.Node(ops.Add(x, b.Linear(hidden, a+"mlp.w2")))
 	}
-	return b.Linear(norm(x, "norm"), "head")
+	return b.Linear(norm(x, "norm"), "head"), stream
 }
 
 // attention adds the attention layer of x [B,S,dim], its parameters behind prefix: NSA, or causal attention over all keys with

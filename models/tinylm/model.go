@@ -43,6 +43,7 @@ type Model struct {
 	targets    []int32 // [B,S], -1 is ignored
 	cuSeqlens  []int32 // [K+1]; nil: each row is one document
 	logits     *G.Node // [B,S,V]
+	stream     G.Nodes // [B,S,dim], between the layers
 	loss       *G.Node // scalar
 	learnables G.Nodes
 	grads      []G.ValueGrad // nil: without gradients
@@ -61,6 +62,7 @@ type modelOptions struct {
 	noLogits  bool
 	scaled    bool
 	sums      bool
+	recompute bool
 	packed    bool
 	documents int
 	vm        func(*Model) (G.VM, error)
@@ -77,6 +79,10 @@ func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = tru
 
 // WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
+
+// WithRecompute makes the backward pass compute the activations of each layer but the last again, from the residual stream before
+// it: much less memory, and about a fifth more time. Results have the same bits. See graph.WithRecompute.
+func WithRecompute() ModelOption { return func(o *modelOptions) { o.recompute = true } }
 
 // WithDocuments packs up to most documents into the rows of a batch. Each is as if it ran alone; CuSeqlens has their boundaries.
 // There must be room for one in each row.
@@ -144,10 +150,12 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, maxTokens)
 	case o.vm != nil && len(o.graph) > 0:
 		err = errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
-	case o.vm != nil && o.sums:
-		err = errors.New("WithVM and WithAccumulation exclude each other: a graph.Machine adds up gradients")
+	case o.vm != nil && (o.sums || o.recompute):
+		err = errors.New("WithVM excludes WithAccumulation and WithRecompute: these are for a graph.Machine")
 	case o.sums && !o.grads:
 		err = fmt.Errorf("accumulation: %w", errNoGradients)
+	case o.recompute && !o.grads:
+		err = fmt.Errorf("recompute: %w", errNoGradients)
 	}
 	return o, err
 }
@@ -183,7 +191,7 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		m.cuSeqlens, cuSeqlens = input("cu_seqlens", o.documents+1)
 		m.wholeRows()
 	}
-	m.logits = c.logits(b, tokens, cuSeqlens)
+	m.logits, m.stream = c.logits(b, tokens, cuSeqlens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
 		return b.Err()
@@ -217,6 +225,9 @@ func (m *Model) machineOptions(o modelOptions) []graph.Option {
 	list := append(slices.Clip(o.graph), graph.WithKeep(keep...))
 	if o.sums {
 		list = append(list, graph.WithGradSums())
+	}
+	if o.recompute && len(m.stream) > 0 {
+		list = append(list, graph.WithRecompute(m.stream...))
 	}
 	return list
 }

@@ -1,0 +1,176 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+)
+
+// WithRecompute makes the backward pass compute activations again instead of keeping them from the forward pass. What stays in
+// memory are the boundaries, nodes of the forward pass such as the residual stream behind each layer of a transformer. What
+// the forward pass computes before a boundary, and the backward pass reads, is computed once more right before it is read,
+// from the boundary before it: so each layer's activations are in memory during its own forward and its own backward.
+// What lies behind the last boundary is kept as without this option: its backward pass comes at once.
+//
+// Results have the same bits: the steps that run again are the same kernels on the same operands. Integers, such as the
+// chosen blocks of selected attention, are kept, and so is what ops that are not of package ops compute: these may run on
+// the host or be random, as dropout is.
+func WithRecompute(boundaries ...*G.Node) Option {
+	return func(o *options) { o.recompute, o.boundaries = true, append(o.boundaries, boundaries...) }
+}
+
+// markBoundaries marks the operands of the boundaries of WithRecompute.
+func (p *plan) markBoundaries(o options) error {
+	if !o.recompute {
+		return nil
+	}
+	if len(o.boundaries) == 0 {
+		return errors.New("recompute: no boundaries")
+	}
+	derivs := p.derivatives()
+	if len(derivs) == 0 {
+		return errors.New("recompute: the graph has no derivatives")
+	}
+	for _, n := range o.boundaries {
+		v, ok := p.of[n]
+		switch {
+		case !ok:
+			return fmt.Errorf("recompute: boundary %s is not in the graph", describe(n))
+		case v.kind != fromKernel:
+			return fmt.Errorf("recompute: boundary %s is not computed", describe(n))
+		}
+		v.boundary = true
+	}
+	var results []*operand // that are neither derivatives nor boundaries
+	for _, v := range p.operands {
+		if v.keep && !v.boundary && !slices.Contains(derivs, v) {
+			results = append(results, v)
+		}
+	}
+	forward, writers := p.stepsBefore(results), p.writers()
+	for _, n := range o.boundaries {
+		if !forward[writers[p.of[n]]] {
+			return fmt.Errorf("recompute: boundary %s is not of a forward pass: only derivatives depend on it", describe(n))
+		}
+	}
+	return nil
+}
+
+// derivatives returns the derivatives of nodes of the graph.
+func (p *plan) derivatives() (list []*operand) {
+	for _, n := range p.order.nodes {
+		if n.Type() == nil { // a statement
+			continue
+		}
+		if d, ok := p.of[n.Deriv()]; ok {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// writers returns the step that computes each operand.
+func (p *plan) writers() map[*operand]*step {
+	w := map[*operand]*step{}
+	for _, s := range p.steps {
+		for _, v := range s.out {
+			w[v] = s
+		}
+	}
+	return w
+}
+
+// stepsBefore returns the steps that operands depend on.
+func (p *plan) stepsBefore(operands []*operand) map[*step]bool {
+	writers, before := p.writers(), map[*step]bool{}
+	for todo := slices.Clone(operands); len(todo) > 0; {
+		s := writers[todo[len(todo)-1]]
+		todo = todo[:len(todo)-1]
+		if s != nil && !before[s] {
+			before[s] = true
+			todo = append(todo, s.in...)
+		}
+	}
+	return before
+}
+
+// recomputer is the pass recomputeBackward under way.
+type recomputer struct {
+	writers map[*operand]*step
+	inside  map[*step]bool // that a boundary depends on
+	forward map[*step]bool // these, and those that results depend on which no derivative reads
+	again   map[*operand]*operand
+	plan    *plan
+	steps   []*step
+}
+
+// recomputeBackward puts steps of the forward pass once more before the first step of the backward pass that reads their
+// results. It comes behind fuse, so that a step and its repetition are one Spec on the same operands and have the same bits.
+func (p *plan) recomputeBackward(o options) error {
+	if !o.recompute {
+		return nil
+	}
+	derivs := p.derivatives()
+	var boundaries, results []*operand
+	for _, v := range p.operands {
+		if v.boundary {
+			boundaries = append(boundaries, v)
+		}
+	}
+	backward := p.stepsBefore(derivs)
+	r := &recomputer{plan: p, writers: p.writers(), inside: p.stepsBefore(boundaries), again: map[*operand]*operand{}}
+	read := map[*operand]bool{} // by a step that a derivative depends on
+	for s := range backward {
+		for _, v := range s.in {
+			read[v] = true
+		}
+	}
+	for _, v := range p.operands {
+		if v.keep && !read[v] && !slices.Contains(derivs, v) {
+			results = append(results, v)
+		}
+	}
+	r.forward = p.stepsBefore(append(results, boundaries...))
+	for _, s := range p.steps {
+		if !r.forward[s] {
+			s.in = r.inputs(s)
+		}
+		r.steps = append(r.steps, s)
+	}
+	p.steps = r.steps
+	return nil
+}
+
+// inputs returns what s reads when it runs in the backward pass, after adding the steps that compute it again.
+func (r *recomputer) inputs(s *step) []*operand {
+	in := slices.Clone(s.in)
+	for i, v := range in {
+		w := r.writers[v]
+		if w == nil || !r.inside[w] || w.spec == nil || v.keep || v.lasts || v.boundary || !isFloat(v) {
+			continue
+		}
+		if r.again[v] == nil {
+			r.repeat(w)
+		}
+		in[i] = r.again[v]
+	}
+	return in
+}
+
+// repeat adds s once more.
+func (r *recomputer) repeat(s *step) {
+	again := &step{node: s.node, spec: s.spec, in: r.inputs(s), rule: s.rule, replaces: s.replaces, refused: s.refused, recomputed: true}
+	for _, v := range s.out {
+		c := r.plan.newOperand(nil, v.name+", recomputed", fromKernel, v.arg.Operand)
+		r.again[v], again.out = c, append(again.out, c)
+	}
+	r.steps = append(r.steps, again)
+}
+
+// isFloat reports whether v has floats, not integers.
+func isFloat(v *operand) bool {
+	return graphType(v.arg.Dtype) == tensor.Float32 || v.arg.Dtype == tensor.Float64
+}
