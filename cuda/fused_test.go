@@ -49,6 +49,29 @@ func TestTrainingIsFused(t *testing.T) {
 	require.Less(t, float64(fused.Arena+fused.Workspace), 1.1*float64(plain.Arena+plain.Workspace))
 }
 
+// TestRecomputeMemory: what computes activations again takes the kernels of the forward pass, and at most 40 % of the memory.
+func TestRecomputeMemory(t *testing.T) {
+	c := tinylm.Base()
+	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
+		plan := func(opts ...tinylm.ModelOption) graph.Plan {
+			b, _ := open(t)
+			return testutil.Must(tinylm.NewPlan(c, 16, 2048, append(opts, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
+				graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{})))...))(t)
+		}
+		plain, again := plan(), plan(tinylm.WithRecompute())
+		t.Logf("%v: arena and workspace %d + %d bytes, recomputed %d + %d", p, plain.Arena, plain.Workspace, again.Arena, again.Workspace)
+		require.Less(t, float64(again.Memory()), 0.4*float64(plain.Memory()))
+		name := func(s graph.PlanStep) string { return fmt.Sprint(s.Node.ID(), s.Op, s.Implementation, s.Inputs) }
+		forward := map[string]bool{}
+		for _, s := range plain.Steps {
+			forward[name(s)] = true
+		}
+		for _, s := range again.Steps {
+			require.True(t, forward[name(s)], "%s", name(s))
+		}
+	}
+}
+
 // TestFusedTrainingOnGPU compares the loss and the gradients of a fused and of an unfused plan: in float32 with each other, in
 // half precision by how far they are from float32. All blocks are chosen, so that no choice hangs on a rounding.
 func TestFusedTrainingOnGPU(t *testing.T) {

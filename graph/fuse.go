@@ -108,6 +108,13 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 			o.replaces = append(o.replaces, o.node)
 		}
 		s.replaces = append(s.replaces, o.replaces...)
+		for _, v := range o.out {
+			if v.boundary && !slices.Contains(out, v) { // what is made of it stays in memory in its place
+				for _, w := range out {
+					w.boundary = true
+				}
+			}
+		}
 	}
 	f.put(at, s)
 	return true, nil
@@ -145,9 +152,9 @@ func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 	return at, ok
 }
 
-// inner reports whether v is not kept, not even for the backward pass, nor read by other steps than these.
+// inner reports whether v is neither kept nor read by other steps than these.
 func (f *fuser) inner(v *operand, by ...*step) bool {
-	return !v.keep && !v.boundary && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
+	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
 }
 
 // sameType reports whether all operands have one type.
@@ -177,10 +184,11 @@ func (f *fuser) copies(s *step) error {
 		return nil
 	}
 	from, to := s.in[0], s.out[0]
-	if w := f.writer[from]; w == nil || w.spec == nil || to.keep || to.boundary || !sameType(from, to) {
+	if w := f.writer[from]; w == nil || w.spec == nil || to.keep || !sameType(from, to) {
 		return nil
 	}
 	f.remove(s)
+	from.boundary = from.boundary || to.boundary
 	for _, r := range f.readers[to] {
 		f.addReader(from, r)
 		for i, v := range r.in {

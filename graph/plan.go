@@ -55,7 +55,7 @@ type operand struct {
 	lasts bool    // from run to run
 	wrt   G.Nodes // inputs whose derivative it is
 
-	boundary bool // of WithRecompute
+	boundary bool // of WithRecompute: it stays in memory for the backward pass
 
 	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is of the host
 	checks                 []check  // by dispatch: ops that look at its numbers where these come from the host

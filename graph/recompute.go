@@ -15,7 +15,8 @@ import (
 // from the boundary before it: so each layer's activations are in memory during its own forward and its own backward.
 // What lies behind the last boundary is kept as without this option: its backward pass comes at once.
 //
-// Results have the same bits: the steps that run again are the same kernels on the same operands. Integers, such as the
+// Results have the same bits: the steps that run again are the same kernels on the same operands. Where a boundary is part of a
+// fused step, the results of that step stay in memory instead. Integers, such as the
 // chosen blocks of selected attention, are kept, and so is what ops that are not of package ops compute: these may run on
 // the host or be random, as dropout is.
 func WithRecompute(boundaries ...*G.Node) Option {

@@ -29,18 +29,24 @@ func modelConfig() tinylm.Config {
 type modelRun struct {
 	config  tinylm.Config
 	backend graph.Backend // nil: the CPU
-	batch   int           // of a micro-batch; a step has 16 rows
+	rows    int           // of a step
+	batch   int           // rows of a micro-batch
 	options []tinylm.ModelOption
 	graph   []graph.Option
+	double  bool // float64
 }
 
-const stepRows, stepCount = 16, 4
+const stepCount = 4
 
 // train takes four steps, and returns the gradients of the first one and the bits of all losses, norms and weights.
 func (r modelRun) train(t *testing.T) (grads map[string][]float64, all []float64) {
 	t.Helper()
-	c, micro := r.config, stepRows/r.batch
-	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	c, micro := r.config, r.rows/r.batch
+	dt := tensor.Float32
+	if r.double {
+		dt = tensor.Float64
+	}
+	w := testutil.Must(tinylm.NewWeights(c, dt, 1))(t)
 	if r.backend != nil {
 		require.NoError(t, w.MoveTo(r.backend))
 		r.graph = append(r.graph, graph.WithBackend(r.backend))
@@ -51,7 +57,7 @@ func (r modelRun) train(t *testing.T) (grads map[string][]float64, all []float64
 	}
 	m := testutil.Must(tinylm.NewModel(w, r.batch, c.Context, options...))(t)
 	solver := testutil.Must(optim.NewAdamW(optim.WithMachine(m.Machine()), optim.WithLR(1e-2)))(t)
-	tokens := testutil.Tokens(3, stepCount*stepRows*c.Context, c.Vocab)
+	tokens := testutil.Tokens(3, stepCount*r.rows*c.Context, c.Vocab)
 	predicted := 0
 	for i := range stepCount * micro {
 		copy(m.Tokens(), tokens[i*len(m.Tokens()):])
@@ -107,10 +113,10 @@ func TestAccumulationIsOneBatch(t *testing.T) {
 	dense := modelConfig()
 	dense.Attention = tinylm.Dense
 	for name, c := range map[string]tinylm.Config{"nsa": modelConfig(), "dense": dense} {
-		want, _ := modelRun{config: c, batch: stepRows}.train(t)
+		want, _ := modelRun{config: c, rows: 16, batch: 16}.train(t)
 		var bits []float64
 		for i, b := range []graph.Backend{nil, nil, newFake(), newFake()} {
-			r := modelRun{config: c, backend: b, batch: 4}
+			r := modelRun{config: c, backend: b, rows: 16, batch: 4}
 			if i%2 == 1 {
 				r.graph = append(r.graph, graph.WithCapture())
 			}
