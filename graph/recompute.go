@@ -16,9 +16,8 @@ import (
 // What lies behind the last boundary is kept as without this option: its backward pass comes at once.
 //
 // Results have the same bits: the steps that run again are the same kernels on the same operands. Where a boundary is part of a
-// fused step, the results of that step stay in memory instead. Integers, such as the
-// chosen blocks of selected attention, are kept, and so is what ops that are not of package ops compute: these may run on
-// the host or be random, as dropout is.
+// fused step, the results of that step stay in memory instead. Integers, such as the chosen blocks of selected attention, are
+// kept, and so is what ops that are not of package ops compute: these may run on the host or be random, as dropout is.
 func WithRecompute(boundaries ...*G.Node) Option {
 	return func(o *options) { o.recompute, o.boundaries = true, append(o.boundaries, boundaries...) }
 }
@@ -45,13 +44,13 @@ func (p *plan) markBoundaries(o options) error {
 		}
 		v.boundary = true
 	}
-	var results []*operand // that are neither derivatives nor boundaries
+	var kept []*operand // that are neither derivatives nor boundaries
 	for _, v := range p.operands {
 		if v.keep && !v.boundary && !slices.Contains(derivs, v) {
-			results = append(results, v)
+			kept = append(kept, v)
 		}
 	}
-	forward, writers := p.stepsBefore(results), p.writers()
+	forward, writers := p.stepsBefore(kept), p.writers()
 	for _, n := range o.boundaries {
 		if !forward[writers[p.of[n]]] {
 			return fmt.Errorf("recompute: boundary %s is not of a forward pass: only derivatives depend on it", describe(n))
@@ -100,12 +99,11 @@ func (p *plan) stepsBefore(operands []*operand) map[*step]bool {
 
 // recomputer is the pass recomputeBackward under way.
 type recomputer struct {
-	writers map[*operand]*step
-	inside  map[*step]bool // that a boundary depends on
-	forward map[*step]bool // these, and those that results depend on which no derivative reads
-	again   map[*operand]*operand
 	plan    *plan
-	steps   []*step
+	writers map[*operand]*step
+	inside  map[*step]bool        // that a boundary depends on: they may run again
+	again   map[*operand]*operand // what such a step computes, by what it has computed first
+	steps   []*step               // of the plan so far
 }
 
 // recomputeBackward puts steps of the forward pass once more before the first step of the backward pass that reads their
@@ -114,35 +112,39 @@ func (p *plan) recomputeBackward(o options) error {
 	if !o.recompute {
 		return nil
 	}
-	derivs := p.derivatives()
-	var boundaries, results []*operand
+	var boundaries []*operand
 	for _, v := range p.operands {
 		if v.boundary {
 			boundaries = append(boundaries, v)
 		}
 	}
-	backward := p.stepsBefore(derivs)
 	r := &recomputer{plan: p, writers: p.writers(), inside: p.stepsBefore(boundaries), again: map[*operand]*operand{}}
-	read := map[*operand]bool{} // by a step that a derivative depends on
-	for s := range backward {
-		for _, v := range s.in {
-			read[v] = true
-		}
-	}
-	for _, v := range p.operands {
-		if v.keep && !read[v] && !slices.Contains(derivs, v) {
-			results = append(results, v)
-		}
-	}
-	r.forward = p.stepsBefore(append(results, boundaries...))
+	forward := p.stepsBefore(append(p.results(), boundaries...))
 	for _, s := range p.steps {
-		if !r.forward[s] {
+		if !forward[s] {
 			s.in = r.inputs(s)
 		}
 		r.steps = append(r.steps, s)
 	}
 	p.steps = r.steps
 	return nil
+}
+
+// results returns what is kept and is neither a derivative nor read for one, such as the loss.
+func (p *plan) results() (list []*operand) {
+	derivs := p.derivatives()
+	read := map[*operand]bool{}
+	for s := range p.stepsBefore(derivs) {
+		for _, v := range s.in {
+			read[v] = true
+		}
+	}
+	for _, v := range p.operands {
+		if v.keep && !read[v] && !slices.Contains(derivs, v) {
+			list = append(list, v)
+		}
+	}
+	return list
 }
 
 // inputs returns what s reads when it runs in the backward pass, after adding the steps that compute it again.

@@ -89,7 +89,7 @@ func TestAccumulationRefuses(t *testing.T) {
 func TestNewPlan(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	for _, opts := range [][]ModelOption{
-		nil, {WithGradients()}, {WithGradients(), WithAccumulation(), WithDocuments(9), WithoutLogits(), WithMachine(graph.WithCapture())},
+		nil, {WithGradients()}, {WithGradients(), WithAccumulation(), WithRecompute(), WithDocuments(9), WithoutLogits(), WithMachine(graph.WithCapture())},
 	} {
 		m := testutil.Closing(NewModel(w, 2, 64, opts...))(t)
 		want, got := m.Machine().Plan(), testutil.Must(NewPlan(small(), 2, 64, opts...))(t)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -15,22 +14,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// maxTokens bounds the tokens of a run, so that a much too large size is an error and does not end the process.
-const maxTokens = 1 << 26
-
-// checkTokens checks the size of a batch.
-func checkTokens(batch, seq int) error {
-	switch {
-	case batch < 1 || seq < 1:
-		return errors.New("batch and length must be at least 1")
-	case batch > maxTokens/seq:
-		return fmt.Errorf("a run has at most %d tokens", maxTokens)
-	}
-	return nil
-}
-
-var errNoGradients = errors.New("the model was built without gradients")
 
 // Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. It is used by one
 // goroutine at a time.
@@ -52,53 +35,6 @@ type Model struct {
 	scale      *G.F32         // of the gradients; nil is 1
 	lossScale  float64        // of SetLossScale
 	sums       *sums          // nil: without accumulation
-}
-
-// ModelOption is an option of NewModel.
-type ModelOption func(*modelOptions)
-
-type modelOptions struct {
-	grads     bool
-	noLogits  bool
-	scaled    bool
-	sums      bool
-	recompute bool
-	packed    bool
-	documents int
-	vm        func(*Model) (G.VM, error)
-	graph     []graph.Option
-}
-
-// WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
-// needs less memory.
-func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
-
-// WithLossScale multiplies the gradients by a scale, so that they do not underflow in fp16; Loss stays as it is. It is for
-// float32 weights. The scale is 1 until SetLossScale changes it.
-func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
-
-// WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
-func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
-
-// WithRecompute makes the backward pass compute the activations of each layer but the last again, from the residual stream before
-// it: much less memory, and about a fifth more time. Results have the same bits. See graph.WithRecompute.
-func WithRecompute() ModelOption { return func(o *modelOptions) { o.recompute = true } }
-
-// WithDocuments packs up to most documents into the rows of a batch. Each is as if it ran alone; CuSeqlens has their boundaries.
-// There must be room for one in each row.
-func WithDocuments(most int) ModelOption {
-	return func(o *modelOptions) { o.packed, o.documents = true, most }
-}
-
-// WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
-// graph.Machine. WithMachine beside it is an error of NewModel.
-func WithVM(newVM func(m *Model) (G.VM, error)) ModelOption {
-	return func(o *modelOptions) { o.vm = newVM }
-}
-
-// WithMachine passes options on to graph.NewMachine.
-func WithMachine(opts ...graph.Option) ModelOption {
-	return func(o *modelOptions) { o.graph = append(o.graph, opts...) }
 }
 
 // NewModel builds the graph of a model for a batch of batch sequences of seq tokens with the given weights, which it
@@ -129,35 +65,6 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 		}
 	}
 	return m, m.open(o)
-}
-
-// checkModel checks what a model is to be made of, and returns its options.
-func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, err error) {
-	if err := c.check(); err != nil {
-		return o, err
-	}
-	if err := checkTokens(batch, seq); err != nil {
-		return o, err
-	}
-	for _, opt := range opts {
-		if opt == nil {
-			return o, errors.New("nil option")
-		}
-		opt(&o)
-	}
-	switch {
-	case o.packed && (o.documents < batch || o.documents > maxTokens):
-		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, maxTokens)
-	case o.vm != nil && len(o.graph) > 0:
-		err = errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
-	case o.vm != nil && (o.sums || o.recompute):
-		err = errors.New("WithVM excludes WithAccumulation and WithRecompute: these are for a graph.Machine")
-	case o.sums && !o.grads:
-		err = fmt.Errorf("accumulation: %w", errNoGradients)
-	case o.recompute && !o.grads:
-		err = fmt.Errorf("recompute: %w", errNoGradients)
-	}
-	return o, err
 }
 
 // NewPlan returns the plan of the machine of a model of float32, see graph.NewPlan: NewModel with the same arguments, and
@@ -214,22 +121,6 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		m.grads = G.NodesToValueGrads(m.learnables)
 	}
 	return nil
-}
-
-// machineOptions returns the options of the model's machine.
-func (m *Model) machineOptions(o modelOptions) []graph.Option {
-	keep := G.Nodes{m.logits, m.loss}
-	if o.noLogits {
-		keep = keep[1:]
-	}
-	list := append(slices.Clip(o.graph), graph.WithKeep(keep...))
-	if o.sums {
-		list = append(list, graph.WithGradSums())
-	}
-	if o.recompute && len(m.stream) > 0 {
-		list = append(list, graph.WithRecompute(m.stream...))
-	}
-	return list
 }
 
 // open makes the machine of the graph.

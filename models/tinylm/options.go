@@ -1,0 +1,119 @@
+package tinylm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// ModelOption is an option of NewModel.
+type ModelOption func(*modelOptions)
+
+type modelOptions struct {
+	grads     bool
+	noLogits  bool
+	scaled    bool
+	sums      bool
+	recompute bool
+	packed    bool
+	documents int
+	vm        func(*Model) (G.VM, error)
+	graph     []graph.Option
+}
+
+// WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
+// needs less memory.
+func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true } }
+
+// WithLossScale multiplies the gradients by a scale, so that they do not underflow in fp16; Loss stays as it is. It is for
+// float32 weights. The scale is 1 until SetLossScale changes it.
+func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
+
+// WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
+func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
+
+// WithRecompute makes the backward pass compute the activations of each layer but the last again, from the residual stream before
+// it: much less memory, and about a fifth more time. Results have the same bits. See graph.WithRecompute.
+func WithRecompute() ModelOption { return func(o *modelOptions) { o.recompute = true } }
+
+// WithDocuments packs up to most documents into the rows of a batch. Each is as if it ran alone; CuSeqlens has their boundaries.
+// There must be room for one in each row.
+func WithDocuments(most int) ModelOption {
+	return func(o *modelOptions) { o.packed, o.documents = true, most }
+}
+
+// WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
+// graph.Machine. WithMachine beside it is an error of NewModel.
+func WithVM(newVM func(m *Model) (G.VM, error)) ModelOption {
+	return func(o *modelOptions) { o.vm = newVM }
+}
+
+// WithMachine passes options on to graph.NewMachine.
+func WithMachine(opts ...graph.Option) ModelOption {
+	return func(o *modelOptions) { o.graph = append(o.graph, opts...) }
+}
+
+var errNoGradients = errors.New("the model was built without gradients")
+
+// checkModel checks what a model is to be made of, and returns its options.
+func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, err error) {
+	if err := c.check(); err != nil {
+		return o, err
+	}
+	if err := checkTokens(batch, seq); err != nil {
+		return o, err
+	}
+	for _, opt := range opts {
+		if opt == nil {
+			return o, errors.New("nil option")
+		}
+		opt(&o)
+	}
+	switch {
+	case o.packed && (o.documents < batch || o.documents > maxTokens):
+		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, maxTokens)
+	case o.vm != nil && len(o.graph) > 0:
+		err = errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
+	case o.vm != nil && (o.sums || o.recompute):
+		err = errors.New("WithVM excludes WithAccumulation and WithRecompute: these are for a graph.Machine")
+	case o.sums && !o.grads:
+		err = fmt.Errorf("accumulation: %w", errNoGradients)
+	case o.recompute && !o.grads:
+		err = fmt.Errorf("recompute: %w", errNoGradients)
+	}
+	return o, err
+}
+
+// maxTokens bounds the tokens of a run, so that a much too large size is an error and does not end the process.
+const maxTokens = 1 << 26
+
+// checkTokens checks the size of a batch.
+func checkTokens(batch, seq int) error {
+	switch {
+	case batch < 1 || seq < 1:
+		return errors.New("batch and length must be at least 1")
+	case batch > maxTokens/seq:
+		return fmt.Errorf("a run has at most %d tokens", maxTokens)
+	}
+	return nil
+}
+
+// machineOptions returns the options of the model's machine.
+func (m *Model) machineOptions(o modelOptions) []graph.Option {
+	keep := G.Nodes{m.logits, m.loss}
+	if o.noLogits {
+		keep = keep[1:]
+	}
+	list := append(slices.Clip(o.graph), graph.WithKeep(keep...))
+	if o.sums {
+		list = append(list, graph.WithGradSums())
+	}
+	if o.recompute && len(m.stream) > 0 {
+		list = append(list, graph.WithRecompute(m.stream...))
+	}
+	return list
+}
