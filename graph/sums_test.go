@@ -165,27 +165,35 @@ func TestZeroGrads(t *testing.T) {
 	require.ErrorContains(t, x.ZeroGrads(), "closed")
 }
 
-// TestNewPlan: a plan without a machine is that of the machine, and takes no memory of the device.
+// TestNewPlan: a plan without a machine is that of the machine, takes no memory of the device and tells how much a run will take.
 func TestNewPlan(t *testing.T) {
-	f := newHalfFake()
-	for name, opts := range map[string][]graph.Option{
-		"cpu": nil, "device": {graph.WithBackend(newFake())}, "half": {graph.WithBackend(f), graph.WithPrecision(graph.BF16), graph.WithGradSums()},
+	for _, c := range []struct {
+		name string
+		b    *fake
+		opts []graph.Option
+	}{
+		{"device", newFake(), nil},
+		{"half", newHalfFake(), []graph.Option{graph.WithPrecision(graph.BF16), graph.WithGradSums()}},
 	} {
 		n := newTiny(t)
-		m := newMachine(t, n.graph, opts...)
-		want := m.Plan()
-		memory := f.memory
+		opts := append(c.opts, graph.WithBackend(c.b))
 		got := testutil.Must(graph.NewPlan(n.graph, opts...))(t)
-		require.Equal(t, want.String(), got.String(), name)
-		require.Equal(t, want.Memory(), got.Memory())
-		require.Equal(t, memory, f.memory)
+		require.Zero(t, c.b.memory, c.name)
+		m := testutil.Must(graph.NewMachine(n.graph, opts...))(t)
+		require.Equal(t, m.Plan().String(), got.String(), c.name)
+		require.NoError(t, m.RunAll())
+		require.Equal(t, c.b.memory, got.Memory(), c.name)
 		weights := 12*8 + 6*12
 		require.Equal(t, 4*(weights+5*8+5+1), got.Inputs, "weights, x, targets, the seed of the gradient")
-		if name == "half" {
+		if c.name == "half" {
 			require.Equal(t, 2*(weights+5*8), got.HalfCopies, "of x too")
 			require.Equal(t, 4*weights, got.GradSums)
 		}
+		require.NoError(t, m.Close())
+		require.Zero(t, c.b.memory)
 	}
+	n := newTiny(t)
+	require.Equal(t, newMachine(t, n.graph).Plan().String(), testutil.Must(graph.NewPlan(n.graph))(t).String(), "cpu")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(nil)), "nil graph")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(G.NewGraph(), nil)), "nil option")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(newTiny(t).graph, graph.WithPrecision(graph.BF16))), "graph: plan: precision bf16")
