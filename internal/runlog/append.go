@@ -1,0 +1,72 @@
+package runlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+)
+
+// appendFile is a file that grows. It is opened for each write, so that a folder that has vanished is noticed.
+type appendFile struct {
+	path    string
+	head    []byte // what the file begins with
+	pending []byte // not written yet
+}
+
+// add keeps b for the next flush.
+func (f *appendFile) add(b []byte) { f.pending = append(f.pending, b...) }
+
+// flush writes what is pending, all or nothing: after an error it stays pending. If sync it also waits for the disk.
+func (f *appendFile) flush(sync bool) (err error) {
+	if len(f.pending) == 0 && !sync {
+		return nil
+	}
+	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	content := f.pending
+	if info.Size() == 0 {
+		content = append(bytes.Clone(f.head), content...)
+	}
+	n, err := file.Write(content)
+	if err != nil {
+		if n > 0 && file.Truncate(info.Size()) != nil {
+			f.pending = content[n:] // what the file now ends in goes on there
+		}
+		return err
+	}
+	f.pending = nil
+	if sync {
+		return file.Sync()
+	}
+	return nil
+}
+
+// repairLines cuts off the last line of a JSONL file where a kill has torn it, and ends it where only its line break is
+// missing. No file is fine.
+func repairLines(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	whole := bytes.LastIndexByte(text, '\n') + 1
+	last := text[whole:]
+	if len(last) > 0 && json.Valid(last) {
+		return (&appendFile{path: path, pending: []byte("\n")}).flush(true)
+	}
+	if len(last) > 0 {
+		return os.Truncate(path, int64(whole))
+	}
+	return nil
+}
