@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
+	"image/png"
 	"math"
 	"strconv"
 
@@ -11,10 +12,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
 )
-
-// maxPoints is the number of points that a line is thinned to.
-const maxPoints = 800
 
 // Colours of the lines: single steps pale, what is to be read strong.
 var (
@@ -26,20 +25,21 @@ var (
 // curve is a plot over the steps.
 type curve struct {
 	file    string
-	label   string               // of the Y axis
-	value   func(r *row) float64 // of a step
-	mean    bool                 // the running mean is drawn too
-	log     bool                 // the Y axis is logarithmic
-	heldOut bool                 // the held-out losses are drawn too
+	label   string // of the Y axis
+	value   func(s *Step) float64
+	mean    bool // each step is drawn pale, with the running mean
+	heldOut bool // the held-out losses are drawn too
+	log     bool // the Y axis is logarithmic
+	zero    bool // the Y axis begins at 0
 }
 
 // curves returns the plots of a run.
 func curves() []curve {
 	return []curve{
-		{file: "loss.png", label: "loss, nats a token", value: func(r *row) float64 { return r.Loss }, mean: true, heldOut: true},
-		{file: "lr.png", label: "learning rate", value: func(r *row) float64 { return r.LR }},
-		{file: "grad_norm.png", label: "global norm of the gradients", value: func(r *row) float64 { return r.GradNorm }, mean: true, log: true},
-		{file: "rate.png", label: "tokens per second", value: func(r *row) float64 { return r.TokensPerSec }, mean: true},
+		{file: "loss.png", label: "loss, nats a token", value: func(s *Step) float64 { return s.Loss }, mean: true, heldOut: true},
+		{file: "lr.png", label: "learning rate", value: func(s *Step) float64 { return s.LR }, zero: true},
+		{file: "grad_norm.png", label: "global norm of the gradients", value: func(s *Step) float64 { return s.GradNorm }, mean: true, log: true},
+		{file: "rate.png", label: "tokens per second", value: func(s *Step) float64 { return s.TokensPerSec }, mean: true, zero: true},
 	}
 }
 
@@ -52,33 +52,41 @@ type line struct {
 	circle float64 // radius; 0 for none
 }
 
-// lines returns what the plot of c shows.
-func (c curve) lines(rows []row, o Options) []line {
+// lines returns what the plot of c shows, and the range of its Y axis.
+func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
 	var steps, heldOut plotter.XYs
 	for i := range rows {
 		r := &rows[i]
 		if !r.onlyHeldOut {
-			steps = c.add(steps, r.Number, c.value(r))
+			steps = c.add(steps, r.Number, c.value(&r.Step))
 		}
 		if c.heldOut && r.heldOut != 0 {
 			heldOut = c.add(heldOut, r.Number, r.heldOut)
 		}
 	}
 	if !c.mean {
-		return []line{{c.label, thin(steps), meanColor, 1.8, 0}}
+		low, high = c.height(nil, steps)
+		return []line{{c.label, thin(steps), meanColor, 1.8, 0}}, low, high
 	}
-	name := "held out"
+	mean := line{"running mean", thin(runningMean(steps, c.log)), meanColor, 1.8, 0}
+	if c.log {
+		mean.label = "running geometric mean"
+	}
+	lines = []line{{"each step", extremes(steps), stepColor, 0.8, 0}, mean}
 	if n := len(heldOut); n > 0 {
-		name += ", at the end " + strconv.FormatFloat(heldOut[n-1].Y, 'f', 3, 64)
+		last := heldOut[n-1].Y
+		label := "held out, at last " + strconv.FormatFloat(last, 'f', 3, 64)
 		if b := o.BytesPerToken; b > 0 {
-			name += " (" + strconv.FormatFloat(bitsPerByte(heldOut[n-1].Y, b), 'f', 3, 64) + " bits a byte)"
+			label += " (" + strconv.FormatFloat(bitsPerByte(last, b), 'f', 3, 64) + " bits a byte)"
 		}
+		held := line{label, thin(heldOut), heldOutColor, 1.6, 0}
+		if n <= 60 { // more circles would run together
+			held.circle = 2.6
+		}
+		lines = append(lines, held)
 	}
-	return []line{
-		{"each step", thin(steps), stepColor, 0.8, 0},
-		{"running mean", thin(runningMean(steps)), meanColor, 1.8, 0},
-		{name, heldOut, heldOutColor, 1.6, 2.6},
-	}
+	low, high = c.height(steps, mean.points, heldOut)
+	return lines, low, high
 }
 
 // add appends a point. NaN and numbers beyond all measure, which would leave the others no room, are in the table alone.
@@ -90,74 +98,82 @@ func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
 }
 
 // draw returns the plot as PNG. The library panics at ranges that it cannot draw: that is an error.
-func (c curve) draw(rows []row, o Options) (image []byte, err error) {
+func (c curve) draw(rows []row, o Options) (out []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("plot: %v", p)
 		}
 	}()
-	p := plot.New()
-	p.Title.Text = o.Title
-	p.Title.Padding = vg.Points(6)
-	p.X.Label.Text, p.Y.Label.Text = "step", c.label
-	p.X.Padding, p.Y.Padding = vg.Points(4), vg.Points(4)
-	p.Legend.Top, p.Legend.Padding = true, vg.Points(2)
-	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
-	for _, s := range []*draw.TextStyle{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.Legend.TextStyle} {
-		s.Font.Size = vg.Points(11)
-	}
-	grid := plotter.NewGrid()
-	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 225}, color.Gray{Y: 240}
-	p.Add(grid)
-	for _, l := range c.lines(rows, o) {
+	lines, low, high := c.lines(rows, o)
+	p := c.frame(o)
+	for _, l := range lines {
 		if len(l.points) == 0 {
 			continue
 		}
-		line, circles, err := plotter.NewLinePoints(l.points)
-		if err != nil {
-			return nil, err
+		var marks []plot.Thumbnailer
+		for _, points := range pieces(l.points) {
+			line, err := plotter.NewLine(points)
+			if err != nil {
+				return nil, err
+			}
+			line.Color, line.Width = l.color, vg.Points(l.width)
+			p.Add(line)
+			marks = []plot.Thumbnailer{line}
 		}
-		line.Color, line.Width = l.color, vg.Points(l.width)
-		circles.Shape, circles.Color, circles.Radius = draw.CircleGlyph{}, l.color, vg.Points(l.circle)
-		p.Add(line, circles)
+		if l.circle > 0 || len(l.points) == 1 {
+			circles, err := plotter.NewScatter(l.points)
+			if err != nil {
+				return nil, err
+			}
+			circles.Shape, circles.Color, circles.Radius = draw.CircleGlyph{}, l.color, vg.Points(max(l.circle, 2))
+			p.Add(circles)
+			marks = append(marks, circles)
+		}
 		if c.mean {
-			p.Legend.Add(l.label, line, circles)
+			p.Legend.Add(l.label, marks...)
 		}
 	}
-	to, err := p.WriterTo(vg.Points(640), vg.Points(400), "png")
-	if err != nil {
-		return nil, err
+	// After Add, which widens the axes. Lines are cut off at their ends.
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, 1, low, high
+	if n := len(rows); n > 0 {
+		p.X.Max = max(1, float64(rows[n-1].Number))
 	}
+	canvas := vgimg.New(vg.Points(640), vg.Points(400))
+	p.Draw(draw.Crop(draw.New(canvas), vg.Points(4), vg.Points(-14), vg.Points(4), vg.Points(-6)))
 	var b bytes.Buffer
-	_, err = to.WriteTo(&b)
+	err = png.Encode(&b, canvas.Image())
 	return b.Bytes(), err
 }
 
-// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side: as much on both
-// at the beginning, where the curve is steep, and fewer after it at the end.
-func runningMean(xys plotter.XYs) plotter.XYs {
-	reach := len(xys) / 40
-	sums := make([]float64, len(xys)+1)
-	for i, p := range xys {
-		sums[i+1] = sums[i] + p.Y
+// frame returns a plot without lines.
+func (c curve) frame(o Options) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.Title.Padding = o.Title, vg.Points(8)
+	p.X.Label.Text, p.Y.Label.Text = "step", c.label
+	p.X.Padding, p.Y.Padding = 0, 0
+	p.Legend.Padding = vg.Points(2)
+	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
+	if p.Legend.Top = !c.zero; c.zero { // a line that begins at 0 leaves room below
+		p.Legend.YOffs = vg.Points(8)
 	}
-	out := make(plotter.XYs, len(xys))
-	for i, p := range xys {
-		lo, hi := i-min(reach, i), min(i+min(reach, i)+1, len(xys))
-		out[i] = plotter.XY{X: p.X, Y: (sums[hi] - sums[lo]) / float64(hi-lo)}
+	for _, s := range []struct {
+		style *draw.TextStyle
+		size  float64
+	}{
+		{&p.Title.TextStyle, 13}, {&p.X.Label.TextStyle, 11}, {&p.Y.Label.TextStyle, 11}, {&p.Legend.TextStyle, 10.5},
+		{&p.X.Tick.Label, 10}, {&p.Y.Tick.Label, 10},
+	} {
+		s.style.Font.Variant, s.style.Font.Size = "Sans", vg.Points(s.size)
 	}
-	return out
-}
-
-// thin returns every k-th point, the last one included, so that at most about maxPoints are left.
-func thin(xys plotter.XYs) plotter.XYs {
-	k := (len(xys) + maxPoints - 1) / maxPoints
-	if k <= 1 {
-		return xys
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{whole: true}, ticks{}
+	if c.log {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, logTicks{}
 	}
-	var out plotter.XYs
-	for i := (len(xys) - 1) % k; i < len(xys); i += k {
-		out = append(out, xys[i])
+	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
+		axis.LineStyle.Color, axis.Tick.LineStyle.Color = color.Gray{Y: 120}, color.Gray{Y: 120}
 	}
-	return out
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 220}, color.Gray{Y: 236}
+	p.Add(grid)
+	return p
 }

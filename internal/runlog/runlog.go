@@ -318,6 +318,9 @@ func (l *Log) Save() error {
 	}
 	write(StepsFile, table(rows, l.options.BytesPerToken), nil) // first: a curve that fails does not lose the table
 	for _, c := range curves() {
+		if len(rows) == 0 {
+			break
+		}
 		png, made := c.draw(rows, l.options)
 		write(c.file, png, made)
 	}
