@@ -6,13 +6,15 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // appendFile is a file that grows. It is opened for each write, so that a folder that has vanished is noticed.
 type appendFile struct {
-	path    string
-	head    []byte // what the file begins with
-	pending []byte // not written yet
+	path      string
+	ownFolder bool   // its folder is made if it is missing, but no parent of it
+	head      []byte // what the file begins with
+	pending   []byte // not written yet
 }
 
 // add keeps b for the next flush.
@@ -23,7 +25,11 @@ func (f *appendFile) flush(sync bool) (err error) {
 	if len(f.pending) == 0 && !sync {
 		return nil
 	}
-	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	open := func() (*os.File, error) { return os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644) }
+	file, err := open()
+	if errors.Is(err, fs.ErrNotExist) && f.ownFolder && os.Mkdir(filepath.Dir(f.path), 0o755) == nil {
+		file, err = open()
+	}
 	if err != nil {
 		return err
 	}

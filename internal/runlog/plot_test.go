@@ -75,13 +75,14 @@ func TestCurves(t *testing.T) {
 
 // TestCurvesOfOddNumbers draws what has no points, or none that can be drawn.
 func TestCurvesOfOddNumbers(t *testing.T) {
+	t.Parallel()
 	odd := []float64{0, -1, 1, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 1e29, -1e29, math.SmallestNonzeroFloat64, 1e-29, 3}
 	random := rand.New(rand.NewPCG(5, 6))
 	tables := [][]row{nil, {{onlyHeldOut: true, heldOut: 5}}}
-	for _, v := range odd[:8] {
+	for _, v := range []float64{0, -1, 1e29, math.SmallestNonzeroFloat64, math.NaN()} {
 		tables = append(tables, []row{{Step: Step{Number: 1, Loss: v, LR: v, GradNorm: v, TokensPerSec: v}, heldOut: v}})
 	}
-	for _, n := range []int{2, 3, 5, 10, 99, 100, 101, 799, 2000} {
+	for _, n := range []int{2, 5, 100, 2000} {
 		rows := make([]row, n)
 		for i := range rows {
 			pick := func() float64 { return odd[random.IntN(len(odd))] }
