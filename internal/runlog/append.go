@@ -20,9 +20,9 @@ type appendFile struct {
 // add keeps b for the next flush.
 func (f *appendFile) add(b []byte) { f.pending = append(f.pending, b...) }
 
-// flush writes what is pending, all or nothing: after an error it stays pending. If sync it also waits for the disk.
-func (f *appendFile) flush(sync bool) (err error) {
-	if len(f.pending) == 0 && !sync {
+// flush writes what is pending, all or nothing: after an error it stays pending.
+func (f *appendFile) flush() (err error) {
+	if len(f.pending) == 0 {
 		return nil
 	}
 	open := func() (*os.File, error) { return os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644) }
@@ -50,10 +50,19 @@ func (f *appendFile) flush(sync bool) (err error) {
 		return err
 	}
 	f.pending = nil
-	if sync {
-		return file.Sync()
-	}
 	return nil
+}
+
+// sync waits until what was written is on the disk. It needs no lock: a step is not to wait for a disk.
+func (f *appendFile) sync() error {
+	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was written yet, or flush has returned the error
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Sync(), file.Close())
 }
 
 // repairLines cuts off the last line of a JSONL file where a kill has torn it, and ends it where only its line break is
@@ -69,7 +78,7 @@ func repairLines(path string) error {
 	whole := bytes.LastIndexByte(text, '\n') + 1
 	last := text[whole:]
 	if len(last) > 0 && json.Valid(last) {
-		return (&appendFile{path: path, pending: []byte("\n")}).flush(true)
+		return (&appendFile{path: path, pending: []byte("\n")}).flush()
 	}
 	if len(last) > 0 {
 		return os.Truncate(path, int64(whole))

@@ -141,7 +141,7 @@ func (c curve) draw(rows []row, o Options) (out []byte, err error) {
 	canvas := vgimg.New(vg.Points(640), vg.Points(400))
 	p.Draw(draw.Crop(draw.New(canvas), vg.Points(4), vg.Points(-14), vg.Points(4), vg.Points(-6)))
 	var b bytes.Buffer
-	err = png.Encode(&b, canvas.Image())
+	err = (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&b, canvas.Image())
 	return b.Bytes(), err
 }
 

@@ -149,14 +149,3 @@ func TestRunningMean(t *testing.T) {
 		require.InEpsilon(t, math.Pow(product, 1/n), geometric[i].Y, 1e-9)
 	}
 }
-
-func BenchmarkCurves(b *testing.B) {
-	rows := realistic(50000, 1000)
-	for b.Loop() {
-		for _, c := range curves() {
-			if _, err := c.draw(rows, Options{}); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-}

@@ -36,7 +36,7 @@ func (l *Log) Step(s Step) {
 		})
 		l.lossSum, l.lossCount = 0, 0
 	}
-	_ = l.flush(false) // what could not be written is kept, and Event and Save return the error
+	_ = l.flush() // what could not be written is kept, and Event and Save return the error
 }
 
 // due reports whether something that was last done at a time is to be done again. So it is when the clock was set back.
@@ -80,7 +80,7 @@ func (l *Log) HeldOut(step int, loss float64) error {
 	}
 	l.board.add(scalarRecord(step, now, scalars))
 	l.addNumbers("evaluation", step, now, fields)
-	return l.flush(false)
+	return l.flush()
 }
 
 // bitsPerByte converts a loss in nats a token.
@@ -94,7 +94,7 @@ func (l *Log) Scalars(step int, values map[string]float64) {
 	now := time.Now()
 	l.board.add(scalarRecord(step, now, values))
 	l.addNumbers("scalars", step, now, map[string]any{"values": values})
-	_ = l.flush(false) // as in Step
+	_ = l.flush() // as in Step
 }
 
 // Event writes a line to events.jsonl: the time, the last step recorded, the kind, and the fields. NaN, Inf and errors become
@@ -111,7 +111,7 @@ func (l *Log) Event(kind string, fields map[string]any) error {
 		return fmt.Errorf("runlog: event %q: %w", kind, err)
 	}
 	l.events.add(line)
-	return l.flush(false)
+	return l.flush()
 }
 
 // addNumbers adds a line whose fields are numbers, which are always valid.

@@ -10,12 +10,12 @@ import (
 )
 
 // flush writes what has been added to the files that grow.
-func (l *Log) flush(sync bool) error {
+func (l *Log) flush() error {
 	if l.dir == "" {
 		l.events.pending, l.board.pending = nil, nil
 		return nil
 	}
-	if err := errors.Join(l.events.flush(sync), l.board.flush(sync)); err != nil {
+	if err := errors.Join(l.events.flush(), l.board.flush()); err != nil {
 		return fmt.Errorf("runlog: %w", err)
 	}
 	return nil
@@ -31,9 +31,10 @@ func (l *Log) Save() error {
 	defer l.saving.Unlock()
 	l.mu.Lock()
 	rows := append([]row(nil), l.rows...)
-	err := l.flush(true)
+	err := l.flush()
 	l.mu.Unlock()
 
+	err = errors.Join(err, l.events.sync(), l.board.sync())
 	write := func(name string, content []byte, made error) {
 		if made == nil {
 			made = atomicwriter.WriteFile(l.Path(name), content, 0o644)
