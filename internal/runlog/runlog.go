@@ -78,6 +78,7 @@ func Create(dir string, o Options) (*Log, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	dir = filepath.Clean(dir) // behind a slash at its end it would be its own parent
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}

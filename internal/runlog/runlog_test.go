@@ -207,6 +207,8 @@ func TestRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	slash := testutil.Must(Create(filepath.Join(dir, "slash")+"/", Options{}))(t)
+	require.Equal(t, filepath.Join(dir, "slash", StepsFile), slash.Path(StepsFile))
 	for _, bytes := range []float64{-1, math.NaN(), math.Inf(1)} {
 		require.ErrorContains(t, testutil.Err(Create(filepath.Join(dir, "new"), Options{BytesPerToken: bytes})), "bytes per token")
 		require.ErrorContains(t, testutil.Err(Resume(dir, 0, Options{BytesPerToken: bytes})), "bytes per token")
