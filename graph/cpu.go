@@ -12,6 +12,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -32,8 +33,9 @@ func NewCPU(workers int) Backend {
 
 // Device implements Backend.
 func (b *cpuBackend) Device() Device {
+	total, _ := memory.Total()
 	return Device{
-		Name: runtime.GOARCH, Kind: "cpu", Units: b.workers, Memory: cpu.HostMemory(), Features: cpu.Level(), Alignment: cpuAlignment, Host: true,
+		Name: runtime.GOARCH, Kind: "cpu", Units: b.workers, Memory: total, Features: cpu.Level(), Alignment: cpuAlignment, Host: true,
 	}
 }
 
@@ -56,12 +58,12 @@ func (b *cpuBackend) Storage(s Site, _ tensor.Dtype) (in, out []tensor.Dtype) {
 	return in, out
 }
 
-// Alloc implements Backend. More than the host's physical memory is an error that names both.
+// Alloc implements Backend. More than the process may have in all is an error that names both.
 func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("graph: cpu: memory of %d bytes", bytes)
 	}
-	if err := cpu.CheckMemory(bytes); err != nil {
+	if err := memory.Check(bytes); err != nil {
 		return nil, fmt.Errorf("graph: cpu: %w", err)
 	}
 	return &cpuMemory{cpu.AlignedBytes(bytes)}, nil

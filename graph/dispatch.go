@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -74,7 +74,7 @@ func (p *plan) leaveToHost(s *step) error {
 		}
 	}
 	s.out, s.implementation, s.host, main.kind = s.out[:1], hostName, hostCallOf(s.node, s.in), fromHost
-	return cpu.CheckMemory(main.arg.Operand.Bytes())
+	return memory.Check(main.arg.Operand.Bytes())
 }
 
 func args(values []*operand) []ops.Arg {

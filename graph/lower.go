@@ -8,7 +8,7 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -81,7 +81,7 @@ func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
 		return nil
 	}
 	for _, v := range s.out { // before a kernel makes tables for its operands
-		if err := cpu.CheckMemory(v.arg.Operand.Bytes()); err != nil {
+		if err := memory.Check(v.arg.Operand.Bytes()); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // kernelOp makes a Spec a gorgonia.SDOp. It is built for operands of known types and shapes.
@@ -215,7 +216,7 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	}
 	var values []gorgonia.Value
 	for i, operand := range o.out {
-		if err := cpu.CheckMemory(operand.Bytes()); err != nil {
+		if err := memory.Check(operand.Bytes()); err != nil {
 			return nil, opError(o.spec, fmt.Errorf("output %d: %w", i, err))
 		}
 		values = append(values, NewValue(operand))

@@ -1,6 +1,6 @@
 // Train trains TinyLM, a byte language model of Native Sparse Attention, on text: by default for two minutes on the Go
-// source of the toolchain that is on the path. It shows its progress, writes a run folder (steps.csv, loss.png,
-// weights.safetensors) and ends with a sample of text and the held-out loss. Ctrl-C ends the training early and keeps it.
+// source of the toolchain that is on the path. It shows its progress, writes a run folder (steps.csv, events.jsonl, curves as PNG,
+// scalars for TensorBoard, weights.safetensors) and ends with a sample of text and the held-out loss. Ctrl-C ends the training early and keeps it.
 //
 //	go run ./examples/train
 //	go run ./examples/train -data notes.txt -steps 500 -out runs/notes

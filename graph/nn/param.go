@@ -8,7 +8,7 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
@@ -56,7 +56,7 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))
 	r := rand.New(rand.NewPCG(seed, h.Sum64()))
-	if err := cpu.CheckMemory(n * int(dt.Size())); err != nil {
+	if err := memory.Check(n * int(dt.Size())); err != nil {
 		return nil, fmt.Errorf("nn: parameter %s: shape %v: %w", p.Name, p.Shape, err)
 	}
 	v := tensor.New(tensor.Of(dt), tensor.WithShape(p.Shape...))

@@ -16,7 +16,7 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // Option is an option of Read.
@@ -106,7 +106,7 @@ func decode(r io.ReaderAt, size int64) (f File, err error) {
 			need += s.end - s.begin // as float32
 		}
 	}
-	if err := cpu.CheckMemory(int(need)); err != nil {
+	if err := memory.Check(int(need)); err != nil {
 		return f, err
 	}
 	f = File{Metadata: metadata, Tensors: make(map[string]*tensor.Dense, len(spans))}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // Worker is one of the goroutines that run the pieces of a phase.
@@ -165,7 +167,7 @@ func AlignedBytes(n int) []byte {
 // RunAlone runs k in newly allocated work memory on a new team: for callers that run a kernel once.
 func RunAlone(k *Kernel) error {
 	t := NewTeam(0)
-	if err := CheckMemory(k.WorkBytes(t.Workers())); err != nil {
+	if err := memory.Check(k.WorkBytes(t.Workers())); err != nil {
 		return fmt.Errorf("work memory: %w", err)
 	}
 	return t.Run(k, NewBuf(AlignedBytes(k.WorkBytes(t.Workers()))))

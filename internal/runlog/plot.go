@@ -2,113 +2,178 @@ package runlog
 
 import (
 	"bytes"
+	"fmt"
 	"image/color"
+	"image/png"
 	"math"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
 )
 
-// maxPoints is the number of points that a curve is thinned to.
-const maxPoints = 800
-
-// Colours of the curves: the batches' own losses pale, what is to be read strong.
+// Colours of the lines: single steps pale, what is to be read strong.
 var (
-	batchColor   = color.RGBA{R: 170, G: 196, B: 224, A: 255}
-	trainColor   = color.RGBA{R: 31, G: 97, B: 161, A: 255}
+	stepColor    = color.RGBA{R: 170, G: 196, B: 224, A: 255}
+	meanColor    = color.RGBA{R: 31, G: 97, B: 161, A: 255}
 	heldOutColor = color.RGBA{R: 206, G: 77, B: 19, A: 255}
 )
 
-// plot draws the loss of every batch, its running mean, and the held-out losses as PNG.
-func (l *Log) plot() ([]byte, error) {
-	p := plot.New()
-	p.Title.Text = l.title
-	p.Title.Padding = vg.Points(6)
-	p.X.Label.Text, p.Y.Label.Text = "step", "loss, nats a byte"
-	p.X.Padding, p.Y.Padding = vg.Points(4), vg.Points(4)
-	p.Legend.Top, p.Legend.Padding = true, vg.Points(2)
-	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
-	for _, s := range []*draw.TextStyle{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.Legend.TextStyle} {
-		s.Font.Size = vg.Points(11)
-	}
-	grid := plotter.NewGrid()
-	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 225}, color.Gray{Y: 240}
-	p.Add(grid)
+// curve is a plot over the steps.
+type curve struct {
+	file    string
+	label   string // of the Y axis
+	value   func(s *Step) float64
+	mean    bool // each step is drawn pale, with the running mean
+	heldOut bool // the held-out losses are drawn too
+	log     bool // the Y axis is logarithmic
+	zero    bool // the Y axis begins at 0
+}
 
-	var losses, heldOut plotter.XYs
-	for _, s := range l.Steps {
-		losses = addFinite(losses, s.Number, s.Loss)
-		if s.HeldOut != 0 {
-			heldOut = addFinite(heldOut, s.Number, s.HeldOut)
+// curves returns the plots of a run.
+func curves() []curve {
+	return []curve{
+		{file: "loss.png", label: "loss, nats a token", value: func(s *Step) float64 { return s.Loss }, mean: true, heldOut: true},
+		{file: "lr.png", label: "learning rate", value: func(s *Step) float64 { return s.LR }, zero: true},
+		{file: "grad_norm.png", label: "global norm of the gradients", value: func(s *Step) float64 { return s.GradNorm }, mean: true, log: true},
+		{file: "rate.png", label: "tokens per second", value: func(s *Step) float64 { return s.TokensPerSec }, mean: true, zero: true},
+	}
+}
+
+// line is one line of a plot.
+type line struct {
+	label  string
+	points plotter.XYs
+	color  color.Color
+	width  float64
+	circle float64 // radius; 0 for none
+}
+
+// lines returns what the plot of c shows, and the range of its Y axis.
+func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
+	var steps, heldOut plotter.XYs
+	for i := range rows {
+		r := &rows[i]
+		if !r.onlyHeldOut {
+			steps = c.add(steps, r.Number, c.value(&r.Step))
+		}
+		if c.heldOut && r.heldOut != 0 {
+			heldOut = c.add(heldOut, r.Number, r.heldOut)
 		}
 	}
-	for _, c := range []struct {
-		label  string
-		points plotter.XYs
-		color  color.Color
-		width  float64
-		circle float64 // radius; 0 for none
-	}{
-		{"train, each batch", thin(losses), batchColor, 0.8, 0},
-		{"train, running mean", thin(runningMean(losses)), trainColor, 1.8, 0},
-		{"held out", heldOut, heldOutColor, 1.6, 2.6},
-	} {
-		if len(c.points) == 0 {
+	if !c.mean {
+		low, high = c.height(nil, steps)
+		return []line{{c.label, thin(steps), meanColor, 1.8, 0}}, low, high
+	}
+	mean := line{"running mean", thin(runningMean(steps, c.log)), meanColor, 1.8, 0}
+	if c.log {
+		mean.label = "running geometric mean"
+	}
+	lines = []line{{"each step", extremes(steps), stepColor, 0.8, 0}, mean}
+	if n := len(heldOut); n > 0 {
+		last := heldOut[n-1].Y
+		label := "held out, at last " + strconv.FormatFloat(last, 'f', 3, 64)
+		if b := o.BytesPerToken; b > 0 {
+			label += " (" + strconv.FormatFloat(bitsPerByte(last, b), 'f', 3, 64) + " bits a byte)"
+		}
+		held := line{label, thin(heldOut), heldOutColor, 1.6, 0}
+		if n <= 60 { // more circles would run together
+			held.circle = 2.6
+		}
+		lines = append(lines, held)
+	}
+	low, high = c.height(steps, mean.points, heldOut)
+	return lines, low, high
+}
+
+// add appends a point. NaN and numbers beyond all measure, which would leave the others no room, are in the table alone.
+func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
+	if !(math.Abs(y) < 1e30) || c.log && y < 1e-30 {
+		return to
+	}
+	return append(to, plotter.XY{X: float64(step), Y: y})
+}
+
+// draw returns the plot as PNG. The library panics at ranges that it cannot draw: that is an error.
+func (c curve) draw(rows []row, o Options) (out []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("plot: %v", p)
+		}
+	}()
+	lines, low, high := c.lines(rows, o)
+	p := c.frame(o)
+	for _, l := range lines {
+		if len(l.points) == 0 {
 			continue
 		}
-		line, circles, err := plotter.NewLinePoints(c.points)
-		if err != nil {
-			return nil, err
+		var marks []plot.Thumbnailer
+		for _, points := range pieces(l.points) {
+			line, err := plotter.NewLine(points)
+			if err != nil {
+				return nil, err
+			}
+			line.Color, line.Width = l.color, vg.Points(l.width)
+			p.Add(line)
+			marks = []plot.Thumbnailer{line}
 		}
-		line.Color, line.Width = c.color, vg.Points(c.width)
-		circles.Shape, circles.Color, circles.Radius = draw.CircleGlyph{}, c.color, vg.Points(c.circle)
-		p.Add(line, circles)
-		p.Legend.Add(c.label, line, circles)
+		if l.circle > 0 || len(l.points) == 1 {
+			circles, err := plotter.NewScatter(l.points)
+			if err != nil {
+				return nil, err
+			}
+			circles.Shape, circles.Color, circles.Radius = draw.CircleGlyph{}, l.color, vg.Points(max(l.circle, 2))
+			p.Add(circles)
+			marks = append(marks, circles)
+		}
+		if c.mean {
+			p.Legend.Add(l.label, marks...)
+		}
 	}
-	to, err := p.WriterTo(vg.Points(640), vg.Points(400), "png")
-	if err != nil {
-		return nil, err
+	// After Add, which widens the axes. Lines are cut off at their ends.
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, 1, low, high
+	if n := len(rows); n > 0 {
+		p.X.Max = max(1, float64(rows[n-1].Number))
 	}
+	canvas := vgimg.New(vg.Points(640), vg.Points(400))
+	p.Draw(draw.Crop(draw.New(canvas), vg.Points(4), vg.Points(-14), vg.Points(4), vg.Points(-6)))
 	var b bytes.Buffer
-	_, err = to.WriteTo(&b)
+	err = (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&b, canvas.Image())
 	return b.Bytes(), err
 }
 
-// addFinite appends a loss, if it can be drawn.
-func addFinite(to plotter.XYs, step int, loss float64) plotter.XYs {
-	if math.IsNaN(loss) || math.IsInf(loss, 0) {
-		return to
+// frame returns a plot without lines.
+func (c curve) frame(o Options) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.Title.Padding = o.Title, vg.Points(8)
+	p.X.Label.Text, p.Y.Label.Text = "step", c.label
+	p.X.Padding, p.Y.Padding = 0, 0
+	p.Legend.Padding = vg.Points(2)
+	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
+	if p.Legend.Top = !c.zero; c.zero { // a line that begins at 0 leaves room below
+		p.Legend.YOffs = vg.Points(8)
 	}
-	return append(to, plotter.XY{X: float64(step), Y: loss})
-}
-
-// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side: as much on both
-// at the beginning, where the curve is steep, and fewer after it at the end.
-func runningMean(xys plotter.XYs) plotter.XYs {
-	reach := len(xys) / 40
-	sums := make([]float64, len(xys)+1)
-	for i, p := range xys {
-		sums[i+1] = sums[i] + p.Y
+	for _, s := range []struct {
+		style *draw.TextStyle
+		size  float64
+	}{
+		{&p.Title.TextStyle, 13}, {&p.X.Label.TextStyle, 11}, {&p.Y.Label.TextStyle, 11}, {&p.Legend.TextStyle, 10.5},
+		{&p.X.Tick.Label, 10}, {&p.Y.Tick.Label, 10},
+	} {
+		s.style.Font.Variant, s.style.Font.Size = "Sans", vg.Points(s.size)
 	}
-	out := make(plotter.XYs, len(xys))
-	for i, p := range xys {
-		lo, hi := i-min(reach, i), min(i+min(reach, i)+1, len(xys))
-		out[i] = plotter.XY{X: p.X, Y: (sums[hi] - sums[lo]) / float64(hi-lo)}
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{whole: true}, ticks{}
+	if c.log {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, logTicks{}
 	}
-	return out
-}
-
-// thin returns every k-th point, the last one included, so that at most about maxPoints are left.
-func thin(xys plotter.XYs) plotter.XYs {
-	k := (len(xys) + maxPoints - 1) / maxPoints
-	if k <= 1 {
-		return xys
+	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
+		axis.LineStyle.Color, axis.Tick.LineStyle.Color = color.Gray{Y: 120}, color.Gray{Y: 120}
 	}
-	var out plotter.XYs
-	for i := (len(xys) - 1) % k; i < len(xys); i += k {
-		out = append(out, xys[i])
-	}
-	return out
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 220}, color.Gray{Y: 236}
+	p.Add(grid)
+	return p
 }

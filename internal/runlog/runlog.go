@@ -1,85 +1,187 @@
-// Package runlog keeps the record of a training run in a folder: a table of its steps as CSV and a plot of its losses as
-// PNG. A file is written aside and renamed, so that it is either whole or as it was before.
+// Package runlog keeps the record of a training run in its folder, while the run goes on:
+//
+//	steps.csv                            every step, one row each
+//	events.jsonl                         what happened, one JSON object a line, with the metrics of a step every ten seconds
+//	loss.png, lr.png, grad_norm.png, rate.png
+//	tensorboard/events.out.tfevents.*    scalars for TensorBoard, a file for each start
+//
+// Save writes the table and the curves aside, syncs and renames them, so that each is either whole or as it was before. Lines
+// and scalars are appended at once: a process that is killed leaves at most the last of them torn.
+//
+// What cannot be written, on a full disk or without the folder, is an error of Event, HeldOut and Save. It stays in memory, and
+// the next of these calls tries again.
 package runlog
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
-
-	"github.com/moby/sys/atomicwriter"
+	"sync"
+	"time"
 )
 
 // Names of the files in a run folder.
 const (
-	StepsFile = "steps.csv"
-	PlotFile  = "loss.png"
+	StepsFile  = "steps.csv"
+	EventsFile = "events.jsonl"
+)
+
+// The least time between what is written of two steps, so that a run of days stays readable: a day has at most 8640 lines in
+// events.jsonl and 86,400 points in TensorBoard. The table has every step.
+const (
+	stepLineEvery    = 10 * time.Second
+	stepScalarsEvery = time.Second
 )
 
 // Step is one training step.
 type Step struct {
-	Number       int     // from 1
-	Loss         float64 // nats a token, on the step's own batch, before the step
+	Number       int       // from 1
+	Time         time.Time // when it ended; zero is now
+	Tokens       int64     // trained on since the beginning of the run, this step included
+	Loss         float64   // nats a token, on the step's own batch, before the step
 	LR           float64
 	GradNorm     float64 // global, before clipping
 	TokensPerSec float64
-	HeldOut      float64 // loss after the step on data that is not trained on; 0 if it was not taken
 }
 
-// Log is the record of one run. The zero value is empty and has no folder: Save writes nothing. Create gives one.
+// Options describe a run to its record.
+type Options struct {
+	Title         string  // of the plots
+	BytesPerToken float64 // of the held-out data, for bits a byte; 0 is unknown
+}
+
+// Log is the record of one run. Its methods may be called from several goroutines. The zero value has no folder: it keeps the
+// steps and writes nothing.
 type Log struct {
-	Steps []Step
+	dir     string
+	options Options
 
-	dir, title string
+	saving sync.Mutex // held while table and curves are written
+	mu     sync.Mutex // guards what follows
+	rows   []row      // ascending by number
+	from   int        // the step that the run was resumed behind
+	events appendFile
+	board  appendFile // for TensorBoard
+
+	lastBoard time.Time // of the last step in board
+	lastLine  time.Time // of the last step in events
+	lossSum   float64   // of the steps since then
+	lossCount int
 }
 
-// Create makes the run folder dir, with its parents, and the files of an empty log in it. It is an error if one of an earlier
-// run would be replaced: those of the log, and those of the names in others. title is the plot's.
-func Create(dir, title string, others ...string) (*Log, error) {
-	for _, name := range append([]string{StepsFile, PlotFile}, others...) {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return nil, fmt.Errorf("runlog: %s holds %s of an earlier run", dir, name)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("runlog: %w", err)
-		}
+// Create makes the run folder dir and the files of an empty record in it. It is an error, fs.ErrExist, if dir exists already:
+// of two runs that start at once with the same name one fails. Parents of dir are made as needed.
+func Create(dir string, o Options) (*Log, error) {
+	if err := o.check(); err != nil {
+		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	dir = filepath.Clean(dir) // behind a slash at its end it would be its own parent
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
-	l := &Log{dir: dir, title: title}
-	return l, l.Save()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("runlog: a new run needs a new folder: %w", err)
+		}
+		return nil, fmt.Errorf("runlog: %w", err)
+	}
+	l, err := newLog(dir, o, 0)
+	if err == nil {
+		err = l.Save()
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return l, nil
+}
+
+// Resume opens the record in the run folder dir and goes on behind the given step, that of a checkpoint; 0 is the beginning.
+// Rows of later steps, which the run had taken before it was killed, are dropped from the table. A torn last line of
+// events.jsonl is cut off and temporary files are removed. The event "resume" notes the number of rows dropped, and of those
+// missing up to step: Save before a checkpoint is written and none will be.
+func Resume(dir string, step int, o Options) (*Log, error) {
+	if step < 0 {
+		return nil, fmt.Errorf("runlog: resume behind step %d, want at least 0", step)
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("runlog: %w", err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("runlog: %s is not a folder", dir)
+	}
+	l, err := newLog(dir, o, step)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(l.Path(StepsFile))
+	if err != nil && !(step == 0 && errors.Is(err, fs.ErrNotExist)) { // a run killed before its first Save has no table
+		return nil, fmt.Errorf("runlog: %w", err)
+	}
+	if l.rows, err = parseTable(text); err != nil {
+		return nil, fmt.Errorf("runlog: %s: %w", l.Path(StepsFile), err)
+	}
+	before := len(l.rows)
+	l.dropFrom(step + 1)
+	if err := repairLines(l.Path(EventsFile)); err != nil {
+		return nil, fmt.Errorf("runlog: %w", err)
+	}
+	if err := l.removeTemporaries(); err != nil {
+		return nil, fmt.Errorf("runlog: %w", err)
+	}
+	event := l.Event("resume", map[string]any{"rows_dropped": before - len(l.rows), "rows_missing": step - l.steps()})
+	if err := errors.Join(event, l.Save()); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func newLog(dir string, o Options, from int) (*Log, error) {
+	now := time.Now()
+	board, err := newEventFile(dir, now)
+	if err != nil {
+		return nil, fmt.Errorf("runlog: %w", err)
+	}
+	return &Log{
+		dir: dir, options: o, from: from,
+		events: appendFile{path: filepath.Join(dir, EventsFile)},
+		board:  appendFile{path: board, head: eventFileHead(from+1, now), ownFolder: true},
+	}, nil
+}
+
+func (o Options) check() error {
+	if !(o.BytesPerToken >= 0) || math.IsInf(o.BytesPerToken, 0) {
+		return fmt.Errorf("runlog: %v bytes per token, want a number of at least 0", o.BytesPerToken)
+	}
+	return nil
 }
 
 // Path returns the path of a file in the run folder.
 func (l *Log) Path(name string) string { return filepath.Join(l.dir, name) }
 
-// Save writes the table and the plot, where there is a folder.
-func (l *Log) Save() error {
-	if l.dir == "" {
-		return nil
+// Last returns the last step recorded, or one of number 0 if there is none.
+func (l *Log) Last() Step {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := len(l.rows) - 1; i >= 0; i-- {
+		if !l.rows[i].onlyHeldOut {
+			return l.rows[i].Step
+		}
 	}
-	err := atomicwriter.WriteFile(l.Path(StepsFile), l.table(), 0o644) // first: a plot that fails does not lose the table
-	plot, plotErr := l.plot()
-	if err = errors.Join(err, plotErr); err == nil {
-		err = atomicwriter.WriteFile(l.Path(PlotFile), plot, 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("runlog: %s: %w", l.dir, err)
-	}
-	return nil
+	return Step{}
 }
 
-// table returns the steps as CSV, one row each.
-func (l *Log) table() []byte {
-	b := []byte("step,loss,lr,grad_norm,tokens_per_second,held_out_loss\n")
-	for _, s := range l.Steps {
-		b = fmt.Appendf(b, "%d,%.7g,%.7g,%.7g,%.0f,", s.Number, s.Loss, s.LR, s.GradNorm, s.TokensPerSec)
-		if s.HeldOut != 0 {
-			b = fmt.Appendf(b, "%.7g", s.HeldOut)
+// steps returns the number of steps recorded.
+func (l *Log) steps() int {
+	n := 0
+	for _, r := range l.rows {
+		if !r.onlyHeldOut {
+			n++
 		}
-		b = append(b, '\n')
 	}
-	return b
+	return n
 }

@@ -1,75 +1,334 @@
 package runlog
 
 import (
-	"bytes"
-	"image/color"
-	"image/png"
+	"encoding/json"
+	"errors"
+	"io/fs"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-func TestSaveWritesTableAndPlot(t *testing.T) {
-	l := testutil.Must(Create(filepath.Join(t.TempDir(), "a", "b"), "a run"))(t)
+// begin is when the runs of the tests begin.
+var begin = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// step returns step i of a run that takes a second for each.
+func step(i int) Step {
+	x := float64(i)
+	return Step{
+		Number: i, Time: begin.Add(time.Duration(i) * time.Second), Tokens: int64(i) * 2048,
+		Loss: 2 + 3.5*math.Exp(-x/300) + 0.1*math.Sin(x), LR: 1e-3, GradNorm: 0.5 + 0.1*math.Cos(x), TokensPerSec: 2e4,
+	}
+}
+
+// create makes a record in a new folder.
+func create(t testing.TB, o Options) *Log {
+	t.Helper()
+	return testutil.Must(Create(filepath.Join(t.TempDir(), "runs", "a"), o))(t)
+}
+
+// read returns the lines of a file of the run folder.
+func read(t testing.TB, l *Log, name string) []string {
+	t.Helper()
+	text := testutil.Must(os.ReadFile(l.Path(name)))(t)
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+}
+
+// readEvents returns the events of a kind.
+func readEvents(t testing.TB, l *Log, kind string) []map[string]any {
+	t.Helper()
+	var events []map[string]any
+	for _, line := range read(t, l, EventsFile) {
+		var e map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
+		if e["kind"] == kind {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+func TestTable(t *testing.T) {
+	l := create(t, Options{Title: "a run", BytesPerToken: 2})
+	require.NoError(t, l.HeldOut(0, 5.5))
 	for i := 1; i <= 2000; i++ {
-		x := float64(i)
-		l.Steps = append(l.Steps, Step{Number: i, Loss: 2 + 3.5*math.Exp(-x/300) + 0.1*math.Sin(x), LR: 1e-3, GradNorm: 0.5, TokensPerSec: 2e4})
+		l.Step(step(i))
 		if i%200 == 0 {
-			l.Steps[i-1].HeldOut = 2.1 + 3.5*math.Exp(-x/300)
+			require.NoError(t, l.HeldOut(i, 2.1+3.5*math.Exp(-float64(i)/300)))
 		}
 	}
 	require.NoError(t, l.Save())
 	require.NoError(t, l.Save(), "again, over what is there")
-
-	table := testutil.Must(os.ReadFile(l.Path(StepsFile)))(t)
-	lines := strings.Split(strings.TrimSpace(string(table)), "\n")
-	require.Len(t, lines, 2001)
-	require.Equal(t, "step,loss,lr,grad_norm,tokens_per_second,held_out_loss", lines[0])
-	require.Regexp(t, `^1,5\.57\d*,0\.001,0\.5,20000,$`, lines[1])
-	require.Regexp(t, `^200,.*,3\.8969\d*$`, lines[200])
-
-	image := testutil.Must(os.ReadFile(l.Path(PlotFile)))(t)
-	plot := testutil.Must(png.Decode(bytes.NewReader(image)))(t)
-	pixels := map[color.Color]int{}
-	for y := range plot.Bounds().Dy() {
-		for x := range plot.Bounds().Dx() {
-			pixels[color.RGBAModel.Convert(plot.At(x, y))]++
-		}
-	}
-	for _, c := range []color.Color{batchColor, trainColor, heldOutColor} {
-		require.Greater(t, pixels[c], 300, "the curve of %v", c)
-	}
-	files := testutil.Must(os.ReadDir(filepath.Dir(l.Path(PlotFile))))(t)
-	require.Len(t, files, 2, "no temporary file is left")
+	lines := read(t, l, StepsFile)
+	require.Len(t, lines, 2002)
+	require.Equal(t, columns, lines[0])
+	require.Regexp(t, `^0,.{24},,,,,,5\.5,3\.967\d*,244\.69\d*$`, lines[1])
+	require.Regexp(t, `^1,2026-11-23T12:00:01\.000Z,2048,5\.57\d*,0\.001,0\.554\d*,20000,,,$`, lines[2])
+	require.Regexp(t, `^200,.*,3\.8969\d*,2\.811\d*,49\.25\d*$`, lines[201])
+	require.Equal(t, 2000, l.Last().Number)
+	require.ErrorContains(t, l.HeldOut(-1, 1), "held-out loss of step -1: it is not recorded, step 0 is")
 }
 
-func TestCreateRefuses(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
+// TestTableIsItsOwnInverse: a table read and written again is the same text, whatever the numbers.
+func TestTableIsItsOwnInverse(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	odd := []float64{0, 1, -1, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, math.SmallestNonzeroFloat64, 1e-3}
+	number := func() float64 {
+		if random.IntN(4) == 0 {
+			return odd[random.IntN(len(odd))]
+		}
+		return random.NormFloat64()
+	}
+	var rows []row
+	for i := range 1000 {
+		r := row{Step: Step{Number: 3 * i, Time: begin.Add(time.Duration(random.Int64N(1e15))), Tokens: random.Int64()}, heldOut: number()}
+		if r.onlyHeldOut = random.IntN(9) == 0 && r.heldOut != 0; !r.onlyHeldOut {
+			r.Loss, r.LR, r.GradNorm, r.TokensPerSec = number(), number(), number(), number()
+		}
+		rows = append(rows, r)
+	}
+	for _, bytesPerToken := range []float64{0, 1, 3.7} {
+		text := table(rows, bytesPerToken)
+		again := testutil.Must(parseTable(text))(t)
+		require.Len(t, again, len(rows))
+		want := strings.Split(string(text), "\n")
+		for i, line := range strings.Split(string(table(again, bytesPerToken)), "\n") {
+			require.Equal(t, want[i], line)
+		}
+	}
+}
+
+func TestParseTableRefuses(t *testing.T) {
+	for text, message := range map[string]string{
+		"step,loss\n1,2\n":            "columns step,loss, want step,time",
+		columns + "\n1,2\n":           "wrong number of fields",
+		columns + "\nx,,,,,,,,,\n":    `line 2: strconv.Atoi: parsing "x"`,
+		columns + "\n1,now,,,,,,,,\n": `line 2: parsing time "now"`,
+		columns + "\n2,2026-11-23T12:00:01.000Z,,,,,,1,,\n2,2026-11-23T12:00:01.000Z,,,,,,1,,\n": "line 3: step 2 behind step 2",
+		columns + "\n2,2026-11-23T12:00:01.000Z,1,1,1,1,\"\n":                                    "line 2",
+		columns + "\n2,2026-11-23T12:00:01.000Z,1,1,1,?,1,,,\n":                                  `line 2: strconv.ParseFloat: parsing "?"`,
+	} {
+		require.ErrorContains(t, testutil.Err(parseTable([]byte(text))), message)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	l := create(t, Options{BytesPerToken: 1})
+	require.NoError(t, l.Event("start", map[string]any{"command": `train "x"`, "cores": 2}))
+	for i := 1; i <= 35; i++ {
+		l.Step(step(i))
+	}
+	require.NoError(t, l.HeldOut(35, math.Ln2))
+	l.Scalars(35, map[string]float64{"gate/selected": 0.25, "gate/window": math.NaN()})
+	require.NoError(t, l.Event("warning", map[string]any{
+		"nan": math.NaN(), "inf": float32(math.Inf(-1)), "error": fs.ErrNotExist, "list": []any{math.Inf(1), []float64{1}}, "none": nil,
+		"nested": map[string]any{"loss": math.NaN()}, "floats": []float32{2},
+	}))
+	for _, wrong := range []map[string]any{{"kind": 1}, {"step": 1}, {"time": 1}, {"f": func() {}}} {
+		require.ErrorContains(t, l.Event("wrong", wrong), `runlog: event "wrong": `)
+	}
+	require.Empty(t, readEvents(t, l, "wrong"))
+	require.Regexp(t, `^\{"time":"20..-..-..T..:..:..\....Z","step":0,"kind":"start","command":"train \\"x\\"","cores":2\}$`, read(t, l, EventsFile)[0])
+
+	steps := readEvents(t, l, "step")
+	require.Len(t, steps, 4, "one in ten seconds")
+	for i, e := range steps {
+		last, sum := 10*i+1, 0.0
+		first := max(1, last-9)
+		for j := first; j <= last; j++ {
+			sum += step(j).Loss
+		}
+		require.InDelta(t, sum/float64(last-first+1), e["mean_loss"], 1e-12)
+		delete(e, "mean_loss")
+		s := step(last)
+		require.Equal(t, map[string]any{
+			"time": s.Time.Format(timeFormat), "step": float64(last), "kind": "step", "loss": s.Loss, "lr": s.LR, "grad_norm": s.GradNorm,
+			"tokens": float64(s.Tokens), "tokens_per_second": s.TokensPerSec,
+		}, e)
+	}
+	for kind, want := range map[string]map[string]any{
+		"evaluation": {"loss": math.Ln2, "bits_per_byte": 1.0, "perplexity": 2.0},
+		"scalars":    {"values": map[string]any{"gate/selected": 0.25, "gate/window": "NaN"}},
+		"warning": {"nan": "NaN", "inf": "-Inf", "error": fs.ErrNotExist.Error(), "list": []any{"+Inf", []any{1.0}}, "none": nil,
+			"nested": map[string]any{"loss": "NaN"}, "floats": []any{2.0}},
+	} {
+		e := readEvents(t, l, kind)
+		require.Len(t, e, 1)
+		require.Equal(t, 35.0, e[0]["step"])
+		want["time"], want["step"], want["kind"] = e[0]["time"], 35.0, kind
+		require.Equal(t, want, e[0])
+	}
+}
+
+func TestStepGoesBack(t *testing.T) {
+	l := create(t, Options{})
+	for _, i := range []int{1, 2, 3, 4, 5, 3, 4} {
+		l.Step(step(i))
+	}
+	require.NoError(t, l.HeldOut(5, 1), "before its step")
+	l.Step(step(5))
+	require.NoError(t, l.Save())
+	require.Len(t, read(t, l, StepsFile), 6)
+	require.Equal(t, 1.0, l.rows[4].heldOut)
+	require.Equal(t, step(5), l.Last())
+}
+
+// TestCreateIsExclusive: of many runs that begin at once in one folder a single one gets it.
+func TestCreateIsExclusive(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "runs", "a")
+	errs := make([]error, 20)
+	var group sync.WaitGroup
+	for i := range errs {
+		group.Go(func() { _, errs[i] = Create(dir, Options{}) })
+	}
+	group.Wait()
+	winners := 0
+	for _, err := range errs {
+		if err == nil {
+			winners++
+			continue
+		}
+		require.ErrorIs(t, err, fs.ErrExist)
+		require.ErrorContains(t, err, dir)
+	}
+	require.Equal(t, 1, winners)
+}
+
+func TestRefuses(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
-	require.ErrorContains(t, testutil.Err(Create(file, "")), "not a directory")
-	require.ErrorContains(t, testutil.Err(Create(filepath.Join(file, "run"), "")), "not a directory")
-	for _, name := range []string{StepsFile, PlotFile, "weights"} {
-		dir := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("mine"), 0o644))
-		require.EqualError(t, testutil.Err(Create(dir, "", "weights")), "runlog: "+dir+" holds "+name+" of an earlier run")
+	slash := testutil.Must(Create(filepath.Join(dir, "slash")+"/", Options{}))(t)
+	require.Equal(t, filepath.Join(dir, "slash", StepsFile), slash.Path(StepsFile))
+	for _, bytes := range []float64{-1, math.NaN(), math.Inf(1)} {
+		require.ErrorContains(t, testutil.Err(Create(filepath.Join(dir, "new"), Options{BytesPerToken: bytes})), "bytes per token")
+		require.ErrorContains(t, testutil.Err(Resume(dir, 0, Options{BytesPerToken: bytes})), "bytes per token")
+	}
+	require.ErrorIs(t, testutil.Err(Create(file, Options{})), fs.ErrExist)
+	require.ErrorContains(t, testutil.Err(Create(filepath.Join(file, "run"), Options{})), "not a directory")
+	require.ErrorContains(t, testutil.Err(Resume(file, 0, Options{})), "is not a folder")
+	require.ErrorIs(t, testutil.Err(Resume(filepath.Join(dir, "none"), 0, Options{})), fs.ErrNotExist)
+	require.ErrorContains(t, testutil.Err(Resume(dir, -1, Options{})), "resume behind step -1, want at least 0")
+	require.ErrorIs(t, testutil.Err(Resume(dir, 5, Options{})), fs.ErrNotExist, "no table")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, StepsFile), []byte("mine"), 0o644))
+	require.ErrorContains(t, testutil.Err(Resume(dir, 5, Options{})), filepath.Join(dir, StepsFile)+": columns mine, want")
+	require.Equal(t, "mine", string(testutil.Must(os.ReadFile(filepath.Join(dir, StepsFile)))(t)))
+}
+
+// TestResume: a run that is killed after a Save and goes on from an earlier step has the table of a run that was not.
+func TestResume(t *testing.T) {
+	whole := create(t, Options{BytesPerToken: 2})
+	killed := create(t, Options{BytesPerToken: 2})
+	take := func(l *Log, from, to int) {
+		for i := from; i <= to; i++ {
+			l.Step(step(i))
+			if i%10 == 0 {
+				l.mu.Lock()
+				l.rows[len(l.rows)-1].heldOut = step(i).Loss + 1
+				l.mu.Unlock()
+			}
+		}
+	}
+	take(whole, 1, 100)
+	require.NoError(t, whole.Save())
+	take(killed, 1, 73)
+	require.NoError(t, killed.Save())
+	require.NoError(t, killed.Event("later", nil))
+	require.NoError(t, os.WriteFile(killed.Path(".tmp-loss.png123"), nil, 0o600))
+	require.NoError(t, os.WriteFile(killed.Path(".tmp-other123"), nil, 0o600))
+
+	for _, from := range []int{60, 10, 100, 0} {
+		l := testutil.Must(Resume(killed.dir, from, Options{BytesPerToken: 2}))(t)
+		require.LessOrEqual(t, l.Last().Number, from)
+		take(l, from+1, 100)
+		require.NoError(t, l.Save())
+		want := read(t, whole, StepsFile)
+		for i, line := range read(t, l, StepsFile) {
+			require.Equal(t, want[i], line)
+		}
+	}
+	resumes := readEvents(t, killed, "resume")
+	require.Len(t, resumes, 4)
+	require.Equal(t, []any{60.0, 13.0, 0.0}, []any{resumes[0]["step"], resumes[0]["rows_dropped"], resumes[0]["rows_missing"]})
+	require.Len(t, readEvents(t, killed, "later"), 1)
+	require.NoFileExists(t, killed.Path(".tmp-loss.png123"))
+	require.FileExists(t, killed.Path(".tmp-other123"))
+
+	gap := testutil.Must(Resume(killed.dir, 120, Options{}))(t)
+	require.Equal(t, 20.0, readEvents(t, gap, "resume")[4]["rows_missing"])
+	require.NoError(t, os.Remove(gap.Path(StepsFile)))
+	testutil.Must(Resume(killed.dir, 0, Options{}))(t)
+}
+
+// TestResumeRepairsLines cuts the file of events at every byte: the whole lines stay and the next one is whole.
+func TestResumeRepairsLines(t *testing.T) {
+	l := create(t, Options{})
+	for _, kind := range []string{"a", "b", "ünïcode"} {
+		require.NoError(t, l.Event(kind, map[string]any{"text": "x\ny"}))
+	}
+	text := testutil.Must(os.ReadFile(l.Path(EventsFile)))(t)
+	for cut := range len(text) + 1 {
+		require.NoError(t, os.WriteFile(l.Path(EventsFile), text[:cut], 0o644))
+		require.NoError(t, repairLines(l.Path(EventsFile)))
+		require.NoError(t, l.Event("next", nil))
+		whole := strings.Count(string(text[:cut]), "\n")
+		if cut < len(text) && text[cut] == '\n' {
+			whole++
+		}
+		kinds := []any{}
+		for _, line := range read(t, l, EventsFile) {
+			var e map[string]any
+			require.NoError(t, json.Unmarshal([]byte(line), &e), "cut at %d: %s", cut, line)
+			kinds = append(kinds, e["kind"])
+		}
+		require.Equal(t, append([]any{"a", "b", "ünïcode"}[:whole:whole], "next"), kinds)
 	}
 }
 
-// TestPlotOfFewSteps draws what has no points, or none that can be drawn.
-func TestPlotOfFewSteps(t *testing.T) {
-	require.NoError(t, new(Log).Save(), "without a folder nothing is written")
-	for _, losses := range [][]float64{{}, {5.5}, {math.NaN(), math.NaN()}} {
-		l := testutil.Must(Create(t.TempDir(), ""))(t)
-		for i, loss := range losses {
-			l.Steps = append(l.Steps, Step{Number: i + 1, Loss: loss, HeldOut: loss})
+// TestSeveralGoroutines is for the race detector.
+func TestSeveralGoroutines(t *testing.T) {
+	l := create(t, Options{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for i := 1; i <= 500; i++ {
+			l.Step(step(i))
+			l.Scalars(i, map[string]float64{"a/b": 1})
 		}
-		require.NoError(t, l.Save())
-		require.FileExists(t, l.Path(PlotFile))
+	})
+	group.Go(func() {
+		for range 100 {
+			if err := l.Event("tick", nil); err != nil {
+				t.Error(err)
+			}
+			l.Last()
+		}
+	})
+	for range 2 {
+		group.Go(func() {
+			if err := l.Save(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
+	group.Wait()
+	require.Len(t, readEvents(t, l, "tick"), 100)
+	require.Len(t, readEvents(t, l, "scalars"), 500)
+}
+
+func TestWithoutFolder(t *testing.T) {
+	l := new(Log)
+	l.Step(step(1))
+	l.Scalars(1, map[string]float64{"a": 1})
+	require.NoError(t, errors.Join(l.HeldOut(1, 2), l.Event("start", nil), l.Save()))
+	require.Equal(t, 1, l.Last().Number)
+	require.Empty(t, l.events.pending)
 }

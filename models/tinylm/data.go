@@ -13,7 +13,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // heldOutPart: one in so many parts of the data is held out.
@@ -81,7 +81,7 @@ func (d *Data) split(all []byte, ends []int) {
 
 // readFile reads a file, if the host has the memory for it beside d.
 func (d *Data) readFile(path string, info fs.FileInfo) ([]byte, error) {
-	if err := cpu.CheckMemory(int(min(info.Size(), math.MaxInt/4)) + len(d.Train) + len(d.HeldOut)); err != nil {
+	if err := memory.Check(int(min(info.Size(), math.MaxInt/4)) + len(d.Train) + len(d.HeldOut)); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return os.ReadFile(path)
@@ -130,7 +130,7 @@ func RandomData(n, vocab int, seed uint64) (*Data, error) {
 	if n < 1 || vocab < 1 || vocab > 256 {
 		return nil, fmt.Errorf("tinylm: data: %d random tokens below %d, want at least 1 below at most 256", n, vocab)
 	}
-	if err := cpu.CheckMemory(n); err != nil {
+	if err := memory.Check(n); err != nil {
 		return nil, fmt.Errorf("tinylm: data: %w", err)
 	}
 	r := rand.New(rand.NewPCG(seed, 1))

@@ -23,9 +23,10 @@ func smallConfig() tinylm.Config {
 
 // A training run and its files.
 func ExampleTrain() {
-	out, err := os.MkdirTemp("", "run")
+	dir, err := os.MkdirTemp("", "runs")
 	check(err)
-	defer os.RemoveAll(out)
+	defer os.RemoveAll(dir)
+	out := dir + "/first"
 	data, err := tinylm.RandomData(1<<14, 256, 1) // or tinylm.ReadData(path, ".go")
 	check(err)
 	t := tinylm.TinyTraining()

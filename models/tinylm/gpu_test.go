@@ -151,7 +151,7 @@ func TestTrainOnGPU(t *testing.T) {
 		var runs []map[string][]float64
 		for range 2 {
 			training := short(40)
-			training.Backend, training.Precision, training.Out = b, p, t.TempDir()
+			training.Backend, training.Precision, training.Out = b, p, filepath.Join(t.TempDir(), "run")
 			r := train(t, training)
 			require.Equal(t, 40, r.Steps)
 			require.Less(t, r.HeldOut, 3.5)

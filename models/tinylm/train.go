@@ -37,7 +37,7 @@ type Training struct {
 	FinalTokens int // tokens of the last one
 
 	Seed        uint64 // of the weights, the batches and the sample
-	Out         string // run folder, which holds no earlier run; "" writes nothing
+	Out         string // run folder, which must not exist; "" writes nothing
 	SampleBytes int    // length of the text at the end
 	Sampling    Sampling
 
@@ -188,7 +188,7 @@ func Train(ctx context.Context, c Config, data *Data, t Training) (result *Resul
 	defer closes(r.solver.Close)
 	r.log = new(runlog.Log)
 	if t.Out != "" { // last, so that a run that cannot begin leaves no folder
-		if r.log, err = runlog.Create(t.Out, "TinyLM on "+data.Name, WeightsFile); err != nil {
+		if r.log, err = runlog.Create(t.Out, runlog.Options{Title: "TinyLM on " + data.Name, BytesPerToken: 1}); err != nil {
 			return nil, fmt.Errorf("tinylm: train: %w", err)
 		}
 	}
@@ -302,8 +302,8 @@ func (r *run) evaluate() error {
 // heldOut returns the held-out loss over about the given number of tokens, and notes it beside the last step.
 func (r *run) heldOut(tokens int) (float64, error) {
 	loss, err := r.eval.EvaluateDocuments(r.data.HeldOut, r.data.HeldOutEnds, max(1, tokens/(r.Batch*r.config.Context)))
-	if n := len(r.log.Steps); err == nil && n > 0 {
-		r.log.Steps[n-1].HeldOut = loss
+	if err == nil {
+		_ = r.log.HeldOut(r.log.Last().Number, loss) // what cannot be written is tried again by Save
 	}
 	return loss, err
 }

@@ -89,7 +89,8 @@ func (r *run) record() (err error) {
 	r.last = now
 	r.busy += took
 	s.TokensPerSec = float64(r.Batch*r.config.Context) / took.Seconds()
-	r.log.Steps = append(r.log.Steps, s.Step)
+	s.Tokens = int64(s.Number * r.Batch * r.config.Context)
+	r.log.Step(s.Step)
 	r.show.step(r)
 	return nil
 }
@@ -146,7 +147,7 @@ func (p *progress) heldOut(r *run, loss float64) {
 
 // line describes the state.
 func (p *progress) line(r *run) string {
-	known := len(r.log.Steps)
+	known := r.log.Last().Number
 	rate := float64(known*r.Batch*r.config.Context) / r.busy.Seconds()
 	s := fmt.Sprintf("step %d  loss %.3f%s  %.0f tok/s", known, r.loss, p.held, rate)
 	if done := r.done(); done > 0 {

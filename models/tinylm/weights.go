@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -106,7 +106,7 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := cpu.CheckMemory(c.Parameters() * int(dt.Size())); err != nil {
+	if err := memory.Check(c.Parameters() * int(dt.Size())); err != nil {
 		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
 	}
 	c = c.withDefaults()

@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -59,7 +59,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 
 // TestHostMemory: weights and data that the host has no memory for are errors, and not the end of the process.
 func TestHostMemory(t *testing.T) {
-	host := cpu.HostMemory()
+	host, of := memory.Total()
 	if host == 0 || host > 1<<44 {
 		t.Skip("the host's memory is not known, or more than a file holds")
 	}
@@ -68,7 +68,7 @@ func TestHostMemory(t *testing.T) {
 		c.Dim, c.Vocab = 1<<14, 1<<18
 		_, err := NewWeights(c, tensor.Float64, 1)
 		require.ErrorContains(t, err, "tinylm: weights: ")
-		require.ErrorContains(t, err, fmt.Sprintf(", the host has %d", host))
+		require.ErrorContains(t, err, fmt.Sprintf(", %s has %d", of, host))
 	}
 	require.ErrorContains(t, testutil.Err(RandomData(1<<50, 256, 1)), "tinylm: data: out of memory: asked for 1125899906842624 bytes")
 	file := filepath.Join(t.TempDir(), "file")

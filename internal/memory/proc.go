@@ -1,0 +1,61 @@
+package memory
+
+import (
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+)
+
+// host returns the memory of the machine.
+func (s system) host() (bound, error) {
+	const path = "proc/meminfo"
+	total, err := s.kilobytes(path, "MemTotal:")
+	if err != nil {
+		return bound{}, err
+	}
+	available, err := s.kilobytes(path, "MemAvailable:")
+	return bound{limit: total, used: total - available, name: "the host"}, err
+}
+
+// resourceLimits returns the limits that the shell's ulimit sets, and what the process uses of them.
+func (s system) resourceLimits() ([]bound, error) {
+	var out []bound
+	for _, l := range []struct {
+		limit      int64
+		used, name string
+	}{
+		{s.address, "VmSize:", "the address space (ulimit -v)"},
+		{s.data, "VmData:", "the data segment (ulimit -d)"},
+	} {
+		if l.limit == unlimited {
+			continue
+		}
+		used, err := s.kilobytes("proc/self/status", l.used)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, bound{l.limit, used, l.name})
+	}
+	return out, nil
+}
+
+// kilobytes returns the bytes of a line "key 123 kB".
+func (s system) kilobytes(path, key string) (int64, error) {
+	text, err := fs.ReadFile(s.files, path)
+	if err != nil {
+		return 0, fmt.Errorf("memory: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		rest, ok := strings.CutPrefix(line, key)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 53)
+		if err != nil || n < 0 {
+			return 0, fmt.Errorf("memory: /%s: %q, want %s and kilobytes", path, strings.TrimSpace(line), key)
+		}
+		return n << 10, nil
+	}
+	return 0, fmt.Errorf("memory: /%s has no line %s", path, key)
+}

@@ -1,0 +1,22 @@
+package memory
+
+import (
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// thisSystem returns the system that the process runs on.
+func thisSystem() system {
+	return system{files: os.DirFS("/"), address: resource(unix.RLIMIT_AS), data: resource(unix.RLIMIT_DATA)}
+}
+
+// resource returns a resource limit. One that cannot be read limits nothing here.
+func resource(which int) int64 {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(which, &l); err != nil || l.Cur > math.MaxInt64 {
+		return unlimited
+	}
+	return int64(l.Cur)
+}

@@ -1,0 +1,40 @@
+package runlog
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkStep takes steps of 80 ms; a step of a run takes that or more.
+func BenchmarkStep(b *testing.B) {
+	l := create(b, Options{})
+	for i := 1; b.Loop(); i++ {
+		s := step(i)
+		s.Time = begin.Add(time.Duration(i) * 80 * time.Millisecond)
+		l.Step(s)
+	}
+}
+
+// BenchmarkScalars records eight numbers of each of twelve layers.
+func BenchmarkScalars(b *testing.B) {
+	l := create(b, Options{})
+	values := map[string]float64{}
+	for i := range 96 {
+		values[fmt.Sprintf("layer%02d/number%d", i/8, i%8)] = 1 / float64(i+3)
+	}
+	for i := 1; b.Loop(); i++ {
+		l.Scalars(i, values)
+	}
+}
+
+// BenchmarkSave saves a run of 50,000 steps.
+func BenchmarkSave(b *testing.B) {
+	l := create(b, Options{BytesPerToken: 1})
+	l.rows = realistic(50000, 1000)
+	for b.Loop() {
+		require.NoError(b, l.Save())
+	}
+}

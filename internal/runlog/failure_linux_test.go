@@ -1,0 +1,152 @@
+package runlog
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// child runs a test of this binary in a process of its own, with the environment variable NSA_TEST_CHILD set to dir.
+func child(test, dir string) *exec.Cmd {
+	c := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v")
+	c.Env = append(os.Environ(), "NSA_TEST_CHILD="+dir)
+	return c
+}
+
+// TestFullDisk: in a process whose files may not grow beyond some size, at every size, Save and Event fail, nothing half-written
+// stands in the folder, and all is written when there is room again.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("NSA_TEST_CHILD") == "" {
+		out, err := child(t.Name(), t.TempDir()).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return
+	}
+	var whole syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &whole))
+	limit := func(n uint64) {
+		require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: n, Max: whole.Max}))
+	}
+	for _, size := range []uint64{0, 700, 9000, 400000} {
+		limit(whole.Cur)
+		l := testutil.Must(Create(filepath.Join(os.Getenv("NSA_TEST_CHILD"), fmt.Sprint(size)), Options{}))(t)
+		take := func(from, to int) (errs int) {
+			for i := from; i <= to; i++ {
+				l.Step(step(i))
+				if i%5 == 0 && l.Event("tick", map[string]any{"i": i, "text": strings.Repeat("x", i)}) != nil {
+					errs++
+				}
+			}
+			return errs
+		}
+		require.Zero(t, take(1, 30))
+		require.NoError(t, l.Save())
+
+		limit(size)
+		failed := take(31, 60)
+		saved := l.Save()
+		limit(whole.Cur)
+		if size <= 700 { // events.jsonl is longer already
+			require.Equal(t, 6, failed, size)
+		}
+		require.Equal(t, size < 400000, saved != nil, "%d: %v", size, saved)
+		if saved != nil {
+			require.ErrorIs(t, saved, syscall.EFBIG)
+		}
+		requireWhole(t, l.dir)
+		noTemporaries(t, l.dir)
+		for _, line := range read(t, l, EventsFile) {
+			require.Regexp(t, `^\{.*\}$`, line, "not even the last line is torn")
+		}
+		require.Zero(t, take(61, 90))
+		require.NoError(t, l.Save())
+		require.Len(t, read(t, l, StepsFile), 91)
+		require.Len(t, readEvents(t, l, "tick"), 18)
+		events, torn := records(t, testutil.Must(os.ReadFile(l.board.path))(t))
+		require.False(t, torn)
+		require.Len(t, events, 92)
+	}
+	limit(0)
+	dir := filepath.Join(os.Getenv("NSA_TEST_CHILD"), "none")
+	require.ErrorIs(t, testutil.Err(Create(dir, Options{})), syscall.EFBIG)
+	limit(whole.Cur)
+	require.NoDirExists(t, dir)
+}
+
+// TestKill: a run that is killed at random moments and resumed behind the last step that it had reported has whole files all the
+// time, and every row in the end.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	random := rand.New(rand.NewPCG(9, 10))
+	const kills = 5
+	last := 0
+	for range kills {
+		c := child("TestKilled", dir)
+		out := testutil.Must(c.StdoutPipe())(t)
+		require.NoError(t, c.Start())
+		lines := bufio.NewScanner(out)
+		killed := false
+		for lines.Scan() {
+			text, ok := strings.CutPrefix(lines.Text(), "saved ")
+			if !ok {
+				continue
+			}
+			last = testutil.Must(strconv.Atoi(text))(t)
+			if !killed {
+				killed = true
+				time.AfterFunc(time.Duration(random.IntN(60))*time.Millisecond, func() { _ = c.Process.Kill() })
+			}
+		}
+		_ = c.Wait() // killed
+		require.True(t, killed)
+		requireWhole(t, dir)
+	}
+	l := testutil.Must(Resume(dir, last, Options{}))(t)
+	require.Positive(t, last)
+	require.Len(t, read(t, l, StepsFile), last+1)
+	require.Len(t, readEvents(t, l, "resume"), kills)
+	for _, e := range readEvents(t, l, "resume") {
+		require.Zero(t, e["rows_missing"])
+	}
+	noTemporaries(t, dir)
+}
+
+// TestKilled is the process that TestKill kills.
+func TestKilled(t *testing.T) {
+	dir := os.Getenv("NSA_TEST_CHILD")
+	if dir == "" {
+		t.Skip("started by TestKill")
+	}
+	var l *Log
+	from := 0
+	if _, err := os.Stat(filepath.Join(dir, StepsFile)); err != nil {
+		l = testutil.Must(Create(dir, Options{}))(t)
+	} else {
+		rows := testutil.Must(parseTable(testutil.Must(os.ReadFile(filepath.Join(dir, StepsFile)))(t)))(t)
+		if len(rows) > 0 {
+			from = rows[len(rows)-1].Number
+		}
+		l = testutil.Must(Resume(dir, from, Options{}))(t)
+	}
+	for i := from + 1; ; i++ {
+		l.Step(step(i))
+		require.NoError(t, l.Event("tick", map[string]any{"text": strings.Repeat("x", i%100)}))
+		if i%10 == 0 {
+			require.NoError(t, l.Save())
+			fmt.Printf("saved %d\n", i)
+		}
+	}
+}

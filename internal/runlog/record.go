@@ -1,0 +1,121 @@
+package runlog
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Step records a step. If its number is not above the last one's, it replaces the rows from that number on. It does not fail:
+// what cannot be written now is written later, and Event and Save return the error.
+func (l *Log) Step(s Step) {
+	if s.Time.IsZero() {
+		s.Time = time.Now()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.rows); n > 0 && s.Number == l.rows[n-1].Number && l.rows[n-1].onlyHeldOut {
+		l.rows[n-1] = row{Step: s, heldOut: l.rows[n-1].heldOut}
+	} else {
+		l.dropFrom(s.Number)
+		l.rows = append(l.rows, row{Step: s})
+	}
+	if due(l.lastBoard, s.Time, stepScalarsEvery) {
+		l.lastBoard = s.Time
+		l.board.add(scalarRecord(s.Number, s.Time, map[string]float64{
+			"loss/train": s.Loss, "optimizer/learning_rate": s.LR, "optimizer/grad_norm": s.GradNorm, "rate/tokens_per_second": s.TokensPerSec,
+		}))
+	}
+	l.lossSum += s.Loss
+	l.lossCount++
+	if due(l.lastLine, s.Time, stepLineEvery) {
+		l.lastLine = s.Time
+		l.addNumbers("step", s.Number, s.Time, map[string]any{
+			"tokens": s.Tokens, "loss": s.Loss, "mean_loss": l.lossSum / float64(l.lossCount), "lr": s.LR, "grad_norm": s.GradNorm,
+			"tokens_per_second": s.TokensPerSec,
+		})
+		l.lossSum, l.lossCount = 0, 0
+	}
+	_ = l.flush() // what could not be written is kept, and Event and Save return the error
+}
+
+// due reports whether something that was last done at a time is to be done again. So it is when the clock was set back.
+func due(last, now time.Time, every time.Duration) bool {
+	d := now.Sub(last)
+	return d < 0 || d >= every
+}
+
+// dropFrom removes the rows from a step on.
+func (l *Log) dropFrom(step int) {
+	n := len(l.rows)
+	for n > 0 && l.rows[n-1].Number >= step {
+		n--
+	}
+	l.rows = l.rows[:n]
+}
+
+// HeldOut records the loss after a step on data that is not trained on: in the step's row, and as the event "evaluation". Step 0
+// is before the first one.
+func (l *Log) HeldOut(step int, loss float64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := len(l.rows)
+	for i > 0 && l.rows[i-1].Number >= step {
+		i--
+	}
+	switch {
+	case i == len(l.rows):
+		l.rows = append(l.rows, row{Step: Step{Number: step, Time: time.Now()}, heldOut: loss, onlyHeldOut: true})
+	case l.rows[i].Number != step:
+		return fmt.Errorf("runlog: held-out loss of step %d: it is not recorded, step %d is", step, l.rows[i].Number)
+	default:
+		l.rows[i].heldOut = loss
+	}
+	now := time.Now()
+	fields := map[string]any{"loss": loss, "perplexity": math.Exp(loss)}
+	scalars := map[string]float64{"loss/held_out": loss, "loss/held_out_perplexity": math.Exp(loss)}
+	if b := l.options.BytesPerToken; b > 0 {
+		bits := bitsPerByte(loss, b)
+		fields["bits_per_byte"], scalars["loss/held_out_bits_per_byte"] = bits, bits
+	}
+	l.board.add(scalarRecord(step, now, scalars))
+	l.addNumbers("evaluation", step, now, fields)
+	return l.flush()
+}
+
+// bitsPerByte converts a loss in nats a token.
+func bitsPerByte(loss, bytesPerToken float64) float64 { return loss / math.Ln2 / bytesPerToken }
+
+// Scalars records further numbers of a step, such as statistics by layer, as the event "scalars" and for TensorBoard, which
+// groups names by what stands before a slash. All of them are written: it is for the caller to choose how often.
+func (l *Log) Scalars(step int, values map[string]float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.board.add(scalarRecord(step, now, values))
+	l.addNumbers("scalars", step, now, map[string]any{"values": values})
+	_ = l.flush() // as in Step
+}
+
+// Event writes a line to events.jsonl: the time, the last step recorded, the kind, and the fields. NaN, Inf and errors become
+// strings. It is an error if a field is named time, step or kind, or is nothing that JSON has.
+func (l *Log) Event(kind string, fields map[string]any) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	step := l.from
+	if n := len(l.rows); n > 0 {
+		step = l.rows[n-1].Number
+	}
+	line, err := jsonLine(kind, step, time.Now(), fields)
+	if err != nil {
+		return fmt.Errorf("runlog: event %q: %w", kind, err)
+	}
+	l.events.add(line)
+	return l.flush()
+}
+
+// addNumbers adds a line whose fields are numbers, which are always valid.
+func (l *Log) addNumbers(kind string, step int, at time.Time, fields map[string]any) {
+	line, _ := jsonLine(kind, step, at, fields)
+	l.events.add(line)
+}
