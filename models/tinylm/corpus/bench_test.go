@@ -13,8 +13,8 @@ import (
 func BenchmarkReader(b *testing.B) {
 	documents := makeDocuments(4000, 16<<10, 1)
 	text := []byte(strings.Join(documents, "\n"))
-	files := map[string][]byte{"large/a.txt": text, "jsonl/a.jsonl": jsonl(b, documents), "parquet/a.parquet": parquetFile(b, documents, 1000),
-		"gz/a.txt.gz": text, "zst/a.txt.zst": text, "uint16/a.npy": numpyFile(joined(documents), 2)}
+	files := map[string][]byte{"large/a.txt": text, "jsonl/a.jsonl": jsonl(b, documents), "parquet/a.parquet": parquetBytes(b, documents, 1000),
+		"gz/a.txt.gz": text, "zst/a.txt.zst": text, "uint16/a.npy": numpyBytes(joined(documents), 2)}
 	for i, d := range documents {
 		files[fmt.Sprintf("small/%d.txt", i)] = []byte(d)
 	}

@@ -19,11 +19,11 @@ func formats(t *testing.T, documents []string) map[string]map[string][]byte {
 		"jsonl":        {"a.jsonl": jsonl(t, documents[:half]), "b.jsonl": jsonl(t, documents[half:])},
 		"jsonl.gz":     {"a.jsonl.gz": jsonl(t, documents)},
 		"jsonl.zst":    {"a.jsonl.zst": jsonl(t, documents)},
-		"parquet":      {"a.parquet": parquetFile(t, documents[:half], 7), "b.parquet": parquetFile(t, documents[half:], 1000)},
-		"mixed":        {"a.parquet": parquetFile(t, documents[:half], 50), "b.jsonl.gz": jsonl(t, documents[half:])},
-		"numpy uint8":  {"a.npy": numpyFile(joined(documents), 1)},
-		"numpy uint16": {"a.npy": numpyFile(joined(documents), 2)},
-		"numpy uint32": {"a.npy.zst": numpyFile(joined(documents), 4)},
+		"parquet":      {"a.parquet": parquetBytes(t, documents[:half], 7), "b.parquet": parquetBytes(t, documents[half:], 1000)},
+		"mixed":        {"a.parquet": parquetBytes(t, documents[:half], 50), "b.jsonl.gz": jsonl(t, documents[half:])},
+		"numpy uint8":  {"a.npy": numpyBytes(joined(documents), 1)},
+		"numpy uint16": {"a.npy": numpyBytes(joined(documents), 2)},
+		"numpy uint32": {"a.npy.zst": numpyBytes(joined(documents), 4)},
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// format says what the bytes of a file mean.
-type format int
+// fileFormat says what the bytes of a file mean.
+type fileFormat int
 
 const (
-	plainText format = iota
+	plainText fileFormat = iota
 	jsonLines
 	parquetText
 	llmcTokens
@@ -25,7 +25,7 @@ type file struct {
 	path   string
 	name   string // relative to the folder, with slashes
 	size   int64  // as it is on disk
-	format format
+	format fileFormat
 	pack   string // ".gz", ".zst" or ""
 	tokens tokenArray
 }

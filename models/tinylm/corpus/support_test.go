@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,8 +78,8 @@ func jsonl(t testing.TB, documents []string) []byte {
 	return b.Bytes()
 }
 
-// parquetFile has a row group of each so many documents.
-func parquetFile(t testing.TB, documents []string, group int) []byte {
+// parquetBytes has a row group of each so many documents.
+func parquetBytes(t testing.TB, documents []string, group int) []byte {
 	t.Helper()
 	type row struct {
 		ID   int64   `parquet:"id"`
@@ -97,12 +98,12 @@ func parquetFile(t testing.TB, documents []string, group int) []byte {
 	return b.Bytes()
 }
 
-// llmcFile has the tokens of documents, each behind a separator.
-func llmcFile(documents []string) []byte {
+// llmcBytes has the tokens of documents, each behind a separator.
+func llmcBytes(documents []string) []byte {
 	header := make([]byte, llmcHeader)
 	var tokens []byte
 	for _, d := range documents {
-		for _, b := range "\x00" + d {
+		for _, b := range []byte("\x00" + d) {
 			tokens = binary.LittleEndian.AppendUint16(tokens, uint16(b))
 		}
 	}
@@ -112,8 +113,8 @@ func llmcFile(documents []string) []byte {
 	return append(header, tokens...)
 }
 
-// numpyFile has tokens of the given width.
-func numpyFile(tokens []int32, width int) []byte {
+// numpyBytes has tokens of the given width.
+func numpyBytes(tokens []int32, width int) []byte {
 	header := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }", map[int]string{1: "|u1", 2: "<u2", 4: "<u4"}[width], len(tokens))
 	header += strings.Repeat(" ", 63-(10+len(header))%64) + "\n"
 	b := append([]byte("\x93NUMPY\x01\x00"), byte(len(header)), byte(len(header)>>8))
@@ -147,18 +148,22 @@ func open(t testing.TB, path string, o Options, block int) *Corpus {
 	return c
 }
 
-// epochOf returns the batches of the first epoch behind a cursor, read without goroutines. Rows of the next epoch may follow.
+// epochOf returns the batches of the epoch of a cursor, read without goroutines, and no batch with rows of two epochs.
 func epochOf(t testing.TB, c *Corpus, s Shape, from Cursor) []*Batch {
 	t.Helper()
 	var all []*Batch
 	for b, err := range c.batches(c.blocks(t.Context(), start(from), s.Seq), s, from) {
 		require.NoError(t, err)
-		all = append(all, b)
-		if b.After.Epoch > from.Epoch {
-			return all
+		if b.After.Epoch == from.Epoch {
+			all = append(all, b)
+			continue
 		}
+		if b.After.Epoch == from.Epoch+1 && b.After.Block == 0 && b.After.Window == 0 && b.After.Token == 0 {
+			all = append(all, b)
+		}
+		break
 	}
-	return nil
+	return all
 }
 
 // textsOf returns the documents of batches whose windows hold whole blocks, sorted.
@@ -184,4 +189,26 @@ func sorted(all []string) []string {
 	all = slices.Clone(all)
 	slices.Sort(all)
 	return all
+}
+
+// pythonParquet returns a file that pyarrow wrote with a compression, or nil without pyarrow.
+func pythonParquet(t testing.TB, compression string) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a.parquet")
+	out, err := exec.Command(pythonPath(), "testdata/write_parquet.py", path, compression).CombinedOutput()
+	if err != nil {
+		t.Logf("no pyarrow: %v %s", err, out)
+		return nil
+	}
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return b
+}
+
+// pythonPath returns the Python of NSA_PYTHON, or python3.
+func pythonPath() string {
+	if path := os.Getenv("NSA_PYTHON"); path != "" {
+		return path
+	}
+	return "python3"
 }

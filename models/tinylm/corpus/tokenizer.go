@@ -19,7 +19,8 @@ import (
 const mostTokenizerBytes = 256 << 20
 
 // tokenizer is a Hugging Face tokenizer of the kind of GPT-2, Llama 3 and Qwen: byte-level byte-pair encoding. No pure Go library gave
-// the ids of the reference for it, so it is written here. Other kinds are refused.
+// the ids of the reference for it, so it is written here. Other kinds are refused. Characters newer than Go's Unicode tables may be cut
+// in other places than there.
 type tokenizer struct {
 	hash   [sha256.Size]byte
 	tokens []string       // text of each id, as bytes

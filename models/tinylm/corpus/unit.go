@@ -38,8 +38,12 @@ func makeUnits(ctx context.Context, files []file) ([]unit, error) {
 		switch {
 		case err != nil:
 		case f.format == parquetText:
-			end, err = rowGroups(*f)
-			step = 1
+			var groups [][2]int64
+			groups, err = rowGroups(*f)
+			for _, g := range groups {
+				units = append(units, unit{i, g[0], g[1]})
+			}
+			end = 0
 		case f.isTokens():
 			f.tokens, err = readTokenHeader(*f)
 			end = f.tokens.bytes()
@@ -78,7 +82,7 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	case f.format == jsonLines:
 		all = readLines(f, u)
 	case f.format == parquetText:
-		all = readRowGroup(f, u)
+		all = readRowGroups(f, u)
 	case f.isTokens():
 		all = readTokens(f, u, s.vocab)
 	default:

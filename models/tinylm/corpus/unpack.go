@@ -31,12 +31,8 @@ func (f file) open(from int64) (io.ReadCloser, error) {
 }
 
 func (f file) unpack(in *os.File, from int64) (io.ReadCloser, error) {
-	info, err := in.Stat()
-	if err != nil {
+	if err := f.checkSize(in); err != nil {
 		return nil, err
-	}
-	if info.Size() != f.size {
-		return nil, fmt.Errorf("has %d bytes, had %d when the corpus was opened", info.Size(), f.size)
 	}
 	if _, err := in.Seek(from, io.SeekStart); err != nil {
 		return nil, err
@@ -59,6 +55,15 @@ func (f file) unpack(in *os.File, from int64) (io.ReadCloser, error) {
 	}
 	u.out, u.close = z, z.Close
 	return u, nil
+}
+
+// checkSize returns an error if the open file has changed since it was listed.
+func (f file) checkSize(in *os.File) error {
+	info, err := in.Stat()
+	if err == nil && info.Size() != f.size {
+		err = fmt.Errorf("has %d bytes, had %d when the corpus was opened", info.Size(), f.size)
+	}
+	return err
 }
 
 // unpacked is the content of a compressed file. It refuses to expand a file without bound.

@@ -29,15 +29,20 @@ func splitPattern(pattern string) ([]splitter, error) {
 	case llama3Start + llama3End:
 		return []splitter{scanner{digits: 1}.split}, nil
 	}
-	re, err := regexp2.Compile(pattern, regexp2.None)
-	if err != nil {
-		return nil, fmt.Errorf("pattern %q: %w", pattern, err)
-	}
-	return []splitter{matches{re}.split}, nil
+	m, err := newMatches(pattern)
+	return []splitter{m.split}, err
 }
 
 // matches cuts a text with a regular expression.
 type matches struct{ re *regexp2.Regexp }
+
+func newMatches(pattern string) (matches, error) {
+	re, err := regexp2.Compile(pattern, regexp2.None)
+	if err != nil {
+		return matches{}, fmt.Errorf("pattern %q: %w", pattern, err)
+	}
+	return matches{re}, nil
+}
 
 func (m matches) split(text []byte, word func([]byte)) {
 	runes := []rune(string(text))
