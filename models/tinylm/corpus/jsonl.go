@@ -83,21 +83,21 @@ func skipLine(in *bufio.Reader) (int64, error) {
 // readLine returns a line with its end, which is valid until the next call. buffer serves long ones.
 func readLine(in *bufio.Reader, buffer *[]byte) ([]byte, error) {
 	line, err := in.ReadSlice('\n')
-	if err == nil || err == io.EOF && len(line) > 0 {
-		return line, nil
-	}
-	*buffer = append((*buffer)[:0], line...)
-	for errors.Is(err, bufio.ErrBufferFull) {
-		if len(*buffer) > documentBytes {
-			return nil, fmt.Errorf("more than %d bytes, want at most that", documentBytes)
+	if errors.Is(err, bufio.ErrBufferFull) {
+		*buffer = append((*buffer)[:0], line...)
+		for errors.Is(err, bufio.ErrBufferFull) && len(*buffer) <= documentBytes {
+			line, err = in.ReadSlice('\n')
+			*buffer = append(*buffer, line...)
 		}
-		line, err = in.ReadSlice('\n')
-		*buffer = append(*buffer, line...)
+		line = *buffer
 	}
-	if err == io.EOF && len(*buffer) > 0 {
+	if len(line) > documentBytes {
+		return nil, fmt.Errorf("more than %d bytes, want at most that", documentBytes)
+	}
+	if err == io.EOF && len(line) > 0 {
 		err = nil
 	}
-	return *buffer, err
+	return line, err
 }
 
 // parseLine returns the document of a line. A blank line has none.

@@ -191,18 +191,16 @@ func sorted(all []string) []string {
 	return all
 }
 
-// pythonParquet returns a file that pyarrow wrote with a compression, or nil without pyarrow.
-func pythonParquet(t testing.TB, compression string) []byte {
+// pythonParquet returns a folder of files that pyarrow wrote, or "" without pyarrow.
+func pythonParquet(t testing.TB) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "a.parquet")
-	out, err := exec.Command(pythonPath(), "testdata/write_parquet.py", path, compression).CombinedOutput()
+	folder := t.TempDir()
+	out, err := exec.Command(pythonPath(), "testdata/write_parquet.py", folder).CombinedOutput()
 	if err != nil {
 		t.Logf("no pyarrow: %v %s", err, out)
-		return nil
+		return ""
 	}
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return b
+	return folder
 }
 
 // pythonPath returns the Python of NSA_PYTHON, or python3.

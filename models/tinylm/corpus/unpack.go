@@ -40,18 +40,18 @@ func (f file) unpack(in *os.File, from int64) (io.ReadCloser, error) {
 	if f.pack == "" {
 		return in, nil
 	}
-	u := &unpacked{in: in, pack: f.pack}
+	u := &unpacked{in: in}
 	if f.pack == ".gz" {
 		gz, err := gzip.NewReader(counter{in, &u.read})
 		if err != nil {
-			return nil, fmt.Errorf("gzip: %w", unexpected(err))
+			return nil, fmt.Errorf("unpack: %w", unexpected(err))
 		}
 		u.out, u.close = gz, func() { gz.Close() }
 		return u, nil
 	}
 	z, err := zstd.NewReader(counter{in, &u.read}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
 	if err != nil {
-		return nil, fmt.Errorf("zstd: %w", unexpected(err))
+		return nil, fmt.Errorf("unpack: %w", unexpected(err))
 	}
 	u.out, u.close = z, z.Close
 	return u, nil
@@ -71,7 +71,6 @@ type unpacked struct {
 	in      *os.File
 	out     io.Reader
 	close   func()
-	pack    string
 	read    int64 // bytes of the file
 	written int64 // bytes of its content
 }
@@ -80,10 +79,10 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.out.Read(p)
 	u.written += int64(n)
 	if u.written > freeExpansion && u.written/mostExpansion > u.read {
-		return n, fmt.Errorf("%s: %d bytes expand to more than %d, want at most %d times as many", u.pack[1:], u.read, u.written, mostExpansion)
+		return n, fmt.Errorf("unpack: %d bytes expand to more than %d, want at most %d times as many", u.read, u.written, mostExpansion)
 	}
 	if err != nil && err != io.EOF {
-		err = fmt.Errorf("%s: behind byte %d of the content: %w", u.pack[1:], u.written, err)
+		err = fmt.Errorf("unpack: behind byte %d of the content: %w", u.written, err)
 	}
 	return n, err
 }

@@ -67,7 +67,7 @@ def main(folder, n=10_000, size=1000):
     json.dump(text, open(f"{folder}/lines.json", "w"))
     special = ["<|endoftext|>", "<|end"]
     for name, t in tokenizers():
-        t.train_from_iterator(text[:2000], trainers.BpeTrainer(
+        t.train_from_iterator(text[:500], trainers.BpeTrainer(
             vocab_size=size, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
         t.save(f"{folder}/{name}.json", pretty=False)
         json.dump([e.ids for e in t.encode_batch(text, add_special_tokens=False)], open(f"{folder}/{name}.ids.json", "w"))
