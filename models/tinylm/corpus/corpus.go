@@ -10,8 +10,9 @@
 //	.npy       tokens: a one-dimensional array of uint8, uint16 or uint32
 //	any other  plain text: a file is a document
 //
-// Tokens in files end a document at each separator; a folder has either tokens or text. Plain text of more than 4 MiB is cut into documents
-// of that size behind the ends of lines. A text with a zero byte is binary and is skipped, as are empty texts and, with a tokenizer,
+// A folder has either text or tokens. Tokens in files end a document at each separator. Large documents are cut: plain text behind an end of
+// a line about each 4 MiB, tokens where a document goes on for more than a million behind a multiple of four. A line of JSON and
+// a text of Parquet may have 64 MiB. A text with a zero byte is binary and is skipped, as are empty texts and, with a tokenizer,
 // those that are not UTF-8. [Corpus.Skipped] counts them. A file that is broken in any way is an error that names the file and the place.
 //
 // # Split
@@ -23,10 +24,11 @@
 // # Order
 //
 // An epoch visits units in an order that the seed and the epoch decide. A unit is a file, a row group of a Parquet file, or a range of an
-// uncompressed file. Documents are read into a block of about eight million tokens and permuted. A separator follows each. The
-// block is cut into windows, which are permuted and given out. So each token that predicts another is in exactly one window an epoch, and
-// memory does not grow with the data. A [Cursor] says where a reader stands; a reader from it gives the batches that the first
-// reader would have given.
+// uncompressed file; small row groups are read together. Documents are read into a block of about eight million tokens, the first ones
+// smaller, and permuted. A separator follows each. The block is cut into windows, which are permuted and given out. So each token that
+// predicts another is in exactly one window an epoch, and memory does not grow with the data. A long document may go on in the next
+// block, where it is cut no token is predicted. A [Cursor] says where a reader stands; a reader from it gives the batches
+// that the first reader would have given.
 package corpus
 
 import (

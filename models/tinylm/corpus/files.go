@@ -124,7 +124,7 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 			if text.isTokens() {
 				text, f = f, text
 			}
-			return nil, fmt.Errorf("%s has text (%s) and tokens (%s), want one of them", path, text.name, f.name)
+			return nil, fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension", path, text.name, f.name)
 		}
 	}
 	if len(files) == 0 {

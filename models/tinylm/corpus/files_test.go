@@ -69,7 +69,7 @@ func TestBrokenFiles(t *testing.T) {
 		"two texts":       {"a.jsonl", line(`{"text": "a", "text": "b"}`), "duplicate"},
 		"long line":       {"a.jsonl", line(`{"text": "` + strings.Repeat("a", documentBytes+1) + `"}`), "want at most"},
 		"short .gz":       {"a.txt.gz", cut(pack(t, bytes.Repeat([]byte("text "), 100), ".gz"), 5), "unexpected EOF"},
-		"no .gz":          {"a.txt.gz", []byte("text"), "gzip"},
+		"no .gz":          {"a.txt.gz", []byte("text and more text"), "unpack: gzip: invalid header"},
 		".gz and more":    {"a.txt.gz", append(pack(t, []byte("text"), ".gz"), "more"...), "behind byte 4 of the content: unexpected EOF"},
 		"short .zst":      {"a.txt.zst", cut(pack(t, bytes.Repeat([]byte("text "), 100), ".zst"), 5), "unpack: behind byte"},
 		"bomb .zst":       {"a.txt.zst", pack(t, bytes.Repeat([]byte("a"), 200<<20), ".zst"), "expand to more than"},

@@ -65,16 +65,21 @@ func mutations(t *testing.T) int {
 func TestDamagedFiles(t *testing.T) {
 	const mostBytes, mostTime = 600 << 20, 10 * time.Second
 	documents := makeDocuments(60, 100, 1)
-	var lz4 []byte
+	python := map[string][]byte{} // those of pyarrow
 	if folder := pythonParquet(t); folder != "" {
-		var err error
-		lz4, err = os.ReadFile(filepath.Join(folder, "lz4-1.0-dictionary.parquet"))
-		require.NoError(t, err)
+		for _, name := range []string{"lz4-1.0-dictionary", "none-1.0-dictionary", "none-2.0-plain"} {
+			content, err := os.ReadFile(filepath.Join(folder, name+".parquet"))
+			require.NoError(t, err)
+			python[name] = content
+		}
 	}
 	for name, content := range map[string][]byte{
 		"a.jsonl":        jsonl(t, documents),
 		"a.parquet":      parquetBytes(t, documents, 20),
-		"lz4.parquet":    lz4,
+		"lz4.parquet":    python["lz4-1.0-dictionary"],
+		"words.parquet":  python["none-1.0-dictionary"],
+		"plain.parquet":  python["none-2.0-plain"],
+		"delta.parquet":  deltaParquet(t, documents),
 		"a.txt.gz":       pack(t, []byte(strings.Join(documents, " ")), ".gz"),
 		"a.jsonl.zst":    pack(t, jsonl(t, documents), ".zst"),
 		"a.npy":          numpyBytes(joined(documents), 2),

@@ -82,7 +82,11 @@ func (b *builder) begin(at Cursor) {
 	if at.Epoch == 0 && at.Block < 8 {
 		b.size = min(b.size, b.c.firstTokens<<at.Block)
 	}
-	b.block = newBlock(0)
+	last := 0
+	if b.block != nil {
+		last = len(b.block.tokens)
+	}
+	b.block = newBlock(last)
 	b.block.start = at
 }
 

@@ -24,11 +24,12 @@ func makeDocuments(n, most int, seed uint64) []string {
 	r := rand.New(rand.NewPCG(seed, 0))
 	var all []string
 	for i := range n {
-		d := fmt.Sprintf("%d:", i)
-		for size := r.IntN(most + 1); len(d) < size; {
-			d += []string{"word ", "größer ", "\n", "日本 ", `"quoted" `, "\t", "e", "\u2028"}[r.IntN(8)]
+		var d strings.Builder
+		fmt.Fprintf(&d, "%d:", i)
+		for size := r.IntN(most + 1); d.Len() < size; {
+			d.WriteString([]string{"word ", "größer ", "\n", "日本 ", `"quoted" `, "\t", "e", "\u2028"}[r.IntN(8)])
 		}
-		all = append(all, d)
+		all = append(all, d.String())
 	}
 	return all
 }
@@ -95,6 +96,22 @@ func parquetBytes(t testing.TB, documents []string, group int) []byte {
 		}
 	}
 	require.NoError(t, w.Close())
+	return b.Bytes()
+}
+
+// deltaParquet has the lengths of texts apart from these, unpacked.
+func deltaParquet(t testing.TB, documents []string) []byte {
+	t.Helper()
+	type row struct {
+		Text string `parquet:"text"`
+	}
+	var rows []row
+	for _, d := range documents {
+		rows = append(rows, row{d})
+	}
+	var b bytes.Buffer
+	schema := parquet.NewSchema("row", parquet.Group{"text": parquet.Encoded(parquet.String(), &parquet.DeltaLengthByteArray)})
+	require.NoError(t, parquet.Write(&b, rows, schema))
 	return b.Bytes()
 }
 
