@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math/bits"
 	"os"
 
@@ -53,71 +54,119 @@ func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int)
 	return nil
 }
 
+// page is a page of a column.
+type page struct {
+	values   int64 // with nulls
+	encoding format.Encoding
+	levels   []byte // of definition, which tell nulls from values; nil: they are in data
+	data     []byte
+	packed   bool
+	size     int64 // of data when it is unpacked
+}
+
 // page checks the page at a place and returns its length and its number of values, which is 0 for a dictionary.
 func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 	h, n, err := c.header(at, end)
 	if err != nil {
 		return 0, 0, err
 	}
-	packed, want := int64(h.CompressedPageSize), int64(h.UncompressedPageSize)
-	if packed < 0 || packed > end-at-n || want < 0 || max(packed, want) > mostPage {
-		return 0, 0, fmt.Errorf("%d bytes, unpacked %d, want at most %d and %d", packed, want, min(end-at-n, mostPage), mostPage)
+	size, want := int64(h.CompressedPageSize), int64(h.UncompressedPageSize)
+	if size < 0 || size > end-at-n || want < 0 || max(size, want) > mostPage {
+		return 0, 0, fmt.Errorf("%d bytes, unpacked %d, want at most %d and %d", size, want, min(end-at-n, mostPage), mostPage)
 	}
-	c.buffer = grow(c.buffer, int(packed))
+	c.buffer = grow(c.buffer, int(size))
 	if _, err := c.in.ReadAt(c.buffer, at+n); err != nil {
 		return 0, 0, unexpected(err)
 	}
-	data, levels, encoding, isPacked := c.buffer, -1, format.Plain, true
+	p, err := c.describe(h, c.buffer)
+	if err != nil {
+		return 0, 0, err
+	}
+	if p.packed && len(p.data) > 0 {
+		if p.data, err = c.unpack(p.data, int(p.size)); err != nil {
+			return 0, 0, err
+		}
+	}
+	if h.Type == format.DictionaryPage {
+		return n + size, 0, p.checkStrings(p.values)
+	}
+	strings := p.values
+	if c.level > 0 {
+		if strings, err = p.countStrings(c.level); err != nil {
+			return 0, 0, err
+		}
+	}
+	return n + size, p.values, p.checkStrings(strings)
+}
+
+// describe makes a header and the bytes behind it a page.
+func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err error) {
+	p = page{data: data, packed: true, size: int64(h.UncompressedPageSize)}
 	switch {
 	case h.Type == format.DictionaryPage && h.DictionaryPageHeader.Valid:
-		values, encoding = int64(h.DictionaryPageHeader.V.NumValues), h.DictionaryPageHeader.V.Encoding
-		if encoding == plainDictionary {
-			encoding = format.Plain
+		p.values, p.encoding = int64(h.DictionaryPageHeader.V.NumValues), h.DictionaryPageHeader.V.Encoding
+		if p.encoding == plainDictionary {
+			p.encoding = format.Plain
 		}
 	case h.Type == format.DataPage && h.DataPageHeader.Valid:
-		values, encoding = int64(h.DataPageHeader.V.NumValues), h.DataPageHeader.V.Encoding
-		if c.level > 0 {
-			levels = 0
+		v := h.DataPageHeader.V
+		p.values, p.encoding = int64(v.NumValues), v.Encoding
+		if c.level > 0 && v.DefinitionLevelEncoding != format.RLE {
+			return p, fmt.Errorf("levels in the encoding %v, want RLE", v.DefinitionLevelEncoding)
 		}
 	case h.Type == format.DataPageV2 && h.DataPageHeaderV2.Valid:
 		v := h.DataPageHeaderV2.V
-		values, encoding, isPacked = int64(v.NumValues), v.Encoding, !v.IsCompressed.Valid || v.IsCompressed.V
-		skip := int64(v.DefinitionLevelsByteLength) + int64(v.RepetitionLevelsByteLength)
-		if v.DefinitionLevelsByteLength < 0 || v.RepetitionLevelsByteLength != 0 || skip > packed || skip > want {
-			return 0, 0, fmt.Errorf("levels of %d and %d bytes in %d", v.DefinitionLevelsByteLength, v.RepetitionLevelsByteLength, packed)
+		p.values, p.encoding, p.packed = int64(v.NumValues), v.Encoding, !v.IsCompressed.Valid || v.IsCompressed.V
+		n := int64(v.DefinitionLevelsByteLength)
+		if n < 0 || n > min(int64(len(data)), p.size) || v.RepetitionLevelsByteLength != 0 {
+			return p, fmt.Errorf("levels of %d and %d bytes in %d", n, v.RepetitionLevelsByteLength, len(data))
 		}
-		if err := checkRuns(data[:skip], bits.Len(uint(c.level)), values); err != nil {
-			return 0, 0, err
-		}
-		data, want = data[skip:], want-skip
+		p.levels, p.data, p.size = data[:n:n], data[n:], p.size-n
 	default:
-		return 0, 0, fmt.Errorf("of type %v, want a dictionary or data", h.Type)
+		return p, fmt.Errorf("of type %v, want a dictionary or data", h.Type)
 	}
-	if values < 0 || values > mostValues {
-		return 0, 0, fmt.Errorf("%d values, want at most %d", values, mostValues)
+	if p.values < 0 || p.values > mostValues {
+		return p, fmt.Errorf("%d values, want at most %d", p.values, mostValues)
 	}
-	if isPacked && len(data) > 0 {
-		if data, err = c.unpack(data, int(want)); err != nil {
-			return 0, 0, err
+	return p, nil
+}
+
+// countStrings returns how many values have the largest level, which are those that are not null.
+func (p *page) countStrings(level int) (n int64, err error) {
+	if p.levels == nil {
+		if len(p.data) < 4 || int64(binary.LittleEndian.Uint32(p.data)) > int64(len(p.data)-4) {
+			return 0, errors.New("levels are longer than the page")
+		}
+		end := 4 + int(binary.LittleEndian.Uint32(p.data))
+		p.levels, p.data = p.data[4:end], p.data[end:]
+	}
+	left, width := p.values, bits.Len(uint(level))
+	for r, err := range runs(p.levels, width, p.values) {
+		if err != nil {
+			return 0, err
+		}
+		r.n = min(r.n, left) // the last run may be padded
+		left -= r.n
+		switch {
+		case r.packed == nil && r.value == uint64(level):
+			n += r.n
+		case r.packed != nil:
+			for i := range int(r.n) {
+				value := 0
+				for j := range width {
+					at := i*width + j
+					value |= int(r.packed[at/8]>>(at%8)&1) << j
+				}
+				if value == level {
+					n++
+				}
+			}
 		}
 	}
-	if levels == 0 {
-		if len(data) < 4 || int64(binary.LittleEndian.Uint32(data)) > int64(len(data)-4) {
-			return 0, 0, fmt.Errorf("levels are longer than the page")
-		}
-		levels = 4 + int(binary.LittleEndian.Uint32(data))
-		if err := checkRuns(data[4:levels], bits.Len(uint(c.level)), values); err != nil {
-			return 0, 0, err
-		}
-		data = data[levels:]
+	if left > 0 {
+		return 0, fmt.Errorf("levels of %d values, want %d", p.values-left, p.values)
 	}
-	if err := checkValues(data, encoding, values); err != nil {
-		return 0, 0, err
-	}
-	if h.Type == format.DictionaryPage {
-		values = 0
-	}
-	return n + packed, values, nil
+	return n, nil
 }
 
 // header reads the header of the page at a place, and returns its length.
@@ -187,54 +236,87 @@ func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 	return c.unpacked, nil
 }
 
-// checkValues checks that the given number of strings can be in data.
-func checkValues(data []byte, encoding format.Encoding, values int64) error {
-	switch encoding {
+// checkStrings checks that the page has n strings, or indexes of strings.
+func (p *page) checkStrings(n int64) error {
+	data, got := p.data, int64(0)
+	switch p.encoding {
 	case format.Plain:
-		return nil // each has its length in the page
+		for ; len(data) > 0; got++ {
+			if len(data) < 4 || int64(binary.LittleEndian.Uint32(data)) > int64(len(data)-4) {
+				return fmt.Errorf("string %d is longer than the page", got)
+			}
+			data = data[4+binary.LittleEndian.Uint32(data):]
+		}
 	case plainDictionary, format.RLEDictionary:
 		if len(data) == 0 {
-			return nil
+			break
 		}
 		if data[0] > 32 {
-			return fmt.Errorf("indexes of %d bits", data[0])
+			return fmt.Errorf("indexes of %d bits, want at most 32", data[0])
 		}
-		return checkRuns(data[1:], int(data[0]), values)
-	case format.DeltaLengthByteArray:
-		for _, most := range []uint64{1 << 16, 1 << 16, uint64(values)} { // values of a block, blocks of it, values
-			x, n := binary.Uvarint(data)
-			if n <= 0 || x > most {
-				return errors.New("lengths of strings do not fit the page")
+		for r, err := range runs(data[1:], int(data[0]), n) {
+			if err != nil {
+				return err
 			}
-			data = data[n:]
+			got += r.n
 		}
-		return nil
+		got = min(got, n) // the last run may be padded
+	case format.DeltaLengthByteArray:
+		for _, most := range []uint64{1 << 16, 1 << 16, 1 << 32} { // values of a block, parts of it, values
+			x, size := binary.Uvarint(data)
+			if size <= 0 || x > most {
+				return errors.New("lengths of strings have no header")
+			}
+			data, got = data[size:], int64(x)
+		}
+	default:
+		return fmt.Errorf("encoding %v, want PLAIN, a dictionary or DELTA_LENGTH_BYTE_ARRAY", p.encoding)
 	}
-	return fmt.Errorf("encoding %v, want PLAIN, a dictionary or DELTA_LENGTH_BYTE_ARRAY", encoding)
-}
-
-// checkRuns checks that a run-length encoding has not many more numbers of so many bits than wanted.
-func checkRuns(data []byte, width int, want int64) error {
-	total := uint64(0)
-	for len(data) > 0 {
-		x, n := binary.Uvarint(data)
-		if n <= 0 || x > 1<<33 {
-			return errors.New("run of numbers without a length")
-		}
-		data = data[n:]
-		size := uint64(width+7) / 8
-		if x&1 == 1 {
-			size = (x >> 1) * uint64(width)
-			total += x >> 1 * 8
-		} else {
-			total += x >> 1
-		}
-		if total > uint64(2*want+4096) { // the last group may be padded
-			return fmt.Errorf("runs of %d numbers or more, want %d", total, want)
-		}
-		data = data[min(size, uint64(len(data))):]
+	if got != n {
+		return fmt.Errorf("%d strings, want %d", got, n)
 	}
 	return nil
+}
+
+// numberRun is n numbers of a run-length encoding: those in packed, or n times the same value.
+type numberRun struct {
+	n      int64
+	packed []byte
+	value  uint64
+}
+
+// runs gives the runs of numbers of so many bits. It is an error if they are many more than wanted, for all of them find a place in memory.
+func runs(data []byte, width int, want int64) iter.Seq2[numberRun, error] {
+	return func(yield func(numberRun, error) bool) {
+		for total := int64(0); len(data) > 0; {
+			x, n := binary.Uvarint(data)
+			if n <= 0 || x > 1<<33 {
+				yield(numberRun{}, errors.New("run of numbers without a length"))
+				return
+			}
+			data = data[n:]
+			r, size := numberRun{n: int64(x >> 1)}, (width+7)/8
+			if x&1 == 1 {
+				r.n, size = 8*r.n, int(x>>1)*width
+			}
+			total += r.n
+			if total > 2*want+4096 || size > len(data) {
+				yield(r, fmt.Errorf("runs of %d numbers in %d bytes, want %d", total, len(data), want))
+				return
+			}
+			if x&1 == 1 {
+				r.packed = data[:size:size]
+			} else {
+				for i, b := range data[:size] {
+					r.value |= uint64(b) << (8 * i)
+				}
+			}
+			data = data[size:]
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
 }
 
 // grow returns a slice of n bytes, which is b if it is large enough.

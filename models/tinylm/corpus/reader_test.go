@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -181,6 +183,57 @@ func TestCursorsOfAnyKind(t *testing.T) {
 		changed := mutate(r, text)
 		if json.Unmarshal(changed, &damaged) == nil && damaged != good && damaged != (Cursor{}) && !bytes.Equal(changed, text) {
 			require.Error(t, c.check(damaged, s.Seq), string(changed))
+		}
+	}
+}
+
+// A training step of a few milliseconds does not wait for text, also where a block ends.
+func TestReaderIsAhead(t *testing.T) {
+	path := filepath.Join(writeFiles(t, map[string][]byte{"a.txt": bytes.Repeat([]byte("some text\n"), 300_000)}), "a.txt")
+	c, err := Open(t.Context(), path, Options{HeldOut: 1000})
+	require.NoError(t, err)
+	r, err := c.Reader(Shape{Batch: 16, Seq: 512}, Cursor{})
+	require.NoError(t, err)
+	defer r.Close()
+	const steps = 150
+	blocks := map[int]bool{}
+	for range steps {
+		b, err := r.Next(t.Context())
+		require.NoError(t, err)
+		blocks[b.After.Block] = true
+		time.Sleep(3 * time.Millisecond)
+	}
+	require.Greater(t, len(blocks), 1)
+	require.Less(t, r.Waits(), steps/10) // none on an idle machine
+	t.Logf("%d waits", r.Waits())
+}
+
+// BenchmarkReader reads with all its goroutines. The metric tokens/s is of two cores with -cpu 2.
+func BenchmarkReader(b *testing.B) {
+	documents := makeDocuments(4000, 16<<10, 1)
+	text := []byte(strings.Join(documents, "\n"))
+	files := map[string][]byte{"large/a.txt": text, "jsonl/a.jsonl": jsonl(b, documents), "parquet/a.parquet": parquetBytes(b, documents, 1000),
+		"gz/a.txt.gz": text, "zst/a.txt.zst": text, "uint16/a.npy": numpyBytes(joined(documents), 2)}
+	for i, d := range documents {
+		files[fmt.Sprintf("small/%d.txt", i)] = []byte(d)
+	}
+	folder := writeFiles(b, files)
+	for _, name := range []string{"large", "small", "jsonl", "parquet", "gz", "zst", "uint16"} {
+		for _, shape := range []Shape{{16, 2048, 0}, {16, 2048, 64}} {
+			b.Run(fmt.Sprintf("%s/documents=%d", name, shape.Documents), func(b *testing.B) {
+				c, err := Open(b.Context(), filepath.Join(folder, name), Options{HeldOut: 1 << 20})
+				require.NoError(b, err)
+				r, err := c.Reader(shape, Cursor{})
+				require.NoError(b, err)
+				tokens := 0
+				for b.Loop() {
+					batch, err := r.Next(b.Context())
+					require.NoError(b, err)
+					tokens += batch.Targeted
+				}
+				require.NoError(b, r.Close())
+				b.ReportMetric(float64(tokens)/b.Elapsed().Seconds()/1e6, "Mtokens/s")
+			})
 		}
 	}
 }
