@@ -30,7 +30,7 @@ type Batch struct {
 	Tokens, Targets []int32 // [B,S]; a target of -1 does not count, behind it may be padding
 	CuSeqlens       []int32 // [Documents+1] ends of documents, as 0, 5, 9, ..., B·S, B·S; nil without Documents. Padding belongs to the document before it
 	Targeted        int     // targets that count, at least 1
-	After           Cursor  // where the reader stands behind the batch
+	After           Cursor  // where the reader stands behind the batch; zero of held-out ones
 }
 
 // assembler fills a batch row by row.

@@ -99,8 +99,10 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, isText := c.vocab.(byteVocabulary)
-	c.source = &fileSource{files, c.vocab, &c.skipped, !isText}
+	if o.Tokenizer == "" {
+		c.bytesPerToken = 1
+	}
+	c.source = &fileSource{files: files, vocab: c.vocab, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
 	if c.units, err = makeUnits(ctx, files); err != nil {
 		return err
 	}
@@ -111,10 +113,8 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if err := c.scan(ctx, o.HeldOut); err != nil {
 		return err
 	}
-	if c.hash, err = c.identity(ctx, files); err != nil {
-		return err
-	}
-	return nil
+	c.hash, err = c.identity(ctx, files)
+	return err
 }
 
 // Random returns a corpus of n random tokens below vocab. Nothing can be learned from them: no model's held-out loss is below
@@ -124,7 +124,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 		return nil, fmt.Errorf("corpus: %d random tokens below %d, want at least 2 below 1 to %d", n, vocab, 1<<31-1)
 	}
 	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockTokens, firstTokens: firstTokens}
-	c.vocab, c.source = randomVocabulary(vocab), randomSource{n, vocab, seed}
+	c.vocab, c.source, c.bytesPerToken = randomVocabulary(vocab), randomSource{vocab, seed}, 1
 	for i := 0; i < n; i += randomUnit {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})
 	}
@@ -138,8 +138,8 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 const randomUnit = 1 << 20 // tokens
 
 type randomSource struct {
-	n, vocab int
-	seed     uint64
+	vocab int
+	seed  uint64
 }
 
 func (s randomSource) documents(_ context.Context, u unit) documents {

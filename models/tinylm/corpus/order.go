@@ -206,8 +206,8 @@ func (c Cursor) sum() uint32 {
 	return crc32.ChecksumIEEE(b)
 }
 
-// check returns an error if a reader of windows of seq tokens cannot go on from the cursor.
-func (c *Corpus) check(at Cursor, seq int) error {
+// checkCursor returns an error if a reader of windows of seq tokens cannot go on from the cursor.
+func (c *Corpus) checkCursor(at Cursor, seq int) error {
 	switch {
 	case at == Cursor{}:
 		return nil

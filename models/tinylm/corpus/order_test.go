@@ -30,8 +30,7 @@ type numberVocabulary struct {
 	n int
 }
 
-func (v numberVocabulary) size() int                      { return v.n }
-func (v numberVocabulary) decode([]int32) (string, error) { return "", nil }
+func (v numberVocabulary) size() int { return v.n }
 
 // numbered is a corpus where no token but the separator occurs twice: token t of document d has the id ids[d][t].
 func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uint64) (c *Corpus, ids [][]int32) {
@@ -248,7 +247,7 @@ func TestResume(t *testing.T) {
 				require.NoError(t, err)
 				var at Cursor
 				require.NoError(t, json.Unmarshal(text, &at))
-				require.NoError(t, c.check(at, o.shape.Seq))
+				require.NoError(t, c.checkCursor(at, o.shape.Seq))
 				n := i + 1
 				for got, err := range c.batches(c.blocks(t.Context(), start(at), o.shape.Seq), o.shape, at) {
 					require.NoError(t, err)

@@ -57,6 +57,7 @@ func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int)
 // page is a page of a column.
 type page struct {
 	values   int64 // with nulls
+	nulls    int64 // as the header says; -1: it does not
 	encoding format.Encoding
 	levels   []byte // of definition, which tell nulls from values; nil: they are in data
 	data     []byte
@@ -96,12 +97,15 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 			return 0, 0, err
 		}
 	}
+	if p.nulls >= 0 && p.nulls != p.values-strings {
+		return 0, 0, fmt.Errorf("%d nulls, want %d", p.nulls, p.values-strings)
+	}
 	return n + size, p.values, p.checkStrings(strings)
 }
 
 // describe makes a header and the bytes behind it a page.
 func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err error) {
-	p = page{data: data, packed: true, size: int64(h.UncompressedPageSize)}
+	p = page{data: data, nulls: -1, packed: true, size: int64(h.UncompressedPageSize)}
 	switch {
 	case h.Type == format.DictionaryPage && h.DictionaryPageHeader.Valid:
 		p.values, p.encoding = int64(h.DictionaryPageHeader.V.NumValues), h.DictionaryPageHeader.V.Encoding
@@ -116,7 +120,7 @@ func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err erro
 		}
 	case h.Type == format.DataPageV2 && h.DataPageHeaderV2.Valid:
 		v := h.DataPageHeaderV2.V
-		p.values, p.encoding, p.packed = int64(v.NumValues), v.Encoding, !v.IsCompressed.Valid || v.IsCompressed.V
+		p.values, p.nulls, p.encoding, p.packed = int64(v.NumValues), int64(v.NumNulls), v.Encoding, !v.IsCompressed.Valid || v.IsCompressed.V
 		n := int64(v.DefinitionLevelsByteLength)
 		if n < 0 || n > min(int64(len(data)), p.size) || v.RepetitionLevelsByteLength != 0 {
 			return p, fmt.Errorf("levels of %d and %d bytes in %d", n, v.RepetitionLevelsByteLength, len(data))

@@ -29,7 +29,7 @@ type Reader struct {
 func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 	err := s.check()
 	if err == nil {
-		err = c.check(from, s.Seq)
+		err = c.checkCursor(from, s.Seq)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("corpus: reader: %w", err)

@@ -171,7 +171,7 @@ func TestCursorsOfAnyKind(t *testing.T) {
 			}
 		}
 		at.Sum = at.sum()
-		if c.check(at, s.Seq) == nil {
+		if c.checkCursor(at, s.Seq) == nil {
 			n := 0
 			for _, err := range c.batches(c.blocks(t.Context(), start(at), s.Seq), s, at) {
 				if n++; err != nil || n == 3 {
@@ -182,7 +182,7 @@ func TestCursorsOfAnyKind(t *testing.T) {
 		var damaged Cursor
 		changed := mutate(r, text)
 		if json.Unmarshal(changed, &damaged) == nil && damaged != good && damaged != (Cursor{}) && !bytes.Equal(changed, text) {
-			require.Error(t, c.check(damaged, s.Seq), string(changed))
+			require.Error(t, c.checkCursor(damaged, s.Seq), string(changed))
 		}
 	}
 }

@@ -86,9 +86,6 @@ func (d document) part(n int, last bool) document {
 
 // scan decides the split and collects tokens of the held-out part.
 func (c *Corpus) scan(ctx context.Context, tokens int) error {
-	if _, ok := c.vocab.(byteVocabulary); ok {
-		c.bytesPerToken = 1
-	}
 	if tokens == 0 {
 		c.split.Kind = splitNone
 		return nil
@@ -188,15 +185,11 @@ func (h *holder) add(d document) (err error) {
 	if h.ids, err = h.c.encode(h.ids[:0], d); err != nil {
 		return err
 	}
-	text := d.text
-	if d.isTokens && h.c.bytesPerToken != 1 {
-		decoded, err := h.c.vocab.decode(h.ids)
-		if err != nil {
-			return err
-		}
-		text = []byte(decoded)
+	if d.isTokens {
+		h.text += h.c.vocab.length(h.ids)
+	} else {
+		h.text += len(d.text)
 	}
-	h.text += len(text)
 	h.tokens += len(h.ids)
 	ids := h.ids[:min(len(h.ids), h.most-len(h.block.tokens))]
 	h.block.add(ids, len(ids) == len(h.ids), h.c.Separator())
@@ -204,7 +197,7 @@ func (h *holder) add(d document) (err error) {
 }
 
 func (h *holder) finish() error {
-	if h.c.bytesPerToken != 1 && h.tokens > 0 {
+	if h.tokens > 0 {
 		h.c.bytesPerToken = float64(h.text) / float64(h.tokens)
 	}
 	h.block.join()

@@ -137,7 +137,7 @@ func TestHashSeesChanges(t *testing.T) {
 }
 
 func TestRandom(t *testing.T) {
-	const n, vocab = 3<<20 + 5, 97
+	const n, vocab = 3<<20 + 5, 397
 	c, err := Random(n, vocab, 7)
 	require.NoError(t, err)
 	require.Equal(t, vocab, c.Vocab())

@@ -176,6 +176,14 @@ func (t *tokenizer) decode(ids []int32) (string, error) {
 	return b.String(), nil
 }
 
+func (t *tokenizer) length(ids []int32) int {
+	n := 0
+	for _, id := range ids {
+		n += len(t.tokens[id])
+	}
+	return n
+}
+
 func (t *tokenizer) encode(to []int32, text []byte) ([]int32, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("text is not UTF-8, which the tokenizer needs")

@@ -11,6 +11,7 @@ type vocabulary interface {
 	separator() int32
 	encode(to []int32, text []byte) ([]int32, error) // appends the tokens of text
 	decode(ids []int32) (string, error)
+	length(ids []int32) int // of the text of tokens, which are below size, in bytes
 	identity() string
 }
 
@@ -27,9 +28,10 @@ func newVocabulary(o Options) (vocabulary, error) {
 // byteVocabulary makes each byte a token. The separator is the byte 0, which no text has.
 type byteVocabulary struct{}
 
-func (byteVocabulary) size() int        { return 256 }
-func (byteVocabulary) separator() int32 { return 0 }
-func (byteVocabulary) identity() string { return "bytes" }
+func (byteVocabulary) size() int              { return 256 }
+func (byteVocabulary) separator() int32       { return 0 }
+func (byteVocabulary) length(ids []int32) int { return len(ids) }
+func (byteVocabulary) identity() string       { return "bytes" }
 
 func (byteVocabulary) encode(to []int32, text []byte) ([]int32, error) {
 	n := len(to)
@@ -54,9 +56,10 @@ func (byteVocabulary) decode(ids []int32) (string, error) {
 // randomVocabulary has so many tokens. Those below 256 stand for bytes.
 type randomVocabulary int
 
-func (v randomVocabulary) size() int        { return int(v) }
-func (v randomVocabulary) separator() int32 { return -1 }
-func (v randomVocabulary) identity() string { return fmt.Sprint("random ", int(v)) }
+func (v randomVocabulary) size() int              { return int(v) }
+func (v randomVocabulary) separator() int32       { return -1 }
+func (v randomVocabulary) length(ids []int32) int { return len(ids) }
+func (v randomVocabulary) identity() string       { return fmt.Sprint("random ", int(v)) }
 
 func (v randomVocabulary) encode(to []int32, text []byte) ([]int32, error) {
 	for i, b := range text {
