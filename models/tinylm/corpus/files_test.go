@@ -231,6 +231,7 @@ func formats(t *testing.T, documents []string) map[string]map[string][]byte {
 		"jsonl.zst":    {"a.jsonl.zst": jsonl(t, documents)},
 		"parquet":      {"a.parquet": parquetBytes(t, documents[:half], 7), "b.parquet": parquetBytes(t, documents[half:], 1000)},
 		"mixed":        {"a.parquet": parquetBytes(t, documents[:half], 50), "b.jsonl.gz": jsonl(t, documents[half:])},
+		"llm.c":        {"a.bin": llmcBytes(documents[:half]), "b.bin.gz": llmcBytes(documents[half:])},
 		"numpy uint8":  {"a.npy": numpyBytes(joined(documents), 1)},
 		"numpy uint16": {"a.npy": numpyBytes(joined(documents), 2)},
 		"numpy uint32": {"a.npy.zst": numpyBytes(joined(documents), 4)},
@@ -238,21 +239,31 @@ func formats(t *testing.T, documents []string) map[string]map[string][]byte {
 }
 
 func TestFormatsGiveTheSameDocuments(t *testing.T) {
-	documents := makeDocuments(300, 200, 1)
-	for name, files := range formats(t, documents) {
-		t.Run(name, func(t *testing.T) {
-			folder := writeFiles(t, files)
-			c := open(t, folder, Options{Seed: 3}, 1<<20)
-			require.Equal(t, sorted(documents), textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 1 << 20}, Cursor{})))
+	s := Shape{Batch: 1, Seq: 1 << 20}
+	for seed := range uint64(3) {
+		documents := makeDocuments(300, 200, seed)
+		var textHeld []string // by all formats of text
+		for name, files := range formats(t, documents) {
+			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
+				folder := writeFiles(t, files)
+				c := open(t, folder, Options{Seed: seed}, 1<<20)
+				require.Equal(t, sorted(documents), textsOf(t, epochOf(t, c, s, Cursor{})))
 
-			c = open(t, folder, Options{Seed: 3, HeldOut: 1 << 30}, 1<<20)
-			require.Equal(t, splitHash, c.split.Kind)
-			train := textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 1 << 20}, Cursor{}))
-			batches, err := c.HeldOut(Shape{Batch: 1, Seq: 1 << 20}, 0)
-			require.NoError(t, err)
-			held := textsOf(t, batches)
-			require.Equal(t, sorted(documents), sorted(append(train, held...)))
-			require.Greater(t, len(held), 3)
-		})
+				c = open(t, folder, Options{Seed: seed, HeldOut: 1 << 30}, 1<<20)
+				require.Equal(t, splitHash, c.split.Kind)
+				train := textsOf(t, epochOf(t, c, s, Cursor{}))
+				batches, err := c.HeldOut(s, 0)
+				require.NoError(t, err)
+				held := textsOf(t, batches)
+				require.Equal(t, sorted(documents), sorted(append(train, held...)))
+				require.Equal(t, len(strings.Join(held, " "))+1, c.HeldOutTokens())
+				if !strings.HasPrefix(name, "numpy") && !strings.HasPrefix(name, "llm.c") {
+					if textHeld == nil {
+						textHeld = held
+					}
+					require.Equal(t, textHeld, held)
+				}
+			})
+		}
 	}
 }

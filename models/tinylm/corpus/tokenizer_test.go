@@ -67,6 +67,30 @@ func TestTokenizer(t *testing.T) {
 		}
 	}
 	require.Equal(t, float64(bytes)/float64(tokens), c.BytesPerToken())
+
+	// The same tokens from a file.
+	ids = nil
+	for _, d := range documents {
+		tokens, err := c.Encode(d)
+		require.NoError(t, err)
+		ids = append(append(ids, tokens...), c.Separator())
+	}
+	path := filepath.Join(writeFiles(t, map[string][]byte{"a.npy": numpyBytes(ids, 4)}), "a.npy")
+	fromTokens := open(t, path, Options{Tokenizer: filepath.Join(folder, "tokenizer.json"), HeldOut: 1 << 20}, 1<<20)
+	require.InDelta(t, c.BytesPerToken(), fromTokens.BytesPerToken(), 0.1)
+	s := Shape{Batch: 1, Seq: 1 << 20}
+	var all [2][]string
+	for i, c := range []*Corpus{c, fromTokens} {
+		held, err := c.HeldOut(s, 0)
+		require.NoError(t, err)
+		for _, b := range append(epochOf(t, c, s, Cursor{}), held...) {
+			text, err := c.Decode(b.Tokens[:b.Targeted])
+			require.NoError(t, err)
+			all[i] = append(all[i], strings.Split(text, "<|endoftext|>")...)
+		}
+	}
+	require.Equal(t, sorted(documents), sorted(all[0]))
+	require.Equal(t, sorted(documents), sorted(all[1]))
 }
 
 // python returns a Python that has the packages, or skips the test.
