@@ -13,8 +13,9 @@ import (
 func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*block, error] {
 	return func(yield func(*block, error) bool) {
 		from.Data, from.Seed, from.Seq, from.Window, from.Token = c.hash, c.seed, seq, 0, 0
+		builder := &builder{c: c, seq: seq, give: func(b *block) bool { return yield(b, nil) }}
 		for {
-			next, err := c.epoch(ctx, from, seq, func(b *block) bool { return yield(b, nil) })
+			next, err := builder.epoch(ctx, from)
 			switch {
 			case err != nil:
 				yield(nil, err)
@@ -27,10 +28,21 @@ func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*bl
 	}
 }
 
+// builder makes documents into blocks.
+type builder struct {
+	c      *Corpus
+	seq    int
+	give   func(*block) bool
+	block  *block
+	size   int // of the block in tokens
+	blocks int // that are given
+	ids    []int32
+}
+
 // epoch gives the blocks of an epoch from the cursor on, and returns where the next one begins, or from when give returns false.
-func (c *Corpus) epoch(ctx context.Context, from Cursor, seq int, give func(*block) bool) (Cursor, error) {
-	builder := &builder{c: c, seq: seq, give: give}
-	builder.begin(from)
+func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
+	c, given := b.c, b.blocks
+	b.begin(from)
 	order := newRand(c.seed, from.Epoch, 0).Perm(len(c.units))
 	for i := from.Unit; i < len(order); i++ {
 		n := -1
@@ -46,7 +58,7 @@ func (c *Corpus) epoch(ctx context.Context, from Cursor, seq int, give func(*blo
 			if i == from.Unit && n == from.Document {
 				offset = from.Offset
 			}
-			more, err := builder.add(c.split.cut(order[i], n, d, false), i, n, offset)
+			more, err := b.add(c.split.cut(order[i], n, d, false), i, n, offset)
 			if err != nil {
 				return from, fmt.Errorf("%s: %w", c.unitName(order[i]), err)
 			}
@@ -58,25 +70,14 @@ func (c *Corpus) epoch(ctx context.Context, from Cursor, seq int, give func(*blo
 			return from, fmt.Errorf("cursor: it is at document %d of %s, which has %d", from.Document, c.unitName(order[i]), n+1)
 		}
 	}
-	next := Cursor{Data: c.hash, Seed: c.seed, Seq: seq, Epoch: from.Epoch + 1}
-	if builder.blocks == 0 && len(builder.block.tokens) == 0 && from.Block == 0 {
+	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
+	if b.blocks == given && len(b.block.tokens) == 0 && from.Block == 0 {
 		return from, fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.Skipped()))
 	}
-	if len(builder.block.tokens) > 0 && !builder.end(next) {
+	if len(b.block.tokens) > 0 && !b.end(next) {
 		return from, nil
 	}
 	return next, nil
-}
-
-// builder makes documents into blocks.
-type builder struct {
-	c      *Corpus
-	seq    int
-	give   func(*block) bool
-	block  *block
-	size   int // of the block in tokens
-	blocks int // that are given
-	ids    []int32
 }
 
 // begin starts a block at a cursor.
@@ -85,11 +86,11 @@ func (b *builder) begin(at Cursor) {
 	if at.Epoch == 0 && at.Block < 8 {
 		b.size = min(b.size, b.c.firstTokens<<at.Block)
 	}
-	last := 0
+	likely := 0 // size: blocks double at first, but the data may end
 	if b.block != nil {
-		last = len(b.block.tokens)
+		likely = min(b.size, 2*len(b.block.tokens))
 	}
-	b.block = newBlock(last)
+	b.block = newBlock(likely)
 	b.block.start = at
 }
 

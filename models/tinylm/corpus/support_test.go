@@ -57,7 +57,7 @@ func pack(t testing.TB, content []byte, how string) []byte {
 		require.NoError(t, err)
 		require.NoError(t, w.Close())
 	case ".zst":
-		w, err := zstd.NewWriter(&b)
+		w, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
 		require.NoError(t, err)
 		_, err = w.Write(content)
 		require.NoError(t, err)
