@@ -47,7 +47,7 @@ const (
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
 type Options struct {
 	Ext       string // take only files of a folder whose names, without .gz or .zst, end so; "" takes all
-	Tokenizer string // path of a Hugging Face tokenizer.json; "" makes each byte a token
+	Tokenizer string // path of a Hugging Face tokenizer.json with byte-level BPE, as of GPT-2, Llama 3 and Qwen; "" makes each byte a token
 	Separator string // content of the tokenizer's token that ends a document; "" takes the first known one, as <|endoftext|>
 	HeldOut   int    // held-out tokens to collect, at most; 0 holds nothing out
 	Seed      uint64 // of the order

@@ -46,6 +46,14 @@ func TestSkippedFiles(t *testing.T) {
 	require.Contains(t, c.Skipped(), Skipped{"not UTF-8", 1, "latin.go"})
 }
 
+func TestSkippedRecords(t *testing.T) {
+	lines := "{\"text\": \"good\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"a\\u0000b\"}\n{\"text\": \"\\ud800\"}\n{\"text\": \"\xff\"}\n  \n{\"text\": \"last\"}"
+	path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": []byte(lines)}), "a.jsonl")
+	c := open(t, path, Options{}, 1000)
+	require.Equal(t, []string{"good", "last"}, textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 100}, Cursor{})))
+	require.Equal(t, []Skipped{{"binary", 1, "a.jsonl"}, {"empty", 1, "a.jsonl"}, {"not UTF-8", 2, "a.jsonl"}}, c.Skipped())
+}
+
 func TestBrokenFiles(t *testing.T) {
 	good := makeDocuments(50, 50, 1)
 	line := func(text string) []byte { return append(jsonl(t, good), text...) }
