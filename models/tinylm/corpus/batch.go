@@ -1,0 +1,144 @@
+package corpus
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Shape is the form of batches.
+type Shape struct {
+	Batch, Seq int
+	// Documents > 0 packs documents: a batch has at most so many, and no token predicts one of another document. A document that continues
+	// in another window counts in both. A window whose documents find no room is padded, and its rest is the next window. 0: a
+	// separator predicts the first token of the document behind it.
+	Documents int
+}
+
+func (s Shape) check() error {
+	if s.Batch < 1 || s.Seq < 1 || s.Batch > math.MaxInt32/s.Seq {
+		return fmt.Errorf("batches of %d windows of %d tokens, want at least 1 of 1 and at most %d tokens", s.Batch, s.Seq, math.MaxInt32)
+	}
+	if s.Documents != 0 && s.Documents < s.Batch || s.Documents > s.Batch*s.Seq {
+		return fmt.Errorf("at most %d documents in a batch, want 0 or %d (one a window) to %d (one a token)", s.Documents, s.Batch, s.Batch*s.Seq)
+	}
+	return nil
+}
+
+// Batch is windows of tokens and what they predict.
+type Batch struct {
+	Tokens, Targets []int32 // [B,S]; a target of -1 does not count, behind it may be padding
+	CuSeqlens       []int32 // [Documents+1] ends of documents, as 0, 5, 9, ..., B·S, B·S; nil without Documents. Padding belongs to the document before it
+	Targeted        int     // targets that count, at least 1
+	After           Cursor  // where the reader stands behind the batch; zero of held-out ones
+}
+
+// assembler fills a batch row by row.
+type assembler struct {
+	Shape
+	batch     *Batch
+	row       row
+	rows      int // that are filled
+	documents int
+}
+
+// add fills a row with the joined text of b from at up to to. It returns the place behind what it took.
+func (a *assembler) add(b *block, at, to int) int {
+	if a.batch == nil {
+		n := a.Batch * a.Seq
+		a.batch, a.rows, a.documents = &Batch{Tokens: make([]int32, n), Targets: make([]int32, n)}, 0, 0
+		if a.Documents > 0 {
+			a.batch.CuSeqlens = make([]int32, a.Documents+1)
+		}
+	}
+	first, rooms := a.rows*a.Seq, 0
+	if a.Documents > 0 {
+		rooms = a.Documents - a.documents - (a.Batch - a.rows - 1) // each row to come needs one
+	}
+	a.row.tokens, a.row.targets = a.batch.Tokens[first:first+a.Seq], a.batch.Targets[first:first+a.Seq]
+	at = b.fill(&a.row, at, to, rooms)
+	targeted := 0
+	for _, t := range a.row.targets {
+		if t >= 0 {
+			targeted++
+		}
+	}
+	if targeted == 0 { // separators of documents that end a window before: the row is filled again
+		return at
+	}
+	a.batch.Targeted += targeted
+	a.rows++
+	if a.Documents > 0 {
+		for _, end := range a.row.ends {
+			a.documents++
+			a.batch.CuSeqlens[a.documents] = int32(first + end)
+		}
+	}
+	return at
+}
+
+func (a *assembler) full() bool { return a.batch != nil && a.rows == a.Batch }
+
+// take returns the batch, whose rows that are not filled are padding. It is nil if there is none.
+func (a *assembler) take() *Batch {
+	b := a.batch
+	if b == nil || a.rows == 0 {
+		return nil
+	}
+	a.batch = nil
+	for i := a.rows * a.Seq; i < len(b.Tokens); i++ {
+		b.Tokens[i], b.Targets[i] = 0, -1
+	}
+	if a.Documents > 0 {
+		for ; a.rows < a.Batch; a.rows++ {
+			a.documents++
+			b.CuSeqlens[a.documents] = int32((a.rows + 1) * a.Seq)
+		}
+		for i := a.documents + 1; i < len(b.CuSeqlens); i++ {
+			b.CuSeqlens[i] = int32(len(b.Tokens))
+		}
+	}
+	return b
+}
+
+// HeldOutTokens returns how many held-out tokens were collected, with their separators.
+func (c *Corpus) HeldOutTokens() int {
+	if c.held == nil {
+		return 0
+	}
+	return len(c.held.tokens)
+}
+
+// HeldOut returns batches of about so many held-out tokens, or of all that were collected if tokens is 0 or more than they are. Fewer
+// are windows at equal distances. They are the same at every call. Rows of the last batch may be padding.
+func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("corpus: held out: %w", err)
+	}
+	if c.held == nil || len(c.held.tokens) < 2 {
+		return nil, fmt.Errorf("corpus: held out: %s: %w", c.name, errors.New("nothing is held out"))
+	}
+	if tokens < 0 {
+		return nil, fmt.Errorf("corpus: held out: %d tokens, want 0 or more", tokens)
+	}
+	total := (len(c.held.tokens) + s.Seq - 1) / s.Seq
+	windows := total
+	if tokens > 0 {
+		windows = min(windows, (tokens-1)/s.Seq+1)
+	}
+	var batches []*Batch
+	a := assembler{Shape: s}
+	for i := range windows {
+		at := i * total / windows * s.Seq
+		for to := min(at+s.Seq, len(c.held.tokens)); at < to; {
+			at = a.add(c.held, at, to)
+			if a.full() {
+				batches = append(batches, a.take())
+			}
+		}
+	}
+	if b := a.take(); b != nil {
+		batches = append(batches, b)
+	}
+	return batches, nil
+}

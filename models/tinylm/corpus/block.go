@@ -1,0 +1,101 @@
+package corpus
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+)
+
+// block is a part of an epoch, small enough for memory: documents in an order, joined, and cut into windows.
+type block struct {
+	tokens []int32 // of the documents with their separators, as they were read
+	spans  []span  // the documents, in the order in which they are joined
+	starts []int   // where each of them begins in the joined text, and its length
+	start  Cursor  // where the block begins
+	next   Cursor  // where the block behind it begins
+
+	windows []int // the order of its windows
+}
+
+// span is a document in the tokens of a block. The last token of a whole one is followed by another document.
+type span struct {
+	from, to int
+	whole    bool
+}
+
+func newBlock(size int) *block { return &block{tokens: make([]int32, 0, size)} }
+
+// add appends a document, or a part of one that is not whole. A separator of -1 is none.
+func (b *block) add(ids []int32, whole bool, separator int32) {
+	from := len(b.tokens)
+	b.tokens = append(b.tokens, ids...)
+	if separator < 0 {
+		whole = false
+	}
+	if whole {
+		b.tokens = append(b.tokens, separator)
+	}
+	b.spans = append(b.spans, span{from, len(b.tokens), whole})
+}
+
+// join puts the documents one after the other in the order of spans.
+func (b *block) join() {
+	b.starts = append(b.starts[:0], 0)
+	for i, s := range b.spans {
+		b.starts = append(b.starts, b.starts[i]+s.to-s.from)
+	}
+}
+
+// permute brings documents and windows of seq tokens into the order that the seed and the block's number decide.
+func (b *block) permute(seed uint64, seq int) {
+	r := newRand(seed, b.start.Epoch, b.start.Block+1)
+	r.Shuffle(len(b.spans), func(i, j int) { b.spans[i], b.spans[j] = b.spans[j], b.spans[i] })
+	b.join()
+	b.windows = r.Perm((len(b.tokens) + seq - 1) / seq)
+}
+
+// newRand returns random numbers that depend on nothing but the arguments.
+func newRand(seed uint64, epoch, block int) *rand.Rand {
+	var key [32]byte
+	for i, x := range []uint64{seed, uint64(epoch), uint64(block)} {
+		binary.LittleEndian.PutUint64(key[8*i:], x)
+	}
+	return rand.New(rand.NewChaCha8(key))
+}
+
+// row is a row of a batch that is filled.
+type row struct {
+	tokens, targets []int32
+	ends            []int // of its documents
+}
+
+// fill fills a row with the tokens of the joined text from the place at up to the place to, and returns the place behind those that it
+// took. rooms > 0 makes the documents packed: at most so many are taken, and no token predicts one of another document.
+func (b *block) fill(r *row, at, to, rooms int) int {
+	i, ok := slices.BinarySearch(b.starts, at)
+	if !ok {
+		i--
+	}
+	n := 0
+	for r.ends = r.ends[:0]; at < to && (rooms == 0 || len(r.ends) < rooms); i++ {
+		s := b.spans[i]
+		from := s.from + at - b.starts[i]
+		end := min(s.to, from+to-at)
+		copy(r.tokens[n:], b.tokens[from:end])
+		copy(r.targets[n:], b.tokens[from+1:min(end+1, s.to)])
+		at += end - from
+		n += end - from
+		if end == s.to {
+			r.targets[n-1] = -1
+			if rooms == 0 && s.whole && i+1 < len(b.spans) {
+				r.targets[n-1] = b.tokens[b.spans[i+1].from]
+			}
+		}
+		r.ends = append(r.ends, n)
+	}
+	for ; n < len(r.tokens); n++ {
+		r.tokens[n], r.targets[n] = 0, -1
+	}
+	r.ends[len(r.ends)-1] = n
+	return at
+}

@@ -1,0 +1,216 @@
+package corpus
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// fileFormat says what the bytes of a file mean.
+type fileFormat int
+
+const (
+	plainText fileFormat = iota
+	jsonLines
+	parquetText
+	llmcTokens
+	numpyTokens
+)
+
+// file is a file of a corpus.
+type file struct {
+	path   string
+	name   string // relative to the folder, with slashes
+	size   int64  // as it is on disk
+	format fileFormat
+	pack   string // ".gz", ".zst" or ""
+	tokens tokenArray
+}
+
+// describe finds a file's format in its name.
+func describe(path, name string, size int64) (file, error) {
+	f := file{path: path, name: name, size: size}
+	base, pack := unpackedName(name)
+	f.pack = pack
+	switch {
+	case strings.HasSuffix(base, ".jsonl"):
+		f.format = jsonLines
+	case strings.HasSuffix(base, ".parquet"):
+		f.format = parquetText
+	case strings.HasSuffix(base, ".bin"):
+		f.format = llmcTokens
+	case strings.HasSuffix(base, ".npy"):
+		f.format = numpyTokens
+	}
+	if f.format == parquetText && pack != "" {
+		return f, fmt.Errorf("%s: Parquet is read in no fixed order and packs its own pages: unpack the %s", path, pack)
+	}
+	return f, nil
+}
+
+// unpackedName returns the name of what is in a compressed file, and the extension that says so.
+func unpackedName(name string) (base, pack string) {
+	for _, pack := range []string{".gz", ".zst"} {
+		if base, ok := strings.CutSuffix(name, pack); ok {
+			return base, pack
+		}
+	}
+	return name, ""
+}
+
+// isTokens reports that the file holds tokens in place of text.
+func (f file) isTokens() bool { return f.format == llmcTokens || f.format == numpyTokens }
+
+// list returns the files of path, and counts in c those that it leaves out.
+func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		if !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("%s is neither a file nor a folder", path)
+		}
+		if info.Size() == 0 {
+			return nil, fmt.Errorf("%s is empty", path)
+		}
+		f, err := describe(path, filepath.Base(path), info.Size())
+		return []file{f}, err
+	}
+	var files []file
+	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
+	err = filepath.WalkDir(filepath.FromSlash(path+"/."), func(at string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		name, err := filepath.Rel(path, at)
+		if err != nil {
+			return err
+		}
+		name = filepath.ToSlash(name)
+		base, _ := unpackedName(e.Name())
+		switch {
+		case !strings.HasSuffix(base, ext):
+			c.skipped.file(reasonExt, name)
+			return nil
+		case !e.Type().IsRegular():
+			c.skipped.file(reasonRegular, name)
+			return nil
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if info.Size() == 0 {
+			c.skipped.file(reasonEmpty, name)
+			return nil
+		}
+		f, err := describe(filepath.Join(path, filepath.FromSlash(name)), name, info.Size())
+		files = append(files, f)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if f.isTokens() != files[0].isTokens() {
+			text := files[0]
+			if text.isTokens() {
+				text, f = f, text
+			}
+			return nil, fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension", path, text.name, f.name)
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s has no file whose name ends in %q: %s", path, ext, describeSkipped(c.Skipped()))
+	}
+	return files, nil
+}
+
+// describeSkipped says in words what was left out.
+func describeSkipped(all []Skipped) string {
+	if len(all) == 0 {
+		return "nothing was skipped"
+	}
+	var words []string
+	for _, s := range all {
+		words = append(words, fmt.Sprintf("%d skipped as %s (%s)", s.Files, s.Reason, s.Example))
+	}
+	return strings.Join(words, ", ")
+}
+
+// Skipped counts files or records that were left out for one reason.
+type Skipped struct {
+	Reason  string // as "binary"
+	Files   int    // or records of files that hold many
+	Example string // name of one of them
+}
+
+const (
+	reasonExt     = "other extension"
+	reasonRegular = "not a regular file"
+	reasonEmpty   = "empty"
+	reasonBinary  = "binary"
+	reasonUTF8    = "not UTF-8"
+	reasonNull    = "null"
+)
+
+// tally counts what is skipped. Units are read once an epoch and count once.
+type tally struct {
+	mutex   sync.Mutex
+	entries map[string]*tallyEntry // by reason
+}
+
+type tallyEntry struct {
+	files   int
+	example string
+	units   map[unit]int
+}
+
+// entry returns the entry of a reason. The mutex is held.
+func (t *tally) entry(reason, example string) *tallyEntry {
+	e := t.entries[reason]
+	if e == nil {
+		e = &tallyEntry{example: example, units: map[unit]int{}}
+		if t.entries == nil {
+			t.entries = map[string]*tallyEntry{}
+		}
+		t.entries[reason] = e
+	}
+	return e
+}
+
+// file counts a file that is not listed.
+func (t *tally) file(reason, name string) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.entry(reason, name).files++
+}
+
+// record notes that a unit of the file has skipped n records so far.
+func (t *tally) record(reason, name string, u unit, n int) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	e := t.entry(reason, name)
+	e.files += max(0, n-e.units[u])
+	e.units[u] = max(n, e.units[u])
+}
+
+func (t *tally) list() []Skipped {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	var all []Skipped
+	for reason, e := range t.entries {
+		all = append(all, Skipped{reason, e.files, e.example})
+	}
+	slices.SortFunc(all, func(a, b Skipped) int { return strings.Compare(a.Reason, b.Reason) })
+	return all
+}

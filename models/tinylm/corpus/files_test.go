@@ -1,0 +1,277 @@
+package corpus
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSkippedFiles(t *testing.T) {
+	folder := writeFiles(t, map[string][]byte{
+		"a.go": []byte("one"), "b.go.gz": []byte("two"), "sub/c.go": []byte("three"),
+		"d.txt": []byte("x"), "e.md.zst": []byte("x"), "empty.go": nil, "binary.go": []byte("a\x00b"), "binary.go.gz": []byte("\x00"),
+		"latin.go": []byte("gr\xf6\xdfer"),
+	})
+	if runtime.GOOS != "windows" {
+		require.NoError(t, os.Symlink("a.go", filepath.Join(folder, "link.go")))
+	}
+	for _, heldOut := range []int{0, 1 << 20} {
+		c := open(t, folder, Options{Ext: ".go", HeldOut: heldOut}, 1000)
+		s := Shape{Batch: 1, Seq: 100}
+		texts := textsOf(t, epochOf(t, c, s, Cursor{}))
+		if heldOut == 0 {
+			require.Equal(t, []string{"gr\xf6\xdfer", "one", "three", "two"}, texts)
+		}
+		epochOf(t, c, s, Cursor{}) // counts nothing twice
+		want := []Skipped{{"binary", 2, "binary.go"}, {"empty", 1, "empty.go"}, {"not a regular file", 1, "link.go"}, {"other extension", 2, "d.txt"}}
+		if runtime.GOOS == "windows" {
+			want = slices.Delete(want, 2, 3)
+		}
+		got := c.Skipped()
+		got[0].Example = "binary.go" // the order of an epoch decides which one
+		require.Equal(t, want, got)
+		require.Equal(t, 6, c.Files())
+	}
+	tokenizer := writeFiles(t, map[string][]byte{"tokenizer.json": smallTokenizer(t)})
+	c := open(t, folder, Options{Ext: ".go", HeldOut: 1 << 20, Tokenizer: filepath.Join(tokenizer, "tokenizer.json")}, 1000)
+	require.Contains(t, c.Skipped(), Skipped{"not UTF-8", 1, "latin.go"})
+}
+
+func TestSkippedRecords(t *testing.T) {
+	lines := "{\"text\": \"good\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"a\\u0000b\"}\n{\"text\": \"\\ud800\"}\n{\"text\": \"\xff\"}\n  \n{\"text\": \"last\"}"
+	path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": []byte(lines)}), "a.jsonl")
+	c := open(t, path, Options{}, 1000)
+	require.Equal(t, []string{"good", "last"}, textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 100}, Cursor{})))
+	require.Equal(t, []Skipped{{"binary", 1, "a.jsonl"}, {"empty", 1, "a.jsonl"}, {"not UTF-8", 2, "a.jsonl"}}, c.Skipped())
+}
+
+func TestBrokenFiles(t *testing.T) {
+	good := makeDocuments(50, 50, 1)
+	line := func(text string) []byte { return append(jsonl(t, good), text...) }
+	header := func(change func(b []byte)) []byte {
+		b := llmcBytes(good)
+		change(b)
+		return b
+	}
+	cut := func(b []byte, n int) []byte { return b[:len(b)-n] }
+	array := numpyBytes(joined(good), 2)
+	for name, c := range map[string]struct {
+		file    string
+		content []byte
+		want    string
+	}{
+		"no JSON":         {"a.jsonl", line("text\n"), "line 51 at byte "},
+		"no text":         {"a.jsonl", line(`{"Text": "a"}` + "\n"), `line 51 at byte 3011: want a string "text", there is none`},
+		"null text":       {"a.jsonl", line(`{"text": null}`), `want a string "text"`},
+		"number":          {"a.jsonl", line(`{"text": 1}`), "line 51"},
+		"half a line":     {"a.jsonl", line(`{"text": "a`), "unexpected EOF"},
+		"two texts":       {"a.jsonl", line(`{"text": "a", "text": "b"}`), "duplicate"},
+		"long line":       {"a.jsonl", line(`{"text": "` + strings.Repeat("a", documentBytes+1) + `"}`), "want at most"},
+		"short .gz":       {"a.txt.gz", cut(pack(t, bytes.Repeat([]byte("text "), 100), ".gz"), 5), "unexpected EOF"},
+		"no .gz":          {"a.txt.gz", []byte("text and more text"), "unpack: gzip: invalid header"},
+		".gz and more":    {"a.txt.gz", append(pack(t, []byte("text"), ".gz"), "more"...), "behind byte 4 of the content: unexpected EOF"},
+		"short .zst":      {"a.txt.zst", cut(pack(t, bytes.Repeat([]byte("text "), 100), ".zst"), 5), "unpack: behind byte"},
+		"bomb .zst":       {"a.txt.zst", pack(t, bytes.Repeat([]byte("a"), 200<<20), ".zst"), "expand to more than"},
+		"no Parquet":      {"a.parquet", bytes.Repeat([]byte("text "), 100), `ends with`},
+		"short Parquet":   {"a.parquet", cut(parquetBytes(t, good, 10), 10), "parquet"},
+		"packed Parquet":  {"a.parquet.gz", parquetBytes(t, good, 10), "unpack the .gz"},
+		"no magic":        {"a.bin", header(func(b []byte) { b[0]++ }), "magic number 20240521, want 20240520 or 20240801"},
+		"other version":   {"a.bin", header(func(b []byte) { b[4]++ }), "version 2"},
+		"more tokens":     {"a.bin", header(func(b []byte) { b[8]++ }), "want"},
+		"short header":    {"a.bin", make([]byte, 100), "100 bytes, want 1024"},
+		"negative count":  {"a.bin", header(func(b []byte) { b[11] = 0xff }), "want version 1 with 0 or more"},
+		"large token":     {"a.bin", header(func(b []byte) { binary.LittleEndian.PutUint16(b[1024+2*7:], 300) }), "token 7: 300, the vocabulary has 256"},
+		"short array":     {"a.npy", cut(array, 1), "want"},
+		"short .npy.gz":   {"a.npy.gz", pack(t, cut(array, 2), ".gz"), "2 bytes of tokens are missing"},
+		"long .npy.gz":    {"a.npy.gz", pack(t, append(slices.Clone(array), 0, 0), ".gz"), "data behind the last token"},
+		"two dimensions":  {"a.npy", bytes.Replace(array, []byte(",)"), []byte(",1"), 1), "one dimension"},
+		"int64":           {"a.npy", bytes.Replace(array, []byte("<u2"), []byte("<i8"), 1), "array of <i8, want uint8"},
+		"high byte first": {"a.npy", bytes.Replace(array, []byte("<u2"), []byte(">u2"), 1), "array of >u2"},
+		"no array":        {"a.npy", []byte("text and more text"), "NumPy"},
+		"huge header":     {"a.npy", []byte("\x93NUMPY\x02\x00\xff\xff\xff\xff"), "want at most"},
+		"empty":           {"a.txt", nil, "is empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), c.file)
+			require.NoError(t, os.WriteFile(path, c.content, 0o644))
+			err := readAll(t, path)
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, path)
+		})
+	}
+}
+
+func TestFolderErrors(t *testing.T) {
+	folder := writeFiles(t, map[string][]byte{"a.txt": []byte("a"), "b.npy": numpyBytes([]int32{1, 2}, 1), "sub/c.go": []byte("c")})
+	for _, c := range []struct{ path, ext, want string }{
+		{folder, ".rs", `has no file whose name ends in ".rs": 3 skipped as other extension`},
+		{folder, "", "has text (a.txt) and tokens (b.npy), want one of them"},
+		{filepath.Join(folder, "none"), "", "none"},
+		{os.DevNull, "", "neither a file nor a folder"},
+	} {
+		_, err := Open(t.Context(), c.path, Options{Ext: c.ext})
+		require.ErrorContains(t, err, c.want)
+	}
+	_, err := Open(t.Context(), folder, Options{HeldOut: -1})
+	require.ErrorContains(t, err, "-1 held-out tokens, want 0 or more")
+	_, err = Open(t.Context(), folder, Options{Separator: "x"})
+	require.ErrorContains(t, err, "without a tokenizer")
+}
+
+// Pieces are the same whether they are read one after the other or each for itself, and together they are the stream.
+func TestPieces(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		text := make([]byte, r.IntN(3000))
+		for i := range text {
+			text[i] = "abc\n"[min(3, r.IntN(4+r.IntN(100)))]
+		}
+		c := cutter{size: 1 + r.IntN(500), near: 1 + r.IntN(100), begin: lineStart}
+		c.near = min(c.near, c.size)
+		var all, one [][]byte
+		for p, err := range c.pieces(bytes.NewReader(text), false, false) {
+			require.NoError(t, err)
+			require.Equal(t, text[p.at:p.at+len(p.bytes)], p.bytes)
+			all = append(all, bytes.Clone(p.bytes))
+		}
+		require.Equal(t, string(text), string(bytes.Join(all, nil)))
+		for from := 0; from < len(text); from += c.size {
+			for p, err := range c.pieces(bytes.NewReader(text[from:]), from > 0, true) {
+				require.NoError(t, err)
+				one = append(one, bytes.Clone(p.bytes))
+			}
+		}
+		require.Equal(t, all, one)
+	}
+}
+
+// Large files are cut alike whether they are packed or not, and hold as many bytes.
+func TestLargeText(t *testing.T) {
+	text := bytes.Repeat([]byte("A line of größer text, some more of it.\n"), 2*textPiece/30)
+	folder := writeFiles(t, map[string][]byte{"plain/a.txt": text, "packed/a.txt.gz": text})
+	var want []string
+	for _, name := range []string{"plain", "packed"} {
+		c := open(t, filepath.Join(folder, name), Options{}, 64<<20)
+		var got []string
+		for _, u := range c.units {
+			for d, err := range c.source.documents(t.Context(), u) {
+				require.NoError(t, err)
+				got = append(got, string(d.text))
+			}
+		}
+		require.Equal(t, string(text), strings.Join(got, ""))
+		require.Len(t, got, len(text)/textPiece+1)
+		if want == nil {
+			want = got
+		}
+		require.Equal(t, want, got)
+		for _, d := range got {
+			require.True(t, strings.HasSuffix(d, "\n"))
+		}
+	}
+}
+
+// Ranges of a file of lines have each line once, wherever they begin.
+func TestRangesOfLines(t *testing.T) {
+	documents := makeDocuments(100, 300, 2)
+	path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": jsonl(t, documents)}), "a.jsonl")
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	f := file{path: path, size: info.Size(), format: jsonLines}
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 50 {
+		var got []string
+		for from := int64(0); from < f.size; {
+			u := unit{from: from, to: min(f.size, from+1+r.Int64N(2000))}
+			for d, err := range readLines(f, u) {
+				require.NoError(t, err)
+				got = append(got, string(d.text))
+			}
+			from = u.to
+		}
+		require.Equal(t, documents, got)
+	}
+}
+
+// Files of pyarrow have the texts that it wrote.
+func TestParquetOfPython(t *testing.T) {
+	python(t, "pyarrow")
+	paths, err := filepath.Glob(filepath.Join(pythonParquet(t), "*.parquet"))
+	require.NoError(t, err)
+	require.Len(t, paths, 24)
+	var want []string
+	for i := range 100 {
+		n := i
+		if i%5 == 1 {
+			n--
+		}
+		if i%7 != 6 {
+			want = append(want, fmt.Sprintf("document %d ", n)+strings.Repeat("word ", i%9))
+		}
+	}
+	for _, path := range paths {
+		c := open(t, path, Options{}, 1<<20)
+		require.Equal(t, sorted(want), textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 1 << 20}, Cursor{})), path)
+		require.Equal(t, []Skipped{{"null", 14, filepath.Base(path)}}, c.Skipped())
+	}
+}
+
+// formats writes the same documents in all formats.
+func formats(t *testing.T, documents []string) map[string]map[string][]byte {
+	half := len(documents) / 2
+	text := map[string][]byte{}
+	for i, d := range documents {
+		text[fmt.Sprintf("%02d/%04d.txt%s", i%7, i, []string{"", ".gz", ".zst"}[i%3])] = []byte(d)
+	}
+	return map[string]map[string][]byte{
+		"text":         text,
+		"jsonl":        {"a.jsonl": jsonl(t, documents[:half]), "b.jsonl": jsonl(t, documents[half:])},
+		"jsonl.gz":     {"a.jsonl.gz": jsonl(t, documents)},
+		"jsonl.zst":    {"a.jsonl.zst": jsonl(t, documents)},
+		"parquet":      {"a.parquet": parquetBytes(t, documents[:half], 7), "b.parquet": parquetBytes(t, documents[half:], 1000)},
+		"mixed":        {"a.parquet": parquetBytes(t, documents[:half], 50), "b.jsonl.gz": jsonl(t, documents[half:])},
+		"llm.c":        {"a.bin": llmcBytes(documents[:half]), "b.bin.gz": llmcBytes(documents[half:])},
+		"numpy uint8":  {"a.npy": numpyBytes(joined(documents), 1)},
+		"numpy uint16": {"a.npy": numpyBytes(joined(documents), 2)},
+		"numpy uint32": {"a.npy.zst": numpyBytes(joined(documents), 4)},
+	}
+}
+
+func TestFormatsGiveTheSameDocuments(t *testing.T) {
+	s := Shape{Batch: 1, Seq: 1 << 20}
+	for seed := range uint64(2) {
+		documents := makeDocuments(300, 200, seed)
+		var textHeld []string // by all formats of text
+		for name, files := range formats(t, documents) {
+			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
+				folder := writeFiles(t, files)
+				c := open(t, folder, Options{Seed: seed}, 1<<20)
+				require.Equal(t, sorted(documents), textsOf(t, epochOf(t, c, s, Cursor{})))
+
+				c = open(t, folder, Options{Seed: seed, HeldOut: 1 << 30}, 1<<20)
+				require.Equal(t, splitHash, c.split.Kind)
+				train := textsOf(t, epochOf(t, c, s, Cursor{}))
+				batches, err := c.HeldOut(s, 0)
+				require.NoError(t, err)
+				held := textsOf(t, batches)
+				require.Equal(t, sorted(documents), sorted(append(train, held...)))
+				require.Equal(t, len(strings.Join(held, " "))+1, c.HeldOutTokens())
+				if !strings.HasPrefix(name, "numpy") && !strings.HasPrefix(name, "llm.c") {
+					if textHeld == nil {
+						textHeld = held
+					}
+					require.Equal(t, textHeld, held)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package corpus
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	unitBytes     = 64 << 20 // of a range of a large .jsonl
+	documentBytes = 64 << 20 // of a line of .jsonl or a value of Parquet, at most
+)
+
+// record is what matters of a line.
+type record struct {
+	Text *string `json:"text"`
+}
+
+// readLines gives the documents of the lines that begin in the unit.
+func readLines(f file, u unit) documents {
+	return func(yield func(document, error) bool) {
+		at := max(0, u.from-1) // the unit's first line begins behind the first line break from here
+		r, err := f.open(at)
+		if err != nil {
+			yield(document{}, err)
+			return
+		}
+		defer r.Close()
+		in := bufio.NewReaderSize(r, 256<<10)
+		if u.from > 0 {
+			n, err := skipLine(in)
+			if err != nil {
+				yield(document{}, err)
+				return
+			}
+			at += n
+		}
+		var buffer []byte
+		for number := 1; f.pack != "" || at < u.to; number++ {
+			line, err := readLine(in, &buffer)
+			if err == io.EOF {
+				return
+			}
+			d := document{}
+			if err == nil {
+				d, err = parseLine(line)
+			}
+			if err != nil {
+				place := fmt.Sprintf("line %d", number)
+				if u.from > 0 {
+					place = "line"
+				}
+				yield(document{}, fmt.Errorf("%s at byte %d: %w", place, at, err))
+				return
+			}
+			at += int64(len(line))
+			if len(bytes.TrimSpace(line)) > 0 && !yield(d, nil) {
+				return
+			}
+		}
+	}
+}
+
+// skipLine reads up to the end of a line, and returns its length.
+func skipLine(in *bufio.Reader) (int64, error) {
+	for n := int64(0); ; {
+		part, err := in.ReadSlice('\n')
+		n += int64(len(part))
+		switch {
+		case err == nil || err == io.EOF:
+			return n, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return n, err
+		}
+	}
+}
+
+// readLine returns a line with its end, which is valid until the next call. buffer serves long ones.
+func readLine(in *bufio.Reader, buffer *[]byte) ([]byte, error) {
+	line, err := in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		*buffer = append((*buffer)[:0], line...)
+		for errors.Is(err, bufio.ErrBufferFull) && len(*buffer) <= documentBytes {
+			line, err = in.ReadSlice('\n')
+			*buffer = append(*buffer, line...)
+		}
+		line = *buffer
+	}
+	if len(line) > documentBytes {
+		return nil, fmt.Errorf("more than %d bytes, want at most that", documentBytes)
+	}
+	if err == io.EOF && len(line) > 0 {
+		err = nil
+	}
+	return line, err
+}
+
+// parseLine returns the document of a line. A blank line has none.
+func parseLine(line []byte) (document, error) {
+	if len(bytes.TrimSpace(line)) == 0 {
+		return document{}, nil
+	}
+	var r record
+	if err := json.Unmarshal(line, &r); err != nil {
+		// Text that is not UTF-8 is skipped, not broken. The library does not tell the two apart.
+		if json.Unmarshal(line, &r, jsontext.AllowInvalidUTF8(true)) == nil {
+			return document{skip: reasonUTF8}, nil
+		}
+		return document{}, err
+	}
+	if r.Text == nil {
+		return document{}, errors.New(`want a string "text", there is none`)
+	}
+	return document{text: []byte(*r.Text)}, nil
+}

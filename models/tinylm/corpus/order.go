@@ -1,0 +1,228 @@
+package corpus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"iter"
+)
+
+// blocks gives the blocks of all epochs in order, from the one on that begins at the cursor.
+func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*block, error] {
+	return func(yield func(*block, error) bool) {
+		from.Data, from.Seed, from.Seq, from.Window, from.Token = c.hash, c.seed, seq, 0, 0
+		builder := &builder{c: c, seq: seq, give: func(b *block) bool { return yield(b, nil) }}
+		for {
+			next, err := builder.epoch(ctx, from)
+			switch {
+			case err != nil:
+				yield(nil, err)
+				return
+			case next == from:
+				return
+			}
+			from = next
+		}
+	}
+}
+
+// builder makes documents into blocks.
+type builder struct {
+	c      *Corpus
+	seq    int
+	give   func(*block) bool
+	block  *block
+	size   int // of the block in tokens
+	blocks int // that are given
+	ids    []int32
+}
+
+// epoch gives the blocks of an epoch from the cursor on, and returns where the next one begins, or from when give returns false.
+func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
+	c, given := b.c, b.blocks
+	b.begin(from)
+	order := newRand(c.seed, from.Epoch, 0).Perm(len(c.units))
+	for i := from.Unit; i < len(order); i++ {
+		n := -1
+		for d, err := range c.source.documents(ctx, c.units[order[i]]) {
+			n++
+			if err != nil {
+				return from, err
+			}
+			if i == from.Unit && n < from.Document {
+				continue
+			}
+			offset := 0
+			if i == from.Unit && n == from.Document {
+				offset = from.Offset
+			}
+			more, err := b.add(c.split.cut(order[i], n, d, false), i, n, offset)
+			if err != nil {
+				return from, fmt.Errorf("%s: %w", c.unitName(order[i]), err)
+			}
+			if !more {
+				return from, nil
+			}
+		}
+		if i == from.Unit && n < from.Document && from.Document > 0 {
+			return from, fmt.Errorf("cursor: it is at document %d of %s, which has %d", from.Document, c.unitName(order[i]), n+1)
+		}
+	}
+	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
+	if b.blocks == given && len(b.block.tokens) == 0 && from.Block == 0 {
+		return from, fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.Skipped()))
+	}
+	if len(b.block.tokens) > 0 && !b.end(next) {
+		return from, nil
+	}
+	return next, nil
+}
+
+// begin starts a block at a cursor.
+func (b *builder) begin(at Cursor) {
+	b.size = b.c.blockTokens
+	if at.Epoch == 0 && at.Block < 8 {
+		b.size = min(b.size, b.c.firstTokens<<at.Block)
+	}
+	likely := 0 // size: blocks double at first, but the data may end
+	if b.block != nil {
+		likely = min(b.size, 2*len(b.block.tokens))
+	}
+	b.block = newBlock(likely)
+	b.block.start = at
+}
+
+// end gives the block; the next one begins at the cursor.
+func (b *builder) end(next Cursor) bool {
+	b.block.next = next
+	b.block.permute(b.c.seed, b.seq)
+	b.blocks++
+	if !b.give(b.block) {
+		return false
+	}
+	b.begin(next)
+	return true
+}
+
+// add appends the document of a place to the block from the token offset on. A document that does not fit begins the next block
+// if it is short, and is cut else.
+func (b *builder) add(d document, unit, number, offset int) (more bool, err error) {
+	if d.size() == 0 {
+		return true, nil
+	}
+	if b.ids, err = b.c.encode(b.ids[:0], d); err != nil {
+		return false, err
+	}
+	if offset > 0 && offset >= len(b.ids) {
+		return false, fmt.Errorf("cursor: it is at token %d of document %d, which has %d", offset, number, len(b.ids))
+	}
+	for ids := b.ids[offset:]; len(ids) > 0; {
+		room := b.size - len(b.block.tokens)
+		if len(ids)+1 <= room {
+			b.block.add(ids, true, b.c.Separator())
+			break
+		}
+		if n := min(room, len(ids)-1); n > 0 && (len(ids) > b.size/8 || len(b.block.tokens) == 0) {
+			b.block.add(ids[:n], false, b.c.Separator())
+			ids = ids[n:]
+		}
+		next := b.block.start
+		next.Block, next.Unit, next.Document, next.Offset = next.Block+1, unit, number, len(b.ids)-len(ids)
+		if !b.end(next) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// batches gives the batches of blocks, of which the first begins at the cursor.
+func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		a := assembler{Shape: s}
+		window, token := from.Window, from.Token
+		for b, err := range blocks {
+			if err == nil && window > 0 && window >= len(b.windows) {
+				err = fmt.Errorf("cursor: it is at window %d of a block that has %d", window, len(b.windows))
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for window < len(b.windows) {
+				first := b.windows[window] * s.Seq
+				to := min(first+s.Seq, len(b.tokens))
+				if first+token >= to {
+					yield(nil, fmt.Errorf("cursor: it is at token %d of a window that has %d", token, to-first))
+					return
+				}
+				token = a.add(b, first+token, to) - first
+				if first+token == to {
+					window, token = window+1, 0
+				}
+				if a.full() && !yield(a.finish(b, window, token), nil) {
+					return
+				}
+			}
+			window, token = 0, 0
+		}
+	}
+}
+
+// finish returns the batch with the cursor behind it: the next token is that of a window of b.
+func (a *assembler) finish(b *block, window, token int) *Batch {
+	batch := a.take()
+	batch.After = b.next
+	if window < len(b.windows) {
+		batch.After = b.start
+		batch.After.Window, batch.After.Token = window, token
+	}
+	batch.After.Sum = batch.After.sum()
+	return batch
+}
+
+// Cursor is a place in the order of a corpus. It may be saved as JSON. The zero value is the beginning.
+type Cursor struct {
+	Data     string `json:"data"`     // hash of the corpus
+	Seed     uint64 `json:"seed"`     // of the order
+	Seq      int    `json:"seq"`      // tokens of a window
+	Epoch    int    `json:"epoch"`    // epochs that are done
+	Block    int    `json:"block"`    // blocks of this epoch that are done
+	Unit     int    `json:"unit"`     // where the block begins: the place of a unit in the epoch's order,
+	Document int    `json:"document"` // a document of it
+	Offset   int    `json:"offset"`   // and a token of that
+	Window   int    `json:"window"`   // windows of the block that are done
+	Token    int    `json:"token"`    // tokens of the next window that are done
+	Sum      uint32 `json:"sum"`      // of the other fields
+}
+
+// sum returns the checksum of the other fields.
+func (c Cursor) sum() uint32 {
+	c.Sum = 0
+	b, err := json.Marshal(c)
+	if err != nil { // numbers and a string have a JSON form
+		return 0
+	}
+	return crc32.ChecksumIEEE(b)
+}
+
+// checkCursor returns an error if a reader of windows of seq tokens cannot go on from the cursor.
+func (c *Corpus) checkCursor(at Cursor, seq int) error {
+	switch {
+	case at == Cursor{}:
+		return nil
+	case at.Sum != at.sum():
+		return errors.New("cursor: the checksum does not fit, it was changed or damaged")
+	case at.Data != c.hash:
+		return fmt.Errorf("cursor: it is of the data %s, want %s: files, tokenizer or held-out part have changed", at.Data, c.hash)
+	case at.Seed != c.seed:
+		return fmt.Errorf("cursor: it is of the seed %d, want %d", at.Seed, c.seed)
+	case at.Seq != seq:
+		return fmt.Errorf("cursor: it is of windows of %d tokens, want %d", at.Seq, seq)
+	case at.Epoch < 0 || at.Block < 0 || at.Unit < 0 || at.Unit >= len(c.units) || at.Document < 0 || at.Offset < 0 ||
+		at.Window < 0 || at.Token < 0 || at.Token >= seq:
+		return errors.New("cursor: it points outside the data")
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+package corpus
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// noLeaks fails if goroutines are left over at the end of the test.
+func noLeaks(t *testing.T) {
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+			require.True(t, time.Now().Before(end), "goroutines are left over")
+		}
+	})
+}
+
+// The reader gives what is read without goroutines, from the beginning and from a cursor, and ends at any moment.
+func TestReaderMatchesSynchronousReading(t *testing.T) {
+	noLeaks(t)
+	for seed, o := range orderCases()[:20] {
+		c, _ := numbered(t, o.units, o.documents, o.most, o.block, o.heldOut, uint64(seed))
+		r, err := c.Reader(o.shape, Cursor{})
+		require.NoError(t, err)
+		n, at := 0, Cursor{}
+		for want, err := range c.batches(c.blocks(t.Context(), Cursor{}, o.shape.Seq), o.shape, Cursor{}) {
+			require.NoError(t, err)
+			got, err := r.Next(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			at = got.After
+			if n++; n == 7 {
+				require.NoError(t, r.Close())
+				r, err = c.Reader(o.shape, at)
+				require.NoError(t, err)
+			}
+			if n == 20 {
+				break
+			}
+		}
+		require.Less(t, r.Waits(), n)
+		require.NoError(t, r.Close())
+		require.NoError(t, r.Close())
+		for {
+			if _, err = r.Next(t.Context()); err != nil {
+				break
+			}
+		}
+		require.ErrorIs(t, err, ErrClosed)
+	}
+}
+
+func TestReaderErrors(t *testing.T) {
+	noLeaks(t)
+	lines := jsonl(t, makeDocuments(3000, 100, 1))
+	folder := writeFiles(t, map[string][]byte{"a.jsonl": append(lines, "{bad\n"...), "b.jsonl": lines, "c.jsonl": []byte("{\"text\": \"\"}\n")})
+	s := Shape{Batch: 1, Seq: 32}
+
+	c := open(t, filepath.Join(folder, "a.jsonl"), Options{HeldOut: 10}, 1000)
+	r, err := c.Reader(s, Cursor{})
+	require.NoError(t, err)
+	for err == nil {
+		_, err = r.Next(t.Context())
+	}
+	require.ErrorContains(t, err, filepath.Join(folder, "a.jsonl")+": line 3001 at byte ")
+	_, again := r.Next(t.Context())
+	require.Equal(t, err, again)
+	require.NoError(t, r.Close())
+
+	c = open(t, filepath.Join(folder, "b.jsonl"), Options{}, 1000)
+	require.NoError(t, os.Truncate(filepath.Join(folder, "b.jsonl"), 100))
+	r, err = c.Reader(s, Cursor{})
+	require.NoError(t, err)
+	_, err = r.Next(t.Context())
+	require.ErrorContains(t, err, "b.jsonl: has 100 bytes, had ")
+	require.NoError(t, r.Close())
+
+	c = open(t, filepath.Join(folder, "c.jsonl"), Options{}, 1000)
+	r, err = c.Reader(s, Cursor{})
+	require.NoError(t, err)
+	_, err = r.Next(t.Context())
+	require.ErrorIs(t, err, errNothing)
+	require.ErrorContains(t, err, "1 skipped as empty (c.jsonl)")
+	require.NoError(t, r.Close())
+
+	for _, s := range []Shape{{}, {Batch: 1}, {Batch: 1, Seq: -1}, {Batch: 4, Seq: 4, Documents: 3}, {Batch: 4, Seq: 4, Documents: 17}, {Batch: 1 << 20, Seq: 1 << 20}} {
+		_, err := c.Reader(s, Cursor{})
+		require.ErrorContains(t, err, "want")
+	}
+}
+
+// slowSource never gives a document until its context ends.
+type slowSource struct{}
+
+func (slowSource) documents(ctx context.Context, _ unit) documents {
+	return func(yield func(document, error) bool) {
+		<-ctx.Done()
+		yield(document{}, ctx.Err())
+	}
+}
+
+func TestReaderEndsWhileItWaits(t *testing.T) {
+	noLeaks(t)
+	c, _ := numbered(t, 1, 10, 10, 100, 0, 1)
+	c.source = slowSource{}
+	r, err := c.Reader(Shape{Batch: 1, Seq: 8}, Cursor{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = r.Next(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, r.Close())
+	_, err = r.Next(t.Context())
+	require.ErrorIs(t, err, ErrClosed)
+
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	_, err = Open(ctx, writeFiles(t, map[string][]byte{"a.txt": []byte("text")}), Options{HeldOut: 10})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestCursorErrors(t *testing.T) {
+	c, _ := numbered(t, 3, 100, 50, 500, 0, 1)
+	s := Shape{Batch: 2, Seq: 16}
+	at := epochOf(t, c, s, Cursor{})[5].After
+	for name, change := range map[string]struct {
+		change func(c *Corpus, at *Cursor, s *Shape)
+		want   string
+	}{
+		"tampered":     {func(_ *Corpus, at *Cursor, _ *Shape) { at.Window++ }, "checksum"},
+		"other data":   {func(c *Corpus, _ *Cursor, _ *Shape) { c.hash = "other" }, "it is of the data numbers, want other"},
+		"other seed":   {func(c *Corpus, _ *Cursor, _ *Shape) { c.seed = 5 }, "it is of the seed 1, want 5"},
+		"other window": {func(_ *Corpus, _ *Cursor, s *Shape) { s.Seq = 8 }, "it is of windows of 16 tokens, want 8"},
+		"no sum":       {func(_ *Corpus, at *Cursor, _ *Shape) { *at = Cursor{Epoch: 1} }, "checksum"},
+	} {
+		c, _ := numbered(t, 3, 100, 50, 500, 0, 1)
+		at, s := at, s
+		change.change(c, &at, &s)
+		_, err := c.Reader(s, at)
+		require.ErrorContains(t, err, change.want, name)
+	}
+	s.Batch = 5
+	_, err := c.Reader(s, at)
+	require.NoError(t, err, "another batch goes on")
+}
+
+// A cursor with any numbers, even with the right checksum, gives an error or batches. A changed text of it gives an error.
+func TestCursorsOfAnyKind(t *testing.T) {
+	c, _ := numbered(t, 3, 100, 50, 500, 0, 1)
+	s := Shape{Batch: 2, Seq: 16, Documents: 4}
+	good := epochOf(t, c, s, Cursor{})[5].After
+	r := rand.New(rand.NewPCG(3, 3))
+	text, err := json.Marshal(good)
+	require.NoError(t, err)
+	for range 3000 {
+		at := good
+		for _, field := range []*int{&at.Epoch, &at.Block, &at.Unit, &at.Document, &at.Offset, &at.Window, &at.Token} {
+			if r.IntN(4) == 0 {
+				*field = []int{-1, 0, 1, r.IntN(10), r.IntN(1000), 1 << 40, -1 << 63, 1<<63 - 1}[r.IntN(8)]
+			}
+		}
+		at.Sum = at.sum()
+		if c.checkCursor(at, s.Seq) == nil {
+			n := 0
+			for _, err := range c.batches(c.blocks(t.Context(), start(at), s.Seq), s, at) {
+				if n++; err != nil || n == 3 {
+					break
+				}
+			}
+		}
+		var damaged Cursor
+		changed := mutate(r, text)
+		if json.Unmarshal(changed, &damaged) == nil && damaged != good && damaged != (Cursor{}) && !bytes.Equal(changed, text) {
+			require.Error(t, c.checkCursor(damaged, s.Seq), string(changed))
+		}
+	}
+}
+
+// A training step of a few milliseconds does not wait for text, also where a block ends.
+func TestReaderIsAhead(t *testing.T) {
+	path := filepath.Join(writeFiles(t, map[string][]byte{"a.txt": bytes.Repeat([]byte("some text\n"), 300_000)}), "a.txt")
+	c, err := Open(t.Context(), path, Options{HeldOut: 1000})
+	require.NoError(t, err)
+	r, err := c.Reader(Shape{Batch: 16, Seq: 512}, Cursor{})
+	require.NoError(t, err)
+	defer r.Close()
+	const steps = 150
+	blocks := map[int]bool{}
+	for range steps {
+		b, err := r.Next(t.Context())
+		require.NoError(t, err)
+		blocks[b.After.Block] = true
+		time.Sleep(3 * time.Millisecond)
+	}
+	require.Greater(t, len(blocks), 1)
+	require.Less(t, r.Waits(), steps/10) // none on an idle machine
+	t.Logf("%d waits", r.Waits())
+}
+
+// BenchmarkReader reads with all its goroutines. The metric tokens/s is of two cores with -cpu 2.
+func BenchmarkReader(b *testing.B) {
+	documents := makeDocuments(4000, 16<<10, 1)
+	text := []byte(strings.Join(documents, "\n"))
+	files := map[string][]byte{"large/a.txt": text, "jsonl/a.jsonl": jsonl(b, documents), "parquet/a.parquet": parquetBytes(b, documents, 1000),
+		"gz/a.txt.gz": text, "zst/a.txt.zst": text, "uint16/a.npy": numpyBytes(joined(documents), 2)}
+	for i, d := range documents {
+		files[fmt.Sprintf("small/%d.txt", i)] = []byte(d)
+	}
+	folder := writeFiles(b, files)
+	for _, name := range []string{"large", "small", "jsonl", "parquet", "gz", "zst", "uint16"} {
+		for _, shape := range []Shape{{16, 2048, 0}, {16, 2048, 64}} {
+			b.Run(fmt.Sprintf("%s/documents=%d", name, shape.Documents), func(b *testing.B) {
+				c, err := Open(b.Context(), filepath.Join(folder, name), Options{HeldOut: 1 << 20})
+				require.NoError(b, err)
+				r, err := c.Reader(shape, Cursor{})
+				require.NoError(b, err)
+				tokens := 0
+				for b.Loop() {
+					batch, err := r.Next(b.Context())
+					require.NoError(b, err)
+					tokens += batch.Targeted
+				}
+				require.NoError(b, r.Close())
+				b.ReportMetric(float64(tokens)/b.Elapsed().Seconds()/1e6, "Mtokens/s")
+			})
+		}
+	}
+}

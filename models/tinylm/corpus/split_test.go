@@ -1,0 +1,187 @@
+package corpus
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The last twentieth of the text is held out where a hash of few documents decides badly: always of a single one.
+func TestLastTwentieth(t *testing.T) {
+	for n := range 8 {
+		text := strings.Repeat("größer ", 50+n)
+		folder := writeFiles(t, map[string][]byte{"a.txt": []byte(text)})
+		c := open(t, folder, Options{HeldOut: 1000}, 1<<20)
+		s := Shape{Batch: 1, Seq: 1 << 20}
+		train := textsOf(t, epochOf(t, c, s, Cursor{}))
+		batches, err := c.HeldOut(s, 0)
+		require.NoError(t, err)
+		held := textsOf(t, batches)
+		require.Len(t, train, 1)
+		require.Len(t, held, 1)
+		require.Equal(t, text, train[0]+held[0])
+		require.InDelta(t, len(text)/20, len(held[0]), 2)
+		require.EqualValues(t, 1, c.BytesPerToken())
+	}
+}
+
+// However many documents there are, the parts share none and nothing is lost, and neither part is absurd.
+func TestSplitSizes(t *testing.T) {
+	for n := 1; n < 120; n += 17 {
+		documents := makeDocuments(n, 100, uint64(n))
+		files := map[string][]byte{}
+		for i, d := range documents {
+			files[fmt.Sprintf("%d.txt", i)] = []byte(d)
+		}
+		c := open(t, writeFiles(t, files), Options{HeldOut: 1 << 20}, 1<<20)
+		s := Shape{Batch: 1, Seq: 1 << 20}
+		train := textsOf(t, epochOf(t, c, s, Cursor{}))
+		batches, err := c.HeldOut(s, 0)
+		if err != nil {
+			require.Less(t, len(strings.Join(documents, "")), heldOutPart)
+			continue
+		}
+		held := textsOf(t, batches)
+		all, part := len(strings.Join(documents, "")), len(strings.Join(held, ""))
+		require.Equal(t, all-part, len(strings.Join(train, "")))
+		require.LessOrEqual(t, all, 100*part+100*len("größer "))
+		require.LessOrEqual(t, 2*part, all)
+		if c.split.Kind == splitHash {
+			require.Equal(t, sorted(documents), sorted(append(train, held...)))
+		}
+	}
+}
+
+// The number of tokens to collect changes what is collected, not what is held out. Equal documents are on the same side.
+func TestSplitDoesNotDependOnHeldOut(t *testing.T) {
+	documents := makeDocuments(2000, 50, 3)
+	documents = append(documents, documents[:1000]...)
+	folder := writeFiles(t, map[string][]byte{"a.jsonl": jsonl(t, documents)})
+	s := Shape{Batch: 1, Seq: 1 << 20}
+	var hash string
+	var train []string
+	for _, n := range []int{100, 1000, 1 << 30} {
+		c := open(t, folder, Options{HeldOut: n}, 1<<20)
+		got := textsOf(t, epochOf(t, c, s, Cursor{}))
+		if train == nil {
+			train, hash = got, c.Hash()
+		}
+		require.Equal(t, train, got)
+		require.Equal(t, hash, c.Hash())
+		batches, err := c.HeldOut(s, 0)
+		require.NoError(t, err)
+		held := textsOf(t, batches)
+		if n == 1<<30 {
+			require.Equal(t, sorted(documents), sorted(append(slices.Clone(train), held...)))
+			for _, d := range held {
+				require.NotContains(t, train, d)
+			}
+			require.InDelta(t, len(documents)/heldOutPart, len(held), 60)
+		} else {
+			require.LessOrEqual(t, len(c.held.tokens), n+1)
+			require.GreaterOrEqual(t, len(c.held.tokens), n)
+		}
+	}
+	require.NotEqual(t, hash, open(t, folder, Options{}, 1).Hash(), "nothing is held out")
+}
+
+func TestHeldOutWindows(t *testing.T) {
+	folder := writeFiles(t, map[string][]byte{"a.txt": []byte(strings.Repeat("some text ", 5000))})
+	c := open(t, folder, Options{HeldOut: 1 << 20}, 1<<20)
+	for _, tokens := range []int{0, 1, 64, 65, 1000, 1 << 30} {
+		first, err := c.HeldOut(Shape{Batch: 2, Seq: 64}, tokens)
+		require.NoError(t, err)
+		again, err := c.HeldOut(Shape{Batch: 2, Seq: 64}, tokens)
+		require.NoError(t, err)
+		require.Equal(t, first, again)
+		total := 0
+		for _, b := range first {
+			total += b.Targeted
+		}
+		if tokens == 0 || tokens == 1<<30 {
+			require.Equal(t, 2500, total)
+		} else {
+			require.InDelta(t, tokens, total, 64)
+		}
+	}
+	_, err := c.HeldOut(Shape{Batch: 2, Seq: 64}, -1)
+	require.ErrorContains(t, err, "want 0 or more")
+	_, err = open(t, folder, Options{}, 1).HeldOut(Shape{Batch: 2, Seq: 64}, 0)
+	require.ErrorContains(t, err, "nothing is held out")
+}
+
+func TestHashSeesChanges(t *testing.T) {
+	base := map[string][]byte{"a.txt": []byte(strings.Repeat("text ", 10_000)), "b.txt": []byte("b")}
+	hashes := map[string]string{}
+	for name, change := range map[string]func(files map[string][]byte){
+		"none":   func(map[string][]byte) {},
+		"name":   func(f map[string][]byte) { f["c.txt"] = f["b.txt"]; delete(f, "b.txt") },
+		"text":   func(f map[string][]byte) { f["b.txt"] = []byte("c") },
+		"end":    func(f map[string][]byte) { f["a.txt"][49_999]++ },
+		"middle": func(f map[string][]byte) { f["a.txt"][25_000]++ },
+		"size":   func(f map[string][]byte) { f["a.txt"] = f["a.txt"][:49_000] },
+	} {
+		files := map[string][]byte{}
+		for k, v := range base {
+			files[k] = slices.Clone(v)
+		}
+		change(files)
+		hashes[open(t, writeFiles(t, files), Options{HeldOut: 10}, 1).Hash()] = name
+	}
+	require.Len(t, hashes, 6)
+}
+
+func TestRandom(t *testing.T) {
+	const n, vocab = 3<<20 + 5, 397
+	c, err := Random(n, vocab, 7)
+	require.NoError(t, err)
+	require.Equal(t, vocab, c.Vocab())
+	counts := make([]int, vocab)
+	total := 0
+	for _, b := range epochOf(t, c, Shape{Batch: 1, Seq: 1 << 12}, Cursor{}) {
+		for i, id := range b.Tokens {
+			if b.Targets[i] >= 0 {
+				counts[id]++
+				total++
+			}
+		}
+	}
+	require.InDelta(t, n*19/20, total, 1000)
+	for _, got := range counts {
+		require.InDelta(t, float64(total)/vocab, got, 6*math.Sqrt(float64(total)/vocab))
+	}
+	held, err := c.HeldOut(Shape{Batch: 1, Seq: 1 << 12}, 0)
+	require.NoError(t, err)
+	require.Greater(t, len(held), n/20/(1<<12)-1)
+	other, err := Random(n, vocab, 8)
+	require.NoError(t, err)
+	require.NotEqual(t, c.Hash(), other.Hash())
+	for _, bad := range [][2]int{{0, 2}, {1, 2}, {10, 0}, {10, -1}} {
+		_, err := Random(bad[0], bad[1], 1)
+		require.ErrorContains(t, err, "want at least 2 below 1 to")
+	}
+}
+
+// The first blocks of a corpus are small, the later ones are not.
+func TestFirstBlocksAreSmall(t *testing.T) {
+	text := strings.Repeat("some text\n", 40<<20/10)
+	path := filepath.Join(writeFiles(t, map[string][]byte{"a.txt": []byte(text)}), "a.txt")
+	c, err := Open(t.Context(), path, Options{})
+	require.NoError(t, err)
+	var sizes []int
+	for b, err := range c.blocks(t.Context(), Cursor{}, 64) {
+		require.NoError(t, err)
+		if b.start.Epoch > 0 {
+			break
+		}
+		sizes = append(sizes, len(b.tokens))
+	}
+	for i, n := range sizes[:len(sizes)-1] {
+		require.InDelta(t, min(blockTokens, firstTokens<<i), n, 1)
+	}
+}

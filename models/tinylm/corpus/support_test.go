@@ -1,0 +1,229 @@
+package corpus
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go"
+	"github.com/stretchr/testify/require"
+)
+
+// makeDocuments returns n different documents of text, of lengths up to most.
+func makeDocuments(n, most int, seed uint64) []string {
+	r := rand.New(rand.NewPCG(seed, 0))
+	var all []string
+	for i := range n {
+		var d strings.Builder
+		fmt.Fprintf(&d, "%d:", i)
+		for size := r.IntN(most + 1); d.Len() < size; {
+			d.WriteString([]string{"word ", "größer ", "\n", "日本 ", `"quoted" `, "\t", "e", "\u2028"}[r.IntN(8)])
+		}
+		all = append(all, d.String())
+	}
+	return all
+}
+
+// writeFiles writes files into a new folder and returns its path. A name's .gz or .zst packs the content.
+func writeFiles(t testing.TB, files map[string][]byte) string {
+	t.Helper()
+	folder := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(folder, filepath.FromSlash(name))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		_, packed := unpackedName(name)
+		require.NoError(t, os.WriteFile(path, pack(t, content, packed), 0o644))
+	}
+	return folder
+}
+
+func pack(t testing.TB, content []byte, how string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	switch how {
+	case ".gz":
+		w := gzip.NewWriter(&b)
+		_, err := w.Write(content)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+	case ".zst":
+		w, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
+		require.NoError(t, err)
+		_, err = w.Write(content)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+	default:
+		return content
+	}
+	return b.Bytes()
+}
+
+func jsonl(t testing.TB, documents []string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	for i, d := range documents {
+		line, err := json.Marshal(map[string]any{"id": i, "text": d, "score": 0.5})
+		require.NoError(t, err)
+		b.Write(append(line, '\n'))
+	}
+	return b.Bytes()
+}
+
+// parquetBytes has a row group of each so many documents.
+func parquetBytes(t testing.TB, documents []string, group int) []byte {
+	t.Helper()
+	type row struct {
+		ID   int64   `parquet:"id"`
+		Text *string `parquet:"text,optional,zstd"`
+	}
+	var b bytes.Buffer
+	w := parquet.NewGenericWriter[row](&b)
+	for i := range documents {
+		_, err := w.Write([]row{{int64(i), &documents[i]}})
+		require.NoError(t, err)
+		if (i+1)%group == 0 {
+			require.NoError(t, w.Flush())
+		}
+	}
+	require.NoError(t, w.Close())
+	return b.Bytes()
+}
+
+// deltaParquet has the lengths of texts apart from these, unpacked.
+func deltaParquet(t testing.TB, documents []string) []byte {
+	t.Helper()
+	type row struct {
+		Text string `parquet:"text"`
+	}
+	var rows []row
+	for _, d := range documents {
+		rows = append(rows, row{d})
+	}
+	var b bytes.Buffer
+	schema := parquet.NewSchema("row", parquet.Group{"text": parquet.Encoded(parquet.String(), &parquet.DeltaLengthByteArray)})
+	require.NoError(t, parquet.Write(&b, rows, schema))
+	return b.Bytes()
+}
+
+// llmcBytes has the tokens of documents, each behind a separator.
+func llmcBytes(documents []string) []byte {
+	header := make([]byte, llmcHeader)
+	var tokens []byte
+	for _, d := range documents {
+		for _, b := range []byte("\x00" + d) {
+			tokens = binary.LittleEndian.AppendUint16(tokens, uint16(b))
+		}
+	}
+	for i, x := range []uint32{llmcUint16, 1, uint32(len(tokens) / 2)} {
+		binary.LittleEndian.PutUint32(header[4*i:], x)
+	}
+	return append(header, tokens...)
+}
+
+// numpyBytes has tokens of the given width.
+func numpyBytes(tokens []int32, width int) []byte {
+	header := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }", map[int]string{1: "|u1", 2: "<u2", 4: "<u4"}[width], len(tokens))
+	header += strings.Repeat(" ", 63-(10+len(header))%64) + "\n"
+	b := append([]byte("\x93NUMPY\x01\x00"), byte(len(header)), byte(len(header)>>8))
+	b = append(b, header...)
+	for _, id := range tokens {
+		var word [4]byte
+		binary.LittleEndian.PutUint32(word[:], uint32(id))
+		b = append(b, word[:width]...)
+	}
+	return b
+}
+
+// joined returns the tokens of documents, a separator behind each.
+func joined(documents []string) []int32 {
+	var ids []int32
+	for _, d := range documents {
+		for _, b := range []byte(d) {
+			ids = append(ids, int32(b))
+		}
+		ids = append(ids, 0)
+	}
+	return ids
+}
+
+// open opens a corpus with small blocks.
+func open(t testing.TB, path string, o Options, block int) *Corpus {
+	t.Helper()
+	c, err := Open(t.Context(), path, o)
+	require.NoError(t, err)
+	c.blockTokens, c.firstTokens = block, block
+	return c
+}
+
+// epochOf returns the batches of the epoch of a cursor, read without goroutines, and no batch with rows of two epochs.
+func epochOf(t testing.TB, c *Corpus, s Shape, from Cursor) []*Batch {
+	t.Helper()
+	var all []*Batch
+	for b, err := range c.batches(c.blocks(t.Context(), start(from), s.Seq), s, from) {
+		require.NoError(t, err)
+		if b.After.Epoch == from.Epoch {
+			all = append(all, b)
+			continue
+		}
+		if b.After.Epoch == from.Epoch+1 && b.After.Block == 0 && b.After.Window == 0 && b.After.Token == 0 {
+			all = append(all, b)
+		}
+		break
+	}
+	return all
+}
+
+// textsOf returns the documents of batches whose windows hold whole blocks, sorted.
+func textsOf(t testing.TB, batches []*Batch) []string {
+	t.Helper()
+	var all []string
+	for _, b := range batches {
+		seq := len(b.Tokens)
+		var text []byte
+		for i := range seq {
+			if b.Targets[i] < 0 {
+				break
+			}
+			text = append(text, byte(b.Tokens[i]))
+		}
+		all = append(all, strings.Split(string(text), "\x00")...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func sorted(all []string) []string {
+	all = slices.Clone(all)
+	slices.Sort(all)
+	return all
+}
+
+// pythonParquet returns a folder of files that pyarrow wrote, or "" without pyarrow.
+func pythonParquet(t testing.TB) string {
+	t.Helper()
+	folder := t.TempDir()
+	out, err := exec.Command(pythonPath(), "testdata/write_parquet.py", folder).CombinedOutput()
+	if err != nil {
+		t.Logf("no pyarrow: %v %s", err, out)
+		return ""
+	}
+	return folder
+}
+
+// pythonPath returns the Python of NSA_PYTHON, or python3.
+func pythonPath() string {
+	if path := os.Getenv("NSA_PYTHON"); path != "" {
+		return path
+	}
+	return "python3"
+}

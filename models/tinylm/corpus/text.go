@@ -1,0 +1,102 @@
+package corpus
+
+import (
+	"bytes"
+	"io"
+	"iter"
+	"unicode/utf8"
+)
+
+const (
+	textPiece = 4 << 20  // bytes of a document of plain text, about
+	textNear  = 64 << 10 // bytes in which a line has to end for a document to end behind it
+)
+
+// cutter cuts a stream into pieces. Piece k begins at the place that begin finds in the near bytes from byte k*size on; the first
+// one begins at byte 0. So pieces are the same whether they are read one after the other or each for itself.
+type cutter struct {
+	size, near int
+	begin      func(b []byte) int
+}
+
+// piece is a part of a stream.
+type piece struct {
+	at    int // where it begins
+	bytes []byte
+}
+
+// pieces gives the pieces of a stream r that stands at byte k*size, k > 0 if inside, or only the first of them. Each is valid until the next.
+func (c cutter) pieces(r io.Reader, inside, one bool) iter.Seq2[piece, error] {
+	return func(yield func(piece, error) bool) {
+		var buffer []byte
+		for at := 0; ; at += c.size {
+			var err error
+			if buffer, err = readUpTo(r, buffer, c.size+c.near); err != nil {
+				yield(piece{}, err)
+				return
+			}
+			from, to := 0, len(buffer)
+			if inside {
+				from = c.begin(buffer[:min(c.near, to)])
+			}
+			more := to > c.size
+			if more {
+				to = c.size + c.begin(buffer[c.size:])
+			}
+			if from < to && !yield(piece{at + from, buffer[from:to]}, nil) || !more || one {
+				return
+			}
+			buffer, inside = buffer[:copy(buffer, buffer[c.size:])], true
+		}
+	}
+}
+
+// readUpTo appends to buffer until it has n bytes or r ends. Memory grows with what is read.
+func readUpTo(r io.Reader, buffer []byte, n int) ([]byte, error) {
+	for len(buffer) < n {
+		if len(buffer) == cap(buffer) {
+			bigger := make([]byte, len(buffer), min(n, max(64<<10, 4*cap(buffer))))
+			copy(bigger, buffer)
+			buffer = bigger
+		}
+		got, err := r.Read(buffer[len(buffer):min(n, cap(buffer))])
+		buffer = buffer[:len(buffer)+got]
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return buffer, nil
+}
+
+// lineStart returns the place behind the first line break of b, or where the first character of b begins if there is none.
+func lineStart(b []byte) int {
+	if i := bytes.IndexByte(b, '\n'); i >= 0 {
+		return i + 1
+	}
+	for i := range min(utf8.UTFMax, len(b)) {
+		if utf8.RuneStart(b[i]) {
+			return i
+		}
+	}
+	return 0
+}
+
+// readText gives the documents of plain text: the one of the unit, or all of a compressed file.
+func readText(f file, u unit) documents {
+	return func(yield func(document, error) bool) {
+		r, err := f.open(u.from)
+		if err != nil {
+			yield(document{}, err)
+			return
+		}
+		defer r.Close()
+		for p, err := range (cutter{textPiece, textNear, lineStart}).pieces(r, u.from > 0, f.pack == "") {
+			if !yield(document{text: p.bytes}, err) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package corpus
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+)
+
+// smallTokenizer is a tokenizer of the kind of Llama 3 with three merges.
+func smallTokenizer(t testing.TB) []byte {
+	t.Helper()
+	vocab := map[string]int{}
+	for r, b := range byteLetters() {
+		vocab[string(r)] = int(b)
+	}
+	for i, word := range []string{"te", "xt", "text"} {
+		vocab[word] = 256 + i
+	}
+	b, err := json.Marshal(map[string]any{
+		"added_tokens": []any{map[string]any{"id": 259, "content": "<|endoftext|>", "special": true}},
+		"pre_tokenizer": map[string]any{"type": "Sequence", "pretokenizers": []any{
+			map[string]any{"type": "Split", "pattern": map[string]any{"Regex": llama3Start + "{1,3}" + llama3End}, "behavior": "Isolated"},
+			map[string]any{"type": "ByteLevel", "use_regex": false},
+		}},
+		"model": map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{"t e", "x t", "te xt"}},
+	})
+	require.NoError(t, err)
+	return b
+}
+
+func TestTokenizer(t *testing.T) {
+	documents := makeDocuments(200, 300, 4)
+	folder := writeFiles(t, map[string][]byte{"tokenizer.json": smallTokenizer(t), "data/a.jsonl": jsonl(t, documents)})
+	c := open(t, filepath.Join(folder, "data"), Options{Tokenizer: filepath.Join(folder, "tokenizer.json"), HeldOut: 1 << 20}, 1<<20)
+	require.Equal(t, 260, c.Vocab())
+	require.EqualValues(t, 259, c.Separator())
+	ids, err := c.Encode("a text<|endoftext|>")
+	require.NoError(t, err)
+	require.Equal(t, []int32{'a', ' ', 258, 259}, ids)
+	for _, d := range documents {
+		ids, err := c.Encode(d)
+		require.NoError(t, err)
+		text, err := c.Decode(ids)
+		require.NoError(t, err)
+		require.Equal(t, d, text)
+	}
+	_, err = c.Decode([]int32{260})
+	require.EqualError(t, err, "corpus: decode: token 260 at 0, the vocabulary has 260")
+	_, err = c.Encode("\xff")
+	require.ErrorContains(t, err, "not UTF-8")
+	batches, err := c.HeldOut(Shape{Batch: 1, Seq: 1 << 20}, 0)
+	require.NoError(t, err)
+	tokens, bytes := 0, 0
+	for _, id := range batches[0].Tokens[:batches[0].Targeted] {
+		if id != c.Separator() {
+			text, err := c.Decode([]int32{id})
+			require.NoError(t, err)
+			tokens, bytes = tokens+1, bytes+len(text)
+		}
+	}
+	require.Equal(t, float64(bytes)/float64(tokens), c.BytesPerToken())
+
+	// The same tokens from a file.
+	ids = nil
+	for _, d := range documents {
+		tokens, err := c.Encode(d)
+		require.NoError(t, err)
+		ids = append(append(ids, tokens...), c.Separator())
+	}
+	path := filepath.Join(writeFiles(t, map[string][]byte{"a.npy": numpyBytes(ids, 4)}), "a.npy")
+	fromTokens := open(t, path, Options{Tokenizer: filepath.Join(folder, "tokenizer.json"), HeldOut: 1 << 20}, 1<<20)
+	require.InDelta(t, c.BytesPerToken(), fromTokens.BytesPerToken(), 0.1)
+	s := Shape{Batch: 1, Seq: 1 << 20}
+	var all [2][]string
+	for i, c := range []*Corpus{c, fromTokens} {
+		held, err := c.HeldOut(s, 0)
+		require.NoError(t, err)
+		for _, b := range append(epochOf(t, c, s, Cursor{}), held...) {
+			text, err := c.Decode(b.Tokens[:b.Targeted])
+			require.NoError(t, err)
+			all[i] = append(all[i], strings.Split(text, "<|endoftext|>")...)
+		}
+	}
+	require.Equal(t, sorted(documents), sorted(all[0]))
+	require.Equal(t, sorted(documents), sorted(all[1]))
+}
+
+// python returns a Python that has the packages, or skips the test.
+func python(t testing.TB, packages string) string {
+	t.Helper()
+	path := pythonPath()
+	if out, err := exec.Command(path, "-c", "import "+packages).CombinedOutput(); err != nil {
+		t.Skipf("no Python with %s: %v %s", packages, err, out)
+	}
+	return path
+}
+
+// The ids are those of Python's tokenizers, except for characters that are newer than Go's Unicode tables.
+func TestTokenizersMatchPython(t *testing.T) {
+	path, folder := python(t, "tokenizers"), t.TempDir()
+	out, err := exec.Command(path, "testdata/train_tokenizers.py", folder).CombinedOutput()
+	require.NoError(t, err, string(out))
+	var lines []string
+	readJSON(t, filepath.Join(folder, "lines.json"), &lines)
+	isNew := func(line string) bool {
+		return strings.ContainsFunc(line, func(r rune) bool { return unicode.Is(unicode.Cn, r) })
+	}
+	compared := len(lines)
+	for _, line := range lines {
+		if isNew(line) {
+			compared--
+		}
+	}
+	require.Greater(t, compared, 9900)
+	for _, name := range []string{"gpt2", "prefix", "llama3", "qwen", "other", "digits"} {
+		t.Run(name, func(t *testing.T) {
+			v, err := readTokenizer(filepath.Join(folder, name+".json"), "")
+			require.NoError(t, err)
+			var want [][]int32
+			readJSON(t, filepath.Join(folder, name+".ids.json"), &want)
+			var done sync.WaitGroup
+			for part := range 2 { // an encoder each
+				done.Go(func() {
+					for i := part; i < len(lines); i += 2 {
+						if isNew(lines[i]) {
+							continue
+						}
+						got, err := v.encode(nil, []byte(lines[i]))
+						if err != nil || !slices.Equal(want[i], got) {
+							t.Errorf("%q: got %v %v, want %v", lines[i], got, err, want[i])
+							return
+						}
+					}
+				})
+			}
+			done.Wait()
+		})
+	}
+	for _, name := range []string{"wordpiece", "unigram", "characters"} {
+		_, err := readTokenizer(filepath.Join(folder, "refused-"+name+".json"), "")
+		require.ErrorContains(t, err, "want")
+	}
+}
+
+// The scanner cuts like the regular expressions that it stands for.
+func TestScannerMatchesPattern(t *testing.T) {
+	lines := append(makeDocuments(300, 200, 7), "'s", "'S", "'ſ", "'lL'", " '", "\r\n \n", "  a", " \t b", "!\r\n!", "12345", "x\u00a0\u3000y", "½Ⅷ", "a\u0301")
+	for pattern, s := range map[string]scanner{gpt2Pattern: {gpt2: true}, llama3Start + "{1,3}" + llama3End: {digits: 3}, llama3Start + llama3End: {digits: 1}} {
+		m, err := newMatches(pattern)
+		require.NoError(t, err)
+		for _, line := range lines {
+			require.Equal(t, words(m.split, line), words(s.split, line), "%q %s", line, pattern)
+		}
+	}
+}
+
+func words(s splitter, text string) []string {
+	var all []string
+	s([]byte(text), func(word []byte) { all = append(all, string(word)) })
+	return all
+}
+
+func TestTokenizerErrors(t *testing.T) {
+	good := string(smallTokenizer(t))
+	for name, c := range map[string]struct{ old, new, separator, want string }{
+		"no separator":    {"|endoftext|", "|other|", "", "no token ends a document"},
+		"other separator": {"", "", "<end>", "sought <end>"},
+		"WordPiece":       {`"BPE"`, `"WordPiece"`, "", `model of the type "WordPiece", want BPE`},
+		"unknown merge":   {"te xt", "te xx", "", "not in the vocabulary"},
+		"missing byte":    {`"a":97,`, "", "", "no token for the byte 97"},
+		"huge id":         {`"te":256`, `"te":2000000000`, "", "has the id 2000000000"},
+		"no JSON":         {`"model"`, `model`, "", "invalid character"},
+		"no ByteLevel":    {"ByteLevel", "Whitespace", "", "want ByteLevel in the end"},
+		"bad pattern":     {"(?i:", "(((", "", "pattern"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(good, c.old, c.new, 1)
+			if c.old != "" {
+				require.NotEqual(t, good, text)
+			}
+			folder := writeFiles(t, map[string][]byte{"t.json": []byte(text), "a.txt": []byte("text")})
+			path := filepath.Join(folder, "t.json")
+			_, err := Open(t.Context(), filepath.Join(folder, "a.txt"), Options{Tokenizer: path, Separator: c.separator})
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, path)
+		})
+	}
+}
+
+func readJSON(t *testing.T, path string, to any) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, to))
+}

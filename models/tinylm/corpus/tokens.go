@@ -1,0 +1,222 @@
+package corpus
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+)
+
+const (
+	pieceTokens = 4 << 20 // of a unit; no document is longer
+	nearTokens  = 1 << 20 // a document that goes on for more behind a unit's end is cut there
+
+	llmcHeader     = 1024 // bytes
+	llmcUint16     = 20240520
+	llmcUint32     = 20240801
+	llmcVersion    = 1
+	numpyMagic     = "\x93NUMPY"
+	mostNumpyBytes = 64 << 10 // of a header
+)
+
+// tokenArray says where the tokens of a file are.
+type tokenArray struct {
+	offset int64 // of the first one
+	n      int64
+	width  int // bytes of one
+}
+
+func (a tokenArray) bytes() int64 { return a.n * int64(a.width) }
+
+// readTokenHeader reads the header of a file of tokens, and holds it to the file's length.
+func readTokenHeader(f file) (a tokenArray, err error) {
+	r, err := f.open(0)
+	if err != nil {
+		return a, err
+	}
+	defer r.Close()
+	if f.format == llmcTokens {
+		a, err = readLlmcHeader(r)
+	} else {
+		a, err = readNumpyHeader(r)
+	}
+	if err == nil && f.pack == "" && f.size != a.offset+a.bytes() {
+		err = fmt.Errorf("has %d bytes, want %d for %d tokens of %d bytes behind a header of %d", f.size, a.offset+a.bytes(), a.n, a.width, a.offset)
+	}
+	return a, err
+}
+
+func readLlmcHeader(r io.Reader) (tokenArray, error) {
+	header := make([]byte, llmcHeader)
+	if n, err := io.ReadFull(r, header); err != nil {
+		return tokenArray{}, fmt.Errorf("header of llm.c: %d bytes, want %d: %w", n, llmcHeader, unexpected(err))
+	}
+	word := func(i int) int64 { return int64(int32(binary.LittleEndian.Uint32(header[4*i:]))) }
+	a := tokenArray{offset: llmcHeader, n: word(2)}
+	switch word(0) {
+	case llmcUint16:
+		a.width = 2
+	case llmcUint32:
+		a.width = 4
+	default:
+		return a, fmt.Errorf("header of llm.c: magic number %d, want %d or %d", word(0), llmcUint16, llmcUint32)
+	}
+	if word(1) != llmcVersion || a.n < 0 {
+		return a, fmt.Errorf("header of llm.c: version %d with %d tokens, want version %d with 0 or more", word(1), a.n, llmcVersion)
+	}
+	return a, nil
+}
+
+func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
+	start := make([]byte, len(numpyMagic)+2+4)
+	if _, err := io.ReadFull(r, start[:len(numpyMagic)+4]); err != nil {
+		return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
+	}
+	version := start[len(numpyMagic)]
+	if string(start[:len(numpyMagic)]) != numpyMagic || version < 1 || version > 3 {
+		return a, fmt.Errorf("header of NumPy: begins with %q, want %q and version 1 to 3", start[:len(numpyMagic)+2], numpyMagic)
+	}
+	size := int64(binary.LittleEndian.Uint16(start[len(numpyMagic)+2:]))
+	a.offset = int64(len(numpyMagic)) + 4
+	if version > 1 {
+		if _, err := io.ReadFull(r, start[len(numpyMagic)+4:]); err != nil {
+			return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
+		}
+		size = int64(binary.LittleEndian.Uint32(start[len(numpyMagic)+2:]))
+		a.offset += 2
+	}
+	if size > mostNumpyBytes {
+		return a, fmt.Errorf("header of NumPy: %d bytes, want at most %d", size, mostNumpyBytes)
+	}
+	header := make([]byte, size)
+	if _, err := io.ReadFull(r, header); err != nil {
+		return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
+	}
+	a.offset += size
+	kind := regexp.MustCompile(`'descr': *'([^']*)'`).FindSubmatch(header)
+	shape := regexp.MustCompile(`'shape': *\( *([0-9]+) *,? *\)`).FindSubmatch(header)
+	if kind == nil || shape == nil {
+		return a, fmt.Errorf("header of NumPy: %q, want an array with one dimension", bytes.TrimSpace(header))
+	}
+	switch string(kind[1]) {
+	case "|u1", "<u1":
+		a.width = 1
+	case "<u2":
+		a.width = 2
+	case "<u4":
+		a.width = 4
+	default:
+		return a, fmt.Errorf("array of %s, want uint8, or uint16 or uint32 with the low byte first", kind[1])
+	}
+	a.n, err = strconv.ParseInt(string(shape[1]), 10, 64)
+	if err != nil || a.n > 1<<48 {
+		return a, fmt.Errorf("header of NumPy: %s tokens are too many", shape[1])
+	}
+	return a, nil
+}
+
+// readTokens gives the documents of tokens that end at separators: those of the unit, or all of a compressed file.
+func readTokens(f file, u unit, v vocabulary) documents {
+	return func(yield func(document, error) bool) {
+		a, at := f.tokens, u.from
+		if f.pack == "" {
+			at += a.offset
+		}
+		r, err := f.open(at)
+		if err != nil {
+			yield(document{}, err)
+			return
+		}
+		defer r.Close()
+		if f.pack != "" {
+			if _, err := io.CopyN(io.Discard, r, a.offset); err != nil {
+				yield(document{}, unexpected(err))
+				return
+			}
+		}
+		cut := cutter{pieceTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.behind(b, v.separator()) }}
+		var ids []int32
+		for p, err := range cut.pieces(&exactly{r, a.bytes() - u.from}, u.from > 0, f.pack == "") {
+			if err != nil {
+				yield(document{}, err)
+				return
+			}
+			for b := p.bytes; len(b) > 0; {
+				n := a.behind(b, v.separator())
+				if n == 0 {
+					n = len(b)
+				}
+				if ids, err = a.appendTokens(ids[:0], b[:n], v.size()); err != nil {
+					place := (u.from+int64(p.at+len(p.bytes)-len(b)))/int64(a.width) + int64(len(ids))
+					yield(document{}, fmt.Errorf("token %d: %w", place, err))
+					return
+				}
+				b = b[n:]
+				if ids[len(ids)-1] == v.separator() {
+					ids = ids[:len(ids)-1]
+				}
+				if len(ids) > 0 && !yield(document{tokens: ids, isTokens: true}, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// token returns the first token of b.
+func (a tokenArray) token(b []byte) uint32 {
+	switch a.width {
+	case 1:
+		return uint32(b[0])
+	case 2:
+		return uint32(binary.LittleEndian.Uint16(b))
+	}
+	return binary.LittleEndian.Uint32(b)
+}
+
+// behind returns the place in b behind the first separator, 0 if there is none.
+func (a tokenArray) behind(b []byte, separator int32) int {
+	for i := 0; i < len(b); i += a.width {
+		if a.token(b[i:]) == uint32(separator) {
+			return i + a.width
+		}
+	}
+	return 0
+}
+
+// appendTokens appends the tokens of b, which have to be below vocab, to ids.
+func (a tokenArray) appendTokens(ids []int32, b []byte, vocab int) ([]int32, error) {
+	for i := 0; i < len(b); i += a.width {
+		id := a.token(b[i:])
+		if int64(id) >= int64(vocab) {
+			return ids, fmt.Errorf("%d, the vocabulary has %d", id, vocab)
+		}
+		ids = append(ids, int32(id))
+	}
+	return ids, nil
+}
+
+// exactly reads the left bytes of r, which has to end behind them.
+type exactly struct {
+	r    io.Reader
+	left int64
+}
+
+func (e *exactly) Read(p []byte) (int, error) {
+	if e.left == 0 {
+		n, err := e.r.Read(make([]byte, 1))
+		if n > 0 {
+			err = errors.New("data behind the last token")
+		}
+		return 0, err
+	}
+	n, err := e.r.Read(p[:min(int64(len(p)), e.left)])
+	e.left -= int64(n)
+	if err == io.EOF && e.left > 0 {
+		err = fmt.Errorf("%d bytes of tokens are missing: %w", e.left, io.ErrUnexpectedEOF)
+	}
+	return n, err
+}

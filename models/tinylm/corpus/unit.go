@@ -1,0 +1,127 @@
+package corpus
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"iter"
+	"unicode/utf8"
+)
+
+// unit is a part of a corpus that is read from its beginning to its end.
+type unit struct {
+	file     int
+	from, to int64 // bytes of the content behind a header, or row groups
+}
+
+// document is text, or tokens if its file holds tokens. Both are valid until the next document is read.
+type document struct {
+	text     []byte
+	tokens   []int32
+	isTokens bool
+	skip     string // reason to leave the document out, or ""
+}
+
+// size returns the length in bytes or tokens.
+func (d document) size() int { return len(d.text) + len(d.tokens) }
+
+// documents are the documents of a unit in order. An error is the last thing they give.
+type documents = iter.Seq2[document, error]
+
+// makeUnits cuts files into units, in the order of the files.
+func makeUnits(ctx context.Context, files []file) ([]unit, error) {
+	var units []unit
+	for i := range files {
+		f := &files[i]
+		err := ctx.Err()
+		end, step := f.size, f.size
+		switch {
+		case err != nil:
+		case f.format == parquetText:
+			var groups [][2]int64
+			groups, err = rowGroups(*f)
+			for _, g := range groups {
+				units = append(units, unit{i, g[0], g[1]})
+			}
+			end = 0
+		case f.isTokens():
+			f.tokens, err = readTokenHeader(*f)
+			end = f.tokens.bytes()
+			step = int64(pieceTokens * f.tokens.width)
+		case f.format == plainText:
+			step = textPiece
+		case f.format == jsonLines:
+			step = unitBytes
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.path, err)
+		}
+		if f.pack != "" {
+			step = end
+		}
+		for from := int64(0); from < end; from += step {
+			units = append(units, unit{i, from, min(from+step, end)})
+		}
+	}
+	return units, nil
+}
+
+// fileSource reads documents from files.
+type fileSource struct {
+	files    []file
+	vocab    vocabulary
+	skipped  *tally
+	wantUTF8 bool
+}
+
+// documents reads a unit. Documents that are to be skipped are given too, so that a document's place in its unit does not depend on it.
+func (s *fileSource) documents(ctx context.Context, u unit) documents {
+	f := s.files[u.file]
+	var all documents
+	switch {
+	case f.format == jsonLines:
+		all = readLines(f, u)
+	case f.format == parquetText:
+		all = readRowGroups(f, u)
+	case f.isTokens():
+		all = readTokens(f, u, s.vocab)
+	default:
+		all = readText(f, u)
+	}
+	return func(yield func(document, error) bool) {
+		counts := map[string]int{}
+		for d, err := range all {
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil {
+				yield(document{}, fmt.Errorf("%s: %w", f.path, err))
+				return
+			}
+			if d.skip == "" {
+				d.skip = s.reason(d)
+			}
+			if d.skip != "" {
+				counts[d.skip]++
+				s.skipped.record(d.skip, f.name, u, counts[d.skip])
+			}
+			if !yield(d, nil) {
+				return
+			}
+		}
+	}
+}
+
+// reason returns why a document is skipped, or "".
+func (s *fileSource) reason(d document) string {
+	switch {
+	case d.isTokens:
+	case len(d.text) == 0:
+		return reasonEmpty
+	case bytes.IndexByte(d.text, 0) >= 0:
+		return reasonBinary
+	case s.wantUTF8 && !utf8.Valid(d.text):
+		return reasonUTF8
+	}
+	return ""
+}

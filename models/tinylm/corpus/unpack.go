@@ -1,0 +1,113 @@
+package corpus
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	mostExpansion = 2000     // of a compressed file; text has some ten, gzip reaches 1032 at most
+	freeExpansion = 64 << 20 // bytes that a compressed file may hold whatever its size
+	windowBytes   = 128 << 20
+)
+
+// open returns the content of a file from the given byte on, which is 0 for a compressed file.
+func (f file) open(from int64) (io.ReadCloser, error) {
+	in, err := os.Open(f.path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := f.unpack(in, from)
+	if err != nil {
+		in.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (f file) unpack(in *os.File, from int64) (io.ReadCloser, error) {
+	if err := f.checkSize(in); err != nil {
+		return nil, err
+	}
+	if _, err := in.Seek(from, io.SeekStart); err != nil {
+		return nil, err
+	}
+	if f.pack == "" {
+		return in, nil
+	}
+	u := &unpacked{in: in}
+	if f.pack == ".gz" {
+		gz, err := gzip.NewReader(counter{in, &u.read})
+		if err != nil {
+			return nil, fmt.Errorf("unpack: %w", unexpected(err))
+		}
+		u.out, u.close = gz, func() { gz.Close() }
+		return u, nil
+	}
+	z, err := zstd.NewReader(counter{in, &u.read}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
+	if err != nil {
+		return nil, fmt.Errorf("unpack: %w", unexpected(err))
+	}
+	u.out, u.close = z, z.Close
+	return u, nil
+}
+
+// checkSize returns an error if the open file has changed since it was listed.
+func (f file) checkSize(in *os.File) error {
+	info, err := in.Stat()
+	if err == nil && info.Size() != f.size {
+		err = fmt.Errorf("has %d bytes, had %d when the corpus was opened", info.Size(), f.size)
+	}
+	return err
+}
+
+// unpacked is the content of a compressed file. It refuses to expand a file without bound.
+type unpacked struct {
+	in      *os.File
+	out     io.Reader
+	close   func()
+	read    int64 // bytes of the file
+	written int64 // bytes of its content
+}
+
+func (u *unpacked) Read(p []byte) (int, error) {
+	n, err := u.out.Read(p)
+	u.written += int64(n)
+	if u.written > freeExpansion && u.written/mostExpansion > u.read {
+		return n, fmt.Errorf("unpack: %d bytes expand to more than %d, want at most %d times as many", u.read, u.written, mostExpansion)
+	}
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("unpack: behind byte %d of the content: %w", u.written, err)
+	}
+	return n, err
+}
+
+func (u *unpacked) Close() error {
+	u.close()
+	return u.in.Close()
+}
+
+// counter counts the bytes read from r.
+type counter struct {
+	r io.Reader
+	n *int64
+}
+
+func (c counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	*c.n += int64(n)
+	return n, err
+}
+
+// unexpected makes an end of data an error where data has to follow.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

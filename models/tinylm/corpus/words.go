@@ -1,0 +1,214 @@
+package corpus
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dlclark/regexp2"
+)
+
+// splitter cuts a text into words and gives them in order.
+type splitter func(text []byte, word func([]byte))
+
+// The patterns of GPT-2, and of Llama 3 and Qwen, which differ in the number of digits of a word. Go's regexp has no lookahead.
+const (
+	gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	llama3Start = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}`
+	llama3End   = `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+)
+
+// splitPattern cuts a text at the matches of a pattern. Both matches and what is between them are words.
+func splitPattern(pattern string) ([]splitter, error) {
+	switch pattern {
+	case gpt2Pattern:
+		return []splitter{scanner{gpt2: true}.split}, nil
+	case llama3Start + `{1,3}` + llama3End:
+		return []splitter{scanner{digits: 3}.split}, nil
+	case llama3Start + llama3End:
+		return []splitter{scanner{digits: 1}.split}, nil
+	}
+	m, err := newMatches(pattern)
+	return []splitter{m.split}, err
+}
+
+// matches cuts a text with a regular expression.
+type matches struct{ re *regexp2.Regexp }
+
+func newMatches(pattern string) (matches, error) {
+	re, err := regexp2.Compile(pattern, regexp2.None)
+	if err != nil {
+		return matches{}, fmt.Errorf("pattern %q: %w", pattern, err)
+	}
+	return matches{re}, nil
+}
+
+func (m matches) split(text []byte, word func([]byte)) {
+	runes := []rune(string(text))
+	at := 0 // in runes
+	next := func(n int) {
+		size := 0
+		for _, r := range runes[at : at+n] {
+			size += utf8.RuneLen(r)
+		}
+		if size > 0 {
+			word(text[:size])
+		}
+		at, text = at+n, text[size:]
+	}
+	// The only error of a match is that its time is over, and it has no limit.
+	for match, _ := m.re.FindRunesMatch(runes); match != nil; match, _ = m.re.FindNextMatch(match) {
+		next(match.Index - at)
+		next(match.Length)
+	}
+	next(len(runes) - at)
+}
+
+// prefixSpace puts a space before a text that does not begin with one.
+func prefixSpace(text []byte, word func([]byte)) {
+	if len(text) > 0 && text[0] != ' ' {
+		text = append([]byte{' '}, text...)
+	}
+	word(text)
+}
+
+// scanner cuts UTF-8 like the pattern of GPT-2 or of Llama 3, faster than a regular expression.
+type scanner struct {
+	gpt2   bool
+	digits int // of a word at most, of Llama 3
+}
+
+// class is a set of characters that the patterns tell apart.
+type class int
+
+const (
+	other class = iota
+	letter
+	number
+	space
+	newline // \r or \n, which is a space too
+	nothing // the end of the text
+)
+
+func classAt(text []byte, at int) (class, int) {
+	if at >= len(text) {
+		return nothing, 0
+	}
+	b := text[at]
+	switch {
+	case b >= utf8.RuneSelf:
+	case b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z':
+		return letter, 1
+	case b >= '0' && b <= '9':
+		return number, 1
+	case b == '\n' || b == '\r':
+		return newline, 1
+	case b == ' ' || b >= '\t' && b <= '\r':
+		return space, 1
+	default:
+		return other, 1
+	}
+	r, size := utf8.DecodeRune(text[at:])
+	switch {
+	case unicode.IsLetter(r):
+		return letter, size
+	case unicode.IsNumber(r):
+		return number, size
+	case unicode.IsSpace(r):
+		return space, size
+	}
+	return other, size
+}
+
+// run returns the end of the characters of a class from at on, at most so many.
+func run(text []byte, at int, c class, most int) int {
+	for ; most > 0; most-- {
+		got, size := classAt(text, at)
+		if got != c {
+			break
+		}
+		at += size
+	}
+	return at
+}
+
+func (s scanner) split(text []byte, word func([]byte)) {
+	for at := 0; at < len(text); {
+		end := s.end(text, at)
+		word(text[at:end])
+		at = end
+	}
+}
+
+// end returns the end of the word that begins at a place.
+func (s scanner) end(text []byte, at int) int {
+	if n := s.contraction(text[at:]); n > 0 {
+		return at + n
+	}
+	first, size := classAt(text, at)
+	next, _ := classAt(text, at+size)
+	blank := text[at] == ' '
+	switch {
+	case first == letter:
+		return run(text, at, letter, len(text))
+	case next == letter && (blank || !s.gpt2 && (first == other || first == space)):
+		return run(text, at+size, letter, len(text))
+	case first == number && s.gpt2:
+		return run(text, at, number, len(text))
+	case first == number:
+		return run(text, at, number, s.digits)
+	case next == number && blank && s.gpt2:
+		return run(text, at+size, number, len(text))
+	case first == other || next == other && blank:
+		end := run(text, at+size, other, len(text))
+		if !s.gpt2 {
+			end = run(text, end, newline, len(text))
+		}
+		return end
+	}
+	return s.blank(text, at)
+}
+
+// blank returns the end of a word of white space: all but the last character, which belongs to the word behind it. With Llama 3
+// it ends behind the last line break.
+func (s scanner) blank(text []byte, at int) int {
+	end, last, line := at, at, at
+	for {
+		c, size := classAt(text, end)
+		if c == nothing {
+			last = end
+		}
+		if c != space && c != newline {
+			break
+		}
+		last, end = end, end+size
+		if c == newline {
+			line = end
+		}
+	}
+	switch {
+	case line > at && !s.gpt2:
+		return line
+	case last > at:
+		return last
+	}
+	return end
+}
+
+// contraction returns the length of 's, 't, 're, 've, 'm, 'll or 'd at the beginning of text.
+func (s scanner) contraction(text []byte) int {
+	if len(text) < 2 || text[0] != '\'' {
+		return 0
+	}
+	text = text[:min(3, len(text))]
+	for _, c := range [...]string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'ſ"} { // the long s is an s in another case
+		if len(text) < len(c) {
+			continue
+		}
+		if s.gpt2 && c != "'ſ" && string(text[:len(c)]) == c || !s.gpt2 && strings.EqualFold(string(text[:len(c)]), c) {
+			return len(c)
+		}
+	}
+	return 0
+}
