@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -58,7 +59,7 @@ func TestHostMemory(t *testing.T) {
 
 	x = vector(1 << 48)
 	G.Must(G.Neg(x)) // on the host, whatever the backend
-	for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
+	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(x.Graph(), graph.WithBackend(b))), "(node 1, shape (281474976710656)): "+asked(1<<50))
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -17,38 +18,38 @@ import (
 func TestDevice(t *testing.T) {
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 		n := newNetwork(t).grad(t)
-		f := newFake()
+		f := fakedevice.New()
 		onCPU, onFake := newMachine(t, n.graph), newMachine(t, n.graph, append(opts, graph.WithBackend(f))...)
 		for seed := range uint64(5) {
 			n.let(t, seed/2)
 			want := n.results(t, onCPU)
-			f.downloads = 0
+			f.Downloads = 0
 			require.Equal(t, want, n.results(t, onFake))
-			require.Equal(t, 1+len(n.in), f.downloads, "only for the values that the test looks at")
-			require.Equal(t, 1+int(seed+1)*len(n.in), f.uploads, "one of a constant, and one an input and run")
+			require.Equal(t, 1+len(n.in), f.Downloads, "only for the values that the test looks at")
+			require.Equal(t, 1+int(seed+1)*len(n.in), f.Uploads, "one of a constant, and one an input and run")
 		}
 		steps := int64(len(onFake.Plan().Steps))
 		counts := onFake.Counts()
 		require.Equal(t, 5*steps, counts["plain"])
 		require.Zero(t, counts["host"])
 		if opts == nil {
-			require.EqualValues(t, 5*steps, f.launches)
-			require.Zero(t, f.captures)
+			require.EqualValues(t, 5*steps, f.Launches)
+			require.Zero(t, f.Captures)
 		} else {
-			require.Equal(t, 1, f.captures, "once, since uploaded inputs do not move")
-			require.Equal(t, 4, f.replays)
+			require.Equal(t, 1, f.Captures, "once, since uploaded inputs do not move")
+			require.Equal(t, 4, f.Replays)
 		}
 		require.NoError(t, onFake.Close())
-		require.Zero(t, f.memory)
-		require.Zero(t, f.streams)
-		require.Equal(t, 1, f.open, "the machine does not close a backend that is not its own")
+		require.Zero(t, f.MemoryInUse)
+		require.Zero(t, f.Streams)
+		require.Equal(t, 1, f.Open, "the machine does not close a backend that is not its own")
 	}
 }
 
 // TestDeviceValues takes inputs that live on the device, as results of another machine do, and records again when one moves.
 func TestDeviceValues(t *testing.T) {
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-		f := newFake()
+		f := fakedevice.New()
 		opts = append(opts, graph.WithBackend(f))
 		g := G.NewGraph()
 		x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
@@ -59,20 +60,20 @@ func TestDeviceValues(t *testing.T) {
 		inA := y.Value()
 		b := run(t, g, opts...)
 		inB := y.Value()
-		f.uploads, f.downloads = 0, 0
+		f.Uploads, f.Downloads = 0, 0
 		for i, v := range []G.Value{inA, inA, inA} {
 			require.NoError(t, G.Let(x, v))
 			require.NoError(t, b.RunAll())
 			require.Equal(t, []float64{4, 8, 12}, numbers(t, inB))
 			require.Equal(t, []float64{-2, -4, -6}, numbers(t, z.Value()))
-			require.Equal(t, i+1, f.downloads-(i+1), "of x for the host, and the test's own")
+			require.Equal(t, i+1, f.Downloads-(i+1), "of x for the host, and the test's own")
 		}
-		require.Zero(t, f.uploads)
+		require.Zero(t, f.Uploads)
 		require.NoError(t, G.Let(x, inB)) // in b's own memory
 		require.NoError(t, b.RunAll())
 		require.Equal(t, []float64{8, 16, 24}, numbers(t, inB))
 		require.Equal(t, []float64{-4, -8, -12}, numbers(t, z.Value()))
-		require.Zero(t, f.uploads)
+		require.Zero(t, f.Uploads)
 	}
 }
 
@@ -88,7 +89,7 @@ func TestDeviceWithHostOps(t *testing.T) {
 	e := G.Must(ops.Apply(scaledSum{1}, d, minus)) // device: -x goes up
 	var read G.Value
 	G.Read(e, &read)
-	f := newFake()
+	f := fakedevice.New()
 	m := newMachine(t, g, graph.WithBackend(f))
 	for _, st := range m.Plan().Steps {
 		up := st.Implementation == "plain" || st.Node == c || st.Node == minus
@@ -99,8 +100,8 @@ func TestDeviceWithHostOps(t *testing.T) {
 		let(t, x, v, 1, 2)
 		require.NoError(t, m.RunAll())
 		require.Equal(t, -4*v*v+2*v-v, numbers(t, read)[0])
-		require.Equal(t, 3*(i+1), f.uploads)
-		require.Equal(t, 2*(i+1), f.downloads)
+		require.Equal(t, 3*(i+1), f.Uploads)
+		require.Equal(t, 2*(i+1), f.Downloads)
 	}
 	require.Equal(t, map[string]int64{"plain": 9, "host": 9, "upload": 9, "download": 6}, m.Counts())
 	require.Equal(t, numbers(t, read), numbers(t, e.Value()))
@@ -108,7 +109,7 @@ func TestDeviceWithHostOps(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	n := newNetwork(t).grad(t)
-	plan := newMachine(t, n.graph, graph.WithBackend(newFake())).Plan()
+	plan := newMachine(t, n.graph, graph.WithBackend(fakedevice.New())).Plan()
 	seen := map[string]graph.Refusal{}
 	for _, s := range plan.Steps {
 		require.Equal(t, "plain", s.Implementation)
@@ -121,7 +122,7 @@ func TestRefusals(t *testing.T) {
 	require.Equal(t, graph.ReasonMissing, seen["squares"].Why.Reason)
 	require.Contains(t, plan.String(), "narrow: unsupported shape: key dim 6, want at most 4")
 
-	_, err := graph.NewMachine(n.graph, graph.WithBackend(newFake()), graph.WithPolicy(graph.Policy{Strict: true}))
+	_, err := graph.NewMachine(n.graph, graph.WithBackend(fakedevice.New()), graph.WithPolicy(graph.Policy{Strict: true}))
 	require.ErrorContains(t, err, "strict")
 	require.ErrorAs(t, err, new(*graph.Unsupported))
 }
@@ -130,8 +131,8 @@ func TestHostFallback(t *testing.T) {
 	n := newNetwork(t).grad(t)
 	want := n.results(t, newMachine(t, n.graph))
 	for _, missing := range []string{"sliding window", "compressed attention gradient", "squares", "scaled sum"} {
-		f := newFake()
-		f.missing = missing
+		f := fakedevice.New()
+		f.Missing = missing
 		m := newMachine(t, n.graph, graph.WithBackend(f))
 		for range 2 {
 			require.Equal(t, want, n.results(t, m), missing)
@@ -142,20 +143,20 @@ func TestHostFallback(t *testing.T) {
 	G.Must(G.Neg(x))
 	strict := graph.WithPolicy(graph.Policy{Strict: true})
 	newMachine(t, g, strict) // the CPU is the host
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(newFake()))), "strict: fake has no kernel for it")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(fakedevice.New()))), "strict: fake has no kernel for it")
 }
 
 // TestLaunchErrors: TestTrainingGoesOn has the other errors of a backend.
 func TestLaunchErrors(t *testing.T) {
 	// A panic while a kernel is recorded ends the recording.
 	n := newNetwork(t)
-	f := newFake()
+	f := fakedevice.New()
 	captured := run(t, n.graph, graph.WithBackend(f), graph.WithCapture())
-	f.fault = "a fault"
+	f.Fault = "a fault"
 	err := captured.RunAll()
 	require.ErrorContains(t, err, "a fault")
 	require.ErrorContains(t, err, "ops: compressed attention: ")
-	f.fault = ""
+	f.Fault = ""
 	require.NoError(t, captured.RunAll())
 	got := numbers(t, n.cost.Value())
 	require.NoError(t, newMachine(t, n.graph).RunAll())
@@ -166,7 +167,7 @@ func TestLaunchErrors(t *testing.T) {
 	x := vector(g, "x", -1, 0)
 	y := G.Must(ops.Apply(refuses{}, x))
 	G.Must(ops.Apply(scaledSum{1}, y))
-	m := run(t, g, graph.WithBackend(newFake()))
+	m := run(t, g, graph.WithBackend(fakedevice.New()))
 	err = m.Synchronize()
 	require.ErrorIs(t, err, errNegative)
 	require.ErrorContains(t, err, "graph: machine: node 1, shape (2): ops: refuses: ")
@@ -174,13 +175,13 @@ func TestLaunchErrors(t *testing.T) {
 
 // TestTrainingOnDevice: weights that live on the device are trained by runs and steps of which none waits for another.
 func TestTrainingOnDevice(t *testing.T) {
-	f := newFake()
+	f := fakedevice.New()
 	train := func(b graph.Backend, opts ...graph.Option) (all [][]float64) {
 		n := newNetwork(t)
 		wrt := n.in[1:3]
 		testutil.Must(graph.Grad(n.cost, wrt...))(t)
 		x := newTrainer(t, b, wrt, opts...)
-		f.synchronized, f.downloads = 0, 0
+		f.Synchronized, f.Downloads = 0, 0
 		for i := range 4 {
 			n.let(t, uint64(i))
 			for j, w := range wrt {
@@ -188,8 +189,8 @@ func TestTrainingOnDevice(t *testing.T) {
 			}
 			x.step(t, false)
 		}
-		require.Zero(t, f.synchronized, "nothing waits")
-		require.Zero(t, f.downloads)
+		require.Zero(t, f.Synchronized, "nothing waits")
+		require.Zero(t, f.Downloads)
 		all = append(all, []float64{testutil.Must(x.solver.Norm())(t)})
 		for _, w := range wrt {
 			all = append(all, numbers(t, w.Value()))
@@ -201,8 +202,8 @@ func TestTrainingOnDevice(t *testing.T) {
 		return all
 	}
 	require.Equal(t, train(graph.NewCPU(1)), train(f, graph.WithCapture()))
-	require.Zero(t, f.streams)
-	require.Zero(t, f.memory)
+	require.Zero(t, f.Streams)
+	require.Zero(t, f.MemoryInUse)
 }
 
 // TestGorgoniasSolversOnDevice: weights of the host that a device reads are trained by Gorgonia's own solvers, as on the CPU.
@@ -229,8 +230,8 @@ func TestGorgoniasSolversOnDevice(t *testing.T) {
 				return got
 			}
 			want := train()
-			require.Equal(t, want, train(graph.WithBackend(newFake())))
-			require.Equal(t, want, train(graph.WithBackend(newFake()), graph.WithCapture()))
+			require.Equal(t, want, train(graph.WithBackend(fakedevice.New())))
+			require.Equal(t, want, train(graph.WithBackend(fakedevice.New()), graph.WithCapture()))
 		})
 	}
 }
@@ -238,7 +239,7 @@ func TestGorgoniasSolversOnDevice(t *testing.T) {
 // TestChecksOfIndices: a device's machine refuses what its kernels could not report, names the op, and goes on.
 func TestChecksOfIndices(t *testing.T) {
 	n := newTiny(t)
-	m := run(t, n.graph, graph.WithBackend(newFake()))
+	m := run(t, n.graph, graph.WithBackend(fakedevice.New()))
 	targets := n.targets.Value().(*tensor.Dense).Int32s()
 	targets[2] = 6
 	err := m.RunAll()
@@ -258,8 +259,8 @@ func TestIntTokensOnDevice(t *testing.T) {
 	var y G.Value
 	G.Read(x, &y)
 	testutil.Must(G.Grad(G.Must(G.Sum(x)), w))(t)
-	device := newFake()
-	device.missing = "int32" // as on a GPU
+	device := fakedevice.New()
+	device.Missing = "int32" // as on a GPU
 	m := run(t, g, graph.WithBackend(device))
 	require.Equal(t, []float64{4, 5, 0, 1, 4, 5}, numbers(t, y))
 	require.Equal(t, []float64{1, 1, 0, 0, 2, 2}, gradient(t, w))
@@ -269,7 +270,7 @@ func TestIntTokensOnDevice(t *testing.T) {
 
 // TestMoveInputsRefuses what is no input with a value, on any backend, and leaves the nodes as they are.
 func TestMoveInputsRefuses(t *testing.T) {
-	for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
+	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
 		x := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(3), G.WithName("x"), G.WithInit(G.Ones()))
 		empty := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(3), G.WithName("empty"))
 		y := G.Must(G.Neg(x))
@@ -292,7 +293,7 @@ func TestMoveInputsRefuses(t *testing.T) {
 }
 
 func TestResidentRefuses(t *testing.T) {
-	b := newFake()
+	b := fakedevice.New()
 	v := tensor.New(tensor.WithBacking([]float32{1, 2}))
 	r := testutil.Must(graph.NewResident(b, []G.Value{v}))(t)
 	for _, c := range []struct {
@@ -314,6 +315,6 @@ func TestResidentRefuses(t *testing.T) {
 	require.ErrorContains(t, r.Download(), "closed")
 	require.ErrorContains(t, r.Upload(), "closed")
 	require.NoError(t, r.Close())
-	require.Zero(t, b.memory)
-	require.Zero(t, b.streams)
+	require.Zero(t, b.MemoryInUse)
+	require.Zero(t, b.Streams)
 }

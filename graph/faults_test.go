@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -92,19 +93,19 @@ func TestTrainingGoesOn(t *testing.T) {
 					}
 					return n
 				}
-				f := newHalfFake()
+				f := fakedevice.NewHalf()
 				want, failures := net().train(t, f, p, opts...)
 				require.NoError(t, errors.Join(failures...))
-				for at := 1; at <= f.calls; at++ {
+				for at := 1; at <= f.Calls; at++ {
 					t.Run(fmt.Sprintf("%v/%d options/read %v/%d", p, len(opts), read, at), func(t *testing.T) {
-						again := newHalfFake()
-						again.failAt = at
+						again := fakedevice.NewHalf()
+						again.FailAt = at
 						got, failures := net().train(t, again, p, opts...)
-						require.ErrorContains(t, errors.Join(failures...), again.failed+" fails")
+						require.ErrorContains(t, errors.Join(failures...), again.Failed+" fails")
 						require.NotContains(t, errors.Join(failures...).Error(), "panic")
 						require.Equal(t, want, got, "after %v", failures)
-						require.Zero(t, again.streams)
-						require.Zero(t, again.memory)
+						require.Zero(t, again.Streams)
+						require.Zero(t, again.MemoryInUse)
 					})
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -82,7 +83,7 @@ func TestFusions(t *testing.T) {
 			expected["linear-silu"], expected["gate-sigmoid"] = 1, 1 // the others are in linears, and in the gated sum with deltas
 		}
 		maps.DeleteFunc(expected, func(_ string, n int) bool { return n == 0 })
-		for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
+		for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
 			m := newMachine(t, n.graph, rules, graph.WithBackend(b), graph.WithCapture())
 			p := m.Plan()
 			require.Equal(t, expected, fused(p))
@@ -153,7 +154,7 @@ func TestCopiesAreNoSteps(t *testing.T) {
 		opts  []graph.Option
 		steps int
 	}{
-		"cpu": {nil, 7}, "device": {[]graph.Option{graph.WithBackend(newFake())}, 7}, "kept": {[]graph.Option{graph.WithKeep(b, twice)}, 8},
+		"cpu": {nil, 7}, "device": {[]graph.Option{graph.WithBackend(fakedevice.New())}, 7}, "kept": {[]graph.Option{graph.WithKeep(b, twice)}, 8},
 	} {
 		m := newMachine(t, g, c.opts...)
 		require.Len(t, m.Plan().Steps, c.steps, name)
@@ -169,11 +170,11 @@ func TestCopiesAreNoSteps(t *testing.T) {
 }
 
 // newPickyFake returns a fake that offers, for one Spec, an implementation that refuses before the one that takes it.
-func newPickyFake(about string) *fake {
-	f := newFake()
-	f.offers = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+func newPickyFake(about string) *fakedevice.Backend {
+	f := fakedevice.New()
+	f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
 		if s.Spec.Name() == about {
-			list = append([]graph.Implementation{fakeImplementation{f, "picky"}}, list...)
+			list = append([]graph.Implementation{f.Implementation("picky")}, list...)
 		}
 		return list
 	}
@@ -188,8 +189,8 @@ func TestFusionsAndBackend(t *testing.T) {
 		"gate-sigmoid": "gradient of sigmoid gated sum", "deltas": "gradient of gated sum with deltas",
 	}
 	for rule, spec := range specs {
-		f := newFake()
-		f.missing = spec
+		f := fakedevice.New()
+		f.Missing = spec
 		none := newMachine(t, n.graph, only(rule), graph.WithBackend(f)).Plan()
 		require.Zero(t, fused(none)[rule], rule)
 		require.Contains(t, none.String(), "times: "+rule+": no implementation\n")
@@ -234,8 +235,8 @@ func TestLinearsInRuns(t *testing.T) {
 			sums = append(sums, G.Must(G.Sum(y)))
 		}
 		testutil.Must(graph.Grad(G.Must(G.Add(G.Must(G.Add(sums[0], sums[1])), sums[2])), g.Inputs()...))(t)
-		f, told := newHalfFake(), map[string][]bool{}
-		f.offers = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+		f, told := fakedevice.NewHalf(), map[string][]bool{}
+		f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
 			if s.Spec != nil {
 				told[s.Spec.Name()] = s.Follows
 			}
@@ -275,8 +276,8 @@ func TestFusionsOfOneType(t *testing.T) {
 		y := testutil.Must(ops.Linear(x, G.NewMatrix(g, tensor.Float32, G.WithShape(out, 8), G.WithName(fmt.Sprint("w", i)))))(t)
 		testutil.Must(ops.Softmax(y))(t) // in half precision
 	}
-	f := newHalfFake() // which stores the results of linear layers with three outputs in float32
-	f.storage = func(s graph.Site, _, out []tensor.Dtype) {
+	f := fakedevice.NewHalf() // which stores the results of linear layers with three outputs in float32
+	f.Stored = func(s graph.Site, _, out []tensor.Dtype) {
 		if d := s.Out[0].Shape; s.Spec != nil && s.Spec.Name() == "linear" && d[len(d)-1] == 3 {
 			out[0] = tensor.Float32
 		}
@@ -301,7 +302,7 @@ func TestLinearCast(t *testing.T) {
 	y := G.Must(ops.Linear(x, single(g, "w", func(i int) float64 { return []float64{1, 1. / 512}[i] }, 1, 2)))
 	negated := G.Must(G.Neg(y)) // an op of Gorgonia's
 	for i, rules := range []graph.Option{unfused(), unfused("linear-cast")} {
-		m := run(t, g, graph.WithBackend(newHalfFake()), graph.WithPrecision(graph.BF16), rules)
+		m := run(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16), rules)
 		require.Equal(t, 1-i, fused(m.Plan())["linear-cast"])
 		require.Equal(t, []float64{-1 - 1./512, -1}[i:i+1], numbers(t, negated.Value()))
 	}
@@ -341,7 +342,7 @@ func TestRandomNetsFused(t *testing.T) {
 			testutil.Within(t, fmt.Sprintf("seed %d, %v, rule %q", seed, p, rule), newRandomNet(t, seed).train(t, p, true, opt, graph.WithCapture()), want, tolerance)
 		}
 		n := newRandomNet(t, seed)
-		for r, count := range fused(newMachine(t, n.graph, opt, graph.WithBackend(newHalfFake()), graph.WithPrecision(graph.BF16)).Plan()) {
+		for r, count := range fused(newMachine(t, n.graph, opt, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16)).Plan()) {
 			seen[r] += count
 		}
 	}

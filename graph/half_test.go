@@ -6,139 +6,16 @@ import (
 	"log/slog"
 	"math"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// Storage implements graph.Backend: all results of Specs but some lie in half precision.
-func (f *fake) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
-	if !f.half {
-		return f.cpu.Storage(s, half)
-	}
-	single := map[string]bool{"weight gradient of linear": true, "cross entropy": true}
-	for _, o := range s.In {
-		dt := o.Dtype
-		if dt == tensor.Float32 && s.Spec != nil {
-			dt = half
-		} else if ops.IsHalf(dt) && s.Spec == nil {
-			dt = tensor.Float32
-		}
-		in = append(in, dt)
-	}
-	for _, o := range s.Out {
-		dt := o.Dtype
-		if dt == tensor.Float32 && s.Spec != nil && !single[s.Spec.Name()] {
-			dt = half
-		}
-		out = append(out, dt)
-	}
-	if s.Spec != nil && s.Spec.Name() == "gradient of cross entropy" {
-		in[2], in[3] = tensor.Float32, tensor.Float32 // lse, dloss
-	}
-	if f.storage != nil {
-		f.storage(s, in, out)
-	}
-	return in, out
-}
-
-// bindHalf binds a CPU kernel to float32 copies of what lies in half precision.
-func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
-	k := &halfKernel{in: in, out: out}
-	wide := func(args []ops.Arg) []ops.Arg {
-		var list []ops.Arg
-		for _, a := range args {
-			if ops.IsHalf(a.Dtype) {
-				a = ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: a.Shape}, Buf: cpu.NewBuf(make([]float32, a.Elements()))}
-			}
-			list = append(list, a)
-		}
-		return list
-	}
-	k.wideIn, k.wideOut = wide(in), wide(out)
-	switch op := s.Spec.(type) {
-	case ops.CastOp:
-		return k, nil
-	case ops.AdamWOp:
-		if op.PerTensor() == 5 {
-			s.Spec = ops.AdamWOp{Decay: op.Decay}
-			k.copies = true
-			k.wideIn = k.wideIn[:1:1]
-			for i := range op.Decay {
-				k.wideIn = append(k.wideIn, in[1+5*i:][:4]...)
-			}
-		}
-	}
-	var err error
-	k.Kernel, err = b.Offers(s)[0].Bind(s, k.wideIn, k.wideOut)
-	return k, err
-}
-
-type halfKernel struct {
-	graph.Kernel    // nil for a cast
-	in, out         []ops.Arg
-	wideIn, wideOut []ops.Arg
-	copies          bool // of AdamW
-}
-
-func (k *halfKernel) WorkBytes() int {
-	if k.Kernel == nil {
-		return 0
-	}
-	return k.Kernel.WorkBytes()
-}
-
-func (*halfKernel) Prepare(graph.Stream, *cpu.Buf) error { return nil }
-
-func (k *halfKernel) Launch(s graph.Stream, work *cpu.Buf) error {
-	if k.Kernel == nil {
-		move(k.out[0], k.in[0])
-		return nil
-	}
-	if !k.copies {
-		for i, a := range k.in {
-			move(k.wideIn[i], a)
-		}
-	}
-	if err := k.Kernel.Launch(s, work); err != nil {
-		return err
-	}
-	for i, a := range k.out {
-		move(a, k.wideOut[i])
-	}
-	if k.copies {
-		for i := 1; i < len(k.in); i += 5 {
-			if k.in[i+4].Buf.Bytes() > 0 {
-				move(k.in[i+4], k.in[i])
-			}
-		}
-	}
-	return nil
-}
-
-// move copies an operand, and converts between float32 and bfloat16, to nearest even.
-func move(to, from ops.Arg) {
-	switch {
-	case to.Buf == from.Buf:
-	case ops.IsHalf(to.Dtype) && !ops.IsHalf(from.Dtype):
-		dst := halves(to)
-		for i, x := range cpu.Slice[float32](from.Buf) {
-			dst[i] = testutil.BFloat16(float64(x))
-		}
-	case ops.IsHalf(from.Dtype):
-		dst := cpu.Slice[float32](to.Buf)
-		for i, h := range halves(from) {
-			dst[i] = float32(testutil.FromBFloat16(h))
-		}
-	}
-}
 
 // TestHalfPrecision: the machine stores activations in half precision and shows float32.
 func TestHalfPrecision(t *testing.T) {
@@ -148,7 +25,7 @@ func TestHalfPrecision(t *testing.T) {
 		return all
 	}
 	want := train(graph.NewCPU(1), graph.F32)
-	f := newHalfFake()
+	f := fakedevice.NewHalf()
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 		got := train(f, graph.BF16, opts...)
 		require.InDeltaSlice(t, want, got, 0.02)
@@ -157,8 +34,8 @@ func TestHalfPrecision(t *testing.T) {
 		timed := append(opts, graph.WithPolicy(graph.Policy{Timing: true}), graph.WithLogger(slog.New(slog.DiscardHandler)))
 		require.Equal(t, got, train(f, graph.BF16, timed...), "timed, where later runs leave casts of weights out")
 	}
-	require.Zero(t, f.streams)
-	require.Zero(t, f.memory)
+	require.Zero(t, f.Streams)
+	require.Zero(t, f.MemoryInUse)
 
 	n := newTiny(t)
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithPrecision(graph.BF16))), "precision bf16: cpu computes in float32")
@@ -179,14 +56,14 @@ func TestHalfPrecisionWithoutKernel(t *testing.T) {
 		}
 		return list
 	}
-	f := newHalfFake() // which has SiLU in float32 alone, though it would store it in half precision
-	f.offers = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+	f := fakedevice.NewHalf() // which has SiLU in float32 alone, though it would store it in half precision
+	f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
 		if s.Spec.Name() == "silu" && (ops.IsHalf(s.In[0].Dtype) || ops.IsHalf(s.Out[0].Dtype)) {
-			return []graph.Implementation{fakeImplementation{f, "picky"}}
+			return []graph.Implementation{f.Implementation("picky")}
 		}
 		return list
 	}
-	all, single := plan(newHalfFake()), plan(f)
+	all, single := plan(fakedevice.NewHalf()), plan(f)
 	require.Len(t, single, len(all), "the cast that was behind SiLU is before it")
 	var other [2][]string
 	for i := range all {
@@ -231,9 +108,4 @@ func newTiny(t *testing.T) *tiny {
 	n.loss = G.Must(ops.CrossEntropy(G.Must(ops.Linear(doubled, w2)), n.targets))
 	testutil.Must(graph.Grad(n.loss, n.weights...))(t)
 	return n
-}
-
-// halves returns the memory of an operand in half precision.
-func halves(a ops.Arg) []uint16 {
-	return unsafe.Slice((*uint16)(a.Pointer()), a.Elements())
 }

@@ -14,6 +14,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -24,7 +25,7 @@ func TestMachineMatchesTapeMachine(t *testing.T) {
 	tape, poisoned := G.NewTapeMachine(n.graph), newMachine(t, n.graph)
 	defer tape.Close()
 	poisoned.PoisonFreed()
-	machines := []*graph.Machine{poisoned, newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture(), graph.WithBackend(newFake()))}
+	machines := []*graph.Machine{poisoned, newMachine(t, n.graph), newMachine(t, n.graph, graph.WithCapture(), graph.WithBackend(fakedevice.New()))}
 	for seed := range uint64(6) {
 		n.let(t, 1+seed/2)
 		want := n.results(t, tape)
@@ -138,7 +139,7 @@ func TestResultsTakeTurns(t *testing.T) {
 	nextA := G.Must(G.Reshape(b, tensor.Shape{1, 2}))
 	twice := G.Must(ops.Apply(scaledSum{2}, a))
 	nextB := G.Must(ops.Apply(scaledSum{1}, G.Must(G.Reshape(twice, tensor.Shape{2, 1}))))
-	for _, opts := range [][]graph.Option{nil, {graph.WithBackend(newFake())}} {
+	for _, opts := range [][]graph.Option{nil, {graph.WithBackend(fakedevice.New())}} {
 		m := newMachine(t, g, opts...)
 		x, y := []float64{1, 2}, []float64{10, 20}
 		require.NoError(t, G.Let(a, tensor.New(tensor.WithShape(1, 2), tensor.WithBacking([]float64{1, 2}))))
@@ -180,11 +181,11 @@ func TestMachineErrors(t *testing.T) {
 	elsewhere := scalars(G.NewGraph(), 1)[0]
 	require.EqualError(t, testutil.Err(graph.NewMachine(nil)), "graph: machine: nil graph")
 	for want, option := range map[string]graph.Option{
-		"graph: machine: nil option":                            nil,
-		"graph: machine: the backend is nil":                    graph.WithBackend(nil),
-		"graph: machine: the backend is a nil *graph_test.fake": graph.WithBackend((*fake)(nil)),
-		`input "a" (node 0, shape ()) is to be kept and is`:     graph.WithKeep(elsewhere),
-		`graph: machine: policy: no fusion ""`:                  graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
+		"graph: machine: nil option":                               nil,
+		"graph: machine: the backend is nil":                       graph.WithBackend(nil),
+		"graph: machine: the backend is a nil *fakedevice.Backend": graph.WithBackend((*fakedevice.Backend)(nil)),
+		`input "a" (node 0, shape ()) is to be kept and is`:        graph.WithKeep(elsewhere),
+		`graph: machine: policy: no fusion ""`:                     graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(g, option)), want)
 	}

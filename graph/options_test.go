@@ -21,6 +21,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -28,7 +29,7 @@ import (
 // backends are machines' options for the CPU and for another device.
 func backends() map[string][]graph.Option {
 	return map[string][]graph.Option{
-		"cpu": nil, "device": {graph.WithBackend(newFake())}, "device, captured": {graph.WithBackend(newFake()), graph.WithCapture()},
+		"cpu": nil, "device": {graph.WithBackend(fakedevice.New())}, "device, captured": {graph.WithBackend(fakedevice.New()), graph.WithCapture()},
 	}
 }
 
@@ -193,7 +194,7 @@ func TestEnvironmentIsDocumented(t *testing.T) {
 func TestPolicyOfMachine(t *testing.T) {
 	g := G.NewGraph()
 	G.Must(G.Neg(G.NewScalar(g, tensor.Float64, G.WithName("x"))))
-	device := graph.WithBackend(newFake())
+	device := graph.WithBackend(fakedevice.New())
 	t.Setenv("NSA_STRICT", "1")
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), "strict: fake has no kernel for it")
 	newMachine(t, g, device, graph.WithPolicy(graph.Policy{}))
@@ -217,9 +218,9 @@ func TestStrict(t *testing.T) {
 	n := newNetwork(t)
 	for r := graph.ReasonDevice; r <= graph.ReasonMissing; r++ {
 		f := newPickyFake("compressed attention")
-		f.reason = r
-		plain := f.offers
-		f.offers = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+		f.Reason = r
+		plain := f.Offered
+		f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
 			return plain(s, list[len(list)-1:])
 		}
 		_, err := graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPolicy(graph.Policy{Strict: true}))
@@ -241,7 +242,7 @@ func TestPreferFP16(t *testing.T) {
 			if grad {
 				testutil.Must(graph.Grad(cost, x))(t)
 			}
-			m := newMachine(t, g, graph.WithBackend(newHalfFake()), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{PreferFP16: true}))
+			m := newMachine(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{PreferFP16: true}))
 			want := map[graph.Precision]tensor.Dtype{graph.F32: tensor.Float32, graph.BF16: ops.Float16, graph.FP16: ops.Float16}[p]
 			if grad && p == graph.BF16 {
 				want = ops.BFloat16

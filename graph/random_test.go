@@ -13,6 +13,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -240,9 +241,9 @@ func (r *random) let(scale float64, variant int) {
 func randomMachines(seed uint64) []graph.Option {
 	switch seed % 6 {
 	case 0:
-		return []graph.Option{graph.WithBackend(newFake()), graph.WithCapture()}
+		return []graph.Option{graph.WithBackend(fakedevice.New()), graph.WithCapture()}
 	case 1:
-		return []graph.Option{graph.WithBackend(newFake())}
+		return []graph.Option{graph.WithBackend(fakedevice.New())}
 	}
 	return nil
 }

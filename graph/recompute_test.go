@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -32,11 +33,11 @@ func TestRecomputeSameBits(t *testing.T) {
 			"cpu":            {batch: 2},
 			"cpu, float64":   {batch: 2, double: true},
 			"packed":         {batch: 2, options: []tinylm.ModelOption{packed}},
-			"device":         {batch: 2, backend: newFake(), graph: []graph.Option{graph.WithCapture()}},
-			"device, packed": {batch: 2, backend: newFake(), options: []tinylm.ModelOption{packed}},
-			"device, sums":   {batch: 1, backend: newFake(), graph: []graph.Option{graph.WithCapture()}},
-			"bf16":           {batch: 2, backend: newHalfFake(), graph: []graph.Option{graph.WithPrecision(graph.BF16)}},
-			"bf16, sums":     {batch: 1, backend: newHalfFake(), graph: []graph.Option{graph.WithPrecision(graph.BF16), graph.WithCapture()}},
+			"device":         {batch: 2, backend: fakedevice.New(), graph: []graph.Option{graph.WithCapture()}},
+			"device, packed": {batch: 2, backend: fakedevice.New(), options: []tinylm.ModelOption{packed}},
+			"device, sums":   {batch: 1, backend: fakedevice.New(), graph: []graph.Option{graph.WithCapture()}},
+			"bf16":           {batch: 2, backend: fakedevice.NewHalf(), graph: []graph.Option{graph.WithPrecision(graph.BF16)}},
+			"bf16, sums":     {batch: 1, backend: fakedevice.NewHalf(), graph: []graph.Option{graph.WithPrecision(graph.BF16), graph.WithCapture()}},
 			"unfused":        {batch: 2, graph: []graph.Option{unfused(graph.UnfusedAll)}},
 		} {
 			r.config, r.rows = c, 2

@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -115,7 +116,7 @@ func TestAccumulationIsOneBatch(t *testing.T) {
 	for name, c := range map[string]tinylm.Config{"nsa": modelConfig(), "dense": dense} {
 		want, _ := modelRun{config: c, rows: 16, batch: 16}.train(t)
 		var bits []float64
-		for i, b := range []graph.Backend{nil, nil, newFake(), newFake()} {
+		for i, b := range []graph.Backend{nil, nil, fakedevice.New(), fakedevice.New()} {
 			r := modelRun{config: c, backend: b, rows: 16, batch: 4}
 			if i%2 == 1 {
 				r.graph = append(r.graph, graph.WithCapture())
@@ -128,10 +129,10 @@ func TestAccumulationIsOneBatch(t *testing.T) {
 				bits = all
 			}
 			require.Equal(t, bits, all, "%s, %d", name, i)
-			if f, ok := b.(*fake); ok {
+			if f, ok := b.(*fakedevice.Backend); ok {
 				params := len(c.LearnableParams())
-				require.Equal(t, params+stepCount*(4*3+1), f.uploads, "weights; tokens, targets and loss scale of 4 micro-batches, numbers of the step")
-				require.Equal(t, []int{0, 3}[i%2], f.captures, "one for each of first, middle and last micro-batches")
+				require.Equal(t, params+stepCount*(4*3+1), f.Uploads, "weights; tokens, targets and loss scale of 4 micro-batches, numbers of the step")
+				require.Equal(t, []int{0, 3}[i%2], f.Captures, "one for each of first, middle and last micro-batches")
 			}
 		}
 	}
@@ -140,7 +141,7 @@ func TestAccumulationIsOneBatch(t *testing.T) {
 // TestZeroGrads: a sum begins anew after ZeroGrads and after a step of RunAndStep, also behind recordings.
 func TestZeroGrads(t *testing.T) {
 	n := newTiny(t)
-	x := newTrainer(t, newFake(), n.weights, graph.WithCapture(), graph.WithGradSums(n.weights[0]))
+	x := newTrainer(t, fakedevice.New(), n.weights, graph.WithCapture(), graph.WithGradSums(n.weights[0]))
 	require.NoError(t, x.solver.SetLR(0))
 	grads := func() []float64 { return numbers(t, testutil.Must(n.weights[0].Grad())(t)) }
 	require.NoError(t, x.RunAll())
@@ -169,20 +170,20 @@ func TestZeroGrads(t *testing.T) {
 func TestNewPlan(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		b    *fake
+		b    *fakedevice.Backend
 		opts []graph.Option
 	}{
-		{"device", newFake(), nil},
-		{"half", newHalfFake(), []graph.Option{graph.WithPrecision(graph.BF16), graph.WithGradSums()}},
+		{"device", fakedevice.New(), nil},
+		{"half", fakedevice.NewHalf(), []graph.Option{graph.WithPrecision(graph.BF16), graph.WithGradSums()}},
 	} {
 		n := newTiny(t)
 		opts := append(c.opts, graph.WithBackend(c.b))
 		got := testutil.Must(graph.NewPlan(n.graph, opts...))(t)
-		require.Zero(t, c.b.memory, c.name)
+		require.Zero(t, c.b.MemoryInUse, c.name)
 		m := testutil.Must(graph.NewMachine(n.graph, opts...))(t)
 		require.Equal(t, m.Plan().String(), got.String(), c.name)
 		require.NoError(t, m.RunAll())
-		require.Equal(t, c.b.memory, got.Memory(), c.name)
+		require.Equal(t, c.b.MemoryInUse, got.Memory(), c.name)
 		weights := 12*8 + 6*12
 		require.Equal(t, 4*(weights+5*8+5+1), got.Inputs, "weights, x, targets, the seed of the gradient")
 		if c.name == "half" {
@@ -190,7 +191,7 @@ func TestNewPlan(t *testing.T) {
 			require.Equal(t, 4*weights, got.GradSums)
 		}
 		require.NoError(t, m.Close())
-		require.Zero(t, c.b.memory)
+		require.Zero(t, c.b.MemoryInUse)
 	}
 	n := newTiny(t)
 	require.Equal(t, newMachine(t, n.graph).Plan().String(), testutil.Must(graph.NewPlan(n.graph))(t).String(), "cpu")

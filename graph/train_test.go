@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -51,7 +52,7 @@ func (x *trainer) close(t *testing.T) {
 // TestRunAndStepIsRunAllAndStep: also where ops on the host compute the gradients, on the CPU and on a device.
 func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 	var want []float64
-	for _, b := range []graph.Backend{graph.NewCPU(1), newFake()} {
+	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
 		for _, together := range []bool{false, true} {
 			g := G.NewGraph()
 			x, w := vector(g, "x", 1, 1), vector(g, "w", 1, -2)
@@ -197,7 +198,7 @@ func newRandomNet(t *testing.T, seed uint64) *randomNet {
 
 // train takes four steps and returns the bits of all that there is to see.
 func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts ...graph.Option) (all []float64) {
-	x := newTrainer(t, newHalfFake(), n.weights, append(opts, graph.WithPrecision(p), graph.WithKeep(n.loss))...)
+	x := newTrainer(t, fakedevice.NewHalf(), n.weights, append(opts, graph.WithPrecision(p), graph.WithKeep(n.loss))...)
 	look := func(v G.Value) { all = append(all, numbers(t, v)...) }
 	for i := range 4 {
 		for j := range n.ids {
@@ -262,7 +263,7 @@ func (s *logSolver) fail(name string) *logSolver { s.failing = name; return s }
 // TestSolverOfOnesOwn: a Machine asks of a solver no more than the interface says, and records its Launch once.
 func TestSolverOfOnesOwn(t *testing.T) {
 	n := newTiny(t)
-	b := newFake()
+	b := fakedevice.New()
 	r := testutil.Must(graph.MoveInputs(b, n.weights...))(t)
 	m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture())
 	weights := G.NodesToValueGrads(n.weights)
@@ -286,7 +287,7 @@ func TestSolverOfOnesOwn(t *testing.T) {
 	require.Equal(t, graph.Backend(b), m.Backend())
 	require.NotNil(t, m.Stream())
 	require.Nil(t, m.HalfCopy(n.weights[0]).Buf)
-	half := newMachine(t, n.graph, graph.WithBackend(newHalfFake()), graph.WithPrecision(graph.BF16))
+	half := newMachine(t, n.graph, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16))
 	require.Equal(t, n.weights[0].Shape(), half.HalfCopy(n.weights[0]).Shape)
 	require.Nil(t, half.HalfCopy(n.targets).Buf)
 	require.NoError(t, m.Close())
@@ -297,7 +298,7 @@ func TestSolverOfOnesOwn(t *testing.T) {
 // TestSolverFollowsTheNode: the step writes the copy of the node that it began with, and refuses another one.
 func TestSolverFollowsTheNode(t *testing.T) {
 	n := newTiny(t)
-	x := newTrainer(t, newHalfFake(), n.weights, graph.WithPrecision(graph.BF16))
+	x := newTrainer(t, fakedevice.NewHalf(), n.weights, graph.WithPrecision(graph.BF16))
 	x.weights[0] = struct {
 		G.ValueGrad
 		G.Namer
@@ -313,7 +314,7 @@ func TestSaveFromDevice(t *testing.T) {
 	n := newTiny(t)
 	path := t.TempDir() + "/weights.safetensors"
 	want := numbers(t, n.weights[0].Value())
-	r := testutil.Must(graph.MoveInputs(newFake(), n.weights...))(t)
+	r := testutil.Must(graph.MoveInputs(fakedevice.New(), n.weights...))(t)
 	require.NoError(t, nn.Save(path, n.weights))
 	require.ErrorContains(t, nn.Load(path, n.weights), "in host memory")
 	require.NoError(t, r.Close())

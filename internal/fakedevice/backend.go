@@ -1,0 +1,207 @@
+// Package fakedevice is a second device for tests: it has memory of its own, queues, and captures, and computes by the CPU's kernels.
+package fakedevice
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Backend is a device whose memory the host cannot read: values there are of a type of its own, copies are counted, and
+// everything that is enqueued runs no earlier than it must, at Synchronize. It computes by the CPU's kernels.
+type Backend struct {
+	cpu     graph.Backend
+	Missing string // name of a Spec that it has no kernel for
+	Fault   string // panic of Launch
+	Half    bool   // it can store bfloat16, and computes in float32
+	FailAt  int    // number of the call, from 1, that does nothing and fails; 0 for none
+	Calls   int    // that may fail, so far
+	Failed  string // the call that did
+
+	Open, MemoryInUse, Streams int // Close not called yet, bytes, streams
+	Uploads, Downloads         int
+	Launches, Synchronized     int
+	Captures, Replays          int
+
+	// Offered and Stored, if not nil, change what Offers and Storage return.
+	Offered func(s graph.Site, list []graph.Implementation) []graph.Implementation
+	Reason  graph.Reason // for which a picky implementation refuses; ReasonShape if it is not set
+	Stored  func(s graph.Site, in, out []tensor.Dtype)
+
+	all []*stream
+}
+
+// New returns a device that computes in the types of the graph.
+func New() *Backend { return &Backend{cpu: graph.NewCPU(1), Open: 1} }
+
+// NewHalf returns a device that stores bfloat16, too.
+func NewHalf() *Backend { return &Backend{cpu: graph.NewCPU(1), Open: 1, Half: true} }
+
+// call counts a call and returns the failure that it is to have.
+func (f *Backend) call(name string) error {
+	if f.Calls++; f.Calls == f.FailAt {
+		f.Failed = name
+		return fmt.Errorf("%s fails", name)
+	}
+	return nil
+}
+
+func (f *Backend) Device() graph.Device {
+	return graph.Device{Name: "fake", Kind: "fake", Units: 1, Capability: 10, Alignment: 256, Half: f.Half}
+}
+
+func (f *Backend) Offers(s graph.Site) []graph.Implementation {
+	if s.Spec == nil || s.Spec.Name() == f.Missing {
+		return nil
+	}
+	list := []graph.Implementation{implementation{f, "plain"}}
+	switch s.Spec.Name() {
+	case "sliding window":
+		list = []graph.Implementation{implementation{f, "narrow"}, list[0]}
+	case "squares":
+		list = []graph.Implementation{implementation{f, "unbound"}, list[0]}
+	}
+	if f.Offered != nil {
+		list = f.Offered(s, list)
+	}
+	return list
+}
+
+func (f *Backend) Alloc(bytes int) (graph.Memory, error) {
+	if err := f.call("alloc"); err != nil {
+		return nil, err
+	}
+	m, err := f.cpu.Alloc(bytes)
+	f.MemoryInUse += bytes
+	return memory{m, f}, err
+}
+
+func (f *Backend) NewStream() (graph.Stream, error) {
+	if err := f.call("new stream"); err != nil {
+		return nil, err
+	}
+	s, err := f.cpu.NewStream()
+	f.Streams++
+	stream := &stream{fake: f, cpu: s}
+	f.all = append(f.all, stream)
+	return stream, err
+}
+
+func (f *Backend) Synchronize() error {
+	var errs []error
+	for _, s := range f.all {
+		errs = append(errs, s.Synchronize())
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Backend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
+	d, ok := v.(*value)
+	if !ok {
+		return false, nil
+	}
+	if d.arg.Dtype != want.Dtype || !d.arg.Shape.Eq(want.Shape) {
+		return false, fmt.Errorf("got %v, want %v", d.arg.Operand, want)
+	}
+	*dst = *d.arg.Buf
+	return true, nil
+}
+
+// Implementation returns one of the CPU's kernels. One that is narrow takes four columns, a picky one nothing, and one that is unbound
+// fails to bind.
+func (f *Backend) Implementation(name string) graph.Implementation { return implementation{f, name} }
+
+func (f *Backend) Close() error { f.Open--; return f.cpu.Close() }
+
+type memory struct {
+	graph.Memory
+	fake *Backend
+}
+
+func (m memory) Free() error { m.fake.MemoryInUse -= m.Bytes(); return nil }
+
+type implementation struct {
+	fake *Backend
+	name string
+}
+
+func (i implementation) Name() string { return i.name }
+
+func (i implementation) Guard(s graph.Site) error {
+	switch d := s.In[0].Shape; {
+	case i.name == "picky":
+		return graph.Refuse(cmp.Or(i.fake.Reason, graph.ReasonShape), "always")
+	case i.name == "narrow" && d[len(d)-1] > 4:
+		return graph.Refuse(graph.ReasonShape, "key dim %d, want at most 4", d[len(d)-1])
+	}
+	return nil
+}
+
+func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+	if err := i.fake.call("bind"); err != nil {
+		return nil, err
+	}
+	if i.name == "unbound" {
+		return nil, fmt.Errorf("no library: %w", graph.Refuse(graph.ReasonMissing, "libfake.so"))
+	}
+	k, err := bindHalf(i.fake.cpu, s, in, out)
+	return &kernel{Kernel: k, args: slices.Concat(in, out)}, err
+}
+
+type kernel struct {
+	graph.Kernel
+	args  []ops.Arg
+	bound []cpu.Buf // that Prepare saw
+}
+
+func (k *kernel) Prepare(s graph.Stream, _ *cpu.Buf) error {
+	if err := s.(*stream).fake.call("prepare"); err != nil {
+		return err
+	}
+	k.bound = k.bound[:0]
+	for _, a := range k.args {
+		k.bound = append(k.bound, *a.Buf)
+	}
+	return nil
+}
+
+func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
+	stream := s.(*stream)
+	cells := make([]cpu.Buf, len(k.args)) // addresses are read when it is enqueued
+	for i, a := range k.args {
+		cells[i] = *a.Buf
+	}
+	if stream.capturing && k.bound != nil && !slices.Equal(k.bound, cells) {
+		return errors.New("captured without Prepare")
+	}
+	swap := func() {
+		for i, a := range k.args {
+			cells[i], *a.Buf = *a.Buf, cells[i]
+		}
+	}
+	run := func() error {
+		swap()
+		defer swap()
+		if err := k.Kernel.Launch(stream.cpu, work); err != nil {
+			return &graph.LaunchError{Kernel: k, Err: err}
+		}
+		return nil
+	}
+	if stream.fake.Fault != "" {
+		panic(stream.fake.Fault)
+	}
+	if err := stream.fake.call("launch"); err != nil {
+		return err
+	}
+	stream.fake.Launches++
+	stream.enqueue(run)
+	return nil
+}

@@ -1,0 +1,139 @@
+package fakedevice
+
+import (
+	"unsafe"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Storage implements graph.Backend: all results of Specs but some lie in half precision.
+func (f *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
+	if !f.Half {
+		return f.cpu.Storage(s, half)
+	}
+	single := map[string]bool{"weight gradient of linear": true, "cross entropy": true}
+	for _, o := range s.In {
+		dt := o.Dtype
+		if dt == tensor.Float32 && s.Spec != nil {
+			dt = half
+		} else if ops.IsHalf(dt) && s.Spec == nil {
+			dt = tensor.Float32
+		}
+		in = append(in, dt)
+	}
+	for _, o := range s.Out {
+		dt := o.Dtype
+		if dt == tensor.Float32 && s.Spec != nil && !single[s.Spec.Name()] {
+			dt = half
+		}
+		out = append(out, dt)
+	}
+	if s.Spec != nil && s.Spec.Name() == "gradient of cross entropy" {
+		in[2], in[3] = tensor.Float32, tensor.Float32 // lse, dloss
+	}
+	if f.Stored != nil {
+		f.Stored(s, in, out)
+	}
+	return in, out
+}
+
+// bindHalf binds a CPU kernel to float32 copies of what lies in half precision.
+func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+	k := &halfKernel{in: in, out: out}
+	wide := func(args []ops.Arg) []ops.Arg {
+		var list []ops.Arg
+		for _, a := range args {
+			if ops.IsHalf(a.Dtype) {
+				a = ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: a.Shape}, Buf: cpu.NewBuf(make([]float32, a.Elements()))}
+			}
+			list = append(list, a)
+		}
+		return list
+	}
+	k.wideIn, k.wideOut = wide(in), wide(out)
+	switch op := s.Spec.(type) {
+	case ops.CastOp:
+		return k, nil
+	case ops.AdamWOp:
+		if op.PerTensor() == 5 {
+			s.Spec = ops.AdamWOp{Decay: op.Decay}
+			k.copies = true
+			k.wideIn = k.wideIn[:1:1]
+			for i := range op.Decay {
+				k.wideIn = append(k.wideIn, in[1+5*i:][:4]...)
+			}
+		}
+	}
+	var err error
+	k.Kernel, err = b.Offers(s)[0].Bind(s, k.wideIn, k.wideOut)
+	return k, err
+}
+
+type halfKernel struct {
+	graph.Kernel    // nil for a cast
+	in, out         []ops.Arg
+	wideIn, wideOut []ops.Arg
+	copies          bool // of AdamW
+}
+
+func (k *halfKernel) WorkBytes() int {
+	if k.Kernel == nil {
+		return 0
+	}
+	return k.Kernel.WorkBytes()
+}
+
+func (*halfKernel) Prepare(graph.Stream, *cpu.Buf) error { return nil }
+
+func (k *halfKernel) Launch(s graph.Stream, work *cpu.Buf) error {
+	if k.Kernel == nil {
+		move(k.out[0], k.in[0])
+		return nil
+	}
+	if !k.copies {
+		for i, a := range k.in {
+			move(k.wideIn[i], a)
+		}
+	}
+	if err := k.Kernel.Launch(s, work); err != nil {
+		return err
+	}
+	for i, a := range k.out {
+		move(a, k.wideOut[i])
+	}
+	if k.copies {
+		for i := 1; i < len(k.in); i += 5 {
+			if k.in[i+4].Buf.Bytes() > 0 {
+				move(k.in[i+4], k.in[i])
+			}
+		}
+	}
+	return nil
+}
+
+// move copies an operand, and converts between float32 and bfloat16, to nearest even.
+func move(to, from ops.Arg) {
+	switch {
+	case to.Buf == from.Buf:
+	case ops.IsHalf(to.Dtype) && !ops.IsHalf(from.Dtype):
+		dst := halves(to)
+		for i, x := range cpu.Slice[float32](from.Buf) {
+			dst[i] = testutil.BFloat16(float64(x))
+		}
+	case ops.IsHalf(from.Dtype):
+		dst := cpu.Slice[float32](to.Buf)
+		for i, h := range halves(from) {
+			dst[i] = float32(testutil.FromBFloat16(h))
+		}
+	}
+}
+
+// halves returns the memory of an operand in half precision.
+func halves(a ops.Arg) []uint16 {
+	return unsafe.Slice((*uint16)(a.Pointer()), a.Elements())
+}

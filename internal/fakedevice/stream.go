@@ -1,0 +1,184 @@
+package fakedevice
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+type stream struct {
+	fake      *Backend
+	cpu       graph.Stream
+	queue     []func() error
+	capturing bool
+	captured  []func() error
+}
+
+func (s *stream) enqueue(f func() error) {
+	if s.capturing {
+		s.captured = append(s.captured, f)
+		return
+	}
+	s.queue = append(s.queue, f)
+}
+
+// call is fake's, of what may not be recorded.
+func (s *stream) call(name string) error {
+	if s.capturing {
+		return errors.New(name + " during a capture")
+	}
+	return s.fake.call(name)
+}
+
+func (s *stream) Upload(dst ops.Arg, src G.Value) error {
+	if err := s.call("upload"); err != nil {
+		return err
+	}
+	to, from := copyOf(dst), src
+	if d, ok := src.(*value); ok {
+		from = s.cpu.View(d.arg)
+	} else {
+		s.fake.Uploads++
+		var err error
+		if from, err = G.CloneValue(src); err != nil {
+			return err
+		}
+	}
+	s.enqueue(func() error { return s.cpu.Upload(to, from) })
+	return nil
+}
+
+func (s *stream) Download(dst G.Value, src ops.Arg) error {
+	if err := s.call("download"); err != nil {
+		return err
+	}
+	s.fake.Downloads++
+	from := copyOf(src)
+	s.enqueue(func() error { return s.cpu.Download(dst, from) })
+	return nil
+}
+
+func (s *stream) View(a ops.Arg) G.Value {
+	return &value{ops.NewValue(a.Operand), copyOf(a), s}
+}
+
+// copyOf returns an operand that stays where a is now.
+func copyOf(a ops.Arg) ops.Arg {
+	b := *a.Buf
+	return ops.Arg{Operand: a.Operand, Buf: &b}
+}
+
+func (s *stream) NewReadback(o ops.Operand) (graph.Readback, error) {
+	if err := s.fake.call("new readback"); err != nil {
+		return nil, err
+	}
+	return &readback{s, ops.NewValue(o)}, nil
+}
+
+type readback struct {
+	stream *stream
+	value  G.Value
+}
+
+func (r *readback) Fetch(src ops.Arg) error { return r.stream.Download(r.value, src) }
+func (r *readback) Value() (G.Value, error) { return r.value, r.stream.Synchronize() }
+func (r *readback) Close() error            { return nil }
+
+func (s *stream) NewEvent() (graph.Event, error) {
+	e, err := s.cpu.NewEvent()
+	return &event{e, s}, err
+}
+
+type event struct {
+	graph.Event
+	stream *stream
+}
+
+func (e *event) Record() error { e.stream.enqueue(e.Event.Record); return nil }
+
+func (e *event) Since(start graph.Event) (time.Duration, error) {
+	if err := e.stream.Synchronize(); err != nil {
+		return 0, err
+	}
+	return e.Event.Since(start.(*event).Event)
+}
+
+func (s *stream) BeginCapture() error {
+	if err := s.call("begin capture"); err != nil {
+		return err
+	}
+	s.fake.Captures++
+	s.capturing, s.captured = true, nil
+	return nil
+}
+
+func (s *stream) EndCapture() (graph.Replay, error) {
+	s.capturing = false
+	if err := s.fake.call("end capture"); err != nil {
+		return nil, err
+	}
+	return replay(s.captured), nil
+}
+
+func (s *stream) Synchronize() error {
+	if err := s.fake.call("synchronize"); err != nil {
+		return err
+	}
+	s.fake.Synchronized++
+	queue := s.queue
+	s.queue = nil
+	for _, f := range queue {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stream) Close() error { s.fake.Streams--; return nil }
+
+type replay []func() error
+
+func (r replay) Launch(s graph.Stream) error {
+	stream := s.(*stream)
+	if err := stream.fake.call("replay"); err != nil {
+		return err
+	}
+	stream.fake.Replays++
+	stream.queue = append(stream.queue, r...)
+	return nil
+}
+
+func (r replay) Close() error { return nil }
+
+// value is a value in the fake device's memory.
+type value struct {
+	G.Value // zeros of the same type and shape, on the host
+	arg     ops.Arg
+	stream  *stream
+}
+
+func (v *value) Uintptr() uintptr        { return uintptr(v.arg.Pointer()) }
+func (v *value) Pointer() unsafe.Pointer { return v.arg.Pointer() }
+func (v *value) Format(s fmt.State, _ rune) {
+	fmt.Fprintf(s, "%v on the fake device", v.arg.Operand)
+}
+
+func (v *value) HostValue() (G.Value, error) {
+	host := ops.NewValue(v.arg.Operand)
+	return host, errors.Join(v.stream.Download(host, v.arg), v.stream.Synchronize())
+}
+
+func (v *value) Data() interface{} {
+	host, err := v.HostValue()
+	if err != nil {
+		return err
+	}
+	return host.Data()
+}
