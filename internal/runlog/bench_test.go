@@ -1,6 +1,7 @@
 package runlog
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -35,6 +36,6 @@ func BenchmarkSave(b *testing.B) {
 	l := create(b, Options{BytesPerToken: 1})
 	l.rows = realistic(50000, 1000)
 	for b.Loop() {
-		require.NoError(b, l.Save())
+		require.NoError(b, errors.Join(l.Save(), l.Draw()))
 	}
 }

@@ -2,6 +2,7 @@ package runlog
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -52,11 +53,11 @@ func TestFullDisk(t *testing.T) {
 			return errs
 		}
 		require.Zero(t, take(1, 30))
-		require.NoError(t, l.Save())
+		require.NoError(t, errors.Join(l.Save(), l.Draw()))
 
 		limit(size)
 		failed := take(31, 60)
-		saved := l.Save()
+		saved := errors.Join(l.Save(), l.Draw())
 		limit(whole.Cur)
 		if size <= 700 { // events.jsonl is longer already
 			require.Equal(t, 6, failed, size)
@@ -71,7 +72,7 @@ func TestFullDisk(t *testing.T) {
 			require.Regexp(t, `^\{.*\}$`, line, "not even the last line is torn")
 		}
 		require.Zero(t, take(61, 90))
-		require.NoError(t, l.Save())
+		require.NoError(t, errors.Join(l.Save(), l.Draw()))
 		require.Len(t, read(t, l, StepsFile), 91)
 		require.Len(t, readEvents(t, l, "tick"), 18)
 		events, torn := records(t, testutil.Must(os.ReadFile(l.board.path))(t))
@@ -145,7 +146,7 @@ func TestKilled(t *testing.T) {
 		l.Step(step(i))
 		require.NoError(t, l.Event("tick", map[string]any{"text": strings.Repeat("x", i%100)}))
 		if i%10 == 0 {
-			require.NoError(t, l.Save())
+			require.NoError(t, errors.Join(l.Save(), l.Draw()))
 			fmt.Printf("saved %d\n", i)
 		}
 	}

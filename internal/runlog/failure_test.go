@@ -2,6 +2,7 @@ package runlog
 
 import (
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -68,7 +69,7 @@ func TestVanishedFolder(t *testing.T) {
 			require.NoError(t, os.Rename(l.dir, l.dir+"-away"))
 			require.ErrorIs(t, l.Event("during", nil), fs.ErrNotExist)
 			require.ErrorIs(t, l.Event("during", nil), fs.ErrNotExist)
-			require.ErrorIs(t, l.Save(), fs.ErrNotExist)
+			require.ErrorIs(t, errors.Join(l.Save(), l.Draw()), fs.ErrNotExist)
 			for i := 2; i <= 50; i++ {
 				l.Step(step(i))
 			}

@@ -5,7 +5,7 @@
 //	loss.png, lr.png, grad_norm.png, rate.png
 //	tensorboard/events.out.tfevents.*    scalars for TensorBoard, a file for each start
 //
-// Save writes the table and the curves aside, syncs and renames them, so that each is either whole or as it was before. Lines
+// Save writes the table and Draw the curves: aside, synced and renamed, so that each is either whole or as it was before. Lines
 // and scalars are appended at once: a process that is killed leaves at most the last of them torn.
 //
 // What cannot be written, on a full disk or without the folder, is an error of Event, HeldOut and Save. It stays in memory, and

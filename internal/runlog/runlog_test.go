@@ -67,7 +67,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	require.NoError(t, l.Save())
-	require.NoError(t, l.Save(), "again, over what is there")
+	require.NoError(t, errors.Join(l.Save(), l.Draw()), "again, over what is there")
 	lines := read(t, l, StepsFile)
 	require.Len(t, lines, 2002)
 	require.Equal(t, columns, lines[0])

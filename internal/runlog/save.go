@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/atomicwriter"
@@ -21,8 +22,7 @@ func (l *Log) flush() error {
 	return nil
 }
 
-// Save writes the table and the curves anew, and syncs the other files. Steps may be recorded meanwhile: it can run in a
-// goroutine of its own.
+// Save writes the table anew and syncs the files that grow. Steps may be recorded meanwhile.
 func (l *Log) Save() error {
 	if l.dir == "" {
 		return nil
@@ -30,31 +30,44 @@ func (l *Log) Save() error {
 	l.saving.Lock()
 	defer l.saving.Unlock()
 	l.mu.Lock()
-	rows := append([]row(nil), l.rows...)
+	rows := slices.Clone(l.rows)
 	err := l.flush()
 	l.mu.Unlock()
+	return errors.Join(err, l.events.sync(), l.board.sync(), l.write(StepsFile, table(rows, l.options.BytesPerToken)))
+}
 
-	err = errors.Join(err, l.events.sync(), l.board.sync())
-	write := func(name string, content []byte, made error) {
-		if made == nil {
-			made = atomicwriter.WriteFile(l.Path(name), content, 0o644)
-		}
-		if made != nil {
-			err = errors.Join(err, fmt.Errorf("runlog: %s: %w", l.Path(name), made))
-		}
+// Draw draws the curves anew. Steps may be recorded meanwhile.
+func (l *Log) Draw() (err error) {
+	if l.dir == "" {
+		return nil
 	}
-	write(StepsFile, table(rows, l.options.BytesPerToken), nil) // first: a curve that fails does not lose the table
+	l.saving.Lock()
+	defer l.saving.Unlock()
+	l.mu.Lock()
+	rows := slices.Clone(l.rows)
+	l.mu.Unlock()
+	if len(rows) == 0 {
+		return nil
+	}
 	for _, c := range curves() {
-		if len(rows) == 0 {
-			break
+		png, drawn := c.draw(rows, l.options)
+		if drawn == nil {
+			drawn = l.write(c.file, png)
 		}
-		png, made := c.draw(rows, l.options)
-		write(c.file, png, made)
+		err = errors.Join(err, drawn)
 	}
 	return err
 }
 
-// savedFiles returns the names of the files that Save writes anew.
+// write replaces a file.
+func (l *Log) write(name string, content []byte) error {
+	if err := atomicwriter.WriteFile(l.Path(name), content, 0o644); err != nil {
+		return fmt.Errorf("runlog: %s: %w", l.Path(name), err)
+	}
+	return nil
+}
+
+// savedFiles returns the names of the files that are written anew.
 func (l *Log) savedFiles() []string {
 	names := []string{StepsFile}
 	for _, c := range curves() {
@@ -63,7 +76,7 @@ func (l *Log) savedFiles() []string {
 	return names
 }
 
-// removeTemporaries removes the files that a Save wrote aside and did not come to rename.
+// removeTemporaries removes the files that were written aside and not renamed.
 func (l *Log) removeTemporaries() error {
 	entries, err := os.ReadDir(l.dir)
 	for _, e := range entries {

@@ -1,7 +1,6 @@
 package runlog
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -158,9 +157,7 @@ print(json.dumps([
 // that the run took twice.
 func TestTensorBoardReads(t *testing.T) {
 	t.Parallel()
-	if out, err := exec.Command("python3", "-c", "import tensorboard.compat.proto").CombinedOutput(); err != nil {
-		t.Skipf("Python has no TensorBoard (pip install tensorboard): %v %s", err, bytes.TrimSpace(out))
-	}
+	testutil.Python(t, "tensorboard.compat.proto")
 	l := create(t, Options{})
 	dir := l.dir
 	want := map[string][]point{}

@@ -18,7 +18,7 @@
 // # Split
 //
 // A hash of a document's content decides whether it is held out, as about one in twenty is, so equal documents are on the same side.
-// Open reads documents in the order of the files until it has the held-out tokens that are asked for. If it thereby reads all
+// Open reads files in a random order, the same for every seed, until it has the held-out tokens that are asked for. If it thereby reads all
 // the data, and less than a hundredth or more than half of it is held out, then the last twentieth of the text is held out instead.
 //
 // # Order
@@ -41,7 +41,6 @@ import (
 const (
 	heldOutPart = 20      // one in so many documents is held out
 	blockTokens = 8 << 20 // tokens of a block, about
-	firstTokens = 1 << 19 // of the first block; each later one is twice as large, so that the first batch is there early
 )
 
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
@@ -69,7 +68,6 @@ type Corpus struct {
 
 	bytesPerToken float64
 	blockTokens   int // of a block, about
-	firstTokens   int // of the first block
 }
 
 // source reads the documents of a unit.
@@ -79,7 +77,7 @@ type source interface {
 
 // Open lists the files of path, which is a file or a folder, and reads as much of them as the held-out part needs.
 func Open(ctx context.Context, path string, o Options) (*Corpus, error) {
-	c := &Corpus{name: path, seed: o.Seed, blockTokens: blockTokens, firstTokens: firstTokens}
+	c := &Corpus{name: path, seed: o.Seed, blockTokens: blockTokens}
 	err := c.open(ctx, path, o)
 	if err != nil {
 		return nil, fmt.Errorf("corpus: %w", err)
@@ -123,7 +121,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	if n < 2 || vocab < 1 || vocab > 1<<31-1 {
 		return nil, fmt.Errorf("corpus: %d random tokens below %d, want at least 2 below 1 to %d", n, vocab, 1<<31-1)
 	}
-	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockTokens, firstTokens: firstTokens}
+	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockTokens}
 	c.vocab, c.source, c.bytesPerToken = randomVocabulary(vocab), randomSource{vocab, seed}, 1
 	for i := 0; i < n; i += randomUnit {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 func TestSkippedFiles(t *testing.T) {
@@ -204,7 +206,7 @@ func TestRangesOfLines(t *testing.T) {
 
 // Files of pyarrow have the texts that it wrote.
 func TestParquetOfPython(t *testing.T) {
-	python(t, "pyarrow")
+	testutil.Python(t, "pyarrow")
 	paths, err := filepath.Glob(filepath.Join(pythonParquet(t), "*.parquet"))
 	require.NoError(t, err)
 	require.Len(t, paths, 24)

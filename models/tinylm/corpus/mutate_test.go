@@ -5,61 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
-
-// mutate changes a few bytes of a file, cuts it, or moves parts of it.
-func mutate(r *rand.Rand, content []byte) []byte {
-	b := append([]byte(nil), content...)
-	for range 1 + r.IntN(3) {
-		if len(b) == 0 {
-			return b
-		}
-		at := r.IntN(len(b))
-		if r.IntN(2) == 0 { // headers and footers
-			at = min(at, r.IntN(64))
-			if r.IntN(2) == 0 {
-				at = len(b) - 1 - at
-			}
-		}
-		end := min(len(b), at+1+r.IntN(16))
-		switch r.IntN(7) {
-		case 0:
-			b[at] ^= 1 << r.IntN(8)
-		case 1:
-			b[at] = byte(r.IntN(256))
-		case 2:
-			b = b[:at]
-		case 3:
-			b = append(b[:at], b[end:]...)
-		case 4:
-			b = append(b[:end:end], b[at:]...)
-		case 5:
-			for i := at; i < end; i++ {
-				b[i] = 0xff
-			}
-		case 6:
-			copy(b[r.IntN(len(b)):], b[at:end])
-		}
-	}
-	return b
-}
-
-// mutations returns how many files of a format are tried: 10,000 with NSA_MUTATIONS=10000, few by default.
-func mutations(t *testing.T) int {
-	s := os.Getenv("NSA_MUTATIONS")
-	if s == "" {
-		return 300
-	}
-	n, err := strconv.Atoi(s)
-	require.NoError(t, err)
-	return n
-}
 
 // A damaged file gives an error that names it, or data. It takes no panic, little memory and little time.
 func TestDamagedFiles(t *testing.T) {
@@ -96,8 +49,8 @@ func TestDamagedFiles(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, content, 0o644))
 			require.NoError(t, readAll(t, path))
 			failed := 0
-			for i := range mutations(t) {
-				require.NoError(t, os.WriteFile(path, mutate(r, content), 0o644))
+			for i := range testutil.Mutations(t) {
+				require.NoError(t, os.WriteFile(path, testutil.Mutate(r, content), 0o644))
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
 				began := time.Now()
@@ -110,7 +63,7 @@ func TestDamagedFiles(t *testing.T) {
 				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(mostBytes), "mutation %d", i)
 				require.Less(t, time.Since(began), mostTime, "mutation %d", i)
 			}
-			t.Logf("%s: %d of %d are errors", name, failed, mutations(t))
+			t.Logf("%s: %d of %d are errors", name, failed, testutil.Mutations(t))
 		})
 	}
 }

@@ -34,7 +34,6 @@ type builder struct {
 	seq    int
 	give   func(*block) bool
 	block  *block
-	size   int // of the block in tokens
 	blocks int // that are given
 	ids    []int32
 }
@@ -82,13 +81,9 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 
 // begin starts a block at a cursor.
 func (b *builder) begin(at Cursor) {
-	b.size = b.c.blockTokens
-	if at.Epoch == 0 && at.Block < 8 {
-		b.size = min(b.size, b.c.firstTokens<<at.Block)
-	}
-	likely := 0 // size: blocks double at first, but the data may end
+	likely := 0 // tokens
 	if b.block != nil {
-		likely = min(b.size, 2*len(b.block.tokens))
+		likely = len(b.block.tokens)
 	}
 	b.block = newBlock(likely)
 	b.block.start = at
@@ -119,12 +114,12 @@ func (b *builder) add(d document, unit, number, offset int) (more bool, err erro
 		return false, fmt.Errorf("cursor: it is at token %d of document %d, which has %d", offset, number, len(b.ids))
 	}
 	for ids := b.ids[offset:]; len(ids) > 0; {
-		room := b.size - len(b.block.tokens)
+		room := b.c.blockTokens - len(b.block.tokens)
 		if len(ids)+1 <= room {
 			b.block.add(ids, true, b.c.Separator())
 			break
 		}
-		if n := min(room, len(ids)-1); n > 0 && (len(ids) > b.size/8 || len(b.block.tokens) == 0) {
+		if n := min(room, len(ids)-1); n > 0 && (len(ids) > b.c.blockTokens/8 || len(b.block.tokens) == 0) {
 			b.block.add(ids[:n], false, b.c.Separator())
 			ids = ids[n:]
 		}

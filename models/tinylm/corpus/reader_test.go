@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // noLeaks fails if goroutines are left over at the end of the test.
@@ -180,7 +182,7 @@ func TestCursorsOfAnyKind(t *testing.T) {
 			}
 		}
 		var damaged Cursor
-		changed := mutate(r, text)
+		changed := testutil.Mutate(r, text)
 		if json.Unmarshal(changed, &damaged) == nil && damaged != good && damaged != (Cursor{}) && !bytes.Equal(changed, text) {
 			require.Error(t, c.checkCursor(damaged, s.Seq), string(changed))
 		}
@@ -192,6 +194,7 @@ func TestReaderIsAhead(t *testing.T) {
 	path := filepath.Join(writeFiles(t, map[string][]byte{"a.txt": bytes.Repeat([]byte("some text\n"), 300_000)}), "a.txt")
 	c, err := Open(t.Context(), path, Options{HeldOut: 1000})
 	require.NoError(t, err)
+	c.blockTokens = 400_000
 	r, err := c.Reader(Shape{Batch: 16, Seq: 512}, Cursor{})
 	require.NoError(t, err)
 	defer r.Close()

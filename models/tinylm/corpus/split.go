@@ -94,9 +94,9 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 	h := &holder{c: c, most: tokens, block: newBlock(0)}
 	sizes := make([]int, len(c.units)) // of the documents of each unit
 	all, held := 0, 0
-	for i, u := range c.units {
+	for _, i := range newRand(0, 0, -1).Perm(len(c.units)) { // the same for every seed
 		n := -1
-		for d, err := range c.source.documents(ctx, u) {
+		for d, err := range c.source.documents(ctx, c.units[i]) {
 			n++
 			if err != nil {
 				return err

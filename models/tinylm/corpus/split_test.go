@@ -3,7 +3,6 @@ package corpus
 import (
 	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -164,24 +163,5 @@ func TestRandom(t *testing.T) {
 	for _, bad := range [][2]int{{0, 2}, {1, 2}, {10, 0}, {10, -1}} {
 		_, err := Random(bad[0], bad[1], 1)
 		require.ErrorContains(t, err, "want at least 2 below 1 to")
-	}
-}
-
-// The first blocks of a corpus are small, the later ones are not.
-func TestFirstBlocksAreSmall(t *testing.T) {
-	text := strings.Repeat("some text\n", 40<<20/10)
-	path := filepath.Join(writeFiles(t, map[string][]byte{"a.txt": []byte(text)}), "a.txt")
-	c, err := Open(t.Context(), path, Options{})
-	require.NoError(t, err)
-	var sizes []int
-	for b, err := range c.blocks(t.Context(), Cursor{}, 64) {
-		require.NoError(t, err)
-		if b.start.Epoch > 0 {
-			break
-		}
-		sizes = append(sizes, len(b.tokens))
-	}
-	for i, n := range sizes[:len(sizes)-1] {
-		require.InDelta(t, min(blockTokens, firstTokens<<i), n, 1)
 	}
 }

@@ -161,7 +161,7 @@ func open(t testing.TB, path string, o Options, block int) *Corpus {
 	t.Helper()
 	c, err := Open(t.Context(), path, o)
 	require.NoError(t, err)
-	c.blockTokens, c.firstTokens = block, block
+	c.blockTokens = block
 	return c
 }
 
@@ -212,18 +212,10 @@ func sorted(all []string) []string {
 func pythonParquet(t testing.TB) string {
 	t.Helper()
 	folder := t.TempDir()
-	out, err := exec.Command(pythonPath(), "testdata/write_parquet.py", folder).CombinedOutput()
+	out, err := exec.Command("python3", "testdata/write_parquet.py", folder).CombinedOutput()
 	if err != nil {
 		t.Logf("no pyarrow: %v %s", err, out)
 		return ""
 	}
 	return folder
-}
-
-// pythonPath returns the Python of NSA_PYTHON, or python3.
-func pythonPath() string {
-	if path := os.Getenv("NSA_PYTHON"); path != "" {
-		return path
-	}
-	return "python3"
 }

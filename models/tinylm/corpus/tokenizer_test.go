@@ -12,6 +12,8 @@ import (
 	"unicode"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // smallTokenizer is a tokenizer of the kind of Llama 3 with three merges.
@@ -93,20 +95,11 @@ func TestTokenizer(t *testing.T) {
 	require.Equal(t, sorted(documents), sorted(all[1]))
 }
 
-// python returns a Python that has the packages, or skips the test.
-func python(t testing.TB, packages string) string {
-	t.Helper()
-	path := pythonPath()
-	if out, err := exec.Command(path, "-c", "import "+packages).CombinedOutput(); err != nil {
-		t.Skipf("no Python with %s: %v %s", packages, err, out)
-	}
-	return path
-}
-
 // The ids are those of Python's tokenizers, except for characters that are newer than Go's Unicode tables.
 func TestTokenizersMatchPython(t *testing.T) {
-	path, folder := python(t, "tokenizers"), t.TempDir()
-	out, err := exec.Command(path, "testdata/train_tokenizers.py", folder).CombinedOutput()
+	testutil.Python(t, "tokenizers")
+	folder := t.TempDir()
+	out, err := exec.Command("python3", "testdata/train_tokenizers.py", folder).CombinedOutput()
 	require.NoError(t, err, string(out))
 	var lines []string
 	readJSON(t, filepath.Join(folder, "lines.json"), &lines)
