@@ -104,7 +104,7 @@ func runChild(name string) {
 	if _, err := fmt.Sscan(name, &preset, &batch, &seq, &vm); err != nil {
 		check(fmt.Errorf("no measurement %q: %w", name, err))
 	}
-	config, _, err := tinylm.Preset(preset)
+	config, err := tinylm.Preset(preset)
 	check(err)
 	opts := []tinylm.ModelOption{tinylm.WithGradients()}
 	if vm == "tape" {

@@ -22,7 +22,7 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	c := tinylm.Tiny()
 	c.Layers, c.Context, c.Vocab = 1, 64, 32
 	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
-	path := filepath.Join(t.TempDir(), tinylm.WeightsFile)
+	path := filepath.Join(t.TempDir(), "weights.safetensors")
 	require.NoError(t, w.MoveTo(b))
 	require.ErrorContains(t, w.MoveTo(b), "moved already")
 	machine := tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16))

@@ -54,6 +54,9 @@ func variables() []variable {
 		{"NSA_REQUIRE_GPU", boolean(nil)},
 		{"NSA_TEST_FA2", boolean(nil)},
 		{"NSA_TEST_GOLDENS", nil},
+		{"NSA_TEST_REFERENCE", nil},
+		{"NSA_TEST_CURVES", nil},
+		{"NSA_TEST_MUTATIONS", nil},
 		{"NSA_TIME", nil},
 		{"NSA_CASES", func(_ *Policy, value string) error {
 			if _, err := regexp.Compile(value); err != nil {

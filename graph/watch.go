@@ -12,8 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// watchDepth is the number of copies that a Watch holds.
-const watchDepth = 2
+// WatchDepth is the number of copies that a Watch holds until they are read.
+const WatchDepth = 2
 
 // Watch reads a value on the host while the device goes on: what a run has computed is fetched behind it, and looked at
 // when the next run is under way. It belongs to the goroutine of its machine.
@@ -21,7 +21,7 @@ type Watch struct {
 	name          string
 	arg           ops.Arg
 	cell          cpu.Buf              // of a copy that is read
-	ring          [watchDepth]Readback // copy i is in i % watchDepth
+	ring          [WatchDepth]Readback // copy i is in i % WatchDepth
 	fetched, read int                  // copies so far
 	closed        bool
 }
@@ -82,10 +82,10 @@ func (w *Watch) Fetch() (err error) {
 	switch {
 	case w.closed:
 		return errClosed
-	case w.Waiting() == watchDepth:
-		return fmt.Errorf("%d copies are not read yet", watchDepth)
+	case w.Waiting() == WatchDepth:
+		return fmt.Errorf("%d copies are not read yet", WatchDepth)
 	}
-	if err = w.ring[w.fetched%watchDepth].Fetch(w.arg); err == nil {
+	if err = w.ring[w.fetched%WatchDepth].Fetch(w.arg); err == nil {
 		w.fetched++
 	}
 	return err
@@ -104,7 +104,7 @@ func (w *Watch) Next() (x float64, err error) {
 	case w.Waiting() == 0:
 		return 0, errors.New("nothing was fetched")
 	}
-	v, err := w.ring[w.read%watchDepth].Value()
+	v, err := w.ring[w.read%WatchDepth].Value()
 	w.read++
 	if err == nil {
 		err = ops.HoldValue(&w.cell, v, w.arg.Operand)

@@ -13,11 +13,11 @@ import (
 func TestRefusesBeforeReading(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for options, message := range map[string]string{
-		"-batch -3":         "batch: -3, want at least 1",
-		"-batch 100000000":  "a run has at most 67108864 tokens",
-		"-steps -1":         "steps: -1, want at least 0",
+		"-batch -3":         "-batch is -3, want 1 to",
+		"-batch 10000000":   "want at most 67108864 tokens",
+		"-steps -1":         "-steps is -1, want 0 to",
 		"-lr NaN":           "learning rate is NaN",
-		"-minutes -1":       "-minutes -1, want a number from 0",
+		"-minutes -1":       "-minutes is -1, want a number from 0",
 		"-precision bf16":   "precision bf16: cpu computes in float32",
 		"-precision f8":     `precision "f8"`,
 		"-attention linear": `attention is "linear"`,

@@ -17,18 +17,18 @@ func TestAccumulation(t *testing.T) {
 		w := newTestWeights(t, small(), tensor.Float32, 1)
 		m := newTestModel(t, w, nil, 2, 64, opts...)
 		solver := newTestSolver(t, m)
-		b := newBatches(text(t).Train, nil, 1)
+		next := windows(m, prose, 1)
 		for range 3 {
-			b.next(m)
+			next()
 			require.NoError(t, m.RunAndStep(solver))
 			list = append(list, testutil.Must(m.Loss())(t))
-			b.next(m)
+			next()
 			list = append(list, testutil.Must(m.LossAndStep(solver))(t), testutil.Must(solver.Norm())(t))
 		}
 		if len(opts) == 0 {
 			return list
 		}
-		b.next(m)
+		next()
 		require.Zero(t, testing.AllocsPerRun(5, func() {
 			testutil.Check(m.Run())
 			testutil.Check(m.RunAndStep(solver))
@@ -47,8 +47,8 @@ func TestAccumulation(t *testing.T) {
 		m.Tokens()[0] = 'a'
 		require.NoError(t, m.Run())
 		require.ErrorContains(t, m.RunAndStep(nil), "tinylm: step: ")
-		b.rand = newBatches(nil, nil, 1).rand
-		b.next(m)
+		next = windows(m, prose, 1)
+		next()
 		again := step()
 		require.NotEqual(t, norm, again)
 		require.Equal(t, again, step())
@@ -59,9 +59,9 @@ func TestAccumulation(t *testing.T) {
 		require.Zero(t, m.Predicted())
 		require.NoError(t, m.Run())
 		require.Zero(t, step(), "no targets, no gradients")
-		b.rand = newBatches(nil, nil, 1).rand
+		next = windows(m, prose, 1)
 		require.NoError(t, m.Run())
-		b.next(m)
+		next()
 		require.InEpsilon(t, again, step(), 1e-6, "a batch without targets weighs nothing")
 		return list
 	}
@@ -77,7 +77,6 @@ func TestAccumulationRefuses(t *testing.T) {
 	require.NoError(t, m.SetLossScale(8))
 	require.ErrorContains(t, m.SetLossScale(4), "tinylm: loss scale is 4, want 8 as in the micro-batches added up so far")
 	require.ErrorContains(t, testutil.Err(m.LossAndStep(G.NewVanillaSolver())), "want an optim.AdamW")
-	require.ErrorContains(t, testutil.Err(m.Evaluate(text(t).HeldOut, 1)), "the model adds up gradients")
 	require.ErrorContains(t, testutil.Err(m.Generate([]int32{1}, 1, Sampling{})), "the model adds up gradients")
 	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithAccumulation())), "accumulation: the model was built without gradients")
 	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithGradients(), WithAccumulation(), WithVM(tape))), "WithVM excludes WithAccumulation and WithRecompute")

@@ -1,8 +1,7 @@
-// Package tinylm is TinyLM: a byte language model of Native Sparse Attention layers, with its training, its sampling of
-// text and its files. It is written with the ops of this module and Gorgonia's graphs, and runs on any gorgonia.VM.
+// Package tinylm is TinyLM: a language model of Native Sparse Attention layers, with its sampling of text and its files. It is written with the ops of this module and Gorgonia's graphs, and runs on any gorgonia.VM.
 //
 // Weights are tensors by name. A Model is a graph for one batch size and one length that uses them; models of other sizes
-// may share the same weights. Train is the whole of a training run.
+// may share the same weights. Package train is the whole of a training run.
 package tinylm
 
 import (
@@ -10,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -88,8 +86,9 @@ func (c Config) check() error {
 	return nil
 }
 
-// withDefaults returns c with the defaults in place of zero values, so that equal models have equal configurations.
-func (c Config) withDefaults() Config {
+// WithDefaults returns c with the defaults in place of zero values, so that equal models have equal configurations: Weights hold
+// theirs so.
+func (c Config) WithDefaults() Config {
 	c.Attention = cmp.Or(c.Attention, NSA)
 	c.Phi = cmp.Or(c.Phi, nn.PhiMean)
 	c.GateActivation = cmp.Or(c.GateActivation, nn.GateSigmoid)
@@ -161,16 +160,6 @@ func Tiny() Config {
 	}}
 }
 
-// TinyTraining returns the training that goes with Tiny: two minutes.
-func TinyTraining() Training {
-	return Training{
-		Batch: 4, Duration: 2 * time.Minute,
-		LR: 3e-3, Warmup: 0.03, Floor: 0.05, Decay: 0.1, Clip: 1,
-		Evaluations: 10, EvalTokens: 16 << 10, FinalTokens: 256 << 10,
-		SampleBytes: 400, Sampling: Sampling{Temperature: 0.8, TopK: 40},
-	}
-}
-
 // Base returns the model of 12 layers of width 768 with the sizes of the paper's branches: 79M parameters.
 func Base() Config {
 	return Config{Vocab: 256, Context: 2048, Layers: 12, NSAConfig: nn.NSAConfig{
@@ -179,48 +168,48 @@ func Base() Config {
 	}}
 }
 
-// BaseTraining returns the training that goes with Base: an hour, with short evaluations.
-func BaseTraining() Training {
-	t := TinyTraining()
-	t.Batch, t.Duration, t.LR = 1, time.Hour, 6e-4
-	t.Evaluations, t.EvalTokens, t.FinalTokens = 5, 4<<10, 16<<10
-	t.SampleBytes = 100
-	return t
-}
-
-// Preset returns the model and the training of the given name, "tiny" or "base".
-func Preset(name string) (Config, Training, error) {
+// Preset returns the model of the given name, "tiny" or "base".
+func Preset(name string) (Config, error) {
 	switch name {
 	case "tiny":
-		return Tiny(), TinyTraining(), nil
+		return Tiny(), nil
 	case "base":
-		return Base(), BaseTraining(), nil
+		return Base(), nil
 	}
-	return Config{}, Training{}, fmt.Errorf("tinylm: no preset %q, want one of: base, tiny", name)
+	return Config{}, fmt.Errorf("tinylm: no preset %q, want one of: base, tiny", name)
 }
 
-// logits adds a model to the graph of b and returns its logits [B,S,V] of tokens [B,S], and the residual stream [B,S,dim] between
-// its blocks: these are x += attention(norm(x)), x += mlp(norm(x)). cuSeqlens has the boundaries of documents; nil: there are none.
-func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, stream G.Nodes) {
+// Layer is the nodes of a layer.
+type Layer struct {
+	Stream *G.Node // [B,S,dim], the residual stream before it
+
+	nn.NSAParts // of its attention; dense attention has an Output alone
+}
+
+// logits adds a model to the graph of b and returns its logits [B,S,V] of tokens [B,S], and its layers: x += attention(norm(x)),
+// x += mlp(norm(x)). cuSeqlens has the boundaries of documents; nil: there are none.
+func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
 	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
 	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
 	for i := range c.Layers {
-		if i > 0 {
-			stream = append(stream, x)
-		}
 		a := layer(i)
-		x = b.Node(ops.Add(x, c.attention(b, norm(x, a+"attn_norm"), cuSeqlens, a+"attn.")))
+		parts := c.attention(b, norm(x, a+"attn_norm"), cuSeqlens, a+"attn.")
+		layers = append(layers, Layer{x, parts})
+		x = b.Node(ops.Add(x, parts.Output))
 		hidden := b.Node(ops.SiLU(b.Linear(norm(x, a+"mlp_norm"), a+"mlp.w1")))
 		x = b.Node(ops.Add(x, b.Linear(hidden, a+"mlp.w2")))
 	}
-	return b.Linear(norm(x, "norm"), "head"), stream
+	return b.Linear(norm(x, "norm"), "head"), layers
 }
 
 // attention adds the attention layer of x [B,S,dim], its parameters behind prefix: NSA, or causal attention over all keys with
-// rotary embedding.
-func (c Config) attention(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) *G.Node {
+// rotary embedding, which has an Output alone.
+func (c Config) attention(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) (parts nn.NSAParts) {
 	if c.Attention != Dense {
-		return b.Node(b.NSA(prefix, c.NSAConfig).Apply(x, nn.WithCuSeqlens(cuSeqlens)))
+		var err error
+		parts, err = b.NSA(prefix, c.NSAConfig).ApplyParts(x, nn.WithCuSeqlens(cuSeqlens))
+		parts.Output = b.Node(parts.Output, err)
+		return parts
 	}
 	documents := ops.WithDocuments(nil)
 	if cuSeqlens != nil && x != nil {
@@ -230,5 +219,5 @@ func (c Config) attention(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) *G
 	q := rope(b.Linear(x, prefix+"wq", ops.WithHeads(c.Heads)))   // [B,S,Hq,D]
 	k := rope(b.Linear(x, prefix+"wk", ops.WithHeads(c.KVHeads))) // [B,S,Hkv,D]
 	v := b.Linear(x, prefix+"wv", ops.WithHeads(c.KVHeads))       // [B,S,Hkv,Dv]
-	return b.Linear(b.Node(ops.CausalAttention(q, k, v, documents)), prefix+"wo")
+	return nn.NSAParts{Output: b.Linear(b.Node(ops.CausalAttention(q, k, v, documents)), prefix+"wo")}
 }

@@ -1,10 +1,8 @@
 package tinylm_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"gorgonia.org/tensor"
 
@@ -19,25 +17,6 @@ func smallConfig() tinylm.Config {
 	c := tinylm.Tiny()
 	c.Dim, c.Layers, c.Context = 32, 1, 64
 	return c
-}
-
-// A training run and its files.
-func ExampleTrain() {
-	dir, err := os.MkdirTemp("", "runs")
-	check(err)
-	defer os.RemoveAll(dir)
-	out := dir + "/first"
-	data, err := tinylm.RandomData(1<<14, 256, 1) // or tinylm.ReadData(path, ".go")
-	check(err)
-	t := tinylm.TinyTraining()
-	t.Steps, t.Duration, t.EvalTokens, t.FinalTokens, t.SampleBytes = 5, 0, 1<<10, 1<<10, 16
-	t.Out = out
-	r, err := tinylm.Train(context.Background(), smallConfig(), data, t)
-	check(err)
-	w, err := tinylm.LoadWeights(out + "/" + tinylm.WeightsFile)
-	check(err)
-	fmt.Println(r.Steps, "steps,", r.Tokens, "tokens,", len(r.Sample), "bytes of sample;", len(w.Tensors) == len(r.Weights.Tensors))
-	// Output: 5 steps, 1280 tokens, 16 bytes of sample; true
 }
 
 // A text that a model continues.

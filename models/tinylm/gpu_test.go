@@ -111,9 +111,9 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	}
 	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}))
 	loss := testutil.Must(m.WatchLoss())(t)
-	batches := newBatches(source[:len(source)*9/10], nil, seed)
+	next := windows(m, source[:len(source)*9/10], seed)
 	for range steps {
-		batches.next(m)
+		next()
 		require.NoError(t, m.RunAndStep(solver))
 		require.NoError(t, loss.Fetch())
 		losses = append(losses, testutil.Must(loss.Next())(t))
@@ -125,12 +125,12 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 func TestRestoreOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	path := filepath.Join(t.TempDir(), WeightsFile)
+	path := filepath.Join(t.TempDir(), "weights.safetensors")
 	require.NoError(t, w.Save(path))
 	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture()))
 	solver := newTestSolver(t, m)
-	newBatches(text(t).Train, nil, 1).next(m)
+	windows(m, prose, 1)()
 	step := func() float64 {
 		require.NoError(t, m.RunAndStep(solver))
 		return testutil.Must(m.Loss())(t)
@@ -144,24 +144,6 @@ func TestRestoreOnGPU(t *testing.T) {
 	require.Equal(t, first, step())
 }
 
-// TestTrainOnGPU is a whole run, and the same bits again.
-func TestTrainOnGPU(t *testing.T) {
-	b := cudatest.Open(t)
-	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
-		var runs []map[string][]float64
-		for range 2 {
-			training := short(40)
-			training.Backend, training.Precision, training.Out = b, p, filepath.Join(t.TempDir(), "run")
-			r := train(t, training)
-			require.Equal(t, 40, r.Steps)
-			require.Less(t, r.HeldOut, 3.5)
-			runs = append(runs, outcome(t, r))
-			t.Logf("%v: %.3f in %v", p, r.HeldOut, r.Elapsed)
-		}
-		require.Equal(t, runs[0], runs[1])
-	}
-}
-
 // TestStepOnGPUAllocatesNothing: nor does it wait, or copy more than the tokens and the numbers of the optimizer.
 func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	b := cudatest.Open(t)
@@ -169,9 +151,9 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
 		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(), graph.WithPolicy(graph.Policy{})))
 	solver := newTestSolver(t, m)
-	batches := newBatches(text(t).Train, nil, 1)
+	next := windows(m, prose, 1)
 	step := func() {
-		batches.next(m)
+		next()
 		if err := m.RunAndStep(solver); err != nil {
 			t.Error(err)
 		}

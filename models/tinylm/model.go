@@ -26,7 +26,7 @@ type Model struct {
 	targets    []int32 // [B,S], -1 is ignored
 	cuSeqlens  []int32 // [K+1]; nil: each row is one document
 	logits     *G.Node // [B,S,V]
-	stream     G.Nodes // [B,S,dim], between the layers
+	layers     []Layer
 	loss       *G.Node // scalar
 	learnables G.Nodes
 	grads      []G.ValueGrad // nil: without gradients
@@ -53,7 +53,7 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 		return nil, err
 	}
 	m = &Model{weights: w, batch: batch, seq: seq, graph: G.NewGraph()}
-	c := w.Config.withDefaults()
+	c := w.Config.WithDefaults()
 	if err := m.build(c, nn.NewBuilder(m.graph, c.LearnableParams(), nn.Values(w.Tensors)), o); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err e
 	if err != nil {
 		return graph.Plan{}, err
 	}
-	m, c := &Model{batch: batch, seq: seq, graph: G.NewGraph()}, c.withDefaults()
+	m, c := &Model{batch: batch, seq: seq, graph: G.NewGraph()}, c.WithDefaults()
 	if err := m.build(c, nn.NewShapeBuilder(m.graph, c.LearnableParams(), tensor.Float32), o); err != nil {
 		return graph.Plan{}, err
 	}
@@ -98,7 +98,7 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		m.cuSeqlens, cuSeqlens = input("cu_seqlens", o.documents+1)
 		m.wholeRows()
 	}
-	m.logits, m.stream = c.logits(b, tokens, cuSeqlens)
+	m.logits, m.layers = c.logits(b, tokens, cuSeqlens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
 		return b.Err()
@@ -158,6 +158,9 @@ func (m *Model) Graph() *G.ExprGraph { return m.graph }
 
 // Learnables returns the nodes of the weights in the order of Config.LearnableParams.
 func (m *Model) Learnables() G.Nodes { return m.learnables }
+
+// Layers returns the nodes of the layers. In a model WithParts Gates and Blocks have values after a run: see graph.HostValue.
+func (m *Model) Layers() []Layer { return m.layers }
 
 // Tokens returns the model's input, [B,S] row by row, to be filled before a run.
 func (m *Model) Tokens() []int32 { return m.tokens }

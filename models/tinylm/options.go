@@ -16,6 +16,7 @@ type ModelOption func(*modelOptions)
 type modelOptions struct {
 	grads     bool
 	noLogits  bool
+	parts     bool
 	scaled    bool
 	sums      bool
 	recompute bool
@@ -35,6 +36,9 @@ func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = tru
 
 // WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
+
+// WithParts makes a run keep the gates and the chosen blocks of each layer of NSA, for Layers.
+func WithParts() ModelOption { return func(o *modelOptions) { o.parts = true } }
 
 // WithRecompute makes the backward pass compute the activations of each layer but the last again, from the residual stream before
 // it: much less memory, and about a fifth more time. Results have the same bits. See graph.WithRecompute.
@@ -108,12 +112,23 @@ func (m *Model) machineOptions(o modelOptions) []graph.Option {
 	if o.noLogits {
 		keep = keep[1:]
 	}
+	if o.parts {
+		for _, l := range m.layers {
+			if l.Gates != nil {
+				keep = append(keep, l.Gates, l.Blocks)
+			}
+		}
+	}
 	list := append(slices.Clip(o.graph), graph.WithKeep(keep...))
 	if o.sums {
 		list = append(list, graph.WithGradSums())
 	}
-	if o.recompute && len(m.stream) > 0 {
-		list = append(list, graph.WithRecompute(m.stream...))
+	if o.recompute && len(m.layers) > 1 {
+		var stream G.Nodes
+		for _, l := range m.layers[1:] {
+			stream = append(stream, l.Stream)
+		}
+		list = append(list, graph.WithRecompute(stream...))
 	}
 	return list
 }

@@ -109,7 +109,7 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if err := memory.Check(c.Parameters() * int(dt.Size())); err != nil {
 		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
 	}
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	w := &Weights{Config: c, Tensors: map[string]*tensor.Dense{}}
 	for _, p := range c.LearnableParams() {
 		v, err := p.New(dt, seed)
@@ -208,7 +208,7 @@ func configOf(f safetensors.File) (c Config, err error) {
 	if c.Layers > len(f.Tensors) {
 		return c, fmt.Errorf("%d tensors for %d layers", len(f.Tensors), c.Layers)
 	}
-	return c.withDefaults(), nil
+	return c.WithDefaults(), nil
 }
 
 // check returns an error where Tensors are not those of a model of the configuration, or of several types.

@@ -36,7 +36,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 			t.Run(name+"/"+dt.Name(), func(t *testing.T) {
 				w := newTestWeights(t, c, dt, 7)
-				path := filepath.Join(t.TempDir(), WeightsFile)
+				path := filepath.Join(t.TempDir(), "weights.safetensors")
 				require.NoError(t, w.Save(path))
 				got := testutil.Must(LoadWeights(path))(t)
 				require.Equal(t, w.Config, got.Config)
@@ -57,7 +57,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestHostMemory: weights and data that the host has no memory for are errors, and not the end of the process.
+// TestHostMemory: weights that the host has no memory for are errors, and not the end of the process.
 func TestHostMemory(t *testing.T) {
 	host, of := memory.Total()
 	if host == 0 || host > 1<<44 {
@@ -70,14 +70,10 @@ func TestHostMemory(t *testing.T) {
 		require.ErrorContains(t, err, "tinylm: weights: ")
 		require.ErrorContains(t, err, fmt.Sprintf(", %s has %d", of, host))
 	}
-	require.ErrorContains(t, testutil.Err(RandomData(1<<50, 256, 1)), "tinylm: data: out of memory: asked for 1125899906842624 bytes")
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
 	if err := os.Truncate(file, host+1); err != nil {
 		t.Skip(err)
-	}
-	for _, path := range []string{file, filepath.Dir(file)} {
-		require.ErrorContains(t, testutil.Err(ReadData(path, "")), "file: out of memory: asked for ")
 	}
 	header := fmt.Sprintf(`{"x":{"dtype":"F64","shape":[%d],"data_offsets":[0,%d]}}`, host, 8*host)
 	require.NoError(t, os.WriteFile(file, append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), 0o644))
@@ -131,7 +127,7 @@ func TestRestoreLosesNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newTestWeights(t, small(), tensor.Float32, 1)
 			before := bits(t, w)
-			path := filepath.Join(t.TempDir(), WeightsFile)
+			path := filepath.Join(t.TempDir(), "weights.safetensors")
 			other := newTestWeights(t, small(), tensor.Float32, 2)
 			require.NoError(t, other.Save(path))
 			f := testutil.Must(safetensors.Read(path))(t)
@@ -145,7 +141,7 @@ func TestRestoreLosesNothing(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	require.ErrorIs(t, w.Restore(filepath.Join(t.TempDir(), "missing")), os.ErrNotExist)
 
-	path := filepath.Join(t.TempDir(), WeightsFile)
+	path := filepath.Join(t.TempDir(), "weights.safetensors")
 	wide := small()
 	wide.Window = 17
 	other := newTestWeights(t, wide, tensor.Float32, 2)
@@ -157,7 +153,7 @@ func TestRestoreLosesNothing(t *testing.T) {
 // before anything is written.
 func TestWeightsOfOtherTensors(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	path := filepath.Join(t.TempDir(), WeightsFile)
+	path := filepath.Join(t.TempDir(), "weights.safetensors")
 	require.NoError(t, w.Save(path))
 	before := bits(t, w)
 	const name = "layers.0.mlp.w1.weight"

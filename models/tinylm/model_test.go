@@ -1,0 +1,97 @@
+package tinylm
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// prose is a text that a small model learns quickly.
+var prose = []byte(strings.Repeat("The block of a query is clamped to the query; blocks before it are whole. ", 400))
+
+// windows returns a function that fills the batch of m with random windows of text.
+func windows(m *Model, text []byte, seed uint64) func() {
+	r := rand.New(rand.NewPCG(seed, 2))
+	return func() {
+		for row := range m.batch {
+			at := r.IntN(len(text) - m.seq)
+			for i := range m.seq {
+				m.tokens[row*m.seq+i], m.targets[row*m.seq+i] = int32(text[at+i]), int32(text[at+i+1])
+			}
+		}
+	}
+}
+
+func TestTrainingStepDoesNotAllocate(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	m := newTestModel(t, w, nil, 4, w.Config.Context)
+	solver := testutil.Must(optim.NewAdamW())(t)
+	next := windows(m, prose, 1)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		next()
+		if _, err := m.LossAndStep(solver); err != nil {
+			t.Error(err)
+		}
+	}))
+}
+
+func TestModelRefuses(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	for _, c := range []struct {
+		w          *Weights
+		batch, seq int
+		opts       []ModelOption
+		message    string
+	}{
+		{nil, 1, 8, nil, "no weights"},
+		{w, 0, 8, nil, "model of 0 x 8 tokens"},
+		{w, 1, 8, []ModelOption{WithVM(func(*Model) (G.VM, error) { return nil, nil })}, "no VM"},
+		{w, 1, 8, []ModelOption{nil}, "tinylm: model of 1 x 8 tokens: nil option"},
+		{w, 1, 8, []ModelOption{WithMachine(nil)}, "graph: machine: nil option"},
+		{w, 1 << 40, 8, nil, "a run has at most 67108864 tokens"},
+		{w, 1, 8, []ModelOption{WithVM(tape), WithMachine(graph.WithCapture())}, "WithVM and WithMachine exclude each other"},
+	} {
+		require.ErrorContains(t, testutil.Err(NewModel(c.w, c.batch, c.seq, c.opts...)), c.message)
+	}
+	require.ErrorContains(t, testutil.Err(newTestModel(t, w, nil, 1, 8).LossAndStep(nil)), "no solver")
+}
+
+// TestLossScaleCancels: the weights after some steps are the same bits at any scale.
+func TestLossScaleCancels(t *testing.T) {
+	var want map[string][]float64
+	for _, scale := range []float64{0, 1, 1 << 16} {
+		w := newTestWeights(t, small(), tensor.Float32, 1)
+		var opts []ModelOption
+		if scale > 0 {
+			opts = append(opts, WithLossScale())
+		}
+		m := newTestModel(t, w, nil, 2, 64, opts...)
+		if scale > 0 {
+			require.NoError(t, m.SetLossScale(scale))
+			require.ErrorContains(t, m.SetLossScale(0), "want a number above 0")
+		} else {
+			require.ErrorContains(t, m.SetLossScale(1), "built without one")
+		}
+		solver := newTestSolver(t, m)
+		next := windows(m, prose, 1)
+		for range 3 {
+			next()
+			require.NoError(t, m.RunAndStep(solver))
+		}
+		norm := testutil.Must(solver.Norm())(t)
+		got := bits(t, w)
+		got["norm"] = []float64{norm}
+		if want == nil {
+			want = got
+		}
+		require.Equal(t, want, got)
+	}
+}

@@ -1,0 +1,327 @@
+package train
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/atomicwriter"
+
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+)
+
+// Names in a run folder and in a checkpoint.
+const (
+	checkpointFolder = "checkpoints"
+	checkpointPrefix = "step-"  // then the step
+	partPrefix       = ".part-" // a checkpoint that is being written or removed: no reader looks at it
+	modelFile        = "model.safetensors"
+	configFile       = "config.json"
+	solverFile       = "optimizer.safetensors"
+	stateFile        = "state.json"
+	sumsFile         = "SHA256SUMS" // of the other files, as sha256sum writes and checks them
+)
+
+// maxState is the largest state in bytes.
+const maxState = 64 << 20
+
+// state is what a run knows beside its weights and the moments of its solver.
+type state struct {
+	Step        int              `json:"step"` // steps begun
+	Tokens      int64            `json:"tokens"`
+	Elapsed     time.Duration    `json:"elapsed_ns"`      // of the training
+	Cursor      corpus.Cursor    `json:"cursor"`          // behind the last batch
+	Scale       *optim.LossScale `json:"scale,omitempty"` // of the loss, in fp16
+	Late        []*lateStep      `json:"late,omitempty"`  // begun, of which the loss scale does not know yet
+	MeanLoss    float64          `json:"mean_loss"`       // running
+	Evaluations []evaluation     `json:"evaluations,omitempty"`
+	Best        *evaluation      `json:"best,omitempty"` // that a checkpoint holds
+}
+
+// evaluation is a loss on held-out data.
+type evaluation struct {
+	Step    int     `json:"step"`
+	HeldOut float64 `json:"held_out"` // nats a token
+	Train   float64 `json:"train"`    // running mean of the batches' losses then
+}
+
+// nameOfStep returns the name of the checkpoint of a step.
+func nameOfStep(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
+
+// save writes a checkpoint beside those that stand, then removes what is not to be kept. Whatever happens to the program or the disk
+// meanwhile, a folder of a checkpoint's name holds all of it.
+func (r *run) save() (err error) {
+	parent := filepath.Join(r.folder, checkpointFolder)
+	name := nameOfStep(r.state.Step)
+	part := filepath.Join(parent, partPrefix+name)
+	r.warnIf(r.log.Save()) // first: a run that goes on from here has all steps in its record
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("checkpoint of step %d: %w", r.state.Step, err), os.RemoveAll(part))
+		}
+	}()
+	if err := errors.Join(os.MkdirAll(parent, 0o755), os.RemoveAll(part)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(part, 0o755); err != nil {
+		return err
+	}
+	solver, err := r.solver.State()
+	if err != nil {
+		return err
+	}
+	r.state.Elapsed = time.Since(r.start)
+	text, err := json.MarshalIndent(r.state, "", "\t")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(writeModel(part, r.weights), solver.Write(filepath.Join(part, solverFile)),
+		atomicwriter.WriteFile(filepath.Join(part, stateFile), text, 0o644))
+	if err != nil {
+		return err
+	}
+	var sums []byte
+	for _, file := range []string{modelFile, configFile, solverFile, stateFile} {
+		sum, err := sumOf(filepath.Join(part, file))
+		if err != nil {
+			return err
+		}
+		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
+	}
+	if err := atomicwriter.WriteFile(filepath.Join(part, sumsFile), sums, 0o644); err != nil {
+		return err
+	}
+	if err := syncFolder(part); err != nil {
+		return err
+	}
+	if err := remove(filepath.Join(parent, name)); err != nil { // one of the same step that was damaged
+		return err
+	}
+	if err := os.Rename(part, filepath.Join(parent, name)); err != nil {
+		return err
+	}
+	if err := syncFolder(parent); err != nil {
+		return err
+	}
+	r.saved = r.state.Step
+	return r.prune(parent)
+}
+
+// writeModel writes weights and their configuration into a folder.
+func writeModel(folder string, w *tinylm.Weights) error {
+	config, err := referenceConfig(w.Config)
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.Save(filepath.Join(folder, modelFile)), atomicwriter.WriteFile(filepath.Join(folder, configFile), config, 0o644))
+}
+
+// referenceConfig returns c as JSON in the names of the reference implementation.
+func referenceConfig(c tinylm.Config) ([]byte, error) {
+	return json.MarshalIndent(map[string]any{
+		"V": c.Vocab, "S": c.Context, "layers": c.Layers, "attention": c.Attention,
+		"dim": c.Dim, "Hq": c.Heads, "Hkv": c.KVHeads, "D": c.KeyDim, "Dv": c.ValueDim,
+		"l": c.BlockLen, "d": c.Stride, "lp": c.SelectBlock, "n": c.TopN, "w": c.Window,
+		"phi": c.Phi, "phi_hidden": c.PhiHidden, "gate_hidden": c.GateHidden, "gate": c.GateActivation, "rope_base": c.RoPEBase,
+	}, "", "\t")
+}
+
+// prune removes the checkpoints that are neither the best nor among the newest.
+func (r *run) prune(parent string) error {
+	names, err := checkpoints(parent)
+	if err != nil {
+		return err
+	}
+	for _, name := range names[:max(0, len(names)-r.Keep)] {
+		if best := r.state.Best; best != nil && name == nameOfStep(best.Step) {
+			continue
+		}
+		if err := remove(filepath.Join(parent, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkpoints returns the names of the checkpoints in a folder, the newest last.
+func checkpoints(parent string) ([]string, error) {
+	entries, err := os.ReadDir(parent) // sorted
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && strings.HasPrefix(e.Name(), checkpointPrefix) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// remove removes a checkpoint, if it is there: under its name it is whole at any moment.
+func remove(path string) error {
+	part := filepath.Join(filepath.Dir(path), partPrefix+"old-"+filepath.Base(path))
+	if err := os.Rename(path, part); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return os.RemoveAll(part)
+}
+
+// clean removes what a kill has left of checkpoints.
+func clean(parent string) error {
+	entries, err := os.ReadDir(parent)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), partPrefix) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(parent, e.Name())))
+		}
+	}
+	return err
+}
+
+// saved is a checkpoint as it was read.
+type saved struct {
+	weights *tinylm.Weights
+	solver  safetensors.File
+	state   state
+}
+
+// newest returns the newest checkpoint of a run folder that is whole, nil if there is none at all, and what is wrong with later ones.
+func newest(folder string) (_ *saved, damaged []error, err error) {
+	parent := filepath.Join(folder, checkpointFolder)
+	names, err := checkpoints(parent)
+	if err != nil {
+		return nil, nil, fmt.Errorf("checkpoints: %w", err)
+	}
+	for _, name := range slices.Backward(names) {
+		c, err := readCheckpoint(filepath.Join(parent, name))
+		if err == nil {
+			return c, damaged, nil
+		}
+		damaged = append(damaged, fmt.Errorf("checkpoint %s: %w", name, err))
+	}
+	if damaged == nil {
+		return nil, nil, nil
+	}
+	return nil, nil, fmt.Errorf("%s holds no checkpoint that is whole: %w", parent, errors.Join(damaged...))
+}
+
+// readCheckpoint reads a checkpoint, if its files have the sums that were written with them.
+func readCheckpoint(path string) (*saved, error) {
+	if err := checkSums(path); err != nil {
+		return nil, err
+	}
+	c := &saved{}
+	text, err := readFile(filepath.Join(path, stateFile), maxState)
+	if err != nil {
+		return nil, err
+	}
+	if c.state, err = parseState(text); err != nil {
+		return nil, fmt.Errorf("%s: %w", stateFile, err)
+	}
+	if c.weights, err = tinylm.LoadWeights(filepath.Join(path, modelFile)); err != nil {
+		return nil, err
+	}
+	c.solver, err = safetensors.Read(filepath.Join(path, solverFile))
+	return c, err
+}
+
+// parseState reads the text of a state.
+func parseState(text []byte) (s state, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		return s, err
+	}
+	if s.Step < 0 || s.Tokens < 0 || s.Elapsed < 0 || len(s.Late) > s.Step || slices.Contains(s.Late, nil) {
+		err = fmt.Errorf("%d steps, %d late ones, %d tokens, %v: want none below 0", s.Step, len(s.Late), s.Tokens, s.Elapsed)
+	}
+	return s, err
+}
+
+// checkSums holds the files of a checkpoint to their sums.
+func checkSums(path string) error {
+	text, err := readFile(filepath.Join(path, sumsFile), 1<<16)
+	if err != nil {
+		return err
+	}
+	want := map[string]string{}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		sum, name, ok := strings.Cut(lines.Text(), "  ")
+		if !ok {
+			return fmt.Errorf("%s: line %q, want a sum and a name", sumsFile, lines.Text())
+		}
+		want[name] = sum
+	}
+	for _, name := range []string{modelFile, configFile, solverFile, stateFile} {
+		sum, err := sumOf(filepath.Join(path, name))
+		if err != nil {
+			return err
+		}
+		if sum != want[name] {
+			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %q", name, sum, want[name])
+		}
+	}
+	return nil
+}
+
+// sumOf returns the SHA-256 of a file.
+func sumOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// readFile reads a file of at most limit bytes.
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", path, limit)
+	}
+	return text, err
+}
+
+// syncFolder makes the names in a folder last over a loss of power.
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrInvalid) || isWindows {
+		err = nil // not every system can
+	}
+	return errors.Join(err, f.Close())
+}
+
+const isWindows = os.PathSeparator == '\\'

@@ -1,0 +1,115 @@
+package train
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// barLength is the bar's number for a whole run.
+const barLength = 1000
+
+// quiet is how long no line may come where there is no terminal.
+const quiet = 30 * time.Second
+
+// display shows how a run goes: lines that stay, and below them a bar on a terminal, or else a line now and then. Writing may fail,
+// as when a terminal is closed: that does not stop the run.
+type display struct {
+	mutex sync.Mutex // of the watchdog's goroutine and the run's
+	w     io.Writer
+	bar   *progressbar.ProgressBar // nil: no terminal
+	start time.Time
+	spoke time.Time // the last line
+	mean  string    // the last line of a step
+}
+
+func newDisplay(w io.Writer) *display {
+	if w == nil {
+		w = io.Discard
+	}
+	d := &display{w: w, start: time.Now()}
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			d.bar = progressbar.NewOptions(barLength, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(24),
+				progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false),
+				progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish(),
+				progressbar.OptionThrottle(200*time.Millisecond))
+		}
+	}
+	return d
+}
+
+// line writes a line that stays.
+func (d *display) line(format string, args ...any) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.bar != nil {
+		_ = d.bar.Clear()
+	}
+	fmt.Fprintf(d.w, format+"\n", args...)
+	d.spoke = time.Now()
+}
+
+// warn writes a warning that stays.
+func (d *display) warn(format string, args ...any) { d.line("warning: "+format, args...) }
+
+// phase says on the bar what the run does beside training.
+func (d *display) phase(what string) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.bar != nil {
+		d.bar.Describe(what + "  " + d.mean)
+		_ = d.bar.RenderBlank()
+	}
+}
+
+// step shows the state after a step, which ran at so many tokens a second.
+func (d *display) step(r *run, rate float64) {
+	switch first := d.mean == ""; {
+	case first:
+		d.line("first batch: loss %.3f, where one that knows nothing has ln %d = %.3f; %.2f s a step",
+			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.tokens())/rate)
+		d.mean = d.text(r, rate)
+	case d.bar == nil:
+		d.mean = d.text(r, rate)
+		if time.Since(d.spoke) > quiet {
+			d.line("%s", d.mean)
+		}
+	default:
+		d.mutex.Lock()
+		defer d.mutex.Unlock()
+		d.mean = d.text(r, rate)
+		d.bar.Describe(d.mean)
+		_ = d.bar.Set(min(barLength-1, int(barLength*r.done())))
+	}
+}
+
+// evaluated shows an evaluation, in a line that stays.
+func (d *display) evaluated(r *run, e evaluation) {
+	d.line("%s  held out %.3f (%.3f bits a byte)", d.mean, e.HeldOut, e.HeldOut/r.corpus.BytesPerToken()/math.Ln2)
+}
+
+// text describes the state.
+func (d *display) text(r *run, rate float64) string {
+	s := fmt.Sprintf("step %d  loss %.3f  %.0f tok/s", r.state.Step, r.state.MeanLoss, rate)
+	if done := r.done(); done > 0 {
+		left := time.Duration(float64(time.Since(r.start)) * (1 - done) / done)
+		s += fmt.Sprintf("  %v left", left.Round(time.Second))
+	}
+	if !r.host() {
+		s += fmt.Sprintf("  %.1f GB", float64(r.need.device)/1e9)
+	}
+	return s
+}
+
+// end removes the bar.
+func (d *display) end() {
+	if d.bar != nil {
+		_ = d.bar.Finish()
+	}
+}

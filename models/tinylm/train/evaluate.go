@@ -1,0 +1,174 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+)
+
+// evaluationDue reports whether the steps so far call for an evaluation.
+func (r *run) evaluationDue() bool {
+	if r.EvalEvery > 0 {
+		return r.state.Step%r.EvalEvery == 0
+	}
+	before := r.tenths
+	r.tenths = int(10 * r.done())
+	return r.tenths > before
+}
+
+// evaluate notes the held-out loss and writes a checkpoint. If ctx ends meanwhile nothing is noted.
+func (r *run) evaluate(ctx context.Context) error {
+	if err := r.readAll(); err != nil {
+		return err
+	}
+	r.show.phase("evaluating")
+	r.watch.phase("evaluating")
+	loss, err := r.heldOut(ctx, r.EvalTokens)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e := evaluation{Step: r.state.Step, HeldOut: loss, Train: r.state.MeanLoss}
+	r.warnIf(r.log.HeldOut(e.Step, loss))
+	r.show.evaluated(r, e)
+	r.state.Evaluations = append(r.state.Evaluations, e)
+	r.warnOfOverfitting()
+	if err := r.recordLayers(); err != nil {
+		return err
+	}
+	best := r.state.Best
+	if best == nil || loss < best.HeldOut {
+		r.state.Best = &e
+	}
+	if err := r.trySave(); err != nil {
+		return err
+	}
+	if r.saved != e.Step {
+		r.state.Best = best // a best one must be on disk
+	}
+	r.warnIf(r.log.Draw())
+	r.last = time.Now()
+	return nil
+}
+
+// heldOut returns the held-out loss over about the given number of tokens, nats a token.
+func (r *run) heldOut(ctx context.Context, tokens int) (float64, error) {
+	batches, err := r.corpus.HeldOut(r.shape, tokens)
+	if err != nil {
+		return 0, err
+	}
+	sum, targets := 0.0, 0
+	for _, b := range batches {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		fill(r.eval, b)
+		if err := r.eval.Run(); err != nil {
+			return 0, err
+		}
+		loss, err := r.eval.Loss()
+		if err != nil {
+			return 0, err
+		}
+		if notFinite(loss) {
+			err = fmt.Errorf("the held-out loss after step %d is %v", r.state.Step, loss)
+			return 0, r.explain(err, []*corpus.Batch{b})
+		}
+		sum, targets = sum+loss*float64(b.Targeted), targets+b.Targeted
+		r.watch.alive()
+	}
+	return sum / float64(targets), nil
+}
+
+// trySave writes a checkpoint. If that fails it warns, and the next try comes in a minute: a full disk may have room again.
+func (r *run) trySave() error {
+	if err := r.readAll(); err != nil {
+		return err
+	}
+	r.show.phase("saving")
+	r.watch.phase("writing a checkpoint")
+	r.saveAt = time.Now().Add(r.saveEvery())
+	err := r.save()
+	if err != nil {
+		r.saveAt = time.Now().Add(time.Minute)
+		r.show.warn("%v; the run goes on and tries again in a minute. The last checkpoint is of step %d", err, r.saved)
+		r.warnIf(r.log.Event("warning", map[string]any{"error": err}))
+	}
+	r.last = time.Now()
+	return nil
+}
+
+// How often, and for how long, a run that has ended tries to write its last checkpoint.
+const (
+	retryEvery = 10 * time.Second
+	retryFor   = time.Hour
+)
+
+// saveOrWait writes the last checkpoint. Where it cannot, it waits for room on the disk: all of the run would be lost.
+func (r *run) saveOrWait(ctx context.Context) error {
+	for end := time.Now().Add(r.retryFor); r.saved != r.state.Step; {
+		err := r.save()
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			return err
+		}
+		r.show.warn("%v; trying again every %v until %v", err, retryEvery, end.Format(time.TimeOnly))
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(retryEvery):
+			r.watch.alive()
+		}
+	}
+	return nil
+}
+
+// warnIf shows an error of the record, which the run outlives: the next call writes what is missing.
+func (r *run) warnIf(err error) {
+	if err != nil {
+		r.show.warn("%v", err)
+	}
+}
+
+// risen is how far, in nats, a loss is above its lowest value when it counts as one that grows.
+const risen = 0.5
+
+// warnOfDivergence says once that the training loss grows.
+func (r *run) warnOfDivergence() {
+	if r.state.Step < 20 {
+		return
+	}
+	if r.lowest == 0 || r.state.MeanLoss < r.lowest {
+		r.lowest = r.state.MeanLoss
+	}
+	if r.state.MeanLoss > r.lowest+risen && !math.IsInf(r.lowest, 1) {
+		r.show.warn("the training loss is %.3f, %.2f nats above its lowest mean: it diverges. Lower -lr, or raise -warmup",
+			r.state.MeanLoss, r.state.MeanLoss-r.lowest)
+		r.lowest = math.Inf(1)
+	}
+}
+
+// warnOfOverfitting says so when the held-out loss has risen three times in a row while the training loss has fallen.
+func (r *run) warnOfOverfitting() {
+	const times = 3
+	list := r.state.Evaluations
+	if len(list) <= times {
+		return
+	}
+	list = list[len(list)-times-1:]
+	for i, e := range list[1:] {
+		if e.HeldOut <= list[i].HeldOut || e.Train >= list[i].Train {
+			return
+		}
+	}
+	r.show.warn("the held-out loss has risen %d times in a row while the training loss fell: the model learns its data by heart. "+
+		"The best checkpoint is of step %d", times, r.state.Best.Step)
+}

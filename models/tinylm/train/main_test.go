@@ -1,0 +1,89 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// Variables of a run in a process of its own, which a test may kill.
+const (
+	childArgs = "TRAIN_TEST_ARGS"
+	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with memory and queues of its own
+)
+
+func TestMain(m *testing.M) {
+	if args, ok := os.LookupEnv(childArgs); ok {
+		os.Unsetenv(childArgs)
+		os.Exit(child(strings.Split(args, "\n")))
+	}
+	os.Exit(m.Run())
+}
+
+// child is what a program does with Parse and Run.
+func child(args []string) int {
+	ctx, stop := OnSignals(context.Background(), os.Stderr)
+	defer stop()
+	o, err := Parse(args, os.Stdout)
+	switch {
+	case err != nil:
+	case os.Getenv(childFake) != "":
+		_, err = runOn(ctx, fakedevice.New(), o, os.Stderr)
+	default:
+		_, err = Run(ctx, o, os.Stderr)
+	}
+	var stopped *Interrupted
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &stopped):
+		return stopped.ExitCode()
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// smallArgs are the arguments of a run of a very small model by so many steps.
+func smallArgs(t testing.TB, steps int, more ...string) []string {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.Mkdir(folder, 0o755))
+	for i := range 60 {
+		text := strings.Repeat(fmt.Sprintf("The block of query %d is clamped to the query; blocks before it are whole.\n", i), 5+i%7)
+		require.NoError(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("%02d.txt", i)), []byte(text), 0o644))
+	}
+	return append(strings.Fields(fmt.Sprintf("-steps %d -data %s -layers 2 -dim 32 -heads 2 -kv-heads 1 -key-dim 16 -value-dim 16 -context 64 -gate-hidden 8 "+
+		"-batch 2 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, folder)), more...)
+}
+
+// run trains by arguments, in this process.
+func runArgs(t testing.TB, args ...string) (*Result, error) {
+	t.Helper()
+	return Run(context.Background(), testutil.Must(Parse(args, io.Discard))(t), io.Discard)
+}
+
+// modelOf returns the bytes of the weights in a run folder.
+func modelOf(t testing.TB, folder string) string {
+	t.Helper()
+	return string(testutil.Must(os.ReadFile(filepath.Join(folder, modelFile)))(t))
+}
+
+// resultOf returns the result that run.json holds.
+func resultOf(t testing.TB, folder string) *Result {
+	t.Helper()
+	var d description
+	require.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile(filepath.Join(folder, runFile)))(t), &d))
+	require.NotNil(t, d.Result)
+	return d.Result
+}

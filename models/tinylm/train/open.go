@@ -1,0 +1,293 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/moby/sys/atomicwriter"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+)
+
+// Names in a run folder.
+const (
+	runFile  = "run.json" // its description
+	lockFile = ".lock"    // held by the process that trains
+)
+
+// open makes all that a run needs. The folder comes last, so that a run that cannot begin leaves none.
+func (r *run) open(ctx context.Context) (err error) {
+	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
+		return err
+	}
+	m, err := graph.NewMachine(G.NewGraph(), r.machine()...) // of an empty graph: it looks at environment and precision
+	if err == nil {
+		err = m.Close()
+	}
+	if err != nil {
+		return err
+	}
+	var from *saved
+	r.saved = -1
+	if r.resume != "" {
+		r.folder = r.resume
+		if err := r.lock(); err != nil {
+			return err
+		}
+		if from, err = r.lastCheckpoint(); err != nil {
+			return err
+		}
+	}
+	if from != nil {
+		r.state, r.saved = from.state, from.state.Step
+	}
+	if err := r.openData(ctx); err != nil {
+		return err
+	}
+	c := r.Model(r.corpus.Vocab())
+	r.show.line("%s%s, %v\n%s: %d files, %s; %s attention, %.2fM parameters", r.YAML(), cuda.Describe(r.backend), r.precision,
+		r.corpus.Name(), r.corpus.Files(), inBytes(r.corpus.Bytes()), r.Attention, float64(c.Parameters())/1e6)
+	if err := r.checkMemory(c); err != nil {
+		return err
+	}
+	if err := r.openWeights(from); err != nil {
+		return err
+	}
+	if err := r.openModels(); err != nil {
+		return err
+	}
+	if from != nil {
+		if err := r.solver.SetState(from.solver); err != nil {
+			return err
+		}
+	}
+	if r.reader, err = r.corpus.Reader(r.shape, r.state.Cursor); err != nil {
+		return err
+	}
+	r.closes(r.reader.Close)
+	if err := r.openFolder(); err != nil {
+		return err
+	}
+	r.watch = newWatchdog(r.show)
+	r.closes(r.watch.close)
+	r.last = time.Now()
+	r.start = r.last.Add(-r.state.Elapsed)
+	r.saveAt = r.last.Add(r.saveEvery())
+	r.tenths = int(10 * r.done())
+	return nil
+}
+
+// lastCheckpoint returns the newest checkpoint that is whole of the run to go on with, nil if it was stopped before its first one, and
+// removes what a kill has left beside it.
+func (r *run) lastCheckpoint() (*saved, error) {
+	if err := clean(filepath.Join(r.folder, checkpointFolder)); err != nil {
+		return nil, err
+	}
+	from, damaged, err := newest(r.folder)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range damaged {
+		r.show.warn("%v: the one before it is used", d)
+	}
+	if from == nil {
+		r.show.line("%s was stopped before its first checkpoint: it begins anew", r.folder)
+	}
+	return from, nil
+}
+
+const (
+	randomTokens  = 32 << 20 // the size of the data of -data random
+	heldOutTokens = 4 << 20  // are collected of large data: evaluations take windows at equal distances from all of them
+)
+
+// openData opens what -data names.
+func (r *run) openData(ctx context.Context) (err error) {
+	r.show.phase("reading data")
+	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
+	switch path := r.Data; {
+	case path == "random":
+		r.corpus, err = corpus.Random(randomTokens, 256, r.Seed)
+	case path == "":
+		if path, err = goSource(ctx); err != nil {
+			return err
+		}
+		if o.Ext == "" {
+			o.Ext = ".go"
+		}
+		fallthrough
+	default:
+		r.corpus, err = corpus.Open(ctx, path, o)
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range r.corpus.Skipped() {
+		r.show.line("skipped %d files: %s, such as %s", s.Files, s.Reason, s.Example)
+	}
+	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
+	if r.Packed {
+		r.shape.Documents = r.Batch * (1 + r.Context/leastDocument)
+	}
+	return nil
+}
+
+// leastDocument: a batch of packed documents has room for those of so many tokens on average.
+const leastDocument = 16
+
+// goSource returns the folder of the source of the toolchain that is on the path.
+func goSource(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOROOT: %w: where the Go source is not to be found, name a file or folder with -data", err)
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), "src"), nil
+}
+
+// openWeights makes the weights: those of a checkpoint, of -init, or new ones.
+func (r *run) openWeights(from *saved) (err error) {
+	c := r.Model(r.corpus.Vocab())
+	switch {
+	case from != nil:
+		r.weights = from.weights
+	case r.Init != "":
+		if r.weights, err = tinylm.LoadWeights(r.Init); err != nil {
+			return err
+		}
+		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
+			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)
+		}
+		c.Context = r.weights.Config.Context // which is no size of a weight
+	default:
+		if r.weights, err = tinylm.NewWeights(c, tensor.Float32, r.Seed); err != nil {
+			return err
+		}
+	}
+	if want := r.weights.Config; want != c.WithDefaults() {
+		return fmt.Errorf("the weights are those of a model %+v, the options want %+v", want, c)
+	}
+	if err := r.weights.MoveTo(r.backend); err != nil {
+		return err
+	}
+	r.closes(r.weights.Free)
+	return nil
+}
+
+// openModels makes the model that trains, the one that is evaluated, and the solver.
+func (r *run) openModels() (err error) {
+	if r.precision == graph.FP16 && r.state.Scale == nil {
+		r.state.Scale = optim.NewLossScale()
+	}
+	if r.model, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.trainOptions()...); err != nil {
+		return err
+	}
+	r.closes(r.model.Close)
+	if r.losses, err = r.model.WatchLoss(); err != nil {
+		return err
+	}
+	if r.eval, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.evalOptions()...); err != nil {
+		return err
+	}
+	r.closes(r.eval.Close)
+	r.solver, err = optim.NewAdamW(optim.WithDecay(r.Decay), optim.WithClip(r.Clip), optim.WithMachine(r.model.Machine()))
+	if err == nil {
+		r.closes(r.solver.Close)
+	}
+	return err
+}
+
+// openFolder makes the run folder, or opens the record of the run to go on with, and writes the options and the description.
+func (r *run) openFolder() (err error) {
+	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken()}
+	if r.resume != "" {
+		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
+	} else {
+		if r.folder = r.Out; r.folder == "" {
+			r.folder = filepath.Join("runs", time.Now().Format("20060102-150405"))
+		}
+		if r.log, err = runlog.Create(r.folder, about); err == nil {
+			err = r.lock()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := atomicwriter.WriteFile(filepath.Join(r.folder, optionsFile), r.YAML(), 0o644); err != nil {
+		return err
+	}
+	return r.describe(nil)
+}
+
+// lock keeps other processes from going on with the run at the same time. The system takes it back when the process ends.
+func (r *run) lock() error {
+	l := flock.New(filepath.Join(r.folder, lockFile))
+	ok, err := l.TryLock()
+	if err == nil && !ok {
+		err = errors.New("another process works on it")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.folder, err)
+	}
+	r.closes(l.Close)
+	return nil
+}
+
+// description is what run.json holds.
+type description struct {
+	Command    []string  `json:"command"`
+	Started    time.Time `json:"started"`
+	Go         string    `json:"go"`
+	Module     string    `json:"module"`
+	Revision   string    `json:"revision,omitempty"`
+	Device     string    `json:"device"`
+	Precision  string    `json:"precision"`
+	Data       string    `json:"data"`
+	DataHash   string    `json:"data_hash"`
+	Seed       uint64    `json:"seed"`
+	Parameters int       `json:"parameters"`
+	Resumed    int       `json:"resumed_at_step,omitempty"`
+	Result     *Result   `json:"result,omitempty"`
+}
+
+// describe writes run.json.
+func (r *run) describe(res *Result) error {
+	d := description{
+		Command: os.Args, Started: r.show.start, Go: runtime.Version(), Device: cuda.Describe(r.backend), Precision: r.Precision,
+		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Result: res,
+	}
+	if r.resume != "" {
+		d.Resumed = r.state.Step
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		d.Module = info.Main.Path + " " + info.Main.Version
+		if i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" }); i >= 0 {
+			d.Revision = info.Settings[i].Value
+		}
+	}
+	text, err := json.MarshalIndent(d, "", "\t")
+	if err != nil {
+		return err
+	}
+	return atomicwriter.WriteFile(filepath.Join(r.folder, runFile), append(text, '\n'), 0o644)
+}
+
+// saveEvery returns the time between checkpoints that no evaluation writes.
+func (r *run) saveEvery() time.Duration { return time.Duration(r.SaveMinutes * float64(time.Minute)) }

@@ -1,0 +1,192 @@
+package train
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// Options are the choices of a run. Each is a flag of the command line and a line of its YAML file, both of the name in its tag.
+// "fixed" marks those that a resumed run cannot change: its weights, its place in the data or its bits depend on them.
+type Options struct {
+	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
+
+	Data        string  `yaml:"data" fixed:"true" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
+	Ext         string  `yaml:"ext" fixed:"true" help:"of a folder take only files whose names, without .gz or .zst, end so"`
+	Tokenizer   string  `yaml:"tokenizer" fixed:"true" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
+	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
+	Attention   string  `yaml:"attention" fixed:"true" help:"nsa or dense"`
+	Context     int     `yaml:"context" fixed:"true" help:"tokens of a training window"`
+	Layers      int     `yaml:"layers" fixed:"true" help:"blocks of attention and MLP"`
+	Dim         int     `yaml:"dim" fixed:"true" help:"width of the residual stream"`
+	Heads       int     `yaml:"heads" fixed:"true" help:"query heads of a layer"`
+	KVHeads     int     `yaml:"kv-heads" fixed:"true" help:"key/value heads of a layer"`
+	KeyDim      int     `yaml:"key-dim" fixed:"true" help:"width of a query and a key"`
+	ValueDim    int     `yaml:"value-dim" fixed:"true" help:"width of a value"`
+	BlockLen    int     `yaml:"block" fixed:"true" help:"tokens of a compressed block, l"`
+	Stride      int     `yaml:"stride" fixed:"true" help:"tokens between compressed blocks, d"`
+	SelectBlock int     `yaml:"select-block" fixed:"true" help:"tokens of a selection block, l'"`
+	TopN        int     `yaml:"top-n" fixed:"true" help:"selected blocks of a query, n"`
+	Window      int     `yaml:"window" fixed:"true" help:"tokens of the sliding window, w"`
+	Phi         string  `yaml:"phi" fixed:"true" help:"compression of a block: mean or mlp"`
+	PhiHidden   int     `yaml:"phi-hidden" fixed:"true" help:"hidden width of -phi mlp"`
+	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
+	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file; the model has their sizes"`
+	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
+	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
+	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches whose gradients add up to those of a step"`
+	Recompute   bool    `yaml:"recompute" help:"compute activations twice instead of keeping them: less memory, more time, the same results"`
+	Steps       int     `yaml:"steps" help:"steps to train for, in place of -minutes"`
+	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
+
+	LR     float64 `yaml:"lr" help:"highest learning rate"`
+	Warmup float64 `yaml:"warmup" help:"part of the run in which the learning rate rises"`
+	Floor  float64 `yaml:"floor" help:"last learning rate over the highest"`
+	Decay  float64 `yaml:"decay" help:"weight decay"`
+	Clip   float64 `yaml:"clip" help:"bound of the gradients' global norm; 0: none"`
+
+	EvalEvery   int     `yaml:"eval-every" help:"steps between evaluations on held-out data; 0: a tenth of the run"`
+	EvalTokens  int     `yaml:"eval-tokens" help:"tokens of each of them"`
+	FinalEval   int     `yaml:"final-eval" help:"tokens of the evaluation at the end; 0: none"`
+	Sample      int     `yaml:"sample" help:"tokens of the text at the end; 0: none"`
+	Temperature float64 `yaml:"temperature" help:"of the sample; 0 takes the most likely token"`
+	TopK        int     `yaml:"top-k" help:"the sample's tokens are drawn from so many; 0: all"`
+
+	SaveMinutes float64 `yaml:"save-minutes" help:"minutes between checkpoints, which evaluations and the end write too; 0: those alone"`
+	Keep        int     `yaml:"keep" help:"checkpoints to keep, beside the best one"`
+
+	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none"`
+	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
+	Out       string `yaml:"-" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
+
+	config, resume string         // of the command line: its YAML file, and the folder of the run to go on with
+	retryFor       time.Duration  // how long the last checkpoint is tried
+	stepped        func(step int) // for tests: called after each step, if it is not nil
+}
+
+// Preset returns the options of the given name: tiny trains for two minutes on a CPU, base for an hour.
+func Preset(name string) (Options, error) {
+	c, err := tinylm.Preset(name)
+	if err != nil {
+		return Options{}, err
+	}
+	o := Options{
+		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
+		LR: 3e-3, Warmup: 0.03, Floor: 0.05, Decay: 0.1, Clip: 1,
+		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
+		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor,
+	}
+	if name == "base" {
+		o.Batch, o.Minutes, o.LR, o.EvalTokens, o.FinalEval, o.Sample = 1, 60, 6e-4, 4<<10, 16<<10, 100
+	}
+	o.setModel(c)
+	return o, nil
+}
+
+// setModel takes over the sizes of a model.
+func (o *Options) setModel(c tinylm.Config) {
+	o.Attention, o.Context, o.Layers = string(cmp.Or(c.Attention, tinylm.NSA)), c.Context, c.Layers
+	o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
+	o.BlockLen, o.Stride, o.SelectBlock, o.TopN, o.Window = c.BlockLen, c.Stride, c.SelectBlock, c.TopN, c.Window
+	o.Phi, o.PhiHidden, o.GateHidden = string(cmp.Or(c.Phi, nn.PhiMean)), c.PhiHidden, c.GateHidden
+}
+
+// Model returns the configuration of the model for a vocabulary.
+func (o *Options) Model(vocab int) tinylm.Config {
+	c := tinylm.Tiny()
+	c.Vocab, c.Attention, c.Context, c.Layers = vocab, tinylm.Attention(o.Attention), o.Context, o.Layers
+	c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim = o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim
+	c.BlockLen, c.Stride, c.SelectBlock, c.TopN, c.Window = o.BlockLen, o.Stride, o.SelectBlock, o.TopN, o.Window
+	c.Phi, c.PhiHidden, c.GateHidden = nn.Phi(o.Phi), o.PhiHidden, o.GateHidden
+	return c
+}
+
+// sampling is how the sample is drawn.
+func (o *Options) sampling() tinylm.Sampling {
+	return tinylm.Sampling{Temperature: o.Temperature, TopK: o.TopK, Seed: o.Seed}
+}
+
+// duration returns the time to train for, 0 for a run that goes by steps.
+func (o *Options) duration() time.Duration {
+	if o.Steps > 0 {
+		return 0
+	}
+	return time.Duration(o.Minutes * float64(time.Minute))
+}
+
+// maxTokens bounds tokens of a batch, an evaluation and a sample.
+const maxTokens = 1 << 26
+
+// Validate returns an error that names the option that is out of its range or does not fit the others. It is quick and opens
+// neither files nor devices.
+func (o *Options) Validate() error {
+	for _, s := range []struct {
+		name        string
+		v, from, to int
+	}{
+		{"batch", o.Batch, 1, maxTokens}, {"accumulate", o.Accumulate, 1, maxTokens}, {"steps", o.Steps, 0, math.MaxInt},
+		{"eval-every", o.EvalEvery, 0, math.MaxInt}, {"eval-tokens", o.EvalTokens, 1, maxTokens},
+		{"final-eval", o.FinalEval, 0, maxTokens}, {"sample", o.Sample, 0, maxTokens}, {"keep", o.Keep, 1, 1 << 20},
+		{"phi-hidden", o.PhiHidden, 0, maxTokens},
+	} {
+		if s.v < s.from || s.v > s.to {
+			return fmt.Errorf("train: -%s is %d, want %d to %d", s.name, s.v, s.from, s.to)
+		}
+	}
+	const year = 366 * 24 * 60
+	for _, s := range []struct {
+		name string
+		v    float64
+		to   float64
+	}{
+		{"minutes", o.Minutes, year}, {"save-minutes", o.SaveMinutes, year}, {"warmup", o.Warmup, 1}, {"floor", o.Floor, 1},
+	} {
+		if !(s.v >= 0 && s.v <= s.to) {
+			return fmt.Errorf("train: -%s is %v, want a number from 0 to %v", s.name, s.v, s.to)
+		}
+	}
+	if o.Steps == 0 && o.duration() <= 0 {
+		return errors.New("train: -steps and -minutes are 0, want one of them above it")
+	}
+	if o.Context > 0 && o.Batch > maxTokens/o.Context {
+		return fmt.Errorf("train: -batch %d of -context %d, want at most %d tokens", o.Batch, o.Context, maxTokens)
+	}
+	return o.check()
+}
+
+// check leaves what other packages check to them.
+func (o *Options) check() error {
+	if err := o.Model(256).Validate(); err != nil {
+		return err
+	}
+	if err := o.sampling().Validate(); err != nil {
+		return err
+	}
+	if err := o.schedule().Validate(); err != nil {
+		return fmt.Errorf("train: %w", err)
+	}
+	if _, err := graph.ParsePrecision(o.Precision); err != nil {
+		return fmt.Errorf("train: -precision: %w", err)
+	}
+	s, err := optim.NewAdamW(optim.WithDecay(o.Decay), optim.WithClip(o.Clip))
+	if err == nil {
+		err = s.Close()
+	}
+	return err
+}
+
+// ticks is the number of steps of the schedule of a run that goes by time.
+const ticks = 1 << 20
+
+// schedule returns the learning rates by step, or by tick where the run goes by time.
+func (o *Options) schedule() optim.WarmupCosine {
+	total := cmp.Or(o.Steps, ticks)
+	return optim.WarmupCosine{LR: o.LR, Warmup: int(math.Round(o.Warmup * float64(total))), Total: total, Floor: o.Floor}
+}

@@ -1,0 +1,139 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// start starts a run in a process of its own, with variables.
+func start(t testing.TB, env string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	cmd, out := exec.Command(testutil.Must(os.Executable())(t)), new(bytes.Buffer)
+	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(args, "\n"), env)
+	cmd.Stdout, cmd.Stderr = out, out
+	require.NoError(t, cmd.Start())
+	return cmd, out
+}
+
+// TestKills kills runs at random moments until they have come to their end, on the CPU and on a device with memory and queues of its
+// own: each ends with the bits of one that was not killed.
+func TestKills(t *testing.T) {
+	kills := 100
+	if testing.Short() {
+		kills = 10
+	}
+	args := smallArgs(t, 100, "-eval-every", "40", "-save-minutes", "0.0003", "-keep", "2")
+	whole := filepath.Join(t.TempDir(), "whole")
+	want := testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
+	for device, env := range map[string]string{"cpu": "", "fake device": childFake + "=1"} {
+		t.Run(device, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(1, 2))
+			for killed := 0; killed < kills; {
+				folder := filepath.Join(t.TempDir(), "run")
+				killed += killUntilItEnds(t, r, env, folder, args)
+				require.Equal(t, modelOf(t, whole), modelOf(t, folder))
+				require.Equal(t, want.HeldOut, resultOf(t, folder).HeldOut)
+				require.Empty(t, testutil.Must(filepath.Glob(filepath.Join(folder, checkpointFolder, partPrefix+"*")))(t))
+			}
+		})
+	}
+}
+
+// killUntilItEnds starts a run, and goes on with it after each kill. It returns the number of kills.
+func killUntilItEnds(t testing.TB, r *rand.Rand, env, folder string, args []string) (killed int) {
+	for {
+		begin := append(slices.Clip(args), "-out", folder)
+		if _, err := os.Stat(filepath.Join(folder, optionsFile)); err == nil {
+			begin = []string{"-resume", folder}
+		} else {
+			require.NoError(t, os.RemoveAll(folder))
+		}
+		cmd, out := start(t, env, begin...)
+		timer := time.AfterFunc(time.Duration(10+r.IntN(300))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+		err := cmd.Wait()
+		timer.Stop()
+		if err == nil {
+			return killed
+		}
+		require.True(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled(), "%v: %s", err, out)
+		killed++
+	}
+}
+
+// TestSignals: a run that is told to stop leaves with 128 + n and a checkpoint of its last step, and goes on to the same bits.
+func TestSignals(t *testing.T) {
+	args := smallArgs(t, 60, "-save-minutes", "0")
+	whole := filepath.Join(t.TempDir(), "whole")
+	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		folder := filepath.Join(t.TempDir(), "run")
+		cmd, out := start(t, "", append(args, "-out", folder)...)
+		require.Eventually(t, func() bool { // it has taken steps
+			info, err := os.Stat(filepath.Join(folder, optionsFile))
+			return err == nil && info.Size() > 0
+		}, 10*time.Second, time.Millisecond)
+		time.Sleep(30 * time.Millisecond)
+		require.NoError(t, cmd.Process.Signal(s))
+		var exit *exec.ExitError
+		if err := cmd.Wait(); err != nil { // else the run was faster
+			require.True(t, errors.As(err, &exit), "%v: %s", err, out)
+			require.Equal(t, 128+int(s), exit.ExitCode(), "%s", out)
+			require.Contains(t, out.String(), s.String())
+			testutil.Must(runArgs(t, "-resume", folder))(t)
+		}
+		require.Equal(t, modelOf(t, whole), modelOf(t, folder))
+	}
+}
+
+// TestStops stops a run after every step and goes on: the bits of the weights, of the held-out loss and of the sample are those of a
+// run that was not stopped. Runs with accumulation, packed documents and weights to begin with do the same.
+func TestStops(t *testing.T) {
+	for name, more := range map[string][]string{
+		"plain": nil, "packed": {"-packed"}, "accumulate": {"-accumulate", "3"}, "recompute": {"-recompute"}, "dense": {"-attention", "dense"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := smallArgs(t, 6, append([]string{"-save-minutes", "0", "-eval-every", "4"}, more...)...)
+			whole, folder := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
+			want := testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
+			begin := append(args, "-out", folder)
+			for step := 1; ; step++ {
+				o := testutil.Must(Parse(begin, io.Discard))(t)
+				ctx, cancel := context.WithCancelCause(context.Background())
+				o.stepped = func(int) { cancel(errStop) }
+				got, err := Run(ctx, o, io.Discard)
+				if err == nil {
+					require.Equal(t, want.HeldOut, got.HeldOut)
+					require.Equal(t, want.Sample, got.Sample)
+					require.Equal(t, want.Best, got.Best)
+					break
+				}
+				require.ErrorIs(t, err, errStop)
+				begin = []string{"-resume", folder}
+				require.LessOrEqual(t, step, 6)
+			}
+			require.Equal(t, modelOf(t, whole), modelOf(t, folder))
+			for _, file := range []string{solverFile, modelFile} {
+				last := filepath.Join(checkpointFolder, nameOfStep(6), file)
+				require.Equal(t, testutil.Must(os.ReadFile(filepath.Join(whole, last)))(t), testutil.Must(os.ReadFile(filepath.Join(folder, last)))(t), file)
+			}
+		})
+	}
+}
+
+var errStop = errors.New("stopped by the test")

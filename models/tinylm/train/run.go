@@ -1,0 +1,246 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+)
+
+// Result is the outcome of a run.
+type Result struct {
+	Folder  string        `json:"-"`
+	Steps   int           `json:"steps"`
+	Tokens  int64         `json:"tokens"`     // trained on
+	Elapsed time.Duration `json:"elapsed_ns"` // of the training, without the last evaluation and the sample
+	Waits   int           `json:"waits"`      // steps that had to wait for data
+	Best    int           `json:"best_step"`  // whose weights model.safetensors holds
+	HeldOut float64       `json:"held_out"`   // their loss on held-out data, nats a token; 0 without -final-eval
+	Bits    float64       `json:"bits_per_byte"`
+	Sample  string        `json:"sample"` // text that they go on with at the beginning of a document
+}
+
+// Run trains a model, or goes on with a run where o is of Parse with -resume, and shows on w how it goes. Everything that can be
+// wrong with its arguments is an error before the first step and leaves no folder. When ctx ends, Run finishes its step, writes a
+// checkpoint and returns: *Interrupted after a signal, see OnSignals, else the cause of ctx. After another error the last checkpoint
+// stands.
+func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
+	if ctx == nil || o == nil {
+		return nil, errors.New("train: no context, or no options")
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	b, err := cuda.Select(o.Device)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	return runOn(ctx, b, o, w)
+}
+
+// runOn is Run on a backend, which stays open.
+func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
+	r := &run{Options: *o, backend: b, show: newDisplay(w)}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.open(ctx); err != nil {
+		return nil, fmt.Errorf("train: %w", err)
+	}
+	result, err := r.run(ctx)
+	if err != nil && !errors.As(err, new(*Interrupted)) {
+		err = fmt.Errorf("train: %w", err)
+	}
+	return result, err
+}
+
+// run is a training run.
+type run struct {
+	Options
+	backend   graph.Backend
+	precision graph.Precision
+	corpus    *corpus.Corpus
+	shape     corpus.Shape
+	folder    string
+
+	reader  *corpus.Reader
+	need    need
+	weights *tinylm.Weights
+	model   *tinylm.Model // with gradients
+	eval    *tinylm.Model
+	solver  *optim.AdamW
+	losses  *graph.Watch
+	norms   *graph.Watch  // nil before the first step
+	unread  []*microBatch // whose losses the host has not read
+	state   state
+
+	log   *runlog.Log
+	show  *display
+	watch *watchdog
+
+	start  time.Time // of the training, as if it had never been stopped
+	last   time.Time // when the step before was known to have ended, or the first one began
+	tenths int       // of the run that are behind it
+	saved  int       // the step of the last checkpoint, -1 for none
+	saveAt time.Time // the next checkpoint, if no evaluation writes one before
+	lowest float64   // of the running means of the loss
+
+	closers []func() error
+}
+
+// closes has f called at the end, the last one first.
+func (r *run) closes(f func() error) { r.closers = append(r.closers, f) }
+
+func (r *run) close() (err error) {
+	for i := len(r.closers) - 1; i >= 0; i-- {
+		err = errors.Join(err, r.closers[i]())
+	}
+	return err
+}
+
+// host reports whether steps end before the host goes on.
+func (r *run) host() bool { return r.backend.Device().Host }
+
+// done returns the part of the run that is behind it, in [0, 1].
+func (r *run) done() float64 {
+	if r.Steps > 0 {
+		return min(1, float64(r.state.Step)/float64(r.Steps))
+	}
+	return min(1, float64(time.Since(r.start))/float64(r.duration()))
+}
+
+// run trains, and finishes with the best weights.
+func (r *run) run(ctx context.Context) (*Result, error) {
+	err := r.train(ctx)
+	r.show.end()
+	if err == nil {
+		return r.finish(ctx)
+	}
+	return r.result(), errors.Join(err, r.log.Save(), r.log.Draw())
+}
+
+// train takes the steps, with evaluations and checkpoints on the way.
+func (r *run) train(ctx context.Context) error {
+	for r.done() < 1 {
+		if ctx.Err() != nil {
+			return r.stopped(ctx)
+		}
+		switch err := r.step(ctx); {
+		case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()): // it waited for data
+			continue
+		case err != nil:
+			return err
+		}
+		if r.stepped != nil {
+			r.stepped(r.state.Step)
+		}
+		var err error
+		switch {
+		case r.evaluationDue() && r.done() < 1:
+			err = r.evaluate(ctx)
+		case r.SaveMinutes > 0 && time.Now().After(r.saveAt):
+			err = r.trySave()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	r.state.Elapsed = time.Since(r.start)
+	return r.readAll()
+}
+
+// stopped writes a checkpoint, if there is none of the last step, and returns why ctx has ended.
+func (r *run) stopped(ctx context.Context) error {
+	if err := r.readAll(); err != nil {
+		return err
+	}
+	if r.saved != r.state.Step {
+		if err := r.save(); err != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+	r.warnIf(r.log.Event("stop", map[string]any{"cause": context.Cause(ctx)}))
+	if s, ok := context.Cause(ctx).(stopSignal); ok {
+		return &Interrupted{Signal: s.signal, Folder: r.folder, Step: r.state.Step}
+	}
+	return context.Cause(ctx)
+}
+
+// result returns what is known of the outcome before the last evaluation.
+func (r *run) result() *Result {
+	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: r.state.Tokens, Elapsed: r.state.Elapsed}
+	res.Waits = r.reader.Waits()
+	if r.state.Best != nil {
+		res.Best = r.state.Best.Step
+	}
+	return res
+}
+
+// finish evaluates the last weights, makes those of the best checkpoint the run's model, evaluates these, and samples from them.
+func (r *run) finish(ctx context.Context) (*Result, error) {
+	if n := len(r.state.Evaluations); n == 0 || r.state.Evaluations[n-1].Step != r.state.Step {
+		if err := r.evaluate(ctx); err != nil {
+			return r.result(), err
+		}
+	}
+	if ctx.Err() != nil {
+		return r.result(), r.stopped(ctx)
+	}
+	if err := r.saveOrWait(ctx); err != nil {
+		return r.result(), err
+	}
+	res := r.result()
+	if res.Best != r.state.Step {
+		if err := r.weights.Restore(filepath.Join(r.folder, checkpointFolder, nameOfStep(res.Best), modelFile)); err != nil {
+			return res, err
+		}
+		r.show.line("the weights of step %d are the best on held-out data: they are the run's model", res.Best)
+	}
+	if err := writeModel(r.folder, r.weights); err != nil {
+		return res, err
+	}
+	if err := r.judge(ctx, res); err != nil {
+		return res, err
+	}
+	r.warnIf(r.log.Event("end", map[string]any{"tokens": res.Tokens, "waits": res.Waits, "held_out": res.HeldOut}))
+	return res, errors.Join(r.describe(res), r.log.Save(), r.log.Draw())
+}
+
+// judge makes the last evaluation and the sample.
+func (r *run) judge(ctx context.Context, res *Result) (err error) {
+	if r.FinalEval > 0 {
+		r.show.phase("final evaluation")
+		if res.HeldOut, err = r.heldOut(ctx, r.FinalEval); err != nil {
+			return err
+		}
+		res.Bits = res.HeldOut / r.corpus.BytesPerToken() / math.Ln2
+	}
+	if r.Sample > 0 {
+		r.show.phase("sampling")
+		res.Sample, err = r.sample()
+	}
+	return err
+}
+
+// sample returns text of the model.
+func (r *run) sample() (text string, err error) {
+	m, err := tinylm.NewModel(r.weights, 1, 1+min(r.Context-1, r.Sample), tinylm.WithMachine(r.machine()...))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	ids, err := m.Generate([]int32{max(0, r.corpus.Separator())}, r.Sample, r.sampling())
+	if err != nil {
+		return "", err
+	}
+	return r.corpus.Decode(ids)
+}

@@ -1,0 +1,222 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+)
+
+// lateStep is a step that has begun. The host reads its results while a device takes the next one, and the loss scale hears of them
+// after that one has begun: always, so that a run that is stopped and resumed in between takes the same steps.
+type lateStep struct {
+	Number   int     `json:"number"`
+	LR       float64 `json:"lr"`
+	Scale    float64 `json:"scale,omitempty"` // of the loss
+	Read     bool    `json:"read"`            // Loss and GradNorm are known
+	Loss     float64 `json:"loss"`            // nats a token
+	GradNorm float64 `json:"grad_norm"`
+
+	batches []*corpus.Batch
+}
+
+// microBatch is a run of the model whose loss is one of a step's.
+type microBatch struct {
+	of    *lateStep
+	share float64 // of the step's targets
+}
+
+// step begins a step, and looks at the results of the one before it, or of this one where the host has to wait for it in any case.
+func (r *run) step(ctx context.Context) error {
+	r.watch.phase("waiting for data")
+	s := &lateStep{Number: r.state.Step + 1, LR: r.schedule().At(r.at())}
+	for range r.Accumulate {
+		b, err := r.reader.Next(ctx)
+		if err != nil {
+			return err
+		}
+		s.batches = append(s.batches, b)
+	}
+	r.watch.phase(fmt.Sprintf("in step %d", s.Number))
+	r.state.Late = append(r.state.Late, s)
+	if err := r.begin(s); err != nil {
+		return fmt.Errorf("step %d: %w", s.Number, r.explain(err, s.batches))
+	}
+	r.state.Step++
+	r.state.Tokens += int64(r.tokens())
+	r.state.Cursor = s.batches[r.Accumulate-1].After
+	if !r.host() && len(r.state.Late) == 1 {
+		return nil
+	}
+	return r.settle()
+}
+
+// tokens returns the number of tokens of a step.
+func (r *run) tokens() int { return r.Accumulate * r.Batch * r.Context }
+
+// at returns where the run is in its schedule.
+func (r *run) at() int {
+	if r.Steps > 0 {
+		return r.state.Step
+	}
+	return int(r.done() * ticks)
+}
+
+// begin enqueues a step and the copies of its losses and norm.
+func (r *run) begin(s *lateStep) error {
+	targets := 0
+	for _, b := range s.batches {
+		targets += b.Targeted
+	}
+	if r.state.Scale != nil {
+		s.Scale = r.state.Scale.Value()
+		if err := r.model.SetLossScale(s.Scale); err != nil {
+			return err
+		}
+	}
+	if err := r.solver.SetLR(s.LR); err != nil {
+		return err
+	}
+	for i, b := range s.batches {
+		fill(r.model, b)
+		run := r.model.Run
+		if i == r.Accumulate-1 {
+			run = func() error { return r.model.RunAndStep(r.solver) }
+		}
+		if err := run(); err != nil {
+			return err
+		}
+		if r.losses.Waiting() == graph.WatchDepth {
+			if err := r.readLoss(); err != nil {
+				return err
+			}
+		}
+		r.unread = append(r.unread, &microBatch{s, float64(b.Targeted) / float64(max(1, targets))})
+		if err := r.losses.Fetch(); err != nil {
+			return err
+		}
+	}
+	if r.norms == nil {
+		var err error
+		if r.norms, err = r.solver.WatchNorm(); err != nil {
+			return err
+		}
+	}
+	return r.norms.Fetch()
+}
+
+// fill makes b the batch of m.
+func fill(m *tinylm.Model, b *corpus.Batch) {
+	copy(m.Tokens(), b.Tokens)
+	copy(m.Targets(), b.Targets)
+	copy(m.CuSeqlens(), b.CuSeqlens)
+}
+
+// readLoss waits for the oldest loss that is not read yet.
+func (r *run) readLoss() error {
+	b := r.unread[0]
+	r.unread = r.unread[1:]
+	loss, err := r.losses.Next()
+	b.of.Loss += b.share * loss
+	return err
+}
+
+// read waits for the results of a step and records them.
+func (r *run) read(s *lateStep) (err error) {
+	if s.Read {
+		return nil
+	}
+	for len(r.unread) > 0 && r.unread[0].of == s {
+		if err := r.readLoss(); err != nil {
+			return err
+		}
+	}
+	if s.GradNorm, err = r.norms.Next(); err != nil {
+		return err
+	}
+	s.Read = true
+	if notFinite(s.GradNorm) && (r.state.Scale == nil || s.Scale <= 1) {
+		return r.explain(fmt.Errorf("the loss is %v and the global norm of the gradients %v", s.Loss, s.GradNorm), s.batches)
+	}
+	if !notFinite(s.GradNorm) {
+		keep := min(0.95, 1-1/float64(s.Number))
+		r.state.MeanLoss = keep*r.state.MeanLoss + (1-keep)*s.Loss
+	}
+	now := time.Now()
+	rate := float64(r.tokens()) / now.Sub(r.last).Seconds()
+	r.last = now
+	r.log.Step(runlog.Step{
+		Number: s.Number, Time: now, Tokens: int64(s.Number * r.tokens()), Loss: s.Loss, LR: s.LR, GradNorm: s.GradNorm, TokensPerSec: rate,
+	})
+	r.watch.alive()
+	r.show.step(r, rate)
+	r.warnOfDivergence()
+	return nil
+}
+
+// settle reads the results of the oldest step that is late, and tells the loss scale of them.
+func (r *run) settle() error {
+	s := r.state.Late[0]
+	if err := r.read(s); err != nil {
+		return fmt.Errorf("step %d: %w", s.Number, err)
+	}
+	r.state.Late = slices.Delete(r.state.Late, 0, 1)
+	if r.state.Scale != nil && r.state.Scale.Adjust(s.GradNorm, s.Scale) {
+		r.solver.TakeBack()
+	}
+	return nil
+}
+
+// readAll waits for all steps and records them.
+func (r *run) readAll() error {
+	for _, s := range r.state.Late {
+		if err := r.read(s); err != nil {
+			return fmt.Errorf("step %d: %w", s.Number, err)
+		}
+	}
+	return r.model.Machine().Synchronize()
+}
+
+func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
+
+// explain names the first tensor that is not finite when batches that have failed run again, one result at a time.
+func (r *run) explain(err error, batches []*corpus.Batch) error {
+	r.watch.phase("looking for the first tensor that is not finite")
+	found := r.lookFor(batches)
+	if found == nil {
+		return err
+	}
+	advice := "lower -lr or -clip, or raise -warmup"
+	if r.precision == graph.FP16 {
+		advice += "; -precision bf16 has a wider range"
+	}
+	where := "there is no checkpoint yet"
+	if r.saved >= 0 {
+		where = fmt.Sprintf("-resume %s goes on from step %d", r.folder, r.saved)
+	}
+	return fmt.Errorf("%w: %w (%s; %s)", err, found, where, advice)
+}
+
+// lookFor runs batches by a model that looks at each result, and returns its error.
+func (r *run) lookFor(batches []*corpus.Batch) (err error) {
+	m, err := tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithGradients(),
+		tinylm.WithMachine(append(r.machine(), graph.WithNaNWatch(), graph.WithInfWatch())...))...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	for _, b := range batches {
+		fill(m, b)
+		if err := m.Run(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

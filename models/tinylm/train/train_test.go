@@ -1,0 +1,264 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// TestLearns trains a small model on text and looks at all that a run leaves behind.
+func TestLearns(t *testing.T) {
+	folder, said := filepath.Join(t.TempDir(), "runs", "a"), new(bytes.Buffer)
+	o := testutil.Must(Parse(smallArgs(t, 60, "-out", folder), said))(t)
+	r := testutil.Must(Run(t.Context(), o, said))(t)
+	require.Less(t, r.HeldOut, 3.2)
+	require.InEpsilon(t, r.HeldOut/0.6931, r.Bits, 1e-3)
+	require.Equal(t, []any{60, int64(60 * 2 * 64), folder}, []any{r.Steps, r.Tokens, r.Folder})
+	require.Len(t, r.Sample, 8)
+	for _, line := range []string{"lr: 0.003\n", "0.04M parameters", "memory: ", "first batch: loss ", "step 60 ", "held out"} {
+		require.Contains(t, said.String(), line)
+	}
+	w := testutil.Must(tinylm.LoadWeights(filepath.Join(folder, modelFile)))(t)
+	require.Equal(t, o.Model(256).WithDefaults(), w.Config)
+	require.Equal(t, *o, withoutCommand(*testutil.Must(ReadOptions(filepath.Join(folder, optionsFile), ""))(t), *o))
+
+	var about description
+	require.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile(filepath.Join(folder, runFile)))(t), &about))
+	require.Equal(t, w.Config.Parameters(), about.Parameters)
+	require.Equal(t, r.HeldOut, about.Result.HeldOut)
+	events := string(testutil.Must(os.ReadFile(filepath.Join(folder, "events.jsonl")))(t))
+	for _, event := range []string{`"kind":"evaluation"`, `"layer 1/gate entropy"`, `"layer 0/blocks far"`, `"kind":"end"`} {
+		require.Contains(t, events, event)
+	}
+	names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t)
+	require.Equal(t, []string{nameOfStep(48), nameOfStep(54), nameOfStep(60)}, names)
+	require.ErrorIs(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-out", folder)...)), os.ErrExist)
+
+	init := testutil.Must(runArgs(t, smallArgs(t, 1, "-init", filepath.Join(folder, modelFile), "-lr", "1e-9", "-out", filepath.Join(t.TempDir(), "b"))...))(t)
+	require.InDelta(t, r.HeldOut, init.HeldOut, 0.01, "begins with the weights that it is given")
+	require.ErrorContains(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-dim", "16", "-init", filepath.Join(folder, modelFile))...)), "the options want")
+	sizes := testutil.Must(Parse([]string{"-preset", "base", "-init", filepath.Join(folder, modelFile)}, said))(t)
+	require.Equal(t, w.Config, sizes.Model(256).WithDefaults(), "the sizes are those of the weights")
+}
+
+// withoutCommand returns o with what stands on a command line alone as in the other.
+func withoutCommand(o, like Options) Options {
+	o.Out, o.config, o.resume = like.Out, like.config, like.resume
+	return o
+}
+
+// TestRandomBytesCannotBeLearned would find any look at a token's future: it would show as a loss below ln 256 = 5.545. Of copies, random
+// texts that are each followed by a copy in a document of its own, packed documents learn nothing either.
+func TestRandomBytesCannotBeLearned(t *testing.T) {
+	copies := filepath.Join(t.TempDir(), "copies.jsonl")
+	var lines bytes.Buffer
+	for r, i := rand.New(rand.NewPCG(1, 2)), 0; i < 20000; i++ {
+		text := make([]rune, 2+r.IntN(20))
+		for j := range text {
+			text[j] = rune(1 + r.IntN(127))
+		}
+		line := testutil.Must(json.Marshal(map[string]string{"text": string(text)}))(t)
+		fmt.Fprintf(&lines, "%s\n", line)
+	}
+	require.NoError(t, os.WriteFile(copies, lines.Bytes(), 0o644))
+	for _, attention := range []string{"nsa", "dense"} {
+		for name, data := range map[string][]string{"random": {"-data", "random"}, "packed": {"-data", copies, "-packed"}} {
+			t.Run(attention+" "+name, func(t *testing.T) {
+				args := smallArgs(t, 150, "-attention", attention, "-batch", "4", "-final-eval", "32768", "-out", filepath.Join(t.TempDir(), "run"))
+				r := testutil.Must(runArgs(t, append(args, data...)...))(t)
+				least := 5.54
+				if name == "packed" {
+					least = 4.4 // of 127 letters and the separator: ln 127 = 4.844 for a letter, and one in 12 to 13 tokens is less
+				}
+				require.Greater(t, r.HeldOut, least)
+				require.Less(t, r.HeldOut, 5.8)
+			})
+		}
+	}
+}
+
+func TestSameBitsForAnyGOMAXPROCS(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	var models []string
+	for _, procs := range []int{1, 2} {
+		runtime.GOMAXPROCS(procs)
+		folder := filepath.Join(t.TempDir(), "run")
+		testutil.Must(runArgs(t, smallArgs(t, 5, "-out", folder)...))(t)
+		models = append(models, modelOf(t, folder))
+	}
+	require.Equal(t, models[0], models[1])
+}
+
+// TestByTime: training goes on for its time, which is doubled until it has room for a second step on this machine.
+func TestByTime(t *testing.T) {
+	steps := 0
+	for minutes := 0.001; steps < 2; minutes *= 2 {
+		args := smallArgs(t, 0, "-minutes", fmt.Sprint(minutes), "-out", filepath.Join(t.TempDir(), "run"))
+		r := testutil.Must(runArgs(t, args...))(t)
+		require.GreaterOrEqual(t, r.Elapsed, time.Duration(0.5*minutes*float64(time.Minute)))
+		steps = r.Steps
+	}
+}
+
+// TestNotFinite: a learning rate that ends in NaN is an error that names the first tensor with it and the checkpoint to go on from.
+func TestNotFinite(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-out", folder)
+	r, err := runArgs(t, args...)
+	require.ErrorContains(t, err, "lower -lr")
+	require.Regexp(t, "NaN|Inf", err.Error())
+	t.Log(err)
+	if names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t); len(names) > 0 {
+		_, damaged, err := newest(folder)
+		require.NoError(t, err)
+		require.Empty(t, damaged)
+	}
+	require.Less(t, r.Steps, 20)
+}
+
+// TestDamaged cuts and changes files of the newest checkpoint: the one before it is used, with a warning, and where all are damaged
+// the error names what is wrong with each.
+func TestDamaged(t *testing.T) {
+	whole := filepath.Join(t.TempDir(), "whole")
+	args := smallArgs(t, 8, "-eval-every", "2", "-keep", "3")
+	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
+	last := nameOfStep(8)
+	for _, file := range []string{modelFile, configFile, solverFile, stateFile, sumsFile} {
+		for name, damage := range map[string]func([]byte) []byte{
+			"cut":     func(b []byte) []byte { return b[:len(b)/2] },
+			"changed": func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
+			"empty":   func([]byte) []byte { return nil },
+			"removed": nil,
+		} {
+			folder := filepath.Join(t.TempDir(), "run")
+			require.NoError(t, os.CopyFS(folder, os.DirFS(whole)))
+			path := filepath.Join(folder, checkpointFolder, last, file)
+			if damage == nil {
+				require.NoError(t, os.Remove(path))
+			} else {
+				require.NoError(t, os.WriteFile(path, damage(testutil.Must(os.ReadFile(path))(t)), 0o644))
+			}
+			c, damaged, err := newest(folder)
+			require.NoError(t, err)
+			require.Equal(t, 6, c.state.Step, "%s %s", file, name)
+			require.ErrorContains(t, damaged[0], last)
+			if name == "changed" {
+				require.NoError(t, os.RemoveAll(filepath.Join(folder, modelFile)))
+				var said bytes.Buffer
+				o := testutil.Must(Parse([]string{"-resume", folder}, &said))(t)
+				testutil.Must(Run(t.Context(), o, &said))(t)
+				require.Contains(t, said.String(), "warning: checkpoint "+last)
+				require.Equal(t, modelOf(t, whole), modelOf(t, folder))
+			}
+		}
+	}
+	names := testutil.Must(checkpoints(filepath.Join(whole, checkpointFolder)))(t)
+	for _, name := range names {
+		require.NoError(t, os.Remove(filepath.Join(whole, checkpointFolder, name, sumsFile)))
+	}
+	err := testutil.Err(runArgs(t, "-resume", whole))
+	for _, name := range names {
+		require.ErrorContains(t, err, name)
+	}
+}
+
+// TestResumeRefuses what would not be the same run.
+func TestResumeRefuses(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	args := smallArgs(t, 4, "-out", folder)
+	testutil.Must(runArgs(t, args...))(t)
+	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-data /", "-packed", "-accumulate 2"} {
+		require.ErrorContains(t, testutil.Err(Parse(append([]string{"-resume", folder}, strings.Fields(more)...), &bytes.Buffer{})),
+			"begin a new one", more)
+	}
+	longer := testutil.Must(runArgs(t, "-resume", folder, "-steps", "6", "-lr", "1e-4"))(t)
+	require.Equal(t, 6, longer.Steps)
+	data := args[3]
+	require.NoError(t, os.WriteFile(filepath.Join(data, "more.txt"), []byte("more text"), 0o644))
+	require.ErrorContains(t, testutil.Err(runArgs(t, "-resume", folder, "-steps", "8")), "have changed")
+	require.ErrorIs(t, testutil.Err(Parse([]string{"-resume", t.TempDir()}, &bytes.Buffer{})), os.ErrNotExist)
+}
+
+// TestMutatedState changes a state at random: reading it does not panic.
+func TestMutatedState(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
+	text := testutil.Must(os.ReadFile(filepath.Join(folder, checkpointFolder, nameOfStep(2), stateFile)))(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range testutil.Mutations(t) {
+		_, _ = parseState(testutil.Mutate(r, text))
+	}
+}
+
+func TestWatchdog(t *testing.T) {
+	var said bytes.Buffer
+	d := newDisplay(&said)
+	w := &watchdog{what: "reading", since: time.Now(), end: make(chan struct{})}
+	done := make(chan struct{})
+	go func() { defer close(done); w.run(d, 40*time.Millisecond) }()
+	time.Sleep(300 * time.Millisecond)
+	w.phase("evaluating")
+	require.NoError(t, w.close())
+	<-done
+	require.Contains(t, said.String(), "no progress for")
+	require.Contains(t, said.String(), "reading")
+	require.Less(t, strings.Count(said.String(), "\n"), 5, "each time after twice as long")
+}
+
+func TestLayerStatistics(t *testing.T) {
+	mean, entropy := gateStatistics([]float32{1, 0, 0, 0.5, 0.5, 0.5})
+	require.InDeltaSlice(t, []float64{0.75, 0.25, 0.25}, mean[:], 1e-6)
+	require.InDelta(t, 1.0986/2, entropy, 1e-3)
+	require.Equal(t, []int{0, 1, 2, 0, 0, 1, 2, 3}, positions(2, 4, []int32{0, 3, 4, 8}))
+	require.Equal(t, []int{0, 1, 0, 1}, positions(2, 2, nil))
+	// Query 99 in blocks of 10 with a window of 30 sees the tokens from 70 on: blocks 0, 8 and 9 are forced.
+	forced, local, far := blockShares([]int32{0, 2, 6, 7, 8, 9, -1}, []int{99}, 1, 7, 10, 30)
+	require.InDeltaSlice(t, []float64{3. / 6, 1. / 6, 2. / 6}, []float64{forced, local, far}, 1e-9)
+}
+
+// TestStopsWithItsContext: a context that ends for another reason than a signal gives its cause.
+func TestStopsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	folder := filepath.Join(t.TempDir(), "run")
+	o := testutil.Must(Parse(smallArgs(t, 1<<30, "-out", folder), &bytes.Buffer{}))(t)
+	r, err := Run(ctx, o, nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, r.Steps, 1<<30)
+	require.Equal(t, []string{nameOfStep(r.Steps)}, testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t))
+}
+
+// TestTrainOnGPU is a whole run in each precision, stopped and resumed to the same bits.
+func TestTrainOnGPU(t *testing.T) {
+	cudatest.Open(t)
+	for _, precision := range []string{"f32", "bf16", "fp16"} {
+		args := smallArgs(t, 40, "-device", "cuda:0", "-precision", precision, "-eval-every", "10")
+		whole, folder := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
+		r := testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
+		require.Less(t, r.HeldOut, 3.5)
+		o := testutil.Must(Parse(append(args, "-out", folder), &bytes.Buffer{}))(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		o.stepped = func(step int) {
+			if step == 17 {
+				cancel(errStop)
+			}
+		}
+		require.ErrorIs(t, testutil.Err(Run(ctx, o, nil)), errStop)
+		testutil.Must(runArgs(t, "-resume", folder))(t)
+		require.Equal(t, modelOf(t, whole), modelOf(t, folder), precision)
+	}
+}

@@ -1,0 +1,65 @@
+package train
+
+import (
+	"sync"
+	"time"
+)
+
+// stallTime is how long nothing may happen before the watchdog says where the run stands.
+const stallTime = time.Minute
+
+// watchdog says where a run stands when it has made no progress for a while: each time twice as long as before.
+type watchdog struct {
+	mutex sync.Mutex
+	what  string    // the run does
+	since time.Time // it has made progress
+	end   chan struct{}
+}
+
+// newWatchdog returns a watchdog that speaks through d until it is closed.
+func newWatchdog(d *display) *watchdog {
+	w := &watchdog{what: "starting", since: time.Now(), end: make(chan struct{})}
+	go w.run(d, stallTime)
+	return w
+}
+
+func (w *watchdog) run(d *display, patience time.Duration) {
+	tick := time.NewTicker(patience / 4)
+	defer tick.Stop()
+	said := patience
+	for {
+		select {
+		case <-w.end:
+			return
+		case <-tick.C:
+		}
+		w.mutex.Lock()
+		what, still := w.what, time.Since(w.since)
+		w.mutex.Unlock()
+		if still < patience {
+			said = patience
+		} else if still >= said {
+			d.warn("no progress for %v: %s", still.Round(time.Second), what)
+			said *= 2
+		}
+	}
+}
+
+// phase says what the run does now.
+func (w *watchdog) phase(what string) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.what, w.since = what, time.Now()
+}
+
+// alive says that the run makes progress.
+func (w *watchdog) alive() {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.since = time.Now()
+}
+
+func (w *watchdog) close() error {
+	close(w.end)
+	return nil
+}
