@@ -94,11 +94,9 @@ func (r *run) trySave() error {
 	r.show.phase("saving")
 	r.watch.phase("writing a checkpoint")
 	r.saveAt = time.Now().Add(r.saveEvery())
-	err := r.save()
-	if err != nil {
+	if err := r.save(); err != nil {
 		r.saveAt = time.Now().Add(time.Minute)
-		r.show.warn("%v; the run goes on and tries again in a minute. The last checkpoint is of step %d", err, r.saved)
-		r.warnIf(r.log.Event("warning", map[string]any{"error": err}))
+		r.warn("%v; the run goes on and tries again in a minute", err)
 	}
 	r.last = time.Now()
 	return nil
@@ -131,6 +129,15 @@ func (r *run) saveOrWait(ctx context.Context) error {
 	return nil
 }
 
+// warn shows and records a warning.
+func (r *run) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	r.show.line("warning: %s", text)
+	if err := r.log.Event("warning", map[string]any{"text": text}); err != nil {
+		r.show.line("warning: %v", err)
+	}
+}
+
 // warnIf shows an error of the record, which the run outlives: the next call writes what is missing.
 func (r *run) warnIf(err error) {
 	if err != nil {
@@ -150,7 +157,7 @@ func (r *run) warnOfDivergence() {
 		r.lowest = r.state.MeanLoss
 	}
 	if r.state.MeanLoss > r.lowest+risen && !math.IsInf(r.lowest, 1) {
-		r.show.warn("the training loss is %.3f, %.2f nats above its lowest mean: it diverges. Lower -lr, or raise -warmup",
+		r.warn("the training loss is %.3f, %.2f nats above its lowest mean: it diverges. Lower -lr, or raise -warmup",
 			r.state.MeanLoss, r.state.MeanLoss-r.lowest)
 		r.lowest = math.Inf(1)
 	}
@@ -169,6 +176,5 @@ func (r *run) warnOfOverfitting() {
 			return
 		}
 	}
-	r.show.warn("the held-out loss has risen %d times in a row while the training loss fell: the model learns its data by heart. "+
-		"The best checkpoint is of step %d", times, r.state.Best.Step)
+	r.warn("the held-out loss has risen %d times in a row while the training loss fell: the model learns its data by heart", times)
 }
