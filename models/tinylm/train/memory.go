@@ -19,33 +19,56 @@ type need struct {
 
 // checkMemory plans the run, prints what it needs, and refuses it where that is more than is left.
 func (r *run) checkMemory(c tinylm.Config) error {
-	train, err := tinylm.NewPlan(c, r.Batch, r.Context, r.trainOptions()...)
+	need, flops, err := r.plan(c, r.Recompute)
 	if err != nil {
 		return err
 	}
+	r.need = need
+	line := "memory: " + need.String()
+	if !r.Recompute && c.Layers > 1 {
+		less, more, err := r.plan(c, true)
+		if err != nil {
+			return err
+		}
+		line += fmt.Sprintf("; with -recompute %v, and %.2f times the arithmetic", less, more/flops)
+	}
+	r.show.line("%s", line)
+	if d := r.backend.Device(); !d.Host && d.Memory > 0 && need.device > d.Memory {
+		return fmt.Errorf("needs %s, %s has %s: %s", inBytes(need.device), d.Name, inBytes(d.Memory), r.advice())
+	}
+	if err := memory.Require(need.host); err != nil {
+		return fmt.Errorf("%w: %s", err, r.advice())
+	}
+	return nil
+}
+
+// plan returns the memory of the run, and the arithmetic of a micro-batch in FLOPs.
+func (r *run) plan(c tinylm.Config, recompute bool) (n need, flops float64, err error) {
+	train, err := tinylm.NewPlan(c, r.Batch, r.Context, r.trainOptions(recompute)...)
+	if err != nil {
+		return n, 0, err
+	}
 	eval, err := tinylm.NewPlan(c, r.Batch, r.Context, r.evalOptions()...)
 	if err != nil {
-		return err
+		return n, 0, err
+	}
+	for _, s := range train.Steps {
+		flops += s.Cost.FLOPs
 	}
 	weights := 4 * int64(c.Parameters())
 	models := int64(train.Memory()) + int64(eval.Memory()) + weights // the weights are in both, and two moments of each come on top
 	copies := 2 * weights                                            // of the moments, while a checkpoint is written
-	r.need = need{host: models + copies + readerBytes}
-	if d := r.backend.Device(); !d.Host {
-		r.need = need{device: models, host: weights + copies + readerBytes}
-		if d.Memory > 0 && r.need.device > d.Memory {
-			return fmt.Errorf("needs %s, %s has %s: %s", inBytes(r.need.device), d.Name, inBytes(d.Memory), r.advice())
-		}
-	}
 	if r.host() {
-		r.show.line("memory: %s", inBytes(r.need.host))
-	} else {
-		r.show.line("memory: %s of the device, %s of the host", inBytes(r.need.device), inBytes(r.need.host))
+		return need{host: models + copies + readerBytes}, flops, nil
 	}
-	if err := memory.Require(r.need.host); err != nil {
-		return fmt.Errorf("%w: %s", err, r.advice())
+	return need{device: models, host: weights + copies + readerBytes}, flops, nil
+}
+
+func (n need) String() string {
+	if n.device == 0 {
+		return inBytes(n.host)
 	}
-	return nil
+	return fmt.Sprintf("%s of the device and %s of the host", inBytes(n.device), inBytes(n.host))
 }
 
 // advice says how a run needs less memory.
@@ -76,7 +99,7 @@ func inBytes(n int64) string {
 }
 
 // trainOptions are those of the model that trains.
-func (r *run) trainOptions() []tinylm.ModelOption {
+func (r *run) trainOptions(recompute bool) []tinylm.ModelOption {
 	list := append(r.modelOptions(), tinylm.WithGradients(), tinylm.WithMachine(append(r.machine(), graph.WithCapture())...))
 	if r.Accumulate > 1 {
 		list = append(list, tinylm.WithAccumulation())
@@ -84,7 +107,7 @@ func (r *run) trainOptions() []tinylm.ModelOption {
 	if r.precision == graph.FP16 {
 		list = append(list, tinylm.WithLossScale())
 	}
-	if r.Recompute {
+	if recompute {
 		list = append(list, tinylm.WithRecompute())
 	}
 	return list

@@ -196,7 +196,7 @@ func (r *run) openModels() (err error) {
 	if r.precision == graph.FP16 && r.state.Scale == nil {
 		r.state.Scale = optim.NewLossScale()
 	}
-	if r.model, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.trainOptions()...); err != nil {
+	if r.model, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.trainOptions(r.Recompute)...); err != nil {
 		return err
 	}
 	r.closes(r.model.Close)
