@@ -94,15 +94,7 @@ func (r *run) save() (err error) {
 	if err != nil {
 		return err
 	}
-	var sums []byte
-	for _, file := range []string{modelFile, configFile, solverFile, stateFile} {
-		sum, err := sumOf(filepath.Join(part, file))
-		if err != nil {
-			return err
-		}
-		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
-	}
-	if err := atomicwriter.WriteFile(filepath.Join(part, sumsFile), sums, 0o644); err != nil {
+	if err := writeSums(part); err != nil {
 		return err
 	}
 	if err := syncFolder(part); err != nil {
@@ -119,6 +111,22 @@ func (r *run) save() (err error) {
 	}
 	r.saved = r.state.Step
 	return r.prune(parent)
+}
+
+// summed returns the files of a checkpoint that have sums.
+func summed() []string { return []string{modelFile, configFile, solverFile, stateFile} }
+
+// writeSums writes the sums of the files of a checkpoint.
+func writeSums(path string) error {
+	var sums []byte
+	for _, file := range summed() {
+		sum, err := sumOf(filepath.Join(path, file))
+		if err != nil {
+			return err
+		}
+		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
+	}
+	return atomicwriter.WriteFile(filepath.Join(path, sumsFile), sums, 0o644)
 }
 
 // writeModel writes weights and their configuration into a folder.
@@ -271,7 +279,7 @@ func checkSums(path string) error {
 		}
 		want[name] = sum
 	}
-	for _, name := range []string{modelFile, configFile, solverFile, stateFile} {
+	for _, name := range summed() {
 		sum, err := sumOf(filepath.Join(path, name))
 		if err != nil {
 			return err

@@ -200,10 +200,17 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 	}
 	res := r.result()
 	if res.Best != r.state.Step {
-		if err := r.weights.Restore(filepath.Join(r.folder, checkpointFolder, nameOfStep(res.Best), modelFile)); err != nil {
-			return res, err
+		best := filepath.Join(r.folder, checkpointFolder, nameOfStep(res.Best))
+		err := checkSums(best)
+		if err == nil {
+			err = r.weights.Restore(filepath.Join(best, modelFile))
 		}
-		r.show.line("the weights of step %d are the best on held-out data: they are the run's model", res.Best)
+		if err == nil {
+			r.show.line("the weights of step %d are the best on held-out data: they are the run's model", res.Best)
+		} else {
+			r.warn("the best weights, of step %d: %v: the run's model has those of the last step", res.Best, err)
+			res.Best = r.state.Step
+		}
 	}
 	if err := writeModel(r.folder, r.weights); err != nil {
 		return res, err

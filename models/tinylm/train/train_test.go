@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -174,6 +175,40 @@ func TestDamaged(t *testing.T) {
 	for _, name := range names {
 		require.ErrorContains(t, err, name)
 	}
+}
+
+// TestBestWeights: a run's model has the weights of its best checkpoint, or of its last one where that is damaged.
+func TestBestWeights(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	args := smallArgs(t, 12, "-eval-every", "4", "-keep", "1", "-out", folder)
+	o := testutil.Must(Parse(args, io.Discard))(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o.stepped = func(step int) {
+		if step == 10 {
+			cancel(errStop)
+		}
+	}
+	require.ErrorIs(t, testutil.Err(Run(ctx, o, nil)), errStop)
+	parent := filepath.Join(folder, checkpointFolder)
+	edit := func(change func(*state)) { // of the last checkpoint, which says that an earlier one was better
+		path := filepath.Join(parent, nameOfStep(10))
+		s := testutil.Must(parseState(testutil.Must(os.ReadFile(filepath.Join(path, stateFile)))(t)))(t)
+		change(&s)
+		require.NoError(t, os.WriteFile(filepath.Join(path, stateFile), testutil.Must(json.Marshal(s))(t), 0o644))
+		require.NoError(t, writeSums(path))
+	}
+	best := testutil.Must(os.ReadFile(filepath.Join(parent, nameOfStep(8), modelFile)))(t)
+	edit(func(s *state) { s.Best.HeldOut = 0.01 })
+	whole := filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, os.CopyFS(whole, os.DirFS(folder)))
+	r := testutil.Must(runArgs(t, "-resume", folder))(t)
+	require.Equal(t, 8, r.Best)
+	require.Equal(t, string(best), modelOf(t, folder))
+
+	require.NoError(t, os.Truncate(filepath.Join(whole, checkpointFolder, nameOfStep(8), modelFile), 100))
+	r = testutil.Must(runArgs(t, "-resume", whole))(t)
+	require.Equal(t, 12, r.Best)
+	require.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(parent, nameOfStep(12), modelFile)))(t)), modelOf(t, whole))
 }
 
 // TestResumeRefuses what would not be the same run.
