@@ -106,7 +106,7 @@ func (c *Corpus) HeldOutTokens() int {
 	if c.held == nil {
 		return 0
 	}
-	return len(c.held.tokens)
+	return c.held.tokens.len()
 }
 
 // HeldOut returns batches of about so many held-out tokens, or of all that were collected if tokens is 0 or more than they are. Fewer
@@ -115,13 +115,13 @@ func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("corpus: held out: %w", err)
 	}
-	if c.held == nil || len(c.held.tokens) < 2 {
+	if c.held == nil || c.held.tokens.len() < 2 {
 		return nil, fmt.Errorf("corpus: held out: %s: %w", c.name, errors.New("nothing is held out"))
 	}
 	if tokens < 0 {
 		return nil, fmt.Errorf("corpus: held out: %d tokens, want 0 or more", tokens)
 	}
-	total := (len(c.held.tokens) + s.Seq - 1) / s.Seq
+	total := (c.held.tokens.len() + s.Seq - 1) / s.Seq
 	windows := total
 	if tokens > 0 {
 		windows = min(windows, (tokens-1)/s.Seq+1)
@@ -130,7 +130,7 @@ func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 	a := assembler{Shape: s}
 	for i := range windows {
 		at := i * total / windows * s.Seq
-		for to := min(at+s.Seq, len(c.held.tokens)); at < to; {
+		for to := min(at+s.Seq, c.held.tokens.len()); at < to; {
 			at = a.add(c.held, at, to)
 			if a.full() {
 				batches = append(batches, a.take())

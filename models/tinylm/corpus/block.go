@@ -8,11 +8,11 @@ import (
 
 // block is a part of an epoch, small enough for memory: documents in an order, joined, and cut into windows.
 type block struct {
-	tokens []int32 // of the documents with their separators, as they were read
-	spans  []span  // the documents, in the order in which they are joined
-	starts []int   // where each of them begins in the joined text, and its length
-	start  Cursor  // where the block begins
-	next   Cursor  // where the block behind it begins
+	tokens tokenList // of the documents with their separators, as they were read
+	spans  []span    // the documents, in the order in which they are joined
+	starts []int     // where each of them begins in the joined text, and its length
+	start  Cursor    // where the block begins
+	next   Cursor    // where the block behind it begins
 
 	windows []int // the order of its windows
 }
@@ -23,19 +23,20 @@ type span struct {
 	whole    bool
 }
 
-func newBlock(size int) *block { return &block{tokens: make([]int32, 0, size)} }
+// newBlock returns a block for tokens of the given vocabulary, with room for some.
+func newBlock(vocab, room int) *block { return &block{tokens: newTokenList(vocab, room)} }
 
 // add appends a document, or a part of one that is not whole. A separator of -1 is none.
 func (b *block) add(ids []int32, whole bool, separator int32) {
-	from := len(b.tokens)
-	b.tokens = append(b.tokens, ids...)
+	from := b.tokens.len()
+	b.tokens.add(ids...)
 	if separator < 0 {
 		whole = false
 	}
 	if whole {
-		b.tokens = append(b.tokens, separator)
+		b.tokens.add(separator)
 	}
-	b.spans = append(b.spans, span{from, len(b.tokens), whole})
+	b.spans = append(b.spans, span{from, b.tokens.len(), whole})
 }
 
 // join puts the documents one after the other in the order of spans.
@@ -51,7 +52,7 @@ func (b *block) permute(seed uint64, seq int) {
 	r := newRand(seed, b.start.Epoch, b.start.Block+1)
 	r.Shuffle(len(b.spans), func(i, j int) { b.spans[i], b.spans[j] = b.spans[j], b.spans[i] })
 	b.join()
-	b.windows = r.Perm((len(b.tokens) + seq - 1) / seq)
+	b.windows = r.Perm((b.tokens.len() + seq - 1) / seq)
 }
 
 // newRand returns random numbers that depend on nothing but the arguments.
@@ -81,14 +82,14 @@ func (b *block) fill(r *row, at, to, rooms int) int {
 		s := b.spans[i]
 		from := s.from + at - b.starts[i]
 		end := min(s.to, from+to-at)
-		copy(r.tokens[n:], b.tokens[from:end])
-		copy(r.targets[n:], b.tokens[from+1:min(end+1, s.to)])
+		b.tokens.copy(r.tokens[n:], from, end)
+		b.tokens.copy(r.targets[n:], from+1, min(end+1, s.to))
 		at += end - from
 		n += end - from
 		if end == s.to {
 			r.targets[n-1] = -1
 			if rooms == 0 && s.whole && i+1 < len(b.spans) {
-				r.targets[n-1] = b.tokens[b.spans[i+1].from]
+				r.targets[n-1] = b.tokens.at(b.spans[i+1].from)
 			}
 		}
 		r.ends = append(r.ends, n)

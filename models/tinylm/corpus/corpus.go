@@ -24,10 +24,10 @@
 // # Order
 //
 // An epoch visits units in an order that the seed and the epoch decide. A unit is a file, a row group of a Parquet file, or a range of an
-// uncompressed file; small row groups are read together. Documents are read into a block of about eight million tokens, the first ones
-// smaller, and permuted. A separator follows each. The block is cut into windows, which are permuted and given out. So each token that
-// predicts another is in exactly one window an epoch, and memory does not grow with the data. A long document may go on in the next
-// block, where it is cut no token is predicted. A [Cursor] says where a reader stands; a reader from it gives the batches
+// uncompressed file; small row groups are read together. Documents are read into a block of 64 MiB (64 million bytes, or half as many tokens of most
+// tokenizers) and permuted. A separator follows each. The block is cut into windows, which are permuted and given out. So each token
+// that predicts another is in exactly one window an epoch, and memory does not grow with the data. A long document may go on in the
+// next block, where it is cut no token is predicted. A [Cursor] says where a reader stands; a reader from it gives the batches
 // that the first reader would have given.
 package corpus
 
@@ -39,8 +39,8 @@ import (
 )
 
 const (
-	heldOutPart = 20      // one in so many documents is held out
-	blockTokens = 8 << 20 // tokens of a block, about
+	heldOutPart = 20       // one in so many documents is held out
+	blockBytes  = 64 << 20 // of the tokens of a block, about
 )
 
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
@@ -77,7 +77,7 @@ type source interface {
 
 // Open lists the files of path, which is a file or a folder, and reads as much of them as the held-out part needs.
 func Open(ctx context.Context, path string, o Options) (*Corpus, error) {
-	c := &Corpus{name: path, seed: o.Seed, blockTokens: blockTokens}
+	c := &Corpus{name: path, seed: o.Seed}
 	err := c.open(ctx, path, o)
 	if err != nil {
 		return nil, fmt.Errorf("corpus: %w", err)
@@ -93,6 +93,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if c.vocab, err = newVocabulary(o); err != nil {
 		return err
 	}
+	c.blockTokens = blockBytes / widthOf(c.Vocab())
 	files, err := c.list(ctx, path, o.Ext)
 	if err != nil {
 		return err
@@ -121,7 +122,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	if n < 2 || vocab < 1 || vocab > 1<<31-1 {
 		return nil, fmt.Errorf("corpus: %d random tokens below %d, want at least 2 below 1 to %d", n, vocab, 1<<31-1)
 	}
-	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockTokens}
+	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockBytes / widthOf(vocab)}
 	c.vocab, c.source, c.bytesPerToken = randomVocabulary(vocab), randomSource{vocab, seed}, 1
 	for i := 0; i < n; i += randomUnit {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})

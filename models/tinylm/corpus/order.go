@@ -70,10 +70,10 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 		}
 	}
 	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
-	if b.blocks == given && len(b.block.tokens) == 0 && from.Block == 0 {
+	if b.blocks == given && b.block.tokens.len() == 0 && from.Block == 0 {
 		return from, fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.Skipped()))
 	}
-	if len(b.block.tokens) > 0 && !b.end(next) {
+	if b.block.tokens.len() > 0 && !b.end(next) {
 		return from, nil
 	}
 	return next, nil
@@ -83,9 +83,9 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 func (b *builder) begin(at Cursor) {
 	likely := 0 // tokens
 	if b.block != nil {
-		likely = len(b.block.tokens)
+		likely = b.block.tokens.len()
 	}
-	b.block = newBlock(likely)
+	b.block = newBlock(b.c.Vocab(), likely)
 	b.block.start = at
 }
 
@@ -114,12 +114,12 @@ func (b *builder) add(d document, unit, number, offset int) (more bool, err erro
 		return false, fmt.Errorf("cursor: it is at token %d of document %d, which has %d", offset, number, len(b.ids))
 	}
 	for ids := b.ids[offset:]; len(ids) > 0; {
-		room := b.c.blockTokens - len(b.block.tokens)
+		room := b.c.blockTokens - b.block.tokens.len()
 		if len(ids)+1 <= room {
 			b.block.add(ids, true, b.c.Separator())
 			break
 		}
-		if n := min(room, len(ids)-1); n > 0 && (len(ids) > b.c.blockTokens/8 || len(b.block.tokens) == 0) {
+		if n := min(room, len(ids)-1); n > 0 && (len(ids) > b.c.blockTokens/8 || b.block.tokens.len() == 0) {
 			b.block.add(ids[:n], false, b.c.Separator())
 			ids = ids[n:]
 		}
@@ -147,7 +147,7 @@ func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) 
 			}
 			for window < len(b.windows) {
 				first := b.windows[window] * s.Seq
-				to := min(first+s.Seq, len(b.tokens))
+				to := min(first+s.Seq, b.tokens.len())
 				if first+token >= to {
 					yield(nil, fmt.Errorf("cursor: it is at token %d of a window that has %d", token, to-first))
 					return

@@ -172,10 +172,10 @@ func TestEpochHasEachDocumentOnce(t *testing.T) {
 // heldTokens returns the tokens of held-out documents, as far as they were collected.
 func heldTokens(t *testing.T, c *Corpus) map[int32]bool {
 	held := map[int32]bool{}
-	if c.held == nil || len(c.held.tokens) < 2 {
+	if c.held == nil || c.held.tokens.len() < 2 {
 		return held
 	}
-	batches, err := c.HeldOut(Shape{Batch: 1, Seq: len(c.held.tokens)}, 0)
+	batches, err := c.HeldOut(Shape{Batch: 1, Seq: c.held.tokens.len()}, 0)
 	require.NoError(t, err)
 	for _, b := range batches {
 		for _, id := range b.Tokens {

@@ -91,7 +91,7 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 		return nil
 	}
 	c.split.Kind = splitHash
-	h := &holder{c: c, most: tokens, block: newBlock(0)}
+	h := &holder{c: c, most: tokens, block: newBlock(c.Vocab(), 0)}
 	sizes := make([]int, len(c.units)) // of the documents of each unit
 	all, held := 0, 0
 	for _, i := range newRand(0, 0, -1).Perm(len(c.units)) { // the same for every seed
@@ -128,7 +128,7 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 
 // holdLast holds out what is behind the first n bytes or tokens of the data.
 func (c *Corpus) holdLast(ctx context.Context, h *holder, sizes []int, n int) error {
-	h.block = newBlock(0)
+	h.block = newBlock(c.Vocab(), 0)
 	h.text, h.tokens = 0, 0
 	first := 0
 	for first < len(sizes)-1 && n >= sizes[first] {
@@ -176,7 +176,7 @@ type holder struct {
 	ids          []int32
 }
 
-func (h *holder) full() bool { return len(h.block.tokens) >= h.most }
+func (h *holder) full() bool { return h.block.tokens.len() >= h.most }
 
 func (h *holder) add(d document) (err error) {
 	if h.full() || d.size() == 0 {
@@ -191,7 +191,7 @@ func (h *holder) add(d document) (err error) {
 		h.text += len(d.text)
 	}
 	h.tokens += len(h.ids)
-	ids := h.ids[:min(len(h.ids), h.most-len(h.block.tokens))]
+	ids := h.ids[:min(len(h.ids), h.most-h.block.tokens.len())]
 	h.block.add(ids, len(ids) == len(h.ids), h.c.Separator())
 	return nil
 }

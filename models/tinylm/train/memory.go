@@ -8,8 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// readerBytes is about what a reader of the corpus takes: a block of tokens and the text that it is made of, twice.
-const readerBytes = 128 << 20
+// readerBytes is about what a reader of the corpus takes: one block of tokens that is given out, one that is read, and text.
+const readerBytes = 192 << 20
 
 // need is the memory that a run takes, in bytes.
 type need struct {

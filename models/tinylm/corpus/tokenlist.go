@@ -1,0 +1,64 @@
+package corpus
+
+import "encoding/binary"
+
+// tokenList is tokens, each in as few bytes as the vocabulary allows: a block of a given size in memory holds the more of them.
+type tokenList struct {
+	width int // 1, 2 or 4 bytes
+	bytes []byte
+}
+
+func newTokenList(vocab, room int) tokenList {
+	l := tokenList{width: widthOf(vocab)}
+	l.bytes = make([]byte, 0, room*l.width)
+	return l
+}
+
+// widthOf returns the number of bytes that hold any token of a vocabulary.
+func widthOf(vocab int) int {
+	switch {
+	case vocab <= 1<<8:
+		return 1
+	case vocab <= 1<<16:
+		return 2
+	}
+	return 4
+}
+
+func (l *tokenList) len() int { return len(l.bytes) / l.width }
+
+// add appends tokens.
+func (l *tokenList) add(ids ...int32) {
+	switch l.width {
+	case 1:
+		for _, id := range ids {
+			l.bytes = append(l.bytes, byte(id))
+		}
+	case 2:
+		for _, id := range ids {
+			l.bytes = binary.LittleEndian.AppendUint16(l.bytes, uint16(id))
+		}
+	default:
+		for _, id := range ids {
+			l.bytes = binary.LittleEndian.AppendUint32(l.bytes, uint32(id))
+		}
+	}
+}
+
+// copy copies the tokens from one place to another into to, which has room for them.
+func (l *tokenList) copy(to []int32, from, end int) {
+	for i := range end - from {
+		to[i] = l.at(from + i)
+	}
+}
+
+// at returns a token.
+func (l *tokenList) at(i int) int32 {
+	switch l.width {
+	case 1:
+		return int32(l.bytes[i])
+	case 2:
+		return int32(binary.LittleEndian.Uint16(l.bytes[2*i:]))
+	}
+	return int32(binary.LittleEndian.Uint32(l.bytes[4*i:]))
+}
