@@ -10,10 +10,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// evaluationDue reports whether the steps so far call for an evaluation.
+// evaluationDue reports whether the steps so far call for an evaluation that was not made, as when a run was stopped before it.
 func (r *run) evaluationDue() bool {
-	if r.EvalEvery > 0 {
-		return r.state.Step%r.EvalEvery == 0
+	step, last := r.state.Step, 0
+	if n := len(r.state.Evaluations); n > 0 {
+		last = r.state.Evaluations[n-1].Step
+	}
+	switch {
+	case step == last:
+		return false
+	case r.EvalEvery > 0:
+		return step/r.EvalEvery > last/r.EvalEvery
+	case r.Steps > 0:
+		return 10*step/r.Steps > 10*last/r.Steps
 	}
 	before := r.tenths
 	r.tenths = int(10 * r.done())

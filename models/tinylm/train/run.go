@@ -89,7 +89,7 @@ type run struct {
 
 	start  time.Time // of the training, as if it had never been stopped
 	last   time.Time // when the step before was known to have ended, or the first one began
-	tenths int       // of the run that are behind it
+	tenths int       // of a run by time that are behind it
 	saved  int       // the step of the last checkpoint, -1 for none
 	saveAt time.Time // the next checkpoint, if no evaluation writes one before
 	lowest float64   // of the running means of the loss
@@ -131,26 +131,20 @@ func (r *run) run(ctx context.Context) (*Result, error) {
 // train takes the steps, with evaluations and checkpoints on the way.
 func (r *run) train(ctx context.Context) error {
 	for r.done() < 1 {
-		if ctx.Err() != nil {
-			return r.stopped(ctx)
-		}
-		switch err := r.step(ctx); {
-		case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()): // it waited for data
-			continue
-		case err != nil:
-			return err
-		}
-		if r.stepped != nil {
-			r.stepped(r.state.Step)
-		}
 		var err error
 		switch {
-		case r.evaluationDue() && r.done() < 1:
+		case ctx.Err() != nil:
+			return r.stopped(ctx)
+		case r.evaluationDue():
 			err = r.evaluate(ctx)
-		case r.SaveMinutes > 0 && time.Now().After(r.saveAt):
+		case r.SaveMinutes > 0 && r.saved != r.state.Step && time.Now().After(r.saveAt):
 			err = r.trySave()
+		default:
+			if err = r.step(ctx); err == nil && r.stepped != nil {
+				r.stepped(r.state.Step)
+			}
 		}
-		if err != nil {
+		if err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) { // else it waited for data
 			return err
 		}
 	}
