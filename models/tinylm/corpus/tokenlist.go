@@ -53,12 +53,15 @@ func (l *tokenList) copy(to []int32, from, end int) {
 }
 
 // at returns a token.
-func (l *tokenList) at(i int) int32 {
-	switch l.width {
+func (l *tokenList) at(i int) int32 { return int32(firstToken(l.bytes[i*l.width:], l.width)) }
+
+// firstToken returns the first of the tokens of width bytes in b.
+func firstToken(b []byte, width int) uint32 {
+	switch width {
 	case 1:
-		return int32(l.bytes[i])
+		return uint32(b[0])
 	case 2:
-		return int32(binary.LittleEndian.Uint16(l.bytes[2*i:]))
+		return uint32(binary.LittleEndian.Uint16(b))
 	}
-	return int32(binary.LittleEndian.Uint32(l.bytes[4*i:]))
+	return binary.LittleEndian.Uint32(b)
 }

@@ -166,21 +166,10 @@ func readTokens(f file, u unit, v vocabulary) documents {
 	}
 }
 
-// token returns the first token of b.
-func (a tokenArray) token(b []byte) uint32 {
-	switch a.width {
-	case 1:
-		return uint32(b[0])
-	case 2:
-		return uint32(binary.LittleEndian.Uint16(b))
-	}
-	return binary.LittleEndian.Uint32(b)
-}
-
 // behind returns the place in b behind the first separator, 0 if there is none.
 func (a tokenArray) behind(b []byte, separator int32) int {
 	for i := 0; i < len(b); i += a.width {
-		if a.token(b[i:]) == uint32(separator) {
+		if firstToken(b[i:], a.width) == uint32(separator) {
 			return i + a.width
 		}
 	}
@@ -190,7 +179,7 @@ func (a tokenArray) behind(b []byte, separator int32) int {
 // appendTokens appends the tokens of b, which have to be below vocab, to ids.
 func (a tokenArray) appendTokens(ids []int32, b []byte, vocab int) ([]int32, error) {
 	for i := 0; i < len(b); i += a.width {
-		id := a.token(b[i:])
+		id := firstToken(b[i:], a.width)
 		if int64(id) >= int64(vocab) {
 			return ids, fmt.Errorf("%d, the vocabulary has %d", id, vocab)
 		}

@@ -41,8 +41,7 @@ const maxState = 64 << 20
 
 // state is what a run knows beside its weights and the moments of its solver.
 type state struct {
-	Step        int              `json:"step"` // steps begun
-	Tokens      int64            `json:"tokens"`
+	Step        int              `json:"step"`            // steps begun
 	Elapsed     time.Duration    `json:"elapsed_ns"`      // of the training
 	Cursor      corpus.Cursor    `json:"cursor"`          // behind the last batch
 	Scale       *optim.LossScale `json:"scale,omitempty"` // of the loss, in fp16
@@ -259,8 +258,8 @@ func parseState(text []byte) (s state, err error) {
 	if err := d.Decode(&s); err != nil {
 		return s, err
 	}
-	if s.Step < 0 || s.Tokens < 0 || s.Elapsed < 0 || len(s.Late) > s.Step || slices.Contains(s.Late, nil) {
-		err = fmt.Errorf("%d steps, %d late ones, %d tokens, %v: want none below 0", s.Step, len(s.Late), s.Tokens, s.Elapsed)
+	if s.Step < 0 || s.Elapsed < 0 || len(s.Late) > s.Step || slices.Contains(s.Late, nil) {
+		err = fmt.Errorf("%d steps, %d late ones, %v: want none below 0", s.Step, len(s.Late), s.Elapsed)
 	}
 	return s, err
 }

@@ -23,16 +23,15 @@ type display struct {
 	mutex sync.Mutex // of the watchdog's goroutine and the run's
 	w     io.Writer
 	bar   *progressbar.ProgressBar // nil: no terminal
-	start time.Time
-	spoke time.Time // the last line
-	mean  string    // the last line of a step
+	spoke time.Time                // the last line
+	mean  string                   // the last line of a step
 }
 
 func newDisplay(w io.Writer) *display {
 	if w == nil {
 		w = io.Discard
 	}
-	d := &display{w: w, start: time.Now()}
+	d := &display{w: w}
 	if f, ok := w.(*os.File); ok {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 			d.bar = progressbar.NewOptions(barLength, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(24),

@@ -19,14 +19,18 @@ type need struct {
 
 // checkMemory plans the run, prints what it needs, and refuses it where that is more than is left.
 func (r *run) checkMemory(c tinylm.Config) error {
-	need, flops, err := r.plan(c, r.Recompute)
+	eval, err := tinylm.NewPlan(c, r.Batch, r.Context, r.evalOptions()...)
+	if err != nil {
+		return err
+	}
+	need, flops, err := r.plan(c, eval, r.Recompute)
 	if err != nil {
 		return err
 	}
 	r.need = need
 	line := "memory: " + need.String()
 	if !r.Recompute && c.Layers > 1 {
-		less, more, err := r.plan(c, true)
+		less, more, err := r.plan(c, eval, true)
 		if err != nil {
 			return err
 		}
@@ -42,13 +46,9 @@ func (r *run) checkMemory(c tinylm.Config) error {
 	return nil
 }
 
-// plan returns the memory of the run, and the arithmetic of a micro-batch in FLOPs.
-func (r *run) plan(c tinylm.Config, recompute bool) (n need, flops float64, err error) {
+// plan returns the memory of the run beside the given plan of its evaluation, and the arithmetic of a micro-batch in FLOPs.
+func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, flops float64, err error) {
 	train, err := tinylm.NewPlan(c, r.Batch, r.Context, r.trainOptions(recompute)...)
-	if err != nil {
-		return n, 0, err
-	}
-	eval, err := tinylm.NewPlan(c, r.Batch, r.Context, r.evalOptions()...)
 	if err != nil {
 		return n, 0, err
 	}

@@ -270,7 +270,7 @@ type description struct {
 // describe writes run.json.
 func (r *run) describe(res *Result) error {
 	d := description{
-		Command: os.Args, Started: r.show.start, Go: runtime.Version(), Device: cuda.Describe(r.backend), Precision: r.Precision,
+		Command: os.Args, Started: r.began, Go: runtime.Version(), Device: cuda.Describe(r.backend), Precision: r.Precision,
 		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Result: res,
 	}
 	if r.resume != "" {

@@ -51,7 +51,7 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 
 // runOn is Run on a backend, which stays open.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &run{Options: *o, backend: b, show: newDisplay(w)}
+	r := &run{Options: *o, backend: b, show: newDisplay(w), began: time.Now()}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(ctx); err != nil {
 		return nil, fmt.Errorf("train: %w", err)
@@ -87,6 +87,7 @@ type run struct {
 	show  *display
 	watch *watchdog
 
+	began  time.Time // this process
 	start  time.Time // of the training, as if it had never been stopped
 	last   time.Time // when the step before was known to have ended, or the first one began
 	tenths int       // of a run by time that are behind it
@@ -171,8 +172,7 @@ func (r *run) stopped(ctx context.Context) error {
 
 // result returns what is known of the outcome before the last evaluation.
 func (r *run) result() *Result {
-	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: r.state.Tokens, Elapsed: r.state.Elapsed}
-	res.Waits = r.reader.Waits()
+	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.tokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {
 		res.Best = r.state.Best.Step
 	}

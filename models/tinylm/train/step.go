@@ -50,7 +50,6 @@ func (r *run) step(ctx context.Context) error {
 		return fmt.Errorf("step %d: %w", s.Number, r.explain(err, s.batches))
 	}
 	r.state.Step++
-	r.state.Tokens += int64(r.tokens())
 	r.state.Cursor = s.batches[r.Accumulate-1].After
 	if !r.host() && len(r.state.Late) == 1 {
 		return nil
