@@ -24,6 +24,11 @@ func (m *Machine) load(in *operand) error {
 	if err := m.check(in, v); err != nil {
 		return err
 	}
+	if in.updated {
+		if err := m.updatesInPlace(v); err != nil {
+			return err
+		}
+	}
 	// A result of an earlier run, whose memory this run writes, or a view with gaps, on which ops of Gorgonia are wrong.
 	if m.inMemory(v) || in.hostReads && hasGaps(v) {
 		if err := m.upload(in, v); err != nil {

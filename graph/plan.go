@@ -56,6 +56,7 @@ type operand struct {
 	wrt   G.Nodes // inputs whose derivative it is
 
 	boundary bool // of WithRecompute: it stays in memory for the backward pass
+	updated  bool // by updates: a step writes to it
 
 	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is of the host
 	checks                 []check  // by dispatch: ops that look at its numbers where these come from the host
@@ -114,6 +115,7 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 		func() error { return p.sums(o) },              // derivatives add up over runs
 		p.align,                                        // values that a step reads or writes as one
 		p.dispatch,                                     // each step gets an implementation
+		p.updates,                                      // what steps write to beside their results
 		p.layout,                                       // each value gets its place in the arena
 	} {
 		if err := pass(); err != nil {

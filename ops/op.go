@@ -211,6 +211,9 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 		return nil, opError(o.spec, fmt.Errorf("%d inputs, want %d", len(inputs), len(o.in)))
 	}
 	in, err := holdAll("input", o.in, inputs)
+	if err == nil {
+		err = o.updatesInPlace(inputs)
+	}
 	if err != nil {
 		return nil, opError(o.spec, err)
 	}
@@ -232,6 +235,18 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	}
 	o.values = values
 	return values[0], nil
+}
+
+// updatesInPlace returns an error if the op would write to a copy of an input.
+func (o *kernelOp) updatesInPlace(inputs []gorgonia.Value) error {
+	if u, ok := o.spec.(Updating); ok {
+		for _, i := range u.UpdatedInputs() {
+			if d, ok := inputs[i].(*tensor.Dense); !ok || !IsRowMajor(d) {
+				return fmt.Errorf("input %d is updated, want a row-major tensor", i)
+			}
+		}
+	}
+	return nil
 }
 
 // holdAll returns cells that hold values.

@@ -68,6 +68,14 @@ type Checked interface {
 	Check(in []Operand, b *cpu.Buf) error
 }
 
+// Updating is a Spec that writes to some of its inputs, as to a cache that lasts over many runs. Such an input is a value of
+// its own, row-major and where the op runs; no other op of the graph may write to it.
+type Updating interface {
+	Spec
+	// UpdatedInputs returns the indices of these inputs.
+	UpdatedInputs() []int
+}
+
 // SpecOf returns the Spec behind an op of this package, and whether op is one.
 func SpecOf(op gorgonia.Op) (Spec, bool) {
 	if k, ok := op.(*kernelOp); ok {

@@ -1,0 +1,55 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// updates marks the inputs that a step writes to, see ops.Updating. Their order with other readers would be undefined, and what is
+// written to a copy would be lost, so both are errors.
+func (p *plan) updates() error {
+	for _, s := range p.steps {
+		u, ok := s.spec.(ops.Updating)
+		if !ok {
+			continue
+		}
+		for _, i := range u.UpdatedInputs() {
+			if err := p.update(s, s.in[i]); err != nil {
+				return fmt.Errorf("%s: input %d: %w", describe(s.node), i, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *plan) update(by *step, v *operand) error {
+	switch {
+	case v.kind != fromInput:
+		return fmt.Errorf("the op writes to %s, which is no input of the graph", v.name)
+	case by.kernel == nil && !p.device.Host:
+		return fmt.Errorf("%s has no kernel for the op, and the host would update a copy", p.device.Kind)
+	}
+	for _, s := range p.steps {
+		if s != by && slices.Contains(s.in, v) {
+			return fmt.Errorf("the op writes to %s, which %s reads, too", v.name, describe(s.node))
+		}
+	}
+	v.updated = true
+	return nil
+}
+
+// updatesInPlace returns an error unless v is where a step that updates it writes to v itself.
+func (m *Machine) updatesInPlace(v G.Value) error {
+	switch {
+	case m.device.Host && (m.inMemory(v) || hasGaps(v)):
+		return errors.New("an op writes to it: want a row-major tensor of its own memory")
+	case !m.device.Host && !isRemote(v):
+		return errors.New("an op writes to it, and its value is on the host: want it on the device, see MoveInputs")
+	}
+	return nil
+}

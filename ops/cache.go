@@ -1,0 +1,208 @@
+package ops
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// KVCache are the sizes of the cache of one attention layer, for sequences that grow by a token at a time. Every sequence has a
+// slot. Its tokens lie in pages, which all slots share: so a sequence grows and ends without a copy. The first place of each
+// list in the input rows of an op says how many tokens a sequence has, the others name its pages.
+//
+// Of an NSA layer a page holds the keys and values of the selected branch, and the compressed keys and values of the blocks that begin in
+// it. Beside the pages each slot has a ring of the w newest keys and values of the window, and one of the l newest that
+// are not compressed yet. Of dense attention, whose Params are zero, a page holds keys and values and there are no rings.
+//
+// A cache is one tensor [Elements()]. How it is laid out is the affair of the kernels that read it.
+type KVCache struct {
+	Params // of the NSA layer; zero: dense attention
+
+	KVHeads  int // Hkv
+	KeyDim   int // D
+	ValueDim int // Dv
+	Slots    int // B: sequences
+	Pages    int // of all sequences
+	PageLen  int // tokens of a page, a multiple of l'
+}
+
+// Dense reports whether the cache is one of dense attention.
+func (c KVCache) Dense() bool { return c.Params == Params{} }
+
+// maxCache bounds the elements of a cache, so that no product of sizes overflows.
+const maxCache = 1 << 40
+
+// Validate returns an error that names the sizes that are wrong or do not fit each other.
+func (c KVCache) Validate() error {
+	err := cmp.Or(positive("kv heads", c.KVHeads), positive("key dim D", c.KeyDim), positive("value dim Dv", c.ValueDim),
+		positive("slots", c.Slots), positive("pages", c.Pages), positive("page length", c.PageLen))
+	if err != nil || c.Dense() {
+		return cmp.Or(err, c.checkElements())
+	}
+	if err := c.Params.Validate(); err != nil {
+		return err
+	}
+	if c.PageLen%c.SelectBlock != 0 {
+		return fmt.Errorf("page length %d is no multiple of the selection block l' = %d", c.PageLen, c.SelectBlock)
+	}
+	return c.checkElements()
+}
+
+func (c KVCache) checkElements() error {
+	tokens := float64(c.Slots)*(float64(c.Window)+float64(c.BlockLen)) + 2*float64(c.Pages)*float64(c.PageLen)
+	if n := tokens * float64(c.KVHeads) * (float64(c.KeyDim) + float64(c.ValueDim)); n > maxCache {
+		return fmt.Errorf("a cache of %.3g elements, want at most %d", n, maxCache)
+	}
+	return nil
+}
+
+// Elements is the number of elements of a valid cache.
+func (c KVCache) Elements() int { return c.layout().elements }
+
+// region is a part of a cache: the keys and the values of some lists of places, each for one slot or one page and one group.
+// The keys of a list are [D,places], so that cpu.Tile multiplies queries by them. The values are [places,Dv].
+type region struct {
+	groups, places int
+	d, dv          int
+	keys, values   int // where they begin
+}
+
+// keysAt and valuesAt are where the keys and values of group g begin, of a slot or a page.
+func (r region) keysAt(list, g int) int   { return r.keys + (list*r.groups+g)*r.places*r.d }
+func (r region) valuesAt(list, g int) int { return r.values + (list*r.groups+g)*r.places*r.dv }
+
+// cacheLayout is where the parts of a cache lie.
+type cacheLayout struct {
+	tokens     region // of a page: the selected branch, or dense attention
+	compressed region // of a page: blocks, in the order of their first tokens
+	window     region // of a slot: token t at t mod w
+	tail       region // of a slot: token t at t mod l, not compressed
+	elements   int
+}
+
+func (c KVCache) layout() (at cacheLayout) {
+	add := func(lists, places int) region {
+		r := region{c.KVHeads, places, c.KeyDim, c.ValueDim, at.elements, at.elements + lists*c.KVHeads*places*c.KeyDim}
+		at.elements = r.values + lists*c.KVHeads*places*c.ValueDim
+		return r
+	}
+	at.tokens = add(c.Pages, c.PageLen)
+	if !c.Dense() {
+		at.compressed = add(c.Pages, c.PageLen/c.Stride)
+		at.window = add(c.Slots, c.Window)
+		at.tail = add(c.Slots, c.BlockLen)
+	}
+	return at
+}
+
+// inferCache checks the inputs cache and rows int32 [n,first+P], where P is the number of pages of a sequence.
+func (c KVCache) inferCache(cache, rows Operand, n, first int) error {
+	if err := wantShape("cache", cache.Shape, c.Elements()); err != nil {
+		return err
+	}
+	if s := rows.Shape; s[0] != n || s[1] <= first {
+		return fmt.Errorf("rows has shape %v, want (%d, %d) or wider", s, n, first+1)
+	}
+	return nil
+}
+
+// checkPages returns an error if a sequence of the given tokens has no pages for them, or pages that are not in the cache.
+func (c KVCache) checkPages(row, tokens int, pages []int32) error {
+	if tokens > len(pages)*c.PageLen {
+		return fmt.Errorf("row %d has %d tokens, want at most %d: %d pages of %d", row, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
+	}
+	for i, p := range pages[:(tokens+c.PageLen-1)/c.PageLen] {
+		if p < 0 || int(p) >= c.Pages {
+			return fmt.Errorf("page %d of row %d is %d, want 0 to %d", i, row, p, c.Pages-1)
+		}
+	}
+	return nil
+}
+
+// sequenceCache is the cache of one sequence and group.
+type sequenceCache[T cpu.Float] struct {
+	KVCache
+	cacheLayout
+	data    []T
+	slot, g int
+	pages   []int32
+}
+
+// list is n adjoining places of a region: dimension i of key j is keys[i*apart+j], and its value is values[j*Dv:].
+type list[T cpu.Float] struct {
+	keys, values []T
+	apart, n     int
+}
+
+// at returns n places of a region from the given one on, of a slot or a page.
+func (s *sequenceCache[T]) at(r region, of, place, n int) list[T] {
+	return list[T]{s.data[r.keysAt(of, s.g)+place:], s.data[r.valuesAt(of, s.g)+place*r.dv:], r.places, n}
+}
+
+// put stores a key and a value at the first place of l.
+func (l list[T]) put(key, value []T) {
+	for i, x := range key {
+		l.keys[i*l.apart] = x
+	}
+	copy(l.values, value)
+}
+
+// token is the place of token t in its page, block that of compression block i, recent and raw those of token t in its rings.
+func (s *sequenceCache[T]) token(t int) list[T] {
+	return s.at(s.tokens, int(s.pages[t/s.PageLen]), t%s.PageLen, 1)
+}
+
+func (s *sequenceCache[T]) block(i int) list[T] {
+	n := s.compressed.places
+	return s.at(s.compressed, int(s.pages[i/n]), i%n, 1)
+}
+
+func (s *sequenceCache[T]) recent(t int) list[T] { return s.at(s.window, s.slot, t%s.Window, 1) }
+func (s *sequenceCache[T]) raw(t int) list[T]    { return s.at(s.tail, s.slot, t%s.BlockLen, 1) }
+
+// walk goes over places of a region, in parts that lie in one list each. A copy of it goes over the same ones.
+type walk[T cpu.Float] struct {
+	seq *sequenceCache[T]
+	region
+	paged  bool    // the region is one of pages, not of slots
+	lo, hi int     // places still to come
+	idx    []int32 // then those of these selection blocks
+	end    int     // behind the last of them
+}
+
+// next returns the next part; ok is false behind the last one.
+func (w *walk[T]) next() (l list[T], ok bool) {
+	for w.lo >= w.hi {
+		if len(w.idx) == 0 || w.idx[0] < 0 {
+			return l, false
+		}
+		w.lo = int(w.idx[0]) * w.seq.SelectBlock
+		w.hi, w.idx = min(w.lo+w.seq.SelectBlock, w.end), w.idx[1:]
+	}
+	at, of := w.lo%w.places, w.seq.slot
+	if w.paged {
+		of = int(w.seq.pages[w.lo/w.places])
+	}
+	n := min(w.hi-w.lo, w.places-at)
+	w.lo += n
+	return w.seq.at(w.region, of, at, n), true
+}
+
+// all goes over the first n tokens, visible over the first n compressed blocks, newest over the tokens [lo,hi) of the window, and
+// selected over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
+func (s *sequenceCache[T]) all(n int) walk[T] {
+	return walk[T]{seq: s, region: s.tokens, paged: true, hi: n}
+}
+
+func (s *sequenceCache[T]) visible(n int) walk[T] {
+	return walk[T]{seq: s, region: s.compressed, paged: true, hi: n}
+}
+
+func (s *sequenceCache[T]) newest(lo, hi int) walk[T] {
+	return walk[T]{seq: s, region: s.window, lo: lo, hi: hi}
+}
+
+func (s *sequenceCache[T]) selected(idx []int32, t int) walk[T] {
+	return walk[T]{seq: s, region: s.tokens, paged: true, idx: idx, end: t + 1}
+}

@@ -1,0 +1,133 @@
+package ops
+
+import (
+	"cmp"
+	"fmt"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// FillCacheOp is the Spec of the other way into a KVCache: it stores the keys and values of the first tokens of a sequence, which
+// a graph for whole sequences has computed, so that DecodeOp goes on behind them. Its inputs are
+//
+//	kc, vc  [R,Nc,Hkv,D], [R,Nc,Hkv,Dv]  compressed; not for dense attention
+//	k, v    [R,S,Hkv,D], [R,S,Hkv,Dv]    for the compressed, the selected and the window branch: six inputs. Two for dense attention
+//	cache   [Elements()]                 which the op writes to
+//	rows    int32 [R,2+P] of each sequence its slot, the number of its tokens, up to S, and its pages. A slot of -1 stores nothing
+//
+// with keys that are rotated. Its output int32 [R] is the number of tokens stored.
+type FillCacheOp struct {
+	Cache KVCache
+}
+
+func (FillCacheOp) Name() string { return "fill cache" }
+
+// UpdatedInputs implements Updating: the cache.
+func (op FillCacheOp) UpdatedInputs() []int { return []int{op.cacheInput()} }
+
+func (op FillCacheOp) CheckedInput() int { return op.cacheInput() + 1 }
+
+func (op FillCacheOp) cacheInput() int {
+	if op.Cache.Dense() {
+		return 2
+	}
+	return 8
+}
+
+func (op FillCacheOp) Infer(in []Operand) ([]Operand, error) {
+	c, at := op.Cache, op.cacheInput()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	names := []string{"k", "v"}
+	if !c.Dense() {
+		names = []string{"kc", "vc", "compressed k", "compressed v", "selected k", "selected v", "window k", "window v"}
+	}
+	var want []input
+	for _, name := range names {
+		want = append(want, float(name, 4))
+	}
+	if err := wantInputs(in, append(want, float("cache", 1), index("rows", 2))...); err != nil {
+		return nil, err
+	}
+	k := in[at-2].Shape
+	err := c.inferCache(in[at], in[at+1], k[0], 2)
+	for i, name := range names {
+		tokens, width := k[1], c.KeyDim
+		if name == "kc" || name == "vc" {
+			tokens = compressedRows(k[1], c.BlockLen, c.Stride)
+		}
+		if i%2 == 1 {
+			width = c.ValueDim
+		}
+		err = cmp.Or(err, wantShape(name, in[i].Shape, k[0], tokens, c.KVHeads, width))
+	}
+	return []Operand{{tensor.Int32, tensor.Shape{k[0]}}}, err
+}
+
+func (op FillCacheOp) Check(in []Operand, b *cpu.Buf) error {
+	return op.checkRows(Arg{in[op.CheckedInput()], b}, in[op.cacheInput()-1].Shape[1])
+}
+
+func (op FillCacheOp) checkRows(rows Arg, most int) error {
+	for i := range rows.Shape[0] {
+		row := cpu.Slice[int32](rows.Buf)[i*rows.last():][:rows.last()]
+		switch {
+		case row[0] < -1 || int(row[0]) >= op.Cache.Slots:
+			return fmt.Errorf("row %d has slot %d, want -1 to %d", i, row[0], op.Cache.Slots-1)
+		case row[0] == -1:
+			continue
+		case row[1] < 0 || int(row[1]) > most:
+			return fmt.Errorf("row %d has %d tokens, want 0 to %d", i, row[1], most)
+		}
+		for j := range i {
+			if cpu.Slice[int32](rows.Buf)[j*rows.last()] == row[0] {
+				return fmt.Errorf("rows %d and %d have the slot %d", j, i, row[0])
+			}
+		}
+		if err := op.Cache.checkPages(i, int(row[1]), row[2:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (op FillCacheOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	byType(in[0].Dtype, bindFill[float32], bindFill[float64])(k, op, in, out[0])
+}
+
+func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) {
+	c, at := op.Cache, op.cacheInput()
+	layout, rows := c.layout(), in[at+1]
+	k.Check = func() error { return op.checkRows(rows, in[at-1].Shape[1]) }
+	k.Phase(rows.Shape[0]*c.KVHeads, func(piece int, _ *cpu.Worker) {
+		i, g := piece/c.KVHeads, piece%c.KVHeads
+		row := cpu.Slice[int32](rows.Buf)[i*rows.last():][:rows.last()]
+		slot, n := int(row[0]), int(row[1])
+		if slot < 0 {
+			n = 0
+		}
+		if g == 0 {
+			cpu.Slice[int32](stored.Buf)[i] = int32(n)
+		}
+		s := &sequenceCache[T]{c, layout, cpu.Slice[T](in[at].Buf), slot, g, row[2:]}
+		// put stores rows [from,to) of the keys and values in the inputs j and j+1.
+		put := func(j, from, to int, place func(t int) list[T]) {
+			k, v := in[j], in[j+1]
+			for t := from; t < to; t++ {
+				r := (i*k.Shape[1]+t)*c.KVHeads + g
+				place(t).put(cpu.Slice[T](k.Buf)[r*c.KeyDim:][:c.KeyDim], cpu.Slice[T](v.Buf)[r*c.ValueDim:][:c.ValueDim])
+			}
+		}
+		if c.Dense() {
+			put(0, 0, n, s.token)
+			return
+		}
+		put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.block)
+		put(2, max(0, n-c.BlockLen), n, s.raw)
+		put(4, 0, n, s.token)
+		put(6, max(0, n-c.Window), n, s.recent)
+	})
+}

@@ -1,0 +1,213 @@
+package ops
+
+import (
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// decoder is the kernel of DecodeOp. A piece of work is one sequence and one group: its results depend on nothing else.
+type decoder[T cpu.Float] struct {
+	KVCache
+	cacheLayout
+	h, most      int // query heads of a group, and keys that a branch can read
+	q            Arg
+	k, v         []Arg // of the branches
+	gates        Arg
+	cache, rows  Arg
+	phi          [2][]Arg // of keys and values; empty: the mean
+	o, idx, read Arg
+
+	places, starts []float64   // rotations of the tokens of a run, and of the first tokens of runs: see RoPEOp
+	choice         selector[T] // of blocks
+
+	// Of each worker: the rotation; rows of q and o; scores, and those of the compressed branch again; the state of the
+	// softmax; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores
+	// of selection blocks, and the best ones.
+	turn, rowsQ, rowsO, scores, kept, max, sum, row, block, hidden, folded, best cpu.Region[T]
+	blocks                                                                       cpu.Region[int32]
+}
+
+func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
+	c, at := op.Cache, op.cacheInput()
+	d := &decoder[T]{
+		KVCache: c, cacheLayout: c.layout(), h: in[0].Shape[2] / c.KVHeads,
+		q: in[0], cache: in[at], rows: in[at+1], o: out[0], idx: out[1], read: out[2],
+	}
+	for i := 1; i+1 < at; i += 2 {
+		d.k, d.v = append(d.k, in[i]), append(d.v, in[i+1])
+	}
+	context, rope := (d.rows.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
+	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(pieces(context, runTokens), 0, runTokens, c.KeyDim)
+	d.most = context
+	if !c.Dense() {
+		d.gates = in[at-1]
+		d.most = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
+		d.choice = selector[T]{Params: c.Params, weights: foldWeights[T](c.Params)}
+		d.kept, d.block = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
+		d.folded, d.best, d.blocks = cpu.Scratch[T](k, pieces(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
+	}
+	if op.MLP {
+		d.phi = [2][]Arg{in[at+2 : at+5], in[at+5 : at+8]}
+		d.hidden = cpu.Scratch[T](k, max(d.phi[0][1].Shape[0], d.phi[1][1].Shape[0]))
+	}
+	d.turn, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))
+	d.rowsQ, d.rowsO = cpu.Scratch[T](k, d.h*c.KeyDim), cpu.Scratch[T](k, d.h*c.ValueDim)
+	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
+	k.Check = func() error { return op.checkRows(d.rows) }
+	k.Phase(c.Slots*c.KVHeads, func(piece int, w *cpu.Worker) { d.step(piece/c.KVHeads, piece%c.KVHeads, w) })
+}
+
+// step takes the next token of the sequence in a slot, for group g.
+func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
+	at := slot*d.KVHeads + g
+	o, read := cpu.Slice[T](d.o.Buf)[at*d.h*d.ValueDim:][:d.h*d.ValueDim], cpu.Slice[int32](d.read.Buf)[at*3:][:3]
+	idx := cpu.Slice[int32](d.idx.Buf)[at*d.idx.last():][:d.idx.last()]
+	clear(o)
+	clear(read)
+	for i := range idx {
+		idx[i] = -1
+	}
+	row := cpu.Slice[int32](d.rows.Buf)[slot*d.rows.last():][:d.rows.last()]
+	t := int(row[0])
+	if t < 0 {
+		return
+	}
+	s := &sequenceCache[T]{d.KVCache, d.cacheLayout, cpu.Slice[T](d.cache.Buf), slot, g, row[1:]}
+	turn, q := d.turn.Local(w), d.rowsQ.Local(w)
+	compose(turn, d.starts[t/runTokens*d.KeyDim:][:d.KeyDim], d.places[t%runTokens*d.KeyDim:][:d.KeyDim])
+	for j := range d.h {
+		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], turn)
+	}
+	// put stores the token's key and value of a branch.
+	put := func(branch int, place list[T]) {
+		key := d.row.Local(w)[:d.KeyDim]
+		rotate(key, cpu.Slice[T](d.k[branch].Buf)[at*d.KeyDim:][:d.KeyDim], turn)
+		place.put(key, cpu.Slice[T](d.v[branch].Buf)[at*d.ValueDim:][:d.ValueDim])
+	}
+
+	if d.Dense() {
+		put(0, s.token(t))
+		read[2] = int32(d.attend(q, o, s.all(t+1), nil, w))
+		return
+	}
+	put(0, s.raw(t))
+	if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
+		d.compress(s, first, w)
+	}
+	put(1, s.token(t))
+	put(2, s.recent(t))
+
+	// add is the sum over the branches of gate times branch.
+	branch, gates := d.rowsO.Local(w), cpu.Slice[T](d.gates.Buf)[at*d.h*3:][:d.h*3]
+	add := func(i, keys int) {
+		read[i] = int32(keys)
+		for j := range d.h {
+			cpu.Axpy(gates[j*3+i], branch[j*d.ValueDim:][:d.ValueDim], o[j*d.ValueDim:][:d.ValueDim])
+		}
+	}
+	visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
+	var kept []T
+	if own >= d.TopN { // otherwise all blocks are chosen
+		kept = d.kept.Local(w)
+	}
+	add(0, d.attend(q, branch, s.visible(visible), kept, w))
+	d.choice.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
+	add(1, d.attend(q, branch, s.selected(idx, t), nil, w))
+	add(2, d.attend(q, branch, s.newest(max(0, t+1-d.Window), t+1), nil, w))
+}
+
+// attend sets o [h,Dv] to the attention of the rows q [h,D] over the given keys, and returns their number. The scores are
+// also copied to kept, if that is not nil.
+func (d *decoder[T]) attend(q, o []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
+	s := d.scores.Local(w)
+	again := keys
+	for l, ok := keys.next(); ok; l, ok = keys.next() {
+		cpu.Tile(d.h, l.n, d.KeyDim, q, d.KeyDim, 1, l.keys, l.apart, s[n:], d.most, false)
+		n += l.n
+	}
+	state := d.state(w)
+	state.start()
+	for j := range d.h {
+		row := s[j*d.most:][:n]
+		if kept != nil {
+			copy(kept[j*d.most:], row)
+		}
+		state.add(j, row, 0, n, nil)
+	}
+	clear(o)
+	n = 0
+	for l, ok := again.next(); ok; l, ok = again.next() {
+		cpu.Tile(d.h, d.ValueDim, l.n, s[n:], d.most, 1, l.values, d.ValueDim, o, d.ValueDim, true)
+		n += l.n
+	}
+	for j := range d.h {
+		state.finish(j, o[j*d.ValueDim:][:d.ValueDim])
+	}
+	return n
+}
+
+// state is the softmax of the last attention of a worker.
+func (d *decoder[T]) state(w *cpu.Worker) softmax[T] {
+	return softmax[T]{d.max.Local(w), d.sum.Local(w), softmaxScale[T](d.KeyDim)}
+}
+
+// probabilities replaces the first n scores of each row of the last attention by the probabilities, and returns their sum over the rows.
+func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
+	if scores == nil {
+		return nil
+	}
+	state := d.state(w)
+	for j := range d.h {
+		x := scores[j*d.most:][:n]
+		log := T(math.Log(float64(state.sum[j])))
+		if lse := state.max[j]*state.scale + log; isLarge(lse) {
+			expScores(x, state.max[j], state.scale, log)
+		} else {
+			expScores(x, 0, state.scale, lse)
+		}
+		if j > 0 {
+			cpu.Add(scores[:n], scores[:n], x)
+		}
+	}
+	return scores[:n]
+}
+
+// compress stores the key and the value of the block that begins with token first, which are of the l newest tokens.
+func (d *decoder[T]) compress(s *sequenceCache[T], first int, w *cpu.Worker) {
+	block, row, place := d.block.Local(w), d.row.Local(w), s.block(first/d.Stride)
+	for j := range d.BlockLen {
+		raw := s.raw(first + j)
+		for i := range d.KeyDim {
+			block[j*d.KeyDim+i] = raw.keys[i*raw.apart]
+		}
+	}
+	d.phiOf(0, row[:d.KeyDim], block, w)
+	for i := range d.KeyDim {
+		place.keys[i*place.apart] = row[i]
+	}
+	for j := range d.BlockLen {
+		copy(block[j*d.ValueDim:][:d.ValueDim], s.raw(first+j).values)
+	}
+	d.phiOf(1, place.values[:d.ValueDim], block, w)
+}
+
+// phiOf sets dst to the compression of a block [l,len(dst)], which it overwrites.
+func (d *decoder[T]) phiOf(side int, dst, block []T, w *cpu.Worker) {
+	block = block[:d.BlockLen*len(dst)]
+	phi := d.phi[side]
+	if len(phi) == 0 {
+		addRows(dst, block, len(dst))
+		cpu.Scale(dst, 1/T(d.BlockLen))
+		return
+	}
+	cpu.Add(block, block, cpu.Slice[T](phi[0].Buf))
+	hidden := d.hidden.Local(w)[:phi[1].Shape[0]]
+	for i := range hidden {
+		hidden[i] = cpu.Dot(block, cpu.Slice[T](phi[1].Buf)[i*len(block):])
+	}
+	cpu.SiLU(hidden, hidden)
+	for i := range dst {
+		dst[i] = cpu.Dot(hidden, cpu.Slice[T](phi[2].Buf)[i*len(hidden):])
+	}
+}
