@@ -74,6 +74,22 @@ func (b *Builder) Node(n *G.Node, err error) *G.Node {
 	return n
 }
 
+// Apply returns ops.Apply of spec to inputs.
+func (b *Builder) Apply(spec ops.Spec, inputs ...*G.Node) *G.Node {
+	if b.err != nil {
+		return nil
+	}
+	return b.Node(ops.Apply(spec, inputs...))
+}
+
+// Output returns a further output of the op behind n.
+func (b *Builder) Output(n *G.Node, index int) *G.Node {
+	if b.err != nil {
+		return nil
+	}
+	return b.Node(ops.Output(n, index))
+}
+
 // Param returns the node of the parameter of the given name. The first call adds it to the graph, with the value that the
 // source gives. A value of another shape is an error, and so is a name that the graph has already: Gorgonia takes inputs of
 // one name, type and shape for one.

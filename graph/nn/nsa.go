@@ -184,6 +184,8 @@ type NSAParts struct {
 	Selected   *G.Node // [B,S,Hq,Dv]
 	Window     *G.Node // [B,S,Hq,Dv]
 	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, from its document's first, ascending, padded with -1
+
+	stored G.Nodes // what Fill stores
 }
 
 // ApplyOption is an option of NSA.Apply.
@@ -231,33 +233,48 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	if o.cuSeqlens != nil {
 		documents = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], c.BlockLen, c.Stride)))
 	}
-	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
-	q := b.Node(ops.RoPE(heads("wq", c.Heads), c.RoPEBase, 0, documents)) // [B,S,Hq,D]
-	var k, v [len(branches)]*G.Node                                       // [B,S,Hkv,D], [B,S,Hkv,Dv]
-	for i, name := range branches {
-		k[i] = b.Node(ops.RoPE(heads("wk_"+name, c.KVHeads), c.RoPEBase, 0, documents))
-		v[i] = heads("wv_"+name, c.KVHeads)
+	q, k, v := l.project(&b, x)
+	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
+	q = rope(q)
+	for i := range k {
+		k[i] = rope(k[i])
 	}
 
 	kc, vc := l.compress(&b, "phi_k.", k[0], documents), l.compress(&b, "phi_v.", v[0], documents) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
+	p.stored = append(G.Nodes{kc, vc}, interleave(k, v)...)
 	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride, documents))
 	lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
 	p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
 	p.Selected = b.Node(ops.SelectedAttention(q, k[1], v[1], p.Blocks, c.SelectBlock, documents))
 	p.Window = b.Node(ops.SlidingWindow(q, k[2], v[2], c.Window, documents))
 
-	p.Gates = b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(c.Heads))
-	if c.GateActivation == GateSoftmax {
-		p.Gates = b.Node(ops.Softmax(p.Gates))
-	} else {
-		p.Gates = b.Node(ops.Sigmoid(p.Gates))
-	}
+	p.Gates = l.gates(&b, x)
 	sum := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
 	p.Output = b.Linear(sum, l.prefix+"wo")
 	if b.err != nil {
 		return NSAParts{}, b.err
 	}
 	return p, nil
+}
+
+// project returns the projections of x [B,S,Dim] before rotation: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv] of each
+// branch.
+func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v [len(branches)]*G.Node) {
+	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
+	q = heads("wq", l.config.Heads)
+	for i, name := range branches {
+		k[i], v[i] = heads("wk_"+name, l.config.KVHeads), heads("wv_"+name, l.config.KVHeads)
+	}
+	return q, k, v
+}
+
+// gates returns the activated gates of x: [B,S,Hq,3].
+func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
+	logits := b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(l.config.Heads))
+	if l.config.GateActivation == GateSoftmax {
+		return b.Node(ops.Softmax(logits))
+	}
+	return b.Node(ops.Sigmoid(logits))
 }
 
 // compress applies the layer's phi to x [B,S,Hkv,D].

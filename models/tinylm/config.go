@@ -10,7 +10,6 @@ import (
 	"math"
 	"strings"
 
-	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
@@ -177,47 +176,4 @@ func Preset(name string) (Config, error) {
 		return Base(), nil
 	}
 	return Config{}, fmt.Errorf("tinylm: no preset %q, want one of: base, tiny", name)
-}
-
-// Layer is the nodes of a layer.
-type Layer struct {
-	Stream *G.Node // [B,S,dim], the residual stream before it
-
-	nn.NSAParts // of its attention; dense attention has an Output alone
-}
-
-// logits adds a model to the graph of b and returns its logits [B,S,V] of tokens [B,S], and its layers: x += attention(norm(x)),
-// x += mlp(norm(x)). cuSeqlens has the boundaries of documents; nil: there are none.
-func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
-	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
-	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
-	for i := range c.Layers {
-		a := layer(i)
-		parts := c.attention(b, norm(x, a+"attn_norm"), cuSeqlens, a+"attn.")
-		layers = append(layers, Layer{x, parts})
-		x = b.Node(ops.Add(x, parts.Output))
-		hidden := b.Node(ops.SiLU(b.Linear(norm(x, a+"mlp_norm"), a+"mlp.w1")))
-		x = b.Node(ops.Add(x, b.Linear(hidden, a+"mlp.w2")))
-	}
-	return b.Linear(norm(x, "norm"), "head"), layers
-}
-
-// attention adds the attention layer of x [B,S,dim], its parameters behind prefix: NSA, or causal attention over all keys with
-// rotary embedding, which has an Output alone.
-func (c Config) attention(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) (parts nn.NSAParts) {
-	if c.Attention != Dense {
-		var err error
-		parts, err = b.NSA(prefix, c.NSAConfig).ApplyParts(x, nn.WithCuSeqlens(cuSeqlens))
-		parts.Output = b.Node(parts.Output, err)
-		return parts
-	}
-	documents := ops.WithDocuments(nil)
-	if cuSeqlens != nil && x != nil {
-		documents = ops.WithDocuments(b.Node(ops.DocumentTable(cuSeqlens, x.Shape()[0], x.Shape()[1], 0, 0)))
-	}
-	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
-	q := rope(b.Linear(x, prefix+"wq", ops.WithHeads(c.Heads)))   // [B,S,Hq,D]
-	k := rope(b.Linear(x, prefix+"wk", ops.WithHeads(c.KVHeads))) // [B,S,Hkv,D]
-	v := b.Linear(x, prefix+"wv", ops.WithHeads(c.KVHeads))       // [B,S,Hkv,Dv]
-	return nn.NSAParts{Output: b.Linear(b.Node(ops.CausalAttention(q, k, v, documents)), prefix+"wo")}
 }

@@ -1,0 +1,80 @@
+package nn
+
+import (
+	"errors"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Cache is the cache of one attention layer in a graph.
+type Cache struct {
+	ops.KVCache
+	Values *G.Node // [Elements()], an input: Decode and Fill write to it
+	Rows   *G.Node // int32: the tokens and pages of the sequences, see ops.DecodeOp and ops.FillCacheOp
+}
+
+// Cache returns the sizes of a cache of the layer, for slots sequences that share pages of pageLen tokens each.
+func (c NSAConfig) Cache(slots, pages, pageLen int) ops.KVCache {
+	return ops.KVCache{
+		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen,
+	}
+}
+
+// Decoded are the nodes of a layer that takes one token of each sequence.
+type Decoded struct {
+	Output *G.Node // [B,1,Dim]
+	Blocks *G.Node // int32 [B,1,Hkv,n], the selected blocks, ascending, padded with -1
+	Read   *G.Node // int32 [B,Hkv,3], the keys read by the compressed, the selected and the window branch
+}
+
+// Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output is that of the last
+// token where Apply has the whole sequence.
+func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
+	if l == nil {
+		return d, errors.New("nn: nsa: nil layer")
+	}
+	defer prefix(&err, "nsa "+l.prefix+": decode")
+	b := l.builder
+	q, k, v := l.project(&b, x)
+	inputs := append(G.Nodes{q}, interleave(k, v)...)
+	inputs = append(inputs, l.gates(&b, x), c.Values, c.Rows)
+	mlp := l.config.Phi == PhiMLP
+	if mlp {
+		for _, side := range []string{"phi_k.", "phi_v."} {
+			for _, name := range []string{"pe", "w1.weight", "w2.weight"} {
+				inputs = append(inputs, b.Param(l.prefix+side+name))
+			}
+		}
+	}
+	if b.err != nil {
+		return d, b.err
+	}
+	sum := b.Apply(ops.DecodeOp{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: mlp}, inputs...)
+	d.Blocks, d.Read = b.Output(sum, 1), b.Output(sum, 2)
+	d.Output = b.Linear(sum, l.prefix+"wo")
+	if b.err != nil {
+		return Decoded{}, b.err
+	}
+	return d, nil
+}
+
+// Fill stores the keys and values of the whole sequences that ApplyParts has returned p for. It returns the numbers of tokens stored,
+// int32 [R].
+func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
+	defer prefix(&err, "nsa: fill")
+	if p.stored == nil {
+		return nil, errors.New("the parts are not those of a layer")
+	}
+	return ops.Apply(ops.FillCacheOp{Cache: c.KVCache}, append(slices.Clone(p.stored), c.Values, c.Rows)...)
+}
+
+// interleave returns the keys and values of the branches in turn.
+func interleave(k, v [len(branches)]*G.Node) (list G.Nodes) {
+	for i := range k {
+		list = append(list, k[i], v[i])
+	}
+	return list
+}

@@ -1,0 +1,294 @@
+package tinylm
+
+import (
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
+)
+
+// Decoder runs a model a token at a time over caches of keys and values, for several sequences at once, of lengths of their own.
+// Each has a slot. The logits of a sequence are those of a Model of the whole sequence, and do not depend on the other slots. It
+// reads the weights where Weights.Tensors has them, also after a step of training, whose weights a sequence that has begun
+// then goes on with. It is used by one goroutine at a time.
+type Decoder struct {
+	weights        *Weights
+	slots, context int
+	options        []graph.Option
+	caches         []*tensor.Dense // of the layers
+	layout         nn.Cache        // sizes of each of them
+	sequences      []decoded
+	free           []int32 // pages
+
+	step     *decoderGraph
+	prefills map[int]*decoderGraph // by length
+}
+
+// decoded is the sequence of a slot.
+type decoded struct {
+	tokens int
+	pages  []int32
+	logits []float32
+}
+
+// ErrContextFull says that a sequence has no room for another token.
+var ErrContextFull = errors.New("the context is full")
+
+// pageTokens is the least length of a page of the caches.
+const pageTokens = 128
+
+// smallModel is the number of parameters up to which a step on the CPU is faster on one worker than on several, which would
+// wait for each other at every op.
+const smallModel = 4 << 20
+
+// NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
+// Config.Context. The options are those of its machines. Their backend must be the CPU, the default. Close ends it.
+func NewDecoder(w *Weights, slots, context int, opts ...graph.Option) (d *Decoder, err error) {
+	defer named(&err, fmt.Sprintf("decoder of %d sequences of %d tokens", slots, context))
+	if err := w.check(); err != nil {
+		return nil, err
+	}
+	if err := checkTokens(slots, context); err != nil {
+		return nil, err
+	}
+	c := w.Config.WithDefaults()
+	if c.parameters() <= smallModel {
+		opts = append([]graph.Option{graph.WithBackend(graph.NewCPU(1))}, opts...)
+	}
+	pageLen := pageTokens
+	if l := c.SelectBlock; c.Attention != Dense {
+		pageLen = (pageTokens + l - 1) / l * l
+	}
+	pages := (context + pageLen - 1) / pageLen
+	d = &Decoder{weights: w, slots: slots, context: context, options: opts, sequences: make([]decoded, slots), prefills: map[int]*decoderGraph{}}
+	d.layout.KVCache = c.cache(slots, slots*pages, pageLen)
+	if err := d.layout.Validate(); err != nil {
+		return nil, err
+	}
+	dt := w.Tensors["norm.weight"].Dtype()
+	if err := memory.Check(c.Layers * d.layout.Elements() * int(dt.Size())); err != nil {
+		return nil, fmt.Errorf("caches: %w", err)
+	}
+	for range c.Layers {
+		d.caches = append(d.caches, tensor.New(tensor.Of(dt), tensor.WithShape(d.layout.Elements())))
+	}
+	for i := range d.sequences {
+		d.sequences[i].pages = make([]int32, 0, pages)
+		d.sequences[i].logits = make([]float32, c.Vocab)
+	}
+	for p := range slots * pages {
+		d.free = append(d.free, int32(slots*pages-1-p))
+	}
+	d.step, err = d.newGraph(slots, 1, 1+pages, func(g *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
+		logits, layers := c.decode(b, tokens, caches)
+		for _, l := range layers {
+			g.read = append(g.read, l.Read)
+		}
+		return logits
+	})
+	return d, err
+}
+
+// Slots returns the number of sequences that the decoder has room for.
+func (d *Decoder) Slots() int { return d.slots }
+
+// Context returns the largest number of tokens of a sequence.
+func (d *Decoder) Context() int { return d.context }
+
+// Len returns the number of tokens of the sequence in a slot, 0 for a free slot.
+func (d *Decoder) Len(slot int) int { return d.sequences[slot].tokens }
+
+// Logits returns the logits [V] of the token that follows the sequence in a slot. They last until its next Prefill, Step or
+// Release.
+func (d *Decoder) Logits(slot int) []float32 { return d.sequences[slot].logits }
+
+// Release frees a slot.
+func (d *Decoder) Release(slot int) {
+	s := &d.sequences[slot]
+	d.free = append(d.free, s.pages...)
+	s.tokens, s.pages = 0, s.pages[:0]
+}
+
+// Prefill makes tokens the sequence of a slot, whatever it has held, and computes the logits of the token that follows. All
+// tokens run at once, in a graph for the next power of two of them, which is made when it is first needed.
+func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
+	defer named(&err, fmt.Sprintf("prefill of %d tokens", len(tokens)))
+	switch {
+	case slot < 0 || slot >= d.slots:
+		return fmt.Errorf("slot %d, want 0 to %d", slot, d.slots-1)
+	case len(tokens) == 0:
+		return errors.New("no tokens")
+	case len(tokens) > d.context:
+		return fmt.Errorf("%w: it holds %d", ErrContextFull, d.context)
+	}
+	g, err := d.prefill(len(tokens))
+	if err != nil {
+		return err
+	}
+	d.Release(slot)
+	s := &d.sequences[slot]
+	d.grow(s, len(tokens))
+	clear(g.tokens[copy(g.tokens, tokens):])
+	g.last[0], g.rows[0], g.rows[1] = int32(len(tokens)-1), int32(slot), int32(len(tokens))
+	copy(g.rows[2:], s.pages)
+	if err := g.machine.RunAll(); err != nil {
+		d.Release(slot)
+		return err
+	}
+	s.tokens = len(tokens)
+	return g.copyLogits(s.logits, 0)
+}
+
+// prefill returns the graph for n tokens.
+func (d *Decoder) prefill(n int) (*decoderGraph, error) {
+	const least = 16
+	size := least
+	for size < n {
+		size *= 2
+	}
+	n = min(d.context, size)
+	if g := d.prefills[n]; g != nil {
+		return g, nil
+	}
+	c := d.weights.Config.WithDefaults()
+	g, err := d.newGraph(1, n, 2+cap(d.sequences[0].pages), func(g *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
+		var last *G.Node
+		g.last, last = g.input("last", 1, 1)
+		return c.prefill(b, tokens, last, caches)
+	})
+	if err == nil {
+		d.prefills[n] = g
+	}
+	return g, err
+}
+
+// grow gives s the pages of n tokens.
+func (d *Decoder) grow(s *decoded, n int) {
+	for len(s.pages)*d.layout.PageLen < n {
+		last := len(d.free) - 1
+		s.pages, d.free = append(s.pages, d.free[last]), d.free[:last]
+	}
+}
+
+// Step gives each sequence its next token, tokens[slot], and computes the logits of the one that follows. A slot of -1 rests.
+// After an error no sequence has changed. It is an error if a slot is free, and one that wraps ErrContextFull if a sequence is full.
+func (d *Decoder) Step(tokens []int32) (err error) {
+	defer named(&err, "decode")
+	if len(tokens) != d.slots {
+		return fmt.Errorf("%d tokens, want one for each of %d slots", len(tokens), d.slots)
+	}
+	for i, t := range tokens {
+		switch s := &d.sequences[i]; {
+		case t < 0:
+		case s.tokens == 0:
+			return fmt.Errorf("slot %d is free: Prefill begins a sequence", i)
+		case s.tokens >= d.context:
+			return fmt.Errorf("slot %d: %w: it holds %d", i, ErrContextFull, d.context)
+		}
+	}
+	g := d.step
+	width := len(g.rows) / d.slots
+	for i, t := range tokens {
+		s, row := &d.sequences[i], g.rows[i*width:][:width]
+		if row[0], g.tokens[i] = -1, 0; t >= 0 {
+			d.grow(s, s.tokens+1)
+			row[0], g.tokens[i] = int32(s.tokens), t
+			copy(row[1:], s.pages)
+		}
+	}
+	if err := g.machine.RunAll(); err != nil {
+		return err
+	}
+	for i, t := range tokens {
+		if s := &d.sequences[i]; t >= 0 {
+			s.tokens++
+			if err := g.copyLogits(s.logits, i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// KeysRead returns the keys that the last Step has read in all, as the kernels counted them, by the compressed, the
+// selected and the window branch. Dense attention counts as the window.
+func (d *Decoder) KeysRead() (n [3]int) {
+	for _, node := range d.step.read {
+		if v, ok := node.Value().(*tensor.Dense); ok {
+			for i, keys := range v.Int32s() {
+				n[i%3] += int(keys)
+			}
+		}
+	}
+	return n
+}
+
+// Close ends the machines.
+func (d *Decoder) Close() error {
+	var errs []error
+	for _, g := range d.prefills {
+		errs = append(errs, g.machine.Close())
+	}
+	if d.step != nil {
+		errs = append(errs, d.step.machine.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// decoderGraph is a graph of a Decoder with its machine.
+type decoderGraph struct {
+	graph              *G.ExprGraph
+	tokens, rows, last []int32
+	logits             *G.Node
+	read               G.Nodes
+	machine            *graph.Machine
+}
+
+// input adds an input of int32.
+func (g *decoderGraph) input(name string, shape ...int) ([]int32, *G.Node) {
+	v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(shape...))
+	return v.Int32s(), G.NewTensor(g.graph, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+}
+
+// newGraph returns a graph for tokens [batch,seq] and rows [batch,width], whose logits build returns.
+func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
+	g := &decoderGraph{graph: G.NewGraph()}
+	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
+	var tokens, rows *G.Node
+	g.tokens, tokens = g.input("tokens", batch, seq)
+	g.rows, rows = g.input("rows", batch, width)
+	caches := make([]nn.Cache, len(d.caches))
+	for i, v := range d.caches {
+		values := G.NewVector(g.graph, v.Dtype(), G.WithShape(v.Shape()...), G.WithName(fmt.Sprint("cache ", i)), G.WithValue(v))
+		caches[i] = nn.Cache{KVCache: d.layout.KVCache, Values: values, Rows: rows}
+	}
+	g.logits = build(g, b, tokens, caches)
+	if b.Err() != nil {
+		return nil, b.Err()
+	}
+	var err error
+	g.machine, err = graph.NewMachine(g.graph, append(d.options[:len(d.options):len(d.options)], graph.WithKeep(append(g.read, g.logits)...))...)
+	return g, err
+}
+
+// copyLogits copies a row of the logits of the last run.
+func (g *decoderGraph) copyLogits(dst []float32, row int) error {
+	v, err := graph.HostValue(g.logits.Value())
+	if err != nil {
+		return err
+	}
+	switch x := v.(*tensor.Dense); x.Dtype() {
+	case tensor.Float32:
+		copy(dst, x.Float32s()[row*len(dst):])
+	default:
+		for i, logit := range x.Float64s()[row*len(dst):][:len(dst)] {
+			dst[i] = float32(logit)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package tinylm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// decodeConfigs are models of all kinds of layers.
+func decodeConfigs() map[string]Config {
+	mlp, softmax, dense := small(), small(), small()
+	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
+	softmax.GateActivation, softmax.KVHeads, softmax.ValueDim = nn.GateSoftmax, 1, 6
+	dense.Attention = Dense
+	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense}
+}
+
+// logitsOf returns the logits [S,V] of a Model of tokens.
+func logitsOf(t *testing.T, w *Weights, tokens []int32) []float64 {
+	m := newTestModel(t, w, nil, 1, len(tokens))
+	copy(m.Tokens(), tokens)
+	require.NoError(t, m.Run())
+	return testutil.Floats(t, testutil.Must(m.Logits())(t).Data())
+}
+
+// TestDecoderMatchesModel prefills the first tokens of a sequence, for many numbers of them, and decodes the others: the logits of
+// every token are those of a Model of the whole sequence.
+func TestDecoderMatchesModel(t *testing.T) {
+	const n = 150
+	for name, c := range decodeConfigs() {
+		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
+			t.Run(fmt.Sprint(name, "/", dt), func(t *testing.T) {
+				w := newTestWeights(t, c, dt, 1)
+				tokens := testutil.Tokens(3, n, c.Vocab)
+				want := logitsOf(t, w, tokens)
+				d := testutil.Closing(NewDecoder(w, 2, n))(t)
+				for first := 1; first < n; first += 1 + first {
+					require.NoError(t, d.Prefill(1, tokens[:first]))
+					got := testutil.Convert[float64](d.Logits(1))
+					for _, next := range tokens[first:] {
+						require.NoError(t, d.Step([]int32{-1, next}))
+						got = append(got, testutil.Convert[float64](d.Logits(1))...)
+					}
+					require.Equal(t, n, d.Len(1))
+					testutil.Within(t, fmt.Sprint("logits behind ", first), got, want[(first-1)*c.Vocab:], 1e-5)
+				}
+				require.Zero(t, d.Len(0))
+			})
+		}
+	}
+}
+
+// TestDecoderSequencesJoinAndLeave: sequences of random lengths join and leave a running batch, in random slots, and each has the
+// bits of its own run.
+func TestDecoderSequencesJoinAndLeave(t *testing.T) {
+	const slots, context, count = 5, 90, 60
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	alone, batch := testutil.Closing(NewDecoder(w, 1, context))(t), testutil.Closing(NewDecoder(w, slots, context))(t)
+	r := rand.New(rand.NewPCG(4, 5))
+	var running [slots]struct {
+		tokens []int32
+		want   [][]float32 // logits from the end of the prompt on
+		at     int
+	}
+	begin := func(slot int) {
+		tokens := testutil.Tokens(r.Uint64(), 1+r.IntN(context), w.Config.Vocab)
+		prompt := 1 + r.IntN(len(tokens))
+		require.NoError(t, alone.Prefill(0, tokens[:prompt]))
+		s := &running[slot]
+		s.tokens, s.at, s.want = tokens, prompt, [][]float32{append([]float32(nil), alone.Logits(0)...)}
+		for _, next := range tokens[prompt:] {
+			require.NoError(t, alone.Step([]int32{next}))
+			s.want = append(s.want, append([]float32(nil), alone.Logits(0)...))
+		}
+		require.NoError(t, batch.Prefill(slot, tokens[:prompt]))
+		require.Equal(t, s.want[0], batch.Logits(slot))
+		s.want = s.want[1:]
+	}
+	for begun, left := 0, 0; left < count; {
+		next := make([]int32, slots)
+		for i := range running {
+			s := &running[i]
+			next[i] = -1
+			switch {
+			case batch.Len(i) > 0 && s.at == len(s.tokens):
+				batch.Release(i)
+				left++
+			case batch.Len(i) == 0 && begun < count && r.IntN(3) == 0:
+				begin(i)
+				begun++
+			case batch.Len(i) > 0 && r.IntN(5) > 0:
+				next[i] = s.tokens[s.at]
+			}
+		}
+		require.NoError(t, batch.Step(next))
+		for i, token := range next {
+			if s := &running[i]; token >= 0 {
+				require.Equal(t, s.want[0], batch.Logits(i))
+				s.at, s.want = s.at+1, s.want[1:]
+			}
+		}
+	}
+	require.Len(t, batch.free, batch.layout.Pages, "a page is lost")
+}
+
+func TestDecoderErrors(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	d := testutil.Closing(NewDecoder(w, 2, 20))(t)
+	tokens := testutil.Tokens(1, 21, w.Config.Vocab)
+	require.EqualError(t, d.Prefill(2, tokens[:3]), "tinylm: prefill of 3 tokens: slot 2, want 0 to 1")
+	require.EqualError(t, d.Prefill(0, nil), "tinylm: prefill of 0 tokens: no tokens")
+	require.ErrorIs(t, d.Prefill(0, tokens), ErrContextFull)
+	require.EqualError(t, d.Step([]int32{-1, 3}), "tinylm: decode: slot 1 is free: Prefill begins a sequence")
+	require.EqualError(t, d.Step([]int32{-1}), "tinylm: decode: 1 tokens, want one for each of 2 slots")
+
+	require.NoError(t, d.Prefill(0, tokens[:20]))
+	require.NoError(t, d.Prefill(1, tokens[:4]))
+	before := append([]float32(nil), d.Logits(1)...)
+	require.ErrorIs(t, d.Step([]int32{1, 1}), ErrContextFull)
+	require.Error(t, d.Step([]int32{-1, 9999}))
+	require.Equal(t, 4, d.Len(1))
+	require.Equal(t, before, d.Logits(1))
+	require.Error(t, d.Prefill(1, []int32{9999}))
+	require.Zero(t, d.Len(1))
+	for _, x := range [][2]int{{0, 5}, {5, 0}, {1 << 20, 1 << 20}} {
+		require.Error(t, testutil.Err(NewDecoder(w, x[0], x[1])), x)
+	}
+	require.EqualError(t, testutil.Err(NewDecoder(nil, 1, 1)), "tinylm: decoder of 1 sequences of 1 tokens: "+errNoWeights.Error())
+}
+
+// TestDecoderKeysRead counts what the kernels have read: at token t of a sequence, in each layer and group, the visible compressed
+// blocks, the tokens of the selected blocks and the newest ones.
+func TestDecoderKeysRead(t *testing.T) {
+	c := small()
+	w := newTestWeights(t, c, tensor.Float32, 1)
+	d := testutil.Closing(NewDecoder(w, 1, 100))(t)
+	tokens := testutil.Tokens(1, 100, c.Vocab)
+	require.NoError(t, d.Prefill(0, tokens[:1]))
+	for at := 1; at < 100; at++ {
+		require.NoError(t, d.Step(tokens[at:at+1]))
+		heads := c.Layers * c.KVHeads
+		visible := max(0, (at+1-c.BlockLen+c.Stride)/c.Stride)
+		if at+1 < c.BlockLen {
+			visible = 0
+		}
+		selected := min(at+1, (c.TopN-1)*c.SelectBlock+at%c.SelectBlock+1)
+		require.Equal(t, [3]int{heads * visible, heads * selected, heads * min(at+1, c.Window)}, d.KeysRead(), "token %d", at)
+	}
+}
+
+func TestDecoderAllocatesNothing(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	d := testutil.Closing(NewDecoder(w, 1, 1000, graph.WithBackend(graph.NewCPU(1))))(t)
+	require.NoError(t, d.Prefill(0, []int32{1, 2, 3}))
+	next := []int32{5}
+	for range 10 {
+		require.NoError(t, d.Step(next))
+	}
+	require.Zero(t, testing.AllocsPerRun(50, func() {
+		if err := d.Step(next); err != nil {
+			panic(err)
+		}
+	}))
+}
+
+// BenchmarkDecode is a step behind 128 tokens for Tiny() and 1024 for Base(), and what the whole context would take.
+func BenchmarkDecode(b *testing.B) {
+	for name, c := range map[string]Config{"tiny": Tiny(), "base": Base()} {
+		w := newTestWeights(b, c, tensor.Float32, 1)
+		tokens := testutil.Tokens(1, c.Context/2, c.Vocab)
+		for _, slots := range []int{1, 8} {
+			b.Run(fmt.Sprint(name, "/slots=", slots), func(b *testing.B) {
+				d := testutil.Closing(NewDecoder(w, slots, c.Context+1000))(b)
+				next := make([]int32, slots)
+				for i := range slots {
+					require.NoError(b, d.Prefill(i, tokens))
+				}
+				for b.Loop() {
+					if d.Len(0) > c.Context {
+						b.StopTimer()
+						for i := range slots {
+							require.NoError(b, d.Prefill(i, tokens))
+						}
+						b.StartTimer()
+					}
+					require.NoError(b, d.Step(next))
+				}
+				b.ReportMetric(float64(b.N*slots)/b.Elapsed().Seconds(), "tokens/s")
+			})
+		}
+	}
+}

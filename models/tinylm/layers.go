@@ -1,0 +1,119 @@
+package tinylm
+
+import (
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Layer is the nodes of a layer.
+type Layer struct {
+	Stream *G.Node // [B,S,dim], the residual stream before it
+
+	nn.NSAParts // of its attention; dense attention has an Output alone
+}
+
+// stream adds the model up to its last norm to the graph of b, and returns that [B,S,dim] for tokens [B,S]: for each layer x +=
+// attention(norm(x)), x += mlp(norm(x)). attention is given a layer's index, x and norm(x).
+func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, normed *G.Node) *G.Node) *G.Node {
+	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
+	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
+	for i := range c.Layers {
+		a := layer(i)
+		x = b.Node(ops.Add(x, attention(i, x, norm(x, a+"attn_norm"))))
+		hidden := b.Node(ops.SiLU(b.Linear(norm(x, a+"mlp_norm"), a+"mlp.w1")))
+		x = b.Node(ops.Add(x, b.Linear(hidden, a+"mlp.w2")))
+	}
+	return norm(x, "norm")
+}
+
+// logits adds a model to the graph of b and returns its logits [B,S,V] of tokens [B,S], and its layers. cuSeqlens has the boundaries
+// of documents; nil: there are none.
+func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
+	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
+		l := Layer{Stream: x}
+		if c.Attention == Dense {
+			l.Output, _, _ = c.dense(b, normed, cuSeqlens, layer(i)+"attn.")
+		} else {
+			var err error
+			l.NSAParts, err = b.NSA(layer(i)+"attn.", c.NSAConfig).ApplyParts(normed, nn.WithCuSeqlens(cuSeqlens))
+			l.Output = b.Node(l.Output, err)
+		}
+		layers = append(layers, l)
+		return l.Output
+	})
+	return b.Linear(x, "head"), layers
+}
+
+// dense adds causal attention over all keys with rotary embedding to the graph of x [B,S,dim], its parameters behind prefix. It
+// also returns the rotated keys and the values.
+func (c Config) dense(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) (y, k, v *G.Node) {
+	documents := ops.WithDocuments(nil)
+	if cuSeqlens != nil && x != nil {
+		documents = ops.WithDocuments(b.Node(ops.DocumentTable(cuSeqlens, x.Shape()[0], x.Shape()[1], 0, 0)))
+	}
+	q, k, v := c.project(b, x, prefix)
+	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
+	q, k = rope(q), rope(k)
+	return b.Linear(b.Node(ops.CausalAttention(q, k, v, documents)), prefix+"wo"), k, v
+}
+
+// project returns the projections of dense attention before rotation: q [B,S,Hq,D], k [B,S,Hkv,D] and v [B,S,Hkv,Dv].
+func (c Config) project(b *nn.Builder, x *G.Node, prefix string) (q, k, v *G.Node) {
+	heads := func(name string, n int) *G.Node { return b.Linear(x, prefix+name, ops.WithHeads(n)) }
+	return heads("wq", c.Heads), heads("wk", c.KVHeads), heads("wv", c.KVHeads)
+}
+
+// cache returns the sizes of the cache of a layer.
+func (c Config) cache(slots, pages, pageLen int) ops.KVCache {
+	k := c.NSAConfig.Cache(slots, pages, pageLen)
+	if c.Attention == Dense {
+		k.Params = ops.Params{}
+	}
+	return k
+}
+
+// decode adds the model to the graph of b for one token of each slot, tokens [B,1], and returns the logits [B,1,V] and, of each
+// layer, what it has read: see nn.Decoded.
+func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) (logits *G.Node, layers []nn.Decoded) {
+	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
+		var d nn.Decoded
+		var err error
+		if prefix := layer(i) + "attn."; c.Attention == Dense {
+			q, k, v := c.project(b, x, prefix)
+			op := ops.DecodeOp{Cache: caches[i].KVCache, Base: c.RoPEBase}
+			o := b.Apply(op, q, k, v, caches[i].Values, caches[i].Rows)
+			d = nn.Decoded{Output: b.Linear(o, prefix+"wo"), Read: b.Output(o, 2)}
+		} else {
+			d, err = b.NSA(prefix, c.NSAConfig).Decode(x, caches[i])
+		}
+		layers = append(layers, d)
+		return b.Node(d.Output, err)
+	})
+	return b.Linear(x, "head"), layers
+}
+
+// prefill adds the model to the graph of b for whole sequences, tokens [1,S], which join the caches. It returns the logits
+// [1,1,V] of the token at the place last [1,1].
+func (c Config) prefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cache) *G.Node {
+	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
+		prefix := layer(i) + "attn."
+		if c.Attention == Dense {
+			y, k, v := c.dense(b, x, nil, prefix)
+			b.Apply(ops.FillCacheOp{Cache: caches[i].KVCache}, k, v, caches[i].Values, caches[i].Rows)
+			return y
+		}
+		l := b.NSA(prefix, c.NSAConfig)
+		p, err := l.ApplyParts(x)
+		if err == nil {
+			_, err = l.Fill(p, caches[i])
+		}
+		return b.Node(p.Output, err)
+	})
+	if b.Err() != nil {
+		return nil
+	}
+	rows := b.Node(G.Reshape(x, x.Shape()[1:].Clone()))
+	return b.Linear(b.Node(ops.Embedding(rows, last)), "head")
+}
