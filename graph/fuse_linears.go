@@ -15,12 +15,16 @@ func (f *fuser) linears(s *step) error {
 		return nil
 	}
 	slices.Reverse(group) // the order of their gradients; see align
-	var op ops.LinearsOp
+	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
 	turns := turns{turned: &op.Turned, rope: &op.RoPE}
 	var ropes []*step
 	var ws, biases, ys []*operand
 	for i, l := range group {
-		op.Heads[i], op.Bias[i] = l.spec.(ops.LinearOp).Heads, len(l.in) == 3
+		linear := l.spec.(ops.LinearOp)
+		if linear.Dots != op.Dots {
+			return nil
+		}
+		op.Heads[i], op.Bias[i] = linear.Heads, len(l.in) == 3
 		y := l.out[0]
 		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && turns.take(i, r[0]) {
 			ropes, y = append(ropes, r[0]), r[0].out[0]

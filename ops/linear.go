@@ -54,6 +54,16 @@ func WithHeads(h int) LinearOption {
 	}
 }
 
+// WithDots computes each element of the output as a dot product of a row of x and a row of w, both in place: for a few rows of
+// x, as in decoding. A row's bits do not depend on the other rows, but they are not those without the option. It is a matter
+// of the CPU.
+func WithDots() LinearOption {
+	return func(l *linear) error {
+		l.op.Dots = true
+		return nil
+	}
+}
+
 // Axes are the sizes of up to four axes, with zeros after the last one.
 type Axes [4]int
 
@@ -73,7 +83,8 @@ func (a Axes) shape() tensor.Shape {
 
 // LinearOp is the Spec of Linear: x, w, and a bias or none -> y.
 type LinearOp struct {
-	Heads int // heads that the output's last axis is split into; 0 leaves it whole
+	Heads int  // heads that the output's last axis is split into; 0 leaves it whole
+	Dots  bool // see WithDots
 }
 
 func (LinearOp) Name() string { return "linear" }
@@ -129,7 +140,7 @@ func leading(x tensor.Shape, in int) (int, error) {
 }
 
 func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	bindProducts(k, in[0], linearProduct(in, out[0]))
+	bindProducts(k, in[0], op.product(in, out[0]))
 }
 
 func (op LinearOp) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -253,7 +264,8 @@ func (op LinearBiasGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // residual, where residual has the shape of y. The bits are those of LinearOp and AddOp. A machine puts it where a plan has
 // the two; it has no constructor and no gradient.
 type LinearAddOp struct {
-	Heads int // as in LinearOp
+	Heads int  // as in LinearOp
+	Dots  bool // as in LinearOp
 }
 
 func (LinearAddOp) Name() string { return "linear with add" }
@@ -267,8 +279,8 @@ func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
 	return LinearOp(op).Infer(in[:2])
 }
 
-func (LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	p := linearProduct(in[:2], out[0])
+func (op LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	p := LinearOp(op).product(in[:2], out[0])
 	p.Residual = in[2].Buf
 	bindProducts(k, in[0], p)
 }
@@ -277,7 +289,8 @@ func (LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // bias. The gradient of SiLU reads h. Shapes and bits are those of LinearOp and SiLUOp. A machine puts it where a plan
 // has the two; it has no constructor and no gradient.
 type LinearSiLUOp struct {
-	Heads int // as in LinearOp
+	Heads int  // as in LinearOp
+	Dots  bool // as in LinearOp
 }
 
 func (LinearSiLUOp) Name() string { return "linear with silu" }
@@ -292,8 +305,8 @@ func (op LinearSiLUOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{h[0], h[0]}, nil
 }
 
-func (LinearSiLUOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	p := linearProduct(in, out[1])
+func (op LinearSiLUOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	p := LinearOp(op).product(in, out[1])
 	p.SiLU = out[0].Buf
 	bindProducts(k, in[0], p)
 }

@@ -19,6 +19,7 @@ type LinearsOp struct {
 	Bias   [MaxLinears]bool // which layers have a bias
 	Turned [MaxLinears]bool // which outputs RoPE turns; their heads are of one size
 	RoPE   RoPEOp
+	Dots   bool // as in LinearOp
 }
 
 func (LinearsOp) Name() string { return "linears" }
@@ -65,7 +66,7 @@ func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 	}
 	var out []Operand
 	for i, layer := range splitLinears(op, n, in) {
-		y, err := LinearOp{op.Heads[i]}.Infer(layer)
+		y, err := LinearOp{Heads: op.Heads[i]}.Infer(layer)
 		if err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
@@ -102,7 +103,7 @@ func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, len(in)-1)
 	var products []cpu.Product
 	for i, layer := range splitLinears(op, len(out), in) {
-		products = append(products, linearProduct(layer, out[i]))
+		products = append(products, LinearOp{Dots: op.Dots}.product(layer, out[i]))
 	}
 	bindProducts(k, in[0], products...)
 	for i, y := range out {
@@ -112,10 +113,10 @@ func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	}
 }
 
-// linearProduct returns the product of a linear layer: x, w, and a bias or none.
-func linearProduct(in []Arg, y Arg) cpu.Product {
+// product returns the product of a linear layer: x, w, and a bias or none.
+func (op LinearOp) product(in []Arg, y Arg) cpu.Product {
 	w := in[1].Shape
-	p := cpu.Product{M: in[0].Elements() / w[1], N: w[0], TransB: true, Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf}
+	p := cpu.Product{M: in[0].Elements() / w[1], N: w[0], TransB: true, Dots: op.Dots, Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf}
 	if len(in) == 3 {
 		p.Bias = in[2].Buf
 	}

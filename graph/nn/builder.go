@@ -23,6 +23,7 @@ type Builder struct {
 	shapes     tensor.Dtype // of NewShapeBuilder: the type of nodes without values
 	nodes      map[string]*G.Node
 	learnables G.Nodes
+	linear     []ops.LinearOption // of all layers
 	err        error
 }
 
@@ -134,9 +135,16 @@ func (b *Builder) newParam(p Param) (*G.Node, error) {
 	return node(v.Dtype(), G.WithValue(v)), nil
 }
 
+// WithLinear gives all linear layers that b adds from now on further options, and returns b.
+func (b *Builder) WithLinear(opts ...ops.LinearOption) *Builder {
+	b.linear = append(b.linear, opts...)
+	return b
+}
+
 // Linear returns ops.Linear of x by the parameter name+".weight", plus name+".bias" if there is one.
 func (b *Builder) Linear(x *G.Node, name string, opts ...ops.LinearOption) *G.Node {
 	w := b.Param(name + ".weight")
+	opts = append(opts, b.linear...)
 	if bias := name + ".bias"; b.params[bias].Name != "" {
 		opts = append(opts, ops.WithBias(b.Param(bias)))
 	}

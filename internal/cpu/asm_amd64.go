@@ -29,6 +29,9 @@ func scale32(wide bool, n int, x *float32, a float32)
 func dot32(wide bool, n int, x *float32, y *float32) float32
 
 //go:noescape
+func dots32(wide bool, n int, x *float32, a *float32, b *float32, c *float32, d *float32) (float32, float32, float32, float32)
+
+//go:noescape
 func axpy32(wide bool, n int, x *float32, y *float32, a float32)
 
 //go:noescape

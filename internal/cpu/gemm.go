@@ -13,6 +13,10 @@ type Product struct {
 	Bias           *Buf // if not nil: its N elements are added to each row
 	Residual       *Buf // if not nil: is added to C at the end, of C's shape
 	SiLU           *Buf // if not nil: is set to silu(C), of C's shape
+
+	// Dots is for a few rows, with one term, TransB and not TransA: each element is a dot product of rows in place. B is read
+	// once and not packed. The bits of a row do not depend on the others, and are not those without Dots.
+	Dots bool
 }
 
 // Term is one summand of a Product.
@@ -32,6 +36,9 @@ func Products[T Float](k *Kernel, products ...Product) {
 	sizeA, sizeB := 0, 0
 	for _, b := range blocks {
 		for _, t := range b.Terms {
+			if b.Dots {
+				continue
+			}
 			sizeB = max(sizeB, t.depth()*roundUp(b.n, panel))
 			if b.TransA {
 				sizeA = max(sizeA, padded(t.depth())*b.m)
@@ -120,6 +127,11 @@ func (t Term) depth() int {
 
 // multiplyBlock computes one piece, with scratch for the packed parts of A and B.
 func multiplyBlock[T Float](b block, panel int, packedA, packedB []T) {
+	if b.Dots {
+		dotBlock[T](b)
+		finishBlock[T](b)
+		return
+	}
 	C := Slice[T](b.C)[b.i*b.N+b.j:]
 	var sum []T // what the next cut of K is added to
 	stride := 0
@@ -147,6 +159,33 @@ func multiplyBlock[T Float](b block, panel int, packedA, packedB []T) {
 			sum, stride = C, b.N
 		}
 	}
+	finishBlock[T](b)
+}
+
+// dotBlock computes a block of a product with Dots: four columns at a time, whose rows of B stay in the first-level cache.
+func dotBlock[T Float](b block) {
+	k := b.Terms[0].K
+	A, B, C := Slice[T](b.Terms[0].A), Slice[T](b.Terms[0].B), Slice[T](b.C)
+	for j := b.j; j < b.j+b.n; j += 4 {
+		last := b.j + b.n - 1
+		row := func(i int) []T { return B[min(j+i, last)*k:][:k] }
+		r0, r1, r2, r3 := row(0), row(1), row(2), row(3)
+		for i := b.i; i < b.i+b.m; i++ {
+			var y [4]T
+			y[0], y[1], y[2], y[3] = Dots(A[i*k:][:k], r0, r1, r2, r3)
+			copy(C[i*b.N+j:i*b.N+last+1], y[:])
+		}
+	}
+	if b.Bias != nil {
+		for i := b.i; i < b.i+b.m; i++ {
+			row := C[i*b.N+b.j:][:b.n]
+			Add(row, row, Slice[T](b.Bias)[b.j:])
+		}
+	}
+}
+
+// finishBlock does what follows the sums of a block.
+func finishBlock[T Float](b block) {
 	for i := range b.m {
 		row := func(of []T) []T { return of[(b.i+i)*b.N+b.j:][:b.n] }
 		c := row(Slice[T](b.C))

@@ -33,6 +33,7 @@ func TestProducts(t *testing.T) {
 					var list32, list64 []Product
 					for i, s := range sizes {
 						p := Product{M: s.m, N: s.n, TransA: transA, TransB: transB}
+						p.Dots = transB && !transA && len(s.ks) == 1 && i%2 == 1
 						list32 = append(list32, withOperands[float32](p, s.ks, i%2 == 0, i%4 < 2, i%3 == 0))
 						list64 = append(list64, withOperands[float64](p, s.ks, i%2 == 1, i%4 > 1, i%3 == 1))
 					}
@@ -151,12 +152,14 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 func TestProductBitsOfRow(t *testing.T) {
 	const m, n, k = 301, 130, 1100
 	for l := range levels {
-		for _, transB := range []bool{false, true} {
+		for _, how := range []Product{{}, {TransB: true}, {TransB: true, Dots: true}} {
 			a, b := random[float32](m*k), random[float32](k*n)
 			product := func(a []float32) []float32 {
 				c := make([]float32, len(a)/k*n)
 				var kern Kernel
-				Products[float32](&kern, Product{M: len(a) / k, N: n, TransB: transB, Terms: []Term{{k, NewBuf(a), NewBuf(b)}}, C: NewBuf(c)})
+				p := how
+				p.M, p.N, p.Terms, p.C = len(a)/k, n, []Term{{k, NewBuf(a), NewBuf(b)}}, NewBuf(c)
+				Products[float32](&kern, p)
 				run(t, &kern, 2)
 				return c
 			}

@@ -45,6 +45,22 @@ func Dot[T Float](x, y []T) T {
 	return sum
 }
 
+// Dots returns the dot products of x with four rows. Each has the bits that it has beside other rows.
+func Dots[T Float](x, a, b, c, d []T) (xa, xb, xc, xd T) {
+	a, b, c, d = a[:len(x)], b[:len(x)], c[:len(x)], d[:len(x)]
+	if fast[T]() {
+		xa, xb, xc, xd := dots32(wide(), len(x), f32(x), f32(a), f32(b), f32(c), f32(d))
+		return T(xa), T(xb), T(xc), T(xd)
+	}
+	for i, v := range x {
+		xa += v * a[i]
+		xb += v * b[i]
+		xc += v * c[i]
+		xd += v * d[i]
+	}
+	return xa, xb, xc, xd
+}
+
 // Axpy sets y[i] += a*x[i].
 func Axpy[T Float](a T, x, y []T) {
 	y = y[:len(x)]

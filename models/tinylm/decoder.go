@@ -10,6 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Decoder runs a model a token at a time over caches of keys and values, for several sequences at once, of lengths of their own.
@@ -85,7 +86,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...graph.Option) (d *Decode
 		d.free = append(d.free, int32(slots*pages-1-p))
 	}
 	d.step, err = d.newGraph(slots, 1, 1+pages, func(g *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
-		logits, layers := c.decode(b, tokens, caches)
+		logits, layers := c.decode(b.WithLinear(ops.WithDots()), tokens, caches)
 		for _, l := range layers {
 			g.read = append(g.read, l.Read)
 		}

@@ -16,6 +16,7 @@ type kernel struct {
 	slices  string // the slices, such as "x, y"
 	scalars string // the numbers, such as "a", or empty
 	result  string // the type of the result, or empty; float64 makes vectors of float64 of what is loaded
+	results int    // how many of them, if not one
 	unroll  int    // vectors a turn
 	exp     bool   // has turn.exp
 
@@ -99,6 +100,9 @@ func (k kernel) write() {
 		signature += ", " + k.scalars + " float32"
 	}
 	signature += ") " + k.result
+	if k.results > 0 {
+		signature = strings.TrimSuffix(signature, k.result) + "(" + strings.Repeat(", "+k.result, k.results)[2:] + ")"
+	}
 	size := 4
 	if k.result == "float64" {
 		size = 8

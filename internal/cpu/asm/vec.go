@@ -47,6 +47,18 @@ var kernels = []kernel{
 		}},
 	{name: "dot", slices: "x, y", result: "float32", unroll: 4, sums: 4,
 		body: func(x *turn, u int) { VFMADD231PS(x.load("x", u), x.load("y", u), x.sums[u]) }},
+	{name: "dots", slices: "x, a, b, c, d", result: "float32", results: 4, unroll: 2, sums: 8,
+		body: func(x *turn, u int) {
+			v := x.load("x", u)
+			for i, row := range []string{"a", "b", "c", "d"} {
+				VFMADD231PS(x.load(row, u), v, x.sums[2*i+u])
+			}
+		},
+		finish: func(x *turn) {
+			for i := range 4 {
+				Store(x.l.fold(x.sums[2*i:2*i+2], VADDPS).AsX(), ReturnIndex(i))
+			}
+		}},
 	{name: "axpy", slices: "x, y", scalars: "a", unroll: 4,
 		body: func(x *turn, u int) {
 			y := x.load("y", u)
