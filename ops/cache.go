@@ -17,7 +17,8 @@ import (
 //
 // A cache is one tensor [Elements()]. How it is laid out is the affair of the kernels that read it.
 type KVCache struct {
-	Params // of the NSA layer; zero: dense attention
+	Params           // of the NSA layer; zero: dense attention
+	Without Branches // of an NSA layer that it leaves out
 
 	KVHeads  int // Hkv
 	KeyDim   int // D
@@ -29,6 +30,48 @@ type KVCache struct {
 
 // Dense reports whether the cache is one of dense attention.
 func (c KVCache) Dense() bool { return c.Params == Params{} }
+
+// Branches is a set of the branches of an NSA layer.
+type Branches uint8
+
+// The branches.
+const (
+	Compressed Branches = 1 << iota
+	Selected
+	Window
+)
+
+// branchNames are the names of the branches in the order of their bits.
+var branchNames = [...]string{"compressed", "selected", "window"}
+
+// has reports whether the layer has branch i, and stores whether the cache holds its keys and values: those of the
+// compressed branch choose the blocks of the selected one.
+func (c KVCache) has(i int) bool { return !c.Dense() && c.Without>>i&1 == 0 }
+
+func (c KVCache) stores(i int) bool { return c.has(i) || i == 0 && c.has(1) }
+
+// branches returns the number of branches of the layer.
+func (c KVCache) branches() (n int) {
+	for i := range branchNames {
+		if c.has(i) {
+			n++
+		}
+	}
+	return n
+}
+
+// pairNames returns the names of the keys and values that come in with a token, in their order.
+func (c KVCache) pairNames() (names []string) {
+	if c.Dense() {
+		return []string{"k", "v"}
+	}
+	for i, name := range branchNames {
+		if c.stores(i) {
+			names = append(names, name+" k", name+" v")
+		}
+	}
+	return names
+}
 
 // maxCache bounds the elements of a cache, so that no product of sizes overflows.
 const maxCache = 1 << 40
@@ -42,6 +85,9 @@ func (c KVCache) Validate() error {
 	}
 	if err := c.Params.Validate(); err != nil {
 		return err
+	}
+	if c.branches() == 0 || c.Without >= 1<<len(branchNames) {
+		return fmt.Errorf("without the branches %03b, want at least one of the three that is left", c.Without)
 	}
 	if c.PageLen%c.SelectBlock != 0 {
 		return fmt.Errorf("page length %d is no multiple of the selection block l' = %d", c.PageLen, c.SelectBlock)
@@ -87,11 +133,15 @@ func (c KVCache) layout() (at cacheLayout) {
 		at.elements = r.values + lists*c.KVHeads*places*c.ValueDim
 		return r
 	}
-	at.tokens = add(c.Pages, c.PageLen)
-	if !c.Dense() {
+	if c.Dense() || c.has(1) {
+		at.tokens = add(c.Pages, c.PageLen)
+	}
+	if c.stores(0) {
 		at.compressed = add(c.Pages, c.PageLen/c.Stride)
-		at.window = add(c.Slots, c.Window)
 		at.tail = add(c.Slots, c.BlockLen)
+	}
+	if c.has(2) {
+		at.window = add(c.Slots, c.Window)
 	}
 	return at
 }

@@ -13,7 +13,7 @@ import (
 // a graph for whole sequences has computed, so that DecodeOp goes on behind them. Its inputs are
 //
 //	kc, vc  [R,Nc,Hkv,D], [R,Nc,Hkv,Dv]  compressed; not for dense attention
-//	k, v    [R,S,Hkv,D], [R,S,Hkv,Dv]    for the compressed, the selected and the window branch: six inputs. Two for dense attention
+//	k, v    [R,S,Hkv,D], [R,S,Hkv,Dv]    of the branches, as DecodeOp takes them
 //	cache   [Elements()]                 which the op writes to
 //	rows    int32 [R,2+P] of each sequence its slot, the number of its tokens, up to S, and its pages. A slot of -1 stores nothing
 //
@@ -29,21 +29,20 @@ func (op FillCacheOp) UpdatedInputs() []int { return []int{op.cacheInput()} }
 
 func (op FillCacheOp) CheckedInput() int { return op.cacheInput() + 1 }
 
-func (op FillCacheOp) cacheInput() int {
-	if op.Cache.Dense() {
-		return 2
+func (op FillCacheOp) cacheInput() int { return len(op.names()) }
+
+// names returns the names of the inputs before the cache.
+func (op FillCacheOp) names() []string {
+	if op.Cache.stores(0) {
+		return append([]string{"kc", "vc"}, op.Cache.pairNames()...)
 	}
-	return 8
+	return op.Cache.pairNames()
 }
 
 func (op FillCacheOp) Infer(in []Operand) ([]Operand, error) {
-	c, at := op.Cache, op.cacheInput()
+	c, at, names := op.Cache, op.cacheInput(), op.names()
 	if err := c.Validate(); err != nil {
 		return nil, err
-	}
-	names := []string{"k", "v"}
-	if !c.Dense() {
-		names = []string{"kc", "vc", "compressed k", "compressed v", "selected k", "selected v", "window k", "window v"}
 	}
 	var want []input
 	for _, name := range names {
@@ -125,9 +124,18 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 			put(0, 0, n, s.token)
 			return
 		}
-		put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.block)
-		put(2, max(0, n-c.BlockLen), n, s.raw)
-		put(4, 0, n, s.token)
-		put(6, max(0, n-c.Window), n, s.recent)
+		next := 0 // input
+		if c.stores(0) {
+			put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.block)
+			put(2, max(0, n-c.BlockLen), n, s.raw)
+			next = 4
+		}
+		if c.has(1) {
+			put(next, 0, n, s.token)
+			next += 2
+		}
+		if c.has(2) {
+			put(next, max(0, n-c.Window), n, s.recent)
+		}
 	})
 }

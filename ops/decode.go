@@ -15,8 +15,9 @@ import (
 // (arXiv 2502.11089), at the cost of the keys that this token reads. Its inputs are
 //
 //	q      [B,1,Hq,D]    not rotated yet, as k
-//	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    for the compressed, the selected and the window branch: six inputs. Two for dense attention
-//	gates  [B,1,Hq,3]    activated; not for dense attention
+//	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    for the compressed, the selected and the window branch: six inputs. Two for dense attention.
+//	       A branch that the layer is Without has none, but those of the compressed branch choose the blocks of the selected one
+//	gates  [B,1,Hq,3]    activated, of the branches that the layer has; not for dense attention
 //	cache  [Elements()]  which the op writes to
 //	rows   int32 [B,1+P] of each slot the number of its tokens so far, -1 if it rests, and its pages: see KVCache
 //	phi    pe [l,D], w1 [hidden,l*D], w2 [D,hidden] for keys, and the same for values: with MLP, see CompressMLP
@@ -48,10 +49,11 @@ func (op DecodeOp) UpdatedInputs() []int { return []int{op.cacheInput()} }
 func (op DecodeOp) CheckedInput() int { return op.cacheInput() + 1 }
 
 func (op DecodeOp) cacheInput() int {
-	if op.Cache.Dense() {
-		return 3
+	n := 1 + len(op.Cache.pairNames())
+	if !op.Cache.Dense() {
+		n++
 	}
-	return 8
+	return n
 }
 
 func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
@@ -59,9 +61,9 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	if err := cmp.Or(c.Validate(), positiveNumber("base", op.Base)); err != nil {
 		return nil, err
 	}
-	names := []string{"q", "k", "v"}
+	names := append([]string{"q"}, c.pairNames()...)
 	if !c.Dense() {
-		names = []string{"q", "compressed k", "compressed v", "selected k", "selected v", "window k", "window v", "gates"}
+		names = append(names, "gates")
 	}
 	var want []input
 	for _, name := range names {
@@ -82,7 +84,7 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 		width := tensor.Shape{c.KVHeads, c.KeyDim}
 		switch {
 		case name == "gates":
-			width = tensor.Shape{q[2], 3}
+			width = tensor.Shape{q[2], c.branches()}
 		case i%2 == 1:
 			width[1] = c.ValueDim
 		}

@@ -12,7 +12,7 @@ type decoder[T cpu.Float] struct {
 	cacheLayout
 	h, most      int // query heads of a group, and keys that a branch can read
 	q            Arg
-	k, v         []Arg // of the branches
+	k, v         [len(branchNames)]Arg // dense attention has the first ones
 	gates        Arg
 	cache, rows  Arg
 	phi          [2][]Arg // of keys and values; empty: the mean
@@ -34,8 +34,11 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		KVCache: c, cacheLayout: c.layout(), h: in[0].Shape[2] / c.KVHeads,
 		q: in[0], cache: in[at], rows: in[at+1], o: out[0], idx: out[1], read: out[2],
 	}
-	for i := 1; i+1 < at; i += 2 {
-		d.k, d.v = append(d.k, in[i]), append(d.v, in[i+1])
+	for i, next := 0, 1; i < len(d.k); i++ {
+		if c.stores(i) || c.Dense() && i == 0 {
+			d.k[i], d.v[i] = in[next], in[next+1]
+			next += 2
+		}
 	}
 	context, rope := (d.rows.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
 	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(pieces(context, runTokens), 0, runTokens, c.KeyDim)
@@ -91,37 +94,50 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		read[2] = int32(d.attend(q, o, s.all(t+1), nil, w))
 		return
 	}
-	put(0, s.raw(t))
-	if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
-		d.compress(s, first, w)
-	}
-	put(1, s.token(t))
-	put(2, s.recent(t))
-
-	// add is the sum over the branches of gate times branch.
-	branch, gates := d.rowsO.Local(w), cpu.Slice[T](d.gates.Buf)[at*d.h*3:][:d.h*3]
+	// add adds gate times branch to o.
+	branch, gates := d.rowsO.Local(w), cpu.Slice[T](d.gates.Buf)[at*d.h*d.branches():]
+	added := 0
 	add := func(i, keys int) {
 		read[i] = int32(keys)
 		for j := range d.h {
-			cpu.Axpy(gates[j*3+i], branch[j*d.ValueDim:][:d.ValueDim], o[j*d.ValueDim:][:d.ValueDim])
+			cpu.Axpy(gates[j*d.branches()+added], branch[j*d.ValueDim:][:d.ValueDim], o[j*d.ValueDim:][:d.ValueDim])
+		}
+		added++
+	}
+	if d.stores(0) {
+		put(0, s.raw(t))
+		if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
+			d.compress(s, first, w)
+		}
+		visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
+		var kept []T
+		if d.has(1) && own >= d.TopN { // otherwise all blocks are chosen
+			kept = d.kept.Local(w)
+		}
+		read[0] = int32(visible)
+		if keys := s.visible(visible); d.has(0) {
+			add(0, d.attend(q, branch, keys, kept, w))
+		} else {
+			d.score(q, keys, kept, w)
+		}
+		if d.has(1) {
+			d.choice.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
 		}
 	}
-	visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
-	var kept []T
-	if own >= d.TopN { // otherwise all blocks are chosen
-		kept = d.kept.Local(w)
+	if d.has(1) {
+		put(1, s.token(t))
+		add(1, d.attend(q, branch, s.selected(idx, t), nil, w))
 	}
-	add(0, d.attend(q, branch, s.visible(visible), kept, w))
-	d.choice.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
-	add(1, d.attend(q, branch, s.selected(idx, t), nil, w))
-	add(2, d.attend(q, branch, s.newest(max(0, t+1-d.Window), t+1), nil, w))
+	if d.has(2) {
+		put(2, s.recent(t))
+		add(2, d.attend(q, branch, s.newest(max(0, t+1-d.Window), t+1), nil, w))
+	}
 }
 
-// attend sets o [h,Dv] to the attention of the rows q [h,D] over the given keys, and returns their number. The scores are
-// also copied to kept, if that is not nil.
-func (d *decoder[T]) attend(q, o []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
+// score computes the scores of the rows q [h,D] with the given keys, replaces them by exponentials and returns the number of
+// keys. The scores are also copied to kept, if that is not nil.
+func (d *decoder[T]) score(q []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
 	s := d.scores.Local(w)
-	again := keys
 	for l, ok := keys.next(); ok; l, ok = keys.next() {
 		cpu.Tile(d.h, l.n, d.KeyDim, q, d.KeyDim, 1, l.keys, l.apart, s[n:], d.most, false)
 		n += l.n
@@ -135,9 +151,15 @@ func (d *decoder[T]) attend(q, o []T, keys walk[T], kept []T, w *cpu.Worker) (n 
 		}
 		state.add(j, row, 0, n, nil)
 	}
+	return n
+}
+
+// attend is score that also sets o [h,Dv] to the attention of the rows over the keys.
+func (d *decoder[T]) attend(q, o []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
+	d.score(q, keys, kept, w)
+	s, state := d.scores.Local(w), d.state(w)
 	clear(o)
-	n = 0
-	for l, ok := again.next(); ok; l, ok = again.next() {
+	for l, ok := keys.next(); ok; l, ok = keys.next() {
 		cpu.Tile(d.h, d.ValueDim, l.n, s[n:], d.most, 1, l.values, d.ValueDim, o, d.ValueDim, true)
 		n += l.n
 	}

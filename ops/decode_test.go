@@ -25,14 +25,22 @@ type decodeCase struct {
 	mlp    int // hidden width, 0 for the mean
 }
 
-var decodeCases = []decodeCase{
-	{"small", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0},
-	{"mlp", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5},
-	{"stride is l", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0},
-	{"l above l'", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0},
-	{"no block", ops.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0},
-	{"dense", ops.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0},
-	{"paper", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0},
+func decodeCases() []decodeCase {
+	cases := []decodeCase{
+		{"small", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0},
+		{"mlp", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5},
+		{"stride is l", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0},
+		{"l above l'", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0},
+		{"no block", ops.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0},
+		{"dense", ops.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0},
+		{"paper", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0},
+	}
+	for _, without := range []ops.Branches{ops.Compressed, ops.Selected, ops.Window, ops.Selected | ops.Window, ops.Compressed | ops.Window, ops.Compressed | ops.Selected} {
+		c := cases[0]
+		c.name, c.cache.Without = fmt.Sprintf("without %03b", without), without
+		cases = append(cases, c)
+	}
+	return cases
 }
 
 // sequence is the inputs of one sequence [1,S,...] as the oracle takes them.
@@ -41,11 +49,25 @@ type sequence struct {
 	k, v     []*ref.Tensor
 }
 
-func (c decodeCase) branches() int {
+// has reports whether the layer has branch i, and stores whether its keys and values are inputs: those of the compressed
+// branch choose blocks.
+func (c decodeCase) has(i int) bool { return c.cache.Without>>i&1 == 0 }
+
+func (c decodeCase) stores(i int) bool {
 	if c.cache.Dense() {
-		return 1
+		return i == 0
 	}
-	return 3
+	return c.has(i) || i == 0 && c.has(1)
+}
+
+// gates returns the number of gates of a head.
+func (c decodeCase) gates() (n int) {
+	for i := range 3 {
+		if c.has(i) {
+			n++
+		}
+	}
+	return n
 }
 
 func normalTensor(seed uint64, shape ...int) *ref.Tensor {
@@ -58,8 +80,8 @@ func normalTensor(seed uint64, shape ...int) *ref.Tensor {
 
 func (c decodeCase) sequence(seed uint64, n int) (s sequence) {
 	seed *= 100
-	s.q, s.gates = normalTensor(seed, 1, n, c.heads, c.cache.KeyDim), normalTensor(seed+1, 1, n, c.heads, 3)
-	for i := range uint64(c.branches()) {
+	s.q, s.gates = normalTensor(seed, 1, n, c.heads, c.cache.KeyDim), normalTensor(seed+1, 1, n, c.heads, c.gates())
+	for i := range uint64(3) {
 		s.k = append(s.k, normalTensor(seed+2+2*i, 1, n, c.cache.KVHeads, c.cache.KeyDim))
 		s.v = append(s.v, normalTensor(seed+3+2*i, 1, n, c.cache.KVHeads, c.cache.ValueDim))
 	}
@@ -92,10 +114,21 @@ func (c decodeCase) oracle(s sequence, idx []int32) (o *ref.Tensor, chosen []int
 	if chosen, _ = ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN); idx == nil {
 		idx = chosen
 	}
-	compressed, _ := ref.Attention(q, kc, vc, ref.CompressedMask(p.BlockLen, p.Stride))
-	selected, _ := ref.Attention(q, k[1], s.v[1], ref.SelectedMask(idx, 1, n, c.cache.KVHeads, p.SelectBlock))
-	window, _ := ref.Attention(q, k[2], s.v[2], ref.WindowMask(p.Window))
-	return ref.GatedSum(s.gates, compressed, selected, window), chosen
+	var outputs []*ref.Tensor
+	for i, branch := range []struct {
+		k, v *ref.Tensor
+		mask ref.Mask
+	}{
+		{kc, vc, ref.CompressedMask(p.BlockLen, p.Stride)},
+		{k[1], s.v[1], ref.SelectedMask(idx, 1, n, c.cache.KVHeads, p.SelectBlock)},
+		{k[2], s.v[2], ref.WindowMask(p.Window)},
+	} {
+		if c.has(i) {
+			o, _ := ref.Attention(q, branch.k, branch.v, branch.mask)
+			outputs = append(outputs, o)
+		}
+	}
+	return ref.GatedSum(s.gates, outputs...), chosen
 }
 
 // compressed is the compression of rotated keys, side 0, or of values, side 1.
@@ -141,11 +174,13 @@ func (c decodeCase) newDecoding(t testing.TB, dt tensor.Dtype, slots int) *decod
 		return array{Name: name, Shape: shape, Floats: make([]float64, tensor.Shape(shape).TotalSize())}
 	}
 	in := []array{zeros("q", slots, 1, c.heads, c.cache.KeyDim)}
-	for range c.branches() {
-		in = append(in, zeros("k", slots, 1, c.cache.KVHeads, c.cache.KeyDim), zeros("v", slots, 1, c.cache.KVHeads, c.cache.ValueDim))
+	for i := range 3 {
+		if c.stores(i) {
+			in = append(in, zeros("k", slots, 1, c.cache.KVHeads, c.cache.KeyDim), zeros("v", slots, 1, c.cache.KVHeads, c.cache.ValueDim))
+		}
 	}
 	if !c.cache.Dense() {
-		in = append(in, zeros("gates", slots, 1, c.heads, 3))
+		in = append(in, zeros("gates", slots, 1, c.heads, c.gates()))
 	}
 	d.cell = len(in)
 	cache := zeros("cache", c.cache.Elements())
@@ -180,12 +215,16 @@ func (d *decoding) token(slot int, s sequence, t int) {
 		set(d.in[i], slot*n, data[:n])
 	}
 	put(0, s.q)
+	next := 1
 	for i := range s.k {
-		put(1+2*i, s.k[i])
-		put(2+2*i, s.v[i])
+		if d.stores(i) {
+			put(next, s.k[i])
+			put(next+1, s.v[i])
+			next += 2
+		}
 	}
 	if !d.cache.Dense() {
-		put(7, s.gates)
+		put(next, s.gates)
 	}
 }
 
@@ -220,7 +259,7 @@ type stepOutput struct {
 // TestDecodeMatchesOracle decodes sequences of different lengths that begin at different steps, and holds every token to the
 // oracle's attention over the whole sequence, and the keys read to their number. Nothing else of the cache may be read: it is NaN.
 func TestDecodeMatchesOracle(t *testing.T) {
-	for _, c := range decodeCases {
+	for _, c := range decodeCases() {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 			t.Run(fmt.Sprint(c.name, "/", dt), func(t *testing.T) {
 				const slots = 3
@@ -252,6 +291,11 @@ func TestDecodeMatchesOracle(t *testing.T) {
 							want := []int32{0, 0, int32(at + 1)}
 							if !c.cache.Dense() {
 								want = []int32{int32(ops.NumVisible(at, p.BlockLen, p.Stride)), 0, int32(min(p.Window, at+1))}
+								for i := range want {
+									if !c.stores(i) {
+										want[i] = 0
+									}
+								}
 								for _, j := range idx[g*p.TopN:][:p.TopN] {
 									if j >= 0 {
 										want[1] += int32(min(p.SelectBlock, at+1-int(j)*p.SelectBlock))
@@ -264,7 +308,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 				}
 				for i, s := range seqs {
 					want, chosen := c.oracle(s, blocks[i])
-					if !c.cache.Dense() && dt == tensor.Float64 {
+					if !c.cache.Dense() && c.has(1) && dt == tensor.Float64 {
 						require.Equal(t, chosen, blocks[i])
 					}
 					testutil.Within(t, fmt.Sprint("sequence ", i), outs[i], want.Data, tolerance(dt))
@@ -291,6 +335,9 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s sequence, n i
 	var in []array
 	add := func(x *ref.Tensor) { in = append(in, array{Name: "x", Shape: x.Shape, Floats: x.Data}) }
 	for i := range s.k {
+		if !d.stores(i) {
+			continue
+		}
 		k, v := cut(ref.RoPE(s.k[i], decodeBase, 0)), cut(s.v[i])
 		if i == 0 && !d.cache.Dense() {
 			for side, x := range []*ref.Tensor{k, v} {
@@ -314,7 +361,7 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s sequence, n i
 
 // TestDecodeGoesOnBehindFill fills the cache with the first tokens of a sequence, for many numbers of them, and decodes the others.
 func TestDecodeGoesOnBehindFill(t *testing.T) {
-	for _, c := range decodeCases {
+	for _, c := range decodeCases() {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 			t.Run(fmt.Sprint(c.name, "/", dt), func(t *testing.T) {
 				c.tokens = min(c.tokens, 150)
@@ -340,7 +387,7 @@ func TestDecodeGoesOnBehindFill(t *testing.T) {
 
 // TestDecodeAloneAndInBatch: the bits of a sequence do not depend on the number of slots, on its slot, its pages and its neighbours.
 func TestDecodeAloneAndInBatch(t *testing.T) {
-	for _, c := range decodeCases {
+	for _, c := range decodeCases() {
 		t.Run(c.name, func(t *testing.T) {
 			c.tokens = min(c.tokens, 200)
 			s, other := c.sequence(1, c.tokens), c.sequence(2, c.tokens)
@@ -361,7 +408,7 @@ func TestDecodeAloneAndInBatch(t *testing.T) {
 }
 
 func TestDecodeChecksRows(t *testing.T) {
-	c := decodeCases[0]
+	c := decodeCases()[0]
 	for _, x := range []struct {
 		row  []int32
 		want string
@@ -379,7 +426,7 @@ func TestDecodeChecksRows(t *testing.T) {
 
 // TestDecodeAllocatesNothing in a step.
 func TestDecodeAllocatesNothing(t *testing.T) {
-	c := decodeCases[0]
+	c := decodeCases()[0]
 	d, s := c.newDecoding(t, tensor.Float32, 1), c.sequence(1, 150)
 	for at := range 140 {
 		d.token(0, s, at)
@@ -390,7 +437,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 }
 
 func TestKVCacheErrors(t *testing.T) {
-	good := decodeCases[0].cache
+	good := decodeCases()[0].cache
 	good.Slots, good.Pages = 1, 1
 	require.NoError(t, good.Validate())
 	for want, change := range map[string]func(c *ops.KVCache){
