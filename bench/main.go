@@ -34,6 +34,7 @@ var suites = []suite{
 	{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock, false},
 	{"model", "Base() forward and backward", benchModel, false},
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, false},
+	{"decode", "one more token behind many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, false},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", benchAttention, true},
 	{"thresholds", "from how many keys kernels on tensor cores are the faster ones: rows of a table in cuda/internal/kernels/attention", benchThresholds, true},
 	{"train", "Base() trains: tokens a second, load of GPU and host", ofUsualSize(benchTrain), true},
@@ -59,7 +60,7 @@ func main() {
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N")
-	flag.IntVar(&onlyLength, "length", 0, "tokens of the suites attention, lengths and profile; 0 is all of theirs, for profile the usual one")
+	flag.IntVar(&onlyLength, "length", 0, "tokens of the suites attention, decode, lengths and profile; 0 is all of theirs, for profile the usual one")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.Parse()
 	if flag.NArg() > 0 {
