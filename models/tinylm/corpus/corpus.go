@@ -54,9 +54,9 @@ type Options struct {
 
 // Corpus is data as documents of tokens. Its methods may be called concurrently.
 type Corpus struct {
+	Tokenizer
 	name    string
 	seed    uint64
-	vocab   vocabulary
 	source  source
 	units   []unit
 	split   split
@@ -155,12 +155,6 @@ func (s randomSource) documents(_ context.Context, u unit) documents {
 // Name returns the path of the data.
 func (c *Corpus) Name() string { return c.name }
 
-// Vocab returns the number of different tokens.
-func (c *Corpus) Vocab() int { return c.vocab.size() }
-
-// Separator returns the token behind each document, -1 if there is none.
-func (c *Corpus) Separator() int32 { return c.vocab.separator() }
-
 // Hash identifies the data, its split and the tokenizer. Of a large file it sees the name, the size and samples.
 func (c *Corpus) Hash() string { return c.hash }
 
@@ -169,24 +163,6 @@ func (c *Corpus) Files() int { return c.files }
 
 // Bytes returns the size of these files.
 func (c *Corpus) Bytes() int64 { return c.bytes }
-
-// Encode returns the tokens of text, without a separator.
-func (c *Corpus) Encode(text string) ([]int32, error) {
-	ids, err := c.vocab.encode(nil, []byte(text))
-	if err != nil {
-		return nil, fmt.Errorf("corpus: encode: %w", err)
-	}
-	return ids, nil
-}
-
-// Decode returns the text of tokens.
-func (c *Corpus) Decode(ids []int32) (string, error) {
-	text, err := c.vocab.decode(ids)
-	if err != nil {
-		return "", fmt.Errorf("corpus: decode: %w", err)
-	}
-	return text, nil
-}
 
 // BytesPerToken returns the mean length of the held-out tokens in bytes, separators aside. A loss in nats a token is
 // loss/(ln 2 × BytesPerToken) bits a byte. It is 0 where a tokenizer is used and nothing is held out.

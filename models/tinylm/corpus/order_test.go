@@ -47,7 +47,7 @@ func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uin
 		u := r.IntN(units)
 		source[u] = append(source[u], d)
 	}
-	c = &Corpus{name: "numbers", seed: seed, source: source, vocab: numberVocabulary{n: int(next)}, blockTokens: block, hash: "numbers"}
+	c = &Corpus{name: "numbers", seed: seed, source: source, Tokenizer: Tokenizer{numberVocabulary{n: int(next)}}, blockTokens: block, hash: "numbers"}
 	for u := range source {
 		c.units = append(c.units, unit{file: u})
 		ids = append(ids, source[u]...)

@@ -176,6 +176,13 @@ func (t *tokenizer) decode(ids []int32) (string, error) {
 	return b.String(), nil
 }
 
+func (t *tokenizer) appendToken(text []byte, id int32) []byte {
+	if id < 0 || int(id) >= len(t.tokens) {
+		return text
+	}
+	return append(text, t.tokens[id]...)
+}
+
 func (t *tokenizer) length(ids []int32) int {
 	n := 0
 	for _, id := range ids {

@@ -38,6 +38,13 @@ func smallTokenizer(t testing.TB) []byte {
 	return b
 }
 
+func appendTokens(t *Tokenizer, ids []int32) (text []byte) {
+	for _, id := range ids {
+		text = t.AppendToken(text, id)
+	}
+	return text
+}
+
 func TestTokenizer(t *testing.T) {
 	documents := makeDocuments(200, 300, 4)
 	folder := writeFiles(t, map[string][]byte{"tokenizer.json": smallTokenizer(t), "data/a.jsonl": jsonl(t, documents)})
@@ -54,6 +61,10 @@ func TestTokenizer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, d, text)
 	}
+	alone := testutil.Must(NewTokenizer(Options{Tokenizer: filepath.Join(folder, "tokenizer.json")}))(t)
+	require.Equal(t, []any{260, int32(259), ids}, []any{alone.Vocab(), alone.Separator(), testutil.Must(alone.Encode("a text<|endoftext|>"))(t)})
+	require.Equal(t, "a text<|endoftext|>", string(appendTokens(alone, ids)))
+	require.Empty(t, appendTokens(alone, []int32{-1, 260}))
 	_, err = c.Decode([]int32{260})
 	require.EqualError(t, err, "corpus: decode: token 260 at 0, the vocabulary has 260")
 	_, err = c.Encode("\xff")

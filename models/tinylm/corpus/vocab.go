@@ -5,12 +5,52 @@ import (
 	"unicode/utf8"
 )
 
+// Tokenizer turns text into tokens and back. Its methods may be called concurrently.
+type Tokenizer struct{ vocab vocabulary }
+
+// NewTokenizer returns the tokenizer that a corpus of these options has: that of a tokenizer.json, or bytes.
+func NewTokenizer(o Options) (*Tokenizer, error) {
+	v, err := newVocabulary(o)
+	if err != nil {
+		return nil, fmt.Errorf("corpus: %w", err)
+	}
+	return &Tokenizer{v}, nil
+}
+
+// Vocab returns the number of different tokens.
+func (t *Tokenizer) Vocab() int { return t.vocab.size() }
+
+// Separator returns the token behind each document, -1 if there is none.
+func (t *Tokenizer) Separator() int32 { return t.vocab.separator() }
+
+// Encode returns the tokens of text, without a separator.
+func (t *Tokenizer) Encode(text string) ([]int32, error) {
+	ids, err := t.vocab.encode(nil, []byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("corpus: encode: %w", err)
+	}
+	return ids, nil
+}
+
+// Decode returns the text of tokens.
+func (t *Tokenizer) Decode(ids []int32) (string, error) {
+	text, err := t.vocab.decode(ids)
+	if err != nil {
+		return "", fmt.Errorf("corpus: decode: %w", err)
+	}
+	return text, nil
+}
+
+// AppendToken appends the text of a token, which may be a part of a character. A token outside the vocabulary has none.
+func (t *Tokenizer) AppendToken(text []byte, id int32) []byte { return t.vocab.appendToken(text, id) }
+
 // vocabulary turns text into tokens and back.
 type vocabulary interface {
 	size() int
 	separator() int32
 	encode(to []int32, text []byte) ([]int32, error) // appends the tokens of text
 	decode(ids []int32) (string, error)
+	appendToken(text []byte, id int32) []byte
 	length(ids []int32) int // of the text of tokens, which are below size, in bytes
 	identity() string
 }
@@ -53,6 +93,13 @@ func (byteVocabulary) decode(ids []int32) (string, error) {
 	return string(text), nil
 }
 
+func (byteVocabulary) appendToken(text []byte, id int32) []byte {
+	if id < 0 || id > 255 {
+		return text
+	}
+	return append(text, byte(id))
+}
+
 // randomVocabulary has so many tokens. Those below 256 stand for bytes.
 type randomVocabulary int
 
@@ -72,6 +119,10 @@ func (v randomVocabulary) encode(to []int32, text []byte) ([]int32, error) {
 }
 
 func (v randomVocabulary) decode(ids []int32) (string, error) { return byteVocabulary{}.decode(ids) }
+
+func (v randomVocabulary) appendToken(text []byte, id int32) []byte {
+	return byteVocabulary{}.appendToken(text, id)
+}
 
 // runeStart returns the largest place up to i where no character of text is cut. Text that is not UTF-8 is cut at i.
 func runeStart(text []byte, i int) int {
