@@ -13,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/internal/signals"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -164,8 +165,8 @@ func (r *run) stopped(ctx context.Context) error {
 		}
 	}
 	r.warnIf(r.log.Event("stop", map[string]any{"cause": context.Cause(ctx)}))
-	if s, ok := context.Cause(ctx).(stopSignal); ok {
-		return &Interrupted{Signal: s.signal, Folder: r.folder, Step: r.state.Step}
+	if s, ok := signals.Of(ctx); ok {
+		return &Interrupted{Signal: s.Signal, Folder: r.folder, Step: r.state.Step}
 	}
 	return context.Cause(ctx)
 }

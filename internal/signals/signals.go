@@ -1,0 +1,52 @@
+// Package signals ends the work of a program by a signal, in good order.
+package signals
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Stop is the cause of a context that a signal has ended.
+type Stop struct{ Signal syscall.Signal }
+
+func (s Stop) Error() string { return s.Signal.String() }
+
+// ExitCode returns what a program that the signal has ended leaves with by convention.
+func (s Stop) ExitCode() int { return 128 + int(s.Signal) }
+
+// Of returns the signal that has ended a context, if one has.
+func Of(ctx context.Context) (s Stop, ok bool) {
+	ok = errors.As(context.Cause(ctx), &s)
+	return s, ok
+}
+
+// Context returns a context that the first SIGINT, SIGTERM or SIGHUP ends. It says so on w, with what happens now; the second one ends
+// the program at once. A closed terminal or pipe becomes an error of writing to it and does not end the program. stop undoes all of this.
+func Context(ctx context.Context, w io.Writer, happens string) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	arrived := make(chan os.Signal, 1)
+	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // by nohup
+		stops = append(stops, syscall.SIGHUP)
+	}
+	signal.Notify(arrived, stops...)
+	signal.Ignore(syscall.SIGPIPE)
+	go func() {
+		select {
+		case s := <-arrived:
+			signal.Reset(stops...)
+			fmt.Fprintf(w, "\n%v: %s; a second one leaves at once\n", s, happens)
+			cancel(Stop{s.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		signal.Reset(append(stops, syscall.SIGPIPE)...)
+	}
+}
