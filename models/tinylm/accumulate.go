@@ -1,8 +1,6 @@
 package tinylm
 
 import (
-	"errors"
-
 	G "gorgonia.org/gorgonia"
 )
 
@@ -13,8 +11,6 @@ import (
 // It is for float32 weights, a graph.Machine and an optim.AdamW. n.Grad of a learnable is the sum so far, each micro-batch
 // times its share of targets that are not ignored; RunAndStep tells the solver the sum of the shares, by which it divides.
 func WithAccumulation() ModelOption { return func(o *modelOptions) { o.sums = true } }
-
-var errAccumulates = errors.New("the model adds up gradients: take another one of its weights, without accumulation")
 
 // sums are the micro-batches since the last step.
 type sums struct {

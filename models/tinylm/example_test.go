@@ -19,16 +19,30 @@ func smallConfig() tinylm.Config {
 	return c
 }
 
-// A text that a model continues.
-func ExampleModel_Generate() {
+// Two texts that a model continues at once.
+func ExampleSampler() {
 	w, err := tinylm.NewWeights(smallConfig(), tensor.Float32, 1) // or tinylm.LoadWeights(path)
 	check(err)
-	m, err := tinylm.NewModel(w, 1, 64)
+	d, err := tinylm.NewDecoder(w, 2, 64) // two sequences at once, of 64 tokens each
 	check(err)
-	ids, err := m.Generate(tinylm.Encode("func main"), 8, tinylm.Sampling{Temperature: 0.8, TopK: 40, Seed: 1})
-	check(errors.Join(err, m.Close()))
-	fmt.Println(len(ids), "tokens")
-	// Output: 8 tokens
+	s, err := tinylm.NewSampler(d, tinylm.Bytes{})
+	check(err)
+	for i, prompt := range []string{"func main", "package "} {
+		_, err = s.Add(tinylm.Encode(prompt), tinylm.Sampling{Temperature: 0.8, TopK: 40, Seed: 1, MaxTokens: 5 + i})
+		check(err)
+	}
+	var texts [2][]byte
+	for t, err := range s.Tokens() {
+		check(err)
+		texts[t.Seq] = append(texts[t.Seq], t.Text...)
+		if t.End != tinylm.EndNone {
+			fmt.Println("sequence", t.Seq, "ends:", t.End)
+		}
+	}
+	check(d.Close())
+	// Output:
+	// sequence 0 ends: most tokens
+	// sequence 1 ends: most tokens
 }
 
 // The loss of a model on tokens of one's own.

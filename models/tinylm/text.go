@@ -1,10 +1,27 @@
 package tinylm
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
+
+// Vocabulary is the text of tokens: Bytes, or a tokenizer of package corpus.
+type Vocabulary interface {
+	Vocab() int                               // tokens
+	AppendToken(text []byte, id int32) []byte // appends the text of a token below Vocab, which may be a part of a character
+}
+
+// Bytes is the Vocabulary in which each byte is a token.
+type Bytes struct{}
+
+// Vocab returns 256.
+func (Bytes) Vocab() int { return 256 }
+
+// AppendToken appends the byte of a token.
+func (Bytes) AppendToken(text []byte, id int32) []byte { return append(text, byte(id)) }
 
 // Encode returns the tokens of text, one a byte.
 func Encode(text string) []int32 {
@@ -35,4 +52,80 @@ func Printable(text string) string {
 		}
 		return unicode.ReplacementChar
 	}, text)
+}
+
+// textStream makes text of tokens as they come. It gives out whole characters, each byte that is not UTF-8 as U+FFFD, and holds back
+// what may be the beginning of a character or of a stop string. All that it gives out is the text up to the first stop string,
+// whatever the tokens are.
+type textStream struct {
+	stops [][]byte
+	held  []byte // not given out
+	out   []byte // given out since start or next
+}
+
+// start begins a text.
+func (x *textStream) start(stops []string) {
+	x.stops = x.stops[:0]
+	for _, stop := range stops {
+		x.stops = append(x.stops, []byte(stop))
+	}
+	x.held, x.out = x.held[:0], x.out[:0]
+}
+
+// next empties out.
+func (x *textStream) next() { x.out = x.out[:0] }
+
+// add appends a token. stopped says that a stop string is complete: the text has ended.
+func (x *textStream) add(v Vocabulary, id int32) (stopped bool) {
+	x.held = v.AppendToken(x.held, id)
+	if at := x.findStop(); at >= 0 {
+		x.held = x.held[:at]
+		x.end()
+		return true
+	}
+	n, sure := 0, len(x.held)-x.begun()
+	for n < sure && utf8.FullRune(x.held[n:sure]) {
+		n += x.give(x.held[n:sure])
+	}
+	x.held = x.held[:copy(x.held, x.held[n:])]
+	return false
+}
+
+// end gives out what has been held back.
+func (x *textStream) end() {
+	for n := 0; n < len(x.held); {
+		n += x.give(x.held[n:])
+	}
+	x.held = x.held[:0]
+}
+
+// give gives out the first character of b and returns its length in b.
+func (x *textStream) give(b []byte) int {
+	r, n := utf8.DecodeRune(b)
+	x.out = utf8.AppendRune(x.out, r)
+	return n
+}
+
+// findStop returns where the stop string begins that is complete first, the longest one of those that end there, or -1.
+func (x *textStream) findStop() int {
+	begin, end := -1, len(x.held)+1
+	for _, stop := range x.stops {
+		if at := bytes.Index(x.held, stop); at >= 0 && (at+len(stop) < end || at+len(stop) == end && at < begin) {
+			begin, end = at, at+len(stop)
+		}
+	}
+	return begin
+}
+
+// begun returns the length of the longest beginning of a stop string that ends what is held.
+func (x *textStream) begun() int {
+	longest := 0
+	for _, stop := range x.stops {
+		for n := min(len(stop)-1, len(x.held)); n > longest; n-- {
+			if bytes.HasSuffix(x.held, stop[:n]) {
+				longest = n
+			}
+		}
+	}
+	return longest
 }

@@ -1,7 +1,11 @@
 package tinylm
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,4 +20,82 @@ func TestTokenizer(t *testing.T) {
 	text := "Größe\x00\xff\n"
 	require.Equal(t, text, testutil.Must(Decode(Encode(text)))(t))
 	require.EqualError(t, testutil.Err(Decode([]int32{65, 256})), "tinylm: token 256 at 1 is not a byte")
+}
+
+// pieces is a vocabulary of any texts.
+type pieces []string
+
+func (p pieces) Vocab() int                               { return len(p) }
+func (p pieces) AppendToken(text []byte, id int32) []byte { return append(text, p[id]...) }
+
+// firstStop returns text up to the stop string that is complete first, and whether there is one.
+func firstStop(text string, stops []string) (string, bool) {
+	for end := range len(text) + 1 {
+		longest := ""
+		for _, stop := range stops {
+			if strings.HasSuffix(text[:end], stop) && len(stop) > len(longest) {
+				longest = stop
+			}
+		}
+		if longest != "" {
+			return text[:end-len(longest)], true
+		}
+	}
+	return text, false
+}
+
+// TestTextStream cuts random text, some of it not UTF-8, into random tokens: what is given out is the whole text up to the first
+// stop string, whole characters at a time, and as early as it can be.
+func TestTextStream(t *testing.T) {
+	alphabet := []string{"a", "b", "ab", "\n", "ö", "€", "😀", "\xff", "\xe2\x82", "\xf0\x9f", "\x80"}
+	r := rand.New(rand.NewPCG(1, 2))
+	word := func(most int) (s string) {
+		for range 1 + r.IntN(most) {
+			s += alphabet[r.IntN(len(alphabet))]
+		}
+		return s
+	}
+	stopped := 0
+	for range 20_000 {
+		text, stops := word(20), []string(nil)
+		for range r.IntN(4) {
+			stops = append(stops, word(4))
+		}
+		want, stop := firstStop(text, stops)
+		want = string([]rune(want))
+		var x textStream
+		x.start(stops)
+		got, ended := "", false
+		for rest := text; rest != "" && !ended; {
+			n := 1 + r.IntN(min(5, len(rest)))
+			x.next()
+			ended = x.add(pieces{rest[:n]}, 0)
+			require.True(t, utf8.Valid(x.out))
+			got += string(x.out)
+			rest = rest[n:]
+			require.LessOrEqual(t, len(x.held), 16+3, "no more than a stop string and a character are held back")
+		}
+		x.next()
+		x.end()
+		got += string(x.out)
+		require.Equal(t, want, got, "%q stops %q", text, stops)
+		require.Equal(t, stop, ended)
+		if ended {
+			stopped++
+		}
+	}
+	require.Greater(t, stopped, 1000)
+}
+
+// TestTextStreamIsPrompt: a token's text does not wait longer than it must.
+func TestTextStreamIsPrompt(t *testing.T) {
+	var x textStream
+	x.start([]string{"\n\n", "END"})
+	var got []string
+	for _, b := range []byte("a€\nEN\nE\xe2x") {
+		x.next()
+		require.False(t, x.add(Bytes{}, int32(b)))
+		got = append(got, string(x.out))
+	}
+	require.Equal(t, []string{"a", "", "", "€", "", "\n", "", "EN", "\n", "E", "\uFFFDx"}, got, fmt.Sprint(got))
 }

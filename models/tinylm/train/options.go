@@ -110,7 +110,7 @@ func (o *Options) Model(vocab int) tinylm.Config {
 
 // sampling is how the sample is drawn.
 func (o *Options) sampling() tinylm.Sampling {
-	return tinylm.Sampling{Temperature: o.Temperature, TopK: o.TopK, Seed: o.Seed}
+	return tinylm.Sampling{Temperature: o.Temperature, TopK: o.TopK, Seed: o.Seed, MaxTokens: o.Sample}
 }
 
 // duration returns the time to train for, 0 for a run that goes by steps.

@@ -233,16 +233,29 @@ func (r *run) judge(ctx context.Context, res *Result) (err error) {
 	return err
 }
 
-// sample returns text of the model.
+// sample returns text of the model, which runs on the CPU.
 func (r *run) sample() (text string, err error) {
-	m, err := tinylm.NewModel(r.weights, 1, 1+min(r.Context-1, r.Sample), tinylm.WithMachine(r.machine()...))
+	if err := r.weights.Download(); err != nil {
+		return "", err
+	}
+	d, err := tinylm.NewDecoder(r.weights, 1, min(r.Context, 1+r.Sample))
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	ids, err := m.Generate([]int32{max(0, r.corpus.Separator())}, r.Sample, r.sampling())
+	defer func() { err = errors.Join(err, d.Close()) }()
+	s, err := tinylm.NewSampler(d, nil)
 	if err != nil {
 		return "", err
+	}
+	if _, err := s.Add([]int32{max(0, r.corpus.Separator())}, r.sampling()); err != nil {
+		return "", err
+	}
+	var ids []int32
+	for t, err := range s.Tokens() {
+		if err != nil {
+			return "", err
+		}
+		ids = append(ids, t.ID)
 	}
 	return r.corpus.Decode(ids)
 }

@@ -1,0 +1,216 @@
+package tinylm
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// sortedPick is pick by a sort of all tokens: it returns the tokens that may be chosen, their probabilities, and the one of a draw.
+func sortedPick(logits []float32, how Sampling, seen []int32, draw float64) (ids []int32, probs []float64, id int32) {
+	z := make([]float64, len(logits))
+	for i, l := range logits {
+		z[i] = float64(l)
+		if slices.Contains(seen, int32(i)) && how.RepetitionPenalty != 0 {
+			if l < 0 {
+				z[i] = float64(float32(z[i] * how.RepetitionPenalty))
+			} else {
+				z[i] = float64(float32(z[i] / how.RepetitionPenalty))
+			}
+		}
+		ids = append(ids, int32(i))
+	}
+	slices.SortFunc(ids, func(a, b int32) int { return cmp.Or(cmp.Compare(z[b], z[a]), cmp.Compare(a, b)) })
+	if how.Temperature == 0 {
+		return ids[:1], []float64{1}, ids[0]
+	}
+	if how.TopK > 0 {
+		ids = ids[:min(len(ids), how.TopK)]
+	}
+	normalised := func() (p []float64) {
+		total := 0.0
+		for _, id := range ids {
+			p = append(p, math.Exp((z[id]-z[ids[0]])/how.Temperature))
+			total += p[len(p)-1]
+		}
+		for i := range p {
+			p[i] /= total
+		}
+		return p
+	}
+	if probs = normalised(); how.TopP > 0 && how.TopP < 1 {
+		n := 0
+		for mass := 0.0; mass < how.TopP; n++ {
+			mass += probs[n]
+		}
+		ids = ids[:n]
+	}
+	slices.Sort(ids)
+	top := slices.MaxFunc(ids, func(a, b int32) int { return cmp.Compare(z[a], z[b]) })
+	total := 0.0
+	probs = probs[:0]
+	for _, id := range ids {
+		probs = append(probs, math.Exp((z[id]-z[top])/how.Temperature))
+		total += probs[len(probs)-1]
+	}
+	id = -1
+	for i := range probs {
+		probs[i] /= total
+		if draw -= probs[i]; draw < 0 && id < 0 {
+			id = ids[i]
+		}
+	}
+	return ids, probs, id
+}
+
+// testLogits returns random logits, a part of them -Inf, zeros of both signs or equal to others.
+func testLogits(r *rand.Rand, vocab int) []float32 {
+	logits := make([]float32, vocab)
+	for i := range logits {
+		switch n := r.IntN(20); {
+		case n == 0 && i > 0:
+			logits[i] = float32(math.Inf(-1))
+		case n == 1 && i > 0:
+			logits[i] = logits[r.IntN(i)]
+		case n == 2:
+			logits[i] = float32(math.Copysign(0, float64(r.IntN(2))-0.5))
+		default:
+			logits[i] = float32(3 * r.NormFloat64())
+		}
+	}
+	return logits
+}
+
+// TestPickMatchesSort draws from random logits by random choices of temperature, top-k, top-p and penalty.
+func TestPickMatchesSort(t *testing.T) {
+	var p picker
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 3000 {
+		vocab := 1 + r.IntN(300)
+		logits, seen := testLogits(r, vocab), tokenSet(nil).reset(vocab)
+		how := Sampling{Temperature: []float64{0, 0.3, 1, 2}[r.IntN(4)], TopK: r.IntN(3) * r.IntN(vocab+10), TopP: float64(r.IntN(2)) * r.Float64(),
+			RepetitionPenalty: []float64{0, 1, 1.3, 0.7}[r.IntN(4)]}
+		before := slices.Clone(logits)
+		var list []int32
+		for range r.IntN(20) {
+			list = append(list, int32(r.IntN(vocab)))
+			seen.add(list[len(list)-1])
+		}
+		ids, probs, _ := sortedPick(logits, how, list, 0)
+		at := 0.0
+		for i, id := range ids { // in the middle of each candidate's part of [0, 1)
+			if probs[i] > 1e-5 {
+				require.Equal(t, id, testutil.Must(p.pick(logits, &how, seen, at+probs[i]/2))(t), "%+v", how)
+			}
+			at += probs[i]
+		}
+		require.Equal(t, before, logits)
+	}
+}
+
+// TestPickFrequencies: of many draws each token gets its share.
+func TestPickFrequencies(t *testing.T) {
+	var p picker
+	r, logits := rand.New(rand.NewPCG(1, 2)), testLogits(rand.New(rand.NewPCG(3, 4)), 50)
+	for _, how := range []Sampling{{Temperature: 1}, {Temperature: 2, TopK: 20}, {Temperature: 1.5, TopP: 0.8}, {Temperature: 3, TopK: 30, TopP: 0.9}} {
+		const draws = 50_000
+		var counts [50]float64
+		for range draws {
+			counts[testutil.Must(p.pick(logits, &how, nil, r.Float64()))(t)]++
+		}
+		ids, probs, _ := sortedPick(logits, how, nil, 0)
+		chi := 0.0
+		for i, id := range ids {
+			if want := draws * probs[i]; want > 0 {
+				chi += (counts[id] - want) * (counts[id] - want) / want
+			}
+			counts[id] = 0
+		}
+		require.Zero(t, slices.Max(counts[:]), "tokens that %+v rules out", how)
+		n := float64(len(ids) - 1)
+		require.Less(t, chi, n+5*math.Sqrt(2*n), "%+v", how)
+	}
+}
+
+// TestPickRefuses what no token can be chosen by.
+func TestPickRefuses(t *testing.T) {
+	inf := float32(math.Inf(1))
+	for want, logits := range map[string][]float32{
+		"the logit of token 1 is NaN":         {0, float32(math.NaN()), 1},
+		"the logit of token 2 is +Inf":        {0, -inf, inf},
+		"the logits of all tokens are -Inf":   {-inf, -inf},
+		"the logit of token 0 is NaN":         {float32(math.NaN())},
+		"the logit of token 3 is +Inf":        {3, 2, 1, inf, float32(math.NaN())},
+		"the logit of token 1 is NaN, seen":   {1, float32(math.NaN())},
+		"the logit of token 1 is +Inf, seen ": {1, inf},
+	} {
+		for _, how := range []Sampling{{}, {Temperature: 1}, {Temperature: 1, TopK: 1, RepetitionPenalty: 2}} {
+			var p picker
+			seen := tokenSet(nil).reset(len(logits))
+			seen.add(int32(len(logits) - 1))
+			err := testutil.Err(p.pick(logits, &how, seen, 0.5))
+			require.Error(t, err)
+			require.Contains(t, want, err.Error())
+		}
+	}
+}
+
+// TestPickExtremes: numbers at the ends of their ranges neither give NaN nor a token that cannot be.
+func TestPickExtremes(t *testing.T) {
+	var p picker
+	inf := float32(math.Inf(-1))
+	for _, logits := range [][]float32{{inf, math.MaxFloat32, -math.MaxFloat32, inf}, {inf, 1e-45, -1e-45, inf}, {inf, 0, inf, inf}} {
+		seen := tokenSet{6}
+		for _, temperature := range []float64{0, math.SmallestNonzeroFloat64, 1, math.MaxFloat64} {
+			for _, penalty := range []float64{0, math.SmallestNonzeroFloat64, 1.1, math.MaxFloat64} {
+				for _, topP := range []float64{0, math.SmallestNonzeroFloat64, math.Nextafter(1, 0)} {
+					for _, draw := range []float64{0, 0.5, math.Nextafter(1, 0)} {
+						how := Sampling{Temperature: temperature, RepetitionPenalty: penalty, TopP: topP, TopK: 3}
+						require.NoError(t, how.Validate())
+						id := testutil.Must(p.pick(logits, &how, seen, draw))(t)
+						require.False(t, math.IsInf(float64(logits[id]), -1), "%v %+v", logits, how)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPickDoesNotAllocate(t *testing.T) {
+	var p picker
+	r, how := rand.New(rand.NewPCG(1, 2)), Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, RepetitionPenalty: 1.1}
+	logits, seen := testLogits(r, 5000), tokenSet(nil).reset(5000)
+	seen.add(17)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		if _, err := p.pick(logits, &how, seen, r.Float64()); err != nil {
+			panic(err)
+		}
+	}))
+}
+
+func BenchmarkPick(b *testing.B) {
+	for name, how := range map[string]Sampling{
+		"greedy": {}, "temperature": {Temperature: 0.8}, "top-k 40": {Temperature: 0.8, TopK: 40}, "top-p 0.95": {Temperature: 0.8, TopP: 0.95},
+		"all": {Temperature: 0.8, TopK: 40, TopP: 0.95, RepetitionPenalty: 1.1},
+	} {
+		for _, vocab := range []int{256, 50257} {
+			b.Run(fmt.Sprintf("%s/%d", name, vocab), func(b *testing.B) {
+				var p picker
+				r := rand.New(rand.NewPCG(1, 2))
+				logits, seen := testLogits(r, vocab), tokenSet(nil).reset(vocab)
+				for b.Loop() {
+					if _, err := p.pick(logits, &how, seen, r.Float64()); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package tinylm
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Sampler continues many sequences at once. They join a running batch by Add and leave it when they end or by Remove. What a sequence
+// becomes depends on its prompt and its Sampling, not on the others. One goroutine at a time uses it.
+//
+// A sequence that has filled the decoder's context goes on with the newer half of its tokens, prefilled anew. Of a prompt that is
+// longer than the context the newest Context tokens count.
+type Sampler struct {
+	decoder decoder
+	vocab   Vocabulary
+	seqs    []sequence // by slot of the decoder
+	next    []int32    // the tokens of a step
+	at      int        // the slot whose turn it is to choose a token
+	added   int        // sequences so far
+	running int        // of these, those that have not ended
+	picker  picker
+	stats   Stats
+}
+
+// decoder is what a Sampler needs of a Decoder.
+type decoder interface {
+	Slots() int
+	Context() int
+	Prefill(slot int, tokens []int32) error
+	Step(tokens []int32) error
+	Logits(slot int) []float32
+	Len(slot int) int
+	Release(slot int)
+}
+
+// sequence is what a slot of the decoder holds.
+type sequence struct {
+	id     int // -1: the slot is free
+	how    Sampling
+	random rand.PCG
+	tokens []int32    // those in the decoder, and the one chosen last
+	state  slotState  // of the decoder
+	chosen int        // tokens so far
+	seen   tokenSet   // of prompt and output
+	text   textStream // not used without a vocabulary
+}
+
+// slotState is what a slot of the decoder is ready for.
+type slotState int
+
+const (
+	slotReady  slotState = iota // its logits are those of the next token
+	slotBehind                  // it lacks the last token
+	slotStale                   // it holds other tokens
+)
+
+// Token is a token that a Sampler has chosen.
+type Token struct {
+	Seq  int    // the sequence, as Add has named it
+	ID   int32  // the token
+	Text []byte // that the token completes, in UTF-8; it lasts until the sampler is used again
+	End  End    // why the sequence ends with this token, if it does
+}
+
+// End is why a sequence ends.
+type End int
+
+// The values of End.
+const (
+	EndNone       End = iota // it goes on
+	EndMaxTokens             // it has Sampling.MaxTokens
+	EndStopToken             // the token is one of Sampling.StopTokens
+	EndStopString            // the text reached one of Sampling.Stop
+	EndError                 // by the error beside the token
+)
+
+func (e End) String() string {
+	names := []string{"goes on", "most tokens", "stop token", "stop string", "failed"}
+	if e < 0 || int(e) >= len(names) {
+		return fmt.Sprintf("End(%d)", int(e))
+	}
+	return names[e]
+}
+
+// Stats counts the work of a Sampler.
+type Stats struct {
+	Prefilled int           // tokens of prompts, and of sequences that went on with their newer half
+	Prefill   time.Duration // of their prefills
+	Decoded   int           // tokens of steps
+	Decode    time.Duration // of the steps, and of choosing tokens
+}
+
+// ErrBatchFull is the error of Sampler.Add when all slots of the decoder are in use.
+var ErrBatchFull = errors.New("all slots are in use")
+
+// NewSampler returns a sampler over a decoder without sequences, which the sampler uses alone from now on and does not close. v makes the
+// text of tokens; nil: there is no text, and no stop string.
+func NewSampler(d *Decoder, v Vocabulary) (*Sampler, error) {
+	if d == nil {
+		return nil, errors.New("tinylm: sampler: no decoder")
+	}
+	return newSampler(d, v)
+}
+
+func newSampler(d decoder, v Vocabulary) (*Sampler, error) {
+	s := &Sampler{decoder: d, vocab: v, seqs: make([]sequence, d.Slots()), next: make([]int32, d.Slots())}
+	for slot := range s.seqs {
+		if n := d.Len(slot); n != 0 {
+			return nil, fmt.Errorf("tinylm: sampler: slot %d of the decoder has %d tokens, want a decoder without sequences", slot, n)
+		}
+		s.seqs[slot].id = -1
+	}
+	return s, nil
+}
+
+// Slots returns the most sequences at once.
+func (s *Sampler) Slots() int { return len(s.seqs) }
+
+// Running returns the number of sequences that have not ended.
+func (s *Sampler) Running() int { return s.running }
+
+// Stats returns what has been done so far.
+func (s *Sampler) Stats() Stats { return s.stats }
+
+// Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence: 0, 1 and so on.
+// It wraps ErrBatchFull if there is no slot. After an error the batch is as it was before.
+func (s *Sampler) Add(prompt []int32, how Sampling) (seq int, err error) {
+	defer named(&err, "sampler: add")
+	if err := how.Validate(); err != nil {
+		return 0, err
+	}
+	slot := slices.IndexFunc(s.seqs, func(q sequence) bool { return q.id < 0 })
+	switch {
+	case len(prompt) == 0:
+		return 0, errors.New("the prompt is empty")
+	case len(how.Stop) > 0 && s.vocab == nil:
+		return 0, fmt.Errorf("stop string %q: the sampler has no vocabulary", how.Stop[0])
+	case slot < 0:
+		return 0, fmt.Errorf("%w: %d", ErrBatchFull, len(s.seqs))
+	}
+	q := &s.seqs[slot]
+	q.tokens = append(q.tokens[:0], prompt[max(0, len(prompt)-s.decoder.Context()):]...)
+	if err = s.prefill(slot); err == nil {
+		err = s.begin(q, prompt, how, len(s.decoder.Logits(slot)))
+	}
+	if err != nil {
+		s.decoder.Release(slot)
+		return 0, err
+	}
+	q.id = s.added
+	s.added++
+	s.running++
+	return q.id, nil
+}
+
+// begin sets what q is to be before its first token.
+func (s *Sampler) begin(q *sequence, prompt []int32, how Sampling, vocab int) error {
+	if s.vocab != nil && s.vocab.Vocab() != vocab {
+		return fmt.Errorf("the vocabulary has %d tokens, the model %d", s.vocab.Vocab(), vocab)
+	}
+	for i, id := range prompt {
+		if id < 0 || int(id) >= vocab {
+			return fmt.Errorf("token %d at %d of the prompt is outside the vocabulary [0, %d)", id, i, vocab)
+		}
+	}
+	how.StopTokens = slices.Clone(how.StopTokens)
+	q.how, q.chosen = how, 0
+	q.random.Seed(how.Seed, 3)
+	q.text.start(how.Stop)
+	q.seen = q.seen.reset(vocab)
+	for _, id := range prompt {
+		q.seen.add(id)
+	}
+	return nil
+}
+
+// prefill makes a slot of the decoder hold the tokens of its sequence.
+func (s *Sampler) prefill(slot int) error {
+	began, q := time.Now(), &s.seqs[slot]
+	if err := s.decoder.Prefill(slot, q.tokens); err != nil {
+		return err
+	}
+	q.state = slotReady
+	s.stats.Prefilled += len(q.tokens)
+	s.stats.Prefill += time.Since(began)
+	return nil
+}
+
+// Remove ends a sequence. It reports whether there was one.
+func (s *Sampler) Remove(seq int) bool {
+	slot := slices.IndexFunc(s.seqs, func(q sequence) bool { return seq >= 0 && q.id == seq })
+	if slot >= 0 {
+		s.end(slot)
+	}
+	return slot >= 0
+}
+
+func (s *Sampler) end(slot int) {
+	s.seqs[slot].id = -1
+	s.running--
+	s.decoder.Release(slot)
+}
+
+// Tokens gives the tokens of all sequences, one of each in turn, until none is left. Sequences may be added and removed meanwhile. Where
+// the loop is left, the next call of Tokens goes on. An error beside a Token whose End is EndError ends that sequence alone; with
+// any other error no token is lost, and Tokens has ended.
+func (s *Sampler) Tokens() iter.Seq2[Token, error] {
+	return func(yield func(Token, error) bool) {
+		for {
+			t, more, err := s.token()
+			if !more || !yield(t, err) || err != nil && t.End != EndError {
+				return
+			}
+		}
+	}
+}
+
+// token returns the token of the slot whose turn it is. more is false if no sequence is left.
+func (s *Sampler) token() (t Token, more bool, err error) {
+	for s.running > 0 {
+		for ; s.at < len(s.seqs); s.at++ {
+			if q := &s.seqs[s.at]; q.id >= 0 && q.state == slotReady {
+				t, err = s.choose(s.at)
+				return t, true, err
+			}
+		}
+		if err := s.advance(); err != nil {
+			return Token{Seq: -1, ID: -1}, true, fmt.Errorf("tinylm: sampler: %w", err)
+		}
+		s.at = 0
+	}
+	return Token{}, false, nil
+}
+
+// advance makes the decoder ready for the next token of all sequences.
+func (s *Sampler) advance() error {
+	stepped := 0
+	for slot := range s.seqs {
+		s.next[slot] = -1
+		q := &s.seqs[slot]
+		if q.id < 0 {
+			continue
+		}
+		if context := s.decoder.Context(); len(q.tokens) > context {
+			q.tokens = q.tokens[:copy(q.tokens, q.tokens[len(q.tokens)-max(1, context/2):])]
+			q.state = slotStale
+		}
+		switch q.state {
+		case slotStale:
+			if err := s.prefill(slot); err != nil {
+				return err
+			}
+		case slotBehind:
+			s.next[slot] = q.tokens[len(q.tokens)-1]
+			stepped++
+		}
+	}
+	if stepped == 0 {
+		return nil
+	}
+	began := time.Now()
+	if err := s.decoder.Step(s.next); err != nil {
+		return err
+	}
+	for slot, id := range s.next {
+		if id >= 0 {
+			s.seqs[slot].state = slotReady
+		}
+	}
+	s.stats.Decoded += stepped
+	s.stats.Decode += time.Since(began)
+	return nil
+}
+
+// choose chooses the next token of a slot's sequence.
+func (s *Sampler) choose(slot int) (Token, error) {
+	began, q := time.Now(), &s.seqs[slot]
+	defer func() { s.stats.Decode += time.Since(began) }()
+	draw := float64(q.random.Uint64()<<11>>11) / (1 << 53) // as rand.Float64 does
+	id, err := s.picker.pick(s.decoder.Logits(slot), &q.how, q.seen, draw)
+	t := Token{Seq: q.id, ID: id}
+	if err != nil {
+		t.ID, t.End = -1, EndError
+		s.end(slot)
+		return t, fmt.Errorf("tinylm: sampler: sequence %d: %w", t.Seq, err)
+	}
+	q.tokens, q.state = append(q.tokens, id), slotBehind
+	q.chosen++
+	q.seen.add(id)
+	q.text.next()
+	switch {
+	case slices.Contains(q.how.StopTokens, id):
+		t.End = EndStopToken
+	case s.vocab != nil && q.text.add(s.vocab, id):
+		t.End = EndStopString
+	case q.chosen == q.how.MaxTokens:
+		t.End = EndMaxTokens
+	}
+	if t.End != EndNone {
+		q.text.end()
+		s.end(slot)
+	}
+	t.Text = q.text.out
+	return t, nil
+}

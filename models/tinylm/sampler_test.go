@@ -1,0 +1,407 @@
+package tinylm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// hashDecoder has the contract of a Decoder, which it checks, and random logits that depend on the tokens of a slot alone.
+type hashDecoder struct {
+	t        testing.TB
+	context  int
+	vocab    int
+	seqs     [][]int32
+	prefills [][]int32
+	steps    int
+	fail     error           // of the next step or prefill
+	change   func([]float32) // of logits, if not nil
+}
+
+func newHashDecoder(t testing.TB, slots, context, vocab int) *hashDecoder {
+	return &hashDecoder{t: t, context: context, vocab: vocab, seqs: make([][]int32, slots)}
+}
+
+func (d *hashDecoder) Slots() int       { return len(d.seqs) }
+func (d *hashDecoder) Context() int     { return d.context }
+func (d *hashDecoder) Len(slot int) int { return len(d.seqs[slot]) }
+func (d *hashDecoder) Release(slot int) { d.seqs[slot] = nil }
+
+func (d *hashDecoder) failure() (err error) {
+	err, d.fail = d.fail, nil
+	return err
+}
+
+func (d *hashDecoder) Prefill(slot int, tokens []int32) error {
+	require.NotEmpty(d.t, tokens)
+	require.LessOrEqual(d.t, len(tokens), d.context)
+	if err := d.failure(); err != nil {
+		return err
+	}
+	d.seqs[slot] = slices.Clone(tokens)
+	d.prefills = append(d.prefills, d.seqs[slot])
+	return nil
+}
+
+func (d *hashDecoder) Step(tokens []int32) error {
+	require.Len(d.t, tokens, len(d.seqs))
+	if err := d.failure(); err != nil {
+		return err
+	}
+	for slot, id := range tokens {
+		if id >= 0 {
+			require.NotEmpty(d.t, d.seqs[slot], "a free slot")
+			require.Less(d.t, len(d.seqs[slot]), d.context, "a full one")
+			d.seqs[slot] = append(d.seqs[slot], id)
+		}
+	}
+	d.steps++
+	return nil
+}
+
+func (d *hashDecoder) Logits(slot int) []float32 {
+	require.NotEmpty(d.t, d.seqs[slot], "a free slot")
+	h := fnv.New64a()
+	require.NoError(d.t, binary.Write(h, binary.LittleEndian, d.seqs[slot]))
+	r := rand.New(rand.NewPCG(h.Sum64(), 1))
+	logits := make([]float32, d.vocab)
+	for i := range logits {
+		logits[i] = float32(2 * r.NormFloat64())
+	}
+	if d.change != nil {
+		d.change(logits)
+	}
+	return logits
+}
+
+// ofHashes returns a sampler on a decoder of hashes, in whose vocabulary tokens are the letters from "A" on.
+func ofHashes(t testing.TB, slots, context int) (*Sampler, *hashDecoder) {
+	d, v := newHashDecoder(t, slots, context, 26), pieces{}
+	for i := range 26 {
+		v = append(v, string(rune('A'+i)))
+	}
+	return testutil.Must(newSampler(d, v))(t), d
+}
+
+// collect runs s to its end and returns tokens, texts and ends by sequence.
+func collect(t testing.TB, s *Sampler) (ids map[int][]int32, texts map[int]string, ends map[int]End) {
+	ids, texts, ends = map[int][]int32{}, map[int]string{}, map[int]End{}
+	for x, err := range s.Tokens() {
+		require.NoError(t, err)
+		require.Equal(t, EndNone, ends[x.Seq], "behind its end")
+		ids[x.Seq] = append(ids[x.Seq], x.ID)
+		texts[x.Seq] += string(x.Text)
+		ends[x.Seq] = x.End
+	}
+	return ids, texts, ends
+}
+
+// alone returns the tokens of a sequence by a plain loop: it runs the decoder on all that is to be in the context for each token.
+func alone(t testing.TB, d *hashDecoder, prompt []int32, how Sampling, n int) (ids []int32) {
+	r := rand.New(rand.NewPCG(how.Seed, 3))
+	cache, all := slices.Clone(prompt[max(0, len(prompt)-d.context):]), slices.Clone(prompt)
+	for range n {
+		if len(cache) > d.context {
+			cache = slices.Clone(cache[len(cache)-max(1, d.context/2):])
+		}
+		own := newHashDecoder(t, 1, d.context, d.vocab)
+		require.NoError(t, own.Prefill(0, cache))
+		_, _, id := sortedPick(own.Logits(0), how, all, r.Float64())
+		ids, cache, all = append(ids, id), append(cache, id), append(all, id)
+	}
+	return ids
+}
+
+// TestSamplerBatchEqualsAlone: 2,000 sequences of random lengths, prompts and choices join a running batch of seven slots and leave it, some of
+// them early. Each has the tokens of its own run.
+func TestSamplerBatchEqualsAlone(t *testing.T) {
+	s, d := ofHashes(t, 7, 12)
+	r := rand.New(rand.NewPCG(1, 2))
+	type request struct {
+		prompt []int32
+		how    Sampling
+		remove int // the token behind which it is removed
+		got    []int32
+	}
+	var requests []*request
+	add := func() {
+		for len(requests) < 2000 && s.Running() < s.Slots() && r.IntN(3) > 0 {
+			q := &request{prompt: testutil.Tokens(uint64(len(requests)), 1+r.IntN(20), 26), remove: 1 + r.IntN(60)}
+			q.how = Sampling{Temperature: float64(r.IntN(3)), TopK: r.IntN(30), TopP: r.Float64(), RepetitionPenalty: 0.5 + r.Float64(),
+				Seed: r.Uint64(), MaxTokens: 1 + r.IntN(40)}
+			require.Equal(t, len(requests), testutil.Must(s.Add(q.prompt, q.how))(t))
+			requests = append(requests, q)
+		}
+	}
+	ended := 0
+	for ended < 2000 {
+		add()
+		for x, err := range s.Tokens() {
+			require.NoError(t, err)
+			q := requests[x.Seq]
+			q.got = append(q.got, x.ID)
+			switch {
+			case x.End != EndNone:
+				require.Equal(t, EndMaxTokens, x.End)
+				require.Len(t, q.got, q.how.MaxTokens)
+				require.False(t, s.Remove(x.Seq))
+				ended++
+			case len(q.got) == q.remove:
+				require.True(t, s.Remove(x.Seq))
+				ended++
+			}
+			add()
+			if r.IntN(10) == 0 {
+				break // the next loop goes on
+			}
+		}
+	}
+	require.Zero(t, s.Running())
+	for i, q := range requests {
+		require.Len(t, q.got, min(q.how.MaxTokens, q.remove))
+		require.Equal(t, alone(t, d, q.prompt, q.how, len(q.got)), q.got, "sequence %d", i)
+	}
+	tokens := 0
+	for _, p := range d.prefills {
+		tokens += len(p)
+	}
+	require.Equal(t, tokens, s.Stats().Prefilled)
+	for slot := range d.seqs {
+		require.Zero(t, d.Len(slot))
+	}
+}
+
+// TestSamplerAtTheContext: a prompt keeps its newest tokens, a full sequence the newer half of them.
+func TestSamplerAtTheContext(t *testing.T) {
+	for _, context := range []int{1, 2, 3, 8} {
+		s, d := ofHashes(t, 1, context)
+		prompt := testutil.Tokens(1, 9, 26)
+		testutil.Must(s.Add(prompt, Sampling{MaxTokens: 12}))(t)
+		ids, _, _ := collect(t, s)
+		require.Equal(t, prompt[9-context:], d.prefills[0])
+		all := append(slices.Clone(prompt), ids[0]...)
+		half := max(1, context/2)
+		at := len(prompt) // tokens of all that are in the decoder
+		for _, p := range d.prefills[1:] {
+			require.Equal(t, all[at+1-half:at+1], p)
+			at += 1 + context - half
+		}
+		require.Equal(t, 1+(11+context-half)/(context-half+1), len(d.prefills))
+	}
+}
+
+// TestSamplerEnds: stop tokens, stop strings and numbers of tokens end a sequence, and its text where they say.
+func TestSamplerEnds(t *testing.T) {
+	s, _ := ofHashes(t, 3, 50)
+	prompt := []int32{1, 2, 3}
+	testutil.Must(s.Add(prompt, Sampling{MaxTokens: 20}))(t)
+	ids, texts, ends := collect(t, s)
+	whole := texts[0]
+	require.Len(t, whole, 20)
+	require.Equal(t, EndMaxTokens, ends[0])
+
+	end := slices.Index(ids[0], ids[0][7]) // where this token stands first
+	testutil.Must(s.Add(prompt, Sampling{StopTokens: []int32{ids[0][7]}}))(t)
+	testutil.Must(s.Add(prompt, Sampling{Stop: []string{whole[5:8], "AB€"}}))(t)
+	testutil.Must(s.Add(prompt, Sampling{Stop: []string{whole[9:10] + "€", "€"}, MaxTokens: 10}))(t)
+	stopped, texts, ends := collect(t, s)
+	require.Equal(t, []any{whole[:end], EndStopToken, end + 1}, []any{texts[1], ends[1], len(stopped[1])})
+	before, _ := firstStop(whole, []string{whole[5:8]})
+	require.Equal(t, []any{before, EndStopString, len(before) + 3}, []any{texts[2], ends[2], len(stopped[2])})
+	require.Equal(t, []any{whole[:10], EndMaxTokens}, []any{texts[3], ends[3]}, "what was held back is given out")
+	require.Equal(t, "stop string", EndStopString.String())
+}
+
+// TestSamplerFailures: a step that fails loses nothing, logits that no token can be chosen by end their own sequence.
+func TestSamplerFailures(t *testing.T) {
+	want := func() map[int][]int32 {
+		s, _ := ofHashes(t, 2, 6)
+		for seed := range uint64(2) {
+			testutil.Must(s.Add([]int32{4}, Sampling{Temperature: 1, Seed: seed, MaxTokens: 30}))(t)
+		}
+		ids, _, _ := collect(t, s)
+		return ids
+	}()
+	s, d := ofHashes(t, 2, 6)
+	for seed := range uint64(2) {
+		testutil.Must(s.Add([]int32{4}, Sampling{Temperature: 1, Seed: seed, MaxTokens: 30}))(t)
+	}
+	got, failures, r := map[int][]int32{}, 0, rand.New(rand.NewPCG(1, 2))
+	for s.Running() > 0 {
+		for x, err := range s.Tokens() {
+			if err != nil {
+				require.EqualError(t, err, "tinylm: sampler: power cut")
+				require.Equal(t, -1, x.Seq)
+				failures++
+				continue
+			}
+			got[x.Seq] = append(got[x.Seq], x.ID)
+			if r.IntN(4) == 0 {
+				d.fail = errors.New("power cut")
+			}
+		}
+	}
+	require.Equal(t, want, got)
+	require.Greater(t, failures, 5)
+
+	s, d = ofHashes(t, 2, 50)
+	testutil.Must(s.Add([]int32{4}, Sampling{MaxTokens: 9}))(t)
+	testutil.Must(s.Add([]int32{5}, Sampling{MaxTokens: 9}))(t)
+	calls, good := 0, 0
+	d.change = func(logits []float32) {
+		if calls++; calls == 7 {
+			logits[11] = float32(math.NaN())
+		}
+	}
+	for x, err := range s.Tokens() {
+		if err == nil {
+			good++
+			continue
+		}
+		require.EqualError(t, err, fmt.Sprintf("tinylm: sampler: sequence %d: the logit of token 11 is NaN", x.Seq))
+		require.Equal(t, EndError, x.End)
+	}
+	require.Less(t, good, 18)
+	require.Greater(t, good, 9)
+}
+
+func TestSamplerRefuses(t *testing.T) {
+	nan := math.NaN()
+	for _, c := range []struct {
+		prompt []int32
+		how    Sampling
+		want   string
+	}{
+		{nil, Sampling{}, "tinylm: sampler: add: the prompt is empty"},
+		{[]int32{1, 26}, Sampling{}, "token 26 at 1 of the prompt is outside the vocabulary [0, 26)"},
+		{[]int32{-1}, Sampling{}, "token -1 at 0"},
+		{[]int32{1}, Sampling{Temperature: -1}, "temperature is -1, want a number from 0"},
+		{[]int32{1}, Sampling{Temperature: nan}, "temperature is NaN"},
+		{[]int32{1}, Sampling{Temperature: math.Inf(1)}, "temperature is +Inf"},
+		{[]int32{1}, Sampling{TopK: -1}, "top k is -1"},
+		{[]int32{1}, Sampling{TopP: 1.1}, "top p is 1.1, want a number from 0 to 1"},
+		{[]int32{1}, Sampling{TopP: nan}, "top p is NaN"},
+		{[]int32{1}, Sampling{RepetitionPenalty: -2}, "repetition penalty is -2"},
+		{[]int32{1}, Sampling{MaxTokens: -1}, "at most -1 tokens"},
+		{[]int32{1}, Sampling{Stop: []string{"a", ""}}, "stop string 1 is empty"},
+	} {
+		s, d := ofHashes(t, 1, 8)
+		require.ErrorContains(t, testutil.Err(s.Add(c.prompt, c.how)), c.want)
+		require.Zero(t, d.Len(0))
+		require.Zero(t, s.Running())
+		require.Equal(t, 0, testutil.Must(s.Add([]int32{1}, Sampling{}))(t), "the slot is free")
+		require.ErrorIs(t, testutil.Err(s.Add([]int32{1}, Sampling{})), ErrBatchFull)
+		require.False(t, s.Remove(-1))
+		require.True(t, s.Remove(0))
+	}
+	d := newHashDecoder(t, 2, 8, 26)
+	s := testutil.Must(newSampler(d, nil))(t)
+	require.ErrorContains(t, testutil.Err(s.Add([]int32{1}, Sampling{Stop: []string{"a"}})), "no vocabulary")
+	s = testutil.Must(newSampler(d, Bytes{}))(t)
+	require.ErrorContains(t, testutil.Err(s.Add([]int32{1}, Sampling{})), "the vocabulary has 256 tokens, the model 26")
+	d.seqs[1] = []int32{1}
+	require.ErrorContains(t, testutil.Err(newSampler(d, nil)), "slot 1 of the decoder has 1 tokens")
+	require.ErrorContains(t, testutil.Err(NewSampler(nil, nil)), "no decoder")
+}
+
+// TestSamplerFollowsModel: the most likely tokens of sequences of different lengths are those of a Model that runs the text so far.
+func TestSamplerFollowsModel(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	m := newTestModel(t, w, nil, 1, w.Config.Context)
+	d := testutil.Closing(NewDecoder(w, 3, w.Config.Context))(t)
+	s := testutil.Must(NewSampler(d, Bytes{}))(t)
+	prompts := []string{"func ", "if err != nil { return err }", "x"}
+	for _, p := range prompts {
+		testutil.Must(s.Add(Encode(p), Sampling{MaxTokens: 24}))(t)
+	}
+	ids, _, _ := collect(t, s)
+	for i, p := range prompts {
+		text := Encode(p)
+		for _, id := range ids[i] {
+			clear(m.Tokens()[copy(m.Tokens(), text):]) // padding, which causal attention does not look at
+			require.NoError(t, m.Run())
+			logits := testutil.Must(m.Logits())(t).Float32s()[(len(text)-1)*256:][:256]
+			require.InDelta(t, logits[argmax(logits)], logits[id], 1e-4)
+			text = append(text, id)
+		}
+	}
+}
+
+// TestSamplerOnDecoder: 2,000 sequences of random lengths join and leave a running batch of a model. Each has the tokens of its own run,
+// and memory does not grow.
+func TestSamplerOnDecoder(t *testing.T) {
+	c := small()
+	c.Layers, c.Dim = 1, 16
+	w := newTestWeights(t, c, tensor.Float32, 1)
+	s := testutil.Must(NewSampler(testutil.Closing(NewDecoder(w, 24, 40))(t), Bytes{}))(t)
+	own := testutil.Must(NewSampler(testutil.Closing(NewDecoder(w, 1, 40))(t), Bytes{}))(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	var prompts [][]int32
+	var hows []Sampling
+	got := map[int][]int32{}
+	var heap [2]uint64 // after a tenth of the sequences and after all
+	for ended := 0; ended < 2000; {
+		for len(prompts) < 2000 && s.Running() < s.Slots() && r.IntN(8) > 0 {
+			prompts = append(prompts, testutil.Tokens(r.Uint64(), 1+r.IntN(50), 256))
+			hows = append(hows, Sampling{Temperature: 1, TopP: 0.9, RepetitionPenalty: 1.2, Seed: r.Uint64(), MaxTokens: 1 + r.IntN(16)})
+			testutil.Must(s.Add(prompts[len(prompts)-1], hows[len(hows)-1]))(t)
+		}
+		for x, err := range s.Tokens() {
+			require.NoError(t, err)
+			got[x.Seq] = append(got[x.Seq], x.ID)
+			if x.End != EndNone {
+				require.Len(t, got[x.Seq], hows[x.Seq].MaxTokens)
+				testutil.Must(own.Add(prompts[x.Seq], hows[x.Seq]))(t)
+				ids, _, _ := collect(t, own)
+				require.Equal(t, ids[ended], got[x.Seq], "sequence %d", x.Seq)
+				delete(got, x.Seq)
+				prompts[x.Seq] = nil
+				if ended++; ended == 200 || ended == 2000 {
+					heap[ended/2000] = heapBytes()
+				}
+				break
+			}
+		}
+	}
+	require.Less(t, heap[1], heap[0]+heap[0]/20+200<<10)
+}
+
+// heapBytes returns the memory in use.
+func heapBytes() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func argmax(x []float32) int { return slices.Index(x, slices.Max(x)) }
+
+// TestSamplerDoesNotAllocate once it is warm.
+func TestSamplerDoesNotAllocate(t *testing.T) {
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	s := testutil.Must(NewSampler(testutil.Closing(NewDecoder(w, 2, w.Config.Context))(t), Bytes{}))(t)
+	how := Sampling{Temperature: 1, TopK: 100, TopP: 0.95, RepetitionPenalty: 1.1, StopTokens: []int32{300}, Stop: []string{"no such text"}}
+	token := func() {
+		if _, _, err := s.token(); err != nil {
+			panic(err)
+		}
+	}
+	for range 2 {
+		testutil.Must(s.Add(Encode("func "), how))(t)
+	}
+	for range 200 { // beyond the context
+		token()
+	}
+	require.Zero(t, testing.AllocsPerRun(100, token))
+}

@@ -1,0 +1,56 @@
+package tinylm
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Sampling is how the tokens of a sequence are chosen and when it ends. The zero value takes the most likely token and does not end.
+//
+// The logits change in this order: repetition penalty, temperature, top-k, top-p; then a token is drawn.
+type Sampling struct {
+	// RepetitionPenalty divides the logits above 0 of all tokens of prompt and output, and multiplies those below (Keskar et al.
+	// 2019, arXiv 1909.05858). 0 and 1 change nothing.
+	RepetitionPenalty float64
+	Temperature       float64 // divides the logits; 0 takes the most likely token, of equal ones the lowest
+	TopK              int     // draws from the k most likely tokens; 0: from all
+	TopP              float64 // draws from the fewest most likely tokens whose probabilities sum to p or more; 0 and 1: from all
+	Seed              uint64  // of the draws
+
+	MaxTokens  int      // end a sequence; 0: no number does
+	StopTokens []int32  // each ends a sequence; it has no text
+	Stop       []string // each ends a sequence and its text before it, wherever tokens begin and end
+}
+
+// Validate returns an error that names the value that is out of its range.
+func (s Sampling) Validate() error {
+	for _, n := range []struct {
+		name string
+		v    float64
+		most float64
+	}{
+		{"repetition penalty", s.RepetitionPenalty, math.MaxFloat64}, {"temperature", s.Temperature, math.MaxFloat64}, {"top p", s.TopP, 1},
+	} {
+		if !(n.v >= 0 && n.v <= n.most) {
+			return fmt.Errorf("tinylm: sampling: %s is %v, want a number from 0%s", n.name, n.v, upTo(n.most))
+		}
+	}
+	switch i := slices.Index(s.Stop, ""); {
+	case s.TopK < 0:
+		return fmt.Errorf("tinylm: sampling: top k is %d, want at least 0", s.TopK)
+	case s.MaxTokens < 0:
+		return fmt.Errorf("tinylm: sampling: at most %d tokens, want at least 0", s.MaxTokens)
+	case i >= 0:
+		return fmt.Errorf("tinylm: sampling: stop string %d is empty", i)
+	}
+	return nil
+}
+
+// upTo names the end of a range in an error.
+func upTo(most float64) string {
+	if most == math.MaxFloat64 {
+		return ""
+	}
+	return fmt.Sprintf(" to %v", most)
+}
