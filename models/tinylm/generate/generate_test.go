@@ -1,0 +1,207 @@
+package generate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// TestBatchEqualsSingleTexts: texts that are made at once, in any number of slots, are those of their own calls, in the order of the prompts.
+func TestBatchEqualsSingleTexts(t *testing.T) {
+	same := []string{"-model", weightsFile(t), "-tokens", "40", "-temperature", "1.3", "-top-k", "0", "-top-p", "0.9", "-repetition-penalty", "1.2", "-past-end"}
+	prompts, want := []string{"func ", "größer als der Kontext, der 32 Bytes hat", ""}, ""
+	for i, p := range prompts {
+		for seed := 5; seed < 7; seed++ {
+			want += fmt.Sprintf("--- prompt %d, seed %d\n", i+1, seed) + texts(t, append(promptArgs(p, seed), same...)...)
+		}
+	}
+	for _, batch := range []string{"0", "1", "2", "5"} {
+		args := append([]string{"-n", "2", "-seed", "5", "-batch", batch, "-prompt", prompts[0], "-prompt", prompts[1], "-prompt", prompts[2]}, same...)
+		require.Equal(t, want, texts(t, args...), "%s at once", batch)
+	}
+	_, _, status := call(t, "", append(promptArgs(prompts[1], 5), same...)...)
+	require.Contains(t, status, "prompt 1 has 42 tokens, the context 32: the first 10 are left out\n")
+	require.Regexp(t, `(?m)^prefill: 80 tokens, [0-9.e+]+ tokens/s; decode: 36 tokens, [0-9.e+]+ tokens/s\n$`, status, "32, and 16 three times")
+}
+
+// TestPrompts: flags, file and standard input give the same text, which a stop string ends.
+func TestPrompts(t *testing.T) {
+	model := weightsFile(t)
+	args := []string{"-model", model, "-tokens", "30", "-echo", "-past-end"}
+	path := filepath.Join(t.TempDir(), "prompt.txt")
+	require.NoError(t, os.WriteFile(path, []byte("größe\n"), 0o644))
+	want := texts(t, append(args, "-prompt", "größe\n")...)
+	require.True(t, strings.HasPrefix(want, "größe\n"))
+	require.Equal(t, want, texts(t, append(args, "-file", path)...))
+	_, out, _ := call(t, "größe\n", append(args, "-file", "-")...)
+	require.Equal(t, want, out)
+	text := []rune(strings.TrimPrefix(want, "größe\n"))
+	require.Greater(t, len(text), 10)
+	for i := range text {
+		if stop := string(text[i : i+1]); stop != "\uFFFD" && stop != "\n" {
+			before, _, _ := strings.Cut(string(text), stop)
+			require.Equal(t, strings.TrimSuffix("größe\n"+before, "\n"), strings.TrimSuffix(texts(t, append(args, "-prompt", "größe\n", "-stop", stop)...), "\n"))
+			return
+		}
+	}
+	t.Fatal("no letter")
+}
+
+// TestFindsModels: a run folder, its checkpoint and its weights are one model, also where the newest checkpoint is damaged; without
+// -model it is that of the newest run.
+func TestFindsModels(t *testing.T) {
+	t.Chdir(t.TempDir())
+	code, out, status := call(t, "")
+	require.Equal(t, 2, code)
+	require.Empty(t, out)
+	require.Contains(t, status, "go run ./examples/train")
+	trained(t, filepath.Join("runs", "b"))
+	time.Sleep(20 * time.Millisecond) // the newest one is known by its time
+	trained(t, filepath.Join("runs", "a"), "-seed", "2")
+	want := texts(t, "-tokens", "20", "-past-end")
+	args := []string{"-tokens", "20", "-past-end", "-model"}
+	for _, path := range []string{"runs/a", "runs/a/model.safetensors"} {
+		require.Equal(t, want, texts(t, append(args, path)...), path)
+	}
+	require.NotEqual(t, want, texts(t, append(args, "runs/b")...))
+
+	checkpoints := testutil.Must(filepath.Glob("runs/a/checkpoints/step-*"))(t)
+	newest := checkpoints[len(checkpoints)-1]
+	require.NoError(t, os.Remove("runs/a/model.safetensors"))
+	unfinished := texts(t, append(args, "runs/a")...)
+	require.Equal(t, unfinished, texts(t, append(args, newest)...))
+	require.NoError(t, os.Truncate(filepath.Join(newest, "optimizer.safetensors"), 10))
+	_, _, status = call(t, "", append(args, "runs/a")...)
+	require.Contains(t, status, "warning: checkpoint "+filepath.Base(newest))
+	code, _, status = call(t, "", append(args, newest)...)
+	require.Equal(t, 1, code)
+	require.Contains(t, status, "optimizer.safetensors is damaged")
+}
+
+// TestTokenizer: the tokenizer of the run turns the prompt into tokens; weights alone want it by its flag.
+func TestTokenizer(t *testing.T) {
+	folder, tokenizer := filepath.Join(t.TempDir(), "run"), tokenizerFile(t)
+	trained(t, folder, "-tokenizer", tokenizer)
+	code, want, status := call(t, "", "-model", folder, "-prompt", "qu<|endoftext|>", "-tokens", "20")
+	require.Zero(t, code, status)
+	require.Contains(t, status, "prefill: 2 tokens")
+	alone := filepath.Join(t.TempDir(), "w.safetensors")
+	require.NoError(t, testutil.Must(tinylm.LoadWeights(filepath.Join(folder, "model.safetensors")))(t).Save(alone))
+	require.Equal(t, want, texts(t, "-model", alone, "-tokenizer", tokenizer, "-prompt", "qu<|endoftext|>", "-tokens", "20"))
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-model", alone}, "the model has 258 tokens, a text of bytes has 256: name the model's tokenizer with -tokenizer"},
+		{[]string{"-model", weightsFile(t), "-tokenizer", tokenizer}, "the model has 256 tokens, " + tokenizer + " has 258"},
+		{[]string{"-model", folder, "-prompt", "\xff"}, "prompt 1: corpus: encode: text is not UTF-8"},
+	} {
+		code, _, status := call(t, "", c.args...)
+		require.Equal(t, 1, code)
+		require.Contains(t, status, c.want)
+	}
+	require.NoError(t, os.Remove(tokenizer))
+	_, _, status = call(t, "", "-model", folder)
+	require.Contains(t, status, "say where with -tokenizer")
+}
+
+// TestInteractive: each line has the text of its own call.
+func TestInteractive(t *testing.T) {
+	args := []string{"-model", weightsFile(t), "-tokens", "10", "-past-end"}
+	want := texts(t, append(args, "-prompt", "one")...) + texts(t, append(args, "-prompt", "two")...) + texts(t, args...)
+	code, out, status := call(t, "one\r\ntwo\n\n", append(args, "-interactive")...)
+	require.Zero(t, code)
+	require.Equal(t, want, out)
+	require.Equal(t, 4, strings.Count(status, "> "))
+}
+
+// TestNonsense: wrong arguments are one line that names the flag or the value, and the exit status 2.
+func TestNonsense(t *testing.T) {
+	model := weightsFile(t)
+	nonsense := map[string][]string{
+		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"}, "repetition-penalty": {"-1", "NaN", "Inf"},
+		"n": {"0", "-1", "x", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"}, "context": {"-1", "x"}, "seed": {"-1", "x"}, "stop": {""},
+		"device": {"tpu", "cuda:x", "cuda:-1"}, "precision": {"f8", ""}, "interactive=maybe": {""}, "no-such-flag": {"1"},
+	}
+	tried := 0
+	for name, values := range nonsense {
+		for _, value := range values {
+			args := []string{"-model", model, "-" + name, value}
+			code, out, status := call(t, "", args...)
+			require.Equal(t, 2, code, "%q: %s", args, status)
+			require.Empty(t, out)
+			require.Equal(t, 1, strings.Count(status, "\n"), status)
+			require.Less(t, len(status), 300)
+			tried++
+		}
+	}
+	require.Greater(t, tried, 30)
+	for _, c := range []struct {
+		code int
+		args string
+		want string
+	}{
+		{2, "hello", `unexpected argument "hello" (a text to go on with is -prompt TEXT)`},
+		{2, "-interactive -prompt x", "want neither -prompt nor -file"},
+		{1, "-model /missing", "/missing: no such file or directory"},
+		{1, "-model " + t.TempDir(), "neither model.safetensors nor a checkpoint in it"},
+		{1, "-file /missing", "-file: open /missing: no such file"},
+		{1, "-precision bf16", "cpu computes in float32"},
+		{0, "-help", ""},
+	} {
+		if runtime.GOOS == "windows" {
+			c.want = strings.ReplaceAll(c.want, "no such file or directory", "")
+		}
+		code, out, status := call(t, "", append([]string{"-model", model}, strings.Fields(c.args)...)...)
+		require.Equal(t, c.code, code, c.args)
+		require.Contains(t, status, c.want)
+		require.LessOrEqual(t, strings.Count(status, "\n"), 2)
+		require.Equal(t, c.code == 0, strings.Contains(out, "-repetition-penalty"), "the list of flags")
+	}
+}
+
+// TestSignal: Ctrl-C ends an endless text behind a whole character, says how fast it was, and leaves with 128 + n.
+func TestSignal(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot be sent an interrupt")
+	}
+	cmd := exec.Command(testutil.Must(os.Executable())(t))
+	args := []string{"-device", "cpu", "-model", weightsFile(t), "-tokens", "0", "-past-end"}
+	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(args, "\n"))
+	var status strings.Builder
+	cmd.Stderr = &status
+	pipe := testutil.Must(cmd.StdoutPipe())(t)
+	require.NoError(t, cmd.Start())
+	text := make([]byte, 1<<16)
+	n, signalled := 0, false
+	for {
+		got, err := pipe.Read(text[n:])
+		n += got
+		if err != nil {
+			break
+		}
+		if n > 100 && !signalled {
+			require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+			signalled = true
+		}
+	}
+	var exit *exec.ExitError
+	require.True(t, errors.As(cmd.Wait(), &exit))
+	require.Equal(t, 128+int(syscall.SIGINT), exit.ExitCode(), status.String())
+	require.True(t, utf8.Valid(text[:n]))
+	require.Regexp(t, regexp.MustCompile(`interrupt: the text ends here; a second one leaves at once\nprefill: .*; decode: .*\n$`), status.String())
+}

@@ -1,0 +1,130 @@
+package generate
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
+)
+
+// runsFolder is where examples/train puts its runs.
+const runsFolder = "runs"
+
+// wrongUse is an error of the command line that shows when files or devices are opened.
+type wrongUse struct{ error }
+
+func (w wrongUse) Unwrap() error { return w.error }
+
+// model is what texts are made with.
+type model struct {
+	tokenizer *corpus.Tokenizer
+	context   int
+	sampler   *tinylm.Sampler
+	closers   []func() error
+}
+
+// openModel opens the model, for so many texts at once.
+func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
+	m = &model{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
+	found, err := findModel(o)
+	if err != nil {
+		return m, err
+	}
+	for _, d := range found.Damaged {
+		fmt.Fprintf(status, "warning: %v: an older one is used\n", d)
+	}
+	w, err := tinylm.LoadWeights(found.Weights)
+	if err != nil {
+		return m, err
+	}
+	if err := m.openTokenizer(o, found.Run, w.Config.Vocab); err != nil {
+		return m, err
+	}
+	b, err := cuda.Select(o.Device)
+	if err != nil {
+		return m, wrongUse{fmt.Errorf("-device: %w", err)}
+	}
+	m.closers = append(m.closers, b.Close)
+	if err := w.MoveTo(b); err != nil {
+		return m, err
+	}
+	m.closers = append(m.closers, w.Free)
+	precision, err := graph.ParsePrecision(o.Precision)
+	if err != nil {
+		return m, err
+	}
+	if m.context = o.Context; m.context == 0 {
+		m.context = w.Config.Context
+	}
+	opts := []graph.Option{graph.WithPrecision(precision)}
+	if !b.Device().Host { // else the decoder chooses the number of workers
+		opts = append(opts, graph.WithBackend(b))
+	}
+	d, err := tinylm.NewDecoder(w, slots, m.context, opts...)
+	if err != nil {
+		return m, err
+	}
+	m.closers = append(m.closers, d.Close)
+	fmt.Fprintf(status, "%s: %s attention, %.2fM parameters, %s, %v\n",
+		found.Weights, w.Config.Attention, float64(w.Config.Parameters())/1e6, cuda.Describe(b), precision)
+	m.sampler, err = tinylm.NewSampler(d, m.tokenizer)
+	return m, err
+}
+
+// findModel finds the model of -model, or the newest one.
+func findModel(o *Options) (*train.Found, error) {
+	path := o.Model
+	if path == "" {
+		var err error
+		path, err = train.FindNewest(runsFolder)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = wrongUse{fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
+				"or train a model by go run ./examples/train", runsFolder)}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return train.Find(path)
+}
+
+// openTokenizer opens the tokenizer of -tokenizer, or that of the model's run.
+func (m *model) openTokenizer(o *Options, run *train.Options, vocab int) (err error) {
+	path := o.Tokenizer
+	if path == "" && run != nil {
+		path = run.Tokenizer
+	}
+	if m.tokenizer, err = corpus.NewTokenizer(corpus.Options{Tokenizer: path}); err != nil {
+		if o.Tokenizer == "" {
+			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", err)
+		}
+		return err
+	}
+	if n := m.tokenizer.Vocab(); n != vocab {
+		what := path
+		if path == "" {
+			what = "a text of bytes"
+		}
+		return fmt.Errorf("the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", vocab, what, n)
+	}
+	return nil
+}
+
+func (m *model) close() (err error) {
+	for i := len(m.closers) - 1; i >= 0; i-- {
+		err = errors.Join(err, m.closers[i]())
+	}
+	m.closers = nil
+	return err
+}

@@ -1,0 +1,119 @@
+package generate
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// Options are the choices of a call. Each is a flag.
+type Options struct {
+	Model     string // run folder, checkpoint or safetensors file; "": the newest run in the folder runs
+	Tokenizer string // tokenizer.json; "": that of the model's run, or bytes
+
+	Prompts     []string // texts to go on with; without any, and without File, the beginning of a document
+	File        string   // whose content is one more prompt; "-" is the standard input
+	Interactive bool     // each line of the standard input is a prompt
+	Echo        bool     // print the prompt before the text
+
+	Samples           int // texts of each prompt
+	Temperature       float64
+	TopK              int
+	TopP              float64
+	RepetitionPenalty float64
+	Stop              []string
+	Seed              uint64 // of the first text of each prompt; the next one has the next seed
+	Tokens            int    // of a text at most; 0: no number ends it
+	PastEnd           bool   // go on behind the end of a document
+
+	Batch     int // texts at once; 0: as many as there are, up to 16
+	Context   int // tokens that the model looks back; 0: as in its training
+	Device    string
+	Precision string
+}
+
+// defaultBatch bounds the texts at once where -batch does not.
+const defaultBatch = 16
+
+// Parse returns the options of a command line. After -help it writes the list of flags to w and returns flag.ErrHelp.
+func Parse(args []string, w io.Writer) (*Options, error) {
+	o := &Options{}
+	set := o.flags()
+	set.SetOutput(io.Discard)
+	err := set.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		set.SetOutput(w)
+		set.PrintDefaults()
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w (-help lists all)", err)
+	case set.NArg() > 0:
+		return nil, fmt.Errorf("unexpected argument %q (a text to go on with is -prompt TEXT)", set.Arg(0))
+	}
+	return o, o.Validate()
+}
+
+// flags returns a set of flags that write to o, which gets their defaults.
+func (o *Options) flags() *flag.FlagSet {
+	set := flag.NewFlagSet("generate", flag.ContinueOnError)
+	list := func(to *[]string, name, help string) {
+		set.Func(name, help, func(text string) error {
+			*to = append(*to, text)
+			return nil
+		})
+	}
+	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint or .safetensors file; empty: the newest run below runs")
+	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: the one of the model's run, or bytes")
+	list(&o.Prompts, "prompt", "`text` to go on with; may be repeated. Without any a new document begins")
+	set.StringVar(&o.File, "file", "", "file whose content is one more prompt; - is the standard input")
+	set.BoolVar(&o.Interactive, "interactive", false, "each line of the standard input is a prompt")
+	set.BoolVar(&o.Echo, "echo", false, "print the prompt before the text")
+	set.IntVar(&o.Samples, "n", 1, "texts of each prompt")
+	set.Float64Var(&o.Temperature, "temperature", 0.8, "divides the logits; 0 takes the most likely token")
+	set.IntVar(&o.TopK, "top-k", 40, "draw from so many most likely tokens; 0: from all")
+	set.Float64Var(&o.TopP, "top-p", 0, "draw from the most likely tokens that have this probability together; 0: from all")
+	set.Float64Var(&o.RepetitionPenalty, "repetition-penalty", 1, "makes tokens of prompt and text less likely; 1: does not")
+	list(&o.Stop, "stop", "`text` that ends the output and is not printed; may be repeated")
+	set.Uint64Var(&o.Seed, "seed", 1, "of the draws; the next texts of a prompt have the seeds behind it")
+	set.IntVar(&o.Tokens, "tokens", 400, "most tokens of a text; 0: any number")
+	set.BoolVar(&o.PastEnd, "past-end", false, "go on behind the end of a document")
+	set.IntVar(&o.Batch, "batch", 0, fmt.Sprintf("texts at once; 0: as many as there are, up to %d", defaultBatch))
+	set.IntVar(&o.Context, "context", 0, "tokens that the model looks back; 0: as in its training")
+	set.StringVar(&o.Device, "device", "auto", "auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none")
+	set.StringVar(&o.Precision, "precision", "f32", "of the activations: f32, bf16 or fp16, the last two on a GPU")
+	return set
+}
+
+// Validate returns an error that names the option that is out of its range or does not fit the others. It opens neither files
+// nor devices.
+func (o *Options) Validate() error {
+	for _, s := range []struct {
+		name     string
+		v, least int
+	}{{"n", o.Samples, 1}, {"tokens", o.Tokens, 0}, {"batch", o.Batch, 0}, {"context", o.Context, 0}} {
+		if s.v < s.least || s.v > math.MaxInt32 {
+			return fmt.Errorf("generate: -%s is %d, want %d to %d", s.name, s.v, s.least, math.MaxInt32)
+		}
+	}
+	if o.Interactive && (len(o.Prompts) > 0 || o.File != "") {
+		return errors.New("generate: -interactive reads its prompts from the standard input: want neither -prompt nor -file with it")
+	}
+	if _, err := graph.ParsePrecision(o.Precision); err != nil {
+		return fmt.Errorf("generate: -precision: %w", err)
+	}
+	return o.sampling().Validate()
+}
+
+// sampling is how the tokens of the first text of a prompt are chosen.
+func (o *Options) sampling() tinylm.Sampling {
+	return tinylm.Sampling{
+		Temperature: o.Temperature, TopK: o.TopK, TopP: o.TopP, RepetitionPenalty: o.RepetitionPenalty,
+		Stop: o.Stop, Seed: o.Seed, MaxTokens: o.Tokens,
+	}
+}

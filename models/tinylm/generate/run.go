@@ -1,0 +1,150 @@
+// Package generate writes texts that a TinyLM goes on with: it is the program of examples/generate.
+//
+// Texts go to the output as they are made, those of several prompts one behind the other, though they are made at once. A text depends on
+// its prompt and its seed, not on the others. Without a prompt a document begins: the model gets the token that stands between documents.
+// Any other prompt is taken as it is. A text ends with its document, at a stop string or after -tokens.
+package generate
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/internal/signals"
+)
+
+// Main runs the program by the arguments of a command line and returns its exit status: 1 after an error, 2 if the arguments are
+// wrong, 128 + n if the signal n has ended it.
+func Main(args []string, in io.Reader, out, status io.Writer) int {
+	ctx, stop := signals.Context(context.Background(), status, "the text ends here")
+	defer stop()
+	o, err := Parse(args, out)
+	if err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		err = wrongUse{err}
+	} else {
+		err = Run(ctx, o, in, out, status)
+	}
+	if err == nil {
+		return 0
+	}
+	if s, ok := signals.Of(ctx); ok && errors.Is(err, s) {
+		return s.ExitCode()
+	}
+	fmt.Fprintln(status, err)
+	if errors.As(err, new(wrongUse)) {
+		return 2
+	}
+	return 1
+}
+
+// Run writes the texts of o to out. To status go a line about the model, one about each prompt that is cut, and in the end one with
+// the tokens a second of prefill and decode. When ctx ends it returns its cause.
+func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (err error) {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	prompts, err := o.prompts(in)
+	if err != nil {
+		return err
+	}
+	texts, most := max(1, len(prompts))*o.Samples, o.Batch
+	if most == 0 {
+		most = defaultBatch
+	}
+	m, err := openModel(o, min(texts, most), status)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	w := &writer{Options: o, model: m, out: out, status: status}
+	if o.Interactive {
+		err = w.converse(ctx, in)
+	} else {
+		err = w.write(ctx, prompts)
+	}
+	s := m.sampler.Stats()
+	fmt.Fprintf(status, "prefill: %d tokens, %.4g tokens/s; decode: %d tokens, %.4g tokens/s\n",
+		s.Prefilled, rate(s.Prefilled, s.Prefill), s.Decoded, rate(s.Decoded, s.Decode))
+	return err
+}
+
+// rate returns tokens a second, 0 where there are none.
+func rate(tokens int, took time.Duration) float64 { return float64(tokens) / max(took, 1).Seconds() }
+
+// mostPromptBytes bounds a prompt.
+const mostPromptBytes = 64 << 20
+
+// prompts returns the prompts of flags and file, an empty one if there are none.
+func (o *Options) prompts(in io.Reader) ([]string, error) {
+	list := o.Prompts
+	if o.File != "" {
+		if o.File != "-" {
+			f, err := os.Open(o.File)
+			if err != nil {
+				return nil, fmt.Errorf("-file: %w", err)
+			}
+			defer f.Close()
+			in = f
+		}
+		text, err := io.ReadAll(io.LimitReader(in, mostPromptBytes+1))
+		if err == nil && len(text) > mostPromptBytes {
+			err = fmt.Errorf("more than %d bytes", mostPromptBytes)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("-file %s: %w", o.File, err)
+		}
+		list = append(list[:len(list):len(list)], string(text))
+	}
+	if len(list) == 0 && !o.Interactive {
+		list = []string{""}
+	}
+	return list, nil
+}
+
+// writer writes texts, those of several prompts in their order.
+type writer struct {
+	*Options
+	*model
+	out, status io.Writer
+}
+
+// converse answers each line of in.
+func (w *writer) converse(ctx context.Context, in io.Reader) error {
+	lines, failed := make(chan string), make(chan error, 1)
+	go func() { // a read does not end with ctx
+		defer close(lines)
+		s := bufio.NewScanner(in)
+		s.Buffer(nil, mostPromptBytes)
+		for ctx.Err() == nil && s.Scan() {
+			select {
+			case lines <- s.Text():
+			case <-ctx.Done():
+			}
+		}
+		failed <- s.Err()
+	}()
+	for {
+		fmt.Fprint(w.status, "> ")
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				fmt.Fprintln(w.status)
+				return cmp.Or(context.Cause(ctx), <-failed)
+			}
+			if err := w.write(ctx, []string{line}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package generate
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// text is one that is made. It is written when those before it have ended.
+type text struct {
+	tokens  []int32 // of the prompt
+	how     tinylm.Sampling
+	waiting string // what is not written yet, from the heading on
+	begun   bool   // it is being written
+	inLine  bool   // what has been written does not end a line
+	ended   bool
+}
+
+// write makes the texts of all prompts, several at once, and writes them in order.
+func (w *writer) write(ctx context.Context, prompts []string) error {
+	texts, err := w.texts(prompts)
+	if err != nil {
+		return err
+	}
+	bySeq, next, first := map[int]*text{}, 0, 0 // first: the first text that is not written to its end
+	add := func() error {
+		for ; next < len(texts) && w.sampler.Running() < w.sampler.Slots(); next++ {
+			seq, err := w.sampler.Add(texts[next].tokens, texts[next].how)
+			if err != nil {
+				return err
+			}
+			bySeq[seq] = texts[next]
+		}
+		return nil
+	}
+	if err := add(); err != nil {
+		return err
+	}
+	if err := texts[0].begin(w.out); err != nil {
+		return err
+	}
+	for t, err := range w.sampler.Tokens() {
+		if err == nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			_ = texts[first].finish(w.out) // beside the error
+			return err
+		}
+		x := bySeq[t.Seq]
+		if err := x.take(w.out, t); err != nil {
+			return err
+		}
+		if !x.ended {
+			continue
+		}
+		delete(bySeq, t.Seq)
+		for ; first < len(texts) && texts[first].ended; first++ {
+			if err := texts[first].finish(w.out); err != nil {
+				return err
+			}
+			if first+1 < len(texts) {
+				if err := texts[first+1].begin(w.out); err != nil {
+					return err
+				}
+			}
+		}
+		if err := add(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// texts returns the texts that are to be made of prompts.
+func (w *writer) texts(prompts []string) (list []*text, err error) {
+	many := len(prompts)*w.Samples > 1
+	for i, p := range prompts {
+		tokens := []int32{w.tokenizer.Separator()} // a document begins
+		if p != "" {
+			if tokens, err = w.tokenizer.Encode(p); err != nil {
+				return nil, fmt.Errorf("prompt %d: %w", i+1, err)
+			}
+		}
+		if n := len(tokens) - w.context; n > 0 {
+			fmt.Fprintf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens), w.context, n)
+		}
+		for j := range w.Samples {
+			x := &text{tokens: tokens, how: w.sampling()}
+			x.how.Seed += uint64(j)
+			if !w.PastEnd {
+				x.how.StopTokens = []int32{w.tokenizer.Separator()}
+			}
+			if many {
+				x.waiting = fmt.Sprintf("--- prompt %d, seed %d\n", i+1, x.how.Seed)
+			}
+			if w.Echo {
+				x.waiting += tinylm.Printable(p)
+			}
+			list = append(list, x)
+		}
+	}
+	return list, nil
+}
+
+// begin writes what there is of a text; what follows is written at once.
+func (x *text) begin(out io.Writer) error {
+	x.begun = true
+	return x.write(out)
+}
+
+// take takes the next token of a text.
+func (x *text) take(out io.Writer, t tinylm.Token) error {
+	x.ended = t.End != tinylm.EndNone
+	x.waiting += tinylm.Printable(string(t.Text))
+	if !x.begun {
+		return nil
+	}
+	return x.write(out)
+}
+
+// finish ends the last line of a text.
+func (x *text) finish(out io.Writer) error {
+	if x.inLine {
+		x.waiting = "\n"
+	}
+	return x.write(out)
+}
+
+// write writes what is waiting.
+func (x *text) write(out io.Writer) error {
+	if x.waiting == "" {
+		return nil
+	}
+	x.inLine = !strings.HasSuffix(x.waiting, "\n")
+	_, err := io.WriteString(out, x.waiting)
+	x.waiting = ""
+	return err
+}

@@ -1,0 +1,111 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Found is a model that lies on the disk.
+type Found struct {
+	Weights string   // path of its file, for tinylm.LoadWeights
+	Run     *Options // of the run that it is of; nil: there is no run folder around it
+	Damaged []error  // what is wrong with newer checkpoints
+}
+
+// Find finds the model of path: a run folder, a checkpoint or a safetensors file. That of a run folder is the one that the run has
+// ended with, and before its end that of the newest checkpoint that is whole.
+func Find(path string) (*Found, error) {
+	f := &Found{Weights: path}
+	folder, err := f.find(path)
+	if err == nil && folder != "" {
+		f.Run, err = ReadOptions(filepath.Join(folder, optionsFile), "")
+		if errors.Is(err, fs.ErrNotExist) {
+			f.Run, err = nil, nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("train: model %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// find sets Weights and returns the folder that is the run's, if there is a run.
+func (f *Found) find(path string) (folder string, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", err
+	case !info.IsDir():
+		return runAround(filepath.Dir(path))
+	}
+	f.Weights = filepath.Join(path, modelFile)
+	if exists(filepath.Join(path, sumsFile)) {
+		if err := checkSums(path); err != nil {
+			return "", err
+		}
+		return runAround(path)
+	}
+	if exists(f.Weights) {
+		return path, nil
+	}
+	parent := filepath.Join(path, checkpointFolder)
+	names, err := checkpoints(parent)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range slices.Backward(names) {
+		if err := checkSums(filepath.Join(parent, name)); err != nil {
+			f.Damaged = append(f.Damaged, fmt.Errorf("checkpoint %s: %w", name, err))
+			continue
+		}
+		f.Weights = filepath.Join(parent, name, modelFile)
+		return path, nil
+	}
+	if f.Damaged != nil {
+		return "", fmt.Errorf("no checkpoint is whole: %w", errors.Join(f.Damaged...))
+	}
+	return "", fmt.Errorf("neither %s nor a checkpoint in it", modelFile)
+}
+
+// runAround returns the run folder that a folder of weights is of: that of a checkpoint, else the folder itself.
+func runAround(folder string) (string, error) {
+	folder, err := filepath.Abs(folder)
+	if parent := filepath.Dir(folder); filepath.Base(parent) == checkpointFolder {
+		folder = filepath.Dir(parent)
+	}
+	return folder, err
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// FindNewest returns the folder in parent of the run that has been worked on last and has a model. Without one the error wraps
+// fs.ErrNotExist.
+func FindNewest(parent string) (folder string, err error) {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return "", fmt.Errorf("train: %w", err)
+	}
+	var newest time.Time
+	for _, e := range entries {
+		path := filepath.Join(parent, e.Name())
+		info, err := os.Stat(filepath.Join(path, runFile))
+		if err != nil || !info.ModTime().After(newest) {
+			continue
+		}
+		if names, err := checkpoints(filepath.Join(path, checkpointFolder)); exists(filepath.Join(path, modelFile)) || err == nil && len(names) > 0 {
+			newest, folder = info.ModTime(), path
+		}
+	}
+	if folder == "" {
+		return "", fmt.Errorf("train: no run with a model in %s: %w", parent, fs.ErrNotExist)
+	}
+	return folder, nil
+}
