@@ -4,7 +4,7 @@
 //	go run ./examples/generate                                            # a new document
 //	go run ./examples/generate -prompt 'func main() {' -stop $'\n}\n' -echo
 //	go run ./examples/generate -model runs/notes -prompt Monday -prompt Tuesday -n 3 -temperature 1 -top-p 0.95
-//	go run ./examples/generate -model model.safetensors -file story.txt -tokens 2000 -device cuda:0 -precision bf16
+//	go run ./examples/generate -model model.safetensors -file story.txt -tokens 2000
 //	go run ./examples/generate -interactive
 package main
 

@@ -51,15 +51,11 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	if err := m.openTokenizer(o, found.Run, w.Config.Vocab); err != nil {
 		return m, err
 	}
-	b, err := cuda.Select(o.Device)
+	b, err := selectDevice(o.Device)
 	if err != nil {
 		return m, wrongUse{fmt.Errorf("-device: %w", err)}
 	}
 	m.closers = append(m.closers, b.Close)
-	if err := w.MoveTo(b); err != nil {
-		return m, err
-	}
-	m.closers = append(m.closers, w.Free)
 	precision, err := graph.ParsePrecision(o.Precision)
 	if err != nil {
 		return m, err
@@ -67,11 +63,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	if m.context = o.Context; m.context == 0 {
 		m.context = w.Config.Context
 	}
-	opts := []graph.Option{graph.WithPrecision(precision)}
-	if !b.Device().Host { // else the decoder chooses the number of workers
-		opts = append(opts, graph.WithBackend(b))
-	}
-	d, err := tinylm.NewDecoder(w, slots, m.context, opts...)
+	d, err := tinylm.NewDecoder(w, slots, m.context, graph.WithPrecision(precision)) // it chooses the number of workers
 	if err != nil {
 		return m, err
 	}
@@ -80,6 +72,18 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		found.Weights, w.Config.Attention, float64(w.Config.Parameters())/1e6, cuda.Describe(b), precision)
 	m.sampler, err = tinylm.NewSampler(d, m.tokenizer)
 	return m, err
+}
+
+// selectDevice is cuda.Select for a tinylm.Decoder, which runs on the CPU: auto takes that, and a GPU is an error.
+func selectDevice(name string) (graph.Backend, error) {
+	if name == "auto" {
+		name = "cpu"
+	}
+	b, err := cuda.Select(name)
+	if err == nil && !b.Device().Host {
+		err = errors.Join(fmt.Errorf("%s: texts are made on the CPU, want auto or cpu", name), b.Close())
+	}
+	return b, err
 }
 
 // findModel finds the model of -model, or the newest one.
