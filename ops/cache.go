@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -26,6 +28,10 @@ type KVCache struct {
 	Slots    int // B: sequences
 	Pages    int // of all sequences
 	PageLen  int // tokens of a page, a multiple of l'
+
+	// Half is BFloat16 or Float16 where a device holds the numbers so, two in an element of the tensor; the zero value: as
+	// the type of the tensor says.
+	Half tensor.Dtype
 }
 
 // Dense reports whether the cache is one of dense attention.
@@ -44,16 +50,16 @@ const (
 // branchNames are the names of the branches in the order of their bits.
 var branchNames = [...]string{"compressed", "selected", "window"}
 
-// has reports whether the layer has branch i, and stores whether the cache holds its keys and values: those of the
-// compressed branch choose the blocks of the selected one.
-func (c KVCache) has(i int) bool { return !c.Dense() && c.Without>>i&1 == 0 }
+// Has reports whether the layer has branch i in the order of Branches, and Stores whether the cache holds its keys and values:
+// those of the compressed branch choose the blocks of the selected one. Dense attention has none of them.
+func (c KVCache) Has(i int) bool { return !c.Dense() && c.Without>>i&1 == 0 }
 
-func (c KVCache) stores(i int) bool { return c.has(i) || i == 0 && c.has(1) }
+func (c KVCache) Stores(i int) bool { return c.Has(i) || i == 0 && c.Has(1) }
 
 // branches returns the number of branches of the layer.
 func (c KVCache) branches() (n int) {
 	for i := range branchNames {
-		if c.has(i) {
+		if c.Has(i) {
 			n++
 		}
 	}
@@ -66,7 +72,7 @@ func (c KVCache) pairNames() (names []string) {
 		return []string{"k", "v"}
 	}
 	for i, name := range branchNames {
-		if c.stores(i) {
+		if c.Stores(i) {
 			names = append(names, name+" k", name+" v")
 		}
 	}
@@ -86,6 +92,9 @@ func (c KVCache) Validate() error {
 	if err := c.Params.Validate(); err != nil {
 		return err
 	}
+	if c.Half != (tensor.Dtype{}) && !IsHalf(c.Half) {
+		return fmt.Errorf("numbers are held as %v, want a type of half precision or none", c.Half)
+	}
 	if c.branches() == 0 || c.Without >= 1<<len(branchNames) {
 		return fmt.Errorf("without the branches %03b, want at least one of the three that is left", c.Without)
 	}
@@ -103,45 +112,53 @@ func (c KVCache) checkElements() error {
 	return nil
 }
 
-// Elements is the number of elements of a valid cache.
-func (c KVCache) Elements() int { return c.layout().elements }
+// Elements is the length of the tensor of a valid cache.
+func (c KVCache) Elements() int {
+	n := c.Layout().Numbers
+	if IsHalf(c.Half) {
+		n = (n + 1) / 2
+	}
+	return n
+}
 
-// region is a part of a cache: the keys and the values of some lists of places, each for one slot or one page and one group.
-// The keys of a list are [D,places], so that cpu.Tile multiplies queries by them. The values are [places,Dv].
-type region struct {
-	groups, places int
-	d, dv          int
-	keys, values   int // where they begin
+// CacheRegion is a part of a cache: the keys and the values of lists of places. There is a list for each slot or each page, and each
+// group in it. On the CPU the keys of a list are [D,places], so that cpu.Tile multiplies queries by them, on a device
+// [places,D]. The values are [places,Dv].
+type CacheRegion struct {
+	Groups, Places int
+	D, Dv          int
+	Keys, Values   int // where they begin, in numbers
 }
 
 // keysAt and valuesAt are where the keys and values of group g begin, of a slot or a page.
-func (r region) keysAt(list, g int) int   { return r.keys + (list*r.groups+g)*r.places*r.d }
-func (r region) valuesAt(list, g int) int { return r.values + (list*r.groups+g)*r.places*r.dv }
+func (r CacheRegion) keysAt(list, g int) int   { return r.Keys + (list*r.Groups+g)*r.Places*r.D }
+func (r CacheRegion) valuesAt(list, g int) int { return r.Values + (list*r.Groups+g)*r.Places*r.Dv }
 
-// cacheLayout is where the parts of a cache lie.
-type cacheLayout struct {
-	tokens     region // of a page: the selected branch, or dense attention
-	compressed region // of a page: blocks, in the order of their first tokens
-	window     region // of a slot: token t at t mod w
-	tail       region // of a slot: token t at t mod l, not compressed
-	elements   int
+// CacheLayout is where the parts of a cache lie.
+type CacheLayout struct {
+	Tokens     CacheRegion // of a page: the selected branch, or dense attention
+	Compressed CacheRegion // of a page: blocks, in the order of their first tokens
+	Window     CacheRegion // of a slot: token t at t mod w
+	Tail       CacheRegion // of a slot: token t at t mod l, not compressed
+	Numbers    int
 }
 
-func (c KVCache) layout() (at cacheLayout) {
-	add := func(lists, places int) region {
-		r := region{c.KVHeads, places, c.KeyDim, c.ValueDim, at.elements, at.elements + lists*c.KVHeads*places*c.KeyDim}
-		at.elements = r.values + lists*c.KVHeads*places*c.ValueDim
+// Layout returns where the parts of a valid cache lie, for backends.
+func (c KVCache) Layout() (at CacheLayout) {
+	add := func(lists, places int) CacheRegion {
+		r := CacheRegion{c.KVHeads, places, c.KeyDim, c.ValueDim, at.Numbers, at.Numbers + lists*c.KVHeads*places*c.KeyDim}
+		at.Numbers = r.Values + lists*c.KVHeads*places*c.ValueDim
 		return r
 	}
-	if c.Dense() || c.has(1) {
-		at.tokens = add(c.Pages, c.PageLen)
+	if c.Dense() || c.Has(1) {
+		at.Tokens = add(c.Pages, c.PageLen)
 	}
-	if c.stores(0) {
-		at.compressed = add(c.Pages, c.PageLen/c.Stride)
-		at.tail = add(c.Slots, c.BlockLen)
+	if c.Stores(0) {
+		at.Compressed = add(c.Pages, c.PageLen/c.Stride)
+		at.Tail = add(c.Slots, c.BlockLen)
 	}
-	if c.has(2) {
-		at.window = add(c.Slots, c.Window)
+	if c.Has(2) {
+		at.Window = add(c.Slots, c.Window)
 	}
 	return at
 }
@@ -173,7 +190,7 @@ func (c KVCache) checkPages(row, tokens int, pages []int32) error {
 // sequenceCache is the cache of one sequence and group.
 type sequenceCache[T cpu.Float] struct {
 	KVCache
-	cacheLayout
+	CacheLayout
 	data    []T
 	slot, g int
 	pages   []int32
@@ -186,8 +203,8 @@ type list[T cpu.Float] struct {
 }
 
 // at returns n places of a region from the given one on, of a slot or a page.
-func (s *sequenceCache[T]) at(r region, of, place, n int) list[T] {
-	return list[T]{s.data[r.keysAt(of, s.g)+place:], s.data[r.valuesAt(of, s.g)+place*r.dv:], r.places, n}
+func (s *sequenceCache[T]) at(r CacheRegion, of, place, n int) list[T] {
+	return list[T]{s.data[r.keysAt(of, s.g)+place:], s.data[r.valuesAt(of, s.g)+place*r.Dv:], r.Places, n}
 }
 
 // put stores a key and a value at the first place of l.
@@ -200,21 +217,25 @@ func (l list[T]) put(key, value []T) {
 
 // token is the place of token t in its page, block that of compression block i, recent and raw those of token t in its rings.
 func (s *sequenceCache[T]) token(t int) list[T] {
-	return s.at(s.tokens, int(s.pages[t/s.PageLen]), t%s.PageLen, 1)
+	return s.at(s.CacheLayout.Tokens, int(s.pages[t/s.PageLen]), t%s.PageLen, 1)
 }
 
 func (s *sequenceCache[T]) block(i int) list[T] {
-	n := s.compressed.places
-	return s.at(s.compressed, int(s.pages[i/n]), i%n, 1)
+	n := s.CacheLayout.Compressed.Places
+	return s.at(s.CacheLayout.Compressed, int(s.pages[i/n]), i%n, 1)
 }
 
-func (s *sequenceCache[T]) recent(t int) list[T] { return s.at(s.window, s.slot, t%s.Window, 1) }
-func (s *sequenceCache[T]) raw(t int) list[T]    { return s.at(s.tail, s.slot, t%s.BlockLen, 1) }
+func (s *sequenceCache[T]) recent(t int) list[T] {
+	return s.at(s.CacheLayout.Window, s.slot, t%s.KVCache.Window, 1)
+}
+func (s *sequenceCache[T]) raw(t int) list[T] {
+	return s.at(s.CacheLayout.Tail, s.slot, t%s.BlockLen, 1)
+}
 
 // walk goes over places of a region, in parts that lie in one list each. A copy of it goes over the same ones.
 type walk[T cpu.Float] struct {
 	seq *sequenceCache[T]
-	region
+	CacheRegion
 	paged  bool    // the region is one of pages, not of slots
 	lo, hi int     // places still to come
 	idx    []int32 // then those of these selection blocks
@@ -230,29 +251,29 @@ func (w *walk[T]) next() (l list[T], ok bool) {
 		w.lo = int(w.idx[0]) * w.seq.SelectBlock
 		w.hi, w.idx = min(w.lo+w.seq.SelectBlock, w.end), w.idx[1:]
 	}
-	at, of := w.lo%w.places, w.seq.slot
+	at, of := w.lo%w.Places, w.seq.slot
 	if w.paged {
-		of = int(w.seq.pages[w.lo/w.places])
+		of = int(w.seq.pages[w.lo/w.Places])
 	}
-	n := min(w.hi-w.lo, w.places-at)
+	n := min(w.hi-w.lo, w.Places-at)
 	w.lo += n
-	return w.seq.at(w.region, of, at, n), true
+	return w.seq.at(w.CacheRegion, of, at, n), true
 }
 
 // all goes over the first n tokens, visible over the first n compressed blocks, newest over the tokens [lo,hi) of the window, and
 // selected over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
 func (s *sequenceCache[T]) all(n int) walk[T] {
-	return walk[T]{seq: s, region: s.tokens, paged: true, hi: n}
+	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, hi: n}
 }
 
 func (s *sequenceCache[T]) visible(n int) walk[T] {
-	return walk[T]{seq: s, region: s.compressed, paged: true, hi: n}
+	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Compressed, paged: true, hi: n}
 }
 
 func (s *sequenceCache[T]) newest(lo, hi int) walk[T] {
-	return walk[T]{seq: s, region: s.window, lo: lo, hi: hi}
+	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Window, lo: lo, hi: hi}
 }
 
 func (s *sequenceCache[T]) selected(idx []int32, t int) walk[T] {
-	return walk[T]{seq: s, region: s.tokens, paged: true, idx: idx, end: t + 1}
+	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, idx: idx, end: t + 1}
 }

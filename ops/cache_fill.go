@@ -33,7 +33,7 @@ func (op FillCacheOp) cacheInput() int { return len(op.names()) }
 
 // names returns the names of the inputs before the cache.
 func (op FillCacheOp) names() []string {
-	if op.Cache.stores(0) {
+	if op.Cache.Stores(0) {
 		return append([]string{"kc", "vc"}, op.Cache.pairNames()...)
 	}
 	return op.Cache.pairNames()
@@ -94,12 +94,16 @@ func (op FillCacheOp) checkRows(rows Arg, most int) error {
 }
 
 func (op FillCacheOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	if IsHalf(op.Cache.Half) {
+		k.Check = noHalf
+		return
+	}
 	byType(in[0].Dtype, bindFill[float32], bindFill[float64])(k, op, in, out[0])
 }
 
 func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) {
 	c, at := op.Cache, op.cacheInput()
-	layout, rows := c.layout(), in[at+1]
+	layout, rows := c.Layout(), in[at+1]
 	k.Check = func() error { return op.checkRows(rows, in[at-1].Shape[1]) }
 	k.Phase(rows.Shape[0]*c.KVHeads, func(piece int, _ *cpu.Worker) {
 		i, g := piece/c.KVHeads, piece%c.KVHeads
@@ -125,16 +129,16 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 			return
 		}
 		next := 0 // input
-		if c.stores(0) {
+		if c.Stores(0) {
 			put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.block)
 			put(2, max(0, n-c.BlockLen), n, s.raw)
 			next = 4
 		}
-		if c.has(1) {
+		if c.Has(1) {
 			put(next, 0, n, s.token)
 			next += 2
 		}
-		if c.has(2) {
+		if c.Has(2) {
 			put(next, max(0, n-c.Window), n, s.recent)
 		}
 	})

@@ -132,5 +132,9 @@ func (op DecodeOp) checkRows(rows Arg) error {
 }
 
 func (op DecodeOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	if IsHalf(op.Cache.Half) {
+		k.Check = noHalf
+		return
+	}
 	byType(in[0].Dtype, bindDecode[float32], bindDecode[float64])(k, op, in, out)
 }

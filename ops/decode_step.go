@@ -9,7 +9,7 @@ import (
 // decoder is the kernel of DecodeOp. A piece of work is one sequence and one group: its results depend on nothing else.
 type decoder[T cpu.Float] struct {
 	KVCache
-	cacheLayout
+	CacheLayout
 	h, most      int // query heads of a group, and keys that a branch can read
 	q            Arg
 	k, v         [len(branchNames)]Arg // dense attention has the first ones
@@ -31,11 +31,11 @@ type decoder[T cpu.Float] struct {
 func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	c, at := op.Cache, op.cacheInput()
 	d := &decoder[T]{
-		KVCache: c, cacheLayout: c.layout(), h: in[0].Shape[2] / c.KVHeads,
+		KVCache: c, CacheLayout: c.Layout(), h: in[0].Shape[2] / c.KVHeads,
 		q: in[0], cache: in[at], rows: in[at+1], o: out[0], idx: out[1], read: out[2],
 	}
 	for i, next := 0, 1; i < len(d.k); i++ {
-		if c.stores(i) || c.Dense() && i == 0 {
+		if c.Stores(i) || c.Dense() && i == 0 {
 			d.k[i], d.v[i] = in[next], in[next+1]
 			next += 2
 		}
@@ -76,7 +76,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	if t < 0 {
 		return
 	}
-	s := &sequenceCache[T]{d.KVCache, d.cacheLayout, cpu.Slice[T](d.cache.Buf), slot, g, row[1:]}
+	s := &sequenceCache[T]{d.KVCache, d.CacheLayout, cpu.Slice[T](d.cache.Buf), slot, g, row[1:]}
 	turn, q := d.turn.Local(w), d.rowsQ.Local(w)
 	compose(turn, d.starts[t/runTokens*d.KeyDim:][:d.KeyDim], d.places[t%runTokens*d.KeyDim:][:d.KeyDim])
 	for j := range d.h {
@@ -104,33 +104,33 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		}
 		added++
 	}
-	if d.stores(0) {
+	if d.Stores(0) {
 		put(0, s.raw(t))
 		if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
 			d.compress(s, first, w)
 		}
 		visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
 		var kept []T
-		if d.has(1) && own >= d.TopN { // otherwise all blocks are chosen
+		if d.Has(1) && own >= d.TopN { // otherwise all blocks are chosen
 			kept = d.kept.Local(w)
 		}
 		read[0] = int32(visible)
-		if keys := s.visible(visible); d.has(0) {
+		if keys := s.visible(visible); d.Has(0) {
 			add(0, d.attend(q, branch, keys, kept, w))
 		} else {
 			d.score(q, keys, kept, w)
 		}
-		if d.has(1) {
+		if d.Has(1) {
 			d.choice.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
 		}
 	}
-	if d.has(1) {
+	if d.Has(1) {
 		put(1, s.token(t))
 		add(1, d.attend(q, branch, s.selected(idx, t), nil, w))
 	}
-	if d.has(2) {
+	if d.Has(2) {
 		put(2, s.recent(t))
-		add(2, d.attend(q, branch, s.newest(max(0, t+1-d.Window), t+1), nil, w))
+		add(2, d.attend(q, branch, s.newest(max(0, t+1-d.KVCache.Window), t+1), nil, w))
 	}
 }
 

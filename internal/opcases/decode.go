@@ -1,0 +1,127 @@
+package opcases
+
+import (
+	"fmt"
+
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Decoding is a layer whose sequences are decoded by ops.DecodeOp.
+type Decoding struct {
+	Name   string
+	Cache  ops.KVCache // without slots and pages
+	Heads  int
+	Tokens int // of the longest sequence
+	MLP    int // hidden width of the compression, 0 for the mean
+}
+
+// Decodings returns the cases of decoding.
+func Decodings() []Decoding {
+	cases := []Decoding{
+		{"small", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0},
+		{"mlp", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5},
+		{"stride is l", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0},
+		{"l above l'", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0},
+		{"no block", ops.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0},
+		{"dense", ops.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0},
+		{"paper", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0},
+	}
+	for _, without := range []ops.Branches{ops.Compressed, ops.Selected, ops.Window, ops.Selected | ops.Window, ops.Compressed | ops.Window, ops.Compressed | ops.Selected} {
+		c := cases[0]
+		c.Name, c.Cache.Without = fmt.Sprintf("without %03b", without), without
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+// Sequence is the inputs of one sequence [1,S,...] as the oracle takes them: keys and values of all three branches, before the
+// rotation, those of dense attention first.
+type Sequence struct {
+	Q, Gates *ref.Tensor
+	K, V     []*ref.Tensor
+}
+
+// Gates returns the number of gates of a head.
+func (c Decoding) Gates() (n int) {
+	for i := range 3 {
+		if c.Cache.Has(i) {
+			n++
+		}
+	}
+	return n
+}
+
+func normalTensor(seed uint64, shape ...int) *ref.Tensor {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return ref.From(testutil.Normal(seed, n), shape...)
+}
+
+// Sequence draws one of n tokens.
+func (c Decoding) Sequence(seed uint64, n int) (s Sequence) {
+	seed *= 100
+	s.Q, s.Gates = normalTensor(seed, 1, n, c.Heads, c.Cache.KeyDim), normalTensor(seed+1, 1, n, c.Heads, c.Gates())
+	for i := range uint64(3) {
+		s.K = append(s.K, normalTensor(seed+2+2*i, 1, n, c.Cache.KVHeads, c.Cache.KeyDim))
+		s.V = append(s.V, normalTensor(seed+3+2*i, 1, n, c.Cache.KVHeads, c.Cache.ValueDim))
+	}
+	return s
+}
+
+// Phi returns the parameters of the compression, those of keys first.
+func (c Decoding) Phi() (p []*ref.Tensor) {
+	for i, d := range []int{c.Cache.KeyDim, c.Cache.ValueDim} {
+		seed := uint64(7000 + 10*i)
+		p = append(p, normalTensor(seed, c.Cache.BlockLen, d), normalTensor(seed+1, c.MLP, c.Cache.BlockLen*d), normalTensor(seed+2, d, c.MLP))
+	}
+	return p
+}
+
+// DecodingBase is the base of the rotary embedding of all cases.
+const DecodingBase = 1000
+
+// Oracle returns the outputs of all tokens of s, with the blocks that it chooses, or with idx if that is not nil.
+func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32) {
+	p, n := c.Cache.Params, s.Q.Shape[1]
+	q, k := ref.RoPE(s.Q, DecodingBase, 0), make([]*ref.Tensor, len(s.K))
+	for i := range k {
+		k[i] = ref.RoPE(s.K[i], DecodingBase, 0)
+	}
+	if c.Cache.Dense() {
+		o, _ = ref.Attention(q, k[0], s.V[0], ref.CausalMask())
+		return o, nil
+	}
+	kc, vc := c.Compressed(k[0], 0), c.Compressed(s.V[0], 1)
+	if chosen, _ = ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN); idx == nil {
+		idx = chosen
+	}
+	var outputs []*ref.Tensor
+	for i, branch := range []struct {
+		k, v *ref.Tensor
+		mask ref.Mask
+	}{
+		{kc, vc, ref.CompressedMask(p.BlockLen, p.Stride)},
+		{k[1], s.V[1], ref.SelectedMask(idx, 1, n, c.Cache.KVHeads, p.SelectBlock)},
+		{k[2], s.V[2], ref.WindowMask(p.Window)},
+	} {
+		if c.Cache.Has(i) {
+			o, _ := ref.Attention(q, branch.k, branch.v, branch.mask)
+			outputs = append(outputs, o)
+		}
+	}
+	return ref.GatedSum(s.Gates, outputs...), chosen
+}
+
+// Compressed is the compression of rotated keys, side 0, or of values, side 1.
+func (c Decoding) Compressed(x *ref.Tensor, side int) *ref.Tensor {
+	p := c.Cache.Params
+	if c.MLP == 0 {
+		return ref.CompressMean(x, p.BlockLen, p.Stride)
+	}
+	phi := c.Phi()[3*side:]
+	return ref.CompressMLP(x, p.BlockLen, p.Stride, phi[0], phi[1], phi[2])
+}
