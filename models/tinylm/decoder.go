@@ -3,6 +3,7 @@ package tinylm
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -21,7 +22,8 @@ type Decoder struct {
 	weights        *Weights
 	slots, context int
 	options        []graph.Option
-	caches         []*tensor.Dense // of the layers
+	caches         []G.Value       // of the layers
+	resident       *graph.Resident // that caches lie in, nil on the CPU
 	layout         nn.Cache        // sizes of each of them
 	sequences      []decoded
 	free           []int32 // pages
@@ -47,10 +49,31 @@ const pageTokens = 128
 // wait for each other at every op.
 const smallModel = 4 << 20
 
+// DecoderOption is an option of NewDecoder.
+type DecoderOption func(*decoderOptions)
+
+type decoderOptions struct {
+	backend   graph.Backend
+	precision graph.Precision
+}
+
+// DecodeOn makes a decoder run on b, with activations and caches in precision p. Where the memory of b is not the host's, the
+// weights must have been moved to it: Weights.MoveTo.
+func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
+	return func(o *decoderOptions) { o.backend, o.precision = b, p }
+}
+
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
-// Config.Context. The options are those of its machines. Their backend must be the CPU, the default. Close ends it.
-func NewDecoder(w *Weights, slots, context int, opts ...graph.Option) (d *Decoder, err error) {
+// Config.Context. Without DecodeOn it runs on the CPU in the type of the weights. Close ends it.
+func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decoder, err error) {
 	defer named(&err, fmt.Sprintf("decoder of %d sequences of %d tokens", slots, context))
+	var o decoderOptions
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, errors.New("nil option")
+		}
+		opt(&o)
+	}
 	if err := w.check(); err != nil {
 		return nil, err
 	}
@@ -58,16 +81,31 @@ func NewDecoder(w *Weights, slots, context int, opts ...graph.Option) (d *Decode
 		return nil, err
 	}
 	c := w.Config.WithDefaults()
-	if c.parameters() <= smallModel {
-		opts = append([]graph.Option{graph.WithBackend(graph.NewCPU(1))}, opts...)
+	if o.backend == nil {
+		workers := 0
+		if c.parameters() <= smallModel {
+			workers = 1
+		}
+		o.backend = graph.NewCPU(workers)
+	}
+	onHost := o.backend.Device().Host
+	if !onHost && w.resident == nil {
+		return nil, errors.New("the weights are on the host: move them to the device first")
 	}
 	pageLen := pageTokens
 	if l := c.SelectBlock; c.Attention != Dense {
 		pageLen = (pageTokens + l - 1) / l * l
 	}
 	pages := (context + pageLen - 1) / pageLen
-	d = &Decoder{weights: w, slots: slots, context: context, options: opts, sequences: make([]decoded, slots), prefills: map[int]*decoderGraph{}}
+	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]decoded, slots), prefills: map[int]*decoderGraph{}}
+	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
 	d.layout.KVCache = c.cache(slots, slots*pages, pageLen)
+	switch o.precision {
+	case graph.BF16:
+		d.layout.Half = ops.BFloat16
+	case graph.FP16:
+		d.layout.Half = ops.Float16
+	}
 	if err := d.layout.Validate(); err != nil {
 		return nil, err
 	}
@@ -77,6 +115,12 @@ func NewDecoder(w *Weights, slots, context int, opts ...graph.Option) (d *Decode
 	}
 	for range c.Layers {
 		d.caches = append(d.caches, tensor.New(tensor.Of(dt), tensor.WithShape(d.layout.Elements())))
+	}
+	if !onHost {
+		if d.resident, err = graph.NewResident(o.backend, d.caches); err != nil {
+			return nil, fmt.Errorf("caches: %w", err)
+		}
+		d.caches = d.resident.Values()
 	}
 	for i := range d.sequences {
 		d.sequences[i].pages = make([]int32, 0, pages)
@@ -92,7 +136,11 @@ func NewDecoder(w *Weights, slots, context int, opts ...graph.Option) (d *Decode
 		}
 		return logits
 	})
-	return d, err
+	if err != nil {
+		err = errors.Join(err, d.Close())
+		return nil, err
+	}
+	return d, nil
 }
 
 // Slots returns the number of sequences that the decoder has room for.
@@ -137,7 +185,7 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	clear(g.tokens[copy(g.tokens, tokens):])
 	g.last[0], g.rows[0], g.rows[1] = int32(len(tokens)-1), int32(slot), int32(len(tokens))
 	copy(g.rows[2:], s.pages)
-	if err := g.machine.RunAll(); err != nil {
+	if err := d.run(g); err != nil {
 		d.Release(slot)
 		return err
 	}
@@ -202,7 +250,7 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 			copy(row[1:], s.pages)
 		}
 	}
-	if err := g.machine.RunAll(); err != nil {
+	if err := d.run(g); err != nil {
 		return err
 	}
 	for i, t := range tokens {
@@ -216,11 +264,22 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 	return nil
 }
 
+// run runs a graph, after what another machine still does with the weights.
+func (d *Decoder) run(g *decoderGraph) error {
+	if d.resident != nil {
+		if err := d.weights.use(g.machine); err != nil {
+			return err
+		}
+	}
+	return g.machine.RunAll()
+}
+
 // KeysRead returns the keys that the last Step has read in all, as the kernels counted them, by the compressed, the
 // selected and the window branch. Dense attention counts as the window.
 func (d *Decoder) KeysRead() (n [3]int) {
 	for _, node := range d.step.read {
-		if v, ok := node.Value().(*tensor.Dense); ok {
+		v, err := graph.HostValue(node.Value())
+		if v, ok := v.(*tensor.Dense); ok && err == nil {
 			for i, keys := range v.Int32s() {
 				n[i%3] += int(keys)
 			}
@@ -238,6 +297,11 @@ func (d *Decoder) Close() error {
 	if d.step != nil {
 		errs = append(errs, d.step.machine.Close())
 	}
+	if d.resident != nil {
+		errs = append(errs, d.resident.Close())
+		d.resident = nil
+	}
+	d.prefills, d.step = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -260,21 +324,35 @@ func (g *decoderGraph) input(name string, shape ...int) ([]int32, *G.Node) {
 func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
 	g := &decoderGraph{graph: G.NewGraph()}
 	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
+	dt := d.weights.Tensors["norm.weight"].Dtype()
 	var tokens, rows *G.Node
 	g.tokens, tokens = g.input("tokens", batch, seq)
 	g.rows, rows = g.input("rows", batch, width)
 	caches := make([]nn.Cache, len(d.caches))
 	for i, v := range d.caches {
-		values := G.NewVector(g.graph, v.Dtype(), G.WithShape(v.Shape()...), G.WithName(fmt.Sprint("cache ", i)), G.WithValue(v))
+		values := G.NewVector(g.graph, dt, G.WithShape(d.layout.Elements()), G.WithName(fmt.Sprint("cache ", i)))
+		if err := G.UnsafeLet(values, v); err != nil {
+			return nil, err
+		}
 		caches[i] = nn.Cache{KVCache: d.layout.KVCache, Values: values, Rows: rows}
 	}
 	g.logits = build(g, b, tokens, caches)
 	if b.Err() != nil {
 		return nil, b.Err()
 	}
-	var err error
-	g.machine, err = graph.NewMachine(g.graph, append(d.options[:len(d.options):len(d.options)], graph.WithKeep(append(g.read, g.logits)...))...)
-	return g, err
+	if d.resident != nil {
+		for i, n := range b.Learnables() {
+			if err := G.UnsafeLet(n, d.weights.resident.Values()[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(append(g.read, g.logits)...))...)
+	if err != nil {
+		return nil, err
+	}
+	g.machine = m
+	return g, nil
 }
 
 // copyLogits copies a row of the logits of the last run.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -55,6 +56,37 @@ func TestDecoderMatchesModel(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestDecoderOnDevice: a device with memory of its own gives the bits of the CPU. Caches stay there, and a step is replayed.
+func TestDecoderOnDevice(t *testing.T) {
+	w, f := newTestWeights(t, small(), tensor.Float32, 1), fakedevice.New()
+	require.EqualError(t, testutil.Err(NewDecoder(w, 1, 9, DecodeOn(f, graph.F32))),
+		"tinylm: decoder of 1 sequences of 9 tokens: the weights are on the host: move them to the device first")
+	onCPU := testutil.Closing(NewDecoder(w, 2, 90))(t)
+	require.NoError(t, w.MoveTo(f))
+	d, err := NewDecoder(w, 2, 90, DecodeOn(f, graph.F32))
+	require.NoError(t, err)
+	tokens := testutil.Tokens(3, 90, w.Config.Vocab)
+	for _, x := range []*Decoder{onCPU, d} {
+		require.NoError(t, x.Prefill(1, tokens[:20]))
+	}
+	uploads := 0
+	for i, next := range tokens[20:] {
+		for _, x := range []*Decoder{onCPU, d} {
+			require.NoError(t, x.Step([]int32{-1, next}))
+		}
+		require.Equal(t, onCPU.Logits(1), d.Logits(1))
+		require.Equal(t, onCPU.KeysRead(), d.KeysRead())
+		if i == 2 {
+			uploads = f.Uploads
+		}
+	}
+	require.Equal(t, 2*(len(tokens)-23), f.Uploads-uploads, "a step copies its tokens and rows alone")
+	require.Positive(t, f.Replays)
+	require.NoError(t, d.Close())
+	require.NoError(t, w.Free())
+	require.Zero(t, f.MemoryInUse)
 }
 
 // TestDecoderSequencesJoinAndLeave: sequences of random lengths join and leave a running batch, in random slots, and each has the
@@ -132,6 +164,8 @@ func TestDecoderErrors(t *testing.T) {
 	for _, x := range [][2]int{{0, 5}, {5, 0}, {1 << 20, 1 << 20}} {
 		require.Error(t, testutil.Err(NewDecoder(w, x[0], x[1])), x)
 	}
+	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, nil)), "nil option")
+	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))), "cpu computes in float32")
 	require.EqualError(t, testutil.Err(NewDecoder(nil, 1, 1)), "tinylm: decoder of 1 sequences of 1 tokens: "+errNoWeights.Error())
 }
 
@@ -157,7 +191,7 @@ func TestDecoderKeysRead(t *testing.T) {
 
 func TestDecoderAllocatesNothing(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	d := testutil.Closing(NewDecoder(w, 1, 1000, graph.WithBackend(graph.NewCPU(1))))(t)
+	d := testutil.Closing(NewDecoder(w, 1, 1000, DecodeOn(graph.NewCPU(1), graph.F32)))(t)
 	require.NoError(t, d.Prefill(0, []int32{1, 2, 3}))
 	next := []int32{5}
 	for range 10 {

@@ -63,7 +63,11 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	if m.context = o.Context; m.context == 0 {
 		m.context = w.Config.Context
 	}
-	d, err := tinylm.NewDecoder(w, slots, m.context, graph.WithPrecision(precision)) // it chooses the number of workers
+	var opts []tinylm.DecoderOption
+	if precision != graph.F32 {
+		opts = append(opts, tinylm.DecodeOn(b, precision))
+	} // else it chooses the number of workers
+	d, err := tinylm.NewDecoder(w, slots, m.context, opts...)
 	if err != nil {
 		return m, err
 	}
