@@ -1,0 +1,111 @@
+package graph_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// decoding is a graph of one ops.DecodeOp, dense attention over up to 4 tokens.
+type decoding struct {
+	graph    *G.ExprGraph
+	op       ops.DecodeOp
+	q, k, v  *G.Node
+	cache, o *G.Node
+	rows     []int32
+}
+
+// newDecoding builds it with the cache that cacheOf returns for its size; nil: an input of zeros.
+func newDecoding(t *testing.T, cacheOf func(g *G.ExprGraph, n int) *G.Node) *decoding {
+	c := ops.KVCache{KVHeads: 1, KeyDim: 2, ValueDim: 2, Slots: 1, Pages: 1, PageLen: 4}
+	d := &decoding{graph: G.NewGraph(), op: ops.DecodeOp{Cache: c, Base: 10}}
+	input := func(name string, data []float32, shape ...int) *G.Node {
+		v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
+		return G.NewTensor(d.graph, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+	}
+	d.q, d.k, d.v = input("q", []float32{1, 0}, 1, 1, 1, 2), input("k", []float32{0, 1}, 1, 1, 1, 2), input("v", []float32{3, 4}, 1, 1, 1, 2)
+	if d.cache = input("cache", make([]float32, c.Elements()), c.Elements()); cacheOf != nil {
+		d.cache = cacheOf(d.graph, c.Elements())
+	}
+	rows := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(1, 2))
+	d.rows = rows.Int32s()
+	d.o = testutil.Must(ops.Apply(d.op, d.q, d.k, d.v, d.cache,
+		G.NewTensor(d.graph, tensor.Int32, 2, G.WithShape(1, 2), G.WithName("rows"), G.WithValue(rows))))(t)
+	return d
+}
+
+// TestUpdatedInput: an op that writes to an input does so in place, and the next run finds it there, on both machines and on a
+// device.
+func TestUpdatedInput(t *testing.T) {
+	for name, newVM := range map[string]func(d *decoding) G.VM{
+		"machine": func(d *decoding) G.VM { return testutil.Must(graph.NewMachine(d.graph))(t) },
+		"tape":    func(d *decoding) G.VM { return G.NewTapeMachine(d.graph) },
+		"device": func(d *decoding) G.VM {
+			f := fakedevice.New()
+			r := testutil.Must(graph.MoveInputs(f, d.cache))(t)
+			t.Cleanup(func() { require.NoError(t, r.Close()) })
+			return testutil.Must(graph.NewMachine(d.graph, graph.WithBackend(f), graph.WithCapture()))(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDecoding(t, nil)
+			var o G.Value
+			G.Read(d.o, &o)
+			vm := newVM(d)
+			defer func() { require.NoError(t, vm.Close()) }()
+			for at := range 4 {
+				d.rows[0] = int32(at)
+				value := tensor.New(tensor.WithShape(1, 1, 1, 2), tensor.WithBacking([]float32{float32(at), 1}))
+				require.NoError(t, G.UnsafeLet(d.v, value))
+				q := tensor.New(tensor.WithShape(1, 1, 1, 2), tensor.WithBacking([]float32{0, 0})) // the mean of all values
+				require.NoError(t, G.UnsafeLet(d.q, q))
+				require.NoError(t, vm.RunAll())
+				vm.Reset()
+				require.InDeltaSlice(t, []float32{float32(at) / 2, 1}, o.Data(), 1e-6, "token %d", at)
+			}
+		})
+	}
+}
+
+// TestUpdatedInputRefuses what would make the update one of a copy, or its order unknown.
+func TestUpdatedInputRefuses(t *testing.T) {
+	planned := func(d *decoding, opts ...graph.Option) error { return testutil.Err(graph.NewMachine(d.graph, opts...)) }
+	d := newDecoding(t, nil)
+	G.Must(G.Square(d.cache))
+	require.ErrorContains(t, planned(d), "input 3: the op writes to")
+	require.ErrorContains(t, planned(d), "reads, too")
+
+	d = newDecoding(t, func(g *G.ExprGraph, n int) *G.Node {
+		x := G.NewVector(g, tensor.Float32, G.WithShape(n), G.WithName("x"), G.WithInit(G.Zeroes()))
+		return G.Must(G.Square(x))
+	})
+	require.ErrorContains(t, planned(d), "which is no input of the graph")
+
+	d = newDecoding(t, nil)
+	f := fakedevice.New()
+	f.Missing = d.op.Name()
+	require.ErrorContains(t, planned(d, graph.WithBackend(f)), "fake has no kernel for the op, and the host would update a copy")
+
+	m := testutil.Closing(graph.NewMachine(newDecoding(t, nil).graph, graph.WithBackend(fakedevice.New())))(t)
+	require.ErrorContains(t, m.RunAll(), "its value is on the host: want it on the device")
+
+	withGaps := func() *decoding {
+		d := newDecoding(t, nil)
+		n := d.op.Cache.Elements()
+		wide := tensor.New(tensor.WithShape(n, 2), tensor.WithBacking(make([]float32, 2*n)))
+		require.NoError(t, G.UnsafeLet(d.cache, testutil.Must(wide.Slice(nil, G.S(0)))(t)))
+		return d
+	}
+	m = testutil.Closing(graph.NewMachine(withGaps().graph))(t)
+	require.ErrorContains(t, m.RunAll(), "want a row-major tensor of its own memory")
+	tape := G.NewTapeMachine(withGaps().graph)
+	defer tape.Close()
+	require.ErrorContains(t, tape.RunAll(), "input 3 is updated, want a row-major tensor")
+}
