@@ -17,9 +17,9 @@ import (
 )
 
 // TestEveryOpHasCases: each Spec of package ops is called by some case, but for those that are no ops of a float graph: AdamW
-// writes its inputs, a cast has kernels on devices alone, and int32 stands before other ops.
+// writes its inputs, a cast has kernels on devices alone, int32 stands before other ops, and decoding has cases of its own: Decodings.
 func TestEveryOpHasCases(t *testing.T) {
-	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true}, map[string]bool{}
+	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true, "DecodeOp": true, "FillCacheOp": true}, map[string]bool{}
 	for _, c := range append(All(), Packed()...) {
 		require.False(t, names[c.Name], "two cases are called %s", c.Name)
 		names[c.Name] = true
