@@ -171,22 +171,10 @@ func (c *Corpus) Files() int { return c.files }
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
 // Encode returns the tokens of text, without a separator.
-func (c *Corpus) Encode(text string) ([]int32, error) {
-	ids, err := c.vocab.encode(nil, []byte(text))
-	if err != nil {
-		return nil, fmt.Errorf("corpus: encode: %w", err)
-	}
-	return ids, nil
-}
+func (c *Corpus) Encode(text string) ([]int32, error) { return encode(c.vocab, text) }
 
 // Decode returns the text of tokens.
-func (c *Corpus) Decode(ids []int32) (string, error) {
-	text, err := c.vocab.decode(ids)
-	if err != nil {
-		return "", fmt.Errorf("corpus: decode: %w", err)
-	}
-	return text, nil
-}
+func (c *Corpus) Decode(ids []int32) (string, error) { return decode(c.vocab, ids) }
 
 // BytesPerToken returns the mean length of the held-out tokens in bytes, separators aside. A loss in nats a token is
 // loss/(ln 2 × BytesPerToken) bits a byte. It is 0 where a tokenizer is used and nothing is held out.
