@@ -33,8 +33,8 @@ type Box struct {
 	From       []int // the boxes of the section that it reads
 }
 
-// draw returns the drawing of the graph of a model with the given layers.
-func draw(g *G.ExprGraph, layers []tinylm.Layer) (d Drawing, err error) {
+// drawGraph returns the drawing of the graph of a model with the given layers.
+func drawGraph(g *G.ExprGraph, layers []tinylm.Layer) (d Drawing, err error) {
 	logits, err := logitsOf(g)
 	if err != nil {
 		return d, err

@@ -5,6 +5,7 @@
 package inspect
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 
@@ -14,6 +15,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
+
+//go:embed sample.txt
+var sample string
+
+// Sample returns a small Go function, the text to look at where nobody names another one.
+func Sample() string { return sample }
 
 // Options of Inspect. The zero value takes tokens for bytes and runs on the CPU.
 type Options struct {
@@ -60,7 +67,7 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 		}
 	}
 	in.finish()
-	in.report.Graph, err = draw(in.model.Graph(), in.model.Layers())
+	in.report.Graph, err = drawGraph(in.model.Graph(), in.model.Layers())
 	return in.report, err
 }
 
@@ -144,16 +151,20 @@ func (in *inspection) window(i int, tokens []int32) error {
 	if i == 0 {
 		r.Tokens, r.Loss = texts, loss
 	}
+	targets := r.targets(texts)
 	for l := range in.branches {
-		if err := in.layer(i, l, texts); err != nil {
+		if err := in.layer(i, l, targets); err != nil {
 			return fmt.Errorf("layer %d: %w", l, err)
 		}
+	}
+	if i == 0 && r.HasBlocks() {
+		r.Uses = usesOf(targets, r.Layers)
 	}
 	return nil
 }
 
 // layer adds what layer l did in window i.
-func (in *inspection) layer(i, l int, texts []string) error {
+func (in *inspection) layer(i, l int, targets []target) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {
 		gates, err := onHost(nodes.Gates)
@@ -167,20 +178,19 @@ func (in *inspection) layer(i, l int, texts []string) error {
 		if err != nil {
 			return err
 		}
-		var shares []float64
-		if branch.blocks != nil {
-			size := in.report.Config.SelectBlock
-			words := wordsOf(texts, a.blocks, a.groups, a.n, size)
-			if i == 0 {
-				shares = make([]float64, len(a.blocks))
-				layer.Blocks, layer.Shares, layer.Groups, layer.N = a.blocks, shares, a.groups, a.n
-				layer.Words = make([]Words, a.groups)
-			}
-			for g := range words {
-				layer.Words[g].add(words[g])
-			}
+		if branch.blocks == nil {
+			in.looks[l][b].add(a, nil)
+			continue
 		}
+		shares := make([]float64, len(a.blocks))
 		in.looks[l][b].add(a, shares)
+		if i == 0 {
+			layer.Blocks, layer.Shares, layer.Groups, layer.N = a.blocks, shares, a.groups, a.n
+			layer.Words = make([]Words, a.groups)
+		}
+		for g, w := range wordsOf(targets, a.blocks, shares, a.groups, a.n) {
+			layer.Words[g].add(w)
+		}
 	}
 	return nil
 }

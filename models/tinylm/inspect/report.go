@@ -20,6 +20,7 @@ type Report struct {
 	Loss    []float64 // [S], nats: of each token of the first window given those before it; that of the first token is 0
 	Mean    []float64 // [S], nats: Loss, the mean of all windows
 	Layers  []Layer
+	Uses    []Use   // of the first window, one a word, those with the largest share first
 	Graph   Drawing // of the model
 }
 
@@ -135,6 +136,9 @@ func (l *look) result(branch string) Look {
 
 // bucket returns the place of a distance in Look.Shares.
 func bucket(distance float64) int { return bits.Len(uint(distance)) }
+
+// HasBlocks reports whether the model selects blocks: dense attention does not.
+func (r *Report) HasBlocks() bool { return r.Layers[0].Blocks != nil }
 
 // Forced reports whether query t of a Report has block b whatever the scores are: it is the first one or one of the two newest.
 func (r *Report) Forced(t int, b int32) bool { return forced(t, b, r.Config.SelectBlock) }
