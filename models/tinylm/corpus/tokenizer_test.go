@@ -95,6 +95,32 @@ func TestTokenizer(t *testing.T) {
 	require.Equal(t, sorted(documents), sorted(all[1]))
 }
 
+// TestNewTokenizer: without data the tokens are those of a corpus.
+func TestNewTokenizer(t *testing.T) {
+	folder := writeFiles(t, map[string][]byte{"tokenizer.json": smallTokenizer(t), "data/a.jsonl": jsonl(t, makeDocuments(20, 300, 4))})
+	for _, path := range []string{"", filepath.Join(folder, "tokenizer.json")} {
+		c := open(t, filepath.Join(folder, "data"), Options{Tokenizer: path, HeldOut: 1 << 20}, 1<<20)
+		tokenizer, err := NewTokenizer(path)
+		require.NoError(t, err)
+		require.Equal(t, c.Vocab(), tokenizer.Vocab())
+		for _, text := range []string{"", "a text<|endoftext|>", "\xff"} {
+			want, wantErr := c.Encode(text)
+			ids, err := tokenizer.Encode(text)
+			require.Equal(t, wantErr, err)
+			require.Equal(t, want, ids)
+			back, err := tokenizer.Decode(ids)
+			require.NoError(t, err)
+			if wantErr == nil {
+				require.Equal(t, text, back)
+			}
+		}
+		_, err = tokenizer.Decode([]int32{-1})
+		require.ErrorContains(t, err, "corpus: decode: token -1 at 0")
+	}
+	_, err := NewTokenizer(filepath.Join(folder, "none"))
+	require.ErrorContains(t, err, "corpus: tokenizer: ")
+}
+
 // The ids are those of Python's tokenizers, except for characters that are newer than Go's Unicode tables.
 func TestTokenizersMatchPython(t *testing.T) {
 	testutil.Python(t, "tokenizers")
