@@ -11,7 +11,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 
@@ -27,12 +26,9 @@ func main() {
 	}
 }
 
-// maxText is the largest text in bytes.
-const maxText = 64 << 20
-
 type options struct {
 	model, tokenizer, text, file, out, device string
-	tokens                                    int
+	tokens, layer                             int
 }
 
 func parse(args []string, help io.Writer) (*options, error) {
@@ -46,6 +42,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	set.StringVar(&o.out, "out", "inspect", "folder to write to, which is made")
 	set.StringVar(&o.device, "device", "auto", "auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none")
 	set.IntVar(&o.tokens, "tokens", 0, "most tokens to run, in windows of the model's context; the page shows the first window; 0: one window")
+	set.IntVar(&o.layer, "layer", -1, "layer that the page shows first; -1: the one with the most attention to an earlier occurrence of a word")
 	switch err := set.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		set.SetOutput(help)
@@ -67,19 +64,17 @@ func parse(args []string, help io.Writer) (*options, error) {
 
 // read returns the text to run.
 func (o *options) read() (string, error) {
-	if o.file == "" {
-		if o.text == "" {
-			return inspect.Sample(), nil
-		}
+	switch {
+	case o.text != "":
 		return o.text, nil
+	case o.file == "":
+		return inspect.Sample(), nil
 	}
-	f, err := os.Open(o.file)
+	text, err := os.ReadFile(o.file)
 	if err != nil {
-		return "", fmt.Errorf("inspect: %w", err)
+		return "", fmt.Errorf("inspect: -file: %w", err)
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxText))
-	return string(text), err
+	return string(text), nil
 }
 
 func run(args []string, out io.Writer) (err error) {
@@ -107,19 +102,17 @@ func run(args []string, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	r, err := inspect.Inspect(m.Weights, tokens[:min(len(tokens), o.tokens)], inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Decode: m.Tokenizer.Decode, Backend: b})
+	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Decode: m.Tokenizer.Decode, Backend: b}
+	r, err := inspect.Inspect(m.Weights, tokens[:min(len(tokens), o.tokens)], about)
 	if err != nil {
 		return err
+	}
+	if o.layer >= 0 {
+		r.Start = inspect.Start{Layer: o.layer, Query: len(r.Tokens) - 1}
 	}
 	if err := r.Save(o.out); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "loss %.4f nats a token (%.3f bits) over %d windows of %d tokens\n", r.MeanLoss(), r.MeanLoss()/math.Ln2, r.Windows, len(r.Tokens))
-	if w := r.Follows(); w.Queries > 0 {
-		part := func(x float64) float64 { return 100 * x / float64(w.Queries) }
-		fmt.Fprintf(out, "queries inside a word that stood before: %.1f %% choose a block with it, %.1f %% by a random choice;\n"+
-			"it has %.1f %% of the attention to chosen blocks, %.1f %% were it even\n", part(float64(w.Found)), part(w.Chance), part(w.Looked), part(w.Even))
-	}
-	fmt.Fprintln(out, filepath.Join(o.out, inspect.PageFile))
+	fmt.Fprintf(out, "%s\n%s\n", r.Summary(), filepath.Join(o.out, inspect.PageFile))
 	return nil
 }

@@ -26,16 +26,20 @@ func model(t *testing.T) string {
 func TestRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("some text from a file, "), 100), 0o644))
-	for windows, args := range map[string][]string{
-		"1 windows of 128 tokens":  nil,
-		"1 windows of 18 tokens":   {"-text", "a </script> & text"},
-		"15 windows of 128 tokens": {"-file", file, "-tokens", "2000"},
-		"17 windows of 128 tokens": {"-file", file, "-tokens", "100000"},
+	for _, c := range []struct {
+		windows string
+		args    []string
+	}{
+		{"one window of 128 tokens", nil},
+		{"one window of 128 tokens", []string{"-layer", "1"}},
+		{"one window of 18 tokens", []string{"-text", "a </script> & text"}},
+		{"15 windows of 128 tokens", []string{"-file", file, "-tokens", "2000"}},
+		{"17 windows of 128 tokens", []string{"-file", file, "-tokens", "100000"}},
 	} {
 		folder := filepath.Join(t.TempDir(), "out")
 		var out bytes.Buffer
-		require.NoError(t, run(append([]string{"-model", model(t), "-device", "cpu", "-out", folder}, args...), &out))
-		require.Contains(t, out.String(), windows)
+		require.NoError(t, run(append([]string{"-model", model(t), "-device", "cpu", "-out", folder}, c.args...), &out))
+		require.Contains(t, out.String(), c.windows)
 		page := filepath.Join(folder, "index.html")
 		require.Contains(t, out.String(), page)
 		require.FileExists(t, page)
@@ -55,6 +59,7 @@ func TestRefuses(t *testing.T) {
 		"-model " + missing:             missing,
 		"-model w -file " + missing:     missing,
 		"-model w -text a":              "1 tokens in a window, want at least 2",
+		"-model w -layer 2":             "starts at layer 2, group 0, query 127, want them below 2, 2, 128",
 		"-model w -device tpu":          "tpu",
 		"-model w -tokenizer " + "none": "none",
 	} {

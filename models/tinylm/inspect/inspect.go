@@ -157,8 +157,12 @@ func (in *inspection) window(i int, tokens []int32) error {
 			return fmt.Errorf("layer %d: %w", l, err)
 		}
 	}
-	if i == 0 && r.HasBlocks() {
-		r.Uses = usesOf(targets, r.Layers)
+	if i > 0 {
+		return nil
+	}
+	r.Start.Query = len(tokens) - 1
+	if r.Uses = usesOf(targets, r.Layers); len(r.Uses) > 0 {
+		r.Start = Start{r.Uses[0].Layer, r.Uses[0].Group, r.Uses[0].Query}
 	}
 	return nil
 }

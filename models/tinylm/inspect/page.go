@@ -32,12 +32,12 @@ const mostUses = 10
 
 // pageData is what the script of a page reads. Bytes are base64 in JSON.
 type pageData struct {
-	Tokens []string       `json:"tokens"` // as they are shown
-	Loss   []byte         `json:"loss"`   // float32, low byte first
-	Size   int            `json:"size"`   // of a block
-	Window int            `json:"windowSize"`
-	Layers []pageBlocks   `json:"layers"` // none in dense attention
-	Start  map[string]int `json:"start"`  // what is shown at first
+	Tokens []string     `json:"tokens"` // as they are shown
+	Loss   []byte       `json:"loss"`   // float32, low byte first
+	Size   int          `json:"size"`   // of a block
+	Window int          `json:"windowSize"`
+	Layers []pageBlocks `json:"layers"` // none in dense attention
+	Start  Start        `json:"start"`
 }
 
 // pageBlocks is the selected blocks of a layer.
@@ -50,12 +50,7 @@ type pageBlocks struct {
 
 // data returns the data of the script.
 func (r *Report) data() (template.JS, error) {
-	d := pageData{Tokens: shown(r.Tokens), Size: r.Config.SelectBlock, Window: r.Config.Window, Layers: []pageBlocks{}}
-	d.Start = map[string]int{"layer": 0, "group": 0, "query": len(r.Tokens) - 1}
-	if len(r.Uses) > 0 {
-		u := r.Uses[0]
-		d.Start = map[string]int{"layer": u.Layer, "group": u.Group, "query": u.Query}
-	}
+	d := pageData{Tokens: shown(r.Tokens), Size: r.Config.SelectBlock, Window: r.Config.Window, Layers: []pageBlocks{}, Start: r.Start}
 	for _, v := range r.Loss {
 		d.Loss = binary.LittleEndian.AppendUint32(d.Loss, math.Float32bits(float32(v)))
 	}
@@ -113,7 +108,7 @@ func (r *Report) facts() []fact {
 	c := r.Config
 	list := []fact{
 		{"parameters", fmt.Sprintf("%.2f million", float64(c.Parameters())/1e6)},
-		{"layers", fmt.Sprintf("%d of %d heads in %d groups", c.Layers, c.Heads, c.KVHeads)},
+		{"layers", fmt.Sprintf("%d, with %d heads in %d groups", c.Layers, c.Heads, c.KVHeads)},
 		{"text", r.windows()},
 		{"loss", fmt.Sprintf("%.3f nats a token", r.MeanLoss())},
 	}
@@ -163,6 +158,10 @@ func (l Layer) page() pageLayer {
 
 // WriteHTML writes the report as one page, which needs no other file and no network.
 func (r *Report) WriteHTML(w io.Writer) error {
+	if s := r.Start; s.Layer < 0 || s.Layer >= len(r.Layers) || s.Group < 0 || s.Group >= max(1, r.Layers[0].Groups) || s.Query < 0 || s.Query >= len(r.Tokens) {
+		return fmt.Errorf("inspect: page: starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group, s.Query,
+			len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens))
+	}
 	data, err := r.data()
 	if err != nil {
 		return err

@@ -169,13 +169,13 @@ func plotGates(i int, l Layer) *plot.Plot {
 		}))
 		p.Legend.Add(name, swatch{branchColors[name]})
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -0.5, float64(len(l.Gates))+1.5, 0, 1
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -0.5, 1.3*float64(len(l.Gates))-0.5, 0, 1 // room for the legend
 	var ticks plot.ConstantTicks
 	for h := range l.Gates {
 		ticks = append(ticks, plot.Tick{Value: float64(h), Label: fmt.Sprint(h)})
 	}
 	p.X.Tick.Marker = ticks
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.XOffs, p.Legend.Padding = true, vg.Points(-6), vg.Points(2)
 	return p
 }
 
@@ -202,8 +202,8 @@ func plotLooks(i int, l Layer) *plot.Plot {
 			ticks = append(ticks, plot.Tick{Value: float64(j), Label: fmt.Sprint(1 << j >> 1)})
 		}
 	}
-	p.X.Tick.Marker, p.Y.Min = ticks, 0
-	p.Legend.Top, p.Legend.Left = true, true
+	p.X.Tick.Marker, p.Y.Min, p.Y.Max = ticks, 0, 1.4*p.Y.Max // room for the legend
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, true, vg.Points(8), vg.Points(2)
 	return p
 }
 

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -22,6 +23,14 @@ type Report struct {
 	Layers  []Layer
 	Uses    []Use   // of the first window, one a word, those with the largest share first
 	Graph   Drawing // of the model
+	Start   Start   // what the page shows first
+}
+
+// Start is a query in a group of a layer.
+type Start struct {
+	Layer int `json:"layer"`
+	Group int `json:"group"`
+	Query int `json:"query"`
 }
 
 // Layer is what a layer of attention did.
@@ -81,7 +90,7 @@ func (l *look) add(a *attention, shares []float64) {
 	heads := make([]look, a.heads)
 	parts := make([][]float64, a.heads)
 	a.eachHead(func(head int) {
-		h := look{sums: make([]float64, bucket(float64(a.tokens))+1)}
+		h := look{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
 		if shares != nil {
 			parts[head] = make([]float64, a.tokens*a.n)
 		}
@@ -158,6 +167,18 @@ func (r *Report) Cells(layer, group int) (n int) {
 
 // MeanLoss returns the loss in nats a token: the mean over all windows and tokens but the first ones.
 func (r *Report) MeanLoss() float64 { return floats.Sum(r.Mean) / float64(len(r.Mean)-1) }
+
+// Summary returns the loss and how far the choice of blocks follows the text, for a terminal.
+func (r *Report) Summary() string {
+	text := fmt.Sprintf("loss %.4f nats a token over %s", r.MeanLoss(), r.windows())
+	w := r.Follows()
+	if w.Queries == 0 {
+		return text
+	}
+	part := func(x float64) float64 { return 100 * x / float64(w.Queries) }
+	return text + fmt.Sprintf("\nqueries inside a word that stood before: %.1f %% choose a block with it, %.1f %% by a random choice;\n"+
+		"it has %.1f %% of the attention to chosen blocks, %.1f %% were it even", part(float64(w.Found)), part(w.Chance), part(w.Looked), part(w.Even))
+}
 
 // losses returns -ln p of each token given those before it, from the logits [S,V] of a window; 0 for the first.
 func losses(logits []float64, tokens []int32) []float64 {

@@ -84,6 +84,12 @@ function element(name, className, content) {
   return e;
 }
 
+// reveal scrolls the text, and not the page, to a token.
+function reveal(t) {
+  const box = $('text'), place = spans[t].offsetTop - box.offsetTop;
+  if (place < box.scrollTop || place > box.scrollTop + box.clientHeight - 40) box.scrollTop = place - box.clientHeight / 2;
+}
+
 function showCards() {
   const list = selected(state.layer, state.group, state.query), q = state.query;
   const found = [...sameWord(q)].map(t => Math.floor(t / size));
@@ -94,8 +100,10 @@ function showCards() {
     const from = b.block * size, to = Math.min(q + 1, from + size), bar = element('div', 'bar', element('div', '', ''));
     bar.firstChild.style.width = `${100 * b.share}%`;
     const word = !b.forced && found.includes(b.block) ? ', the word stood here' : '';
-    return element('div', 'card' + (b.forced ? '' : ' free') + (word ? ' here' : ''),
+    const card = element('div', 'card' + (b.forced ? '' : ' free') + (word ? ' here' : ''),
       [`block ${b.block}, ${b.forced ? 'forced' : 'chosen'}: ${percent(b.share)}${word}`, bar, element('pre', '', text(from, to))]);
+    card.onclick = () => reveal(from);
+    return card;
   }));
 }
 
@@ -204,6 +212,7 @@ function choose(changes, controls = true) {
     showCards();
   }
   showText();
+  reveal(state.query);
 }
 function follow() {
   const asked = new URLSearchParams(location.hash.slice(1)), changes = {};
