@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,17 +56,38 @@ func attribute(dom, name string) string {
 	return found[1]
 }
 
-// TestPageInBrowser: the script runs without an error on any text, draws the cells that Go has counted, and is no wider than a telephone.
+// uses is a script that uses the page as a reader would, and notes what it shows.
+const uses = `<script>{
+const root = document.documentElement, $ = id => document.getElementById(id);
+root.dataset.wide = root.scrollWidth - innerWidth;
+if ($('map')) {
+	const all = [];
+	for (const layer of $('layer').options) for (const group of $('group').options) {
+		$('layer').value = layer.value;
+		$('group').value = group.value;
+		$('controls').dispatchEvent(new Event('input'));
+		all.push(root.dataset.cells);
+	}
+	root.dataset.all = all.join(' ');
+	$('in').click();
+	root.dataset.zoomed = root.dataset.cells;
+	$('all').click();
+	document.querySelector('[data-t="17"]').click();
+	root.dataset.clicked = location.hash;
+	root.dataset.cards = $('cards').childElementCount;
+}
+}</script>`
+
+// TestPageInBrowser: the script runs without an error on any text, draws the cells that Go has counted, shows what is clicked, and is no
+// wider than a narrow window.
 func TestPageInBrowser(t *testing.T) {
 	path := browser(t)
 	for name, c := range map[string]struct {
 		config tinylm.Config
 		text   string
-		layer  int
-		group  int
 	}{
-		"nsa": {small(), prose, 2, 1}, "dense": {dense(), prose, 0, 0}, "markup": {small(), hostile()[0] + hostile()[1], 0, 0},
-		"bytes": {small(), hostile()[2] + hostile()[3] + hostile()[4], 1, 0},
+		"nsa": {small(), prose}, "dense": {dense(), prose}, "markup": {small(), hostile()[0] + hostile()[1]},
+		"bytes": {small(), hostile()[2] + hostile()[3] + hostile()[4]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,17 +96,29 @@ func TestPageInBrowser(t *testing.T) {
 			page := filepath.Join(t.TempDir(), "a page.html")
 			var b bytes.Buffer
 			require.NoError(t, r.WriteHTML(&b))
-			b.WriteString(`<script>document.documentElement.dataset.wide = document.documentElement.scrollWidth - innerWidth</script>`)
+			b.WriteString(uses)
 			require.NoError(t, os.WriteFile(page, b.Bytes(), 0o644))
-			dom := visit(t, path, page, fmt.Sprintf("layer=%d&group=%d&query=%d", c.layer, c.group, 50), 500, "--dump-dom")
+			dom := visit(t, path, page, "layer=1&group=1&query=50", 500, "--dump-dom")
 			require.Equal(t, "1", attribute(dom, "ready"), dom[:min(len(dom), 300)])
 			require.Empty(t, attribute(dom, "error"))
 			require.Empty(t, attribute(dom, "hacked"))
 			require.Equal(t, fmt.Sprint(len(r.Tokens)), attribute(dom, "tokens"))
 			require.Equal(t, "0", attribute(dom, "wide"))
-			if r.HasBlocks() {
-				require.Equal(t, fmt.Sprint(r.Cells(c.layer, c.group)), attribute(dom, "cells"))
+			if !r.HasBlocks() {
+				return
 			}
+			var cells []string
+			for layer := range r.Layers {
+				for group := range r.Layers[layer].Groups {
+					cells = append(cells, fmt.Sprint(r.Cells(layer, group)))
+				}
+			}
+			require.Equal(t, strings.Join(cells, " "), attribute(dom, "all"))
+			last := r.Cells(len(r.Layers)-1, r.Layers[0].Groups-1)
+			require.Less(t, testutil.Must(strconv.Atoi(attribute(dom, "zoomed")))(t), last)
+			require.Equal(t, fmt.Sprint(last), attribute(dom, "cells"))
+			require.Equal(t, fmt.Sprintf("#layer=%d&amp;group=%d&amp;query=17", len(r.Layers)-1, r.Layers[0].Groups-1), attribute(dom, "clicked"))
+			require.Equal(t, "3", attribute(dom, "cards"), "blocks of 8 tokens up to 17")
 		})
 	}
 }
