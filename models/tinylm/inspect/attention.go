@@ -34,6 +34,9 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
 	}
 	var list []attentionNodes
 	for _, b := range named {
+		if b.node == nil {
+			continue
+		}
 		spec, ok := ops.SpecOf(b.node.Op())
 		in := inputsOf(g, b.node)
 		if !ok || len(in) < 3 {

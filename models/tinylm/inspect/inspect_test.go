@@ -9,6 +9,7 @@ import (
 	"gonum.org/v1/gonum/floats"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -99,15 +100,16 @@ func TestReportProperties(t *testing.T) {
 	}
 }
 
-// TestInspectOnBackend: a backend that is given is used, and stays open.
+// TestInspectOnBackend: a backend that is given is used, with memory of its own or the host's, and stays open.
 func TestInspectOnBackend(t *testing.T) {
-	b := graph.NewCPU(2)
 	tokens := tinylm.Encode(prose)
 	want := testutil.Must(Inspect(weightsOf(t, small()), tokens, Options{}))(t)
-	for range 2 {
-		require.Equal(t, want, testutil.Must(Inspect(weightsOf(t, small()), tokens, Options{Backend: b}))(t))
+	for _, b := range []graph.Backend{graph.NewCPU(2), fakedevice.New()} {
+		for range 2 {
+			require.Equal(t, want, testutil.Must(Inspect(weightsOf(t, small()), tokens, Options{Backend: b}))(t))
+		}
+		require.NoError(t, b.Close())
 	}
-	require.NoError(t, b.Close())
 }
 
 func TestShortTexts(t *testing.T) {
