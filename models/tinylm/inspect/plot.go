@@ -43,13 +43,18 @@ func (r *Report) Save(folder string) error {
 	return nil
 }
 
-// Colours of the branches and of forced blocks.
-var (
-	branchColors = map[string]color.RGBA{
-		"compressed": {122, 90, 248, 255}, "selected": {21, 112, 205, 255}, "window": {27, 138, 90, 255}, "causal": {21, 112, 205, 255},
+// branchColor returns the colour of a branch, and of forced blocks.
+func branchColor(name string) color.RGBA {
+	switch name {
+	case "compressed":
+		return color.RGBA{122, 90, 248, 255}
+	case "window":
+		return color.RGBA{27, 138, 90, 255}
+	case "forced":
+		return color.RGBA{102, 112, 133, 255}
 	}
-	forcedColor = color.RGBA{102, 112, 133, 255}
-)
+	return color.RGBA{21, 112, 205, 255} // selected, causal
+}
 
 // pictures returns the PNGs by name. The library panics at ranges that it cannot draw: that is an error.
 func (r *Report) pictures() (files map[string][]byte, err error) {
@@ -126,10 +131,10 @@ func (r *Report) plotBlocks(layer, group int) *plot.Plot {
 				if b < 0 {
 					continue
 				}
-				c := branchColors["selected"]
+				c := branchColor("selected")
 				strength := 0.25 + 0.75*math.Sqrt(l.Shares[at])
 				if r.Forced(t, b) {
-					c, strength = forcedColor, 0.16+0.5*l.Shares[at]
+					c, strength = branchColor("forced"), 0.16+0.5*l.Shares[at]
 				}
 				from, to := int(b)*size, min(t+1, (int(b)+1)*size)
 				yield(float64(from), float64(t), float64(to), float64(t+1), blend(c, strength))
@@ -164,10 +169,10 @@ func plotGates(i int, l Layer) *plot.Plot {
 		p.Add(cells(func(yield func(x0, y0, x1, y1 float64, c color.Color)) {
 			for h, g := range l.Gates {
 				x := float64(h) - 0.36 + 0.24*float64(k)
-				yield(x, 0, x+0.22, g.Mean[k], branchColors[name])
+				yield(x, 0, x+0.22, g.Mean[k], branchColor(name))
 			}
 		}))
-		p.Legend.Add(name, swatch{branchColors[name]})
+		p.Legend.Add(name, swatch{branchColor(name)})
 	}
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -0.5, 1.3*float64(len(l.Gates))-0.5, 0, 1 // room for the legend
 	var ticks plot.ConstantTicks
@@ -195,7 +200,7 @@ func plotLooks(i int, l Layer) *plot.Plot {
 		for j, v := range k.Shares {
 			points[j] = plotter.XY{X: float64(j), Y: v}
 		}
-		line := &plotter.Line{XYs: points, LineStyle: draw.LineStyle{Color: branchColors[k.Branch], Width: vg.Points(1.6)}}
+		line := &plotter.Line{XYs: points, LineStyle: draw.LineStyle{Color: branchColor(k.Branch), Width: vg.Points(1.6)}}
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("%s, mean %.0f", k.Branch, k.Mean), line)
 		for j := len(ticks); j < len(points); j++ {
@@ -215,7 +220,7 @@ func (r *Report) plotLoss() *plot.Plot {
 	}
 	for _, line := range []*plotter.Line{
 		{XYs: points, LineStyle: draw.LineStyle{Color: color.RGBA{170, 196, 224, 255}, Width: vg.Points(0.8)}},
-		{XYs: mean, LineStyle: draw.LineStyle{Color: branchColors["selected"], Width: vg.Points(1.8)}},
+		{XYs: mean, LineStyle: draw.LineStyle{Color: branchColor("selected"), Width: vg.Points(1.8)}},
 	} {
 		p.Add(line)
 	}

@@ -36,8 +36,8 @@ func (w *Words) add(o Words) {
 	w.Looked, w.Even = w.Looked+o.Looked, w.Even+o.Even
 }
 
-// word is what counts as a word. It has no multibyte letters, so that it works on any bytes.
-var word = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]{3,}`)
+// wordPattern is what counts as a word. It has no multibyte letters, so that it works on any bytes.
+const wordPattern = `[A-Za-z_][A-Za-z0-9_]{3,}`
 
 // target is a query that Words counts.
 type target struct {
@@ -57,7 +57,7 @@ func targetsOf(texts []string, n, size int) (list []target) {
 	}
 	text := strings.Join(texts, "")
 	before := map[string][][2]int{} // first and last token of each occurrence
-	for _, at := range word.FindAllStringIndex(text, -1) {
+	for _, at := range regexp.MustCompile(wordPattern).FindAllStringIndex(text, -1) {
 		name, first, last := text[at[0]:at[1]], owner[at[0]], owner[at[1]-1]
 		for t := first + 1; t <= last; t++ {
 			x := target{query: t, free: t/size - ops.ForcedBlocks + 1, blocks: map[int32]bool{}, word: name}
