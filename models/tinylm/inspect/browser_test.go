@@ -75,6 +75,8 @@ if ($('map')) {
 	document.querySelector('[data-t="17"]').click();
 	root.dataset.clicked = location.hash;
 	root.dataset.cards = $('cards').childElementCount;
+	document.querySelector('[data-t="84"]').click();
+	root.dataset.same = [...document.querySelectorAll('#text .same')].map(e => e.dataset.t).join(' ');
 }
 }</script>`
 
@@ -119,6 +121,9 @@ func TestPageInBrowser(t *testing.T) {
 			require.Equal(t, fmt.Sprint(last), attribute(dom, "cells"))
 			require.Equal(t, fmt.Sprintf("#layer=%d&amp;group=%d&amp;query=17", len(r.Layers)-1, r.Layers[0].Groups-1), attribute(dom, "clicked"))
 			require.Equal(t, "3", attribute(dom, "cards"), "blocks of 8 tokens up to 17")
+			if name == "nsa" {
+				require.Equal(t, "15 16 17 18 19 39 40 41 42 43", attribute(dom, "same"), "where the word query stands before 84")
+			}
 		})
 	}
 }

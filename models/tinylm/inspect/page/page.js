@@ -43,16 +43,17 @@ $('text').addEventListener('click', e => {
   if (span) choose({query: Number(span.dataset.t)});
 });
 
-// sameWord returns the tokens of earlier occurrences of the word in which the query is.
+// sameWord returns the tokens of earlier occurrences of the word in which the query is. A token of letters may have a space before it.
 function sameWord(query) {
-  const letter = t => t >= 0 && t < S && /^[A-Za-z0-9_]+$/.test(tokens[t]);
-  if (!letter(query)) return new Set();
+  const inner = t => /^\w+$/.test(tokens[t] ?? ''), part = t => /^\s?\w+$/.test(tokens[t] ?? '');
+  if (!part(query)) return new Set();
   let from = query, to = query + 1;
-  while (letter(from - 1)) from--;
-  while (letter(to)) to++;
+  while (inner(from) && part(from - 1)) from--;
+  while (inner(to)) to++;
   const list = tokens.slice(from, to), found = new Set();
   for (let t = 0; t + list.length <= from; t++) {
-    if (!letter(t - 1) && !letter(t + list.length) && list.every((x, i) => tokens[t + i] === x)) list.forEach((_, i) => found.add(t + i));
+    if ((inner(t) && part(t - 1)) || inner(t + list.length)) continue;
+    if (list.every((x, i) => i ? tokens[t + i] === x : tokens[t].trim() === x.trim())) list.forEach((_, i) => found.add(t + i));
   }
   return found;
 }
