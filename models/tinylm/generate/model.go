@@ -44,13 +44,11 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	for _, d := range found.Damaged {
 		fmt.Fprintf(status, "warning: %v: an older one is used\n", d)
 	}
-	w, err := tinylm.LoadWeights(found.Weights)
+	w, tokenizer, err := found.Open(o.Tokenizer)
 	if err != nil {
 		return m, err
 	}
-	if err := m.openTokenizer(o, found.Run, w.Config.Vocab); err != nil {
-		return m, err
-	}
+	m.tokenizer = tokenizer
 	b, err := selectDevice(o.Device)
 	if err != nil {
 		return m, wrongUse{fmt.Errorf("-device: %w", err)}
@@ -105,28 +103,6 @@ func findModel(o *Options) (*train.Found, error) {
 		}
 	}
 	return train.Find(path)
-}
-
-// openTokenizer opens the tokenizer of -tokenizer, or that of the model's run.
-func (m *model) openTokenizer(o *Options, run *train.Options, vocab int) (err error) {
-	path := o.Tokenizer
-	if path == "" && run != nil {
-		path = run.Tokenizer
-	}
-	if m.tokenizer, err = corpus.NewTokenizer(corpus.Options{Tokenizer: path}); err != nil {
-		if o.Tokenizer == "" {
-			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", err)
-		}
-		return err
-	}
-	if n := m.tokenizer.Vocab(); n != vocab {
-		what := path
-		if path == "" {
-			what = "a text of bytes"
-		}
-		return fmt.Errorf("the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", vocab, what, n)
-	}
-	return nil
 }
 
 func (m *model) close() (err error) {

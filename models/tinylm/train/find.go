@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
 // Found is a model that lies on the disk.
@@ -32,6 +35,33 @@ func Find(path string) (*Found, error) {
 		return nil, fmt.Errorf("train: model %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// Open reads the weights, and the tokenizer at the path that is given, or if that is empty the run's own. They have one vocabulary.
+func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, error) {
+	w, err := tinylm.LoadWeights(f.Weights)
+	if err != nil {
+		return nil, nil, err
+	}
+	path := tokenizer
+	if path == "" && f.Run != nil {
+		path = f.Run.Tokenizer
+	}
+	t, err := corpus.NewTokenizer(corpus.Options{Tokenizer: path})
+	if err != nil {
+		if tokenizer == "" {
+			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", err)
+		}
+		return nil, nil, err
+	}
+	if n, want := t.Vocab(), w.Config.Vocab; n != want {
+		what := path
+		if path == "" {
+			what = "a text of bytes"
+		}
+		return nil, nil, fmt.Errorf("the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", want, what, n)
+	}
+	return w, t, nil
 }
 
 // find sets Weights and returns the folder that is the run's, if there is a run.

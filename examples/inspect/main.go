@@ -1,0 +1,120 @@
+// Inspect shows a trained TinyLM at work on a text: which blocks each query selects, the gates, how far each branch looks, the loss of
+// each token, and the graph. It writes one HTML page, which needs no network, and pictures beside it.
+//
+//	go run ./examples/train -steps 3280 -out runs/tiny
+//	go run ./examples/inspect -model runs/tiny
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
+)
+
+func main() {
+	err := run(os.Args[1:], os.Stdout)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	model, tokenizer, text, file, out, device string
+	tokens, layer                             int
+}
+
+func parse(args []string, help io.Writer) (*options, error) {
+	o := &options{}
+	set := flag.NewFlagSet("inspect", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.StringVar(&o.model, "model", "", "run folder, checkpoint or file of weights")
+	set.StringVar(&o.tokenizer, "tokenizer", "", "tokenizer.json of the model; empty: that of its run")
+	set.StringVar(&o.text, "text", "", "text to run")
+	set.StringVar(&o.file, "file", "", "file of the text, in place of -text; without both it is a small Go function")
+	set.StringVar(&o.out, "out", "inspect", "folder to write to, which is made")
+	set.StringVar(&o.device, "device", "auto", "auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none")
+	set.IntVar(&o.tokens, "tokens", 0, "most tokens to run, in windows of the model's context; the page shows the first window; 0: one window")
+	set.IntVar(&o.layer, "layer", -1, "layer that the page shows first; -1: the one with the most attention to an earlier occurrence of a word")
+	switch err := set.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		set.SetOutput(help)
+		set.PrintDefaults()
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("inspect: %w (-help lists all)", err)
+	case set.NArg() > 0:
+		return nil, fmt.Errorf("inspect: unexpected argument %q", set.Arg(0))
+	case o.model == "":
+		return nil, errors.New("inspect: -model is missing: want a run folder, a checkpoint or a file of weights, such as go run ./examples/train writes")
+	case o.text != "" && o.file != "":
+		return nil, errors.New("inspect: -text and -file exclude each other")
+	case o.tokens < 0:
+		return nil, fmt.Errorf("inspect: -tokens is %d, want 0 or more", o.tokens)
+	}
+	return o, nil
+}
+
+// read returns the text to run.
+func (o *options) read() (string, error) {
+	switch {
+	case o.text != "":
+		return o.text, nil
+	case o.file == "":
+		return inspect.Sample(), nil
+	}
+	text, err := os.ReadFile(o.file)
+	if err != nil {
+		return "", fmt.Errorf("inspect: -file: %w", err)
+	}
+	return string(text), nil
+}
+
+func run(args []string, out io.Writer) (err error) {
+	o, err := parse(args, out)
+	if err != nil {
+		return err
+	}
+	text, err := o.read()
+	if err != nil {
+		return err
+	}
+	m, err := inspect.Open(o.model, o.tokenizer)
+	if err != nil {
+		return err
+	}
+	for _, d := range m.Damaged {
+		fmt.Fprintf(out, "warning: %v: an older one is used\n", d)
+	}
+	tokens, err := m.Tokenizer.Encode(text)
+	if err != nil {
+		return err
+	}
+	if o.tokens == 0 {
+		o.tokens = m.Weights.Config.Context
+	}
+	b, err := cuda.Select(o.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Decode: m.Tokenizer.Decode, Backend: b}
+	r, err := inspect.Inspect(m.Weights, tokens[:min(len(tokens), o.tokens)], about)
+	if err != nil {
+		return err
+	}
+	if o.layer >= 0 {
+		r.Start = inspect.Start{Layer: o.layer, Query: len(r.Tokens) - 1}
+	}
+	if err := r.Save(o.out); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%s\n%s\n", r.Summary(), filepath.Join(o.out, inspect.PageFile))
+	return err
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+func model(t *testing.T) string {
+	c := tinylm.Tiny()
+	c.Layers, c.Context, c.Dim = 2, 128, 32
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	require.NoError(t, testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t).Save(path))
+	return path
+}
+
+// TestRun: the texts that a user may name, and what is printed of them.
+func TestRun(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("some text from a file, "), 100), 0o644))
+	for _, c := range []struct {
+		windows string
+		args    []string
+	}{
+		{"one window of 128 tokens", nil},
+		{"one window of 128 tokens", []string{"-layer", "1"}},
+		{"one window of 18 tokens", []string{"-text", "a </script> & text"}},
+		{"15 windows of 128 tokens", []string{"-file", file, "-tokens", "2000"}},
+		{"17 windows of 128 tokens", []string{"-file", file, "-tokens", "100000"}},
+	} {
+		folder := filepath.Join(t.TempDir(), "out")
+		var out bytes.Buffer
+		require.NoError(t, run(append([]string{"-model", model(t), "-device", "cpu", "-out", folder}, c.args...), &out))
+		require.Contains(t, out.String(), c.windows)
+		page := filepath.Join(folder, "index.html")
+		require.Contains(t, out.String(), page)
+		require.FileExists(t, page)
+	}
+}
+
+// TestRefuses: the error is one line, and no folder is made.
+func TestRefuses(t *testing.T) {
+	weights, missing := model(t), filepath.Join(t.TempDir(), "missing")
+	folder := filepath.Join(t.TempDir(), "out")
+	for args, message := range map[string]string{
+		"":                              "inspect: -model is missing: want a run folder",
+		"-model m more":                 `unexpected argument "more"`,
+		"-model m -tokens many":         "(-help lists all)",
+		"-model m -tokens -1":           "-tokens is -1, want 0 or more",
+		"-model m -text a -file b":      "-text and -file exclude each other",
+		"-model " + missing:             missing,
+		"-model w -file " + missing:     missing,
+		"-model w -text a":              "1 tokens in a window, want at least 2",
+		"-model w -layer 2":             "starts at layer 2, group 0, query 127, want them below 2, 2, 128",
+		"-model w -device tpu":          "tpu",
+		"-model w -tokenizer " + "none": "none",
+	} {
+		list := strings.Fields(strings.ReplaceAll(args, "-model w", "-model "+weights))
+		err := run(append([]string{"-out", folder}, list...), &bytes.Buffer{})
+		require.ErrorContains(t, err, message, args)
+		require.NotContains(t, err.Error(), "\n")
+		require.NoDirExists(t, folder)
+	}
+	var help bytes.Buffer
+	require.Error(t, run([]string{"-help"}, &help))
+	require.Contains(t, help.String(), "-tokens")
+}

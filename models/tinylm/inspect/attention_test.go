@@ -1,0 +1,135 @@
+package inspect
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestProbabilitiesMatchReference: the oracle's output for values that are unit vectors is the probabilities.
+func TestProbabilitiesMatchReference(t *testing.T) {
+	const S, heads, groups, D, l, d, lp, n = 37, 4, 2, 6, 8, 4, 4, 4
+	random := rand.New(rand.NewPCG(1, 1))
+	blocks := make([]int32, 0, S*groups*n)
+	for q := range S {
+		for range groups {
+			list := random.Perm(q/lp + 1)
+			list = list[:min(n, len(list))]
+			slices.Sort(list)
+			for i := range n {
+				b := int32(-1)
+				if i < len(list) {
+					b = int32(list[i])
+				}
+				blocks = append(blocks, b)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		spec ops.Spec
+		mask ref.Mask
+		keys int
+	}{
+		"window":     {ops.SlidingWindowOp{Window: 5}, ref.WindowMask(5), S},
+		"causal":     {ops.SlidingWindowOp{Window: S}, ref.CausalMask(), S},
+		"compressed": {ops.CompressedAttentionOp{BlockLen: l, Stride: d}, ref.CompressedMask(l, d), ops.NumCompressed(S, l, d)},
+		"selected":   {ops.SelectedAttentionOp{SelectBlock: lp}, ref.SelectedMask(blocks, 1, S, groups, lp), S},
+	} {
+		q, k, v := ref.New(1, S, heads, D), ref.New(1, c.keys, groups, D), ref.New(1, c.keys, groups, c.keys)
+		copy(q.Data, testutil.Normal(1, len(q.Data)))
+		copy(k.Data, testutil.Normal(2, len(k.Data)))
+		for i := range c.keys {
+			for g := range groups {
+				v.Row(0, i, g)[i] = 1
+			}
+		}
+		want, _ := ref.Attention(q, k, v, c.mask)
+		a := &attention{spec: c.spec, q: q.Data, k: k.Data, blocks: blocks, n: n, tokens: S, heads: heads, groups: groups, dim: D}
+		for head := range heads {
+			a.each(head, func(query int, keys []int, p []float64) {
+				got := make([]float64, c.keys)
+				for j, i := range keys {
+					got[i] += p[j]
+				}
+				testutil.Within(t, name, got, want.Row(0, query, head), 1e-12)
+			})
+		}
+	}
+}
+
+// TestBranchesGiveTheirOutputs: the probabilities of the nodes that branchesOf finds, times the branch's values, are what the branch has
+// computed.
+func TestBranchesGiveTheirOutputs(t *testing.T) {
+	for _, c := range []tinylm.Config{small(), dense()} {
+		var outputs [][]*G.Node
+		in := &inspection{}
+		m := testutil.Closing(tinylm.NewModel(weightsOf(t, c), 1, c.Context, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) {
+			var keep G.Nodes
+			for _, l := range m.Layers() {
+				list := []*G.Node{l.Compressed, l.Selected, l.Window}
+				if l.Gates == nil {
+					list = []*G.Node{inputsOf(m.Graph(), l.Output)[0]}
+				}
+				outputs = append(outputs, list)
+				for _, o := range list {
+					keep = append(keep, o, inputsOf(m.Graph(), o)[2])
+				}
+			}
+			first, err := in.machine(m, nil)
+			require.NoError(t, err)
+			require.NoError(t, first.Close())
+			for _, list := range in.branches {
+				for _, a := range list {
+					keep = append(keep, a.q, a.k)
+					if a.blocks != nil {
+						keep = append(keep, a.blocks)
+					}
+				}
+			}
+			return graph.NewMachine(m.Graph(), graph.WithKeep(keep...))
+		})))(t)
+		copy(m.Tokens(), testutil.Tokens(1, c.Context, 256))
+		require.NoError(t, m.Run())
+		for l, list := range in.branches {
+			for b, nodes := range list {
+				a := testutil.Must(nodes.read())(t)
+				values := floatsOf(testutil.Must(onHost(inputsOf(m.Graph(), outputs[l][b])[2]))(t))
+				want := floatsOf(testutil.Must(onHost(outputs[l][b]))(t))
+				got := make([]float64, len(want))
+				dim := c.ValueDim
+				for head := range a.heads {
+					a.each(head, func(query int, keys []int, p []float64) {
+						for j, key := range keys {
+							for e := range dim {
+								got[(query*a.heads+head)*dim+e] += p[j] * values[(key*a.groups+head/2)*dim+e]
+							}
+						}
+					})
+				}
+				testutil.Within(t, nodes.name, got, want, 1e-5)
+			}
+		}
+	}
+}
+
+func TestBuckets(t *testing.T) {
+	for d := range 300 {
+		i := bucket(float64(d))
+		if d == 0 {
+			require.Zero(t, i)
+			continue
+		}
+		require.GreaterOrEqual(t, float64(d), math.Exp2(float64(i-1)))
+		require.Less(t, float64(d), math.Exp2(float64(i)))
+	}
+}

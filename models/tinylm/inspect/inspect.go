@@ -1,0 +1,209 @@
+// Package inspect looks into a TinyLM at work: which blocks each query selects, the gates, how far the branches look, the loss of
+// each token, and the graph. [Inspect] runs a text and returns a [Report], which writes itself as one HTML page with pictures.
+//
+// Probabilities of attention are computed here once more, on the host, from the queries and keys of the run: kernels keep none.
+package inspect
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+//go:embed sample.txt
+var sample string
+
+// Sample returns a small Go function, the text to look at where nobody names another one.
+func Sample() string { return sample }
+
+// Options of Inspect. The zero value takes tokens for bytes and runs on the CPU.
+type Options struct {
+	Title   string
+	Decode  func(ids []int32) (string, error) // the text of tokens; nil: tinylm.Decode
+	Backend graph.Backend                     // nil: the CPU's
+}
+
+// Inspect runs tokens through a model, in windows of Config.Context tokens, or in one of all if there are less. What is left
+// behind the last whole window is not used. Weights stay as they are.
+func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("inspect: %w", err)
+		}
+	}()
+	if w == nil {
+		return nil, errors.New("no weights")
+	}
+	if o.Decode == nil {
+		o.Decode = tinylm.Decode
+	}
+	seq := min(len(tokens), w.Config.Context)
+	if seq < 2 {
+		return nil, fmt.Errorf("%d tokens in a window, want at least 2", seq)
+	}
+	for i, id := range tokens {
+		if id < 0 || int(id) >= w.Config.Vocab {
+			return nil, fmt.Errorf("token %d at %d, want 0 to %d", id, i, w.Config.Vocab-1)
+		}
+	}
+	in := &inspection{windows: len(tokens) / seq, decode: o.Decode}
+	in.model, err = tinylm.NewModel(w, 1, seq, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return in.machine(m, o.Backend) }))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, in.model.Close()) }()
+	in.report = &Report{Title: o.Title, Config: w.Config.WithDefaults(), Windows: in.windows, Mean: make([]float64, seq)}
+	in.report.Layers = make([]Layer, w.Config.Layers)
+	in.looks = make([][3]look, w.Config.Layers)
+	for i := range in.windows {
+		if err := in.window(i, tokens[i*seq:][:seq]); err != nil {
+			return nil, fmt.Errorf("window %d: %w", i, err)
+		}
+	}
+	in.finish()
+	in.report.Graph, err = drawGraph(in.model.Graph(), in.model.Layers())
+	return in.report, err
+}
+
+// inspection is the state of Inspect.
+type inspection struct {
+	model    *tinylm.Model
+	windows  int
+	decode   func([]int32) (string, error)
+	branches [][]attentionNodes // by layer
+	looks    [][3]look          // by layer and branch
+	report   *Report
+}
+
+// machine makes the machine of a model, which keeps all that is looked at.
+func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (G.VM, error) {
+	var keep G.Nodes
+	for _, l := range m.Layers() {
+		list, err := branchesOf(m.Graph(), l)
+		if err != nil {
+			return nil, err
+		}
+		in.branches = append(in.branches, list)
+		for _, a := range list {
+			keep = append(keep, a.q, a.k)
+		}
+		if l.Gates != nil {
+			keep = append(keep, l.Gates)
+		}
+		if l.Blocks != nil {
+			keep = append(keep, l.Blocks)
+		}
+	}
+	roots, err := logitsOf(m.Graph())
+	if err != nil {
+		return nil, err
+	}
+	opts := []graph.Option{graph.WithKeep(append(keep, roots...)...)}
+	if b != nil {
+		opts = append(opts, graph.WithBackend(b))
+	}
+	return graph.NewMachine(m.Graph(), opts...)
+}
+
+// logitsOf returns the loss and the logits of a model's graph.
+func logitsOf(g *G.ExprGraph) (G.Nodes, error) {
+	for _, n := range g.AllNodes() {
+		if spec, ok := ops.SpecOf(n.Op()); ok {
+			if _, ok := spec.(ops.CrossEntropyOp); ok {
+				return G.Nodes{n, inputsOf(g, n)[0]}, nil
+			}
+		}
+	}
+	return nil, errors.New("the graph has no cross entropy")
+}
+
+// window runs the tokens of window i.
+func (in *inspection) window(i int, tokens []int32) error {
+	copy(in.model.Tokens(), tokens)
+	in.model.NextTokens()
+	if err := in.model.Run(); err != nil {
+		return err
+	}
+	logits, err := in.model.Logits()
+	if err != nil {
+		return err
+	}
+	r := in.report
+	loss := losses(floatsOf(logits), tokens)
+	if at := notFinite(loss); at >= 0 {
+		return fmt.Errorf("the loss of token %d is %v: the weights are not those of a trained model", at, loss[at])
+	}
+	for t, v := range loss {
+		r.Mean[t] += v / float64(in.windows)
+	}
+	texts := make([]string, len(tokens))
+	for t := range tokens {
+		if texts[t], err = in.decode(tokens[t : t+1]); err != nil {
+			return err
+		}
+	}
+	if i == 0 {
+		r.Tokens, r.Loss = texts, loss
+	}
+	targets := r.targets(texts)
+	for l := range in.branches {
+		if err := in.layer(i, l, targets); err != nil {
+			return fmt.Errorf("layer %d: %w", l, err)
+		}
+	}
+	if i > 0 {
+		return nil
+	}
+	r.Start.Query = len(tokens) - 1
+	if r.Uses = usesOf(targets, r.Layers); len(r.Uses) > 0 {
+		r.Start = Start{r.Uses[0].Layer, r.Uses[0].Group, r.Uses[0].Query}
+	}
+	return nil
+}
+
+// layer adds what layer l did in window i.
+func (in *inspection) layer(i, l int, targets []target) error {
+	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
+	if nodes.Gates != nil {
+		gates, err := onHost(nodes.Gates)
+		if err != nil {
+			return err
+		}
+		layer.addGates(floatsOf(gates), in.report.Config.Heads, in.windows)
+	}
+	for b, branch := range in.branches[l] {
+		a, err := branch.read()
+		if err != nil {
+			return err
+		}
+		if branch.blocks == nil {
+			in.looks[l][b].add(a, nil)
+			continue
+		}
+		shares := make([]float64, len(a.blocks))
+		in.looks[l][b].add(a, shares)
+		if i == 0 {
+			layer.Blocks, layer.Shares, layer.Groups, layer.N = a.blocks, shares, a.groups, a.n
+			layer.Words = make([]Words, a.groups)
+		}
+		for g, w := range wordsOf(targets, a.blocks, shares, a.groups, a.n) {
+			layer.Words[g].add(w)
+		}
+	}
+	return nil
+}
+
+// finish turns the sums over all windows into means.
+func (in *inspection) finish() {
+	for l, list := range in.branches {
+		for b, branch := range list {
+			in.report.Layers[l].Looks = append(in.report.Layers[l].Looks, in.looks[l][b].result(branch.name))
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package inspect
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/floats"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// TestReportMatchesModel: losses and blocks are those of a model's own run of each window.
+func TestReportMatchesModel(t *testing.T) {
+	for _, c := range []tinylm.Config{small(), dense()} {
+		w := weightsOf(t, c)
+		tokens := tinylm.Encode(prose)
+		r := testutil.Must(Inspect(w, tokens, Options{}))(t)
+		require.Equal(t, len(tokens)/c.Context, r.Windows)
+		m := testutil.Closing(tinylm.NewModel(w, 1, c.Context, tinylm.WithParts()))(t)
+		mean := 0.0
+		for i := range r.Windows {
+			copy(m.Tokens(), tokens[i*c.Context:])
+			m.NextTokens()
+			require.NoError(t, m.Run())
+			loss := testutil.Must(m.Loss())(t)
+			mean += loss / float64(r.Windows)
+			if i > 0 {
+				continue
+			}
+			require.InDelta(t, loss, floats.Sum(r.Loss)/float64(c.Context-1), 1e-5)
+			for l, nodes := range m.Layers() {
+				if c.Attention == tinylm.Dense {
+					require.Nil(t, r.Layers[l].Blocks)
+					continue
+				}
+				blocks := testutil.Must(onHost(nodes.Blocks))(t)
+				require.Equal(t, blocks.Int32s(), r.Layers[l].Blocks)
+			}
+		}
+		require.InDelta(t, mean, r.MeanLoss(), 1e-5)
+	}
+}
+
+// TestReportProperties: what holds for any model and text.
+func TestReportProperties(t *testing.T) {
+	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense()} {
+		r := report(t, c, prose)
+		require.Equal(t, c.Attention != tinylm.Dense, r.HasBlocks(), name)
+		require.Equal(t, prose[:c.Context], strings.Join(r.Tokens, ""))
+		for i, l := range r.Layers {
+			for _, k := range l.Looks {
+				require.InDelta(t, 1, floats.Sum(k.Shares), 1e-9, k.Branch)
+				require.Less(t, k.Mean, float64(c.Context))
+				if k.Branch == "window" {
+					require.Less(t, k.Mean, float64(c.Window))
+					require.Zero(t, floats.Sum(k.Shares[bucket(float64(c.Window))+1:]))
+				}
+			}
+			for _, g := range l.Gates {
+				require.LessOrEqual(t, g.Entropy, math.Log(3)+1e-9)
+				require.Greater(t, g.Entropy, 0.0)
+				for _, v := range g.Mean {
+					require.True(t, v > 0 && v < 1, v)
+				}
+			}
+			if !r.HasBlocks() {
+				require.Len(t, l.Looks, 1)
+				continue
+			}
+			require.Len(t, l.Gates, c.Heads)
+			require.Len(t, l.Looks, 3)
+			cells := 0
+			for at := 0; at < len(l.Blocks); at += l.N {
+				q, forced, shares := at/l.N/l.Groups, 0, 0.0
+				for k, b := range l.Blocks[at : at+l.N] {
+					if b < 0 {
+						require.Zero(t, l.Shares[at+k])
+						continue
+					}
+					cells++
+					shares += l.Shares[at+k]
+					if r.Forced(q, b) {
+						forced++
+					}
+				}
+				require.InDelta(t, 1, shares, 1e-9)
+				require.Equal(t, min(3, q/c.SelectBlock+1), forced)
+			}
+			sum := 0
+			for g := range l.Groups {
+				sum += r.Cells(i, g)
+			}
+			require.Equal(t, cells, sum)
+		}
+	}
+}
+
+// TestInspectOnBackend: a backend that is given is used, with memory of its own or the host's, and stays open.
+func TestInspectOnBackend(t *testing.T) {
+	tokens := tinylm.Encode(prose)
+	want := testutil.Must(Inspect(weightsOf(t, small()), tokens, Options{}))(t)
+	for _, b := range []graph.Backend{graph.NewCPU(2), fakedevice.New()} {
+		for range 2 {
+			require.Equal(t, want, testutil.Must(Inspect(weightsOf(t, small()), tokens, Options{Backend: b}))(t))
+		}
+		require.NoError(t, b.Close())
+	}
+}
+
+func TestShortTexts(t *testing.T) {
+	for _, n := range []int{2, 7, 9} { // a block has 8 tokens
+		r := report(t, small(), prose[:n])
+		require.Len(t, r.Tokens, n)
+		require.NoError(t, r.WriteHTML(&strings.Builder{}))
+		_, err := r.pictures()
+		require.NoError(t, err)
+	}
+}
+
+func TestInspectRefuses(t *testing.T) {
+	w := weightsOf(t, small())
+	broken := weightsOf(t, small())
+	broken.Tensors["head.weight"].Float32s()[7] = float32(math.NaN())
+	one := small()
+	one.Context = 1
+	for message, err := range map[string]error{
+		"inspect: no weights":                            testutil.Err(Inspect(nil, []int32{1, 2}, Options{})),
+		"inspect: 1 tokens in a window, want at least 2": testutil.Err(Inspect(w, []int32{1}, Options{})),
+		"inspect: 0 tokens in a window":                  testutil.Err(Inspect(w, nil, Options{})),
+		"1 tokens in a window, want":                     testutil.Err(Inspect(weightsOf(t, one), []int32{1, 2, 3}, Options{})),
+		"token 256 at 1, want 0 to 255":                  testutil.Err(Inspect(w, []int32{1, 256}, Options{})),
+		"token -1 at 0":                                  testutil.Err(Inspect(w, []int32{-1, 2}, Options{})),
+		"window 0: the loss of token 1 is NaN":           testutil.Err(Inspect(broken, []int32{1, 2, 3}, Options{})),
+	} {
+		require.ErrorContains(t, err, message)
+	}
+}

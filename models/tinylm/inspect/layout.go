@@ -1,0 +1,177 @@
+package inspect
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Sizes of a drawing, in pixels.
+const (
+	boxWidth  = 122
+	boxHeight = 34
+	boxGap    = 10 // between boxes of a row
+	lineGap   = 12 // between a line that passes a row and its neighbours
+	rowGap    = 26
+)
+
+// layout is a section in rows: an op lies below all that it reads (Sugiyama, Tagawa and Toda 1981). An edge over several rows passes
+// each row between in a place of its own.
+type layout struct {
+	rows          [][]*place
+	boxes         []*place // of Section.Boxes
+	width, height float64
+}
+
+// place is where a box, or an edge in a row that it passes, lies.
+type place struct {
+	box      int // -1: an edge
+	row      int
+	x        float64 // of its middle
+	up, down []*place
+}
+
+func (p *place) half() float64 {
+	if p.box < 0 {
+		return 1
+	}
+	return boxWidth / 2
+}
+
+// y returns the top of a place.
+func (p *place) y() float64 { return float64(p.row) * (boxHeight + rowGap) }
+
+// newLayout lays out a section.
+func newLayout(s Section) *layout {
+	l := &layout{}
+	for i, b := range s.Boxes {
+		p := &place{box: i}
+		for _, from := range b.From {
+			p.row = max(p.row, l.boxes[from].row+1)
+		}
+		l.boxes = append(l.boxes, p)
+	}
+	for i, b := range s.Boxes { // an input stands right above its first reader
+		if len(b.From) == 0 {
+			l.boxes[i].row = l.above(s, i)
+		}
+	}
+	for _, p := range l.boxes {
+		l.put(p)
+	}
+	for i, b := range s.Boxes {
+		for _, from := range b.From {
+			l.join(l.boxes[from], l.boxes[i])
+		}
+	}
+	l.sort()
+	l.settle()
+	return l
+}
+
+// above returns the row above the first reader of box i.
+func (l *layout) above(s Section, i int) int {
+	row := len(s.Boxes)
+	for j, b := range s.Boxes {
+		if slices.Contains(b.From, i) {
+			row = min(row, l.boxes[j].row)
+		}
+	}
+	return max(0, min(row, len(s.Boxes))-1)
+}
+
+func (l *layout) put(p *place) {
+	for len(l.rows) <= p.row {
+		l.rows = append(l.rows, nil)
+	}
+	l.rows[p.row] = append(l.rows[p.row], p)
+}
+
+// join adds an edge.
+func (l *layout) join(from, to *place) {
+	for row := from.row + 1; row < to.row; row++ {
+		p := &place{box: -1, row: row, up: []*place{from}}
+		from.down = append(from.down, p)
+		l.put(p)
+		from = p
+	}
+	from.down, to.up = append(from.down, to), append(to.up, from)
+}
+
+// sort orders each row by the mean place of its neighbours above, then below, some times.
+func (l *layout) sort() {
+	spread := func(row []*place) {
+		for i, p := range row {
+			p.x = float64(i) - float64(len(row)-1)/2
+		}
+	}
+	for _, row := range l.rows {
+		spread(row)
+	}
+	order := func(row []*place, side func(*place) []*place) {
+		slices.SortStableFunc(row, func(a, b *place) int { return cmp.Compare(meanX(side(a), a.x), meanX(side(b), b.x)) })
+		spread(row)
+	}
+	for range 12 {
+		for _, row := range l.rows {
+			order(row, func(p *place) []*place { return p.up })
+		}
+		for _, row := range slices.Backward(l.rows) {
+			order(row, func(p *place) []*place { return p.down })
+		}
+	}
+}
+
+// meanX returns the mean place of a list, or x if it is empty.
+func meanX(list []*place, x float64) float64 {
+	if len(list) == 0 {
+		return x
+	}
+	sum := 0.0
+	for _, p := range list {
+		sum += p.x
+	}
+	return sum / float64(len(list))
+}
+
+// gap returns how far the middles of two neighbours are apart at least.
+func gap(a, b *place) float64 {
+	if a.box < 0 || b.box < 0 {
+		return a.half() + b.half() + lineGap
+	}
+	return a.half() + b.half() + boxGap
+}
+
+// settle draws each place towards its neighbours, in the order that sort has found, and moves all to begin at 0.
+func (l *layout) settle() {
+	for range 60 {
+		for _, row := range l.rows {
+			wish := make([]float64, len(row))
+			for i, p := range row {
+				wish[i] = meanX(slices.Concat(p.up, p.down), p.x)
+			}
+			left, right := slices.Clone(wish), slices.Clone(wish)
+			for i := 1; i < len(row); i++ {
+				left[i] = max(left[i], left[i-1]+gap(row[i-1], row[i]))
+			}
+			for i := len(row) - 2; i >= 0; i-- {
+				right[i] = min(right[i], right[i+1]-gap(row[i], row[i+1]))
+			}
+			for i, p := range row {
+				p.x = (left[i] + right[i]) / 2
+			}
+		}
+	}
+	first, last := math.Inf(1), math.Inf(-1)
+	for _, row := range l.rows {
+		for _, p := range row {
+			first, last = min(first, p.x-p.half()), max(last, p.x+p.half())
+		}
+	}
+	for _, row := range l.rows {
+		for _, p := range row {
+			p.x -= first
+		}
+	}
+	l.width, l.height = last-first, float64(len(l.rows))*(boxHeight+rowGap)-rowGap
+}

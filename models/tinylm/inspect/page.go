@@ -1,0 +1,190 @@
+package inspect
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+//go:embed page/page.html
+var pageHTML string
+
+//go:embed page/page.css
+var pageStyle string
+
+//go:embed page/page.js
+var pageScript string
+
+// noBlock stands for padding among the blocks of a page.
+const noBlock = math.MaxUint16
+
+// mostUses is the number of words that a page lists.
+const mostUses = 10
+
+// pageData is what the script of a page reads. Bytes are base64 in JSON.
+type pageData struct {
+	Tokens []string     `json:"tokens"` // as they are shown
+	Loss   []byte       `json:"loss"`   // float32, low byte first
+	Size   int          `json:"size"`   // of a block
+	Window int          `json:"windowSize"`
+	Layers []pageBlocks `json:"layers"` // none in dense attention
+	Start  Start        `json:"start"`
+}
+
+// pageBlocks is the selected blocks of a layer.
+type pageBlocks struct {
+	Groups int    `json:"groups"`
+	N      int    `json:"n"`
+	Blocks []byte `json:"blocks"` // uint16, low byte first
+	Shares []byte `json:"shares"` // in parts of 255
+}
+
+// data returns the data of the script.
+func (r *Report) data() (template.JS, error) {
+	d := pageData{Tokens: shown(r.Tokens), Size: r.Config.SelectBlock, Window: r.Config.Window, Layers: []pageBlocks{}, Start: r.Start}
+	for _, v := range r.Loss {
+		d.Loss = binary.LittleEndian.AppendUint32(d.Loss, math.Float32bits(float32(v)))
+	}
+	if r.HasBlocks() {
+		for _, l := range r.Layers {
+			p := pageBlocks{Groups: l.Groups, N: l.N}
+			for i, b := range l.Blocks {
+				if b >= noBlock {
+					return "", fmt.Errorf("inspect: page: block %d, want at most %d: use shorter windows", b, noBlock-1)
+				}
+				if b < 0 {
+					b = noBlock
+				}
+				p.Blocks = binary.LittleEndian.AppendUint16(p.Blocks, uint16(b))
+				p.Shares = append(p.Shares, byte(math.Round(255*min(1, l.Shares[i]))))
+			}
+			d.Layers = append(d.Layers, p)
+		}
+	}
+	text, err := json.Marshal(d) // which escapes <, > and &: no text ends the script
+	return template.JS(text), err
+}
+
+// shown returns tokens as a page shows them. A character that is cut into several tokens is shown in its first one; what cannot be
+// printed is replaced by a sign.
+func shown(tokens []string) []string {
+	text := strings.Join(tokens, "")
+	list := make([]string, len(tokens))
+	at, end := 0, 0 // the token of the next byte, and the end of it
+	for i := 0; i < len(text); {
+		for i >= end {
+			end += len(tokens[at])
+			at++
+		}
+		c, n := utf8.DecodeRuneInString(text[i:])
+		switch {
+		case c == '\n' || c == '\t':
+		case c < ' ':
+			c += '␀'
+		case c == 0x7f:
+			c = '␡'
+		case !unicode.IsPrint(c):
+			c = unicode.ReplacementChar
+		}
+		list[at-1] += string(c)
+		i += n
+	}
+	return list
+}
+
+type fact struct{ Name, Value string }
+
+// facts returns what the head of a page says.
+func (r *Report) facts() []fact {
+	c := r.Config
+	list := []fact{
+		{"parameters", fmt.Sprintf("%.2f million", float64(c.Parameters())/1e6)},
+		{"layers", fmt.Sprintf("%d, with %d heads in %d groups", c.Layers, c.Heads, c.KVHeads)},
+		{"text", r.windows()},
+		{"loss", fmt.Sprintf("%.3f nats a token", r.MeanLoss())},
+	}
+	if r.HasBlocks() {
+		list = append(list,
+			fact{"compressed blocks", fmt.Sprintf("%d tokens, every %d", c.BlockLen, c.Stride)},
+			fact{"selected blocks", fmt.Sprintf("%d of %d tokens, 3 of them forced", c.TopN, c.SelectBlock)},
+			fact{"window", fmt.Sprintf("%d tokens", c.Window)})
+	}
+	return list
+}
+
+// windows says how much text was read.
+func (r *Report) windows() string {
+	if r.Windows == 1 {
+		return fmt.Sprintf("one window of %d tokens", len(r.Tokens))
+	}
+	return fmt.Sprintf("%d windows of %d tokens", r.Windows, len(r.Tokens))
+}
+
+// pageLayer is a layer in the page's template.
+type pageLayer struct {
+	Words        []pageWords
+	Gates, Looks template.HTML
+	Means        string
+}
+
+// pageWords is the counts of a group, in percent.
+type pageWords struct{ Found, Chance, Looked, Even string }
+
+func percent(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
+
+// layer returns what the template shows of a layer.
+func (l Layer) page() pageLayer {
+	p := pageLayer{Gates: gateChart(l), Looks: lookChart(l)}
+	var means []string
+	for _, k := range l.Looks {
+		means = append(means, fmt.Sprintf("%.0f", k.Mean))
+	}
+	p.Means = strings.Join(means, ", ")
+	for _, w := range l.Words {
+		n := float64(max(1, w.Queries))
+		p.Words = append(p.Words, pageWords{percent(float64(w.Found) / n), percent(w.Chance / n), percent(w.Looked / n), percent(w.Even / n)})
+	}
+	return p
+}
+
+// WriteHTML writes the report as one page, which needs no other file and no network.
+func (r *Report) WriteHTML(w io.Writer) error {
+	if s := r.Start; s.Layer < 0 || s.Layer >= len(r.Layers) || s.Group < 0 || s.Group >= max(1, r.Layers[0].Groups) || s.Query < 0 || s.Query >= len(r.Tokens) {
+		return fmt.Errorf("inspect: page: starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group, s.Query,
+			len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens))
+	}
+	data, err := r.data()
+	if err != nil {
+		return err
+	}
+	page := map[string]any{
+		"Title": tinylm.Printable(r.Title), "Facts": r.facts(), "HasBlocks": r.HasBlocks(), "Windows": r.windows(), "Nodes": r.Graph.Nodes,
+		"Uses": r.Uses[:min(len(r.Uses), mostUses)], "Loss": lossChart(r), "Graph": template.HTML(r.Graph.svg()), "Data": data,
+		"Style": template.CSS(pageStyle + graphRules), "Script": template.JS(pageScript), "Words": 0,
+	}
+	var layers []pageLayer
+	for _, l := range r.Layers {
+		layers = append(layers, l.page())
+	}
+	page["Layers"] = layers
+	for _, words := range r.Layers[0].Words {
+		page["Words"] = words.Queries
+	}
+	t, err := template.New("page").Funcs(template.FuncMap{"percent": percent}).Parse(pageHTML)
+	if err != nil {
+		return fmt.Errorf("inspect: page: %w", err)
+	}
+	if err := t.Execute(w, page); err != nil {
+		return fmt.Errorf("inspect: page: %w", err)
+	}
+	return nil
+}

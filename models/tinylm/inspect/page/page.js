@@ -1,0 +1,231 @@
+'use strict';
+// The page works on one state: layer, group and query, which the address has behind #, and the part of the map that is shown.
+(() => {
+const root = document.documentElement, $ = id => document.getElementById(id);
+addEventListener('error', e => { root.dataset.error = e.message; });
+const data = JSON.parse($('data').textContent);
+const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
+const words = text => { const b = bytes(text); return new Uint16Array(b.buffer, 0, b.length / 2); };
+const loss = new Float32Array(bytes(data.loss).buffer);
+const layers = data.layers.map(l => ({groups: l.groups, n: l.n, blocks: words(l.blocks), shares: bytes(l.shares)}));
+const {tokens, size, windowSize} = data, S = tokens.length, none = 0xffff;
+const state = {layer: 0, group: 0, query: S - 1, mode: layers.length ? 'blocks' : 'loss'};
+const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+const percent = x => (100 * x).toFixed(x < 0.1 ? 1 : 0) + ' %';
+
+// The blocks of a query: their places, the part of the attention on each, and whether every query has it.
+function selected(layer, group, query) {
+  const l = layers[layer], list = [];
+  for (let i = (query * l.groups + group) * l.n, end = i + l.n; i < end; i++) {
+    const block = l.blocks[i];
+    if (block !== none) list.push({block, share: l.shares[i] / 255, forced: block === 0 || block > Math.floor(query / size) - 2});
+  }
+  return list;
+}
+
+// The text. A token of line feed shows a sign before it, so that it can be seen and clicked.
+const spans = tokens.map((token, t) => {
+  const span = document.createElement('span');
+  span.dataset.t = t;
+  for (const part of token.split(/(\n)/)) {
+    if (part === '\n') {
+      const sign = document.createElement('i');
+      sign.textContent = '↵';
+      span.append(sign, '\n');
+    } else if (part) span.append(part);
+  }
+  span.title = t ? `token ${t}: loss ${loss[t].toFixed(2)} nats` : 'token 0';
+  $('text').append(span);
+  return span;
+});
+$('text').addEventListener('click', e => {
+  const span = e.target.closest('[data-t]');
+  if (span) choose({query: Number(span.dataset.t)});
+});
+
+// sameWord returns the tokens of earlier occurrences of the word in which the query is. A token of letters may have a space before it.
+function sameWord(query) {
+  const inner = t => /^\w+$/.test(tokens[t] ?? ''), part = t => /^\s?\w+$/.test(tokens[t] ?? '');
+  if (!part(query)) return new Set();
+  let from = query, to = query + 1;
+  while (inner(from) && part(from - 1)) from--;
+  while (inner(to)) to++;
+  const list = tokens.slice(from, to), found = new Set();
+  for (let t = 0; t + list.length <= from; t++) {
+    if ((inner(t) && part(t - 1)) || inner(t + list.length)) continue;
+    if (list.every((x, i) => i ? tokens[t + i] === x : tokens[t].trim() === x.trim())) list.forEach((_, i) => found.add(t + i));
+  }
+  return found;
+}
+
+function showText() {
+  document.body.classList.toggle('loss', state.mode === 'loss');
+  const blocks = new Map(layers.length ? selected(state.layer, state.group, state.query).map(b => [b.block, b]) : []);
+  const same = sameWord(state.query);
+  spans.forEach((span, t) => {
+    let color = '', b;
+    if (state.mode === 'loss') {
+      color = `rgb(var(--loss)/${clamp(loss[t] / 8, 0, 1) * 0.75})`;
+    } else if (t <= state.query && (b = blocks.get(Math.floor(t / size)))) {
+      color = b.forced ? `rgb(var(--forced)/${0.14 + 0.4 * b.share})` : `rgb(var(--chosen)/${0.22 + 0.65 * Math.sqrt(b.share)})`;
+    }
+    span.style.background = color;
+    const blocksShown = state.mode === 'blocks' && layers.length > 0;
+    span.className = t === state.query && layers.length ? 'query' : '';
+    span.classList.toggle('window', blocksShown && t < state.query && t > state.query - windowSize);
+    span.classList.toggle('same', blocksShown && same.has(t));
+  });
+}
+
+const text = (from, to) => tokens.slice(Math.max(0, from), to).join('');
+function element(name, className, content) {
+  const e = document.createElement(name);
+  e.className = className;
+  e.append(...[].concat(content));
+  return e;
+}
+
+// reveal scrolls the text, and not the page, to a token.
+function reveal(t) {
+  const box = $('text'), place = spans[t].offsetTop - box.offsetTop;
+  if (place < box.scrollTop || place > box.scrollTop + box.clientHeight - 40) box.scrollTop = place - box.clientHeight / 2;
+}
+
+function showCards() {
+  const list = selected(state.layer, state.group, state.query), q = state.query;
+  const found = [...sameWord(q)].map(t => Math.floor(t / size));
+  $('about').replaceChildren(`Query ${q}, behind `, element('code', '', `${text(q - 24, q)}`), element('code', 'key query', tokens[q] || '·'),
+    ` in layer ${state.layer}, group ${state.group}: ${list.length} blocks of ${size} tokens` +
+    (q + 1 < S ? `; the loss of the token that follows is ${loss[q + 1].toFixed(2)} nats.` : '.'));
+  $('cards').replaceChildren(...list.map(b => {
+    const from = b.block * size, to = Math.min(q + 1, from + size), bar = element('div', 'bar', element('div', '', ''));
+    bar.firstChild.style.width = `${100 * b.share}%`;
+    const word = !b.forced && found.includes(b.block) ? ', the word stood here' : '';
+    const card = element('div', 'card' + (b.forced ? '' : ' free') + (word ? ' here' : ''),
+      [`block ${b.block}, ${b.forced ? 'forced' : 'chosen'}: ${percent(b.share)}${word}`, bar, element('pre', '', text(from, to))]);
+    card.onclick = () => reveal(from);
+    return card;
+  }));
+}
+
+// The map. x and y are the token and the query in its corner, and scale is 1 where all are shown.
+const view = {x: 0, y: 0, scale: 1}, canvas = $('map');
+const span = () => S / view.scale;
+function colors() {
+  const style = getComputedStyle(root), get = name => style.getPropertyValue(name).trim();
+  return {chosen: get('--chosen'), forced: get('--forced'), ink: get('--ink'), window: get('--window'), edge: get('--edge')};
+}
+function drawMap() {
+  const ratio = devicePixelRatio || 1, side = Math.max(1, Math.round(canvas.clientWidth * ratio));
+  if (canvas.width !== side) canvas.width = canvas.height = side;
+  const g = canvas.getContext('2d'), unit = side / span(), c = colors();
+  g.clearRect(0, 0, side, side);
+  const X = t => (t - view.x) * unit, Y = t => (t - view.y) * unit;
+  let cells = 0;
+  const last = Math.min(S, Math.ceil(view.y + span()));
+  for (let t = Math.max(0, Math.floor(view.y)); t < last; t++) {
+    for (const b of selected(state.layer, state.group, t)) {
+      const from = b.block * size, to = Math.min(t + 1, from + size);
+      if (to <= view.x || from >= view.x + span()) continue;
+      g.fillStyle = b.forced ? `rgb(${c.forced}/${0.16 + 0.5 * b.share})` : `rgb(${c.chosen}/${0.25 + 0.75 * Math.sqrt(b.share)})`;
+      g.fillRect(X(from), Y(t), (to - from) * unit, unit);
+      cells++;
+    }
+  }
+  g.strokeStyle = c.window;
+  g.lineWidth = ratio;
+  g.beginPath(); // the oldest token of the window
+  g.moveTo(X(0), Y(windowSize - 1));
+  g.lineTo(X(S - windowSize + 1), Y(S));
+  g.stroke();
+  g.strokeStyle = c.ink;
+  const y = Y(state.query), height = Math.max(unit, 2 * ratio);
+  g.strokeRect(0.5, y - ratio / 2, side - 1, height + ratio);
+  g.fillStyle = c.ink;
+  g.font = `${11 * ratio}px system-ui,sans-serif`;
+  g.fillText(`query ${state.query}`, side - 78 * ratio, y > 60 * ratio ? y - 5 * ratio : y + height + 14 * ratio);
+  const end = x => Math.min(S, Math.ceil(x + span())) - 1;
+  $('range').textContent = `Across: blocks of tokens ${Math.floor(view.x)} to ${end(view.x)}. Down: queries ${Math.floor(view.y)} to ${end(view.y)}.`;
+  root.dataset.cells = cells;
+}
+function zoom(factor, px, py) {
+  const x = view.x + px * span(), y = view.y + py * span();
+  view.scale = clamp(view.scale * factor, 1, Math.max(1, S / 24));
+  view.x = clamp(x - px * span(), 0, S - span());
+  view.y = clamp(y - py * span(), 0, S - span());
+  canvas.style.touchAction = view.scale > 1 ? 'none' : 'pan-y';
+  drawMap();
+}
+const at = e => { const r = canvas.getBoundingClientRect(); return [(e.clientX - r.left) / r.width, (e.clientY - r.top) / r.height]; };
+const under = (px, py) => [clamp(Math.floor(view.x + px * span()), 0, S - 1), clamp(Math.floor(view.y + py * span()), 0, S - 1)];
+if (canvas) {
+  let drag = null;
+  canvas.addEventListener('wheel', e => { e.preventDefault(); zoom(Math.exp(-e.deltaY / 300), ...at(e)); }, {passive: false});
+  canvas.addEventListener('pointerdown', e => { drag = {from: at(e), x: view.x, y: view.y, moved: false}; canvas.setPointerCapture(e.pointerId); });
+  canvas.addEventListener('pointermove', e => {
+    const [px, py] = at(e);
+    if (drag) {
+      drag.moved ||= Math.hypot(px - drag.from[0], py - drag.from[1]) > 0.01;
+      view.x = clamp(drag.x - (px - drag.from[0]) * span(), 0, S - span());
+      view.y = clamp(drag.y - (py - drag.from[1]) * span(), 0, S - span());
+      drawMap();
+      return;
+    }
+    const [key, query] = under(px, py), b = selected(state.layer, state.group, query).find(b => b.block === Math.floor(key / size));
+    canvas.title = `query ${query}: …${text(query - 16, query + 1)}\n` + (b && key <= query
+      ? `block ${b.block}, ${b.forced ? 'forced' : 'chosen'}, ${percent(b.share)}: ${text(b.block * size, (b.block + 1) * size)}` : 'not selected here');
+  });
+  canvas.addEventListener('pointerup', e => {
+    if (drag && !drag.moved) choose({query: under(...at(e))[1]});
+    drag = null;
+  });
+  canvas.addEventListener('pointercancel', () => { drag = null; });
+  $('in').onclick = () => zoom(1.6, 0.5, 0.5);
+  $('out').onclick = () => zoom(1 / 1.6, 0.5, 0.5);
+  $('all').onclick = () => zoom(1e-9, 0.5, 0.5);
+  new ResizeObserver(drawMap).observe(canvas);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawMap);
+  const fill = (select, n) => select.replaceChildren(...Array.from({length: n}, (_, i) => new Option(i, i)));
+  fill($('layer'), layers.length);
+  fill($('group'), layers[0].groups);
+  $('query').max = S - 1;
+  $('controls').addEventListener('submit', e => e.preventDefault());
+  $('controls').addEventListener('input', () => choose({
+    layer: Number($('layer').value), group: Number($('group').value), query: clamp(Math.trunc(Number($('query').value)), 0, S - 1),
+    mode: document.querySelector('[name=mode]:checked').value}, false));
+  for (const e of [canvas, $('text')]) {
+    e.addEventListener('keydown', k => {
+      const step = {ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1}[k.key];
+      if (!step) return;
+      k.preventDefault();
+      choose({query: clamp(state.query + step, 0, S - 1)});
+    });
+  }
+}
+
+// choose changes the state and shows it.
+function choose(changes, controls = true) {
+  Object.assign(state, changes);
+  if (layers.length) {
+    if (controls) for (const name of ['layer', 'group', 'query']) $(name).value = state[name];
+    history.replaceState(null, '', `#layer=${state.layer}&group=${state.group}&query=${state.query}`);
+    drawMap();
+    showCards();
+  }
+  showText();
+  reveal(state.query);
+}
+function follow() {
+  const asked = new URLSearchParams(location.hash.slice(1)), changes = {};
+  const most = {layer: layers.length - 1, group: layers.length ? layers[0].groups - 1 : 0, query: S - 1};
+  for (const name of Object.keys(most)) {
+    const value = asked.has(name) ? Number(asked.get(name)) : data.start[name];
+    if (Number.isInteger(value)) changes[name] = clamp(value, 0, Math.max(0, most[name]));
+  }
+  choose(changes);
+}
+addEventListener('hashchange', follow);
+follow();
+root.dataset.tokens = spans.length;
+root.dataset.ready = '1';
+})();

@@ -1,0 +1,106 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/json"
+	"image/png"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// TestPageOfHostileText: the data of the page hold the text, whatever it is, and the page loads nothing.
+func TestPageOfHostileText(t *testing.T) {
+	for _, c := range []tinylm.Config{small(), dense()} {
+		w := weightsOf(t, c)
+		for _, text := range hostile() {
+			r := testutil.Must(Inspect(w, tinylm.Encode(text), Options{Title: text}))(t)
+			var page bytes.Buffer
+			require.NoError(t, r.WriteHTML(&page))
+			require.True(t, utf8.Valid(page.Bytes()))
+			require.NotContains(t, page.String(), "\x00")
+			require.Equal(t, 2, strings.Count(page.String(), "</script>"), text)
+			require.Equal(t, 2, strings.Count(page.String(), "<script"), text)
+			_, rest, ok := strings.Cut(page.String(), `<script id="data" type="application/json">`)
+			require.True(t, ok)
+			data, _, _ := strings.Cut(rest, "</script>")
+			var d pageData
+			require.NoError(t, json.Unmarshal([]byte(data), &d))
+			require.Equal(t, shown(r.Tokens), d.Tokens)
+			require.Empty(t, regexp.MustCompile(`(?i)(\ssrc=|<link|<iframe|url\(|@import|href="[^#])`).FindString(page.String()))
+		}
+	}
+}
+
+// TestShown: what is shown does not depend on where the text is cut into tokens, has no control characters, and loses none of the others.
+func TestShown(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 4))
+	for _, text := range append(hostile(), prose) {
+		whole := shown([]string{text})[0]
+		var cut []string
+		for i := 0; i < len(text); {
+			n := r.IntN(4) // an empty token, too
+			n = min(n, len(text)-i)
+			cut = append(cut, text[i:i+n])
+			i += n
+		}
+		parts := shown(cut)
+		require.Len(t, parts, len(cut))
+		require.Equal(t, whole, strings.Join(parts, ""))
+		require.Equal(t, whole, tinylm.Printable(whole))
+		require.Equal(t, utf8.RuneCountInString(text), utf8.RuneCountInString(whole))
+	}
+	require.Equal(t, "a␀\n\t␡é\uFFFD", shown([]string{"a\x00\n\t\x7fé\xff"})[0])
+}
+
+// TestSave: all files are there, and may be written again.
+func TestSave(t *testing.T) {
+	for name, want := range map[string][]string{
+		"nsa": {"blocks.png", "distance.png", "gates.png", "graph.svg", "index.html", "loss.png"}, "dense": {"distance.png", "graph.svg", "index.html", "loss.png"},
+	} {
+		r := report(t, configs()[name], prose)
+		folder := filepath.Join(t.TempDir(), "a", "b")
+		require.NoError(t, r.Save(folder))
+		require.NoError(t, r.Save(folder))
+		var names []string
+		for _, e := range testutil.Must(os.ReadDir(folder))(t) {
+			names = append(names, e.Name())
+			if filepath.Ext(e.Name()) == ".png" {
+				f := testutil.Closing(os.Open(filepath.Join(folder, e.Name())))(t)
+				image := testutil.Must(png.Decode(f))(t)
+				colors := map[any]bool{}
+				for y := 0; y < image.Bounds().Dy(); y += 3 {
+					for x := 0; x < image.Bounds().Dx(); x += 3 {
+						colors[image.At(x, y)] = true
+					}
+				}
+				require.Greater(t, len(colors), 5, e.Name())
+			}
+		}
+		require.Equal(t, want, names)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	require.ErrorContains(t, report(t, small(), prose).Save(filepath.Join(file, "folder")), "inspect: ")
+}
+
+// TestPageRefuses: a block that the page's numbers cannot hold, and a start that is not there.
+func TestPageRefuses(t *testing.T) {
+	r := report(t, small(), prose)
+	r.Layers[1].Blocks[7] = noBlock
+	require.ErrorContains(t, r.WriteHTML(&bytes.Buffer{}), "inspect: page: block 65535, want at most 65534: use shorter windows")
+	for _, start := range []Start{{3, 0, 0}, {0, 2, 0}, {0, 0, 96}, {-1, 0, 0}} {
+		r := report(t, small(), prose)
+		r.Start = start
+		require.ErrorContains(t, r.WriteHTML(&bytes.Buffer{}), "want them below 3, 2, 96")
+	}
+}

@@ -1,0 +1,229 @@
+package inspect
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"image/png"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/moby/sys/atomicwriter"
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+)
+
+// PageFile is the name of the page in the folder of Report.Save.
+const PageFile = "index.html"
+
+// Save writes the report into a folder, which it makes: the page, the graph as graph.svg, and as PNG the selected blocks, the gates,
+// how far the branches look, and the loss. Files of these names are replaced.
+func (r *Report) Save(folder string) error {
+	files, err := r.pictures()
+	if err != nil {
+		return fmt.Errorf("inspect: pictures: %w", err)
+	}
+	var page bytes.Buffer
+	if err := r.WriteHTML(&page); err != nil {
+		return err
+	}
+	files[PageFile], files["graph.svg"] = page.Bytes(), []byte(r.Graph.SVG())
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("inspect: %w", err)
+	}
+	for name, content := range files {
+		if err := atomicwriter.WriteFile(filepath.Join(folder, name), content, 0o644); err != nil {
+			return fmt.Errorf("inspect: %w", err)
+		}
+	}
+	return nil
+}
+
+// branchColor returns the colour of a branch, and of forced blocks.
+func branchColor(name string) color.RGBA {
+	switch name {
+	case "compressed":
+		return color.RGBA{122, 90, 248, 255}
+	case "window":
+		return color.RGBA{27, 138, 90, 255}
+	case "forced":
+		return color.RGBA{102, 112, 133, 255}
+	}
+	return color.RGBA{21, 112, 205, 255} // selected, causal
+}
+
+// pictures returns the PNGs by name. The library panics at ranges that it cannot draw: that is an error.
+func (r *Report) pictures() (files map[string][]byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("plot: %v", p)
+		}
+	}()
+	files = map[string][]byte{}
+	add := func(name string, rows [][]*plot.Plot, width, height float64) {
+		if err == nil {
+			files[name], err = tiled(rows, width, height)
+		}
+	}
+	var blocks, gates, looks [][]*plot.Plot
+	for i, l := range r.Layers {
+		if r.HasBlocks() {
+			var row []*plot.Plot
+			for g := range l.Groups {
+				row = append(row, r.plotBlocks(i, g))
+			}
+			blocks = append(blocks, row)
+			gates = append(gates, []*plot.Plot{plotGates(i, l)})
+		}
+		looks = append(looks, []*plot.Plot{plotLooks(i, l)})
+	}
+	if r.HasBlocks() {
+		add("blocks.png", blocks, 320, 320)
+		add("gates.png", gates, 420, 200)
+	}
+	add("distance.png", looks, 420, 220)
+	add("loss.png", [][]*plot.Plot{{r.plotLoss()}}, 640, 320)
+	return files, err
+}
+
+// tiled returns plots in rows and columns as one PNG, each of a size in points.
+func tiled(rows [][]*plot.Plot, width, height float64) ([]byte, error) {
+	canvas := vgimg.New(vg.Points(width*float64(len(rows[0]))), vg.Points(height*float64(len(rows))))
+	all := draw.New(canvas)
+	tiles := draw.Tiles{Rows: len(rows), Cols: len(rows[0]), PadTop: 4, PadBottom: 4, PadLeft: 4, PadRight: 12, PadX: 12, PadY: 12}
+	for i, row := range plot.Align(rows, tiles, all) {
+		for j, c := range row {
+			rows[i][j].Draw(c)
+		}
+	}
+	var b bytes.Buffer
+	err := png.Encode(&b, canvas.Image())
+	return b.Bytes(), err
+}
+
+// frame returns an empty plot.
+func frame(title, x, y string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
+	for style, size := range map[*draw.TextStyle]float64{
+		&p.Title.TextStyle: 12, &p.X.Label.TextStyle: 10, &p.Y.Label.TextStyle: 10, &p.Legend.TextStyle: 9.5, &p.X.Tick.Label: 9, &p.Y.Tick.Label: 9,
+	} {
+		style.Font.Variant, style.Font.Size = "Sans", vg.Points(size)
+	}
+	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
+		axis.LineStyle.Color, axis.Tick.LineStyle.Color = color.Gray{Y: 120}, color.Gray{Y: 120}
+	}
+	return p
+}
+
+// plotBlocks returns the selected blocks of a group: keys to the right, queries downwards.
+func (r *Report) plotBlocks(layer, group int) *plot.Plot {
+	l, size, s := r.Layers[layer], r.Config.SelectBlock, len(r.Tokens)
+	p := frame(fmt.Sprintf("layer %d, group %d", layer, group), "block begins at, tokens", "query")
+	p.Add(cells(func(yield func(x0, y0, x1, y1 float64, c color.Color)) {
+		for t := range s {
+			for at := (t*l.Groups + group) * l.N; at < (t*l.Groups+group+1)*l.N; at++ {
+				b := l.Blocks[at]
+				if b < 0 {
+					continue
+				}
+				c := branchColor("selected")
+				strength := 0.25 + 0.75*math.Sqrt(l.Shares[at])
+				if r.Forced(t, b) {
+					c, strength = branchColor("forced"), 0.16+0.5*l.Shares[at]
+				}
+				from, to := int(b)*size, min(t+1, (int(b)+1)*size)
+				yield(float64(from), float64(t), float64(to), float64(t+1), blend(c, strength))
+			}
+		}
+	}))
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, float64(s), 0, float64(s)
+	p.Y.Scale = plot.InvertedScale{Normalizer: plot.LinearScale{}}
+	return p
+}
+
+// blend returns a colour on white.
+func blend(c color.RGBA, strength float64) color.Color {
+	mix := func(v uint8) uint8 { return uint8(255 - strength*(255-float64(v))) }
+	return color.RGBA{mix(c.R), mix(c.G), mix(c.B), 255}
+}
+
+// cells draws rectangles in the coordinates of a plot.
+type cells func(yield func(x0, y0, x1, y1 float64, c color.Color))
+
+// Plot implements plot.Plotter.
+func (f cells) Plot(c draw.Canvas, p *plot.Plot) {
+	x, y := p.Transforms(&c)
+	f(func(x0, y0, x1, y1 float64, fill color.Color) {
+		c.FillPolygon(fill, []vg.Point{{X: x(x0), Y: y(y0)}, {X: x(x1), Y: y(y0)}, {X: x(x1), Y: y(y1)}, {X: x(x0), Y: y(y1)}})
+	})
+}
+
+func plotGates(i int, l Layer) *plot.Plot {
+	p := frame(fmt.Sprintf("layer %d", i), "head", "mean gate")
+	for k, name := range branchNames {
+		p.Add(cells(func(yield func(x0, y0, x1, y1 float64, c color.Color)) {
+			for h, g := range l.Gates {
+				x := float64(h) - 0.36 + 0.24*float64(k)
+				yield(x, 0, x+0.22, g.Mean[k], branchColor(name))
+			}
+		}))
+		p.Legend.Add(name, swatch{branchColor(name)})
+	}
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -0.5, 1.3*float64(len(l.Gates))-0.5, 0, 1 // room for the legend
+	var ticks plot.ConstantTicks
+	for h := range l.Gates {
+		ticks = append(ticks, plot.Tick{Value: float64(h), Label: fmt.Sprint(h)})
+	}
+	p.X.Tick.Marker = ticks
+	p.Legend.Top, p.Legend.XOffs, p.Legend.Padding = true, vg.Points(-6), vg.Points(2)
+	return p
+}
+
+// swatch is a colour in a legend.
+type swatch struct{ color.Color }
+
+// Thumbnail implements plot.Thumbnailer.
+func (s swatch) Thumbnail(c *draw.Canvas) {
+	c.FillPolygon(s.Color, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
+}
+
+func plotLooks(i int, l Layer) *plot.Plot {
+	p := frame(fmt.Sprintf("layer %d", i), "distance from, tokens", "part of the attention probability")
+	var ticks plot.ConstantTicks
+	for _, k := range l.Looks {
+		points := make(plotter.XYs, len(k.Shares))
+		for j, v := range k.Shares {
+			points[j] = plotter.XY{X: float64(j), Y: v}
+		}
+		line := &plotter.Line{XYs: points, LineStyle: draw.LineStyle{Color: branchColor(k.Branch), Width: vg.Points(1.6)}}
+		p.Add(line)
+		p.Legend.Add(fmt.Sprintf("%s, mean %.0f", k.Branch, k.Mean), line)
+		for j := len(ticks); j < len(points); j++ {
+			ticks = append(ticks, plot.Tick{Value: float64(j), Label: fmt.Sprint(1 << j >> 1)})
+		}
+	}
+	p.X.Tick.Marker, p.Y.Min, p.Y.Max = ticks, 0, 1.4*p.Y.Max // room for the legend
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, true, vg.Points(8), vg.Points(2)
+	return p
+}
+
+func (r *Report) plotLoss() *plot.Plot {
+	p := frame(r.windows(), "position, tokens", "loss, nats a token")
+	points, mean := make(plotter.XYs, len(r.Mean)-1), make(plotter.XYs, len(r.Mean)-1)
+	for t, v := range runningMean(r.Mean[1:]) {
+		points[t], mean[t] = plotter.XY{X: float64(t + 1), Y: r.Mean[t+1]}, plotter.XY{X: float64(t + 1), Y: v}
+	}
+	for _, line := range []*plotter.Line{
+		{XYs: points, LineStyle: draw.LineStyle{Color: color.RGBA{170, 196, 224, 255}, Width: vg.Points(0.8)}},
+		{XYs: mean, LineStyle: draw.LineStyle{Color: branchColor("selected"), Width: vg.Points(1.8)}},
+	} {
+		p.Add(line)
+	}
+	p.Y.Min = 0
+	return p
+}

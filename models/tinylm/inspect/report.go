@@ -1,0 +1,197 @@
+package inspect
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"gonum.org/v1/gonum/floats"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Report is what a model did with a text. Statistics are over all windows, texts and blocks are those of the first one.
+type Report struct {
+	Title   string
+	Config  tinylm.Config
+	Windows int       // of the text
+	Tokens  []string  // text of each token of the first window, S of them; a token may be a part of a character
+	Loss    []float64 // [S], nats: of each token of the first window given those before it; that of the first token is 0
+	Mean    []float64 // [S], nats: Loss, the mean of all windows
+	Layers  []Layer
+	Uses    []Use   // of the first window, one a word, those with the largest share first
+	Graph   Drawing // of the model
+	Start   Start   // what the page shows first
+}
+
+// Start is a query in a group of a layer.
+type Start struct {
+	Layer int `json:"layer"`
+	Group int `json:"group"`
+	Query int `json:"query"`
+}
+
+// Layer is what a layer of attention did.
+type Layer struct {
+	Gates []Gate // by head; none in dense attention
+	Looks []Look // by branch: compressed, selected and window, or causal
+
+	// Selected blocks of the first window; nil in dense attention. A query has the entries (t*Groups + group)*N to that plus N.
+	Blocks []int32   // [S,Groups,N], ascending, padded with -1
+	Shares []float64 // [S,Groups,N], the part of the selected branch's probability on each block, the mean of the group's heads
+	Groups int
+	N      int
+
+	Words []Words // by group; none in dense attention
+}
+
+// Gate is the gates of a head.
+type Gate struct {
+	Mean    [3]float64 // of compressed, selected and window branch
+	Entropy float64    // nats, the mean: of the branches' shares in the sum of the gates; at most ln 3
+}
+
+// Look is how far the queries of a branch look.
+type Look struct {
+	Branch string
+	Shares []float64 // of the attention probability, by distance: Shares[0] is at 0, Shares[i] from 2^(i-1) to 2^i - 1 tokens
+	Mean   float64   // distance in tokens; of a compressed key that of its middle
+}
+
+// addGates adds the gates [S,Hq,3] of a window, of n windows.
+func (l *Layer) addGates(gates []float64, heads, n int) {
+	if l.Gates == nil {
+		l.Gates = make([]Gate, heads)
+	}
+	part := float64(heads) / float64(len(gates)/3*n) // of a query
+	for i := 0; i < len(gates); i += 3 {
+		g := &l.Gates[i/3%heads]
+		sum := floats.Sum(gates[i : i+3])
+		for k, v := range gates[i : i+3] {
+			g.Mean[k] += v * part
+			if p := v / sum; p > 0 {
+				g.Entropy -= p * math.Log(p) * part
+			}
+		}
+	}
+}
+
+// look is the sums of a Look.
+type look struct {
+	sums  []float64 // by distance
+	total float64   // of all probabilities
+	far   float64   // of probability times distance
+}
+
+// add adds the probabilities of all queries of a branch. If shares is not nil, it sets it to the probability of each block.
+func (l *look) add(a *attention, shares []float64) {
+	heads := make([]look, a.heads)
+	parts := make([][]float64, a.heads)
+	a.eachHead(func(head int) {
+		h := look{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
+		if shares != nil {
+			parts[head] = make([]float64, a.tokens*a.n)
+		}
+		a.each(head, func(t int, keys []int, p []float64) {
+			for j, i := range keys {
+				d := a.distance(t, i)
+				h.sums[bucket(d)] += p[j]
+				h.total += p[j]
+				h.far += p[j] * d
+			}
+			if shares != nil {
+				a.share(parts[head][t*a.n:][:a.n], t, head, keys, p)
+			}
+		})
+		heads[head] = h
+	})
+	perGroup := a.heads / a.groups
+	for head, h := range heads {
+		if l.sums == nil {
+			l.sums = make([]float64, len(h.sums))
+		}
+		floats.Add(l.sums, h.sums)
+		l.total, l.far = l.total+h.total, l.far+h.far
+		for i, p := range parts[head] {
+			t, slot := i/a.n, i%a.n
+			shares[(t*a.groups+head/perGroup)*a.n+slot] += p / float64(perGroup)
+		}
+	}
+}
+
+// share sums the probabilities of a query's keys by block.
+func (a *attention) share(sums []float64, t, head int, keys []int, p []float64) {
+	size := a.spec.(ops.SelectedAttentionOp).SelectBlock
+	for slot, b := range a.chosen(t, head/(a.heads/a.groups)) {
+		for j, i := range keys {
+			if int(b) == i/size {
+				sums[slot] += p[j]
+			}
+		}
+	}
+}
+
+// result returns the Look of the sums. No query of a text shorter than a compressed block sees a key: then all is 0.
+func (l *look) result(branch string) Look {
+	r := Look{Branch: branch, Shares: l.sums}
+	if l.total > 0 {
+		floats.Scale(1/l.total, r.Shares)
+		r.Mean = l.far / l.total
+	}
+	return r
+}
+
+// bucket returns the place of a distance in Look.Shares.
+func bucket(distance float64) int { return bits.Len(uint(distance)) }
+
+// HasBlocks reports whether the model selects blocks: dense attention does not.
+func (r *Report) HasBlocks() bool { return r.Layers[0].Blocks != nil }
+
+// Forced reports whether query t of a Report has block b whatever the scores are: it is the first one or one of the two newest.
+func (r *Report) Forced(t int, b int32) bool { return forced(t, b, r.Config.SelectBlock) }
+
+func forced(t int, b int32, size int) bool { return b == 0 || int(b) > t/size-ops.ForcedBlocks+1 }
+
+// Cells returns the number of blocks that the queries of the first window have selected in a group of a layer.
+func (r *Report) Cells(layer, group int) (n int) {
+	l := r.Layers[layer]
+	for i, b := range l.Blocks {
+		if i/l.N%l.Groups == group && b >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// MeanLoss returns the loss in nats a token: the mean over all windows and tokens but the first ones.
+func (r *Report) MeanLoss() float64 { return floats.Sum(r.Mean) / float64(len(r.Mean)-1) }
+
+// Summary returns the loss and how far the choice of blocks follows the text, for a terminal.
+func (r *Report) Summary() string {
+	text := fmt.Sprintf("loss %.4f nats a token over %s", r.MeanLoss(), r.windows())
+	w := r.Follows()
+	if w.Queries == 0 {
+		return text
+	}
+	part := func(x float64) float64 { return 100 * x / float64(w.Queries) }
+	return text + fmt.Sprintf("\nqueries inside a word that stood before: %.1f %% choose a block with it, %.1f %% by a random choice;\n"+
+		"it has %.1f %% of the attention to chosen blocks, %.1f %% were it even", part(float64(w.Found)), part(w.Chance), part(w.Looked), part(w.Even))
+}
+
+// losses returns -ln p of each token given those before it, from the logits [S,V] of a window; 0 for the first.
+func losses(logits []float64, tokens []int32) []float64 {
+	v := len(logits) / len(tokens)
+	list := make([]float64, len(tokens))
+	for t, id := range tokens[1:] {
+		row := logits[t*v : (t+1)*v]
+		list[t+1] = floats.LogSumExp(row) - row[id]
+	}
+	return list
+}
+
+// notFinite returns the place of the first NaN or Inf, -1 if there is none.
+func notFinite(x []float64) int {
+	return slices.IndexFunc(x, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+}

@@ -1,0 +1,155 @@
+package inspect
+
+import (
+	"cmp"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Words says how far the choice of blocks, and the attention to them, follow the text. It counts the queries inside a word that
+// occurs before in blocks which may be chosen or not, where there are more of these than may be chosen. Inside is behind the first
+// byte of a word of four letters or more, where a look at the earlier occurrence tells how it goes on. Numbers are sums over queries.
+type Words struct {
+	Queries int
+	Found   int     // with an earlier occurrence in a block that is chosen and not forced
+	Chance  float64 // what Found would be on average were these blocks drawn at random
+	Looked  float64 // the part of the attention to unforced blocks that goes to those with an earlier occurrence
+	Even    float64 // what Looked would be were the attention even over unforced blocks
+}
+
+// Use is a query inside a word that selects, unforced, the block of an earlier occurrence.
+type Use struct {
+	Layer, Group int
+	Query, Block int
+	Share        float64 // of the selected branch's probability on the block
+	Word         string
+}
+
+// add adds the counts of another window.
+func (w *Words) add(o Words) {
+	w.Queries, w.Found, w.Chance = w.Queries+o.Queries, w.Found+o.Found, w.Chance+o.Chance
+	w.Looked, w.Even = w.Looked+o.Looked, w.Even+o.Even
+}
+
+// wordPattern is what counts as a word. It has no multibyte letters, so that it works on any bytes.
+const wordPattern = `[A-Za-z_][A-Za-z0-9_]{3,}`
+
+// target is a query that Words counts.
+type target struct {
+	query  int
+	free   int            // blocks 1 to free may be chosen or not
+	blocks map[int32]bool // those of them with an earlier occurrence
+	word   string
+}
+
+// targetsOf returns the queries of a text that Words counts, where a query has n blocks of size tokens.
+func targetsOf(texts []string, n, size int) (list []target) {
+	var owner []int // of each byte of the text, its token
+	for i, s := range texts {
+		for range len(s) {
+			owner = append(owner, i)
+		}
+	}
+	text := strings.Join(texts, "")
+	before := map[string][][2]int{} // first and last token of each occurrence
+	for _, at := range regexp.MustCompile(wordPattern).FindAllStringIndex(text, -1) {
+		name, first, last := text[at[0]:at[1]], owner[at[0]], owner[at[1]-1]
+		for t := first + 1; t <= last; t++ {
+			x := target{query: t, free: t/size - ops.ForcedBlocks + 1, blocks: map[int32]bool{}, word: name}
+			for _, o := range before[name] {
+				for b := max(1, o[0]/size); b <= min(x.free, o[1]/size); b++ {
+					x.blocks[int32(b)] = true
+				}
+			}
+			if len(x.blocks) > 0 && x.free > n-ops.ForcedBlocks {
+				list = append(list, x)
+			}
+		}
+		before[name] = append(before[name], [2]int{first, last})
+	}
+	return list
+}
+
+// wordsOf returns the counts of each group of a layer for the queries of targets. Blocks and their shares are [S,groups,n].
+func wordsOf(targets []target, blocks []int32, shares []float64, groups, n int) []Words {
+	list := make([]Words, groups)
+	for _, x := range targets {
+		for g := range groups {
+			w, at := &list[g], (x.query*groups+g)*n
+			var all, found int
+			var looked, total float64
+			for i, b := range blocks[at : at+n] {
+				if b < 1 || int(b) > x.free {
+					continue
+				}
+				all++
+				total += shares[at+i]
+				if x.blocks[b] {
+					found++
+					looked += shares[at+i]
+				}
+			}
+			w.Queries++
+			w.Chance += 1 - missed(x.free, len(x.blocks), n-ops.ForcedBlocks)
+			if found > 0 {
+				w.Found++
+			}
+			if total > 0 {
+				w.Looked += looked / total
+				w.Even += float64(found) / float64(all)
+			}
+		}
+	}
+	return list
+}
+
+// usesOf returns for each word of targets the use with the largest share, the largest ones first.
+func usesOf(targets []target, layers []Layer) (list []Use) {
+	best := map[string]Use{}
+	for i, l := range layers {
+		for _, x := range targets {
+			for at := x.query * l.Groups * l.N; at < (x.query+1)*l.Groups*l.N; at++ {
+				if b := l.Blocks[at]; x.blocks[b] && l.Shares[at] > best[x.word].Share {
+					best[x.word] = Use{i, at / l.N % l.Groups, x.query, int(b), l.Shares[at], x.word}
+				}
+			}
+		}
+	}
+	list = slices.Collect(maps.Values(best))
+	slices.SortFunc(list, func(a, b Use) int {
+		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Query, b.Query))
+	})
+	return list
+}
+
+// missed returns the probability that k of m blocks, drawn at random, hold none of some targets.
+func missed(m, targets, k int) float64 {
+	p := 1.0
+	for i := range k {
+		p *= max(0, float64(m-targets-i)) / float64(m-i)
+	}
+	return p
+}
+
+// targets returns the queries of a text that Words counts; of a model without blocks there are none.
+func (r *Report) targets(texts []string) []target {
+	if r.Config.Attention == tinylm.Dense {
+		return nil
+	}
+	return targetsOf(texts, r.Config.TopN, r.Config.SelectBlock)
+}
+
+// Follows returns the sum of Words over all layers and groups.
+func (r *Report) Follows() (sum Words) {
+	for _, l := range r.Layers {
+		for _, w := range l.Words {
+			sum.add(w)
+		}
+	}
+	return sum
+}

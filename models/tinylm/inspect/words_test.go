@@ -1,0 +1,108 @@
+package inspect
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMissedCountsSubsets: the chance is the part of all subsets that hold no target.
+func TestMissedCountsSubsets(t *testing.T) {
+	for m := 1; m <= 9; m++ {
+		for k := range m + 1 {
+			for targets := range m + 1 {
+				all, none := 0, 0
+				for set := range 1 << m {
+					if bits.OnesCount(uint(set)) == k {
+						all++
+						if set&(1<<targets-1) == 0 {
+							none++
+						}
+					}
+				}
+				require.InDelta(t, float64(none)/float64(all), missed(m, targets, k), 1e-12)
+			}
+		}
+	}
+}
+
+// TestWordsOfRandomChoices: random blocks find as many words as chance says, and attention that is even looks at as many.
+func TestWordsOfRandomChoices(t *testing.T) {
+	const size, n, groups = 4, 5, 2
+	r := rand.New(rand.NewPCG(1, 3))
+	names := strings.Fields("alpha beta_ gamma delta_ epsilon")
+	var sum Words
+	for range 400 {
+		var text strings.Builder
+		for text.Len() < 160 {
+			text.WriteString(names[r.IntN(len(names))] + strings.Repeat(" ", 1+r.IntN(6)))
+		}
+		texts := strings.Split(text.String(), "")
+		var blocks []int32
+		var shares []float64
+		for q := range texts {
+			for range groups {
+				own := q / size
+				list := []int32{0, int32(own - 1), int32(own)}
+				for _, b := range r.Perm(max(0, own-2)) {
+					if len(list) < n {
+						list = append(list, int32(b+1))
+					}
+				}
+				for len(list) < n {
+					list = append(list, -1)
+				}
+				blocks = append(blocks, list...)
+				for range n {
+					shares = append(shares, r.ExpFloat64())
+				}
+			}
+		}
+		for _, w := range wordsOf(targetsOf(texts, n, size), blocks, shares, groups, n) {
+			sum.add(w)
+		}
+	}
+	require.Greater(t, sum.Queries, 10000)
+	require.InEpsilon(t, sum.Chance, sum.Found, 0.01)
+	require.InEpsilon(t, sum.Even, sum.Looked, 0.01)
+}
+
+// TestTargets: which queries count, by hand. Blocks have 4 tokens, of 4 one may be chosen.
+func TestTargets(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		texts []string
+		want  []target
+	}{
+		{"a repeated word", strings.Split("....name____........name", ""), nil},
+		{"bytes", strings.Split("....size ...........size", ""), []target{
+			{21, 3, map[int32]bool{1: true}, "size"}, {22, 3, map[int32]bool{1: true}, "size"}, {23, 3, map[int32]bool{1: true}, "size"},
+		}},
+		{"too short", strings.Split("....abc ............abc", ""), nil},
+		{"in a forced block alone", strings.Split("size................size", ""), nil},
+		{"over two blocks", strings.Split("......size .........size", ""), []target{
+			{21, 3, map[int32]bool{1: true, 2: true}, "size"}, {22, 3, map[int32]bool{1: true, 2: true}, "size"}, {23, 3, map[int32]bool{1: true, 2: true}, "size"},
+		}},
+		{"longer tokens", []string{"..", "..", "..", "..", "si", "ze ", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", "si", "ze"},
+			[]target{{21, 3, map[int32]bool{1: true}, "size"}}},
+	} {
+		require.Equal(t, c.want, targetsOf(c.texts, 4, 4), c.name)
+	}
+}
+
+// TestUses: for each word the largest share.
+func TestUses(t *testing.T) {
+	targets := []target{{5, 3, map[int32]bool{1: true, 2: true}, "size"}, {6, 3, map[int32]bool{2: true}, "size"}, {7, 3, map[int32]bool{3: true}, "rate"}}
+	l := Layer{Groups: 1, N: 2, Blocks: make([]int32, 16), Shares: make([]float64, 16)}
+	copy(l.Blocks[10:], []int32{1, 2, 2, -1, 1, 2})
+	copy(l.Shares[10:], []float64{0.2, 0.3, 0.5, 0, 0.9, 0.1})
+	other := l
+	other.Shares = make([]float64, 16)
+	other.Shares[10] = 0.6
+	require.Equal(t, []Use{{1, 0, 5, 1, 0.6, "size"}}, usesOf(targets, []Layer{l, other}))
+	require.Equal(t, []Use{{0, 0, 6, 2, 0.5, "size"}}, usesOf(targets, []Layer{l}))
+	require.Empty(t, usesOf(nil, []Layer{l}))
+}
