@@ -227,10 +227,8 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
 	})
 	bindKeys(k, f.dims, keyTile, func(q sequence, g, from, to int, _ *cpu.Worker) {
 		if n := f.parts(q); n > 0 {
-			for key := from; key < to; key++ {
-				f.sumOfParts(f.dk, f.partsK, q, g, key, n, f.d)
-				f.sumOfParts(f.dval, f.partsV, q, g, key, n, f.dv)
-			}
+			f.sumOfParts(f.dk, f.partsK, q, g, from, to, n, f.d)
+			f.sumOfParts(f.dval, f.partsV, q, g, from, to, n, f.dv)
 		}
 	})
 }
@@ -252,13 +250,15 @@ func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
 	}
 }
 
-// sumOfParts sums the n parts of one key, in their order, to its row of x [B,T,Hkv,c].
-func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, key, n, c int) {
-	row, all := cpu.Slice[T](x.Buf)[f.at(q, key, g, c):][:c], cpu.Slice[T](parts)
-	at := f.partsAt(q, g) + key
-	copy(row, all[at*c:])
+// sumOfParts sums the n parts of the keys [from,to), in their order, to their rows of x [B,T,Hkv,c]. The sums replace the first part.
+func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, from, to, n, c int) {
+	rows, dst := cpu.Slice[T](parts)[(f.partsAt(q, g)+from)*c:], cpu.Slice[T](x.Buf)
+	sum := rows[:(to-from)*c]
 	for i := 1; i < n; i++ {
-		cpu.Add(row, row, all[(at+i*q.t)*c:][:c])
+		cpu.Add(sum, sum, rows[i*q.t*c:][:len(sum)])
+	}
+	for i := range to - from {
+		copy(dst[f.at(q, from+i, g, c):][:c], sum[i*c:])
 	}
 }
 
