@@ -82,13 +82,12 @@ func Preset(name string) (Options, error) {
 	}
 	o := Options{
 		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
-		LR: 3e-3, Warmup: 0.03, Schedule: linearSchedule, Beta2: 0.99, Decay: 0.1, Clip: 1,
+		OutputInit: 1, LR: 3e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor,
 	}
 	if name == "base" {
 		o.Batch, o.Minutes, o.LR, o.EvalTokens, o.FinalEval, o.Sample = 1, 60, 6e-4, 4<<10, 16<<10, 100
-		o.OutputInit, o.Schedule, o.Floor, o.Beta2 = 1, cosineSchedule, 0.05, 0.95
 	}
 	o.setModel(c)
 	return o, nil
