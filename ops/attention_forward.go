@@ -1,11 +1,16 @@
 package ops
 
-import "github.com/gorgonia-nsa/nsa/internal/cpu"
+import (
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
 
-// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees.
+// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. With a choice its
+// rows see only the blocks of it.
 type spanForward[T cpu.Float] struct {
 	dims
 	mask         span
+	choice       *choice // nil: none
+	hidden       []T     // scores of a chunk of keys that are not chosen: -Inf; nil without a choice
 	q, v, o, lse Arg
 	keys         packed[T]
 	finiteVals   finiteTiles
@@ -16,18 +21,23 @@ type spanForward[T cpu.Float] struct {
 
 // bindSpan adds the phases of attention of dims a under mask: in is q, k, v, out is o, lse.
 func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
-	f := &spanForward[T]{
+	f := newSpan[T](k, a, mask, in, out)
+	bindQueries(k, a, a.tokens, f.tile)
+}
+
+// newSpan adds to k the phases that prepare bindSpan's.
+func newSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
+	return &spanForward[T]{
 		dims: a, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
 		keys:       pack[T](k, a, in[1]),
 		finiteVals: bindFinite[T](k, in[2]),
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),
-		scores:     cpu.Scratch[T](k, a.tileRows()*chunkKeys),
+		scores:     cpu.Scratch[T](k, a.tileRows()*maxStride),
 		max:        cpu.Scratch[T](k, a.tileRows()),
 		sum:        cpu.Scratch[T](k, a.tileRows()),
 		clean:      cpu.Scratch[T](k, chunkKeys*a.dv),
 	}
-	bindQueries(k, a, a.tokens, f.tile)
 }
 
 func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
@@ -41,14 +51,20 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	clear(o)
 	lo, hi := f.mask.tile(t0, t1)
 	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		dots(rows, q, keys, from, to, s, chunkKeys)
+		ld := scoreStride(to - from)
+		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
-			state.add(r, s[r*chunkKeys:][:to-from], x, y, o[r*f.dv:][:f.dv])
+			if f.choice != nil {
+				hide(f.choice, seq, g, t0+r/f.h, from, s[r*ld:][:y], f.hidden)
+			}
+			state.add(r, s[r*ld:][:to-from], x, y, o[r*f.dv:][:f.dv])
 		}
-		sees := func(r, i int) bool { return f.mask.sees(t0+r/f.h, from+i) }
-		weigh(rows, f.dv, to-from, s, chunkKeys, 1, v[f.at(seq, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(seq, from, to), f.clean.Local(w), sees)
+		sees := func(r, i int) bool {
+			return f.mask.sees(t0+r/f.h, from+i) && (f.choice == nil || f.choice.sees(seq, g, t0+r/f.h, from+i))
+		}
+		weigh(rows, f.dv, to-from, s, ld, 1, v[f.at(seq, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(seq, from, to), f.clean.Local(w), sees)
 	}
 
 	lse := cpu.Slice[T](f.lse.Buf)[f.stat(seq, g, 0):]

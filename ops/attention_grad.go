@@ -140,23 +140,35 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 // If a group of a sequence has at least fewKeys times as many queries as keys (compressed attention), its queries are cut into as
 // many parts instead, at most mostParts. Each part has its own dk and dv for all keys, which are summed at the end; together they
 // are no larger than q. The scores are then computed once instead of twice, and the work is parallel over queries instead of the few
-// keys.
+// keys. Short sequences with as many keys as tokens have shortParts.
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	mask           span
+	choice         *choice     // of the blocks that rows see, as in spanForward
+	hidden, zeros  []T         // of a chunk of keys that are not chosen; nil without a choice
+	finiteVals     finiteTiles // likewise
 	finiteKeys     finiteTiles
 	rowsDQ         cpu.Region[T] // of each worker
 	partRows       int           // room for the keys of all parts in a group
-	partsK, partsV *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: of each sequence [parts,t,...], from the row of its first token on
+	partsK, partsV *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: of each sequence [parts,t,...], from partsAt on
 }
 
 const (
 	fewKeys   = 4
 	mostParts = 32
+
+	shortSequence = 512 // the most tokens of a short sequence
+	shortParts    = 4
 )
 
 // parts returns the parts that the queries of a sequence are cut into, 0 if a tile of keys writes its own dk and dv.
-func parts(q sequence) int {
+func (f *spanBackward[T]) parts(q sequence) int {
+	switch {
+	case f.choice != nil && !f.choice.nearlyAll(q.s): // selectedBackward does it
+		return 0
+	case q.t == q.s && q.s <= shortSequence:
+		return shortParts
+	}
 	if n := min(q.s/max(1, q.t), mostParts); n >= fewKeys {
 		return n
 	}
@@ -165,25 +177,23 @@ func parts(q sequence) int {
 
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
-	f := &spanBackward[T]{
-		backward:   newBackward[T](k, a, mask, a.tileRows()*chunkKeys, keyTile, in, out),
-		mask:       mask,
-		finiteKeys: bindFinite[T](k, in[1]),
-		rowsDQ:     cpu.Scratch[T](k, a.tileRows()*a.d),
-	}
-	n := parts(sequence{s: a.s, t: a.t}) // of a row
+	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, in, out), mask)
+	n := f.parts(sequence{s: a.s, t: a.t}) // of a row
 	f.partRows = n * a.t
-	if a.packed() && a.l > 0 { // some documents may have parts, and others none
+	if a.packed() { // some documents may have parts, and others none
 		n, f.partRows = mostParts, a.s
+		if a.t == a.s {
+			n, f.partRows = shortParts, shortParts*a.t
+		}
 	}
 	if a.packed() || n == 0 {
 		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
-			if parts(q) == 0 {
+			if f.parts(q) == 0 {
 				f.rowGrad(q, g, t0, t1, nil, nil, w)
 			}
 		})
 		bindKeys(k, a, keyTile, func(q sequence, g, from, to int, w *cpu.Worker) {
-			if parts(q) == 0 {
+			if f.parts(q) == 0 {
 				first, end := f.mask.queries(from, to, q.s)
 				f.keyGrad(q, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
 			}
@@ -195,30 +205,42 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) 
 	bindClearRest[T](k, a.sequences, f.dk, f.dval)
 }
 
+// newSpanGrad adds to k the phases that prepare the gradient.
+func newSpanGrad[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spanBackward[T] {
+	return &spanBackward[T]{
+		backward: b, mask: mask,
+		finiteKeys: bindFinite[T](k, b.k),
+		rowsDQ:     cpu.Scratch[T](k, b.tileRows()*b.d),
+	}
+}
+
 // bindParts adds the phases of sequences with parts, at most `most`.
 func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
 	rows := f.b * f.hkv * f.partRows
 	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
 	bindGroups(k, f.dims, most, func(b, g, i int, w *cpu.Worker) {
 		f.each(b, func(q sequence) {
-			if n := parts(q); i < n {
+			if n := f.parts(q); i < n {
 				f.queryPart(q, g, i, n, w)
 			}
 		})
 	})
 	bindKeys(k, f.dims, keyTile, func(q sequence, g, from, to int, _ *cpu.Worker) {
-		if n := parts(q); n > 0 {
-			for key := from; key < to; key++ {
-				f.sumOfParts(f.dk, f.partsK, q, g, key, n, f.d)
-				f.sumOfParts(f.dval, f.partsV, q, g, key, n, f.dv)
-			}
+		if n := f.parts(q); n > 0 {
+			f.sumOfParts(f.dk, f.partsK, q, g, from, to, n, f.d)
+			f.sumOfParts(f.dval, f.partsV, q, g, from, to, n, f.dv)
 		}
 	})
 }
 
+// partsAt returns the first row of the parts of a sequence and a group. Sequences have room by their tokens.
+func (f *spanBackward[T]) partsAt(q sequence, g int) int {
+	return (q.b*f.hkv+g)*f.partRows + q.first*(f.partRows/f.s)
+}
+
 // queryPart computes the dq of every n-th tile of rows of a group, from the i-th on, and what these give to dk and dv.
 func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
-	at := (q.b*f.hkv+g)*f.partRows + q.first + i*q.t
+	at := f.partsAt(q, g) + i*q.t
 	dk := cpu.Slice[T](f.partsK)[at*f.d:][:q.t*f.d]
 	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:q.t*f.dv]
 	clear(dk)
@@ -228,13 +250,15 @@ func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
 	}
 }
 
-// sumOfParts sums the n parts of one key, in their order, to its row of x [B,T,Hkv,c].
-func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, key, n, c int) {
-	row, all := cpu.Slice[T](x.Buf)[f.at(q, key, g, c):][:c], cpu.Slice[T](parts)
-	at := (q.b*f.hkv+g)*f.partRows + q.first + key
-	copy(row, all[at*c:])
+// sumOfParts sums the n parts of the keys [from,to), in their order, to their rows of x [B,T,Hkv,c]. The sums replace the first part.
+func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, from, to, n, c int) {
+	rows, dst := cpu.Slice[T](parts)[(f.partsAt(q, g)+from)*c:], cpu.Slice[T](x.Buf)
+	sum := rows[:(to-from)*c]
 	for i := 1; i < n; i++ {
-		cpu.Add(row, row, all[(at+i*q.t)*c:][:c])
+		cpu.Add(sum, sum, rows[i*q.t*c:][:len(sum)])
+	}
+	for i := range to - from {
+		copy(dst[f.at(q, from+i, g, c):][:c], sum[i*c:])
 	}
 }
 
@@ -253,20 +277,30 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 	clear(dq)
 	lo, hi := f.mask.tile(t0, t1)
 	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		dots(rows, q, keys, from, to, s, chunkKeys)
-		dots(rows, do, vals, from, to, dp, chunkKeys)
+		ld := scoreStride(to - from)
+		dots(rows, q, keys, from, to, s, ld)
+		dots(rows, do, vals, from, to, dp, ld)
 		for r := range rows {
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
-			at := r * chunkKeys
-			softmaxGrad(s[at:][:to-from], dp[at:][:to-from], x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
+			s, dp := s[r*ld:][:to-from], dp[r*ld:][:to-from]
+			if f.choice != nil {
+				hide(f.choice, seq, g, t0+r/f.h, from, s[:y], f.hidden)
+			}
+			softmaxGrad(s, dp, x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
+			if f.choice != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // 0 times these may be NaN
+				hide(f.choice, seq, g, t0+r/f.h, from, s[:y], f.zeros)
+				hide(f.choice, seq, g, t0+r/f.h, from, dp[:y], f.zeros)
+			}
 		}
-		sees := func(r, i int) bool { return f.mask.sees(t0+r/f.h, from+i) }
-		weigh(rows, f.d, to-from, dp, chunkKeys, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, sees)
+		sees := func(r, i int) bool {
+			return f.mask.sees(t0+r/f.h, from+i) && (f.choice == nil || f.choice.sees(seq, g, t0+r/f.h, from+i))
+		}
+		weigh(rows, f.d, to-from, dp, ld, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, sees)
 		if dk != nil {
 			seen := func(i, r int) bool { return sees(r, i) }
-			weigh(to-from, f.dv, rows, s, 1, chunkKeys, do, f.dv, dv[from*f.dv:], rowsFinite, clean, seen)
-			weigh(to-from, f.d, rows, dp, 1, chunkKeys, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
+			weigh(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, clean, seen)
+			weigh(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
 		}
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, seq, g, t0, t1, f.d)

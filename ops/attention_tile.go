@@ -61,6 +61,13 @@ func dots[T cpu.Float](rows int, q []T, x packedKeys[T], lo, hi int, s []T, ld i
 // chunkKeys is the number of keys whose scores a tile holds at a time, a multiple of keyTile.
 const chunkKeys = 8 * keyTile
 
+// maxStride is the largest result of scoreStride.
+const maxStride = chunkKeys + 16
+
+// scoreStride returns the distance of the rows of a tile of scores of n keys: an odd number of cache lines, so that rows do not share
+// a few sets of a cache.
+func scoreStride(n int) int { return pieces(n, 16)*16 | 16 }
+
 // chunkEnd returns the end of the chunk that begins at key at, of the keys up to hi: a whole number of tiles, but the last.
 func chunkEnd(at, hi int) int { return min(hi, (at+chunkKeys)/keyTile*keyTile) }
 

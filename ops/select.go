@@ -85,7 +85,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 		q: in[0], idx: out[0],
 		keys:   pack[T](k, a, in[1]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
-		scores: cpu.Scratch[T](k, a.tileRows()*chunkKeys),
+		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
 		probs:  cpu.Scratch[T](k, a.tokens*a.t),
 		folded: cpu.Scratch[T](k, (a.s-1)/p.SelectBlock+1),
 		best:   cpu.Scratch[T](k, p.TopN),
@@ -134,7 +134,8 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	_, hi := f.mask.keys(t1 - 1)
 	for from, to := 0, chunkEnd(0, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		dots(rows, q, keys, from, to, s, chunkKeys)
+		ld := scoreStride(to - from)
+		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
 			t, j := t0+r/f.h, r%f.h
 			_, end := f.mask.keys(t)
@@ -142,7 +143,7 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 			if end == 0 {
 				continue
 			}
-			x, row := s[r*chunkKeys:][:end], stats[r*rowNumbers:]
+			x, row := s[r*ld:][:end], stats[r*rowNumbers:]
 			expScores(x, row[rowMax], scale, row[rowLogSum])
 			if sum := probs[(t-t0)*f.t+from:][:end]; j == 0 {
 				copy(sum, x)

@@ -61,9 +61,22 @@ type selectedBackward[T cpu.Float] struct {
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
 	c := newChoice(a, block, in[3])
-	scores := max(a.h*c.most(), a.tileRows()*c.size)
-	f := &selectedBackward[T]{newBackward[T](k, a, c, scores, c.size, in, out), c, bindChoosers(k, c)}
 	k.Check = c.check
+	scores := max(a.h*c.most(), a.tileRows()*c.size)
+	if a.packed() || c.nearlyAll(a.s) {
+		scores = max(scores, a.tileRows()*maxStride)
+	}
+	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), in, out)
+	if a.packed() || c.nearlyAll(a.s) {
+		short := newSpanGrad(k, b, span{1, 1, a.s})
+		short.choice, short.partRows = &c, shortParts*a.t
+		short.hidden, short.zeros, short.finiteVals = hiddenScores[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
+		short.bindParts(k, shortParts)
+	}
+	if !a.packed() && c.nearlyAll(a.s) {
+		return
+	}
+	f := &selectedBackward[T]{b, c, bindChoosers(k, c)}
 	bindQueries(k, a, queriesPerPiece, f.queries)
 	k.Phase(a.b*a.hkv*c.blocks(a.s), f.blocks)
 }
@@ -73,6 +86,9 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.choice.most(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
+	if f.choice.nearlyAll(seq.s) {
+		return
+	}
 	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
 		do := cpu.Slice[T](f.do.Buf)[f.row(seq, t, g, f.dv):]
@@ -102,6 +118,9 @@ func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
 	from, to := part(j, f.choice.size, f.s)
 	f.tiles(b, from, to, f.choice.size, func(q sequence, lo, hi int) {
+		if f.choice.nearlyAll(q.s) {
+			return
+		}
 		queries := f.choosers.see(q, g, lo/f.choice.size)
 		f.keyGrad(q, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
 	})

@@ -25,6 +25,17 @@ type WarmupCosine struct {
 	Floor  float64 // last learning rate over the highest, in [0, 1]
 }
 
+// WarmupLinear is the Schedule that rises as WarmupCosine does, then falls linearly to LR*Floor at step Total, where it stays.
+type WarmupLinear WarmupCosine
+
+// Validate returns an error that names the value that is out of its range.
+func (w WarmupLinear) Validate() error { return WarmupCosine(w).Validate() }
+
+// At implements Schedule.
+func (w WarmupLinear) At(step int) float64 {
+	return WarmupCosine(w).at(step, func(x float64) float64 { return 1 - x })
+}
+
 // Validate returns an error that names the value that is out of its range.
 func (w WarmupCosine) Validate() error {
 	switch {
@@ -42,11 +53,16 @@ func (w WarmupCosine) Validate() error {
 
 // At implements Schedule.
 func (w WarmupCosine) At(step int) float64 {
+	return w.at(step, func(x float64) float64 { return 0.5 * (1 + math.Cos(math.Pi*x)) })
+}
+
+// at returns the learning rate of a step; fall goes from 1 at 0 to 0 at 1.
+func (w WarmupCosine) at(step int, fall func(x float64) float64) float64 {
 	if step < w.Warmup {
 		return w.LR * float64(step+1) / float64(w.Warmup)
 	}
 	x := min(1, float64(step-w.Warmup)/float64(max(1, w.Total-w.Warmup)))
-	return w.LR * (w.Floor + (1-w.Floor)*0.5*(1+math.Cos(math.Pi*x)))
+	return w.LR * (w.Floor + (1-w.Floor)*fall(x))
 }
 
 // The bounds of a LossScale, and how many good steps let it grow.

@@ -7,6 +7,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestWarmupLinear: the warm-up and both ends are those of the cosine, and what lies between is on a line.
+func TestWarmupLinear(t *testing.T) {
+	c := WarmupCosine{LR: 2, Warmup: 4, Total: 12, Floor: 0.1}
+	s := WarmupLinear(c)
+	require.NoError(t, s.Validate())
+	for _, step := range []int{0, 1, 3, 4, 8, 12, 100} {
+		require.InDelta(t, c.At(step), s.At(step), 1e-15, "step %d", step)
+	}
+	for step := 5; step < 12; step++ {
+		require.InDelta(t, s.At(step), (s.At(step-1)+s.At(step+1))/2, 1e-15, "step %d", step)
+	}
+	require.ErrorContains(t, WarmupLinear{LR: 1, Floor: 2}.Validate(), "floor is 2")
+}
+
 func TestWarmupCosine(t *testing.T) {
 	s := WarmupCosine{LR: 2, Warmup: 4, Total: 12, Floor: 0.1}
 	require.NoError(t, s.Validate())

@@ -177,7 +177,7 @@ func (r *run) openWeights(from *saved) (err error) {
 		}
 		c.Context = r.weights.Config.Context // which is no size of a weight
 	default:
-		if r.weights, err = tinylm.NewWeights(c, tensor.Float32, r.Seed); err != nil {
+		if r.weights, err = tinylm.NewWeights(c, tensor.Float32, r.Seed, tinylm.WithOutputScale(r.OutputInit)); err != nil {
 			return err
 		}
 	}
@@ -207,7 +207,7 @@ func (r *run) openModels() (err error) {
 		return err
 	}
 	r.closes(r.eval.Close)
-	r.solver, err = optim.NewAdamW(optim.WithDecay(r.Decay), optim.WithClip(r.Clip), optim.WithMachine(r.model.Machine()))
+	r.solver, err = optim.NewAdamW(append(r.adamW(), optim.WithMachine(r.model.Machine()))...)
 	if err == nil {
 		r.closes(r.solver.Close)
 	}

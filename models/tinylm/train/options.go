@@ -39,6 +39,7 @@ type Options struct {
 	PhiHidden   int     `yaml:"phi-hidden" fixed:"true" help:"hidden width of -phi mlp"`
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
 	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file; the model has their sizes"`
+	OutputInit  float64 `yaml:"output-init" fixed:"true" help:"scale of the new weights that write to the residual stream; 0: a layer changes nothing at first"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
 	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches whose gradients add up to those of a step"`
@@ -46,11 +47,13 @@ type Options struct {
 	Steps       int     `yaml:"steps" help:"steps to train for, in place of -minutes"`
 	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
 
-	LR     float64 `yaml:"lr" help:"highest learning rate"`
-	Warmup float64 `yaml:"warmup" help:"part of the run in which the learning rate rises"`
-	Floor  float64 `yaml:"floor" help:"last learning rate over the highest"`
-	Decay  float64 `yaml:"decay" help:"weight decay"`
-	Clip   float64 `yaml:"clip" help:"bound of the gradients' global norm; 0: none"`
+	LR       float64 `yaml:"lr" help:"highest learning rate"`
+	Warmup   float64 `yaml:"warmup" help:"part of the run in which the learning rate rises"`
+	Schedule string  `yaml:"schedule" help:"how it falls after that: linear or cosine"`
+	Floor    float64 `yaml:"floor" help:"last learning rate over the highest"`
+	Beta2    float64 `yaml:"beta2" help:"decay rate of AdamW's mean of squared gradients"`
+	Decay    float64 `yaml:"decay" help:"weight decay"`
+	Clip     float64 `yaml:"clip" help:"bound of the gradients' global norm; 0: none"`
 
 	EvalEvery   int     `yaml:"eval-every" help:"steps between evaluations on held-out data; 0: a tenth of the run"`
 	EvalTokens  int     `yaml:"eval-tokens" help:"tokens of each of them"`
@@ -79,7 +82,7 @@ func Preset(name string) (Options, error) {
 	}
 	o := Options{
 		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
-		LR: 3e-3, Warmup: 0.03, Floor: 0.05, Decay: 0.1, Clip: 1,
+		OutputInit: 1, LR: 3e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor,
 	}
@@ -147,6 +150,7 @@ func (o *Options) Validate() error {
 		to   float64
 	}{
 		{"minutes", o.Minutes, year}, {"save-minutes", o.SaveMinutes, year}, {"warmup", o.Warmup, 1}, {"floor", o.Floor, 1},
+		{"output-init", o.OutputInit, 1000},
 	} {
 		if !(s.v >= 0 && s.v <= s.to) {
 			return fmt.Errorf("train: -%s is %v, want a number from 0 to %v", s.name, s.v, s.to)
@@ -169,24 +173,42 @@ func (o *Options) check() error {
 	if err := o.sampling().Validate(); err != nil {
 		return err
 	}
-	if err := o.schedule().Validate(); err != nil {
-		return fmt.Errorf("train: %w", err)
+	if o.Schedule != linearSchedule && o.Schedule != cosineSchedule {
+		return fmt.Errorf("train: -schedule is %q, want %q or %q", o.Schedule, linearSchedule, cosineSchedule)
 	}
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {
 		return fmt.Errorf("train: -precision: %w", err)
 	}
-	s, err := optim.NewAdamW(optim.WithDecay(o.Decay), optim.WithClip(o.Clip))
+	s, err := optim.NewAdamW(append(o.adamW(), optim.WithSchedule(o.schedule()))...)
 	if err == nil {
 		err = s.Close()
 	}
 	return err
 }
 
+// adamW returns the options of the solver.
+func (o *Options) adamW() []optim.AdamWOption {
+	return []optim.AdamWOption{optim.WithBetas(beta1, o.Beta2), optim.WithDecay(o.Decay), optim.WithClip(o.Clip)}
+}
+
+// beta1 is the decay rate of AdamW's mean of gradients.
+const beta1 = 0.9
+
+// The values of Schedule.
+const (
+	linearSchedule = "linear"
+	cosineSchedule = "cosine"
+)
+
 // ticks is the number of steps of the schedule of a run that goes by time.
 const ticks = 1 << 20
 
 // schedule returns the learning rates by step, or by tick where the run goes by time.
-func (o *Options) schedule() optim.WarmupCosine {
+func (o *Options) schedule() optim.Schedule {
 	total := cmp.Or(o.Steps, ticks)
-	return optim.WarmupCosine{LR: o.LR, Warmup: int(math.Round(o.Warmup * float64(total))), Total: total, Floor: o.Floor}
+	s := optim.WarmupCosine{LR: o.LR, Warmup: int(math.Round(o.Warmup * float64(total))), Total: total, Floor: o.Floor}
+	if o.Schedule == linearSchedule {
+		return optim.WarmupLinear(s)
+	}
+	return s
 }
