@@ -1,8 +1,6 @@
 package ops
 
-import (
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
-)
+import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
 // spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. With a choice its
 // rows see only the blocks of it.
