@@ -45,6 +45,10 @@ type NSAConfig struct {
 	GateHidden     int            // hidden width of the gates' MLP
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
+
+	// NoSelected leaves the selected branch out, with its projections, its gate and the choice of blocks: an ablation. The other
+	// branches are as before, and SelectBlock and TopN have no effect.
+	NoSelected bool `json:",omitempty"`
 }
 
 // DefaultRoPEBase is the base of the rotary embedding where none is given.
@@ -56,8 +60,13 @@ const (
 	maxElements = 1 << 40 // elements of a parameter
 )
 
-// branches are the names of the three branches in the order of the gates.
-var branches = [...]string{"cmp", "sel", "win"}
+// branches returns the names of the branches in the order of the gates.
+func (c NSAConfig) branches() []string {
+	if c.NoSelected {
+		return []string{"cmp", "win"}
+	}
+	return []string{"cmp", "sel", "win"}
+}
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
 func (c NSAConfig) Validate() (err error) {
@@ -119,7 +128,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 		}
 	}
 	list := []Param{linear("wq", c.Heads*c.KeyDim, c.Dim)}
-	for _, b := range branches {
+	for _, b := range c.branches() {
 		list = append(list, linear("wk_"+b, c.KVHeads*c.KeyDim, c.Dim), linear("wv_"+b, c.KVHeads*c.ValueDim, c.Dim))
 	}
 	if c.Phi == PhiMLP {
@@ -132,7 +141,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 		}
 	}
 	list = append(list, gate("gate.w1", c.GateHidden, c.Dim)...)
-	list = append(list, gate("gate.w2", len(branches)*c.Heads, c.GateHidden)...)
+	list = append(list, gate("gate.w2", len(c.branches())*c.Heads, c.GateHidden)...)
 	return append(list, linear("wo", c.Dim, c.Heads*c.ValueDim))
 }
 
@@ -179,11 +188,11 @@ func (l *NSA) Learnables() G.Nodes { return l.learnables }
 // it was made with graph.WithKeep of them.
 type NSAParts struct {
 	Output     *G.Node // [B,S,Dim]
-	Gates      *G.Node // [B,S,Hq,3], the weights of the compressed, the selected and the window branch
+	Gates      *G.Node // [B,S,Hq,3], the weights of the compressed, the selected and the window branch; with NoSelected [B,S,Hq,2]
 	Compressed *G.Node // [B,S,Hq,Dv], the branch's output before its gate
-	Selected   *G.Node // [B,S,Hq,Dv]
+	Selected   *G.Node // [B,S,Hq,Dv]; with NoSelected nil
 	Window     *G.Node // [B,S,Hq,Dv]
-	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, from its document's first, ascending, padded with -1
+	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, from its document's first, ascending, padded with -1; with NoSelected nil
 }
 
 // ApplyOption is an option of NSA.Apply.
@@ -233,18 +242,20 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	}
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
 	q := b.Node(ops.RoPE(heads("wq", c.Heads), c.RoPEBase, 0, documents)) // [B,S,Hq,D]
-	var k, v [len(branches)]*G.Node                                       // [B,S,Hkv,D], [B,S,Hkv,Dv]
-	for i, name := range branches {
-		k[i] = b.Node(ops.RoPE(heads("wk_"+name, c.KVHeads), c.RoPEBase, 0, documents))
-		v[i] = heads("wv_"+name, c.KVHeads)
+	k, v := map[string]*G.Node{}, map[string]*G.Node{}                    // of each branch: [B,S,Hkv,D], [B,S,Hkv,Dv]
+	for _, name := range c.branches() {
+		k[name] = b.Node(ops.RoPE(heads("wk_"+name, c.KVHeads), c.RoPEBase, 0, documents))
+		v[name] = heads("wv_"+name, c.KVHeads)
 	}
 
-	kc, vc := l.compress(&b, "phi_k.", k[0], documents), l.compress(&b, "phi_v.", v[0], documents) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
+	kc, vc := l.compress(&b, "phi_k.", k["cmp"], documents), l.compress(&b, "phi_v.", v["cmp"], documents) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
 	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride, documents))
-	lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
-	p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
-	p.Selected = b.Node(ops.SelectedAttention(q, k[1], v[1], p.Blocks, c.SelectBlock, documents))
-	p.Window = b.Node(ops.SlidingWindow(q, k[2], v[2], c.Window, documents))
+	if !c.NoSelected {
+		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
+		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
+		p.Selected = b.Node(ops.SelectedAttention(q, k["sel"], v["sel"], p.Blocks, c.SelectBlock, documents))
+	}
+	p.Window = b.Node(ops.SlidingWindow(q, k["win"], v["win"], c.Window, documents))
 
 	p.Gates = b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(c.Heads))
 	if c.GateActivation == GateSoftmax {
@@ -252,7 +263,8 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	} else {
 		p.Gates = b.Node(ops.Sigmoid(p.Gates))
 	}
-	sum := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
+	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })
+	sum := b.Node(ops.GatedSum(p.Gates, outputs...)) // [B,S,Hq,Dv]
 	p.Output = b.Linear(sum, l.prefix+"wo")
 	if b.err != nil {
 		return NSAParts{}, b.err
