@@ -1,0 +1,187 @@
+package recall
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// tasks are of several sizes.
+func tasks(t *testing.T) []Task {
+	return []Task{
+		testutil.Must(NewTask(512, 16))(t), testutil.Must(NewTask(1024, 32))(t), testutil.Must(NewTask(2048, 64))(t), testutil.Must(NewTask(16384, 64))(t),
+		{Context: 100, Pairs: 8, Values: 4, Questions: 11, Skip: 8, Gap: 17},
+	}
+}
+
+// read finds the pairs, questions and answers of a document by the order of the vocabulary alone: the pairs (key, value), the keys'
+// questions, the values.
+type read struct {
+	at    map[int][]int // places of the pairs of each key
+	value map[int]int
+	asked map[int]int // key asked at a place
+}
+
+func readDocument(t *testing.T, task Task, d Document) read {
+	r := read{map[int][]int{}, map[int]int{}, map[int]int{}}
+	pairs, least, most := task.Pairs*task.Values, task.Vocab()-1, 0
+	for i, token := range d.Tokens {
+		switch id := int(token); {
+		case id < pairs:
+			key, value := id/task.Values, id%task.Values
+			if len(r.at[key]) > 0 {
+				require.Equal(t, r.value[key], value, "key %d has two values", key)
+			}
+			r.at[key], r.value[key] = append(r.at[key], i), value
+		case id < pairs+task.Pairs:
+			r.asked[i] = id - pairs
+		default:
+			least, most = min(least, id), max(most, id)
+		}
+	}
+	require.GreaterOrEqual(t, least, pairs+task.Pairs+task.Values, "answers are targets alone")
+	require.Less(t, most, task.Vocab())
+	return r
+}
+
+// TestDocuments reads documents back: questions stand at the end, their targets are the values of the pairs, and every answer lies
+// outside of what NSA sees without a choice.
+func TestDocuments(t *testing.T) {
+	for _, task := range tasks(t) {
+		t.Run(fmt.Sprint(task), func(t *testing.T) {
+			r, d := rand.New(rand.NewPCG(1, 2)), task.NewDocument()
+			for distinct := task.Values; distinct >= 1; distinct /= 2 {
+				for range 20 {
+					task.Fill(r, d, distinct)
+					got := readDocument(t, task, d)
+					others := 0
+					require.Len(t, got.asked, task.Questions)
+					blocks := min(task.places(), task.Pairs/distinct)
+					require.Len(t, got.at, blocks*distinct)
+					for key, places := range got.at {
+						require.Len(t, places, task.Values/distinct, "key %d", key)
+						require.Equal(t, places[0]/task.Values, places[len(places)-1]/task.Values, "key %d is in two blocks", key)
+						require.GreaterOrEqual(t, places[0], task.Skip)
+					}
+					for i, target := range d.Targets {
+						key, asked := got.asked[i]
+						if !asked {
+							others += int(target + 1) // -1 is ignored
+							continue
+						}
+						require.GreaterOrEqual(t, i, task.Context-task.Questions)
+						require.EqualValues(t, task.Pairs*(task.Values+1)+got.value[key], target)
+						require.Contains(t, got.at[key], i-d.Distances[i-task.Context+task.Questions])
+						require.GreaterOrEqual(t, i-got.at[key][task.Values/distinct-1], task.Gap)
+					}
+					require.Zero(t, others, "a target that is no answer")
+				}
+			}
+		})
+	}
+}
+
+// TestBlocksTellNothing: every value appears once in each block of pairs, so whoever knows the block of a key, or the whole
+// document, but not the pairs, is right as often as by a guess.
+func TestBlocksTellNothing(t *testing.T) {
+	for _, task := range tasks(t) {
+		r, d := rand.New(rand.NewPCG(3, 4)), task.NewDocument()
+		require.Equal(t, 1/float64(task.Values), task.Chance())
+		for range 20 {
+			task.Fill(r, d, task.Values)
+			values := map[int]map[int]int{} // block, value: how often
+			for i, token := range d.Tokens {
+				if b := i / task.Values; int(token) < task.Pairs*task.Values {
+					if values[b] == nil {
+						values[b] = map[int]int{}
+					}
+					values[b][int(token)%task.Values]++
+				}
+			}
+			require.Len(t, values, task.Pairs/task.Values)
+			for _, counts := range values {
+				require.Len(t, counts, task.Values)
+			}
+		}
+	}
+}
+
+// TestAnswersAreOutOfSight holds a Task and its models to each other: neither the window nor a forced block holds an answer.
+func TestAnswersAreOutOfSight(t *testing.T) {
+	for _, task := range tasks(t)[:4] {
+		c := task.Model(NSA)
+		require.NoError(t, c.Validate())
+		require.Equal(t, c.SelectBlock, task.Values)
+		r, d := rand.New(rand.NewPCG(5, 6)), task.NewDocument()
+		for range 50 {
+			task.Fill(r, d, task.Values)
+			for i, distance := range d.Distances {
+				question := task.Context - task.Questions + i
+				answer := question - distance
+				require.GreaterOrEqual(t, distance, c.Window, "within the window")
+				block, newest := answer/c.SelectBlock, question/c.SelectBlock
+				require.Positive(t, block, "in the first block")
+				require.Less(t, block, newest-1, "in one of the two newest blocks")
+			}
+		}
+	}
+}
+
+func TestEveryDistanceIsAsked(t *testing.T) {
+	task := testutil.Must(NewTask(1024, 32))(t)
+	r, d := rand.New(rand.NewPCG(7, 8)), task.NewDocument()
+	var answers []Answer
+	for range 400 {
+		task.Fill(r, d, task.Values)
+		for _, distance := range d.Distances {
+			answers = append(answers, Answer{Distance: distance, Right: distance%2 == 0})
+		}
+	}
+	total := 0
+	for i, b := range task.ByDistance(answers, 12) {
+		if i == 0 {
+			require.Equal(t, task.Gap, b.From)
+		}
+		require.Greater(t, len(b.Answers), 200, "%d to %d", b.From, b.To)
+		for _, a := range b.Answers {
+			require.True(t, b.From <= a.Distance && a.Distance < b.To)
+		}
+		total += len(b.Answers)
+	}
+	require.Equal(t, len(answers), total)
+	require.Equal(t, task.Context-1-task.Skip, task.Farthest())
+}
+
+func TestSameSeedSameDocuments(t *testing.T) {
+	task := testutil.Must(NewTask(1024, 32))(t)
+	draw := func(seed uint64) Document {
+		d := task.NewDocument()
+		task.Fill(rand.New(rand.NewPCG(seed, 0)), d, 4)
+		return d
+	}
+	require.Equal(t, draw(1), draw(1))
+	require.NotEqual(t, draw(1).Tokens, draw(2).Tokens)
+}
+
+func TestTaskRefuses(t *testing.T) {
+	for message, change := range map[string]func(*Task){
+		"recall: context is 0, want 1 to":               func(t *Task) { t.Context = 0 },
+		"recall: 33 pairs are not a multiple of the 16": func(t *Task) { t.Pairs = 33 },
+		"recall: values is 12, want a power of two":     func(t *Task) { t.Values, t.Pairs, t.Skip = 12, 24, 12 },
+		"recall: skip of 5 tokens is not a multiple":    func(t *Task) { t.Skip = 5 },
+		"recall: questions is 0, want 1 to 1024":        func(t *Task) { t.Questions = 0 },
+		"recall: gap is 0, want 1 to 1024":              func(t *Task) { t.Gap = 0 },
+		"room for 1 blocks of 16 pairs":                 func(t *Task) { t.Gap = 920 },
+		"need 1114144 tokens, want at most 1048576":     func(t *Task) { t.Pairs = 1 << 16 },
+	} {
+		task := testutil.Must(NewTask(1024, 32))(t)
+		change(&task)
+		require.ErrorContains(t, task.Validate(), message)
+	}
+	_, err := NewTask(64, 32)
+	require.ErrorContains(t, err, "recall: a context of 64 tokens has room for 0 blocks")
+}

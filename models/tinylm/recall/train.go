@@ -1,0 +1,171 @@
+package recall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"time"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// DefaultOptions returns those of a context of 1024 tokens on a CPU.
+func DefaultOptions() Options {
+	return Options{Steps: 3000, Rows: 2, First: 256, LR: 1e-2, Easier: 0.7, Seed: 1, EvalEvery: 100, EvalDocs: 4}
+}
+
+// Options are how models are trained and asked. The same options give the same bits on the same device.
+type Options struct {
+	Steps     int // of training
+	Rows      int // of Task.Context tokens in a batch
+	First     int // tokens of the first documents: Task.Context halved as often as one likes
+	LR        float64
+	Easier    float64 // share of the training documents whose blocks hold fewer pairs, see Task.Fill
+	Seed      uint64  // of weights and documents
+	EvalEvery int     // steps between two evaluations
+	EvalDocs  int     // plain documents of an evaluation
+	Backend   graph.Backend
+	Precision graph.Precision
+}
+
+// Validate returns an error that names the option that is wrong or does not fit the task.
+func (o Options) Validate(t Task) error {
+	switch {
+	case o.Backend == nil:
+		return errors.New("recall: no backend")
+	case o.Steps < 1 || o.Steps > 1<<24:
+		return fmt.Errorf("recall: %d steps, want 1 to %d", o.Steps, 1<<24)
+	case o.Rows < 1 || o.Rows > maxTokens/t.Context:
+		return fmt.Errorf("recall: %d rows, want 1 to %d of %d tokens", o.Rows, maxTokens/t.Context, t.Context)
+	case !(o.LR > 0 && o.LR < 1):
+		return fmt.Errorf("recall: learning rate is %v, want a number between 0 and 1", o.LR)
+	case !(o.Easier >= 0 && o.Easier < 1):
+		return fmt.Errorf("recall: share of easier documents is %v, want a number from 0 to below 1", o.Easier)
+	case o.EvalEvery < 1 || o.EvalDocs < 1:
+		return fmt.Errorf("recall: evaluations of %d documents every %d steps, want at least 1 of each", o.EvalDocs, o.EvalEvery)
+	}
+	for first := t.Context; first != o.First; first /= 2 {
+		if first%2 != 0 || first < o.First {
+			return fmt.Errorf("recall: first documents of %d tokens, want %d or a half, a quarter, ... of it", o.First, t.Context)
+		}
+	}
+	return t.short(o.First).Validate()
+}
+
+// short returns the task of shorter documents, which train before those of the whole context.
+func (t Task) short(context int) Task {
+	if context < t.Context {
+		t.Context, t.Questions = context, min(t.Questions, context/4)
+	}
+	return t
+}
+
+// context returns the tokens of the documents of a step: half of the steps have First, and the lengths up to Context share the rest.
+func (o Options) context(t Task, step int) int {
+	lengths := 0
+	for n := o.First; n < t.Context; n *= 2 {
+		lengths++
+	}
+	half := o.Steps / 2
+	if lengths == 0 || step < half {
+		return o.First
+	}
+	return o.First << (1 + (step-half)*lengths/(o.Steps-half))
+}
+
+// Point is an evaluation while a model trains.
+type Point struct {
+	Step      int
+	Tokens    int64         // that the model has trained on
+	Elapsed   time.Duration // since the beginning, evaluations included
+	Loss      float64       // mean over the steps since the last point, nats an answer
+	Accuracy  float64       // on documents of the whole context that hold Task.Values pairs a block
+	Questions int           // that Accuracy is of
+}
+
+// Train trains a new model and returns its weights, which are on the backend and are to be freed. It calls report with each evaluation.
+func Train(ctx context.Context, t Task, k Kind, o Options, report func(Point)) (_ *tinylm.Weights, err error) {
+	if err := errors.Join(t.Validate(), o.Validate(t)); err != nil {
+		return nil, err
+	}
+	w, err := tinylm.NewWeights(t.Model(k), tensor.Float32, o.Seed)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.MoveTo(o.Backend); err != nil {
+		return nil, err
+	}
+	if err := o.train(ctx, t, w, report); err != nil {
+		return nil, errors.Join(fmt.Errorf("recall: %s: %w", k, err), w.Free())
+	}
+	return w, nil
+}
+
+func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report func(Point)) (err error) {
+	m, err := tinylm.NewModel(w, o.Rows, t.Context, tinylm.WithGradients(), tinylm.WithoutLogits(),
+		tinylm.WithDocuments(o.Rows*t.Context/o.First), o.machine())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()), optim.WithDecay(0),
+		optim.WithSchedule(optim.WarmupCosine{LR: o.LR, Warmup: min(50, o.Steps/4), Total: o.Steps, Floor: 0.05}))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, solver.Close()) }()
+	asked, err := newExam(w, t, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, asked.Close()) }()
+
+	random, start, sum, last := rand.New(rand.NewPCG(o.Seed, 0)), time.Now(), 0.0, 0
+	for step := range o.Steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		o.fill(random, t.short(o.context(t, step)), m)
+		loss, err := m.LossAndStep(solver)
+		if err != nil {
+			return err
+		}
+		sum += loss
+		if done := step + 1; done%o.EvalEvery == 0 || done == o.Steps {
+			answers, err := asked.Answers(o.EvalDocs, uint64(done))
+			if err != nil {
+				return err
+			}
+			report(Point{done, int64(done) * int64(o.Rows*t.Context), time.Since(start), sum / float64(done-last), Accuracy(answers), len(answers)})
+			sum, last = 0, done
+		}
+	}
+	return nil
+}
+
+// fill packs documents of t into the rows of m.
+func (o Options) fill(r *rand.Rand, t Task, m *tinylm.Model) {
+	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()
+	distances := make([]int, t.Questions)
+	for i := range ends {
+		ends[i] = int32(min(i*t.Context, len(tokens)))
+	}
+	halvings := bits.Len(uint(t.Values)) - 1
+	for at := 0; at < len(tokens); at += t.Context {
+		distinct := t.Values
+		if r.Float64() < o.Easier {
+			distinct >>= 1 + r.IntN(halvings)
+		}
+		t.Fill(r, Document{tokens[at:][:t.Context], targets[at:][:t.Context], distances}, distinct)
+	}
+}
+
+func (o Options) machine() tinylm.ModelOption {
+	return tinylm.WithMachine(graph.WithBackend(o.Backend), graph.WithPrecision(o.Precision))
+}
