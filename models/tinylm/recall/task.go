@@ -95,22 +95,20 @@ type Document struct {
 	Distances []int   // [Questions], of each question from its answer
 }
 
-// Fill draws a document into d, which has slices of the right lengths. A block holds distinct pairs, each of them equally often: all
-// of a document's questions have distinct = Values. With fewer, there are more blocks of pairs, and their means tell more: with one,
-// compressed attention alone can answer. Training begins with these, since the choice of blocks has no gradient of its own: it is
-// that of compressed attention, which has to learn where a key is.
+// Fill draws a document into d, which has slices of the right lengths. The keys of a block have distinct different values, each equally
+// often. All questions that count are of documents with distinct = Values. Models train on documents with distinct = 1 as well, which
+// compressed attention can answer alone: the choice of blocks has no gradient of its own, it follows compressed attention, and that
+// learns by them where a key is.
 func (t Task) Fill(r *rand.Rand, d Document, distinct int) {
 	for i := range d.Tokens {
 		d.Tokens[i], d.Targets[i] = t.filler(r.IntN(fillers)), -1
 	}
-	blocks := min(t.places(), t.Pairs/distinct)
-	keys, at := r.Perm(t.Pairs)[:blocks*distinct], make([]int, t.Pairs) // at: the place of a key's last pair
-	for i, place := range r.Perm(t.places())[:blocks] {
-		of, values := keys[i*distinct:][:distinct], r.Perm(t.Values)
-		for j, which := range r.Perm(t.Values) {
-			which %= distinct
-			at[of[which]] = t.Skip + place*t.Values + j
-			d.Tokens[at[of[which]]] = t.pair(of[which], values[which])
+	keys, at := r.Perm(t.Pairs), make([]int, t.Pairs) // at: the place of each key's pair
+	for i, place := range r.Perm(t.places())[:t.Pairs/t.Values] {
+		values := r.Perm(t.Values)
+		for j, key := range keys[i*t.Values:][:t.Values] {
+			at[key] = t.Skip + place*t.Values + j
+			d.Tokens[at[key]] = t.pair(key, values[j%distinct])
 		}
 	}
 	first := t.Context - t.Questions

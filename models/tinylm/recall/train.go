@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"time"
 
@@ -26,7 +25,7 @@ type Options struct {
 	Rows      int // of Task.Context tokens in a batch
 	First     int // tokens of the first documents: Task.Context halved as often as one likes
 	LR        float64
-	Easier    float64 // share of the training documents whose blocks hold fewer pairs, see Task.Fill
+	Easier    float64 // share of the training documents whose blocks have one value each, see Task.Fill
 	Seed      uint64  // of weights and documents
 	EvalEvery int     // steps between two evaluations
 	EvalDocs  int     // plain documents of an evaluation
@@ -156,11 +155,10 @@ func (o Options) fill(r *rand.Rand, t Task, m *tinylm.Model) {
 	for i := range ends {
 		ends[i] = int32(min(i*t.Context, len(tokens)))
 	}
-	halvings := bits.Len(uint(t.Values)) - 1
 	for at := 0; at < len(tokens); at += t.Context {
 		distinct := t.Values
 		if r.Float64() < o.Easier {
-			distinct >>= 1 + r.IntN(halvings)
+			distinct = 1
 		}
 		t.Fill(r, Document{tokens[at:][:t.Context], targets[at:][:t.Context], distances}, distinct)
 	}
