@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -39,7 +40,7 @@ func run(ctx context.Context, args []string) (err error) {
 	var (
 		tokens    = set.Int("context", 1024, "tokens of a document; a power of two")
 		needles   = set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
-		asked     = set.Int("asked", 0, "also ask the trained models in documents of so many tokens; 0: only in those of -context")
+		asked     = set.Int("asked", 0, "tokens of longer documents, in which the trained models are asked too; 0: eight times -context")
 		models    = set.String("models", "nsa,nsa-without-selected,dense", "models to train")
 		out       = set.String("out", "results/recall", "folder of the CSV file and the plots")
 		device    = set.String("device", "cpu", "cpu, cuda:N, or auto for the first GPU if there is one")
@@ -71,7 +72,7 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
 	fmt.Println(cuda.Describe(o.Backend))
-	runs, err := recall.Compare(ctx, task, kinds, o, *asked, os.Stdout)
+	runs, err := recall.Compare(ctx, task, kinds, o, cmp.Or(*asked, 8**tokens), os.Stdout)
 	if err != nil {
 		return err
 	}

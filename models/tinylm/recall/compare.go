@@ -26,11 +26,11 @@ type Run struct {
 // contexts returns the contexts at which the model was asked, ascending.
 func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Asked)) }
 
-// Compare trains models of the given kinds one after the other, and asks each in documents of the task and, if asked is not 0, in
-// documents of so many tokens. It writes its progress and a table to w.
+// Compare trains models of the given kinds one after the other, and asks each in documents of the task and in
+// longer or shorter ones of so many tokens as asked. It writes its progress and a table to w.
 func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w io.Writer) (runs []Run, err error) {
 	tasks := []Task{t}
-	if asked != 0 && asked != t.Context {
+	if asked != t.Context {
 		other := t
 		other.Context = asked
 		tasks = append(tasks, other)

@@ -37,11 +37,10 @@ func ParseKinds(list string) (kinds []Kind, err error) {
 	return kinds, nil
 }
 
-// The sizes of the branches. A block of Values tokens is what NSA compresses and what it selects.
+// The sizes of the branches. A block of values tokens is what NSA compresses and what it selects.
 const (
 	values = 16
 	window = 32
-	topN   = ops.ForcedBlocks + 1 // one block is free to choose
 )
 
 // NewTask returns the task of a context and a number of pairs, a multiple of 16, which every Model can be asked. Its answers lie
@@ -56,8 +55,8 @@ func NewTask(context, pairs int) (Task, error) {
 // not by where they stand.
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
-		Dim: 64, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e9, NoSelected: k == WithoutSelected,
-		Params: ops.Params{BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: topN, Window: window},
+		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e9, NoSelected: k == WithoutSelected,
+		Params: ops.Params{BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: ops.ForcedBlocks + t.Pairs/t.Values + 1, Window: window},
 	}}
 	if k == Dense {
 		c.Attention = tinylm.Dense

@@ -16,14 +16,13 @@ import (
 
 // DefaultOptions returns those of a context of 1024 tokens on a CPU.
 func DefaultOptions() Options {
-	return Options{Steps: 3000, Rows: 2, First: 256, LR: 1e-2, Easier: 0.7, Seed: 1, EvalEvery: 100, EvalDocs: 4}
+	return Options{Steps: 900, Rows: 2, LR: 5e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8}
 }
 
 // Options are how models are trained and asked. The same options give the same bits on the same device.
 type Options struct {
 	Steps     int // of training
 	Rows      int // of Task.Context tokens in a batch
-	First     int // tokens of the first documents: Task.Context halved as often as one likes
 	LR        float64
 	Easier    float64 // share of the training documents whose blocks have one value each, see Task.Fill
 	Seed      uint64  // of weights and documents
@@ -49,12 +48,7 @@ func (o Options) Validate(t Task) error {
 	case o.EvalEvery < 1 || o.EvalDocs < 1:
 		return fmt.Errorf("recall: evaluations of %d documents every %d steps, want at least 1 of each", o.EvalDocs, o.EvalEvery)
 	}
-	for first := t.Context; first != o.First; first /= 2 {
-		if first%2 != 0 || first < o.First {
-			return fmt.Errorf("recall: first documents of %d tokens, want %d or a half, a quarter, ... of it", o.First, t.Context)
-		}
-	}
-	return t.short(o.First).Validate()
+	return nil
 }
 
 // short returns the task of shorter documents, which train before those of the whole context.
@@ -65,17 +59,27 @@ func (t Task) short(context int) Task {
 	return t
 }
 
-// context returns the tokens of the documents of a step: half of the steps have First, and the lengths up to Context share the rest.
+// first returns the tokens of the first documents: Context, halved as often as there is room for the pairs.
+func (t Task) first() int {
+	n := t.Context
+	for n%2 == 0 && t.short(n/2).Validate() == nil {
+		n /= 2
+	}
+	return n
+}
+
+// context returns the tokens of the documents of a step: those of the first third are the shortest ones, and the lengths from there to
+// Context share the rest.
 func (o Options) context(t Task, step int) int {
-	lengths := 0
-	for n := o.First; n < t.Context; n *= 2 {
+	first, lengths := t.first(), 0
+	for n := first; n < t.Context; n *= 2 {
 		lengths++
 	}
-	half := o.Steps / 2
-	if lengths == 0 || step < half {
-		return o.First
+	third := o.Steps / 3
+	if step < third {
+		return first
 	}
-	return o.First << (1 + (step-half)*lengths/(o.Steps-half))
+	return first << min(lengths, 1+(step-third)*lengths/(o.Steps-third))
 }
 
 // Point is an evaluation while a model trains.
@@ -108,7 +112,7 @@ func Train(ctx context.Context, t Task, k Kind, o Options, report func(Point)) (
 
 func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report func(Point)) (err error) {
 	m, err := tinylm.NewModel(w, o.Rows, t.Context, tinylm.WithGradients(), tinylm.WithoutLogits(),
-		tinylm.WithDocuments(o.Rows*t.Context/o.First), o.machine())
+		tinylm.WithDocuments(o.Rows*t.Context/t.first()), o.machine())
 	if err != nil {
 		return err
 	}

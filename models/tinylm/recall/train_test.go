@@ -20,7 +20,7 @@ func smallOptions(t *testing.T) Options {
 	o := DefaultOptions()
 	o.Backend = graph.NewCPU(2)
 	t.Cleanup(func() { require.NoError(t, o.Backend.Close()) })
-	o.Steps, o.Rows, o.First, o.EvalEvery, o.EvalDocs = 30, 1, 128, 10, 1
+	o.Steps, o.Rows, o.EvalEvery, o.EvalDocs = 30, 1, 10, 1
 	return o
 }
 
@@ -69,15 +69,12 @@ func TestCompare(t *testing.T) {
 func TestOptionsRefuse(t *testing.T) {
 	task := testutil.Must(NewTask(1024, 32))(t)
 	for message, change := range map[string]func(*Options){
-		"recall: no backend":                         func(o *Options) { o.Backend = nil },
-		"recall: 0 steps, want 1 to":                 func(o *Options) { o.Steps = 0 },
-		"recall: -1 rows, want 1 to 4096 of 1024":    func(o *Options) { o.Rows = -1 },
-		"recall: learning rate is 0":                 func(o *Options) { o.LR = 0 },
-		"recall: share of easier documents is 1":     func(o *Options) { o.Easier = 1 },
-		"recall: evaluations of 0 documents":         func(o *Options) { o.EvalDocs = 0 },
-		"first documents of 300 tokens, want 1024":   func(o *Options) { o.First = 300 },
-		"first documents of 2048 tokens, want 1024":  func(o *Options) { o.First = 2048 },
-		"a context of 32 tokens has room for 0 bloc": func(o *Options) { o.First = 32 },
+		"recall: no backend":                      func(o *Options) { o.Backend = nil },
+		"recall: 0 steps, want 1 to":              func(o *Options) { o.Steps = 0 },
+		"recall: -1 rows, want 1 to 4096 of 1024": func(o *Options) { o.Rows = -1 },
+		"recall: learning rate is 0":              func(o *Options) { o.LR = 0 },
+		"recall: share of easier documents is 1":  func(o *Options) { o.Easier = 1 },
+		"recall: evaluations of 0 documents":      func(o *Options) { o.EvalDocs = 0 },
 	} {
 		o := smallOptions(t)
 		change(&o)
