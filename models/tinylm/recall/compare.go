@@ -12,9 +12,6 @@ import (
 // bins is the number of ranges of distances.
 const bins = 12
 
-// finalDocs is the number of documents that a trained model is asked.
-const finalDocs = 32
-
 // Run is what came out for one model.
 type Run struct {
 	Kind       Kind
@@ -45,14 +42,14 @@ func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w 
 		fmt.Fprintf(w, "%s, %d parameters\n", k, run.Parameters)
 		weights, err := Train(ctx, t, k, o, func(p Point) {
 			run.Points = append(run.Points, p)
-			fmt.Fprintf(w, "  step %5d  documents of %6d  loss %.3f  right %5.1f %%  %6.1f s\n",
-				p.Step, o.context(t, p.Step-1), p.Loss, 100*p.Accuracy, p.Elapsed.Seconds())
+			fmt.Fprintf(w, "  step %5d  documents of up to %6d  loss %.3f  right %5.1f %%  chosen %5.1f %%  %6.1f s\n",
+				p.Step, slices.Max(o.lengths(t, p.Step-1)), p.Loss, 100*Accuracy(p.Answers), 100*Chosen(p.Answers), p.Elapsed.Seconds())
 		})
 		if err != nil {
 			return nil, err
 		}
 		for _, t := range tasks {
-			answers, askErr := Ask(weights, t, o, finalDocs)
+			answers, askErr := Ask(weights, t, o)
 			if err = errors.Join(err, askErr); err == nil {
 				run.Asked[t.Context] = t.ByDistance(answers, bins)
 			}

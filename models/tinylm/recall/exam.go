@@ -6,13 +6,17 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
 // Answer is what a model said to a question.
 type Answer struct {
-	Distance int // of the question from the pair, in tokens
-	Right    bool
+	Distance int  // of the question from the pair, in tokens
+	Right    bool // it has the highest logit
+	Chosen   bool // NSA has chosen the block of the pair
 }
 
 // exam asks a model.
@@ -24,7 +28,7 @@ type exam struct {
 
 // newExam returns an exam of documents of t, one in a row. Close ends it.
 func newExam(w *tinylm.Weights, t Task, o Options) (*exam, error) {
-	m, err := tinylm.NewModel(w, 1, t.Context, o.machine())
+	m, err := tinylm.NewModel(w, 1, t.Context, tinylm.WithParts(), o.machine())
 	return &exam{m, t, o.Seed}, err
 }
 
@@ -43,18 +47,37 @@ func (e *exam) Answers(documents int, number uint64) (answers []Answer, err erro
 		if err != nil {
 			return nil, err
 		}
+		blocks, err := e.blocks()
+		if err != nil {
+			return nil, err
+		}
 		first, vocab := e.task.Context-e.task.Questions, e.task.Vocab()
 		for i, distance := range d.Distances {
-			row := logits.Float32s()[(first+i)*vocab:][:vocab]
-			answers = append(answers, Answer{distance, row[d.Targets[first+i]] == slices.Max(row)})
+			at := first + i
+			row, n := logits.Float32s()[at*vocab:][:vocab], len(blocks)/e.task.Context
+			chosen := slices.Contains(blocks[at*n:][:n], int32((at-distance)/e.task.Values))
+			answers = append(answers, Answer{distance, row[d.Targets[at]] == slices.Max(row), chosen})
 		}
 	}
 	return answers, nil
 }
 
-// Ask asks a model the questions of documents of t, which may be longer than those of its training. It asks for the same
-// pairs: t has the vocabulary of the model.
-func Ask(w *tinylm.Weights, t Task, o Options, documents int) (answers []Answer, err error) {
+// blocks returns the blocks that each token has chosen, [Context,KVHeads,n], in a model that chooses.
+func (e *exam) blocks() ([]int32, error) {
+	n := e.Layers()[0].Blocks
+	if n == nil {
+		return nil, nil
+	}
+	v, err := graph.HostValue(n.Value())
+	if d, ok := v.(*tensor.Dense); ok && err == nil {
+		return d.Int32s(), nil
+	}
+	return nil, fmt.Errorf("the chosen blocks have no value: %w", err)
+}
+
+// Ask asks a model the questions of o.AskDocs documents of t, which may be longer than those of its training. They must have the
+// same number of pairs.
+func Ask(w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
@@ -66,18 +89,27 @@ func Ask(w *tinylm.Weights, t Task, o Options, documents int) (answers []Answer,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	return e.Answers(documents, 0)
+	return e.Answers(o.AskDocs, 0)
 }
 
 // Accuracy returns the share of right answers.
 func Accuracy(answers []Answer) float64 {
-	right := 0
+	return share(answers, func(a Answer) bool { return a.Right })
+}
+
+// Chosen returns the share of answers whose block was chosen.
+func Chosen(answers []Answer) float64 {
+	return share(answers, func(a Answer) bool { return a.Chosen })
+}
+
+func share(answers []Answer, is func(Answer) bool) float64 {
+	n := 0
 	for _, a := range answers {
-		if a.Right {
-			right++
+		if is(a) {
+			n++
 		}
 	}
-	return float64(right) / float64(max(1, len(answers)))
+	return float64(n) / float64(max(1, len(answers)))
 }
 
 // Bin are the answers of a range of distances.

@@ -29,7 +29,7 @@ func (r Report) plotSteps() ([]byte, error) {
 	for i, run := range r.Runs {
 		s := series{name: string(run.Kind), points: plotter.XYs{}, color: i}
 		for _, p := range run.Points {
-			s.points = append(s.points, plotter.XY{X: float64(p.Step), Y: p.Accuracy})
+			s.points = append(s.points, plotter.XY{X: float64(p.Step), Y: Accuracy(p.Answers)})
 			last = max(last, p.Step)
 		}
 		list = append(list, s)

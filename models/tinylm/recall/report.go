@@ -58,18 +58,18 @@ func (r Report) csv() ([]byte, error) {
 		header, host = append(header, h[0]), append(host, h[1])
 	}
 	lines := [][]string{append(header, "context", "pairs", "chance", "model", "parameters", "step", "tokens", "seconds", "loss",
-		"asked", "from", "to", "questions", "accuracy")}
+		"asked", "from", "to", "questions", "accuracy", "chosen")}
 	for _, run := range r.Runs {
 		first := append(host[:len(host):len(host)], strconv.Itoa(r.Task.Context), strconv.Itoa(r.Task.Pairs), number(r.Task.Chance()),
 			string(run.Kind), strconv.Itoa(run.Parameters))
 		row := func(columns ...string) { lines = append(lines, append(first[:len(first):len(first)], columns...)) }
 		for _, p := range run.Points {
 			row(strconv.Itoa(p.Step), strconv.FormatInt(p.Tokens, 10), fmt.Sprintf("%.1f", p.Elapsed.Seconds()), number(p.Loss),
-				strconv.Itoa(r.Task.Context), "", "", strconv.Itoa(p.Questions), number(p.Accuracy))
+				strconv.Itoa(r.Task.Context), "", "", strconv.Itoa(len(p.Answers)), number(Accuracy(p.Answers)), number(Chosen(p.Answers)))
 		}
 		for _, asked := range run.contexts() {
 			for _, b := range run.Asked[asked] {
-				row("", "", "", "", strconv.Itoa(asked), strconv.Itoa(b.From), strconv.Itoa(b.To), strconv.Itoa(len(b.Answers)), number(Accuracy(b.Answers)))
+				row("", "", "", "", strconv.Itoa(asked), strconv.Itoa(b.From), strconv.Itoa(b.To), strconv.Itoa(len(b.Answers)), number(Accuracy(b.Answers)), number(Chosen(b.Answers)))
 			}
 		}
 	}

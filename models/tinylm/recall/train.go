@@ -16,7 +16,7 @@ import (
 
 // DefaultOptions returns those of a context of 1024 tokens on a CPU.
 func DefaultOptions() Options {
-	return Options{Steps: 900, Rows: 2, LR: 5e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8}
+	return Options{Steps: 900, Rows: 2, LR: 5e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, AskDocs: 32}
 }
 
 // Options are how models are trained and asked. The same options give the same bits on the same device.
@@ -27,7 +27,8 @@ type Options struct {
 	Easier    float64 // share of the training documents whose blocks have one value each, see Task.Fill
 	Seed      uint64  // of weights and documents
 	EvalEvery int     // steps between two evaluations
-	EvalDocs  int     // plain documents of an evaluation
+	EvalDocs  int     // documents of an evaluation
+	AskDocs   int     // documents that a trained model is asked, of each length
 	Backend   graph.Backend
 	Precision graph.Precision
 }
@@ -45,8 +46,8 @@ func (o Options) Validate(t Task) error {
 		return fmt.Errorf("recall: learning rate is %v, want a number between 0 and 1", o.LR)
 	case !(o.Easier >= 0 && o.Easier < 1):
 		return fmt.Errorf("recall: share of easier documents is %v, want a number from 0 to below 1", o.Easier)
-	case o.EvalEvery < 1 || o.EvalDocs < 1:
-		return fmt.Errorf("recall: evaluations of %d documents every %d steps, want at least 1 of each", o.EvalDocs, o.EvalEvery)
+	case o.EvalEvery < 1 || o.EvalDocs < 1 || o.AskDocs < 1:
+		return fmt.Errorf("recall: evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each", o.EvalDocs, o.EvalEvery, o.AskDocs)
 	}
 	return nil
 }
@@ -68,28 +69,26 @@ func (t Task) first() int {
 	return n
 }
 
-// context returns the tokens of the documents of a step: those of the first third are the shortest ones, and the lengths from there to
-// Context share the rest.
-func (o Options) context(t Task, step int) int {
-	first, lengths := t.first(), 0
-	for n := first; n < t.Context; n *= 2 {
-		lengths++
+// lengths returns the lengths of documents that a step may train on, the shortest first: in the first third of the steps only the
+// shortest ones, then each length up to Context joins after as many steps.
+func (o Options) lengths(t Task, step int) (list []int) {
+	for n := t.first(); n <= t.Context; n *= 2 {
+		list = append(list, n)
 	}
 	third := o.Steps / 3
 	if step < third {
-		return first
+		return list[:1]
 	}
-	return first << min(lengths, 1+(step-third)*lengths/(o.Steps-third))
+	return list[:min(len(list), 2+(step-third)*(len(list)-1)/(o.Steps-third))]
 }
 
 // Point is an evaluation while a model trains.
 type Point struct {
-	Step      int
-	Tokens    int64         // that the model has trained on
-	Elapsed   time.Duration // since the beginning, evaluations included
-	Loss      float64       // mean over the steps since the last point, nats an answer
-	Accuracy  float64       // on documents of the whole context that hold Task.Values pairs a block
-	Questions int           // that Accuracy is of
+	Step    int
+	Tokens  int64         // that the model has trained on
+	Elapsed time.Duration // since the beginning, evaluations included
+	Loss    float64       // mean over the steps since the last point, nats an answer
+	Answers []Answer      // to the questions of documents of the whole context
 }
 
 // Train trains a new model and returns its weights, which are on the backend and are to be freed. It calls report with each evaluation.
@@ -134,7 +133,7 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		o.fill(random, t.short(o.context(t, step)), m)
+		o.fill(random, t, o.lengths(t, step), m)
 		loss, err := m.LossAndStep(solver)
 		if err != nil {
 			return err
@@ -145,26 +144,31 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 			if err != nil {
 				return err
 			}
-			report(Point{done, int64(done) * int64(o.Rows*t.Context), time.Since(start), sum / float64(done-last), Accuracy(answers), len(answers)})
+			report(Point{done, int64(done) * int64(o.Rows*t.Context), time.Since(start), sum / float64(done-last), answers})
 			sum, last = 0, done
 		}
 	}
 	return nil
 }
 
-// fill packs documents of t into the rows of m.
-func (o Options) fill(r *rand.Rand, t Task, m *tinylm.Model) {
-	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()
-	distances := make([]int, t.Questions)
-	for i := range ends {
-		ends[i] = int32(min(i*t.Context, len(tokens)))
-	}
-	for at := 0; at < len(tokens); at += t.Context {
-		distinct := t.Values
-		if r.Float64() < o.Easier {
-			distinct = 1
+// fill packs documents into the rows of m: those of a row have one length of the list.
+func (o Options) fill(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
+	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()[1:]
+	for at := 0; at < len(tokens); {
+		short := t.short(lengths[r.IntN(len(lengths))])
+		distances := make([]int, short.Questions)
+		for range t.Context / short.Context {
+			end := at + short.Context
+			distinct := t.Values
+			if r.Float64() < o.Easier {
+				distinct = 1
+			}
+			short.Fill(r, Document{tokens[at:end], targets[at:end], distances}, distinct)
+			ends[0], ends, at = int32(end), ends[1:], end
 		}
-		t.Fill(r, Document{tokens[at:][:t.Context], targets[at:][:t.Context], distances}, distinct)
+	}
+	for i := range ends {
+		ends[i] = int32(len(tokens))
 	}
 }
 
