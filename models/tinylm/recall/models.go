@@ -41,6 +41,9 @@ func ParseKinds(list string) (kinds []Kind, err error) {
 const (
 	values = 16
 	window = 32
+
+	// freeBlocks is how many more blocks NSA may choose than there are blocks of pairs.
+	freeBlocks = 3
 )
 
 // NewTask returns the task of a context and a number of pairs, a multiple of 16, which every Model can be asked. Its answers lie
@@ -55,8 +58,8 @@ func NewTask(context, pairs int) (Task, error) {
 // not by where they stand.
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
-		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e9, NoSelected: k == WithoutSelected,
-		Params: ops.Params{BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: ops.ForcedBlocks + t.Pairs/t.Values + 1, Window: window},
+		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18, NoSelected: k == WithoutSelected,
+		Params: ops.Params{BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: ops.ForcedBlocks + t.Pairs/t.Values + freeBlocks, Window: window},
 	}}
 	if k == Dense {
 		c.Attention = tinylm.Dense
