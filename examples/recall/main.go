@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string) (err error) {
 		models    = set.String("models", "nsa,nsa-without-selected,dense", "models to train")
 		out       = set.String("out", "results/recall", "folder of the CSV file and the plots")
 		device    = set.String("device", "cpu", "cpu, cuda:N, or auto for the first GPU if there is one")
-		precision = set.String("precision", "f32", "f32, bf16 or fp16; the CPU computes in f32")
+		precision = set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
 	)
 	set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
 	set.IntVar(&o.Rows, "rows", o.Rows, "rows of -context tokens in a step; documents are shorter at first, and share a row")

@@ -53,9 +53,8 @@ func NewTask(context, pairs int) (Task, error) {
 	return t, t.Validate()
 }
 
-// Model returns the configuration of a model of one layer. Its key and value dims do for all pairs of a Task with 64 of them.
-// The rotary embedding has a large base, so that most of a key does not turn within the context: keys are found by what they are and
-// not by where they stand.
+// Model returns the configuration of a model of one layer. The rotary embedding has a large base, so that most of a key does not turn
+// within the context: keys are found by what they are and not by where they stand.
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
 		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18, NoSelected: k == WithoutSelected,

@@ -38,6 +38,8 @@ func (o Options) Validate(t Task) error {
 	switch {
 	case o.Backend == nil:
 		return errors.New("recall: no backend")
+	case o.Precision == graph.FP16:
+		return errors.New("recall: precision fp16 wants a loss scale, which this training does not have: f32 or bf16")
 	case o.Steps < 1 || o.Steps > 1<<24:
 		return fmt.Errorf("recall: %d steps, want 1 to %d", o.Steps, 1<<24)
 	case o.Rows < 1 || o.Rows > maxTokens/t.Context:

@@ -70,6 +70,7 @@ func TestOptionsRefuse(t *testing.T) {
 	task := testutil.Must(NewTask(1024, 32))(t)
 	for message, change := range map[string]func(*Options){
 		"recall: no backend":                      func(o *Options) { o.Backend = nil },
+		"recall: precision fp16":                  func(o *Options) { o.Precision = graph.FP16 },
 		"recall: 0 steps, want 1 to":              func(o *Options) { o.Steps = 0 },
 		"recall: -1 rows, want 1 to 4096 of 1024": func(o *Options) { o.Rows = -1 },
 		"recall: learning rate is 0":              func(o *Options) { o.LR = 0 },
