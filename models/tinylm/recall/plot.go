@@ -3,12 +3,14 @@ package recall
 import (
 	"bytes"
 	"fmt"
+	"image/color"
 	"image/png"
 	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
@@ -74,8 +76,16 @@ func (r Report) draw(title, x string, low, high float64, list []series, ticks pl
 	if scale != nil {
 		p.X.Scale = scale
 	}
-	p.Legend.Top, p.Legend.YOffs, p.Legend.XOffs = true, vg.Points(-40), vg.Points(-8)
-	p.Add(plotter.NewGrid())
+	p.Legend.YOffs, p.Legend.XOffs = vg.Points(90), vg.Points(-8) // between the lines of good models and of guesses
+	if p.Legend.Left = scale != nil; p.Legend.Left {
+		p.Legend.XOffs = vg.Points(8)
+	}
+	for _, style := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.Legend.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label} {
+		style.Font.Variant = "Sans"
+	}
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 220}, color.Gray{Y: 236}
+	p.Add(grid)
 	guess := plotter.XYs{{X: low, Y: r.Task.Chance()}, {X: high, Y: r.Task.Chance()}}
 	list = append(list, series{name: fmt.Sprintf("a guess, %.4g", r.Task.Chance()), points: guess, color: len(r.Runs), dashed: true})
 	for _, s := range list {
