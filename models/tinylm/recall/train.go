@@ -16,7 +16,7 @@ import (
 
 // DefaultOptions returns those of a context of 1024 tokens on a CPU.
 func DefaultOptions() Options {
-	return Options{Steps: 900, Rows: 2, LR: 5e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, AskDocs: 32}
+	return Options{Steps: 1000, Rows: 2, LR: 5e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, AskDocs: 32}
 }
 
 // Options are how models are trained and asked. The same options give the same bits on the same device.
@@ -71,17 +71,17 @@ func (t Task) first() int {
 	return n
 }
 
-// lengths returns the lengths of documents that a step may train on, the shortest first: in the first third of the steps only the
+// lengths returns the lengths of documents that a step may train on, the shortest first: in the first fifth of the steps only the
 // shortest ones, then each length up to Context joins after as many steps.
 func (o Options) lengths(t Task, step int) (list []int) {
 	for n := t.first(); n <= t.Context; n *= 2 {
 		list = append(list, n)
 	}
-	third := o.Steps / 3
-	if step < third {
+	alone := o.Steps / 5
+	if step < alone {
 		return list[:1]
 	}
-	return list[:min(len(list), 2+(step-third)*(len(list)-1)/(o.Steps-third))]
+	return list[:min(len(list), 2+(step-alone)*(len(list)-1)/(o.Steps-alone))]
 }
 
 // Point is an evaluation while a model trains.
