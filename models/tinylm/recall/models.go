@@ -58,7 +58,9 @@ func NewTask(context, pairs int) (Task, error) {
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
 		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18, NoSelected: k == WithoutSelected,
-		Params: ops.Params{BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: ops.ForcedBlocks + t.Pairs/t.Values + freeBlocks, Window: window},
+		Params: ops.Params{
+			BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: ops.ForcedBlocks + t.Pairs/t.Values + freeBlocks, Window: window,
+		},
 	}}
 	if k == Dense {
 		c.Attention = tinylm.Dense
