@@ -51,7 +51,7 @@ func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w 
 		for _, t := range tasks {
 			answers, askErr := Ask(weights, t, o)
 			if err = errors.Join(err, askErr); err == nil {
-				run.Asked[t.Context] = t.ByDistance(answers, bins)
+				run.Asked[t.Context] = t.byDistance(answers, bins)
 			}
 		}
 		if err := errors.Join(err, weights.Free()); err != nil {
@@ -67,7 +67,7 @@ func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w 
 func writeTable(w io.Writer, tasks []Task, runs []Run) {
 	for _, t := range tasks {
 		fmt.Fprintf(w, "\nright answers in %%, documents of %d tokens, by tokens back to the answer; a guess has %.3g %%\n%-22s    all", t.Context, 100*t.Chance(), "")
-		for _, b := range t.ByDistance(nil, bins) {
+		for _, b := range t.byDistance(nil, bins) {
 			fmt.Fprintf(w, " %6s", fmt.Sprintf("<%d", b.To))
 		}
 		for _, run := range runs {

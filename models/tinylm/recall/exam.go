@@ -35,11 +35,11 @@ func newExam(w *tinylm.Weights, t Task, o Options) (*exam, error) {
 // Answers asks the questions of documents, other ones than those of the training. The same number gives the same documents.
 func (e *exam) Answers(documents int, number uint64) (answers []Answer, err error) {
 	r := rand.New(rand.NewPCG(e.seed, 1+number))
-	d := e.task.NewDocument()
+	d := e.task.newDocument()
 	for range documents {
-		e.task.Fill(r, d, e.task.Values)
-		copy(e.Tokens(), d.Tokens)
-		copy(e.Targets(), d.Targets)
+		e.task.fill(r, d, e.task.Values)
+		copy(e.Tokens(), d.tokens)
+		copy(e.Targets(), d.targets)
 		if err := e.Run(); err != nil {
 			return nil, err
 		}
@@ -52,11 +52,11 @@ func (e *exam) Answers(documents int, number uint64) (answers []Answer, err erro
 			return nil, err
 		}
 		first, vocab := e.task.Context-e.task.Questions, e.task.Vocab()
-		for i, distance := range d.Distances {
+		for i, distance := range d.distances {
 			at := first + i
 			row, n := logits.Float32s()[at*vocab:][:vocab], len(blocks)/e.task.Context
 			chosen := slices.Contains(blocks[at*n:][:n], int32((at-distance)/e.task.Values))
-			answers = append(answers, Answer{distance, row[d.Targets[at]] == slices.Max(row), chosen})
+			answers = append(answers, Answer{distance, row[d.targets[at]] == slices.Max(row), chosen})
 		}
 	}
 	return answers, nil
@@ -118,8 +118,8 @@ type Bin struct {
 	Answers  []Answer
 }
 
-// ByDistance sorts answers into bins of equal width between the least and the largest distance of t.
-func (t Task) ByDistance(answers []Answer, bins int) []Bin {
+// byDistance sorts answers into bins of equal width between the least and the largest distance of t.
+func (t Task) byDistance(answers []Answer, bins int) []Bin {
 	list, width := make([]Bin, bins), t.Farthest()+1-t.Gap
 	for i := range list {
 		list[i].From, list[i].To = t.Gap+i*width/bins, t.Gap+(i+1)*width/bins

@@ -12,7 +12,6 @@ package recall
 
 import (
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 )
 
@@ -51,8 +50,6 @@ func (t Task) Validate() error {
 	switch {
 	case t.Pairs%t.Values != 0:
 		return fmt.Errorf("recall: %d pairs are not a multiple of the %d values", t.Pairs, t.Values)
-	case bits.OnesCount(uint(t.Values)) != 1:
-		return fmt.Errorf("recall: values is %d, want a power of two", t.Values)
 	case t.Skip%t.Values != 0:
 		return fmt.Errorf("recall: skip of %d tokens is not a multiple of the %d of a block", t.Skip, t.Values)
 	case t.Vocab() > maxVocab:
@@ -88,27 +85,26 @@ func (t Task) answer(pair int32) int32 { return int32(t.Pairs*(t.Values+1)) + pa
 // filler returns one of the other tokens.
 func (t Task) filler(i int) int32 { return int32(t.Pairs*(t.Values+1) + t.Values + i) }
 
-// Document is one document of a Task.
-type Document struct {
-	Tokens    []int32 // [Context]
-	Targets   []int32 // [Context], the value's token at questions, -1 elsewhere
-	Distances []int   // [Questions], of each question from its answer
+// document is one document of a Task.
+type document struct {
+	tokens    []int32 // [Context]
+	targets   []int32 // [Context], the value's token at questions, -1 elsewhere
+	distances []int   // [Questions], of each question from its answer
 }
 
-// Fill draws a document into d, which has slices of the right lengths. The keys of a block have distinct different values, each equally
-// often. All questions that count are of documents with distinct = Values. Models train on documents with distinct = 1 as well, which
+// fill draws a document into d. The keys of a block have distinct different values, each equally often: distinct divides Values. All questions that count are of documents with distinct = Values. Models train on documents with distinct = 1 as well, which
 // compressed attention can answer alone: the choice of blocks has no gradient of its own, it follows compressed attention, and that
 // learns by them where a key is.
-func (t Task) Fill(r *rand.Rand, d Document, distinct int) {
-	for i := range d.Tokens {
-		d.Tokens[i], d.Targets[i] = t.filler(r.IntN(fillers)), -1
+func (t Task) fill(r *rand.Rand, d document, distinct int) {
+	for i := range d.tokens {
+		d.tokens[i], d.targets[i] = t.filler(r.IntN(fillers)), -1
 	}
 	keys, at := r.Perm(t.Pairs), make([]int, t.Pairs) // at: the place of each key's pair
 	for i, place := range r.Perm(t.places())[:t.Pairs/t.Values] {
 		values := r.Perm(t.Values)
 		for j, key := range keys[i*t.Values:][:t.Values] {
 			at[key] = t.Skip + place*t.Values + j
-			d.Tokens[at[key]] = t.pair(key, values[j%distinct])
+			d.tokens[at[key]] = t.pair(key, values[j%distinct])
 		}
 	}
 	first := t.Context - t.Questions
@@ -117,12 +113,12 @@ func (t Task) Fill(r *rand.Rand, d Document, distinct int) {
 			r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 		}
 		key := keys[i%len(keys)]
-		d.Tokens[first+i], d.Targets[first+i] = t.question(key), t.answer(d.Tokens[at[key]])
-		d.Distances[i] = first + i - at[key]
+		d.tokens[first+i], d.targets[first+i] = t.question(key), t.answer(d.tokens[at[key]])
+		d.distances[i] = first + i - at[key]
 	}
 }
 
-// NewDocument returns an empty document.
-func (t Task) NewDocument() Document {
-	return Document{make([]int32, t.Context), make([]int32, t.Context), make([]int, t.Questions)}
+// newDocument returns an empty document.
+func (t Task) newDocument() document {
+	return document{make([]int32, t.Context), make([]int32, t.Context), make([]int, t.Questions)}
 }

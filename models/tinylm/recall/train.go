@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -24,7 +25,7 @@ type Options struct {
 	Steps     int // of training
 	Rows      int // of Task.Context tokens in a batch
 	LR        float64
-	Easier    float64 // share of the training documents whose blocks have one value each, see Task.Fill
+	Easier    float64 // share of the training documents whose blocks have one value each, see Task.fill
 	Seed      uint64  // of weights and documents
 	EvalEvery int     // steps between two evaluations
 	EvalDocs  int     // documents of an evaluation
@@ -33,8 +34,11 @@ type Options struct {
 	Precision graph.Precision
 }
 
-// Validate returns an error that names the option that is wrong or does not fit the task.
+// Validate returns an error that names the option, or the size of the task, that is wrong.
 func (o Options) Validate(t Task) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
 	switch {
 	case o.Backend == nil:
 		return errors.New("recall: no backend")
@@ -54,7 +58,7 @@ func (o Options) Validate(t Task) error {
 	return nil
 }
 
-// short returns the task of shorter documents, which train before those of the whole context.
+// short returns the task of shorter documents, a quarter of which is questions at most.
 func (t Task) short(context int) Task {
 	if context < t.Context {
 		t.Context, t.Questions = context, min(t.Questions, context/4)
@@ -93,9 +97,10 @@ type Point struct {
 	Answers []Answer      // to the questions of documents of the whole context
 }
 
-// Train trains a new model and returns its weights, which are on the backend and are to be freed. It calls report with each evaluation.
+// Train trains a new model and returns its weights, which are on the backend and are to be freed. It calls report, which may be nil, with
+// each evaluation.
 func Train(ctx context.Context, t Task, k Kind, o Options, report func(Point)) (_ *tinylm.Weights, err error) {
-	if err := errors.Join(t.Validate(), o.Validate(t)); err != nil {
+	if err := o.Validate(t); err != nil {
 		return nil, err
 	}
 	w, err := tinylm.NewWeights(t.Model(k), tensor.Float32, o.Seed)
@@ -130,6 +135,9 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 	}
 	defer func() { err = errors.Join(err, asked.Close()) }()
 
+	if report == nil {
+		report = func(Point) {}
+	}
 	random, start, sum, last := rand.New(rand.NewPCG(o.Seed, 0)), time.Now(), 0.0, 0
 	for step := range o.Steps {
 		if err := ctx.Err(); err != nil {
@@ -139,6 +147,9 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		loss, err := m.LossAndStep(solver)
 		if err != nil {
 			return err
+		}
+		if math.IsNaN(loss) || math.IsInf(loss, 0) {
+			return fmt.Errorf("the loss of step %d is %v: a lower learning rate than %v may help", step+1, loss, o.LR)
 		}
 		sum += loss
 		if done := step + 1; done%o.EvalEvery == 0 || done == o.Steps {
@@ -153,7 +164,7 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 	return nil
 }
 
-// fill packs documents into the rows of m: those of a row have one length of the list.
+// fill packs documents into the rows of m: all documents of a row have the same length, one of the list.
 func (o Options) fill(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
 	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()[1:]
 	for at := 0; at < len(tokens); {
@@ -165,7 +176,7 @@ func (o Options) fill(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
 			if r.Float64() < o.Easier {
 				distinct = 1
 			}
-			short.Fill(r, Document{tokens[at:end], targets[at:end], distances}, distinct)
+			short.fill(r, document{tokens[at:end], targets[at:end], distances}, distinct)
 			ends[0], ends, at = int32(end), ends[1:], end
 		}
 	}

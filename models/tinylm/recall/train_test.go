@@ -82,9 +82,11 @@ func TestOptionsRefuse(t *testing.T) {
 		_, err := Train(context.Background(), task, NSA, o, nil)
 		require.ErrorContains(t, err, message)
 	}
+	_, err := Train(context.Background(), Task{}, NSA, smallOptions(t), nil)
+	require.ErrorContains(t, err, "recall: context is 0")
 	stopped, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := Train(stopped, task, NSA, smallOptions(t), nil)
+	_, err = Train(stopped, task, NSA, smallOptions(t), nil)
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = ParseKinds("nsa,linear")
 	require.EqualError(t, err, `recall: model "linear", want some of [nsa nsa-without-selected dense]`)
