@@ -1,10 +1,13 @@
 package recall
 
 import (
-	"bytes"
 	"encoding/csv"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -13,51 +16,68 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestCommittedResults holds the committed table to the claims of docs/recall.md: its numbers, and the command that made them.
+// shares are the percentages of right answers in a table, by model and context asked.
+type shares struct {
+	command, commit, date string
+	trained               int // context
+	right                 map[Kind]map[int]float64
+}
+
+// readShares reads a table that Report.Save wrote. Only what trained models were asked counts, not the rows of their training.
+func readShares(t *testing.T, path string) shares {
+	f := testutil.Must(os.Open(path))(t)
+	defer f.Close()
+	lines := testutil.Must(csv.NewReader(f).ReadAll())(t)
+	s, questions := shares{right: map[Kind]map[int]float64{}}, map[Kind]map[int]float64{}
+	for _, line := range lines[1:] {
+		text := func(column string) string { return line[slices.Index(lines[0], column)] }
+		number := func(column string) float64 { return testutil.Must(strconv.ParseFloat(text(column), 64))(t) }
+		s.command, s.commit, s.date, s.trained = text("command"), text("commit"), text("date"), int(number("context"))
+		if text("step") != "" {
+			continue
+		}
+		k, asked := Kind(text("model")), int(number("asked"))
+		if k == WithoutSelected {
+			require.Less(t, number("accuracy"), 2*number("chance"), "%s: %s to %s", path, text("from"), text("to"))
+		}
+		if s.right[k] == nil {
+			s.right[k], questions[k] = map[int]float64{}, map[int]float64{}
+		}
+		s.right[k][asked] += 100 * number("accuracy") * number("questions")
+		questions[k][asked] += number("questions")
+	}
+	for k, contexts := range s.right {
+		for asked := range contexts {
+			contexts[asked] /= questions[k][asked]
+		}
+	}
+	return s
+}
+
+// TestCommittedResults holds docs/recall.md and the README to the committed tables: their numbers, and the commands that made them.
 func TestCommittedResults(t *testing.T) {
 	const root = "../../../"
 	doc := string(testutil.Must(os.ReadFile(root + "docs/recall.md"))(t))
-	readme := string(testutil.Must(os.ReadFile(root + "README.md"))(t))
-	lines := testutil.Must(csv.NewReader(bytes.NewReader(testutil.Must(os.ReadFile(root + "bench/results/recall/recall_1024.csv"))(t))).ReadAll())(t)
-	right, questions := map[string]float64{}, map[string]int{} // by model and context
-	for _, line := range lines[1:] {
-		row := map[string]string{}
-		for i, name := range lines[0] {
-			row[name] = line[i]
-		}
-		require.Equal(t, "go run ./examples/recall", row["command"])
-		require.Contains(t, doc, row["commit"])
-		require.Contains(t, doc, row["date"])
-		if row["step"] != "" {
-			continue
-		}
-		n, err := strconv.Atoi(row["questions"])
-		require.NoError(t, err)
-		accuracy, err := strconv.ParseFloat(row["accuracy"], 64)
-		require.NoError(t, err)
-		key := row["model"] + ", " + row["asked"]
-		right[key] += accuracy * float64(n)
-		questions[key] += n
-		chance, err := strconv.ParseFloat(row["chance"], 64)
-		require.NoError(t, err)
-		switch {
-		case row["asked"] != row["context"] || n < 50:
-		case Kind(row["model"]) == WithoutSelected:
-			require.Less(t, accuracy, 2*chance, "%s to %s", row["from"], row["to"])
-		default:
-			require.GreaterOrEqual(t, accuracy, 0.99, "%s, %s to %s", row["model"], row["from"], row["to"])
+	tables := testutil.Must(filepath.Glob(root + "bench/results/recall/*.csv"))(t)
+	require.Len(t, tables, 2)
+	for _, path := range tables {
+		s := readShares(t, path)
+		require.Contains(t, doc, "    "+s.command+"\n", path)
+		require.Contains(t, doc, s.commit, path)
+		require.Contains(t, doc, s.date, path)
+		for k, contexts := range s.right {
+			if k != WithoutSelected {
+				require.GreaterOrEqual(t, contexts[s.trained], 99.0, "%s: %s", path, k)
+			}
+			row := `(?m)^\| ` + string(k) + ` \|.*`
+			for _, asked := range slices.Sorted(maps.Keys(contexts)) {
+				row += regexp.QuoteMeta(fmt.Sprintf(" %.1f %% |", contexts[asked]))
+			}
+			require.Regexp(t, row+"$", doc, path)
 		}
 	}
-	require.Len(t, right, 2*len(Kinds()))
-	for _, k := range Kinds() {
-		for _, asked := range []int{1024, 8192} {
-			key := fmt.Sprintf("%s, %d", k, asked)
-			require.NotZero(t, questions[key], key)
-			right[key] *= 100 / float64(questions[key])
-			require.Regexp(t, fmt.Sprintf(`(?m)^\| %s \|.* %.1f %%`, k, right[key]), doc, key)
-		}
-	}
-	require.Contains(t, doc, "    go run ./examples/recall\n")
-	require.Contains(t, readme, fmt.Sprintf("| %.1f %% | without the selected branch %.1f %%, a guess 6.25 %% | `go run ./examples/recall` |",
-		right["nsa, 1024"], right["nsa-without-selected, 1024"]))
+	s := readShares(t, root+"bench/results/recall/recall_1024.csv")
+	require.ElementsMatch(t, Kinds(), slices.Collect(maps.Keys(s.right)))
+	require.Contains(t, string(testutil.Must(os.ReadFile(root+"README.md"))(t)), fmt.Sprintf(
+		"| %.1f %% | without the selected branch %.1f %%, a guess 6.25 %% | `%s` |", s.right[NSA][1024], s.right[WithoutSelected][1024], s.command))
 }
