@@ -13,6 +13,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -131,6 +132,6 @@ func allocations(step func() error) float64 {
 
 // peakMemory returns the largest resident set of this process so far, in bytes. It is read on Linux only.
 func peakMemory() float64 {
-	text := must(procField("/proc/self/status", "VmHWM"))
+	text := must(origin.ProcField("/proc/self/status", "VmHWM"))
 	return must(strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)) * 1024
 }

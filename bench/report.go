@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +22,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/origin"
 )
 
 // row is one measured figure.
@@ -72,12 +71,12 @@ func newReport(dir string, b graph.Backend) *report {
 		}
 	})
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
-	host := [][2]string{{"date", time.Now().UTC().Format("2006-01-02")}, {"commit", commit()}}
+	host := [][2]string{{"date", time.Now().UTC().Format("2006-01-02")}, {"commit", origin.Commit()}}
 	if d.Host {
-		host = append(host, [][2]string{{"machine", processor()}, {"cores", cores}, {"simd", cpu.Level()}}...)
+		host = append(host, [][2]string{{"machine", origin.Processor()}, {"cores", cores}, {"simd", cpu.Level()}}...)
 	} else {
 		host = append(host, [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features},
-			{"host", processor()}, {"cores", cores}}...)
+			{"host", origin.Processor()}, {"cores", cores}}...)
 	}
 	host = append(host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
 	for _, h := range host {
@@ -190,54 +189,6 @@ func secondsInTurn(rounds int, fs ...func() error) []float64 {
 		medians[i] = t[len(t)/2]
 	}
 	return medians
-}
-
-// commit returns the commit that go build noted in the program, or else the one that is checked out, with a plus sign
-// where files differ from it.
-func commit() string {
-	settings := map[string]string{}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			settings[s.Key] = s.Value
-		}
-	}
-	id, changed := settings["vcs.revision"], settings["vcs.modified"] == "true"
-	if id == "" {
-		out, err := exec.Command("git", "rev-parse", "HEAD").Output()
-		if err != nil {
-			return "unknown"
-		}
-		id = strings.TrimSpace(string(out))
-		status, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", "*.go", "*.s").Output()
-		changed = err != nil || len(status) > 0
-	}
-	id = id[:min(12, len(id))]
-	if changed {
-		id += "+"
-	}
-	return id
-}
-
-// processor returns the processor's name.
-func processor() string {
-	if name, err := procField("/proc/cpuinfo", "model name"); err == nil {
-		return name
-	}
-	return runtime.GOOS + "/" + runtime.GOARCH
-}
-
-// procField returns the value of a "name: value" line of a file of Linux's /proc.
-func procField(path, name string) (string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value), nil
-		}
-	}
-	return "", fmt.Errorf("no %s in %s", name, path)
 }
 
 // plot draws figures of a unit against tokens on logarithmic axes. A row is a point of the line that lineOf names, and its baseline

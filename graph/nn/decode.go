@@ -18,9 +18,13 @@ type Cache struct {
 
 // Cache returns the sizes of a cache of the layer, for slots sequences that share pages of pageLen tokens each.
 func (c NSAConfig) Cache(slots, pages, pageLen int) ops.KVCache {
-	return ops.KVCache{
+	k := ops.KVCache{
 		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen,
 	}
+	if c.NoSelected {
+		k.Without = ops.Selected
+	}
+	return k
 }
 
 // Decoded are the nodes of a layer that takes one token of each sequence.
@@ -39,7 +43,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	defer prefix(&err, "nsa "+l.prefix+": decode")
 	b := l.builder
 	q, k, v := l.project(&b, x)
-	inputs := append(G.Nodes{q}, interleave(k, v)...)
+	inputs := append(G.Nodes{q}, l.config.inOrder(k, v)...)
 	inputs = append(inputs, l.gates(&b, x), c.Values, c.Rows)
 	mlp := l.config.Phi == PhiMLP
 	if mlp {
@@ -69,12 +73,4 @@ func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 		return nil, errors.New("the parts are not those of a layer")
 	}
 	return ops.Apply(ops.FillCacheOp{Cache: c.KVCache}, append(slices.Clone(p.stored), c.Values, c.Rows)...)
-}
-
-// interleave returns the keys and values of the branches in turn.
-func interleave(k, v [len(branches)]*G.Node) (list G.Nodes) {
-	for i := range k {
-		list = append(list, k[i], v[i])
-	}
-	return list
 }

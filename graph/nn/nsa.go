@@ -45,6 +45,10 @@ type NSAConfig struct {
 	GateHidden     int            // hidden width of the gates' MLP
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
+
+	// NoSelected leaves the selected branch out, with its projections, its gate and the choice of blocks: an ablation. The other
+	// branches are as before, and SelectBlock and TopN have no effect.
+	NoSelected bool `json:",omitempty"`
 }
 
 // DefaultRoPEBase is the base of the rotary embedding where none is given.
@@ -56,8 +60,13 @@ const (
 	maxElements = 1 << 40 // elements of a parameter
 )
 
-// branches are the names of the three branches in the order of the gates.
-var branches = [...]string{"cmp", "sel", "win"}
+// branches returns the names of the branches in the order of the gates.
+func (c NSAConfig) branches() []string {
+	if c.NoSelected {
+		return []string{"cmp", "win"}
+	}
+	return []string{"cmp", "sel", "win"}
+}
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
 func (c NSAConfig) Validate() (err error) {
@@ -119,7 +128,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 		}
 	}
 	list := []Param{linear("wq", c.Heads*c.KeyDim, c.Dim)}
-	for _, b := range branches {
+	for _, b := range c.branches() {
 		list = append(list, linear("wk_"+b, c.KVHeads*c.KeyDim, c.Dim), linear("wv_"+b, c.KVHeads*c.ValueDim, c.Dim))
 	}
 	if c.Phi == PhiMLP {
@@ -132,7 +141,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 		}
 	}
 	list = append(list, gate("gate.w1", c.GateHidden, c.Dim)...)
-	list = append(list, gate("gate.w2", len(branches)*c.Heads, c.GateHidden)...)
+	list = append(list, gate("gate.w2", len(c.branches())*c.Heads, c.GateHidden)...)
 	return append(list, linear("wo", c.Dim, c.Heads*c.ValueDim))
 }
 
@@ -179,11 +188,11 @@ func (l *NSA) Learnables() G.Nodes { return l.learnables }
 // it was made with graph.WithKeep of them.
 type NSAParts struct {
 	Output     *G.Node // [B,S,Dim]
-	Gates      *G.Node // [B,S,Hq,3], the weights of the compressed, the selected and the window branch
+	Gates      *G.Node // [B,S,Hq,3], the weights of the compressed, the selected and the window branch; with NoSelected [B,S,Hq,2]
 	Compressed *G.Node // [B,S,Hq,Dv], the branch's output before its gate
-	Selected   *G.Node // [B,S,Hq,Dv]
+	Selected   *G.Node // [B,S,Hq,Dv]; with NoSelected nil
 	Window     *G.Node // [B,S,Hq,Dv]
-	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, from its document's first, ascending, padded with -1
+	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, from its document's first, ascending, padded with -1; with NoSelected nil
 
 	stored G.Nodes // what Fill stores
 }
@@ -236,20 +245,23 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	q, k, v := l.project(&b, x)
 	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
 	q = rope(q)
-	for i := range k {
-		k[i] = rope(k[i])
+	for _, name := range c.branches() {
+		k[name] = rope(k[name])
 	}
 
-	kc, vc := l.compress(&b, "phi_k.", k[0], documents), l.compress(&b, "phi_v.", v[0], documents) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
-	p.stored = append(G.Nodes{kc, vc}, interleave(k, v)...)
+	kc, vc := l.compress(&b, "phi_k.", k["cmp"], documents), l.compress(&b, "phi_v.", v["cmp"], documents) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
+	p.stored = append(G.Nodes{kc, vc}, c.inOrder(k, v)...)
 	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride, documents))
-	lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
-	p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
-	p.Selected = b.Node(ops.SelectedAttention(q, k[1], v[1], p.Blocks, c.SelectBlock, documents))
-	p.Window = b.Node(ops.SlidingWindow(q, k[2], v[2], c.Window, documents))
+	if !c.NoSelected {
+		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
+		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
+		p.Selected = b.Node(ops.SelectedAttention(q, k["sel"], v["sel"], p.Blocks, c.SelectBlock, documents))
+	}
+	p.Window = b.Node(ops.SlidingWindow(q, k["win"], v["win"], c.Window, documents))
 
 	p.Gates = l.gates(&b, x)
-	sum := b.Node(ops.GatedSum(p.Gates, p.Compressed, p.Selected, p.Window)) // [B,S,Hq,Dv]
+	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })
+	sum := b.Node(ops.GatedSum(p.Gates, outputs...)) // [B,S,Hq,Dv]
 	p.Output = b.Linear(sum, l.prefix+"wo")
 	if b.err != nil {
 		return NSAParts{}, b.err
@@ -257,18 +269,26 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	return p, nil
 }
 
-// project returns the projections of x [B,S,Dim] before rotation: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv] of each
-// branch.
-func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v [len(branches)]*G.Node) {
+// project returns the projections of x [B,S,Dim] before rotation: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv] by the
+// names of the branches.
+func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v map[string]*G.Node) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
-	q = heads("wq", l.config.Heads)
-	for i, name := range branches {
-		k[i], v[i] = heads("wk_"+name, l.config.KVHeads), heads("wv_"+name, l.config.KVHeads)
+	q, k, v = heads("wq", l.config.Heads), map[string]*G.Node{}, map[string]*G.Node{}
+	for _, name := range l.config.branches() {
+		k[name], v[name] = heads("wk_"+name, l.config.KVHeads), heads("wv_"+name, l.config.KVHeads)
 	}
 	return q, k, v
 }
 
-// gates returns the activated gates of x: [B,S,Hq,3].
+// inOrder returns the keys and values of the branches in turn.
+func (c NSAConfig) inOrder(k, v map[string]*G.Node) (list G.Nodes) {
+	for _, name := range c.branches() {
+		list = append(list, k[name], v[name])
+	}
+	return list
+}
+
+// gates returns the activated gates of x: [B,S,Hq,3], or 2 without the selected branch.
 func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
 	logits := b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(l.config.Heads))
 	if l.config.GateActivation == GateSoftmax {

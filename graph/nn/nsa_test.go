@@ -120,7 +120,9 @@ func TestNSAGradients(t *testing.T) {
 	mlp, softmax := nsaConfig(), nsaConfig()
 	mlp.Phi, mlp.PhiHidden = PhiMLP, 3
 	softmax.GateActivation = GateSoftmax
-	for name, config := range map[string]NSAConfig{"mean": nsaConfig(), "mlp": mlp, "softmax": softmax} {
+	without := nsaConfig()
+	without.NoSelected = true
+	for name, config := range map[string]NSAConfig{"mean": nsaConfig(), "mlp": mlp, "softmax": softmax, "without selected": without} {
 		t.Run(name, func(t *testing.T) { checkNSAGradients(t, config) })
 	}
 }
@@ -141,18 +143,26 @@ func normal(g *G.ExprGraph, name string, seed uint64, shape ...int) *G.Node {
 
 func checkNSAGradients(t *testing.T, config NSAConfig) {
 	x, l, parts := layerOn(t, config, 1, 29)
-	g, y, idx := x.Graph(), parts.Output, parts.Blocks
+	g, y := x.Graph(), parts.Output
 	require.Equal(t, x.Shape(), y.Shape())
 	cost := G.Must(G.Sum(G.Must(G.HadamardProd(y, normal(g, "r", 2, x.Shape()...)))))
 	wrt := append(G.Nodes{x}, l.Learnables()...)
 	testutil.Must(graph.Grad(cost, wrt...))(t)
 	require.NoError(t, graph.CheckGraph(g))
 
-	m := testutil.Closing(graph.NewMachine(g, graph.WithKeep(cost, idx)))(t)
+	keep := G.Nodes{cost}
+	if !config.NoSelected {
+		keep = append(keep, parts.Blocks)
+	}
+	m := testutil.Closing(graph.NewMachine(g, graph.WithKeep(keep...)))(t)
 	run := func() (float64, string) {
 		require.NoError(t, m.RunAll())
 		m.Reset()
-		return float64(*cost.Value().(*G.F64)), fmt.Sprint(idx.Value().Data())
+		blocks := ""
+		for _, n := range keep[1:] {
+			blocks = fmt.Sprint(n.Value().Data())
+		}
+		return float64(*cost.Value().(*G.F64)), blocks
 	}
 	_, frozen := run()
 	want := map[string][]float64{}
@@ -173,41 +183,53 @@ func checkNSAGradients(t *testing.T, config NSAConfig) {
 	}
 }
 
-// TestNSAParts computes the layer's output from its gates and branches.
+// TestNSAParts computes the layer's output from its gates and branches, with the selected branch and without it.
 func TestNSAParts(t *testing.T) {
 	const batch, seq = 2, 17
-	c := nsaConfig()
-	x, l, p := layerOn(t, c, batch, seq)
-	m := testutil.Closing(graph.NewMachine(x.Graph(), graph.WithKeep(p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks)))(t)
-	require.NoError(t, m.RunAll())
-
-	require.Equal(t, tensor.Shape{batch, seq, c.KVHeads, c.TopN}, p.Blocks.Value().Shape())
-	require.Equal(t, []int32{0, -1, -1, -1}, p.Blocks.Value().Data().([]int32)[:c.TopN])
-	require.Equal(t, tensor.Shape{batch, seq, c.Heads, 3}, p.Gates.Value().Shape())
-	gates := p.Gates.Value().Data().([]float64)
-	var sum []float64 // [B,S,Hq,Dv]
-	for i, branch := range []*G.Node{p.Compressed, p.Selected, p.Window} {
-		require.Equal(t, tensor.Shape{batch, seq, c.Heads, c.ValueDim}, branch.Value().Shape())
-		o := branch.Value().Data().([]float64)
-		if sum == nil {
-			sum = make([]float64, len(o))
-		}
-		for j := range o {
-			sum[j] += gates[j/c.ValueDim*3+i] * o[j]
-		}
-	}
-	width, wo := c.Heads*c.ValueDim, l.Learnables()[len(l.Learnables())-1].Value().Data().([]float64)
-	var want []float64
-	for row := range batch * seq {
-		for out := range c.Dim {
-			y := 0.0
-			for j := range width {
-				y += sum[row*width+j] * wo[out*width+j]
+	for _, without := range []bool{false, true} {
+		c := nsaConfig()
+		c.NoSelected = without
+		x, l, p := layerOn(t, c, batch, seq)
+		branches := G.Nodes{p.Compressed, p.Selected, p.Window}
+		keep := G.Nodes{p.Gates, p.Compressed, p.Selected, p.Window, p.Blocks}
+		if without {
+			require.Nil(t, p.Selected)
+			require.Nil(t, p.Blocks)
+			for _, learnable := range l.Learnables() {
+				require.NotContains(t, learnable.Name(), "_sel")
 			}
-			want = append(want, y)
+			branches, keep = G.Nodes{p.Compressed, p.Window}, G.Nodes{p.Gates, p.Compressed, p.Window}
 		}
+		m := testutil.Closing(graph.NewMachine(x.Graph(), graph.WithKeep(keep...)))(t)
+		require.NoError(t, m.RunAll())
+
+		if !without {
+			require.Equal(t, tensor.Shape{batch, seq, c.KVHeads, c.TopN}, p.Blocks.Value().Shape())
+			require.Equal(t, []int32{0, -1, -1, -1}, p.Blocks.Value().Data().([]int32)[:c.TopN])
+		}
+		n := len(branches)
+		require.Equal(t, tensor.Shape{batch, seq, c.Heads, n}, p.Gates.Value().Shape())
+		gates := p.Gates.Value().Data().([]float64)
+		sum := make([]float64, batch*seq*c.Heads*c.ValueDim) // [B,S,Hq,Dv]
+		for i, branch := range branches {
+			require.Equal(t, tensor.Shape{batch, seq, c.Heads, c.ValueDim}, branch.Value().Shape())
+			for j, o := range branch.Value().Data().([]float64) {
+				sum[j] += gates[j/c.ValueDim*n+i] * o
+			}
+		}
+		width, wo := c.Heads*c.ValueDim, l.Learnables()[len(l.Learnables())-1].Value().Data().([]float64)
+		var want []float64
+		for row := range batch * seq {
+			for out := range c.Dim {
+				y := 0.0
+				for j := range width {
+					y += sum[row*width+j] * wo[out*width+j]
+				}
+				want = append(want, y)
+			}
+		}
+		testutil.Within(t, "output", p.Output.Value().Data().([]float64), want, 1e-12)
 	}
-	testutil.Within(t, "output", p.Output.Value().Data().([]float64), want, 1e-12)
 }
 
 func TestBuilderKeepsTheFirstError(t *testing.T) {

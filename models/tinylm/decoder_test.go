@@ -16,11 +16,12 @@ import (
 
 // decodeConfigs are models of all kinds of layers.
 func decodeConfigs() map[string]Config {
-	mlp, softmax, dense := small(), small(), small()
+	mlp, softmax, dense, without := small(), small(), small(), small()
+	without.NoSelected = true
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	softmax.GateActivation, softmax.KVHeads, softmax.ValueDim = nn.GateSoftmax, 1, 6
 	dense.Attention = Dense
-	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense}
+	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without}
 }
 
 // logitsOf returns the logits [S,V] of a Model of tokens.

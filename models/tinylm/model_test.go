@@ -95,3 +95,23 @@ func TestLossScaleCancels(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 }
+
+// TestModelWithoutSelected: the ablation has neither the branch's ops nor its weights, and its parts are those that are left.
+func TestModelWithoutSelected(t *testing.T) {
+	c := small()
+	c.NoSelected = true
+	m := newTestModel(t, newTestWeights(t, c, tensor.Float32, 1), nil, 2, 64, WithGradients(), WithParts())
+	solver := testutil.Closing(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
+	_, err := m.LossAndStep(solver)
+	require.NoError(t, err)
+	for _, n := range m.Graph().AllNodes() {
+		require.NotContains(t, n.String(), "select")
+		require.NotContains(t, n.Name(), "_sel")
+	}
+	for _, l := range m.Layers() {
+		require.Nil(t, l.Blocks)
+		require.Equal(t, tensor.Shape{2, 64, c.Heads, 2}, testutil.Must(graph.HostValue(l.Gates.Value()))(t).Shape())
+	}
+	selected := c.Layers * (c.Dim*c.KVHeads*(c.KeyDim+c.ValueDim) + c.Heads*(c.GateHidden+1))
+	require.Equal(t, small().Parameters()-selected, c.Parameters())
+}

@@ -114,8 +114,10 @@ func (m *Model) machineOptions(o modelOptions) []graph.Option {
 	}
 	if o.parts {
 		for _, l := range m.layers {
-			if l.Gates != nil {
-				keep = append(keep, l.Gates, l.Blocks)
+			for _, n := range (G.Nodes{l.Gates, l.Blocks}) { // dense attention has neither
+				if n != nil {
+					keep = append(keep, n)
+				}
 			}
 		}
 	}

@@ -33,7 +33,9 @@ func TestWeightsRoundTrip(t *testing.T) {
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	dense := small()
 	dense.Attention = Dense
-	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense} {
+	without := small()
+	without.NoSelected = true
+	for name, c := range map[string]Config{"mean": small(), "mlp": mlp, "dense": dense, "without selected": without} {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 			t.Run(name+"/"+dt.Name(), func(t *testing.T) {
 				w := newTestWeights(t, c, dt, 7)

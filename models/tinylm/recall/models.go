@@ -1,0 +1,69 @@
+package recall
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Kind is the attention of a model.
+type Kind string
+
+// The kinds of models that are compared.
+const (
+	NSA             Kind = "nsa"
+	WithoutSelected Kind = "nsa-without-selected"
+	Dense           Kind = "dense"
+)
+
+// Kinds returns all of them.
+func Kinds() []Kind { return []Kind{NSA, WithoutSelected, Dense} }
+
+// ParseKinds reads kinds that are separated by commas.
+func ParseKinds(list string) (kinds []Kind, err error) {
+	for _, name := range strings.Split(list, ",") {
+		k := Kind(strings.TrimSpace(name))
+		if !slices.Contains(Kinds(), k) {
+			return nil, fmt.Errorf("recall: model %q, want some of %v", name, Kinds())
+		}
+		if !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds, nil
+}
+
+// The sizes of the branches. A block of values tokens is what NSA compresses and what it selects.
+const (
+	values = 16
+	window = 32
+
+	// freeBlocks is how many more blocks NSA may choose than there are blocks of pairs.
+	freeBlocks = 3
+)
+
+// NewTask returns the task of a context and a number of pairs, a multiple of 16, which every Model can be asked. Its answers lie
+// outside of what NSA sees without a choice: the window, the first block and the two newest.
+func NewTask(context, pairs int) (Task, error) {
+	t := Task{Context: context, Pairs: pairs, Values: values, Questions: 2 * pairs, Skip: values, Gap: max(window, 2*values)}
+	return t, t.Validate()
+}
+
+// Model returns the configuration of a model of one layer. The rotary embedding has a large base, so that most of a key does not turn
+// within the context: keys are found by what they are and not by where they stand.
+func (t Task) Model(k Kind) tinylm.Config {
+	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
+		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18, NoSelected: k == WithoutSelected,
+		Params: ops.Params{
+			BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: ops.ForcedBlocks + t.Pairs/t.Values + freeBlocks, Window: window,
+		},
+	}}
+	if k == Dense {
+		c.Attention = tinylm.Dense
+	}
+	return c
+}

@@ -1,0 +1,81 @@
+package recall
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/moby/sys/atomicwriter"
+)
+
+// Report are the runs of one command.
+type Report struct {
+	Task Task
+	Runs []Run
+	Host [][2]string // name and value of columns that are the same in all rows, such as commit and machine
+}
+
+// Save writes FOLDER/recall_CONTEXT.csv and the plots beside it, and returns their paths.
+func (r Report) Save(folder string) (paths []string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("recall: report: %w", err)
+		}
+	}()
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	write := func(suffix string, data []byte, err error) error {
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(folder, fmt.Sprintf("recall_%d%s", r.Task.Context, suffix))
+		paths = append(paths, path)
+		return atomicwriter.WriteFile(path, data, 0o644)
+	}
+	table, err := r.csv()
+	if err := write(".csv", table, err); err != nil {
+		return nil, err
+	}
+	steps, err := r.plotSteps()
+	if err := write("_steps.png", steps, err); err != nil {
+		return nil, err
+	}
+	distances, err := r.plotDistances()
+	if err := write("_distance.png", distances, err); err != nil {
+		return nil, err
+	}
+	return paths, nil
+}
+
+// csv returns the table: a row for each point of training, with step, and one for each range of distances, with asked.
+func (r Report) csv() ([]byte, error) {
+	var header, host []string
+	for _, h := range r.Host {
+		header, host = append(header, h[0]), append(host, h[1])
+	}
+	lines := [][]string{append(header, "context", "pairs", "chance", "model", "parameters", "step", "tokens", "seconds", "loss",
+		"asked", "from", "to", "questions", "accuracy", "chosen")}
+	for _, run := range r.Runs {
+		first := append(host[:len(host):len(host)], strconv.Itoa(r.Task.Context), strconv.Itoa(r.Task.Pairs), number(r.Task.Chance()),
+			string(run.Kind), strconv.Itoa(run.Parameters))
+		row := func(columns ...string) { lines = append(lines, append(first[:len(first):len(first)], columns...)) }
+		for _, p := range run.Points {
+			row(strconv.Itoa(p.Step), strconv.FormatInt(p.Tokens, 10), fmt.Sprintf("%.1f", p.Elapsed.Seconds()), number(p.Loss),
+				strconv.Itoa(r.Task.Context), "", "", strconv.Itoa(len(p.Answers)), number(Accuracy(p.Answers)), number(Chosen(p.Answers)))
+		}
+		for _, asked := range run.contexts() {
+			for _, b := range run.Asked[asked] {
+				row("", "", "", "", strconv.Itoa(asked), strconv.Itoa(b.From), strconv.Itoa(b.To), strconv.Itoa(len(b.Answers)), number(Accuracy(b.Answers)), number(Chosen(b.Answers)))
+			}
+		}
+	}
+	var b bytes.Buffer
+	err := csv.NewWriter(&b).WriteAll(lines)
+	return b.Bytes(), err
+}
+
+func number(x float64) string { return strconv.FormatFloat(x, 'f', 4, 64) }

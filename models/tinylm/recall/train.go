@@ -1,0 +1,190 @@
+package recall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// DefaultOptions returns those of a context of 1024 tokens on a CPU.
+func DefaultOptions() Options {
+	return Options{Steps: 1000, Rows: 2, LR: 3e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, AskDocs: 32}
+}
+
+// Options are how models are trained and asked. The same options give the same bits on the same device.
+type Options struct {
+	Steps     int // of training
+	Rows      int // of Task.Context tokens in a batch
+	LR        float64
+	Easier    float64 // share of the training documents whose blocks have one value each, see Task.fill
+	Seed      uint64  // of weights and documents
+	EvalEvery int     // steps between two evaluations
+	EvalDocs  int     // documents of an evaluation
+	AskDocs   int     // documents that a trained model is asked, of each length
+	Backend   graph.Backend
+	Precision graph.Precision
+}
+
+// Validate returns an error that names the option, or the size of the task, that is wrong.
+func (o Options) Validate(t Task) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case o.Backend == nil:
+		return errors.New("recall: no backend")
+	case o.Precision == graph.FP16:
+		return errors.New("recall: precision fp16 wants a loss scale, which this training does not have: f32 or bf16")
+	case o.Steps < 1 || o.Steps > 1<<24:
+		return fmt.Errorf("recall: %d steps, want 1 to %d", o.Steps, 1<<24)
+	case o.Rows < 1 || o.Rows > maxTokens/t.Context:
+		return fmt.Errorf("recall: %d rows, want 1 to %d of %d tokens", o.Rows, maxTokens/t.Context, t.Context)
+	case !(o.LR > 0 && o.LR < 1):
+		return fmt.Errorf("recall: learning rate is %v, want a number between 0 and 1", o.LR)
+	case !(o.Easier >= 0 && o.Easier < 1):
+		return fmt.Errorf("recall: share of easier documents is %v, want a number from 0 to below 1", o.Easier)
+	case o.EvalEvery < 1 || o.EvalDocs < 1 || o.AskDocs < 1:
+		return fmt.Errorf("recall: evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each", o.EvalDocs, o.EvalEvery, o.AskDocs)
+	}
+	return nil
+}
+
+// short returns the task of shorter documents, a quarter of which is questions at most.
+func (t Task) short(context int) Task {
+	if context < t.Context {
+		t.Context, t.Questions = context, min(t.Questions, context/4)
+	}
+	return t
+}
+
+// first returns the tokens of the first documents: Context, halved as often as there is room for the pairs.
+func (t Task) first() int {
+	n := t.Context
+	for n%2 == 0 && t.short(n/2).Validate() == nil {
+		n /= 2
+	}
+	return n
+}
+
+// lengths returns the lengths of documents that a step may train on, the shortest first: in the first fifth of the steps only the
+// shortest ones, then each length up to Context joins after as many steps.
+func (o Options) lengths(t Task, step int) (list []int) {
+	for n := t.first(); n <= t.Context; n *= 2 {
+		list = append(list, n)
+	}
+	alone := o.Steps / 5
+	if step < alone {
+		return list[:1]
+	}
+	return list[:min(len(list), 2+(step-alone)*(len(list)-1)/(o.Steps-alone))]
+}
+
+// Point is an evaluation while a model trains.
+type Point struct {
+	Step    int
+	Tokens  int64         // that the model has trained on
+	Elapsed time.Duration // since the beginning, evaluations included
+	Loss    float64       // mean over the steps since the last point, nats an answer
+	Answers []Answer      // to the questions of documents of the whole context
+}
+
+// Train trains a new model and returns its weights, which are on the backend and are to be freed. It calls report, which may be nil, with
+// each evaluation.
+func Train(ctx context.Context, t Task, k Kind, o Options, report func(Point)) (_ *tinylm.Weights, err error) {
+	if err := o.Validate(t); err != nil {
+		return nil, err
+	}
+	w, err := tinylm.NewWeights(t.Model(k), tensor.Float32, o.Seed)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.MoveTo(o.Backend); err != nil {
+		return nil, err
+	}
+	if err := o.train(ctx, t, w, report); err != nil {
+		return nil, errors.Join(fmt.Errorf("recall: %s: %w", k, err), w.Free())
+	}
+	return w, nil
+}
+
+func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report func(Point)) (err error) {
+	m, err := tinylm.NewModel(w, o.Rows, t.Context, tinylm.WithGradients(), tinylm.WithoutLogits(),
+		tinylm.WithDocuments(o.Rows*t.Context/t.first()), o.machine())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	solver, err := optim.NewAdamW(optim.WithMachine(m.Machine()), optim.WithDecay(0),
+		optim.WithSchedule(optim.WarmupCosine{LR: o.LR, Warmup: min(50, o.Steps/4), Total: o.Steps, Floor: 0.05}))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, solver.Close()) }()
+	asked, err := newExam(w, t, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, asked.Close()) }()
+
+	if report == nil {
+		report = func(Point) {}
+	}
+	random, start, sum, last := rand.New(rand.NewPCG(o.Seed, 0)), time.Now(), 0.0, 0
+	for step := range o.Steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		o.fill(random, t, o.lengths(t, step), m)
+		loss, err := m.LossAndStep(solver)
+		if err != nil {
+			return err
+		}
+		if math.IsNaN(loss) || math.IsInf(loss, 0) {
+			return fmt.Errorf("the loss of step %d is %v: a lower learning rate than %v may help", step+1, loss, o.LR)
+		}
+		sum += loss
+		if done := step + 1; done%o.EvalEvery == 0 || done == o.Steps {
+			answers, err := asked.Answers(o.EvalDocs, uint64(done))
+			if err != nil {
+				return err
+			}
+			report(Point{done, int64(done) * int64(o.Rows*t.Context), time.Since(start), sum / float64(done-last), answers})
+			sum, last = 0, done
+		}
+	}
+	return nil
+}
+
+// fill packs documents into the rows of m: all documents of a row have the same length, one of the list.
+func (o Options) fill(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
+	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()[1:]
+	for at := 0; at < len(tokens); {
+		short := t.short(lengths[r.IntN(len(lengths))])
+		distances := make([]int, short.Questions)
+		for range t.Context / short.Context {
+			end := at + short.Context
+			distinct := t.Values
+			if r.Float64() < o.Easier {
+				distinct = 1
+			}
+			short.fill(r, document{tokens[at:end], targets[at:end], distances}, distinct)
+			ends[0], ends, at = int32(end), ends[1:], end
+		}
+	}
+	for i := range ends {
+		ends[i] = int32(len(tokens))
+	}
+}
+
+func (o Options) machine() tinylm.ModelOption {
+	return tinylm.WithMachine(graph.WithBackend(o.Backend), graph.WithPrecision(o.Precision))
+}

@@ -1,0 +1,93 @@
+package recall
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"image/png"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// smallOptions train for a moment.
+func smallOptions(t *testing.T) Options {
+	o := DefaultOptions()
+	o.Backend = graph.NewCPU(2)
+	t.Cleanup(func() { require.NoError(t, o.Backend.Close()) })
+	o.Steps, o.Rows, o.EvalEvery, o.EvalDocs, o.AskDocs = 30, 1, 10, 1, 2
+	return o
+}
+
+// TestCompare trains and asks all kinds: the loss falls, and a second time the numbers and plots are the same.
+func TestCompare(t *testing.T) {
+	task := testutil.Must(NewTask(256, 16))(t)
+	compare := func() (runs []Run, files map[string][]byte) {
+		var text bytes.Buffer
+		runs = testutil.Must(Compare(context.Background(), task, Kinds(), smallOptions(t), 512, &text))(t)
+		for i, run := range runs {
+			for j := range run.Points {
+				runs[i].Points[j].Elapsed = 0
+			}
+			require.Contains(t, text.String(), string(run.Kind))
+		}
+		files = map[string][]byte{}
+		for _, path := range testutil.Must(Report{task, runs, [][2]string{{"commit", "abc"}}}.Save(t.TempDir()))(t) {
+			files[filepath.Base(path)] = testutil.Must(os.ReadFile(path))(t)
+		}
+		return runs, files
+	}
+	runs, files := compare()
+	require.Len(t, runs, 3)
+	for _, run := range runs {
+		require.Len(t, run.Points, 3)
+		require.Less(t, run.Points[2].Loss, 0.8*run.Points[0].Loss, run.Kind)
+		require.Equal(t, []int{256, 512}, run.contexts())
+		for _, asked := range run.contexts() {
+			questions := 0
+			for _, b := range run.Asked[asked] {
+				questions += len(b.Answers)
+			}
+			require.Equal(t, 2*task.Questions, questions)
+		}
+	}
+	for _, name := range []string{"recall_256_steps.png", "recall_256_distance.png"} {
+		testutil.Must(png.Decode(bytes.NewReader(files[name])))(t)
+	}
+	lines := testutil.Must(csv.NewReader(bytes.NewReader(files["recall_256.csv"])).ReadAll())(t)
+	require.Len(t, lines, 1+3*(3+2*bins))
+	again, sameFiles := compare()
+	require.Equal(t, runs, again)
+	require.Equal(t, files, sameFiles)
+}
+
+func TestOptionsRefuse(t *testing.T) {
+	task := testutil.Must(NewTask(1024, 32))(t)
+	for message, change := range map[string]func(*Options){
+		"recall: no backend":                      func(o *Options) { o.Backend = nil },
+		"recall: precision fp16":                  func(o *Options) { o.Precision = graph.FP16 },
+		"recall: 0 steps, want 1 to":              func(o *Options) { o.Steps = 0 },
+		"recall: -1 rows, want 1 to 4096 of 1024": func(o *Options) { o.Rows = -1 },
+		"recall: learning rate is 0":              func(o *Options) { o.LR = 0 },
+		"recall: share of easier documents is 1":  func(o *Options) { o.Easier = 1 },
+		"recall: evaluations of 0 documents":      func(o *Options) { o.EvalDocs = 0 },
+	} {
+		o := smallOptions(t)
+		change(&o)
+		_, err := Train(context.Background(), task, NSA, o, nil)
+		require.ErrorContains(t, err, message)
+	}
+	_, err := Train(context.Background(), Task{}, NSA, smallOptions(t), nil)
+	require.ErrorContains(t, err, "recall: context is 0")
+	stopped, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = Train(stopped, task, NSA, smallOptions(t), nil)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = ParseKinds("nsa,linear")
+	require.EqualError(t, err, `recall: model "linear", want some of [nsa nsa-without-selected dense]`)
+}
