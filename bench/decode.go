@@ -56,7 +56,7 @@ func benchDecode(r *report) {
 	addDecoders(r)
 }
 
-const pageLen = 128
+const pageLen = 512
 
 // addDecode measures a step of all slots at token s.
 func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {

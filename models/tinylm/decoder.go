@@ -42,8 +42,8 @@ type decoded struct {
 // ErrContextFull says that a sequence has no room for another token.
 var ErrContextFull = errors.New("the context is full")
 
-// pageTokens is the least length of a page of the caches.
-const pageTokens = 128
+// pageTokens is the length of a page of the caches, of contexts that are as long. The compressed keys of a page should fill vectors.
+const pageTokens = 512
 
 // smallModel is the number of parameters up to which a step on the CPU is faster on one worker than on several, which would
 // wait for each other at every op.
@@ -92,9 +92,9 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	if !onHost && w.resident == nil {
 		return nil, errors.New("the weights are on the host: move them to the device first")
 	}
-	pageLen := pageTokens
+	pageLen := min(context, pageTokens)
 	if l := c.SelectBlock; c.Attention != Dense {
-		pageLen = (pageTokens + l - 1) / l * l
+		pageLen = (pageLen + l - 1) / l * l
 	}
 	pages := (context + pageLen - 1) / pageLen
 	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]decoded, slots), prefills: map[int]*decoderGraph{}}
