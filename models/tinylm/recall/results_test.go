@@ -59,7 +59,7 @@ func TestCommittedResults(t *testing.T) {
 	const root = "../../../"
 	doc := string(testutil.Must(os.ReadFile(root + "docs/recall.md"))(t))
 	tables := testutil.Must(filepath.Glob(root + "bench/results/recall/*.csv"))(t)
-	require.Len(t, tables, 2)
+	require.Len(t, tables, 3)
 	for _, path := range tables {
 		s := readShares(t, path)
 		require.Contains(t, doc, "    "+s.command+"\n", path)
