@@ -148,7 +148,7 @@ func (r *report) save() {
 	fmt.Println("\nwrote", path)
 	r.plot("model", "Base() on the CPU, batch 1, float32", "s", r.againstTokens("model"))
 	r.plot("layer", "One NSA layer on the CPU, float32", "s", r.againstTokens("layer"))
-	r.plot("decode", "One more token: attention of a layer, 12 and 2 heads, D 64, batch 1, float32", "ms a token", decodeLine)
+	r.plot("decode", "One more token: attention of a layer", "ms a token", decodeLine)
 	for _, shape := range attentionShapes {
 		title := fmt.Sprintf("Attention of shape %s: %d and %d heads, D %d, forward and backward, %v", shape.name, shape.heads, shape.kvHeads, shape.dim, trainPrecision)
 		r.plot("attention_"+shape.name, title, "ms", shape.line)
