@@ -92,18 +92,20 @@ func (s system) require(bytes int64) error {
 	case err != nil:
 		return err
 	case bytes > left:
-		return fmt.Errorf("needs %s, %s has %s left", size(bytes), of, size(left))
+		return fmt.Errorf("needs %s, %s has %s left", Size(bytes), of, Size(left))
 	}
 	return nil
 }
 
-// size formats bytes.
-func size(bytes int64) string {
+// Size returns a number of bytes for people.
+func Size(bytes int64) string {
 	switch b := float64(bytes); {
 	case bytes >= 1<<30:
 		return fmt.Sprintf("%.1f GiB", b/(1<<30))
 	case bytes >= 1<<20:
 		return fmt.Sprintf("%.1f MiB", b/(1<<20))
+	case bytes >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", b/(1<<10))
 	}
 	return fmt.Sprintf("%d bytes", bytes)
 }

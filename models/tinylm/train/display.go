@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/schollz/progressbar/v3"
+
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // barLength is the bar's number for a whole run.
@@ -101,7 +103,7 @@ func (d *display) text(r *run, rate float64) string {
 		s += fmt.Sprintf("  %v left", left.Round(time.Second))
 	}
 	if !r.host() {
-		s += fmt.Sprintf("  %.1f GB", float64(r.need.device)/1e9)
+		s += "  " + memory.Size(r.need.device)
 	}
 	return s
 }

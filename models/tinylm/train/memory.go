@@ -38,7 +38,7 @@ func (r *run) checkMemory(c tinylm.Config) error {
 	}
 	r.show.line("%s", line)
 	if d := r.backend.Device(); !d.Host && d.Memory > 0 && need.device > d.Memory {
-		return fmt.Errorf("needs %s, %s has %s: %s", inBytes(need.device), d.Name, inBytes(d.Memory), r.advice())
+		return fmt.Errorf("needs %s, %s has %s: %s", memory.Size(need.device), d.Name, memory.Size(d.Memory), r.advice())
 	}
 	if err := memory.Require(need.host); err != nil {
 		return fmt.Errorf("%w: %s", err, r.advice())
@@ -66,9 +66,9 @@ func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, fl
 
 func (n need) String() string {
 	if n.device == 0 {
-		return inBytes(n.host)
+		return memory.Size(n.host)
 	}
-	return fmt.Sprintf("%s of the device and %s of the host", inBytes(n.device), inBytes(n.host))
+	return fmt.Sprintf("%s of the device and %s of the host", memory.Size(n.device), memory.Size(n.host))
 }
 
 // advice says how a run needs less memory.
@@ -84,18 +84,6 @@ func (r *run) advice() string {
 		advice += ", or try -recompute"
 	}
 	return advice
-}
-
-// inBytes returns a size for people.
-func inBytes(n int64) string {
-	switch x := float64(n); {
-	case n < 1e6:
-		return fmt.Sprintf("%.0f kB", x/1e3)
-	case n < 1e9:
-		return fmt.Sprintf("%.0f MB", x/1e6)
-	default:
-		return fmt.Sprintf("%.1f GB", x/1e9)
-	}
 }
 
 // trainOptions are those of the model that trains.

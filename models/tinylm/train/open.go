@@ -22,6 +22,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
@@ -64,7 +65,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	}
 	c := r.Model(r.corpus.Vocab())
 	r.show.line("%s%s, %v\n%s: %d files, %s; %s attention, %.2fM parameters", r.YAML(), cuda.Describe(r.backend), r.precision,
-		r.corpus.Name(), r.corpus.Files(), inBytes(r.corpus.Bytes()), r.Attention, float64(c.Parameters())/1e6)
+		r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()), r.Attention, float64(c.Parameters())/1e6)
 	if err := r.checkMemory(c); err != nil {
 		return err
 	}
