@@ -35,7 +35,7 @@ func TestBatchEqualsSingleTexts(t *testing.T) {
 	}
 	_, _, status := call(t, "", append(promptArgs(prompts[1], 5), same...)...)
 	require.Contains(t, status, "prompt 1 has 42 tokens, the context 32: the first 10 are left out\n")
-	require.Regexp(t, `(?m)^prefill: 80 tokens, [0-9.e+]+ tokens/s; decode: 36 tokens, [0-9.e+]+ tokens/s\n$`, status, "32, and 16 three times")
+	require.Regexp(t, `(?m)^prefill: 80 tokens, [0-9]+ tokens/s; decode: 36 tokens, [0-9]+ tokens/s\n$`, status, "32, and 16 three times")
 }
 
 // TestPrompts: flags, file and standard input give the same text, which a stop string ends.

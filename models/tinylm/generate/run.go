@@ -72,7 +72,7 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 		err = w.write(ctx, prompts)
 	}
 	s := m.sampler.Stats()
-	fmt.Fprintf(status, "prefill: %d tokens, %.4g tokens/s; decode: %d tokens, %.4g tokens/s\n",
+	fmt.Fprintf(status, "prefill: %d tokens, %.0f tokens/s; decode: %d tokens, %.0f tokens/s\n",
 		s.Prefilled, rate(s.Prefilled, s.Prefill), s.Decoded, rate(s.Decoded, s.Decode))
 	return err
 }
