@@ -50,16 +50,16 @@ const (
 // branchNames are the names of the branches in the order of their bits.
 var branchNames = [...]string{"compressed", "selected", "window"}
 
-// Has reports whether the layer has branch i in the order of Branches, and Stores whether the cache holds its keys and values:
-// those of the compressed branch choose the blocks of the selected one. Dense attention has none of them.
-func (c KVCache) Has(i int) bool { return !c.Dense() && c.Without>>i&1 == 0 }
+// Has reports whether the layer has a branch, and Stores whether the cache holds its keys and values: those of the compressed branch
+// choose the blocks of the selected one. Dense attention has none of them.
+func (c KVCache) Has(b Branches) bool { return !c.Dense() && c.Without&b == 0 }
 
-func (c KVCache) Stores(i int) bool { return c.Has(i) || i == 0 && c.Has(1) }
+func (c KVCache) Stores(b Branches) bool { return c.Has(b) || b == Compressed && c.Has(Selected) }
 
 // branches returns the number of branches of the layer.
 func (c KVCache) branches() (n int) {
 	for i := range branchNames {
-		if c.Has(i) {
+		if c.Has(1 << i) {
 			n++
 		}
 	}
@@ -72,7 +72,7 @@ func (c KVCache) pairNames() (names []string) {
 		return []string{"k", "v"}
 	}
 	for i, name := range branchNames {
-		if c.Stores(i) {
+		if c.Stores(1 << i) {
 			names = append(names, name+" k", name+" v")
 		}
 	}
@@ -150,14 +150,14 @@ func (c KVCache) Layout() (at CacheLayout) {
 		at.Numbers = r.Values + lists*c.KVHeads*places*c.ValueDim
 		return r
 	}
-	if c.Dense() || c.Has(1) {
+	if c.Dense() || c.Has(Selected) {
 		at.Tokens = add(c.Pages, c.PageLen)
 	}
-	if c.Stores(0) {
+	if c.Stores(Compressed) {
 		at.Compressed = add(c.Pages, c.PageLen/c.Stride)
 		at.Tail = add(c.Slots, c.BlockLen)
 	}
-	if c.Has(2) {
+	if c.Has(Window) {
 		at.Window = add(c.Slots, c.Window)
 	}
 	return at

@@ -33,7 +33,7 @@ func (op FillCacheOp) cacheInput() int { return len(op.names()) }
 
 // names returns the names of the inputs before the cache.
 func (op FillCacheOp) names() []string {
-	if op.Cache.Stores(0) {
+	if op.Cache.Stores(Compressed) {
 		return append([]string{"kc", "vc"}, op.Cache.pairNames()...)
 	}
 	return op.Cache.pairNames()
@@ -129,16 +129,16 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 			return
 		}
 		next := 0 // input
-		if c.Stores(0) {
+		if c.Stores(Compressed) {
 			put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.block)
 			put(2, max(0, n-c.BlockLen), n, s.raw)
 			next = 4
 		}
-		if c.Has(1) {
+		if c.Has(Selected) {
 			put(next, 0, n, s.token)
 			next += 2
 		}
-		if c.Has(2) {
+		if c.Has(Window) {
 			put(next, max(0, n-c.Window), n, s.recent)
 		}
 	})

@@ -12,7 +12,7 @@ type decoder[T cpu.Float] struct {
 	CacheLayout
 	h, most      int // query heads of a group, and keys that a branch can read
 	q            Arg
-	k, v         [len(branchNames)]Arg // dense attention has the first ones
+	k, v         [len(branchNames)]Arg // by branch; dense attention has the first ones
 	gates        Arg
 	cache, rows  Arg
 	phi          [2][]Arg // of keys and values; empty: the mean
@@ -35,7 +35,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		q: in[0], cache: in[at], rows: in[at+1], o: out[0], idx: out[1], read: out[2],
 	}
 	for i, next := 0, 1; i < len(d.k); i++ {
-		if c.Stores(i) || c.Dense() && i == 0 {
+		if c.Stores(1<<i) || c.Dense() && i == 0 {
 			d.k[i], d.v[i] = in[next], in[next+1]
 			next += 2
 		}
@@ -82,6 +82,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	for j := range d.h {
 		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], turn)
 	}
+	const compressed, selected, window = 0, 1, 2
 	// put stores the token's key and value of a branch.
 	put := func(branch int, place list[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
@@ -91,7 +92,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 
 	if d.Dense() {
 		put(0, s.token(t))
-		read[2] = int32(d.attend(q, o, s.all(t+1), nil, w))
+		read[window] = int32(d.attend(q, o, s.all(t+1), nil, w))
 		return
 	}
 	// add adds gate times branch to o.
@@ -104,33 +105,33 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		}
 		added++
 	}
-	if d.Stores(0) {
-		put(0, s.raw(t))
+	if d.Stores(Compressed) {
+		put(compressed, s.raw(t))
 		if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
 			d.compress(s, first, w)
 		}
 		visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
 		var kept []T
-		if d.Has(1) && own >= d.TopN { // otherwise all blocks are chosen
+		if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are chosen
 			kept = d.kept.Local(w)
 		}
-		read[0] = int32(visible)
-		if keys := s.visible(visible); d.Has(0) {
-			add(0, d.attend(q, branch, keys, kept, w))
+		read[compressed] = int32(visible)
+		if keys := s.visible(visible); d.Has(Compressed) {
+			add(compressed, d.attend(q, branch, keys, kept, w))
 		} else {
 			d.score(q, keys, kept, w)
 		}
-		if d.Has(1) {
+		if d.Has(Selected) {
 			d.choice.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
 		}
 	}
-	if d.Has(1) {
-		put(1, s.token(t))
-		add(1, d.attend(q, branch, s.selected(idx, t), nil, w))
+	if d.Has(Selected) {
+		put(selected, s.token(t))
+		add(selected, d.attend(q, branch, s.selected(idx, t), nil, w))
 	}
-	if d.Has(2) {
-		put(2, s.recent(t))
-		add(2, d.attend(q, branch, s.newest(max(0, t+1-d.KVCache.Window), t+1), nil, w))
+	if d.Has(Window) {
+		put(window, s.recent(t))
+		add(window, d.attend(q, branch, s.newest(max(0, t+1-d.KVCache.Window), t+1), nil, w))
 	}
 }
 

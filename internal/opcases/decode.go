@@ -46,7 +46,7 @@ type Sequence struct {
 // Gates returns the number of gates of a head.
 func (c Decoding) Gates() (n int) {
 	for i := range 3 {
-		if c.Cache.Has(i) {
+		if c.Cache.Has(1 << i) {
 			n++
 		}
 	}
@@ -108,7 +108,7 @@ func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32
 		{k[1], s.V[1], ref.SelectedMask(idx, 1, n, c.Cache.KVHeads, p.SelectBlock)},
 		{k[2], s.V[2], ref.WindowMask(p.Window)},
 	} {
-		if c.Cache.Has(i) {
+		if c.Cache.Has(1 << i) {
 			o, _ := ref.Attention(q, branch.k, branch.v, branch.mask)
 			outputs = append(outputs, o)
 		}
