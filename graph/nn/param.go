@@ -22,14 +22,6 @@ type Param struct {
 // Init draws an element of a parameter's first value. A nil one fills with zeros.
 type Init func(r *rand.Rand) float64
 
-// Scaled returns an Init that draws as f does and multiplies by scale. With 0 it is nil, which fills with zeros.
-func (f Init) Scaled(scale float64) Init {
-	if f == nil || scale == 0 {
-		return nil
-	}
-	return func(r *rand.Rand) float64 { return scale * f(r) }
-}
-
 // Ones fills with ones: the weight of a norm.
 func Ones() Init { return func(*rand.Rand) float64 { return 1 } }
 

@@ -123,16 +123,11 @@ func (c Config) LearnableParams() []nn.Param {
 	}
 	list = append(list, norm("norm"), linear("head", c.Vocab, c.Dim))
 	for i, p := range list {
-		if isOutput(p.Name) {
+		if strings.HasSuffix(p.Name, "attn.wo.weight") || strings.HasSuffix(p.Name, "mlp.w2.weight") {
 			list[i].Init = nn.Normal(1 / math.Sqrt(float64(p.Shape[1])) / math.Sqrt(float64(2*c.Layers)))
 		}
 	}
 	return list
-}
-
-// isOutput reports whether a parameter writes to the residual stream.
-func isOutput(name string) bool {
-	return strings.HasSuffix(name, "attn.wo.weight") || strings.HasSuffix(name, "mlp.w2.weight")
 }
 
 // Parameters returns the number of the model's learnable numbers.

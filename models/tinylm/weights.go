@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -102,36 +101,8 @@ func (w *Weights) Free() error {
 	return err
 }
 
-// WeightsOption is an option of NewWeights.
-type WeightsOption func(*weightsOptions) error
-
-type weightsOptions struct {
-	outputScale float64
-}
-
-// WithOutputScale multiplies the first values of the weights that write to the residual stream. With 0 a layer changes nothing at
-// first.
-func WithOutputScale(scale float64) WeightsOption {
-	return func(o *weightsOptions) error {
-		if !(scale >= 0 && scale <= math.MaxFloat32) {
-			return fmt.Errorf("tinylm: weights: output scale is %v, want a number of at least 0", scale)
-		}
-		o.outputScale = scale
-		return nil
-	}
-}
-
 // NewWeights draws the parameters of a model. The same seed gives the same weights; float32 is float64 rounded.
-func NewWeights(c Config, dt tensor.Dtype, seed uint64, opts ...WeightsOption) (*Weights, error) {
-	o := weightsOptions{outputScale: 1}
-	for _, opt := range opts {
-		if opt == nil {
-			return nil, errors.New("tinylm: weights: nil option")
-		}
-		if err := opt(&o); err != nil {
-			return nil, err
-		}
-	}
+func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -141,9 +112,6 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64, opts ...WeightsOption) (
 	c = c.WithDefaults()
 	w := &Weights{Config: c, Tensors: map[string]*tensor.Dense{}}
 	for _, p := range c.LearnableParams() {
-		if isOutput(p.Name) {
-			p.Init = p.Init.Scaled(o.outputScale)
-		}
 		v, err := p.New(dt, seed)
 		if err != nil {
 			return nil, fmt.Errorf("tinylm: %w", err)

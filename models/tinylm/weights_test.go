@@ -6,7 +6,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -207,34 +206,4 @@ func TestNewWeightsBySeedAndName(t *testing.T) {
 	require.Equal(t, a.Tensors[name].Float64s(), c.Tensors[name].Float64s())
 	require.NotEqual(t, a.Tensors[name].Float64s(), a.Tensors["layers.0.attn.wk_sel.weight"].Float64s())
 	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Int32, 1)), "want float32 or float64")
-}
-
-// TestOutputScale: it scales the weights that write to the residual stream and no others. With 0 the logits are those of a model
-// without layers: they depend on the token alone.
-func TestOutputScale(t *testing.T) {
-	w := newTestWeights(t, small(), tensor.Float64, 1)
-	half := testutil.Must(NewWeights(small(), tensor.Float64, 1, WithOutputScale(0.5)))(t)
-	for name, v := range w.Tensors {
-		factor := 1.0
-		if strings.HasSuffix(name, ".wo.weight") || strings.HasSuffix(name, ".w2.weight") && strings.Contains(name, "mlp") {
-			factor = 0.5
-		}
-		for i, x := range v.Float64s() {
-			require.InDelta(t, factor*x, half.Tensors[name].Float64s()[i], 0, name)
-		}
-	}
-	zero := testutil.Must(NewWeights(small(), tensor.Float64, 1, WithOutputScale(0)))(t)
-	m := newTestModel(t, zero, nil, 1, 8)
-	for i := range m.Tokens() {
-		m.Tokens()[i] = int32(i / 4)
-	}
-	require.NoError(t, m.Run())
-	logits := testutil.Must(m.Logits())(t).Float64s()
-	row := len(logits) / 8
-	require.Equal(t, logits[:row], logits[3*row:4*row])
-	require.NotEqual(t, logits[:row], logits[4*row:5*row])
-	for _, scale := range []float64{-1, math.NaN(), math.Inf(1)} {
-		require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Float64, 1, WithOutputScale(scale))), "output scale is")
-	}
-	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Float64, 1, nil)), "nil option")
 }

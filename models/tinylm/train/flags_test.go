@@ -29,7 +29,7 @@ func TestNonsense(t *testing.T) {
 		"context": {"0", "-1"}, "layers": {"0", "-1", "100000000"}, "dim": {"0", "-8"}, "heads": {"0", "-3"}, "kv-heads": {"0", "3"}, "key-dim": {"0", "3"},
 		"value-dim": {"0", "-1"}, "block": {"0", "5"}, "stride": {"0", "3"}, "select-block": {"0", "7"}, "top-n": {"0", "-1"}, "window": {"0", "-1"},
 		"phi-hidden": {"-1"}, "gate-hidden": {"0", "-1"}, "lr": {"0", "-1", "NaN", "Inf"}, "warmup": {"-1", "2", "NaN"}, "floor": {"-1", "2"},
-		"schedule": {"", "flat"}, "beta2": {"-1", "1", "NaN"}, "output-init": {"-1", "Inf", "NaN"},
+		"schedule": {"", "flat"}, "beta2": {"-1", "1", "NaN"},
 		"decay": {"-1", "NaN"}, "clip": {"-1", "NaN"}, "eval-every": {"-1"}, "eval-tokens": {"0", "-1"}, "final-eval": {"-1"},
 		"sample": {"-1"}, "temperature": {"-1", "NaN"}, "top-k": {"-1"}, "save-minutes": {"-1", "NaN"}, "keep": {"0", "-1"}, "seed": {"-1"},
 	}

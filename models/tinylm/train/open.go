@@ -178,7 +178,7 @@ func (r *run) openWeights(from *saved) (err error) {
 		}
 		c.Context = r.weights.Config.Context // which is no size of a weight
 	default:
-		if r.weights, err = tinylm.NewWeights(c, tensor.Float32, r.Seed, tinylm.WithOutputScale(r.OutputInit)); err != nil {
+		if r.weights, err = tinylm.NewWeights(c, tensor.Float32, r.Seed); err != nil {
 			return err
 		}
 	}

@@ -39,7 +39,6 @@ type Options struct {
 	PhiHidden   int     `yaml:"phi-hidden" fixed:"true" help:"hidden width of -phi mlp"`
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
 	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file; the model has their sizes"`
-	OutputInit  float64 `yaml:"output-init" fixed:"true" help:"scale of the new weights that write to the residual stream; 0: a layer changes nothing at first"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
 	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches whose gradients add up to those of a step"`
@@ -82,7 +81,7 @@ func Preset(name string) (Options, error) {
 	}
 	o := Options{
 		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
-		OutputInit: 1, LR: 3e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
+		LR: 3e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor,
 	}
@@ -150,7 +149,6 @@ func (o *Options) Validate() error {
 		to   float64
 	}{
 		{"minutes", o.Minutes, year}, {"save-minutes", o.SaveMinutes, year}, {"warmup", o.Warmup, 1}, {"floor", o.Floor, 1},
-		{"output-init", o.OutputInit, 1000},
 	} {
 		if !(s.v >= 0 && s.v <= s.to) {
 			return fmt.Errorf("train: -%s is %v, want a number from 0 to %v", s.name, s.v, s.to)
