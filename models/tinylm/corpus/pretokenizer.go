@@ -1,0 +1,364 @@
+package corpus
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// splitter cuts a text into words and gives them in order. None of them is empty.
+type splitter func(text []byte, word func([]byte))
+
+// preTokenizer is a step that cuts a text into words.
+type preTokenizer struct {
+	split splitter // nil: the step cuts nothing
+	start splitter // for a word that begins the text; nil: split
+	bytes bool     // behind the step the vocabulary has letters for bytes
+}
+
+// preTokenizers are those of a tokenizer.json by type. UnicodeScripts, FixedLength and RandomSplit are missing.
+func preTokenizers() map[string]maker[preTokenizer] {
+	cut := func(find finder, how behavior) maker[preTokenizer] {
+		return constant(preTokenizer{split: how.splitter(find)})
+	}
+	return map[string]maker[preTokenizer]{
+		"BertPreTokenizer":   cut(findBertWords, removed),
+		"ByteLevel":          with(newByteLevel),
+		"CharDelimiterSplit": with(newDelimiterSplit),
+		"Digits":             with(newDigits),
+		"Metaspace":          with(newMetaspace),
+		"Punctuation":        with(newPunctuationSplit),
+		"Split":              with(newSplit),
+		"Whitespace":         cut(findWords, removed),
+		"WhitespaceSplit":    cut(findRunes(unicode.IsSpace), removed),
+	}
+}
+
+// readSplitters reads the steps that cut. bytes says that the last one is ByteLevel. normal are the normalizers of the file.
+func readSplitters(parts, normal []part) (steps []preTokenizer, bytes bool, err error) {
+	all, err := makeParts(parts, preTokenizers())
+	if err != nil {
+		return nil, false, err
+	}
+	for i, s := range all {
+		if bytes {
+			return nil, false, errors.New("want ByteLevel in the end and nowhere else")
+		}
+		if s.start != nil {
+			if err := checkFirst(parts[:i], normal); err != nil {
+				return nil, false, err
+			}
+		}
+		if s.split != nil {
+			steps = append(steps, s)
+		}
+		bytes = s.bytes
+	}
+	return steps, bytes, nil
+}
+
+// checkFirst checks the steps before a Metaspace that depends on whether a word begins the text.
+func checkFirst(words, normal []part) error {
+	for _, p := range words {
+		return fmt.Errorf("type Metaspace with the prepend_scheme first behind %s, want it in front", p.kind)
+	}
+	for _, n := range normal {
+		if !n.keepsStart() {
+			return fmt.Errorf("type Metaspace with the prepend_scheme first behind the normalizer %s, which may remove the first character", n.kind)
+		}
+	}
+	return nil
+}
+
+// finder gives the spans of a text in order: matches of a pattern, which may be empty, and what is between them.
+type finder func(text []byte, found func(from, to int, match bool))
+
+// behavior says what becomes of the matches of a pattern that cuts a text.
+type behavior string
+
+const (
+	removed    behavior = "Removed"
+	isolated   behavior = "Isolated"
+	contiguous behavior = "Contiguous"
+	toPrevious behavior = "MergedWithPrevious"
+	toNext     behavior = "MergedWithNext"
+)
+
+func (b behavior) check() error {
+	switch b {
+	case removed, isolated, contiguous, toPrevious, toNext:
+		return nil
+	}
+	return fmt.Errorf("behavior %q, want %s, %s, %s, %s or %s", string(b), removed, isolated, contiguous, toPrevious, toNext)
+}
+
+// joins says that a span and the one behind it are one word.
+func (b behavior) joins(match, next bool) bool {
+	switch b {
+	case contiguous:
+		return match == next
+	case toPrevious:
+		return !match && next
+	case toNext:
+		return match && !next
+	}
+	return false
+}
+
+func (b behavior) splitter(find finder) splitter {
+	return func(text []byte, word func([]byte)) {
+		begin, end, before := 0, 0, false // of the word before the span
+		give := func() {
+			if begin < end && !(b == removed && before) {
+				word(text[begin:end])
+			}
+		}
+		find(text, func(from, to int, match bool) {
+			if from > 0 && !b.joins(before, match) {
+				give()
+				begin = from
+			}
+			end, before = to, match
+		})
+		give()
+	}
+}
+
+// findRunes finds single characters.
+func findRunes(is func(rune) bool) finder {
+	return func(text []byte, found func(from, to int, match bool)) {
+		from := 0
+		for at := 0; at < len(text); {
+			r, size := utf8.DecodeRune(text[at:])
+			if is(r) {
+				if from < at {
+					found(from, at, false)
+				}
+				from = at + size
+				found(at, from, true)
+			}
+			at += size
+		}
+		if from < len(text) {
+			found(from, len(text), false)
+		}
+	}
+}
+
+// findText finds a text.
+func findText(sought string) finder {
+	return func(text []byte, found func(from, to int, match bool)) {
+		from := 0
+		for {
+			at := bytes.Index(text[from:], []byte(sought))
+			if at < 0 {
+				break
+			}
+			if at > 0 {
+				found(from, from+at, false)
+			}
+			found(from+at, from+at+len(sought), true)
+			from += at + len(sought)
+		}
+		if from < len(text) {
+			found(from, len(text), false)
+		}
+	}
+}
+
+// findClasses gives runs of characters of one class as no matches. Characters of class 0 are matches.
+func findClasses(class func(rune) int) finder {
+	return func(text []byte, found func(from, to int, match bool)) {
+		from, last := 0, 0
+		for at := 0; at < len(text); {
+			r, size := utf8.DecodeRune(text[at:])
+			c := class(r)
+			if at > from && (c != last || c < 0) {
+				found(from, at, last == 0)
+				from = at
+			}
+			at, last = at+size, c
+		}
+		if from < len(text) {
+			found(from, len(text), last == 0)
+		}
+	}
+}
+
+// findWords gives the matches of \w+|[^\w\s]+ as no matches.
+func findWords(text []byte, found func(from, to int, match bool)) {
+	findClasses(func(r rune) int {
+		switch {
+		case isWord(r):
+			return 1
+		case unicode.IsSpace(r):
+			return 0
+		}
+		return 2
+	})(text, found)
+}
+
+// findBertWords gives words and single punctuation marks as no matches.
+func findBertWords(text []byte, found func(from, to int, match bool)) {
+	findClasses(func(r rune) int {
+		switch {
+		case unicode.IsSpace(r):
+			return 0
+		case isPunctuation(r):
+			return -1
+		}
+		return 1
+	})(text, found)
+}
+
+type byteLevelOptions struct {
+	partType
+	AddPrefixSpace bool  `json:"add_prefix_space"`
+	TrimOffsets    bool  `json:"trim_offsets"`
+	UseRegex       *bool `json:"use_regex"` // null: true
+}
+
+func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
+	var split splitter
+	if o.UseRegex == nil || *o.UseRegex {
+		split = scanner{gpt2: true}.split
+	}
+	if o.AddPrefixSpace && split == nil {
+		split = whole
+	}
+	if o.AddPrefixSpace {
+		split = split.behind(" ")
+	}
+	return preTokenizer{split: split, bytes: true}, nil
+}
+
+// whole gives a text as one word.
+func whole(text []byte, word func([]byte)) { word(text) }
+
+// behind returns a splitter of texts that begin with a prefix; if one does not, it gets the prefix.
+func (s splitter) behind(prefix string) splitter {
+	return func(text []byte, word func([]byte)) {
+		if !bytes.HasPrefix(text, []byte(prefix)) {
+			text = append([]byte(prefix), text...)
+		}
+		s(text, word)
+	}
+}
+
+type delimiterOptions struct {
+	partType
+	Delimiter string `json:"delimiter"`
+}
+
+func newDelimiterSplit(o delimiterOptions) (preTokenizer, error) {
+	if utf8.RuneCountInString(o.Delimiter) != 1 {
+		return preTokenizer{}, fmt.Errorf("delimiter %q, want one character", o.Delimiter)
+	}
+	return preTokenizer{split: removed.splitter(findText(o.Delimiter))}, nil
+}
+
+type digitsOptions struct {
+	partType
+	Individual bool `json:"individual_digits"`
+}
+
+func newDigits(o digitsOptions) (preTokenizer, error) {
+	how := contiguous
+	if o.Individual {
+		how = isolated
+	}
+	return preTokenizer{split: how.splitter(findRunes(unicode.IsNumber))}, nil
+}
+
+type punctuationOptions struct {
+	partType
+	Behavior behavior `json:"behavior"`
+}
+
+func newPunctuationSplit(o punctuationOptions) (preTokenizer, error) {
+	if o.Behavior == "" {
+		o.Behavior = isolated
+	}
+	return preTokenizer{split: o.Behavior.splitter(findRunes(isPunctuation))}, o.Behavior.check()
+}
+
+type metaspaceOptions struct {
+	partType
+	Replacement    string `json:"replacement"`
+	PrependScheme  string `json:"prepend_scheme"`
+	Split          *bool  `json:"split"`            // null: true
+	AddPrefixSpace *bool  `json:"add_prefix_space"` // of old files, which have no prepend_scheme
+	OldReplacement string `json:"str_rep"`          // of old files, the same as replacement
+}
+
+// scheme returns always, first or never.
+func (o metaspaceOptions) scheme() (string, error) {
+	if utf8.RuneCountInString(o.Replacement) != 1 {
+		return "", fmt.Errorf("replacement %q, want one character", o.Replacement)
+	}
+	s := o.PrependScheme
+	switch {
+	case s == "" && o.AddPrefixSpace != nil && !*o.AddPrefixSpace:
+		return "never", nil
+	case s == "":
+		return "always", nil
+	case s != "always" && s != "first" && s != "never" || o.AddPrefixSpace != nil && *o.AddPrefixSpace == (s == "never"):
+		return "", fmt.Errorf("prepend_scheme %q, want always, first or never, as add_prefix_space says", s)
+	}
+	return s, nil
+}
+
+func newMetaspace(o metaspaceOptions) (preTokenizer, error) {
+	scheme, err := o.scheme()
+	if err != nil {
+		return preTokenizer{}, err
+	}
+	cut := splitter(whole)
+	if o.Split == nil || *o.Split {
+		cut = toNext.splitter(findText(o.Replacement))
+	}
+	step := func(s splitter) splitter {
+		return func(text []byte, word func([]byte)) {
+			s([]byte(strings.ReplaceAll(string(text), " ", o.Replacement)), word)
+		}
+	}
+	switch scheme {
+	case "always":
+		return preTokenizer{split: step(cut.behind(o.Replacement))}, nil
+	case "first":
+		return preTokenizer{split: step(cut), start: step(cut.behind(o.Replacement))}, nil
+	}
+	return preTokenizer{split: step(cut)}, nil
+}
+
+type splitOptions struct {
+	partType
+	Pattern  patternOptions `json:"pattern"`
+	Behavior behavior       `json:"behavior"`
+	Invert   bool           `json:"invert"`
+}
+
+func newSplit(o splitOptions) (preTokenizer, error) {
+	if err := o.Behavior.check(); err != nil {
+		return preTokenizer{}, err
+	}
+	if o.Pattern.Regex != nil && (o.Behavior == isolated || o.Behavior == removed && o.Invert) {
+		if s, ok := knownPattern(*o.Pattern.Regex); ok && o.Pattern.String == nil {
+			return preTokenizer{split: s.split}, nil
+		}
+	}
+	find, err := o.Pattern.finder()
+	if err != nil {
+		return preTokenizer{}, err
+	}
+	if o.Invert {
+		straight := find
+		find = func(text []byte, found func(from, to int, match bool)) {
+			straight(text, func(from, to int, match bool) { found(from, to, !match) })
+		}
+	}
+	return preTokenizer{split: o.Behavior.splitter(find)}, nil
+}
