@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/klauspost/compress/gzip"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -113,9 +114,6 @@ func TestTokenizersMatchPython(t *testing.T) {
 	require.NoError(t, err, string(out))
 	var lines []string
 	readJSON(t, filepath.Join(folder, "lines.json"), &lines)
-	isNew := func(line string) bool {
-		return strings.ContainsFunc(line, func(r rune) bool { return unicode.Is(unicode.Cn, r) })
-	}
 	compared := len(lines)
 	for _, line := range lines {
 		if isNew(line) {
@@ -135,19 +133,65 @@ func TestTokenizersMatchPython(t *testing.T) {
 			var texts []string
 			readJSON(t, filepath.Join(folder, name+".ids.json"), &want)
 			readJSON(t, filepath.Join(folder, name+".text.json"), &texts)
-			for i, line := range lines {
-				if isNew(line) {
-					continue
-				}
-				got, err := v.encode(nil, []byte(line))
-				require.NoError(t, err)
-				require.Equal(t, want[i], append([]int32{}, got...), "%q", line)
-				text, err := v.decode(got)
-				require.NoError(t, err)
-				if utf8.ValidString(text) { // Python replaces bytes that are no text
-					require.Equal(t, texts[i], text, "%q", line)
-				}
-			}
+			requireSame(t, v, tokenizerCase{Lines: lines, IDs: want, Texts: texts})
+		})
+	}
+}
+
+// tokenizerCase is a tokenizer and what Python makes of lines with it.
+type tokenizerCase struct {
+	Name      string
+	Tokenizer json.RawMessage
+	Lines     []string
+	IDs       [][]int32
+	Texts     []string // of the ids
+}
+
+func requireSame(t *testing.T, v *tokenizer, want tokenizerCase) {
+	for i, line := range want.Lines {
+		if isNew(line) {
+			continue
+		}
+		got, err := v.encode(nil, []byte(line))
+		require.NoError(t, err)
+		require.Equal(t, want.IDs[i], append([]int32{}, got...), "%q", line)
+		text, err := v.decode(got)
+		require.NoError(t, err)
+		if utf8.ValidString(text) { // Python replaces bytes that are no text
+			require.Equal(t, want.Texts[i], text, "%q", line)
+		}
+	}
+}
+
+// isNew says that a line has characters that are newer than Go's Unicode tables.
+func isNew(line string) bool {
+	return strings.ContainsFunc(line, func(r rune) bool { return unicode.Is(unicode.Cn, r) })
+}
+
+// smallTokenizers are of every kind, written by train_tokenizers.py.
+func smallTokenizers(t *testing.T) (all []tokenizerCase) {
+	f, err := os.Open("testdata/tokenizers.jsonl.gz")
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	for d := json.NewDecoder(z); d.More(); {
+		var c tokenizerCase
+		require.NoError(t, d.Decode(&c))
+		all = append(all, c)
+	}
+	return all
+}
+
+// The ids are those that Python's tokenizers gave.
+func TestSmallTokenizers(t *testing.T) {
+	all := smallTokenizers(t)
+	require.Greater(t, len(all), 40)
+	for _, c := range all {
+		t.Run(c.Name, func(t *testing.T) {
+			v, err := parseTokenizer(c.Tokenizer)
+			require.NoError(t, err)
+			requireSame(t, v, c)
 		})
 	}
 }

@@ -2,8 +2,10 @@
 
     pip install tokenizers pyarrow
     python train_tokenizers.py FOLDER [LINES [VOCABULARY]]
+    python train_tokenizers.py small tokenizers.jsonl.gz    # what the tests compare with where Python is absent
 """
 
+import gzip
 import json
 import random
 import sys
@@ -63,7 +65,7 @@ def byte_level():
         yield name, t
 
 
-def kinds(r, text):
+def kinds(text, size):
     """Returns trained tokenizers of other kinds by name."""
     P, N, D, M, T = pre_tokenizers, normalizers, decoders, models, trainers
     bert = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -79,7 +81,7 @@ def kinds(r, text):
         return t
 
     def bpe(**options):
-        return T.BpeTrainer(vocab_size=600, special_tokens=bert, show_progress=False, limit_alphabet=200, **options)
+        return T.BpeTrainer(vocab_size=size, special_tokens=bert, show_progress=False, limit_alphabet=size // 3, **options)
 
     yield "quicktour", make(M.BPE(unk_token="[UNK]"), bpe(), words=P.Whitespace())
     for name, words in {
@@ -105,15 +107,15 @@ def kinds(r, text):
     for b in range(256):
         llama["model"]["vocab"][f"<0x{b:02X}>"] = len(llama["model"]["vocab"])
     yield "llama2", Tokenizer.from_str(json.dumps(llama))
-    piece = T.WordPieceTrainer(vocab_size=600, special_tokens=bert, show_progress=False, limit_alphabet=200)
+    piece = T.WordPieceTrainer(vocab_size=size, special_tokens=bert, show_progress=False, limit_alphabet=size // 3)
     yield "wordpiece", make(M.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20), piece, N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece())
     yield "cased", make(M.WordPiece(unk_token="[UNK]"), piece, N.BertNormalizer(lowercase=False), P.BertPreTokenizer(), D.WordPiece(cleanup=False))
     yield "accents", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFD(), N.Lowercase(), N.StripAccents()]), P.Whitespace(), D.WordPiece())
     yield "compatible", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFKC(), N.Strip()]), P.Whitespace(), D.WordPiece())
     yield "decomposed", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFKD(), N.Replace(Regex(r"\s+"), " "), N.Strip(left=False)]), P.Whitespace())
-    yield "wordlevel", make(M.WordLevel(unk_token="[UNK]"), T.WordLevelTrainer(vocab_size=600, special_tokens=bert, show_progress=False), words=P.Whitespace())
+    yield "wordlevel", make(M.WordLevel(unk_token="[UNK]"), T.WordLevelTrainer(vocab_size=size, special_tokens=bert, show_progress=False), words=P.Whitespace())
     def unigram(**options):
-        return T.UnigramTrainer(vocab_size=600, show_progress=False, **options)
+        return T.UnigramTrainer(vocab_size=size, show_progress=False, **options)
     eos = {"special_tokens": ["<unk>", "<s>", "</s>"], "unk_token": "<unk>"}
     yield "unigram", make(M.Unigram(), unigram(**eos), N.Sequence([N.NFKC(), N.Replace(Regex(" {2,}"), " ")]), P.Metaspace(), D.Metaspace())
     yield "unigram-whole", make(M.Unigram(), unigram(**eos), None, P.Metaspace(split=False, prepend_scheme="first"), D.Metaspace())
@@ -131,21 +133,25 @@ def kinds(r, text):
         t = prefix()
         special = bert if name == "library-bert" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
         more = {"unk_token": "<unk>"} if name == "library-unigram" else {}
-        t.train_from_iterator(plain if name == "library-unigram" else text[:500], vocab_size=600, special_tokens=special, show_progress=False, **more)
+        t.train_from_iterator(plain if name == "library-unigram" else text[:500], vocab_size=size, special_tokens=special, show_progress=False, **more)
         yield name, t._tokenizer
 
 
-def main(folder, n=10_000, size=1000):
-    r = random.Random(1)
-    text = lines(r, n)
-    json.dump(text, open(f"{folder}/lines.json", "w"))
-    special = ["<|endoftext|>", "<|end"]
+def trained(text, size):
+    """Returns all tokenizers by name."""
     made = {}
     for name, t in byte_level():
-        t.train_from_iterator(text[:500], trainers.BpeTrainer(
-            vocab_size=size, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        t.train_from_iterator(text[:500], trainers.BpeTrainer(vocab_size=size, special_tokens=["<|endoftext|>", "<|end"], show_progress=False,
+                                                              initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
         made[name] = t
-    made.update(kinds(r, text))
+    made.update(kinds(text, size))
+    return made
+
+
+def main(folder, n=10_000, size=1000):
+    text = lines(random.Random(1), n)
+    json.dump(text, open(f"{folder}/lines.json", "w"))
+    made = trained(text, size)
     for name, t in made.items():
         t.save(f"{folder}/{name}.json", pretty=False)
         ids = [e.ids for e in t.encode_batch(text, add_special_tokens=False)]
@@ -154,5 +160,18 @@ def main(folder, n=10_000, size=1000):
     json.dump(sorted(made), open(f"{folder}/names.json", "w"))
 
 
+def small(path):
+    """Writes small tokenizers with a few lines to one file, for tests without Python."""
+    text = lines(random.Random(1), 500)
+    with gzip.GzipFile(path, "wb", mtime=0) as f:
+        for name, t in trained(text, 265).items():
+            ids = [e.ids for e in t.encode_batch(text[:40], add_special_tokens=False)]
+            case = {"name": name, "tokenizer": json.loads(t.to_str()), "lines": text[:40], "ids": ids, "texts": t.decode_batch(ids, skip_special_tokens=False)}
+            f.write(json.dumps(case, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    if sys.argv[1] == "small":
+        small(sys.argv[2])
+    else:
+        main(sys.argv[1], *map(int, sys.argv[2:]))
