@@ -16,8 +16,8 @@ type normalizer func(text string) string
 // normalizers are those of a tokenizer.json by type. Precompiled of SentencePiece is missing.
 func normalizers() map[string]maker[normalizer] {
 	return map[string]maker[normalizer]{
-		"NFC":          constant(normalizer(norm.NFC.String)),
-		"NFD":          constant(normalizer(norm.NFD.String)),
+		"NFC":          constant(form(norm.NFC)),
+		"NFD":          constant(form(norm.NFD)),
 		"NFKC":         constant(compatible(norm.NFKC)),
 		"NFKD":         constant(compatible(norm.NFKD)),
 		"Lowercase":    constant(normalizer(lowercase)),
@@ -43,17 +43,18 @@ func (p part) keepsStart() bool {
 }
 
 // compatible returns a normalizer that leaves the characters that are newer than the tables of the reference.
-func compatible(form norm.Form) normalizer {
+func compatible(f norm.Form) normalizer {
+	normalize := form(f)
 	return func(text string) string {
 		var b strings.Builder
 		for {
 			i := strings.IndexFunc(text, func(r rune) bool { return unicode.Is(newCompatible, r) })
 			if i < 0 {
-				b.WriteString(form.String(text))
+				b.WriteString(normalize(text))
 				return b.String()
 			}
 			_, size := utf8.DecodeRuneInString(text[i:])
-			b.WriteString(form.String(text[:i]))
+			b.WriteString(normalize(text[:i]))
 			b.WriteString(text[i : i+size])
 			text = text[i+size:]
 		}
@@ -159,7 +160,7 @@ func newBertNormalizer(o bertOptions) (normalizer, error) {
 		steps = append(steps, spaceChinese)
 	}
 	if o.Accents != nil && *o.Accents || o.Accents == nil && o.Lowercase {
-		steps = append(steps, norm.NFD.String, without(isAccent))
+		steps = append(steps, form(norm.NFD), without(isAccent))
 	}
 	if o.Lowercase {
 		steps = append(steps, lowercase)
