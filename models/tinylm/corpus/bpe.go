@@ -2,7 +2,13 @@ package corpus
 
 import (
 	"container/heap"
+	"errors"
+	"fmt"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // pair is two tokens side by side, and merge the token that they become. Those of low rank are merged first.
@@ -13,35 +19,83 @@ type merge struct {
 	id   int32
 }
 
-// letters stand for bytes in the vocabulary: byte-level tokenizers write bytes that are no printable ASCII or Latin-1 as the
-// characters from U+0100 on.
-type letters map[rune]byte
-
-func byteLetters() letters {
-	all := letters{}
-	next := rune(256)
-	for b := rune(0); b < 256; b++ {
-		if b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae {
-			all[b] = byte(b)
-		} else {
-			all[next] = byte(b)
-			next++
-		}
-	}
-	return all
+// bpe merges the characters of a word to tokens.
+type bpe struct {
+	vocab
+	merges         map[pair]merge
+	prefix, suffix string // of a character that does not begin a word, and of one that ends it
+	unk            unknown
+	drop           bool // no token is for unknown characters: they are left out
+	fuse           bool // unknown characters side by side are one token
+	bytes          *byteTokens
+	whole          bool       // a word of the vocabulary needs no merges
+	short          [512]int32 // ids of characters below 512, which letters for bytes are, -1: none
 }
 
-// bytes returns the bytes that a text of letters stands for.
-func (l letters) bytes(text string) (string, bool) {
-	var b strings.Builder
-	for _, r := range text {
-		x, ok := l[r]
-		if !ok {
-			return "", false
-		}
-		b.WriteByte(x)
+type bpeOptions struct {
+	partType
+	Dropout      *float64       `json:"dropout"`
+	Unknown      *string        `json:"unk_token"`
+	Prefix       string         `json:"continuing_subword_prefix"`
+	Suffix       string         `json:"end_of_word_suffix"`
+	Fuse         bool           `json:"fuse_unk"`
+	ByteFallback bool           `json:"byte_fallback"`
+	IgnoreMerges bool           `json:"ignore_merges"`
+	Vocab        map[string]int `json:"vocab"`
+	Merges       jsontext.Value `json:"merges"`
+}
+
+func newBPE(o bpeOptions) (model, error) {
+	if o.Dropout != nil && *o.Dropout != 0 {
+		return nil, fmt.Errorf("dropout of %g, want none", *o.Dropout)
 	}
-	return b.String(), true
+	v, err := newVocab(o.Vocab)
+	if err != nil {
+		return nil, err
+	}
+	m := &bpe{vocab: v, prefix: o.Prefix, suffix: o.Suffix, drop: o.Unknown == nil, fuse: o.Fuse, bytes: v.bytes(o.ByteFallback), whole: o.IgnoreMerges}
+	if !m.drop {
+		m.unk = v.unknown(*o.Unknown)
+	}
+	for i := range m.short {
+		id, ok := v.ids[string(rune(i))]
+		if !ok {
+			id = -1
+		}
+		m.short[i] = id
+	}
+	return m, m.readMerges(o.Merges)
+}
+
+// readMerges reads the merges, which stand in the file as "a b" or as ["a", "b"].
+func (m *bpe) readMerges(b jsontext.Value) error {
+	var pairs [][2]string
+	var lines []string
+	if len(b) == 0 {
+		return errors.New("no merges")
+	}
+	if json.Unmarshal(b, &lines) == nil {
+		for _, line := range lines {
+			left, right, ok := cutSpace(line)
+			if !ok {
+				return fmt.Errorf("merge %q, want two tokens and a space between them", line)
+			}
+			pairs = append(pairs, [2]string{left, right})
+		}
+	} else if err := json.Unmarshal(b, &pairs); err != nil {
+		return fmt.Errorf("merges: %w", err)
+	}
+	m.merges = make(map[pair]merge, len(pairs))
+	for rank, p := range pairs {
+		a, okA := m.ids[p[0]]
+		b, okB := m.ids[p[1]]
+		c, okC := m.ids[p[0]+strings.TrimPrefix(p[1], m.prefix)]
+		if !okA || !okB || !okC || !strings.HasPrefix(p[1], m.prefix) {
+			return fmt.Errorf("merge %d of %q and %q: they or the result are not in the vocabulary", rank, p[0], p[1])
+		}
+		m.merges[pair{a, b}] = merge{rank, c}
+	}
+	return nil
 }
 
 // cutSpace cuts a merge at its space.
@@ -50,104 +104,139 @@ func cutSpace(line string) (left, right string, ok bool) {
 	return left, right, ok && left != "" && right != "" && !strings.Contains(right, " ")
 }
 
-const (
-	cachedWords = 1 << 16 // that an encoder remembers
-	cachedBytes = 64      // of a word that it remembers, at most
-	wordBytes   = 1 << 20 // of a word at most; a longer one, which is no text, is cut
-)
-
-// encoder turns words into tokens. It is for one goroutine.
-type encoder struct {
-	t       *tokenizer
-	ids     []int32
-	cache   map[string][]int32
-	symbols []symbol
-	queue   mergeQueue
-}
-
 // symbol is a token of a word while it is merged. Removed ones have the id -1.
 type symbol struct {
 	id         int32
 	prev, next int
 }
 
-func newEncoder(t *tokenizer) *encoder {
-	return &encoder{t: t, cache: map[string][]int32{}}
-}
-
-func (e *encoder) add(id int32) { e.ids = append(e.ids, id) }
-
-// words adds the tokens of a text that has no added tokens.
-func (e *encoder) words(text []byte) { e.stage(0, text) }
-
-// stage gives the text to the splitter of a stage, and its words to those behind it.
-func (e *encoder) stage(i int, text []byte) {
-	if i == len(e.t.split) {
-		e.addWord(text)
-		return
-	}
-	e.t.split[i](text, func(word []byte) { e.stage(i+1, word) })
-}
-
-// addWord adds the tokens of a word.
-func (e *encoder) addWord(word []byte) {
-	if ids, ok := e.cache[string(word)]; ok {
-		e.ids = append(e.ids, ids...)
-		return
-	}
-	for ; len(word) > wordBytes; word = word[wordBytes:] {
-		e.merge(word[:wordBytes])
-	}
-	from := len(e.ids)
-	if id, ok := e.t.ids[string(word)]; ok && e.t.whole {
-		e.add(int32(id))
-	} else {
-		e.merge(word)
-	}
-	if len(word) <= cachedBytes {
-		if len(e.cache) >= cachedWords {
-			clear(e.cache)
+// encode merges a word: of all pairs, the one of the lowest rank is merged, the leftmost of equal ones, again and again.
+func (m *bpe) encode(e *encoder, word []byte) error {
+	if m.whole {
+		if id, ok := m.ids[string(word)]; ok {
+			e.add(id)
+			return nil
 		}
-		e.cache[string(word)] = append([]int32(nil), e.ids[from:]...)
 	}
+	if err := m.characters(e, word); err != nil {
+		return err
+	}
+	m.merge(e)
+	for i := 0; i < len(e.symbols); i = e.symbols[i].next {
+		e.add(e.symbols[i].id)
+	}
+	return nil
 }
 
-// merge adds the tokens of a word: of all pairs, the one of the lowest rank is merged, the leftmost of equal ones, again and again.
-func (e *encoder) merge(word []byte) {
-	e.symbols, e.queue = e.symbols[:0], e.queue[:0]
-	for i, b := range word {
-		e.symbols = append(e.symbols, symbol{e.t.bytes[b], i - 1, i + 1})
+// characters makes the symbols of the characters of a word.
+func (m *bpe) characters(e *encoder, word []byte) error {
+	e.symbols = e.symbols[:0]
+	waits, unknown := false, int32(0) // an unknown token that is not yet a symbol
+	flush := func() {
+		if waits {
+			e.addSymbol(unknown)
+		}
+		waits = false
 	}
-	for i := range len(word) - 1 {
-		e.candidate(i)
+	for at := 0; at < len(word); {
+		r, size := utf8.DecodeRune(word[at:])
+		character := word[at : at+size]
+		id, known := m.character(r, character, at == 0, at+size == len(word))
+		at += size
+		if known {
+			flush()
+			e.addSymbol(id)
+			continue
+		}
+		if m.addBytes(e, character, at == size, at == len(word)) || m.drop {
+			continue
+		}
+		if !m.fuse {
+			flush()
+		}
+		var err error
+		if unknown, err = m.unk.token(character); err != nil {
+			return err
+		}
+		waits = true
+	}
+	flush()
+	return nil
+}
+
+// character returns the token of a character of a word.
+func (m *bpe) character(r rune, text []byte, first, last bool) (id int32, ok bool) {
+	if int(r) < len(m.short) && (first || m.prefix == "") && (!last || m.suffix == "") {
+		return m.short[r], m.short[r] >= 0
+	}
+	if m.prefix == "" && m.suffix == "" {
+		id, ok = m.ids[string(text)]
+		return id, ok
+	}
+	id, ok = m.ids[m.affixed(text, first, last)]
+	return id, ok
+}
+
+// affixed returns a character as the vocabulary has it.
+func (m *bpe) affixed(text []byte, first, last bool) string {
+	s := string(text)
+	if !first {
+		s = m.prefix + s
+	}
+	if last {
+		s += m.suffix
+	}
+	return s
+}
+
+// addBytes adds the tokens of the bytes of an unknown character, if it has some.
+func (m *bpe) addBytes(e *encoder, text []byte, first, last bool) bool {
+	if m.bytes == nil {
+		return false
+	}
+	ids, ok := m.bytes.append(nil, []byte(m.affixed(text, first, last)))
+	for _, id := range ids {
+		e.addSymbol(id)
+	}
+	return ok
+}
+
+func (e *encoder) addSymbol(id int32) {
+	n := len(e.symbols)
+	e.symbols = append(e.symbols, symbol{id, n - 1, n + 1})
+}
+
+// merge merges the symbols.
+func (m *bpe) merge(e *encoder) {
+	n := len(e.symbols)
+	e.queue = e.queue[:0]
+	for i := range n - 1 {
+		m.candidate(e, i)
 	}
 	for len(e.queue) > 0 {
 		c := heap.Pop(&e.queue).(candidate)
 		left := &e.symbols[c.left]
-		if left.id != c.pair.left || left.next >= len(word) || e.symbols[left.next].id != c.pair.right {
+		if left.id != c.pair.left || left.next >= n || e.symbols[left.next].id != c.pair.right {
 			continue // a merge has changed one of them
 		}
 		right := &e.symbols[left.next]
 		left.id, right.id = c.id, -1
 		left.next = right.next
-		if left.next < len(word) {
+		if left.next < n {
 			e.symbols[left.next].prev = c.left
-			e.candidate(c.left)
+			m.candidate(e, c.left)
 		}
 		if left.prev >= 0 {
-			e.candidate(left.prev)
+			m.candidate(e, left.prev)
 		}
-	}
-	for i := 0; i < len(word); i = e.symbols[i].next {
-		e.add(e.symbols[i].id)
 	}
 }
 
 // candidate queues the merge of the symbol at i and the next one, if there is any.
-func (e *encoder) candidate(i int) {
+func (m *bpe) candidate(e *encoder, i int) {
 	p := pair{e.symbols[i].id, e.symbols[e.symbols[i].next].id}
-	if m, ok := e.t.merges[p]; ok {
-		heap.Push(&e.queue, candidate{m, i, p})
+	if x, ok := m.merges[p]; ok {
+		heap.Push(&e.queue, candidate{x, i, p})
 	}
 }
 

@@ -164,7 +164,8 @@ func (c *Corpus) Files() int { return c.files }
 // Bytes returns the size of these files.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
-// BytesPerToken returns the mean length of the held-out tokens in bytes, separators aside. A loss in nats a token is
+// BytesPerToken returns the mean length of the held-out tokens in bytes of text, separators aside. Text that a tokenizer loses counts.
+// Of files of tokens, which have no text, it is the length of what the tokens say. A loss in nats a token is
 // loss/(ln 2 × BytesPerToken) bits a byte. It is 0 where a tokenizer is used and nothing is held out.
 func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
 

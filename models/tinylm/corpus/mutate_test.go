@@ -1,10 +1,12 @@
 package corpus
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +28,7 @@ func TestDamagedFiles(t *testing.T) {
 			python[name] = content
 		}
 	}
-	for name, content := range map[string][]byte{
+	contents := map[string][]byte{
 		"a.jsonl":        jsonl(t, documents),
 		"a.parquet":      parquetBytes(t, documents, 20),
 		"lz4.parquet":    python["lz4-1.0-dictionary"],
@@ -38,7 +40,13 @@ func TestDamagedFiles(t *testing.T) {
 		"a.npy":          numpyBytes(joined(documents), 2),
 		"a.bin":          llmcBytes(documents),
 		"tokenizer.json": smallTokenizer(t),
-	} {
+	}
+	for _, c := range smallTokenizers(t) {
+		if slices.Contains([]string{"unigram-fallback", "llama2", "added", "affixes", "metaspace-first", "around", "library-unigram"}, c.Name) {
+			contents[c.Name+".tokenizer.json"] = c.Tokenizer
+		}
+	}
+	for name, content := range contents {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if content == nil {
@@ -72,11 +80,16 @@ func TestDamagedFiles(t *testing.T) {
 func readAll(t *testing.T, path string) error {
 	if strings.HasSuffix(path, "tokenizer.json") {
 		v, err := readTokenizer(path, "")
-		if err == nil {
-			_, err = v.encode(nil, []byte("Some text, 12 größer\n\n"))
-			require.NoError(t, err)
+		if err != nil {
+			return err
 		}
-		return err
+		ids, err := v.encode(nil, []byte("Some text, 12 größer\n\n THE of [MASK]"))
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err) // no token for unknown text
+		}
+		_, err = v.decode(ids)
+		require.NoError(t, err)
+		return nil
 	}
 	c, err := Open(t.Context(), path, Options{HeldOut: 100})
 	if err != nil {

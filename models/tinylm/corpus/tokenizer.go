@@ -12,34 +12,46 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
-	"golang.org/x/text/unicode/norm"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // mostTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
 const mostTokenizerBytes = 256 << 20
 
-// tokenizer is a Hugging Face tokenizer of the kind of GPT-2, Llama 3 and Qwen: byte-level byte-pair encoding. No pure Go library gave
-// the ids of the reference for it, so it is written here. Other kinds are refused. Characters newer than Go's Unicode tables may be cut
-// in other places than there.
+// tokenizer is a Hugging Face tokenizer. No pure Go library gave the ids of the reference, so it is written here. A text goes through the
+// normalizers, the pre-tokenizers, which cut it into words, and the model; the decoders make text of tokens. Each is a file here. A part
+// that is not known is an error. Characters newer than Go's Unicode tables may be cut in other places than there.
 type tokenizer struct {
-	hash   [sha256.Size]byte
-	tokens []string       // text of each id, as bytes
-	ids    map[string]int // of the vocabulary, by text
-	end    int32          // the separator
-	merges map[pair]merge
-	bytes  [256]int32 // ids of single bytes
-	whole  bool       // a word of the vocabulary needs no merges
+	hash [sha256.Size]byte
+	end  int32 // the separator
 
 	added      addedTokens // found in the text as it is
 	normalized addedTokens // found in normalized text
-	normal     []norm.Form
-	split      []splitter
+	normal     []normalizer
+	steps      []preTokenizer
+	letters    *letters // for bytes in the vocabulary; nil: it has text
+	model      model
 	encoders   sync.Pool // of *encoder
+
+	decoding decoding
+	pieces   []string         // of each id, as the file has it
+	texts    []string         // of each id, inside of a text
+	names    map[string]int32 // ids by the text in the file
+}
+
+// tokenizerFile is what matters of a tokenizer.json. Truncation, padding and the post-processor, which adds tokens around a text, do not
+// matter to training.
+type tokenizerFile struct {
+	AddedTokens  []addedFile    `json:"added_tokens"`
+	Normalizer   jsontext.Value `json:"normalizer"`
+	PreTokenizer jsontext.Value `json:"pre_tokenizer"`
+	Model        jsontext.Value `json:"model"`
+	Decoder      jsontext.Value `json:"decoder"`
 }
 
 // separators are known tokens that end a document.
 func separators() []string {
-	return []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]"}
+	return []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]", "<EOS>", "[SEP]", "<sep>"}
 }
 
 // readTokenizer reads a tokenizer.json.
@@ -72,75 +84,69 @@ func parseTokenizer(b []byte) (*tokenizer, error) {
 	if err := json.Unmarshal(b, &f); err != nil {
 		return nil, err
 	}
-	t := &tokenizer{hash: sha256.Sum256(b), whole: f.Model.IgnoreMerges}
-	if err := f.Model.check(); err != nil {
-		return nil, err
+	t := &tokenizer{hash: sha256.Sum256(b)}
+	t.encoders.New = func() any { return newEncoder(t) }
+	normal, err := flatten(f.Normalizer, "normalizers", 0)
+	if err == nil {
+		t.normal, err = makeParts(normal, normalizers())
 	}
-	var err error
-	if t.normal, err = f.Normalizer.forms(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	if t.split, err = f.PreTokenizer.splitters(); err != nil {
+	words, err := flatten(f.PreTokenizer, "pretokenizers", 0)
+	bytes := false
+	if err == nil {
+		t.steps, bytes, err = readSplitters(words, normal)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("pre-tokenizer: %w", err)
 	}
-	if err := t.readVocabulary(f); err != nil {
-		return nil, err
+	if bytes {
+		t.letters = newLetters()
 	}
-	if t.merges, err = t.readMerges(f.Model.Merges); err != nil {
-		return nil, err
+	if t.model, err = readModel(f.Model); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
 	}
-	t.encoders.New = func() any { return newEncoder(t) }
-	return t, nil
+	if t.decoding, err = readDecoding(f.Decoder, t.letters); err != nil {
+		return nil, fmt.Errorf("decoder: %w", err)
+	}
+	return t, t.readPieces(f.AddedTokens)
 }
 
-// readVocabulary fills tokens and ids.
-func (t *tokenizer) readVocabulary(f tokenizerFile) error {
-	var vocab map[string]int
-	if err := json.Unmarshal(f.Model.Vocab, &vocab); err != nil {
-		return fmt.Errorf("vocabulary: %w", err)
+// readPieces reads the added tokens, and fills pieces, texts and names.
+func (t *tokenizer) readPieces(added []addedFile) (err error) {
+	t.pieces = slices.Clone(t.model.pieces())
+	t.names = make(map[string]int32, len(t.pieces)+len(added))
+	for id, text := range t.pieces {
+		t.names[text] = int32(id)
 	}
-	most := len(vocab) + len(f.AddedTokens)
-	put := func(id int, text string) error {
-		if id < 0 || id >= 2*most+1024 {
-			return fmt.Errorf("token %q has the id %d, want 0 or more, and not far above the number of tokens, %d", text, id, most)
+	most := len(t.pieces) + len(added)
+	for _, a := range added {
+		if a.Content == "" {
+			return errors.New("an added token without text")
 		}
-		for len(t.tokens) <= id {
-			t.tokens = append(t.tokens, "")
+		if id, ok := t.names[a.Content]; ok && int(id) != a.ID {
+			return fmt.Errorf("added token %q has the id %d, and %d in the vocabulary", a.Content, a.ID, id)
 		}
-		t.tokens[id] = text
-		return nil
-	}
-	t.ids = make(map[string]int, len(vocab))
-	letters := byteLetters()
-	for text, id := range vocab {
-		raw, ok := letters.bytes(text)
-		if !ok { // as <|endoftext|> may be, which no merge makes
-			raw = text
+		text := a.Content
+		if a.Normalized {
+			text = applyAll(t.normal, text)
+			t.normalized.add(a, text)
 		} else {
-			t.ids[raw] = id
+			t.added.add(a, text)
 		}
-		if err := put(id, raw); err != nil {
+		if t.letters != nil { // so that the decoder gives what the text says
+			text = string(t.letters.spell(nil, []byte(text)))
+		}
+		if t.pieces, err = putPiece(t.pieces, text, a.ID, most); err != nil {
 			return err
 		}
+		t.names[a.Content] = int32(a.ID)
 	}
-	for i := range t.bytes {
-		id, ok := t.ids[string([]byte{byte(i)})]
-		if !ok {
-			return fmt.Errorf("no token for the byte %d: not a byte-level vocabulary", i)
-		}
-		t.bytes[i] = int32(id)
-	}
-	for _, a := range f.AddedTokens {
-		if a.Content == "" || a.LeftStrip || a.RightStrip || a.SingleWord {
-			return fmt.Errorf("added token %q with lstrip %t, rstrip %t, single_word %t, want text and none of them", a.Content, a.LeftStrip, a.RightStrip, a.SingleWord)
-		}
-		if err := put(a.ID, a.Content); err != nil {
-			return err
-		}
-		if a.Normalized && len(t.normal) > 0 {
-			t.normalized.add(t.normalize(a.Content), int32(a.ID))
-		} else {
-			t.added.add(a.Content, int32(a.ID))
+	t.texts = make([]string, len(t.pieces))
+	for id, piece := range t.pieces {
+		if piece != "" {
+			t.texts[id] = t.decoding.one(piece, false, false)
 		}
 	}
 	return nil
@@ -153,40 +159,42 @@ func (t *tokenizer) findSeparator(separator string) error {
 		names = []string{separator}
 	}
 	for _, name := range names {
-		if i := slices.Index(t.tokens, name); i >= 0 {
-			t.end = int32(i)
+		if id, ok := t.names[name]; ok && name != "" {
+			t.end = id
 			return nil
 		}
 	}
 	return fmt.Errorf("no token ends a document, sought %s: name one as the separator", strings.Join(names, " "))
 }
 
-func (t *tokenizer) size() int        { return len(t.tokens) }
+func (t *tokenizer) size() int        { return len(t.pieces) }
 func (t *tokenizer) separator() int32 { return t.end }
 func (t *tokenizer) identity() string { return fmt.Sprintf("%x %d", t.hash, t.end) }
 
 func (t *tokenizer) decode(ids []int32) (string, error) {
-	var b strings.Builder
+	pieces := make([]string, 0, len(ids))
 	for i, id := range ids {
-		if id < 0 || int(id) >= len(t.tokens) {
-			return "", fmt.Errorf("token %d at %d, the vocabulary has %d", id, i, len(t.tokens))
+		if id < 0 || int(id) >= len(t.pieces) {
+			return "", fmt.Errorf("token %d at %d, the vocabulary has %d", id, i, len(t.pieces))
 		}
-		b.WriteString(t.tokens[id])
+		if t.pieces[id] != "" {
+			pieces = append(pieces, t.pieces[id])
+		}
 	}
-	return b.String(), nil
+	return t.decoding.all(pieces), nil
 }
 
 func (t *tokenizer) appendToken(text []byte, id int32) []byte {
-	if id < 0 || int(id) >= len(t.tokens) {
+	if id < 0 || int(id) >= len(t.texts) {
 		return text
 	}
-	return append(text, t.tokens[id]...)
+	return append(text, t.texts[id]...)
 }
 
 func (t *tokenizer) length(ids []int32) int {
 	n := 0
 	for _, id := range ids {
-		n += len(t.tokens[id])
+		n += len(t.texts[id])
 	}
 	return n
 }
@@ -197,57 +205,13 @@ func (t *tokenizer) encode(to []int32, text []byte) ([]int32, error) {
 	}
 	e := t.encoders.Get().(*encoder)
 	defer t.encoders.Put(e)
-	e.ids = to
-	t.added.cut(text, e.add, func(text []byte) {
+	e.ids, e.err = to, nil
+	t.added.cut(text, e.add, func(text []byte, first bool) {
 		if len(t.normal) > 0 {
-			text = []byte(t.normalize(string(text)))
+			text = []byte(applyAll(t.normal, string(text)))
 		}
-		t.normalized.cut(text, e.add, e.words)
+		t.normalized.cut(text, e.add, func(text []byte, begins bool) { e.words(text, first && begins) })
 	})
 	to, e.ids = e.ids, nil
-	return to, nil
-}
-
-func (t *tokenizer) normalize(text string) string {
-	for _, f := range t.normal {
-		text = f.String(text)
-	}
-	return text
-}
-
-// addedTokens are found in text before it is split. The longest one at the first place counts.
-type addedTokens struct {
-	byFirst [256][]addedToken // by first byte, long ones first
-}
-
-type addedToken struct {
-	text string
-	id   int32
-}
-
-func (a *addedTokens) add(text string, id int32) {
-	list := append(a.byFirst[text[0]], addedToken{text, id})
-	slices.SortStableFunc(list, func(a, b addedToken) int { return len(b.text) - len(a.text) })
-	a.byFirst[text[0]] = list
-}
-
-// cut gives the added tokens of a text and what is between them, in order.
-func (a *addedTokens) cut(text []byte, token func(int32), other func([]byte)) {
-	from := 0
-	for i := 0; i < len(text); i++ {
-		for _, t := range a.byFirst[text[i]] {
-			if len(text)-i >= len(t.text) && string(text[i:i+len(t.text)]) == t.text {
-				if from < i {
-					other(text[from:i])
-				}
-				token(t.id)
-				from = i + len(t.text)
-				i = from - 1
-				break
-			}
-		}
-	}
-	if from < len(text) {
-		other(text[from:])
-	}
+	return to, e.err
 }

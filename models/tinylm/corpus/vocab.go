@@ -23,7 +23,8 @@ func (t *Tokenizer) Vocab() int { return t.vocab.size() }
 // Separator returns the token behind each document, -1 if there is none.
 func (t *Tokenizer) Separator() int32 { return t.vocab.separator() }
 
-// Encode returns the tokens of text, without a separator.
+// Encode returns the tokens of text, without a separator and without those that a tokenizer's post-processor adds: the ids of Python's
+// encode(text, add_special_tokens=False). Text that the tokenizer has no token for, not even an unknown one, is an error.
 func (t *Tokenizer) Encode(text string) ([]int32, error) {
 	ids, err := t.vocab.encode(nil, []byte(text))
 	if err != nil {
@@ -32,7 +33,8 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) {
 	return ids, nil
 }
 
-// Decode returns the text of tokens.
+// Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but for bytes that are no UTF-8, which it
+// keeps. A tokenizer that changes or loses text does not give it back.
 func (t *Tokenizer) Decode(ids []int32) (string, error) {
 	text, err := t.vocab.decode(ids)
 	if err != nil {
@@ -41,7 +43,7 @@ func (t *Tokenizer) Decode(ids []int32) (string, error) {
 	return text, nil
 }
 
-// AppendToken appends the text of a token, which may be a part of a character. A token outside the vocabulary has none.
+// AppendToken appends what a token says inside of a text, which may be a part of a character. A token outside the vocabulary has none.
 func (t *Tokenizer) AppendToken(text []byte, id int32) []byte { return t.vocab.appendToken(text, id) }
 
 // vocabulary turns text into tokens and back.

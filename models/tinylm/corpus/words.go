@@ -1,77 +1,10 @@
 package corpus
 
 import (
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/dlclark/regexp2"
 )
-
-// splitter cuts a text into words and gives them in order.
-type splitter func(text []byte, word func([]byte))
-
-// The patterns of GPT-2, and of Llama 3 and Qwen, which differ in the number of digits of a word. Go's regexp has no lookahead.
-const (
-	gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-	llama3Start = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}`
-	llama3End   = `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-)
-
-// splitPattern cuts a text at the matches of a pattern. Both matches and what is between them are words.
-func splitPattern(pattern string) ([]splitter, error) {
-	switch pattern {
-	case gpt2Pattern:
-		return []splitter{scanner{gpt2: true}.split}, nil
-	case llama3Start + `{1,3}` + llama3End:
-		return []splitter{scanner{digits: 3}.split}, nil
-	case llama3Start + llama3End:
-		return []splitter{scanner{digits: 1}.split}, nil
-	}
-	m, err := newMatches(pattern)
-	return []splitter{m.split}, err
-}
-
-// matches cuts a text with a regular expression.
-type matches struct{ re *regexp2.Regexp }
-
-func newMatches(pattern string) (matches, error) {
-	re, err := regexp2.Compile(pattern, regexp2.None)
-	if err != nil {
-		return matches{}, fmt.Errorf("pattern %q: %w", pattern, err)
-	}
-	return matches{re}, nil
-}
-
-func (m matches) split(text []byte, word func([]byte)) {
-	runes := []rune(string(text))
-	at := 0 // in runes
-	next := func(n int) {
-		size := 0
-		for _, r := range runes[at : at+n] {
-			size += utf8.RuneLen(r)
-		}
-		if size > 0 {
-			word(text[:size])
-		}
-		at, text = at+n, text[size:]
-	}
-	// The only error of a match is that its time is over, and it has no limit.
-	for match, _ := m.re.FindRunesMatch(runes); match != nil; match, _ = m.re.FindNextMatch(match) {
-		next(match.Index - at)
-		next(match.Length)
-	}
-	next(len(runes) - at)
-}
-
-// prefixSpace puts a space before a text that does not begin with one.
-func prefixSpace(text []byte, word func([]byte)) {
-	if len(text) > 0 && text[0] != ' ' {
-		text = append([]byte{' '}, text...)
-	}
-	word(text)
-}
 
 // scanner cuts UTF-8 like the pattern of GPT-2 or of Llama 3, faster than a regular expression.
 type scanner struct {

@@ -2,14 +2,18 @@
 
     pip install tokenizers pyarrow
     python train_tokenizers.py FOLDER [LINES [VOCABULARY]]
+    python train_tokenizers.py small tokenizers.jsonl.gz    # what the tests compare with where Python is absent
 """
 
+import gzip
 import json
 import random
 import sys
 import unicodedata
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.implementations import (BertWordPieceTokenizer, ByteLevelBPETokenizer, CharBPETokenizer, SentencePieceBPETokenizer,
+                                        SentencePieceUnigramTokenizer)
 
 ODD = ["größe naïve café", "日本語のテキスト 漢字", "Привет, мир!", "مرحبا بالعالم", "👩‍👩‍👧‍👦 🇩🇪 👍🏽", "e\u0301 a\u0308\u0323 ﬁ ①½Ⅷ",
        "\u200b \ufeff \u00a0nbsp\u3000", "tabs\t\tand  spaces   ", "I'm you're we'LL THEY'D can'T it'ſ", "1234567890 3.14 1,000",
@@ -38,8 +42,8 @@ def lines(r, n):
     return all
 
 
-def tokenizers():
-    """Returns empty tokenizers by name."""
+def byte_level():
+    """Returns empty tokenizers of byte-level BPE by name."""
     split, level = pre_tokenizers.Split, pre_tokenizers.ByteLevel
     llama3 = [split(Regex(LLAMA3), "isolated"), level(add_prefix_space=False, use_regex=False)]
     qwen = [split(Regex(LLAMA3.replace("{1,3}", "")), "isolated"), level(add_prefix_space=False, use_regex=False)]
@@ -61,20 +65,113 @@ def tokenizers():
         yield name, t
 
 
+def kinds(text, size):
+    """Returns trained tokenizers of other kinds by name."""
+    P, N, D, M, T = pre_tokenizers, normalizers, decoders, models, trainers
+    bert = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+
+    plain = [line for line in text if line.isascii()][:500]  # Unigram needs a vocabulary with all characters
+
+    def make(model, trainer, normalizer=None, words=None, decoder=None):
+        t = Tokenizer(model)
+        for name, part in {"normalizer": normalizer, "pre_tokenizer": words, "decoder": decoder}.items():
+            if part:
+                setattr(t, name, part)
+        t.train_from_iterator(plain if isinstance(model, M.Unigram) else text[:500], trainer)
+        return t
+
+    def bpe(**options):
+        return T.BpeTrainer(vocab_size=size, special_tokens=bert, show_progress=False, limit_alphabet=size // 3, **options)
+
+    yield "quicktour", make(M.BPE(unk_token="[UNK]"), bpe(), words=P.Whitespace())
+    for name, words in {
+        "spaces": P.WhitespaceSplit(), "punctuation": P.Sequence([P.WhitespaceSplit(), P.Punctuation()]), "contiguous": P.Punctuation("contiguous"),
+        "digits-runs": P.Sequence([P.Digits(), P.Whitespace()]), "delimiter": P.CharDelimiterSplit("e"),
+        "metaspace-always": P.Metaspace(), "metaspace-first": P.Metaspace(prepend_scheme="first"),
+        "metaspace-never": P.Metaspace(prepend_scheme="never", split=False), "bert-words": P.BertPreTokenizer(),
+        "previous": P.Split(" ", "merged_with_previous"), "next": P.Split(Regex(r"\s"), "merged_with_next"),
+        "removed": P.Split(Regex(r"\d+|[^\w\s]"), "removed"), "inverted": P.Split(Regex(r"\w+|[^\w\s]+"), "removed", invert=True),
+        "runs": P.Split(Regex(r"[aeiou,. ]"), "contiguous"), "around": P.Split(Regex(r"(?<=[a-z])(?=[A-Z\s])|\W"), "isolated"),
+        "inverted-next": P.Split(Regex(r"\p{L}+"), "merged_with_next", invert=True)}.items():
+        yield name, make(M.BPE(unk_token="[UNK]"), bpe(), words=words)
+    yield "fused", make(M.BPE(unk_token="[UNK]", fuse_unk=True), bpe(), words=P.Whitespace())
+    yield "no-unknown", make(M.BPE(), bpe(), words=P.Whitespace())
+    yield "affixes", make(M.BPE(unk_token="[UNK]", continuing_subword_prefix="##", end_of_word_suffix="</w>"),
+                          bpe(continuing_subword_prefix="##", end_of_word_suffix="</w>"), words=P.Whitespace(), decoder=D.BPEDecoder("</w>"))
+    yield "characters", make(M.BPE(unk_token="[UNK]", end_of_word_suffix="</w>", fuse_unk=True), bpe(end_of_word_suffix="</w>"),
+                             N.BertNormalizer(), P.BertPreTokenizer(), D.BPEDecoder("</w>"))
+    yield "byte-level-alphabet", make(M.BPE(), bpe(), words=P.ByteLevel(add_prefix_space=False), decoder=D.ByteLevel())
+    llama = json.loads(make(M.BPE(unk_token="[UNK]", byte_fallback=True, fuse_unk=True), bpe(), N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")]), P.Split("▁", "merged_with_next"),
+        D.Sequence([D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)])).to_str())
+    llama["pre_tokenizer"] = None
+    for b in range(256):
+        llama["model"]["vocab"][f"<0x{b:02X}>"] = len(llama["model"]["vocab"])
+    yield "llama2", Tokenizer.from_str(json.dumps(llama))
+    piece = T.WordPieceTrainer(vocab_size=size, special_tokens=bert, show_progress=False, limit_alphabet=size // 3)
+    yield "wordpiece", make(M.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20), piece, N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece())
+    yield "cased", make(M.WordPiece(unk_token="[UNK]"), piece, N.BertNormalizer(lowercase=False), P.BertPreTokenizer(), D.WordPiece(cleanup=False))
+    yield "accents", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFD(), N.Lowercase(), N.StripAccents()]), P.Whitespace(), D.WordPiece())
+    yield "compatible", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFKC(), N.Strip()]), P.Whitespace(), D.WordPiece())
+    yield "decomposed", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFKD(), N.Replace(Regex(r"\s+"), " "), N.Strip(left=False)]), P.Whitespace())
+    yield "wordlevel", make(M.WordLevel(unk_token="[UNK]"), T.WordLevelTrainer(vocab_size=size, special_tokens=bert, show_progress=False), words=P.Whitespace())
+    def unigram(**options):
+        return T.UnigramTrainer(vocab_size=size, show_progress=False, **options)
+    eos = {"special_tokens": ["<unk>", "<s>", "</s>"], "unk_token": "<unk>"}
+    yield "unigram", make(M.Unigram(), unigram(**eos), N.Sequence([N.NFKC(), N.Replace(Regex(" {2,}"), " ")]), P.Metaspace(), D.Metaspace())
+    yield "unigram-whole", make(M.Unigram(), unigram(**eos), None, P.Metaspace(split=False, prepend_scheme="first"), D.Metaspace())
+    yield "unigram-bytes", make(M.Unigram(), unigram(special_tokens=["<PAD>", "<BOS>", "<EOS>"], initial_alphabet=P.ByteLevel.alphabet()), N.NFKC(), P.ByteLevel(), D.ByteLevel())
+    u = json.loads(make(M.Unigram(), unigram(**eos), None, P.Metaspace()).to_str())
+    u["model"]["byte_fallback"] = True
+    u["model"]["vocab"] += [[f"<0x{b:02X}>", -20.0] for b in range(256)]
+    u["decoder"] = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    yield "unigram-fallback", Tokenizer.from_str(json.dumps(u))
+    added = make(M.WordPiece(unk_token="[UNK]"), piece, N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece())
+    added.add_tokens([AddedToken("THE", normalized=True), AddedToken("ing", single_word=True, normalized=False), AddedToken("42", lstrip=True, rstrip=True, normalized=False),
+                      AddedToken("of", lstrip=True, normalized=True), AddedToken("größe", rstrip=True, normalized=True)])
+    yield "added", added
+    for name, prefix in {"library-bert": BertWordPieceTokenizer, "library-bytes": ByteLevelBPETokenizer, "library-characters": CharBPETokenizer, "library-sentence": SentencePieceBPETokenizer, "library-unigram": SentencePieceUnigramTokenizer}.items():
+        t = prefix()
+        special = bert if name == "library-bert" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        more = {"unk_token": "<unk>"} if name == "library-unigram" else {}
+        t.train_from_iterator(plain if name == "library-unigram" else text[:500], vocab_size=size, special_tokens=special, show_progress=False, **more)
+        yield name, t._tokenizer
+
+
+def trained(text, size):
+    """Returns all tokenizers by name."""
+    made = {}
+    for name, t in byte_level():
+        t.train_from_iterator(text[:500], trainers.BpeTrainer(vocab_size=size, special_tokens=["<|endoftext|>", "<|end"], show_progress=False,
+                                                              initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        made[name] = t
+    made.update(kinds(text, size))
+    return made
+
+
 def main(folder, n=10_000, size=1000):
-    r = random.Random(1)
-    text = lines(r, n)
+    text = lines(random.Random(1), n)
     json.dump(text, open(f"{folder}/lines.json", "w"))
-    special = ["<|endoftext|>", "<|end"]
-    for name, t in tokenizers():
-        t.train_from_iterator(text[:500], trainers.BpeTrainer(
-            vocab_size=size, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    made = trained(text, size)
+    for name, t in made.items():
         t.save(f"{folder}/{name}.json", pretty=False)
-        json.dump([e.ids for e in t.encode_batch(text, add_special_tokens=False)], open(f"{folder}/{name}.ids.json", "w"))
-    for name, t in {"wordpiece": Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]")), "unigram": Tokenizer(models.Unigram([("a", 0.0)])),
-                    "characters": Tokenizer(models.BPE({"a": 0}, []))}.items():
-        t.save(f"{folder}/refused-{name}.json")
+        ids = [e.ids for e in t.encode_batch(text, add_special_tokens=False)]
+        json.dump(ids, open(f"{folder}/{name}.ids.json", "w"))
+        json.dump(t.decode_batch(ids, skip_special_tokens=False), open(f"{folder}/{name}.text.json", "w"))
+    json.dump(sorted(made), open(f"{folder}/names.json", "w"))
+
+
+def small(path):
+    """Writes small tokenizers with a few lines to one file, for tests without Python."""
+    text = lines(random.Random(1), 500)
+    with gzip.GzipFile(path, "wb", mtime=0) as f:
+        for name, t in trained(text, 265).items():
+            ids = [e.ids for e in t.encode_batch(text[:40], add_special_tokens=False)]
+            case = {"name": name, "tokenizer": json.loads(t.to_str()), "lines": text[:40], "ids": ids, "texts": t.decode_batch(ids, skip_special_tokens=False)}
+            f.write(json.dumps(case, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    if sys.argv[1] == "small":
+        small(sys.argv[2])
+    else:
+        main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,81 @@
+package corpus
+
+import (
+	"slices"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// manyMarks is a number of combining marks side by side. Of more than 30, norm makes another text: it puts a joiner between them.
+const manyMarks = 8
+
+// form returns the normalizer of a Unicode form.
+func form(f norm.Form) normalizer {
+	return func(text string) string {
+		marks := 0
+		for i := 0; i < len(text); {
+			if text[i] < 0xcc { // before U+0300, where marks begin
+				marks = 0
+				i++
+				continue
+			}
+			p := f.PropertiesString(text[i:])
+			i += max(1, p.Size())
+			if marks++; p.CCC() == 0 {
+				marks = 0
+			}
+			if marks > manyMarks {
+				return normalizeLong(f, text)
+			}
+		}
+		return f.String(text)
+	}
+}
+
+// normalizeLong returns the form of a text with any number of marks, as chapter 3.11 of the Unicode standard has it.
+func normalizeLong(f norm.Form, text string) string {
+	decomposed := norm.NFD
+	if f == norm.NFKC || f == norm.NFKD {
+		decomposed = norm.NFKD
+	}
+	var runes []rune
+	for _, r := range text {
+		runes = append(runes, []rune(decomposed.String(string(r)))...)
+	}
+	for from := 0; from < len(runes); {
+		to := from
+		for to < len(runes) && combining(runes[to]) > 0 {
+			to++
+		}
+		slices.SortStableFunc(runes[from:to], func(a, b rune) int { return int(combining(a)) - int(combining(b)) })
+		from = to + 1
+	}
+	if f == norm.NFD || f == norm.NFKD {
+		return string(runes)
+	}
+	return string(compose(runes))
+}
+
+// combining returns the canonical combining class of a character, 0 of those that others are combined with.
+func combining(r rune) uint8 { return norm.NFD.PropertiesString(string(r)).CCC() }
+
+// compose joins each character with those before it that no mark between them blocks.
+func compose(runes []rune) []rune {
+	var out []rune
+	starter, last := -1, uint8(0)
+	for _, r := range runes {
+		class := combining(r)
+		if starter >= 0 && (starter == len(out)-1 || last < class) {
+			if joined := norm.NFC.String(string([]rune{out[starter], r})); utf8.RuneCountInString(joined) == 1 {
+				out[starter], _ = utf8.DecodeRuneInString(joined)
+				continue
+			}
+		}
+		if class == 0 {
+			starter = len(out)
+		}
+		out, last = append(out, r), class
+	}
+	return out
+}

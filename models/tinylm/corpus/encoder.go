@@ -1,0 +1,81 @@
+package corpus
+
+const (
+	cachedWords = 1 << 16 // that an encoder remembers
+	cachedBytes = 64      // of a word that it remembers, at most
+	wordBytes   = 1 << 20 // of a word at most; a longer one, which is no text, is cut
+)
+
+// encoder turns text into tokens. It is for one goroutine.
+type encoder struct {
+	t     *tokenizer
+	ids   []int32
+	err   error // the first one
+	cache map[string][]int32
+
+	// What models use for a word.
+	spelled []byte
+	symbols []symbol
+	queue   mergeQueue
+	paths   []path
+	cuts    []int
+}
+
+func newEncoder(t *tokenizer) *encoder {
+	return &encoder{t: t, cache: map[string][]int32{}}
+}
+
+func (e *encoder) add(id int32) { e.ids = append(e.ids, id) }
+
+// words adds the tokens of a text that has no added tokens. begins says that it is the beginning of all text.
+func (e *encoder) words(text []byte, begins bool) {
+	if begins && len(e.t.steps) > 0 && e.t.steps[0].start != nil {
+		e.t.steps[0].start(text, func(word []byte) { e.step(1, word) })
+		return
+	}
+	e.step(0, text)
+}
+
+// step gives the text to a pre-tokenizer, and its words to those behind it.
+func (e *encoder) step(i int, text []byte) {
+	if i == len(e.t.steps) {
+		e.addWord(text)
+		return
+	}
+	e.t.steps[i].split(text, func(word []byte) { e.step(i+1, word) })
+}
+
+// addWord adds the tokens of a word.
+func (e *encoder) addWord(word []byte) {
+	if e.err != nil {
+		return
+	}
+	if ids, ok := e.cache[string(word)]; ok {
+		e.ids = append(e.ids, ids...)
+		return
+	}
+	for len(word) > wordBytes {
+		n := runeStart(word, wordBytes)
+		e.spell(word[:n])
+		word = word[n:]
+	}
+	from := len(e.ids)
+	e.spell(word)
+	if len(word) <= cachedBytes && e.err == nil {
+		if len(e.cache) >= cachedWords {
+			clear(e.cache)
+		}
+		e.cache[string(word)] = append([]int32(nil), e.ids[from:]...)
+	}
+}
+
+// spell gives a word to the model, in letters for bytes if the vocabulary has those.
+func (e *encoder) spell(word []byte) {
+	if e.t.letters != nil {
+		e.spelled = e.t.letters.spell(e.spelled[:0], word)
+		word = e.spelled
+	}
+	if err := e.t.model.encode(e, word); err != nil && e.err == nil {
+		e.err = err
+	}
+}

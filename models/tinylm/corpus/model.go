@@ -1,0 +1,251 @@
+package corpus
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// mostPieceBytes bounds a token of WordPiece and Unigram, and so the time for a word.
+const mostPieceBytes = 1024
+
+// model turns words into tokens.
+type model interface {
+	// encode appends the tokens of a word, which is not empty, to those of e.
+	encode(e *encoder, word []byte) error
+	// pieces returns the text of each token as the file has it.
+	pieces() []string
+}
+
+// models are those of a tokenizer.json by type.
+func models() map[string]maker[model] {
+	return map[string]maker[model]{
+		"BPE":       with(newBPE),
+		"WordPiece": with(newWordPiece),
+		"WordLevel": with(newWordLevel),
+		"Unigram":   with(newUnigram),
+	}
+}
+
+// readModel reads the model. Files of before 2020 name no type.
+func readModel(value jsontext.Value) (model, error) {
+	if len(value) == 0 {
+		return nil, errors.New("none in the file")
+	}
+	p, err := readPart(value)
+	if err != nil {
+		return nil, err
+	}
+	if p.kind == "" {
+		var members map[string]jsontext.Value
+		if err := json.Unmarshal(value, &members); err != nil {
+			return nil, err
+		}
+		switch {
+		case members["merges"] != nil:
+			p.kind = "BPE"
+		case members["max_input_chars_per_word"] != nil:
+			p.kind = "WordPiece"
+		}
+	}
+	return makePart(p, models())
+}
+
+// vocab is the vocabulary of a model.
+type vocab struct {
+	ids   map[string]int32
+	texts []string
+}
+
+func (v *vocab) pieces() []string { return v.texts }
+
+// newVocab makes a vocabulary of ids by text.
+func newVocab(ids map[string]int) (vocab, error) {
+	v := vocab{ids: make(map[string]int32, len(ids))}
+	for text, id := range ids {
+		var err error
+		if v.texts, err = putPiece(v.texts, text, id, len(ids)); err != nil {
+			return v, err
+		}
+		v.ids[text] = int32(id)
+	}
+	return v, nil
+}
+
+// putPiece puts a text at the place of its id. most is about the number of tokens.
+func putPiece(texts []string, text string, id, most int) ([]string, error) {
+	if id < 0 || id >= 2*most+1024 {
+		return nil, fmt.Errorf("token %q has the id %d, want 0 or more, and not far above the number of tokens, %d", text, id, most)
+	}
+	for len(texts) <= id {
+		texts = append(texts, "")
+	}
+	texts[id] = text
+	return texts, nil
+}
+
+// unknown is the token of what a vocabulary has no token for.
+type unknown struct {
+	name string
+	id   int32 // -1: none
+}
+
+func (v *vocab) unknown(name string) unknown {
+	if id, ok := v.ids[name]; ok {
+		return unknown{name, id}
+	}
+	return unknown{name, -1}
+}
+
+// token returns the id, or an error that names the text that has no token.
+func (u unknown) token(text []byte) (int32, error) {
+	if u.id < 0 {
+		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %q, is not in the vocabulary", text, u.name)
+	}
+	return u.id, nil
+}
+
+// byteTokens are the tokens <0x00> to <0xFF>, which stand for the bytes of unknown characters.
+type byteTokens [256]int32
+
+// bytes returns the tokens of bytes, nil if they are not wanted.
+func (v *vocab) bytes(wanted bool) *byteTokens {
+	if !wanted {
+		return nil
+	}
+	var all byteTokens
+	for i := range all {
+		id, ok := v.ids[fmt.Sprintf("<0x%02X>", i)]
+		if !ok {
+			id = -1
+		}
+		all[i] = id
+	}
+	return &all
+}
+
+// append appends the tokens of a text if each of its bytes has one.
+func (t *byteTokens) append(ids []int32, text []byte) ([]int32, bool) {
+	if t == nil {
+		return ids, false
+	}
+	n := len(ids)
+	for _, b := range text {
+		if t[b] < 0 {
+			return ids[:n], false
+		}
+		ids = append(ids, t[b])
+	}
+	return ids, true
+}
+
+// parseByteToken returns the byte that a token like <0x0A> stands for.
+func parseByteToken(text string) (byte, bool) {
+	if len(text) != 6 || text[:3] != "<0x" || text[5] != '>' {
+		return 0, false
+	}
+	b, err := strconv.ParseUint(text[3:5], 16, 8)
+	return byte(b), err == nil
+}
+
+// wordLevel has a token for each word.
+type wordLevel struct {
+	vocab
+	unk unknown
+}
+
+type wordLevelOptions struct {
+	partType
+	Vocab   map[string]int `json:"vocab"`
+	Unknown string         `json:"unk_token"`
+}
+
+func newWordLevel(o wordLevelOptions) (model, error) {
+	v, err := newVocab(o.Vocab)
+	return &wordLevel{v, v.unknown(o.Unknown)}, err
+}
+
+func (m *wordLevel) encode(e *encoder, word []byte) error {
+	id, ok := m.ids[string(word)]
+	if !ok {
+		var err error
+		if id, err = m.unk.token(word); err != nil {
+			return err
+		}
+	}
+	e.add(id)
+	return nil
+}
+
+// wordPiece cuts a word into the longest pieces from its beginning on.
+type wordPiece struct {
+	vocab
+	trie   *trie
+	inner  int32 // node of the prefix of a piece that does not begin a word
+	prefix string
+	most   int // characters of a word
+	unk    unknown
+}
+
+type wordPieceOptions struct {
+	partType
+	Vocab   map[string]int `json:"vocab"`
+	Unknown string         `json:"unk_token"`
+	Prefix  *string        `json:"continuing_subword_prefix"` // null: ##
+	Most    *int           `json:"max_input_chars_per_word"`  // null: 100
+}
+
+func newWordPiece(o wordPieceOptions) (model, error) {
+	v, err := newVocab(o.Vocab)
+	if err != nil {
+		return nil, err
+	}
+	m := &wordPiece{vocab: v, trie: newTrie(), prefix: "##", most: 100, unk: v.unknown(o.Unknown)}
+	if o.Prefix != nil {
+		m.prefix = *o.Prefix
+	}
+	if o.Most != nil {
+		m.most = *o.Most
+	}
+	for text, id := range v.ids {
+		if len(text) > mostPieceBytes {
+			return nil, fmt.Errorf("token %.20q of %d bytes, want at most %d", text, len(text), mostPieceBytes)
+		}
+		m.trie.add(text, id)
+	}
+	m.inner = m.trie.node(m.prefix)
+	return m, nil
+}
+
+func (m *wordPiece) encode(e *encoder, word []byte) error {
+	from := len(e.ids)
+	bad := utf8.RuneCount(word) > m.most
+	for at := 0; at < len(word) && !bad; {
+		length, id := m.longest(word[at:], at > 0)
+		bad = length == 0
+		at += length
+		e.add(id)
+	}
+	if !bad {
+		return nil
+	}
+	id, err := m.unk.token(word)
+	e.ids = append(e.ids[:from], id)
+	return err
+}
+
+// longest returns the longest piece that text begins with. inner says that it does not begin a word.
+func (m *wordPiece) longest(text []byte, inner bool) (length int, id int32) {
+	node := int32(0)
+	if inner && m.prefix != "" {
+		if node = m.inner; node == 0 {
+			return 0, 0
+		}
+	}
+	m.trie.walk(node, text, func(n int, found int32) { length, id = n, found })
+	return length, id
+}

@@ -1,0 +1,236 @@
+package corpus
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// normalizer rewrites a text before it is cut into words.
+type normalizer func(text string) string
+
+// normalizers are those of a tokenizer.json by type. Precompiled of SentencePiece is missing.
+func normalizers() map[string]maker[normalizer] {
+	return map[string]maker[normalizer]{
+		"NFC":          constant(form(norm.NFC)),
+		"NFD":          constant(form(norm.NFD)),
+		"NFKC":         constant(compatible(norm.NFKC)),
+		"NFKD":         constant(compatible(norm.NFKD)),
+		"Lowercase":    constant(normalizer(lowercase)),
+		"Nmt":          constant(normalizer(cleanNmt)),
+		"StripAccents": constant(without(isMark)),
+		"Strip":        with(newStrip),
+		"Prepend":      with(newPrepend),
+		"Replace": with(func(o replaceOptions) (normalizer, error) {
+			replace, err := newReplace(o)
+			return normalizer(replace), err
+		}),
+		"BertNormalizer": with(newBertNormalizer),
+	}
+}
+
+// keepsStart says that a normalizer does not remove the first character of a text.
+func (p part) keepsStart() bool {
+	switch p.kind {
+	case "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend":
+		return true
+	}
+	return false
+}
+
+// compatible returns a normalizer that leaves the characters that are newer than the tables of the reference.
+func compatible(f norm.Form) normalizer {
+	normalize := form(f)
+	return func(text string) string {
+		var b strings.Builder
+		for {
+			i := strings.IndexFunc(text, func(r rune) bool { return unicode.Is(newCompatible, r) })
+			if i < 0 {
+				b.WriteString(normalize(text))
+				return b.String()
+			}
+			_, size := utf8.DecodeRuneInString(text[i:])
+			b.WriteString(normalize(text[:i]))
+			b.WriteString(text[i : i+size])
+			text = text[i+size:]
+		}
+	}
+}
+
+// lowercase lowers each character by itself: a sigma does not know that it ends a word.
+func lowercase(text string) string {
+	return strings.ReplaceAll(strings.Map(func(r rune) rune {
+		if r == 'İ' {
+			return r // becomes two characters
+		}
+		return unicode.ToLower(r)
+	}, text), "İ", "i\u0307")
+}
+
+// without returns a normalizer that removes characters.
+func without(is func(rune) bool) normalizer {
+	return func(text string) string {
+		return strings.Map(func(r rune) rune {
+			if is(r) {
+				return -1
+			}
+			return r
+		}, text)
+	}
+}
+
+type stripOptions struct {
+	partType
+	Left  bool `json:"strip_left"`
+	Right bool `json:"strip_right"`
+}
+
+func newStrip(o stripOptions) (normalizer, error) {
+	return func(text string) string {
+		if o.Left {
+			text = strings.TrimLeftFunc(text, unicode.IsSpace)
+		}
+		if o.Right {
+			text = strings.TrimRightFunc(text, unicode.IsSpace)
+		}
+		return text
+	}, nil
+}
+
+type prependOptions struct {
+	partType
+	Prepend string `json:"prepend"`
+}
+
+func newPrepend(o prependOptions) (normalizer, error) {
+	return func(text string) string {
+		if text == "" {
+			return ""
+		}
+		return o.Prepend + text
+	}, nil
+}
+
+type replaceOptions struct {
+	partType
+	Pattern patternOptions `json:"pattern"`
+	Content string         `json:"content"`
+}
+
+// newReplace returns a function that replaces each match of a pattern. It serves as a normalizer and as a decoder.
+func newReplace(o replaceOptions) (func(string) string, error) {
+	if s := o.Pattern.String; s != nil && *s != "" && o.Pattern.Regex == nil {
+		return strings.NewReplacer(*s, o.Content).Replace, nil
+	}
+	find, err := o.Pattern.finder()
+	if err != nil {
+		return nil, err
+	}
+	return func(text string) string {
+		var b strings.Builder
+		find([]byte(text), func(from, to int, match bool) {
+			if match {
+				b.WriteString(o.Content)
+			} else {
+				b.WriteString(text[from:to])
+			}
+		})
+		return b.String()
+	}, nil
+}
+
+type bertOptions struct {
+	partType
+	Clean     bool  `json:"clean_text"`
+	Chinese   bool  `json:"handle_chinese_chars"`
+	Accents   *bool `json:"strip_accents"` // null: as lowercase
+	Lowercase bool  `json:"lowercase"`
+}
+
+func newBertNormalizer(o bertOptions) (normalizer, error) {
+	var steps []normalizer
+	if o.Clean {
+		steps = append(steps, cleanText)
+	}
+	if o.Chinese {
+		steps = append(steps, spaceChinese)
+	}
+	if o.Accents != nil && *o.Accents || o.Accents == nil && o.Lowercase {
+		steps = append(steps, form(norm.NFD), without(isAccent))
+	}
+	if o.Lowercase {
+		steps = append(steps, lowercase)
+	}
+	return func(text string) string { return applyAll(steps, text) }, nil
+}
+
+// applyAll applies normalizers one after the other.
+func applyAll(all []normalizer, text string) string {
+	for _, n := range all {
+		text = n(text)
+	}
+	return text
+}
+
+// cleanText removes control characters and makes each white space a space.
+func cleanText(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case isControl(r):
+			return -1
+		case unicode.IsSpace(r):
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// cleanNmt removes control characters and makes some white space a space, as SentencePiece does for translation.
+func cleanNmt(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t' || r == '\n' || r == '\f' || r == '\r' || r >= 0x200b && r <= 0x200f || strings.ContainsRune("\u1680\u2028\u2029▁\ufeff\ufffd", r):
+			return ' '
+		case r > 0 && r < ' ' || r == 0x7f || r == 0x8f || r == 0x9f:
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// spaceChinese puts spaces around Chinese characters.
+func spaceChinese(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.Is(chinese, r) {
+			b.WriteString(" " + string(r) + " ")
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// patternOptions is a pattern of Split or Replace: one of a text and a regular expression.
+type patternOptions struct {
+	String *string `json:"String"`
+	Regex  *string `json:"Regex"`
+}
+
+// finder returns what finds the pattern.
+func (o patternOptions) finder() (finder, error) {
+	switch {
+	case (o.String == nil) == (o.Regex == nil):
+		return nil, errors.New("pattern with neither or both of String and Regex, want one")
+	case o.String == nil:
+		m, err := newMatches(*o.Regex)
+		return m.find, err
+	case *o.String == "":
+		return nil, fmt.Errorf("pattern %q, want text", *o.String)
+	}
+	return findText(*o.String), nil
+}

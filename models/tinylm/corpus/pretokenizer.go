@@ -1,0 +1,223 @@
+package corpus
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// splitter cuts a text into words and gives them in order. None of them is empty.
+type splitter func(text []byte, word func([]byte))
+
+// preTokenizer is a step that cuts a text into words.
+type preTokenizer struct {
+	split splitter // nil: the step cuts nothing
+	start splitter // for a word that begins the text; nil: split
+	bytes bool     // behind the step the vocabulary has letters for bytes
+}
+
+// preTokenizers are those of a tokenizer.json by type. UnicodeScripts, FixedLength and RandomSplit are missing.
+func preTokenizers() map[string]maker[preTokenizer] {
+	cut := func(find finder, how behavior) maker[preTokenizer] {
+		return constant(preTokenizer{split: how.splitter(find)})
+	}
+	return map[string]maker[preTokenizer]{
+		"BertPreTokenizer":   cut(findBertWords, removed),
+		"ByteLevel":          with(newByteLevel),
+		"CharDelimiterSplit": with(newDelimiterSplit),
+		"Digits":             with(newDigits),
+		"Metaspace":          with(newMetaspace),
+		"Punctuation":        with(newPunctuationSplit),
+		"Split":              with(newSplit),
+		"Whitespace":         cut(findWords, removed),
+		"WhitespaceSplit":    cut(findRunes(unicode.IsSpace), removed),
+	}
+}
+
+// readSplitters reads the steps that cut. bytes says that the last one is ByteLevel. normal are the normalizers of the file.
+func readSplitters(parts, normal []part) (steps []preTokenizer, bytes bool, err error) {
+	all, err := makeParts(parts, preTokenizers())
+	if err != nil {
+		return nil, false, err
+	}
+	for i, s := range all {
+		if bytes {
+			return nil, false, errors.New("want ByteLevel in the end and nowhere else")
+		}
+		if s.start != nil {
+			if err := checkFirst(parts[:i], normal); err != nil {
+				return nil, false, err
+			}
+		}
+		if s.split != nil {
+			steps = append(steps, s)
+		}
+		bytes = s.bytes
+	}
+	return steps, bytes, nil
+}
+
+// checkFirst checks the steps before a Metaspace that depends on whether a word begins the text.
+func checkFirst(words, normal []part) error {
+	for _, p := range words {
+		return fmt.Errorf("type Metaspace with the prepend_scheme first behind %s, want it in front", p.kind)
+	}
+	for _, n := range normal {
+		if !n.keepsStart() {
+			return fmt.Errorf("type Metaspace with the prepend_scheme first behind the normalizer %s, which may remove the first character", n.kind)
+		}
+	}
+	return nil
+}
+
+type byteLevelOptions struct {
+	partType
+	AddPrefixSpace bool  `json:"add_prefix_space"`
+	TrimOffsets    bool  `json:"trim_offsets"`
+	UseRegex       *bool `json:"use_regex"` // null: true
+}
+
+func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
+	var split splitter
+	if o.UseRegex == nil || *o.UseRegex {
+		split = scanner{gpt2: true}.split
+	}
+	if o.AddPrefixSpace && split == nil {
+		split = whole
+	}
+	if o.AddPrefixSpace {
+		split = split.behind(" ")
+	}
+	return preTokenizer{split: split, bytes: true}, nil
+}
+
+// whole gives a text as one word.
+func whole(text []byte, word func([]byte)) { word(text) }
+
+// behind returns a splitter of texts that begin with a prefix; if one does not, it gets the prefix.
+func (s splitter) behind(prefix string) splitter {
+	return func(text []byte, word func([]byte)) {
+		if !bytes.HasPrefix(text, []byte(prefix)) {
+			text = append([]byte(prefix), text...)
+		}
+		s(text, word)
+	}
+}
+
+type delimiterOptions struct {
+	partType
+	Delimiter string `json:"delimiter"`
+}
+
+func newDelimiterSplit(o delimiterOptions) (preTokenizer, error) {
+	if utf8.RuneCountInString(o.Delimiter) != 1 {
+		return preTokenizer{}, fmt.Errorf("delimiter %q, want one character", o.Delimiter)
+	}
+	return preTokenizer{split: removed.splitter(findText(o.Delimiter))}, nil
+}
+
+type digitsOptions struct {
+	partType
+	Individual bool `json:"individual_digits"`
+}
+
+func newDigits(o digitsOptions) (preTokenizer, error) {
+	how := contiguous
+	if o.Individual {
+		how = isolated
+	}
+	return preTokenizer{split: how.splitter(findRunes(unicode.IsNumber))}, nil
+}
+
+type punctuationOptions struct {
+	partType
+	Behavior behavior `json:"behavior"`
+}
+
+func newPunctuationSplit(o punctuationOptions) (preTokenizer, error) {
+	if o.Behavior == "" {
+		o.Behavior = isolated
+	}
+	return preTokenizer{split: o.Behavior.splitter(findRunes(isPunctuation))}, o.Behavior.check()
+}
+
+type metaspaceOptions struct {
+	partType
+	Replacement    string `json:"replacement"`
+	PrependScheme  string `json:"prepend_scheme"`
+	Split          *bool  `json:"split"`            // null: true
+	AddPrefixSpace *bool  `json:"add_prefix_space"` // of old files, which have no prepend_scheme
+	OldReplacement string `json:"str_rep"`          // of old files, the same as replacement
+}
+
+// scheme returns always, first or never.
+func (o metaspaceOptions) scheme() (string, error) {
+	if utf8.RuneCountInString(o.Replacement) != 1 {
+		return "", fmt.Errorf("replacement %q, want one character", o.Replacement)
+	}
+	s := o.PrependScheme
+	switch {
+	case s == "" && o.AddPrefixSpace != nil && !*o.AddPrefixSpace:
+		return "never", nil
+	case s == "":
+		return "always", nil
+	case s != "always" && s != "first" && s != "never" || o.AddPrefixSpace != nil && *o.AddPrefixSpace == (s == "never"):
+		return "", fmt.Errorf("prepend_scheme %q, want always, first or never, as add_prefix_space says", s)
+	}
+	return s, nil
+}
+
+func newMetaspace(o metaspaceOptions) (preTokenizer, error) {
+	scheme, err := o.scheme()
+	if err != nil {
+		return preTokenizer{}, err
+	}
+	cut := splitter(whole)
+	if o.Split == nil || *o.Split {
+		cut = toNext.splitter(findText(o.Replacement))
+	}
+	step := func(s splitter) splitter {
+		return func(text []byte, word func([]byte)) {
+			s([]byte(strings.ReplaceAll(string(text), " ", o.Replacement)), word)
+		}
+	}
+	switch scheme {
+	case "always":
+		return preTokenizer{split: step(cut.behind(o.Replacement))}, nil
+	case "first":
+		return preTokenizer{split: step(cut), start: step(cut.behind(o.Replacement))}, nil
+	}
+	return preTokenizer{split: step(cut)}, nil
+}
+
+type splitOptions struct {
+	partType
+	Pattern  patternOptions `json:"pattern"`
+	Behavior behavior       `json:"behavior"`
+	Invert   bool           `json:"invert"`
+}
+
+func newSplit(o splitOptions) (preTokenizer, error) {
+	if err := o.Behavior.check(); err != nil {
+		return preTokenizer{}, err
+	}
+	if o.Pattern.Regex != nil && (o.Behavior == isolated || o.Behavior == removed && o.Invert) {
+		if s, ok := knownPattern(*o.Pattern.Regex); ok && o.Pattern.String == nil {
+			return preTokenizer{split: s.split}, nil
+		}
+	}
+	find, err := o.Pattern.finder()
+	if err != nil {
+		return preTokenizer{}, err
+	}
+	if o.Invert {
+		straight := find
+		find = func(text []byte, found func(from, to int, match bool)) {
+			straight(text, func(from, to int, match bool) { found(from, to, !match) })
+		}
+	}
+	return preTokenizer{split: o.Behavior.splitter(find)}, nil
+}

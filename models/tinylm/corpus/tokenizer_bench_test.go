@@ -1,0 +1,31 @@
+package corpus
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkTokenizer encodes words that mostly repeat. NSA_TOKENIZER names another tokenizer.json, NSA_TEXT other text.
+func BenchmarkTokenizer(b *testing.B) {
+	text := []byte(strings.Join(makeDocuments(400, 4<<10, 1), "\n"))
+	t, err := parseTokenizer(smallTokenizer(b))
+	require.NoError(b, err)
+	if path := os.Getenv("NSA_TOKENIZER"); path != "" {
+		t, err = readTokenizer(path, "")
+		require.NoError(b, err)
+	}
+	if path := os.Getenv("NSA_TEXT"); path != "" {
+		text, err = os.ReadFile(path)
+		require.NoError(b, err)
+	}
+	b.SetBytes(int64(len(text)))
+	var ids []int32
+	for b.Loop() {
+		ids, err = t.encode(ids[:0], text)
+		require.NoError(b, err)
+	}
+	b.ReportMetric(float64(len(ids))*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtokens/s")
+}

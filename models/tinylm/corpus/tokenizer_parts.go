@@ -1,0 +1,116 @@
+package corpus
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// mostDepth bounds sequences of sequences in a tokenizer.json.
+const mostDepth = 8
+
+// part is an object of a tokenizer.json: a normalizer, a pre-tokenizer, a model or a decoder.
+type part struct {
+	kind  string // its member "type"
+	value jsontext.Value
+}
+
+// partType is embedded in the options of each kind of part.
+type partType struct {
+	Type string `json:"type"`
+}
+
+// noOptions are those of a part without options.
+type noOptions struct{ partType }
+
+// maker makes a T of a part of one kind.
+type maker[T any] func(part) (T, error)
+
+// with returns a maker that reads the options of a part. An option that Options lacks is an error.
+func with[Options, T any](make func(Options) (T, error)) maker[T] {
+	return func(p part) (result T, err error) {
+		var o Options
+		if err := json.Unmarshal(p.value, &o, json.RejectUnknownMembers(true)); err != nil {
+			return result, err
+		}
+		return make(o)
+	}
+}
+
+// constant returns a maker for a part without options.
+func constant[T any](t T) maker[T] {
+	return with(func(noOptions) (T, error) { return t, nil })
+}
+
+// makeParts makes a T of each part.
+func makeParts[T any](parts []part, makers map[string]maker[T]) ([]T, error) {
+	var all []T
+	for _, p := range parts {
+		t, err := makePart(p, makers)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+func makePart[T any](p part, makers map[string]maker[T]) (t T, err error) {
+	make := makers[p.kind]
+	if make == nil {
+		return t, fmt.Errorf("type %q, want one of %s", p.kind, strings.Join(slices.Sorted(maps.Keys(makers)), ", "))
+	}
+	if t, err = make(p); err != nil {
+		return t, fmt.Errorf("%s: %w", p.kind, err)
+	}
+	return t, nil
+}
+
+// readPart reads the type of a part.
+func readPart(value jsontext.Value) (part, error) {
+	var t partType
+	err := json.Unmarshal(value, &t)
+	return part{t.Type, value}, err
+}
+
+// flatten returns the parts of a value: none of null, those of a Sequence, which are in the member list, or the one that it is.
+func flatten(value jsontext.Value, list string, depth int) ([]part, error) {
+	if len(value) == 0 || value.Kind() == 'n' {
+		return nil, nil
+	}
+	p, err := readPart(value)
+	if err != nil || p.kind != "Sequence" {
+		return []part{p}, err
+	}
+	if depth == mostDepth {
+		return nil, fmt.Errorf("sequences in more than %d sequences", mostDepth)
+	}
+	var sequence map[string]jsontext.Value
+	if err := json.Unmarshal(value, &sequence); err != nil {
+		return nil, err
+	}
+	var values []jsontext.Value
+	if sequence[list] == nil {
+		return nil, fmt.Errorf("a Sequence without %s", list)
+	}
+	if err := json.Unmarshal(sequence[list], &values); err != nil {
+		return nil, err
+	}
+	var all []part
+	for _, v := range values {
+		if v.Kind() == 'n' {
+			return nil, errors.New("null in a Sequence")
+		}
+		parts, err := flatten(v, list, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, parts...)
+	}
+	return all, nil
+}

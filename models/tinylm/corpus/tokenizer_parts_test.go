@@ -1,0 +1,128 @@
+package corpus
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// wordTokenizer is a tokenizer.json with a token for each of some words, and the given members.
+func wordTokenizer(t *testing.T, members map[string]string) []byte {
+	t.Helper()
+	file := map[string]json.RawMessage{
+		"pre_tokenizer": json.RawMessage(`{"type":"Whitespace"}`),
+		"model":         json.RawMessage(`{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2,"words":3}}`),
+	}
+	for name, value := range members {
+		file[name] = json.RawMessage(value)
+	}
+	return testutil.Must(json.Marshal(file))(t)
+}
+
+// A part that is not supported is an error that names it.
+func TestTokenizerPartsRefused(t *testing.T) {
+	split := func(pattern string) string {
+		p, _ := json.Marshal(map[string]any{"Regex": pattern})
+		return `{"type":"Split","invert":false,"behavior":"Isolated","pattern":` + string(p) + `}`
+	}
+	for _, c := range []struct{ member, value, want string }{
+		{"normalizer", `{"type":"Precompiled","precompiled_charsmap":""}`, `normalizer: type "Precompiled", want one of BertNormalizer`},
+		{"normalizer", `{"type":"Strip","strip_left":true,"strip_middle":true}`, `normalizer: Strip: `},
+		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a$"},"content":""}`, `Replace: pattern "a$": $ is not supported`},
+		{"normalizer", `{"type":"Replace","pattern":{},"content":""}`, "want one"},
+		{"normalizer", `{"type":"Sequence"}`, "without normalizers"},
+		{"normalizer", `{"type":"Sequence","normalizers":[null]}`, "null in a Sequence"},
+		{"pre_tokenizer", `{"type":"UnicodeScripts"}`, `pre-tokenizer: type "UnicodeScripts", want one of BertPreTokenizer`},
+		{"pre_tokenizer", `{"type":"Punctuation","behavior":"Odd"}`, `Punctuation: behavior "Odd", want Removed`},
+		{"pre_tokenizer", `{"type":"Metaspace","replacement":"__"}`, `replacement "__", want one character`},
+		{"pre_tokenizer", `{"type":"Metaspace","replacement":"_","prepend_scheme":"last"}`, `prepend_scheme "last", want always, first or never`},
+		{"pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Whitespace"},{"type":"Metaspace","replacement":"_","prepend_scheme":"first"}]}`, "first behind Whitespace"},
+		{"pre_tokenizer", `{"type":"CharDelimiterSplit","delimiter":"ab"}`, `delimiter "ab", want one character`},
+		{"pre_tokenizer", split("[[:alpha:]]"), `Split: pattern "[[:alpha:]]": [ inside of [ ]`},
+		{"pre_tokenizer", split("[a&&b]"), "&& inside of [ ]"},
+		{"pre_tokenizer", split("[]a]"), "] at the beginning of [ ]"},
+		{"pre_tokenizer", split(`\h+`), `\h is not supported`},
+		{"pre_tokenizer", split(`\bword`), `\b is not supported`},
+		{"pre_tokenizer", split(`(a)\1`), `\1 is not supported`},
+		{"pre_tokenizer", split("^a"), "^ is not supported"},
+		{"pre_tokenizer", split("(?m)a"), `"(?m)" is not supported`},
+		{"pre_tokenizer", split("a++"), "pattern"},
+		{"pre_tokenizer", split("a{,3}"), `"{," is not supported`},
+		{"pre_tokenizer", split(`a\`), "it ends with"},
+		{"model", `{"type":"BPE","dropout":0.1,"vocab":{"[SEP]":0},"merges":[]}`, "model: BPE: dropout of 0.1, want none"},
+		{"model", `{"type":"BPE","vocab":{"[SEP]":0}}`, "no merges"},
+		{"model", `{"type":"Unigram","vocab":[]}`, "an empty vocabulary"},
+		{"model", `{"type":"Unigram","vocab":[["a",0]],"unk_id":1}`, "unk_id 1, the vocabulary has 1"},
+		{"model", `{"type":"Unigram","vocab":[["a"]]}`, "want a piece and its score"},
+		{"model", `null`, "model: "},
+		{"decoder", `{"type":"CTC","pad_token":"","word_delimiter_token":"","cleanup":true}`, `decoder: type "CTC", want one of BPEDecoder`},
+		{"decoder", `{"type":"Strip","content":"ab","start":0,"stop":0}`, "want one character"},
+		{"decoder", `{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"WordPiece","prefix":"##","cleanup":true}]}`, "WordPiece behind ByteFallback, want Fuse"},
+		{"added_tokens", `[{"id":3,"content":"small"}]`, `added token "small" has the id 3, and 2 in the vocabulary`},
+		{"added_tokens", `[{"id":30000,"content":"more"}]`, "has the id 30000"},
+	} {
+		t.Run(c.member+" "+c.value, func(t *testing.T) {
+			_, err := parseTokenizer(wordTokenizer(t, map[string]string{c.member: c.value}))
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// Text that has no token, and no token for unknown text, is an error.
+func TestTokenizerUnknownText(t *testing.T) {
+	for name, model := range map[string]string{
+		"word level": `{"type":"WordLevel","unk_token":"none","vocab":{"a":0}}`,
+		"word piece": `{"type":"WordPiece","unk_token":"none","vocab":{"a":0}}`,
+		"bpe":        `{"type":"BPE","unk_token":"none","vocab":{"a":0},"merges":[]}`,
+		"unigram":    `{"type":"Unigram","unk_id":null,"vocab":[["a",0]]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, err := parseTokenizer(wordTokenizer(t, map[string]string{"model": model}))
+			require.NoError(t, err)
+			for range 2 { // the same encoder again
+				_, err = v.encode(nil, []byte("a b"))
+				require.ErrorContains(t, err, `"b" has no token`)
+				ids, err := v.encode(nil, []byte("a a"))
+				require.NoError(t, err)
+				require.Equal(t, []int32{0, 0}, ids)
+			}
+		})
+	}
+}
+
+// The bytes of a document count, not those that its tokens say.
+func TestBytesPerTokenOfLossyTokenizer(t *testing.T) {
+	var documents []string
+	for i := range 400 {
+		documents = append(documents, fmt.Sprintf("%03d small   unheard-of", i)) // 22 bytes; the tokens are small and four unknown ones
+	}
+	folder := writeFiles(t, map[string][]byte{"tokenizer.json": wordTokenizer(t, nil), "data/a.jsonl": jsonl(t, documents)})
+	c := open(t, filepath.Join(folder, "data"), Options{Tokenizer: filepath.Join(folder, "tokenizer.json"), HeldOut: 1 << 20}, 1<<20)
+	require.Equal(t, 22.0/5, c.BytesPerToken())
+}
+
+// The text of one token is what it says inside of a text.
+func TestAppendTokenOfDecoders(t *testing.T) {
+	for _, c := range []struct{ decoder, token, want string }{
+		{`null`, "a", " a"},
+		{`{"type":"WordPiece","prefix":"##","cleanup":true}`, "##a", "a"},
+		{`{"type":"WordPiece","prefix":"##","cleanup":true}`, "a", " a"},
+		{`{"type":"WordPiece","prefix":"##","cleanup":true}`, ".", "."},
+		{`{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}`, "▁a", " a"},
+		{`{"type":"BPEDecoder","suffix":"</w>"}`, "a</w>", "a "},
+		{`{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}`, "▁a", " a"},
+		{`{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]}`, "<0xE4>", "\xe4"},
+		{`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`, "Ġa", " a"},
+	} {
+		model, _ := json.Marshal(map[string]any{"type": "WordLevel", "unk_token": "", "vocab": map[string]int{c.token: 0}})
+		v, err := parseTokenizer(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": string(model)}))
+		require.NoError(t, err)
+		require.Equal(t, c.want, string(v.appendToken(nil, 0)), "%s %s", c.decoder, c.token)
+		require.Equal(t, len(c.want), v.length([]int32{0}))
+	}
+}

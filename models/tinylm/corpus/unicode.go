@@ -1,0 +1,46 @@
+package corpus
+
+import "unicode"
+
+// chinese are the characters that BertNormalizer puts spaces around. The gap up to U+2B920 is in the reference too.
+var chinese = &unicode.RangeTable{
+	R16: []unicode.Range16{{0x3400, 0x4dbf, 1}, {0x4e00, 0x9fff, 1}, {0xf900, 0xfaff, 1}},
+	R32: []unicode.Range32{{0x20000, 0x2a6df, 1}, {0x2a700, 0x2b81f, 1}, {0x2b920, 0x2ceaf, 1}, {0x2f800, 0x2fa1f, 1}},
+}
+
+// isMark says that StripAccents removes a character.
+func isMark(r rune) bool {
+	return unicode.Is(unicode.M, r) && !unicode.Is(newMarks, r) || r == 0x1cf2 || r == 0x1cf3 // no marks today
+}
+
+// isAccent says that BertNormalizer removes a character with the accents.
+func isAccent(r rune) bool {
+	return unicode.Is(unicode.Mn, r) && !unicode.Is(newAccents, r) || r == 0x1734 // no accent today
+}
+
+// isControl says that BertNormalizer removes a character from clean text.
+func isControl(r rune) bool {
+	switch {
+	case r == 0 || r == unicode.ReplacementChar:
+		return true
+	case r == '\t' || r == '\n' || r == '\r' || r == 0x0890 || r == 0x0891 || r == 0x08e2 || r == 0x110cd || r >= 0x13430 && r <= 0x1343f:
+		return false // the last ones are newer than the tables of the reference
+	}
+	return unicode.Is(unicode.C, r)
+}
+
+// isPunctuation says that a character is punctuation, or a symbol of ASCII.
+func isPunctuation(r rune) bool {
+	if r < unicode.MaxASCII {
+		return unicode.IsPunct(r) || unicode.IsSymbol(r)
+	}
+	return unicode.IsPunct(r) && !unicode.Is(newPunctuation, r) || r == 0x166d || r == 0x111c9 // no punctuation today
+}
+
+// isWord says that \w matches a character.
+func isWord(r rune) bool {
+	if r < unicode.MaxASCII {
+		return r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
+	}
+	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+}
