@@ -119,6 +119,18 @@ func TestTokenizer(t *testing.T) {
 	require.Contains(t, status, "say where with -tokenizer")
 }
 
+// TestSeparator: a run may name the token that ends a document, and its model keeps it.
+func TestSeparator(t *testing.T) {
+	path := tokenizerFile(t)
+	content := strings.ReplaceAll(string(testutil.Must(os.ReadFile(path))(t)), "endoftext", "fin")
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
+	folder := filepath.Join(t.TempDir(), "run")
+	trained(t, folder, "-tokenizer", path, "-separator", "<|fin|>")
+	code, _, status := call(t, "", "-model", folder, "-prompt", "qu<|fin|>", "-tokens", "5")
+	require.Zero(t, code, status)
+	require.Contains(t, status, "prefill: 2 tokens")
+}
+
 // TestInteractive: each line has the text of its own call.
 func TestInteractive(t *testing.T) {
 	args := []string{"-model", weightsFile(t), "-tokens", "10", "-past-end"}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -43,11 +44,11 @@ func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	path := tokenizer
-	if path == "" && f.Run != nil {
-		path = f.Run.Tokenizer
+	path, separator := tokenizer, ""
+	if f.Run != nil {
+		path, separator = cmp.Or(path, f.Run.Tokenizer), f.Run.Separator
 	}
-	t, err := corpus.NewTokenizer(corpus.Options{Tokenizer: path})
+	t, err := corpus.NewTokenizer(corpus.Options{Tokenizer: path, Separator: separator})
 	if err != nil {
 		if tokenizer == "" {
 			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", err)

@@ -123,7 +123,7 @@ const (
 // openData opens what -data names.
 func (r *run) openData(ctx context.Context) (err error) {
 	r.show.phase("reading data")
-	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
+	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
 	switch path := r.Data; {
 	case path == "random":
 		r.corpus, err = corpus.Random(randomTokens, 256, r.Seed)

@@ -21,6 +21,7 @@ type Options struct {
 	Data        string  `yaml:"data" fixed:"true" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
 	Ext         string  `yaml:"ext" fixed:"true" help:"of a folder take only files whose names, without .gz or .zst, end so"`
 	Tokenizer   string  `yaml:"tokenizer" fixed:"true" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
+	Separator   string  `yaml:"separator" fixed:"true" help:"its token that ends a document; empty: a usual one, such as <|endoftext|> or [SEP]"`
 	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
 	Attention   string  `yaml:"attention" fixed:"true" help:"nsa or dense"`
 	Context     int     `yaml:"context" fixed:"true" help:"tokens of a training window"`
