@@ -17,7 +17,7 @@ import (
 // it. Beside the pages each slot has a ring of the w newest keys and values of the window, and one of the l newest that
 // are not compressed yet. Of dense attention, whose Params are zero, a page holds keys and values and there are no rings.
 //
-// A cache is one tensor [Elements()]. How it is laid out is the affair of the kernels that read it.
+// A cache is one tensor [Elements()]. Layout says where its parts lie.
 type KVCache struct {
 	Params           // of the NSA layer; zero: dense attention
 	Without Branches // of an NSA layer that it leaves out
@@ -174,12 +174,15 @@ func (c KVCache) inferCache(cache, rows Operand, n, first int) error {
 	return nil
 }
 
+// rowOf returns row i of rows int32 [n,width].
+func rowOf(rows Arg, i int) []int32 { return cpu.Slice[int32](rows.Buf)[i*rows.last():][:rows.last()] }
+
 // checkPages returns an error if a sequence of the given tokens has no pages for them, or pages that are not in the cache.
 func (c KVCache) checkPages(row, tokens int, pages []int32) error {
 	if tokens > len(pages)*c.PageLen {
 		return fmt.Errorf("row %d has %d tokens, want at most %d: %d pages of %d", row, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
 	}
-	for i, p := range pages[:(tokens+c.PageLen-1)/c.PageLen] {
+	for i, p := range pages[:pieces(tokens, c.PageLen)] {
 		if p < 0 || int(p) >= c.Pages {
 			return fmt.Errorf("page %d of row %d is %d, want 0 to %d", i, row, p, c.Pages-1)
 		}

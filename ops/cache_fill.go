@@ -9,8 +9,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// FillCacheOp is the Spec of the other way into a KVCache: it stores the keys and values of the first tokens of a sequence, which
-// a graph for whole sequences has computed, so that DecodeOp goes on behind them. Its inputs are
+// FillCacheOp is the Spec that fills a KVCache with a prompt: it stores the keys and values of a sequence's first tokens, which a
+// graph for whole sequences has computed. DecodeOp goes on behind them. Its inputs are
 //
 //	kc, vc  [R,Nc,Hkv,D], [R,Nc,Hkv,Dv]  compressed; not for dense attention
 //	k, v    [R,S,Hkv,D], [R,S,Hkv,Dv]    of the branches, as DecodeOp takes them
@@ -72,7 +72,7 @@ func (op FillCacheOp) Check(in []Operand, b *cpu.Buf) error {
 
 func (op FillCacheOp) checkRows(rows Arg, most int) error {
 	for i := range rows.Shape[0] {
-		row := cpu.Slice[int32](rows.Buf)[i*rows.last():][:rows.last()]
+		row := rowOf(rows, i)
 		switch {
 		case row[0] < -1 || int(row[0]) >= op.Cache.Slots:
 			return fmt.Errorf("row %d has slot %d, want -1 to %d", i, row[0], op.Cache.Slots-1)
@@ -82,7 +82,7 @@ func (op FillCacheOp) checkRows(rows Arg, most int) error {
 			return fmt.Errorf("row %d has %d tokens, want 0 to %d", i, row[1], most)
 		}
 		for j := range i {
-			if cpu.Slice[int32](rows.Buf)[j*rows.last()] == row[0] {
+			if rowOf(rows, j)[0] == row[0] {
 				return fmt.Errorf("rows %d and %d have the slot %d", j, i, row[0])
 			}
 		}
@@ -107,7 +107,7 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 	k.Check = func() error { return op.checkRows(rows, in[at-1].Shape[1]) }
 	k.Phase(rows.Shape[0]*c.KVHeads, func(piece int, _ *cpu.Worker) {
 		i, g := piece/c.KVHeads, piece%c.KVHeads
-		row := cpu.Slice[int32](rows.Buf)[i*rows.last():][:rows.last()]
+		row := rowOf(rows, i)
 		slot, n := int(row[0]), int(row[1])
 		if slot < 0 {
 			n = 0

@@ -10,7 +10,7 @@ import (
 )
 
 // DecodeOp is the Spec of one step of decoding with a KVCache: of each sequence one token comes in, joins the cache, and attends to the
-// tokens before it and to itself. Between the projections of the layer and that of its output it is all there is: the result
+// tokens before it and to itself. It is everything between the layer's input projections and its output projection: the result
 // is that of the last token of RoPE, compression, the three branches, the choice of blocks and GatedSum over the whole sequence
 // (arXiv 2502.11089), at the cost of the keys that this token reads. Its inputs are
 //
@@ -120,7 +120,7 @@ func (op DecodeOp) Check(in []Operand, b *cpu.Buf) error {
 
 func (op DecodeOp) checkRows(rows Arg) error {
 	for i := range op.Cache.Slots {
-		row := cpu.Slice[int32](rows.Buf)[i*rows.last():][:rows.last()]
+		row := rowOf(rows, i)
 		if row[0] < -1 {
 			return fmt.Errorf("row %d has %d tokens, want -1 or more", i, row[0])
 		}

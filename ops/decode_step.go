@@ -71,7 +71,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	for i := range idx {
 		idx[i] = -1
 	}
-	row := cpu.Slice[int32](d.rows.Buf)[slot*d.rows.last():][:d.rows.last()]
+	row := rowOf(d.rows, slot)
 	t := int(row[0])
 	if t < 0 {
 		return

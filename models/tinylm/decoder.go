@@ -207,7 +207,7 @@ func (d *Decoder) prefill(n int) (*decoderGraph, error) {
 	c := d.weights.Config.WithDefaults()
 	g, err := d.newGraph(1, n, 2+cap(d.sequences[0].pages), func(g *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
 		var last *G.Node
-		g.last, last = g.input("last", 1, 1)
+		g.last, last = newInput(g.graph, "last", 1, 1)
 		return c.prefill(b, tokens, last, caches)
 	})
 	if err == nil {
@@ -314,20 +314,14 @@ type decoderGraph struct {
 	machine            *graph.Machine
 }
 
-// input adds an input of int32.
-func (g *decoderGraph) input(name string, shape ...int) ([]int32, *G.Node) {
-	v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(shape...))
-	return v.Int32s(), G.NewTensor(g.graph, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
-}
-
 // newGraph returns a graph for tokens [batch,seq] and rows [batch,width], whose logits build returns.
 func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
 	g := &decoderGraph{graph: G.NewGraph()}
 	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
 	dt := d.weights.Tensors["norm.weight"].Dtype()
 	var tokens, rows *G.Node
-	g.tokens, tokens = g.input("tokens", batch, seq)
-	g.rows, rows = g.input("rows", batch, width)
+	g.tokens, tokens = newInput(g.graph, "tokens", batch, seq)
+	g.rows, rows = newInput(g.graph, "rows", batch, width)
 	caches := make([]nn.Cache, len(d.caches))
 	for i, v := range d.caches {
 		values := G.NewVector(g.graph, dt, G.WithShape(d.layout.Elements()), G.WithName(fmt.Sprint("cache ", i)))

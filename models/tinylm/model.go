@@ -87,15 +87,11 @@ func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err e
 
 // build adds a model of configuration c to its graph, which is that of b.
 func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
-	input := func(name string, shape ...int) ([]int32, *G.Node) {
-		v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(shape...))
-		return v.Int32s(), G.NewTensor(m.graph, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
-	}
 	var tokens, targets, cuSeqlens *G.Node
-	m.tokens, tokens = input("tokens", m.batch, m.seq)
-	m.targets, targets = input("targets", m.batch, m.seq)
+	m.tokens, tokens = newInput(m.graph, "tokens", m.batch, m.seq)
+	m.targets, targets = newInput(m.graph, "targets", m.batch, m.seq)
 	if o.packed {
-		m.cuSeqlens, cuSeqlens = input("cu_seqlens", o.documents+1)
+		m.cuSeqlens, cuSeqlens = newInput(m.graph, "cu_seqlens", o.documents+1)
 		m.wholeRows()
 	}
 	m.logits, m.layers = c.logits(b, tokens, cuSeqlens)
@@ -121,6 +117,12 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		m.grads = G.NodesToValueGrads(m.learnables)
 	}
 	return nil
+}
+
+// newInput adds an input of int32 to g and returns its numbers, to be filled before a run.
+func newInput(g *G.ExprGraph, name string, shape ...int) ([]int32, *G.Node) {
+	v := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(shape...))
+	return v.Int32s(), G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 }
 
 // open makes the machine of the graph.

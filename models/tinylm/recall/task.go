@@ -92,9 +92,10 @@ type document struct {
 	distances []int   // [Questions], of each question from its answer
 }
 
-// fill draws a document into d. The keys of a block have distinct different values, each equally often: distinct divides Values. All questions that count are of documents with distinct = Values. Models train on documents with distinct = 1 as well, which
-// compressed attention can answer alone: the choice of blocks has no gradient of its own, it follows compressed attention, and that
-// learns by them where a key is.
+// fill draws a document into d. The keys of a block have `distinct` different values, each equally often; distinct divides Values.
+// Questions that count are asked in documents with distinct = Values. Models also train on documents with distinct = 1, which
+// compressed attention can answer alone: the choice of blocks has no gradient of its own and follows compressed attention, which
+// learns from them where a key is.
 func (t Task) fill(r *rand.Rand, d document, distinct int) {
 	for i := range d.tokens {
 		d.tokens[i], d.targets[i] = t.filler(r.IntN(fillers)), -1
