@@ -298,7 +298,9 @@ func TestSelectedOnWarpGroups(t *testing.T) {
 		{1, 65536, 12, 2, 64, 64, 16, h200, pairs, 2, 0},
 		{1, 65536, 64, 4, 128, 64, 16, h200, pairs, 17, 0},
 		{1, 65536, 65, 1, 64, 64, 16, h200, nil, 0, graph.ReasonShape},
-		{1, 65536, 12, 2, 64, 32, 16, h200, nil, 0, graph.ReasonShape},
+		{1, 2048, 12, 2, 64, 16, 64, h200, []string{"walk16_%s_mma"}, 1, 0},
+		{1, 65536, 12, 2, 64, 32, 16, h200, []string{"walk32_%s_mma"}, 1, 0},
+		{1, 8192, 12, 2, 64, 24, 16, h200, nil, 0, graph.ReasonShape},
 		{1, 65536, 12, 2, 64, 64, 16, older, nil, 0, graph.ReasonCapability},
 	} {
 		op := ops.SelectedAttentionOp{SelectBlock: c.block}

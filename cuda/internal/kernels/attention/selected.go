@@ -285,12 +285,9 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	return nil
 }
 
-// onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole tiles, and what neither way takes.
+// onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole pieces, and what no way takes.
 func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error) {
-	if err := a.multipleOf("warp groups", matrixKeys); err != nil {
-		return widths{}, err
-	}
-	if err := a.noDocuments(); err != nil {
+	if err := a.multipleOf("warp groups", 16); err != nil {
 		return widths{}, err
 	}
 	if err := a.byLists(); err != nil && !a.byBits() {
@@ -302,7 +299,7 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 // byBits tells whether rows go through all keys, with a bit for each tile that says whether it is seen: where lists have most of few
 // blocks. Else they go by lists.
 func (a selectedProblem) byBits() bool {
-	return kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
+	return !a.packed() && a.piece() == matrixKeys && kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
 }
 
 // everyKey is the span of all keys up to a query's own.
