@@ -28,16 +28,16 @@ template <class F, class G> __device__ __forceinline__ void each_entry(const Att
   const auto load = [&](int q, int i) { return q < queries && i < mask.most ? max(-1, entry(q, i)) : -1; };
 #pragma unroll 1
   for (int from = warp * (32 / width); from < queries; from += kAtOnce * step) {
-    int ahead[kAtOnce];
+    int ahead[kAtOnce][2];
 #pragma unroll
-    for (int k = 0; k < kAtOnce; k++) ahead[k] = load(from + k * step + mine, place);
+    for (int k = 0; k < kAtOnce; k++) ahead[k][0] = load(from + k * step + mine, place), ahead[k][1] = load(from + k * step + mine, place + 32);
 #pragma unroll
     for (int k = 0; k < kAtOnce; k++) {
       const int q = from + k * step + mine;
       if (from + k * step >= queries) break;
-      int i = place, j = ahead[k];
+      int i = place, j = ahead[k][0];
 #pragma unroll 1
-      for (bool more = true; more; j = more ? load(q, i) : j) {
+      for (bool more = true; more; j = !more ? j : i < 64 ? ahead[k][1] : load(q, i)) {
         int before = __shfl_up_sync(0xffffffff, j, 1);
         if (place == 0) before = i > 0 && j >= 0 ? entry(q, i - 1) : -1;
         const int t = p.documents && q < queries ? first + q - p.first(b, first + q) : first + q;  // counted from the document's first

@@ -140,7 +140,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     return {mine, __any_sync(0xffffffff, partly) != 0};
   }
 
-  // Runs a block: the first warp brings fills, three others look at those that are suspect, in turn; compute(w) is what computing warp w does.
+  // Runs a block: the first warp brings fills, three others look at those that are suspect, every third one; compute(w) is what computing
+  // warp w does.
   template <int Loader, int Computer, class F> __device__ __forceinline__ void run(F compute) const {
     static_assert(Loader + W / 4 * Computer <= (W / 4 + 1) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
     begin();
@@ -155,7 +156,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     }
   }
   __device__ void bring() const {
-    int i = 0, looker = 0;
+    int i = 0;
     each([&](int at) { i = at; }, [&](const TileBlock& piece, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
@@ -163,8 +164,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
       for (int j = 0; j < count; j += kPieces, fill++) {
         const int stage = fill % Stages, pieces = min(kPieces, count - j), mine = lane() - j;
         const Wanted is_wanted = wanted(piece, j, bits, tile.first);
-        const uint32_t full = barrier_at(is_wanted.suspect ? is.raw[looker][stage] : is.full[stage]), to = ring + stage * kStage + mine * P * 128;
-        if (is_wanted.suspect) looker = (looker + 1) % (L - 1);
+        const uint32_t full = barrier_at(is_wanted.suspect ? is.raw[fill % (L - 1)][stage] : is.full[stage]), to = ring + stage * kStage + mine * P * 128;
         barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
         if (mine == 0) barrier_arrive_expecting(full, pieces * (kStage / kPieces));
         if (mine >= 0 && mine < pieces) {
@@ -178,15 +178,13 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   }
   __device__ void look(int number) const {
     uint32_t parities = 0;
-    int turn = number, i = 0;  // 0 where it is this warp's
+    int i = 0;
     each([&](int at) { i = at; }, [&](const TileBlock& piece, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
       for (int j = 0; j < count; j += kPieces, fill++) {
-        if (!wanted(piece, j, bits, tile.first).suspect) continue;
-        turn = (turn == 0 ? L - 1 : turn) - 1;
-        if (turn != L - 2) continue;
+        if (fill % (L - 1) != number || !wanted(piece, j, bits, tile.first).suspect) continue;
         const int stage = fill % Stages;
         const uint32_t to = ring + stage * kStage;
         wait_own(is.raw[number], stage, parities);
