@@ -176,7 +176,7 @@ func (r *Report) Summary() string {
 		return text
 	}
 	part := func(x float64, of int) float64 { return 100 * x / float64(of) }
-	return text + fmt.Sprintf("\nqueries inside a word that stood before choose %.1f %% of the blocks with it, %.1f %% of others as far away;\n"+
+	return text + fmt.Sprintf("\nqueries inside a word that stood before choose %.1f %% of the blocks with it, by distance alone %.1f %%;\n"+
 		"these have %.1f %% of the attention to chosen blocks, %.1f %% were it even", part(float64(w.Chosen), w.Blocks), part(w.AsFar, w.Blocks),
 		part(w.Looked, w.Queries), part(w.Even, w.Queries))
 }
