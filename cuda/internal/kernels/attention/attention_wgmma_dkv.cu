@@ -28,6 +28,7 @@ namespace nsa {
 enum Listing { kSpan, kListed, kSeveral };
 template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bool Split = false> struct KeyGradient {
   static constexpr bool Listed = Lists != kSpan, Several = Lists == kSeveral;
+  static constexpr int kQuery = (1 << 28) - 1;  // the bits of a query in an entry of a list, if Several
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of those of a warp group
   static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and with do
@@ -35,10 +36,6 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "or the groups wait for registers without end");
   static constexpr int kStep = 128 / 8;
   static_assert(N <= 128 && N % kStep == 0, "a thread for each row of a tile, which copies the same cell of panels of several");
-
-  // Of an entry of a list: its query, below the bits if Several, and whether it is none.
-  static __device__ __forceinline__ int query_of(int t) { return Several ? t & (1 << 28) - 1 : t; }
-  static __device__ __forceinline__ bool none(int t) { return Several ? t == -1 : t < 0; }
 
   // What is known of the rows of a tile: lse*log2(e) and delta; the keys that they see (if Several, bits in the place of lo); lse of large rows, when careful, and 0 of
   // others; where they lie from the group's first row on, counted in rows, -1 for none. And the keys that some row sees, or all. A
@@ -191,16 +188,16 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     };
     const auto fetch = [&](int j) {  // tile j is the next one
       t = -1, lse = INFINITY, delta = 0;
-      if (Listed ? !none(listed) : me < N && j < steps && soon * n.each + head < at.to) {
-        t = Listed ? listed : soon, row = query_of(t) * n.heads + head;
-        const long long stat = at.stat + (head * n.queries + query_of(t));
+      if (Several ? listed != -1 : Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
+        t = Listed ? listed : soon, row = (Several ? t & kQuery : t) * n.heads + head;
+        const long long stat = at.stat + (head * n.queries + (Several ? t & kQuery : t));
         lse = load_lse(p.lse[stat]), delta = p.delta[stat];
       }
       look_up(j + 1);
     };
     const auto note = [&](Rows& rows, int count) {  // of rows that there are
       if (me >= N) return;
-      const Run all = none(t) ? Run{0, 0} : Several ? Run{t >> 28 & 15, query_of(t) + 1} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
+      const Run all = (Several ? t == -1 : t < 0) ? Run{0, 0} : Several ? Run{t >> 28 & 15, (t & kQuery) + 1} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
       if (me == 0) rows.some.lo = Several ? 0 : seen.lo, rows.all.hi = count == N ? seen.hi : 0;
       if (me == count - 1) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
       const bool shift = is.careful && large(lse);
@@ -210,7 +207,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       reinterpret_cast<int*>(rows.lo)[me] = seen.lo;
       reinterpret_cast<int*>(rows.hi)[me] = seen.hi;
       rows.lse[me] = shift ? lse : 0;
-      rows.at[me] = none(t) ? -1 : row;
+      rows.at[me] = (Several ? t == -1 : t < 0) ? -1 : row;
     };
     look_up(0), fetch(0);
 #pragma unroll 1
