@@ -7,8 +7,8 @@
 //   nsa_index_scan_i32    starts = running sums of lengths, items and partial sums
 //   nsa_index_fill_i32    queries = the lists; counts are used up
 //
-// A block of the inverse may be `count` adjoining ones of the choice, up to four: then an entry of a list has in its highest four bits which of
-// them the query chose. A query that chose many may stand in a list twice, with other bits.
+// A block of the inverse may be `count` adjoining ones of the choice, up to four. Then the highest four bits of an entry of a list say which of
+// them the query chose. Of more than 32 choices two of one block may be two entries, with different bits.
 #include "attention_index.cuh"
 
 namespace nsa {

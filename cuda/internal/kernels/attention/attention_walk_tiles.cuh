@@ -24,8 +24,9 @@ namespace nsa {
 template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arrays> struct WalkTiles {
   static constexpr int L = 4, kBlock = 32 * (L + W), kPieces = 64 / P;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
+  // A computing warp has a barrier `told` of its own for each stage, a looking one `raw`: a phase of it is a fill that this warp takes.
   struct Shared {
-    unsigned long long full[Stages], free[Stages], told[W][Stages], raw[L - 1][Stages];  // of a warp's own: it has used each once for each of its fills
+    unsigned long long full[Stages], free[Stages], told[W][Stages], raw[L - 1][Stages];
   };
   static constexpr int kTiles = Stages * kStage + W * Own, kShared = kTiles + sizeof(Shared);
   static_assert(sizeof(Shared) == 8 * Stages * (W + L + 1), "widths.walkBytes in Go");
@@ -163,15 +164,15 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
 #pragma unroll 1
       for (int j = 0; j < count; j += kPieces, fill++) {
         const int stage = fill % Stages, pieces = min(kPieces, count - j), mine = lane() - j;
-        const Wanted is_wanted = wanted(piece, j, bits, tile.first);
-        const uint32_t full = barrier_at(is_wanted.suspect ? is.raw[fill % (L - 1)][stage] : is.full[stage]), to = ring + stage * kStage + mine * P * 128;
+        const Wanted warps = wanted(piece, j, bits, tile.first);
+        const uint32_t full = barrier_at(warps.suspect ? is.raw[fill % (L - 1)][stage] : is.full[stage]), to = ring + stage * kStage + mine * P * 128;
         barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
         if (mine == 0) barrier_arrive_expecting(full, pieces * (kStage / kPieces));
         if (mine >= 0 && mine < pieces) {
           copy_boxes<C>(to, 64, a.k, full, tile.g, piece.key, tile.b);
           copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, piece.key, tile.b);
         }
-        if (lane() < W) barrier_arrive(barrier_at(is_wanted.mine ? is.told[lane()][stage] : is.free[stage]));
+        if (lane() < W) barrier_arrive(barrier_at(warps.mine ? is.told[lane()][stage] : is.free[stage]));
         __syncwarp();  // no lane is a phase of a barrier behind
       }
     }, [](int) {});

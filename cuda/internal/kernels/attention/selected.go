@@ -295,7 +295,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 }
 
 // joined is a with blocks of 64 keys where these are several ones of the choice: the kernel that owns keys has so many rows, and a query
-// that chose two of them is read once. In an entry of a list queries then leave four bits.
+// that chose two of them is read once. An entry of a list then has 28 bits for its query.
 func (a selectedProblem) joined() selectedProblem {
 	if (a.whole == 16 || a.whole == 32) && a.block == a.whole && a.S < 1<<28 {
 		a.block, a.whole = warpGroupListKeys, warpGroupListKeys
