@@ -1,4 +1,4 @@
-// Package optim trains the weights of a graph: AdamW, schedules of its learning rate, and the loss scale of fp16.
+// Package optim trains the weights of a graph: AdamW, Muon for matrices, schedules of the learning rate, and the loss scale of fp16.
 //
 // An AdamW is a gorgonia.Solver for any VM, and a graph.Solver for a graph.Machine, which takes its step in one recording
 // with the run.
@@ -24,6 +24,8 @@ import (
 //	g = g * min(1, clip / (norm + 1e-6))     norm over the gradients of all weights
 //	m = beta1 m + (1-beta1) g                v = beta2 v + (1-beta2) g²
 //	p = p - lr (m/(1-beta1^t) / (sqrt(v/(1-beta2^t)) + eps) + decay p)
+//
+// Weights of WithMuon take another step with the same gradients, learning rate and decay.
 //
 // Weights are changed in place; m and v are kept in memory of the solver's backend, in the weights' type. A step
 // allocates nothing once warm. The first step fixes the weights: later ones want the same number, in the same order, of
@@ -57,8 +59,9 @@ type adamWOptions struct {
 	decay        float64
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
-	machine      *graph.Machine // in whose queue the steps run; without WithMachine the solver's own, of an empty graph
-	shared       bool           // WithMachine
+	muon         func(name string, shape tensor.Shape) bool // nil: none
+	machine      *graph.Machine                             // in whose queue the steps run; without WithMachine the solver's own, of an empty graph
+	shared       bool                                       // WithMachine
 }
 
 // WithLR sets a learning rate for all steps, 1e-3 without it.
@@ -85,6 +88,17 @@ func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOptio
 
 // WithClip sets the bound of the gradients' global norm, 1 without it; 0 is none.
 func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip = clip } }
+
+// WithMuon makes the matrices for which rule is true take steps of Muon in place of AdamW's: their momentum m, Nesterov's with a
+// decay rate of 0.95, with its singular values made about 1, times 0.2 sqrt(max(rows, cols)), which is about the size of a step
+// of AdamW. Muon is for the matrices between the layers of a model, not for embeddings and the last layer. ops.AdamWOp has the
+// equations and their sources. There are kernels on the CPU alone: elsewhere the first step is an error.
+func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
+	return func(o *adamWOptions) { o.muon = rule }
+}
+
+// momentum is the decay rate of Muon's momentum.
+const momentum = 0.95
 
 // WithMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait for the
 // other, and m.RunAndStep takes both at once. The solver must be closed before m. Without it the solver has a CPU backend of

@@ -40,12 +40,15 @@ type (
 // runLen is the length of a run.
 const runLen = 1 << 14
 
-// step adds hyper [9], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
+// step adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
 // finite, weights, moments and copies are updated in place.
 func step(b *kernels.Builder, op ops.AdamWOp) error {
 	hyper, norm, perTensor := b.In[0], b.Out[0], op.PerTensor()
 	if len(op.Decay) == 0 || len(b.In) != 1+perTensor*len(op.Decay) {
 		return graph.Refuse(graph.ReasonShape, "%d inputs, want 1 and %d for each of %d tensors", len(b.In), perTensor, len(op.Decay))
+	}
+	if op.Muon != "" {
+		return graph.Refuse(graph.ReasonShape, "no kernels of Muon")
 	}
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
 		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
