@@ -46,6 +46,11 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if r.Optimizer == autoOptimizer {
+		if r.Optimizer = adamWOptimizer; r.host() {
+			r.Optimizer = muonOptimizer
+		}
+	}
 	var from *saved
 	r.saved = -1
 	if r.resume != "" {
@@ -208,7 +213,7 @@ func (r *run) openModels() (err error) {
 		return err
 	}
 	r.closes(r.eval.Close)
-	r.solver, err = optim.NewAdamW(append(r.adamW(), optim.WithMachine(r.model.Machine()))...)
+	r.solver, err = optim.NewAdamW(append(r.solverOptions(), optim.WithMachine(r.model.Machine()))...)
 	if err == nil {
 		r.closes(r.solver.Close)
 	}
