@@ -15,11 +15,11 @@ import (
 //	weight -= lr*(0.2*sqrt(max(rows,cols))*orthogonal(u) + decay*weight)
 //
 // orthogonal applies odd polynomials a*x + b*x³ + c*x⁵ to the singular values of u, one after the other. They act on the
-// smaller of the two Gram matrices, since polynomials of one matrix commute: with x = u/|u|, where rows <= cols, else by columns,
+// smaller of the two Gram matrices, since polynomials of one matrix commute. Where rows <= cols, else with uᵀ*u and u*Q,
 //
-//	r = |x*xᵀ|;  G = x*xᵀ/r;  Q = 1                                  Frobenius norms; no singular value of x exceeds sqrt(r)
+//	r = |u*uᵀ|;  G = u*uᵀ/r;  Q = 1                                  Frobenius norm: no singular value of u exceeds sqrt(r)
 //	P = a + b*G + c*G²;  Q = P*Q;  G = P*G*P                         for each polynomial
-//	orthogonal(u) = Q*x/sqrt(r)
+//	orthogonal(u) = Q*u/sqrt(r)
 //
 // MuonPolynomials returns a, b and c of each. Each minimises the largest |1 - p(x)| on the interval to which those before it
 // map [0.01,1]: singular values of at least 0.01*sqrt(r) come to lie within 0.28 of 1, smaller ones below.
@@ -29,7 +29,7 @@ func MuonPolynomials() [3][3]float64 {
 
 const (
 	muonScale = 0.2     // root mean square of an update over the learning rate
-	muonLeast = 1e-30   // norms below it are taken for it
+	muonLeast = 1e-38   // a Gram matrix with a smaller norm is taken for zero
 	muonGroup = 1 << 18 // elements of the matrices that are worked on at a time, so that they stay in the caches
 )
 
@@ -43,7 +43,7 @@ type muonMatrix struct {
 
 // muonWork is work memory, which a matrix shares with those in its place of other groups.
 type muonWork struct {
-	x, update                 *cpu.Buf // [rows,cols]
+	u, update                 *cpu.Buf // [rows,cols]
 	gram, square, p, q, spare *cpu.Buf // [s,s], s = side()
 	norm                      *cpu.Buf // [1], of the Gram matrix
 }
@@ -51,10 +51,10 @@ type muonWork struct {
 // side is the smaller of rows and columns.
 func (m *muonMatrix) side() int { return min(m.rows, m.cols) }
 
-// gramProduct is gram = x*xᵀ or xᵀ*x.
+// gramProduct is gram = u*uᵀ or uᵀ*u.
 func (m *muonMatrix) gramProduct() cpu.Product {
 	s, wide := m.side(), m.rows <= m.cols
-	return cpu.Product{M: s, N: s, TransA: !wide, TransB: wide, C: m.gram, Terms: []cpu.Term{{K: max(m.rows, m.cols), A: m.x, B: m.x}}}
+	return cpu.Product{M: s, N: s, TransA: !wide, TransB: wide, C: m.gram, Terms: []cpu.Term{{K: max(m.rows, m.cols), A: m.u, B: m.u}}}
 }
 
 // sideProduct is c = a*b of matrices [s,s].
@@ -62,9 +62,9 @@ func (m *muonMatrix) sideProduct(c, a, b *cpu.Buf) cpu.Product {
 	return cpu.Product{M: m.side(), N: m.side(), C: c, Terms: []cpu.Term{{K: m.side(), A: a, B: b}}}
 }
 
-// updateProduct is update = q*x or x*q.
+// updateProduct is update = q*u or u*q.
 func (m *muonMatrix) updateProduct() cpu.Product {
-	a, b := m.q, m.x
+	a, b := m.q, m.u
 	if m.rows > m.cols {
 		a, b = b, a
 	}
@@ -115,11 +115,11 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state
 // bindMuonGroup adds the phases of one group of matrices to k.
 func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepNumbers) {
 	// The phases read the cells that a matrix has while they are added: q moves from one to another between them.
-	each := func(runs []run, f func(piece int, m *muonMatrix, lo, hi int)) {
+	each := func(runs []run, f func(m *muonMatrix, lo, hi int)) {
 		now := slices.Clone(group)
 		k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
 			r := runs[piece]
-			f(piece, &now[r.tensor], r.lo, r.hi)
+			f(&now[r.tensor], r.lo, r.hi)
 		})
 	}
 	products := func(of func(m *muonMatrix) []cpu.Product) {
@@ -135,28 +135,18 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 
 	elements := func(i int) int { return group[i].rows * group[i].cols }
 	runs := runsOf(len(group), elements)
-	sums := cpu.Work[float64](k, len(runs))
-	each(runs, func(piece int, m *muonMatrix, lo, hi int) {
+	each(runs, func(m *muonMatrix, lo, hi int) {
 		h, clip, ok := numbers.read()
 		if !ok {
 			return
 		}
-		grad, mean, x := cpu.Slice[T](m.grad)[lo:hi], cpu.Slice[T](m.m)[lo:hi], cpu.Slice[T](m.x)[lo:hi]
+		grad, mean, u := cpu.Slice[T](m.grad)[lo:hi], cpu.Slice[T](m.m)[lo:hi], cpu.Slice[T](m.u)[lo:hi]
 		mu, rest := T(h[9]), T((1-h[9])*clip)
 		cpu.Scale(mean, mu)
 		cpu.Axpy(rest, grad, mean)
-		copy(x, mean)
-		cpu.Scale(x, mu)
-		cpu.Axpy(rest, grad, x)
-		cpu.Slice[float64](sums)[piece] = cpu.SumSquares(x)
-	})
-	each(runs, func(piece int, m *muonMatrix, lo, hi int) {
-		first := piece - lo/chunk
-		sum := 0.0
-		for _, s := range cpu.Slice[float64](sums)[first : first+pieces(m.rows*m.cols, chunk)] {
-			sum += s
-		}
-		cpu.Scale(cpu.Slice[T](m.x)[lo:hi], T(1/max(math.Sqrt(sum), muonLeast)))
+		copy(u, mean)
+		cpu.Scale(u, mu)
+		cpu.Axpy(rest, grad, u)
 	})
 	product((*muonMatrix).gramProduct)
 	k.Phase(len(group), func(piece int, _ *cpu.Worker) {
@@ -172,7 +162,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 	for i, c := range polynomials {
 		first, last := i == 0, i == len(polynomials)-1
 		product(func(m *muonMatrix) cpu.Product { return m.sideProduct(m.square, m.gram, m.gram) })
-		each(squares, func(_ int, m *muonMatrix, lo, hi int) {
+		each(squares, func(m *muonMatrix, lo, hi int) {
 			polynomial(cpu.Slice[T](m.p), cpu.Slice[T](m.gram), cpu.Slice[T](m.square), lo, hi, m.side(), c)
 		})
 		products(func(m *muonMatrix) (list []cpu.Product) {
@@ -197,7 +187,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 		}
 	}
 	product((*muonMatrix).updateProduct)
-	each(runs, func(_ int, m *muonMatrix, lo, hi int) {
+	each(runs, func(m *muonMatrix, lo, hi int) {
 		h, _, ok := numbers.read()
 		if !ok {
 			return
