@@ -27,8 +27,10 @@ func MuonPolynomials() [3][3]float64 {
 	return [...][3]float64{{8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5366}, {2.6613, -1.9772, 0.4526}}
 }
 
+// MuonScale is the root mean square of an update over the learning rate.
+const MuonScale = 0.2
+
 const (
-	muonScale = 0.2     // root mean square of an update over the learning rate
 	muonLeast = 1e-38   // a Gram matrix with a smaller norm is taken for zero
 	muonGroup = 1 << 18 // elements of the matrices that are worked on at a time, so that they stay in the caches
 )
@@ -196,7 +198,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 		if m.decay {
 			cpu.Scale(weight, T(1-h[0]*h[4]))
 		}
-		scale := muonScale * math.Sqrt(float64(max(m.rows, m.cols))/cpu.Slice[float64](m.norm)[0])
+		scale := MuonScale * math.Sqrt(float64(max(m.rows, m.cols))/cpu.Slice[float64](m.norm)[0])
 		cpu.Axpy(T(-h[0]*scale), cpu.Slice[T](m.update)[lo:hi], weight)
 	})
 }

@@ -91,8 +91,8 @@ func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip 
 
 // WithMuon makes the matrices for which rule is true take steps of Muon in place of AdamW's: their momentum m, Nesterov's with a
 // decay rate of 0.95, with its singular values made about 1, times 0.2 sqrt(max(rows, cols)), which is about the size of a step
-// of AdamW. Muon is for the matrices between the layers of a model, not for embeddings and the last layer. ops.AdamWOp has the
-// equations and their sources. There are kernels on the CPU alone: elsewhere the first step is an error.
+// of AdamW. Muon is for the matrices between the layers of a model, not for embeddings and the last layer.
+// ops.MuonPolynomials has the equations and their sources.
 func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
 	return func(o *adamWOptions) { o.muon = rule }
 }

@@ -64,7 +64,7 @@ func smallArgs(t testing.TB, steps int, more ...string) []string {
 		require.NoError(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("%02d.txt", i)), []byte(text), 0o644))
 	}
 	return append(strings.Fields(fmt.Sprintf("-steps %d -data %s -layers 2 -dim 32 -heads 2 -kv-heads 1 -key-dim 16 -value-dim 16 -context 64 -gate-hidden 8 "+
-		"-batch 2 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu -optimizer muon", steps, folder)), more...)
+		"-batch 2 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, folder)), more...)
 }
 
 // run trains by arguments, in this process.

@@ -46,11 +46,6 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if r.Optimizer == autoOptimizer {
-		if r.Optimizer = adamWOptimizer; r.host() {
-			r.Optimizer = muonOptimizer
-		}
-	}
 	var from *saved
 	r.saved = -1
 	if r.resume != "" {

@@ -47,7 +47,7 @@ type Options struct {
 	Steps       int     `yaml:"steps" help:"steps to train for, in place of -minutes"`
 	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
 
-	Optimizer string  `yaml:"optimizer" fixed:"true" help:"muon (matrices of the layers by Muon, all else by AdamW), adamw, or auto: muon on the cpu, adamw on a GPU"`
+	Optimizer string  `yaml:"optimizer" fixed:"true" help:"adamw, or muon: the matrices of the layers by Muon, all else by AdamW"`
 	LR        float64 `yaml:"lr" help:"highest learning rate"`
 	Warmup    float64 `yaml:"warmup" help:"part of the run in which the learning rate rises"`
 	Schedule  string  `yaml:"schedule" help:"how it falls after that: linear or cosine"`
@@ -83,12 +83,13 @@ func Preset(name string) (Options, error) {
 	}
 	o := Options{
 		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
-		Optimizer: autoOptimizer, LR: 3e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
+		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor,
 	}
 	if name == "base" {
-		o.Batch, o.Minutes, o.LR, o.EvalTokens, o.FinalEval, o.Sample = 1, 60, 6e-4, 4<<10, 16<<10, 100
+		o.Batch, o.Minutes, o.EvalTokens, o.FinalEval, o.Sample = 1, 60, 4<<10, 16<<10, 100
+		o.Optimizer, o.LR = adamWOptimizer, 6e-4
 	}
 	o.setModel(c)
 	return o, nil
@@ -176,8 +177,8 @@ func (o *Options) check() error {
 	if o.Schedule != linearSchedule && o.Schedule != cosineSchedule {
 		return fmt.Errorf("train: -schedule is %q, want %q or %q", o.Schedule, linearSchedule, cosineSchedule)
 	}
-	if o.Optimizer != muonOptimizer && o.Optimizer != adamWOptimizer && o.Optimizer != autoOptimizer {
-		return fmt.Errorf("train: -optimizer is %q, want %q, %q or %q", o.Optimizer, muonOptimizer, adamWOptimizer, autoOptimizer)
+	if o.Optimizer != muonOptimizer && o.Optimizer != adamWOptimizer {
+		return fmt.Errorf("train: -optimizer is %q, want %q or %q", o.Optimizer, muonOptimizer, adamWOptimizer)
 	}
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {
 		return fmt.Errorf("train: -precision: %w", err)
@@ -202,7 +203,6 @@ func (o *Options) solverOptions() []optim.AdamWOption {
 const (
 	muonOptimizer  = "muon"
 	adamWOptimizer = "adamw"
-	autoOptimizer  = "auto" // one of the others, before the run writes its options
 )
 
 // beta1 is the decay rate of AdamW's mean of gradients.
