@@ -92,27 +92,28 @@ func (w muonWork) orthogonal(b *kernels.Builder, s muonShape, count int64) {
 
 	multiply(w.gram, w.u, w.u, kernels.Product{M: side, N: side, K: max(s.rows, s.cols), TransA: !wide, TransB: wide})
 	b.Launch("nsa_muon_norm_f32", kernels.Looped(count), kernels.Line(1024), 0, &muonNormParams{w.gram, w.norms, count, side * side})
+	p, q, spare := w.p, w.q, w.spare
 	polynomials := ops.MuonPolynomials()
 	for i, c := range polynomials {
 		square(w.square, w.gram, w.gram)
 		n := count * side * side
 		b.LaunchElements("nsa_muon_polynomial_f32", kernels.F32, n, &muonPolynomialParams{
-			gram: w.gram, square: w.square, p: w.p, n: n, side: side, a: float32(c[0]), b: float32(c[1]), c: float32(c[2]),
+			gram: w.gram, square: w.square, p: p, n: n, side: side, a: float32(c[0]), b: float32(c[1]), c: float32(c[2]),
 		})
 		if i < len(polynomials)-1 {
-			square(w.square, w.p, w.gram)
-			square(w.gram, w.square, w.p)
+			square(w.square, p, w.gram)
+			square(w.gram, w.square, p)
 		}
 		if i == 0 {
-			w.q, w.p = w.p, w.q // P*1
+			q, p = p, q // P*1
 		} else {
-			square(w.spare, w.p, w.q)
-			w.q, w.spare = w.spare, w.q
+			square(spare, p, q)
+			q, spare = spare, q
 		}
 	}
 	if wide {
-		multiply(w.update, w.q, w.u, kernels.Product{M: s.rows, N: s.cols, K: side})
+		multiply(w.update, q, w.u, kernels.Product{M: s.rows, N: s.cols, K: side})
 	} else {
-		multiply(w.update, w.u, w.q, kernels.Product{M: s.rows, N: s.cols, K: side})
+		multiply(w.update, w.u, q, kernels.Product{M: s.rows, N: s.cols, K: side})
 	}
 }
