@@ -30,7 +30,7 @@ func TestLearns(t *testing.T) {
 	require.InEpsilon(t, r.HeldOut/0.6931, r.Bits, 1e-3)
 	require.Equal(t, []any{60, int64(60 * 2 * 64), folder}, []any{r.Steps, r.Tokens, r.Folder})
 	require.Len(t, r.Sample, 8)
-	for _, line := range []string{"lr: 0.003\n", "0.04M parameters", "memory: ", "first batch: loss ", "step 60 ", "held out"} {
+	for _, line := range []string{"lr: 0.006\n", "0.04M parameters", "memory: ", "first batch: loss ", "step 60 ", "held out"} {
 		require.Contains(t, said.String(), line)
 	}
 	w := testutil.Must(tinylm.LoadWeights(filepath.Join(folder, modelFile)))(t)
