@@ -1,12 +1,13 @@
 """Times PyTorch's scaled_dot_product_attention at the sizes of `bench -suite attention`, in bf16: dense causal attention by cuDNN and
 FlashAttention-2, and sliding window and compressed attention, whose masks it takes as an array, by the backends that take masks.
 
-    python3 bench/peers.py [FILE.csv]
+    python3 bench/peers.py [-length N] [FILE.csv]
 
 Milliseconds, forward, and forward and backward: the median of up to 20 runs by CUDA events, after up to 5 to warm up, in about a
 second. It needs a GPU and PyTorch.
 """
 
+import argparse
 import csv
 import datetime
 import statistics
@@ -52,8 +53,8 @@ def masks(length):
     return {"dense": (length, None), "window": (length, window), "compressed": (compressed, ended)}
 
 
-def rows():
-    for length in (2048 << i for i in range(6)):
+def rows(lengths):
+    for length in lengths:
         for shape, (heads, kv_heads, dim) in SHAPES.items():
             for name, (keys, mask) in masks(length).items():
                 for backend in BACKENDS:
@@ -88,13 +89,16 @@ def times(heads, kv_heads, dim, length, keys, mask, backend):
 
 
 def main():
-    if len(sys.argv) > 2 or sys.argv[1:] and sys.argv[1].startswith("-"):
-        sys.exit(__doc__)
-    out = csv.writer(open(sys.argv[1], "w", newline="", buffering=1) if sys.argv[1:] else sys.stdout)
+    arguments = argparse.ArgumentParser(usage=__doc__)
+    arguments.add_argument("-length", type=int)
+    arguments.add_argument("file", nargs="?")
+    given = arguments.parse_args()
+    lengths = [given.length] if given.length else [2048 << i for i in range(6)]
+    out = csv.writer(open(given.file, "w", newline="", buffering=1) if given.file else sys.stdout)
     out.writerow(["date", "commit", "machine", "pytorch", "command", "shape", "length", "attention", "backend", "forward_ms", "forward_and_backward_ms"])
     commit = subprocess.getoutput("git rev-parse --short=12 HEAD 2>/dev/null") or "unknown"
-    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, "python3 bench/peers.py"]
-    for row in rows():
+    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, "python3 bench/peers.py" + (f" -length {given.length}" if given.length else "")]
+    for row in rows(lengths):
         out.writerow([*run, *row])
 
 
