@@ -75,9 +75,12 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) != 1+perTensor*n || n == 0 {
 		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), perTensor, n)
 	}
-	for name, list := range map[string]string{"decay": op.Decay, "muon": cmp.Or(op.Muon, op.Decay)} {
-		if rest := strings.Trim(list, "01"); len(list) != n || rest != "" {
-			return nil, fmt.Errorf("%s is %q, want '0' or '1' for each of %d tensors", name, list, n)
+	for _, list := range []struct{ name, of string }{{"decay", op.Decay}, {"muon", cmp.Or(op.Muon, op.Decay)}} {
+		if len(list.of) != n {
+			return nil, fmt.Errorf("%s is %q, want '0' or '1' for each of %d tensors", list.name, list.of, n)
+		}
+		if i := strings.IndexFunc(list.of, func(c rune) bool { return c != '0' && c != '1' }); i >= 0 {
+			return nil, fmt.Errorf("%s of tensor %d is %q, want '0' or '1'", list.name, i, list.of[i])
 		}
 	}
 	if err := wantInputs(in[:1], float("hyper", 1)); err != nil {

@@ -187,7 +187,7 @@ func TestMuonRefuses(t *testing.T) {
 	}{
 		"want a matrix without v": {"1", []ops.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), of(2, 3)}},
 		"want a matrix":           {"1", []ops.Operand{hyper, of(6), of(6), of(6), none}},
-		`muon is "2", want`:       {"2", []ops.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
+		"muon of tensor 0 is '2'": {"2", []ops.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
 		`muon is "11", want`:      {"11", []ops.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
 		"m 0":                     {"1", []ops.Operand{hyper, of(2, 3), of(2, 3), of(3, 2), none}},
 	} {
