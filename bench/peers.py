@@ -1,10 +1,11 @@
 """Times PyTorch's scaled_dot_product_attention at the sizes of `bench -suite attention`, in bf16: dense causal attention by cuDNN and
 FlashAttention-2, and sliding window and compressed attention, whose masks it takes as an array, by the backends that take masks.
 
-    python3 bench/peers.py [-length N] [FILE.csv]
+    python3 bench/peers.py [-length N] [-decode] [FILE.csv]
 
 Milliseconds, forward, and forward and backward: the median of up to 20 runs by CUDA events, after up to 5 to warm up, in about a
-second. It needs a GPU and PyTorch.
+second. With -decode microseconds of dense attention of one more token of each sequence behind N, replayed from a CUDA graph, by the
+backends that take it. It needs a GPU and PyTorch.
 """
 
 import argparse
@@ -88,17 +89,53 @@ def times(heads, kv_heads, dim, length, keys, mask, backend):
         return f"{alone:.4f}", f"{milliseconds(both):.4f}"
 
 
+def decode_rows(lengths):
+    for length in lengths:
+        for shape, (heads, kv_heads, dim) in SHAPES.items():
+            for batch in (1, 8, 16, 64):
+                if batch * length * kv_heads * dim * 8 <= 8 << 30:
+                    for backend in BACKENDS:
+                        try:
+                            yield shape, length, batch, backend, decode_microseconds(heads, kv_heads, dim, length, batch, backend)
+                        except RuntimeError as err:
+                            yield shape, length, batch, backend, "refused: " + str(err).strip().splitlines()[0]
+
+
+def decode_microseconds(heads, kv_heads, dim, length, batch, backend):
+    shared = backend != "memory-efficient"  # else each head has its own keys: they are repeated before the time is taken
+    groups = kv_heads if shared else heads
+    if groups * batch * length * dim * 4 > 32 << 30:
+        raise RuntimeError("too large")
+    q = torch.randn(batch, heads, 1, dim, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(batch, groups, length, dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    with torch.no_grad(), sdpa_kernel(BACKENDS[backend]):
+        scaled_dot_product_attention(q, k, v, enable_gqa=shared)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(8):
+                scaled_dot_product_attention(q, k, v, enable_gqa=shared)
+        return f"{milliseconds(graph.replay) * 1e3 / 8:.2f}"
+
+
 def main():
     arguments = argparse.ArgumentParser(usage=__doc__)
     arguments.add_argument("-length", type=int)
+    arguments.add_argument("-decode", action="store_true")
     arguments.add_argument("file", nargs="?")
     given = arguments.parse_args()
-    lengths = [given.length] if given.length else [2048 << i for i in range(6)]
-    out = csv.writer(open(given.file, "w", newline="", buffering=1) if given.file else sys.stdout)
-    out.writerow(["date", "commit", "machine", "pytorch", "command", "shape", "length", "attention", "backend", "forward_ms", "forward_and_backward_ms"])
+    out = csv.writer(open(given.file, "w", newline="", buffering=1) if given.file else sys.stdout, lineterminator="\n")
     commit = subprocess.getoutput("git rev-parse --short=12 HEAD 2>/dev/null") or "unknown"
-    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, "python3 bench/peers.py" + (f" -length {given.length}" if given.length else "")]
-    for row in rows(lengths):
+    command = "python3 bench/peers.py" + (f" -length {given.length}" if given.length else "") + (" -decode" if given.decode else "")
+    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, command]
+    columns = ["date", "commit", "machine", "pytorch", "command", "shape", "length"]
+    if given.decode:
+        out.writerow([*columns, "batch", "backend", "us"])
+        found = decode_rows([given.length] if given.length else [2048, 65536])
+    else:
+        out.writerow([*columns, "attention", "backend", "forward_ms", "forward_and_backward_ms"])
+        found = rows([given.length] if given.length else [2048 << i for i in range(6)])
+    for row in found:
         out.writerow([*run, *row])
 
 
