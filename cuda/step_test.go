@@ -23,8 +23,13 @@ type optimizer struct {
 	grads   []G.ValueGrad
 }
 
+// rule says which weights take steps of Muon.
+type rule func(name string, shape tensor.Shape) bool
+
+func noMuon(string, tensor.Shape) bool { return false }
+
 // newOptimizer returns an optimizer of network, with the weights on b if that is not nil.
-func newOptimizer(t testing.TB, b *cuda.Backend, opts ...graph.Option) *optimizer {
+func newOptimizer(t testing.TB, b *cuda.Backend, muon rule, opts ...graph.Option) *optimizer {
 	g, _ := network(t)
 	o := &optimizer{weights: G.Nodes{g.ByName("w")[0], g.ByName("scale")[0]}}
 	if b != nil {
@@ -32,7 +37,7 @@ func newOptimizer(t testing.TB, b *cuda.Backend, opts ...graph.Option) *optimize
 		opts = append(opts, graph.WithBackend(b))
 	}
 	o.machine = testutil.Closing(graph.NewMachine(g, opts...))(t)
-	o.solver = testutil.Closing(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1)))(t)
+	o.solver = testutil.Closing(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1), optim.WithMuon(muon)))(t)
 	o.grads = G.NodesToValueGrads(o.weights)
 	return o
 }
@@ -44,8 +49,14 @@ func (o *optimizer) step(t testing.TB) {
 }
 
 func TestAdamWStepsAllocateNothing(t *testing.T) {
+	for _, r := range []rule{noMuon, optim.Decays} {
+		testStepsAllocateNothing(t, r)
+	}
+}
+
+func testStepsAllocateNothing(t *testing.T, r rule) {
 	b, f := open(t)
-	o := newOptimizer(t, b)
+	o := newOptimizer(t, b, r)
 	o.step(t)
 	copies := f.Calls("MemcpyHtoDAsync")
 	o.step(t)
@@ -59,10 +70,14 @@ func TestAdamWStepsAllocateNothing(t *testing.T) {
 	}))
 }
 
-// TestAdamWOnGPU takes steps on the CPU and on the GPU, eager and captured.
-func TestAdamWOnGPU(t *testing.T) {
+// TestAdamWOnGPU takes steps on the CPU and on the GPU, eager and captured, and so does TestMuonOnGPU.
+func TestAdamWOnGPU(t *testing.T) { testStepsOnGPU(t, noMuon) }
+
+func TestMuonOnGPU(t *testing.T) { testStepsOnGPU(t, optim.Decays) }
+
+func testStepsOnGPU(t *testing.T, r rule) {
 	b := cudatest.Open(t)
-	host, eager, captured := newOptimizer(t, nil), newOptimizer(t, b), newOptimizer(t, b, graph.WithCapture())
+	host, eager, captured := newOptimizer(t, nil, r), newOptimizer(t, b, r), newOptimizer(t, b, r, graph.WithCapture())
 	for range 5 {
 		host.step(t)
 		for _, device := range []*optimizer{eager, captured} {

@@ -1,8 +1,10 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"strings"
 
 	"gorgonia.org/tensor"
 
@@ -10,7 +12,7 @@ import (
 )
 
 // AdamWOp is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by the
-// global norm of the gradients. Its inputs are the numbers of the step, float64 [9] as AdamWHyper.Write gives them, and
+// global norm of the gradients. Its inputs are the numbers of the step, float64 [10] as AdamWHyper.Write gives them, and
 // then, for each of the N = len(Decay) tensors, weight, grad, m and v: of one shape each, any rank, all of one type. Its
 // output, float64 [1], is the norm of all gradients, divided by their scale, before clipping.
 //
@@ -19,12 +21,15 @@ import (
 //
 // A norm that is not finite changes nothing but the output, which says so.
 //
+// The tensors of Muon, which are matrices, take its step instead, see muon.go. Their v has no shape, and so no memory.
+//
 // With Copies there is a fifth input of each tensor, its copy of type Copies in half precision, which the step writes
 // from the new weight; tensors whose copy has no shape, and so no memory, have none. The CPU has no kernel for it.
 //
 // It writes to its inputs weight, m, v and copy, and so is no op of a graph: a solver binds it to memory of its own.
 type AdamWOp struct {
 	Decay  string       // one character a tensor: '1' for weight decay, '0' for none
+	Muon   string       // one character a tensor: '1' for Muon, '0' for AdamW; "" is AdamW for all
 	Copies tensor.Dtype // BFloat16, Float16, or the zero value for no copies
 }
 
@@ -45,22 +50,23 @@ type AdamWHyper struct {
 	Clip         float64 // largest norm of all gradients together; 0 does not clip
 	Scale        float64 // of the gradients: how many times too large they are; 0 is 1
 	Step         int     // number of the step, from 1: it decides the bias corrections
+	Momentum     float64 // of Muon, in [0,1)
 }
 
-// Write puts the numbers into hyper [9], the first input of AdamWOp: lr, beta1, beta2, eps, decay, clip, the bias
-// corrections c1 = 1/(1-beta1^step) and c2 = 1/(1-beta2^step), and 1/scale.
+// Write puts the numbers into hyper [10], the first input of AdamWOp: lr, beta1, beta2, eps, decay, clip, the bias
+// corrections c1 = 1/(1-beta1^step) and c2 = 1/(1-beta2^step), 1/scale, and momentum.
 func (h AdamWHyper) Write(hyper []float64) {
 	t, unscale := float64(h.Step), 1.0
 	if h.Scale != 0 {
 		unscale = 1 / h.Scale
 	}
 	copy(hyper, []float64{
-		h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, h.Clip, 1 / (1 - math.Pow(h.Beta1, t)), 1 / (1 - math.Pow(h.Beta2, t)), unscale,
+		h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, h.Clip, 1 / (1 - math.Pow(h.Beta1, t)), 1 / (1 - math.Pow(h.Beta2, t)), unscale, h.Momentum,
 	})
 }
 
 // AdamWHyperLen is the number of elements that AdamWHyper.Write writes.
-const AdamWHyperLen = 9
+const AdamWHyperLen = 10
 
 func (AdamWOp) Name() string { return "adamw" }
 
@@ -69,9 +75,12 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) != 1+perTensor*n || n == 0 {
 		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), perTensor, n)
 	}
-	for i, c := range op.Decay {
-		if c != '0' && c != '1' {
-			return nil, fmt.Errorf("decay of tensor %d is %q, want '0' or '1'", i, c)
+	for _, list := range []struct{ name, of string }{{"decay", op.Decay}, {"muon", cmp.Or(op.Muon, op.Decay)}} {
+		if len(list.of) != n {
+			return nil, fmt.Errorf("%s is %q, want '0' or '1' for each of %d tensors", list.name, list.of, n)
+		}
+		if i := strings.IndexFunc(list.of, func(c rune) bool { return c != '0' && c != '1' }); i >= 0 {
+			return nil, fmt.Errorf("%s of tensor %d is %q, want '0' or '1'", list.name, i, list.of[i])
 		}
 	}
 	if err := wantInputs(in[:1], float("hyper", 1)); err != nil {
@@ -83,10 +92,19 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	names := [...]string{"weight", "grad", "m", "v"}
 	var state []Operand
 	var want []input
+	var shapes []tensor.Shape
 	for i := range n {
 		of := in[1+perTensor*i:][:perTensor]
+		names := names[:]
+		if op.muon(i) {
+			if of[0].Shape.Dims() != 2 || of[3].Shape != nil {
+				return nil, fmt.Errorf("muon: tensor %d is %v with v %v, want a matrix without v", i, of[0], of[3])
+			}
+			names = names[:3]
+		}
 		for j, name := range names {
 			state, want = append(state, of[j]), append(want, floats(numbered(name, i), 0))
+			shapes = append(shapes, of[0].Shape)
 		}
 		if perTensor == 5 && of[4].Shape != nil && (of[4].Dtype != op.Copies || !of[4].Shape.Eq(of[0].Shape)) {
 			return nil, fmt.Errorf("copy %d is %v, want %v", i, of[4], Operand{op.Copies, of[0].Shape})
@@ -96,7 +114,7 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, err
 	}
 	for i, w := range want {
-		if err := wantShape(w.name, state[i].Shape, state[i/4*4].Shape...); err != nil {
+		if err := wantShape(w.name, state[i].Shape, shapes[i]...); err != nil {
 			return nil, err
 		}
 	}
@@ -108,20 +126,28 @@ func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) {
 		k.Check = noHalf
 		return
 	}
-	byType(in[1].Dtype, bindAdamW[float32], bindAdamW[float64])(k, op.Decay, in[0], in[1:], out[0])
+	byType(in[1].Dtype, bindAdamW[float32], bindAdamW[float64])(k, op, in[0], in[1:], out[0])
 }
+
+// muon reports whether tensor i takes a step of Muon.
+func (op AdamWOp) muon(i int) bool { return op.Muon != "" && op.Muon[i] == '1' }
 
 // run is a run of the elements of one tensor.
 type run struct{ tensor, lo, hi int }
 
-func bindAdamW[T cpu.Float](k *cpu.Kernel, decay string, hyper Arg, state []Arg, norm Arg) {
-	var runs []run // of all tensors, in fixed chunks
-	for i := range decay {
-		n := state[4*i].Elements()
-		for lo := 0; lo < n; lo += chunk {
-			runs = append(runs, run{i, lo, min(n, lo+chunk)})
+// runsOf cuts n tensors of so many elements each into runs of at most chunk.
+func runsOf(n int, elements func(tensor int) int) (runs []run) {
+	for i := range n {
+		for lo := 0; lo < elements(i); lo += chunk {
+			runs = append(runs, run{i, lo, min(elements(i), lo+chunk)})
 		}
 	}
+	return runs
+}
+
+func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, norm Arg) {
+	elements := func(i int) int { return state[4*i].Elements() }
+	runs := runsOf(len(op.Decay), elements)
 	sums := cpu.Work[float64](k, len(runs))
 	k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
 		r := runs[piece]
@@ -134,22 +160,42 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, decay string, hyper Arg, state []Arg,
 		}
 		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum) * cpu.Slice[float64](hyper.Buf)[8]
 	})
-	k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
-		n, h := cpu.Slice[float64](norm.Buf)[0], cpu.Slice[float64](hyper.Buf)
-		if math.IsNaN(n) || math.IsInf(n, 0) {
+	numbers := stepNumbers{hyper.Buf, norm.Buf}
+	ofAdamW := runsOf(len(op.Decay), func(i int) int {
+		if op.muon(i) {
+			return 0
+		}
+		return elements(i)
+	})
+	k.Phase(len(ofAdamW), func(piece int, _ *cpu.Worker) {
+		r := ofAdamW[piece]
+		h, clip, ok := numbers.read()
+		if !ok {
 			return
 		}
 		step := cpu.AdamWStep[T]{
-			LR: T(h[0]), Beta1: T(h[1]), Beta2: T(h[2]), Eps: T(h[3]), Decay: T(h[4]), Clip: T(h[8]), C1: T(h[6]), C2: T(h[7]),
+			LR: T(h[0]), Beta1: T(h[1]), Beta2: T(h[2]), Eps: T(h[3]), Decay: T(h[4]), Clip: T(clip), C1: T(h[6]), C2: T(h[7]),
 		}
-		if h[5] > 0 {
-			step.Clip = T(h[8] * min(1, h[5]/(n+1e-6)))
-		}
-		r := runs[piece]
-		if decay[r.tensor] == '0' {
+		if op.Decay[r.tensor] == '0' {
 			step.Decay = 0
 		}
 		at := func(i int) []T { return cpu.Slice[T](state[4*r.tensor+i].Buf)[r.lo:r.hi] }
 		cpu.AdamW(at(0), at(1), at(2), at(3), step)
 	})
+	bindMuon[T](k, op, numbers, state)
+}
+
+// stepNumbers are the cells of a step's numbers and of the norm of its gradients.
+type stepNumbers struct{ hyper, norm *cpu.Buf }
+
+// read returns the numbers and the factor of the gradients that unscales and clips them. It is not ok if the norm is not finite.
+func (s stepNumbers) read() (hyper []float64, clip float64, ok bool) {
+	h, n := cpu.Slice[float64](s.hyper), cpu.Slice[float64](s.norm)[0]
+	if math.IsNaN(n) || math.IsInf(n, 0) {
+		return h, 0, false
+	}
+	if h[5] > 0 {
+		return h, h[8] * min(1, h[5]/(n+1e-6)), true
+	}
+	return h, h[8], true
 }

@@ -29,17 +29,21 @@ type adamW[T cpu.Float] struct {
 }
 
 // newAdamW returns a solver of weights that are drawn, before the first step.
-func newAdamW[T cpu.Float](t testing.TB, decay string, workers int, shapes ...[]int) *adamW[T] {
+func newAdamW[T cpu.Float](t testing.TB, spec ops.AdamWOp, workers int, shapes ...[]int) *adamW[T] {
 	t.Helper()
 	a := &adamW[T]{hyper: make([]float64, ops.AdamWHyperLen), norm: []float64{-1}, team: cpu.NewTeam(workers)}
-	spec := ops.AdamWOp{Decay: decay}
 	dt := tensor.Float32
 	if unsafe.Sizeof(T(0)) == 8 {
 		dt = tensor.Float64
 	}
 	in := []ops.Arg{{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}, Buf: cpu.NewBuf(a.hyper)}}
-	for _, shape := range shapes {
-		for range 4 {
+	for i, shape := range shapes {
+		for j := range 4 {
+			if j == 3 && spec.Muon != "" && spec.Muon[i] == '1' {
+				a.state, a.guards = append(a.state, nil), append(a.guards, func(testing.TB, string) {})
+				in = append(in, ops.Arg{Operand: ops.Operand{Dtype: dt}, Buf: new(cpu.Buf)})
+				continue
+			}
 			x, guard := testutil.Guarded[T](tensor.Shape(shape).TotalSize())
 			clear(x)
 			a.state, a.guards = append(a.state, x), append(a.guards, guard)
@@ -88,7 +92,7 @@ func (a *adamW[T]) fill(of int, seed uint64, scale float64) {
 }
 
 func testAdamW[T cpu.Float](t *testing.T, scale, clip, tol float64) {
-	a := newAdamW[T](t, adamWDecay, 2, adamWShapes...)
+	a := newAdamW[T](t, ops.AdamWOp{Decay: adamWDecay}, 2, adamWShapes...)
 	params := map[string]*ref.Tensor{}
 	for i, name := range adamWNames {
 		params[name] = ref.From(testutil.Convert[float64](a.state[4*i]), adamWShapes[i]...)
@@ -125,7 +129,7 @@ func TestAdamWMatchesOracle(t *testing.T) {
 func TestAdamWScale(t *testing.T) {
 	var want *adamW[float32]
 	for _, scale := range []float64{0, 1, 1 << 16} {
-		a := newAdamW[float32](t, "10", 2, []int{30, 50}, []int{7})
+		a := newAdamW[float32](t, ops.AdamWOp{Decay: "10"}, 2, []int{30, 50}, []int{7})
 		for step := 1; step <= 3; step++ {
 			a.fill(1, uint64(step), max(1, scale))
 			a.step(t, ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: scale, Step: step})
@@ -146,7 +150,7 @@ func TestAdamWScale(t *testing.T) {
 func TestAdamWNotFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, clip := range []float64{0, 1} {
-			a := newAdamW[float32](t, "10", 2, []int{3, 5000}, []int{7})
+			a := newAdamW[float32](t, ops.AdamWOp{Decay: "10"}, 2, []int{3, 5000}, []int{7})
 			a.fill(1, 2, 1)
 			h := ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: 1}
 			a.step(t, h)
@@ -170,7 +174,7 @@ func TestAdamWNotFinite(t *testing.T) {
 func TestAdamWBitsOfTeams(t *testing.T) {
 	var want *adamW[float32]
 	for _, workers := range []int{1, 2, 3, 7} {
-		a := newAdamW[float32](t, adamWDecay, workers, adamWShapes...)
+		a := newAdamW[float32](t, ops.AdamWOp{Decay: adamWDecay}, workers, adamWShapes...)
 		a.fill(1, 2, 1)
 		a.step(t, ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: 1})
 		if want == nil {

@@ -1,4 +1,4 @@
-// Package optim trains the weights of a graph: AdamW, schedules of its learning rate, and the loss scale of fp16.
+// Package optim trains the weights of a graph: AdamW, Muon for matrices, schedules of the learning rate, and the loss scale of fp16.
 //
 // An AdamW is a gorgonia.Solver for any VM, and a graph.Solver for a graph.Machine, which takes its step in one recording
 // with the run.
@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
@@ -24,6 +22,8 @@ import (
 //	g = g * min(1, clip / (norm + 1e-6))     norm over the gradients of all weights
 //	m = beta1 m + (1-beta1) g                v = beta2 v + (1-beta2) g²
 //	p = p - lr (m/(1-beta1^t) / (sqrt(v/(1-beta2^t)) + eps) + decay p)
+//
+// Weights of WithMuon take another step with the same gradients, learning rate and decay.
 //
 // Weights are changed in place; m and v are kept in memory of the solver's backend, in the weights' type. A step
 // allocates nothing once warm. The first step fixes the weights: later ones want the same number, in the same order, of
@@ -45,58 +45,6 @@ type AdamW struct {
 
 	plan    *adamWPlan       // nil before the first step
 	pending safetensors.File // from SetState before the first step
-}
-
-// AdamWOption is an option of NewAdamW.
-type AdamWOption func(*adamWOptions)
-
-type adamWOptions struct {
-	schedule     Schedule
-	beta1, beta2 float64
-	eps          float64
-	decay        float64
-	decays       func(name string, shape tensor.Shape) bool
-	clip         float64
-	machine      *graph.Machine // in whose queue the steps run; without WithMachine the solver's own, of an empty graph
-	shared       bool           // WithMachine
-}
-
-// WithLR sets a learning rate for all steps, 1e-3 without it.
-func WithLR(lr float64) AdamWOption { return WithSchedule(Constant(lr)) }
-
-// WithSchedule sets the learning rate of each step, the first one 0.
-func WithSchedule(s Schedule) AdamWOption { return func(o *adamWOptions) { o.schedule = s } }
-
-// WithBetas sets the decay rates of the moments, 0.9 and 0.95 without it.
-func WithBetas(beta1, beta2 float64) AdamWOption {
-	return func(o *adamWOptions) { o.beta1, o.beta2 = beta1, beta2 }
-}
-
-// WithEps sets what is added to the square root of the second moment, 1e-8 without it.
-func WithEps(eps float64) AdamWOption { return func(o *adamWOptions) { o.eps = eps } }
-
-// WithDecay sets the weight decay, 0.1 without it.
-func WithDecay(decay float64) AdamWOption { return func(o *adamWOptions) { o.decay = decay } }
-
-// WithDecayRule sets which weights decay, Decays without it.
-func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOption {
-	return func(o *adamWOptions) { o.decays = decays }
-}
-
-// WithClip sets the bound of the gradients' global norm, 1 without it; 0 is none.
-func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip = clip } }
-
-// WithMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait for the
-// other, and m.RunAndStep takes both at once. The solver must be closed before m. Without it the solver has a CPU backend of
-// its own.
-func WithMachine(m *graph.Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine, o.shared = m, true }
-}
-
-// Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
-// in ".pe".
-func Decays(name string, shape tensor.Shape) bool {
-	return shape.Dims() >= 2 && !strings.HasSuffix(name, ".pe")
 }
 
 // NewAdamW returns a solver that has taken no step.
@@ -127,39 +75,6 @@ func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-func (o *adamWOptions) validate() error {
-	for _, v := range []struct {
-		name  string
-		value float64
-		ok    bool
-		want  string
-	}{
-		{"beta1", o.beta1, o.beta1 >= 0 && o.beta1 < 1, "a number of at least 0 and below 1"},
-		{"beta2", o.beta2, o.beta2 >= 0 && o.beta2 < 1, "a number of at least 0 and below 1"},
-		{"eps", o.eps, o.eps > 0 && !math.IsInf(o.eps, 1), "a number above 0"},
-		{"decay", o.decay, o.decay >= 0 && !math.IsInf(o.decay, 1), "a number of at least 0"},
-		{"clip", o.clip, o.clip >= 0 && !math.IsInf(o.clip, 1), "a number of at least 0, which is none"},
-	} {
-		if !v.ok {
-			return fmt.Errorf("%s is %v, want %s", v.name, v.value, v.want)
-		}
-	}
-	if value.IsNil(o.schedule) || o.decays == nil {
-		return errors.New("the schedule or the decay rule is nil")
-	}
-	if v, ok := o.schedule.(interface{ Validate() error }); ok {
-		return v.Validate()
-	}
-	return checkLR(o.schedule.At(0))
-}
-
-func checkLR(lr float64) error {
-	if !(lr >= 0) || math.IsInf(lr, 1) {
-		return fmt.Errorf("learning rate is %v, want a number of at least 0", lr)
-	}
-	return nil
 }
 
 // SetLR sets the learning rate of all steps from now on, in place of a schedule. It allocates nothing.

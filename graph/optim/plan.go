@@ -28,7 +28,7 @@ type adamWPlan struct {
 	result  ops.Arg       // the norm
 	normOut *tensor.Dense // the norm on the host
 	slots   []adamWSlot
-	moments []moment // two of each slot
+	moments []moment // two of each slot, of Muon's one
 	apart   bool     // the weights lie apart from each other and from the gradients, where they are now
 	watches []*graph.Watch
 }
@@ -54,7 +54,7 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)
 	in, own := []ops.Arg{p.hyper}, []ops.Arg{p.hyper, p.result}
-	decay := make([]byte, len(weights))
+	decay, muon := make([]byte, len(weights)), make([]byte, len(weights))
 	for i, w := range weights {
 		name := nameOf(w, i)
 		if slices.ContainsFunc(p.slots, func(s adamWSlot) bool { return s.name == name }) {
@@ -73,8 +73,16 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 		}
 		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of)}
 		first, second := moment{firstPrefix + name, newArg(of)}, moment{secondPrefix + name, newArg(of)}
-		p.moments = append(p.moments, first, second)
-		own = append(own, first.Arg, second.Arg)
+		p.moments, own = append(p.moments, first), append(own, first.Arg)
+		muon[i] = '0'
+		if p.muon != nil && p.muon(name, of.Shape) {
+			if of.Shape.Dims() != 2 {
+				return fmt.Errorf("%s has shape %v: Muon is for matrices", name, of.Shape)
+			}
+			muon[i], second.Shape = '1', nil
+		} else {
+			p.moments, own = append(p.moments, second), append(own, second.Arg)
+		}
 		in = append(in, s.weight, s.grad, first.Arg, second.Arg)
 		if ops.IsHalf(copies) {
 			s.half = newArg(ops.Operand{Dtype: copies})
@@ -89,7 +97,11 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 			decay[i] = '1'
 		}
 	}
-	return p.bind(ops.AdamWOp{Decay: string(decay), Copies: copies}, in, own)
+	spec := ops.AdamWOp{Decay: string(decay), Copies: copies}
+	if slices.Contains(muon, '1') {
+		spec.Muon = string(muon)
+	}
+	return p.bind(spec, in, own)
 }
 
 // nameOf returns the name of a weight, or its place where it has none.
@@ -221,7 +233,7 @@ func (p *adamWPlan) adoptInPlace(a ops.Arg, v G.Value) error {
 // prepare uploads the numbers of step t, from 1, and prepares the kernel.
 func (p *adamWPlan) prepare(lr, scale float64, t int) error {
 	ops.AdamWHyper{
-		LR: lr, Beta1: p.beta1, Beta2: p.beta2, Eps: p.eps, Decay: p.decay, Clip: p.clip, Scale: scale, Step: t,
+		LR: lr, Beta1: p.beta1, Beta2: p.beta2, Eps: p.eps, Decay: p.decay, Clip: p.clip, Scale: scale, Step: t, Momentum: momentum,
 	}.Write(p.numbers.Float64s())
 	if err := p.stream.Upload(p.hyper, p.numbers); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// What a state is made of: the number of steps in the metadata, and two tensors for each weight.
+// What a state is made of: the number of steps in the metadata, and two tensors for each weight, for one of Muon the first alone.
 const (
 	stepKey      = "adamw.step"
 	firstPrefix  = "first."
@@ -25,8 +25,8 @@ type moment struct {
 }
 
 // State returns a copy of what another solver needs to go on from here, which File.Write and safetensors.Read keep: the
-// tensors first.w and second.w are the moments of a weight w, adamw.step in the metadata is the number of steps. Before the
-// first step the tensors are those that were set. The options are not part of it.
+// tensors first.w and second.w are the moments of a weight w, of which Muon has the first alone, and adamw.step in the metadata is
+// the number of steps. Before the first step the tensors are those that were set. The options are not part of it.
 func (s *AdamW) State() (st safetensors.File, err error) {
 	defer named(&err, "state: ")
 	if s.closed {
@@ -89,7 +89,7 @@ func (p *adamWPlan) restore(step int, tensors map[string]*tensor.Dense) error {
 		}
 	}
 	if len(tensors) != len(p.moments) {
-		return fmt.Errorf("%d tensors, want %d: two moments of each weight", len(tensors), len(p.moments))
+		return fmt.Errorf("%d tensors, want %d: two moments of each weight, one of those of Muon", len(tensors), len(p.moments))
 	}
 	for _, m := range p.moments {
 		host := newArg(m.Operand)

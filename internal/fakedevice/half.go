@@ -61,7 +61,7 @@ func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, e
 		return k, nil
 	case ops.AdamWOp:
 		if op.PerTensor() == 5 {
-			s.Spec = ops.AdamWOp{Decay: op.Decay}
+			s.Spec = ops.AdamWOp{Decay: op.Decay, Muon: op.Muon}
 			k.copies = true
 			k.wideIn = k.wideIn[:1:1]
 			for i := range op.Decay {

@@ -1,5 +1,5 @@
 // Package ref is the oracle of this module: the ops of Native Sparse Attention (arXiv 2502.11089) and of a language model
-// around it, and AdamW, in float64 and plain loops, forward and backward, written to be read and to be right. Every kernel is
+// around it, and AdamW and Muon, in float64 and plain loops, forward and backward, written to be read and to be right. Every kernel is
 // tested against it. It is itself held to examples worked out by hand, to central differences, and in attention to golden
 // values of an independent implementation whose gradients come from automatic differentiation.
 //

@@ -243,3 +243,14 @@ func TestAdamWStep(t *testing.T) {
 	is(t, "v", state.V["w"], 0.05*4*scale*scale)
 	require.Equal(t, 1, state.T)
 }
+
+func TestMuonUpdate(t *testing.T) {
+	// One row has one singular value, its length, which is scaled to 1: the first polynomial makes 1 of 1, the second 3.
+	polynomials := [][3]float64{{2, -1.5, 0.5}, {1, 1, 1}}
+	is(t, "update", ref.MuonUpdate(ref.From([]float64{3, 4}, 1, 2), polynomials), 0.6*3*0.2*math.Sqrt2, 0.8*3*0.2*math.Sqrt2)
+	// Two equal singular values, 5, are scaled to 2^(-1/4).
+	x := math.Pow(2, -0.25)
+	y := 2*x - 1.5*x*x*x + 0.5*x*x*x*x*x
+	is(t, "rotation", ref.MuonUpdate(ref.From([]float64{3, 4, -4, 3}, 2, 2), polynomials[:1]),
+		0.6*y*0.2*math.Sqrt2, 0.8*y*0.2*math.Sqrt2, -0.8*y*0.2*math.Sqrt2, 0.6*y*0.2*math.Sqrt2)
+}

@@ -13,6 +13,10 @@ type AdamW struct {
 	Eps          float64 // added to the root of the second moment
 	Decay        float64 // decoupled weight decay, of tensors with two or more axes whose name does not end in ".pe"
 	Clip         float64 // largest global norm of the gradients
+
+	Muon        func(name string) bool // parameters that take steps of Muon, see MuonUpdate; nil: none
+	Momentum    float64                // of Muon
+	Polynomials [][3]float64           // of Muon
 }
 
 // DefaultAdamW returns the constants that the golden training runs were made with.
@@ -49,6 +53,17 @@ func AdamWStep(params, grads map[string]*Tensor, state *AdamWState, lr float64, 
 		if len(p.Shape) >= 2 && !strings.HasSuffix(name, ".pe") {
 			decay = h.Decay
 		}
+		if h.Muon != nil && h.Muon(name) {
+			u := like(p)
+			for i := range p.Data {
+				m[i] = h.Momentum*m[i] + (1-h.Momentum)*g.Data[i]*scale
+				u.Data[i] = h.Momentum*m[i] + (1-h.Momentum)*g.Data[i]*scale
+			}
+			for i, o := range MuonUpdate(u, h.Polynomials).Data {
+				p.Data[i] -= lr * (o + decay*p.Data[i])
+			}
+			continue
+		}
 		for i := range p.Data {
 			gi := g.Data[i] * scale
 			m[i] = h.Beta1*m[i] + (1-h.Beta1)*gi
@@ -58,4 +73,36 @@ func AdamWStep(params, grads map[string]*Tensor, state *AdamWState, lr float64, 
 		}
 	}
 	return norm
+}
+
+// MuonUpdate returns the update of Muon for momentum u [rows,cols], a matrix of the same singular vectors: its singular values,
+// divided by (u's, each to the fourth power and added up)^(1/4), are mapped by the odd polynomials a x + b x³ + c x⁵ one after the
+// other, and multiplied by 0.2 sqrt(max(rows, cols)) (arXiv 2502.16982).
+func MuonUpdate(u *Tensor, polynomials [][3]float64) *Tensor {
+	gram := Linear(u, u, nil) // u uᵀ
+	x := scaled(u, 1/math.Sqrt(math.Sqrt(dot(gram.Data, gram.Data))))
+	for _, p := range polynomials {
+		x3 := product(Linear(x, x, nil), x)
+		x5 := product(Linear(x, x, nil), x3)
+		x = Add(scaled(x, p[0]), scaled(x3, p[1]), scaled(x5, p[2]))
+	}
+	return scaled(x, 0.2*math.Sqrt(float64(max(u.Shape[0], u.Shape[1]))))
+}
+
+// product returns a b of matrices.
+func product(a, b *Tensor) *Tensor {
+	y := New(a.Shape[0], b.Shape[1])
+	for i := range a.Shape[0] {
+		for j, v := range a.Row(i) {
+			axpy(v, b.Row(j), y.Row(i))
+		}
+	}
+	return y
+}
+
+// scaled returns a x.
+func scaled(x *Tensor, a float64) *Tensor {
+	y := like(x)
+	axpy(a, x.Data, y.Data)
+	return y
 }

@@ -101,6 +101,12 @@ func (w *Weights) Free() error {
 	return err
 }
 
+// Hidden reports whether a weight is a matrix between the layers of a model, for which optim.WithMuon is: not of embedding, head,
+// gates or positions.
+func Hidden(name string, shape tensor.Shape) bool {
+	return shape.Dims() == 2 && strings.HasPrefix(name, "layers.") && !strings.Contains(name, ".gate.") && !strings.HasSuffix(name, ".pe")
+}
+
 // NewWeights draws the parameters of a model. The same seed gives the same weights; float32 is float64 rounded.
 func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {

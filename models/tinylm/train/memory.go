@@ -57,7 +57,10 @@ func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, fl
 	}
 	weights := 4 * int64(c.Parameters())
 	models := int64(train.Memory()) + int64(eval.Memory()) + weights // the weights are in both, and two moments of each come on top
-	copies := 2 * weights                                            // of the moments, while a checkpoint is written
+	if r.Optimizer == muonOptimizer {
+		models += weights // work memory of a step takes the place of a moment, and as much again
+	}
+	copies := 2 * weights // of the moments, while a checkpoint is written
 	if r.host() {
 		return need{host: models + copies + readerBytes}, flops, nil
 	}

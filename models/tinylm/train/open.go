@@ -208,7 +208,7 @@ func (r *run) openModels() (err error) {
 		return err
 	}
 	r.closes(r.eval.Close)
-	r.solver, err = optim.NewAdamW(append(r.adamW(), optim.WithMachine(r.model.Machine()))...)
+	r.solver, err = optim.NewAdamW(append(r.solverOptions(), optim.WithMachine(r.model.Machine()))...)
 	if err == nil {
 		r.closes(r.solver.Close)
 	}

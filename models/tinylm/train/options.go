@@ -47,13 +47,14 @@ type Options struct {
 	Steps       int     `yaml:"steps" help:"steps to train for, in place of -minutes"`
 	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
 
-	LR       float64 `yaml:"lr" help:"highest learning rate"`
-	Warmup   float64 `yaml:"warmup" help:"part of the run in which the learning rate rises"`
-	Schedule string  `yaml:"schedule" help:"how it falls after that: linear or cosine"`
-	Floor    float64 `yaml:"floor" help:"last learning rate over the highest"`
-	Beta2    float64 `yaml:"beta2" help:"decay rate of AdamW's mean of squared gradients"`
-	Decay    float64 `yaml:"decay" help:"weight decay"`
-	Clip     float64 `yaml:"clip" help:"bound of the gradients' global norm; 0: none"`
+	Optimizer string  `yaml:"optimizer" fixed:"true" help:"adamw, or muon: the matrices of the layers by Muon, all else by AdamW"`
+	LR        float64 `yaml:"lr" help:"highest learning rate"`
+	Warmup    float64 `yaml:"warmup" help:"part of the run in which the learning rate rises"`
+	Schedule  string  `yaml:"schedule" help:"how it falls after that: linear or cosine"`
+	Floor     float64 `yaml:"floor" help:"last learning rate over the highest"`
+	Beta2     float64 `yaml:"beta2" help:"decay rate of AdamW's mean of squared gradients"`
+	Decay     float64 `yaml:"decay" help:"weight decay"`
+	Clip      float64 `yaml:"clip" help:"bound of the gradients' global norm; 0: none"`
 
 	EvalEvery   int     `yaml:"eval-every" help:"steps between evaluations on held-out data; 0: a tenth of the run"`
 	EvalTokens  int     `yaml:"eval-tokens" help:"tokens of each of them"`
@@ -82,12 +83,13 @@ func Preset(name string) (Options, error) {
 	}
 	o := Options{
 		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
-		LR: 3e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
+		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor,
 	}
 	if name == "base" {
-		o.Batch, o.Minutes, o.LR, o.EvalTokens, o.Sample = 1, 60, 6e-4, 64<<10, 100
+		o.Batch, o.Minutes, o.EvalTokens, o.Sample = 1, 60, 64<<10, 100
+		o.Optimizer, o.LR = adamWOptimizer, 6e-4
 	}
 	o.setModel(c)
 	return o, nil
@@ -175,20 +177,33 @@ func (o *Options) check() error {
 	if o.Schedule != linearSchedule && o.Schedule != cosineSchedule {
 		return fmt.Errorf("train: -schedule is %q, want %q or %q", o.Schedule, linearSchedule, cosineSchedule)
 	}
+	if o.Optimizer != muonOptimizer && o.Optimizer != adamWOptimizer {
+		return fmt.Errorf("train: -optimizer is %q, want %q or %q", o.Optimizer, muonOptimizer, adamWOptimizer)
+	}
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {
 		return fmt.Errorf("train: -precision: %w", err)
 	}
-	s, err := optim.NewAdamW(append(o.adamW(), optim.WithSchedule(o.schedule()))...)
+	s, err := optim.NewAdamW(append(o.solverOptions(), optim.WithSchedule(o.schedule()))...)
 	if err == nil {
 		err = s.Close()
 	}
 	return err
 }
 
-// adamW returns the options of the solver.
-func (o *Options) adamW() []optim.AdamWOption {
-	return []optim.AdamWOption{optim.WithBetas(beta1, o.Beta2), optim.WithDecay(o.Decay), optim.WithClip(o.Clip)}
+// solverOptions returns the options of the solver.
+func (o *Options) solverOptions() []optim.AdamWOption {
+	list := []optim.AdamWOption{optim.WithBetas(beta1, o.Beta2), optim.WithDecay(o.Decay), optim.WithClip(o.Clip)}
+	if o.Optimizer == muonOptimizer {
+		list = append(list, optim.WithMuon(tinylm.Hidden))
+	}
+	return list
 }
+
+// The values of Optimizer.
+const (
+	muonOptimizer  = "muon"
+	adamWOptimizer = "adamw"
+)
 
 // beta1 is the decay rate of AdamW's mean of gradients.
 const beta1 = 0.9

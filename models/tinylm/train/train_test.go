@@ -30,7 +30,7 @@ func TestLearns(t *testing.T) {
 	require.InEpsilon(t, r.HeldOut/0.6931, r.Bits, 1e-3)
 	require.Equal(t, []any{60, int64(60 * 2 * 64), folder}, []any{r.Steps, r.Tokens, r.Folder})
 	require.Len(t, r.Sample, 8)
-	for _, line := range []string{"lr: 0.003\n", "0.04M parameters", "memory: ", "first batch: loss ", "step 60 ", "held out"} {
+	for _, line := range []string{"lr: 0.006\n", "0.04M parameters", "memory: ", "first batch: loss ", "step 60 ", "held out"} {
 		require.Contains(t, said.String(), line)
 	}
 	w := testutil.Must(tinylm.LoadWeights(filepath.Join(folder, modelFile)))(t)
@@ -216,7 +216,7 @@ func TestResumeRefuses(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 4, "-out", folder)
 	testutil.Must(runArgs(t, args...))(t)
-	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-data /", "-packed", "-accumulate 2"} {
+	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-data /", "-packed", "-accumulate 2", "-optimizer adamw"} {
 		require.ErrorContains(t, testutil.Err(Parse(append([]string{"-resume", folder}, strings.Fields(more)...), &bytes.Buffer{})),
 			"begin a new one", more)
 	}

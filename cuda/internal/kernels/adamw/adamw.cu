@@ -2,15 +2,16 @@
 //
 //   adamw_squares   tensors, runs -> squares, float64 [runs]: the sum of the squares of each run of a gradient
 //   adamw_norm      squares, hyper -> norm, float64 [1], of the gradients divided by their scale
-//   adamw_update    tensors, runs, hyper, norm -> weight, m, v and, where there is one, the copy in half precision, in place:
+//   adamw_update    tensors, updates, hyper, norm -> weight, m, v and, where there is one, the copy in half precision, in place:
 //                     g = grad unscale min(1, clip/(norm + 1e-6));  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g²
 //                     weight -= lr (m c1/(sqrt(v c2) + eps) + decay weight)
 //
-// hyper is float64 [9]: lr, beta1, beta2, eps, decay, clip (0: none), c1, c2, unscale. A norm that is not finite changes nothing else.
+// hyper is float64 [10]: lr, beta1, beta2, eps, decay, clip (0: none), c1, c2, unscale, momentum of Muon. A norm that is not finite
+// changes nothing else. runs are those of all tensors, updates those of the ones that take no step of Muon (muon.cu).
 // Weights and moments are float32, gradients float32 or half precision. A run is up to 16384 elements of one tensor, one block
 // of threads; squares are added in float64: by each thread, ascending, then over the block in the order of group_reduce, then
 // over the runs likewise.
-#include "common.cuh"
+#include "step.cuh"
 
 namespace nsa {
 
@@ -27,19 +28,15 @@ struct AdamWTensor {
   int32_t pad;
 };
 
-struct AdamWRun {
-  int64_t first; // element of the tensor
-  int32_t tensor;
-  int32_t n;
-};
-
 struct AdamWParams {
   const AdamWTensor* tensors;
   const AdamWRun* runs;
+  const AdamWRun* updates;
   const double* hyper;
   double* squares;
   double* norm;
-  int64_t count; // runs
+  int64_t count; // of runs
+  int64_t update_count;
 };
 
 template <typename T> __device__ __forceinline__ double squares_of(const T* g, int64_t n) {
@@ -93,11 +90,10 @@ extern "C" __global__ void __launch_bounds__(256) nsa_adamw_update_f32(const __g
   const double norm = *p.norm;
   if (!isfinite(norm)) return;
   const double* h = p.hyper;
-  AdamWStep step{float(h[0]), float(h[1]), float(h[2]), float(h[3]), 0, float(h[8]), float(h[6]), float(h[7])};
-  if (h[5] > 0) step.clip = float(h[8] * fmin(1.0, h[5] / (norm + 1e-6)));
+  AdamWStep step{float(h[0]), float(h[1]), float(h[2]), float(h[3]), 0, clip_of(h, norm), float(h[6]), float(h[7])};
   const float decay = float(h[4]);
-  for (int64_t r = block_from_end(); r < p.count; r += gridDim.x) {
-    const AdamWRun run = p.runs[r];
+  for (int64_t r = block_from_end(); r < p.update_count; r += gridDim.x) {
+    const AdamWRun run = p.updates[r];
     const AdamWTensor t = p.tensors[run.tensor];
     step.decay = t.decay != 0 ? decay : 0.0f;
     const bool wide = aligned(t.weight, t.m, t.v);

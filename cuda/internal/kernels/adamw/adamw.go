@@ -13,7 +13,9 @@ import (
 
 // Rows returns the implementation of the step.
 func Rows() []kernels.Row {
-	return kernels.Rows(kernels.Op[ops.AdamWOp]{Name: "cuda", Storage: ".*>.", Build: step})
+	return kernels.Rows(kernels.Op[ops.AdamWOp]{
+		Name: "cuda", Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.Muon != "" },
+	})
 }
 
 // The structs of adamw.cu.
@@ -32,15 +34,15 @@ type (
 		tensor, n int32
 	}
 	adamWParams struct {
-		tensors, runs, hyper, squares, norm kernels.Ref
-		count                               int64
+		tensors, runs, updates, hyper, squares, norm kernels.Ref
+		count, updateCount                           int64
 	}
 )
 
 // runLen is the length of a run.
 const runLen = 1 << 14
 
-// step adds hyper [9], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
+// step adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
 // finite, weights, moments and copies are updated in place.
 func step(b *kernels.Builder, op ops.AdamWOp) error {
 	hyper, norm, perTensor := b.In[0], b.Out[0], op.PerTensor()
@@ -51,7 +53,8 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
 	}
 	var tensors []adamWTensor
-	var runs []adamWRun
+	var runs, updates []adamWRun
+	shapes := map[muonShape][]int{}
 	for i, decay := range op.Decay {
 		t, err := tensorOf(b, b.In[1+i*perTensor:][:perTensor])
 		if err != nil {
@@ -60,19 +63,39 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 		if decay == '1' {
 			t.decay = 1
 		}
-		for first := int64(0); first < t.n; first += runLen {
-			runs = append(runs, adamWRun{first, int32(i), int32(min(t.n-first, runLen))})
-		}
 		tensors = append(tensors, t)
+		runs = append(runs, runsOf(i, t.n)...)
+		if op.Muon != "" && op.Muon[i] == '1' {
+			shape := muonShape{b.In[1+i*perTensor].Dim(0), b.In[1+i*perTensor].Dim(1)}
+			shapes[shape] = append(shapes[shape], i)
+		} else {
+			updates = append(updates, runsOf(i, t.n)...)
+		}
 	}
-	p := &adamWParams{tensors: b.Array(tensors), runs: b.Array(runs), hyper: hyper.Ref, norm: norm.Ref, count: int64(len(runs))}
+	p := &adamWParams{
+		tensors: b.Array(tensors), runs: b.Array(runs), updates: b.Array(updates), hyper: hyper.Ref, norm: norm.Ref,
+		count: int64(len(runs)), updateCount: int64(len(updates)),
+	}
 	p.squares = b.Work(8 * p.count)
-	grid := kernels.Line(min(p.count, math.MaxInt32))
-	b.Launch("nsa_adamw_squares_f32", grid, kernels.Threads(), 0, p)
+	b.Launch("nsa_adamw_squares_f32", blocks(runs), kernels.Threads(), 0, p)
 	b.Launch("nsa_adamw_norm_f64", kernels.Line(1), kernels.Line(1024), 0, p)
-	b.Launch("nsa_adamw_update_f32", grid, kernels.Threads(), 0, p)
+	if len(updates) > 0 {
+		b.Launch("nsa_adamw_update_f32", blocks(updates), kernels.Threads(), 0, p)
+	}
+	muon(b, shapes, tensors, p)
 	return nil
 }
+
+// runsOf cuts the n elements of a tensor into runs.
+func runsOf(tensor int, n int64) (runs []adamWRun) {
+	for first := int64(0); first < n; first += runLen {
+		runs = append(runs, adamWRun{first, int32(tensor), int32(min(n-first, runLen))})
+	}
+	return runs
+}
+
+// blocks is a grid of a block for each run.
+func blocks(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
 
 // tensorOf describes weight, grad, m, v and the optional copy.
 func tensorOf(b *kernels.Builder, o []kernels.Operand) (t adamWTensor, err error) {

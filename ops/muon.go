@@ -1,0 +1,215 @@
+package ops
+
+import (
+	"math"
+	"slices"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) moves a matrix by its momentum with all singular values made
+// about 1. The factor of the update and the decay are those of Liu et al. (arXiv 2502.16982), which give it the size of
+// AdamW's, so that both take the same learning rate:
+//
+//	m = mu*m + (1-mu)*g;  u = mu*m + (1-mu)*g                        g clipped as for AdamW, Nesterov momentum
+//	weight -= lr*(0.2*sqrt(max(rows,cols))*orthogonal(u) + decay*weight)
+//
+// orthogonal applies odd polynomials a*x + b*x³ + c*x⁵ to the singular values of u, one after the other. They act on the
+// smaller of the two Gram matrices, since polynomials of one matrix commute. Where rows <= cols, else with uᵀ*u and u*Q,
+//
+//	r = |u*uᵀ|;  G = u*uᵀ/r;  Q = 1                                  Frobenius norm: no singular value of u exceeds sqrt(r)
+//	P = a + b*G + c*G²;  Q = P*Q;  G = P*G*P                         for each polynomial
+//	orthogonal(u) = Q*u/sqrt(r)
+//
+// MuonPolynomials returns a, b and c of each. Each minimises the largest |1 - p(x)| on the interval to which those before it
+// map [0.01,1]: singular values of at least 0.01*sqrt(r) come to lie within 0.28 of 1, smaller ones below.
+func MuonPolynomials() [3][3]float64 {
+	return [...][3]float64{{8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5366}, {2.6613, -1.9772, 0.4526}}
+}
+
+// MuonScale is the root mean square of an update over the learning rate.
+const MuonScale = 0.2
+
+const (
+	muonLeast = 1e-38   // a Gram matrix with a smaller norm is taken for zero
+	muonGroup = 1 << 18 // elements of the matrices that are worked on at a time, so that they stay in the caches
+)
+
+// muonMatrix is a tensor of Muon.
+type muonMatrix struct {
+	rows, cols      int
+	weight, grad, m *cpu.Buf
+	decay           bool
+	muonWork
+}
+
+// muonWork is work memory, which a matrix shares with those in its place of other groups.
+type muonWork struct {
+	u, update                 *cpu.Buf // [rows,cols]
+	gram, square, p, q, spare *cpu.Buf // [s,s], s = side()
+	norm                      *cpu.Buf // [1], of the Gram matrix
+}
+
+// side is the smaller of rows and columns.
+func (m *muonMatrix) side() int { return min(m.rows, m.cols) }
+
+// gramProduct is gram = u*uᵀ or uᵀ*u.
+func (m *muonMatrix) gramProduct() cpu.Product {
+	s, wide := m.side(), m.rows <= m.cols
+	return cpu.Product{M: s, N: s, TransA: !wide, TransB: wide, C: m.gram, Terms: []cpu.Term{{K: max(m.rows, m.cols), A: m.u, B: m.u}}}
+}
+
+// sideProduct is c = a*b of matrices [s,s].
+func (m *muonMatrix) sideProduct(c, a, b *cpu.Buf) cpu.Product {
+	return cpu.Product{M: m.side(), N: m.side(), C: c, Terms: []cpu.Term{{K: m.side(), A: a, B: b}}}
+}
+
+// updateProduct is update = q*u or u*q.
+func (m *muonMatrix) updateProduct() cpu.Product {
+	a, b := m.q, m.u
+	if m.rows > m.cols {
+		a, b = b, a
+	}
+	return cpu.Product{M: m.rows, N: m.cols, C: m.update, Terms: []cpu.Term{{K: m.side(), A: a, B: b}}}
+}
+
+// bindMuon adds the phases of the tensors of Muon to k.
+func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state []Arg) {
+	var groups [][]muonMatrix
+	size := muonGroup
+	for i, decay := range op.Decay {
+		if !op.muon(i) {
+			continue
+		}
+		of := state[4*i:]
+		if size += of[0].Elements(); size > muonGroup {
+			groups, size = append(groups, nil), of[0].Elements()
+		}
+		at := &groups[len(groups)-1]
+		*at = append(*at, muonMatrix{
+			rows: of[0].Shape[0], cols: of[0].Shape[1], weight: of[0].Buf, grad: of[1].Buf, m: of[2].Buf, decay: decay == '1',
+		})
+	}
+	var work []muonWork
+	for place := 0; ; place++ {
+		elements, squares := 0, 0
+		for _, g := range groups {
+			if place < len(g) {
+				elements, squares = max(elements, g[place].rows*g[place].cols), max(squares, g[place].side()*g[place].side())
+			}
+		}
+		if elements == 0 {
+			break
+		}
+		square := func() *cpu.Buf { return cpu.Work[T](k, squares) }
+		work = append(work, muonWork{
+			cpu.Work[T](k, elements), cpu.Work[T](k, elements), square(), square(), square(), square(), square(), cpu.Work[float64](k, 1),
+		})
+	}
+	for _, g := range groups {
+		for place := range g {
+			g[place].muonWork = work[place]
+		}
+		bindMuonGroup[T](k, g, numbers)
+	}
+}
+
+// bindMuonGroup adds the phases of one group of matrices to k.
+func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepNumbers) {
+	// The phases read the cells that a matrix has while they are added: q moves from one to another between them.
+	each := func(runs []run, f func(m *muonMatrix, lo, hi int)) {
+		now := slices.Clone(group)
+		k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
+			r := runs[piece]
+			f(&now[r.tensor], r.lo, r.hi)
+		})
+	}
+	products := func(of func(m *muonMatrix) []cpu.Product) {
+		var list []cpu.Product
+		for i := range group {
+			list = append(list, of(&group[i])...)
+		}
+		cpu.Products[T](k, list...)
+	}
+	product := func(of func(m *muonMatrix) cpu.Product) {
+		products(func(m *muonMatrix) []cpu.Product { return []cpu.Product{of(m)} })
+	}
+
+	elements := func(i int) int { return group[i].rows * group[i].cols }
+	runs := runsOf(len(group), elements)
+	each(runs, func(m *muonMatrix, lo, hi int) {
+		h, clip, ok := numbers.read()
+		if !ok {
+			return
+		}
+		grad, mean, u := cpu.Slice[T](m.grad)[lo:hi], cpu.Slice[T](m.m)[lo:hi], cpu.Slice[T](m.u)[lo:hi]
+		mu, rest := T(h[9]), T((1-h[9])*clip)
+		cpu.Scale(mean, mu)
+		cpu.Axpy(rest, grad, mean)
+		copy(u, mean)
+		cpu.Scale(u, mu)
+		cpu.Axpy(rest, grad, u)
+	})
+	product((*muonMatrix).gramProduct)
+	k.Phase(len(group), func(piece int, _ *cpu.Worker) {
+		m := &group[piece]
+		gram := cpu.Slice[T](m.gram)[:m.side()*m.side()]
+		norm := max(math.Sqrt(cpu.SumSquares(gram)), muonLeast)
+		cpu.Slice[float64](m.norm)[0] = norm
+		cpu.Scale(gram, T(1/norm))
+	})
+
+	squares := runsOf(len(group), func(i int) int { return group[i].side() * group[i].side() })
+	polynomials := MuonPolynomials()
+	for i, c := range polynomials {
+		first, last := i == 0, i == len(polynomials)-1
+		product(func(m *muonMatrix) cpu.Product { return m.sideProduct(m.square, m.gram, m.gram) })
+		each(squares, func(m *muonMatrix, lo, hi int) {
+			polynomial(cpu.Slice[T](m.p), cpu.Slice[T](m.gram), cpu.Slice[T](m.square), lo, hi, m.side(), c)
+		})
+		products(func(m *muonMatrix) (list []cpu.Product) {
+			if !first {
+				list = append(list, m.sideProduct(m.spare, m.p, m.q))
+			}
+			if !last {
+				list = append(list, m.sideProduct(m.square, m.p, m.gram))
+			}
+			return list
+		})
+		if !last {
+			product(func(m *muonMatrix) cpu.Product { return m.sideProduct(m.gram, m.square, m.p) })
+		}
+		for i := range group {
+			m := &group[i]
+			if first {
+				m.q, m.p = m.p, m.q // P*1
+			} else {
+				m.q, m.spare = m.spare, m.q
+			}
+		}
+	}
+	product((*muonMatrix).updateProduct)
+	each(runs, func(m *muonMatrix, lo, hi int) {
+		h, _, ok := numbers.read()
+		if !ok {
+			return
+		}
+		weight := cpu.Slice[T](m.weight)[lo:hi]
+		if m.decay {
+			cpu.Scale(weight, T(1-h[0]*h[4]))
+		}
+		scale := MuonScale * math.Sqrt(float64(max(m.rows, m.cols))/cpu.Slice[float64](m.norm)[0])
+		cpu.Axpy(T(-h[0]*scale), cpu.Slice[T](m.update)[lo:hi], weight)
+	})
+}
+
+// polynomial sets the elements [lo,hi) of p [side,side] to those of c[0] + c[1]*g + c[2]*square.
+func polynomial[T cpu.Float](p, g, square []T, lo, hi, side int, c [3]float64) {
+	to := p[lo:hi]
+	copy(to, square[lo:hi])
+	cpu.Scale(to, T(c[2]))
+	cpu.Axpy(T(c[1]), g[lo:hi], to)
+	for i := (lo + side) / (side + 1) * (side + 1); i < hi; i += side + 1 {
+		p[i] += T(c[0])
+	}
+}
