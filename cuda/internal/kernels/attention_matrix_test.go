@@ -225,7 +225,10 @@ func TestSelectedGradientOnWarpGroups(t *testing.T) {
 		{h200, 64, 300, 192, "nsa_selected_dkv_wgmma192x128_bf16", "", 4 * (5 + 300*4/256)},
 		{h200, 64, 300, 256, "nsa_selected_dkv_wgmma256x128_bf16", "", 4 * (5 + 300*4/256)},
 		{h200, 64, 300, 264, "", "warp groups: dims 264 and 128, want multiples of 8 up to 256 and 192", 0},
-		{h200, 32, 300, 64, "", "selection blocks of 32 tokens", 0},
+		{h200, 32, 300, 64, "nsa_several_dkv_wgmma64_bf16", "", 4 * (5 + 300*4/256)},
+		{h200, 16, 300, 192, "nsa_several_dkv_wgmma192x128_bf16", "", 4 * (5 + 300*4/256)},
+		{h200, 48, 300, 64, "nsa_selected_dkv_wgmma64_bf16", "", 4 * (7 + 300*4/256)},
+		{h200, 24, 300, 64, "", "selection blocks of 24 tokens", 0},
 		{older, 64, 300, 64, "", "compute capability 8.9", 0},
 	} {
 		s := attentionSite(kernels.BF16, true, 2, c.S, c.S, 12, 2, c.D, min(c.D, 128))
@@ -236,7 +239,7 @@ func TestSelectedGradientOnWarpGroups(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		i := slices.IndexFunc(p.Steps, func(l kernels.Step) bool { return strings.Contains(l.Kernel, "selected_dkv") })
+		i := slices.IndexFunc(p.Steps, func(l kernels.Step) bool { return strings.Contains(l.Kernel, "_dkv_wgmma") })
 		require.GreaterOrEqual(t, i, 0)
 		require.Equal(t, c.kernel, p.Steps[i].Kernel)
 		require.Equal(t, c.grid, p.Steps[i].Grid.X)
@@ -298,7 +301,9 @@ func TestSelectedOnWarpGroups(t *testing.T) {
 		{1, 65536, 12, 2, 64, 64, 16, h200, pairs, 2, 0},
 		{1, 65536, 64, 4, 128, 64, 16, h200, pairs, 17, 0},
 		{1, 65536, 65, 1, 64, 64, 16, h200, nil, 0, graph.ReasonShape},
-		{1, 65536, 12, 2, 64, 32, 16, h200, nil, 0, graph.ReasonShape},
+		{1, 2048, 12, 2, 64, 16, 64, h200, []string{"walk16_%s_mma"}, 1, 0},
+		{1, 65536, 12, 2, 64, 32, 16, h200, []string{"walk32_%s_mma"}, 1, 0},
+		{1, 8192, 12, 2, 64, 24, 16, h200, nil, 0, graph.ReasonShape},
 		{1, 65536, 12, 2, 64, 64, 16, older, nil, 0, graph.ReasonCapability},
 	} {
 		op := ops.SelectedAttentionOp{SelectBlock: c.block}

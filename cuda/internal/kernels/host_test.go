@@ -329,7 +329,7 @@ func (smallHost) variants() []variant { return preferredHost{}.variants()[1:] }
 
 // TestWalksOnHost: selected attention by walks and by pairs.
 func TestWalksOnHost(t *testing.T) {
-	compareAll(t, smallHost{hostDevice(t)}, storedSelected(t, walkedSizes))
+	compareAll(t, smallHost{hostDevice(t)}, storedSelected(t, slices.Concat(walkedSizes, gatheredSizes, randomSelected(4, 100, 40))))
 }
 
 func TestWalksOfPoisonOnHost(t *testing.T) {

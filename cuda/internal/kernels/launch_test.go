@@ -98,7 +98,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			s := sized(1, 600, 4, 2, dims[0], dims[1], 32, 16, block, n, 100)
 			cases = append(cases, s.Cases()...)
 		}
-		cases = append(cases, selectedSize{tokens(1, 400, 8, 1, dims[0], dims[1]), 64, 3}.of(1, 1))
+		cases = append(cases, selectedSize{tokens(1, 400, 8, 1, dims[0], dims[1]), 64, 3, nil}.of(1, 1))
 	}
 	for _, s := range storages {
 		for _, c := range cases {

@@ -20,10 +20,46 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// selectedSize is a size of selected attention.
+// selectedSize is a size of selected attention, of documents if it has their lengths.
 type selectedSize struct {
 	opcases.Sizes
 	block, n int
+	lengths  []int
+}
+
+// documents are those of the rows, and nil without lengths.
+func (s selectedSize) documents() *ref.Documents {
+	if s.lengths == nil {
+		return nil
+	}
+	docs := &ref.Documents{B: s.B, S: s.S, L: 1, D: 1, CU: []int32{0}}
+	for i, n := range s.lengths {
+		docs.CU = append(docs.CU, docs.CU[i]+int32(n))
+	}
+	return docs
+}
+
+// firsts returns the first token of the document of each token [B,S].
+func (s selectedSize) firsts() []int {
+	list := make([]int, s.B*s.S)
+	if docs := s.documents(); docs != nil {
+		for _, d := range docs.List() {
+			for t := d.First; t < d.End; t++ {
+				list[d.B*s.S+t] = d.First
+			}
+		}
+	}
+	return list
+}
+
+// piece is the number of keys that walks go by.
+func (s selectedSize) piece() int {
+	for _, n := range []int{64, 32} {
+		if s.block%n == 0 {
+			return n
+		}
+	}
+	return 16
 }
 
 // chosenLists returns idx [B,S,Hkv,n]. A query chooses blocks before its own, which `share` queries have in common where they see them,
@@ -32,10 +68,10 @@ func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, uint64(s.S)))
 	blocks := (s.S-1)/s.block + 1
 	idx := make([]int32, 0, s.B*s.S*s.Hkv*s.n)
-	common := make([][]int, s.Hkv)
+	common, firsts := make([][]int, s.Hkv), s.firsts()
 	for at := range s.B * s.S * s.Hkv {
-		t, g := at/s.Hkv%s.S, at%s.Hkv
-		if t%share == 0 {
+		t, g := at/s.Hkv%s.S-firsts[at/s.Hkv], at%s.Hkv
+		if at/s.Hkv%share == 0 {
 			common[g] = rng.Perm(blocks)
 		}
 		own, row := t/s.block, []int32{}
@@ -77,30 +113,43 @@ func (s selectedSize) list(row []int32, t int) []int32 {
 // of returns the op with such lists.
 func (s selectedSize) of(seed uint64, share int) opcases.Case {
 	idx := s.chosenLists(seed, share)
-	lists := make([]int32, 0, len(idx)) // without what is no part of them
+	lists, firsts := make([]int32, 0, len(idx)), s.firsts() // without what is no part of them
 	for at := range len(idx) / s.n {
-		row := s.list(idx[at*s.n:][:s.n], at/s.Hkv%s.S)
+		row := s.list(idx[at*s.n:][:s.n], at/s.Hkv%s.S-firsts[at/s.Hkv])
 		lists = append(append(lists, row...), slices.Repeat([]int32{-1}, s.n-len(row))...)
 	}
 	q, k, v := s.Tokens(seed)
-	mask := ref.SelectedMask(lists, s.B, s.S, s.Hkv, s.block)
-	return opcases.Case{
-		Name:   fmt.Sprintf("selected, blocks that %d share %+v", share, s),
-		Inputs: []opcases.Array{q, k, v, {Name: "idx", Shape: []int{s.B, s.S, s.Hkv, s.n}, Ints: idx}},
-		Mask:   mask,
-		Build: func(in []*G.Node) (*G.Node, error) {
-			return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block)
-		},
-		Outputs: func(in []*ref.Tensor) []*ref.Tensor {
-			o, lse := ref.Attention(in[0], in[1], in[2], mask)
-			return []*ref.Tensor{o, lse}
-		},
-		Gradients: func(in []*ref.Tensor, do *ref.Tensor) []*ref.Tensor {
-			o, _ := ref.Attention(in[0], in[1], in[2], mask)
-			dq, dk, dv := ref.AttentionGrad(in[0], in[1], in[2], o, do, mask)
-			return []*ref.Tensor{dq, dk, dv, nil}
-		},
+	mask, docs := ref.SelectedMask(lists, s.B, s.S, s.Hkv, s.block), s.documents()
+	c := opcases.Case{
+		Name:      fmt.Sprintf("selected, blocks that %d share %+v", share, s),
+		Inputs:    []opcases.Array{q, k, v, {Name: "idx", Shape: []int{s.B, s.S, s.Hkv, s.n}, Ints: idx}},
+		Documents: docs,
 	}
+	if docs != nil {
+		mask = docs.SelectedMask(lists, s.Hkv, s.block)
+		c.Inputs = append(c.Inputs, opcases.Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)}, Ints: docs.CU})
+	}
+	c.Mask = mask
+	c.Build = func(in []*G.Node) (*G.Node, error) {
+		if docs == nil {
+			return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block)
+		}
+		table, err := ops.DocumentTable(in[4], s.B, s.S, docs.L, docs.D)
+		if err != nil {
+			return nil, err
+		}
+		return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block, ops.WithDocuments(table))
+	}
+	c.Outputs = func(in []*ref.Tensor) []*ref.Tensor {
+		o, lse := ref.Attention(in[0], in[1], in[2], mask)
+		return []*ref.Tensor{o, lse}
+	}
+	c.Gradients = func(in []*ref.Tensor, do *ref.Tensor) []*ref.Tensor {
+		o, _ := ref.Attention(in[0], in[1], in[2], mask)
+		dq, dk, dv := ref.AttentionGrad(in[0], in[1], in[2], o, do, mask)
+		return append([]*ref.Tensor{dq, dk, dv}, make([]*ref.Tensor, len(in)-3)...)
+	}
+	return c
 }
 
 // storedSelected are such cases, types and lists in turn.
@@ -127,7 +176,7 @@ func argumentField(t testing.TB, l *kernels.Launch, argument []byte, in, field s
 	return binary.LittleEndian.Uint64(at)
 }
 
-// listedBlocks runs the kernel that lists the blocks of tiles of queries: there is an entry for each 64 keys of a block that a query of the
+// listedBlocks runs the kernel that lists the blocks of tiles of queries: there is an entry for each piece of a block that a query of the
 // tile chose and sees, ascending, with a bit for each query that does.
 func listedBlocks(t *testing.T, dev device, sizes []selectedSize) {
 	for i, s := range sizes {
@@ -140,16 +189,23 @@ func listedBlocks(t *testing.T, dev device, sizes []selectedSize) {
 				idx := s.chosenLists(uint64(i), share)
 				site := attentionSite(kernels.BF16, false, s.B, s.S, s.S, s.Hq, s.Hkv, s.D, s.Dv)
 				site.In = slices.Insert(site.In, 3, operand(tensor.Int32, s.B, s.S, s.Hkv, s.n))
+				if s.lengths != nil {
+					site.In = append(site.In, operand(tensor.Int32, s.B, s.S, 4))
+				}
 				plan := *testutil.Must(planOf(h200, "cuda wgmma", ops.SelectedAttentionOp{SelectBlock: s.block}, site))(t)
 				at := slices.IndexFunc(plan.Steps, func(l kernels.Step) bool { return l.Kernel == "nsa_walk_blocks_i32" })
 				require.GreaterOrEqual(t, at, 0)
 				plan.Steps = plan.Steps[at:][:1]
 				work := output(t, dev, int(plan.WorkBytes()))
-				args := make([]arg, 6)
+				args := make([]arg, len(site.In)+len(site.Out))
 				for i, o := range append(site.In, site.Out...) {
 					args[i] = arg{o, place(t, dev, poison(o.Bytes()), 0).at}
 				}
 				args[3].at = place(t, dev, encodeInts(idx), 0).at
+				if docs := s.documents(); docs != nil {
+					cu := arg{operand(tensor.Int32, len(docs.CU)), place(t, dev, encodeInts(docs.CU), 0).at}
+					runOp(t, dev, variant{"", h200}, ops.DocumentTableOp{Batch: s.B, Seq: s.S, BlockLen: docs.L, Stride: docs.D}, []arg{cu}, args[4:5])
+				}
 				b := bindPlan(t, &plan, work.at, args...)
 				b.run(t, dev)
 				work.bytes(t, dev)
@@ -160,14 +216,17 @@ func listedBlocks(t *testing.T, dev device, sizes []selectedSize) {
 				tiles, queries, room := number("tiles"), number("queries"), number("room")
 				require.Equal(t, (s.S-1)/queries+1, tiles)
 				groups := s.B * s.Hkv
+				firsts := s.firsts()
 				count, blocks := array("count", groups*tiles), array("blocks", groups*tiles*room*2)
 				for at := range groups * tiles {
 					group, first := at/tiles, at%tiles*queries
 					want := map[int]uint32{} // queries by first keys
 					for q := first; q < min(first+queries, s.S); q++ {
 						row := idx[((group/s.Hkv*s.S+q)*s.Hkv+group%s.Hkv)*s.n:][:s.n]
-						for _, j := range s.list(row, q) {
-							for key := int(j) * s.block; key < (int(j)+1)*s.block && key <= q; key += 64 {
+						own := firsts[group/s.Hkv*s.S+q]
+						for _, j := range s.list(row, q-own) {
+							block := own + int(j)*s.block
+							for key := block; key < block+s.block && key <= q; key += s.piece() {
 								want[key] |= 1 << (q - first)
 							}
 						}
@@ -192,23 +251,33 @@ func tokens(B, S, Hq, Hkv, D, Dv int) opcases.Sizes {
 var (
 	// listedSizes have lists of one entry and of more than a warp's lanes, and more blocks than a warp has words for.
 	listedSizes = []selectedSize{
-		{tokens(1, 389, 8, 1, 8, 8), 64, 3}, {tokens(2, 900, 32, 2, 8, 8), 128, 3}, {tokens(1, 4100, 8, 1, 8, 8), 64, 33}, {tokens(1, 300, 64, 1, 8, 8), 64, 1},
-		{tokens(1, 2100, 16, 1, 8, 8), 64, 9}, {tokens(2, 2000, 20, 2, 8, 8), 192, 4}, {tokens(1, 131200, 64, 1, 8, 8), 64, 5},
+		{tokens(1, 389, 8, 1, 8, 8), 64, 3, nil}, {tokens(2, 900, 32, 2, 8, 8), 128, 3, nil}, {tokens(1, 4100, 8, 1, 8, 8), 64, 33, nil}, {tokens(1, 300, 64, 1, 8, 8), 64, 1, nil},
+		{tokens(1, 2100, 16, 1, 8, 8), 64, 9, nil}, {tokens(2, 2000, 20, 2, 8, 8), 192, 4, nil}, {tokens(1, 131200, 64, 1, 8, 8), 64, 5, nil},
+		{tokens(1, 700, 6, 1, 8, 8), 16, 40, nil}, {tokens(2, 333, 1, 1, 8, 8), 96, 3, nil}, {tokens(1, 1000, 16, 1, 8, 8), 16, 7, nil},
+		{tokens(2, 400, 6, 1, 8, 8), 64, 3, []int{399, 1, 1, 1, 3, 0, 195, 200}}, {tokens(1, 500, 1, 1, 8, 8), 16, 9, []int{15, 16, 17, 31, 1, 420}},
+		{tokens(1, 2500, 64, 1, 8, 8), 48, 4, []int{1000, 47, 49, 1404}},
 	}
 	// walkedSizes go by walks, and by pairs.
 	walkedSizes = []selectedSize{
-		{tokens(1, 300, 16, 1, 8, 16), 64, 2}, {tokens(1, 400, 16, 1, 8, 8), 64, 3}, {tokens(1, 280, 8, 1, 24, 8), 64, 2},
-		{tokens(1, 271, 20, 1, 8, 8), 64, 2}, {tokens(2, 263, 24, 2, 8, 8), 64, 2}, {tokens(1, 530, 8, 1, 8, 8), 128, 2},
-		{tokens(1, 267, 32, 1, 8, 8), 64, 2}, {tokens(1, 261, 64, 1, 8, 8), 64, 2}, {tokens(1, 259, 16, 1, 128, 72), 64, 2},
-		{tokens(1, 263, 10, 1, 200, 136), 64, 2}, {tokens(1, 263, 8, 1, 192, 128), 64, 2}, {tokens(1, 587, 8, 1, 8, 8), 64, 1},
-		{tokens(1, 400, 1, 1, 8, 8), 64, 2}, {tokens(1, 390, 2, 1, 16, 8), 64, 1}, {tokens(1, 330, 4, 1, 8, 8), 64, 1}, {tokens(1, 390, 6, 1, 40, 8), 64, 1},
+		{tokens(1, 300, 16, 1, 8, 16), 64, 2, nil}, {tokens(1, 400, 16, 1, 8, 8), 64, 3, nil}, {tokens(1, 280, 8, 1, 24, 8), 64, 2, nil},
+		{tokens(1, 271, 20, 1, 8, 8), 64, 2, nil}, {tokens(2, 263, 24, 2, 8, 8), 64, 2, nil}, {tokens(1, 530, 8, 1, 8, 8), 128, 2, nil},
+		{tokens(1, 267, 32, 1, 8, 8), 64, 2, nil}, {tokens(1, 261, 64, 1, 8, 8), 64, 2, nil}, {tokens(1, 259, 16, 1, 128, 72), 64, 2, nil},
+		{tokens(1, 263, 10, 1, 200, 136), 64, 2, nil}, {tokens(1, 263, 8, 1, 192, 128), 64, 2, nil}, {tokens(1, 587, 8, 1, 8, 8), 64, 1, nil},
+		{tokens(1, 400, 1, 1, 8, 8), 64, 2, nil}, {tokens(1, 390, 2, 1, 16, 8), 64, 1, nil}, {tokens(1, 330, 4, 1, 8, 8), 64, 1, nil}, {tokens(1, 390, 6, 1, 40, 8), 64, 1, nil},
+	}
+	// gatheredSizes go by walks whose fills have several pieces, or over documents.
+	gatheredSizes = []selectedSize{
+		{tokens(1, 150, 16, 1, 8, 16), 16, 6, nil}, {tokens(1, 170, 6, 1, 24, 8), 16, 9, nil}, {tokens(2, 130, 2, 2, 8, 8), 32, 3, nil},
+		{tokens(1, 140, 20, 1, 8, 8), 48, 2, nil}, {tokens(1, 100, 8, 1, 136, 72), 32, 2, nil}, {tokens(1, 97, 3, 1, 72, 8), 16, 3, nil},
+		{tokens(1, 200, 16, 1, 8, 8), 64, 2, []int{1, 64, 0, 100, 35}}, {tokens(2, 120, 6, 1, 8, 8), 16, 5, []int{119, 1, 3, 17, 100}},
+		{tokens(1, 180, 1, 1, 16, 8), 32, 3, []int{33, 31, 1, 1, 114}},
 	}
 	// longWalked take long on a CPU.
 	longWalked = []selectedSize{
-		{tokens(1, 1030, 16, 1, 8, 8), 64, 3}, {tokens(1, 1097, 1, 1, 8, 8), 64, 2}, {tokens(1, 645, 2, 1, 16, 8), 64, 1}, {tokens(1, 650, 6, 1, 40, 8), 64, 1},
-		{tokens(1, 900, 16, 1, 64, 64), 64, 5}, {tokens(2, 1000, 32, 2, 128, 128), 64, 5}, {tokens(1, 800, 16, 1, 192, 128), 64, 4},
-		{tokens(1, 700, 16, 1, 256, 192), 64, 4}, {tokens(1, 600, 16, 1, 136, 136), 64, 3}, {tokens(1, 700, 32, 1, 128, 128), 64, 3},
-		{tokens(1, 600, 64, 2, 64, 64), 64, 3}, {tokens(1, 600, 8, 1, 256, 128), 64, 3}, {tokens(1, 1300, 16, 1, 64, 64), 128, 4},
+		{tokens(1, 1030, 16, 1, 8, 8), 64, 3, nil}, {tokens(1, 1097, 1, 1, 8, 8), 64, 2, nil}, {tokens(1, 645, 2, 1, 16, 8), 64, 1, nil}, {tokens(1, 650, 6, 1, 40, 8), 64, 1, nil},
+		{tokens(1, 900, 16, 1, 64, 64), 64, 5, nil}, {tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil}, {tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
+		{tokens(1, 700, 16, 1, 256, 192), 64, 4, nil}, {tokens(1, 600, 16, 1, 136, 136), 64, 3, nil}, {tokens(1, 700, 32, 1, 128, 128), 64, 3, nil},
+		{tokens(1, 600, 64, 2, 64, 64), 64, 3, nil}, {tokens(1, 600, 8, 1, 256, 128), 64, 3, nil}, {tokens(1, 1300, 16, 1, 64, 64), 128, 4, nil},
 	}
 )
 
@@ -217,22 +286,41 @@ func walkedPositions(S int) []int { return []int{0, 66, S/2 - 1, S - 65, S - 1} 
 
 // fewWalked are those with NaN and with large logits.
 func fewWalked() []selectedSize {
-	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[15]}
+	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[15], gatheredSizes[5], gatheredSizes[7]}
 }
 
 func TestWalksOfPoisonOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	for _, x := range storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9])) {
+	for _, x := range storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])) {
 		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
 func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
-	compareLargeLogits(t, openGPU(t), storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
+	compareLargeLogits(t, openGPU(t), storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
 func TestListedBlocksOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
 
 func TestWalksOnGPU(t *testing.T) {
-	compareAll(t, openGPU(t), storedSelected(t, append(walkedSizes, longWalked...)))
+	compareAll(t, openGPU(t), storedSelected(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
+}
+
+// TestRandomSelectedOnGPU: 200 random sizes, with and without documents.
+func TestRandomSelectedOnGPU(t *testing.T) {
+	compareAll(t, openGPU(t), storedSelected(t, randomSelected(200, 300, 160)))
+}
+
+// randomSelected returns random sizes of up to S tokens and D dims.
+func randomSelected(tries, S, D int) (list []selectedSize) {
+	rng := rand.New(rand.NewPCG(23, 5))
+	for range tries {
+		groups, dim := 1+rng.IntN(2), func() int { return 8 * (1 + rng.IntN(D/8)) }
+		s := selectedSize{tokens(1+rng.IntN(2), 1+rng.IntN(S), groups*(1+rng.IntN(24)), groups, dim(), dim()), 16 * (1 + rng.IntN(9)), 1 + rng.IntN(9), nil}
+		if rng.IntN(2) == 0 {
+			s.lengths = randomLengths(rng, s.B, s.S, s.block)
+		}
+		list = append(list, s)
+	}
+	return list
 }

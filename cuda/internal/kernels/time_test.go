@@ -77,6 +77,10 @@ var timeShapes = []timeShape{
 	{"iilong", sized(1, 65536, 64, 4, 128, 128, 32, 16, 64, 16, 512)},
 	{"ii16", sized(1, 8192, 64, 4, 128, 128, 32, 16, 16, 64, 512)},
 	{"ii32", sized(1, 8192, 64, 4, 128, 128, 32, 16, 32, 32, 512)},
+	{"i16long", sized(1, 65536, 12, 2, 64, 64, 32, 16, 16, 64, 512)},
+	{"i32long", sized(1, 65536, 12, 2, 64, 64, 32, 16, 32, 32, 512)},
+	{"ii16long", sized(1, 65536, 64, 4, 128, 128, 32, 16, 16, 64, 512)},
+	{"ii32long", sized(1, 65536, 64, 4, 128, 128, 32, 16, 32, 32, 512)},
 }
 
 // TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all

@@ -6,9 +6,15 @@
 //   nsa_index_rank_i32    counts = where in the block's list a segment begins; lengths of the lists into starts
 //   nsa_index_scan_i32    starts = running sums of lengths, items and partial sums
 //   nsa_index_fill_i32    queries = the lists; counts are used up
+//
+// A block of the inverse may be `count` adjoining ones of the choice, up to four. Then the highest four bits of an entry of a list say which of
+// them the query chose. Of more than 32 choices two of one block may be two entries, with different bits.
 #include "attention_index.cuh"
 
 namespace nsa {
+
+// The blocks that idx names.
+__device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.count, p.blocks.most}; }
 
 constexpr int kScan = 256;
 
@@ -38,7 +44,7 @@ __device__ inline int exclusive_sum(int x, int* total) {
 // Grid x is B*Hkv*segments, blocks of 128.
 extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::AttentionParams p) {
   const auto& n = p.n;
-  const auto& mask = p.blocks;
+  const nsa::Blocks mask = nsa::chosen_blocks(p);
   const auto& index = p.index;
   const int group = blockIdx.x / index.segments, segment = blockIdx.x % index.segments;
   const int b = group / n.groups, g = group % n.groups, blocks = p.names();
@@ -49,7 +55,8 @@ extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::Atte
   for (long long t = from + threadIdx.x; t < to; t += blockDim.x) {
     const int* list = p.idx + mask.list(n, b, g, (int)t);
     const int first = p.first(b, (int)t);
-    for (int i = 0, j; (j = mask.at(list, i, (int)t - first)) != nsa::Blocks::kNone; i++) atomicAdd(mine + p.name(j, first), 1);
+    for (int i = 0, j; (j = mask.at(list, i, (int)t - first)) != nsa::Blocks::kNone; i++)
+      if (i % 32 == 0 || j / p.count != list[i - 1] / p.count) atomicAdd(mine + p.name(j / p.count, first), 1);
   }
 }
 
@@ -106,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kScan)
 // grid x is ceil(B*Hkv*segments / 4), blocks of 128.
 extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
   const auto& n = p.n;
-  const auto& mask = p.blocks;
+  const nsa::Blocks mask = nsa::chosen_blocks(p);
   const auto& index = p.index;
   const long long warp = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, group = warp / index.segments;
   if (group >= (long long)n.batch * n.groups) return;
@@ -116,22 +123,32 @@ extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::Atten
   int* mine = p.counts + warp * blocks;
   const long long length = index.segment(n.queries), from = warp % index.segments * length;
   const long long to = min((long long)n.queries, from + length);
-  const auto entry = [&](long long t, int i) {
-    const int first = p.first(b, (int)t), j = mask.at(p.idx + mask.list(n, b, g, (int)t), i, (int)t - first);
-    return j == nsa::Blocks::kNone ? j : p.name(j, first);
-  };
+  const auto entry = [&](long long t, int i) { return mask.at(p.idx + mask.list(n, b, g, (int)t), i, (int)t - p.first(b, (int)t)); };
   int next = from < to ? entry(from, lane) : nsa::Blocks::kNone;
   for (long long t = from; t < to; t++) {
     int j = next;
     if (t + 1 < to) next = entry(t + 1, lane);  // it arrives while the counts of this query are read
     for (int first = 0;;) {
       const unsigned ended = __ballot_sync(0xffffffff, j == nsa::Blocks::kNone);
-      if (lane < (ended ? __ffs(ended) - 1 : 32)) {
-        const int at = mine[j];
-        lists[all.list[j] + at] = (int)t;
-        mine[j] = at + 1;
+      const bool in = lane < (ended ? __ffs(ended) - 1 : 32);
+      const int block = in ? j / p.count : nsa::Blocks::kNone;
+      unsigned bits = 0;
+      bool is = true;  // the first entry of its block
+      if (p.count > 1) {
+        bits = 1u << 28 + j % p.count;
+        for (int i = 1; i < p.count; i++) {
+          const unsigned other = __shfl_down_sync(0xffffffff, 1u << 28 + j % p.count, i);
+          if (__shfl_down_sync(0xffffffff, block, i) == block) bits |= other;
+        }
+        is = __shfl_up_sync(0xffffffff, block, 1) != block || lane == 0;
+      }
+      if (is && in) {
+        const int name = p.name(block, p.first(b, (int)t)), at = mine[name];
+        lists[all.list[name] + at] = int(t | bits);
+        mine[name] = at + 1;
       }
       if (ended || (first += 32) >= mask.most) break;
+      __syncwarp();  // the next entry may be of the same block
       j = entry(t, first + lane);
     }
     __syncwarp();

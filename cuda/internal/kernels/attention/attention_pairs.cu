@@ -28,19 +28,20 @@ template <class F, class G> __device__ __forceinline__ void each_entry(const Att
   const auto load = [&](int q, int i) { return q < queries && i < mask.most ? max(-1, entry(q, i)) : -1; };
 #pragma unroll 1
   for (int from = warp * (32 / width); from < queries; from += kAtOnce * step) {
-    int ahead[kAtOnce];
+    int ahead[kAtOnce][2];
 #pragma unroll
-    for (int k = 0; k < kAtOnce; k++) ahead[k] = load(from + k * step + mine, place);
+    for (int k = 0; k < kAtOnce; k++) ahead[k][0] = load(from + k * step + mine, place), ahead[k][1] = load(from + k * step + mine, place + 32);
 #pragma unroll
     for (int k = 0; k < kAtOnce; k++) {
       const int q = from + k * step + mine;
       if (from + k * step >= queries) break;
-      int i = place, j = ahead[k];
+      int i = place, j = ahead[k][0];
 #pragma unroll 1
-      for (bool more = true; more; j = more ? load(q, i) : j) {
+      for (bool more = true; more; j = !more ? j : i < 64 ? ahead[k][1] : load(q, i)) {
         int before = __shfl_up_sync(0xffffffff, j, 1);
         if (place == 0) before = i > 0 && j >= 0 ? entry(q, i - 1) : -1;
-        const bool none = j <= before || (long long)j * mask.size > first + q;  // as Blocks::at has it
+        const int t = p.documents && q < queries ? first + q - p.first(b, first + q) : first + q;  // counted from the document's first
+        const bool none = j <= before || (long long)j * mask.size > t;                           // as Blocks::at has it
         const unsigned ended = __ballot_sync(0xffffffff, none) >> mine * width & all;
         const int length = i - place + (ended ? __ffs(ended) - 1 : width);
         if (i < length) f(q, i, j);
@@ -66,12 +67,15 @@ struct Cut {
   }
 };
 
-// What a warp does for a tile, with words in shared memory: for each of kWindow blocks who chose it.
+// What a warp does for a tile, with words in shared memory: for each of kWindow blocks who chose it. Blocks have numbers that ascend with
+// their tokens and differ between documents, as those of BlockUnion.
 __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* chose) {
   const AttentionParams& p = a.p;
   const Walks& x = a.walks;
   const int group = number / x.tiles, first = number % x.tiles * x.queries, end = min(first + x.queries, p.n.queries);
-  const int blocks = (end - 1) / p.blocks.size + 1, parts = (p.blocks.size - 1) / kPairKeys + 1;
+  const int b = group / p.n.groups, begin = p.first(b, first), size = p.blocks.size, parts = (size - 1) / x.keys + 1;
+  const int blocks = (end - 1 - begin) / size + 1 + (p.documents ? end - 1 - first : 0);
+  const auto number_of = [&](int own) { return (own - begin) / size + max(0, own - first); };  // of block 0 of the document from `own` on
   TileBlock* to = x.blocks + (long long)number * x.room;
   int count = 0;
 #pragma unroll 1
@@ -81,16 +85,20 @@ __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* ch
     for (int i = lane(); i < here; i += 32) chose[i] = 0;
     __syncwarp();
     each_entry(
-        p, group / p.n.groups, group % p.n.groups, first, end - first, 0, 1,
+        p, b, group % p.n.groups, first, end - first, 0, 1,
         [&](int q, int, int j) {
+          if (p.documents) j += number_of(p.first(b, first + q));
           if (unsigned(j - base) < unsigned(here)) atomicOr(chose + j - base, 1u << q);
         },
         [](int, int) {});
     __syncwarp();
 #pragma unroll 1
     for (int from = 0; from < here * parts; from += 32) {
-      const int i = from + lane(), key = (base + i / parts) * p.blocks.size + i % parts * kPairKeys;
-      unsigned bits = i < here * parts && key < end ? chose[i / parts] : 0;
+      const int i = from + lane();
+      unsigned bits = i < here * parts ? chose[i / parts] : 0;
+      const int own = p.documents && bits ? p.first(b, first + __ffs(bits) - 1) : 0;
+      const int key = own + (base + i / parts - number_of(own)) * size + i % parts * x.keys;
+      if (key >= end) bits = 0;
       if (key > first) bits &= 0xffffffffu << (key - first) % 32;  // the others do not see its keys
       const unsigned is = __ballot_sync(0xffffffff, bits != 0);
       if (bits) to[count + __popc(is & ((1u << lane()) - 1))] = {key, bits};
@@ -165,11 +173,13 @@ template <typename T, bool Forward, int kAtOnce> __device__ inline void join(con
 
 }  // namespace nsa
 
-// Grid x is the number of blocks of threads with a warp for each tile; these have shared memory for min(kWindow, J) words.
+// Grid x is the number of blocks of threads with a warp for each tile; these have shared memory for the numbers of its blocks, at most kWindow
+// words.
 extern "C" __global__ void __launch_bounds__(nsa::kListers, 4) nsa_walk_blocks_i32(const __grid_constant__ nsa::WalkParams a) {
   using namespace nsa;
   const int number = blockIdx.x * (kListers / 32) + warp();
-  unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * min(kWindow, a.p.blocks.count(a.p.n));
+  const int numbers = a.p.blocks.count(a.p.n) + (a.p.documents ? a.walks.queries : 0);
+  unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * min(kWindow, numbers);
   if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) list_blocks(a, number, words);
 }
 

@@ -46,19 +46,19 @@ struct PairParams {
 };
 
 // A walk goes through the blocks that the queries of a *tile*, consecutive ones of a group, at most 32, chose (attention_walk_forward.cu,
-// attention_walk_dq.cu).
+// attention_walk_dq.cu), in *pieces* of `keys` keys: 64, 32 or 16, of which a block is a multiple.
 //
-//   blocks  [groups*tiles, room]  those of a tile, ascending; a block of several tiles of keys has an entry for each that a query sees
+//   blocks  [groups*tiles, room]  those of a tile, ascending: an entry for each piece that a query sees
 //   count   int32 [groups*tiles]  how many there are
-struct TileBlock { int key; uint32_t queries; };  // the first of 64 keys, and a bit for each query of the tile that chose and sees some
+struct TileBlock { int key; uint32_t queries; };  // a piece's first key, and a bit for each query of the tile that chose and sees some
 struct Walks {
   TileBlock* blocks;
   int32_t* count;
-  int tiles, queries, room;  // tiles of a group
+  int tiles, queries, room, keys;  // tiles of a group
 };
 
 struct WalkParams {
-  alignas(64) uint8_t k[128], v[128];  // as in PairParams
+  alignas(64) uint8_t k[128], v[128];  // as in PairParams, of boxes [1,keys,1,64]
   AttentionParams p;
   Walks walks;
 };

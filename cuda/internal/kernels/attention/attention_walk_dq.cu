@@ -1,6 +1,6 @@
 // dq of selected attention for compute capability 9.0: q, k, v, do, lse, delta, blocks of tiles -> dq.
 //
-//   nsa_walk_dq_mma<D>, D as in attention_wgmma_forward.cu
+//   nsa_walk_dq_mma<D>, and for pieces of P keys nsa_walk<P>_dq_mma<D>, D as in attention_wgmma_forward.cu
 //
 // See attention_walk_tiles.cuh.
 #include "attention_walk_tiles.cuh"
@@ -8,11 +8,11 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// N keys at once; Q and do stay in registers, or in shared memory.
-template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
+// P keys of a piece, at most Most at once; Q and do stay in registers, or in shared memory.
+template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
   static constexpr int kOwnQ = KeptQ ? 0 : 32 * C;
-  using Tiles = WalkTiles<T, C, Cv, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), 2>;
-  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+  using Tiles = WalkTiles<T, C, Cv, P, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), 2>;
+  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared, N = Most < P ? Most : P;
   const Tiles tiles;
   __device__ WalkQueryGradient(const WalkParams& a) : tiles(a) {}
 
@@ -27,6 +27,7 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
     WalkLeft<C, KeptQ> q;
     WalkLeft<Cv, KeptDO> dout;
     float dq[C / 8][4], lse[2], delta[2];
+    uint32_t parities = 0;
     tiles.each(
         [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
@@ -48,11 +49,11 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
 #pragma unroll
             for (int e = 0; e < 4; e++) dq[j][e] = 0;
         },
-        [&](const TileBlock& block, int, int fill) {
-          tiles.take(block, mine.bits, fill, [&](uint32_t keys, int key, unsigned queries) {
+        [&](const TileBlock& piece, int, int fill) {
+          tiles.take(piece, mine.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
             const bool all = mine.see_all(key, queries);
 #pragma unroll 1
-            for (int part = 0; part < 64; part += N) {
+            for (int part = 0; part < P; part += N) {
               float s[N / 8][4], ds[N / 8][4];
               walk_rows<T, C, N>(s, q, keys, part);
               walk_rows<T, Cv, N>(ds, dout, keys + Tiles::kKeyTile, part);
@@ -90,12 +91,9 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool KeptQ, bool 
 
 }  // namespace nsa
 
-#define NSA_WALK_DQ(D, C, Cv, W, ...)                                                                                  \
-  NSA_WALK(walk_dq, D, bf16, W, nsa::WalkQueryGradient<nsa::bf16, C, Cv, W, __VA_ARGS__>)                              \
-  NSA_WALK(walk_dq, D, f16, W, nsa::WalkQueryGradient<nsa::f16, C, Cv, W, __VA_ARGS__>)
-NSA_WALK_DQ(64, 64, 64, 8, 12, 64, true, true, 56, 224)
-NSA_WALK_DQ(128, 128, 128, 8, 6, 64, true, false, 56, 224)
-NSA_WALK_DQ(192x128, 192, 128, 8, 3, 32, false, false, 56, 224)
-NSA_WALK_DQ(192, 192, 192, 8, 2, 32, false, false, 56, 224)
-NSA_WALK_DQ(256x128, 256, 128, 4, 3, 16, false, false, 56, 240)
-NSA_WALK_DQ(256x192, 256, 192, 4, 3, 16, false, false, 56, 240)
+NSA_WALK(dq, 64, WalkQueryGradient, 64, 64, 8, 12, 64, true, true, 56, 224)
+NSA_WALK(dq, 128, WalkQueryGradient, 128, 128, 8, 6, 64, true, false, 56, 224)
+NSA_WALK(dq, 192x128, WalkQueryGradient, 192, 128, 8, 3, 32, false, false, 56, 224)
+NSA_WALK(dq, 192, WalkQueryGradient, 192, 192, 8, 2, 32, false, false, 56, 224)
+NSA_WALK(dq, 256x128, WalkQueryGradient, 256, 128, 4, 3, 16, false, false, 56, 240)
+NSA_WALK(dq, 256x192, WalkQueryGradient, 256, 192, 4, 3, 16, false, false, 56, 240)

@@ -1,6 +1,6 @@
 // The forward of selected attention for compute capability 9.0: q, k, v, blocks of tiles -> o, lse.
 //
-//   nsa_walk_forward_mma<D>, D as in attention_wgmma_forward.cu
+//   nsa_walk_forward_mma<D>, and for pieces of P keys nsa_walk<P>_forward_mma<D>, D as in attention_wgmma_forward.cu
 //
 // See attention_walk_tiles.cuh. Rows that are large take the difference first: see kLarge.
 #include "attention_walk_tiles.cuh"
@@ -8,10 +8,10 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// N keys at once; Q stays in registers, or in shared memory.
-template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Loader, int Computer> struct WalkForward {
-  using Tiles = WalkTiles<T, C, Cv, W, Stages, Kept ? 0 : 32 * C, 1>;
-  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared;
+// P keys of a piece, at most Most at once; Q stays in registers, or in shared memory.
+template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Kept, int Loader, int Computer> struct WalkForward {
+  using Tiles = WalkTiles<T, C, Cv, P, W, Stages, Kept ? 0 : 32 * C, 1>;
+  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared, N = Most < P ? Most : P;
   static constexpr float kSlack = 6;  // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
   const Tiles tiles;
   __device__ WalkForward(const WalkParams& a) : tiles(a) {}
@@ -43,6 +43,7 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
     WalkLeft<C, Kept> q;
     float o[Cv / 8][4];
     Softmax state[2];  // the sum: of this thread's columns
+    uint32_t parities = 0;
     tiles.each(
         [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
@@ -59,11 +60,11 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
 #pragma unroll
             for (int e = 0; e < 4; e++) o[j][e] = 0;
         },
-        [&](const TileBlock& block, int, int fill) {
-          tiles.take(block, mine.bits, fill, [&](uint32_t keys, int key, unsigned queries) {
+        [&](const TileBlock& piece, int, int fill) {
+          tiles.take(piece, mine.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
             const bool all = mine.see_all(key, queries);
 #pragma unroll 1
-            for (int part = 0; part < 64; part += N) {
+            for (int part = 0; part < P; part += N) {
               float s[N / 8][4];
               walk_rows<T, C, N>(s, q, keys, part);
               if (!all) walk_hide<N>(s, mine, key, part, queries, -INFINITY);
@@ -112,12 +113,9 @@ template <typename T, int C, int Cv, int W, int Stages, int N, bool Kept, int Lo
 
 }  // namespace nsa
 
-#define NSA_WALK_FORWARD(D, C, Cv, W, ...)                                                                             \
-  NSA_WALK(walk_forward, D, bf16, W, nsa::WalkForward<nsa::bf16, C, Cv, W, __VA_ARGS__>)                               \
-  NSA_WALK(walk_forward, D, f16, W, nsa::WalkForward<nsa::f16, C, Cv, W, __VA_ARGS__>)
-NSA_WALK_FORWARD(64, 64, 64, 12, 12, 64, true, 56, 152)
-NSA_WALK_FORWARD(128, 128, 128, 8, 7, 64, true, 56, 224)
-NSA_WALK_FORWARD(192x128, 192, 128, 8, 4, 64, false, 56, 224)
-NSA_WALK_FORWARD(192, 192, 192, 8, 3, 64, false, 56, 224)
-NSA_WALK_FORWARD(256x128, 256, 128, 8, 3, 64, false, 56, 224)
-NSA_WALK_FORWARD(256x192, 256, 192, 8, 2, 64, false, 56, 224)
+NSA_WALK(forward, 64, WalkForward, 64, 64, 12, 12, 64, true, 56, 152)
+NSA_WALK(forward, 128, WalkForward, 128, 128, 8, 7, 64, true, 56, 224)
+NSA_WALK(forward, 192x128, WalkForward, 192, 128, 8, 4, 64, false, 56, 224)
+NSA_WALK(forward, 192, WalkForward, 192, 192, 8, 3, 64, false, 56, 224)
+NSA_WALK(forward, 256x128, WalkForward, 256, 128, 8, 3, 64, false, 56, 224)
+NSA_WALK(forward, 256x192, WalkForward, 256, 192, 8, 2, 64, false, 56, 224)

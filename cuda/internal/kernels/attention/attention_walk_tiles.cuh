@@ -2,12 +2,13 @@
 // less, with four warps that load and W that compute, 16 rows each. They go through the tiles of queries, the last ones first, every
 // gridDim.x-th one. A tile has at most W/ceil(h/16) times max(1, 16/h) queries, and 32.
 //
-// The first warp brings the keys and values of the tiles' blocks, 64 keys at a time, into a ring of stages, by tensor maps; barriers
-// say which are full and which are free. A computing warp takes the *fills* that one of its queries chose, and goes on alone, to the
-// next tile, too: it is behind or ahead of others by as many fills as there are stages. For the warps that do not take a fill the
-// loading warp arrives where it becomes free.
+// The first warp brings the keys and values of the tiles' blocks into a ring of stages, by tensor maps: a *fill* is 64/P pieces of P keys.
+// Barriers say which stages are full and which are free. A computing warp takes the fills that have a piece that one of its queries chose,
+// multiplies these pieces, and goes on alone, to the next tile, too: it is behind or ahead of others by as many fills as there are stages.
+// For a warp that does not take a fill the loading warp arrives where it becomes free. To one that does it tells that the fill has begun:
+// otherwise the parity for which the warp waits could be that of an earlier fill.
 //
-// If some row of a warp does not see all keys of a fill that the warp takes, a loading warp looks for NaN and Inf first: values that have
+// If some row of a warp does not see all keys of a piece that the warp takes, a loading warp looks for NaN and Inf first: values that have
 // them (for dq: keys) become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
 //
 // Shared memory: kShared bytes.
@@ -20,15 +21,16 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // Of each computing warp, Own bytes of shared memory are its own. Arrays: of rows, 1 or with do 2.
-template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> struct WalkTiles {
-  static constexpr int L = 4, kBlock = 32 * (L + W);
+template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arrays> struct WalkTiles {
+  static constexpr int L = 4, kBlock = 32 * (L + W), kPieces = 64 / P;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
+  // A computing warp has a barrier `told` of its own for each stage, a looking one `raw`: a phase of it is a fill that this warp takes.
   struct Shared {
-    unsigned long long full[Stages], free[Stages], raw[Stages];
-    int begun;  // fills that are there or on their way
+    unsigned long long full[Stages], free[Stages], told[W][Stages], raw[L - 1][Stages];
   };
   static constexpr int kTiles = Stages * kStage + W * Own, kShared = kTiles + sizeof(Shared);
-  static_assert(sizeof(Shared) == 24 * Stages + 8, "widths.walkBytes in Go");
+  static_assert(sizeof(Shared) == 8 * Stages * (W + L + 1), "widths.walkBytes in Go");
+  static_assert(Stages <= 32, "a bit for each stage");
   static_assert(kShared <= 227 << 10, "or no block fits");
 
   const WalkParams& a;
@@ -43,8 +45,11 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
 
   __device__ void begin() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 1), barrier_init(barrier_at(is.free[i]), W), barrier_init(barrier_at(is.raw[i]), 1);
-      is.begun = 0;
+      for (int i = 0; i < Stages; i++) {
+        barrier_init(barrier_at(is.full[i]), 1), barrier_init(barrier_at(is.free[i]), W);
+        for (int w = 0; w < W; w++) barrier_init(barrier_at(is.told[w][i]), 1);
+        for (int l = 0; l < L - 1; l++) barrier_init(barrier_at(is.raw[l][i]), 1);
+      }
       barriers_ready();
     }
     __syncthreads();
@@ -81,8 +86,8 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
     }
   };
 
-  // Goes through the tiles of the block: calls start(i), then step(block, count, fill) for 32 of its blocks at a time, where each lane has
-  // one of `count` and fill is the number of the first one, and finish(i).
+  // Goes through the tiles of the block: calls start(i), then step(piece, count, fill) for 32 of its pieces at a time, where each lane has
+  // one of `count` and fill is the number of the first one's, and finish(i).
   template <class Start, class Step, class Finish> __device__ __forceinline__ void each(Start start, Step step, Finish finish) const {
     const int tiles = x.tiles * p.n.batch * p.n.groups;
     const auto number = [&](int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
@@ -113,21 +118,31 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
           round++;
           open();
         }
-        step(mine, min(32, blocks - from), fill + from);
+        step(mine, min(32, blocks - from), fill + from / kPieces);
       } while ((from += 32) < blocks);
-      fill += blocks;
+      fill += (blocks + kPieces - 1) / kPieces;
       finish(now);
     }
   }
 
   // Of lane w the bits of computing warp w.
   __device__ unsigned bits_of_warps(const Tile& tile) const { return lane() < W ? Rows(a, lane()).bits(tile.queries) : 0; }
-  // Whether a warp does not see all keys of a block that it takes: then values or keys must be looked at. All lanes ask.
-  static __device__ bool suspect(int key, unsigned queries, unsigned bits, int first) {
-    return key + 63 > first || __any_sync(0xffffffff, (queries & bits) != 0 && (queries & bits) != bits);
+  // Of a fill, the pieces of the lanes [j,j+kPieces): whether lane w's warp takes it, and whether some warp does not see all keys of a piece
+  // that it takes. All lanes ask.
+  struct Wanted { bool mine, suspect; };
+  static __device__ Wanted wanted(const TileBlock& piece, int j, unsigned bits, int first) {
+    bool mine = false, partly = false;
+#pragma unroll
+    for (int k = 0; k < kPieces; k++) {
+      const unsigned queries = __shfl_sync(0xffffffff, piece.queries, j + k) & bits;
+      const int key = __shfl_sync(0xffffffff, piece.key, j + k);
+      mine |= queries != 0, partly |= queries != 0 && (queries != bits || key + P - 1 > first);
+    }
+    return {mine, __any_sync(0xffffffff, partly) != 0};
   }
 
-  // Runs a block: the first warp brings fills, three others look at those that are suspect, in turn; compute(w) is what computing warp w does.
+  // Runs a block: the first warp brings fills, three others look at those that are suspect, every third one; compute(w) is what computing
+  // warp w does.
   template <int Loader, int Computer, class F> __device__ __forceinline__ void run(F compute) const {
     static_assert(Loader + W / 4 * Computer <= (W / 4 + 1) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
     begin();
@@ -143,42 +158,37 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
   }
   __device__ void bring() const {
     int i = 0;
-    each([&](int at) { i = at; }, [&](const TileBlock& block, int count, int fill) {
+    each([&](int at) { i = at; }, [&](const TileBlock& piece, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
-      for (int j = 0; j < count; j++, fill++) {
-        const int key = __shfl_sync(0xffffffff, block.key, j), stage = fill % Stages;
-        const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
-        const uint32_t full = barrier_at(suspect(key, queries, bits, tile.first) ? is.raw[stage] : is.full[stage]), to = ring + stage * kStage;
+      for (int j = 0; j < count; j += kPieces, fill++) {
+        const int stage = fill % Stages, pieces = min(kPieces, count - j), mine = lane() - j;
+        const Wanted warps = wanted(piece, j, bits, tile.first);
+        const uint32_t full = barrier_at(warps.suspect ? is.raw[fill % (L - 1)][stage] : is.full[stage]), to = ring + stage * kStage + mine * P * 128;
         barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
-        if (lane() == 0) {
-          barrier_arrive_expecting(full, kStage);
-          copy_boxes<C>(to, 64, a.k, full, tile.g, key, tile.b);
-          copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, key, tile.b);
-          *static_cast<volatile int*>(&is.begun) = fill + 1;
+        if (mine == 0) barrier_arrive_expecting(full, pieces * (kStage / kPieces));
+        if (mine >= 0 && mine < pieces) {
+          copy_boxes<C>(to, 64, a.k, full, tile.g, piece.key, tile.b);
+          copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, piece.key, tile.b);
         }
-        if (lane() < W && !(queries & bits)) barrier_arrive(barrier_at(is.free[stage]));
+        if (lane() < W) barrier_arrive(barrier_at(warps.mine ? is.told[lane()][stage] : is.free[stage]));
         __syncwarp();  // no lane is a phase of a barrier behind
       }
     }, [](int) {});
   }
   __device__ void look(int number) const {
     uint32_t parities = 0;
-    int turn = number, i = 0;  // 0 where it is this warp's
-    each([&](int at) { i = at; }, [&](const TileBlock& block, int count, int fill) {
+    int i = 0;
+    each([&](int at) { i = at; }, [&](const TileBlock& piece, int count, int fill) {
       const Tile tile(a, i);
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
-      for (int j = 0; j < count; j++, fill++) {
-        if (!suspect(__shfl_sync(0xffffffff, block.key, j), __shfl_sync(0xffffffff, block.queries, j), bits, tile.first)) continue;
+      for (int j = 0; j < count; j += kPieces, fill++) {
+        if (fill % (L - 1) != number || !wanted(piece, j, bits, tile.first).suspect) continue;
         const int stage = fill % Stages;
-        const uint32_t parity = parities >> stage & 1, to = ring + stage * kStage;
-        parities ^= 1u << stage;
-        turn = (turn == 0 ? L - 1 : turn) - 1;
-        if (turn != L - 2) continue;
-        wait_beyond(is.begun, fill);
-        barrier_wait(barrier_at(is.raw[stage]), parity);
+        const uint32_t to = ring + stage * kStage;
+        wait_own(is.raw[number], stage, parities);
         if constexpr (Arrays == 2) {
           if (not_finite<C>(to)) take_out_rows<T, C>(to, to + kKeyTile, 64);
         } else {
@@ -188,6 +198,11 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
         if (lane() == 0) barrier_arrive(barrier_at(is.full[stage]));
       }
     }, [](int) {});
+  }
+  // Waits for the next phase of a warp's own barrier of a stage. The next but one does not begin before this warp has let the stage go.
+  static __device__ __forceinline__ void wait_own(const unsigned long long (&barriers)[Stages], int stage, uint32_t& parities) {
+    barrier_wait(barrier_at(barriers[stage]), parities >> stage & 1);
+    parities ^= 1u << stage;
   }
   // Whether a tile of 64 rows has a NaN or Inf.
   template <int X> static __device__ bool not_finite(uint32_t tile) {
@@ -204,8 +219,8 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
   struct Mine {
     int head[2], t[2], first;  // the tile's first query
     unsigned bits;             // of the warp's queries
-    // Whether all rows of the warp see all keys of a block.
-    __device__ bool see_all(int key, unsigned queries) const { return (queries & bits) == bits && key + 64 <= first + __ffs(bits); }
+    // Whether all rows of the warp see all keys of a piece.
+    __device__ bool see_all(int key, unsigned queries) const { return (queries & bits) == bits && key + P <= first + __ffs(bits); }
   };
   __device__ Mine mine(const Tile& tile, const Rows& rows) const {
     Mine m;
@@ -219,17 +234,19 @@ template <typename T, int C, int Cv, int W, int Stages, int Own, int Arrays> str
     return m;
   }
 
-  // Calls f(keys, key, queries) for the fills that a warp takes, of those that step() of each() knows.
-  template <class F> __device__ __forceinline__ void take(const TileBlock& block, unsigned bits, int fill, F f) const {
+  // Calls f(keys, key, queries) for the pieces that a computing warp takes, of those that step() of each() knows. `parities` is 0 at first.
+  template <class F> __device__ __forceinline__ void take(const TileBlock& piece, unsigned bits, int fill, uint32_t& parities, F f) const {
 #pragma unroll 1
-    for (unsigned wanted = __ballot_sync(0xffffffff, block.queries & bits); wanted; wanted &= wanted - 1) {
-      const int j = __ffs(wanted) - 1;
-      const int key = __shfl_sync(0xffffffff, block.key, j);
-      const unsigned queries = __shfl_sync(0xffffffff, block.queries, j);
-      const int stage = (fill + j) % Stages;
-      wait_beyond(is.begun, fill + j);  // or the parity could be that of an earlier fill
-      barrier_wait(barrier_at(is.full[stage]), (fill + j) / Stages & 1);
-      f(ring + stage * kStage, key, queries);
+    for (unsigned wanted = __ballot_sync(0xffffffff, piece.queries & bits); wanted;) {
+      const int first = (__ffs(wanted) - 1) / kPieces, stage = (fill + first) % Stages;
+      wait_own(is.told[warp() - L], stage, parities);
+      barrier_wait(barrier_at(is.full[stage]), (fill + first) / Stages & 1);
+#pragma unroll 1
+      do {
+        const int j = __ffs(wanted) - 1;
+        f(ring + stage * kStage + j % kPieces * P * 128, __shfl_sync(0xffffffff, piece.key, j), __shfl_sync(0xffffffff, piece.queries, j));
+        wanted &= wanted - 1;
+      } while (kPieces > 1 && wanted && (__ffs(wanted) - 1) / kPieces == first);
       __syncwarp();
       if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
     }
@@ -351,9 +368,16 @@ template <typename T, int X> __device__ __forceinline__ void walk_store(T* to, c
 
 }  // namespace nsa
 
-// The entry points nsa_<name>_mma<D>_<storage> of a struct with run(), for W warps that compute.
-#define NSA_WALK(name, D, suffix, W, ...)                                                                              \
+// The entry points nsa_walk<P>_<op>_mma<D>_<storage> of Kernel<T, C, Cv, P, W, ...>, W warps that compute; without a number for P = 64.
+#define NSA_WALK_ENTRY(name, D, suffix, W, ...)                                                                        \
   extern "C" __global__ void __launch_bounds__(128 + 32 * W, 1)                                                        \
       nsa_##name##_mma##D##_##suffix(const __grid_constant__ nsa::WalkParams p) {                                      \
     NSA_WGMMA_BODY(__VA_ARGS__(p).run();)                                                                              \
   }
+#define NSA_WALK_TYPES(name, D, Kernel, C, Cv, P, W, ...)                                                              \
+  NSA_WALK_ENTRY(name, D, bf16, W, nsa::Kernel<nsa::bf16, C, Cv, P, W, __VA_ARGS__>)                                   \
+  NSA_WALK_ENTRY(name, D, f16, W, nsa::Kernel<nsa::f16, C, Cv, P, W, __VA_ARGS__>)
+#define NSA_WALK(op, D, Kernel, C, Cv, ...)                                                                            \
+  NSA_WALK_TYPES(walk_##op, D, Kernel, C, Cv, 64, __VA_ARGS__)                                                         \
+  NSA_WALK_TYPES(walk32_##op, D, Kernel, C, Cv, 32, __VA_ARGS__)                                                       \
+  NSA_WALK_TYPES(walk16_##op, D, Kernel, C, Cv, 16, __VA_ARGS__)

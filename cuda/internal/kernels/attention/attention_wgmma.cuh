@@ -51,10 +51,6 @@ __device__ __forceinline__ void meet(uint32_t at, uint32_t parity) { barrier_arr
 __device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
-// Waits until a number in shared memory, which never becomes less, exceeds `than`.
-__device__ __forceinline__ void wait_beyond(const int& number, int than) {
-  while (*static_cast<const volatile int*>(&number) <= than) __nanosleep(20);
-}
 // Puts this thread's writes to shared memory, and those that it has waited for, before reads by wgmma and writes by maps.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -2,6 +2,7 @@
 //
 //   nsa_span_dkv_wgmma<D>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
 //   nsa_selected_dkv_wgmma<D>  selected attention, by the inverse index, with the partial sums of nsa_selected_reduce
+//   nsa_several_dkv_wgmma<D>   the same where a block of the inverse is several ones of the choice, 64 keys: see attention_index.cu
 //
 // D is the width C of q and k if that of v, Cv, is the same, else <C>x<Cv>.
 //
@@ -24,7 +25,10 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool Split = false> struct KeyGradient {
+enum Listing { kSpan, kListed, kSeveral };
+template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bool Split = false> struct KeyGradient {
+  static constexpr bool Listed = Lists != kSpan, Several = Lists == kSeveral;
+  static constexpr int kQuery = (1 << 28) - 1;  // the bits of a query in an entry of a list, if Several
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of those of a warp group
   static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and with do
@@ -33,7 +37,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
   static constexpr int kStep = 128 / 8;
   static_assert(N <= 128 && N % kStep == 0, "a thread for each row of a tile, which copies the same cell of panels of several");
 
-  // What is known of the rows of a tile: lse*log2(e) and delta; the keys that they see; lse of large rows, when careful, and 0 of
+  // What is known of the rows of a tile: lse*log2(e) and delta; the keys that they see (if Several, bits in the place of lo); lse of large rows, when careful, and 0 of
   // others; where they lie from the group's first row on, counted in rows, -1 for none. And the keys that some row sees, or all. A
   // pair is that of adjoining rows.
   struct Rows {
@@ -173,7 +177,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
     bool any_large = false;
     // Of row `me` of the next tile: its query, -1 for none, where it lies, lse and delta. Of that of the tile behind: its query, or the
     // place of this in the list and the query, and its head.
-    int t = -1, row = 0, soon = 0, head = 0, listed = 0;
+    int t = -1, row = 0, soon = 0, head = 0, listed = 0;  // if Several, t and listed have bits above the query
     float lse = INFINITY, delta = 0;
     const int turn = at.turn, steps = at.steps;
     const auto tile = [&](int j) { return turn + j < steps ? turn + j : turn + j - steps; };
@@ -184,17 +188,17 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
     };
     const auto fetch = [&](int j) {  // tile j is the next one
       t = -1, lse = INFINITY, delta = 0;
-      if (Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
-        t = Listed ? listed : soon, row = t * n.heads + head;
-        const long long stat = at.stat + (head * n.queries + t);
+      if (Several ? listed != -1 : Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
+        t = Listed ? listed : soon, row = (Several ? t & kQuery : t) * n.heads + head;
+        const long long stat = at.stat + (head * n.queries + (Several ? t & kQuery : t));
         lse = load_lse(p.lse[stat]), delta = p.delta[stat];
       }
       look_up(j + 1);
     };
     const auto note = [&](Rows& rows, int count) {  // of rows that there are
       if (me >= N) return;
-      const Run all = t < 0 ? Run{0, 0} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
-      if (me == 0) rows.some.lo = seen.lo, rows.all.hi = count == N ? seen.hi : 0;
+      const Run all = (Several ? t == -1 : t < 0) ? Run{0, 0} : Several ? Run{t >> 28 & 15, (t & kQuery) + 1} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
+      if (me == 0) rows.some.lo = Several ? 0 : seen.lo, rows.all.hi = count == N ? seen.hi : 0;
       if (me == count - 1) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
       const bool shift = is.careful && large(lse);
       any_large |= large(lse);
@@ -203,7 +207,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
       reinterpret_cast<int*>(rows.lo)[me] = seen.lo;
       reinterpret_cast<int*>(rows.hi)[me] = seen.hi;
       rows.lse[me] = shift ? lse : 0;
-      rows.at[me] = t < 0 ? -1 : row;
+      rows.at[me] = (Several ? t == -1 : t < 0) ? -1 : row;
     };
     look_up(0), fetch(0);
 #pragma unroll 1
@@ -319,6 +323,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
     };
     // Whether all rows of the tile see all keys of the group.
     const auto all_seen = [&] {
+      if (Several) return false;
       const Run all = is.rows[ring.stage].all;
       return all.lo <= mine && all.hi >= mine + 64;
     };
@@ -346,7 +351,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
       const int key = mine + warp() % 4 * 16 + lane() / 4;
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
-        const int2 lo = rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
+        int2 lo = rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
+        if (Several) {  // the 16 keys of a warp lie in one block of the choice
+          const int block = warp() % 4 * p.count / 4;
+          hi.x = lo.x >> block & 1 ? hi.x : 0, hi.y = lo.y >> block & 1 ? hi.y : 0, lo = int2{0, 0};
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const Run seen = i % 2 ? Run{lo.y, hi.y} : Run{lo.x, hi.x};
@@ -418,15 +427,21 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool Listed, bool
 #define NSA_DKV(op, D, C, Cv, W, ...)                                                                                  \
   NSA_DKV_ENTRY(op, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                                 \
   NSA_DKV_ENTRY(op, D, W, f16, C, Cv, W, __VA_ARGS__)
-NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, false)
-NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, false)
-NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, false)
-NSA_DKV(selected_dkv, 64, 64, 64, 1, 112, 3, true)
-NSA_DKV(selected_dkv, 128, 128, 128, 1, 48, 3, true)
-NSA_DKV(selected_dkv, 192x128, 192, 128, 1, 32, 3, true)
-NSA_DKV(span_dkv, 192, 192, 192, 2, 64, 3, false, true)
-NSA_DKV(span_dkv, 256x128, 256, 128, 2, 64, 3, false, true)
-NSA_DKV(span_dkv, 256x192, 256, 192, 2, 48, 3, false, true)
-NSA_DKV(selected_dkv, 192, 192, 192, 2, 64, 3, true, true)
-NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, true, true)
-NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, true, true)
+NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, nsa::kSpan)
+NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, nsa::kSpan)
+NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, nsa::kSpan)
+NSA_DKV(selected_dkv, 64, 64, 64, 1, 112, 3, nsa::kListed)
+NSA_DKV(several_dkv, 64, 64, 64, 1, 112, 3, nsa::kSeveral)
+NSA_DKV(selected_dkv, 128, 128, 128, 1, 48, 3, nsa::kListed)
+NSA_DKV(several_dkv, 128, 128, 128, 1, 48, 3, nsa::kSeveral)
+NSA_DKV(selected_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kListed)
+NSA_DKV(several_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kSeveral)
+NSA_DKV(span_dkv, 192, 192, 192, 2, 64, 3, nsa::kSpan, true)
+NSA_DKV(span_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kSpan, true)
+NSA_DKV(span_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kSpan, true)
+NSA_DKV(selected_dkv, 192, 192, 192, 2, 64, 3, nsa::kListed, true)
+NSA_DKV(several_dkv, 192, 192, 192, 2, 64, 3, nsa::kSeveral, true)
+NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kListed, true)
+NSA_DKV(several_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kSeveral, true)
+NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kListed, true)
+NSA_DKV(several_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kSeveral, true)

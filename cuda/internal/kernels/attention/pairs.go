@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"fmt"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -33,7 +34,7 @@ type walkParams struct {
 type walks struct {
 	blocks, count kernels.Ref
 
-	tiles, queries, room int32
+	tiles, queries, room, keys int32
 }
 
 const (
@@ -75,7 +76,7 @@ type walkRing struct{ warps, stages, columns int64 }
 
 // walkBytes is the shared memory of such a kernel: stages, rows, and the barriers.
 func (x widths) walkBytes(r walkRing) int64 {
-	return r.stages*2*64*(x.c+x.cv) + r.warps*2*16*r.columns + 24*r.stages + 8
+	return r.stages*2*64*(x.c+x.cv) + r.warps*2*16*r.columns + 8*r.stages*(r.warps+5)
 }
 
 // walkQueries is the number of queries of a tile: a warp has whole queries, or several warps have one.
@@ -87,12 +88,13 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 	return min(tileQueries, r.warps/kernels.Pieces(h, 16))
 }
 
-// byWalk tells whether tiles of queries walk over the blocks that one of them chose. The fewer heads a group has, the cheaper are pairs, and
+// byWalk tells whether tiles of queries walk over the blocks that one of them chose, as they do in documents and over small blocks, of which
+// lists have many. The fewer heads a group has, the cheaper are pairs, and
 // the more rows of a warp multiply what they did not choose. If there are few blocks, neighbours have many in common. The limits are
 // measured, with random choices; where neighbours choose alike a walk is faster at any length.
 func (a selectedProblem) byWalk() bool {
 	h := a.headsPerGroup()
-	return h >= walkHeads && 8*a.count() <= h*h*a.topN
+	return a.packed() || a.piece() < matrixKeys || h >= walkHeads && 8*a.count() <= h*h*a.topN
 }
 
 // byLists refuses what neither a walk nor the kernels by pairs take.
@@ -129,12 +131,20 @@ func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *
 	queries := a.walkQueries(r)
 	tiles := kernels.Pieces(a.S, queries)
 	all := a.groups() * tiles
-	x := walks{tiles: int32(tiles), queries: int32(queries), room: int32(min(a.count(), queries*a.topN) * a.parts())}
+	blocks, keys, name := a.count(), a.piece(), "walk"
+	if a.packed() { // numbers of the blocks of a tile
+		blocks += queries
+	}
+	if keys < matrixKeys {
+		name = fmt.Sprint(name, keys)
+	}
+	x := walks{tiles: int32(tiles), queries: int32(queries), keys: int32(keys)}
+	x.room = int32(min(blocks, queries*a.topN) * kernels.Pieces(a.block, keys))
 	x.blocks, x.count = a.Work(8*all*int64(x.room)), a.Work(4*all)
 	p := &walkParams{params: *argument, walks: x}
-	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.Pieces(all, listers)), kernels.Line(32*listers), listers*4*min(listWindow, a.count()), p)
-	a.Launch(a.Type.Name("walk_"+op+"_mma"+of.name()), kernels.Line(min(all, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), of.walkBytes(r), p)
-	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), matrixKeys)
+	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.Pieces(all, listers)), kernels.Line(32*listers), listers*4*min(listWindow, blocks), p)
+	a.Launch(a.Type.Name(name+"_"+op+"_mma"+of.name()), kernels.Line(min(all, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), of.walkBytes(r), p)
+	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
 }
 
 // launchPairs adds the launches of forward or dq by pairs: they are sorted, then their results are made and added up, those of a few

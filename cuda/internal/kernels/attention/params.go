@@ -71,14 +71,6 @@ func (a problem) headsPerGroup() int64 { return a.Hq / a.Hkv }
 
 func (a problem) packed() bool { return a.Documents != 0 }
 
-// noDocuments refuses documents where the kernels do not read their table.
-func (a problem) noDocuments() error {
-	if a.packed() {
-		return graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table the kernels do not read")
-	}
-	return nil
-}
-
 // rowTiles is the number of blocks that own count rows of a group.
 func (a problem) rowTiles(count int64) int64 {
 	return a.groups() * kernels.Pieces(a.S*a.headsPerGroup(), count)

@@ -184,6 +184,7 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	if err := a.launchTiled("selected_dq", a.rowTilesOf(gradientTiles), rows, p, a.wholeQueries); err != nil {
 		return err
 	}
+	p.count = 1
 	a.invert(p)
 	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
 	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
@@ -223,6 +224,7 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 	p := a.beginGrad()
 	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose most blocks.
 	a.launchDQ(branchOf(a.piece()), width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
+	p.count = 1
 	a.invert(p)
 	a.launch(a.matrixKernel(branchOf(keys)+"_dkv", width), a.items(p)*kernels.Pieces(a.block, keys), matrixDKVBytes(width, keys), p)
 	a.reduce(p)
@@ -267,30 +269,43 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	if err != nil {
 		return err
 	}
-	p := a.beginGrad()
+	listed := a.joined()
+	p := listed.beginGrad()
+	of := *p
+	of.blocks = a.blocks()
 	switch {
 	case a.byBits():
-		of := *p
 		of.span = a.everyKey()
 		a.launchOnWarpGroups("selected_dq", x, x.dq, x.dqBytes(), &of)
 	case a.byWalk():
-		a.launchWalk("dq", x, x.walkDQ, p)
+		a.launchWalk("dq", x, x.walkDQ, &of)
 	default:
-		a.launchPairs("dq", x, x.pairDQ, p)
+		a.launchPairs("dq", x, x.pairDQ, &of)
 	}
-	a.invert(p)
-	grid := a.items(p) * kernels.Pieces(a.block, warpGroupListKeys)
-	a.Launch(a.warpGroupKernel("selected_dkv", x), kernels.Line(grid), kernels.Line(x.dkvThreads(warpGroupListKeys)), x.listedDKVBytes(), p)
-	a.reduce(p)
+	p.count = int32(listed.block / a.block)
+	listed.invert(p)
+	kernel := "selected_dkv"
+	if p.count > 1 {
+		kernel = "several_dkv"
+	}
+	grid := listed.items(p) * kernels.Pieces(listed.block, warpGroupListKeys)
+	a.Launch(a.warpGroupKernel(kernel, x), kernels.Line(grid), kernels.Line(x.dkvThreads(warpGroupListKeys)), x.listedDKVBytes(), p)
+	listed.reduce(p)
 	return nil
 }
 
-// onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole tiles, and what neither way takes.
-func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error) {
-	if err := a.multipleOf("warp groups", matrixKeys); err != nil {
-		return widths{}, err
+// joined is a with blocks of 64 keys where these are several ones of the choice: the kernel that owns keys has so many rows, and a query
+// that chose two of them is read once. An entry of a list then has 28 bits for its query.
+func (a selectedProblem) joined() selectedProblem {
+	if (a.whole == 16 || a.whole == 32) && a.block == a.whole && a.S < 1<<28 {
+		a.block, a.whole = warpGroupListKeys, warpGroupListKeys
 	}
-	if err := a.noDocuments(); err != nil {
+	return a
+}
+
+// onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole pieces, and what no way takes.
+func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error) {
+	if err := a.multipleOf("warp groups", 16); err != nil {
 		return widths{}, err
 	}
 	if err := a.byLists(); err != nil && !a.byBits() {
@@ -302,7 +317,7 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 // byBits tells whether rows go through all keys, with a bit for each tile that says whether it is seen: where lists have most of few
 // blocks. Else they go by lists.
 func (a selectedProblem) byBits() bool {
-	return kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
+	return !a.packed() && a.piece() == matrixKeys && kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
 }
 
 // everyKey is the span of all keys up to a query's own.
@@ -324,7 +339,7 @@ func (a selectedProblem) beginGrad() *params {
 // items is the number of work items of the kernel that owns keys.
 func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.index.items) }
 
-// invert adds the launches that build the inverse index.
+// invert adds the launches that build the inverse index, of blocks that are p.count ones of the choice.
 func (a selectedProblem) invert(p *params) {
 	groups := a.groups()
 	segments := groups * int64(p.index.segments)

@@ -7,8 +7,3 @@
 #include "../../attention/attention_wgmma_dkv.cu"
 #include "../../attention/attention_wgmma_dq.cu"
 #include "../../attention/select_wgmma.cu"
-#include "../../attention/attention_pairs.cu"
-#include "../../attention/attention_wgmma_pairs_forward.cu"
-#include "../../attention/attention_wgmma_pairs_dq.cu"
-#include "../../attention/attention_walk_forward.cu"
-#include "../../attention/attention_walk_dq.cu"

@@ -92,6 +92,9 @@ template <typename V> V __shfl_xor_sync(unsigned, V v, int mask) { return host_s
 template <typename V> V __shfl_up_sync(unsigned, V v, int by) {
   return host_shuffle(v, host_lane() >= by ? host_lane() - by : host_lane());
 }
+template <typename V> V __shfl_down_sync(unsigned, V v, int by) {
+  return host_shuffle(v, host_lane() + by > 31 ? host_lane() : host_lane() + by);
+}
 template <typename V> V __shfl_sync(unsigned, V v, int lane) { return host_shuffle(v, lane); }
 inline unsigned __ballot_sync(unsigned, bool vote) { return host_ballot(vote); }
 inline bool __any_sync(unsigned, bool vote) { return host_ballot(vote) != 0; }

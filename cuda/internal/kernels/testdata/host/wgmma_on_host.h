@@ -26,13 +26,6 @@ inline void barrier_wait(uint32_t at, uint32_t parity) {
 }
 inline void meet(uint32_t at, uint32_t parity) { barrier_arrive(at), barrier_wait(at, parity); }
 inline void barrier_arrive_copied(uint32_t at) { copies_arrived(), barrier_arrive(at); }
-inline void wait_beyond(const int& number, int than) {
-  const std::pair<const int*, int> what{&number, than};
-  host_wait([](const void* p) {
-    const auto& [number, than] = *static_cast<const std::pair<const int*, int>*>(p);
-    return *number > than;
-  }, &what);
-}
 inline void fence_async() {}
 
 inline thread_local struct HostNamed { int here; long round; } host_named[16];
