@@ -61,10 +61,8 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	if !c.Cache.Dense() {
 		in = append(in, zeros("gates", slots, 1, c.Heads, c.Gates()))
 	}
-	if c.MLP > 0 {
-		for _, p := range c.Phi() {
-			in = append(in, array{Name: "phi", Shape: p.Shape, Floats: p.Data})
-		}
+	for _, p := range c.Phi() {
+		in = append(in, array{Name: "phi", Shape: p.Shape, Floats: p.Data})
 	}
 	d.cell = len(in)
 	cache := zeros("cache", c.Cache.Elements())

@@ -342,3 +342,14 @@ func TestWalksOfPoisonOnHost(t *testing.T) {
 func TestWalksOfLargeLogitsOnHost(t *testing.T) {
 	compareLargeLogits(t, smallHost{hostDevice(t)}, storedSelected(t, fewWalked()), []int{2, 8, 14, 50})
 }
+
+// TestDecodeOnHost: all cases of decoding, the types in turn, and those that matrix units take.
+func TestDecodeOnHost(t *testing.T) {
+	h := hostDevice(t)
+	for i, c := range opcases.Decodings() {
+		compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, storages[i%3], 12)
+		if onMatrixUnits(t, c) {
+			compareDecoding(t, c.Name+", matrix units", h, variant{"cuda mma", h200}, c, storages[1+i%2], 12)
+		}
+	}
+}
