@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -295,9 +297,9 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 		if s.Type != kernels.F32 {
 			tol = 2*testutil.RelErr(naive.Data, want.Data) + s.unit()
 		}
-		from := begins[i] * len(want.Data) / c.Tokens
-		values := s.decode(got)
-		testutil.Within(t, fmt.Sprint("sequence ", i), values, want.Data[from:][:len(values)], tol)
+		values := slices.Clone(want.Data) // of tokens that are not decoded
+		copy(values[begins[i]*len(values)/c.Tokens:], s.decode(got))
+		testutil.Within(t, fmt.Sprint("sequence ", i), values, want.Data, tol)
 		if s.Type == kernels.F32 && c.Cache.Has(ops.Selected) {
 			differ := 0
 			for j := range idx {
@@ -331,4 +333,61 @@ func onMatrixUnits(t testing.TB, c opcases.Decoding) bool {
 	op, site := decodingOp(t, c, bf16)
 	_, err := planOf(h200, "cuda mma", op, site)
 	return err == nil
+}
+
+// TestDecodeOnGPU decodes the cases that NSA_CASES matches, up to all tokens, in all types by all kernels that take them.
+func TestDecodeOnGPU(t *testing.T) {
+	g, chosen, steps := openGPU(t), regexp.MustCompile(os.Getenv("NSA_CASES")), 1<<20
+	if underSanitizer {
+		steps = 6
+	}
+	p := g.properties()
+	for _, c := range opcases.Decodings() {
+		for _, s := range storages {
+			if name := c.Name; chosen.MatchString(name) {
+				compareDecoding(t, name, g, variant{"cuda", p}, c, s, min(steps, c.Tokens))
+				if s.Type != kernels.F32 && onMatrixUnits(t, c) {
+					compareDecoding(t, name+", matrix units", g, variant{"cuda mma", p}, c, s, min(steps, c.Tokens))
+				}
+			}
+		}
+	}
+}
+
+// decodingPlans are those of all cases of decoding and of filling their caches.
+func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
+	for _, c := range opcases.Decodings() {
+		for _, s := range storages {
+			op, site := decodingOp(t, c, s)
+			for _, row := range []string{"cuda", "cuda mma"} {
+				p, err := planOf(h200, row, op, site)
+				if row == "cuda" {
+					require.NoError(t, err)
+				}
+				if err == nil {
+					plans = append(plans, p)
+				}
+			}
+			plans = append(plans, fillPlan(t, c, s))
+		}
+	}
+	return plans
+}
+
+func fillPlan(t *testing.T, c opcases.Decoding, s storage) *kernels.Plan {
+	k, n, dt := decodingCache(c, s), c.Tokens, dtypes[s.Type]
+	var in []ops.Operand
+	add := func(n int) {
+		in = append(in, operand(dt, 1, n, k.KVHeads, k.KeyDim), operand(dt, 1, n, k.KVHeads, k.ValueDim))
+	}
+	if k.Stores(ops.Compressed) {
+		add(max(1, ops.NumCompressed(n, k.BlockLen, k.Stride)))
+	}
+	for i := range 3 {
+		if storesBranch(k, i) {
+			add(n)
+		}
+	}
+	in = append(in, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, 1, 2+decodingPages(c)))
+	return testutil.Must(planOf(h200, "cuda", ops.FillCacheOp{Cache: k}, graph.Site{In: in, Out: []ops.Operand{operand(tensor.Int32, 1)}}))(t)
 }

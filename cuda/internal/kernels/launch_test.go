@@ -125,6 +125,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			}
 		}
 	}
+	plans = append(plans, decodingPlans(t)...)
 	read, _, err := ceilings.Read(h200)
 	require.NoError(t, err)
 	exponentials, _, err := ceilings.Exponentials(h200)

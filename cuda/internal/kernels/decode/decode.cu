@@ -80,11 +80,11 @@ template <typename T> __device__ void compress(const Step& s, int side, float* s
 // store puts the token where its branch reads it, the compressed branch's block that of the selected branch, too.
 template <typename T> __device__ void store(const Step& s, const DecodeShared& shared) {
   const DecodeParams& p = s.p;
-  if (s.branch == kWindow) {
-    put<T>(s, shared.rotation, kWindow, s.region(), s.key_row(s.keys - 1, nullptr));
+  if (s.branch == kWindowBranch) {
+    put<T>(s, shared.rotation, kWindowBranch, s.region(), s.key_row(s.keys - 1, nullptr));
   } else {
-    put<T>(s, shared.rotation, kCompressed, p.tail, s.tail_row(s.t));
-    if (s.has(kSelected)) put<T>(s, shared.rotation, kSelected, p.tokens, s.token_row());
+    put<T>(s, shared.rotation, kCompressedBranch, p.tail, s.tail_row(s.t));
+    if (s.has(kSelectedBranch)) put<T>(s, shared.rotation, kSelectedBranch, p.tokens, s.token_row());
     const int first = s.t + 1 - p.l;
     if (first >= 0 && first % p.d == 0) {
       __syncthreads();
@@ -102,8 +102,8 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int lo, int hi
   const DecodeParams& p = s.p;
   const T* cache = static_cast<const T*>(p.cache);
   const DecodeRegion& r = s.region();
-  const bool chooses = s.branch == kCompressed && s.has(kSelected);
-  const Source from = {cache + r.keys, s.branch != kCompressed || s.has(kCompressed) ? cache + r.values : nullptr,
+  const bool chooses = s.branch == kCompressedBranch && s.has(kSelectedBranch);
+  const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
                        chooses ? p.logits + s.at() * p.h * p.most : nullptr};
   const int warp = threadIdx.x / 32, size = Products::floats(p), outputs = p.h * p.value_dim;
   float* mine = shared.work + warp * size;
@@ -204,9 +204,9 @@ template <typename Products> __device__ void stage(const Step& s, const DecodeSh
 
 template <typename Products> __device__ void decode_spans(const DecodeParams& p) {
   using T = typename Products::Type;
-  const int x = blockIdx.x, branch = (p.stores >> kCompressed & 1) && x < p.first[kWindow] ? kCompressed : kWindow;
+  const int x = blockIdx.x, branch = (p.stores >> kCompressedBranch & 1) && x < p.first[kWindowBranch] ? kCompressedBranch : kWindowBranch;
   const Step s(p, branch, blockIdx.z, blockIdx.y);
-  const bool selects = s.has(kSelected);
+  const bool selects = s.has(kSelectedBranch);
   if (s.t < 0) {
     if (x == 0) no_blocks(s), rest<T>(s);
     return;
@@ -220,10 +220,10 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
   attend<Products>(s, shared, lo, min(s.keys, lo + p.split[branch]), Part(p, s.at(), x), nullptr);
 
   if (!selects) {
-    if (!arrive(p, s.at(), s.parts_of(kCompressed) + s.parts_of(kWindow))) return;
+    if (!arrive(p, s.at(), s.parts_of(kCompressedBranch) + s.parts_of(kWindowBranch))) return;
     no_blocks(s);
     finish<T>(s, shared.work);
-  } else if (branch == kCompressed && arrive(p, s.at(), parts)) {
+  } else if (branch == kCompressedBranch && arrive(p, s.at(), parts)) {
     if (s.own() >= p.n) {
       choose(s, shared.work);
     } else {
@@ -234,12 +234,12 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
 
 template <typename Products> __device__ void decode_selected(const DecodeParams& p) {
   using T = typename Products::Type;
-  const Step s(p, kSelected, blockIdx.z, blockIdx.y);
-  const int i = blockIdx.x, parts = s.t < 0 ? 0 : s.parts_of(kSelected), lo = i * p.split[kSelected];
+  const Step s(p, kSelectedBranch, blockIdx.z, blockIdx.y);
+  const int i = blockIdx.x, parts = s.t < 0 ? 0 : s.parts_of(kSelectedBranch), lo = i * p.split[kSelectedBranch];
   if (i >= parts) return;
   const DecodeShared shared(p, Products::q_bytes(p));
   stage<Products>(s, shared);
-  attend<Products>(s, shared, lo, min(s.keys, lo + p.split[kSelected]), Part(p, s.at(), p.first[kSelected] + i), p.idx + s.at() * p.n);
+  attend<Products>(s, shared, lo, min(s.keys, lo + p.split[kSelectedBranch]), Part(p, s.at(), p.first[kSelectedBranch] + i), p.idx + s.at() * p.n);
   if (arrive(p, s.at(), parts)) finish<T>(s, shared.work);
 }
 

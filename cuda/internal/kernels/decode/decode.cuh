@@ -11,7 +11,7 @@ namespace nsa {
 constexpr int kDecodeThreads = 128, kDecodeWarps = kDecodeThreads / 32;
 
 // The branches in the order of their bits, gates and counts. Dense attention is a window that lies in pages.
-enum : int { kCompressed = 0, kSelected = 1, kWindow = 2, kBranches = 3 };
+enum : int { kCompressedBranch = 0, kSelectedBranch = 1, kWindowBranch = 2, kBranches = 3 };
 
 struct DecodeRegion {
   int64_t keys, values; // where they begin, in numbers
@@ -64,8 +64,8 @@ struct Step {
   __device__ int oldest() const { return p.dense ? 0 : max(0, t + 1 - p.w); } // token of the window
 
   __device__ int keys_of(int b) const {
-    if (b == kCompressed) return visible();
-    if (b == kSelected) return (min(p.n, own() + 1) - 1) * p.select_block + t % p.select_block + 1;
+    if (b == kCompressedBranch) return visible();
+    if (b == kSelectedBranch) return (min(p.n, own() + 1) - 1) * p.select_block + t % p.select_block + 1;
     return t + 1 - oldest();
   }
   // The parts that the keys of a branch are cut into: at least one if the branch stores a token.
@@ -74,7 +74,7 @@ struct Step {
   }
 
   __device__ const DecodeRegion& region() const {
-    return branch == kCompressed ? p.compressed : branch == kSelected || p.dense ? p.tokens : p.window;
+    return branch == kCompressedBranch ? p.compressed : branch == kSelectedBranch || p.dense ? p.tokens : p.window;
   }
   __device__ int64_t row(const DecodeRegion& r, int list, int64_t place) const { return (int64_t(list) * p.groups + group) * r.places + place; }
   __device__ int64_t paged(const DecodeRegion& r, int i) const { return row(r, pages[i / int(r.places)], i % int(r.places)); }
@@ -83,8 +83,8 @@ struct Step {
 
   // The row of a key of the branch. idx are the blocks of this group.
   __device__ int64_t key_row(int i, const int32_t* idx) const {
-    if (branch == kCompressed) return paged(p.compressed, i);
-    if (branch == kSelected) return paged(p.tokens, idx[i / p.select_block] * p.select_block + i % p.select_block);
+    if (branch == kCompressedBranch) return paged(p.compressed, i);
+    if (branch == kSelectedBranch) return paged(p.tokens, idx[i / p.select_block] * p.select_block + i % p.select_block);
     if (p.dense) return paged(p.tokens, i);
     return row(p.window, slot, (oldest() + i) % p.w);
   }

@@ -48,14 +48,14 @@ __device__ inline void take_best(uint32_t* scores, int n, int wanted, uint32_t* 
 __device__ inline void choose(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   const int64_t at = s.at();
-  const int own = s.own(), count = s.parts_of(kCompressed), visible = s.visible(), candidates = own - 2, free = p.n - 3;
+  const int own = s.own(), count = s.parts_of(kCompressedBranch), visible = s.visible(), candidates = own - 2, free = p.n - 3;
   float *tops = shared, *norms = tops + p.h;
   uint32_t *scores = reinterpret_cast<uint32_t*>(norms + p.h), *best = scores + p.blocks;
   int32_t *places = reinterpret_cast<int32_t*>(best + kDecodeWarps * p.n), *chosen = places + kDecodeWarps * p.n;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const float scale = p.scale * kLog2E;
   for (int j = warp; j < p.h; j += kDecodeWarps) {
-    const Softmax all = joined(p, at, p.first[kCompressed], count, j);
+    const Softmax all = joined(p, at, p.first[kCompressedBranch], count, j);
     if (lane == 0) tops[j] = all.base(), norms[j] = all.norm();
   }
   __syncthreads();
