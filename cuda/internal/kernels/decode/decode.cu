@@ -41,63 +41,74 @@ template <typename T> __device__ void put(const Step& s, const float2* rotation,
   for (int i = threadIdx.x; i < p.value_dim; i += kDecodeThreads) cache[r.values + row * p.value_dim + i] = v[i];
 }
 
-// compress stores the key (side 0) or the value (side 1) of the block that ends with the token. Shared, with an MLP: [l*dim] and [hidden].
-template <typename T> __device__ void compress(const Step& s, int side, float* shared) {
+// compress stores the key and the value of the block that ends with the token. Shared, with an MLP: [l*dim] and [hidden].
+template <typename T> __device__ void compress(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   T* cache = static_cast<T*>(p.cache);
-  const int dim = side ? p.value_dim : p.dim, first = s.t + 1 - p.l, lane = threadIdx.x % 32;
-  const T* tail = cache + (side ? p.tail.values : p.tail.keys);
-  T* to = cache + (side ? p.compressed.values : p.compressed.keys) + s.paged(p.compressed, first / p.d) * dim;
-  const T *pe = static_cast<const T*>(p.phi[side][0]), *w1 = static_cast<const T*>(p.phi[side][1]), *w2 = static_cast<const T*>(p.phi[side][2]);
-  if (!pe) {
-    for (int i = threadIdx.x; i < dim; i += kDecodeThreads) {
+  const int first = s.t + 1 - p.l, lane = threadIdx.x % 32;
+  const int64_t row = s.paged(p.compressed, first / p.d), tail = s.tail_row(0);
+  if (!p.phi[0][0]) { // the mean
+    for (int u = threadIdx.x; u < p.dim + p.value_dim; u += kDecodeThreads) {
+      const bool key = u < p.dim;
+      const int dim = key ? p.dim : p.value_dim, i = key ? u : u - p.dim;
+      const T* from = cache + (key ? p.tail.keys : p.tail.values) + tail * dim + i;
       float sum = 0;
-      for (int j = 0; j < p.l; ++j) sum += to_float(tail[s.tail_row(first + j) * dim + i]);
-      to[i] = from_float<T>(sum / p.l);
+#pragma unroll 16
+      for (int j = 0; j < p.l; ++j) sum += to_float(from[int64_t(j) * dim]);
+      cache[(key ? p.compressed.keys : p.compressed.values) + row * dim + i] = from_float<T>(sum / p.l);
     }
     return;
   }
-  const int n = p.l * dim;
-  float* hidden = shared + n;
-  __syncthreads(); // shared is free
-  for (int i = threadIdx.x; i < n; i += kDecodeThreads) shared[i] = to_float(tail[s.tail_row(first + i / dim) * dim + i % dim]) + to_float(pe[i]);
-  __syncthreads();
-  for (int i = threadIdx.x / 32; i < p.hidden; i += kDecodeWarps) {
-    float sum = 0;
-    for (int j = lane; j < n; j += 32) sum += shared[j] * to_float(w1[int64_t(i) * n + j]);
-    sum = warp_sum(sum);
-    if (lane == 0) hidden[i] = sum * sigmoid_of<T>(sum);
-  }
-  __syncthreads();
-  for (int i = threadIdx.x / 32; i < dim; i += kDecodeWarps) {
-    float sum = 0;
-    for (int j = lane; j < p.hidden; j += 32) sum += hidden[j] * to_float(w2[i * p.hidden + j]);
-    sum = warp_sum(sum);
-    if (lane == 0) to[i] = from_float<T>(sum);
-  }
-}
-
-// store puts the token where its branch reads it, the compressed branch's block that of the selected branch, too.
-template <typename T> __device__ void store(const Step& s, const DecodeShared& shared) {
-  const DecodeParams& p = s.p;
-  if (s.branch == kWindowBranch) {
-    put<T>(s, shared.rotation, kWindowBranch, s.region(), s.key_row(s.keys - 1, nullptr));
-  } else {
-    put<T>(s, shared.rotation, kCompressedBranch, p.tail, s.tail_row(s.t));
-    if (s.has(kSelectedBranch)) put<T>(s, shared.rotation, kSelectedBranch, p.tokens, s.token_row());
-    const int first = s.t + 1 - p.l;
-    if (first >= 0 && first % p.d == 0) {
-      __syncthreads();
-      compress<T>(s, 0, shared.work);
-      compress<T>(s, 1, shared.work);
+  for (int side = 0; side < 2; ++side) {
+    const int dim = side ? p.value_dim : p.dim, n = p.l * dim;
+    const T* from = cache + (side ? p.tail.values : p.tail.keys);
+    T* to = cache + (side ? p.compressed.values : p.compressed.keys) + row * dim;
+    const T *pe = static_cast<const T*>(p.phi[side][0]), *w1 = static_cast<const T*>(p.phi[side][1]), *w2 = static_cast<const T*>(p.phi[side][2]);
+    float* hidden = shared + n;
+    __syncthreads(); // shared is free
+    for (int i = threadIdx.x; i < n; i += kDecodeThreads) shared[i] = to_float(from[s.tail_row(first + i / dim) * dim + i % dim]) + to_float(pe[i]);
+    __syncthreads();
+    for (int i = threadIdx.x / 32; i < p.hidden; i += kDecodeWarps) {
+      float sum = 0;
+      for (int j = lane; j < n; j += 32) sum += shared[j] * to_float(w1[int64_t(i) * n + j]);
+      sum = warp_sum(sum);
+      if (lane == 0) hidden[i] = sum * sigmoid_of<T>(sum);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x / 32; i < dim; i += kDecodeWarps) {
+      float sum = 0;
+      for (int j = lane; j < p.hidden; j += 32) sum += hidden[j] * to_float(w2[i * p.hidden + j]);
+      sum = warp_sum(sum);
+      if (lane == 0) to[i] = from_float<T>(sum);
     }
   }
-  __syncthreads();
 }
 
-// attend computes a part: the keys [lo,hi) of the step's branch.
+// completes reports whether the token completes a block of l tokens.
+__device__ inline bool completes(const Step& s) {
+  const int first = s.t + 1 - s.p.l;
+  return s.branch == kCompressedBranch && first >= 0 && first % s.p.d == 0;
+}
+
+// store puts the token where its branch reads it, the block of the compressed branch that of the selected one, too.
+template <typename T> __device__ void store(const Step& s, const DecodeShared& shared) {
+  const DecodeParams& p = s.p;
+  rotations(s, shared.rotation);
+  if (s.branch == kWindowBranch) {
+    put<T>(s, shared.rotation, kWindowBranch, s.region(), s.key_row(s.keys - 1, nullptr));
+    return;
+  }
+  put<T>(s, shared.rotation, kCompressedBranch, p.tail, s.tail_row(s.t));
+  if (s.has(kSelectedBranch)) put<T>(s, shared.rotation, kSelectedBranch, p.tokens, s.token_row());
+  if (completes(s)) {
+    __syncthreads();
+    compress<T>(s, shared.work);
+  }
+}
+
+// attend computes part i of the step's branch. newest says that the part has the token's own key.
 template <typename Products>
-__device__ void attend(const Step& s, const DecodeShared& shared, int lo, int hi, Part part, const int32_t* idx) {
+__device__ void attend(const Step& s, const DecodeShared& shared, int i, bool newest, Part part, const int32_t* idx) {
   using T = typename Products::Type;
   const DecodeParams& p = s.p;
   const T* cache = static_cast<const T*>(p.cache);
@@ -106,11 +117,21 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int lo, int hi
   const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
                        chooses ? p.logits + s.at() * p.h * p.most : nullptr};
   const int warp = threadIdx.x / 32, size = Products::floats(p), outputs = p.h * p.value_dim;
-  float* mine = shared.work + warp * size;
+  const int lo = i * p.split[s.branch], hi = min(s.keys, lo + p.split[s.branch]), all = kDecodeWarps * Products::kKeys;
+  const auto row = [&](int key) { return s.key_row(key, idx); };
+  int first = lo + warp * Products::kKeys;
+  const bool before = newest && (s.branch == kWindowBranch || completes(s)); // then the part reads what is stored
+  if (before) {
+    store<T>(s, shared);
+    __syncthreads();
+  }
   Products products;
+  float* mine = shared.work + warp * size;
   products.start(p, mine);
-  for (int i = lo + warp * Products::kKeys; i < hi; i += kDecodeWarps * Products::kKeys)
-    products.step(p, from, shared.q, mine, i, hi, [&](int key) { return s.key_row(key, idx); });
+  products.fetch(p, from, first, hi, row);
+  if (newest && !before) store<T>(s, shared);
+  Products::stage(s, shared.rotation, shared.q);
+  for (; first < hi; first += all) products.step(p, from, shared.q, mine, first, first + all, hi, row);
   __shared__ int32_t read[kDecodeWarps];
   const int count = products.finish(p, mine);
   if (threadIdx.x % 32 == 0) read[warp] = count;
@@ -144,38 +165,56 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int lo, int hi
   }
 }
 
-// finish joins the parts of all branches of a group: o =, read =. Shared: [parts,h] factors.
-template <typename T> __device__ void finish(const Step& s, float* factors) {
+// weigh sets factors [count,h] to what the sums o of the parts of a branch are multiplied by in the result.
+template <typename T> __device__ void weigh(const Step& s, const Stats& stats, int gate, int gates, float* factors) {
   const DecodeParams& p = s.p;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  for (int j = threadIdx.x / 32; j < p.h; j += kDecodeWarps) {
+    const Softmax all = stats.joined(j);
+    float norm = all.norm();
+    if (p.gates) norm *= to_float(static_cast<const T*>(p.gates)[(s.at() * p.h + j) * gates + gate]);
+    for (int i = lane; i < stats.count; i += 32) factors[i * p.h + j] = norm * exp2f((stats.top(i, j) - all.base()) * p.scale * kLog2E);
+  }
+}
+
+// finish joins the parts of all branches of a group: o =, read =. Shared: their Stats and factors [parts,h].
+template <typename T> __device__ void finish(const Step& s, float* shared) {
+  const DecodeParams& p = s.p;
   const int64_t at = s.at();
-  int branches = 0; // that have a gate
-  for (int b = 0; b < kBranches; ++b) branches += s.has(b);
-  for (int b = 0, gate = 0, first = 0; b < kBranches; ++b) {
-    const int count = s.parts_of(b);
-    for (int j = warp; j < p.h && s.has(b); j += kDecodeWarps) {
-      const Softmax all = joined(p, at, p.first[b], count, j);
-      float norm = all.norm();
-      if (p.gates) norm *= to_float(static_cast<const T*>(p.gates)[(at * p.h + j) * branches + gate]);
-      for (int i = lane; i < count; i += 32)
-        factors[(first + i) * p.h + j] = norm * exp2f((__ldcg(Part(p, at, p.first[b] + i).top() + j) - all.base()) * p.scale * kLog2E);
-    }
-    if (s.has(b)) first += count, ++gate;
-    if (threadIdx.x == 0) {
+  int gates = 0, parts[kBranches], total = 0;
+  for (int b = 0; b < kBranches; ++b) gates += s.has(b), total += parts[b] = s.parts_of(b);
+  float* factors = shared + total * 2 * p.h;
+  int first[kBranches]; // of the parts in shared memory
+  for (int b = 0, n = 0; b < kBranches; n += parts[b++]) {
+    first[b] = n;
+    read_stats(p, at, p.first[b], parts[b], shared + n * 2 * p.h);
+    if (threadIdx.x < 32) {
       int read = 0;
-      for (int i = 0; i < count; ++i) read += __ldcg(Part(p, at, p.first[b] + i).read());
-      p.read[at * kBranches + b] = read;
+      for (int i = threadIdx.x; i < parts[b]; i += 32) read += __ldcg(Part(p, at, p.first[b] + i).read());
+      read = warp_sum(read);
+      if (threadIdx.x == 0) p.read[at * kBranches + b] = read;
     }
   }
   __syncthreads();
+  for (int b = 0, gate = 0; b < kBranches; ++b)
+    if (s.has(b)) weigh<T>(s, Stats{p, shared + first[b] * 2 * p.h, parts[b]}, gate++, gates, factors + first[b] * p.h);
+  __syncthreads();
   T* o = static_cast<T*>(p.o) + at * p.h * p.value_dim;
+  constexpr int kAtOnce = 8;
   for (int i = threadIdx.x; i < p.h * p.value_dim; i += kDecodeThreads) {
+    const int j = i / p.value_dim;
     float sum = 0;
-    for (int b = 0, first = 0; b < kBranches; ++b) {
+    for (int b = 0; b < kBranches; ++b) {
       if (!s.has(b)) continue;
-      const int count = s.parts_of(b);
-      for (int k = 0; k < count; ++k) sum += factors[(first + k) * p.h + i / p.value_dim] * __ldcg(Part(p, at, p.first[b] + k).o + i);
-      first += count;
+      const float *from = Part(p, at, p.first[b]).o + i, *factor = factors + first[b] * p.h + j;
+      for (int k = 0; k < parts[b]; k += kAtOnce) {
+        float x[kAtOnce];
+#pragma unroll
+        for (int e = 0; e < kAtOnce; ++e) x[e] = k + e < parts[b] ? __ldcg(from + (k + e) * Part::size(p)) : 0;
+#pragma unroll
+        for (int e = 0; e < kAtOnce; ++e)
+          if (k + e < parts[b]) sum += factor[(k + e) * p.h] * x[e];
+      }
     }
     o[i] = from_float<T>(sum);
   }
@@ -193,15 +232,6 @@ __device__ inline void no_blocks(const Step& s) {
   for (int i = threadIdx.x; i < s.p.n; i += kDecodeThreads) s.p.idx[s.at() * s.p.n + i] = -1;
 }
 
-// The heads of the group, rotated.
-template <typename Products> __device__ void stage(const Step& s, const DecodeShared& shared) {
-  for (int i = threadIdx.x; i < s.p.dim / 2; i += kDecodeThreads)
-    shared.rotation[i] = rotation_at(s.t, turns_of(i, s.p.dim, s.p.log2_base), false);
-  __syncthreads();
-  Products::stage(s, shared.rotation, shared.q);
-  __syncthreads();
-}
-
 template <typename Products> __device__ void decode_spans(const DecodeParams& p) {
   using T = typename Products::Type;
   const int x = blockIdx.x, branch = (p.stores >> kCompressedBranch & 1) && x < p.first[kWindowBranch] ? kCompressedBranch : kWindowBranch;
@@ -214,10 +244,7 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
   const int i = x - p.first[branch], parts = s.parts_of(branch);
   if (i >= parts) return;
   const DecodeShared shared(p, Products::q_bytes(p));
-  stage<Products>(s, shared);
-  if (i == parts - 1) store<T>(s, shared);
-  const int lo = i * p.split[branch];
-  attend<Products>(s, shared, lo, min(s.keys, lo + p.split[branch]), Part(p, s.at(), x), nullptr);
+  attend<Products>(s, shared, i, i == parts - 1, Part(p, s.at(), x), nullptr);
 
   if (!selects) {
     if (!arrive(p, s.at(), s.parts_of(kCompressedBranch) + s.parts_of(kWindowBranch))) return;
@@ -235,28 +262,26 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
 template <typename Products> __device__ void decode_selected(const DecodeParams& p) {
   using T = typename Products::Type;
   const Step s(p, kSelectedBranch, blockIdx.z, blockIdx.y);
-  const int i = blockIdx.x, parts = s.t < 0 ? 0 : s.parts_of(kSelectedBranch), lo = i * p.split[kSelectedBranch];
+  const int i = blockIdx.x, parts = s.t < 0 ? 0 : s.parts_of(kSelectedBranch);
   if (i >= parts) return;
   const DecodeShared shared(p, Products::q_bytes(p));
-  stage<Products>(s, shared);
-  attend<Products>(s, shared, lo, min(s.keys, lo + p.split[kSelectedBranch]), Part(p, s.at(), p.first[kSelectedBranch] + i), p.idx + s.at() * p.n);
+  attend<Products>(s, shared, i, false, Part(p, s.at(), p.first[kSelectedBranch] + i), p.idx + s.at() * p.n);
   if (arrive(p, s.at(), parts)) finish<T>(s, shared.work);
 }
 
 }  // namespace nsa
 
-#define NSA_DECODE(name, ...)                                                                                            \
-  extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads) nsa_decode_spans_##name(const __grid_constant__ nsa::DecodeParams p) {    \
-    nsa::decode_spans<nsa::__VA_ARGS__>(p);                                                                              \
-  }                                                                                                                      \
-  extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads) nsa_decode_selected_##name(const __grid_constant__ nsa::DecodeParams p) { \
-    nsa::decode_selected<nsa::__VA_ARGS__>(p);                                                                           \
-  }
+#define NSA_DECODE(name, blocks, ...)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads, blocks)                                              \
+      nsa_decode_spans_##name(const __grid_constant__ nsa::DecodeParams p) { nsa::decode_spans<nsa::__VA_ARGS__>(p); }   \
+  extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads, blocks)                                              \
+      nsa_decode_selected_##name(const __grid_constant__ nsa::DecodeParams p) { nsa::decode_selected<nsa::__VA_ARGS__>(p); }
 
-NSA_DECODE(f32, Cores<float>)
-NSA_DECODE(bf16, Cores<nsa::bf16>)
-NSA_DECODE(f16, Cores<nsa::f16>)
-NSA_DECODE(mma64_bf16, MatrixUnits<nsa::bf16, 64>)
-NSA_DECODE(mma64_f16, MatrixUnits<nsa::f16, 64>)
-NSA_DECODE(mma128_bf16, MatrixUnits<nsa::bf16, 128>)
-NSA_DECODE(mma128_f16, MatrixUnits<nsa::f16, 128>)
+// The least number of blocks of a multiprocessor bounds the registers.
+NSA_DECODE(f32, 4, Cores<float>)
+NSA_DECODE(bf16, 4, Cores<nsa::bf16>)
+NSA_DECODE(f16, 4, Cores<nsa::f16>)
+NSA_DECODE(mma64_bf16, 4, MatrixUnits<nsa::bf16, 64>)
+NSA_DECODE(mma64_f16, 4, MatrixUnits<nsa::f16, 64>)
+NSA_DECODE(mma128_bf16, 3, MatrixUnits<nsa::bf16, 128>)
+NSA_DECODE(mma128_f16, 3, MatrixUnits<nsa::f16, 128>)

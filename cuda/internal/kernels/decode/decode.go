@@ -127,7 +127,7 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 		keys[window] = context
 	} else {
 		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), int64(c.TopN) * int64(c.SelectBlock), int64(c.Window)}
-		p.most = max(1, keys[compressed])
+		p.most = kernels.Pieces(max(1, keys[compressed]), 4) * 4
 		p.blocks = int32(max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))))
 	}
 	next := 1
@@ -179,8 +179,9 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 	p.all = int32(spans + chosen)
 	p.parts = b.Work(sequences * (spans + chosen) * partFloats(h, int64(c.ValueDim)) * 4)
 
-	n := int64(p.n)
-	work := max(warps*by.warpFloats, 2*h+int64(p.blocks)+(2*warps+1)*n, (spans+chosen)*h)
+	lists := kernels.Pieces(int64(p.n), 32) * 32 * warps
+	choice := kernels.Pieces(int64(p.blocks), 128*warps)*128*warps + 2*lists + 2*int64(p.n) + 2*h + spans*2*h
+	work := max(warps*by.warpFloats, choice, (spans+chosen)*3*h)
 	if op.MLP {
 		work = max(work, int64(c.BlockLen*max(c.KeyDim, c.ValueDim))+int64(p.hidden))
 	}

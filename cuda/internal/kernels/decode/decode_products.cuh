@@ -5,10 +5,11 @@
 //
 // A warp takes kKeys keys at a time. Its heads share their largest logits, which grow from step to step. A class has
 //
-//   bytes of shared memory for q, and floats for each warp     (decode.go has them, too)
-//   stage   put the rotated heads there, by all threads
-//   step    one step; row(i) is the row of key i, and keys from end on are not read
-//   finish  o, largest logits and sums of the warp to shared memory, as a Part has them
+//   q_bytes, floats   its shared memory: for q, and for the state of each warp    (decode.go has them, too)
+//   fetch             begins to read the first keys; row(i) is the row of key i, and from `end` on none is read
+//   stage             puts the rotated heads into shared memory, by all threads
+//   step              takes the keys fetched, and fetches those from `next` on
+//   finish            o, largest logits and sums of the warp to its state, as a Part has them; returns the keys read
 #pragma once
 
 #include "../attention/attention_softmax.cuh"
@@ -24,14 +25,13 @@ struct Source {
   float* logits;      // [h,most], from the first key of the branch on; null: not stored
 };
 
-// rotated_head sets a pair of head j of the group, or zero beyond its dims.
-template <typename T> __device__ inline float2 rotated_head(const Step& s, const float2* rotation, int j, int pair) {
-  const DecodeParams& p = s.p;
-  if (j >= p.h || 2 * pair >= p.dim) return {0, 0};
-  const T* q = static_cast<const T*>(p.q) + (s.at() * p.h + j) * p.dim + 2 * pair;
-  float2 v = {to_float(q[0]), to_float(q[1])};
-  turn_pair(v.x, v.y, rotation[pair]);
-  return v;
+// rotation_of returns the rotation of a pair of dims at the token of s.
+__device__ inline float2 rotation_of(const Step& s, int pair) { return rotation_at(s.t, turns_of(pair, s.p.dim, s.p.log2_base), false); }
+
+// rotations sets rotation [D/2], in shared memory.
+__device__ inline void rotations(const Step& s, float2* rotation) {
+  for (int i = threadIdx.x; i < s.p.dim / 2; i += kDecodeThreads) rotation[i] = rotation_of(s, i);
+  __syncthreads();
 }
 
 // Heads are the rows of both products, and so the sums of the first one are the left factor of the second one as they lie. The right
@@ -45,22 +45,43 @@ template <typename T, int W> struct MatrixUnits {
   using Type = T;
   static constexpr int kKeys = 16, kChunks = W / 32, kHalves = W / 64;
   float o[kHalves][8][4];
-  Softmax softmax[2]; // of heads g and g+8
+  Softmax softmax[2];                         // of heads g and g+8
+  int32_t mine[2], theirs[4];                 // rows of this lane's columns, and of the keys of its values; -1: none
+  uint4 key[2][kChunks], value[4][kHalves];   // that are fetched
   int read;
 
   static __device__ int floats(const DecodeParams& p) { return p.h * p.value_dim + 2 * p.h; }
   static __device__ int q_bytes(const DecodeParams&) { return 16 * W * sizeof(T); }
 
-  static __device__ void stage(const Step& s, const float2* rotation, void* q) {
-    for (int i = threadIdx.x; i < 16 * W / 2; i += kDecodeThreads) {
-      const float2 v = rotated_head<T>(s, rotation, i / (W / 2), i % (W / 2));
-      static_cast<uint32_t*>(q)[i] = pair<T>(v.x, v.y);
+  static __device__ void stage(const Step& s, float2*, void* q) {
+    constexpr int kPairs = W / 2, kRows = kDecodeThreads / kPairs; // a thread has one pair of dims, of every kRows-th head
+    const DecodeParams& p = s.p;
+    const int pair_of = threadIdx.x % kPairs, first = threadIdx.x / kPairs;
+    const bool in = 2 * pair_of < p.dim;
+    uint32_t raw[16 / kRows];
+#pragma unroll
+    for (int i = 0; i < 16 / kRows; ++i) {
+      const int j = first + i * kRows;
+      raw[i] = in && j < p.h ? reinterpret_cast<const uint32_t*>(static_cast<const T*>(p.q) + (s.at() * p.h + j) * p.dim)[pair_of] : 0;
     }
+    const float2 rotation = rotation_of(s, pair_of);
+#pragma unroll
+    for (int i = 0; i < 16 / kRows; ++i) {
+      T lanes[2];
+      memcpy(lanes, raw + i, sizeof lanes);
+      float x = to_float(lanes[0]), y = to_float(lanes[1]);
+      turn_pair(x, y, rotation);
+      static_cast<uint32_t*>(q)[(first + i * kRows) * kPairs + pair_of] = pair<T>(x, y);
+    }
+    __syncthreads();
   }
 
   __device__ void start(const DecodeParams&, float*) {
+#pragma unroll
     for (int e = 0; e < kHalves; ++e)
+#pragma unroll
       for (int j = 0; j < 8; ++j)
+#pragma unroll
         for (int i = 0; i < 4; ++i) o[e][j][i] = 0;
     softmax[0].start(), softmax[1].start(), read = 0;
   }
@@ -69,29 +90,41 @@ template <typename T, int W> struct MatrixUnits {
     if (row < 0 || at >= dim) return {0, 0, 0, 0};
     return *reinterpret_cast<const uint4*>(static_cast<const T*>(base) + row * dim + at);
   }
-  // Words i/2 of two cells: their lower or upper halves.
+  // Element i of two cells.
   static __device__ uint32_t both(const uint4& a, const uint4& b, int i) {
-    const uint32_t x = (&a.x)[i / 2], y = (&b.x)[i / 2];
+    const uint32_t x = i < 2 ? a.x : i < 4 ? a.y : i < 6 ? a.z : a.w, y = i < 2 ? b.x : i < 4 ? b.y : i < 6 ? b.z : b.w;
     return i % 2 ? (x >> 16) | (y & 0xffff0000u) : (x & 0xffffu) | (y << 16);
   }
 
-  template <typename Row>
-  __device__ void step(const DecodeParams& p, const Source& from, const void* q, float*, int first, int end, Row row) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int32_t mine[2], theirs[4]; // rows of this lane's columns, and of the keys of its values
+  template <typename Row> __device__ void find(int first, int end, Row row) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
     for (int i = 0; i < 2; ++i) mine[i] = first + 8 * i + g < end ? int32_t(row(first + 8 * i + g)) : -1;
+#pragma unroll
     for (int i = 0; i < 4; ++i) theirs[i] = __shfl_sync(0xffffffffu, mine[i / 2], (2 * t + i % 2) * 4);
-    uint4 key[2][kChunks], value[4][kHalves];
+    if (t == 0) read += (mine[0] >= 0) + (mine[1] >= 0);
+  }
+  __device__ void fetch_keys(const DecodeParams& p, const Source& from) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) key[i][c] = cell(from.keys, mine[i], p.dim, 32 * c + 8 * t);
+      for (int c = 0; c < kChunks; ++c) key[i][c] = cell(from.keys, mine[i], p.dim, 32 * c + threadIdx.x % 4 * 8);
+  }
+  __device__ void fetch_values(const DecodeParams& p, const Source& from) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int e = 0; e < kHalves; ++e) value[i][e] = cell(from.values, from.values ? theirs[i] : -1, p.value_dim, 64 * e + 8 * g);
-    if (t == 0) read += (mine[0] >= 0) + (mine[1] >= 0);
+      for (int e = 0; e < kHalves; ++e) value[i][e] = cell(from.values, from.values ? theirs[i] : -1, p.value_dim, 64 * e + threadIdx.x % 32 / 4 * 8);
+  }
+  template <typename Row> __device__ void fetch(const DecodeParams& p, const Source& from, int first, int end, Row row) {
+    find(first, end, row);
+    fetch_keys(p, from);
+    fetch_values(p, from);
+  }
 
+  template <typename Row>
+  __device__ void step(const DecodeParams& p, const Source& from, const void* q, float*, int first, int next, int end, Row row) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float x[2][4] = {}; // [eight of keys][head g: keys 2t, 2t+1; head g+8: the same]
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
@@ -108,10 +141,15 @@ template <typename T, int W> struct MatrixUnits {
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int k = 2 * i + e % 2, head = g + e / 2 * 8;
-        if (from.logits && theirs[k] >= 0 && head < p.h) from.logits[head * p.most + first + 8 * i + 2 * t + e % 2] = x[i][e];
-        if (theirs[k] < 0) x[i][e] = -INFINITY;
+        const bool in = theirs[2 * i + e % 2] >= 0;
+        const int head = g + e / 2 * 8;
+        if (from.logits && in && head < p.h) from.logits[head * p.most + first + 8 * i + 2 * t + e % 2] = x[i][e];
+        if (!in) x[i][e] = -INFINITY;
       }
+    if (next < end) { // registers of the keys are free now, and those of the values at the end of the step
+      find(next, end, row);
+      fetch_keys(p, from);
+    }
     const float scale = p.scale * kLog2E;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -128,12 +166,13 @@ template <typename T, int W> struct MatrixUnits {
 #pragma unroll
         for (int j = 0; j < 8; ++j) o[e][j][2 * r] *= factor, o[e][j][2 * r + 1] *= factor;
     }
-    const uint32_t a[4] = {pair<T>(x[0][0], x[0][1]), pair<T>(x[0][2], x[0][3]), pair<T>(x[1][0], x[1][1]), pair<T>(x[1][2], x[1][3])};
     if (!from.values) return;
+    const uint32_t a[4] = {pair<T>(x[0][0], x[0][1]), pair<T>(x[0][2], x[0][3]), pair<T>(x[1][0], x[1][1]), pair<T>(x[1][2], x[1][3])};
 #pragma unroll
     for (int e = 0; e < kHalves; ++e)
 #pragma unroll
       for (int j = 0; j < 8; ++j) multiply_fragments<T>(o[e][j], a, both(value[0][e], value[1][e], j), both(value[2][e], value[3][e], j));
+    if (next < end) fetch_values(p, from);
   }
 
   __device__ int finish(const DecodeParams& p, float* to) {
@@ -169,12 +208,16 @@ template <typename T> struct Cores {
   static __device__ int floats(const DecodeParams& p) { return p.h * p.value_dim + 35 * p.h + 32; }
   static __device__ int q_bytes(const DecodeParams& p) { return p.h * p.dim * sizeof(float); }
 
-  static __device__ void stage(const Step& s, const float2* rotation, void* q) {
+  static __device__ void stage(const Step& s, float2* rotation, void* q) {
+    rotations(s, rotation);
     const int pairs = s.p.dim / 2;
+    const T* heads = static_cast<const T*>(s.p.q) + s.at() * s.p.h * s.p.dim;
     for (int i = threadIdx.x; i < s.p.h * pairs; i += kDecodeThreads) {
-      const float2 v = rotated_head<T>(s, rotation, i / pairs, i % pairs);
-      static_cast<float2*>(q)[i] = {to_float(from_float<T>(v.x)), to_float(from_float<T>(v.y))};
+      float x = to_float(heads[2 * i]), y = to_float(heads[2 * i + 1]);
+      turn_pair(x, y, rotation[i % pairs]);
+      static_cast<float2*>(q)[i] = {to_float(from_float<T>(x)), to_float(from_float<T>(y))};
     }
+    __syncthreads();
   }
 
   __device__ void start(const DecodeParams& p, float* state) {
@@ -186,8 +229,10 @@ template <typename T> struct Cores {
     __syncwarp();
   }
 
+  template <typename Row> __device__ void fetch(const DecodeParams&, const Source&, int, int, Row) {}
+
   template <typename Row>
-  __device__ void step(const DecodeParams& p, const Source& from, const void* q, float* state, int first, int end, Row row) {
+  __device__ void step(const DecodeParams& p, const Source& from, const void* q, float* state, int first, int, int end, Row row) {
     const int lane = threadIdx.x % 32, i = first + lane;
     const int64_t mine = i < end ? row(i) : -1;
     float *top = state + p.h * p.value_dim, *sum = top + p.h, *factors = sum + p.h, *x = factors + p.h;
