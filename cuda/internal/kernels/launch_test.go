@@ -80,7 +80,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	middle.SMs = 60
 	add := func(op any, s graph.Site, devices ...kernels.GPU) {
 		for _, gpu := range append(devices, h200) {
-			for _, row := range []string{"cuda", "cuda mma", "cuda wgmma"} {
+			for _, row := range []string{"cuda", "cuda mma", "cuda wgmma", "cuda few"} {
 				p, err := planOf(gpu, row, op, s)
 				if row == "cuda" {
 					require.NoError(t, err, "%T", op)
