@@ -177,47 +177,86 @@ template <typename T> __device__ void weigh(const Step& s, const Stats& stats, i
   }
 }
 
-// finish joins the parts of all branches of a group: o =, read =. Shared: their Stats and factors [parts,h].
+// add sets sum to that of W numbers of every slices-th part from `slice` on, times the factors of their head.
+template <int W> __device__ void add(const DecodeParams& p, const float* from, const int32_t* places, const float* factors, int parts, int slice,
+                                     int slices, float (&sum)[W]) {
+  constexpr int kAtOnce = 12; // loads that are under way
+  const int size = Part::size(p);
+  for (int k = slice; k < parts; k += kAtOnce * slices) {
+    Pack<float> x[kAtOnce];
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) {
+      const int i = k + e * slices;
+      if (i >= parts) continue;
+      if constexpr (W == 4) x[e].part[0] = __ldcg(reinterpret_cast<const uint4*>(from + int64_t(places[i]) * size));
+      else x[e].part[0].x = __float_as_int(__ldcg(from + int64_t(places[i]) * size));
+    }
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) {
+      const int i = k + e * slices;
+      if (i >= parts) continue;
+      float v[4];
+      x[e].get(v);
+#pragma unroll
+      for (int c = 0; c < W; ++c) sum[c] += factors[i * p.h] * v[c];
+    }
+  }
+}
+
+// join adds up the parts, W numbers of o at a time. Where there are more threads than numbers, they take slices of the parts. Shared: places
+// of the parts, their factors, and room for the sums of slices.
+template <typename T, int W> __device__ void join(const Step& s, const int32_t* places, const float* factors, int parts, float* sums) {
+  const DecodeParams& p = s.p;
+  const int n = p.h * p.value_dim / W, slices = max(1, kDecodeThreads / n);
+  const float* from = Part(p, s.at(), 0).o;
+  T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
+  for (int u = threadIdx.x; u < n * slices; u += kDecodeThreads) {
+    const int i = u % n * W, slice = u / n;
+    float sum[W] = {};
+    add<W>(p, from + i, places, factors + i / p.value_dim, parts, slice, slices, sum);
+    for (int c = 0; c < W; ++c) {
+      if (slices == 1) o[i + c] = from_float<T>(sum[c]);
+      else sums[slice * n * W + i + c] = sum[c];
+    }
+  }
+  if (slices == 1) return;
+  __syncthreads();
+  for (int i = threadIdx.x; i < n * W; i += kDecodeThreads) {
+    float sum = 0;
+    for (int slice = 0; slice < slices; ++slice) sum += sums[slice * n * W + i];
+    o[i] = from_float<T>(sum);
+  }
+}
+
+// finish joins the parts of all branches of a group: o =, read =. Shared: Stats, factors and places of the parts, and the room of join.
 template <typename T> __device__ void finish(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   const int64_t at = s.at();
-  int gates = 0, parts[kBranches], total = 0;
-  for (int b = 0; b < kBranches; ++b) gates += s.has(b), total += parts[b] = s.parts_of(b);
-  float* factors = shared + total * 2 * p.h;
-  int first[kBranches]; // of the parts in shared memory
-  for (int b = 0, n = 0; b < kBranches; n += parts[b++]) {
-    first[b] = n;
-    read_stats(p, at, p.first[b], parts[b], shared + n * 2 * p.h);
-    if (threadIdx.x < 32) {
+  int gates = 0, n = 0, parts[kBranches]; // that count in o
+  for (int b = 0; b < kBranches; ++b) gates += s.has(b), parts[b] = s.parts_of(b);
+  float *factors = shared + p.all * 2 * p.h, *sums = factors + p.all * p.h;
+  int32_t* places = reinterpret_cast<int32_t*>(sums + 4 * kDecodeThreads);
+  for (int b = 0; b < kBranches; ++b) {
+    if (threadIdx.x / 32 == b) {
       int read = 0;
-      for (int i = threadIdx.x; i < parts[b]; i += 32) read += __ldcg(Part(p, at, p.first[b] + i).read());
+      for (int i = threadIdx.x % 32; i < parts[b]; i += 32) read += __ldcg(Part(p, at, p.first[b] + i).read());
       read = warp_sum(read);
-      if (threadIdx.x == 0) p.read[at * kBranches + b] = read;
+      if (threadIdx.x % 32 == 0) p.read[at * kBranches + b] = read;
     }
+    if (!s.has(b)) continue;
+    read_stats(p, at, p.first[b], parts[b], shared + n * 2 * p.h);
+    for (int i = threadIdx.x; i < parts[b]; i += kDecodeThreads) places[n + i] = p.first[b] + i;
+    n += parts[b];
   }
   __syncthreads();
-  for (int b = 0, gate = 0; b < kBranches; ++b)
-    if (s.has(b)) weigh<T>(s, Stats{p, shared + first[b] * 2 * p.h, parts[b]}, gate++, gates, factors + first[b] * p.h);
-  __syncthreads();
-  T* o = static_cast<T*>(p.o) + at * p.h * p.value_dim;
-  constexpr int kAtOnce = 8;
-  for (int i = threadIdx.x; i < p.h * p.value_dim; i += kDecodeThreads) {
-    const int j = i / p.value_dim;
-    float sum = 0;
-    for (int b = 0; b < kBranches; ++b) {
-      if (!s.has(b)) continue;
-      const float *from = Part(p, at, p.first[b]).o + i, *factor = factors + first[b] * p.h + j;
-      for (int k = 0; k < parts[b]; k += kAtOnce) {
-        float x[kAtOnce];
-#pragma unroll
-        for (int e = 0; e < kAtOnce; ++e) x[e] = k + e < parts[b] ? __ldcg(from + (k + e) * Part::size(p)) : 0;
-#pragma unroll
-        for (int e = 0; e < kAtOnce; ++e)
-          if (k + e < parts[b]) sum += factor[(k + e) * p.h] * x[e];
-      }
-    }
-    o[i] = from_float<T>(sum);
+  for (int b = 0, gate = 0, first = 0; b < kBranches; ++b) {
+    if (!s.has(b)) continue;
+    weigh<T>(s, Stats{p, shared + first * 2 * p.h, parts[b]}, gate++, gates, factors + first * p.h);
+    first += parts[b];
   }
+  __syncthreads();
+  if (p.value_dim % 4 == 0) join<T, 4>(s, places, factors, n, sums);
+  else join<T, 1>(s, places, factors, n, sums);
 }
 
 // rest writes the results of a slot without a token.

@@ -61,11 +61,12 @@ type decodeParams struct {
 	_                                        int32
 }
 
-// products are the classes of decode_products.cuh: what they have of shared memory.
+// products are the classes of decode_products.cuh, as decode.cu launches them.
 type products struct {
 	name                  string // of the kernels
-	keys                  int64  // of a step of a warp
-	headBytes, warpFloats int64
+	step                  int64  // keys that a part has at least
+	blocksPerSM           int64  // that run at once
+	headBytes, warpFloats int64  // of shared memory
 }
 
 // forMatrixUnits refuses what MatrixUnits of decode_products.cuh does not take.
@@ -84,17 +85,17 @@ func forMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
 
 func onMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
 	b.Aligned(16)
-	width, name := int64(64), "mma64_"
+	width, name, blocks := int64(64), "mma64_", int64(4)
 	if max(op.Cache.KeyDim, op.Cache.ValueDim) > 64 {
-		width, name = 128, "mma128_"
+		width, name, blocks = 128, "mma128_", 3
 	}
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return step(b, op, products{name + b.Type.String(), 16, 16 * width * 2, h*dv + 2*h})
+	return step(b, op, products{name + b.Type.String(), 128, blocks, 16 * width * 2, h*dv + 2*h})
 }
 
 func onCores(b *kernels.Builder, op ops.DecodeOp) error {
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return step(b, op, products{b.Type.String(), 32, h * int64(op.Cache.KeyDim) * 4, h*dv + 35*h + 32})
+	return step(b, op, products{b.Type.String(), 128, 4, h * int64(op.Cache.KeyDim) * 4, h*dv + 35*h + 32})
 }
 
 // checkCache refuses a cache whose numbers have another type than the other operands, or more rows than kernels count.
@@ -156,14 +157,14 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 
 	sequences := int64(c.Slots) * groups
 	count := func(launch int64, of ...int) (parts int64) { // the parts of a launch, which come behind those of other launches
-		total := int64(0)
+		total, budget := int64(0), max(1, int64(b.GPU.SMs)*by.blocksPerSM/sequences)
 		for _, i := range of {
 			total += keys[i]
 		}
 		for _, i := range of {
 			p.first[i] = int32(launch + parts)
 			if p.stores>>i&1 == 1 {
-				length := partLength(by.keys*warps, keys[i], total*sequences/(blocksPerSM*int64(b.GPU.SMs)))
+				length := partLength(by.step, keys[i], max(1, budget*keys[i]/max(1, total)))
 				p.split[i] = int32(length)
 				parts += max(1, kernels.Pieces(keys[i], length))
 			}
@@ -181,7 +182,7 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 
 	lists := kernels.Pieces(int64(p.n), 32) * 32 * warps
 	choice := kernels.Pieces(int64(p.blocks), 128*warps)*128*warps + 2*lists + 2*int64(p.n) + 2*h + spans*2*h
-	work := max(warps*by.warpFloats, choice, (spans+chosen)*3*h)
+	work := max(warps*by.warpFloats, choice, (spans+chosen)*(3*h+1)+4*32*warps)
 	if op.MLP {
 		work = max(work, int64(c.BlockLen*max(c.KeyDim, c.ValueDim))+int64(p.hidden))
 	}
@@ -199,15 +200,13 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 	return nil
 }
 
-const (
-	blocksPerSM = 3   // that a launch should have at least
-	mostParts   = 128 // of a branch
-)
+// mostParts bounds the parts of a branch.
+const mostParts = 64
 
-// partLength returns the keys of a part of a branch with up to keys of them: a multiple of step, about so many as wanted, and such that
-// parts are of equal length.
+// partLength returns the keys of a part of a branch with up to keys of them: a multiple of step, and such that there are about so many
+// parts as wanted, of equal length.
 func partLength(step, keys, wanted int64) int64 {
-	parts := max(1, kernels.Pieces(keys, max(step, wanted, keys/mostParts)))
+	parts := min(wanted, mostParts, max(1, kernels.Pieces(keys, step)))
 	return max(1, kernels.Pieces(kernels.Pieces(keys, parts), step)) * step
 }
 
