@@ -95,7 +95,7 @@ template <typename T> __device__ void store(const Step& s, const DecodeShared& s
   const DecodeParams& p = s.p;
   rotations(s, shared.rotation);
   if (s.branch == kWindowBranch) {
-    put<T>(s, shared.rotation, kWindowBranch, s.region(), s.key_row(s.keys - 1, nullptr));
+    put<T>(s, shared.rotation, kWindowBranch, s.region(), KeyRows(s, nullptr)(s.keys - 1));
     return;
   }
   put<T>(s, shared.rotation, kCompressedBranch, p.tail, s.tail_row(s.t));
@@ -112,13 +112,13 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   using T = typename Products::Type;
   const DecodeParams& p = s.p;
   const T* cache = static_cast<const T*>(p.cache);
-  const DecodeRegion& r = s.region();
+  const DecodeRegion r = s.region();
   const bool chooses = s.branch == kCompressedBranch && s.has(kSelectedBranch);
   const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
                        chooses ? p.logits + s.at() * p.h * p.most : nullptr};
   const int warp = threadIdx.x / 32, size = Products::floats(p), outputs = p.h * p.value_dim;
   const int lo = i * p.split[s.branch], hi = min(s.keys, lo + p.split[s.branch]), all = kDecodeWarps * Products::kKeys;
-  const auto row = [&](int key) { return s.key_row(key, idx); };
+  const KeyRows row(s, idx);
   int first = lo + warp * Products::kKeys;
   const bool before = newest && (s.branch == kWindowBranch || completes(s)); // then the part reads what is stored
   if (before) {

@@ -73,20 +73,33 @@ struct Step {
     return p.stores >> b & 1 ? max(1, (keys_of(b) + p.split[b] - 1) / p.split[b]) : 0;
   }
 
-  __device__ const DecodeRegion& region() const {
+  __device__ DecodeRegion region() const {
     return branch == kCompressedBranch ? p.compressed : branch == kSelectedBranch || p.dense ? p.tokens : p.window;
   }
   __device__ int64_t row(const DecodeRegion& r, int list, int64_t place) const { return (int64_t(list) * p.groups + group) * r.places + place; }
   __device__ int64_t paged(const DecodeRegion& r, int i) const { return row(r, pages[i / int(r.places)], i % int(r.places)); }
   __device__ int64_t token_row() const { return paged(p.tokens, t); }
   __device__ int64_t tail_row(int token) const { return row(p.tail, slot, token % p.l); }
+};
 
-  // The row of a key of the branch. idx are the blocks of this group.
-  __device__ int64_t key_row(int i, const int32_t* idx) const {
-    if (branch == kCompressedBranch) return paged(p.compressed, i);
-    if (branch == kSelectedBranch) return paged(p.tokens, idx[i / p.select_block] * p.select_block + i % p.select_block);
-    if (p.dense) return paged(p.tokens, i);
-    return row(p.window, slot, (oldest() + i) % p.w);
+// KeyRows finds the rows of the keys of a step's branch. It has all that this takes in registers.
+struct KeyRows {
+  const int32_t* pages; // null: a ring
+  const int32_t* idx;   // blocks of the selected branch, or null: all keys in order
+  int places, block;    // of a list, and tokens of a selection block
+  int apart, base;      // rows from a list to the next one, and those before this group; in a ring those before its first place
+  int oldest;           // key in a ring
+
+  __device__ KeyRows(const Step& s, const int32_t* idx) : idx(idx), block(s.p.select_block), oldest(s.oldest()) {
+    const DecodeRegion r = s.region();
+    const bool ring = s.branch == kWindowBranch && !s.p.dense;
+    pages = ring ? nullptr : s.pages, places = int(r.places), apart = s.p.groups * places;
+    base = s.group * places + (ring ? s.slot * apart : 0);
+  }
+  __device__ int operator()(int i) const {
+    if (!pages) return base + (oldest + i) % places;
+    if (idx) i = idx[i / block] * block + i % block;
+    return pages[i / places] * apart + base + i % places;
   }
 };
 

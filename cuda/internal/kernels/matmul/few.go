@@ -26,11 +26,11 @@ const fewRows = 16
 
 func fewLinears() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.LinearOp]{Name: few, Storage: "ttt*>t", Build: fewLinear},
+		kernels.Op[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
 		kernels.Op[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast behind it
-		kernels.Op[ops.LinearSiLUOp]{Name: few, Storage: "ttt*>tt", Build: fewLinearSiLU},
-		kernels.Op[ops.LinearAddOp]{Name: few, Storage: "tta>a", Build: fewLinearAdd},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ttt*d>t*", Build: fewLinearsOf},
+		kernels.Op[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
+		kernels.Op[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
+		kernels.Op[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Build: fewLinearsOf},
 	)
 }
 
@@ -39,8 +39,6 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	k := ws[0].Dim(1)
 	rows := x.N() / k
 	switch {
-	case b.Type == kernels.F32:
-		return graph.Refuse(graph.ReasonType, "got %v, want half precision", b.Type)
 	case rows > fewRows:
 		return graph.Refuse(graph.ReasonShape, "%d rows, want at most %d", rows, fewRows)
 	case k > math.MaxInt32/2:
