@@ -26,21 +26,6 @@ struct DecodeShared {
   }
 };
 
-// put stores the token's key, rotated, and its value in a row of a region.
-template <typename T> __device__ void put(const Step& s, const float2* rotation, int branch, const DecodeRegion& r, int64_t row) {
-  const DecodeParams& p = s.p;
-  T* cache = static_cast<T*>(p.cache);
-  const T* k = static_cast<const T*>(p.k[branch]) + s.at() * p.dim;
-  const T* v = static_cast<const T*>(p.v[branch]) + s.at() * p.value_dim;
-  for (int i = threadIdx.x; i < p.dim / 2; i += kDecodeThreads) {
-    float x = to_float(k[2 * i]), y = to_float(k[2 * i + 1]);
-    turn_pair(x, y, rotation[i]);
-    T* to = cache + r.keys + row * p.dim + 2 * i;
-    to[0] = from_float<T>(x), to[1] = from_float<T>(y);
-  }
-  for (int i = threadIdx.x; i < p.value_dim; i += kDecodeThreads) cache[r.values + row * p.value_dim + i] = v[i];
-}
-
 // compress stores the key and the value of the block that ends with the token. Shared, with an MLP: [l*dim] and [hidden].
 template <typename T> __device__ void compress(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
@@ -48,17 +33,19 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
   const int first = s.t + 1 - p.l, lane = threadIdx.x % 32;
   const int64_t row = s.paged(p.compressed, first / p.d), tail = s.tail_row(0);
   if (!p.phi[0][0]) { // the mean
+#pragma unroll 1
     for (int u = threadIdx.x; u < p.dim + p.value_dim; u += kDecodeThreads) {
       const bool key = u < p.dim;
       const int dim = key ? p.dim : p.value_dim, i = key ? u : u - p.dim;
       const T* from = cache + (key ? p.tail.keys : p.tail.values) + tail * dim + i;
       float sum = 0;
-#pragma unroll 16
+#pragma unroll 8
       for (int j = 0; j < p.l; ++j) sum += to_float(from[int64_t(j) * dim]);
       cache[(key ? p.compressed.keys : p.compressed.values) + row * dim + i] = from_float<T>(sum / p.l);
     }
     return;
   }
+#pragma unroll 1
   for (int side = 0; side < 2; ++side) {
     const int dim = side ? p.value_dim : p.dim, n = p.l * dim;
     const T* from = cache + (side ? p.tail.values : p.tail.keys);
@@ -66,17 +53,22 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
     const T *pe = static_cast<const T*>(p.phi[side][0]), *w1 = static_cast<const T*>(p.phi[side][1]), *w2 = static_cast<const T*>(p.phi[side][2]);
     float* hidden = shared + n;
     __syncthreads(); // shared is free
+#pragma unroll 1
     for (int i = threadIdx.x; i < n; i += kDecodeThreads) shared[i] = to_float(from[s.tail_row(first + i / dim) * dim + i % dim]) + to_float(pe[i]);
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x / 32; i < p.hidden; i += kDecodeWarps) {
       float sum = 0;
+#pragma unroll 1
       for (int j = lane; j < n; j += 32) sum += shared[j] * to_float(w1[int64_t(i) * n + j]);
       sum = warp_sum(sum);
       if (lane == 0) hidden[i] = sum * sigmoid_of<T>(sum);
     }
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x / 32; i < dim; i += kDecodeWarps) {
       float sum = 0;
+#pragma unroll 1
       for (int j = lane; j < p.hidden; j += 32) sum += hidden[j] * to_float(w2[i * p.hidden + j]);
       sum = warp_sum(sum);
       if (lane == 0) to[i] = from_float<T>(sum);
@@ -84,25 +76,34 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
   }
 }
 
-// completes reports whether the token completes a block of l tokens.
-__device__ inline bool completes(const Step& s) {
-  const int first = s.t + 1 - s.p.l;
-  return s.branch == kCompressedBranch && first >= 0 && first % s.p.d == 0;
-}
-
-// store puts the token where its branch reads it, the block of the compressed branch that of the selected one, too.
+// store puts the token where its branch reads it, its key rotated, and completes a block. The newest part of the compressed branch stores
+// that of the selected one, too.
 template <typename T> __device__ void store(const Step& s, const DecodeShared& shared) {
   const DecodeParams& p = s.p;
+  T* cache = static_cast<T*>(p.cache);
   rotations(s, shared.rotation);
-  if (s.branch == kWindowBranch) {
-    put<T>(s, shared.rotation, kWindowBranch, s.region(), KeyRows(s, nullptr)(s.keys - 1));
-    return;
+  const bool window = s.branch == kWindowBranch;
+#pragma unroll 1
+  for (int i = 0; i < (!window && s.has(kSelectedBranch) ? 2 : 1); ++i) {
+    const int branch = window ? kWindowBranch : i == 0 ? kCompressedBranch : kSelectedBranch;
+    const DecodeRegion r = window ? s.region() : i == 0 ? p.tail : p.tokens;
+    const int64_t row = window ? KeyRows(s, nullptr)(s.keys - 1) : i == 0 ? s.tail_row(s.t) : s.token_row();
+    const T *k = static_cast<const T*>(p.k[branch]) + s.at() * p.dim, *v = static_cast<const T*>(p.v[branch]) + s.at() * p.value_dim;
+    T *to_k = cache + r.keys + row * p.dim, *to_v = cache + r.values + row * p.value_dim;
+#pragma unroll 1
+    for (int c = threadIdx.x; 2 * c < p.dim; c += kDecodeThreads) {
+      float x = to_float(k[2 * c]), y = to_float(k[2 * c + 1]);
+      turn_pair(x, y, shared.rotation[c]);
+      to_k[2 * c] = from_float<T>(x), to_k[2 * c + 1] = from_float<T>(y);
+    }
+#pragma unroll 1
+    for (int c = threadIdx.x; c < p.value_dim; c += kDecodeThreads) to_v[c] = v[c];
   }
-  put<T>(s, shared.rotation, kCompressedBranch, p.tail, s.tail_row(s.t));
-  if (s.has(kSelectedBranch)) put<T>(s, shared.rotation, kSelectedBranch, p.tokens, s.token_row());
-  if (completes(s)) {
-    __syncthreads();
+  __syncthreads();
+  const int first = s.t + 1 - p.l;
+  if (!window && first >= 0 && first % p.d == 0) {
     compress<T>(s, shared.work);
+    __syncthreads();
   }
 }
 
@@ -120,17 +121,13 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   const int lo = i * p.split[s.branch], hi = min(s.keys, lo + p.split[s.branch]), all = kDecodeWarps * Products::kKeys;
   const KeyRows row(s, idx);
   int first = lo + warp * Products::kKeys;
-  const bool before = newest && (s.branch == kWindowBranch || completes(s)); // then the part reads what is stored
-  if (before) {
-    store<T>(s, shared);
-    __syncthreads();
-  }
+  if (newest) store<T>(s, shared);
   Products products;
   float* mine = shared.work + warp * size;
   products.start(p, mine);
   products.fetch(p, from, first, hi, row);
-  if (newest && !before) store<T>(s, shared);
   Products::stage(s, shared.rotation, shared.q);
+#pragma unroll 1
   for (; first < hi; first += all) products.step(p, from, shared.q, mine, first, first + all, hi, row);
   __shared__ int32_t read[kDecodeWarps];
   const int count = products.finish(p, mine);
@@ -138,6 +135,7 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   __syncthreads();
 
   // The warps' results are joined in their order; the largest logits become factors.
+#pragma unroll 1
   for (int j = threadIdx.x; j < p.h; j += kDecodeThreads) {
     float* top = shared.work + outputs + j;
     Softmax all;
@@ -151,6 +149,7 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
     part.top()[j] = all.top, part.sum()[j] = all.sum;
   }
   __syncthreads();
+#pragma unroll 1
   for (int i = threadIdx.x; i < outputs; i += kDecodeThreads) {
     const float* o = shared.work + i;
     const float* factor = shared.work + outputs + i / p.value_dim;
@@ -169,10 +168,12 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
 template <typename T> __device__ void weigh(const Step& s, const Stats& stats, int gate, int gates, float* factors) {
   const DecodeParams& p = s.p;
   const int lane = threadIdx.x % 32;
+#pragma unroll 1
   for (int j = threadIdx.x / 32; j < p.h; j += kDecodeWarps) {
     const Softmax all = stats.joined(j);
     float norm = all.norm();
     if (p.gates) norm *= to_float(static_cast<const T*>(p.gates)[(s.at() * p.h + j) * gates + gate]);
+#pragma unroll 1
     for (int i = lane; i < stats.count; i += 32) factors[i * p.h + j] = norm * exp2f((stats.top(i, j) - all.base()) * p.scale * kLog2E);
   }
 }
@@ -181,7 +182,8 @@ template <typename T> __device__ void weigh(const Step& s, const Stats& stats, i
 template <int W> __device__ void add(const DecodeParams& p, const float* from, const int32_t* places, const float* factors, int parts, int slice,
                                      int slices, float (&sum)[W]) {
   constexpr int kAtOnce = 12; // loads that are under way
-  const int size = Part::size(p);
+  const int size = p.part_size;
+#pragma unroll 1
   for (int k = slice; k < parts; k += kAtOnce * slices) {
     Pack<float> x[kAtOnce];
 #pragma unroll
@@ -210,6 +212,7 @@ template <typename T, int W> __device__ void join(const Step& s, const int32_t* 
   const int n = p.h * p.value_dim / W, slices = max(1, kDecodeThreads / n);
   const float* from = Part(p, s.at(), 0).o;
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
+#pragma unroll 1
   for (int u = threadIdx.x; u < n * slices; u += kDecodeThreads) {
     const int i = u % n * W, slice = u / n;
     float sum[W] = {};
@@ -221,8 +224,10 @@ template <typename T, int W> __device__ void join(const Step& s, const int32_t* 
   }
   if (slices == 1) return;
   __syncthreads();
+#pragma unroll 1
   for (int i = threadIdx.x; i < n * W; i += kDecodeThreads) {
     float sum = 0;
+#pragma unroll 1
     for (int slice = 0; slice < slices; ++slice) sum += sums[slice * n * W + i];
     o[i] = from_float<T>(sum);
   }
@@ -236,19 +241,23 @@ template <typename T> __device__ void finish(const Step& s, float* shared) {
   for (int b = 0; b < kBranches; ++b) gates += s.has(b), parts[b] = s.parts_of(b);
   float *factors = shared + p.all * 2 * p.h, *sums = factors + p.all * p.h;
   int32_t* places = reinterpret_cast<int32_t*>(sums + 4 * kDecodeThreads);
+#pragma unroll 1
   for (int b = 0; b < kBranches; ++b) {
     if (threadIdx.x / 32 == b) {
       int read = 0;
+#pragma unroll 1
       for (int i = threadIdx.x % 32; i < parts[b]; i += 32) read += __ldcg(Part(p, at, p.first[b] + i).read());
       read = warp_sum(read);
       if (threadIdx.x % 32 == 0) p.read[at * kBranches + b] = read;
     }
     if (!s.has(b)) continue;
     read_stats(p, at, p.first[b], parts[b], shared + n * 2 * p.h);
+#pragma unroll 1
     for (int i = threadIdx.x; i < parts[b]; i += kDecodeThreads) places[n + i] = p.first[b] + i;
     n += parts[b];
   }
   __syncthreads();
+#pragma unroll 1
   for (int b = 0, gate = 0, first = 0; b < kBranches; ++b) {
     if (!s.has(b)) continue;
     weigh<T>(s, Stats{p, shared + first * 2 * p.h, parts[b]}, gate++, gates, factors + first * p.h);
@@ -263,11 +272,13 @@ template <typename T> __device__ void finish(const Step& s, float* shared) {
 template <typename T> __device__ void rest(const Step& s) {
   const DecodeParams& p = s.p;
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
+#pragma unroll 1
   for (int i = threadIdx.x; i < p.h * p.value_dim; i += kDecodeThreads) o[i] = from_float<T>(0);
   for (int i = threadIdx.x; i < kBranches; i += kDecodeThreads) p.read[s.at() * kBranches + i] = 0;
 }
 
 __device__ inline void no_blocks(const Step& s) {
+#pragma unroll 1
   for (int i = threadIdx.x; i < s.p.n; i += kDecodeThreads) s.p.idx[s.at() * s.p.n + i] = -1;
 }
 
@@ -293,6 +304,7 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
     if (s.own() >= p.n) {
       choose(s, shared.work);
     } else {
+#pragma unroll 1
       for (int f = threadIdx.x; f < p.n; f += kDecodeThreads) p.idx[s.at() * p.n + f] = f <= s.own() ? f : -1;
     }
   }

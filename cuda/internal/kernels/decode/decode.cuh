@@ -8,6 +8,8 @@
 
 namespace nsa {
 
+// Kernels run a few steps, so that their instructions come from far: loops are not unrolled but where loads are to be under way.
+constexpr int kDecodePairs = 128; // of dims of a key, at most
 constexpr int kDecodeThreads = 128, kDecodeWarps = kDecodeThreads / 32;
 
 // The branches in the order of their bits, gates and counts. Dense attention is a window that lies in pages.
@@ -32,7 +34,7 @@ struct DecodeParams {
   float* parts;                 // [B,Hkv,parts,part], see Part
   float* logits;                // [B,Hkv,h,most] of the compressed keys, without the scale
   DecodeRegion tokens, compressed, window, tail;
-  double log2_base;
+  double turns[kDecodePairs];   // of each pair of dims from one position to the next: see rope.cuh
   int64_t most;                 // compressed keys of a sequence
   int32_t groups, h, dim, value_dim, width;
   int32_t l, d, select_block, n, w, hidden;
@@ -40,7 +42,7 @@ struct DecodeParams {
   int32_t dense;
   int32_t split[kBranches];     // keys of a part
   int32_t first[kBranches];     // part of a branch
-  int32_t all;                  // parts of a group
+  int32_t all, part_size;       // parts of a group, and floats of one
   int32_t blocks;               // that a sequence can have to choose from
   float scale;                  // 1/sqrt(D)
 };
@@ -108,8 +110,7 @@ struct KeyRows {
 struct Part {
   float* o;
   int h, value_dim;
-  __device__ Part(const DecodeParams& p, int64_t at, int i) : o(p.parts + (at * p.all + i) * size(p)), h(p.h), value_dim(p.value_dim) {}
-  static __device__ int size(const DecodeParams& p) { return (p.h * p.value_dim + 2 * p.h + 4) / 4 * 4; }
+  __device__ Part(const DecodeParams& p, int64_t at, int i) : o(p.parts + (at * p.all + i) * p.part_size), h(p.h), value_dim(p.value_dim) {}
   __device__ float* top() const { return o + h * value_dim; }
   __device__ float* sum() const { return top() + h; }
   __device__ int32_t* read() const { return reinterpret_cast<int32_t*>(sum() + h); }
@@ -133,10 +134,12 @@ __device__ inline bool arrive(const DecodeParams& p, int64_t at, int expected) {
 
 // Operations of a whole warp: every lane gets the result.
 __device__ inline float warp_max(float x) {
+#pragma unroll
   for (int o = 16; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
   return x;
 }
 template <typename V> __device__ inline V warp_sum(V x) {
+#pragma unroll
   for (int o = 16; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
   return x;
 }

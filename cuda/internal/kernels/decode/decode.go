@@ -32,8 +32,10 @@ const (
 	branches
 )
 
-// warps of a block.
-const warps = 4
+const (
+	warps     = 4   // of a block
+	mostPairs = 128 // of dims of a key
+)
 
 // region is DecodeRegion of decode.cuh.
 type region struct{ keys, values, places int64 }
@@ -50,15 +52,14 @@ type decodeParams struct {
 	phi                                      [2][3]kernels.Ref
 	cache, rows, o, idx, read, parts, logits kernels.Ref
 	tokens, compressed, window, tail         region
-	log2Base                                 float64
+	turns                                    [mostPairs]float64
 	most                                     int64
 	groups, h, dim, valueDim, width          int32
 	l, d, selectBlock, n, w, hidden          int32
 	stores, has, dense                       int32
 	split, first                             [branches]int32
-	all, blocks                              int32
+	all, partSize, blocks                    int32
 	scale                                    float32
-	_                                        int32
 }
 
 // products are the classes of decode_products.cuh, as decode.cu launches them.
@@ -119,9 +120,15 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 	p := &decodeParams{
 		q: q.Ref, cache: b.In[len(b.In)-2].Ref, rows: rows.Ref, o: b.Out[0].Ref, idx: b.Out[1].Ref, read: b.Out[2].Ref,
 		tokens: regionOf(layout.Tokens), compressed: regionOf(layout.Compressed), window: regionOf(layout.Window), tail: regionOf(layout.Tail),
-		log2Base: math.Log2(op.Base), groups: int32(groups), h: int32(h), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(rows.Dim(1)),
+		groups: int32(groups), h: int32(h), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(rows.Dim(1)),
 		l: int32(c.BlockLen), d: int32(c.Stride), selectBlock: int32(c.SelectBlock), n: int32(max(1, c.TopN)), w: int32(c.Window),
 		dense: kernels.Flag(c.Dense()), scale: float32(1 / math.Sqrt(float64(c.KeyDim))),
+	}
+	if c.KeyDim > 2*mostPairs {
+		return graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*mostPairs)
+	}
+	for i := range c.KeyDim / 2 {
+		p.turns[i] = math.Pow(op.Base, -2*float64(i)/float64(c.KeyDim)) / (2 * math.Pi)
 	}
 	var keys [branches]int64 // of a sequence at most
 	if c.Dense() {
@@ -178,7 +185,8 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 		p.logits = b.Work(sequences * h * p.most * 4)
 	}
 	p.all = int32(spans + chosen)
-	p.parts = b.Work(sequences * (spans + chosen) * partFloats(h, int64(c.ValueDim)) * 4)
+	p.partSize = int32((h*int64(c.ValueDim) + 2*h + 4) / 4 * 4)
+	p.parts = b.Work(sequences * (spans + chosen) * int64(p.partSize) * 4)
 
 	lists := kernels.Pieces(int64(p.n), 32) * 32 * warps
 	choice := kernels.Pieces(int64(p.blocks), 128*warps)*128*warps + 2*lists + 2*int64(p.n) + 2*h + spans*2*h
@@ -209,6 +217,3 @@ func partLength(step, keys, wanted int64) int64 {
 	parts := min(wanted, mostParts, max(1, kernels.Pieces(keys, step)))
 	return max(1, kernels.Pieces(kernels.Pieces(keys, parts), step)) * step
 }
-
-// partFloats is the size of a Part of decode.cuh.
-func partFloats(h, valueDim int64) int64 { return (h*valueDim + 2*h + 4) / 4 * 4 }

@@ -10,9 +10,12 @@ namespace nsa {
 // barrier must follow.
 __device__ inline void read_stats(const DecodeParams& p, int64_t at, int first, int count, float* to) {
   const float* from = Part(p, at, first).top();
-  const int width = 2 * p.h, size = Part::size(p);
+  const int width = 2 * p.h;
+#pragma unroll 1
+  for (int c = threadIdx.x % 32; c < width; c += 32) {
 #pragma unroll 4
-  for (int i = threadIdx.x; i < count * width; i += kDecodeThreads) to[i] = __ldcg(from + i / width * size + i % width);
+    for (int i = threadIdx.x / 32; i < count; i += kDecodeWarps) to[i * width + c] = __ldcg(from + int64_t(i) * p.part_size + c);
+  }
 }
 
 // Stats are what read_stats has read.
@@ -29,8 +32,10 @@ struct Stats {
     const int lane = threadIdx.x % 32;
     Softmax all;
     all.start();
+#pragma unroll 1
     for (int i = lane; i < count; i += 32) all.top = fmaxf(all.top, top(i, j));
     all.top = warp_max(all.top);
+#pragma unroll 1
     for (int i = lane; i < count; i += 32) all.sum += exp2f((top(i, j) - all.base()) * p.scale * kLog2E) * sum(i, j);
     all.sum = warp_sum(all.sum);
     return all;
@@ -46,6 +51,7 @@ __device__ inline void take_best(uint32_t* scores, int each, int wanted, uint32_
   int place;
   const auto look = [&] {
     mine = 0, place = 0;
+#pragma unroll 1
     for (int i = 0; i < each; i += 4) {
       const uint4 four = *reinterpret_cast<const uint4*>(scores + i);
       if (four.x > mine) mine = four.x, place = i;
@@ -55,6 +61,7 @@ __device__ inline void take_best(uint32_t* scores, int each, int wanted, uint32_
     }
   };
   look();
+#pragma unroll 1
   for (int f = 0; f < wanted; ++f) {
     const uint32_t top = __reduce_max_sync(0xffffffffu, mine);
     const int winner = __ffs(__ballot_sync(0xffffffffu, mine == top)) - 1;
@@ -82,6 +89,7 @@ __device__ inline void choose(const Step& s, float* shared) {
   const Stats stats = {p, norms + p.h, s.parts_of(kCompressedBranch)};
   read_stats(p, at, p.first[kCompressedBranch], stats.count, norms + p.h);
   __syncthreads();
+#pragma unroll 1
   for (int j = warp; j < p.h; j += kDecodeWarps) {
     const Softmax all = stats.joined(j);
     if (lane == 0) tops[j] = all.base(), norms[j] = all.norm();
@@ -92,8 +100,10 @@ __device__ inline void choose(const Step& s, float* shared) {
   constexpr int kWide = 4, kHeads = 8;
   float* logits = p.logits + at * p.h * p.most;
   const float scale = p.scale * kLog2E;
+#pragma unroll 1
   for (int i = threadIdx.x * kWide; i < visible; i += kDecodeThreads * kWide) {
     float sum[kWide] = {};
+#pragma unroll 1
     for (int j = 0; j < p.h; j += kHeads) {
       float4 x[kHeads];
 #pragma unroll
@@ -113,6 +123,7 @@ __device__ inline void choose(const Step& s, float* shared) {
 
   // Block 1 + i gets those of the compressed keys that share tokens with it, times the tokens over d.
   const int l = p.l / p.d, wide = p.select_block / p.d, weights = l + wide - 1;
+#pragma unroll 1
   for (int i = threadIdx.x; i < each * kDecodeThreads; i += kDecodeThreads) {
     const int first = (i + 1) * wide - l + 1;
     float score = 0;
@@ -125,16 +136,20 @@ __device__ inline void choose(const Step& s, float* shared) {
   __syncthreads();
 
   // Each warp takes the best of its scores, then one warp the best of these. Unused places are 0.
+#pragma unroll 1
   for (int f = free + lane; f < room / kDecodeWarps; f += 32) best[warp * (room / kDecodeWarps) + f] = 0;
   take_best(scores + warp * 32 * each, each, free, best + warp * (room / kDecodeWarps), places + warp * (room / kDecodeWarps));
+#pragma unroll 1
   for (int f = lane; f < free; f += 32) places[warp * (room / kDecodeWarps) + f] += warp * 32 * each;
   __syncthreads();
   if (warp > 0) return;
   take_best(best, room / 32, free, scores, chosen);
   int32_t* idx = p.idx + at * p.n;
+#pragma unroll 1
   for (int f = lane; f < free; f += 32) {
     const int mine = places[chosen[f]];
     int before = 0;
+#pragma unroll 1
     for (int e = 0; e < free; ++e) before += places[chosen[e]] < mine;
     idx[1 + before] = 1 + mine;
   }

@@ -26,10 +26,11 @@ struct Source {
 };
 
 // rotation_of returns the rotation of a pair of dims at the token of s.
-__device__ inline float2 rotation_of(const Step& s, int pair) { return rotation_at(s.t, turns_of(pair, s.p.dim, s.p.log2_base), false); }
+__device__ inline float2 rotation_of(const Step& s, int pair) { return rotation_at(s.t, s.p.turns[pair], false); }
 
 // rotations sets rotation [D/2], in shared memory.
 __device__ inline void rotations(const Step& s, float2* rotation) {
+#pragma unroll 1
   for (int i = threadIdx.x; i < s.p.dim / 2; i += kDecodeThreads) rotation[i] = rotation_of(s, i);
   __syncthreads();
 }
@@ -64,7 +65,7 @@ template <typename T, int W> struct MatrixUnits {
       const int j = first + i * kRows;
       raw[i] = in && j < p.h ? reinterpret_cast<const uint32_t*>(static_cast<const T*>(p.q) + (s.at() * p.h + j) * p.dim)[pair_of] : 0;
     }
-    const float2 rotation = rotation_of(s, pair_of);
+    const float2 rotation = rotation_of(s, in ? pair_of : 0);
 #pragma unroll
     for (int i = 0; i < 16 / kRows; ++i) {
       T lanes[2];
