@@ -2,6 +2,7 @@
 FlashAttention-2, and sliding window and compressed attention, whose masks it takes as an array, by the backends that take masks.
 
     python3 bench/peers.py [FILE.csv]
+    python3 bench/peers.py decode [FILE.csv]    # one token of each sequence of a batch against all keys before it, forward alone
 
 Milliseconds, forward, and forward and backward: the median of up to 20 runs by CUDA events, after up to 5 to warm up, in about a
 second. It needs a GPU and PyTorch.
@@ -87,14 +88,31 @@ def times(heads, kv_heads, dim, length, keys, mask, backend):
         return f"{alone:.4f}", f"{milliseconds(both):.4f}"
 
 
+def decoding():
+    """Dense attention of one token of each sequence, over keys that it all sees."""
+    for shape, (heads, kv_heads, dim) in SHAPES.items():
+        for batch, length in ((1, 2048), (16, 2048), (64, 2048), (1, 65536), (8, 65536)):
+            q, k, v = (torch.randn(batch, h, n, dim, device="cuda", dtype=torch.bfloat16) for h, n in ((heads, 1), (kv_heads, length), (kv_heads, length)))
+            for backend in ("cuDNN", "FA-2"):
+                try:
+                    with sdpa_kernel(BACKENDS[backend]), torch.no_grad():
+                        ms = milliseconds(lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True))
+                    yield shape, length, f"decode, batch {batch}", backend, f"{ms:.4f}", ""
+                except RuntimeError as err:
+                    yield shape, length, f"decode, batch {batch}", backend, "refused", str(err).strip().splitlines()[0]
+
+
 def main():
-    if len(sys.argv) > 2 or sys.argv[1:] and sys.argv[1].startswith("-"):
+    args = sys.argv[1:]
+    one = args[:1] == ["decode"]
+    args = args[one:]
+    if len(args) > 1 or args and args[0].startswith("-"):
         sys.exit(__doc__)
-    out = csv.writer(open(sys.argv[1], "w", newline="", buffering=1) if sys.argv[1:] else sys.stdout)
+    out = csv.writer(open(args[0], "w", newline="", buffering=1) if args else sys.stdout)
     out.writerow(["date", "commit", "machine", "pytorch", "command", "shape", "length", "attention", "backend", "forward_ms", "forward_and_backward_ms"])
     commit = subprocess.getoutput("git rev-parse --short=12 HEAD 2>/dev/null") or "unknown"
-    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, "python3 bench/peers.py"]
-    for row in rows():
+    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, "python3 bench/peers.py" + " decode" * one]
+    for row in decoding() if one else rows():
         out.writerow([*run, *row])
 
 
