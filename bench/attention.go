@@ -71,10 +71,11 @@ func benchAttention(r *report) {
 		r.add("exponentials, measured ceiling", "float32", c.Exp/1e12, "T/s")
 	}
 	for _, shape := range attentionShapes {
-		for s := 2048; s <= 131072; s *= 2 {
-			if skipsLength(s) {
-				continue
-			}
+		lengths := []int{2048, 4096, 8192, 16384, 32768, 65536, 131072}
+		if onlyLength != 0 {
+			lengths = []int{onlyLength}
+		}
+		for _, s := range lengths {
 			at := attentionAt{r, shape, s, ceiling / 1e12}
 			at.addBranches()
 			at.add(at.time("selected attention, random blocks", at.chosen(1))...)

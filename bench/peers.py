@@ -1,13 +1,14 @@
 """Times PyTorch's scaled_dot_product_attention at the sizes of `bench -suite attention`, in bf16: dense causal attention by cuDNN and
 FlashAttention-2, and sliding window and compressed attention, whose masks it takes as an array, by the backends that take masks.
 
-    python3 bench/peers.py [FILE.csv]
-    python3 bench/peers.py decode [FILE.csv]    # one token of each sequence of a batch against all keys before it, forward alone
+    python3 bench/peers.py [-length N] [-decode] [FILE.csv]
 
 Milliseconds, forward, and forward and backward: the median of up to 20 runs by CUDA events, after up to 5 to warm up, in about a
-second. It needs a GPU and PyTorch.
+second. With -decode microseconds of dense attention of one more token of each sequence behind N, replayed from a CUDA graph, by the
+backends that take it. It needs a GPU and PyTorch.
 """
 
+import argparse
 import csv
 import datetime
 import statistics
@@ -53,8 +54,8 @@ def masks(length):
     return {"dense": (length, None), "window": (length, window), "compressed": (compressed, ended)}
 
 
-def rows():
-    for length in (2048 << i for i in range(6)):
+def rows(lengths):
+    for length in lengths:
         for shape, (heads, kv_heads, dim) in SHAPES.items():
             for name, (keys, mask) in masks(length).items():
                 for backend in BACKENDS:
@@ -88,31 +89,53 @@ def times(heads, kv_heads, dim, length, keys, mask, backend):
         return f"{alone:.4f}", f"{milliseconds(both):.4f}"
 
 
-def decoding():
-    """Dense attention of one token of each sequence, over keys that it all sees."""
-    for shape, (heads, kv_heads, dim) in SHAPES.items():
-        for batch, length in ((1, 2048), (16, 2048), (64, 2048), (1, 65536), (8, 65536)):
-            q, k, v = (torch.randn(batch, h, n, dim, device="cuda", dtype=torch.bfloat16) for h, n in ((heads, 1), (kv_heads, length), (kv_heads, length)))
-            for backend in ("cuDNN", "FA-2"):
-                try:
-                    with sdpa_kernel(BACKENDS[backend]), torch.no_grad():
-                        ms = milliseconds(lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True))
-                    yield shape, length, f"decode, batch {batch}", backend, f"{ms:.4f}", ""
-                except RuntimeError as err:
-                    yield shape, length, f"decode, batch {batch}", backend, "refused", str(err).strip().splitlines()[0]
+def decode_rows(lengths):
+    for length in lengths:
+        for shape, (heads, kv_heads, dim) in SHAPES.items():
+            for batch in (1, 8, 16, 64):
+                if batch * length * kv_heads * dim * 8 <= 8 << 30:
+                    for backend in BACKENDS:
+                        try:
+                            yield shape, length, batch, backend, decode_microseconds(heads, kv_heads, dim, length, batch, backend)
+                        except RuntimeError as err:
+                            yield shape, length, batch, backend, "refused: " + str(err).strip().splitlines()[0]
+
+
+def decode_microseconds(heads, kv_heads, dim, length, batch, backend):
+    shared = backend != "memory-efficient"  # else each head has its own keys: they are repeated before the time is taken
+    groups = kv_heads if shared else heads
+    if groups * batch * length * dim * 4 > 32 << 30:
+        raise RuntimeError("too large")
+    q = torch.randn(batch, heads, 1, dim, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(batch, groups, length, dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    with torch.no_grad(), sdpa_kernel(BACKENDS[backend]):
+        scaled_dot_product_attention(q, k, v, enable_gqa=shared)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(8):
+                scaled_dot_product_attention(q, k, v, enable_gqa=shared)
+        return f"{milliseconds(graph.replay) * 1e3 / 8:.2f}"
 
 
 def main():
-    args = sys.argv[1:]
-    one = args[:1] == ["decode"]
-    args = args[one:]
-    if len(args) > 1 or args and args[0].startswith("-"):
-        sys.exit(__doc__)
-    out = csv.writer(open(args[0], "w", newline="", buffering=1) if args else sys.stdout)
-    out.writerow(["date", "commit", "machine", "pytorch", "command", "shape", "length", "attention", "backend", "forward_ms", "forward_and_backward_ms"])
+    arguments = argparse.ArgumentParser(usage=__doc__)
+    arguments.add_argument("-length", type=int)
+    arguments.add_argument("-decode", action="store_true")
+    arguments.add_argument("file", nargs="?")
+    given = arguments.parse_args()
+    out = csv.writer(open(given.file, "w", newline="", buffering=1) if given.file else sys.stdout, lineterminator="\n")
     commit = subprocess.getoutput("git rev-parse --short=12 HEAD 2>/dev/null") or "unknown"
-    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, "python3 bench/peers.py" + " decode" * one]
-    for row in decoding() if one else rows():
+    command = "python3 bench/peers.py" + (f" -length {given.length}" if given.length else "") + (" -decode" if given.decode else "")
+    run = [datetime.date.today(), commit, torch.cuda.get_device_name(), torch.__version__, command]
+    columns = ["date", "commit", "machine", "pytorch", "command", "shape", "length"]
+    if given.decode:
+        out.writerow([*columns, "batch", "backend", "us"])
+        found = decode_rows([given.length] if given.length else [2048, 65536])
+    else:
+        out.writerow([*columns, "attention", "backend", "forward_ms", "forward_and_backward_ms"])
+        found = rows([given.length] if given.length else [2048 << i for i in range(6)])
+    for row in found:
         out.writerow([*run, *row])
 
 

@@ -37,7 +37,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	set.StringVar(&o.model, "model", "", "run folder, checkpoint or file of weights")
 	set.StringVar(&o.tokenizer, "tokenizer", "", "tokenizer.json of the model; empty: that of its run")
 	set.StringVar(&o.text, "text", "", "text to run")
-	set.StringVar(&o.file, "file", "", "file of the text, in place of -text; without both it is a small Go function")
+	set.StringVar(&o.file, "file", "", "file of the text, in place of -text; without both it is a small Go program")
 	set.StringVar(&o.out, "out", "inspect", "folder to write to, which is made")
 	set.StringVar(&o.device, "device", "auto", "auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none")
 	set.IntVar(&o.tokens, "tokens", 0, "most tokens to run, in windows of the model's context; the page shows the first window; 0: one window")

@@ -49,6 +49,10 @@ func run(ctx context.Context, args []string) error {
 		fmt.Printf("--- sample\n%s\n", tinylm.Printable(r.Sample))
 	}
 	fmt.Printf("--- run folder: %s\n", r.Folder)
-	fmt.Printf("held-out loss %.4f nats/byte after %d tokens in %.1f s\n", r.Bits*math.Ln2, r.Tokens, r.Elapsed.Seconds())
+	heldOut := "no final evaluation"
+	if r.Bits > 0 {
+		heldOut = fmt.Sprintf("held-out loss %.4f nats/byte", r.Bits*math.Ln2)
+	}
+	fmt.Printf("%s after %d tokens in %.1f s\n", heldOut, r.Tokens, r.Elapsed.Seconds())
 	return nil
 }

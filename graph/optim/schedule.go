@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 )
@@ -82,6 +83,29 @@ type LossScale struct {
 
 // NewLossScale returns a scale of 2^16. It stays between 1 and 2^24.
 func NewLossScale() *LossScale { return &LossScale{value: firstLossScale} }
+
+// lossScaleState is a LossScale in JSON.
+type lossScaleState struct {
+	Value float64 `json:"value"`
+	Good  int     `json:"good"`
+}
+
+// MarshalJSON and UnmarshalJSON keep a scale in a checkpoint: one that is read goes on as the one that was written.
+func (l *LossScale) MarshalJSON() ([]byte, error) {
+	return json.Marshal(lossScaleState{l.value, l.good})
+}
+
+func (l *LossScale) UnmarshalJSON(data []byte) error {
+	var s lossScaleState
+	if err := json.Unmarshal(data, &s); err != nil {
+		return fmt.Errorf("optim: loss scale: %w", err)
+	}
+	if !(s.Value >= leastLossScale && s.Value <= mostLossScale) || s.Good < 0 || s.Good >= goodSteps {
+		return fmt.Errorf("optim: loss scale %v after %d good steps, want %d to %d and 0 to %d", s.Value, s.Good, leastLossScale, mostLossScale, goodSteps-1)
+	}
+	l.value, l.good = s.Value, s.Good
+	return nil
+}
 
 // Value returns the scale of the next step.
 func (l *LossScale) Value() float64 { return l.value }

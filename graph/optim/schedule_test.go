@@ -1,10 +1,13 @@
 package optim
 
 import (
+	"encoding/json"
 	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // TestWarmupLinear: the warm-up and both ends are those of the cosine, and what lies between is on a line.
@@ -70,4 +73,21 @@ func TestLossScale(t *testing.T) {
 	require.Equal(t, float64(leastLossScale), l.value)
 	require.True(t, l.Adjust(math.NaN(), 2), "at 1 it may still go on")
 	require.False(t, l.Adjust(math.NaN(), 1), "no smaller scale would help")
+}
+
+// TestLossScaleInJSON: a scale that was written and read goes on as the other does.
+func TestLossScaleInJSON(t *testing.T) {
+	one, other := NewLossScale(), new(LossScale)
+	for step := range 5 * goodSteps {
+		norm := 3.0
+		if step%1700 == 9 {
+			norm = math.Inf(1)
+		}
+		one.Adjust(norm, one.Value())
+		require.NoError(t, json.Unmarshal(testutil.Must(json.Marshal(one))(t), other))
+		require.Equal(t, one, other)
+	}
+	for _, bad := range []string{`{}`, `{"value":0.5}`, `{"value":1e9}`, `{"value":8,"good":-1}`, `{"value":8,"good":1000}`, `[]`, `{"value":"x"}`} {
+		require.ErrorContains(t, json.Unmarshal([]byte(bad), other), "optim: loss scale", bad)
+	}
 }

@@ -43,7 +43,7 @@ func TestDecoderOnGPU(t *testing.T) {
 			t.Run(fmt.Sprint(name, "/", p), func(t *testing.T) {
 				bound := 1e-5
 				if unit > 0 {
-					m := newTestModel(t, w, b, 1, n, WithMachine(graph.WithBackend(b), graph.WithPrecision(p)))
+					m := newTestModel(t, w, nil, 1, n, WithMachine(graph.WithBackend(b), graph.WithPrecision(p)))
 					copy(m.Tokens(), tokens)
 					require.NoError(t, m.Run())
 					bound = 2*testutil.RelErr(testutil.Floats(t, testutil.Must(m.Logits())(t).Data()), want) + unit

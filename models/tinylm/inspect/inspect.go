@@ -19,7 +19,7 @@ import (
 //go:embed sample.txt
 var sample string
 
-// Sample returns a small Go function, the text to look at where nobody names another one.
+// Sample returns a small Go program, the text to look at where nobody names another one.
 func Sample() string { return sample }
 
 // Options of Inspect. The zero value takes tokens for bytes and runs on the CPU.

@@ -137,7 +137,7 @@ type pageLayer struct {
 }
 
 // pageWords is the counts of a group, in percent.
-type pageWords struct{ Found, Chance, Looked, Even string }
+type pageWords struct{ Chosen, AsFar, Looked, Even string }
 
 func percent(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
 
@@ -150,8 +150,8 @@ func (l Layer) page() pageLayer {
 	}
 	p.Means = strings.Join(means, ", ")
 	for _, w := range l.Words {
-		n := float64(max(1, w.Queries))
-		p.Words = append(p.Words, pageWords{percent(float64(w.Found) / n), percent(w.Chance / n), percent(w.Looked / n), percent(w.Even / n)})
+		n, blocks := float64(max(1, w.Queries)), float64(max(1, w.Blocks))
+		p.Words = append(p.Words, pageWords{percent(float64(w.Chosen) / blocks), percent(w.AsFar / blocks), percent(w.Looked / n), percent(w.Even / n)})
 	}
 	return p
 }

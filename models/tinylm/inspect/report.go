@@ -175,9 +175,10 @@ func (r *Report) Summary() string {
 	if w.Queries == 0 {
 		return text
 	}
-	part := func(x float64) float64 { return 100 * x / float64(w.Queries) }
-	return text + fmt.Sprintf("\nqueries inside a word that stood before: %.1f %% choose a block with it, %.1f %% by a random choice;\n"+
-		"it has %.1f %% of the attention to chosen blocks, %.1f %% were it even", part(float64(w.Found)), part(w.Chance), part(w.Looked), part(w.Even))
+	part := func(x float64, of int) float64 { return 100 * x / float64(of) }
+	return text + fmt.Sprintf("\nqueries inside a word that stood before choose %.1f %% of the blocks with it, by distance alone %.1f %%;\n"+
+		"these have %.1f %% of the attention to chosen blocks, %.1f %% were it even", part(float64(w.Chosen), w.Blocks), part(w.AsFar, w.Blocks),
+		part(w.Looked, w.Queries), part(w.Even, w.Queries))
 }
 
 // losses returns -ln p of each token given those before it, from the logits [S,V] of a window; 0 for the first.

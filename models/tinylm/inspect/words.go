@@ -16,8 +16,9 @@ import (
 // byte of a word of four letters or more, where a look at the earlier occurrence tells how it goes on. Numbers are sums over queries.
 type Words struct {
 	Queries int
-	Found   int     // with an earlier occurrence in a block that is chosen and not forced
-	Chance  float64 // what Found would be on average were these blocks drawn at random
+	Blocks  int     // with an earlier occurrence, which may be chosen or not
+	Chosen  int     // of these
+	AsFar   float64 // what Chosen would be if a query chose as many blocks, by their distance alone
 	Looked  float64 // the part of the attention to unforced blocks that goes to those with an earlier occurrence
 	Even    float64 // what Looked would be were the attention even over unforced blocks
 }
@@ -32,7 +33,7 @@ type Use struct {
 
 // add adds the counts of another window.
 func (w *Words) add(o Words) {
-	w.Queries, w.Found, w.Chance = w.Queries+o.Queries, w.Found+o.Found, w.Chance+o.Chance
+	w.Queries, w.Blocks, w.Chosen, w.AsFar = w.Queries+o.Queries, w.Blocks+o.Blocks, w.Chosen+o.Chosen, w.AsFar+o.AsFar
 	w.Looked, w.Even = w.Looked+o.Looked, w.Even+o.Even
 }
 
@@ -78,34 +79,65 @@ func targetsOf(texts []string, n, size int) (list []target) {
 // wordsOf returns the counts of each group of a layer for the queries of targets. Blocks and their shares are [S,groups,n].
 func wordsOf(targets []target, blocks []int32, shares []float64, groups, n int) []Words {
 	list := make([]Words, groups)
-	for _, x := range targets {
-		for g := range groups {
-			w, at := &list[g], (x.query*groups+g)*n
+	for g := range list {
+		w := &list[g]
+		chosenOf := func(x target) []int32 { return blocks[(x.query*groups+g)*n:][:n] }
+		often := chosenByDistance(targets, chosenOf)
+		for _, x := range targets {
 			var all, found int
-			var looked, total float64
-			for i, b := range blocks[at : at+n] {
+			var looked, seen float64
+			for i, b := range chosenOf(x) {
 				if b < 1 || int(b) > x.free {
 					continue
 				}
+				share := shares[(x.query*groups+g)*n+i]
 				all++
-				total += shares[at+i]
+				seen += share
 				if x.blocks[b] {
 					found++
-					looked += shares[at+i]
+					looked += share
 				}
 			}
-			w.Queries++
-			w.Chance += 1 - missed(x.free, len(x.blocks), n-ops.ForcedBlocks)
-			if found > 0 {
-				w.Found++
+			w.Queries, w.Blocks, w.Chosen = w.Queries+1, w.Blocks+len(x.blocks), w.Chosen+found
+			var with, total float64
+			for b := 1; b <= x.free; b++ {
+				total += often[x.free-b]
+				if x.blocks[int32(b)] {
+					with += often[x.free-b]
+				}
 			}
 			if total > 0 {
-				w.Looked += looked / total
+				w.AsFar += float64(all) * with / total
+			}
+			if seen > 0 {
+				w.Looked += looked / seen
 				w.Even += float64(found) / float64(all)
 			}
 		}
 	}
 	return list
+}
+
+// chosenByDistance returns how often blocks are chosen, by the number of free blocks between them and the query.
+func chosenByDistance(targets []target, chosenOf func(target) []int32) (often []float64) {
+	var all []float64
+	for _, x := range targets {
+		for len(all) < x.free {
+			all, often = append(all, 0), append(often, 0)
+		}
+		for d := range x.free {
+			all[d]++
+		}
+		for _, b := range chosenOf(x) {
+			if b >= 1 && int(b) <= x.free {
+				often[x.free-int(b)]++
+			}
+		}
+	}
+	for d := range often {
+		often[d] /= all[d]
+	}
+	return often
 }
 
 // usesOf returns for each word of targets the use with the largest share, the largest ones first.
@@ -125,15 +157,6 @@ func usesOf(targets []target, layers []Layer) (list []Use) {
 		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Query, b.Query))
 	})
 	return list
-}
-
-// missed returns the probability that k of m blocks, drawn at random, hold none of some targets.
-func missed(m, targets, k int) float64 {
-	p := 1.0
-	for i := range k {
-		p *= max(0, float64(m-targets-i)) / float64(m-i)
-	}
-	return p
 }
 
 // targets returns the queries of a text that Words counts; of a model without blocks there are none.

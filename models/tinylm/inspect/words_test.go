@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"math/bits"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -9,27 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMissedCountsSubsets: the chance is the part of all subsets that hold no target.
-func TestMissedCountsSubsets(t *testing.T) {
-	for m := 1; m <= 9; m++ {
-		for k := range m + 1 {
-			for targets := range m + 1 {
-				all, none := 0, 0
-				for set := range 1 << m {
-					if bits.OnesCount(uint(set)) == k {
-						all++
-						if set&(1<<targets-1) == 0 {
-							none++
-						}
-					}
-				}
-				require.InDelta(t, float64(none)/float64(all), missed(m, targets, k), 1e-12)
-			}
-		}
-	}
-}
-
-// TestWordsOfRandomChoices: random blocks find as many words as chance says, and attention that is even looks at as many.
+// TestWordsOfRandomChoices: of random blocks those with a word are chosen as often as others, and attention that is even looks at as many.
 func TestWordsOfRandomChoices(t *testing.T) {
 	const size, n, groups = 4, 5, 2
 	r := rand.New(rand.NewPCG(1, 3))
@@ -66,7 +45,7 @@ func TestWordsOfRandomChoices(t *testing.T) {
 		}
 	}
 	require.Greater(t, sum.Queries, 10000)
-	require.InEpsilon(t, sum.Chance, sum.Found, 0.01)
+	require.InEpsilon(t, sum.AsFar, sum.Chosen, 0.01)
 	require.InEpsilon(t, sum.Even, sum.Looked, 0.01)
 }
 

@@ -87,7 +87,7 @@ func Preset(name string) (Options, error) {
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor,
 	}
 	if name == "base" {
-		o.Batch, o.Minutes, o.LR, o.EvalTokens, o.FinalEval, o.Sample = 1, 60, 6e-4, 4<<10, 16<<10, 100
+		o.Batch, o.Minutes, o.LR, o.EvalTokens, o.Sample = 1, 60, 6e-4, 64<<10, 100
 	}
 	o.setModel(c)
 	return o, nil
