@@ -22,7 +22,7 @@ import (
 
 const decodingSlots = 3
 
-// decodingCache returns the cache of a case for a type: Without slots of its own it has decodingSlots.
+// decodingCache returns the cache of a case for a type, with decodingSlots.
 func decodingCache(c opcases.Decoding, s storage) ops.KVCache {
 	k := c.Cache
 	k.Slots, k.Pages = decodingSlots, decodingSlots*decodingPages(c)+1

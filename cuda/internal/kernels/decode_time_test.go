@@ -67,9 +67,8 @@ func (x decodeTime) time(t *testing.T, dev *gpu) {
 		}
 	}
 	in = append(in, cache, argOf(tensor.Int32, dev.put(t, encodeInts(rows)), x.batch, 1+pages))
-	for i, o := range []ops.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, 16), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
+	for _, o := range []ops.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, 16), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
 		out = append(out, arg{o, dev.room(t, int64(o.Bytes()))})
-		_ = i
 	}
 	plan := testutil.Must(planOf(dev.properties(), "", op, graph.Site{In: siteOf(in, nil).In, Out: siteOf(nil, out).Out}))(t)
 	b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
