@@ -58,36 +58,45 @@ func benchDecode(r *report) {
 
 const pageLen = 512
 
-// addDecode measures a step of all slots at token s.
-func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {
+// decodeStep is the attention of layers that take token s of all slots, each with a cache of its own.
+type decodeStep struct {
+	graph   *G.ExprGraph
+	inputs  G.Nodes // but the caches
+	caches  G.Nodes
+	outputs G.Nodes
+	counted *G.Node // keys read by the last layer
+	read    int     // keys that a group has to read
+}
+
+func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeStep {
 	g := G.NewGraph()
-	in := G.Nodes{input(g, "q", c.Slots, 1, shape.heads, c.KeyDim)}
-	branches, read := 0, 0 // keys that a group reads
+	d := &decodeStep{graph: g, inputs: G.Nodes{input(g, "q", c.Slots, 1, shape.heads, c.KeyDim)}}
 	add := func(name string) {
-		in = append(in, input(g, name+" k", c.Slots, 1, c.KVHeads, c.KeyDim), input(g, name+" v", c.Slots, 1, c.KVHeads, c.ValueDim))
+		d.inputs = append(d.inputs, input(g, name+" k", c.Slots, 1, c.KVHeads, c.KeyDim), input(g, name+" v", c.Slots, 1, c.KVHeads, c.ValueDim))
 	}
+	branches := 0
 	if c.Dense() {
 		add("dense")
-		read = s + 1
+		d.read = s + 1
 	} else {
-		if c.Without&(ops.Compressed|ops.Selected) != ops.Compressed|ops.Selected {
+		if c.Stores(ops.Compressed) {
 			add("compressed")
-			read += ops.NumVisible(s, c.BlockLen, c.Stride)
+			d.read += ops.NumVisible(s, c.BlockLen, c.Stride)
 		}
-		if c.Without&ops.Compressed == 0 {
+		if c.Has(ops.Compressed) {
 			branches++
 		}
-		if c.Without&ops.Selected == 0 {
+		if c.Has(ops.Selected) {
 			add("selected")
 			branches++
-			read += min(s+1, (c.TopN-1)*c.SelectBlock+s%c.SelectBlock+1)
+			d.read += min(s+1, (c.TopN-1)*c.SelectBlock+s%c.SelectBlock+1)
 		}
-		if c.Without&ops.Window == 0 {
+		if c.Has(ops.Window) {
 			add("window")
 			branches++
-			read += min(s+1, c.Window)
+			d.read += min(s+1, c.Window)
 		}
-		in = append(in, input(g, "gates", c.Slots, 1, shape.heads, branches))
+		d.inputs = append(d.inputs, input(g, "gates", c.Slots, 1, shape.heads, branches))
 	}
 	rows := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(c.Slots, 1+c.Pages/c.Slots))
 	width := rows.Shape()[1]
@@ -97,22 +106,41 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 	for i := range c.Slots {
 		rows.Int32s()[i*width] = int32(s)
 	}
-	in = append(in, input(g, "cache", c.Elements()), G.NewTensor(g, tensor.Int32, 2, G.WithShape(rows.Shape()...), G.WithName("rows"), G.WithValue(rows)))
-	o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, in...))
-	counted := must(ops.Output(o, 2))
-	m := must(graph.NewMachine(g, graph.WithKeep(o, counted)))
-	defer closes(m)
-	t := seconds(max(3, 1000/c.Slots/(1+s/8192)), m.RunAll)
-	sum := 0
-	for _, n := range counted.Value().(*tensor.Dense).Int32s() {
+	places := G.NewTensor(g, tensor.Int32, 2, G.WithShape(rows.Shape()...), G.WithName("rows"), G.WithValue(rows))
+	for i := range layers {
+		cache := G.NewVector(g, tensor.Float32, G.WithShape(c.Elements()), G.WithName(fmt.Sprint("cache ", i)),
+			G.WithValue(tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(c.Elements()))))
+		d.caches = append(d.caches, cache)
+		o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, places)...))
+		d.counted = must(ops.Output(o, 2))
+		d.outputs = append(d.outputs, o)
+	}
+	d.inputs = append(d.inputs, places)
+	return d
+}
+
+// addKeys reports the keys read a group, and fails where they are not so many as they should be.
+func (r *report) addKeys(d *decodeStep, what, size string) {
+	counts, sum := must(graph.HostValue(d.counted.Value())).(*tensor.Dense).Int32s(), 0
+	for _, n := range counts {
 		sum += int(n)
 	}
+	groups := len(counts) / 3
+	if want := d.read * groups; sum != want {
+		check(fmt.Errorf("%s, %s: the kernels have read %d keys, want %d", what, size, sum, want))
+	}
+	r.add(what+", keys read", size, float64(sum)/float64(groups), "a group", against("expected", float64(d.read)))
+}
+
+// addDecode measures a step of all slots at token s.
+func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {
+	d := newDecodeStep(shape, c, s, 1)
+	m := must(graph.NewMachine(d.graph, graph.WithKeep(append(d.outputs, d.counted)...)))
+	defer closes(m)
+	t := seconds(max(3, 1000/c.Slots/(1+s/8192)), m.RunAll)
 	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
 	r.add("decode, "+name, size, t*1e3/float64(c.Slots), "ms a token")
-	if want := read * c.Slots * c.KVHeads; sum != want {
-		check(fmt.Errorf("%s, %s: the kernels have read %d keys, want %d", name, size, sum, want))
-	}
-	r.add("decode, "+name+", keys read", size, float64(sum)/float64(c.Slots*c.KVHeads), "a group", against("expected", float64(read)))
+	r.addKeys(d, "decode, "+name, size)
 }
 
 // addDecoders measures models that decode, and what sampling costs without a cache.

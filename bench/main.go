@@ -35,6 +35,7 @@ var suites = []suite{
 	{"model", "Base() forward and backward", benchModel, false},
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, false},
 	{"decode", "one more token behind many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, false},
+	{"decode", "one more token behind many on the GPU: attention of a layer by batch, keys read, and a whole model", benchDecodeOnGPU, true},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", benchAttention, true},
 	{"thresholds", "from how many keys kernels on tensor cores are the faster ones: rows of a table in cuda/internal/kernels/attention", benchThresholds, true},
 	{"train", "Base() trains: tokens a second, load of GPU and host", ofUsualSize(benchTrain), true},
@@ -51,7 +52,9 @@ func skipsLength(tokens int) bool { return onlyLength != 0 && onlyLength != toke
 func suiteNames() string {
 	var names []string
 	for _, s := range suites {
-		names = append(names, s.name)
+		if !slices.Contains(names, s.name) {
+			names = append(names, s.name)
+		}
 	}
 	return strings.Join(names, ", ")
 }
@@ -107,12 +110,13 @@ func run(pick, out, device string) {
 	defer closes(b)
 	host, wanted := b.Device().Host, strings.Split(pick, ",")
 	for _, name := range wanted {
-		i := slices.IndexFunc(suites, func(s suite) bool { return s.name == name })
+		known := slices.ContainsFunc(suites, func(s suite) bool { return s.name == name })
+		here := slices.ContainsFunc(suites, func(s suite) bool { return s.name == name && s.gpu != host })
 		switch {
 		case name == "all":
-		case i < 0:
+		case !known:
 			check(fmt.Errorf("no suite %q, want all or some of %s", name, suiteNames()))
-		case suites[i].gpu == host:
+		case !here:
 			check(fmt.Errorf("suite %s does not run on %s: see -device", name, b.Device().Kind))
 		}
 	}

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 
@@ -144,9 +145,9 @@ func TestProductsOfALibrary(t *testing.T) {
 
 	clear(library.prepared)
 	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
-		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{4, 4}}
+		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{32, 32}} // more rows than kernels for few take
 		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o}, Policy: graph.Policy{TF32: true}}
-		require.NoError(t, b.Offers(site)[0].Guard(site))
+		require.True(t, slices.ContainsFunc(b.Offers(site), func(i graph.Implementation) bool { return i.Guard(site) == nil }))
 	}
 	require.Len(t, library.prepared, 2)
 	for p := range library.prepared {

@@ -109,3 +109,29 @@ func newTiny(t *testing.T) *tiny {
 	testutil.Must(graph.Grad(n.loss, n.weights...))(t)
 	return n
 }
+
+// TestHeldInputs: the copy of a held input in half precision lasts until Refresh, that of another one is made in each run.
+func TestHeldInputs(t *testing.T) {
+	g, f := G.NewGraph(), fakedevice.NewHalf()
+	x := single(g, "x", func(i int) float64 { return float64(i) }, 1, 4)
+	w := single(g, "w", func(int) float64 { return 1 }, 1, 4)
+	y := G.Must(ops.Linear(x, w))
+	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
+		m := newMachine(t, g, append(opts, graph.WithBackend(f), graph.WithPrecision(graph.BF16), graph.WithHeldInputs(w))...)
+		sum := func() float32 {
+			require.NoError(t, m.RunAll())
+			return testutil.Must(graph.HostValue(y.Value()))(t).(*tensor.Dense).Float32s()[0]
+		}
+		set := func(n *G.Node, v float32) { n.Value().(*tensor.Dense).Float32s()[0] = v }
+		set(x, 0)
+		set(w, 1)
+		for range 3 {
+			require.EqualValues(t, 6, sum())
+		}
+		set(x, 4)
+		set(w, 2)
+		require.EqualValues(t, 10, sum(), "x is read anew, w is not")
+		m.Refresh()
+		require.EqualValues(t, 14, sum())
+	}
+}

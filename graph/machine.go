@@ -51,7 +51,7 @@ type Machine struct {
 	begins   bool      // the next run begins the sums of WithGradSums: it writes them, and adds to nothing
 	moves    int64     // changes of addresses that kernels read, so far
 	warm     bool      // a run has succeeded
-	upToDate bool      // the copies of weights in half precision: a solver's step has written them
+	upToDate bool      // the copies of weights in half precision: a solver's step has written them, or they are held
 	watches  []*Watch
 	run      int64 // number of runs begun
 	at       *step // that runs, nil between steps
@@ -82,6 +82,7 @@ type options struct {
 	capture bool
 	eval    bool
 
+	held               G.Nodes // inputs
 	precision          Precision
 	watchNaN, watchInf bool
 	logger             *slog.Logger
@@ -110,6 +111,12 @@ func WithPolicy(p Policy) Option { return func(o *options) { o.policy = &p } }
 // WithCapture makes the machine record its kernels in the second run, and replay what was recorded from then on. It
 // records again when an input has moved to another address on the device. On a CPU it changes nothing.
 func WithCapture() Option { return func(o *options) { o.capture = true } }
+
+// WithHeldInputs says that inputs, such as the weights of a model that only predicts, keep their values from run to run: their copies in
+// half precision are made in the first run, and again after Refresh. Without derivatives in the graph it saves a pass over them.
+func WithHeldInputs(nodes ...*G.Node) Option {
+	return func(o *options) { o.held = append(o.held, nodes...) }
+}
 
 // WithEvalMode puts the ops that tell training from evaluation, such as dropout, into evaluation, as gorgonia.EvalMode
 // does for a TapeMachine; without it they are in training. It holds for the runs of this machine.

@@ -17,6 +17,7 @@ type plan struct {
 	device  Device
 	policy  Policy
 	half    tensor.Dtype // of activations; the zero value for the types of the graph
+	held    G.Nodes      // of WithHeldInputs
 
 	order    *order
 	operands []*operand
@@ -26,7 +27,7 @@ type plan struct {
 
 	halfCopies map[*G.Node]*operand // by precision: casts of inputs
 	prologue   int                  // by precision: the first steps are casts of inputs and constants, once a run
-	refreshed  int                  // by precision: the first of these are of inputs with a derivative, which a solver may write
+	refreshed  int                  // by precision: the first of these are of weights, which a solver may write: inputs with a derivative, or held
 	copies     G.Nodes              // by fuse: copies that are no steps, since their readers read the original
 	unfused    map[string]int       // by fuse: how often the backend has refused, by rule and reason
 	runs       [][]*operand         // by align: values that lie one behind the other
@@ -127,7 +128,7 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 
 // emptyPlan returns a plan without steps.
 func emptyPlan(o options) (*plan, error) {
-	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, of: map[*G.Node]*operand{}, unfused: map[string]int{}}
+	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, held: o.held, of: map[*G.Node]*operand{}, unfused: map[string]int{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 type typed struct {
 	*plan
 	casts           map[cast]*operand
-	weights, inputs []*step // the prologue: casts of inputs with a derivative, and of other inputs and constants
+	weights, inputs []*step // the prologue: casts of inputs with a derivative or held, and of other inputs and constants
 	steps           []*step
 }
 
@@ -161,7 +161,7 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
-	case v.kind == fromInput && v.node.Deriv() != nil:
+	case v.kind == fromInput && (v.node.Deriv() != nil || slices.Contains(t.held, v.node)):
 		t.weights = append(t.weights, s)
 	case c.lasts:
 		t.inputs = append(t.inputs, s)

@@ -17,7 +17,7 @@ import (
 // it. Beside the pages each slot has a ring of the w newest keys and values of the window, and one of the l newest that
 // are not compressed yet. Of dense attention, whose Params are zero, a page holds keys and values and there are no rings.
 //
-// A cache is one tensor [Elements()]. Layout says where its parts lie.
+// A cache is one tensor [Elements()], zero at first. Layout says where its parts lie.
 type KVCache struct {
 	Params           // of the NSA layer; zero: dense attention
 	Without Branches // of an NSA layer that it leaves out
@@ -106,7 +106,7 @@ func (c KVCache) Validate() error {
 
 func (c KVCache) checkElements() error {
 	tokens := float64(c.Slots)*(float64(c.Window)+float64(c.BlockLen)) + 2*float64(c.Pages)*float64(c.PageLen)
-	if n := tokens * float64(c.KVHeads) * (float64(c.KeyDim) + float64(c.ValueDim)); n > maxCache {
+	if n := (tokens*(float64(c.KeyDim)+float64(c.ValueDim)) + 2*float64(c.Slots)) * float64(c.KVHeads); n > maxCache {
 		return fmt.Errorf("a cache of %.3g elements, want at most %d", n, maxCache)
 	}
 	return nil
@@ -143,8 +143,13 @@ type CacheLayout struct {
 	Numbers    int
 }
 
+// counters is the room at the beginning of a cache, in numbers, for an int32 of each slot and group with which the blocks of a
+// kernel count each other: 0 between two steps. The CPU does not use it.
+func (c KVCache) counters() int { return pieces(2*c.Slots*c.KVHeads, 16) * 16 }
+
 // Layout returns where the parts of a valid cache lie, for backends.
 func (c KVCache) Layout() (at CacheLayout) {
+	at.Numbers = c.counters()
 	add := func(lists, places int) CacheRegion {
 		r := CacheRegion{c.KVHeads, places, c.KeyDim, c.ValueDim, at.Numbers, at.Numbers + lists*c.KVHeads*places*c.KeyDim}
 		at.Numbers = r.Values + lists*c.KVHeads*places*c.ValueDim

@@ -18,9 +18,9 @@ import (
 //	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    for the compressed, the selected and the window branch: six inputs. Two for dense attention.
 //	       A branch that the layer is Without has none, but those of the compressed branch choose the blocks of the selected one
 //	gates  [B,1,Hq,3]    activated, of the branches that the layer has; not for dense attention
+//	phi    pe [l,D], w1 [hidden,l*D], w2 [D,hidden] for keys, and the same for values: with MLP, see CompressMLP
 //	cache  [Elements()]  which the op writes to
 //	rows   int32 [B,1+P] of each slot the number of its tokens so far, -1 if it rests, and its pages: see KVCache
-//	phi    pe [l,D], w1 [hidden,l*D], w2 [D,hidden] for keys, and the same for values: with MLP, see CompressMLP
 //
 // and its outputs
 //
@@ -48,12 +48,20 @@ func (op DecodeOp) UpdatedInputs() []int { return []int{op.cacheInput()} }
 
 func (op DecodeOp) CheckedInput() int { return op.cacheInput() + 1 }
 
-func (op DecodeOp) cacheInput() int {
+// phiInput is the first input of phi, cacheInput the cache.
+func (op DecodeOp) phiInput() int {
 	n := 1 + len(op.Cache.pairNames())
 	if !op.Cache.Dense() {
 		n++
 	}
 	return n
+}
+
+func (op DecodeOp) cacheInput() int {
+	if op.MLP {
+		return op.phiInput() + 6
+	}
+	return op.phiInput()
 }
 
 func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
@@ -69,12 +77,12 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	for _, name := range names {
 		want = append(want, float(name, 4))
 	}
-	want = append(want, float("cache", 1), index("rows", 2))
 	if op.MLP {
 		for _, side := range []string{"k ", "v "} {
 			want = append(want, float(side+"pe", 2), float(side+"w1", 2), float(side+"w2", 2))
 		}
 	}
+	want = append(want, float("cache", 1), index("rows", 2))
 	if err := wantInputs(in, want...); err != nil {
 		return nil, err
 	}
@@ -92,7 +100,7 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	}
 	for i, d := range []int{c.KeyDim, c.ValueDim} {
 		if op.MLP && !c.Dense() {
-			phi := in[at+2+3*i:]
+			phi := in[op.phiInput()+3*i:]
 			hidden := phi[1].Shape[0]
 			err = cmp.Or(err, wantShape("pe", phi[0].Shape, c.BlockLen, d), wantShape("w1", phi[1].Shape, hidden, c.BlockLen*d),
 				wantShape("w2", phi[2].Shape, d, hidden))

@@ -44,14 +44,14 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(pieces(context, runTokens), 0, runTokens, c.KeyDim)
 	d.most = context
 	if !c.Dense() {
-		d.gates = in[at-1]
+		d.gates = in[op.phiInput()-1]
 		d.most = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
 		d.choice = selector[T]{Params: c.Params, weights: foldWeights[T](c.Params)}
 		d.kept, d.block = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
 		d.folded, d.best, d.blocks = cpu.Scratch[T](k, pieces(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
 	if op.MLP {
-		d.phi = [2][]Arg{in[at+2 : at+5], in[at+5 : at+8]}
+		d.phi = [2][]Arg{in[at-6 : at-3], in[at-3 : at]}
 		d.hidden = cpu.Scratch[T](k, max(d.phi[0][1].Shape[0], d.phi[1][1].Shape[0]))
 	}
 	d.turn, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))

@@ -61,17 +61,15 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	if !c.Cache.Dense() {
 		in = append(in, zeros("gates", slots, 1, c.Heads, c.Gates()))
 	}
+	for _, p := range c.Phi() {
+		in = append(in, array{Name: "phi", Shape: p.Shape, Floats: p.Data})
+	}
 	d.cell = len(in)
 	cache := zeros("cache", c.Cache.Elements())
 	for i := range cache.Floats {
 		cache.Floats[i] = math.NaN()
 	}
 	in = append(in, cache, array{Name: "rows", Shape: []int{slots, d.width}, Ints: slices.Repeat([]int32{-1}, slots*d.width)})
-	if c.MLP > 0 {
-		for _, p := range c.Phi() {
-			in = append(in, array{Name: "phi", Shape: p.Shape, Floats: p.Data})
-		}
-	}
 	d.bound = bind(t, ops.DecodeOp{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0}, dt, d.team.Workers(), in...)
 	return d
 }
@@ -324,7 +322,7 @@ func TestKVCacheErrors(t *testing.T) {
 		"pages is 0, want at least 1":                                 func(c *ops.KVCache) { c.Pages = 0 },
 		"page length 12 is no multiple of the selection block l' = 8": func(c *ops.KVCache) { c.PageLen = 12 },
 		"top n = 2 is smaller than the 3 forced blocks":               func(c *ops.KVCache) { c.TopN = 2 },
-		"a cache of 1.23e+12 elements, want at most 1099511627776":    func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
+		"a cache of 1.24e+12 elements, want at most 1099511627776":    func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
 	} {
 		c := good
 		change(&c)

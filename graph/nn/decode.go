@@ -44,7 +44,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	b := l.builder
 	q, k, v := l.project(&b, x)
 	inputs := append(G.Nodes{q}, l.config.inOrder(k, v)...)
-	inputs = append(inputs, l.gates(&b, x), c.Values, c.Rows)
+	inputs = append(inputs, l.gates(&b, x))
 	mlp := l.config.Phi == PhiMLP
 	if mlp {
 		for _, side := range []string{"phi_k.", "phi_v."} {
@@ -53,6 +53,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 			}
 		}
 	}
+	inputs = append(inputs, c.Values, c.Rows)
 	if b.err != nil {
 		return d, b.err
 	}

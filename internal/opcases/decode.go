@@ -26,6 +26,10 @@ func Decodings() []Decoding {
 		{"l above l'", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0},
 		{"no block", ops.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0},
 		{"dense", ops.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0},
+		{"parts", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300}, KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 3, 420, 0},
+		{"wide", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40}, KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0},
+		{"mlp, 16 dims", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5},
+		{"dense, 64 dims", ops.KVCache{KVHeads: 2, KeyDim: 64, ValueDim: 64, PageLen: 16}, 12, 150, 0},
 		{"paper", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0},
 	}
 	for _, without := range []ops.Branches{ops.Compressed, ops.Selected, ops.Window, ops.Selected | ops.Window, ops.Compressed | ops.Window, ops.Compressed | ops.Selected} {
@@ -72,11 +76,19 @@ func (c Decoding) Sequence(seed uint64, n int) (s Sequence) {
 	return s
 }
 
-// Phi returns the parameters of the compression, those of keys first.
+// Phi returns the parameters of the compression, those of keys first, or none. Every type holds their numbers.
 func (c Decoding) Phi() (p []*ref.Tensor) {
+	if c.MLP == 0 {
+		return nil
+	}
 	for i, d := range []int{c.Cache.KeyDim, c.Cache.ValueDim} {
 		seed := uint64(7000 + 10*i)
 		p = append(p, normalTensor(seed, c.Cache.BlockLen, d), normalTensor(seed+1, c.MLP, c.Cache.BlockLen*d), normalTensor(seed+2, d, c.MLP))
+	}
+	for _, x := range p {
+		for i, v := range x.Data {
+			x.Data[i] = testutil.FromBFloat16(testutil.BFloat16(v))
+		}
 	}
 	return p
 }
@@ -84,18 +96,28 @@ func (c Decoding) Phi() (p []*ref.Tensor) {
 // DecodingBase is the base of the rotary embedding of all cases.
 const DecodingBase = 1000
 
+// Attention returns o of attention over the keys that mask shows.
+type Attention func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor
+
 // Oracle returns the outputs of all tokens of s, with the blocks that it chooses, or with idx if that is not nil.
 func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32) {
+	return c.Through(s, idx, func(x *ref.Tensor) *ref.Tensor { return x }, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
+		o, _ := ref.Attention(q, k, v, mask)
+		return o
+	})
+}
+
+// Through is Oracle with every array stored on the way by `store`, and with `attend` for attention.
+func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.Tensor, attend Attention) (o *ref.Tensor, chosen []int32) {
 	p, n := c.Cache.Params, s.Q.Shape[1]
-	q, k := ref.RoPE(s.Q, DecodingBase, 0), make([]*ref.Tensor, len(s.K))
+	q, k := store(ref.RoPE(s.Q, DecodingBase, 0)), make([]*ref.Tensor, len(s.K))
 	for i := range k {
-		k[i] = ref.RoPE(s.K[i], DecodingBase, 0)
+		k[i] = store(ref.RoPE(s.K[i], DecodingBase, 0))
 	}
 	if c.Cache.Dense() {
-		o, _ = ref.Attention(q, k[0], s.V[0], ref.CausalMask())
-		return o, nil
+		return store(attend(q, k[0], s.V[0], ref.CausalMask())), nil
 	}
-	kc, vc := c.Compressed(k[0], 0), c.Compressed(s.V[0], 1)
+	kc, vc := store(c.Compressed(k[0], 0)), store(c.Compressed(s.V[0], 1))
 	if chosen, _ = ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN); idx == nil {
 		idx = chosen
 	}
@@ -109,11 +131,10 @@ func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32
 		{k[2], s.V[2], ref.WindowMask(p.Window)},
 	} {
 		if c.Cache.Has(1 << i) {
-			o, _ := ref.Attention(q, branch.k, branch.v, branch.mask)
-			outputs = append(outputs, o)
+			outputs = append(outputs, store(attend(q, branch.k, branch.v, branch.mask)))
 		}
 	}
-	return ref.GatedSum(s.Gates, outputs...), chosen
+	return store(ref.GatedSum(s.Gates, outputs...)), chosen
 }
 
 // Compressed is the compression of rotated keys, side 0, or of values, side 1.

@@ -190,7 +190,7 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 		return err
 	}
 	s.tokens = len(tokens)
-	return g.copyLogits(s.logits, 0)
+	return g.copyLogits(func(int) []float32 { return s.logits })
 }
 
 // prefill returns the graph for n tokens.
@@ -254,14 +254,16 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 		return err
 	}
 	for i, t := range tokens {
-		if s := &d.sequences[i]; t >= 0 {
-			s.tokens++
-			if err := g.copyLogits(s.logits, i); err != nil {
-				return err
-			}
+		if t >= 0 {
+			d.sequences[i].tokens++
 		}
 	}
-	return nil
+	return g.copyLogits(func(i int) []float32 {
+		if tokens[i] < 0 {
+			return nil
+		}
+		return d.sequences[i].logits
+	})
 }
 
 // run runs a graph, after what another machine still does with the weights.
@@ -269,6 +271,10 @@ func (d *Decoder) run(g *decoderGraph) error {
 	if d.resident != nil {
 		if err := d.weights.use(g.machine); err != nil {
 			return err
+		}
+		if g.seen != d.weights.changes {
+			g.machine.Refresh()
+			g.seen = d.weights.changes
 		}
 	}
 	return g.machine.RunAll()
@@ -312,6 +318,7 @@ type decoderGraph struct {
 	logits             *G.Node
 	read               G.Nodes
 	machine            *graph.Machine
+	seen               int // changes of the weights, at the last run
 }
 
 // newGraph returns a graph for tokens [batch,seq] and rows [batch,width], whose logits build returns.
@@ -341,7 +348,7 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 			}
 		}
 	}
-	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(append(g.read, g.logits)...))...)
+	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(append(g.read, g.logits)...), graph.WithHeldInputs(b.Learnables()...))...)
 	if err != nil {
 		return nil, err
 	}
@@ -349,18 +356,22 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 	return g, nil
 }
 
-// copyLogits copies a row of the logits of the last run.
-func (g *decoderGraph) copyLogits(dst []float32, row int) error {
+// copyLogits copies row i of the logits of the last run to of(i), unless that is nil.
+func (g *decoderGraph) copyLogits(of func(i int) []float32) error {
 	v, err := graph.HostValue(g.logits.Value())
 	if err != nil {
 		return err
 	}
-	switch x := v.(*tensor.Dense); x.Dtype() {
-	case tensor.Float32:
-		copy(dst, x.Float32s()[row*len(dst):])
-	default:
-		for i, logit := range x.Float64s()[row*len(dst):][:len(dst)] {
-			dst[i] = float32(logit)
+	x := v.(*tensor.Dense)
+	rows := x.Shape()[0]
+	for i := range rows {
+		dst := of(i)
+		if x.Dtype() == tensor.Float32 {
+			copy(dst, x.Float32s()[i*x.Size()/rows:])
+			continue
+		}
+		for j := range dst {
+			dst[j] = float32(x.Float64s()[i*x.Size()/rows+j])
 		}
 	}
 	return nil

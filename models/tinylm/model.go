@@ -237,7 +237,7 @@ func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	if err := errors.Join(m.weights.use(m.machine), m.shareScale(solver)); err != nil {
 		return err
 	}
-	m.weights.stepped = m.machine
+	m.weights.stepped, m.weights.changes = m.machine, m.weights.changes+1
 	return m.machine.RunAndStep(solver, m.grads)
 }
 
@@ -281,7 +281,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 		return 0, err
 	}
 	if err = m.shareScale(adamw); err == nil {
-		m.weights.stepped = nil
+		m.weights.stepped, m.weights.changes = nil, m.weights.changes+1
 		err = solver.Step(m.grads)
 	}
 	if err = errors.Join(err, m.endSums()); err != nil {

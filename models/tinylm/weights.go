@@ -33,6 +33,7 @@ type Weights struct {
 	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
 	stepped  *graph.Machine  // whose step was their last change; nil after any other change
 	user     *graph.Machine  // that used them last on the device: another one waits for it first
+	changes  int             // so far, after MoveTo
 }
 
 var errNoWeights = errors.New("nil")
@@ -193,7 +194,7 @@ func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 			return err // not reached: both sides have been checked
 		}
 	}
-	w.stepped = nil
+	w.stepped, w.changes = nil, w.changes+1
 	if w.resident == nil {
 		return nil
 	}

@@ -17,8 +17,10 @@ import (
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -259,6 +261,31 @@ func TestDocumentsOfPoisonOnHost(t *testing.T) {
 	}
 }
 
+// TestFewRowsOnHost: linear layers of few rows.
+func TestFewRowsOnHost(t *testing.T) {
+	dev := fewHost{hostDevice(t)}
+	var list []stored
+	for i, c := range opcases.Layers() {
+		if x, ok := store(t, c, storages[1+i%2], arrangement(i/2%3)); ok && c.Size == opcases.Small && x.takesFew(t) {
+			list = append(list, x)
+		}
+	}
+	require.GreaterOrEqual(t, len(list), 4)
+	compareAll(t, dev, list)
+}
+
+// fewHost prefers the kernels for few rows.
+type fewHost struct{ device }
+
+func (fewHost) variants() []variant { return []variant{{"", h200}} }
+
+// takesFew reports whether the op of a case has kernels for few rows, which are preferred.
+func (x stored) takesFew(t *testing.T) bool {
+	call := x.plan.Calls[0]
+	_, err := planOf(h200, "cuda few", call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+	return err == nil
+}
+
 func TestMatmulOnHost(t *testing.T) {
 	dev := hostDevice(t)
 	for i, c := range matmulCases {
@@ -341,4 +368,15 @@ func TestWalksOfPoisonOnHost(t *testing.T) {
 
 func TestWalksOfLargeLogitsOnHost(t *testing.T) {
 	compareLargeLogits(t, smallHost{hostDevice(t)}, storedSelected(t, fewWalked()), []int{2, 8, 14, 50})
+}
+
+// TestDecodeOnHost: all cases of decoding, the types in turn, and those that matrix units take.
+func TestDecodeOnHost(t *testing.T) {
+	h := hostDevice(t)
+	for i, c := range opcases.Decodings() {
+		compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, storages[i%3], 12)
+		if onMatrixUnits(t, c) {
+			compareDecoding(t, c.Name+", matrix units", h, variant{"cuda mma", h200}, c, storages[1+i%2], 12)
+		}
+	}
 }

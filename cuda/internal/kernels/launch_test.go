@@ -80,9 +80,9 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	middle.SMs = 60
 	add := func(op any, s graph.Site, devices ...kernels.GPU) {
 		for _, gpu := range append(devices, h200) {
-			for _, row := range []string{"cuda", "cuda mma", "cuda wgmma"} {
+			for _, row := range []string{"cuda", "cuda mma", "cuda wgmma", "cuda few"} {
 				p, err := planOf(gpu, row, op, s)
-				if row == "cuda" {
+				if _, silu := op.(ops.LinearSiLUOp); row == "cuda" && !silu {
 					require.NoError(t, err, "%T", op)
 				}
 				if err == nil {
@@ -128,6 +128,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			}
 		}
 	}
+	plans = append(plans, decodingPlans(t)...)
 	read, _, err := ceilings.Read(h200)
 	require.NoError(t, err)
 	exponentials, _, err := ceilings.Exponentials(h200)

@@ -49,7 +49,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		return m, err
 	}
 	m.tokenizer = tokenizer
-	b, err := selectDevice(o.Device)
+	b, err := cuda.Select(o.Device)
 	if err != nil {
 		return m, wrongUse{fmt.Errorf("-device: %w", err)}
 	}
@@ -62,9 +62,13 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		m.context = w.Config.Context
 	}
 	var opts []tinylm.DecoderOption
-	if precision != graph.F32 {
+	if !b.Device().Host || precision != graph.F32 {
 		opts = append(opts, tinylm.DecodeOn(b, precision))
 	} // else it chooses the number of workers
+	if err := w.MoveTo(b); err != nil {
+		return m, err
+	}
+	m.closers = append(m.closers, w.Free)
 	d, err := tinylm.NewDecoder(w, slots, m.context, opts...)
 	if err != nil {
 		return m, err
@@ -74,18 +78,6 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		found.Weights, w.Config.Attention, float64(w.Config.Parameters())/1e6, cuda.Describe(b), precision)
 	m.sampler, err = tinylm.NewSampler(d, m.tokenizer)
 	return m, err
-}
-
-// selectDevice is cuda.Select for a tinylm.Decoder, which runs on the CPU: auto takes that, and a GPU is an error.
-func selectDevice(name string) (graph.Backend, error) {
-	if name == "auto" {
-		name = "cpu"
-	}
-	b, err := cuda.Select(name)
-	if err == nil && !b.Device().Host {
-		err = errors.Join(fmt.Errorf("%s: texts are made on the CPU, want auto or cpu", name), b.Close())
-	}
-	return b, err
 }
 
 // findModel finds the model of -model, or the newest one.

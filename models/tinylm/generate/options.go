@@ -85,8 +85,8 @@ func (o *Options) flags() *flag.FlagSet {
 	set.BoolVar(&o.PastEnd, "past-end", false, "go on behind the end of a document")
 	set.IntVar(&o.Batch, "batch", 0, fmt.Sprintf("texts at once; 0: as many as there are, up to %d", defaultBatch))
 	set.IntVar(&o.Context, "context", 0, "tokens that the model looks back; 0: as in its training")
-	set.StringVar(&o.Device, "device", "auto", "auto or cpu, which are the same: texts are made on the CPU")
-	set.StringVar(&o.Precision, "precision", "f32", "of the activations: f32, the only one on the CPU")
+	set.StringVar(&o.Device, "device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
+	set.StringVar(&o.Precision, "precision", "f32", "of the activations and the caches: f32 and, on a GPU, bf16 or fp16")
 	return set
 }
 

@@ -233,12 +233,13 @@ func (r *run) judge(ctx context.Context, res *Result) (err error) {
 	return err
 }
 
-// sample returns text of the model, which runs on the CPU.
+// sample returns text of the model.
 func (r *run) sample() (text string, err error) {
-	if err := r.weights.Download(); err != nil {
-		return "", err
+	var opts []tinylm.DecoderOption
+	if !r.host() {
+		opts = append(opts, tinylm.DecodeOn(r.backend, r.precision))
 	}
-	d, err := tinylm.NewDecoder(r.weights, 1, min(r.Context, 1+r.Sample))
+	d, err := tinylm.NewDecoder(r.weights, 1, min(r.Context, 1+r.Sample), opts...)
 	if err != nil {
 		return "", err
 	}

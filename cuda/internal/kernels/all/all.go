@@ -6,6 +6,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/adamw"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/attention"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/compress"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/decode"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/stock"
@@ -15,7 +16,7 @@ import (
 
 // Table returns the rows of all ops.
 func Table() kernels.Table {
-	return kernels.NewTable(attention.Rows(), compress.Rows(), matmul.Rows(), rows.Rows(), tokens.Rows(), adamw.Rows(), stock.Rows())
+	return kernels.NewTable(attention.Rows(), compress.Rows(), matmul.Rows(), rows.Rows(), tokens.Rows(), adamw.Rows(), decode.Rows(), stock.Rows())
 }
 
 // Describe returns what Table has the rows of a site for: its Spec, or what an op of Gorgonia's is recognised as. It is nil for

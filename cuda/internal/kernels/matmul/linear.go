@@ -1,6 +1,8 @@
 package matmul
 
 import (
+	"slices"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -9,7 +11,7 @@ import (
 
 // Rows returns the implementations of the linear layer.
 func Rows() []kernels.Row {
-	return kernels.Rows(
+	return slices.Concat(fewLinears(), kernels.Rows(
 		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
 		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast behind it
 		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
@@ -18,7 +20,7 @@ func Rows() []kernels.Row {
 		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*d>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
 		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
 		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // of weights only
-	)
+	))
 }
 
 // linear adds x [rows,in], w [out,in], and a bias or none -> y [rows,out].

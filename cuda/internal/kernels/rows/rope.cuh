@@ -8,11 +8,14 @@
 
 namespace nsa {
 
-// fill_turns sets turns [dim/2], in shared memory, to those of each pair from one position to the next.
+// turns_of returns the turns of pair j from one position to the next.
+__device__ __forceinline__ double turns_of(int j, int dim, double log2_base) {
+  return exp2(-(2.0 * j / dim) * log2_base) * 0.15915494309189533577; // 1/(2 pi)
+}
+
+// fill_turns sets turns [dim/2], in shared memory, to those of each pair.
 __device__ __forceinline__ void fill_turns(double* turns, int dim, double log2_base) {
-  for (int j = threadIdx.x; j < dim / 2; j += blockDim.x) {
-    turns[j] = exp2(-(2.0 * j / dim) * log2_base) * 0.15915494309189533577; // 1/(2 pi)
-  }
+  for (int j = threadIdx.x; j < dim / 2; j += blockDim.x) turns[j] = turns_of(j, dim, log2_base);
   __syncthreads();
 }
 

@@ -103,6 +103,7 @@ template <typename V, class F> V host_reduce(V v, F f) {
   for (int bit = 1; bit < 32; bit *= 2) v = f(v, __shfl_xor_sync(0xffffffff, v, bit));
   return v;
 }
+inline unsigned __reduce_max_sync(unsigned, unsigned v) { return host_reduce(v, [](unsigned x, unsigned y) { return std::max(x, y); }); }
 inline int __reduce_min_sync(unsigned, int v) { return host_reduce(v, [](int x, int y) { return std::min(x, y); }); }
 inline unsigned __reduce_or_sync(unsigned, unsigned v) { return host_reduce(v, [](unsigned x, unsigned y) { return x | y; }); }
 template <typename V> unsigned __match_any_sync(unsigned, V v) {
@@ -133,22 +134,11 @@ inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 template <typename V> V __ldcg(const V* p) { return *p; }
-inline int atomicAdd(int* p, int x) {
-  const int old = *p;
-  *p += x;
-  return old;
-}
-inline unsigned atomicOr(unsigned* p, unsigned x) {
-  const unsigned old = *p;
-  *p |= x;
-  return old;
-}
-
-inline int atomicAnd(int* p, int x) {
-  const int old = *p;
-  *p &= x;
-  return old;
-}
+// Threads of the host share the blocks of a launch, so what blocks do to memory together is atomic here, too.
+inline int atomicAdd(int* p, int x) { return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
+inline unsigned atomicOr(unsigned* p, unsigned x) { return __atomic_fetch_or(p, x, __ATOMIC_SEQ_CST); }
+inline int atomicAnd(int* p, int x) { return __atomic_fetch_and(p, x, __ATOMIC_SEQ_CST); }
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 template <typename A, typename B> auto max(A a, B b) -> decltype(a + b) { return a > b ? a : b; }
 template <typename A, typename B> auto min(A a, B b) -> decltype(a + b) { return a < b ? a : b; }

@@ -3,3 +3,4 @@
 #define alignas(n) __align__(n)  // matmul.cu has it behind __shared__
 #include "../../matmul/matmul.cu"
 #include "../../matmul/matmul_tensor.cu"
+#include "../../matmul/few.cu"

@@ -27,7 +27,7 @@ host_switch:
 
 namespace {
 
-struct alignas(64) Argument { uint64_t words[128]; };  // by value, on the stack: where any struct of more than two words lies
+struct alignas(64) Argument { uint64_t words[256]; };  // by value, on the stack: where any struct of more than two words lies
 using Kernel = void (*)(Argument);
 
 using Operation = void (*)(void* const* lanes);

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// densePeers are the microseconds of PyTorch's dense attention by cuDNN for one more token of each sequence: peers.py -decode.
+var densePeers = map[string]float64{
+	"i B=1 S=65536": 13.64, "i B=8 S=65536": 66.24, "i B=16 S=65536": 124.94, "i B=64 S=65536": 535.22,
+	"ii B=1 S=65536": 43.71, "ii B=8 S=65536": 245.37, "ii B=16 S=65536": 485.46,
+}
+
+// benchDecodeOnGPU times a step of attention of one layer in bf16, from a captured graph of several layers with caches of their own,
+// and holds the keys that its kernels have read to their number; then Base().
+func benchDecodeOnGPU(r *report) {
+	for _, shape := range attentionShapes {
+		for _, s := range []int{2048, 8192, 65536} {
+			if skipsLength(s) {
+				continue
+			}
+			for _, batch := range []int{1, 8, 16, 64} {
+				for _, dense := range []bool{false, true} {
+					c := ops.KVCache{Params: base.Params, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
+						Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen, Half: ops.BFloat16}
+					name := "all"
+					if dense {
+						c.Params, name = ops.Params{}, "dense attention"
+					}
+					if bytes := 4 * c.Elements(); bytes <= mostCache {
+						r.addDecodeOnGPU(name, shape, c, s, min(16, mostCache/bytes))
+					}
+				}
+			}
+		}
+	}
+	r.addDecodersOnGPU()
+}
+
+// addDecodeOnGPU measures a step of all slots at token s: microseconds of a layer, and the keys and values read in a second.
+func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache, s, layers int) {
+	const runs = 20
+	d := newDecodeStep(shape, c, s, layers)
+	inputs := must(graph.MoveInputs(r.backend, append(slices.Clone(d.inputs), d.caches...)...))
+	defer closes(inputs)
+	m := must(graph.NewMachine(d.graph, graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture(),
+		graph.WithHeldInputs(d.inputs...), graph.WithKeep(append(d.outputs, d.counted)...)))
+	defer closes(m)
+	var times []time.Duration
+	for range 6 {
+		start, end := must(m.Stream().NewEvent()), must(m.Stream().NewEvent())
+		check(start.Record())
+		for range runs {
+			check(m.RunAll())
+		}
+		check(end.Record())
+		check(m.Synchronize())
+		times = append(times, must(end.Since(start)))
+		check(start.Close())
+		check(end.Close())
+	}
+	t := slices.Sorted(slices.Values(times[1:]))[2].Seconds() / float64(runs*layers)
+	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
+	what := "decode, " + name
+	var notes []note
+	switch {
+	case name == "all" && size == "i B=1 S=2048":
+		notes = append(notes, atMost(15))
+	case densePeers[size] > 0:
+		notes = append(notes, against("dense, cuDNN, peer figure", densePeers[size]))
+	}
+	r.add(what, size, t*1e6, "us", notes...)
+	notes = nil
+	if name == "all" && c.Slots >= 16 {
+		notes = append(notes, atLeast(3.5))
+	}
+	r.add(what+", keys and values", size, float64(d.read*c.Slots*c.KVHeads*2*(c.KeyDim+c.ValueDim))/t/1e12, "TB/s", notes...)
+	r.addKeys(d, what, size)
+}
+
+// addDecodersOnGPU measures Base() with sequences of a context of 2048.
+func (r *report) addDecodersOnGPU() {
+	w := must(tinylm.NewWeights(base, tensor.Float32, 1))
+	check(w.MoveTo(r.backend))
+	for _, x := range []struct {
+		batch int
+		least float64 // tokens a second
+	}{{1, 2500}, {64, 80000}} {
+		const behind, steps = 1984, 64
+		d := must(tinylm.NewDecoder(w, x.batch, behind+steps, tinylm.DecodeOn(r.backend, trainPrecision)))
+		tokens, next := make([]int32, behind), make([]int32, x.batch)
+		for i := range tokens {
+			tokens[i] = int32(i * 7919 % 256)
+		}
+		var times []float64
+		for range 3 {
+			for i := range x.batch {
+				check(d.Prefill(i, tokens))
+			}
+			start := time.Now()
+			for range steps {
+				check(d.Step(next))
+			}
+			times = append(times, time.Since(start).Seconds())
+		}
+		slices.Sort(times)
+		size := fmt.Sprintf("batch %d, context %d", x.batch, behind+steps)
+		r.add("Base() decodes", size, float64(x.batch*steps)/times[1], "tokens/s", atLeast(x.least))
+		r.add("Base() decodes, a step", size, times[1]/steps*1e6, "us")
+		check(d.Close())
+	}
+	check(w.Free())
+}

@@ -1,0 +1,338 @@
+// One step of decoding (ops.DecodeOp), in two launches: one token of each sequence joins the cache and attends.
+//
+//   decode_spans      grid [parts of the compressed and window branches, Hkv, B]: a block has a part of the keys of a branch. The block
+//                     of a branch's newest key first stores the token, and compresses the block of l tokens that it completes. The
+//                     last block of the compressed branch to end chooses the selection blocks: idx =
+//   decode_selected   grid [parts, Hkv, B]: the keys of the chosen blocks. The last block to end joins all parts: o =, read =
+//
+// Without the selected branch the first launch does all. Parts are added in their order, whichever block does it, so bits do not depend on
+// the order of blocks; a part has a fixed number of keys, so they do not depend on other sequences.
+#include "decode_choose.cuh"
+
+namespace nsa {
+
+// What a block has in dynamic shared memory: rotation [D/2], the heads, and work, whose use changes.
+struct DecodeShared {
+  float2* rotation;
+  void* q;
+  float* work;
+
+  __device__ DecodeShared(const DecodeParams& p, int q_bytes) {
+    extern __shared__ float4 nsa_dynamic_shared[];
+    char* at = reinterpret_cast<char*>(nsa_dynamic_shared);
+    rotation = reinterpret_cast<float2*>(at);
+    q = at += (p.dim * 4 + 15) / 16 * 16;
+    work = reinterpret_cast<float*>(at + (q_bytes + 15) / 16 * 16);
+  }
+};
+
+// compress stores the key and the value of the block that ends with the token. Shared, with an MLP: [l*dim] and [hidden].
+template <typename T> __device__ void compress(const Step& s, float* shared) {
+  const DecodeParams& p = s.p;
+  T* cache = static_cast<T*>(p.cache);
+  const int first = s.t + 1 - p.l, lane = threadIdx.x % 32;
+  const int64_t row = s.paged(p.compressed, first / p.d), tail = s.tail_row(0);
+  if (!p.phi[0][0]) { // the mean
+#pragma unroll 1
+    for (int u = threadIdx.x; u < p.dim + p.value_dim; u += kDecodeThreads) {
+      const bool key = u < p.dim;
+      const int dim = key ? p.dim : p.value_dim, i = key ? u : u - p.dim;
+      const T* from = cache + (key ? p.tail.keys : p.tail.values) + tail * dim + i;
+      float sum = 0;
+#pragma unroll 8
+      for (int j = 0; j < p.l; ++j) sum += to_float(from[int64_t(j) * dim]);
+      cache[(key ? p.compressed.keys : p.compressed.values) + row * dim + i] = from_float<T>(sum / p.l);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int side = 0; side < 2; ++side) {
+    const int dim = side ? p.value_dim : p.dim, n = p.l * dim;
+    const T* from = cache + (side ? p.tail.values : p.tail.keys);
+    T* to = cache + (side ? p.compressed.values : p.compressed.keys) + row * dim;
+    const T *pe = static_cast<const T*>(p.phi[side][0]), *w1 = static_cast<const T*>(p.phi[side][1]), *w2 = static_cast<const T*>(p.phi[side][2]);
+    float* hidden = shared + n;
+    __syncthreads(); // shared is free
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += kDecodeThreads) shared[i] = to_float(from[s.tail_row(first + i / dim) * dim + i % dim]) + to_float(pe[i]);
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < p.hidden; i += kDecodeWarps) {
+      float sum = 0;
+#pragma unroll 1
+      for (int j = lane; j < n; j += 32) sum += shared[j] * to_float(w1[int64_t(i) * n + j]);
+      sum = warp_sum(sum);
+      if (lane == 0) hidden[i] = sum * sigmoid_of<T>(sum);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < dim; i += kDecodeWarps) {
+      float sum = 0;
+#pragma unroll 1
+      for (int j = lane; j < p.hidden; j += 32) sum += hidden[j] * to_float(w2[i * p.hidden + j]);
+      sum = warp_sum(sum);
+      if (lane == 0) to[i] = from_float<T>(sum);
+    }
+  }
+}
+
+// store puts the token where its branch reads it, its key rotated, and completes a block. The newest part of the compressed branch stores
+// that of the selected one, too.
+template <typename T> __device__ void store(const Step& s, const DecodeShared& shared) {
+  const DecodeParams& p = s.p;
+  T* cache = static_cast<T*>(p.cache);
+  rotations(s, shared.rotation);
+  const bool window = s.branch == kWindowBranch;
+#pragma unroll 1
+  for (int i = 0; i < (!window && s.has(kSelectedBranch) ? 2 : 1); ++i) {
+    const int branch = window ? kWindowBranch : i == 0 ? kCompressedBranch : kSelectedBranch;
+    const DecodeRegion r = window ? s.region() : i == 0 ? p.tail : p.tokens;
+    const int64_t row = window ? KeyRows(s, nullptr)(s.keys - 1) : i == 0 ? s.tail_row(s.t) : s.token_row();
+    const T *k = static_cast<const T*>(p.k[branch]) + s.at() * p.dim, *v = static_cast<const T*>(p.v[branch]) + s.at() * p.value_dim;
+    T *to_k = cache + r.keys + row * p.dim, *to_v = cache + r.values + row * p.value_dim;
+#pragma unroll 1
+    for (int c = threadIdx.x; 2 * c < p.dim; c += kDecodeThreads) {
+      float x = to_float(k[2 * c]), y = to_float(k[2 * c + 1]);
+      turn_pair(x, y, shared.rotation[c]);
+      to_k[2 * c] = from_float<T>(x), to_k[2 * c + 1] = from_float<T>(y);
+    }
+#pragma unroll 1
+    for (int c = threadIdx.x; c < p.value_dim; c += kDecodeThreads) to_v[c] = v[c];
+  }
+  __syncthreads();
+  const int first = s.t + 1 - p.l;
+  if (!window && first >= 0 && first % p.d == 0) {
+    compress<T>(s, shared.work);
+    __syncthreads();
+  }
+}
+
+// attend computes part i of the step's branch. newest says that the part has the token's own key.
+template <typename Products>
+__device__ void attend(const Step& s, const DecodeShared& shared, int i, bool newest, Part part, const int32_t* idx) {
+  using T = typename Products::Type;
+  const DecodeParams& p = s.p;
+  const T* cache = static_cast<const T*>(p.cache);
+  const DecodeRegion r = s.region();
+  const bool chooses = s.branch == kCompressedBranch && s.has(kSelectedBranch);
+  const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
+                       chooses ? p.logits + s.at() * p.h * p.most : nullptr};
+  const int warp = threadIdx.x / 32, size = Products::floats(p), outputs = p.h * p.value_dim;
+  const int lo = i * p.split[s.branch], hi = min(s.keys, lo + p.split[s.branch]), all = kDecodeWarps * Products::kKeys;
+  const KeyRows row(s, idx);
+  int first = lo + warp * Products::kKeys;
+  if (newest) store<T>(s, shared);
+  Products products;
+  float* mine = shared.work + warp * size;
+  products.start(p, mine);
+  products.fetch(p, from, first, hi, row);
+  Products::stage(s, shared.rotation, shared.q);
+#pragma unroll 1
+  for (; first < hi; first += all) products.step(p, from, shared.q, mine, first, first + all, hi, row);
+  __shared__ int32_t read[kDecodeWarps];
+  const int count = products.finish(p, mine);
+  if (threadIdx.x % 32 == 0) read[warp] = count;
+  __syncthreads();
+
+  // The warps' results are joined in their order; the largest logits become factors.
+#pragma unroll 1
+  for (int j = threadIdx.x; j < p.h; j += kDecodeThreads) {
+    float* top = shared.work + outputs + j;
+    Softmax all;
+    all.start();
+    for (int w = 0; w < kDecodeWarps; ++w) all.top = fmaxf(all.top, top[w * size]);
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      const float factor = exp2f((top[w * size] - all.base()) * p.scale * kLog2E);
+      all.sum += factor * top[w * size + p.h];
+      top[w * size] = factor;
+    }
+    part.top()[j] = all.top, part.sum()[j] = all.sum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < outputs; i += kDecodeThreads) {
+    const float* o = shared.work + i;
+    const float* factor = shared.work + outputs + i / p.value_dim;
+    float sum = 0;
+    for (int w = 0; w < kDecodeWarps; ++w) sum += factor[w * size] * o[w * size];
+    part.o[i] = sum;
+  }
+  if (threadIdx.x == 0) {
+    int all = 0;
+    for (int w = 0; w < kDecodeWarps; ++w) all += read[w];
+    *part.read() = all;
+  }
+}
+
+// weigh sets factors [count,h] to what the sums o of the parts of a branch are multiplied by in the result.
+template <typename T> __device__ void weigh(const Step& s, const Stats& stats, int gate, int gates, float* factors) {
+  const DecodeParams& p = s.p;
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int j = threadIdx.x / 32; j < p.h; j += kDecodeWarps) {
+    const Softmax all = stats.joined(j);
+    float norm = all.norm();
+    if (p.gates) norm *= to_float(static_cast<const T*>(p.gates)[(s.at() * p.h + j) * gates + gate]);
+#pragma unroll 1
+    for (int i = lane; i < stats.count; i += 32) factors[i * p.h + j] = norm * exp2f((stats.top(i, j) - all.base()) * p.scale * kLog2E);
+  }
+}
+
+// add sets sum to that of W numbers of every slices-th part from `slice` on, times the factors of their head.
+template <int W> __device__ void add(const DecodeParams& p, const float* from, const int32_t* places, const float* factors, int parts, int slice,
+                                     int slices, float (&sum)[W]) {
+  constexpr int kAtOnce = 12; // loads that are under way
+  const int size = p.part_size;
+#pragma unroll 1
+  for (int k = slice; k < parts; k += kAtOnce * slices) {
+    Pack<float> x[kAtOnce];
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) {
+      const int i = k + e * slices;
+      if (i >= parts) continue;
+      if constexpr (W == 4) x[e].part[0] = __ldcg(reinterpret_cast<const uint4*>(from + int64_t(places[i]) * size));
+      else x[e].part[0].x = __float_as_int(__ldcg(from + int64_t(places[i]) * size));
+    }
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) {
+      const int i = k + e * slices;
+      if (i >= parts) continue;
+      float v[4];
+      x[e].get(v);
+#pragma unroll
+      for (int c = 0; c < W; ++c) sum[c] += factors[i * p.h] * v[c];
+    }
+  }
+}
+
+// join adds up the parts, W numbers of o at a time. Where there are more threads than numbers, they take slices of the parts. Shared: places
+// of the parts, their factors, and room for the sums of slices.
+template <typename T, int W> __device__ void join(const Step& s, const int32_t* places, const float* factors, int parts, float* sums) {
+  const DecodeParams& p = s.p;
+  const int n = p.h * p.value_dim / W, slices = max(1, kDecodeThreads / n);
+  const float* from = Part(p, s.at(), 0).o;
+  T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
+#pragma unroll 1
+  for (int u = threadIdx.x; u < n * slices; u += kDecodeThreads) {
+    const int i = u % n * W, slice = u / n;
+    float sum[W] = {};
+    add<W>(p, from + i, places, factors + i / p.value_dim, parts, slice, slices, sum);
+    for (int c = 0; c < W; ++c) {
+      if (slices == 1) o[i + c] = from_float<T>(sum[c]);
+      else sums[slice * n * W + i + c] = sum[c];
+    }
+  }
+  if (slices == 1) return;
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < n * W; i += kDecodeThreads) {
+    float sum = 0;
+#pragma unroll 1
+    for (int slice = 0; slice < slices; ++slice) sum += sums[slice * n * W + i];
+    o[i] = from_float<T>(sum);
+  }
+}
+
+// finish joins the parts of all branches of a group: o =, read =. Shared: Stats, factors and places of the parts, and the room of join.
+template <typename T> __device__ void finish(const Step& s, float* shared) {
+  const DecodeParams& p = s.p;
+  const int64_t at = s.at();
+  int gates = 0, n = 0, parts[kBranches]; // that count in o
+  for (int b = 0; b < kBranches; ++b) gates += s.has(b), parts[b] = s.parts_of(b);
+  float *factors = shared + p.all * 2 * p.h, *sums = factors + p.all * p.h;
+  int32_t* places = reinterpret_cast<int32_t*>(sums + 4 * kDecodeThreads);
+#pragma unroll 1
+  for (int b = 0; b < kBranches; ++b) {
+    if (threadIdx.x / 32 == b) {
+      int read = 0;
+#pragma unroll 1
+      for (int i = threadIdx.x % 32; i < parts[b]; i += 32) read += __ldcg(Part(p, at, p.first[b] + i).read());
+      read = warp_sum(read);
+      if (threadIdx.x % 32 == 0) p.read[at * kBranches + b] = read;
+    }
+    if (!s.has(b)) continue;
+    read_stats(p, at, p.first[b], parts[b], shared + n * 2 * p.h);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < parts[b]; i += kDecodeThreads) places[n + i] = p.first[b] + i;
+    n += parts[b];
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int b = 0, gate = 0, first = 0; b < kBranches; ++b) {
+    if (!s.has(b)) continue;
+    weigh<T>(s, Stats{p, shared + first * 2 * p.h, parts[b]}, gate++, gates, factors + first * p.h);
+    first += parts[b];
+  }
+  __syncthreads();
+  if (p.value_dim % 4 == 0) join<T, 4>(s, places, factors, n, sums);
+  else join<T, 1>(s, places, factors, n, sums);
+}
+
+// rest writes the results of a slot without a token.
+template <typename T> __device__ void rest(const Step& s) {
+  const DecodeParams& p = s.p;
+  T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < p.h * p.value_dim; i += kDecodeThreads) o[i] = from_float<T>(0);
+  for (int i = threadIdx.x; i < kBranches; i += kDecodeThreads) p.read[s.at() * kBranches + i] = 0;
+}
+
+__device__ inline void no_blocks(const Step& s) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < s.p.n; i += kDecodeThreads) s.p.idx[s.at() * s.p.n + i] = -1;
+}
+
+template <typename Products> __device__ void decode_spans(const DecodeParams& p) {
+  using T = typename Products::Type;
+  const int x = blockIdx.x, branch = (p.stores >> kCompressedBranch & 1) && x < p.first[kWindowBranch] ? kCompressedBranch : kWindowBranch;
+  const Step s(p, branch, blockIdx.z, blockIdx.y);
+  const bool selects = s.has(kSelectedBranch);
+  if (s.t < 0) {
+    if (x == 0) no_blocks(s), rest<T>(s);
+    return;
+  }
+  const int i = x - p.first[branch], parts = s.parts_of(branch);
+  if (i >= parts) return;
+  const DecodeShared shared(p, Products::q_bytes(p));
+  attend<Products>(s, shared, i, i == parts - 1, Part(p, s.at(), x), nullptr);
+
+  if (!selects) {
+    if (!arrive(p, s.at(), s.parts_of(kCompressedBranch) + s.parts_of(kWindowBranch))) return;
+    no_blocks(s);
+    finish<T>(s, shared.work);
+  } else if (branch == kCompressedBranch && arrive(p, s.at(), parts)) {
+    if (s.own() >= p.n) {
+      choose(s, shared.work);
+    } else {
+#pragma unroll 1
+      for (int f = threadIdx.x; f < p.n; f += kDecodeThreads) p.idx[s.at() * p.n + f] = f <= s.own() ? f : -1;
+    }
+  }
+}
+
+template <typename Products> __device__ void decode_selected(const DecodeParams& p) {
+  using T = typename Products::Type;
+  const Step s(p, kSelectedBranch, blockIdx.z, blockIdx.y);
+  const int i = blockIdx.x, parts = s.t < 0 ? 0 : s.parts_of(kSelectedBranch);
+  if (i >= parts) return;
+  const DecodeShared shared(p, Products::q_bytes(p));
+  attend<Products>(s, shared, i, false, Part(p, s.at(), p.first[kSelectedBranch] + i), p.idx + s.at() * p.n);
+  if (arrive(p, s.at(), parts)) finish<T>(s, shared.work);
+}
+
+}  // namespace nsa
+
+#define NSA_DECODE(name, blocks, ...)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads, blocks)                                              \
+      nsa_decode_spans_##name(const __grid_constant__ nsa::DecodeParams p) { nsa::decode_spans<nsa::__VA_ARGS__>(p); }   \
+  extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads, blocks)                                              \
+      nsa_decode_selected_##name(const __grid_constant__ nsa::DecodeParams p) { nsa::decode_selected<nsa::__VA_ARGS__>(p); }
+
+// The least number of blocks of a multiprocessor bounds the registers.
+NSA_DECODE(f32, 4, Cores<float>)
+NSA_DECODE(bf16, 4, Cores<nsa::bf16>)
+NSA_DECODE(f16, 4, Cores<nsa::f16>)
+NSA_DECODE(mma64_bf16, 4, MatrixUnits<nsa::bf16, 64>)
+NSA_DECODE(mma64_f16, 4, MatrixUnits<nsa::f16, 64>)
+NSA_DECODE(mma128_bf16, 3, MatrixUnits<nsa::bf16, 128>)
+NSA_DECODE(mma128_f16, 3, MatrixUnits<nsa::f16, 128>)

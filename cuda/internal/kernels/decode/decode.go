@@ -1,0 +1,219 @@
+// Package decode holds the kernels of decoding with a cache: ops.DecodeOp and ops.FillCacheOp.
+//
+// A step is two launches, each with blocks for parts of the keys of every group of every sequence (split-KV). decode.cu says how they
+// share the work.
+package decode
+
+import (
+	"cmp"
+	"math"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// Rows returns the implementations. The inputs before the cache are of one type.
+func Rows() []kernels.Row {
+	return kernels.Rows(
+		kernels.Op[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forMatrixUnits, Build: onMatrixUnits},
+		kernels.Op[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Build: onCores},
+		kernels.Op[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
+	)
+}
+
+// The branches, as decode.cuh numbers them.
+const (
+	compressed = iota
+	selected
+	window
+	branches
+)
+
+const (
+	warps     = 4   // of a block
+	mostPairs = 128 // of dims of a key
+)
+
+// region is DecodeRegion of decode.cuh.
+type region struct{ keys, values, places int64 }
+
+func regionOf(r ops.CacheRegion) region {
+	return region{int64(r.Keys), int64(r.Values), int64(max(1, r.Places))}
+}
+
+// decodeParams is DecodeParams of decode.cuh.
+type decodeParams struct {
+	q                                        kernels.Ref
+	k, v                                     [branches]kernels.Ref
+	gates                                    kernels.Ref
+	phi                                      [2][3]kernels.Ref
+	cache, rows, o, idx, read, parts, logits kernels.Ref
+	tokens, compressed, window, tail         region
+	turns                                    [mostPairs]float64
+	most                                     int64
+	groups, h, dim, valueDim, width          int32
+	l, d, selectBlock, n, w, hidden          int32
+	stores, has, dense                       int32
+	split, first                             [branches]int32
+	all, partSize, blocks                    int32
+	scale                                    float32
+}
+
+// products are the classes of decode_products.cuh, as decode.cu launches them.
+type products struct {
+	name                  string // of the kernels
+	step                  int64  // keys that a part has at least
+	blocksPerSM           int64  // that run at once
+	headBytes, warpFloats int64  // of shared memory
+}
+
+// forMatrixUnits refuses what MatrixUnits of decode_products.cuh does not take.
+func forMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
+	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
+	switch {
+	case b.Type == kernels.F32:
+		return graph.Refuse(graph.ReasonType, "got %v, want half precision", b.Type)
+	case h > 16:
+		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most 16", h)
+	case d%8 != 0 || dv%8 != 0 || max(d, dv) > 128:
+		return graph.Refuse(graph.ReasonHeadDim, "dims are %d and %d, want multiples of 8 up to 128", d, dv)
+	}
+	return nil
+}
+
+func onMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
+	b.Aligned(16)
+	width, name, blocks := int64(64), "mma64_", int64(4)
+	if max(op.Cache.KeyDim, op.Cache.ValueDim) > 64 {
+		width, name, blocks = 128, "mma128_", 3
+	}
+	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
+	return step(b, op, products{name + b.Type.String(), 128, blocks, 16 * width * 2, h*dv + 2*h})
+}
+
+func onCores(b *kernels.Builder, op ops.DecodeOp) error {
+	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
+	return step(b, op, products{b.Type.String(), 128, 4, h * int64(op.Cache.KeyDim) * 4, h*dv + 35*h + 32})
+}
+
+// checkCache refuses a cache whose numbers have another type than the other operands, or more rows than kernels count.
+func checkCache(b *kernels.Builder, c ops.KVCache) error {
+	if half := b.Type != kernels.F32; half != ops.IsHalf(c.Half) || half && b.TypeOf(kernels.Operand{Operand: ops.Operand{Dtype: c.Half}}) != b.Type {
+		return graph.Refuse(graph.ReasonType, "the cache holds %v, want %v as the other inputs", cmp.Or(c.Half, tensor.Float32), b.Type)
+	}
+	if rows := float64(c.KVHeads) * max(float64(c.Pages)*float64(c.PageLen), float64(c.Slots)*float64(max(c.Window, c.BlockLen))); rows > math.MaxInt32 {
+		return graph.Refuse(graph.ReasonSize, "a cache of %.3g keys, want at most 2^31-1", rows)
+	}
+	return nil
+}
+
+// step adds the launches of a step. Parts of keys are short where there are few sequences, so that every multiprocessor has some:
+// their lengths depend on the cache and the device alone.
+func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
+	c, layout := op.Cache, op.Cache.Layout()
+	b.Fail(checkCache(b, c))
+	q, rows := b.In[0], b.In[len(b.In)-1]
+	groups, h, context := int64(c.KVHeads), q.Dim(2)/int64(c.KVHeads), (rows.Dim(1)-1)*int64(c.PageLen)
+	p := &decodeParams{
+		q: q.Ref, cache: b.In[len(b.In)-2].Ref, rows: rows.Ref, o: b.Out[0].Ref, idx: b.Out[1].Ref, read: b.Out[2].Ref,
+		tokens: regionOf(layout.Tokens), compressed: regionOf(layout.Compressed), window: regionOf(layout.Window), tail: regionOf(layout.Tail),
+		groups: int32(groups), h: int32(h), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(rows.Dim(1)),
+		l: int32(c.BlockLen), d: int32(c.Stride), selectBlock: int32(c.SelectBlock), n: int32(max(1, c.TopN)), w: int32(c.Window),
+		dense: kernels.Flag(c.Dense()), scale: float32(1 / math.Sqrt(float64(c.KeyDim))),
+	}
+	if c.KeyDim > 2*mostPairs {
+		return graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*mostPairs)
+	}
+	for i := range c.KeyDim / 2 {
+		p.turns[i] = math.Pow(op.Base, -2*float64(i)/float64(c.KeyDim)) / (2 * math.Pi)
+	}
+	var keys [branches]int64 // of a sequence at most
+	if c.Dense() {
+		keys[window] = context
+	} else {
+		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), int64(c.TopN) * int64(c.SelectBlock), int64(c.Window)}
+		p.most = kernels.Pieces(max(1, keys[compressed]), 4) * 4
+		p.blocks = int32(max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))))
+	}
+	next := 1
+	for i := range branches {
+		if c.Has(1<<i) || c.Dense() && i == window {
+			p.has |= 1 << i
+		}
+		if c.Stores(1<<i) || c.Dense() && i == window {
+			p.stores |= 1 << i
+			p.k[i], p.v[i] = b.In[next].Ref, b.In[next+1].Ref
+			next += 2
+		} else {
+			keys[i] = 0
+		}
+	}
+	if !c.Dense() {
+		p.gates = b.In[next].Ref
+		next++
+	}
+	if op.MLP {
+		p.hidden = int32(b.In[next+1].Dim(0))
+		for i := range 6 {
+			p.phi[i/3][i%3] = b.In[next+i].Ref
+		}
+	}
+
+	sequences := int64(c.Slots) * groups
+	count := func(launch int64, of ...int) (parts int64) { // the parts of a launch, which come behind those of other launches
+		total, budget := int64(0), max(1, int64(b.GPU.SMs)*by.blocksPerSM/sequences)
+		for _, i := range of {
+			total += keys[i]
+		}
+		for _, i := range of {
+			p.first[i] = int32(launch + parts)
+			if p.stores>>i&1 == 1 {
+				length := partLength(by.step, keys[i], max(1, budget*keys[i]/max(1, total)))
+				p.split[i] = int32(length)
+				parts += max(1, kernels.Pieces(keys[i], length))
+			}
+		}
+		return parts
+	}
+	spans, chosen := count(0, compressed, window), int64(0)
+	if c.Has(ops.Selected) {
+		keys[selected] = min(keys[selected], context)
+		chosen = count(spans, selected)
+		p.logits = b.Work(sequences * h * p.most * 4)
+	}
+	p.all = int32(spans + chosen)
+	p.partSize = int32((h*int64(c.ValueDim) + 2*h + 4) / 4 * 4)
+	p.parts = b.Work(sequences * (spans + chosen) * int64(p.partSize) * 4)
+
+	lists := kernels.Pieces(int64(p.n), 32) * 32 * warps
+	choice := kernels.Pieces(int64(p.blocks), 128*warps)*128*warps + 2*lists + 2*int64(p.n) + 2*h + spans*2*h
+	work := max(warps*by.warpFloats, choice, (spans+chosen)*(3*h+1)+4*32*warps)
+	if op.MLP {
+		work = max(work, int64(c.BlockLen*max(c.KeyDim, c.ValueDim))+int64(p.hidden))
+	}
+	shared := kernels.Pieces(int64(c.KeyDim)*4, 16)*16 + kernels.Pieces(by.headBytes, 16)*16 + work*4
+	if shared > int64(b.GPU.SharedPerBlock) {
+		return graph.Refuse(graph.ReasonShape, "a block needs %d bytes of shared memory, want at most %d", shared, b.GPU.SharedPerBlock)
+	}
+	launch := func(kernel string, parts int64) {
+		b.Launch("nsa_decode_"+kernel+"_"+by.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(32*warps), shared, p)
+	}
+	launch("spans", spans)
+	if chosen > 0 {
+		launch("selected", chosen)
+	}
+	return nil
+}
+
+// mostParts bounds the parts of a branch.
+const mostParts = 64
+
+// partLength returns the keys of a part of a branch with up to keys of them: a multiple of step, and such that there are about so many
+// parts as wanted, of equal length.
+func partLength(step, keys, wanted int64) int64 {
+	parts := min(wanted, mostParts, max(1, kernels.Pieces(keys, step)))
+	return max(1, kernels.Pieces(kernels.Pieces(keys, parts), step)) * step
+}

@@ -1,0 +1,393 @@
+package kernels_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+const decodingSlots = 3
+
+// decodingCache returns the cache of a case for a type, with decodingSlots.
+func decodingCache(c opcases.Decoding, s storage) ops.KVCache {
+	k := c.Cache
+	k.Slots, k.Pages = decodingSlots, decodingSlots*decodingPages(c)+1
+	if s.Type != kernels.F32 {
+		k.Half = dtypes[s.Type]
+	}
+	return k
+}
+
+func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen - 1) / c.Cache.PageLen }
+
+// decodingOp returns the op of a case with the shapes of its inputs, which lie in a type.
+func decodingOp(t testing.TB, c opcases.Decoding, s storage) (op ops.DecodeOp, site graph.Site) {
+	k, dt := decodingCache(c, s), dtypes[s.Type]
+	op = ops.DecodeOp{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0}
+	site.In = append(site.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
+	for i := range 3 {
+		if storesBranch(k, i) {
+			site.In = append(site.In, operand(dt, k.Slots, 1, k.KVHeads, k.KeyDim), operand(dt, k.Slots, 1, k.KVHeads, k.ValueDim))
+		}
+	}
+	if !k.Dense() {
+		site.In = append(site.In, operand(dt, k.Slots, 1, c.Heads, c.Gates()))
+	}
+	for _, p := range c.Phi() {
+		site.In = append(site.In, operand(dt, p.Shape...))
+	}
+	site.In = append(site.In, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, k.Slots, 1+decodingPages(c)))
+	wide := slices.Clone(site.In)
+	for i := range wide[:len(wide)-2] {
+		wide[i].Dtype = tensor.Float32
+	}
+	site.Out = testutil.Must(op.Infer(wide))(t)
+	site.Out[0].Dtype = dt
+	return op, site
+}
+
+// storesBranch reports whether keys and values of a branch are inputs; those of dense attention count as the first one's.
+func storesBranch(k ops.KVCache, i int) bool { return k.Stores(1<<i) || k.Dense() && i == 0 }
+
+// decoding is an op of a case on a device. All of its cache is NaN but the counters.
+type decoding struct {
+	opcases.Decoding
+	storage
+	t     *testing.T
+	dev   device
+	v     variant
+	on    *bench
+	op    ops.DecodeOp
+	site  graph.Site
+	args  []arg
+	rows  []int32
+	free  []int32 // pages
+	bound bound
+	work  buffer
+}
+
+func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s storage, pages *rand.Rand) *decoding {
+	d := &decoding{Decoding: c, storage: s, t: t, dev: dev, v: v, on: &bench{t, s, dev, 0, map[kernels.Ptr]buffer{}}}
+	d.op, d.site = decodingOp(t, c, s)
+	plan := testutil.Must(planOf(v.GPU, v.row, d.op, d.site))(t)
+	for i, o := range slices.Concat(d.site.In, d.site.Out) {
+		content := poison(o.Bytes())
+		if i == d.cell() {
+			clear(content[:4*d.op.Cache.Slots*d.op.Cache.KVHeads])
+		}
+		d.args = append(d.args, d.on.place(o, content))
+	}
+	for i, x := range c.Phi() {
+		d.write(d.cell()-6+i, 0, s.encode(x.Data))
+	}
+	d.rows = slices.Repeat([]int32{-1}, d.site.In[d.cell()+1].Elements())
+	for _, p := range pages.Perm(d.op.Cache.Pages) {
+		d.free = append(d.free, int32(p))
+	}
+	d.work = output(t, dev, int(plan.WorkBytes()))
+	d.bound = bindPlan(t, plan, d.work.at, d.args...)
+	return d
+}
+
+func (d *decoding) cell() int { return d.op.UpdatedInputs()[0] }
+
+func (d *decoding) write(input, at int, data []byte) {
+	d.dev.(interface {
+		copyTo(t testing.TB, to kernels.Ptr, data []byte)
+	}).copyTo(d.t, d.args[input].at+kernels.Ptr(at), data)
+}
+
+func (d *decoding) row(slot int) []int32 {
+	n := len(d.rows) / d.op.Cache.Slots
+	return d.rows[slot*n:][:n]
+}
+
+// grow gives a slot the pages of n tokens.
+func (d *decoding) grow(slot, n int) {
+	for i := range (n + d.Cache.PageLen - 1) / d.Cache.PageLen {
+		if page := &d.row(slot)[1+i]; *page < 0 {
+			*page, d.free = d.free[0], d.free[1:]
+		}
+	}
+}
+
+// token makes token t of s the next one of a slot.
+func (d *decoding) token(slot int, s opcases.Sequence, t int) {
+	d.grow(slot, t+1)
+	d.row(slot)[0] = int32(t)
+	next := 0
+	put := func(x *ref.Tensor) {
+		n := d.site.In[next].Elements() / d.op.Cache.Slots
+		d.write(next, slot*n*d.Bytes(), d.encode(x.Row(0, t)[:n]))
+		next++
+	}
+	put(s.Q)
+	for i := range s.K {
+		if storesBranch(d.op.Cache, i) {
+			put(s.K[i])
+			put(s.V[i])
+		}
+	}
+	if !d.Cache.Dense() {
+		put(s.Gates)
+	}
+}
+
+// decoded is what a step gives one slot.
+type decoded struct {
+	o         []byte
+	idx, read []int32
+}
+
+// step runs the op and returns what it gave each slot.
+func (d *decoding) step() (outs []decoded) {
+	d.write(d.cell()+1, 0, encodeInts(d.rows))
+	for i := range d.site.Out { // every element is to be written
+		d.write(len(d.site.In)+i, 0, poison(d.site.Out[i].Bytes()))
+	}
+	d.bound.run(d.t, d.dev)
+	o, idx, read := d.on.bytes(d.args[len(d.site.In)]), d.on.bytes(d.args[len(d.site.In)+1]), d.on.bytes(d.args[len(d.site.In)+2])
+	for i := range d.op.Cache.Slots {
+		part := func(b []byte) []byte { n := len(b) / d.op.Cache.Slots; return b[i*n:][:n] }
+		outs = append(outs, decoded{part(o), decodeInts(part(idx)), decodeInts(part(read))})
+	}
+	return outs
+}
+
+// fill stores the first n tokens of s in a slot by FillCacheOp, whose inputs have more tokens than are stored.
+func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
+	const room = 5
+	d.grow(slot, n)
+	p := d.Cache.Params
+	cut := func(x *ref.Tensor) *ref.Tensor {
+		data := d.roundAll(x.Data)
+		data = append(data, make([]float64, room*x.Shape[2]*x.Shape[3])...)
+		return ref.From(data[:(n+room)*x.Shape[2]*x.Shape[3]], 1, n+room, x.Shape[2], x.Shape[3])
+	}
+	var in []arg
+	add := func(x *ref.Tensor) { in = append(in, d.on.in(d.storage, x.Data, x.Shape...)) }
+	for i := range s.K {
+		if !storesBranch(d.op.Cache, i) {
+			continue
+		}
+		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
+		if i == 0 && !d.Cache.Dense() {
+			for side, x := range []*ref.Tensor{k, v} {
+				if ref.NumCompressed(n+room, p.BlockLen, p.Stride) == 0 {
+					x = ref.New(1, 1, x.Shape[2], x.Shape[3])
+				} else {
+					x = d.Compressed(x, side)
+				}
+				add(x)
+			}
+		}
+		add(k)
+		add(v)
+	}
+	rows := append([]int32{int32(slot), int32(n)}, d.row(slot)[1:]...)
+	in = append(in, d.args[d.cell()], d.on.place(operand(tensor.Int32, 1, len(rows)), encodeInts(rows)))
+	stored := d.on.place(operand(tensor.Int32, 1), poison(4))
+	runOp(d.t, d.dev, variant{"cuda", d.v.GPU}, ops.FillCacheOp{Cache: d.op.Cache}, in, []arg{stored})
+	require.Equal(d.t, []int32{int32(n)}, decodeInts(d.on.bytes(stored)))
+}
+
+// keysRead are the keys that a group has to read at token t, by branch.
+func (d *decoding) keysRead(t int, idx []int32) []int32 {
+	if d.Cache.Dense() {
+		return []int32{0, 0, int32(t + 1)}
+	}
+	p := d.Cache.Params
+	want := []int32{int32(ops.NumVisible(t, p.BlockLen, p.Stride)), 0, int32(min(p.Window, t+1))}
+	for _, j := range idx {
+		if j >= 0 {
+			want[1] += int32(min(p.SelectBlock, t+1-int(j)*p.SelectBlock))
+		}
+	}
+	for i := range want {
+		if !storesBranch(d.Cache, i) {
+			want[i] = 0
+		}
+	}
+	return want
+}
+
+// compareDecoding decodes sequences that begin at different steps, the second and the third one behind tokens that FillCacheOp has
+// stored, up to `steps` tokens of each, and holds them to the oracle and the keys read to their number. Slots rest in between. Then
+// each sequence runs alone, in other pages and another order of threads, for the same bits.
+func compareDecoding(t *testing.T, name string, dev device, v variant, c opcases.Decoding, s storage, steps int) {
+	t.Run(fmt.Sprint(name, "/", s.Type), func(t *testing.T) {
+		defer dev.reset(t)
+		compareSequences(t, dev, v, c, s, steps)
+	})
+}
+
+func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s storage, steps int) {
+	begins := [decodingSlots]int{0, c.Tokens / 2, max(0, c.Tokens-steps)}
+	var seqs [decodingSlots]opcases.Sequence
+	for i := range seqs {
+		seqs[i] = rounded(c.Sequence(uint64(i+1), c.Tokens), s)
+	}
+	run := func(pages uint64, slots ...int) (outs [decodingSlots][]decoded) {
+		d := newDecoding(t, dev, v, c, s, rand.New(rand.NewPCG(pages, 2)))
+		for _, i := range slots {
+			d.fill(i, seqs[i], begins[i])
+		}
+		for step := range 2*steps + 9 {
+			running := false
+			for _, i := range slots {
+				d.row(i)[0] = -1
+				if at := len(outs[i]); step >= 3*i && (step+i)%4 != 0 && at < steps && begins[i]+at < c.Tokens {
+					d.token(i, seqs[i], begins[i]+at)
+				}
+				running = running || len(outs[i]) < min(steps, c.Tokens-begins[i])
+			}
+			if !running {
+				break
+			}
+			for i, out := range d.step() {
+				if d.row(i)[0] < 0 {
+					require.Equal(t, make([]byte, len(out.o)), out.o, "a slot that rests")
+					require.Equal(t, decoded{out.o, slices.Repeat([]int32{-1}, len(out.idx)), make([]int32, len(out.read))}, out, "a slot that rests")
+					continue
+				}
+				for g := range c.Cache.KVHeads {
+					n := max(1, c.Cache.TopN)
+					require.Equal(t, d.keysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3], "keys read at token %d", d.row(i)[0])
+				}
+				outs[i] = append(outs[i], out)
+			}
+		}
+		d.work.bytes(t, dev)
+		return outs
+	}
+	outs := run(1, 0, 1, 2)
+	for i, seq := range seqs {
+		var got []byte
+		_, idx := c.Oracle(seq, nil)
+		chosen := slices.Clone(idx)
+		row := c.Cache.KVHeads * max(1, c.Cache.TopN)
+		for j, out := range outs[i] {
+			got = append(got, out.o...)
+			if c.Cache.Has(ops.Selected) {
+				copy(idx[(begins[i]+j)*row:], out.idx)
+			} else {
+				require.Equal(t, slices.Repeat([]int32{-1}, row), out.idx)
+			}
+		}
+		want, _ := c.Oracle(seq, idx)
+		naive, _ := c.Through(seq, idx, s.tensor, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
+			o, _, _, _ := naiveAttention(s, q, k, v, ref.New(q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]), mask)
+			return o
+		})
+		tol := s.tolerance()
+		if s.Type != kernels.F32 {
+			tol = 2*testutil.RelErr(naive.Data, want.Data) + s.unit()
+		}
+		values := slices.Clone(want.Data) // of tokens that are not decoded
+		copy(values[begins[i]*len(values)/c.Tokens:], s.decode(got))
+		testutil.Within(t, fmt.Sprint("sequence ", i), values, want.Data, tol)
+		if s.Type == kernels.F32 && c.Cache.Has(ops.Selected) {
+			differ := 0
+			for j := range idx {
+				if idx[j] != chosen[j] {
+					differ++
+				}
+			}
+			require.LessOrEqual(t, differ, len(idx)/100, "blocks that differ from the oracle's")
+		}
+	}
+	dev.otherOrder()
+	defer dev.otherOrder()
+	for i := range seqs {
+		require.True(t, slices.EqualFunc(outs[i], run(uint64(3+i), i)[i], func(a, b decoded) bool {
+			return bytes.Equal(a.o, b.o) && slices.Equal(a.idx, b.idx) && slices.Equal(a.read, b.read)
+		}), "sequence %d has other bits alone", i)
+	}
+}
+
+// rounded returns s as it is stored.
+func rounded(s opcases.Sequence, as storage) opcases.Sequence {
+	s.Q, s.Gates, s.K, s.V = as.tensor(s.Q), as.tensor(s.Gates), slices.Clone(s.K), slices.Clone(s.V)
+	for i := range s.K {
+		s.K[i], s.V[i] = as.tensor(s.K[i]), as.tensor(s.V[i])
+	}
+	return s
+}
+
+// onMatrixUnits reports whether the kernels on matrix units take a case.
+func onMatrixUnits(t testing.TB, c opcases.Decoding) bool {
+	op, site := decodingOp(t, c, bf16)
+	_, err := planOf(h200, "cuda mma", op, site)
+	return err == nil
+}
+
+// TestDecodeOnGPU decodes the cases that NSA_CASES matches, up to all tokens, in all types by all kernels that take them.
+func TestDecodeOnGPU(t *testing.T) {
+	g, chosen, steps := openGPU(t), regexp.MustCompile(os.Getenv("NSA_CASES")), 1<<20
+	if underSanitizer {
+		steps = 6
+	}
+	p := g.properties()
+	for _, c := range opcases.Decodings() {
+		for _, s := range storages {
+			if name := c.Name; chosen.MatchString(name) {
+				compareDecoding(t, name, g, variant{"cuda", p}, c, s, min(steps, c.Tokens))
+				if s.Type != kernels.F32 && onMatrixUnits(t, c) {
+					compareDecoding(t, name+", matrix units", g, variant{"cuda mma", p}, c, s, min(steps, c.Tokens))
+				}
+			}
+		}
+	}
+}
+
+// decodingPlans are those of all cases of decoding and of filling their caches.
+func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
+	for _, c := range opcases.Decodings() {
+		for _, s := range storages {
+			op, site := decodingOp(t, c, s)
+			for _, row := range []string{"cuda", "cuda mma"} {
+				p, err := planOf(h200, row, op, site)
+				if row == "cuda" {
+					require.NoError(t, err)
+				}
+				if err == nil {
+					plans = append(plans, p)
+				}
+			}
+			plans = append(plans, fillPlan(t, c, s))
+		}
+	}
+	return plans
+}
+
+func fillPlan(t *testing.T, c opcases.Decoding, s storage) *kernels.Plan {
+	k, n, dt := decodingCache(c, s), c.Tokens, dtypes[s.Type]
+	var in []ops.Operand
+	add := func(n int) {
+		in = append(in, operand(dt, 1, n, k.KVHeads, k.KeyDim), operand(dt, 1, n, k.KVHeads, k.ValueDim))
+	}
+	if k.Stores(ops.Compressed) {
+		add(max(1, ops.NumCompressed(n, k.BlockLen, k.Stride)))
+	}
+	for i := range 3 {
+		if storesBranch(k, i) {
+			add(n)
+		}
+	}
+	in = append(in, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, 1, 2+decodingPages(c)))
+	return testutil.Must(planOf(h200, "cuda", ops.FillCacheOp{Cache: k}, graph.Site{In: in, Out: []ops.Operand{operand(tensor.Int32, 1)}}))(t)
+}

@@ -1,0 +1,102 @@
+package kernels_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// decodeTime is the attention of one layer for one more token of each sequence, bf16, behind S of them.
+type decodeTime struct {
+	name            string
+	heads, kvHeads  int
+	dim             int
+	batch           int
+	tokens, context int
+}
+
+// TestDecodeTime prints how long a step of decoding takes as a captured graph, and each of its launches, with NSA_TIME=1.
+func TestDecodeTime(t *testing.T) {
+	words := strings.Fields(os.Getenv("NSA_TIME"))
+	if len(words) == 0 {
+		t.Skip("NSA_TIME is not set")
+	}
+	dev := openGPU(t)
+	for _, shape := range []decodeTime{{"i", 12, 2, 64, 0, 0, 0}, {"ii", 64, 4, 128, 0, 0, 0}} {
+		for _, size := range [][2]int{{1, 2048}, {16, 2048}, {64, 2048}, {1, 65536}, {8, 65536}, {16, 65536}} {
+			x := shape
+			x.batch, x.tokens, x.context = size[0], size[1], size[1]+512
+			if words[0] == "1" || slices.Contains(words, fmt.Sprintf("%s/%d/%d", x.name, x.batch, x.tokens)) {
+				x.time(t, dev)
+				dev.reset(t)
+			}
+		}
+	}
+}
+
+func (x decodeTime) time(t *testing.T, dev *gpu) {
+	pages := x.context / 512
+	c := ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}, KVHeads: x.kvHeads, KeyDim: x.dim, ValueDim: x.dim,
+		Slots: x.batch, Pages: x.batch * pages, PageLen: 512, Half: ops.BFloat16}
+	op := ops.DecodeOp{Cache: c, Base: 10000}
+	var in, out []arg
+	noise := func(shape ...int) {
+		in = append(in, argOf(ops.BFloat16, dev.noise(t, uint64(len(in)), tensor.Shape(shape).TotalSize()), shape...))
+	}
+	noise(x.batch, 1, x.heads, x.dim)
+	for range 6 {
+		noise(x.batch, 1, x.kvHeads, x.dim)
+	}
+	noise(x.batch, 1, x.heads, 3)
+	cache := argOf(tensor.Float32, dev.noise(t, 99, 2*c.Elements()), c.Elements())
+	dev.copyTo(t, cache.at, make([]byte, 4*x.batch*x.kvHeads))
+	rows := make([]int32, x.batch*(1+pages))
+	for i := range rows {
+		rows[i] = int32(i/(1+pages)*pages + i%(1+pages) - 1)
+		if i%(1+pages) == 0 {
+			rows[i] = int32(x.tokens)
+		}
+	}
+	in = append(in, cache, argOf(tensor.Int32, dev.put(t, encodeInts(rows)), x.batch, 1+pages))
+	for _, o := range []ops.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, 16), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
+		out = append(out, arg{o, dev.room(t, int64(o.Bytes()))})
+	}
+	plan := testutil.Must(planOf(dev.properties(), "", op, graph.Site{In: siteOf(in, nil).In, Out: siteOf(nil, out).Out}))(t)
+	b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
+	b.run(t, dev)
+	require.NoError(t, dev.stream.BeginCapture())
+	b.run(t, dev)
+	replay := testutil.Must(dev.stream.EndCapture())(t)
+	defer replay.Close()
+	const runs = 50
+	steps := []func(){func() {
+		for range runs {
+			require.NoError(t, dev.stream.Replay(replay))
+		}
+	}}
+	for i := range plan.Steps {
+		call := dev.call(t, &plan.Steps[i].Launch, b.arguments[i])
+		steps = append(steps, func() { require.NoError(t, dev.stream.Launch(call)) })
+	}
+	seconds := dev.time(t, 9, steps...)
+	keys := decodeInts(dev.get(t, out[2].at, out[2].Bytes()))
+	read := 0.0
+	for _, n := range keys {
+		read += float64(n)
+	}
+	read *= float64(4 * x.dim)
+	each := ""
+	for i, s := range seconds[1:] {
+		each += fmt.Sprintf(" %s %v %.1f us", strings.TrimPrefix(plan.Steps[i].Kernel, "nsa_decode_"), plan.Steps[i].Grid, 1e6*s)
+	}
+	fmt.Printf("%s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", x.name, x.batch, x.tokens, 1e6*seconds[0]/runs, read/(seconds[0]/runs)/1e12, each)
+}

@@ -1,0 +1,4 @@
+// The kernels of decoding, for run.cc.
+#include "cuda_on_host.h"
+#include "../../decode/cache_fill.cu"
+#include "../../decode/decode.cu"
