@@ -86,14 +86,14 @@ const maxCache = 1 << 40
 func (c KVCache) Validate() error {
 	err := cmp.Or(positive("kv heads", c.KVHeads), positive("key dim D", c.KeyDim), positive("value dim Dv", c.ValueDim),
 		positive("slots", c.Slots), positive("pages", c.Pages), positive("page length", c.PageLen))
+	if err == nil && c.Half != (tensor.Dtype{}) && !IsHalf(c.Half) {
+		err = fmt.Errorf("numbers are held as %v, want a type of half precision or none", c.Half)
+	}
 	if err != nil || c.Dense() {
 		return cmp.Or(err, c.checkElements())
 	}
 	if err := c.Params.Validate(); err != nil {
 		return err
-	}
-	if c.Half != (tensor.Dtype{}) && !IsHalf(c.Half) {
-		return fmt.Errorf("numbers are held as %v, want a type of half precision or none", c.Half)
 	}
 	if c.branches() == 0 || c.Without >= 1<<len(branchNames) {
 		return fmt.Errorf("without the branches %03b, want at least one of the three that is left", c.Without)

@@ -322,7 +322,10 @@ func TestKVCacheErrors(t *testing.T) {
 		"pages is 0, want at least 1":                                 func(c *ops.KVCache) { c.Pages = 0 },
 		"page length 12 is no multiple of the selection block l' = 8": func(c *ops.KVCache) { c.PageLen = 12 },
 		"top n = 2 is smaller than the 3 forced blocks":               func(c *ops.KVCache) { c.TopN = 2 },
-		"a cache of 1.24e+12 elements, want at most 1099511627776":    func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
+		"numbers are held as float64, want a type of half precision or none": func(c *ops.KVCache) {
+			c.Params, c.Half = ops.Params{}, tensor.Float64
+		},
+		"a cache of 1.24e+12 elements, want at most 1099511627776": func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
 	} {
 		c := good
 		change(&c)
