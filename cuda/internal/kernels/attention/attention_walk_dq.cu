@@ -91,9 +91,9 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
 
 }  // namespace nsa
 
-NSA_WALK(dq, 64, WalkQueryGradient, 64, 64, 8, 12, 64, true, true, 56, 224)
-NSA_WALK(dq, 128, WalkQueryGradient, 128, 128, 8, 6, 64, true, false, 56, 224)
-NSA_WALK(dq, 192x128, WalkQueryGradient, 192, 128, 8, 3, 32, false, false, 56, 224)
-NSA_WALK(dq, 192, WalkQueryGradient, 192, 192, 8, 2, 32, false, false, 56, 224)
-NSA_WALK(dq, 256x128, WalkQueryGradient, 256, 128, 4, 3, 16, false, false, 56, 240)
-NSA_WALK(dq, 256x192, WalkQueryGradient, 256, 192, 4, 3, 16, false, false, 56, 240)
+NSA_WALK(dq, 64, WalkQueryGradient, 64, 64, 8, 12, 64, true, true, 72, 216)
+NSA_WALK(dq, 128, WalkQueryGradient, 128, 128, 8, 6, 64, true, false, 72, 216)
+NSA_WALK(dq, 192x128, WalkQueryGradient, 192, 128, 8, 3, 32, false, false, 72, 216)
+NSA_WALK(dq, 192, WalkQueryGradient, 192, 192, 8, 2, 32, false, false, 72, 216)
+NSA_WALK(dq, 256x128, WalkQueryGradient, 256, 128, 4, 3, 16, false, false, 104, 240)
+NSA_WALK(dq, 256x192, WalkQueryGradient, 256, 192, 4, 3, 16, false, false, 104, 240)

@@ -113,9 +113,9 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
 
 }  // namespace nsa
 
-NSA_WALK(forward, 64, WalkForward, 64, 64, 12, 12, 64, true, 56, 152)
-NSA_WALK(forward, 128, WalkForward, 128, 128, 8, 7, 64, true, 56, 224)
-NSA_WALK(forward, 192x128, WalkForward, 192, 128, 8, 4, 64, false, 56, 224)
-NSA_WALK(forward, 192, WalkForward, 192, 192, 8, 3, 64, false, 56, 224)
-NSA_WALK(forward, 256x128, WalkForward, 256, 128, 8, 3, 64, false, 56, 224)
-NSA_WALK(forward, 256x192, WalkForward, 256, 192, 8, 2, 64, false, 56, 224)
+NSA_WALK(forward, 64, WalkForward, 64, 64, 12, 12, 64, true, 80, 144)
+NSA_WALK(forward, 128, WalkForward, 128, 128, 8, 7, 64, true, 72, 216)
+NSA_WALK(forward, 192x128, WalkForward, 192, 128, 8, 4, 64, false, 72, 216)
+NSA_WALK(forward, 192, WalkForward, 192, 192, 8, 3, 64, false, 72, 216)
+NSA_WALK(forward, 256x128, WalkForward, 256, 128, 8, 3, 64, false, 72, 216)
+NSA_WALK(forward, 256x192, WalkForward, 256, 192, 8, 2, 64, false, 72, 216)

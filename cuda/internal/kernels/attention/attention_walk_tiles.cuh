@@ -91,35 +91,18 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   template <class Start, class Step, class Finish> __device__ __forceinline__ void each(Start start, Step step, Finish finish) const {
     const int tiles = x.tiles * p.n.batch * p.n.groups;
     const auto number = [&](int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
-    int round = 0, count = 0, fill = 0;
-    TileBlock ahead{};  // of the next tile, or of this one
-    const auto fetch = [&](const Tile& tile, int from) {
-      ahead = from + lane() < x.room ? x.blocks[(long long)tile.number * x.room + from + lane()] : TileBlock{0, 0};
-    };
-    const auto open = [&] {  // finds out what is known of the next tile
-      if (number(round) >= tiles) return;
-      const Tile next(a, number(round));
-      count = x.count[next.number];
-      fetch(next, 0);
-    };
-    open();
+    int fill = 0;
 #pragma unroll 1
-    while (number(round) < tiles) {
-      const int now = number(round), blocks = count;
+    for (int round = 0; number(round) < tiles; round++) {
+      const int now = number(round);
+      const long long tile = Tile(a, now).number;
+      const int blocks = x.count[tile];
       start(now);
-      int from = 0;
 #pragma unroll 1
-      do {
-        TileBlock mine = ahead;
-        if (from + lane() >= blocks) mine.queries = 0;
-        if (from + 32 < blocks) {
-          fetch(Tile(a, now), from + 32);
-        } else {
-          round++;
-          open();
-        }
-        step(mine, min(32, blocks - from), fill + from / kPieces);
-      } while ((from += 32) < blocks);
+      for (int from = 0; from < blocks; from += 32) {
+        const TileBlock piece = from + lane() < blocks ? x.blocks[tile * x.room + from + lane()] : TileBlock{0, 0};
+        step(piece, min(32, blocks - from), fill + from / kPieces);
+      }
       fill += (blocks + kPieces - 1) / kPieces;
       finish(now);
     }

@@ -27,7 +27,8 @@ template <typename T> __device__ void cache_fill(const CacheFillParams& p) {
   const int keys = tokens < p.l ? 0 : (tokens - p.l) / p.d + 1, first = p.ring ? max(0, keys - p.places) : 0;
   T *to_k = static_cast<T*>(p.cache) + p.keys, *to_v = static_cast<T*>(p.cache) + p.values;
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  for (int64_t u = int64_t(blockIdx.x) * warps + threadIdx.x / 32; u < int64_t(keys - first) * p.groups; u += int64_t(gridDim.x) * warps) {
+  const uint32_t all = uint32_t(keys - first) * p.groups; // keys of a cache are fewer than 2^31
+  for (uint32_t u = blockIdx.x * warps + threadIdx.x / 32; u < all; u += gridDim.x * warps) {
     const int g = int(u % p.groups), i = first + int(u / p.groups);
     const int64_t list = p.ring ? slot : row[2 + i / p.places];
     const int64_t to = (list * p.groups + g) * p.places + i % p.places, from = (blockIdx.y * p.n + i) * p.groups + g;

@@ -86,9 +86,9 @@ func forMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
 
 func onMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
 	b.Aligned(16)
-	width, name, blocks := int64(64), "mma64_", int64(4)
+	width, name, blocks := int64(64), "mma64_", int64(3)
 	if max(op.Cache.KeyDim, op.Cache.ValueDim) > 64 {
-		width, name, blocks = 128, "mma128_", 3
+		width, name, blocks = 128, "mma128_", 2
 	}
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
 	return step(b, op, products{name + b.Type.String(), 128, blocks, 16 * width * 2, h*dv + 2*h})
