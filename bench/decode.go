@@ -143,6 +143,33 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 	r.addKeys(d, "decode, "+name, size)
 }
 
+// sequence returns n tokens.
+func sequence(n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32(i * 7919 % 256)
+	}
+	return tokens
+}
+
+// stepSeconds returns the median time of a step of all slots over runs of steps behind so many tokens.
+func stepSeconds(d *tinylm.Decoder, behind, steps, runs int) float64 {
+	tokens, next := sequence(behind), make([]int32, d.Slots())
+	var times []float64
+	for range runs {
+		for i := range next {
+			check(d.Prefill(i, tokens))
+		}
+		start := time.Now()
+		for range steps {
+			check(d.Step(next))
+		}
+		times = append(times, time.Since(start).Seconds()/float64(steps))
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
 // addDecoders measures models that decode, and what sampling costs without a cache.
 func addDecoders(r *report) {
 	for _, c := range []struct {
@@ -158,31 +185,18 @@ func addDecoders(r *report) {
 		const steps = 64
 		d := must(tinylm.NewDecoder(w, 1, c.behind+steps))
 		defer closes(d)
-		tokens := make([]int32, c.behind)
-		for i := range tokens {
-			tokens[i] = int32(i * 7919 % 256)
-		}
+		tokens := sequence(c.behind)
 		prefill := seconds(3, func() error { return d.Prefill(0, tokens) })
-		var times []float64
-		for range 9 {
-			check(d.Prefill(0, tokens))
-			start := time.Now()
-			for range steps {
-				check(d.Step(tokens[:1]))
-			}
-			times = append(times, time.Since(start).Seconds())
-		}
-		slices.Sort(times)
-		t := times[len(times)/2]
+		t := stepSeconds(d, c.behind, steps, 9)
 		size := fmt.Sprintf("behind %d tokens", c.behind)
 		r.add(c.name+" prefills", size, float64(c.behind)/prefill, "tokens/s")
 		var notes []note
 		if c.least > 0 {
 			notes = append(notes, atLeast(c.least))
 		}
-		r.add(c.name+" decodes", size, steps/t, "tokens/s", notes...)
+		r.add(c.name+" decodes", size, 1/t, "tokens/s", notes...)
 		if whole := timeModel(w, c.config.Context); c.least == 0 {
-			r.add(c.name+" decodes, speed over a run of its context", fmt.Sprintf("%d tokens", c.config.Context), whole/(t/steps), "times", atLeast(50))
+			r.add(c.name+" decodes, speed over a run of its context", fmt.Sprintf("%d tokens", c.config.Context), whole/t, "times", atLeast(50))
 		}
 	}
 }

@@ -62,9 +62,7 @@ func timeModel(w *tinylm.Weights, s int, opts ...tinylm.ModelOption) float64 {
 
 // fillTokens gives m tokens that differ, and their successors as targets.
 func fillTokens(m *tinylm.Model) {
-	for i := range m.Tokens() {
-		m.Tokens()[i] = int32(i * 7919 % 256)
-	}
+	copy(m.Tokens(), sequence(len(m.Tokens())))
 	m.NextTokens()
 }
 

@@ -28,6 +28,7 @@ type plan struct {
 	halfCopies map[*G.Node]*operand // by precision: casts of inputs
 	prologue   int                  // by precision: the first steps are casts of inputs and constants, once a run
 	refreshed  int                  // by precision: the first of these are of weights, which a solver may write: inputs with a derivative, or held
+	holds      bool                 // by precision: there are such, and all are held and without a derivative
 	copies     G.Nodes              // by fuse: copies that are no steps, since their readers read the original
 	unfused    map[string]int       // by fuse: how often the backend has refused, by rule and reason
 	runs       [][]*operand         // by align: values that lie one behind the other

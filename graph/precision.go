@@ -92,6 +92,7 @@ func (p *plan) precision() error {
 		}
 	}
 	p.refreshed, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
+	p.holds = p.refreshed > 0 && !slices.ContainsFunc(t.weights, func(s *step) bool { return s.node.Deriv() != nil })
 	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
 	p.halfCopies = map[*G.Node]*operand{}
 	for c, v := range t.casts {

@@ -53,7 +53,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
-	upToDate := m.upToDate && (solver != nil || m.holds()) && moves == m.moves
+	upToDate := m.upToDate && (solver != nil || m.holds) && moves == m.moves
 	m.upToDate = false
 	var follows Solver // whose step is part of the run
 	if solver != nil && m.warm {
@@ -89,19 +89,9 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}
 	m.begins = solver != nil
-	m.upToDate = m.holds() || solver != nil && m.writesCopies(weights)
+	m.upToDate = m.holds || solver != nil && m.writesCopies(weights)
 	m.warm = true
 	return nil
-}
-
-// holds reports whether all weights with copies in half precision are of WithHeldInputs, and nothing changes them.
-func (m *Machine) holds() bool {
-	for _, s := range m.steps[:m.refreshed] {
-		if s.node.Deriv() != nil || !slices.Contains(m.held, s.node) {
-			return false
-		}
-	}
-	return m.refreshed > 0
 }
 
 // runSegments runs all steps, but for the casts of weights that are upToDate, and then the kernels of solver, if it is not nil.
