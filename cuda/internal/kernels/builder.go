@@ -135,9 +135,15 @@ func (b *Builder) TypeOf(o Operand) Type {
 
 // Launch adds a launch. params points to the kernel's argument, a struct with the fields of the one in CUDA C++.
 func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params any) {
-	l := Launch{kernel, grid, block, int(shared), Pack(params)}
+	l := Launch{Kernel: kernel, Grid: grid, Block: block, Shared: int(shared), Argument: Pack(params)}
 	b.Fail(l.check())
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
+}
+
+// LaunchClusters adds a launch of a kernel that is compiled for clusters of so many blocks, which are the grid along x.
+func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, params any) {
+	b.Launch(kernel, grid, block, shared, params)
+	b.plan.Steps[len(b.plan.Steps)-1].Cluster = grid.X
 }
 
 // Encode makes what stands at an offset of the last launch's argument depend on the address of a place: encode writes it.

@@ -328,10 +328,13 @@ func rounded(s opcases.Sequence, as storage) opcases.Sequence {
 	return s
 }
 
-// onMatrixUnits reports whether the kernels on matrix units take a case.
-func onMatrixUnits(t testing.TB, c opcases.Decoding) bool {
+// fastDecoding are the implementations that not all cases have, in half precision.
+var fastDecoding = []string{"cuda cluster", "cuda mma"}
+
+// decodes reports whether an implementation takes a case.
+func decodes(t testing.TB, row string, c opcases.Decoding) bool {
 	op, site := decodingOp(t, c, bf16)
-	_, err := planOf(h200, "cuda mma", op, site)
+	_, err := planOf(h200, row, op, site)
 	return err == nil
 }
 
@@ -346,8 +349,10 @@ func TestDecodeOnGPU(t *testing.T) {
 		for _, s := range storages {
 			if name := c.Name; chosen.MatchString(name) {
 				compareDecoding(t, name, g, variant{"cuda", p}, c, s, min(steps, c.Tokens))
-				if s.Type != kernels.F32 && onMatrixUnits(t, c) {
-					compareDecoding(t, name+", matrix units", g, variant{"cuda mma", p}, c, s, min(steps, c.Tokens))
+				for _, row := range fastDecoding {
+					if s.Type != kernels.F32 && decodes(t, row, c) {
+						compareDecoding(t, name+", "+row, g, variant{row, p}, c, s, min(steps, c.Tokens))
+					}
 				}
 			}
 		}
@@ -359,7 +364,7 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 	for _, c := range opcases.Decodings() {
 		for _, s := range storages {
 			op, site := decodingOp(t, c, s)
-			for _, row := range []string{"cuda", "cuda mma"} {
+			for _, row := range append([]string{"cuda"}, fastDecoding...) {
 				p, err := planOf(h200, row, op, site)
 				if row == "cuda" {
 					require.NoError(t, err)

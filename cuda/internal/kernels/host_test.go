@@ -30,7 +30,7 @@ import (
 // host runs launches of all kernels on the CPU: testdata/host, compiled as C++.
 type host struct {
 	library uintptr
-	run     func(f uintptr, grid, block *[3]uint32, shared int64, params unsafe.Pointer, size int64, next *int64) int32
+	run     func(f uintptr, grid, block *[3]uint32, cluster, shared int64, params unsafe.Pointer, size int64, next *int64) int32
 	order   func(descending int32)
 	memory  map[kernels.Ptr][]uint64
 
@@ -141,9 +141,10 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	}
 	grid, block, next := dims(l.Grid), dims(l.Block), new(int64)
 	var group sync.WaitGroup
-	for range min(grid[0]*grid[1]*grid[2], uint32(runtime.GOMAXPROCS(0))) {
+	cluster := max(1, l.Cluster)
+	for range min(grid[0]*grid[1]*grid[2]/uint32(cluster), uint32(runtime.GOMAXPROCS(0))) {
 		group.Go(func() {
-			failed := h.run(f, grid, block, int64(l.Shared), unsafe.Pointer(&argument[0]), int64(len(argument)), next)
+			failed := h.run(f, grid, block, int64(cluster), int64(l.Shared), unsafe.Pointer(&argument[0]), int64(len(argument)), next)
 			assert.Zero(t, failed, l.Kernel)
 		})
 	}
@@ -372,13 +373,15 @@ func TestWalksOfLargeLogitsOnHost(t *testing.T) {
 	compareLargeLogits(t, smallHost{hostDevice(t)}, storedSelected(t, fewWalked()), []int{2, 8, 14, 50})
 }
 
-// TestDecodeOnHost: all cases of decoding, the types in turn, and those that matrix units take.
+// TestDecodeOnHost: all cases of decoding, the types in turn, by all kernels that take them.
 func TestDecodeOnHost(t *testing.T) {
 	h := hostDevice(t)
 	for i, c := range opcases.Decodings() {
 		compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, storages[i%3], 12)
-		if onMatrixUnits(t, c) {
-			compareDecoding(t, c.Name+", matrix units", h, variant{"cuda mma", h200}, c, storages[1+i%2], 12)
+		for j, row := range fastDecoding {
+			if decodes(t, row, c) {
+				compareDecoding(t, c.Name+", "+row, h, variant{row, h200}, c, storages[1+(i+j)%2], 12)
+			}
 		}
 	}
 }

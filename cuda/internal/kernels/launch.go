@@ -17,6 +17,7 @@ type Launch struct {
 	Block    Dim
 	Shared   int // bytes of dynamic shared memory
 	Argument Packed
+	Cluster  int // blocks of a cluster, adjoining ones along x, as the kernel is compiled; 0: no clusters
 }
 
 // check refuses a grid that no device takes.

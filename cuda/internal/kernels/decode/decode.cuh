@@ -15,9 +15,19 @@ constexpr int kDecodeThreads = 128, kDecodeWarps = kDecodeThreads / 32;
 // The branches in the order of their bits, gates and counts. Dense attention is a window that lies in pages.
 enum : int { kCompressedBranch = 0, kSelectedBranch = 1, kWindowBranch = 2, kBranches = 3 };
 
+// A number n > 0 that others are divided by: a product by 2^(32+shift)/n, rounded up, is exact for x < 2^31 if 2^shift < n <= 2^(shift+1).
+struct Divisor {
+  int32_t n;
+  uint32_t factor; // 0 for n = 1
+  int32_t shift;
+
+  __device__ int of(int x) const { return factor ? int(__umulhi(x, factor) >> shift) : x; }
+  __device__ int rest(int x) const { return x - of(x) * n; }
+};
+
 struct DecodeRegion {
   int64_t keys, values; // where they begin, in numbers
-  int64_t places;       // of a list, fewer than 2^31
+  Divisor places;       // of a list
 };
 
 struct DecodeParams {
@@ -32,18 +42,20 @@ struct DecodeParams {
   int32_t* idx;                 // [B,1,Hkv,n]
   int32_t* read;                // [B,Hkv,3]
   float* parts;                 // [B,Hkv,parts,part], see Part
-  float* logits;                // [B,Hkv,h,most] of the compressed keys, without the scale
+  float* logits;                // [B,Hkv,h,most] of the compressed keys, without the scale; of a cluster [B,Hkv,blocks,h,logits_share], or null
   DecodeRegion tokens, compressed, window, tail;
   double turns[kDecodePairs];   // of each pair of dims from one position to the next: see rope.cuh
   int64_t most;                 // compressed keys of a sequence
   int32_t groups, h, dim, value_dim, width;
-  int32_t l, d, select_block, n, w, hidden;
+  int32_t l, n, w, hidden;
+  Divisor d, select_block;
   int32_t stores, has;          // branches, as bits: whose keys are stored, that the layer has
   int32_t dense;
   int32_t split[kBranches];     // keys of a part
   int32_t first[kBranches];     // part of a branch
   int32_t all, part_size;       // parts of a group, and floats of one
-  int32_t blocks;               // that a sequence can have to choose from
+  int32_t pick_size, work_size, logits_size; // floats of shared memory: for the choice, all that a block does, and logits
+  int32_t logits_share;         // of a head and a block of a cluster, in memory
   float scale;                  // 1/sqrt(D)
 };
 
@@ -59,15 +71,16 @@ struct Step {
     keys = t < 0 ? 0 : keys_of(branch);
   }
 
+  __device__ void turn_to(int b) { branch = b, keys = keys_of(b); }
   __device__ bool has(int b) const { return p.has >> b & 1; }
   __device__ int64_t at() const { return int64_t(slot) * p.groups + group; }
-  __device__ int visible() const { return t + 1 < p.l ? 0 : (t + 1 - p.l) / p.d + 1; }
-  __device__ int own() const { return t / p.select_block; }
+  __device__ int visible() const { return t + 1 < p.l ? 0 : p.d.of(t + 1 - p.l) + 1; }
+  __device__ int own() const { return p.select_block.of(t); }
   __device__ int oldest() const { return p.dense ? 0 : max(0, t + 1 - p.w); } // token of the window
 
   __device__ int keys_of(int b) const {
     if (b == kCompressedBranch) return visible();
-    if (b == kSelectedBranch) return (min(p.n, own() + 1) - 1) * p.select_block + t % p.select_block + 1;
+    if (b == kSelectedBranch) return (min(p.n, own() + 1) - 1) * p.select_block.n + p.select_block.rest(t) + 1;
     return t + 1 - oldest();
   }
   // The parts that the keys of a branch are cut into: at least one if the branch stores a token.
@@ -78,30 +91,34 @@ struct Step {
   __device__ DecodeRegion region() const {
     return branch == kCompressedBranch ? p.compressed : branch == kSelectedBranch || p.dense ? p.tokens : p.window;
   }
-  __device__ int64_t row(const DecodeRegion& r, int list, int64_t place) const { return (int64_t(list) * p.groups + group) * r.places + place; }
-  __device__ int64_t paged(const DecodeRegion& r, int i) const { return row(r, pages[i / int(r.places)], i % int(r.places)); }
+  __device__ int64_t row(const DecodeRegion& r, int list, int64_t place) const { return (int64_t(list) * p.groups + group) * r.places.n + place; }
+  __device__ int64_t paged(const DecodeRegion& r, int i) const { return row(r, pages[r.places.of(i)], r.places.rest(i)); }
   __device__ int64_t token_row() const { return paged(p.tokens, t); }
-  __device__ int64_t tail_row(int token) const { return row(p.tail, slot, token % p.l); }
+  __device__ int64_t tail_row(int token) const { return row(p.tail, slot, p.tail.places.rest(token)); }
 };
 
 // KeyRows finds the rows of the keys of a step's branch. It has all that this takes in registers.
 struct KeyRows {
   const int32_t* pages; // null: a ring
   const int32_t* idx;   // blocks of the selected branch, or null: all keys in order
-  int places, block;    // of a list, and tokens of a selection block
+  Divisor places, block; // of a list; tokens of a selection block
   int apart, base;      // rows from a list to the next one, and those before this group; in a ring those before its first place
   int oldest;           // key in a ring
 
-  __device__ KeyRows(const Step& s, const int32_t* idx) : idx(idx), block(s.p.select_block), oldest(s.oldest()) {
-    const DecodeRegion r = s.region();
+  __device__ KeyRows(const Step& s, const int32_t* idx) : pages(s.pages), idx(idx), block(s.p.select_block), oldest(s.oldest()) {
     const bool ring = s.branch == kWindowBranch && !s.p.dense;
-    pages = ring ? nullptr : s.pages, places = int(r.places), apart = s.p.groups * places;
-    base = s.group * places + (ring ? s.slot * apart : 0);
+    places = s.region().places, apart = s.p.groups * places.n;
+    base = s.group * places.n + (ring ? s.slot * apart : 0);
+    if (ring) pages = nullptr;
   }
   __device__ int operator()(int i) const {
-    if (!pages) return base + (oldest + i) % places;
-    if (idx) i = idx[i / block] * block + i % block;
-    return pages[i / places] * apart + base + i % places;
+    if (!pages) return base + places.rest(oldest + i);
+    if (idx) {
+      const int at = block.of(i);
+      i += (idx[at] - at) * block.n;
+    }
+    const int page = places.of(i);
+    return pages[page] * apart + base + i - page * places.n;
   }
 };
 

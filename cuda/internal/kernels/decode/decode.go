@@ -7,6 +7,7 @@ package decode
 import (
 	"cmp"
 	"math"
+	"math/bits"
 
 	"gorgonia.org/tensor"
 
@@ -18,6 +19,7 @@ import (
 // Rows returns the implementations. The inputs before the cache are of one type.
 func Rows() []kernels.Row {
 	return kernels.Rows(
+		kernels.Op[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: forClusters, Build: inClusters},
 		kernels.Op[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forMatrixUnits, Build: onMatrixUnits},
 		kernels.Op[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Build: onCores},
 		kernels.Op[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
@@ -33,15 +35,35 @@ const (
 )
 
 const (
-	warps     = 4   // of a block
+	warps     = 4 // of a block
+	threads   = 32 * warps
 	mostPairs = 128 // of dims of a key
 )
 
 // region is DecodeRegion of decode.cuh.
-type region struct{ keys, values, places int64 }
+type region struct {
+	keys, values int64
+	places       divisor
+}
 
 func regionOf(r ops.CacheRegion) region {
-	return region{int64(r.Keys), int64(r.Values), int64(max(1, r.Places))}
+	return region{int64(r.Keys), int64(r.Values), divisorOf(r.Places)}
+}
+
+// divisor is Divisor of decode.cuh.
+type divisor struct {
+	n      int32
+	factor uint32
+	shift  int32
+}
+
+// divisorOf returns the divisor n, or 1 if n is not positive.
+func divisorOf(n int) divisor {
+	if n <= 1 {
+		return divisor{n: 1}
+	}
+	shift := bits.Len(uint(n-1)) - 1
+	return divisor{int32(n), uint32((1<<(32+shift) + uint64(n) - 1) / uint64(n)), int32(shift)}
 }
 
 // decodeParams is DecodeParams of decode.cuh.
@@ -55,10 +77,13 @@ type decodeParams struct {
 	turns                                    [mostPairs]float64
 	most                                     int64
 	groups, h, dim, valueDim, width          int32
-	l, d, selectBlock, n, w, hidden          int32
+	l, n, w, hidden                          int32
+	d, selectBlock                           divisor
 	stores, has, dense                       int32
 	split, first                             [branches]int32
-	all, partSize, blocks                    int32
+	all, partSize                            int32
+	pickSize, workSize, logitsSize           int32
+	logitsShare                              int32
 	scale                                    float32
 }
 
@@ -84,14 +109,17 @@ func forMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
 	return nil
 }
 
-func onMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
+func onMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error { return step(b, op, matrixUnits(b, op)) }
+
+// matrixUnits returns the class for the dims of an op.
+func matrixUnits(b *kernels.Builder, op ops.DecodeOp) products {
 	b.Aligned(16)
 	width, name, blocks := int64(64), "mma64_", int64(3)
 	if max(op.Cache.KeyDim, op.Cache.ValueDim) > 64 {
 		width, name, blocks = 128, "mma128_", 2
 	}
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return step(b, op, products{name + b.Type.String(), 128, blocks, 16 * width * 2, h*dv + 2*h})
+	return products{name + b.Type.String(), 128, blocks, 16 * width * 2, h*dv + 2*h}
 }
 
 func onCores(b *kernels.Builder, op ops.DecodeOp) error {
@@ -110,33 +138,32 @@ func checkCache(b *kernels.Builder, c ops.KVCache) error {
 	return nil
 }
 
-// step adds the launches of a step. Parts of keys are short where there are few sequences, so that every multiprocessor has some:
-// their lengths depend on the cache and the device alone.
-func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
+// newParams returns the argument of the kernels but for what says how they share the work, and the keys of a sequence that a branch
+// has at most.
+func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [branches]int64) {
 	c, layout := op.Cache, op.Cache.Layout()
 	b.Fail(checkCache(b, c))
+	if c.KeyDim > 2*mostPairs {
+		b.Fail(graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*mostPairs))
+		return &decodeParams{}, keys
+	}
 	q, rows := b.In[0], b.In[len(b.In)-1]
-	groups, h, context := int64(c.KVHeads), q.Dim(2)/int64(c.KVHeads), (rows.Dim(1)-1)*int64(c.PageLen)
-	p := &decodeParams{
+	groups, context := int64(c.KVHeads), (rows.Dim(1)-1)*int64(c.PageLen)
+	p = &decodeParams{
 		q: q.Ref, cache: b.In[len(b.In)-2].Ref, rows: rows.Ref, o: b.Out[0].Ref, idx: b.Out[1].Ref, read: b.Out[2].Ref,
 		tokens: regionOf(layout.Tokens), compressed: regionOf(layout.Compressed), window: regionOf(layout.Window), tail: regionOf(layout.Tail),
-		groups: int32(groups), h: int32(h), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(rows.Dim(1)),
-		l: int32(c.BlockLen), d: int32(c.Stride), selectBlock: int32(c.SelectBlock), n: int32(max(1, c.TopN)), w: int32(c.Window),
+		groups: int32(groups), h: int32(q.Dim(2) / groups), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(rows.Dim(1)),
+		l: int32(c.BlockLen), d: divisorOf(c.Stride), selectBlock: divisorOf(c.SelectBlock), n: int32(max(1, c.TopN)), w: int32(c.Window),
 		dense: kernels.Flag(c.Dense()), scale: float32(1 / math.Sqrt(float64(c.KeyDim))),
-	}
-	if c.KeyDim > 2*mostPairs {
-		return graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*mostPairs)
 	}
 	for i := range c.KeyDim / 2 {
 		p.turns[i] = math.Pow(op.Base, -2*float64(i)/float64(c.KeyDim)) / (2 * math.Pi)
 	}
-	var keys [branches]int64 // of a sequence at most
 	if c.Dense() {
 		keys[window] = context
 	} else {
-		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), int64(c.TopN) * int64(c.SelectBlock), int64(c.Window)}
+		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), min(context, int64(c.TopN)*int64(c.SelectBlock)), int64(c.Window)}
 		p.most = kernels.Pieces(max(1, keys[compressed]), 4) * 4
-		p.blocks = int32(max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))))
 	}
 	next := 1
 	for i := range branches {
@@ -161,8 +188,23 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 			p.phi[i/3][i%3] = b.In[next+i].Ref
 		}
 	}
+	if c.Has(ops.Selected) {
+		most := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))) // blocks to choose from
+		free, each := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(most, threads)
+		p.pickSize = int32(2*(threads+2+free*each+each*threads) + kernels.Pieces(free, 2)*2)
+	}
+	if op.MLP {
+		p.workSize = int32(c.BlockLen*max(c.KeyDim, c.ValueDim)) + p.hidden
+	}
+	return p, keys
+}
 
-	sequences := int64(c.Slots) * groups
+// step adds the launches of a step. Parts of keys are short where there are few sequences, so that every multiprocessor has some:
+// their lengths depend on the cache and the device alone.
+func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
+	p, keys := newParams(b, op)
+	c, h := op.Cache, int64(p.h)
+	sequences := int64(c.Slots) * int64(c.KVHeads)
 	count := func(launch int64, of ...int) (parts int64) { // the parts of a launch, which come behind those of other launches
 		total, budget := int64(0), max(1, int64(b.GPU.SMs)*by.blocksPerSM/sequences)
 		for _, i := range of {
@@ -180,30 +222,40 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 	}
 	spans, chosen := count(0, compressed, window), int64(0)
 	if c.Has(ops.Selected) {
-		keys[selected] = min(keys[selected], context)
 		chosen = count(spans, selected)
 		p.logits = b.Work(sequences * h * p.most * 4)
 	}
 	p.all = int32(spans + chosen)
-	p.partSize = int32((h*int64(c.ValueDim) + 2*h + 4) / 4 * 4)
+	p.partSize = int32(partSize(p))
 	p.parts = b.Work(sequences * (spans + chosen) * int64(p.partSize) * 4)
 
-	lists := kernels.Pieces(int64(p.n), 32) * 32 * warps
-	choice := kernels.Pieces(int64(p.blocks), 128*warps)*128*warps + 2*lists + 2*int64(p.n) + 2*h + spans*2*h
-	work := max(warps*by.warpFloats, choice, (spans+chosen)*(3*h+1)+4*32*warps)
-	if op.MLP {
-		work = max(work, int64(c.BlockLen*max(c.KeyDim, c.ValueDim))+int64(p.hidden))
-	}
-	shared := kernels.Pieces(int64(c.KeyDim)*4, 16)*16 + kernels.Pieces(by.headBytes, 16)*16 + work*4
-	if shared > int64(b.GPU.SharedPerBlock) {
-		return graph.Refuse(graph.ReasonShape, "a block needs %d bytes of shared memory, want at most %d", shared, b.GPU.SharedPerBlock)
-	}
+	choice := int64(p.pickSize) + 2*h + spans*2*h
+	work := max(warps*by.warpFloats, choice, (spans+chosen)*(3*h+1)+4*threads, int64(p.workSize))
+	shared := by.headShared(p) + work*4
 	launch := func(kernel string, parts int64) {
-		b.Launch("nsa_decode_"+kernel+"_"+by.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(32*warps), shared, p)
+		b.Launch("nsa_decode_"+kernel+"_"+by.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
 	}
+	b.Fail(fits(b, shared))
 	launch("spans", spans)
 	if chosen > 0 {
 		launch("selected", chosen)
+	}
+	return nil
+}
+
+// partSize returns the floats of Part of decode.cuh.
+func partSize(p *decodeParams) int64 {
+	return (int64(p.h)*int64(p.valueDim) + 2*int64(p.h) + 4) / 4 * 4
+}
+
+// headShared returns the bytes of the rotation and the heads in shared memory.
+func (by products) headShared(p *decodeParams) int64 {
+	return kernels.Pieces(int64(p.dim)*4, 16)*16 + kernels.Pieces(by.headBytes, 16)*16
+}
+
+func fits(b *kernels.Builder, shared int64) error {
+	if shared > int64(b.GPU.SharedPerBlock) {
+		return graph.Refuse(graph.ReasonShared, "a block needs %d bytes of shared memory, want at most %d", shared, b.GPU.SharedPerBlock)
 	}
 	return nil
 }

@@ -1,5 +1,4 @@
-// The choice of blocks of one token, by all threads of a block: from the logits of the compressed keys, which the parts of the
-// compressed branch have stored, and their largest logits and sums.
+// The choice of blocks of one token, by all threads of a block.
 #pragma once
 
 #include "decode_products.cuh"
@@ -42,50 +41,88 @@ struct Stats {
   }
 };
 
-// take_best moves the best of the scores of a warp, `each` adjoining ones of each lane, to best and places, so many as wanted, those of
-// lower places first among equals; 0 stands for a score that is gone, or none.
-__device__ inline void take_best(uint32_t* scores, int each, int wanted, uint32_t* best, int32_t* places) {
-  const int lane = threadIdx.x % 32;
-  scores += lane * each;
-  uint32_t mine;
-  int place;
-  const auto look = [&] {
-    mine = 0, place = 0;
-#pragma unroll 1
-    for (int i = 0; i < each; i += 4) {
-      const uint4 four = *reinterpret_cast<const uint4*>(scores + i);
-      if (four.x > mine) mine = four.x, place = i;
-      if (four.y > mine) mine = four.y, place = i + 1;
-      if (four.z > mine) mine = four.z, place = i + 2;
-      if (four.w > mine) mine = four.w, place = i + 3;
-    }
-  };
-  look();
-#pragma unroll 1
-  for (int f = 0; f < wanted; ++f) {
-    const uint32_t top = __reduce_max_sync(0xffffffffu, mine);
-    const int winner = __ffs(__ballot_sync(0xffffffffu, mine == top)) - 1;
-    if (lane == winner) {
-      best[f] = top, places[f] = lane * each + place;
-      scores[place] = 0;
-      look();
-    }
-  }
-  __syncwarp();
+// A score in the order of the choice: the better one is the larger one, and of equal ones that of the lower place. A NaN is as
+// good as 0. 0 stands for none.
+__device__ inline uint64_t ranked(float score, int place) {
+  const uint32_t bits = score >= 0 ? uint32_t(__float_as_int(score)) + 1 : 1;
+  return uint64_t(bits) << 32 | uint32_t(~place);
 }
 
-// The places of scores that a thread has in the choice among so many blocks, and the words that they take in shared memory.
-__device__ inline int scores_each(int blocks) { return (blocks + 4 * kDecodeThreads - 1) / (4 * kDecodeThreads) * 4; }
+// pick writes idx [n] of a token whose block is at least the n-th, by all threads: block 0, the blocks of the n-3 best scores among
+// the others, and the two newest. sum(i) is the probability of compressed key i, summed over the heads. decode.go has the size of its
+// shared memory. A barrier must follow.
+template <typename Sum> __device__ void pick(const Step& s, float* shared, Sum sum, int32_t* idx) {
+  const DecodeParams& p = s.p;
+  const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3, threads = min(kDecodeThreads, candidates);
+  const int each = (candidates + kDecodeThreads - 1) / kDecodeThreads; // blocks of a thread
+  uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + kDecodeThreads, *list = bar + 2, *scores = list + free * each;
+  int32_t *count = reinterpret_cast<int32_t*>(bar + 1), *chosen = reinterpret_cast<int32_t*>(scores + each * kDecodeThreads);
 
-// choose writes idx [n] of a token whose block is at least the n-th. decode.go has the size of its shared memory.
+  // The score of block 1 + i: of the compressed keys that share tokens with it, times these tokens over d.
+  const int l = p.d.of(p.l), wide = p.d.of(p.select_block.n), weights = l + wide - 1;
+  uint64_t mine = 0;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < candidates; i += kDecodeThreads) {
+    const int first = (i + 1) * wide - l + 1;
+    float score = 0;
+    if (l == 2 && wide == 4) { // all of them are visible
+      score = sum(first) + sum(first + 4) + 2 * (sum(first + 1) + sum(first + 2) + sum(first + 3));
+    } else {
+#pragma unroll 1
+      for (int c = max(0, -first); c < min(weights, visible - first); ++c) score += min(min(c + 1, weights - c), min(l, wide)) * sum(first + c);
+    }
+    mine = max(mine, scores[i] = ranked(score, i));
+  }
+  best[threadIdx.x] = mine;
+  if (threadIdx.x == 0) *bar = 0, *count = 0;
+  __syncthreads();
+
+  // The threads' best scores are ranked, each by four lanes. The n-3 best of all are no worse than the (n-3)rd of these.
+  const int lane = threadIdx.x % 4;
+  const auto rank = [lane](const uint64_t* of, int n, int i) {
+    const uint64_t score = i < n ? of[i] : 0;
+    int better = 0;
+#pragma unroll 8
+    for (int e = lane; e < n; e += 4) better += of[e] > score;
+    better += __shfl_xor_sync(0xffffffffu, better, 1);
+    return better + __shfl_xor_sync(0xffffffffu, better, 2);
+  };
+#pragma unroll 1
+  for (int first = 0; first < threads; first += kDecodeThreads / 4) {
+    const int i = first + threadIdx.x / 4, at = rank(best, threads, i);
+    if (lane > 0 || i >= threads) continue;
+    if (each == 1 && at < free) chosen[at] = i;
+    if (each > 1 && at == free - 1) *bar = best[i];
+  }
+  if (each > 1 && free > 0) {
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < candidates; i += kDecodeThreads)
+      if (scores[i] >= *bar) list[atomicAdd(count, 1)] = scores[i];
+    __syncthreads();
+#pragma unroll 1
+    for (int first = 0; first < *count; first += kDecodeThreads / 4) {
+      const int i = first + threadIdx.x / 4, at = rank(list, *count, i);
+      if (lane == 0 && i < *count && at < free) chosen[at] = int32_t(~uint32_t(list[i]));
+    }
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int f = threadIdx.x; f < free; f += kDecodeThreads) {
+    int before = 0;
+#pragma unroll 4
+    for (int e = 0; e < free; ++e) before += chosen[e] < chosen[f];
+    idx[1 + before] = 1 + chosen[f];
+  }
+  if (threadIdx.x == 0) idx[0] = 0, idx[p.n - 2] = own - 1, idx[p.n - 1] = own;
+}
+
+// choose does this from what the parts of the compressed branch have stored in memory.
 __device__ inline void choose(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   const int64_t at = s.at();
-  const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, each = scores_each(candidates), room = (p.n + 31) / 32 * 128;
-  uint32_t *scores = reinterpret_cast<uint32_t*>(shared), *best = scores + scores_each(p.blocks) * kDecodeThreads;
-  int32_t *places = reinterpret_cast<int32_t*>(best + room), *chosen = places + room;
-  float *tops = reinterpret_cast<float*>(chosen + 2 * p.n), *norms = tops + p.h;
+  const int visible = s.visible(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float *tops = shared + p.pick_size, *norms = tops + p.h;
   const Stats stats = {p, norms + p.h, s.parts_of(kCompressedBranch)};
   read_stats(p, at, p.first[kCompressedBranch], stats.count, norms + p.h);
   __syncthreads();
@@ -120,40 +157,7 @@ __device__ inline void choose(const Step& s, float* shared) {
     *reinterpret_cast<float4*>(logits + i) = {sum[0], sum[1], sum[2], sum[3]};
   }
   __syncthreads();
-
-  // Block 1 + i gets those of the compressed keys that share tokens with it, times the tokens over d.
-  const int l = p.l / p.d, wide = p.select_block / p.d, weights = l + wide - 1;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < each * kDecodeThreads; i += kDecodeThreads) {
-    const int first = (i + 1) * wide - l + 1;
-    float score = 0;
-    if (i < candidates) {
-#pragma unroll 5
-      for (int c = max(0, -first); c < min(weights, visible - first); ++c) score += min(min(c + 1, weights - c), min(l, wide)) * __ldcg(logits + first + c);
-    }
-    scores[i] = i >= candidates ? 0 : score >= 0 ? uint32_t(__float_as_int(score)) + 1 : 1; // ordered like the score, which may be NaN
-  }
-  __syncthreads();
-
-  // Each warp takes the best of its scores, then one warp the best of these. Unused places are 0.
-#pragma unroll 1
-  for (int f = free + lane; f < room / kDecodeWarps; f += 32) best[warp * (room / kDecodeWarps) + f] = 0;
-  take_best(scores + warp * 32 * each, each, free, best + warp * (room / kDecodeWarps), places + warp * (room / kDecodeWarps));
-#pragma unroll 1
-  for (int f = lane; f < free; f += 32) places[warp * (room / kDecodeWarps) + f] += warp * 32 * each;
-  __syncthreads();
-  if (warp > 0) return;
-  take_best(best, room / 32, free, scores, chosen);
-  int32_t* idx = p.idx + at * p.n;
-#pragma unroll 1
-  for (int f = lane; f < free; f += 32) {
-    const int mine = places[chosen[f]];
-    int before = 0;
-#pragma unroll 1
-    for (int e = 0; e < free; ++e) before += places[chosen[e]] < mine;
-    idx[1 + before] = 1 + mine;
-  }
-  if (lane == 0) idx[0] = 0, idx[p.n - 2] = own - 1, idx[p.n - 1] = own;
+  pick(s, shared, [=](int i) { return __ldcg(logits + i); }, p.idx + at * p.n);
 }
 
 }  // namespace nsa

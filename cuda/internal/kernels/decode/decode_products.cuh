@@ -18,11 +18,17 @@
 
 namespace nsa {
 
+// Where logits are stored: that of head j and key i of the branch at to[j*stride+i].
+struct Logits {
+  float* to; // null: nowhere
+  int64_t stride;
+};
+
 // What a step reads and writes beside its own state.
 struct Source {
   const void* keys;
   const void* values; // null: logits alone
-  float* logits;      // [h,most], from the first key of the branch on; null: not stored
+  Logits logits;
 };
 
 // rotation_of returns the rotation of a pair of dims at the token of s.
@@ -44,7 +50,7 @@ __device__ inline void rotations(const Step& s, float2* rotation) {
 //                                         o     heads g and g+8, dims 64e+16t .. +15
 template <typename T, int W> struct MatrixUnits {
   using Type = T;
-  static constexpr int kKeys = 16, kChunks = W / 32, kHalves = W / 64;
+  static constexpr int kKeys = 16, kWidth = W, kChunks = W / 32, kHalves = W / 64;
   float o[kHalves][8][4];
   Softmax softmax[2];                         // of heads g and g+8
   int32_t mine[2], theirs[4];                 // rows of this lane's columns, and of the keys of its values; -1: none
@@ -87,9 +93,9 @@ template <typename T, int W> struct MatrixUnits {
     softmax[0].start(), softmax[1].start(), read = 0;
   }
 
-  static __device__ uint4 cell(const void* base, int64_t row, int dim, int at) {
+  static __device__ uint4 cell(const void* base, int row, int dim, int at) {
     if (row < 0 || at >= dim) return {0, 0, 0, 0};
-    return *reinterpret_cast<const uint4*>(static_cast<const T*>(base) + row * dim + at);
+    return *reinterpret_cast<const uint4*>(static_cast<const char*>(base) + at * int(sizeof(T)) + int64_t(row) * (dim * int(sizeof(T))));
   }
   // Element i of two cells.
   static __device__ uint32_t both(const uint4& a, const uint4& b, int i) {
@@ -144,7 +150,7 @@ template <typename T, int W> struct MatrixUnits {
       for (int e = 0; e < 4; ++e) {
         const bool in = theirs[2 * i + e % 2] >= 0;
         const int head = g + e / 2 * 8;
-        if (from.logits && in && head < p.h) from.logits[head * p.most + first + 8 * i + 2 * t + e % 2] = x[i][e];
+        if (from.logits.to && in && head < p.h) from.logits.to[head * from.logits.stride + first + 8 * i + 2 * t + e % 2] = x[i][e];
         if (!in) x[i][e] = -INFINITY;
       }
     if (next < end) { // registers of the keys are free now, and those of the values at the end of the step
@@ -161,7 +167,7 @@ template <typename T, int W> struct MatrixUnits {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int e = 2 * r; e < 2 * r + 2; ++e) softmax[r].sum += x[i][e] = exp2f((x[i][e] - base) * scale);
+        for (int e = 2 * r; e < 2 * r + 2; ++e) softmax[r].sum += x[i][e] = power2((x[i][e] - base) * scale);
 #pragma unroll
       for (int e = 0; e < kHalves; ++e)
 #pragma unroll
@@ -194,6 +200,32 @@ template <typename T, int W> struct MatrixUnits {
             if (dim < p.value_dim) to[head * p.value_dim + dim] = o[e][j][2 * r + i];
           }
       if (t == 0) to[p.h * p.value_dim + head] = softmax[r].top, to[p.h * p.value_dim + p.h + head] = sum;
+    }
+    return warp_sum(read);
+  }
+
+  // finish_cells does this with o as rows [h,kRow] of cells of four dims, and the largest logits and the sums in stats [2,h]. Cells lie
+  // such that all lanes write to banks of shared memory of their own.
+  static constexpr int kRow = W + 8;
+  static __device__ int cell_at(int head, int i) { return head * kRow + 4 * (i ^ (i >> 3 & 1)); }
+  __device__ int finish_cells(const DecodeParams& p, float* to, float* stats) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int head = g + 8 * r;
+      float sum = softmax[r].sum;
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (head >= p.h) continue;
+#pragma unroll
+      for (int e = 0; e < kHalves; ++e)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const auto& x = o[e];
+          const int j = i % 2 * 4, c = 2 * r + i / 2;
+          *reinterpret_cast<float4*>(to + cell_at(head, 16 * e + 4 * t + i)) = {x[j][c], x[j + 1][c], x[j + 2][c], x[j + 3][c]};
+        }
+      if (t == 0) stats[head] = softmax[r].top, stats[p.h + head] = sum;
     }
     return warp_sum(read);
   }
@@ -250,7 +282,7 @@ template <typename T> struct Cores {
           if (j + e < p.h) dot[e] += static_cast<const float*>(q)[(j + e) * p.dim + c] * k;
       }
       for (int e = 0; e < kHeads && j + e < p.h; ++e) {
-        if (from.logits && mine >= 0) from.logits[(j + e) * p.most + i] = dot[e];
+        if (from.logits.to && mine >= 0) from.logits.to[(j + e) * from.logits.stride + i] = dot[e];
         const float logit = mine >= 0 ? dot[e] : -INFINITY;
         Softmax softmax = {top[j + e], sum[j + e]};
         const float factor = softmax.raise(warp_max(logit), scale), power = exp2f((logit - softmax.base()) * scale);

@@ -18,6 +18,7 @@
 #define __forceinline__ inline
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __shared__ thread_local
 #define __align__(n) __attribute__((aligned(n)))
 
@@ -132,6 +133,7 @@ template <typename V> void __stcs(V* to, V x) { *to = x; }
 template <typename V> V __ldcs(const V* from) { return *from; }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline unsigned __umulhi(unsigned x, unsigned y) { return unsigned(uint64_t(x) * y >> 32); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 template <typename V> V __ldcg(const V* p) { return *p; }
 // Threads of the host share the blocks of a launch, so what blocks do to memory together is atomic here, too.

@@ -2,3 +2,4 @@
 #include "cuda_on_host.h"
 #include "../../decode/cache_fill.cu"
 #include "../../decode/decode.cu"
+#include "../../decode/decode_cluster.cu"

@@ -8,7 +8,7 @@
 
 thread_local Index3 threadIdx, blockIdx, blockDim, gridDim;
 namespace nsa {
-thread_local __align__(1024) float4 nsa_dynamic_shared[256 << 10 >> 4];
+thread_local __align__(1024) float4 nsa_dynamic_shared[2 << 20 >> 4];
 // The names that kernels have for it.
 extern thread_local float sums[] __attribute__((alias("_ZN3nsa18nsa_dynamic_sharedE")));
 extern thread_local double turns[] __attribute__((alias("_ZN3nsa18nsa_dynamic_sharedE")));
@@ -49,6 +49,8 @@ struct Fiber {
   long round;
   std::vector<Copy> copies;  // under way
   int group = 0;  // of the next copy
+  int arrived = 0, waited = 0;  // at barriers of the cluster
+  long cluster_round;  // of that at which it has arrived
   void* operand;
   std::unique_ptr<char[]> stack{new char[kStack]};  // not cleared
 };
@@ -58,17 +60,21 @@ struct Worker {
   std::vector<Fiber> fibers;
   std::vector<Barrier> warps;
   std::vector<Touched> touched;
-  Barrier block;
+  std::vector<Barrier> blocks;  // of a cluster, or one
+  Barrier cluster[2];  // its threads arrive at them in turn
+  int threads;  // of a block
+  unsigned first;  // of the blocks, along x
   int current;
   void* scheduler;
   Kernel kernel;
   Argument argument;
   char* shared;  // its dynamic shared memory
-  int shared_bytes;
+  int shared_bytes, apart;  // of a block; from one block to the next
   long steps = 0;  // barriers that threads have passed, and threads that have ended
   long phases = 0;  // of barriers in shared memory that have ended
 
-  long round() const { return block.round + phases; }
+  Barrier& block() { return blocks[current / threads]; }
+  long round() { return block().round + phases; }
 
   Fiber& fiber() { return fibers[current]; }
   Barrier& warp() { return warps[current / 32]; }
@@ -113,19 +119,23 @@ void body() {
     Fiber& f = me->fiber();
     if (!f.copies.empty()) host_fail("a thread ends before its copies");
     f.done = true;
-    leave(me->block);
+    if (f.arrived != f.waited) host_fail("a thread ends between the halves of a barrier");
+    leave(me->block());
     leave(me->warp());
     yield();
   }
 }
 
-void run_block(int threads, bool backwards) {
+// run_blocks runs a block, or those of a cluster, of which all warps are whole.
+void run_blocks(int blocks, bool backwards) {
   Worker& w = *me;
-  w.block.alive = threads, w.block.round++;
+  const int threads = blocks * w.threads;
+  for (int i = 0; i < blocks; i++) w.blocks[i].alive = w.threads, w.blocks[i].round++;
+  for (Barrier& b : w.cluster) b.alive = threads, b.here = 0;
   for (int i = 0; i < threads; i++) {
     w.warps[i / 32].alive++;
     Fiber& f = w.fibers[i];
-    f.done = false;
+    f.done = false, f.arrived = f.waited = 0;
     if (f.at) continue;
     void** top = reinterpret_cast<void**>(uintptr_t(f.stack.get() + kStack) & -16) - 1;  // where body would return to
     *top = nullptr, *--top = reinterpret_cast<void*>(body);
@@ -140,7 +150,8 @@ void run_block(int threads, bool backwards) {
           w.current = backwards ? threads - 1 - i : i;
           Fiber& f = w.fiber();
           if (f.done || (f.waits && f.waits->round == f.round)) continue;
-          threadIdx = {w.current % blockDim.x, w.current / blockDim.x, 0};
+          const unsigned thread = w.current % w.threads;
+          threadIdx = {thread % blockDim.x, thread / blockDim.x, 0}, blockIdx.x = w.first + w.current / w.threads;
           host_switch(&w.scheduler, f.at);
           if (f.done) left--, w.steps++;
         }
@@ -150,15 +161,30 @@ void run_block(int threads, bool backwards) {
 }  // namespace
 
 bool host_sync_block(bool vote) {
-  me->block.votes |= vote;
-  wait(me->block);
-  return me->block.voted;
+  Barrier& b = me->block();
+  b.votes |= vote;
+  wait(b);
+  return b.voted;
 }
 void host_sync_warp() { wait(me->warp()); }
 void host_wait(bool (*over)(const void*), const void* what) {
   while (!over(what)) yield();
   me->steps++;
 }
+void host_cluster_arrive() {
+  Fiber& f = me->fiber();
+  if (f.arrived != f.waited) host_fail("a thread arrives twice");
+  Barrier& b = me->cluster[f.arrived++ % 2];
+  f.cluster_round = b.round;
+  if (++b.here == b.alive) complete(b);
+}
+void host_cluster_wait() {
+  Fiber& f = me->fiber();
+  if (f.arrived != f.waited + 1) host_fail("a thread waits before it arrives");
+  const std::pair<Barrier*, long> over = {&me->cluster[f.waited++ % 2], f.cluster_round};
+  host_wait([](const void* of) { auto [b, round] = *static_cast<const std::pair<Barrier*, long>*>(of); return b->round != round; }, &over);
+}
+std::ptrdiff_t host_apart() { return me->apart; }
 void host_phase() { me->phases++; }
 int host_lane() { return me->current % 32; }
 uint64_t host_exchange(uint64_t mine, int lane) {
@@ -238,26 +264,31 @@ static std::atomic<bool> backwards{false};
 // ascending order again. Kernels without races give the same bits.
 extern "C" void nsa_host_order(int descending) { backwards = descending != 0; }
 
-// nsa_host_launch runs blocks of a launch, one after the other, whose numbers it takes from *next: several threads of the host
-// share a launch if each calls it with the same counter.
-extern "C" int nsa_host_launch(void* f, const Index3* grid, const Index3* block, int64_t shared, const void* params, int64_t size,
+// nsa_host_launch runs blocks of a launch, one cluster of adjoining blocks after the other, whose numbers it takes from *next: several
+// threads of the host share a launch if each calls it with the same counter.
+extern "C" int nsa_host_launch(void* f, const Index3* grid, const Index3* block, int64_t cluster, int64_t shared, const void* params, int64_t size,
                                std::atomic<int64_t>* next) {
-  const int64_t blocks = int64_t(grid->x) * grid->y * grid->z, threads = int64_t(block->x) * block->y * block->z;
-  if (shared > int64_t(sizeof nsa::nsa_dynamic_shared) - kBehind || size > int64_t(sizeof(Argument))) return 1;
+  const int64_t clusters = int64_t(grid->x) * grid->y * grid->z / cluster, threads = int64_t(block->x) * block->y * block->z * cluster;
+  const int64_t apart = (shared + kBehind + 1023) / 1024 * 1024;
+  if (cluster * apart > int64_t(sizeof nsa::nsa_dynamic_shared) || size > int64_t(sizeof(Argument))) return 1;
   if (!me) me = new Worker;
   Worker& w = *me;
-  w.kernel = Kernel(f), w.shared_bytes = int(shared), w.shared = reinterpret_cast<char*>(nsa::nsa_dynamic_shared);
+  w.kernel = Kernel(f), w.shared_bytes = int(shared), w.apart = int(apart), w.shared = reinterpret_cast<char*>(nsa::nsa_dynamic_shared);
+  w.threads = int(threads / cluster);
   memcpy(&w.argument, params, size);
   if (int64_t(w.fibers.size()) < threads) w.fibers.resize(threads), w.warps.resize((threads + 31) / 32);
+  if (int64_t(w.blocks.size()) < cluster) w.blocks.resize(cluster);
   if (int64_t(w.touched.size()) < shared / 4) w.touched.resize(shared / 4);
   gridDim = *grid, blockDim = *block;
   const bool order = backwards;
-  for (int64_t i; (i = (*next)++) < blocks;) {
-    blockIdx = {unsigned(i % grid->x), unsigned(i / grid->x % grid->y), unsigned(i / grid->x / grid->y)};
-    memset(w.shared, 0xff, shared + kBehind);  // NaN
-    run_block(int(threads), order);
-    for (int64_t j = shared; j < shared + kBehind; j++)
-      if (w.shared[j] != char(0xff)) host_fail("a write behind the shared memory");
+  for (int64_t i; (i = (*next)++) < clusters;) {
+    const int64_t first = i * cluster;
+    blockIdx = {unsigned(first % grid->x), unsigned(first / grid->x % grid->y), unsigned(first / grid->x / grid->y)}, w.first = blockIdx.x;
+    memset(w.shared, 0xff, cluster * apart);  // NaN
+    run_blocks(int(cluster), order);
+    for (int64_t b = 0; b < cluster; b++)
+      for (int64_t j = shared; j < apart; j++)
+        if (w.shared[b * apart + j] != char(0xff)) host_fail("a write behind the shared memory");
   }
   return 0;
 }
