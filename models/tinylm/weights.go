@@ -33,7 +33,7 @@ type Weights struct {
 	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
 	stepped  *graph.Machine  // whose step was their last change; nil after any other change
 	user     *graph.Machine  // that used them last on the device: another one waits for it first
-	changes  int             // so far, after MoveTo
+	changes  int             // how often steps and Restore have changed them: a Decoder then makes its copies in half precision anew
 }
 
 var errNoWeights = errors.New("nil")
@@ -102,7 +102,7 @@ func (w *Weights) Free() error {
 	return err
 }
 
-// Hidden reports whether a weight is a matrix between the layers of a model, for which optim.WithMuon is: not of embedding, head,
+// Hidden reports whether a weight is one that optim.WithMuon is for, a matrix of a layer: not the embedding, the head, those of the
 // gates or positions.
 func Hidden(name string, shape tensor.Shape) bool {
 	return shape.Dims() == 2 && strings.HasPrefix(name, "layers.") && !strings.Contains(name, ".gate.") && !strings.HasSuffix(name, ".pe")
