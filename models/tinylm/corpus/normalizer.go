@@ -141,7 +141,7 @@ func checkGrowth(parts []part) error {
 			by = max(1, (len(o.Content)+len(*s)-1)/len(*s))
 		}
 		if by > mostGrowth/growth {
-			return fmt.Errorf("Replace: content %.20q: all replacements may make a text over %d times as long, want less", o.Content, mostGrowth)
+			return fmt.Errorf("replacements up to %.20q may make a text over %d times as long, want less", o.Content, mostGrowth)
 		}
 		growth *= by
 	}

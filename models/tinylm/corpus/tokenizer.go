@@ -76,7 +76,7 @@ func readTokenizer(path, separator string) (*tokenizer, error) {
 		err = t.findSeparator(separator)
 	}
 	if err != nil && len(err.Error()) > mostErrorBytes { // it quotes the file
-		err = fmt.Errorf("%.*s ...", mostErrorBytes, err)
+		err = fmt.Errorf("%.*s (cut)", mostErrorBytes, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
