@@ -78,7 +78,7 @@ func (d *display) step(r *run, rate float64) {
 	d.mean = d.text(r, rate)
 	switch {
 	case first:
-		d.line("first batch: loss %.3f, where one that knows nothing has ln %d = %.3f; %.2f s a step",
+		d.line("first batch: loss %.3f, where one that knows nothing has ln %d = %.3f; %.3g s a step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.tokens())/rate)
 	case d.bar == nil:
 		if time.Since(d.spoke) > quiet {
@@ -95,7 +95,8 @@ func (d *display) step(r *run, rate float64) {
 
 // evaluated shows an evaluation, in a line that stays.
 func (d *display) evaluated(r *run, e evaluation) {
-	d.line("%s%s  held out %.3f (%.3f bits a byte)", d.mean, d.memory(r), e.HeldOut, e.HeldOut/r.corpus.BytesPerToken()/math.Ln2)
+	d.line("%s%s  held out %.3f (%.3f bits a byte, perplexity %.4g)", d.mean, d.memory(r), e.HeldOut,
+		e.HeldOut/r.corpus.BytesPerToken()/math.Ln2, math.Exp(e.HeldOut))
 }
 
 // meter is a backend whose driver says how much of the device's memory is in use, without waiting for what runs on it.
