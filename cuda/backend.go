@@ -88,6 +88,10 @@ func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	return m, nil
 }
 
+// MemoryUsed returns the bytes of the GPU's memory that are in use, as the driver reports them: by this program, its CUDA context
+// included, and by all others. It does not wait for what has been enqueued.
+func (b *Backend) MemoryUsed() (int64, error) { return b.dev.MemoryUsed() }
+
 // Synchronize waits until everything that was enqueued in all streams has ended.
 func (b *Backend) Synchronize() error { return b.dev.Synchronize() }
 

@@ -243,6 +243,7 @@ func TestDecodeGoesOnBehindFill(t *testing.T) {
 			t.Run(fmt.Sprint(c.Name, "/", dt), func(t *testing.T) {
 				c.Tokens = min(c.Tokens, 150)
 				s := c.Sequence(5, c.Tokens)
+				all, chosen := c.Oracle(s, nil)
 				for n := 0; n < c.Tokens; n += 1 + n/4 {
 					d := newDecoding(t, c, dt, 2)
 					d.fill(t, dt, 1, s, n)
@@ -253,8 +254,10 @@ func TestDecodeGoesOnBehindFill(t *testing.T) {
 						got := d.step(t)[1]
 						out, idx = append(out, got.o...), append(idx, got.idx...)
 					}
-					_, chosen := c.Oracle(s, nil)
-					want, _ := c.Oracle(s, append(chosen[:max(0, len(chosen)-len(idx))], idx...))
+					want := all
+					if other := slices.Concat(chosen[:max(0, len(chosen)-len(idx))], idx); !slices.Equal(other, chosen) {
+						want, _ = c.Oracle(s, other)
+					}
 					testutil.Within(t, fmt.Sprint("behind ", n), out, want.Data[len(want.Data)-len(out):], tolerance(dt))
 				}
 			})

@@ -30,6 +30,8 @@ type Backend struct {
 	Uploads, Downloads         int
 	Launches, Synchronized     int
 	Captures, Replays          int
+	MemoryAsked                int   // calls of MemoryUsed
+	NoMeter                    error // of MemoryUsed
 
 	// Offered and Stored, if not nil, change what Offers and Storage return.
 	Offered func(s graph.Site, list []graph.Implementation) []graph.Implementation
@@ -82,6 +84,12 @@ func (f *Backend) Alloc(bytes int) (graph.Memory, error) {
 	m, err := f.cpu.Alloc(bytes)
 	f.MemoryInUse += bytes
 	return memory{m, f}, err
+}
+
+// MemoryUsed counts as MemoryInUse does.
+func (f *Backend) MemoryUsed() (int64, error) {
+	f.MemoryAsked++
+	return int64(f.MemoryInUse), f.NoMeter
 }
 
 func (f *Backend) NewStream() (graph.Stream, error) {

@@ -22,6 +22,7 @@ var conformance = []struct {
 }{
 	{"memory", testMemory},
 	{"out of memory", testOutOfMemory},
+	{"memory in use", testMemoryUsed},
 	{"staged copies", testStaged},
 	{"readbacks, copies and fills", testCopies},
 	{"borrowed stream", testBorrowed},
@@ -136,6 +137,18 @@ func testOutOfMemory(t *testing.T, d *driver.Device) {
 	require.GreaterOrEqual(t, none.Total, none.Free)
 	require.ErrorContains(t, err, "asked for 65536.00 GiB")
 	alloc(t, d, 16) // the device goes on
+}
+
+func testMemoryUsed(t *testing.T, d *driver.Device) {
+	const n = 64 << 20
+	before := testutil.Must(d.MemoryUsed())(t)
+	s, m := stream(t, d), alloc(t, d, n)
+	ok(t, s.BeginCapture()) // nothing may wait now
+	during := testutil.Must(d.MemoryUsed())(t)
+	ok(t, testutil.Must(s.EndCapture())(t).Close())
+	require.InDelta(t, before+n, during, n/2)
+	ok(t, m.Free())
+	require.InDelta(t, before, testutil.Must(d.MemoryUsed())(t), n/2)
 }
 
 func testStaged(t *testing.T, d *driver.Device) {

@@ -53,11 +53,28 @@ func (d *Device) allocate(h *Handle, bytes int, host bool) error {
 		return err
 	}
 	e := &NoMemory{Asked: int64(bytes), Host: host, Device: d.String()}
-	var free, total int64
-	if d.fn.MemGetInfo.Ask(uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total))) == 0 {
+	if free, total, err := d.free(); err == nil {
 		e.Free, e.Total = free, total
 	}
 	return e
+}
+
+// free asks the driver for the bytes that are free and those in all, with the context current.
+func (d *Device) free() (free, total int64, err error) {
+	f := d.fn.MemGetInfo
+	err = d.check(f, f.Ask(uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total))))
+	return free, total, err
+}
+
+// MemoryUsed returns the bytes of the device's memory that are in use, as the driver reports them: by this program, its context
+// included, and by all others. It does not wait for what has been enqueued.
+func (d *Device) MemoryUsed() (used int64, err error) {
+	err = d.do("memory in use", func() error {
+		free, total, err := d.free()
+		used = total - free
+		return err
+	})
+	return used, err
 }
 
 // Bytes returns the size.

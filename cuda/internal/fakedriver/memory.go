@@ -23,10 +23,19 @@ type pinned struct{ block }
 func newBlock(g *gpu, bytes int) block {
 	words := make([]uint64, (bytes+7)/8)
 	b := block{g, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)}
-	for i := range b.bytes {
-		b.bytes[i] = poison
-	}
+	fill(b.bytes, poison)
 	return b
+}
+
+// fill sets all bytes, by copies that double in length: tests do it to many MB.
+func fill(b []byte, value byte) {
+	if len(b) == 0 {
+		return
+	}
+	b[0] = value
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
 }
 
 // at returns n bytes of device memory at p, or nil.

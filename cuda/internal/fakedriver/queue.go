@@ -82,9 +82,7 @@ func (d *Driver) run(g *gpu, o *op) {
 	case o.src != nil:
 		copy(o.dst, o.src)
 	default:
-		for i := range o.dst {
-			o.dst[i] = o.value
-		}
+		fill(o.dst, o.value)
 	}
 }
 

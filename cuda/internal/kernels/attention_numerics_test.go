@@ -131,7 +131,7 @@ func comparePoison(t *testing.T, dev device, list []stored, positions []int) {
 			all = append(all, poisoned{true, min(at, q.Shape[1]-1), notFinite[j%3], j / 3 % 3},
 				poisoned{false, min(at, k.Shape[1]-1), notFinite[(j+1)%3], (j/3 + 1) % 3})
 		}
-		for i, variant := range dev.variants() {
+		for i, variant := range x.choices(t, dev) {
 			t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
 				clean := x.attend(t, dev, variant)
 				for groups := range slices.Chunk(all, q.Shape[0]*k.Shape[2]) {
@@ -197,7 +197,7 @@ func compareChoicePoison(t *testing.T, dev device, x stored) {
 	choose := func(t *testing.T, x stored, v variant) []int32 {
 		return decodeInts(x.compute(t, dev, v)[x.plan.Out[0]])
 	}
-	for i, variant := range dev.variants() {
+	for i, variant := range x.choices(t, dev) {
 		t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
 			clean := choose(t, x, variant)
 			for j, what := range notFinite {
@@ -268,7 +268,7 @@ func compareLargeLogits(t *testing.T, dev device, list []stored, exponents []int
 				delta = max(delta, sum)
 			}
 			delta *= math.Ldexp(3*x.unit(), exponent) / math.Sqrt(float64(q.Shape[3]))
-			for i, variant := range dev.variants() {
+			for i, variant := range x.choices(t, dev) {
 				t.Run(fmt.Sprintf("%v/2^%d/%d", x, exponent, i), func(t *testing.T) {
 					got := x.attend(t, dev, variant)
 					testutil.Within(t, "o", x.decode(got[atO]), o.Data, unit)

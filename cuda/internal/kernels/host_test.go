@@ -75,7 +75,7 @@ func buildHost(dir, library string) error {
 		link = append(link, object)
 		group.Go(func() {
 			level := "-Og" // kernels take longer to compile than to run
-			if filepath.Base(unit) == "run.cc" {
+			if slices.Contains([]string{"run.cc", "products.cc"}, filepath.Base(unit)) {
 				level = "-O2"
 			}
 			// -fno-extern-tls-init: what a unit takes from another one has no constructors.

@@ -1,7 +1,6 @@
 package corpus
 
 import (
-	"errors"
 	"fmt"
 	"math"
 )
@@ -115,8 +114,11 @@ func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("corpus: held out: %w", err)
 	}
+	if c.split.Kind == splitNone {
+		return nil, fmt.Errorf("corpus: held out: %s: nothing is held out", c.name)
+	}
 	if c.held == nil || c.held.tokens.len() < 2 {
-		return nil, fmt.Errorf("corpus: held out: %s: %w", c.name, errors.New("nothing is held out"))
+		return nil, fmt.Errorf("corpus: %s is too short: want a twentieth of it, which is held out, to have 2 tokens", c.name)
 	}
 	if tokens < 0 {
 		return nil, fmt.Errorf("corpus: held out: %d tokens, want 0 or more", tokens)

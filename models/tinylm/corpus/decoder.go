@@ -39,6 +39,9 @@ func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkGrowth(parts); err != nil {
+		return nil, err
+	}
 	steps, err := makeParts(parts, decoders())
 	if err != nil {
 		return nil, err

@@ -129,6 +129,9 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 			return nil, fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension", path, text.name, f.name)
 		}
 	}
+	if len(files) == 0 && ext == "" {
+		return nil, fmt.Errorf("%s has no file to read: %s", path, describeSkipped(c.Skipped()))
+	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%s has no file whose name ends in %q: %s", path, ext, describeSkipped(c.Skipped()))
 	}

@@ -104,7 +104,7 @@ func (v *vocab) unknown(name string) unknown {
 // token returns the id, or an error that names the text that has no token.
 func (u unknown) token(text []byte) (int32, error) {
 	if u.id < 0 {
-		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %q, is not in the vocabulary", text, u.name)
+		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %.100q, is not in the vocabulary", text, u.name)
 	}
 	return u.id, nil
 }

@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -119,6 +120,32 @@ type replaceOptions struct {
 	partType
 	Pattern patternOptions `json:"pattern"`
 	Content string         `json:"content"`
+}
+
+// mostGrowth bounds how many times as long as a text the parts of a file may make it.
+const mostGrowth = 4096
+
+// checkGrowth refuses parts whose replacements may make a text much longer, each that of the one before.
+func checkGrowth(parts []part) error {
+	growth := 1
+	for _, p := range parts {
+		if p.kind != "Replace" {
+			continue
+		}
+		var o replaceOptions
+		if err := json.Unmarshal(p.value, &o); err != nil {
+			return err
+		}
+		by := 1 + len(o.Content) // a match of a regular expression may be empty
+		if s := o.Pattern.String; s != nil && *s != "" {
+			by = max(1, (len(o.Content)+len(*s)-1)/len(*s))
+		}
+		if by > mostGrowth/growth {
+			return fmt.Errorf("replacements up to %.20q may make a text over %d times as long, want less", o.Content, mostGrowth)
+		}
+		growth *= by
+	}
+	return nil
 }
 
 // newReplace returns a function that replaces each match of a pattern. It serves as a normalizer and as a decoder.

@@ -18,6 +18,9 @@ import (
 // mostTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
 const mostTokenizerBytes = 256 << 20
 
+// mostErrorBytes bounds what an error says of the content of a tokenizer.json.
+const mostErrorBytes = 400
+
 // tokenizer is a Hugging Face tokenizer. No pure Go library gave the ids of the reference, so it is written here. A text goes through the
 // normalizers, the pre-tokenizers, which cut it into words, and the model; the decoders make text of tokens. Each is a file here. A part
 // that is not known is an error. Characters newer than Go's Unicode tables may be cut in other places than there.
@@ -72,6 +75,9 @@ func readTokenizer(path, separator string) (*tokenizer, error) {
 	if err == nil {
 		err = t.findSeparator(separator)
 	}
+	if err != nil && len(err.Error()) > mostErrorBytes { // it quotes the file
+		err = fmt.Errorf("%.*s (cut)", mostErrorBytes, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
 	}
@@ -87,6 +93,9 @@ func parseTokenizer(b []byte) (*tokenizer, error) {
 	t := &tokenizer{hash: sha256.Sum256(b)}
 	t.encoders.New = func() any { return newEncoder(t) }
 	normal, err := flatten(f.Normalizer, "normalizers", 0)
+	if err == nil {
+		err = checkGrowth(normal)
+	}
 	if err == nil {
 		t.normal, err = makeParts(normal, normalizers())
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,11 +31,14 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		p, _ := json.Marshal(map[string]any{"Regex": pattern})
 		return `{"type":"Split","invert":false,"behavior":"Isolated","pattern":` + string(p) + `}`
 	}
+	grow := `{"type":"Replace","pattern":{"String":"a"},"content":"` + strings.Repeat("a", 100) + `"}`
 	for _, c := range []struct{ member, value, want string }{
 		{"normalizer", `{"type":"Precompiled","precompiled_charsmap":""}`, `normalizer: type "Precompiled", want one of BertNormalizer`},
 		{"normalizer", `{"type":"Strip","strip_left":true,"strip_middle":true}`, `normalizer: Strip: `},
 		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a$"},"content":""}`, `Replace: pattern "a$": $ is not supported`},
 		{"normalizer", `{"type":"Replace","pattern":{},"content":""}`, "want one"},
+		{"normalizer", `{"type":"Sequence","normalizers":[` + grow + `,` + grow + `]}`, "over 4096 times as long"},
+		{"decoder", `{"type":"Sequence","decoders":[` + grow + `,` + grow + `]}`, "over 4096 times as long"},
 		{"normalizer", `{"type":"Sequence"}`, "without normalizers"},
 		{"normalizer", `{"type":"Sequence","normalizers":[null]}`, "null in a Sequence"},
 		{"pre_tokenizer", `{"type":"UnicodeScripts"}`, `pre-tokenizer: type "UnicodeScripts", want one of BertPreTokenizer`},

@@ -27,6 +27,9 @@ type display struct {
 	bar   *progressbar.ProgressBar // nil: no terminal
 	spoke time.Time                // the last line
 	mean  string                   // the last line of a step
+	used  string                   // the device's memory in use, behind that line
+	asked time.Time                // when its driver was asked for it
+	blind bool                     // the driver did not answer
 }
 
 func newDisplay(w io.Writer) *display {
@@ -64,35 +67,63 @@ func (d *display) phase(what string) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if d.bar != nil {
-		d.bar.Describe(what + "  " + d.mean)
+		d.bar.Describe(what + "  " + d.mean + d.used)
 		_ = d.bar.RenderBlank()
 	}
 }
 
 // step shows the state after a step, which ran at so many tokens a second.
 func (d *display) step(r *run, rate float64) {
-	switch first := d.mean == ""; {
+	first := d.mean == ""
+	d.mean = d.text(r, rate)
+	switch {
 	case first:
-		d.line("first batch: loss %.3f, where one that knows nothing has ln %d = %.3f; %.2f s a step",
+		d.line("first batch: loss %.3f, where one that knows nothing has ln %d = %.3f; %.3g s a step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.tokens())/rate)
-		d.mean = d.text(r, rate)
 	case d.bar == nil:
-		d.mean = d.text(r, rate)
 		if time.Since(d.spoke) > quiet {
-			d.line("%s", d.mean)
+			d.line("%s%s", d.mean, d.memory(r))
 		}
 	default:
+		text := d.mean + d.memory(r)
 		d.mutex.Lock()
 		defer d.mutex.Unlock()
-		d.mean = d.text(r, rate)
-		d.bar.Describe(d.mean)
+		d.bar.Describe(text)
 		_ = d.bar.Set(min(barLength-1, int(barLength*r.done())))
 	}
 }
 
 // evaluated shows an evaluation, in a line that stays.
 func (d *display) evaluated(r *run, e evaluation) {
-	d.line("%s  held out %.3f (%.3f bits a byte)", d.mean, e.HeldOut, e.HeldOut/r.corpus.BytesPerToken()/math.Ln2)
+	d.line("%s%s  held out %.3f (%.3f bits a byte, perplexity %.4g)", d.mean, d.memory(r), e.HeldOut,
+		e.HeldOut/r.corpus.BytesPerToken()/math.Ln2, math.Exp(e.HeldOut))
+}
+
+// meter is a backend whose driver says how much of the device's memory is in use, without waiting for what runs on it.
+type meter interface{ MemoryUsed() (int64, error) }
+
+// askEvery is how often a bar asks a driver for its memory: a call may take a millisecond, and a bar changes with each step.
+const askEvery = time.Second
+
+// memory returns the device's memory in use as its driver reports it, or what is planned where it does not; "" on the host.
+func (d *display) memory(r *run) string {
+	m, ok := r.backend.(meter)
+	switch {
+	case r.host():
+		return ""
+	case !ok || d.blind:
+		return fmt.Sprintf("  %s planned", memory.Size(r.need.device))
+	case d.bar != nil && time.Since(d.asked) < askEvery:
+		return d.used
+	}
+	used, err := m.MemoryUsed()
+	if err != nil {
+		d.blind = true
+		r.warn("%v: the memory that is shown from now on is the planned one", err)
+		return d.memory(r)
+	}
+	d.used, d.asked = fmt.Sprintf("  %s in use", memory.Size(used)), time.Now()
+	return d.used
 }
 
 // text describes the state.
@@ -101,9 +132,6 @@ func (d *display) text(r *run, rate float64) string {
 	if done := r.done(); done > 0 {
 		left := time.Duration(float64(time.Since(r.start)) * (1 - done) / done)
 		s += fmt.Sprintf("  %v left", left.Round(time.Second))
-	}
-	if !r.host() {
-		s += "  " + memory.Size(r.need.device)
 	}
 	return s
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
@@ -159,16 +158,16 @@ const risen = 0.5
 
 // warnOfDivergence says once that the training loss grows.
 func (r *run) warnOfDivergence() {
-	if r.state.Step < 20 {
+	if r.state.Step < 20 || r.diverged {
 		return
 	}
 	if r.lowest == 0 || r.state.MeanLoss < r.lowest {
 		r.lowest = r.state.MeanLoss
 	}
-	if r.state.MeanLoss > r.lowest+risen && !math.IsInf(r.lowest, 1) {
+	if r.state.MeanLoss > r.lowest+risen {
 		r.warn("the training loss is %.3f, %.2f nats above its lowest mean: it diverges. Lower -lr, or raise -warmup",
 			r.state.MeanLoss, r.state.MeanLoss-r.lowest)
-		r.lowest = math.Inf(1)
+		r.diverged = true
 	}
 }
 

@@ -56,7 +56,7 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 		return nil, err
 	}
 	if init := cmp.Or(given.Init, o.Init); init != "" && given.resume == "" { // flags may disagree with its sizes: Run says so
-		w, err := tinylm.LoadWeights(init)
+		w, err := loadInit(init)
 		if err != nil {
 			return nil, fmt.Errorf("-init: %w", err)
 		}
@@ -76,7 +76,28 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	if o.resume != "" {
 		o.Out = o.resume
 	}
-	return o, o.Validate()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if byTime := false; o.Steps > 0 {
+		set.Visit(func(f *flag.Flag) { byTime = byTime || f.Name == "minutes" })
+		if byTime {
+			return nil, fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
+		}
+	}
+	return o, nil
+}
+
+// loadInit returns the weights that -init names: a file, or the model of a run folder.
+func loadInit(path string) (*tinylm.Weights, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		found, err := Find(path)
+		if err != nil {
+			return nil, err
+		}
+		path = found.Weights
+	}
+	return tinylm.LoadWeights(path)
 }
 
 // presetOf returns the options of a preset, of tiny where none is named.

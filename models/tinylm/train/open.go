@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -148,7 +150,8 @@ func (r *run) openData(ctx context.Context) (err error) {
 	if r.Packed {
 		r.shape.Documents = r.Batch * (1 + r.Context/leastDocument)
 	}
-	return nil
+	_, err = r.corpus.HeldOut(r.shape, 1) // data that are too short are an error now
+	return err
 }
 
 // leastDocument: a batch of packed documents has room for those of so many tokens on average.
@@ -170,8 +173,8 @@ func (r *run) openWeights(from *saved) (err error) {
 	case from != nil:
 		r.weights = from.weights
 	case r.Init != "":
-		if r.weights, err = tinylm.LoadWeights(r.Init); err != nil {
-			return err
+		if r.weights, err = loadInit(r.Init); err != nil {
+			return fmt.Errorf("-init: %w", err)
 		}
 		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
 			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)
@@ -182,14 +185,35 @@ func (r *run) openWeights(from *saved) (err error) {
 			return err
 		}
 	}
-	if want := r.weights.Config; want != c.WithDefaults() {
-		return fmt.Errorf("the weights are those of a model %+v, the options want %+v", want, c)
+	if has := r.weights.Config; has != c.WithDefaults() {
+		return r.otherSizes(has, c.WithDefaults())
 	}
 	if err := r.weights.MoveTo(r.backend); err != nil {
 		return err
 	}
 	r.closes(r.weights.Free)
 	return nil
+}
+
+// otherSizes is the error of weights of another model than the options want.
+func (r *run) otherSizes(has, want tinylm.Config) error {
+	theirs, mine := r.Options, r.Options
+	theirs.setModel(has)
+	mine.setModel(want)
+	var list []string
+	if has.Vocab != want.Vocab {
+		list = append(list, fmt.Sprintf("a vocabulary of %d where the data want %d", has.Vocab, want.Vocab))
+	}
+	ours := mine.flags()
+	theirs.flags().VisitAll(func(f *flag.Flag) {
+		if o := ours.Lookup(f.Name).Value; o.String() != f.Value.String() {
+			list = append(list, fmt.Sprintf("-%s %v where the options want %v", f.Name, f.Value, o))
+		}
+	})
+	if list == nil {
+		list = append(list, fmt.Sprintf("%+v where the options want %+v", has, want))
+	}
+	return fmt.Errorf("the weights are of another model: they have %s", strings.Join(list, ", "))
 }
 
 // openModels makes the model that trains, the one that is evaluated, and the solver.
@@ -221,10 +245,7 @@ func (r *run) openFolder() (err error) {
 	if r.resume != "" {
 		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
 	} else {
-		if r.folder = r.Out; r.folder == "" {
-			r.folder = filepath.Join("runs", time.Now().Format("20060102-150405"))
-		}
-		if r.log, err = runlog.Create(r.folder, about); err == nil {
+		if r.log, err = r.createFolder(about); err == nil {
 			err = r.lock()
 		}
 	}
@@ -235,6 +256,22 @@ func (r *run) openFolder() (err error) {
 		return err
 	}
 	return r.describe(nil)
+}
+
+// createFolder makes the folder of -out, or one of today's date and time: with a number where another run has begun in the same second.
+func (r *run) createFolder(about runlog.Options) (*runlog.Log, error) {
+	if r.folder = r.Out; r.folder != "" {
+		return runlog.Create(r.folder, about)
+	}
+	name := filepath.Join("runs", time.Now().Format("20060102-150405"))
+	r.folder = name
+	for n := 2; ; n++ {
+		log, err := runlog.Create(r.folder, about)
+		if !errors.Is(err, fs.ErrExist) || n > 100 {
+			return log, err
+		}
+		r.folder = fmt.Sprintf("%s-%d", name, n)
+	}
 }
 
 // lock keeps other processes from going on with the run at the same time. The system takes it back when the process ends.

@@ -39,7 +39,7 @@ type Options struct {
 	Phi         string  `yaml:"phi" fixed:"true" help:"compression of a block: mean or mlp"`
 	PhiHidden   int     `yaml:"phi-hidden" fixed:"true" help:"hidden width of -phi mlp"`
 	GateHidden  int     `yaml:"gate-hidden" fixed:"true" help:"hidden width of the gates' MLP"`
-	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file; the model has their sizes"`
+	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file or a run folder; the model has their sizes"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
 	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches whose gradients add up to those of a step"`

@@ -94,7 +94,9 @@ type run struct {
 	tenths int       // of a run by time that are behind it
 	saved  int       // the step of the last checkpoint, -1 for none
 	saveAt time.Time // the next checkpoint, if no evaluation writes one before
-	lowest float64   // of the running means of the loss
+
+	lowest   float64 // of the running means of the loss
+	diverged bool    // it was said that the loss grows
 
 	closers []func() error
 }

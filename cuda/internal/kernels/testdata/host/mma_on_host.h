@@ -44,30 +44,12 @@ template <bool Transposed> void read_fragments(uint32_t (&v)[4], uint32_t from) 
 }
 
 struct HostProduct { float* c; const uint32_t* a; uint32_t b[2]; };
+template <typename T> void host_product(void* const* lanes);  // products.cc, since it takes more time than all else
 
 // mma.m16n8k16: c [16,8] += a [16,16] b [16,8], one rounding a product, k ascending.
 template <typename T> void multiply_fragments(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   HostProduct mine{c, a, {b0, b1}};
-  host_warp(&mine, [](void* const* lanes) {
-    alignas(32) float x[16][16], y[16][8], z[16][8];  // a, b, c
-    const auto at = [&](int l) { return static_cast<HostProduct*>(lanes[l]); };
-    for (int l = 0; l < 32; l++) {
-      const int g = l / 4, t = l % 4;
-      T a[8], b[4];
-      memcpy(a, at(l)->a, sizeof a), memcpy(b, at(l)->b, sizeof b);
-      for (int e = 0; e < 2; e++) {
-        for (int i = 0; i < 4; i++) x[g + i % 2 * 8][i / 2 * 8 + 2 * t + e] = to_float(a[2 * i + e]);
-        for (int i = 0; i < 2; i++) y[8 * i + 2 * t + e][g] = to_float(b[2 * i + e]), z[g + 8 * i][2 * t + e] = at(l)->c[2 * i + e];
-      }
-    }
-    for (int r = 0; r < 16; r++) {
-      __m256 sum = _mm256_load_ps(z[r]);
-      for (int k = 0; k < 16; k++) sum = _mm256_fmadd_ps(_mm256_set1_ps(x[r][k]), _mm256_load_ps(y[k]), sum);
-      _mm256_store_ps(z[r], sum);
-    }
-    for (int l = 0; l < 32; l++)
-      for (int i = 0; i < 4; i++) at(l)->c[i] = z[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
-  });
+  host_warp(&mine, host_product<T>);
 }
 
 template <typename T> uint32_t pair(float x, float y) {

@@ -1,0 +1,154 @@
+package corpus
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// TestDamagedTokenizers changes members of the tokenizers of all kinds: each change is an error that names the file, or a tokenizer that
+// reads and writes text. It takes no panic, little memory and little time.
+func TestDamagedTokenizers(t *testing.T) {
+	const mostBytes, mostTime = 600 << 20, 10 * time.Second
+	r := rand.New(rand.NewPCG(1, 2))
+	all := smallTokenizers(t)
+	parts := map[string][]any{} // of all files
+	for _, c := range all {
+		var file map[string]any
+		require.NoError(t, json.Unmarshal(c.Tokenizer, &file))
+		for _, member := range []string{"normalizer", "pre_tokenizer", "model", "decoder", "added_tokens"} {
+			parts[member] = append(parts[member], file[member])
+		}
+	}
+	path, failed := filepath.Join(t.TempDir(), "tokenizer.json"), 0
+	for i := range testutil.Mutations(t) {
+		c := all[i%len(all)]
+		var file map[string]any
+		require.NoError(t, json.Unmarshal(c.Tokenizer, &file))
+		for range 1 + r.IntN(3) {
+			mutateJSON(r, file, parts)
+		}
+		content := testutil.Must(json.Marshal(file))(t)
+		require.NoError(t, os.WriteFile(path, content, 0o644))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		began := time.Now()
+		err := encodeLines(path, append(slices.Clone(c.Lines), "Some text, 12 größer\n\n THE of [MASK]", strings.Repeat("aa ", 200)))
+		if err != nil {
+			failed++
+			require.ErrorContains(t, err, path)
+			require.Less(t, len(err.Error()), len(path)+1000, "%v", err)
+		}
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(mostBytes), "mutation %d: %s", i, content)
+		require.Less(t, time.Since(began), mostTime, "mutation %d: %s", i, content)
+	}
+	t.Logf("%d of %d are errors", failed, testutil.Mutations(t))
+}
+
+// encodeLines reads a tokenizer, and lines with it.
+func encodeLines(path string, lines []string) error {
+	v, err := readTokenizer(path, "")
+	if err != nil {
+		return err
+	}
+	for _, line := range lines {
+		ids, err := v.encode(nil, []byte(line))
+		if err == nil {
+			_, err = v.decode(ids)
+		}
+		if err == nil {
+			v.length(ids)
+			continue
+		}
+		return &os.PathError{Op: "text", Path: path, Err: err} // no token for unknown text
+	}
+	return nil
+}
+
+// mutateJSON changes one member of a tokenizer: a part becomes that of another file, and what is inside of it another value.
+func mutateJSON(r *rand.Rand, file map[string]any, parts map[string][]any) {
+	members := []string{"normalizer", "pre_tokenizer", "model", "decoder", "added_tokens"}
+	member := members[r.IntN(len(members))]
+	if r.IntN(4) == 0 {
+		others := parts[member]
+		file[member] = others[r.IntN(len(others))]
+		return
+	}
+	var copied any // parts are of other files
+	text, _ := json.Marshal(file[member])
+	d := json.NewDecoder(bytes.NewReader(text))
+	_ = d.Decode(&copied)
+	file[member] = mutateValue(r, copied)
+}
+
+func mutateValue(r *rand.Rand, v any) any {
+	switch x := v.(type) {
+	case map[string]any:
+		keys := make([]string, 0, len(x))
+		for k := range x {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		if len(keys) == 0 || r.IntN(8) == 0 {
+			return junk(r, v)
+		}
+		k := keys[r.IntN(len(keys))]
+		switch r.IntN(12) {
+		case 0:
+			delete(x, k)
+		case 1:
+			x[k+"x"] = x[k]
+		case 2:
+			x[keys[r.IntN(len(keys))]] = x[k]
+		default:
+			x[k] = mutateValue(r, x[k])
+		}
+		return x
+	case []any:
+		if len(x) == 0 || r.IntN(8) == 0 {
+			return junk(r, v)
+		}
+		i := r.IntN(len(x))
+		switch r.IntN(8) {
+		case 0:
+			return append(x[:i:i], x[i+1:]...)
+		case 1:
+			return append(x, x[i])
+		case 2:
+			return append(x, x...)
+		default:
+			x[i] = mutateValue(r, x[i])
+		}
+		return x
+	}
+	return junk(r, v)
+}
+
+// junk returns a value that is unlikely to fit in the place of v.
+func junk(r *rand.Rand, v any) any {
+	text, _ := v.(string)
+	number, _ := v.(float64)
+	flag, _ := v.(bool)
+	values := []any{
+		nil, !flag, "", 0, -1, 1, number + 1, -number, 1 << 30, 1e300, -1e300, 0.5, []any{}, []any{v, v}, map[string]any{}, map[string]any{"type": v},
+		text + text, text + "é\u0000", strings.Repeat("a", 5000), "##", "\ufffd", " ", "▁", `(a|a)*b`, `(a+)+$`, `(?<=a)\s*`, `\p{L}*`, "|", "[^a]{1,1000}{1,1000}",
+		"Replace", "Sequence", "Metaspace", "Unigram", "WordPiece", "WordLevel", "BPE", "first", "Removed", "MergedWithNext",
+		map[string]any{"type": "Sequence", "normalizers": []any{v, v}, "pretokenizers": []any{v, v}, "decoders": []any{v, v}},
+		map[string]any{"type": "Replace", "pattern": map[string]any{"Regex": "a*"}, "content": text + "aaaa"},
+		map[string]any{"type": "Replace", "pattern": map[string]any{"String": "a"}, "content": strings.Repeat("a", 200)},
+		map[string]any{"Regex": text}, map[string]any{"String": text},
+	}
+	return values[r.IntN(len(values))]
+}

@@ -1,0 +1,59 @@
+package train
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// TestMemoryInUse: each line of a step shows the memory that a device's driver reports, which is asked once for it. Where it does not
+// answer, a warning says so once and the lines show what is planned.
+func TestMemoryInUse(t *testing.T) {
+	args := smallArgs(t, 10, "-eval-every", "2")
+	for want, broken := range map[string]error{" MiB in use  held out ": nil, " MiB planned  held out ": errors.New("no answer")} {
+		var said bytes.Buffer
+		f := fakedevice.New()
+		f.NoMeter = broken
+		o := testutil.Must(Parse(append(args, "-out", filepath.Join(t.TempDir(), "run")), &said))(t)
+		_, err := runOn(t.Context(), f, o, &said)
+		require.NoError(t, err)
+		require.Equal(t, 5, strings.Count(said.String(), want), said.String())
+		if broken == nil {
+			require.Equal(t, 5, f.MemoryAsked)
+			continue
+		}
+		require.Equal(t, 1, f.MemoryAsked)
+		require.Equal(t, 1, strings.Count(said.String(), "warning: no answer"))
+	}
+}
+
+// TestBar: a bar, which each step changes, asks for the memory no more than once in a while.
+func TestBar(t *testing.T) {
+	var said bytes.Buffer
+	f := fakedevice.New()
+	f.MemoryInUse = 3 << 20
+	bar := progressbar.NewOptions(barLength, progressbar.OptionSetWriter(&said), progressbar.OptionShowDescriptionAtLineEnd())
+	d := &display{w: &said, bar: bar, mean: "not the first step"}
+	r := &run{Options: Options{Steps: 1000}, backend: f, show: d}
+	for r.state.Step = range 1000 {
+		d.step(r, 1)
+	}
+	require.Equal(t, 1, f.MemoryAsked)
+	d.asked = time.Now().Add(-2 * askEvery)
+	d.step(r, 1)
+	require.Equal(t, 2, f.MemoryAsked)
+	require.Contains(t, said.String(), fmt.Sprintf("step %d  loss 0.000  1 tok/s", r.state.Step))
+	require.Contains(t, said.String(), "3.0 MiB in use")
+	d.phase("evaluating")
+	require.Contains(t, said.String(), "evaluating  step")
+}

@@ -1,0 +1,99 @@
+package train
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// warned returns a run whose warnings go to the buffer.
+func warned() (*run, *bytes.Buffer) {
+	said := new(bytes.Buffer)
+	return &run{show: newDisplay(said), log: new(runlog.Log)}, said
+}
+
+// TestWarnsOfDivergence: a mean loss that rises by more than half a nat is a warning, once. One that falls, or jumps in the first steps, is
+// none.
+func TestWarnsOfDivergence(t *testing.T) {
+	r, said := warned()
+	for step, loss := range []float64{5, 9, 4, 3, 2, 2.4, 2.1, 1.9} {
+		r.state.Step, r.state.MeanLoss = []int{18, 19, 20, 21, 22, 23, 24, 25}[step], loss
+		r.warnOfDivergence()
+	}
+	require.Empty(t, said.String())
+	for range 3 {
+		r.state.Step++
+		r.state.MeanLoss += 0.6
+		r.warnOfDivergence()
+	}
+	require.Equal(t, 1, strings.Count(said.String(), "warning: "), said)
+	require.Contains(t, said.String(), "the training loss is 2.500, 0.60 nats above its lowest mean: it diverges. Lower -lr")
+}
+
+// TestWarnsOfOverfitting: three rises of the held-out loss beside falls of the training loss are a warning, and nothing less is.
+func TestWarnsOfOverfitting(t *testing.T) {
+	r, said := warned()
+	for i, e := range []evaluation{
+		{HeldOut: 3, Train: 3}, {HeldOut: 2, Train: 2.5}, {HeldOut: 2.1, Train: 2.2}, {HeldOut: 2.2, Train: 2}, {HeldOut: 2.1, Train: 1.9},
+		{HeldOut: 2.2, Train: 1.8}, {HeldOut: 2.3, Train: 1.9}, {HeldOut: 2.4, Train: 1.8}, {HeldOut: 2.5, Train: 1.7}, {HeldOut: 2.6, Train: 1.6},
+	} {
+		require.Empty(t, said.String(), "evaluation %d", i)
+		r.state.Evaluations = append(r.state.Evaluations, e)
+		r.warnOfOverfitting()
+	}
+	require.Contains(t, said.String(), "the held-out loss has risen 3 times in a row while the training loss fell")
+}
+
+// TestWrongRuns: what cannot begin says why before the first step and leaves no folder.
+func TestWrongRuns(t *testing.T) {
+	base, small := filepath.Join(t.TempDir(), "base"), filepath.Join(t.TempDir(), "small.txt")
+	args := smallArgs(t, 2)
+	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
+	require.NoError(t, os.WriteFile(small, []byte("hi"), 0o644))
+	out := filepath.Join(t.TempDir(), "out")
+	for more, want := range map[string]string{
+		"-data " + small:                              "is too short: want a twentieth of it, which is held out, to have 2 tokens",
+		"-data " + t.TempDir():                        "has no file to read",
+		"-minutes 3":                                  "-minutes 3 does nothing beside -steps 2",
+		"-dim 64 -top-n 4 -init " + base:              "the weights are of another model: they have -dim 32 where the options want 64, -top-n 6 where the options want 4",
+		"-init " + filepath.Join(base, "config.yaml"): "-init: ",
+		"-init " + t.TempDir():                        "neither model.safetensors nor a checkpoint in it",
+	} {
+		o, err := Parse(append(args, append(strings.Fields(more), "-out", out)...), io.Discard)
+		if err == nil {
+			_, err = Run(t.Context(), o, io.Discard)
+		}
+		require.ErrorContains(t, err, want, more)
+		require.NoDirExists(t, out, more)
+	}
+}
+
+// TestInitOfFolder: the model of a run folder begins a new run.
+func TestInitOfFolder(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "base")
+	args := smallArgs(t, 2)
+	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
+	heldOut := func(init string) float64 {
+		return testutil.Must(runArgs(t, append(args, "-init", init, "-out", filepath.Join(t.TempDir(), "run"))...))(t).HeldOut
+	}
+	require.Equal(t, heldOut(filepath.Join(base, modelFile)), heldOut(base))
+}
+
+// TestRunsOfTheSameSecond have folders of their own.
+func TestRunsOfTheSameSecond(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for range 3 {
+		r := &run{}
+		testutil.Must(r.createFolder(runlog.Options{}))(t)
+		require.DirExists(t, r.folder)
+	}
+	require.Len(t, testutil.Must(os.ReadDir("runs"))(t), 3)
+}
