@@ -309,9 +309,9 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
 		for _, s := range storages {
 			for _, as := range []arrangement{aligned, skewed, mixed} {
 				x, ok := store(t, c, s, as)
-				_, silu := x.spec().(ops.LinearSiLUOp)         // of more than a few rows it runs as two ops
+				few := x.takesFewAlone()                       // others run as several ops
 				wide := strings.HasSuffix(c.Name, "[2 17000]") // norms of more than 16384 run on the host
-				require.Equal(t, wide && strings.Contains(c.Name, "rms norm"), !ok && !silu, "kernels of %s", c.Name)
+				require.Equal(t, wide && strings.Contains(c.Name, "rms norm"), !ok && !few, "kernels of %s", c.Name)
 				if ok && chosen.MatchString(x.String()) && (as == aligned || c.Mask == nil && c.Choice == nil) {
 					list = append(list, x)
 				}
@@ -319,4 +319,10 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
 		}
 	}
 	return list
+}
+
+// takesFewAlone reports whether the op of a case has kernels for few rows alone.
+func (x stored) takesFewAlone() bool {
+	_, silu := x.spec().(ops.LinearSiLUOp)
+	return silu || strings.HasPrefix(x.Name, "surrounded linears")
 }
