@@ -25,6 +25,7 @@ type Operand struct {
 	ops.Operand
 	Ref     Ref
 	Follows bool // it lies right behind the operand before
+	Held    bool // no launch writes to it while this one, or one right before it, runs
 }
 
 // N returns the number of elements.
@@ -112,7 +113,7 @@ func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	}{{s.In, &b.In}, {s.Out, &b.Out}} {
 		for _, o := range list.from {
 			i := place - firstOperand
-			*list.to = append(*list.to, Operand{o, refTo(place, 0), i < len(s.Follows) && s.Follows[i]})
+			*list.to = append(*list.to, Operand{o, refTo(place, 0), i < len(s.Follows) && s.Follows[i], i < len(s.Held) && s.Held[i]})
 			place++
 		}
 	}
@@ -135,10 +136,14 @@ func (b *Builder) TypeOf(o Operand) Type {
 
 // Launch adds a launch. params points to the kernel's argument, a struct with the fields of the one in CUDA C++.
 func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params any) {
-	l := Launch{kernel, grid, block, int(shared), Pack(params)}
+	l := Launch{Kernel: kernel, Grid: grid, Block: block, Shared: int(shared), Argument: Pack(params)}
 	b.Fail(l.check())
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
 }
+
+// Overlap lets the last launch begin, in a captured graph, before the launch before it has ended. Its kernel must wait for that one before
+// it reads an operand that is not Held, and before it writes.
+func (b *Builder) Overlap() { b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability >= 90 }
 
 // Encode makes what stands at an offset of the last launch's argument depend on the address of a place: encode writes it.
 func (b *Builder) Encode(offset uintptr, of Ref, encode func(to []byte, at Ptr) error) {

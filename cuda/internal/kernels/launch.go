@@ -17,6 +17,7 @@ type Launch struct {
 	Block    Dim
 	Shared   int // bytes of dynamic shared memory
 	Argument Packed
+	Overlaps bool // see Builder.Overlap
 }
 
 // check refuses a grid that no device takes.

@@ -90,6 +90,10 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 		threads = 512
 	}
 	b.Launch(b.Type.Name(kernel), kernels.Dim{X: int(tiles), Y: int(blocks), Z: 1}, kernels.Line(threads), shared, p)
+	early := append([]kernels.Ref{p.gain}, append(p.w[:len(ws)], p.bias[:len(ws)]...)...) // what the kernel reads at once
+	if !slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return slices.Contains(early, o.Ref) && !o.Held }) {
+		b.Overlap()
+	}
 	return nil
 }
 
