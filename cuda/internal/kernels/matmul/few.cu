@@ -6,6 +6,7 @@
 // are permuted alike on both sides: lane (g, t) = (lane/4, lane%4) has dims 32c+8t .. +7 of rows g and g+8 and of feature g. Warps take
 // chunks of 32 dims in turn; their sums are added in their order.
 #include "../mma.cuh"
+#include "../overlap.cuh"
 
 namespace nsa {
 
@@ -31,19 +32,6 @@ struct FewParams {
 
 template <typename T> constexpr int32_t kHalf = kBF16;
 template <> constexpr int32_t kHalf<f16> = kF16;
-
-// next_may_start lets a launch that overlaps this one start its blocks where there is room; await_previous waits until the launch before
-// has ended and what it wrote is there. Neither does anything where launches do not overlap.
-__device__ __forceinline__ void next_may_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void await_previous() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 // few_cell returns 8 elements of a row of k: with Cells by one access, else one by one.
 template <bool Cells, typename T> __device__ __forceinline__ uint4 few_cell(const T* row, bool in, int at, int k) {
