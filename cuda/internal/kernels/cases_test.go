@@ -309,7 +309,7 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
 		for _, s := range storages {
 			for _, as := range []arrangement{aligned, skewed, mixed} {
 				x, ok := store(t, c, s, as)
-				few := x.takesFewAlone()                       // others run as several ops
+				few := ofFewRows(x.spec())                     // of more rows it runs as several ops
 				wide := strings.HasSuffix(c.Name, "[2 17000]") // norms of more than 16384 run on the host
 				require.Equal(t, wide && strings.Contains(c.Name, "rms norm"), !ok && !few, "kernels of %s", c.Name)
 				if ok && chosen.MatchString(x.String()) && (as == aligned || c.Mask == nil && c.Choice == nil) {
@@ -321,8 +321,11 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
 	return list
 }
 
-// takesFewAlone reports whether the op of a case has kernels for few rows alone.
-func (x stored) takesFewAlone() bool {
-	_, silu := x.spec().(ops.LinearSiLUOp)
-	return silu || strings.HasPrefix(x.Name, "surrounded linears")
+// ofFewRows reports whether an op has kernels for few rows alone: those with more are several ops.
+func ofFewRows(op any) bool {
+	if _, silu := op.(ops.LinearSiLUOp); silu {
+		return true
+	}
+	linears, ok := op.(ops.LinearsOp)
+	return ok && (linears.Norm != 0 || linears.Activation != [ops.MaxLinears]ops.Activation{})
 }

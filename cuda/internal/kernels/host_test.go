@@ -218,7 +218,7 @@ func TestLayersOnHost(t *testing.T) {
 		}
 		for j, s := range storages {
 			x, ok := store(t, c, s, arrangement((i+j)%3))
-			if ok && !x.takesFewAlone() { // those are in TestFewRowsOnHost
+			if ok && !ofFewRows(x.spec()) { // those are in TestFewRowsOnHost
 				list = append(list, x)
 			}
 		}

@@ -30,8 +30,8 @@ struct FewParams {
   float eps;
 };
 
-template <typename T> constexpr int32_t kHalf = kBF16;
-template <> constexpr int32_t kHalf<f16> = kF16;
+template <typename T> constexpr int32_t kFewType = kBF16;
+template <> constexpr int32_t kFewType<f16> = kF16;
 
 // few_cell returns 8 elements of a row of k: with Cells by one access, else one by one.
 template <bool Cells, typename T> __device__ __forceinline__ uint4 few_cell(const T* row, bool in, int at, int k) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void few_block(const FewParams& p, int part, float (*
   await_previous();
   if (p.residual)
     for (int i = 0; i < kOutputs; ++i)
-      if (output(i, f, r)) residual[i] = load_as(p.residual, p.wide ? kF32 : kHalf<T>, int64_t(row + r) * n + feature + f);
+      if (output(i, f, r)) residual[i] = load_as(p.residual, p.wide ? kF32 : kFewType<T>, int64_t(row + r) * n + feature + f);
   const T* x = static_cast<const T*>(p.x) + int64_t(row) * p.k;
   int stride = p.k;
   if (p.gain) {
@@ -183,7 +183,7 @@ __device__ __forceinline__ void few_block(const FewParams& p, int part, float (*
       const float s = sigmoid_of<T>(v);
       v = p.activation[part] == kSiLU ? v * s : s;
     }
-    store_as(p.y[part], p.wide ? kF32 : kHalf<T>, at, v + residual[i]);
+    store_as(p.y[part], p.wide ? kF32 : kFewType<T>, at, v + residual[i]);
   }
 }
 
