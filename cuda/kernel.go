@@ -45,7 +45,7 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.K
 		if k.calls[i], err = f.Prepare(op, st.Grid, st.Block, st.Shared, st.Argument.Bytes); err != nil {
 			return nil, err
 		}
-		k.calls[i].Owner = k
+		k.calls[i].Owner, k.calls[i].Overlaps = k, st.Overlaps
 	}
 	return k, nil
 }

@@ -145,7 +145,7 @@ func TestProductsOfALibrary(t *testing.T) {
 
 	clear(library.prepared)
 	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
-		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{32, 32}} // more rows than kernels for few take
+		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{80, 80}} // more rows than kernels for few take
 		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o}, Policy: graph.Policy{TF32: true}}
 		require.True(t, slices.ContainsFunc(b.Offers(site), func(i graph.Implementation) bool { return i.Guard(site) == nil }))
 	}

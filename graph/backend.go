@@ -69,6 +69,7 @@ type Site struct {
 	Spec    ops.Spec // nil for an op that is not of package ops
 	In, Out []ops.Operand
 	Follows []bool // of In, then Out: whether it lies right behind the one before; known from dispatch on, nil for none
+	Held    []bool // of In: whether it is an input of WithHeldInputs or a copy of one, which no step of the graph writes while the op may run
 	Policy  Policy
 }
 

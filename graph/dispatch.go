@@ -48,7 +48,12 @@ func (p *plan) implement(s *step) error {
 	p.workspace = max(p.workspace, kernel.WorkBytes())
 	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host && !s.recomputed {
 		v := s.in[c.CheckedInput()]
-		v.checks = append(v.checks, check{c, site.In, s.node})
+		same := func(x check) bool { // such as those of the layers of a model
+			return x.spec == c && slices.EqualFunc(x.in, site.In, func(a, b ops.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
+		}
+		if !slices.ContainsFunc(v.checks, same) {
+			v.checks = append(v.checks, check{c, site.In, s.node})
+		}
 	}
 	return nil
 }

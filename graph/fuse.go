@@ -17,15 +17,17 @@ type fusion struct {
 // fusions returns the rules in the order in which they are applied to the whole plan.
 func fusions() []fusion {
 	return []fusion{
-		{"copies", (*fuser).copies},             // what reads a copy reads the original
-		{"linears", (*fuser).linears},           // linear layers of one input, with RoPE behind them: one product
-		{"linears-grad", (*fuser).linearsGrad},  // their gradients by weights and input, with the sum of these: two products
-		{"linear-cast", (*fuser).linearCast},    // linear layer with the cast to float32 behind it
-		{"linear-add", (*fuser).linearAdd},      // linear layer with the residual add behind it
-		{"norm-grad-add", (*fuser).normGradAdd}, // gradient of RMSNorm with the add of the residual's gradient
-		{"linear-silu", (*fuser).linearSiLU},    // linear layer with the SiLU behind it
-		{"gate-sigmoid", (*fuser).gateSigmoid},  // gated sum and its gradient with the sigmoid of the gates
-		{"deltas", (*fuser).deltas},             // gradient of a gated sum with what the gradients of attention need of its inputs
+		{"copies", (*fuser).copies},                // what reads a copy reads the original
+		{"linears", (*fuser).linears},              // linear layers of one input, with RoPE behind them: one product
+		{"linears-grad", (*fuser).linearsGrad},     // their gradients by weights and input, with the sum of these: two products
+		{"linear-cast", (*fuser).linearCast},       // linear layer with the cast to float32 behind it
+		{"linear-add", (*fuser).linearAdd},         // linear layer with the residual add behind it
+		{"norm-grad-add", (*fuser).normGradAdd},    // gradient of RMSNorm with the add of the residual's gradient
+		{"linear-activation", (*fuser).activation}, // linear layer with the SiLU or the sigmoid that alone reads its result
+		{"linear-silu", (*fuser).linearSiLU},       // linear layer with the SiLU behind it
+		{"gate-sigmoid", (*fuser).gateSigmoid},     // gated sum and its gradient with the sigmoid of the gates
+		{"deltas", (*fuser).deltas},                // gradient of a gated sum with what the gradients of attention need of its inputs
+		{"norm-linears", (*fuser).normLinears},     // linear layers with the RMSNorm before them
 	}
 }
 

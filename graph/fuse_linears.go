@@ -203,6 +203,75 @@ func (f *fuser) linearCast(cast *step) error {
 	return err
 }
 
+// asLinears returns the LinearsOp that a step is, or that a linear layer without anything behind it is.
+func asLinears(s *step) (op ops.LinearsOp, ok bool) {
+	switch spec := s.spec.(type) {
+	case ops.LinearsOp:
+		return spec, true
+	case ops.LinearOp:
+		op.Heads[0], op.Bias[0], op.Dots = spec.Heads, len(s.in) == 3, spec.Dots
+		return op, true
+	}
+	return op, false
+}
+
+// derives reports whether the plan has derivatives. Then what one step computes at once in half precision, without rounding in between,
+// must not depend on what else is kept: with other bits two trainings drift apart.
+func (f *fuser) derives() bool {
+	return slices.ContainsFunc(f.operands, func(v *operand) bool { return len(v.wrt) > 0 })
+}
+
+// activation makes one LinearsOp of linear layers and a SiLU or a sigmoid that alone reads the result of one, in plans without
+// derivatives. The bits are the same in the graph's types; in half precision the result is not rounded before.
+func (f *fuser) activation(s *step) error {
+	var a ops.Activation
+	switch s.spec.(type) {
+	case ops.SiLUOp:
+		a = ops.WithSiLU
+	case ops.SigmoidOp:
+		a = ops.WithSigmoid
+	default:
+		return nil
+	}
+	linears := f.writer[s.in[0]]
+	if linears == nil || !sameType(s.in[0], s.out[0]) || f.derives() {
+		return nil
+	}
+	op, ok := asLinears(linears)
+	if i := slices.Index(linears.out, s.in[0]); ok && op.Activation[i] == ops.NoActivation && !op.Turned[i] {
+		op.Activation[i] = a
+		out := slices.Clone(linears.out)
+		out[i] = s.out[0]
+		_, err := f.replace([]*step{linears, s}, op, linears.in, out)
+		return err
+	}
+	return nil
+}
+
+// normLinears makes one LinearsOp of linear layers and the RMSNorm that makes their input, where nothing else reads that, in plans
+// without derivatives. The bits are the same in the graph's types; on a device sums may be in another order.
+func (f *fuser) normLinears(s *step) error {
+	op, ok := asLinears(s)
+	if !ok || op.Norm != 0 || f.derives() {
+		return nil
+	}
+	norm, rms, ok := written[ops.RMSNormOp](f, s.in[0])
+	x, in := s.in[0].arg.Shape, s.in[1].arg.Shape[1]
+	if !ok || x[len(x)-1] != in {
+		return nil
+	}
+	op.Norm = rms.Eps
+	layers := 1 + len(s.out) // x and weights
+	for _, bias := range op.Bias {
+		if bias {
+			layers++
+		}
+	}
+	inputs := slices.Concat(norm.in[:1], s.in[1:layers], norm.in[1:], s.in[layers:]) // a table comes last
+	_, err := f.replace([]*step{norm, s}, op, inputs, s.out)
+	return err
+}
+
 // linearSiLU makes one LinearSiLUOp of a linear layer and the SiLU that reads it. The layer's own result stays, for the
 // gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read it before it is rounded.
 func (f *fuser) linearSiLU(silu *step) error {

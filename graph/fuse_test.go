@@ -70,6 +70,7 @@ func TestFusions(t *testing.T) {
 	places := map[string]int{
 		"copies": 7, "linears": 1, "linears-grad": 1, "linear-add": 2, "norm-grad-add": 2, "linear-silu": 2, "gate-sigmoid": 2,
 		"deltas": 3, "linear-cast": 0, // see TestLinearCast
+		"linear-activation": 0, "norm-linears": 0, // see TestFusionsWithoutDerivatives
 	}
 	require.Len(t, graph.Fusions(), len(places))
 	for _, rule := range append(graph.Fusions(), "") {
@@ -295,6 +296,47 @@ func TestFusionsOfOneType(t *testing.T) {
 	require.Equal(t, []int{3, 2}, layers)
 }
 
+// TestFusionsWithoutDerivatives: linear layers take what is around them, the bits are the same, and nothing that is kept goes away.
+func TestFusionsWithoutDerivatives(t *testing.T) {
+	const dim = 8
+	n := &network{graph: G.NewGraph()}
+	linear := func(x *G.Node, name string, opts ...ops.LinearOption) *G.Node {
+		return G.Must(ops.Linear(x, n.input(name, dim, dim), opts...))
+	}
+	norm := func(x *G.Node, name string) *G.Node { return G.Must(ops.RMSNorm(x, n.input(name, dim), 1e-5)) }
+	x := n.input("x", 2, 5, dim)
+	normed := norm(x, "gain")
+	a := G.Must(ops.RoPE(linear(normed, "a", ops.WithHeads(1)), 100, 0))
+	hidden := G.Must(ops.SiLU(linear(normed, "gate 1", ops.WithBias(n.input("bias", dim)))))
+	gates := G.Must(ops.Sigmoid(linear(hidden, "gate 2", ops.WithHeads(1))))
+	z := G.Must(ops.Add(x, linear(G.Must(ops.Add(a, gates)), "o")))
+	up := G.Must(ops.SiLU(linear(norm(z, "gain 2"), "up")))
+	z = G.Must(ops.Add(z, linear(up, "down")))
+	wide := norm(G.Must(ops.Add(z, z)), "gain 3") // read by more than linear layers
+	y := G.Must(ops.Add(wide, linear(wide, "head"), G.Must(ops.Sigmoid(linear(norm(z, "gain 4"), "last")))))
+	twice := linear(x, "twice")
+	y = G.Must(ops.Add(y, G.Must(ops.SiLU(twice)), twice)) // read by more than the SiLU
+	n.let(t, 1)
+	run(t, n.graph, graph.WithKeep(y), unfused(graph.UnfusedAll))
+	want := numbers(t, y.Value())
+	for _, c := range []struct {
+		opts   []graph.Option
+		places map[string]int // by the last rule of a step
+	}{
+		{nil, map[string]int{"linear-activation": 1, "norm-linears": 3, "linear-add": 2, "linear-silu": 1}},
+		{[]graph.Option{only("linear-activation")}, map[string]int{"linear-activation": 4}},
+		{[]graph.Option{only("norm-linears")}, map[string]int{"norm-linears": 2}},
+		{[]graph.Option{graph.WithKeep(normed, up, gates)}, map[string]int{"linear-activation": 2, "norm-linears": 2, "linear-add": 2, "linear-silu": 1}},
+	} {
+		for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
+			m := newMachine(t, n.graph, append(c.opts, graph.WithBackend(b), graph.WithKeep(y))...)
+			require.NoError(t, m.RunAll())
+			require.Equal(t, want, numbers(t, y.Value()))
+			require.Equal(t, c.places, fused(m.Plan()))
+		}
+	}
+}
+
 // TestLinearCast: a result that is read in float32 alone is not rounded to half precision.
 func TestLinearCast(t *testing.T) {
 	g := G.NewGraph()
@@ -326,8 +368,10 @@ func TestFusionsOfOneTwice(t *testing.T) {
 // precision, on a device and recorded.
 func TestRandomNetsFused(t *testing.T) {
 	seen := map[string]int{}
+	rules := append(slices.DeleteFunc(graph.Fusions(), func(r string) bool {
+		return r == "linear-activation" || r == "norm-linears" // of plans without derivatives
+	}), "")
 	for seed := range uint64(80) {
-		rules := append(graph.Fusions(), "")
 		rule := rules[int(seed)%len(rules)]
 		opt := unfused()
 		if rule != "" {
@@ -346,5 +390,5 @@ func TestRandomNetsFused(t *testing.T) {
 			seen[r] += count
 		}
 	}
-	require.Len(t, seen, len(graph.Fusions()), "%v", seen)
+	require.Len(t, seen, len(rules)-1, "%v", seen)
 }

@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -57,6 +58,7 @@ type operand struct {
 	lasts bool    // from run to run
 	wrt   G.Nodes // inputs whose derivative it is
 
+	held     bool // it is an input of WithHeldInputs, or a cast of one
 	boundary bool // of WithRecompute: it stays in memory for the backward pass
 	updated  bool // by updates: a step writes to it
 
@@ -149,6 +151,7 @@ func emptyPlan(o options) (*plan, error) {
 // newOperand adds a value with a cell of its own. The node may be nil.
 func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operand {
 	v := &operand{id: len(p.operands), node: n, name: name, kind: k, arg: ops.Arg{Operand: o, Buf: new(cpu.Buf)}}
+	v.held = k == fromInput && slices.Contains(p.held, n)
 	p.operands = append(p.operands, v)
 	return v
 }
@@ -156,6 +159,9 @@ func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operan
 // site returns what a backend is told of a step.
 func (p *plan) site(s *step) Site {
 	site := Site{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
+	for _, v := range s.in {
+		site.Held = append(site.Held, v.held)
+	}
 	for _, list := range [][]*operand{s.in, s.out} {
 		for i, v := range list {
 			site.Follows = append(site.Follows, i > 0 && v.follows == list[i-1])

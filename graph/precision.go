@@ -158,11 +158,11 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 		return nil, err
 	}
 	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
-	c.lasts = v.kind == fromInput || v.kind == fromConstant
+	c.lasts, c.held = v.kind == fromInput || v.kind == fromConstant, v.held
 	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
-	case v.kind == fromInput && (v.node.Deriv() != nil || slices.Contains(t.held, v.node)):
+	case v.kind == fromInput && (v.node.Deriv() != nil || v.held):
 		t.weights = append(t.weights, s)
 	case c.lasts:
 		t.inputs = append(t.inputs, s)

@@ -119,6 +119,8 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 		f.require(ops.LinearAddOp(op), []array{x, one[1], residual}, f.run(ops.AddOp{}, residual, h), nil)
 	}
 
+	testSurroundedLinears(f, normal("x", 1, append(slices.Clone(lead), in)...), layers, ws, biases)
+
 	grad, dx := ops.LinearsGradOp{In: in, RoPE: back}, ref.New(rows, in)
 	var terms, dys, dws, dxs []array
 	for i, l := range layers {
@@ -150,6 +152,29 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 		dxs = append(dxs, f.run(inputGrad, dys[i], ws[i])...)
 	}
 	f.require(grad, slices.Concat([]array{x}, terms, ws), renamed(append(f.run(ops.AddOp{}, dxs...), dws...)...), dx)
+}
+
+// testSurroundedLinears: the RMSNorm before linear layers of x [...,in], and the SiLUs and sigmoids behind them.
+func testSurroundedLinears(f *fusion, x array, layers []layer, ws, biases []array) {
+	gain, op, ys := normal("gain", 60, x.Shape[len(x.Shape)-1]), ops.LinearsOp{Norm: 0.1}, []array{}
+	f.flops = 0
+	normed, left := f.run(ops.RMSNormOp{Eps: 0.1}, x, gain)[0], biases
+	for i, l := range layers {
+		one := []array{normed, ws[i]}
+		if l.bias {
+			one, left = append(one, left[0]), left[1:]
+		}
+		y := f.run(ops.LinearOp{Heads: l.heads}, one...)[0]
+		switch op.Activation[i] = ops.Activation(i % 3); op.Activation[i] {
+		case ops.WithSiLU:
+			y = f.run(ops.SiLUOp{}, y)[0]
+		case ops.WithSigmoid:
+			y = f.run(ops.SigmoidOp{}, y)[0]
+		}
+		op.Heads[i], op.Bias[i], ys = l.heads, l.bias, append(ys, y)
+	}
+	f.require(op, slices.Concat([]array{x}, ws, biases, []array{gain}), renamed(ys...), nil)
+	f.flops = 0
 }
 
 // renamed returns arrays by the names of outputs in their order.

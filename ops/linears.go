@@ -4,22 +4,37 @@ import (
 	"fmt"
 	"slices"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
 // MaxLinears is the most linear layers that one LinearsOp computes.
 const MaxLinears = 12
 
-// LinearsOp is the Spec of several Linear layers of one input: x, w_0, ..., w_n-1, the biases of the layers that have one, in
-// their order, and perhaps RoPE's table of documents -> y_0, ..., y_n-1. Each output has the shape and the bits that LinearOp
-// gives it, or LinearOp and a RoPEOp behind it. A machine puts it where a plan has the layers one by one; it has no constructor
-// and no gradient.
+// Activation is a function behind a linear layer.
+type Activation int8
+
+// The activations of LinearsOp.
+const (
+	NoActivation Activation = iota
+	WithSiLU
+	WithSigmoid
+)
+
+// LinearsOp is the Spec of one or several Linear layers of one input: x, w_0, ..., w_n-1, the biases of the layers that have one, in
+// their order, the weight of RMSNorm [in] if there is one, and perhaps RoPE's table of documents -> y_0, ..., y_n-1. Each output has
+// the shape and the bits that LinearOp gives it, or LinearOp with a RoPEOp, a SiLUOp or a SigmoidOp behind it, of x or of what
+// RMSNormOp makes of x. A machine puts it where a plan has these one by one; it has no constructor and no gradient.
 type LinearsOp struct {
 	Heads  [MaxLinears]int  // of each layer as in LinearOp
 	Bias   [MaxLinears]bool // which layers have a bias
 	Turned [MaxLinears]bool // which outputs RoPE turns; their heads are of one size
 	RoPE   RoPEOp
 	Dots   bool // as in LinearOp
+
+	Activation [MaxLinears]Activation // of outputs that are not turned
+	Norm       float64                // eps of the RMSNorm of x; 0: none
 }
 
 func (LinearsOp) Name() string { return "linears" }
@@ -38,6 +53,9 @@ func (op LinearsOp) layers(inputs int) int {
 		if b {
 			inputs--
 		}
+	}
+	if op.Norm != 0 {
+		inputs--
 	}
 	return inputs - 1
 }
@@ -60,9 +78,20 @@ func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 	if n < 1 || n > MaxLinears {
 		return nil, fmt.Errorf("%d layers, want 1 to %d", n, MaxLinears)
 	}
-	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Turned[n:], true) || anySet(op.Heads[n:]) {
+	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Turned[n:], true) || anySet(op.Heads[n:]) || anySet(op.Activation[n:]) {
 		return nil, fmt.Errorf("%d inputs are those of %d layers, want heads %v, biases %v and turned outputs %v of no others",
 			len(in), n, op.Heads, op.Bias, op.Turned)
+	}
+	for i, a := range op.Activation {
+		if a < NoActivation || a > WithSigmoid || a != NoActivation && op.Turned[i] {
+			return nil, fmt.Errorf("layer %d: activation is %d, want 0 to %d, and 0 of a turned output", i, a, WithSigmoid)
+		}
+	}
+	if op.Norm != 0 {
+		gain := in[len(in)-1]
+		if _, err := (RMSNormOp{op.Norm}).Infer([]Operand{rowsOf(in[0], in[1]), gain}); err != nil {
+			return nil, fmt.Errorf("norm: %w", err)
+		}
 	}
 	var out []Operand
 	for i, layer := range splitLinears(op, n, in) {
@@ -97,16 +126,39 @@ func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list, table []Operand) erro
 	return nil
 }
 
-func anySet(x []int) bool { return slices.ContainsFunc(x, func(v int) bool { return v != 0 }) }
+func anySet[T ~int | ~int8](x []T) bool {
+	return slices.ContainsFunc(x, func(v T) bool { return v != 0 })
+}
+
+// rowsOf returns x as rows of the inputs of w, x itself where w has none such.
+func rowsOf(x, w Operand) Operand {
+	if w.Shape.Dims() == 2 && w.Shape[1] > 0 && x.Elements()%w.Shape[1] == 0 {
+		x.Shape = tensor.Shape{x.Elements() / w.Shape[1], w.Shape[1]}
+	}
+	return x
+}
 
 func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, len(in)-1)
+	if op.Norm != 0 {
+		x := Arg{Operand: rowsOf(in[0].Operand, in[1].Operand), Buf: in[0].Buf}
+		normed := workLike(k, x)
+		RMSNormOp{op.Norm}.Bind(k, []Arg{x, in[len(in)-1]}, []Arg{normed})
+		in = append([]Arg{normed}, in[1:]...)
+	}
 	var products []cpu.Product
 	for i, layer := range splitLinears(op, len(out), in) {
-		products = append(products, LinearOp{Dots: op.Dots}.product(layer, out[i]))
+		p := LinearOp{Dots: op.Dots}.product(layer, out[i])
+		if op.Activation[i] == WithSiLU {
+			p.SiLU = p.C
+		}
+		products = append(products, p)
 	}
 	bindProducts(k, in[0], products...)
 	for i, y := range out {
+		if op.Activation[i] == WithSigmoid {
+			SigmoidOp{}.Bind(k, []Arg{y}, []Arg{y})
+		}
 		if op.Turned[i] {
 			op.RoPE.Bind(k, append([]Arg{y}, table...), []Arg{y})
 		}

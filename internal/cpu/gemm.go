@@ -12,7 +12,7 @@ type Product struct {
 	C              *Buf
 	Bias           *Buf // if not nil: its N elements are added to each row
 	Residual       *Buf // if not nil: is added to C at the end, of C's shape
-	SiLU           *Buf // if not nil: is set to silu(C), of C's shape
+	SiLU           *Buf // if not nil: is set to silu(C), of C's shape; may be C
 
 	// Dots is for a few rows, with one term, TransB and not TransA: each element is a dot product of rows in place. B is read
 	// once and not packed. The bits of a row do not depend on the others, and are not those without Dots.

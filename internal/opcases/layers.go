@@ -15,7 +15,7 @@ import (
 // Layers returns the cases of the ops beside attention: sizes of one, odd ones, those around the ends of blocks and vectors,
 // and at least one that several workers share.
 func Layers() []Case {
-	return slices.Concat(activations(), adds(), linears(), linearGroups(), ropes(), norms(), embeddings(), losses(), compressions(), gatedSums())
+	return slices.Concat(activations(), adds(), linears(), linearGroups(), surroundedLinears(), ropes(), norms(), embeddings(), losses(), compressions(), gatedSums())
 }
 
 func named(name string, a any) string { return fmt.Sprintf("%s %v", name, a) }

@@ -294,6 +294,9 @@ func (d *Decoder) KeysRead() (n [3]int) {
 	return n
 }
 
+// Plan returns the plan of a Step.
+func (d *Decoder) Plan() graph.Plan { return d.step.machine.Plan() }
+
 // Close ends the machines.
 func (d *Decoder) Close() error {
 	var errs []error

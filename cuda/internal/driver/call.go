@@ -18,11 +18,16 @@ const (
 type Call struct {
 	Launched // Owner may be set; the rest is read
 
+	// Overlaps lets a captured launch begin before the one before it has ended. Its kernel must wait for that (griddepcontrol.wait)
+	// before it reads what a launch of the capture writes, and before it writes. Drivers before CUDA 12.3 do not do so.
+	Overlaps bool
+
 	f           *Function
 	grid, block Dim
 	shared      int
 	args        []byte
 	param       unsafe.Pointer // the address of args, which the driver reads here
+	config      *launchConfig  // of a launch that overlaps, made when it is first needed
 }
 
 // Prepare returns a launch of f for op, a name for errors, with the given dynamic shared memory in bytes. args are the bytes of the
@@ -79,6 +84,9 @@ func (s *Stream) Launch(c *Call) error {
 	}
 	return s.do(&c.Launched, func() error {
 		g, b := c.grid, c.block
+		if c.Overlaps && s.Capturing() && s.d.prop.Driver >= driverOfOverlaps {
+			return s.launchOverlapping(c)
+		}
 		err := s.d.call(s.d.fn.LaunchKernel, c.f.h, uintptr(g.X), uintptr(g.Y), uintptr(g.Z), uintptr(b.X), uintptr(b.Y), uintptr(b.Z),
 			uintptr(c.shared), s.h, uintptr(unsafe.Pointer(&c.param)), 0)
 		if e, ok := err.(*Error); ok {
@@ -89,4 +97,39 @@ func (s *Stream) Launch(c *Call) error {
 		}
 		return s.enqueued(&c.Launched)
 	})
+}
+
+// driverOfOverlaps is the first one that captures launches that overlap: CUDA 12.3.
+const driverOfOverlaps = 12030
+
+// launchConfig is a CUlaunchConfig with one attribute behind it, a CUlaunchAttribute.
+type launchConfig struct {
+	grid, block    [3]uint32
+	shared         uint32
+	stream         Handle
+	attributes     *launchAttribute
+	attributeCount uint32
+	attribute      launchAttribute
+}
+
+type launchAttribute struct {
+	id    uint64 // an enum of 4 bytes, and padding
+	value [8]uint64
+}
+
+// launchOverlapping is Launch, within a capture, of a call that overlaps the launch before it.
+func (s *Stream) launchOverlapping(c *Call) error {
+	const programmaticStreamSerialization = 6
+	if c.config == nil {
+		c.config = new(launchConfig)
+	}
+	dims := func(d Dim) [3]uint32 { return [3]uint32{uint32(d.X), uint32(d.Y), uint32(d.Z)} }
+	*c.config = launchConfig{grid: dims(c.grid), block: dims(c.block), shared: uint32(c.shared), stream: s.h, attributeCount: 1}
+	a := &c.config.attribute
+	a.id, a.value[0], c.config.attributes = programmaticStreamSerialization, 1, a
+	err := s.d.call(s.d.fn.LaunchKernelEx, uintptr(unsafe.Pointer(c.config)), c.f.h, uintptr(unsafe.Pointer(&c.param)), 0)
+	if err != nil {
+		return err
+	}
+	return s.enqueued(&c.Launched)
 }

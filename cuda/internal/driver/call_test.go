@@ -69,7 +69,14 @@ func TestArguments(t *testing.T) {
 		copy(c.Args(), "other values")
 		ok(t, s.Launch(c))
 		ok(t, s.Synchronize())
-		require.Equal(t, []string{"twelve bytes", "other values"}, args)
+		c.Overlaps = true
+		ok(t, s.Launch(c))
+		require.Zero(t, drv.Calls("LaunchKernelEx"), "outside of captures launches wait for each other")
+		p := captured(t, s, func() { ok(t, s.Launch(c)) })
+		require.Equal(t, 1, drv.Calls("LaunchKernelEx"))
+		ok(t, s.Replay(p))
+		ok(t, s.Synchronize())
+		require.Equal(t, []string{"twelve bytes", "other values", "other values", "other values"}, args)
 		require.Equal(t, driver.Dim{X: 3, Y: 1, Z: 2}, got.Grid)
 		require.Equal(t, driver.Dim{X: 32, Y: 4, Z: 1}, got.Block)
 		require.Equal(t, 96, got.Shared)
@@ -160,7 +167,7 @@ func TestEnqueueNamesFaults(t *testing.T) {
 		last func(driver.Handle) error
 		want string
 	}{
-		"later":         {fine, "in one of 2 launches, newest first: product, gone wrong (kernel poke); seen in cuEventSynchronize"},
+		"later":         {fine, "in one of 2 launches, newest first: product, gone wrong (kernel poke); seen in cuEventQuery"},
 		"library fails": {func(driver.Handle) error { return errors.New("status 13") }, "gone wrong (kernel poke): an illegal memory access was encountered (CUDA_ERROR_700), seen in cuEventQuery"},
 	} {
 		t.Run(name, func(t *testing.T) {

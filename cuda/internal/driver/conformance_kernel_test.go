@@ -131,6 +131,27 @@ func testCaptureKernels(t *testing.T, d *driver.Device) {
 	}
 }
 
+// testOverlaps: launches that overlap run, in a capture as the first one and behind another one, and alone.
+func testOverlaps(t *testing.T, d *driver.Device) {
+	s := stream(t, d)
+	first, second := newAdder(t, d, s, 300), newAdder(t, d, s, 500)
+	first.call.Overlaps, second.call.Overlaps = true, true
+	ok(t, s.Launch(first.call))
+	require.Equal(t, [2]float32{1000, 1299}, first.ends(t, s))
+	ok(t, s.Fill8(driver.Address(&first.out), 0, 4*first.n))
+	ok(t, s.Synchronize())
+	p := captured(t, s, func() {
+		ok(t, s.Launch(first.call))
+		ok(t, s.Launch(second.call)) // they have nothing in common
+	})
+	for range 3 {
+		ok(t, s.Replay(p))
+		require.Equal(t, [2]float32{1000, 1299}, first.ends(t, s))
+		require.Equal(t, [2]float32{1000, 1499}, second.ends(t, s))
+		ok(t, s.Fill8(driver.Address(&first.out), 0, 4*first.n))
+	}
+}
+
 func testModuleErrors(t *testing.T, d *driver.Device) {
 	require.Error(t, testutil.Err(d.LoadModule(nil)), "an empty image")
 	mod := testutil.Must(d.LoadModule(kernels))(t)

@@ -31,6 +31,7 @@ var conformance = []struct {
 	{"dynamic shared memory", testShared},
 	{"capture of copies and fills", testCaptureCopies},
 	{"capture of kernels", testCaptureKernels},
+	{"capture of launches that overlap", testOverlaps},
 	{"module errors", testModuleErrors},
 	{"tensor maps", testBoxes},
 	{"goroutines", testGoroutines},

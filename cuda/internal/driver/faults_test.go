@@ -70,6 +70,9 @@ func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	try(d.Synchronize())
 	try(s.BeginCapture())
 	try(s.Launch(c))
+	overlapping := must(f.Prepare("last word", one, one, 50<<10, pack(m.Ptr(), int32(8), float32(3))))
+	overlapping.Overlaps = true
+	try(s.Launch(overlapping))
 	try(s.Replay(own(x, must(s.EndCapture()), (*driver.Replay).Close)))
 	try(s.BeginCapture()) // dropped by Close
 	try(s.Launch(c))
@@ -83,13 +86,16 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	d := testutil.Must(everything(drv))(t)
 	ok(t, errors.Join(d.Close(), d.Close()))
 	require.Empty(t, drv.Leaks())
-	onlyAfterErrors := []string{"GetErrorName", "GetErrorString", "EventQuery"}
+	onlyAfterErrors := []string{"GetErrorName", "GetErrorString"}
 	for f := range reflect.TypeFor[driver.Functions]().Fields() {
 		if drv.Calls(f.Name) == 0 && !slices.Contains(onlyAfterErrors, f.Name) {
 			t.Errorf("%s is not called", f.Name)
 		}
 	}
 	for _, f := range drv.Failures() {
+		if f.Function == "EventQuery" && f.N > 1 { // how often a thread asks depends on the time
+			continue
+		}
 		t.Run(f.String(), func(t *testing.T) { failOnce(t, f) })
 	}
 }

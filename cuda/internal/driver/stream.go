@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
@@ -127,10 +128,24 @@ func (s *Stream) enqueued(l *Launched) error {
 	return nil
 }
 
-// wait waits until all that was enqueued has ended. The thread sleeps: cuStreamSynchronize would spin.
+// spinTime is how long a thread asks whether a stream has ended before it sleeps, from which it wakes tens of microseconds late: longer
+// than a step of decoding.
+const spinTime = 2 * time.Millisecond
+
+// wait waits until all that was enqueued has ended: at first awake, then asleep. cuStreamSynchronize would never sleep.
 func (s *Stream) wait() error {
 	if err := s.done.record(); err != nil {
 		return err
+	}
+	for start := time.Now(); time.Since(start) < spinTime; {
+		r := s.d.fn.EventQuery.Call(s.done.h)
+		if Result(int32(r)) == NotReady {
+			continue
+		}
+		if err := s.d.check(s.d.fn.EventQuery, r); err != nil {
+			return err
+		}
+		break
 	}
 	err := s.done.wait()
 	if err == nil {

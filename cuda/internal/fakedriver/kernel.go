@@ -56,6 +56,14 @@ func (l *Launch) Floats(at, n int) []float32 {
 // Fault makes the launch fail, and the context with it.
 func (l *Launch) Fault(r driver.Result) { l.g.problem = r }
 
+// launchConfig is a CUlaunchConfig.
+type launchConfig struct {
+	sizes      [7]uint32 // grid, block, shared memory
+	stream     driver.Handle
+	attribute  *struct{ id, value uint64 }
+	attributes uint32
+}
+
 var moduleCalls = map[string]handler{
 	"ModuleLoadData": func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &module{g}) },
 	"ModuleUnload": on(0, func(d *Driver, m *module, a []uintptr) driver.Result {
@@ -106,15 +114,28 @@ var moduleCalls = map[string]handler{
 		}
 		return set(a[3], f.Args)
 	}),
-	"LaunchKernel": enqueue(8, func(d *Driver, s *stream, f *function, a []uintptr) driver.Result {
-		g, b := driver.Dim{X: int(a[1]), Y: int(a[2]), Z: int(a[3])}, driver.Dim{X: int(a[4]), Y: int(a[5]), Z: int(a[6])}
-		shared := int(a[7])
-		if shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 || g.Y > 65535 || g.Z > 65535 ||
-			b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024 {
+	"LaunchKernelEx": func(d *Driver, g *gpu, a []uintptr) driver.Result {
+		c := sharedlib.At[launchConfig](a[0])
+		if c.attributes != 1 || c.attribute.id != 6 || c.attribute.value != 1 {
 			return driver.InvalidValue
 		}
-		o := s.add(op{f: f, launch: Launch{Grid: g, Block: b, Shared: shared, d: d, g: s.gpu}})
-		copy(o.args[:], unsafe.Slice(*sharedlib.At[*byte](a[9]), f.Args))
-		return driver.Success
-	}),
+		args := []uintptr{a[1]}
+		for _, n := range c.sizes {
+			args = append(args, uintptr(n))
+		}
+		return launchKernel(d, g, append(args, c.stream, a[2], 0))
+	},
+	"LaunchKernel": launchKernel,
 }
+
+var launchKernel = enqueue(8, func(d *Driver, s *stream, f *function, a []uintptr) driver.Result {
+	g, b := driver.Dim{X: int(a[1]), Y: int(a[2]), Z: int(a[3])}, driver.Dim{X: int(a[4]), Y: int(a[5]), Z: int(a[6])}
+	shared := int(a[7])
+	if shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 || g.Y > 65535 || g.Z > 65535 ||
+		b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024 {
+		return driver.InvalidValue
+	}
+	o := s.add(op{f: f, launch: Launch{Grid: g, Block: b, Shared: shared, d: d, g: s.gpu}})
+	copy(o.args[:], unsafe.Slice(*sharedlib.At[*byte](a[9]), f.Args))
+	return driver.Success
+})

@@ -135,11 +135,12 @@ var queueCalls = map[string]handler{
 		}
 		return e.problem
 	}),
-	"EventQuery": on(0, func(_ *Driver, e *event, _ []uintptr) driver.Result {
-		if e.ended < e.recorded {
+	"EventQuery": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result { // who asks again and again sees work end
+		if e.ended < e.recorded && len(e.stream.queue) > 0 {
+			d.step(e.stream)
 			return driver.NotReady
 		}
-		return driver.Success
+		return e.problem
 	}),
 	"EventElapsedTime": on(1, func(d *Driver, start *event, a []uintptr) driver.Result {
 		end, ok := d.objects[a[2]].(*event)

@@ -25,6 +25,7 @@ type Operand struct {
 	ops.Operand
 	Ref     Ref
 	Follows bool // it lies right behind the operand before
+	Held    bool // no launch writes to it while this one, or one right before it, runs
 }
 
 // N returns the number of elements.
@@ -112,7 +113,7 @@ func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	}{{s.In, &b.In}, {s.Out, &b.Out}} {
 		for _, o := range list.from {
 			i := place - firstOperand
-			*list.to = append(*list.to, Operand{o, refTo(place, 0), i < len(s.Follows) && s.Follows[i]})
+			*list.to = append(*list.to, Operand{o, refTo(place, 0), i < len(s.Follows) && s.Follows[i], i < len(s.Held) && s.Held[i]})
 			place++
 		}
 	}
@@ -145,6 +146,10 @@ func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, p
 	b.Launch(kernel, grid, block, shared, params)
 	b.plan.Steps[len(b.plan.Steps)-1].Cluster = grid.X
 }
+
+// Overlap lets the last launch begin, in a captured graph, before the launch before it has ended. Its kernel must wait for that one before
+// it reads an operand that is not Held, and before it writes.
+func (b *Builder) Overlap() { b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability >= 90 }
 
 // Encode makes what stands at an offset of the last launch's argument depend on the address of a place: encode writes it.
 func (b *Builder) Encode(offset uintptr, of Ref, encode func(to []byte, at Ptr) error) {

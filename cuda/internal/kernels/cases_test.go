@@ -327,9 +327,9 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
 		for _, s := range storages {
 			for _, as := range []arrangement{aligned, skewed, mixed} {
 				x, ok := store(t, c, s, as)
-				_, silu := x.spec().(ops.LinearSiLUOp)         // of more than a few rows it runs as two ops
+				few := ofFewRows(x.spec())                     // of more rows it runs as several ops
 				wide := strings.HasSuffix(c.Name, "[2 17000]") // norms of more than 16384 run on the host
-				require.Equal(t, wide && strings.Contains(c.Name, "rms norm"), !ok && !silu, "kernels of %s", c.Name)
+				require.Equal(t, wide && strings.Contains(c.Name, "rms norm"), !ok && !few, "kernels of %s", c.Name)
 				if ok && chosen.MatchString(x.String()) && (as == aligned || c.Mask == nil && c.Choice == nil) {
 					list = append(list, x)
 				}
@@ -337,4 +337,13 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
 		}
 	}
 	return list
+}
+
+// ofFewRows reports whether an op has kernels for few rows alone: those with more are several ops.
+func ofFewRows(op any) bool {
+	if _, silu := op.(ops.LinearSiLUOp); silu {
+		return true
+	}
+	linears, ok := op.(ops.LinearsOp)
+	return ok && (linears.Norm != 0 || linears.Activation != [ops.MaxLinears]ops.Activation{})
 }

@@ -69,7 +69,9 @@ func (g *gpu) close() error {
 func (g *gpu) call(t testing.TB, l *kernels.Launch, argument []byte) *driver.Call {
 	t.Helper()
 	f := testutil.Must(g.modules.Function(l.Kernel))(t)
-	return testutil.Must(f.Prepare(l.Kernel, l.Grid, l.Block, l.Shared, argument))(t)
+	c := testutil.Must(f.Prepare(l.Kernel, l.Grid, l.Block, l.Shared, argument))(t)
+	c.Overlaps = l.Overlaps
+	return c
 }
 
 func (g *gpu) launch(t testing.TB, l *kernels.Launch, argument []byte) {

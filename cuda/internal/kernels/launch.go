@@ -17,7 +17,8 @@ type Launch struct {
 	Block    Dim
 	Shared   int // bytes of dynamic shared memory
 	Argument Packed
-	Cluster  int // blocks of a cluster, adjoining ones along x, as the kernel is compiled; 0: no clusters
+	Cluster  int  // blocks of a cluster, adjoining ones along x, as the kernel is compiled; 0: no clusters
+	Overlaps bool // see Builder.Overlap
 }
 
 // check refuses a grid that no device takes.

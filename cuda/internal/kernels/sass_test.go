@@ -20,11 +20,12 @@ var instructions = map[uint16]string{
 	0x983: "LDL", 0x387: "STL", // local memory
 }
 
-// TestWarpGroupsInMachineCode: the kernels on warp groups have their products as HGMMA, and they and the walks touch no local memory.
+// TestWarpGroupsInMachineCode: the kernels on warp groups have their products as HGMMA, and they, the walks and linear layers of few rows
+// touch no local memory.
 func TestWarpGroupsInMachineCode(t *testing.T) {
 	seen := 0
 	for name := range readManifest(t).Units {
-		if !strings.Contains(name, "wgmma") && !strings.Contains(name, "walk") {
+		if !strings.Contains(name, "wgmma") && !strings.Contains(name, "walk") && !strings.Contains(name, "few") {
 			continue
 		}
 		for kernel, n := range countInstructions(t, machineCode(t, testutil.Must(kernels.Image(name))(t), 90)) {

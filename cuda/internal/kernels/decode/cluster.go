@@ -51,5 +51,6 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	shared := by.headBytes + 4*words
 	b.Fail(fits(b, shared))
 	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%d_%s", blocks, by.name), kernels.Dim{X: int(blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}, kernels.Line(threads), shared, p)
+	b.Overlap()
 	return nil
 }

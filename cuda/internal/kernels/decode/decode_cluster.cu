@@ -10,6 +10,7 @@
 // The block that has the newest key of a branch stores the token. All blocks make the same choice. Bits depend on the token and on
 // the number of blocks alone, a power of two up to 8.
 #include "../cluster.cuh"
+#include "../overlap.cuh"
 #include "decode_choose.cuh"
 #include "decode_store.cuh"
 
@@ -257,6 +258,8 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
   const int me = threadIdx.x, rank = blockIdx.x, blocks = gridDim.x;
   const int block = me & (blocks - 1), group = me >> (__ffs(blocks) - 1), groups = kDecodeThreads >> (__ffs(blocks) - 1);
   const ClusterShared<Products> c(p, shared_of_block(nsa_dynamic_shared));
+  next_may_start();
+  await_previous();
   Step s(p, kCompressedBranch, blockIdx.z, blockIdx.y);
   const bool runs = begin(s, c);
   cluster_wait();
@@ -324,9 +327,9 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
     const bool in = i < c.slice && head < p.h;
     float4 sum = in ? slices[2 * block * c.slice + i] : float4{0, 0, 0, 0};
     if (in && selects) add_cell(sum, c.factors[block * p.h + head], slices[(2 * block + 1) * c.slice + i]);
-    for (int o = 1; o < blocks; o *= 2) {
-      sum.x += __shfl_xor_sync(0xffffffffu, sum.x, o), sum.y += __shfl_xor_sync(0xffffffffu, sum.y, o);
-      sum.z += __shfl_xor_sync(0xffffffffu, sum.z, o), sum.w += __shfl_xor_sync(0xffffffffu, sum.w, o);
+    for (int by = 1; by < blocks; by *= 2) {
+      sum.x += __shfl_xor_sync(0xffffffffu, sum.x, by), sum.y += __shfl_xor_sync(0xffffffffu, sum.y, by);
+      sum.z += __shfl_xor_sync(0xffffffffu, sum.z, by), sum.w += __shfl_xor_sync(0xffffffffu, sum.w, by);
     }
     if (in && block == 0 && dim < p.value_dim)
       *reinterpret_cast<uint2*>(o + head * p.value_dim + dim) = {pair<T>(sum.x, sum.y), pair<T>(sum.z, sum.w)};

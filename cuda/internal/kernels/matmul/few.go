@@ -2,6 +2,7 @@ package matmul
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -10,19 +11,24 @@ import (
 
 // fewParams is FewParams of few.cu.
 type fewParams struct {
-	x                kernels.Ref
-	w, bias, y       [ops.MaxLinears]kernels.Ref
-	hidden, residual kernels.Ref
-	n, first         [ops.MaxLinears]int32
-	parts, rows, k   int32
-	wide             int32
+	x, gain              kernels.Ref
+	w, bias, y           [ops.MaxLinears]kernels.Ref
+	hidden, residual     kernels.Ref
+	n, first, activation [ops.MaxLinears]int32
+	parts, rows, k       int32
+	wide, wideX          int32
+	eps                  float32
 }
 
 // few is the name of the rows of linear layers of few rows, which stand before all others.
 const few = "cuda few"
 
-// fewRows are the rows of x up to which few.cu is preferred: it reads the weights once for 8 of them.
-const fewRows = 16
+// Rows of x up to which few.cu is preferred: with one block for all rows of a tile of 8 features, and with blocks of 32 rows and 16
+// features.
+const (
+	fewRows     = 16
+	fewRowsMost = 64
+)
 
 func fewLinears() []kernels.Row {
 	return kernels.Rows(
@@ -30,8 +36,20 @@ func fewLinears() []kernels.Row {
 		kernels.Op[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast behind it
 		kernels.Op[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
 		kernels.Op[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Build: fewLinearsOf},
+		kernels.Op[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: withNorm(false), Build: fewLinearsOf},
+		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: withNorm(true), Build: fewLinearsOf},
+		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast behind it
 	)
+}
+
+// withNorm returns the guard of rows for linear layers with RMSNorm before them, or without.
+func withNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
+	return func(_ *kernels.Builder, op ops.LinearsOp) error {
+		if norm != (op.Norm != 0) {
+			return graph.Refuse(graph.ReasonShape, "eps of the norm is %v, want one: %v", op.Norm, norm)
+		}
+		return nil
+	}
 }
 
 // launchFew adds the launch of layers ws of x into ys. with, if not nil, changes the argument.
@@ -39,23 +57,43 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	k := ws[0].Dim(1)
 	rows := x.N() / k
 	switch {
-	case rows > fewRows:
-		return graph.Refuse(graph.ReasonShape, "%d rows, want at most %d", rows, fewRows)
-	case k > math.MaxInt32/2:
-		return graph.Refuse(graph.ReasonSize, "rows of %d, want less than 2^30", k)
+	case rows > fewRowsMost:
+		return graph.Refuse(graph.ReasonShape, "%d rows, want at most %d", rows, fewRowsMost)
+	case k > math.MaxInt32/4:
+		return graph.Refuse(graph.ReasonSize, "rows of %d, want less than 2^29", k)
 	}
 	p := &fewParams{x: x.Ref, parts: int32(len(ws)), rows: int32(rows), k: int32(k), wide: kernels.Flag(b.TypeOf(ys[0]) == kernels.F32)}
-	tiles := int64(0)
-	for i, w := range ws {
-		p.w[i], p.y[i], p.n[i], p.first[i] = w.Ref, ys[i].Ref, int32(w.Dim(0)), int32(tiles)
-		if tiles += kernels.Pieces(w.Dim(0), 16); w.Dim(0) > math.MaxInt32/2 || tiles > math.MaxInt32/2 {
-			return graph.Refuse(graph.ReasonSize, "%d features, want less than 2^30", w.Dim(0))
-		}
-	}
 	if with != nil {
 		with(p)
 	}
-	b.Launch(b.Type.Name("linear_few"), kernels.Dim{X: int(tiles), Y: int(kernels.Pieces(rows, 8)), Z: 1}, kernels.Threads(), 0, p)
+	kernel, features, blocks := "linear_few", int64(8), int64(1)
+	if rows > fewRows {
+		kernel, features, blocks = "linear_rows", 16, kernels.Pieces(rows, 32)
+	}
+	tiles := int64(0)
+	for i, w := range ws {
+		p.w[i], p.y[i], p.n[i], p.first[i] = w.Ref, ys[i].Ref, int32(w.Dim(0)), int32(tiles)
+		if tiles += kernels.Pieces(w.Dim(0), features); w.Dim(0) > math.MaxInt32/2 || tiles > math.MaxInt32/2 {
+			return graph.Refuse(graph.ReasonSize, "%d features, want less than 2^30", w.Dim(0))
+		}
+	}
+	shared := int64(0)
+	if p.gain != 0 {
+		const static = 16 << 10 // more than the kernel has
+		p.wideX = kernels.Flag(b.TypeOf(x) == kernels.F32)
+		if shared = 16*kernels.Pieces(k, 4) + rows*(16*kernels.Pieces(k, 8)+64); rows > fewRows || shared > int64(b.GPU.SharedPerBlock)-static {
+			return graph.Refuse(graph.ReasonShape, "%d rows of %d with RMSNorm, want at most %d in %d bytes", rows, k, fewRows, b.GPU.SharedPerBlock-static)
+		}
+	}
+	threads := int64(256)
+	if k > 1536 {
+		threads = 512
+	}
+	b.Launch(b.Type.Name(kernel), kernels.Dim{X: int(tiles), Y: int(blocks), Z: 1}, kernels.Line(threads), shared, p)
+	early := append([]kernels.Ref{p.gain}, append(p.w[:len(ws)], p.bias[:len(ws)]...)...) // what the kernel reads at once
+	if !slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return slices.Contains(early, o.Ref) && !o.Held }) {
+		b.Overlap()
+	}
 	return nil
 }
 
@@ -69,7 +107,7 @@ func fewLinear(b *kernels.Builder, _ ops.LinearOp) error {
 
 func fewLinearSiLU(b *kernels.Builder, _ ops.LinearSiLUOp) error {
 	return launchFew(b, b.In[0], b.In[1:2], b.Out[:1], func(p *fewParams) {
-		if p.hidden = b.Out[1].Ref; len(b.In) == 3 {
+		if p.hidden, p.activation[0] = b.Out[1].Ref, int32(ops.WithSiLU); len(b.In) == 3 {
 			p.bias[0] = b.In[2].Ref
 		}
 	})
@@ -84,17 +122,18 @@ func fewLinearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
 
 func fewLinearsOf(b *kernels.Builder, op ops.LinearsOp) error {
 	n := len(b.Out)
-	for i := range n {
-		if op.Turned[i] {
-			return graph.Refuse(graph.ReasonShape, "a result is rotated, which its kernel does not do")
-		}
+	if slices.Contains(op.Turned[:n], true) {
+		return graph.Refuse(graph.ReasonShape, "a result is rotated, which its kernel does not do")
 	}
 	return launchFew(b, b.In[0], b.In[1:1+n], b.Out, func(p *fewParams) {
-		biases := b.In[1+n:]
+		more := b.In[1+n:]
 		for i := range n {
-			if op.Bias[i] {
-				p.bias[i], biases = biases[0].Ref, biases[1:]
+			if p.activation[i] = int32(op.Activation[i]); op.Bias[i] {
+				p.bias[i], more = more[0].Ref, more[1:]
 			}
+		}
+		if op.Norm != 0 {
+			p.gain, p.eps = more[0].Ref, float32(op.Norm)
 		}
 	})
 }

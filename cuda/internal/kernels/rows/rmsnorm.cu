@@ -6,6 +6,7 @@
 // dweight is summed in two stages. Group g of the G of block k adds rows g, g+G, ... of the block's `run`, ascending; the groups are
 // added in ascending order to partial[k] (float32 [blocks,dim]). Then sum_blocks adds the blocks in its fixed order.
 #include "common.cuh"
+#include "overlap.cuh"
 
 namespace nsa {
 
@@ -111,6 +112,8 @@ template <typename X, typename T> __device__ __forceinline__ void rmsnorm_of(con
 }
 
 template <typename T> __device__ void rmsnorm(const RMSNormParams& p) {
+  next_may_start();
+  await_previous();
   if (sizeof(T) == 2 && p.x_type == kF32) rmsnorm_of<float, T>(p);
   else rmsnorm_of<T, T>(p);
 }

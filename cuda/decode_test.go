@@ -1,0 +1,67 @@
+package cuda_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// TestDecodeStep: a step of decoding is one replay, in which a layer has few ops, and copies its tokens, its rows and the logits alone. The
+// launches of linear layers and norms overlap those before them.
+func TestDecodeStep(t *testing.T) {
+	c := tinylm.Base()
+	c.Layers, c.Context = 2, 512
+	for _, x := range []struct {
+		slots int
+		ops   map[string]int
+	}{
+		{1, map[string]int{"embedding": 1, "linears": 3*c.Layers + 1, "decode": c.Layers, "linear with add": 2 * c.Layers}},
+		{16, map[string]int{"embedding": 1, "linears": 3*c.Layers + 1, "decode": c.Layers, "linear with add": 2 * c.Layers}},
+		{64, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 3 * c.Layers, "decode": c.Layers, "linear with add": 2 * c.Layers, "linear": 1}},
+	} {
+		p := fakedriver.H200()
+		p.Memory = 1 << 30
+		f := fakedriver.New(p)
+		f.HideParams, f.AnyKernel = true, true
+		b := openOn(t, f)
+		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+		require.NoError(t, w.MoveTo(b))
+		d := testutil.Must(tinylm.NewDecoder(w, x.slots, c.Context, tinylm.DecodeOn(b, graph.BF16)))(t)
+		got := map[string]int{}
+		for _, s := range d.Plan().Steps {
+			if got[s.Op]++; s.Op != "cast" && s.Op != "embedding" && s.Op != "rms norm" && s.Op != "decode" {
+				require.Equal(t, "cuda few", s.Implementation, "%s of %d slots", s.Op, x.slots)
+			}
+		}
+		delete(got, "cast") // of weights, in the first run
+		require.Equal(t, x.ops, got, "%d slots", x.slots)
+
+		next := make([]int32, x.slots)
+		for i := range next {
+			require.NoError(t, d.Prefill(i, []int32{1, 2, 3}))
+		}
+		captured := f.Calls("LaunchKernelEx")
+		for range 2 {
+			require.NoError(t, d.Step(next))
+		}
+		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"], f.Calls("LaunchKernelEx")-captured, "%d slots: launches that overlap", x.slots)
+		counted := []string{"LaunchKernel", "LaunchKernelEx", "GraphLaunch", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync", "EventSynchronize", "MemAlloc", "MemHostAlloc"}
+		before := map[string]int{}
+		for _, call := range counted {
+			before[call] = f.Calls(call)
+		}
+		require.NoError(t, d.Step(next))
+		want := map[string]int{"GraphLaunch": 1, "MemcpyHtoDAsync": 2, "MemcpyDtoHAsync": 1, "EventSynchronize": 1}
+		for _, call := range counted {
+			require.Equal(t, want[call], f.Calls(call)-before[call], "%d slots: %s", x.slots, call)
+		}
+		require.NoError(t, d.Close())
+		require.NoError(t, w.Free())
+	}
+}
