@@ -331,6 +331,16 @@ func rounded(s opcases.Sequence, as storage) opcases.Sequence {
 // fastDecoding are the implementations that not all cases have, in half precision.
 var fastDecoding = []string{"cuda cluster", "cuda mma"}
 
+// decodingGPUs get clusters of all sizes.
+func decodingGPUs() (list []kernels.GPU) {
+	for _, sms := range []int{132, 20, 8, 5, 1} {
+		gpu := h200
+		gpu.SMs = sms
+		list = append(list, gpu)
+	}
+	return list
+}
+
 // decodes reports whether an implementation takes a case.
 func decodes(t testing.TB, row string, c opcases.Decoding) bool {
 	op, site := decodingOp(t, c, bf16)
@@ -365,12 +375,14 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 		for _, s := range storages {
 			op, site := decodingOp(t, c, s)
 			for _, row := range append([]string{"cuda"}, fastDecoding...) {
-				p, err := planOf(h200, row, op, site)
-				if row == "cuda" {
-					require.NoError(t, err)
-				}
-				if err == nil {
-					plans = append(plans, p)
+				for _, gpu := range decodingGPUs() {
+					p, err := planOf(gpu, row, op, site)
+					if row == "cuda" {
+						require.NoError(t, err)
+					}
+					if err == nil {
+						plans = append(plans, p)
+					}
 				}
 			}
 			plans = append(plans, fillPlan(t, c, s))

@@ -374,12 +374,12 @@ func TestWalksOfLargeLogitsOnHost(t *testing.T) {
 
 // TestDecodeOnHost: all cases of decoding, the types in turn, by all kernels that take them.
 func TestDecodeOnHost(t *testing.T) {
-	h := hostDevice(t)
+	h, gpus := hostDevice(t), decodingGPUs()
 	for i, c := range opcases.Decodings() {
 		compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, storages[i%3], 12)
 		for j, row := range fastDecoding {
 			if decodes(t, row, c) {
-				compareDecoding(t, c.Name+", "+row, h, variant{row, h200}, c, storages[1+(i+j)%2], 12)
+				compareDecoding(t, c.Name+", "+row, h, variant{row, gpus[i%len(gpus)]}, c, storages[1+(i+j)%2], 12)
 			}
 		}
 	}
