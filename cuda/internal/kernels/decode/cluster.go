@@ -43,12 +43,18 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	share := kernels.Pieces(max(1, keys[compressed]), 16*blocks)*16 + 8 // as Share of decode_cluster.cu
 	p.workSize = int32(kernels.Pieces(max(warps*(h*(width+8)+2*h+1), int64(p.pickSize), int64(p.workSize)), 4) * 4)
 	p.logitsSize = int32(blocks * 2 * kernels.Pieces(h*width/4, blocks) * 4)
-	if h*share > int64(p.logitsSize) && p.pickSize > 0 {
-		p.logitsShare = int32(share)
+	bytes := func() int64 { // of shared memory
+		words := int64(p.workSize) + 2*h*width + int64(p.logitsSize) + branches*blocks*2*h + blocks*h + 2*h + branches*h + branches*blocks + n + int64(p.width) + p.most
+		return by.headBytes + 4*words
+	}
+	slices := p.logitsSize
+	p.logitsSize = max(slices, int32(h*share))
+	perSM := min(resident, kernels.Pieces(10*sequences*blocks, 9*int64(b.GPU.SMs)))
+	if p.pickSize > 0 && ((bytes()+1024)*perSM > int64(b.GPU.SharedPerSM) || bytes() > int64(b.GPU.SharedPerBlock)) { // they go to memory
+		p.logitsSize, p.logitsShare = slices, int32(share)
 		p.logits = b.Work(sequences * blocks * h * share * 4)
 	}
-	words := int64(p.workSize) + 2*h*width + int64(p.logitsSize) + branches*blocks*2*h + blocks*h + 2*h + branches*h + branches*blocks + n + int64(p.width) + p.most
-	shared := by.headBytes + 4*words
+	shared := bytes()
 	b.Fail(fits(b, shared))
 	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%d_%s", blocks, by.name), kernels.Dim{X: int(blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}, kernels.Line(threads), shared, p)
 	b.Overlap()
