@@ -333,7 +333,7 @@ var fastDecoding = []string{"cuda cluster", "cuda mma"}
 
 // decodingGPUs get clusters of all sizes.
 func decodingGPUs() (list []kernels.GPU) {
-	for _, sms := range []int{132, 20, 8, 5, 1} {
+	for _, sms := range []int{132, 20, 10, 5, 1} {
 		gpu := h200
 		gpu.SMs = sms
 		list = append(list, gpu)

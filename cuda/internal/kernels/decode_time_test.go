@@ -32,7 +32,7 @@ func TestDecodeTime(t *testing.T) {
 	}
 	dev := openGPU(t)
 	for _, shape := range []decodeTime{{"i", 12, 2, 64, 0, 0, 0}, {"ii", 64, 4, 128, 0, 0, 0}} {
-		for _, size := range [][2]int{{1, 2048}, {16, 2048}, {64, 2048}, {1, 65536}, {8, 65536}, {16, 65536}} {
+		for _, size := range [][2]int{{1, 2048}, {16, 2048}, {64, 2048}, {1, 65536}, {8, 65536}, {16, 65536}, {64, 65536}} {
 			x := shape
 			x.batch, x.tokens, x.context = size[0], size[1], size[1]+512
 			for _, row := range fastDecoding {

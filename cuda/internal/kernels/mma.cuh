@@ -63,6 +63,13 @@ template <bool Transposed> __device__ __forceinline__ void read_fragments(uint32
   }
 }
 
+// transpose_fragment (movmatrix) transposes an 8x8 matrix of 2-byte elements, of which a lane has those of read_fragments.
+__device__ __forceinline__ uint32_t transpose_fragment(uint32_t v) {
+  uint32_t w;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(w) : "r"(v));
+  return w;
+}
+
 // multiply_fragments (mma) adds a [16,16] b [16,8] to c [16,8], float32. Of c, a lane has row l/4 in {0,1} and row l/4 + 8 in
 // {2,3}, columns 2 (l%4) + {0,1}.
 template <typename T>

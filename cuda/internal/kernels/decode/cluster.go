@@ -28,33 +28,33 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	by := matrixUnits(b, op)
 	p, keys := newParams(b, op)
 	h, n, sequences := int64(p.h), int64(p.n), int64(op.Cache.Slots)*int64(op.Cache.KVHeads)
-	width, resident := by.headBytes/32, int64(4) // of a head, in numbers; blocks of a multiprocessor
-	if width > 64 {
-		resident = 2
+	p.workSize = int32(kernels.Pieces(max(warps*max(by.ringFloats, h*(by.width+4)), int64(p.pickSize), int64(p.workSize)), 4) * 4)
+	share := func(blocks int64) int64 { return kernels.Pieces(max(1, keys[compressed]), 16*blocks)*16 + 8 } // as Share of decode_cluster.cu
+	bytes := func(blocks, logits int64) int64 {                                                             // of shared memory
+		slices := branches * blocks * kernels.Pieces(h*by.width/4, blocks) * 4
+		words := int64(p.workSize) + slices + branches*blocks*3*h + warps*3*h + 2*h + branches*h + branches*blocks + warps + n + int64(p.width) + p.most
+		return by.headBytes + rowBytes + 4*(kernels.Pieces(words, 4)*4+logits)
+	}
+	runs := func(blocks, logits int64) bool { // at once
+		resident := min(by.blocksPerSM, int64(b.GPU.SharedPerSM)/(bytes(blocks, logits)+1024))
+		// Parts of the GPU have multiprocessors that are too few for another cluster: an H200 runs 30 of 33 clusters of 8 blocks, two on a multiprocessor.
+		return bytes(blocks, logits) <= int64(b.GPU.SharedPerBlock) && 10*sequences*blocks <= 9*int64(b.GPU.SMs)*resident
 	}
 	blocks := clusters[len(clusters)-1]
 	for _, size := range clusters {
-		// Parts of the GPU have multiprocessors that are too few for another cluster: an H200 runs 30 of 33 clusters of 8 blocks.
-		if 10*sequences*size <= 9*int64(b.GPU.SMs)*resident {
+		if runs(size, 0) {
 			blocks = size
 			break
 		}
 	}
-	share := kernels.Pieces(max(1, keys[compressed]), 16*blocks)*16 + 8 // as Share of decode_cluster.cu
-	p.workSize = int32(kernels.Pieces(max(warps*(h*(width+8)+2*h+1), int64(p.pickSize), int64(p.workSize)), 4) * 4)
-	p.logitsSize = int32(blocks * 2 * kernels.Pieces(h*width/4, blocks) * 4)
-	bytes := func() int64 { // of shared memory
-		words := int64(p.workSize) + 2*h*width + int64(p.logitsSize) + branches*blocks*2*h + blocks*h + 2*h + branches*h + branches*blocks + n + int64(p.width) + p.most
-		return by.headBytes + 4*words
+	logits := int64(0)
+	if p.pickSize > 0 {
+		if logits = h * share(blocks); !runs(blocks, logits) { // they go to memory
+			logits, p.logitsShare = 0, int32(share(blocks))
+			p.logits = b.Work(sequences * blocks * h * share(blocks) * 4)
+		}
 	}
-	slices := p.logitsSize
-	p.logitsSize = max(slices, int32(h*share))
-	perSM := min(resident, kernels.Pieces(10*sequences*blocks, 9*int64(b.GPU.SMs)))
-	if p.pickSize > 0 && ((bytes()+1024)*perSM > int64(b.GPU.SharedPerSM) || bytes() > int64(b.GPU.SharedPerBlock)) { // they go to memory
-		p.logitsSize, p.logitsShare = slices, int32(share)
-		p.logits = b.Work(sequences * blocks * h * share * 4)
-	}
-	shared := bytes()
+	shared := bytes(blocks, logits)
 	b.Fail(fits(b, shared))
 	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%d_%s", blocks, by.name), kernels.Dim{X: int(blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}, kernels.Line(threads), shared, p)
 	b.Overlap()

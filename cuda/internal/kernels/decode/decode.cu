@@ -23,7 +23,7 @@ struct DecodeShared {
     char* at = reinterpret_cast<char*>(nsa_dynamic_shared);
     rotation = reinterpret_cast<float2*>(at);
     q = at += (p.dim * 4 + 15) / 16 * 16;
-    work = reinterpret_cast<float*>(at + (q_bytes + 15) / 16 * 16);
+    work = row_from(at + (q_bytes + 15) / 16 * 16);
   }
 };
 
@@ -76,10 +76,11 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   Products products;
   float* mine = shared.work + warp * size;
   products.start(p, mine);
-  products.fetch(p, from, first, hi, row);
+  products.fetch(p, from, first, all, hi, row);
   Products::stage(s, shared.rotation, shared.q);
+  products.take(shared.q);
 #pragma unroll 1
-  for (; first < hi; first += all) products.step(p, from, shared.q, mine, first, first + all, hi, row);
+  for (; first < hi; first += all) products.step(p, from, mine, first, all, hi, row);
   __shared__ int32_t read[kDecodeWarps];
   const int count = products.finish(p, mine);
   if (threadIdx.x % 32 == 0) read[warp] = count;
@@ -269,7 +270,11 @@ template <typename Products> __device__ void decode_selected(const DecodeParams&
 NSA_DECODE(f32, 4, Cores<float>)
 NSA_DECODE(bf16, 4, Cores<nsa::bf16>)
 NSA_DECODE(f16, 4, Cores<nsa::f16>)
-NSA_DECODE(mma64_bf16, 3, MatrixUnits<nsa::bf16, 64>)
-NSA_DECODE(mma64_f16, 3, MatrixUnits<nsa::f16, 64>)
-NSA_DECODE(mma128_bf16, 2, MatrixUnits<nsa::bf16, 128>)
-NSA_DECODE(mma128_f16, 2, MatrixUnits<nsa::f16, 128>)
+NSA_DECODE(mma64x8_bf16, 4, MatrixUnits<nsa::bf16, 64, 8>)
+NSA_DECODE(mma64x16_bf16, 3, MatrixUnits<nsa::bf16, 64, 16>)
+NSA_DECODE(mma128x8_bf16, 3, MatrixUnits<nsa::bf16, 128, 8>)
+NSA_DECODE(mma128x16_bf16, 2, MatrixUnits<nsa::bf16, 128, 16>)
+NSA_DECODE(mma64x8_f16, 4, MatrixUnits<nsa::f16, 64, 8>)
+NSA_DECODE(mma64x16_f16, 3, MatrixUnits<nsa::f16, 64, 16>)
+NSA_DECODE(mma128x8_f16, 3, MatrixUnits<nsa::f16, 128, 8>)
+NSA_DECODE(mma128x16_f16, 2, MatrixUnits<nsa::f16, 128, 16>)

@@ -54,7 +54,7 @@ struct DecodeParams {
   int32_t split[kBranches];     // keys of a part
   int32_t first[kBranches];     // part of a branch
   int32_t all, part_size;       // parts of a group, and floats of one
-  int32_t pick_size, work_size, logits_size; // floats of shared memory: for the choice, all that a block does, and logits
+  int32_t pick_size, work_size; // floats of shared memory: for the choice, and all that a block does but for its results
   int32_t logits_share;         // of a head and a block of a cluster, in memory
   float scale;                  // 1/sqrt(D)
 };

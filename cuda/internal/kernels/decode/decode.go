@@ -6,6 +6,7 @@ package decode
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"math/bits"
 
@@ -82,7 +83,7 @@ type decodeParams struct {
 	stores, has, dense                       int32
 	split, first                             [branches]int32
 	all, partSize                            int32
-	pickSize, workSize, logitsSize           int32
+	pickSize, workSize                       int32
 	logitsShare                              int32
 	scale                                    float32
 }
@@ -91,8 +92,10 @@ type decodeParams struct {
 type products struct {
 	name                  string // of the kernels
 	step                  int64  // keys that a part has at least
-	blocksPerSM           int64  // that run at once
+	width                 int64  // of a head, in numbers
+	blocksPerSM           int64  // that run at once as far as registers allow
 	headBytes, warpFloats int64  // of shared memory
+	ringFloats            int64  // of them, for keys and values on their way
 }
 
 // forMatrixUnits refuses what MatrixUnits of decode_products.cuh does not take.
@@ -114,17 +117,23 @@ func onMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error { return step(b, o
 // matrixUnits returns the class for the dims of an op.
 func matrixUnits(b *kernels.Builder, op ops.DecodeOp) products {
 	b.Aligned(16)
-	width, name, blocks := int64(64), "mma64_", int64(3)
-	if max(op.Cache.KeyDim, op.Cache.ValueDim) > 64 {
-		width, name, blocks = 128, "mma128_", 2
+	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
+	width, slots, heads, blocks := int64(64), int64(3), int64(8), int64(4)
+	if h > 8 {
+		heads, blocks = 16, blocks-1
 	}
-	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return products{name + b.Type.String(), 128, blocks, 16 * width * 2, h*dv + 2*h}
+	if max(d, int(dv)) > 64 {
+		width, slots, blocks = 128, 2, blocks-1
+	}
+	return products{
+		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), step: 128, width: width, blocksPerSM: blocks,
+		headBytes: heads * (width + 8) * 2, ringFloats: slots * 16 * width, warpFloats: kernels.Pieces(max(slots*16*width, h*dv+2*h), 64) * 64,
+	}
 }
 
 func onCores(b *kernels.Builder, op ops.DecodeOp) error {
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return step(b, op, products{b.Type.String(), 128, 4, h * int64(op.Cache.KeyDim) * 4, h*dv + 35*h + 32})
+	return step(b, op, products{name: b.Type.String(), step: 128, blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
 }
 
 // checkCache refuses a cache whose numbers have another type than the other operands, or more rows than kernels count.
@@ -163,7 +172,7 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 		keys[window] = context
 	} else {
 		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), min(context, int64(c.TopN)*int64(c.SelectBlock)), int64(c.Window)}
-		p.most = kernels.Pieces(max(1, keys[compressed]), 4) * 4
+		p.most = kernels.Pieces(max(1, keys[compressed]), 16) * 16
 	}
 	next := 1
 	for i := range branches {
@@ -191,7 +200,7 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 	if c.Has(ops.Selected) {
 		most := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))) // blocks to choose from
 		free, each := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(most, threads)
-		p.pickSize = int32(2*(threads+2+free*each+each*threads) + kernels.Pieces(free, 2)*2)
+		p.pickSize = int32(2*(threads/4+2+each*threads+each*min(4*free, threads)) + kernels.Pieces(free, 2)*2)
 	}
 	if op.MLP {
 		p.workSize = int32(c.BlockLen*max(c.KeyDim, c.ValueDim)) + p.hidden
@@ -231,7 +240,7 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 
 	choice := int64(p.pickSize) + 2*h + spans*2*h
 	work := max(warps*by.warpFloats, choice, (spans+chosen)*(3*h+1)+4*threads, int64(p.workSize))
-	shared := by.headShared(p) + work*4
+	shared := by.headShared(p) + rowBytes + work*4
 	launch := func(kernel string, parts int64) {
 		b.Launch("nsa_decode_"+kernel+"_"+by.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
 	}
@@ -247,6 +256,9 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 func partSize(p *decodeParams) int64 {
 	return (int64(p.h)*int64(p.valueDim) + 2*int64(p.h) + 4) / 4 * 4
 }
+
+// rowBytes are those of a row of keys at most: where one may begin in shared memory.
+const rowBytes = 256
 
 // headShared returns the bytes of the rotation and the heads in shared memory.
 func (by products) headShared(p *decodeParams) int64 {

@@ -53,10 +53,11 @@ __device__ inline uint64_t ranked(float score, int place) {
 // shared memory. A barrier must follow.
 template <typename Sum> __device__ void pick(const Step& s, float* shared, Sum sum, int32_t* idx) {
   const DecodeParams& p = s.p;
-  const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3, threads = min(kDecodeThreads, candidates);
-  const int each = (candidates + kDecodeThreads - 1) / kDecodeThreads; // blocks of a thread
-  uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + kDecodeThreads, *list = bar + 2, *scores = list + free * each;
-  int32_t *count = reinterpret_cast<int32_t*>(bar + 1), *chosen = reinterpret_cast<int32_t*>(scores + each * kDecodeThreads);
+  constexpr int kLanes = 4; // that rank one score
+  const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3, all = blockDim.x, groups = all / kLanes;
+  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, each = (candidates + all - 1) / all; // blocks of a thread
+  uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + groups, *scores = bar + 2, *list = scores + each * all;
+  int32_t *count = reinterpret_cast<int32_t*>(bar + 1), *chosen = reinterpret_cast<int32_t*>(list + min(free * kLanes, all) * each);
 
   // The score of block 1 + i: of the compressed keys that share tokens with it, times these tokens over d.
   const int l = p.d.of(p.l), wide = p.d.of(p.select_block.n), weights = l + wide - 1;
@@ -73,38 +74,41 @@ template <typename Sum> __device__ void pick(const Step& s, float* shared, Sum s
     }
     mine = max(mine, scores[i] = ranked(score, i));
   }
-  best[threadIdx.x] = mine;
+#pragma unroll
+  for (int by = 1; by < kLanes; by *= 2) mine = max(mine, __shfl_xor_sync(0xffffffffu, mine, by));
+  best[group] = mine;
   if (threadIdx.x == 0) *bar = 0, *count = 0;
   __syncthreads();
 
-  // The threads' best scores are ranked, each by four lanes. The n-3 best of all are no worse than the (n-3)rd of these.
-  const int lane = threadIdx.x % 4;
-  const auto rank = [lane](const uint64_t* of, int n, int i) {
-    const uint64_t score = i < n ? of[i] : 0;
+  // Ranks are counted by lanes, each with a part of the scores. Those that are no better than the n-3 best of groups of threads are left
+  // out before.
+  const auto rank = [lane](const uint64_t* of, int n, uint64_t score) {
     int better = 0;
 #pragma unroll 8
-    for (int e = lane; e < n; e += 4) better += of[e] > score;
-    better += __shfl_xor_sync(0xffffffffu, better, 1);
-    return better + __shfl_xor_sync(0xffffffffu, better, 2);
+    for (int e = lane; e < n; e += kLanes) better += of[e] > score;
+#pragma unroll
+    for (int by = 1; by < kLanes; by *= 2) better += __shfl_xor_sync(0xffffffffu, better, by);
+    return better;
   };
+  const uint64_t* from = scores;
+  int n = candidates;
+  if (candidates > groups && free > 0) {
+    const uint64_t score = best[group];
+    if (rank(best, groups, score) == free - 1 && lane == 0) *bar = score;
+    __syncthreads();
+    const uint64_t least = *bar;
 #pragma unroll 1
-  for (int first = 0; first < threads; first += kDecodeThreads / 4) {
-    const int i = first + threadIdx.x / 4, at = rank(best, threads, i);
-    if (lane > 0 || i >= threads) continue;
-    if (each == 1 && at < free) chosen[at] = i;
-    if (each > 1 && at == free - 1) *bar = best[i];
+    for (int i = threadIdx.x; i < candidates; i += all)
+      if (scores[i] >= least) list[atomicAdd(count, 1)] = scores[i];
+    __syncthreads();
+    from = list, n = *count;
   }
-  if (each > 1 && free > 0) {
-    __syncthreads();
 #pragma unroll 1
-    for (int i = threadIdx.x; i < candidates; i += kDecodeThreads)
-      if (scores[i] >= *bar) list[atomicAdd(count, 1)] = scores[i];
-    __syncthreads();
-#pragma unroll 1
-    for (int first = 0; first < *count; first += kDecodeThreads / 4) {
-      const int i = first + threadIdx.x / 4, at = rank(list, *count, i);
-      if (lane == 0 && i < *count && at < free) chosen[at] = int32_t(~uint32_t(list[i]));
-    }
+  for (int first = 0; first < n; first += groups) {
+    const int i = first + group;
+    const uint64_t score = i < n ? from[i] : 0;
+    const int at = rank(from, n, score);
+    if (lane == 0 && i < n && at < free) chosen[at] = int32_t(~uint32_t(score));
   }
   __syncthreads();
 #pragma unroll 1

@@ -17,7 +17,7 @@
 #ifdef NSA_CLUSTERS
 namespace nsa {
 
-constexpr int kMostHeads = 16;
+constexpr int kMostHeads = 16; // a warp has no more in a cluster of two blocks: loops up to it have all of its lanes
 
 // The keys of a branch that a block has, of `of`.
 struct Share {
@@ -38,39 +38,42 @@ struct Weight {
   float base, norm, power;
 };
 
-// What a block has in shared memory. Blocks write to the arrays [blocks,...] of each other.
+// What a block has in shared memory. Blocks write to the arrays [..,blocks,...] of each other.
 template <typename Products> struct ClusterShared {
   static constexpr int kCells = Products::kWidth / 4; // of a head
-  void* q;           // [16,width], rotated
-  float* work;       // of warps: o [warps,h,row], largest logits and sums [warps,2,h]; or what pick and compress need
-  float* kept;       // [2,h,width]: o of the compressed and of the window branch
+  void* q;           // [most heads,pitch], rotated
+  float* work;       // of warps: what Products need; or what pick and compress need
   float* logits;     // [h,share], of this block's compressed keys; in memory if they are many
-  float* slices;     // [blocks,2,slice], cells that blocks add to this block's part of o, in the place of logits
+  float* slices;     // [branches,blocks,slice], cells that blocks add to this block's part of o
+  float* sums;       // of the probabilities of all compressed keys over the heads
   float* stats;      // [branches,blocks,2,h]: largest logits and sums
-  float* factors;    // [blocks,h]: what selected parts of o are multiplied by; before that [2,h] of this block's other parts
+  float* factors;    // [branches,blocks,h]: what the cells are multiplied by
+  float* of_warps;   // [warps,3,h]: largest logits, sums, and what the warp's o is multiplied by
   float* tops;       // [h], of compressed attention over all blocks
   float* norms;      // [h]
   float* gates;      // [branches,h]
   int32_t* counts;   // [branches,blocks], keys read
+  int32_t* warp_counts;
   int32_t* idx;      // [n]
   int32_t* pages;    // [width-1]
-  float* sums;       // of the probabilities of all compressed keys over the heads
-  int slice;         // cells
+  int warp_floats, slice; // cells
 
   __device__ ClusterShared(const DecodeParams& p, char* shared) {
     const int h = p.h, blocks = gridDim.x;
+    warp_floats = Products::row_floats(p);
     slice = (h * kCells + blocks - 1) / blocks;
     q = shared;
-    work = reinterpret_cast<float*>(shared + 16 * Products::kWidth * sizeof(typename Products::Type));
-    kept = work + p.work_size;
-    logits = slices = kept + 2 * h * Products::kWidth;
-    stats = slices + p.logits_size;
-    if (p.logits) logits = p.logits + ((int64_t(blockIdx.z) * p.groups + blockIdx.y) * blocks + blockIdx.x) * h * p.logits_share;
+    work = row_from(shared + Products::q_bytes(p));
+    slices = work + p.work_size;
+    sums = slices + kBranches * blocks * slice * 4;
+    stats = sums + p.most;
     factors = stats + kBranches * blocks * 2 * h;
-    tops = factors + blocks * h, norms = tops + h, gates = norms + h;
-    counts = reinterpret_cast<int32_t*>(gates + kBranches * h);
-    idx = counts + kBranches * blocks, pages = idx + p.n;
-    sums = reinterpret_cast<float*>(pages + p.width - 1);
+    of_warps = factors + kBranches * blocks * h;
+    tops = of_warps + kDecodeWarps * 3 * h, norms = tops + h, gates = norms + h;
+    counts = reinterpret_cast<int32_t*>(gates + kBranches * h), warp_counts = counts + kBranches * blocks;
+    idx = warp_counts + kDecodeWarps, pages = idx + p.n;
+    logits = reinterpret_cast<float*>(shared + (reinterpret_cast<char*>(pages + p.width - 1) - shared + 15) / 16 * 16);
+    if (p.logits) logits = p.logits + ((int64_t(blockIdx.z) * p.groups + blockIdx.y) * blocks + blockIdx.x) * h * p.logits_share;
   }
 
   // weigh returns what a part of a branch counts in the sum over all blocks, for head j. Lanes are in groups of so many as there are blocks,
@@ -91,10 +94,10 @@ template <typename Products> struct ClusterShared {
     const Weight w = weigh(p, branch, j);
     return (p.has >> branch & 1) && j < p.h ? gates[branch * p.h + j] * w.norm * w.power : 0;
   }
-  // give adds cell u of o [h,kCells] to the slice of its block.
-  __device__ void give(int list, int u, float4 cell) const {
+  // give hands cell u of o [h,kCells] of a branch to the block that adds it up.
+  __device__ void give(int branch, int u, float4 cell) const {
     const int blocks = gridDim.x, to = u & (blocks - 1), at = u >> (__ffs(blocks) - 1);
-    reinterpret_cast<float4*>(peer(slices, to))[(blockIdx.x * 2 + list) * slice + at] = cell;
+    reinterpret_cast<float4*>(peer(slices, to))[(branch * blocks + blockIdx.x) * slice + at] = cell;
   }
 };
 
@@ -103,17 +106,17 @@ __device__ inline void add_cell(float4& to, float factor, float4 x) {
 }
 
 // begin brings the token, the heads, the gates and the pages to shared memory, and stores the token. It returns false, and writes the
-// results, if the slot has no token.
-template <typename Products> __device__ bool begin(Step& s, const ClusterShared<Products>& c) {
+// results, if the slot has no token. turn is that of the thread's pair of dims from one position to the next.
+template <typename Products> __device__ bool begin(Step& s, const ClusterShared<Products>& c, double turn) {
   using T = typename Products::Type;
   constexpr int kPairs = Products::kWidth / 2, kRows = kDecodeThreads / kPairs; // a thread has a pair of dims, of every kRows-th head
   const DecodeParams& p = s.p;
   const int me = threadIdx.x, of = me % kPairs, first = me / kPairs;
   const bool in = 2 * of < p.dim;
-  uint32_t heads[16 / kRows], k[kBranches];
+  uint32_t heads[Products::kMostHeads / kRows], k[kBranches];
   T v[kBranches];
 #pragma unroll
-  for (int i = 0; i < 16 / kRows; ++i) {
+  for (int i = 0; i < Products::kMostHeads / kRows; ++i) {
     const int j = first + i * kRows;
     heads[i] = in && j < p.h ? reinterpret_cast<const uint32_t*>(static_cast<const T*>(p.q) + (s.at() * p.h + j) * p.dim)[of] : 0;
   }
@@ -125,7 +128,7 @@ template <typename Products> __device__ bool begin(Step& s, const ClusterShared<
   }
   const int gates = __popc(p.has);
   float gate = 0;
-  const int branch = me / kMostHeads, head = me % kMostHeads;
+  const int branch = me / Products::kMostHeads, head = me % Products::kMostHeads;
   if (branch < kBranches && head < p.h && s.has(branch))
     gate = to_float(static_cast<const T*>(p.gates)[(s.at() * p.h + head) * gates + __popc(p.has & ((1 << branch) - 1))]);
 #pragma unroll 1
@@ -136,7 +139,7 @@ template <typename Products> __device__ bool begin(Step& s, const ClusterShared<
   }
   if (branch < kBranches && head < p.h) c.gates[branch * p.h + head] = gate;
   s.pages = c.pages;
-  const float2 rotation = rotation_of(s, in ? of : 0);
+  const float2 rotation = rotation_at(s.t, turn, false);
   const auto turned = [&](uint32_t raw) {
     T two[2];
     memcpy(two, &raw, sizeof two);
@@ -145,7 +148,7 @@ template <typename Products> __device__ bool begin(Step& s, const ClusterShared<
     return pair<T>(x, y);
   };
 #pragma unroll
-  for (int i = 0; i < 16 / kRows; ++i) static_cast<uint32_t*>(c.q)[(first + i * kRows) * kPairs + of] = turned(heads[i]);
+  for (int i = 0; i < Products::kMostHeads / kRows; ++i) static_cast<uint32_t*>(c.q)[(first + i * kRows) * Products::kPitch / 2 + of] = turned(heads[i]);
   __syncthreads();
   T* cache = static_cast<T*>(p.cache);
   const auto put = [&](int b, const DecodeRegion& r, int64_t row) {
@@ -170,66 +173,67 @@ template <typename Products> __device__ bool begin(Step& s, const ClusterShared<
   return true;
 }
 
-// attend does this block's share of the keys of a branch. Its largest logits, sums and count go to all blocks; keep(u, cell) takes the
-// cells of o.
-template <typename Products, typename Keep> __device__ void attend(const Step& s, const ClusterShared<Products>& c, bool chooses, Keep keep) {
+// attend does this block's share of the keys of a branch, and arrives at a cluster barrier if it is to. Its largest logits, sums and count go to all blocks, and its o to theirs.
+template <typename Products> __device__ void attend(const Step& s, const ClusterShared<Products>& c, bool chooses, bool arrives) {
   using T = typename Products::Type;
   const DecodeParams& p = s.p;
   const T* cache = static_cast<const T*>(p.cache);
   const DecodeRegion& r = s.region();
-  const int me = threadIdx.x, warp = me / 32, blocks = gridDim.x, all = kDecodeWarps * Products::kKeys, size = p.h * Products::kRow;
+  const int me = threadIdx.x, warp = me / 32, blocks = gridDim.x, all = kDecodeWarps * Products::kKeys, h = p.h;
   const Share share(s.keys);
   const bool logits = chooses && s.branch == kCompressedBranch;
   const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
                        {logits ? c.logits - share.lo : nullptr, share.stride()}};
   const KeyRows row(s, s.branch == kSelectedBranch ? c.idx : nullptr);
-  float *stats = c.work + kDecodeWarps * size, *mine = stats + warp * 2 * p.h;
-  int first = share.lo + warp * Products::kKeys;
+  float *mine = c.work + warp * c.warp_floats, *stats = c.of_warps;
   Products products;
-  products.start(p, nullptr);
-  products.fetch(p, from, first, share.hi, row);
+  products.start(p, mine);
+  products.take(c.q);
+  products.fetch(p, from, share.lo + warp * Products::kKeys, all, share.hi, row);
+  if (arrives) cluster_arrive(); // it waits for what this block has written to others, as the keys come
 #pragma unroll 1
-  for (; first < share.hi; first += all) products.step(p, from, c.q, nullptr, first, first + all, share.hi, row);
-  __syncthreads(); // the results of the branch before have been read
-  const int count = products.finish_cells(p, c.work + warp * size, mine);
-  int32_t* counts = reinterpret_cast<int32_t*>(stats + kDecodeWarps * 2 * p.h);
-  if (me % 32 == 0) counts[warp] = count;
+  for (int first = share.lo + warp * Products::kKeys; first < share.hi; first += all) products.step(p, from, nullptr, first, all, share.hi, row);
+  const int count = products.finish_rows(p, mine, stats + warp * 3 * h);
+  if (me % 32 == 0) c.warp_counts[warp] = count;
   __syncthreads();
 
   // Threads of head j: the first ones get the factor of a warp, and all tell the share's largest logit and sum to a block.
-  const int i = me / kMostHeads, j = me % kMostHeads;
-  float factor = 0;
-  if (j < p.h) {
+  const int i = me / Products::kMostHeads, j = me % Products::kMostHeads;
+  if (j < h) {
     Softmax softmax;
     softmax.start();
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) softmax.top = fmaxf(softmax.top, stats[w * 2 * p.h + j]);
+    for (int w = 0; w < kDecodeWarps; ++w) softmax.top = fmaxf(softmax.top, stats[w * 3 * h + j]);
 #pragma unroll
     for (int w = 0; w < kDecodeWarps; ++w) {
-      const float power = power2((stats[w * 2 * p.h + j] - softmax.base()) * p.scale * kLog2E);
-      softmax.sum += power * stats[(w * 2 + 1) * p.h + j];
-      if (w == i) factor = power;
+      const float power = power2((stats[w * 3 * h + j] - softmax.base()) * p.scale * kLog2E);
+      softmax.sum += power * stats[(w * 3 + 1) * h + j];
+      if (w == i) stats[(w * 3 + 2) * h + j] = power;
     }
     if (i < blocks) {
-      float* to = peer(c.stats, i) + (s.branch * blocks + blockIdx.x) * 2 * p.h + j;
-      to[0] = softmax.top, to[p.h] = softmax.sum;
+      float* to = peer(c.stats, i) + (s.branch * blocks + blockIdx.x) * 2 * h + j;
+      to[0] = softmax.top, to[h] = softmax.sum;
     }
   }
-  if (me == 0) peer(c.counts, 0)[s.branch * blocks + blockIdx.x] = counts[0] + counts[1] + counts[2] + counts[3];
-  __syncthreads();
-  if (i < kDecodeWarps && j < p.h) stats[i * 2 * p.h + j] = factor;
+  if (me == 0) {
+    const int32_t* counts = c.warp_counts;
+    peer(c.counts, 0)[s.branch * blocks + blockIdx.x] = counts[0] + counts[1] + counts[2] + counts[3];
+  }
   __syncthreads();
 #pragma unroll 1
-  for (int u = me; u < p.h * c.kCells; u += kDecodeThreads) {
-    const int head = u / c.kCells, at = Products::cell_at(head, u % c.kCells);
+  for (int u = me; u < h * c.kCells; u += kDecodeThreads) {
+    const int head = u / c.kCells, at = head * Products::kRow + u % c.kCells * 4;
     float4 sum = {0, 0, 0, 0};
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) add_cell(sum, stats[w * 2 * p.h + head], *reinterpret_cast<const float4*>(c.work + w * size + at));
-    keep(u, sum);
+    for (int w = 0; w < kDecodeWarps; ++w)
+      add_cell(sum, stats[(w * 3 + 2) * h + head], *reinterpret_cast<const float4*>(c.work + w * c.warp_floats + at));
+    c.give(s.branch, u, sum);
   }
+  __syncthreads(); // work is free
 }
 
-// tell_sums writes the sums of the probabilities of this block's compressed keys to all blocks.
+// tell_sums writes the sums of the probabilities of this block's compressed keys to all blocks. Four lanes have four keys, and each of
+// them every fourth head.
 template <typename Products> __device__ void tell_sums(const Step& s, const ClusterShared<Products>& c) {
   const DecodeParams& p = s.p;
   const int blocks = gridDim.x, groups = kDecodeThreads >> (__ffs(blocks) - 1), group = threadIdx.x >> (__ffs(blocks) - 1);
@@ -240,14 +244,49 @@ template <typename Products> __device__ void tell_sums(const Step& s, const Clus
   }
   __syncthreads();
   const Share share(s.keys_of(kCompressedBranch));
+  if (share.lo == share.hi) return;
+  constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = kDecodeThreads / kLanes * 4; // heads of a lane; keys of a turn
+  constexpr int kTurns = 4; // whose loads are under way
   const float scale = p.scale * kLog2E;
+  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * 4;
+  const float* from = c.logits + lane * share.stride() - share.lo + mine;
+  float top[kEach], norm[kEach];
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int j = lane + e * kLanes;
+    top[e] = j < p.h ? c.tops[j] : 0, norm[e] = j < p.h ? c.norms[j] : 0;
+  }
+  float4 next[kTurns][kEach];
+  const auto load = [&](float4(&to)[kEach], int first) {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e)
+      if (first + mine < share.hi && lane + e * kLanes < p.h) to[e] = *reinterpret_cast<const float4*>(from + e * kLanes * share.stride() + first);
+  };
+#pragma unroll
+  for (int u = 0; u < kTurns; ++u) load(next[u], share.lo + u * kAtOnce);
 #pragma unroll 1
-  for (int i = share.lo + threadIdx.x; i < share.hi; i += kDecodeThreads) {
-    float sum = 0;
-#pragma unroll 8
-    for (int j = 0; j < p.h; ++j) sum += c.norms[j] * power2((c.logits[j * share.stride() + i - share.lo] - c.tops[j]) * scale);
-#pragma unroll 8
-    for (int to = 0; to < blocks; ++to) peer(c.sums, to)[i] = sum;
+  for (int of = share.lo; of < share.hi; of += kTurns * kAtOnce) {
+#pragma unroll
+    for (int u = 0; u < kTurns; ++u) {
+      const int first = of + u * kAtOnce;
+      if (first >= share.hi) break;
+      float sum[4] = {};
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) {
+        if (lane + e * kLanes >= p.h) continue;
+        const float x[4] = {next[u][e].x, next[u][e].y, next[u][e].z, next[u][e].w};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sum[k] += norm[e] * power2((x[k] - top[e]) * scale);
+      }
+      load(next[u], first + kTurns * kAtOnce);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+#pragma unroll
+        for (int by = 1; by < kLanes; by *= 2) sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], by);
+      if (first + mine >= share.hi) continue;
+#pragma unroll 1
+      for (int to = lane; to < blocks; to += kLanes) *reinterpret_cast<float4*>(peer(c.sums, to) + first + mine) = {sum[0], sum[1], sum[2], sum[3]};
+    }
   }
 }
 
@@ -258,36 +297,38 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
   const int me = threadIdx.x, rank = blockIdx.x, blocks = gridDim.x;
   const int block = me & (blocks - 1), group = me >> (__ffs(blocks) - 1), groups = kDecodeThreads >> (__ffs(blocks) - 1);
   const ClusterShared<Products> c(p, shared_of_block(nsa_dynamic_shared));
+  const double turn = p.turns[me % (Products::kWidth / 2)]; // there are kDecodePairs
   next_may_start();
   await_previous();
   Step s(p, kCompressedBranch, blockIdx.z, blockIdx.y);
-  const bool runs = begin(s, c);
+  const bool runs = begin(s, c, turn);
   cluster_wait();
   if (!runs) return;
   const bool selects = s.has(kSelectedBranch), chooses = selects && s.own() >= p.n;
-  const auto stores = [&](int b) { return p.stores >> b & 1; };
+  // set_factors sets those of a branch, whose stats are here. Groups of lanes have a head, and each lane the part of a block.
+  const auto set_factors = [&](int branch) {
+    if (!s.has(branch)) return;
+#pragma unroll 1
+    for (int j = group; j < kMostHeads; j += groups) {
+      const float factor = c.factor(p, branch, j);
+      if (j < p.h) c.factors[(branch * blocks + block) * p.h + j] = factor;
+    }
+  };
 #pragma unroll 1
   for (int turn = 0; turn < kBranches; ++turn) {
     s.turn_to(turn == 0 ? kCompressedBranch : turn == 1 ? kWindowBranch : kSelectedBranch);
-    if (stores(s.branch))
-      attend(s, c, chooses, [&](int u, float4 cell) {
-        if (turn == 2) c.give(1, u, cell);
-        else reinterpret_cast<float4*>(c.kept)[turn * p.h * c.kCells + u] = cell;
-      });
+    const bool attends = p.stores >> s.branch & 1;
+    if (attends) attend(s, c, chooses, turn == 1);
+    if (turn == 0) continue;
     if (turn == 1) {
+      if (!attends) cluster_arrive();
       cluster_wait(); // 1: all stats of the compressed branch are here
       if (chooses) tell_sums(s, c);
     }
     cluster_arrive();
-    if (turn == 0) continue;
-    cluster_wait(); // 2, 3
+    set_factors(turn == 1 ? kCompressedBranch : kWindowBranch);
+    cluster_wait(); // 2: all sums; 3: all of o
     if (turn == 2) break;
-#pragma unroll 1
-    for (int j = group; j < 2 * kMostHeads; j += groups) {
-      const int head = j % kMostHeads;
-      const float factor = c.factor(p, j < kMostHeads ? kCompressedBranch : kWindowBranch, head);
-      if (block == rank && head < p.h) c.factors[j / kMostHeads * p.h + head] = factor;
-    }
     if (chooses) {
       pick(s, c.work, [=](int i) { return c.sums[i]; }, c.idx);
     } else {
@@ -296,37 +337,27 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
     __syncthreads();
     if (rank == 0)
       for (int f = me; f < p.n; f += kDecodeThreads) p.idx[s.at() * p.n + f] = c.idx[f];
-#pragma unroll 1
-    for (int u = me; u < p.h * c.kCells; u += kDecodeThreads) {
-      const float4* kept = reinterpret_cast<const float4*>(c.kept) + u;
-      float4 sum = {0, 0, 0, 0};
-      if (s.has(kCompressedBranch)) add_cell(sum, c.factors[u / c.kCells], kept[0]);
-      if (s.has(kWindowBranch)) add_cell(sum, c.factors[p.h + u / c.kCells], kept[p.h * c.kCells]);
-      c.give(0, u, sum);
-    }
   }
+  set_factors(kSelectedBranch);
+  __syncthreads();
 
   if (rank == 0 && me < kBranches) {
     int read = 0;
-    for (int i = 0; i < blocks; ++i) read += stores(me) ? c.counts[me * blocks + i] : 0;
+    for (int i = 0; i < blocks; ++i) read += p.stores >> me & 1 ? c.counts[me * blocks + i] : 0;
     p.read[s.at() * kBranches + me] = read;
   }
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
-  const float4* slices = reinterpret_cast<const float4*>(c.slices);
-  if (selects) {
-#pragma unroll 1
-    for (int j = group; j < kMostHeads; j += groups) {
-      const float factor = c.factor(p, kSelectedBranch, j);
-      if (j < p.h) c.factors[block * p.h + j] = factor;
-    }
-    __syncthreads();
-  }
 #pragma unroll 1
   for (int first = 0; first < c.slice; first += groups) { // a group of lanes adds up a cell
     const int i = first + group, u = i * blocks + rank, head = u / c.kCells, dim = u % c.kCells * 4;
     const bool in = i < c.slice && head < p.h;
-    float4 sum = in ? slices[2 * block * c.slice + i] : float4{0, 0, 0, 0};
-    if (in && selects) add_cell(sum, c.factors[block * p.h + head], slices[(2 * block + 1) * c.slice + i]);
+    float4 sum = {0, 0, 0, 0};
+#pragma unroll
+    for (int b = 0; b < kBranches; ++b)
+      if (in && s.has(b)) {
+        const int part = b * blocks + block;
+        add_cell(sum, c.factors[part * p.h + head], reinterpret_cast<const float4*>(c.slices)[part * c.slice + i]);
+      }
     for (int by = 1; by < blocks; by *= 2) {
       sum.x += __shfl_xor_sync(0xffffffffu, sum.x, by), sum.y += __shfl_xor_sync(0xffffffffu, sum.y, by);
       sum.z += __shfl_xor_sync(0xffffffffu, sum.z, by), sum.w += __shfl_xor_sync(0xffffffffu, sum.w, by);
@@ -352,7 +383,11 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
   NSA_DECODE_CLUSTER(4, __VA_ARGS__) \
   NSA_DECODE_CLUSTER(2, __VA_ARGS__)
 
-NSA_DECODE_CLUSTERS(mma64_bf16, 4, MatrixUnits<nsa::bf16, 64>)
-NSA_DECODE_CLUSTERS(mma64_f16, 4, MatrixUnits<nsa::f16, 64>)
-NSA_DECODE_CLUSTERS(mma128_bf16, 2, MatrixUnits<nsa::bf16, 128>)
-NSA_DECODE_CLUSTERS(mma128_f16, 2, MatrixUnits<nsa::f16, 128>)
+NSA_DECODE_CLUSTERS(mma64x8_bf16, 4, MatrixUnits<nsa::bf16, 64, 8>)
+NSA_DECODE_CLUSTERS(mma64x16_bf16, 3, MatrixUnits<nsa::bf16, 64, 16>)
+NSA_DECODE_CLUSTERS(mma128x8_bf16, 3, MatrixUnits<nsa::bf16, 128, 8>)
+NSA_DECODE_CLUSTERS(mma128x16_bf16, 2, MatrixUnits<nsa::bf16, 128, 16>)
+NSA_DECODE_CLUSTERS(mma64x8_f16, 4, MatrixUnits<nsa::f16, 64, 8>)
+NSA_DECODE_CLUSTERS(mma64x16_f16, 3, MatrixUnits<nsa::f16, 64, 16>)
+NSA_DECODE_CLUSTERS(mma128x8_f16, 3, MatrixUnits<nsa::f16, 128, 8>)
+NSA_DECODE_CLUSTERS(mma128x16_f16, 2, MatrixUnits<nsa::f16, 128, 16>)

@@ -1,15 +1,17 @@
 // The products of one token's heads with the keys and values of the cache, as two kinds of a class that a warp works with:
 //
-//   MatrixUnits<T, W>  bf16 and f16, up to 16 heads, dims that are multiples of 8 up to W: mma.m16n8k16
-//   Cores<T>           all types and sizes
+//   MatrixUnits<T, W, H>  bf16 and f16, up to H = 8 or 16 heads, dims that are multiples of 8 up to W: mma.m16n8k16
+//   Cores<T>              all types and sizes
 //
 // A warp takes kKeys keys at a time. Its heads share their largest logits, which grow from step to step. A class has
 //
-//   q_bytes, floats   its shared memory: for q, and for the state of each warp    (decode.go has them, too)
-//   fetch             begins to read the first keys; row(i) is the row of key i, and from `end` on none is read
+//   q_bytes, floats   its shared memory: for q, and for each warp    (decode.go has them, too)
+//   start             nothing has been added up
+//   fetch             begins to read the keys of the first steps: those from `first` on, and every `all` keys; row(i) is the row of key i
 //   stage             puts the rotated heads into shared memory, by all threads
-//   step              takes the keys fetched, and fetches those from `next` on
-//   finish            o, largest logits and sums of the warp to its state, as a Part has them; returns the keys read
+//   take              reads them there
+//   step              takes the oldest keys fetched, and fetches others
+//   finish            o, largest logits and sums of the warp to its shared memory, as a Part has them; returns the keys read
 #pragma once
 
 #include "../attention/attention_softmax.cuh"
@@ -31,6 +33,9 @@ struct Source {
   Logits logits;
 };
 
+// The first place of a row in shared memory from `at` on, at most 256 bytes behind it.
+__device__ inline float* row_from(void* at) { return reinterpret_cast<float*>(static_cast<char*>(at) + -shared_address(at) % 256); }
+
 // rotation_of returns the rotation of a pair of dims at the token of s.
 __device__ inline float2 rotation_of(const Step& s, int pair) { return rotation_at(s.t, s.p.turns[pair], false); }
 
@@ -41,194 +46,208 @@ __device__ inline void rotations(const Step& s, float2* rotation) {
   __syncthreads();
 }
 
-// Heads are the rows of both products, and so the sums of the first one are the left factor of the second one as they lie. The right
-// factors come from memory to registers, 16 bytes a lane: dims and keys are permuted alike on both sides of a product, so that
-//
-//   lane (g, t) = (lane/4, lane%4) has    q     heads g and g+8, dims 32c+8t .. +7
-//                                         key   columns g of both eights of keys, the same dims
-//                                         value keys 2t and 2t+1 of both eights, dims 64e+8g .. +7
-//                                         o     heads g and g+8, dims 64e+16t .. +15
-template <typename T, int W> struct MatrixUnits {
+// Keys, and then dims, are the rows of the products, and heads their columns: logits [keys,heads] = k q^T, whose exponentials are
+// transposed, and o [dims,heads] += v^T p. A lane (g, t) = (lane/4, lane%4) has heads 2t and 2t+1 of each eight of them: of logits
+// those of keys g and g+8, of o dims g and g+8 of each sixteen. Keys and values lie in kSlots slots of a warp's ring, which are filled as
+// many steps ahead: [16,W] each, cell c of 16 bytes of a row at c ^ row%8, so that reads find all banks.
+template <typename T, int W, int H> struct MatrixUnits {
   using Type = T;
-  static constexpr int kKeys = 16, kWidth = W, kChunks = W / 32, kHalves = W / 64;
-  float o[kHalves][8][4];
-  Softmax softmax[2];                         // of heads g and g+8
-  int32_t mine[2], theirs[4];                 // rows of this lane's columns, and of the keys of its values; -1: none
-  uint4 key[2][kChunks], value[4][kHalves];   // that are fetched
+  static constexpr int kKeys = 16, kWidth = W, kChunks = W / 16, kTiles = H / 8, kMostHeads = H;
+  static constexpr int kSlots = W == 64 ? 3 : 2, kSide = kKeys * W * 2, kSlot = 2 * kSide; // in bytes: keys or values; both
+  static constexpr int kPitch = W + 8; // of q [H,pitch]
+  float o[kChunks][kTiles][4];
+  uint32_t heads[kChunks][kTiles][2];
+  Softmax softmax[kTiles][2]; // sums are those of this lane's keys
+  uint32_t ring, slot;        // its beginning and that of the oldest slot, multiples of a row
   int read;
 
-  static __device__ int floats(const DecodeParams& p) { return p.h * p.value_dim + 2 * p.h; }
-  static __device__ int q_bytes(const DecodeParams&) { return 16 * W * sizeof(T); }
+  static __device__ int floats(const DecodeParams& p) { return (max(kSlots * kSlot / 4, p.h * p.value_dim + 2 * p.h) + 63) / 64 * 64; }
+  static __device__ int q_bytes(const DecodeParams&) { return H * kPitch * sizeof(T); }
 
   static __device__ void stage(const Step& s, float2*, void* q) {
     constexpr int kPairs = W / 2, kRows = kDecodeThreads / kPairs; // a thread has one pair of dims, of every kRows-th head
     const DecodeParams& p = s.p;
     const int pair_of = threadIdx.x % kPairs, first = threadIdx.x / kPairs;
     const bool in = 2 * pair_of < p.dim;
-    uint32_t raw[16 / kRows];
+    uint32_t raw[H / kRows];
 #pragma unroll
-    for (int i = 0; i < 16 / kRows; ++i) {
+    for (int i = 0; i < H / kRows; ++i) {
       const int j = first + i * kRows;
       raw[i] = in && j < p.h ? reinterpret_cast<const uint32_t*>(static_cast<const T*>(p.q) + (s.at() * p.h + j) * p.dim)[pair_of] : 0;
     }
     const float2 rotation = rotation_of(s, in ? pair_of : 0);
 #pragma unroll
-    for (int i = 0; i < 16 / kRows; ++i) {
+    for (int i = 0; i < H / kRows; ++i) {
       T lanes[2];
       memcpy(lanes, raw + i, sizeof lanes);
       float x = to_float(lanes[0]), y = to_float(lanes[1]);
       turn_pair(x, y, rotation);
-      static_cast<uint32_t*>(q)[(first + i * kRows) * kPairs + pair_of] = pair<T>(x, y);
+      static_cast<uint32_t*>(q)[(first + i * kRows) * kPitch / 2 + pair_of] = pair<T>(x, y);
     }
     __syncthreads();
   }
 
-  __device__ void start(const DecodeParams&, float*) {
+  __device__ void start(const DecodeParams&, float* shared) {
 #pragma unroll
-    for (int e = 0; e < kHalves; ++e)
+    for (int c = 0; c < kChunks; ++c)
 #pragma unroll
-      for (int j = 0; j < 8; ++j)
+      for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) o[e][j][i] = 0;
-    softmax[0].start(), softmax[1].start(), read = 0;
+        for (int e = 0; e < 4; ++e) o[c][i][e] = 0;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) softmax[i][0].start(), softmax[i][1].start();
+    ring = slot = shared_address(shared), read = 0;
   }
 
-  static __device__ uint4 cell(const void* base, int row, int dim, int at) {
-    if (row < 0 || at >= dim) return {0, 0, 0, 0};
-    return *reinterpret_cast<const uint4*>(static_cast<const char*>(base) + at * int(sizeof(T)) + int64_t(row) * (dim * int(sizeof(T))));
-  }
-  // Element i of two cells.
-  static __device__ uint32_t both(const uint4& a, const uint4& b, int i) {
-    const uint32_t x = i < 2 ? a.x : i < 4 ? a.y : i < 6 ? a.z : a.w, y = i < 2 ? b.x : i < 4 ? b.y : i < 6 ? b.z : b.w;
-    return i % 2 ? (x >> 16) | (y & 0xffff0000u) : (x & 0xffffu) | (y << 16);
+  __device__ void take(const void* q) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint32_t from = shared_address(static_cast<const T*>(q) + (8 * i + lane % 8) * kPitch + lane / 8 * 8);
+#pragma unroll
+      for (int c = 0; c < kChunks; c += 2) {
+        uint32_t v[4];
+        read_fragments<false>(v, from + c * 32);
+        heads[c][i][0] = v[0], heads[c][i][1] = v[1], heads[c + 1][i][0] = v[2], heads[c + 1][i][1] = v[3];
+      }
+    }
   }
 
-  template <typename Row> __device__ void find(int first, int end, Row row) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  // fill begins to copy the keys of a step to the oldest slot, which becomes the newest one. Rows behind the last one are that once more.
+  template <typename Row> __device__ void fill(const DecodeParams& p, const Source& from, int first, int end, Row row) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if (first < end) {
+      const int key = first + lane % kKeys, mine = row(min(key, end - 1));
+      read += lane < kKeys && key < end;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) mine[i] = first + 8 * i + g < end ? int32_t(row(first + 8 * i + g)) : -1;
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t of = __shfl_sync(0xffffffffu, mine, 8 * i + g);
+        const char* key = static_cast<const char*>(from.keys) + uint64_t(of) * uint32_t(2 * p.dim) + 16 * t;
+        const char* value = static_cast<const char*>(from.values) + uint64_t(of) * uint32_t(2 * p.value_dim) + 16 * t;
+        const uint32_t to = slot + (8 * i + g) * W * 2;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) theirs[i] = __shfl_sync(0xffffffffu, mine[i / 2], (2 * t + i % 2) * 4);
-    if (t == 0) read += (mine[0] >= 0) + (mine[1] >= 0);
+        for (int c = 0; c < W / 8; c += 4) {
+          const uint32_t at = to + c / 8 * 128 + ((c % 8 + t) ^ g) * 16;
+          copy_cell(at, key + c * 16, 8 * (c + t) < p.dim);
+          if (from.values) copy_cell(at + kSide, value + c * 16, 8 * (c + t) < p.value_dim);
+        }
+      }
+    }
+    copy_commit(); // of nothing, too: slots are counted
+    slot = slot == ring + (kSlots - 1) * kSlot ? ring : slot + kSlot;
   }
-  __device__ void fetch_keys(const DecodeParams& p, const Source& from) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) key[i][c] = cell(from.keys, mine[i], p.dim, 32 * c + threadIdx.x % 4 * 8);
+  template <typename Row> __device__ void fetch(const DecodeParams& p, const Source& from, int first, int all, int end, Row row) {
+#pragma unroll 1
+    for (int i = 0; i < kSlots; ++i) fill(p, from, first + i * all, end, row);
   }
-  __device__ void fetch_values(const DecodeParams& p, const Source& from) {
+
+  // raise raises the largest logits to those of a step.
+  __device__ void raise(const float (&x)[kTiles][4], float scale) {
+    bool more = false;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int e = 0; e < kHalves; ++e) value[i][e] = cell(from.values, from.values ? theirs[i] : -1, p.value_dim, 64 * e + threadIdx.x % 32 / 4 * 8);
-  }
-  template <typename Row> __device__ void fetch(const DecodeParams& p, const Source& from, int first, int end, Row row) {
-    find(first, end, row);
-    fetch_keys(p, from);
-    fetch_values(p, from);
+      for (int e = 0; e < 2; ++e) more |= fmaxf(x[i][e], x[i][e + 2]) > softmax[i][e].top;
+    if (!__any_sync(0xffffffffu, more)) return;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float best = fmaxf(x[i][e], x[i][e + 2]);
+#pragma unroll
+        for (int by = 4; by < 32; by *= 2) best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, by));
+        const float factor = softmax[i][e].raise(best, scale);
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) o[c][i][e] *= factor, o[c][i][e + 2] *= factor;
+      }
   }
 
   template <typename Row>
-  __device__ void step(const DecodeParams& p, const Source& from, const void* q, float*, int first, int next, int end, Row row) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    float x[2][4] = {}; // [eight of keys][head g: keys 2t, 2t+1; head g+8: the same]
+  __device__ void step(const DecodeParams& p, const Source& from, float*, int first, int all, int end, Row row) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, matrix = lane / 8, r = lane % 8;
+    copy_wait<kSlots - 1>();
+    __syncwarp();
+    float x[kTiles][4] = {};
+    const uint32_t keys = slot + (matrix % 2 * 8 + r) * W * 2 + (matrix / 2 ^ r) * 16;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      const uint4* cells = static_cast<const uint4*>(q) + 4 * c + t;
-      const uint4 low = cells[g * (W / 8)], high = cells[(g + 8) * (W / 8)];
-      const uint32_t a[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+      uint32_t key[4];
+      read_fragments<false>(key, keys ^ (c * 32));
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        multiply_fragments<T>(x[i], a[0], key[i][c].x, key[i][c].y);
-        multiply_fragments<T>(x[i], a[1], key[i][c].z, key[i][c].w);
-      }
+      for (int i = 0; i < kTiles; ++i) multiply_fragments<T>(x[i], key, heads[c][i][0], heads[c][i][1]);
     }
+    if (from.logits.to) { // rows of logits have room for all keys of a step
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+      for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const bool in = theirs[2 * i + e % 2] >= 0;
-        const int head = g + e / 2 * 8;
-        if (from.logits.to && in && head < p.h) from.logits.to[head * from.logits.stride + first + 8 * i + 2 * t + e % 2] = x[i][e];
-        if (!in) x[i][e] = -INFINITY;
-      }
-    if (next < end) { // registers of the keys are free now, and those of the values at the end of the step
-      find(next, end, row);
-      fetch_keys(p, from);
+        for (int e = 0; e < 2; ++e) {
+          const int head = 8 * i + 2 * t + e;
+          float* to = from.logits.to + head * from.logits.stride + first + g;
+          if (head < p.h) to[0] = x[i][e], to[8] = x[i][e + 2];
+        }
+    }
+    if (first + kKeys > end) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (first + g + e / 2 * 8 >= end) x[i][e] = -INFINITY;
     }
     const float scale = p.scale * kLog2E;
+    raise(x, scale);
+    uint32_t power[kTiles][2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float best = fmaxf(fmaxf(x[0][2 * r], x[0][2 * r + 1]), fmaxf(x[1][2 * r], x[1][2 * r + 1]));
-      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-      const float factor = softmax[r].raise(best, scale), base = softmax[r].base();
+    for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-#pragma unroll
-        for (int e = 2 * r; e < 2 * r + 2; ++e) softmax[r].sum += x[i][e] = power2((x[i][e] - base) * scale);
-#pragma unroll
-      for (int e = 0; e < kHalves; ++e)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) o[e][j][2 * r] *= factor, o[e][j][2 * r + 1] *= factor;
+      for (int e = 0; e < 4; ++e) {
+        Softmax& of = softmax[i][e % 2];
+        of.sum += x[i][e] = power2((x[i][e] - of.base()) * scale);
+      }
+      power[i][0] = transpose_fragment(pair<T>(x[i][0], x[i][1])), power[i][1] = transpose_fragment(pair<T>(x[i][2], x[i][3]));
     }
-    if (!from.values) return;
-    const uint32_t a[4] = {pair<T>(x[0][0], x[0][1]), pair<T>(x[0][2], x[0][3]), pair<T>(x[1][0], x[1][1]), pair<T>(x[1][2], x[1][3])};
+    if (from.values) {
+      const uint32_t values = slot + kSide + (matrix / 2 * 8 + r) * W * 2 + (matrix % 2 ^ r) * 16;
 #pragma unroll
-    for (int e = 0; e < kHalves; ++e)
+      for (int c = 0; c < kChunks; ++c) {
+        uint32_t value[4];
+        read_fragments<true>(value, values ^ (c * 32));
 #pragma unroll
-      for (int j = 0; j < 8; ++j) multiply_fragments<T>(o[e][j], a, both(value[0][e], value[1][e], j), both(value[2][e], value[3][e], j));
-    if (next < end) fetch_values(p, from);
+        for (int i = 0; i < kTiles; ++i) multiply_fragments<T>(o[c][i], value, power[i][0], power[i][1]);
+      }
+    }
+    __syncwarp();
+    fill(p, from, first + kSlots * all, end, row);
   }
 
-  __device__ int finish(const DecodeParams& p, float* to) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    for (int r = 0; r < 2; ++r) {
-      const int head = g + 8 * r;
-      float sum = softmax[r].sum;
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (head >= p.h) continue;
-#pragma unroll
-      for (int e = 0; e < kHalves; ++e)
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int dim = 64 * e + 16 * t + 8 * i + j;
-            if (dim < p.value_dim) to[head * p.value_dim + dim] = o[e][j][2 * r + i];
-          }
-      if (t == 0) to[p.h * p.value_dim + head] = softmax[r].top, to[p.h * p.value_dim + p.h + head] = sum;
-    }
-    return warp_sum(read);
-  }
-
-  // finish_cells does this with o as rows [h,kRow] of cells of four dims, and the largest logits and the sums in stats [2,h]. Cells lie
-  // such that all lanes write to banks of shared memory of their own.
-  static constexpr int kRow = W + 8;
-  static __device__ int cell_at(int head, int i) { return head * kRow + 4 * (i ^ (i >> 3 & 1)); }
-  __device__ int finish_cells(const DecodeParams& p, float* to, float* stats) {
+  // give writes o, that of a head with `row` floats, the largest logits and the sums.
+  __device__ int give(const DecodeParams& p, float* to, int row, int width, float* tops) {
+    __syncwarp(); // no lane reads the ring
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int head = g + 8 * r;
-      float sum = softmax[r].sum;
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (head >= p.h) continue;
+    for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int e = 0; e < kHalves; ++e)
+      for (int e = 0; e < 2; ++e) {
+        const int head = 8 * i + 2 * t + e;
+        float sum = softmax[i][e].sum;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const auto& x = o[e];
-          const int j = i % 2 * 4, c = 2 * r + i / 2;
-          *reinterpret_cast<float4*>(to + cell_at(head, 16 * e + 4 * t + i)) = {x[j][c], x[j + 1][c], x[j + 2][c], x[j + 3][c]};
+        for (int by = 4; by < 32; by *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
+        if (head >= p.h) continue;
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+          const int dim = 16 * c + g;
+          if (dim < width) to[head * row + dim] = o[c][i][e];
+          if (dim + 8 < width) to[head * row + dim + 8] = o[c][i][e + 2];
         }
-      if (t == 0) stats[head] = softmax[r].top, stats[p.h + head] = sum;
-    }
+        if (g == 0) tops[head] = softmax[i][e].top, tops[p.h + head] = sum;
+      }
     return warp_sum(read);
   }
+  __device__ int finish(const DecodeParams& p, float* to) { return give(p, to, p.value_dim, p.value_dim, to + p.h * p.value_dim); }
+
+  // finish_rows does this with o as rows [h,kRow], such that all lanes write to banks of shared memory of their own.
+  static constexpr int kRow = W + 4;
+  static __device__ int row_floats(const DecodeParams& p) { return max(kSlots * kSlot / 4, p.h * kRow); }
+  __device__ int finish_rows(const DecodeParams& p, float* to, float* tops) { return give(p, to, kRow, W, tops); }
 };
 
 // A lane has a key in the first product and a dim in the second one. The state of a warp lies in shared memory, as a Part has it; behind
@@ -236,6 +255,7 @@ template <typename T, int W> struct MatrixUnits {
 template <typename T> struct Cores {
   using Type = T;
   static constexpr int kKeys = 32, kHeads = 4; // heads that a lane computes at a time
+  const float* q;
   int read;
 
   static __device__ int floats(const DecodeParams& p) { return p.h * p.value_dim + 35 * p.h + 32; }
@@ -262,10 +282,11 @@ template <typename T> struct Cores {
     __syncwarp();
   }
 
-  template <typename Row> __device__ void fetch(const DecodeParams&, const Source&, int, int, Row) {}
+  template <typename Row> __device__ void fetch(const DecodeParams&, const Source&, int, int, int, Row) {}
+  __device__ void take(const void* from) { q = static_cast<const float*>(from); }
 
   template <typename Row>
-  __device__ void step(const DecodeParams& p, const Source& from, const void* q, float* state, int first, int, int end, Row row) {
+  __device__ void step(const DecodeParams& p, const Source& from, float* state, int first, int, int end, Row row) {
     const int lane = threadIdx.x % 32, i = first + lane;
     const int64_t mine = i < end ? row(i) : -1;
     float *top = state + p.h * p.value_dim, *sum = top + p.h, *factors = sum + p.h, *x = factors + p.h;
@@ -279,7 +300,7 @@ template <typename T> struct Cores {
       for (int c = 0; c < p.dim && mine >= 0; ++c) {
         const float k = to_float(key[c]);
         for (int e = 0; e < kHeads; ++e)
-          if (j + e < p.h) dot[e] += static_cast<const float*>(q)[(j + e) * p.dim + c] * k;
+          if (j + e < p.h) dot[e] += q[(j + e) * p.dim + c] * k;
       }
       for (int e = 0; e < kHeads && j + e < p.h; ++e) {
         if (from.logits.to && mine >= 0) from.logits.to[(j + e) * from.logits.stride + i] = dot[e];

@@ -43,6 +43,19 @@ template <bool Transposed> void read_fragments(uint32_t (&v)[4], uint32_t from) 
   });
 }
 
+// movmatrix: an 8x8 matrix of 2-byte elements, transposed.
+inline uint32_t transpose_fragment(uint32_t v) {
+  host_warp(&v, [](void* const* lanes) {
+    uint16_t x[8][8];
+    for (int l = 0; l < 32; l++) memcpy(&x[l / 4][l % 4 * 2], lanes[l], 4);
+    for (int l = 0; l < 32; l++) {
+      const uint16_t two[2] = {x[l % 4 * 2][l / 4], x[l % 4 * 2 + 1][l / 4]};
+      memcpy(lanes[l], two, 4);
+    }
+  });
+  return v;
+}
+
 struct HostProduct { float* c; const uint32_t* a; uint32_t b[2]; };
 template <typename T> void host_product(void* const* lanes);  // products.cc, since it takes more time than all else
 

@@ -68,12 +68,15 @@ struct Worker {
   void* scheduler;
   Kernel kernel;
   Argument argument;
-  char* shared;  // its dynamic shared memory
+  char* shared;  // their dynamic shared memory
   int shared_bytes, apart;  // of a block; from one block to the next
   long steps = 0;  // barriers that threads have passed, and threads that have ended
   long phases = 0;  // of barriers in shared memory that have ended
 
-  Barrier& block() { return blocks[current / threads]; }
+  int rank() { return current / threads; }  // of the block in its cluster
+  char* shared_of_block() { return shared + rank() * apart; }
+  Touched& word(uint32_t i) { return touched[rank() * (shared_bytes / 4) + i]; }
+  Barrier& block() { return blocks[rank()]; }
   long round() { return block().round + phases; }
 
   Fiber& fiber() { return fibers[current]; }
@@ -142,7 +145,9 @@ void run_blocks(int blocks, bool backwards) {
     f.at = top - 6;  // six registers
   }
   // A warp goes on until all of its threads wait for other ones.
-  for (int left = threads; left > 0;)
+  long steps = -1;
+  for (int left = threads, idle = 0; left > 0; idle = steps == w.steps ? idle + 1 : 0, steps = w.steps) {
+    if (idle == 3) host_fail("threads wait for each other");
     for (int first = 0; first < threads; first += 32)
       for (long before = -1; before != w.steps;) {
         before = w.steps;
@@ -156,6 +161,7 @@ void run_blocks(int blocks, bool backwards) {
           if (f.done) left--, w.steps++;
         }
       }
+  }
 }
 
 }  // namespace
@@ -209,18 +215,18 @@ void host_warp(void* mine, Operation all) {
   wait(me->warp(), all);
 }
 
-uint32_t host_shared_address(const void* p) { return uint32_t(static_cast<const char*>(p) - me->shared); }
+uint32_t host_shared_address(const void* p) { return uint32_t(static_cast<const char*>(p) - me->shared_of_block()); }
 static char* shared_at(uint32_t at, int bytes) {
   if (at % bytes != 0) host_fail("an address in shared memory that is not aligned");
   if (int64_t(at) + bytes > me->shared_bytes) host_fail("an address behind the shared memory");
-  return me->shared + at;
+  return me->shared_of_block() + at;
 }
 const void* host_read(uint32_t at, int bytes) {
   const char* p = shared_at(at, bytes);
   const long round = me->round();
   const int warp = me->current / 32;
   for (uint32_t i = at / 4; i < (at + bytes) / 4; i++) {
-    Touched& t = me->touched[i];
+    Touched& t = me->word(i);
     if (t.written == round && t.writer != warp) host_fail("a read of what another warp has just written");
     if (t.read != round) t.read = round, t.readers = 0;
     t.readers |= 1u << warp;
@@ -232,7 +238,7 @@ void* host_write(uint32_t at, int bytes) {
   const long round = me->round();
   const int warp = me->current / 32;
   for (uint32_t i = at / 4; i < (at + bytes) / 4; i++) {
-    Touched& t = me->touched[i];
+    Touched& t = me->word(i);
     if (t.written == round && t.writer != warp) host_fail("a write over what another warp has just written");
     if (t.read == round && t.readers != 1u << warp) host_fail("a write over what another warp has just read");
     t.written = round, t.writer = warp;
@@ -278,7 +284,7 @@ extern "C" int nsa_host_launch(void* f, const Index3* grid, const Index3* block,
   memcpy(&w.argument, params, size);
   if (int64_t(w.fibers.size()) < threads) w.fibers.resize(threads), w.warps.resize((threads + 31) / 32);
   if (int64_t(w.blocks.size()) < cluster) w.blocks.resize(cluster);
-  if (int64_t(w.touched.size()) < shared / 4) w.touched.resize(shared / 4);
+  if (int64_t(w.touched.size()) < cluster * (shared / 4)) w.touched.resize(cluster * (shared / 4));
   gridDim = *grid, blockDim = *block;
   const bool order = backwards;
   for (int64_t i; (i = (*next)++) < clusters;) {
