@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,8 +16,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -115,20 +119,31 @@ func TestByTime(t *testing.T) {
 	}
 }
 
-// TestNotFinite: a learning rate that ends in NaN is an error that names the first tensor with it and the checkpoint to go on from.
+// TestNotFinite: a learning rate that ends in NaN is an error that names the first tensor with it, by a weight near it, and the checkpoint
+// to go on from. Weights that begin with one are named themselves.
 func TestNotFinite(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "run")
-	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-out", folder)
-	r, err := runArgs(t, args...)
-	require.ErrorContains(t, err, "lower -lr")
-	require.Regexp(t, "NaN|Inf", err.Error())
-	t.Log(err)
-	if names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t); len(names) > 0 {
-		_, damaged, err := newest(folder)
-		require.NoError(t, err)
-		require.Empty(t, damaged)
+	for precision, b := range map[string]graph.Backend{"f32": graph.NewCPU(0), "bf16": fakedevice.NewHalf()} {
+		folder := filepath.Join(t.TempDir(), "run")
+		args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision, "-out", folder)
+		r, err := runOn(t.Context(), b, testutil.Must(Parse(args, io.Discard))(t), io.Discard)
+		require.ErrorContains(t, err, "lower -lr")
+		require.Regexp(t, `element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
+		t.Log(err)
+		if names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t); len(names) > 0 {
+			_, damaged, err := newest(folder)
+			require.NoError(t, err)
+			require.Empty(t, damaged)
+		}
+		require.Less(t, r.Steps, 20)
 	}
-	require.Less(t, r.Steps, 20)
+	args := smallArgs(t, 2)
+	o := testutil.Must(Parse(args, io.Discard))(t)
+	w := testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, 1))(t)
+	w.Tensors["layers.1.mlp.w1.weight"].Float32s()[7] = float32(math.Inf(1))
+	init := filepath.Join(t.TempDir(), "nan.safetensors")
+	require.NoError(t, w.Save(init))
+	err := testutil.Err(runArgs(t, append(args, "-init", init, "-out", filepath.Join(t.TempDir(), "run"))...))
+	require.ErrorContains(t, err, "element 7 of the weight layers.1.mlp.w1.weight is +Inf (there is no checkpoint yet; ")
 }
 
 // TestDamaged cuts and changes files of the newest checkpoint: the one before it is used, with a warning, and where all are damaged
