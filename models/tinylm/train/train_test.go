@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -254,19 +255,41 @@ func TestMutatedState(t *testing.T) {
 	}
 }
 
-func TestWatchdog(t *testing.T) {
-	var said bytes.Buffer
-	d := newDisplay(&said)
-	w := &watchdog{what: "reading", since: time.Now(), end: make(chan struct{})}
-	done := make(chan struct{})
-	go func() { defer close(done); w.run(d, 40*time.Millisecond) }()
-	time.Sleep(300 * time.Millisecond)
-	w.phase("evaluating")
-	require.NoError(t, w.close())
-	<-done
-	require.Contains(t, said.String(), "no progress for")
-	require.Contains(t, said.String(), "reading")
-	require.Less(t, strings.Count(said.String(), "\n"), 5, "each time after twice as long")
+// TestStalls: a run that makes no progress says where it stands, each time after twice as long, and goes on. One that does says nothing.
+func TestStalls(t *testing.T) {
+	const patience = 100 * time.Millisecond
+	stall := func() { time.Sleep(15 * patience) }
+	for where, want := range map[string]int{"": 0, "in step 5": 4, "building the models": 4} { // after 1, 2, 4 and 8 times the patience
+		o, said := testutil.Must(Parse(smallArgs(t, 8, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t), new(bytes.Buffer)
+		f := fakedevice.New()
+		stalled := false
+		switch where {
+		case "in step 5":
+			o.stallTime = patience
+			o.stepped = func(step int) {
+				if step == 5 {
+					stall()
+				}
+			}
+		case "building the models":
+			o.stallTime = patience
+			f.Offered = func(_ graph.Site, list []graph.Implementation) []graph.Implementation {
+				if !stalled && f.Streams > 0 { // the weights are on the device
+					stalled = true
+					stall()
+				}
+				return list
+			}
+		}
+		r, err := runOn(t.Context(), f, o, said)
+		require.NoError(t, err)
+		require.Equal(t, 8, r.Steps)
+		count := strings.Count(said.String(), "warning: no progress for ")
+		if where != "" { // a busy machine may stall elsewhere, too
+			count = len(regexp.MustCompile(`warning: no progress for \d+s: `+where+`\n`).FindAllString(said.String(), -1))
+		}
+		require.Equal(t, want, count, said.String())
+	}
 }
 
 func TestLayerStatistics(t *testing.T) {
