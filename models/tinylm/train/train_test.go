@@ -120,31 +120,41 @@ func TestByTime(t *testing.T) {
 	}
 }
 
-// TestNotFinite: a learning rate that ends in NaN is an error that names the first tensor with it, by a weight near it, and the checkpoint
-// to go on from. Weights that begin with one are named themselves.
-func TestNotFinite(t *testing.T) {
-	for precision, b := range map[string]graph.Backend{"f32": graph.NewCPU(0), "bf16": fakedevice.NewHalf()} {
-		folder := filepath.Join(t.TempDir(), "run")
-		args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision, "-out", folder)
-		r, err := runOn(t.Context(), b, testutil.Must(Parse(args, io.Discard))(t), io.Discard)
-		require.ErrorContains(t, err, "lower -lr")
-		require.Regexp(t, `element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
-		t.Log(err)
-		if names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t); len(names) > 0 {
-			_, damaged, err := newest(folder)
-			require.NoError(t, err)
-			require.Empty(t, damaged)
-		}
-		require.Less(t, r.Steps, 20)
+// testNotFinite: a learning rate that ends in NaN is an error that names the first tensor with it, by a weight near it, and the
+// checkpoint to go on from.
+func testNotFinite(t *testing.T, b graph.Backend, precision string) {
+	folder := filepath.Join(t.TempDir(), "run")
+	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision, "-out", folder)
+	r, err := runOn(t.Context(), b, testutil.Must(Parse(args, io.Discard))(t), io.Discard)
+	require.ErrorContains(t, err, "lower -lr")
+	require.Regexp(t, `element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
+	t.Log(err)
+	if names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t); len(names) > 0 {
+		_, damaged, err := newest(folder)
+		require.NoError(t, err)
+		require.Empty(t, damaged)
 	}
+	require.Less(t, r.Steps, 20)
+}
+
+func TestNotFinite(t *testing.T) {
+	testNotFinite(t, graph.NewCPU(0), "f32")
+	testNotFinite(t, fakedevice.NewHalf(), "bf16")
 	args := smallArgs(t, 2)
 	o := testutil.Must(Parse(args, io.Discard))(t)
 	w := testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, 1))(t)
 	w.Tensors["layers.1.mlp.w1.weight"].Float32s()[7] = float32(math.Inf(1))
-	init := filepath.Join(t.TempDir(), "nan.safetensors")
+	init := filepath.Join(t.TempDir(), "inf.safetensors")
 	require.NoError(t, w.Save(init))
 	err := testutil.Err(runArgs(t, append(args, "-init", init, "-out", filepath.Join(t.TempDir(), "run"))...))
 	require.ErrorContains(t, err, "element 7 of the weight layers.1.mlp.w1.weight is +Inf (there is no checkpoint yet; ")
+}
+
+func TestNotFiniteOnGPU(t *testing.T) {
+	b := cudatest.Open(t)
+	for _, precision := range []string{"f32", "bf16", "fp16"} {
+		testNotFinite(t, b, precision)
+	}
 }
 
 // TestDamaged cuts and changes files of the newest checkpoint: the one before it is used, with a warning, and where all are damaged
