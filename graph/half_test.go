@@ -135,3 +135,27 @@ func TestHeldInputs(t *testing.T) {
 		require.EqualValues(t, 14, sum())
 	}
 }
+
+// TestNaNWatchInHalfPrecision: results in half precision are looked at, too, and gradients named after their inputs.
+func TestNaNWatchInHalfPrecision(t *testing.T) {
+	for _, c := range []struct {
+		x, w float64
+		want string
+	}{
+		{1, 1, ""},
+		{1, math.NaN(), "ops: cast: found by the watch: element 0 of the result, near w, is NaN"},
+		{1e30, -1e30, "ops: linear: found by the watch: element 0 of the result, near x, is -Inf"},
+		{3e38, 0, "ops: weight gradient of linear: found by the watch: element 0 of the result, the gradient of w, is +Inf"},
+	} {
+		g := G.NewGraph()
+		x := single(g, "x", func(int) float64 { return c.x }, 3, 1)
+		w := single(g, "w", func(int) float64 { return c.w }, 1, 1)
+		testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(ops.Linear(x, w)))), w))(t)
+		err := newMachine(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16), graph.WithNaNWatch(), graph.WithInfWatch()).RunAll()
+		if c.want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, c.want)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -19,9 +20,9 @@ import (
 )
 
 // WithNaNWatch makes a run end with an error that names the first op whose result holds a NaN, as gorgonia.WithNaNWatch does
-// for a TapeMachine. The results of ops on a device are copied to the host for it, nothing is replayed and no steps are
-// fused, so it is slow. Results in half precision are not looked at, nor are the further outputs of an op, such as the LSE
-// of an attention.
+// for a TapeMachine, and the input of floats that is nearest before it, such as a weight. The results of ops on a device are copied
+// to the host for it, nothing is replayed and no steps are fused, so it is slow. The further outputs of an op, such as the LSE of an
+// attention, are not looked at.
 func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
 
 // WithInfWatch is WithNaNWatch for infinite results.
@@ -38,34 +39,84 @@ var errWatch = errors.New("found by the watch")
 func (o *options) looks() bool { return o.watchNaN || o.watchInf }
 
 // look returns an error if the main result of s holds what is watched for.
-func (m *Machine) look(s *step) error {
+func (m *Machine) look(s *step) (err error) {
 	result := s.out[0]
-	if dt := result.arg.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
+	want := result.arg.Operand
+	switch dt := want.Dtype; {
+	case ops.IsHalf(dt): // in pairs, since no value of the host has such a type: memory goes on behind an odd one
+		want = ops.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{(want.Elements() + 1) / 2}}
+	case dt != tensor.Float32 && dt != tensor.Float64:
 		return nil
 	}
 	v := m.state[result.id].host
 	if result.kind == fromKernel {
-		v = ops.NewValue(result.arg.Operand)
-		if err := errors.Join(m.stream.Download(v, result.arg), m.stream.Synchronize()); err != nil {
+		v = ops.NewValue(want)
+		if err := errors.Join(m.stream.Download(v, ops.Arg{Operand: want, Buf: result.arg.Buf}), m.stream.Synchronize()); err != nil {
 			return err
 		}
 	}
-	if err := ops.HoldValue(&m.cell, v, result.arg.Operand); err != nil {
+	if err := ops.HoldValue(&m.cell, v, want); err != nil {
 		return err
 	}
-	if result.arg.Dtype == tensor.Float32 {
-		return lookAt(&m.opts, cpu.Slice[float32](&m.cell))
+	var at func(i int) float64
+	switch dt := result.arg.Dtype; dt {
+	case tensor.Float64:
+		list := cpu.Slice[float64](&m.cell)
+		at = func(i int) float64 { return list[i] }
+	case tensor.Float32:
+		list := cpu.Slice[float32](&m.cell)
+		at = func(i int) float64 { return float64(list[i]) }
+	default:
+		list := cpu.Slice[int32](&m.cell)
+		at = func(i int) float64 { return halfKind(dt, uint16(list[i/2]>>(16*(i%2)))) }
 	}
-	return lookAt(&m.opts, cpu.Slice[float64](&m.cell))
-}
-
-func lookAt[T float32 | float64](o *options, x []T) error {
-	for i, x := range x {
-		if o.watchNaN && math.IsNaN(float64(x)) || o.watchInf && math.IsInf(float64(x), 0) {
-			return fmt.Errorf("%w: element %d of the result is %v", errWatch, i, x)
+	for i := range result.arg.Elements() {
+		if x := at(i); m.opts.watchNaN && math.IsNaN(x) || m.opts.watchInf && math.IsInf(x, 0) {
+			return fmt.Errorf("%w: element %d of the result%s is %v", errWatch, i, m.nearby(s), x)
 		}
 	}
 	return nil
+}
+
+// halfKind returns NaN or an infinity for a number of half precision that is one, and 0 for any other.
+func halfKind(dt tensor.Dtype, bits uint16) float64 {
+	exponent := uint16(0x7c00)
+	if dt == ops.BFloat16 {
+		exponent = 0x7f80
+	}
+	switch sign := 1 - 2*int(bits>>15); {
+	case bits&exponent != exponent:
+		return 0
+	case bits&^exponent&0x7fff != 0:
+		return math.NaN()
+	default:
+		return math.Inf(sign)
+	}
+}
+
+// nearby says which input's gradient the result of s is, or which input of floats is nearest before it, such as a weight; scalars do
+// not count. It is "" where there is none.
+func (m *Machine) nearby(s *step) string {
+	if wrt := s.out[0].wrt; len(wrt) > 0 {
+		return ", the gradient of " + wrt[0].Name() + ","
+	}
+	seen := map[*G.Node]bool{}
+	for near := (G.Nodes{s.node}); len(near) > 0; {
+		var next G.Nodes
+		for _, n := range near {
+			if dt := n.Dtype(); n.Op() == nil && n.Dims() > 0 && (dt == tensor.Float32 || dt == tensor.Float64) {
+				return ", near " + n.Name() + ","
+			}
+			for _, in := range m.order.inputs[n] {
+				if !seen[in] {
+					seen[in] = true
+					next = append(next, in)
+				}
+			}
+		}
+		near = next
+	}
+	return ""
 }
 
 // setLogger gives a machine that has to log a logger.

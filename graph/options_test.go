@@ -46,8 +46,8 @@ func TestNaNWatch(t *testing.T) {
 			for _, c := range []struct {
 				x    float64
 				want string
-			}{{1, ""}, {-1, "op sqrt (node 1, shape (2)): found by the watch: element 1 of the result is NaN"},
-				{10000, "node 2, shape (2): ops: scaled sum: found by the watch: element 1 of the result is +Inf"}, {0.25, ""}} {
+			}{{1, ""}, {-1, "op sqrt (node 1, shape (2)): found by the watch: element 1 of the result, near x, is NaN"},
+				{10000, "node 2, shape (2): ops: scaled sum: found by the watch: element 1 of the result, near x, is +Inf"}, {0.25, ""}} {
 				let(t, x, 0, c.x)
 				if err := m.RunAll(); c.want == "" {
 					require.NoError(t, err, name)

@@ -2,6 +2,7 @@ package tinylm
 
 import (
 	"math/rand/v2"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -114,4 +115,16 @@ func TestModelWithoutSelected(t *testing.T) {
 	}
 	selected := c.Layers * (c.Dim*c.KVHeads*(c.KeyDim+c.ValueDim) + c.Heads*(c.GateHidden+1))
 	require.Equal(t, small().Parameters()-selected, c.Parameters())
+}
+
+// TestImportsNoPlotting: who imports the model gets none of what shows a training run.
+func TestImportsNoPlotting(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip(err)
+	}
+	packages := string(testutil.Must(exec.Command("go", "list", "-deps", ".").Output())(t))
+	require.Contains(t, packages, "gorgonia.org/gorgonia\n")
+	for _, name := range []string{"gonum.org/v1/plot", "progressbar"} {
+		require.NotContains(t, packages, name)
+	}
 }

@@ -82,6 +82,7 @@ func TestBrokenFiles(t *testing.T) {
 		"no .gz":          {"a.txt.gz", []byte("text and more text"), "unpack: gzip: invalid header"},
 		".gz and more":    {"a.txt.gz", append(pack(t, []byte("text"), ".gz"), "more"...), "behind byte 4 of the content: unexpected EOF"},
 		"short .zst":      {"a.txt.zst", cut(pack(t, bytes.Repeat([]byte("text "), 100), ".zst"), 5), "unpack: behind byte"},
+		"bomb .gz":        {"a.txt.gz", pack(t, bytes.Repeat([]byte("a"), 100<<20), ".gz"), "expand to more than"},
 		"bomb .zst":       {"a.txt.zst", pack(t, bytes.Repeat([]byte("a"), 200<<20), ".zst"), "expand to more than"},
 		"no Parquet":      {"a.parquet", bytes.Repeat([]byte("text "), 100), `ends with`},
 		"short Parquet":   {"a.parquet", cut(parquetBytes(t, good, 10), 10), "parquet"},

@@ -3,6 +3,8 @@ package corpus
 import (
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2"
@@ -28,42 +30,95 @@ func knownPattern(pattern string) (scanner, bool) {
 	return scanner{}, false
 }
 
+// A text's matches take this time at most, 30 times what usual patterns need: some patterns take a time that doubles with each character.
+const (
+	matchTime     = time.Second
+	matchByteTime = 10 * time.Microsecond // more for each byte of the text
+)
+
 // matches finds a regular expression.
-type matches struct{ re *regexp2.Regexp }
+type matches struct {
+	pattern string
+	pool    *sync.Pool // of *regexp2.Regexp: a goroutine sets the time limit of its own
+}
 
 // newMatches compiles a pattern of the reference's regular expressions, those of Oniguruma. A pattern that may mean something else in Go is
 // an error.
-func newMatches(pattern string) (matches, error) {
+func newMatches(pattern string) (m matches, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("pattern %q: %w", pattern, err)
+		}
+	}()
 	translated, err := translate(pattern)
 	if err != nil {
-		return matches{}, fmt.Errorf("pattern %q: %w", pattern, err)
+		return m, err
 	}
 	re, err := regexp2.Compile(translated, regexp2.None)
 	if err != nil {
-		return matches{}, fmt.Errorf("pattern %q: %w", pattern, err)
+		return m, err
 	}
-	return matches{re}, nil
+	m = matches{pattern, &sync.Pool{New: func() any { return regexp2.MustCompile(translated, regexp2.None) }}}
+	m.pool.Put(re)
+	return m, nil
+}
+
+// slowPattern is the error of a pattern that takes too long. Finders, normalizers and decoders have no error but this one, so find panics
+// with it, and what calls them catches it.
+type slowPattern struct{ error }
+
+// catchSlow makes an error of the panic of a slow pattern. It is to be deferred.
+func catchSlow(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case slowPattern:
+		*err = p
+	default:
+		panic(p)
+	}
 }
 
 func (m matches) find(text []byte, found func(from, to int, match bool)) {
+	limit := matchTime + time.Duration(len(text))*matchByteTime
 	runes := []rune(string(text))
+	spans, err := m.spans(runes, limit)
+	if err != nil { // the process may have been stopped meanwhile
+		spans, err = m.spans(runes, limit)
+	}
+	if err != nil {
+		panic(slowPattern{fmt.Errorf("pattern %.60q takes more than %v for a text of %d bytes, want less: it backtracks too much", m.pattern, limit, len(text))})
+	}
 	at, from := 0, 0 // in runes and in bytes
-	next := func(n int, match bool) {
+	next := func(end int, match bool) {
 		to := from
-		for _, r := range runes[at : at+n] {
+		for _, r := range runes[at:end] {
 			to += utf8.RuneLen(r)
 		}
-		if n > 0 || match {
+		if at < end || match {
 			found(from, to, match)
 		}
-		at, from = at+n, to
+		at, from = end, to
 	}
-	// The only error of a match is that its time is over, and it has no limit.
-	for match, _ := m.re.FindRunesMatch(runes); match != nil; match, _ = m.re.FindNextMatch(match) {
-		next(match.Index-at, false)
-		next(match.Length, true)
+	for _, s := range spans {
+		next(s[0], false)
+		next(s[1], true)
 	}
-	next(len(runes)-at, false)
+	next(len(runes), false)
+}
+
+// spans returns the matches in a text, from and to, or an error if they take longer than the limit.
+func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err error) {
+	re := m.pool.Get().(*regexp2.Regexp)
+	defer m.pool.Put(re)
+	end := time.Now().Add(limit)
+	re.MatchTimeout = limit
+	match, err := re.FindRunesMatch(text)
+	for match != nil && err == nil {
+		list = append(list, [2]int{match.Index, match.Index + match.Length})
+		re.MatchTimeout = time.Until(end)
+		match, err = re.FindNextMatch(match)
+	}
+	return list, err
 }
 
 const (

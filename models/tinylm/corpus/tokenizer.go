@@ -85,12 +85,13 @@ func readTokenizer(path, separator string) (*tokenizer, error) {
 }
 
 // parseTokenizer makes a tokenizer of the content of a tokenizer.json.
-func parseTokenizer(b []byte) (*tokenizer, error) {
+func parseTokenizer(b []byte) (t *tokenizer, err error) {
+	defer catchSlow(&err)
 	var f tokenizerFile
 	if err := json.Unmarshal(b, &f); err != nil {
 		return nil, err
 	}
-	t := &tokenizer{hash: sha256.Sum256(b)}
+	t = &tokenizer{hash: sha256.Sum256(b)}
 	t.encoders.New = func() any { return newEncoder(t) }
 	normal, err := flatten(f.Normalizer, "normalizers", 0)
 	if err == nil {
@@ -180,7 +181,8 @@ func (t *tokenizer) size() int        { return len(t.pieces) }
 func (t *tokenizer) separator() int32 { return t.end }
 func (t *tokenizer) identity() string { return fmt.Sprintf("%x %d", t.hash, t.end) }
 
-func (t *tokenizer) decode(ids []int32) (string, error) {
+func (t *tokenizer) decode(ids []int32) (_ string, err error) {
+	defer catchSlow(&err)
 	pieces := make([]string, 0, len(ids))
 	for i, id := range ids {
 		if id < 0 || int(id) >= len(t.pieces) {
@@ -208,7 +210,8 @@ func (t *tokenizer) length(ids []int32) int {
 	return n
 }
 
-func (t *tokenizer) encode(to []int32, text []byte) ([]int32, error) {
+func (t *tokenizer) encode(to []int32, text []byte) (_ []int32, err error) {
+	defer catchSlow(&err)
 	if !utf8.Valid(text) {
 		return nil, errors.New("text is not UTF-8, which the tokenizer needs")
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -128,5 +129,38 @@ func TestAppendTokenOfDecoders(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.want, string(v.appendToken(nil, 0)), "%s %s", c.decoder, c.token)
 		require.Equal(t, len(c.want), v.length([]int32{0}))
+	}
+}
+
+// A pattern whose time doubles with each character of a text is an error of that text, or of the file where it reads its own tokens. The
+// tokenizer goes on with other texts.
+func TestSlowPatterns(t *testing.T) {
+	const slow = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	replace := `{"type":"Replace","pattern":{"Regex":"(a|aa)*b"},"content":""}`
+	for name, members := range map[string]map[string]string{
+		"normalizer":    {"normalizer": replace},
+		"pre-tokenizer": {"pre_tokenizer": `{"type":"Split","pattern":{"Regex":"(a|aa)*b"},"behavior":"Isolated","invert":false}`},
+		"decoder":       {"decoder": `{"type":"Sequence","decoders":[{"type":"Fuse"},` + replace + `]}`},
+		"token":         {"normalizer": replace, "added_tokens": `[{"id":4,"content":"` + slow + `","normalized":true}]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			members["model"] = `{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"aaaaaaaaaa":2,"small":3}}`
+			began := time.Now()
+			v, err := parseTokenizer(wordTokenizer(t, members))
+			if err == nil {
+				_, err = v.encode(nil, []byte(slow))
+			}
+			if err == nil {
+				_, err = v.decode([]int32{2, 2, 2, 2})
+			}
+			require.ErrorContains(t, err, `pattern "(a|aa)*b" takes more than 1.0004s for a text of 40 bytes`)
+			require.Less(t, time.Since(began), time.Minute)
+			if v != nil {
+				ids := testutil.Must(v.encode(nil, []byte("small")))(t)
+				require.Equal(t, []int32{3}, ids)
+				require.Equal(t, "small", testutil.Must(v.decode(ids))(t))
+			}
+		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	mostExpansion = 2000     // of a compressed file; text has some ten, gzip reaches 1032 at most
+	mostExpansion = 500      // of a compressed file; text has some ten, gzip reaches 1032 at most
 	freeExpansion = 64 << 20 // bytes that a compressed file may hold whatever its size
 	windowBytes   = 128 << 20
 )

@@ -33,8 +33,7 @@ func (r *run) evaluate(ctx context.Context) error {
 	if err := r.readAll(); err != nil {
 		return err
 	}
-	r.show.phase("evaluating")
-	r.watch.phase("evaluating")
+	r.phase("evaluating")
 	loss, err := r.heldOut(ctx, r.EvalTokens)
 	if ctx.Err() != nil {
 		return nil
@@ -99,8 +98,7 @@ func (r *run) trySave() error {
 	if err := r.readAll(); err != nil {
 		return err
 	}
-	r.show.phase("saving")
-	r.watch.phase("writing a checkpoint")
+	r.phase("saving")
 	r.saveAt = time.Now().Add(r.saveEvery())
 	if err := r.save(); err != nil {
 		r.saveAt = time.Now().Add(time.Minute)
@@ -118,6 +116,7 @@ const (
 
 // saveOrWait writes the last checkpoint. Where it cannot, it waits for room on the disk: all of the run would be lost.
 func (r *run) saveOrWait(ctx context.Context) error {
+	r.phase("saving")
 	for end := time.Now().Add(r.retryFor); r.saved != r.state.Step; {
 		err := r.save()
 		if err == nil {

@@ -13,10 +13,16 @@ import (
 // gateNames are the branches in the order of the gates.
 var gateNames = [...]string{"compressed", "selected", "window"}
 
+// statisticsTokens is about how many tokens of a batch recordLayers looks at, so that it takes the host no longer than a step.
+const statisticsTokens = 4096
+
 // recordLayers records what the NSA layers did in the last batch that was evaluated: means of the gates, the entropy of their
 // shares, and which blocks were selected.
 func (r *run) recordLayers() error {
 	values := map[string]float64{}
+	places := positions(r.Batch, r.Context, r.eval.CuSeqlens())
+	every := len(places)/statisticsTokens | 1 // odd, so that it meets all places of a block
+	places = sample(places, 1, every)
 	for i, l := range r.eval.Layers() {
 		if l.Gates == nil { // dense attention
 			return nil
@@ -30,17 +36,25 @@ func (r *run) recordLayers() error {
 			return err
 		}
 		prefix := fmt.Sprintf("layer %d/", i)
-		mean, entropy := gateStatistics(gates.Float32s())
+		mean, entropy := gateStatistics(sample(gates.Float32s(), r.Heads*len(gateNames), every))
 		for k, name := range gateNames {
 			values[prefix+"gate "+name] = mean[k]
 		}
 		values[prefix+"gate entropy"] = entropy
-		s := blocks.Shape()
-		forced, local, far := blockShares(blocks.Int32s(), positions(s[0], s[1], r.eval.CuSeqlens()), s[2], s[3], r.SelectBlock, r.Window)
+		groups, n := blocks.Shape()[2], blocks.Shape()[3]
+		forced, local, far := blockShares(sample(blocks.Int32s(), groups*n, every), places, groups, n, r.SelectBlock, r.Window)
 		values[prefix+"blocks forced"], values[prefix+"blocks local"], values[prefix+"blocks far"] = forced, local, far
 	}
 	r.log.Scalars(r.state.Step, values)
 	return nil
+}
+
+// sample returns the elements of one token in so many, from a list with n elements of each token.
+func sample[T any](list []T, n, every int) (some []T) {
+	for i := 0; i < len(list); i += n * every {
+		some = append(some, list[i:i+n]...)
+	}
+	return some
 }
 
 // onHost returns the value of a node, copied to the host.

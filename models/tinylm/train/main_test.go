@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,6 +22,7 @@ import (
 const (
 	childArgs = "TRAIN_TEST_ARGS"
 	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with memory and queues of its own
+	childHang = "TRAIN_TEST_HANG" // not empty: it hangs after its first step
 )
 
 func TestMain(m *testing.M) {
@@ -36,6 +38,9 @@ func child(args []string) int {
 	ctx, stop := OnSignals(context.Background(), os.Stderr)
 	defer stop()
 	o, err := Parse(args, os.Stdout)
+	if err == nil && os.Getenv(childHang) != "" {
+		o.stepped = func(int) { time.Sleep(time.Hour) }
+	}
 	switch {
 	case err != nil:
 	case os.Getenv(childFake) != "":

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,8 @@ const (
 
 // open makes all that a run needs. The folder comes last, so that a run that cannot begin leaves none.
 func (r *run) open(ctx context.Context) (err error) {
+	r.watch = newWatchdog(r.show, cmp.Or(r.stallTime, stallTime))
+	r.closes(r.watch.close)
 	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
 		return err
 	}
@@ -74,6 +77,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err := r.openWeights(from); err != nil {
 		return err
 	}
+	r.phase("building the models")
 	if err := r.openModels(); err != nil {
 		return err
 	}
@@ -89,8 +93,6 @@ func (r *run) open(ctx context.Context) (err error) {
 	if err := r.openFolder(); err != nil {
 		return err
 	}
-	r.watch = newWatchdog(r.show)
-	r.closes(r.watch.close)
 	r.last = time.Now()
 	r.start = r.last.Add(-r.state.Elapsed)
 	r.saveAt = r.last.Add(r.saveEvery())
@@ -124,7 +126,7 @@ const (
 
 // openData opens what -data names.
 func (r *run) openData(ctx context.Context) (err error) {
-	r.show.phase("reading data")
+	r.phase("reading data")
 	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
 	switch path := r.Data; {
 	case path == "random":

@@ -72,6 +72,7 @@ type Options struct {
 
 	config, resume string         // of the command line: its YAML file, and the folder of the run to go on with
 	retryFor       time.Duration  // how long the last checkpoint is tried
+	stallTime      time.Duration  // 0: the constant
 	stepped        func(step int) // for tests: called after each step, if it is not nil
 }
 

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -99,6 +100,24 @@ func TestSignals(t *testing.T) {
 		}
 		require.Equal(t, modelOf(t, whole), modelOf(t, folder))
 	}
+}
+
+// TestSecondSignal: a step that hangs does not end by the first signal, which says so, and the second one ends the program at once.
+func TestSecondSignal(t *testing.T) {
+	cmd := exec.Command(testutil.Must(os.Executable())(t))
+	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(smallArgs(t, 60, "-out", filepath.Join(t.TempDir(), "run")), "\n"), childHang+"=1")
+	lines := bufio.NewScanner(testutil.Must(cmd.StderrPipe())(t))
+	require.NoError(t, cmd.Start())
+	defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
+	for _, said := range []string{"first batch", "terminated: this step is finished and a checkpoint written; a second one leaves at once"} {
+		for lines.Scan() && !strings.Contains(lines.Text(), said) {
+		}
+		require.Contains(t, lines.Text(), said)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	}
+	require.False(t, lines.Scan(), lines.Text())
+	require.Error(t, cmd.Wait())
+	require.Equal(t, syscall.SIGTERM, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
 }
 
 // TestStops stops a run after every step and goes on: the bits of the weights, of the held-out loss and of the sample are those of a

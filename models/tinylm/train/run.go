@@ -111,6 +111,12 @@ func (r *run) close() (err error) {
 	return err
 }
 
+// phase says what the run does now, beside training.
+func (r *run) phase(what string) {
+	r.show.phase(what)
+	r.watch.phase(what)
+}
+
 // host reports whether steps end before the host goes on.
 func (r *run) host() bool { return r.backend.Device().Host }
 
@@ -222,14 +228,14 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 // judge makes the last evaluation and the sample.
 func (r *run) judge(ctx context.Context, res *Result) (err error) {
 	if r.FinalEval > 0 {
-		r.show.phase("final evaluation")
+		r.phase("final evaluation")
 		if res.HeldOut, err = r.heldOut(ctx, r.FinalEval); err != nil {
 			return err
 		}
 		res.Bits = res.HeldOut / r.corpus.BytesPerToken() / math.Ln2
 	}
 	if r.Sample > 0 {
-		r.show.phase("sampling")
+		r.phase("sampling")
 		res.Sample, err = r.sample()
 	}
 	return err
@@ -259,6 +265,7 @@ func (r *run) sample() (text string, err error) {
 			return "", err
 		}
 		ids = append(ids, t.ID)
+		r.watch.alive()
 	}
 	return r.corpus.Decode(ids)
 }

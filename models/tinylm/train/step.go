@@ -185,12 +185,12 @@ func (r *run) readAll() error {
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
-// explain names the first tensor that is not finite when batches that have failed run again, one result at a time.
+// explain names the first tensor that is not finite when batches that have failed run again, one result at a time, and says what to try.
 func (r *run) explain(err error, batches []*corpus.Batch) error {
 	r.watch.phase("looking for the first tensor that is not finite")
 	found := r.lookFor(batches)
-	if found == nil {
-		return err
+	if found == nil { // on a device, the step behind the failed one has changed the weights
+		found = errors.New("the same batch is finite when it runs again")
 	}
 	advice := "lower -lr or -clip, or raise -warmup"
 	if r.precision == graph.FP16 {
@@ -203,8 +203,18 @@ func (r *run) explain(err error, batches []*corpus.Batch) error {
 	return fmt.Errorf("%w: %w (%s; %s)", err, found, where, advice)
 }
 
-// lookFor runs batches by a model that looks at each result, and returns its error.
+// lookFor looks at the weights, runs batches by a model that looks at each result, and returns the error of the first one that is not
+// finite.
 func (r *run) lookFor(batches []*corpus.Batch) (err error) {
+	if err := errors.Join(r.model.Machine().Synchronize(), r.weights.Download()); err != nil {
+		return err
+	}
+	for _, p := range r.weights.Config.LearnableParams() {
+		list := r.weights.Tensors[p.Name].Float32s()
+		if i := slices.IndexFunc(list, func(x float32) bool { return notFinite(float64(x)) }); i >= 0 {
+			return fmt.Errorf("element %d of the weight %s is %v", i, p.Name, list[i])
+		}
+	}
 	m, err := tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithGradients(),
 		tinylm.WithMachine(append(r.machine(), graph.WithNaNWatch(), graph.WithInfWatch())...))...)
 	if err != nil {

@@ -6,17 +6,22 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -115,13 +120,14 @@ func TestByTime(t *testing.T) {
 	}
 }
 
-// TestNotFinite: a learning rate that ends in NaN is an error that names the first tensor with it and the checkpoint to go on from.
-func TestNotFinite(t *testing.T) {
+// testNotFinite: a learning rate that ends in NaN is an error that names the first tensor with it, by a weight near it, and the
+// checkpoint to go on from.
+func testNotFinite(t *testing.T, b graph.Backend, precision string) {
 	folder := filepath.Join(t.TempDir(), "run")
-	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-out", folder)
-	r, err := runArgs(t, args...)
+	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision, "-out", folder)
+	r, err := runOn(t.Context(), b, testutil.Must(Parse(args, io.Discard))(t), io.Discard)
 	require.ErrorContains(t, err, "lower -lr")
-	require.Regexp(t, "NaN|Inf", err.Error())
+	require.Regexp(t, `element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
 	t.Log(err)
 	if names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t); len(names) > 0 {
 		_, damaged, err := newest(folder)
@@ -129,6 +135,26 @@ func TestNotFinite(t *testing.T) {
 		require.Empty(t, damaged)
 	}
 	require.Less(t, r.Steps, 20)
+}
+
+func TestNotFinite(t *testing.T) {
+	testNotFinite(t, graph.NewCPU(0), "f32")
+	testNotFinite(t, fakedevice.NewHalf(), "bf16")
+	args := smallArgs(t, 2)
+	o := testutil.Must(Parse(args, io.Discard))(t)
+	w := testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, 1))(t)
+	w.Tensors["layers.1.mlp.w1.weight"].Float32s()[7] = float32(math.Inf(1))
+	init := filepath.Join(t.TempDir(), "inf.safetensors")
+	require.NoError(t, w.Save(init))
+	err := testutil.Err(runArgs(t, append(args, "-init", init, "-out", filepath.Join(t.TempDir(), "run"))...))
+	require.ErrorContains(t, err, "element 7 of the weight layers.1.mlp.w1.weight is +Inf (there is no checkpoint yet; ")
+}
+
+func TestNotFiniteOnGPU(t *testing.T) {
+	b := cudatest.Open(t)
+	for _, precision := range []string{"f32", "bf16", "fp16"} {
+		testNotFinite(t, b, precision)
+	}
 }
 
 // TestDamaged cuts and changes files of the newest checkpoint: the one before it is used, with a warning, and where all are damaged
@@ -239,19 +265,41 @@ func TestMutatedState(t *testing.T) {
 	}
 }
 
-func TestWatchdog(t *testing.T) {
-	var said bytes.Buffer
-	d := newDisplay(&said)
-	w := &watchdog{what: "reading", since: time.Now(), end: make(chan struct{})}
-	done := make(chan struct{})
-	go func() { defer close(done); w.run(d, 40*time.Millisecond) }()
-	time.Sleep(300 * time.Millisecond)
-	w.phase("evaluating")
-	require.NoError(t, w.close())
-	<-done
-	require.Contains(t, said.String(), "no progress for")
-	require.Contains(t, said.String(), "reading")
-	require.Less(t, strings.Count(said.String(), "\n"), 5, "each time after twice as long")
+// TestStalls: a run that makes no progress says where it stands, each time after twice as long, and goes on. One that does says nothing.
+func TestStalls(t *testing.T) {
+	const patience = 100 * time.Millisecond
+	stall := func() { time.Sleep(15 * patience) }
+	for where, want := range map[string]int{"": 0, "in step 5": 4, "building the models": 4} { // after 1, 2, 4 and 8 times the patience
+		o, said := testutil.Must(Parse(smallArgs(t, 8, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t), new(bytes.Buffer)
+		f := fakedevice.New()
+		stalled := false
+		switch where {
+		case "in step 5":
+			o.stallTime = patience
+			o.stepped = func(step int) {
+				if step == 5 {
+					stall()
+				}
+			}
+		case "building the models":
+			o.stallTime = patience
+			f.Offered = func(_ graph.Site, list []graph.Implementation) []graph.Implementation {
+				if !stalled && f.Streams > 0 { // the weights are on the device
+					stalled = true
+					stall()
+				}
+				return list
+			}
+		}
+		r, err := runOn(t.Context(), f, o, said)
+		require.NoError(t, err)
+		require.Equal(t, 8, r.Steps)
+		count := strings.Count(said.String(), "warning: no progress for ")
+		if where != "" { // a busy machine may stall elsewhere, too
+			count = len(regexp.MustCompile(`warning: no progress for \d+s: `+where+`\n`).FindAllString(said.String(), -1))
+		}
+		require.Equal(t, want, count, said.String())
+	}
 }
 
 func TestLayerStatistics(t *testing.T) {
@@ -260,6 +308,7 @@ func TestLayerStatistics(t *testing.T) {
 	require.InDelta(t, 1.0986/2, entropy, 1e-3)
 	require.Equal(t, []int{0, 1, 2, 0, 0, 1, 2, 3}, positions(2, 4, []int32{0, 3, 4, 8}))
 	require.Equal(t, []int{0, 1, 0, 1}, positions(2, 2, nil))
+	require.Equal(t, []int{0, 1, 6, 7}, sample([]int{0, 1, 2, 3, 4, 5, 6, 7}, 2, 3))
 	// Query 99 in blocks of 10 with a window of 30 sees the tokens from 70 on: blocks 0, 8 and 9 are forced.
 	forced, local, far := blockShares([]int32{0, 2, 6, 7, 8, 9, -1}, []int{99}, 1, 7, 10, 30)
 	require.InDeltaSlice(t, []float64{3. / 6, 1. / 6, 2. / 6}, []float64{forced, local, far}, 1e-9)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// stallTime is how long nothing may happen before the watchdog says where the run stands.
+// stallTime is how long nothing may happen before the watchdog says where the run stands, if Options does not say.
 const stallTime = time.Minute
 
 // watchdog says where a run stands when it has made no progress for a while: each time twice as long as before.
@@ -14,12 +14,13 @@ type watchdog struct {
 	what  string    // the run does
 	since time.Time // it has made progress
 	end   chan struct{}
+	done  sync.WaitGroup
 }
 
 // newWatchdog returns a watchdog that speaks through d until it is closed.
-func newWatchdog(d *display) *watchdog {
+func newWatchdog(d *display, patience time.Duration) *watchdog {
 	w := &watchdog{what: "starting", since: time.Now(), end: make(chan struct{})}
-	go w.run(d, stallTime)
+	w.done.Go(func() { w.run(d, patience) })
 	return w
 }
 
@@ -61,5 +62,6 @@ func (w *watchdog) alive() {
 
 func (w *watchdog) close() error {
 	close(w.end)
+	w.done.Wait()
 	return nil
 }
