@@ -17,7 +17,7 @@
 #ifdef NSA_CLUSTERS
 namespace nsa {
 
-constexpr int kMostHeads = 16; // a warp has no more in a cluster of two blocks: loops up to it have all of its lanes
+constexpr int kMostHeads = 16; // in loops up to it whole warps take part, also in clusters of two blocks, where a warp has 16 groups of lanes
 
 // The keys of a branch that a block has, of `of`.
 struct Share {
@@ -47,7 +47,7 @@ template <typename Products> struct ClusterShared {
   float* slices;     // [branches,blocks,slice], cells that blocks add to this block's part of o
   float* sums;       // of the probabilities of all compressed keys over the heads
   float* stats;      // [branches,blocks,2,h]: largest logits and sums
-  float* factors;    // [branches,blocks,h]: what the cells are multiplied by
+  float* factors;    // [branches,blocks,h]: what the cells of the compressed and the window branch are multiplied by
   float* of_warps;   // [warps,3,h]: largest logits, sums, and what the warp's o is multiplied by
   float* tops;       // [h], of compressed attention over all blocks
   float* norms;      // [h]
@@ -338,25 +338,26 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
     if (rank == 0)
       for (int f = me; f < p.n; f += kDecodeThreads) p.idx[s.at() * p.n + f] = c.idx[f];
   }
-  set_factors(kSelectedBranch);
   __syncthreads();
 
-  if (rank == 0 && me < kBranches) {
+  if (const int b = kDecodeThreads - 1 - me; rank == 0 && b < kBranches) { // the last warp, which has the least of o
     int read = 0;
-    for (int i = 0; i < blocks; ++i) read += p.stores >> me & 1 ? c.counts[me * blocks + i] : 0;
-    p.read[s.at() * kBranches + me] = read;
+    for (int i = 0; i < blocks; ++i) read += p.stores >> b & 1 ? c.counts[b * blocks + i] : 0;
+    p.read[s.at() * kBranches + b] = read;
   }
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
 #pragma unroll 1
   for (int first = 0; first < c.slice; first += groups) { // a group of lanes adds up a cell
     const int i = first + group, u = i * blocks + rank, head = u / c.kCells, dim = u % c.kCells * 4;
     const bool in = i < c.slice && head < p.h;
+    const float selected = selects ? c.factor(p, kSelectedBranch, head) : 0;
     float4 sum = {0, 0, 0, 0};
 #pragma unroll
     for (int b = 0; b < kBranches; ++b)
       if (in && s.has(b)) {
         const int part = b * blocks + block;
-        add_cell(sum, c.factors[part * p.h + head], reinterpret_cast<const float4*>(c.slices)[part * c.slice + i]);
+        const float factor = b == kSelectedBranch ? selected : c.factors[part * p.h + head];
+        add_cell(sum, factor, reinterpret_cast<const float4*>(c.slices)[part * c.slice + i]);
       }
     for (int by = 1; by < blocks; by *= 2) {
       sum.x += __shfl_xor_sync(0xffffffffu, sum.x, by), sum.y += __shfl_xor_sync(0xffffffffu, sum.y, by);
