@@ -287,7 +287,7 @@ func (a attentionAt) add(list ...timedBranch) {
 				notes = append(notes, atMost(bound))
 			}
 			if peer := attentionPeers[key][i]; peer > 0 {
-				notes = append(notes, against("dense, cuDNN, peer figure", peer))
+				notes = append(notes, against(densePeer, peer))
 			}
 			a.report.add(b.name+[]string{", forward", ", forward and backward"}[i], size, times.median().Seconds()*1e3, "ms", notes...)
 		}

@@ -201,12 +201,17 @@ func addDecoders(r *report) {
 	}
 }
 
-// decodeLine names the line of a figure of the suite in its plot: that of a branch at batch 1.
-func decodeLine(x row) (name, peer, tokens string) {
-	name, ok := strings.CutPrefix(x.what, "decode, ")
-	tokens, one := strings.CutPrefix(x.size, "i B=1 S=")
-	if !ok || !one {
-		return "", "", ""
+// decodeLine returns what names the line of a figure of the suite in a plot: that of a branch, at sizes with a prefix. A peer has one, too.
+func decodeLine(prefix string) func(row) (name, peer, tokens string) {
+	return func(x row) (name, peer, tokens string) {
+		name, ok := strings.CutPrefix(x.what, "decode, ")
+		tokens, of := strings.CutPrefix(x.size, prefix)
+		if !ok || !of {
+			return "", "", ""
+		}
+		if x.baseline == densePeer {
+			peer = x.baseline
+		}
+		return name, peer, tokens
 	}
-	return name, "", tokens
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
+const densePeer = "dense, cuDNN, peer figure"
+
 // densePeers are the microseconds of PyTorch's dense attention by cuDNN for one more token of each sequence: peers.py -decode.
 var densePeers = map[string]float64{
 	"i B=1 S=65536": 13.64, "i B=8 S=65536": 66.24, "i B=16 S=65536": 124.94, "i B=64 S=65536": 535.22,
@@ -22,21 +24,23 @@ var densePeers = map[string]float64{
 // and holds the keys that its kernels have read to their number; then Base().
 func benchDecodeOnGPU(r *report) {
 	for _, shape := range attentionShapes {
-		for _, s := range []int{2048, 8192, 65536} {
+		for _, s := range []int{512, 2048, 8192, 32768, 65536, 131072} {
 			if skipsLength(s) {
 				continue
 			}
 			for _, batch := range []int{1, 8, 16, 64} {
-				for _, dense := range []bool{false, true} {
-					c := ops.KVCache{Params: base.Params, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
+				for _, b := range decodeBranches {
+					c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
 						Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen, Half: ops.BFloat16}
-					name := "all"
-					if dense {
-						c.Params, name = ops.Params{}, "dense attention"
+					if b.dense {
+						c.Params = ops.Params{}
 					}
-					if bytes := 4 * c.Elements(); bytes <= mostCache {
-						r.addDecodeOnGPU(name, shape, c, s, min(16, mostCache/bytes))
+					bytes := 4 * c.Elements()
+					if bytes > mostCache {
+						fmt.Printf("  %s, %s B=%d S=%d: a cache of %d MiB is left out\n", b.name, shape.name, batch, s, bytes>>20)
+						continue
 					}
+					r.addDecodeOnGPU(b.name, shape, c, s, min(16, mostCache/bytes))
 				}
 			}
 		}
@@ -73,8 +77,8 @@ func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache
 	switch {
 	case name == "all" && size == "i B=1 S=2048":
 		notes = append(notes, atMost(15))
-	case densePeers[size] > 0:
-		notes = append(notes, against("dense, cuDNN, peer figure", densePeers[size]))
+	case densePeers[size] > 0 && (name == "all" || c.Dense()):
+		notes = append(notes, against(densePeer, densePeers[size]))
 	}
 	r.add(what, size, t*1e6, "us", notes...)
 	notes = nil

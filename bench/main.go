@@ -35,7 +35,7 @@ var suites = []suite{
 	{"model", "Base() forward and backward", benchModel, false},
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, false},
 	{"decode", "one more token behind many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, false},
-	{"decode", "one more token behind many on the GPU: attention of a layer by batch, keys read, and a whole model", benchDecodeOnGPU, true},
+	{"decode", "one more token behind many on the GPU: attention of a layer by branch and batch, keys read, and a whole model", benchDecodeOnGPU, true},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", benchAttention, true},
 	{"thresholds", "from how many keys kernels on tensor cores are the faster ones: rows of a table in cuda/internal/kernels/attention", benchThresholds, true},
 	{"train", "Base() trains: tokens a second, load of GPU and host", ofUsualSize(benchTrain), true},

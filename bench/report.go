@@ -148,9 +148,11 @@ func (r *report) save() {
 	fmt.Println("\nwrote", path)
 	r.plot("model", "Base() on the CPU, batch 1, float32", "s", r.againstTokens("model"))
 	r.plot("layer", "One NSA layer on the CPU, float32", "s", r.againstTokens("layer"))
-	r.plot("decode", "One more token: attention of a layer", "ms a token", decodeLine)
+	r.plot("decode", "One more token: attention of a layer", "ms a token", decodeLine("i B=1 S="))
 	for _, shape := range attentionShapes {
-		title := fmt.Sprintf("Attention of shape %s: %d and %d heads, D %d, forward and backward, %v", shape.name, shape.heads, shape.kvHeads, shape.dim, trainPrecision)
+		heads := fmt.Sprintf("%d and %d heads, D %d", shape.heads, shape.kvHeads, shape.dim)
+		r.plot("decode_"+shape.name, fmt.Sprintf("One more token of 8 sequences: attention of %s", heads), "us", decodeLine(shape.name+" B=8 S="))
+		title := fmt.Sprintf("Attention of shape %s: %s, forward and backward, %v", shape.name, heads, trainPrecision)
 		r.plot("attention_"+shape.name, title, "ms", shape.line)
 	}
 }
