@@ -384,11 +384,4 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
   NSA_DECODE_CLUSTER(4, __VA_ARGS__) \
   NSA_DECODE_CLUSTER(2, __VA_ARGS__)
 
-NSA_DECODE_CLUSTERS(mma64x8_bf16, 4, MatrixUnits<nsa::bf16, 64, 8>)
-NSA_DECODE_CLUSTERS(mma64x16_bf16, 3, MatrixUnits<nsa::bf16, 64, 16>)
-NSA_DECODE_CLUSTERS(mma128x8_bf16, 3, MatrixUnits<nsa::bf16, 128, 8>)
-NSA_DECODE_CLUSTERS(mma128x16_bf16, 2, MatrixUnits<nsa::bf16, 128, 16>)
-NSA_DECODE_CLUSTERS(mma64x8_f16, 4, MatrixUnits<nsa::f16, 64, 8>)
-NSA_DECODE_CLUSTERS(mma64x16_f16, 3, MatrixUnits<nsa::f16, 64, 16>)
-NSA_DECODE_CLUSTERS(mma128x8_f16, 3, MatrixUnits<nsa::f16, 128, 8>)
-NSA_DECODE_CLUSTERS(mma128x16_f16, 2, MatrixUnits<nsa::f16, 128, 16>)
+NSA_MATRIX_UNITS(NSA_DECODE_CLUSTERS)

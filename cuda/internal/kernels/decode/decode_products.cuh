@@ -250,6 +250,18 @@ template <typename T, int W, int H> struct MatrixUnits {
   __device__ int finish_rows(const DecodeParams& p, float* to, float* tops) { return give(p, to, kRow, W, tops); }
 };
 
+// NSA_MATRIX_UNITS has what kernels are compiled for: a name, how many blocks fit a multiprocessor at least, which bounds the registers, and the
+// class. decode.go has them, too.
+#define NSA_MATRIX_UNITS(kernels)                                 \
+  kernels(mma64x8_bf16, 4, MatrixUnits<nsa::bf16, 64, 8>)         \
+  kernels(mma64x16_bf16, 3, MatrixUnits<nsa::bf16, 64, 16>)       \
+  kernels(mma128x8_bf16, 3, MatrixUnits<nsa::bf16, 128, 8>)       \
+  kernels(mma128x16_bf16, 2, MatrixUnits<nsa::bf16, 128, 16>)     \
+  kernels(mma64x8_f16, 4, MatrixUnits<nsa::f16, 64, 8>)           \
+  kernels(mma64x16_f16, 3, MatrixUnits<nsa::f16, 64, 16>)         \
+  kernels(mma128x8_f16, 3, MatrixUnits<nsa::f16, 128, 8>)         \
+  kernels(mma128x16_f16, 2, MatrixUnits<nsa::f16, 128, 16>)
+
 // A lane has a key in the first product and a dim in the second one. The state of a warp lies in shared memory, as a Part has it; behind
 // it are the factors of o [h], the exponentials [h,32], and the rows of the keys [32].
 template <typename T> struct Cores {
