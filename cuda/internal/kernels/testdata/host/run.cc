@@ -133,7 +133,9 @@ void body() {
 void run_blocks(int blocks, bool backwards) {
   Worker& w = *me;
   const int threads = blocks * w.threads;
-  for (int i = 0; i < blocks; i++) w.blocks[i].alive = w.threads, w.blocks[i].round++;
+  long round = 0;  // of no block before, since words of shared memory belong to other ones from launch to launch
+  for (const Barrier& b : w.blocks) round = max(round, b.round + 1);
+  for (int i = 0; i < blocks; i++) w.blocks[i].alive = w.threads, w.blocks[i].round = round;
   for (Barrier& b : w.cluster) b.alive = threads, b.here = 0;
   for (int i = 0; i < threads; i++) {
     w.warps[i / 32].alive++;
