@@ -39,24 +39,30 @@ func benchDecode(r *report) {
 			if skipsLength(s) {
 				continue
 			}
-			for _, b := range decodeBranches {
-				c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
-					Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
-				if b.dense {
-					c.Params = ops.Params{}
-				}
-				if c.Elements() > mostCache/4 {
-					fmt.Printf("  %s, B=%d S=%d: a cache of %d MiB is left out\n", b.name, batch, s, c.Elements()>>18)
-					continue
-				}
-				r.addDecode(b.name, shape, c, s)
-			}
+			measureBranches(r.addDecode, shape, batch, s, tensor.Dtype{})
 		}
 	}
 	addDecoders(r)
 }
 
 const pageLen = 512
+
+// measureBranches calls measure for each of decodeBranches with a cache of half, or of float32 if that is the zero value, behind s tokens. Caches
+// of more than mostCache are left out.
+func measureBranches(measure func(name string, shape attentionShape, c ops.KVCache, s int), shape attentionShape, batch, s int, half tensor.Dtype) {
+	for _, b := range decodeBranches {
+		c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
+			Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen, Half: half}
+		if b.dense {
+			c.Params = ops.Params{}
+		}
+		if bytes := 4 * c.Elements(); bytes > mostCache {
+			fmt.Printf("  %s, %s B=%d S=%d: a cache of %d MiB is left out\n", b.name, shape.name, batch, s, bytes>>20)
+			continue
+		}
+		measure(b.name, shape, c, s)
+	}
+}
 
 // decodeStep is the attention of layers that take token s of all slots, each with a cache of its own.
 type decodeStep struct {

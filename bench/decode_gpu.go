@@ -29,19 +29,7 @@ func benchDecodeOnGPU(r *report) {
 				continue
 			}
 			for _, batch := range []int{1, 8, 16, 64} {
-				for _, b := range decodeBranches {
-					c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
-						Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen, Half: ops.BFloat16}
-					if b.dense {
-						c.Params = ops.Params{}
-					}
-					bytes := 4 * c.Elements()
-					if bytes > mostCache {
-						fmt.Printf("  %s, %s B=%d S=%d: a cache of %d MiB is left out\n", b.name, shape.name, batch, s, bytes>>20)
-						continue
-					}
-					r.addDecodeOnGPU(b.name, shape, c, s, min(16, mostCache/bytes))
-				}
+				measureBranches(r.addDecodeOnGPU, shape, batch, s, ops.BFloat16)
 			}
 		}
 	}
@@ -49,8 +37,9 @@ func benchDecodeOnGPU(r *report) {
 }
 
 // addDecodeOnGPU measures a step of all slots at token s: microseconds of a layer, and the keys and values read in a second.
-func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache, s, layers int) {
+func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache, s int) {
 	const runs = 20
+	layers := min(16, mostCache/(4*c.Elements()))
 	d := newDecodeStep(shape, c, s, layers)
 	inputs := must(graph.MoveInputs(r.backend, append(slices.Clone(d.inputs), d.caches...)...))
 	defer closes(inputs)

@@ -15,7 +15,7 @@ import (
 )
 
 // TestFullDisk fills the disk at every place of a run: on a file system of each size in pages, from one that is too small to begin up to
-// one that holds all, about 100; with an evaluation on the way on one size in eight. What cannot be written is an error or a warning, what
+// one that holds all, about 100. Runs with an evaluation on the way take one size in eight. What cannot be written is an error or a warning, what
 // stands is whole, and with room again the run goes on to the bits of one that always had it.
 func TestFullDisk(t *testing.T) {
 	disk := t.TempDir()

@@ -125,9 +125,10 @@ func matrixUnits(b *kernels.Builder, op ops.DecodeOp) products {
 	if max(d, int(dv)) > 64 {
 		width, slots, blocks = 128, 2, blocks-1
 	}
+	ring := slots * 16 * width
 	return products{
 		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), step: 128, width: width, blocksPerSM: blocks,
-		headBytes: heads * (width + 8) * 2, ringFloats: slots * 16 * width, warpFloats: kernels.Pieces(max(slots*16*width, h*dv+2*h), 64) * 64,
+		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.Pieces(max(ring, h*dv+2*h), 64) * 64,
 	}
 }
 
