@@ -65,3 +65,25 @@ func TestDecodeStep(t *testing.T) {
 		require.NoError(t, w.Free())
 	}
 }
+
+// BenchmarkDecodeStep is what the host does in a step of Base(): the fake device runs nothing.
+func BenchmarkDecodeStep(b *testing.B) {
+	p := fakedriver.H200()
+	p.Memory = 4 << 30
+	f := fakedriver.New(p)
+	f.HideParams, f.AnyKernel = true, true
+	backend := openOn(b, f)
+	w := testutil.Must(tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1))(b)
+	require.NoError(b, w.MoveTo(backend))
+	d := testutil.Must(tinylm.NewDecoder(w, 1, 2048, tinylm.DecodeOn(backend, graph.BF16)))(b)
+	next := []int32{1}
+	require.NoError(b, d.Prefill(0, next))
+	for b.Loop() {
+		if d.Len(0) == d.Context() {
+			require.NoError(b, d.Prefill(0, next))
+		}
+		require.NoError(b, d.Step(next))
+	}
+	require.NoError(b, d.Close())
+	require.NoError(b, w.Free())
+}

@@ -69,6 +69,7 @@ type state struct {
 	// first, in the run that copied counts.
 	host, staging G.Value
 	remote        bool
+	adopted       bool // host is a value of the device that kernels read where it is
 	copied        int64
 	bound         G.Value // what the machine has bound to the node
 	own           Memory  // of an input or a constant that does not live on the device, allocated when it is first needed

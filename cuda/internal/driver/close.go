@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
@@ -19,6 +20,7 @@ type owned struct {
 	rank   int          // Device.Close frees higher ranks first
 	finish func() error // to be called before the handles are freed, or nil
 	parts  []part       // in the order in which they are freed
+	held   atomic.Bool  // it is among the device's open ones
 }
 
 // part is a handle, zero for none, and the function that frees it.
@@ -46,6 +48,7 @@ func (o *owned) keep(r any) {
 	o.d.mu.Lock()
 	defer o.d.mu.Unlock()
 	o.d.open[o] = r
+	o.held.Store(true)
 }
 
 // create calls make, which fills in the handles of r, with the context current. r is kept until it is freed: at once if make
@@ -92,18 +95,14 @@ func (o *owned) forget(err error) error {
 	if _, fault := err.(*Fault); err == nil || fault {
 		o.d.mu.Lock()
 		delete(o.d.open, o)
+		o.held.Store(false)
 		o.d.mu.Unlock()
 	}
 	return err
 }
 
 // Freed reports whether it has been freed.
-func (o *owned) Freed() bool {
-	o.d.mu.Lock()
-	defer o.d.mu.Unlock()
-	_, open := o.d.open[o]
-	return !open
-}
+func (o *owned) Freed() bool { return !o.held.Load() }
 
 // Close frees it, once.
 func (o *owned) Close() error {
