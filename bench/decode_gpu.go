@@ -88,7 +88,7 @@ func (r *report) addDecodersOnGPU() {
 	}{{1, 2500}, {64, 80000}} {
 		const behind, steps = 1984, 64
 		d := must(tinylm.NewDecoder(w, x.batch, behind+steps, tinylm.DecodeOn(r.backend, trainPrecision)))
-		t := stepSeconds(d, behind, steps, 3)
+		t := stepSeconds(d, behind, steps, 15)
 		size := fmt.Sprintf("batch %d, context %d", x.batch, behind+steps)
 		r.add("Base() decodes", size, float64(x.batch)/t, "tokens/s", atLeast(x.least))
 		r.add("Base() decodes, a step", size, t*1e6, "us")

@@ -23,6 +23,7 @@ func fusions() []fusion {
 		{"linear-cast", (*fuser).linearCast},       // linear layer with the cast to float32 behind it
 		{"linear-add", (*fuser).linearAdd},         // linear layer with the residual add behind it
 		{"norm-grad-add", (*fuser).normGradAdd},    // gradient of RMSNorm with the add of the residual's gradient
+		{"decode-gates", (*fuser).decodeGates},     // a step of decoding with the layer and the sigmoid that make its gates
 		{"linear-activation", (*fuser).activation}, // linear layer with the SiLU or the sigmoid that alone reads its result
 		{"linear-silu", (*fuser).linearSiLU},       // linear layer with the SiLU behind it
 		{"gate-sigmoid", (*fuser).gateSigmoid},     // gated sum and its gradient with the sigmoid of the gates

@@ -51,6 +51,27 @@ func (f *fuser) gateSigmoid(s *step) error {
 	return err
 }
 
+// decodeGates lets a step of decoding make its gates: it has the linear layer and the sigmoid that do. The bits are the same in the
+// graph's types; in half precision neither logits nor gates are rounded.
+func (f *fuser) decodeGates(s *step) error {
+	op, ok := s.spec.(ops.DecodeOp)
+	if !ok || op.GateLayer || op.Cache.Dense() {
+		return nil
+	}
+	at := op.GateInput()
+	sigmoid, _, ok := written[ops.SigmoidOp](f, s.in[at])
+	if !ok {
+		return nil
+	}
+	linear, layer, ok := written[ops.LinearOp](f, sigmoid.in[0])
+	if !ok || !layer.Dots || len(linear.in) != 3 {
+		return nil
+	}
+	op.GateLayer = true
+	_, err := f.replace([]*step{s, sigmoid, linear}, op, slices.Concat(s.in[:at], linear.in, s.in[at+1:]), s.out)
+	return err
+}
+
 // deltas lets the gradient of a gated sum of attention branches compute delta = rowsum(do·o) of each, where it reads o and writes
 // do, and the gradients of the branches read that, not o. The bits are the same in the graph's types.
 func (f *fuser) deltas(s *step) error {

@@ -71,6 +71,7 @@ func TestFusions(t *testing.T) {
 		"copies": 7, "linears": 1, "linears-grad": 1, "linear-add": 2, "norm-grad-add": 2, "linear-silu": 2, "gate-sigmoid": 2,
 		"deltas": 3, "linear-cast": 0, // see TestLinearCast
 		"linear-activation": 0, "norm-linears": 0, // see TestFusionsWithoutDerivatives
+		"decode-gates": 0, // see TestDecodeGates
 	}
 	require.Len(t, graph.Fusions(), len(places))
 	for _, rule := range append(graph.Fusions(), "") {
@@ -337,6 +338,33 @@ func TestFusionsWithoutDerivatives(t *testing.T) {
 	}
 }
 
+// TestDecodeGates: a step of decoding makes its gates with the bits of the ops before it, unless one of these is kept.
+func TestDecodeGates(t *testing.T) {
+	c := ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}, KVHeads: 1, KeyDim: 4, ValueDim: 2, Slots: 2, Pages: 2, PageLen: 8}
+	const heads, hidden = 3, 5
+	n := &network{graph: G.NewGraph()}
+	in := G.Nodes{n.input("q", 2, 1, heads, c.KeyDim)}
+	for _, name := range []string{"cmp", "sel", "win"} {
+		in = append(in, n.input(name+" k", 2, 1, 1, c.KeyDim), n.input(name+" v", 2, 1, 1, c.ValueDim))
+	}
+	x, w, bias := n.input("hidden", 2, 1, hidden), n.input("w", 3*heads, hidden), n.input("bias", 3*heads)
+	cache, rows := n.input("cache", c.Elements()), tensor.New(tensor.WithShape(2, 2), tensor.WithBacking([]int32{3, 1, 0, 0}))
+	n.let(t, 1)
+	places := G.NewTensor(n.graph, tensor.Int32, 2, G.WithShape(2, 2), G.WithName("rows"), G.WithValue(rows))
+	logits := G.Must(ops.Linear(x, w, ops.WithBias(bias), ops.WithHeads(heads), ops.WithDots()))
+	o := G.Must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10}, append(in, G.Must(ops.Sigmoid(logits)), cache, places)...))
+	want := func(opts ...graph.Option) []float64 {
+		run(t, n.graph, append(opts, graph.WithKeep(o))...)
+		return numbers(t, o.Value())
+	}
+	plain := want(unfused(graph.UnfusedAll))
+	for i, opts := range [][]graph.Option{{}, {only("decode-gates")}, {graph.WithKeep(logits)}} {
+		require.Equal(t, plain, want(opts...))
+		m := newMachine(t, n.graph, append(opts, graph.WithKeep(o))...)
+		require.Equal(t, []int{1, 1, 0}[i], fused(m.Plan())["decode-gates"])
+	}
+}
+
 // TestLinearCast: a result that is read in float32 alone is not rounded to half precision.
 func TestLinearCast(t *testing.T) {
 	g := G.NewGraph()
@@ -369,7 +397,7 @@ func TestFusionsOfOneTwice(t *testing.T) {
 func TestRandomNetsFused(t *testing.T) {
 	seen := map[string]int{}
 	rules := append(slices.DeleteFunc(graph.Fusions(), func(r string) bool {
-		return r == "linear-activation" || r == "norm-linears" // of plans without derivatives
+		return slices.Contains([]string{"linear-activation", "norm-linears", "decode-gates"}, r) // of plans without derivatives
 	}), "")
 	for seed := range uint64(80) {
 		rule := rules[int(seed)%len(rules)]

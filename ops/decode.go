@@ -2,6 +2,7 @@ package ops
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"gorgonia.org/tensor"
@@ -18,6 +19,7 @@ import (
 //	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    for the compressed, the selected and the window branch: six inputs. Two for dense attention.
 //	       A branch that the layer is Without has none, but those of the compressed branch choose the blocks of the selected one
 //	gates  [B,1,Hq,3]    activated, of the branches that the layer has; not for dense attention
+//	hidden, w, bias  [B,1,hidden], [Hq*3,hidden], [Hq*3]    in place of gates, which are sigmoid(hidden wᵀ + bias): with GateLayer
 //	phi    pe [l,D], w1 [hidden,l*D], w2 [D,hidden] for keys, and the same for values: with MLP, see CompressMLP
 //	cache  [Elements()]  which the op writes to
 //	rows   int32 [B,1+P] of each slot the number of its tokens so far, -1 if it rests, and its pages: see KVCache
@@ -34,6 +36,10 @@ type DecodeOp struct {
 	Cache KVCache
 	Base  float64 // of the rotary embedding
 	MLP   bool    // blocks are compressed by an MLP, not by their mean
+
+	// GateLayer: the op has the linear layer and the sigmoid that make the gates, with the bits of LinearOp with Dots and of SigmoidOp. A
+	// machine puts it where a plan has these one by one.
+	GateLayer bool
 }
 
 func (op DecodeOp) Name() string {
@@ -48,20 +54,25 @@ func (op DecodeOp) UpdatedInputs() []int { return []int{op.cacheInput()} }
 
 func (op DecodeOp) CheckedInput() int { return op.cacheInput() + 1 }
 
-// phiInput is the first input of phi, cacheInput the cache.
-func (op DecodeOp) phiInput() int {
-	n := 1 + len(op.Cache.pairNames())
-	if !op.Cache.Dense() {
-		n++
+// GateInput returns the index of the input gates, or of the first of the three in their place. The input phi and the cache come behind.
+func (op DecodeOp) GateInput() int { return 1 + len(op.Cache.pairNames()) }
+
+// PhiInput returns the index of the first input phi.
+func (op DecodeOp) PhiInput() int {
+	switch {
+	case op.GateLayer:
+		return op.GateInput() + 3
+	case op.Cache.Dense():
+		return op.GateInput()
 	}
-	return n
+	return op.GateInput() + 1
 }
 
 func (op DecodeOp) cacheInput() int {
 	if op.MLP {
-		return op.phiInput() + 6
+		return op.PhiInput() + 6
 	}
-	return op.phiInput()
+	return op.PhiInput()
 }
 
 func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
@@ -69,13 +80,22 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	if err := cmp.Or(c.Validate(), positiveNumber("base", op.Base)); err != nil {
 		return nil, err
 	}
-	names := append([]string{"q"}, c.pairNames()...)
-	if !c.Dense() {
-		names = append(names, "gates")
+	switch {
+	case op.MLP && c.Dense():
+		return nil, errors.New("dense attention compresses nothing, by an mlp neither")
+	case op.GateLayer && c.Dense():
+		return nil, errors.New("dense attention has no gates, and no layer that makes them")
 	}
+	names := append([]string{"q"}, c.pairNames()...)
 	var want []input
 	for _, name := range names {
 		want = append(want, float(name, 4))
+	}
+	switch {
+	case op.GateLayer:
+		want = append(want, float("hidden", 3), float("gate w", 2), float("gate bias", 1))
+	case !c.Dense():
+		want = append(want, float("gates", 4))
 	}
 	if op.MLP {
 		for _, side := range []string{"k ", "v "} {
@@ -89,18 +109,24 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	q := in[0].Shape
 	err := cmp.Or(wantShape("q", q, c.Slots, 1, q[2], c.KeyDim), c.inferCache(in[at], in[at+1], c.Slots, 1))
 	for i, name := range names[1:] {
-		width := tensor.Shape{c.KVHeads, c.KeyDim}
-		switch {
-		case name == "gates":
-			width = tensor.Shape{q[2], c.branches()}
-		case i%2 == 1:
-			width[1] = c.ValueDim
+		dim := c.KeyDim
+		if i%2 == 1 {
+			dim = c.ValueDim
 		}
-		err = cmp.Or(err, wantShape(name, in[1+i].Shape, c.Slots, 1, width[0], width[1]))
+		err = cmp.Or(err, wantShape(name, in[1+i].Shape, c.Slots, 1, c.KVHeads, dim))
+	}
+	gates := in[op.GateInput():]
+	switch {
+	case op.GateLayer:
+		n, hidden := q[2]*c.branches(), gates[0].Shape[2]
+		err = cmp.Or(err, wantShape("hidden", gates[0].Shape, c.Slots, 1, hidden), wantShape("gate w", gates[1].Shape, n, hidden),
+			wantShape("gate bias", gates[2].Shape, n))
+	case !c.Dense():
+		err = cmp.Or(err, wantShape("gates", gates[0].Shape, c.Slots, 1, q[2], c.branches()))
 	}
 	for i, d := range []int{c.KeyDim, c.ValueDim} {
-		if op.MLP && !c.Dense() {
-			phi := in[op.phiInput()+3*i:]
+		if op.MLP {
+			phi := in[op.PhiInput()+3*i:]
 			hidden := phi[1].Shape[0]
 			err = cmp.Or(err, wantShape("pe", phi[0].Shape, c.BlockLen, d), wantShape("w1", phi[1].Shape, hidden, c.BlockLen*d),
 				wantShape("w2", phi[2].Shape, d, hidden))
@@ -108,8 +134,6 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	}
 	switch {
 	case err != nil:
-	case op.MLP && c.Dense():
-		err = fmt.Errorf("dense attention compresses nothing, by an mlp neither")
 	case q[2]%c.KVHeads != 0:
 		err = fmt.Errorf("heads %d not a multiple of kv heads %d", q[2], c.KVHeads)
 	case c.KeyDim%2 != 0:

@@ -3,6 +3,8 @@ package ops
 import (
 	"math"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
@@ -44,7 +46,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(pieces(context, runTokens), 0, runTokens, c.KeyDim)
 	d.most = context
 	if !c.Dense() {
-		d.gates = in[op.phiInput()-1]
+		d.gates = op.bindGates(k, in)
 		d.most = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
 		d.choice = selector[T]{Params: c.Params, weights: foldWeights[T](c.Params)}
 		d.kept, d.block = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
@@ -59,6 +61,18 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
 	k.Check = func() error { return op.checkRows(d.rows) }
 	k.Phase(c.Slots*c.KVHeads, func(piece int, w *cpu.Worker) { d.step(piece/c.KVHeads, piece%c.KVHeads, w) })
+}
+
+// bindGates returns the gates: those of the inputs, or work memory for what the layer makes.
+func (op DecodeOp) bindGates(k *cpu.Kernel, in []Arg) Arg {
+	at := op.GateInput()
+	if !op.GateLayer {
+		return in[at]
+	}
+	gates := workLike(k, Arg{Operand: Operand{in[0].Dtype, tensor.Shape{op.Cache.Slots, 1, in[0].Shape[2], op.Cache.branches()}}})
+	LinearOp{Heads: in[0].Shape[2], Dots: true}.Bind(k, in[at:at+3], []Arg{gates})
+	SigmoidOp{}.Bind(k, []Arg{gates}, []Arg{gates})
+	return gates
 }
 
 // step takes the next token of the sequence in a slot, for group g.

@@ -58,11 +58,14 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 			in = append(in, zeros("k", slots, 1, c.Cache.KVHeads, c.Cache.KeyDim), zeros("v", slots, 1, c.Cache.KVHeads, c.Cache.ValueDim))
 		}
 	}
-	if !c.Cache.Dense() {
+	switch {
+	case c.GateHidden > 0:
+		in = append(in, zeros("hidden", slots, 1, c.GateHidden))
+	case !c.Cache.Dense():
 		in = append(in, zeros("gates", slots, 1, c.Heads, c.Gates()))
 	}
-	for _, p := range c.Phi() {
-		in = append(in, array{Name: "phi", Shape: p.Shape, Floats: p.Data})
+	for _, p := range append(c.GateLayer(), c.Phi()...) {
+		in = append(in, array{Name: "weights", Shape: p.Shape, Floats: p.Data})
 	}
 	d.cell = len(in)
 	cache := zeros("cache", c.Cache.Elements())
@@ -70,7 +73,7 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 		cache.Floats[i] = math.NaN()
 	}
 	in = append(in, cache, array{Name: "rows", Shape: []int{slots, d.width}, Ints: slices.Repeat([]int32{-1}, slots*d.width)})
-	d.bound = bind(t, ops.DecodeOp{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0}, dt, d.team.Workers(), in...)
+	d.bound = bind(t, ops.DecodeOp{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}, dt, d.team.Workers(), in...)
 	return d
 }
 
@@ -100,7 +103,10 @@ func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 			next += 2
 		}
 	}
-	if !d.Cache.Dense() {
+	switch {
+	case d.GateHidden > 0:
+		put(next, s.Hidden)
+	case !d.Cache.Dense():
 		put(next, s.Gates)
 	}
 }

@@ -15,29 +15,42 @@ type Decoding struct {
 	Heads  int
 	Tokens int // of the longest sequence
 	MLP    int // hidden width of the compression, 0 for the mean
+
+	GateHidden int // width of the input of the gates' layer, which the op has; 0: the gates are an input
 }
 
 // Decodings returns the cases of decoding.
 func Decodings() []Decoding {
 	cases := []Decoding{
-		{"small", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0},
-		{"mlp", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5},
-		{"stride is l", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0},
-		{"l above l'", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0},
-		{"no block", ops.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0},
-		{"dense", ops.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0},
-		{"parts", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300}, KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 11, 420, 0},
-		{"wide", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40}, KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0},
-		{"wide, few heads", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 20}, KVHeads: 2, KeyDim: 128, ValueDim: 64, PageLen: 16}, 6, 60, 0},
-		{"many blocks", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 16, Window: 8}, KVHeads: 1, KeyDim: 16, ValueDim: 8, PageLen: 32}, 2, 700, 0},
-		{"mlp, 16 dims", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5},
-		{"dense, 64 dims", ops.KVCache{KVHeads: 2, KeyDim: 64, ValueDim: 64, PageLen: 16}, 12, 150, 0},
-		{"paper", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0},
+		{"small", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0, 0},
+		{"mlp", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5, 0},
+		{"stride is l", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0, 0},
+		{"l above l'", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0, 0},
+		{"no block", ops.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0, 0},
+		{"dense", ops.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0, 0},
+		{"parts", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300}, KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 11, 420, 0, 0},
+		{"wide", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40}, KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0, 0},
+		{"wide, few heads", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 20}, KVHeads: 2, KeyDim: 128, ValueDim: 64, PageLen: 16}, 6, 60, 0, 0},
+		{"many blocks", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 16, Window: 8}, KVHeads: 1, KeyDim: 16, ValueDim: 8, PageLen: 32}, 2, 700, 0, 0},
+		{"mlp, 16 dims", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5, 0},
+		{"dense, 64 dims", ops.KVCache{KVHeads: 2, KeyDim: 64, ValueDim: 64, PageLen: 16}, 12, 150, 0, 0},
+		{"paper", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0, 0},
 	}
 	for _, without := range []ops.Branches{ops.Compressed, ops.Selected, ops.Window, ops.Selected | ops.Window, ops.Compressed | ops.Window, ops.Compressed | ops.Selected} {
 		c := cases[0]
 		c.Cache.KeyDim, c.Cache.ValueDim = 16, 8 // which kernels on tensor cores take
 		c.Name, c.Cache.Without = fmt.Sprintf("without %03b", without), without
+		cases = append(cases, c)
+	}
+	for _, x := range []struct {
+		of, hidden int
+		without    ops.Branches
+	}{{0, 72, 0}, {0, 8, ops.Selected}, {0, 136, ops.Compressed | ops.Window}, {7, 24, 0}} {
+		c := cases[x.of]
+		c.Name, c.GateHidden, c.Cache.Without, c.Tokens = fmt.Sprintf("gate layer of %d", x.hidden), x.hidden, x.without, 60
+		if x.of == 0 {
+			c.Cache.KeyDim, c.Cache.ValueDim = 16, 8
+		}
 		cases = append(cases, c)
 	}
 	return cases
@@ -47,6 +60,7 @@ func Decodings() []Decoding {
 // rotation, those of dense attention first.
 type Sequence struct {
 	Q, Gates *ref.Tensor
+	Hidden   *ref.Tensor // [1,S,GateHidden], which the gates are of; nil: they are drawn
 	K, V     []*ref.Tensor
 }
 
@@ -76,7 +90,37 @@ func (c Decoding) Sequence(seed uint64, n int) (s Sequence) {
 		s.K = append(s.K, normalTensor(seed+2+2*i, 1, n, c.Cache.KVHeads, c.Cache.KeyDim))
 		s.V = append(s.V, normalTensor(seed+3+2*i, 1, n, c.Cache.KVHeads, c.Cache.ValueDim))
 	}
+	if c.GateHidden > 0 {
+		s.Hidden = normalTensor(seed+8, 1, n, c.GateHidden)
+		s.Gates = c.GatesOf(s.Hidden)
+	}
 	return s
+}
+
+// GateLayer returns the weights and the bias of the layer that makes the gates, or none. Every type holds their numbers.
+func (c Decoding) GateLayer() (p []*ref.Tensor) {
+	if c.GateHidden == 0 {
+		return nil
+	}
+	n := c.Heads * c.Gates()
+	return inBFloat16(normalTensor(7100, n, c.GateHidden), normalTensor(7101, n))
+}
+
+// GatesOf returns the gates [1,S,Hq,branches] of hidden [1,S,GateHidden].
+func (c Decoding) GatesOf(hidden *ref.Tensor) *ref.Tensor {
+	p := c.GateLayer()
+	gates := ref.Sigmoid(ref.Linear(hidden, p[0], p[1]))
+	return ref.From(gates.Data, 1, hidden.Shape[1], c.Heads, c.Gates())
+}
+
+// inBFloat16 rounds tensors.
+func inBFloat16(list ...*ref.Tensor) []*ref.Tensor {
+	for _, x := range list {
+		for i, v := range x.Data {
+			x.Data[i] = testutil.FromBFloat16(testutil.BFloat16(v))
+		}
+	}
+	return list
 }
 
 // Phi returns the parameters of the compression, those of keys first, or none. Every type holds their numbers.
@@ -88,12 +132,7 @@ func (c Decoding) Phi() (p []*ref.Tensor) {
 		seed := uint64(7000 + 10*i)
 		p = append(p, normalTensor(seed, c.Cache.BlockLen, d), normalTensor(seed+1, c.MLP, c.Cache.BlockLen*d), normalTensor(seed+2, d, c.MLP))
 	}
-	for _, x := range p {
-		for i, v := range x.Data {
-			x.Data[i] = testutil.FromBFloat16(testutil.BFloat16(v))
-		}
-	}
-	return p
+	return inBFloat16(p...)
 }
 
 // DecodingBase is the base of the rotary embedding of all cases.

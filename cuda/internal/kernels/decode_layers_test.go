@@ -28,7 +28,7 @@ type decodeLayers struct {
 }
 
 func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
-	const dim, kv, hidden, gates, most = 768, 128, 64, 36, 16
+	const dim, kv, hidden, most = 768, 128, 64, 16
 	d := &decodeLayers{t: t, dev: dev}
 	d.x = []arg{argOf(tensor.Float32, dev.put(t, f32.encode(testutil.Normal(1, rows*dim))), rows, 1, dim)}
 	gain := argOf(tensor.Float32, dev.put(t, f32.encode(testutil.Normal(2, dim))), dim)
@@ -67,8 +67,6 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 		}
 		ws = append(ws, w(dim, dim), w(hidden))
 		ys := normed(ops.LinearsOp{Bias: [ops.MaxLinears]bool{true}, Activation: [ops.MaxLinears]ops.Activation{ops.WithSiLU}}, x, ws...)
-		d.add(ops.LinearsOp{Bias: [ops.MaxLinears]bool{true}, Activation: [ops.MaxLinears]ops.Activation{ops.WithSigmoid}},
-			[]arg{ys[0], w(gates, hidden), w(gates)}, []arg{room(ops.BFloat16, gates)}, 1)
 		z := room(tensor.Float32, dim)
 		d.add(ops.LinearAddOp{}, []arg{ys[7], w(dim, dim), x}, []arg{z}, 1)
 		up := normed(ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{ops.WithSiLU}}, z, w(4*dim, dim))

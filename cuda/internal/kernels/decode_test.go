@@ -37,17 +37,20 @@ func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen 
 // decodingOp returns the op of a case with the shapes of its inputs, which lie in a type.
 func decodingOp(t testing.TB, c opcases.Decoding, s storage) (op ops.DecodeOp, site graph.Site) {
 	k, dt := decodingCache(c, s), dtypes[s.Type]
-	op = ops.DecodeOp{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0}
+	op = ops.DecodeOp{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
 	site.In = append(site.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
 	for i := range 3 {
 		if storesBranch(k, i) {
 			site.In = append(site.In, operand(dt, k.Slots, 1, k.KVHeads, k.KeyDim), operand(dt, k.Slots, 1, k.KVHeads, k.ValueDim))
 		}
 	}
-	if !k.Dense() {
+	switch {
+	case c.GateHidden > 0:
+		site.In = append(site.In, operand(dt, k.Slots, 1, c.GateHidden))
+	case !k.Dense():
 		site.In = append(site.In, operand(dt, k.Slots, 1, c.Heads, c.Gates()))
 	}
-	for _, p := range c.Phi() {
+	for _, p := range weightsOf(c) {
 		site.In = append(site.In, operand(dt, p.Shape...))
 	}
 	site.In = append(site.In, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, k.Slots, 1+decodingPages(c)))
@@ -59,6 +62,9 @@ func decodingOp(t testing.TB, c opcases.Decoding, s storage) (op ops.DecodeOp, s
 	site.Out[0].Dtype = dt
 	return op, site
 }
+
+// weightsOf are the parameters of the gates' layer and of the compression, the last inputs before the cache.
+func weightsOf(c opcases.Decoding) []*ref.Tensor { return append(c.GateLayer(), c.Phi()...) }
 
 // storesBranch reports whether keys and values of a branch are inputs; those of dense attention count as the first one's.
 func storesBranch(k ops.KVCache, i int) bool { return k.Stores(1<<i) || k.Dense() && i == 0 }
@@ -91,8 +97,9 @@ func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s stor
 		}
 		d.args = append(d.args, d.on.place(o, content))
 	}
-	for i, x := range c.Phi() {
-		d.write(d.cell()-6+i, 0, s.encode(x.Data))
+	weights := weightsOf(c)
+	for i, x := range weights {
+		d.write(d.cell()-len(weights)+i, 0, s.encode(x.Data))
 	}
 	d.rows = slices.Repeat([]int32{-1}, d.site.In[d.cell()+1].Elements())
 	for _, p := range pages.Perm(d.op.Cache.Pages) {
@@ -142,7 +149,10 @@ func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 			put(s.V[i])
 		}
 	}
-	if !d.Cache.Dense() {
+	switch {
+	case d.GateHidden > 0:
+		put(s.Hidden)
+	case !d.Cache.Dense():
 		put(s.Gates)
 	}
 }
@@ -239,7 +249,7 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 	begins := [decodingSlots]int{0, c.Tokens / 2, max(0, c.Tokens-steps)}
 	var seqs [decodingSlots]opcases.Sequence
 	for i := range seqs {
-		seqs[i] = rounded(c.Sequence(uint64(i+1), c.Tokens), s)
+		seqs[i] = rounded(c, c.Sequence(uint64(i+1), c.Tokens), s)
 	}
 	run := func(pages uint64, slots ...int) (outs [decodingSlots][]decoded) {
 		d := newDecoding(t, dev, v, c, s, rand.New(rand.NewPCG(pages, 2)))
@@ -322,8 +332,14 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 }
 
 // rounded returns s as it is stored.
-func rounded(s opcases.Sequence, as storage) opcases.Sequence {
-	s.Q, s.Gates, s.K, s.V = as.tensor(s.Q), as.tensor(s.Gates), slices.Clone(s.K), slices.Clone(s.V)
+func rounded(c opcases.Decoding, s opcases.Sequence, as storage) opcases.Sequence {
+	s.Q, s.K, s.V = as.tensor(s.Q), slices.Clone(s.K), slices.Clone(s.V)
+	if s.Hidden != nil {
+		s.Hidden = as.tensor(s.Hidden)
+		s.Gates = c.GatesOf(s.Hidden)
+	} else {
+		s.Gates = as.tensor(s.Gates)
+	}
 	for i := range s.K {
 		s.K[i], s.V[i] = as.tensor(s.K[i]), as.tensor(s.V[i])
 	}
@@ -344,8 +360,8 @@ func decodingGPUs() (list []kernels.GPU) {
 }
 
 // decodes reports whether an implementation takes a case.
-func decodes(t testing.TB, row string, c opcases.Decoding) bool {
-	op, site := decodingOp(t, c, bf16)
+func decodes(t testing.TB, row string, c opcases.Decoding, s storage) bool {
+	op, site := decodingOp(t, c, s)
 	_, err := planOf(h200, row, op, site)
 	return err == nil
 }
@@ -360,9 +376,8 @@ func TestDecodeOnGPU(t *testing.T) {
 	for _, c := range opcases.Decodings() {
 		for _, s := range storages {
 			if name := c.Name; chosen.MatchString(name) {
-				compareDecoding(t, name, g, variant{"cuda", p}, c, s, min(steps, c.Tokens))
-				for _, row := range fastDecoding {
-					if s.Type != kernels.F32 && decodes(t, row, c) {
+				for _, row := range append([]string{"cuda"}, fastDecoding...) {
+					if decodes(t, row, c, s) {
 						compareDecoding(t, name+", "+row, g, variant{row, p}, c, s, min(steps, c.Tokens))
 					}
 				}
@@ -379,7 +394,7 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 			for _, row := range append([]string{"cuda"}, fastDecoding...) {
 				for _, gpu := range decodingGPUs() {
 					p, err := planOf(gpu, row, op, site)
-					if row == "cuda" {
+					if row == "cuda" && c.GateHidden == 0 {
 						require.NoError(t, err)
 					}
 					if err == nil {

@@ -18,8 +18,10 @@ func forClusters(b *kernels.Builder, op ops.DecodeOp) error {
 		return graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want at least 9.0", float64(b.GPU.Capability)/10)
 	case op.Cache.Dense():
 		return graph.Refuse(graph.ReasonShape, "dense attention has too many keys for one cluster")
+	case op.GateLayer && b.In[op.GateInput()].Dim(2)%8 != 0:
+		return graph.Refuse(graph.ReasonShape, "the gates are made of %d numbers, want a multiple of 8", b.In[op.GateInput()].Dim(2))
 	}
-	return forMatrixUnits(b, op)
+	return forProducts(b, op)
 }
 
 // inClusters adds the launch of a step in which a cluster has a group of a sequence. Clusters are as large as they can be if all are to
@@ -57,6 +59,8 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	shared := bytes(blocks, logits)
 	b.Fail(fits(b, shared))
 	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%d_%s", blocks, by.name), kernels.Dim{X: int(blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}, kernels.Line(threads), shared, p)
-	b.Overlap()
+	if at := op.GateInput(); !op.GateLayer || b.In[at+1].Held && b.In[at+2].Held { // what the kernel reads at once
+		b.Overlap()
+	}
 	return nil
 }

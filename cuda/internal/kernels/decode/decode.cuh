@@ -34,7 +34,9 @@ struct DecodeParams {
   const void* q;                // [B,1,Hq,D], not rotated
   const void* k[kBranches];     // [B,1,Hkv,D], not rotated; null where a branch stores nothing
   const void* v[kBranches];     // [B,1,Hkv,Dv]
-  const void* gates;            // [B,1,Hq,branches]; null: one branch without a gate
+  const void* gates;            // [B,1,Hq,branches]; null: one branch without a gate. With gate_w [B,1,gate_hidden], what they are made of
+  const void* gate_w;           // [Hq*branches,gate_hidden], or null
+  const void* gate_bias;        // [Hq*branches]
   const void* phi[2][3];        // pe [l,D], w1 [hidden,l*D], w2 [D,hidden] for keys and for values; null: the mean
   void* cache;                  // its counters int32 [B,Hkv] lie at its beginning
   const int32_t* rows;          // [B,width]: tokens so far or -1, pages
@@ -47,7 +49,7 @@ struct DecodeParams {
   double turns[kDecodePairs];   // of each pair of dims from one position to the next: see rope.cuh
   int64_t most;                 // compressed keys of a sequence
   int32_t groups, h, dim, value_dim, width;
-  int32_t l, n, w, hidden;
+  int32_t l, n, w, hidden, gate_hidden;
   Divisor d, select_block;
   int32_t stores, has;          // branches, as bits: whose keys are stored, that the layer has
   int32_t dense;

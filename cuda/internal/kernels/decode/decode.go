@@ -22,7 +22,7 @@ func Rows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: forClusters, Build: inClusters},
 		kernels.Op[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forMatrixUnits, Build: onMatrixUnits},
-		kernels.Op[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Build: onCores},
+		kernels.Op[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: forCores, Build: onCores},
 		kernels.Op[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
 	)
 }
@@ -71,14 +71,14 @@ func divisorOf(n int) divisor {
 type decodeParams struct {
 	q                                        kernels.Ref
 	k, v                                     [branches]kernels.Ref
-	gates                                    kernels.Ref
+	gates, gateW, gateBias                   kernels.Ref
 	phi                                      [2][3]kernels.Ref
 	cache, rows, o, idx, read, parts, logits kernels.Ref
 	tokens, compressed, window, tail         region
 	turns                                    [mostPairs]float64
 	most                                     int64
 	groups, h, dim, valueDim, width          int32
-	l, n, w, hidden                          int32
+	l, n, w, hidden, gateHidden              int32
 	d, selectBlock                           divisor
 	stores, has, dense                       int32
 	split, first                             [branches]int32
@@ -98,8 +98,20 @@ type products struct {
 	ringFloats            int64  // of them, for keys and values on their way
 }
 
-// forMatrixUnits refuses what MatrixUnits of decode_products.cuh does not take.
+// forCores refuses what clusters alone take.
+func forCores(_ *kernels.Builder, op ops.DecodeOp) error {
+	if op.GateLayer {
+		return graph.Refuse(graph.ReasonShape, "the gates are to be made by the op, want them as an input")
+	}
+	return nil
+}
+
 func forMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
+	return cmp.Or(forCores(b, op), forProducts(b, op))
+}
+
+// forProducts refuses what MatrixUnits of decode_products.cuh does not take.
+func forProducts(b *kernels.Builder, op ops.DecodeOp) error {
 	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
 	switch {
 	case b.Type == kernels.F32:
@@ -190,8 +202,11 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 	}
 	if !c.Dense() {
 		p.gates = b.In[next].Ref
-		next++
 	}
+	if op.GateLayer {
+		p.gateW, p.gateBias, p.gateHidden = b.In[next+1].Ref, b.In[next+2].Ref, int32(b.In[next].Dim(2))
+	}
+	next = op.PhiInput()
 	if op.MLP {
 		p.hidden = int32(b.In[next+1].Dim(0))
 		for i := range 6 {

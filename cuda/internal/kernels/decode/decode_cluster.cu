@@ -51,7 +51,7 @@ template <typename Products> struct ClusterShared {
   float* of_warps;   // [warps,3,h]: largest logits, sums, and what the warp's o is multiplied by
   float* tops;       // [h], of compressed attention over all blocks
   float* norms;      // [h]
-  float* gates;      // [branches,h]
+  float* gates;      // [h,branches that the layer has]
   int32_t* counts;   // [branches,blocks], keys read
   int32_t* warp_counts;
   int32_t* idx;      // [n]
@@ -92,7 +92,7 @@ template <typename Products> struct ClusterShared {
   // What o of the part of a lane's block is multiplied by in the result.
   __device__ float factor(const DecodeParams& p, int branch, int j) const {
     const Weight w = weigh(p, branch, j);
-    return (p.has >> branch & 1) && j < p.h ? gates[branch * p.h + j] * w.norm * w.power : 0;
+    return (p.has >> branch & 1) && j < p.h ? gates[j * __popc(p.has) + __popc(p.has & ((1 << branch) - 1))] * w.norm * w.power : 0;
   }
   // give hands cell u of o [h,kCells] of a branch to the block that adds it up.
   __device__ void give(int branch, int u, float4 cell) const {
@@ -105,9 +105,63 @@ __device__ inline void add_cell(float4& to, float factor, float4 x) {
   to.x += factor * x.x, to.y += factor * x.y, to.z += factor * x.z, to.w += factor * x.w;
 }
 
+// The last layer of the gates' MLP, for the heads of a group: lanes have 8 numbers of hidden each. Its weights are under way before
+// hidden is there.
+template <typename T, int MostHeads> struct GateLayer {
+  static constexpr int kLanes = 8, kWidth = 8 * kLanes, kRows = kDecodeThreads / kLanes, kTurns = (kBranches * MostHeads + kRows - 1) / kRows;
+  const DecodeParams& p;
+  const int n, row, at; // gates of a group; the first one of this lane, and its place in hidden
+  const T *w, *bias;
+  uint4 cells[kTurns];
+  T biases[kTurns];
+
+  __device__ explicit GateLayer(const DecodeParams& p)
+      : p(p), n(p.h * __popc(p.has)), row(threadIdx.x / kLanes), at(threadIdx.x % kLanes * 8),
+        w(static_cast<const T*>(p.gate_w) + int64_t(blockIdx.y) * n * p.gate_hidden), bias(static_cast<const T*>(p.gate_bias) + blockIdx.y * n) {
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) cells[i] = cell(i, at), biases[i] = p.gate_w && in(i) ? bias[row + i * kRows] : from_float<T>(0);
+  }
+  __device__ bool in(int turn) const { return row + turn * kRows < n; }
+  __device__ uint4 cell(int turn, int at) const {
+    if (!p.gate_w || !in(turn) || at >= p.gate_hidden) return {0, 0, 0, 0};
+    return *reinterpret_cast<const uint4*>(w + (row + turn * kRows) * p.gate_hidden + at);
+  }
+  __device__ static float dot(uint4 a, uint4 b) {
+    T x[8], y[8];
+    memcpy(x, &a, sizeof a), memcpy(y, &b, sizeof b);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += to_float(x[i]) * to_float(y[i]);
+    return sum;
+  }
+  __device__ uint4 hidden(const Step& s, int at) const {
+    if (!p.gate_w || at >= p.gate_hidden) return {0, 0, 0, 0};
+    return *reinterpret_cast<const uint4*>(static_cast<const T*>(p.gates) + int64_t(s.slot) * p.gate_hidden + at);
+  }
+  // write sets the gates [n]. x is the first cell of hidden.
+  __device__ void write(const Step& s, uint4 x, float* gates) const {
+    float sums[kTurns];
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) sums[i] = dot(x, cells[i]);
+#pragma unroll 1
+    for (int from = at + kWidth; from < p.gate_hidden; from += kWidth) {
+      x = hidden(s, from);
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) sums[i] += dot(x, cell(i, from));
+    }
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+#pragma unroll
+      for (int o = 1; o < kLanes; o *= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], o);
+      if (at == 0 && in(i)) gates[row + i * kRows] = sigmoid_of<T>(sums[i] + to_float(biases[i]));
+    }
+  }
+};
+
 // begin brings the token, the heads, the gates and the pages to shared memory, and stores the token. It returns false, and writes the
 // results, if the slot has no token. turn is that of the thread's pair of dims from one position to the next.
-template <typename Products> __device__ bool begin(Step& s, const ClusterShared<Products>& c, double turn) {
+template <typename Products>
+__device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer<typename Products::Type, Products::kMostHeads>& gates, double turn) {
   using T = typename Products::Type;
   constexpr int kPairs = Products::kWidth / 2, kRows = kDecodeThreads / kPairs; // a thread has a pair of dims, of every kRows-th head
   const DecodeParams& p = s.p;
@@ -126,18 +180,17 @@ template <typename Products> __device__ bool begin(Step& s, const ClusterShared<
     k[b] = stores && in ? reinterpret_cast<const uint32_t*>(static_cast<const T*>(p.k[b]) + s.at() * p.dim)[of] : 0;
     v[b] = stores && me < p.value_dim ? static_cast<const T*>(p.v[b])[s.at() * p.value_dim + me] : from_float<T>(0);
   }
-  const int gates = __popc(p.has);
-  float gate = 0;
-  const int branch = me / Products::kMostHeads, head = me % Products::kMostHeads;
-  if (branch < kBranches && head < p.h && s.has(branch))
-    gate = to_float(static_cast<const T*>(p.gates)[(s.at() * p.h + head) * gates + __popc(p.has & ((1 << branch) - 1))]);
+  const uint4 hidden = gates.hidden(s, gates.at);
+  T gate = from_float<T>(0);
+  if (!p.gate_w && me < gates.n) gate = static_cast<const T*>(p.gates)[s.at() * gates.n + me];
 #pragma unroll 1
   for (int i = me; i < p.width - 1; i += kDecodeThreads) c.pages[i] = s.pages[i];
   if (s.t < 0) {
     if (blockIdx.x == 0) no_blocks(s), rest<T>(s);
     return false;
   }
-  if (branch < kBranches && head < p.h) c.gates[branch * p.h + head] = gate;
+  if (p.gate_w) gates.write(s, hidden, c.gates);
+  else if (me < gates.n) c.gates[me] = to_float(gate);
   s.pages = c.pages;
   const float2 rotation = rotation_at(s.t, turn, false);
   const auto turned = [&](uint32_t raw) {
@@ -298,10 +351,11 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
   const int block = me & (blocks - 1), group = me >> (__ffs(blocks) - 1), groups = kDecodeThreads >> (__ffs(blocks) - 1);
   const ClusterShared<Products> c(p, shared_of_block(nsa_dynamic_shared));
   const double turn = p.turns[me % (Products::kWidth / 2)]; // there are kDecodePairs
+  const GateLayer<T, Products::kMostHeads> gates(p);
   next_may_start();
   await_previous();
   Step s(p, kCompressedBranch, blockIdx.z, blockIdx.y);
-  const bool runs = begin(s, c, turn);
+  const bool runs = begin(s, c, gates, turn);
   cluster_wait();
   if (!runs) return;
   const bool selects = s.has(kSelectedBranch), chooses = selects && s.own() >= p.n;
