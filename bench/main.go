@@ -66,6 +66,10 @@ func main() {
 	flag.IntVar(&onlyLength, "length", 0, "tokens of the suites attention (any number), decode, lengths and profile; 0 is all of theirs, for profile the usual one")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.Parse()
+	if onlyLength < 0 {
+		fmt.Fprintf(os.Stderr, "bench: -length is %d, want 0 or more\n", onlyLength)
+		os.Exit(2)
+	}
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "bench: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)

@@ -30,8 +30,8 @@ type options struct {
 	tokens, layer                             int
 }
 
-func parse(args []string, help io.Writer) (*options, error) {
-	o := &options{}
+func parse(args []string, help io.Writer) (o *options, err error) {
+	o = &options{}
 	set := flag.NewFlagSet("inspect", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.StringVar(&o.model, "model", "", "run folder, checkpoint or file of weights")
@@ -57,8 +57,15 @@ func parse(args []string, help io.Writer) (*options, error) {
 		return nil, errors.New("inspect: -text and -file exclude each other")
 	case o.tokens < 0:
 		return nil, fmt.Errorf("inspect: -tokens is %d, want 0 or more", o.tokens)
+	case o.layer < -1:
+		return nil, fmt.Errorf("inspect: -layer is %d, want -1 or more", o.layer)
 	}
-	return o, nil
+	set.Visit(func(f *flag.Flag) {
+		if f.Name == "text" && o.text == "" {
+			err = errors.New("inspect: -text is empty")
+		}
+	})
+	return o, err
 }
 
 // read returns the text to run.
@@ -92,6 +99,9 @@ func run(args []string, out io.Writer) (err error) {
 	for _, d := range m.Damaged {
 		fmt.Fprintf(out, "warning: %v: an older one is used\n", d)
 	}
+	if n := m.Weights.Config.Layers; o.layer >= n {
+		return fmt.Errorf("inspect: -layer is %d, the model has 0 to %d", o.layer, n-1)
+	}
 	tokens, err := m.Tokenizer.Encode(text)
 	if err != nil {
 		return err
@@ -104,7 +114,7 @@ func run(args []string, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Decode: m.Tokenizer.Decode, Backend: b}
+	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: m.Tokenizer, Backend: b}
 	r, err := inspect.Inspect(m.Weights, tokens[:min(len(tokens), o.tokens)], about)
 	if err != nil {
 		return err

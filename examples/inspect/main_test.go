@@ -59,7 +59,9 @@ func TestRefuses(t *testing.T) {
 		"-model " + missing:             missing,
 		"-model w -file " + missing:     missing,
 		"-model w -text a":              "1 tokens in a window, want at least 2",
-		"-model w -layer 2":             "starts at layer 2, group 0, query 127, want them below 2, 2, 128",
+		"-model w -layer 2":             "inspect: -layer is 2, the model has 0 to 1",
+		"-model w -layer -2":            "inspect: -layer is -2, want -1 or more",
+		"-model w -text=":               "inspect: -text is empty",
 		"-model w -device tpu":          "tpu",
 		"-model w -tokenizer " + "none": "none",
 	} {

@@ -12,8 +12,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
@@ -22,23 +22,31 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
+	"github.com/gorgonia-nsa/nsa/internal/signals"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+	ctx, stop := signals.Context(context.Background(), os.Stderr, "nothing is written")
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	switch s, ok := signals.Of(ctx); {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+	case ok && errors.Is(err, s):
+		os.Exit(s.ExitCode())
+	default:
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string) (err error) {
+// run is the program. It writes its progress to w.
+func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	o := recall.DefaultOptions()
 	set := flag.NewFlagSet("recall", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
 	var (
-		tokens    = set.Int("context", 1024, "tokens of a document; a power of two")
+		tokens    = set.Int("context", 1024, "tokens of a document")
 		needles   = set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
 		asked     = set.Int("asked", 0, "tokens of longer documents, in which the trained models are asked too; 0: eight times -context")
 		models    = set.String("models", "nsa,nsa-without-selected,dense", "models to train")
@@ -50,10 +58,14 @@ func run(ctx context.Context, args []string) (err error) {
 	set.IntVar(&o.Rows, "rows", o.Rows, "rows of -context tokens in a step; documents are shorter at first, and share a row")
 	set.Float64Var(&o.LR, "lr", o.LR, "highest learning rate")
 	set.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and documents")
-	if err := set.Parse(args); err != nil {
+	switch err := set.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		set.SetOutput(w)
+		set.PrintDefaults()
 		return err
-	}
-	if set.NArg() > 0 {
+	case err != nil:
+		return fmt.Errorf("recall: %w (-help lists all)", err)
+	case set.NArg() > 0:
 		return fmt.Errorf("recall: unexpected argument %q", set.Arg(0))
 	}
 	kinds, err := recall.ParseKinds(*models)
@@ -71,13 +83,16 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
-	fmt.Println(cuda.Describe(o.Backend))
-	runs, err := recall.Compare(ctx, task, kinds, o, cmp.Or(*asked, 8**tokens), os.Stdout)
+	if err := recall.MakeFolder(*out); err != nil {
+		return err
+	}
+	fmt.Fprintln(w, cuda.Describe(o.Backend))
+	runs, err := recall.Compare(ctx, task, kinds, o, cmp.Or(*asked, 8**tokens), w)
 	if err != nil {
 		return err
 	}
 	paths, err := recall.Report{Task: task, Runs: runs, Host: host(set, o.Backend)}.Save(*out)
-	fmt.Printf("\nwrote %s\n", strings.Join(paths, ", "))
+	fmt.Fprintf(w, "\nwrote %s\n", strings.Join(paths, ", "))
 	return err
 }
 

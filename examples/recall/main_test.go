@@ -2,10 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 func TestRefuses(t *testing.T) {
@@ -22,11 +28,36 @@ func TestRefuses(t *testing.T) {
 		"-device gpu":                 `device "gpu", want auto, cpu or cuda:N`,
 		"-precision f8":               `precision "f8"`,
 		"-device cpu -precision bf16": "precision bf16: cpu computes in float32",
+		"-nonsense":                   "flag provided but not defined: -nonsense (-help lists all)",
+		"-steps abc":                  "(-help lists all)",
+		"-out /dev/null/x":            "recall: report: mkdir /dev/null",
 		"rest":                        `recall: unexpected argument "rest"`,
 	} {
 		t.Run(args, func(t *testing.T) {
-			out := t.TempDir()
-			require.ErrorContains(t, run(context.Background(), append(strings.Fields(args), "-out", out)), message)
+			err := run(context.Background(), append([]string{"-out", t.TempDir()}, strings.Fields(args)...), io.Discard)
+			require.ErrorContains(t, err, message)
+			require.NotContains(t, err.Error(), "\n")
 		})
 	}
 }
+
+// TestStops: the end of a context ends the training and the questions behind it.
+func TestStops(t *testing.T) {
+	const args = "-context 256 -needles 16 -models dense -steps 1 -asked 512"
+	for _, at := range []string{"dense, ", "step"} { // what is written when the context ends
+		ctx, cancel := context.WithCancelCause(context.Background())
+		stop, out := errors.New("stop"), filepath.Join(t.TempDir(), "out")
+		said := writerFunc(func(p []byte) (int, error) {
+			if strings.Contains(string(p), at) {
+				cancel(stop)
+			}
+			return len(p), nil
+		})
+		require.ErrorIs(t, run(ctx, append(strings.Fields(args), "-out", out), said), stop)
+		require.Empty(t, testutil.Must(os.ReadDir(out))(t))
+	}
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

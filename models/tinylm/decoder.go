@@ -39,6 +39,8 @@ type decoded struct {
 	logits []float32
 }
 
+var errDecoderClosed = errors.New("the decoder is closed")
+
 // ErrContextFull says that a sequence has no room for another token.
 var ErrContextFull = errors.New("the context is full")
 
@@ -149,7 +151,8 @@ func (d *Decoder) Slots() int { return d.slots }
 // Context returns the largest number of tokens of a sequence.
 func (d *Decoder) Context() int { return d.context }
 
-// Len returns the number of tokens of the sequence in a slot, 0 for a free slot.
+// Len returns the number of tokens of the sequence in a slot, 0 for a free slot. Like an index, a slot outside [0, Slots()) panics, here, in
+// Logits and in Release.
 func (d *Decoder) Len(slot int) int { return d.sequences[slot].tokens }
 
 // Logits returns the logits [V] of the token that follows the sequence in a slot. They last until its next Prefill, Step or
@@ -168,6 +171,8 @@ func (d *Decoder) Release(slot int) {
 func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	defer named(&err, fmt.Sprintf("prefill of %d tokens", len(tokens)))
 	switch {
+	case d.step == nil:
+		return errDecoderClosed
 	case slot < 0 || slot >= d.slots:
 		return fmt.Errorf("slot %d, want 0 to %d", slot, d.slots-1)
 	case len(tokens) == 0:
@@ -228,7 +233,10 @@ func (d *Decoder) grow(s *decoded, n int) {
 // After an error no sequence has changed. It is an error if a slot is free, and one that wraps ErrContextFull if a sequence is full.
 func (d *Decoder) Step(tokens []int32) (err error) {
 	defer named(&err, "decode")
-	if len(tokens) != d.slots {
+	switch {
+	case d.step == nil:
+		return errDecoderClosed
+	case len(tokens) != d.slots:
 		return fmt.Errorf("%d tokens, want one for each of %d slots", len(tokens), d.slots)
 	}
 	for i, t := range tokens {
@@ -283,6 +291,9 @@ func (d *Decoder) run(g *decoderGraph) error {
 // KeysRead returns the keys that the last Step has read in all, as the kernels counted them, by the compressed, the
 // selected and the window branch. Dense attention counts as the window.
 func (d *Decoder) KeysRead() (n [3]int) {
+	if d.step == nil {
+		return n
+	}
 	for _, node := range d.step.read {
 		v, err := graph.HostValue(node.Value())
 		if v, ok := v.(*tensor.Dense); ok && err == nil {
@@ -294,8 +305,13 @@ func (d *Decoder) KeysRead() (n [3]int) {
 	return n
 }
 
-// Plan returns the plan of a Step.
-func (d *Decoder) Plan() graph.Plan { return d.step.machine.Plan() }
+// Plan returns the plan of a Step, an empty one after Close.
+func (d *Decoder) Plan() graph.Plan {
+	if d.step == nil {
+		return graph.Plan{}
+	}
+	return d.step.machine.Plan()
+}
 
 // Close ends the machines.
 func (d *Decoder) Close() error {

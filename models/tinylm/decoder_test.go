@@ -168,6 +168,22 @@ func TestDecoderErrors(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, nil)), "nil option")
 	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))), "cpu computes in float32")
 	require.EqualError(t, testutil.Err(NewDecoder(nil, 1, 1)), "tinylm: decoder of 1 sequences of 1 tokens: "+errNoWeights.Error())
+
+	closed := testutil.Must(NewDecoder(w, 1, 20))(t)
+	s := testutil.Must(NewSampler(closed, nil))(t)
+	testutil.Must(s.Add(tokens[:3], Sampling{}))(t)
+	require.NoError(t, closed.Close())
+	require.NoError(t, closed.Close())
+	require.ErrorIs(t, closed.Prefill(0, tokens[:1]), errDecoderClosed)
+	require.ErrorIs(t, closed.Step([]int32{-1}), errDecoderClosed)
+	require.Zero(t, closed.KeysRead())
+	require.Empty(t, closed.Plan().Steps)
+	for token, err := range s.Tokens() {
+		if err != nil {
+			require.Equal(t, -1, token.Seq)
+			require.ErrorIs(t, err, errDecoderClosed)
+		}
+	}
 }
 
 // TestDecoderKeysRead counts what the kernels have read: at token t of a sequence, in each layer and group, the visible compressed

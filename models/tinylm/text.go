@@ -44,10 +44,16 @@ func Decode(ids []int32) (string, error) {
 	return string(b), nil
 }
 
-// Printable returns text for a terminal: control characters and bytes that are not UTF-8 are replaced.
+// Printable returns text for a terminal: U+FFFD replaces bytes that are not UTF-8, control characters, and what changes the direction or
+// the lines of other text. Spaces, and the characters that join or divide letters, stay.
 func Printable(text string) string {
+	const softHyphen, nonJoiner, joiner = '\u00ad', '\u200c', '\u200d'
 	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+		switch r {
+		case '\n', '\t', softHyphen, nonJoiner, joiner:
+			return r
+		}
+		if unicode.IsPrint(r) || unicode.Is(unicode.Zs, r) {
 			return r
 		}
 		return unicode.ReplacementChar

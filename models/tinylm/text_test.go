@@ -14,6 +14,9 @@ import (
 
 func TestPrintable(t *testing.T) {
 	require.Equal(t, "Größe\t\uFFFD\n\uFFFD\uFFFD[", Printable("Größe\t\xff\n\x00\x1b["))
+	const joined = "日本\u3000語 👨\u200d👩 a\u00a0b\u00ad\u200c"
+	require.Equal(t, joined, Printable(joined))
+	require.Equal(t, "\uFFFD\uFFFD\uFFFD", Printable("\u202e\u2028\u2066"))
 }
 
 func TestTokenizer(t *testing.T) {

@@ -1,8 +1,11 @@
 package generate
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,6 +81,10 @@ func TestFindsModels(t *testing.T) {
 		require.Equal(t, want, texts(t, append(args, path)...), path)
 	}
 	require.NotEqual(t, want, texts(t, append(args, "runs/b")...))
+	require.NoError(t, os.Mkdir("weights", 0o755)) // beside another program's options
+	require.NoError(t, os.Link("runs/a/model.safetensors", "weights/model.safetensors"))
+	require.NoError(t, os.WriteFile("weights/config.yaml", []byte("foo: bar\n"), 0o644))
+	require.Equal(t, want, texts(t, append(args, "weights/model.safetensors")...))
 
 	checkpoints := testutil.Must(filepath.Glob("runs/a/checkpoints/step-*"))(t)
 	newest := checkpoints[len(checkpoints)-1]
@@ -146,7 +153,7 @@ func TestNonsense(t *testing.T) {
 	model := weightsFile(t)
 	nonsense := map[string][]string{
 		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"}, "repetition-penalty": {"-1", "NaN", "Inf"},
-		"n": {"0", "-1", "x", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"}, "context": {"-1", "x"}, "seed": {"-1", "x"}, "stop": {""},
+		"n": {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"}, "context": {"-1", "x"}, "seed": {"-1", "x"}, "stop": {""},
 		"device": {"tpu", "cuda:x", "cuda:-1"}, "precision": {"f8", ""}, "interactive=maybe": {""}, "no-such-flag": {"1"},
 	}
 	tried := 0
@@ -173,6 +180,7 @@ func TestNonsense(t *testing.T) {
 		{1, "-model " + t.TempDir(), "neither model.safetensors nor a checkpoint in it"},
 		{1, "-file /missing", "-file: open /missing: no such file"},
 		{1, "-precision bf16", "cpu computes in float32"},
+		{1, "-n 600000 -prompt a -prompt b", "1200000 texts, want at most 1048576"},
 		{0, "-help", ""},
 	} {
 		if runtime.GOOS == "windows" {
@@ -185,6 +193,25 @@ func TestNonsense(t *testing.T) {
 		require.Equal(t, c.code == 0, strings.Contains(out, "-repetition-penalty"), "the list of flags")
 	}
 }
+
+// TestStreams: text is written before all prompts have been read, and the end of a context ends the reading.
+func TestStreams(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	stop, prefilled := errors.New("stop"), 0
+	out := writerFunc(func(p []byte) (int, error) {
+		cancel(stop)
+		return len(p), nil
+	})
+	var status bytes.Buffer
+	o := testutil.Must(Parse([]string{"-model", weightsFile(t), "-device", "cpu", "-n", "200", "-batch", "200", "-tokens", "50", "-prompt", "ab"}, io.Discard))(t)
+	require.ErrorIs(t, Run(ctx, o, nil, out, &status), stop)
+	testutil.Must(fmt.Sscanf(status.String()[strings.Index(status.String(), "prefill: "):], "prefill: %d", &prefilled))(t)
+	require.LessOrEqual(t, prefilled, 3*2)
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // TestSignal: Ctrl-C ends an endless text behind a whole character, says how fast it was, and leaves with 128 + n.
 func TestSignal(t *testing.T) {

@@ -57,6 +57,9 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 		return err
 	}
 	texts, most := max(1, len(prompts))*o.Samples, o.Batch
+	if texts > mostTexts {
+		return fmt.Errorf("generate: %d texts, want at most %d", texts, mostTexts)
+	}
 	if most == 0 {
 		most = defaultBatch
 	}
@@ -79,6 +82,9 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 
 // rate returns tokens a second, 0 where there are none.
 func rate(tokens int, took time.Duration) float64 { return float64(tokens) / max(took, 1).Seconds() }
+
+// mostTexts bounds the texts of a run, whose prompts are in memory.
+const mostTexts = 1 << 20
 
 // mostPromptBytes bounds a prompt.
 const mostPromptBytes = 64 << 20
@@ -130,7 +136,11 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 			case <-ctx.Done():
 			}
 		}
-		failed <- s.Err()
+		err := s.Err()
+		if errors.Is(err, bufio.ErrTooLong) {
+			err = fmt.Errorf("a line of more than %d bytes", mostPromptBytes)
+		}
+		failed <- err
 	}()
 	for {
 		fmt.Fprint(w.status, "> ")

@@ -26,14 +26,17 @@ func (w *writer) write(ctx context.Context, prompts []string) error {
 		return err
 	}
 	bySeq, next, first := map[int]*text{}, 0, 0 // first: the first text that is not written to its end
+	// add begins a text, if there is one and room for it. The prompt takes a while, so the texts that are under way go on before the next one.
 	add := func() error {
-		for ; next < len(texts) && w.sampler.Running() < w.sampler.Slots(); next++ {
-			seq, err := w.sampler.Add(texts[next].tokens, texts[next].how)
-			if err != nil {
-				return err
-			}
-			bySeq[seq] = texts[next]
+		if next == len(texts) || w.sampler.Running() == w.sampler.Slots() {
+			return nil
 		}
+		seq, err := w.sampler.Add(texts[next].tokens, texts[next].how)
+		if err != nil {
+			return err
+		}
+		bySeq[seq] = texts[next]
+		next++
 		return nil
 	}
 	if err := add(); err != nil {
@@ -54,10 +57,9 @@ func (w *writer) write(ctx context.Context, prompts []string) error {
 		if err := x.take(w.out, t); err != nil {
 			return err
 		}
-		if !x.ended {
-			continue
+		if x.ended {
+			delete(bySeq, t.Seq)
 		}
-		delete(bySeq, t.Seq)
 		for ; first < len(texts) && texts[first].ended; first++ {
 			if err := texts[first].finish(w.out); err != nil {
 				return err

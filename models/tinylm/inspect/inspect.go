@@ -24,9 +24,9 @@ func Sample() string { return sample }
 
 // Options of Inspect. The zero value takes tokens for bytes and runs on the CPU.
 type Options struct {
-	Title   string
-	Decode  func(ids []int32) (string, error) // the text of tokens; nil: tinylm.Decode
-	Backend graph.Backend                     // nil: the CPU's
+	Title      string
+	Vocabulary tinylm.Vocabulary // has the text of tokens; nil: tinylm.Bytes
+	Backend    graph.Backend     // nil: the CPU's
 }
 
 // Inspect runs tokens through a model, in windows of Config.Context tokens, or in one of all if there are less. What is left
@@ -40,8 +40,11 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 	if w == nil {
 		return nil, errors.New("no weights")
 	}
-	if o.Decode == nil {
-		o.Decode = tinylm.Decode
+	if w.Config.NoSelected && w.Config.Attention != tinylm.Dense {
+		return nil, errors.New("a model without the selected branch, want NSA with all branches or dense attention")
+	}
+	if o.Vocabulary == nil {
+		o.Vocabulary = tinylm.Bytes{}
 	}
 	seq := min(len(tokens), w.Config.Context)
 	if seq < 2 {
@@ -52,7 +55,7 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 			return nil, fmt.Errorf("token %d at %d, want 0 to %d", id, i, w.Config.Vocab-1)
 		}
 	}
-	in := &inspection{windows: len(tokens) / seq, decode: o.Decode}
+	in := &inspection{windows: len(tokens) / seq, vocabulary: o.Vocabulary}
 	in.model, err = tinylm.NewModel(w, 1, seq, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return in.machine(m, o.Backend) }))
 	if err != nil {
 		return nil, err
@@ -73,12 +76,12 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 
 // inspection is the state of Inspect.
 type inspection struct {
-	model    *tinylm.Model
-	windows  int
-	decode   func([]int32) (string, error)
-	branches [][]attentionNodes // by layer
-	looks    [][3]look          // by layer and branch
-	report   *Report
+	model      *tinylm.Model
+	windows    int
+	vocabulary tinylm.Vocabulary
+	branches   [][]attentionNodes // by layer
+	looks      [][3]look          // by layer and branch
+	report     *Report
 }
 
 // machine makes the machine of a model, which keeps all that is looked at.
@@ -143,10 +146,8 @@ func (in *inspection) window(i int, tokens []int32) error {
 		r.Mean[t] += v / float64(in.windows)
 	}
 	texts := make([]string, len(tokens))
-	for t := range tokens {
-		if texts[t], err = in.decode(tokens[t : t+1]); err != nil {
-			return err
-		}
+	for t, id := range tokens {
+		texts[t] = string(in.vocabulary.AppendToken(nil, id))
 	}
 	if i == 0 {
 		r.Tokens, r.Loss = texts, loss

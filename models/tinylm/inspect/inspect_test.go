@@ -46,6 +46,17 @@ func TestReportMatchesModel(t *testing.T) {
 	}
 }
 
+// pieces are a vocabulary whose tokens have a space before them, as in SentencePiece.
+type pieces struct{ tinylm.Bytes }
+
+func (pieces) AppendToken(text []byte, id int32) []byte { return append(text, ' ', byte(id)) }
+
+// TestTokensInsideText: the text of a token is the one that it has inside a text, not at the beginning of one.
+func TestTokensInsideText(t *testing.T) {
+	r := testutil.Must(Inspect(weightsOf(t, small()), tinylm.Encode(prose), Options{Vocabulary: pieces{}}))(t)
+	require.Equal(t, []string{" T", " h", " e"}, r.Tokens[:3])
+}
+
 // TestReportProperties: what holds for any model and text.
 func TestReportProperties(t *testing.T) {
 	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense()} {
@@ -126,14 +137,15 @@ func TestInspectRefuses(t *testing.T) {
 	w := weightsOf(t, small())
 	broken := weightsOf(t, small())
 	broken.Tensors["head.weight"].Float32s()[7] = float32(math.NaN())
-	one := small()
-	one.Context = 1
+	one, narrow := small(), small()
+	one.Context, narrow.NoSelected = 1, true
 	for message, err := range map[string]error{
 		"inspect: no weights":                            testutil.Err(Inspect(nil, []int32{1, 2}, Options{})),
 		"inspect: 1 tokens in a window, want at least 2": testutil.Err(Inspect(w, []int32{1}, Options{})),
 		"inspect: 0 tokens in a window":                  testutil.Err(Inspect(w, nil, Options{})),
 		"1 tokens in a window, want":                     testutil.Err(Inspect(weightsOf(t, one), []int32{1, 2, 3}, Options{})),
 		"token 256 at 1, want 0 to 255":                  testutil.Err(Inspect(w, []int32{1, 256}, Options{})),
+		"a model without the selected branch":            testutil.Err(Inspect(weightsOf(t, narrow), []int32{1, 2, 3}, Options{})),
 		"token -1 at 0":                                  testutil.Err(Inspect(w, []int32{-1, 2}, Options{})),
 		"window 0: the loss of token 1 is NaN":           testutil.Err(Inspect(broken, []int32{1, 2, 3}, Options{})),
 	} {

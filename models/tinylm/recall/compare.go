@@ -49,7 +49,7 @@ func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w 
 			return nil, err
 		}
 		for _, t := range tasks {
-			answers, askErr := Ask(weights, t, o)
+			answers, askErr := Ask(ctx, weights, t, o)
 			if err = errors.Join(err, askErr); err == nil {
 				run.Asked[t.Context] = t.byDistance(answers, bins)
 			}

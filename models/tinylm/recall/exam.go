@@ -1,6 +1,7 @@
 package recall
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -32,11 +33,15 @@ func newExam(w *tinylm.Weights, t Task, o Options) (*exam, error) {
 	return &exam{m, t, o.Seed}, err
 }
 
-// Answers asks the questions of documents, other ones than those of the training. The same number gives the same documents.
-func (e *exam) Answers(documents int, number uint64) (answers []Answer, err error) {
+// Answers asks the questions of documents, other ones than those of the training. The same number gives the same documents. The end of ctx ends it
+// after a document.
+func (e *exam) Answers(ctx context.Context, documents int, number uint64) (answers []Answer, err error) {
 	r := rand.New(rand.NewPCG(e.seed, 1+number))
 	d := e.task.newDocument()
 	for range documents {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		e.task.fill(r, d, e.task.Values)
 		copy(e.Tokens(), d.tokens)
 		copy(e.Targets(), d.targets)
@@ -76,8 +81,8 @@ func (e *exam) blocks() ([]int32, error) {
 }
 
 // Ask asks a model the questions of o.AskDocs documents of t, which may be longer than those of its training. They must have the
-// same number of pairs.
-func Ask(w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
+// same number of pairs. The end of ctx ends it after a document.
+func Ask(ctx context.Context, w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
@@ -89,7 +94,7 @@ func Ask(w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	return e.Answers(o.AskDocs, 0)
+	return e.Answers(ctx, o.AskDocs, 0)
 }
 
 // Accuracy returns the share of right answers.

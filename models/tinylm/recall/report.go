@@ -3,6 +3,7 @@ package recall
 import (
 	"bytes"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,21 @@ type Report struct {
 	Task Task
 	Runs []Run
 	Host [][2]string // name and value of columns that are the same in all rows, such as commit and machine
+}
+
+// MakeFolder makes the folder of a report, and fails where no file can be written to it: better before hours of training than behind them.
+func MakeFolder(folder string) error {
+	err := os.MkdirAll(folder, 0o755)
+	if err == nil {
+		var probe *os.File
+		if probe, err = os.CreateTemp(folder, ".recall"); err == nil {
+			err = errors.Join(probe.Close(), os.Remove(probe.Name()))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("recall: report: %w", err)
+	}
+	return nil
 }
 
 // Save writes FOLDER/recall_CONTEXT.csv and the plots beside it, and returns their paths.

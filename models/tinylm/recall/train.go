@@ -140,8 +140,8 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 	}
 	random, start, sum, last := rand.New(rand.NewPCG(o.Seed, 0)), time.Now(), 0.0, 0
 	for step := range o.Steps {
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		o.fill(random, t, o.lengths(t, step), m)
 		loss, err := m.LossAndStep(solver)
@@ -153,7 +153,7 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		}
 		sum += loss
 		if done := step + 1; done%o.EvalEvery == 0 || done == o.Steps {
-			answers, err := asked.Answers(o.EvalDocs, uint64(done))
+			answers, err := asked.Answers(ctx, o.EvalDocs, uint64(done))
 			if err != nil {
 				return err
 			}

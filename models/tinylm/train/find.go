@@ -65,14 +65,18 @@ func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, erro
 	return w, t, nil
 }
 
-// find sets Weights and returns the folder that is the run's, if there is a run.
+// find sets Weights and returns the folder that is the run's, if it is one.
 func (f *Found) find(path string) (folder string, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return "", err
 	case !info.IsDir():
-		return runAround(filepath.Dir(path))
+		folder, err := runAround(filepath.Dir(path))
+		if !exists(filepath.Join(folder, runFile)) { // a config.yaml there is another program's
+			folder = ""
+		}
+		return folder, err
 	}
 	f.Weights = filepath.Join(path, modelFile)
 	if exists(filepath.Join(path, sumsFile)) {
