@@ -58,6 +58,7 @@ type Options struct {
 type Log struct {
 	dir     string
 	options Options
+	damaged error // what was wrong with the table when the run was resumed
 
 	saving sync.Mutex // held while table and curves are written
 	mu     sync.Mutex // guards what follows
@@ -100,7 +101,7 @@ func Create(dir string, o Options) (*Log, error) {
 
 // Resume opens the record in the run folder dir and goes on behind the given step, that of a checkpoint; 0 is the beginning.
 // Rows of later steps, which the run had taken before it was killed, are dropped from the table. A torn last line of
-// events.jsonl is cut off and temporary files are removed. The event "resume" notes the number of rows dropped, and of those
+// events.jsonl is cut off and temporary files are removed. Of a table that is damaged the rows before the damage are kept: see Damaged. The event "resume" notes the number of rows dropped, and of those
 // missing up to step: Save before a checkpoint is written and none will be.
 func Resume(dir string, step int, o Options) (*Log, error) {
 	if step < 0 {
@@ -118,19 +119,15 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(l.Path(StepsFile))
-	if err != nil && !(step == 0 && errors.Is(err, fs.ErrNotExist)) { // a run killed before its first Save has no table
+	if err := l.readTable(); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
-	}
-	if l.rows, err = parseTable(text); err != nil {
-		return nil, fmt.Errorf("runlog: %s: %w", l.Path(StepsFile), err)
 	}
 	before := len(l.rows)
 	l.dropFrom(step + 1)
 	if err := repairLines(l.Path(EventsFile)); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
-	if err := l.removeTemporaries(); err != nil {
+	if err := RemoveTemporaries(dir, l.savedFiles()...); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
 	event := l.Event("resume", map[string]any{"rows_dropped": before - len(l.rows), "rows_missing": step - l.steps()})
@@ -139,6 +136,25 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	}
 	return l, nil
 }
+
+// readTable reads the rows of the table. One that is damaged is moved aside.
+func (l *Log) readTable() error {
+	path := l.Path(StepsFile)
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if l.rows, err = parseTable(text); err != nil {
+		l.damaged = fmt.Errorf("runlog: %s: %w: %d rows before that are kept, and the file as %s", path, err, len(l.rows), StepsFile+damagedSuffix)
+		return os.Rename(path, path+damagedSuffix)
+	}
+	return nil
+}
+
+const damagedSuffix = ".damaged"
+
+// Damaged returns what was wrong with the table of a run that was resumed, or nil.
+func (l *Log) Damaged() error { return l.damaged }
 
 func newLog(dir string, o Options, from int) (*Log, error) {
 	now := time.Now()

@@ -218,10 +218,43 @@ func TestRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(Resume(file, 0, Options{})), "is not a folder")
 	require.ErrorIs(t, testutil.Err(Resume(filepath.Join(dir, "none"), 0, Options{})), fs.ErrNotExist)
 	require.ErrorContains(t, testutil.Err(Resume(dir, -1, Options{})), "resume behind step -1, want at least 0")
-	require.ErrorIs(t, testutil.Err(Resume(dir, 5, Options{})), fs.ErrNotExist, "no table")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, StepsFile), []byte("mine"), 0o644))
-	require.ErrorContains(t, testutil.Err(Resume(dir, 5, Options{})), filepath.Join(dir, StepsFile)+": columns mine, want")
-	require.Equal(t, "mine", string(testutil.Must(os.ReadFile(filepath.Join(dir, StepsFile)))(t)))
+}
+
+// TestDamagedTable: a run goes on with the rows before the damage, the file is kept, and a missing one is an empty one.
+func TestDamagedTable(t *testing.T) {
+	l := create(t, Options{})
+	for i := 1; i <= 9; i++ {
+		l.Step(step(i))
+	}
+	require.NoError(t, l.Save())
+	path := l.Path(StepsFile)
+	whole := string(testutil.Must(os.ReadFile(path))(t))
+	lines := strings.SplitAfter(whole, "\n")
+	for text, c := range map[string]struct {
+		rows int
+		want string
+	}{
+		whole:                                  {9, ""},
+		strings.Join(lines[:6], "") + "6,cut":  {5, "wrong number of fields: 5 rows before that are kept, and the file as steps.csv.damaged"},
+		strings.Join(lines[:3], "") + lines[2]: {2, "line 4: step 2 behind step 2"},
+		"mine":                                 {0, "columns mine, want"},
+		strings.ReplaceAll(whole, "\n7,", "\nx,"): {6, "x"},
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		again := testutil.Must(Resume(l.dir, 9, Options{}))(t)
+		require.Len(t, again.rows, c.rows)
+		if c.want == "" {
+			require.NoError(t, again.Damaged())
+			continue
+		}
+		require.ErrorContains(t, again.Damaged(), path)
+		require.ErrorContains(t, again.Damaged(), c.want)
+		require.Equal(t, text, string(testutil.Must(os.ReadFile(path+damagedSuffix))(t)))
+	}
+	require.NoError(t, os.Remove(path))
+	none := testutil.Must(Resume(l.dir, 9, Options{}))(t)
+	require.NoError(t, none.Damaged())
+	require.Empty(t, none.rows)
 }
 
 // TestResume: a run that is killed after a Save and goes on from an earlier step has the table of a run that was not.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -76,14 +77,12 @@ func (l *Log) savedFiles() []string {
 	return names
 }
 
-// removeTemporaries removes the files that were written aside and not renamed.
-func (l *Log) removeTemporaries() error {
-	entries, err := os.ReadDir(l.dir)
+// RemoveTemporaries removes the files of a folder that atomicwriter wrote aside for files of these names, and a kill kept from being renamed.
+func RemoveTemporaries(dir string, names ...string) error {
+	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
-		for _, name := range l.savedFiles() {
-			if strings.HasPrefix(e.Name(), ".tmp-"+name) {
-				err = errors.Join(err, os.Remove(l.Path(e.Name())))
-			}
+		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(e.Name(), ".tmp-"+name) }) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
 		}
 	}
 	return err

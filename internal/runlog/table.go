@@ -65,7 +65,7 @@ func table(rows []row, bytesPerToken float64) []byte {
 	return b
 }
 
-// parseTable returns the rows of a table. No text has none.
+// parseTable returns the rows of a table, with an error those before it. No text has none.
 func parseTable(text []byte) ([]row, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -87,7 +87,7 @@ func parseTable(text []byte) ([]row, error) {
 			return rows, nil
 		}
 		if err != nil {
-			return nil, err
+			return rows, err
 		}
 		next, err := parseRow(fields)
 		if n := len(rows); err == nil && n > 0 && next.Number <= rows[n-1].Number {
@@ -95,7 +95,7 @@ func parseTable(text []byte) ([]row, error) {
 		}
 		if err != nil {
 			line, _ := r.FieldPos(0)
-			return nil, fmt.Errorf("line %d: %w", line, err)
+			return rows, fmt.Errorf("line %d: %w", line, err)
 		}
 		rows = append(rows, next)
 	}

@@ -48,7 +48,7 @@ type state struct {
 	Late        []*lateStep      `json:"late,omitempty"`  // begun, of which the loss scale does not know yet
 	MeanLoss    float64          `json:"mean_loss"`       // running
 	Evaluations []evaluation     `json:"evaluations,omitempty"`
-	Best        *evaluation      `json:"best,omitempty"` // that a checkpoint holds
+	Best        *evaluation      `json:"best,omitempty"` // of those whose checkpoint was written
 }
 
 // evaluation is a loss on held-out data.
@@ -56,6 +56,16 @@ type evaluation struct {
 	Step    int     `json:"step"`
 	HeldOut float64 `json:"held_out"` // nats a token
 	Train   float64 `json:"train"`    // running mean of the batches' losses then
+}
+
+// best returns the best evaluation once the checkpoint of the last step is written.
+func (s *state) best() *evaluation {
+	if n := len(s.Evaluations); n > 0 {
+		if last := s.Evaluations[n-1]; last.Step == s.Step && (s.Best == nil || last.HeldOut < s.Best.HeldOut) {
+			return &last
+		}
+	}
+	return s.Best
 }
 
 // nameOfStep returns the name of the checkpoint of a step.
@@ -83,6 +93,13 @@ func (r *run) save() (err error) {
 	if err != nil {
 		return err
 	}
+	best := r.state.Best
+	r.state.Best = r.state.best()
+	defer func() {
+		if err != nil {
+			r.state.Best = best
+		}
+	}()
 	r.state.Elapsed = time.Since(r.start)
 	text, err := json.MarshalIndent(r.state, "", "\t")
 	if err != nil {
@@ -147,12 +164,14 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 	}, "", "\t")
 }
 
-// prune removes the checkpoints that are neither the best nor among the newest.
+// prune removes the checkpoints that are neither the best nor among the newest. Those of later steps are damaged: the run has gone on from the
+// one before them. They take no place of a newest one.
 func (r *run) prune(parent string) error {
 	names, err := checkpoints(parent)
 	if err != nil {
 		return err
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name > nameOfStep(r.state.Step) })
 	for _, name := range names[:max(0, len(names)-r.Keep)] {
 		if best := r.state.Best; best != nil && name == nameOfStep(best.Step) {
 			continue

@@ -16,6 +16,9 @@ import (
 // barLength is the bar's number for a whole run.
 const barLength = 1000
 
+// redrawEvery is how often steps move the bar. Phases are shown at once.
+const redrawEvery = 200 * time.Millisecond
+
 // quiet is how long no line may come where there is no terminal.
 const quiet = 30 * time.Second
 
@@ -28,6 +31,7 @@ type display struct {
 	spoke time.Time                // the last line
 	mean  string                   // the last line of a step
 	used  string                   // the device's memory in use, behind that line
+	drawn time.Time                // when a step last moved the bar
 	asked time.Time                // when its driver was asked for it
 	blind bool                     // the driver did not answer
 }
@@ -41,8 +45,7 @@ func newDisplay(w io.Writer) *display {
 		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 			d.bar = progressbar.NewOptions(barLength, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(24),
 				progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false),
-				progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish(),
-				progressbar.OptionThrottle(200*time.Millisecond))
+				progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish())
 		}
 	}
 	return d
@@ -84,10 +87,11 @@ func (d *display) step(r *run, rate float64) {
 		if time.Since(d.spoke) > quiet {
 			d.line("%s%s", d.mean, d.memory(r))
 		}
-	default:
+	case time.Since(d.drawn) >= redrawEvery:
 		text := d.mean + d.memory(r)
 		d.mutex.Lock()
 		defer d.mutex.Unlock()
+		d.drawn = time.Now()
 		d.bar.Describe(text)
 		_ = d.bar.Set(min(barLength-1, int(barLength*r.done())))
 	}

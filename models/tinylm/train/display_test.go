@@ -49,7 +49,7 @@ func TestBar(t *testing.T) {
 		d.step(r, 1)
 	}
 	require.Equal(t, 1, f.MemoryAsked)
-	d.asked = time.Now().Add(-2 * askEvery)
+	d.asked, d.drawn = time.Now().Add(-2*askEvery), time.Time{}
 	d.step(r, 1)
 	require.Equal(t, 2, f.MemoryAsked)
 	require.Contains(t, said.String(), fmt.Sprintf("step %d  loss 0.000  1 tok/s", r.state.Step))

@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -49,15 +48,8 @@ func (r *run) evaluate(ctx context.Context) error {
 	if err := r.recordLayers(); err != nil {
 		return err
 	}
-	best := r.state.Best
-	if best == nil || loss < best.HeldOut {
-		r.state.Best = &e
-	}
 	if err := r.trySave(); err != nil {
 		return err
-	}
-	if r.saved != e.Step {
-		r.state.Best = best // a best one must be on disk
 	}
 	r.warnIf(r.log.Draw())
 	r.last = time.Now()
@@ -93,6 +85,11 @@ func (r *run) heldOut(ctx context.Context, tokens int) (float64, error) {
 	return sum / float64(targets), nil
 }
 
+// saveDue reports whether it is time for a checkpoint that no evaluation writes.
+func (r *run) saveDue() bool {
+	return (r.SaveMinutes > 0 || r.saveFailed) && r.saved != r.state.Step && time.Now().After(r.saveAt)
+}
+
 // trySave writes a checkpoint. If that fails it warns, and the next try comes in a minute: a full disk may have room again.
 func (r *run) trySave() error {
 	if err := r.readAll(); err != nil {
@@ -100,7 +97,8 @@ func (r *run) trySave() error {
 	}
 	r.phase("saving")
 	r.saveAt = time.Now().Add(r.saveEvery())
-	if err := r.save(); err != nil {
+	err := r.save()
+	if r.saveFailed = err != nil; r.saveFailed {
 		r.saveAt = time.Now().Add(time.Minute)
 		r.warn("%v; the run goes on and tries again in a minute", err)
 	}
@@ -125,11 +123,11 @@ func (r *run) saveOrWait(ctx context.Context) error {
 		if time.Now().After(end) {
 			return err
 		}
-		r.show.warn("%v; trying again every %v until %v", err, retryEvery, end.Format(time.TimeOnly))
+		r.show.warn("%v; trying again every %v until %v", err, r.retryEvery, end.Format(time.TimeOnly))
 		select {
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(retryEvery):
+			return err
+		case <-time.After(r.retryEvery):
 			r.watch.alive()
 		}
 	}

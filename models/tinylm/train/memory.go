@@ -2,6 +2,8 @@ package train
 
 import (
 	"fmt"
+	"math"
+	"runtime/debug"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
@@ -43,7 +45,21 @@ func (r *run) checkMemory(c tinylm.Config) error {
 	if err := memory.Require(need.host); err != nil {
 		return fmt.Errorf("%w: %s", err, r.advice())
 	}
+	r.limitHeap()
 	return nil
+}
+
+// limitHeap has Go's collector work before the process comes near its limit: by itself it lets the heap grow to twice of what is in use.
+// A limit in GOMEMLIMIT stays.
+func (r *run) limitHeap() {
+	left, _, err := memory.Available()
+	if before := debug.SetMemoryLimit(-1); err == nil && before == math.MaxInt64 {
+		debug.SetMemoryLimit(max(r.need.host, left/4*3))
+		r.closes(func() error {
+			debug.SetMemoryLimit(before)
+			return nil
+		})
+	}
 }
 
 // plan returns the memory of the run beside the given plan of its evaluation, and the arithmetic of a micro-batch in FLOPs.
@@ -60,7 +76,7 @@ func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, fl
 	if r.Optimizer == muonOptimizer {
 		models += weights // work memory of a step takes the place of a moment, and as much again
 	}
-	copies := 2 * weights // of the moments, while a checkpoint is written
+	copies := 2*weights + 8*int64(r.tokens()) // of the moments, while a checkpoint is written; and the batches of a step
 	if r.host() {
 		return need{host: models + copies + readerBytes}, flops, nil
 	}

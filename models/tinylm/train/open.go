@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +51,6 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	var from *saved
-	r.saved = -1
 	if r.resume != "" {
 		r.folder = r.resume
 		if err := r.lock(); err != nil {
@@ -64,6 +62,9 @@ func (r *run) open(ctx context.Context) (err error) {
 	}
 	if from != nil {
 		r.state, r.saved = from.state, from.state.Step
+	}
+	if r.resume == "" && r.Out != "" && exists(r.Out) {
+		return fmt.Errorf("-out %s: a new run needs a new folder: %w", r.Out, fs.ErrExist)
 	}
 	if err := r.openData(ctx); err != nil {
 		return err
@@ -103,7 +104,8 @@ func (r *run) open(ctx context.Context) (err error) {
 // lastCheckpoint returns the newest checkpoint that is whole of the run to go on with, nil if it was stopped before its first one, and
 // removes what a kill has left beside it.
 func (r *run) lastCheckpoint() (*saved, error) {
-	if err := clean(filepath.Join(r.folder, checkpointFolder)); err != nil {
+	err := errors.Join(clean(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile))
+	if err != nil {
 		return nil, err
 	}
 	from, damaged, err := newest(r.folder)
@@ -220,7 +222,10 @@ func (r *run) otherSizes(has, want tinylm.Config) error {
 
 // openModels makes the model that trains, the one that is evaluated, and the solver.
 func (r *run) openModels() (err error) {
-	if r.precision == graph.FP16 && r.state.Scale == nil {
+	switch {
+	case r.precision != graph.FP16:
+		r.state.Scale = nil // of a run that was in fp16 before
+	case r.state.Scale == nil:
 		r.state.Scale = optim.NewLossScale()
 	}
 	if r.model, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.trainOptions(r.Recompute)...); err != nil {
@@ -246,14 +251,21 @@ func (r *run) openFolder() (err error) {
 	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken()}
 	if r.resume != "" {
 		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
-	} else {
-		if r.log, err = r.createFolder(about); err == nil {
-			err = r.lock()
-		}
+	} else if r.log, err = r.createFolder(about); err == nil {
+		defer func() {
+			if err != nil { // a folder without options is of no use
+				err = errors.Join(err, os.RemoveAll(r.folder))
+			}
+		}()
+		err = r.lock()
 	}
 	if err != nil {
 		return err
 	}
+	if d := r.log.Damaged(); d != nil {
+		r.warn("%v", d)
+	}
+	r.readHistory()
 	if err := atomicwriter.WriteFile(filepath.Join(r.folder, optionsFile), r.YAML(), 0o644); err != nil {
 		return err
 	}
@@ -290,37 +302,52 @@ func (r *run) lock() error {
 	return nil
 }
 
-// description is what run.json holds.
+// beginning is one process of a run.
+type beginning struct {
+	Command []string  `json:"command"`
+	Started time.Time `json:"started"`
+	Step    int       `json:"behind_step"` // behind which it begins
+}
+
+// description is what run.json holds. Results and waits are those of the last process.
 type description struct {
-	Command    []string  `json:"command"`
-	Started    time.Time `json:"started"`
-	Go         string    `json:"go"`
-	Module     string    `json:"module"`
-	Revision   string    `json:"revision,omitempty"`
-	Device     string    `json:"device"`
-	Precision  string    `json:"precision"`
-	Data       string    `json:"data"`
-	DataHash   string    `json:"data_hash"`
-	Seed       uint64    `json:"seed"`
-	Parameters int       `json:"parameters"`
-	Resumed    int       `json:"resumed_at_step,omitempty"`
-	Result     *Result   `json:"result,omitempty"`
+	Processes  []beginning `json:"processes"` // the first one and each -resume
+	Go         string      `json:"go"`
+	Module     string      `json:"module"`
+	Revision   string      `json:"revision,omitempty"`
+	Device     string      `json:"device"`
+	Precision  string      `json:"precision"`
+	Data       string      `json:"data"`
+	DataHash   string      `json:"data_hash"`
+	Seed       uint64      `json:"seed"`
+	Parameters int         `json:"parameters"`
+	Result     *Result     `json:"result,omitempty"`
+}
+
+// readHistory reads the processes of a run that is resumed, and adds this one.
+func (r *run) readHistory() {
+	if r.resume != "" {
+		var before description
+		text, err := readFile(filepath.Join(r.folder, runFile), maxState)
+		if err == nil {
+			err = json.Unmarshal(text, &before)
+		}
+		if err != nil {
+			r.warn("%s: %v: it begins anew", runFile, err)
+		}
+		r.history = before.Processes
+	}
+	r.history = append(r.history, beginning{os.Args, r.began, r.state.Step})
 }
 
 // describe writes run.json.
 func (r *run) describe(res *Result) error {
 	d := description{
-		Command: os.Args, Started: r.began, Go: runtime.Version(), Device: cuda.Describe(r.backend), Precision: r.Precision,
+		Processes: r.history, Go: runtime.Version(), Revision: r.revision, Device: cuda.Describe(r.backend), Precision: r.Precision,
 		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Result: res,
-	}
-	if r.resume != "" {
-		d.Resumed = r.state.Step
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		d.Module = info.Main.Path + " " + info.Main.Version
-		if i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" }); i >= 0 {
-			d.Revision = info.Settings[i].Value
-		}
 	}
 	text, err := json.MarshalIndent(d, "", "\t")
 	if err != nil {

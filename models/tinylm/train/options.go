@@ -70,8 +70,9 @@ type Options struct {
 	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
 	Out       string `yaml:"-" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
-	config, resume string         // of the command line: its YAML file, and the folder of the run to go on with
-	retryFor       time.Duration  // how long the last checkpoint is tried
+	config, resume string        // of the command line: its YAML file, and the folder of the run to go on with
+	retryFor       time.Duration // how long the last checkpoint is tried
+	retryEvery     time.Duration
 	stallTime      time.Duration  // 0: the constant
 	stepped        func(step int) // for tests: called after each step, if it is not nil
 }
@@ -86,7 +87,7 @@ func Preset(name string) (Options, error) {
 		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
 		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
-		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor,
+		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor, retryEvery: retryEvery,
 	}
 	if name == "base" {
 		o.Batch, o.Minutes, o.EvalTokens, o.Sample = 1, 60, 64<<10, 100

@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/internal/signals"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -52,16 +53,32 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 
 // runOn is Run on a backend, which stays open.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &run{Options: *o, backend: b, show: newDisplay(w), began: time.Now()}
+	r := &run{Options: *o, backend: b, show: newDisplay(w), began: time.Now(), revision: origin.Commit(), saved: -1}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(ctx); err != nil {
-		return nil, fmt.Errorf("train: %w", err)
+		return nil, r.ended(ctx, err)
 	}
 	result, err := r.run(ctx)
-	if err != nil && !errors.As(err, new(*Interrupted)) {
-		err = fmt.Errorf("train: %w", err)
+	if err != nil {
+		err = r.ended(ctx, err)
 	}
 	return result, err
+}
+
+// ended returns the error of a run that err has ended: after a signal an Interrupted, whatever the run did then.
+func (r *run) ended(ctx context.Context, err error) error {
+	s, ok := signals.Of(ctx)
+	if !ok {
+		return fmt.Errorf("train: %w", err)
+	}
+	stop := &Interrupted{Signal: s.Signal, Step: r.saved}
+	if r.saved >= 0 {
+		stop.Folder = r.folder
+	}
+	if !errors.Is(err, s) && !errors.Is(err, ctx.Err()) {
+		stop.Err = err
+	}
+	return stop
 }
 
 // run is a training run.
@@ -88,12 +105,17 @@ type run struct {
 	show  *display
 	watch *watchdog
 
-	began  time.Time // this process
-	start  time.Time // of the training, as if it had never been stopped
-	last   time.Time // when the step before was known to have ended, or the first one began
-	tenths int       // of a run by time that are behind it
-	saved  int       // the step of the last checkpoint, -1 for none
-	saveAt time.Time // the next checkpoint, if no evaluation writes one before
+	began   time.Time // this process
+	history []beginning
+	// of the code. It is asked for before there is a lock, which the child that git begins as could keep past the end of this process.
+	revision string
+	start    time.Time // of the training, as if it had never been stopped
+	last     time.Time // when the step before was known to have ended, or the first one began
+	tenths   int       // of a run by time that are behind it
+	saved    int       // the step of the last checkpoint, -1 for none
+	saveAt   time.Time // the next checkpoint, if no evaluation writes one before
+
+	saveFailed bool // the last try to write one
 
 	lowest   float64 // of the running means of the loss
 	diverged bool    // it was said that the loss grows
@@ -117,6 +139,14 @@ func (r *run) phase(what string) {
 	r.watch.phase(what)
 }
 
+// lastPhase is phase for what comes behind the last step, which is a line of its own where there is no bar.
+func (r *run) lastPhase(what string) {
+	r.phase(what)
+	if r.show.bar == nil {
+		r.show.line("%s", what)
+	}
+}
+
 // host reports whether steps end before the host goes on.
 func (r *run) host() bool { return r.backend.Device().Host }
 
@@ -129,13 +159,21 @@ func (r *run) done() float64 {
 }
 
 // run trains, and finishes with the best weights.
-func (r *run) run(ctx context.Context) (*Result, error) {
-	err := r.train(ctx)
-	r.show.end()
-	if err == nil {
-		return r.finish(ctx)
+func (r *run) run(ctx context.Context) (res *Result, err error) {
+	if err = r.train(ctx); err == nil {
+		res, err = r.finish(ctx)
+	} else {
+		res = r.result()
 	}
-	return r.result(), errors.Join(err, r.log.Save(), r.log.Draw())
+	r.show.end()
+	switch {
+	case ctx.Err() != nil:
+		r.warnIf(r.log.Event("stop", map[string]any{"cause": context.Cause(ctx)}))
+	case err != nil:
+		r.warnIf(r.log.Event("error", map[string]any{"text": err.Error()}))
+	}
+	r.warnIf(errors.Join(r.log.Save(), r.log.Draw()))
+	return res, err
 }
 
 // train takes the steps, with evaluations and checkpoints on the way.
@@ -147,14 +185,18 @@ func (r *run) train(ctx context.Context) error {
 			return r.stopped(ctx)
 		case r.evaluationDue():
 			err = r.evaluate(ctx)
-		case r.SaveMinutes > 0 && r.saved != r.state.Step && time.Now().After(r.saveAt):
+		case r.saveDue():
 			err = r.trySave()
 		default:
 			if err = r.step(ctx); err == nil && r.stepped != nil {
 				r.stepped(r.state.Step)
 			}
 		}
-		if err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) { // else it waited for data
+		switch {
+		case err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()): // it waited for data
+		case errors.As(err, new(*dataError)): // all steps so far are sound
+			return fmt.Errorf("%w (%s)", errors.Join(err, r.trySave()), r.wayBack())
+		default:
 			return err
 		}
 	}
@@ -167,14 +209,8 @@ func (r *run) stopped(ctx context.Context) error {
 	if err := r.readAll(); err != nil {
 		return err
 	}
-	if r.saved != r.state.Step {
-		if err := r.save(); err != nil {
-			return errors.Join(context.Cause(ctx), err)
-		}
-	}
-	r.warnIf(r.log.Event("stop", map[string]any{"cause": context.Cause(ctx)}))
-	if s, ok := signals.Of(ctx); ok {
-		return &Interrupted{Signal: s.Signal, Folder: r.folder, Step: r.state.Step}
+	if err := r.saveOrWait(context.WithoutCancel(ctx)); err != nil {
+		return err
 	}
 	return context.Cause(ctx)
 }
@@ -222,27 +258,27 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 		return res, err
 	}
 	r.warnIf(r.log.Event("end", map[string]any{"tokens": res.Tokens, "waits": res.Waits, "held_out": res.HeldOut}))
-	return res, errors.Join(r.describe(res), r.log.Save(), r.log.Draw())
+	return res, r.describe(res)
 }
 
 // judge makes the last evaluation and the sample.
 func (r *run) judge(ctx context.Context, res *Result) (err error) {
 	if r.FinalEval > 0 {
-		r.phase("final evaluation")
+		r.lastPhase("final evaluation")
 		if res.HeldOut, err = r.heldOut(ctx, r.FinalEval); err != nil {
 			return err
 		}
 		res.Bits = res.HeldOut / r.corpus.BytesPerToken() / math.Ln2
 	}
 	if r.Sample > 0 {
-		r.phase("sampling")
-		res.Sample, err = r.sample()
+		r.lastPhase("sampling")
+		res.Sample, err = r.sample(ctx)
 	}
 	return err
 }
 
 // sample returns text of the model.
-func (r *run) sample() (text string, err error) {
+func (r *run) sample(ctx context.Context) (text string, err error) {
 	var opts []tinylm.DecoderOption
 	if !r.host() {
 		opts = append(opts, tinylm.DecodeOn(r.backend, r.precision))
@@ -263,6 +299,9 @@ func (r *run) sample() (text string, err error) {
 	for t, err := range s.Tokens() {
 		if err != nil {
 			return "", err
+		}
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
 		}
 		ids = append(ids, t.ID)
 		r.watch.alive()

@@ -33,6 +33,11 @@ type microBatch struct {
 	share float64 // of the step's targets
 }
 
+// dataError is an error of the reader: the model and its steps are sound.
+type dataError struct{ error }
+
+func (e *dataError) Unwrap() error { return e.error }
+
 // step begins a step, and looks at the results of the one before it, or of this one where the host has to wait for it in any case.
 func (r *run) step(ctx context.Context) error {
 	r.watch.phase("waiting for data")
@@ -40,7 +45,7 @@ func (r *run) step(ctx context.Context) error {
 	for range r.Accumulate {
 		b, err := r.reader.Next(ctx)
 		if err != nil {
-			return err
+			return &dataError{err}
 		}
 		s.batches = append(s.batches, b)
 	}
@@ -92,6 +97,7 @@ func (r *run) begin(s *lateStep) error {
 		if err := run(); err != nil {
 			return err
 		}
+		r.watch.alive()
 		if r.losses.Waiting() == graph.WatchDepth {
 			if err := r.readLoss(); err != nil {
 				return err
@@ -196,11 +202,15 @@ func (r *run) explain(err error, batches []*corpus.Batch) error {
 	if r.precision == graph.FP16 {
 		advice += "; -precision bf16 has a wider range"
 	}
-	where := "there is no checkpoint yet"
-	if r.saved >= 0 {
-		where = fmt.Sprintf("-resume %s goes on from step %d", r.folder, r.saved)
+	return fmt.Errorf("%w: %w (%s; %s)", err, found, r.wayBack(), advice)
+}
+
+// wayBack says where the run can go on from.
+func (r *run) wayBack() string {
+	if r.saved < 0 {
+		return "there is no checkpoint yet"
 	}
-	return fmt.Errorf("%w: %w (%s; %s)", err, found, where, advice)
+	return fmt.Sprintf("-resume %s goes on from step %d", r.folder, r.saved)
 }
 
 // lookFor looks at the weights, runs batches by a model that looks at each result, and returns the error of the first one that is not

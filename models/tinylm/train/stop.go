@@ -9,16 +9,26 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/signals"
 )
 
-// Interrupted is the error of a run that a signal has stopped. Its checkpoint is written: Parse with -resume goes on.
+// Interrupted is the error of a run that a signal has stopped. Parse with -resume goes on from its checkpoint.
 type Interrupted struct {
 	Signal syscall.Signal
-	Folder string // of the run
-	Step   int    // that the checkpoint holds
+	Folder string // of the run; empty: it has no checkpoint
+	Step   int    // that the newest checkpoint holds
+	Err    error  // why that is not the last step, or nil
 }
 
 func (e *Interrupted) Error() string {
-	return fmt.Sprintf("train: stopped by %v after step %d; go on with -resume %s", e.Signal, e.Step, e.Folder)
+	text := fmt.Sprintf("train: stopped by %v before the first checkpoint", e.Signal)
+	if e.Folder != "" {
+		text = fmt.Sprintf("train: stopped by %v after step %d; go on with -resume %s", e.Signal, e.Step, e.Folder)
+	}
+	if e.Err != nil {
+		text += fmt.Sprintf(" (%v)", e.Err)
+	}
+	return text
 }
+
+func (e *Interrupted) Unwrap() error { return e.Err }
 
 // ExitCode returns what a program that a signal has ended leaves with by convention.
 func (e *Interrupted) ExitCode() int { return signals.Stop{Signal: e.Signal}.ExitCode() }

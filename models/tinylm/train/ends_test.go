@@ -1,0 +1,210 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/internal/signals"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// listener is a writer that calls heard with each line that holds a phrase.
+type listener struct {
+	strings.Builder
+	phrase string
+	heard  func()
+}
+
+func (l *listener) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), l.phrase) {
+		l.heard()
+	}
+	return l.Builder.Write(p)
+}
+
+// blockCheckpoints lets no checkpoint be written to a run folder until free is called.
+func blockCheckpoints(t testing.TB, folder string) (free func()) {
+	path := filepath.Join(folder, checkpointFolder)
+	require.NoError(t, os.Rename(path, path+".aside"))
+	require.NoError(t, os.WriteFile(path, nil, 0o644))
+	return func() {
+		require.NoError(t, os.Remove(path))
+		require.NoError(t, os.Rename(path+".aside", path))
+	}
+}
+
+// TestBestAfterFailedSave: a last evaluation whose checkpoint is written at a later try counts like any other.
+func TestBestAfterFailedSave(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	o := testutil.Must(Parse(smallArgs(t, 60, "-eval-every", "30", "-save-minutes", "0", "-lr", "1e-3", "-out", folder), io.Discard))(t)
+	o.retryEvery = time.Millisecond
+	var free func()
+	o.stepped = func(step int) {
+		if step == 60 {
+			free = blockCheckpoints(t, folder)
+		}
+	}
+	said := &listener{phrase: "trying again every", heard: func() { free() }}
+	res := testutil.Must(Run(t.Context(), o, said))(t)
+	require.Contains(t, said.String(), "the run goes on and tries again in a minute")
+	last := wholeCheckpoint(t, folder)
+	require.Len(t, last.state.Evaluations, 2)
+	require.Less(t, last.state.Evaluations[1].HeldOut, last.state.Evaluations[0].HeldOut)
+	require.Equal(t, 60, res.Best)
+	require.Equal(t, 60, last.state.Best.Step)
+}
+
+// TestFailedSaveIsTriedAgain: also where no checkpoint is written by time.
+func TestFailedSaveIsTriedAgain(t *testing.T) {
+	r := &run{Options: Options{SaveMinutes: 0}, saved: 3, saveFailed: true, saveAt: time.Now().Add(-time.Second)}
+	r.state.Step = 4
+	require.True(t, r.saveDue())
+	r.saveFailed = false
+	require.False(t, r.saveDue())
+}
+
+// TestPruneCountsNoLaterSteps: damaged checkpoints of later steps take no place of those that a run writes.
+func TestPruneCountsNoLaterSteps(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), checkpointFolder)
+	for _, step := range []int{2, 4, 1860, 1870} {
+		require.NoError(t, os.MkdirAll(filepath.Join(parent, nameOfStep(step)), 0o755))
+	}
+	r := &run{Options: Options{Keep: 1}}
+	r.state.Step = 4
+	require.NoError(t, r.prune(parent))
+	require.Equal(t, []string{nameOfStep(4), nameOfStep(1860), nameOfStep(1870)}, testutil.Must(checkpoints(parent))(t))
+}
+
+// TestSignalInEveryPhase: whatever a run does when a signal comes, it says how to go on and leaves with 128 + n.
+func TestSignalInEveryPhase(t *testing.T) {
+	for _, c := range []struct {
+		phrase string
+		more   []string
+		step   int
+	}{
+		{"preset: tiny", nil, -1}, // the options, before there are models
+		{"final evaluation", nil, 3},
+		{"sampling", []string{"-sample", "60000000"}, 3},
+	} {
+		folder := filepath.Join(t.TempDir(), "run")
+		o := testutil.Must(Parse(smallArgs(t, 3, append(c.more, "-out", folder)...), io.Discard))(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		_, err := Run(ctx, o, &listener{phrase: c.phrase, heard: func() { cancel(signals.Stop{Signal: syscall.SIGINT}) }})
+		var stopped *Interrupted
+		require.ErrorAs(t, err, &stopped, c.phrase)
+		require.NoError(t, stopped.Err)
+		require.Equal(t, 130, stopped.ExitCode())
+		if c.step < 0 {
+			continue
+		}
+		require.Equal(t, c.step, stopped.Step)
+		require.Equal(t, folder, stopped.Folder)
+		require.Contains(t, err.Error(), "go on with -resume "+folder)
+	}
+
+	folder := filepath.Join(t.TempDir(), "run") // a checkpoint that cannot be written
+	o := testutil.Must(Parse(smallArgs(t, 30, "-eval-every", "2", "-out", folder), io.Discard))(t)
+	o.retryFor = -time.Second
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o.stepped = func(step int) {
+		if step == 3 {
+			blockCheckpoints(t, folder)
+			cancel(signals.Stop{Signal: syscall.SIGTERM})
+		}
+	}
+	_, err := Run(ctx, o, io.Discard)
+	var stopped *Interrupted
+	require.ErrorAs(t, err, &stopped)
+	require.Equal(t, 143, stopped.ExitCode())
+	require.Equal(t, 2, stopped.Step)
+	require.ErrorContains(t, stopped.Err, "checkpoint of step 3")
+}
+
+// TestDataError: data that change below a run end it with a checkpoint of all steps so far, and the record says why.
+func TestDataError(t *testing.T) {
+	args, folder := smallArgs(t, 100000, "-eval-every", "100000", "-save-minutes", "0"), filepath.Join(t.TempDir(), "run")
+	o := testutil.Must(Parse(append(args, "-out", folder), io.Discard))(t)
+	o.stepped = func(step int) {
+		if step == 3 {
+			for i := range 60 {
+				path := filepath.Join(o.Data, fmt.Sprintf("%02d.txt", i))
+				require.NoError(t, os.WriteFile(path, append(testutil.Must(os.ReadFile(path))(t), 'x'), 0o644))
+			}
+		}
+	}
+	_, err := Run(t.Context(), o, io.Discard)
+	last := wholeCheckpoint(t, folder)
+	require.Greater(t, last.state.Step, 3)
+	require.ErrorContains(t, err, fmt.Sprintf("-resume %s goes on from step %d", folder, last.state.Step))
+	require.NotContains(t, err.Error(), "\n")
+	events := string(testutil.Must(os.ReadFile(filepath.Join(folder, runlog.EventsFile)))(t))
+	require.Contains(t, events, `"kind":"error"`)
+}
+
+// TestOtherPrecision: a run in fp16 goes on in another precision, and back.
+func TestOtherPrecision(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	args := smallArgs(t, 9, "-precision", "fp16", "-out", folder)
+	for _, precision := range []string{"fp16", "bf16", "fp16"} {
+		o := testutil.Must(Parse(args, io.Discard))(t)
+		require.Equal(t, precision, o.Precision)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		taken := 0
+		o.stepped = func(int) {
+			if taken++; taken == 2 {
+				cancel(errStop)
+			}
+		}
+		_, err := runOn(ctx, fakedevice.NewHalf(), o, io.Discard)
+		require.ErrorIs(t, err, errStop)
+		args = []string{"-resume", folder, "-precision", map[string]string{"fp16": "bf16", "bf16": "fp16"}[precision]}
+	}
+}
+
+// TestProcessesOfARun: run.json has the command of each process, and a run leaves the limit of the heap as it was.
+func TestProcessesOfARun(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	o := testutil.Must(Parse(smallArgs(t, 4, "-out", folder), io.Discard))(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o.stepped = func(int) {
+		require.Less(t, debug.SetMemoryLimit(-1), int64(math.MaxInt64))
+		cancel(errStop)
+	}
+	_, err := Run(ctx, o, io.Discard)
+	require.ErrorIs(t, err, errStop)
+	require.Equal(t, int64(math.MaxInt64), debug.SetMemoryLimit(-1))
+	for _, name := range []string{runFile, optionsFile, modelFile} { // what a kill leaves
+		require.NoError(t, os.WriteFile(filepath.Join(folder, ".tmp-"+name+"123"), nil, 0o644))
+	}
+	testutil.Must(runArgs(t, "-resume", folder))(t)
+	var d description
+	require.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile(filepath.Join(folder, runFile)))(t), &d))
+	require.Len(t, d.Processes, 2)
+	require.Equal(t, []int{0, 1}, []int{d.Processes[0].Step, d.Processes[1].Step})
+	require.NotEmpty(t, d.Processes[0].Command)
+	require.NotEmpty(t, d.Revision)
+	require.Empty(t, testutil.Must(filepath.Glob(filepath.Join(folder, ".tmp-*")))(t))
+}
+
+// wholeCheckpoint returns the newest checkpoint of a run.
+func wholeCheckpoint(t testing.TB, folder string) *saved {
+	c, damaged, err := newest(folder)
+	require.NoError(t, err)
+	require.Empty(t, damaged)
+	require.NotNil(t, c)
+	return c
+}
