@@ -16,7 +16,7 @@ func (f *fuser) linears(s *step) error {
 	}
 	slices.Reverse(group) // the order of their gradients; see align
 	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
-	turns := turns{turned: &op.Turned, rope: &op.RoPE}
+	rotations := rotations{turned: &op.Turned, rope: &op.RoPE}
 	var ropes []*step
 	var ws, biases, ys []*operand
 	for i, l := range group {
@@ -26,17 +26,17 @@ func (f *fuser) linears(s *step) error {
 		}
 		op.Heads[i], op.Bias[i] = linear.Heads, len(l.in) == 3
 		y := l.out[0]
-		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && turns.take(i, r[0]) {
+		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && rotations.take(i, r[0]) {
 			ropes, y = append(ropes, r[0]), r[0].out[0]
 		}
 		ws, biases, ys = append(ws, l.in[1]), append(biases, l.in[2:]...), append(ys, y)
 	}
-	_, err := f.replace(append(group, ropes...), op, slices.Concat(s.in[:1], ws, biases, turns.table), ys)
+	_, err := f.replace(append(group, ropes...), op, slices.Concat(s.in[:1], ws, biases, rotations.table), ys)
 	return err
 }
 
-// turns are the RoPEs that a fused step includes.
-type turns struct {
+// rotations are the RoPEs that a fused step includes.
+type rotations struct {
 	turned *[ops.MaxLinears]bool
 	rope   *ops.RoPEOp
 	dim    int        // head dimension of all of them; 0 before the first one
@@ -44,7 +44,7 @@ type turns struct {
 }
 
 // take adds s as the RoPE of layer i, if it is a RoPE like those before.
-func (t *turns) take(i int, s *step) bool {
+func (t *rotations) take(i int, s *step) bool {
 	op, ok := s.spec.(ops.RoPEOp)
 	if !ok || !sameType(s.in[0], s.out[0]) {
 		return false
@@ -87,7 +87,7 @@ func (f *fuser) linearsGrad(s *step) error {
 	}
 	inputs, add := f.inputGrads(weights)
 	op := ops.LinearsGradOp{In: s.spec.(ops.LinearWeightGradOp).In, WeightsOnly: add == nil}
-	turns := turns{turned: &op.Turned, rope: &op.RoPE}
+	rotations := rotations{turned: &op.Turned, rope: &op.RoPE}
 	old := slices.Concat(weights, inputs)
 	in, ws, out := s.in[:1:1], []*operand{}, []*operand{}
 	for i, w := range weights {
@@ -95,7 +95,7 @@ func (f *fuser) linearsGrad(s *step) error {
 		if add != nil {
 			ws, by = append(ws, inputs[i].in[1]), []*step{w, inputs[i]}
 		}
-		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && turns.take(i, rope) {
+		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && rotations.take(i, rope) {
 			old, by, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
 		terms := []*operand{dy}
@@ -105,10 +105,10 @@ func (f *fuser) linearsGrad(s *step) error {
 		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)
 	}
 	if add == nil {
-		_, err := f.replace(old, op, append(in, turns.table...), out)
+		_, err := f.replace(old, op, append(in, rotations.table...), out)
 		return err
 	}
-	in = slices.Concat(in, ws, turns.table)
+	in = slices.Concat(in, ws, rotations.table)
 	var others []*operand // other terms of the sum
 	first := -1           // how many of them come before the first term that is replaced
 	for _, v := range add.in {
@@ -219,9 +219,9 @@ func asLinears(s *step) (op ops.LinearsOp, ok bool) {
 	return op, false
 }
 
-// derives reports whether the plan has derivatives. If so, a rule must not avoid a rounding in half precision only because
+// hasDerivatives reports whether the plan has derivatives. If so, a rule must not avoid a rounding in half precision only because
 // some value is not kept: the bits would depend on what is kept, and two trainings would drift apart.
-func (f *fuser) derives() bool {
+func (f *fuser) hasDerivatives() bool {
 	return slices.ContainsFunc(f.operands, func(v *operand) bool { return len(v.wrt) > 0 })
 }
 
@@ -239,7 +239,7 @@ func (f *fuser) activation(s *step) error {
 		return nil
 	}
 	linears := f.writer[s.in[0]]
-	if linears == nil || !sameType(s.in[0], s.out[0]) || f.derives() {
+	if linears == nil || !sameType(s.in[0], s.out[0]) || f.hasDerivatives() {
 		return nil
 	}
 	op, ok := asLinears(linears)
@@ -258,7 +258,7 @@ func (f *fuser) activation(s *step) error {
 // order.
 func (f *fuser) normLinears(s *step) error {
 	op, ok := asLinears(s)
-	if !ok || op.Norm != 0 || f.derives() {
+	if !ok || op.Norm != 0 || f.hasDerivatives() {
 		return nil
 	}
 	norm, rms, ok := written[ops.RMSNormOp](f, s.in[0])
@@ -300,7 +300,7 @@ func (p *plan) align() error {
 		return nil
 	}
 	free := map[*operand]bool{} // values that may become part of a contiguous list
-	run := func(list []*operand) {
+	makeContiguous := func(list []*operand) {
 		for i, v := range list {
 			if !free[v] || slices.Contains(list[:i], v) || i < len(list)-1 && v.arg.Operand.Bytes()%p.device.Alignment != 0 {
 				return
@@ -311,7 +311,7 @@ func (p *plan) align() error {
 				v.follows = list[i-1]
 			}
 		}
-		p.runs = append(p.runs, list)
+		p.contiguous = append(p.contiguous, list)
 	}
 	for _, s := range p.steps {
 		for _, v := range s.out {
@@ -319,12 +319,12 @@ func (p *plan) align() error {
 		}
 		switch op := s.spec.(type) {
 		case ops.LinearsOp:
-			run(s.in[1 : 1+len(s.out)])
+			makeContiguous(s.in[1 : 1+len(s.out)])
 		case ops.LinearsGradOp:
 			_, dys, ws := ops.SplitLinearsGrad(op, s.in)
-			run(s.out[len(s.out)-len(dys):])
+			makeContiguous(s.out[len(s.out)-len(dys):])
 			if !op.WeightsOnly {
-				run(ws)
+				makeContiguous(ws)
 			}
 		}
 	}

@@ -256,7 +256,7 @@ func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.No
 // corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others. It panics if an
 // op cannot be added.
 func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
-	if gorgonias(n.Op()) == "" || len(inputs) == 0 {
+	if gorgoniaType(n.Op()) == "" || len(inputs) == 0 {
 		return nil
 	}
 	var factor *G.Node
@@ -268,7 +268,7 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	case "a ⊗ b": // upstream swaps the two factors
 		return G.Nodes{G.Must(G.Mul(grad, inputs[1])), G.Must(G.Mul(G.Must(G.Transpose(grad, 1, 0)), inputs[0]))}
 	case "^ false": // its gradient takes the log of the input; for the log of a softmax Gorgonia turns the softmax node itself into a log softmax
-		if gorgonias(inputs[0].Op()) != "softmaxOp" {
+		if gorgoniaType(inputs[0].Op()) != "softmaxOp" {
 			return nil
 		}
 		grads, err := n.Op().(G.SDOp).SymDiff(G.Nodes{G.Must(ops.Add(inputs[0])), inputs[1]}, n, grad)

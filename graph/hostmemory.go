@@ -41,7 +41,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	c.memory = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
 	_, ok := op.(G.UsePreallocDoer)
 	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
-	name := gorgonias(op)
+	name := gorgoniaType(op)
 	switch name {
 	case "sliceOp", "concatOp":
 		c.owns = true

@@ -35,11 +35,11 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l 
 
 var errWatch = errors.New("found by the watch")
 
-// looks reports whether the machine checks each result for NaN or Inf.
-func (o *options) looks() bool { return o.watchNaN || o.watchInf }
+// watchesResults reports whether the machine checks each result for NaN or Inf.
+func (o *options) watchesResults() bool { return o.watchNaN || o.watchInf }
 
-// look returns an error if the main result of s holds a NaN or Inf that is watched for.
-func (m *Machine) look(s *step) (err error) {
+// watchResult returns an error if the main result of s holds a NaN or Inf that is watched for.
+func (m *Machine) watchResult(s *step) (err error) {
 	result := s.out[0]
 	want := result.arg.Operand
 	switch dt := want.Dtype; {

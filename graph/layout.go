@@ -25,10 +25,10 @@ func (p *plan) layout() error {
 		for _, v := range s.out {
 			if v.kind == fromKernel || v.kernelReads && !p.device.Host {
 				v.region = &region{bytes: v.arg.Operand.Bytes(), first: i, last: v.last}
-				if v.lasts {
+				if v.persists {
 					v.region.first = 0
 				}
-				if v.lasts || v.keep && v.kind == fromKernel {
+				if v.persists || v.keep && v.kind == fromKernel {
 					v.region.last = end
 				}
 				regions = append(regions, v.region)
@@ -40,18 +40,18 @@ func (p *plan) layout() error {
 			}
 		}
 	}
-	for _, run := range p.runs {
-		whole := run[0].region
-		for _, v := range run[1:] {
+	for _, list := range p.contiguous {
+		whole := list[0].region
+		for _, v := range list[1:] {
 			r := v.region
 			regions = slices.DeleteFunc(regions, func(o *region) bool { return o == r })
 			whole.bytes, whole.first, whole.last = whole.bytes+r.bytes, min(whole.first, r.first), max(whole.last, r.last)
 		}
 	}
 	p.arena, p.arenaMin = placeRegions(regions, p.device.Alignment)
-	for _, run := range p.runs {
-		end := run[0].region.offset
-		for _, v := range run {
+	for _, list := range p.contiguous {
+		end := list[0].region.offset
+		for _, v := range list {
 			v.region.offset, v.region.bytes = end, v.arg.Operand.Bytes()
 			end += v.region.bytes
 		}
@@ -131,7 +131,7 @@ func (m *Machine) bind() (err error) {
 	}
 	m.memory.Place(&m.all, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
-	m.state, m.counts, m.made = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
+	m.state, m.counts, m.readValues = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
 	for _, v := range m.operands {
 		if err := m.place(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
@@ -149,7 +149,7 @@ func (m *Machine) bind() (err error) {
 	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
 		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
-			m.others = append(m.others, n)
+			m.unkept = append(m.unkept, n)
 		}
 	}
 	return nil

@@ -92,7 +92,7 @@ func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
 // gorgonia.Read has one field, the target. gorgonia.Set does nothing, as in Gorgonia's own VMs.
 func (p *plan) addStatement(op G.Op, in []*operand) error {
 	v := reflect.ValueOf(op)
-	switch name := gorgonias(op); {
+	switch name := gorgoniaType(op); {
 	case name == "letOp":
 		return nil
 	case name == "readOp" && len(in) == 1 && v.NumField() == 1 && v.Field(0).Type() == reflect.TypeFor[*G.Value]():
@@ -103,8 +103,8 @@ func (p *plan) addStatement(op G.Op, in []*operand) error {
 	return fmt.Errorf("statement of type %T is not known", op)
 }
 
-// gorgonias returns the name of the type of op if op is of package gorgonia, else "".
-func gorgonias(op G.Op) string {
+// gorgoniaType returns the name of the type of op if op is of package gorgonia, else "".
+func gorgoniaType(op G.Op) string {
 	if op == nil {
 		return ""
 	}

@@ -30,33 +30,33 @@ import (
 // of them reads on the device what another one has computed there, call Synchronize of the other one first.
 type Machine struct {
 	*plan
-	state    []state // by operand.id
-	opts     options
-	owned    bool // the machine made the backend: Close closes it
-	stream   Stream
-	memory   Memory
-	all      cpu.Buf // all of memory
-	work     cpu.Buf
-	inputs   []*operand   // inputs that a step reads
-	kept     []*operand   // computed values that nodes have after a run
-	others   G.Nodes      // nodes that are computed and have no value after a run
-	othersOf *G.ExprGraph // the subgraph of others
-	made     []G.Value    // by read: the value that the machine put into its target
-	args     []G.Value    // operands of the op on the host that runs
-	hostMem  hostMemory
-	cell     cpu.Buf         // holds a host value while its numbers are checked
-	train    []G.TrainModeOp // ops on the host that tell training from evaluation
-	counts   []int64         // by step: how often it has run
+	state       []state // by operand.id
+	opts        options
+	owned       bool // the machine made the backend: Close closes it
+	stream      Stream
+	memory      Memory
+	all         cpu.Buf // all of memory
+	work        cpu.Buf
+	inputs      []*operand   // inputs that a step reads
+	kept        []*operand   // computed values that nodes have after a run
+	unkept      G.Nodes      // nodes that are computed and have no value after a run
+	unkeptGraph *G.ExprGraph // the subgraph of unkept
+	readValues  []G.Value    // by read: the value that the machine put into its target
+	args        []G.Value    // operands of the op on the host that runs
+	hostMem     hostMemory
+	cell        cpu.Buf         // holds a host value while its numbers are checked
+	train       []G.TrainModeOp // ops on the host that tell training from evaluation
+	counts      []int64         // by step: how often it has run
 
-	segments []segment // those of the prologue come first, if there is one
-	begins   bool      // the next run begins the sums of WithGradSums: it overwrites them
-	moves    int64     // number of times that an address which kernels read has changed
-	warm     bool      // a run has succeeded
-	upToDate bool      // the half-precision copies of weights are right: a solver's step has written them, or the weights are held
-	watches  []*Watch
-	run      int64 // number of runs so far, with the one that is running
-	at       *step // the step that is running, nil between steps
-	copies   struct{ uploads, downloads int64 }
+	segments   []segment // those of the prologue come first, if there is one
+	beginsSums bool      // the next run begins the sums of WithGradSums: it overwrites them
+	moves      int64     // number of times that an address which kernels read has changed
+	warm       bool      // a run has succeeded
+	upToDate   bool      // the half-precision copies of weights are right: a solver's step has written them, or the weights are held
+	watches    []*Watch
+	run        int64 // number of runs so far, with the one that is running
+	at         *step // the step that is running, nil between steps
+	copies     struct{ uploads, downloads int64 }
 
 	// after, if not nil, is called after each step. Timing and tests use it.
 	after func(index int)
@@ -77,12 +77,12 @@ type state struct {
 }
 
 type options struct {
-	backend Backend
-	on      bool // WithBackend
-	keep    G.Nodes
-	policy  *Policy
-	capture bool
-	eval    bool
+	backend    Backend
+	hasBackend bool // WithBackend
+	keep       G.Nodes
+	policy     *Policy
+	capture    bool
+	eval       bool
 
 	held               G.Nodes // inputs
 	precision          Precision
@@ -101,7 +101,7 @@ type Option func(*options)
 
 // WithBackend makes the machine run on b; closing the machine leaves b open. Without this option the machine has a CPU
 // backend of its own.
-func WithBackend(b Backend) Option { return func(o *options) { o.backend, o.on = b, true } }
+func WithBackend(b Backend) Option { return func(o *options) { o.backend, o.hasBackend = b, true } }
 
 // WithKeep makes nodes have values after a run, in addition to those that Machine lists.
 func WithKeep(nodes ...*G.Node) Option {
@@ -134,7 +134,7 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (_ *Machine, err error) {
 	if m.opts, err = newOptions(g, opts); err != nil {
 		return nil, err
 	}
-	m.owned = !m.opts.on
+	m.owned = !m.opts.hasBackend
 	m.opts.setLogger()
 	if err := m.build(g); err != nil {
 		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())
@@ -161,7 +161,7 @@ func newOptions(g *G.ExprGraph, opts []Option) (o options, err error) {
 		o.policy = &p
 	}
 	switch b := o.backend; {
-	case !o.on:
+	case !o.hasBackend:
 		o.backend = NewCPU(0)
 	case b == nil:
 		return o, errors.New("graph: machine: the backend is nil")
@@ -179,8 +179,8 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 	if err := m.bind(); err != nil { // kernels get memory, constants are uploaded
 		return err
 	}
-	m.begins = true
-	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
+	m.beginsSums = true
+	m.unkeptGraph = g.Subgraph(slices.Clone(m.unkept)...)
 	m.logPlan()
 	return nil
 }

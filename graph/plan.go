@@ -26,13 +26,13 @@ type plan struct {
 	reads    []read
 	steps    []*step
 
-	halfCopies map[*G.Node]*operand // by precision: half-precision casts of inputs
-	prologue   int                  // by precision: number of first steps that cast inputs and constants
-	refreshed  int                  // by precision: number of these that cast weights: inputs with a derivative, which solvers write, or held ones
-	holds      bool                 // by precision: there are such weights, all are held, and none has a derivative
-	copies     G.Nodes              // by fuse: copies without a step, because their readers read the original
-	unfused    map[string]int       // by fuse: number of refusals by the backend, by rule and reason
-	runs       [][]*operand         // by align: lists of values that are contiguous in memory
+	halfCopies  map[*G.Node]*operand // by precision: half-precision casts of inputs
+	prologue    int                  // by precision: number of first steps that cast inputs and constants
+	weightCasts int                  // by precision: number of these that cast weights: inputs with a derivative, which solvers write, or held ones
+	allHeld     bool                 // by precision: there are such weights, all are held, and none has a derivative
+	copies      G.Nodes              // by fuse: copies without a step, because their readers read the original
+	unfused     map[string]int       // by fuse: number of refusals by the backend, by rule and reason
+	contiguous  [][]*operand         // by align: lists of values that are contiguous in memory
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -49,14 +49,14 @@ const (
 
 // operand is the value of a node, a further output of an op, or a cast.
 type operand struct {
-	id    int     // index in plan.operands
-	node  *G.Node // the node that has this value; nil for a further output or a cast that no node shows
-	name  string  // for errors
-	kind  kind
-	arg   ops.Arg // type and shape, and the cell that holds its memory on the device
-	keep  bool    // it stays in memory to the end of a run and is bound to its node then
-	lasts bool    // it stays in memory from run to run
-	wrt   G.Nodes // the inputs whose derivative it is
+	id       int     // index in plan.operands
+	node     *G.Node // the node that has this value; nil for a further output or a cast that no node shows
+	name     string  // for errors
+	kind     kind
+	arg      ops.Arg // type and shape, and the cell that holds its memory on the device
+	keep     bool    // it stays in memory to the end of a run and is bound to its node then
+	persists bool    // it stays in memory from run to run
+	wrt      G.Nodes // the inputs whose derivative it is
 
 	held     bool // an input of WithHeldInputs, or a cast of one
 	boundary bool // a boundary of WithRecompute: it stays in memory for the backward pass
@@ -79,8 +79,8 @@ type step struct {
 	rule     string  // by fuse: the rule that made it
 	replaces G.Nodes // by fuse: the nodes whose steps it replaces
 
-	recomputed bool // by recomputeBackward: the step repeats one of the forward pass
-	runs       when // by sums: in which runs it runs
+	recomputed bool     // by recomputeBackward: the step repeats one of the forward pass
+	phase      sumPhase // by sums: in which runs it runs
 
 	implementation string // by dispatch, as the fields below
 	kernel         Kernel // nil for an op on the host
@@ -142,7 +142,7 @@ func emptyPlan(o options) (*plan, error) {
 	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
 	}
-	if o.looks() {
+	if o.watchesResults() {
 		p.policy.Unfused = []string{UnfusedAll} // the result of each op is checked
 	}
 	return p, p.policy.check()

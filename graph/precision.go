@@ -62,15 +62,15 @@ func (p Precision) half() (tensor.Dtype, error) {
 // p needs it.
 func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
 
-// typed is the state of the precision pass.
-type typed struct {
+// precisionPass is the state of the precision pass.
+type precisionPass struct {
 	*plan
 	casts           map[cast]*operand
 	weights, inputs []*step // the prologue: casts of weights (inputs with a derivative, held inputs), and of other inputs and constants
 	steps           []*step
 }
 
-// cast is the key of a cast in typed.casts.
+// cast is the key of a cast in precisionPass.casts.
 type cast struct {
 	from *operand
 	to   tensor.Dtype
@@ -87,14 +87,14 @@ func (p *plan) precision() error {
 	if p.policy.PreferFP16 && !slices.ContainsFunc(p.operands, func(v *operand) bool { return len(v.wrt) > 0 }) {
 		p.half = ops.Float16
 	}
-	t := &typed{plan: p, casts: map[cast]*operand{}}
+	t := &precisionPass{plan: p, casts: map[cast]*operand{}}
 	for _, s := range p.steps {
 		if err := forNode(s.node, func() error { return t.add(s) }); err != nil {
 			return err
 		}
 	}
-	p.refreshed, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
-	p.holds = p.refreshed > 0 && !slices.ContainsFunc(t.weights, func(s *step) bool { return s.node.Deriv() != nil })
+	p.weightCasts, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
+	p.allHeld = p.weightCasts > 0 && !slices.ContainsFunc(t.weights, func(s *step) bool { return s.node.Deriv() != nil })
 	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
 	p.halfCopies = map[*G.Node]*operand{}
 	for c, v := range t.casts {
@@ -106,7 +106,7 @@ func (p *plan) precision() error {
 }
 
 // add adds a step of the graph, with casts before it and after it.
-func (t *typed) add(s *step) error {
+func (t *precisionPass) add(s *step) error {
 	site := t.site(s)
 	in, out := t.backend.Storage(site, t.half)
 	if len(in) != len(s.in) || len(out) != len(s.out) {
@@ -147,7 +147,7 @@ func (t *typed) add(s *step) error {
 }
 
 // stored returns v in the type dt: v itself or a cast of v.
-func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
+func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 	if dt == v.arg.Dtype {
 		return v, nil
 	}
@@ -160,13 +160,13 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 		return nil, err
 	}
 	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
-	c.lasts, c.held = v.kind == fromInput || v.kind == fromConstant, v.held
+	c.persists, c.held = v.kind == fromInput || v.kind == fromConstant, v.held
 	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
 	case v.kind == fromInput && (v.node.Deriv() != nil || v.held):
 		t.weights = append(t.weights, s)
-	case c.lasts:
+	case c.persists:
 		t.inputs = append(t.inputs, s)
 	default:
 		t.steps = append(t.steps, s)

@@ -100,11 +100,11 @@ func (p *plan) stepsBefore(operands []*operand) map[*step]bool {
 
 // recomputer is the state of the pass recomputeBackward.
 type recomputer struct {
-	plan    *plan
-	writers map[*operand]*step
-	inside  map[*step]bool        // steps that a boundary depends on: they may run again
-	again   map[*operand]*operand // results of repeated steps, by the first results
-	steps   []*step               // the new steps of the plan so far
+	plan       *plan
+	writers    map[*operand]*step
+	repeatable map[*step]bool        // steps that a boundary depends on: they may run again
+	repeated   map[*operand]*operand // results of repeated steps, by the first results
+	steps      []*step               // the new steps of the plan so far
 }
 
 // recomputeBackward repeats steps of the forward pass, before the first step of the backward pass that reads their results.
@@ -119,7 +119,7 @@ func (p *plan) recomputeBackward(o options) error {
 			boundaries = append(boundaries, v)
 		}
 	}
-	r := &recomputer{plan: p, writers: p.writers(), inside: p.stepsBefore(boundaries), again: map[*operand]*operand{}}
+	r := &recomputer{plan: p, writers: p.writers(), repeatable: p.stepsBefore(boundaries), repeated: map[*operand]*operand{}}
 	forward := p.stepsBefore(append(p.results(), boundaries...))
 	for _, s := range p.steps {
 		if !forward[s] {
@@ -153,13 +153,13 @@ func (r *recomputer) inputs(s *step) []*operand {
 	in := slices.Clone(s.in)
 	for i, v := range in {
 		w := r.writers[v]
-		if w == nil || !r.inside[w] || w.spec == nil || v.keep || v.lasts || v.boundary || !isFloat(v) {
+		if w == nil || !r.repeatable[w] || w.spec == nil || v.keep || v.persists || v.boundary || !isFloat(v) {
 			continue
 		}
-		if r.again[v] == nil {
+		if r.repeated[v] == nil {
 			r.repeat(w)
 		}
-		in[i] = r.again[v]
+		in[i] = r.repeated[v]
 	}
 	return in
 }
@@ -169,7 +169,7 @@ func (r *recomputer) repeat(s *step) {
 	again := &step{node: s.node, spec: s.spec, in: r.inputs(s), rule: s.rule, replaces: s.replaces, refused: s.refused, recomputed: true}
 	for _, v := range s.out {
 		c := r.plan.newOperand(nil, v.name+", recomputed", fromKernel, v.arg.Operand)
-		r.again[v], again.out = c, append(again.out, c)
+		r.repeated[v], again.out = c, append(again.out, c)
 	}
 	r.steps = append(r.steps, again)
 }

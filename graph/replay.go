@@ -55,8 +55,8 @@ func (r *recording) drop() error {
 
 // addToSegments adds step i to the last segment, or begins one with it.
 func (m *Machine) addToSegments(i int) {
-	kernels, sums := m.steps[i].kernel != nil, m.steps[i].runs != always
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.refreshed {
+	kernels, sums := m.steps[i].kernel != nil, m.steps[i].phase != always
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.weightCasts {
 		last := &m.segments[n-1]
 		last.to, last.sums = i+1, last.sums || sums
 		return
@@ -77,8 +77,8 @@ func (m *Machine) runSegment(s *segment) error {
 		} else if err = k.Prepare(m.stream, &m.work); err == nil {
 			err = k.Launch(m.stream, &m.work)
 		}
-		if err == nil && m.opts.looks() {
-			err = m.look(m.at)
+		if err == nil && m.opts.watchesResults() {
+			err = m.watchResult(m.at)
 		}
 		if err != nil {
 			return err
@@ -101,7 +101,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 			return err
 		}
 	}
-	r := s.recording(m.begins, solver != nil)
+	r := s.recording(m.beginsSums, solver != nil)
 	if r.replay == nil || r.moves != m.moves || r.solver != solver {
 		if err := m.record(s, r, solver); err != nil {
 			return err

@@ -44,7 +44,7 @@ func NewPlan(g *G.ExprGraph, opts ...Option) (_ Plan, err error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	if !o.on {
+	if !o.hasBackend {
 		defer func() { err = errors.Join(err, o.backend.Close()) }()
 	}
 	p, err := newPlan(g, o)
@@ -113,7 +113,7 @@ func (p *plan) report(counts []int64) Plan {
 		switch {
 		case (v.kind == fromInput || v.kind == fromConstant) && (v.kernelReads || v.hostReads):
 			r.Inputs += bytes
-		case v.lasts && v.wrt != nil:
+		case v.persists && v.wrt != nil:
 			r.GradSums += bytes
 		}
 	}

@@ -53,7 +53,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
-	upToDate := m.upToDate && (solver != nil || m.holds) && moves == m.moves
+	upToDate := m.upToDate && (solver != nil || m.allHeld) && moves == m.moves
 	m.upToDate = false
 	var follows Solver // solver, if its step is part of the run
 	if solver != nil && m.warm {
@@ -70,7 +70,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err := m.runSegments(upToDate, follows); err != nil {
 		return err
 	}
-	m.begins = false
+	m.beginsSums = false
 	if follows != nil {
 		if err := follows.End(weights); err != nil {
 			return err
@@ -78,7 +78,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	}
 	m.at = nil
 	show := func(m *Machine) error { return m.show(true) }
-	for _, f := range [...]func(*Machine) error{show, (*Machine).unbindOthers, (*Machine).bindDuals, (*Machine).answerReads} {
+	for _, f := range [...]func(*Machine) error{show, (*Machine).unbindUnkept, (*Machine).bindDuals, (*Machine).answerReads} {
 		if err := f(m); err != nil {
 			return err
 		}
@@ -88,8 +88,8 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			return err
 		}
 	}
-	m.begins = solver != nil
-	m.upToDate = m.holds || solver != nil && m.writesCopies(weights)
+	m.beginsSums = solver != nil
+	m.upToDate = m.allHeld || solver != nil && m.writesCopies(weights)
 	m.warm = true
 	return nil
 }
@@ -101,8 +101,8 @@ func (m *Machine) runSegments(upToDate bool, solver Solver) error {
 		s := &m.segments[i]
 		var err error
 		switch {
-		case upToDate && s.to <= m.refreshed:
-		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.looks():
+		case upToDate && s.to <= m.weightCasts:
+		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watchesResults():
 			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
@@ -267,10 +267,10 @@ func (m *Machine) show(after bool) error {
 	return nil
 }
 
-// unbindOthers removes the values that earlier machines have bound to nodes which this machine computes and does not keep.
-func (m *Machine) unbindOthers() error {
+// unbindUnkept removes the values that earlier machines have bound to nodes which this machine computes and does not keep.
+func (m *Machine) unbindUnkept() error {
 	bound := false
-	for _, n := range m.others {
+	for _, n := range m.unkept {
 		v := n.Value()
 		if v == nil {
 			continue
@@ -283,7 +283,7 @@ func (m *Machine) unbindOthers() error {
 		}
 	}
 	if bound {
-		m.othersOf.UnbindAll()
+		m.unkeptGraph.UnbindAll()
 	}
 	return nil
 }
@@ -320,18 +320,18 @@ func (m *Machine) answerReads() error {
 		v, s := r.from, &m.state[r.from.id]
 		var err error
 		if v.kind == fromKernel || s.remote {
-			if m.made[i] == nil || *r.into != m.made[i] {
-				m.made[i] = ops.NewValue(v.arg.Operand)
+			if m.readValues[i] == nil || *r.into != m.readValues[i] {
+				m.readValues[i] = ops.NewValue(v.arg.Operand)
 			}
 			m.copies.downloads++
-			err = m.stream.Download(m.made[i], v.arg)
+			err = m.stream.Download(m.readValues[i], v.arg)
 		} else {
-			m.made[i], err = G.CloneValue(s.host)
+			m.readValues[i], err = G.CloneValue(s.host)
 		}
 		if err != nil {
 			return fmt.Errorf("read of %s: %w", v.name, err)
 		}
-		*r.into = m.made[i]
+		*r.into = m.readValues[i]
 	}
 	return m.stream.Synchronize()
 }

@@ -82,12 +82,12 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 
 // writesCopies reports whether a step that changes weights writes all half-precision copies of the machine's weights.
 func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
-	for _, s := range m.steps[:m.refreshed] {
+	for _, s := range m.steps[:m.weightCasts] {
 		if !slices.Contains(weights, G.ValueGrad(s.node)) {
 			return false
 		}
 	}
-	return m.refreshed > 0
+	return m.weightCasts > 0
 }
 
 // Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a

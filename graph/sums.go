@@ -26,22 +26,22 @@ func (m *Machine) ZeroGrads() error {
 	if m.stream == nil {
 		return errMachineClosed
 	}
-	m.begins = true
+	m.beginsSums = true
 	return nil
 }
 
-// when says in which runs a step runs.
-type when int
+// sumPhase says in which runs a step runs.
+type sumPhase int
 
 const (
-	always       when = iota
-	beginsSum         // in runs that begin the sums: it writes the derivative to its sum
-	continuesSum      // in all other runs: it adds the derivative to its sum
+	always       sumPhase = iota
+	beginsSum             // in runs that begin the sums: it writes the derivative to its sum
+	continuesSum          // in all other runs: it adds the derivative to its sum
 )
 
 // leavesOut reports whether the present run leaves s out.
 func (m *Machine) leavesOut(s *step) bool {
-	return s.runs == beginsSum && !m.begins || s.runs == continuesSum && m.begins
+	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums
 }
 
 // sums gives derivatives sums that last from run to run and that their nodes show. After the step that computes a derivative
@@ -59,10 +59,10 @@ func (p *plan) sums(o options) error {
 		}
 		found[v.wrt[0]] = true
 		total := p.newOperand(nil, "", fromKernel, v.arg.Operand)
-		total.lasts = true
+		total.persists = true
 		behind[v] = []*step{
-			{node: v.node, spec: ops.AddOp{}, in: []*operand{v}, out: []*operand{total}, runs: beginsSum},
-			{node: v.node, spec: ops.AddOp{}, in: []*operand{total, v}, out: []*operand{total}, runs: continuesSum},
+			{node: v.node, spec: ops.AddOp{}, in: []*operand{v}, out: []*operand{total}, phase: beginsSum},
+			{node: v.node, spec: ops.AddOp{}, in: []*operand{total, v}, out: []*operand{total}, phase: continuesSum},
 		}
 		p.show(v, total)
 	}

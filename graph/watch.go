@@ -26,15 +26,15 @@ type Watch struct {
 	closed        bool
 }
 
-// newWatch returns a Watch with readbacks that of makes.
-func newWatch(name string, a ops.Arg, of func(ops.Operand) (Readback, error)) (*Watch, error) {
+// newWatch returns a Watch with readbacks that newReadback makes.
+func newWatch(name string, a ops.Arg, newReadback func(ops.Operand) (Readback, error)) (*Watch, error) {
 	if dt := a.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("watch of %s: type %s, want float32 or float64", name, value.TypeName(dt))
 	}
 	w := &Watch{name: name, arg: a}
 	for i := range w.ring {
 		var err error
-		if w.ring[i], err = of(a.Operand); err != nil {
+		if w.ring[i], err = newReadback(a.Operand); err != nil {
 			return nil, errors.Join(fmt.Errorf("watch of %s: %w", name, err), w.Close())
 		}
 	}
