@@ -54,8 +54,8 @@ type Backend interface {
 	NewStream() (Stream, error)
 
 	// Adopt points dst to the memory of v if v lies on this device already, row-major and aligned for every kernel. It does
-	// not copy or allocate. ok is false for a value that must be uploaded; a Host backend has none. It is an error if v has
-	// another type or shape than want, or is a value of another device.
+	// not copy or allocate then. ok is false for a value that must be uploaded. A Host backend uploads none: it copies a
+	// value that is not row-major. It is an error if v has another type or shape than want, or is a value of another device.
 	Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (ok bool, err error)
 
 	// Synchronize waits until all work that was enqueued in all streams has ended.
@@ -65,7 +65,7 @@ type Backend interface {
 	Close() error
 }
 
-// Site describes an op and its operands, for which a backend is to find an implementation.
+// Site describes an op and its operands to a backend.
 type Site struct {
 	Op      G.Op     // nil for a Spec that is not the op of a node
 	Spec    ops.Spec // nil for an op that is not of package ops

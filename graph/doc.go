@@ -4,8 +4,8 @@
 // A Machine makes its plan once, in passes: it sorts the steps in topological order, sets their types, fuses steps, chooses
 // an implementation for each, and lays out one arena, in which memory is used again after its last reader. Then it runs the
 // plan many times. Runs do not allocate, except for ops that run by their own Do. A Backend says where a Machine runs: on
-// the CPU, or on a GPU by package cuda. Backends are part of this module, because their kernels get operands of a type of
-// package internal/cpu. Graphs, ops and solvers may be of any module.
+// the CPU, or on a GPU by package cuda. Only this module can implement a Backend, because kernels get their operands by a
+// type of package internal/cpu. Graphs, ops and solvers may be of any module.
 //
 // A Machine does not rewrite the graph: fusion changes only steps of the plan. The exception is gorgonia.Grad, which may let
 // inputs share a derivative: the Machine then adds copies to the graph. A Machine itself changes no input; an ops.Updating

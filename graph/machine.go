@@ -15,7 +15,7 @@ import (
 // Machine runs a graph. It is a gorgonia.VM and accepts any ExprGraph, subgraphs included. It runs the graph as it was when
 // NewMachine was called.
 //
-// Each run reads the values that are bound to the graph's inputs at that time; they may be others than in the run before.
+// Each run reads the values that are bound to the graph's inputs at that time; they may differ from those of the run before.
 // After a run these nodes have values, so that node.Value and node.Grad work as after a TapeMachine: the graph's roots, its
 // scalars, the derivatives of its inputs, nodes that a gorgonia.Read reads, and the nodes of WithKeep. Other nodes have no
 // values. The values lie in the machine's memory. They are valid until the next RunAll or Close: copy what must last longer.

@@ -17,9 +17,9 @@ type Precision int
 const (
 	// F32 computes as the graph says.
 	F32 Precision = iota
-	// BF16 stores activations as bfloat16. float32 remain: embeddings and sums that begin with them (the residual stream of a
-	// transformer), logits before the cross entropy, sums inside ops, softmax, the gradients of weights and the optimizer's
-	// state. Weights are float32, with half-precision copies for the kernels.
+	// BF16 stores activations as bfloat16. These stay float32: embeddings and sums that begin with them (the residual stream
+	// of a transformer), logits before the cross entropy, sums inside ops, softmax, the gradients of weights and the
+	// optimizer's state. Weights are float32, with half-precision copies for the kernels.
 	BF16
 	// FP16 is BF16 with IEEE half precision: three more bits of fraction and a smaller range. Small gradients underflow
 	// unless the loss is scaled.

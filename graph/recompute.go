@@ -45,7 +45,7 @@ func (p *plan) markBoundaries(o options) error {
 		}
 		v.boundary = true
 	}
-	var kept []*operand // but neither derivatives nor boundaries
+	var kept []*operand // kept values that are neither derivatives nor boundaries
 	for _, v := range p.operands {
 		if v.keep && !v.boundary && !slices.Contains(derivs, v) {
 			kept = append(kept, v)

@@ -74,7 +74,7 @@ type PlanStep struct {
 // PlanOutput is a result of a step.
 type PlanOutput struct {
 	ops.Operand
-	Offset int  // in the arena; -1 for a value in host memory
+	Offset int  // bytes from the start of the arena; -1 for a value in host memory
 	Last   int  // index of the last step that reads it; the number of steps if it is kept
 	Kept   bool // whether the node has a value after a run
 }

@@ -15,8 +15,8 @@ import (
 // WatchDepth is the number of copies that a Watch holds until they are read.
 const WatchDepth = 2
 
-// Watch reads a value on the host while the device goes on. Fetch copies the result of a run after that run, and Next reads
-// the copy, best when the next run is under way. It belongs to the goroutine of its machine.
+// Watch reads a value on the host while the device goes on. Fetch copies the result of a run, and Next reads the copy while
+// a later run is under way. It belongs to the goroutine of its machine.
 type Watch struct {
 	name          string
 	arg           ops.Arg

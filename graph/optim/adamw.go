@@ -28,7 +28,7 @@ import (
 //
 // A step changes the weights in place. m and v are in memory of the solver's backend, in the weights' type. A step allocates
 // nothing once warm. The first step fixes the weights: later steps want the same number, in the same order, of the same
-// names, types and shapes. Their values may lie elsewhere.
+// names, types and shapes. Their values may have moved to other addresses.
 //
 // A step does not change gradients, with one exception: as Gorgonia's solvers do, it sets gradients to zero that a
 // TapeMachine with gorgonia.BindDualValues adds up over its runs.

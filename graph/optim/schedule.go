@@ -91,7 +91,7 @@ type lossScaleState struct {
 	Good  int     `json:"good"`
 }
 
-// MarshalJSON and UnmarshalJSON keep a scale in a checkpoint: the scale that is read behaves as the one that was written.
+// MarshalJSON writes a scale for a checkpoint. The scale that UnmarshalJSON reads behaves as the one that was written.
 func (l *LossScale) MarshalJSON() ([]byte, error) {
 	return json.Marshal(lossScaleState{l.value, l.good})
 }
