@@ -10,8 +10,8 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// PoisonFreed makes m fill with NaN, now and after each step, all memory that holds no value still to be read, and now its
-// workspace.
+// PoisonFreed makes m fill free memory with NaN, now and after each step: all memory without a value that is still to be
+// read. It also fills the workspace, but only now.
 func (m *Machine) PoisonFreed() {
 	words := unsafe.Slice((*float64)(m.all.Pointer()), m.all.Bytes()/8)
 	live := make([]bool, len(words))
@@ -45,7 +45,8 @@ func (m *Machine) PoisonFreed() {
 	m.after = poison
 }
 
-// TestArena lays out random lifetimes: what lives at the same time lies apart, and little is wasted.
+// TestArena lays out regions with random lifetimes: regions that live at the same time do not overlap, and little memory is
+// wasted.
 func TestArena(t *testing.T) {
 	total, bound := 0, 0
 	for seed := range uint64(200) {

@@ -18,63 +18,65 @@ type Device struct {
 	Kind       string // "cpu", "cuda"
 	Units      int    // workers of a CPU, multiprocessors of a GPU
 	Capability int    // compute capability, ten times the major number plus the minor one; 0 on a CPU
-	Memory     int64  // bytes in all; 0 where that is not known
+	Memory     int64  // total bytes; 0 if not known
 	Features   string // what else the choice of kernels depends on, such as the SIMD level of a CPU
-	Alignment  int    // of every operand in memory from Alloc, in bytes: a power of two, at least 8
+	Alignment  int    // bytes, of every operand in memory from Alloc: a power of two, at least 8
 	Host       bool   // the device's memory is the host's: ops read and write it by their own Do, without copies
 	Half       bool   // the device computes in half precision, too: see Backend.Storage
 }
 
-// Backend is a device with kernels. It does not know of graphs: a Machine plans, places the operands in the backend's
-// memory, binds kernels to them and launches these in order.
+// Backend is a device with kernels. It knows nothing of graphs: a Machine makes the plan, places the operands in the
+// backend's memory, binds kernels to them and launches the kernels in order.
 //
-// A cell (*cpu.Buf, within ops.Arg) holds the device address of an operand. Cells are bound to kernels once and may be
-// pointed elsewhere between runs, so kernels read them anew at each launch.
+// A cell (*cpu.Buf, within ops.Arg) holds the device address of an operand. A kernel is bound to its cells once. The address
+// in a cell may change between runs, so kernels read their cells at each launch.
 //
-// A Backend may be used by several machines at once, from several goroutines; a Stream, and what is bound for it, by one.
+// Several machines in several goroutines may use a Backend at once. Only one goroutine may use a Stream and what is bound
+// for it.
 type Backend interface {
 	Device() Device
 
-	// Offers returns the implementations of an op in order of preference, none for an op that the backend does not know.
-	// It may offer what a guard refuses later: then the plan can say why. What it returns is for this site alone.
+	// Offers returns the implementations of an op in order of preference, none for an op that the backend does not implement.
+	// It may include implementations whose guard refuses the site: then the plan can say why. The result is for this site
+	// alone.
 	Offers(Site) []Implementation
 
-	// Storage returns the types in which the operands of a site should lie where activations are stored in half,
-	// ops.BFloat16 or ops.Float16. The site's In are as they lie so far, its Out as the graph has them. A machine puts an
-	// ops.CastOp before an input that should be of another type, and makes the outputs of the types that it is told: only
-	// float32 and half may take each other's place. It is called only where Device().Half.
+	// Storage returns the types that the operands of a site should have if activations are stored in half, which is
+	// ops.BFloat16 or ops.Float16. The site's In have their types so far, its Out those of the graph. The machine puts an
+	// ops.CastOp before each input whose type has to change, and gives the outputs the returned types. Storage may change
+	// float32 to half and half to float32, nothing else. It is called only if Device().Half.
 	Storage(s Site, half tensor.Dtype) (in, out []tensor.Dtype)
 
-	// Alloc returns zeroed memory of the device, aligned to Device().Alignment at least.
+	// Alloc returns zeroed memory of the device, aligned to at least Device().Alignment.
 	Alloc(bytes int) (Memory, error)
 
-	// NewStream returns a new queue of the device.
+	// NewStream returns a new stream of the device.
 	NewStream() (Stream, error)
 
-	// Adopt makes dst hold the memory of v where v lives on this device already, row-major and aligned for every kernel:
-	// no copy, no allocation. ok is false for a value that must be uploaded; a Host backend uploads none. A value of
-	// another type or shape than want, or of another device, is an error.
+	// Adopt points dst to the memory of v if v lies on this device already, row-major and aligned for every kernel. It does
+	// not copy or allocate then. ok is false for a value that must be uploaded. A Host backend uploads none: it copies a
+	// value that is not row-major. It is an error if v has another type or shape than want, or is a value of another device.
 	Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (ok bool, err error)
 
-	// Synchronize waits until everything that was enqueued in all streams has ended.
+	// Synchronize waits until all work that was enqueued in all streams has ended.
 	Synchronize() error
 
-	// Close frees what the backend itself holds. Memory and streams must have been freed before.
+	// Close frees what the backend itself holds. All memory must be freed and all streams closed before.
 	Close() error
 }
 
-// Site is a place in a graph that wants an implementation.
+// Site describes an op and its operands to a backend.
 type Site struct {
-	Op      G.Op     // nil for a Spec that is no op of the graph
+	Op      G.Op     // nil for a Spec that is not the op of a node
 	Spec    ops.Spec // nil for an op that is not of package ops
 	In, Out []ops.Operand
-	Follows []bool // of In, then Out: whether it lies right behind the one before; known from dispatch on, nil for none
-	Held    []bool // of In: whether it is an input of WithHeldInputs or a copy of one, which no step of the graph writes while the op may run
+	Follows []bool // of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil for none
+	Held    []bool // of In: whether it is an input of WithHeldInputs or a copy of one: no step of the graph writes it while the op may run
 	Policy  Policy
 }
 
-// Check refuses a site whose Spec does not take its inputs, or does not return the shapes of its outputs. Few Specs know of half
-// precision, so it may count as float32.
+// Check returns an *Unsupported error if the Spec does not accept the site's inputs, or infers other shapes for its outputs.
+// Few Specs accept half precision, so Check also tries float32 in its place.
 func (s Site) Check() error {
 	if s.Spec == nil {
 		return nil
@@ -103,15 +105,15 @@ func (s Site) Check() error {
 type Implementation interface {
 	// Name identifies the implementation in plans and counters, such as "cpu" or "window wgmma".
 	Name() string
-	// Guard returns nil if the implementation can run the site, or *Unsupported. It depends on the site and the device
-	// alone.
+	// Guard returns nil if the implementation can run the site, else an *Unsupported error. The result depends on the site
+	// and the device alone.
 	Guard(Site) error
-	// Bind returns the kernel for the operands behind in and out, whose cells are not placed yet. An *Unsupported error
-	// selects the next implementation, any other one ends the planning.
+	// Bind returns the kernel for the operands in and out, whose cells hold no address yet. After an *Unsupported error the
+	// machine tries the next implementation; any other error ends the planning.
 	Bind(site Site, in, out []ops.Arg) (Kernel, error)
 }
 
-// Cost is what an op has to do at the least: the arithmetic of its products, and its operands read or written once.
+// Cost is the least that an op has to do: the arithmetic of its products, and one read or write of each operand.
 type Cost struct {
 	FLOPs float64 // see ops.FLOPs
 	Bytes float64
@@ -133,84 +135,84 @@ func (s Site) Cost() Cost {
 
 // Kernel is an op bound to its operands. It writes every element of its outputs and reads none of them first.
 type Kernel interface {
-	// WorkBytes returns the work memory that a launch needs beside the operands.
+	// WorkBytes returns the bytes of work memory that a launch needs beside the operands.
 	WorkBytes() int
-	// Prepare does what a capture cannot hold, such as an upload of addresses. It is called before each launch or replay,
-	// with the memory that Launch has: outside of captures.
+	// Prepare does what a capture cannot hold, such as an upload of addresses. It is called before each launch or replay and
+	// outside of captures, with the work memory that Launch gets.
 	Prepare(s Stream, work *cpu.Buf) error
-	// Launch enqueues the kernel on s, which must be of the same backend; work holds at least WorkBytes, aligned like an
-	// operand and undefined. It allocates nothing once warm. An error of what had been enqueued earlier may come here and
-	// in any other call: as a *LaunchError.
+	// Launch enqueues the kernel on s, a stream of the same backend. work holds at least WorkBytes, aligned like an operand;
+	// its content is undefined. Launch allocates nothing once warm. Like any other call, it may return the error of work that
+	// was enqueued earlier, as a *LaunchError.
 	Launch(s Stream, work *cpu.Buf) error
 }
 
 // Memory is a block of device memory.
 type Memory interface {
 	Bytes() int
-	// Place makes b hold bytes at offset.
+	// Place points b to the given number of bytes at offset.
 	Place(b *cpu.Buf, offset, bytes int)
-	// Free gives the memory back. Nothing that uses it may be under way.
+	// Free gives the memory back. No work that uses it may still be running.
 	Free() error
 }
 
 // Stream is a queue of copies and kernels that run in order, possibly after the calls that enqueue them have returned.
 type Stream interface {
-	// Upload copies src, a row-major host value or a View of the same backend, to dst. A host value may change as soon as
-	// Upload returns.
+	// Upload copies src, a row-major host value or a View of the same backend, to dst. The caller may change a host value as
+	// soon as Upload returns.
 	Upload(dst ops.Arg, src G.Value) error
 	// Download copies src to the host value dst, whose elements are defined after Synchronize.
 	Download(dst G.Value, src ops.Arg) error
-	// View returns a value over device memory: on a Host backend one that ops can read, elsewhere one that copies to the
-	// host when it is asked for its data, after waiting for s. It holds the address that a has now, and is a pointer.
+	// View returns a value over the device memory of a. On a Host backend ops can read it. Elsewhere, when it is asked for
+	// its data, it waits for s and copies them to the host. It holds the present address of a, and is a pointer.
 	View(a ops.Arg) G.Value
 
-	// NewReadback returns a way to copy operands like o to the host without waiting for other work.
+	// NewReadback returns a Readback for operands like o. It copies to the host without waiting for other work.
 	NewReadback(o ops.Operand) (Readback, error)
-	// NewEvent returns a mark in this stream, to measure time on the device.
+	// NewEvent returns an Event of this stream, to measure time on the device.
 	NewEvent() (Event, error)
 
-	// BeginCapture makes launches be recorded instead of run, until EndCapture. Copies must not come between. On a Host
-	// backend it is not called.
+	// BeginCapture starts a recording: until EndCapture, launches are recorded and not run. No copies may come in between. It
+	// is not called on a Host backend.
 	BeginCapture() error
-	// EndCapture returns what was recorded. Where recording failed it returns the error, and the stream goes on as if
-	// there had been no capture.
+	// EndCapture returns the recording. If recording failed, it returns the error, and the stream works as if there had been
+	// no capture.
 	EndCapture() (Replay, error)
 
-	// Synchronize waits until all that was enqueued has ended, and returns its first error.
+	// Synchronize waits until all enqueued work has ended, and returns its first error.
 	Synchronize() error
 	Close() error
 }
 
-// Readback is a place of the host for copies of one operand at a time.
+// Readback is host memory for copies of operands, one copy at a time.
 type Readback interface {
-	// Fetch enqueues a copy of src behind what has been enqueued in the stream so far. A copy before it is lost.
+	// Fetch enqueues a copy of src after the work in the stream so far. It overwrites the copy before it.
 	Fetch(src ops.Arg) error
-	// Value waits for the last Fetch, but not for what has been enqueued after it, and returns the value, in host memory:
-	// it holds until the next Fetch.
+	// Value waits for the last Fetch, but not for later work, and returns the value, in host memory. The value is valid until
+	// the next Fetch.
 	Value() (G.Value, error)
 	Close() error
 }
 
 // Event is a mark in a stream.
 type Event interface {
-	// Record puts the mark behind what has been enqueued so far. It must not be captured.
+	// Record puts the mark after the work in the stream so far. It must not be captured.
 	Record() error
 	// Since returns the device's time from start to the mark. It waits for both.
 	Since(start Event) (time.Duration, error)
 	Close() error
 }
 
-// Replay is a recorded sequence of launches. It may keep the addresses that the cells held when it was recorded: where one
-// has changed, record again.
+// Replay is a recorded sequence of launches. It may hold the addresses that the cells had during the recording: record again
+// if one has changed.
 type Replay interface {
 	// Launch enqueues the sequence on s. An error that its kernels have caused is a *LaunchError.
 	Launch(s Stream) error
 	Close() error
 }
 
-// LaunchError is the failure of one kernel of a Replay, or of one that had been enqueued earlier.
+// LaunchError is the failure of one kernel of a Replay, or of a kernel that was enqueued earlier.
 type LaunchError struct {
-	Kernel Kernel // nil where it is not known which of several it was
+	Kernel Kernel // nil if it is not known which kernel failed
 	Err    error
 }
 

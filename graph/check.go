@@ -9,14 +9,14 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// CheckGraph looks for what makes a finished graph compute something else than was written, and returns an error that
-// lists the nodes, one a line:
-//   - distinct nodes of one hash, which gorgonia's TapeMachine takes for one (Machine does not: it tells nodes by identity);
-//   - inputs of one name, which Gorgonia merges where their types and shapes agree too;
-//   - nodes without a shape, or with one of another rank than their type;
-//   - nodes that read what Gorgonia has removed, or themselves.
+// CheckGraph looks for faults that make a finished graph compute something else than was written. Its error lists the nodes,
+// one a line:
+//   - different nodes of one hash, which gorgonia's TapeMachine takes for one (Machine does not: it tells nodes by identity);
+//   - inputs of one name, which Gorgonia merges if their types and shapes agree, too;
+//   - nodes without a shape, or with a shape of another rank than their type;
+//   - nodes that read a node which Gorgonia has removed, or themselves.
 //
-// NewMachine and Grad themselves refuse graphs with the last two.
+// NewMachine and Grad refuse graphs with the last two faults.
 func CheckGraph(g *G.ExprGraph) error {
 	if g == nil {
 		return errors.New("graph: check: nil graph")
@@ -63,7 +63,7 @@ func checkedOrder(g *G.ExprGraph) (*order, error) {
 	return o, checkError(o.check())
 }
 
-// check lists nodes of a type and shape that no machine can run.
+// check describes the nodes whose type or shape no machine can run.
 func (o *order) check() (problems []string) {
 	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	for _, n := range o.nodes {
@@ -90,7 +90,7 @@ func (o *order) check() (problems []string) {
 	return problems
 }
 
-// describe names a node in errors: an input by its name, another one by its op, with id and shape.
+// describe names a node in errors, with id and shape: an input by its name, any other node by its op.
 func describe(n *G.Node) string {
 	switch {
 	case n == nil:

@@ -16,14 +16,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// cpuAlignment is a cache line, and the widest vector.
+// cpuAlignment is the size in bytes of a cache line and of the widest vector.
 const cpuAlignment = 64
 
 // cpuBackend runs the kernels that every ops.Spec has, in memory of the Go heap.
 type cpuBackend struct{ workers int }
 
-// NewCPU returns the backend of the host's processor. Its kernels run on the given number of goroutines; 0 asks for
-// GOMAXPROCS. Results do not depend on that number.
+// NewCPU returns the backend of the host's processor. Its kernels run on the given number of goroutines; 0 means GOMAXPROCS.
+// Results do not depend on this number.
 func NewCPU(workers int) Backend {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
@@ -47,7 +47,7 @@ func (b *cpuBackend) Offers(s Site) []Implementation {
 	return []Implementation{cpuImplementation{b.workers}}
 }
 
-// Storage implements Backend: there is no half precision.
+// Storage implements Backend. The CPU has no half precision: all types stay.
 func (b *cpuBackend) Storage(s Site, _ tensor.Dtype) (in, out []tensor.Dtype) {
 	for _, o := range s.In {
 		in = append(in, o.Dtype)
@@ -58,7 +58,7 @@ func (b *cpuBackend) Storage(s Site, _ tensor.Dtype) (in, out []tensor.Dtype) {
 	return in, out
 }
 
-// Alloc implements Backend. More than the process may have in all is an error that names both.
+// Alloc implements Backend. If the process cannot have so many bytes, the error names both sizes.
 func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("graph: cpu: memory of %d bytes", bytes)
@@ -69,7 +69,7 @@ func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	return &cpuMemory{cpu.AlignedBytes(bytes)}, nil
 }
 
-// NewStream implements Backend. A wrong wish for the SIMD level, in the environment variable NSA_CPU, is an error.
+// NewStream implements Backend. A wrong SIMD level in the environment variable NSA_CPU is an error.
 func (b *cpuBackend) NewStream() (Stream, error) {
 	if err := cpu.LevelError(); err != nil {
 		return nil, err
@@ -77,13 +77,13 @@ func (b *cpuBackend) NewStream() (Stream, error) {
 	return &cpuStream{team: cpu.NewTeam(b.workers)}, nil
 }
 
-// Adopt implements Backend: every host value is in place. One that is not row-major is copied by each call.
+// Adopt implements Backend. Host values are used in place. A value that is not row-major is copied in each call.
 func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
 	err := ops.HoldValue(dst, v, want)
 	return err == nil, err
 }
 
-// Synchronize implements Backend: streams of the CPU have nothing under way.
+// Synchronize implements Backend. Calls of a CPU stream return after their work has ended.
 func (b *cpuBackend) Synchronize() error { return nil }
 
 // Close implements Backend.
@@ -100,7 +100,7 @@ func (m *cpuMemory) Place(b *cpu.Buf, offset, bytes int) {
 // Free leaves the memory to the garbage collector, since values may still lie in it.
 func (m *cpuMemory) Free() error { return nil }
 
-// cpuImplementation is the kernel of a Spec itself.
+// cpuImplementation is the kernel that a Spec has itself.
 type cpuImplementation struct{ workers int }
 
 func (cpuImplementation) Name() string { return "cpu" }
@@ -138,10 +138,10 @@ func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
 	return stream.team.Run(&k.kernel, work)
 }
 
-// cpuStream runs everything at once, in the goroutine of the caller and its team.
+// cpuStream runs all work before the call returns, in the goroutine of the caller and those of its team.
 type cpuStream struct {
 	team *cpu.Team
-	cell cpu.Buf // of the host value of a copy
+	cell cpu.Buf // holds the host value of a copy
 }
 
 func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
@@ -160,7 +160,7 @@ func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
 	return nil
 }
 
-// NewReadback implements Stream: copies are made at once.
+// NewReadback implements Stream. Copies are made at once.
 func (s *cpuStream) NewReadback(o ops.Operand) (Readback, error) {
 	return &cpuReadback{s, ops.NewValue(o)}, nil
 }
@@ -174,7 +174,7 @@ func (r *cpuReadback) Fetch(src ops.Arg) error { return r.stream.Download(r.valu
 func (r *cpuReadback) Value() (G.Value, error) { return r.value, nil }
 func (r *cpuReadback) Close() error            { return nil }
 
-// NewEvent implements Stream: the host's clock is the device's.
+// NewEvent implements Stream. The device's clock is the host's.
 func (s *cpuStream) NewEvent() (Event, error) { return new(cpuEvent), nil }
 
 type cpuEvent struct{ at time.Time }

@@ -18,7 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestWrongLevel runs itself with a SIMD level that does not exist, which is read when a program starts.
+// TestWrongLevel runs this test binary again with a SIMD level that does not exist: a program reads the level when it
+// starts.
 func TestWrongLevel(t *testing.T) {
 	if os.Getenv("NSA_CPU") == "abacus" {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph())), `NSA_CPU="abacus"`)
@@ -30,7 +31,8 @@ func TestWrongLevel(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// TestHostMemory: what the host does not have is an error that says how much, where the runtime would end the process.
+// TestHostMemory: a request for more memory than the host has is an error that names the size. Go's runtime would end the
+// process.
 func TestHostMemory(t *testing.T) {
 	total, of := memory.Total()
 	host := int(total)
@@ -58,13 +60,14 @@ func TestHostMemory(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(x.Graph())), "graph: machine: op silu (node 1, shape (281474976710656)): "+asked(1<<50))
 
 	x = vector(1 << 48)
-	G.Must(G.Neg(x)) // on the host, whatever the backend
+	G.Must(G.Neg(x)) // runs on the host with any backend
 	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(x.Graph(), graph.WithBackend(b))), "(node 1, shape (281474976710656)): "+asked(1<<50))
 	}
 }
 
-// TestCPURefusesHalf: an operand in half precision is refused before anything is bound, and by a kernel that is bound all the same.
+// TestCPURefusesHalf: the guard refuses an operand in half precision, and a kernel that is bound all the same refuses it,
+// too.
 func TestCPURefusesHalf(t *testing.T) {
 	in, out := []ops.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []ops.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
 	cast := ops.CastOp{To: ops.BFloat16}

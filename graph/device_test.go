@@ -46,7 +46,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestDeviceValues takes inputs that live on the device, as results of another machine do, and records again when one moves.
+// TestDeviceValues: inputs may be values on the device, such as results of another machine. If one moves, the machine
+// records again.
 func TestDeviceValues(t *testing.T) {
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 		f := fakedevice.New()
@@ -69,7 +70,7 @@ func TestDeviceValues(t *testing.T) {
 			require.Equal(t, i+1, f.Downloads-(i+1), "of x for the host, and the test's own")
 		}
 		require.Zero(t, f.Uploads)
-		require.NoError(t, G.Let(x, inB)) // in b's own memory
+		require.NoError(t, G.Let(x, inB)) // lies in the memory of machine b
 		require.NoError(t, b.RunAll())
 		require.Equal(t, []float64{8, 16, 24}, numbers(t, inB))
 		require.Equal(t, []float64{-4, -8, -12}, numbers(t, z.Value()))
@@ -77,16 +78,16 @@ func TestDeviceValues(t *testing.T) {
 	}
 }
 
-// TestDeviceWithHostOps mixes a device's kernels with ops that only the host has, and counts the copies.
+// TestDeviceWithHostOps mixes kernels of a device with ops that run on the host, and counts the copies.
 func TestDeviceWithHostOps(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
 	a := G.Must(ops.Apply(scaledSum{2}, x))        // device
-	b := G.Must(G.Neg(a))                          // host: a comes down
-	c := G.Must(G.HadamardProd(a, b))              // host: a is there already
-	d := G.Must(ops.Apply(scaledSum{1}, c, a))     // device: c goes up
+	b := G.Must(G.Neg(a))                          // host: downloads a
+	c := G.Must(G.HadamardProd(a, b))              // host: a has been downloaded already
+	d := G.Must(ops.Apply(scaledSum{1}, c, a))     // device: uploads c
 	minus := G.Must(G.Neg(x))                      // host
-	e := G.Must(ops.Apply(scaledSum{1}, d, minus)) // device: -x goes up
+	e := G.Must(ops.Apply(scaledSum{1}, d, minus)) // device: uploads -x
 	var read G.Value
 	G.Read(e, &read)
 	f := fakedevice.New()
@@ -142,11 +143,11 @@ func TestHostFallback(t *testing.T) {
 	x := G.NewScalar(g, tensor.Float64, G.WithName("x"), G.WithValue(1.0))
 	G.Must(G.Neg(x))
 	strict := graph.WithPolicy(graph.Policy{Strict: true})
-	newMachine(t, g, strict) // the CPU is the host
+	newMachine(t, g, strict) // on a CPU, running on the host is no fallback
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(fakedevice.New()))), "strict: fake has no kernel for it")
 }
 
-// TestLaunchErrors: TestTrainingGoesOn has the other errors of a backend.
+// TestLaunchErrors: see TestTrainingGoesOn for the other errors of a backend.
 func TestLaunchErrors(t *testing.T) {
 	// A panic while a kernel is recorded ends the recording.
 	n := newNetwork(t)
@@ -162,7 +163,7 @@ func TestLaunchErrors(t *testing.T) {
 	require.NoError(t, newMachine(t, n.graph).RunAll())
 	require.Equal(t, numbers(t, n.cost.Value()), got)
 
-	// An error of enqueued work comes when the device gets to it.
+	// The error of enqueued work comes only when the device runs the work.
 	g := G.NewGraph()
 	x := vector(g, "x", -1, 0)
 	y := G.Must(ops.Apply(refuses{}, x))
@@ -173,7 +174,7 @@ func TestLaunchErrors(t *testing.T) {
 	require.ErrorContains(t, err, "graph: machine: node 1, shape (2): ops: refuses: ")
 }
 
-// TestTrainingOnDevice: weights that live on the device are trained by runs and steps of which none waits for another.
+// TestTrainingOnDevice trains weights on the device by runs and steps. None of these waits for another one.
 func TestTrainingOnDevice(t *testing.T) {
 	f := fakedevice.New()
 	train := func(b graph.Backend, opts ...graph.Option) (all [][]float64) {
@@ -206,7 +207,8 @@ func TestTrainingOnDevice(t *testing.T) {
 	require.Zero(t, f.MemoryInUse)
 }
 
-// TestGorgoniasSolversOnDevice: weights of the host that a device reads are trained by Gorgonia's own solvers, as on the CPU.
+// TestGorgoniasSolversOnDevice: Gorgonia's own solvers train weights that are on the host while a device runs the graph. The
+// result is that of the CPU.
 func TestGorgoniasSolversOnDevice(t *testing.T) {
 	for name, solver := range map[string]func() G.Solver{
 		"vanilla":  func() G.Solver { return G.NewVanillaSolver(G.WithLearnRate(0.1)) },
@@ -236,7 +238,8 @@ func TestGorgoniasSolversOnDevice(t *testing.T) {
 	}
 }
 
-// TestChecksOfIndices: a device's machine refuses what its kernels could not report, names the op, and goes on.
+// TestChecksOfIndices: a device's kernels cannot report wrong indices, so the machine refuses them, names the op, and runs
+// again after it.
 func TestChecksOfIndices(t *testing.T) {
 	n := newTiny(t)
 	m := run(t, n.graph, graph.WithBackend(fakedevice.New()))
@@ -249,7 +252,7 @@ func TestChecksOfIndices(t *testing.T) {
 	require.NoError(t, m.RunAll())
 }
 
-// TestIntTokensOnDevice: tokens of type int are converted on the host, and the converted ones are checked there and uploaded.
+// TestIntTokensOnDevice: the host converts tokens of type int, checks the converted tokens and uploads them.
 func TestIntTokensOnDevice(t *testing.T) {
 	g := G.NewGraph()
 	tokens := tensor.New(tensor.WithShape(1, 3), tensor.WithBacking([]int{2, 0, 2}))
@@ -268,7 +271,7 @@ func TestIntTokensOnDevice(t *testing.T) {
 	require.ErrorContains(t, m.RunAll(), "id 3 at (0, 1) is outside the vocabulary [0, 3)")
 }
 
-// TestMoveInputsRefuses what is no input with a value, on any backend, and leaves the nodes as they are.
+// TestMoveInputsRefuses: on any backend a node that is no input, or has no value, is an error, and all nodes stay unchanged.
 func TestMoveInputsRefuses(t *testing.T) {
 	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
 		x := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(3), G.WithName("x"), G.WithInit(G.Ones()))

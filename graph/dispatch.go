@@ -9,10 +9,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// hostName is the name of ops that run by their own Do.
+// hostName is the implementation of ops that run by their own Do.
 const hostName = "host"
 
-// dispatch gives each step the first implementation that takes it, or leaves its op to the host, and notes who reads a value.
+// dispatch gives each step the first implementation that accepts it, or leaves its op to the host. It also marks who reads
+// each value.
 func (p *plan) dispatch() error {
 	steps := p.steps
 	p.steps = nil
@@ -30,7 +31,7 @@ func (p *plan) dispatch() error {
 	return nil
 }
 
-// implement adds the step with its implementation.
+// implement chooses an implementation for s and adds s to the plan.
 func (p *plan) implement(s *step) error {
 	site := p.site(s)
 	kernel, by, refused, err := choose(p.backend, site, args(s.in), args(s.out))
@@ -48,7 +49,7 @@ func (p *plan) implement(s *step) error {
 	p.workspace = max(p.workspace, kernel.WorkBytes())
 	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host && !s.recomputed {
 		v := s.in[c.CheckedInput()]
-		same := func(x check) bool { // such as those of the layers of a model
+		same := func(x check) bool { // as in the layers of a model
 			return x.spec == c && slices.EqualFunc(x.in, site.In, func(a, b ops.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
 		}
 		if !slices.ContainsFunc(v.checks, same) {
@@ -58,7 +59,8 @@ func (p *plan) implement(s *step) error {
 	return nil
 }
 
-// leaveToHost makes s the main output's step and adds one for each further output that is a node: there the op keeps them.
+// leaveToHost makes s a step on the host for the main output alone. Each further output that is a node gets a step of its
+// own: its op returns the output that the op of s has kept.
 func (p *plan) leaveToHost(s *step) error {
 	if s.op == nil {
 		return fmt.Errorf("%s: %s has no kernel for it", s.spec.Name(), p.device.Kind)
@@ -90,8 +92,8 @@ func args(values []*operand) []ops.Arg {
 	return list
 }
 
-// pick returns the first of the implementations that try takes without an *Unsupported error, nil where there is none, and
-// why the ones before were refused.
+// pick returns the first implementation that try accepts, nil if there is none, and the refusals of those before it. An
+// error of try that is not *Unsupported is returned.
 func pick(offers []Implementation, try func(Implementation) error) (by Implementation, refused []Refusal, err error) {
 	for _, i := range offers {
 		err := try(i)
@@ -107,7 +109,7 @@ func pick(offers []Implementation, try func(Implementation) error) (by Implement
 	return nil, refused, nil
 }
 
-// choose binds the first implementation of b that takes the site. The kernel is nil where there is none.
+// choose binds the first implementation of b that accepts the site. The kernel is nil if there is none.
 func choose(b Backend, site Site, in, out []ops.Arg) (k Kernel, by Implementation, refused []Refusal, err error) {
 	by, refused, err = pick(b.Offers(site), func(i Implementation) (err error) {
 		if err = i.Guard(site); err == nil {

@@ -18,10 +18,10 @@ import (
 // variable is an environment variable of this module. docs/environment.md explains it.
 type variable struct {
 	name string
-	set  func(p *Policy, value string) error // nil for any value, which another package reads
+	set  func(p *Policy, value string) error // nil: another package reads the variable, and any value is right
 }
 
-// variables lists all. Later ones win over those before.
+// variables lists all variables. A later one overrides an earlier one.
 func variables() []variable {
 	return []variable{
 		{"NSA_STRICT", boolean(func(p *Policy, v bool) { p.Strict = v })},
@@ -45,7 +45,7 @@ func variables() []variable {
 		{"NSA_SDPA_AUDIT", boolean(func(p *Policy, v bool) { p.Audit = v })},
 		{"NSA_DEBUG_TIMING", boolean(func(p *Policy, v bool) { p.Timing = v })},
 		{"NSA_CPU", func(_ *Policy, value string) error {
-			if err := cpu.LevelError(); err != nil { // as it was when the program started
+			if err := cpu.LevelError(); err != nil { // the level that was read when the program started
 				return fmt.Errorf("is %q: %w", value, err)
 			}
 			return nil
@@ -82,7 +82,7 @@ func boolean(set func(p *Policy, v bool)) func(*Policy, string) error {
 	}
 }
 
-// length returns the function that reads the least number of keys of a branch; -1 means that no number is enough.
+// length returns the function that reads the least number of keys of a branch; -1 means never.
 func length(of func(*Policy) *Branch) func(*Policy, string) error {
 	return func(p *Policy, value string) error {
 		n, err := strconv.Atoi(value)
@@ -99,9 +99,9 @@ func length(of func(*Policy) *Branch) func(*Policy, string) error {
 	}
 }
 
-// PolicyFromEnv returns the policy of the environment, which machines without WithPolicy have. docs/environment.md lists the
-// variables. Those that are empty or not set leave the zero value. A wrong value is an error, and so is any other variable whose
-// name begins with NSA_; the policy then holds what the right ones say.
+// PolicyFromEnv returns the policy that the environment sets; machines without WithPolicy use it. docs/environment.md lists
+// the variables. A variable that is empty or not set changes nothing. A wrong value is an error, and so is any other
+// variable whose name begins with NSA_; the policy still holds the values of the right variables.
 func PolicyFromEnv() (Policy, error) {
 	var p Policy
 	var errs []error
@@ -124,7 +124,7 @@ func PolicyFromEnv() (Policy, error) {
 	return p, errors.Join(errs...)
 }
 
-// nearest returns the known name with the fewest changes of a character to another name.
+// nearest returns the known name with the least edit distance to name.
 func nearest(name string, known []variable) string {
 	best, least := "", math.MaxInt
 	for _, v := range known {

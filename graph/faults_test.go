@@ -14,8 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// train takes four steps on b, trying again, once, what fails. It returns the losses and norms, the last hidden value and the
-// weights, and the failures.
+// train takes four steps on b. If a call fails, train makes it once more. It returns the failures and, in all, the losses
+// and norms, the last hidden value and the weights.
 func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...graph.Option) (all []float64, failures []error) {
 	try := func(f func() error) {
 		t.Helper()
@@ -41,7 +41,7 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...g
 			try(w.Fetch)
 			try(m.Synchronize)
 			x, err := w.Next()
-			if err != nil { // the copy is lost, but not the value
+			if err != nil { // the copy is lost, the value is not
 				failures = append(failures, err)
 				require.NoError(t, w.Fetch())
 				x = testutil.Must(w.Next())(t)
@@ -72,7 +72,7 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...g
 		return err
 	})
 	try(r.Download)
-	// What fails here has been freed all the same.
+	// A Close that fails has freed everything all the same.
 	failures = append(failures, errors.Join(solver.Close(), m.Close(), r.Close()))
 	for _, w := range n.weights {
 		all = append(all, numbers(t, w.Value())...)
@@ -80,8 +80,8 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...g
 	return all, failures
 }
 
-// TestTrainingGoesOn makes each call of a device fail in turn. What is tried again then gives the bits that it would have
-// given, and nothing leaks.
+// TestTrainingGoesOn makes each call of a device fail in turn. The second try gives the bits of a run without failures, and
+// nothing leaks.
 func TestTrainingGoesOn(t *testing.T) {
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
 		for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {

@@ -9,40 +9,41 @@ import (
 
 // fusion is a rule of the fuse pass.
 type fusion struct {
-	name string // in Policy.Unfused
-	// apply is called with each step that is still there, in their order, and replaces it and others where its pattern fits.
+	name string // for Policy.Unfused
+	// apply is called with each step that has not been removed, in order. It replaces the step and others if its pattern
+	// fits.
 	apply func(f *fuser, s *step) error
 }
 
 // fusions returns the rules in the order in which they are applied to the whole plan.
 func fusions() []fusion {
 	return []fusion{
-		{"copies", (*fuser).copies},                // what reads a copy reads the original
-		{"linears", (*fuser).linears},              // linear layers of one input, with RoPE behind them: one product
-		{"linears-grad", (*fuser).linearsGrad},     // their gradients by weights and input, with the sum of these: two products
-		{"linear-cast", (*fuser).linearCast},       // linear layer with the cast to float32 behind it
-		{"linear-add", (*fuser).linearAdd},         // linear layer with the residual add behind it
-		{"norm-grad-add", (*fuser).normGradAdd},    // gradient of RMSNorm with the add of the residual's gradient
-		{"decode-gates", (*fuser).decodeGates},     // a step of decoding with the layer and the sigmoid that make its gates
-		{"linear-activation", (*fuser).activation}, // linear layer with the SiLU or the sigmoid that alone reads its result
-		{"linear-silu", (*fuser).linearSiLU},       // linear layer with the SiLU behind it
-		{"gate-sigmoid", (*fuser).gateSigmoid},     // gated sum and its gradient with the sigmoid of the gates
-		{"deltas", (*fuser).deltas},                // gradient of a gated sum with what the gradients of attention need of its inputs
-		{"norm-linears", (*fuser).normLinears},     // linear layers with the RMSNorm before them
+		{"copies", (*fuser).copies},                // readers of a copy read the original
+		{"linears", (*fuser).linears},              // linear layers of one input, and the RoPEs after them: one product
+		{"linears-grad", (*fuser).linearsGrad},     // their gradients by weights and input, and the sum of those by the input: two products
+		{"linear-cast", (*fuser).linearCast},       // linear layer and the cast to float32 after it
+		{"linear-add", (*fuser).linearAdd},         // linear layer and the residual add after it
+		{"norm-grad-add", (*fuser).normGradAdd},    // gradient of RMSNorm and the add of the residual's gradient
+		{"decode-gates", (*fuser).decodeGates},     // step of decoding, and the layer and the sigmoid that make its gates
+		{"linear-activation", (*fuser).activation}, // linear layer and the SiLU or the sigmoid that alone reads its result
+		{"linear-silu", (*fuser).linearSiLU},       // linear layer and the SiLU after it
+		{"gate-sigmoid", (*fuser).gateSigmoid},     // gated sum and its gradient, and the sigmoid of the gates
+		{"deltas", (*fuser).deltas},                // gradient of a gated sum, and the deltas that the gradients of attention need
+		{"norm-linears", (*fuser).normLinears},     // linear layers and the RMSNorm before them
 	}
 }
 
-// fuser is the plan with what the rules ask about it.
+// fuser is the plan with what the rules look up in it.
 type fuser struct {
 	*plan
 	rule    string
 	at      map[*step]int        // index in plan.steps
-	writer  map[*operand]*step   // none for inputs and constants
-	readers map[*operand][]*step // by index; a step that reads an operand twice is there twice
+	writer  map[*operand]*step   // no entry for inputs and constants
+	readers map[*operand][]*step // sorted by index; a step that reads an operand twice is in the list twice
 }
 
-// fuse replaces patterns of steps by single ones. Steps that are gone are nil until all rules have been applied, so that
-// indices stay.
+// fuse replaces patterns of steps by single steps. A removed step is nil until all rules have been applied, so that indices
+// stay valid.
 func (p *plan) fuse() error {
 	f := &fuser{plan: p, at: map[*step]int{}, writer: map[*operand]*step{}, readers: map[*operand][]*step{}}
 	for i, s := range p.steps {
@@ -66,7 +67,7 @@ func (p *plan) fuse() error {
 	return nil
 }
 
-// put makes s step i.
+// put makes s the step with index i.
 func (f *fuser) put(i int, s *step) {
 	f.steps[i], f.at[s] = s, i
 	for _, v := range s.in {
@@ -90,9 +91,10 @@ func (f *fuser) remove(s *step) {
 	}
 }
 
-// replace puts one step of spec in the place of one of the old ones, the last one that comes before all that read its
-// outputs, and removes them. It reports whether it has done so: not where another result of old ones is kept or read, where
-// an input comes too late, or where the backend has no implementation, under a strict policy none that is no fallback.
+// replace removes the old steps and puts one step of spec in the place of one of them: the last old step that comes before
+// all readers of the outputs. It reports whether it has done so. It does not if another result of the old steps is kept or
+// read, if an input is computed too late, or if the backend has no implementation (under a strict policy: none but a
+// fallback).
 func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, error) {
 	at, ok := f.place(old, in, out)
 	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
@@ -112,7 +114,7 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 		}
 		s.replaces = append(s.replaces, o.replaces...)
 		for _, v := range o.out {
-			if v.boundary && !slices.Contains(out, v) { // what is made of it stays in memory in its place
+			if v.boundary && !slices.Contains(out, v) { // the new results stay in memory instead
 				for _, w := range out {
 					w.boundary = true
 				}
@@ -123,7 +125,8 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	return true, nil
 }
 
-// place returns the index of a step that may take the place of the old ones.
+// place returns the index of the old step whose place a new step may take: after the writers of in, and before the readers
+// of out.
 func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 	from, to := -1, len(f.steps)
 	for _, v := range in {
@@ -155,7 +158,7 @@ func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 	return at, ok
 }
 
-// inner reports whether v is neither kept nor read by other steps than these.
+// inner reports whether v is not kept and is read by none but the given steps.
 func (f *fuser) inner(v *operand, by ...*step) bool {
 	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
 }
@@ -165,7 +168,7 @@ func sameType(list ...*operand) bool {
 	return !slices.ContainsFunc(list, func(v *operand) bool { return v.arg.Dtype != list[0].arg.Dtype })
 }
 
-// written returns the step that writes v if its Spec is an S.
+// written returns the step that writes v, and its Spec; ok reports whether the Spec is an S.
 func written[S ops.Spec](f *fuser, v *operand) (s *step, spec S, ok bool) {
 	if s = f.writer[v]; s != nil {
 		spec, ok = s.spec.(S)
@@ -173,9 +176,10 @@ func written[S ops.Spec](f *fuser, v *operand) (s *step, spec S, ok bool) {
 	return s, spec, ok
 }
 
-// copies takes out steps that copy a result of this package's ops for other steps: these read the original. Gradients of
-// sums are copies, since Gorgonia's machines work in place; no step of a plan changes what it reads. Copies that are kept
-// stay, and so do copies of what may be a view, of which some of Gorgonia's ops are wrong. The bits are the same.
+// copies removes steps that copy a result of an op of package ops for other steps: these read the original. Gradients of
+// sums are such copies, because Gorgonia's machines work in place; a step of a plan does not change such an operand. Copies
+// that are kept stay. So do copies of values that may be views, on which some of Gorgonia's ops are wrong. The bits are the
+// same.
 func (f *fuser) copies(s *step) error {
 	switch s.spec.(type) {
 	case ops.AddGradOp:

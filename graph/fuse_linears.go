@@ -6,9 +6,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// linears makes one LinearsOp of linear layers that read one input, a projection of it to queries, keys, values and gates,
-// say, and of the RoPEs that turn their results. The bits are the same in the graph's types; in half precision a library may
-// add up a wider product in another order.
+// linears fuses linear layers of one input, such as the projections to queries, keys, values and gates, and the RoPEs of
+// their results into one LinearsOp. The bits are the same in the graph's types; in half precision a library may sum a wider
+// product in another order.
 func (f *fuser) linears(s *step) error {
 	group := group[ops.LinearOp](f, s)
 	if len(group) < 2 {
@@ -16,7 +16,7 @@ func (f *fuser) linears(s *step) error {
 	}
 	slices.Reverse(group) // the order of their gradients; see align
 	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
-	turns := turns{turned: &op.Turned, rope: &op.RoPE}
+	rotations := rotations{turned: &op.Turned, rope: &op.RoPE}
 	var ropes []*step
 	var ws, biases, ys []*operand
 	for i, l := range group {
@@ -26,25 +26,25 @@ func (f *fuser) linears(s *step) error {
 		}
 		op.Heads[i], op.Bias[i] = linear.Heads, len(l.in) == 3
 		y := l.out[0]
-		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && turns.take(i, r[0]) {
+		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && rotations.take(i, r[0]) {
 			ropes, y = append(ropes, r[0]), r[0].out[0]
 		}
 		ws, biases, ys = append(ws, l.in[1]), append(biases, l.in[2:]...), append(ys, y)
 	}
-	_, err := f.replace(append(group, ropes...), op, slices.Concat(s.in[:1], ws, biases, turns.table), ys)
+	_, err := f.replace(append(group, ropes...), op, slices.Concat(s.in[:1], ws, biases, rotations.table), ys)
 	return err
 }
 
-// turns are the RoPEs that a fused step stands for.
-type turns struct {
+// rotations are the RoPEs that a fused step includes.
+type rotations struct {
 	turned *[ops.MaxLinears]bool
 	rope   *ops.RoPEOp
-	dim    int        // of all heads; 0 as long as there is none
-	table  []*operand // of documents, or none
+	dim    int        // head dimension of all of them; 0 before the first one
+	table  []*operand // the table of documents, if there is one
 }
 
-// take adds that of layer i if s is a RoPE like those before.
-func (t *turns) take(i int, s *step) bool {
+// take adds s as the RoPE of layer i, if it is a RoPE like those before.
+func (t *rotations) take(i int, s *step) bool {
 	op, ok := s.spec.(ops.RoPEOp)
 	if !ok || !sameType(s.in[0], s.out[0]) {
 		return false
@@ -58,7 +58,8 @@ func (t *turns) take(i int, s *step) bool {
 	return true
 }
 
-// group returns the steps of an S that read what s reads first, in the same types, if s is the first of them.
+// group returns the steps whose Spec is an S and whose first operand is that of s, in the same types, if s is the first of
+// them. It returns at most ops.MaxLinears.
 func group[S ops.Spec](f *fuser, s *step) (group []*step) {
 	if _, ok := s.spec.(S); !ok {
 		return nil
@@ -74,10 +75,11 @@ func group[S ops.Spec](f *fuser, s *step) (group []*step) {
 	return slices.Clip(group[:min(len(group), ops.MaxLinears)])
 }
 
-// linearsGrad makes one LinearsGradOp of the gradients of linear layers that read one input: those by their weights, those by
-// the input where these are added up and used nowhere else, and the sums and RoPEs that make the layers' gradients. Other
-// terms of the sum stay: the new one takes the place of the first that it stands for. Terms are added in another order and, in
-// half precision, sums are not rounded first: dx differs by roundings, the rest as linears says.
+// linearsGrad fuses the gradients of linear layers of one input into one LinearsGradOp: those by the weights; those by the
+// input, if one sum adds them all and nothing else reads them; and the sums and RoPEs that make the gradients of the layers'
+// results. Other terms of the input's sum stay: the new term takes the place of the first term that it replaces. Terms are
+// added in another order and, in half precision, sums are not rounded first: so dx differs by roundings. The other results
+// are as in linears.
 func (f *fuser) linearsGrad(s *step) error {
 	weights := group[ops.LinearWeightGradOp](f, s)
 	if len(weights) < 2 {
@@ -85,7 +87,7 @@ func (f *fuser) linearsGrad(s *step) error {
 	}
 	inputs, add := f.inputGrads(weights)
 	op := ops.LinearsGradOp{In: s.spec.(ops.LinearWeightGradOp).In, WeightsOnly: add == nil}
-	turns := turns{turned: &op.Turned, rope: &op.RoPE}
+	rotations := rotations{turned: &op.Turned, rope: &op.RoPE}
 	old := slices.Concat(weights, inputs)
 	in, ws, out := s.in[:1:1], []*operand{}, []*operand{}
 	for i, w := range weights {
@@ -93,7 +95,7 @@ func (f *fuser) linearsGrad(s *step) error {
 		if add != nil {
 			ws, by = append(ws, inputs[i].in[1]), []*step{w, inputs[i]}
 		}
-		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && turns.take(i, rope) {
+		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && rotations.take(i, rope) {
 			old, by, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
 		terms := []*operand{dy}
@@ -103,12 +105,12 @@ func (f *fuser) linearsGrad(s *step) error {
 		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)
 	}
 	if add == nil {
-		_, err := f.replace(old, op, append(in, turns.table...), out)
+		_, err := f.replace(old, op, append(in, rotations.table...), out)
 		return err
 	}
-	in = slices.Concat(in, ws, turns.table)
-	var others []*operand // further terms of the sum
-	first := -1           // how many of them come before those that go
+	in = slices.Concat(in, ws, rotations.table)
+	var others []*operand // other terms of the sum
+	first := -1           // how many of them come before the first term that is replaced
 	for _, v := range add.in {
 		if !slices.ContainsFunc(inputs, func(s *step) bool { return s.out[0] == v }) {
 			others = append(others, v)
@@ -130,8 +132,8 @@ func (f *fuser) linearsGrad(s *step) error {
 	return err
 }
 
-// inputGrads returns, for the gradients of layers by their weights, those by their input, in the same order, and the step that
-// adds them up; nil where not all are there and in that sum alone.
+// inputGrads returns the gradients of layers by their input, in the order of weights, the gradients by their weights. add is
+// the step that sums them. Both are nil if one gradient is missing or is not in that sum alone.
 func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
 	for _, w := range weights {
 		dy := w.in[1]
@@ -147,7 +149,8 @@ func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
 	return list, add
 }
 
-// isTerm reports whether v is a term of a sum and read nowhere else. The sum is *add, which it sets if it is nil.
+// isTerm reports whether v is a term of the sum *add and is read nowhere else. If *add is nil, it sets it to the sum that
+// reads v.
 func (f *fuser) isTerm(v *operand, add **step) bool {
 	r := f.readers[v]
 	if len(r) != 1 || !f.inner(v, r...) || *add != nil && r[0] != *add {
@@ -168,8 +171,9 @@ func (f *fuser) reread(s *step, in []*operand) {
 	f.put(at, s)
 }
 
-// linearAdd makes one LinearAddOp of a linear layer without a bias and the sum of its result and a residual, of the type of the
-// residual. The bits are the same in the graph's types; in half precision the result is not rounded before it is added.
+// linearAdd fuses a linear layer without a bias and the sum of its result and a residual into one LinearAddOp; the sum has
+// the type of the residual. The bits are the same in the graph's types; in half precision the result is not rounded before
+// it is added.
 func (f *fuser) linearAdd(add *step) error {
 	if _, ok := add.spec.(ops.AddOp); !ok || len(add.in) != 2 {
 		return nil
@@ -188,9 +192,9 @@ func (f *fuser) linearAdd(add *step) error {
 	return nil
 }
 
-// linearCast makes one LinearOp of a linear layer without a bias and the cast of its result to float32 where nothing else reads
-// the result, as with the logits of a language model: it stores float32 and rounds nothing to half precision. A library has no
-// bias beside a result of another type.
+// linearCast fuses a linear layer without a bias and the cast of its result to float32 into one LinearOp, if nothing else
+// reads the result, as with the logits of a language model. The LinearOp stores float32 and rounds nothing to half
+// precision. Layers with a bias stay: a library has no bias for a result of another type.
 func (f *fuser) linearCast(cast *step) error {
 	if _, ok := cast.spec.(ops.CastOp); !ok || ops.IsHalf(cast.out[0].arg.Dtype) {
 		return nil
@@ -203,7 +207,7 @@ func (f *fuser) linearCast(cast *step) error {
 	return err
 }
 
-// asLinears returns the LinearsOp that a step is, or that a linear layer without anything behind it is.
+// asLinears returns the LinearsOp that s is or, for a single linear layer, the LinearsOp that computes the same.
 func asLinears(s *step) (op ops.LinearsOp, ok bool) {
 	switch spec := s.spec.(type) {
 	case ops.LinearsOp:
@@ -215,14 +219,15 @@ func asLinears(s *step) (op ops.LinearsOp, ok bool) {
 	return op, false
 }
 
-// derives reports whether the plan has derivatives. Then what one step computes at once in half precision, without rounding in between,
-// must not depend on what else is kept: with other bits two trainings drift apart.
-func (f *fuser) derives() bool {
+// hasDerivatives reports whether the plan has derivatives. If so, a rule must not avoid a rounding in half precision only because
+// some value is not kept: the bits would depend on what is kept, and two trainings would drift apart.
+func (f *fuser) hasDerivatives() bool {
 	return slices.ContainsFunc(f.operands, func(v *operand) bool { return len(v.wrt) > 0 })
 }
 
-// activation makes one LinearsOp of linear layers and a SiLU or a sigmoid that alone reads the result of one, in plans without
-// derivatives. The bits are the same in the graph's types; in half precision the result is not rounded before.
+// activation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if it alone reads one of their results and the
+// plan has no derivatives. The bits are the same in the graph's types; in half precision the result is not rounded before
+// the activation.
 func (f *fuser) activation(s *step) error {
 	var a ops.Activation
 	switch s.spec.(type) {
@@ -234,7 +239,7 @@ func (f *fuser) activation(s *step) error {
 		return nil
 	}
 	linears := f.writer[s.in[0]]
-	if linears == nil || !sameType(s.in[0], s.out[0]) || f.derives() {
+	if linears == nil || !sameType(s.in[0], s.out[0]) || f.hasDerivatives() {
 		return nil
 	}
 	op, ok := asLinears(linears)
@@ -248,11 +253,12 @@ func (f *fuser) activation(s *step) error {
 	return nil
 }
 
-// normLinears makes one LinearsOp of linear layers and the RMSNorm that makes their input, where nothing else reads that, in plans
-// without derivatives. The bits are the same in the graph's types; on a device sums may be in another order.
+// normLinears fuses linear layers and the RMSNorm that makes their input into one LinearsOp, if nothing else reads that
+// input and the plan has no derivatives. The bits are the same in the graph's types; on a device sums may be in another
+// order.
 func (f *fuser) normLinears(s *step) error {
 	op, ok := asLinears(s)
-	if !ok || op.Norm != 0 || f.derives() {
+	if !ok || op.Norm != 0 || f.hasDerivatives() {
 		return nil
 	}
 	norm, rms, ok := written[ops.RMSNormOp](f, s.in[0])
@@ -272,8 +278,9 @@ func (f *fuser) normLinears(s *step) error {
 	return err
 }
 
-// linearSiLU makes one LinearSiLUOp of a linear layer and the SiLU that reads it. The layer's own result stays, for the
-// gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read it before it is rounded.
+// linearSiLU fuses a linear layer and the SiLU that reads its result into one LinearSiLUOp. The layer's own result stays,
+// for the gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read the result before it
+// is rounded.
 func (f *fuser) linearSiLU(silu *step) error {
 	if _, ok := silu.spec.(ops.SiLUOp); !ok {
 		return nil
@@ -286,14 +293,14 @@ func (f *fuser) linearSiLU(silu *step) error {
 	return err
 }
 
-// align lets the casts of the weights of linears, and their gradients, lie one behind the other, so that a product on a device may take
-// them as one. The CPU's kernels have no use for it.
+// align makes the casts of the weights of linears contiguous in memory, and their gradients, too. A product on a device can
+// then take them as one. The CPU's kernels have no use for it.
 func (p *plan) align() error {
 	if p.device.Host {
 		return nil
 	}
-	free := map[*operand]bool{} // what may be put into a run
-	run := func(list []*operand) {
+	free := map[*operand]bool{} // values that may become part of a contiguous list
+	makeContiguous := func(list []*operand) {
 		for i, v := range list {
 			if !free[v] || slices.Contains(list[:i], v) || i < len(list)-1 && v.arg.Operand.Bytes()%p.device.Alignment != 0 {
 				return
@@ -304,20 +311,20 @@ func (p *plan) align() error {
 				v.follows = list[i-1]
 			}
 		}
-		p.runs = append(p.runs, list)
+		p.contiguous = append(p.contiguous, list)
 	}
 	for _, s := range p.steps {
 		for _, v := range s.out {
-			free[v] = s.op == nil // a step of the graph may still be left to the host
+			free[v] = s.op == nil // a step of the graph may still go to the host
 		}
 		switch op := s.spec.(type) {
 		case ops.LinearsOp:
-			run(s.in[1 : 1+len(s.out)])
+			makeContiguous(s.in[1 : 1+len(s.out)])
 		case ops.LinearsGradOp:
 			_, dys, ws := ops.SplitLinearsGrad(op, s.in)
-			run(s.out[len(s.out)-len(dys):])
+			makeContiguous(s.out[len(s.out)-len(dys):])
 			if !op.WeightsOnly {
-				run(ws)
+				makeContiguous(ws)
 			}
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// normGradAdd makes one RMSNormGradAddOp of the gradient of an RMSNorm and the sum of it and the gradient that comes around
-// the block. The bits are the same in the graph's types; in half precision one rounding is left out.
+// normGradAdd fuses the gradient of an RMSNorm and its sum with the residual's gradient into one RMSNormGradAddOp. The bits
+// are the same in the graph's types; in half precision there is one rounding less.
 func (f *fuser) normGradAdd(add *step) error {
 	if _, ok := add.spec.(ops.AddOp); !ok || len(add.in) != 2 {
 		return nil
@@ -26,8 +26,8 @@ func (f *fuser) normGradAdd(add *step) error {
 	return nil
 }
 
-// gateSigmoid lets the gradient of a gated sum take the sigmoid of the gates itself, and then the gated sum, where nothing else reads
-// the sigmoid. The bits are the same.
+// gateSigmoid fuses the sigmoid of the gates into the gradient of a gated sum, and then into the gated sum if nothing else
+// reads the sigmoid. The bits are the same.
 func (f *fuser) gateSigmoid(s *step) error {
 	if s.spec != (ops.GatedSumOp{}) {
 		return nil
@@ -51,8 +51,8 @@ func (f *fuser) gateSigmoid(s *step) error {
 	return err
 }
 
-// decodeGates lets a step of decoding make its gates: it has the linear layer and the sigmoid that do. The bits are the same in the
-// graph's types; in half precision neither logits nor gates are rounded.
+// decodeGates fuses the linear layer and the sigmoid that make the gates into a step of decoding. The bits are the same in
+// the graph's types; in half precision neither logits nor gates are rounded.
 func (f *fuser) decodeGates(s *step) error {
 	op, ok := s.spec.(ops.DecodeOp)
 	if !ok || op.GateLayer || op.Cache.Dense() {
@@ -72,8 +72,8 @@ func (f *fuser) decodeGates(s *step) error {
 	return err
 }
 
-// deltas lets the gradient of a gated sum of attention branches compute delta = rowsum(do·o) of each, where it reads o and writes
-// do, and the gradients of the branches read that, not o. The bits are the same in the graph's types.
+// deltas makes the gradient of a gated sum of attention branches compute delta = rowsum(do·o) of each branch: it reads o and
+// writes do anyway. The gradients of the branches then read delta instead of o. The bits are the same in the graph's types.
 func (f *fuser) deltas(s *step) error {
 	op, ok := s.spec.(ops.GatedSumGradOp)
 	if !ok || op.Deltas {

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// newBlock is a block of a transformer with attention of two branches: x + f(norm(x)), then the same of an MLP, with the gradients of
-// all inputs. It has a place for each rule of the fuse pass.
+// newBlock is a block of a transformer with attention of two branches, x + f(norm(x)), then the same with an MLP, and the
+// gradients of all inputs. Each rule of the fuse pass has a place in it.
 func newBlock(t testing.TB) *network {
 	const dim = 8
 	n := &network{graph: G.NewGraph()}
@@ -46,7 +46,7 @@ func only(rule string) graph.Option {
 	return unfused(slices.DeleteFunc(graph.Fusions(), func(r string) bool { return r == rule })...)
 }
 
-// fused counts the steps that rules have made, and the copies that are gone.
+// fused counts the steps that the rules have made, and the copies that were removed.
 func fused(p graph.Plan) map[string]int {
 	counts := map[string]int{}
 	for _, s := range p.Steps {
@@ -60,8 +60,8 @@ func fused(p graph.Plan) map[string]int {
 	return counts
 }
 
-// TestFusions: each rule finds its places in a block, and gives the bits of the plan without it, or the same up to the
-// roundings of a sum.
+// TestFusions: each rule finds its places in a block. The results have the bits of the plan without the rule, or differ by
+// the roundings of a sum.
 func TestFusions(t *testing.T) {
 	n := newBlock(t)
 	plain := newMachine(t, n.graph, unfused(graph.UnfusedAll))
@@ -82,7 +82,7 @@ func TestFusions(t *testing.T) {
 		expected, rules := map[string]int{rule: places[rule]}, only(rule)
 		if rule == "" {
 			expected, rules = maps.Clone(places), unfused()
-			expected["linear-silu"], expected["gate-sigmoid"] = 1, 1 // the others are in linears, and in the gated sum with deltas
+			expected["linear-silu"], expected["gate-sigmoid"] = 1, 1 // the other SiLUs are in linears, the other sigmoids in the gated sum with deltas
 		}
 		maps.DeleteFunc(expected, func(_ string, n int) bool { return n == 0 })
 		for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
@@ -109,7 +109,7 @@ func TestFusions(t *testing.T) {
 	}
 }
 
-// TestFusionsKeep: what is kept has its value, and no rule takes it away.
+// TestFusionsKeep: no rule removes a kept value.
 func TestFusionsKeep(t *testing.T) {
 	n := newBlock(t)
 	var all G.Nodes
@@ -142,7 +142,8 @@ func TestFusionsKeep(t *testing.T) {
 	}
 }
 
-// TestCopiesAreNoSteps: but for those of inputs, of results of Gorgonia's ops and those that are kept, which have memory of their own.
+// TestCopiesAreNoSteps: copies have no step, except for kept copies and for copies of inputs or of results of Gorgonia's
+// ops. Those have memory of their own.
 func TestCopiesAreNoSteps(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
@@ -150,7 +151,7 @@ func TestCopiesAreNoSteps(t *testing.T) {
 	twice := G.Must(ops.Apply(scaledSum{1}, ofInput, ofInput))
 	a, b := G.Must(ops.Add(twice)), G.Must(ops.Apply(ops.AddGradOp{Sum: 1}, twice))
 	ofCopy := G.Must(ops.Apply(ops.AddGradOp{Sum: 2}, b))
-	ofView := G.Must(ops.Add(G.Must(G.Reshape(twice, tensor.Shape{3})))) // of Gorgonia's ops some are wrong for views
+	ofView := G.Must(ops.Add(G.Must(G.Reshape(twice, tensor.Shape{3})))) // some of Gorgonia's ops are wrong for views
 	sum := G.Must(ops.Apply(scaledSum{10}, a, G.Must(ops.Apply(scaledSum{0.5}, ofCopy, G.Must(ops.Apply(scaledSum{0.5}, ofView))))))
 	for name, c := range map[string]struct {
 		opts  []graph.Option
@@ -171,7 +172,7 @@ func TestCopiesAreNoSteps(t *testing.T) {
 	}
 }
 
-// newPickyFake returns a fake that offers, for one Spec, an implementation that refuses before the one that takes it.
+// newPickyFake returns a fake that offers two implementations for one Spec. The first one refuses, the second one accepts.
 func newPickyFake(about string) *fakedevice.Backend {
 	f := fakedevice.New()
 	f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
@@ -183,7 +184,8 @@ func newPickyFake(about string) *fakedevice.Backend {
 	return f
 }
 
-// TestFusionsAndBackend: a rule applies only where the backend has an implementation, under a strict policy the first one.
+// TestFusionsAndBackend: a rule applies only if the backend has an implementation; under a strict policy this must be the
+// first one.
 func TestFusionsAndBackend(t *testing.T) {
 	n := newBlock(t)
 	specs := map[string]string{
@@ -201,7 +203,8 @@ func TestFusionsAndBackend(t *testing.T) {
 		require.NotZero(t, fused(p)[rule], rule)
 		require.Contains(t, p.String(), "picky: unsupported shape: always")
 	}
-	// A strict policy would refuse a second implementation, so that nothing is fused; the steps themselves have one alone.
+	// A strict policy would refuse a second implementation, so that nothing is fused. The original steps have only one
+	// implementation.
 	g := G.NewGraph()
 	x := G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 4, 8), G.WithName("x"))
 	for i := range 2 {
@@ -213,7 +216,8 @@ func TestFusionsAndBackend(t *testing.T) {
 	require.Len(t, p.Steps, 2)
 }
 
-// TestGateSigmoidTwice: the sigmoid of a sigmoid, which a gated sum takes itself, keeps its gradient.
+// TestGateSigmoidTwice: a gated sum that applies the sigmoid itself reads gates that are a sigmoid already. Their gradient
+// stays the same.
 func TestGateSigmoidTwice(t *testing.T) {
 	n := &network{graph: G.NewGraph()}
 	gates, a, b := G.Must(ops.Sigmoid(n.input("x", 1, 2, 1, 2))), n.input("a", 1, 2, 1, 3), n.input("b", 1, 2, 1, 3)
@@ -225,8 +229,8 @@ func TestGateSigmoidTwice(t *testing.T) {
 	require.Equal(t, want, n.results(t, newMachine(t, n.graph)))
 }
 
-// TestLinearsInRuns: on a device the casts of the weights of linears and their gradients lie one behind the other, and the backend
-// hears of it: unless one before the last ends in the middle of the device's alignment.
+// TestLinearsInRuns: on a device the casts of the weights of linears are contiguous, and so are their gradients. The backend
+// is told so. They are not contiguous if the size of one before the last is not a multiple of the device's alignment.
 func TestLinearsInRuns(t *testing.T) {
 	for _, outs := range [][]int{{5, 16, 32}, {16, 5, 32}} {
 		g := G.NewGraph()
@@ -257,7 +261,8 @@ func TestLinearsInRuns(t *testing.T) {
 	}
 }
 
-// TestFusionsInOrder: a step that replaces several comes behind all that it reads and before all that reads it, or it is none.
+// TestFusionsInOrder: a fused step runs after all steps that it reads and before all steps that read it, or nothing is
+// fused.
 func TestFusionsInOrder(t *testing.T) {
 	g := G.NewGraph()
 	x, w := ranged(g, "x", 1, 1, 4, 2), ranged(g, "w", 0, 2, 2)
@@ -270,7 +275,7 @@ func TestFusionsInOrder(t *testing.T) {
 	require.Equal(t, want, numbers(t, second.Value()))
 }
 
-// TestFusionsOfOneType: no step replaces others whose results are of different types.
+// TestFusionsOfOneType: steps with results of different types are not fused.
 func TestFusionsOfOneType(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 4, 8), G.WithName("x"))
@@ -278,7 +283,7 @@ func TestFusionsOfOneType(t *testing.T) {
 		y := testutil.Must(ops.Linear(x, G.NewMatrix(g, tensor.Float32, G.WithShape(out, 8), G.WithName(fmt.Sprint("w", i)))))(t)
 		testutil.Must(ops.Softmax(y))(t) // in half precision
 	}
-	f := fakedevice.NewHalf() // which stores the results of linear layers with three outputs in float32
+	f := fakedevice.NewHalf() // it stores the results of linear layers with three outputs in float32
 	f.Stored = func(s graph.Site, _, out []tensor.Dtype) {
 		if d := s.Out[0].Shape; s.Spec != nil && s.Spec.Name() == "linear" && d[len(d)-1] == 3 {
 			out[0] = tensor.Float32
@@ -297,7 +302,8 @@ func TestFusionsOfOneType(t *testing.T) {
 	require.Equal(t, []int{3, 2}, layers)
 }
 
-// TestFusionsWithoutDerivatives: linear layers take what is around them, the bits are the same, and nothing that is kept goes away.
+// TestFusionsWithoutDerivatives: linear layers fuse the ops around them. The bits are the same, and no kept value is
+// removed.
 func TestFusionsWithoutDerivatives(t *testing.T) {
 	const dim = 8
 	n := &network{graph: G.NewGraph()}
@@ -338,7 +344,8 @@ func TestFusionsWithoutDerivatives(t *testing.T) {
 	}
 }
 
-// TestDecodeGates: a step of decoding makes its gates with the bits of the ops before it, unless one of these is kept.
+// TestDecodeGates: a step of decoding makes its gates, with the bits of the separate ops. Nothing is fused if the result of
+// one of these ops is kept.
 func TestDecodeGates(t *testing.T) {
 	c := ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}, KVHeads: 1, KeyDim: 4, ValueDim: 2, Slots: 2, Pages: 2, PageLen: 8}
 	const heads, hidden = 3, 5
@@ -365,7 +372,7 @@ func TestDecodeGates(t *testing.T) {
 	}
 }
 
-// TestLinearCast: a result that is read in float32 alone is not rounded to half precision.
+// TestLinearCast: a result that only a cast to float32 reads is not rounded to half precision.
 func TestLinearCast(t *testing.T) {
 	g := G.NewGraph()
 	x := single(g, "x", func(int) float64 { return 1 }, 1, 1, 2)
@@ -378,7 +385,7 @@ func TestLinearCast(t *testing.T) {
 	}
 }
 
-// TestFusionsOfOneTwice: a gradient that a sum reads twice, once as a copy, is two terms of it.
+// TestFusionsOfOneTwice: if a sum reads a gradient twice, once as a copy, the gradient is two terms of the sum.
 func TestFusionsOfOneTwice(t *testing.T) {
 	n := &network{graph: G.NewGraph()}
 	x := n.input("x", 1, 4, 8)
@@ -392,12 +399,12 @@ func TestFusionsOfOneTwice(t *testing.T) {
 	require.Equal(t, want, n.results(t, m))
 }
 
-// TestRandomNetsFused: networks with ops of Gorgonia between train alike with and without each rule, in float32 and in half
-// precision, on a device and recorded.
+// TestRandomNetsFused: random networks with ops of Gorgonia in between train alike with and without each rule, in float32
+// and in half precision, on a device and from recordings.
 func TestRandomNetsFused(t *testing.T) {
 	seen := map[string]int{}
 	rules := append(slices.DeleteFunc(graph.Fusions(), func(r string) bool {
-		return slices.Contains([]string{"linear-activation", "norm-linears", "decode-gates"}, r) // of plans without derivatives
+		return slices.Contains([]string{"linear-activation", "norm-linears", "decode-gates"}, r) // these rules are for plans without derivatives
 	}), "")
 	for seed := range uint64(80) {
 		rule := rules[int(seed)%len(rules)]

@@ -18,8 +18,8 @@ func ranged(g *G.ExprGraph, name string, from int, shape ...int) *G.Node {
 	return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name), G.WithInit(G.RangedFrom(from)))
 }
 
-// examples are the graphs of Gorgonia v0.9.18's runnable examples, by their names, with the nodes that they print. Those
-// that train are TestGorgoniaTraining's.
+// examples are the graphs of Gorgonia v0.9.18's runnable examples, by name, with the nodes that they print.
+// TestGorgoniaTraining has the examples that train.
 var examples = map[string]func(g *G.ExprGraph) G.Nodes{
 	"autodiff, basic, symbolicDiff": func(g *G.ExprGraph) G.Nodes {
 		in := scalars(g, 2, 2.5)
@@ -96,7 +96,8 @@ var examples = map[string]func(g *G.ExprGraph) G.Nodes{
 	},
 }
 
-// TestGorgoniaExamples compares what Gorgonia's examples print with TapeMachine, which needs a Read to be right.
+// TestGorgoniaExamples compares the values that Gorgonia's examples print with those of TapeMachine. TapeMachine is right
+// only for values that a Read reads.
 func TestGorgoniaExamples(t *testing.T) {
 	for name, build := range examples {
 		g, h := G.NewGraph(), G.NewGraph()
@@ -118,7 +119,7 @@ func TestGorgoniaExamples(t *testing.T) {
 	}
 }
 
-// newOp is the op of Example_iop: the op of its first input's gradient writes the second one's.
+// newOp is the op of Example_iop. The op of its first input's gradient also writes the second input's gradient.
 type newOp struct{ foreign }
 
 func (*newOp) DiffWRT(int) []bool { return []bool{true, true, true} }
@@ -134,8 +135,8 @@ func (*newOp) SymDiff(in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
 	return G.Nodes{first, second}, err
 }
 
-// TestGorgoniaTraining trains what the examples linearRegression, nonConcurrentTraining and concurrentTraining do, the
-// latter on batches that are views of one tensor, as TapeMachine does with BindDualValues.
+// TestGorgoniaTraining trains the examples linearRegression, nonConcurrentTraining and concurrentTraining, and compares with
+// a TapeMachine that has BindDualValues. The batches of concurrentTraining are views of one tensor.
 func TestGorgoniaTraining(t *testing.T) {
 	type machine = func(t *testing.T, g *G.ExprGraph, weights ...*G.Node) G.VM
 	ours := func(t *testing.T, g *G.ExprGraph, _ ...*G.Node) G.VM { return newMachine(t, g) }

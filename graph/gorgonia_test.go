@@ -15,12 +15,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// noGradient is why values alone are compared: Gorgonia has no gradient of the op.
+// noGradient is the reason for comparing values only: Gorgonia has no gradient of the op.
 const noGradient = "no gradient"
 
 type build = func(n []*G.Node) (*G.Node, error)
 
-// on returns the graph of an op on inputs called a, b and so on.
+// on returns the test graph of an op whose inputs are named a, b and so on.
 func on(name string, f build, in ...operand) stock {
 	for i := range in {
 		in[i].name = string(rune('a' + i))
@@ -28,7 +28,7 @@ func on(name string, f build, in ...operand) stock {
 	return stock{name: name, in: in, build: f}
 }
 
-// one and two are graphs of functions of one and two nodes.
+// one and two build graphs of functions of one and two nodes.
 func one(f func(*G.Node) (*G.Node, error)) build {
 	return func(n []*G.Node) (*G.Node, error) { return f(n[0]) }
 }
@@ -37,36 +37,36 @@ func two(f func(a, b *G.Node) (*G.Node, error)) build {
 	return func(n []*G.Node) (*G.Node, error) { return f(n[0], n[1]) }
 }
 
-// along is the graph of a reduction.
+// along builds the graph of a reduction.
 func along(f func(*G.Node, ...int) (*G.Node, error), axes ...int) build {
 	return func(n []*G.Node) (*G.Node, error) { return f(n[0], axes...) }
 }
 
-// onlyValues says why the gradients of c are not compared.
+// onlyValues marks c: its gradients are not compared, for the reason why.
 func onlyValues(why string, c stock) stock {
 	c.wrong = why
 	return c
 }
 
-// corrected says what is wrong with upstream's gradients of c, if anything, which those of Grad are not.
+// corrected marks c: why says what is wrong with upstream's gradients, if it is not empty. Those of Grad are right.
 func corrected(why string, c stock) stock {
 	c.wrong, c.corrected = why, why != ""
 	return c
 }
 
-// without says how TapeMachine goes wrong on c, which is compared with central differences alone.
+// without marks c: why says what is wrong with TapeMachine on c. Only central differences are compared.
 func without(why string, c stock) stock {
 	c.tape = why
 	return c
 }
 
-// inEval puts c into evaluation.
+// inEval makes c run in evaluation mode.
 func inEval(c stock) stock {
 	c.eval = true
 	return c
 }
 
-// fixed is an input of the graph of n with values that nobody differentiates by.
+// fixed is an input of the graph of n with fixed values. No gradient is taken by it.
 func fixed(n *G.Node, name string, backing any, shape ...int) *G.Node {
 	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(backing))
 	return G.NewTensor(n.Graph(), v.Dtype(), len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
@@ -80,7 +80,7 @@ func number(n *G.Node, v float64) *G.Node {
 	return G.NewConstant(v)
 }
 
-// gorgonias are the graphs of Gorgonia v0.9.18's own tests, whose names begin the rows' ones.
+// gorgonias are the graphs of Gorgonia v0.9.18's own tests. The name of a row begins with the name of the test.
 func gorgonias() (rows []stock) {
 	x := func(shape ...int) operand { return normal("", shape...) }
 	p := func(shape ...int) operand { return positive("", shape...) }
@@ -225,7 +225,7 @@ func gorgonias() (rows []stock) {
 			return G.Concat(0, parts...)
 		}, x(4, 2, 2, 2), x(2, 8), x(2, 8), x(1, 2, 1, 1), x(1, 2, 1, 1)),
 	)
-	for _, shape := range [][]int{{1}, {1, 1}, {1, 1, 1}} { // TapeMachine's ops give one element as a scalar, which the next ones refuse
+	for _, shape := range [][]int{{1}, {1, 1}, {1, 1, 1}} { // TapeMachine's ops return one element as a scalar, which the next op refuses
 		add(without("an error", on(fmt.Sprintf("One element %v", shape), one(func(x *G.Node) (*G.Node, error) {
 			y := G.Must(G.Exp(G.Must(G.HadamardProd(x, x))))
 			part, pair := G.Must(G.Slice(y, G.S(0, 1))), G.Must(G.Concat(0, y, x))
@@ -352,7 +352,7 @@ func gorgonias() (rows []stock) {
 			return G.CTCLoss(G.Must(G.LogSoftMax(x, 2)), fixed(x, "targets", []int{1, 2, 2, 1}, 2, 2), fixed(x, "lengths", []int{4, 4}, 2), fixed(x, "sizes", []int{2, 1}, 2), reduction)
 		}), x(4, 2, 3))))
 	}
-	add(onlyValues(noGradient, on("YOLOv3", one(func(x *G.Node) (*G.Node, error) { // which overwrites what it reads
+	add(onlyValues(noGradient, on("YOLOv3", one(func(x *G.Node) (*G.Node, error) { // YOLOv3 overwrites its input
 		x = fixed(x, "image", testutil.Convert[float32](testutil.Normal(1, 84)), 1, 21, 2, 2)
 		return G.YOLOv3(G.Must(G.Tanh(x)), []float32{10, 13, 16, 30, 33, 23}, []int{0, 1, 2}, 32, 2, 0.7)
 	}), x())))
@@ -369,7 +369,7 @@ func gru(n []*G.Node) (*G.Node, error) {
 	return G.Add(h, G.Must(G.HadamardProd(z, G.Must(G.Sub(c, h)))))
 }
 
-// TestGorgonia runs the graphs of Gorgonia's own tests, against TapeMachine and central differences.
+// TestGorgonia runs the graphs of Gorgonia's own tests and compares them with TapeMachine and with central differences.
 func TestGorgonia(t *testing.T) {
 	log.SetOutput(io.Discard) // GroupNorm prints its gradients
 	defer log.SetOutput(os.Stderr)

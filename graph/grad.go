@@ -14,22 +14,23 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Grad adds to the graph the gradient of cost, a scalar of float32 or float64, with respect to each of the nodes wrt, and
-// returns their nodes. They become the nodes' Deriv, so that after a run n.Grad returns the value for an input n. Each
-// input has a gradient node of its own, since Gorgonia's solvers zero a gradient when they are done with it.
+// Grad adds the gradient of cost with respect to each of the nodes wrt to the graph, and returns the gradients' nodes. cost
+// is a scalar of float32 or float64. The gradients become the Deriv of the nodes wrt: after a run n.Grad returns the value
+// for an input n. Each input has a gradient node of its own, because Gorgonia's solvers zero a gradient after use.
 //
-// Only ops on a path from wrt to cost are differentiated, by their own SymDiff but for some of Gorgonia's that are wrong,
-// and the contributions to a node are added at once. It is an error if cost does not depend on one of wrt, or if an op on
-// the path has no gradient; nodes that had been added by then stay in the graph.
+// Grad differentiates only ops on a path from wrt to cost. It calls the ops' own SymDiff, except for those of Gorgonia's ops
+// whose SymDiff is wrong. One op adds all contributions to the gradient of a node. It is an error if cost does not depend on
+// one of wrt, or if an op on the path has no gradient; nodes that have been added by then stay in the graph.
 //
-// Grad may be called again on a graph, for another cost or the same one: the nodes that it returns are right each time, and
-// the last call decides what n.Grad returns. gorgonia.Grad, called after it for the same input, would add to its result.
+// Grad may be called again on a graph, for another cost or the same one. The nodes that it returns are right each time; the
+// last call decides what n.Grad returns. Do not call gorgonia.Grad after it for the same input: it would add to the result
+// of Grad.
 func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	return grad(cost, nil, wrt)
 }
 
-// ScaledGrad is Grad of scale times cost, with scale, a scalar of the cost's type and graph, taken for a constant: with an
-// input for it, gradients in half precision can be kept within its range. See AdamW.SetGradScale.
+// ScaledGrad is Grad of scale times cost. scale is a scalar of the cost's type and graph, and counts as a constant. With an
+// input as scale, gradients in half precision can be kept within its range. See AdamW.SetGradScale.
 func ScaledGrad(cost, scale *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	if err := cmp.Or(checkScalar("cost", cost), checkScalar("scale", scale)); err != nil {
 		return nil, fmt.Errorf("graph: grad: %w", err)
@@ -69,12 +70,12 @@ func grad(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 // backward is the state of one reverse pass.
 type backward struct {
 	*order
-	depends map[*G.Node]bool    // on wrt, through inputs that have a gradient
+	depends map[*G.Node]bool    // nodes that depend on wrt, through inputs that have a gradient
 	stops   []*G.Node           // ops that depend on wrt and pass no gradient on
-	terms   map[*G.Node]G.Nodes // contributions to a node's gradient; once it is visited, their sum alone
+	terms   map[*G.Node]G.Nodes // contributions to a node's gradient; after the visit of the node, their sum alone
 }
 
-// differentiate begins with seed as the derivative of cost, nil for one.
+// differentiate returns the gradients of cost. seed is the derivative to begin with; nil means one.
 func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	if err := checkScalar("cost", cost); err != nil {
 		return nil, err
@@ -127,8 +128,8 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	return grads, nil
 }
 
-// separate replaces gradients of inputs by copies where they are constants, inputs or those of another input too:
-// Gorgonia's solvers zero a gradient when they are done with it.
+// separate replaces the gradient of an input by a copy if it is a constant, an input, or the gradient of another input, too:
+// Gorgonia's solvers zero a gradient after use.
 func separate(grads, wrt G.Nodes) (err error) {
 	defer asError(&err)
 	of := map[*G.Node]*G.Node{}
@@ -156,8 +157,8 @@ func constant(n *G.Node, v float64, opts ...G.NodeConsOpt) *G.Node {
 	return G.NewConstant(v, opts...)
 }
 
-// markDependent fills depends for all nodes after those of wrt. An op that is no SDOp counts as dependent: it is an error
-// only if a gradient arrives there.
+// markDependent fills depends for all nodes after wrt. An op that is no SDOp counts as dependent: it is an error only if a
+// gradient arrives at it.
 func (b *backward) markDependent() error {
 	for _, n := range b.nodes {
 		inputs := b.inputs[n]
@@ -239,7 +240,7 @@ func (b *backward) visit(n *G.Node) error {
 	return nil
 }
 
-// symDiff calls the op's SymDiff, or makes the wanted gradients alone where it has a Spec; a panic comes back as an error.
+// symDiff calls the op's SymDiff. For an op with a Spec it makes only the wanted gradients. A panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer asError(&err)
 	spec, _ := ops.SpecOf(n.Op())
@@ -252,22 +253,22 @@ func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.No
 	return n.Op().(G.SDOp).SymDiff(inputs, n, grad)
 }
 
-// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others. It panics where
-// an op that it adds is an error.
+// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others. It panics if an
+// op cannot be added.
 func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
-	if gorgonias(n.Op()) == "" || len(inputs) == 0 {
+	if gorgoniaType(n.Op()) == "" || len(inputs) == 0 {
 		return nil
 	}
 	var factor *G.Node
 	switch n.Op().String() {
-	case "log2": // times ln 2, not over it
+	case "log2": // upstream multiplies by ln 2 instead of dividing
 		factor = G.Must(G.Inverse(G.Must(G.HadamardProd(inputs[0], constant(n, math.Ln2)))))
-	case "invSqrt": // another power
+	case "invSqrt": // upstream divides by 2 y³ instead of multiplying by y³/2
 		factor = G.Must(G.HadamardProd(G.Must(G.Cube(n)), constant(n, -0.5)))
-	case "a ⊗ b": // one for the other
+	case "a ⊗ b": // upstream swaps the two factors
 		return G.Nodes{G.Must(G.Mul(grad, inputs[1])), G.Must(G.Mul(G.Must(G.Transpose(grad, 1, 0)), inputs[0]))}
-	case "^ false": // takes the log of its input, and Gorgonia turns a softmax whose log is taken into that log
-		if gorgonias(inputs[0].Op()) != "softmaxOp" {
+	case "^ false": // its gradient takes the log of the input; for the log of a softmax Gorgonia turns the softmax node itself into a log softmax
+		if gorgoniaType(inputs[0].Op()) != "softmaxOp" {
 			return nil
 		}
 		grads, err := n.Op().(G.SDOp).SymDiff(G.Nodes{G.Must(ops.Add(inputs[0])), inputs[1]}, n, grad)
@@ -281,7 +282,7 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
 }
 
-// stopped lists ops that passed no gradient on, for the error of a node that was not reached.
+// stopped lists ops that passed no gradient on, for the error about a node that no gradient has reached.
 func (b *backward) stopped() string {
 	if len(b.stops) == 0 {
 		return ""
@@ -295,8 +296,8 @@ func (b *backward) stopped() string {
 
 func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }
 
-// sum returns the sum of the terms of n's gradient. Where they differ, as those of Gorgonia's ops may lack axes of length
-// one, all are brought to n's shape first.
+// sum returns the sum of the terms of n's gradient. Terms of Gorgonia's ops may lack axes of length one: if terms differ,
+// all are reshaped to n's shape first.
 func sum(n *G.Node, terms G.Nodes) (_ *G.Node, err error) {
 	defer asError(&err)
 	if len(terms) == 1 {

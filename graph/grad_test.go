@@ -93,7 +93,7 @@ func TestGradErrors(t *testing.T) {
 	require.Nil(t, x.Deriv(), "no gradient is set by a call that fails")
 }
 
-// TestGradMakesNoUnwantedGradients: the gradient of a linear layer by data that nobody differentiates by is not computed.
+// TestGradMakesNoUnwantedGradients: the gradient of a linear layer by its input is not computed if nobody asks for it.
 func TestGradMakesNoUnwantedGradients(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewMatrix(g, tensor.Float64, G.WithShape(3, 4), G.WithName("x"), G.WithInit(G.Gaussian(0, 1)))
@@ -107,7 +107,7 @@ func TestGradMakesNoUnwantedGradients(t *testing.T) {
 	}
 }
 
-// TestCostIsKept: a cost has a value after a run where its gradient reads it.
+// TestCostIsKept: a cost has a value after a run even if its gradient reads it.
 func TestCostIsKept(t *testing.T) {
 	for name, f := range map[string]func(*G.Node) (*G.Node, error){"exp": G.Exp, "sqrt": G.Sqrt, "cube": G.Cube} {
 		for _, grad := range gradients {
@@ -124,8 +124,8 @@ func TestCostIsKept(t *testing.T) {
 	}
 }
 
-// TestGradientsShareNoMemory trains with Gorgonia's solvers, which zero a gradient after their step: every weight moves by
-// its own gradient in each of two steps.
+// TestGradientsShareNoMemory trains with Gorgonia's solvers, which zero a gradient after their step: in each of two steps
+// every weight moves by its own gradient.
 func TestGradientsShareNoMemory(t *testing.T) {
 	scalar, matrix := normal(""), normal("", 2, 2)
 	for _, c := range []stock{
@@ -159,13 +159,13 @@ func TestGradientsShareNoMemory(t *testing.T) {
 	}
 	g := G.NewGraph()
 	x := scalars(g, 1)[0]
-	testutil.Must(G.Grad(G.Must(G.Square(x)), x))(t) // begins with a constant of Gorgonia's package
+	testutil.Must(G.Grad(G.Must(G.Square(x)), x))(t) // starts from a constant of Gorgonia's package
 	require.NoError(t, newMachine(t, g).RunAll())
 	require.Equal(t, []float64{2}, gradient(t, x))
 }
 
-// TestGradNeverPanics: Gorgonia's gradients of broadcasts with axes of length one are of wrong shapes, and adding them up
-// panics. Grad gives the right one or an error.
+// TestGradNeverPanics: Gorgonia's gradients of broadcasts with axes of length one have wrong shapes, and adding them panics.
+// Grad gives the right gradient or an error.
 func TestGradNeverPanics(t *testing.T) {
 	patterns, right := [][]byte{nil, {0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}}, 0
 	type op = func(a, b *G.Node, left, right []byte) (*G.Node, error)
@@ -195,7 +195,7 @@ func TestGradNeverPanics(t *testing.T) {
 	require.Equal(t, 4*64, right)
 }
 
-// TestReductionsOfRank4: package tensor reduces along the third of four axes wrongly, or panics.
+// TestReductionsOfRank4: along the third of four axes package tensor reduces wrongly or panics.
 func TestReductionsOfRank4(t *testing.T) {
 	for name, f := range map[string]func(*G.Node, ...int) (*G.Node, error){"sum": G.Sum, "mean": G.Mean, "max": G.Max} {
 		for _, c := range []struct{ shape, axes, flat []int }{

@@ -46,7 +46,8 @@ func TestHalfPrecision(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.ParsePrecision("fp8")), `"fp8", want f32, bf16 or fp16`)
 }
 
-// TestHalfPrecisionWithoutKernel: an op that no implementation takes in half precision has float32, by casts around it alone.
+// TestHalfPrecisionWithoutKernel: if no implementation accepts an op in half precision, only this op runs in float32, with
+// casts around it.
 func TestHalfPrecisionWithoutKernel(t *testing.T) {
 	n := newTiny(t)
 	plan := func(b graph.Backend) (list []string) {
@@ -56,7 +57,7 @@ func TestHalfPrecisionWithoutKernel(t *testing.T) {
 		}
 		return list
 	}
-	f := fakedevice.NewHalf() // which has SiLU in float32 alone, though it would store it in half precision
+	f := fakedevice.NewHalf() // it has SiLU in float32 alone, though its Storage asks for half precision
 	f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
 		if s.Spec.Name() == "silu" && (ops.IsHalf(s.In[0].Dtype) || ops.IsHalf(s.Out[0].Dtype)) {
 			return []graph.Implementation{f.Implementation("picky")}
@@ -110,7 +111,8 @@ func newTiny(t *testing.T) *tiny {
 	return n
 }
 
-// TestHeldInputs: the copy of a held input in half precision lasts until Refresh, that of another one is made in each run.
+// TestHeldInputs: the half-precision copy of a held input is made once and again after Refresh; that of any other input is
+// made in each run.
 func TestHeldInputs(t *testing.T) {
 	g, f := G.NewGraph(), fakedevice.NewHalf()
 	x := single(g, "x", func(i int) float64 { return float64(i) }, 1, 4)
@@ -136,7 +138,7 @@ func TestHeldInputs(t *testing.T) {
 	}
 }
 
-// TestNaNWatchInHalfPrecision: results in half precision are looked at, too, and gradients named after their inputs.
+// TestNaNWatchInHalfPrecision: the watch also checks results in half precision, and names gradients after their inputs.
 func TestNaNWatchInHalfPrecision(t *testing.T) {
 	for _, c := range []struct {
 		x, w float64

@@ -11,22 +11,23 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// hostMemory is the memory of results of Gorgonia's ops, which would allocate it in each run. What no node shows is used
-// again after its last reader, within a run and from run to run, or written in place.
+// hostMemory is the memory for results of Gorgonia's ops, which would allocate it in each run. The memory of a value that no
+// node shows is used again after its last reader, within a run and in later runs, or the last reader writes its result in
+// place.
 type hostMemory struct {
 	free  map[string][]*tensor.Dense // by type and shape
-	made  map[string]int             // how many of a type and shape have been allocated
-	owned map[*tensor.Dense]string   // results whose memory no other value has
+	made  map[string]int             // number of tensors allocated, by type and shape
+	owned map[*tensor.Dense]string   // results that share memory with no other value, with their type and shape
 }
 
 // hostCall says how the machine runs an op of Gorgonia. The zero value calls its Do.
 type hostCall struct {
 	memory      string // type and shape of the result
-	prealloc    bool   // call UsePreallocDo, as a TapeMachine does: the Do of some ops does something else
+	prealloc    bool   // call UsePreallocDo, as a TapeMachine does: the Do of some ops computes something else
 	elementwise bool   // the operands have the result's type and shape: call UsePreallocDo or, for one operand, UnsafeDo
-	owns        bool   // the result of Do has memory of its own
+	owns        bool   // the result of Do shares memory with no operand
 
-	// reduce, if not nil, is to be called for each of the axes along, which are ascending.
+	// reduce, if not nil, is called for each of the axes along. These are ascending.
 	reduce func(*tensor.Dense, ...int) (*tensor.Dense, error)
 	along  []int
 }
@@ -40,7 +41,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	c.memory = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
 	_, ok := op.(G.UsePreallocDoer)
 	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
-	name := gorgonias(op)
+	name := gorgoniaType(op)
 	switch name {
 	case "sliceOp", "concatOp":
 		c.owns = true
@@ -48,7 +49,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 		c.elementwise = strings.HasSuffix(op.String(), " false") && strings.Contains("+-⊙÷", strings.TrimSuffix(op.String(), " false"))
 	case "elemUnaryOp":
 		c.elementwise = true
-	case "sumOp", "maxOp": // package tensor is wrong along an axis in the middle of four
+	case "sumOp", "maxOp": // package tensor reduces wrongly along an axis in the middle of four
 		along := reflect.Indirect(reflect.ValueOf(op)).FieldByName("along")
 		if along.Kind() != reflect.Slice || in[0].arg.Shape.Dims() < 4 {
 			break
@@ -67,7 +68,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	return c
 }
 
-// take returns memory for a result, with anything in it.
+// take returns memory for a result. Its content is undefined.
 func (h *hostMemory) take(st *step) *tensor.Dense {
 	kind := st.host.memory
 	if free := h.free[kind]; len(free) > 0 {
@@ -114,7 +115,7 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	return v, err
 }
 
-// reduceAxes reduces x along one axis after the other, seen as the middle one of three.
+// reduceAxes reduces x along one axis after the other. For each, it reshapes x to three axes with this one in the middle.
 func (c *hostCall) reduceAxes(x *tensor.Dense) (G.Value, error) {
 	if !ops.IsRowMajor(x) {
 		x = x.Clone().(*tensor.Dense).Materialize().(*tensor.Dense)
@@ -135,7 +136,8 @@ func (c *hostCall) reduceAxes(x *tensor.Dense) (G.Value, error) {
 	return x, nil
 }
 
-// isLast reports whether the first operand's memory is the machine's alone, and st its last reader.
+// isLast reports whether st may write its result to the first operand: no other value shares its memory, and st is its last
+// reader.
 func (h *hostMemory) isLast(st *step, args []G.Value) bool {
 	d, ok := args[0].(*tensor.Dense)
 	if _, owned := h.owned[d]; !ok || !owned || len(args) == 2 && args[0] == args[1] {
@@ -144,7 +146,7 @@ func (h *hostMemory) isLast(st *step, args []G.Value) bool {
 	return st.host.elementwise && slices.Contains(st.dead, st.in[0])
 }
 
-// rowMajor reports whether all values are tensors without gaps.
+// rowMajor reports whether all values are row-major tensors without gaps.
 func rowMajor(values []G.Value) bool {
 	for _, v := range values {
 		if d, ok := v.(*tensor.Dense); !ok || !ops.IsRowMajor(d) {
@@ -154,7 +156,7 @@ func rowMajor(values []G.Value) bool {
 	return true
 }
 
-// share notes which operands the result of st shares memory with; v is what its node has.
+// share removes values from owned that share memory after st has returned result; v is the value that st's node gets.
 func (h *hostMemory) share(st *step, args []G.Value, result, v G.Value) {
 	d, _ := result.(*tensor.Dense)
 	for _, a := range args {
@@ -170,7 +172,7 @@ func (h *hostMemory) share(st *step, args []G.Value, result, v G.Value) {
 	}
 }
 
-// release takes back the memory of a value that nothing reads any more.
+// release keeps the memory of a value that nothing reads any more for later results.
 func (h *hostMemory) release(v G.Value) {
 	d, _ := v.(*tensor.Dense)
 	kind, ok := h.owned[d]

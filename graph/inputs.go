@@ -11,13 +11,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// load reads the value of an input.
+// load checks the value that is bound to an input, and gives it to the kernels and the ops that read it.
 func (m *Machine) load(in *operand) error {
 	v, s, want := in.node.Value(), &m.state[in.id], in.arg.Operand
 	if v == nil {
 		return errors.New("no value is bound")
 	}
-	if s.adopted && s.host == v && !in.updated { // as in the run before, and the backend looks whether it is still there
+	if s.adopted && s.host == v && !in.updated { // the same device value as in the last run: Adopt checks that it is still there
 		return m.send(in, v)
 	}
 	s.adopted = false
@@ -33,7 +33,8 @@ func (m *Machine) load(in *operand) error {
 			return err
 		}
 	}
-	// A result of an earlier run, whose memory this run writes, or a view with gaps, on which ops of Gorgonia are wrong.
+	// Copy a result of an earlier run, because this run overwrites its memory, and a view with gaps, because some ops of
+	// Gorgonia are wrong on it.
 	if m.inMemory(v) || in.hostReads && hasGaps(v) {
 		if err := m.upload(in, v); err != nil {
 			return err
@@ -49,7 +50,7 @@ func (m *Machine) load(in *operand) error {
 	return m.send(in, v)
 }
 
-// checkFailure says that an op refuses the numbers of an input.
+// checkFailure is the error of an op that refuses the numbers of an input.
 type checkFailure struct {
 	check
 	err error
@@ -57,7 +58,7 @@ type checkFailure struct {
 
 func (c *checkFailure) Error() string { return c.err.Error() }
 
-// check lets the ops that read to look at the numbers of v, where these are on the host.
+// check runs the checks of the ops that read to on the numbers of v. It skips a v that is not on the host.
 func (m *Machine) check(to *operand, v G.Value) error {
 	if len(to.checks) == 0 || isRemote(v) {
 		return nil
@@ -73,8 +74,7 @@ func (m *Machine) check(to *operand, v G.Value) error {
 	return nil
 }
 
-// send makes v, where it is on the device already, the numbers of to in place. Else it copies them there for kernels that read
-// them.
+// send points to's cell to v if v is on the device already. Otherwise it copies v there, if kernels read to.
 func (m *Machine) send(to *operand, v G.Value) error {
 	before := to.arg.Pointer()
 	ok, err := m.backend.Adopt(to.arg.Buf, v, to.arg.Operand)
@@ -93,7 +93,7 @@ func (m *Machine) send(to *operand, v G.Value) error {
 	return nil
 }
 
-// upload copies v into the arena, or into memory of to alone.
+// upload copies v to the place of to in the arena or, if to has none, to device memory of its own.
 func (m *Machine) upload(to *operand, v G.Value) error {
 	before, s := to.arg.Pointer(), &m.state[to.id]
 	if to.region == nil {
@@ -118,7 +118,7 @@ func (m *Machine) inMemory(v G.Value) bool {
 	return p >= base && p-base < uintptr(m.all.Bytes())
 }
 
-// hasGaps reports whether v is a tensor of numbers that are not row-major without gaps.
+// hasGaps reports whether v is a tensor of float32, float64 or int32 whose elements are not contiguous and row-major.
 func hasGaps(v G.Value) bool {
 	d, ok := v.(*tensor.Dense)
 	return ok && !ops.IsRowMajor(d) && slices.Contains([]tensor.Dtype{tensor.Float32, tensor.Float64, tensor.Int32}, d.Dtype())

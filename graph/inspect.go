@@ -19,31 +19,31 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// WithNaNWatch makes a run end with an error that names the first op whose result holds a NaN, as gorgonia.WithNaNWatch does
-// for a TapeMachine, and the input of floats that is nearest before it, such as a weight. The results of ops on a device are copied
-// to the host for it, nothing is replayed and no steps are fused, so it is slow. The further outputs of an op, such as the LSE of an
-// attention, are not looked at.
+// WithNaNWatch makes a run end with an error if the result of an op holds a NaN, as gorgonia.WithNaNWatch does for a
+// TapeMachine. The error names the first such op and the nearest input of floats before it, such as a weight. The watch is
+// slow: results on a device are copied to the host, nothing is replayed and no steps are fused. Further outputs of an op,
+// such as the LSE of an attention, are not checked.
 func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
 
 // WithInfWatch is WithNaNWatch for infinite results.
 func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
 
-// WithLogger makes the machine log to l: its plan at level Info, implementations that were refused at Warn, and at Debug
-// the steps of each run, but for those that are replayed. What Policy.Audit and Policy.Timing ask for is of level Info; without
-// WithLogger it goes to stderr as text. The handler is called in the goroutine of the run.
+// WithLogger makes the machine log to l: its plan at level Info, refused implementations at Warn, and the steps of each run
+// at Debug, except those that are replayed. Policy.Audit and Policy.Timing log at Info; without WithLogger they log text to
+// stderr. The handler is called in the goroutine of the run.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 var errWatch = errors.New("found by the watch")
 
-// looks reports whether m looks at each result.
-func (o *options) looks() bool { return o.watchNaN || o.watchInf }
+// watchesResults reports whether the machine checks each result for NaN or Inf.
+func (o *options) watchesResults() bool { return o.watchNaN || o.watchInf }
 
-// look returns an error if the main result of s holds what is watched for.
-func (m *Machine) look(s *step) (err error) {
+// watchResult returns an error if the main result of s holds a NaN or Inf that is watched for.
+func (m *Machine) watchResult(s *step) (err error) {
 	result := s.out[0]
 	want := result.arg.Operand
 	switch dt := want.Dtype; {
-	case ops.IsHalf(dt): // in pairs, since no value of the host has such a type: memory goes on behind an odd one
+	case ops.IsHalf(dt): // pairs, as an int32: no host value has such a type. Alignment leaves room after an odd last element
 		want = ops.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{(want.Elements() + 1) / 2}}
 	case dt != tensor.Float32 && dt != tensor.Float64:
 		return nil
@@ -78,7 +78,7 @@ func (m *Machine) look(s *step) (err error) {
 	return nil
 }
 
-// halfKind returns NaN or an infinity for a number of half precision that is one, and 0 for any other.
+// halfKind returns NaN or an infinity if bits are one in half precision, else 0.
 func halfKind(dt tensor.Dtype, bits uint16) float64 {
 	exponent := uint16(0x7c00)
 	if dt == ops.BFloat16 {
@@ -94,8 +94,8 @@ func halfKind(dt tensor.Dtype, bits uint16) float64 {
 	}
 }
 
-// nearby says which input's gradient the result of s is, or which input of floats is nearest before it, such as a weight; scalars do
-// not count. It is "" where there is none.
+// nearby describes where the result of s is in the graph: the input whose gradient it is, or else the nearest input of
+// floats before it, such as a weight. Scalars do not count. It is "" if there is no such input.
 func (m *Machine) nearby(s *step) string {
 	if wrt := s.out[0].wrt; len(wrt) > 0 {
 		return ", the gradient of " + wrt[0].Name() + ","
@@ -119,14 +119,14 @@ func (m *Machine) nearby(s *step) string {
 	return ""
 }
 
-// setLogger gives a machine that has to log a logger.
+// setLogger sets a logger to stderr if the policy needs one and there is none.
 func (o *options) setLogger() {
 	if o.logger == nil && (o.policy.Audit || o.policy.Timing) {
 		o.logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 }
 
-// logPlan logs what NewMachine has made.
+// logPlan logs the plan and the implementations that were refused.
 func (m *Machine) logPlan() {
 	l := m.opts.logger
 	if l == nil {
@@ -151,7 +151,7 @@ func (m *Machine) logStep(s *step) {
 	}
 }
 
-// NewEvent returns a mark in the machine's queue, to measure time on the device. It is to be closed before the machine.
+// NewEvent returns an Event in the machine's stream, to measure time on the device. Close it before the machine.
 func (m *Machine) NewEvent() (Event, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
@@ -159,9 +159,8 @@ func (m *Machine) NewEvent() (Event, error) {
 	return m.stream.NewEvent()
 }
 
-// Profile runs the graph once, step by step and not as a recording, and returns the device's time of each of Plan().Steps:
-// from the end of the step before to its own end, which includes what the host needs to enqueue it where the device waits
-// for that.
+// Profile runs the graph once, step by step and without a replay, and returns the device time of each of Plan().Steps: from
+// the end of the step before to its own end. If the device waits for the host to enqueue a step, the time includes the wait.
 func (m *Machine) Profile() ([]time.Duration, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
@@ -173,9 +172,9 @@ func (m *Machine) Profile() ([]time.Duration, error) {
 	return times, nil
 }
 
-// timed returns the device's time of each step in a run, 0 for one that run leaves out, and waits for its end.
+// timed calls run, waits for the end of its work, and returns the device time of each step, 0 for a step that did not run.
 func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
-	events := make([]Event, 0, len(m.steps)+1) // before the first step and behind each
+	events := make([]Event, 0, len(m.steps)+1) // one before the first step and one after each
 	defer func(after func(int), capture bool) {
 		m.after, m.opts.capture = after, capture
 		for _, e := range events {
@@ -233,7 +232,7 @@ func (m *Machine) logTimes(times []time.Duration) {
 	}
 }
 
-// count counts a run of step i, and logs it if it is attention and the policy wants so.
+// count counts a run of step i. It logs the step if it is attention and the policy asks for an audit.
 func (m *Machine) count(i int) {
 	m.counts[i]++
 	if !m.policy.Audit {

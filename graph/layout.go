@@ -10,8 +10,9 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// layout gives all that kernels write, or read from the host, its place in the arena: from the step that writes it to the
-// last one that reads it. What is kept has its place to the end, and what lasts from run to run to itself.
+// layout gives each value that kernels write, or read from the host, its place in the arena. The value has the place from
+// the step that writes it to the last step that reads it; a kept value has it to the end of the run, and a value that lasts
+// from run to run has it always.
 func (p *plan) layout() error {
 	for i, s := range p.steps {
 		for _, v := range slices.Concat(s.in, s.out) {
@@ -24,10 +25,10 @@ func (p *plan) layout() error {
 		for _, v := range s.out {
 			if v.kind == fromKernel || v.kernelReads && !p.device.Host {
 				v.region = &region{bytes: v.arg.Operand.Bytes(), first: i, last: v.last}
-				if v.lasts {
+				if v.persists {
 					v.region.first = 0
 				}
-				if v.lasts || v.keep && v.kind == fromKernel {
+				if v.persists || v.keep && v.kind == fromKernel {
 					v.region.last = end
 				}
 				regions = append(regions, v.region)
@@ -39,18 +40,18 @@ func (p *plan) layout() error {
 			}
 		}
 	}
-	for _, run := range p.runs {
-		whole := run[0].region
-		for _, v := range run[1:] {
+	for _, list := range p.contiguous {
+		whole := list[0].region
+		for _, v := range list[1:] {
 			r := v.region
 			regions = slices.DeleteFunc(regions, func(o *region) bool { return o == r })
 			whole.bytes, whole.first, whole.last = whole.bytes+r.bytes, min(whole.first, r.first), max(whole.last, r.last)
 		}
 	}
 	p.arena, p.arenaMin = placeRegions(regions, p.device.Alignment)
-	for _, run := range p.runs {
-		end := run[0].region.offset
-		for _, v := range run {
+	for _, list := range p.contiguous {
+		end := list[0].region.offset
+		for _, v := range list {
 			v.region.offset, v.region.bytes = end, v.arg.Operand.Bytes()
 			end += v.region.bytes
 		}
@@ -58,8 +59,8 @@ func (p *plan) layout() error {
 	return nil
 }
 
-// region is a value's memory in the arena: bytes, from the step that writes it to the last one that reads it, both
-// included.
+// region is the place of a value in the arena. It is taken from the step first, which writes the value, to the step last,
+// which is the last to read it, both included.
 type region struct {
 	bytes       int
 	first, last int
@@ -68,9 +69,9 @@ type region struct {
 
 func (r *region) overlaps(o *region) bool { return r.first <= o.last && o.first <= r.last }
 
-// placeRegions gives each region an offset, a multiple of align, such that regions that live at the same time lie apart,
-// and returns the bytes of the whole. Larger regions are placed first, each into the smallest gap that holds it: in
-// practice within a few percent of the bound, the largest sum of what lives at once.
+// placeRegions gives each region an offset, a multiple of align. Regions that live at the same time do not overlap. It
+// returns the bytes of the whole and a lower bound of them, the largest sum of bytes that live at once. It places larger
+// regions first, each into the smallest gap that holds it; in practice the result is within a few percent of the bound.
 func placeRegions(regions []*region, align int) (bytes, bound int) {
 	order := slices.Clone(regions)
 	slices.SortStableFunc(order, func(a, b *region) int {
@@ -79,7 +80,7 @@ func placeRegions(regions []*region, align int) (bytes, bound int) {
 	placed := make([]*region, 0, len(order)) // by offset
 	for _, r := range order {
 		best, gap := -1, math.MaxInt
-		end := 0 // of what conflicts so far
+		end := 0 // end of the regions so far that live at the same time
 		for _, p := range placed {
 			if !p.overlaps(r) {
 				continue
@@ -100,7 +101,8 @@ func placeRegions(regions []*region, align int) (bytes, bound int) {
 	return bytes, maxLive(regions, align)
 }
 
-// maxLive returns the largest sum of the bytes that live at one step, which is one at which a region begins.
+// maxLive returns the largest sum of the bytes that live at one step. It looks only at steps where a region begins: one of
+// these has the largest sum.
 func maxLive(regions []*region, align int) (most int) {
 	for _, r := range regions {
 		live := 0
@@ -117,8 +119,8 @@ func maxLive(regions []*region, align int) (most int) {
 // alignUp rounds n up to a multiple of align, a power of two.
 func alignUp(n, align int) int { return (n + align - 1) &^ (align - 1) }
 
-// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and makes what stays
-// the same for all runs: constants, views and segments.
+// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and makes what is the
+// same in all runs: constants, views and segments.
 func (m *Machine) bind() (err error) {
 	bytes := m.arena + m.workspace
 	if m.memory, err = m.backend.Alloc(bytes); err != nil {
@@ -129,7 +131,7 @@ func (m *Machine) bind() (err error) {
 	}
 	m.memory.Place(&m.all, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
-	m.state, m.counts, m.made = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
+	m.state, m.counts, m.readValues = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
 	for _, v := range m.operands {
 		if err := m.place(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
@@ -147,13 +149,13 @@ func (m *Machine) bind() (err error) {
 	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
 		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
-			m.others = append(m.others, n)
+			m.unkept = append(m.unkept, n)
 		}
 	}
 	return nil
 }
 
-// place points the cell of v into the arena and makes the values that stay the same for all runs.
+// place points the cell of v to its place in the arena and makes the value of v if it is the same in all runs.
 func (m *Machine) place(v *operand) error {
 	s := &m.state[v.id]
 	if v.region != nil {

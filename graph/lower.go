@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// lower makes values of the nodes of g and steps of its ops, in topological order, and marks what is kept.
+// lower makes operands of the nodes of g and steps of their ops, in topological order, and marks the values that are kept.
 func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	if p.order, err = checkedOrder(g); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
 	if !p.device.Host {
 		return nil
 	}
-	for _, v := range s.out { // before a kernel makes tables for its operands
+	for _, v := range s.out { // check them before a kernel makes tables for its operands
 		if err := memory.Check(v.arg.Operand.Bytes()); err != nil {
 			return err
 		}
@@ -88,11 +88,11 @@ func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
 	return nil
 }
 
-// addStatement adds what a node without a value asks for. Gorgonia does not export the ops of its statements: that of
-// gorgonia.Read has its target as the only field. On gorgonia.Set no gorgonia VM acts.
+// addStatement adds a statement, a node without a value. Gorgonia does not export the ops of its statements. The op of
+// gorgonia.Read has one field, the target. gorgonia.Set does nothing, as in Gorgonia's own VMs.
 func (p *plan) addStatement(op G.Op, in []*operand) error {
 	v := reflect.ValueOf(op)
-	switch name := gorgonias(op); {
+	switch name := gorgoniaType(op); {
 	case name == "letOp":
 		return nil
 	case name == "readOp" && len(in) == 1 && v.NumField() == 1 && v.Field(0).Type() == reflect.TypeFor[*G.Value]():
@@ -103,8 +103,8 @@ func (p *plan) addStatement(op G.Op, in []*operand) error {
 	return fmt.Errorf("statement of type %T is not known", op)
 }
 
-// gorgonias returns the name of the type of an op of Gorgonia's, "" for another one or none.
-func gorgonias(op G.Op) string {
+// gorgoniaType returns the name of the type of op if op is of package gorgonia, else "".
+func gorgoniaType(op G.Op) string {
 	if op == nil {
 		return ""
 	}
@@ -118,14 +118,14 @@ func gorgonias(op G.Op) string {
 	return t.Name()
 }
 
-// isConstant reports whether n is a constant of Gorgonia, whose ops hold their value.
+// isConstant reports whether n is a constant of Gorgonia. The op of a constant holds its value.
 func isConstant(n *G.Node) bool {
 	_, ok := n.Op().(interface{ Value() G.Value })
 	return ok && n.Value() != nil
 }
 
-// separateDerivs sets the derivatives of inputs to copies, which it adds to the graph, where gorgonia.Grad has given
-// several inputs one node, or a constant of the whole process.
+// separateDerivs gives inputs derivatives of their own. gorgonia.Grad may have given several inputs one node, or a constant
+// that the whole process shares. separateDerivs then adds copies to the graph and makes them the derivatives.
 func (p *plan) separateDerivs(g *G.ExprGraph) (err error) {
 	var wrt, grads, copies G.Nodes
 	for _, n := range p.order.nodes {

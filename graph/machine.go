@@ -12,83 +12,84 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
-// Machine runs a graph. It is a gorgonia.VM and takes any ExprGraph, also a subgraph, as it is when NewMachine is called.
+// Machine runs a graph. It is a gorgonia.VM and accepts any ExprGraph, subgraphs included. It runs the graph as it was when
+// NewMachine was called.
 //
-// Each run reads the values that are bound to the graph's inputs then, which may be other ones than before. After it the
-// graph's roots, its scalars, the derivatives of its inputs, what a gorgonia.Read reads and the nodes of WithKeep have
-// values, so that node.Value and node.Grad work as after a TapeMachine. These values lie in the machine's memory: they hold
-// until the next RunAll or Close, and what must last longer has to be copied. What a Read gave is on the host, and is
-// written again by the next run unless the Read's target has been set to another value. Other nodes have no values. After an
-// error all are undefined; the next RunAll begins anew.
+// Each run reads the values that are bound to the graph's inputs at that time; they may differ from those of the run before.
+// After a run these nodes have values, so that node.Value and node.Grad work as after a TapeMachine: the graph's roots, its
+// scalars, the derivatives of its inputs, nodes that a gorgonia.Read reads, and the nodes of WithKeep. Other nodes have no
+// values. The values lie in the machine's memory. They are valid until the next RunAll or Close: copy what must last longer.
+// The value that a Read gives is on the host. The next run overwrites it, unless the Read's target has been set to another
+// value. After an error all values are undefined; the next RunAll starts afresh.
 //
-// On a device whose memory is not the host's, results are values there, which HostValue copies. The derivative of an input
-// is where the input is: on the host, for Gorgonia's own solvers, unless the input has been moved by MoveInputs, for AdamW.
-// Where a derivative or a Read is to be on the host, each run waits for its end.
+// On a device with memory of its own, results are device values, which HostValue copies to the host. The derivative of an
+// input lies where the input lies: on the host, where Gorgonia's own solvers read it, or after MoveInputs on the device,
+// where AdamW reads it. A run waits for its end if it has to bring a derivative or a Read to the host.
 //
-// A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another; where
-// one reads, on the device, what another has computed there, the other has to Synchronize first.
+// A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another. If one
+// of them reads on the device what another one has computed there, call Synchronize of the other one first.
 type Machine struct {
 	*plan
-	state    []state // of the plan's operands, by their id
-	opts     options
-	owned    bool // the backend is the machine's own
-	stream   Stream
-	memory   Memory
-	all      cpu.Buf // the whole of memory
-	work     cpu.Buf
-	inputs   []*operand   // that something reads
-	kept     []*operand   // computed
-	others   G.Nodes      // computed and not kept
-	othersOf *G.ExprGraph // of others alone
-	made     []G.Value    // what the machine has put into the targets of reads
-	args     []G.Value
-	hostMem  hostMemory
-	cell     cpu.Buf // of a value of the host that is looked at
-	train    []G.TrainModeOp
-	counts   []int64 // how often each step has run
+	state       []state // by operand.id
+	opts        options
+	owned       bool // the machine made the backend: Close closes it
+	stream      Stream
+	memory      Memory
+	all         cpu.Buf // all of memory
+	work        cpu.Buf
+	inputs      []*operand   // inputs that a step reads
+	kept        []*operand   // computed values that nodes have after a run
+	unkept      G.Nodes      // nodes that are computed and have no value after a run
+	unkeptGraph *G.ExprGraph // the subgraph of unkept
+	readValues  []G.Value    // by read: the value that the machine put into its target
+	args        []G.Value    // operands of the op on the host that runs
+	hostMem     hostMemory
+	cell        cpu.Buf         // holds a host value while its numbers are checked
+	train       []G.TrainModeOp // ops on the host that tell training from evaluation
+	counts      []int64         // by step: how often it has run
 
-	segments []segment // the first are the prologue, if there is one
-	begins   bool      // the next run begins the sums of WithGradSums: it writes them, and adds to nothing
-	moves    int64     // changes of addresses that kernels read, so far
-	warm     bool      // a run has succeeded
-	upToDate bool      // the copies of weights in half precision: a solver's step has written them, or they are held
-	watches  []*Watch
-	run      int64 // number of runs begun
-	at       *step // that runs, nil between steps
-	copies   struct{ uploads, downloads int64 }
+	segments   []segment // those of the prologue come first, if there is one
+	beginsSums bool      // the next run begins the sums of WithGradSums: it overwrites them
+	moves      int64     // number of times that an address which kernels read has changed
+	warm       bool      // a run has succeeded
+	upToDate   bool      // the half-precision copies of weights are right: a solver's step has written them, or the weights are held
+	watches    []*Watch
+	run        int64 // number of runs so far, with the one that is running
+	at         *step // the step that is running, nil between steps
+	copies     struct{ uploads, downloads int64 }
 
-	// after, if not nil, is called after each step: for tests.
+	// after, if not nil, is called after each step. Timing and tests use it.
 	after func(index int)
 }
 
 var _ G.VM = (*Machine)(nil)
 
-// state is what a machine knows of an operand.
+// state is what a machine stores for an operand.
 type state struct {
-	// host is the value as ops on the host read it. What lies on another device alone, as remote says, is copied to staging
-	// first, in the run that copied counts.
+	// host is the value that ops on the host read. If remote, the value lies on the device alone, and the machine copies it
+	// to staging before an op on the host reads it; copied is the run of the last such copy.
 	host, staging G.Value
 	remote        bool
-	adopted       bool // host is a value of the device that kernels read where it is
+	adopted       bool // host is a value of the device, which kernels read in place
 	copied        int64
-	bound         G.Value // what the machine has bound to the node
-	own           Memory  // of an input or a constant that does not live on the device, allocated when it is first needed
+	bound         G.Value // the value that the machine bound to the node
+	own           Memory  // device memory for an input or a constant of the host, allocated when first needed
 }
 
 type options struct {
-	backend Backend
-	on      bool // WithBackend
-	keep    G.Nodes
-	policy  *Policy
-	capture bool
-	eval    bool
+	backend    Backend
+	hasBackend bool // WithBackend
+	keep       G.Nodes
+	policy     *Policy
+	capture    bool
+	eval       bool
 
 	held               G.Nodes // inputs
 	precision          Precision
 	watchNaN, watchInf bool
 	logger             *slog.Logger
 	gradSums           bool
-	sums               G.Nodes // inputs whose derivatives add up, nil for all
+	sums               G.Nodes // inputs whose derivatives are summed, nil for all
 	recompute          bool
 	boundaries         G.Nodes // of WithRecompute
 }
@@ -98,39 +99,42 @@ var errMachineClosed = errors.New("graph: machine: closed")
 // Option is an option of NewMachine.
 type Option func(*options)
 
-// WithBackend makes the machine run on b, which it leaves open. Without it the machine has a CPU backend of its own.
-func WithBackend(b Backend) Option { return func(o *options) { o.backend, o.on = b, true } }
+// WithBackend makes the machine run on b; closing the machine leaves b open. Without this option the machine has a CPU
+// backend of its own.
+func WithBackend(b Backend) Option { return func(o *options) { o.backend, o.hasBackend = b, true } }
 
-// WithKeep makes nodes have values after a run that would have none otherwise.
+// WithKeep makes nodes have values after a run, in addition to those that Machine lists.
 func WithKeep(nodes ...*G.Node) Option {
 	return func(o *options) { o.keep = append(o.keep, nodes...) }
 }
 
-// WithPolicy sets the policy of the choice of implementations, PolicyFromEnv without it.
+// WithPolicy sets the policy for the choice of implementations. The default is PolicyFromEnv.
 func WithPolicy(p Policy) Option { return func(o *options) { o.policy = &p } }
 
-// WithCapture makes the machine record its kernels in the second run, and replay what was recorded from then on. It
-// records again when an input has moved to another address on the device. On a CPU it changes nothing.
+// WithCapture makes the machine record its kernels in the second run and replay the recording in later runs. It records
+// again when an input has moved to another address on the device. It has no effect on a CPU.
 func WithCapture() Option { return func(o *options) { o.capture = true } }
 
-// WithHeldInputs says that inputs, such as the weights of a model that only predicts, keep their values from run to run: their copies in
-// half precision are made in the first run, and again after Refresh. Without derivatives in the graph it saves a pass over them.
+// WithHeldInputs says that inputs keep their values from run to run, such as the weights of a model that only predicts. In a
+// graph without derivatives the machine then makes their half-precision copies in the first run only, and again after
+// Refresh: each later run saves a pass over these inputs.
 func WithHeldInputs(nodes ...*G.Node) Option {
 	return func(o *options) { o.held = append(o.held, nodes...) }
 }
 
-// WithEvalMode puts the ops that tell training from evaluation, such as dropout, into evaluation, as gorgonia.EvalMode
-// does for a TapeMachine; without it they are in training. It holds for the runs of this machine.
+// WithEvalMode sets ops that tell training from evaluation, such as dropout, to evaluation, as gorgonia.EvalMode does for a
+// TapeMachine. The default is training. The option applies to the runs of this machine alone.
 func WithEvalMode() Option { return func(o *options) { o.eval = true } }
 
-// NewMachine plans g. Errors name the node. Where gorgonia.Grad has given several inputs one derivative, or a constant, it
-// adds copies to the graph and makes them the inputs' derivatives, since Gorgonia's solvers zero a gradient after use.
+// NewMachine plans g. Errors name the node. gorgonia.Grad may give several inputs one derivative, or a constant as
+// derivative. NewMachine then adds copies to the graph and makes them the inputs' derivatives, because Gorgonia's solvers
+// zero a gradient after use.
 func NewMachine(g *G.ExprGraph, opts ...Option) (_ *Machine, err error) {
 	m := &Machine{}
 	if m.opts, err = newOptions(g, opts); err != nil {
 		return nil, err
 	}
-	m.owned = !m.opts.on
+	m.owned = !m.opts.hasBackend
 	m.opts.setLogger()
 	if err := m.build(g); err != nil {
 		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())
@@ -138,7 +142,7 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (_ *Machine, err error) {
 	return m, nil
 }
 
-// newOptions returns what opts say of a machine for g. Without a backend it is a new one of the CPU.
+// newOptions applies opts. Without WithBackend the backend is a new one of the CPU.
 func newOptions(g *G.ExprGraph, opts []Option) (o options, err error) {
 	if g == nil {
 		return o, errors.New("graph: machine: nil graph")
@@ -157,7 +161,7 @@ func newOptions(g *G.ExprGraph, opts []Option) (o options, err error) {
 		o.policy = &p
 	}
 	switch b := o.backend; {
-	case !o.on:
+	case !o.hasBackend:
 		o.backend = NewCPU(0)
 	case b == nil:
 		return o, errors.New("graph: machine: the backend is nil")
@@ -175,13 +179,13 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 	if err := m.bind(); err != nil { // kernels get memory, constants are uploaded
 		return err
 	}
-	m.begins = true
-	m.othersOf = g.Subgraph(slices.Clone(m.others)...)
+	m.beginsSums = true
+	m.unkeptGraph = g.Subgraph(slices.Clone(m.unkept)...)
 	m.logPlan()
 	return nil
 }
 
-// Reset does nothing: a run begins anew by itself. It is there for gorgonia.VM.
+// Reset does nothing, because each run starts afresh. gorgonia.VM requires the method.
 func (m *Machine) Reset() {}
 
 // Synchronize waits for the work of all runs so far and returns its first error.
@@ -196,7 +200,7 @@ func (m *Machine) Synchronize() error {
 	return nil
 }
 
-// Close frees the machine's memory, and its backend if it has one of its own. The values of its nodes end with it.
+// Close frees the machine's memory, and its backend if the machine made it. The values of its nodes are invalid afterwards.
 func (m *Machine) Close() error {
 	var errs []error
 	if m.stream != nil {

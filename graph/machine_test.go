@@ -19,7 +19,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestMachineMatchesTapeMachine: the same bits, on any number of workers, from a recording and with freed memory poisoned.
+// TestMachineMatchesTapeMachine: the bits are the same with any number of workers, from a recording, and with freed memory
+// poisoned.
 func TestMachineMatchesTapeMachine(t *testing.T) {
 	n := newNetwork(t).grad(t)
 	tape, poisoned := G.NewTapeMachine(n.graph), newMachine(t, n.graph)
@@ -51,7 +52,7 @@ func TestMachinesOfOneGraph(t *testing.T) {
 	require.Equal(t, want, n.results(t, a), "after UnbindAll, which recycles the values")
 }
 
-// TestNoStaleValues: a node that an earlier machine has kept has no value after the run of one that does not keep it.
+// TestNoStaleValues: a node that an earlier machine has kept loses its value in the run of a machine that does not keep it.
 func TestNoStaleValues(t *testing.T) {
 	g := G.NewGraph()
 	x := vector(g, "x", 1, 2)
@@ -131,7 +132,7 @@ func TestTransposedView(t *testing.T) {
 	require.Equal(t, []float64{1, 5, 2, 6}, numbers(t, y.Value()))
 }
 
-// TestResultsTakeTurns feeds two results back as inputs, one of which would alias the copy of an earlier one.
+// TestResultsTakeTurns feeds two results back as inputs. One of them would share memory with the copy of an earlier one.
 func TestResultsTakeTurns(t *testing.T) {
 	g := G.NewGraph()
 	a := G.NewMatrix(g, tensor.Float64, G.WithShape(1, 2), G.WithName("a"))
@@ -161,7 +162,7 @@ func TestMachineErrors(t *testing.T) {
 	z := G.Must(ops.Apply(scaledSum{3}, G.Must(ops.Apply(refuses{}, x))))
 	m := newMachine(t, g)
 	require.ErrorContains(t, m.RunAll(), `input "x of the test" (node 0, shape (2)): no value is bound`)
-	for range 3 { // goes on after a run that failed
+	for range 3 { // works again after a run that failed
 		let(t, x, 1, 2)
 		require.NoError(t, m.RunAll())
 		require.Equal(t, []float64{3, 6}, numbers(t, z.Value()))
@@ -191,7 +192,7 @@ func TestMachineErrors(t *testing.T) {
 	}
 }
 
-// foreign is an op of somebody else's on tensors or scalars of one type and shape.
+// foreign is an op from outside of this module and of Gorgonia, on tensors or scalars of one type and shape.
 type foreign struct {
 	name  string
 	arity int
@@ -282,7 +283,7 @@ func TestReads(t *testing.T) {
 	require.NoError(t, m.RunAll())
 	require.Equal(t, G.F64(7), *other, "a value that the machine did not make is not written to")
 	require.Equal(t, []float64{6, 0}, numbers(t, kernel))
-	G.NewUniqueNode(G.WithOp(h.Op()), G.WithChildren(G.Nodes{x}), G.WithName("other"), G.In(g)) // has no type
+	G.NewUniqueNode(G.WithOp(h.Op()), G.WithChildren(G.Nodes{x}), G.WithName("other"), G.In(g)) // the node has no type
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "is not known")
 }
 

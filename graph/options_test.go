@@ -26,7 +26,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// backends are machines' options for the CPU and for another device.
+// backends are the options of machines on the CPU and on another device.
 func backends() map[string][]graph.Option {
 	return map[string][]graph.Option{
 		"cpu": nil, "device": {graph.WithBackend(fakedevice.New())}, "device, captured": {graph.WithBackend(fakedevice.New()), graph.WithCapture()},
@@ -74,14 +74,15 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// TestGradSums holds sums over three runs with other inputs to the gradients of the runs, and to a TapeMachine's.
+// TestGradSums compares sums over three runs with other inputs with the gradients of the runs, and with the sums of a
+// TapeMachine.
 func TestGradSums(t *testing.T) {
 	for name, opts := range backends() {
 		n := newNetwork(t).grad(t)
 		single := newMachine(t, n.graph)
 		m := newMachine(t, n.graph, append(opts, graph.WithGradSums())...)
 		for round := range 2 {
-			var want [][]float64 // the sums, behind a cost that is not looked at
+			var want [][]float64 // the sums of gradients, after the cost, which is not compared
 			for seed := range uint64(3) {
 				n.let(t, 1+seed)
 				results := n.results(t, single)
@@ -107,7 +108,7 @@ func TestGradSums(t *testing.T) {
 	testutil.Must(graph.Grad(G.Must(G.HadamardProd(in[0], in[1])), in[0]))(t)
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums(in[1]))),
 		`the derivatives of input "b" (node 1, shape ()) are to add up, and it has none in the graph`)
-	m := newMachine(t, g, graph.WithGradSums(in[0])) // of stock ops alone
+	m := newMachine(t, g, graph.WithGradSums(in[0])) // a graph of stock ops alone
 	for i := range 3 {
 		require.NoError(t, m.RunAll())
 		require.Equal(t, []float64{3 * float64(i+1)}, gradient(t, in[0]))
@@ -143,7 +144,7 @@ func TestPolicyFromEnv(t *testing.T) {
 		{env: "NSA_CASES=[", fails: `graph: NSA_CASES is "[": error parsing regexp`},
 		{env: "NSA_STRIKT=1 NSA_USE_FA2_CPM=", fails: "graph: no environment variable NSA_STRIKT is known, the nearest one is NSA_STRICT"},
 		{env: "NSA_FA2_MINLEN_WIN=5", fails: "NSA_FA2_MINLEN_WIN is known, the nearest one is NSA_FA2_MIN_LEN_WIN"},
-		// What is right beside what is wrong is kept, and every error told.
+		// Right values are kept beside wrong ones, and every error is reported.
 		{env: "NSA_STRICT=1 NSA_TF32=2 NSA_TF31=1", want: graph.Policy{Strict: true}, fails: `NSA_TF32 is "2", want a boolean` + "\n" + "graph: no environment variable NSA_TF31"},
 	} {
 		t.Run(c.env, func(t *testing.T) {
@@ -162,7 +163,7 @@ func TestPolicyFromEnv(t *testing.T) {
 	}
 }
 
-// TestEnvironmentIsDocumented: docs/environment.md has a line for each variable, and the code reads no others.
+// TestEnvironmentIsDocumented: docs/environment.md has a line for each variable, and the code reads no other variables.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/environment.md")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +191,7 @@ func TestEnvironmentIsDocumented(t *testing.T) {
 	}))
 }
 
-// TestPolicyOfMachine: without WithPolicy the environment's holds.
+// TestPolicyOfMachine: without WithPolicy a machine has the policy of the environment.
 func TestPolicyOfMachine(t *testing.T) {
 	g := G.NewGraph()
 	G.Must(G.Neg(G.NewScalar(g, tensor.Float64, G.WithName("x"))))
@@ -202,7 +203,7 @@ func TestPolicyOfMachine(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), `graph: NSA_STRICT is "rather"`)
 }
 
-// TestReasons: each has a name of its own.
+// TestReasons: each reason has its own name.
 func TestReasons(t *testing.T) {
 	seen := map[string]bool{}
 	for r := graph.ReasonDevice; r <= graph.ReasonMissing; r++ {
@@ -213,7 +214,8 @@ func TestReasons(t *testing.T) {
 	require.Equal(t, "reason 0", graph.Reason(0).String())
 }
 
-// TestStrict: an implementation that is for other devices, that the policy switches off or that is slower is no loss.
+// TestStrict: a refused implementation does not count if it is for other devices, is switched off by the policy, or is
+// slower.
 func TestStrict(t *testing.T) {
 	n := newNetwork(t)
 	for r := graph.ReasonDevice; r <= graph.ReasonMissing; r++ {
@@ -232,7 +234,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestPreferFP16: a machine of bf16 whose graph has no derivatives stores fp16.
+// TestPreferFP16: a machine of precision bf16 stores fp16 if its graph has no derivatives.
 func TestPreferFP16(t *testing.T) {
 	for _, grad := range []bool{false, true} {
 		for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
@@ -256,7 +258,7 @@ func TestPreferFP16(t *testing.T) {
 	}
 }
 
-// TestBadPolicy: what no machine can do is an error.
+// TestBadPolicy: a policy that no machine can follow is an error.
 func TestBadPolicy(t *testing.T) {
 	for want, p := range map[string]graph.Policy{
 		"graph: machine: policy: the least number of keys is -1, want at least 0":                        {Window: graph.Branch{MinKeys: -1}},
@@ -266,7 +268,7 @@ func TestBadPolicy(t *testing.T) {
 	}
 }
 
-// TestAudit: each call of attention is logged, replayed ones too, and each step counted.
+// TestAudit: each call of attention is logged, also in a replay, and each step is counted.
 func TestAudit(t *testing.T) {
 	for name, opts := range backends() {
 		n := newNetwork(t).grad(t)
@@ -292,7 +294,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestTiming: each run logs the time of all ops, the longest first, and computes the same.
+// TestTiming: each run logs the time of all ops, the longest first. The results are those without timing.
 func TestTiming(t *testing.T) {
 	for name, opts := range backends() {
 		n := newNetwork(t).grad(t)

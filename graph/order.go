@@ -9,15 +9,15 @@ import (
 	G "gorgonia.org/gorgonia"
 )
 
-// order is what a graph computes, found without the graph's own order and index: the index by id is wrong after Gorgonia
-// has removed a node, as its stabilisation does, and a subgraph lists its nodes by address.
+// order lists what a graph computes. It does not use the graph's own order or index: the index by id is wrong after
+// Gorgonia's stabilisation has removed a node, and a subgraph lists its nodes by address.
 type order struct {
-	nodes  G.Nodes             // inputs before their readers, else by id
+	nodes  G.Nodes             // each after its inputs, otherwise by id
 	inputs map[*G.Node]G.Nodes // what a node reads, in order and with repetitions
 	roots  G.Nodes             // what a subgraph was made for; nil for a whole graph
 }
 
-// orderOf sorts the nodes of g, more ones, and what they read: a subgraph may lack some of it.
+// orderOf sorts the nodes of g, those of more, and all nodes that these read: a subgraph may lack some of them.
 func orderOf(g *G.ExprGraph, more ...*G.Node) (*order, error) {
 	var all G.Nodes
 	o := &order{inputs: make(map[*G.Node]G.Nodes, len(g.AllNodes()))}
@@ -34,7 +34,7 @@ func orderOf(g *G.ExprGraph, more ...*G.Node) (*order, error) {
 		const lookups = 128 // a graph finds a node by its id in linear time
 		some := all[from:min(from+lookups, len(all))]
 		from += len(some)
-		// Subgraph sorts the list that it is given, and means something else by a single node.
+		// Subgraph sorts the list in place, so pass a clone. It treats a single node in another way, so pass that node twice.
 		index := g.Subgraph(append(slices.Clone(some), some[0])...)
 		for _, n := range some {
 			if index.Node(n.ID()) != n {
@@ -60,7 +60,7 @@ func orderOf(g *G.ExprGraph, more ...*G.Node) (*order, error) {
 	return o, nil
 }
 
-// visit appends n to the nodes, behind its inputs.
+// visit appends n to the nodes, after its inputs.
 func (o *order) visit(n *G.Node, visited map[*G.Node]bool) error {
 	if done, ok := visited[n]; ok {
 		if !done {
@@ -70,7 +70,8 @@ func (o *order) visit(n *G.Node, visited map[*G.Node]bool) error {
 	}
 	visited[n] = false
 	for _, c := range o.inputs[n] {
-		// Gorgonia uses the memory of a node that its stabilisation has removed for the next one, also where it is read.
+		// Gorgonia uses the memory of a node that its stabilisation has removed for the next node, even if another node reads
+		// it.
 		if c.ID() > n.ID() && hashOf(n) != n.Hashcode() {
 			return fmt.Errorf("an input of %s has been removed by Gorgonia's stabilisation, and %s has taken its place", describe(n), describe(c))
 		}
@@ -83,14 +84,14 @@ func (o *order) visit(n *G.Node, visited map[*G.Node]bool) error {
 	return nil
 }
 
-// hashOf computes the node's hash again, which Gorgonia has computed when the node was made.
+// hashOf computes the node's hash again. Gorgonia computed it when the node was made.
 func hashOf(n *G.Node) uint32 {
 	h := fnv.New32a()
 	n.WriteHash(h)
 	return h.Sum32()
 }
 
-// asError turns a panic into an error. It is to be deferred.
+// asError turns a panic into an error. Use it with defer.
 func asError(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("panic: %v", r)

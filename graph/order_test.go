@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// scalars returns inputs of one element with these values, named a, b and so on.
+// scalars returns inputs of one element each, with these values, named a, b and so on.
 func scalars(g *G.ExprGraph, values ...float64) (list G.Nodes) {
 	for i, v := range values {
 		list = append(list, G.NewScalar(g, tensor.Float64, G.WithName(string(rune('a'+i))), G.WithValue(v)))
@@ -20,7 +20,7 @@ func scalars(g *G.ExprGraph, values ...float64) (list G.Nodes) {
 	return list
 }
 
-// TestStabilisedGraphs: Gorgonia's stabilisation removes nodes from the graph and leaves its index by id as it was.
+// TestStabilisedGraphs: Gorgonia's stabilisation removes nodes from the graph but does not update its index by id.
 func TestStabilisedGraphs(t *testing.T) {
 	for _, already := range []bool{false, true} {
 		g := G.NewGraph()
@@ -36,7 +36,7 @@ func TestStabilisedGraphs(t *testing.T) {
 	}
 }
 
-// TestRemovedInput: the second cost's stabilisation removes 1-y, which the first one reads, and recycles the node.
+// TestRemovedInput: the stabilisation of the second cost removes 1-y, which the first cost reads, and recycles the node.
 func TestRemovedInput(t *testing.T) {
 	for later := range 4 {
 		g := G.NewGraph()
@@ -112,8 +112,8 @@ func TestCheckGraph(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		build   func(g *G.ExprGraph)
-		want    []string // in the error; none for a graph that is right
-		refused bool     // by NewMachine too
+		want    []string // words in the error; none for a right graph
+		refused bool     // NewMachine refuses it, too
 	}{
 		"right": {build: func(g *G.ExprGraph) {
 			x := vector(g, "x", 2)

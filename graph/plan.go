@@ -11,14 +11,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// plan is a graph as a machine runs it: a list of steps over values. Passes make it one after another, see Machine.build;
-// nothing changes it after that.
+// plan is the form of a graph that a machine runs: a list of steps over operands. newPlan makes it, pass by pass; nothing
+// changes it after that.
 type plan struct {
 	backend Backend
 	device  Device
 	policy  Policy
-	half    tensor.Dtype // of activations; the zero value for the types of the graph
-	held    G.Nodes      // of WithHeldInputs
+	half    tensor.Dtype // type of activations; the zero value means the types of the graph
+	held    G.Nodes      // the inputs of WithHeldInputs
 
 	order    *order
 	operands []*operand
@@ -26,13 +26,13 @@ type plan struct {
 	reads    []read
 	steps    []*step
 
-	halfCopies map[*G.Node]*operand // by precision: casts of inputs
-	prologue   int                  // by precision: the first steps are casts of inputs and constants, once a run
-	refreshed  int                  // by precision: the first of these are of weights, which a solver may write: inputs with a derivative, or held
-	holds      bool                 // by precision: there are such, and all are held and without a derivative
-	copies     G.Nodes              // by fuse: copies that are no steps, since their readers read the original
-	unfused    map[string]int       // by fuse: how often the backend has refused, by rule and reason
-	runs       [][]*operand         // by align: values that lie one behind the other
+	halfCopies  map[*G.Node]*operand // by precision: half-precision casts of inputs
+	prologue    int                  // by precision: number of first steps that cast inputs and constants
+	weightCasts int                  // by precision: number of these that cast weights: inputs with a derivative, which solvers write, or held ones
+	allHeld     bool                 // by precision: there are such weights, all are held, and none has a derivative
+	copies      G.Nodes              // by fuse: copies without a step, because their readers read the original
+	unfused     map[string]int       // by fuse: number of refusals by the backend, by rule and reason
+	contiguous  [][]*operand         // by align: lists of values that are contiguous in memory
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -43,62 +43,62 @@ type kind int
 const (
 	fromInput    kind = iota // node.Value() at the start of a run
 	fromConstant             // node.Value() of a constant
-	fromKernel               // a kernel writes it in the arena; before dispatch: any result
+	fromKernel               // a kernel writes it to the arena; before dispatch: any result
 	fromHost                 // the Do of an op returns it
 )
 
 // operand is the value of a node, a further output of an op, or a cast.
 type operand struct {
-	id    int     // index in plan.operands
-	node  *G.Node // whose value it is; nil for an output that no node names and for a cast
-	name  string  // in errors
-	kind  kind
-	arg   ops.Arg // type and shape, and the cell that holds its memory on the device
-	keep  bool    // it lives to the end of a run and is bound to its node then
-	lasts bool    // from run to run
-	wrt   G.Nodes // inputs whose derivative it is
+	id       int     // index in plan.operands
+	node     *G.Node // the node that has this value; nil for a further output or a cast that no node shows
+	name     string  // for errors
+	kind     kind
+	arg      ops.Arg // type and shape, and the cell that holds its memory on the device
+	keep     bool    // it stays in memory to the end of a run and is bound to its node then
+	persists bool    // it stays in memory from run to run
+	wrt      G.Nodes // the inputs whose derivative it is
 
-	held     bool // it is an input of WithHeldInputs, or a cast of one
-	boundary bool // of WithRecompute: it stays in memory for the backward pass
+	held     bool // an input of WithHeldInputs, or a cast of one
+	boundary bool // a boundary of WithRecompute: it stays in memory for the backward pass
 	updated  bool // by updates: a step writes to it
 
-	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is of the host
-	checks                 []check  // by dispatch: ops that look at its numbers where these come from the host
-	last                   int      // by layout: index of the last step that reads it; the number of steps where it is kept
-	follows                *operand // by align: the value right before it in memory; nil: it may lie anywhere
-	region                 *region  // by layout: its memory in the arena, nil for none
+	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is a reader on the host
+	checks                 []check  // by dispatch: ops that check its numbers if these come from the host
+	last                   int      // by layout: index of the last step that reads it; the number of steps if it is kept
+	follows                *operand // by align: the value directly before it in memory; nil: it may lie anywhere
+	region                 *region  // by layout: its place in the arena, nil if it has none
 }
 
 // step is one instruction: a kernel, or an op that runs on the host.
 type step struct {
-	node    *G.Node  // that it computes, the first one of several; for a cast, the node whose value it casts
-	op      G.Op     // of the node; nil for a cast and for a step that replaces several
+	node    *G.Node  // the node that it computes, for a fused step one of them; for a cast, the node whose value it casts
+	op      G.Op     // of the node; nil for a step that a pass has added, such as a cast or a fused step
 	spec    ops.Spec // nil for an op that is not of package ops
 	in, out []*operand
 
 	rule     string  // by fuse: the rule that made it
 	replaces G.Nodes // by fuse: the nodes whose steps it replaces
 
-	recomputed bool // by recomputeBackward: a step of the forward pass once more
-	runs       when // by sums
+	recomputed bool     // by recomputeBackward: the step repeats one of the forward pass
+	phase      sumPhase // by sums: in which runs it runs
 
-	implementation string // by dispatch, with what follows
+	implementation string // by dispatch, as the fields below
 	kernel         Kernel // nil for an op on the host
 	cost           Cost
 	refused        []Refusal
-	host           hostCall // of an op on the host
+	host           hostCall // how to run an op on the host
 
-	dead []*operand // by layout: values on the host that nothing reads after the step
+	dead []*operand // by layout: host values that nothing reads after the step
 }
 
-// check is an op that looks at the numbers of one of its inputs.
+// check is an op that checks the numbers of one of its inputs, such as indices.
 type check struct {
 	spec ops.Checked
 	in   []ops.Operand
 	node *G.Node
 }
 
-// read is a gorgonia.Read.
+// read is a gorgonia.Read: what it reads, and its target.
 type read struct {
 	from *operand
 	into *G.Value
@@ -116,10 +116,10 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 		p.precision, // each value gets its type, casts are steps
 		p.fuse,      // one step replaces several
 		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
-		func() error { return p.sums(o) },              // derivatives add up over runs
-		p.align,                                        // values that a step reads or writes as one
+		func() error { return p.sums(o) },              // derivatives are summed over runs
+		p.align,                                        // values that a kernel reads or writes as one become contiguous
 		p.dispatch,                                     // each step gets an implementation
-		p.updates,                                      // what steps write to beside their results
+		p.updates,                                      // inputs that steps write to are marked
 		p.layout,                                       // each value gets its place in the arena
 	} {
 		if err := pass(); err != nil {
@@ -142,13 +142,13 @@ func emptyPlan(o options) (*plan, error) {
 	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
 	}
-	if o.looks() {
-		p.policy.Unfused = []string{UnfusedAll} // results are looked at one by one
+	if o.watchesResults() {
+		p.policy.Unfused = []string{UnfusedAll} // the result of each op is checked
 	}
 	return p, p.policy.check()
 }
 
-// newOperand adds a value with a cell of its own. The node may be nil.
+// newOperand adds an operand with a cell of its own. The node may be nil.
 func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operand {
 	v := &operand{id: len(p.operands), node: n, name: name, kind: k, arg: ops.Arg{Operand: o, Buf: new(cpu.Buf)}}
 	v.held = k == fromInput && slices.Contains(p.held, n)
@@ -156,7 +156,7 @@ func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operan
 	return v
 }
 
-// site returns what a backend is told of a step.
+// site describes a step to a backend.
 func (p *plan) site(s *step) Site {
 	site := Site{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
 	for _, v := range s.in {
@@ -178,7 +178,7 @@ func typesOf(values []*operand) []ops.Operand {
 	return list
 }
 
-// forNode calls f. An error, or a panic of an op, comes back with the name of the node.
+// forNode calls f and adds the name of the node to its error. A panic of an op becomes an error, too.
 func forNode(n *G.Node, f func() error) (err error) {
 	defer func() {
 		if err != nil {

@@ -7,49 +7,50 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Policy is what a user wants of the choice of implementations, and of what a machine tells of it. The zero value takes the
-// best that the backend has.
+// Policy says which implementations a machine chooses and what it logs. The zero value chooses the best that the backend
+// has.
 type Policy struct {
-	// Strict makes a fallback an error of NewMachine: an op that would run by other than the first implementation offered
-	// for it, and, where the device's memory is not the host's, one that would run on the host. An implementation does not count
-	// if it is for another compute capability, if this policy switches it off, or if it is slower for so few keys.
+	// Strict makes a fallback an error of NewMachine. An op falls back if it would run by another implementation than the
+	// first one offered for it, or on the host although the device has memory of its own. A refused implementation does not
+	// count if it is for another compute capability, if this policy switches it off, or if it is slower for so few keys.
 	Strict bool
-	// TF32 lets matrix products of float32 on a GPU round their operands to TF32, 10 bits after the point: several times as
-	// fast, and no longer within 1e-5 of the exact result.
+	// TF32 lets matrix products of float32 on a GPU round their operands to TF32, which has 10 bits of fraction. They are
+	// several times as fast, and no longer within 1e-5 of the exact result.
 	TF32 bool
-	// Unfused lists rules of Fusions that are switched off. UnfusedAll, alone, switches all off.
+	// Unfused lists the rules of Fusions that are switched off. UnfusedAll switches all of them off.
 	Unfused []string
 
-	// Window, Compressed and Selected narrow the choice of kernels for the branches of attention and their gradients. Dense
-	// attention is a window, the choice of blocks belongs to Selected.
+	// Window, Compressed and Selected narrow the choice of kernels for the branches of attention and their gradients. Window
+	// includes dense attention, Selected includes the choice of blocks.
 	Window, Compressed, Selected Branch
 
-	// PreferFP16 makes a machine with the precision BF16 run as one with FP16 if its graph has no derivatives: three more bits
-	// of fraction, and Inf where an activation is above 65504. Gradients in FP16 need a loss scale, so training stays in BF16.
+	// PreferFP16 makes a machine of precision BF16 use FP16 if its graph has no derivatives. FP16 has three more bits of
+	// fraction, but an activation above 65504 becomes Inf. Training stays in BF16, because gradients in FP16 need a loss
+	// scale.
 	PreferFP16 bool
-	// Packed is refused: it would make attention take packed sequences in a graph without boundaries. Give the ops boundaries
-	// instead (ops.WithDocuments).
+	// Packed is an error of NewMachine. It would make attention take packed sequences in a graph without boundaries. Give the
+	// ops boundaries instead (ops.WithDocuments).
 	Packed bool
 
-	// Audit logs each call of an attention op: the implementation, and why those that are preferred to it were refused.
+	// Audit logs each call of an attention op: its implementation, and why the preferred ones were refused.
 	Audit bool
-	// Timing logs the device's time of the ops after each run. Such a run is not replayed and waits for its end.
+	// Timing logs the device time of the ops after each run. A timed run is not replayed, and RunAll waits for its end.
 	Timing bool
 }
 
 // Branch narrows the choice of kernels for a branch of attention.
 type Branch struct {
-	// General rules out the kernels on tensor cores, so that the general ones run.
+	// General rules out the kernels on tensor cores: the general ones run.
 	General bool
-	// MinKeys is the least number of keys, in compressed attention of compressed keys, for which kernels on tensor cores are
-	// preferred to the general ones. 0 means the measured number of the device.
+	// MinKeys is the least number of keys for which kernels on tensor cores are preferred to the general ones. Compressed
+	// attention counts compressed keys. 0 means the number that was measured for the device.
 	MinKeys int
 }
 
-// UnfusedAll in Policy.Unfused stands for all rules.
+// UnfusedAll in Policy.Unfused means all rules.
 const UnfusedAll = "all"
 
-// Fusions returns the names of the rules by which a plan has one step for several: see Plan for what they did.
+// Fusions returns the names of the fusion rules, by which one step of a plan replaces several. Plan says what the rules did.
 func Fusions() (names []string) {
 	for _, f := range fusions() {
 		names = append(names, f.name)
@@ -57,8 +58,8 @@ func Fusions() (names []string) {
 	return names
 }
 
-// Attention returns the name of the branch of attention that a Spec is of, and what the policy says of it. The name of any
-// other Spec is empty.
+// Attention returns the name of the branch of attention of spec, and the policy for this branch. For a Spec that is not
+// attention the name is empty.
 func (p Policy) Attention(spec ops.Spec) (name string, b Branch) {
 	switch spec.(type) {
 	case ops.SlidingWindowOp, ops.SlidingWindowGradOp:

@@ -10,23 +10,23 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Precision says in which type a machine stores the activations of a float32 graph. It belongs to the machine, not to the
-// graph: inputs, and the values of nodes after a run, are what the graph says in any case.
+// Precision is the type in which a machine stores the activations of a float32 graph. It belongs to the machine, not to the
+// graph: inputs, and the values of nodes after a run, always have the graph's types.
 type Precision int
 
 const (
 	// F32 computes as the graph says.
 	F32 Precision = iota
-	// BF16 stores activations as bfloat16. Embeddings and sums that begin with them (the residual stream of a transformer),
-	// logits before the cross entropy, sums inside ops, softmax, the gradients of weights and the optimizer's state are float32;
-	// weights are float32 with copies in half precision for the kernels.
+	// BF16 stores activations as bfloat16. These stay float32: embeddings and sums that begin with them (the residual stream
+	// of a transformer), logits before the cross entropy, sums inside ops, softmax, the gradients of weights and the
+	// optimizer's state. Weights are float32, with half-precision copies for the kernels.
 	BF16
-	// FP16 is BF16 with IEEE half precision: three more bits of fraction, and a range that small gradients fall out of
+	// FP16 is BF16 with IEEE half precision: three more bits of fraction and a smaller range. Small gradients underflow
 	// unless the loss is scaled.
 	FP16
 )
 
-// precisions are the names and the storage types; F32 has none.
+// precisions are the names and the storage types; F32 has no storage type.
 var precisions = [...]struct {
 	name string
 	half tensor.Dtype
@@ -50,7 +50,7 @@ func ParsePrecision(s string) (Precision, error) {
 	return F32, fmt.Errorf("graph: precision %q, want f32, bf16 or fp16", s)
 }
 
-// half returns the storage type, the zero value for none.
+// half returns the storage type, for F32 the zero value.
 func (p Precision) half() (tensor.Dtype, error) {
 	if p < F32 || p > FP16 {
 		return tensor.Dtype{}, fmt.Errorf("%v, want f32, bf16 or fp16", p)
@@ -58,26 +58,28 @@ func (p Precision) half() (tensor.Dtype, error) {
 	return precisions[p].half, nil
 }
 
-// WithPrecision sets the precision, F32 without it. A backend without half precision is an error of NewMachine.
+// WithPrecision sets the precision; the default is F32. NewMachine returns an error if the backend lacks half precision and
+// p needs it.
 func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
 
-// typed is the precision pass under way.
-type typed struct {
+// precisionPass is the state of the precision pass.
+type precisionPass struct {
 	*plan
 	casts           map[cast]*operand
-	weights, inputs []*step // the prologue: casts of inputs with a derivative or held, and of other inputs and constants
+	weights, inputs []*step // the prologue: casts of weights (inputs with a derivative, held inputs), and of other inputs and constants
 	steps           []*step
 }
 
-// cast is what a cast makes.
+// cast is the key of a cast in precisionPass.casts.
 type cast struct {
 	from *operand
 	to   tensor.Dtype
 }
 
-// precision gives each value its type. A step has its operands in half precision where the backend wants that and an
-// implementation takes them, else in the graph's types. Casts are steps: those of inputs and constants come first, once a
-// run, the others before the first step that needs them. What a node shows is cast back behind the step that computes it.
+// precision gives each value its type. A step has its operands in half precision if the backend asks for it and an
+// implementation accepts them, else in the graph's types. Casts are steps. Casts of inputs and constants come first, in the
+// prologue; any other cast comes before the first step that needs it. A value that a node shows is cast to float32 right
+// after the step that computes it.
 func (p *plan) precision() error {
 	if !ops.IsHalf(p.half) {
 		return nil
@@ -85,14 +87,14 @@ func (p *plan) precision() error {
 	if p.policy.PreferFP16 && !slices.ContainsFunc(p.operands, func(v *operand) bool { return len(v.wrt) > 0 }) {
 		p.half = ops.Float16
 	}
-	t := &typed{plan: p, casts: map[cast]*operand{}}
+	t := &precisionPass{plan: p, casts: map[cast]*operand{}}
 	for _, s := range p.steps {
 		if err := forNode(s.node, func() error { return t.add(s) }); err != nil {
 			return err
 		}
 	}
-	p.refreshed, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
-	p.holds = p.refreshed > 0 && !slices.ContainsFunc(t.weights, func(s *step) bool { return s.node.Deriv() != nil })
+	p.weightCasts, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
+	p.allHeld = p.weightCasts > 0 && !slices.ContainsFunc(t.weights, func(s *step) bool { return s.node.Deriv() != nil })
 	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
 	p.halfCopies = map[*G.Node]*operand{}
 	for c, v := range t.casts {
@@ -103,8 +105,8 @@ func (p *plan) precision() error {
 	return nil
 }
 
-// add adds a step of the graph, with casts before it and behind it.
-func (t *typed) add(s *step) error {
+// add adds a step of the graph, with casts before it and after it.
+func (t *precisionPass) add(s *step) error {
 	site := t.site(s)
 	in, out := t.backend.Storage(site, t.half)
 	if len(in) != len(s.in) || len(out) != len(s.out) {
@@ -122,7 +124,7 @@ func (t *typed) add(s *step) error {
 	}
 	if by == nil {
 		if slices.ContainsFunc(slices.Concat(in, out), ops.IsHalf) {
-			s.refused = refused // dispatch adds what refuses the graph's types
+			s.refused = refused // dispatch adds the refusals of the graph's types
 		}
 		in, out = graphTypes(in), graphTypes(out)
 	}
@@ -144,8 +146,8 @@ func (t *typed) add(s *step) error {
 	return nil
 }
 
-// stored returns v in the type dt: itself, or what a cast makes of it.
-func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
+// stored returns v in the type dt: v itself or a cast of v.
+func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 	if dt == v.arg.Dtype {
 		return v, nil
 	}
@@ -158,13 +160,13 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 		return nil, err
 	}
 	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
-	c.lasts, c.held = v.kind == fromInput || v.kind == fromConstant, v.held
+	c.persists, c.held = v.kind == fromInput || v.kind == fromConstant, v.held
 	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
 	case v.kind == fromInput && (v.node.Deriv() != nil || v.held):
 		t.weights = append(t.weights, s)
-	case c.lasts:
+	case c.persists:
 		t.inputs = append(t.inputs, s)
 	default:
 		t.steps = append(t.steps, s)
@@ -172,7 +174,7 @@ func (t *typed) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 	return c, nil
 }
 
-// show makes c, not v, what v's node shows and its Reads read.
+// show makes the node of v show c instead of v, and its Reads read c.
 func (p *plan) show(v, c *operand) {
 	c.node, c.name, c.keep, c.wrt = v.node, v.name, true, v.wrt
 	v.keep, v.wrt = false, nil
@@ -184,7 +186,7 @@ func (p *plan) show(v, c *operand) {
 	}
 }
 
-// graphTypes are the types that the graph has in the place of these.
+// graphTypes returns the types of the graph that types stand for: float32 for half precision.
 func graphTypes(types []tensor.Dtype) (list []tensor.Dtype) {
 	for _, dt := range types {
 		list = append(list, graphType(dt))

@@ -18,7 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// random is a graph of stock and NSA ops of float64. The same seed gives the same graph, and fewer ops its beginning.
+// random is a graph of stock and NSA ops of float64. The same seed gives the same graph; with fewer ops it gives the
+// beginning of the graph.
 type random struct {
 	*rand.Rand
 	t      testing.TB
@@ -46,7 +47,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// shapes24 are shapes of 24 elements, the first one that of q, k and v of an attention op.
+// shapes24 are shapes of 24 elements. The first one is the shape of q, k and v of an attention op.
 var shapes24 = []tensor.Shape{{1, 6, 2, 2}, {24}, {4, 6}, {6, 4}, {2, 3, 4}, {3, 2, 4}, {2, 12}, {1, 4, 6}}
 
 func newRandom(t testing.TB, seed uint64, length int) *random {
@@ -78,7 +79,7 @@ func (r *random) input(shape ...int) *G.Node {
 	return n
 }
 
-// pick returns one of the nodes, most often a late one, of rank lo to hi.
+// pick returns a node of rank lo to hi, most often a late one.
 func (r *random) pick(lo, hi int) *G.Node {
 	for {
 		n := r.nodes[len(r.nodes)-1-min(len(r.nodes)-1, int(r.ExpFloat64()*5))]
@@ -88,7 +89,7 @@ func (r *random) pick(lo, hi int) *G.Node {
 	}
 }
 
-// like returns a node of the shape of n: another one, a new input or n itself.
+// like returns a node with the shape of n: another node, a new input, or n itself.
 func (r *random) like(n *G.Node) *G.Node {
 	for range 8 {
 		if m := r.pick(0, 4); m.Shape().Eq(n.Shape()) && m.Dims() == n.Dims() {
@@ -172,7 +173,7 @@ func (r *random) apply() (*G.Node, error) {
 		return []func(*G.Node, ...int) (*G.Node, error){G.Sum, G.Mean, G.Max}[f](x, axes...)
 	case 19:
 		x := r.pick(1, 3)
-		for x.Dims() > 1 && x.Shape().IsVector() { // upstream's gradient takes a column for a row
+		for x.Dims() > 1 && x.Shape().IsVector() { // upstream's gradient confuses columns and rows
 			x = r.pick(1, 3)
 		}
 		return G.SoftMax(x)
@@ -196,13 +197,13 @@ func (r *random) apply() (*G.Node, error) {
 	return ops.CompressedAttention(q, G.Must(ops.CompressMean(k, 2, 2)), G.Must(ops.CompressMean(v, 2, 2)), 2, 2)
 }
 
-// smooth are functions with bounded derivatives, but for squares and cubes.
+// smooth are functions whose derivatives are bounded, except for squares and cubes.
 var smooth = [][]func(*G.Node) (*G.Node, error){
 	{G.Tanh}, {G.Sigmoid}, {G.Tanh, G.Square}, {G.Neg}, {G.Sin}, {G.Cos}, {G.Softplus}, {G.Tanh, G.Exp}, {G.Square, G.Log1p},
 	{G.Sigmoid, G.Log}, {G.Rectify}, {G.Sin, G.Cube}, {ops.SiLU}, {ops.Sigmoid}, {G.Tanh, G.Square, G.Exp, G.Sqrt, G.Inverse},
 }
 
-// arranged returns a tensor of the elements v, by variant row-major, transposed or a view with gaps, which are NaN.
+// arranged returns a tensor of the elements v. By variant it is row-major, transposed, or a view with gaps that hold NaN.
 func arranged(shape tensor.Shape, v []float64, variant int) G.Value {
 	dims := len(shape)
 	switch {
@@ -226,7 +227,7 @@ func arranged(shape tensor.Shape, v []float64, variant int) G.Value {
 	return operand{shape: shape}.value(tensor.Float64, v)
 }
 
-// let binds the values of all inputs times scale.
+// let binds the inputs to their values times scale.
 func (r *random) let(scale float64, variant int) {
 	for i, n := range r.in {
 		v := slices.Clone(r.values[i])
@@ -237,7 +238,7 @@ func (r *random) let(scale float64, variant int) {
 	}
 }
 
-// randomMachines are the options of the machines that random graphs run on, in turns.
+// randomMachines are the options of machines. Random graphs take them in turns.
 func randomMachines(seed uint64) []graph.Option {
 	switch seed % 6 {
 	case 0:
@@ -248,10 +249,10 @@ func randomMachines(seed uint64) []graph.Option {
 	return nil
 }
 
-// check compares the gradient by each input, along a random direction, with central differences of another machine, which
-// has no gradients in its graph. In every second run the inputs are halved, and the cost and a kept node alone are compared;
-// inputs are transposed or views in turns, and free memory of the CPU is poisoned. It returns whether the cost is smooth
-// enough to tell.
+// check compares the gradient by each input, along a random direction, with central differences by another machine, whose
+// graph has no gradients. In every second run the inputs are halved, and only the cost and a kept node are compared. Inputs
+// are transposed or views in turns, and free memory of the CPU is poisoned. check returns whether the cost is smooth enough
+// to compare gradients.
 func (r *random) check(seed uint64) (smooth bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -283,14 +284,14 @@ func (r *random) check(seed uint64) (smooth bool, err error) {
 		if !(math.Abs(slopes[0]-slopes[1]) <= 1e-6*max(1, math.Abs(slopes[0]))) { // a kink, or too steep
 			return false, nil
 		}
-		if math.Abs(slopes[0]) > 1e-9 { // the cost depends on it: sums of other bits, by another alignment, do not reach that
+		if math.Abs(slopes[0]) > 1e-9 { // the cost depends on this input. Other bits of sums, due to another alignment, give smaller slopes
 			wrt, want, directions = append(wrt, n), append(want, slopes[0]), append(directions, d)
 		}
 	}
 	if len(wrt) == 0 {
 		return false, nil
 	}
-	results := func(m *graph.Machine, scale float64, variant int) (values [2][]float64) { // of the cost and the kept node
+	results := func(m *graph.Machine, scale float64, variant int) (values [2][]float64) { // values of the cost and the kept node
 		r.let(scale, variant)
 		check(m.RunAll())
 		for i, n := range []*G.Node{r.cost, kept} {
@@ -327,7 +328,8 @@ func (r *random) check(seed uint64) (smooth bool, err error) {
 	return true, nil
 }
 
-// TestRandomGradients holds random graphs to central differences. A graph that fails is cut to the ops that it takes.
+// TestRandomGradients compares random graphs with central differences. A graph that fails is shortened to the ops that make
+// it fail.
 func TestRandomGradients(t *testing.T) {
 	const graphs, longest = 1000, 14
 	told := 0

@@ -9,15 +9,16 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// WithRecompute makes the backward pass compute activations again instead of keeping them from the forward pass. What stays in
-// memory are the boundaries, nodes of the forward pass such as the residual stream behind each layer of a transformer. What
-// the forward pass computes before a boundary, and the backward pass reads, is computed once more right before it is read,
-// from the boundary before it: so each layer's activations are in memory during its own forward and its own backward.
-// What lies behind the last boundary is kept as without this option: its backward pass comes at once.
+// WithRecompute makes the backward pass compute activations again instead of keeping them from the forward pass. Only the
+// boundaries stay in memory. They are nodes of the forward pass, such as the residual stream after each layer of a
+// transformer. If the backward pass reads an activation that lies before a boundary, the activation is computed again right
+// before it is read, starting from the boundary before it. So the activations of a layer are in memory during the layer's
+// own forward pass and its own backward pass. Activations after the last boundary are kept, as without this option: their
+// backward pass comes at once.
 //
-// Results have the same bits: the steps that run again are the same kernels on the same operands. Where a boundary is part of a
-// fused step, the results of that step stay in memory instead. Integers, such as the chosen blocks of selected attention, are
-// kept, and so is what ops that are not of package ops compute: these may run on the host or be random, as dropout is.
+// Results have the same bits, because the repeated steps are the same kernels on the same operands. If a boundary is part of
+// a fused step, the results of that step stay in memory instead. Integers, such as the chosen blocks of selected attention,
+// are kept. So are the results of ops that are not of package ops: these may run on the host or be random, as dropout is.
 func WithRecompute(boundaries ...*G.Node) Option {
 	return func(o *options) { o.recompute, o.boundaries = true, append(o.boundaries, boundaries...) }
 }
@@ -44,7 +45,7 @@ func (p *plan) markBoundaries(o options) error {
 		}
 		v.boundary = true
 	}
-	var kept []*operand // that are neither derivatives nor boundaries
+	var kept []*operand // kept values that are neither derivatives nor boundaries
 	for _, v := range p.operands {
 		if v.keep && !v.boundary && !slices.Contains(derivs, v) {
 			kept = append(kept, v)
@@ -72,7 +73,7 @@ func (p *plan) derivatives() (list []*operand) {
 	return list
 }
 
-// writers returns the step that computes each operand.
+// writers maps each operand to the step that computes it.
 func (p *plan) writers() map[*operand]*step {
 	w := map[*operand]*step{}
 	for _, s := range p.steps {
@@ -83,7 +84,7 @@ func (p *plan) writers() map[*operand]*step {
 	return w
 }
 
-// stepsBefore returns the steps that operands depend on.
+// stepsBefore returns the steps that the operands depend on.
 func (p *plan) stepsBefore(operands []*operand) map[*step]bool {
 	writers, before := p.writers(), map[*step]bool{}
 	for todo := slices.Clone(operands); len(todo) > 0; {
@@ -97,17 +98,17 @@ func (p *plan) stepsBefore(operands []*operand) map[*step]bool {
 	return before
 }
 
-// recomputer is the pass recomputeBackward under way.
+// recomputer is the state of the pass recomputeBackward.
 type recomputer struct {
-	plan    *plan
-	writers map[*operand]*step
-	inside  map[*step]bool        // that a boundary depends on: they may run again
-	again   map[*operand]*operand // what such a step computes, by what it has computed first
-	steps   []*step               // of the plan so far
+	plan       *plan
+	writers    map[*operand]*step
+	repeatable map[*step]bool        // steps that a boundary depends on: they may run again
+	repeated   map[*operand]*operand // results of repeated steps, by the first results
+	steps      []*step               // the new steps of the plan so far
 }
 
-// recomputeBackward puts steps of the forward pass once more before the first step of the backward pass that reads their
-// results. It comes behind fuse, so that a step and its repetition are one Spec on the same operands and have the same bits.
+// recomputeBackward repeats steps of the forward pass, before the first step of the backward pass that reads their results.
+// It runs after fuse: so a step and its repetition are one Spec on the same operands and have the same bits.
 func (p *plan) recomputeBackward(o options) error {
 	if !o.recompute {
 		return nil
@@ -118,7 +119,7 @@ func (p *plan) recomputeBackward(o options) error {
 			boundaries = append(boundaries, v)
 		}
 	}
-	r := &recomputer{plan: p, writers: p.writers(), inside: p.stepsBefore(boundaries), again: map[*operand]*operand{}}
+	r := &recomputer{plan: p, writers: p.writers(), repeatable: p.stepsBefore(boundaries), repeated: map[*operand]*operand{}}
 	forward := p.stepsBefore(append(p.results(), boundaries...))
 	for _, s := range p.steps {
 		if !forward[s] {
@@ -130,7 +131,7 @@ func (p *plan) recomputeBackward(o options) error {
 	return nil
 }
 
-// results returns what is kept and is neither a derivative nor read for one, such as the loss.
+// results returns the values that are kept and are neither derivatives nor read to compute one, such as the loss.
 func (p *plan) results() (list []*operand) {
 	derivs := p.derivatives()
 	read := map[*operand]bool{}
@@ -147,33 +148,33 @@ func (p *plan) results() (list []*operand) {
 	return list
 }
 
-// inputs returns what s reads when it runs in the backward pass, after adding the steps that compute it again.
+// inputs returns the operands that s reads in the backward pass. It first adds the steps that compute them again.
 func (r *recomputer) inputs(s *step) []*operand {
 	in := slices.Clone(s.in)
 	for i, v := range in {
 		w := r.writers[v]
-		if w == nil || !r.inside[w] || w.spec == nil || v.keep || v.lasts || v.boundary || !isFloat(v) {
+		if w == nil || !r.repeatable[w] || w.spec == nil || v.keep || v.persists || v.boundary || !isFloat(v) {
 			continue
 		}
-		if r.again[v] == nil {
+		if r.repeated[v] == nil {
 			r.repeat(w)
 		}
-		in[i] = r.again[v]
+		in[i] = r.repeated[v]
 	}
 	return in
 }
 
-// repeat adds s once more.
+// repeat adds s again, after repetitions of the steps that it needs.
 func (r *recomputer) repeat(s *step) {
 	again := &step{node: s.node, spec: s.spec, in: r.inputs(s), rule: s.rule, replaces: s.replaces, refused: s.refused, recomputed: true}
 	for _, v := range s.out {
 		c := r.plan.newOperand(nil, v.name+", recomputed", fromKernel, v.arg.Operand)
-		r.again[v], again.out = c, append(again.out, c)
+		r.repeated[v], again.out = c, append(again.out, c)
 	}
 	r.steps = append(r.steps, again)
 }
 
-// isFloat reports whether v has floats, not integers.
+// isFloat reports whether the elements of v are floats.
 func isFloat(v *operand) bool {
 	return graphType(v.arg.Dtype) == tensor.Float32 || v.arg.Dtype == tensor.Float64
 }

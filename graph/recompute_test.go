@@ -17,7 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// models are small models of all kinds of layers.
+// models are small models with all kinds of layers.
 func models() map[string]tinylm.Config {
 	mlp, dense := modelConfig(), modelConfig()
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
@@ -25,7 +25,8 @@ func models() map[string]tinylm.Config {
 	return map[string]tinylm.Config{"nsa": modelConfig(), "mlp": mlp, "dense": dense}
 }
 
-// TestRecomputeSameBits: the gradients, losses and weights of some steps have the same bits with activations computed again.
+// TestRecomputeSameBits: with activations computed again, gradients, losses and weights have the same bits over several
+// steps.
 func TestRecomputeSameBits(t *testing.T) {
 	packed := tinylm.WithDocuments(2 * 2)
 	for name, c := range models() {
@@ -50,7 +51,8 @@ func TestRecomputeSameBits(t *testing.T) {
 	}
 }
 
-// TestRecomputeRandomNets: the same bits for boundaries at random places of random networks, of which some ops run on the host.
+// TestRecomputeRandomNets: the bits are the same for random boundaries in random networks. Some of their ops run on the
+// host.
 func TestRecomputeRandomNets(t *testing.T) {
 	again := 0
 	for seed := range uint64(36) {
@@ -81,12 +83,12 @@ func TestRecomputeRandomNets(t *testing.T) {
 	require.Greater(t, again, 100)
 }
 
-// TestRecomputePlan: the steps of all layers but the last run twice, but for those whose results are boundaries or integers. No
-// memory is read after it is free, and a deep model needs much less of it.
+// TestRecomputePlan: the steps of all layers but the last run twice, except those whose results are boundaries or integers.
+// No memory is read after it is freed, and a deep model needs much less memory.
 func TestRecomputePlan(t *testing.T) {
 	c := modelConfig()
 	c.Layers = 12
-	for attention, count := range map[tinylm.Attention]int{tinylm.NSA: 13, tinylm.Dense: 6} { // a layer
+	for attention, count := range map[tinylm.Attention]int{tinylm.NSA: 13, tinylm.Dense: 6} { // steps of a layer
 		c.Attention = attention
 		plan := func(opts ...tinylm.ModelOption) graph.Plan {
 			opts = append(opts, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(graph.WithPolicy(graph.Policy{})))
@@ -139,7 +141,8 @@ func TestRecomputeReadsNothingFree(t *testing.T) {
 	}
 }
 
-// TestRecomputeKeeps: results of ops of Gorgonia, which may be random, are kept, and so is what a node shows after a run.
+// TestRecomputeKeeps: results of Gorgonia's ops are kept, because these may be random. Values that nodes show after a run
+// are kept, too.
 func TestRecomputeKeeps(t *testing.T) {
 	g := G.NewGraph()
 	x := single(g, "x", func(i int) float64 { return float64(i%5) - 2 }, 4, 8)
@@ -160,7 +163,7 @@ func TestRecomputeKeeps(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"silu", "linear", "linear with silu"}, again, "the last one for what SiLU is of, not for what is shown")
-	reads := map[bool]int{} // of the step that computes what is shown, by the one that is recomputed
+	reads := map[bool]int{} // by PlanStep.Recomputed: the last reader of the shown value
 	for _, s := range plan.Steps {
 		if slices.Contains(s.Replaces, shown) {
 			reads[s.Recomputed] = s.Outputs[0].Last

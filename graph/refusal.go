@@ -2,22 +2,22 @@ package graph
 
 import "fmt"
 
-// Reason says what an implementation cannot take.
+// Reason says why an implementation refuses a site.
 type Reason int
 
 // The reasons for which a guard refuses.
 const (
-	ReasonDevice     Reason = iota + 1 // the device lacks what the kernel is made of, such as half precision
+	ReasonDevice     Reason = iota + 1 // the device lacks what the kernel needs, such as half precision
 	ReasonCapability                   // the compute capability
 	ReasonType                         // element types
-	ReasonShape                        // sizes or parameters that do not fit each other, or that the kernel is not made for
+	ReasonShape                        // sizes or parameters that do not fit each other, or for which the kernel is not made
 	ReasonHeadDim                      // head dimensions without a kernel
 	ReasonSize                         // a size of zero, or one beyond what the kernel or a grid can count
-	ReasonStride                       // the distance of rows
+	ReasonStride                       // the distance between rows
 	ReasonAlignment                    // of an operand's memory
-	ReasonShared                       // a block would need more shared memory than the device has for one
+	ReasonShared                       // a thread block would need more shared memory than the device allows
 	ReasonSequences                    // packed sequences (cu_seqlens)
-	ReasonLength                       // too few keys to be worth it
+	ReasonLength                       // too few keys for the kernel to be faster
 	ReasonPolicy                       // switched off by the Policy
 	ReasonMissing                      // a library, or a kernel for the op, is not there
 )
@@ -28,7 +28,7 @@ var reasons = [...]string{
 	ReasonSequences: "packed sequences", ReasonLength: "length", ReasonPolicy: "policy", ReasonMissing: "missing",
 }
 
-// String returns the reason in a word or two.
+// String returns the reason in one to two words.
 func (r Reason) String() string {
 	if r < 1 || int(r) >= len(reasons) {
 		return fmt.Sprintf("reason %d", int(r))
@@ -36,8 +36,8 @@ func (r Reason) String() string {
 	return reasons[r]
 }
 
-// Unsupported is the error of a guard that refuses. It alone, found by errors.As, makes a machine try the next
-// implementation.
+// Unsupported is the error of a guard that refuses. A machine finds it by errors.As and tries the next implementation; it
+// does so for no other error.
 type Unsupported struct {
 	Reason Reason
 	Detail string // what was got and what is wanted
@@ -51,7 +51,7 @@ func Refuse(r Reason, format string, args ...any) error {
 // Error returns the reason and the detail.
 func (u *Unsupported) Error() string { return fmt.Sprintf("unsupported %v: %s", u.Reason, u.Detail) }
 
-// Refusal is an implementation that was not taken.
+// Refusal is an implementation that was refused, and why.
 type Refusal struct {
 	Name string
 	Why  *Unsupported
@@ -60,8 +60,8 @@ type Refusal struct {
 // String returns the implementation and the reason.
 func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
-// fallback reports whether what runs instead is second best on this device. It is not if the refused implementation is for another
-// compute capability, is switched off by the user, or is slower at the site's length.
+// fallback reports whether the implementation that runs instead is second best on this device. It is not if the refused one
+// is for another compute capability, is switched off by the user, or is slower at the site's length.
 func (r Refusal) fallback() bool {
 	return r.Why.Reason != ReasonCapability && r.Why.Reason != ReasonPolicy && r.Why.Reason != ReasonLength
 }

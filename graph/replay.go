@@ -9,20 +9,20 @@ import (
 type segment struct {
 	from, to int // steps
 	kernels  bool
-	sums     bool // some steps do not run each time
+	sums     bool // some steps do not run in each run
 
 	recordings [4]recording
 }
 
-// recording is a segment as it was captured.
+// recording is one capture of a segment.
 type recording struct {
 	replay Replay // nil for none
-	moves  int64  // of the machine then
-	solver Solver // whose step is captured behind it, nil for none
+	moves  int64  // the machine's moves at the capture
+	solver Solver // solver whose step was captured after the segment, nil for none
 }
 
-// recording returns the place for the segment in a run that begins sums or adds to them, and is followed by a step of a solver
-// or not: over micro-batches these take turns.
+// recording returns the place for a recording of the segment. There are four: for runs that begin sums and for runs that add
+// to them, each with and without a solver's step after the segment. With micro-batches these take turns.
 func (s *segment) recording(begins, follows bool) *recording {
 	i := 0
 	if begins && s.sums {
@@ -34,7 +34,7 @@ func (s *segment) recording(begins, follows bool) *recording {
 	return &s.recordings[i]
 }
 
-// drop closes all that was captured.
+// drop closes all recordings.
 func (s *segment) drop() error {
 	var errs []error
 	for i := range s.recordings {
@@ -43,7 +43,7 @@ func (s *segment) drop() error {
 	return errors.Join(errs...)
 }
 
-// drop closes what was captured.
+// drop closes the recording, if there is one.
 func (r *recording) drop() error {
 	if r.replay == nil {
 		return nil
@@ -55,8 +55,8 @@ func (r *recording) drop() error {
 
 // addToSegments adds step i to the last segment, or begins one with it.
 func (m *Machine) addToSegments(i int) {
-	kernels, sums := m.steps[i].kernel != nil, m.steps[i].runs != always
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.refreshed {
+	kernels, sums := m.steps[i].kernel != nil, m.steps[i].phase != always
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.weightCasts {
 		last := &m.segments[n-1]
 		last.to, last.sums = i+1, last.sums || sums
 		return
@@ -77,8 +77,8 @@ func (m *Machine) runSegment(s *segment) error {
 		} else if err = k.Prepare(m.stream, &m.work); err == nil {
 			err = k.Launch(m.stream, &m.work)
 		}
-		if err == nil && m.opts.looks() {
-			err = m.look(m.at)
+		if err == nil && m.opts.watchesResults() {
+			err = m.watchResult(m.at)
 		}
 		if err != nil {
 			return err
@@ -92,8 +92,8 @@ func (m *Machine) runSegment(s *segment) error {
 	return nil
 }
 
-// replaySegment records s, with the kernels of solver if it is not nil, where that has not been done for the present
-// addresses, and replays it.
+// replaySegment replays s, with the kernels of solver if it is not nil. It first records them if that has not been done for
+// the present addresses.
 func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	steps := m.steps[s.from:s.to]
 	for _, m.at = range steps {
@@ -101,7 +101,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 			return err
 		}
 	}
-	r := s.recording(m.begins, solver != nil)
+	r := s.recording(m.beginsSums, solver != nil)
 	if r.replay == nil || r.moves != m.moves || r.solver != solver {
 		if err := m.record(s, r, solver); err != nil {
 			return err
@@ -119,7 +119,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	return nil
 }
 
-// record captures s into r.
+// record captures s into r, with the kernels of solver if it is not nil.
 func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
 	if err := r.drop(); err != nil {
 		return err

@@ -17,34 +17,34 @@ import (
 type Plan struct {
 	Device Device
 	Steps  []PlanStep // in the order in which they run
-	Copies G.Nodes    // that are no steps: what reads a copy reads the original
+	Copies G.Nodes    // copies without a step: their readers read the original
 
-	// Unfused says how often a rule would have applied, had the backend an implementation: by its name and the reasons.
+	// Unfused says how often a rule would have applied if the backend had an implementation, by the rule and the reasons.
 	Unfused map[string]int
 
 	Arena     int // bytes of the memory that kernels write their results to
-	ArenaMin  int // the most bytes of it that are in use at once, which no layout can be below
-	Workspace int // bytes beside it that kernels share
-	Inputs    int // bytes of the inputs and constants that steps read, which a device has beside the arena
-	Results   int // bytes of all results of kernels: the arena, were no memory used twice
+	ArenaMin  int // the most bytes of the arena that are in use at once: no layout needs fewer
+	Workspace int // bytes of work memory beside the arena, which kernels share
+	Inputs    int // bytes of the inputs and constants that steps read; on a device they come on top of the arena
+	Results   int // bytes of all results of kernels: the arena, if no memory were used twice
 	Host      int // bytes of all results of ops on the host
 
-	// Parts of Arena that last from run to run: the copies of weights in half precision, and the sums of WithGradSums.
+	// Parts of Arena that last from run to run: the half-precision copies of inputs, and the sums of WithGradSums.
 	HalfCopies, GradSums int
 }
 
-// Memory returns the bytes that a machine needs on its device: Arena, Workspace and Inputs. What the driver takes for itself and
-// what a solver keeps, for AdamW two moments of the size of the weights, come on top, and so does the memory of ops on the host.
+// Memory returns the bytes that a machine needs on its device: Arena, Workspace and Inputs. It does not count the driver's
+// own memory, what a solver keeps (for AdamW two moments of the size of the weights), or the memory of ops on the host.
 func (p Plan) Memory() int { return p.Arena + p.Workspace + p.Inputs }
 
-// NewPlan returns the plan by which NewMachine would run g, and allocates none of its memory: a program can print what a run
-// needs, or refuse it. Inputs need no values.
+// NewPlan returns the plan by which NewMachine would run g, without allocating its memory. So a program can print how much
+// memory a run needs, or refuse the run. Inputs need no values.
 func NewPlan(g *G.ExprGraph, opts ...Option) (_ Plan, err error) {
 	o, err := newOptions(g, opts)
 	if err != nil {
 		return Plan{}, err
 	}
-	if !o.on {
+	if !o.hasBackend {
 		defer func() { err = errors.Join(err, o.backend.Close()) }()
 	}
 	p, err := newPlan(g, o)
@@ -58,24 +58,24 @@ func NewPlan(g *G.ExprGraph, opts ...Option) (_ Plan, err error) {
 type PlanStep struct {
 	Node           *G.Node       // for a cast, the node whose value it casts
 	Op             string        // the name of the op
-	Spec           ops.Spec      // of package ops; nil for an op that is not of it
-	Inputs         []ops.Operand // as they lie in memory
-	Rule           string        // of the fuse pass that made the step, "" for none
+	Spec           ops.Spec      // nil for an op that is not of package ops
+	Inputs         []ops.Operand // types and shapes in memory
+	Rule           string        // the fusion rule that made the step, "" for none
 	Replaces       G.Nodes       // the nodes whose steps it replaces
 	Recomputed     bool          // a step of the forward pass, computed again for the backward pass: see WithRecompute
-	Prologue       bool          // a cast of an input; Machine.RunAndStep leaves it out where the solver's step has made it
-	Implementation string        // of the backend, or "host" for an op that runs by its own Do
+	Prologue       bool          // a cast of an input or a constant; RunAndStep skips it if the solver's step has written the copy
+	Implementation string        // name of the backend's implementation, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
-	Cost           Cost      // of the implementation; zero for an op on the host
-	Refused        []Refusal // implementations that were preferred, and why they were not taken
+	Cost           Cost      // zero for an op on the host
+	Refused        []Refusal // preferred implementations that were refused, and why
 	Runs           int64     // how often it has run, replays included
 }
 
 // PlanOutput is a result of a step.
 type PlanOutput struct {
 	ops.Operand
-	Offset int  // in the arena; -1 for a value in host memory
-	Last   int  // index of the last step that reads it; the number of steps for what is kept
+	Offset int  // bytes from the start of the arena; -1 for a value in host memory
+	Last   int  // index of the last step that reads it; the number of steps if it is kept
 	Kept   bool // whether the node has a value after a run
 }
 
@@ -87,7 +87,7 @@ func (m *Machine) Plan() Plan {
 	return m.report(m.counts)
 }
 
-// report returns the plan for people; counts has how often each step has run.
+// report returns the plan for users; counts has how often each step has run.
 func (p *plan) report(counts []int64) Plan {
 	r := Plan{Device: p.device, Copies: p.copies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
 	for i, s := range p.steps {
@@ -113,7 +113,7 @@ func (p *plan) report(counts []int64) Plan {
 		switch {
 		case (v.kind == fromInput || v.kind == fromConstant) && (v.kernelReads || v.hostReads):
 			r.Inputs += bytes
-		case v.lasts && v.wrt != nil:
+		case v.persists && v.wrt != nil:
 			r.GradSums += bytes
 		}
 	}
@@ -123,8 +123,8 @@ func (p *plan) report(counts []int64) Plan {
 	return r
 }
 
-// Counts returns how often each implementation has run since the machine was made, by its name; under "host" the ops that
-// ran by their own Do, and under "upload" and "download" the copies between host and device.
+// Counts returns how often each implementation has run since the machine was made, by its name. "host" counts the ops that
+// ran by their own Do, "upload" and "download" the copies between host and device.
 func (m *Machine) Counts() map[string]int64 {
 	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
 	for i, n := range m.counts {
@@ -181,7 +181,7 @@ func (s PlanStep) notes() string {
 	return joined(strings.Join(first, "; "), s.Refused)
 }
 
-// joined lists refusals behind what is to be said first.
+// joined lists refusals after first, if first is not empty.
 func joined(first string, refused []Refusal) string {
 	var list []string
 	if first != "" {

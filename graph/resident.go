@@ -14,8 +14,7 @@ import (
 
 var errClosed = errors.New("closed")
 
-// HostValue returns v in host memory: v itself, or a copy of a value of a device, after waiting for the device's queue that
-// it is of.
+// HostValue returns v in host memory: v itself, or a copy of a device value. For a copy it waits for the value's stream.
 func HostValue(v G.Value) (G.Value, error) {
 	if d, ok := v.(remoteValue); ok {
 		return d.HostValue()
@@ -31,11 +30,11 @@ func isRemote(v G.Value) bool {
 	return ok
 }
 
-// Resident is a set of values, such as the weights of a model, in the memory of a backend, for as long as several machines
-// and solvers need them. On a backend whose memory is the host's the values are those that it was made of.
+// Resident is a set of values, such as the weights of a model, in the memory of a backend. Several machines and solvers may
+// use it. On a backend whose memory is the host's, the values are the host values themselves.
 type Resident struct {
 	host, device []G.Value
-	nodes        []*G.Node // of MoveInputs
+	nodes        []*G.Node // the nodes of MoveInputs
 	args         []ops.Arg
 	backend      Backend
 	memory       Memory
@@ -43,7 +42,7 @@ type Resident struct {
 	closed       bool
 }
 
-// NewResident copies host values to b. It must be closed before b is, and after the machines that use it.
+// NewResident copies host values to b. Close it before b, and after the machines that use it.
 func NewResident(b Backend, host []G.Value) (*Resident, error) {
 	r := &Resident{host: host, device: host, backend: b}
 	if value.IsNil(b) {
@@ -93,9 +92,9 @@ func (r *Resident) place(b Backend) (err error) {
 	return nil
 }
 
-// MoveInputs copies the values of inputs, such as the weights of a layer, to b and binds the copies to the nodes, so that
-// machines on b need not upload them in each run and solvers can change them there. Close of what it returns binds the host
-// values again, as they are then: see Download.
+// MoveInputs copies the values of inputs, such as the weights of a layer, to b and binds the copies to the nodes. Machines
+// on b then need no upload in each run, and solvers can change the values there. Close of the result binds the host values
+// again; it does not copy: see Download.
 func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
 	host := make([]G.Value, len(nodes))
 	for i, n := range nodes {
@@ -131,21 +130,21 @@ func (r *Resident) let(values []G.Value) error {
 	return nil
 }
 
-// Values returns the values on the device, in the order of those that they were copied from.
+// Values returns the values on the device, in the order of the host values.
 func (r *Resident) Values() []G.Value { return r.device }
 
-// Upload copies the host values to the device again, after what is under way there. A machine with copies in half precision
-// has to Refresh.
+// Upload copies the host values to the device again, after the work under way there. Then call Refresh of machines with
+// half-precision copies.
 func (r *Resident) Upload() error {
 	return r.copyAll("upload", Stream.Upload)
 }
 
-// Download copies the device's values to the host values that they came from, after what is under way there.
+// Download copies the device's values to the host values, after the work under way there.
 func (r *Resident) Download() error {
 	return r.copyAll("download", func(s Stream, device ops.Arg, host G.Value) error { return s.Download(host, device) })
 }
 
-// copyAll calls copyOne with each value, and waits for the backend before it and after it.
+// copyAll calls copyOne for each value. It waits for the backend before and after.
 func (r *Resident) copyAll(what string, copyOne func(s Stream, device ops.Arg, host G.Value) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -169,7 +168,7 @@ func (r *Resident) copyAll(what string, copyOne func(s Stream, device ops.Arg, h
 	return r.stream.Synchronize()
 }
 
-// Close frees the memory on the device.
+// Close frees the memory on the device. It binds the host values of MoveInputs to their nodes again.
 func (r *Resident) Close() error {
 	errs := []error{r.let(r.host)}
 	r.nodes = nil

@@ -11,12 +11,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// RunAll runs the graph once; it may be called again without Reset. On a device that works asynchronously it may return
-// before the work has ended: an error of that work is returned by a later run or by Synchronize. Once warm it allocates
-// nothing for graphs of this module's ops.
+// RunAll runs the graph once. It may be called again without Reset. On an asynchronous device it may return before the work
+// has ended; a later run or Synchronize then returns the error of that work. Once warm it allocates nothing for graphs of
+// this module's ops.
 func (m *Machine) RunAll() error { return m.runWith(nil, nil) }
 
-// runWith runs the graph and, with a solver, its step. It times the ops if the policy wants so.
+// runWith runs the graph and, if solver is not nil, a step of solver. It times the ops if the policy says so.
 func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 	if m.stream == nil {
 		return errMachineClosed
@@ -53,14 +53,14 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
-	upToDate := m.upToDate && (solver != nil || m.holds) && moves == m.moves
+	upToDate := m.upToDate && (solver != nil || m.allHeld) && moves == m.moves
 	m.upToDate = false
-	var follows Solver // whose step is part of the run
+	var follows Solver // solver, if its step is part of the run
 	if solver != nil && m.warm {
-		if err := m.show(false); err != nil { // where the gradients are going to be
+		if err := m.show(false); err != nil { // bind the gradients to the memory that this run writes
 			return err
 		}
-		if len(m.reads) == 0 && m.inPlace(weights) { // a read that fails must not leave a step behind
+		if len(m.reads) == 0 && m.inPlace(weights) { // a run whose Read fails must not have taken a step
 			if err := solver.Begin(weights); err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err := m.runSegments(upToDate, follows); err != nil {
 		return err
 	}
-	m.begins = false
+	m.beginsSums = false
 	if follows != nil {
 		if err := follows.End(weights); err != nil {
 			return err
@@ -78,30 +78,31 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	}
 	m.at = nil
 	show := func(m *Machine) error { return m.show(true) }
-	for _, f := range [...]func(*Machine) error{show, (*Machine).unbindOthers, (*Machine).bindDuals, (*Machine).answerReads} {
+	for _, f := range [...]func(*Machine) error{show, (*Machine).unbindUnkept, (*Machine).bindDuals, (*Machine).answerReads} {
 		if err := f(m); err != nil {
 			return err
 		}
 	}
-	if solver != nil && follows == nil { // only now have the gradients values that the solver can find
+	if solver != nil && follows == nil { // the gradients have values only now
 		if err := solver.Step(weights); err != nil {
 			return err
 		}
 	}
-	m.begins = solver != nil
-	m.upToDate = m.holds || solver != nil && m.writesCopies(weights)
+	m.beginsSums = solver != nil
+	m.upToDate = m.allHeld || solver != nil && m.writesCopies(weights)
 	m.warm = true
 	return nil
 }
 
-// runSegments runs all steps, but for the casts of weights that are upToDate, and then the kernels of solver, if it is not nil.
+// runSegments runs all steps and then the kernels of solver, if it is not nil. If upToDate, it leaves out the casts of
+// weights.
 func (m *Machine) runSegments(upToDate bool, solver Solver) error {
 	for i := range m.segments {
 		s := &m.segments[i]
 		var err error
 		switch {
-		case upToDate && s.to <= m.refreshed:
-		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.looks():
+		case upToDate && s.to <= m.weightCasts:
+		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watchesResults():
 			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
@@ -121,8 +122,8 @@ func (m *Machine) runSegments(upToDate bool, solver Solver) error {
 	return nil
 }
 
-// runError names the op that failed: the one that a *LaunchError tells, or the one that was running. One of package ops is
-// named as its own errors do.
+// runError adds the op that failed to err: the op of a *LaunchError, or the op that was running. It names an op of package
+// ops as that package's own errors do.
 func (m *Machine) runError(err error) error {
 	if c := (*checkFailure)(nil); errors.As(err, &c) {
 		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", c.node.ID(), c.node.Shape(), c.spec.Name(), c.err)
@@ -164,7 +165,7 @@ func (m *Machine) runOnHost(s *step) error {
 	}
 	defer clear(args)
 	result, err := m.hostMem.do(s, args)
-	for i, v := range s.in { // some ops reshape what they read, such as YOLOv3
+	for i, v := range s.in { // undo it: some ops, such as YOLOv3, reshape their operands
 		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
 			err = errors.Join(err, d.Reshape(v.arg.Shape...))
 		}
@@ -180,7 +181,8 @@ func (m *Machine) runOnHost(s *step) error {
 	if got := (ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
 		return fmt.Errorf("the op returned %v, want %v", got, want)
 	}
-	// An alias of memory that is used again. What is kept must be its own, since solvers write to gradients and weights.
+	// Copy a result in the arena, whose memory is used again, and a kept one that shares memory with an operand: solvers
+	// write to gradients and weights.
 	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hostMem.isLast(s, args) {
 		if v, err = G.CloneValue(v); err != nil {
 			return err
@@ -213,7 +215,7 @@ func overlap(a, b G.Value) bool {
 	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
 }
 
-// download copies what lies on the device alone to the host.
+// download enqueues a copy of a value of the device to its staging value on the host.
 func (m *Machine) download(v *operand) error {
 	s := &m.state[v.id]
 	if s.staging == nil {
@@ -227,7 +229,8 @@ func (m *Machine) download(v *operand) error {
 	return nil
 }
 
-// show gives the kept nodes their values, before a run or after it. A value that is still bound since an earlier run stays.
+// show binds the kept values to their nodes, before or after a run. It leaves what an earlier run has bound if that is still
+// right.
 func (m *Machine) show(after bool) error {
 	wait := false
 	for _, v := range m.kept {
@@ -247,7 +250,7 @@ func (m *Machine) show(after bool) error {
 				continue
 			}
 		} else if v.kind == fromKernel {
-			// A value that has been unbound may come back, with other memory, from the pool of package tensor.
+			// Compare addresses, too: package tensor's pool may use an unbound value again, with other memory.
 			if s.bound != nil && v.node.Value() == s.bound && s.bound.Uintptr() == uintptr(v.arg.Pointer()) {
 				continue
 			}
@@ -264,35 +267,35 @@ func (m *Machine) show(after bool) error {
 	return nil
 }
 
-// unbindOthers takes values of earlier machines from nodes that this one computes and does not keep.
-func (m *Machine) unbindOthers() error {
+// unbindUnkept removes the values that earlier machines have bound to nodes which this machine computes and does not keep.
+func (m *Machine) unbindUnkept() error {
 	bound := false
-	for _, n := range m.others {
+	for _, n := range m.unkept {
 		v := n.Value()
 		if v == nil {
 			continue
 		}
 		bound = true
-		if d, ok := v.(*tensor.Dense); ok { // which UnbindAll would clear for another use
+		if d, ok := v.(*tensor.Dense); ok { // UnbindAll clears the bound tensor for reuse: let it be a clone
 			if err := G.UnsafeLet(n, d.ShallowClone()); err != nil {
 				return fmt.Errorf("%s: %w", describe(n), err)
 			}
 		}
 	}
 	if bound {
-		m.othersOf.UnbindAll()
+		m.unkeptGraph.UnbindAll()
 	}
 	return nil
 }
 
-// hasHostInput reports whether v is the derivative of an input whose value is on the host. Gorgonia's solvers change such a
-// value there and read its derivative there, too.
+// hasHostInput reports whether v is the derivative of an input whose value is on the host. Gorgonia's solvers change the
+// value there, and read the derivative there.
 func (v *operand) hasHostInput() bool {
 	return slices.ContainsFunc(v.wrt, func(n *G.Node) bool { return !isRemote(n.Value()) })
 }
 
-// bindDuals copies the derivatives of inputs to where Grad finds them in inputs that a TapeMachine with
-// gorgonia.BindDualValues has run before.
+// bindDuals copies derivatives to the dual values of inputs. An input has a dual value, which its Grad returns, if a
+// TapeMachine with gorgonia.BindDualValues has run before.
 func (m *Machine) bindDuals() error {
 	for _, d := range m.kept {
 		for _, n := range d.wrt {
@@ -308,7 +311,7 @@ func (m *Machine) bindDuals() error {
 	return nil
 }
 
-// answerReads puts host values into the targets of gorgonia.Read. A value that it made before is used again.
+// answerReads puts host values into the targets of gorgonia.Read. It uses a value of an earlier run again.
 func (m *Machine) answerReads() error {
 	if len(m.reads) == 0 {
 		return nil
@@ -317,26 +320,26 @@ func (m *Machine) answerReads() error {
 		v, s := r.from, &m.state[r.from.id]
 		var err error
 		if v.kind == fromKernel || s.remote {
-			if m.made[i] == nil || *r.into != m.made[i] {
-				m.made[i] = ops.NewValue(v.arg.Operand)
+			if m.readValues[i] == nil || *r.into != m.readValues[i] {
+				m.readValues[i] = ops.NewValue(v.arg.Operand)
 			}
 			m.copies.downloads++
-			err = m.stream.Download(m.made[i], v.arg)
+			err = m.stream.Download(m.readValues[i], v.arg)
 		} else {
-			m.made[i], err = G.CloneValue(s.host)
+			m.readValues[i], err = G.CloneValue(s.host)
 		}
 		if err != nil {
 			return fmt.Errorf("read of %s: %w", v.name, err)
 		}
-		*r.into = m.made[i]
+		*r.into = m.readValues[i]
 	}
 	return m.stream.Synchronize()
 }
 
-// conform returns v in the shape that its node has, where an op has returned the same elements in another one: Gorgonia's
-// ops return one element as a scalar. It returns v itself where that cannot be done.
+// conform returns v in the shape of its node. An op may return the same elements in another shape: Gorgonia's ops return one
+// element as a scalar. If v cannot be reshaped, conform returns v itself.
 func conform(v G.Value, want ops.Operand) G.Value {
-	if slices.Equal(v.Shape(), want.Shape) { // Shape.Eq takes rows and columns for vectors
+	if slices.Equal(v.Shape(), want.Shape) { // Shape.Eq takes a row or a column for a vector
 		return v
 	}
 	var d *tensor.Dense

@@ -12,8 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Solver is a gorgonia.Solver that works in the stream of a Machine, so that RunAndStep can put its step behind a run, in
-// one recording. A step is Begin, Launch and End; Step does all three. It changes each weight in place and writes its
+// Solver is a gorgonia.Solver that works in the stream of a Machine, so that RunAndStep can put its step after a run, in one
+// recording. A step is Begin, Launch and End; Step does all three. A step changes each weight in place and writes its
 // HalfCopy.
 type Solver interface {
 	G.Solver
@@ -21,19 +21,18 @@ type Solver interface {
 	Machine() *Machine
 	// Begin checks the weights and their gradients and prepares the next step. It is never captured, so it may upload.
 	Begin(weights []G.ValueGrad) error
-	// Launch enqueues the kernels of the step. What a capture holds of it is launched again in later steps, each after a
-	// Begin of its own.
+	// Launch enqueues the kernels of the step. A capture of Launch is replayed in later steps, each after a Begin of its own.
 	Launch() error
-	// End counts the step. It returns the step's error where that is known without waiting for the device.
+	// End counts the step. It returns the step's error if this is known without waiting for the device.
 	End(weights []G.ValueGrad) error
 }
 
-// RunAndStep runs the graph and takes a step of s, whose machine is this one: the same as RunAll and s.Step(weights), but
-// with WithCapture both are recorded and replayed as one, and the next call does not cast the weights to half precision
-// again, since the step has written these copies. Where an op on the host computes a gradient, or the graph has a
-// gorgonia.Read, the step comes after the run.
+// RunAndStep runs the graph and takes a step of s, whose Machine must be m. It computes the same as RunAll and
+// s.Step(weights). Under WithCapture it records and replays both as one. The next call does not cast the weights to half
+// precision again, because the step has written these copies. If an op on the host computes a gradient, or the graph has a
+// gorgonia.Read, the step comes after the run and is not recorded.
 //
-// Who changes weights on the device by other means, between two calls, calls RunAll or Refresh.
+// After changing weights on the device by other means, call RunAll or Refresh before the next RunAndStep.
 func (m *Machine) RunAndStep(s Solver, weights []G.ValueGrad) error {
 	if value.IsNil(s) || s.Machine() != m {
 		return errors.New("graph: machine: run and step: the solver is not of this machine")
@@ -41,19 +40,19 @@ func (m *Machine) RunAndStep(s Solver, weights []G.ValueGrad) error {
 	return m.runWith(s, weights)
 }
 
-// Refresh makes the next run read all weights anew. A solver calls it after a step that is not part of RunAndStep.
+// Refresh makes the next run cast all weights to half precision again. A solver calls it after a step that is not part of
+// RunAndStep.
 func (m *Machine) Refresh() { m.upToDate = false }
 
 // Backend returns the backend that the machine runs on.
 func (m *Machine) Backend() Backend { return m.opts.backend }
 
-// Stream returns the queue of the machine's runs, nil once the machine is closed. What a solver enqueues there is in order
-// with the runs.
+// Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the runs.
 func (m *Machine) Stream() Stream { return m.stream }
 
-// HalfCopy returns the copy of the input n in half precision that kernels read in its place; for an input without one an
-// operand without a cell. Its type is that of the machine's activations, the zero value where these are not in half
-// precision.
+// HalfCopy returns the half-precision copy of the input n, which kernels read in place of n. For an input without a copy it
+// returns an operand without a cell. Its type is that of the machine's activations, or the zero value if these are not in
+// half precision.
 func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
 	if m.plan == nil {
 		return ops.Arg{}
@@ -64,8 +63,9 @@ func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
 	return ops.Arg{Operand: ops.Operand{Dtype: m.half}}
 }
 
-// inPlace reports whether a run writes the gradients where they are bound before it. Those of ops on the host, and what a
-// TapeMachine has left in an input to be added to, are known only after it.
+// inPlace reports whether a run writes the gradients to the values that are bound before the run. It does not for a gradient
+// that an op on the host computes, or that a TapeMachine has left in an input to be added to: these are known only after the
+// run.
 func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 	for _, w := range weights {
 		n, ok := w.(*G.Node)
@@ -80,18 +80,18 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 	return true
 }
 
-// writesCopies reports whether a step of weights writes the half-precision copies of all weights.
+// writesCopies reports whether a step that changes weights writes all half-precision copies of the machine's weights.
 func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
-	for _, s := range m.steps[:m.refreshed] {
+	for _, s := range m.steps[:m.weightCasts] {
 		if !slices.Contains(weights, G.ValueGrad(s.node)) {
 			return false
 		}
 	}
-	return m.refreshed > 0
+	return m.weightCasts > 0
 }
 
-// Bind binds the first implementation of the site that b offers and whose guard accepts, for kernels that are not of a
-// graph, such as a solver's. Where there is none it is an error.
+// Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
+// graph, such as a solver's. It returns an error if there is no such implementation.
 func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
 	k, _, refused, err := choose(b, site, in, out)
 	if err == nil && k == nil {
@@ -100,7 +100,7 @@ func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
 	return k, err
 }
 
-// AllocArgs allocates one block of memory of b that holds all operands, each aligned, and points their cells to it.
+// AllocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
 func AllocArgs(b Backend, args []ops.Arg) (Memory, error) {
 	align, end := b.Device().Alignment, 0
 	for _, a := range args {

@@ -56,7 +56,7 @@ func (s scaledSum) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) 
 	return grads, err
 }
 
-// squares is the sum of the squares of x, a scalar, and its negative as a further output.
+// squares is a Spec of two outputs: the sum of the squares of x, a scalar, and the negative of this sum.
 type squares struct{}
 
 func (squares) Name() string { return "squares" }
@@ -96,7 +96,7 @@ func (squaresGrad) Bind(k *cpu.Kernel, in, out []ops.Arg) {
 	})
 }
 
-// refuses is the identity; a negative first element is an error of the run, one above 100 a panic.
+// refuses is the identity. A negative first element is an error of the run, a first element above 100 a panic.
 type refuses struct{}
 
 var errNegative = errors.New("negative")
@@ -121,15 +121,15 @@ func (refuses) Bind(k *cpu.Kernel, in, out []ops.Arg) {
 	})
 }
 
-// unbindable is the identity, and panics in Bind.
+// unbindable is the identity. Its Bind panics.
 type unbindable struct{ refuses }
 
 func (unbindable) Name() string { return "unbindable" }
 
 func (unbindable) Bind(*cpu.Kernel, []ops.Arg, []ops.Arg) { panic("at binding") }
 
-// network is a graph of this module's ops: the three branches of NSA on queries, keys and values that are inputs, and
-// their gradients.
+// network is a graph of this module's ops: the three branches of NSA and their gradients. Queries, keys and values are
+// inputs.
 type network struct {
 	graph *G.ExprGraph
 	in    G.Nodes
@@ -170,7 +170,7 @@ func (n *network) let(t testing.TB, seed uint64) {
 	}
 }
 
-// grad adds the gradients of all inputs.
+// grad adds the gradients with respect to all inputs.
 func (n *network) grad(t testing.TB) *network {
 	t.Helper()
 	testutil.Must(graph.Grad(n.cost, n.in...))(t)

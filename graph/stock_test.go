@@ -21,7 +21,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// operand is an input of a test graph: standard normal values, or uniform ones where lo < hi.
+// operand is an input of a test graph. Its values are standard normal, or uniform if lo < hi.
 type operand struct {
 	name   string
 	shape  []int
@@ -33,7 +33,7 @@ func positive(name string, shape ...int) operand {
 	return operand{name: name, shape: shape, lo: 0.5, hi: 2}
 }
 
-// values are the operand's elements in a run.
+// values returns the operand's elements in a run.
 func (o operand) values(seed uint64) []float64 {
 	n := tensor.Shape(o.shape).TotalSize()
 	if len(o.shape) == 0 {
@@ -57,17 +57,17 @@ func (o operand) value(dt tensor.Dtype, v []float64) G.Value {
 	return tensor.New(tensor.WithShape(o.shape...), tensor.WithBacking(append([]float64(nil), v...)))
 }
 
-// stock is a graph of gorgonia's own ops. None has gradients through Dropout, which divide by p upstream, or both SoftMax and
-// LogSoftMax of one input, whose nodes merge.
+// stock is a graph of Gorgonia's own ops. No graph takes gradients through Dropout, which upstream divides by p, or has both
+// SoftMax and LogSoftMax of one input, because their nodes merge.
 type stock struct {
 	name  string
 	in    []operand
 	build func(in []*G.Node) (*G.Node, error)
-	// wrong says what is wrong with upstream's gradient, if anything: then values alone are compared, and Grad's gradients
-	// if it corrects them.
+	// wrong says what is wrong with upstream's gradient, if anything. Then only values are compared, and Grad's gradients if
+	// corrected is set.
 	wrong     string
 	corrected bool
-	// tape says how TapeMachine goes wrong, where it does: then central differences decide alone.
+	// tape says what is wrong with TapeMachine, if anything. Then only central differences are compared.
 	tape string
 	eval bool // run in evaluation mode
 }
@@ -144,8 +144,8 @@ func gradient(t testing.TB, n *G.Node) []float64 {
 
 var gradients = map[string]func(*G.Node, ...*G.Node) (G.Nodes, error){"Grad": graph.Grad, "gorgonia.Grad": G.Grad}
 
-// test runs the graph on the machine, twice with other inputs: values are those of TapeMachine without gradients, gradients
-// those of central differences.
+// test runs the graph on the machine, twice with other inputs. It compares values with those of TapeMachine without
+// gradients, and gradients with central differences.
 func (c stock) test(t *testing.T) {
 	for name, grad := range gradients {
 		b := c.graph(t)
@@ -161,7 +161,7 @@ func (c stock) test(t *testing.T) {
 			b.let(t, values)
 			require.NoError(t, m.RunAll())
 			require.Equal(t, []int(b.out.Shape()), []int(b.out.Value().Shape()), "shape")
-			counts := m.Counts() // gradients are added up by an op of this module
+			counts := m.Counts() // an op of this module adds up gradients
 			require.EqualValues(t, (run+1)*uint64(len(m.Plan().Steps)), counts["host"]+counts["cpu"])
 			if c.tape == "" {
 				testutil.Within(t, "value", numbers(t, b.out.Value()), c.byTapeMachine(t, values, false)[0], 1e-12)
@@ -204,7 +204,7 @@ func within(t *testing.T, what string, got, want []float64) {
 	}
 }
 
-// byTapeMachine returns the output of the graph and, if asked for, the gradients of its inputs by TapeMachine.
+// byTapeMachine returns the output of the graph and, if withGrads, the gradients of its inputs, computed by TapeMachine.
 func (c stock) byTapeMachine(t testing.TB, values [][]float64, withGrads bool) (results [][]float64) {
 	t.Helper()
 	b := c.graph(t)
@@ -213,7 +213,7 @@ func (c stock) byTapeMachine(t testing.TB, values [][]float64, withGrads bool) (
 	if c.eval {
 		opts = append(opts, G.EvalMode())
 	}
-	if withGrads { // TapeMachine is right only where it has memory of its own for them
+	if withGrads { // TapeMachine needs memory of its own for gradients to be right
 		testutil.Must(G.Grad(b.cost, b.in...))(t)
 		opts = append(opts, G.BindDualValues(b.in...))
 	}
@@ -250,7 +250,7 @@ func (c stock) differences(t testing.TB, values [][]float64) (grads [][]float64)
 }
 
 // BenchmarkStock runs graphs of stock ops with gradients on a Machine and on a TapeMachine: 20 steps of a recurrent network,
-// and 16 slices of a matrix, joined again.
+// and 16 slices of a matrix that are joined again.
 func BenchmarkStock(b *testing.B) {
 	rnn := on("rnn", func(n []*G.Node) (*G.Node, error) {
 		h := n[1]
@@ -291,8 +291,8 @@ func BenchmarkStock(b *testing.B) {
 const onHost = "BatchNormOp batchnormDiffOp GroupNormOp groupNormDiffOp avgPoolOp maxPoolOp maxPoolDiffOp globalAveragePoolOp im2colOp col2imOp " +
 	"upsampleOp upsampleDiffOp byIndicesOp byIndicesOpDiffOp ctcLossOp ctcLossDiffOp dropoutOp sparsemaxOp sparsemaxDiffOp diagFlatOp yoloOp"
 
-// TestGorgoniaOnGPU runs the graphs of TestGorgonia in float32 on a GPU: values and gradients as the CPU has them in float64,
-// no op on the host that has a kernel, and the same bits from a recording and from another run.
+// TestGorgoniaOnGPU runs the graphs of TestGorgonia in float32 on a GPU. Values and gradients are those of the CPU in
+// float64. No op that has a kernel runs on the host. A recording and another run give the same bits.
 func TestGorgoniaOnGPU(t *testing.T) {
 	backend := cudatest.Open(t)
 	log.SetOutput(io.Discard) // GroupNorm prints its gradients
@@ -300,7 +300,7 @@ func TestGorgoniaOnGPU(t *testing.T) {
 	for _, c := range gorgonias() {
 		t.Run(c.name, func(t *testing.T) {
 			values := c.inputs(1)
-			for i, v := range values { // float32 rounds the inputs, not the results
+			for i, v := range values { // float32 holds these inputs exactly, so that only the computation rounds
 				values[i] = testutil.Convert[float64](testutil.Convert[float32](v))
 			}
 			want := c.results(t, tensor.Float64, values)
@@ -320,7 +320,7 @@ func TestGorgoniaOnGPU(t *testing.T) {
 func (c stock) results(t testing.TB, dt tensor.Dtype, values [][]float64, opts ...graph.Option) map[string][]float64 {
 	t.Helper()
 	b := c.graphOf(t, dt)
-	stacked := strings.HasPrefix(c.name, "BatchNormStacked") // the gradient of the first bias is zero but for rounding
+	stacked := strings.HasPrefix(c.name, "BatchNormStacked") // the gradient of the first bias is zero except for rounding
 	withGrads := !stacked && (c.wrong == "" || c.corrected)
 	if withGrads {
 		testutil.Must(graph.Grad(b.cost, b.in...))(t)

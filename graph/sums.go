@@ -10,44 +10,43 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// WithGradSums makes the derivatives of inputs, all that have one if none is named, add up over the machine's runs as
-// gorgonia.BindDualValues does for a TapeMachine: n.Grad is their sum. So the gradient of a large batch is that of smaller ones,
-// RunAll for each but the last, and RunAndStep for that one.
+// WithGradSums makes the derivatives of inputs add up over the machine's runs, as gorgonia.BindDualValues does for a
+// TapeMachine: n.Grad is their sum. Without arguments it applies to all inputs that have a derivative. So several small
+// batches give the gradient of a large one: call RunAll for each but the last, and RunAndStep for the last.
 //
-// A sum begins with the first run, with the one after ZeroGrads and with the one after RunAndStep: that run writes it, the next
-// ones add to it. Gorgonia's solvers set it to zero after their step, which does the same; an AdamW that steps by itself
-// leaves it to ZeroGrads. After a run that fails the sums are undefined until ZeroGrads.
+// A sum begins with the first run, and with the run after ZeroGrads or RunAndStep. That run writes the sum, later runs add
+// to it. Gorgonia's solvers set the sum to zero after their step, with the same effect. AdamW.Step does not: call ZeroGrads
+// after it. After a failed run the sums are undefined until ZeroGrads.
 func WithGradSums(inputs ...*G.Node) Option {
 	return func(o *options) { o.gradSums, o.sums = true, append(o.sums, inputs...) }
 }
 
-// ZeroGrads makes the next run begin the sums of WithGradSums anew. It touches no memory: until that run n.Grad is the sum
-// so far.
+// ZeroGrads makes the next run begin the sums of WithGradSums. It writes no memory: until that run n.Grad is the old sum.
 func (m *Machine) ZeroGrads() error {
 	if m.stream == nil {
 		return errMachineClosed
 	}
-	m.begins = true
+	m.beginsSums = true
 	return nil
 }
 
-// when says in which runs a step runs.
-type when int
+// sumPhase says in which runs a step runs.
+type sumPhase int
 
 const (
-	always       when = iota
-	beginsSum         // in those that begin the sums: it writes a derivative to its sum
-	continuesSum      // in the others: it adds the derivative
+	always       sumPhase = iota
+	beginsSum             // in runs that begin the sums: it writes the derivative to its sum
+	continuesSum          // in all other runs: it adds the derivative to its sum
 )
 
-// leavesOut reports whether the run that is under way leaves s out.
+// leavesOut reports whether the present run leaves s out.
 func (m *Machine) leavesOut(s *step) bool {
-	return s.runs == beginsSum && !m.begins || s.runs == continuesSum && m.begins
+	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums
 }
 
-// sums gives derivatives sums that last over runs, which their nodes show, if o wants so. Right behind the step that computes a
-// derivative one step begins its sum and one continues it: a run takes one of them, so no memory has to be set to zero, and
-// the derivative itself does not live on.
+// sums gives derivatives sums that last from run to run and that their nodes show. After the step that computes a derivative
+// come two steps: one begins the sum, one adds to it. A run takes one of the two. So no memory has to be set to zero, and
+// the derivative itself does not stay in memory.
 func (p *plan) sums(o options) error {
 	if !o.gradSums {
 		return nil
@@ -60,10 +59,10 @@ func (p *plan) sums(o options) error {
 		}
 		found[v.wrt[0]] = true
 		total := p.newOperand(nil, "", fromKernel, v.arg.Operand)
-		total.lasts = true
+		total.persists = true
 		behind[v] = []*step{
-			{node: v.node, spec: ops.AddOp{}, in: []*operand{v}, out: []*operand{total}, runs: beginsSum},
-			{node: v.node, spec: ops.AddOp{}, in: []*operand{total, v}, out: []*operand{total}, runs: continuesSum},
+			{node: v.node, spec: ops.AddOp{}, in: []*operand{v}, out: []*operand{total}, phase: beginsSum},
+			{node: v.node, spec: ops.AddOp{}, in: []*operand{total, v}, out: []*operand{total}, phase: continuesSum},
 		}
 		p.show(v, total)
 	}

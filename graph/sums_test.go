@@ -30,7 +30,7 @@ func modelConfig() tinylm.Config {
 type modelRun struct {
 	config  tinylm.Config
 	backend graph.Backend // nil: the CPU
-	rows    int           // of a step
+	rows    int           // rows of a step
 	batch   int           // rows of a micro-batch
 	options []tinylm.ModelOption
 	graph   []graph.Option
@@ -68,7 +68,7 @@ func (r modelRun) train(t *testing.T) (grads map[string][]float64, all []float64
 			}
 		}
 		m.NextTokens()
-		for j := range m.Targets() { // as many as the place in the step says
+		for j := range m.Targets() { // the number of targets depends on the place of the row in the step
 			if row := i%micro*r.batch + j/c.Context; j%c.Context > 2*row || row == 9 {
 				m.Targets()[j] = -1
 			}
@@ -99,7 +99,7 @@ func (r modelRun) train(t *testing.T) (grads map[string][]float64, all []float64
 	return grads, all
 }
 
-// distance is the norm of the difference of a and b relative to that of b.
+// distance is the norm of a-b divided by the norm of b.
 func distance(a, b []float64) float64 {
 	difference, norm := 0.0, 0.0
 	for i := range b {
@@ -108,8 +108,9 @@ func distance(a, b []float64) float64 {
 	return math.Sqrt(difference / norm)
 }
 
-// TestAccumulationIsOneBatch: four micro-batches of four rows, with targets ignored unevenly, have the gradients of one batch
-// of 16. Their steps have the same bits on the CPU and on a device, recorded or not, and upload nothing but inputs.
+// TestAccumulationIsOneBatch: four micro-batches of four rows have the gradients of one batch of 16 rows, although they
+// ignore different numbers of targets. Their steps have the same bits on the CPU and on a device, recorded or not, and
+// upload nothing but inputs.
 func TestAccumulationIsOneBatch(t *testing.T) {
 	dense := modelConfig()
 	dense.Attention = tinylm.Dense
@@ -138,7 +139,7 @@ func TestAccumulationIsOneBatch(t *testing.T) {
 	}
 }
 
-// TestZeroGrads: a sum begins anew after ZeroGrads and after a step of RunAndStep, also behind recordings.
+// TestZeroGrads: a sum begins again after ZeroGrads and after RunAndStep, also in replays.
 func TestZeroGrads(t *testing.T) {
 	n := newTiny(t)
 	x := newTrainer(t, fakedevice.New(), n.weights, graph.WithCapture(), graph.WithGradSums(n.weights[0]))
@@ -166,7 +167,8 @@ func TestZeroGrads(t *testing.T) {
 	require.ErrorContains(t, x.ZeroGrads(), "closed")
 }
 
-// TestNewPlan: a plan without a machine is that of the machine, takes no memory of the device and tells how much a run will take.
+// TestNewPlan: NewPlan returns the plan of the machine, allocates no memory of the device, and says how much memory a run
+// needs.
 func TestNewPlan(t *testing.T) {
 	for _, c := range []struct {
 		name string

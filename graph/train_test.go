@@ -17,7 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// trainer is a machine whose weights live on its backend, and a solver for them.
+// trainer is a machine with weights on its backend, and a solver for these weights.
 type trainer struct {
 	*graph.Machine
 	solver  *optim.AdamW
@@ -49,7 +49,7 @@ func (x *trainer) close(t *testing.T) {
 	require.NoError(t, errors.Join(x.solver.Close(), x.Machine.Close(), x.moved.Close()))
 }
 
-// TestRunAndStepIsRunAllAndStep: also where ops on the host compute the gradients, on the CPU and on a device.
+// TestRunAndStepIsRunAllAndStep: on the CPU and on a device, with gradients that ops on the host compute.
 func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 	var want []float64
 	for _, b := range []graph.Backend{graph.NewCPU(1), fakedevice.New()} {
@@ -83,8 +83,8 @@ func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 	}
 }
 
-// TestAfterDualValues: gradients that a TapeMachine has added up in inputs are not taken for those of the run, which replace
-// them.
+// TestAfterDualValues: the run of a Machine replaces gradients that a TapeMachine has added up in inputs. A step uses those
+// of the run.
 func TestAfterDualValues(t *testing.T) {
 	train := func(duals, together bool) (all []float64) {
 		n := newTiny(t)
@@ -131,7 +131,7 @@ func TestRunAndStepRefuses(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// randomNet is a small network of ops of this module and of Gorgonia's, drawn by a seed.
+// randomNet is a small random network of ops of this module and of Gorgonia. The seed determines it.
 type randomNet struct {
 	graph   *G.ExprGraph
 	weights G.Nodes
@@ -196,7 +196,7 @@ func newRandomNet(t *testing.T, seed uint64) *randomNet {
 	return n
 }
 
-// train takes four steps and returns the bits of all that there is to see.
+// train takes four steps and returns the bits of everything that a user can see.
 func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts ...graph.Option) (all []float64) {
 	x := newTrainer(t, fakedevice.NewHalf(), n.weights, append(opts, graph.WithPrecision(p), graph.WithKeep(n.loss))...)
 	look := func(v G.Value) { all = append(all, numbers(t, v)...) }
@@ -220,7 +220,8 @@ func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts .
 	return all
 }
 
-// TestRandomNetsTrainAlike: the same bits, whatever is kept, recorded or done at once, in float32 and in half precision.
+// TestRandomNetsTrainAlike: the bits do not depend on which values are kept or on recording, in float32 and in half
+// precision.
 func TestRandomNetsTrainAlike(t *testing.T) {
 	for seed := range uint64(60) {
 		for _, p := range []graph.Precision{graph.F32, graph.BF16} {
@@ -235,11 +236,11 @@ func TestRandomNetsTrainAlike(t *testing.T) {
 	}
 }
 
-// logSolver is a solver that changes nothing and notes what the machine asks of it.
+// logSolver is a solver that changes nothing and logs the calls of the machine.
 type logSolver struct {
 	machine *graph.Machine
 	calls   []string
-	failing string // call that fails
+	failing string // name of the call that fails
 }
 
 var errSolver = errors.New("no step today")
@@ -260,7 +261,7 @@ func (s *logSolver) End(w []G.ValueGrad) error   { return s.call("end") }
 func (s *logSolver) taken() (calls []string)     { calls, s.calls = s.calls, nil; return calls }
 func (s *logSolver) fail(name string) *logSolver { s.failing = name; return s }
 
-// TestSolverOfOnesOwn: a Machine asks of a solver no more than the interface says, and records its Launch once.
+// TestSolverOfOnesOwn: a Machine calls a solver only by the interface Solver, and records its Launch once.
 func TestSolverOfOnesOwn(t *testing.T) {
 	n := newTiny(t)
 	b := fakedevice.New()
@@ -295,7 +296,8 @@ func TestSolverOfOnesOwn(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
-// TestSolverFollowsTheNode: the step writes the copy of the node that it began with, and refuses another one.
+// TestSolverFollowsTheNode: a step writes the half-precision copy of the node that the solver started with, and refuses
+// another node.
 func TestSolverFollowsTheNode(t *testing.T) {
 	n := newTiny(t)
 	x := newTrainer(t, fakedevice.NewHalf(), n.weights, graph.WithPrecision(graph.BF16))
@@ -309,7 +311,7 @@ func TestSolverFollowsTheNode(t *testing.T) {
 	x.close(t)
 }
 
-// TestSaveFromDevice: values on a device are saved, and are not written to.
+// TestSaveFromDevice: values on a device can be saved, but not loaded into.
 func TestSaveFromDevice(t *testing.T) {
 	n := newTiny(t)
 	path := t.TempDir() + "/weights.safetensors"

@@ -10,8 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// updates marks the inputs that a step writes to, see ops.Updating. Their order with other readers would be undefined, and what is
-// written to a copy would be lost, so both are errors.
+// updates marks the inputs that a step writes to, see ops.Updating. Another reader of such an input is an error, because the
+// order would be undefined. Writing to a copy is an error, because the update would be lost.
 func (p *plan) updates() error {
 	for _, s := range p.steps {
 		u, ok := s.spec.(ops.Updating)
@@ -43,7 +43,7 @@ func (p *plan) update(by *step, v *operand) error {
 	return nil
 }
 
-// updatesInPlace returns an error unless v is where a step that updates it writes to v itself.
+// updatesInPlace returns an error unless a step that updates v writes to v itself and not to a copy.
 func (m *Machine) updatesInPlace(v G.Value) error {
 	switch {
 	case m.device.Host && (m.inMemory(v) || hasGaps(v)):

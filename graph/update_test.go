@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// decoding is a graph of one ops.DecodeOp, dense attention over up to 4 tokens.
+// decoding is a graph of one ops.DecodeOp with dense attention over up to 4 tokens.
 type decoding struct {
 	graph    *G.ExprGraph
 	op       ops.DecodeOp
@@ -22,7 +22,7 @@ type decoding struct {
 	rows     []int32
 }
 
-// newDecoding builds it with the cache that cacheOf returns for its size; nil: an input of zeros.
+// newDecoding builds the graph. cacheOf returns the cache for a size; nil means an input of zeros.
 func newDecoding(t *testing.T, cacheOf func(g *G.ExprGraph, n int) *G.Node) *decoding {
 	c := ops.KVCache{KVHeads: 1, KeyDim: 2, ValueDim: 2, Slots: 1, Pages: 1, PageLen: 4}
 	d := &decoding{graph: G.NewGraph(), op: ops.DecodeOp{Cache: c, Base: 10}}
@@ -41,8 +41,8 @@ func newDecoding(t *testing.T, cacheOf func(g *G.ExprGraph, n int) *G.Node) *dec
 	return d
 }
 
-// TestUpdatedInput: an op that writes to an input does so in place, and the next run finds it there, on both machines and on a
-// device.
+// TestUpdatedInput: an op that writes to an input does so in place, and the next run reads the new values: with a Machine,
+// with a TapeMachine and on a device.
 func TestUpdatedInput(t *testing.T) {
 	for name, newVM := range map[string]func(d *decoding) G.VM{
 		"machine": func(d *decoding) G.VM { return testutil.Must(graph.NewMachine(d.graph))(t) },
@@ -74,7 +74,7 @@ func TestUpdatedInput(t *testing.T) {
 	}
 }
 
-// TestUpdatedInputRefuses what would make the update one of a copy, or its order unknown.
+// TestUpdatedInputRefuses graphs that would update a copy, or in which the order of the update and other reads is undefined.
 func TestUpdatedInputRefuses(t *testing.T) {
 	planned := func(d *decoding, opts ...graph.Option) error { return testutil.Err(graph.NewMachine(d.graph, opts...)) }
 	d := newDecoding(t, nil)

@@ -15,40 +15,40 @@ import (
 // WatchDepth is the number of copies that a Watch holds until they are read.
 const WatchDepth = 2
 
-// Watch reads a value on the host while the device goes on: what a run has computed is fetched behind it, and looked at
-// when the next run is under way. It belongs to the goroutine of its machine.
+// Watch reads a value on the host while the device goes on. Fetch copies the result of a run, and Next reads the copy while
+// a later run is under way. It belongs to the goroutine of its machine.
 type Watch struct {
 	name          string
 	arg           ops.Arg
-	cell          cpu.Buf              // of a copy that is read
+	cell          cpu.Buf              // holds the copy that is read
 	ring          [WatchDepth]Readback // copy i is in i % WatchDepth
-	fetched, read int                  // copies so far
+	fetched, read int                  // number of copies so far
 	closed        bool
 }
 
-// newWatch returns a Watch with readbacks by what of makes.
-func newWatch(name string, a ops.Arg, of func(ops.Operand) (Readback, error)) (*Watch, error) {
+// newWatch returns a Watch with readbacks that newReadback makes.
+func newWatch(name string, a ops.Arg, newReadback func(ops.Operand) (Readback, error)) (*Watch, error) {
 	if dt := a.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("watch of %s: type %s, want float32 or float64", name, value.TypeName(dt))
 	}
 	w := &Watch{name: name, arg: a}
 	for i := range w.ring {
 		var err error
-		if w.ring[i], err = of(a.Operand); err != nil {
+		if w.ring[i], err = newReadback(a.Operand); err != nil {
 			return nil, errors.Join(fmt.Errorf("watch of %s: %w", name, err), w.Close())
 		}
 	}
 	return w, nil
 }
 
-// NewWatch returns a Watch of an operand of float32 or float64 that is not of a graph, such as a solver's norm, in the stream
-// s. Its owner closes it before s. The name is for errors.
+// NewWatch returns a Watch of an operand outside of a graph, such as a solver's norm, in the stream s. Its type is float32
+// or float64. Close the Watch before s. Errors contain the name.
 func NewWatch(s Stream, name string, a ops.Arg) (*Watch, error) {
 	return newWatch(name, a, s.NewReadback)
 }
 
-// Watch returns a Watch of a node of float32 or float64 that is computed and has a value after a run. It ends with the
-// machine.
+// Watch returns a Watch of a node of float32 or float64 that is computed and has a value after a run. Closing the machine
+// closes it.
 func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
@@ -69,14 +69,15 @@ func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 	return w, nil
 }
 
-// named puts the name of what is watched before an error. It is to be deferred.
+// named puts the name of what is watched before an error. Use it with defer.
 func (w *Watch) named(err *error) {
 	if *err != nil {
 		*err = fmt.Errorf("graph: watch of %s: %w", w.name, *err)
 	}
 }
 
-// Fetch enqueues a copy of the value that the last run has computed, or is going to. At most two copies may wait to be read.
+// Fetch enqueues a copy of the value of the last run, which may still be running. At most WatchDepth copies may wait to be
+// read.
 func (w *Watch) Fetch() (err error) {
 	defer w.named(&err)
 	switch {
@@ -94,8 +95,7 @@ func (w *Watch) Fetch() (err error) {
 // Waiting returns the number of copies that Next has not returned yet.
 func (w *Watch) Waiting() int { return w.fetched - w.read }
 
-// Next waits for the oldest copy not read yet and returns it as a number: the first element of the value. It allocates
-// nothing.
+// Next waits for the oldest unread copy and returns the first element of the value. It allocates nothing.
 func (w *Watch) Next() (x float64, err error) {
 	defer w.named(&err)
 	switch {
@@ -136,7 +136,7 @@ func (r *hostReadback) Fetch(ops.Arg) (err error) {
 func (r *hostReadback) Value() (G.Value, error) { return r.value, nil }
 func (r *hostReadback) Close() error            { return nil }
 
-// Close ends the watch. Its machine or solver does so too, when it is closed.
+// Close ends the watch. Closing its machine or solver does so, too.
 func (w *Watch) Close() error {
 	w.closed = true
 	var errs []error

@@ -1,5 +1,5 @@
-// Package nn builds layers as Gorgonia graphs: parameters with their first values, the layer of Native Sparse Attention,
-// and files of weights. Builder is what layers and models are written with.
+// Package nn builds layers as Gorgonia graphs: parameters with their first values, the layer of Native Sparse Attention, and
+// files of weights. Layers and models are written with Builder.
 package nn
 
 import (
@@ -12,22 +12,22 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Builder adds a layer or a model to a graph. It keeps the first error, see Err; after one every node that it returns is
-// nil, so that a model is written without checks in between:
+// Builder adds a layer or a model to a graph. It keeps the first error, see Err. After an error all nodes that it returns
+// are nil, so that a model needs no checks in between:
 //
 //	x = b.Node(ops.SiLU(b.Linear(x, "mlp.w1")))
 type Builder struct {
 	graph      *G.ExprGraph
 	params     map[string]Param
 	source     Source
-	shapes     tensor.Dtype // of NewShapeBuilder: the type of nodes without values
+	shapes     tensor.Dtype // set by NewShapeBuilder: the type of parameters without values
 	nodes      map[string]*G.Node
 	learnables G.Nodes
-	linear     []ops.LinearOption // of all layers
+	linear     []ops.LinearOption // options of all layers that are added
 	err        error
 }
 
-// NewBuilder returns a builder for g and the given parameters, whose values src gives. Neither may be nil.
+// NewBuilder returns a builder for g and the given parameters. src gives their values. Neither g nor src may be nil.
 func NewBuilder(g *G.ExprGraph, params []Param, src Source) *Builder {
 	b := &Builder{graph: g, params: make(map[string]Param, len(params)), source: src, nodes: map[string]*G.Node{}}
 	for _, p := range params {
@@ -39,8 +39,8 @@ func NewBuilder(g *G.ExprGraph, params []Param, src Source) *Builder {
 	return b
 }
 
-// NewShapeBuilder returns a builder whose parameters have no values, only shapes and the type dt, float32 or float64: for
-// graphs that are planned and not run (graph.NewPlan).
+// NewShapeBuilder returns a builder whose parameters have shapes and the type dt, float32 or float64, but no values. It is
+// for graphs that are planned and not run (graph.NewPlan).
 func NewShapeBuilder(g *G.ExprGraph, params []Param, dt tensor.Dtype) *Builder {
 	b := NewBuilder(g, params, Values(nil))
 	b.shapes = dt
@@ -60,11 +60,11 @@ func checkType(what string, dt tensor.Dtype) error {
 // Err returns the first error of the builder's calls.
 func (b *Builder) Err() error { return b.err }
 
-// Learnables returns the nodes of the parameters in the order in which they came into the graph, as gorgonia.Grad and
-// solvers want them.
+// Learnables returns the nodes of the parameters, in the order in which they were added to the graph, for gorgonia.Grad and
+// solvers.
 func (b *Builder) Learnables() G.Nodes { return b.learnables }
 
-// Node returns n, which the constructor of an op has returned with err.
+// Node takes what the constructor of an op has returned. It returns n, or nil after an error.
 func (b *Builder) Node(n *G.Node, err error) *G.Node {
 	if b.err == nil {
 		b.err = err
@@ -83,7 +83,7 @@ func (b *Builder) Apply(spec ops.Spec, inputs ...*G.Node) *G.Node {
 	return b.Node(ops.Apply(spec, inputs...))
 }
 
-// Output returns a further output of the op behind n.
+// Output returns a further output of the op of n, see ops.Output.
 func (b *Builder) Output(n *G.Node, index int) *G.Node {
 	if b.err != nil {
 		return nil
@@ -92,8 +92,8 @@ func (b *Builder) Output(n *G.Node, index int) *G.Node {
 }
 
 // Param returns the node of the parameter of the given name. The first call adds it to the graph, with the value that the
-// source gives. A value of another shape is an error, and so is a name that the graph has already: Gorgonia takes inputs of
-// one name, type and shape for one.
+// source gives. A value of another shape is an error. So is a name that a node of the graph has already: Gorgonia merges
+// inputs of one name, type and shape.
 func (b *Builder) Param(name string) *G.Node {
 	if n := b.nodes[name]; n != nil || b.err != nil {
 		return b.Node(n, nil)
@@ -135,7 +135,7 @@ func (b *Builder) newParam(p Param) (*G.Node, error) {
 	return node(v.Dtype(), G.WithValue(v)), nil
 }
 
-// WithLinear gives all linear layers that b adds from now on further options, and returns b.
+// WithLinear adds options to all linear layers that b adds from now on, and returns b.
 func (b *Builder) WithLinear(opts ...ops.LinearOption) *Builder {
 	b.linear = append(b.linear, opts...)
 	return b

@@ -9,14 +9,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Cache is the cache of one attention layer in a graph.
+// Cache is the key/value cache of one attention layer in a graph.
 type Cache struct {
 	ops.KVCache
 	Values *G.Node // [Elements()], an input: Decode and Fill write to it
 	Rows   *G.Node // int32: the tokens and pages of the sequences, see ops.DecodeOp and ops.FillCacheOp
 }
 
-// Cache returns the sizes of a cache of the layer, for slots sequences that share pages of pageLen tokens each.
+// Cache returns the sizes of a cache of the layer. slots is the number of sequences; they share pages of pageLen tokens
+// each.
 func (c NSAConfig) Cache(slots, pages, pageLen int) ops.KVCache {
 	k := ops.KVCache{
 		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen,
@@ -27,15 +28,15 @@ func (c NSAConfig) Cache(slots, pages, pageLen int) ops.KVCache {
 	return k
 }
 
-// Decoded are the nodes of a layer that takes one token of each sequence.
+// Decoded holds the nodes of a layer that decodes one token of each sequence.
 type Decoded struct {
 	Output *G.Node // [B,1,Dim]
 	Blocks *G.Node // int32 [B,1,Hkv,n], the selected blocks, ascending, padded with -1
 	Read   *G.Node // int32 [B,Hkv,3], the keys read by the compressed, the selected and the window branch
 }
 
-// Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output is that of the last
-// token where Apply has the whole sequence.
+// Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output is the one that Apply
+// has for the last token of the whole sequence.
 func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	if l == nil {
 		return d, errors.New("nn: nsa: nil layer")
@@ -66,8 +67,8 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	return d, nil
 }
 
-// Fill stores the keys and values of the whole sequences that ApplyParts has returned p for. It returns the numbers of tokens stored,
-// int32 [R].
+// Fill stores the keys and values of whole sequences in the cache. p is the result of ApplyParts for these sequences. Fill
+// returns the numbers of tokens stored, int32 [R].
 func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 	defer prefix(&err, "nsa: fill")
 	if p.stored == nil {

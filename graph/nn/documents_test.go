@@ -15,7 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// packedLayers are two layers on x [B,S,Dim] and the gradients of sum(y*dy), for documents if there are boundaries.
+// packedLayers holds two layers on x [B,S,Dim] and the gradients of sum(y*dy). With boundaries the rows are packed
+// documents.
 type packedLayers struct {
 	x, dy, cu *tensor.Dense // cu is nil for rows without documents
 	m         *graph.Machine
@@ -23,7 +24,7 @@ type packedLayers struct {
 	wrt       G.Nodes // x, then the parameters
 }
 
-// newPackedLayers gives x of dt and the same weights each time.
+// newPackedLayers uses the same weights each time, and x of type dt.
 func newPackedLayers(t *testing.T, c NSAConfig, dt tensor.Dtype, B, S, most int, opts ...graph.Option) *packedLayers {
 	t.Helper()
 	g, l := G.NewGraph(), &packedLayers{}
@@ -81,7 +82,8 @@ func set(to *tensor.Dense, x []float64) {
 	}
 }
 
-// randomBoundaries returns those of at most `most` documents in rows of S tokens: empty ones, of one token, and longer ones.
+// randomBoundaries returns the boundaries of at most `most` documents in rows of S tokens: empty documents, of one token,
+// and longer.
 func randomBoundaries(r *rand.Rand, B, S, most int) []int32 {
 	for {
 		cu := []int32{0}
@@ -104,8 +106,9 @@ func requireBits(t *testing.T, want, got []float64, what ...any) {
 	}
 }
 
-// TestNSADocuments: in layers of packed documents each has the output and the input gradient of its own run, bit by bit, by one
-// machine for all boundaries, fused or not; the gradients of weights are the sums over the documents. NaN in one reaches no other.
+// TestNSADocuments: each packed document has the output and the input gradient of a run of its own, bit by bit. One machine
+// handles all boundaries, fused or not. The gradients of weights are the sums over the documents. NaN in one document does
+// not reach another.
 func TestNSADocuments(t *testing.T) {
 	const B, S, most = 2, 41, 60
 	mlp := nsaConfig()
@@ -175,7 +178,7 @@ func TestNSADocuments(t *testing.T) {
 	}
 }
 
-// TestNSADocumentsRefuses: wrong boundaries are errors that name the layer, or the boundary.
+// TestNSADocumentsRefuses: wrong boundaries are errors that name the layer or the boundary.
 func TestNSADocumentsRefuses(t *testing.T) {
 	g := G.NewGraph()
 	x := normal(g, "x", 1, 2, 8, nsaConfig().Dim)

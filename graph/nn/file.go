@@ -15,9 +15,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Save writes the values of nodes to path as safetensors, under the names of the nodes, which must differ. Types are
-// float32, float64, int32 and int64, which Load does not read. Values on a device are copied to the host, which waits for
-// it. The file is written aside and renamed.
+// Save writes the values of nodes to path as safetensors, under the names of the nodes, which must differ. It writes
+// float32, float64, int32, and int64, which Load does not read. It copies values on a device to the host, which waits for
+// the device. path is replaced only by a complete file.
 func Save(path string, nodes G.Nodes) (err error) {
 	defer prefix(&err, "save")
 	f := safetensors.File{Tensors: make(map[string]*tensor.Dense, len(nodes))}
@@ -44,17 +44,17 @@ func Save(path string, nodes G.Nodes) (err error) {
 	return f.Write(path)
 }
 
-// prefix names what failed in an error. It is to be deferred.
+// prefix puts what failed before an error. Use it with defer.
 func prefix(err *error, what string) {
 	if *err != nil {
 		*err = fmt.Errorf("nn: %s: %w", what, *err)
 	}
 }
 
-// Load reads a file of Save, or any other safetensors file of these names, into the values of inputs. An input without a value
-// gets one. A tensor of no node is an error: safetensors.Read and Assign take a part of a file. Shapes must be equal; float32
-// and float64 are converted into each other. A value on a device is an error: load before graph.MoveInputs, or call
-// Resident.Upload afterwards. On an error all values are as they were before.
+// Load reads a file of Save, or another safetensors file with these names, into the values of inputs. An input without a
+// value gets one. A tensor without a node is an error: to load a part of a file, use safetensors.Read and Assign. Shapes
+// must be equal; float32 and float64 are converted into each other. A value on a device is an error: load before
+// graph.MoveInputs. After a Load into the host values of a graph.Resident, call its Upload. On an error no value changes.
 func Load(path string, nodes G.Nodes, opts ...safetensors.Option) (err error) {
 	defer prefix(&err, "load "+path)
 	f, err := safetensors.Read(path, opts...)
@@ -96,8 +96,8 @@ func Load(path string, nodes G.Nodes, opts ...safetensors.Option) (err error) {
 	return nil
 }
 
-// Assign writes the elements of src to dst, which is in host memory, row-major and of the same shape. float32 and float64
-// are converted into each other; other types must be the same. On an error dst is as it was before.
+// Assign writes the elements of src to dst, which must be in host memory, row-major and of the same shape. float32 and
+// float64 are converted into each other; any other type must be that of dst. On an error dst does not change.
 func Assign(dst G.Value, src *tensor.Dense) (err error) {
 	defer prefix(&err, "assign")
 	write, err := assignment(dst, src)
@@ -107,7 +107,7 @@ func Assign(dst G.Value, src *tensor.Dense) (err error) {
 	return err
 }
 
-// assignment returns what Assign does after its checks.
+// assignment makes the checks of Assign and returns a function that writes.
 func assignment(dst G.Value, src *tensor.Dense) (write func(), err error) {
 	if value.IsNil(dst) || src == nil {
 		return nil, errors.New("nil value")

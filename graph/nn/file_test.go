@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// inputs are nodes of all types that a file holds, with the given values or none.
+// inputs returns nodes of all types that a file can hold, with the given values or without values.
 func inputs(t testing.TB, values ...G.Value) G.Nodes {
 	g := G.NewGraph()
 	nodes := G.Nodes{
@@ -100,7 +100,7 @@ func TestSaveRefuses(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-// TestLoadRefuses reads files that are wrong in one way; the values stay as they are.
+// TestLoadRefuses reads files with one fault each. The values do not change.
 func TestLoadRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
 	type tensors = map[string]*tensor.Dense
@@ -108,7 +108,7 @@ func TestLoadRefuses(t *testing.T) {
 		name    string
 		change  func(f tensors)
 		message string
-		nan     bool // AllowNaN takes the file
+		nan     bool // AllowNaN accepts the file
 	}{
 		{"missing", func(f tensors) { delete(f, "scalar") }, "no tensor scalar", false},
 		{"extra", func(f tensors) { f["more"] = tensor.New(tensor.WithBacking([]int64{1})) }, "tensor more is of no node", false},

@@ -12,31 +12,31 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Phi is how keys and values of a block are compressed into one.
+// Phi says how the keys and values of a block are compressed into one.
 type Phi string
 
 // The kinds of Phi.
 const (
 	PhiMean Phi = "mean" // the mean of the block
-	PhiMLP  Phi = "mlp"  // an MLP over the block with a position embedding inside it, of its own for keys and values
+	PhiMLP  Phi = "mlp"  // an MLP over the block, with a position embedding inside the block; keys and values have an MLP each
 )
 
-// GateActivation is the last function of the gates' MLP.
+// GateActivation is the last function of the MLP that computes the gates.
 type GateActivation string
 
 // The kinds of GateActivation.
 const (
-	GateSigmoid GateActivation = "sigmoid" // each gate by itself in (0, 1)
+	GateSigmoid GateActivation = "sigmoid" // each gate is in (0, 1)
 	GateSoftmax GateActivation = "softmax" // the three gates of a head sum to 1
 )
 
-// NSAConfig are the sizes of an NSA layer. All of them are required but for those that say what zero means.
+// NSAConfig holds the sizes of an NSA layer. A field is required unless its comment says what zero means.
 type NSAConfig struct {
 	Dim      int // width of the layer's input and output
 	Heads    int // query heads, a multiple of KVHeads
 	KVHeads  int // key/value heads: the groups that share a selection
-	KeyDim   int // of a query and a key; even, since pairs are rotated
-	ValueDim int // of a value
+	KeyDim   int // width of a query and a key; even, because the rotary embedding rotates pairs
+	ValueDim int // width of a value
 
 	ops.Params
 
@@ -46,15 +46,15 @@ type NSAConfig struct {
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
 
-	// NoSelected leaves the selected branch out, with its projections, its gate and the choice of blocks: an ablation. The other
-	// branches are as before, and SelectBlock and TopN have no effect.
+	// NoSelected removes the selected branch, with its projections, its gate and the choice of blocks: an ablation. The other
+	// branches stay the same. SelectBlock and TopN have no effect.
 	NoSelected bool `json:",omitempty"`
 }
 
-// DefaultRoPEBase is the base of the rotary embedding where none is given.
+// DefaultRoPEBase is the base of the rotary embedding if NSAConfig.RoPEBase is 0.
 const DefaultRoPEBase = 10000
 
-// Bounds of what a layer may ask for, so that no product of sizes overflows and no allocation panics.
+// Bounds on sizes, so that no product of sizes overflows and no allocation panics.
 const (
 	maxSize     = 1 << 24 // each of the sizes
 	maxElements = 1 << 40 // elements of a parameter
@@ -68,7 +68,7 @@ func (c NSAConfig) branches() []string {
 	return []string{"cmp", "sel", "win"}
 }
 
-// Validate returns an error that names the sizes that are wrong or do not fit each other.
+// Validate returns an error that names a size that is wrong or does not fit another one.
 func (c NSAConfig) Validate() (err error) {
 	defer prefix(&err, "nsa")
 	for _, s := range []struct {
@@ -114,9 +114,9 @@ func (c NSAConfig) Validate() (err error) {
 	return nil
 }
 
-// LayerParams returns the layer's parameters, their names behind prefix (such as "layers.0.attn."). Weights of linear
-// layers are [out,in]. Projections and compression start from LeCunNormal, position embeddings from Normal(0.02), the
-// gates' weights from XavierUniform and their biases from zero.
+// LayerParams returns the layer's parameters. Their names begin with prefix (such as "layers.0.attn."). Weights of linear
+// layers are [out,in]. First values: projections and compression from LeCunNormal, position embeddings from Normal(0.02),
+// the gates' weights from XavierUniform, the gates' biases zero.
 func (c NSAConfig) LayerParams(prefix string) []Param {
 	linear := func(name string, out, in int) Param {
 		return Param{prefix + name + ".weight", tensor.Shape{out, in}, LeCunNormal(in)}
@@ -154,15 +154,15 @@ type NSA struct {
 	learnables G.Nodes
 }
 
-// NewNSA adds the parameters of a layer to g, with values from src. Their names begin with prefix, which must differ
-// between the layers of a graph, see Builder.Param.
+// NewNSA adds the parameters of a layer to g, with values from src. Their names begin with prefix. Layers of one graph need
+// different prefixes, see Builder.Param.
 func NewNSA(g *G.ExprGraph, prefix string, c NSAConfig, src Source) (*NSA, error) {
 	b := NewBuilder(g, c.LayerParams(prefix), src)
 	return b.NSA(prefix, c), b.err
 }
 
-// NSA adds the parameters of a layer to the graph, which must be among those of b: see NSAConfig.LayerParams. After an
-// error it returns nil, whose Apply is an error.
+// NSA adds the parameters of a layer to the graph. They must be among the parameters of b, see NSAConfig.LayerParams. After
+// an error it returns nil; Apply of a nil layer returns an error.
 func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
 	if b.err == nil {
 		b.err = c.Validate()
@@ -181,18 +181,18 @@ func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
 	return l
 }
 
-// Learnables returns the nodes of the parameters in the order of LayerParams, as gorgonia.Grad and solvers want them.
+// Learnables returns the nodes of the parameters in the order of LayerParams, for gorgonia.Grad and solvers.
 func (l *NSA) Learnables() G.Nodes { return l.learnables }
 
-// NSAParts are the nodes of a layer's output and of what leads to it. They have values after a run of a graph.Machine if
-// it was made with graph.WithKeep of them.
+// NSAParts holds the nodes of a layer's output and of the steps before it. After a run of a graph.Machine they have values
+// if the machine was made with graph.WithKeep of them.
 type NSAParts struct {
 	Output     *G.Node // [B,S,Dim]
 	Gates      *G.Node // [B,S,Hq,3], the weights of the compressed, the selected and the window branch; with NoSelected [B,S,Hq,2]
 	Compressed *G.Node // [B,S,Hq,Dv], the branch's output before its gate
 	Selected   *G.Node // [B,S,Hq,Dv]; with NoSelected nil
 	Window     *G.Node // [B,S,Hq,Dv]
-	Blocks     *G.Node // int32 [B,S,Hkv,n], the selected blocks of each query and group, from its document's first, ascending, padded with -1; with NoSelected nil
+	Blocks     *G.Node // int32 [B,S,Hkv,n], selected blocks of each query and group (0: its document's first), ascending, then -1; with NoSelected nil
 
 	stored G.Nodes // what Fill stores
 }
@@ -204,21 +204,21 @@ type applyOptions struct {
 	cuSeqlens *G.Node
 }
 
-// WithCuSeqlens packs documents into the rows of x, by their boundaries [K+1], int32 or int: see ops.DocumentTable. Each document
-// has the output and the input gradient of its own run. A nil node changes nothing: each row is one document. Layers of a graph
-// that are given the same node share its table.
+// WithCuSeqlens packs documents into the rows of x. cuSeqlens holds their boundaries [K+1], int32 or int: see
+// ops.DocumentTable. Each document has the output and the input gradient of a run of its own. A nil node changes nothing:
+// each row is one document. Layers of a graph that get the same node share its table.
 func WithCuSeqlens(cuSeqlens *G.Node) ApplyOption {
 	return func(o *applyOptions) { o.cuSeqlens = cuSeqlens }
 }
 
-// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first of S, or of a
-// document.
+// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a row
+// or, in packed rows, of a document.
 func (l *NSA) Apply(x *G.Node, opts ...ApplyOption) (*G.Node, error) {
 	p, err := l.ApplyParts(x, opts...)
 	return p.Output, err
 }
 
-// ApplyParts is Apply that returns the inner nodes, too.
+// ApplyParts is Apply, but returns the inner nodes, too.
 func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error) {
 	if l == nil {
 		return p, errors.New("nn: nsa: nil layer")
@@ -237,7 +237,7 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 		}
 		opt(&o)
 	}
-	c, b := l.config, l.builder // the copy's error is of this call alone
+	c, b := l.config, l.builder // b is a copy, so that an error stays in this call
 	documents := ops.WithDocuments(nil)
 	if o.cuSeqlens != nil {
 		documents = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], c.BlockLen, c.Stride)))
@@ -269,8 +269,8 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	return p, nil
 }
 
-// project returns the projections of x [B,S,Dim] before rotation: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv] by the
-// names of the branches.
+// project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and by branch name k [B,S,Hkv,D] and v
+// [B,S,Hkv,Dv].
 func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v map[string]*G.Node) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
 	q, k, v = heads("wq", l.config.Heads), map[string]*G.Node{}, map[string]*G.Node{}
@@ -280,7 +280,7 @@ func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v map[string]*G.Node
 	return q, k, v
 }
 
-// inOrder returns the keys and values of the branches in turn.
+// inOrder returns the keys and values of the branches: key, value, key, value, and so on.
 func (c NSAConfig) inOrder(k, v map[string]*G.Node) (list G.Nodes) {
 	for _, name := range c.branches() {
 		list = append(list, k[name], v[name])
@@ -288,7 +288,7 @@ func (c NSAConfig) inOrder(k, v map[string]*G.Node) (list G.Nodes) {
 	return list
 }
 
-// gates returns the activated gates of x: [B,S,Hq,3], or 2 without the selected branch.
+// gates returns the activated gates of x: [B,S,Hq,3], without the selected branch [B,S,Hq,2].
 func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
 	logits := b.Linear(b.Node(ops.SiLU(b.Linear(x, l.prefix+"gate.w1"))), l.prefix+"gate.w2", ops.WithHeads(l.config.Heads))
 	if l.config.GateActivation == GateSoftmax {

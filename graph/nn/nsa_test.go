@@ -114,8 +114,8 @@ func TestRandomValues(t *testing.T) {
 	}
 }
 
-// TestNSAGradients compares the gradient of every parameter and of the input with central differences. The selection has
-// no gradient: it must be the same at every point that is looked at.
+// TestNSAGradients compares the gradients of all parameters and of the input with central differences. The selection has no
+// gradient: it must be the same at all points that are compared.
 func TestNSAGradients(t *testing.T) {
 	mlp, softmax := nsaConfig(), nsaConfig()
 	mlp.Phi, mlp.PhiHidden = PhiMLP, 3
@@ -127,7 +127,7 @@ func TestNSAGradients(t *testing.T) {
 	}
 }
 
-// layerOn returns a layer of c on x, an input of normal numbers.
+// layerOn returns a layer of c on x, an input of normal random numbers.
 func layerOn(t *testing.T, c NSAConfig, batch, seq int) (x *G.Node, l *NSA, parts NSAParts) {
 	t.Helper()
 	g := G.NewGraph()

@@ -19,10 +19,10 @@ type Param struct {
 	Init  Init
 }
 
-// Init draws an element of a parameter's first value. A nil one fills with zeros.
+// Init draws one element of a parameter's first value. A nil Init means zeros.
 type Init func(r *rand.Rand) float64
 
-// Ones fills with ones: the weight of a norm.
+// Ones sets all elements to one, as for the weight of a norm.
 func Ones() Init { return func(*rand.Rand) float64 { return 1 } }
 
 // Normal draws from the normal distribution of mean 0 and the given standard deviation.
@@ -37,8 +37,8 @@ func XavierUniform(in, out int) Init {
 // LeCunNormal draws from the normal distribution of variance 1/in, which keeps the variance of a linear layer's input.
 func LeCunNormal(in int) Init { return Normal(1 / math.Sqrt(float64(in))) }
 
-// New draws a value of type dt (float32 or float64) for p. The stream depends on seed and on the name alone, so that a
-// parameter's first value does not change when others are added, and float32 is float64 rounded.
+// New draws a value of type dt (float32 or float64) for p. The random numbers depend only on seed and the name, so that a
+// parameter's first value does not change when others are added. The float32 value is the float64 value, rounded.
 func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("nn: parameter %s: type %s, want float32 or float64", p.Name, value.TypeName(dt))
@@ -48,7 +48,7 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 		if d < 1 {
 			return nil, fmt.Errorf("nn: parameter %s: shape %v, want axes of at least 1", p.Name, p.Shape)
 		}
-		if d > math.MaxInt/8/n { // no int counts the bytes
+		if d > math.MaxInt/8/n { // the number of bytes overflows an int
 			return nil, fmt.Errorf("nn: parameter %s: shape %v is too large", p.Name, p.Shape)
 		}
 		n *= d
@@ -73,16 +73,16 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	return v, nil
 }
 
-// Source gives the value of a parameter to the layer that is being built; nil is an error there. The layer's node holds that
-// very tensor: two graphs whose layers got the same tensors share their weights.
+// Source gives the value of a parameter to the layer that is being built, which reports a nil value as an error. The layer's
+// node holds this tensor, not a copy: two graphs whose layers got the same tensors share their weights.
 type Source func(p Param) (*tensor.Dense, error)
 
-// Random is a Source that draws every value from its Init, see Param.New.
+// Random is a Source that draws each value from its Init, see Param.New.
 func Random(dt tensor.Dtype, seed uint64) Source {
 	return func(p Param) (*tensor.Dense, error) { return p.New(dt, seed) }
 }
 
-// Values is a Source of the tensors of m by name.
+// Values is a Source that returns the tensors of m by name.
 func Values(m map[string]*tensor.Dense) Source {
 	return func(p Param) (*tensor.Dense, error) { return m[p.Name], nil }
 }

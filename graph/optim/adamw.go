@@ -1,7 +1,8 @@
-// Package optim trains the weights of a graph: AdamW, Muon for matrices, schedules of the learning rate, and the loss scale of fp16.
+// Package optim trains the weights of a graph: AdamW, Muon for matrices, schedules of the learning rate, and the loss scale
+// of fp16.
 //
-// An AdamW is a gorgonia.Solver for any VM, and a graph.Solver for a graph.Machine, which takes its step in one recording
-// with the run.
+// An AdamW is a gorgonia.Solver for any VM. For a graph.Machine it is also a graph.Solver: the machine can record a run and
+// the step together.
 package optim
 
 import (
@@ -16,35 +17,35 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
-// AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101), after the
-// gradients have been scaled down to a bound of their global norm. A step t, from 1, is, for each weight p and gradient g,
+// AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). The gradients are
+// first scaled down to a bound of their global norm. Step t, counted from 1, is, for each weight p and gradient g,
 //
 //	g = g * min(1, clip / (norm + 1e-6))     norm over the gradients of all weights
 //	m = beta1 m + (1-beta1) g                v = beta2 v + (1-beta2) g²
 //	p = p - lr (m/(1-beta1^t) / (sqrt(v/(1-beta2^t)) + eps) + decay p)
 //
-// Weights of WithMuon take another step with the same gradients, learning rate and decay.
+// Weights of WithMuon take another step, with the same gradients, learning rate and decay.
 //
-// Weights are changed in place; m and v are kept in memory of the solver's backend, in the weights' type. A step
-// allocates nothing once warm. The first step fixes the weights: later ones want the same number, in the same order, of
-// the same names, types and shapes, though their values may have moved.
+// A step changes the weights in place. m and v are in memory of the solver's backend, in the weights' type. A step allocates
+// nothing once warm. The first step fixes the weights: later steps want the same number, in the same order, of the same
+// names, types and shapes. Their values may have moved to other addresses.
 //
-// Gradients stay as they are, but for those that a TapeMachine with gorgonia.BindDualValues adds up over its runs: as
-// Gorgonia's solvers do, a step sets these to zero.
+// A step does not change gradients, with one exception: as Gorgonia's solvers do, it sets gradients to zero that a
+// TapeMachine with gorgonia.BindDualValues adds up over its runs.
 //
-// On a device whose memory is not the host's, a norm that is not finite changes no weight either, but shows in Norm alone, and
-// the step counts until TakeBack.
+// If the norm is not finite, no weight changes. On a device with memory of its own the step then returns no error: only Norm
+// shows it, and the step counts until TakeBack.
 //
 // An AdamW is used by one goroutine at a time.
 type AdamW struct {
 	options adamWOptions
 	closed  bool
-	lr      float64 // of SetLR
-	scale   float64 // of the gradients; 0 is 1
+	lr      float64 // set by SetLR
+	scale   float64 // scale of the gradients; 0 means 1
 	step    int     // steps taken
 
 	plan    *adamWPlan       // nil before the first step
-	pending safetensors.File // from SetState before the first step
+	pending safetensors.File // set by SetState before the first step
 }
 
 // NewAdamW returns a solver that has taken no step.
@@ -77,7 +78,7 @@ func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 	return s, nil
 }
 
-// SetLR sets the learning rate of all steps from now on, in place of a schedule. It allocates nothing.
+// SetLR sets the learning rate of all later steps and removes the schedule. It allocates nothing.
 func (s *AdamW) SetLR(lr float64) (err error) {
 	defer named(&err, "")
 	if err := checkLR(lr); err != nil {
@@ -87,8 +88,8 @@ func (s *AdamW) SetLR(lr float64) (err error) {
 	return nil
 }
 
-// SetGradScale says that the gradients of all steps from now on are scale times too large, as those of ScaledGrad: steps
-// and norms are those of the gradients divided by it. It allocates nothing.
+// SetGradScale says that the gradients of all later steps are too large by the factor scale, as those of graph.ScaledGrad.
+// The solver divides them by scale: steps and norms are those of the divided gradients. It allocates nothing.
 func (s *AdamW) SetGradScale(scale float64) error {
 	if !(scale > 0) || math.IsInf(scale, 1) {
 		return fmt.Errorf("optim: adamw: scale of the gradients is %v, want a number above 0", scale)
@@ -105,16 +106,16 @@ func (s *AdamW) LR() float64 {
 	return s.options.schedule.At(s.step)
 }
 
-// TakeBack uncounts the last step, whose norm was not finite and which therefore has changed nothing. It is for steps on a
-// device, for which the host did not wait: on the CPU Step itself returns the error.
+// TakeBack uncounts the last step, if its norm was not finite and it has therefore changed nothing. It is for steps on a
+// device, for which the host does not wait: on the CPU Step returns the error itself.
 func (s *AdamW) TakeBack() { s.step = max(0, s.step-1) }
 
 // Steps returns the number of steps taken.
 func (s *AdamW) Steps() int { return s.step }
 
-// Step implements gorgonia.Solver. Errors name the weight. Where it returns one the weights are as they were before, and
-// the step does not count: a weight without a value or a gradient, one that is not in the backend's memory, has another
-// shape than before or shares memory with another one, or gradients whose norm is not finite.
+// Step implements gorgonia.Solver. Errors name the weight. After an error the weights are unchanged and the step does not
+// count. Errors are: a weight without a value or a gradient; a weight that is not in the backend's memory, has another shape
+// than before, or shares memory with another one; gradients whose norm is not finite.
 func (s *AdamW) Step(weights []G.ValueGrad) error {
 	if m := s.options.machine; m != nil {
 		defer m.Refresh()
@@ -133,7 +134,7 @@ var _ graph.Solver = (*AdamW)(nil)
 // Machine implements graph.Solver.
 func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
 
-// named puts the solver's name before an error, and what it was doing. It is to be deferred.
+// named puts the solver's name, and what it was doing, before an error. Use it with defer.
 func named(err *error, doing string) {
 	if *err != nil {
 		*err = fmt.Errorf("optim: adamw: %s%w", doing, *err)
@@ -142,8 +143,8 @@ func named(err *error, doing string) {
 
 var errClosed = errors.New("closed")
 
-// Begin implements graph.Solver; its errors are those of Step. The first step makes the plan; where it fails, the next one
-// may be of other weights.
+// Begin implements graph.Solver. Its errors are those of Step. The first step makes the plan; if it fails, the next step may
+// have other weights.
 func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	defer named(&err, "")
 	switch {
@@ -211,8 +212,8 @@ func (s *AdamW) End(weights []G.ValueGrad) (err error) {
 	return nil
 }
 
-// zeroDual sets the gradient of w to zero if it is not what a machine writes anew in each run, but the sum that
-// gorgonia.BindDualValues makes.
+// zeroDual sets the gradient of w to zero if it is a sum of gorgonia.BindDualValues, not a value that a machine writes in
+// each run.
 func zeroDual(w G.ValueGrad) {
 	n, ok := w.(*G.Node)
 	if !ok {
@@ -223,8 +224,8 @@ func zeroDual(w G.ValueGrad) {
 	}
 }
 
-// Norm returns the global norm of the gradients of the last step, before they were clipped; 0 before the first step. On
-// a device that works asynchronously it waits for the step.
+// Norm returns the global norm of the gradients of the last step, before they were clipped; 0 before the first step. On an
+// asynchronous device it waits for the step.
 func (s *AdamW) Norm() (norm float64, err error) {
 	defer named(&err, "norm: ")
 	p := s.plan
@@ -237,8 +238,8 @@ func (s *AdamW) Norm() (norm float64, err error) {
 	return p.normOut.Float64s()[0], nil
 }
 
-// WatchNorm returns a Watch of the global norm of the gradients, float64 (1), for a solver that has taken a step. It ends
-// with the solver.
+// WatchNorm returns a Watch of the global norm of the gradients, float64 (1). The solver must have taken a step. Closing the
+// solver closes the Watch.
 func (s *AdamW) WatchNorm() (w *graph.Watch, err error) {
 	defer named(&err, "")
 	if s.closed || s.plan == nil {
@@ -251,7 +252,7 @@ func (s *AdamW) WatchNorm() (w *graph.Watch, err error) {
 	return w, nil
 }
 
-// Close frees the solver's memory and ends its state. Without it the garbage collector frees the memory of a CPU.
+// Close frees the solver's memory and ends its state. On a CPU the garbage collector does so without Close.
 func (s *AdamW) Close() error {
 	var err error
 	s.closed = true

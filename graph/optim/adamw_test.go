@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// weight is a ValueGrad of the test's own.
+// weight is a ValueGrad that is no node.
 type weight struct {
 	name        string
 	value, grad G.Value
@@ -132,7 +132,7 @@ func TestAdamWOptions(t *testing.T) {
 	require.InDelta(t, testutil.Normal(4, 105)[0]/2, testutil.Floats(t, weights[3].Value().Data())[0], 1e-15)
 }
 
-// TestAdamWRefuses makes steps that are wrong in one way; the weights and the number of steps stay as they were.
+// TestAdamWRefuses makes steps with one fault each. The weights and the number of steps do not change.
 func TestAdamWRefuses(t *testing.T) {
 	none := errors.New("no gradient here")
 	for _, c := range []struct {
@@ -197,7 +197,7 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: the solver is not of NewAdamW")
 }
 
-// TestAdamWSharedMemory: weights that lie within another one's memory, or within a gradient, are refused.
+// TestAdamWSharedMemory: a weight that shares memory with another weight or with a gradient is refused.
 func TestAdamWSharedMemory(t *testing.T) {
 	whole := dense(tensor.Float64, make([]float64, 6), 6)
 	part := func(from, to int) G.Value {
@@ -222,7 +222,7 @@ func TestAdamWSharedMemory(t *testing.T) {
 	}
 }
 
-// TestAdamWOnGorgoniasMachines trains the same weights on a Machine and on TapeMachines, of which one adds up gradients.
+// TestAdamWOnGorgoniasMachines trains the same weights on a Machine and on two TapeMachines; one of these adds up gradients.
 func TestAdamWOnGorgoniasMachines(t *testing.T) {
 	train := func(newVM func(g *G.ExprGraph, wrt G.Nodes) G.VM) []float64 {
 		g := G.NewGraph()
@@ -245,7 +245,7 @@ func TestAdamWOnGorgoniasMachines(t *testing.T) {
 	require.Equal(t, want, train(func(g *G.ExprGraph, wrt G.Nodes) G.VM { return G.NewTapeMachine(g, G.BindDualValues(wrt...)) }))
 }
 
-// TestAdamWState goes on from a saved state, in a new solver and in the old one, to the same bits.
+// TestAdamWState: a new solver and the old one go on from a saved state to the same bits.
 func TestAdamWState(t *testing.T) {
 	for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 		weights := someWeights(dt, 1, 1)
@@ -294,7 +294,7 @@ func TestAdamWState(t *testing.T) {
 	}
 }
 
-// TestAdamWRefusesMoments that no step makes, and leaves the solver's state as it is.
+// TestAdamWRefusesMoments: moments that no step can make are refused, and the solver's state does not change.
 func TestAdamWRefusesMoments(t *testing.T) {
 	for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 		list := []G.ValueGrad{&weight{name: "w", value: dense(dt, []float64{1, 2}, 2), grad: dense(dt, []float64{3, 4}, 2)}}
@@ -337,7 +337,7 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			unused := newAdamW(t)
 			value := testutil.Floats(t, list[0].Value().Data())
 			err := unused.SetState(st)
-			if err == nil { // its tensors are read in the first step
+			if err == nil { // the first step reads the tensors
 				err = unused.Step(list)
 			}
 			require.ErrorContains(t, err, "optim: adamw: state: "+c.want)

@@ -16,10 +16,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// matrices is a rule that takes all matrices but position embeddings.
+// matrices is a rule for all matrices except position embeddings.
 func matrices(name string, shape tensor.Shape) bool { return shape.Dims() == 2 && Decays(name, shape) }
 
-// TestMuonMatchesOracle: of the weights one takes steps of Muon, the others of AdamW.
+// TestMuonMatchesOracle: one weight takes steps of Muon, the others of AdamW.
 func TestMuonMatchesOracle(t *testing.T) {
 	for _, c := range []struct {
 		dt  tensor.Dtype
@@ -50,7 +50,8 @@ func TestMuonMatchesOracle(t *testing.T) {
 	}
 }
 
-// TestMuonState goes on from a saved state to the same bits. One of AdamW does not fit, nor the other way round.
+// TestMuonState: a solver goes on from a saved state to the same bits. A state of AdamW does not fit a solver with Muon, nor
+// the other way round.
 func TestMuonState(t *testing.T) {
 	weights := someWeights(tensor.Float32, 1, 1)
 	s := newAdamW(t, WithMuon(matrices))
@@ -80,7 +81,7 @@ func TestMuonState(t *testing.T) {
 	require.ErrorContains(t, s.SetState(others), "6 tensors, want 7")
 }
 
-// newAdamWAfter returns a solver without Muon that has taken a step of weights.
+// newAdamWAfter returns a solver without Muon that has taken one step of weights.
 func newAdamWAfter(t *testing.T, weights []G.ValueGrad) *AdamW {
 	t.Helper()
 	s := newAdamW(t, WithLR(0))
@@ -93,7 +94,7 @@ func TestMuonRefuses(t *testing.T) {
 	require.EqualError(t, s.Step(someWeights(tensor.Float32, 1, 1)), "optim: adamw: a.bias has shape (150): Muon is for matrices")
 }
 
-// TestMuonOnGorgoniasMachines trains a matrix on a Machine, in one call with its step too, and on a TapeMachine.
+// TestMuonOnGorgoniasMachines trains a matrix on a TapeMachine and on a Machine, there also by RunAndStep.
 func TestMuonOnGorgoniasMachines(t *testing.T) {
 	train := func(newVM func(g *G.ExprGraph) G.VM, atOnce bool) []float64 {
 		g := G.NewGraph()

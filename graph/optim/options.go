@@ -22,39 +22,39 @@ type adamWOptions struct {
 	decay        float64
 	decays       func(name string, shape tensor.Shape) bool
 	clip         float64
-	muon         func(name string, shape tensor.Shape) bool // nil: none
-	machine      *graph.Machine                             // in whose queue the steps run; without WithMachine the solver's own, of an empty graph
+	muon         func(name string, shape tensor.Shape) bool // nil: no weights
+	machine      *graph.Machine                             // the steps run in its stream; without WithMachine the solver's own, of an empty graph
 	shared       bool                                       // WithMachine
 }
 
-// WithLR sets a learning rate for all steps, 1e-3 without it.
+// WithLR sets a learning rate for all steps; the default is 1e-3.
 func WithLR(lr float64) AdamWOption { return WithSchedule(Constant(lr)) }
 
-// WithSchedule sets the learning rate of each step, the first one 0.
+// WithSchedule sets the learning rate of each step. The schedule counts steps from 0.
 func WithSchedule(s Schedule) AdamWOption { return func(o *adamWOptions) { o.schedule = s } }
 
-// WithBetas sets the decay rates of the moments, 0.9 and 0.95 without it.
+// WithBetas sets the decay rates of the moments; the defaults are 0.9 and 0.95.
 func WithBetas(beta1, beta2 float64) AdamWOption {
 	return func(o *adamWOptions) { o.beta1, o.beta2 = beta1, beta2 }
 }
 
-// WithEps sets what is added to the square root of the second moment, 1e-8 without it.
+// WithEps sets the number that is added to the square root of the second moment; the default is 1e-8.
 func WithEps(eps float64) AdamWOption { return func(o *adamWOptions) { o.eps = eps } }
 
-// WithDecay sets the weight decay, 0.1 without it.
+// WithDecay sets the weight decay; the default is 0.1.
 func WithDecay(decay float64) AdamWOption { return func(o *adamWOptions) { o.decay = decay } }
 
-// WithDecayRule sets which weights decay, Decays without it.
+// WithDecayRule sets which weights decay; the default is Decays.
 func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOption {
 	return func(o *adamWOptions) { o.decays = decays }
 }
 
-// WithClip sets the bound of the gradients' global norm, 1 without it; 0 is none.
+// WithClip sets the bound of the gradients' global norm; the default is 1, and 0 means no bound.
 func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip = clip } }
 
-// WithMuon makes the matrices for which rule is true take steps of Muon in place of AdamW's: their momentum m, Nesterov's with a
-// decay rate of 0.95, with its singular values made about 1, times 0.2 sqrt(max(rows, cols)), which is about the size of a step
-// of AdamW. Muon is for the matrices between the layers of a model, not for embeddings and the last layer.
+// WithMuon makes the matrices for which rule is true take steps of Muon instead of AdamW. The step is the momentum m
+// (Nesterov, with a decay rate of 0.95) with its singular values made about 1, times 0.2 sqrt(max(rows, cols)): about the
+// size of a step of AdamW. Muon is for the matrices between the layers of a model, not for embeddings and the last layer.
 // ops.MuonPolynomials has the equations and their sources.
 func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
 	return func(o *adamWOptions) { o.muon = rule }
@@ -63,15 +63,15 @@ func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
 // momentum is the decay rate of Muon's momentum.
 const momentum = 0.95
 
-// WithMachine makes the steps run on the backend of m and in one queue with its runs, so that neither has to wait for the
-// other, and m.RunAndStep takes both at once. The solver must be closed before m. Without it the solver has a CPU backend of
-// its own.
+// WithMachine makes the steps run on the backend of m and in the stream of its runs. So neither has to wait for the other,
+// and m.RunAndStep takes both at once. Close the solver before m. Without this option the solver has a CPU backend of its
+// own.
 func WithMachine(m *graph.Machine) AdamWOption {
 	return func(o *adamWOptions) { o.machine, o.shared = m, true }
 }
 
-// Decays reports whether a weight decays by default: with two or more axes, but for position embeddings, whose names end
-// in ".pe".
+// Decays reports whether a weight decays by default: if it has two or more axes and is no position embedding, whose name
+// ends in ".pe".
 func Decays(name string, shape tensor.Shape) bool {
 	return shape.Dims() >= 2 && !strings.HasSuffix(name, ".pe")
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// adamWPlan is the kernel of AdamW bound to the weights of a solver, with its memory.
+// adamWPlan is the kernel of AdamW, bound to the weights of a solver, with its memory.
 type adamWPlan struct {
 	*adamWOptions
-	backend graph.Backend // of the machine, and so is the stream
+	backend graph.Backend // backend and stream of the machine
 	stream  graph.Stream
-	memory  []graph.Memory // moments, norm and the kernel's work memory; then those of slots
+	memory  []graph.Memory // first the moments, norm and the kernel's work memory; then the memory of slots
 	kernel  graph.Kernel
 	work    cpu.Buf
 	hyper   ops.Arg
@@ -28,8 +28,8 @@ type adamWPlan struct {
 	result  ops.Arg       // the norm
 	normOut *tensor.Dense // the norm on the host
 	slots   []adamWSlot
-	moments []moment // two of each slot, of Muon's one
-	apart   bool     // the weights lie apart from each other and from the gradients, where they are now
+	moments []moment // two of each slot, one of a slot of Muon
+	apart   bool     // at their present addresses no weight overlaps another weight or a gradient
 	watches []*graph.Watch
 }
 
@@ -37,8 +37,8 @@ type adamWPlan struct {
 type adamWSlot struct {
 	name         string
 	weight, grad ops.Arg
-	own          graph.Memory // of the gradient, where an op on the host computes it
-	half         ops.Arg      // the machine's copy in half precision, without memory if there is none
+	own          graph.Memory // memory for a gradient that an op on the host computes
+	half         ops.Arg      // the machine's half-precision copy; without memory if there is none
 }
 
 // start makes a slot for each weight and binds the kernel.
@@ -104,7 +104,7 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 	return p.bind(spec, in, own)
 }
 
-// nameOf returns the name of a weight, or its place where it has none.
+// nameOf returns the name of a weight or, if it has none, a name made of its index.
 func nameOf(w G.ValueGrad, i int) string {
 	if n, ok := w.(G.Namer); ok && n.Name() != "" {
 		return n.Name()
@@ -112,7 +112,7 @@ func nameOf(w G.ValueGrad, i int) string {
 	return fmt.Sprintf("weight %d", i)
 }
 
-// bind binds the kernel and allocates memory for the inputs and outputs that are the solver's own.
+// bind binds the kernel and allocates the memory of own, the solver's own inputs and outputs.
 func (p *adamWPlan) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
 	site := graph.Site{Spec: spec, Out: []ops.Operand{p.result.Operand}}
 	for _, a := range in {
@@ -139,7 +139,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
 	}
 	moved := !p.apart
-	p.apart = false // an error may leave some of them at new addresses
+	p.apart = false // after an error some of them may be at new addresses
 	for i, w := range weights {
 		s := &p.slots[i]
 		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
@@ -183,7 +183,7 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 	return nil
 }
 
-// upload copies a gradient that lies on the host to memory of the solver on the device.
+// upload copies a gradient on the host to memory of the solver on the device.
 func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
 	if s.own == nil {
 		var err error
@@ -196,7 +196,7 @@ func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
 	return p.stream.Upload(s.grad, grad)
 }
 
-// checkApart returns an error if a weight shares memory with another one or with a gradient: the step would change it
+// checkApart returns an error if a weight shares memory with another weight or with a gradient: the step would change it
 // twice, or read what it has changed.
 func (p *adamWPlan) checkApart() error {
 	overlap := func(a, b *cpu.Buf) bool {
@@ -216,7 +216,7 @@ func (p *adamWPlan) checkApart() error {
 	return nil
 }
 
-// adoptInPlace points a cell to the memory of a value that the step changes, which therefore cannot be a copy.
+// adoptInPlace points a cell to the memory of a value. The value cannot be a copy, because the step changes it.
 func (p *adamWPlan) adoptInPlace(a ops.Arg, v G.Value) error {
 	ok, err := p.backend.Adopt(a.Buf, v, a.Operand)
 	switch {
@@ -230,7 +230,7 @@ func (p *adamWPlan) adoptInPlace(a ops.Arg, v G.Value) error {
 	return nil
 }
 
-// prepare uploads the numbers of step t, from 1, and prepares the kernel.
+// prepare uploads the numbers of step t, counted from 1, and prepares the kernel.
 func (p *adamWPlan) prepare(lr, scale float64, t int) error {
 	ops.AdamWHyper{
 		LR: lr, Beta1: p.beta1, Beta2: p.beta2, Eps: p.eps, Decay: p.decay, Clip: p.clip, Scale: scale, Step: t, Momentum: momentum,
@@ -241,7 +241,7 @@ func (p *adamWPlan) prepare(lr, scale float64, t int) error {
 	return p.kernel.Prepare(p.stream, &p.work)
 }
 
-// check returns the error of a norm that is not finite, if the host can read the norm without waiting. It names the first
+// check returns an error if the norm is not finite and the host can read it without waiting. The error names the first
 // weight whose gradient is not finite.
 func (p *adamWPlan) check() error {
 	if !p.backend.Device().Host {
@@ -258,7 +258,7 @@ func (p *adamWPlan) check() error {
 	return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, culprit)
 }
 
-// has reports whether an element of an operand of floats in host memory is bad.
+// has reports whether bad is true for an element of an operand of floats in host memory.
 func has(a ops.Arg, bad func(float64) bool) bool {
 	if a.Dtype == tensor.Float32 {
 		return slices.ContainsFunc(cpu.Slice[float32](a.Buf), func(x float32) bool { return bad(float64(x)) })

@@ -6,27 +6,28 @@ import (
 	"math"
 )
 
-// Schedule gives the learning rate of a step; the first step is 0.
+// Schedule gives the learning rate of each step. Steps count from 0.
 type Schedule interface {
 	At(step int) float64
 }
 
-// Constant is a Schedule of one learning rate.
+// Constant is a Schedule with one learning rate for all steps.
 type Constant float64
 
 // At implements Schedule.
 func (c Constant) At(int) float64 { return float64(c) }
 
-// WarmupCosine is the Schedule that rises linearly to LR over Warmup steps, then follows half a cosine down to LR*Floor
-// at step Total, where it stays. Where all Total steps, or fewer, are warm-up, step Warmup+1 is at LR*Floor.
+// WarmupCosine is a Schedule. The learning rate rises linearly to LR over Warmup steps, then follows half a cosine down to
+// LR*Floor at step Total, and stays there. If Total is not above Warmup, step Warmup+1 is at LR*Floor.
 type WarmupCosine struct {
 	LR     float64 // highest learning rate
 	Warmup int     // steps of warm-up; step Warmup-1 already has LR
 	Total  int     // steps of the whole schedule
-	Floor  float64 // last learning rate over the highest, in [0, 1]
+	Floor  float64 // last learning rate divided by the highest, in [0, 1]
 }
 
-// WarmupLinear is the Schedule that rises as WarmupCosine does, then falls linearly to LR*Floor at step Total, where it stays.
+// WarmupLinear is a Schedule that rises as WarmupCosine does, then falls linearly to LR*Floor at step Total, and stays
+// there.
 type WarmupLinear WarmupCosine
 
 // Validate returns an error that names the value that is out of its range.
@@ -57,7 +58,7 @@ func (w WarmupCosine) At(step int) float64 {
 	return w.at(step, func(x float64) float64 { return 0.5 * (1 + math.Cos(math.Pi*x)) })
 }
 
-// at returns the learning rate of a step; fall goes from 1 at 0 to 0 at 1.
+// at returns the learning rate of a step. fall falls from fall(0) = 1 to fall(1) = 0.
 func (w WarmupCosine) at(step int, fall func(x float64) float64) float64 {
 	if step < w.Warmup {
 		return w.LR * float64(step+1) / float64(w.Warmup)
@@ -66,7 +67,7 @@ func (w WarmupCosine) at(step int, fall func(x float64) float64) float64 {
 	return w.LR * (w.Floor + (1-w.Floor)*fall(x))
 }
 
-// The bounds of a LossScale, and how many good steps let it grow.
+// Bounds of a LossScale, and the number of good steps that double it.
 const (
 	firstLossScale = 1 << 16
 	leastLossScale = 1
@@ -74,10 +75,10 @@ const (
 	goodSteps      = 1000
 )
 
-// LossScale keeps the gradients of fp16 within its range (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2): a step
-// whose gradients overflow changes no weight and halves the scale, and a thousand good steps double it.
+// LossScale keeps the gradients of fp16 within its range (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). A step
+// whose gradients overflow changes no weight and halves the scale; a thousand good steps double it.
 type LossScale struct {
-	value float64 // of the next step
+	value float64 // scale of the next step
 	good  int     // steps since the last change
 }
 
@@ -90,7 +91,7 @@ type lossScaleState struct {
 	Good  int     `json:"good"`
 }
 
-// MarshalJSON and UnmarshalJSON keep a scale in a checkpoint: one that is read goes on as the one that was written.
+// MarshalJSON writes a scale for a checkpoint. The scale that UnmarshalJSON reads behaves as the one that was written.
 func (l *LossScale) MarshalJSON() ([]byte, error) {
 	return json.Marshal(lossScaleState{l.value, l.good})
 }
@@ -110,14 +111,14 @@ func (l *LossScale) UnmarshalJSON(data []byte) error {
 // Value returns the scale of the next step.
 func (l *LossScale) Value() float64 { return l.value }
 
-// Adjust takes note of the norm of the gradients of a step with the given scale, which may be the one before the last. It
-// reports whether they have overflowed where a smaller scale may help: the step has changed nothing, see AdamW.TakeBack.
+// Adjust takes the norm of the gradients of a step that had the given scale; it may be the step before the last. It reports
+// whether the gradients have overflowed and a smaller scale may help. The step has then changed nothing: see AdamW.TakeBack.
 func (l *LossScale) Adjust(norm, scale float64) (skipped bool) {
 	if notFinite(norm) {
 		if scale <= leastLossScale {
 			return false
 		}
-		if scale <= l.value { // no step before this one has made it smaller already
+		if scale <= l.value { // no earlier step has halved it already
 			l.value, l.good = max(leastLossScale, scale/2), 0
 		}
 		return true

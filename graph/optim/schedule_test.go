@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestWarmupLinear: the warm-up and both ends are those of the cosine, and what lies between is on a line.
+// TestWarmupLinear: the warm-up and both ends are those of WarmupCosine, and all points between are on a line.
 func TestWarmupLinear(t *testing.T) {
 	c := WarmupCosine{LR: 2, Warmup: 4, Total: 12, Floor: 0.1}
 	s := WarmupLinear(c)
@@ -75,7 +75,7 @@ func TestLossScale(t *testing.T) {
 	require.False(t, l.Adjust(math.NaN(), 1), "no smaller scale would help")
 }
 
-// TestLossScaleInJSON: a scale that was written and read goes on as the other does.
+// TestLossScaleInJSON: a scale that was written and read behaves as the original.
 func TestLossScaleInJSON(t *testing.T) {
 	one, other := NewLossScale(), new(LossScale)
 	for step := range 5 * goodSteps {

@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// What a state is made of: the number of steps in the metadata, and two tensors for each weight, for one of Muon the first alone.
+// A state has the number of steps in its metadata, and two tensors for each weight; for a weight of Muon only the first one.
 const (
 	stepKey      = "adamw.step"
 	firstPrefix  = "first."
@@ -20,13 +20,14 @@ const (
 
 // moment is a moving average of a weight's gradient or of its square, in the weight's shape and type.
 type moment struct {
-	name string // in a state
+	name string // name of the tensor in a state
 	ops.Arg
 }
 
-// State returns a copy of what another solver needs to go on from here, which File.Write and safetensors.Read keep: the
-// tensors first.w and second.w are the moments of a weight w, of which Muon has the first alone, and adamw.step in the metadata is
-// the number of steps. Before the first step the tensors are those that were set. The options are not part of it.
+// State returns a copy of what another solver needs to go on from here; File.Write and safetensors.Read keep it in a file.
+// The tensors first.w and second.w are the moments of a weight w (only first.w if w is of Muon). The number of steps is
+// adamw.step in the metadata. Before the first step the tensors are those of SetState. The options are not part of the
+// state.
 func (s *AdamW) State() (st safetensors.File, err error) {
 	defer named(&err, "state: ")
 	if s.closed {
@@ -51,9 +52,9 @@ func (s *AdamW) State() (st safetensors.File, err error) {
 // maxSteps is the largest number of steps that a float64 counts exactly.
 const maxSteps = 1 << 53
 
-// SetState makes the solver go on from a state; from the zero value it begins anew. Moments that are not finite, and
-// negative ones of squares, are an error. Before the first step the weights are not known yet: the state's tensors are read
-// in that step, and a state that does not fit them is an error of it. On an error the solver's state is as it was before.
+// SetState makes the solver go on from a state, or start afresh from the zero value. Moments that are not finite are an
+// error, and so are negative averages of squares. Before the first step the weights are not known yet: that step reads the
+// state's tensors, and returns an error if they do not fit the weights. On an error the solver's state does not change.
 func (s *AdamW) SetState(st safetensors.File) (err error) {
 	defer named(&err, "state: ")
 	if s.closed {
@@ -79,8 +80,8 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 	return nil
 }
 
-// restore copies moments after so many steps from the host, after it has checked all of them: numbers that cannot be
-// averages of gradients and of their squares are refused. A state of no steps may have no tensors: the moments are zeros then.
+// restore copies the moments after step steps from the host. It first checks all of them: it refuses numbers that cannot be
+// averages of gradients or of their squares. A state of no steps may have no tensors: its moments are zero.
 func (p *adamWPlan) restore(step int, tensors map[string]*tensor.Dense) error {
 	if step == 0 && len(tensors) == 0 {
 		tensors = map[string]*tensor.Dense{}

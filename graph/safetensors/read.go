@@ -22,10 +22,10 @@ import (
 // Option is an option of Read.
 type Option int
 
-// AllowNaN makes Read take a file with NaN in it, which is an error without it.
+// AllowNaN makes Read accept NaN in a file, which is an error otherwise.
 const AllowNaN Option = 1
 
-// Read reads the file at path. A tensor without elements is an error. Errors name the path and, where one is at fault, the
+// Read reads the file at path. A tensor without elements is an error. Errors name the path and, if one is at fault, the
 // tensor.
 func Read(path string, opts ...Option) (f File, err error) {
 	defer func() {
@@ -69,7 +69,7 @@ func hasNaN(t *tensor.Dense) bool {
 	return false
 }
 
-// Decode reads a file held in memory, which may hold NaN and tensors without elements. The result does not alias data.
+// Decode reads a file in memory. It accepts NaN and tensors without elements. The result does not share memory with data.
 func Decode(data []byte) (File, error) {
 	f, err := decode(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
@@ -78,7 +78,7 @@ func Decode(data []byte) (File, error) {
 	return f, nil
 }
 
-// span is a tensor of the header: what is to be read, and its byte range after the header.
+// span is a tensor of the header: what is to be read, and its range of bytes, counted from the end of the header.
 type span struct {
 	name       string
 	dtype      dtype
@@ -142,8 +142,8 @@ func readHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	return head, nil
 }
 
-// parseHeader returns the metadata and the tensors of the header, each checked by itself: known type, sane shape, a range
-// that begins at or after 0 and has the bytes of the shape.
+// parseHeader returns the metadata and the tensors of the header. It checks each tensor by itself: a known type, a valid
+// shape, and a range that begins at or after 0 and has as many bytes as the shape.
 func parseHeader(head []byte) (metadata map[string]string, spans []span, err error) {
 	header, err := object(head)
 	if err != nil {
@@ -174,7 +174,7 @@ func parseHeader(head []byte) (metadata map[string]string, spans []span, err err
 	return metadata, spans, nil
 }
 
-// object returns the members of a JSON object. A name that appears twice is an error: package json would keep the last.
+// object returns the members of a JSON object. A name that appears twice is an error: package json would keep the last one.
 func object(text []byte) (map[string]json.RawMessage, error) {
 	if !bytes.HasPrefix(text, []byte("{")) {
 		return nil, fmt.Errorf("got %.20q, want an object", text)

@@ -3,9 +3,9 @@
 // (https://github.com/huggingface/safetensors#format). It reads and writes F64, F32, I64 and I32, and reads BF16 and F16 as
 // float32, which holds them exactly. A file with any other type is refused.
 //
-// The whole header is checked before any data is read: no name may appear twice, and ranges must lie in the file, match their
-// shapes, and cover the data without gap or overlap. Data are read and written in pieces: a tensor is in memory once.
-// Errors name the file, where there is one, and the tensor.
+// The whole header is checked before any data is read: each name appears once, and the ranges lie in the file, match their
+// shapes, and cover the data without gap or overlap. Data is read and written in pieces: a tensor is in memory once. Errors
+// name the file, if there is one, and the tensor.
 package safetensors
 
 import (
@@ -24,7 +24,7 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// metadataKey is the entry of the header that holds the metadata and is no tensor.
+// metadataKey is the entry of the header that holds the metadata, not a tensor.
 const metadataKey = "__metadata__"
 
 // maxHeader is the largest header in bytes. The format's reference implementation has the same limit.
@@ -46,7 +46,7 @@ type dtype struct {
 	of   tensor.Dtype // in memory
 }
 
-// dtypes are the element types that are read; the first one of a tensor.Dtype is the one that it is written as.
+// dtypes are the element types that can be read. A tensor.Dtype is written as the first one in the list with this type.
 var dtypes = []dtype{
 	{"F64", 8, tensor.Float64},
 	{"F32", 4, tensor.Float32},
@@ -56,7 +56,7 @@ var dtypes = []dtype{
 	{"I32", 4, tensor.Int32},
 }
 
-// elements returns the elements of a tensor in host memory as a slice, row-major: a view's are copied.
+// elements returns the elements of a tensor in host memory as a slice, row-major. It copies those of a view.
 func elements(t *tensor.Dense) (any, error) {
 	switch {
 	case t == nil:
@@ -83,9 +83,9 @@ func elements(t *tensor.Dense) (any, error) {
 	return nil, fmt.Errorf("type %v, want float64, float32, int64 or int32", t.Dtype())
 }
 
-// Write writes f to path: tensors in the order of their names, the first aligned to 8 bytes, a view as the elements that it
-// shows; a column-major tensor is an error. path holds either what it held before or all of f. The bytes depend on f alone. The error names the path and, where
-// one is at fault, the tensor.
+// Write writes f to path: tensors in the order of their names, the first one aligned to 8 bytes, a view as the elements that
+// it shows. A column-major tensor is an error. At any time path holds either its old content or all of f. The bytes depend
+// on f alone. Errors name the path and, if one is at fault, the tensor.
 func (f File) Write(path string) (err error) {
 	defer func() {
 		if err != nil {
@@ -96,7 +96,7 @@ func (f File) Write(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	// Only a failed write can make encode fail, and after a failed write Close leaves the old file in place.
+	// encode fails only if a write fails. Close then leaves the old file in place.
 	w, err := atomicwriter.New(path, 0o644)
 	if err != nil {
 		return err
@@ -104,8 +104,8 @@ func (f File) Write(path string) (err error) {
 	return errors.Join(encode(w, head, data), w.Close())
 }
 
-// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and its tensors' data in order, each a
-// slice.
+// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and the data of its tensors in order,
+// a slice for each.
 func (f File) header() (head []byte, data []reflect.Value, err error) {
 	for k, v := range f.Metadata {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {

@@ -40,7 +40,7 @@ func raw(header string, n int) []byte {
 }
 
 func TestWriteRead(t *testing.T) {
-	large := make([]float32, 70_001) // more than one piece of reading and of writing
+	large := make([]float32, 70_001) // more than one chunk
 	for i := range large {
 		large[i] = float32(i)
 	}
@@ -63,7 +63,7 @@ func TestWriteRead(t *testing.T) {
 	}
 }
 
-// TestLayout pins the bytes of a file worked out by hand.
+// TestLayout compares the bytes of a file with bytes worked out by hand.
 func TestLayout(t *testing.T) {
 	f := File{
 		Metadata: map[string]string{"k": "v"},
@@ -109,7 +109,7 @@ func TestWriteRefuses(t *testing.T) {
 
 func one(x *tensor.Dense) File { return File{Tensors: map[string]*tensor.Dense{"x": x}} }
 
-// requireOnly checks that dir holds one file of this name and content, and no temporary ones.
+// requireOnly checks that dir holds one file with this name and content, and no temporary files.
 func requireOnly(t *testing.T, dir, name, content string) {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -238,7 +238,7 @@ func TestDecodeTruncated(t *testing.T) {
 	}
 }
 
-// TestDecodeFailingReader checks that an error of the medium surfaces with the tensor's name.
+// TestDecodeFailingReader: an error of the reader comes back with the tensor's name.
 func TestDecodeFailingReader(t *testing.T) {
 	b := encoded(t, one(dense(make([]float64, 4), 4)))
 	_, err := decode(bytes.NewReader(b[:len(b)-3]), int64(len(b)))
@@ -255,7 +255,7 @@ func encoded(t testing.TB, f File) []byte {
 	return b.Bytes()
 }
 
-// FuzzDecode: no input panics, and what decodes also encodes, to a file that decodes to the same.
+// FuzzDecode: no input panics. A file that can be decoded can be encoded, and then decodes to the same content.
 func FuzzDecode(f *testing.F) {
 	good := encoded(f, sample())
 	f.Add(good)
