@@ -57,11 +57,11 @@ func TestOpen(t *testing.T) {
 	require.EqualValues(t, 3, e.Status)
 }
 
-// TestRelativeFolders: the loader looks for names without a slash elsewhere.
+// TestRelativeFolders: paths become absolute, since the loader searches its own folders for a name without a slash.
 func TestRelativeFolders(t *testing.T) { require.True(t, filepath.IsAbs(places(".")[0])) }
 
-// TestAttributes makes descriptors with the library itself, of each version that is there, and sets every attribute. That
-// takes no GPU.
+// TestAttributes makes descriptors with each version of the real library that is installed, and sets every attribute. It needs no
+// GPU.
 func TestAttributes(t *testing.T) {
 	found := false
 	for _, name := range places(os.Getenv(FoldersVariable)) {
@@ -106,7 +106,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// TestOpenRefusesOthers wants a library with the functions.
+// TestOpenRefusesOthers: Open refuses a library without the functions.
 func TestOpenRefusesOthers(t *testing.T) {
 	c, err := sharedlib.Open("libc.so.6")
 	if err != nil {

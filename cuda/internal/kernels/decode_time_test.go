@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// decodeTime is the attention of one layer for one more token of each sequence, bf16, behind S of them.
+// decodeTime is the attention of one layer, in bf16, for one more token of each sequence after S tokens.
 type decodeTime struct {
 	name            string
 	heads, kvHeads  int

@@ -56,11 +56,11 @@ func compiled(t testing.TB) map[string]manifest.Kernel {
 	return all
 }
 
-// sourcesHere returns the .cu files, or skips the test where they are not: outside of the folder of this file.
+// sourcesHere returns the .cu files. It skips the test if they are missing: outside the folder of this file.
 func sourcesHere(t testing.TB) []string {
 	t.Helper()
 	list := testutil.Must(filepath.Glob("*/*.cu"))(t)
-	if !slices.Contains(list, "adamw/adamw.cu") { // a host with test binaries may have those of a folder with tests of its own
+	if !slices.Contains(list, "adamw/adamw.cu") { // a host that has only test binaries may have other .cu files here
 		t.Skip("the sources are not here: the test runs outside of its folder")
 	}
 	return list

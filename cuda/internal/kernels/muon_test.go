@@ -25,7 +25,7 @@ var (
 // muonState is what a step changes and reads, by the names of tensors.
 type muonState struct{ weight, grad, m, v map[string]*ref.Tensor }
 
-// muonName is such that the oracle gives decay to the tensors that have it.
+// muonName returns a name by which the oracle decays the tensor if the step does.
 func muonName(i int) string {
 	if muonSpec.Decay[i] == '0' {
 		return fmt.Sprint(i, ".pe")
