@@ -28,7 +28,7 @@ func WithBlockingLaunches() Option { return driver.WithBlockingLaunches() }
 // Backend is a graph.Backend on a GPU: graph.Machines and their solvers run on it.
 type Backend struct {
 	dev     *driver.Device
-	about   graph.Device
+	device  graph.Device // describes the GPU
 	gpu     kernels.GPU
 	library kernels.Library // computes matrix products; nil without cuBLASLt
 	modules *kernels.Modules
@@ -53,7 +53,7 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	if lt != nil {
 		b.library, library = lt, libraryName+" "+lt.Version()
 	}
-	b.about = graph.Device{
+	b.device = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
 		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment, Half: true,
 	}
@@ -78,7 +78,7 @@ func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
 func (b *Backend) Driver() *driver.Device { return b.dev }
 
 // Device implements graph.Backend.
-func (b *Backend) Device() graph.Device { return b.about }
+func (b *Backend) Device() graph.Device { return b.device }
 
 // Alloc implements graph.Backend. The error is a *NoMemory if too little memory is free.
 func (b *Backend) Alloc(bytes int) (graph.Memory, error) {

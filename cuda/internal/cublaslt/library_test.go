@@ -26,7 +26,7 @@ func TestOpen(t *testing.T) {
 		"libcublasLt.so.13", "libcublasLt.so.12"}
 	fake := newFake(t, drv)
 	var tried []string
-	there := func(names ...string) func(string) (sharedlib.Library, error) {
+	installed := func(names ...string) func(string) (sharedlib.Library, error) {
 		tried = nil
 		return func(name string) (sharedlib.Library, error) {
 			tried = append(tried, name)
@@ -37,12 +37,12 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for i := range places {
-		l := testutil.Must(open(d, dirs, there(places[i:]...)))(t)
+		l := testutil.Must(open(d, dirs, installed(places[i:]...)))(t)
 		require.Equal(t, places[:i+1], tried)
 		require.NoError(t, l.Close())
 	}
 	fake.fails["Create"] = NotInitialized
-	err := testutil.Err(open(d, dirs, there(places[0])))
+	err := testutil.Err(open(d, dirs, installed(places[0])))
 	var missing *Missing
 	require.ErrorAs(t, err, &missing)
 	require.Equal(t, places, tried)
@@ -53,7 +53,7 @@ func TestOpen(t *testing.T) {
 	}
 	fake.fails["Create"] = 3
 	var e *Error
-	require.ErrorAs(t, testutil.Err(open(d, "", there(places...))), &e)
+	require.ErrorAs(t, testutil.Err(open(d, "", installed(places...))), &e)
 	require.EqualValues(t, 3, e.Status)
 }
 

@@ -73,9 +73,9 @@ func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []ada
 		}
 		require.Equal(x.t, first, got, "two runs differ")
 	}
-	each := len(first) / len(tensors)
+	perTensor := len(first) / len(tensors)
 	for i := range tensors {
-		arrays, a := first[each*i:], &tensors[i]
+		arrays, a := first[perTensor*i:], &tensors[i]
 		a.after = [3][]float64{f32.decode(arrays[0]), f32.decode(arrays[2]), f32.decode(arrays[3])}
 		if half {
 			a.half = x.decode(arrays[4])

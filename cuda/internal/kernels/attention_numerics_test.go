@@ -143,8 +143,9 @@ func comparePoison(t *testing.T, dev device, list []stored, positions []int) {
 	}
 }
 
-// checkPoisoned checks the results of all groups, of which the first ones are poisoned. A row of o, lse or dq sees the poison in
-// its own query and in the keys of its mask. A row of dk and dv sees the poison in the queries that have the key in their mask.
+// checkPoisoned checks the results of all groups. The first ones, listed in groups, are poisoned. A row of o, lse or dq sees the
+// poison in its own query and in the keys of its mask. A row of dk and dv sees the poison in the queries that have the key in their
+// mask.
 func (x stored) checkPoisoned(t *testing.T, groups []poisoned, clean, got [5][]byte) {
 	t.Helper()
 	query, keys, _, _ := x.inputs()

@@ -69,8 +69,8 @@ func (p *Plan) WorkBytes() int64 { return p.work + p.scratch }
 // Addresses returns null addresses for an op with n operands. Set fills them in.
 func (p *Plan) Addresses(n int) Addresses { return make(Addresses, firstOperand+n) }
 
-// Set writes to at the addresses of work memory and of the operands. cells are those of the inputs, then of the outputs. It reports
-// whether an address has changed.
+// Set stores the addresses of work memory and of the operands in `at`. cells holds the cells of the inputs, then of the outputs. It
+// reports whether an address has changed.
 func (p *Plan) Set(at Addresses, workAt Ptr, cells []*cpu.Buf) (moved bool) {
 	set := func(i int, a Ptr) {
 		if at[i] != a {

@@ -171,11 +171,11 @@ func TestDecodeLayersTime(t *testing.T) {
 			})
 		}
 		seconds := dev.time(t, 9, steps...)
-		each := ""
+		times := ""
 		for i, s := range seconds[2:] {
-			each += fmt.Sprintf(" %s %.1f", d.names[i], 1e6*s/layers)
+			times += fmt.Sprintf(" %s %.1f", d.names[i], 1e6*s/layers)
 		}
-		fmt.Printf("%d rows: %.2f us a layer, %.2f with overlap, %d launches;%s\n", rows, 1e6*seconds[0]/runs/layers, 1e6*seconds[1]/runs/layers, perLayer, each)
+		fmt.Printf("%d rows: %.2f us a layer, %.2f with overlap, %d launches;%s\n", rows, 1e6*seconds[0]/runs/layers, 1e6*seconds[1]/runs/layers, perLayer, times)
 		require.NoError(t, plain.Close())
 		require.NoError(t, overlapping.Close())
 		dev.reset(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// The tensors of a step: three of one shape, of which the second takes no step of Muon, one with more rows than columns, and one row.
+// The tensors of a step: three of one shape, one with more rows than columns, and one row. The second tensor takes no step of Muon.
 var (
 	muonSpec   = ops.AdamWOp{Decay: "10101", Muon: "10111"}
 	muonShapes = [][]int{{24, 40}, {24, 40}, {24, 40}, {70, 33}, {1, 9}}
@@ -72,9 +72,9 @@ func (x *bench) muon(s muonState) (after muonState, norm float64, half map[strin
 	}
 	after = muonState{weight: map[string]*ref.Tensor{}, m: map[string]*ref.Tensor{}}
 	half = map[string][]float64{}
-	each := op.PerTensor()
+	perTensor := op.PerTensor()
 	for i, shape := range muonShapes {
-		arrays := first[each*i:]
+		arrays := first[perTensor*i:]
 		after.weight[muonName(i)], after.m[muonName(i)] = ref.From(f32.decode(arrays[0]), shape...), ref.From(f32.decode(arrays[2]), shape...)
 		if copies {
 			half[muonName(i)] = x.decode(arrays[4])

@@ -196,18 +196,18 @@ func (t Storage) check(s graph.Site) (Type, error) {
 		if !strings.ContainsRune("tha", rune(letters[i])) {
 			continue
 		}
-		is, err := TypeOf(o.Dtype)
+		typ, err := TypeOf(o.Dtype)
 		if err != nil {
 			return 0, err
 		}
-		if letters[i] == 'a' && is == F32 {
+		if letters[i] == 'a' && typ == F32 {
 			continue
 		}
-		if common >= 0 && is != common {
-			return 0, graph.Refuse(graph.ReasonType, "got operands of %v and %v, want one type", common, is)
+		if common >= 0 && typ != common {
+			return 0, graph.Refuse(graph.ReasonType, "got operands of %v and %v, want one type", common, typ)
 		}
-		if common = is; is == F32 && letters[i] == 'h' {
-			return 0, graph.Refuse(graph.ReasonType, "got %v, want half precision", is)
+		if common = typ; typ == F32 && letters[i] == 'h' {
+			return 0, graph.Refuse(graph.ReasonType, "got %v, want half precision", typ)
 		}
 	}
 	for i, o := range all {
@@ -215,8 +215,8 @@ func (t Storage) check(s graph.Site) (Type, error) {
 		case 'f':
 			ok = o.Dtype == tensor.Float32
 		case 'w':
-			is, err := TypeOf(o.Dtype)
-			ok = err == nil && (is == F32 || is == common || common < 0)
+			typ, err := TypeOf(o.Dtype)
+			ok = err == nil && (typ == F32 || typ == common || common < 0)
 		case 'i', 'd':
 			ok = o.Dtype == tensor.Int32
 		}
@@ -248,16 +248,16 @@ func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype)
 			if i < len(letters) {
 				letter = letters[i]
 			}
-			is := o.Dtype
+			typ := o.Dtype
 			switch {
-			case is != tensor.Float32 && !ops.IsHalf(is):
+			case typ != tensor.Float32 && !ops.IsHalf(typ):
 			case letter == '.' || letter == 'a' && !outputs: // keeps its type
 			case letter == 't' || letter == 'h' || letter == 'a' && !wide:
-				is = half
+				typ = half
 			default:
-				is = tensor.Float32
+				typ = tensor.Float32
 			}
-			types[i] = is
+			types[i] = typ
 		}
 		return types
 	}

@@ -317,8 +317,8 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 	return a.problem.onWarpGroups(shared)
 }
 
-// byBits reports whether rows go through all keys, with a bit for each tile that says whether a row sees it. That is for few blocks
-// of which lists have most. Otherwise rows go by lists: by walks or by pairs.
+// byBits reports whether rows go through all keys, with a bit for each tile that says whether a row sees it. That pays if there are
+// few blocks and a list holds at least half of them. Otherwise rows go by lists: by walks or by pairs.
 func (a selectedProblem) byBits() bool {
 	return !a.packed() && a.piece() == matrixKeys && kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
 }
