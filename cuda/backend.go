@@ -144,7 +144,7 @@ func (b *Backend) Close() error {
 //
 //	cpu      the processor
 //	cuda:N   GPU N
-//	auto     GPU 0, or the processor where there is no GPU that can be used
+//	auto     GPU 0, or the processor if no GPU can be used
 //
 // If auto finds a GPU or a driver that is too old, or a driver that does not start, it uses the processor and logs the reason. Any
 // other failure of a GPU is an error. Describe names the device that was chosen.

@@ -1,6 +1,6 @@
 // Package cuda runs graphs on an NVIDIA GPU: a graph.Backend.
 //
-//	b, err := cuda.Open(0)                                // *Unavailable where there is no GPU to use
+//	b, err := cuda.Open(0)                                // *Unavailable without a usable GPU
 //	m, err := graph.NewMachine(g, graph.WithBackend(b))
 //	err = m.RunAll()                                      // returns before the device has done it
 //	err = m.Synchronize()

@@ -135,8 +135,8 @@ func operandsOf(s graph.PlanStep) []ops.Operand {
 	return list
 }
 
-// mayBeSingle reports whether an op has operands that are float32 beside half precision: sums and what reads them, and
-// gradients of weights.
+// mayBeSingle reports whether an op may have float32 operands in half precision: sums, ops that read sums, and gradients of
+// weights.
 func mayBeSingle(s graph.PlanStep) bool {
 	switch s.Spec.(type) {
 	case ops.SiLUOp, ops.SiLUGradOp, ops.SigmoidOp, ops.SigmoidGradOp, ops.SoftmaxOp, ops.SoftmaxGradOp, ops.RoPEOp,

@@ -56,8 +56,8 @@ func TestOpsOnGPU(t *testing.T) {
 	}
 }
 
-// compareOnGPU holds the results of a graph in float32 to those of the CPU in float64. build returns the names of results, or nil
-// for numbers.
+// compareOnGPU compares the results of a graph in float32 with those of the CPU in float64. build returns the names of results, or
+// nil for numbers.
 func compareOnGPU(t *testing.T, b *cuda.Backend, build func(tensor.Dtype) (*G.ExprGraph, G.Nodes, []string)) {
 	g64, results64, names := build(tensor.Float64)
 	want := oracle(t, g64, results64)
@@ -219,8 +219,8 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 	return g, names, append(results, idx)
 }
 
-// TestGoldensOnGPU holds the kernels of the GPU to every golden in float32: the chosen blocks exactly, all arrays within 1e-5 of
-// their largest magnitude, the same bits in each eager and captured run.
+// TestGoldensOnGPU compares the kernels of the GPU with every golden in float32: the chosen blocks exactly, all arrays within 1e-5
+// of their largest magnitude, the same bits in each eager and captured run.
 func TestGoldensOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	for _, golden := range testutil.Goldens(t, testutil.Ops) {

@@ -83,7 +83,7 @@ type candidate struct {
 // product holds the arguments of cublasLtMatmul, and other data whose address the library gets. It lies on the heap. a and b are
 // the operands of the library, which is column-major.
 type product struct {
-	desc, layoutA, layoutB, layoutC, preference uintptr // c is what the library calls D, the residual its C
+	desc, layoutA, layoutB, layoutC, preference uintptr // c is the library's D, the residual its C
 	a, b, residual, c, work                     uintptr // without a residual, residual is c
 	alpha, beta                                 float32
 	workBytes                                   uintptr

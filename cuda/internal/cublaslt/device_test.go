@@ -202,7 +202,7 @@ func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	require.NoError(t, errors.Join(plan.close(), again.close()))
 }
 
-// replay captures what run enqueues and runs it.
+// replay captures the work that run enqueues, and replays it.
 func replay(s *driver.Stream, run func() error) error {
 	if err := s.BeginCapture(); err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Package cublaslt computes matrix products with NVIDIA's cuBLASLt, which is opened at run time. The build needs neither CUDA nor a
 // C compiler.
 //
-//	lib, err := cublaslt.Open(dev) // *Missing where there is no such library
+//	lib, err := cublaslt.Open(dev) // *Missing without such a library
 //	plan, err := lib.Prepare(kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: m, N: n, K: k, TransB: true})
 //	err = plan.Run(stream, &driver.Launched{Op: "linear"}, kernels.ProductAddresses{A: x, B: w, C: y, Work: work}) // of plan.WorkBytes()
 //

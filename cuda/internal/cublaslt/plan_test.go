@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestLayoutsMatchTheHeader holds the structs to the sizes of cublasLt.h.
+// TestLayoutsMatchTheHeader: the structs have the sizes of cublasLt.h.
 func TestLayoutsMatchTheHeader(t *testing.T) {
 	var c candidate
 	require.Equal(t, [5]uintptr{96, 64, 64, 72, 76}, [5]uintptr{unsafe.Sizeof(c), unsafe.Sizeof(c.algo),

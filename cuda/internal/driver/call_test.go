@@ -185,7 +185,7 @@ func TestEnqueueNamesFaults(t *testing.T) {
 			fault := as[*driver.Fault](t, err)
 			require.ErrorContains(t, err, c.want)
 			require.ErrorIs(t, s.Enqueue(&driver.Launched{Op: "product"}, fine), fault)
-			_ = d.Close() // reports what the fault has reached
+			_ = d.Close() // reports the leaks
 		})
 	}
 }

@@ -137,7 +137,7 @@ func testOutOfMemory(t *testing.T, d *driver.Device) {
 	require.Positive(t, none.Free)
 	require.GreaterOrEqual(t, none.Total, none.Free)
 	require.ErrorContains(t, err, "asked for 65536.00 GiB")
-	alloc(t, d, 16) // the device goes on
+	alloc(t, d, 16) // the device still works
 }
 
 func testMemoryUsed(t *testing.T, d *driver.Device) {

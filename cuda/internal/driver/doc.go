@@ -1,7 +1,7 @@
 // Package driver drives NVIDIA GPUs through the CUDA driver library, which is opened at run time: devices, memory, streams,
 // kernels, captured graphs. The build needs neither CUDA nor a C compiler.
 //
-//	dev, err := driver.Open(0)         // *Unavailable where there is no GPU to use
+//	dev, err := driver.Open(0)         // *Unavailable without a usable GPU
 //	mod, err := dev.LoadModule(ptx)    // or a fat binary
 //	f, err := mod.Function("vector_add")
 //	s, err := dev.NewStream()

@@ -77,7 +77,7 @@ func (e *NoMemory) Error() string {
 
 // Launched describes a launch, to name it when the device fails.
 type Launched struct {
-	Op     string      // what the kernel was launched for, as given to Prepare
+	Op     string      // the op that the kernel runs for, as given to Prepare
 	Kernel string      // its name in the module; empty for a copy, a fill or a captured graph
 	Owner  any         // set by the caller; this package only keeps it
 	Parts  []*Launched // the launches of a captured graph

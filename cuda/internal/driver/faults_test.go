@@ -173,7 +173,7 @@ func TestFailedCapture(t *testing.T) {
 	}
 }
 
-// TestCloseReportsLeaks counts what was not freed, and frees it.
+// TestCloseReportsLeaks: Close counts the objects that were not freed, and frees them.
 func TestCloseReportsLeaks(t *testing.T) {
 	d, drv := openFake(t)
 	testutil.Must(d.Alloc(1 << 20))(t)

@@ -29,7 +29,7 @@ func TestAttentionChoice(t *testing.T) {
 		D, Dv          int
 		gpu            kernels.GPU
 		block          int
-		span, selected string // what the names of the kernels have; "" is none of a matrix unit
+		span, selected string // parts of the kernels' names; "" for no kernel on matrix units
 		reason         graph.Reason
 	}{
 		{"base", kernels.BF16, 64, 64, large, 64, "_mma64_bf16", "_mma64_bf16", 0},
@@ -138,7 +138,7 @@ func TestAttentionOnWarpGroups(t *testing.T) {
 		typ    kernels.Type
 		D, Dv  int
 		gpu    kernels.GPU
-		kernel string // "" where it is refused
+		kernel string // "" if it is refused
 		grid   int
 		reason graph.Reason
 	}{
@@ -184,7 +184,7 @@ func TestGradientOnWarpGroups(t *testing.T) {
 		typ     kernels.Type
 		S, T, D int // Dv is D, or 128 if D is larger
 		gpu     kernels.GPU
-		want    []launch // none where it is refused
+		want    []launch // none if it is refused
 		reason  graph.Reason
 	}{
 		{short, kernels.BF16, 300, 300, 64, few, []launch{{"span_dq_wgmma64_bf16", 5}, {"span_dkv_wgmma64_bf16", 4 * 3}}, 0},
@@ -286,7 +286,7 @@ func TestSelectedOnWarpGroups(t *testing.T) {
 	for _, c := range []struct {
 		B, S, Hq, Hkv, D, block, n int
 		gpu                        kernels.GPU
-		kernels                    []string // that make products; none where it is refused
+		kernels                    []string // that make products; none if it is refused
 		launches                   int      // of each
 		reason                     graph.Reason
 	}{

@@ -30,7 +30,7 @@ type arrangement int
 const (
 	aligned arrangement = iota
 	skewed              // off their alignment by one element
-	mixed               // every second input is float32 where a row takes float32 beside half precision
+	mixed               // every second input is float32 if a row takes both float32 and half precision
 )
 
 // stored is a case with its arrays in a type, and with the expected results.
@@ -48,7 +48,7 @@ type result struct {
 	name  string
 	array int // of the plan
 	want  *ref.Tensor
-	naive *ref.Tensor // of the naive implementation; nil where the tolerance does not come from it
+	naive *ref.Tensor // of the naive implementation; nil if the tolerance does not come from it
 	tol   float64
 }
 
@@ -63,7 +63,7 @@ func (x stored) spec() ops.Spec {
 }
 
 // store puts the arrays of a case into a type. Arrays that are off their alignment have gradients of weights in the type, too;
-// others have them in float32, as graphs do. ok is false where an op has no kernels.
+// others have them in float32, as graphs do. ok is false if an op has no kernels.
 func store(t testing.TB, c opcases.Case, s storage, as arrangement) (x stored, ok bool) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)

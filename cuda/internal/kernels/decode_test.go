@@ -34,7 +34,7 @@ func decodingCache(c opcases.Decoding, s storage) ops.KVCache {
 
 func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen - 1) / c.Cache.PageLen }
 
-// decodingOp returns the op of a case with the shapes of its inputs, which lie in a type.
+// decodingOp returns the op of a case, and its site with inputs in a type.
 func decodingOp(t testing.TB, c opcases.Decoding, s storage) (op ops.DecodeOp, site graph.Site) {
 	k, dt := decodingCache(c, s), dtypes[s.Type]
 	op = ops.DecodeOp{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}

@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestBinariesAreCurrent holds the embedded fat binaries to the sources in the folders here.
+// TestBinariesAreCurrent: the embedded fat binaries are made from the sources in the folders here.
 func TestBinariesAreCurrent(t *testing.T) {
 	sources := sourcesHere(t)
 	m := readManifest(t)
@@ -33,7 +33,7 @@ func TestBinariesAreCurrent(t *testing.T) {
 	assert.Len(t, testutil.Must(filepath.Glob("*/*.fatbin"))(t), len(sources), "fat binaries")
 }
 
-// TestKernelsDoNotSpill holds every kernel to its registers.
+// TestKernelsDoNotSpill: no kernel spills registers to memory.
 func TestKernelsDoNotSpill(t *testing.T) {
 	for name, k := range compiled(t) {
 		assert.NotEmpty(t, k.Registers, name)

@@ -22,7 +22,7 @@ var (
 	muonShapes = [][]int{{24, 40}, {24, 40}, {24, 40}, {70, 33}, {1, 9}}
 )
 
-// muonState is what a step changes and reads, by the names of tensors.
+// muonState holds the arrays that a step reads and changes, by the names of tensors.
 type muonState struct{ weight, grad, m, v map[string]*ref.Tensor }
 
 // muonName returns a name by which the oracle decays the tensor if the step does.
@@ -33,7 +33,7 @@ func muonName(i int) string {
 	return fmt.Sprint(i)
 }
 
-// muon runs one step twice from s, and returns what it makes of s, the norm and the weights in half precision.
+// muon runs one step twice from s. It returns the state after a step, the norm, and the weights in half precision.
 func (x *bench) muon(s muonState) (after muonState, norm float64, half map[string][]float64) {
 	defer x.dev.reset(x.t)
 	hyper := make([]float64, ops.AdamWHyperLen)
@@ -83,7 +83,7 @@ func (x *bench) muon(s muonState) (after muonState, norm float64, half map[strin
 	return after, math.Float64frombits(binary.LittleEndian.Uint64(first[len(first)-1])), half
 }
 
-// newMuonState draws what a step begins with.
+// newMuonState draws the state before a step.
 func (x *bench) newMuonState() muonState {
 	s := muonState{map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}}
 	for i, shape := range muonShapes {

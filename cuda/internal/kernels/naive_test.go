@@ -97,7 +97,7 @@ func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcas
 	return outputs
 }
 
-// naiveAttention rounds o, p, the scores' gradients and what they are made of.
+// naiveAttention rounds o, p, the gradients of the scores, and the arrays from which it computes them.
 func naiveAttention(s storage, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, dk, dv *ref.Tensor) {
 	o, lse := ref.Attention(q, k, v, mask)
 	B, S, Hq, h := q.Shape[0], q.Shape[1], q.Shape[2], q.Shape[2]/k.Shape[2]
@@ -203,7 +203,8 @@ func naiveGatedSum(s storage, logits, dy *ref.Tensor, branches ...*ref.Tensor) (
 // of float16, for all results that depend on it except some that are small by luck.
 //
 // "A few" is less than 8 units. Rounding a logit x puts its exponential off by |x| units, so this holds only while logits are small:
-// at dims of 2 and 3 they reach 9, and dq is off by 11.5 units (D = 2, Dv = 33). Those dims are left out here, but for one key.
+// at dims of 2 and 3 they reach 9, and dq is off by 11.5 units (D = 2, Dv = 33). Those dims are left out here, unless there is only
+// one key.
 func TestHalfBounds(t *testing.T) {
 	t.Parallel()
 	broken, all := 0, 0

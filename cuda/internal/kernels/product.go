@@ -132,7 +132,7 @@ type PreparedProduct interface {
 // ProductAddresses holds the addresses of the matrices and the work memory of a product. Bias and Residual are 0 if there is none.
 type ProductAddresses struct{ A, B, Bias, Residual, C, Work Ptr }
 
-// LibraryProduct is a product of a library and where its operands lie.
+// LibraryProduct is a product of a library and the Refs of its operands.
 type LibraryProduct struct {
 	PreparedProduct
 	A, B, Bias, Residual, C, Work Ref

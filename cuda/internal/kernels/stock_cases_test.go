@@ -35,7 +35,7 @@ type stockCase struct {
 	root  any
 	in    []stockInput
 	build func(in []*G.Node) (*G.Node, error)
-	// noGrad is set where upstream has no gradient, or one that cannot be run.
+	// noGrad is set if upstream has no gradient, or one that cannot be run.
 	noGrad bool
 }
 

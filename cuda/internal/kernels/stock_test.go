@@ -26,7 +26,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// stockGraph is the graph of a case in one type, with the gradient of sum(out*weights) where there is one.
+// stockGraph is the graph of a case in one type, with the gradient of sum(out*weights) if it has one.
 type stockGraph struct {
 	*G.ExprGraph
 	in  G.Nodes
